@@ -1,0 +1,185 @@
+/*
+ * hz.h - what every file of the library shares: the context, the function table, the helpers
+ *
+ * SPDX-License-Identifier: BSD-2-Clause
+ */
+#ifndef HZ_H
+#define HZ_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include "hurwitz.h"
+
+struct hz_context;
+struct hz_kern;		/* cpu/kern.h: micro-kernels of the ISA in use */
+struct hzi_cuda;	/* gpu/cuda.h: the GPU half of a context */
+
+/* ---- The function table ---------------------------------------------------------------------- */
+
+#define HZ_OP(name, family, dtypes, summary) struct hzi_##name##_args;
+#include "ops.def"
+#undef HZ_OP
+
+/*
+ * One implementation of every primitive. Arguments were checked in lib/: a slot may assert, it need
+ * not check. <name>_workspace says the bytes of device scratch that the call then finds at
+ * ctx->workspace; on the CPU it counts ctx->threads threads.
+ */
+struct hz_ops {
+	const char *name;	/* "cpu" or "cuda" */
+#define HZ_OP(name, family, dtypes, summary) \
+	int (*name)(struct hz_context *ctx, const struct hzi_##name##_args *a); \
+	size_t (*name##_workspace)(const struct hz_context *ctx, const struct hzi_##name##_args *a);
+#include "ops.def"
+#undef HZ_OP
+};
+
+extern const struct hz_ops hzi_cpu_ops;		/* cpu/cpu.c */
+extern const struct hz_ops hzi_cuda_ops;	/* gpu/cuda.c */
+
+#define HZ_OP(name, family, dtypes, summary) \
+	int hzi_cpu_##name(struct hz_context *ctx, const struct hzi_##name##_args *a); \
+	size_t hzi_cpu_##name##_workspace(const struct hz_context *ctx, \
+					  const struct hzi_##name##_args *a); \
+	int hzi_cuda_##name(struct hz_context *ctx, const struct hzi_##name##_args *a); \
+	size_t hzi_cuda_##name##_workspace(const struct hz_context *ctx, \
+					   const struct hzi_##name##_args *a);
+#include "ops.def"
+#undef HZ_OP
+
+/* ---- Topology (lib/topology.c) ---------------------------------------------------------------- */
+
+struct hzi_topology {
+	int cores;			/* physical cores in this process's cpuset, at least 1 */
+	int numa_nodes;
+	int64_t l1d_bytes, l2_bytes, l3_bytes;	/* 0: not known */
+	int64_t memory_bytes;
+	char cpu_name[96];
+	char source[64];
+};
+
+/* Fills *t from an hwloc_topology_t, or from the system if topology is NULL (hwloc unless none). */
+void hzi_topology_read(struct hzi_topology *t, void *topology, bool no_hwloc);
+
+/* ---- Context --------------------------------------------------------------------------------- */
+
+#define HZI_ERRMSG_BYTES 256
+#define HZI_BASES 24		/* base matrices that one context caches */
+
+struct hz_context {
+	const struct hz_ops *ops;
+	const struct hz_kern *kern;
+	struct hzi_cuda *cuda;		/* NULL on a CPU context */
+	int device;			/* HZ_CPU or HZ_CUDA + i */
+	int isa, isa_max;		/* enum hz_isa */
+	int threads;			/* at least 1 */
+	unsigned fork_generation;	/* hzi_fork_generation() at hz_open() */
+	void *workspace;		/* on the device; 64-byte aligned */
+	size_t workspace_bytes;
+	bool workspace_lent;		/* by hz_set_workspace(): never grown or freed here */
+	hz_allocator allocator;
+	void (*log)(void *user, int level, const char *message);
+	void *log_user;
+	struct hzi_topology topology;
+	struct hzi_base *base[HZI_BASES];	/* lib/base.c; filled in order, NULL at the end */
+	char isa_reason[160];
+	char gpu_reason[HZI_ERRMSG_BYTES];
+	char errmsg[HZI_ERRMSG_BYTES];
+};
+
+/* Formats the context's sentence and returns status: return hzi_fail(ctx, HZ_ESHAPE, "..."). */
+int hzi_fail(struct hz_context *ctx, int status, const char *format, ...)
+	__attribute__((format(printf, 3, 4)));
+
+/* A line to the log callback, if there is one. */
+void hzi_log(const struct hz_context *ctx, int level, const char *format, ...)
+	__attribute__((format(printf, 3, 4)));
+
+/* Host memory from the context's allocator; NULL if there is none. Not zeroed. */
+void *hzi_malloc(const struct hz_context *ctx, size_t bytes, size_t align);
+void hzi_mfree(const struct hz_context *ctx, void *p, size_t bytes);
+
+/*
+ * Makes ctx->workspace at least that large: grows on the CPU, HZ_EWORKSPACE on the GPU. op names the
+ * call in the sentence.
+ */
+int hzi_workspace(struct hz_context *ctx, const char *op, size_t bytes);
+
+/* Counts the forks between this process and the first hz_open(): a child sees another number. */
+unsigned hzi_fork_generation(void);
+
+/* HZ_OK, or the status of a context that cannot be used here: NULL, a GPU context after fork(). */
+int hzi_enter(struct hz_context *ctx, const char *op);
+
+/* ---- CPU dispatch (cpu/cpu.c) ------------------------------------------------------------------ */
+
+/*
+ * Picks the micro-kernels: the highest ISA up to cap (enum hz_isa; HZ_ISA_AUTO: none) that this
+ * machine and build have. Fills ctx->kern, isa, isa_max and isa_reason.
+ */
+void hzi_cpu_select(struct hz_context *ctx, int cap);
+
+/* Reads HURWITZ_ISA; HZ_ISA_AUTO if it is not set, -1 if it names no level. */
+int hzi_isa_from_name(const char *name);
+
+/* Threads worth starting for a call that moves or makes that many bytes: 1 .. ctx->threads. */
+int hzi_threads(const struct hz_context *ctx, int64_t bytes);
+
+/* ---- CUDA (gpu/cuda.c) ------------------------------------------------------------------------- */
+
+/*
+ * The GPU half of a context. hzi_cuda_open() returns HZ_OK and sets ctx->cuda and ctx->device, or a
+ * status with the sentence in ctx->gpu_reason, leaving ctx->cuda NULL. Without device code in the
+ * build it says so.
+ */
+int hzi_cuda_open(struct hz_context *ctx, int ordinal);
+void hzi_cuda_close(struct hz_context *ctx);
+void hzi_cuda_info(const struct hz_context *ctx, hz_info *info);
+int hzi_cuda_alloc(struct hz_context *ctx, void **p, size_t bytes);
+int hzi_cuda_free(struct hz_context *ctx, void *p);
+/* Asynchronous on the context's stream; either side may be host (HZ_CPU) or device memory. */
+int hzi_cuda_copy(struct hz_context *ctx, void *dst, int dst_device, const void *src,
+		  int src_device, size_t bytes);
+int hzi_cuda_set_stream(struct hz_context *ctx, void *stream);
+int hzi_cuda_sync(struct hz_context *ctx);
+int hzi_cuda_prepare(struct hz_context *ctx);
+
+/* ---- Argument checks (lib/tensor.c) ------------------------------------------------------------- */
+
+/*
+ * Checks a view: not NULL, dtype in the list (ends with 0), ndim and shape sane, products and
+ * address ranges without overflow, data not NULL unless empty, aligned to its element, on the
+ * context's device; for an output, no two elements at one address. op and name go into the sentence.
+ */
+int hzi_check(struct hz_context *ctx, const char *op, const char *name, const hz_tensor *t,
+	      const int *dtypes, bool output);
+
+/* HZ_OK if the ranges of a and b do not meet, else HZ_EALIAS with the sentence. */
+int hzi_check_apart(struct hz_context *ctx, const char *op, const char *a_name, const hz_tensor *a,
+		    const char *b_name, const hz_tensor *b);
+
+/* As hzi_check_apart(), but a and b may be the same view: data, dtype, shape and strides. */
+int hzi_check_apart_or_same(struct hz_context *ctx, const char *op, const char *a_name,
+			    const hz_tensor *a, const char *b_name, const hz_tensor *b);
+
+/* HZ_OK if b has the ndim and shape of a, else HZ_ESHAPE with the sentence. */
+int hzi_check_same_shape(struct hz_context *ctx, const char *op, const char *a_name,
+			 const hz_tensor *a, const char *b_name, const hz_tensor *b);
+
+/* Overflow-checked product of sizes; false if it does not fit or one is negative. */
+static inline bool hzi_mul(int64_t a, int64_t b, int64_t *product)
+{
+	return a >= 0 && b >= 0 && !__builtin_mul_overflow(a, b, product);
+}
+
+/* Returns from the caller with the status of an expression that is not HZ_OK. */
+#define HZ_CHECK(expression) \
+	do { \
+		int check_status_ = (expression); \
+		if (check_status_ != HZ_OK) \
+			return check_status_; \
+	} while (0)
+
+#endif

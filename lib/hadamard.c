@@ -1,0 +1,709 @@
+/*
+ * hadamard.c - Walsh-Hadamard transforms: plans, argument checks, and the calls into the table
+ *
+ * SPDX-License-Identifier: BSD-2-Clause
+ */
+#include <config.h>
+
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "hadamard.h"
+
+#define CPU_LENGTH_MAX ((int64_t)1 << 24)
+#define CUDA_LENGTH_MAX ((int64_t)65536)	/* what the shared memory of a cluster holds */
+#define MIN_BLOCK_DEFAULT 16
+
+static const hz_hadamard_opts default_opts;
+
+static bool is_power_of_two(int64_t n)
+{
+	return n > 0 && (n & (n - 1)) == 0;
+}
+
+static int log2_of(int64_t power)
+{
+	return 63 - __builtin_clzll((unsigned long long)power);
+}
+
+/* The largest power of two <= n, n > 0. */
+static int64_t floor_power(int64_t n)
+{
+	return (int64_t)1 << log2_of(n);
+}
+
+/* ---- Plans --------------------------------------------------------------------------------------- */
+
+/* Why a plan failed, without the name of the call. */
+struct why {
+	char text[160];
+};
+
+static void push(struct hzi_plan *plan, int64_t length, int32_t m, int64_t count)
+{
+	struct hzi_segment *last = plan->nseg ? &plan->seg[plan->nseg - 1] : NULL;
+
+	if (last && last->length == length) {
+		last->count += count;
+	} else {
+		plan->seg[plan->nseg++] = (struct hzi_segment){
+			.offset = plan->n, .count = count, .length = length, .m = m,
+			.k = log2_of(length / m)};
+	}
+	plan->n += length * count;
+}
+
+static int plan_greedy(int64_t n, const hz_hadamard_opts *o, struct hzi_plan *plan, struct why *why)
+{
+	const int64_t min_block = o->min_block ? o->min_block : MIN_BLOCK_DEFAULT;
+	int64_t rest = n;
+
+	while (rest > 0) {
+		const int64_t block =
+			floor_power(o->max_block && o->max_block < rest ? o->max_block : rest);
+
+		if (block < min_block) {
+			snprintf(why->text, sizeof(why->text),
+				 "the greedy plan of %lld needs a block of %lld, less than min_block %lld",
+				 (long long)n, (long long)block, (long long)min_block);
+			return HZ_ESHAPE;
+		}
+		push(plan, block, 1, rest / block);
+		rest %= block;
+	}
+	return HZ_OK;
+}
+
+static void plan_uniform(int64_t n, const hz_hadamard_opts *o, struct hzi_plan *plan)
+{
+	int64_t block = n & -n;
+
+	if (o->max_block && block > o->max_block)
+		block = floor_power(o->max_block);
+	push(plan, block, 1, n / block);
+}
+
+static int plan_true(int64_t n, const hz_hadamard_opts *o, struct hzi_plan *plan, struct why *why)
+{
+	const int64_t odd = n / (n & -n);
+	const int64_t m = o->order ? o->order : odd == 1 ? 1 : 4 * odd;
+
+	if (m == 1 && o->base == HZ_BASE_AUTO) {
+		push(plan, n, 1, 1);
+		return HZ_OK;
+	}
+	if (n % m || !is_power_of_two(n / m)) {
+		snprintf(why->text, sizeof(why->text),
+			 "the true plan cannot make %lld: it is not %lld times a power of two", (long long)n,
+			 (long long)m);
+		return HZ_ESHAPE;
+	}
+	if (m > HZI_BASE_MAX || hz_hadamard_base(o->base, (int)m, NULL) < 0) {
+		snprintf(why->text, sizeof(why->text),
+			 "the true plan cannot make %lld: there is no such base matrix of order %lld",
+			 (long long)n, (long long)m);
+		return m > HZI_BASE_MAX || hzi_base_auto((int)m) == 0 ? HZ_ESHAPE : HZ_ENOTSUP;
+	}
+	push(plan, n, (int32_t)m, 1);
+	return HZ_OK;
+}
+
+/* The segments of one block of length n > 0; base matrices and scales are left out. */
+static int make_plan(int64_t n, const hz_hadamard_opts *o, struct hzi_plan *plan, struct why *why)
+{
+	int kind = o->plan;
+
+	plan->n = 0;
+	plan->nseg = 0;
+	if (kind == HZ_PLAN_AUTO)
+		kind = is_power_of_two(n) && !(o->max_block && o->max_block < n) ? HZ_PLAN_SYLVESTER
+										 : HZ_PLAN_GREEDY;
+	switch (kind) {
+	case HZ_PLAN_SYLVESTER:
+		if (!is_power_of_two(n)) {
+			snprintf(why->text, sizeof(why->text),
+				 "the sylvester plan cannot make %lld: it is not a power of two",
+				 (long long)n);
+			return HZ_ESHAPE;
+		}
+		push(plan, n, 1, 1);
+		return HZ_OK;
+	case HZ_PLAN_GREEDY:
+		return plan_greedy(n, o, plan, why);
+	case HZ_PLAN_UNIFORM:
+		plan_uniform(n, o, plan);
+		return HZ_OK;
+	default:
+		return plan_true(n, o, plan, why);
+	}
+}
+
+/* The options' ranges; the sentence of the first that is out of it. */
+static int check_opts(const hz_hadamard_opts *o, struct why *why)
+{
+	const struct {
+		const char *name;
+		int64_t value, low, high;
+	} range[] = {
+		{"plan", o->plan, HZ_PLAN_AUTO, HZ_PLAN_TRUE},
+		{"block", o->block, 0, INT64_MAX},
+		{"max_block", o->max_block, 0, INT64_MAX},
+		{"min_block", o->min_block, 0, INT64_MAX},
+		{"base", o->base, HZ_BASE_AUTO, HZ_BASE_QUIP},
+		{"order", o->order, 0, HZI_BASE_MAX},
+		{"flags", o->flags, 0, HZ_HADAMARD_TRANSPOSE | HZ_HADAMARD_RAW},
+		{"reserved[0]", o->reserved[0], 0, 0},
+		{"reserved[1]", o->reserved[1], 0, 0},
+		{"reserved[2]", o->reserved[2], 0, 0},
+		{"reserved[3]", o->reserved[3], 0, 0},
+	};
+
+	for (size_t i = 0; i < sizeof(range) / sizeof(*range); i++) {
+		if (range[i].value >= range[i].low && range[i].value <= range[i].high)
+			continue;
+		if (range[i].high == INT64_MAX)
+			snprintf(why->text, sizeof(why->text), "opts->%s is %lld, must not be negative",
+				 range[i].name, (long long)range[i].value);
+		else
+			snprintf(why->text, sizeof(why->text), "opts->%s is %lld, must be %lld to %lld",
+				 range[i].name, (long long)range[i].value, (long long)range[i].low,
+				 (long long)range[i].high);
+		return HZ_EINVAL;
+	}
+	if (o->round_to && o->round_to != HZ_F16 && o->round_to != HZ_BF16) {
+		snprintf(why->text, sizeof(why->text), "opts->round_to is %s, must be f16, bf16 or 0",
+			 hz_dtype_name(o->round_to));
+		return HZ_EINVAL;
+	}
+	if (!isfinite((float)o->scale)) {
+		snprintf(why->text, sizeof(why->text), "opts->scale is %g, must be finite in f32", o->scale);
+		return HZ_EINVAL;
+	}
+	return HZ_OK;
+}
+
+int64_t hz_hadamard_plan(int64_t n, const hz_hadamard_opts *opts, int64_t *blocks, int64_t max)
+{
+	struct hzi_plan plan;
+	struct why why;
+	int64_t written = 0, length, repeat = 1;
+	int status;
+
+	if (!opts)
+		opts = &default_opts;
+	if (n < 0 || (!blocks && max > 0))
+		return HZ_EINVAL;
+	status = check_opts(opts, &why);
+	if (status || n == 0)
+		return status;
+	length = n;
+	if (opts->block) {
+		if (n % opts->block)
+			return HZ_ESHAPE;
+		length = opts->block;
+		repeat = n / length;
+	}
+	status = make_plan(length, opts, &plan, &why);
+	if (status)
+		return status;
+	for (int64_t r = 0; r < repeat; r++) {
+		for (int s = 0; s < plan.nseg; s++) {
+			for (int64_t c = 0; c < plan.seg[s].count && written < max; c++)
+				blocks[written++] = plan.seg[s].length;
+		}
+		if (written >= max)
+			break;
+	}
+	written = 0;
+	for (int s = 0; s < plan.nseg; s++)
+		written += plan.seg[s].count * repeat;
+	return written;
+}
+
+/* Completes a plan for a context: base matrices, scales, and what the device can do. */
+static int finish_plan(struct hz_context *ctx, const char *op, const hz_hadamard_opts *o,
+		       struct hzi_plan *plan)
+{
+	const int64_t length_max = ctx->device == HZ_CPU ? CPU_LENGTH_MAX : CUDA_LENGTH_MAX;
+	const double factor = o->scale != 0 ? o->scale : 1;
+
+	for (int s = 0; s < plan->nseg; s++) {
+		struct hzi_segment *seg = &plan->seg[s];
+
+		if (seg->length > length_max)
+			return hzi_fail(ctx, HZ_ENOTSUP, "%s: a block of %lld is too long, at most %lld %s",
+					op, (long long)seg->length, (long long)length_max,
+					ctx->device == HZ_CPU ? "on the CPU" : "on the GPU");
+		if (seg->m > 1)
+			HZ_CHECK(hzi_base_get(ctx, op, o->base, seg->m, &seg->base));
+		seg->scale = o->flags & HZ_HADAMARD_RAW ? (float)factor
+							: (float)(factor / sqrt((double)seg->length));
+	}
+	return HZ_OK;
+}
+
+/* ---- Arguments ------------------------------------------------------------------------------------ */
+
+static const int float_types[] = {HZ_F32, HZ_F16, HZ_BF16, 0};
+static const int code_types[] = {HZ_S8, HZ_S4X2, HZ_E4M3, HZ_E5M2, 0};
+static const int scale_types[] = {HZ_F32, HZ_E8M0, 0};
+static const int diag_types[] = {HZ_U8, HZ_F32, HZ_F16, HZ_BF16, 0};
+
+/* Bits or factors for a row of n_row elements in blocks of n. NULL is none. */
+static int make_diag(struct hz_context *ctx, const char *op, const char *name, const hz_tensor *t,
+		     int64_t n_row, int64_t n, struct hzi_diag *diag)
+{
+	const bool bits = t && t->dtype == HZ_U8;
+	const int64_t for_row = bits ? (n_row + 7) / 8 : n_row;
+	const int64_t for_block = bits ? (n + 7) / 8 : n;
+
+	*diag = (struct hzi_diag){0};
+	if (!t)
+		return HZ_OK;
+	HZ_CHECK(hzi_check(ctx, op, name, t, diag_types, false));
+	if (t->ndim != 1)
+		return hzi_fail(ctx, HZ_ESHAPE, "%s: %s.ndim is %d, must be 1", op, name, t->ndim);
+	if (t->shape[0] != for_row && t->shape[0] != for_block)
+		return hzi_fail(ctx, HZ_ESHAPE, "%s: %s.shape[0] is %lld, must be %lld%s", op, name,
+				(long long)t->shape[0], (long long)for_row,
+				for_block == for_row ? "" : ", or for one block as opts->block says");
+	if (!hz_tensor_contiguous(t))
+		return hzi_fail(ctx, HZ_ESTRIDE, "%s: %s.stride[0] is %lld, must be 1", op, name,
+				(long long)t->stride[0]);
+	diag->kind = t->dtype;
+	diag->data = t->data;
+	diag->block_step = t->shape[0] == for_row && n_row != n ? n : 0;
+	return HZ_OK;
+}
+
+/* Outer dimensions of two or three operands that go together. */
+struct outer {
+	int ndim, operands;
+	int64_t shape[HZ_MAXDIM], stride[3][HZ_MAXDIM];
+};
+
+static void outer_remove(struct outer *o, int d)
+{
+	o->ndim--;
+	for (int i = d; i < o->ndim; i++) {
+		o->shape[i] = o->shape[i + 1];
+		for (int p = 0; p < o->operands; p++)
+			o->stride[p][i] = o->stride[p][i + 1];
+	}
+}
+
+/* Whether one step of dimension d is size steps of strides step[] in every operand. */
+static bool outer_continues(const struct outer *o, int d, int64_t size, const int64_t *step)
+{
+	for (int p = 0; p < o->operands; p++) {
+		int64_t whole;
+
+		if (__builtin_mul_overflow(size, step[p], &whole) || o->stride[p][d] != whole)
+			return false;
+	}
+	return true;
+}
+
+/* All dimensions of t[0] but axis and those of size 1, sorted by the key operand, collapsed. */
+static struct outer outer_make(const hz_tensor *const *t, int operands, int axis, int key)
+{
+	struct outer o = {.operands = operands};
+
+	for (int i = 0; i < t[0]->ndim; i++) {
+		int j = o.ndim;
+
+		if (i == axis || t[0]->shape[i] == 1)
+			continue;
+		for (; j > 0 && llabs(o.stride[key][j - 1]) < llabs(t[key]->stride[i]); j--) {
+			o.shape[j] = o.shape[j - 1];
+			for (int p = 0; p < operands; p++)
+				o.stride[p][j] = o.stride[p][j - 1];
+		}
+		o.shape[j] = t[0]->shape[i];
+		for (int p = 0; p < operands; p++)
+			o.stride[p][j] = t[p]->stride[i];
+		o.ndim++;
+	}
+	for (int d = o.ndim - 2; d >= 0; d--) {
+		int64_t step[3];
+
+		for (int p = 0; p < operands; p++)
+			step[p] = o.stride[p][d + 1];
+		if (!outer_continues(&o, d, o.shape[d + 1], step))
+			continue;
+		o.shape[d] *= o.shape[d + 1];
+		for (int p = 0; p < operands; p++)
+			o.stride[p][d] = step[p];
+		outer_remove(&o, d + 1);
+	}
+	return o;
+}
+
+/*
+ * Folds outer dimensions into the blocks: those that continue them, and if an item is one block of
+ * back-to-back elements also one that does not.
+ */
+static void fold_blocks(struct outer *o, struct hzi_hadamard_args *a)
+{
+	if (a->blocks == 1 && a->x_step == 1 && a->y_step == 1 && o->ndim > 0) {
+		const int d = o->ndim - 1;
+
+		a->blocks = o->shape[d];
+		a->x_block = o->stride[0][d];
+		a->y_block = o->stride[1][d];
+		outer_remove(o, d);
+	}
+	for (int d = o->ndim - 1; d >= 0; d--) {
+		if (outer_continues(o, d, a->blocks, (int64_t[]){a->x_block, a->y_block})) {
+			a->blocks *= o->shape[d];
+			outer_remove(o, d);
+			d = o->ndim;
+		}
+	}
+}
+
+/*
+ * The part that the three calls share, from options and from the axis of the floating-point operand
+ * v: plan, blocks, diagonals (in the order of application) and transpose.
+ */
+static int make_common(struct hz_context *ctx, const char *op, const hz_tensor *v, int axis,
+		       const hz_hadamard_opts *o, bool inverse, struct hzi_hadamard_args *a)
+{
+	const int64_t n_row = v->shape[axis];
+	const bool transpose = (o->flags & HZ_HADAMARD_TRANSPOSE) != 0;
+	int64_t n = o->block ? o->block : n_row;
+	struct why why;
+	int status;
+
+	if (n_row % n)
+		return hzi_fail(ctx, HZ_ESHAPE, "%s: opts->block is %lld, must divide %lld, the length of axis %d",
+				op, (long long)n, (long long)n_row, axis);
+	status = make_plan(n, o, &a->plan, &why);
+	if (status)
+		return hzi_fail(ctx, status, "%s: %s", op, why.text);
+	HZ_CHECK(finish_plan(ctx, op, o, &a->plan));
+	a->blocks = n_row / n;
+	HZ_CHECK(make_diag(ctx, op, "pre", o->pre, n_row, n, &a->pre));
+	HZ_CHECK(make_diag(ctx, op, "post", o->post, n_row, n, &a->post));
+	a->transpose = transpose != inverse;
+	if (a->transpose) {
+		const struct hzi_diag pre = a->pre;
+
+		a->pre = a->post;
+		a->post = pre;
+	}
+	return HZ_OK;
+}
+
+/* Options and their defaults, the operand that says the shape, and the axis. */
+static int check_begin(struct hz_context *ctx, const char *op, const hz_hadamard_opts **opts,
+		       const hz_tensor *v, int *axis)
+{
+	struct why why;
+
+	if (!*opts)
+		*opts = &default_opts;
+	if (check_opts(*opts, &why) != HZ_OK)
+		return hzi_fail(ctx, HZ_EINVAL, "%s: %s", op, why.text);
+	if (v->ndim < 1)
+		return hzi_fail(ctx, HZ_ESHAPE, "%s: %s.ndim is 0, must be 1 to %d", op,
+				strcmp(op, "dequantize_hadamard") ? "x" : "y", HZ_MAXDIM);
+	if ((*opts)->axis < 0 || (*opts)->axis >= v->ndim)
+		return hzi_fail(ctx, HZ_EINVAL, "%s: opts->axis is %d, must be 0 to %d", op, (*opts)->axis,
+				v->ndim - 1);
+	*axis = v->ndim - 1 - (*opts)->axis;
+	return HZ_OK;
+}
+
+/* An output must not overlap the diagonals that are read while it is written. */
+static int check_diags_apart(struct hz_context *ctx, const char *op, const hz_hadamard_opts *o,
+			     const char *name, const hz_tensor *out)
+{
+	if (o->pre)
+		HZ_CHECK(hzi_check_apart(ctx, op, "pre", o->pre, name, out));
+	if (o->post)
+		HZ_CHECK(hzi_check_apart(ctx, op, "post", o->post, name, out));
+	return HZ_OK;
+}
+
+static void put_outer(const struct outer *o, struct hzi_hadamard_args *a)
+{
+	a->ndim = o->ndim;
+	memcpy(a->shape, o->shape, sizeof(a->shape));
+}
+
+/* ---- hadamard ------------------------------------------------------------------------------------- */
+
+static int hadamard_args(struct hz_context *ctx, const hz_tensor *x, const hz_tensor *y,
+			 const hz_hadamard_opts *o, struct hzi_hadamard_args *a, bool *empty)
+{
+	static const char op[] = "hadamard";
+	struct outer outer;
+	int axis;
+
+	HZ_CHECK(hzi_enter(ctx, op));
+	HZ_CHECK(hzi_check(ctx, op, "x", x, float_types, false));
+	HZ_CHECK(hzi_check(ctx, op, "y", y, float_types, true));
+	HZ_CHECK(hzi_check_same_shape(ctx, op, "x", x, "y", y));
+	HZ_CHECK(check_begin(ctx, op, &o, x, &axis));
+	*empty = hz_tensor_count(x) == 0;
+	if (*empty)
+		return HZ_OK;
+	memset(a, 0, sizeof(*a));
+	HZ_CHECK(make_common(ctx, op, x, axis, o, false, a));
+	HZ_CHECK(hzi_check_apart_or_same(ctx, op, "x", x, "y", y));
+	HZ_CHECK(check_diags_apart(ctx, op, o, "y", y));
+
+	a->x = x->data;
+	a->y = y->data;
+	a->x_dtype = x->dtype;
+	a->y_dtype = y->dtype;
+	a->x_step = x->shape[axis] == 1 ? 1 : x->stride[axis];
+	a->y_step = x->shape[axis] == 1 ? 1 : y->stride[axis];
+	a->x_block = a->plan.n * a->x_step;
+	a->y_block = a->plan.n * a->y_step;
+	outer = outer_make((const hz_tensor *[]){x, y}, 2, axis, 1);
+	if (a->pre.block_step == 0 && a->post.block_step == 0)
+		fold_blocks(&outer, a);
+	put_outer(&outer, a);
+	memcpy(a->x_stride, outer.stride[0], sizeof(a->x_stride));
+	memcpy(a->y_stride, outer.stride[1], sizeof(a->y_stride));
+	return HZ_OK;
+}
+
+int hz_hadamard(hz_context *ctx, const hz_tensor *x, const hz_tensor *y,
+		const hz_hadamard_opts *opts)
+{
+	struct hzi_hadamard_args a;
+	bool empty;
+
+	HZ_CHECK(hadamard_args(ctx, x, y, opts, &a, &empty));
+	if (empty)
+		return HZ_OK;
+	HZ_CHECK(hzi_workspace(ctx, "hadamard", ctx->ops->hadamard_workspace(ctx, &a)));
+	return ctx->ops->hadamard(ctx, &a);
+}
+
+int hz_hadamard_workspace(hz_context *ctx, const hz_tensor *x, const hz_tensor *y,
+			  const hz_hadamard_opts *opts, size_t *bytes)
+{
+	struct hzi_hadamard_args a;
+	bool empty;
+
+	HZ_CHECK(hadamard_args(ctx, x, y, opts, &a, &empty));
+	if (!bytes)
+		return hzi_fail(ctx, HZ_EINVAL, "hadamard_workspace: bytes is NULL");
+	*bytes = empty ? 0 : ctx->ops->hadamard_workspace(ctx, &a);
+	return HZ_OK;
+}
+
+/* ---- hadamard_quantize and dequantize_hadamard ---------------------------------------------------- */
+
+/* Codes and scales against the floating-point operand v: shapes, strides, and the group. */
+static int check_codes(struct hz_context *ctx, const char *op, const char *v_name,
+		       const hz_tensor *v, const hz_tensor *q, const hz_tensor *scale, int64_t *group)
+{
+	const int last = v->ndim - 1;
+	const int64_t n = v->shape[last];
+	const int64_t per_byte = q->dtype == HZ_S4X2 ? 2 : 1;
+	const struct {
+		const char *name;
+		const hz_tensor *t;
+	} operand[] = {{"q", q}, {"scale", scale}};
+
+	for (int p = 0; p < 2; p++) {
+		const hz_tensor *t = operand[p].t;
+
+		if (t->ndim != v->ndim)
+			return hzi_fail(ctx, HZ_ESHAPE, "%s: %s.ndim is %d, must be %d, as %s", op,
+					operand[p].name, t->ndim, v->ndim, v_name);
+		for (int i = 0; i < last; i++) {
+			if (t->shape[i] != v->shape[i])
+				return hzi_fail(ctx, HZ_ESHAPE, "%s: %s.shape[%d] is %lld, must be %lld, as %s",
+						op, operand[p].name, i, (long long)t->shape[i],
+						(long long)v->shape[i], v_name);
+		}
+		if (t->shape[last] > 1 && t->stride[last] != 1)
+			return hzi_fail(ctx, HZ_ESTRIDE, "%s: %s.stride[%d] is %lld, must be 1", op,
+					operand[p].name, last, (long long)t->stride[last]);
+	}
+	if (n % per_byte)
+		return hzi_fail(ctx, HZ_ESHAPE, "%s: %s.shape[%d] is %lld, must be even for s4x2", op, v_name,
+				last, (long long)n);
+	if (q->shape[last] != n / per_byte)
+		return hzi_fail(ctx, HZ_ESHAPE, "%s: q.shape[%d] is %lld, must be %lld", op, last,
+				(long long)q->shape[last], (long long)(n / per_byte));
+	if (hz_tensor_count(v) == 0)
+		return HZ_OK;
+	*group = scale->shape[last] > 0 && n % scale->shape[last] == 0 ? n / scale->shape[last] : 0;
+	if (*group != n && *group != 32 && *group != 64 && *group != 128)
+		return hzi_fail(ctx, HZ_ESHAPE,
+				"%s: scale.shape[%d] is %lld, must be 1, or %lld divided by 32, 64 or 128", op,
+				last, (long long)scale->shape[last], (long long)n);
+	return HZ_OK;
+}
+
+static int quantize_args(struct hz_context *ctx, const hz_tensor *x, const hz_tensor *q,
+			 const hz_tensor *scale, const hz_hadamard_opts *o,
+			 struct hzi_hadamard_quantize_args *a, bool *empty)
+{
+	static const char op[] = "hadamard_quantize";
+	struct outer outer;
+	int axis;
+
+	HZ_CHECK(hzi_enter(ctx, op));
+	HZ_CHECK(hzi_check(ctx, op, "x", x, float_types, false));
+	HZ_CHECK(hzi_check(ctx, op, "q", q, code_types, true));
+	HZ_CHECK(hzi_check(ctx, op, "scale", scale, scale_types, true));
+	HZ_CHECK(check_begin(ctx, op, &o, x, &axis));
+	if (o->axis != 0)
+		return hzi_fail(ctx, HZ_ENOTSUP, "%s: opts->axis is %d, must be 0", op, o->axis);
+	memset(a, 0, sizeof(*a));
+	HZ_CHECK(check_codes(ctx, op, "x", x, q, scale, &a->group));
+	*empty = hz_tensor_count(x) == 0;
+	if (*empty)
+		return HZ_OK;
+	HZ_CHECK(make_common(ctx, op, x, axis, o, false, &a->t));
+	HZ_CHECK(hzi_check_apart(ctx, op, "x", x, "q", q));
+	HZ_CHECK(hzi_check_apart(ctx, op, "x", x, "scale", scale));
+	HZ_CHECK(hzi_check_apart(ctx, op, "q", q, "scale", scale));
+	HZ_CHECK(check_diags_apart(ctx, op, o, "q", q));
+	HZ_CHECK(check_diags_apart(ctx, op, o, "scale", scale));
+
+	a->t.x = x->data;
+	a->t.x_dtype = x->dtype;
+	a->t.y_dtype = HZ_F32;
+	a->t.x_step = x->shape[axis] == 1 ? 1 : x->stride[axis];
+	a->t.x_block = a->t.plan.n * a->t.x_step;
+	a->q = q->data;
+	a->scale = scale->data;
+	a->q_dtype = q->dtype;
+	a->scale_dtype = scale->dtype;
+	a->round_to = o->round_to;
+	outer = outer_make((const hz_tensor *[]){x, q, scale}, 3, axis, 1);
+	put_outer(&outer, &a->t);
+	memcpy(a->t.x_stride, outer.stride[0], sizeof(a->t.x_stride));
+	memcpy(a->q_stride, outer.stride[1], sizeof(a->q_stride));
+	memcpy(a->scale_stride, outer.stride[2], sizeof(a->scale_stride));
+	return HZ_OK;
+}
+
+int hz_hadamard_quantize(hz_context *ctx, const hz_tensor *x, const hz_tensor *q,
+			 const hz_tensor *scale, const hz_hadamard_opts *opts)
+{
+	struct hzi_hadamard_quantize_args a;
+	bool empty;
+
+	HZ_CHECK(quantize_args(ctx, x, q, scale, opts, &a, &empty));
+	if (empty)
+		return HZ_OK;
+	HZ_CHECK(hzi_workspace(ctx, "hadamard_quantize", ctx->ops->hadamard_quantize_workspace(ctx, &a)));
+	return ctx->ops->hadamard_quantize(ctx, &a);
+}
+
+int hz_hadamard_quantize_workspace(hz_context *ctx, const hz_tensor *x, const hz_tensor *q,
+				   const hz_tensor *scale, const hz_hadamard_opts *opts, size_t *bytes)
+{
+	struct hzi_hadamard_quantize_args a;
+	bool empty;
+
+	HZ_CHECK(quantize_args(ctx, x, q, scale, opts, &a, &empty));
+	if (!bytes)
+		return hzi_fail(ctx, HZ_EINVAL, "hadamard_quantize_workspace: bytes is NULL");
+	*bytes = empty ? 0 : ctx->ops->hadamard_quantize_workspace(ctx, &a);
+	return HZ_OK;
+}
+
+static int dequantize_args(struct hz_context *ctx, const hz_tensor *q, const hz_tensor *scale,
+			   const hz_tensor *y, const hz_hadamard_opts *o,
+			   struct hzi_dequantize_hadamard_args *a, bool *empty)
+{
+	static const char op[] = "dequantize_hadamard";
+	struct outer outer;
+	int axis;
+
+	HZ_CHECK(hzi_enter(ctx, op));
+	HZ_CHECK(hzi_check(ctx, op, "q", q, code_types, false));
+	HZ_CHECK(hzi_check(ctx, op, "scale", scale, scale_types, false));
+	HZ_CHECK(hzi_check(ctx, op, "y", y, float_types, true));
+	HZ_CHECK(check_begin(ctx, op, &o, y, &axis));
+	if (o->axis != 0)
+		return hzi_fail(ctx, HZ_ENOTSUP, "%s: opts->axis is %d, must be 0", op, o->axis);
+	memset(a, 0, sizeof(*a));
+	HZ_CHECK(check_codes(ctx, op, "y", y, q, scale, &a->group));
+	*empty = hz_tensor_count(y) == 0;
+	if (*empty)
+		return HZ_OK;
+	HZ_CHECK(make_common(ctx, op, y, axis, o, true, &a->t));
+	HZ_CHECK(hzi_check_apart(ctx, op, "q", q, "y", y));
+	HZ_CHECK(hzi_check_apart(ctx, op, "scale", scale, "y", y));
+	HZ_CHECK(check_diags_apart(ctx, op, o, "y", y));
+
+	a->t.y = y->data;
+	a->t.y_dtype = y->dtype;
+	a->t.x_dtype = HZ_F32;
+	a->t.y_step = y->shape[axis] == 1 ? 1 : y->stride[axis];
+	a->t.y_block = a->t.plan.n * a->t.y_step;
+	a->q = q->data;
+	a->scale = scale->data;
+	a->q_dtype = q->dtype;
+	a->scale_dtype = scale->dtype;
+	outer = outer_make((const hz_tensor *[]){y, q, scale}, 3, axis, 0);
+	put_outer(&outer, &a->t);
+	memcpy(a->t.y_stride, outer.stride[0], sizeof(a->t.y_stride));
+	memcpy(a->q_stride, outer.stride[1], sizeof(a->q_stride));
+	memcpy(a->scale_stride, outer.stride[2], sizeof(a->scale_stride));
+	return HZ_OK;
+}
+
+int hz_dequantize_hadamard(hz_context *ctx, const hz_tensor *q, const hz_tensor *scale,
+			   const hz_tensor *y, const hz_hadamard_opts *opts)
+{
+	struct hzi_dequantize_hadamard_args a;
+	bool empty;
+
+	HZ_CHECK(dequantize_args(ctx, q, scale, y, opts, &a, &empty));
+	if (empty)
+		return HZ_OK;
+	HZ_CHECK(hzi_workspace(ctx, "dequantize_hadamard",
+			       ctx->ops->dequantize_hadamard_workspace(ctx, &a)));
+	return ctx->ops->dequantize_hadamard(ctx, &a);
+}
+
+int hz_dequantize_hadamard_workspace(hz_context *ctx, const hz_tensor *q, const hz_tensor *scale,
+				     const hz_tensor *y, const hz_hadamard_opts *opts, size_t *bytes)
+{
+	struct hzi_dequantize_hadamard_args a;
+	bool empty;
+
+	HZ_CHECK(dequantize_args(ctx, q, scale, y, opts, &a, &empty));
+	if (!bytes)
+		return hzi_fail(ctx, HZ_EINVAL, "dequantize_hadamard_workspace: bytes is NULL");
+	*bytes = empty ? 0 : ctx->ops->dequantize_hadamard_workspace(ctx, &a);
+	return HZ_OK;
+}
+
+/* ---- Random signs ---------------------------------------------------------------------------------- */
+
+/* The first output of splitmix64 (Steele, Lea, Flood 2014) started at that state. */
+static uint64_t splitmix64(uint64_t state)
+{
+	uint64_t z = state + 0x9e3779b97f4a7c15u;
+
+	z = (z ^ (z >> 30)) * 0xbf58476d1ce4e5b9u;
+	z = (z ^ (z >> 27)) * 0x94d049bb133111ebu;
+	return z ^ (z >> 31);
+}
+
+int hz_hadamard_signs(uint8_t *bits, int64_t n, uint64_t seed)
+{
+	if (n < 0 || (n > 0 && !bits))
+		return HZ_EINVAL;
+	for (int64_t byte = 0; byte < (n + 7) / 8; byte++)
+		bits[byte] = (uint8_t)(splitmix64(seed + (uint64_t)byte / 8) >> (byte % 8 * 8));
+	if (n % 8)
+		bits[n / 8] &= (uint8_t)((1u << n % 8) - 1);
+	return HZ_OK;
+}

@@ -277,16 +277,18 @@ enum hz_plan {
 };
 
 /*
- * The base matrix of HZ_PLAN_TRUE. Orders are those that hz_hadamard_base() takes. Named tables let
- * a checkpoint that another library rotated be undone.
+ * The base matrix of HZ_PLAN_TRUE, of order m <= 256, no power of two. Each kind also gives 2^j times
+ * its orders, as S_2^j (x) B. Named tables let a checkpoint that another library rotated be undone:
+ * DAO and QUIP are those libraries' tables entry for entry.
  */
 enum hz_base {
-	HZ_BASE_AUTO = 0,	/* symmetric where one is known (PALEY2), else PALEY1, WILLIAMSON */
+	HZ_BASE_AUTO = 0,	/* the first of PALEY2, PALEY1, WILLIAMSON that has the order */
 	HZ_BASE_PALEY1 = 1,	/* m = q + 1, q = 3 mod 4 a prime power: skew, not symmetric */
 	HZ_BASE_PALEY2 = 2,	/* m = 2 (q + 1), q = 1 mod 4 a prime power: symmetric */
-	HZ_BASE_WILLIAMSON = 3,	/* m = 116, 156, 172: not symmetric */
-	HZ_BASE_DAO = 4,	/* fast-hadamard-transform's and MLX's tables: 12 20 28 40 */
-	HZ_BASE_QUIP = 5	/* QuIP#, QuaRot and SpinQuant: 12 20 28 36 40 44 52 60 108 ... 172 */
+	HZ_BASE_WILLIAMSON = 3,	/* m = 20 28 52 92 116 124 156 172: not symmetric */
+	HZ_BASE_DAO = 4,	/* fast-hadamard-transform's and MLX's: 12 20 28 40 */
+	HZ_BASE_QUIP = 5	/* QuIP#'s, QuaRot's and SpinQuant's: 12 20 28 36 40 44 52 60 108
+				   116 124 140 156 172 */
 };
 
 #define HZ_HADAMARD_TRANSPOSE 1u	/* apply the transpose of the whole operator */

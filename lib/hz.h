@@ -66,7 +66,7 @@ void hzi_topology_read(struct hzi_topology *t, void *topology, bool no_hwloc);
 /* ---- Context --------------------------------------------------------------------------------- */
 
 #define HZI_ERRMSG_BYTES 256
-#define HZI_BASES 24		/* base matrices that one context caches */
+#define HZI_BASES 120		/* base matrices that one context caches: all 117 that exist */
 
 struct hz_context {
 	const struct hz_ops *ops;

@@ -79,6 +79,8 @@ struct hz_context {
 	void *workspace;		/* on the device; 64-byte aligned */
 	size_t workspace_bytes;
 	bool workspace_lent;		/* by hz_set_workspace(): never grown or freed here */
+	void *own_workspace;		/* hz_reserve()'s, in use unless one is lent */
+	size_t own_workspace_bytes;
 	hz_allocator allocator;
 	void (*log)(void *user, int level, const char *message);
 	void *log_user;
@@ -132,7 +134,7 @@ int hzi_threads(const struct hz_context *ctx, int64_t bytes);
 /*
  * The GPU half of a context. hzi_cuda_open() returns HZ_OK and sets ctx->cuda and ctx->device, or a
  * status with the sentence in ctx->gpu_reason, leaving ctx->cuda NULL. Without device code in the
- * build it says so.
+ * build it says so. A negative ordinal means the first device that works.
  */
 int hzi_cuda_open(struct hz_context *ctx, int ordinal);
 void hzi_cuda_close(struct hz_context *ctx);
@@ -144,6 +146,7 @@ int hzi_cuda_copy(struct hz_context *ctx, void *dst, int dst_device, const void 
 		  int src_device, size_t bytes);
 int hzi_cuda_set_stream(struct hz_context *ctx, void *stream);
 int hzi_cuda_sync(struct hz_context *ctx);
+bool hzi_cuda_capturing(struct hz_context *ctx);	/* the stream is being captured into a graph */
 int hzi_cuda_prepare(struct hz_context *ctx);
 
 /* ---- Argument checks (lib/tensor.c) ------------------------------------------------------------- */

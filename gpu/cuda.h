@@ -18,6 +18,16 @@ enum hzi_family {
 	HZI_FAMILIES
 };
 
+struct hzi_image {
+	const char *family;
+	const unsigned char *code;	/* NULL: this build has no device code */
+	const unsigned char *end;
+	const char *const *kernels;	/* names, in the order of the .def file */
+	int kernels_count;
+};
+
+extern const struct hzi_image hzi_images[HZI_FAMILIES];	/* gpu/image.c */
+
 /* What a launcher may want to know of the device. Read once at hz_open(). */
 struct hzi_cuda_device {
 	int ordinal;
@@ -45,5 +55,29 @@ struct hzi_launch {
  */
 int hzi_cuda_launch(struct hz_context *ctx, const char *op, enum hzi_family family, int kernel,
 		    const struct hzi_launch *launch, const void *params, size_t params_bytes);
+
+/* ---- What the command line and the tests need besides ------------------------------------------- */
+
+/*
+ * All return a status with the sentence, like the calls above; everything works on the context's
+ * stream and is to be released while the context is open. The stream made here does not wait for the
+ * default stream; hz_set_stream() takes it.
+ */
+int hzi_cuda_stream_new(struct hz_context *ctx, void **stream);
+int hzi_cuda_stream_free(struct hz_context *ctx, void *stream);
+
+/* The calls between begin and end go into a graph; the stream must not be the default one. */
+int hzi_cuda_capture_begin(struct hz_context *ctx);
+int hzi_cuda_capture_end(struct hz_context *ctx, void **graph);
+int hzi_cuda_graph_launch(struct hz_context *ctx, void *graph);
+int hzi_cuda_graph_free(struct hz_context *ctx, void *graph);
+
+/* Time stamps; hzi_cuda_event_ms() waits for end. */
+int hzi_cuda_event_new(struct hz_context *ctx, void **event);
+int hzi_cuda_event_record(struct hz_context *ctx, void *event);
+int hzi_cuda_event_ms(struct hz_context *ctx, void *start, void *end, double *milliseconds);
+int hzi_cuda_event_free(struct hz_context *ctx, void *event);
+
+int hzi_cuda_fill(struct hz_context *ctx, void *p, int byte, size_t bytes);
 
 #endif

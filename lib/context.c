@@ -268,19 +268,17 @@ int hz_open(hz_context **out, const hz_options *options)
 
 void hz_close(hz_context *ctx)
 {
-	const struct hz_context *seed = &(const struct hz_context){
-		.allocator = ctx ? ctx->allocator : (hz_allocator){NULL, NULL, NULL}
-	};
+	struct hz_context seed = {.device = HZ_CPU};
 
 	if (!ctx)
 		return;
-	if (!ctx->cuda)
+	seed.allocator = ctx->allocator;
+	if (ctx->cuda)
+		hzi_cuda_close(ctx);
+	else
 		hzi_mfree(ctx, ctx->own_workspace, ctx->own_workspace_bytes);
-	else if (ctx->own_workspace && !inherited(ctx))
-		hzi_cuda_free(ctx, ctx->own_workspace);
-	hzi_cuda_close(ctx);
 	hzi_base_free(ctx);
-	hzi_mfree(seed, ctx, sizeof(*ctx));
+	hzi_mfree(&seed, ctx, sizeof(*ctx));
 }
 
 /* ---- Queries ----------------------------------------------------------------------------------- */

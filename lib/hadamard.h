@@ -44,7 +44,7 @@ struct hzi_segment {
 	float scale;
 };
 
-#define HZI_SEGMENTS 40		/* a greedy plan has at most one segment per power of two */
+#define HZI_SEGMENTS 64		/* a greedy plan has at most one segment per power of two */
 
 struct hzi_plan {
 	int64_t n;		/* the sum of the segments */

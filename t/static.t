@@ -1,0 +1,145 @@
+#!/bin/sh
+# static.t - the installed library serves a C and a C++ program, through pkg-config, and goes away
+# SPDX-License-Identifier: BSD-2-Clause
+set -u
+: "${top_builddir:=.}" "${CC:=cc}" "${CXX:=}" "${NM:=nm}" "${PKG_CONFIG:=}" "${MAKE:=make}"
+work=$(mktemp -d) || exit 99
+trap 'rm -rf "$work"' EXIT
+# This make is nobody's child: the job server's pipes of the one above are not open here.
+unset MAKEFLAGS MFLAGS MAKELEVEL
+n=0
+
+# report NAME STATUS: a test that passes if STATUS is 0; $work/log says why not
+report()
+{
+	n=$((n + 1))
+	if [ "$2" -eq 0 ]; then
+		echo "ok $n - $1"
+	else
+		echo "not ok $n - $1"
+		sed 's/^/# /' "$work/log" | tail -n 20
+	fi
+}
+
+skip()
+{
+	n=$((n + 1))
+	echo "ok $n - $1 # SKIP $2"
+}
+
+# staged MAKEARGS...: make with the stage as the root
+staged()
+{
+	(cd "$top_builddir" && "$MAKE" "$@" DESTDIR="$work/stage" >"$work/log" 2>&1)
+}
+
+# ends WHY: the rest cannot be tried here
+ends()
+{
+	skip "consumers" "$1"
+	echo "1..$n"
+	exit 0
+}
+
+staged install
+report "make install" $?
+pc=$(find "$work/stage" -name hurwitz.pc)
+[ -n "$pc" ]
+report "installs hurwitz.pc" $?
+[ -n "$pc" ] && [ -n "$PKG_CONFIG" ] || ends "no pkg-config"
+libdir=$(dirname "$(dirname "$pc")")
+echo 'int main(void) { return 0; }' >"$work/probe.c"
+# shellcheck disable=SC2086
+$CC -o "$work/probe" "$work/probe.c" && "$work/probe" || ends "a cross build"
+if "$NM" "$libdir"/libhurwitz.a "$libdir"/libhurwitz.so 2>/dev/null |
+	grep -Eq ' (U|T) (__asan_|__tsan_|__msan_|__ubsan_|__gcov_)'; then
+	ends "an instrumented build: applications would need its flags"
+fi
+
+# Paths in hurwitz.pc are as after a real installation: the sysroot puts the stage before them.
+PKG_CONFIG_PATH=$(dirname "$pc")
+PKG_CONFIG_SYSROOT_DIR=$work/stage
+PKG_CONFIG_ALLOW_SYSTEM_CFLAGS=1
+PKG_CONFIG_ALLOW_SYSTEM_LIBS=1
+export PKG_CONFIG_PATH PKG_CONFIG_SYSROOT_DIR PKG_CONFIG_ALLOW_SYSTEM_CFLAGS PKG_CONFIG_ALLOW_SYSTEM_LIBS
+
+cat >"$work/app.c" <<'END'
+#include <hurwitz.h>
+#include <stdio.h>
+#include <string.h>
+
+int main(void)
+{
+	float row[4] = {1, 2, 3, 4};
+	hz_tensor x = hz_tensor_1d(row, HZ_F32, HZ_CPU, 4);
+	hz_options options;
+	hz_context *ctx;
+
+	memset(&options, 0, sizeof(options));
+	options.device = HZ_CPU;
+	if (hz_open(&ctx, &options) || hz_hadamard(ctx, &x, &x, NULL))
+		return 1;
+	hz_close(ctx);
+	printf("%s %g %g %g %g\n", hz_version(), row[0], row[1], row[2], row[3]);
+	return 0;
+}
+END
+cp "$work/app.c" "$work/app.cc"
+version=$("$PKG_CONFIG" --modversion hurwitz)
+want="$version 5 -1 -2 0"
+
+# consumer NAME FLAGS WORDS...: compile the application with WORDS and pkg-config's FLAGS, run it.
+# The loader is pointed to the stage, as it would be to an installed library.
+consumer()
+{
+	name=$1
+	flags=$2
+	shift 2
+	rm -f "$work/app"
+	# shellcheck disable=SC2046,SC2086 # lists of words
+	"$@" -o "$work/app" $("$PKG_CONFIG" --cflags $flags hurwitz) >"$work/log" 2>&1 &&
+		LD_LIBRARY_PATH=$libdir${LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH} "$work/app" \
+			>"$work/out" 2>>"$work/log" &&
+		[ "$(cat "$work/out")" = "$want" ]
+	status=$?
+	[ $status -eq 0 ] || echo "wanted: $want; got: $(cat "$work/out" 2>&1)" >>"$work/log"
+	report "$name" $status
+}
+
+# app.c comes before the libraries that it needs, as the flags stand last.
+# shellcheck disable=SC2086 # CC and CXX may be several words
+{
+	if [ -e "$libdir/libhurwitz.so" ]; then
+		consumer "C, dynamic" --libs $CC "$work/app.c"
+		readelf -d "$work/app" >"$work/log" 2>&1
+		grep -Eq 'NEEDED.*(hwloc|gomp|libomp)' "$work/log"
+		report "C, dynamic: private libraries are not the application's" $((! $?))
+		rm -f "$libdir"/libhurwitz.so*
+	else
+		skip "C, dynamic" "no shared library in this build"
+		skip "C, dynamic: private libraries" "no shared library in this build"
+	fi
+	if [ -e "$libdir/libhurwitz.a" ]; then
+		consumer "C, static" "--libs --static" $CC "$work/app.c"
+		if [ -n "$CXX" ]; then
+			consumer "C++, static" "--libs --static" $CXX "$work/app.cc"
+		else
+			skip "C++, static" "no C++ compiler"
+		fi
+		case $("$PKG_CONFIG" --libs --static hurwitz) in
+		*hwloc*) skip "C, wholly static" "hwloc's own libraries have no archives everywhere" ;;
+		*) consumer "C, wholly static" "--libs --static" $CC -static "$work/app.c" ;;
+		esac
+	else
+		skip "C, static" "no archive in this build"
+		skip "C++, static" "no archive in this build"
+	fi
+}
+
+# Whatever was installed is taken away again. The shared library went before, above.
+staged uninstall
+report "make uninstall" $?
+find "$work/stage" ! -type d >"$work/log"
+[ ! -s "$work/log" ]
+report "leaves no file behind" $?
+echo "1..$n"

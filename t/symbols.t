@@ -1,0 +1,88 @@
+#!/bin/sh
+# symbols.t - what the libraries show to the linker: hz_* alone, no constructors, no executable stack
+# SPDX-License-Identifier: BSD-2-Clause
+set -u
+: "${top_builddir:=.}" "${NM:=nm}"
+shared=$top_builddir/.libs/libhurwitz.so
+static=$top_builddir/.libs/libhurwitz.a
+n=0
+
+# report NAME LINES: a test that passes if there are none
+report()
+{
+	n=$((n + 1))
+	if [ -z "$2" ]; then
+		echo "ok $n - $1"
+	else
+		echo "not ok $n - $1"
+		echo "$2" | sed 's/^/# /' | head -n 20
+	fi
+}
+
+skip()
+{
+	n=$((n + 1))
+	echo "ok $n # SKIP $1"
+}
+
+# The names that a coverage, sanitizer or profiling build adds of itself.
+instrumented='^(__asan|__ubsan|__tsan|__msan|__sanitizer|__gcov|__llvm|__odr|mangle_path|__start_|__stop_)'
+
+if [ ! -e "$shared" ] && [ ! -e "$static" ]; then
+	echo "Bail out! neither $shared nor $static was built"
+	exit 99
+fi
+
+if [ -e "$shared" ]; then
+	exported=$("$NM" -D --defined-only "$shared" | awk '$2 != "A" { sub(/@.*/, "", $3); print $3 }')
+	n=$((n + 1))
+	if echo "$exported" | grep -q '^hz_version$'; then
+		echo "ok $n - the shared library exports hz_version"
+	else
+		echo "not ok $n - the shared library exports hz_version"
+	fi
+	report "the shared library exports hz_* alone" \
+		"$(echo "$exported" | grep -v '^hz_' | grep -Ev "$instrumented")"
+	# Every function of the header is there: one that was declared and never written is found here.
+	report "the shared library has every function of hurwitz.h" \
+		"$(sed -n 's/^HZ_API.*[ *]\(hz_[a-z0-9_]*\)(.*/\1/p' \
+			"${top_srcdir:-.}/include/hurwitz.h" | while read -r name; do
+			echo "$exported" | grep -qx "$name" || echo "$name"
+		done)"
+else
+	for _ in 1 2 3; do skip "no shared library in this build"; done
+fi
+
+if [ -e "$static" ]; then
+	globals=$("$NM" -g --defined-only "$static" 2>/dev/null | awk 'NF == 3 { print $3 }')
+	report "the archive's global names are hz_* and hzi_*" \
+		"$(echo "$globals" | grep -Ev '^hzi?_' | grep -Ev "$instrumented" | sort -u)"
+	n=$((n + 1))
+	if echo "$globals" | grep -q '^hz_version$'; then
+		echo "ok $n - the archive has hz_version"
+	else
+		echo "not ok $n - the archive has hz_version"
+	fi
+else
+	for _ in 1 2; do skip "no archive in this build"; done
+fi
+
+# Sanitizers and coverage register themselves in constructors; the library itself has none.
+if [ ! -e "$static" ] || ! command -v objdump >/dev/null 2>&1; then
+	skip "no archive, or no objdump"
+	skip "no archive, or no objdump"
+elif "$NM" "$static" 2>/dev/null | grep -Eq ' (__asan_init|__tsan_init|__msan_init|__gcov_init)'; then
+	skip "an instrumented build"
+	skip "an instrumented build"
+else
+	report "the archive has no constructors" \
+		"$(objdump -h "$static" 2>/dev/null |
+			grep -E '[.](init_array|fini_array|ctors|dtors|preinit_array)')"
+	# Without this note in each object the linker makes the whole program's stack executable.
+	report "every object says that its stack is not executable" \
+		"$(objdump -h "$static" 2>/dev/null | awk '
+			/file format elf/ { if (name != "" && !noted) print name; name = $1; noted = 0 }
+			/[.]note[.]GNU-stack/ { noted = 1 }
+			END { if (name != "" && !noted) print name }')"
+fi
+echo "1..$n"

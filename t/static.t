@@ -46,11 +46,15 @@ report "make install" $?
 pc=$(find "$work/stage" -name hurwitz.pc)
 [ -n "$pc" ]
 report "installs hurwitz.pc" $?
-[ -n "$pc" ] && [ -n "$PKG_CONFIG" ] || ends "no pkg-config"
+if [ -z "$pc" ] || [ -z "$PKG_CONFIG" ]; then
+	ends "no pkg-config"
+fi
 libdir=$(dirname "$(dirname "$pc")")
 echo 'int main(void) { return 0; }' >"$work/probe.c"
 # shellcheck disable=SC2086
-$CC -o "$work/probe" "$work/probe.c" && "$work/probe" || ends "a cross build"
+if ! $CC -o "$work/probe" "$work/probe.c" || ! "$work/probe"; then
+	ends "a cross build"
+fi
 if "$NM" "$libdir"/libhurwitz.a "$libdir"/libhurwitz.so 2>/dev/null |
 	grep -Eq ' (U|T) (__asan_|__tsan_|__msan_|__ubsan_|__gcov_)'; then
 	ends "an instrumented build: applications would need its flags"

@@ -1,0 +1,95 @@
+/*
+ * fakecuda.h - how a test finds the stand-in for libcuda and reads what it saw
+ *
+ * SPDX-License-Identifier: BSD-2-Clause
+ *
+ * A test calls fakecuda_load() before its first hz_open(): the library then opens t/fakecuda.so
+ * instead of the driver. What the stand-in presents is set by the environment, read at its first
+ * use:
+ *
+ *	FAKECUDA_DEVICES=N		devices, 1 if not set; with 0 cuInit() says there is none
+ *	FAKECUDA_SM=90,75		their compute capabilities; the last holds for all further ones
+ *	FAKECUDA_VERSION=13000		the driver's CUDA version; what came later is missing
+ *	FAKECUDA_MISSING=cuInit,...	entry points that are not found
+ *	FAKECUDA_STUB=1			behaves like the toolkit's stub library
+ *	FAKECUDA_INIT=CODE		what cuInit() returns
+ *	FAKECUDA_IMAGE=CODE		what loading an image or a kernel returns
+ *	FAKECUDA_MEMORY=BYTES		of each device
+ *	FAKECUDA_FAIL_AT=K FAKECUDA_FAIL_CODE=CODE FAKECUDA_FAIL_EVER=1
+ *					the K-th call fails, or all from the K-th on
+ */
+#ifndef FAKECUDA_H
+#define FAKECUDA_H
+
+#include <dlfcn.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "../gpu/cuabi.h"
+
+#define FAKECUDA_PARAMS 4096	/* bytes of parameters that a kernel may have */
+
+struct fakecuda_launch {
+	char kernel[128];
+	unsigned grid[3], block[3];
+	unsigned shared_bytes, cluster;		/* cluster 0: none asked for */
+	int device;
+	void *stream;
+	int captured;				/* went into a graph instead of running */
+	int replayed;				/* ran from a graph */
+	size_t params_bytes;
+	unsigned char params[FAKECUDA_PARAMS];
+};
+
+/* What is alive: all 0 when everything was given back. */
+struct fakecuda_live {
+	int contexts;				/* retained and not released */
+	int allocations, streams, events, libraries, graphs;
+	int pushed;				/* contexts on this thread's stack */
+};
+
+struct fakecuda {
+	/* Forgets records, complaints, failures to come and errors that stuck; keeps what is alive. */
+	void (*reset)(void);
+	long (*calls)(void);			/* driver calls since reset */
+	void (*fail_at)(long k, int code, int ever);
+	void (*break_device)(int device, int code);	/* every call returns code; 0 heals */
+	void (*fail_late)(int code);		/* the next launch's error, told at the next wait */
+	long (*launches)(void);
+	const struct fakecuda_launch *(*launch)(long i);
+	/* Called for every kernel that runs; may compute what the kernel would. */
+	void (*hook)(void (*run)(const struct fakecuda_launch *l, void *user), void *user);
+	struct fakecuda_live (*live)(void);
+	/* Misuse that a driver might not even notice: the number, and the first one in words. */
+	int (*complaints)(char *first, size_t size);
+	const struct cu_functions *cu;
+};
+
+/* The stand-in beside the running program, or NULL with a line on stderr. */
+__attribute__((unused)) static const struct fakecuda *fakecuda_load(void)
+{
+	char path[4096];
+	const ssize_t n = readlink("/proc/self/exe", path, sizeof(path) - 16);
+	const struct fakecuda *(*get)(void);
+	void *library, *symbol;
+	char *slash;
+
+	if (n < 0)
+		return NULL;
+	path[n] = '\0';
+	slash = strrchr(path, '/');
+	strcpy(slash ? slash + 1 : path, "fakecuda.so");
+	setenv("HURWITZ_LIBCUDA", path, 1);
+	library = dlopen(path, RTLD_NOW | RTLD_LOCAL);
+	symbol = library ? dlsym(library, "fakecuda") : NULL;
+	if (!symbol) {
+		fprintf(stderr, "%s\n", dlerror());
+		return NULL;
+	}
+	memcpy(&get, &symbol, sizeof(get));
+	return get();
+}
+
+#endif

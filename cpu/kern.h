@@ -1,0 +1,107 @@
+/*
+ * kern.h - the micro-kernels that an instruction-set level provides
+ *
+ * SPDX-License-Identifier: BSD-2-Clause
+ */
+#ifndef HZI_KERN_H
+#define HZI_KERN_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "hurwitz.h"
+
+/*
+ * All kernels: no alignment beyond the element; strides count elements; dtypes are HZ_F32, HZ_F16
+ * or HZ_BF16; x == y with equal strides and dtypes is allowed unless said otherwise.
+ */
+
+/*
+ * Butterflies of strides 1, 2, .. 2^(bits - 1) on rows of count contiguous elements, count a
+ * multiple of 2^bits. pre: element i of row r is first multiplied by pre[r * pre_ld + i]. last: the
+ * results are multiplied by scale, then by post; else y is f32 and gets them as they are. With 0
+ * bits it converts.
+ */
+struct hzi_head {
+	const void *x;
+	void *y;
+	int64_t x_ld, y_ld, rows, count;
+	int32_t x_dtype, y_dtype, bits;
+	bool last;
+	float scale;
+	const float *pre, *post;
+	int64_t pre_ld, post_ld;
+};
+
+/*
+ * Butterflies between 2^bits rows of width elements, row strides 1, 2, .. 2^(bits - 1) times ld.
+ * pre: row j is first multiplied by pre[j * pre_ld]. last: scale, then post: row j by
+ * post[j * post_ld], or element c of row j by post[j * post_ld + c] if post_wide. That for groups
+ * groups of rows, x_group, y_group, pre_group and post_group apart.
+ */
+struct hzi_pass {
+	const void *x;
+	void *y;
+	int64_t x_ld, y_ld, width;
+	int64_t groups, x_group, y_group, pre_group, post_group;
+	int32_t x_dtype, y_dtype, bits;
+	bool last, post_wide;
+	float scale;
+	const float *pre, *post;
+	int64_t pre_ld, post_ld;
+};
+
+/*
+ * Row i of y = the sum over j, in ascending order, of sign(i, j) * row j of x; then scale and post.
+ * x is f32 and apart from y. sign holds +-1.0 as [rows / 4][m][4], rows padded.
+ */
+struct hzi_base_mul {
+	const float *x;
+	void *y;
+	const float *sign;
+	int64_t x_ld, y_ld, width;
+	int32_t y_dtype, m;
+	bool last, post_wide;
+	float scale;
+	const float *post;
+	int64_t post_ld;
+};
+
+/* Quantizes count elements in groups of group, which divides count; t is overwritten. */
+struct hzi_quant {
+	float *t;
+	void *q, *scale;
+	int64_t count, group;
+	int32_t q_dtype, scale_dtype, round_to;
+};
+
+/* y = q * scale, likewise. */
+struct hzi_dequant {
+	const void *q, *scale;
+	float *y;
+	int64_t count, group;
+	int32_t q_dtype, scale_dtype;
+};
+
+struct hz_kern {
+	int32_t lanes;		/* f32 elements of a vector */
+	int32_t head_bits;	/* most bits that head() takes */
+	int32_t pass_bits;	/* most bits that pass() takes */
+	void (*head)(const struct hzi_head *a);
+	void (*pass)(const struct hzi_pass *a);
+	void (*base_mul)(const struct hzi_base_mul *a);
+	/* y[j * y_ld + i] = x[i * x_ld + j], i < rows, j < cols; x and y apart */
+	void (*transpose)(const float *x, int64_t x_ld, float *y, int64_t y_ld, int64_t rows,
+			  int64_t cols);
+	void (*quant)(const struct hzi_quant *a);
+	void (*dequant)(const struct hzi_dequant *a);
+};
+
+/* Each puts its level's kernels into the table, over those of lower levels. */
+void hzi_kern_c(struct hz_kern *kern);
+void hzi_kern_avx2(struct hz_kern *kern);
+void hzi_kern_avx512(struct hz_kern *kern);
+void hzi_kern_vnni(struct hz_kern *kern);
+void hzi_kern_neon(struct hz_kern *kern);
+
+#endif

@@ -1,0 +1,336 @@
+/*
+ * vec.h - the vector vocabulary: GCC vector types and the words that C lacks
+ *
+ * SPDX-License-Identifier: BSD-2-Clause
+ *
+ * A unit of cpu/isa defines HZ_VEC to one of the levels below and includes this once. Arithmetic is
+ * written with C operators; here stand loads, stores, conversions, shuffles and selections. Every
+ * word gives the same bits at every level.
+ */
+#ifndef HZI_VEC_H
+#define HZI_VEC_H
+
+#include <stdint.h>
+#include <string.h>
+
+#define HZ_VEC_C 1
+#define HZ_VEC_AVX2 2
+#define HZ_VEC_AVX512 3
+#define HZ_VEC_NEON 4
+
+#if HZ_VEC == HZ_VEC_AVX2 || HZ_VEC == HZ_VEC_AVX512
+#include <immintrin.h>
+#elif HZ_VEC == HZ_VEC_NEON
+#include <arm_neon.h>
+#endif
+
+/* Lanes; registers that a kernel may fill with data, as a power of two, the rest being for it. */
+#if HZ_VEC == HZ_VEC_AVX512
+#define LANES 16
+#define LANE_BITS 4
+#define REG_BITS 4
+#elif HZ_VEC == HZ_VEC_AVX2
+#define LANES 8
+#define LANE_BITS 3
+#define REG_BITS 3
+#elif HZ_VEC == HZ_VEC_NEON
+#define LANES 4
+#define LANE_BITS 2
+#define REG_BITS 4
+#else
+#define LANES 4
+#define LANE_BITS 2
+#define REG_BITS 3
+#endif
+
+#define INLINE static inline __attribute__((always_inline))
+
+typedef float vf __attribute__((vector_size(4 * LANES)));
+typedef int32_t vi __attribute__((vector_size(4 * LANES)));
+typedef uint32_t vu __attribute__((vector_size(4 * LANES)));
+typedef uint16_t vh __attribute__((vector_size(2 * LANES)));
+typedef int8_t vb __attribute__((vector_size(LANES)));
+
+/* ---- Shuffles ---------------------------------------------------------------------------------- */
+
+#if defined(__clang__) || __GNUC__ >= 12
+#define SHUFFLE(a, b, ...) __builtin_shufflevector(a, b, __VA_ARGS__)
+#else
+#define SHUFFLE(a, b, ...) __builtin_shuffle(a, b, (vi){__VA_ARGS__})
+#endif
+
+#if LANES == 16
+#define EACH(f) f(0), f(1), f(2), f(3), f(4), f(5), f(6), f(7), f(8), f(9), f(10), f(11), f(12), \
+	f(13), f(14), f(15)
+#elif LANES == 8
+#define EACH(f) f(0), f(1), f(2), f(3), f(4), f(5), f(6), f(7)
+#else
+#define EACH(f) f(0), f(1), f(2), f(3)
+#endif
+
+/* Lane i of the result is lane i ^ 1, 2, 4, 8. */
+#define XOR1(i) ((i) ^ 1)
+#define XOR2(i) ((i) ^ 2)
+#define XOR4(i) (((i) ^ 4) % LANES)
+#define XOR8(i) (((i) ^ 8) % LANES)
+/* Lanes of the lower and upper halves of a and b in turn; even and odd lanes of a, then of b. */
+#define ZIP_LOW(i) ((i) / 2 + (i) % 2 * LANES)
+#define ZIP_HIGH(i) ((i) / 2 + (i) % 2 * LANES + LANES / 2)
+#define EVEN(i) (2 * (i))
+#define ODD(i) (2 * (i) + 1)
+
+INLINE vf swap_lanes(vf v, int bit)
+{
+	switch (bit) {
+	case 0:
+		return SHUFFLE(v, v, EACH(XOR1));
+	case 1:
+		return SHUFFLE(v, v, EACH(XOR2));
+	case 2:
+		return SHUFFLE(v, v, EACH(XOR4));
+	default:
+		return SHUFFLE(v, v, EACH(XOR8));
+	}
+}
+
+INLINE vf zip_low(vf a, vf b)
+{
+	return SHUFFLE(a, b, EACH(ZIP_LOW));
+}
+
+INLINE vf zip_high(vf a, vf b)
+{
+	return SHUFFLE(a, b, EACH(ZIP_HIGH));
+}
+
+INLINE vi even_lanes(vi a, vi b)
+{
+	return SHUFFLE(a, b, EACH(EVEN));
+}
+
+INLINE vi odd_lanes(vi a, vi b)
+{
+	return SHUFFLE(a, b, EACH(ODD));
+}
+
+/* ---- Constants, selection, arithmetic ------------------------------------------------------------ */
+
+INLINE vf set_f(float a)
+{
+	return a - (vf){0};
+}
+
+INLINE vi set_i(int32_t a)
+{
+	return a - (vi){0};
+}
+
+/* -1.0 where lane & 2^bit, else 1.0 */
+INLINE vf lane_sign(int bit)
+{
+#define BIT0(i) ((i) & 1 ? -1.0f : 1.0f)
+#define BIT1(i) ((i) & 2 ? -1.0f : 1.0f)
+#define BIT2(i) ((i) & 4 ? -1.0f : 1.0f)
+#define BIT3(i) ((i) & 8 ? -1.0f : 1.0f)
+	switch (bit) {
+	case 0:
+		return (vf){EACH(BIT0)};
+	case 1:
+		return (vf){EACH(BIT1)};
+	case 2:
+		return (vf){EACH(BIT2)};
+	default:
+		return (vf){EACH(BIT3)};
+	}
+}
+
+/* a * b + c for a factor of +-1: exact in the product, so fused or not makes no difference. */
+INLINE vf fma_sign(vf a, vf b, vf c)
+{
+#if HZ_VEC == HZ_VEC_AVX512
+	return (vf)_mm512_fmadd_ps((__m512)a, (__m512)b, (__m512)c);
+#elif HZ_VEC == HZ_VEC_AVX2
+	return (vf)_mm256_fmadd_ps((__m256)a, (__m256)b, (__m256)c);
+#elif HZ_VEC == HZ_VEC_NEON
+	return (vf)vfmaq_f32((float32x4_t)c, (float32x4_t)a, (float32x4_t)b);
+#else
+	return a * b + c;
+#endif
+}
+
+/* x where a > b, else y; signed */
+INLINE vi select_gt(vi a, vi b, vi x, vi y)
+{
+#if HZ_VEC == HZ_VEC_AVX512
+	return (vi)_mm512_mask_blend_epi32(_mm512_cmpgt_epi32_mask((__m512i)a, (__m512i)b),
+					   (__m512i)y, (__m512i)x);
+#else
+	vi mask = a > b;
+
+	return (mask & x) | (~mask & y);
+#endif
+}
+
+INLINE int32_t max_lanes(vi v)
+{
+	int32_t e[LANES], most;
+
+	memcpy(e, &v, sizeof(v));
+	most = e[0];
+	for (int i = 1; i < LANES; i++)
+		most = e[i] > most ? e[i] : most;
+	return most;
+}
+
+/* ---- Memory -------------------------------------------------------------------------------------- */
+
+typedef vf vf_any __attribute__((aligned(4), may_alias));
+typedef vh vh_any __attribute__((aligned(1), may_alias));
+typedef vb vb_any __attribute__((aligned(1), may_alias));
+
+INLINE vf load_f32(const float *p)
+{
+	return *(const vf_any *)p;
+}
+
+INLINE void store_f32(float *p, vf v)
+{
+	*(vf_any *)p = v;
+}
+
+/*
+ * binary16 to binary32 without hardware: the exponent is rebased; a subnormal gets an implicit bit
+ * that a subtraction takes away again, all in normal numbers.
+ */
+INLINE vf f16_to_f32(vh h)
+{
+#if HZ_VEC == HZ_VEC_AVX512
+	return (vf)_mm512_cvtph_ps((__m256i)h);
+#elif HZ_VEC == HZ_VEC_AVX2
+	return (vf)_mm256_cvtph_ps((__m128i)h);
+#elif HZ_VEC == HZ_VEC_NEON
+	return (vf)vcvt_f32_f16((float16x4_t)h);
+#else
+	vi w = __builtin_convertvector(h, vi);
+	vi sign = (w & 0x8000) << 16;
+	vi u = (w & 0x7fff) << 13;
+	vi exponent = u & 0x0f800000;
+	vi normal = u + (112 << 23);
+	vi special = u + (224 << 23);
+	vf small = (vf)(u + (113 << 23)) - (vf)set_i(113 << 23);
+
+	normal = select_gt(exponent, set_i(0x0f000000), special, normal);
+	return (vf)(sign | select_gt(set_i(1), exponent, (vi)small, normal));
+#endif
+}
+
+/* binary32 to binary16, to nearest even; NaN keeps its sign and the payload's upper bits, quiet. */
+INLINE vh f32_to_f16(vf v)
+{
+#if HZ_VEC == HZ_VEC_AVX512
+	return (vh)_mm512_cvtps_ph((__m512)v, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC);
+#elif HZ_VEC == HZ_VEC_AVX2
+	return (vh)_mm256_cvtps_ph((__m256)v, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC);
+#elif HZ_VEC == HZ_VEC_NEON
+	return (vh)vcvt_f16_f32((float32x4_t)v);
+#else
+	vi u = (vi)v & 0x7fffffff;
+	vi sign = (vi)((vu)v >> 16) & 0x8000;
+	/* 0.5 has the unit 2^-24 of a binary16 subnormal: the addition rounds. */
+	vi small = (vi)((vf)u + set_f(0.5f)) - 0x3f000000;
+	vi normal = (u - (112 << 23) + 0xfff + ((u >> 13) & 1)) >> 13;
+	vi nan = 0x7e00 | ((u >> 13) & 0x3ff);
+	vi r = select_gt(set_i(113 << 23), u, small, normal);
+
+	r = select_gt(u, set_i(0x477fefff), set_i(0x7c00), r);
+	r = select_gt(u, set_i(0x7f800000), nan, r);
+	return __builtin_convertvector((vu)(r | sign), vh);
+#endif
+}
+
+INLINE vf bf16_to_f32(vh h)
+{
+	return (vf)(__builtin_convertvector(h, vu) << 16);
+}
+
+/* binary32 to bfloat16, to nearest even, subnormals kept; NaN as in f32_to_f16(). */
+INLINE vh f32_to_bf16(vf v)
+{
+	vi u = (vi)v;
+	vi rounded = (vi)((vu)(u + 0x7fff + ((u >> 16) & 1)) >> 16);
+	vi nan = (vi)((vu)u >> 16) | 0x40;
+	vi r = select_gt(u & 0x7fffffff, set_i(0x7f800000), nan, rounded);
+
+	return __builtin_convertvector((vu)r, vh);
+}
+
+INLINE vf load_f16(const uint16_t *p)
+{
+	return f16_to_f32(*(const vh_any *)p);
+}
+
+INLINE void store_f16(uint16_t *p, vf v)
+{
+	*(vh_any *)p = f32_to_f16(v);
+}
+
+INLINE vf load_bf16(const uint16_t *p)
+{
+	return bf16_to_f32(*(const vh_any *)p);
+}
+
+INLINE void store_bf16(uint16_t *p, vf v)
+{
+	*(vh_any *)p = f32_to_bf16(v);
+}
+
+/* The first n lanes, 0 < n < LANES; those beyond are 0, and memory beyond is not touched. */
+INLINE vf load_f32_part(const float *p, int64_t n)
+{
+	vf v = {0};
+
+	memcpy(&v, p, (size_t)n * 4);
+	return v;
+}
+
+INLINE void store_f32_part(float *p, vf v, int64_t n)
+{
+	memcpy(p, &v, (size_t)n * 4);
+}
+
+INLINE vh load_u16_part(const uint16_t *p, int64_t n)
+{
+	vh v = {0};
+
+	memcpy(&v, p, (size_t)n * 2);
+	return v;
+}
+
+INLINE void store_u16_part(uint16_t *p, vh v, int64_t n)
+{
+	memcpy(p, &v, (size_t)n * 2);
+}
+
+/* Bytes, widened with their sign; n <= LANES */
+INLINE vi load_s8(const int8_t *p, int64_t n)
+{
+	vb v = {0};
+
+	if (n >= LANES)
+		v = *(const vb_any *)p;
+	else
+		memcpy(&v, p, (size_t)n);
+	return __builtin_convertvector(v, vi);
+}
+
+INLINE void store_s8(int8_t *p, vi v, int64_t n)
+{
+	vb b = __builtin_convertvector(v, vb);
+
+	if (n >= LANES)
+		*(vb_any *)p = b;
+	else
+		memcpy(p, &b, (size_t)n);
+}
+
+#endif

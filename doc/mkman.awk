@@ -1,0 +1,292 @@
+# mkman.awk - manual pages of section 3, in mdoc, from the comments of include/hurwitz.h
+# SPDX-License-Identifier: BSD-2-Clause
+#
+#	awk -v dir=doc/man3 -f doc/mkman.awk doc/hurwitz.7 include/hurwitz.h
+#
+# Each comment that stands at the left margin, with what is declared under it, makes one page, named
+# after the first type or function there; the others get a page that only points to it. Functions
+# without a comment belong to the comment before; types and macros without one to the type after,
+# or else to the comment before. Indented lines of a comment are kept as they are. A paragraph or
+# line that starts with "Errors:" becomes the section of that name. The date is that of hurwitz.7.
+
+function text_line(s)
+{
+	gsub(/\\/, "\\e", s)
+	if (s ~ /^[.']/)
+		s = "\\&" s
+	return s
+}
+
+# One item of the header is over: a comment, or declarations that had none.
+function end_item(	kind)
+{
+	if (decl == "" && comment == "")
+		return
+	kind = functions(decl) != "" ? "function" : "type"
+	if (comment == "" && kind == "type") {
+		pending = pending decl
+	} else if (comment == "") {
+		add(last, "", decl)
+	} else {
+		if (pending != "" && types(decl) != "") {
+			decl = pending "\n" decl
+			pending = ""
+		}
+		if (pending != "")
+			add(last, "", pending)
+		pending = ""
+		last = page_of(decl)
+		if (last != "")
+			add(last, comment, decl)
+	}
+	comment = decl = ""
+}
+
+# The names of the functions in declarations, with blanks around and between.
+function functions(d,	line, n, i, names)
+{
+	n = split(d, line, "\n")
+	for (i = 1; i <= n; i++)
+		if (line[i] ~ /^HZ_API /) {
+			sub(/\(.*/, "", line[i])
+			sub(/.*[ *]/, "", line[i])
+			names = names " " line[i]
+		}
+	return names == "" ? "" : names " "
+}
+
+# The same for types: enum hz_x, typedef struct hz_x. Pending ones are found by their first line.
+function types(d,	line, n, i, names)
+{
+	n = split(d, line, "\n")
+	for (i = 1; i <= n; i++)
+		if (line[i] ~ /^(typedef )?(struct|enum) hz_/) {
+			sub(/^(typedef )?(struct|enum) /, "", line[i])
+			sub(/[ ;].*/, "", line[i])
+			names = names " " line[i]
+		}
+	return names == "" ? "" : names " "
+}
+
+# The page that declarations belong to: their last type that has the comment, or first function.
+function page_of(d,	name, n, names)
+{
+	names = types(d)
+	if (names != "") {
+		n = split(names, name, " ")
+		return name[n]
+	}
+	names = functions(d)
+	split(names, name, " ")
+	return name[1]
+}
+
+function add(page, text, d)
+{
+	if (page == "")
+		return
+	if (!(page in page_decl)) {
+		page_section[page] = section
+		order[++pages] = page
+	}
+	if (text != "")
+		page_text[page] = page_text[page] (page_text[page] == "" ? "" : "\n") text
+	page_decl[page] = page_decl[page] d
+}
+
+# ---- Reading
+
+FNR == NR {
+	if (/^\.Dd /)
+		date = $0
+	if (/^\.Os /)
+		os = $0
+	next
+}
+/^\/\* ---- / {
+	end_item()
+	if (pending != "")
+		add(last, "", pending)
+	pending = ""
+	section = $0
+	sub(/^\/\* ---- /, "", section)
+	sub(/ -+ \*\/$/, "", section)
+	next
+}
+section == "" { next }
+/^#ifdef __cplusplus/ { end_item(); if (pending != "") add(last, "", pending); exit }
+/^\/\* .*\*\/$/ {
+	end_item()
+	comment = $0
+	sub(/^\/\* /, "", comment)
+	sub(/ \*\/$/, "", comment)
+	comment = comment "\n"
+	next
+}
+/^\/\*$/ { end_item(); inside = 1; next }
+inside && /^ \*\/$/ { inside = 0; next }
+inside { sub(/^ \* ?/, ""); comment = comment $0 "\n"; next }
+# A blank line ends declarations that can stand alone; a prototype may follow a prototype.
+/^$/ { if (decl != "") end_item(); next }
+{ decl = decl $0 "\n" }
+
+# ---- Writing
+
+function one_line_description(page,	s)
+{
+	s = page_text[page]
+	gsub(/\n/, " ", s)
+	sub(/[.:;] .*/, "", s)
+	sub(/[.:;]? *$/, "", s)
+	if (s ~ /^[A-Z][a-z]* / && s !~ /^(Walsh|Hadamard|CPU|CUDA) /)
+		s = tolower(substr(s, 1, 1)) substr(s, 2)
+	return s
+}
+
+function synopsis(page, out,	d, n, i, line, proto, type, name, args, k, arg)
+{
+	print ".Sh SYNOPSIS\n.In hurwitz.h" >out
+	n = split(page_decl[page], line, "\n")
+	proto = ""
+	for (i = 1; i <= n; i++) {
+		if (line[i] ~ /^HZ_API /)
+			proto = substr(line[i], 8)
+		else if (proto != "")
+			proto = proto " " line[i]
+		if (proto == "" || proto !~ /;$/)
+			continue
+		gsub(/[ \t]+/, " ", proto)
+		d = index(proto, "(")
+		type = substr(proto, 1, d - 1)
+		name = type
+		sub(/.*[ *]/, "", name)
+		type = substr(type, 1, length(type) - length(name))
+		sub(/ $/, "", type)
+		args = substr(proto, d + 1)
+		sub(/\);$/, "", args)
+		print ".Ft " type "\n.Fo " name >out
+		k = split(args, arg, ", ")
+		for (d = 1; d <= k; d++)
+			print ".Fa \"" arg[d] "\"" >out
+		print ".Fc" >out
+		proto = ""
+	}
+}
+
+# Prose, with displays for what is indented. Returns the "Errors:" part instead of writing it.
+function prose(s, out,	n, i, line, display, errors, in_errors, previous)
+{
+	n = split(s, line, "\n")
+	for (i = 1; i <= n; i++) {
+		if (line[i] ~ /^(Errors:|[A-Z].* Errors: )/) {
+			in_errors = 1
+			if (line[i] !~ /^Errors:/) {
+				sentence(substr(line[i], 1, index(line[i], "Errors:") - 2), out)
+				line[i] = substr(line[i], index(line[i], "Errors:"))
+			}
+			sub(/^Errors: */, "", line[i])
+		} else if (in_errors && (line[i] == "" || line[i] ~ /^[A-Z][a-z]+:/)) {
+			in_errors = 0
+		}
+		if (in_errors) {
+			errors = errors line[i] "\n"
+			continue
+		}
+		if (line[i] ~ /^  / && !display) {
+			print ".Bd -literal -offset indent" >out
+			display = 1
+		} else if (display && line[i] !~ /^  /) {
+			print ".Ed" >out
+			display = 0
+		}
+		if (display)
+			print text_line(substr(line[i], 3)) >out
+		else if (line[i] == "" && i < n && line[i + 1] != "" && line[i + 1] !~ /^(  |Errors:)/)
+			print ".Pp" >out
+		else if (line[i] != "") {
+			if (previous ~ /\.$/ && line[i] ~ /^[A-Z][a-z]+( [a-z])?: /)
+				print ".Pp" >out
+			sentence(line[i], out)
+		}
+		previous = line[i]
+	}
+	if (display)
+		print ".Ed" >out
+	return errors
+}
+
+# A line of prose; mdoc wants each sentence to begin a line.
+function sentence(s, out,	at)
+{
+	while ((at = match(s, /[A-Za-z0-9)"][.] [A-Z]/)) > 0) {
+		print text_line(substr(s, 1, at + 1)) >out
+		s = substr(s, at + 3)
+	}
+	print text_line(s) >out
+}
+
+function write_page(page,	out, names, name, n, i, d, line, errors, also, j)
+{
+	out = dir "/" page ".3"
+	names = types(page_decl[page]) functions(page_decl[page])
+	n = split(names, name, " ")
+	print ".\\\" Made by doc/mkman.awk from include/hurwitz.h" >out
+	print date "\n.Dt " toupper(page) " 3\n" os "\n.Sh NAME" >out
+	d = ""
+	seen[page] = page
+	for (i = 1; i <= n; i++)
+		if (name[i] != page && !((page, name[i]) in listed)) {
+			listed[page, name[i]] = 1
+			d = d " ,\n.Nm " name[i]
+			if (!(name[i] in page_decl) && !(name[i] in seen)) {
+				seen[name[i]] = page
+				print ".so man3/" page ".3" >(dir "/" name[i] ".3")
+				close(dir "/" name[i] ".3")
+			}
+		}
+	print ".Nm " page d "\n.Nd " one_line_description(page) >out
+	synopsis(page, out)
+	print ".Sh DESCRIPTION" >out
+	errors = prose(page_text[page], out)
+	n = split(page_decl[page], line, "\n")
+	d = 0
+	for (i = 1; i <= n; i++) {
+		if (line[i] ~ /^HZ_API/)
+			while (line[i] !~ /;/)
+				i++
+		else if (line[i] != "") {
+			if (!d)
+				print ".Bd -literal" >out
+			else if (line[i] ~ /^(typedef|enum|struct)/ || line[i - 1] ~ /^}/)
+				print "" >out
+			d = 1
+			print text_line(line[i]) >out
+		}
+	}
+	if (d)
+		print ".Ed" >out
+	if (errors != "") {
+		print ".Sh ERRORS" >out
+		prose(errors, out)
+	}
+	print ".Sh SEE ALSO" >out
+	also = ""
+	for (i = 1; i <= pages; i++)
+		sorted[i] = order[i]
+	for (i = 2; i <= pages; i++)
+		for (j = i; j > 1 && sorted[j - 1] > sorted[j]; j--) {
+			d = sorted[j]
+			sorted[j] = sorted[j - 1]
+			sorted[j - 1] = d
+		}
+	for (i = 1; i <= pages; i++)
+		if (sorted[i] != page && page_section[sorted[i]] == page_section[page])
+			print ".Xr " sorted[i] " 3 ," >out
+	print ".Xr hurwitz 7" >out
+	close(out)
+}
+
+END {
+	for (p = 1; p <= pages; p++)
+		write_page(order[p])
+}

@@ -1,0 +1,39 @@
+#!/bin/sh
+# examples.t - the examples run and say what they should, and the README shows the one that is compiled
+# SPDX-License-Identifier: BSD-2-Clause
+set -u
+: "${top_builddir:=.}" "${top_srcdir:=.}"
+echo 1..4
+# A GPU, if there is one, is another test's business.
+HURWITZ_DEVICE=cpu
+export HURWITZ_DEVICE
+
+# result N NAME STATUS LINES: one test
+result()
+{
+	if [ "$3" -eq 0 ]; then
+		echo "ok $1 - $2"
+	else
+		echo "not ok $1 - $2"
+		echo "$4" | sed 's/^/# /'
+	fi
+}
+
+# By hand: the sums and differences of 1 .. 8, over the root of 8.
+out=$("$top_builddir/doc/examples/minimal" 2>&1)
+[ "$out" = "12.7279 -1.4142 -2.8284 0.0000 -5.6569 0.0000 0.0000 0.0000" ]
+result 1 "minimal" $? "$out"
+
+out=$("$top_builddir/doc/examples/hadamard" 2>&1)
+result 2 "hadamard" $? "$out"
+echo "$out" | awk '/^4-bit error: [0-9.]+ plain, [0-9.]+ rotated$/ { good = $3 > 2 * $5 && $5 > 0 }
+	END { exit !good }'
+result 3 "hadamard: the rotation halves the error at least" $? "$out"
+
+# From the include on: the README leaves out the file's head.
+want=$(sed -n '/^#include/,$p' "$top_srcdir/doc/examples/minimal.c")
+# shellcheck disable=SC2016 # these are the fences of Markdown
+out=$(awk '/^```/ { inside = $0 == "```c" && !done; if (inside) done = 1; next } inside' \
+	"$top_srcdir/README.md")
+[ "$out" = "$want" ]
+result 4 "README.md shows doc/examples/minimal.c" $? "$out"

@@ -601,21 +601,24 @@ void hzi_cuda_close(struct hz_context *ctx)
 
 	if (!g)
 		return;
-	/* Errors have nowhere to go from here, and nothing depends on the order being completed. */
-	if (ctx->fork_generation == hzi_fork_generation() &&
-	    cu.CtxPushCurrent(g->context) == CUDA_SUCCESS) {
+	/* A child of fork() cannot reach the driver, and what it inherited is its parent's to free. */
+	if (ctx->fork_generation == hzi_fork_generation()) {
+		const bool entered = cu.CtxPushCurrent(g->context) == CUDA_SUCCESS;
+
+		/* Errors have nowhere to go from here; each step is of use without the one before. */
 		relaxed = relax(&mode);
 		/* All streams: code and workspace must not vanish under work on one that was set earlier. */
-		if (g->used)
+		if (entered && g->used && !g->dead)
 			cu.CtxSynchronize();
-		if (ctx->own_workspace)
+		if (entered && ctx->own_workspace)
 			cu.MemFree((uintptr_t)ctx->own_workspace);
 		for (int f = 0; f < HZI_FAMILIES; f++) {
 			if (g->library[f])
 				cu.LibraryUnload(g->library[f]);
 		}
 		restore(relaxed, &mode);
-		leave();
+		if (entered)
+			leave();
 		cu.DevicePrimaryCtxRelease(g->device);
 	}
 	ctx->cuda = NULL;
@@ -646,14 +649,16 @@ const struct hzi_cuda_device *hzi_cuda_device(const struct hz_context *ctx)
 
 int hzi_cuda_alloc(struct hz_context *ctx, void **p, size_t bytes)
 {
+	CUresult r = CUDA_ERROR_OUT_OF_MEMORY;
 	CUdeviceptr address = 0;
 	bool relaxed;
-	CUresult r;
 	int mode;
 
 	HZ_CHECK(enter(ctx, "alloc"));
 	relaxed = relax(&mode);
-	r = cu.MemAlloc(&address, bytes ? bytes : 1);
+	/* Rounding a size near SIZE_MAX up is not left to the driver. */
+	if (bytes <= PTRDIFF_MAX)
+		r = cu.MemAlloc(&address, bytes ? bytes : 1);
 	restore(relaxed, &mode);
 	leave();
 	if (r == CUDA_ERROR_OUT_OF_MEMORY)

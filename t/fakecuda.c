@@ -119,7 +119,8 @@ static struct {
 	CUresult late;
 	struct fakecuda_launch *launches;
 	long launches_count;
-	int complaints;
+	int complaints, dropped;
+	const char *failed;
 	char first[256];
 	void (*run)(const struct fakecuda_launch *l, void *user);
 	void *user;
@@ -239,7 +240,7 @@ static CUresult begin(const char *name, int flags)
 		return complain(CUDA_ERROR_INVALID_CONTEXT, "%s without a current context", name);
 	if (state.fail_at && (state.calls == state.fail_at ||
 			      (state.fail_ever && state.calls > state.fail_at)))
-		injected = state.fail_code;
+		injected = state.fail_code, state.failed = name;
 	else if ((flags & CONTEXT) == CONTEXT && c->broken)
 		injected = c->broken;
 	else if ((flags & WAIT) && c->late)
@@ -514,6 +515,67 @@ static CUresult fake_DevicePrimaryCtxRetain(CUcontext *c, CUdevice device)
 	return end(CUDA_SUCCESS);
 }
 
+static void end_capture(CUstream stream)
+{
+	if (stream->capture && stream->mode != CU_STREAM_CAPTURE_MODE_RELAXED)
+		captures--;
+	stream->capture = NULL;
+	stream->spoiled = false;
+}
+
+static void drop_graph(CUgraph graph)
+{
+	free_ops(graph->first);
+	drop(graph);
+}
+
+/* Drops a stream, an event or a graph of a device; false if there is none. */
+static bool drop_one(int device)
+{
+	for (struct object *o = objects; o; o = o->next) {
+		if (o->device != device)
+			continue;
+		switch (o->kind) {
+		case STREAM:
+			/* Its graph is in the list as well. */
+			end_capture((CUstream)o);
+			drop(o);
+			return true;
+		case EVENT:
+			drop(o);
+			return true;
+		case GRAPH:
+			drop_graph((CUgraph)o);
+			return true;
+		case EXEC:
+			free_ops(((CUgraphExec)o)->first);
+			drop(o);
+			return true;
+		default:
+			break;
+		}
+	}
+	return false;
+}
+
+/* What a context still holds goes with it; it should have been given back before. */
+static void destroy(CUcontext c)
+{
+	for (struct allocation **a = &allocations, *gone; (gone = *a);) {
+		if (gone->device != c->device) {
+			a = &gone->next;
+			continue;
+		}
+		*a = gone->next;
+		free(gone->p);
+		free(gone);
+		state.dropped++;
+	}
+	while (drop_one(c->device))
+		state.dropped++;
+	c->broken = c->late = CUDA_SUCCESS;
+}
+
 static CUresult fake_DevicePrimaryCtxRelease(CUdevice device)
 {
 	CUcontext c;
@@ -524,7 +586,8 @@ static CUresult fake_DevicePrimaryCtxRelease(CUdevice device)
 	c = &context[device - HANDLE];
 	if (c->retained == 0)
 		return end(complain(CUDA_ERROR_INVALID_CONTEXT, "primary context released too often"));
-	c->retained--;
+	if (--c->retained == 0)
+		destroy(c);
 	return end(CUDA_SUCCESS);
 }
 
@@ -736,20 +799,6 @@ static CUresult fake_StreamCreate(CUstream *stream, unsigned flags)
 	*stream = make(STREAM, sizeof(**stream));
 	(*stream)->blocking = !(flags & CU_STREAM_NON_BLOCKING);
 	return end(CUDA_SUCCESS);
-}
-
-static void end_capture(CUstream stream)
-{
-	if (stream->capture && stream->mode != CU_STREAM_CAPTURE_MODE_RELAXED)
-		captures--;
-	stream->capture = NULL;
-	stream->spoiled = false;
-}
-
-static void drop_graph(CUgraph graph)
-{
-	free_ops(graph->first);
-	drop(graph);
 }
 
 static CUresult fake_StreamDestroy(CUstream stream)
@@ -967,7 +1016,7 @@ static CUresult fake_LibraryGetKernel(CUkernel *kernel, CUlibrary library, const
 
 static CUresult fake_LibraryUnload(CUlibrary library)
 {
-	BEGIN("cuLibraryUnload", CONTEXT | UNSAFE | RELEASE);
+	BEGIN("cuLibraryUnload", INIT | UNSAFE | RELEASE);
 	if (!lives(library, LIBRARY))
 		return end(complain(CUDA_ERROR_INVALID_HANDLE, "cuLibraryUnload: no such library"));
 	drop_library(library);
@@ -1191,6 +1240,11 @@ static void fail_at(long k, int code, int ever)
 	pthread_mutex_unlock(&lock);
 }
 
+static const char *failed(void)
+{
+	return state.failed ? state.failed : "";
+}
+
 static void break_device(int device, int code)
 {
 	context[device].broken = code;
@@ -1219,7 +1273,7 @@ static void hook(void (*function)(const struct fakecuda_launch *l, void *user), 
 
 static struct fakecuda_live live(void)
 {
-	struct fakecuda_live n = {.pushed = depth};
+	struct fakecuda_live n = {.pushed = depth, .dropped = state.dropped};
 
 	pthread_mutex_lock(&lock);
 	for (int i = 0; i < DEVICES; i++)
@@ -1251,6 +1305,7 @@ EXPORT const struct fakecuda *fakecuda(void)
 		.reset = reset,
 		.calls = calls,
 		.fail_at = fail_at,
+		.failed = failed,
 		.break_device = break_device,
 		.fail_late = fail_late,
 		.launches = launches,

@@ -48,6 +48,7 @@ struct fakecuda_live {
 	int contexts;				/* retained and not released */
 	int allocations, streams, events, libraries, graphs;
 	int pushed;				/* contexts on this thread's stack */
+	int dropped;				/* lost with their context since reset */
 };
 
 struct fakecuda {
@@ -55,6 +56,7 @@ struct fakecuda {
 	void (*reset)(void);
 	long (*calls)(void);			/* driver calls since reset */
 	void (*fail_at)(long k, int code, int ever);
+	const char *(*failed)(void);		/* the last call that was made to fail, "" if none */
 	void (*break_device)(int device, int code);	/* every call returns code; 0 heals */
 	void (*fail_late)(int code);		/* the next launch's error, told at the next wait */
 	long (*launches)(void);

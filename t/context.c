@@ -1,0 +1,836 @@
+/*
+ * context.c - contexts: options, environment, errors, memory, workspace, fork, threads, allocators
+ *
+ * SPDX-License-Identifier: BSD-2-Clause
+ *
+ * With HZ_TEST_DEVICE=cuda the parts that concern a device run on a GPU as well.
+ */
+#include <config.h>
+
+#include <pthread.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include "hz.h"
+#include "tap.h"
+
+static const char *const variables[] = {"HURWITZ_DEVICE", "HURWITZ_THREADS", "HURWITZ_ISA"};
+
+static void clear_environment(void)
+{
+	for (size_t i = 0; i < sizeof(variables) / sizeof(*variables); i++)
+		unsetenv(variables[i]);
+}
+
+static hz_context *open_or_bail(const hz_options *o)
+{
+	hz_context *ctx;
+
+	if (hz_open(&ctx, o) != HZ_OK)
+		bail("%s", hz_open_errmsg());
+	return ctx;
+}
+
+static hz_context *open_cpu(int threads)
+{
+	const hz_options o = {.device = HZ_CPU, .threads = threads};
+
+	return open_or_bail(&o);
+}
+
+static hz_info info_of(hz_context *ctx)
+{
+	hz_info info;
+
+	memset(&info, 0xff, sizeof(info));
+	if (hz_device_info(ctx, &info) != HZ_OK)
+		bail("%s", hz_errmsg(ctx));
+	return info;
+}
+
+/* ---- Opening -------------------------------------------------------------------------------------- */
+
+static void *some_alloc(void *user, size_t bytes, size_t align)
+{
+	(void)user, (void)bytes, (void)align;
+	return NULL;
+}
+
+static void some_free(void *user, void *p, size_t bytes)
+{
+	(void)user, (void)p, (void)bytes;
+}
+
+static void bad_options(void)
+{
+	const hz_allocator no_alloc = {.free = some_free}, no_free = {.alloc = some_alloc};
+	const hz_allocator empty = {.alloc = some_alloc, .free = some_free};
+	const struct {
+		hz_options o;
+		int status;
+		const char *part;
+	} rows[] = {
+		{{.device = -1}, HZ_EINVAL, "open: options.device is -1, must be"},
+		{{.device = INT32_MIN}, HZ_EINVAL, "options.device is -2147483648"},
+		{{.device = HZ_CUDA + 9999}, HZ_ENODEV, "open: cuda:9999: "},
+		{{.device = INT32_MAX}, HZ_ENODEV, "open: cuda:2147483645: "},
+		{{.device = HZ_CPU, .threads = -1}, HZ_EINVAL, "options.threads is -1, must not be negative"},
+		{{.device = HZ_CPU, .isa = -1}, HZ_EINVAL, "options.isa is -1"},
+		{{.device = HZ_CPU, .isa = 6}, HZ_EINVAL, "options.isa is 6, must be one of enum hz_isa"},
+		{{.device = HZ_CPU, .isa = 15}, HZ_EINVAL, "options.isa is 15"},
+		{{.device = HZ_CPU, .isa = 18}, HZ_EINVAL, "options.isa is 18"},
+		{{.device = HZ_CPU, .flags = 2}, HZ_EINVAL, "options.flags is 0x2, must be 0 or"},
+		{{.device = HZ_CPU, .flags = 0x80000001u}, HZ_EINVAL, "options.flags is 0x80000001"},
+		{{.device = HZ_CPU, .allocator = &no_alloc}, HZ_EINVAL, "options.allocator lacks alloc"},
+		{{.device = HZ_CPU, .allocator = &no_free}, HZ_EINVAL, "options.allocator lacks free"},
+		{{.device = HZ_CPU, .allocator = &empty}, HZ_ENOMEM, "open: no memory for a context"},
+		{{.device = HZ_CPU, .reserved = {1}}, HZ_EINVAL, "options.reserved[0] is 1, must be 0"},
+		{{.device = HZ_CPU, .reserved = {0, 0, 0, -5}}, HZ_EINVAL, "options.reserved[3] is -5"},
+	};
+
+	for (size_t i = 0; i < sizeof(rows) / sizeof(*rows); i++) {
+		hz_context *ctx = (hz_context *)&ctx;
+		const int status = hz_open(&ctx, &rows[i].o);
+
+		ok(status == rows[i].status && ctx == NULL && strstr(hz_open_errmsg(), rows[i].part),
+		   "refused: %s", rows[i].part);
+		if (status != rows[i].status)
+			diag("status %d, want %d: %s", status, rows[i].status, hz_open_errmsg());
+		hz_close(ctx);
+	}
+	is_int(hz_open(NULL, NULL), HZ_EINVAL, "open(NULL) is refused");
+	has_str(hz_open_errmsg(), "open: ctx is NULL", "and says why");
+	hz_close(NULL);
+}
+
+static void null_arguments(void)
+{
+	hz_context *ctx = open_cpu(1);
+	hz_tensor t = hz_tensor_1d(&ctx, HZ_U8, HZ_CPU, 1);
+	hz_info info;
+	void *p = &p;
+
+	is_int(hz_alloc(NULL, &p, 1, HZ_CPU), HZ_EINVAL, "alloc without a context");
+	ok(p == &p, "leaves the pointer as it was");
+	is_int(hz_free(NULL, NULL, HZ_CPU), HZ_EINVAL, "free without a context");
+	is_int(hz_copy(NULL, &t, &t), HZ_EINVAL, "copy without a context");
+	is_int(hz_sync(NULL), HZ_EINVAL, "sync without a context");
+	is_int(hz_set_stream(NULL, NULL), HZ_EINVAL, "set_stream without a context");
+	is_int(hz_reserve(NULL, 1), HZ_EINVAL, "reserve without a context");
+	is_int(hz_set_workspace(NULL, NULL, 0), HZ_EINVAL, "set_workspace without a context");
+	is_int(hz_prepare(NULL), HZ_EINVAL, "prepare without a context");
+	is_int(hz_device_info(NULL, &info), HZ_EINVAL, "device_info without a context");
+	is_int(hz_device(NULL), 0, "device of no context");
+	is_str(hz_errmsg(NULL), "", "errmsg of no context");
+	is_str(hz_errmsg(ctx), "", "no error yet");
+	is_int(hz_device_info(ctx, NULL), HZ_EINVAL, "device_info of NULL");
+	has_str(hz_errmsg(ctx), "device_info: info is NULL", "says so");
+	is_int(hz_alloc(ctx, NULL, 1, HZ_CPU), HZ_EINVAL, "alloc to NULL");
+	has_str(hz_errmsg(ctx), "alloc: p is NULL", "says so");
+	is_int(hz_copy(ctx, NULL, &t), HZ_EINVAL, "copy of NULL");
+	has_str(hz_errmsg(ctx), "copy: src is NULL", "says so");
+	is_int(hz_copy(ctx, &t, NULL), HZ_EINVAL, "copy to NULL");
+	has_str(hz_errmsg(ctx), "copy: dst is NULL", "says so");
+	is_int(hz_sync(ctx), HZ_OK, "a call that succeeds");
+	has_str(hz_errmsg(ctx), "copy: dst is NULL", "keeps the last failure's sentence");
+	is_int(hz_set_stream(ctx, &p), HZ_OK, "a stream has no effect on the CPU");
+	is_int(hz_prepare(ctx), HZ_OK, "neither has prepare");
+	hz_close(ctx);
+}
+
+static void environment(void)
+{
+	static const struct {
+		const char *name, *value, *part;	/* part NULL: accepted */
+	} rows[] = {
+		{"HURWITZ_DEVICE", "cpu", NULL},
+		{"HURWITZ_DEVICE", "auto", NULL},
+		{"HURWITZ_DEVICE", "", NULL},
+		{"HURWITZ_DEVICE", "CPU", "HURWITZ_DEVICE is \"CPU\", must be cpu, cuda, cuda:N or auto"},
+		{"HURWITZ_DEVICE", "cpu ", "HURWITZ_DEVICE is \"cpu \""},
+		{"HURWITZ_DEVICE", "gpu", "HURWITZ_DEVICE is \"gpu\""},
+		{"HURWITZ_DEVICE", "cuda:", "HURWITZ_DEVICE is \"cuda:\""},
+		{"HURWITZ_DEVICE", "cuda:x", "HURWITZ_DEVICE is \"cuda:x\""},
+		{"HURWITZ_DEVICE", "cuda:-1", "HURWITZ_DEVICE is \"cuda:-1\""},
+		{"HURWITZ_DEVICE", "cuda:+1", "HURWITZ_DEVICE is \"cuda:+1\""},
+		{"HURWITZ_DEVICE", "cuda:1 ", "HURWITZ_DEVICE is \"cuda:1 \""},
+		{"HURWITZ_DEVICE", "cuda:4294967296", "HURWITZ_DEVICE is \"cuda:4294967296\""},
+		{"HURWITZ_DEVICE", "cuda1", "HURWITZ_DEVICE is \"cuda1\""},
+		{"HURWITZ_THREADS", "1", NULL},
+		{"HURWITZ_THREADS", "", NULL},
+		{"HURWITZ_THREADS", "999999", NULL},
+		{"HURWITZ_THREADS", "0", "HURWITZ_THREADS is \"0\", must be a number from 1"},
+		{"HURWITZ_THREADS", "-1", "HURWITZ_THREADS is \"-1\""},
+		{"HURWITZ_THREADS", "1000000", "HURWITZ_THREADS is \"1000000\""},
+		{"HURWITZ_THREADS", "4294967297", "HURWITZ_THREADS is \"4294967297\""},
+		{"HURWITZ_THREADS", "99999999999999999999999999", "HURWITZ_THREADS is \"9999"},
+		{"HURWITZ_THREADS", "2x", "HURWITZ_THREADS is \"2x\""},
+		{"HURWITZ_THREADS", " 2", "HURWITZ_THREADS is \" 2\""},
+		{"HURWITZ_THREADS", "two", "HURWITZ_THREADS is \"two\""},
+		{"HURWITZ_ISA", "c", NULL},
+		{"HURWITZ_ISA", "", NULL},
+		{"HURWITZ_ISA", "avx1024", "HURWITZ_ISA is \"avx1024\""},
+		{"HURWITZ_ISA", "C", "HURWITZ_ISA is \"C\""},
+	};
+	hz_options o = {.device = HZ_CPU};
+	hz_context *ctx;
+	char text[400];
+
+	for (size_t i = 0; i < sizeof(rows) / sizeof(*rows); i++) {
+		int status;
+
+		setenv(rows[i].name, rows[i].value, 1);
+		/* The CPU is asked for, so that a GPU neither helps nor hurts. */
+		status = hz_open(&ctx, &o);
+		ok(rows[i].part ? status == HZ_EINVAL && !ctx && strstr(hz_open_errmsg(), rows[i].part)
+				: status == HZ_OK && ctx,
+		   "%s=%s is %s", rows[i].name, rows[i].value, rows[i].part ? "refused" : "taken");
+		hz_close(ctx);
+		unsetenv(rows[i].name);
+	}
+	memset(text, 'x', sizeof(text) - 1);
+	text[sizeof(text) - 1] = '\0';
+	setenv("HURWITZ_DEVICE", text, 1);
+	is_int(hz_open(&ctx, NULL), HZ_EINVAL, "a very long value is refused");
+	ok(strlen(hz_open_errmsg()) < HZI_ERRMSG_BYTES, "with a short sentence");
+	unsetenv("HURWITZ_DEVICE");
+
+	setenv("HURWITZ_THREADS", "3", 1);
+	setenv("HURWITZ_ISA", "c", 1);
+	setenv("HURWITZ_DEVICE", "cpu", 1);
+	ctx = open_or_bail(NULL);
+	is_int(info_of(ctx).threads, 3, "HURWITZ_THREADS is the default");
+	is_int(info_of(ctx).isa, HZ_ISA_C, "HURWITZ_ISA is a cap");
+	ok(info_of(ctx).isa_max == HZ_ISA_C || *info_of(ctx).isa_reason, "and a reason: %s",
+	   info_of(ctx).isa_reason);
+	is_int(hz_device(ctx), HZ_CPU, "HURWITZ_DEVICE is the default");
+	hz_close(ctx);
+	o.threads = 2;
+	o.isa = HZ_ISA_AVX512;
+	ctx = open_or_bail(&o);
+	is_int(info_of(ctx).threads, 2, "options.threads wins over it");
+	is_int(info_of(ctx).isa, HZ_ISA_C, "the lower cap of both holds");
+	hz_close(ctx);
+	setenv("HURWITZ_ISA", "avx512", 1);
+	o.isa = HZ_ISA_C;
+	ctx = open_or_bail(&o);
+	is_int(info_of(ctx).isa, HZ_ISA_C, "whichever it is");
+	hz_close(ctx);
+	setenv("HURWITZ_DEVICE", "cuda:9999", 1);
+	is_int(hz_open(&ctx, NULL), HZ_ENODEV, "HURWITZ_DEVICE=cuda:9999");
+	has_str(hz_open_errmsg(), "open: cuda:9999: ", "says so");
+	ctx = open_or_bail(&o);
+	is_int(hz_device(ctx), HZ_CPU, "options.device wins over it");
+	hz_close(ctx);
+	clear_environment();
+	o = (hz_options){.device = HZ_CPU, .threads = 100000};
+	ctx = open_or_bail(&o);
+	is_int(info_of(ctx).threads, 1024, "threads are cut to 1024");
+	hz_close(ctx);
+}
+
+/* With HZ_AUTO a GPU that cannot be used is no error. */
+static void fallback(void)
+{
+	char *before = getenv("HURWITZ_LIBCUDA");
+	hz_context *ctx;
+
+	if (tap_cuda()) {
+		skip(4, "a GPU is there");
+		return;
+	}
+	setenv("HURWITZ_LIBCUDA", "/nowhere/libcuda.so.1", 1);
+	ctx = open_or_bail(NULL);
+	is_int(hz_device(ctx), HZ_CPU, "no driver: the CPU");
+	ok(*info_of(ctx).gpu_reason, "because %s", info_of(ctx).gpu_reason);
+	is_str(hz_errmsg(ctx), "", "which is no error");
+	ok(info_of(ctx).cuda_driver == 0 && info_of(ctx).cuda_devices == 0, "no driver is told");
+	hz_close(ctx);
+	if (!before)
+		unsetenv("HURWITZ_LIBCUDA");
+}
+
+static void information(void)
+{
+	const hz_options plain = {.device = HZ_CPU, .flags = HZ_NO_TOPOLOGY};
+	const hz_options low = {.device = HZ_CPU, .isa = HZ_ISA_C};
+	hz_context *ctx = open_cpu(0);
+	hz_info info = info_of(ctx);
+
+	is_int(info.device, HZ_CPU, "device");
+	ok(info.isa >= HZ_ISA_C && info.isa <= info.isa_max, "isa %d of %d", info.isa, info.isa_max);
+	is_str(info.isa_name, hz_isa_name(info.isa), "isa_name");
+	ok((info.isa == info.isa_max) == (info.isa_reason[0] == '\0') || info.isa == info.isa_max,
+	   "isa_reason \"%s\"", info.isa_reason);
+	ok(info.cores >= 1 && info.threads == (info.cores > 1024 ? 1024 : info.cores),
+	   "%d cores, as many threads", info.cores);
+	ok(info.numa_nodes >= 1, "%d NUMA nodes", info.numa_nodes);
+	ok(info.l1d_bytes >= 0 && info.l2_bytes >= 0 && info.l3_bytes >= 0, "caches %lld %lld %lld",
+	   (long long)info.l1d_bytes, (long long)info.l2_bytes, (long long)info.l3_bytes);
+	ok(info.memory_bytes > 0, "memory %lld", (long long)info.memory_bytes);
+	ok(info.cpu_name != NULL && *info.topology_source, "cpu \"%s\" from %s", info.cpu_name,
+	   info.topology_source);
+	ok(info.sm == 0 && info.multiprocessors == 0, "no GPU");
+	is_str(info.gpu_name, "", "without a name");
+	is_str(info.gpu_reason, "the CPU was asked for", "with a reason");
+	hz_close(ctx);
+
+	ctx = open_or_bail(&plain);
+	info = info_of(ctx);
+	ok(strncmp(info.topology_source, "hwloc", 5) != 0 && *info.topology_source,
+	   "HZ_NO_TOPOLOGY: %s", info.topology_source);
+	ok(info.cores >= 1 && info.threads >= 1, "%d cores", info.cores);
+	hz_close(ctx);
+	ctx = open_or_bail(&low);
+	is_int(info_of(ctx).isa, HZ_ISA_C, "options.isa is a cap");
+	hz_close(ctx);
+}
+
+struct heard {
+	int count[4];
+	char last[256];
+};
+
+static void hear(void *user, int level, const char *message)
+{
+	struct heard *h = user;
+
+	if (level >= HZ_LOG_WARNING && level <= HZ_LOG_DEBUG)
+		h->count[level]++;
+	else
+		h->count[0]++;
+	snprintf(h->last, sizeof(h->last), "%s", message);
+}
+
+static void logging(void)
+{
+	struct heard h = {{0}, ""};
+	const hz_options o = {.device = HZ_CPU, .threads = 1, .log = hear, .log_user = &h};
+	hz_context *ctx = open_or_bail(&o);
+
+	is_int(h.count[HZ_LOG_DEBUG], 1, "opening is told to the log");
+	has_str(h.last, "open: cpu, isa ", "as one line");
+	is_int(h.count[0] + h.count[HZ_LOG_WARNING], 0, "without a warning");
+	hzi_log(ctx, HZ_LOG_INFO, "%s %d", "a", 7);
+	is_str(h.last, "a 7", "a line of one's own");
+	hzi_log(NULL, HZ_LOG_INFO, "nothing");
+	is_int(hzi_fail(ctx, HZ_ESHAPE, "%0*d", 1000, 1), HZ_ESHAPE, "a sentence of 1000 characters");
+	is_int((long long)strlen(hz_errmsg(ctx)), HZI_ERRMSG_BYTES - 1, "is cut");
+	hz_close(ctx);
+}
+
+/* The sentence of a failed hz_open() belongs to the thread. */
+static void *open_badly(void *arg)
+{
+	const hz_options o = {.threads = -7};
+	hz_context *ctx;
+	int *bad = arg;
+
+	*bad += strcmp(hz_open_errmsg(), "") != 0;
+	*bad += hz_open(&ctx, &o) != HZ_EINVAL;
+	*bad += !strstr(hz_open_errmsg(), "-7");
+	return NULL;
+}
+
+static void open_message(void)
+{
+	const hz_options o = {.threads = -3};
+	hz_context *ctx;
+	pthread_t thread;
+	int bad = 0;
+
+	is_int(hz_open(&ctx, &o), HZ_EINVAL, "a bad open");
+	if (pthread_create(&thread, NULL, open_badly, &bad))
+		bail("no thread");
+	pthread_join(thread, NULL);
+	is_int(bad, 0, "another thread has its own message");
+	has_str(hz_open_errmsg(), "-3", "and leaves this one's");
+	ctx = open_cpu(1);
+	has_str(hz_open_errmsg(), "-3", "a good open leaves it too");
+	hz_close(ctx);
+}
+
+/* ---- Memory --------------------------------------------------------------------------------------- */
+
+static void memory(void)
+{
+	static const size_t sizes[] = {0, 1, 63, 64, 65, 4095, 1 << 20};
+	hz_context *ctx = open_cpu(1);
+	void *p[7], *kept = &kept;
+
+	for (int i = 0; i < 7; i++) {
+		is_int(hz_alloc(ctx, &p[i], sizes[i], HZ_CPU), HZ_OK, "alloc of %zu bytes", sizes[i]);
+		ok(p[i] && (uintptr_t)p[i] % 64 == 0, "is aligned");
+		memset(p[i], i, sizes[i]);
+	}
+	for (int i = 0; i < 7; i++)
+		is_int(hz_free(ctx, p[i], HZ_CPU), HZ_OK, "free");
+	is_int(hz_free(ctx, NULL, HZ_CPU), HZ_OK, "free of NULL");
+	is_int(hz_alloc(ctx, &kept, SIZE_MAX, HZ_CPU), HZ_ENOMEM, "alloc of SIZE_MAX");
+	has_str(hz_errmsg(ctx), "alloc: no memory for 18446744073709551615 bytes", "says so");
+	is_int(hz_alloc(ctx, &kept, SIZE_MAX - 63, HZ_CPU), HZ_ENOMEM, "alloc of SIZE_MAX - 63");
+	is_int(hz_alloc(ctx, &kept, PTRDIFF_MAX, HZ_CPU), HZ_ENOMEM, "alloc of PTRDIFF_MAX");
+	is_int(hz_alloc(ctx, &kept, 1, HZ_AUTO), HZ_EDEVICE, "alloc on HZ_AUTO");
+	is_int(hz_alloc(ctx, &kept, 1, HZ_CUDA), HZ_EDEVICE, "alloc on a GPU");
+	has_str(hz_errmsg(ctx), "alloc: device is 2, must be HZ_CPU, as the context", "says so");
+	is_int(hz_alloc(ctx, &kept, 1, -1), HZ_EDEVICE, "alloc on -1");
+	ok(kept == &kept, "the pointer is as it was");
+	is_int(hz_free(ctx, NULL, HZ_CUDA), HZ_EDEVICE, "free on a GPU");
+	is_int(hz_free(ctx, (char *)&ctx + 1, HZ_CPU), HZ_EINVAL, "free of an odd pointer");
+	has_str(hz_errmsg(ctx), "which is not from hz_alloc()", "says so");
+	hz_close(ctx);
+}
+
+/* Element by element, by the definition of a view, to dst's place in another buffer. */
+static void copy_slowly(const hz_tensor *src, const hz_tensor *dst, char *dst_data)
+{
+	const size_t size = hz_dtype_size(src->dtype);
+	int64_t index[HZ_MAXDIM] = {0};
+
+	for (;;) {
+		int64_t s = 0, d = 0;
+		int i;
+
+		for (i = 0; i < src->ndim; i++) {
+			s += index[i] * src->stride[i];
+			d += index[i] * dst->stride[i];
+		}
+		memcpy(dst_data + d * (int64_t)size, (const char *)src->data + s * (int64_t)size, size);
+		for (i = src->ndim - 1; i >= 0 && ++index[i] == src->shape[i]; i--)
+			index[i] = 0;
+		if (i < 0)
+			return;
+	}
+}
+
+/* A view of the shape with strides that fit into a buffer of that many elements, or ndim -1. */
+static hz_tensor random_view(uint64_t *rnd, char *buffer, int64_t elements, int dtype, int ndim,
+			     const int64_t *shape, int input)
+{
+	hz_tensor t = hz_tensor_nd(buffer, dtype, HZ_CPU, ndim, shape);
+	int order[HZ_MAXDIM];
+	int64_t reach = 0, start = 0;
+
+	for (int i = 0; i < ndim; i++) {
+		const int j = (int)rnd_below(rnd, i + 1);
+
+		order[i] = order[j];
+		order[j] = i;
+	}
+	for (int i = 0; i < ndim; i++) {
+		const int d = order[i];
+
+		t.stride[d] = reach + 1 + rnd_below(rnd, 3) * (rnd_below(rnd, 3) == 0);
+		reach += t.stride[d] * (shape[d] - 1);
+		if (rnd_below(rnd, 3) == 0) {
+			start += t.stride[d] * (shape[d] - 1);
+			t.stride[d] = -t.stride[d];
+		} else if (input && rnd_below(rnd, 6) == 0) {
+			t.stride[d] = 0;
+		}
+	}
+	if (reach + 1 > elements)
+		t.ndim = -1;
+	t.data = buffer + start * (int64_t)hz_dtype_size(dtype);
+	return t;
+}
+
+static void copies(void)
+{
+	enum { BYTES = 1 << 16 };
+	static const int dtypes[] = {HZ_U8, HZ_F16, HZ_F32, HZ_F64, HZ_S4X2, HZ_E8M0, HZ_S64};
+	static char from[BYTES], to[BYTES], image[BYTES];
+	hz_context *ctx = open_cpu(1);
+	uint64_t rnd = tap_seed();
+	const int rounds = tap_quick() ? 200 : 5000;
+	int bad = 0, done = 0;
+	hz_tensor a, b;
+
+	for (int i = 0; i < BYTES; i++)
+		from[i] = (char)rnd_u64(&rnd);
+	for (int round = 0; round < rounds; round++) {
+		const int dtype = dtypes[rnd_below(&rnd, 7)], ndim = (int)rnd_below(&rnd, HZ_MAXDIM + 1);
+		const int64_t elements = BYTES / (int64_t)hz_dtype_size(dtype);
+		int64_t shape[HZ_MAXDIM];
+
+		for (int i = 0; i < ndim; i++)
+			shape[i] = 1 + rnd_below(&rnd, 5);
+		a = random_view(&rnd, from, elements, dtype, ndim, shape, 1);
+		b = random_view(&rnd, to, elements, dtype, ndim, shape, 0);
+		if (a.ndim < 0 || b.ndim < 0)
+			continue;
+		for (int i = 0; i < BYTES; i++)
+			image[i] = to[i] = (char)(i * 7);
+		if (hz_copy(ctx, &a, &b) != HZ_OK) {
+			diag("%s", hz_errmsg(ctx));
+			bad++;
+			continue;
+		}
+		copy_slowly(&a, &b, image + ((char *)b.data - to));
+		bad += memcmp(to, image, BYTES) != 0;
+		done++;
+	}
+	ok(done > rounds / 4, "%d views copied", done);
+	is_int(bad, 0, "every element and nothing else");
+
+	a = hz_tensor_1d(from, HZ_F32, HZ_CPU, 16);
+	b = hz_tensor_1d(to, HZ_F32, HZ_CPU, 16);
+	memset(to, 1, 64);
+	b.dtype = HZ_S32;
+	is_int(hz_copy(ctx, &a, &b), HZ_EDTYPE, "another dtype");
+	is_str(hz_errmsg(ctx), "copy: dst.dtype is s32, must be f32, as src", "says so");
+	b = hz_tensor_1d(to, HZ_F32, HZ_CPU, 15);
+	is_int(hz_copy(ctx, &a, &b), HZ_ESHAPE, "another shape");
+	b = hz_tensor_2d(to, HZ_F32, HZ_CPU, 4, 4);
+	is_int(hz_copy(ctx, &a, &b), HZ_ESHAPE, "another ndim");
+	b = hz_tensor_1d(to, HZ_F32, HZ_CUDA, 16);
+	is_int(hz_copy(ctx, &a, &b), HZ_EDEVICE, "another device");
+	b = hz_tensor_1d(to, HZ_F32, HZ_AUTO, 16);
+	is_int(hz_copy(ctx, &a, &b), HZ_EDEVICE, "no device");
+	b = hz_tensor_1d(from + 4, HZ_F32, HZ_CPU, 16);
+	is_int(hz_copy(ctx, &a, &b), HZ_EALIAS, "an overlap");
+	is_int(hz_copy(ctx, &a, &a), HZ_EALIAS, "the same view");
+	b = hz_tensor_1d(to, HZ_F32, HZ_CPU, 16);
+	b.stride[0] = 0;
+	is_int(hz_copy(ctx, &a, &b), HZ_ESTRIDE, "all to one element");
+	b = hz_tensor_1d(NULL, HZ_F32, HZ_CPU, 16);
+	is_int(hz_copy(ctx, &a, &b), HZ_EINVAL, "to NULL");
+	b = hz_tensor_1d(to + 2, HZ_F32, HZ_CPU, 16);
+	is_int(hz_copy(ctx, &a, &b), HZ_ESTRIDE, "misaligned");
+	b = hz_tensor_1d(to, 0, HZ_CPU, 16);
+	is_int(hz_copy(ctx, &a, &b), HZ_EDTYPE, "no dtype");
+	a.ndim = 7;
+	b = hz_tensor_1d(to, HZ_F32, HZ_CPU, 16);
+	is_int(hz_copy(ctx, &a, &b), HZ_ESHAPE, "7 dimensions");
+	a = hz_tensor_2d(from, HZ_F32, HZ_CPU, INT64_MAX, 2);
+	b = hz_tensor_2d(to, HZ_F32, HZ_CPU, INT64_MAX, 2);
+	is_int(hz_copy(ctx, &a, &b), HZ_ESHAPE, "a size that overflows");
+	a.stride[0] = a.stride[1] = 0;
+	a.shape[0] = b.shape[0] = (int64_t)1 << 61;
+	is_int(hz_copy(ctx, &a, &b), HZ_ESHAPE, "also if one side is a broadcast");
+	ok(tap_load(to, 0, 4) == 0x01010101 && tap_load(to, 15, 4) == 0x01010101,
+	   "what was refused changed nothing");
+	a = hz_tensor_2d(NULL, HZ_F32, HZ_CPU, 0, 5);
+	is_int(hz_copy(ctx, &a, &a), HZ_OK, "nothing to copy");
+	hz_close(ctx);
+}
+
+static void workspace(void)
+{
+	static char lent[4096] __attribute__((aligned(64)));
+	hz_context *ctx = open_cpu(1);
+	void *own;
+
+	is_int(hzi_workspace(ctx, "op", 1000), HZ_OK, "the workspace grows by itself");
+	ok(ctx->workspace && ctx->workspace_bytes >= 1000 && (uintptr_t)ctx->workspace % 64 == 0,
+	   "%zu bytes", ctx->workspace_bytes);
+	memset(ctx->workspace, 1, 1000);
+	is_int(hz_reserve(ctx, 5000), HZ_OK, "reserve");
+	ok(ctx->workspace_bytes >= 5000, "%zu bytes", ctx->workspace_bytes);
+	own = ctx->workspace;
+	is_int(hz_reserve(ctx, 10), HZ_OK, "reserve less");
+	ok(ctx->workspace == own, "keeps it");
+	is_int(hz_reserve(ctx, SIZE_MAX), HZ_ENOMEM, "reserve too much");
+	is_str(hz_errmsg(ctx), "reserve: no memory for a workspace of 18446744073709551615 bytes", "says so");
+	ok(ctx->workspace == own, "leaves it");
+	is_int(hz_set_workspace(ctx, lent, sizeof(lent)), HZ_OK, "lend");
+	ok(ctx->workspace == lent, "is used");
+	is_int(hzi_workspace(ctx, "op", sizeof(lent)), HZ_OK, "up to its size");
+	is_int(hzi_workspace(ctx, "op", sizeof(lent) + 1), HZ_EWORKSPACE, "and no further");
+	is_str(hz_errmsg(ctx), "op: the workspace lent by hz_set_workspace() has 4096 bytes, must have 4097",
+	       "says so");
+	is_int(hz_reserve(ctx, 9000), HZ_OK, "the own one can grow meanwhile");
+	ok(ctx->workspace == lent && ctx->workspace_bytes == sizeof(lent), "and is not used");
+	is_int(hz_set_workspace(ctx, lent + 1, 64), HZ_EINVAL, "an odd pointer");
+	is_int(hz_set_workspace(ctx, lent, 0), HZ_EINVAL, "no bytes");
+	is_int(hz_set_workspace(ctx, NULL, 64), HZ_EINVAL, "no pointer");
+	ok(ctx->workspace == lent, "change nothing");
+	is_int(hz_set_workspace(ctx, NULL, 0), HZ_OK, "give back");
+	ok(ctx->workspace != lent && ctx->workspace_bytes >= 9000, "the own one again");
+	is_int(hz_set_workspace(ctx, lent, sizeof(lent)), HZ_OK, "lend and close");
+	hz_close(ctx);
+}
+
+/* ---- Work ----------------------------------------------------------------------------------------- */
+
+enum { ROWS = 6, LENGTH = 12 * 64 };
+
+/* A transform that needs a base matrix, so that everything that a context can hold is made. */
+static int transform(hz_context *ctx, float *x)
+{
+	const hz_hadamard_opts o = {.plan = HZ_PLAN_TRUE, .order = 12};
+	hz_tensor t = hz_tensor_2d(x, HZ_F32, HZ_CPU, ROWS, LENGTH);
+
+	return hz_hadamard(ctx, &t, &t, &o);
+}
+
+static void fill(float *x, int seed)
+{
+	for (int i = 0; i < ROWS * LENGTH; i++)
+		x[i] = (float)((i * 37 + seed * 101) % 1009) - 500;
+}
+
+/* An allocator that counts, checks what it is given back, and fails the k-th time. */
+struct meter {
+	long calls, fail_at, live, bad;
+	int ever;
+};
+
+struct block {
+	size_t bytes, align;
+	char *base;
+	unsigned magic;
+};
+
+static void *meter_alloc(void *user, size_t bytes, size_t align)
+{
+	struct meter *m = user;
+	struct block b = {.bytes = bytes, .align = align, .magic = 0x600d};
+	char *p;
+
+	m->calls++;
+	m->bad += bytes == 0 || align == 0 || (align & (align - 1)) || align < sizeof(void *);
+	if (m->fail_at && (m->calls == m->fail_at || (m->ever && m->calls > m->fail_at)))
+		return NULL;
+	b.base = malloc(bytes + 2 * align + sizeof(b));
+	if (!b.base)
+		return NULL;
+	p = b.base + sizeof(b);
+	p += align - (uintptr_t)p % align;
+	memcpy(p - sizeof(b), &b, sizeof(b));
+	memset(p, 0xee, bytes);
+	m->live++;
+	return p;
+}
+
+static void meter_free(void *user, void *p, size_t bytes)
+{
+	struct meter *m = user;
+	struct block b;
+
+	memcpy(&b, (char *)p - sizeof(b), sizeof(b));
+	if (b.magic != 0x600d || b.bytes != bytes) {
+		m->bad++;
+		return;
+	}
+	b.magic = 0;
+	memcpy((char *)p - sizeof(b), &b, sizeof(b));
+	m->live--;
+	free(b.base);
+}
+
+/* Everything that allocates; returns a status that is not HZ_OK if any call had one. */
+static int use_all(const hz_options *o, const float *want, long *bad)
+{
+	static float x[ROWS * LENGTH], before[ROWS * LENGTH];
+	hz_context *ctx = (hz_context *)&x;
+	void *p = NULL, *kept = &kept;
+	int status, st;
+
+	status = hz_open(&ctx, o);
+	if (status != HZ_OK) {
+		*bad += ctx != NULL || status != HZ_ENOMEM || !*hz_open_errmsg();
+		return status;
+	}
+	st = hz_reserve(ctx, 10000);
+	*bad += st != HZ_OK && st != HZ_ENOMEM;
+	status = st ? st : status;
+	p = kept;
+	st = hz_alloc(ctx, &p, 1000, HZ_CPU);
+	*bad += (st != HZ_OK && st != HZ_ENOMEM) || (st != HZ_OK && p != kept);
+	if (st == HZ_OK)
+		hz_free(ctx, p, HZ_CPU);
+	status = st ? st : status;
+	fill(x, 0);
+	memcpy(before, x, sizeof(x));
+	st = transform(ctx, x);
+	*bad += st != HZ_OK && st != HZ_ENOMEM;
+	*bad += st != HZ_OK && memcmp(x, before, sizeof(x)) != 0;
+	*bad += st == HZ_OK && memcmp(x, want, sizeof(x)) != 0;
+	status = st ? st : status;
+	*bad += status != HZ_OK && !*hz_errmsg(ctx);
+	hz_close(ctx);
+	return status;
+}
+
+static void allocator(void)
+{
+	static float want[ROWS * LENGTH];
+
+	for (int threads = 1; threads <= 3; threads += 2) {
+		struct meter m = {0};
+		const hz_allocator a = {.alloc = meter_alloc, .free = meter_free, .user = &m};
+		const hz_options o = {.device = HZ_CPU, .threads = threads, .allocator = &a};
+		hz_context *plain = open_cpu(threads);
+		long calls, bad = 0, failed = 0;
+
+		fill(want, 0);
+		if (transform(plain, want) != HZ_OK)
+			bail("%s", hz_errmsg(plain));
+		hz_close(plain);
+		is_int(use_all(&o, want, &bad), HZ_OK, "all calls with an allocator, %d threads", threads);
+		calls = m.calls;
+		ok(calls >= 4 && m.live == 0 && m.bad == 0, "%ld allocations, all freed with their size", calls);
+		for (long k = 1; k <= calls; k++) {
+			for (int ever = 0; ever < 2; ever++) {
+				m = (struct meter){.fail_at = k, .ever = ever};
+				failed += use_all(&o, want, &bad) != HZ_OK;
+				bad += m.live != 0 || m.bad != 0;
+				if (bad)
+					diag("allocation %ld failing %s: %ld live, %ld bad", k,
+					     ever ? "for ever" : "once", m.live, bad);
+			}
+		}
+		ok(bad == 0 && failed > 0, "%ld faults: %ld told, none leaked or wrote", 2 * calls, failed);
+	}
+}
+
+static void forked(void)
+{
+	static float x[ROWS * LENGTH], want[ROWS * LENGTH];
+	hz_context *ctx = open_cpu(3), *own;
+	const unsigned generation = hzi_fork_generation();
+	int status = -1;
+	pid_t child;
+
+	fill(want, 1);
+	is_int(transform(ctx, want), HZ_OK, "a call before fork()");
+	fflush(NULL);
+	child = fork();
+	if (child == 0) {
+		int bad = 0;
+		void *p;
+
+		/* A call that waits for threads which the child does not have ends here. */
+		alarm(60);
+		bad += hzi_fork_generation() != generation + 1;
+		fill(x, 1);
+		bad += transform(ctx, x) != HZ_OK || memcmp(x, want, sizeof(x)) != 0;
+		bad += hz_alloc(ctx, &p, 100, HZ_CPU) != HZ_OK || hz_free(ctx, p, HZ_CPU) != HZ_OK;
+		bad += hz_sync(ctx) != HZ_OK;
+		own = open_cpu(3);
+		fill(x, 1);
+		bad += transform(own, x) != HZ_OK || memcmp(x, want, sizeof(x)) != 0;
+		hz_close(own);
+		hz_close(ctx);
+		_exit(bad);
+	}
+	waitpid(child, &status, 0);
+	ok(WIFEXITED(status) && WEXITSTATUS(status) == 0, "a child goes on with CPU contexts");
+	is_int(hzi_fork_generation(), generation, "the parent is as it was");
+	fill(x, 1);
+	ok(transform(ctx, x) == HZ_OK && memcmp(x, want, sizeof(x)) == 0, "and computes the same");
+	hz_close(ctx);
+}
+
+struct hammer {
+	int id;
+	long bad;
+	const float *want;
+};
+
+static void *hammer(void *arg)
+{
+	struct hammer *h = arg;
+	const int rounds = tap_quick() ? 4 : 40;
+	float *x = malloc(sizeof(float) * ROWS * LENGTH);
+
+	for (int i = 0; i < rounds && x; i++) {
+		/* One and two threads in turn: OpenMP pools of many threads at once. */
+		hz_context *ctx = open_cpu(1 + (i + h->id) % 2);
+
+		fill(x, 2);
+		h->bad += transform(ctx, x) != HZ_OK;
+		h->bad += memcmp(x, h->want, sizeof(float) * ROWS * LENGTH) != 0;
+		h->bad += hz_reserve(ctx, 0) != HZ_OK || hz_reserve(ctx, SIZE_MAX) != HZ_ENOMEM;
+		h->bad += !strstr(hz_errmsg(ctx), "reserve: ");
+		hz_close(ctx);
+	}
+	h->bad += x == NULL;
+	free(x);
+	return NULL;
+}
+
+static void threads(void)
+{
+	enum { THREADS = 16 };
+	static float want[ROWS * LENGTH];
+	struct hammer h[THREADS];
+	pthread_t thread[THREADS];
+	hz_context *ctx = open_cpu(1);
+	long bad = 0;
+
+	fill(want, 2);
+	if (transform(ctx, want) != HZ_OK)
+		bail("%s", hz_errmsg(ctx));
+	hz_close(ctx);
+	for (int i = 0; i < THREADS; i++) {
+		h[i] = (struct hammer){.id = i, .want = want};
+		if (pthread_create(&thread[i], NULL, hammer, &h[i]))
+			bail("no thread");
+	}
+	for (int i = 0; i < THREADS; i++) {
+		pthread_join(thread[i], NULL);
+		bad += h[i].bad;
+	}
+	is_int(bad, 0, "%d threads with contexts of their own", THREADS);
+}
+
+/* ---- On a GPU, if asked --------------------------------------------------------------------------- */
+
+static void on_gpu(void)
+{
+	const hz_options asked = {.device = HZ_CUDA, .threads = 1};
+	static float x[1024], y[1024];
+	hz_tensor hx = hz_tensor_1d(x, HZ_F32, HZ_CPU, 1024), hy = hz_tensor_1d(y, HZ_F32, HZ_CPU, 1024), d;
+	hz_context *ctx;
+	hz_info info;
+	void *p;
+
+	if (!tap_cuda()) {
+		skip(12, "HZ_TEST_DEVICE=cuda is not set");
+		return;
+	}
+	ctx = open_or_bail(NULL);
+	is_int(hz_device(ctx), HZ_CUDA, "HZ_AUTO finds the GPU");
+	hz_close(ctx);
+	ctx = open_or_bail(&asked);
+	info = info_of(ctx);
+	ok(info.sm >= 80 && info.memory_bytes > 0 && *info.gpu_name, "%s, SM %d", info.gpu_name, info.sm);
+	is_int(hz_alloc(ctx, &p, sizeof(x), HZ_CUDA), HZ_OK, "alloc");
+	d = hz_tensor_1d(p, HZ_F32, HZ_CUDA, 1024);
+	for (int i = 0; i < 1024; i++)
+		x[i] = (float)i;
+	is_int(hz_copy(ctx, &hx, &d), HZ_OK, "copy there");
+	is_int(hz_copy(ctx, &d, &hy), HZ_OK, "copy back");
+	is_int(hz_sync(ctx), HZ_OK, "sync");
+	is_bits(y, x, 1024, 4, "there and back");
+	memset(y, 0, sizeof(y));
+	is_int(hz_copy(ctx, &hx, &hy), HZ_OK, "copy on the host of a GPU context");
+	is_bits(y, x, 1024, 4, "is done on return");
+	is_int(hz_hadamard(ctx, &hx, &hy, NULL), HZ_EDEVICE, "a call on host memory is refused");
+	is_int(hz_prepare(ctx), HZ_OK, "prepare");
+	is_int(hz_free(ctx, p, HZ_CUDA), HZ_OK, "free");
+	hz_close(ctx);
+}
+
+int main(void)
+{
+	clear_environment();
+	is_str(hz_open_errmsg(), "", "no open has failed yet");
+	fallback();
+	bad_options();
+	null_arguments();
+	environment();
+	information();
+	logging();
+	open_message();
+	memory();
+	copies();
+	workspace();
+	allocator();
+	forked();
+	threads();
+	on_gpu();
+	return done_testing();
+}

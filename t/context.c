@@ -357,6 +357,7 @@ static void memory(void)
 	static const size_t sizes[] = {0, 1, 63, 64, 65, 4095, 1 << 20};
 	hz_context *ctx = open_cpu(1);
 	void *p[7], *kept = &kept;
+	char text[100];
 
 	for (int i = 0; i < 7; i++) {
 		is_int(hz_alloc(ctx, &p[i], sizes[i], HZ_CPU), HZ_OK, "alloc of %zu bytes", sizes[i]);
@@ -367,7 +368,8 @@ static void memory(void)
 		is_int(hz_free(ctx, p[i], HZ_CPU), HZ_OK, "free");
 	is_int(hz_free(ctx, NULL, HZ_CPU), HZ_OK, "free of NULL");
 	is_int(hz_alloc(ctx, &kept, SIZE_MAX, HZ_CPU), HZ_ENOMEM, "alloc of SIZE_MAX");
-	has_str(hz_errmsg(ctx), "alloc: no memory for 18446744073709551615 bytes", "says so");
+	snprintf(text, sizeof(text), "alloc: no memory for %zu bytes on the host", SIZE_MAX);
+	is_str(hz_errmsg(ctx), text, "says so");
 	is_int(hz_alloc(ctx, &kept, SIZE_MAX - 63, HZ_CPU), HZ_ENOMEM, "alloc of SIZE_MAX - 63");
 	is_int(hz_alloc(ctx, &kept, PTRDIFF_MAX, HZ_CPU), HZ_ENOMEM, "alloc of PTRDIFF_MAX");
 	is_int(hz_alloc(ctx, &kept, 1, HZ_AUTO), HZ_EDEVICE, "alloc on HZ_AUTO");
@@ -519,6 +521,7 @@ static void workspace(void)
 {
 	static char lent[4096] __attribute__((aligned(64)));
 	hz_context *ctx = open_cpu(1);
+	char text[100];
 	void *own;
 
 	is_int(hzi_workspace(ctx, "op", 1000), HZ_OK, "the workspace grows by itself");
@@ -531,7 +534,8 @@ static void workspace(void)
 	is_int(hz_reserve(ctx, 10), HZ_OK, "reserve less");
 	ok(ctx->workspace == own, "keeps it");
 	is_int(hz_reserve(ctx, SIZE_MAX), HZ_ENOMEM, "reserve too much");
-	is_str(hz_errmsg(ctx), "reserve: no memory for a workspace of 18446744073709551615 bytes", "says so");
+	snprintf(text, sizeof(text), "reserve: no memory for a workspace of %zu bytes", SIZE_MAX);
+	is_str(hz_errmsg(ctx), text, "says so");
 	ok(ctx->workspace == own, "leaves it");
 	is_int(hz_set_workspace(ctx, lent, sizeof(lent)), HZ_OK, "lend");
 	ok(ctx->workspace == lent, "is used");

@@ -1,5 +1,5 @@
 /*
- * dev.h - the contexts that a test walks, and guarded memory on their device
+ * dev.h - the contexts that a test walks, guarded memory on their device, operands
  *
  * SPDX-License-Identifier: BSD-2-Clause
  *
@@ -10,6 +10,7 @@
 #define DEV_H
 
 #include "hurwitz.h"
+#include "ref.h"
 #include "tap.h"
 
 #define DEV_MAX 16
@@ -140,6 +141,111 @@ static inline unsigned char *image_new(size_t bytes, size_t skew, void *data)
 	memset(image, GUARD_BYTE, total);
 	*(void **)data = image + GUARD + skew;
 	return image;
+}
+
+/* A diagonal's copy on the device; *area is to be freed if it has a device. */
+static inline hz_tensor to_device(struct dev *dev, const hz_tensor *t, struct area *area)
+{
+	size_t bytes = (size_t)hz_tensor_bytes(t);
+	hz_tensor there = *t;
+	unsigned char *image;
+	void *data;
+
+	*area = area_new(dev, bytes, 0);
+	image = image_new(bytes, 0, &data);
+	memcpy(data, t->data, bytes);
+	area_write(area, image);
+	free(image);
+	there.data = area->data;
+	there.device = dev->device;
+	return there;
+}
+
+/* ---- Operands ----------------------------------------------------------------------------------- */
+
+static const int floats[] = { HZ_F32, HZ_F16, HZ_BF16 };
+
+/* The offsets, in elements, of the lowest and behind the highest element. */
+static inline void reach(int ndim, const int64_t *shape, const int64_t *stride, int64_t *low,
+			 int64_t *high)
+{
+	int d;
+
+	*low = *high = 0;
+	for (d = 0; d < ndim; d++)
+		*(stride[d] < 0 ? low : high) += stride[d] * (shape[d] - 1);
+	++*high;
+}
+
+/* Strides of a contiguous array with pad elements behind each row. */
+static inline void lay_out(int ndim, const int64_t *shape, int64_t pad, int64_t *stride)
+{
+	int64_t step = 1;
+	int d;
+
+	for (d = ndim - 1; d >= 0; d--) {
+		stride[d] = step;
+		step = step * shape[d] + (d == ndim - 1 ? pad : 0);
+	}
+}
+
+/* A diagonal of n or block elements; *memory is to be freed. */
+static inline hz_tensor random_diag(uint64_t *rnd, int64_t n, int64_t block, void **memory)
+{
+	static const int kinds[] = { HZ_U8, HZ_F32, HZ_F16, HZ_BF16 };
+	int dtype = kinds[rnd_below(rnd, 4)];
+	int64_t count = rnd_below(rnd, 2) ? n : block, i;
+
+	*memory = calloc((size_t)count + 1, 4);
+	if (dtype == HZ_U8)
+		hz_hadamard_signs(*memory, count, rnd_u64(rnd));
+	for (i = 0; dtype != HZ_U8 && i < count; i++)
+		ref_put(dtype, *memory, i, 1 + rnd_uniform(rnd) / 2);
+	return hz_tensor_1d(*memory, dtype, HZ_CPU, dtype == HZ_U8 ? (count + 7) / 8 : count);
+}
+
+/* Lengths that the plans make, small ones more often. */
+static inline int64_t random_block(uint64_t *rnd, hz_hadamard_opts *o)
+{
+	static const int64_t composite[] = { 48, 80, 96, 112, 160, 192, 224, 320, 336, 1040 };
+	static const struct {
+		int base, order;
+	} bases[] = {
+		{ HZ_BASE_AUTO, 12 }, { HZ_BASE_AUTO, 20 }, { HZ_BASE_AUTO, 28 },
+		{ HZ_BASE_AUTO, 36 }, { HZ_BASE_AUTO, 44 }, { HZ_BASE_AUTO, 108 },
+		{ HZ_BASE_AUTO, 172 }, { HZ_BASE_AUTO, 156 }, { HZ_BASE_PALEY1, 12 },
+		{ HZ_BASE_PALEY1, 20 }, { HZ_BASE_PALEY1, 252 }, { HZ_BASE_PALEY2, 24 },
+		{ HZ_BASE_WILLIAMSON, 20 }, { HZ_BASE_DAO, 12 }, { HZ_BASE_DAO, 20 },
+		{ HZ_BASE_DAO, 28 }, { HZ_BASE_DAO, 40 }, { HZ_BASE_QUIP, 12 },
+		{ HZ_BASE_QUIP, 28 }, { HZ_BASE_QUIP, 52 }, { HZ_BASE_QUIP, 116 },
+		{ HZ_BASE_QUIP, 140 },
+	};
+	int64_t pick;
+
+	switch (rnd_below(rnd, 4)) {
+	case 0:
+		o->plan = rnd_below(rnd, 2) ? HZ_PLAN_AUTO : HZ_PLAN_SYLVESTER;
+		return INT64_C(1) << rnd_below(rnd, 11);
+	case 1:
+		o->plan = rnd_below(rnd, 2) ? HZ_PLAN_AUTO : HZ_PLAN_GREEDY;
+		pick = rnd_below(rnd, 12);
+		if (pick < 10)
+			return composite[pick];
+		o->plan = HZ_PLAN_GREEDY;
+		o->min_block = 1;
+		o->max_block = rnd_below(rnd, 2) ? INT64_C(1) << rnd_below(rnd, 6) : 0;
+		return 1 + rnd_below(rnd, 200);
+	case 2:
+		o->plan = HZ_PLAN_UNIFORM;
+		o->max_block = rnd_below(rnd, 2) ? INT64_C(1) << rnd_below(rnd, 6) : 0;
+		return 1 + rnd_below(rnd, 300);
+	default:
+		o->plan = HZ_PLAN_TRUE;
+		pick = rnd_below(rnd, (int64_t)(sizeof(bases) / sizeof(*bases)));
+		o->base = bases[pick].base;
+		o->order = bases[pick].order;
+		return o->order * (INT64_C(1) << rnd_below(rnd, o->order > 100 ? 3 : 6));
+	}
 }
 
 #endif

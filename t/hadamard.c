@@ -8,13 +8,10 @@
 #include "hurwitz.h"
 #include "tap.h"
 #include "dev.h"
-#include "ref.h"
 
 static uint64_t rnd;
 static int quick;
 static long cases;
-
-static const int floats[] = { HZ_F32, HZ_F16, HZ_BF16 };
 
 /* ---- A case: shapes, strides, options; the same for every context ------------------------------ */
 
@@ -28,17 +25,6 @@ struct tcase {
 	enum values values;
 	hz_hadamard_opts o;		/* pre and post on the host */
 };
-
-/* The offsets, in elements, of the lowest and behind the highest element. */
-static void reach(int ndim, const int64_t *shape, const int64_t *stride, int64_t *low, int64_t *high)
-{
-	int d;
-
-	*low = *high = 0;
-	for (d = 0; d < ndim; d++)
-		*(stride[d] < 0 ? low : high) += stride[d] * (shape[d] - 1);
-	++*high;
-}
 
 /* Steps at[] to the next item of all dimensions but axis; 0 at the end. */
 static int next_item(const struct tcase *c, int axis, int64_t *at)
@@ -105,27 +91,9 @@ static void describe(const struct tcase *c, const struct dev *dev)
 	diag("%s", text);
 }
 
-/* A diagonal's copy on the device; *area is to be freed if it has a device. */
-static hz_tensor to_device(struct dev *dev, const hz_tensor *t, struct area *area)
-{
-	size_t bytes = (size_t)hz_tensor_bytes(t);
-	hz_tensor there = *t;
-	unsigned char *image;
-	void *data;
-
-	*area = area_new(dev, bytes, 0);
-	image = image_new(bytes, 0, &data);
-	memcpy(data, t->data, bytes);
-	area_write(area, image);
-	free(image);
-	there.data = area->data;
-	there.device = dev->device;
-	return there;
-}
-
 /*
- * A result that a GPU may round otherwise: f32 Sylvester transforms have the bits of the CPU, others
- * keep the bound.
+ * A result that a GPU may round otherwise: f32 Sylvester transforms have the bits of the CPU,
+ * others keep the bound, and may be NaN where the CPU has Inf.
  */
 static int is_exact(const struct dev *dev, const struct tcase *c, const struct ref_op *op)
 {
@@ -196,7 +164,7 @@ static int run_case(struct dev *dev, const struct tcase *c, const struct ref_op 
 						   x_low * (int64_t)x_size, xi);
 				x_row[op->n + i] = (double)y_f32[item * op->n + i];
 				if ((isnan(g) && isnan(w)) || g == w ||
-				    (!is_exact(dev, c, op) && isfinite(g) && isfinite(w))) {
+				    (!is_exact(dev, c, op) && !isfinite(g) == !isfinite(w))) {
 					if (isfinite(g))
 						error += (g - x_row[op->n + i]) *
 							 (g - x_row[op->n + i]);
@@ -342,18 +310,6 @@ static int check_case(const struct tcase *c)
 	return check_case_on(c, 0, ndevs);
 }
 
-/* Strides of a contiguous array with pad elements behind each row. */
-static void lay_out(int ndim, const int64_t *shape, int64_t pad, int64_t *stride)
-{
-	int64_t step = 1;
-	int d;
-
-	for (d = ndim - 1; d >= 0; d--) {
-		stride[d] = step;
-		step = step * shape[d] + (d == ndim - 1 ? pad : 0);
-	}
-}
-
 static struct tcase rows_case(int64_t rows, int64_t n, int x_dtype, int y_dtype)
 {
 	struct tcase c = { .ndim = 2, .x_dtype = x_dtype, .y_dtype = y_dtype, .shape = { rows, n } };
@@ -471,65 +427,6 @@ static void random_strides(const struct tcase *c, int64_t *stride)
 	}
 }
 
-/* A diagonal of n or block elements; *memory is to be freed. */
-static hz_tensor random_diag(int64_t n, int64_t block, void **memory)
-{
-	static const int kinds[] = { HZ_U8, HZ_F32, HZ_F16, HZ_BF16 };
-	int dtype = kinds[rnd_below(&rnd, 4)];
-	int64_t count = rnd_below(&rnd, 2) ? n : block, i;
-
-	*memory = calloc((size_t)count + 1, 4);
-	if (dtype == HZ_U8)
-		hz_hadamard_signs(*memory, count, rnd_u64(&rnd));
-	for (i = 0; dtype != HZ_U8 && i < count; i++)
-		ref_put(dtype, *memory, i, 1 + rnd_uniform(&rnd) / 2);
-	return hz_tensor_1d(*memory, dtype, HZ_CPU, dtype == HZ_U8 ? (count + 7) / 8 : count);
-}
-
-/* Lengths that the plans make, small ones more often. */
-static int64_t random_block(hz_hadamard_opts *o)
-{
-	static const int64_t composite[] = { 48, 80, 96, 112, 160, 192, 224, 320, 336, 1040 };
-	static const struct {
-		int base, order;
-	} bases[] = {
-		{ HZ_BASE_AUTO, 12 }, { HZ_BASE_AUTO, 20 }, { HZ_BASE_AUTO, 28 },
-		{ HZ_BASE_AUTO, 36 }, { HZ_BASE_AUTO, 44 }, { HZ_BASE_AUTO, 108 },
-		{ HZ_BASE_AUTO, 172 }, { HZ_BASE_AUTO, 156 }, { HZ_BASE_PALEY1, 12 },
-		{ HZ_BASE_PALEY1, 20 }, { HZ_BASE_PALEY1, 252 }, { HZ_BASE_PALEY2, 24 },
-		{ HZ_BASE_WILLIAMSON, 20 }, { HZ_BASE_DAO, 12 }, { HZ_BASE_DAO, 20 },
-		{ HZ_BASE_DAO, 28 }, { HZ_BASE_DAO, 40 }, { HZ_BASE_QUIP, 12 },
-		{ HZ_BASE_QUIP, 28 }, { HZ_BASE_QUIP, 52 }, { HZ_BASE_QUIP, 116 },
-		{ HZ_BASE_QUIP, 140 },
-	};
-	int64_t pick;
-
-	switch (rnd_below(&rnd, 4)) {
-	case 0:
-		o->plan = rnd_below(&rnd, 2) ? HZ_PLAN_AUTO : HZ_PLAN_SYLVESTER;
-		return INT64_C(1) << rnd_below(&rnd, 11);
-	case 1:
-		o->plan = rnd_below(&rnd, 2) ? HZ_PLAN_AUTO : HZ_PLAN_GREEDY;
-		pick = rnd_below(&rnd, 12);
-		if (pick < 10)
-			return composite[pick];
-		o->plan = HZ_PLAN_GREEDY;
-		o->min_block = 1;
-		o->max_block = rnd_below(&rnd, 2) ? INT64_C(1) << rnd_below(&rnd, 6) : 0;
-		return 1 + rnd_below(&rnd, 200);
-	case 2:
-		o->plan = HZ_PLAN_UNIFORM;
-		o->max_block = rnd_below(&rnd, 2) ? INT64_C(1) << rnd_below(&rnd, 6) : 0;
-		return 1 + rnd_below(&rnd, 300);
-	default:
-		o->plan = HZ_PLAN_TRUE;
-		pick = rnd_below(&rnd, (int64_t)(sizeof(bases) / sizeof(*bases)));
-		o->base = bases[pick].base;
-		o->order = bases[pick].order;
-		return o->order * (INT64_C(1) << rnd_below(&rnd, o->order > 100 ? 3 : 6));
-	}
-}
-
 /* Everything at once. */
 static void test_random(int count)
 {
@@ -545,7 +442,7 @@ static void test_random(int count)
 
 		c.o.axis = (int)rnd_below(&rnd, c.ndim);
 		axis = c.ndim - 1 - c.o.axis;
-		block = random_block(&c.o);
+		block = random_block(&rnd, &c.o);
 		n = block * (1 + (rnd_below(&rnd, 2) ? rnd_below(&rnd, 4) : 0));
 		if (n != block || rnd_below(&rnd, 2))
 			c.o.block = block;
@@ -572,11 +469,11 @@ static void test_random(int count)
 		c.o.scale = scales[rnd_below(&rnd, 6)];
 		c.o.flags = (uint32_t)rnd_below(&rnd, 4);
 		if (rnd_below(&rnd, 3) == 0) {
-			pre = random_diag(n, block, &pre_memory);
+			pre = random_diag(&rnd, n, block, &pre_memory);
 			c.o.pre = &pre;
 		}
 		if (rnd_below(&rnd, 3) == 0) {
-			post = random_diag(n, block, &post_memory);
+			post = random_diag(&rnd, n, block, &post_memory);
 			c.o.post = &post;
 		}
 		if (!check_case(&c)) {
@@ -1014,7 +911,10 @@ static int containment(struct dev *dev)
 				for (j = 0; j < 4 * n; j++) {
 					row = j / n;
 					if (row == 2 && j % n >= all[i].first && j % n < all[i].last)
-						good &= p == 0 ? isnan(zs[j]) : isinf(zs[j]) != 0;
+						/* tensor cores may make a NaN of an Inf */
+						good &= p == 0 ? isnan(zs[j])
+							: dev->device == HZ_CPU ? isinf(zs[j]) != 0
+										: !isfinite(zs[j]);
 					else
 						good &= memcmp(&ys[j], &zs[j], 4) == 0;
 				}

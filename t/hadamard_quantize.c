@@ -1,0 +1,965 @@
+/*
+ * hadamard_quantize.c - tests of hz_hadamard_quantize() and hz_dequantize_hadamard()
+ *
+ * SPDX-License-Identifier: BSD-2-Clause
+ */
+#include <config.h>
+
+#include "hurwitz.h"
+#include "tap.h"
+#include "dev.h"
+
+static uint64_t rnd;
+static int quick;
+static long cases;
+
+static const int codes[] = { HZ_S8, HZ_S4X2, HZ_E4M3, HZ_E5M2 };
+static const int scales[] = { HZ_F32, HZ_E8M0 };
+
+enum values { RANDOM, ZEROS, SPARSE_NAN, TINY, HUGE_VALUES, OUTLIERS };
+
+/* x, or y of the way back, is v; q and scale have its outer dimensions. */
+struct tcase {
+	int ndim, v_dtype, q_dtype, scale_dtype;
+	int64_t shape[HZ_MAXDIM], group;
+	int64_t v_stride[HZ_MAXDIM], q_stride[HZ_MAXDIM], scale_stride[HZ_MAXDIM];
+	enum values values;
+	hz_hadamard_opts o;		/* pre and post on the host */
+};
+
+/* An operand of a case: its image before a call, the one that is wanted, and the view's frame. */
+struct operand {
+	int dtype, ndim;
+	int64_t shape[HZ_MAXDIM], stride[HZ_MAXDIM], low;
+	size_t bytes, total;
+	unsigned char *before, *want;
+};
+
+static void operand_init(struct operand *p, const struct tcase *c, int dtype, int64_t last,
+			 const int64_t *stride)
+{
+	size_t size = hz_dtype_size(dtype);
+	int64_t high;
+	void *data;
+
+	p->dtype = dtype;
+	p->ndim = c->ndim;
+	memcpy(p->shape, c->shape, sizeof(p->shape));
+	memcpy(p->stride, stride, sizeof(p->stride));
+	p->shape[p->ndim - 1] = last;
+	reach(p->ndim, p->shape, p->stride, &p->low, &high);
+	p->bytes = (size_t)(high - p->low) * size;
+	p->total = GUARD + p->bytes + GUARD;
+	p->before = image_new(p->bytes, 0, &data);
+	p->want = image_new(p->bytes, 0, &data);
+}
+
+static void operand_free(struct operand *p)
+{
+	free(p->before);
+	free(p->want);
+}
+
+/* Where element 0 lies in an image. */
+static unsigned char *origin(const struct operand *p, const unsigned char *image)
+{
+	return (unsigned char *)(uintptr_t)image + GUARD - p->low * (int64_t)hz_dtype_size(p->dtype);
+}
+
+static hz_tensor operand_view(const struct operand *p, const struct area *a)
+{
+	hz_tensor t = hz_tensor_nd((char *)a->data - p->low * (int64_t)hz_dtype_size(p->dtype), p->dtype,
+				   a->dev->device, p->ndim, p->shape);
+
+	memcpy(t.stride, p->stride, sizeof(t.stride));
+	return t;
+}
+
+/* The offset of item number i of the outer dimensions. */
+static int64_t item_offset(const struct operand *p, int64_t i)
+{
+	int64_t offset = 0;
+	int d;
+
+	for (d = p->ndim - 2; d >= 0; d--) {
+		offset += i % p->shape[d] * p->stride[d];
+		i /= p->shape[d];
+	}
+	return offset;
+}
+
+static int64_t items_of(const struct tcase *c)
+{
+	int64_t items = 1;
+	int d;
+
+	for (d = 0; d < c->ndim - 1; d++)
+		items *= c->shape[d];
+	return items;
+}
+
+static double value_of(enum values kind, int64_t i)
+{
+	static const double special[] = { NAN, INFINITY, -INFINITY };
+	double v = rnd_normal(&rnd);
+
+	switch (kind) {
+	case ZEROS:
+		return i / 32 % 2 == 0 ? v : rnd_below(&rnd, 2) ? -0.0 : 0.0;
+	case SPARSE_NAN:
+		return rnd_below(&rnd, 300) ? v : special[rnd_below(&rnd, 3)];
+	case TINY:
+		return ldexp(v, -140 - (int)rnd_below(&rnd, 9));
+	case HUGE_VALUES:
+		return ldexp(v, 120);
+	case OUTLIERS:
+		return rnd_below(&rnd, 200) ? v : 100 * v;
+	default:
+		return v;
+	}
+}
+
+static void describe(const struct tcase *c, const struct dev *dev)
+{
+	char text[512];
+	size_t n;
+	int d;
+
+	n = (size_t)snprintf(text, sizeof(text), "%s: %s, %s, %s, group %lld, values %d, shape", dev->name,
+			     hz_dtype_name(c->v_dtype), hz_dtype_name(c->q_dtype),
+			     hz_dtype_name(c->scale_dtype), (long long)c->group, c->values);
+	for (d = 0; d < c->ndim; d++)
+		n += (size_t)snprintf(text + n, sizeof(text) - n, " %lld (%lld %lld %lld)",
+				      (long long)c->shape[d], (long long)c->v_stride[d],
+				      (long long)c->q_stride[d], (long long)c->scale_stride[d]);
+	snprintf(text + n, sizeof(text) - n,
+		 ", block %lld plan %d base %d order %d flags %u scale %g round_to %d pre %s post %s",
+		 (long long)c->o.block, c->o.plan, c->o.base, c->o.order, c->o.flags, c->o.scale,
+		 c->o.round_to, c->o.pre ? hz_dtype_name(c->o.pre->dtype) : "no",
+		 c->o.post ? hz_dtype_name(c->o.post->dtype) : "no");
+	diag("%s", text);
+}
+
+/* Replaces in got what may differ from want: the sign and payload of a NaN. */
+static void excuse_nans(const struct operand *p, unsigned char *got, int64_t items)
+{
+	unsigned char *g = origin(p, got), *w = origin(p, p->want);
+	size_t size = hz_dtype_size(p->dtype);
+	int64_t i, j, at;
+
+	if (p->dtype == HZ_S8 || p->dtype == HZ_S4X2 || p->dtype == HZ_E8M0)
+		return;
+	for (i = 0; i < items; i++) {
+		for (j = 0; j < p->shape[p->ndim - 1]; j++) {
+			at = item_offset(p, i) + j * p->stride[p->ndim - 1];
+			if (isnan(ref_get(p->dtype, g, at)) && isnan(ref_get(p->dtype, w, at)))
+				memcpy(g + at * (int64_t)size, w + at * (int64_t)size, size);
+		}
+	}
+}
+
+static int same_operand(const struct operand *p, const struct area *a, const char *name, int64_t items)
+{
+	unsigned char *got = malloc(p->total);
+	size_t first = 0;
+	int good;
+
+	area_read(a, got);
+	if (memcmp(got, p->want, p->total) != 0)
+		excuse_nans(p, got, items);
+	good = same_bits(got, p->want, p->total, 1);
+	if (!good) {
+		while (got[first] == p->want[first])
+			first++;
+		diag("%s: byte %zu, %lld elements from the first", name, first,
+		     ((long long)first - (origin(p, got) - got)) /
+			     (long long)hz_dtype_size(p->dtype));
+	}
+	free(got);
+	return good;
+}
+
+/*
+ * A GPU has the CPU's bits for f32 Sylvester transforms alone; for the others the definition of
+ * quantization is put behind its own transform to f32.
+ */
+static int is_exact(const struct dev *dev, const struct tcase *c, const struct ref_op *op)
+{
+	return dev->device == HZ_CPU || (c->v_dtype == HZ_F32 && !op->base);
+}
+
+static void device_opts(struct dev *dev, hz_hadamard_opts *o, hz_tensor *diags, struct area *areas)
+{
+	memset(areas, 0, 2 * sizeof(*areas));
+	if (o->pre) {
+		diags[0] = to_device(dev, o->pre, &areas[0]);
+		o->pre = &diags[0];
+	}
+	if (o->post) {
+		diags[1] = to_device(dev, o->post, &areas[1]);
+		o->post = &diags[1];
+	}
+}
+
+/* rows[] = the transform in f32 by the context itself. */
+static void own_transform(struct dev *dev, const struct operand *v, const hz_hadamard_opts *o,
+			  float *rows)
+{
+	struct area ax = area_new(dev, v->bytes, 0), ay;
+	int64_t n = hz_tensor_count(&(hz_tensor){ .ndim = (int16_t)v->ndim, .shape = {
+		v->shape[0], v->shape[1], v->shape[2], v->shape[3], v->shape[4], v->shape[5] } });
+	unsigned char *image;
+	hz_tensor x, y;
+	void *data;
+
+	ay = area_new(dev, (size_t)n * 4, 0);
+	area_write(&ax, v->before);
+	x = operand_view(v, &ax);
+	y = hz_tensor_nd(ay.data, HZ_F32, dev->device, v->ndim, v->shape);
+	if (hz_hadamard(dev->ctx, &x, &y, o) != HZ_OK)
+		diag("hadamard: %s", hz_errmsg(dev->ctx));
+	image = image_new((size_t)n * 4, 0, &data);
+	area_read(&ay, image);
+	memcpy(rows, data, (size_t)n * 4);
+	free(image);
+	area_free(&ax);
+	area_free(&ay);
+}
+
+/* Codes and scales that the definition gives for rows of t, into the images that are wanted. */
+static void want_codes(const struct tcase *c, const float *t, struct operand *q, struct operand *scale)
+{
+	int64_t n = c->shape[c->ndim - 1], items = items_of(c), i, j, g, per_byte = c->q_dtype == HZ_S4X2 ? 2 : 1;
+	double *code = malloc((size_t)c->group * sizeof(*code));
+	float *group = malloc((size_t)c->group * sizeof(*group)), s;
+
+	for (i = 0; i < items; i++) {
+		for (g = 0; g < n / c->group; g++) {
+			for (j = 0; j < c->group; j++) {
+				group[j] = t[i * n + g * c->group + j];
+				if (c->o.round_to)
+					group[j] = (float)ref_small_decode(
+						c->o.round_to,
+						ref_small_encode(c->o.round_to, (double)group[j]));
+			}
+			s = ref_quantize(group, c->group, c->q_dtype, c->scale_dtype, code);
+			ref_put(c->scale_dtype, origin(scale, scale->want), item_offset(scale, i) + g,
+				(double)s);
+			for (j = 0; j < c->group; j++)
+				ref_put(c->q_dtype, origin(q, q->want),
+					item_offset(q, i) * per_byte + g * c->group + j, code[j]);
+		}
+	}
+	free(code);
+	free(group);
+}
+
+/* Both directions on one context; q and scale of the way back are those of the way there. */
+static int run_case(struct dev *dev, const struct tcase *c, const struct ref_op *op,
+		    struct operand *v, struct operand *q, struct operand *scale, const float *t)
+{
+	struct area av = area_new(dev, v->bytes, 0), aq = area_new(dev, q->bytes, 0);
+	struct area as = area_new(dev, scale->bytes, 0), diag_areas[2];
+	int64_t n = c->shape[c->ndim - 1], items = items_of(c), i, j, per_byte = c->q_dtype == HZ_S4X2 ? 2 : 1;
+	hz_tensor tv, tq, ts, diags[2];
+	hz_hadamard_opts o = c->o;
+	struct operand y = *v;
+	struct ref_op back = *op;
+	float *row, *out;
+	double *dx, *dy;
+	int good = 1, status;
+
+	device_opts(dev, &o, diags, diag_areas);
+	tv = operand_view(v, &av);
+	tq = operand_view(q, &aq);
+	ts = operand_view(scale, &as);
+	if (!is_exact(dev, c, op)) {
+		float *own = malloc((size_t)(items * n) * sizeof(*own));
+
+		own_transform(dev, v, &o, own);
+		want_codes(c, own, q, scale);
+		free(own);
+	} else {
+		want_codes(c, t, q, scale);
+	}
+
+	area_write(&av, v->before);
+	area_write(&aq, q->before);
+	area_write(&as, scale->before);
+	status = hz_hadamard_quantize(dev->ctx, &tv, &tq, &ts, &o);
+	if (status == HZ_OK)
+		status = hz_sync(dev->ctx);
+	if (status != HZ_OK) {
+		diag("status %d: %s", status, hz_errmsg(dev->ctx));
+		good = 0;
+	}
+	good &= same_operand(q, &aq, "q", items);
+	good &= same_operand(scale, &as, "scale", items);
+	memcpy(v->want, v->before, v->total);
+	good &= same_operand(v, &av, "x", 0);
+
+	/* and back, from what is wanted, into guard bytes */
+	area_write(&aq, q->want);
+	area_write(&as, scale->want);
+	memset(v->want, GUARD_BYTE, v->total);
+	area_write(&av, v->want);
+	ref_op_turn(&back);
+	row = malloc((size_t)n * sizeof(*row));
+	out = malloc((size_t)(n * items) * sizeof(*out));
+	dx = malloc((size_t)n * sizeof(*dx));
+	dy = malloc((size_t)n * sizeof(*dy));
+	for (i = 0; i < items; i++) {
+		for (j = 0; j < n; j++)
+			row[j] = (float)ref_get(c->q_dtype, origin(q, q->want),
+						item_offset(q, i) * per_byte + j) *
+				 (float)ref_get(c->scale_dtype, origin(scale, scale->want),
+						item_offset(scale, i) + j / c->group);
+		ref_ordered(&back, row, out + i * n);
+		for (j = 0; j < n; j++)
+			ref_put(c->v_dtype, origin(v, v->want),
+				item_offset(v, i) + j * v->stride[c->ndim - 1], (double)out[i * n + j]);
+	}
+	status = hz_dequantize_hadamard(dev->ctx, &tq, &ts, &tv, &o);
+	if (status == HZ_OK)
+		status = hz_sync(dev->ctx);
+	if (status != HZ_OK) {
+		diag("status %d: %s", status, hz_errmsg(dev->ctx));
+		good = 0;
+	}
+	if (dev->device != HZ_CPU && (c->v_dtype != HZ_F32 || op->base)) {
+		/* within the bound; then for the rest of the image the values are taken as they are */
+		unsigned char *got = malloc(v->total);
+
+		area_read(&av, got);
+		for (i = 0; i < items; i++) {
+			double e = 0, bound;
+			int finite = 1;
+
+			for (j = 0; j < n; j++) {
+				int64_t at = item_offset(v, i) + j * v->stride[c->ndim - 1];
+				double w = (double)out[i * n + j];
+
+				dx[j] = (double)((float)ref_get(c->q_dtype, origin(q, q->want),
+								item_offset(q, i) * per_byte + j) *
+						 (float)ref_get(c->scale_dtype,
+								origin(scale, scale->want),
+								item_offset(scale, i) + j / c->group));
+				dy[j] = ref_get(c->v_dtype, origin(v, got), at);
+				finite &= isfinite(dy[j]) && isfinite(w);
+				e += (dy[j] - w) * (dy[j] - w);
+				ref_put(c->v_dtype, origin(v, v->want), at, dy[j]);
+			}
+			bound = ref_bound(&back, dx, dy, c->v_dtype) + ref_bound(&back, dx, dy, HZ_F32);
+			if (finite && sqrt(e) > bound) {
+				diag("item %lld: error %g, allowed %g", (long long)i, sqrt(e), bound);
+				good = 0;
+			}
+		}
+		free(got);
+	}
+	good &= same_operand(&y, &av, "y", items);
+	memcpy(q->before, q->want, q->total);
+	good &= same_operand(q, &aq, "q", 0);
+	good &= same_operand(scale, &as, "scale", 0);
+	memset(q->before, GUARD_BYTE, q->total);
+	free(row);
+	free(out);
+	free(dx);
+	free(dy);
+	area_free(&av);
+	area_free(&aq);
+	area_free(&as);
+	for (i = 0; i < 2; i++)
+		if (diag_areas[i].dev)
+			area_free(&diag_areas[i]);
+	if (!good)
+		describe(c, dev);
+	return good;
+}
+
+static int check_case_on(const struct tcase *c, int first, int last)
+{
+	int64_t n = c->shape[c->ndim - 1], items = items_of(c), i, j;
+	struct operand v, q, scale;
+	struct ref_op op;
+	float *row, *t;
+	int d, good = 1;
+
+	cases++;
+	if (ref_op_init(&op, n, &c->o))
+		bail("a case that no plan makes: n %lld plan %d", (long long)n, c->o.plan);
+	operand_init(&v, c, c->v_dtype, n, c->v_stride);
+	operand_init(&q, c, c->q_dtype, c->q_dtype == HZ_S4X2 ? n / 2 : n, c->q_stride);
+	operand_init(&scale, c, c->scale_dtype, n / c->group, c->scale_stride);
+	row = malloc((size_t)n * sizeof(*row));
+	t = malloc((size_t)(n * items) * sizeof(*t));
+	for (i = 0; i < items; i++) {
+		for (j = 0; j < n; j++) {
+			int64_t at = item_offset(&v, i) + j * v.stride[c->ndim - 1];
+
+			ref_put(c->v_dtype, origin(&v, v.before), at, value_of(c->values, j));
+			row[j] = (float)ref_get(c->v_dtype, origin(&v, v.before), at);
+		}
+		ref_ordered(&op, row, t + i * n);
+	}
+	for (d = first; d < last; d++)
+		good &= run_case(&devs[d], c, &op, &v, &q, &scale, t);
+	free(row);
+	free(t);
+	operand_free(&v);
+	operand_free(&q);
+	operand_free(&scale);
+	ref_op_free(&op);
+	return good;
+}
+
+static int check_case(const struct tcase *c)
+{
+	return check_case_on(c, 0, ndevs);
+}
+
+/* Strides of contiguous operands, or with pad elements behind each row. */
+static void lay_out_case(struct tcase *c, int64_t pad)
+{
+	int64_t shape[HZ_MAXDIM];
+
+	memcpy(shape, c->shape, sizeof(shape));
+	lay_out(c->ndim, shape, pad, c->v_stride);
+	shape[c->ndim - 1] = c->shape[c->ndim - 1] / (c->q_dtype == HZ_S4X2 ? 2 : 1);
+	lay_out(c->ndim, shape, pad, c->q_stride);
+	shape[c->ndim - 1] = c->shape[c->ndim - 1] / c->group;
+	lay_out(c->ndim, shape, pad, c->scale_stride);
+}
+
+static struct tcase rows_case(int64_t rows, int64_t n, int v_dtype, int q_dtype, int scale_dtype,
+			      int64_t group)
+{
+	struct tcase c = { .ndim = 2, .v_dtype = v_dtype, .q_dtype = q_dtype,
+			   .scale_dtype = scale_dtype, .shape = { rows, n }, .group = group };
+
+	lay_out_case(&c, 0);
+	return c;
+}
+
+/* ---- Groups of cases ---------------------------------------------------------------------------- */
+
+static void test_formats(void)
+{
+	static const int64_t groups[] = { 0, 32, 64, 128 };
+	int f, s, g, v, good;
+	int64_t n;
+
+	for (f = 0; f < 4; f++) {
+		for (s = 0; s < 2; s++) {
+			good = 1;
+			for (g = 0; g < 4; g++) {
+				for (n = 2; n <= 2048; n *= n < 64 ? 2 : 4) {
+					if (groups[g] && n % groups[g])
+						continue;
+					for (v = 0; v < 3; v++) {
+						struct tcase c = rows_case(
+							3, n, floats[v], codes[f], scales[s],
+							groups[g] ? groups[g] : n);
+
+						c.values = v == 1 ? OUTLIERS : RANDOM;
+						good &= check_case(&c);
+						lay_out_case(&c, 3);
+						good &= check_case(&c);
+					}
+				}
+			}
+			ok(good, "%s with %s scales, all groups and dtypes", hz_dtype_name(codes[f]),
+			   hz_dtype_name(scales[s]));
+		}
+	}
+}
+
+static void test_values(void)
+{
+	static const struct {
+		enum values values;
+		const char *what;
+	} all[] = {
+		{ ZEROS, "groups of zeros" }, { SPARSE_NAN, "NaN and Inf" },
+		{ TINY, "denormals, and scales that underflow" }, { HUGE_VALUES, "2^120" },
+	};
+	int i, f, s, g, plain, good;
+
+	for (i = 0; i < (int)(sizeof(all) / sizeof(*all)); i++) {
+		good = 1;
+		for (f = 0; f < 4; f++) {
+			for (s = 0; s < 2; s++) {
+				for (g = 32; g <= 256; g *= 2) {
+					for (plain = 0; plain < 2; plain++) {
+						struct tcase c = rows_case(5, 256, HZ_F32, codes[f],
+									   scales[s], g);
+
+						/* blocks of 1 leave the values as they are */
+						c.o.block = plain ? 1 : 32;
+						c.values = all[i].values;
+						good &= check_case(&c);
+					}
+				}
+			}
+		}
+		ok(good, "%s in every format", all[i].what);
+	}
+}
+
+/* Values that lie on and around the ties of each format, by blocks of 1 with an amax that is told. */
+static void test_ties(void)
+{
+	int f, s, d, good;
+	int64_t i, j;
+
+	for (f = 0; f < 4; f++) {
+		good = 1;
+		for (s = 0; s < 2; s++) {
+			enum { ROWS = 40, NN = 128 };
+			static float x[ROWS * NN];
+			static double code[NN];
+			double qmax = ref_qmax(codes[f]);
+
+			for (i = 0; i < ROWS; i++) {
+				for (j = 0; j < NN; j++) {
+					double v;
+
+					if (codes[f] == HZ_S8 || codes[f] == HZ_S4X2) {
+						v = (double)rnd_below(&rnd, 2 * (int64_t)qmax) - qmax + 0.5;
+					} else {
+						unsigned at = (unsigned)rnd_below(&rnd, 0x7a);
+
+						v = (ref_small_decode(codes[f], at) +
+						     ref_small_decode(codes[f], at + 1)) / 2;
+						v = rnd_below(&rnd, 2) ? v : -v;
+					}
+					x[i * NN + j] = (float)v;
+					if (rnd_below(&rnd, 3) == 0)
+						x[i * NN + j] = nextafterf(x[i * NN + j],
+									   rnd_below(&rnd, 2) ? 1e9f : -1e9f);
+				}
+				x[i * NN] = (float)qmax;	/* so that s is 1 */
+				for (j = 0; j < NN; j++)
+					if (fabsf(x[i * NN + j]) > (float)qmax)
+						x[i * NN + j] = (float)qmax;
+				for (j = 0; j < NN; j++)
+					x[i * NN + j] = ldexpf(x[i * NN + j], (int)i - 20);
+			}
+			for (d = 0; d < ndevs; d++) {
+				struct dev *dev = &devs[d];
+				struct area ax = area_new(dev, sizeof(x), 0), aq = area_new(dev, ROWS * NN, 0);
+				struct area as = area_new(dev, ROWS * 4, 0);
+				int64_t bytes = codes[f] == HZ_S4X2 ? NN / 2 : NN;
+				hz_hadamard_opts o = { .block = 1 };
+				unsigned char *image, *q, *want, *scale, *image2;
+				hz_tensor tx, tq, ts;
+				void *data;
+
+				image = image_new(sizeof(x), 0, &data);
+				memcpy(data, x, sizeof(x));
+				area_write(&ax, image);
+				free(image);
+				tx = hz_tensor_2d(ax.data, HZ_F32, dev->device, ROWS, NN);
+				tq = hz_tensor_2d(aq.data, codes[f], dev->device, ROWS, bytes);
+				ts = hz_tensor_2d(as.data, scales[s], dev->device, ROWS, 1);
+				good &= hz_hadamard_quantize(dev->ctx, &tx, &tq, &ts, &o) == HZ_OK;
+				image = image_new(ROWS * NN, 0, &q);
+				area_read(&aq, image);
+				image2 = image_new(ROWS * 4, 0, &scale);
+				area_read(&as, image2);
+				want = calloc(1, NN);
+				for (i = 0; i < ROWS; i++) {
+					float sc = ref_quantize(x + i * NN, NN, codes[f], scales[s], code);
+
+					good &= ref_get(scales[s], scale, i) == (double)sc &&
+						sc == ldexpf(1, (int)i - 20);
+					for (j = 0; j < NN; j++)
+						ref_put(codes[f], want, j, code[j]);
+					good &= same_bits(q + i * bytes, want, (size_t)bytes, 1);
+				}
+				free(want);
+				free(image);
+				free(image2);
+				area_free(&ax);
+				area_free(&aq);
+				area_free(&as);
+			}
+		}
+		ok(good, "%s: ties to even, and beside them", hz_dtype_name(codes[f]));
+	}
+}
+
+static void test_random(int count)
+{
+	static const double factors[] = { 0, 1, -1, 0.5, 3.1415926, 100 };
+	static const int rounds[] = { 0, 0, HZ_F16, HZ_BF16 };
+	static const int64_t groups[] = { 32, 64, 128 };
+	int i, d, good = 1;
+
+	for (i = 0; i < count; i++) {
+		struct tcase c = { .ndim = 1 + (int)rnd_below(&rnd, 4) };
+		void *pre_memory = NULL, *post_memory = NULL;
+		int64_t block, n, room = quick ? 2000 : 5000, step;
+		hz_tensor pre, post;
+		int last = c.ndim - 1;
+
+		block = random_block(&rnd, &c.o);
+		n = block * (1 + (rnd_below(&rnd, 2) ? rnd_below(&rnd, 5) : 0));
+		if (n != block || rnd_below(&rnd, 2))
+			c.o.block = block;
+		room /= n;
+		for (d = 0; d < c.ndim; d++) {
+			c.shape[d] = d == last ? n
+						: 1 + rnd_below(&rnd, room < 1 ? 1 : room > 40 ? 40 : room);
+			room /= d == last ? 1 : c.shape[d];
+		}
+		c.v_dtype = floats[rnd_below(&rnd, 3)];
+		c.q_dtype = codes[rnd_below(&rnd, 4)];
+		if (n % 2 && c.q_dtype == HZ_S4X2)
+			c.q_dtype = HZ_S8;
+		c.scale_dtype = scales[rnd_below(&rnd, 2)];
+		c.group = groups[rnd_below(&rnd, 3)];
+		if (n % c.group || rnd_below(&rnd, 4) == 0)
+			c.group = n;
+		c.o.round_to = rounds[rnd_below(&rnd, 4)];
+		lay_out_case(&c, rnd_below(&rnd, 2) ? rnd_below(&rnd, 20) : 0);
+		if (rnd_below(&rnd, 3) == 0) {		/* x and y with any strides */
+			step = 1 + rnd_below(&rnd, 2);
+			for (d = 0; d <= last; d++) {
+				c.v_stride[d] = rnd_below(&rnd, 4) ? step : -step;
+				step *= c.shape[d];
+			}
+		}
+		c.values = rnd_below(&rnd, 4) ? RANDOM : OUTLIERS;
+		c.o.scale = factors[rnd_below(&rnd, 6)];
+		c.o.flags = (uint32_t)rnd_below(&rnd, 4);
+		if (rnd_below(&rnd, 3) == 0) {
+			pre = random_diag(&rnd, n, block, &pre_memory);
+			c.o.pre = &pre;
+		}
+		if (rnd_below(&rnd, 3) == 0) {
+			post = random_diag(&rnd, n, block, &post_memory);
+			c.o.post = &post;
+		}
+		if (!check_case(&c)) {
+			diag("random case %d", i);
+			good = 0;
+		}
+		free(pre_memory);
+		free(post_memory);
+	}
+	ok(good, "%d random cases: dimensions, strides, plans, diagonals, flags, rounding", count);
+}
+
+static void test_sizes(void)
+{
+	static const int64_t counts[] = { 1, 2, 3, 4, 5, 6, 7, 8, 9, 15, 16, 17, 63, 65, 8193, 20004, 65540 };
+	int i, good = 1;
+	struct tcase c;
+
+	for (i = 0; i < (int)(sizeof(counts) / sizeof(*counts)); i++) {
+		c = rows_case(counts[i], 128, floats[i % 3], codes[i % 4], scales[i / 2 % 2], i % 2 ? 128 : 32);
+		if (quick && counts[i] > 100)
+			continue;
+		good &= check_case_on(&c, counts[i] > 100 ? ndevs > 3 ? ndevs - 3 : 0 : 0, ndevs);
+	}
+	ok(good, "1 to 65540 rows");
+	if (quick) {
+		skip(2, "quick");
+		return;
+	}
+	c = rows_case(40, 14336, HZ_BF16, HZ_S8, HZ_F32, 14336);
+	c.o.plan = HZ_PLAN_TRUE;
+	good = check_case(&c);
+	c = rows_case(40, 14336, HZ_F16, HZ_E4M3, HZ_E8M0, 32);
+	good &= check_case(&c);
+	ok(good, "rows of 14336");
+	c = rows_case(2, 65536, HZ_F32, HZ_S8, HZ_F32, 65536);
+	good = check_case(&c);
+	c = rows_case(2, 65536, HZ_F16, HZ_S4X2, HZ_E8M0, 128);
+	good &= check_case(&c);
+	ok(good, "rows of 65536");
+}
+
+/* ---- Properties ----------------------------------------------------------------------------------- */
+
+#define N 1024
+
+static float xs[16 * N], ys[16 * N];
+
+/* ys = x there and back with one scale a row; true if both calls work. */
+static int there_and_back(struct dev *dev, int q_dtype, int64_t rows, const hz_hadamard_opts *o)
+{
+	struct area ax = area_new(dev, sizeof(xs), 0), aq = area_new(dev, 16 * N, 0);
+	struct area as = area_new(dev, 16 * 4, 0);
+	hz_tensor x = hz_tensor_2d(ax.data, HZ_F32, dev->device, rows, N);
+	hz_tensor q = hz_tensor_2d(aq.data, q_dtype, dev->device, rows, q_dtype == HZ_S4X2 ? N / 2 : N);
+	hz_tensor s = hz_tensor_2d(as.data, HZ_F32, dev->device, rows, 1);
+	unsigned char *image;
+	void *data;
+	int good;
+
+	image = image_new(sizeof(xs), 0, &data);
+	memcpy(data, xs, sizeof(xs));
+	area_write(&ax, image);
+	good = hz_hadamard_quantize(dev->ctx, &x, &q, &s, o) == HZ_OK;
+	good &= hz_dequantize_hadamard(dev->ctx, &q, &s, &x, o) == HZ_OK;
+	area_read(&ax, image);
+	memcpy(ys, data, sizeof(xs));
+	free(image);
+	area_free(&ax);
+	area_free(&aq);
+	area_free(&as);
+	return good;
+}
+
+static double relative_error(int64_t n)
+{
+	double e = 0, w = 0;
+	int64_t i;
+
+	for (i = 0; i < n; i++) {
+		e += ((double)xs[i] - (double)ys[i]) * ((double)xs[i] - (double)ys[i]);
+		w += (double)xs[i] * (double)xs[i];
+	}
+	return sqrt(e / w);
+}
+
+/* What rotation is for: with an outlier in each row the error of few bits falls. */
+static void test_quality(void)
+{
+	static const hz_hadamard_opts plain = { .block = 1 }, rotated = { 0 };
+	static const hz_hadamard_opts truly = { .block = 256, .plan = HZ_PLAN_TRUE };
+	static const double worst[] = { 0.0115, 0.2, 0.03, 0.06 };
+	double before, after;
+	int64_t i;
+	int d, f, good;
+
+	for (f = 0; f < 4; f++) {
+		good = 1;
+		for (d = 0; d < ndevs; d++) {
+			for (i = 0; i < 16 * N; i++)
+				xs[i] = (float)(rnd_normal(&rnd) * (i % N == 77 ? 100 : 1));
+			good &= there_and_back(&devs[d], codes[f], 16, &plain);
+			before = relative_error(16 * N);
+			good &= there_and_back(&devs[d], codes[f], 16, &truly);
+			good &= there_and_back(&devs[d], codes[f], 16, &rotated);
+			after = relative_error(16 * N);
+			good &= after < worst[f];
+			if (codes[f] == HZ_S8 || codes[f] == HZ_S4X2)
+				good &= after < 0.5 * before;
+			if (d == 0)
+				diag("%s: relative error %.4f, rotated %.4f", hz_dtype_name(codes[f]), before,
+				     after);
+		}
+		ok(good, "%s there and back", hz_dtype_name(codes[f]));
+	}
+}
+
+static void test_nothing(void)
+{
+	int d, good = 1;
+
+	for (d = 0; d < ndevs; d++) {
+		hz_tensor x = hz_tensor_2d(NULL, HZ_F32, devs[d].device, 0, 64);
+		hz_tensor q = hz_tensor_2d(NULL, HZ_S8, devs[d].device, 0, 64);
+		hz_tensor s = hz_tensor_2d(NULL, HZ_F32, devs[d].device, 0, 1);
+		size_t bytes = 77;
+
+		good &= hz_hadamard_quantize(devs[d].ctx, &x, &q, &s, NULL) == HZ_OK;
+		good &= hz_dequantize_hadamard(devs[d].ctx, &q, &s, &x, NULL) == HZ_OK;
+		good &= hz_hadamard_quantize_workspace(devs[d].ctx, &x, &q, &s, NULL, &bytes) == HZ_OK &&
+			bytes == 0;
+		bytes = 77;
+		good &= hz_dequantize_hadamard_workspace(devs[d].ctx, &q, &s, &x, NULL, &bytes) == HZ_OK &&
+			bytes == 0;
+	}
+	ok(good, "no rows");
+}
+
+/* ---- Wrong arguments ------------------------------------------------------------------------------ */
+
+#define OPTS(...) (&(hz_hadamard_opts){ __VA_ARGS__ })
+
+static struct area wx, wq, ws;
+static unsigned char *w_image, *w_guard;
+
+static int untouched(const struct area *a)
+{
+	area_read(a, w_image);
+	return memcmp(w_image, w_guard, a->total) == 0;
+}
+
+static void refused(struct dev *dev, const hz_tensor *x, const hz_tensor *q, const hz_tensor *s,
+		    const hz_hadamard_opts *o, int status, const char *sentence)
+{
+	size_t bytes = 4321;
+
+	is_int(hz_hadamard_quantize(dev->ctx, x, q, s, o), status, "refused: %s", sentence);
+	is_str(hz_errmsg(dev->ctx), sentence, "the sentence");
+	ok(untouched(&wq) && untouched(&ws) &&
+	   hz_hadamard_quantize_workspace(dev->ctx, x, q, s, o, &bytes) == status && bytes == 4321,
+	   "q and scale are untouched, the workspace is refused likewise");
+}
+
+static void refused_back(struct dev *dev, const hz_tensor *q, const hz_tensor *s, const hz_tensor *y,
+			 const hz_hadamard_opts *o, int status, const char *sentence)
+{
+	size_t bytes = 4321;
+
+	is_int(hz_dequantize_hadamard(dev->ctx, q, s, y, o), status, "refused: %s", sentence);
+	is_str(hz_errmsg(dev->ctx), sentence, "the sentence");
+	ok(untouched(&wx) &&
+	   hz_dequantize_hadamard_workspace(dev->ctx, q, s, y, o, &bytes) == status && bytes == 4321,
+	   "y is untouched, the workspace is refused likewise");
+}
+
+static void test_refusals(struct dev *dev)
+{
+	const char *here = dev->device == HZ_CPU ? "the CPU" : "CUDA device 0";
+	const char *there = dev->device == HZ_CPU ? "CUDA device 1" : "the CPU";
+	int elsewhere = dev->device == HZ_CPU ? HZ_CUDA + 1 : HZ_CPU;
+	char sentence[200];
+	hz_tensor x, q, s, t, u;
+	void *data;
+
+	wx = area_new(dev, 8192, 0);
+	wq = area_new(dev, 8192, 0);
+	ws = area_new(dev, 8192, 0);
+	w_guard = image_new(8192, 0, &data);
+	w_image = image_new(8192, 0, &data);
+	area_write(&wx, w_guard);
+	area_write(&wq, w_guard);
+	area_write(&ws, w_guard);
+	x = hz_tensor_2d(wx.data, HZ_F32, dev->device, 10, 64);
+	q = hz_tensor_2d(wq.data, HZ_S8, dev->device, 10, 64);
+	s = hz_tensor_2d(ws.data, HZ_F32, dev->device, 10, 2);
+
+	is_int(hz_hadamard_quantize(NULL, &x, &q, &s, NULL), HZ_EINVAL, "refused: the context is NULL");
+	is_int(hz_dequantize_hadamard(NULL, &q, &s, &x, NULL), HZ_EINVAL, "and on the way back");
+	refused(dev, NULL, &q, &s, NULL, HZ_EINVAL, "hadamard_quantize: x is NULL, must be a view");
+	refused(dev, &x, NULL, &s, NULL, HZ_EINVAL, "hadamard_quantize: q is NULL, must be a view");
+	refused(dev, &x, &q, NULL, NULL, HZ_EINVAL, "hadamard_quantize: scale is NULL, must be a view");
+	refused_back(dev, NULL, &s, &x, NULL, HZ_EINVAL, "dequantize_hadamard: q is NULL, must be a view");
+	refused_back(dev, &q, NULL, &x, NULL, HZ_EINVAL,
+		     "dequantize_hadamard: scale is NULL, must be a view");
+	refused_back(dev, &q, &s, NULL, NULL, HZ_EINVAL, "dequantize_hadamard: y is NULL, must be a view");
+
+	t = x;
+	t.dtype = HZ_S32;
+	refused(dev, &t, &q, &s, NULL, HZ_EDTYPE,
+		"hadamard_quantize: x.dtype is s32, must be f32, f16 or bf16");
+	refused_back(dev, &q, &s, &t, NULL, HZ_EDTYPE,
+		     "dequantize_hadamard: y.dtype is s32, must be f32, f16 or bf16");
+	t = q;
+	t.dtype = HZ_U8;
+	refused(dev, &x, &t, &s, NULL, HZ_EDTYPE,
+		"hadamard_quantize: q.dtype is u8, must be s8, s4x2, e4m3 or e5m2");
+	t = s;
+	t.dtype = HZ_F16;
+	refused(dev, &x, &q, &t, NULL, HZ_EDTYPE,
+		"hadamard_quantize: scale.dtype is f16, must be f32 or e8m0");
+	refused_back(dev, &q, &t, &x, NULL, HZ_EDTYPE,
+		     "dequantize_hadamard: scale.dtype is f16, must be f32 or e8m0");
+
+	t = hz_tensor_1d(wq.data, HZ_S8, dev->device, 640);
+	refused(dev, &x, &t, &s, NULL, HZ_ESHAPE, "hadamard_quantize: q.ndim is 1, must be 2, as x");
+	t = hz_tensor_2d(wq.data, HZ_S8, dev->device, 9, 64);
+	refused(dev, &x, &t, &s, NULL, HZ_ESHAPE,
+		"hadamard_quantize: q.shape[0] is 9, must be 10, as x");
+	refused_back(dev, &t, &s, &x, NULL, HZ_ESHAPE,
+		     "dequantize_hadamard: q.shape[0] is 9, must be 10, as y");
+	t = hz_tensor_2d(wq.data, HZ_S8, dev->device, 10, 32);
+	refused(dev, &x, &t, &s, NULL, HZ_ESHAPE, "hadamard_quantize: q.shape[1] is 32, must be 64");
+	t = hz_tensor_2d(wq.data, HZ_S4X2, dev->device, 10, 64);
+	refused(dev, &x, &t, &s, NULL, HZ_ESHAPE, "hadamard_quantize: q.shape[1] is 64, must be 32");
+	t = hz_tensor_2d(ws.data, HZ_F32, dev->device, 10, 3);
+	refused(dev, &x, &q, &t, NULL, HZ_ESHAPE,
+		"hadamard_quantize: scale.shape[1] is 3, must be 1, or 64 divided by 32, 64 or 128");
+	t = hz_tensor_2d(ws.data, HZ_F32, dev->device, 10, 4);
+	refused_back(dev, &q, &t, &x, NULL, HZ_ESHAPE,
+		     "dequantize_hadamard: scale.shape[1] is 4, must be 1, or 64 divided by 32, 64 or 128");
+	t = hz_tensor_2d(ws.data, HZ_F32, dev->device, 10, 0);
+	refused(dev, &x, &q, &t, NULL, HZ_ESHAPE,
+		"hadamard_quantize: scale.shape[1] is 0, must be 1, or 64 divided by 32, 64 or 128");
+	t = hz_tensor_2d(wx.data, HZ_F32, dev->device, 10, 33);
+	u = hz_tensor_2d(wq.data, HZ_S4X2, dev->device, 10, 16);
+	refused(dev, &t, &u, &s, OPTS(.block = 1), HZ_ESHAPE,
+		"hadamard_quantize: x.shape[1] is 33, must be even for s4x2");
+
+	t = q;
+	t.shape[1] = 64;
+	t.stride[1] = 2;
+	t.stride[0] = 128;
+	refused(dev, &x, &t, &s, NULL, HZ_ESTRIDE, "hadamard_quantize: q.stride[1] is 2, must be 1");
+	t = s;
+	t.stride[1] = -1;
+	t.data = (float *)ws.data + 1;
+	refused(dev, &x, &q, &t, NULL, HZ_ESTRIDE, "hadamard_quantize: scale.stride[1] is -1, must be 1");
+	t = s;
+	t.stride[0] = 0;
+	refused(dev, &x, &q, &t, NULL, HZ_ESTRIDE,
+		"hadamard_quantize: scale has strides that put two elements at one address");
+	t = q;
+	t.data = (char *)wx.data + 100;
+	refused(dev, &x, &t, &s, NULL, HZ_EALIAS, "hadamard_quantize: q overlaps x, must be apart from it");
+	refused_back(dev, &t, &s, &x, NULL, HZ_EALIAS,
+		     "dequantize_hadamard: y overlaps q, must be apart from it");
+	t = s;
+	t.data = wx.data;
+	refused(dev, &x, &q, &t, NULL, HZ_EALIAS,
+		"hadamard_quantize: scale overlaps x, must be apart from it");
+	t.data = (char *)wq.data + 600;
+	refused(dev, &x, &q, &t, NULL, HZ_EALIAS,
+		"hadamard_quantize: scale overlaps q, must be apart from it");
+	t = hz_tensor_1d((char *)wq.data + 8, HZ_F32, dev->device, 64);
+	refused(dev, &x, &q, &s, OPTS(.pre = &t), HZ_EALIAS,
+		"hadamard_quantize: q overlaps pre, must be apart from it");
+	t = q;
+	t.device = elsewhere;
+	snprintf(sentence, sizeof(sentence), "hadamard_quantize: q is on %s, the context is on %s", there,
+		 here);
+	refused(dev, &x, &t, &s, NULL, HZ_EDEVICE, sentence);
+	snprintf(sentence, sizeof(sentence), "dequantize_hadamard: q is on %s, the context is on %s", there,
+		 here);
+	refused_back(dev, &t, &s, &x, NULL, HZ_EDEVICE, sentence);
+
+	refused(dev, &x, &q, &s, OPTS(.axis = 1), HZ_ENOTSUP,
+		"hadamard_quantize: opts->axis is 1, must be 0");
+	refused(dev, &x, &q, &s, OPTS(.round_to = HZ_S8), HZ_EINVAL,
+		"hadamard_quantize: opts->round_to is s8, must be f16, bf16 or 0");
+	refused(dev, &x, &q, &s, OPTS(.block = 48), HZ_ESHAPE,
+		"hadamard_quantize: opts->block is 48, must divide 64, the length of axis 1");
+	refused_back(dev, &q, &s, &x, OPTS(.plan = 9), HZ_EINVAL,
+		     "dequantize_hadamard: opts->plan is 9, must be 0 to 4");
+	refused_back(dev, &q, &s, &x, OPTS(.plan = HZ_PLAN_TRUE, .order = 12), HZ_ESHAPE,
+		     "dequantize_hadamard: the true plan cannot make 64: it is not 12 times a power of two");
+	is_int(hz_hadamard_quantize_workspace(dev->ctx, &x, &q, &s, NULL, NULL), HZ_EINVAL,
+	       "refused: the workspace's bytes is NULL");
+	is_int(hz_dequantize_hadamard_workspace(dev->ctx, &q, &s, &x, NULL, NULL), HZ_EINVAL,
+	       "and on the way back");
+	is_int(hz_hadamard_quantize(dev->ctx, &x, &q, &s, NULL), HZ_OK, "and the good ones are taken");
+	free(w_image);
+	free(w_guard);
+	area_free(&wx);
+	area_free(&wq);
+	area_free(&ws);
+}
+
+int main(void)
+{
+	rnd = tap_seed();
+	quick = tap_quick();
+	dev_open_all();
+	test_formats();
+	test_values();
+	test_ties();
+	test_random(quick ? 60 : 800);
+	test_sizes();
+	test_quality();
+	test_nothing();
+	test_refusals(&devs[0]);
+	diag("%ld cases on %d contexts", cases, ndevs);
+	dev_close_all();
+	return done_testing();
+}

@@ -1,6 +1,7 @@
 #!/bin/sh
 # static.t - the installed library serves a C and a C++ program, through pkg-config, and goes away
 # SPDX-License-Identifier: BSD-2-Clause
+# shellcheck disable=SC2086 # NM, CC and CXX may be several words
 set -u
 : "${top_builddir:=.}" "${CC:=cc}" "${CXX:=}" "${NM:=nm}" "${PKG_CONFIG:=}" "${MAKE:=make}"
 work=$(mktemp -d) || exit 99
@@ -51,11 +52,10 @@ if [ -z "$pc" ] || [ -z "$PKG_CONFIG" ]; then
 fi
 libdir=$(dirname "$(dirname "$pc")")
 echo 'int main(void) { return 0; }' >"$work/probe.c"
-# shellcheck disable=SC2086
 if ! $CC -o "$work/probe" "$work/probe.c" || ! "$work/probe"; then
 	ends "a cross build"
 fi
-if "$NM" "$libdir"/libhurwitz.a "$libdir"/libhurwitz.so 2>/dev/null |
+if $NM "$libdir"/libhurwitz.a "$libdir"/libhurwitz.so 2>/dev/null |
 	grep -Eq ' (U|T) (__asan_|__tsan_|__msan_|__ubsan_|__gcov_)'; then
 	ends "an instrumented build: applications would need its flags"
 fi
@@ -111,7 +111,6 @@ consumer()
 }
 
 # app.c comes before the libraries that it needs, as the flags stand last.
-# shellcheck disable=SC2086 # CC and CXX may be several words
 {
 	if [ -e "$libdir/libhurwitz.so" ]; then
 		consumer "C, dynamic" --libs $CC "$work/app.c"

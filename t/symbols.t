@@ -1,6 +1,7 @@
 #!/bin/sh
 # symbols.t - what the libraries show to the linker: hz_* alone, no constructors, no executable stack
 # SPDX-License-Identifier: BSD-2-Clause
+# shellcheck disable=SC2086 # NM, CC and CXX may be several words
 set -u
 : "${top_builddir:=.}" "${NM:=nm}"
 shared=$top_builddir/.libs/libhurwitz.so
@@ -34,7 +35,7 @@ if [ ! -e "$shared" ] && [ ! -e "$static" ]; then
 fi
 
 if [ -e "$shared" ]; then
-	exported=$("$NM" -D --defined-only "$shared" | awk '$2 != "A" { sub(/@.*/, "", $3); print $3 }')
+	exported=$($NM -D --defined-only "$shared" | awk '$2 != "A" { sub(/@.*/, "", $3); print $3 }')
 	n=$((n + 1))
 	if echo "$exported" | grep -q '^hz_version$'; then
 		echo "ok $n - the shared library exports hz_version"
@@ -54,7 +55,7 @@ else
 fi
 
 if [ -e "$static" ]; then
-	globals=$("$NM" -g --defined-only "$static" 2>/dev/null | awk 'NF == 3 { print $3 }')
+	globals=$($NM -g --defined-only "$static" 2>/dev/null | awk 'NF == 3 { print $3 }')
 	report "the archive's global names are hz_* and hzi_*" \
 		"$(echo "$globals" | grep -Ev '^hzi?_' | grep -Ev "$instrumented" | sort -u)"
 	n=$((n + 1))
@@ -71,7 +72,7 @@ fi
 if [ ! -e "$static" ] || ! command -v objdump >/dev/null 2>&1; then
 	skip "no archive, or no objdump"
 	skip "no archive, or no objdump"
-elif "$NM" "$static" 2>/dev/null | grep -Eq ' (__asan_init|__tsan_init|__msan_init|__gcov_init)'; then
+elif $NM "$static" 2>/dev/null | grep -Eq ' (__asan_init|__tsan_init|__msan_init|__gcov_init)'; then
 	skip "an instrumented build"
 	skip "an instrumented build"
 else

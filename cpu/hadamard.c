@@ -621,7 +621,8 @@ static void begin_job(struct job *job, struct hz_context *ctx, const struct hzi_
 	job->post = make_diag(job, &a->post, &workspace);
 	for (int i = 0; i < a->plan.nseg; i++)
 		job->sign[i] = make_sign(&a->plan.seg[i], a->transpose, &workspace);
-	job->scratch = workspace;
+	/* No workspace: every area is empty, and offsets of 0 need an object to start from. */
+	job->scratch = workspace ? workspace : (char *)job;
 }
 
 /* The offset of an item of the outer dimensions, the last fastest */

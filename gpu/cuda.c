@@ -82,6 +82,26 @@ static const char *driver_path(void)
 	return "libcuda.so.1";
 }
 
+/* Copied, not cast: ISO C knows no conversion of object to function pointers. */
+static void find_symbol(void *library, const char *name, void *function)
+{
+	void *symbol = dlsym(library, name);
+
+	memcpy(function, &symbol, sizeof(symbol));
+}
+
+static void too_old(void *library, const char *path, const char *missing)
+{
+	CUresult (*get_version)(int *version) = NULL;
+
+	find_symbol(library, "cuDriverGetVersion", &get_version);
+	if (get_version && get_version(&driver.version) == CUDA_SUCCESS)
+		no_driver("the NVIDIA driver is too old: it has CUDA %d.%d, must have 12.0 or later (no %s)",
+			  driver.version / 1000, driver.version % 1000 / 10, missing);
+	else
+		no_driver("no NVIDIA driver, or a very old one: %s has no %s", path, missing);
+}
+
 /* Fills cu; false with the sentence. */
 static bool find_functions(const char *path)
 {
@@ -109,12 +129,9 @@ static bool find_functions(const char *path)
 		no_driver("no NVIDIA driver: %s", dlerror());
 		return false;
 	}
-	/* Copied, not cast: ISO C knows no conversion of object to function pointers. */
-	symbol = dlsym(library, "cuGetProcAddress_v2");
-	memcpy(&get, &symbol, sizeof(get));
+	find_symbol(library, "cuGetProcAddress_v2", &get);
 	if (!get) {
-		no_driver("the NVIDIA driver is too old, CUDA 12.0 or later is needed: %s has no "
-			  "cuGetProcAddress_v2", path);
+		too_old(library, path, "cuGetProcAddress_v2");
 		return false;
 	}
 	for (size_t i = 0; i < sizeof(rows) / sizeof(*rows); i++) {
@@ -131,8 +148,7 @@ static bool find_functions(const char *path)
 		if (r != CUDA_SUCCESS)
 			symbol = NULL;
 		if (!symbol && !rows[i].version) {
-			no_driver("the NVIDIA driver is too old, CUDA 12.0 or later is needed: it has no "
-				  "%s", rows[i].name);
+			too_old(library, path, rows[i].name);
 			return false;
 		}
 		memcpy(functions[i], &symbol, sizeof(symbol));

@@ -1146,7 +1146,7 @@ static CUresult fake_LaunchKernelEx(const CUlaunchConfig *c, CUfunction f, void 
 	return end(r);
 }
 
-/* ---- The two exports ------------------------------------------------------------------------------ */
+/* ---- The exports -------------------------------------------------------------------------------- */
 
 static const struct cu_functions table = {
 #define CU_NEED(name, params) .name = fake_##name,
@@ -1211,6 +1211,14 @@ EXPORT CUresult cuGetProcAddress_v2(const char *symbol, void **function, int ver
 	}
 	pthread_mutex_unlock(&lock);
 	return r;
+}
+
+/* Asked for by its name when the rest cannot be used. */
+EXPORT CUresult cuDriverGetVersion(int *version);
+
+EXPORT CUresult cuDriverGetVersion(int *version)
+{
+	return table.DriverGetVersion(version);
 }
 
 static void reset(void)

@@ -1,0 +1,740 @@
+/*
+ * bench.c - hurwitz bench: each primitive against this machine's own ceilings
+ *
+ * SPDX-License-Identifier: BSD-2-Clause
+ *
+ * The ceiling of a case is a copy of the same bytes in the same memory, timed in turn with it, so
+ * that whatever slows the machine down slows both. gb_per_s counts bytes read and written; ratio is
+ * the ceiling's median time by the primitive's.
+ */
+#include <config.h>
+
+#include <errno.h>
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "gpu/cuda.h"
+#include "hz.h"
+#include "tool.h"
+
+/* ---- Cases ---------------------------------------------------------------------------------------- */
+
+enum kind { HADAMARD, QUANTIZE, DEQUANTIZE };
+
+enum size {
+	LARGE,		/* 2^24 elements on the CPU, 2^27 on the GPU: beyond the caches */
+	SMALL,		/* 4096 elements: 16 KiB of f32, in the first-level cache */
+	ONE_ROW,	/* latency */
+};
+
+enum {
+	CPU = 1,
+	GPU = 2,
+	QUICK = 4,		/* with --quick, too: of a range the lengths 2^8, 2^12, 2^16 */
+	COLUMNS = 8,
+	TWO_STEPS = 16,		/* the ceiling is the transform, then quantization in a call of its own */
+};
+
+static const struct row {
+	enum kind kind;
+	enum size size;
+	int flags;
+	int x_dtype, y_dtype;	/* the floating-point operand, and what it becomes */
+	int64_t n_low, n_high;	/* in powers of two from one to the other */
+	int plan;
+	int64_t group;		/* quantization; 0: a scale a row */
+	int scale_dtype;
+} rows[] = {
+	{HADAMARD, LARGE, CPU | QUICK, HZ_F32, HZ_F32, 32, 1 << 20, 0, 0, 0},
+	{HADAMARD, SMALL, CPU | QUICK, HZ_F32, HZ_F32, 32, 4096, 0, 0, 0},
+	{HADAMARD, LARGE, CPU, HZ_F16, HZ_F16, 32, 1 << 20, 0, 0, 0},
+	{HADAMARD, LARGE, CPU | QUICK, HZ_BF16, HZ_BF16, 32, 1 << 20, 0, 0, 0},
+	{HADAMARD, LARGE, CPU, HZ_BF16, HZ_F32, 128, 128, 0, 0, 0},
+	{HADAMARD, LARGE, CPU, HZ_BF16, HZ_F32, 4096, 4096, 0, 0, 0},
+	{HADAMARD, LARGE, CPU, HZ_F32, HZ_F16, 4096, 4096, 0, 0, 0},
+	{HADAMARD, LARGE, CPU | COLUMNS | QUICK, HZ_F32, HZ_F32, 128, 128, 0, 0, 0},
+	{HADAMARD, LARGE, CPU | COLUMNS, HZ_BF16, HZ_BF16, 128, 128, 0, 0, 0},
+	{HADAMARD, LARGE, CPU | QUICK, HZ_F32, HZ_F32, 96, 96, HZ_PLAN_GREEDY, 0, 0},
+	{HADAMARD, LARGE, CPU, HZ_F32, HZ_F32, 160, 160, HZ_PLAN_GREEDY, 0, 0},
+	{HADAMARD, LARGE, CPU, HZ_F32, HZ_F32, 192, 192, HZ_PLAN_GREEDY, 0, 0},
+	{HADAMARD, LARGE, CPU, HZ_F32, HZ_F32, 96, 96, HZ_PLAN_UNIFORM, 0, 0},
+	{HADAMARD, LARGE, CPU | QUICK, HZ_F32, HZ_F32, 96, 96, HZ_PLAN_TRUE, 0, 0},
+	{HADAMARD, LARGE, CPU, HZ_F32, HZ_F32, 5120, 5120, HZ_PLAN_TRUE, 0, 0},
+	{HADAMARD, LARGE, CPU, HZ_F32, HZ_F32, 6144, 6144, HZ_PLAN_TRUE, 0, 0},
+	{HADAMARD, LARGE, CPU, HZ_F32, HZ_F32, 11008, 11008, HZ_PLAN_TRUE, 0, 0},
+	{HADAMARD, LARGE, CPU, HZ_F32, HZ_F32, 14336, 14336, HZ_PLAN_TRUE, 0, 0},
+	{QUANTIZE, LARGE, CPU | QUICK, HZ_F32, HZ_S8, 4096, 4096, 0, 0, HZ_F32},
+	{QUANTIZE, LARGE, CPU, HZ_BF16, HZ_S8, 4096, 4096, 0, 0, HZ_F32},
+	{QUANTIZE, LARGE, CPU, HZ_BF16, HZ_S4X2, 4096, 4096, 0, 128, HZ_F32},
+	{QUANTIZE, LARGE, CPU | QUICK, HZ_BF16, HZ_E4M3, 4096, 4096, 0, 128, HZ_F32},
+	{QUANTIZE, LARGE, CPU, HZ_BF16, HZ_E4M3, 128, 128, 0, 32, HZ_E8M0},
+	{QUANTIZE, LARGE, CPU, HZ_BF16, HZ_E5M2, 4096, 4096, 0, 0, HZ_F32},
+	{QUANTIZE, LARGE, CPU | TWO_STEPS, HZ_BF16, HZ_S8, 4096, 4096, 0, 0, HZ_F32},
+	{DEQUANTIZE, LARGE, CPU | QUICK, HZ_BF16, HZ_S8, 4096, 4096, 0, 0, HZ_F32},
+	{DEQUANTIZE, LARGE, CPU, HZ_BF16, HZ_E4M3, 4096, 4096, 0, 128, HZ_F32},
+
+	{HADAMARD, LARGE, GPU | QUICK, HZ_F16, HZ_F16, 64, 65536, 0, 0, 0},
+	{HADAMARD, LARGE, GPU | QUICK, HZ_BF16, HZ_BF16, 64, 65536, 0, 0, 0},
+	{HADAMARD, LARGE, GPU | QUICK, HZ_F32, HZ_F32, 64, 65536, 0, 0, 0},
+	{HADAMARD, LARGE, GPU, HZ_BF16, HZ_BF16, 6144, 6144, HZ_PLAN_TRUE, 0, 0},
+	{HADAMARD, LARGE, GPU, HZ_BF16, HZ_BF16, 5120, 5120, HZ_PLAN_TRUE, 0, 0},
+	{HADAMARD, LARGE, GPU, HZ_BF16, HZ_BF16, 7168, 7168, HZ_PLAN_TRUE, 0, 0},
+	{HADAMARD, LARGE, GPU, HZ_BF16, HZ_BF16, 14336, 14336, HZ_PLAN_TRUE, 0, 0},
+	{HADAMARD, LARGE, GPU, HZ_BF16, HZ_BF16, 10240, 10240, HZ_PLAN_TRUE, 0, 0},
+	{HADAMARD, LARGE, GPU, HZ_BF16, HZ_BF16, 40960, 40960, HZ_PLAN_TRUE, 0, 0},
+	{HADAMARD, LARGE, GPU, HZ_F32, HZ_F32, 6144, 6144, HZ_PLAN_TRUE, 0, 0},
+	{HADAMARD, LARGE, GPU, HZ_F32, HZ_F32, 5120, 5120, HZ_PLAN_TRUE, 0, 0},
+	{HADAMARD, LARGE, GPU, HZ_F32, HZ_F32, 7168, 7168, HZ_PLAN_TRUE, 0, 0},
+	{HADAMARD, LARGE, GPU, HZ_F32, HZ_F32, 14336, 14336, HZ_PLAN_TRUE, 0, 0},
+	{HADAMARD, LARGE, GPU, HZ_F32, HZ_F32, 10240, 10240, HZ_PLAN_TRUE, 0, 0},
+	{HADAMARD, LARGE, GPU, HZ_F32, HZ_F32, 40960, 40960, HZ_PLAN_TRUE, 0, 0},
+	{HADAMARD, LARGE, GPU, HZ_BF16, HZ_BF16, 96, 96, HZ_PLAN_GREEDY, 0, 0},
+	{HADAMARD, LARGE, GPU, HZ_BF16, HZ_BF16, 192, 192, HZ_PLAN_GREEDY, 0, 0},
+	{HADAMARD, LARGE, GPU | COLUMNS, HZ_F16, HZ_F16, 128, 128, 0, 0, 0},
+	{HADAMARD, LARGE, GPU | COLUMNS | QUICK, HZ_BF16, HZ_BF16, 128, 128, 0, 0, 0},
+	{HADAMARD, LARGE, GPU | COLUMNS, HZ_F32, HZ_F32, 128, 128, 0, 0, 0},
+	{QUANTIZE, LARGE, GPU | QUICK, HZ_BF16, HZ_S8, 4096, 4096, 0, 0, HZ_F32},
+	{QUANTIZE, LARGE, GPU | QUICK, HZ_BF16, HZ_E4M3, 4096, 4096, 0, 0, HZ_F32},
+	{QUANTIZE, LARGE, GPU, HZ_BF16, HZ_E4M3, 128, 128, 0, 128, HZ_F32},
+	{QUANTIZE, LARGE, GPU, HZ_BF16, HZ_S4X2, 4096, 4096, 0, 128, HZ_F32},
+	{QUANTIZE, LARGE, GPU, HZ_BF16, HZ_E4M3, 4096, 4096, 0, 32, HZ_E8M0},
+	{QUANTIZE, LARGE, GPU | TWO_STEPS | QUICK, HZ_BF16, HZ_S8, 4096, 4096, 0, 0, HZ_F32},
+	{QUANTIZE, LARGE, GPU | TWO_STEPS | QUICK, HZ_BF16, HZ_E4M3, 4096, 4096, 0, 0, HZ_F32},
+	{QUANTIZE, LARGE, GPU | TWO_STEPS, HZ_BF16, HZ_E4M3, 128, 128, 0, 128, HZ_F32},
+	{DEQUANTIZE, LARGE, GPU, HZ_BF16, HZ_S8, 4096, 4096, 0, 0, HZ_F32},
+	{DEQUANTIZE, LARGE, GPU, HZ_BF16, HZ_E4M3, 4096, 4096, 0, 128, HZ_F32},
+	{HADAMARD, ONE_ROW, GPU | QUICK, HZ_BF16, HZ_BF16, 4096, 4096, 0, 0, 0},
+	{HADAMARD, ONE_ROW, GPU, HZ_F32, HZ_F32, 4096, 4096, 0, 0, 0},
+	{HADAMARD, ONE_ROW, GPU, HZ_BF16, HZ_BF16, 16384, 16384, 0, 0, 0},
+	{QUANTIZE, ONE_ROW, GPU, HZ_BF16, HZ_E4M3, 4096, 4096, 0, 0, HZ_F32},
+};
+
+#define ROWS (sizeof(rows) / sizeof(*rows))
+
+static const char *const op_names[] = {
+	[HADAMARD] = "hadamard", [QUANTIZE] = "hadamard_quantize", [DEQUANTIZE] = "dequantize_hadamard",
+};
+
+static const struct {
+	const char *name, *family;
+} primitives[] = {
+#define HZ_OP(name, family, dtypes, summary) {#name, #family},
+#include "ops.def"
+#undef HZ_OP
+};
+
+#define PRIMITIVES (sizeof(primitives) / sizeof(*primitives))
+
+struct settings {
+	bool quick;
+	double seconds;		/* a case */
+	int64_t threads;
+	char **wanted;		/* families and primitives; all if there are none */
+	int wanted_count;
+	FILE *json;
+	bool table;
+};
+
+static const char *family_of(const char *op)
+{
+	for (size_t i = 0; i < PRIMITIVES; i++) {
+		if (strcmp(primitives[i].name, op) == 0)
+			return primitives[i].family;
+	}
+	return "";
+}
+
+static bool wanted(const struct settings *set, const char *op)
+{
+	for (int i = 0; i < set->wanted_count; i++) {
+		if (strcmp(set->wanted[i], op) == 0 || strcmp(set->wanted[i], family_of(op)) == 0)
+			return true;
+	}
+	return set->wanted_count == 0;
+}
+
+/* ---- One case --------------------------------------------------------------------------------------- */
+
+#define POOL ((int64_t)1 << 20)	/* elements of random data, which larger arrays repeat */
+
+struct bench {
+	const struct settings *set;
+	hz_context *ctx;
+	hz_info info;
+	bool gpu;
+	void *stream, *start, *stop;		/* GPU */
+	/* Device memory for the largest case. */
+	void *x, *y, *scale, *from, *to;
+	size_t bytes;				/* of each but scale */
+};
+
+struct bench_case {
+	const struct row *row;
+	int64_t n, items, elements;
+	hz_tensor x, y, scale;
+	hz_hadamard_opts opts;
+	hz_tensor from, to;			/* the copy */
+	double moved_bytes, operations;
+	char name[64], dtype[32];
+};
+
+/* Element types of the pool, made once and repeated through x. */
+static int fill(struct bench *b, int dtype, int64_t elements, hz_tensor x)
+{
+	uint64_t seed = 1;
+	const size_t size = hz_dtype_size(dtype);
+	void *pool = allocate((size_t)POOL * size);
+	int status = pool ? HZ_OK : HZ_ENOMEM;
+
+	for (int64_t i = 0; i < POOL && pool; i++)
+		store_element(pool, i, dtype, (double)random_normal(&seed));
+	for (int64_t at = 0; at < elements && !status; at += POOL) {
+		const int64_t count = elements - at < POOL ? elements - at : POOL;
+		const hz_tensor from = hz_tensor_1d(pool, dtype, HZ_CPU, count);
+		const hz_tensor to = hz_tensor_1d((char *)x.data + (size_t)at * size, dtype, x.device, count);
+
+		status = hz_copy(b->ctx, &from, &to);
+	}
+	if (!status)
+		status = hz_sync(b->ctx);
+	free(pool);
+	return status;
+}
+
+/* Additions that the transform of a row takes. */
+static double additions(int64_t n, const hz_hadamard_opts *o)
+{
+	int64_t length, sum = 0;
+	int64_t *blocks = allocate((size_t)n * sizeof(*blocks));
+	const int64_t count = blocks ? hz_hadamard_plan(n, o, blocks, n) : 0;
+
+	for (int64_t i = 0; i < count; i++) {
+		int64_t m = 1;
+
+		length = blocks[i];
+		if (o->plan == HZ_PLAN_TRUE && (length & (length - 1)))
+			m = 4 * (length / (length & -length));
+		sum += length * (m - 1);
+		for (int64_t power = length / m; power > 1; power /= 2)
+			sum += length;
+	}
+	free(blocks);
+	return (double)sum;
+}
+
+static void name_case(struct bench_case *c)
+{
+	static const char *const plan[] = {"", "", " greedy", " uniform", " true"};
+	const struct row *r = c->row;
+	char group[32] = "";
+
+	if (r->kind != HADAMARD && r->group)
+		snprintf(group, sizeof(group), " group=%lld", (long long)r->group);
+	snprintf(c->name, sizeof(c->name), "%s n=%lld%s%s%s%s%s", r->flags & COLUMNS ? "cols" :
+		 r->size == ONE_ROW ? "1 row" : "rows", (long long)c->n, plan[r->plan], group,
+		 r->scale_dtype == HZ_E8M0 ? " e8m0" : "", r->size == SMALL ? " L1" : "",
+		 r->flags & TWO_STEPS ? " fused" : "");
+	snprintf(c->dtype, sizeof(c->dtype), "%s", hz_dtype_name(r->kind == DEQUANTIZE ? r->y_dtype :
+								  r->x_dtype));
+	if (r->x_dtype != r->y_dtype) {
+		const size_t used = strlen(c->dtype);
+
+		snprintf(c->dtype + used, sizeof(c->dtype) - used, ":%s",
+			 hz_dtype_name(r->kind == DEQUANTIZE ? r->x_dtype : r->y_dtype));
+	}
+}
+
+static void make_case(struct bench *b, const struct row *r, int64_t n, struct bench_case *c)
+{
+	const int device = hz_device(b->ctx);
+	const int64_t total = r->size == SMALL ? 4096 : r->size == ONE_ROW ? n :
+			      (int64_t)1 << (b->gpu ? 27 : 24);
+	const int64_t wide = b->gpu ? 8192 : 4096;	/* columns of the matrix */
+	size_t copied;
+
+	memset(c, 0, sizeof(*c));
+	c->row = r;
+	c->n = n;
+	c->items = total / n;
+	c->elements = c->items * n;
+	c->opts = (hz_hadamard_opts){.plan = r->plan};
+	if (r->flags & COLUMNS) {
+		c->x = hz_tensor_2d(b->x, r->x_dtype, device, total / wide, wide);
+		c->opts.axis = 1;
+		c->opts.block = n;
+	} else {
+		c->x = hz_tensor_2d(b->x, r->x_dtype, device, c->items, n);
+	}
+	c->y = c->x;
+	c->y.dtype = (int16_t)r->y_dtype;
+	c->moved_bytes = (double)c->elements * (double)hz_dtype_size(r->x_dtype);
+	if (r->kind == HADAMARD) {
+		/* In place on the CPU, where that is usual; the GPU figures of others are out of place. */
+		if (b->gpu || r->x_dtype != r->y_dtype)
+			c->y.data = b->y;
+	} else {
+		const int64_t group = r->group ? r->group : n;
+
+		c->y = hz_tensor_2d(b->y, r->y_dtype, device, c->items,
+				    r->y_dtype == HZ_S4X2 ? n / 2 : n);
+		c->scale = hz_tensor_2d(b->scale, r->scale_dtype, device, c->items, n / group);
+		c->moved_bytes += (double)hz_tensor_bytes(&c->scale);
+	}
+	c->moved_bytes += (double)hz_tensor_bytes(&c->y);
+	c->operations = (double)(c->elements / n) * additions(n, &(hz_hadamard_opts){.plan = r->plan});
+	copied = (size_t)(c->moved_bytes / 2);
+	c->from = hz_tensor_1d(b->from, HZ_U8, device, (int64_t)copied);
+	c->to = hz_tensor_1d(b->to, HZ_U8, device, (int64_t)copied);
+	name_case(c);
+}
+
+/* The primitive, once. */
+static int call(struct bench *b, struct bench_case *c)
+{
+	switch (c->row->kind) {
+	case HADAMARD:
+		return hz_hadamard(b->ctx, &c->x, &c->y, &c->opts);
+	case QUANTIZE:
+		return hz_hadamard_quantize(b->ctx, &c->x, &c->y, &c->scale, &c->opts);
+	default:
+		return hz_dequantize_hadamard(b->ctx, &c->y, &c->scale, &c->x, &c->opts);
+	}
+}
+
+/* What the case is measured against, once: a copy, or the same work in two calls. */
+static int call_ceiling(struct bench *b, struct bench_case *c)
+{
+	static const hz_hadamard_opts identity = {.plan = HZ_PLAN_UNIFORM, .max_block = 1};
+	const int threads = b->info.threads;
+	const int64_t bytes = c->from.shape[0];
+
+	if (c->row->flags & TWO_STEPS) {
+		hz_tensor t = c->x;
+		int status;
+
+		t.data = b->from;
+		status = hz_hadamard(b->ctx, &c->x, &t, &c->opts);
+		return status ? status : hz_hadamard_quantize(b->ctx, &t, &c->y, &c->scale, &identity);
+	}
+	if (b->gpu)
+		return hz_copy(b->ctx, &c->from, &c->to);
+	if (threads <= 1) {
+		memcpy(c->to.data, c->from.data, (size_t)bytes);
+		return HZ_OK;
+	}
+#ifdef _OPENMP
+#pragma omp parallel for num_threads(threads) schedule(static)
+#endif
+	for (int t = 0; t < threads; t++) {
+		const int64_t begin = bytes * t / threads, end = bytes * (t + 1) / threads;
+
+		memcpy((char *)c->to.data + begin, (const char *)c->from.data + begin, (size_t)(end - begin));
+	}
+	return HZ_OK;
+}
+
+typedef int (*bench_call)(struct bench *b, struct bench_case *c);
+
+/* A call made ready to be repeated: on a GPU as a graph of count calls. */
+struct repeated {
+	bench_call call;
+	void *graph;
+	int count;
+};
+
+static int repeat_make(struct bench *b, struct bench_case *c, bench_call f, struct repeated *r)
+{
+	int status;
+
+	r->call = f;
+	r->graph = NULL;
+	r->count = 1;
+	if (!b->gpu)
+		return f(b, c);
+	/* Code is loaded and the copies settled before anything is captured. */
+	status = f(b, c);
+	if (!status)
+		status = hz_sync(b->ctx);
+	if (!status)
+		status = hzi_cuda_capture_begin(b->ctx);
+	if (status)
+		return status;
+	r->count = c->row->size == LARGE ? 4 : 1000;
+	for (int i = 0; i < r->count && !status; i++)
+		status = f(b, c);
+	if (!status)
+		return hzi_cuda_capture_end(b->ctx, &r->graph);
+	hzi_cuda_capture_end(b->ctx, &r->graph);	/* the sentence of the call is lost then */
+	return status;
+}
+
+/* Seconds of one call. */
+static int repeat_time(struct bench *b, struct bench_case *c, struct repeated *r, double *seconds)
+{
+	int status = HZ_OK;
+
+	if (b->gpu) {
+		double ms = 0;
+
+		status = hzi_cuda_event_record(b->ctx, b->start);
+		if (!status)
+			status = hzi_cuda_graph_launch(b->ctx, r->graph);
+		if (!status)
+			status = hzi_cuda_event_record(b->ctx, b->stop);
+		if (!status)
+			status = hzi_cuda_event_ms(b->ctx, b->start, b->stop, &ms);
+		*seconds = ms * 1e-3 / r->count;
+	} else {
+		const double t = now();
+
+		for (int i = 0; i < r->count && !status; i++)
+			status = r->call(b, c);
+		*seconds = (now() - t) / r->count;
+	}
+	return status;
+}
+
+/* So many calls that the clock's own cost and grain do not matter. */
+static int repeat_calibrate(struct bench *b, struct bench_case *c, struct repeated *r)
+{
+	double seconds;
+	int status;
+
+	for (;;) {
+		status = repeat_time(b, c, r, &seconds);
+		if (status || b->gpu || seconds * r->count > 100e-6 || r->count > 1 << 20)
+			return status;
+		r->count *= 4;
+	}
+}
+
+#define SAMPLES 4000
+
+struct result {
+	double median, min, ceiling;	/* seconds */
+};
+
+static int measure(struct bench *b, struct bench_case *c, struct result *result)
+{
+	static double op_times[SAMPLES], ceiling_times[SAMPLES];
+	struct repeated op = {0}, ceiling = {0};
+	const double limit = now() + b->set->seconds;
+	int samples = 0;
+	int status = repeat_make(b, c, call, &op);
+
+	if (!status)
+		status = repeat_make(b, c, call_ceiling, &ceiling);
+	if (!status)
+		status = repeat_calibrate(b, c, &op);
+	if (!status)
+		status = repeat_calibrate(b, c, &ceiling);
+	for (; !status && samples < SAMPLES && (samples < 7 || now() < limit); samples++) {
+		status = repeat_time(b, c, &op, &op_times[samples]);
+		if (!status)
+			status = repeat_time(b, c, &ceiling, &ceiling_times[samples]);
+	}
+	if (op.graph)
+		hzi_cuda_graph_free(b->ctx, op.graph);
+	if (ceiling.graph)
+		hzi_cuda_graph_free(b->ctx, ceiling.graph);
+	if (status)
+		return status;
+	result->median = median(op_times, samples);
+	result->min = op_times[0];
+	result->ceiling = median(ceiling_times, samples);
+	return HZ_OK;
+}
+
+static void print_head(const struct bench *b)
+{
+	if (!b->set->table)
+		return;
+	if (b->gpu)
+		printf("%s%s%s, compute capability %d.%d; copies on the device in the same run\n",
+		       style(stdout, BOLD), b->info.gpu_name, style(stdout, PLAIN), b->info.sm / 10,
+		       b->info.sm % 10);
+	else
+		printf("%s%s%s, %s, threads %d; memcpy in the same run\n", style(stdout, BOLD),
+		       *b->info.cpu_name ? b->info.cpu_name : "CPU", style(stdout, PLAIN), b->info.isa_name,
+		       b->info.threads);
+	printf("%-20s%-28s%-10s%11s%11s%9s%9s  %s\n", "", "case", "dtype", "median us", "min us", "GB/s",
+	       "Gop/s", "ratio");
+}
+
+static void print_result(const struct bench *b, const struct bench_case *c, const struct result *r)
+{
+	const char *op = op_names[c->row->kind];
+	const char *against = c->row->flags & TWO_STEPS ? "hadamard, then quantization alone" :
+			      b->gpu ? "device copy" : "memcpy";
+	const double ratio = r->ceiling / r->median;
+	const double gb = c->moved_bytes / r->median * 1e-9, gop = c->operations / r->median * 1e-9;
+	char sm[16];
+
+	progress_clear();
+	snprintf(sm, sizeof(sm), "sm_%d", b->info.sm);
+	if (b->set->table)
+		printf("%-20s%-28s%-10s%11.2f%11.2f%9.2f%9.2f  %.3f\n", op, c->name, c->dtype,
+		       r->median * 1e6, r->min * 1e6, gb, gop, ratio);
+	if (b->set->json) {
+		FILE *out = b->set->json;
+
+		fprintf(out, "{\"op\": \"%s\", \"case\": \"%s\", \"dtype\": \"%s\", \"device\": \"%s\", "
+			"\"isa\": \"%s\", \"threads\": %d, \"median_us\": %.4f, \"min_us\": %.4f, "
+			"\"gb_per_s\": %.4g, \"gop_per_s\": %.4g, \"ceiling\": \"%s\", \"ratio\": %.4f}\n",
+			op, c->name, c->dtype, b->gpu ? "cuda" : "cpu", b->gpu ? sm : b->info.isa_name,
+			b->gpu ? 0 : b->info.threads, r->median * 1e6, r->min * 1e6, gb, gop, against, ratio);
+		fflush(out);
+	}
+	fflush(stdout);
+}
+
+/* The result of repeated calls is still numbers: a figure for NaN would mean nothing. */
+static bool is_finite(struct bench *b, const struct bench_case *c)
+{
+	const hz_tensor *of = c->row->kind == HADAMARD ? &c->y : c->row->kind == QUANTIZE ? &c->scale : &c->x;
+	const size_t size = hz_dtype_size(of->dtype);
+	char sample[64 * 8];
+	const int64_t count = hz_tensor_count(of) < 64 ? hz_tensor_count(of) : 64;
+	const hz_tensor from = hz_tensor_1d(of->data, of->dtype, of->device, count);
+	const hz_tensor to = hz_tensor_1d(sample, of->dtype, HZ_CPU, count);
+
+	if (size > 8 || hz_copy(b->ctx, &from, &to) != HZ_OK || hz_sync(b->ctx) != HZ_OK)
+		return false;
+	for (int64_t i = 0; i < count; i++) {
+		if (!isfinite(load_element(sample, i, of->dtype)))
+			return false;
+	}
+	return true;
+}
+
+static int run_case(struct bench *b, const struct row *r, int64_t n)
+{
+	struct bench_case c;
+	struct result result;
+	int status;
+
+	make_case(b, r, n, &c);
+	progress("bench: %s %s %s", op_names[r->kind], c.name, c.dtype);
+	status = fill(b, r->x_dtype, c.elements, c.x);
+	/* What is dequantized was quantized before. */
+	if (!status && r->kind == DEQUANTIZE)
+		status = hz_hadamard_quantize(b->ctx, &c.x, &c.y, &c.scale, &c.opts);
+	if (!status)
+		status = measure(b, &c, &result);
+	if (status)
+		return complain(EXIT_FAILURE, "bench: %s %s: %s", op_names[r->kind], c.name, hz_errmsg(b->ctx));
+	if (!is_finite(b, &c))
+		return complain(EXIT_FAILURE, "bench: %s %s: the results are no finite numbers",
+				op_names[r->kind], c.name);
+	print_result(b, &c, &result);
+	return 0;
+}
+
+/* ---- A device ---------------------------------------------------------------------------------------- */
+
+static int prepare(struct bench *b)
+{
+	const int device = hz_device(b->ctx);
+	const size_t elements = (size_t)1 << (b->gpu ? 27 : 24);
+	void **const memory[] = {&b->x, &b->y, &b->from, &b->to};
+	int status = HZ_OK;
+
+	b->bytes = elements * sizeof(float);
+	for (size_t i = 0; i < sizeof(memory) / sizeof(*memory) && !status; i++) {
+		status = hz_alloc(b->ctx, memory[i], b->bytes, device);
+		/* Touched, so that no case pays for pages that come into being. */
+		if (!status)
+			status = fill(b, HZ_F32, (int64_t)elements,
+				      hz_tensor_1d(*memory[i], HZ_F32, device, (int64_t)elements));
+	}
+	if (!status)
+		status = hz_alloc(b->ctx, &b->scale, elements / 32 * sizeof(float), device);
+	if (!status)
+		status = fill(b, HZ_F32, (int64_t)elements / 32,
+			      hz_tensor_1d(b->scale, HZ_F32, device, (int64_t)elements / 32));
+	if (!status && b->gpu)
+		status = hz_prepare(b->ctx);
+	if (!status && b->gpu)
+		status = hzi_cuda_stream_new(b->ctx, &b->stream);
+	if (!status && b->gpu)
+		status = hz_set_stream(b->ctx, b->stream);
+	if (!status && b->gpu)
+		status = hzi_cuda_event_new(b->ctx, &b->start);
+	if (!status && b->gpu)
+		status = hzi_cuda_event_new(b->ctx, &b->stop);
+	if (status)
+		return complain(EXIT_FAILURE, "bench: %s", hz_errmsg(b->ctx));
+	return 0;
+}
+
+static void finish(struct bench *b)
+{
+	void *const memory[] = {b->x, b->y, b->from, b->to, b->scale};
+
+	hz_sync(b->ctx);
+	for (size_t i = 0; i < sizeof(memory) / sizeof(*memory); i++) {
+		if (memory[i])
+			hz_free(b->ctx, memory[i], hz_device(b->ctx));
+	}
+	if (b->start)
+		hzi_cuda_event_free(b->ctx, b->start);
+	if (b->stop)
+		hzi_cuda_event_free(b->ctx, b->stop);
+	hz_set_stream(b->ctx, NULL);
+	if (b->stream)
+		hzi_cuda_stream_free(b->ctx, b->stream);
+	hz_close(b->ctx);
+}
+
+static bool in_quick(const struct row *r, int64_t n)
+{
+	return (r->flags & QUICK) && (r->n_low == r->n_high || n == 256 || n == 4096 || n == 65536);
+}
+
+static int bench_device(const struct settings *set, hz_context *ctx, bool gpu)
+{
+	struct bench b = {.set = set, .ctx = ctx, .gpu = gpu};
+	bool head = false;
+	int status;
+
+	hz_device_info(ctx, &b.info);
+	progress("bench: making random data");
+	status = prepare(&b);
+	for (size_t i = 0; i < ROWS && !status; i++) {
+		const struct row *r = &rows[i];
+
+		if (!(r->flags & (gpu ? GPU : CPU)) || !wanted(set, op_names[r->kind]))
+			continue;
+		for (int64_t n = r->n_low; n <= r->n_high && !status; n *= 2) {
+			if (set->quick && !in_quick(r, n))
+				continue;
+			if (!head)
+				print_head(&b);
+			head = true;
+			status = run_case(&b, r, n);
+		}
+	}
+	progress_clear();
+	finish(&b);
+	return status;
+}
+
+static int bench_all(const struct settings *set, int32_t device)
+{
+	hz_context *ctx;
+	const hz_options gpu = {.device = device == HZ_AUTO ? HZ_CUDA : device};
+	int status = 0;
+
+	if (device == HZ_AUTO || device == HZ_CPU) {
+		status = open_context(&ctx, HZ_CPU, (int32_t)set->threads, HZ_ISA_AUTO);
+		if (!status)
+			status = bench_device(set, ctx, false);
+	}
+	if (status || device == HZ_CPU)
+		return status;
+	status = hz_open(&ctx, &gpu);
+	if (status && device == HZ_AUTO)
+		return 0;
+	if (status)
+		return complain(exit_status(status), "%s", hz_open_errmsg());
+	return bench_device(set, ctx, true);
+}
+
+static void help(void)
+{
+	printf("Usage: hurwitz bench [OPTION]... [FAMILY|PRIMITIVE]...\n"
+	       "Measure each primitive, or those named, against a copy of the same bytes in the same\n"
+	       "run. GB/s counts bytes read and written; the ratio is the copy's time by the primitive's.\n"
+	       "\n"
+	       "  -d, --device DEVICE  cpu, cuda, cuda:N, or auto, the default: all there are\n"
+	       "  -t, --threads N      CPU threads; default 1\n"
+	       "  -q, --quick          fewer cases, less time\n"
+	       "  -s, --seconds S      time for each case; default 0.5, quick 0.1\n"
+	       "  -j, --json FILE      one JSON object a line to FILE; '-': standard output, no table\n"
+	       "  -h, --help           this\n"
+	       "\n"
+	       "Families and their primitives:\n");
+	for (size_t i = 0; i < PRIMITIVES; i++)
+		printf("  %-12s %s\n", primitives[i].family, primitives[i].name);
+}
+
+static int parse(int argc, char **argv, struct settings *set, int32_t *device, const char **json,
+		 bool *done)
+{
+	static const struct option options[] = {
+		{"device", required_argument, NULL, 'd'}, {"threads", required_argument, NULL, 't'},
+		{"quick", no_argument, NULL, 'q'}, {"seconds", required_argument, NULL, 's'},
+		{"json", required_argument, NULL, 'j'}, {"help", no_argument, NULL, 'h'},
+		{NULL, 0, NULL, 0},
+	};
+	int c;
+
+	while ((c = next_option(argc, argv, "bench", "d:t:qs:j:h", options)) != -1) {
+		switch (c) {
+		case 'd':
+			if (device_from_name(optarg, device))
+				break;
+			return complain(EXIT_BAD, "bench: the device '%s' is none of cpu, cuda, cuda:N, auto", optarg);
+		case 't':
+			if (parse_int(optarg, 1, 1024, &set->threads))
+				break;
+			return complain(EXIT_BAD, "bench: the threads '%s' are no number from 1 to 1024", optarg);
+		case 'q':
+			set->quick = true;
+			break;
+		case 's':
+			if (parse_number(optarg, &set->seconds) && set->seconds > 0 && set->seconds <= 3600)
+				break;
+			return complain(EXIT_BAD, "bench: the seconds '%s' are no number above 0, to 3600", optarg);
+		case 'j':
+			*json = optarg;
+			break;
+		case 'h':
+			help();
+			*done = true;
+			return EXIT_SUCCESS;
+		default:
+			return EXIT_BAD;
+		}
+	}
+	set->wanted = argv + optind;
+	set->wanted_count = argc - optind;
+	for (int i = optind; i < argc; i++) {
+		bool known = false;
+
+		for (size_t p = 0; p < PRIMITIVES; p++)
+			known |= strcmp(argv[i], primitives[p].name) == 0 ||
+				 strcmp(argv[i], primitives[p].family) == 0;
+		if (!known)
+			return complain(EXIT_BAD, "bench: there is no family or primitive '%s'; try 'hurwitz bench "
+					"--help'", argv[i]);
+	}
+	return 0;
+}
+
+int verb_bench(int argc, char **argv)
+{
+	struct settings set = {.threads = 1, .table = true};
+	const char *json = NULL;
+	int32_t device = HZ_AUTO;
+	bool done = false;
+	int status = parse(argc, argv, &set, &device, &json, &done);
+
+	if (status || done)
+		return status;
+	if (set.seconds == 0)
+		set.seconds = set.quick ? 0.1 : 0.5;
+	if (json && strcmp(json, "-") == 0) {
+		set.json = stdout;
+		set.table = false;
+	} else if (json) {
+		set.json = fopen(json, "w");
+		if (!set.json)
+			return complain(EXIT_BAD, "%s: %s", json, strerror(errno));
+	}
+	status = bench_all(&set, device);
+	if (set.json && set.json != stdout && fclose(set.json) != 0 && !status)
+		status = complain(EXIT_FAILURE, "%s: %s", json, strerror(errno));
+	return status;
+}

@@ -1,0 +1,1016 @@
+/*
+ * run.c - hurwitz run: any primitive on .npy files
+ *
+ * SPDX-License-Identifier: BSD-2-Clause
+ *
+ * A primitive is a row of ops[]: its operands, its keys, a function that says the outputs' dtypes
+ * and shapes, and one that makes the call. All the rest is the same for every primitive.
+ */
+#include <config.h>
+
+#include <errno.h>
+#include <fcntl.h>
+#include <limits.h>
+#include <signal.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "npy.h"
+#include "tool.h"
+
+/* ---- Tables ------------------------------------------------------------------------------------- */
+
+enum {
+	OUTPUT = 1,		/* written; else read */
+	OPTIONAL = 2,
+	SIGNS = 4,		/* int8 of +1 and -1 are taken, too, and handed over as f32 */
+};
+
+struct operand {
+	const char *name;
+	const char *other;	/* another name for it, or NULL */
+	unsigned flags;
+	const char *dtypes;	/* of the library, in words: "f32 f16 bf16" */
+	const char *shape;	/* for --help */
+};
+
+enum key_kind {
+	KEY_WORD,		/* one of words */
+	KEY_INT,		/* low .. high */
+	KEY_SEED,		/* 64 bits, with or without sign */
+	KEY_NUMBER,		/* not 0, finite */
+	KEY_AXIS,		/* last, first, or a NumPy axis */
+};
+
+struct word {
+	const char *name;
+	int value;
+};
+
+struct key {
+	const char *name;
+	enum key_kind kind;
+	const struct word *words;
+	int64_t low, high;
+	const char *values;	/* for --help */
+	const char *help;
+};
+
+#define OPERANDS_MAX 8
+#define KEYS_MAX 24
+
+struct value {
+	bool given;
+	int64_t n;		/* KEY_WORD, KEY_INT, KEY_SEED, KEY_AXIS */
+	double number;		/* KEY_NUMBER */
+};
+
+struct slot {
+	const char *path;	/* NULL: not given */
+	int dtype_said;		/* by x:bf16=FILE; 0: not */
+	struct npy array;	/* inputs; for outputs dtype, ndim, shape, and memory */
+	hz_tensor view;		/* what the library gets */
+};
+
+struct op;
+
+struct job {
+	const struct op *op;
+	struct value value[KEYS_MAX];
+	struct slot slot[OPERANDS_MAX];
+};
+
+struct op {
+	const char *name;
+	const char *summary;
+	const struct operand *operands;		/* ends with a NULL name */
+	const struct key *const *keys;		/* tables that end with a NULL name; ends with NULL */
+	int (*outputs)(struct job *job);	/* says what is wrong and returns the exit status */
+	int (*call)(hz_context *ctx, struct job *job);	/* a library status */
+};
+
+/* The key of that number, counted through all tables of an op; NULL after the last. */
+static const struct key *key_at(const struct op *op, int i)
+{
+	for (int t = 0; op->keys[t]; t++) {
+		for (const struct key *k = op->keys[t]; k->name; k++) {
+			if (i-- == 0)
+				return k;
+		}
+	}
+	return NULL;
+}
+
+static int key_index(const struct op *op, const char *name)
+{
+	const struct key *k;
+
+	for (int i = 0; (k = key_at(op, i)) != NULL; i++) {
+		if (strcmp(k->name, name) == 0)
+			return i;
+	}
+	return -1;
+}
+
+static int operand_index(const struct op *op, const char *name)
+{
+	for (int i = 0; op->operands[i].name; i++) {
+		const struct operand *o = &op->operands[i];
+
+		if (strcmp(o->name, name) == 0 || (o->other && strcmp(o->other, name) == 0))
+			return i;
+	}
+	return -1;
+}
+
+static const struct value *value_of(const struct job *job, const char *key)
+{
+	static const struct value none;
+	const int i = key_index(job->op, key);
+
+	return i < 0 ? &none : &job->value[i];
+}
+
+/* The value of a key that is a word or an integer, or what it is when not given. */
+static int64_t value_or(const struct job *job, const char *key, int64_t absent)
+{
+	const struct value *v = value_of(job, key);
+
+	return v->given ? v->n : absent;
+}
+
+static struct slot *slot_of(struct job *job, const char *name)
+{
+	return &job->slot[operand_index(job->op, name)];
+}
+
+/* The view of an operand, or NULL if it was not given. */
+static const hz_tensor *view_of(struct job *job, const char *name)
+{
+	const struct slot *s = slot_of(job, name);
+
+	return s->path ? &s->view : NULL;
+}
+
+/* ---- Walsh-Hadamard transforms -------------------------------------------------------------------- */
+
+static const struct word plan_words[] = {
+	{"auto", HZ_PLAN_AUTO}, {"sylvester", HZ_PLAN_SYLVESTER}, {"greedy", HZ_PLAN_GREEDY},
+	{"uniform", HZ_PLAN_UNIFORM}, {"true", HZ_PLAN_TRUE}, {NULL, 0},
+};
+
+static const struct word base_words[] = {
+	{"auto", HZ_BASE_AUTO}, {"paley1", HZ_BASE_PALEY1}, {"paley2", HZ_BASE_PALEY2},
+	{"williamson", HZ_BASE_WILLIAMSON}, {"dao", HZ_BASE_DAO}, {"quip", HZ_BASE_QUIP}, {NULL, 0},
+};
+
+static const struct word float_words[] = {
+	{"f32", HZ_F32}, {"f16", HZ_F16}, {"bf16", HZ_BF16}, {NULL, 0},
+};
+
+static const struct word format_words[] = {
+	{"s8", HZ_S8}, {"s4", HZ_S4X2}, {"e4m3", HZ_E4M3}, {"e5m2", HZ_E5M2}, {NULL, 0},
+};
+
+static const struct word group_words[] = {
+	{"row", 0}, {"32", 32}, {"64", 64}, {"128", 128}, {NULL, 0},
+};
+
+static const struct word scale_words[] = {{"f32", HZ_F32}, {"e8m0", HZ_E8M0}, {NULL, 0}};
+
+#define ROUND_AS_X (-1)
+
+static const struct word round_words[] = {
+	{"none", 0}, {"0", 0}, {"f16", HZ_F16}, {"bf16", HZ_BF16}, {"1", ROUND_AS_X}, {NULL, 0},
+};
+
+static const struct word switch_words[] = {{"0", 0}, {"1", 1}, {NULL, 0}};
+
+static const struct key hadamard_keys[] = {
+	{"block", KEY_INT, NULL, 0, INT64_MAX, "N",
+	 "the plan is for blocks of this length; 0, the default: the whole axis"},
+	{"plan", KEY_WORD, plan_words, 0, 0, "auto|sylvester|greedy|uniform|true",
+	 "how a length is made of Hadamard matrices; auto: sylvester if a power of two, else greedy"},
+	{"max_block", KEY_INT, NULL, 0, INT64_MAX, "N",
+	 "greedy, uniform: largest power of two to use; 0, the default: no limit"},
+	{"min_block", KEY_INT, NULL, 0, INT64_MAX, "N",
+	 "greedy: a smaller block is refused; default 16"},
+	{"base", KEY_WORD, base_words, 0, 0, "auto|paley1|paley2|williamson|dao|quip",
+	 "true: the family of the base matrix"},
+	{"order", KEY_INT, NULL, 0, INT32_MAX, "M",
+	 "true: the order of the base matrix; default 4 times the odd part of the length"},
+	{"axis", KEY_AXIS, NULL, 0, 0, "last|first|I",
+	 "along which dimension; a number is meant as in NumPy: 0 the first, -1 the last, the default"},
+	{"scale", KEY_NUMBER, NULL, 0, 0, "NUMBER", "a further factor; default 1"},
+	{"transpose", KEY_WORD, switch_words, 0, 0, "0|1", "1: apply the transpose, the inverse of raw=0"},
+	{"raw", KEY_WORD, switch_words, 0, 0, "0|1",
+	 "1: entries +-1, without the factor 1/sqrt(length) of each block"},
+	{"seed", KEY_SEED, NULL, 0, 0, "N",
+	 "random signs made of this number in place of the operand s"},
+	{NULL, 0, NULL, 0, 0, NULL, NULL},
+};
+
+static const struct key out_keys[] = {
+	{"out", KEY_WORD, float_words, 0, 0, "f32|f16|bf16", "the dtype of y"},
+	{NULL, 0, NULL, 0, 0, NULL, NULL},
+};
+
+static const struct key code_keys[] = {
+	{"format", KEY_WORD, format_words, 0, 0, "s8|s4|e4m3|e5m2",
+	 "what q holds; default s8 (int8); the others are uint8, s4 two to a byte, the earlier low"},
+	{"group", KEY_WORD, group_words, 0, 0, "row|32|64|128",
+	 "elements of a row that share a scale; default row"},
+	{"scale_type", KEY_WORD, scale_words, 0, 0, "f32|e8m0",
+	 "what the scales are: float32, or powers of two as uint8 exponents; default f32"},
+	{NULL, 0, NULL, 0, 0, NULL, NULL},
+};
+
+static const struct key round_keys[] = {
+	{"round_intermediate", KEY_WORD, round_words, 0, 0, "none|f16|bf16|0|1",
+	 "round between transform and quantization; 1: to the dtype of x, bf16 if that is f32"},
+	{NULL, 0, NULL, 0, 0, NULL, NULL},
+};
+
+static const struct operand hadamard_operands[] = {
+	{"x", NULL, 0, "f32 f16 bf16", "any of 1 to 6 dimensions"},
+	{"y", NULL, OUTPUT, "f32 f16 bf16", "of x; dtype of x unless out= or y:DTYPE= says another"},
+	{"s", NULL, OPTIONAL | SIGNS, "u8 f32 f16 bf16",
+	 "[N] or [block]: factors before the transform; uint8: packed signs, set = minus"},
+	{"post", NULL, OPTIONAL | SIGNS, "u8 f32 f16 bf16", "likewise, after the transform"},
+	{NULL, NULL, 0, NULL, NULL},
+};
+
+static const struct operand hadamard_quantize_operands[] = {
+	{"x", NULL, 0, "f32 f16 bf16", "[..., N]"},
+	{"q", NULL, OUTPUT, "s8 s4x2 e4m3 e5m2", "[..., N]; for s4 [..., N / 2]"},
+	{"scale_out", NULL, OUTPUT, "f32 e8m0", "[..., N / group]; [..., 1] for group=row"},
+	{"s", NULL, OPTIONAL | SIGNS, "u8 f32 f16 bf16",
+	 "[N] or [block]: factors before the transform; uint8: packed signs, set = minus"},
+	{"post", NULL, OPTIONAL | SIGNS, "u8 f32 f16 bf16", "likewise, after the transform"},
+	{NULL, NULL, 0, NULL, NULL},
+};
+
+static const struct operand dequantize_hadamard_operands[] = {
+	{"q", NULL, 0, "s8 u8", "[..., N]; for s4 [..., N / 2]"},
+	{"scale_in", "scale_out", 0, "f32 u8", "[..., N / group]; [..., 1] for group=row"},
+	{"y", NULL, OUTPUT, "f32 f16 bf16", "[..., N]; f32 unless out= or y:DTYPE= says another"},
+	{"s", NULL, OPTIONAL | SIGNS, "u8 f32 f16 bf16",
+	 "[N] or [block]: as in hadamard_quantize, whose way back this is"},
+	{"post", NULL, OPTIONAL | SIGNS, "u8 f32 f16 bf16", "likewise"},
+	{NULL, NULL, 0, NULL, NULL},
+};
+
+/* The axis of opts, which counts from the last, for an operand of ndim dimensions. */
+static int hadamard_axis(const struct job *job, int ndim)
+{
+	const struct value *v = value_of(job, "axis");
+
+	if (!v->given || ndim < 1)
+		return 0;
+	return v->n < 0 ? (int)(-1 - v->n) : ndim - 1 - (int)v->n;
+}
+
+/* What the three calls share; ndim is that of the floating-point operand. */
+static hz_hadamard_opts hadamard_opts(struct job *job, int ndim)
+{
+	const struct value *scale = value_of(job, "scale");
+
+	return (hz_hadamard_opts){
+		.plan = (int32_t)value_or(job, "plan", HZ_PLAN_AUTO),
+		.axis = hadamard_axis(job, ndim),
+		.block = value_or(job, "block", 0),
+		.max_block = value_or(job, "max_block", 0),
+		.min_block = value_or(job, "min_block", 0),
+		.base = (int32_t)value_or(job, "base", HZ_BASE_AUTO),
+		.order = (int32_t)value_or(job, "order", 0),
+		.flags = (value_or(job, "transpose", 0) ? HZ_HADAMARD_TRANSPOSE : 0) |
+			 (value_or(job, "raw", 0) ? HZ_HADAMARD_RAW : 0),
+		.scale = scale->given ? scale->number : 0,
+		.pre = view_of(job, "s"),
+		.post = view_of(job, "post"),
+	};
+}
+
+/* Checks axis= against the operand, and makes the operand s of seed=. */
+static int hadamard_common(struct job *job, int ndim, const int64_t *shape)
+{
+	const struct value *axis = value_of(job, "axis"), *seed = value_of(job, "seed");
+	struct slot *s = slot_of(job, "s");
+	int64_t n;
+
+	if (axis->given && (axis->n >= ndim || axis->n < -(int64_t)ndim) && ndim > 0)
+		return complain(EXIT_BAD, "%s: axis=%lld is none of %d dimensions", job->op->name,
+				(long long)axis->n, ndim);
+	if (!seed->given)
+		return 0;
+	if (s->path)
+		return complain(EXIT_BAD, "%s: s= and seed= are two ways to give the signs: one of them",
+				job->op->name);
+	n = ndim > 0 ? shape[ndim - 1 - hadamard_axis(job, ndim)] : 0;
+	s->path = "the signs of seed=";
+	s->array = (struct npy){.dtype = HZ_U8, .ndim = 1, .shape = {(n + 7) / 8}};
+	npy_size(1, s->array.shape, HZ_U8, &s->array.count, &s->array.bytes);
+	s->array.data = allocate(s->array.bytes);
+	if (!s->array.data)
+		return complain(EXIT_FAILURE, "there is not enough memory for the signs");
+	hz_hadamard_signs(s->array.data, n, (uint64_t)seed->n);
+	return 0;
+}
+
+/* The dtype of y: out=, y:DTYPE=, or the default. */
+static int float_output(struct job *job, struct slot *y, int absent)
+{
+	const struct value *out = value_of(job, "out");
+
+	if (out->given && y->dtype_said && out->n != y->dtype_said)
+		return complain(EXIT_BAD, "%s: out=%s and y:%s= disagree", job->op->name,
+				hz_dtype_name((int)out->n), hz_dtype_name(y->dtype_said));
+	y->array.dtype = out->given ? (int)out->n : y->dtype_said ? y->dtype_said : absent;
+	return 0;
+}
+
+static int hadamard_outputs(struct job *job)
+{
+	const struct npy *x = &slot_of(job, "x")->array;
+	struct slot *y = slot_of(job, "y");
+	int status = hadamard_common(job, x->ndim, x->shape);
+
+	if (!status)
+		status = float_output(job, y, x->dtype);
+	y->array.ndim = x->ndim;
+	memcpy(y->array.shape, x->shape, sizeof(x->shape));
+	return status;
+}
+
+static int hadamard_call(hz_context *ctx, struct job *job)
+{
+	const hz_tensor *x = view_of(job, "x"), *y = view_of(job, "y");
+	const hz_hadamard_opts opts = hadamard_opts(job, x->ndim);
+	size_t bytes;
+	int status = hz_hadamard_workspace(ctx, x, y, &opts, &bytes);
+
+	if (status == HZ_OK)
+		status = hz_reserve(ctx, bytes);
+	return status == HZ_OK ? hz_hadamard(ctx, x, y, &opts) : status;
+}
+
+static int hadamard_quantize_outputs(struct job *job)
+{
+	const struct npy *x = &slot_of(job, "x")->array;
+	struct slot *q = slot_of(job, "q"), *scale = slot_of(job, "scale_out");
+	const int64_t n = x->ndim > 0 ? x->shape[x->ndim - 1] : 0;
+	const int64_t group = value_or(job, "group", 0);
+	int status = hadamard_common(job, x->ndim, x->shape);
+
+	if (status)
+		return status;
+	q->array.dtype = (int)value_or(job, "format", HZ_S8);
+	scale->array.dtype = (int)value_or(job, "scale_type", HZ_F32);
+	for (int i = 0; i < 2; i++) {
+		struct npy *a = i ? &scale->array : &q->array;
+
+		a->ndim = x->ndim;
+		memcpy(a->shape, x->shape, sizeof(x->shape));
+	}
+	if (x->ndim < 1)
+		return 0;
+	if (q->array.dtype == HZ_S4X2) {
+		if (n % 2)
+			return complain(EXIT_BAD, "%s: the last dimension of x is %lld, must be even for "
+					"format=s4", job->op->name, (long long)n);
+		q->array.shape[x->ndim - 1] = n / 2;
+	}
+	if (group && n % group)
+		return complain(EXIT_BAD, "%s: the last dimension of x is %lld, which group=%lld does not "
+				"divide", job->op->name, (long long)n, (long long)group);
+	scale->array.shape[x->ndim - 1] = group ? n / group : n > 0;
+	return 0;
+}
+
+static int hadamard_quantize_call(hz_context *ctx, struct job *job)
+{
+	const hz_tensor *x = view_of(job, "x"), *q = view_of(job, "q");
+	const hz_tensor *scale = view_of(job, "scale_out");
+	hz_hadamard_opts opts = hadamard_opts(job, x->ndim);
+	const int64_t round_to = value_or(job, "round_intermediate", 0);
+	size_t bytes;
+	int status;
+
+	opts.round_to = (int32_t)round_to;
+	if (round_to == ROUND_AS_X)
+		opts.round_to = x->dtype == HZ_F16 ? HZ_F16 : HZ_BF16;
+	status = hz_hadamard_quantize_workspace(ctx, x, q, scale, &opts, &bytes);
+	if (status == HZ_OK)
+		status = hz_reserve(ctx, bytes);
+	return status == HZ_OK ? hz_hadamard_quantize(ctx, x, q, scale, &opts) : status;
+}
+
+/* What the input files hold says the format only in part: uint8 may be three of them. */
+static int dequantize_formats(struct job *job)
+{
+	struct npy *q = &slot_of(job, "q")->array, *scale = &slot_of(job, "scale_in")->array;
+	const struct value *format = value_of(job, "format"), *type = value_of(job, "scale_type");
+	const char *op = job->op->name;
+
+	if (q->dtype == HZ_U8 && !format->given)
+		return complain(EXIT_BAD, "%s: q holds uint8: say format=s4, e4m3 or e5m2", op);
+	if (format->given && (format->n == HZ_S8) != (q->dtype == HZ_S8))
+		return complain(EXIT_BAD, "%s: q holds %s, format=%s wants %s", op,
+				q->dtype == HZ_S8 ? "int8" : "uint8", q->dtype == HZ_S8 ? "s4, e4m3 or e5m2" :
+				"s8", q->dtype == HZ_S8 ? "uint8" : "int8");
+	if (format->given)
+		q->dtype = (int)format->n;
+	if (type->given && (type->n == HZ_F32) != (scale->dtype == HZ_F32))
+		return complain(EXIT_BAD, "%s: scale_in holds %s, scale_type=%s wants %s", op,
+				scale->dtype == HZ_F32 ? "float32" : "uint8", type->n == HZ_F32 ? "f32" :
+				"e8m0", type->n == HZ_F32 ? "float32" : "uint8");
+	if (scale->dtype == HZ_U8)
+		scale->dtype = HZ_E8M0;
+	return 0;
+}
+
+static int dequantize_hadamard_outputs(struct job *job)
+{
+	const struct npy *q = &slot_of(job, "q")->array, *scale = &slot_of(job, "scale_in")->array;
+	struct slot *y = slot_of(job, "y");
+	const struct value *group = value_of(job, "group");
+	const int last = q->ndim - 1;
+	int status = dequantize_formats(job);
+	int64_t n, want;
+
+	if (status)
+		return status;
+	y->array.ndim = q->ndim;
+	memcpy(y->array.shape, q->shape, sizeof(q->shape));
+	if (q->ndim > 0) {
+		if (q->dtype == HZ_S4X2 && __builtin_mul_overflow(q->shape[last], 2, &y->array.shape[last]))
+			return complain(EXIT_BAD, "%s: the size of y overflows", job->op->name);
+		n = y->array.shape[last];
+		want = group->given && group->n ? n / group->n : n > 0;
+		if (group->given && scale->ndim == q->ndim && scale->shape[last] != want)
+			return complain(EXIT_BAD, "%s: the last dimension of scale_in is %lld, must be %lld, as "
+					"group= says", job->op->name, (long long)scale->shape[last],
+					(long long)want);
+	}
+	status = hadamard_common(job, y->array.ndim, y->array.shape);
+	return status ? status : float_output(job, y, HZ_F32);
+}
+
+static int dequantize_hadamard_call(hz_context *ctx, struct job *job)
+{
+	const hz_tensor *q = view_of(job, "q"), *scale = view_of(job, "scale_in");
+	const hz_tensor *y = view_of(job, "y");
+	const hz_hadamard_opts opts = hadamard_opts(job, y->ndim);
+	size_t bytes;
+	int status = hz_dequantize_hadamard_workspace(ctx, q, scale, y, &opts, &bytes);
+
+	if (status == HZ_OK)
+		status = hz_reserve(ctx, bytes);
+	return status == HZ_OK ? hz_dequantize_hadamard(ctx, q, scale, y, &opts) : status;
+}
+
+static const struct op ops[] = {
+	{"hadamard", "Walsh-Hadamard transform: y = scale D_post H D_s x along one axis",
+	 hadamard_operands, (const struct key *const[]){hadamard_keys, out_keys, NULL},
+	 hadamard_outputs, hadamard_call},
+	{"hadamard_quantize", "the transform of the last axis with quantization fused",
+	 hadamard_quantize_operands,
+	 (const struct key *const[]){hadamard_keys, code_keys, round_keys, NULL},
+	 hadamard_quantize_outputs, hadamard_quantize_call},
+	{"dequantize_hadamard", "the way back: dequantization, then the transposed transform",
+	 dequantize_hadamard_operands,
+	 (const struct key *const[]){hadamard_keys, code_keys, out_keys, NULL},
+	 dequantize_hadamard_outputs, dequantize_hadamard_call},
+};
+
+#define OPS (sizeof(ops) / sizeof(*ops))
+
+/* ---- Help ------------------------------------------------------------------------------------------ */
+
+static void help_op(const struct op *op)
+{
+	const struct key *k;
+
+	printf("%s: %s\n", op->name, op->summary);
+	for (const struct operand *o = op->operands; o->name; o++)
+		printf("  %c %-10s %-18s %s\n", o->flags & OUTPUT ? '>' : o->flags & OPTIONAL ? '?' : '<',
+		       o->name, o->dtypes, o->shape);
+	for (int i = 0; (k = key_at(op, i)) != NULL; i++)
+		printf("  %s=%s\n      %s\n", k->name, k->values, k->help);
+}
+
+static void help_usage(void)
+{
+	printf("Usage: hurwitz run [-d cpu|cuda|auto] [-t N] OP [KEY=VALUE]... OPERAND=FILE.npy...\n"
+	       "Apply a primitive to NumPy .npy files.\n"
+	       "\n"
+	       "  -d, --device DEVICE  cpu, cuda, cuda:N, or auto, the default: a GPU if one works\n"
+	       "  -t, --threads N      CPU threads; default: the cores allowed\n"
+	       "  -h, --help           this; 'hurwitz run OP --help' is about one primitive\n"
+	       "\n"
+	       "A file may be '-': standard input or output. Output files appear only when they are\n"
+	       "complete, and may be input files at the same time. NumPy has no bfloat16: it travels as\n"
+	       "uint16, and OPERAND:bf16=FILE says so, of inputs and of outputs.\n");
+}
+
+static void help_all(void)
+{
+	help_usage();
+	printf("\n"
+	       "Primitives, with inputs (<), optional inputs (?), outputs (>) and keys:\n");
+	for (size_t i = 0; i < OPS; i++) {
+		putchar('\n');
+		help_op(&ops[i]);
+	}
+	printf("\n"
+	       "Examples:\n"
+	       "  hurwitz run hadamard x=in.npy y=out.npy\n"
+	       "  hurwitz run hadamard plan=true seed=7 x:bf16=in.npy y:bf16=out.npy\n"
+	       "  hurwitz run hadamard_quantize format=e4m3 group=128 x=w.npy q=q.npy scale_out=s.npy\n");
+}
+
+/* ---- Arguments ------------------------------------------------------------------------------------- */
+
+/* 2^63 .. 2^64 - 1, which come out as negative numbers of the same bits. */
+static bool parse_u64(const char *text, int64_t *value)
+{
+	char *end;
+	unsigned long long v;
+
+	errno = 0;
+	v = strtoull(text, &end, 10);
+	*value = (int64_t)v;
+	return *text >= '0' && *text <= '9' && *end == '\0' && errno == 0;
+}
+
+static int parse_value(const struct op *op, const struct key *k, const char *text, struct value *v)
+{
+	const struct word *w;
+
+	switch (k->kind) {
+	case KEY_WORD:
+		for (w = k->words; w->name; w++) {
+			if (strcmp(w->name, text) == 0) {
+				v->n = w->value;
+				return 0;
+			}
+		}
+		break;
+	case KEY_INT:
+		if (parse_int(text, k->low, k->high, &v->n))
+			return 0;
+		break;
+	case KEY_SEED:
+		if (parse_int(text, INT64_MIN, INT64_MAX, &v->n) || parse_u64(text, &v->n))
+			return 0;
+		break;
+	case KEY_NUMBER:
+		if (parse_number(text, &v->number) && v->number != 0)
+			return 0;
+		break;
+	case KEY_AXIS:
+		v->n = strcmp(text, "last") == 0 ? -1 : 0;
+		if (v->n || strcmp(text, "first") == 0 || parse_int(text, -HZ_MAXDIM, HZ_MAXDIM - 1, &v->n))
+			return 0;
+		break;
+	}
+	return complain(EXIT_BAD, "%s: %s=%s: the value must be %s%s", op->name, k->name, text, k->values,
+			k->kind == KEY_NUMBER ? ", finite and not 0" : "");
+}
+
+/* Whether a list of dtypes ("f32 bf16") has that one. */
+static bool listed(const char *dtypes, int dtype)
+{
+	const char *name = hz_dtype_name(dtype);
+	const size_t n = strlen(name);
+
+	for (const char *p = dtypes; (p = strstr(p, name)) != NULL; p += n) {
+		if ((p == dtypes || p[-1] == ' ') && (p[n] == ' ' || p[n] == '\0'))
+			return true;
+	}
+	return false;
+}
+
+/* f32, f16 and bf16 in OPERAND:DTYPE=FILE, where the operand may have that dtype. */
+static int parse_said(const struct op *op, const struct operand *o, const char *text, int *dtype)
+{
+	for (const struct word *w = float_words; w->name; w++) {
+		if (strcmp(w->name, text) == 0 && listed(o->dtypes, w->value)) {
+			*dtype = w->value;
+			return 0;
+		}
+	}
+	return complain(EXIT_BAD, "%s: %s:%s=: an operand that is %s cannot be said to be %s", op->name,
+			o->name, text, o->dtypes, text);
+}
+
+static int parse_operand(struct job *job, int i, char *said, const char *path)
+{
+	const struct operand *o = &job->op->operands[i];
+	struct slot *s = &job->slot[i];
+
+	if (s->path)
+		return complain(EXIT_BAD, "%s: the operand %s is given twice", job->op->name, o->name);
+	if (!*path)
+		return complain(EXIT_BAD, "%s: %s= needs a file", job->op->name, o->name);
+	s->path = path;
+	return said ? parse_said(job->op, o, said, &s->dtype_said) : 0;
+}
+
+/* One NAME=VALUE or NAME:DTYPE=FILE, which is cut into its parts. */
+static int parse_argument(struct job *job, char *argument)
+{
+	const struct op *op = job->op;
+	char *value = strchr(argument, '='), *said;
+	int i;
+
+	if (!value || value == argument)
+		return complain(EXIT_BAD, "%s: '%s' is neither KEY=VALUE nor OPERAND=FILE", op->name, argument);
+	*value++ = '\0';
+	said = strchr(argument, ':');
+	if (said)
+		*said++ = '\0';
+	i = operand_index(op, argument);
+	if (i >= 0)
+		return parse_operand(job, i, said, value);
+	i = key_index(op, argument);
+	if (i < 0 || said)
+		return complain(EXIT_BAD, "%s: there is no %s '%s%s%s'; try 'hurwitz run %s --help'", op->name,
+				said ? "operand" : "key or operand", argument, said ? ":" : "", said ? said : "",
+				op->name);
+	if (job->value[i].given)
+		return complain(EXIT_BAD, "%s: the key %s is given twice", op->name, argument);
+	job->value[i].given = true;
+	return parse_value(op, key_at(op, i), value, &job->value[i]);
+}
+
+/* Operands that must be there, and files that two of them may not share. */
+static int check_operands(const struct job *job)
+{
+	const struct operand *o = job->op->operands;
+
+	for (int i = 0; o[i].name; i++) {
+		if (!job->slot[i].path && !(o[i].flags & OPTIONAL))
+			return complain(EXIT_BAD, "%s: the operand %s= is missing", job->op->name, o[i].name);
+	}
+	for (int i = 0; o[i].name; i++) {
+		for (int j = 0; j < i; j++) {
+			const char *a = job->slot[i].path, *b = job->slot[j].path;
+			const unsigned both = o[i].flags & o[j].flags & OUTPUT;
+			const unsigned either = (o[i].flags | o[j].flags) & OUTPUT;
+
+			if (!a || !b || strcmp(a, b))
+				continue;
+			if (both || (!either && strcmp(a, "-") == 0))
+				return complain(EXIT_BAD, "%s: %s and %s are both %s", job->op->name, o[j].name,
+						o[i].name, a);
+		}
+	}
+	return 0;
+}
+
+/* ---- Inputs ---------------------------------------------------------------------------------------- */
+
+/* int8 of +-1 to f32. */
+static int convert_signs(const struct job *job, const struct operand *o, struct slot *s)
+{
+	struct npy f = s->array;
+	const int8_t *from = s->array.data;
+
+	f.dtype = HZ_F32;
+	if (!npy_size(f.ndim, f.shape, f.dtype, &f.count, &f.bytes) || !(f.data = allocate(f.bytes)))
+		return complain(EXIT_FAILURE, "%s: there is not enough memory for %s", job->op->name, o->name);
+	for (int64_t i = 0; i < f.count; i++) {
+		if (from[i] != 1 && from[i] != -1) {
+			free(f.data);
+			return complain(EXIT_BAD, "%s: %s: %s holds int8 and so must be +1 or -1 everywhere, "
+					"but [%lld] is %d", job->op->name, s->path, o->name, (long long)i, from[i]);
+		}
+		((float *)f.data)[i] = from[i];
+	}
+	free(s->array.data);
+	s->array = f;
+	return 0;
+}
+
+static const char *numpy_name(int dtype)
+{
+	static const char *const name[] = {
+		[HZ_F32] = "float32", [HZ_F16] = "float16", [HZ_F64] = "float64", [HZ_S8] = "int8",
+		[HZ_U8] = "uint8", [HZ_S16] = "int16", [HZ_U16] = "uint16", [HZ_S32] = "int32",
+		[HZ_U32] = "uint32", [HZ_S64] = "int64", [HZ_U64] = "uint64",
+	};
+
+	return name[dtype];
+}
+
+static int read_input(struct job *job, const struct operand *o, struct slot *s)
+{
+	const char *op = job->op->name;
+	char why[NPY_WHY];
+	const int status = npy_read(&s->array, s->path, why);
+
+	if (status)
+		return complain(status, "%s: %s", strcmp(s->path, "-") ? s->path : "standard input", why);
+	if (s->dtype_said == HZ_BF16 && s->array.dtype == HZ_U16)
+		s->array.dtype = HZ_BF16;
+	if (s->dtype_said && s->array.dtype != s->dtype_said)
+		return complain(EXIT_BAD, "%s: %s holds %s, %s:%s= wants %s", op, s->path,
+				numpy_name(s->array.dtype), o->name, hz_dtype_name(s->dtype_said),
+				s->dtype_said == HZ_BF16 ? "uint16" : numpy_name(s->dtype_said));
+	if ((o->flags & SIGNS) && s->array.dtype == HZ_S8)
+		return convert_signs(job, o, s);
+	if (listed(o->dtypes, s->array.dtype))
+		return 0;
+	if (s->array.dtype == HZ_U16 && listed(o->dtypes, HZ_BF16))
+		return complain(EXIT_BAD, "%s: %s holds uint16; if it is bfloat16, say %s:bf16=%s", op, s->path,
+				o->name, s->path);
+	return complain(EXIT_BAD, "%s: %s holds %s (%s), %s must be one of %s", op, s->path,
+			numpy_name(s->array.dtype), hz_dtype_name(s->array.dtype), o->name, o->dtypes);
+}
+
+/* ---- Outputs --------------------------------------------------------------------------------------- */
+
+/*
+ * An output is written to a file beside its place, which gets its name when all are complete. What
+ * is there meanwhile is removed when the program ends early, by a signal too.
+ */
+struct output {
+	int fd;
+	bool named;		/* temporary exists */
+	char place[PATH_MAX], temporary[PATH_MAX + 64];
+};
+
+static struct output outputs[OPERANDS_MAX];
+static volatile sig_atomic_t output_count;
+
+static void remove_temporaries(void)
+{
+	for (int i = 0; i < output_count; i++) {
+		if (outputs[i].named)
+			unlink(outputs[i].temporary);
+		outputs[i].named = false;
+	}
+}
+
+static void on_signal(int number)
+{
+	remove_temporaries();
+	signal(number, SIG_DFL);
+	raise(number);
+}
+
+static void catch_signals(void)
+{
+	static const int numbers[] = {SIGINT, SIGTERM, SIGHUP, SIGPIPE, SIGXCPU, SIGXFSZ};
+	struct sigaction old, action = {.sa_handler = on_signal};
+
+	sigemptyset(&action.sa_mask);
+	for (size_t i = 0; i < sizeof(numbers) / sizeof(*numbers); i++) {
+		if (sigaction(numbers[i], NULL, &old) == 0 && old.sa_handler != SIG_IGN)
+			sigaction(numbers[i], &action, NULL);
+	}
+}
+
+/* What an errno of open() blames: the argument, or the machine. */
+static int blame(int error)
+{
+	switch (error) {
+	case EACCES: case EISDIR: case ELOOP: case ENAMETOOLONG: case ENOENT: case ENOTDIR: case EPERM:
+	case EROFS:
+		return EXIT_BAD;
+	default:
+		return EXIT_FAILURE;
+	}
+}
+
+static int open_output(const char *path)
+{
+	struct output *out = &outputs[output_count];
+	const char *slash;
+	struct stat st;
+	bool there;
+
+	out->fd = -1;
+	out->named = false;
+	if (strcmp(path, "-") == 0) {
+		if (isatty(STDOUT_FILENO))
+			return complain(EXIT_BAD, "standard output is a terminal, where an array is of no use");
+		out->fd = STDOUT_FILENO;
+		output_count++;
+		return 0;
+	}
+	there = stat(path, &st) == 0;
+	if (there && S_ISDIR(st.st_mode))
+		return complain(EXIT_BAD, "%s: is a directory", path);
+	if (there && !S_ISREG(st.st_mode)) {
+		/* A device or a pipe is no file that could be replaced. */
+		out->fd = open(path, O_WRONLY | O_CLOEXEC);
+		if (out->fd < 0)
+			return complain(blame(errno), "%s: %s", path, strerror(errno));
+		output_count++;
+		return 0;
+	}
+	/* The file that a symbolic link points to is replaced, not the link. */
+	if (strlen(path) >= PATH_MAX)
+		return complain(EXIT_BAD, "%s: %s", path, strerror(ENAMETOOLONG));
+	if (!there || !realpath(path, out->place))
+		strcpy(out->place, path);
+	slash = strrchr(out->place, '/');
+	for (int i = 0; i < 100 && out->fd < 0; i++) {
+		snprintf(out->temporary, sizeof(out->temporary), "%.*s.hurwitz-%ld-%d-%d.tmp",
+			 slash ? (int)(slash + 1 - out->place) : 0, out->place, (long)getpid(),
+			 (int)output_count, i);
+		out->fd = open(out->temporary, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
+		if (out->fd < 0 && errno != EEXIST)
+			break;
+	}
+	if (out->fd < 0)
+		return complain(blame(errno), "%s: %s", path, strerror(errno));
+	out->named = true;
+	output_count++;
+	if (there && fchmod(out->fd, st.st_mode & 07777) != 0)
+		return complain(EXIT_FAILURE, "%s: %s", path, strerror(errno));
+	return 0;
+}
+
+static int open_outputs(struct job *job)
+{
+	const struct operand *o = job->op->operands;
+	int status = 0;
+
+	catch_signals();
+	for (int i = 0; o[i].name && !status; i++) {
+		if (o[i].flags & OUTPUT)
+			status = open_output(job->slot[i].path);
+	}
+	return status;
+}
+
+/* Writes all outputs, then gives each its name. */
+static int write_outputs(struct job *job)
+{
+	const struct operand *o = job->op->operands;
+	int at = 0;
+
+	for (int i = 0; o[i].name; i++) {
+		struct slot *s = &job->slot[i];
+
+		if (!(o[i].flags & OUTPUT))
+			continue;
+		if (!npy_write(outputs[at].fd, s->array.dtype, s->array.ndim, s->array.shape, s->array.data))
+			return complain(EXIT_FAILURE, "%s: %s", s->path, strerror(errno));
+		if (outputs[at].fd != STDOUT_FILENO && close(outputs[at].fd) != 0)
+			return complain(EXIT_FAILURE, "%s: %s", s->path, strerror(errno));
+		at++;
+	}
+	for (int i = 0; i < output_count; i++) {
+		if (!outputs[i].named)
+			continue;
+		if (rename(outputs[i].temporary, outputs[i].place) != 0)
+			return complain(EXIT_FAILURE, "%s: %s", outputs[i].place, strerror(errno));
+		outputs[i].named = false;
+	}
+	return 0;
+}
+
+/* ---- The run --------------------------------------------------------------------------------------- */
+
+/* Host memory of the outputs. */
+static int make_outputs(struct job *job)
+{
+	const struct operand *o = job->op->operands;
+	int status = job->op->outputs(job);
+
+	for (int i = 0; o[i].name && !status; i++) {
+		struct npy *a = &job->slot[i].array;
+
+		if (!(o[i].flags & OUTPUT))
+			continue;
+		if (!npy_size(a->ndim, a->shape, a->dtype, &a->count, &a->bytes))
+			return complain(EXIT_BAD, "%s: the size of %s overflows", job->op->name, o[i].name);
+		a->data = allocate(a->bytes);
+		if (!a->data)
+			status = complain(EXIT_FAILURE, "%s: there is not enough memory for %s", job->op->name,
+					  o[i].name);
+	}
+	return status;
+}
+
+static hz_tensor host_view(struct slot *s)
+{
+	return hz_tensor_nd(s->array.data, s->array.dtype, HZ_CPU, s->array.ndim, s->array.shape);
+}
+
+static int run_job(hz_context *ctx, struct job *job)
+{
+	const struct operand *o = job->op->operands;
+	int status = HZ_OK;
+
+	for (int i = 0; o[i].name && status == HZ_OK; i++) {
+		const hz_tensor host = host_view(&job->slot[i]);
+
+		if (job->slot[i].path)
+			status = to_device(ctx, &host, !(o[i].flags & OUTPUT), &job->slot[i].view);
+	}
+	if (status == HZ_OK)
+		status = job->op->call(ctx, job);
+	for (int i = 0; o[i].name && status == HZ_OK; i++) {
+		const hz_tensor host = host_view(&job->slot[i]);
+
+		if (o[i].flags & OUTPUT)
+			status = from_device(ctx, &job->slot[i].view, &host);
+	}
+	return status ? complain(exit_status(status), "%s", hz_errmsg(ctx)) : 0;
+}
+
+static int run_op(struct job *job, int32_t device, int32_t threads)
+{
+	const struct operand *o = job->op->operands;
+	hz_context *ctx = NULL;
+	int status = check_operands(job);
+
+	for (int i = 0; o[i].name && !status; i++) {
+		if (job->slot[i].path && !(o[i].flags & OUTPUT))
+			status = read_input(job, &o[i], &job->slot[i]);
+	}
+	if (!status)
+		status = make_outputs(job);
+	if (!status)
+		status = open_context(&ctx, device, threads, HZ_ISA_AUTO);
+	/* A GPU that our code does not fit is no fault of the arguments. */
+	if (!status && hz_prepare(ctx) != HZ_OK)
+		status = complain(EXIT_FAILURE, "%s", hz_errmsg(ctx));
+	if (!status)
+		status = open_outputs(job);
+	if (!status)
+		status = run_job(ctx, job);
+	if (!status)
+		status = write_outputs(job);
+	remove_temporaries();
+	for (int i = 0; o[i].name; i++) {
+		free_device(ctx, &job->slot[i].view);
+		npy_free(&job->slot[i].array);
+	}
+	hz_close(ctx);
+	return status;
+}
+
+int verb_run(int argc, char **argv)
+{
+	static const struct option options[] = {
+		{"device", required_argument, NULL, 'd'}, {"threads", required_argument, NULL, 't'},
+		{"help", no_argument, NULL, 'h'}, {NULL, 0, NULL, 0},
+	};
+	struct job job = {0};
+	int32_t device = HZ_AUTO;
+	int64_t threads = 0;
+	bool help = false;
+	int c, status;
+
+	while ((c = next_option(argc, argv, "run", "d:t:h", options)) != -1) {
+		switch (c) {
+		case 'd':
+			if (!device_from_name(optarg, &device))
+				return complain(EXIT_BAD, "run: the device '%s' is none of cpu, cuda, cuda:N, auto",
+						optarg);
+			break;
+		case 't':
+			if (!parse_int(optarg, 1, 1024, &threads))
+				return complain(EXIT_BAD, "run: the threads '%s' are no number from 1 to 1024", optarg);
+			break;
+		case 'h':
+			help = true;
+			break;
+		default:
+			return EXIT_BAD;
+		}
+	}
+	if (optind == argc && help) {
+		help_all();
+		return EXIT_SUCCESS;
+	}
+	if (optind == argc)
+		return complain(EXIT_BAD, "run: no primitive is named; try 'hurwitz run --help'");
+	for (size_t i = 0; i < OPS; i++) {
+		if (strcmp(ops[i].name, argv[optind]) == 0)
+			job.op = &ops[i];
+	}
+	if (!job.op)
+		return complain(EXIT_BAD, "run: there is no primitive '%s'; try 'hurwitz run --help'",
+				argv[optind]);
+	if (help) {
+		help_usage();
+		putchar('\n');
+		help_op(job.op);
+		return EXIT_SUCCESS;
+	}
+	for (int i = optind + 1; i < argc; i++) {
+		status = parse_argument(&job, argv[i]);
+		if (status)
+			return status;
+	}
+	return run_op(&job, device, (int32_t)threads);
+}

@@ -43,6 +43,13 @@
 #define REG_BITS 3
 #endif
 
+/* Before a loop that has to be unrolled, so that what it indexes stays in registers */
+#ifdef __clang__
+#define UNROLL _Pragma("unroll")
+#else
+#define UNROLL _Pragma("GCC unroll 16")
+#endif
+
 #define INLINE static inline __attribute__((always_inline))
 
 typedef float vf __attribute__((vector_size(4 * LANES)));
@@ -155,6 +162,19 @@ INLINE vf fma_sign(vf a, vf b, vf c)
 	return (vf)vfmaq_f32((float32x4_t)c, (float32x4_t)a, (float32x4_t)b);
 #else
 	return a * b + c;
+#endif
+}
+
+/*
+ * a - b. As a multiply-add where there is one: x86 cores with 256-bit units add in two of four pipes
+ * and multiply-add in the other two, so butterflies (a + b, a - b) keep all of them busy.
+ */
+INLINE vf sub_fma(vf a, vf b)
+{
+#if HZ_VEC == HZ_VEC_AVX512 || HZ_VEC == HZ_VEC_AVX2
+	return fma_sign(b, set_f(-1), a);
+#else
+	return a - b;
 #endif
 }
 

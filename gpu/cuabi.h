@@ -143,9 +143,11 @@ typedef CUresult cu_get_proc_address(const char *symbol, void **function, int ve
 	CU_NEED(CtxSynchronize, (void)) \
 	CU_NEED(MemAlloc, (CUdeviceptr *p, size_t bytes)) \
 	CU_NEED(MemFree, (CUdeviceptr p)) \
-	CU_NEED(MemcpyHtoDAsync, (CUdeviceptr dst, const void *src, size_t bytes, CUstream stream)) \
+	CU_NEED(MemcpyHtoDAsync, (CUdeviceptr dst, const void *src, size_t bytes, \
+				  CUstream stream)) \
 	CU_NEED(MemcpyDtoHAsync, (void *dst, CUdeviceptr src, size_t bytes, CUstream stream)) \
-	CU_NEED(MemcpyDtoDAsync, (CUdeviceptr dst, CUdeviceptr src, size_t bytes, CUstream stream)) \
+	CU_NEED(MemcpyDtoDAsync, (CUdeviceptr dst, CUdeviceptr src, size_t bytes, \
+				  CUstream stream)) \
 	CU_NEED(MemsetD8Async, (CUdeviceptr dst, unsigned char value, size_t n, CUstream stream)) \
 	CU_NEED(StreamCreate, (CUstream *stream, unsigned flags)) \
 	CU_NEED(StreamDestroy, (CUstream stream)) \

@@ -25,11 +25,11 @@
 #define HZ_HAVE_CUDA 0
 #endif
 
-#define SM_MIN 80		/* mma.sync on 16-bit data, cp.async: what every kernel may count on */
+#define SM_MIN 80 /* mma.sync on 16-bit data, cp.async: what every kernel may count on */
 #define SHARED_FREE 49152	/* dynamic shared memory that a launch may have without asking */
 #define CLUSTER_PORTABLE 8	/* blocks per cluster that every GPU with clusters takes */
 
-/* ---- The driver, once per process ---------------------------------------------------------------- */
+/* ---- The driver, once per process ------------------------------------------------------------ */
 
 static struct cu_functions cu;
 
@@ -96,7 +96,8 @@ static void too_old(void *library, const char *path, const char *missing)
 
 	find_symbol(library, "cuDriverGetVersion", &get_version);
 	if (get_version && get_version(&driver.version) == CUDA_SUCCESS)
-		no_driver("the NVIDIA driver is too old: it has CUDA %d.%d, must have 12.0 or later (no %s)",
+		no_driver("the NVIDIA driver is too old: it has CUDA %d.%d, must have 12.0 or "
+			  "later (no %s)",
 			  driver.version / 1000, driver.version % 1000 / 10, missing);
 	else
 		no_driver("no NVIDIA driver, or a very old one: %s has no %s", path, missing);
@@ -172,17 +173,20 @@ static void load_driver(void)
 	if (r == CUDA_SUCCESS)
 		r = cu.DeviceGetCount(&driver.devices);
 	if (r == CUDA_ERROR_NO_DEVICE || (r == CUDA_SUCCESS && driver.devices == 0))
-		no_driver("the NVIDIA driver shows no GPU (is there one, and does CUDA_VISIBLE_DEVICES "
+		no_driver("the NVIDIA driver shows no GPU (is there one, and does "
+			  "CUDA_VISIBLE_DEVICES "
 			  "allow it?)");
 	else if (r == CUDA_ERROR_NOT_INITIALIZED)
-		no_driver("the NVIDIA driver does not start: %s; it was perhaps in use before fork()",
-			  error_text(r, text, sizeof(text)));
+		no_driver(
+			"the NVIDIA driver does not start: %s; it was perhaps in use before fork()",
+			error_text(r, text, sizeof(text)));
 	else if (r != CUDA_SUCCESS)
-		no_driver("the NVIDIA driver does not start: %s", error_text(r, text, sizeof(text)));
+		no_driver("the NVIDIA driver does not start: %s",
+			  error_text(r, text, sizeof(text)));
 	atomic_store(&driver_tried, true);
 }
 
-/* ---- The GPU half of a context ------------------------------------------------------------------- */
+/* ---- The GPU half of a context --------------------------------------------------------------- */
 
 struct kernel {
 	CUfunction function;	/* NULL until its first launch */
@@ -195,7 +199,7 @@ struct hzi_cuda {
 	CUdevice device;
 	CUcontext context;
 	CUstream stream;
-	CUresult dead;		/* the error that broke the device's context, CUDA_SUCCESS if none has */
+	CUresult dead; /* the error that broke the device's context, CUDA_SUCCESS if none has */
 	bool used;		/* anything was ever put on a stream */
 	bool pending;		/* something was put on this stream since hz_sync() */
 	bool others;		/* and on streams set earlier */
@@ -259,7 +263,8 @@ static int done(struct hz_context *ctx, const char *op, const char *what, CUresu
 	error_text(r, text, sizeof(text));
 	if (is_fatal(r)) {
 		if (!ctx->cuda->dead)
-			hzi_log(ctx, HZ_LOG_WARNING, "%s: %s: %s: the context is lost", op, what, text);
+			hzi_log(ctx, HZ_LOG_WARNING, "%s: %s: %s: the context is lost", op, what,
+				text);
 		ctx->cuda->dead = r;
 	}
 	return hzi_fail(ctx, status_of(r), "%s: %s: %s", op, what, text);
@@ -271,8 +276,10 @@ static int enter(struct hz_context *ctx, const char *op)
 	char text[160];
 
 	if (g->dead)
-		return hzi_fail(ctx, HZ_ECUDA, "%s: the GPU failed earlier and the context can only be "
-				"closed: %s", op, error_text(g->dead, text, sizeof(text)));
+		return hzi_fail(ctx, HZ_ECUDA,
+				"%s: the GPU failed earlier and the context can only be "
+				"closed: %s",
+				op, error_text(g->dead, text, sizeof(text)));
 	return done(ctx, op, "making the context current", cu.CtxPushCurrent(g->context));
 }
 
@@ -307,7 +314,7 @@ static void restore(bool relaxed, int *mode)
 		cu.ThreadExchangeStreamCaptureMode(mode);
 }
 
-/* ---- Images and kernels -------------------------------------------------------------------------- */
+/* ---- Images and kernels ---------------------------------------------------------------------- */
 
 /* Loads the image of a family unless it is; the context is current. */
 static int load_image(struct hz_context *ctx, const char *op, enum hzi_family family)
@@ -324,7 +331,8 @@ static int load_image(struct hz_context *ctx, const char *op, enum hzi_family fa
 		return HZ_OK;
 	relaxed = relax(&mode);
 	/* The image is constant data of this library, so the driver need not copy it. */
-	r = cu.LibraryLoadData(&g->library[family], image->code, NULL, NULL, 0, &preserved, &yes, 1);
+	r = cu.LibraryLoadData(&g->library[family], image->code, NULL, NULL, 0, &preserved, &yes,
+			       1);
 	restore(relaxed, &mode);
 	if (r != CUDA_SUCCESS)
 		g->library[family] = NULL;
@@ -353,7 +361,7 @@ static int load_kernel(struct hz_context *ctx, const char *op, enum hzi_family f
 	r = cu.LibraryGetKernel(&kernel, g->library[family], name);
 	if (r == CUDA_SUCCESS)
 		r = cu.KernelGetFunction(&function, kernel);
-	/* Drivers load code when it is first run, which may wait for the GPU; here it cannot hurt. */
+	/* Else the driver loads the code at the first launch, and may wait for the GPU then. */
 	if (r == CUDA_SUCCESS && cu.FuncLoad)
 		r = cu.FuncLoad(function);
 	restore(relaxed, &mode);
@@ -373,7 +381,8 @@ static int ready(struct hz_context *ctx, const char *op, enum hzi_family family,
 
 	HZ_CHECK(load_kernel(ctx, op, family, index));
 	if (launch->shared_bytes > SHARED_FREE && launch->shared_bytes > k->shared_bytes) {
-		snprintf(what, sizeof(what), "asking for %u bytes of shared memory for the kernel %s",
+		snprintf(what, sizeof(what),
+			 "asking for %u bytes of shared memory for the kernel %s",
 			 launch->shared_bytes, hzi_images[family].kernels[index]);
 		HZ_CHECK(done(ctx, op, what, cu.FuncSetAttribute(k->function,
 				CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES,
@@ -423,7 +432,8 @@ int hzi_cuda_launch(struct hz_context *ctx, const char *op, enum hzi_family fami
 
 	assert(family < HZI_FAMILIES && kernel >= 0 && kernel < hzi_images[family].kernels_count);
 	HZ_CHECK(enter(ctx, op));
-	if (!k->function || (launch->shared_bytes > SHARED_FREE && launch->shared_bytes > k->shared_bytes) ||
+	if (!k->function ||
+	    (launch->shared_bytes > SHARED_FREE && launch->shared_bytes > k->shared_bytes) ||
 	    (launch->cluster > CLUSTER_PORTABLE && !k->wide_cluster)) {
 		status = ready(ctx, op, family, kernel, launch);
 		if (status != HZ_OK) {
@@ -445,8 +455,8 @@ int hzi_cuda_launch(struct hz_context *ctx, const char *op, enum hzi_family fami
 	if (r == CUDA_SUCCESS)
 		return HZ_OK;
 	/* The driver may hand out here what earlier work on the GPU came to. */
-	snprintf(what, sizeof(what), "launching the kernel %s%s", hzi_images[family].kernels[kernel],
-		 is_fatal(r) ? " or earlier work" : "");
+	snprintf(what, sizeof(what), "launching the kernel %s%s",
+		 hzi_images[family].kernels[kernel], is_fatal(r) ? " or earlier work" : "");
 	return done(ctx, op, what, r);
 }
 
@@ -463,7 +473,7 @@ int hzi_cuda_prepare(struct hz_context *ctx)
 	return status;
 }
 
-/* ---- Open and close ------------------------------------------------------------------------------ */
+/* ---- Open and close -------------------------------------------------------------------------- */
 
 __attribute__((format(printf, 3, 4))) static int refuse(struct hz_context *ctx, int status,
 							 const char *format, ...)
@@ -539,7 +549,8 @@ static int open_ordinal(struct hz_context *ctx, int ordinal)
 		bytes += (size_t)hzi_images[f].kernels_count * sizeof(struct kernel);
 	g = hzi_malloc(ctx, bytes, _Alignof(struct hzi_cuda));
 	if (!g)
-		return refuse(ctx, HZ_ENOMEM, "no memory for the GPU half of a context, %zu bytes", bytes);
+		return refuse(ctx, HZ_ENOMEM, "no memory for the GPU half of a context, %zu bytes",
+			      bytes);
 	memset(g, 0, bytes);
 	g->bytes = bytes;
 	for (int f = 0; f < HZI_FAMILIES; f++) {
@@ -555,14 +566,16 @@ static int open_ordinal(struct hz_context *ctx, int ordinal)
 		goto out;
 	}
 	if (g->info.sm < SM_MIN) {
-		status = refuse(ctx, HZ_ENODEV, "%s is SM %d.%d, must be %d.%d or later", g->info.name,
-				g->info.sm / 10, g->info.sm % 10, SM_MIN / 10, SM_MIN % 10);
+		status = refuse(ctx, HZ_ENODEV, "%s is SM %d.%d, must be %d.%d or later",
+				g->info.name, g->info.sm / 10, g->info.sm % 10, SM_MIN / 10,
+				SM_MIN % 10);
 		goto out;
 	}
 	r = cu.DevicePrimaryCtxRetain(&g->context, g->device);
 	if (r != CUDA_SUCCESS) {
 		status = refuse(ctx, r == CUDA_ERROR_DEVICE_UNAVAILABLE ? HZ_ENODEV : status_of(r),
-				"%s cannot be used: %s", g->info.name, error_text(r, text, sizeof(text)));
+				"%s cannot be used: %s", g->info.name,
+				error_text(r, text, sizeof(text)));
 		goto out;
 	}
 	ctx->cuda = g;
@@ -584,12 +597,14 @@ int hzi_cuda_open(struct hz_context *ctx, int ordinal)
 	int first_status = HZ_OK, status;
 
 	if (!HZ_HAVE_CUDA)
-		return refuse(ctx, HZ_ENODEV, "this build has no device code (configured without CUDA)");
+		return refuse(ctx, HZ_ENODEV,
+			      "this build has no device code (configured without CUDA)");
 	pthread_once(&driver_once, load_driver);
 	if (driver.status != HZ_OK)
 		return refuse(ctx, driver.status, "%s", driver.reason);
 	if (driver.fork_generation != hzi_fork_generation())
-		return refuse(ctx, HZ_ENODEV, "CUDA was in use before fork() and does not work in the child");
+		return refuse(ctx, HZ_ENODEV,
+			      "CUDA was in use before fork() and does not work in the child");
 	if (ordinal >= 0) {
 		if (ordinal >= driver.devices)
 			return refuse(ctx, HZ_ENODEV, "no such device, the NVIDIA driver shows %d",
@@ -617,13 +632,13 @@ void hzi_cuda_close(struct hz_context *ctx)
 
 	if (!g)
 		return;
-	/* A child of fork() cannot reach the driver, and what it inherited is its parent's to free. */
+	/* A child of fork() cannot reach the driver; what it inherited is its parent's to free. */
 	if (ctx->fork_generation == hzi_fork_generation()) {
 		const bool entered = cu.CtxPushCurrent(g->context) == CUDA_SUCCESS;
 
-		/* Errors have nowhere to go from here; each step is of use without the one before. */
+		/* Errors have nowhere to go from here; each step is of use without the last. */
 		relaxed = relax(&mode);
-		/* All streams: code and workspace must not vanish under work on one that was set earlier. */
+		/* All streams: code and workspace must not vanish under work on an earlier one. */
 		if (entered && g->used && !g->dead)
 			cu.CtxSynchronize();
 		if (entered && ctx->own_workspace)
@@ -661,7 +676,7 @@ const struct hzi_cuda_device *hzi_cuda_device(const struct hz_context *ctx)
 	return &ctx->cuda->info;
 }
 
-/* ---- Memory -------------------------------------------------------------------------------------- */
+/* ---- Memory ---------------------------------------------------------------------------------- */
 
 int hzi_cuda_alloc(struct hz_context *ctx, void **p, size_t bytes)
 {
@@ -697,8 +712,8 @@ int hzi_cuda_free(struct hz_context *ctx, void *p)
 	return finish(ctx, "free", "freeing device memory", r);
 }
 
-int hzi_cuda_copy(struct hz_context *ctx, void *dst, int dst_device, const void *src, int src_device,
-		  size_t bytes)
+int hzi_cuda_copy(struct hz_context *ctx, void *dst, int dst_device, const void *src,
+		  int src_device, size_t bytes)
 {
 	struct hzi_cuda *g = ctx->cuda;
 	const CUdeviceptr to = (uintptr_t)dst, from = (uintptr_t)src;
@@ -725,7 +740,7 @@ int hzi_cuda_fill(struct hz_context *ctx, void *p, int byte, size_t bytes)
 		      cu.MemsetD8Async((uintptr_t)p, (unsigned char)byte, bytes, g->stream));
 }
 
-/* ---- Streams ------------------------------------------------------------------------------------- */
+/* ---- Streams --------------------------------------------------------------------------------- */
 
 int hzi_cuda_set_stream(struct hz_context *ctx, void *stream)
 {
@@ -765,7 +780,8 @@ int hzi_cuda_sync(struct hz_context *ctx)
 	if (capturing(g)) {
 		/* Asked before, since the driver would spoil the capture. */
 		leave();
-		return hzi_fail(ctx, HZ_ECUDA, "sync: the stream is being captured into a graph, there is "
+		return hzi_fail(ctx, HZ_ECUDA,
+				"sync: the stream is being captured into a graph, there is "
 				"nothing to wait for before it runs");
 	}
 	HZ_CHECK(finish(ctx, "sync", "waiting for the GPU",
@@ -779,7 +795,8 @@ int hzi_cuda_stream_new(struct hz_context *ctx, void **stream)
 	CUstream s = NULL;
 
 	HZ_CHECK(enter(ctx, "stream"));
-	HZ_CHECK(finish(ctx, "stream", "making a stream", cu.StreamCreate(&s, CU_STREAM_NON_BLOCKING)));
+	HZ_CHECK(finish(ctx, "stream", "making a stream",
+			cu.StreamCreate(&s, CU_STREAM_NON_BLOCKING)));
 	*stream = s;
 	return HZ_OK;
 }
@@ -790,7 +807,7 @@ int hzi_cuda_stream_free(struct hz_context *ctx, void *stream)
 	return finish(ctx, "stream", "destroying a stream", cu.StreamDestroy(stream));
 }
 
-/* ---- Graphs and events --------------------------------------------------------------------------- */
+/* ---- Graphs and events ----------------------------------------------------------------------- */
 
 int hzi_cuda_capture_begin(struct hz_context *ctx)
 {
@@ -870,7 +887,7 @@ int hzi_cuda_event_free(struct hz_context *ctx, void *event)
 	return finish(ctx, "event", "destroying an event", cu.EventDestroy(event));
 }
 
-/* ---- The function table -------------------------------------------------------------------------- */
+/* ---- The function table ---------------------------------------------------------------------- */
 
 const struct hz_ops hzi_cuda_ops = {
 	.name = "cuda",

@@ -56,12 +56,12 @@ struct hzi_launch {
 int hzi_cuda_launch(struct hz_context *ctx, const char *op, enum hzi_family family, int kernel,
 		    const struct hzi_launch *launch, const void *params, size_t params_bytes);
 
-/* ---- What the command line and the tests need besides ------------------------------------------- */
+/* ---- What the command line and the tests need besides ---------------------------------------- */
 
 /*
  * All return a status with the sentence, like the calls above; everything works on the context's
- * stream and is to be released while the context is open. The stream made here does not wait for the
- * default stream; hz_set_stream() takes it.
+ * stream and is to be released while the context is open. The stream made here does not wait for
+ * the default stream; hz_set_stream() takes it.
  */
 int hzi_cuda_stream_new(struct hz_context *ctx, void **stream);
 int hzi_cuda_stream_free(struct hz_context *ctx, void *stream);

@@ -15,10 +15,10 @@
 #include "hadamard.h"
 #include "hz.h"
 
-#define THREADS_MAX 1024	/* more are cut to this: far beyond any machine's cores, still few pages */
+#define THREADS_MAX 1024 /* more are cut to this: far beyond any machine's cores, still few pages */
 #define WORKSPACE_ALIGN 64
 
-/* ---- Errors and log ---------------------------------------------------------------------------- */
+/* ---- Errors and log -------------------------------------------------------------------------- */
 
 static _Thread_local char open_errmsg[HZI_ERRMSG_BYTES];
 
@@ -67,7 +67,7 @@ const char *hz_open_errmsg(void)
 	return open_errmsg;
 }
 
-/* ---- fork() ------------------------------------------------------------------------------------ */
+/* ---- fork() ---------------------------------------------------------------------------------- */
 
 static atomic_uint forks;
 static pthread_once_t forks_once = PTHREAD_ONCE_INIT;
@@ -98,13 +98,15 @@ int hzi_enter(struct hz_context *ctx, const char *op)
 	if (!ctx)
 		return HZ_EINVAL;
 	if (ctx->cuda && inherited(ctx))
-		return hzi_fail(ctx, HZ_EFORK,
-				"%s: the context has a GPU and was opened before fork(): CUDA does not "
-				"work in the child", op);
+		return hzi_fail(
+			ctx, HZ_EFORK,
+			"%s: the context has a GPU and was opened before fork(): CUDA does not "
+			"work in the child",
+			op);
 	return HZ_OK;
 }
 
-/* ---- Options and environment ------------------------------------------------------------------- */
+/* ---- Options and environment ----------------------------------------------------------------- */
 
 /* A decimal number from low to high and nothing else. */
 static bool read_number(const char *s, int low, int high, int *value)
@@ -146,26 +148,33 @@ static int read_environment(hz_options *o)
 			value = HZ_CPU;
 		else if (strcmp(device, "cuda") == 0)
 			value = HZ_CUDA;
-		else if (strncmp(device, "cuda:", 5) == 0 && read_number(device + 5, 0, 9999, &value))
+		else if (strncmp(device, "cuda:", 5) == 0 &&
+			 read_number(device + 5, 0, 9999, &value))
 			value += HZ_CUDA;
 		else if (strcmp(device, "auto") != 0)
-			return open_fail(HZ_EINVAL, "open: HURWITZ_DEVICE is \"%.40s\", must be cpu, cuda, "
-					 "cuda:N or auto", device);
+			return open_fail(HZ_EINVAL,
+					 "open: HURWITZ_DEVICE is \"%.40s\", must be cpu, cuda, "
+					 "cuda:N or auto",
+					 device);
 		if (o->device == HZ_AUTO)
 			o->device = value;
 	}
 	if (threads) {
 		if (!read_number(threads, 1, 999999, &value))
-			return open_fail(HZ_EINVAL, "open: HURWITZ_THREADS is \"%.40s\", must be a number "
-					 "from 1 to 999999", threads);
+			return open_fail(HZ_EINVAL,
+					 "open: HURWITZ_THREADS is \"%.40s\", must be a number "
+					 "from 1 to 999999",
+					 threads);
 		if (o->threads == 0)
 			o->threads = value;
 	}
 	if (isa) {
 		value = hzi_isa_from_name(isa);
 		if (value < 0)
-			return open_fail(HZ_EINVAL, "open: HURWITZ_ISA is \"%.40s\", must be a level such "
-					 "as c, avx2, avx512 or neon", isa);
+			return open_fail(HZ_EINVAL,
+					 "open: HURWITZ_ISA is \"%.40s\", must be a level such "
+					 "as c, avx2, avx512 or neon",
+					 isa);
 		if (o->isa == HZ_ISA_AUTO || (value != HZ_ISA_AUTO && value < o->isa))
 			o->isa = value;
 	}
@@ -175,29 +184,34 @@ static int read_environment(hz_options *o)
 static int check_options(const hz_options *o)
 {
 	if (o->device < 0)
-		return open_fail(HZ_EINVAL, "open: options.device is %d, must be HZ_AUTO, HZ_CPU or "
-				 "HZ_CUDA + i", o->device);
+		return open_fail(HZ_EINVAL,
+				 "open: options.device is %d, must be HZ_AUTO, HZ_CPU or "
+				 "HZ_CUDA + i",
+				 o->device);
 	if (o->threads < 0)
 		return open_fail(HZ_EINVAL, "open: options.threads is %d, must not be negative",
 				 o->threads);
 	if (!(o->isa >= HZ_ISA_AUTO && o->isa <= HZ_ISA_AMX) &&
 	    !(o->isa >= HZ_ISA_NEON && o->isa <= HZ_ISA_DOTPROD))
-		return open_fail(HZ_EINVAL, "open: options.isa is %d, must be one of enum hz_isa", o->isa);
+		return open_fail(HZ_EINVAL, "open: options.isa is %d, must be one of enum hz_isa",
+				 o->isa);
 	if (o->flags & ~HZ_NO_TOPOLOGY)
-		return open_fail(HZ_EINVAL, "open: options.flags is %#x, must be 0 or HZ_NO_TOPOLOGY",
+		return open_fail(HZ_EINVAL,
+				 "open: options.flags is %#x, must be 0 or HZ_NO_TOPOLOGY",
 				 (unsigned)o->flags);
 	if (o->allocator && (!o->allocator->alloc || !o->allocator->free))
 		return open_fail(HZ_EINVAL, "open: options.allocator lacks %s",
 				 o->allocator->alloc ? "free" : "alloc");
 	for (size_t i = 0; i < sizeof(o->reserved) / sizeof(*o->reserved); i++) {
 		if (o->reserved[i])
-			return open_fail(HZ_EINVAL, "open: options.reserved[%zu] is %lld, must be 0", i,
+			return open_fail(HZ_EINVAL,
+					 "open: options.reserved[%zu] is %lld, must be 0", i,
 					 (long long)o->reserved[i]);
 	}
 	return HZ_OK;
 }
 
-/* ---- Open and close ---------------------------------------------------------------------------- */
+/* ---- Open and close -------------------------------------------------------------------------- */
 
 static int open_device(struct hz_context *ctx, int device)
 {
@@ -229,7 +243,8 @@ int hz_open(hz_context **out, const hz_options *options)
 	int status;
 
 	if (!out)
-		return open_fail(HZ_EINVAL, "open: ctx is NULL, must point to where the context goes");
+		return open_fail(HZ_EINVAL,
+				 "open: ctx is NULL, must point to where the context goes");
 	*out = NULL;
 	if (options)
 		o = *options;
@@ -243,7 +258,8 @@ int hz_open(hz_context **out, const hz_options *options)
 		seed.allocator = *o.allocator;
 	ctx = hzi_malloc(&seed, sizeof(*ctx), _Alignof(struct hz_context));
 	if (!ctx)
-		return open_fail(HZ_ENOMEM, "open: no memory for a context of %zu bytes", sizeof(*ctx));
+		return open_fail(HZ_ENOMEM, "open: no memory for a context of %zu bytes",
+				 sizeof(*ctx));
 	*ctx = seed;
 	ctx->log = o.log;
 	ctx->log_user = o.log_user;
@@ -281,7 +297,7 @@ void hz_close(hz_context *ctx)
 	hzi_mfree(&seed, ctx, sizeof(*ctx));
 }
 
-/* ---- Queries ----------------------------------------------------------------------------------- */
+/* ---- Queries --------------------------------------------------------------------------------- */
 
 int hz_device(const hz_context *ctx)
 {
@@ -293,7 +309,8 @@ int hz_device_info(hz_context *ctx, hz_info *info)
 	if (!ctx)
 		return HZ_EINVAL;
 	if (!info)
-		return hzi_fail(ctx, HZ_EINVAL, "device_info: info is NULL, must point to a hz_info");
+		return hzi_fail(ctx, HZ_EINVAL,
+				"device_info: info is NULL, must point to a hz_info");
 	*info = (hz_info){
 		.device = ctx->device,
 		.isa = ctx->isa,
@@ -316,7 +333,7 @@ int hz_device_info(hz_context *ctx, hz_info *info)
 	return HZ_OK;
 }
 
-/* ---- Streams ----------------------------------------------------------------------------------- */
+/* ---- Streams --------------------------------------------------------------------------------- */
 
 int hz_set_stream(hz_context *ctx, void *stream)
 {
@@ -336,7 +353,7 @@ int hz_prepare(hz_context *ctx)
 	return ctx->cuda ? hzi_cuda_prepare(ctx) : HZ_OK;
 }
 
-/* ---- Workspace --------------------------------------------------------------------------------- */
+/* ---- Workspace ------------------------------------------------------------------------------- */
 
 static void set_own_workspace(struct hz_context *ctx, void *p, size_t bytes)
 {
@@ -359,16 +376,17 @@ static int grow(struct hz_context *ctx, const char *op, size_t bytes)
 	if (!ctx->cuda) {
 		p = hzi_malloc(ctx, bytes, WORKSPACE_ALIGN);
 		if (!p)
-			return hzi_fail(ctx, HZ_ENOMEM, "%s: no memory for a workspace of %zu bytes", op,
-					bytes);
+			return hzi_fail(ctx, HZ_ENOMEM,
+					"%s: no memory for a workspace of %zu bytes", op, bytes);
 		hzi_mfree(ctx, ctx->own_workspace, ctx->own_workspace_bytes);
 		set_own_workspace(ctx, p, bytes);
 		return HZ_OK;
 	}
 	if (hzi_cuda_capturing(ctx))
-		return hzi_fail(ctx, HZ_EWORKSPACE, "%s: the workspace has %zu bytes, must have %zu: it "
-				"cannot grow while the stream is captured into a graph", op,
-				ctx->own_workspace_bytes, bytes);
+		return hzi_fail(ctx, HZ_EWORKSPACE,
+				"%s: the workspace has %zu bytes, must have %zu: it "
+				"cannot grow while the stream is captured into a graph",
+				op, ctx->own_workspace_bytes, bytes);
 	HZ_CHECK(hzi_cuda_alloc(ctx, &p, bytes));
 	/* Work that is under way may still use the old one. */
 	status = ctx->own_workspace ? hzi_cuda_sync(ctx) : HZ_OK;
@@ -392,11 +410,13 @@ int hz_set_workspace(hz_context *ctx, void *p, size_t bytes)
 {
 	HZ_CHECK(hzi_enter(ctx, "set_workspace"));
 	if (!p != !bytes)
-		return hzi_fail(ctx, HZ_EINVAL, "set_workspace: p is %p and bytes is %zu, must be both "
-				"zero or neither", p, bytes);
+		return hzi_fail(ctx, HZ_EINVAL,
+				"set_workspace: p is %p and bytes is %zu, must be both "
+				"zero or neither",
+				p, bytes);
 	if ((uintptr_t)p % WORKSPACE_ALIGN)
-		return hzi_fail(ctx, HZ_EINVAL, "set_workspace: p is %p, must be a multiple of %d", p,
-				WORKSPACE_ALIGN);
+		return hzi_fail(ctx, HZ_EINVAL, "set_workspace: p is %p, must be a multiple of %d",
+				p, WORKSPACE_ALIGN);
 	ctx->workspace_lent = p != NULL;
 	ctx->workspace = p ? p : ctx->own_workspace;
 	ctx->workspace_bytes = p ? bytes : ctx->own_workspace_bytes;
@@ -408,10 +428,14 @@ int hzi_workspace(struct hz_context *ctx, const char *op, size_t bytes)
 	if (bytes <= ctx->workspace_bytes)
 		return HZ_OK;
 	if (ctx->workspace_lent)
-		return hzi_fail(ctx, HZ_EWORKSPACE, "%s: the workspace lent by hz_set_workspace() has %zu "
-				"bytes, must have %zu", op, ctx->workspace_bytes, bytes);
+		return hzi_fail(ctx, HZ_EWORKSPACE,
+				"%s: the workspace lent by hz_set_workspace() has %zu "
+				"bytes, must have %zu",
+				op, ctx->workspace_bytes, bytes);
 	if (ctx->cuda)
-		return hzi_fail(ctx, HZ_EWORKSPACE, "%s: the workspace has %zu bytes, must have %zu: call "
-				"hz_reserve() first", op, ctx->workspace_bytes, bytes);
+		return hzi_fail(ctx, HZ_EWORKSPACE,
+				"%s: the workspace has %zu bytes, must have %zu: call "
+				"hz_reserve() first",
+				op, ctx->workspace_bytes, bytes);
 	return grow(ctx, op, bytes);
 }

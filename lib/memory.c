@@ -12,7 +12,7 @@
 
 #define ALIGN 64	/* of hz_alloc(): a cache line, and the widest vector */
 
-/* ---- The allocator ----------------------------------------------------------------------------- */
+/* ---- The allocator --------------------------------------------------------------------------- */
 
 void *hzi_malloc(const struct hz_context *ctx, size_t bytes, size_t align)
 {
@@ -38,7 +38,7 @@ void hzi_mfree(const struct hz_context *ctx, void *p, size_t bytes)
 		free(p);
 }
 
-/* ---- hz_alloc, hz_free -------------------------------------------------------------------------- */
+/* ---- hz_alloc, hz_free ----------------------------------------------------------------------- */
 
 /*
  * Host memory is preceded by ALIGN bytes that hold its size, which the allocator's free() wants and
@@ -52,7 +52,8 @@ static int alloc_host(struct hz_context *ctx, void **p, size_t bytes)
 	if (!__builtin_add_overflow(bytes, ALIGN, &total))
 		base = hzi_malloc(ctx, total, ALIGN);
 	if (!base)
-		return hzi_fail(ctx, HZ_ENOMEM, "alloc: no memory for %zu bytes on the host", bytes);
+		return hzi_fail(ctx, HZ_ENOMEM, "alloc: no memory for %zu bytes on the host",
+				bytes);
 	memcpy(base, &total, sizeof(total));
 	*p = base + ALIGN;
 	return HZ_OK;
@@ -72,17 +73,19 @@ static int check_device(struct hz_context *ctx, const char *op, const char *name
 	if (device == HZ_CPU || device == ctx->device)
 		return HZ_OK;
 	if (ctx->device == HZ_CPU)
-		return hzi_fail(ctx, HZ_EDEVICE, "%s: %s is %d, must be HZ_CPU, as the context", op, name,
-				device);
-	return hzi_fail(ctx, HZ_EDEVICE, "%s: %s is %d, must be HZ_CPU or the context's, HZ_CUDA + %d",
-			op, name, device, ctx->device - HZ_CUDA);
+		return hzi_fail(ctx, HZ_EDEVICE, "%s: %s is %d, must be HZ_CPU, as the context", op,
+				name, device);
+	return hzi_fail(ctx, HZ_EDEVICE,
+			"%s: %s is %d, must be HZ_CPU or the context's, HZ_CUDA + %d", op, name,
+			device, ctx->device - HZ_CUDA);
 }
 
 int hz_alloc(hz_context *ctx, void **p, size_t bytes, int device)
 {
 	HZ_CHECK(hzi_enter(ctx, "alloc"));
 	if (!p)
-		return hzi_fail(ctx, HZ_EINVAL, "alloc: p is NULL, must point to where the pointer goes");
+		return hzi_fail(ctx, HZ_EINVAL,
+				"alloc: p is NULL, must point to where the pointer goes");
 	HZ_CHECK(check_device(ctx, "alloc", "device", device));
 	return device == HZ_CPU ? alloc_host(ctx, p, bytes) : hzi_cuda_alloc(ctx, p, bytes);
 }
@@ -101,7 +104,7 @@ int hz_free(hz_context *ctx, void *p, int device)
 	return HZ_OK;
 }
 
-/* ---- hz_copy ------------------------------------------------------------------------------------ */
+/* ---- hz_copy --------------------------------------------------------------------------------- */
 
 /* n elements with any strides, which count elements. */
 static void copy_line(char *dst, int64_t dst_stride, const char *src, int64_t src_stride, int64_t n,
@@ -200,7 +203,9 @@ int hz_copy(hz_context *ctx, const hz_tensor *src, const hz_tensor *dst)
 		return HZ_OK;
 	}
 	if (!hz_tensor_contiguous(src) || !hz_tensor_contiguous(dst))
-		return hzi_fail(ctx, HZ_ESTRIDE, "copy: %s is not contiguous, must be for a copy from or "
-				"to the GPU", hz_tensor_contiguous(src) ? "dst" : "src");
+		return hzi_fail(ctx, HZ_ESTRIDE,
+				"copy: %s is not contiguous, must be for a copy from or "
+				"to the GPU",
+				hz_tensor_contiguous(src) ? "dst" : "src");
 	return hzi_cuda_copy(ctx, dst->data, dst->device, src->data, src->device, (size_t)bytes);
 }

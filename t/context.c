@@ -48,7 +48,7 @@ static hz_info info_of(hz_context *ctx)
 	return info;
 }
 
-/* ---- Opening -------------------------------------------------------------------------------------- */
+/* ---- Opening --------------------------------------------------------------------------------- */
 
 static void *some_alloc(void *user, size_t bytes, size_t align)
 {
@@ -74,25 +74,42 @@ static void bad_options(void)
 		{{.device = INT32_MIN}, HZ_EINVAL, "options.device is -2147483648"},
 		{{.device = HZ_CUDA + 9999}, HZ_ENODEV, "open: cuda:9999: "},
 		{{.device = INT32_MAX}, HZ_ENODEV, "open: cuda:2147483645: "},
-		{{.device = HZ_CPU, .threads = -1}, HZ_EINVAL, "options.threads is -1, must not be negative"},
+		{{.device = HZ_CPU, .threads = -1},
+		 HZ_EINVAL,
+		 "options.threads is -1, must not be negative"},
 		{{.device = HZ_CPU, .isa = -1}, HZ_EINVAL, "options.isa is -1"},
-		{{.device = HZ_CPU, .isa = 6}, HZ_EINVAL, "options.isa is 6, must be one of enum hz_isa"},
+		{{.device = HZ_CPU, .isa = 6},
+		 HZ_EINVAL,
+		 "options.isa is 6, must be one of enum hz_isa"},
 		{{.device = HZ_CPU, .isa = 15}, HZ_EINVAL, "options.isa is 15"},
 		{{.device = HZ_CPU, .isa = 18}, HZ_EINVAL, "options.isa is 18"},
 		{{.device = HZ_CPU, .flags = 2}, HZ_EINVAL, "options.flags is 0x2, must be 0 or"},
-		{{.device = HZ_CPU, .flags = 0x80000001u}, HZ_EINVAL, "options.flags is 0x80000001"},
-		{{.device = HZ_CPU, .allocator = &no_alloc}, HZ_EINVAL, "options.allocator lacks alloc"},
-		{{.device = HZ_CPU, .allocator = &no_free}, HZ_EINVAL, "options.allocator lacks free"},
-		{{.device = HZ_CPU, .allocator = &empty}, HZ_ENOMEM, "open: no memory for a context"},
-		{{.device = HZ_CPU, .reserved = {1}}, HZ_EINVAL, "options.reserved[0] is 1, must be 0"},
-		{{.device = HZ_CPU, .reserved = {0, 0, 0, -5}}, HZ_EINVAL, "options.reserved[3] is -5"},
+		{{.device = HZ_CPU, .flags = 0x80000001u},
+		 HZ_EINVAL,
+		 "options.flags is 0x80000001"},
+		{{.device = HZ_CPU, .allocator = &no_alloc},
+		 HZ_EINVAL,
+		 "options.allocator lacks alloc"},
+		{{.device = HZ_CPU, .allocator = &no_free},
+		 HZ_EINVAL,
+		 "options.allocator lacks free"},
+		{{.device = HZ_CPU, .allocator = &empty},
+		 HZ_ENOMEM,
+		 "open: no memory for a context"},
+		{{.device = HZ_CPU, .reserved = {1}},
+		 HZ_EINVAL,
+		 "options.reserved[0] is 1, must be 0"},
+		{{.device = HZ_CPU, .reserved = {0, 0, 0, -5}},
+		 HZ_EINVAL,
+		 "options.reserved[3] is -5"},
 	};
 
 	for (size_t i = 0; i < sizeof(rows) / sizeof(*rows); i++) {
 		hz_context *ctx = (hz_context *)&ctx;
 		const int status = hz_open(&ctx, &rows[i].o);
 
-		ok(status == rows[i].status && ctx == NULL && strstr(hz_open_errmsg(), rows[i].part),
+		ok(status == rows[i].status && ctx == NULL &&
+			   strstr(hz_open_errmsg(), rows[i].part),
 		   "refused: %s", rows[i].part);
 		if (status != rows[i].status)
 			diag("status %d, want %d: %s", status, rows[i].status, hz_open_errmsg());
@@ -146,7 +163,8 @@ static void environment(void)
 		{"HURWITZ_DEVICE", "cpu", NULL},
 		{"HURWITZ_DEVICE", "auto", NULL},
 		{"HURWITZ_DEVICE", "", NULL},
-		{"HURWITZ_DEVICE", "CPU", "HURWITZ_DEVICE is \"CPU\", must be cpu, cuda, cuda:N or auto"},
+		{"HURWITZ_DEVICE", "CPU",
+		 "HURWITZ_DEVICE is \"CPU\", must be cpu, cuda, cuda:N or auto"},
 		{"HURWITZ_DEVICE", "cpu ", "HURWITZ_DEVICE is \"cpu \""},
 		{"HURWITZ_DEVICE", "gpu", "HURWITZ_DEVICE is \"gpu\""},
 		{"HURWITZ_DEVICE", "cuda:", "HURWITZ_DEVICE is \"cuda:\""},
@@ -182,8 +200,9 @@ static void environment(void)
 		setenv(rows[i].name, rows[i].value, 1);
 		/* The CPU is asked for, so that a GPU neither helps nor hurts. */
 		status = hz_open(&ctx, &o);
-		ok(rows[i].part ? status == HZ_EINVAL && !ctx && strstr(hz_open_errmsg(), rows[i].part)
-				: status == HZ_OK && ctx,
+		ok(rows[i].part
+			   ? status == HZ_EINVAL && !ctx && strstr(hz_open_errmsg(), rows[i].part)
+			   : status == HZ_OK && ctx,
 		   "%s=%s is %s", rows[i].name, rows[i].value, rows[i].part ? "refused" : "taken");
 		hz_close(ctx);
 		unsetenv(rows[i].name);
@@ -258,7 +277,8 @@ static void information(void)
 	hz_info info = info_of(ctx);
 
 	is_int(info.device, HZ_CPU, "device");
-	ok(info.isa >= HZ_ISA_C && info.isa <= info.isa_max, "isa %d of %d", info.isa, info.isa_max);
+	ok(info.isa >= HZ_ISA_C && info.isa <= info.isa_max, "isa %d of %d", info.isa,
+	   info.isa_max);
 	is_str(info.isa_name, hz_isa_name(info.isa), "isa_name");
 	ok((info.isa == info.isa_max) == (info.isa_reason[0] == '\0') || info.isa == info.isa_max,
 	   "isa_reason \"%s\"", info.isa_reason);
@@ -314,7 +334,8 @@ static void logging(void)
 	hzi_log(ctx, HZ_LOG_INFO, "%s %d", "a", 7);
 	is_str(h.last, "a 7", "a line of one's own");
 	hzi_log(NULL, HZ_LOG_INFO, "nothing");
-	is_int(hzi_fail(ctx, HZ_ESHAPE, "%0*d", 1000, 1), HZ_ESHAPE, "a sentence of 1000 characters");
+	is_int(hzi_fail(ctx, HZ_ESHAPE, "%0*d", 1000, 1), HZ_ESHAPE,
+	       "a sentence of 1000 characters");
 	is_int((long long)strlen(hz_errmsg(ctx)), HZI_ERRMSG_BYTES - 1, "is cut");
 	hz_close(ctx);
 }
@@ -350,7 +371,7 @@ static void open_message(void)
 	hz_close(ctx);
 }
 
-/* ---- Memory --------------------------------------------------------------------------------------- */
+/* ---- Memory ---------------------------------------------------------------------------------- */
 
 static void memory(void)
 {
@@ -360,7 +381,8 @@ static void memory(void)
 	char text[100];
 
 	for (int i = 0; i < 7; i++) {
-		is_int(hz_alloc(ctx, &p[i], sizes[i], HZ_CPU), HZ_OK, "alloc of %zu bytes", sizes[i]);
+		is_int(hz_alloc(ctx, &p[i], sizes[i], HZ_CPU), HZ_OK, "alloc of %zu bytes",
+		       sizes[i]);
 		ok(p[i] && (uintptr_t)p[i] % 64 == 0, "is aligned");
 		memset(p[i], i, sizes[i]);
 	}
@@ -397,7 +419,8 @@ static void copy_slowly(const hz_tensor *src, const hz_tensor *dst, char *dst_da
 			s += index[i] * src->stride[i];
 			d += index[i] * dst->stride[i];
 		}
-		memcpy(dst_data + d * (int64_t)size, (const char *)src->data + s * (int64_t)size, size);
+		memcpy(dst_data + d * (int64_t)size, (const char *)src->data + s * (int64_t)size,
+		       size);
 		for (i = src->ndim - 1; i >= 0 && ++index[i] == src->shape[i]; i--)
 			index[i] = 0;
 		if (i < 0)
@@ -451,7 +474,8 @@ static void copies(void)
 	for (int i = 0; i < BYTES; i++)
 		from[i] = (char)rnd_u64(&rnd);
 	for (int round = 0; round < rounds; round++) {
-		const int dtype = dtypes[rnd_below(&rnd, 7)], ndim = (int)rnd_below(&rnd, HZ_MAXDIM + 1);
+		const int dtype = dtypes[rnd_below(&rnd, 7)],
+			  ndim = (int)rnd_below(&rnd, HZ_MAXDIM + 1);
 		const int64_t elements = BYTES / (int64_t)hz_dtype_size(dtype);
 		int64_t shape[HZ_MAXDIM];
 
@@ -541,7 +565,8 @@ static void workspace(void)
 	ok(ctx->workspace == lent, "is used");
 	is_int(hzi_workspace(ctx, "op", sizeof(lent)), HZ_OK, "up to its size");
 	is_int(hzi_workspace(ctx, "op", sizeof(lent) + 1), HZ_EWORKSPACE, "and no further");
-	is_str(hz_errmsg(ctx), "op: the workspace lent by hz_set_workspace() has 4096 bytes, must have 4097",
+	is_str(hz_errmsg(ctx),
+	       "op: the workspace lent by hz_set_workspace() has 4096 bytes, must have 4097",
 	       "says so");
 	is_int(hz_reserve(ctx, 9000), HZ_OK, "the own one can grow meanwhile");
 	ok(ctx->workspace == lent && ctx->workspace_bytes == sizeof(lent), "and is not used");
@@ -555,7 +580,7 @@ static void workspace(void)
 	hz_close(ctx);
 }
 
-/* ---- Work ----------------------------------------------------------------------------------------- */
+/* ---- Work ------------------------------------------------------------------------------------ */
 
 enum { ROWS = 6, LENGTH = 12 * 64 };
 
@@ -672,9 +697,11 @@ static void allocator(void)
 		if (transform(plain, want) != HZ_OK)
 			bail("%s", hz_errmsg(plain));
 		hz_close(plain);
-		is_int(use_all(&o, want, &bad), HZ_OK, "all calls with an allocator, %d threads", threads);
+		is_int(use_all(&o, want, &bad), HZ_OK, "all calls with an allocator, %d threads",
+		       threads);
 		calls = m.calls;
-		ok(calls >= 4 && m.live == 0 && m.bad == 0, "%ld allocations, all freed with their size", calls);
+		ok(calls >= 4 && m.live == 0 && m.bad == 0,
+		   "%ld allocations, all freed with their size", calls);
 		for (long k = 1; k <= calls; k++) {
 			for (int ever = 0; ever < 2; ever++) {
 				m = (struct meter){.fail_at = k, .ever = ever};
@@ -685,7 +712,8 @@ static void allocator(void)
 					     ever ? "for ever" : "once", m.live, bad);
 			}
 		}
-		ok(bad == 0 && failed > 0, "%ld faults: %ld told, none leaked or wrote", 2 * calls, failed);
+		ok(bad == 0 && failed > 0, "%ld faults: %ld told, none leaked or wrote", 2 * calls,
+		   failed);
 	}
 }
 
@@ -780,13 +808,14 @@ static void threads(void)
 	is_int(bad, 0, "%d threads with contexts of their own", THREADS);
 }
 
-/* ---- On a GPU, if asked --------------------------------------------------------------------------- */
+/* ---- On a GPU, if asked ---------------------------------------------------------------------- */
 
 static void on_gpu(void)
 {
 	const hz_options asked = {.device = HZ_CUDA, .threads = 1};
 	static float x[1024], y[1024];
-	hz_tensor hx = hz_tensor_1d(x, HZ_F32, HZ_CPU, 1024), hy = hz_tensor_1d(y, HZ_F32, HZ_CPU, 1024), d;
+	hz_tensor hx = hz_tensor_1d(x, HZ_F32, HZ_CPU, 1024),
+		  hy = hz_tensor_1d(y, HZ_F32, HZ_CPU, 1024), d;
 	hz_context *ctx;
 	hz_info info;
 	void *p;
@@ -800,7 +829,8 @@ static void on_gpu(void)
 	hz_close(ctx);
 	ctx = open_or_bail(&asked);
 	info = info_of(ctx);
-	ok(info.sm >= 80 && info.memory_bytes > 0 && *info.gpu_name, "%s, SM %d", info.gpu_name, info.sm);
+	ok(info.sm >= 80 && info.memory_bytes > 0 && *info.gpu_name, "%s, SM %d", info.gpu_name,
+	   info.sm);
 	is_int(hz_alloc(ctx, &p, sizeof(x), HZ_CUDA), HZ_OK, "alloc");
 	d = hz_tensor_1d(p, HZ_F32, HZ_CUDA, 1024);
 	for (int i = 0; i < 1024; i++)

@@ -42,7 +42,8 @@ static int leaked(void)
 {
 	const struct fakecuda_live l = fake->live();
 
-	return l.contexts + l.allocations + l.streams + l.events + l.libraries + l.graphs + l.pushed;
+	return l.contexts + l.allocations + l.streams + l.events + l.libraries + l.graphs +
+	       l.pushed;
 }
 
 static hz_context *open_cuda(int ordinal)
@@ -55,7 +56,7 @@ static hz_context *open_cuda(int ordinal)
 	return ctx;
 }
 
-/* ---- Opening, a process each ---------------------------------------------------------------------- */
+/* ---- Opening, a process each ----------------------------------------------------------------- */
 
 struct outcome {
 	int status, device, alive, complaints, driver, devices;
@@ -141,7 +142,8 @@ static void open_sentences(void)
 		 "open: cuda:1: no such device, the NVIDIA driver shows 1"},
 		{"HURWITZ_LIBCUDA=/nowhere/libcuda.so.1", HZ_CUDA, HZ_ENODEV, 0,
 		 "open: cuda:0: no NVIDIA driver: /nowhere/libcuda.so.1"},
-		{"HURWITZ_LIBCUDA=/nowhere/libcuda.so.1", HZ_AUTO, HZ_OK, HZ_CPU, "no NVIDIA driver: "},
+		{"HURWITZ_LIBCUDA=/nowhere/libcuda.so.1", HZ_AUTO, HZ_OK, HZ_CPU,
+		 "no NVIDIA driver: "},
 		{"HURWITZ_LIBCUDA=libc.so.6", HZ_CUDA, HZ_ENODEV, 0,
 		 "no NVIDIA driver, or a very old one: libc.so.6 has no cuGetProcAddress_v2"},
 		{"FAKECUDA_STUB=1", HZ_CUDA, HZ_ENODEV, 0, "stub"},
@@ -166,7 +168,8 @@ static void open_sentences(void)
 		 "Stand-in 0 is SM 7.5, must be 8.0 or later"},
 		{"FAKECUDA_SM=100", HZ_CUDA, HZ_OK, HZ_CUDA, ""},
 		{"FAKECUDA_IMAGE=209", HZ_CUDA, HZ_ENODEV, 0,
-		 "open: cuda:0: Stand-in 0: loading the hadamard device code for SM 9.0: no kernel image"},
+		 "open: cuda:0: Stand-in 0: loading the hadamard device code for SM 9.0: no kernel "
+		 "image"},
 		{"FAKECUDA_IMAGE=209", HZ_AUTO, HZ_OK, HZ_CPU, "no kernel image is available"},
 		{"FAKECUDA_IMAGE=222", HZ_CUDA, HZ_ENODEV, 0, "unsupported toolchain"},
 		{"FAKECUDA_IMAGE=2", HZ_CUDA, HZ_ENOMEM, 0, "out of memory"},
@@ -182,8 +185,8 @@ static void open_sentences(void)
 
 		ok(good, "open %d with %s", rows[i].device, name);
 		if (!good)
-			diag("status %d device %d alive %d complaints %d \"%s\"", out.status, out.device,
-			     out.alive, out.complaints, out.message);
+			diag("status %d device %d alive %d complaints %d \"%s\"", out.status,
+			     out.device, out.alive, out.complaints, out.message);
 	}
 	is_int(try_open("FAKECUDA_VERSION=12020 FAKECUDA_DEVICES=4", HZ_CUDA).driver, 12020,
 	       "the driver's version is told");
@@ -198,37 +201,42 @@ static void open_faults(void)
 
 	for (long k = 1; k <= calls; k++) {
 		for (int mode = 0; mode < 8; mode++) {
-			const int code = mode & 4 ? CUDA_ERROR_OUT_OF_MEMORY : CUDA_ERROR_LAUNCH_FAILED;
+			const int code =
+				mode & 4 ? CUDA_ERROR_OUT_OF_MEMORY : CUDA_ERROR_LAUNCH_FAILED;
 			const int device = mode & 2 ? HZ_AUTO : HZ_CUDA;
 			struct outcome out;
 			char settings[128];
 
-			snprintf(settings, sizeof(settings), "FAKECUDA_FAIL_AT=%ld FAKECUDA_FAIL_CODE=%d "
-				 "FAKECUDA_FAIL_EVER=%d", k, code, mode & 1);
+			snprintf(settings, sizeof(settings),
+				 "FAKECUDA_FAIL_AT=%ld FAKECUDA_FAIL_CODE=%d "
+				 "FAKECUDA_FAIL_EVER=%d",
+				 k, code, mode & 1);
 			out = try_open(settings, device);
 			cases++;
 			refused += out.status != HZ_OK;
 			if (out.alive || out.complaints ||
 			    (out.status != HZ_OK && (device == HZ_AUTO || !out.message[0])) ||
-			    (out.status != HZ_OK && out.status != HZ_ENODEV && out.status != HZ_ECUDA &&
-			     out.status != HZ_ENOMEM)) {
+			    (out.status != HZ_OK && out.status != HZ_ENODEV &&
+			     out.status != HZ_ECUDA && out.status != HZ_ENOMEM)) {
 				bad++;
-				diag("%s device %d: status %d alive %d complaints %d in %s: %s", settings,
-				     device, out.status, out.alive, out.complaints, out.failed, out.message);
+				diag("%s device %d: status %d alive %d complaints %d in %s: %s",
+				     settings, device, out.status, out.alive, out.complaints,
+				     out.failed, out.message);
 			}
 		}
 	}
-	ok(bad == 0 && refused > 0, "%ld faults while opening: %ld refused, all without a leak", cases,
-	   refused);
+	ok(bad == 0 && refused > 0, "%ld faults while opening: %ld refused, all without a leak",
+	   cases, refused);
 }
 
-/* ---- What holds on the stand-in and on a GPU ------------------------------------------------------ */
+/* ---- What holds on the stand-in and on a GPU ------------------------------------------------- */
 
 static void memory(hz_context *ctx)
 {
 	const int gpu = hz_device(ctx);
 	static float from[N], to[N];
-	hz_tensor host = hz_tensor_1d(from, HZ_F32, HZ_CPU, N), back = hz_tensor_1d(to, HZ_F32, HZ_CPU, N);
+	hz_tensor host = hz_tensor_1d(from, HZ_F32, HZ_CPU, N),
+		  back = hz_tensor_1d(to, HZ_F32, HZ_CPU, N);
 	hz_tensor a, b, odd;
 	void *p = NULL, *q = NULL, *none = &p;
 
@@ -281,7 +289,8 @@ static void memory(hz_context *ctx)
 	is_int(hz_free(ctx, p, gpu), HZ_OK, "that can be freed");
 	is_int(hz_alloc(ctx, &none, (size_t)1 << 46, gpu), HZ_ENOMEM, "alloc of too much");
 	ok(none == &p, "leaves the pointer as it was");
-	has_str(hz_errmsg(ctx), "alloc: no memory for 70368744177664 bytes on the GPU", "and says how much");
+	has_str(hz_errmsg(ctx), "alloc: no memory for 70368744177664 bytes on the GPU",
+		"and says how much");
 	is_int(hz_alloc(ctx, &none, SIZE_MAX, gpu), HZ_ENOMEM, "alloc of SIZE_MAX");
 	is_int(hz_alloc(ctx, &p, 4, gpu + 1), HZ_EDEVICE, "alloc on another GPU");
 	is_int(hz_alloc(ctx, &p, 64, HZ_CPU), HZ_OK, "alloc on the host");
@@ -296,10 +305,10 @@ static void information(hz_context *ctx)
 	is_int(hz_device_info(ctx, &info), HZ_OK, "device_info");
 	is_int(info.device, hz_device(ctx), "device");
 	ok(info.sm >= 80 && info.sm == d->sm, "sm is %d", info.sm);
-	ok(info.multiprocessors > 0 && info.memory_bytes > 1 << 20, "%d multiprocessors, %lld bytes",
-	   info.multiprocessors, (long long)info.memory_bytes);
-	ok(info.cuda_driver >= 12000 && info.cuda_devices >= 1, "driver %d shows %d", info.cuda_driver,
-	   info.cuda_devices);
+	ok(info.multiprocessors > 0 && info.memory_bytes > 1 << 20,
+	   "%d multiprocessors, %lld bytes", info.multiprocessors, (long long)info.memory_bytes);
+	ok(info.cuda_driver >= 12000 && info.cuda_devices >= 1, "driver %d shows %d",
+	   info.cuda_driver, info.cuda_devices);
 	ok(*info.gpu_name && !*info.gpu_reason, "name is %s", info.gpu_name);
 	ok(d->shared_block_bytes > 49152 && d->shared_sm_bytes >= d->shared_block_bytes &&
 	   d->l2_bytes > 0, "shared %d of %d, L2 %lld", d->shared_block_bytes, d->shared_sm_bytes,
@@ -312,7 +321,8 @@ static void workspace(hz_context *ctx)
 	void *p, *lent;
 
 	is_int(hzi_workspace(ctx, "op", 1000), HZ_EWORKSPACE, "a call does not allocate");
-	is_str(hz_errmsg(ctx), "op: the workspace has 0 bytes, must have 1000: call hz_reserve() first",
+	is_str(hz_errmsg(ctx),
+	       "op: the workspace has 0 bytes, must have 1000: call hz_reserve() first",
 	       "and says what to do");
 	is_int(hz_reserve(ctx, 1000), HZ_OK, "reserve");
 	is_int(hzi_workspace(ctx, "op", 1000), HZ_OK, "then it is there");
@@ -328,10 +338,12 @@ static void workspace(hz_context *ctx)
 	is_int(hz_set_workspace(ctx, lent, 256), HZ_OK, "lend");
 	ok(ctx->workspace == lent && ctx->workspace_bytes == 256, "the lent one is used");
 	is_int(hzi_workspace(ctx, "op", 300), HZ_EWORKSPACE, "a small one is refused");
-	has_str(hz_errmsg(ctx), "lent by hz_set_workspace() has 256 bytes, must have 300", "and says so");
+	has_str(hz_errmsg(ctx), "lent by hz_set_workspace() has 256 bytes, must have 300",
+		"and says so");
 	is_int(hz_set_workspace(ctx, NULL, 0), HZ_OK, "give back");
 	ok(ctx->workspace == p && ctx->workspace_bytes == 100000, "the own one is used again");
-	is_int(hz_set_workspace(ctx, (char *)lent + 8, 100), HZ_EINVAL, "an odd pointer is refused");
+	is_int(hz_set_workspace(ctx, (char *)lent + 8, 100), HZ_EINVAL,
+	       "an odd pointer is refused");
 	hz_free(ctx, lent, hz_device(ctx));
 }
 
@@ -391,7 +403,8 @@ static void capture(int prepare)
 
 	if (fake) {
 		before = fake->launches();
-		ok(before > 0 && fake->launch(before - 1)->captured, "the kernel went into the graph");
+		ok(before > 0 && fake->launch(before - 1)->captured,
+		   "the kernel went into the graph");
 		no_complaints("capture");
 	}
 	is_int(hzi_cuda_event_new(ctx, &start), HZ_OK, "an event");
@@ -404,7 +417,8 @@ static void capture(int prepare)
 	ok(ms > 0 && ms < 1000, "%g ms", ms);
 	transform_is_right(ctx, q, "the graph computed");
 	if (fake)
-		ok(fake->launches() >= before + 2 && fake->launch(before)->replayed, "the kernels ran");
+		ok(fake->launches() >= before + 2 && fake->launch(before)->replayed,
+		   "the kernels ran");
 	is_int(hzi_cuda_event_free(ctx, start), HZ_OK, "free");
 	is_int(hzi_cuda_event_free(ctx, stop), HZ_OK, "free");
 	is_int(hzi_cuda_graph_free(ctx, graph), HZ_OK, "free");
@@ -482,7 +496,8 @@ static void *hammer(void *arg)
 		hz_context *ctx = open_cuda(0);
 		const int gpu = hz_device(ctx);
 		float from[256], to[256];
-		hz_tensor a = hz_tensor_1d(from, HZ_F32, HZ_CPU, 256), b = hz_tensor_1d(to, HZ_F32, HZ_CPU, 256);
+		hz_tensor a = hz_tensor_1d(from, HZ_F32, HZ_CPU, 256),
+			  b = hz_tensor_1d(to, HZ_F32, HZ_CPU, 256);
 		hz_tensor t;
 		void *p = NULL, *stream = NULL;
 
@@ -525,7 +540,7 @@ static void threads(void)
 		is_int(leaked(), 0, "nothing leaked");
 }
 
-/* ---- On the stand-in alone ------------------------------------------------------------------------ */
+/* ---- On the stand-in alone ------------------------------------------------------------------- */
 
 struct params {
 	int64_t n;
@@ -586,7 +601,8 @@ static void launches(void)
 	for (int i = 0; i < hzi_images[HZI_FAMILY_HADAMARD].kernels_count; i++) {
 		const struct hzi_launch one = {.grid = {1}, .block = {32, 2, 3}};
 
-		bad += hzi_cuda_launch(ctx, "op", HZI_FAMILY_HADAMARD, i, &one, &want, sizeof(want)) != HZ_OK;
+		bad += hzi_cuda_launch(ctx, "op", HZI_FAMILY_HADAMARD, i, &one, &want,
+				       sizeof(want)) != HZ_OK;
 		l = fake->launch(i);
 		bad += !l || strcmp(l->kernel, hzi_images[HZI_FAMILY_HADAMARD].kernels[i]) != 0 ||
 		       l->block[1] != 2 || l->block[2] != 3;
@@ -598,7 +614,8 @@ static void launches(void)
 	has_str(hz_errmsg(ctx), "invalid argument (CUDA_ERROR_INVALID_VALUE)", "says why");
 	has_str(hz_errmsg(ctx), name, "says which");
 	is_int(launch(ctx, 1, 32, 232449, 0), HZ_ECUDA, "too much shared memory");
-	has_str(hz_errmsg(ctx), "op: asking for 232449 bytes of shared memory for the kernel", "says what");
+	has_str(hz_errmsg(ctx), "op: asking for 232449 bytes of shared memory for the kernel",
+		"says what");
 	is_int(launch(ctx, 9, 32, 0, 8), HZ_ECUDA, "a grid that clusters do not fill");
 	is_int(launch(ctx, 9, 32, 0, 0), HZ_OK, "and it goes on");
 	fake->reset();
@@ -705,7 +722,8 @@ static void no_host_memory(void)
 	hz_info info;
 
 	is_int(hz_open(&ctx, &o), HZ_ENOMEM, "no host memory for the GPU half");
-	has_str(hz_open_errmsg(), "open: cuda:0: no memory for the GPU half of a context, ", "says so");
+	has_str(hz_open_errmsg(), "open: cuda:0: no memory for the GPU half of a context, ",
+		"says so");
 	calls = 0;
 	o.device = HZ_AUTO;
 	is_int(hz_open(&ctx, &o), HZ_OK, "HZ_AUTO does without");
@@ -750,7 +768,8 @@ static void lost_device(void)
 	is_int(heard.warnings, 1, "and to the log");
 	calls = fake->calls();
 	is_int(launch(ctx, 1, 32, 0, 0), HZ_ECUDA, "the next launch is refused");
-	has_str(hz_errmsg(ctx), "op: the GPU failed earlier and the context can only be closed: an illegal",
+	has_str(hz_errmsg(ctx),
+		"op: the GPU failed earlier and the context can only be closed: an illegal",
 		"and says why");
 	x = hz_tensor_1d(p, HZ_F32, HZ_CUDA, N);
 	is_int(hz_hadamard(ctx, &x, &x, NULL), HZ_ECUDA, "so is a public call");
@@ -770,21 +789,23 @@ static void lost_device(void)
 	ctx = open_cuda(0);
 	fake->break_device(0, CUDA_ERROR_LAUNCH_FAILED);
 	is_int(launch(ctx, 1, 32, 0, 0), HZ_ECUDA, "a launch on a broken device");
-	has_str(hz_errmsg(ctx), "or earlier work: unspecified launch failure", "does not claim the error");
+	has_str(hz_errmsg(ctx), "or earlier work: unspecified launch failure",
+		"does not claim the error");
 	hz_close(ctx);
 	fake->reset();
 }
 
 /*
- * Everything that uses the driver, with the k-th call failing. Releases are tried again, as a caller
- * would who wants to be sure. Returns the number of calls that were refused.
+ * Everything that uses the driver, in one go, whatever fails on the way. Returns the number of calls
+ * that were refused.
  */
 static int scenario(void)
 {
 	const hz_options o = {.device = HZ_CUDA, .threads = 1};
 	const int gpu = HZ_CUDA;
 	static float from[64], to[64];
-	hz_tensor host = hz_tensor_1d(from, HZ_F32, HZ_CPU, 64), back = hz_tensor_1d(to, HZ_F32, HZ_CPU, 64);
+	hz_tensor host = hz_tensor_1d(from, HZ_F32, HZ_CPU, 64),
+		  back = hz_tensor_1d(to, HZ_F32, HZ_CPU, 64);
 	hz_tensor there;
 	void *p = NULL, *stream = NULL, *graph = NULL, *event = NULL;
 	int refused = 0;
@@ -867,20 +888,23 @@ static void faults(void)
 			quiet += refused == 0;
 			lost += fake->live().dropped;
 			/*
-			 * A context that cannot be made current, once or for good, keeps its memory until
-			 * the device's context goes. All else must have been given back one by one.
+			 * A context that cannot be made current, once or for good, keeps its memory
+			 * until the device's context goes. All else must have been given back.
 			 */
 			if (refused < 0 || complaints || leaked() ||
 			    (fake->live().dropped && !pushed && !(mode & 1) && mode / 2 != 2)) {
 				bad++;
-				diag("call %ld (%s) code %d %s: %d refused, %d alive, %d dropped, %d complaints: %s",
-				     k, fake->failed(), codes[mode / 2], mode & 1 ? "for ever" : "once", refused,
-				     leaked(), fake->live().dropped, complaints, first);
+				diag("call %ld (%s) code %d %s: %d refused, %d alive, %d dropped, "
+				     "%d complaints: %s",
+				     k, fake->failed(), codes[mode / 2],
+				     mode & 1 ? "for ever" : "once", refused, leaked(),
+				     fake->live().dropped, complaints, first);
 			}
 		}
 	}
 	fake->reset();
-	ok(bad == 0, "%ld faults in %ld calls: %ld went unnoticed, %ld objects lost with the device", cases,
+	ok(bad == 0,
+	   "%ld faults in %ld calls: %ld went unnoticed, %ld objects lost with the device", cases,
 	   calls, quiet, lost);
 	is_int(scenario(), 0, "the scenario works afterwards");
 	fake->reset();

@@ -5,7 +5,7 @@
  *
  * Device memory is host memory, kernels are not run but recorded. Everything else is meant to be
  * stricter than a driver: handles are checked, limits hold, calls without a current context are
- * complaints, a captured stream refuses what a driver may refuse, and a child of fork() gets nothing.
+ * complaints, a captured stream refuses what a driver may refuse, a child of fork() gets nothing.
  * fakecuda.h says how it is set up and asked.
  */
 #define _GNU_SOURCE 1
@@ -131,7 +131,7 @@ static _Thread_local CUcontext stack[STACK];
 static _Thread_local int depth;
 static _Thread_local int thread_mode = CU_STREAM_CAPTURE_MODE_GLOBAL;
 
-/* ---- Settings and misuse ------------------------------------------------------------------------- */
+/* ---- Settings and misuse --------------------------------------------------------------------- */
 
 static int number(const char *name, int otherwise)
 {
@@ -183,7 +183,7 @@ __attribute__((format(printf, 2, 3))) static CUresult complain(CUresult r, const
 	return r;
 }
 
-/* ---- The frame of every call --------------------------------------------------------------------- */
+/* ---- The frame of every call ----------------------------------------------------------------- */
 
 enum {
 	INIT = 1,		/* needs cuInit() */
@@ -273,7 +273,7 @@ static CUresult end(CUresult r)
 		} \
 	} while (0)
 
-/* ---- Handles ------------------------------------------------------------------------------------- */
+/* ---- Handles --------------------------------------------------------------------------------- */
 
 static void *make(enum kind kind, size_t size)
 {
@@ -363,7 +363,7 @@ static bool on_host(const char *name, const void *p)
 	return false;
 }
 
-/* ---- Errors, devices, contexts ------------------------------------------------------------------- */
+/* ---- Errors, devices, contexts --------------------------------------------------------------- */
 
 static const struct {
 	CUresult code;
@@ -491,7 +491,8 @@ static CUresult fake_DeviceGetAttribute(int *value, int attribute, CUdevice devi
 	case CU_DEVICE_ATTRIBUTE_MAX_SHARED_MEMORY_PER_MULTIPROCESSOR: *value = 233472; break;
 	case CU_DEVICE_ATTRIBUTE_MAX_SHARED_MEMORY_PER_BLOCK_OPTIN: *value = SHARED_OPTIN; break;
 	default:
-		return end(complain(CUDA_ERROR_INVALID_VALUE, "cuDeviceGetAttribute: %d", attribute));
+		return end(
+			complain(CUDA_ERROR_INVALID_VALUE, "cuDeviceGetAttribute: %d", attribute));
 	}
 	return end(CUDA_SUCCESS);
 }
@@ -585,7 +586,8 @@ static CUresult fake_DevicePrimaryCtxRelease(CUdevice device)
 		return end(CUDA_ERROR_INVALID_DEVICE);
 	c = &context[device - HANDLE];
 	if (c->retained == 0)
-		return end(complain(CUDA_ERROR_INVALID_CONTEXT, "primary context released too often"));
+		return end(
+			complain(CUDA_ERROR_INVALID_CONTEXT, "primary context released too often"));
 	if (--c->retained == 0)
 		destroy(c);
 	return end(CUDA_SUCCESS);
@@ -595,7 +597,8 @@ static CUresult fake_CtxPushCurrent(CUcontext c)
 {
 	BEGIN("cuCtxPushCurrent", INIT);
 	if (c < context || c >= context + DEVICES || c->retained == 0)
-		return end(complain(CUDA_ERROR_INVALID_CONTEXT, "cuCtxPushCurrent: no such context"));
+		return end(
+			complain(CUDA_ERROR_INVALID_CONTEXT, "cuCtxPushCurrent: no such context"));
 	if (depth == STACK)
 		return end(complain(CUDA_ERROR_INVALID_VALUE, "cuCtxPushCurrent: never popped"));
 	stack[depth++] = c;
@@ -631,7 +634,7 @@ static CUresult fake_CtxSynchronize(void)
 	return end(CUDA_SUCCESS);
 }
 
-/* ---- Memory -------------------------------------------------------------------------------------- */
+/* ---- Memory ---------------------------------------------------------------------------------- */
 
 static CUresult fake_MemAlloc(CUdeviceptr *p, size_t bytes)
 {
@@ -707,7 +710,8 @@ static CUresult submit(const char *name, CUstream stream, struct op *op)
 	if (!stream) {
 		/* The default stream would wait for a captured one, unless that was made not to. */
 		for (struct object *o = objects; o; o = o->next) {
-			if (o->kind == STREAM && ((CUstream)o)->capture && ((CUstream)o)->blocking) {
+			if (o->kind == STREAM && ((CUstream)o)->capture &&
+			    ((CUstream)o)->blocking) {
 				((CUstream)o)->spoiled = true;
 				return complain(CUDA_ERROR_STREAM_CAPTURE_IMPLICIT,
 						"%s on the default stream during capture", name);
@@ -739,7 +743,8 @@ static CUresult submit(const char *name, CUstream stream, struct op *op)
 	return CUDA_SUCCESS;
 }
 
-static CUresult fake_MemcpyHtoDAsync(CUdeviceptr dst, const void *src, size_t bytes, CUstream stream)
+static CUresult fake_MemcpyHtoDAsync(CUdeviceptr dst, const void *src, size_t bytes,
+				     CUstream stream)
 {
 	struct op op = {.what = COPY, .dst = (void *)(uintptr_t)dst, .src = src, .bytes = bytes};
 
@@ -759,7 +764,8 @@ static CUresult fake_MemcpyDtoHAsync(void *dst, CUdeviceptr src, size_t bytes, C
 	return end(submit("cuMemcpyDtoHAsync", stream, &op));
 }
 
-static CUresult fake_MemcpyDtoDAsync(CUdeviceptr dst, CUdeviceptr src, size_t bytes, CUstream stream)
+static CUresult fake_MemcpyDtoDAsync(CUdeviceptr dst, CUdeviceptr src, size_t bytes,
+				     CUstream stream)
 {
 	struct op op = {.what = COPY, .dst = (void *)(uintptr_t)dst, .src = (void *)(uintptr_t)src,
 			.bytes = bytes};
@@ -781,7 +787,7 @@ static CUresult fake_MemsetD8Async(CUdeviceptr dst, unsigned char value, size_t 
 	return end(submit("cuMemsetD8Async", stream, &op));
 }
 
-/* ---- Streams and graphs -------------------------------------------------------------------------- */
+/* ---- Streams and graphs ---------------------------------------------------------------------- */
 
 static bool is_stream(const char *name, CUstream stream)
 {
@@ -836,7 +842,8 @@ static CUresult fake_StreamBeginCapture(CUstream stream, int mode)
 		return end(complain(CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED,
 				    "cuStreamBeginCapture: the default stream"));
 	if (!is_stream("cuStreamBeginCapture", stream) || stream->capture)
-		return end(complain(CUDA_ERROR_INVALID_VALUE, "cuStreamBeginCapture: already capturing"));
+		return end(complain(CUDA_ERROR_INVALID_VALUE,
+				    "cuStreamBeginCapture: already capturing"));
 	stream->capture = make(GRAPH, sizeof(*stream->capture));
 	stream->capture->last = &stream->capture->first;
 	stream->mode = mode;
@@ -851,7 +858,8 @@ static CUresult fake_StreamEndCapture(CUstream stream, CUgraph *graph)
 
 	BEGIN("cuStreamEndCapture", CONTEXT | RELEASE);
 	if (!is_stream("cuStreamEndCapture", stream) || !stream->capture)
-		return end(complain(CUDA_ERROR_STREAM_CAPTURE_UNMATCHED, "cuStreamEndCapture: no capture"));
+		return end(complain(CUDA_ERROR_STREAM_CAPTURE_UNMATCHED,
+				    "cuStreamEndCapture: no capture"));
 	*graph = stream->capture;
 	spoiled = stream->spoiled || injected;
 	end_capture(stream);
@@ -937,7 +945,7 @@ static CUresult fake_GraphDestroy(CUgraph graph)
 	return end(CUDA_SUCCESS);
 }
 
-/* ---- Events -------------------------------------------------------------------------------------- */
+/* ---- Events ---------------------------------------------------------------------------------- */
 
 static CUresult fake_EventCreate(CUevent *event, unsigned flags)
 {
@@ -961,7 +969,8 @@ static CUresult fake_EventSynchronize(CUevent event)
 {
 	BEGIN("cuEventSynchronize", CONTEXT | WAIT);
 	if (!lives(event, EVENT))
-		return end(complain(CUDA_ERROR_INVALID_HANDLE, "cuEventSynchronize: no such event"));
+		return end(
+			complain(CUDA_ERROR_INVALID_HANDLE, "cuEventSynchronize: no such event"));
 	return end(CUDA_SUCCESS);
 }
 
@@ -983,7 +992,7 @@ static CUresult fake_EventDestroy(CUevent event)
 	return end(CUDA_SUCCESS);
 }
 
-/* ---- Code and launches --------------------------------------------------------------------------- */
+/* ---- Code and launches ----------------------------------------------------------------------- */
 
 static CUresult fake_LibraryLoadData(CUlibrary *library, const void *code, int *jit_options,
 				     void **jit_values, unsigned jit_count, int *options,
@@ -1007,7 +1016,8 @@ static CUresult fake_LibraryGetKernel(CUkernel *kernel, CUlibrary library, const
 {
 	BEGIN("cuLibraryGetKernel", CONTEXT | UNSAFE);
 	if (!lives(library, LIBRARY) || !name || !*name)
-		return end(complain(CUDA_ERROR_INVALID_HANDLE, "cuLibraryGetKernel: no such library"));
+		return end(
+			complain(CUDA_ERROR_INVALID_HANDLE, "cuLibraryGetKernel: no such library"));
 	*kernel = make(KERNEL, sizeof(**kernel));
 	(*kernel)->library = library;
 	snprintf((*kernel)->name, sizeof((*kernel)->name), "%s", name);
@@ -1027,7 +1037,8 @@ static CUresult fake_KernelGetFunction(CUfunction *function, CUkernel kernel)
 {
 	BEGIN("cuKernelGetFunction", CONTEXT | UNSAFE);
 	if (!lives(kernel, KERNEL))
-		return end(complain(CUDA_ERROR_INVALID_HANDLE, "cuKernelGetFunction: no such kernel"));
+		return end(
+			complain(CUDA_ERROR_INVALID_HANDLE, "cuKernelGetFunction: no such kernel"));
 	*function = make(FUNCTION, sizeof(**function));
 	(*function)->kernel = kernel;
 	(*function)->shared_bytes = SHARED_FREE;
@@ -1046,13 +1057,15 @@ static CUresult fake_FuncSetAttribute(CUfunction function, int attribute, int va
 {
 	BEGIN("cuFuncSetAttribute", CONTEXT);
 	if (!lives(function, FUNCTION))
-		return end(complain(CUDA_ERROR_INVALID_HANDLE, "cuFuncSetAttribute: no such function"));
+		return end(complain(CUDA_ERROR_INVALID_HANDLE,
+				    "cuFuncSetAttribute: no such function"));
 	switch (attribute) {
 	case CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES:
 		if (value < 0 || value > SHARED_OPTIN)
-			return end(complain(CUDA_ERROR_INVALID_VALUE, "%s: %d bytes of shared memory, a "
-					    "block may have %d", function->kernel->name, value,
-					    SHARED_OPTIN));
+			return end(complain(CUDA_ERROR_INVALID_VALUE,
+					    "%s: %d bytes of shared memory, a "
+					    "block may have %d",
+					    function->kernel->name, value, SHARED_OPTIN));
 		function->shared_bytes = (unsigned)value;
 		break;
 	case CU_FUNC_ATTRIBUTE_NON_PORTABLE_CLUSTER_SIZE_ALLOWED:
@@ -1094,38 +1107,43 @@ static CUresult check_launch(const struct fakecuda_launch *l, CUfunction f)
 
 	for (int i = 0; i < 3; i++) {
 		if (l->grid[i] == 0 || l->grid[i] > max_grid[i])
-			return complain(CUDA_ERROR_INVALID_VALUE, "%s: grid[%d] is %u", name, i, l->grid[i]);
+			return complain(CUDA_ERROR_INVALID_VALUE, "%s: grid[%d] is %u", name, i,
+					l->grid[i]);
 		if (l->block[i] == 0 || l->block[i] > max_block[i])
 			return complain(CUDA_ERROR_INVALID_VALUE, "%s: block[%d] is %u", name, i,
 					l->block[i]);
 	}
 	if ((uint64_t)l->block[0] * l->block[1] * l->block[2] > 1024)
-		return complain(CUDA_ERROR_INVALID_VALUE, "%s: %u x %u x %u threads", name, l->block[0],
-				l->block[1], l->block[2]);
+		return complain(CUDA_ERROR_INVALID_VALUE, "%s: %u x %u x %u threads", name,
+				l->block[0], l->block[1], l->block[2]);
 	if (l->shared_bytes > f->shared_bytes)
-		return complain(CUDA_ERROR_INVALID_VALUE, "%s: %u bytes of shared memory, %u asked for",
-				name, l->shared_bytes, f->shared_bytes);
+		return complain(CUDA_ERROR_INVALID_VALUE,
+				"%s: %u bytes of shared memory, %u asked for", name,
+				l->shared_bytes, f->shared_bytes);
 	if (l->cluster > 1 && (sm < 90 || l->cluster > 16 || (l->cluster > 8 && !f->wide_cluster) ||
 			       l->grid[0] % l->cluster))
-		return complain(CUDA_ERROR_INVALID_CLUSTER_SIZE, "%s: clusters of %u in a grid of %u",
-				name, l->cluster, l->grid[0]);
+		return complain(CUDA_ERROR_INVALID_CLUSTER_SIZE,
+				"%s: clusters of %u in a grid of %u", name, l->cluster, l->grid[0]);
 	return CUDA_SUCCESS;
 }
 
-static CUresult fake_LaunchKernelEx(const CUlaunchConfig *c, CUfunction f, void **params, void **extra)
+static CUresult fake_LaunchKernelEx(const CUlaunchConfig *c, CUfunction f, void **params,
+				    void **extra)
 {
 	struct op *op;
 	CUresult r;
 
 	BEGIN("cuLaunchKernelEx", CONTEXT);
 	if (!lives(f, FUNCTION) || f->o.device != current()->device)
-		return end(complain(CUDA_ERROR_INVALID_HANDLE, "cuLaunchKernelEx: no such function"));
+		return end(
+			complain(CUDA_ERROR_INVALID_HANDLE, "cuLaunchKernelEx: no such function"));
 	op = calloc(1, sizeof(*op));
 	if (!op)
 		abort();
 	op->what = LAUNCH;
 	snprintf(op->launch.kernel, sizeof(op->launch.kernel), "%s", f->kernel->name);
-	memcpy(op->launch.grid, (unsigned[]){c->grid_x, c->grid_y, c->grid_z}, sizeof(op->launch.grid));
+	memcpy(op->launch.grid, (unsigned[]){c->grid_x, c->grid_y, c->grid_z},
+	       sizeof(op->launch.grid));
 	memcpy(op->launch.block, (unsigned[]){c->block_x, c->block_y, c->block_z},
 	       sizeof(op->launch.block));
 	op->launch.shared_bytes = c->shared_bytes;
@@ -1146,7 +1164,7 @@ static CUresult fake_LaunchKernelEx(const CUlaunchConfig *c, CUfunction f, void 
 	return end(r);
 }
 
-/* ---- The exports -------------------------------------------------------------------------------- */
+/* ---- The exports ----------------------------------------------------------------------------- */
 
 static const struct cu_functions table = {
 #define CU_NEED(name, params) .name = fake_##name,
@@ -1180,8 +1198,8 @@ static int born(const char *name)
 
 EXPORT cu_get_proc_address cuGetProcAddress_v2;
 
-EXPORT CUresult cuGetProcAddress_v2(const char *symbol, void **function, int version, uint64_t flags,
-				    int *found)
+EXPORT CUresult cuGetProcAddress_v2(const char *symbol, void **function, int version,
+				    uint64_t flags, int *found)
 {
 	static const struct {
 		const char *name;

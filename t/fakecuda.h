@@ -8,7 +8,7 @@
  * use:
  *
  *	FAKECUDA_DEVICES=N		devices, 1 if not set; with 0 cuInit() says there is none
- *	FAKECUDA_SM=90,75		their compute capabilities; the last holds for all further ones
+ *	FAKECUDA_SM=90,75		their compute capabilities; the last holds for all further
  *	FAKECUDA_VERSION=13000		the driver's CUDA version; what came later is missing
  *	FAKECUDA_MISSING=cuInit,...	entry points that are not found
  *	FAKECUDA_STUB=1			behaves like the toolkit's stub library
@@ -52,11 +52,11 @@ struct fakecuda_live {
 };
 
 struct fakecuda {
-	/* Forgets records, complaints, failures to come and errors that stuck; keeps what is alive. */
+	/* Forgets records, complaints, failures to come and errors that stuck, not what lives. */
 	void (*reset)(void);
 	long (*calls)(void);			/* driver calls since reset */
 	void (*fail_at)(long k, int code, int ever);
-	const char *(*failed)(void);		/* the last call that was made to fail, "" if none */
+	const char *(*failed)(void); /* the last call that was made to fail, "" if none */
 	void (*break_device)(int device, int code);	/* every call returns code; 0 heals */
 	void (*fail_late)(int code);		/* the next launch's error, told at the next wait */
 	long (*launches)(void);

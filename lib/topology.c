@@ -18,6 +18,18 @@
 
 #include "hz.h"
 
+static int64_t system_value(int name)
+{
+	long value = sysconf(name);
+
+	return value > 0 ? value : 0;
+}
+
+static int64_t system_memory(void)
+{
+	return system_value(_SC_PHYS_PAGES) * system_value(_SC_PAGESIZE);
+}
+
 #ifdef HZ_HAVE_HWLOC
 
 /* The size of a cache level of the first core allowed, 0 if it is not known. */
@@ -79,6 +91,9 @@ static void load_own(void)
 	hwloc_topology_set_type_filter(t, HWLOC_OBJ_PACKAGE, HWLOC_TYPE_FILTER_KEEP_ALL);
 	if (hwloc_topology_load(t) == 0) {
 		read_hwloc(&own, t);
+		/* Where /sys is not mounted, hwloc finds cores but no memory. */
+		if (own.memory_bytes == 0)
+			own.memory_bytes = system_memory();
 		snprintf(own.source, sizeof(own.source), "hwloc %u.%u.%u", version >> 16,
 			 (version >> 8) & 0xff, version & 0xff);
 		own_is_read = true;
@@ -87,13 +102,6 @@ static void load_own(void)
 }
 
 #endif
-
-static int64_t system_value(int name)
-{
-	long value = sysconf(name);
-
-	return value > 0 ? value : 0;
-}
 
 static void read_system(struct hzi_topology *out)
 {
@@ -112,7 +120,7 @@ static void read_system(struct hzi_topology *out)
 	if (out->cores < 1)
 		out->cores = 1;
 	out->numa_nodes = 1;
-	out->memory_bytes = system_value(_SC_PHYS_PAGES) * system_value(_SC_PAGESIZE);
+	out->memory_bytes = system_memory();
 #ifdef _SC_LEVEL1_DCACHE_SIZE
 	out->l1d_bytes = system_value(_SC_LEVEL1_DCACHE_SIZE);
 	out->l2_bytes = system_value(_SC_LEVEL2_CACHE_SIZE);

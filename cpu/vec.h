@@ -191,15 +191,39 @@ INLINE vi select_gt(vi a, vi b, vi x, vi y)
 #endif
 }
 
+INLINE vi max_i(vi a, vi b)
+{
+#if HZ_VEC == HZ_VEC_AVX512
+	return (vi)_mm512_max_epi32((__m512i)a, (__m512i)b);
+#elif HZ_VEC == HZ_VEC_AVX2
+	return (vi)_mm256_max_epi32((__m256i)a, (__m256i)b);
+#else
+	return select_gt(a, b, a, b);
+#endif
+}
+
 INLINE int32_t max_lanes(vi v)
 {
-	int32_t e[LANES], most;
+	UNROLL
+	for (int bit = LANE_BITS - 1; bit >= 0; bit--)
+		v = max_i(v, (vi)swap_lanes((vf)v, bit));
+	return v[0];
+}
 
-	memcpy(e, &v, sizeof(v));
-	most = e[0];
-	for (int i = 1; i < LANES; i++)
-		most = e[i] > most ? e[i] : most;
-	return most;
+/* The smaller, as a number; of a NaN and a number, either */
+INLINE vf min_f(vf a, vf b)
+{
+#if HZ_VEC == HZ_VEC_AVX512
+	return (vf)_mm512_min_ps((__m512)a, (__m512)b);
+#elif HZ_VEC == HZ_VEC_AVX2
+	return (vf)_mm256_min_ps((__m256)a, (__m256)b);
+#elif HZ_VEC == HZ_VEC_NEON
+	return (vf)vminq_f32((float32x4_t)a, (float32x4_t)b);
+#else
+	vi mask = a < b;
+
+	return (vf)((mask & (vi)a) | (~mask & (vi)b));
+#endif
 }
 
 /* ---- Memory -------------------------------------------------------------------------------------- */
@@ -276,6 +300,13 @@ INLINE vf bf16_to_f32(vh h)
 /* binary32 to bfloat16, to nearest even, subnormals kept; NaN as in f32_to_f16(). */
 INLINE vh f32_to_bf16(vf v)
 {
+#if HZ_VEC == HZ_VEC_AVX512 && defined(__AVX512BF16__)
+	/* The instruction takes subnormals for zeros. */
+	const __mmask16 small = _mm512_fpclass_ps_mask((__m512)v, 0x20);
+
+	if (__builtin_expect(!small, 1))
+		return (vh)_mm512_cvtneps_pbh((__m512)v);
+#endif
 	vi u = (vi)v;
 	vi rounded = (vi)((vu)(u + 0x7fff + ((u >> 16) & 1)) >> 16);
 	vi nan = (vi)((vu)u >> 16) | 0x40;
@@ -331,26 +362,51 @@ INLINE void store_u16_part(uint16_t *p, vh v, int64_t n)
 	memcpy(p, &v, (size_t)n * 2);
 }
 
-/* Bytes, widened with their sign; n <= LANES */
-INLINE vi load_s8(const int8_t *p, int64_t n)
+/* Bytes, widened with their sign */
+INLINE vi widen_s8(vb v)
+{
+#if HZ_VEC == HZ_VEC_AVX512
+	return (vi)_mm512_cvtepi8_epi32((__m128i)v);
+#elif HZ_VEC == HZ_VEC_AVX2
+	return (vi)_mm256_cvtepi8_epi32(_mm_set_epi64x(0, (int64_t)v));
+#else
+	return __builtin_convertvector(v, vi);
+#endif
+}
+
+/* The low bytes */
+INLINE vb narrow_s8(vi v)
+{
+#if HZ_VEC == HZ_VEC_AVX512
+	return (vb)_mm512_cvtepi32_epi8((__m512i)v);
+#else
+	return __builtin_convertvector(v, vb);
+#endif
+}
+
+INLINE vi load_s8(const int8_t *p)
+{
+	return widen_s8(*(const vb_any *)p);
+}
+
+INLINE void store_s8(int8_t *p, vi v)
+{
+	*(vb_any *)p = narrow_s8(v);
+}
+
+INLINE vi load_s8_part(const int8_t *p, int64_t n)
 {
 	vb v = {0};
 
-	if (n >= LANES)
-		v = *(const vb_any *)p;
-	else
-		memcpy(&v, p, (size_t)n);
-	return __builtin_convertvector(v, vi);
+	memcpy(&v, p, (size_t)n);
+	return widen_s8(v);
 }
 
-INLINE void store_s8(int8_t *p, vi v, int64_t n)
+INLINE void store_s8_part(int8_t *p, vi v, int64_t n)
 {
-	vb b = __builtin_convertvector(v, vb);
+	vb b = narrow_s8(v);
 
-	if (n >= LANES)
-		*(vb_any *)p = b;
-	else
-		memcpy(p, &b, (size_t)n);
+	memcpy(p, &b, (size_t)n);
 }
 
 #endif

@@ -131,15 +131,15 @@ static void column_tile(const struct columns *a, int64_t c, float *scratch)
 	if (a->m > 1) {
 		struct hzi_base_mul b = {
 			.sign = a->sign,
-			.x_ld = ld << a->k,
-			.y_ld = a->y_ld << a->k,
+			.x_ld = ld * ((int64_t)1 << a->k),
+			.y_ld = a->y_ld * ((int64_t)1 << a->k),
 			.width = width,
 			.y_dtype = a->y_dtype,
 			.m = a->m,
 			.last = a->last,
 			.post_wide = a->post_wide,
 			.scale = a->scale,
-			.post_ld = a->post_ld << a->k,
+			.post_ld = a->post_ld * ((int64_t)1 << a->k),
 		};
 
 		for (int64_t l = 0; l < (int64_t)1 << a->k; l++) {

@@ -47,6 +47,11 @@ struct show {
 	char plan[160];			/* in words */
 };
 
+static const char *why(hz_context *ctx, int status)
+{
+	return *hz_errmsg(ctx) ? hz_errmsg(ctx) : hz_strerror(status);
+}
+
 /* ---- The rotation -------------------------------------------------------------------------------- */
 
 /* The matrix in words: "of order 64", "of blocks, 64 + 16". */
@@ -233,10 +238,8 @@ static double distance(const float *a, const float *b, int64_t count)
 	return error == 0 ? 0 : sqrt(error / norm);
 }
 
-static int show_hadamard(struct show *s, const struct data *d)
+static int measure_hadamard(struct show *s, const struct data *d, struct figures *f)
 {
-	const double bytes = 2.0 * (double)(d->rows * d->n) * sizeof(float);
-	struct figures f = {0};
 	struct views v;
 	hz_hadamard_opts o = s->rotation, back;
 	int status = make_views(s, d, &v);
@@ -245,28 +248,45 @@ static int show_hadamard(struct show *s, const struct data *d)
 	back = o;
 	back.flags = HZ_HADAMARD_TRANSPOSE;
 	if (!status)
-		status = time_calls(s, &v, &o, call_hadamard, 0.05, &f.seconds);
+		status = time_calls(s, &v, &o, call_hadamard, 0.05, &f->seconds);
 	if (!status)
 		status = from_device(s->ctx, &v.y, &v.host_y);
 	if (!status)
-		f.error = error_of(s, d, v.host_y.data);
+		f->error = error_of(s, d, v.host_y.data);
 	if (!status)
 		status = hz_hadamard(s->ctx, &v.y, &v.z, &back);
 	if (!status)
 		status = from_device(s->ctx, &v.z, &v.host_z);
 	if (!status)
-		f.round_trip = distance(v.host_z.data, d->x, d->rows * d->n);
+		f->round_trip = distance(v.host_z.data, d->x, d->rows * d->n);
 	free_views(s, &v);
-	if (status)
-		return complain(EXIT_FAILURE, "demo: %s", hz_errmsg(s->ctx));
-	printf("%shadamard%s turned every row of %s: random signs, then an orthonormal\n"
-	       "Walsh-Hadamard matrix %s. It spreads what is in one place, and loses no energy.\n"
-	       "  error against the definition in double  %.1e of the norm\n"
-	       "  error after the way back (transpose)    %.1e of the norm\n"
-	       "  speed                                   %.2f us a call, %.2f GB/s\n\n",
-	       style(stdout, BOLD), style(stdout, PLAIN), d->name, s->plan, f.error, f.round_trip,
-	       f.seconds * 1e6, bytes / f.seconds * 1e-9);
-	return 0;
+	return status ? complain(EXIT_FAILURE, "demo: %s", why(s->ctx, status)) : 0;
+}
+
+static int show_hadamard(struct show *s, const struct data *data, int count)
+{
+	int status = 0;
+
+	printf("%shadamard%s rotated every row: random signs, then an orthonormal Walsh-Hadamard matrix.\n"
+	       "It spreads what is in one place over its block, and no energy is lost. Error: against\n"
+	       "the definition in double, and after the way back, as a part of the norm.\n\n"
+	       "  %-22s%10s%11s%10s%10s  matrix\n", style(stdout, BOLD), style(stdout, PLAIN), "", "error",
+	       "way back", "us a call", "GB/s");
+	for (int d = 0; d < count && !status; d++) {
+		const double bytes = 2.0 * (double)(data[d].rows * data[d].n) * sizeof(float);
+		struct figures f = {0};
+
+		progress("demo: %s", data[d].name);
+		status = make_rotation(s, data[d].n);
+		if (!status)
+			status = measure_hadamard(s, &data[d], &f);
+		progress_clear();
+		if (!status)
+			printf("  %-22s%10.1e%11.1e%10.2f%10.2f  %s\n", data[d].name, f.error, f.round_trip,
+			       f.seconds * 1e6, bytes / f.seconds * 1e-9, s->plan);
+	}
+	printf("\n");
+	return status;
 }
 
 /* ---- Quantization ---------------------------------------------------------------------------------- */
@@ -328,7 +348,7 @@ static int quantize(struct show *s, const struct data *d, int dtype, bool rotate
 	if (!status)
 		*noise = noise_of(d, v.host_z.data);
 	free_views(s, &v);
-	return status ? complain(EXIT_FAILURE, "demo: %s", hz_errmsg(s->ctx)) : 0;
+	return status ? complain(EXIT_FAILURE, "demo: %s", why(s->ctx, status)) : 0;
 }
 
 /* The largest of a row by its root mean square, the mean over rows: what one scale a row suffers of. */
@@ -383,16 +403,16 @@ static int show_quantization(struct show *s, const struct data *data, int count)
 	progress_clear();
 	if (status)
 		return status;
-	printf("%shadamard_quantize%s turned and quantized every row with one scale, and\n"
-	       "%sdequantize_hadamard%s brought it back. Signal to noise in dB, more is better, 6 dB are\n"
-	       "one bit; peak: the largest of a row by its root mean square.\n\n",
+	printf("%shadamard_quantize%s rotated every row and quantized it with one scale, and\n"
+	       "%sdequantize_hadamard%s brought it back. Signal to noise in dB: more is better, 6 dB are\n"
+	       "one bit. Peak: the largest of a row by its root mean square.\n\n",
 	       style(stdout, BOLD), style(stdout, PLAIN), style(stdout, BOLD), style(stdout, PLAIN));
 	printf("  %-22s%6s", "", "peak");
 	for (int i = 0; i < FORMATS; i++)
 		printf("  %16s", formats[i].name);
 	printf("\n  %-28s", "");
 	for (int i = 0; i < FORMATS; i++)
-		printf("  %8s%8s", "as it is", "turned");
+		printf("  %8s%8s", "as it is", "rotated");
 	printf("\n");
 	for (int d = 0; d < count; d++) {
 		print_noise(data[d].name, peak(&data[d]), noise[d], false);
@@ -404,14 +424,14 @@ static int show_quantization(struct show *s, const struct data *data, int count)
 		const double gain = noise[d][1][1].all - noise[d][1][0].all;
 
 		if (data[d].large_every)
-			printf("  %s: at 4 bits turning gains %.1f dB, and %.1f dB in the columns that\n"
+			printf("  %s: at 4 bits rotation gains %.1f dB, and %.1f dB in the columns that\n"
 			       "    were not made large and that otherwise drown.\n", data[d].name, gain,
 			       noise[d][1][1].rest - noise[d][1][0].rest);
 		else if (gain < 0)
-			printf("  %s: at 4 bits turning costs %.1f dB: where no value stands out there is\n"
+			printf("  %s: at 4 bits rotation costs %.1f dB: where no value stands out there is\n"
 			       "    nothing to spread.\n", data[d].name, -gain);
 		else
-			printf("  %s: at 4 bits turning gains %.1f dB.\n", data[d].name, gain);
+			printf("  %s: at 4 bits rotation gains %.1f dB.\n", data[d].name, gain);
 	}
 	printf("  speed: %.2f us there and %.2f us back for %s in 8 bits\n", seconds[0] * 1e6,
 	       seconds[1] * 1e6, data[0].name);
@@ -461,12 +481,16 @@ static int volcano_data(struct data *data)
 	}
 	for (int d = 0; d < DATA_MAX; d++)
 		fill_up(&data[d]);
+	return 0;
+}
+
+static void introduce_volcano(void)
+{
 	printf("The data: %d x %d heights of Maunga Whau (Mt Eden, Auckland) in metres, 94 to 195, on a\n"
 	       "grid of 10 m, read off a topographic map by Ross Ihaka; their curvature, the difference\n"
 	       "of each height from its neighbours; and the heights with every 20th column made %d times\n"
 	       "as large, like the few channels that stand out in the activations of language models.\n\n",
 	       VOLCANO_ROWS, VOLCANO_COLUMNS, LARGE);
-	return 0;
 }
 
 static int file_data(struct data *d, const char *path)
@@ -496,16 +520,22 @@ static int file_data(struct data *d, const char *path)
 			status = complain(EXIT_BAD, "%s: element %lld is %g, which cannot be quantized", path,
 					  (long long)k, value);
 	}
-	if (!status) {
+	if (!status)
 		fill_up(d);
-		printf("The data: %lld rows of %lld from %s%s.\n\n", (long long)rows, (long long)n, path,
-		       rows < a.count / n ? " (its beginning)" : "");
-	}
 	npy_free(&a);
 	return status;
 }
 
 /* ---- The run --------------------------------------------------------------------------------------- */
+
+static void introduce(const struct data *data, const char *path)
+{
+	if (path)
+		printf("The data: %lld rows of %lld from %s.\n\n", (long long)data->rows,
+		       (long long)data->columns, strcmp(path, "-") ? path : "standard input");
+	else
+		introduce_volcano();
+}
 
 static int show_device(hz_context *ctx, const struct data *data, int count)
 {
@@ -518,16 +548,14 @@ static int show_device(hz_context *ctx, const struct data *data, int count)
 		       *s.info.cpu_name ? s.info.cpu_name : "name not known", s.info.isa_name, s.info.threads);
 	else
 		printf("%sOn the GPU%s: %s\n\n", style(stdout, BOLD), style(stdout, PLAIN), s.info.gpu_name);
-	status = make_rotation(&s, data[0].n);
-	if (!status)
-		status = show_hadamard(&s, &data[0]);
+	status = show_hadamard(&s, data, count);
 	if (!status)
 		status = show_quantization(&s, data, count);
 	free(s.bits);
 	return status;
 }
 
-static int show_all(int32_t device, const struct data *data, int count)
+static int show_all(int32_t device, const struct data *data, int count, const char *path)
 {
 	const hz_options gpu = {.device = device == HZ_AUTO ? HZ_CUDA : device};
 	hz_context *ctx = NULL;
@@ -535,8 +563,10 @@ static int show_all(int32_t device, const struct data *data, int count)
 
 	if (device == HZ_AUTO || device == HZ_CPU) {
 		status = open_context(&ctx, HZ_CPU, 0, HZ_ISA_AUTO);
-		if (!status)
+		if (!status) {
+			introduce(data, path);
 			status = show_device(ctx, data, count);
+		}
 		hz_close(ctx);
 	}
 	if (status || device == HZ_CPU)
@@ -550,6 +580,8 @@ static int show_all(int32_t device, const struct data *data, int count)
 		return complain(exit_status(status), "%s", hz_open_errmsg());
 	if (device == HZ_AUTO)
 		printf("\n");
+	else
+		introduce(data, path);
 	status = show_device(ctx, data, count);
 	hz_close(ctx);
 	return status;
@@ -562,6 +594,7 @@ int verb_demo(int argc, char **argv)
 		{NULL, 0, NULL, 0},
 	};
 	struct data data[DATA_MAX] = {{0}};
+	const char *path;
 	int32_t device = HZ_AUTO;
 	int c, status;
 
@@ -574,8 +607,8 @@ int verb_demo(int argc, char **argv)
 		case 'h':
 			printf("Usage: hurwitz demo [-d cpu|cuda|auto] [FILE.npy]\n"
 			       "Show every primitive at work: what it does, how exact it is, how long it takes; here\n"
-			       "what turning rows by a Walsh-Hadamard matrix does to their quantization. On heights\n"
-			       "of a volcano, or on the rows (the last dimension) of FILE.npy; '-': standard input.\n"
+			       "what rotating rows by a Walsh-Hadamard matrix does to their quantization. On heights of\n"
+			       "a volcano, or on the rows (the last dimension) of FILE.npy; '-': standard input.\n"
 			       "\n"
 			       "  -d, --device DEVICE  cpu, cuda, cuda:N, or auto, the default: all there are\n"
 			       "  -h, --help           this\n");
@@ -586,9 +619,10 @@ int verb_demo(int argc, char **argv)
 	}
 	if (argc - optind > 1)
 		return complain(EXIT_BAD, "demo: one file at most, there are %d", argc - optind);
-	status = optind < argc ? file_data(&data[0], argv[optind]) : volcano_data(data);
+	path = optind < argc ? argv[optind] : NULL;
+	status = path ? file_data(&data[0], path) : volcano_data(data);
 	if (!status)
-		status = show_all(device, data, optind < argc ? 1 : DATA_MAX);
+		status = show_all(device, data, path ? 1 : DATA_MAX, path);
 	for (int d = 0; d < DATA_MAX; d++)
 		free(data[d].x);
 	return status;

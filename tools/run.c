@@ -237,8 +237,8 @@ static const struct operand hadamard_operands[] = {
 	{"x", NULL, 0, "f32 f16 bf16", "any of 1 to 6 dimensions"},
 	{"y", NULL, OUTPUT, "f32 f16 bf16", "of x; dtype of x unless out= or y:DTYPE= says another"},
 	{"s", NULL, OPTIONAL | SIGNS, "u8 f32 f16 bf16",
-	 "[N] or [block]: factors before the transform; uint8: packed signs, set = minus"},
-	{"post", NULL, OPTIONAL | SIGNS, "u8 f32 f16 bf16", "likewise, after the transform"},
+	 "[N] or [block]: factors before; uint8: packed signs, set = minus"},
+	{"post", NULL, OPTIONAL | SIGNS, "u8 f32 f16 bf16", "likewise, after it"},
 	{NULL, NULL, 0, NULL, NULL},
 };
 
@@ -247,8 +247,8 @@ static const struct operand hadamard_quantize_operands[] = {
 	{"q", NULL, OUTPUT, "s8 s4x2 e4m3 e5m2", "[..., N]; for s4 [..., N / 2]"},
 	{"scale_out", NULL, OUTPUT, "f32 e8m0", "[..., N / group]; [..., 1] for group=row"},
 	{"s", NULL, OPTIONAL | SIGNS, "u8 f32 f16 bf16",
-	 "[N] or [block]: factors before the transform; uint8: packed signs, set = minus"},
-	{"post", NULL, OPTIONAL | SIGNS, "u8 f32 f16 bf16", "likewise, after the transform"},
+	 "[N] or [block]: factors before; uint8: packed signs, set = minus"},
+	{"post", NULL, OPTIONAL | SIGNS, "u8 f32 f16 bf16", "likewise, after it"},
 	{NULL, NULL, 0, NULL, NULL},
 };
 

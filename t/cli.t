@@ -1,0 +1,568 @@
+#!/bin/sh
+# cli.t - the command line from outside: verbs, files, errors, exit statuses
+# SPDX-License-Identifier: BSD-2-Clause
+
+: "${HURWITZ:=./hurwitz}" "${top_srcdir:=.}" "${CC:=cc}"
+case $HURWITZ in /*) ;; *) HURWITZ=$PWD/$HURWITZ ;; esac
+case $top_srcdir in /*) ;; *) top_srcdir=$PWD/$top_srcdir ;; esac
+build=$PWD
+LC_ALL=C
+export LC_ALL
+unset HURWITZ_DEVICE HURWITZ_THREADS HURWITZ_ISA NO_COLOR
+dir=$(mktemp -d "${TMPDIR:-/tmp}/hurwitz-cli.XXXXXX") || exit 99
+trap 'rm -rf "$dir"' EXIT
+trap 'exit 1' HUP INT TERM
+mkdir "$dir/work" "$dir/bad" && cd "$dir/work" || exit 99
+
+tests=0
+failed=0
+
+ok() # STATUS NAME
+{
+	tests=$((tests + 1))
+	if [ "$1" -eq 0 ]; then
+		echo "ok $tests - $2"
+	else
+		echo "not ok $tests - $2"
+		failed=$((failed + 1))
+	fi
+}
+
+skip() # NAME REASON
+{
+	tests=$((tests + 1))
+	echo "ok $tests - $1 # SKIP $2"
+}
+
+diag()
+{
+	sed 's/^/# /'
+}
+
+is() # GOT WANT NAME
+{
+	[ "$1" = "$2" ]
+	ok $? "$3"
+	[ "$1" = "$2" ] || printf 'got  %s\nwant %s\n' "$1" "$2" | diag
+}
+
+# Runs the tool; its exit status in $rc, its output in ../out and ../err.
+hurwitz()
+{
+	"$HURWITZ" "$@" >../out 2>../err
+	rc=$?
+}
+
+# The tool must succeed and say nothing on stderr.
+good() # NAME ARGUMENT...
+{
+	name=$1
+	shift
+	hurwitz "$@"
+	[ $rc -eq 0 ] && [ ! -s ../err ]
+	ok $? "$name"
+	[ $rc -eq 0 ] || diag <../err
+}
+
+# The tool must refuse: that status, one sentence that has the pattern, nothing on stdout, and no
+# file that was not there before.
+bad() # STATUS PATTERN NAME ARGUMENT...
+{
+	want=$1 pattern=$2 name=$3
+	shift 3
+	before=$(ls -A)
+	hurwitz "$@"
+	[ $rc -eq "$want" ] && [ ! -s ../out ] && [ "$(wc -l <../err)" -eq 1 ] &&
+		grep -q '^hurwitz: ' ../err && grep -q -e "$pattern" ../err && [ "$before" = "$(ls -A)" ]
+	ok $? "$name"
+	[ $rc -eq "$want" ] && grep -q -e "$pattern" ../err || {
+		echo "status $rc, wanted $want with '$pattern'"
+		cat ../err
+	} | diag
+}
+
+# ---- Fixtures -------------------------------------------------------------------------------------
+
+octal()
+{
+	printf '\\%03o' "$1"
+}
+
+# A .npy file of version 1.0; DATA is a format for printf.
+npy() # FILE HEADER DATA
+{
+	length=$((${#2} + 1))
+	{
+		printf '\223NUMPY\001\000'
+		printf "$(octal $((length % 256)))$(octal $((length / 256)))"
+		printf '%s\n' "$2"
+		printf "$3"
+	} >"$1"
+}
+
+header() # DESCR SHAPE [FORTRAN]
+{
+	echo "{'descr': '$1', 'fortran_order': ${3:-False}, 'shape': ($2), }"
+}
+
+# The last BYTES of a file as numbers of od's TYPE on one line.
+tail_of() # FILE BYTES TYPE
+{
+	tail -c "$2" "$1" | od -An -v -t"$3" | tr -s ' \n' ' ' | sed 's/^ //;s/ $//'
+}
+
+header_of() # FILE
+{
+	dd if="$1" bs=1 skip=10 count=118 2>/dev/null | sed 's/ *$//'
+}
+
+f1='\000\000\200\077' f2='\000\000\000\100' f3='\000\000\100\100' f4='\000\000\200\100'
+b1='\077\200\000\000' b2='\100\000\000\000' b3='\100\100\000\000' b4='\100\200\000\000'
+
+xheader=$(header '<f4' '2, 4')
+npy x.npy "$xheader" "$f1$f2$f3$f4$f4$f3$f2$f1"
+npy row.npy "$(header '<f4' '4,')" "$f1$f2$f3$f4"
+# The same matrix with its first dimension fastest, and big-endian, and both.
+npy fortran.npy "$(header '<f4' '2, 4' True)" "$f1$f4$f2$f3$f3$f2$f4$f1"
+npy big.npy "$(header '>f4' '2, 4')" "$b1$b2$b3$b4$b4$b3$b2$b1"
+npy bigfortran.npy "$(header '>f4' '2, 4' True)" "$b1$b4$b2$b3$b3$b2$b4$b1"
+npy half.npy "$(header '<f2' '4,')" '\000\074\000\100\000\102\000\104'
+npy brain.npy "$(header '<u2' '4,')" '\200\077\000\100\100\100\200\100'
+npy double.npy "$(header '<f8' '1,')" '\000\000\000\000\000\000\360\077'
+npy empty.npy "$(header '<f4' '0, 4')" ''
+npy scalar.npy "$(header '<f4' '')" "$f1"
+npy packed.npy "$(header '|u1' '1,')" '\005'
+npy plusminus.npy "$(header '|i1' '4,')" '\377\001\377\001'
+npy factors.npy "$(header '<f4' '4,')" '\000\000\200\277\000\000\200\077\000\000\200\277\000\000\200\077'
+npy zeroone.npy "$(header '|i1' '4,')" '\000\001\000\001'
+# 96 and 64 ones
+ones=
+for i in 1 2 3 4 5 6 7 8; do ones="$ones$f1$f1$f1$f1"; done
+npy n32.npy "$(header '<f4' '32,')" "$ones"
+npy n96.npy "$(header '<f4' '96,')" "$ones$ones$ones"
+npy w.npy "$(header '<f4' '2, 64')" "$ones$ones$ones$ones"
+
+# ---- Help and usage ---------------------------------------------------------------------------------
+
+for verb in '' info check bench demo run; do
+	good "hurwitz $verb --help" $verb --help
+	grep -q '^Usage: hurwitz' ../out
+	ok $? "hurwitz $verb --help says how it is used"
+done
+good "hurwitz --version" --version
+is "$(head -n 1 ../out)" "hurwitz $(sed -n 's/^#define HZ_VERSION_M[AI][JN]OR //p;s/^#define HZ_VERSION_PATCH //p' \
+	"$top_srcdir/include/hurwitz.h" | paste -sd. -)" "--version begins with name and version"
+for op in hadamard hadamard_quantize dequantize_hadamard; do
+	hurwitz run --help
+	grep -q "^$op: " ../out
+	ok $? "run --help knows $op"
+	good "run $op --help" run "$op" --help
+	grep -q 'plan=auto|sylvester|greedy|uniform|true' ../out
+	ok $? "run $op --help lists keys"
+done
+hurwitz run --help
+[ "$(awk 'length > 100' ../out | wc -l)" -eq 0 ]
+ok $? "run --help fits into 100 columns"
+bad 2 'no command' "no arguments"
+bad 2 "no command frobnicate" "an unknown command" frobnicate
+bad 2 "no option --frobnicate" "an unknown option" --frobnicate
+for verb in info check bench demo run; do
+	bad 2 '--frobnicate' "hurwitz $verb: an unknown long option" $verb --frobnicate
+	bad 2 '-Z' "hurwitz $verb: an unknown short option" $verb -Z
+done
+bad 2 'argument' "info takes no argument" info more
+bad 2 'argument' "check takes no argument" check more
+bad 2 "family or primitive 'more'" "bench knows no such family" bench more
+bad 2 'needs an argument' "bench: an option without its argument" bench --seconds
+bad 2 'seconds' "bench: seconds that are no number" bench --seconds often
+bad 2 'device' "run: a device that is none" run -d tpu hadamard x=x.npy y=y.npy
+bad 2 'threads' "run: threads that are no number" run -t 0 hadamard x=x.npy y=y.npy
+HURWITZ_ISA=sse9 bad 2 'HURWITZ_ISA' "an environment that means nothing" run hadamard x=x.npy y=y.npy
+
+# ---- run: arguments ---------------------------------------------------------------------------------
+
+bad 2 'no primitive' "run: no primitive" run
+bad 2 "no primitive 'fft'" "run: an unknown primitive" run fft x=x.npy
+bad 2 "'colour'" "run: an unknown key" run hadamard colour=red x=x.npy y=y.npy
+bad 2 "'z'" "run: an unknown operand" run hadamard z=x.npy y=y.npy
+bad 2 "'z:bf16'" "run: an unknown operand with a dtype" run hadamard z:bf16=x.npy y=y.npy
+bad 2 'neither' "run: an argument without =" run hadamard x.npy y=y.npy
+bad 2 'x is given twice' "run: an operand twice" run hadamard x=x.npy x=row.npy y=y.npy
+bad 2 'block is given twice' "run: a key twice" run hadamard block=2 block=4 x=x.npy y=y.npy
+bad 2 'x= is missing' "run: an input missing" run hadamard y=y.npy
+bad 2 'y= is missing' "run: an output missing" run hadamard x=x.npy
+bad 2 'needs a file' "run: an operand without a file" run hadamard x= y=y.npy
+for value in plan=fast plan= block=-1 block=two block=1.5 'block= 4' block=99999999999999999999 scale=0 \
+	scale=inf scale=nan scale=big scale=1x transpose=2 raw=yes axis=middle axis=7 base=hadamard \
+	out=f64 order=-1 seed=x; do
+	bad 2 "${value%%=*}" "run: $value" run hadamard "$value" x=x.npy y=y.npy
+done
+bad 2 'axis' "run: an axis beyond the array" run hadamard axis=2 x=x.npy y=y.npy
+bad 2 's= and seed=' "run: signs twice" run hadamard seed=1 s=packed.npy x=row.npy y=y.npy
+bad 2 'disagree' "run: out= against y:DTYPE=" run hadamard out=f16 y:bf16=y.npy x=x.npy
+bad 2 'cannot be said' "run: a dtype that the operand never has" run hadamard x:e4m3=x.npy y=y.npy
+bad 2 'both' "run: one file for two outputs" run hadamard_quantize x=x.npy q=o.npy scale_out=o.npy
+
+# ---- run: hadamard ----------------------------------------------------------------------------------
+
+cpu='run -d cpu'
+sylvester='5 -1 -2 0 5 1 2 0'
+good "run hadamard" $cpu hadamard x=x.npy y=y.npy
+[ ! -s ../out ]
+ok $? "run prints nothing"
+is "$(tail_of y.npy 32 f4)" "$sylvester" "its rows are right"
+is "$(header_of y.npy)" "{'descr': '<f4', 'fortran_order': False, 'shape': (2, 4), }" "its header is right"
+is "$(wc -c <y.npy | tr -d ' ')" 160 "its data begin at byte 128"
+is "$(ls -l y.npy | cut -c1-10)" "$(: >plain; ls -l plain | cut -c1-10)" "its mode is that of any new file"
+rm -f plain
+for x in fortran big bigfortran; do
+	good "run hadamard on $x.npy" $cpu hadamard x=$x.npy y=z.npy
+	cmp y.npy z.npy
+	ok $? "the result is the same"
+done
+good "axis=first" $cpu hadamard axis=first raw=1 x=x.npy y=z.npy
+is "$(tail_of z.npy 32 f4)" "5 5 5 5 -3 -1 1 3" "columns are right"
+$HURWITZ $cpu hadamard axis=0 raw=1 x=x.npy y=0.npy && $HURWITZ $cpu hadamard axis=-2 raw=1 x=x.npy y=1.npy
+cmp z.npy 0.npy && cmp z.npy 1.npy
+ok $? "axis=0 and axis=-2 are the same as axis=first"
+good "block=2" $cpu hadamard block=2 raw=1 x=row.npy y=z.npy
+is "$(tail_of z.npy 16 f4)" "3 -1 7 -1" "two blocks of two"
+good "scale=" $cpu hadamard scale=-2.5 x=row.npy y=z.npy
+is "$(tail_of z.npy 16 f4)" "-12.5 2.5 5 -0" "the factor is there"
+good "raw=1" $cpu hadamard raw=1 x=row.npy y=z.npy
+is "$(tail_of z.npy 16 f4)" "10 -2 -4 0" "entries are +-1"
+good "float16" $cpu hadamard x=half.npy y=z.npy
+is "$(tail_of z.npy 8 x2)" "4500 bc00 c000 0000" "float16 to float16"
+good "float16 to float32" $cpu hadamard out=f32 x=half.npy y=z.npy
+is "$(tail_of z.npy 16 f4)" "5 -1 -2 0" "out=f32"
+good "bfloat16" $cpu hadamard x:bf16=brain.npy y=z.npy
+is "$(header_of z.npy | cut -c1-18) $(tail_of z.npy 8 x2)" "{'descr': '<u2', ' 40a0 bf80 c000 0000" \
+	"bfloat16 travels as uint16"
+good "y:bf16=" $cpu hadamard x=row.npy y:bf16=1.npy
+cmp z.npy 1.npy
+ok $? "y:bf16= makes bfloat16 of float32"
+bad 2 'x:bf16=brain.npy' "uint16 that is not said to be bfloat16" run hadamard x=brain.npy y=no.npy
+bad 2 'holds float32' "float32 that is said to be bfloat16" run hadamard x:bf16=x.npy y=no.npy
+bad 2 'float64' "float64" run hadamard x=double.npy y=no.npy
+
+good "plan=greedy of 96" $cpu hadamard plan=greedy raw=1 x=n96.npy y=z.npy
+is "$(tail_of z.npy 384 f4 | tr ' ' '\n' | grep -vx 0 | paste -sd' ' -)" "64 32" "96 = 64 + 32"
+good "plan=uniform of 96" $cpu hadamard plan=uniform raw=1 x=n96.npy y=z.npy
+is "$(tail_of z.npy 384 f4 | tr ' ' '\n' | grep -vx 0 | paste -sd' ' -)" "32 32 32" "96 = 3 x 32"
+good "max_block=" $cpu hadamard max_block=16 raw=1 x=n32.npy y=z.npy
+is "$(tail_of z.npy 128 f4 | tr ' ' '\n' | grep -vx 0 | paste -sd' ' -)" "16 16" "32 = 2 x 16"
+for base in auto paley1 paley2 dao quip; do
+	good "plan=true base=$base" $cpu hadamard plan=true base=$base order=12 raw=1 x=n96.npy y=z.npy
+	good "and back" $cpu hadamard plan=true base=$base order=12 raw=1 transpose=1 x=z.npy y=z.npy
+	is "$(tail_of z.npy 384 f4 | tr ' ' '\n' | sort -u)" 96 "B^T B = 96 I"
+done
+bad 2 'min_block' "a greedy plan that cannot be" run hadamard plan=greedy x=row.npy y=no.npy
+good "min_block=" $cpu hadamard plan=greedy min_block=1 x=row.npy y=z.npy
+bad 2 'power of two' "a Sylvester plan of 96" run hadamard plan=sylvester x=n96.npy y=no.npy
+bad 2 'block' "a block that does not divide" run hadamard block=3 x=x.npy y=no.npy
+bad 2 'ndim' "an array without dimensions" run hadamard x=scalar.npy y=no.npy
+good "an empty array" $cpu hadamard x=empty.npy y=z.npy
+is "$(header_of z.npy)" "$(header '<f4' '0, 4')" "it comes out with its shape"
+
+$HURWITZ $cpu hadamard s=packed.npy x=row.npy y=0.npy
+$HURWITZ $cpu hadamard s=plusminus.npy x=row.npy y=1.npy
+$HURWITZ $cpu hadamard s=factors.npy x=row.npy y=z.npy
+is "$(tail_of z.npy 16 f4)" "1 -5 0 2" "s= as float32"
+cmp 0.npy z.npy
+ok $? "s= as packed bits"
+cmp 1.npy z.npy
+ok $? "s= as int8"
+good "post=" $cpu hadamard post=plusminus.npy x=row.npy y=z.npy
+is "$(tail_of z.npy 16 f4)" "-5 -1 2 0" "signs after the transform"
+bad 2 '+1 or -1' "s= as int8 that is no sign" run hadamard s=zeroone.npy x=row.npy y=no.npy
+bad 2 'pre.ndim' "s= of two dimensions" run -d cpu hadamard s=x.npy x=row.npy y=no.npy
+bad 2 'pre.shape' "s= of a wrong length" run -d cpu hadamard s=n32.npy x=row.npy y=no.npy
+good "seed=" $cpu hadamard seed=7 x=w.npy y=z.npy
+cmp -s z.npy w.npy
+[ $? -eq 1 ]
+ok $? "random signs change something"
+good "seed= and back" $cpu hadamard seed=7 transpose=1 x=z.npy y=z.npy
+is "$(tail_of z.npy 512 f4 | tr ' ' '\n' | sort -u)" 1 "the transpose brings it back, into the file it read"
+good "a seed of 64 bits" $cpu hadamard seed=18446744073709551615 x=w.npy y=z.npy
+$HURWITZ $cpu hadamard seed=-1 x=w.npy y=0.npy
+cmp z.npy 0.npy
+ok $? "2^64 - 1 is -1"
+for isa in c avx2 avx512; do
+	HURWITZ_ISA=$isa $HURWITZ $cpu -t 2 hadamard seed=-1 x=w.npy y=1.npy && cmp 0.npy 1.npy
+	ok $? "the same bits with HURWITZ_ISA=$isa and two threads"
+done
+
+"$HURWITZ" $cpu hadamard x=- y=- <x.npy >z.npy && cmp y.npy z.npy
+ok $? "standard input and output"
+cat big.npy | "$HURWITZ" $cpu hadamard x=- y=- | cmp - y.npy
+ok $? "through pipes"
+cp x.npy link-target.npy
+chmod 640 link-target.npy
+ln -s link-target.npy link.npy
+good "an output through a symbolic link" $cpu hadamard x=link.npy y=link.npy
+[ -L link.npy ] && cmp y.npy link-target.npy
+ok $? "it replaces the file, not the link"
+is "$(ls -l link-target.npy | cut -c1-10)" -rw-r----- "it keeps the mode of the file"
+good "an output that is a device" $cpu hadamard x=x.npy y=/dev/null
+[ -c /dev/null ]
+ok $? "the device is still there"
+bad 2 'directory' "an output that is a directory" run hadamard x=x.npy y=../bad
+bad 2 'No such' "an output in no directory" run hadamard x=x.npy y=nowhere/y.npy
+if [ -c /dev/full ]; then
+	"$HURWITZ" $cpu hadamard x=x.npy y=- >/dev/full 2>../err
+	is $? 1 "standard output that is full"
+	bad 1 'space' "a device that is full" $cpu hadamard x=x.npy y=/dev/full
+	"$HURWITZ" --help >/dev/full 2>../err
+	is $? 1 "--help on a full device"
+else
+	skip "standard output that is full" "no /dev/full"
+	skip "a device that is full" "no /dev/full"
+	skip "--help on a full device" "no /dev/full"
+fi
+
+# ---- run: quantization -------------------------------------------------------------------------------
+
+# A row of 64 ones is 8 in one place: amax 8, code qmax.
+good "hadamard_quantize" $cpu hadamard_quantize x=w.npy q=q.npy scale_out=s.npy
+is "$(header_of q.npy)" "$(header '|i1' '2, 64')" "q is int8"
+is "$(header_of s.npy)" "$(header '<f4' '2, 1')" "one scale a row"
+is "$(tail_of q.npy 128 d1 | tr ' ' '\n' | grep -vx 0 | paste -sd' ' -)" "127 127" "its codes are right"
+is "$(tail_of s.npy 8 x4)" "3d810204 3d810204" "its scales are 8 / 127"
+good "dequantize_hadamard" $cpu dequantize_hadamard q=q.npy scale_in=s.npy y=z.npy
+is "$(header_of z.npy)" "$(header '<f4' '2, 64')" "y is float32"
+is "$(tail_of z.npy 512 f4 | tr ' ' '\n' | sort -u)" 1 "and what it was"
+good "scale_out= for scale_in=" $cpu dequantize_hadamard q=q.npy scale_out=s.npy y:bf16=1.npy format=s8 group=row
+is "$(tail_of 1.npy 256 x2 | tr ' ' '\n' | sort -u)" 3f80 "y:bf16="
+good "format=s4 group=32" $cpu hadamard_quantize format=s4 group=32 x=w.npy q=q.npy scale_out=s.npy
+is "$(header_of q.npy) $(header_of s.npy)" "$(header '|u1' '2, 32') $(header '<f4' '2, 2')" "two codes a byte"
+is "$(tail_of q.npy 64 x1 | tr ' ' '\n' | grep -vx 00 | paste -sd' ' -)" "07 07" "the earlier in the low half"
+is "$(tail_of s.npy 16 f4 | tr ' ' '\n' | sort -u | paste -sd' ' -)" "1 1.1428572" "a group of zeros has scale 1"
+good "and back" $cpu dequantize_hadamard format=s4 group=32 q=q.npy scale_in=s.npy y=z.npy
+is "$(tail_of z.npy 512 f4 | tr ' ' '\n' | sort -u)" 1 "what it was"
+good "format=e4m3 scale_type=e8m0" $cpu hadamard_quantize format=e4m3 scale_type=e8m0 x=w.npy q=q.npy scale_out=s.npy
+is "$(header_of s.npy) $(tail_of s.npy 2 u1)" "$(header '|u1' '2, 1') 122 122" "8 / 448 up to 2^-5"
+is "$(tail_of q.npy 128 x1 | tr ' ' '\n' | grep -vx 00 | paste -sd' ' -)" "78 78" "8 * 2^5 = 256 in e4m3"
+good "and back" $cpu dequantize_hadamard format=e4m3 q=q.npy scale_in=s.npy y=z.npy
+is "$(tail_of z.npy 512 f4 | tr ' ' '\n' | sort -u)" 1 "what it was"
+good "format=e5m2" $cpu hadamard_quantize format=e5m2 x=w.npy q=q.npy scale_out=s.npy
+is "$(tail_of q.npy 128 x1 | tr ' ' '\n' | grep -vx 00 | paste -sd' ' -)" "7b 7b" "57344 in e5m2"
+for round in none 0 f16 bf16 1; do
+	good "round_intermediate=$round" $cpu hadamard_quantize round_intermediate=$round x=w.npy q=0.npy scale_out=1.npy
+done
+good "an empty array" $cpu hadamard_quantize x=empty.npy q=0.npy scale_out=1.npy
+bad 2 'group=' "a group that does not divide" run hadamard_quantize group=128 x=w.npy q=n.npy scale_out=m.npy
+bad 2 'group' "a group that is none" run hadamard_quantize group=48 x=w.npy q=n.npy scale_out=m.npy
+bad 2 'axis' "quantization of columns" run -d cpu hadamard_quantize axis=first x=w.npy q=n.npy scale_out=m.npy
+bad 2 'uint8' "uint8 without format=" run dequantize_hadamard q=q.npy scale_in=s.npy y=n.npy
+bad 2 'wants int8' "uint8 with format=s8" run dequantize_hadamard format=s8 q=q.npy scale_in=s.npy y=n.npy
+bad 2 'scale_type=' "float32 with scale_type=e8m0" \
+	run dequantize_hadamard format=e5m2 scale_type=e8m0 q=q.npy scale_in=s.npy y=n.npy
+bad 2 'group=' "scales of another group" run dequantize_hadamard format=e5m2 group=64 q=q.npy scale_in=x.npy y=n.npy
+bad 2 'scale.ndim' "scales of another shape" run -d cpu dequantize_hadamard format=e5m2 q=q.npy scale_in=row.npy y=n.npy
+
+# ---- Hostile files -----------------------------------------------------------------------------------
+
+b=../bad
+long=$(printf '%0500d' 0 | tr 0 ' ')
+npy $b/complex.npy "$(header '<c8' '1,')" "$f1$f1"
+npy $b/bool.npy "$(header '|b1' '1,')" '\001'
+npy $b/object.npy "$(header '|O' '1,')" '\200\003]q'
+npy $b/string.npy "$(header '<U3' '1,')" "$f1$f1$f1"
+npy $b/bytes.npy "$(header '|S4' '1,')" "$f1"
+npy $b/void.npy "$(header '|V4' '1,')" "$f1"
+npy $b/date.npy "$(header '<M8[ns]' '1,')" "$f1$f1"
+npy $b/longdouble.npy "$(header '<f16' '1,')" "$f1$f1$f1$f1"
+npy $b/structured.npy "{'descr': [('a', '<f4')], 'fortran_order': False, 'shape': (1,), }" "$f1"
+npy $b/dims40.npy "$(header '<f4' "$(printf '1, %.0s' 1 2 3 4 5 6 7 8 9 10 11 12 13 14 15 16 17 18 19 20 \
+	21 22 23 24 25 26 27 28 29 30 31 32 33 34 35 36 37 38 39)1")" "$f1"
+npy $b/dims7.npy "$(header '<f4' '1, 1, 1, 1, 1, 1, 1')" "$f1"
+npy $b/negative.npy "$(header '<f4' '-4,')" "$f1$f2$f3$f4"
+npy $b/overflow.npy "$(header '<f4' '4611686018427387904, 4')" "$f1"
+npy $b/overflow0.npy "$(header '<f4' '0, 4611686018427387904, 4')" ''
+npy $b/beyond64.npy "$(header '<f4' '99999999999999999999999,')" "$f1"
+npy $b/huge.npy "$(header '<f4' '1099511627776,')" "$f1"
+npy $b/short.npy "$(header '<f4' '5,')" "$f1$f2$f3$f4"
+npy $b/trailing.npy "$(header '<f4' '3,')" "$f1$f2$f3$f4"
+npy $b/number.npy "$(header '<f4' '4')" "$f1$f2$f3$f4"
+npy $b/float.npy "$(header '<f4' '4.0,')" "$f1$f2$f3$f4"
+npy $b/expression.npy "$(header '<f4' '2*2,')" "$f1$f2$f3$f4"
+npy $b/noshape.npy "{'descr': '<f4', 'fortran_order': False, }" "$f1"
+npy $b/twice.npy "{'descr': '<f4', 'descr': '<f4', 'fortran_order': False, 'shape': (1,), }" "$f1"
+npy $b/morekeys.npy "{'descr': '<f4', 'evil': 1, 'fortran_order': False, 'shape': (1,), }" "$f1"
+npy $b/order.npy "$(header '<f4' '1,' Maybe)" "$f1"
+npy $b/after.npy "$(header '<f4' '1,') import os" "$f1"
+npy $b/nodict.npy "hello" "$f1"
+npy $b/unclosed.npy "{'descr': '<f4', 'fortran_order': False, 'shape': (1,)" "$f1"
+npy $b/openstring.npy "{'descr': '<f4" "$f1"
+npy $b/noheader.npy "" ""
+printf 'PK\003\004 this is a zip file' >$b/magic.npy
+: >$b/nothing.npy
+printf '\223NUM' >$b/prefix.npy
+printf '\223NUMPY\001\000\166' >$b/cut.npy
+printf '\223NUMPY\001\000\377\377{}' >$b/lyingheader.npy
+printf '\223NUMPY\002\000\377\377\377\377{}' >$b/lyingheader2.npy
+printf '\223NUMPY\011\000\001\000{' >$b/version9.npy
+head -c 60 x.npy >$b/halfheader.npy
+for file in $b/*.npy; do
+	bad 2 "^hurwitz: $file: " "refused: ${file#../bad/}" run -d cpu hadamard x=$file y=no.npy
+done
+bad 2 'complex' "the sentence on complex numbers" run hadamard x=$b/complex.npy y=no.npy
+bad 2 'booleans' "the sentence on booleans" run hadamard x=$b/bool.npy y=no.npy
+bad 2 'objects' "the sentence on objects" run hadamard x=$b/object.npy y=no.npy
+bad 2 '40 dimensions' "the sentence on 40 dimensions" run hadamard x=$b/dims40.npy y=no.npy
+bad 2 'truncated' "the sentence on a short file" run hadamard x=$b/short.npy y=no.npy
+bad 2 'No such file' "a file that is not there" run hadamard x=$b/none.npy y=no.npy
+bad 2 'directory' "a file that is a directory" run hadamard x=$b y=no.npy
+for file in $b/*.npy; do
+	"$HURWITZ" $cpu hadamard x=- y=no.npy <"$file" >../out 2>../err
+	[ $? -eq 2 ] && [ ! -e no.npy ] || echo "$file"
+done >../list
+is "$(cat ../list)" "" "all refused from standard input, too"
+for file in $b/*.npy; do
+	cat "$file" | "$HURWITZ" $cpu hadamard x=- y=no.npy >../out 2>../err
+	[ $? -eq 2 ] && [ ! -e no.npy ] || echo "$file"
+done >../list
+is "$(cat ../list)" "" "all refused from a pipe, too"
+bad 2 "^hurwitz: $b/short.npy: " "the second operand is read as strictly" run hadamard x=row.npy s=$b/short.npy y=no.npy
+npy python2.npy "{'descr': '<f4', 'fortran_order': False, 'shape': (2L, 4L), }" "$f1$f2$f3$f4$f4$f3$f2$f1"
+npy order.npy "{\"shape\":(2,4),\"fortran_order\":False,\"descr\":\"<f4\"}$long" "$f1$f2$f3$f4$f4$f3$f2$f1"
+for version in 2 3; do
+	{
+		printf "\223NUMPY\00$version\000$(octal $((${#xheader} + 1)))\000\000\000"
+		tail -c +11 x.npy
+	} >version$version.npy
+done
+for x in python2 order version2 version3; do
+	good "read: $x.npy" $cpu hadamard x=$x.npy y=z.npy
+	cmp y.npy z.npy
+	ok $? "read right: $x.npy"
+done
+if $CC -DHZ_FUZZ_REPLAY -I"$build" -I"$top_srcdir/include" -I"$top_srcdir/lib" -I"$top_srcdir/tools" \
+	-o ../replay "$top_srcdir/t/fuzz_npy.c" 2>../err; then
+	../replay $b/*.npy ./*.npy >../out 2>&1
+	ok $? "the fuzz target on all these files"
+else
+	diag <../err
+	ok 1 "the fuzz target compiles"
+fi
+
+# ---- Interruption -------------------------------------------------------------------------------------
+
+# q is begun, then opening scale_out, a pipe that nobody reads, takes for ever.
+mkfifo fifo
+for signal in TERM HUP; do
+	mkdir s
+	"$HURWITZ" $cpu hadamard_quantize x=w.npy q=s/q.npy scale_out=fifo 2>/dev/null &
+	pid=$!
+	i=0
+	while [ -z "$(ls -A s)" ] && [ $i -lt 100 ]; do
+		sleep 0.1
+		i=$((i + 1))
+	done
+	during=$(ls -A s)
+	kill -$signal $pid
+	wait $pid 2>/dev/null
+	[ $? -gt 128 ] && [ -n "$during" ] && [ "$during" != q.npy ]
+	ok $? "SIG$signal ends it, while the output has another name"
+	is "$(ls -A s)" "" "and leaves nothing"
+	rm -rf s
+done
+rm -f fifo
+
+# ---- Devices -------------------------------------------------------------------------------------------
+
+HURWITZ_LIBCUDA=$dir/no-such-library
+export HURWITZ_LIBCUDA
+bad 1 'cuda' "no GPU: run -d cuda" run -d cuda hadamard x=x.npy y=no.npy
+bad 1 'cuda' "no GPU: demo -d cuda" demo -d cuda
+bad 1 'cuda' "no GPU: bench -d cuda" bench -d cuda
+good "no GPU: run -d auto" run -d auto hadamard x=x.npy y=z.npy
+cmp y.npy z.npy
+ok $? "no GPU: auto is the CPU"
+good "no GPU: info" info
+grep -q '^GPU *none in use: .' ../out
+ok $? "info says why there is none"
+
+# ---- info, check, bench, demo ---------------------------------------------------------------------------
+
+for word in '^CPU' 'cores' 'caches' 'ISA' '^In use  *cpu' ' hadamard ' 'hadamard_quantize' 'dequantize_hadamard'; do
+	grep -q "$word" ../out
+	ok $? "info: $word"
+done
+[ "$(wc -l <../out)" -le 24 ]
+ok $? "info is one screen"
+HURWITZ_ISA=c hurwitz info
+grep -q 'ISA *c$' ../out
+ok $? "info: HURWITZ_ISA=c is in use"
+grep -q 'HURWITZ_ISA' ../out
+ok $? "info: and that is the reason"
+good "info --json" info --json
+for key in version cpu cores isa isa_reason gpu reason driver device primitives kernels; do
+	grep -q "\"$key\": " ../out
+	ok $? "info --json: $key"
+done
+is "$(tr -cd '{' <../out | wc -c | tr -d ' ')" "$(tr -cd '}' <../out | wc -c | tr -d ' ')" "info --json: braces match"
+if command -v python3 >/dev/null 2>&1; then
+	python3 -m json.tool <../out >/dev/null
+	ok $? "info --json: JSON"
+else
+	skip "info --json: JSON" "no python3 to read it"
+fi
+
+good "check" check -d cpu
+is "$(grep -c '^not ok' ../out)" 0 "check: all passed"
+is "$(tail -n 1 ../out)" "1..$(grep -c '^ok' ../out)" "check prints TAP"
+
+good "bench" bench --quick --seconds 0.001 --device cpu --json bench.json hadamard
+is "$(grep -c '^hadamard ' ../out) $(grep -c . bench.json)" \
+	"$(grep -c '"op": "hadamard",' bench.json) $(grep -c '^[a-z_]*hadamard[a-z_]* ' ../out)" \
+	"a row in the table for each line of JSON"
+for key in op case dtype device isa threads median_us min_us gb_per_s gop_per_s ceiling ratio; do
+	is "$(grep -c "\"$key\": " bench.json)" "$(wc -l <bench.json | tr -d ' ')" "bench --json: every line has $key"
+done
+good "bench --json -" bench -q -s 0.001 -d cpu -j - dequantize_hadamard
+is "$(grep -vc '^{"op": "dequantize_hadamard", .*}$' ../out)" 0 "bench --json -: JSON alone, of one primitive"
+bad 2 'No such' "bench --json to nowhere" bench -q -j nowhere/b.json
+
+good "demo" demo
+for word in 'Maunga Whau' 'hadamard_quantize' 'dequantize_hadamard' 'error' '4 bits' 'No GPU'; do
+	grep -q "$word" ../out
+	ok $? "demo: $word"
+done
+printf 'x' | grep -q "$(printf '\033')" ../out
+[ $? -eq 1 ]
+ok $? "no colours in a file"
+good "demo on a file" demo w.npy
+good "demo on float64" demo double.npy
+good "demo on standard input" demo - <x.npy
+bad 2 'bad/short.npy: is truncated' "demo on a bad file" demo ../bad/short.npy
+bad 2 'none.npy: No such' "demo on no file" demo none.npy
+bad 2 'no rows' "demo on an empty file" demo empty.npy
+npy nan.npy "$(header '<f4' '2,')" '\000\000\300\177\000\000\300\177'
+bad 2 'nan' "demo on NaN" demo nan.npy
+bad 2 'one file' "demo on two files" demo x.npy w.npy
+
+# ---- Completion -------------------------------------------------------------------------------------------
+
+complete_with() # WORD...
+{
+	bash -c '. "$1"; shift; COMP_WORDS=("$@"); COMP_CWORD=$(($# - 1)); COMPREPLY=(); _hurwitz
+		printf "%s\n" "${COMPREPLY[@]}"' bash "$top_srcdir/tools/hurwitz.bash-completion" "$@" |
+		sort | paste -sd' ' -
+}
+if command -v bash >/dev/null 2>&1; then
+	is "$(complete_with "$HURWITZ" '')" "--help --version bench check demo info run" "completion: verbs"
+	is "$(complete_with "$HURWITZ" run hada)" "hadamard hadamard_quantize" "completion: primitives"
+	is "$(complete_with "$HURWITZ" run hadamard pl)" "plan=" "completion: keys"
+	is "$(complete_with "$HURWITZ" run hadamard plan = u)" "uniform" "completion: values"
+	is "$(complete_with "$HURWITZ" run hadamard x = bi)" "big.npy bigfortran.npy" "completion: files"
+	is "$(complete_with "$HURWITZ" bench --js)" "--json" "completion: options"
+	is "$(complete_with "$HURWITZ" run -d '')" "auto cpu cuda" "completion: devices"
+else
+	for i in 1 2 3 4 5 6 7; do
+		skip "completion" "no bash"
+	done
+fi
+
+echo "1..$tests"
+[ $failed -eq 0 ]

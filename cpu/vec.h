@@ -210,7 +210,7 @@ INLINE int32_t max_lanes(vi v)
 	return v[0];
 }
 
-/* The smaller, as a number; of a NaN and a number, either */
+/* The smaller and the larger, as numbers; of a NaN and a number, either */
 INLINE vf min_f(vf a, vf b)
 {
 #if HZ_VEC == HZ_VEC_AVX512
@@ -223,6 +223,19 @@ INLINE vf min_f(vf a, vf b)
 	vi mask = a < b;
 
 	return (vf)((mask & (vi)a) | (~mask & (vi)b));
+#endif
+}
+
+INLINE vf max_f(vf a, vf b)
+{
+#if HZ_VEC == HZ_VEC_AVX512
+	return (vf)_mm512_max_ps((__m512)a, (__m512)b);
+#elif HZ_VEC == HZ_VEC_AVX2
+	return (vf)_mm256_max_ps((__m256)a, (__m256)b);
+#elif HZ_VEC == HZ_VEC_NEON
+	return (vf)vmaxq_f32((float32x4_t)a, (float32x4_t)b);
+#else
+	return -min_f(-a, -b);
 #endif
 }
 
@@ -294,19 +307,19 @@ INLINE vh f32_to_f16(vf v)
 
 INLINE vf bf16_to_f32(vh h)
 {
+#if HZ_VEC == HZ_VEC_AVX512
+	/* One instruction: word i goes to word 2i + 1, the others become 0. */
+#define WORD(i) (i) << 16
+	return (vf)_mm512_maskz_permutexvar_epi16(0xaaaaaaaa, (__m512i)(vi){EACH(WORD)},
+						  _mm512_castsi256_si512((__m256i)h));
+#else
 	return (vf)(__builtin_convertvector(h, vu) << 16);
+#endif
 }
 
 /* binary32 to bfloat16, to nearest even, subnormals kept; NaN as in f32_to_f16(). */
 INLINE vh f32_to_bf16(vf v)
 {
-#if HZ_VEC == HZ_VEC_AVX512 && defined(__AVX512BF16__)
-	/* The instruction takes subnormals for zeros. */
-	const __mmask16 small = _mm512_fpclass_ps_mask((__m512)v, 0x20);
-
-	if (__builtin_expect(!small, 1))
-		return (vh)_mm512_cvtneps_pbh((__m512)v);
-#endif
 	vi u = (vi)v;
 	vi rounded = (vi)((vu)(u + 0x7fff + ((u >> 16) & 1)) >> 16);
 	vi nan = (vi)((vu)u >> 16) | 0x40;
@@ -333,6 +346,33 @@ INLINE vf load_bf16(const uint16_t *p)
 INLINE void store_bf16(uint16_t *p, vf v)
 {
 	*(vh_any *)p = f32_to_bf16(v);
+}
+
+/* Whether store_bf16_normal() may not be used for v[]: its instruction takes subnormals for 0. */
+INLINE int has_subnormal(const vf *v, const int n)
+{
+#if HZ_VEC == HZ_VEC_AVX512 && defined(__AVX512BF16__)
+	__mmask16 any = 0;
+
+	UNROLL
+	for (int i = 0; i < n; i++)
+		any |= _mm512_fpclass_ps_mask((__m512)v[i], 0x20);
+	return any != 0;
+#else
+	(void)v;
+	(void)n;
+	return 1;
+#endif
+}
+
+/* f32_to_bf16() of numbers that are not subnormal */
+INLINE void store_bf16_normal(uint16_t *p, vf v)
+{
+#if HZ_VEC == HZ_VEC_AVX512 && defined(__AVX512BF16__)
+	*(vh_any *)p = (vh)_mm512_cvtneps_pbh((__m512)v);
+#else
+	store_bf16(p, v);
+#endif
 }
 
 /* The first n lanes, 0 < n < LANES; those beyond are 0, and memory beyond is not touched. */
@@ -379,6 +419,11 @@ INLINE vb narrow_s8(vi v)
 {
 #if HZ_VEC == HZ_VEC_AVX512
 	return (vb)_mm512_cvtepi32_epi8((__m512i)v);
+#elif HZ_VEC == HZ_VEC_AVX2
+	const __m256i b = _mm256_shuffle_epi8((__m256i)v, _mm256_set1_epi32(0x0c080400));
+
+	return (vb)_mm_cvtsi128_si64(_mm_unpacklo_epi32(_mm256_castsi256_si128(b),
+							_mm256_extracti128_si256(b, 1)));
 #else
 	return __builtin_convertvector(v, vb);
 #endif

@@ -180,6 +180,28 @@ struct areas {
 	size_t tile, values, gather, scatter;
 };
 
+/*
+ * Base matrices times less than a vector of columns: BATCH transforms at a time are put side by
+ * side, as columns, so that vectors are full. Long ones make up fewer, to stay in L2.
+ */
+#define BATCH 64
+#define BATCH_LONG 16
+
+static int64_t batch_columns(const struct hzi_segment *seg)
+{
+	return seg->length <= 512 ? BATCH : BATCH_LONG;
+}
+
+static bool is_batched(const struct hz_kern *kern, const struct hzi_segment *seg)
+{
+	return seg->m > 1 && seg->count == 1 && (int64_t)1 << seg->k < kern->lanes;
+}
+
+static size_t batch_bytes(const struct hzi_segment *seg)
+{
+	return line((size_t)(2 * seg->length * (batch_columns(seg) + TILE_PAD)) * 4);
+}
+
 /* Log2 of the sub-block of a transform of 2^k that is finished before the rest begins */
 static int sub_bits(const struct hz_kern *kern, int k, int threads)
 {
@@ -206,7 +228,8 @@ static struct areas row_areas(const struct hz_kern *kern, const struct hzi_plan 
 			}
 		}
 		if (seg->m > 1 || (seg->k > kern->head_bits && y_dtype != HZ_F32)) {
-			const size_t values = line((size_t)seg->length * 4);
+			const size_t values = is_batched(kern, seg) ? batch_bytes(seg) :
+							line((size_t)seg->length * 4);
 
 			s.values = values > s.values ? values : s.values;
 		}
@@ -387,6 +410,60 @@ static void one_transform(struct transform *a)
 		hzi_parallel(r->threads, do_base, a, (step + 15) / 16);
 }
 
+/* The transforms of a segment in n blocks, n at most batch_columns(), that of the first given. */
+static void batch(const struct transform *a, int64_t n)
+{
+	const struct rows *r = a->r;
+	const struct hzi_segment *seg = a->seg;
+	const int64_t length = seg->length, ld = batch_columns(seg) + TILE_PAD;
+	float *p = a->t, *q = a->t + length * ld;
+	struct hzi_base_mul b = {
+		.sign = a->sign,
+		.x_ld = ld << seg->k,
+		.y_ld = ld << seg->k,
+		.width = (n + TILE_PAD - 1) / TILE_PAD * TILE_PAD,
+		.y_dtype = HZ_F32,
+		.m = seg->m,
+	};
+
+	r->kern->head(&(struct hzi_head){
+		.x = a->x,
+		.y = p,
+		.x_ld = r->x_ld,
+		.y_ld = length,
+		.rows = n,
+		.count = length,
+		.x_dtype = r->x_dtype,
+		.y_dtype = HZ_F32,
+		.bits = seg->k,
+		.pre = a->pre,
+		.pre_ld = r->pre_ld,
+	});
+	r->kern->transpose(p, length, q, ld, n, length);
+	for (int64_t i = 0; i < length && n < b.width; i++)
+		memset(q + i * ld + n, 0, (size_t)(b.width - n) * 4);
+	for (int64_t i = 0; i < (int64_t)1 << seg->k; i++) {
+		b.x = q + i * ld;
+		b.y = p + i * ld;
+		r->kern->base_mul(&b);
+	}
+	r->kern->transpose(p, ld, q, length, length, n);
+	r->kern->head(&(struct hzi_head){
+		.x = q,
+		.y = a->y,
+		.x_ld = length,
+		.y_ld = r->y_ld,
+		.rows = n,
+		.count = length,
+		.x_dtype = HZ_F32,
+		.y_dtype = r->y_dtype,
+		.last = true,
+		.scale = seg->scale,
+		.post = a->post,
+		.post_ld = r->post_ld,
+	});
+}
+
 /* Blocks begin .. end - 1 of rows whose elements are contiguous in x and y */
 static void run_contiguous(const struct rows *r, const struct areas *areas, int64_t begin,
 			   int64_t end)
@@ -451,6 +528,14 @@ static void run_contiguous(const struct rows *r, const struct areas *areas, int6
 				a.t = (float *)(r->scratch + (size_t)r->threads * areas->tile);
 				if (seg->m == 1 && r->y_dtype == HZ_F32)
 					a.t = (float *)a.y;
+				/* Fewer columns side by side than each has anyway are not worth it. */
+				if (is_batched(r->kern, seg) && blocks - i > (int64_t)1 << seg->k) {
+					const int64_t n = min_i64(blocks - i, batch_columns(seg));
+
+					batch(&a, n);
+					i += n - 1;
+					continue;
+				}
 				one_transform(&a);
 			}
 		}
@@ -638,33 +723,26 @@ static int64_t item_offset(const struct hzi_hadamard_args *a, int ndim, const in
 	return offset;
 }
 
-static bool has_big(const struct hzi_plan *plan)
-{
-	for (int i = 0; i < plan->nseg; i++) {
-		if (plan->seg[i].length > (int64_t)1 << BIG_BITS)
-			return true;
-	}
-	return false;
-}
+/* Scratch of each worker that is too much to have for every one */
+#define LARGE_AREA ((size_t)8 << 20)
 
 /*
- * Whether threads share each transform instead of taking transforms each: there are fewer than
- * threads, or they are so long that several at once would fill the caches and memory.
+ * Whether threads share each transform instead of taking transforms each: there are fewer of them,
+ * or their scratch is large.
  */
-static bool shared(const struct hzi_plan *plan, int64_t units, int threads)
+static bool shared(const struct areas *s, int64_t units, int threads)
 {
-	return threads > 1 && (units < threads || has_big(plan));
+	return threads > 1 && (units < threads || areas_bytes(s) > LARGE_AREA);
 }
 
 /*
  * Scratch for units that threads share out: every worker has its areas, or, if they share a unit,
  * they have one set of areas and a tile each.
  */
-static size_t scratch_bytes(const struct hzi_plan *plan, const struct areas *s, int64_t units,
-			    int threads)
+static size_t scratch_bytes(const struct areas *s, int64_t units, int threads)
 {
 	const size_t each = areas_bytes(s);
-	const size_t apart = each * (size_t)(has_big(plan) ? 1 : min_i64(units, threads));
+	const size_t apart = each * (size_t)(each > LARGE_AREA ? 1 : min_i64(units, threads));
 	const size_t together = each + s->tile * (size_t)threads;
 
 	return apart > together ? apart : together;
@@ -815,7 +893,7 @@ int hzi_cpu_hadamard(struct hz_context *ctx, const struct hzi_hadamard_args *a)
 	job.areas = row_areas(job.kern, &a->plan, a->x_dtype, a->y_dtype, a->x_step, a->y_step,
 			      threads);
 	job.area_bytes = areas_bytes(&job.areas);
-	job.share = shared(&a->plan, job.items * a->blocks, threads) ? threads : 1;
+	job.share = shared(&job.areas, job.items * a->blocks, threads) ? threads : 1;
 	hzi_parallel(job.share > 1 ? 1 : threads, do_blocks, &job, job.items * a->blocks);
 	return HZ_OK;
 }
@@ -833,7 +911,7 @@ size_t hzi_cpu_hadamard_workspace(const struct hz_context *ctx, const struct hzi
 	areas = row_areas(ctx->kern, &a->plan, a->x_dtype, a->y_dtype, a->x_step, a->y_step,
 			  ctx->threads);
 	return constants_bytes(a) +
-	       scratch_bytes(&a->plan, &areas, count_items(a) * a->blocks, ctx->threads);
+	       scratch_bytes(&areas, count_items(a) * a->blocks, ctx->threads);
 }
 
 /* ---- hadamard_quantize(), dequantize_hadamard() ---------------------------------------------------------- */
@@ -852,7 +930,7 @@ static int64_t row_length(const struct hzi_hadamard_args *a)
 
 static bool is_long(const struct hzi_hadamard_args *a)
 {
-	return row_length(a) > LONG_FLOATS || has_big(&a->plan);
+	return row_length(a) > LONG_FLOATS;
 }
 
 static int64_t rows_together(const struct hzi_hadamard_args *a)
@@ -996,7 +1074,7 @@ static void long_rows(struct job *job, int threads)
 {
 	const struct hzi_hadamard_args *a = job->a;
 	const int64_t groups = row_length(a) / job->codes.group;
-	const int share = shared(&a->plan, a->blocks, threads) ? threads : 1;
+	const int share = shared(&job->areas, a->blocks, threads) ? threads : 1;
 
 	job->values = (float *)job->scratch;
 	job->scratch += values_bytes(a);
@@ -1046,7 +1124,7 @@ static size_t codes_workspace(const struct hz_context *ctx, const struct hzi_had
 	const size_t apart = (areas_bytes(&areas) + values_bytes(a)) *
 			     (size_t)min_i64(items, ctx->threads);
 	const size_t together = values_bytes(a) +
-				scratch_bytes(&a->plan, &areas, a->blocks, ctx->threads);
+				scratch_bytes(&areas, a->blocks, ctx->threads);
 
 	if (is_long(a))
 		return constants_bytes(a) + together;

@@ -7,6 +7,7 @@
 
 #include <pthread.h>
 #include <sys/wait.h>
+#include <time.h>
 #include <unistd.h>
 
 #include "fakecuda.h"
@@ -486,6 +487,44 @@ static void forked(void)
 	no_complaints("fork");
 }
 
+static double seconds(void)
+{
+	struct timespec t;
+
+	clock_gettime(CLOCK_MONOTONIC, &t);
+	return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
+}
+
+/* What opening and launching cost the host, for the record: numbers, no test of them. */
+static void costs(void)
+{
+	enum { CALLS = 500 };
+	double start = seconds(), opened, prepared;
+	hz_context *ctx = open_cuda(0);
+	hz_tensor x;
+	void *p;
+	int bad = 0;
+
+	opened = seconds() - start;
+	start = seconds();
+	is_int(hz_prepare(ctx), HZ_OK, "prepare");
+	prepared = seconds() - start;
+	hz_alloc(ctx, &p, 4 * N, hz_device(ctx));
+	x = hz_tensor_1d(p, HZ_F32, hz_device(ctx), N);
+	hz_hadamard(ctx, &x, &x, NULL);
+	hz_sync(ctx);
+	start = seconds();
+	/* Few enough that the queue takes them all without waiting. */
+	for (int i = 0; i < CALLS; i++)
+		bad += hz_hadamard(ctx, &x, &x, NULL) != HZ_OK;
+	diag("hz_open %.2f ms, hz_prepare %.2f ms, a call %.2f us of the host", opened * 1e3,
+	     prepared * 1e3, (seconds() - start) * 1e6 / CALLS);
+	is_int(bad, 0, "%d calls", CALLS);
+	is_int(hz_sync(ctx), HZ_OK, "sync");
+	hz_free(ctx, p, hz_device(ctx));
+	hz_close(ctx);
+}
+
 /* Contexts opened, used and closed by many threads at once. */
 static void *hammer(void *arg)
 {
@@ -933,6 +972,7 @@ int main(void)
 		is_int(leaked(), 0, "nothing leaked");
 	capture(0);
 	capture(1);
+	costs();
 	threads();
 	if (fake) {
 		launches();

@@ -38,7 +38,8 @@ static void must(bool condition, const char *what)
 
 static bool same_header(const struct npy *a, const struct npy *b)
 {
-	return a->dtype == b->dtype && a->ndim == b->ndim && a->count == b->count && a->bytes == b->bytes &&
+	return a->dtype == b->dtype && a->ndim == b->ndim && a->count == b->count &&
+	       a->bytes == b->bytes &&
 	       memcmp(a->shape, b->shape, (size_t)a->ndim * sizeof(*a->shape)) == 0;
 }
 
@@ -52,13 +53,15 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 	const int status = npy_read_memory(&a, data, size, why);
 
 	if (status) {
-		must(!a.data && strlen(why) > 0 && strlen(why) < NPY_WHY, "a refusal without a sentence");
+		must(!a.data && strlen(why) > 0 && strlen(why) < NPY_WHY,
+		     "a refusal without a sentence");
 		must(strchr(why, '\n') == NULL, "a sentence of two lines");
 		return 0;
 	}
 	/* What was read, when written, must be read again as it was. */
-	must(a.ndim >= 0 && a.ndim <= HZ_MAXDIM && a.bytes == (size_t)a.count * hz_dtype_size(a.dtype) &&
-	     a.bytes <= size, "sizes that do not agree");
+	must(a.ndim >= 0 && a.ndim <= HZ_MAXDIM &&
+		     a.bytes == (size_t)a.count * hz_dtype_size(a.dtype) && a.bytes <= size,
+	     "sizes that do not agree");
 	if (fd < 0)
 		fd = fileno(tmpfile());
 	must(ftruncate(fd, 0) == 0 && lseek(fd, 0, SEEK_SET) == 0 &&
@@ -71,7 +74,8 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 		must(read_source(&s, &again) == 0, "what was written cannot be read");
 	}
 	must(same_header(&a, &again), "another shape or dtype when read again");
-	must(a.bytes == 0 || memcmp(a.data, again.data, a.bytes) == 0, "other data when read again");
+	must(a.bytes == 0 || memcmp(a.data, again.data, a.bytes) == 0,
+	     "other data when read again");
 	npy_free(&a);
 	npy_free(&again);
 	return 0;

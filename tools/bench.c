@@ -5,7 +5,8 @@
  *
  * The ceiling of a case is a copy of the same bytes in the same memory, timed in turn with it, so
  * that whatever slows the machine down slows both. gb_per_s counts bytes read and written; ratio is
- * the ceiling's median time by the primitive's.
+ * the ceiling's median time by the primitive's. One CPU thread is timed by its own clock, which
+ * stands still while other processes have the core.
  */
 #include <config.h>
 
@@ -13,12 +14,13 @@
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
+#include <time.h>
 
 #include "gpu/cuda.h"
 #include "hz.h"
 #include "tool.h"
 
-/* ---- Cases ---------------------------------------------------------------------------------------- */
+/* ---- Cases ----------------------------------------------------------------------------------- */
 
 enum kind { HADAMARD, QUANTIZE, DEQUANTIZE };
 
@@ -33,7 +35,7 @@ enum {
 	GPU = 2,
 	QUICK = 4,		/* with --quick, too: of a range the lengths 2^8, 2^12, 2^16 */
 	COLUMNS = 8,
-	TWO_STEPS = 16,		/* the ceiling is the transform, then quantization in a call of its own */
+	TWO_STEPS = 16, /* the ceiling is the transform, then quantization in a call of its own */
 };
 
 static const struct row {
@@ -113,7 +115,9 @@ static const struct row {
 #define ROWS (sizeof(rows) / sizeof(*rows))
 
 static const char *const op_names[] = {
-	[HADAMARD] = "hadamard", [QUANTIZE] = "hadamard_quantize", [DEQUANTIZE] = "dequantize_hadamard",
+	[HADAMARD] = "hadamard",
+	[QUANTIZE] = "hadamard_quantize",
+	[DEQUANTIZE] = "dequantize_hadamard",
 };
 
 static const struct {
@@ -129,7 +133,7 @@ static const struct {
 struct settings {
 	bool quick;
 	double seconds;		/* a case */
-	int64_t threads;
+	int32_t threads;
 	char **wanted;		/* families and primitives; all if there are none */
 	int wanted_count;
 	FILE *json;
@@ -154,7 +158,7 @@ static bool wanted(const struct settings *set, const char *op)
 	return set->wanted_count == 0;
 }
 
-/* ---- One case --------------------------------------------------------------------------------------- */
+/* ---- One case -------------------------------------------------------------------------------- */
 
 #define POOL ((int64_t)1 << 20)	/* elements of random data, which larger arrays repeat */
 
@@ -192,7 +196,8 @@ static int fill(struct bench *b, int dtype, int64_t elements, hz_tensor x)
 	for (int64_t at = 0; at < elements && !status; at += POOL) {
 		const int64_t count = elements - at < POOL ? elements - at : POOL;
 		const hz_tensor from = hz_tensor_1d(pool, dtype, HZ_CPU, count);
-		const hz_tensor to = hz_tensor_1d((char *)x.data + (size_t)at * size, dtype, x.device, count);
+		const hz_tensor to =
+			hz_tensor_1d((char *)x.data + (size_t)at * size, dtype, x.device, count);
 
 		status = hz_copy(b->ctx, &from, &to);
 	}
@@ -227,16 +232,17 @@ static void name_case(struct bench_case *c)
 {
 	static const char *const plan[] = {"", "", " greedy", " uniform", " true"};
 	const struct row *r = c->row;
+	const char *layout;
 	char group[32] = "";
 
 	if (r->kind != HADAMARD && r->group)
 		snprintf(group, sizeof(group), " group=%lld", (long long)r->group);
-	snprintf(c->name, sizeof(c->name), "%s n=%lld%s%s%s%s%s", r->flags & COLUMNS ? "cols" :
-		 r->size == ONE_ROW ? "1 row" : "rows", (long long)c->n, plan[r->plan], group,
-		 r->scale_dtype == HZ_E8M0 ? " e8m0" : "", r->size == SMALL ? " L1" : "",
-		 r->flags & TWO_STEPS ? " fused" : "");
-	snprintf(c->dtype, sizeof(c->dtype), "%s", hz_dtype_name(r->kind == DEQUANTIZE ? r->y_dtype :
-								  r->x_dtype));
+	layout = r->flags & COLUMNS ? "cols" : r->size == ONE_ROW ? "1 row" : "rows";
+	snprintf(c->name, sizeof(c->name), "%s n=%lld%s%s%s%s%s", layout, (long long)c->n,
+		 plan[r->plan], group, r->scale_dtype == HZ_E8M0 ? " e8m0" : "",
+		 r->size == SMALL ? " L1" : "", r->flags & TWO_STEPS ? " fused" : "");
+	snprintf(c->dtype, sizeof(c->dtype), "%s",
+		 hz_dtype_name(r->kind == DEQUANTIZE ? r->y_dtype : r->x_dtype));
 	if (r->x_dtype != r->y_dtype) {
 		const size_t used = strlen(c->dtype);
 
@@ -248,8 +254,8 @@ static void name_case(struct bench_case *c)
 static void make_case(struct bench *b, const struct row *r, int64_t n, struct bench_case *c)
 {
 	const int device = hz_device(b->ctx);
-	const int64_t total = r->size == SMALL ? 4096 : r->size == ONE_ROW ? n :
-			      (int64_t)1 << (b->gpu ? 27 : 24);
+	const int64_t large = (int64_t)1 << (b->gpu ? 27 : 24);
+	const int64_t total = r->size == SMALL ? 4096 : r->size == ONE_ROW ? n : large;
 	const int64_t wide = b->gpu ? 8192 : 4096;	/* columns of the matrix */
 	size_t copied;
 
@@ -270,7 +276,7 @@ static void make_case(struct bench *b, const struct row *r, int64_t n, struct be
 	c->y.dtype = (int16_t)r->y_dtype;
 	c->moved_bytes = (double)c->elements * (double)hz_dtype_size(r->x_dtype);
 	if (r->kind == HADAMARD) {
-		/* In place on the CPU, where that is usual; the GPU figures of others are out of place. */
+		/* In place on the CPU; others' figures for GPUs are out of place. */
 		if (b->gpu || r->x_dtype != r->y_dtype)
 			c->y.data = b->y;
 	} else {
@@ -282,7 +288,8 @@ static void make_case(struct bench *b, const struct row *r, int64_t n, struct be
 		c->moved_bytes += (double)hz_tensor_bytes(&c->scale);
 	}
 	c->moved_bytes += (double)hz_tensor_bytes(&c->y);
-	c->operations = (double)(c->elements / n) * additions(n, &(hz_hadamard_opts){.plan = r->plan});
+	c->operations =
+		(double)(c->elements / n) * additions(n, &(hz_hadamard_opts){.plan = r->plan});
 	copied = (size_t)(c->moved_bytes / 2);
 	c->from = hz_tensor_1d(b->from, HZ_U8, device, (int64_t)copied);
 	c->to = hz_tensor_1d(b->to, HZ_U8, device, (int64_t)copied);
@@ -315,7 +322,9 @@ static int call_ceiling(struct bench *b, struct bench_case *c)
 
 		t.data = b->from;
 		status = hz_hadamard(b->ctx, &c->x, &t, &c->opts);
-		return status ? status : hz_hadamard_quantize(b->ctx, &t, &c->y, &c->scale, &identity);
+		if (status)
+			return status;
+		return hz_hadamard_quantize(b->ctx, &t, &c->y, &c->scale, &identity);
 	}
 	if (b->gpu)
 		return hz_copy(b->ctx, &c->from, &c->to);
@@ -329,7 +338,8 @@ static int call_ceiling(struct bench *b, struct bench_case *c)
 	for (int t = 0; t < threads; t++) {
 		const int64_t begin = bytes * t / threads, end = bytes * (t + 1) / threads;
 
-		memcpy((char *)c->to.data + begin, (const char *)c->from.data + begin, (size_t)(end - begin));
+		memcpy((char *)c->to.data + begin, (const char *)c->from.data + begin,
+		       (size_t)(end - begin));
 	}
 	return HZ_OK;
 }
@@ -369,6 +379,15 @@ static int repeat_make(struct bench *b, struct bench_case *c, bench_call f, stru
 	return status;
 }
 
+static double cpu_clock(const struct bench *b)
+{
+	struct timespec t;
+
+	if (b->info.threads > 1 || clock_gettime(CLOCK_THREAD_CPUTIME_ID, &t) != 0)
+		return now();
+	return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
+}
+
 /* Seconds of one call. */
 static int repeat_time(struct bench *b, struct bench_case *c, struct repeated *r, double *seconds)
 {
@@ -386,11 +405,11 @@ static int repeat_time(struct bench *b, struct bench_case *c, struct repeated *r
 			status = hzi_cuda_event_ms(b->ctx, b->start, b->stop, &ms);
 		*seconds = ms * 1e-3 / r->count;
 	} else {
-		const double t = now();
+		const double t = cpu_clock(b);
 
 		for (int i = 0; i < r->count && !status; i++)
 			status = r->call(b, c);
-		*seconds = (now() - t) / r->count;
+		*seconds = (cpu_clock(b) - t) / r->count;
 	}
 	return status;
 }
@@ -456,10 +475,10 @@ static void print_head(const struct bench *b)
 		       b->info.sm % 10);
 	else
 		printf("%s%s%s, %s, threads %d; memcpy in the same run\n", style(stdout, BOLD),
-		       *b->info.cpu_name ? b->info.cpu_name : "CPU", style(stdout, PLAIN), b->info.isa_name,
-		       b->info.threads);
-	printf("%-20s%-28s%-10s%11s%11s%9s%9s  %s\n", "", "case", "dtype", "median us", "min us", "GB/s",
-	       "Gop/s", "ratio");
+		       *b->info.cpu_name ? b->info.cpu_name : "CPU", style(stdout, PLAIN),
+		       b->info.isa_name, b->info.threads);
+	printf("%-20s%-28s%-10s%11s%11s%9s%9s  %s\n", "", "case", "dtype", "median us", "min us",
+	       "GB/s", "Gop/s", "ratio");
 }
 
 static void print_result(const struct bench *b, const struct bench_case *c, const struct result *r)
@@ -479,11 +498,14 @@ static void print_result(const struct bench *b, const struct bench_case *c, cons
 	if (b->set->json) {
 		FILE *out = b->set->json;
 
-		fprintf(out, "{\"op\": \"%s\", \"case\": \"%s\", \"dtype\": \"%s\", \"device\": \"%s\", "
+		fprintf(out,
+			"{\"op\": \"%s\", \"case\": \"%s\", \"dtype\": \"%s\", \"device\": \"%s\", "
 			"\"isa\": \"%s\", \"threads\": %d, \"median_us\": %.4f, \"min_us\": %.4f, "
-			"\"gb_per_s\": %.4g, \"gop_per_s\": %.4g, \"ceiling\": \"%s\", \"ratio\": %.4f}\n",
-			op, c->name, c->dtype, b->gpu ? "cuda" : "cpu", b->gpu ? sm : b->info.isa_name,
-			b->gpu ? 0 : b->info.threads, r->median * 1e6, r->min * 1e6, gb, gop, against, ratio);
+			"\"gb_per_s\": %.4g, \"gop_per_s\": %.4g, \"ceiling\": \"%s\", \"ratio\": "
+			"%.4f}\n",
+			op, c->name, c->dtype, b->gpu ? "cuda" : "cpu",
+			b->gpu ? sm : b->info.isa_name, b->gpu ? 0 : b->info.threads,
+			r->median * 1e6, r->min * 1e6, gb, gop, against, ratio);
 		fflush(out);
 	}
 	fflush(stdout);
@@ -492,7 +514,9 @@ static void print_result(const struct bench *b, const struct bench_case *c, cons
 /* The result of repeated calls is still numbers: a figure for NaN would mean nothing. */
 static bool is_finite(struct bench *b, const struct bench_case *c)
 {
-	const hz_tensor *of = c->row->kind == HADAMARD ? &c->y : c->row->kind == QUANTIZE ? &c->scale : &c->x;
+	const hz_tensor *const made[] = {
+		[HADAMARD] = &c->y, [QUANTIZE] = &c->scale, [DEQUANTIZE] = &c->x};
+	const hz_tensor *of = made[c->row->kind];
 	const size_t size = hz_dtype_size(of->dtype);
 	char sample[64 * 8];
 	const int64_t count = hz_tensor_count(of) < 64 ? hz_tensor_count(of) : 64;
@@ -523,7 +547,8 @@ static int run_case(struct bench *b, const struct row *r, int64_t n)
 	if (!status)
 		status = measure(b, &c, &result);
 	if (status)
-		return complain(EXIT_FAILURE, "bench: %s %s: %s", op_names[r->kind], c.name, hz_errmsg(b->ctx));
+		return complain(EXIT_FAILURE, "bench: %s %s: %s", op_names[r->kind], c.name,
+				hz_errmsg(b->ctx));
 	if (!is_finite(b, &c))
 		return complain(EXIT_FAILURE, "bench: %s %s: the results are no finite numbers",
 				op_names[r->kind], c.name);
@@ -531,7 +556,7 @@ static int run_case(struct bench *b, const struct row *r, int64_t n)
 	return 0;
 }
 
-/* ---- A device ---------------------------------------------------------------------------------------- */
+/* ---- A device -------------------------------------------------------------------------------- */
 
 static int prepare(struct bench *b)
 {
@@ -627,7 +652,7 @@ static int bench_all(const struct settings *set, int32_t device)
 	int status = 0;
 
 	if (device == HZ_AUTO || device == HZ_CPU) {
-		status = open_context(&ctx, HZ_CPU, (int32_t)set->threads, HZ_ISA_AUTO);
+		status = open_context(&ctx, HZ_CPU, set->threads, HZ_ISA_AUTO);
 		if (!status)
 			status = bench_device(set, ctx, false);
 	}
@@ -644,14 +669,17 @@ static int bench_all(const struct settings *set, int32_t device)
 static void help(void)
 {
 	printf("Usage: hurwitz bench [OPTION]... [FAMILY|PRIMITIVE]...\n"
-	       "Measure each primitive, or those named, against a copy of the same bytes in the same\n"
-	       "run. GB/s counts bytes read and written; the ratio is the copy's time by the primitive's.\n"
+	       "Measure each primitive, or those named, against a copy of the same bytes in\n"
+	       "the same run. GB/s counts bytes read and written; the ratio is the time of the\n"
+	       "copy by that of the primitive. One CPU thread is timed by its own clock, which\n"
+	       "stands still while other processes have the core.\n"
 	       "\n"
 	       "  -d, --device DEVICE  cpu, cuda, cuda:N, or auto, the default: all there are\n"
 	       "  -t, --threads N      CPU threads; default 1\n"
 	       "  -q, --quick          fewer cases, less time\n"
 	       "  -s, --seconds S      time for each case; default 0.5, quick 0.1\n"
-	       "  -j, --json FILE      one JSON object a line to FILE; '-': standard output, no table\n"
+	       "  -j, --json FILE      one JSON object a line to FILE; '-': to standard output\n"
+	       "                       in place of the table\n"
 	       "  -h, --help           this\n"
 	       "\n"
 	       "Families and their primitives:\n");
@@ -673,20 +701,23 @@ static int parse(int argc, char **argv, struct settings *set, int32_t *device, c
 	while ((c = next_option(argc, argv, "bench", "d:t:qs:j:h", options)) != -1) {
 		switch (c) {
 		case 'd':
-			if (device_from_name(optarg, device))
-				break;
-			return complain(EXIT_BAD, "bench: the device '%s' is none of cpu, cuda, cuda:N, auto", optarg);
+			if (parse_device("bench", optarg, device))
+				return EXIT_BAD;
+			break;
 		case 't':
-			if (parse_int(optarg, 1, 1024, &set->threads))
-				break;
-			return complain(EXIT_BAD, "bench: the threads '%s' are no number from 1 to 1024", optarg);
+			if (parse_threads("bench", optarg, &set->threads))
+				return EXIT_BAD;
+			break;
 		case 'q':
 			set->quick = true;
 			break;
 		case 's':
-			if (parse_number(optarg, &set->seconds) && set->seconds > 0 && set->seconds <= 3600)
+			if (parse_number(optarg, &set->seconds) && set->seconds > 0 &&
+			    set->seconds <= 3600)
 				break;
-			return complain(EXIT_BAD, "bench: the seconds '%s' are no number above 0, to 3600", optarg);
+			return complain(EXIT_BAD,
+					"bench: the seconds '%s' are no number above 0, to 3600",
+					optarg);
 		case 'j':
 			*json = optarg;
 			break;
@@ -707,8 +738,11 @@ static int parse(int argc, char **argv, struct settings *set, int32_t *device, c
 			known |= strcmp(argv[i], primitives[p].name) == 0 ||
 				 strcmp(argv[i], primitives[p].family) == 0;
 		if (!known)
-			return complain(EXIT_BAD, "bench: there is no family or primitive '%s'; try 'hurwitz bench "
-					"--help'", argv[i]);
+			return complain(
+				EXIT_BAD,
+				"bench: there is no family or primitive '%s'; try 'hurwitz bench "
+				"--help'",
+				argv[i]);
 	}
 	return 0;
 }

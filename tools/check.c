@@ -12,7 +12,7 @@
 
 #include "tool.h"
 
-/* ---- Definitions --------------------------------------------------------------------------------- */
+/* ---- Definitions ----------------------------------------------------------------------------- */
 
 static bool is_power_of_two(int64_t n)
 {
@@ -47,7 +47,8 @@ bool reference_make(struct reference *r, int64_t n, const hz_hadamard_opts *opts
 	r->start = allocate((size_t)(blocks + 1) * sizeof(*r->start));
 	if (r->m > 1)
 		r->base = allocate((size_t)r->m * (size_t)r->m);
-	if (!r->start || (r->m > 1 && (!r->base || hz_hadamard_base(opts->base, r->m, r->base) < 0))) {
+	if (!r->start ||
+	    (r->m > 1 && (!r->base || hz_hadamard_base(opts->base, r->m, r->base) < 0))) {
 		reference_free(r);
 		return false;
 	}
@@ -62,7 +63,8 @@ bool reference_make(struct reference *r, int64_t n, const hz_hadamard_opts *opts
 static double entry(const struct reference *r, int64_t length, int64_t i, int64_t j)
 {
 	const int64_t power = length / r->m;
-	const int parity = __builtin_popcountll((unsigned long long)((i % power) & (j % power))) & 1;
+	const int parity =
+		__builtin_popcountll((unsigned long long)((i % power) & (j % power))) & 1;
 	const int base = r->base ? r->base[i / power * r->m + j / power] : 1;
 
 	return parity ? -base : base;
@@ -86,7 +88,8 @@ double reference_at(const struct reference *r, const double *x, const double *pr
 	begin = r->start[low];
 	length = r->start[low + 1] - begin;
 	for (int64_t j = 0; j < length; j++) {
-		const double h = r->transpose ? entry(r, length, j, i - begin) : entry(r, length, i - begin, j);
+		const double h = r->transpose ? entry(r, length, j, i - begin)
+					      : entry(r, length, i - begin, j);
 
 		sum += h * x[begin + j] * (first ? first[begin + j] : 1);
 	}
@@ -108,7 +111,7 @@ double reference_bound(const struct reference *r, int dtype)
 	return (k + (r->m > 1 ? r->m : 0) + 2) * 0x1p-24 + half_ulp;
 }
 
-/* ---- TAP ------------------------------------------------------------------------------------------ */
+/* ---- TAP ------------------------------------------------------------------------------------- */
 
 static int tests, failures;
 
@@ -143,7 +146,7 @@ __attribute__((format(printf, 1, 2))) static bool wrong(const char *format, ...)
 	return false;
 }
 
-/* ---- The primitives ------------------------------------------------------------------------------- */
+/* ---- The primitives -------------------------------------------------------------------------- */
 
 /* A context to test, and one with the lowest ISA whose bits it must give. */
 struct subject {
@@ -246,8 +249,8 @@ static bool check_transform(const struct subject *s, int64_t n, int dtype, bool 
 		status = transform(s->plain, &x, &z, &o);
 		good = memcmp(b->y, b->z, (size_t)(n * items) * hz_dtype_size(dtype)) == 0;
 		if (!good && !status)
-			wrong("%s: n %lld, %s: not the bits of the plain C kernels", s->name, (long long)n,
-			      hz_dtype_name(dtype));
+			wrong("%s: n %lld, %s: not the bits of the plain C kernels", s->name,
+			      (long long)n, hz_dtype_name(dtype));
 	}
 	if (status)
 		wrong("%s: n %lld: %s", s->name, (long long)n, hz_errmsg(s->ctx));
@@ -262,7 +265,8 @@ static bool check_lengths(const struct subject *s, bool columns)
 	for (int64_t n = 1; n <= (columns ? 256 : N_MAX); n *= 2) {
 		progress("check: %s, hadamard, n = %lld", s->name, (long long)n);
 		for (int t = 0; t < 3; t++)
-			good &= check_transform(s, n, float_types[t], columns, &(hz_hadamard_opts){0});
+			good &= check_transform(s, n, float_types[t], columns,
+						&(hz_hadamard_opts){0});
 	}
 	return good;
 }
@@ -298,7 +302,8 @@ static bool check_plans(const struct subject *s)
 	for (size_t i = 0; i < sizeof(cases) / sizeof(*cases); i++) {
 		progress("check: %s, hadamard, plans", s->name);
 		for (int t = 0; t < 3; t++)
-			good &= check_transform(s, cases[i].n, float_types[t], false, &cases[i].opts);
+			good &= check_transform(s, cases[i].n, float_types[t], false,
+						&cases[i].opts);
 		good &= check_transform(s, cases[i].n, HZ_F32, true, &cases[i].opts);
 	}
 	return good;
@@ -315,7 +320,8 @@ static bool check_diagonals(const struct subject *s)
 		const int64_t n = lengths[l];
 		const hz_tensor pre = hz_tensor_1d(bits, HZ_U8, HZ_CPU, (n + 7) / 8);
 		const hz_tensor post = hz_tensor_1d(b->factors[0], HZ_F32, HZ_CPU, n);
-		hz_hadamard_opts o = {.plan = HZ_PLAN_GREEDY, .min_block = 1, .pre = &pre, .post = &post};
+		hz_hadamard_opts o = {
+			.plan = HZ_PLAN_GREEDY, .min_block = 1, .pre = &pre, .post = &post};
 
 		hz_hadamard_signs(bits, n, 1000 + (uint64_t)n);
 		for (int64_t i = 0; i < n; i++) {
@@ -403,7 +409,9 @@ static double code_of(float value, const struct quantization *z)
 	if (z->qmax < 128) {
 		const float r = rintf(value);
 
-		return (double)(r > (float)z->qmax ? (float)z->qmax : r < -(float)z->qmax ? -(float)z->qmax : r);
+		return (double)(r > (float)z->qmax    ? (float)z->qmax
+				: r < -(float)z->qmax ? -(float)z->qmax
+						      : r);
 	}
 	store_element(&code, 0, z->q_dtype, (double)value);
 	return load_element(&code, 0, z->q_dtype);
@@ -422,7 +430,8 @@ static bool check_quantization(const struct subject *s, const struct quantizatio
 	const hz_tensor x = hz_tensor_2d(b->x, x_dtype, HZ_CPU, ROWS, n);
 	const hz_tensor t = hz_tensor_2d(b->y, HZ_F32, HZ_CPU, ROWS, n);
 	const hz_tensor y = hz_tensor_2d(b->z, HZ_F32, HZ_CPU, ROWS, n);
-	const hz_tensor q = hz_tensor_2d(b->q, z->q_dtype, HZ_CPU, ROWS, z->q_dtype == HZ_S4X2 ? n / 2 : n);
+	const hz_tensor q =
+		hz_tensor_2d(b->q, z->q_dtype, HZ_CPU, ROWS, z->q_dtype == HZ_S4X2 ? n / 2 : n);
 	const hz_tensor scale = hz_tensor_2d(b->scale, z->scale_dtype, HZ_CPU, ROWS, n / group);
 	struct reference r;
 	bool good = true;
@@ -450,20 +459,23 @@ static bool check_quantization(const struct subject *s, const struct quantizatio
 			good = code == must;
 			if (!good)
 				wrong("%s: %s, n %lld: code %lld is %g, must be %g", s->name,
-				      hz_dtype_name(z->q_dtype), (long long)n, (long long)(g * group + i), code, must);
+				      hz_dtype_name(z->q_dtype), (long long)n,
+				      (long long)(g * group + i), code, must);
 		}
 	}
 	if (!status && good)
 		status = quantize(s->ctx, &y, &q, &scale, &o, true);
 	if (!status && good && reference_make(&r, n, &transposed)) {
-		const double bound = reference_bound(&r, HZ_F32) + 0x1p-24;	/* q * scale is rounded */
+		const double bound =
+			reference_bound(&r, HZ_F32) + 0x1p-24; /* q * scale is rounded */
 
 		for (int64_t row = 0; row < ROWS; row++) {
 			double error = 0, norm = 0;
 
 			for (int64_t i = 0; i < n; i++)
 				b->row[i] = code_at(b->q, z->q_dtype, row * n + i) *
-					    load_element(b->scale, (row * n + i) / group, z->scale_dtype);
+					    load_element(b->scale, (row * n + i) / group,
+							 z->scale_dtype);
 			for (int64_t i = 0; i < n; i++) {
 				const double want = reference_at(&r, b->row, NULL, NULL, i);
 				const double d = load_element(b->z, row * n + i, HZ_F32) - want;
@@ -472,8 +484,10 @@ static bool check_quantization(const struct subject *s, const struct quantizatio
 				norm += want * want;
 			}
 			if (!(sqrt(error) <= bound * sqrt(norm)))
-				good = wrong("%s: %s, n %lld: the way back has the error %.3g, allowed %.3g", s->name,
-					     hz_dtype_name(z->q_dtype), (long long)n, sqrt(error / norm), bound);
+				good = wrong("%s: %s, n %lld: the way back has the error %.3g, "
+					     "allowed %.3g",
+					     s->name, hz_dtype_name(z->q_dtype), (long long)n,
+					     sqrt(error / norm), bound);
 		}
 		reference_free(&r);
 	}
@@ -496,7 +510,7 @@ static bool check_quantizations(const struct subject *s)
 	return good;
 }
 
-/* ---- The run --------------------------------------------------------------------------------------- */
+/* ---- The run --------------------------------------------------------------------------------- */
 
 static void check_subject(const struct subject *s)
 {
@@ -527,7 +541,8 @@ static void check_bases(void)
 					for (int l = 0; l < m; l++)
 						sum += base[i * m + l] * base[j * m + l];
 					if (sum != (i == j ? m : 0)) {
-						good = wrong("base %d of order %d: rows %d and %d", id, m, i, j);
+						good = wrong("base %d of order %d: rows %d and %d",
+							     id, m, i, j);
 						i = m;
 						break;
 					}
@@ -591,6 +606,19 @@ static int check_gpu(int32_t device)
 	return status;
 }
 
+static void help(void)
+{
+	printf("Usage: hurwitz check [-d cpu|cuda|auto]\n"
+	       "Test the library on this machine: every primitive, on every instruction set\n"
+	       "and device here, against its definition in double precision, and the bits of\n"
+	       "every instruction set against those of plain C. Prints TAP.\n"
+	       "\n"
+	       "  -d, --device DEVICE  cpu, cuda, cuda:N, or auto, the default: all there are\n"
+	       "  -h, --help           this\n"
+	       "\n"
+	       "Exit status: 0 if all tests pass, 1 if not, 2 for bad usage.\n");
+}
+
 int verb_check(int argc, char **argv)
 {
 	static const struct option options[] = {
@@ -603,19 +631,11 @@ int verb_check(int argc, char **argv)
 	while ((c = next_option(argc, argv, "check", "d:h", options)) != -1) {
 		switch (c) {
 		case 'd':
-			if (device_from_name(optarg, &device))
-				break;
-			return complain(EXIT_BAD, "check: the device '%s' is none of cpu, cuda, cuda:N, auto", optarg);
+			if (parse_device("check", optarg, &device))
+				return EXIT_BAD;
+			break;
 		case 'h':
-			printf("Usage: hurwitz check [-d cpu|cuda|auto]\n"
-			       "Test the library on this machine: every primitive, on every instruction set and\n"
-			       "device here, against its definition in double precision, and the bits of every\n"
-			       "instruction set against those of plain C. Prints TAP.\n"
-			       "\n"
-			       "  -d, --device DEVICE  cpu, cuda, cuda:N, or auto, the default: all there are\n"
-			       "  -h, --help           this\n"
-			       "\n"
-			       "Exit status: 0 if all tests pass, 1 if not, 2 for bad usage.\n");
+			help();
 			return EXIT_SUCCESS;
 		default:
 			return EXIT_BAD;

@@ -52,7 +52,7 @@ static const char *why(hz_context *ctx, int status)
 	return *hz_errmsg(ctx) ? hz_errmsg(ctx) : hz_strerror(status);
 }
 
-/* ---- The rotation -------------------------------------------------------------------------------- */
+/* ---- The rotation ---------------------------------------------------------------------------- */
 
 /* The matrix in words: "of order 64", "of blocks, 64 + 16". */
 static void plan_in_words(struct show *s, int64_t n)
@@ -72,7 +72,8 @@ static void plan_in_words(struct show *s, int64_t n)
 				 (long long)count);
 			break;
 		}
-		at += snprintf(s->plan + at, sizeof(s->plan) - (size_t)at, " + %lld", (long long)blocks[i]);
+		at += snprintf(s->plan + at, sizeof(s->plan) - (size_t)at, " + %lld",
+			       (long long)blocks[i]);
 	}
 }
 
@@ -93,7 +94,7 @@ static int make_rotation(struct show *s, int64_t n)
 	return 0;
 }
 
-/* ---- Calls on the device, timed ------------------------------------------------------------------- */
+/* ---- Calls on the device, timed -------------------------------------------------------------- */
 
 /* Views of one data set on the device of a context. */
 struct views {
@@ -191,7 +192,7 @@ static int call_dequantize(struct show *s, struct views *v, const hz_hadamard_op
 	return hz_dequantize_hadamard(s->ctx, &v->q, &v->scale, &v->z, o);
 }
 
-/* ---- hadamard -------------------------------------------------------------------------------------- */
+/* ---- hadamard -------------------------------------------------------------------------------- */
 
 #define SAMPLED_ROWS 8
 #define SAMPLED 64	/* elements of a row that are computed by the definition, which is slow */
@@ -200,7 +201,8 @@ static int call_dequantize(struct show *s, struct views *v, const hz_hadamard_op
 static double error_of(const struct show *s, const struct data *d, const float *y)
 {
 	struct reference r;
-	double *row = allocate((size_t)d->n * sizeof(*row)), *signs = allocate((size_t)d->n * sizeof(*row));
+	double *row = allocate((size_t)d->n * sizeof(*row));
+	double *signs = allocate((size_t)d->n * sizeof(*signs));
 	const int64_t row_step = d->rows / SAMPLED_ROWS + 1, step = d->n / SAMPLED + 1;
 	double error = 0, norm = 0;
 
@@ -217,7 +219,7 @@ static double error_of(const struct show *s, const struct data *d, const float *
 		for (int64_t i = k % step; i < d->n; i += step) {
 			const double want = reference_at(&r, row, signs, NULL, i);
 
-			error += ((double)y[k * d->n + i] - want) * ((double)y[k * d->n + i] - want);
+			error += pow((double)y[k * d->n + i] - want, 2);
 			norm += want * want;
 		}
 	}
@@ -263,18 +265,30 @@ static int measure_hadamard(struct show *s, const struct data *d, struct figures
 	return status ? complain(EXIT_FAILURE, "demo: %s", why(s->ctx, status)) : 0;
 }
 
+/* Whole numbers and an order that is a power of 4 leave nothing to round. */
+static const char *error_text(double error, char to[16])
+{
+	if (error == 0)
+		return "exact";
+	snprintf(to, 16, "%.1e", error);
+	return to;
+}
+
 static int show_hadamard(struct show *s, const struct data *data, int count)
 {
 	int status = 0;
 
-	printf("%shadamard%s rotated every row: random signs, then an orthonormal Walsh-Hadamard matrix.\n"
-	       "It spreads what is in one place over its block, and no energy is lost. Error: against\n"
-	       "the definition in double, and after the way back, as a part of the norm.\n\n"
-	       "  %-22s%10s%11s%10s%10s  matrix\n", style(stdout, BOLD), style(stdout, PLAIN), "", "error",
-	       "way back", "us a call", "GB/s");
+	printf("%shadamard%s rotated every row: random signs, then an orthonormal Walsh-Hadamard\n"
+	       "matrix. It spreads what is in one place over its block, and loses no energy.\n"
+	       "Error: against the definition in double, and after the way back, as a part of\n"
+	       "the norm.\n\n"
+	       "  %-22s%10s%11s%10s%9s  matrix\n",
+	       style(stdout, BOLD), style(stdout, PLAIN), "", "error", "way back", "us a call",
+	       "GB/s");
 	for (int d = 0; d < count && !status; d++) {
 		const double bytes = 2.0 * (double)(data[d].rows * data[d].n) * sizeof(float);
 		struct figures f = {0};
+		char a[16], b[16];
 
 		progress("demo: %s", data[d].name);
 		status = make_rotation(s, data[d].n);
@@ -282,14 +296,15 @@ static int show_hadamard(struct show *s, const struct data *data, int count)
 			status = measure_hadamard(s, &data[d], &f);
 		progress_clear();
 		if (!status)
-			printf("  %-22s%10.1e%11.1e%10.2f%10.2f  %s\n", data[d].name, f.error, f.round_trip,
-			       f.seconds * 1e6, bytes / f.seconds * 1e-9, s->plan);
+			printf("  %-22s%10s%11s%10.2f%9.2f  %s\n", data[d].name,
+			       error_text(f.error, a), error_text(f.round_trip, b), f.seconds * 1e6,
+			       bytes / f.seconds * 1e-9, s->plan);
 	}
 	printf("\n");
 	return status;
 }
 
-/* ---- Quantization ---------------------------------------------------------------------------------- */
+/* ---- Quantization ---------------------------------------------------------------------------- */
 
 static const struct {
 	const char *name;
@@ -309,8 +324,10 @@ static struct noise noise_of(const struct data *d, const float *z)
 
 	for (int64_t k = 0; k < d->rows; k++) {
 		for (int64_t i = 0; i < d->columns; i++) {
-			const int large = d->large_every && i % d->large_every == d->large_every / 2;
-			const double x = (double)d->x[k * d->n + i], e = (double)z[k * d->n + i] - x;
+			const int large =
+				d->large_every && i % d->large_every == d->large_every / 2;
+			const double x = (double)d->x[k * d->n + i];
+			const double e = (double)z[k * d->n + i] - x;
 
 			error[large] += e * e;
 			signal[large] += x * x;
@@ -351,7 +368,7 @@ static int quantize(struct show *s, const struct data *d, int dtype, bool rotate
 	return status ? complain(EXIT_FAILURE, "demo: %s", why(s->ctx, status)) : 0;
 }
 
-/* The largest of a row by its root mean square, the mean over rows: what one scale a row suffers of. */
+/* The largest of a row by its root mean square, mean over rows: what one scale suffers from. */
 static double peak(const struct data *d)
 {
 	double sum = 0;
@@ -372,13 +389,13 @@ static double peak(const struct data *d)
 
 static void print_noise(const char *name, double peak_of, struct noise noise[FORMATS][2], bool rest)
 {
-	printf("  %-22s", name);
+	printf("  %-20s", name);
 	if (rest)
 		printf("%6s", "");
 	else
 		printf("%6.1f", peak_of);
 	for (int i = 0; i < FORMATS; i++)
-		printf("  %8.1f%8.1f", rest ? noise[i][0].rest : noise[i][0].all,
+		printf("  %7.1f%8.1f", rest ? noise[i][0].rest : noise[i][0].all,
 		       rest ? noise[i][1].rest : noise[i][1].all);
 	printf("\n");
 }
@@ -393,26 +410,30 @@ static int show_quantization(struct show *s, const struct data *data, int count)
 		status = make_rotation(s, data[d].n);
 		for (int i = 0; i < FORMATS && !status; i++) {
 			progress("demo: %s, %s", data[d].name, formats[i].name);
-			status = quantize(s, &data[d], formats[i].dtype, false, 0, &noise[d][i][0], ignored);
+			status = quantize(s, &data[d], formats[i].dtype, false, 0, &noise[d][i][0],
+					  ignored);
 			/* One of them is timed: 8 bits, rotated, of the first data. */
 			if (!status)
-				status = quantize(s, &data[d], formats[i].dtype, true, d == 0 && i == 0 ? 0.05 : 0,
-						  &noise[d][i][1], d == 0 && i == 0 ? seconds : ignored);
+				status = quantize(s, &data[d], formats[i].dtype, true,
+						  d == 0 && i == 0 ? 0.05 : 0, &noise[d][i][1],
+						  d == 0 && i == 0 ? seconds : ignored);
 		}
 	}
 	progress_clear();
 	if (status)
 		return status;
 	printf("%shadamard_quantize%s rotated every row and quantized it with one scale, and\n"
-	       "%sdequantize_hadamard%s brought it back. Signal to noise in dB: more is better, 6 dB are\n"
-	       "one bit. Peak: the largest of a row by its root mean square.\n\n",
-	       style(stdout, BOLD), style(stdout, PLAIN), style(stdout, BOLD), style(stdout, PLAIN));
-	printf("  %-22s%6s", "", "peak");
+	       "%sdequantize_hadamard%s brought it back. Signal to noise in dB: more is better, 6 "
+	       "dB\n"
+	       "are one bit. Peak: the largest of a row by its root mean square.\n\n",
+	       style(stdout, BOLD), style(stdout, PLAIN), style(stdout, BOLD),
+	       style(stdout, PLAIN));
+	printf("  %-20s%6s", "", "peak");
 	for (int i = 0; i < FORMATS; i++)
-		printf("  %16s", formats[i].name);
-	printf("\n  %-28s", "");
+		printf("  %15s", formats[i].name);
+	printf("\n  %-26s", "");
 	for (int i = 0; i < FORMATS; i++)
-		printf("  %8s%8s", "as it is", "rotated");
+		printf("  %7s%8s", "plain", "rotated");
 	printf("\n");
 	for (int d = 0; d < count; d++) {
 		print_noise(data[d].name, peak(&data[d]), noise[d], false);
@@ -424,12 +445,13 @@ static int show_quantization(struct show *s, const struct data *data, int count)
 		const double gain = noise[d][1][1].all - noise[d][1][0].all;
 
 		if (data[d].large_every)
-			printf("  %s: at 4 bits rotation gains %.1f dB, and %.1f dB in the columns that\n"
-			       "    were not made large and that otherwise drown.\n", data[d].name, gain,
-			       noise[d][1][1].rest - noise[d][1][0].rest);
+			printf("  %s: at 4 bits rotation gains %.1f dB, and %.1f dB in the\n"
+			       "    columns that were not made large and that otherwise drown.\n",
+			       data[d].name, gain, noise[d][1][1].rest - noise[d][1][0].rest);
 		else if (gain < 0)
-			printf("  %s: at 4 bits rotation costs %.1f dB: where no value stands out there is\n"
-			       "    nothing to spread.\n", data[d].name, -gain);
+			printf("  %s: at 4 bits rotation costs %.1f dB: no value stands out, and\n"
+			       "    there is nothing to spread.\n",
+			       data[d].name, -gain);
 		else
 			printf("  %s: at 4 bits rotation gains %.1f dB.\n", data[d].name, gain);
 	}
@@ -438,11 +460,12 @@ static int show_quantization(struct show *s, const struct data *data, int count)
 	return 0;
 }
 
-/* ---- Data ------------------------------------------------------------------------------------------ */
+/* ---- Data ------------------------------------------------------------------------------------ */
 
 static int make_data(struct data *d, const char *name, int64_t rows, int64_t columns)
 {
-	*d = (struct data){.name = name, .rows = rows, .columns = columns, .n = (columns + 3) / 4 * 4};
+	*d = (struct data){
+		.name = name, .rows = rows, .columns = columns, .n = (columns + 3) / 4 * 4};
 	d->x = allocate((size_t)(rows * d->n) * sizeof(float));
 	return d->x ? 0 : complain(EXIT_FAILURE, "demo: there is not enough memory");
 }
@@ -471,13 +494,15 @@ static int volcano_data(struct data *data)
 	for (int i = 0; i < VOLCANO_ROWS; i++) {
 		for (int j = 0; j < VOLCANO_COLUMNS; j++) {
 			heights->x[i * heights->n + j] = volcano[i][j];
-			outliers->x[i * outliers->n + j] = (float)(volcano[i][j] * (j % 20 == 10 ? LARGE : 1));
+			outliers->x[i * outliers->n + j] =
+				(float)(volcano[i][j] * (j % 20 == 10 ? LARGE : 1));
 		}
 	}
 	for (int i = 1; i < VOLCANO_ROWS - 1; i++) {
 		for (int j = 1; j < VOLCANO_COLUMNS - 1; j++)
-			bend->x[(i - 1) * bend->n + j - 1] = (float)(volcano[i - 1][j] + volcano[i + 1][j] +
-				volcano[i][j - 1] + volcano[i][j + 1] - 4 * volcano[i][j]);
+			bend->x[(i - 1) * bend->n + j - 1] =
+				(float)(volcano[i - 1][j] + volcano[i + 1][j] + volcano[i][j - 1] +
+					volcano[i][j + 1] - 4 * volcano[i][j]);
 	}
 	for (int d = 0; d < DATA_MAX; d++)
 		fill_up(&data[d]);
@@ -486,10 +511,11 @@ static int volcano_data(struct data *data)
 
 static void introduce_volcano(void)
 {
-	printf("The data: %d x %d heights of Maunga Whau (Mt Eden, Auckland) in metres, 94 to 195, on a\n"
-	       "grid of 10 m, read off a topographic map by Ross Ihaka; their curvature, the difference\n"
-	       "of each height from its neighbours; and the heights with every 20th column made %d times\n"
-	       "as large, like the few channels that stand out in the activations of language models.\n\n",
+	printf("The data: %d x %d heights of Maunga Whau (Mt Eden, Auckland) in metres, 94 to\n"
+	       "195, on a grid of 10 m, read off a topographic map by Ross Ihaka; their\n"
+	       "curvature, the difference of each height from its neighbours; and the heights\n"
+	       "with every 20th column made %d times as large, like the few channels that stand\n"
+	       "out in the activations of language models.\n\n",
 	       VOLCANO_ROWS, VOLCANO_COLUMNS, LARGE);
 }
 
@@ -517,7 +543,8 @@ static int file_data(struct data *d, const char *path)
 
 		d->x[k / n * d->n + k % n] = (float)value;
 		if (!isfinite((float)value))
-			status = complain(EXIT_BAD, "%s: element %lld is %g, which cannot be quantized", path,
+			status = complain(EXIT_BAD,
+					  "%s: element %lld is %g, which cannot be quantized", path,
 					  (long long)k, value);
 	}
 	if (!status)
@@ -526,7 +553,7 @@ static int file_data(struct data *d, const char *path)
 	return status;
 }
 
-/* ---- The run --------------------------------------------------------------------------------------- */
+/* ---- The run --------------------------------------------------------------------------------- */
 
 static void introduce(const struct data *data, const char *path)
 {
@@ -544,10 +571,12 @@ static int show_device(hz_context *ctx, const struct data *data, int count)
 
 	hz_device_info(ctx, &s.info);
 	if (hz_device(ctx) == HZ_CPU)
-		printf("%sOn the CPU%s: %s, %s, threads %d\n\n", style(stdout, BOLD), style(stdout, PLAIN),
-		       *s.info.cpu_name ? s.info.cpu_name : "name not known", s.info.isa_name, s.info.threads);
+		printf("%sOn the CPU%s: %s, %s, threads %d\n\n", style(stdout, BOLD),
+		       style(stdout, PLAIN), *s.info.cpu_name ? s.info.cpu_name : "name not known",
+		       s.info.isa_name, s.info.threads);
 	else
-		printf("%sOn the GPU%s: %s\n\n", style(stdout, BOLD), style(stdout, PLAIN), s.info.gpu_name);
+		printf("%sOn the GPU%s: %s\n\n", style(stdout, BOLD), style(stdout, PLAIN),
+		       s.info.gpu_name);
 	status = show_hadamard(&s, data, count);
 	if (!status)
 		status = show_quantization(&s, data, count);
@@ -573,7 +602,7 @@ static int show_all(int32_t device, const struct data *data, int count, const ch
 		return status;
 	status = hz_open(&ctx, &gpu);
 	if (status && device == HZ_AUTO) {
-		printf("\nNo GPU is shown: %s.\n", hz_open_errmsg());
+		printf("\nNo GPU is shown:\n  %s\n", hz_open_errmsg());
 		return 0;
 	}
 	if (status)
@@ -585,6 +614,18 @@ static int show_all(int32_t device, const struct data *data, int count, const ch
 	status = show_device(ctx, data, count);
 	hz_close(ctx);
 	return status;
+}
+
+static void help(void)
+{
+	printf("Usage: hurwitz demo [-d cpu|cuda|auto] [FILE.npy]\n"
+	       "Show every primitive at work: what it does, how exact it is, how long it takes;\n"
+	       "here what rotating rows by a Walsh-Hadamard matrix does to their quantization.\n"
+	       "On heights of a volcano, or on the rows (the last dimension) of FILE.npy, '-'\n"
+	       "being standard input.\n"
+	       "\n"
+	       "  -d, --device DEVICE  cpu, cuda, cuda:N, or auto, the default: all there are\n"
+	       "  -h, --help           this\n");
 }
 
 int verb_demo(int argc, char **argv)
@@ -601,17 +642,11 @@ int verb_demo(int argc, char **argv)
 	while ((c = next_option(argc, argv, "demo", "d:h", options)) != -1) {
 		switch (c) {
 		case 'd':
-			if (device_from_name(optarg, &device))
-				break;
-			return complain(EXIT_BAD, "demo: the device '%s' is none of cpu, cuda, cuda:N, auto", optarg);
+			if (parse_device("demo", optarg, &device))
+				return EXIT_BAD;
+			break;
 		case 'h':
-			printf("Usage: hurwitz demo [-d cpu|cuda|auto] [FILE.npy]\n"
-			       "Show every primitive at work: what it does, how exact it is, how long it takes; here\n"
-			       "what rotating rows by a Walsh-Hadamard matrix does to their quantization. On heights of\n"
-			       "a volcano, or on the rows (the last dimension) of FILE.npy; '-': standard input.\n"
-			       "\n"
-			       "  -d, --device DEVICE  cpu, cuda, cuda:N, or auto, the default: all there are\n"
-			       "  -h, --help           this\n");
+			help();
 			return EXIT_SUCCESS;
 		default:
 			return EXIT_BAD;

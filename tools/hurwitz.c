@@ -29,7 +29,7 @@ static const struct verb {
 
 #define VERBS (sizeof(verbs) / sizeof(*verbs))
 
-/* ---- Messages ----------------------------------------------------------------------------------- */
+/* ---- Messages -------------------------------------------------------------------------------- */
 
 static bool progress_shown;
 
@@ -64,8 +64,8 @@ int next_option(int argc, char **argv, const char *verb, const char *shorts,
 	}
 	if (c == '?') {
 		if (optopt && optopt < 128 && strchr(shorts, optopt) == NULL)
-			complain(EXIT_BAD, "%s: there is no option -%c; try 'hurwitz %s --help'", verb,
-				 optopt, verb);
+			complain(EXIT_BAD, "%s: there is no option -%c; try 'hurwitz %s --help'",
+				 verb, optopt, verb);
 		else
 			complain(EXIT_BAD, "%s: the option %s is not known, not unique or takes no "
 				 "argument; try 'hurwitz %s --help'", verb,
@@ -83,7 +83,8 @@ const char *style(FILE *stream, enum style s)
 	const char *no_color = getenv("NO_COLOR");
 	const char *term = getenv("TERM");
 
-	if ((no_color && *no_color) || (term && strcmp(term, "dumb") == 0) || !isatty(fileno(stream)))
+	if ((no_color && *no_color) || (term && strcmp(term, "dumb") == 0) ||
+	    !isatty(fileno(stream)))
 		return "";
 	return code[s];
 }
@@ -130,7 +131,7 @@ void json_string(FILE *out, const char *s)
 	fputc('"', out);
 }
 
-/* ---- Arguments ---------------------------------------------------------------------------------- */
+/* ---- Arguments ------------------------------------------------------------------------------- */
 
 bool parse_int(const char *s, int64_t low, int64_t high, int64_t *value)
 {
@@ -160,7 +161,7 @@ bool parse_number(const char *s, double *value)
 	return end != s && *end == '\0' && isfinite(*value);
 }
 
-bool device_from_name(const char *name, int32_t *device)
+int parse_device(const char *verb, const char *name, int32_t *device)
 {
 	int64_t ordinal;
 
@@ -173,8 +174,20 @@ bool device_from_name(const char *name, int32_t *device)
 	else if (strncmp(name, "cuda:", 5) == 0 && parse_int(name + 5, 0, 9999, &ordinal))
 		*device = HZ_CUDA + (int32_t)ordinal;
 	else
-		return false;
-	return true;
+		return complain(EXIT_BAD, "%s: the device '%s' is none of cpu, cuda, cuda:N, auto",
+				verb, name);
+	return 0;
+}
+
+int parse_threads(const char *verb, const char *text, int32_t *threads)
+{
+	int64_t n;
+
+	if (!parse_int(text, 1, 1024, &n))
+		return complain(EXIT_BAD, "%s: the threads '%s' are no number from 1 to 1024", verb,
+				text);
+	*threads = (int32_t)n;
+	return 0;
 }
 
 int exit_status(int status)
@@ -235,7 +248,7 @@ void free_device(hz_context *ctx, const hz_tensor *on)
 		hz_free(ctx, on->data, on->device);
 }
 
-/* ---- Numbers ------------------------------------------------------------------------------------ */
+/* ---- Numbers --------------------------------------------------------------------------------- */
 
 double now(void)
 {
@@ -303,7 +316,8 @@ static double decode(uint64_t bits, const struct format *f)
 		return mantissa ? (double)NAN : sign * (double)INFINITY;
 	if (exponent == 0)
 		return sign * ldexp((double)mantissa, 1 - f->bias - f->mantissa);
-	return sign * ldexp((double)(mantissa | 1ull << f->mantissa), exponent - f->bias - f->mantissa);
+	return sign *
+	       ldexp((double)(mantissa | 1ull << f->mantissa), exponent - f->bias - f->mantissa);
 }
 
 static uint64_t encode(double value, const struct format *f)
@@ -421,7 +435,7 @@ void *allocate(size_t bytes)
 	return aligned_alloc(64, (bytes + 64) / 64 * 64);
 }
 
-/* ---- main --------------------------------------------------------------------------------------- */
+/* ---- main ------------------------------------------------------------------------------------ */
 
 static void help(void)
 {
@@ -442,7 +456,7 @@ static void help(void)
 	       "  HURWITZ_ISA      c, avx2, avx512, ...: the highest instruction set to use\n"
 	       "  NO_COLOR         if set, no colours on a terminal\n"
 	       "\n"
-	       "Exit status: 0 if all went well, 1 if something failed, 2 for bad usage or input.\n"
+	       "Exit status: 0 if all went well, 1 for a failure, 2 for bad usage or input.\n"
 	       "\n"
 	       "Examples:\n"
 	       "  hurwitz info\n"

@@ -62,7 +62,8 @@ static void find_kernels(struct facts *f)
 		for (int k = 0; k < KERNELS; k++) {
 			const char *used = (const char *)f->cpu->kern + kernels[k].offset;
 
-			if (memcmp((const char *)ctx->kern + kernels[k].offset, used, sizeof(void (*)(void))) == 0)
+			if (memcmp((const char *)ctx->kern + kernels[k].offset, used,
+				   sizeof(void (*)(void))) == 0)
 				f->kernel_isa[k] = info.isa;
 		}
 		hz_close(ctx);
@@ -134,8 +135,8 @@ static void print_text(const struct facts *f)
 	printf("%shurwitz %s%s, OpenMP %s, device code %s\n\n", bold, hz_version(), plain, openmp(),
 	       code_bytes() ? bytes_text(code_bytes(), a) : "not built in");
 	printf("%sCPU%s       %s\n", bold, plain, *c->cpu_name ? c->cpu_name : "name not known");
-	printf("  cores   %d, NUMA nodes %d, threads in use %d (from %s)\n", c->cores, c->numa_nodes,
-	       c->threads, c->topology_source);
+	printf("  cores   %d, NUMA nodes %d, threads in use %d (from %s)\n", c->cores,
+	       c->numa_nodes, c->threads, c->topology_source);
 	printf("  caches  L1d %s, L2 %s, L3 %s\n", bytes_text(c->l1d_bytes, a),
 	       bytes_text(c->l2_bytes, b), bytes_text(c->l3_bytes, d));
 	printf("  memory  %s\n", bytes_text(c->memory_bytes, a));
@@ -181,9 +182,11 @@ static void print_json(const struct facts *f)
 	json_field("openmp", openmp());
 	printf("\"device_code_bytes\": %lld,\n \"cpu\": {", (long long)code_bytes());
 	json_field("name", c->cpu_name);
-	printf("\"cores\": %d, \"numa_nodes\": %d, \"threads\": %d, ", c->cores, c->numa_nodes, c->threads);
+	printf("\"cores\": %d, \"numa_nodes\": %d, \"threads\": %d, ", c->cores, c->numa_nodes,
+	       c->threads);
 	json_field("topology", c->topology_source);
-	printf("\"l1d_bytes\": %lld, \"l2_bytes\": %lld, \"l3_bytes\": %lld, \"memory_bytes\": %lld, ",
+	printf("\"l1d_bytes\": %lld, \"l2_bytes\": %lld, \"l3_bytes\": %lld, \"memory_bytes\": "
+	       "%lld, ",
 	       (long long)c->l1d_bytes, (long long)c->l2_bytes, (long long)c->l3_bytes,
 	       (long long)c->memory_bytes);
 	json_field("isa", c->isa_name);
@@ -211,14 +214,28 @@ static void print_json(const struct facts *f)
 	}
 	printf("],\n \"kernels\": {");
 	for (int k = 0; k < KERNELS; k++)
-		printf("%s\"%s\": \"%s\"", k ? ", " : "", kernels[k].name, hz_isa_name(f->kernel_isa[k]));
+		printf("%s\"%s\": \"%s\"", k ? ", " : "", kernels[k].name,
+		       hz_isa_name(f->kernel_isa[k]));
 	printf("}}\n");
+}
+
+static void help(void)
+{
+	printf("Usage: hurwitz info [--json]\n"
+	       "Print what the library found on this machine: cores, caches, the instruction\n"
+	       "set in use and why no higher one, the GPU or why there is none, and what stands\n"
+	       "behind each primitive.\n"
+	       "\n"
+	       "  -j, --json  the same as one JSON object\n"
+	       "  -h, --help  this\n");
 }
 
 int verb_info(int argc, char **argv)
 {
 	static const struct option options[] = {
-		{"json", no_argument, NULL, 'j'}, {"help", no_argument, NULL, 'h'}, {NULL, 0, NULL, 0},
+		{"json", no_argument, NULL, 'j'},
+		{"help", no_argument, NULL, 'h'},
+		{NULL, 0, NULL, 0},
 	};
 	struct facts f = {0};
 	bool json = false;
@@ -226,13 +243,7 @@ int verb_info(int argc, char **argv)
 
 	while ((c = next_option(argc, argv, "info", "jh", options)) != -1) {
 		if (c == 'h') {
-			printf("Usage: hurwitz info [--json]\n"
-			       "Print what the library found on this machine: cores, caches, the instruction set\n"
-			       "in use and why no higher one, the GPU or why there is none, and what stands behind\n"
-			       "each primitive.\n"
-			       "\n"
-			       "  -j, --json  the same as one JSON object\n"
-			       "  -h, --help  this\n");
+			help();
 			return EXIT_SUCCESS;
 		}
 		if (c != 'j')

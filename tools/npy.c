@@ -79,7 +79,7 @@ static int get(struct source *s, void *buffer, size_t n, size_t *got)
 	return 0;
 }
 
-/* ---- The header: a Python dictionary ------------------------------------------------------------ */
+/* ---- The header: a Python dictionary --------------------------------------------------------- */
 
 struct header {
 	int dtype;
@@ -149,8 +149,9 @@ static const struct {
 	const char *code;
 	int dtype;
 } descrs[] = {
-	{"f2", HZ_F16}, {"f4", HZ_F32}, {"f8", HZ_F64}, {"i1", HZ_S8}, {"u1", HZ_U8}, {"i2", HZ_S16},
-	{"u2", HZ_U16}, {"i4", HZ_S32}, {"u4", HZ_U32}, {"i8", HZ_S64}, {"u8", HZ_U64},
+	{"f2", HZ_F16}, {"f4", HZ_F32}, {"f8", HZ_F64}, {"i1", HZ_S8},
+	{"u1", HZ_U8},	{"i2", HZ_S16}, {"u2", HZ_U16}, {"i4", HZ_S32},
+	{"u4", HZ_U32}, {"i8", HZ_S64}, {"u8", HZ_U64},
 };
 
 /* What the other kinds of NumPy are called, by the letter of their descr. */
@@ -198,8 +199,8 @@ static int parse_descr(struct text *t, struct header *h)
 		order = *code++;
 	for (size_t i = 0; i < sizeof(kinds) / sizeof(*kinds); i++) {
 		if (*code == kinds[i].kind)
-			return refuse(t->s, "holds %s ('%s'); arrays of numbers are read", kinds[i].name,
-				      printable(descr, clean, sizeof(clean)));
+			return refuse(t->s, "holds %s ('%s'); arrays of numbers are read",
+				      kinds[i].name, printable(descr, clean, sizeof(clean)));
 	}
 	for (size_t i = 0; i < sizeof(descrs) / sizeof(*descrs); i++) {
 		if (strcmp(code, descrs[i].code) == 0)
@@ -226,8 +227,10 @@ static int parse_shape(struct text *t, struct header *h)
 		if (t->p == t->end || *t->p < '0' || *t->p > '9')
 			return refuse(t->s, "is not a .npy file: its shape cannot be read");
 		for (; t->p < t->end && *t->p >= '0' && *t->p <= '9'; t->p++) {
-			if (__builtin_mul_overflow(n, 10, &n) || __builtin_add_overflow(n, *t->p - '0', &n))
-				return refuse(t->s, "has a size in its shape that is beyond 64 bits");
+			if (__builtin_mul_overflow(n, 10, &n) ||
+			    __builtin_add_overflow(n, *t->p - '0', &n))
+				return refuse(t->s,
+					      "has a size in its shape that is beyond 64 bits");
 		}
 		if (t->p < t->end && *t->p == 'L')	/* Python 2 wrote long integers so */
 			t->p++;
@@ -267,14 +270,16 @@ static int parse_header(struct source *s, const char *p, size_t n, struct header
 			h->has_order = true;
 			h->fortran = take_word(&t, "True");
 			if (!h->fortran && !take_word(&t, "False"))
-				return refuse(s, "is not a .npy file: fortran_order is neither True nor False");
+				return refuse(s, "is not a .npy file: fortran_order is neither "
+						 "True nor False");
 		} else if (strcmp(key, "shape") == 0 && !h->has_shape) {
 			h->has_shape = true;
 			status = parse_shape(&t, h);
 			if (status)
 				return status;
 		} else {
-			return refuse(s, "is not a .npy file: its header has unknown or repeated keys");
+			return refuse(
+				s, "is not a .npy file: its header has unknown or repeated keys");
 		}
 		if (take(&t, '}'))
 			break;
@@ -283,13 +288,15 @@ static int parse_header(struct source *s, const char *p, size_t n, struct header
 	}
 	skip_blanks(&t);
 	if (t.p != t.end)
-		return refuse(s, "is not a .npy file: its header has something after the dictionary");
+		return refuse(s,
+			      "is not a .npy file: its header has something after the dictionary");
 	if (!h->has_descr || !h->has_order || !h->has_shape)
-		return refuse(s, "is not a .npy file: its header lacks descr, fortran_order or shape");
+		return refuse(s,
+			      "is not a .npy file: its header lacks descr, fortran_order or shape");
 	return 0;
 }
 
-/* ---- The data ------------------------------------------------------------------------------------ */
+/* ---- The data -------------------------------------------------------------------------------- */
 
 bool npy_size(int ndim, const int64_t *shape, int dtype, int64_t *count, size_t *bytes)
 {
@@ -345,7 +352,7 @@ static void from_fortran(unsigned char *to, const unsigned char *from, const str
 	}
 }
 
-/* Reads a->bytes bytes. Where their number is not proved by the file's size, memory grows with them. */
+/* Reads a->bytes bytes. Unless the file's size proves their number, memory grows with them. */
 static int read_data(struct source *s, struct npy *a)
 {
 	size_t room = s->sized || a->bytes < PIPE_STEP ? a->bytes : PIPE_STEP, have = 0, got;
@@ -360,7 +367,8 @@ static int read_data(struct source *s, struct npy *a)
 			return status;
 		have += got;
 		if (have < room)
-			return refuse(s, "is truncated: %zu bytes of data, the shape needs %zu", have, a->bytes);
+			return refuse(s, "is truncated: %zu bytes of data, the shape needs %zu",
+				      have, a->bytes);
 		if (room == a->bytes)
 			return 0;
 		room = a->bytes / 2 > room ? 2 * room : a->bytes;
@@ -394,8 +402,8 @@ static int read_array(struct source *s, struct npy *a)
 	if (got < 10)
 		return refuse(s, "is truncated in its header");
 	if (head[6] < 1 || head[6] > 3 || head[7] != 0)
-		return refuse(s, "is a .npy file of version %d.%d; 1.0, 2.0 and 3.0 are read", head[6],
-			      head[7]);
+		return refuse(s, "is a .npy file of version %d.%d; 1.0, 2.0 and 3.0 are read",
+			      head[6], head[7]);
 	length = head[8] | (size_t)head[9] << 8;
 	if (head[6] > 1) {
 		status = get(s, head + 10, 2, &got);
@@ -406,10 +414,11 @@ static int read_array(struct source *s, struct npy *a)
 		length |= (size_t)head[10] << 16 | (size_t)head[11] << 24;
 	}
 	if (s->sized && length > s->left)
-		return refuse(s, "is truncated: a header of %zu bytes is announced, %llu follow", length,
-			      (unsigned long long)s->left);
+		return refuse(s, "is truncated: a header of %zu bytes is announced, %llu follow",
+			      length, (unsigned long long)s->left);
 	if (length > HEADER_MAX)
-		return refuse(s, "has a header of %zu bytes, at most %d are read", length, HEADER_MAX);
+		return refuse(s, "has a header of %zu bytes, at most %d are read", length,
+			      HEADER_MAX);
 	text = allocate(length);
 	if (!text)
 		return failed(s, "there is not enough memory for it");
@@ -431,7 +440,8 @@ static int read_array(struct source *s, struct npy *a)
 		return refuse(s, "is truncated: %llu bytes of data, the shape needs %zu",
 			      (unsigned long long)s->left, a->bytes);
 	if (s->sized && a->bytes < s->left)
-		return refuse(s, "has %llu bytes after its data", (unsigned long long)(s->left - a->bytes));
+		return refuse(s, "has %llu bytes after its data",
+			      (unsigned long long)(s->left - a->bytes));
 	if (a->bytes) {
 		status = read_data(s, a);
 		if (status)
@@ -507,7 +517,7 @@ int npy_read(struct npy *a, const char *path, char why[NPY_WHY])
 	return status;
 }
 
-/* ---- Writing -------------------------------------------------------------------------------------- */
+/* ---- Writing --------------------------------------------------------------------------------- */
 
 static bool put(int fd, const void *p, size_t n)
 {
@@ -528,7 +538,7 @@ bool npy_write(int fd, int dtype, int ndim, const int64_t *shape, const void *da
 {
 	static const char *const by_size[] = {[1] = "u1", [2] = "u2", [4] = "u4", [8] = "u8"};
 	const size_t size = hz_dtype_size(dtype);
-	char text[512];		/* at most 60 bytes and 22 for each of 6 dimensions, then 63 blanks */
+	char text[512]; /* at most 60 bytes and 22 for each of 6 dimensions, then 63 blanks */
 	const char *code = by_size[size];
 	int64_t count;
 	size_t bytes;

@@ -20,7 +20,7 @@
 #include "npy.h"
 #include "tool.h"
 
-/* ---- Tables ------------------------------------------------------------------------------------- */
+/* ---- Tables ---------------------------------------------------------------------------------- */
 
 enum {
 	OUTPUT = 1,		/* written; else read */
@@ -85,10 +85,10 @@ struct job {
 struct op {
 	const char *name;
 	const char *summary;
-	const struct operand *operands;		/* ends with a NULL name */
-	const struct key *const *keys;		/* tables that end with a NULL name; ends with NULL */
-	int (*outputs)(struct job *job);	/* says what is wrong and returns the exit status */
-	int (*call)(hz_context *ctx, struct job *job);	/* a library status */
+	const struct operand *operands; /* ends with a NULL name */
+	const struct key *const *keys; /* tables that end with a NULL name; ends with NULL */
+	int (*outputs)(struct job *job); /* says what is wrong and returns the exit status */
+	int (*call)(hz_context *ctx, struct job *job); /* a library status */
 };
 
 /* The key of that number, counted through all tables of an op; NULL after the last. */
@@ -154,7 +154,7 @@ static const hz_tensor *view_of(struct job *job, const char *name)
 	return s->path ? &s->view : NULL;
 }
 
-/* ---- Walsh-Hadamard transforms -------------------------------------------------------------------- */
+/* ---- Walsh-Hadamard transforms --------------------------------------------------------------- */
 
 static const struct word plan_words[] = {
 	{"auto", HZ_PLAN_AUTO}, {"sylvester", HZ_PLAN_SYLVESTER}, {"greedy", HZ_PLAN_GREEDY},
@@ -192,7 +192,8 @@ static const struct key hadamard_keys[] = {
 	{"block", KEY_INT, NULL, 0, INT64_MAX, "N",
 	 "the plan is for blocks of this length; 0, the default: the whole axis"},
 	{"plan", KEY_WORD, plan_words, 0, 0, "auto|sylvester|greedy|uniform|true",
-	 "how a length is made of Hadamard matrices; auto: sylvester if a power of two, else greedy"},
+	 "how a length is made of Hadamard matrices; auto: sylvester for powers of\n"
+	 "two, else greedy"},
 	{"max_block", KEY_INT, NULL, 0, INT64_MAX, "N",
 	 "greedy, uniform: largest power of two to use; 0, the default: no limit"},
 	{"min_block", KEY_INT, NULL, 0, INT64_MAX, "N",
@@ -200,15 +201,14 @@ static const struct key hadamard_keys[] = {
 	{"base", KEY_WORD, base_words, 0, 0, "auto|paley1|paley2|williamson|dao|quip",
 	 "true: the family of the base matrix"},
 	{"order", KEY_INT, NULL, 0, INT32_MAX, "M",
-	 "true: the order of the base matrix; default 4 times the odd part of the length"},
+	 "true: order of the base matrix; default 4 times the odd part of the length"},
 	{"axis", KEY_AXIS, NULL, 0, 0, "last|first|I",
-	 "along which dimension; a number is meant as in NumPy: 0 the first, -1 the last, the default"},
+	 "the dimension; a number as in NumPy: 0 the first, -1 the last, the default"},
 	{"scale", KEY_NUMBER, NULL, 0, 0, "NUMBER", "a further factor; default 1"},
-	{"transpose", KEY_WORD, switch_words, 0, 0, "0|1", "1: apply the transpose, the inverse of raw=0"},
+	{"transpose", KEY_WORD, switch_words, 0, 0, "0|1", "1: the transpose, which undoes raw=0"},
 	{"raw", KEY_WORD, switch_words, 0, 0, "0|1",
 	 "1: entries +-1, without the factor 1/sqrt(length) of each block"},
-	{"seed", KEY_SEED, NULL, 0, 0, "N",
-	 "random signs made of this number in place of the operand s"},
+	{"seed", KEY_SEED, NULL, 0, 0, "N", "random signs made of this number in place of s"},
 	{NULL, 0, NULL, 0, 0, NULL, NULL},
 };
 
@@ -219,46 +219,47 @@ static const struct key out_keys[] = {
 
 static const struct key code_keys[] = {
 	{"format", KEY_WORD, format_words, 0, 0, "s8|s4|e4m3|e5m2",
-	 "what q holds; default s8 (int8); the others are uint8, s4 two to a byte, the earlier low"},
+	 "what q holds; s8, the default: int8; the others: uint8, s4 two to a byte,\n"
+	 "the earlier in the low half"},
 	{"group", KEY_WORD, group_words, 0, 0, "row|32|64|128",
 	 "elements of a row that share a scale; default row"},
 	{"scale_type", KEY_WORD, scale_words, 0, 0, "f32|e8m0",
-	 "what the scales are: float32, or powers of two as uint8 exponents; default f32"},
+	 "f32, the default: float32; e8m0: powers of two as uint8 exponents"},
 	{NULL, 0, NULL, 0, 0, NULL, NULL},
 };
 
 static const struct key round_keys[] = {
 	{"round_intermediate", KEY_WORD, round_words, 0, 0, "none|f16|bf16|0|1",
-	 "round between transform and quantization; 1: to the dtype of x, bf16 if that is f32"},
+	 "round between transform and quantization; 1: to the dtype of x, to bf16\n"
+	 "if that is f32"},
 	{NULL, 0, NULL, 0, 0, NULL, NULL},
 };
 
+#define SIGNS_SHAPE "[N] or [block]; u8: packed, set = minus"
+
 static const struct operand hadamard_operands[] = {
-	{"x", NULL, 0, "f32 f16 bf16", "any of 1 to 6 dimensions"},
-	{"y", NULL, OUTPUT, "f32 f16 bf16", "of x; dtype of x unless out= or y:DTYPE= says another"},
-	{"s", NULL, OPTIONAL | SIGNS, "u8 f32 f16 bf16",
-	 "[N] or [block]: factors before; uint8: packed signs, set = minus"},
-	{"post", NULL, OPTIONAL | SIGNS, "u8 f32 f16 bf16", "likewise, after it"},
+	{"x", NULL, 0, "f32 f16 bf16", "1 to 6 dimensions"},
+	{"y", NULL, OUTPUT, "f32 f16 bf16", "the shape of x, and its dtype by default"},
+	{"s", NULL, OPTIONAL | SIGNS, "u8 f32 f16 bf16", SIGNS_SHAPE},
+	{"post", NULL, OPTIONAL | SIGNS, "u8 f32 f16 bf16", "as s, but after the transform"},
 	{NULL, NULL, 0, NULL, NULL},
 };
 
 static const struct operand hadamard_quantize_operands[] = {
 	{"x", NULL, 0, "f32 f16 bf16", "[..., N]"},
-	{"q", NULL, OUTPUT, "s8 s4x2 e4m3 e5m2", "[..., N]; for s4 [..., N / 2]"},
-	{"scale_out", NULL, OUTPUT, "f32 e8m0", "[..., N / group]; [..., 1] for group=row"},
-	{"s", NULL, OPTIONAL | SIGNS, "u8 f32 f16 bf16",
-	 "[N] or [block]: factors before; uint8: packed signs, set = minus"},
-	{"post", NULL, OPTIONAL | SIGNS, "u8 f32 f16 bf16", "likewise, after it"},
+	{"q", NULL, OUTPUT, "s8 s4x2 e4m3 e5m2", "[..., N]; format=s4: [..., N / 2]"},
+	{"scale_out", NULL, OUTPUT, "f32 e8m0", "[..., N / group]; group=row: [..., 1]"},
+	{"s", NULL, OPTIONAL | SIGNS, "u8 f32 f16 bf16", SIGNS_SHAPE},
+	{"post", NULL, OPTIONAL | SIGNS, "u8 f32 f16 bf16", "as s, but after the transform"},
 	{NULL, NULL, 0, NULL, NULL},
 };
 
 static const struct operand dequantize_hadamard_operands[] = {
-	{"q", NULL, 0, "s8 u8", "[..., N]; for s4 [..., N / 2]"},
-	{"scale_in", "scale_out", 0, "f32 u8", "[..., N / group]; [..., 1] for group=row"},
-	{"y", NULL, OUTPUT, "f32 f16 bf16", "[..., N]; f32 unless out= or y:DTYPE= says another"},
-	{"s", NULL, OPTIONAL | SIGNS, "u8 f32 f16 bf16",
-	 "[N] or [block]: as in hadamard_quantize, whose way back this is"},
-	{"post", NULL, OPTIONAL | SIGNS, "u8 f32 f16 bf16", "likewise"},
+	{"q", NULL, 0, "s8 u8", "[..., N]; format=s4: [..., N / 2]"},
+	{"scale_in", "scale_out", 0, "f32 u8", "[..., N / group]; group=row: [..., 1]"},
+	{"y", NULL, OUTPUT, "f32 f16 bf16", "[..., N], f32 by default"},
+	{"s", NULL, OPTIONAL | SIGNS, "u8 f32 f16 bf16", SIGNS_SHAPE},
+	{"post", NULL, OPTIONAL | SIGNS, "u8 f32 f16 bf16", "likewise, as in hadamard_quantize"},
 	{NULL, NULL, 0, NULL, NULL},
 };
 
@@ -306,7 +307,8 @@ static int hadamard_common(struct job *job, int ndim, const int64_t *shape)
 	if (!seed->given)
 		return 0;
 	if (s->path)
-		return complain(EXIT_BAD, "%s: s= and seed= are two ways to give the signs: one of them",
+		return complain(EXIT_BAD,
+				"%s: s= and seed= are two ways to give the signs: one of them",
 				job->op->name);
 	n = ndim > 0 ? shape[ndim - 1 - hadamard_axis(job, ndim)] : 0;
 	s->path = "the signs of seed=";
@@ -378,13 +380,17 @@ static int hadamard_quantize_outputs(struct job *job)
 		return 0;
 	if (q->array.dtype == HZ_S4X2) {
 		if (n % 2)
-			return complain(EXIT_BAD, "%s: the last dimension of x is %lld, must be even for "
-					"format=s4", job->op->name, (long long)n);
+			return complain(EXIT_BAD,
+					"%s: the last dimension of x is %lld, must be even for "
+					"format=s4",
+					job->op->name, (long long)n);
 		q->array.shape[x->ndim - 1] = n / 2;
 	}
 	if (group && n % group)
-		return complain(EXIT_BAD, "%s: the last dimension of x is %lld, which group=%lld does not "
-				"divide", job->op->name, (long long)n, (long long)group);
+		return complain(EXIT_BAD,
+				"%s: the last dimension of x is %lld, which group=%lld does not "
+				"divide",
+				job->op->name, (long long)n, (long long)group);
 	scale->array.shape[x->ndim - 1] = group ? n / group : n > 0;
 	return 0;
 }
@@ -418,14 +424,16 @@ static int dequantize_formats(struct job *job)
 		return complain(EXIT_BAD, "%s: q holds uint8: say format=s4, e4m3 or e5m2", op);
 	if (format->given && (format->n == HZ_S8) != (q->dtype == HZ_S8))
 		return complain(EXIT_BAD, "%s: q holds %s, format=%s wants %s", op,
-				q->dtype == HZ_S8 ? "int8" : "uint8", q->dtype == HZ_S8 ? "s4, e4m3 or e5m2" :
-				"s8", q->dtype == HZ_S8 ? "uint8" : "int8");
+				q->dtype == HZ_S8 ? "int8" : "uint8",
+				q->dtype == HZ_S8 ? "s4, e4m3 or e5m2" : "s8",
+				q->dtype == HZ_S8 ? "uint8" : "int8");
 	if (format->given)
 		q->dtype = (int)format->n;
 	if (type->given && (type->n == HZ_F32) != (scale->dtype == HZ_F32))
 		return complain(EXIT_BAD, "%s: scale_in holds %s, scale_type=%s wants %s", op,
-				scale->dtype == HZ_F32 ? "float32" : "uint8", type->n == HZ_F32 ? "f32" :
-				"e8m0", type->n == HZ_F32 ? "float32" : "uint8");
+				scale->dtype == HZ_F32 ? "float32" : "uint8",
+				type->n == HZ_F32 ? "f32" : "e8m0",
+				type->n == HZ_F32 ? "float32" : "uint8");
 	if (scale->dtype == HZ_U8)
 		scale->dtype = HZ_E8M0;
 	return 0;
@@ -445,14 +453,17 @@ static int dequantize_hadamard_outputs(struct job *job)
 	y->array.ndim = q->ndim;
 	memcpy(y->array.shape, q->shape, sizeof(q->shape));
 	if (q->ndim > 0) {
-		if (q->dtype == HZ_S4X2 && __builtin_mul_overflow(q->shape[last], 2, &y->array.shape[last]))
+		if (q->dtype == HZ_S4X2 &&
+		    __builtin_mul_overflow(q->shape[last], 2, &y->array.shape[last]))
 			return complain(EXIT_BAD, "%s: the size of y overflows", job->op->name);
 		n = y->array.shape[last];
 		want = group->given && group->n ? n / group->n : n > 0;
 		if (group->given && scale->ndim == q->ndim && scale->shape[last] != want)
-			return complain(EXIT_BAD, "%s: the last dimension of scale_in is %lld, must be %lld, as "
-					"group= says", job->op->name, (long long)scale->shape[last],
-					(long long)want);
+			return complain(
+				EXIT_BAD,
+				"%s: the last dimension of scale_in is %lld, must be %lld, as "
+				"group= says",
+				job->op->name, (long long)scale->shape[last], (long long)want);
 	}
 	status = hadamard_common(job, y->array.ndim, y->array.shape);
 	return status ? status : float_output(job, y, HZ_F32);
@@ -487,32 +498,40 @@ static const struct op ops[] = {
 
 #define OPS (sizeof(ops) / sizeof(*ops))
 
-/* ---- Help ------------------------------------------------------------------------------------------ */
+/* ---- Help ------------------------------------------------------------------------------------ */
 
 static void help_op(const struct op *op)
 {
 	const struct key *k;
 
 	printf("%s: %s\n", op->name, op->summary);
-	for (const struct operand *o = op->operands; o->name; o++)
-		printf("  %c %-10s %-18s %s\n", o->flags & OUTPUT ? '>' : o->flags & OPTIONAL ? '?' : '<',
-		       o->name, o->dtypes, o->shape);
-	for (int i = 0; (k = key_at(op, i)) != NULL; i++)
-		printf("  %s=%s\n      %s\n", k->name, k->values, k->help);
+	for (const struct operand *o = op->operands; o->name; o++) {
+		const char mark = o->flags & OUTPUT ? '>' : o->flags & OPTIONAL ? '?' : '<';
+
+		printf("  %c %-10s %-18s %s\n", mark, o->name, o->dtypes, o->shape);
+	}
+	for (int i = 0; (k = key_at(op, i)) != NULL; i++) {
+		printf("  %s=%s\n      ", k->name, k->values);
+		for (const char *p = k->help; *p; p++)
+			printf(*p == '\n' ? "\n      " : "%c", *p);
+		printf("\n");
+	}
 }
 
 static void help_usage(void)
 {
-	printf("Usage: hurwitz run [-d cpu|cuda|auto] [-t N] OP [KEY=VALUE]... OPERAND=FILE.npy...\n"
+	printf("Usage: hurwitz run [-d DEVICE] [-t N] OP [KEY=VALUE]... OPERAND=FILE.npy...\n"
 	       "Apply a primitive to NumPy .npy files.\n"
 	       "\n"
-	       "  -d, --device DEVICE  cpu, cuda, cuda:N, or auto, the default: a GPU if one works\n"
+	       "  -d, --device DEVICE  cpu, cuda, cuda:N, or auto, the default: a GPU if one\n"
+	       "                       works\n"
 	       "  -t, --threads N      CPU threads; default: the cores allowed\n"
 	       "  -h, --help           this; 'hurwitz run OP --help' is about one primitive\n"
 	       "\n"
-	       "A file may be '-': standard input or output. Output files appear only when they are\n"
-	       "complete, and may be input files at the same time. NumPy has no bfloat16: it travels as\n"
-	       "uint16, and OPERAND:bf16=FILE says so, of inputs and of outputs.\n");
+	       "A file may be '-': standard input or output. Output files appear only when\n"
+	       "they are complete, and may be input files at the same time. NumPy has no\n"
+	       "bfloat16: it travels as uint16, and OPERAND:bf16=FILE says so, of inputs and\n"
+	       "of outputs. y:f32= and y:f16= choose the dtype of an output likewise.\n");
 }
 
 static void help_all(void)
@@ -528,10 +547,11 @@ static void help_all(void)
 	       "Examples:\n"
 	       "  hurwitz run hadamard x=in.npy y=out.npy\n"
 	       "  hurwitz run hadamard plan=true seed=7 x:bf16=in.npy y:bf16=out.npy\n"
-	       "  hurwitz run hadamard_quantize format=e4m3 group=128 x=w.npy q=q.npy scale_out=s.npy\n");
+	       "  hurwitz run hadamard_quantize format=e4m3 group=128 \\\n"
+	       "          x=w.npy q=q.npy scale_out=s.npy\n");
 }
 
-/* ---- Arguments ------------------------------------------------------------------------------------- */
+/* ---- Arguments ------------------------------------------------------------------------------- */
 
 /* 2^63 .. 2^64 - 1, which come out as negative numbers of the same bits. */
 static bool parse_u64(const char *text, int64_t *value)
@@ -572,12 +592,13 @@ static int parse_value(const struct op *op, const struct key *k, const char *tex
 		break;
 	case KEY_AXIS:
 		v->n = strcmp(text, "last") == 0 ? -1 : 0;
-		if (v->n || strcmp(text, "first") == 0 || parse_int(text, -HZ_MAXDIM, HZ_MAXDIM - 1, &v->n))
+		if (v->n || strcmp(text, "first") == 0 ||
+		    parse_int(text, -HZ_MAXDIM, HZ_MAXDIM - 1, &v->n))
 			return 0;
 		break;
 	}
-	return complain(EXIT_BAD, "%s: %s=%s: the value must be %s%s", op->name, k->name, text, k->values,
-			k->kind == KEY_NUMBER ? ", finite and not 0" : "");
+	return complain(EXIT_BAD, "%s: %s=%s: the value must be %s%s", op->name, k->name, text,
+			k->values, k->kind == KEY_NUMBER ? ", finite and not 0" : "");
 }
 
 /* Whether a list of dtypes ("f32 bf16") has that one. */
@@ -602,8 +623,8 @@ static int parse_said(const struct op *op, const struct operand *o, const char *
 			return 0;
 		}
 	}
-	return complain(EXIT_BAD, "%s: %s:%s=: an operand that is %s cannot be said to be %s", op->name,
-			o->name, text, o->dtypes, text);
+	return complain(EXIT_BAD, "%s: %s:%s=: an operand that is %s cannot be said to be %s",
+			op->name, o->name, text, o->dtypes, text);
 }
 
 static int parse_operand(struct job *job, int i, char *said, const char *path)
@@ -612,7 +633,8 @@ static int parse_operand(struct job *job, int i, char *said, const char *path)
 	struct slot *s = &job->slot[i];
 
 	if (s->path)
-		return complain(EXIT_BAD, "%s: the operand %s is given twice", job->op->name, o->name);
+		return complain(EXIT_BAD, "%s: the operand %s is given twice", job->op->name,
+				o->name);
 	if (!*path)
 		return complain(EXIT_BAD, "%s: %s= needs a file", job->op->name, o->name);
 	s->path = path;
@@ -627,7 +649,8 @@ static int parse_argument(struct job *job, char *argument)
 	int i;
 
 	if (!value || value == argument)
-		return complain(EXIT_BAD, "%s: '%s' is neither KEY=VALUE nor OPERAND=FILE", op->name, argument);
+		return complain(EXIT_BAD, "%s: '%s' is neither KEY=VALUE nor OPERAND=FILE",
+				op->name, argument);
 	*value++ = '\0';
 	said = strchr(argument, ':');
 	if (said)
@@ -637,9 +660,10 @@ static int parse_argument(struct job *job, char *argument)
 		return parse_operand(job, i, said, value);
 	i = key_index(op, argument);
 	if (i < 0 || said)
-		return complain(EXIT_BAD, "%s: there is no %s '%s%s%s'; try 'hurwitz run %s --help'", op->name,
-				said ? "operand" : "key or operand", argument, said ? ":" : "", said ? said : "",
-				op->name);
+		return complain(EXIT_BAD,
+				"%s: there is no %s '%s%s%s'; try 'hurwitz run %s --help'",
+				op->name, said ? "operand" : "key or operand", argument,
+				said ? ":" : "", said ? said : "", op->name);
 	if (job->value[i].given)
 		return complain(EXIT_BAD, "%s: the key %s is given twice", op->name, argument);
 	job->value[i].given = true;
@@ -653,7 +677,8 @@ static int check_operands(const struct job *job)
 
 	for (int i = 0; o[i].name; i++) {
 		if (!job->slot[i].path && !(o[i].flags & OPTIONAL))
-			return complain(EXIT_BAD, "%s: the operand %s= is missing", job->op->name, o[i].name);
+			return complain(EXIT_BAD, "%s: the operand %s= is missing", job->op->name,
+					o[i].name);
 	}
 	for (int i = 0; o[i].name; i++) {
 		for (int j = 0; j < i; j++) {
@@ -664,14 +689,14 @@ static int check_operands(const struct job *job)
 			if (!a || !b || strcmp(a, b))
 				continue;
 			if (both || (!either && strcmp(a, "-") == 0))
-				return complain(EXIT_BAD, "%s: %s and %s are both %s", job->op->name, o[j].name,
-						o[i].name, a);
+				return complain(EXIT_BAD, "%s: %s and %s are both %s",
+						job->op->name, o[j].name, o[i].name, a);
 		}
 	}
 	return 0;
 }
 
-/* ---- Inputs ---------------------------------------------------------------------------------------- */
+/* ---- Inputs ---------------------------------------------------------------------------------- */
 
 /* int8 of +-1 to f32. */
 static int convert_signs(const struct job *job, const struct operand *o, struct slot *s)
@@ -680,13 +705,17 @@ static int convert_signs(const struct job *job, const struct operand *o, struct 
 	const int8_t *from = s->array.data;
 
 	f.dtype = HZ_F32;
-	if (!npy_size(f.ndim, f.shape, f.dtype, &f.count, &f.bytes) || !(f.data = allocate(f.bytes)))
-		return complain(EXIT_FAILURE, "%s: there is not enough memory for %s", job->op->name, o->name);
+	if (!npy_size(f.ndim, f.shape, f.dtype, &f.count, &f.bytes) ||
+	    !(f.data = allocate(f.bytes)))
+		return complain(EXIT_FAILURE, "%s: there is not enough memory for %s",
+				job->op->name, o->name);
 	for (int64_t i = 0; i < f.count; i++) {
 		if (from[i] != 1 && from[i] != -1) {
 			free(f.data);
-			return complain(EXIT_BAD, "%s: %s: %s holds int8 and so must be +1 or -1 everywhere, "
-					"but [%lld] is %d", job->op->name, s->path, o->name, (long long)i, from[i]);
+			return complain(EXIT_BAD,
+					"%s: %s: %s holds int8 and so must be +1 or -1 everywhere, "
+					"but [%lld] is %d",
+					job->op->name, s->path, o->name, (long long)i, from[i]);
 		}
 		((float *)f.data)[i] = from[i];
 	}
@@ -713,7 +742,8 @@ static int read_input(struct job *job, const struct operand *o, struct slot *s)
 	const int status = npy_read(&s->array, s->path, why);
 
 	if (status)
-		return complain(status, "%s: %s", strcmp(s->path, "-") ? s->path : "standard input", why);
+		return complain(status, "%s: %s", strcmp(s->path, "-") ? s->path : "standard input",
+				why);
 	if (s->dtype_said == HZ_BF16 && s->array.dtype == HZ_U16)
 		s->array.dtype = HZ_BF16;
 	if (s->dtype_said && s->array.dtype != s->dtype_said)
@@ -725,13 +755,14 @@ static int read_input(struct job *job, const struct operand *o, struct slot *s)
 	if (listed(o->dtypes, s->array.dtype))
 		return 0;
 	if (s->array.dtype == HZ_U16 && listed(o->dtypes, HZ_BF16))
-		return complain(EXIT_BAD, "%s: %s holds uint16; if it is bfloat16, say %s:bf16=%s", op, s->path,
-				o->name, s->path);
+		return complain(EXIT_BAD, "%s: %s holds uint16; if it is bfloat16, say %s:bf16=%s",
+				op, s->path, o->name, s->path);
 	return complain(EXIT_BAD, "%s: %s holds %s (%s), %s must be one of %s", op, s->path,
-			numpy_name(s->array.dtype), hz_dtype_name(s->array.dtype), o->name, o->dtypes);
+			numpy_name(s->array.dtype), hz_dtype_name(s->array.dtype), o->name,
+			o->dtypes);
 }
 
-/* ---- Outputs --------------------------------------------------------------------------------------- */
+/* ---- Outputs --------------------------------------------------------------------------------- */
 
 /*
  * An output is written to a file beside its place, which gets its name when all are complete. What
@@ -778,7 +809,13 @@ static void catch_signals(void)
 static int blame(int error)
 {
 	switch (error) {
-	case EACCES: case EISDIR: case ELOOP: case ENAMETOOLONG: case ENOENT: case ENOTDIR: case EPERM:
+	case EACCES:
+	case EISDIR:
+	case ELOOP:
+	case ENAMETOOLONG:
+	case ENOENT:
+	case ENOTDIR:
+	case EPERM:
 	case EROFS:
 		return EXIT_BAD;
 	default:
@@ -790,6 +827,7 @@ static int open_output(const char *path)
 {
 	struct output *out = &outputs[output_count];
 	const char *slash;
+	size_t directory;
 	struct stat st;
 	bool there;
 
@@ -797,7 +835,9 @@ static int open_output(const char *path)
 	out->named = false;
 	if (strcmp(path, "-") == 0) {
 		if (isatty(STDOUT_FILENO))
-			return complain(EXIT_BAD, "standard output is a terminal, where an array is of no use");
+			return complain(
+				EXIT_BAD,
+				"standard output is a terminal, where an array is of no use");
 		out->fd = STDOUT_FILENO;
 		output_count++;
 		return 0;
@@ -819,10 +859,11 @@ static int open_output(const char *path)
 	if (!there || !realpath(path, out->place))
 		strcpy(out->place, path);
 	slash = strrchr(out->place, '/');
+	directory = slash ? (size_t)(slash + 1 - out->place) : 0;
+	memcpy(out->temporary, out->place, directory);
 	for (int i = 0; i < 100 && out->fd < 0; i++) {
-		snprintf(out->temporary, sizeof(out->temporary), "%.*s.hurwitz-%ld-%d-%d.tmp",
-			 slash ? (int)(slash + 1 - out->place) : 0, out->place, (long)getpid(),
-			 (int)output_count, i);
+		snprintf(out->temporary + directory, sizeof(out->temporary) - directory,
+			 ".hurwitz-%ld-%d-%d.tmp", (long)getpid(), (int)output_count, i);
 		out->fd = open(out->temporary, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
 		if (out->fd < 0 && errno != EEXIST)
 			break;
@@ -860,7 +901,8 @@ static int write_outputs(struct job *job)
 
 		if (!(o[i].flags & OUTPUT))
 			continue;
-		if (!npy_write(outputs[at].fd, s->array.dtype, s->array.ndim, s->array.shape, s->array.data))
+		if (!npy_write(outputs[at].fd, s->array.dtype, s->array.ndim, s->array.shape,
+			       s->array.data))
 			return complain(EXIT_FAILURE, "%s: %s", s->path, strerror(errno));
 		if (outputs[at].fd != STDOUT_FILENO && close(outputs[at].fd) != 0)
 			return complain(EXIT_FAILURE, "%s: %s", s->path, strerror(errno));
@@ -876,7 +918,7 @@ static int write_outputs(struct job *job)
 	return 0;
 }
 
-/* ---- The run --------------------------------------------------------------------------------------- */
+/* ---- The run --------------------------------------------------------------------------------- */
 
 /* Host memory of the outputs. */
 static int make_outputs(struct job *job)
@@ -890,11 +932,12 @@ static int make_outputs(struct job *job)
 		if (!(o[i].flags & OUTPUT))
 			continue;
 		if (!npy_size(a->ndim, a->shape, a->dtype, &a->count, &a->bytes))
-			return complain(EXIT_BAD, "%s: the size of %s overflows", job->op->name, o[i].name);
+			return complain(EXIT_BAD, "%s: the size of %s overflows", job->op->name,
+					o[i].name);
 		a->data = allocate(a->bytes);
 		if (!a->data)
-			status = complain(EXIT_FAILURE, "%s: there is not enough memory for %s", job->op->name,
-					  o[i].name);
+			status = complain(EXIT_FAILURE, "%s: there is not enough memory for %s",
+					  job->op->name, o[i].name);
 	}
 	return status;
 }
@@ -966,20 +1009,19 @@ int verb_run(int argc, char **argv)
 	};
 	struct job job = {0};
 	int32_t device = HZ_AUTO;
-	int64_t threads = 0;
+	int32_t threads = 0;
 	bool help = false;
 	int c, status;
 
 	while ((c = next_option(argc, argv, "run", "d:t:h", options)) != -1) {
 		switch (c) {
 		case 'd':
-			if (!device_from_name(optarg, &device))
-				return complain(EXIT_BAD, "run: the device '%s' is none of cpu, cuda, cuda:N, auto",
-						optarg);
+			if (parse_device("run", optarg, &device))
+				return EXIT_BAD;
 			break;
 		case 't':
-			if (!parse_int(optarg, 1, 1024, &threads))
-				return complain(EXIT_BAD, "run: the threads '%s' are no number from 1 to 1024", optarg);
+			if (parse_threads("run", optarg, &threads))
+				return EXIT_BAD;
 			break;
 		case 'h':
 			help = true;
@@ -999,7 +1041,8 @@ int verb_run(int argc, char **argv)
 			job.op = &ops[i];
 	}
 	if (!job.op)
-		return complain(EXIT_BAD, "run: there is no primitive '%s'; try 'hurwitz run --help'",
+		return complain(EXIT_BAD,
+				"run: there is no primitive '%s'; try 'hurwitz run --help'",
 				argv[optind]);
 	if (help) {
 		help_usage();
@@ -1012,5 +1055,5 @@ int verb_run(int argc, char **argv)
 		if (status)
 			return status;
 	}
-	return run_op(&job, device, (int32_t)threads);
+	return run_op(&job, device, threads);
 }

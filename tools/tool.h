@@ -47,8 +47,12 @@ void json_string(FILE *out, const char *s);
 
 /* ---- Opening a context ----------------------------------------------------------------------- */
 
-/* cpu, cuda, cuda:N, auto to a value of hz_options.device; false for anything else. */
-bool device_from_name(const char *name, int32_t *device);
+/*
+ * The arguments of -d (cpu, cuda, cuda:N, auto, to a value of hz_options.device) and of -t; both
+ * say what is wrong and return the exit status.
+ */
+int parse_device(const char *verb, const char *name, int32_t *device);
+int parse_threads(const char *verb, const char *text, int32_t *threads);
 
 /* A decimal integer (or 0x...) and nothing else, low to high. */
 bool parse_int(const char *s, int64_t low, int64_t high, int64_t *value);
@@ -92,8 +96,8 @@ void *allocate(size_t bytes);
 /* ---- References (check.c) -------------------------------------------------------------------- */
 
 /*
- * The operator of hz_hadamard() for a row of n elements by its definition. reference_make() is false
- * if the plan cannot make n, or memory is short.
+ * The operator of hz_hadamard() for a row of n elements by its definition. reference_make() is
+ * false if the plan cannot make n, or memory is short.
  */
 struct reference {
 	int64_t n, blocks;

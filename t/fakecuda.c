@@ -118,7 +118,7 @@ static struct {
 	bool fail_ever;
 	CUresult late;
 	struct fakecuda_launch *launches;
-	long launches_count;
+	long launches_count, launches_room;
 	int complaints, dropped;
 	const char *failed;
 	char first[256];
@@ -686,13 +686,17 @@ static void run(struct op *op)
 	} else if (op->what == FILL) {
 		memset(op->dst, op->byte, op->bytes);
 	} else {
-		struct fakecuda_launch *more = realloc(state.launches,
-				(size_t)(state.launches_count + 1) * sizeof(*more));
+		if (state.launches_count == state.launches_room) {
+			const long room = 2 * state.launches_room + 16;
+			struct fakecuda_launch *more =
+				realloc(state.launches, (size_t)room * sizeof(*more));
 
-		if (!more)
-			abort();
-		state.launches = more;
-		more[state.launches_count++] = op->launch;
+			if (!more)
+				abort();
+			state.launches = more;
+			state.launches_room = room;
+		}
+		state.launches[state.launches_count++] = op->launch;
 		if (state.run && !op->launch.captured)
 			state.run(&op->launch, state.user);
 		if (state.late && !op->launch.captured) {

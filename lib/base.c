@@ -25,9 +25,9 @@
  *                                             [ -C   D   A  -B ]
  *                                             [ -D  -C   B   A ]
  *
- * Written like this they are also the tables of the peers, entry for entry, but for 12 of DAO, whose
- * rows and columns take one from each half in turn. y = B x is what their forward transforms compute
- * (hadK @ x in QuIP#, out[i] = sum_j of B_ij x[j] in fast-hadamard-transform and MLX).
+ * Written like this they are also the tables of the peers, entry for entry, but for 12 of DAO,
+ * whose rows and columns take one from each half in turn. y = B x is what their forward transforms
+ * compute (hadK @ x in QuIP#, out[i] = sum_j of B_ij x[j] in fast-hadamard-transform and MLX).
  */
 struct recipe {
 	int core;		/* HZ_BASE_PALEY1, PALEY2 or WILLIAMSON */
@@ -167,7 +167,7 @@ static void fill_chi(struct recipe *r)
 		a = 1;
 		for (steps = 0; a && !r->chi[a]; steps++) {
 			r->chi[a] = steps % 2 ? -1 : 1;
-			/* a times x: the digits move up, and the top one comes back as top * tail */
+			/* a times x: the digits move up, the top one comes back as top * tail */
 			top = a / (r->q / r->p);
 			a = a % (r->q / r->p) * r->p;
 			for (sum = 0, l = tail, place = 1; place < r->q; place *= r->p, l /= r->p)
@@ -290,7 +290,8 @@ static int no_base(struct hz_context *ctx, const char *op, int id, int m)
 
 	for (i = 1; i < COUNT(names); i++)
 		if (find(&r, i, m))
-			used += (size_t)snprintf(known + used, sizeof(known) - used, " %s", names[i]);
+			used += (size_t)snprintf(known + used, sizeof(known) - used, " %s",
+						 names[i]);
 	if (!used)
 		return hzi_fail(ctx, HZ_ENOTSUP, "%s: no base matrix of order %d is known", op, m);
 	return hzi_fail(ctx, HZ_ENOTSUP, "%s: no base matrix %s of order %d, there is:%s", op,

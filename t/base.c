@@ -148,7 +148,8 @@ static void test_tables(void)
 			}
 			orders++;
 			i++;
-			if (got < 0 || !is_hadamard(e, m, got) || e[m * m % (M * M)] != (m == M ? e[0] : 7)) {
+			if (got < 0 || !is_hadamard(e, m, got) ||
+			    e[m * m % (M * M)] != (m == M ? e[0] : 7)) {
 				diag("order %d: got %d", m, got);
 				good = 0;
 			}
@@ -225,7 +226,8 @@ static void test_peers(void)
 
 	for (i = 0; i < (int)(sizeof(peers) / sizeof(*peers)); i++) {
 		hz_hadamard_base(peers[i].id, peers[i].m, e);
-		ok(hash(e, peers[i].m) == peers[i].hash, "%s of order %d is the library's own table",
+		ok(hash(e, peers[i].m) == peers[i].hash,
+		   "%s of order %d is the library's own table",
 		   peers[i].id == HZ_BASE_DAO ? "dao" : "quip", peers[i].m);
 	}
 	hz_hadamard_base(HZ_BASE_DAO, 12, e);
@@ -256,7 +258,8 @@ static void test_cache(void)
 			good &= b->id == (t ? tables[t].id : hzi_base_auto(m));
 			good &= (uintptr_t)b % 64 == 0;
 			again = NULL;
-			good &= hzi_base_get(ctx, "t", tables[t].id, m, &again) == HZ_OK && again == b;
+			good &= hzi_base_get(ctx, "t", tables[t].id, m, &again) == HZ_OK;
+			good &= again == b;
 			count += t > 0;
 		}
 	}

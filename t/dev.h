@@ -3,8 +3,8 @@
  *
  * SPDX-License-Identifier: BSD-2-Clause
  *
- * Without a GPU asked for (HZ_TEST_DEVICE=cuda) the contexts are every instruction-set level of this
- * machine with one thread, and some with 2, 3 and 4; otherwise one on the GPU.
+ * The contexts are every instruction-set level of this machine with 1 and 4 threads, the highest
+ * also with 2 and 3; with HZ_TEST_DEVICE=cuda one on the GPU instead.
  */
 #ifndef DEV_H
 #define DEV_H
@@ -161,7 +161,7 @@ static inline hz_tensor to_device(struct dev *dev, const hz_tensor *t, struct ar
 	return there;
 }
 
-/* ---- Operands ----------------------------------------------------------------------------------- */
+/* ---- Operands -------------------------------------------------------------------------------- */
 
 static const int floats[] = { HZ_F32, HZ_F16, HZ_BF16 };
 

@@ -63,13 +63,14 @@ static void operand_free(struct operand *p)
 /* Where element 0 lies in an image. */
 static unsigned char *origin(const struct operand *p, const unsigned char *image)
 {
-	return (unsigned char *)(uintptr_t)image + GUARD - p->low * (int64_t)hz_dtype_size(p->dtype);
+	return (unsigned char *)(uintptr_t)image + GUARD -
+	       p->low * (int64_t)hz_dtype_size(p->dtype);
 }
 
 static hz_tensor operand_view(const struct operand *p, const struct area *a)
 {
-	hz_tensor t = hz_tensor_nd((char *)a->data - p->low * (int64_t)hz_dtype_size(p->dtype), p->dtype,
-				   a->dev->device, p->ndim, p->shape);
+	hz_tensor t = hz_tensor_nd((char *)a->data - p->low * (int64_t)hz_dtype_size(p->dtype),
+				   p->dtype, a->dev->device, p->ndim, p->shape);
 
 	memcpy(t.stride, p->stride, sizeof(t.stride));
 	return t;
@@ -125,7 +126,8 @@ static void describe(const struct tcase *c, const struct dev *dev)
 	size_t n;
 	int d;
 
-	n = (size_t)snprintf(text, sizeof(text), "%s: %s, %s, %s, group %lld, values %d, shape", dev->name,
+	n = (size_t)snprintf(text, sizeof(text), "%s: %s, %s, %s, group %lld, values %d, shape",
+			     dev->name,
 			     hz_dtype_name(c->v_dtype), hz_dtype_name(c->q_dtype),
 			     hz_dtype_name(c->scale_dtype), (long long)c->group, c->values);
 	for (d = 0; d < c->ndim; d++)
@@ -133,7 +135,7 @@ static void describe(const struct tcase *c, const struct dev *dev)
 				      (long long)c->shape[d], (long long)c->v_stride[d],
 				      (long long)c->q_stride[d], (long long)c->scale_stride[d]);
 	snprintf(text + n, sizeof(text) - n,
-		 ", block %lld plan %d base %d order %d flags %u scale %g round_to %d pre %s post %s",
+		 ", block %lld plan %d base %d order %d flags %u scale %g round %d pre %s post %s",
 		 (long long)c->o.block, c->o.plan, c->o.base, c->o.order, c->o.flags, c->o.scale,
 		 c->o.round_to, c->o.pre ? hz_dtype_name(c->o.pre->dtype) : "no",
 		 c->o.post ? hz_dtype_name(c->o.post->dtype) : "no");
@@ -158,7 +160,8 @@ static void excuse_nans(const struct operand *p, unsigned char *got, int64_t ite
 	}
 }
 
-static int same_operand(const struct operand *p, const struct area *a, const char *name, int64_t items)
+static int same_operand(const struct operand *p, const struct area *a, const char *name,
+			int64_t items)
 {
 	unsigned char *got = malloc(p->total);
 	size_t first = 0;
@@ -227,9 +230,11 @@ static void own_transform(struct dev *dev, const struct operand *v, const hz_had
 }
 
 /* Codes and scales that the definition gives for rows of t, into the images that are wanted. */
-static void want_codes(const struct tcase *c, const float *t, struct operand *q, struct operand *scale)
+static void want_codes(const struct tcase *c, const float *t, struct operand *q,
+		       struct operand *scale)
 {
-	int64_t n = c->shape[c->ndim - 1], items = items_of(c), i, j, g, per_byte = c->q_dtype == HZ_S4X2 ? 2 : 1;
+	int64_t n = c->shape[c->ndim - 1], items = items_of(c), i, j, g;
+	int64_t per_byte = c->q_dtype == HZ_S4X2 ? 2 : 1;
 	double *code = malloc((size_t)c->group * sizeof(*code));
 	float *group = malloc((size_t)c->group * sizeof(*group)), s;
 
@@ -243,7 +248,8 @@ static void want_codes(const struct tcase *c, const float *t, struct operand *q,
 						ref_small_encode(c->o.round_to, (double)group[j]));
 			}
 			s = ref_quantize(group, c->group, c->q_dtype, c->scale_dtype, code);
-			ref_put(c->scale_dtype, origin(scale, scale->want), item_offset(scale, i) + g,
+			ref_put(c->scale_dtype, origin(scale, scale->want),
+				item_offset(scale, i) + g,
 				(double)s);
 			for (j = 0; j < c->group; j++)
 				ref_put(c->q_dtype, origin(q, q->want),
@@ -254,13 +260,24 @@ static void want_codes(const struct tcase *c, const float *t, struct operand *q,
 	free(group);
 }
 
+/* Element j of item i that a code and its scale stand for. */
+static float value_at(const struct tcase *c, const struct operand *q, const struct operand *scale,
+		      int64_t i, int64_t j)
+{
+	int64_t per_byte = c->q_dtype == HZ_S4X2 ? 2 : 1;
+
+	return (float)ref_get(c->q_dtype, origin(q, q->want), item_offset(q, i) * per_byte + j) *
+	       (float)ref_get(c->scale_dtype, origin(scale, scale->want),
+			      item_offset(scale, i) + j / c->group);
+}
+
 /* Both directions on one context; q and scale of the way back are those of the way there. */
 static int run_case(struct dev *dev, const struct tcase *c, const struct ref_op *op,
 		    struct operand *v, struct operand *q, struct operand *scale, const float *t)
 {
 	struct area av = area_new(dev, v->bytes, 0), aq = area_new(dev, q->bytes, 0);
 	struct area as = area_new(dev, scale->bytes, 0), diag_areas[2];
-	int64_t n = c->shape[c->ndim - 1], items = items_of(c), i, j, per_byte = c->q_dtype == HZ_S4X2 ? 2 : 1;
+	int64_t n = c->shape[c->ndim - 1], items = items_of(c), i, j;
 	hz_tensor tv, tq, ts, diags[2];
 	hz_hadamard_opts o = c->o;
 	struct operand y = *v;
@@ -310,14 +327,12 @@ static int run_case(struct dev *dev, const struct tcase *c, const struct ref_op 
 	dy = malloc((size_t)n * sizeof(*dy));
 	for (i = 0; i < items; i++) {
 		for (j = 0; j < n; j++)
-			row[j] = (float)ref_get(c->q_dtype, origin(q, q->want),
-						item_offset(q, i) * per_byte + j) *
-				 (float)ref_get(c->scale_dtype, origin(scale, scale->want),
-						item_offset(scale, i) + j / c->group);
+			row[j] = value_at(c, q, scale, i, j);
 		ref_ordered(&back, row, out + i * n);
 		for (j = 0; j < n; j++)
 			ref_put(c->v_dtype, origin(v, v->want),
-				item_offset(v, i) + j * v->stride[c->ndim - 1], (double)out[i * n + j]);
+				item_offset(v, i) + j * v->stride[c->ndim - 1],
+				(double)out[i * n + j]);
 	}
 	status = hz_dequantize_hadamard(dev->ctx, &tq, &ts, &tv, &o);
 	if (status == HZ_OK)
@@ -327,7 +342,7 @@ static int run_case(struct dev *dev, const struct tcase *c, const struct ref_op 
 		good = 0;
 	}
 	if (dev->device != HZ_CPU && (c->v_dtype != HZ_F32 || op->base)) {
-		/* within the bound; then for the rest of the image the values are taken as they are */
+		/* within the bound; then the values are taken, for the rest of the image */
 		unsigned char *got = malloc(v->total);
 
 		area_read(&av, got);
@@ -339,19 +354,17 @@ static int run_case(struct dev *dev, const struct tcase *c, const struct ref_op 
 				int64_t at = item_offset(v, i) + j * v->stride[c->ndim - 1];
 				double w = (double)out[i * n + j];
 
-				dx[j] = (double)((float)ref_get(c->q_dtype, origin(q, q->want),
-								item_offset(q, i) * per_byte + j) *
-						 (float)ref_get(c->scale_dtype,
-								origin(scale, scale->want),
-								item_offset(scale, i) + j / c->group));
+				dx[j] = (double)value_at(c, q, scale, i, j);
 				dy[j] = ref_get(c->v_dtype, origin(v, got), at);
 				finite &= isfinite(dy[j]) && isfinite(w);
 				e += (dy[j] - w) * (dy[j] - w);
 				ref_put(c->v_dtype, origin(v, v->want), at, dy[j]);
 			}
-			bound = ref_bound(&back, dx, dy, c->v_dtype) + ref_bound(&back, dx, dy, HZ_F32);
+			bound = ref_bound(&back, dx, dy, c->v_dtype) +
+				ref_bound(&back, dx, dy, HZ_F32);
 			if (finite && sqrt(e) > bound) {
-				diag("item %lld: error %g, allowed %g", (long long)i, sqrt(e), bound);
+				diag("item %lld: error %g, allowed %g", (long long)i, sqrt(e),
+				     bound);
 				good = 0;
 			}
 		}
@@ -441,7 +454,7 @@ static struct tcase rows_case(int64_t rows, int64_t n, int v_dtype, int q_dtype,
 	return c;
 }
 
-/* ---- Groups of cases ---------------------------------------------------------------------------- */
+/* ---- Groups of cases ------------------------------------------------------------------------- */
 
 static void test_formats(void)
 {
@@ -468,7 +481,8 @@ static void test_formats(void)
 					}
 				}
 			}
-			ok(good, "%s with %s scales, all groups and dtypes", hz_dtype_name(codes[f]),
+			ok(good, "%s with %s scales, all groups and dtypes",
+			   hz_dtype_name(codes[f]),
 			   hz_dtype_name(scales[s]));
 		}
 	}
@@ -506,7 +520,76 @@ static void test_values(void)
 	}
 }
 
-/* Values that lie on and around the ties of each format, by blocks of 1 with an amax that is told. */
+enum { TIES = 40, TIE = 128 };
+
+static float ties[TIES * TIE];
+
+/* Numbers on and beside the ties of a format, the largest qmax, so that s is 1. */
+static void fill_ties(float *x, int q_dtype)
+{
+	double qmax = ref_qmax(q_dtype), v;
+	unsigned code;
+	int64_t j;
+
+	for (j = 0; j < TIE; j++) {
+		if (q_dtype == HZ_S8 || q_dtype == HZ_S4X2) {
+			v = (double)rnd_below(&rnd, 2 * (int64_t)qmax) - qmax + 0.5;
+		} else {
+			code = (unsigned)rnd_below(&rnd, q_dtype == HZ_E4M3 ? 0x7e : 0x7b);
+			v = ref_small_decode(q_dtype, code) / 2 +
+			    ref_small_decode(q_dtype, code + 1) / 2;
+			v = rnd_below(&rnd, 2) ? v : -v;
+		}
+		x[j] = (float)v;
+		if (rnd_below(&rnd, 3) == 0)
+			x[j] = nextafterf(x[j], rnd_below(&rnd, 2) ? 1e9f : -1e9f);
+		if (fabsf(x[j]) > (float)qmax)
+			x[j] = (float)qmax;
+	}
+	x[0] = (float)qmax;
+}
+
+/* One context: ties[] through blocks of 1, which leave them as they are. */
+static int same_ties(struct dev *dev, int q_dtype, int scale_dtype)
+{
+	struct area ax = area_new(dev, sizeof(ties), 0), aq = area_new(dev, TIES * TIE, 0);
+	struct area as = area_new(dev, TIES * 4, 0);
+	int64_t bytes = q_dtype == HZ_S4X2 ? TIE / 2 : TIE, i, j;
+	hz_tensor x = hz_tensor_2d(ax.data, HZ_F32, dev->device, TIES, TIE);
+	hz_tensor q = hz_tensor_2d(aq.data, q_dtype, dev->device, TIES, bytes);
+	hz_tensor s = hz_tensor_2d(as.data, scale_dtype, dev->device, TIES, 1);
+	hz_hadamard_opts o = { .block = 1 };
+	unsigned char *x_image, *q_image, *s_image, *got_q, *got_s, want[TIE] = { 0 };
+	double code[TIE];
+	void *data;
+	float scale;
+	int good;
+
+	x_image = image_new(sizeof(ties), 0, &data);
+	memcpy(data, ties, sizeof(ties));
+	area_write(&ax, x_image);
+	good = hz_hadamard_quantize(dev->ctx, &x, &q, &s, &o) == HZ_OK;
+	q_image = image_new(TIES * TIE, 0, &got_q);
+	s_image = image_new(TIES * 4, 0, &got_s);
+	area_read(&aq, q_image);
+	area_read(&as, s_image);
+	for (i = 0; i < TIES; i++) {
+		scale = ref_quantize(ties + i * TIE, TIE, q_dtype, scale_dtype, code);
+		good &= scale == ldexpf(1, (int)i - 20);
+		good &= ref_get(scale_dtype, got_s, i) == (double)scale;
+		for (j = 0; j < TIE; j++)
+			ref_put(q_dtype, want, j, code[j]);
+		good &= same_bits(got_q + i * bytes, want, (size_t)bytes, 1);
+	}
+	free(x_image);
+	free(q_image);
+	free(s_image);
+	area_free(&ax);
+	area_free(&aq);
+	area_free(&as);
+	return good;
+}
+
 static void test_ties(void)
 {
 	int f, s, d, good;
@@ -515,75 +598,13 @@ static void test_ties(void)
 	for (f = 0; f < 4; f++) {
 		good = 1;
 		for (s = 0; s < 2; s++) {
-			enum { ROWS = 40, NN = 128 };
-			static float x[ROWS * NN];
-			static double code[NN];
-			double qmax = ref_qmax(codes[f]);
-
-			for (i = 0; i < ROWS; i++) {
-				for (j = 0; j < NN; j++) {
-					double v;
-
-					if (codes[f] == HZ_S8 || codes[f] == HZ_S4X2) {
-						v = (double)rnd_below(&rnd, 2 * (int64_t)qmax) - qmax + 0.5;
-					} else {
-						unsigned at = (unsigned)rnd_below(&rnd, 0x7a);
-
-						v = (ref_small_decode(codes[f], at) +
-						     ref_small_decode(codes[f], at + 1)) / 2;
-						v = rnd_below(&rnd, 2) ? v : -v;
-					}
-					x[i * NN + j] = (float)v;
-					if (rnd_below(&rnd, 3) == 0)
-						x[i * NN + j] = nextafterf(x[i * NN + j],
-									   rnd_below(&rnd, 2) ? 1e9f : -1e9f);
-				}
-				x[i * NN] = (float)qmax;	/* so that s is 1 */
-				for (j = 0; j < NN; j++)
-					if (fabsf(x[i * NN + j]) > (float)qmax)
-						x[i * NN + j] = (float)qmax;
-				for (j = 0; j < NN; j++)
-					x[i * NN + j] = ldexpf(x[i * NN + j], (int)i - 20);
+			for (i = 0; i < TIES; i++) {
+				fill_ties(ties + i * TIE, codes[f]);
+				for (j = 0; j < TIE; j++)
+					ties[i * TIE + j] = ldexpf(ties[i * TIE + j], (int)i - 20);
 			}
-			for (d = 0; d < ndevs; d++) {
-				struct dev *dev = &devs[d];
-				struct area ax = area_new(dev, sizeof(x), 0), aq = area_new(dev, ROWS * NN, 0);
-				struct area as = area_new(dev, ROWS * 4, 0);
-				int64_t bytes = codes[f] == HZ_S4X2 ? NN / 2 : NN;
-				hz_hadamard_opts o = { .block = 1 };
-				unsigned char *image, *q, *want, *scale, *image2;
-				hz_tensor tx, tq, ts;
-				void *data;
-
-				image = image_new(sizeof(x), 0, &data);
-				memcpy(data, x, sizeof(x));
-				area_write(&ax, image);
-				free(image);
-				tx = hz_tensor_2d(ax.data, HZ_F32, dev->device, ROWS, NN);
-				tq = hz_tensor_2d(aq.data, codes[f], dev->device, ROWS, bytes);
-				ts = hz_tensor_2d(as.data, scales[s], dev->device, ROWS, 1);
-				good &= hz_hadamard_quantize(dev->ctx, &tx, &tq, &ts, &o) == HZ_OK;
-				image = image_new(ROWS * NN, 0, &q);
-				area_read(&aq, image);
-				image2 = image_new(ROWS * 4, 0, &scale);
-				area_read(&as, image2);
-				want = calloc(1, NN);
-				for (i = 0; i < ROWS; i++) {
-					float sc = ref_quantize(x + i * NN, NN, codes[f], scales[s], code);
-
-					good &= ref_get(scales[s], scale, i) == (double)sc &&
-						sc == ldexpf(1, (int)i - 20);
-					for (j = 0; j < NN; j++)
-						ref_put(codes[f], want, j, code[j]);
-					good &= same_bits(q + i * bytes, want, (size_t)bytes, 1);
-				}
-				free(want);
-				free(image);
-				free(image2);
-				area_free(&ax);
-				area_free(&aq);
-				area_free(&as);
-			}
+			for (d = 0; d < ndevs; d++)
+				good &= same_ties(&devs[d], codes[f], scales[s]);
 		}
 		ok(good, "%s: ties to even, and beside them", hz_dtype_name(codes[f]));
 	}
@@ -609,9 +630,12 @@ static void test_random(int count)
 			c.o.block = block;
 		room /= n;
 		for (d = 0; d < c.ndim; d++) {
-			c.shape[d] = d == last ? n
-						: 1 + rnd_below(&rnd, room < 1 ? 1 : room > 40 ? 40 : room);
-			room /= d == last ? 1 : c.shape[d];
+			if (d == last) {
+				c.shape[d] = n;
+				continue;
+			}
+			c.shape[d] = 1 + rnd_below(&rnd, room < 1 ? 1 : room > 40 ? 40 : room);
+			room /= c.shape[d];
 		}
 		c.v_dtype = floats[rnd_below(&rnd, 3)];
 		c.q_dtype = codes[rnd_below(&rnd, 4)];
@@ -653,12 +677,14 @@ static void test_random(int count)
 
 static void test_sizes(void)
 {
-	static const int64_t counts[] = { 1, 2, 3, 4, 5, 6, 7, 8, 9, 15, 16, 17, 63, 65, 8193, 20004, 65540 };
+	static const int64_t counts[] = { 1, 2, 3, 4, 5, 6, 7, 8, 9, 15, 16, 17, 63, 65, 8193,
+					  20004, 65540 };
 	int i, good = 1;
 	struct tcase c;
 
 	for (i = 0; i < (int)(sizeof(counts) / sizeof(*counts)); i++) {
-		c = rows_case(counts[i], 128, floats[i % 3], codes[i % 4], scales[i / 2 % 2], i % 2 ? 128 : 32);
+		c = rows_case(counts[i], 128, floats[i % 3], codes[i % 4], scales[i / 2 % 2],
+			      i % 2 ? 128 : 32);
 		if (quick && counts[i] > 100)
 			continue;
 		good &= check_case_on(&c, counts[i] > 100 ? ndevs > 3 ? ndevs - 3 : 0 : 0, ndevs);
@@ -681,7 +707,7 @@ static void test_sizes(void)
 	ok(good, "rows of 65536");
 }
 
-/* ---- Properties ----------------------------------------------------------------------------------- */
+/* ---- Properties ------------------------------------------------------------------------------ */
 
 #define N 1024
 
@@ -693,7 +719,8 @@ static int there_and_back(struct dev *dev, int q_dtype, int64_t rows, const hz_h
 	struct area ax = area_new(dev, sizeof(xs), 0), aq = area_new(dev, 16 * N, 0);
 	struct area as = area_new(dev, 16 * 4, 0);
 	hz_tensor x = hz_tensor_2d(ax.data, HZ_F32, dev->device, rows, N);
-	hz_tensor q = hz_tensor_2d(aq.data, q_dtype, dev->device, rows, q_dtype == HZ_S4X2 ? N / 2 : N);
+	hz_tensor q = hz_tensor_2d(aq.data, q_dtype, dev->device, rows,
+				   q_dtype == HZ_S4X2 ? N / 2 : N);
 	hz_tensor s = hz_tensor_2d(as.data, HZ_F32, dev->device, rows, 1);
 	unsigned char *image;
 	void *data;
@@ -749,7 +776,8 @@ static void test_quality(void)
 			if (codes[f] == HZ_S8 || codes[f] == HZ_S4X2)
 				good &= after < 0.5 * before;
 			if (d == 0)
-				diag("%s: relative error %.4f, rotated %.4f", hz_dtype_name(codes[f]), before,
+				diag("%s: relative error %.4f, rotated %.4f",
+				     hz_dtype_name(codes[f]), before,
 				     after);
 		}
 		ok(good, "%s there and back", hz_dtype_name(codes[f]));
@@ -768,16 +796,18 @@ static void test_nothing(void)
 
 		good &= hz_hadamard_quantize(devs[d].ctx, &x, &q, &s, NULL) == HZ_OK;
 		good &= hz_dequantize_hadamard(devs[d].ctx, &q, &s, &x, NULL) == HZ_OK;
-		good &= hz_hadamard_quantize_workspace(devs[d].ctx, &x, &q, &s, NULL, &bytes) == HZ_OK &&
+		good &= hz_hadamard_quantize_workspace(devs[d].ctx, &x, &q, &s, NULL,
+						       &bytes) == HZ_OK &&
 			bytes == 0;
 		bytes = 77;
-		good &= hz_dequantize_hadamard_workspace(devs[d].ctx, &q, &s, &x, NULL, &bytes) == HZ_OK &&
+		good &= hz_dequantize_hadamard_workspace(devs[d].ctx, &q, &s, &x, NULL,
+							 &bytes) == HZ_OK &&
 			bytes == 0;
 	}
 	ok(good, "no rows");
 }
 
-/* ---- Wrong arguments ------------------------------------------------------------------------------ */
+/* ---- Wrong arguments ------------------------------------------------------------------------- */
 
 #define OPTS(...) (&(hz_hadamard_opts){ __VA_ARGS__ })
 
@@ -802,7 +832,8 @@ static void refused(struct dev *dev, const hz_tensor *x, const hz_tensor *q, con
 	   "q and scale are untouched, the workspace is refused likewise");
 }
 
-static void refused_back(struct dev *dev, const hz_tensor *q, const hz_tensor *s, const hz_tensor *y,
+static void refused_back(struct dev *dev, const hz_tensor *q, const hz_tensor *s,
+			 const hz_tensor *y,
 			 const hz_hadamard_opts *o, int status, const char *sentence)
 {
 	size_t bytes = 4321;
@@ -810,7 +841,8 @@ static void refused_back(struct dev *dev, const hz_tensor *q, const hz_tensor *s
 	is_int(hz_dequantize_hadamard(dev->ctx, q, s, y, o), status, "refused: %s", sentence);
 	is_str(hz_errmsg(dev->ctx), sentence, "the sentence");
 	ok(untouched(&wx) &&
-	   hz_dequantize_hadamard_workspace(dev->ctx, q, s, y, o, &bytes) == status && bytes == 4321,
+	   hz_dequantize_hadamard_workspace(dev->ctx, q, s, y, o,
+					    &bytes) == status && bytes == 4321,
 	   "y is untouched, the workspace is refused likewise");
 }
 
@@ -835,15 +867,19 @@ static void test_refusals(struct dev *dev)
 	q = hz_tensor_2d(wq.data, HZ_S8, dev->device, 10, 64);
 	s = hz_tensor_2d(ws.data, HZ_F32, dev->device, 10, 2);
 
-	is_int(hz_hadamard_quantize(NULL, &x, &q, &s, NULL), HZ_EINVAL, "refused: the context is NULL");
+	is_int(hz_hadamard_quantize(NULL, &x, &q, &s, NULL), HZ_EINVAL,
+	       "refused: the context is NULL");
 	is_int(hz_dequantize_hadamard(NULL, &q, &s, &x, NULL), HZ_EINVAL, "and on the way back");
 	refused(dev, NULL, &q, &s, NULL, HZ_EINVAL, "hadamard_quantize: x is NULL, must be a view");
 	refused(dev, &x, NULL, &s, NULL, HZ_EINVAL, "hadamard_quantize: q is NULL, must be a view");
-	refused(dev, &x, &q, NULL, NULL, HZ_EINVAL, "hadamard_quantize: scale is NULL, must be a view");
-	refused_back(dev, NULL, &s, &x, NULL, HZ_EINVAL, "dequantize_hadamard: q is NULL, must be a view");
+	refused(dev, &x, &q, NULL, NULL, HZ_EINVAL,
+		"hadamard_quantize: scale is NULL, must be a view");
+	refused_back(dev, NULL, &s, &x, NULL, HZ_EINVAL,
+		     "dequantize_hadamard: q is NULL, must be a view");
 	refused_back(dev, &q, NULL, &x, NULL, HZ_EINVAL,
 		     "dequantize_hadamard: scale is NULL, must be a view");
-	refused_back(dev, &q, &s, NULL, NULL, HZ_EINVAL, "dequantize_hadamard: y is NULL, must be a view");
+	refused_back(dev, &q, &s, NULL, NULL, HZ_EINVAL,
+		     "dequantize_hadamard: y is NULL, must be a view");
 
 	t = x;
 	t.dtype = HZ_S32;
@@ -863,25 +899,31 @@ static void test_refusals(struct dev *dev)
 		     "dequantize_hadamard: scale.dtype is f16, must be f32 or e8m0");
 
 	t = hz_tensor_1d(wq.data, HZ_S8, dev->device, 640);
-	refused(dev, &x, &t, &s, NULL, HZ_ESHAPE, "hadamard_quantize: q.ndim is 1, must be 2, as x");
+	refused(dev, &x, &t, &s, NULL, HZ_ESHAPE,
+		"hadamard_quantize: q.ndim is 1, must be 2, as x");
 	t = hz_tensor_2d(wq.data, HZ_S8, dev->device, 9, 64);
 	refused(dev, &x, &t, &s, NULL, HZ_ESHAPE,
 		"hadamard_quantize: q.shape[0] is 9, must be 10, as x");
 	refused_back(dev, &t, &s, &x, NULL, HZ_ESHAPE,
 		     "dequantize_hadamard: q.shape[0] is 9, must be 10, as y");
 	t = hz_tensor_2d(wq.data, HZ_S8, dev->device, 10, 32);
-	refused(dev, &x, &t, &s, NULL, HZ_ESHAPE, "hadamard_quantize: q.shape[1] is 32, must be 64");
+	refused(dev, &x, &t, &s, NULL, HZ_ESHAPE,
+		"hadamard_quantize: q.shape[1] is 32, must be 64");
 	t = hz_tensor_2d(wq.data, HZ_S4X2, dev->device, 10, 64);
-	refused(dev, &x, &t, &s, NULL, HZ_ESHAPE, "hadamard_quantize: q.shape[1] is 64, must be 32");
+	refused(dev, &x, &t, &s, NULL, HZ_ESHAPE,
+		"hadamard_quantize: q.shape[1] is 64, must be 32");
 	t = hz_tensor_2d(ws.data, HZ_F32, dev->device, 10, 3);
 	refused(dev, &x, &q, &t, NULL, HZ_ESHAPE,
-		"hadamard_quantize: scale.shape[1] is 3, must be 1, or 64 divided by 32, 64 or 128");
+		"hadamard_quantize: scale.shape[1] is 3, must be 1, or 64 divided by "
+		"32, 64 or 128");
 	t = hz_tensor_2d(ws.data, HZ_F32, dev->device, 10, 4);
 	refused_back(dev, &q, &t, &x, NULL, HZ_ESHAPE,
-		     "dequantize_hadamard: scale.shape[1] is 4, must be 1, or 64 divided by 32, 64 or 128");
+		     "dequantize_hadamard: scale.shape[1] is 4, must be 1, or 64 divided by "
+		     "32, 64 or 128");
 	t = hz_tensor_2d(ws.data, HZ_F32, dev->device, 10, 0);
 	refused(dev, &x, &q, &t, NULL, HZ_ESHAPE,
-		"hadamard_quantize: scale.shape[1] is 0, must be 1, or 64 divided by 32, 64 or 128");
+		"hadamard_quantize: scale.shape[1] is 0, must be 1, or 64 divided by "
+		"32, 64 or 128");
 	t = hz_tensor_2d(wx.data, HZ_F32, dev->device, 10, 33);
 	u = hz_tensor_2d(wq.data, HZ_S4X2, dev->device, 10, 16);
 	refused(dev, &t, &u, &s, OPTS(.block = 1), HZ_ESHAPE,
@@ -891,18 +933,21 @@ static void test_refusals(struct dev *dev)
 	t.shape[1] = 64;
 	t.stride[1] = 2;
 	t.stride[0] = 128;
-	refused(dev, &x, &t, &s, NULL, HZ_ESTRIDE, "hadamard_quantize: q.stride[1] is 2, must be 1");
+	refused(dev, &x, &t, &s, NULL, HZ_ESTRIDE,
+		"hadamard_quantize: q.stride[1] is 2, must be 1");
 	t = s;
 	t.stride[1] = -1;
 	t.data = (float *)ws.data + 1;
-	refused(dev, &x, &q, &t, NULL, HZ_ESTRIDE, "hadamard_quantize: scale.stride[1] is -1, must be 1");
+	refused(dev, &x, &q, &t, NULL, HZ_ESTRIDE,
+		"hadamard_quantize: scale.stride[1] is -1, must be 1");
 	t = s;
 	t.stride[0] = 0;
 	refused(dev, &x, &q, &t, NULL, HZ_ESTRIDE,
 		"hadamard_quantize: scale has strides that put two elements at one address");
 	t = q;
 	t.data = (char *)wx.data + 100;
-	refused(dev, &x, &t, &s, NULL, HZ_EALIAS, "hadamard_quantize: q overlaps x, must be apart from it");
+	refused(dev, &x, &t, &s, NULL, HZ_EALIAS,
+		"hadamard_quantize: q overlaps x, must be apart from it");
 	refused_back(dev, &t, &s, &x, NULL, HZ_EALIAS,
 		     "dequantize_hadamard: y overlaps q, must be apart from it");
 	t = s;
@@ -917,10 +962,12 @@ static void test_refusals(struct dev *dev)
 		"hadamard_quantize: q overlaps pre, must be apart from it");
 	t = q;
 	t.device = elsewhere;
-	snprintf(sentence, sizeof(sentence), "hadamard_quantize: q is on %s, the context is on %s", there,
+	snprintf(sentence, sizeof(sentence), "hadamard_quantize: q is on %s, the context is on %s",
+		 there,
 		 here);
 	refused(dev, &x, &t, &s, NULL, HZ_EDEVICE, sentence);
-	snprintf(sentence, sizeof(sentence), "dequantize_hadamard: q is on %s, the context is on %s", there,
+	snprintf(sentence, sizeof(sentence),
+		 "dequantize_hadamard: q is on %s, the context is on %s", there,
 		 here);
 	refused_back(dev, &t, &s, &x, NULL, HZ_EDEVICE, sentence);
 
@@ -933,12 +980,14 @@ static void test_refusals(struct dev *dev)
 	refused_back(dev, &q, &s, &x, OPTS(.plan = 9), HZ_EINVAL,
 		     "dequantize_hadamard: opts->plan is 9, must be 0 to 4");
 	refused_back(dev, &q, &s, &x, OPTS(.plan = HZ_PLAN_TRUE, .order = 12), HZ_ESHAPE,
-		     "dequantize_hadamard: the true plan cannot make 64: it is not 12 times a power of two");
+		     "dequantize_hadamard: the true plan cannot make 64: it is not 12 times "
+		     "a power of two");
 	is_int(hz_hadamard_quantize_workspace(dev->ctx, &x, &q, &s, NULL, NULL), HZ_EINVAL,
 	       "refused: the workspace's bytes is NULL");
 	is_int(hz_dequantize_hadamard_workspace(dev->ctx, &q, &s, &x, NULL, NULL), HZ_EINVAL,
 	       "and on the way back");
-	is_int(hz_hadamard_quantize(dev->ctx, &x, &q, &s, NULL), HZ_OK, "and the good ones are taken");
+	is_int(hz_hadamard_quantize(dev->ctx, &x, &q, &s, NULL), HZ_OK,
+	       "and the good ones are taken");
 	free(w_image);
 	free(w_guard);
 	area_free(&wx);

@@ -106,7 +106,8 @@ static void test_greedy_all(void)
 		got = plan_of(n, OPTS(.plan = HZ_PLAN_GREEDY, .min_block = 1, .max_block = 64));
 		for (i = sum = 0; i < got; i++) {
 			sum += blocks[i];
-			good &= blocks[i] > 0 && blocks[i] <= 64 && (blocks[i] & (blocks[i] - 1)) == 0;
+			good &= blocks[i] > 0 && blocks[i] <= 64;
+			good &= (blocks[i] & (blocks[i] - 1)) == 0;
 			good &= i == 0 || blocks[i] <= blocks[i - 1];
 		}
 		good &= sum == n;

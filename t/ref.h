@@ -16,7 +16,7 @@
 
 #include "hurwitz.h"
 
-/* ---- Number formats --------------------------------------------------------------------------- */
+/* ---- Number formats -------------------------------------------------------------------------- */
 
 /* Sign, exponent and mantissa bits of the small floats; the sign is one bit. */
 struct ref_format {
@@ -143,7 +143,7 @@ static inline double ref_half_ulp(int dtype, double v)
 	return ldexp(0.5, e - mbits);
 }
 
-/* ---- The transform ---------------------------------------------------------------------------- */
+/* ---- The transform --------------------------------------------------------------------------- */
 
 /* What options mean for rows of n elements. Memory is freed by ref_op_free(). */
 struct ref_op {
@@ -332,7 +332,7 @@ static inline double ref_bound(const struct ref_op *r, const double *x, const do
 	return sqrt(total);
 }
 
-/* ---- Quantization ----------------------------------------------------------------------------- */
+/* ---- Quantization ---------------------------------------------------------------------------- */
 
 static inline double ref_qmax(int q_dtype)
 {
@@ -371,7 +371,8 @@ static inline float ref_quantize(const float *t, int64_t group, int q_dtype, int
 		u = t[i] / s;
 		if (q_dtype == HZ_S8 || q_dtype == HZ_S4X2) {
 			u = nearbyintf(u);
-			codes[i] = !isfinite(s) ? 0 : (double)(u > qmax ? qmax : u < -qmax ? -qmax : u);
+			u = u > qmax ? qmax : u < -qmax ? -qmax : u;
+			codes[i] = isfinite(s) ? (double)u : 0;
 		} else {
 			codes[i] = ref_small_decode(q_dtype, ref_small_encode(q_dtype, (double)u));
 		}

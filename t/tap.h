@@ -17,7 +17,7 @@
  *	skip_all("why", ...)			the whole program; does not return
  *	bail("why", ...)			nothing more can be tested; does not return
  *	diag("text", ...)			a comment line
- *	plan(count)				says the number of tests first; without it at the end
+ *	plan(count)				the number of tests, said first; else it is last
  *
  * same_bits(), within_ulp() and within_norm() are the compares alone: they print the first mismatch
  * and return 0 or 1, so that many small cases can be one test: good &= same_bits(...).
@@ -176,7 +176,7 @@ static inline int done_testing(void)
 	return tap.failed || (tap.planned && tap.planned != tap.run);
 }
 
-/* ---- Numeric compares ------------------------------------------------------------------------- */
+/* ---- Numeric compares ------------------------------------------------------------------------ */
 
 /* 1 while mismatches are still to be described. */
 static inline int tap_describe(void)
@@ -208,7 +208,8 @@ static inline int same_bits(const void *got, const void *want, size_t n, size_t 
 		return 0;
 	g = tap_load(got, i, size);
 	w = tap_load(want, i, size);
-	diag("%zu of %zu differ, first [%zu]: got %#" PRIx64 ", want %#" PRIx64, different, n, i, g, w);
+	diag("%zu of %zu differ, first [%zu]: got %#" PRIx64 ", want %#" PRIx64, different, n, i, g,
+	     w);
 	if (size == 4)
 		diag("as f32: got %.9g, want %.9g", (double)((const float *)got)[i],
 		     (double)((const float *)want)[i]);
@@ -282,7 +283,7 @@ static inline int within_norm(const double *got, const double *want, size_t n, d
 #define is_ulp(got, want, n, ulps, ...) ok(within_ulp(got, want, n, ulps), __VA_ARGS__)
 #define is_near(got, want, n, bound, ...) ok(within_norm(got, want, n, bound), __VA_ARGS__)
 
-/* ---- Random numbers --------------------------------------------------------------------------- */
+/* ---- Random numbers -------------------------------------------------------------------------- */
 
 /* splitmix64: the state is the seed, so a case can be made again from one number. */
 static inline uint64_t rnd_u64(uint64_t *state)

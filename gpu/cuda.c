@@ -408,7 +408,7 @@ int hzi_cuda_launch(struct hz_context *ctx, const char *op, enum hzi_family fami
 		    const struct hzi_launch *launch, const void *params, size_t params_bytes)
 {
 	struct hzi_cuda *g = ctx->cuda;
-	const struct kernel *k = &g->kernel[family][kernel];
+	const struct kernel *k;
 	/* One buffer with its size: the driver copies it before it returns. */
 	void *extra[] = {
 		CU_LAUNCH_PARAM_BUFFER_POINTER, (void *)params,
@@ -432,6 +432,7 @@ int hzi_cuda_launch(struct hz_context *ctx, const char *op, enum hzi_family fami
 
 	assert(family < HZI_FAMILIES && kernel >= 0 && kernel < hzi_images[family].kernels_count);
 	HZ_CHECK(enter(ctx, op));
+	k = &g->kernel[family][kernel];
 	if (!k->function ||
 	    (launch->shared_bytes > SHARED_FREE && launch->shared_bytes > k->shared_bytes) ||
 	    (launch->cluster > CLUSTER_PORTABLE && !k->wide_cluster)) {

@@ -182,7 +182,13 @@ typedef struct hz_options {
  */
 HZ_API int hz_open(hz_context **ctx, const hz_options *options);
 
-/* Closes a context and frees what it holds; waits for its work on the GPU. NULL is allowed. */
+/*
+ * Closes a context and frees what it holds, device code included, so a CUDA graph that captured its
+ * calls must not run any more; waits for its work on the GPU. NULL is allowed.
+ *
+ * In a child of fork() a CPU context works on, with one thread. On a context with a GPU every call
+ * there gives HZ_EFORK but hz_close(), hz_device_info(), hz_device() and hz_errmsg().
+ */
 HZ_API void hz_close(hz_context *ctx);
 
 /* The sentence of the last call on this context that failed; "" if none has. Never NULL. */
@@ -254,7 +260,8 @@ HZ_API int hz_sync(hz_context *ctx);
  * bytes. hz_reserve() makes the context's own at least that large: it may allocate and synchronise,
  * so it is called before the work and never during graph capture. hz_set_workspace() lends the
  * caller's memory instead (64-byte aligned; NULL, 0 gives it back). On a CPU context the workspace
- * grows by itself. A GPU call never allocates: it returns HZ_EWORKSPACE and says the number.
+ * grows by itself. A GPU call never allocates: it returns HZ_EWORKSPACE and says the number. A graph
+ * keeps the workspace that it was captured with: one that hz_reserve() replaced is gone.
  */
 HZ_API int hz_reserve(hz_context *ctx, size_t bytes);
 HZ_API int hz_set_workspace(hz_context *ctx, void *p, size_t bytes);

@@ -441,7 +441,7 @@ static int hadamard_args(struct hz_context *ctx, const hz_tensor *x, const hz_te
 {
 	static const char op[] = "hadamard";
 	struct outer outer;
-	int axis;
+	int axis = 0;
 
 	HZ_CHECK(hzi_enter(ctx, op));
 	HZ_CHECK(hzi_check(ctx, op, "x", x, float_types, false));
@@ -551,7 +551,7 @@ static int quantize_args(struct hz_context *ctx, const hz_tensor *x, const hz_te
 {
 	static const char op[] = "hadamard_quantize";
 	struct outer outer;
-	int axis;
+	int axis = 0;
 
 	HZ_CHECK(hzi_enter(ctx, op));
 	HZ_CHECK(hzi_check(ctx, op, "x", x, float_types, false));
@@ -622,7 +622,7 @@ static int dequantize_args(struct hz_context *ctx, const hz_tensor *q, const hz_
 {
 	static const char op[] = "dequantize_hadamard";
 	struct outer outer;
-	int axis;
+	int axis = 0;
 
 	HZ_CHECK(hzi_enter(ctx, op));
 	HZ_CHECK(hzi_check(ctx, op, "q", q, code_types, false));

@@ -20,6 +20,8 @@
 #define TILE_PAD 16
 /* Columns of a tile at most: 2 KiB of a row keep the hardware prefetcher and the TLB busy enough. */
 #define TILE_COLUMNS 512
+/* Floats that are passed over several times before the next ones: 16 KiB, half of an L1 */
+#define L1_FLOATS 4096
 /* A transform beyond 2^BIG_BITS is made of sub-blocks of 2^SUB_BITS, which stay in L2. */
 #define BIG_BITS 17
 #define SUB_BITS 15
@@ -229,7 +231,7 @@ static struct areas row_areas(const struct hz_kern *kern, const struct hzi_plan 
 		}
 		if (seg->m > 1 || (seg->k > kern->head_bits && y_dtype != HZ_F32)) {
 			const size_t values = is_batched(kern, seg) ? batch_bytes(seg) :
-							line((size_t)seg->length * 4);
+					      line((size_t)max_i64(seg->length, L1_FLOATS) * 4);
 
 			s.values = values > s.values ? values : s.values;
 		}
@@ -255,6 +257,7 @@ struct transform {
 	float *t;
 	const float *pre, *post;
 	const float *sign;
+	int64_t count;			/* transforms back to back, 1 unless they are short */
 	int sub;
 	int64_t width;			/* columns of a tile */
 	size_t tile_bytes;		/* from one worker's tile to the next one's */
@@ -292,7 +295,9 @@ static void sylvester(const struct transform *a, int64_t offset, int64_t count, 
 			.x_ld = step,
 			.y_ld = step,
 			.width = step,
-			.groups = 1,
+			.x_group = step << bits,
+			.y_group = step << bits,
+			.post_group = step << bits,
 			.x_dtype = HZ_F32,
 			.y_dtype = last ? r->y_dtype : HZ_F32,
 			.bits = bits,
@@ -302,14 +307,16 @@ static void sylvester(const struct transform *a, int64_t offset, int64_t count, 
 			.post_ld = step,
 		};
 
-		/* The head runs over all of what fits into L1, or over one sub-block. */
-		for (int64_t i = offset; i < offset + count; i += step << bits) {
+		/* As many transforms at a time as stay in L1, or one */
+		for (int64_t i = offset, n; i < offset + count; i += n) {
+			n = min_i64(max_i64(step << bits, L1_FLOATS), offset + count - i);
 			if (k - bits <= kern->head_bits) {
-				sylvester(a, i, step << bits, k - bits, false);
+				sylvester(a, i, n, k - bits, false);
 			} else {
-				for (int64_t j = i; j < i + (step << bits); j += step)
+				for (int64_t j = i; j < i + n; j += step)
 					sylvester(a, j, step, k - bits, false);
 			}
+			p.groups = n >> k;
 			p.x = a->t + i;
 			p.y = last ? a->y + i * (int64_t)dtype_bytes(r->y_dtype) :
 				     (char *)(a->t + i);
@@ -398,7 +405,7 @@ static void one_transform(struct transform *a)
 	const int64_t step = (int64_t)1 << seg->k;
 
 	a->sub = sub_bits(r->kern, seg->k, r->threads);
-	hzi_parallel(r->threads, do_sub_blocks, a, seg->length >> a->sub);
+	hzi_parallel(r->threads, do_sub_blocks, a, a->count * seg->length >> a->sub);
 	if (a->sub < seg->k) {
 		const int64_t rows = (int64_t)1 << (seg->k - a->sub), columns = (int64_t)1 << a->sub;
 
@@ -471,11 +478,15 @@ static void run_contiguous(const struct rows *r, const struct areas *areas, int6
 	const struct hzi_plan *plan = r->plan;
 	const int64_t x_size = (int64_t)dtype_bytes(r->x_dtype);
 	const int64_t y_size = (int64_t)dtype_bytes(r->y_dtype);
+	const int64_t n = plan->n;
+	/* Whether blocks lie back to back, and diagonals likewise */
+	const bool flat = plan->nseg == 1 && r->x_ld == n && r->y_ld == n &&
+			  (!r->pre || r->pre_ld == n) && (!r->post || r->post_ld == n);
 	int64_t together = end - begin;
 
 	/* Rows of more than one segment pass through L1 a few at a time. */
 	if (plan->nseg > 1)
-		together = max_i64(1, min_i64(together, 4096 / plan->n));
+		together = max_i64(1, min_i64(together, L1_FLOATS / n));
 	for (int64_t b = begin; b < end; b += together) {
 		const int64_t blocks = min_i64(together, end - b);
 
@@ -501,17 +512,16 @@ static void run_contiguous(const struct rows *r, const struct areas *areas, int6
 					.post_ld = r->post_ld,
 				};
 
-				/* Blocks back to back are one long row. */
-				if (r->x_ld == h.count && r->y_ld == h.count &&
-				    (!r->pre || r->pre_ld == h.count) &&
-				    (!r->post || r->post_ld == h.count)) {
+				if (flat) {
 					h.count *= blocks;
 					h.rows = 1;
 				}
 				r->kern->head(&h);
 				continue;
 			}
-			for (int64_t i = 0; i < blocks * seg->count; i++) {
+			for (int64_t i = 0, step; i < blocks * seg->count; i += step) {
+				const int64_t left = flat ? blocks * seg->count - i :
+							    seg->count - i % seg->count;
 				const int64_t block = b + i / seg->count;
 				const int64_t e = seg->offset + i % seg->count * seg->length;
 				struct transform a = {
@@ -522,6 +532,7 @@ static void run_contiguous(const struct rows *r, const struct areas *areas, int6
 					.pre = r->pre ? r->pre + block * r->pre_ld + e : NULL,
 					.post = r->post ? r->post + block * r->post_ld + e : NULL,
 					.sign = r->sign[s],
+					.count = 1,
 					.tile_bytes = areas->tile,
 				};
 
@@ -530,12 +541,13 @@ static void run_contiguous(const struct rows *r, const struct areas *areas, int6
 					a.t = (float *)a.y;
 				/* Fewer columns side by side than each has anyway are not worth it. */
 				if (is_batched(r->kern, seg) && blocks - i > (int64_t)1 << seg->k) {
-					const int64_t n = min_i64(blocks - i, batch_columns(seg));
-
-					batch(&a, n);
-					i += n - 1;
+					step = min_i64(blocks - i, batch_columns(seg));
+					batch(&a, step);
 					continue;
 				}
+				if (seg->m == 1)
+					a.count = max_i64(1, min_i64(left, L1_FLOATS / seg->length));
+				step = a.count;
 				one_transform(&a);
 			}
 		}

@@ -16,7 +16,7 @@ static long cases;
 static const int codes[] = { HZ_S8, HZ_S4X2, HZ_E4M3, HZ_E5M2 };
 static const int scales[] = { HZ_F32, HZ_E8M0 };
 
-enum values { RANDOM, ZEROS, SPARSE_NAN, TINY, HUGE_VALUES, OUTLIERS };
+enum values { RANDOM, ZEROS, SPARSE_NAN, TINY, HUGE_VALUES, OUTLIERS, EDGES };
 
 /* x, or y of the way back, is v; q and scale have its outer dimensions. */
 struct tcase {
@@ -99,12 +99,12 @@ static int64_t items_of(const struct tcase *c)
 	return items;
 }
 
-static double value_of(enum values kind, int64_t i)
+static double value_of(const struct tcase *c, int64_t i)
 {
 	static const double special[] = { NAN, INFINITY, -INFINITY };
 	double v = rnd_normal(&rnd);
 
-	switch (kind) {
+	switch (c->values) {
 	case ZEROS:
 		return i / 32 % 2 == 0 ? v : rnd_below(&rnd, 2) ? -0.0 : 0.0;
 	case SPARSE_NAN:
@@ -113,6 +113,13 @@ static double value_of(enum values kind, int64_t i)
 		return ldexp(v, -140 - (int)rnd_below(&rnd, 9));
 	case HUGE_VALUES:
 		return ldexp(v, 120);
+	case EDGES:	/* amax on and beside qmax times a power of two */
+		if (i % 32)
+			return v / 100;
+		v = ldexp(ref_qmax(c->q_dtype), (int)rnd_below(&rnd, 20) - 10);
+		if (rnd_below(&rnd, 3))
+			v = (double)nextafterf((float)v, rnd_below(&rnd, 2) ? 1e9f : 0);
+		return v;
 	case OUTLIERS:
 		return rnd_below(&rnd, 200) ? v : 100 * v;
 	default:
@@ -410,7 +417,7 @@ static int check_case_on(const struct tcase *c, int first, int last)
 		for (j = 0; j < n; j++) {
 			int64_t at = item_offset(&v, i) + j * v.stride[c->ndim - 1];
 
-			ref_put(c->v_dtype, origin(&v, v.before), at, value_of(c->values, j));
+			ref_put(c->v_dtype, origin(&v, v.before), at, value_of(c, j));
 			row[j] = (float)ref_get(c->v_dtype, origin(&v, v.before), at);
 		}
 		ref_ordered(&op, row, t + i * n);
@@ -496,6 +503,7 @@ static void test_values(void)
 	} all[] = {
 		{ ZEROS, "groups of zeros" }, { SPARSE_NAN, "NaN and Inf" },
 		{ TINY, "denormals, and scales that underflow" }, { HUGE_VALUES, "2^120" },
+		{ EDGES, "an amax on and beside a power of two times qmax" },
 	};
 	int i, f, s, g, plain, good;
 

@@ -325,6 +325,8 @@ static inline double ref_bound(const struct ref_op *r, const double *x, const do
 			}
 		}
 		factor = fabs(r->scale) * (r->raw ? sqrt((double)length) : 1) * largest;
+		/* below the smallest normal number errors are absolute */
+		total += (double)length * ldexp(factor + 1, -149) * ldexp(factor + 1, -149);
 		factor *= log2((double)(length / r->m)) + (r->m > 1 ? r->m : 0) + 2 +
 			  (r->first ? 1 : 0) + (r->last ? 1 : 0);
 		total += ldexp(factor, -24) * ldexp(factor, -24) * norm;

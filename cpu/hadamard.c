@@ -25,6 +25,12 @@
 /* A transform beyond 2^BIG_BITS is made of sub-blocks of 2^SUB_BITS, which stay in L2. */
 #define BIG_BITS 17
 #define SUB_BITS 15
+/*
+ * Columns of f32 beyond 2^SPLIT_BITS are read and written twice, by groups of neighbouring rows and
+ * then across the groups, since tiles of all of them would be narrow: below 64 columns, the lines of
+ * so many rows come and go singly. Zen 4, 4096 x 4096: 0.24 of memcpy at once, see below for split.
+ */
+#define SPLIT_BITS 9
 /* Columns of transforms up to 2^COLUMN_BITS are made in tiles, longer ones one by one. */
 #define COLUMN_BITS 18
 
@@ -125,6 +131,8 @@ static void column_tile(const struct columns *a, int64_t c, float *scratch)
 				p.pre = from_x && a->pre ? a->pre + l : NULL;
 				p.post = to_y && a->post ?
 					 a->post + l * a->post_ld + (a->post_wide ? c : 0) : NULL;
+				p.ahead = !from_x ? 0 : j + (step << bits) < rows ? a->x_ld << bits :
+					  width - j * a->x_ld;
 				a->kern->pass(&p);
 			}
 		}
@@ -150,6 +158,42 @@ static void column_tile(const struct columns *a, int64_t c, float *scratch)
 			b.post = a->post ? a->post + l * a->post_ld + (a->post_wide ? c : 0) : NULL;
 			a->kern->base_mul(&b);
 		}
+	}
+}
+
+/* Whether columns are split, in groups of 2^(k / 2) rows */
+static bool is_split(int m, int k, int y_dtype)
+{
+	return m == 1 && k > SPLIT_BITS && y_dtype == HZ_F32;
+}
+
+/* column_tile() in two steps, the values between them in y */
+static void split_tile(const struct columns *a, int64_t c, float *scratch)
+{
+	const int64_t group = (int64_t)1 << (a->k / 2), groups = (int64_t)1 << (a->k - a->k / 2);
+	struct columns s = *a;
+
+	s.k = a->k / 2;
+	s.last = false;
+	s.post = NULL;
+	for (int64_t i = 0; i < groups; i++) {
+		s.x = a->x + i * group * a->x_ld * (int64_t)dtype_bytes(a->x_dtype);
+		s.y = a->y + i * group * a->y_ld * 4;
+		s.pre = a->pre ? a->pre + i * group : NULL;
+		column_tile(&s, c, scratch);
+	}
+	s = *a;
+	s.k = a->k - a->k / 2;
+	s.x_dtype = HZ_F32;
+	s.x_ld = a->y_ld * group;
+	s.y_ld = a->y_ld * group;
+	s.pre = NULL;
+	s.post_ld = a->post_ld * group;
+	for (int64_t i = 0; i < group; i++) {
+		s.x = a->y + i * a->y_ld * 4;
+		s.y = a->y + i * a->y_ld * 4;
+		s.post = a->post ? a->post + i * a->post_ld : NULL;
+		column_tile(&s, c, scratch);
 	}
 }
 
@@ -810,7 +854,9 @@ static int64_t columns_width(const struct hz_kern *kern, const struct hzi_hadama
 	for (int i = 0; i < a->plan.nseg; i++) {
 		const struct hzi_segment *seg = &a->plan.seg[i];
 
-		if (!one_pass(kern, seg->m, seg->k))
+		if (is_split(seg->m, seg->k, a->y_dtype))
+			length = max_i64(length, (int64_t)1 << (seg->k - seg->k / 2));
+		else if (!one_pass(kern, seg->m, seg->k))
 			length = max_i64(length, seg->length);
 	}
 	width = tile_width(length, columns);
@@ -857,8 +903,9 @@ static void do_column_tiles(void *work_job, int thread, int64_t begin, int64_t e
 				c.y = (char *)a->y + (y + e * a->y_step) * y_size;
 				c.pre = job->pre ? job->pre + block * a->pre.block_step + e : NULL;
 				c.post = job->post ? job->post + block * a->post.block_step + e : NULL;
-				column_tile(&c, tile * job->width,
-					    (float *)(job->scratch + (size_t)thread * job->area_bytes));
+				(is_split(c.m, c.k, c.y_dtype) ? split_tile : column_tile)(
+					&c, tile * job->width,
+					(float *)(job->scratch + (size_t)thread * job->area_bytes));
 			}
 		}
 	}

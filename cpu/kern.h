@@ -37,13 +37,14 @@ struct hzi_head {
  * Butterflies between 2^bits rows of width elements, row strides 1, 2, .. 2^(bits - 1) times ld.
  * pre: row j is first multiplied by pre[j * pre_ld]. last: scale, then post: row j by
  * post[j * post_ld], or element c of row j by post[j * post_ld + c] if post_wide. That for groups
- * groups of rows, x_group, y_group, pre_group and post_group apart.
+ * groups of rows, x_group, y_group, pre_group and post_group apart. What lies ahead elements behind
+ * each vector of x is brought into L2, if ahead is not 0; it need not be there.
  */
 struct hzi_pass {
 	const void *x;
 	void *y;
 	int64_t x_ld, y_ld, width;
-	int64_t groups, x_group, y_group, pre_group, post_group;
+	int64_t groups, x_group, y_group, pre_group, post_group, ahead;
 	int32_t x_dtype, y_dtype, bits;
 	bool last, post_wide;
 	float scale;

@@ -25,7 +25,7 @@
 enum kind { HADAMARD, QUANTIZE, DEQUANTIZE };
 
 enum size {
-	LARGE,		/* 2^24 elements on the CPU, 2^27 on the GPU: beyond the caches */
+	LARGE,		/* 2^24 elements on the CPU, 2^27 on a GPU: beyond the caches */
 	SMALL,		/* 4096 elements: 16 KiB of f32, in the first-level cache */
 	ONE_ROW,	/* latency */
 };
@@ -167,10 +167,10 @@ struct bench {
 	hz_context *ctx;
 	hz_info info;
 	bool gpu;
+	int64_t elements;			/* of a large case */
 	void *stream, *start, *stop;		/* GPU */
 	/* Device memory for the largest case. */
 	void *x, *y, *scale, *from, *to;
-	size_t bytes;				/* of each but scale */
 };
 
 struct bench_case {
@@ -254,8 +254,7 @@ static void name_case(struct bench_case *c)
 static void make_case(struct bench *b, const struct row *r, int64_t n, struct bench_case *c)
 {
 	const int device = hz_device(b->ctx);
-	const int64_t large = (int64_t)1 << (b->gpu ? 27 : 24);
-	const int64_t total = r->size == SMALL ? 4096 : r->size == ONE_ROW ? n : large;
+	const int64_t total = r->size == SMALL ? 4096 : r->size == ONE_ROW ? n : b->elements;
 	const int64_t wide = b->gpu ? 8192 : 4096;	/* columns of the matrix */
 	size_t copied;
 
@@ -370,7 +369,7 @@ static int repeat_make(struct bench *b, struct bench_case *c, bench_call f, stru
 		status = hzi_cuda_capture_begin(b->ctx);
 	if (status)
 		return status;
-	r->count = c->row->size == LARGE ? 4 : 1000;
+	r->count = c->row->size == LARGE ? 10 : 1000;
 	for (int i = 0; i < r->count && !status; i++)
 		status = f(b, c);
 	if (!status)
@@ -470,13 +469,15 @@ static void print_head(const struct bench *b)
 	if (!b->set->table)
 		return;
 	if (b->gpu)
-		printf("%s%s%s, compute capability %d.%d; copies on the device in the same run\n",
-		       style(stdout, BOLD), b->info.gpu_name, style(stdout, PLAIN), b->info.sm / 10,
-		       b->info.sm % 10);
+		printf("%s%s%s, compute capability %d.%d", style(stdout, BOLD), b->info.gpu_name,
+		       style(stdout, PLAIN), b->info.sm / 10, b->info.sm % 10);
 	else
-		printf("%s%s%s, %s, threads %d; memcpy in the same run\n", style(stdout, BOLD),
+		printf("%s%s%s, %s, threads %d", style(stdout, BOLD),
 		       *b->info.cpu_name ? b->info.cpu_name : "CPU", style(stdout, PLAIN),
 		       b->info.isa_name, b->info.threads);
+	printf("; large cases 2^%d elements; %s in the same run\n",
+	       63 - __builtin_clzll((unsigned long long)b->elements),
+	       b->gpu ? "copies on the device" : "memcpy");
 	printf("%-20s%-28s%-10s%11s%11s%9s%9s  %s\n", "", "case", "dtype", "median us", "min us",
 	       "GB/s", "Gop/s", "ratio");
 }
@@ -561,23 +562,26 @@ static int run_case(struct bench *b, const struct row *r, int64_t n)
 static int prepare(struct bench *b)
 {
 	const int device = hz_device(b->ctx);
-	const size_t elements = (size_t)1 << (b->gpu ? 27 : 24);
 	void **const memory[] = {&b->x, &b->y, &b->from, &b->to};
+	int64_t scales;
 	int status = HZ_OK;
 
-	b->bytes = elements * sizeof(float);
+	b->elements = (int64_t)1 << (b->gpu ? 27 : 24);
+	/* A small GPU gets less to do: four arrays and the scales are to fit into half of it. */
+	while (b->gpu && b->info.memory_bytes > 0 && 40 * b->elements > b->info.memory_bytes)
+		b->elements /= 2;
+	scales = b->elements / 32;
 	for (size_t i = 0; i < sizeof(memory) / sizeof(*memory) && !status; i++) {
-		status = hz_alloc(b->ctx, memory[i], b->bytes, device);
+		status = hz_alloc(b->ctx, memory[i], (size_t)b->elements * sizeof(float), device);
 		/* Touched, so that no case pays for pages that come into being. */
 		if (!status)
-			status = fill(b, HZ_F32, (int64_t)elements,
-				      hz_tensor_1d(*memory[i], HZ_F32, device, (int64_t)elements));
+			status = fill(b, HZ_F32, b->elements,
+				      hz_tensor_1d(*memory[i], HZ_F32, device, b->elements));
 	}
 	if (!status)
-		status = hz_alloc(b->ctx, &b->scale, elements / 32 * sizeof(float), device);
+		status = hz_alloc(b->ctx, &b->scale, (size_t)scales * sizeof(float), device);
 	if (!status)
-		status = fill(b, HZ_F32, (int64_t)elements / 32,
-			      hz_tensor_1d(b->scale, HZ_F32, device, (int64_t)elements / 32));
+		status = fill(b, HZ_F32, scales, hz_tensor_1d(b->scale, HZ_F32, device, scales));
 	if (!status && b->gpu)
 		status = hz_prepare(b->ctx);
 	if (!status && b->gpu)

@@ -148,7 +148,7 @@ __attribute__((format(printf, 1, 2))) static bool wrong(const char *format, ...)
 
 /* ---- The primitives -------------------------------------------------------------------------- */
 
-/* A context to test, and one with the lowest ISA whose bits it must give. */
+/* A context to test, and for the CPU one with the lowest ISA, whose bits it must give. */
 struct subject {
 	hz_context *ctx, *plain;
 	char name[64];
@@ -191,15 +191,19 @@ static int transform(hz_context *ctx, const hz_tensor *x, const hz_tensor *y,
 	return status;
 }
 
-#define ROWS 3		/* few: the definition takes n^2 steps a row */
-#define N_MAX 2048
+#define ROWS 3
+#define N_MAX 65536
+#define N_WHOLE                                                                                    \
+	2048 /* of longer rows, of which the definition takes n^2 steps, samples are computed */
+#define SAMPLES 16
 #define COLUMNS 5
 
 struct buffers {
-	char x[ROWS * N_MAX * 4], y[ROWS * N_MAX * 4], z[ROWS * N_MAX * 4];
-	char q[ROWS * N_MAX], scale[ROWS * N_MAX * 4];
+	/* as long as the largest element wants; 16-bit ones leave half of it alone */
+	float x[ROWS * N_MAX], y[ROWS * N_MAX], z[ROWS * N_MAX], scale[ROWS * N_MAX];
+	uint8_t q[ROWS * N_MAX];
 	float factors[2][N_MAX];
-	double row[N_MAX], want[N_MAX], pre[N_MAX], post[N_MAX];
+	double row[N_MAX], pre[N_MAX], post[N_MAX];
 };
 
 static struct buffers *b;
@@ -232,7 +236,8 @@ static bool check_transform(const struct subject *s, int64_t n, int dtype, bool 
 
 		for (int64_t i = 0; i < n; i++)
 			b->row[i] = load_element(b->x, item * item_step + i * step, dtype);
-		for (int64_t i = 0; i < n; i++) {
+		for (int64_t i = n <= N_WHOLE ? 0 : item; i < n;
+		     i += n <= N_WHOLE ? 1 : n / SAMPLES - 1) {
 			const double want = reference_at(&r, b->row, o.pre ? b->pre : NULL,
 							 o.post ? b->post : NULL, i);
 			const double got = load_element(b->y, item * item_step + i * step, dtype);
@@ -240,7 +245,8 @@ static bool check_transform(const struct subject *s, int64_t n, int dtype, bool 
 			error += (got - want) * (got - want);
 			norm += want * want;
 		}
-		good = sqrt(error) <= bound * sqrt(norm);
+		/* The bound is one of norms: samples get the room that chance wants. */
+		good = sqrt(error) <= (n <= N_WHOLE ? 1 : 2) * bound * sqrt(norm);
 		if (!good)
 			wrong("%s: n %lld, %s: error %.3g, allowed %.3g", s->name, (long long)n,
 			      hz_dtype_name(dtype), sqrt(error / norm), bound);
@@ -444,7 +450,7 @@ static bool check_quantization(const struct subject *s, const struct quantizatio
 	if (!status)
 		status = quantize(s->ctx, &x, &q, &scale, &o, false);
 	for (int64_t g = 0; g < ROWS * n / group && !status && good; g++) {
-		const float *values = (const float *)b->y + g * group;
+		const float *values = b->y + g * group;
 		const double want = scale_of(values, group, z);
 		const double got = load_element(b->scale, g, z->scale_dtype);
 
@@ -598,12 +604,9 @@ static int check_gpu(int32_t device)
 		printf("ok %d # SKIP cuda: %s\n", ++tests, hz_open_errmsg());
 		return 0;
 	}
-	status = open_context(&s.plain, HZ_CPU, 1, HZ_ISA_C);
-	if (!status)
-		check_subject(&s);
-	hz_close(s.plain);
+	check_subject(&s);
 	hz_close(s.ctx);
-	return status;
+	return 0;
 }
 
 static void help(void)

@@ -293,13 +293,14 @@ static const struct format formats[] = {
 	{HZ_E5M2, 1, 2, 15, 57344, false},
 };
 
+/* Of a dtype that is none of these: f32. */
 static const struct format *format_of(int dtype)
 {
-	for (size_t i = 0; i < sizeof(formats) / sizeof(*formats); i++) {
+	for (size_t i = 1; i < sizeof(formats) / sizeof(*formats); i++) {
 		if (formats[i].dtype == dtype)
 			return &formats[i];
 	}
-	return NULL;
+	return &formats[0];
 }
 
 static double decode(uint64_t bits, const struct format *f)

@@ -48,6 +48,16 @@ struct facts {
 	int kernel_isa[KERNELS];	/* the level that each kernel in use comes from */
 };
 
+typedef void (*any_function)(void);
+
+static any_function kernel_at(const hz_context *ctx, int k)
+{
+	any_function function;
+
+	memcpy(&function, (const char *)ctx->kern + kernels[k].offset, sizeof(function));
+	return function;
+}
+
 /* A kernel comes from the lowest level whose table has the same pointer. */
 static void find_kernels(struct facts *f)
 {
@@ -60,10 +70,7 @@ static void find_kernels(struct facts *f)
 			continue;
 		hz_device_info(ctx, &info);
 		for (int k = 0; k < KERNELS; k++) {
-			const char *used = (const char *)f->cpu->kern + kernels[k].offset;
-
-			if (memcmp((const char *)ctx->kern + kernels[k].offset, used,
-				   sizeof(void (*)(void))) == 0)
+			if (kernel_at(ctx, k) == kernel_at(f->cpu, k))
 				f->kernel_isa[k] = info.isa;
 		}
 		hz_close(ctx);

@@ -524,7 +524,7 @@ static void help_usage(void)
 	       "Apply a primitive to NumPy .npy files.\n"
 	       "\n"
 	       "  -d, --device DEVICE  cpu, cuda, cuda:N, or auto, the default: a GPU if one\n"
-	       "                       works\n"
+	       "                       works and can do it\n"
 	       "  -t, --threads N      CPU threads; default: the cores allowed\n"
 	       "  -h, --help           this; 'hurwitz run OP --help' is about one primitive\n"
 	       "\n"
@@ -947,6 +947,7 @@ static hz_tensor host_view(struct slot *s)
 	return hz_tensor_nd(s->array.data, s->array.dtype, HZ_CPU, s->array.ndim, s->array.shape);
 }
 
+/* Uploads, calls, downloads; a library status. */
 static int run_job(hz_context *ctx, struct job *job)
 {
 	const struct operand *o = job->op->operands;
@@ -966,13 +967,48 @@ static int run_job(hz_context *ctx, struct job *job)
 		if (o[i].flags & OUTPUT)
 			status = from_device(ctx, &job->slot[i].view, &host);
 	}
-	return status ? complain(exit_status(status), "%s", hz_errmsg(ctx)) : 0;
+	for (int i = 0; o[i].name; i++) {
+		free_device(ctx, &job->slot[i].view);
+		job->slot[i].view = (hz_tensor){0};
+	}
+	return status;
+}
+
+/* Whether a device is left to us: neither -d nor the environment names one. */
+static bool device_open(int32_t device)
+{
+	const char *name = getenv("HURWITZ_DEVICE");
+
+	return device == HZ_AUTO && (!name || !*name || strcmp(name, "auto") == 0);
+}
+
+/* Opens a context and runs the job; what a GPU cannot do goes to the CPU if that is allowed. */
+static int compute(struct job *job, int32_t device, int32_t threads)
+{
+	hz_context *ctx = NULL;
+	int status = open_context(&ctx, device, threads, HZ_ISA_AUTO);
+
+	if (status)
+		return status;
+	/* A GPU that our code does not fit is no fault of the arguments. */
+	if (hz_prepare(ctx) != HZ_OK) {
+		status = complain(EXIT_FAILURE, "%s", hz_errmsg(ctx));
+	} else {
+		status = run_job(ctx, job);
+		if (status == HZ_ENOTSUP && hz_device(ctx) != HZ_CPU && device_open(device)) {
+			hz_close(ctx);
+			return compute(job, HZ_CPU, threads);
+		}
+		if (status)
+			status = complain(exit_status(status), "%s", hz_errmsg(ctx));
+	}
+	hz_close(ctx);
+	return status;
 }
 
 static int run_op(struct job *job, int32_t device, int32_t threads)
 {
 	const struct operand *o = job->op->operands;
-	hz_context *ctx = NULL;
 	int status = check_operands(job);
 
 	for (int i = 0; o[i].name && !status; i++) {
@@ -982,22 +1018,14 @@ static int run_op(struct job *job, int32_t device, int32_t threads)
 	if (!status)
 		status = make_outputs(job);
 	if (!status)
-		status = open_context(&ctx, device, threads, HZ_ISA_AUTO);
-	/* A GPU that our code does not fit is no fault of the arguments. */
-	if (!status && hz_prepare(ctx) != HZ_OK)
-		status = complain(EXIT_FAILURE, "%s", hz_errmsg(ctx));
-	if (!status)
 		status = open_outputs(job);
 	if (!status)
-		status = run_job(ctx, job);
+		status = compute(job, device, threads);
 	if (!status)
 		status = write_outputs(job);
 	remove_temporaries();
-	for (int i = 0; o[i].name; i++) {
-		free_device(ctx, &job->slot[i].view);
+	for (int i = 0; o[i].name; i++)
 		npy_free(&job->slot[i].array);
-	}
-	hz_close(ctx);
 	return status;
 }
 

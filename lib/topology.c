@@ -91,9 +91,8 @@ static void load_own(void)
 	hwloc_topology_set_type_filter(t, HWLOC_OBJ_PACKAGE, HWLOC_TYPE_FILTER_KEEP_ALL);
 	if (hwloc_topology_load(t) == 0) {
 		read_hwloc(&own, t);
-		/* Where /sys is not mounted, hwloc finds cores but no memory. */
-		if (own.memory_bytes == 0)
-			own.memory_bytes = system_memory();
+		/* A NUMA node's file may not count memory that was added to a running machine. */
+		own.memory_bytes = system_memory();
 		snprintf(own.source, sizeof(own.source), "hwloc %u.%u.%u", version >> 16,
 			 (version >> 8) & 0xff, version & 0xff);
 		own_is_read = true;

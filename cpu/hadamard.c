@@ -333,7 +333,9 @@ static void sylvester(const struct transform *a, int64_t offset, int64_t count, 
 	} else {
 		const int left = k - kern->head_bits;
 		const int passes = (left + kern->pass_bits - 1) / kern->pass_bits;
-		const int bits = (left + passes - 1) / passes;
+		/* Lines a multiple of 4 KiB apart share a set of L1, which has as few as 8 ways. */
+		const int most = left > kern->pass_bits ? 3 : kern->pass_bits;
+		const int bits = (int)min_i64(most, (left + passes - 1) / passes);
 		const int64_t step = (int64_t)1 << (k - bits);
 		struct hzi_pass p = {
 			.x_ld = step,

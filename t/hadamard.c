@@ -5,6 +5,8 @@
  */
 #include <config.h>
 
+#include <sys/mman.h>
+
 #include "hurwitz.h"
 #include "tap.h"
 #include "dev.h"
@@ -448,7 +450,7 @@ static void test_random(int count)
 	int i, d, good = 1;
 
 	for (i = 0; i < count; i++) {
-		struct tcase c = { .ndim = 1 + (int)rnd_below(&rnd, 4) };
+		struct tcase c = { .ndim = 1 + (int)rnd_below(&rnd, HZ_MAXDIM) };
 		void *pre_memory = NULL, *post_memory = NULL;
 		int64_t block, n, room = quick ? 2000 : 6000;
 		hz_tensor pre, post;
@@ -1264,6 +1266,46 @@ static void test_properties(void)
 	}
 }
 
+/* Rows 2^32 elements apart: offsets are 64-bit numbers, in elements and in bytes. */
+static void test_far_apart(void)
+{
+	const int64_t stride = INT64_C(1) << 32, n = 96;
+	size_t bytes = (size_t)(stride + n) * 4;
+	float *memory = MAP_FAILED;
+	int d, good = 1, row;
+	hz_tensor x;
+
+	if (!tap_cuda() && sizeof(size_t) > 4)
+		memory = mmap(NULL, bytes, PROT_READ | PROT_WRITE,
+			      MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+	if (memory == MAP_FAILED) {
+		skip(1, "no 16 GiB of addresses");
+		return;
+	}
+	for (d = 0; d < ndevs; d++) {
+		static const hz_hadamard_opts columns = { .axis = 1 };
+
+		fill(xs, 2 * n);
+		good &= F32_ROWS(&devs[d], 2, n, xs, ys, NULL);
+		x = hz_tensor_2d(memory, HZ_F32, HZ_CPU, 2, n);
+		x.stride[0] = stride;
+		for (row = 0; row < 2; row++)
+			memcpy(memory + row * stride, xs + row * n, (size_t)n * 4);
+		good &= hz_hadamard(devs[d].ctx, &x, &x, NULL) == HZ_OK;
+		for (row = 0; row < 2; row++)
+			good &= same_bits(memory + row * stride, ys + row * n, (size_t)n, 4);
+		good &= hz_hadamard(devs[d].ctx, &x, &x, &columns) == HZ_OK;
+		for (row = 0; row < n; row++) {
+			zs[row] = (ys[row] + ys[n + row]) * (float)sqrt(0.5);
+			zs[n + row] = (ys[row] - ys[n + row]) * (float)sqrt(0.5);
+		}
+		for (row = 0; row < 2; row++)
+			good &= same_bits(memory + row * stride, zs + row * n, (size_t)n, 4);
+	}
+	munmap(memory, bytes);
+	ok(good, "rows 2^32 elements apart");
+}
+
 /* NaN and Inf somewhere: which elements are NaN or Inf is the same everywhere. */
 static void test_specials(void)
 {
@@ -1474,6 +1516,7 @@ int main(void)
 	test_specials();
 	test_properties();
 	test_large();
+	test_far_apart();
 	test_refusals(&devs[0]);
 	diag("%ld cases on %d contexts", cases, ndevs);
 	dev_close_all();

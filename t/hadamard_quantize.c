@@ -626,7 +626,7 @@ static void test_random(int count)
 	int i, d, good = 1;
 
 	for (i = 0; i < count; i++) {
-		struct tcase c = { .ndim = 1 + (int)rnd_below(&rnd, 4) };
+		struct tcase c = { .ndim = 1 + (int)rnd_below(&rnd, HZ_MAXDIM) };
 		void *pre_memory = NULL, *post_memory = NULL;
 		int64_t block, n, room = quick ? 2000 : 5000, step;
 		hz_tensor pre, post;

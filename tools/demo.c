@@ -54,7 +54,7 @@ static const char *why(hz_context *ctx, int status)
 
 /* ---- The rotation ---------------------------------------------------------------------------- */
 
-/* The matrix in words: "of order 64", "of blocks, 64 + 16". */
+/* The matrix in words: "of order 64", "of 2 blocks of 64", "of blocks, 64 + 16". */
 static void plan_in_words(struct show *s, int64_t n)
 {
 	int64_t blocks[64];
@@ -65,9 +65,14 @@ static void plan_in_words(struct show *s, int64_t n)
 		snprintf(s->plan, sizeof(s->plan), "of order %lld", (long long)n);
 		return;
 	}
+	if (n % blocks[0] == 0 && n / blocks[0] == count) {
+		snprintf(s->plan, sizeof(s->plan), "of %lld blocks of %lld", (long long)count,
+			 (long long)blocks[0]);
+		return;
+	}
 	at = snprintf(s->plan, sizeof(s->plan), "of blocks, %lld", (long long)blocks[0]);
 	for (int64_t i = 1; i < count; i++) {
-		if (i == 8) {
+		if (i == 5) {
 			snprintf(s->plan + at, sizeof(s->plan) - (size_t)at, " + ... (%lld blocks)",
 				 (long long)count);
 			break;

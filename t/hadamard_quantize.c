@@ -968,6 +968,12 @@ static void test_refusals(struct dev *dev)
 	t = hz_tensor_1d((char *)wq.data + 8, HZ_F32, dev->device, 64);
 	refused(dev, &x, &q, &s, OPTS(.pre = &t), HZ_EALIAS,
 		"hadamard_quantize: q overlaps pre, must be apart from it");
+	t = hz_tensor_1d((char *)ws.data + 8, HZ_F32, dev->device, 64);
+	refused(dev, &x, &q, &s, OPTS(.post = &t), HZ_EALIAS,
+		"hadamard_quantize: scale overlaps post, must be apart from it");
+	t = hz_tensor_1d((char *)wx.data + 8, HZ_F32, dev->device, 64);
+	refused_back(dev, &q, &s, &x, OPTS(.post = &t), HZ_EALIAS,
+		     "dequantize_hadamard: y overlaps post, must be apart from it");
 	t = q;
 	t.device = elsewhere;
 	snprintf(sentence, sizeof(sentence), "hadamard_quantize: q is on %s, the context is on %s",

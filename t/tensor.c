@@ -114,6 +114,8 @@ static void test_queries(void)
 		  { INT64_MAX, INT64_MAX, 0 }, { 1, 1, 1 }, -1, -1, 0 },
 		{ "two strides of either sign", 2, { 3, 5 }, { -100, 10 }, 15, 964, 0 },
 		{ "the stride overflows", 2, { 3, 5 }, { INT64_MAX, 1 }, 15, -1, 0 },
+		{ "half of the address space", 1, { 2 }, { INT64_C(1) << 60 }, 2, -1, 0 },
+		{ "and downwards", 1, { 2 }, { -(INT64_C(1) << 60) }, 2, -1, 0 },
 		{ "bytes overflow", 1, { INT64_C(1) << 61 }, { 1 }, INT64_C(1) << 61, -1, 1 },
 		{ "negative size", 2, { 3, -5 }, { 5, 1 }, -1, -1, 0 },
 		{ "negative size beside 0", 2, { 0, -5 }, { 5, 1 }, -1, -1, 0 },

@@ -455,6 +455,8 @@ fi
 # q is begun, then opening scale_out, a pipe that nobody reads, takes for ever.
 mkfifo fifo
 for signal in TERM HUP; do
+	# Under nohup the signal is ignored, by the tool too; the shell says nothing if it dies of it.
+	[ -z "$(sh -c "kill -$signal \$\$; echo ignored" 2>/dev/null)" ] || continue
 	mkdir s
 	"$HURWITZ" $cpu hadamard_quantize x=w.npy q=s/q.npy scale_out=fifo 2>/dev/null &
 	pid=$!

@@ -4,6 +4,10 @@
 # shellcheck disable=SC2002,SC2012,SC2015,SC2059,SC2086,SC2231 # word splitting, formats of octal: meant
 
 : "${HURWITZ:=./hurwitz}" "${top_srcdir:=.}" "${CC:=cc}"
+if [ "${cross_compiling:-no}" = yes ]; then
+	echo "1..0 # SKIP a cross build"
+	exit 0
+fi
 case $HURWITZ in /*) ;; *) HURWITZ=$PWD/$HURWITZ ;; esac
 case $top_srcdir in /*) ;; *) top_srcdir=$PWD/$top_srcdir ;; esac
 build=$PWD

@@ -1047,8 +1047,9 @@ static struct rows rows_run(const struct job *job, int64_t item, float *values)
 	return r;
 }
 
-/* Groups begin .. end - 1 of a row's values to codes, or back */
-static void convert(const struct job *job, int64_t item, float *values, int64_t begin, int64_t end)
+/* Groups begin .. end - 1 of a row's values to codes, or back; ahead: what to prefetch, or NULL */
+static void convert(const struct job *job, int64_t item, float *values, int64_t begin, int64_t end,
+		    const char *ahead)
 {
 	const struct hzi_hadamard_args *a = job->a;
 	const struct codes *c = &job->codes;
@@ -1071,6 +1072,8 @@ static void convert(const struct job *job, int64_t item, float *values, int64_t 
 	else
 		job->kern->quant(&(struct hzi_quant){
 			.t = values + i,
+			.ahead = ahead ? ahead : (const char *)values,
+			.ahead_step = ahead ? (int64_t)dtype_bytes(a->x_dtype) : 0,
 			.q = q,
 			.scale = scale,
 			.count = count,
@@ -1100,12 +1103,17 @@ static void do_code_rows(void *work_job, int thread, int64_t begin, int64_t end)
 		r.scratch = scratch;
 		if (back) {
 			for (int64_t i = 0; i < rows; i++)
-				convert(job, begin + i, values + i * length, 0, groups);
+				convert(job, begin + i, values + i * length, 0, groups, NULL);
 		}
 		run_rows(&r, &job->areas, 0, rows * a->blocks);
 		if (!back) {
+			/* If rows lie back to back, those to come follow those just read. */
+			const char *next = r.x + rows * a->blocks * r.x_ld * (int64_t)dtype_bytes(r.x_dtype);
+			const int64_t row_bytes = length * (int64_t)dtype_bytes(r.x_dtype);
+
 			for (int64_t i = 0; i < rows; i++)
-				convert(job, begin + i, values + i * length, 0, groups);
+				convert(job, begin + i, values + i * length, 0, groups,
+					next + i * row_bytes);
 		}
 		begin += rows;
 	}
@@ -1127,7 +1135,7 @@ static void do_groups(void *work_job, int thread, int64_t begin, int64_t end)
 	const struct job *job = work_job;
 
 	(void)thread;
-	convert(job, job->item, job->values, begin, end);
+	convert(job, job->item, job->values, begin, end, NULL);
 }
 
 /* One row after the other, each by all threads: its blocks or the insides of a block, its groups */

@@ -68,10 +68,15 @@ struct hzi_base_mul {
 	int64_t post_ld;
 };
 
-/* Quantizes count elements in groups of group, which divides count; t is overwritten. */
+/*
+ * Quantizes count elements in groups of group, which divides count; t is overwritten. Divisions
+ * leave the memory idle: ahead_step bytes for each element, from ahead on, are brought into L2.
+ */
 struct hzi_quant {
 	float *t;
 	void *q, *scale;
+	const char *ahead;
+	int64_t ahead_step;
 	int64_t count, group;
 	int32_t q_dtype, scale_dtype, round_to;
 };

@@ -54,6 +54,11 @@
 #define UNROLL _Pragma("GCC unroll 16")
 #endif
 
+/* Vectors are arguments of inline functions alone, whatever the calling convention of them. */
+#if !defined(__clang__)
+#pragma GCC diagnostic ignored "-Wpsabi"
+#endif
+
 #define INLINE static inline __attribute__((always_inline))
 
 typedef float vf __attribute__((vector_size(4 * LANES)));

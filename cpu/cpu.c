@@ -30,7 +30,7 @@ const struct hz_ops hzi_cpu_ops = {
 #undef HZ_OP
 };
 
-/* ---- Instruction-set levels ---------------------------------------------------------------------- */
+/* ---- Instruction-set levels ------------------------------------------------------------------ */
 
 /*
  * In order: a level is usable if the CPU has it, and with it every level of the same architecture
@@ -217,7 +217,7 @@ void hzi_cpu_select(struct hz_context *ctx, int cap)
 			 "this build has no kernels for %s", levels[i + 1].what);
 }
 
-/* ---- Threads --------------------------------------------------------------------------------------- */
+/* ---- Threads --------------------------------------------------------------------------------- */
 
 /*
  * A thread is worth waking for this many bytes: about 10 us of memory traffic, against a few us to

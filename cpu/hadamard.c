@@ -18,7 +18,7 @@
  */
 #define TILE_FLOATS (64 << 10)
 #define TILE_PAD 16
-/* Columns of a tile at most: 2 KiB of a row keep the hardware prefetcher and the TLB busy enough. */
+/* Columns of a tile at most: 2 KiB of a row, half a page, for the prefetcher and the TLB */
 #define TILE_COLUMNS 512
 /* Floats that are passed over several times before the next ones: 16 KiB, half of an L1 */
 #define L1_FLOATS 4096
@@ -27,8 +27,8 @@
 #define SUB_BITS 15
 /*
  * Columns of f32 beyond 2^SPLIT_BITS are read and written twice, by groups of neighbouring rows and
- * then across the groups, since tiles of all of them would be narrow: below 64 columns, the lines of
- * so many rows come and go singly. Zen 4, 4096 x 4096: 0.24 of memcpy at once, see below for split.
+ * then across the groups, since a tile of so many rows would be few lines wide. Zen 4, 4096 x 4096,
+ * blocks of 1024, 2048, 4096: 13.8, 20.7, 28.1 ms in one step; 9.2, 9.8, 11.9 in two.
  */
 #define SPLIT_BITS 9
 /* Columns of transforms up to 2^COLUMN_BITS are made in tiles, longer ones one by one. */
@@ -44,7 +44,7 @@ static int64_t max_i64(int64_t a, int64_t b)
 	return a > b ? a : b;
 }
 
-static size_t dtype_bytes(int dtype)
+static int64_t dtype_bytes(int dtype)
 {
 	return dtype == HZ_F32 ? 4 : 2;
 }
@@ -55,7 +55,7 @@ static size_t line(size_t bytes)
 	return (bytes + 63) & ~(size_t)63;
 }
 
-/* ---- Tiles of columns ------------------------------------------------------------------------------ */
+/* ---- Tiles of columns ------------------------------------------------------------------------ */
 
 /*
  * m 2^k rows of columns elements: butterflies between rows, then the base matrix. One tile is width
@@ -99,6 +99,8 @@ static size_t tile_bytes(const struct hz_kern *kern, int m, int k, int64_t colum
 static void column_tile(const struct columns *a, int64_t c, float *scratch)
 {
 	const int64_t width = min_i64(a->width, a->columns - c), ld = a->width + TILE_PAD;
+	const int64_t x_size = dtype_bytes(a->x_dtype);
+	const int64_t y_size = dtype_bytes(a->y_dtype);
 	struct hzi_pass p = {
 		.width = width,
 		.groups = 1,
@@ -124,15 +126,17 @@ static void column_tile(const struct columns *a, int64_t c, float *scratch)
 		p.post_ld = a->post_ld * step;
 		for (int64_t j = 0; j < rows; j += step << bits) {
 			for (int64_t l = j; l < j + step; l++) {
-				p.x = from_x ? a->x + (l * a->x_ld + c) * (int64_t)dtype_bytes(a->x_dtype) :
+				p.x = from_x ? a->x + (l * a->x_ld + c) * x_size :
 					       (const char *)(scratch + l * ld);
-				p.y = to_y ? a->y + (l * a->y_ld + c) * (int64_t)dtype_bytes(a->y_dtype) :
+				p.y = to_y ? a->y + (l * a->y_ld + c) * y_size :
 					     (char *)(scratch + l * ld);
 				p.pre = from_x && a->pre ? a->pre + l : NULL;
 				p.post = to_y && a->post ?
 					 a->post + l * a->post_ld + (a->post_wide ? c : 0) : NULL;
-				p.ahead = !from_x ? 0 : j + (step << bits) < rows ? a->x_ld << bits :
-					  width - j * a->x_ld;
+				/* The next group of rows, or the first one of the next tile */
+				p.ahead = !from_x ? 0 :
+					  j + (step << bits) < rows ? a->x_ld << bits :
+								      width - j * a->x_ld;
 				a->kern->pass(&p);
 			}
 		}
@@ -154,8 +158,10 @@ static void column_tile(const struct columns *a, int64_t c, float *scratch)
 
 		for (int64_t l = 0; l < (int64_t)1 << a->k; l++) {
 			b.x = scratch + l * ld;
-			b.y = a->y + (l * a->y_ld + c) * (int64_t)dtype_bytes(a->y_dtype);
-			b.post = a->post ? a->post + l * a->post_ld + (a->post_wide ? c : 0) : NULL;
+			b.y = a->y + (l * a->y_ld + c) * y_size;
+			b.post = NULL;
+			if (a->post)
+				b.post = a->post + l * a->post_ld + (a->post_wide ? c : 0);
 			a->kern->base_mul(&b);
 		}
 	}
@@ -177,7 +183,7 @@ static void split_tile(const struct columns *a, int64_t c, float *scratch)
 	s.last = false;
 	s.post = NULL;
 	for (int64_t i = 0; i < groups; i++) {
-		s.x = a->x + i * group * a->x_ld * (int64_t)dtype_bytes(a->x_dtype);
+		s.x = a->x + i * group * a->x_ld * dtype_bytes(a->x_dtype);
 		s.y = a->y + i * group * a->y_ld * 4;
 		s.pre = a->pre ? a->pre + i * group : NULL;
 		column_tile(&s, c, scratch);
@@ -197,7 +203,7 @@ static void split_tile(const struct columns *a, int64_t c, float *scratch)
 	}
 }
 
-/* ---- Rows ------------------------------------------------------------------------------------------ */
+/* ---- Rows ------------------------------------------------------------------------------------ */
 
 /*
  * A run of blocks of a plan, block b at x + b * x_ld; all elements of a block are contiguous unless
@@ -256,8 +262,9 @@ static int sub_bits(const struct hz_kern *kern, int k, int threads)
 	return k > BIG_BITS ? SUB_BITS : k;
 }
 
-static struct areas row_areas(const struct hz_kern *kern, const struct hzi_plan *plan, int x_dtype,
-			      int y_dtype, int64_t x_step, int64_t y_step, int threads)
+static struct areas row_areas(const struct hz_kern *kern, const struct hzi_plan *plan,
+			      int x_dtype, int y_dtype, int64_t x_step, int64_t y_step,
+			      int threads)
 {
 	struct areas s = {0};
 
@@ -281,9 +288,9 @@ static struct areas row_areas(const struct hz_kern *kern, const struct hzi_plan 
 		}
 	}
 	if (x_step != 1)
-		s.gather = line((size_t)plan->n * dtype_bytes(x_dtype));
+		s.gather = line((size_t)(plan->n * dtype_bytes(x_dtype)));
 	if (y_step != 1)
-		s.scatter = line((size_t)plan->n * dtype_bytes(y_dtype));
+		s.scatter = line((size_t)(plan->n * dtype_bytes(y_dtype)));
 	return s;
 }
 
@@ -315,8 +322,8 @@ static void sylvester(const struct transform *a, int64_t offset, int64_t count, 
 
 	if (k <= kern->head_bits) {
 		const struct hzi_head h = {
-			.x = a->x + offset * (int64_t)dtype_bytes(r->x_dtype),
-			.y = last ? a->y + offset * (int64_t)dtype_bytes(r->y_dtype) :
+			.x = a->x + offset * dtype_bytes(r->x_dtype),
+			.y = last ? a->y + offset * dtype_bytes(r->y_dtype) :
 				    (char *)(a->t + offset),
 			.rows = 1,
 			.count = count,
@@ -364,7 +371,7 @@ static void sylvester(const struct transform *a, int64_t offset, int64_t count, 
 			}
 			p.groups = n >> k;
 			p.x = a->t + i;
-			p.y = last ? a->y + i * (int64_t)dtype_bytes(r->y_dtype) :
+			p.y = last ? a->y + i * dtype_bytes(r->y_dtype) :
 				     (char *)(a->t + i);
 			p.post = a->post ? a->post + i : NULL;
 			kern->pass(&p);
@@ -426,7 +433,7 @@ static void do_base(void *job, int thread, int64_t begin, int64_t end)
 	const int64_t step = (int64_t)1 << a->seg->k, c = begin * 16;
 	const struct hzi_base_mul b = {
 		.x = a->t + c,
-		.y = a->y + c * (int64_t)dtype_bytes(r->y_dtype),
+		.y = a->y + c * dtype_bytes(r->y_dtype),
 		.sign = a->sign,
 		.x_ld = step,
 		.y_ld = step,
@@ -453,7 +460,8 @@ static void one_transform(struct transform *a)
 	a->sub = sub_bits(r->kern, seg->k, r->threads);
 	hzi_parallel(r->threads, do_sub_blocks, a, a->count * seg->length >> a->sub);
 	if (a->sub < seg->k) {
-		const int64_t rows = (int64_t)1 << (seg->k - a->sub), columns = (int64_t)1 << a->sub;
+		const int64_t rows = (int64_t)1 << (seg->k - a->sub);
+		const int64_t columns = (int64_t)1 << a->sub;
 
 		a->width = tile_width(rows, columns);
 		hzi_parallel(r->threads, do_columns, a,
@@ -522,8 +530,8 @@ static void run_contiguous(const struct rows *r, const struct areas *areas, int6
 			   int64_t end)
 {
 	const struct hzi_plan *plan = r->plan;
-	const int64_t x_size = (int64_t)dtype_bytes(r->x_dtype);
-	const int64_t y_size = (int64_t)dtype_bytes(r->y_dtype);
+	const int64_t x_size = dtype_bytes(r->x_dtype);
+	const int64_t y_size = dtype_bytes(r->y_dtype);
 	const int64_t n = plan->n;
 	/* Whether blocks lie back to back, and diagonals likewise */
 	const bool flat = plan->nseg == 1 && r->x_ld == n && r->y_ld == n &&
@@ -553,7 +561,8 @@ static void run_contiguous(const struct rows *r, const struct areas *areas, int6
 					.last = true,
 					.scale = seg->scale,
 					.pre = r->pre ? r->pre + b * r->pre_ld + seg->offset : NULL,
-					.post = r->post ? r->post + b * r->post_ld + seg->offset : NULL,
+					.post = r->post ? r->post + b * r->post_ld + seg->offset :
+							  NULL,
 					.pre_ld = r->pre_ld,
 					.post_ld = r->post_ld,
 				};
@@ -585,14 +594,15 @@ static void run_contiguous(const struct rows *r, const struct areas *areas, int6
 				a.t = (float *)(r->scratch + (size_t)r->threads * areas->tile);
 				if (seg->m == 1 && r->y_dtype == HZ_F32)
 					a.t = (float *)a.y;
-				/* Fewer columns side by side than each has anyway are not worth it. */
+				/* Not worth it for fewer columns than each has by itself */
 				if (is_batched(r->kern, seg) && blocks - i > (int64_t)1 << seg->k) {
 					step = min_i64(blocks - i, batch_columns(seg));
 					batch(&a, step);
 					continue;
 				}
-				if (seg->m == 1)
-					a.count = max_i64(1, min_i64(left, L1_FLOATS / seg->length));
+				if (seg->m == 1 && r->threads == 1)
+					a.count = max_i64(1, min_i64(left,
+								     L1_FLOATS / seg->length));
 				step = a.count;
 				one_transform(&a);
 			}
@@ -601,7 +611,7 @@ static void run_contiguous(const struct rows *r, const struct areas *areas, int6
 }
 
 static void copy_strided(char *y, int64_t y_step, const char *x, int64_t x_step, int64_t n,
-			 size_t size)
+			 int64_t size)
 {
 	if (size == 4) {
 		for (int64_t i = 0; i < n; i++)
@@ -623,24 +633,25 @@ static void run_rows(const struct rows *r, const struct areas *s, int64_t begin,
 		return;
 	}
 	for (int64_t b = begin; b < end; b++) {
-		c.x = r->x + b * r->x_ld * (int64_t)dtype_bytes(r->x_dtype);
-		c.y = r->y + b * r->y_ld * (int64_t)dtype_bytes(r->y_dtype);
+		c.x = r->x + b * r->x_ld * dtype_bytes(r->x_dtype);
+		c.y = r->y + b * r->y_ld * dtype_bytes(r->y_dtype);
 		c.pre = r->pre ? r->pre + b * r->pre_ld : NULL;
 		c.post = r->post ? r->post + b * r->post_ld : NULL;
 		if (r->x_step != 1) {
-			copy_strided(gather, 1, c.x, r->x_step, r->plan->n, dtype_bytes(r->x_dtype));
+			copy_strided(gather, 1, c.x, r->x_step, r->plan->n,
+				     dtype_bytes(r->x_dtype));
 			c.x = gather;
 		}
 		if (r->y_step != 1)
 			c.y = scatter;
 		run_contiguous(&c, s, 0, 1);
 		if (r->y_step != 1)
-			copy_strided(r->y + b * r->y_ld * (int64_t)dtype_bytes(r->y_dtype), r->y_step,
-				     scatter, 1, r->plan->n, dtype_bytes(r->y_dtype));
+			copy_strided(r->y + b * r->y_ld * dtype_bytes(r->y_dtype),
+				     r->y_step, scatter, 1, r->plan->n, dtype_bytes(r->y_dtype));
 	}
 }
 
-/* ---- What all calls share ---------------------------------------------------------------------------- */
+/* ---- What all calls share -------------------------------------------------------------------- */
 
 /* The codes that a row becomes or comes from */
 struct codes {
@@ -783,14 +794,17 @@ static int64_t item_offset(const struct hzi_hadamard_args *a, int ndim, const in
 
 /* Scratch of each worker that is too much to have for every one */
 #define LARGE_AREA ((size_t)8 << 20)
+/* The shortest block, 128 KiB, of which several threads make one transform */
+#define SHARED_LENGTH (32 << 10)
 
 /*
- * Whether threads share each transform instead of taking transforms each: there are fewer of them,
- * or their scratch is large.
+ * Whether threads share each transform instead of taking transforms each: there are fewer of them
+ * and they are long, or their scratch is large.
  */
-static bool shared(const struct areas *s, int64_t units, int threads)
+static bool shared(const struct areas *s, const struct hzi_plan *plan, int64_t units, int threads)
 {
-	return threads > 1 && (units < threads || areas_bytes(s) > LARGE_AREA);
+	return threads > 1 && ((units < threads && plan->n >= SHARED_LENGTH) ||
+			       areas_bytes(s) > LARGE_AREA);
 }
 
 /*
@@ -831,7 +845,7 @@ static struct rows rows_of(const struct job *job)
 	};
 }
 
-/* ---- hadamard() ---------------------------------------------------------------------------------------- */
+/* ---- hadamard() ------------------------------------------------------------------------------ */
 
 /* Columns lie side by side in x and y, and their elements do not. */
 static bool is_columns(const struct hzi_hadamard_args *a)
@@ -871,8 +885,8 @@ static void do_column_tiles(void *work_job, int thread, int64_t begin, int64_t e
 {
 	const struct job *job = work_job;
 	const struct hzi_hadamard_args *a = job->a;
-	const int64_t x_size = (int64_t)dtype_bytes(a->x_dtype);
-	const int64_t y_size = (int64_t)dtype_bytes(a->y_dtype);
+	const int64_t x_size = dtype_bytes(a->x_dtype);
+	const int64_t y_size = dtype_bytes(a->y_dtype);
 	struct columns c = {
 		.kern = job->kern,
 		.x_dtype = a->x_dtype,
@@ -888,8 +902,10 @@ static void do_column_tiles(void *work_job, int thread, int64_t begin, int64_t e
 	for (int64_t u = begin; u < end; u++) {
 		const int64_t tile = u % job->tiles, block = u / job->tiles % a->blocks;
 		const int64_t item = u / job->tiles / a->blocks;
-		const int64_t x = item_offset(a, a->ndim - 1, a->x_stride, item) + block * a->x_block;
-		const int64_t y = item_offset(a, a->ndim - 1, a->y_stride, item) + block * a->y_block;
+		const int64_t x = block * a->x_block +
+				  item_offset(a, a->ndim - 1, a->x_stride, item);
+		const int64_t y = block * a->y_block +
+				  item_offset(a, a->ndim - 1, a->y_stride, item);
 
 		for (int s = 0; s < a->plan.nseg; s++) {
 			const struct hzi_segment *seg = &a->plan.seg[s];
@@ -903,8 +919,11 @@ static void do_column_tiles(void *work_job, int thread, int64_t begin, int64_t e
 
 				c.x = (const char *)a->x + (x + e * a->x_step) * x_size;
 				c.y = (char *)a->y + (y + e * a->y_step) * y_size;
-				c.pre = job->pre ? job->pre + block * a->pre.block_step + e : NULL;
-				c.post = job->post ? job->post + block * a->post.block_step + e : NULL;
+				c.pre = c.post = NULL;
+				if (job->pre)
+					c.pre = job->pre + block * a->pre.block_step + e;
+				if (job->post)
+					c.post = job->post + block * a->post.block_step + e;
 				(is_split(c.m, c.k, c.y_dtype) ? split_tile : column_tile)(
 					&c, tile * job->width,
 					(float *)(job->scratch + (size_t)thread * job->area_bytes));
@@ -927,9 +946,9 @@ static void do_blocks(void *work_job, int thread, int64_t begin, int64_t end)
 		const int64_t count = min_i64(a->blocks - block, end - begin);
 
 		r.x = (const char *)a->x + item_offset(a, a->ndim, a->x_stride, item) *
-		      (int64_t)dtype_bytes(a->x_dtype);
+		      dtype_bytes(a->x_dtype);
 		r.y = (char *)a->y + item_offset(a, a->ndim, a->y_stride, item) *
-		      (int64_t)dtype_bytes(a->y_dtype);
+		      dtype_bytes(a->y_dtype);
 		run_rows(&r, &job->areas, block, block + count);
 		begin += count;
 	}
@@ -938,8 +957,8 @@ static void do_blocks(void *work_job, int thread, int64_t begin, int64_t end)
 int hzi_cpu_hadamard(struct hz_context *ctx, const struct hzi_hadamard_args *a)
 {
 	const int64_t elements = count_items(a) * a->blocks * a->plan.n;
-	const int threads = hzi_threads(ctx, elements * (int64_t)(dtype_bytes(a->x_dtype) +
-								  dtype_bytes(a->y_dtype)));
+	const int threads = hzi_threads(ctx, elements * (dtype_bytes(a->x_dtype) +
+							 dtype_bytes(a->y_dtype)));
 	struct job job;
 
 	assert(ctx->workspace_bytes >= hzi_cpu_hadamard_workspace(ctx, a));
@@ -954,7 +973,7 @@ int hzi_cpu_hadamard(struct hz_context *ctx, const struct hzi_hadamard_args *a)
 	job.areas = row_areas(job.kern, &a->plan, a->x_dtype, a->y_dtype, a->x_step, a->y_step,
 			      threads);
 	job.area_bytes = areas_bytes(&job.areas);
-	job.share = shared(&job.areas, job.items * a->blocks, threads) ? threads : 1;
+	job.share = shared(&job.areas, &a->plan, job.items * a->blocks, threads) ? threads : 1;
 	hzi_parallel(job.share > 1 ? 1 : threads, do_blocks, &job, job.items * a->blocks);
 	return HZ_OK;
 }
@@ -975,7 +994,7 @@ size_t hzi_cpu_hadamard_workspace(const struct hz_context *ctx, const struct hzi
 	       scratch_bytes(&areas, count_items(a) * a->blocks, ctx->threads);
 }
 
-/* ---- hadamard_quantize(), dequantize_hadamard() ---------------------------------------------------------- */
+/* ---- hadamard_quantize(), dequantize_hadamard() ---------------------------------------------- */
 
 /*
  * Values of rows that are held between transform and codes: 32 KiB, or one row. Rows beyond
@@ -1030,7 +1049,7 @@ static struct rows rows_run(const struct job *job, int64_t item, float *values)
 		r.x_dtype = HZ_F32;
 		r.x_ld = a->plan.n;
 		r.x_step = 1;
-		r.y += item_offset(a, a->ndim, a->y_stride, item) * (int64_t)dtype_bytes(a->y_dtype);
+		r.y += item_offset(a, a->ndim, a->y_stride, item) * dtype_bytes(a->y_dtype);
 		if (a->blocks == 1 && a->ndim > 0)
 			r.y_ld = a->y_stride[a->ndim - 1];
 	} else {
@@ -1038,7 +1057,7 @@ static struct rows rows_run(const struct job *job, int64_t item, float *values)
 		r.y_dtype = HZ_F32;
 		r.y_ld = a->plan.n;
 		r.y_step = 1;
-		r.x += item_offset(a, a->ndim, a->x_stride, item) * (int64_t)dtype_bytes(a->x_dtype);
+		r.x += item_offset(a, a->ndim, a->x_stride, item) * dtype_bytes(a->x_dtype);
 		if (a->blocks == 1 && a->ndim > 0)
 			r.x_ld = a->x_stride[a->ndim - 1];
 	}
@@ -1073,7 +1092,7 @@ static void convert(const struct job *job, int64_t item, float *values, int64_t 
 		job->kern->quant(&(struct hzi_quant){
 			.t = values + i,
 			.ahead = ahead ? ahead : (const char *)values,
-			.ahead_step = ahead ? (int64_t)dtype_bytes(a->x_dtype) : 0,
+			.ahead_step = ahead ? dtype_bytes(a->x_dtype) : 0,
 			.q = q,
 			.scale = scale,
 			.count = count,
@@ -1108,8 +1127,8 @@ static void do_code_rows(void *work_job, int thread, int64_t begin, int64_t end)
 		run_rows(&r, &job->areas, 0, rows * a->blocks);
 		if (!back) {
 			/* If rows lie back to back, those to come follow those just read. */
-			const char *next = r.x + rows * a->blocks * r.x_ld * (int64_t)dtype_bytes(r.x_dtype);
-			const int64_t row_bytes = length * (int64_t)dtype_bytes(r.x_dtype);
+			const int64_t size = dtype_bytes(r.x_dtype), row_bytes = length * size;
+			const char *next = r.x + rows * a->blocks * r.x_ld * size;
 
 			for (int64_t i = 0; i < rows; i++)
 				convert(job, begin + i, values + i * length, 0, groups,
@@ -1143,7 +1162,7 @@ static void long_rows(struct job *job, int threads)
 {
 	const struct hzi_hadamard_args *a = job->a;
 	const int64_t groups = row_length(a) / job->codes.group;
-	const int share = shared(&job->areas, a->blocks, threads) ? threads : 1;
+	const int share = shared(&job->areas, &a->plan, a->blocks, threads) ? threads : 1;
 
 	job->values = (float *)job->scratch;
 	job->scratch += values_bytes(a);
@@ -1168,8 +1187,8 @@ static struct areas code_areas(const struct hz_kern *kern, const struct hzi_hada
 static int run_codes(struct hz_context *ctx, const struct hzi_hadamard_args *a,
 		     const struct codes *codes)
 {
-	const size_t each = dtype_bytes(codes->back ? a->y_dtype : a->x_dtype) + 1;
-	const int threads = hzi_threads(ctx, count_items(a) * row_length(a) * (int64_t)each);
+	const int64_t each = dtype_bytes(codes->back ? a->y_dtype : a->x_dtype) + 1;
+	const int threads = hzi_threads(ctx, count_items(a) * row_length(a) * each);
 	struct job job;
 
 	begin_job(&job, ctx, a);

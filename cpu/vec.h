@@ -67,7 +67,7 @@ typedef uint32_t vu __attribute__((vector_size(4 * LANES)));
 typedef uint16_t vh __attribute__((vector_size(2 * LANES)));
 typedef int8_t vb __attribute__((vector_size(LANES)));
 
-/* ---- Shuffles ---------------------------------------------------------------------------------- */
+/* ---- Shuffles -------------------------------------------------------------------------------- */
 
 #if defined(__clang__) || __GNUC__ >= 12
 #define SHUFFLE(a, b, ...) __builtin_shufflevector(a, b, __VA_ARGS__)
@@ -129,7 +129,7 @@ INLINE vi odd_lanes(vi a, vi b)
 	return SHUFFLE(a, b, EACH(ODD));
 }
 
-/* ---- Constants, selection, arithmetic ------------------------------------------------------------ */
+/* ---- Constants, selection, arithmetic -------------------------------------------------------- */
 
 INLINE vf set_f(float a)
 {
@@ -175,8 +175,8 @@ INLINE vf fma_sign(vf a, vf b, vf c)
 }
 
 /*
- * a - b. As a multiply-add where there is one: x86 cores with 256-bit units add in two of four pipes
- * and multiply-add in the other two, so butterflies (a + b, a - b) keep all of them busy.
+ * a - b. As a multiply-add where there is one: Zen 4 adds in two of its four pipes and multiplies
+ * in the other two, so butterflies (a + b, a - b) keep all of them busy.
  */
 INLINE vf sub_fma(vf a, vf b)
 {
@@ -248,7 +248,7 @@ INLINE vf max_f(vf a, vf b)
 #endif
 }
 
-/* ---- Memory -------------------------------------------------------------------------------------- */
+/* ---- Memory ---------------------------------------------------------------------------------- */
 
 typedef vf vf_any __attribute__((aligned(4), may_alias));
 typedef vh vh_any __attribute__((aligned(1), may_alias));

@@ -83,6 +83,11 @@ static void load_own(void)
 	const unsigned version = hwloc_get_api_version();
 	hwloc_topology_t t;
 
+#ifdef __linux__
+	/* In a container without /sys hwloc learns little, and says so on standard error. */
+	if (access("/sys/devices/system/cpu", F_OK) != 0)
+		return;
+#endif
 	if (hwloc_topology_init(&t))
 		return;
 	hwloc_topology_set_all_types_filter(t, HWLOC_TYPE_FILTER_KEEP_NONE);

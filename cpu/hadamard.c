@@ -134,9 +134,8 @@ static void column_tile(const struct columns *a, int64_t c, float *scratch)
 				p.post = to_y && a->post ?
 					 a->post + l * a->post_ld + (a->post_wide ? c : 0) : NULL;
 				/* The next group of rows, or the first one of the next tile */
-				p.ahead = !from_x ? 0 :
-					  j + (step << bits) < rows ? a->x_ld * ((int64_t)1 << bits) :
-								      width - j * a->x_ld;
+				p.ahead = !from_x ? 0 : j + (step << bits) < rows ?
+					  a->x_ld * ((int64_t)1 << bits) : width - j * a->x_ld;
 				a->kern->pass(&p);
 			}
 		}

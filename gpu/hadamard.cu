@@ -1,0 +1,1562 @@
+/*
+ * hadamard.cu - Walsh-Hadamard transforms on the GPU
+ *
+ * SPDX-License-Identifier: BSD-2-Clause
+ *
+ * Arithmetic is f32 in the order that hurwitz.h fixes, so results have the bits of the CPU's. No
+ * product may be contracted into a following sum: all are written as __fmul_rn().
+ */
+#include "common.cuh"
+#include "gpu/hadamard.h"
+
+extern __shared__ float4 shared[];
+
+/* A constant as a type. */
+template <int I>
+struct std_int {
+	static constexpr int value = I;
+};
+
+/* ---- Butterflies in registers ------------------------------------------------------------------- */
+
+/* One stage between the values of v whose indices differ in bit BIT. */
+template <int N, int BIT>
+HZ_DEVICE void stage(float *v)
+{
+#pragma unroll
+	for (int i = 0; i < N; i++) {
+		if (i & 1 << BIT)
+			continue;
+		const float a = v[i], b = v[i | 1 << BIT];
+
+		v[i] = a + b;
+		v[i | 1 << BIT] = a - b;
+	}
+}
+
+/* Stages of the bits LOW .. HIGH - 1, the first count of them. */
+template <int N, int LOW, int HIGH>
+HZ_DEVICE void stages(float *v, int count)
+{
+	if constexpr (LOW < HIGH) {
+		if (count > 0)
+			stage<N, LOW>(v);
+		stages<N, LOW + 1, HIGH>(v, count - 1);
+	}
+}
+
+/* ---- Factors ------------------------------------------------------------------------------------ */
+
+/* One factor. */
+HZ_DEVICE float factor(int kind, const void *factors, int64_t i)
+{
+	if (kind == HZ_U8)
+		return __uint_as_float(0x3f800000 | (uint32_t)((const uint8_t *)factors)[i >> 3] >> (i & 7) << 31);
+	if (kind == HZ_F32)
+		return ((const float *)factors)[i];
+	return kind == HZ_F16 ? f16_low(((const uint16_t *)factors)[i]) : bf16_low(((const uint16_t *)factors)[i]);
+}
+
+/* N values that lie back to back, times factors i .. i + N - 1; N and i are multiples of 8, or N < 8. */
+template <int N>
+HZ_DEVICE void scale_by(float *v, int kind, const void *factors, int64_t i)
+{
+#pragma unroll
+	for (int j = 0; j < N; j += 8) {
+		if (kind == HZ_U8) {
+			const uint32_t bits = ((const uint8_t *)factors)[(i + j) >> 3] >> (i & 7);
+
+#pragma unroll
+			for (int l = 0; l < 8 && l < N; l++)
+				v[j + l] = __uint_as_float(__float_as_uint(v[j + l]) ^
+							   (bits << (31 - l) & 0x80000000));
+		} else {
+#pragma unroll
+			for (int l = 0; l < 8 && l < N; l++)
+				v[j + l] = __fmul_rn(v[j + l], factor(kind, factors, i + j + l));
+		}
+	}
+}
+
+/* ---- Quantization ------------------------------------------------------------------------------- */
+
+/*
+ * What the codes of a group are made with: s and, exact to 2^-47, 1 / s = r + low. Unless shift is 1,
+ * values are taken times shift before that, as s was, and are cut to what the largest code stands for.
+ */
+struct quantizer {
+	float s, r, low, shift;
+};
+
+HZ_DEVICE float most_of(int q_dtype)
+{
+	return q_dtype == HZ_S8 ? 127.0f : q_dtype == HZ_S4X2 ? 7.0f : q_dtype == HZ_E4M3 ? 448.0f : 57344.0f;
+}
+
+/* The scale for the largest magnitude of a group, and its code as e8m0. */
+HZ_DEVICE float group_scale(float amax, int q_dtype, int scale_dtype, uint32_t *code)
+{
+	const float nan = __uint_as_float(0x7fc00000), inf = __uint_as_float(0x7f800000);
+	float s = __fdiv_rn(amax, most_of(q_dtype));
+	uint32_t u = __float_as_uint(s);
+
+	*code = 127;
+	if (amax == 0)
+		return 1;
+	*code = 255;
+	if (!(amax < inf))
+		return amax == inf && scale_dtype == HZ_F32 ? inf : nan;
+	u = u ? u : 1;
+	if (scale_dtype == HZ_E8M0) {
+		/* Up to a power of two: 2^-127, which is subnormal, or a mantissa of 0. */
+		u = u <= 1u << 22 ? 1u << 22 : (u + 0x7fffff) & 0x7f800000;
+		*code = u >> 23;
+	}
+	return __uint_as_float(u);
+}
+
+HZ_DEVICE quantizer quantizer_of(float s, int q_dtype)
+{
+	quantizer z = {s, 0, 0, 1};
+
+	if (!(s < __uint_as_float(0x7f800000))) {
+		/* Integers are 0; the quotient else is 0, or NaN if the value or s is. */
+		if (q_dtype == HZ_S8 || q_dtype == HZ_S4X2)
+			return {0, 0, 0, 0};
+		return {0, s > 0 ? 0 : s, 0, 1};
+	}
+	/* Outside of this range steps of quotient() might underflow. */
+	if (!(s > 0x1p-50f && s < 0x1p50f)) {
+		z.shift = s < 1 ? 0x1p100f : 0x1p-100f;
+		z.s = __fmul_rn(s, z.shift);
+	}
+	z.r = __frcp_rn(z.s);
+	z.low = __fmul_rn(__fmaf_rn(-z.r, z.s, 1.0f), z.r);
+	return z;
+}
+
+/* Only where s is subnormal can |v / s| exceed the largest code by more than rounding takes away. */
+HZ_DEVICE float shifted(float v, const quantizer &z, int q_dtype)
+{
+	const float most = __fmul_rn(most_of(q_dtype), z.s);
+
+	return fminf(fmaxf(__fmul_rn(v, z.shift), -most), most);
+}
+
+/*
+ * v / s, correctly rounded: the first value is within one unit in the last place, so Markstein's
+ * correction makes it right.
+ */
+HZ_DEVICE float quotient(float v, const quantizer &z)
+{
+	const float q = __fmaf_rn(v, z.r, __fmul_rn(v, z.low));
+
+	return __fmaf_rn(__fmaf_rn(-q, z.s, v), z.r, q);
+}
+
+HZ_DEVICE float sign_of(float magnitude, float sign)
+{
+	return __uint_as_float((__float_as_uint(magnitude) & 0x7fffffff) |
+			       (__float_as_uint(sign) & 0x80000000));
+}
+
+/* q rounded to an integer in the low bits, which are those of the float 1.5 * 2^23 + q. */
+HZ_DEVICE uint32_t integer_code(float q)
+{
+	return __float_as_uint(q + 12582912.0f);
+}
+
+/* The codes of N values of a group, packed from the low end. */
+template <int N, int DTYPE>
+HZ_DEVICE uint32_t encode(const float *v, const quantizer &z)
+{
+	uint32_t code[N], word = 0;
+
+#pragma unroll
+	for (int i = 0; i < N; i++) {
+		const float q = quotient(v[i], z);
+
+		code[i] = DTYPE == HZ_S8 || DTYPE == HZ_S4X2 ? integer_code(q) : __float_as_uint(sign_of(q, v[i]));
+	}
+	if constexpr (DTYPE == HZ_S8 && N == 4)
+		return __byte_perm(__byte_perm(code[0], code[1], 0x0040), __byte_perm(code[2], code[3], 0x0040), 0x5410);
+	if constexpr (DTYPE == HZ_E4M3 || DTYPE == HZ_E5M2) {
+#pragma unroll
+		for (int i = 0; i < N; i += 2) {
+			const float low = __uint_as_float(code[i]), high = i + 1 < N ? __uint_as_float(code[(i + 1) % N]) : 0;
+
+			word |= (DTYPE == HZ_E4M3 ? to_e4m3x2(low, high) : to_e5m2x2(low, high)) << (i * 8);
+		}
+	} else {
+#pragma unroll
+		for (int i = 0; i < N; i++)
+			word |= (code[i] & (DTYPE == HZ_S8 ? 0xff : 0xf)) << (i * (DTYPE == HZ_S8 ? 8 : 4));
+	}
+	return word;
+}
+
+/* Bytes that i elements of codes take. */
+template <int DTYPE>
+HZ_DEVICE int64_t code_bytes(int64_t i)
+{
+	return DTYPE == HZ_S4X2 ? i >> 1 : i;
+}
+
+/* N = 1, 2 or 4 codes to p; s4x2 has N >= 2. */
+template <int N, int DTYPE>
+HZ_DEVICE void store_codes(void *p, uint32_t word)
+{
+	if constexpr (N == 4 && DTYPE != HZ_S4X2)
+		*(uint32_t *)p = word;
+	else if constexpr (N == 4 || (N == 2 && DTYPE != HZ_S4X2))
+		*(uint16_t *)p = (uint16_t)word;
+	else
+		*(uint8_t *)p = (uint8_t)word;
+}
+
+HZ_DEVICE void store_scale(int scale_dtype, void *scale, int64_t i, float s, uint32_t code)
+{
+	if (scale_dtype == HZ_F32)
+		((float *)scale)[i] = s;
+	else
+		((uint8_t *)scale)[i] = (uint8_t)code;
+}
+
+/* ---- Rows --------------------------------------------------------------------------------------- */
+
+/*
+ * A thread owns 64 values in registers, first those of 64 successive elements: 6 stages. Trips through
+ * shared memory give it others for the next stages: 2^MID at strides of 64, and above 2^10 2^TOP at
+ * strides of 2^FIRST. Of each it owns 2^V successive elements, so that memory is read and written in
+ * vectors, and of the last at 2^U places of the tile. A tile is what the T threads of a team hold: a
+ * warp up to 2^11 (several vectors, or one), else all threads of a block, or of a cluster of
+ * 2^CLUSTER (one vector).
+ *
+ * In shared memory 64 elements are a row with 16 bytes of padding: 8 threads that touch 16 bytes each,
+ * at one place of their rows or along a row, meet no bank twice.
+ */
+#define ROW_WORDS 68
+
+template <int K, int CLUSTER, bool QUANTIZE>
+struct shape {
+	static constexpr bool ONE = K > 10;			/* a tile is a vector */
+	static constexpr bool TWO = K <= (QUANTIZE ? 10 : 12);	/* one trip is enough */
+	static constexpr int MID = K < 15 ? 4 : K == 15 ? 5 : 6, MID_V = 6 - MID;
+	static constexpr int FIRST = TWO ? 6 : 6 + MID;
+	static constexpr int TOP = ONE ? K - FIRST : 4;		/* K <= 10: not all are stages */
+	static constexpr int V = TOP > 4 ? 6 - TOP : 2, U = 6 - TOP - V, U_BIT = FIRST - U;
+	static constexpr int TEAM_LOG2 = ONE ? K - 6 - CLUSTER : 5;
+	static constexpr int T = 1 << TEAM_LOG2;
+	static constexpr int TILE_LOG2 = TEAM_LOG2 + 6 + CLUSTER;
+	static constexpr int THREADS = T < 64 ? 128 : T;
+};
+
+template <int V>
+HZ_DEVICE void load_shared(float *v, const float *from)
+{
+	if constexpr (V == 2) {
+		const float4 f = *(const float4 *)from;
+
+		v[0] = f.x;
+		v[1] = f.y;
+		v[2] = f.z;
+		v[3] = f.w;
+	} else if constexpr (V == 1) {
+		const float2 f = *(const float2 *)from;
+
+		v[0] = f.x;
+		v[1] = f.y;
+	} else {
+		v[0] = from[0];
+	}
+}
+
+template <int V>
+HZ_DEVICE void store_shared(float *to, const float *v)
+{
+	if constexpr (V == 2)
+		*(float4 *)to = make_float4(v[0], v[1], v[2], v[3]);
+	else if constexpr (V == 1)
+		*(float2 *)to = make_float2(v[0], v[1]);
+	else
+		to[0] = v[0];
+}
+
+template <int T>
+HZ_DEVICE void team_sync(void)
+{
+	if (T == 32)
+		__syncwarp();
+	else
+		__syncthreads();
+}
+
+struct split {
+	int64_t hi, lo;
+};
+
+HZ_DEVICE split split_vector(const hzi_hadamard_rows &p, int64_t vector)
+{
+	if (p.single)
+		return {0, vector};
+	const uint32_t v = (uint32_t)vector, hi = (__umulhi(v, p.magic) + v) >> p.shift;
+
+	return {hi, v - hi * (uint32_t)p.dim[1].size};
+}
+
+/*
+ * A tile from memory into shared memory, CHUNKS pieces of 16 bytes a thread. left: elements of the tile
+ * that exist; ONE: all are of one vector, which begins at from.
+ */
+template <int T, int TILE_LOG2, bool ONE, bool PIPE, int CHUNKS>
+HZ_DEVICE void fetch(const hzi_hadamard_rows &p, const split &from, int64_t tile, int rank, int t, int left,
+		     char *shared_tile)
+{
+	constexpr int LOG2 = CHUNKS == 16 ? 2 : CHUNKS == 8 ? 3 : CHUNKS == 4 ? 4 : 5;	/* elements of a piece */
+	constexpr int BYTES = CHUNKS * 16 + 16;
+	const int k = p.job.k, e = rank * (T << 6) + (t << LOG2);
+	char *to = shared_tile + t / CHUNKS * BYTES + t % CHUNKS * 16;
+	const char *x = (const char *)p.job.x + ((from.hi * p.dim[0].x + from.lo * p.dim[1].x + e) * 16 >> LOG2);
+
+	if (ONE || (p.flat && left == 1 << TILE_LOG2)) {
+		if constexpr (!PIPE && CHUNKS == 16) {
+			/* By way of registers: for 4-byte elements 1 % faster, for others slower. */
+			uint4 u[CHUNKS];
+
+#pragma unroll
+			for (int j = 0; j < CHUNKS; j++)
+				u[j] = __ldg((const uint4 *)(x + j * T * 16));
+#pragma unroll
+			for (int j = 0; j < CHUNKS; j++)
+				*(uint4 *)(to + j * (T / CHUNKS) * BYTES) = u[j];
+		} else {
+#pragma unroll
+			for (int j = 0; j < CHUNKS; j++)
+				copy_async(shared_address(to) + j * (T / CHUNKS) * BYTES, x + j * T * 16);
+		}
+		return;
+	}
+	if constexpr (!ONE) {
+#pragma unroll 2
+		for (int j = 0; j < CHUNKS; j++) {
+			const int ej = e + (j * T << LOG2);
+			const split here = split_vector(p, ((tile << TILE_LOG2) + ej) >> k);
+
+			x = (const char *)p.job.x + ((here.hi * p.dim[0].x + here.lo * p.dim[1].x +
+						      (ej & ((1 << k) - 1))) * 16 >> LOG2);
+			if (ej < left)
+				copy_async(shared_address(to) + j * (T / CHUNKS) * BYTES, x);
+		}
+	}
+}
+
+/* The pair of 16-bit numbers in a word. */
+template <int DTYPE>
+HZ_DEVICE float2 unpair(uint32_t w)
+{
+	return DTYPE == HZ_F16 ? make_float2(f16_low(w), f16_high(w)) : make_float2(bf16_low(w), bf16_high(w));
+}
+
+template <int DTYPE>
+HZ_DEVICE uint32_t pair(float low, float high)
+{
+	return DTYPE == HZ_F16 ? to_f16x2(low, high) : to_bf16x2(low, high);
+}
+
+/* This thread's 64 elements out of the stage. */
+template <int DTYPE>
+HZ_DEVICE void unpack_as(float *v, const uint4 *from)
+{
+	constexpr int EACH = DTYPE == HZ_F32 ? 4 : DTYPE == HZ_F16 || DTYPE == HZ_BF16 ? 8 : DTYPE == HZ_S4X2 ? 32 : 16;
+
+#pragma unroll
+	for (int i = 0; i < 64 / EACH; i++) {
+		const uint4 u = from[i];
+		const uint32_t w[4] = {u.x, u.y, u.z, u.w};
+
+#pragma unroll
+		for (int j = 0; j < EACH; j++) {
+			const uint32_t word = w[j * 4 / EACH];
+			float *f = &v[i * EACH + j];
+
+			if constexpr (DTYPE == HZ_F32) {
+				*f = __uint_as_float(word);
+			} else if constexpr (EACH == 8) {
+				const float2 both = unpair<DTYPE>(word);
+
+				*f = j % 2 ? both.y : both.x;
+			} else if constexpr (DTYPE == HZ_S4X2) {
+				*f = from_s4(word >> (j % 8 * 4));
+			} else {
+				const uint32_t code = word >> (j % 4 * 8);
+
+				*f = DTYPE == HZ_S8 ? from_s8(code) : DTYPE == HZ_E4M3 ? from_e4m3(code) : from_e5m2(code);
+			}
+		}
+	}
+}
+
+template <bool CODES>
+HZ_DEVICE void unpack(float *v, int dtype, const uint4 *from)
+{
+	if (dtype == HZ_F32)
+		unpack_as<HZ_F32>(v, from);
+	else if (dtype == HZ_F16)
+		unpack_as<HZ_F16>(v, from);
+	else if (!CODES || dtype == HZ_BF16)
+		unpack_as<HZ_BF16>(v, from);
+	else if (dtype == HZ_S8)
+		unpack_as<HZ_S8>(v, from);
+	else if (dtype == HZ_S4X2)
+		unpack_as<HZ_S4X2>(v, from);
+	else if (dtype == HZ_E4M3)
+		unpack_as<HZ_E4M3>(v, from);
+	else
+		unpack_as<HZ_E5M2>(v, from);
+}
+
+/* 2^V results to p. */
+template <int V, int DTYPE>
+HZ_DEVICE void store(void *p, const float *v)
+{
+	if constexpr (DTYPE == HZ_F32) {
+		if constexpr (V == 2)
+			*(float4 *)p = make_float4(v[0], v[1], v[2], v[3]);
+		else if constexpr (V == 1)
+			*(float2 *)p = make_float2(v[0], v[1]);
+		else
+			*(float *)p = v[0];
+	} else {
+		if constexpr (V == 2)
+			*(uint2 *)p = make_uint2(pair<DTYPE>(v[0], v[1]), pair<DTYPE>(v[2], v[3]));
+		else if constexpr (V == 1)
+			*(uint32_t *)p = pair<DTYPE>(v[0], v[1]);
+		else
+			*(uint16_t *)p = (uint16_t)pair<DTYPE>(v[0], 0);
+	}
+}
+
+/* Calls f with the dtype as a constant: dtype is tested once and not for each element. */
+template <typename F>
+HZ_DEVICE void with_dtype(int dtype, F f)
+{
+	if (dtype == HZ_F32)
+		f(std_int<HZ_F32>());
+	else if (dtype == HZ_F16)
+		f(std_int<HZ_F16>());
+	else
+		f(std_int<HZ_BF16>());
+}
+
+template <typename F>
+HZ_DEVICE void with_code_dtype(int dtype, F f)
+{
+	if (dtype == HZ_S8)
+		f(std_int<HZ_S8>());
+	else if (dtype == HZ_S4X2)
+		f(std_int<HZ_S4X2>());
+	else if (dtype == HZ_E4M3)
+		f(std_int<HZ_E4M3>());
+	else
+		f(std_int<HZ_E5M2>());
+}
+
+/* The largest magnitude of the 2^V values of each piece. */
+template <int V>
+HZ_DEVICE void piece_amax(float *m, const float *v)
+{
+#pragma unroll
+	for (int i = 0; i < 64 >> V; i++) {
+		m[i] = fabsf(v[i << V]);
+#pragma unroll
+		for (int j = 1; j < 1 << V; j++)
+			m[i] = max_nan(m[i], fabsf(v[i << V | j]));
+	}
+}
+
+/*
+ * Groups of 16 >> IN pieces a thread; each is 2^IN successive pieces of 2^LANES lanes. With every step
+ * a lane gives away half of its groups and takes over the other half from its partner, until its own
+ * are in m[0] and, where there are more groups than lanes, m[1]. Group g is then with the lane whose
+ * bits are those of g, the highest first.
+ */
+template <int IN, int LANES>
+HZ_DEVICE void share_amax(float *m)
+{
+	const int lane = threadIdx.x % 32;
+
+#pragma unroll
+	for (int b = 0; b < IN; b++) {
+#pragma unroll
+		for (int i = 0; i < 16; i += 2 << b)
+			m[i] = max_nan(m[i], m[i | 1 << b]);
+	}
+#pragma unroll
+	for (int i = 1; i < 16 >> IN; i++)
+		m[i] = m[i << IN];
+#pragma unroll
+	for (int b = 0; b < LANES; b++) {
+		const int count = 16 >> IN >> b;
+
+		if (count < 2) {
+			m[0] = max_nan(m[0], __shfl_xor_sync(0xffffffff, m[0], 1 << b));
+			continue;
+		}
+#pragma unroll
+		for (int i = 0; i < 8; i++) {
+			if (i < count / 2) {
+				const float first = m[i], second = m[i + count / 2];
+				const bool high = lane >> b & 1;
+				const float other = __shfl_xor_sync(0xffffffff, high ? first : second, 1 << b);
+
+				m[i] = max_nan(high ? second : first, other);
+			}
+		}
+	}
+}
+
+/* The largest of a team's values; room: a float for each warp. */
+template <int T, int CLUSTER>
+HZ_DEVICE float team_amax(float most, float *room, int t)
+{
+	for (int b = 1; b < 32; b <<= 1)
+		most = max_nan(most, __shfl_xor_sync(0xffffffff, most, b));
+	if (T > 32) {
+		__syncthreads();
+		if (t % 32 == 0)
+			room[t / 32] = most;
+		__syncthreads();
+		for (int w = 0; w < T / 32; w++)
+			most = max_nan(most, room[w]);
+	}
+	if (CLUSTER) {
+		__syncthreads();
+		if (t == 0)
+			room[0] = most;
+		cluster_arrive();
+		cluster_wait();
+		for (int r = 0; r < 1 << CLUSTER; r++)
+			most = max_nan(most, cluster_load(cluster_map(shared_address(room), r)));
+		cluster_arrive();
+		cluster_wait();
+	}
+	return most;
+}
+
+template <int KMAX, int CLUSTER, bool QUANTIZE, bool PIPE>
+HZ_DEVICE void rows(const hzi_hadamard_rows &p)
+{
+	using S = shape<KMAX, CLUSTER, QUANTIZE>;
+	constexpr int T = S::T, V = S::V, U = S::U, LOCAL = S::TOP - CLUSTER;
+	constexpr bool ONE = S::ONE;
+	const int k = KMAX > 5 ? KMAX : p.job.k, t = threadIdx.x % T, team = threadIdx.x / T;
+	const int teams = S::THREADS / T;
+	const int rank = CLUSTER ? blockIdx.x & ((1 << CLUSTER) - 1) : 0;
+	const int64_t total = p.job.vectors << k, tiles = (total + (1 << S::TILE_LOG2) - 1) >> S::TILE_LOG2;
+	const int stage_bytes = (1024 >> p.piece_log2) + 16;	/* 64 elements of x and padding */
+	float *exchange = (float *)shared + team * T * ROW_WORDS;
+	char *stage_tile = (char *)(PIPE ? exchange + T * ROW_WORDS : exchange);
+	/* The last phase: where this thread's first value lies in the tile and in the exchange */
+	const int low = S::TWO ? (t & ((64 >> V) - 1)) << V : (rank * T + t) << V, high = S::TWO ? t >> (6 - V) : 0;
+	const int e0 = low | high << (6 + S::TOP);
+	const int at0 = low + (low >> 6) * 4 + high * (ROW_WORDS << S::TOP);
+	float v[64];
+	const int64_t first = PIPE ? (int64_t)(blockIdx.x >> CLUSTER) * p.stretch : (int64_t)(blockIdx.x >> CLUSTER) * teams + team;
+	const int64_t step = PIPE ? 1 : (int64_t)(gridDim.x >> CLUSTER) * teams;
+	const int64_t end = PIPE && first + p.stretch < tiles ? first + p.stretch : tiles;
+
+	auto left_of = [&](int64_t tile) {
+		const int64_t left = total - (tile << S::TILE_LOG2);
+
+		return left < 1 << S::TILE_LOG2 ? (int)left : 1 << S::TILE_LOG2;
+	};
+	auto begin = [&](int64_t tile) {
+		const split from = split_vector(p, tile << S::TILE_LOG2 >> k);
+		const int left = left_of(tile);
+
+		if (p.piece_log2 == 2)
+			fetch<T, S::TILE_LOG2, ONE, PIPE, 16>(p, from, tile, rank, t, left, stage_tile);
+		else if (p.piece_log2 == 3)
+			fetch<T, S::TILE_LOG2, ONE, PIPE, 8>(p, from, tile, rank, t, left, stage_tile);
+		else if (!QUANTIZE && p.piece_log2 == 4)
+			fetch<T, S::TILE_LOG2, ONE, PIPE, 4>(p, from, tile, rank, t, left, stage_tile);
+		else if (!QUANTIZE)
+			fetch<T, S::TILE_LOG2, ONE, PIPE, 2>(p, from, tile, rank, t, left, stage_tile);
+	};
+
+	if (PIPE && first < end)
+		begin(first);
+	for (int64_t tile = first; tile < end; tile += step) {
+		const int left = left_of(tile);
+		const int64_t vector0 = tile << S::TILE_LOG2 >> k;
+		const split s0 = split_vector(p, vector0);
+		const int e1 = (rank * T + t) * 64;	/* the first of this thread's first 64 elements */
+
+		if (!PIPE)
+			begin(tile);
+		copy_wait();
+		team_sync<T>();
+		unpack<!QUANTIZE>(v, p.job.x_dtype, (const uint4 *)(stage_tile + t * stage_bytes));
+		if (!QUANTIZE && p.job.scale) {
+#pragma unroll
+			for (int j = 0; j < 2; j++) {
+				const int e = e1 + j * 32;
+				const split s = split_vector(p, vector0 + (e >> k));
+				const int64_t place = p.job.offset + s.hi * p.dim[0].place +
+						      s.lo * p.dim[1].place + (e & ((1 << k) - 1));
+				float f = 0;
+
+				if (e < left)
+					f = load_any(p.job.scale_dtype, p.job.scale, s.hi * p.dim[0].scale +
+						     s.lo * p.dim[1].scale + (place >> p.job.group_log2));
+#pragma unroll
+				for (int i = 32 * j; i < 32 * j + 32; i++)
+					v[i] = __fmul_rn(v[i], f);
+			}
+		}
+		if (p.job.pre_kind) {
+			const split s = split_vector(p, vector0 + (e1 >> k));
+
+			if (e1 < left)
+				scale_by<64>(v, p.job.pre_kind, p.job.pre, p.job.offset + s.hi * p.dim[0].pre +
+					     s.lo * p.dim[1].pre + (e1 & ((1 << k) - 1)));
+		}
+		if (PIPE) {
+			team_sync<T>();
+			if (tile + 1 < end)
+				begin(tile + 1);
+		}
+		stages<64, 0, KMAX < 6 ? 5 : 6>(v, KMAX < 6 ? k : 6);
+		if (!PIPE)
+			team_sync<T>();
+#pragma unroll
+		for (int i = 0; i < 16; i++)
+			store_shared<2>(&exchange[t * ROW_WORDS + 4 * i], &v[4 * i]);
+		team_sync<T>();
+		if constexpr (!S::TWO) {
+			constexpr int MV = S::MID_V;
+			float *at = &exchange[((t & ((64 >> MV) - 1)) << MV) + (t >> (6 - MV)) * (ROW_WORDS << S::MID)];
+
+#pragma unroll
+			for (int i = 0; i < 1 << S::MID; i++)
+				load_shared<MV>(&v[i << MV], at + i * ROW_WORDS);
+			stages<64, MV, 6>(v, 6);
+#pragma unroll
+			for (int i = 0; i < 1 << S::MID; i++)
+				store_shared<MV>(at + i * ROW_WORDS, &v[i << MV]);
+			if (CLUSTER) {
+				cluster_arrive();
+				cluster_wait();
+			} else {
+				team_sync<T>();
+			}
+		}
+		constexpr int TRIP = (ROW_WORDS << S::FIRST) / 64, UP = (ROW_WORDS << S::U_BIT) / 64;
+
+#pragma unroll
+		for (int i = 0; i < 64 >> V; i++) {
+			const int a = i >> U, w = i & ((1 << U) - 1);
+			float *at = &exchange[at0 + (a & ((1 << LOCAL) - 1)) * TRIP + w * UP];
+
+			if constexpr (CLUSTER > 0) {
+				const float4 f = cluster_load4(cluster_map(shared_address(at), a >> LOCAL));
+
+				v[4 * i] = f.x;
+				v[4 * i + 1] = f.y;
+				v[4 * i + 2] = f.z;
+				v[4 * i + 3] = f.w;
+			} else {
+				load_shared<V>(&v[i << V], at);
+			}
+		}
+		if (CLUSTER)
+			cluster_arrive();
+		stages<64, V + U, 6>(v, ONE ? 6 : KMAX - 6);
+#pragma unroll
+		for (int i = 0; i < 64; i++)
+			v[i] = __fmul_rn(v[i], p.job.factor);
+
+		/* The element of the tile that piece i begins at, its vector, and the element of that */
+		auto element = [&](int i) {
+			return e0 + ((i >> U) << S::FIRST) + ((i & ((1 << U) - 1)) << S::U_BIT);
+		};
+		auto vector_of = [&](int e) {
+			return ONE ? s0 : split_vector(p, vector0 + (e >> k));
+		};
+		auto inner = [&](int e) {
+			return ONE ? e : e & ((1 << k) - 1);
+		};
+		if (p.job.post_kind) {
+#pragma unroll
+			for (int i = 0; i < 64 >> V; i++) {
+				const int e = element(i);
+				const split s = vector_of(e);
+
+				if (e < left)
+					scale_by<1 << V>(&v[i << V], p.job.post_kind, p.job.post,
+							 p.job.offset + s.hi * p.dim[0].post +
+								 s.lo * p.dim[1].post + inner(e));
+			}
+		}
+		if constexpr (!QUANTIZE) {
+			with_dtype(p.job.y_dtype, [&](auto dtype) {
+				constexpr int DTYPE = decltype(dtype)::value, BYTES = DTYPE == HZ_F32 ? 4 : 2;
+				char *y = (char *)p.job.y + (s0.hi * p.dim[0].y + s0.lo * p.dim[1].y + e0) * BYTES;
+
+				if (ONE || p.flat) {
+#pragma unroll
+					for (int i = 0; i < 64 >> V; i++) {
+						if (ONE || element(i) < left)
+							store<V, DTYPE>(y + (int64_t)(element(i) - e0) * BYTES, &v[i << V]);
+					}
+					return;
+				}
+				if constexpr (!ONE) {
+#pragma unroll
+					for (int i = 0; i < 64 >> V; i++) {
+						const int e = element(i);
+						const split s = vector_of(e);
+
+						y = (char *)p.job.y + (s.hi * p.dim[0].y + s.lo * p.dim[1].y +
+								       inner(e)) * BYTES;
+						if (e < left)
+							store<V, DTYPE>(y, &v[i << V]);
+					}
+				}
+			});
+		} else {
+			const int g = p.job.group_log2;
+			float m[64 >> V];
+
+			if (p.job.round_to) {
+#pragma unroll
+				for (int i = 0; i < 64; i++)
+					v[i] = round_to(p.job.round_to, v[i]);
+			}
+			const int lane = threadIdx.x % 32, q_dtype = p.job.y_dtype;
+			/* Of groups of several pieces: 2^in of a thread's and 2^lanes of its neighbours' */
+			const int in = !ONE && g > 6 ? g - 6 : 0;
+			const int lanes = !ONE && g > 6 ? 4 : g - V, own = lanes < 4 - in ? lanes : 4 - in;
+			const bool single = ONE ? g == k : g == 10;
+			/* Makes the scale of the group with element e of the tile, and stores it if asked to. */
+			auto scale_of = [&](float most, int e, bool first) {
+				uint32_t code;
+				const float scale = group_scale(most, q_dtype, p.job.scale_dtype, &code);
+				const split s = vector_of(e);
+
+				if (first && e < left)
+					store_scale(p.job.scale_dtype, p.job.scale, s.hi * p.dim[0].scale +
+						    s.lo * p.dim[1].scale + ((p.job.offset + s.hi * p.dim[0].place +
+									      s.lo * p.dim[1].place + inner(e)) >> g),
+						    scale, code);
+				return quantizer_of(scale, q_dtype);
+			};
+			quantizer z[2];
+
+			piece_amax<V>(m, v);
+			if (single) {
+#pragma unroll
+				for (int i = 1; i < 64 >> V; i++)
+					m[0] = max_nan(m[0], m[i]);
+				if (!ONE) {
+					for (int b = 0; b < 4; b++)
+						m[0] = max_nan(m[0], __shfl_xor_sync(0xffffffff, m[0], 1 << b));
+				} else {
+					team_sync<T>();
+					m[0] = team_amax<T, CLUSTER>(m[0], exchange, t);
+				}
+				z[0] = scale_of(m[0], e0, inner(e0) == 0);
+			} else {
+				if (ONE) {
+					if (g == 5)
+						share_amax<0, 3>(m);
+					else if (g == 6)
+						share_amax<0, 4>(m);
+					else
+						share_amax<0, 5>(m);
+				} else {
+					if (g <= 5)
+						share_amax<0, 3>(m);
+					else if (g == 6)
+						share_amax<0, 4>(m);
+					else if (g == 7)
+						share_amax<1, 4>(m);
+					else if (g == 8)
+						share_amax<2, 4>(m);
+					else
+						share_amax<3, 4>(m);
+				}
+				/* The group's number from the lane's bits, the highest first, then 0 or 1 */
+				const int more = own < 4 - in;
+				const int number = (int)(__brev(lane & ((1 << own) - 1)) >> (32 - own)) << more;
+
+				for (int j = 0; j <= more; j++)
+					z[j] = scale_of(m[j], element((number + j) << in),
+							(lane & ((1 << lanes) - 1)) >> own == 0);
+			}
+			with_code_dtype(q_dtype, [&](auto dtype) {
+				constexpr int DTYPE = decltype(dtype)::value;
+				uint8_t *y = (uint8_t *)p.job.y +
+					     code_bytes<DTYPE>(s0.hi * p.dim[0].y + s0.lo * p.dim[1].y + e0);
+				quantizer now = z[0];
+
+#pragma unroll
+				for (int i = 0; i < 64 >> V; i++) {
+					const int e = element(i);
+
+					if (!single && (i & ((1 << in) - 1)) == 0) {
+						const int more = own < 4 - in, number = i >> in;
+						const quantizer &from = z[0];
+						const int lane_of = (lane & ~((1 << own) - 1)) |
+								    (int)(__brev(number >> more) >> (32 - own));
+						const bool second = more && number & 1;
+
+						now.s = __shfl_sync(0xffffffff, second ? z[1].s : from.s, lane_of);
+						now.r = __shfl_sync(0xffffffff, second ? z[1].r : from.r, lane_of);
+						now.low = __shfl_sync(0xffffffff, second ? z[1].low : from.low, lane_of);
+						now.shift = __shfl_sync(0xffffffff, second ? z[1].shift : from.shift, lane_of);
+					}
+					if (now.shift != 1) {
+#pragma unroll
+						for (int j = i << V; j < (i + 1) << V; j++)
+							v[j] = shifted(v[j], now, DTYPE);
+					}
+					if (!ONE && e >= left)
+						continue;
+					if (!ONE && !p.flat) {
+						const split s = vector_of(e);
+
+						store_codes<1 << V, DTYPE>((uint8_t *)p.job.y + code_bytes<DTYPE>(
+							s.hi * p.dim[0].y + s.lo * p.dim[1].y + inner(e)),
+							encode<1 << V, DTYPE>(&v[i << V], now));
+					} else {
+						store_codes<1 << V, DTYPE>(y + code_bytes<DTYPE>(element(i) - e0),
+									   encode<1 << V, DTYPE>(&v[i << V], now));
+					}
+				}
+			});
+		}
+		/* The exchange is filled again, or gone, only when all have read it. */
+		if (CLUSTER)
+			cluster_wait();
+		else
+			team_sync<T>();
+	}
+}
+
+#define THREADS_SM 512		/* of 128 registers each */
+
+#define ROWS(name, k, cluster, quantize, pipe) \
+	extern "C" __global__ void \
+	__launch_bounds__((shape<k, cluster, quantize>::THREADS), \
+			  (THREADS_SM / shape<k, cluster, quantize>::THREADS)) \
+	name(const __grid_constant__ hzi_hadamard_rows p) \
+	{ \
+		rows<k, cluster, quantize, pipe>(p); \
+	}
+
+ROWS(hadamard_rows_5, 5, 0, false, false)
+ROWS(hadamard_rows_6, 6, 0, false, false)
+ROWS(hadamard_rows_7, 7, 0, false, false)
+ROWS(hadamard_rows_8, 8, 0, false, false)
+ROWS(hadamard_rows_9, 9, 0, false, false)
+ROWS(hadamard_rows_10, 10, 0, false, false)
+ROWS(hadamard_rows_11, 11, 0, false, false)
+ROWS(hadamard_rows_12, 12, 0, false, false)
+ROWS(hadamard_rows_13, 13, 0, false, false)
+ROWS(hadamard_rows_14, 14, 0, false, false)
+ROWS(hadamard_rows_15, 15, 0, false, false)
+ROWS(hadamard_rows_12_pipe, 12, 0, false, true)
+ROWS(hadamard_rows_13_pipe, 13, 0, false, true)
+ROWS(hadamard_rows_14_pipe, 14, 0, false, true)
+ROWS(hadamard_rows_15_pipe, 15, 0, false, true)
+ROWS(hadamard_rows_16_c4, 16, 2, false, false)
+ROWS(hadamard_rows_16_c8, 16, 3, false, false)
+ROWS(hadamard_quantize_5, 5, 0, true, false)
+ROWS(hadamard_quantize_6, 6, 0, true, false)
+ROWS(hadamard_quantize_7, 7, 0, true, false)
+ROWS(hadamard_quantize_8, 8, 0, true, false)
+ROWS(hadamard_quantize_9, 9, 0, true, false)
+ROWS(hadamard_quantize_10, 10, 0, true, false)
+ROWS(hadamard_quantize_11, 11, 0, true, false)
+ROWS(hadamard_quantize_12, 12, 0, true, false)
+ROWS(hadamard_quantize_13, 13, 0, true, false)
+ROWS(hadamard_quantize_14, 14, 0, true, false)
+ROWS(hadamard_quantize_15, 15, 0, true, false)
+ROWS(hadamard_quantize_16_c4, 16, 2, true, false)
+
+/* ---- True orders -------------------------------------------------------------------------------- */
+
+/*
+ * Rows of n = m 2^k, m <= 64, 6 <= k <= 11, n a multiple of the 2^(6 + MID) that a thread group of the
+ * second phase owns. A block makes one vector: stages as above, then the base matrix. For f32 results
+ * that is a sum in ascending order by fused multiply-adds with +-1, 8 results of 4 columns a thread.
+ *
+ * For 16-bit results it is a product of tf32 tensor cores: a value is split into two parts of 11 bits,
+ * which leaves an error of 2^-22 of it, far below what the result's rounding makes. Elements of
+ * different columns do not meet, and rows that pad the matrix are exact zeros.
+ *
+ * In shared memory what belongs to one index of the base matrix begins stride words after the last,
+ * stride % 32 = 8, so that the four rows that 8 threads read are in different banks.
+ */
+#define TRUE_ORDER_MAX 64
+
+/* 16 x 8 += (16 x 8) (8 x 8) */
+HZ_DEVICE void mma_tf32(float *c, const uint32_t *a, uint32_t b0, uint32_t b1)
+{
+	asm("mma.sync.aligned.m16n8k8.row.col.f32.tf32.tf32.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, "
+	    "{%0, %1, %2, %3};"
+	    : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
+	    : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
+}
+
+/* Results of rows row0 .. row0 + 31 and columns column .. column + 31, a warp. bits: 2 words a row. */
+template <int DTYPE>
+HZ_DEVICE void base_mma(const hzi_hadamard_true &p, const float *buffer, const uint32_t *bits, int stride, char *y,
+			int64_t post, int row0, int column)
+{
+	const int m = p.job.m, k = p.job.k, lane = threadIdx.x % 32, g = lane / 4, q = lane % 4;
+	const float *from = buffer + q * stride + column + 4 * g + (column >> 6) * 4;
+	float c[2][4][4] = {};
+
+	for (int j0 = 0; j0 < m; j0 += 8, from += 8 * stride) {
+		uint32_t a[2][4];
+		float x[2][4] = {};
+
+#pragma unroll
+		for (int h = 0; h < 2; h++) {
+			const int j = j0 + q + 4 * h;
+
+			if (j < m)
+				load_shared<2>(x[h], from + 4 * h * stride);
+#pragma unroll
+			for (int r = 0; r < 4; r++) {
+				/* Rows g, g + 8 of either tile of 16; unused results come of any entries */
+				const uint32_t word = bits[(row0 + g + 8 * r) * 2 + (j >> 5)];
+
+				a[r / 2][r % 2 + 2 * h] = 0x3f800000 | (word >> (j & 31) << 31);
+			}
+		}
+#pragma unroll
+		for (int i = 0; i < 4; i++) {
+			uint32_t high[2], low[2];
+
+#pragma unroll
+			for (int h = 0; h < 2; h++) {
+				high[h] = __float_as_uint(x[h][i]) & 0xffffe000;
+				/* Inf has no lower part. */
+				low[h] = fabsf(x[h][i]) < __uint_as_float(0x7f800000)
+						 ? __float_as_uint(x[h][i] - __uint_as_float(high[h])) : 0;
+			}
+#pragma unroll
+			for (int r = 0; r < 2; r++) {
+				mma_tf32(c[r][i], a[r], high[0], high[1]);
+				mma_tf32(c[r][i], a[r], low[0], low[1]);
+			}
+		}
+	}
+	/* Column 4 l + i of the 32 is column l of product i: here l = 2 q, 2 q + 1. */
+#pragma unroll
+	for (int r = 0; r < 4; r++) {
+		const int row = row0 + g + 8 * r;
+		float v[8];
+
+#pragma unroll
+		for (int i = 0; i < 8; i++)
+			v[i] = __fmul_rn(c[r / 2][i % 4][r % 2 * 2 + i / 4], p.job.factor);
+		if (row < m) {
+			const int e = (row << k) + column + 8 * q;
+
+			if (p.job.post_kind)
+				scale_by<8>(v, p.job.post_kind, p.job.post, post + e);
+			*(uint4 *)(y + e * 2) = make_uint4(pair<DTYPE>(v[0], v[1]), pair<DTYPE>(v[2], v[3]),
+							  pair<DTYPE>(v[4], v[5]), pair<DTYPE>(v[6], v[7]));
+		}
+	}
+}
+
+/* Results of rows row0 .. row0 + 7 and 4 columns, a thread. signs: entry (i, j) as +-1 at j * m + i. */
+HZ_DEVICE void base_sum(const hzi_hadamard_true &p, const float *buffer, const float *signs, int stride, float *y,
+			int64_t post, int row0, int column)
+{
+	const int m = p.job.m;
+	const float *from = buffer + column + (column >> 6) * 4;
+	float sum[8][4];
+
+	for (int j = 0; j < m; j++, from += stride) {
+		float x[4], sign[8];
+
+		load_shared<2>(x, from);
+		load_shared<2>(sign, signs + j * TRUE_ORDER_MAX + row0);
+		load_shared<2>(sign + 4, signs + j * TRUE_ORDER_MAX + row0 + 4);
+#pragma unroll
+		for (int i = 0; i < 32; i++)
+			sum[i / 4][i % 4] = j ? __fmaf_rn(sign[i / 4], x[i % 4], sum[i / 4][i % 4])
+					      : __fmul_rn(sign[i / 4], x[i % 4]);
+	}
+#pragma unroll
+	for (int i = 0; i < 8; i++) {
+		const int e = ((row0 + i) << p.job.k) + column;
+
+		if (row0 + i >= m)
+			break;
+#pragma unroll
+		for (int l = 0; l < 4; l++)
+			sum[i][l] = __fmul_rn(sum[i][l], p.job.factor);
+		if (p.job.post_kind)
+			scale_by<4>(sum[i], p.job.post_kind, p.job.post, post + e);
+		store<2, HZ_F32>(y + e, sum[i]);
+	}
+}
+
+template <int MID>
+HZ_DEVICE void true_rows(const hzi_hadamard_true &p)
+{
+	constexpr int MV = 6 - MID;
+	const int m = p.job.m, k = p.job.k, n = m << k, chunks = n >> 6;
+	const int stride = p.stride, gap = stride - (ROW_WORDS << (k - 6));
+	const bool mma = p.job.y_dtype != HZ_F32;
+	float *buffer = (float *)shared, *signs = buffer + m * stride;
+	uint32_t *bits = (uint32_t *)signs;
+	float v[64];
+
+	/* Chunk c of 64 elements */
+	auto chunk_at = [&](int c) {
+		return buffer + c * ROW_WORDS + (c >> (k - 6)) * gap;
+	};
+
+	if (mma) {
+		for (int i = threadIdx.x; i < 2 * TRUE_ORDER_MAX; i += blockDim.x)
+			bits[i] = p.bits[i];
+	} else {
+		for (int i = threadIdx.x; i < m * TRUE_ORDER_MAX; i += blockDim.x) {
+			const int row = i % TRUE_ORDER_MAX, j = i / TRUE_ORDER_MAX;
+
+			signs[i] = p.bits[row * 2 + (j >> 5)] >> (j & 31) & 1 ? -1.0f : 1.0f;
+		}
+	}
+	for (int64_t vector = blockIdx.x; vector < p.job.vectors; vector += gridDim.x) {
+		const int64_t hi = vector / p.dim[1].size, lo = vector - hi * p.dim[1].size;
+		const int64_t x0 = hi * p.dim[0].x + lo * p.dim[1].x, y0 = hi * p.dim[0].y + lo * p.dim[1].y;
+		const int64_t pre = p.job.offset + hi * p.dim[0].pre + lo * p.dim[1].pre;
+		const int64_t post = p.job.offset + hi * p.dim[0].post + lo * p.dim[1].post;
+		const int pieces_log2 = p.job.x_dtype == HZ_F32 ? 4 : 3;
+		const uint4 *x = (const uint4 *)((const char *)p.job.x + x0 * (p.job.x_dtype == HZ_F32 ? 4 : 2));
+
+		for (int i = threadIdx.x; i < chunks << pieces_log2; i += blockDim.x)
+			copy_async(shared_address(chunk_at(i >> pieces_log2)) + (i & ((1 << pieces_log2) - 1)) * 16, x + i);
+		copy_wait();
+		__syncthreads();
+		for (int c = threadIdx.x; c < chunks; c += blockDim.x) {
+			unpack<false>(v, p.job.x_dtype, (const uint4 *)chunk_at(c));
+			if (p.job.pre_kind)
+				scale_by<64>(v, p.job.pre_kind, p.job.pre, pre + c * 64);
+			stages<64, 0, 6>(v, 6);
+#pragma unroll
+			for (int i = 0; i < 16; i++)
+				store_shared<2>(chunk_at(c) + 4 * i, &v[4 * i]);
+		}
+		__syncthreads();
+		for (int c = threadIdx.x; k > 6 && c < chunks; c += blockDim.x) {
+			const int first = c >> MID << MID, at = (c & ((1 << MID) - 1)) << MV;
+
+#pragma unroll
+			for (int i = 0; i < 1 << MID; i++)
+				load_shared<MV>(&v[i << MV], chunk_at(first + i) + at);
+			stages<64, MV, 6>(v, k - 6);
+#pragma unroll
+			for (int i = 0; i < 1 << MID; i++)
+				store_shared<MV>(chunk_at(first + i) + at, &v[i << MV]);
+		}
+		__syncthreads();
+		if (mma) {
+			const int wide = 1 << (k - 5), tasks = ((m + 31) >> 5) * wide;
+
+			for (int i = threadIdx.x / 32; i < tasks; i += blockDim.x / 32) {
+				char *y = (char *)p.job.y + y0 * 2;
+
+				if (p.job.y_dtype == HZ_F16)
+					base_mma<HZ_F16>(p, buffer, bits, stride, y, post, i / wide * 32, i % wide * 32);
+				else
+					base_mma<HZ_BF16>(p, buffer, bits, stride, y, post, i / wide * 32, i % wide * 32);
+			}
+		} else {
+			const int wide = 1 << (k - 2), tasks = ((m + 7) >> 3) * wide;
+
+			for (int i = threadIdx.x; i < tasks; i += blockDim.x)
+				base_sum(p, buffer, signs, stride, (float *)p.job.y + y0, post, i / wide * 8, i % wide * 4);
+		}
+		__syncthreads();
+	}
+}
+
+extern "C" __global__ void __launch_bounds__(512, 1)
+hadamard_true(const __grid_constant__ hzi_hadamard_true p)
+{
+	if (p.job.k <= 10)
+		true_rows<4>(p);
+	else
+		true_rows<5>(p);
+}
+
+/* ---- Columns ------------------------------------------------------------------------------------ */
+
+/*
+ * Vectors of 2^(5 + TOP) elements lie side by side. A thread owns 32 successive rows of two columns,
+ * then, by way of shared memory, 2^TOP rows at strides of 32, 2^(5 - TOP) times. A warp reads 64 (at
+ * TOP = 5: twice 32) columns of a row at once. One tile of rows and columns a block.
+ */
+template <int TOP>
+HZ_DEVICE void columns(const hzi_hadamard_rows &p)
+{
+	constexpr int WIDE = TOP == 5 ? 16 : 32, U = 5 - TOP;
+	const int64_t tiles = p.job.vectors * p.column_tiles;
+	const int c = threadIdx.x % WIDE, g = threadIdx.x / WIDE;
+	float2 *exchange = (float2 *)shared;
+	float v[64];
+
+	for (int64_t tile = blockIdx.x; tile < tiles; tile += gridDim.x) {
+		const int64_t vector = tiles < 1ll << 31 ? (uint32_t)tile / (uint32_t)p.column_tiles
+							 : tile / p.column_tiles;
+		const int64_t column = (tile - vector * p.column_tiles) * (2 * WIDE) + 2 * c;
+		const split s = split_vector(p, vector);
+		const int64_t x0 = s.hi * p.dim[0].x + s.lo * p.dim[1].x + column + g * 32 * p.job.x_step;
+		const int64_t y0 = s.hi * p.dim[0].y + s.lo * p.dim[1].y + column;
+		const bool here = column < p.columns;
+
+		with_dtype(p.job.x_dtype, [&](auto dtype) {
+			constexpr int DTYPE = decltype(dtype)::value, BYTES = DTYPE == HZ_F32 ? 4 : 2;
+			const char *x = (const char *)p.job.x + x0 * BYTES;
+			const int64_t step = p.job.x_step * BYTES;
+
+#pragma unroll
+			for (int i = 0; i < 32; i++, x += step) {
+				float2 f = {};
+
+				if (here)
+					f = DTYPE == HZ_F32 ? *(const float2 *)x
+							    : unpair<DTYPE>(*(const uint32_t *)x);
+				v[2 * i] = f.x;
+				v[2 * i + 1] = f.y;
+			}
+		});
+		if (p.job.pre_kind) {
+			const int64_t pre0 = p.job.offset + s.hi * p.dim[0].pre + s.lo * p.dim[1].pre + g * 32;
+
+#pragma unroll
+			for (int i = 0; i < 32; i++) {
+				const float f = factor(p.job.pre_kind, p.job.pre, pre0 + i);
+
+				v[2 * i] = __fmul_rn(v[2 * i], f);
+				v[2 * i + 1] = __fmul_rn(v[2 * i + 1], f);
+			}
+		}
+		stages<64, 1, 6>(v, 5);
+		if constexpr (TOP > 0) {
+			if (tile >= gridDim.x)
+				__syncthreads();
+#pragma unroll
+			for (int i = 0; i < 32; i++)
+				exchange[(g * 32 + i) * WIDE + c] = make_float2(v[2 * i], v[2 * i + 1]);
+			__syncthreads();
+#pragma unroll
+			for (int i = 0; i < 32; i++) {
+				const int row = g + ((i & ((1 << U) - 1)) << TOP) + (i >> U << 5);
+				const float2 f = exchange[row * WIDE + c];
+
+				v[2 * i] = f.x;
+				v[2 * i + 1] = f.y;
+			}
+			stages<64, 1 + U, 6>(v, TOP);
+		}
+#pragma unroll
+		for (int i = 0; i < 64; i++)
+			v[i] = __fmul_rn(v[i], p.job.factor);
+		if (p.job.post_kind) {
+			const int64_t post0 = p.job.offset + s.hi * p.dim[0].post + s.lo * p.dim[1].post + g;
+
+#pragma unroll
+			for (int i = 0; i < 32; i++) {
+				const int row = ((i & ((1 << U) - 1)) << TOP) + (i >> U << 5);
+				const float f = factor(p.job.post_kind, p.job.post, post0 + row);
+
+				v[2 * i] = __fmul_rn(v[2 * i], f);
+				v[2 * i + 1] = __fmul_rn(v[2 * i + 1], f);
+			}
+		}
+		if (!here)
+			continue;
+		with_dtype(p.job.y_dtype, [&](auto dtype) {
+			constexpr int DTYPE = decltype(dtype)::value, BYTES = DTYPE == HZ_F32 ? 4 : 2;
+			char *y = (char *)p.job.y + (y0 + g * p.job.y_step) * BYTES;
+			const int64_t step = (p.job.y_step << TOP) * BYTES;
+
+			/* In the order of rows: w runs faster than a, and 2^U steps are 32 rows */
+#pragma unroll
+			for (int i = 0; i < 32; i++, y += step)
+				store<1, DTYPE>(y, &v[2 * i]);
+		});
+	}
+}
+
+extern "C" __global__ void __launch_bounds__(512, 1)
+hadamard_columns(const __grid_constant__ hzi_hadamard_rows p)
+{
+	switch (p.job.k) {
+	case 5:
+		return columns<0>(p);
+	case 6:
+		return columns<1>(p);
+	case 7:
+		return columns<2>(p);
+	case 8:
+		return columns<3>(p);
+	case 9:
+		return columns<4>(p);
+	case 10:
+		return columns<5>(p);
+	}
+}
+
+/* ---- Everything else ---------------------------------------------------------------------------- */
+
+/*
+ * A few vectors at a time in shared memory, element i of vector v at v * length + i, any strides,
+ * any m. Where a vector is too long for a block, a cluster shares it by the last of the bits of the
+ * Sylvester part: block r of 2^c holds the elements whose index there begins with r.
+ */
+
+/* Place in shared memory: a word of padding for 32 */
+HZ_DEVICE int slot(int e)
+{
+	return e + (e >> 5);
+}
+
+/* The Sylvester stages and the base matrix for count vectors of m 2^k elements at the start of buffer. */
+HZ_DEVICE void transform_shared(float *buffer, int offset, int count, int m, int k, int cluster_log2,
+				int rank, const uint32_t *bits, int words, bool transpose)
+{
+	const int local = k - cluster_log2, length = m << local, all = count * length;
+
+	for (int b = 0; b < local; b += 3) {
+		const int radix = local - b < 3 ? local - b : 3;
+
+		for (int i = threadIdx.x; i < all >> radix; i += blockDim.x) {
+			const int e = offset + ((i >> b << (b + radix)) | (i & ((1 << b) - 1)));
+			float v[8];
+
+#pragma unroll
+			for (int j = 0; j < 8; j++)
+				v[j] = j < 1 << radix ? buffer[slot(e + (j << b))] : 0.0f;
+			stages<8, 0, 3>(v, radix);
+#pragma unroll
+			for (int j = 0; j < 8; j++) {
+				if (j < 1 << radix)
+					buffer[slot(e + (j << b))] = v[j];
+			}
+		}
+		__syncthreads();
+	}
+	for (int c = 0; c < cluster_log2; c++) {
+		/* Of each pair of blocks, either takes half of the pairs of elements. */
+		const uint32_t at = shared_address(buffer);
+		const uint32_t first = cluster_map(at, rank & ~(1 << c)), second = cluster_map(at, rank | 1 << c);
+		const int half = rank >> c & 1;
+
+		cluster_arrive();
+		cluster_wait();
+		for (int i = threadIdx.x + half * blockDim.x; i < all; i += 2 * blockDim.x) {
+			const uint32_t w = slot(offset + i) * 4;
+			const float a = cluster_load(first + w), b = cluster_load(second + w);
+
+			cluster_store(first + w, a + b);
+			cluster_store(second + w, a - b);
+		}
+		cluster_arrive();
+		cluster_wait();
+	}
+	if (m == 1)
+		return;
+	/* A warp for each column of m values: lane l makes results l, l + 32, ... */
+	for (int i = threadIdx.x / 32; i < count << local; i += blockDim.x / 32) {
+		const int e = offset + (i >> local) * length + (i & ((1 << local) - 1));
+		const int lane = threadIdx.x % 32;
+		float sum[8] = {};
+
+		for (int j = 0; j < m; j++) {
+			const uint32_t x = __float_as_uint(buffer[slot(e + (j << local))]);
+
+#pragma unroll
+			for (int r = 0; r < 8; r++) {
+				const int a = lane + 32 * r, row = transpose ? j : a, column = transpose ? a : j;
+
+				if (a >= m)
+					break;
+				const uint32_t minus = bits[row * words + (column >> 5)] >> (column & 31) << 31;
+				const float term = __uint_as_float(x ^ minus);
+
+				sum[r] = j ? sum[r] + term : term;
+			}
+		}
+		__syncwarp();
+#pragma unroll
+		for (int r = 0; r < 8; r++) {
+			if (lane + 32 * r < m)
+				buffer[slot(e + ((lane + 32 * r) << local))] = sum[r];
+		}
+	}
+	__syncthreads();
+}
+
+/* Sums over all dimensions of what vector v steps by, for the fields that a caller reads. */
+HZ_DEVICE hzi_hadamard_dim locate(const hzi_hadamard_any &p, int64_t v)
+{
+	hzi_hadamard_dim at = {};
+
+	for (int d = p.ndim - 1; d >= 0; d--) {
+		const hzi_hadamard_dim &s = p.dim[d];
+		int64_t i = v;
+
+		v = (uint64_t)v >> 32 ? v / s.size : (uint32_t)v / (s.size >> 32 ? 0xffffffff : (uint32_t)s.size);
+		i -= v * s.size;
+		at.x += i * s.x;
+		at.y += i * s.y;
+		at.pre += i * s.pre;
+		at.post += i * s.post;
+		at.scale += i * s.scale;
+		at.place += i * s.place;
+	}
+	return at;
+}
+
+HZ_DEVICE void any(const hzi_hadamard_any &p, const uint32_t *bits)
+{
+	const hzi_hadamard_job &job = p.job;
+	const int c = p.cluster_log2, rank = blockIdx.x & ((1 << c) - 1);
+	const int local = job.k - c, length = job.m << local;
+	float *buffer = (float *)shared;
+
+	for (int64_t v0 = (int64_t)(blockIdx.x >> c) * p.tile; v0 < job.vectors;
+	     v0 += (int64_t)(gridDim.x >> c) * p.tile) {
+		const int count = job.vectors - v0 < p.tile ? (int)(job.vectors - v0) : p.tile;
+		hzi_hadamard_dim at = {};
+		int last = -1;
+
+		for (int i = threadIdx.x; i < count * length; i += blockDim.x) {
+			const int v = p.across ? i % count : i / length, e = p.across ? i / count : i - v * length;
+			/* The element's index in the whole vector */
+			const int w = (e >> local << job.k) | rank << local | (e & ((1 << local) - 1));
+			float f;
+
+			if (v != last)
+				at = locate(p, v0 + v);
+			last = v;
+			f = load_any(job.x_dtype, job.x, at.x + (job.offset + w) * job.x_step);
+			if (job.scale)
+				f = __fmul_rn(f, load_any(job.scale_dtype, job.scale,
+							  at.scale + ((job.offset + at.place + w) >> job.group_log2)));
+			if (job.pre_kind)
+				f = __fmul_rn(f, factor(job.pre_kind, job.pre, job.offset + at.pre + w));
+			buffer[slot(v * length + e)] = f;
+		}
+		__syncthreads();
+		transform_shared(buffer, 0, count, job.m, job.k, c, rank, bits, p.words, p.transpose);
+		for (int i = threadIdx.x; i < count * length; i += blockDim.x) {
+			const int v = p.across ? i % count : i / length, e = p.across ? i / count : i - v * length;
+			const int w = (e >> local << job.k) | rank << local | (e & ((1 << local) - 1));
+			float f = __fmul_rn(buffer[slot(v * length + e)], job.factor);
+
+			if (v != last)
+				at = locate(p, v0 + v);
+			last = v;
+			if (job.post_kind)
+				f = __fmul_rn(f, factor(job.post_kind, job.post, job.offset + at.post + w));
+			store_any(job.y_dtype, job.y, at.y + (job.offset + w) * job.y_step, f);
+		}
+		__syncthreads();
+	}
+}
+
+/* The largest of all threads' values, NaN if one is; also of the cluster's. */
+HZ_DEVICE float max_block(float most, float *room, int cluster_log2)
+{
+	for (int b = 16; b; b >>= 1)
+		most = max_nan(most, __shfl_xor_sync(0xffffffff, most, b));
+	__syncthreads();
+	if (threadIdx.x % 32 == 0)
+		room[threadIdx.x / 32] = most;
+	__syncthreads();
+	for (int w = 0; w < blockDim.x / 32; w++)
+		most = max_nan(most, room[w]);
+	if (cluster_log2) {
+		__syncthreads();
+		if (threadIdx.x == 0)
+			room[0] = most;
+		cluster_arrive();
+		cluster_wait();
+		for (int r = 0; r < 1 << cluster_log2; r++)
+			most = max_nan(most, cluster_load(cluster_map(shared_address(room), r)));
+		cluster_arrive();
+		cluster_wait();
+	}
+	__syncthreads();
+	return most;
+}
+
+/* The codes of count waiting elements of a row with one scale; of 4-bit codes count is even. */
+HZ_DEVICE void put_codes(const hzi_hadamard_job &job, const float *buffer, int e, int count, int step,
+			 int64_t y, const quantizer &z)
+{
+	with_code_dtype(job.y_dtype, [&](auto dtype) {
+		constexpr int DTYPE = decltype(dtype)::value, N = DTYPE == HZ_S4X2 ? 2 : 1;
+
+		for (int i = e * N; i < count; i += step * N) {
+			float v[2] = {buffer[slot(i)], N == 2 ? buffer[slot(i + 1)] : 0};
+
+			if (z.shift != 1) {
+				v[0] = shifted(v[0], z, DTYPE);
+				v[1] = shifted(v[1], z, DTYPE);
+			}
+			store_codes<N, DTYPE>((uint8_t *)job.y + code_bytes<DTYPE>(y + i), encode<N, DTYPE>(v, z));
+		}
+	});
+}
+
+/*
+ * A block, or cluster, for each row. Its transforms go one after the other through the buffer; groups
+ * are quantized as they become complete and what is left is moved to the front. With one scale a row
+ * all is done twice: for the largest magnitude, then for the codes.
+ */
+HZ_DEVICE void any_quantize(const hzi_hadamard_any &p, const uint32_t *bits)
+{
+	const hzi_hadamard_job &job = p.job;
+	const int c = p.cluster_log2, rank = blockIdx.x & ((1 << c) - 1), g = job.group_log2;
+	const int warp = threadIdx.x / 32, warps = blockDim.x / 32, lane = threadIdx.x % 32;
+	const bool whole = g == HZI_ROW;
+	/* What is quantized together: with one scale a row as many as make whole bytes */
+	const int group = !whole ? 1 << g : job.y_dtype == HZ_S4X2 ? 2 : 1;
+	float *room = (float *)shared, *moving = room + 32, *buffer = moving + 128;
+
+	for (int64_t row = blockIdx.x >> c; row < job.vectors; row += gridDim.x >> c) {
+		const hzi_hadamard_dim at = locate(p, row);
+		const int64_t y0 = at.y;
+		float most = 0;
+		quantizer z = {};
+
+		for (int pass = whole ? 0 : 1; pass < 2; pass++) {
+			int64_t done = 0;	/* elements of the row that are quantized */
+			int filled = 0;		/* and that wait in the buffer */
+
+			for (int64_t i = 0; i < p.blocks * p.nseg; i++) {
+				const int64_t b = i / p.nseg;
+				const hzi_hadamard_segment &seg = p.seg[i - b * p.nseg];
+				const int local = seg.k - c, length = seg.m << local;
+
+				for (int64_t r = 0; r < seg.count; r++) {
+					const int64_t first = seg.offset + r * (seg.m << seg.k);
+					int groups;
+
+					for (int e = threadIdx.x; e < length; e += blockDim.x) {
+						const int w = (e >> local << seg.k) | rank << local |
+							      (e & ((1 << local) - 1));
+						float f = load_any(job.x_dtype, job.x, at.x + b * p.x_block +
+									   (first + w) * job.x_step);
+
+						if (job.pre_kind)
+							f = __fmul_rn(f, factor(job.pre_kind, job.pre,
+										b * p.pre_block + first + w));
+						buffer[slot(filled + e)] = f;
+					}
+					__syncthreads();
+					transform_shared(buffer, filled, 1, seg.m, seg.k, c, rank, bits, p.words,
+							 p.transpose);
+					for (int e = threadIdx.x; e < length; e += blockDim.x) {
+						const int w = (e >> local << seg.k) | rank << local |
+							      (e & ((1 << local) - 1));
+						float f = __fmul_rn(buffer[slot(filled + e)], seg.factor);
+
+						if (job.post_kind)
+							f = __fmul_rn(f, factor(job.post_kind, job.post,
+										b * p.post_block + first + w));
+						f = round_to(job.round_to, f);
+						most = max_nan(most, fabsf(f));
+						buffer[slot(filled + e)] = f;
+					}
+					__syncthreads();
+					if (pass == 0)
+						continue;
+					filled += length;
+					groups = filled / group;
+					if (whole && !c)
+						put_codes(job, buffer, threadIdx.x, groups * group, blockDim.x,
+							  y0 + done, z);
+					for (int j = warp; j < (whole ? c ? seg.m : 0 : groups); j += warps) {
+						/* One group, or what a cluster's block has in one piece */
+						const int size = whole ? 1 << local : group, e0 = j * size;
+						const int64_t place = done + (c ? (e0 >> local << seg.k) | rank << local |
+									      (e0 & ((1 << local) - 1)) : e0);
+						uint32_t code;
+						float top = 0;
+
+						if (!whole) {
+							for (int e = lane; e < group; e += 32)
+								top = max_nan(top, fabsf(buffer[slot(e0 + e)]));
+							for (int m = 16; m; m >>= 1)
+								top = max_nan(top, __shfl_xor_sync(0xffffffff, top, m));
+							top = group_scale(top, job.y_dtype, job.scale_dtype, &code);
+							z = quantizer_of(top, job.y_dtype);
+							if (lane == 0)
+								store_scale(job.scale_dtype, job.scale,
+									    at.scale + ((at.place + place) >> g), top, code);
+						}
+						/* slot(e0 + e) is slot(e0) + slot(e), as pieces are multiples of 32 or one */
+						put_codes(job, buffer + slot(e0), lane, size, 32, y0 + place, z);
+					}
+					filled -= groups * group;
+					__syncthreads();
+					for (int e = threadIdx.x; e < filled; e += blockDim.x)
+						moving[e] = buffer[slot(groups * group + e)];
+					__syncthreads();
+					for (int e = threadIdx.x; e < filled; e += blockDim.x)
+						buffer[slot(e)] = moving[e];
+					done += c ? (int64_t)seg.m << seg.k : groups * group;
+				}
+			}
+			if (pass == 0) {
+				uint32_t code;
+				float scale;
+
+				most = max_block(most, room, c);
+				scale = group_scale(most, job.y_dtype, job.scale_dtype, &code);
+				z = quantizer_of(scale, job.y_dtype);
+				if (threadIdx.x == 0 && rank == 0)
+					store_scale(job.scale_dtype, job.scale, at.scale, scale, code);
+			}
+			__syncthreads();
+		}
+	}
+}
+
+extern "C" __global__ void __launch_bounds__(512, 1)
+hadamard_any(const __grid_constant__ hzi_hadamard_any_small p)
+{
+	any(p.a, p.bits);
+}
+
+extern "C" __global__ void __launch_bounds__(512, 1)
+hadamard_any_big(const __grid_constant__ hzi_hadamard_any_big p)
+{
+	any(p.a, p.bits);
+}
+
+extern "C" __global__ void __launch_bounds__(512, 1)
+hadamard_any_quantize(const __grid_constant__ hzi_hadamard_any_small p)
+{
+	any_quantize(p.a, p.bits);
+}
+
+extern "C" __global__ void __launch_bounds__(512, 1)
+hadamard_any_quantize_big(const __grid_constant__ hzi_hadamard_any_big p)
+{
+	any_quantize(p.a, p.bits);
+}

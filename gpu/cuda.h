@@ -15,6 +15,7 @@
  */
 enum hzi_family {
 	HZI_FAMILY_HADAMARD,
+	HZI_FAMILY_HADAMARD_FAST,
 	HZI_FAMILIES
 };
 

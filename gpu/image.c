@@ -27,20 +27,31 @@
 		".popsection\n")
 
 IMAGE("hzi_image_hadamard", "gpu/hadamard.fatbin");
+IMAGE("hzi_image_hadamard_fast", "gpu/hadamard_fast.fatbin");
 
 extern const unsigned char hzi_image_hadamard[] __attribute__((visibility("hidden")));
 extern const unsigned char hzi_image_hadamard_end[] __attribute__((visibility("hidden")));
+extern const unsigned char hzi_image_hadamard_fast[] __attribute__((visibility("hidden")));
+extern const unsigned char hzi_image_hadamard_fast_end[] __attribute__((visibility("hidden")));
 
 #else
 
 #define hzi_image_hadamard NULL
 #define hzi_image_hadamard_end NULL
+#define hzi_image_hadamard_fast NULL
+#define hzi_image_hadamard_fast_end NULL
 
 #endif
 
 static const char *const hadamard_kernels[] = {
 #define HZ_KERNEL(name) #name,
 #include "hadamard.kernels.def"
+#undef HZ_KERNEL
+};
+
+static const char *const hadamard_fast_kernels[] = {
+#define HZ_KERNEL(name) #name,
+#include "hadamard_fast.kernels.def"
 #undef HZ_KERNEL
 };
 
@@ -51,5 +62,12 @@ const struct hzi_image hzi_images[HZI_FAMILIES] = {
 		.end = hzi_image_hadamard_end,
 		.kernels = hadamard_kernels,
 		.kernels_count = sizeof(hadamard_kernels) / sizeof(*hadamard_kernels),
+	},
+	[HZI_FAMILY_HADAMARD_FAST] = {
+		.family = "hadamard_fast",
+		.code = hzi_image_hadamard_fast,
+		.end = hzi_image_hadamard_fast_end,
+		.kernels = hadamard_fast_kernels,
+		.kernels_count = sizeof(hadamard_fast_kernels) / sizeof(*hadamard_fast_kernels),
 	},
 };

@@ -1,0 +1,37 @@
+/*
+ * hadamard.cuh - butterflies in registers
+ *
+ * SPDX-License-Identifier: BSD-2-Clause
+ */
+#ifndef HZI_HADAMARD_CUH
+#define HZI_HADAMARD_CUH
+
+#include "gpu/common.cuh"
+
+/* One stage between the values of v whose indices differ in bit BIT. */
+template <int N, int BIT>
+HZ_DEVICE void stage(float *v)
+{
+#pragma unroll
+	for (int i = 0; i < N; i++) {
+		if (i & 1 << BIT)
+			continue;
+		const float a = v[i], b = v[i | 1 << BIT];
+
+		v[i] = a + b;
+		v[i | 1 << BIT] = a - b;
+	}
+}
+
+/* Stages of the bits LOW .. HIGH - 1, the first count of them. */
+template <int N, int LOW, int HIGH>
+HZ_DEVICE void stages(float *v, int count)
+{
+	if constexpr (LOW < HIGH) {
+		if (count > 0)
+			stage<N, LOW>(v);
+		stages<N, LOW + 1, HIGH>(v, count - 1);
+	}
+}
+
+#endif

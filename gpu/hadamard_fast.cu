@@ -1,0 +1,671 @@
+/*
+ * hadamard_fast.cu - rows of one dtype back to back: the kernels that run at the rate of memory
+ *
+ * SPDX-License-Identifier: BSD-2-Clause
+ *
+ * A warp owns 1024 elements, 32 values a thread, and starts once: blocks that come and go in order
+ * copy 10 % faster on Hopper than blocks that stay and stride. For 16-bit rows the first five stages
+ * are products with H_32 on the matrix units: entries are +-1, products exact, sums in f32; and the
+ * 16 bytes that a thread loads are an operand as they are. So no data passes through shared memory
+ * before stride 1024.
+ *
+ * Registers: 32 values, 16 of raw data, 8 of H_32; 64 in all let a multiprocessor hold 32 warps.
+ */
+#include "gpu/common.cuh"
+#include "gpu/hadamard.cuh"
+#include "gpu/hadamard_fast.h"
+
+extern __shared__ float4 shared[];
+
+/* ---- 16 bits: strides 1 to 16 on the matrix units ------------------------------------------------- */
+
+/* c += a b, a 16 x 16, b 16 x 8 of a 16-bit dtype */
+template <int DTYPE>
+HZ_DEVICE void multiply(float *c, uint32_t a0, uint32_t a1, uint32_t a2, uint32_t a3, uint32_t b0,
+			uint32_t b1)
+{
+	if (DTYPE == HZ_BF16)
+		asm("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 "
+		    "{%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};"
+		    : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
+		    : "r"(a0), "r"(a1), "r"(a2), "r"(a3), "r"(b0), "r"(b1));
+	else
+		asm("mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 "
+		    "{%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};"
+		    : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
+		    : "r"(a0), "r"(a1), "r"(a2), "r"(a3), "r"(b0), "r"(b1));
+}
+
+/*
+ * Which chunk of 32 elements column n of product i is: its bits 0 to 2 are told apart by registers
+ * after the product, so that strides to 128 need no other thread's values.
+ */
+HZ_DEVICE int chunk_of(int i, int n)
+{
+	return (n & 1) | i << 1 | n >> 1 << 3;
+}
+
+/* Signs of elements 2 j and 2 j + 1 of 8 as bits 15 and 31. */
+HZ_DEVICE uint32_t sign_pair(uint32_t bits, int j)
+{
+	return (bits << (15 - 2 * j) & 0x8000) | (bits << (30 - 2 * j) & 0x80000000);
+}
+
+/* This thread's raw part of a warp's 1024 elements from e0 on; elements from total on are zeros. */
+HZ_DEVICE void fast_load(uint4 *w, const hzi_hadamard_fast &p, int64_t e0, int lane)
+{
+	const int g = lane >> 2, q = lane & 3;
+	const uint16_t *x = (const uint16_t *)p.x + e0 + 8 * q;
+	const bool whole = e0 + 1024 <= p.total;
+
+#pragma unroll
+	for (int i = 0; i < 4; i++) {
+		const int e = chunk_of(i, g) * 32;
+
+		w[i] = whole || e0 + e < p.total ? *(const uint4 *)(x + e) : make_uint4(0, 0, 0, 0);
+	}
+}
+
+/*
+ * Strides 1 to 16. Row 4 g + 2 t + h of H_32 is row g + 8 h of product t, so that a thread gets four
+ * successive results of each chunk; columns are taken in the order in which elements lie in memory.
+ * The sign of entry (4 g + 2 t + h, 8 q + 4 s + 2 f + e), with s the product's part and f, e the place
+ * in its operand, is h e + t f + g0 s + g1 q0 + g2 q1 mod 2. v[4 c] ..: chunk c | q << 3.
+ */
+template <int DTYPE, bool SIGNS>
+HZ_DEVICE void fast_first(float *v, uint4 *w, const hzi_hadamard_fast &p, int64_t e0, int lane)
+{
+	const int g = lane >> 2, q = lane & 3;
+	const uint32_t odd = (((g >> 1) & q) ^ ((g >> 2) & (q >> 1))) & 1;
+	const uint32_t h0 = (DTYPE == HZ_BF16 ? 0x3f803f80 : 0x3c003c00) ^ (odd ? 0x80008000 : 0);
+	const uint32_t h1 = h0 ^ (g & 1 ? 0x80008000 : 0);
+
+	if (SIGNS && p.pre) {
+#pragma unroll
+		for (int i = 0; i < 4; i++) {
+			const int e = (int)(e0 & p.mask) + chunk_of(i, g) * 32 + 8 * q;
+			const uint32_t bits = ((const uint8_t *)p.pre)[(e & p.mask) >> 3];
+
+			w[i].x ^= sign_pair(bits, 0);
+			w[i].y ^= sign_pair(bits, 1);
+			w[i].z ^= sign_pair(bits, 2);
+			w[i].w ^= sign_pair(bits, 3);
+		}
+	}
+#pragma unroll
+	for (int i = 0; i < 4; i++) {
+#pragma unroll
+		for (int t = 0; t < 2; t++) {
+			const uint32_t f = t ? 0x80008000 : 0;
+			float c[4] = {};
+
+			multiply<DTYPE>(c, h0, h0 ^ 0x80000000, h0 ^ f, h0 ^ 0x80000000 ^ f, w[i].x, w[i].y);
+			multiply<DTYPE>(c, h1, h1 ^ 0x80000000, h1 ^ f, h1 ^ 0x80000000 ^ f, w[i].z, w[i].w);
+#pragma unroll
+			for (int h = 0; h < 2; h++) {
+				v[8 * i + 2 * t + h] = c[2 * h];
+				v[8 * i + 4 + 2 * t + h] = c[2 * h + 1];
+			}
+		}
+	}
+}
+
+/* A stage between lanes */
+HZ_DEVICE void lane_stage(float *v, int lane, int other)
+{
+	const float sign = lane & other ? -1.0f : 1.0f;
+
+#pragma unroll
+	for (int i = 0; i < 32; i++)
+		v[i] = __fmaf_rn(v[i], sign, __shfl_xor_sync(0xffffffff, v[i], other));
+}
+
+/* The stages of stride 32 to 512, the first count of them */
+HZ_DEVICE void fast_second(float *v, int count, int lane)
+{
+	stages<32, 2, 5>(v, count);
+	if (count > 3)
+		lane_stage(v, lane, 1);
+	if (count > 4)
+		lane_stage(v, lane, 2);
+}
+
+/* ---- Exchange through shared memory ---------------------------------------------------------------- */
+
+/*
+ * A warp's values in shared memory: rows of 32 elements, pieces of 4. Pieces are put in another order
+ * in each row, by exclusive or, so that neither way of access meets a bank twice.
+ */
+template <int DTYPE>
+HZ_DEVICE int piece_order(int row)
+{
+	return DTYPE == HZ_F32 ? row & 7 : row >> 2 & 6;
+}
+
+/* Bytes from the beginning to element e, which begins a piece or lies in one */
+template <int DTYPE>
+HZ_DEVICE int place_of(int e)
+{
+	return e / 32 * 128 + ((e >> 2 & 7) ^ piece_order<DTYPE>(e / 32)) * 16 + (e & 3) * 4;
+}
+
+template <int DTYPE>
+HZ_DEVICE uint32_t to_16x2(float low, float high)
+{
+	return DTYPE == HZ_F16 ? to_f16x2(low, high) : to_bf16x2(low, high);
+}
+
+/* C successive results to element e of y */
+template <int DTYPE, int C>
+HZ_DEVICE void fast_store(const float *f, const hzi_hadamard_fast &p, int64_t e)
+{
+	if constexpr (DTYPE == HZ_F32) {
+		float *y = (float *)p.y + e;
+
+		if constexpr (C == 4)
+			*(float4 *)y = make_float4(f[0], f[1], f[2], f[3]);
+		else if constexpr (C == 2)
+			*(float2 *)y = make_float2(f[0], f[1]);
+		else
+			*y = f[0];
+	} else {
+		uint16_t *y = (uint16_t *)p.y + e;
+
+		if constexpr (C == 4)
+			*(uint2 *)y = make_uint2(to_16x2<DTYPE>(f[0], f[1]), to_16x2<DTYPE>(f[2], f[3]));
+		else if constexpr (C == 2)
+			*(uint32_t *)y = to_16x2<DTYPE>(f[0], f[1]);
+		else
+			*y = (uint16_t)to_16x2<DTYPE>(f[0], 0);
+	}
+}
+
+/* Scales a thread's values, of which piece i of C begins at element(i), and applies the signs behind. */
+template <int C, bool SIGNS, typename F>
+HZ_DEVICE void fast_finish(float *v, const hzi_hadamard_fast &p, F element)
+{
+#pragma unroll
+	for (int i = 0; i < 32; i++)
+		v[i] = __fmul_rn(v[i], p.factor);
+	if (SIGNS && p.post) {
+#pragma unroll
+		for (int i = 0; i < 32 / C; i++) {
+			const int at = (int)(element(i) & p.mask);
+			const uint32_t bits = ((const uint8_t *)p.post)[at >> 3] >> (at & 7);
+
+#pragma unroll
+			for (int c = 0; c < C; c++)
+				v[C * i + c] = __uint_as_float(__float_as_uint(v[C * i + c]) ^
+							       (bits << (31 - c) & 0x80000000));
+		}
+	}
+}
+
+/*
+ * Strides from 1024 on, between WARPS warps whose values lie behind one another at memory, and the
+ * results to y. A thread takes pieces of C elements, at the same place of all warps.
+ */
+template <int DTYPE, int WARPS, bool SIGNS>
+HZ_DEVICE void fast_last(float *v, const hzi_hadamard_fast &p, int64_t e0, const char *memory, int t)
+{
+	constexpr int V = 32 / WARPS, C = V < 4 ? V : 4, LOG2 = WARPS == 2 ? 1 : WARPS == 4 ? 2 : WARPS == 8 ? 3
+								      : WARPS == 16 ? 4 : 5;
+
+#pragma unroll
+	for (int g = 0; g < V / C; g++) {
+		const char *from = memory + place_of<DTYPE>((g * 32 * WARPS + t) * C);
+
+#pragma unroll
+		for (int w = 0; w < WARPS; w++) {
+			float *to = &v[w * V + g * C];
+
+			if constexpr (C == 4) {
+				const float4 f = *(const float4 *)(from + w * HZI_FAST_WARP_BYTES);
+
+				to[0] = f.x;
+				to[1] = f.y;
+				to[2] = f.z;
+				to[3] = f.w;
+			} else if constexpr (C == 2) {
+				const float2 f = *(const float2 *)(from + w * HZI_FAST_WARP_BYTES);
+
+				to[0] = f.x;
+				to[1] = f.y;
+			} else {
+				to[0] = *(const float *)(from + w * HZI_FAST_WARP_BYTES);
+			}
+		}
+	}
+	stages<32, 5 - LOG2, 5>(v, LOG2);
+	/* Piece i: place i % (V / C) of warp i / (V / C) */
+	auto element = [&](int i) {
+		return e0 + i / (V / C) * 1024 + (i % (V / C) * 32 * WARPS + t) * C;
+	};
+	fast_finish<C, SIGNS>(v, p, element);
+#pragma unroll
+	for (int i = 0; i < 32 / C; i++)
+		fast_store<DTYPE, C>(&v[C * i], p, element(i));
+}
+
+/* ---- 16 bits ---------------------------------------------------------------------------------------- */
+
+/* Lengths 32 to 1024: a warp is a block. */
+template <int DTYPE, bool SIGNS>
+HZ_DEVICE void fast_short(const hzi_hadamard_fast &p)
+{
+	const int lane = threadIdx.x % 32, g = lane >> 2, q = lane & 3;
+	const int64_t e0 = ((int64_t)blockIdx.x * (blockDim.x / 32) + threadIdx.x / 32) * 1024;
+	const bool whole = e0 + 1024 <= p.total;
+	float v[32];
+	uint4 w[4];
+
+	if (e0 >= p.total)
+		return;
+	fast_load(w, p, e0, lane);
+	fast_first<DTYPE, SIGNS>(v, w, p, e0, lane);
+	fast_second(v, p.k - 5, lane);
+	auto element = [&](int c) {
+		return e0 + (c | q << 3) * 32 + 4 * g;
+	};
+	fast_finish<4, SIGNS>(v, p, element);
+#pragma unroll
+	for (int c = 0; c < 8; c++) {
+		if (whole || element(c) < p.total)
+			fast_store<DTYPE, 4>(&v[4 * c], p, element(c));
+	}
+}
+
+/* A warp's values of strides below 1024 to its place in shared memory, in the order of a dtype */
+template <int ORDER>
+HZ_DEVICE void fast_put(const float *v, char *memory, int lane)
+{
+	const int g = lane >> 2, q = lane & 3;
+
+#pragma unroll
+	for (int c = 0; c < 8; c++)
+		*(float4 *)(memory + place_of<ORDER>((c | q << 3) * 32 + 4 * g)) =
+			make_float4(v[4 * c], v[4 * c + 1], v[4 * c + 2], v[4 * c + 3]);
+}
+
+/* Lengths 2048 to 16384: a row is a block. */
+template <int DTYPE, int WARPS, bool SIGNS>
+HZ_DEVICE void fast_long(const hzi_hadamard_fast &p)
+{
+	const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
+	const int64_t e0 = (int64_t)blockIdx.x * (1024 * WARPS);
+	char *memory = (char *)shared;
+	float v[32];
+	uint4 w[4];
+
+	fast_load(w, p, e0 + warp * 1024, lane);
+	fast_first<DTYPE, SIGNS>(v, w, p, e0 + warp * 1024, lane);
+	fast_second(v, 5, lane);
+	fast_put<DTYPE>(v, memory + warp * HZI_FAST_WARP_BYTES, lane);
+	__syncthreads();
+	fast_last<DTYPE, WARPS, SIGNS>(v, p, e0, memory, threadIdx.x);
+}
+
+/*
+ * Length 32768: its values fill the multiprocessor, so the block stays and loads the next row, each
+ * thread its own part, while it computes this one.
+ */
+template <int DTYPE, bool SIGNS>
+HZ_DEVICE void fast_longest(const hzi_hadamard_fast &p)
+{
+	const int lane = threadIdx.x % 32, warp = threadIdx.x / 32, g = lane >> 2, q = lane & 3;
+	char *memory = (char *)shared;
+	uint4 *stage = (uint4 *)(memory + 32 * HZI_FAST_WARP_BYTES) + threadIdx.x;
+	const int64_t rows = p.total >> 15;
+	float v[32];
+	uint4 w[4];
+	auto begin = [&](int64_t row) {
+#pragma unroll
+		for (int i = 0; i < 4; i++)
+			copy_async(shared_address(stage + i * 1024), (const uint16_t *)p.x + (row << 15) +
+				   warp * 1024 + chunk_of(i, g) * 32 + 8 * q);
+	};
+
+	begin(blockIdx.x);
+	for (int64_t row = blockIdx.x; row < rows; row += gridDim.x) {
+		copy_wait();
+#pragma unroll
+		for (int i = 0; i < 4; i++)
+			w[i] = stage[i * 1024];
+		if (row + gridDim.x < rows)
+			begin(row + gridDim.x);
+		fast_first<DTYPE, SIGNS>(v, w, p, (row << 15) + warp * 1024, lane);
+		fast_second(v, 5, lane);
+		__syncthreads();	/* all have read the row before */
+		fast_put<DTYPE>(v, memory + warp * HZI_FAST_WARP_BYTES, lane);
+		__syncthreads();
+		fast_last<DTYPE, 32, SIGNS>(v, p, row << 15, memory, threadIdx.x);
+	}
+}
+
+/* ---- f32 -------------------------------------------------------------------------------------------- */
+
+/*
+ * A warp's 1024 elements by its own shared memory: raw in, 32 successive ones to each thread for
+ * strides 1 to 16, then element 32 r + lane in v[r] for strides 32 to 512, the first count of both.
+ */
+template <bool SIGNS>
+HZ_DEVICE void fast_f32(float *v, const hzi_hadamard_fast &p, int64_t e0, char *memory, int lane, int count)
+{
+	const float *x = (const float *)p.x + e0;
+	const uint32_t to = shared_address(memory);
+	char *row = memory + lane * 128;
+
+#pragma unroll
+	for (int i = 0; i < 8; i++) {
+		const int e = (32 * i + lane) * 4;
+
+		if (e0 + e < p.total)
+			copy_async(to + place_of<HZ_F32>(e), x + e);
+	}
+	copy_wait();
+	__syncwarp();
+#pragma unroll
+	for (int i = 0; i < 8; i++) {
+		const float4 f = *(const float4 *)(row + ((i ^ (lane & 7)) << 4));
+
+		v[4 * i] = f.x;
+		v[4 * i + 1] = f.y;
+		v[4 * i + 2] = f.z;
+		v[4 * i + 3] = f.w;
+	}
+	if (SIGNS && p.pre) {
+		const uint32_t bits = ((const uint32_t *)p.pre)[((e0 + 32 * lane) & p.mask) >> 5];
+
+#pragma unroll
+		for (int i = 0; i < 32; i++)
+			v[i] = __uint_as_float(__float_as_uint(v[i]) ^ (bits << (31 - i) & 0x80000000));
+	}
+	stages<32, 0, 5>(v, count);
+#pragma unroll
+	for (int i = 0; i < 8; i++)
+		*(float4 *)(row + ((i ^ (lane & 7)) << 4)) =
+			make_float4(v[4 * i], v[4 * i + 1], v[4 * i + 2], v[4 * i + 3]);
+	__syncwarp();
+#pragma unroll
+	for (int i = 0; i < 32; i++)
+		v[i] = *(const float *)(memory + place_of<HZ_F32>(i * 32 + lane));
+	stages<32, 0, 5>(v, count - 5);
+}
+
+template <bool SIGNS>
+HZ_DEVICE void fast_f32_short(const hzi_hadamard_fast &p)
+{
+	const int lane = threadIdx.x % 32;
+	const int64_t e0 = ((int64_t)blockIdx.x * (blockDim.x / 32) + threadIdx.x / 32) * 1024;
+	const bool whole = e0 + 1024 <= p.total;
+	float v[32];
+
+	if (e0 >= p.total)
+		return;
+	fast_f32<SIGNS>(v, p, e0, (char *)shared + threadIdx.x / 32 * HZI_FAST_WARP_BYTES, lane, p.k);
+	auto element = [&](int i) {
+		return e0 + 32 * i + lane;
+	};
+	fast_finish<1, SIGNS>(v, p, element);
+#pragma unroll
+	for (int i = 0; i < 32; i++) {
+		if (whole || element(i) < p.total)
+			fast_store<HZ_F32, 1>(&v[i], p, element(i));
+	}
+}
+
+template <int WARPS, bool SIGNS>
+HZ_DEVICE void fast_f32_long(const hzi_hadamard_fast &p)
+{
+	const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
+	const int64_t e0 = (int64_t)blockIdx.x * (1024 * WARPS);
+	char *memory = (char *)shared, *own = memory + warp * HZI_FAST_WARP_BYTES;
+	float v[32];
+
+	fast_f32<SIGNS>(v, p, e0 + warp * 1024, own, lane, 10);
+	/* Each thread puts back what it took alone. */
+#pragma unroll
+	for (int i = 0; i < 32; i++)
+		*(float *)(own + place_of<HZ_F32>(i * 32 + lane)) = v[i];
+	__syncthreads();
+	fast_last<HZ_F32, WARPS, SIGNS>(v, p, e0, memory, threadIdx.x);
+}
+
+/* ---- m 2^k: a base matrix outside -------------------------------------------------------------------- */
+
+/*
+ * Paley's second matrices as lib/base.c makes them: [C + I, C - I; C - I, -C - I], C the conference
+ * matrix of order q + 1 = m / 2: 0 on the diagonal, a border of +1, inside chi(j - i) in GF(q).
+ */
+template <int M>
+__host__ __device__ constexpr int conference(int i, int j)
+{
+	constexpr int Q = M / 2 - 1;
+	constexpr int chi9[9] = {0, 1, 1, -1, 1, -1, -1, -1, 1};
+
+	if (i == 0 || j == 0)
+		return 1;
+	i--;
+	j--;
+	if constexpr (Q == 9) {		/* two digits of base 3 */
+		return chi9[(j % 3 - i % 3 + 3) % 3 + (j / 3 - i / 3 + 3) % 3 * 3];
+	} else {
+		for (int root = 1; root < Q; root++) {
+			if (root * root % Q == (j - i + Q) % Q)
+				return 1;
+		}
+		return -1;
+	}
+}
+
+template <int M>
+__host__ __device__ constexpr int entry(int i, int j)
+{
+	constexpr int H = M / 2;
+
+	if (i % H == j % H)
+		return i < H && j < H ? 1 : -1;
+	return (i >= H && j >= H ? -1 : 1) * conference<M>(i % H, j % H);
+}
+
+template <int I>
+struct number {
+	static constexpr int value = I;
+};
+
+/* f(0), f(1), .. f(N - 1), with numbers that are known when compiled */
+template <int I, int N, typename F>
+HZ_DEVICE void each(F f)
+{
+	if constexpr (I < N) {
+		f(number<I>());
+		each<I + 1, N>(f);
+	}
+}
+
+/* The m values at a place of C = 2 elements, multiplied in the order of the contract, to put(row, sum) */
+template <int M, typename F>
+HZ_DEVICE void base_in_order(const float (*x)[2], F put)
+{
+	each<0, M>([&](auto row) {
+		float sum[2] = {entry<M>(row.value, 0) > 0 ? x[0][0] : -x[0][0],
+				entry<M>(row.value, 0) > 0 ? x[0][1] : -x[0][1]};
+
+		each<1, M>([&](auto j) {
+			if constexpr (entry<M>(decltype(row)::value, decltype(j)::value) > 0) {
+				sum[0] += x[j.value][0];
+				sum[1] += x[j.value][1];
+			} else {
+				sum[0] -= x[j.value][0];
+				sum[1] -= x[j.value][1];
+			}
+		});
+		put(row.value, sum);
+	});
+}
+
+/*
+ * The same with half of the additions, in another order: for results of 16 bits. With u = a + b and
+ * w = a - b of the halves of x, the halves of the product are C u + w and C w - u.
+ */
+template <int M, typename F>
+HZ_DEVICE void base_by_halves(float (*x)[2], F put)
+{
+	constexpr int H = M / 2;
+
+#pragma unroll
+	for (int i = 0; i < H; i++) {
+#pragma unroll
+		for (int c = 0; c < 2; c++) {
+			const float a = x[i][c], b = x[i + H][c];
+
+			x[i][c] = a + b;
+			x[i + H][c] = a - b;
+		}
+	}
+	each<0, H>([&](auto row) {
+		float top[2] = {x[row.value + H][0], x[row.value + H][1]};
+		float bottom[2] = {-x[row.value][0], -x[row.value][1]};
+
+		each<0, H>([&](auto j) {
+			constexpr int R = decltype(row)::value, J = decltype(j)::value;
+
+			if constexpr (R != J && conference<M>(R, J) > 0) {
+				top[0] += x[J][0];
+				top[1] += x[J][1];
+				bottom[0] += x[J + H][0];
+				bottom[1] += x[J + H][1];
+			} else if constexpr (R != J) {
+				top[0] -= x[J][0];
+				top[1] -= x[J][1];
+				bottom[0] -= x[J + H][0];
+				bottom[1] -= x[J + H][1];
+			}
+		});
+		put(row.value, top);
+		put(row.value + H, bottom);
+	});
+}
+
+/*
+ * Some rows of m 2^k elements, in all a multiple of 1024, go through a block's shared memory: their
+ * transforms of 2^k first, warp by warp, then the base matrix for each of 2^k places.
+ */
+template <int DTYPE, int M>
+HZ_DEVICE void fast_base(const hzi_hadamard_fast_base &p)
+{
+	constexpr int C = 2;
+	const int lane = threadIdx.x % 32, k = p.f.k, tiles = p.tile / 1024;
+	const int64_t e0 = (int64_t)blockIdx.x * p.tile;
+	const int rows = (int)((p.f.total - e0 < p.tile ? p.f.total - e0 : p.tile) / (M << k));
+	char *memory = (char *)shared;
+	float v[32];
+
+	for (int w = threadIdx.x / 32; w < tiles; w += blockDim.x / 32) {
+		const int64_t e = e0 + w * 1024;
+		char *own = memory + w * HZI_FAST_WARP_BYTES;
+
+		if (e >= p.f.total)
+			break;
+		if constexpr (DTYPE == HZ_F32) {
+			fast_f32<false>(v, p.f, e, own, lane, k);
+#pragma unroll
+			for (int i = 0; i < 32; i++)
+				*(float *)(own + place_of<HZ_F32>(i * 32 + lane)) = v[i];
+		} else {
+			uint4 raw[4];
+
+			fast_load(raw, p.f, e, lane);
+			fast_first<DTYPE, false>(v, raw, p.f, e, lane);
+			fast_second(v, k - 5, lane);
+			fast_put<HZ_F32>(v, own, lane);
+		}
+	}
+	__syncthreads();
+	for (int s = 10; s < k; s++) {
+		for (int i = threadIdx.x; i < rows * (M << k) / 8; i += blockDim.x) {
+			const int e = ((i >> (s - 2) << (s - 1)) + (i & ((1 << (s - 2)) - 1))) * 4;
+			float4 *low = (float4 *)(memory + place_of<HZ_F32>(e));
+			float4 *high = (float4 *)(memory + place_of<HZ_F32>(e + (1 << s)));
+			const float4 a = *low, b = *high;
+
+			*low = make_float4(a.x + b.x, a.y + b.y, a.z + b.z, a.w + b.w);
+			*high = make_float4(a.x - b.x, a.y - b.y, a.z - b.z, a.w - b.w);
+		}
+		__syncthreads();
+	}
+	for (int i = threadIdx.x * C; i < rows << k; i += blockDim.x * C) {
+		const int e = (i >> k) * (M << k) + (i & ((1 << k) - 1));
+		float x[M][C];
+
+#pragma unroll
+		for (int j = 0; j < M; j++) {
+			const float2 f = *(const float2 *)(memory + place_of<HZ_F32>(e + (j << k)));
+
+			x[j][0] = f.x;
+			x[j][1] = f.y;
+		}
+		auto put = [&](int row, float *sum) {
+#pragma unroll
+			for (int c = 0; c < C; c++)
+				sum[c] = __fmul_rn(sum[c], p.f.factor);
+			fast_store<DTYPE, C>(sum, p.f, e0 + e + (row << k));
+		};
+		if constexpr (DTYPE == HZ_F32)
+			base_in_order<M>(x, put);
+		else
+			base_by_halves<M>(x, put);
+	}
+}
+
+#define FAST_BASE(name, dtype, m) \
+	extern "C" __global__ void __launch_bounds__(32 * HZI_FAST_BASE_WARPS(m), 1) \
+	hadamard_fast_##name(const __grid_constant__ hzi_hadamard_fast_base p) \
+	{ \
+		fast_base<dtype, m>(p); \
+	}
+
+FAST_BASE(f16_m12, HZ_F16, 12)
+FAST_BASE(f16_m20, HZ_F16, 20)
+FAST_BASE(f16_m28, HZ_F16, 28)
+FAST_BASE(bf16_m12, HZ_BF16, 12)
+FAST_BASE(bf16_m20, HZ_BF16, 20)
+FAST_BASE(bf16_m28, HZ_BF16, 28)
+FAST_BASE(f32_m12, HZ_F32, 12)
+FAST_BASE(f32_m20, HZ_F32, 20)
+FAST_BASE(f32_m28, HZ_F32, 28)
+
+/* ---- The kernels -------------------------------------------------------------------------------------- */
+
+/* Each for rows without signs and with them. */
+#define FAST(name, threads, blocks, function, ...) \
+	extern "C" __global__ void __launch_bounds__(threads, blocks) \
+	hadamard_fast_##name(const __grid_constant__ hzi_hadamard_fast p) \
+	{ \
+		function<__VA_ARGS__ false>(p); \
+	} \
+	extern "C" __global__ void __launch_bounds__(threads, 1) \
+	hadamard_fast_##name##_signs(const __grid_constant__ hzi_hadamard_fast p) \
+	{ \
+		function<__VA_ARGS__ true>(p); \
+	}
+#define COMMA ,
+
+FAST(f16_10, 32, 32, fast_short, HZ_F16 COMMA)
+FAST(f16_11, 64, 16, fast_long, HZ_F16 COMMA 2 COMMA)
+FAST(f16_12, 128, 8, fast_long, HZ_F16 COMMA 4 COMMA)
+FAST(f16_13, 256, 4, fast_long, HZ_F16 COMMA 8 COMMA)
+FAST(f16_14, 512, 2, fast_long, HZ_F16 COMMA 16 COMMA)
+FAST(f16_15, 1024, 1, fast_longest, HZ_F16 COMMA)
+FAST(bf16_10, 32, 32, fast_short, HZ_BF16 COMMA)
+FAST(bf16_11, 64, 16, fast_long, HZ_BF16 COMMA 2 COMMA)
+FAST(bf16_12, 128, 8, fast_long, HZ_BF16 COMMA 4 COMMA)
+FAST(bf16_13, 256, 4, fast_long, HZ_BF16 COMMA 8 COMMA)
+FAST(bf16_14, 512, 2, fast_long, HZ_BF16 COMMA 16 COMMA)
+FAST(bf16_15, 1024, 1, fast_longest, HZ_BF16 COMMA)
+FAST(f32_10, 32, 24, fast_f32_short, )
+FAST(f32_11, 64, 12, fast_f32_long, 2 COMMA)
+FAST(f32_12, 128, 6, fast_f32_long, 4 COMMA)
+FAST(f32_13, 256, 4, fast_f32_long, 8 COMMA)
+FAST(f32_14, 512, 2, fast_f32_long, 16 COMMA)
+FAST(f32_15, 1024, 1, fast_f32_long, 32 COMMA)

@@ -1,0 +1,48 @@
+/*
+ * hadamard_fast.h - what the launcher of the fast rows hands to their kernels
+ *
+ * SPDX-License-Identifier: BSD-2-Clause
+ *
+ * Read by the C compiler and by nvcc: fixed-width types only, and the same layout for both.
+ */
+#ifndef HZI_GPU_HADAMARD_FAST_H
+#define HZI_GPU_HADAMARD_FAST_H
+
+#include <stdint.h>
+
+#define HZI_FAST_WARP_BYTES 4096	/* of shared memory for the 1024 values of a warp */
+
+/* Rows of 2^k elements of one dtype, back to back. */
+struct hzi_hadamard_fast {
+	const void *x;
+	void *y;
+	const void *pre, *post;		/* packed signs or NULL, the same for every row */
+	int64_t total;			/* elements */
+	int64_t mask;			/* 2^k - 1 */
+	int32_t k;
+	float factor;
+};
+
+/* Rows of m 2^k; tile: elements of the rows that a block takes, a multiple of 1024. */
+struct hzi_hadamard_fast_base {
+	struct hzi_hadamard_fast f;
+	int32_t tile, pad_;
+};
+
+#define HZI_FAST_BASE_WARPS(m) ((m) == 20 ? 20 : (m) == 12 ? 12 : 14)	/* of a block, at most */
+
+#ifdef __cplusplus
+static_assert(sizeof(struct hzi_hadamard_fast_base) == 64, "the same layout for C and CUDA");
+#else
+_Static_assert(sizeof(struct hzi_hadamard_fast_base) == 64, "the same layout for C and CUDA");
+#endif
+
+/* The kernels by index. */
+enum hzi_hadamard_fast_kernel {
+#define HZ_KERNEL(name) HZI_KERNEL_##name,
+#include "hadamard_fast.kernels.def"
+#undef HZ_KERNEL
+	HZI_HADAMARD_FAST_KERNELS
+};
+
+#endif

@@ -15,6 +15,7 @@
 
 #include "cuda.h"
 #include "gpu/hadamard.h"
+#include "gpu/hadamard_launch.h"
 #include "lib/hadamard.h"
 
 #define SM_CLUSTERS 90		/* the first with clusters */
@@ -188,35 +189,30 @@ static void *at_element(const void *p, int64_t element, int dtype)
 }
 
 /*
- * The kernels for rows: threads of a block, log2 of the elements of a tile, blocks of a cluster, tiles
- * of a block that has the next one under way. The first line is taken that has the vector's length (or
- * more, in the first) and a kernel whose shared memory can be had; stretch is for elements of 2 bytes
- * or less alone. Measured on an H200; rows without a stretch let the fast multiprocessors do more.
+ * The kernels for rows: threads of a block, log2 of the elements of a tile, blocks of a cluster. The
+ * first line is taken that has the vector's length (or more, in the first) and a kernel whose shared
+ * memory can be had.
  */
 struct rows_kernel {
-	int k, kernel, quantize, threads, tile_log2, cluster, stretch;
+	int k, kernel, quantize, threads, tile_log2, cluster;
 };
 
 #define NONE -1
 
 static const struct rows_kernel rows_kernels[] = {
-	{5, HZI_KERNEL_hadamard_rows_5, HZI_KERNEL_hadamard_quantize_5, 128, 11, 1, 0},
-	{6, HZI_KERNEL_hadamard_rows_6, HZI_KERNEL_hadamard_quantize_6, 128, 11, 1, 0},
-	{7, HZI_KERNEL_hadamard_rows_7, HZI_KERNEL_hadamard_quantize_7, 128, 11, 1, 0},
-	{8, HZI_KERNEL_hadamard_rows_8, HZI_KERNEL_hadamard_quantize_8, 128, 11, 1, 0},
-	{9, HZI_KERNEL_hadamard_rows_9, HZI_KERNEL_hadamard_quantize_9, 128, 11, 1, 0},
-	{10, HZI_KERNEL_hadamard_rows_10, HZI_KERNEL_hadamard_quantize_10, 128, 11, 1, 0},
-	{11, HZI_KERNEL_hadamard_rows_11, HZI_KERNEL_hadamard_quantize_11, 128, 11, 1, 0},
-	{12, HZI_KERNEL_hadamard_rows_12_pipe, NONE, 64, 12, 1, 2},
-	{12, HZI_KERNEL_hadamard_rows_12, HZI_KERNEL_hadamard_quantize_12, 64, 12, 1, 0},
-	{13, HZI_KERNEL_hadamard_rows_13_pipe, NONE, 128, 13, 1, 2},
-	{13, HZI_KERNEL_hadamard_rows_13, HZI_KERNEL_hadamard_quantize_13, 128, 13, 1, 0},
-	{14, HZI_KERNEL_hadamard_rows_14_pipe, NONE, 256, 14, 1, 8},
-	{14, HZI_KERNEL_hadamard_rows_14, HZI_KERNEL_hadamard_quantize_14, 256, 14, 1, 0},
-	{15, HZI_KERNEL_hadamard_rows_15_pipe, NONE, 512, 15, 1, 16},
-	{15, HZI_KERNEL_hadamard_rows_15, HZI_KERNEL_hadamard_quantize_15, 512, 15, 1, 0},
-	{16, HZI_KERNEL_hadamard_rows_16_c4, HZI_KERNEL_hadamard_quantize_16_c4, 256, 16, 4, 0},
-	{16, HZI_KERNEL_hadamard_rows_16_c8, NONE, 128, 16, 8, 0},
+	{5, HZI_KERNEL_hadamard_rows_5, HZI_KERNEL_hadamard_quantize_5, 128, 11, 1},
+	{6, HZI_KERNEL_hadamard_rows_6, HZI_KERNEL_hadamard_quantize_6, 128, 11, 1},
+	{7, HZI_KERNEL_hadamard_rows_7, HZI_KERNEL_hadamard_quantize_7, 128, 11, 1},
+	{8, HZI_KERNEL_hadamard_rows_8, HZI_KERNEL_hadamard_quantize_8, 128, 11, 1},
+	{9, HZI_KERNEL_hadamard_rows_9, HZI_KERNEL_hadamard_quantize_9, 128, 11, 1},
+	{10, HZI_KERNEL_hadamard_rows_10, HZI_KERNEL_hadamard_quantize_10, 128, 11, 1},
+	{11, HZI_KERNEL_hadamard_rows_11, HZI_KERNEL_hadamard_quantize_11, 128, 11, 1},
+	{12, HZI_KERNEL_hadamard_rows_12, HZI_KERNEL_hadamard_quantize_12, 64, 12, 1},
+	{13, HZI_KERNEL_hadamard_rows_13, HZI_KERNEL_hadamard_quantize_13, 128, 13, 1},
+	{14, HZI_KERNEL_hadamard_rows_14, HZI_KERNEL_hadamard_quantize_14, 256, 14, 1},
+	{15, HZI_KERNEL_hadamard_rows_15, HZI_KERNEL_hadamard_quantize_15, 512, 15, 1},
+	{16, HZI_KERNEL_hadamard_rows_16_c4, HZI_KERNEL_hadamard_quantize_16_c4, 256, 16, 4},
+	{16, HZI_KERNEL_hadamard_rows_16_c8, NONE, 128, 16, 8},
 };
 
 #define EXCHANGE_BYTES 272	/* of shared memory for each thread's 64 values */
@@ -245,22 +241,28 @@ static int launch_rows(const struct call *c, const struct hzi_hadamard_job *base
 	    !whole_bytes(&t->post, seg->offset, p.dim[0].post, p.dim[1].post) ||
 	    (t->pre.kind && seg->k < 6))
 		return HZ_OK;
-	if (c->scale_stride && p.job.group_log2 == HZI_ROW && c->quantize) {
+	/* Codes of short rows are written as those of one tile. */
+	if (c->quantize && seg->k <= 10 && (p.dim[1].y != n || (!p.single && p.dim[0].y != n * p.dim[1].size)))
+		return HZ_OK;
+	if (c->scale_stride && c->quantize && p.job.group_log2 == HZI_ROW) {
 		if (c->group != n)
 			return HZ_OK;
 		p.job.group_log2 = seg->k;
-	} else if (c->scale_stride && (n < 64 || (p.job.group_log2 != HZI_ROW && c->group > n)) &&
-		   !(c->quantize && p.flat)) {
-		/* Dequantizing, a thread reads a scale for each half of its first 64 elements. */
-		return HZ_OK;
+	} else if (c->scale_stride && !(c->quantize && p.flat)) {
+		/* Vectors have whole groups; dequantizing, a thread reads a scale for 32 elements. */
+		const int64_t unit = c->quantize ? c->group : 32;
+
+		if (n < 64 || (p.job.group_log2 != HZI_ROW && (n < c->group || seg->offset % unit ||
+							       p.dim[0].place % unit || p.dim[1].place % unit)))
+			return HZ_OK;
 	}
 	p.piece_log2 = log2_of(128 / bits_of(p.job.x_dtype));
 	for (size_t i = 0; i < sizeof(rows_kernels) / sizeof(*rows_kernels); i++) {
 		r = &rows_kernels[i];
-		if ((seg->k != r->k && (i > 0 || seg->k > r->k)) || (r->stretch && p.piece_log2 < 3))
+		if (seg->k != r->k && (i > 0 || seg->k > r->k))
 			continue;
 		kernel = c->quantize ? r->quantize : r->kernel;
-		bytes = r->threads * (EXCHANGE_BYTES + (r->stretch ? 16 + (1024 >> p.piece_log2) : 0));
+		bytes = r->threads * EXCHANGE_BYTES;
 		if (kernel != NONE && bytes <= c->device->shared_block_bytes &&
 		    (r->cluster == 1 || c->device->sm >= SM_CLUSTERS))
 			break;
@@ -274,8 +276,6 @@ static int launch_rows(const struct call *c, const struct hzi_hadamard_job *base
 	launch.shared_bytes = (unsigned)bytes;
 	launch.cluster = (unsigned)r->cluster;
 	tiles = ceil_div(p.job.vectors, (int64_t)1 << (r->tile_log2 - seg->k));
-	p.stretch = r->stretch ? (int32_t)min_of(r->stretch, ceil_div(tiles, c->device->multiprocessors)) : 1;
-	tiles = ceil_div(tiles, p.stretch);
 	launch.grid[0] = (unsigned)(min_of(ceil_div(tiles, r->tile_log2 == 11 ? 4 : 1), GRID_MAX / 8) * r->cluster);
 	*done = true;
 	return hzi_cuda_launch(c->ctx, c->op, HZI_FAMILY_HADAMARD, kernel, &launch, &p, sizeof(p));
@@ -373,18 +373,21 @@ static int launch_columns(const struct call *c, const struct hzi_hadamard_job *b
 	    !aligned(p.job.y, seg->offset * t->y_step, p.job.y_dtype,
 		     (int64_t[]){p.dim[0].y, p.dim[1].y, t->y_step}, 3, 2 * bits_of(p.job.y_dtype) / 8))
 		return HZ_OK;
-	launch.block[0] = (unsigned)(wide / 2) << (seg->k - COLUMNS_LOG2_MIN);
-	launch.shared_bytes = seg->k == COLUMNS_LOG2_MIN ? 0 : (unsigned)(wide * 4) << seg->k;
+	/* A thread has 16 rows of two columns, of vectors from 2^9 on 32. */
+	launch.block[0] = (unsigned)(wide / 2) << (seg->k - (seg->k < 9 ? 4 : 5));
+	launch.shared_bytes = (unsigned)(wide * 4) << seg->k;
 	if ((int64_t)launch.shared_bytes > c->device->shared_block_bytes)
 		return HZ_OK;
 	p.job.x = at_element(p.job.x, seg->offset * t->x_step, p.job.x_dtype);
 	p.job.y = at_element(p.job.y, seg->offset * t->y_step, p.job.y_dtype);
 	p.column_tiles = (int32_t)ceil_div(p.columns, wide);
-	launch.grid[0] = (unsigned)(p.job.vectors > GRID_MAX / p.column_tiles
-					    ? GRID_MAX : p.job.vectors * p.column_tiles);
+	if (p.job.vectors > GRID_MAX / p.column_tiles)
+		return HZ_OK;
+	launch.grid[0] = (unsigned)(p.job.vectors * p.column_tiles);
 	*done = true;
-	return hzi_cuda_launch(c->ctx, c->op, HZI_FAMILY_HADAMARD, HZI_KERNEL_hadamard_columns, &launch,
-			       &p, sizeof(p));
+	return hzi_cuda_launch(c->ctx, c->op, HZI_FAMILY_HADAMARD,
+			       seg->k < 9 ? HZI_KERNEL_hadamard_columns : HZI_KERNEL_hadamard_columns_10,
+			       &launch, &p, sizeof(p));
 }
 
 /* ---- The way for everything else ----------------------------------------------------------------- */
@@ -569,7 +572,11 @@ int hzi_cuda_hadamard(struct hz_context *ctx, const struct hzi_hadamard_args *a)
 	const struct call c = {.ctx = ctx, .op = "hadamard", .device = hzi_cuda_device(ctx), .t = a,
 			       .x_stride = a->x_stride, .y_stride = a->y_stride};
 	const struct hzi_hadamard_job job = base_job(a);
+	bool done;
 
+	HZ_CHECK(hzi_hadamard_fast(ctx, a, &done));
+	if (done)
+		return HZ_OK;
 	return run(&c, &job);
 }
 

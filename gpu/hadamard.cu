@@ -6,7 +6,7 @@
  * Arithmetic is f32 in the order that hurwitz.h fixes, so results have the bits of the CPU's. No
  * product may be contracted into a following sum: all are written as __fmul_rn().
  */
-#include "common.cuh"
+#include "gpu/hadamard.cuh"
 #include "gpu/hadamard.h"
 
 extern __shared__ float4 shared[];
@@ -16,34 +16,6 @@ template <int I>
 struct std_int {
 	static constexpr int value = I;
 };
-
-/* ---- Butterflies in registers ------------------------------------------------------------------- */
-
-/* One stage between the values of v whose indices differ in bit BIT. */
-template <int N, int BIT>
-HZ_DEVICE void stage(float *v)
-{
-#pragma unroll
-	for (int i = 0; i < N; i++) {
-		if (i & 1 << BIT)
-			continue;
-		const float a = v[i], b = v[i | 1 << BIT];
-
-		v[i] = a + b;
-		v[i | 1 << BIT] = a - b;
-	}
-}
-
-/* Stages of the bits LOW .. HIGH - 1, the first count of them. */
-template <int N, int LOW, int HIGH>
-HZ_DEVICE void stages(float *v, int count)
-{
-	if constexpr (LOW < HIGH) {
-		if (count > 0)
-			stage<N, LOW>(v);
-		stages<N, LOW + 1, HIGH>(v, count - 1);
-	}
-}
 
 /* ---- Factors ------------------------------------------------------------------------------------ */
 
@@ -308,7 +280,7 @@ HZ_DEVICE split split_vector(const hzi_hadamard_rows &p, int64_t vector)
  * A tile from memory into shared memory, CHUNKS pieces of 16 bytes a thread. left: elements of the tile
  * that exist; ONE: all are of one vector, which begins at from.
  */
-template <int T, int TILE_LOG2, bool ONE, bool PIPE, int CHUNKS>
+template <int T, int TILE_LOG2, bool ONE, int CHUNKS>
 HZ_DEVICE void fetch(const hzi_hadamard_rows &p, const split &from, int64_t tile, int rank, int t, int left,
 		     char *shared_tile)
 {
@@ -319,7 +291,7 @@ HZ_DEVICE void fetch(const hzi_hadamard_rows &p, const split &from, int64_t tile
 	const char *x = (const char *)p.job.x + ((from.hi * p.dim[0].x + from.lo * p.dim[1].x + e) * 16 >> LOG2);
 
 	if (ONE || (p.flat && left == 1 << TILE_LOG2)) {
-		if constexpr (!PIPE && CHUNKS == 16) {
+		if constexpr (CHUNKS == 16) {
 			/* By way of registers: for 4-byte elements 1 % faster, for others slower. */
 			uint4 u[CHUNKS];
 
@@ -543,7 +515,7 @@ HZ_DEVICE float team_amax(float most, float *room, int t)
 	return most;
 }
 
-template <int KMAX, int CLUSTER, bool QUANTIZE, bool PIPE>
+template <int KMAX, int CLUSTER, bool QUANTIZE>
 HZ_DEVICE void rows(const hzi_hadamard_rows &p)
 {
 	using S = shape<KMAX, CLUSTER, QUANTIZE>;
@@ -555,48 +527,31 @@ HZ_DEVICE void rows(const hzi_hadamard_rows &p)
 	const int64_t total = p.job.vectors << k, tiles = (total + (1 << S::TILE_LOG2) - 1) >> S::TILE_LOG2;
 	const int stage_bytes = (1024 >> p.piece_log2) + 16;	/* 64 elements of x and padding */
 	float *exchange = (float *)shared + team * T * ROW_WORDS;
-	char *stage_tile = (char *)(PIPE ? exchange + T * ROW_WORDS : exchange);
 	/* The last phase: where this thread's first value lies in the tile and in the exchange */
 	const int low = S::TWO ? (t & ((64 >> V) - 1)) << V : (rank * T + t) << V, high = S::TWO ? t >> (6 - V) : 0;
 	const int e0 = low | high << (6 + S::TOP);
 	const int at0 = low + (low >> 6) * 4 + high * (ROW_WORDS << S::TOP);
 	float v[64];
-	const int64_t first = PIPE ? (int64_t)(blockIdx.x >> CLUSTER) * p.stretch : (int64_t)(blockIdx.x >> CLUSTER) * teams + team;
-	const int64_t step = PIPE ? 1 : (int64_t)(gridDim.x >> CLUSTER) * teams;
-	const int64_t end = PIPE && first + p.stretch < tiles ? first + p.stretch : tiles;
 
-	auto left_of = [&](int64_t tile) {
-		const int64_t left = total - (tile << S::TILE_LOG2);
-
-		return left < 1 << S::TILE_LOG2 ? (int)left : 1 << S::TILE_LOG2;
-	};
-	auto begin = [&](int64_t tile) {
-		const split from = split_vector(p, tile << S::TILE_LOG2 >> k);
-		const int left = left_of(tile);
-
-		if (p.piece_log2 == 2)
-			fetch<T, S::TILE_LOG2, ONE, PIPE, 16>(p, from, tile, rank, t, left, stage_tile);
-		else if (p.piece_log2 == 3)
-			fetch<T, S::TILE_LOG2, ONE, PIPE, 8>(p, from, tile, rank, t, left, stage_tile);
-		else if (!QUANTIZE && p.piece_log2 == 4)
-			fetch<T, S::TILE_LOG2, ONE, PIPE, 4>(p, from, tile, rank, t, left, stage_tile);
-		else if (!QUANTIZE)
-			fetch<T, S::TILE_LOG2, ONE, PIPE, 2>(p, from, tile, rank, t, left, stage_tile);
-	};
-
-	if (PIPE && first < end)
-		begin(first);
-	for (int64_t tile = first; tile < end; tile += step) {
-		const int left = left_of(tile);
+	for (int64_t tile = (int64_t)(blockIdx.x >> CLUSTER) * teams + team; tile < tiles;
+	     tile += (int64_t)(gridDim.x >> CLUSTER) * teams) {
+		const int64_t rest = total - (tile << S::TILE_LOG2);
+		const int left = rest < 1 << S::TILE_LOG2 ? (int)rest : 1 << S::TILE_LOG2;
 		const int64_t vector0 = tile << S::TILE_LOG2 >> k;
 		const split s0 = split_vector(p, vector0);
 		const int e1 = (rank * T + t) * 64;	/* the first of this thread's first 64 elements */
 
-		if (!PIPE)
-			begin(tile);
+		if (p.piece_log2 == 2)
+			fetch<T, S::TILE_LOG2, ONE, 16>(p, s0, tile, rank, t, left, (char *)exchange);
+		else if (p.piece_log2 == 3)
+			fetch<T, S::TILE_LOG2, ONE, 8>(p, s0, tile, rank, t, left, (char *)exchange);
+		else if (!QUANTIZE && p.piece_log2 == 4)
+			fetch<T, S::TILE_LOG2, ONE, 4>(p, s0, tile, rank, t, left, (char *)exchange);
+		else if (!QUANTIZE)
+			fetch<T, S::TILE_LOG2, ONE, 2>(p, s0, tile, rank, t, left, (char *)exchange);
 		copy_wait();
 		team_sync<T>();
-		unpack<!QUANTIZE>(v, p.job.x_dtype, (const uint4 *)(stage_tile + t * stage_bytes));
+		unpack<!QUANTIZE>(v, p.job.x_dtype, (const uint4 *)((char *)exchange + t * stage_bytes));
 		if (!QUANTIZE && p.job.scale) {
 #pragma unroll
 			for (int j = 0; j < 2; j++) {
@@ -621,14 +576,8 @@ HZ_DEVICE void rows(const hzi_hadamard_rows &p)
 				scale_by<64>(v, p.job.pre_kind, p.job.pre, p.job.offset + s.hi * p.dim[0].pre +
 					     s.lo * p.dim[1].pre + (e1 & ((1 << k) - 1)));
 		}
-		if (PIPE) {
-			team_sync<T>();
-			if (tile + 1 < end)
-				begin(tile + 1);
-		}
 		stages<64, 0, KMAX < 6 ? 5 : 6>(v, KMAX < 6 ? k : 6);
-		if (!PIPE)
-			team_sync<T>();
+		team_sync<T>();
 #pragma unroll
 		for (int i = 0; i < 16; i++)
 			store_shared<2>(&exchange[t * ROW_WORDS + 4 * i], &v[4 * i]);
@@ -726,115 +675,112 @@ HZ_DEVICE void rows(const hzi_hadamard_rows &p)
 			});
 		} else {
 			const int g = p.job.group_log2;
-			float m[64 >> V];
+			float m[16];
 
 			if (p.job.round_to) {
 #pragma unroll
 				for (int i = 0; i < 64; i++)
 					v[i] = round_to(p.job.round_to, v[i]);
 			}
-			const int lane = threadIdx.x % 32, q_dtype = p.job.y_dtype;
-			/* Of groups of several pieces: 2^in of a thread's and 2^lanes of its neighbours' */
-			const int in = !ONE && g > 6 ? g - 6 : 0;
-			const int lanes = !ONE && g > 6 ? 4 : g - V, own = lanes < 4 - in ? lanes : 4 - in;
-			const bool single = ONE ? g == k : g == 10;
+			const int q_dtype = p.job.y_dtype;
 			/* Makes the scale of the group with element e of the tile, and stores it if asked to. */
-			auto scale_of = [&](float most, int e, bool first) {
+			auto scale_of = [&](float most, int e, bool store_it) {
 				uint32_t code;
 				const float scale = group_scale(most, q_dtype, p.job.scale_dtype, &code);
 				const split s = vector_of(e);
 
-				if (first && e < left)
+				if (store_it && e < left)
 					store_scale(p.job.scale_dtype, p.job.scale, s.hi * p.dim[0].scale +
 						    s.lo * p.dim[1].scale + ((p.job.offset + s.hi * p.dim[0].place +
 									      s.lo * p.dim[1].place + inner(e)) >> g),
 						    scale, code);
 				return quantizer_of(scale, q_dtype);
 			};
-			quantizer z[2];
-
-			piece_amax<V>(m, v);
-			if (single) {
+			/* All codes; of(i) is the quantizer of piece i. */
+			auto emit = [&](auto of, bool rare) {
+				if (rare) {
 #pragma unroll
-				for (int i = 1; i < 64 >> V; i++)
+					for (int i = 0; i < 16; i++) {
+						const quantizer z = of(i, true);
+
+						if (z.shift == 1)
+							continue;
+#pragma unroll
+						for (int j = 4 * i; j < 4 * i + 4; j++)
+							v[j] = shifted(v[j], z, q_dtype);
+					}
+				}
+				with_code_dtype(q_dtype, [&](auto dtype) {
+					constexpr int DTYPE = decltype(dtype)::value;
+					uint8_t *y = (uint8_t *)p.job.y + code_bytes<DTYPE>(s0.hi * p.dim[0].y +
+											    s0.lo * p.dim[1].y + e0);
+
+#pragma unroll
+					for (int i = 0; i < 16; i++) {
+						const uint32_t word = encode<4, DTYPE>(&v[4 * i], of(i, false));
+
+						if (ONE || element(i) < left)
+							store_codes<4, DTYPE>(y + code_bytes<DTYPE>(element(i) - e0), word);
+					}
+				});
+			};
+			/* One group a thread: the whole row */
+			auto whole = [&](float most) {
+				const quantizer z = scale_of(most, e0, inner(e0) == 0);
+
+				emit([&](int, bool) { return z; }, z.shift != 1);
+			};
+			/* Groups of 2^IN pieces of this thread and of 2^LANES lanes */
+			auto groups = [&](float *m, auto in, auto lanes) {
+				constexpr int IN = decltype(in)::value, LANES = decltype(lanes)::value;
+				constexpr int OWN = LANES < 4 - IN ? LANES : 4 - IN, MORE = OWN < 4 - IN;
+				const int lane = threadIdx.x % 32;
+				/* The group's number from the lane's bits, the highest first, then 0 or 1 */
+				const int number = (int)(__brev(lane & ((1 << OWN) - 1)) >> (32 - OWN)) << MORE;
+				quantizer z[2], now = {};
+
+				share_amax<IN, LANES>(m);
+#pragma unroll
+				for (int j = 0; j <= MORE; j++)
+					z[j] = scale_of(m[j], element((number + j) << IN),
+							(lane & ((1 << LANES) - 1)) >> OWN == 0);
+				emit([&](int i, bool rare) {
+					if (i % (1 << IN) == 0) {
+						const int from = (lane & ~((1 << OWN) - 1)) |
+								 (int)(__brev(i >> IN >> MORE) >> (32 - OWN));
+						const quantizer &mine = z[MORE && i >> IN & 1];
+
+						now.s = __shfl_sync(0xffffffff, mine.s, from);
+						now.r = __shfl_sync(0xffffffff, mine.r, from);
+						now.low = __shfl_sync(0xffffffff, mine.low, from);
+						if (rare)
+							now.shift = __shfl_sync(0xffffffff, mine.shift, from);
+					}
+					return now;
+				}, __any_sync(0xffffffff, z[0].shift != 1 || (MORE && z[1].shift != 1)));
+			};
+			piece_amax<V>(m, v);
+			if (ONE ? g == k : g == 10) {
+#pragma unroll
+				for (int i = 1; i < 16; i++)
 					m[0] = max_nan(m[0], m[i]);
-				if (!ONE) {
-					for (int b = 0; b < 4; b++)
-						m[0] = max_nan(m[0], __shfl_xor_sync(0xffffffff, m[0], 1 << b));
-				} else {
+				if (ONE) {
 					team_sync<T>();
 					m[0] = team_amax<T, CLUSTER>(m[0], exchange, t);
-				}
-				z[0] = scale_of(m[0], e0, inner(e0) == 0);
-			} else {
-				if (ONE) {
-					if (g == 5)
-						share_amax<0, 3>(m);
-					else if (g == 6)
-						share_amax<0, 4>(m);
-					else
-						share_amax<0, 5>(m);
 				} else {
-					if (g <= 5)
-						share_amax<0, 3>(m);
-					else if (g == 6)
-						share_amax<0, 4>(m);
-					else if (g == 7)
-						share_amax<1, 4>(m);
-					else if (g == 8)
-						share_amax<2, 4>(m);
-					else
-						share_amax<3, 4>(m);
+					for (int b = 0; b < 4; b++)
+						m[0] = max_nan(m[0], __shfl_xor_sync(0xffffffff, m[0], 1 << b));
 				}
-				/* The group's number from the lane's bits, the highest first, then 0 or 1 */
-				const int more = own < 4 - in;
-				const int number = (int)(__brev(lane & ((1 << own) - 1)) >> (32 - own)) << more;
-
-				for (int j = 0; j <= more; j++)
-					z[j] = scale_of(m[j], element((number + j) << in),
-							(lane & ((1 << lanes) - 1)) >> own == 0);
+				whole(m[0]);
+			} else if (g == 5) {
+				groups(m, std_int<0>(), std_int<3>());
+			} else if (g == 6) {
+				groups(m, std_int<0>(), std_int<4>());
+			} else if (g == 7) {
+				groups(m, std_int<ONE ? 0 : 1>(), std_int<ONE ? 5 : 4>());
+			} else if constexpr (!ONE && KMAX > 7) {
+				groups(m, std_int<KMAX == 8 ? 2 : 3>(), std_int<4>());
 			}
-			with_code_dtype(q_dtype, [&](auto dtype) {
-				constexpr int DTYPE = decltype(dtype)::value;
-				uint8_t *y = (uint8_t *)p.job.y +
-					     code_bytes<DTYPE>(s0.hi * p.dim[0].y + s0.lo * p.dim[1].y + e0);
-				quantizer now = z[0];
-
-#pragma unroll
-				for (int i = 0; i < 64 >> V; i++) {
-					const int e = element(i);
-
-					if (!single && (i & ((1 << in) - 1)) == 0) {
-						const int more = own < 4 - in, number = i >> in;
-						const quantizer &from = z[0];
-						const int lane_of = (lane & ~((1 << own) - 1)) |
-								    (int)(__brev(number >> more) >> (32 - own));
-						const bool second = more && number & 1;
-
-						now.s = __shfl_sync(0xffffffff, second ? z[1].s : from.s, lane_of);
-						now.r = __shfl_sync(0xffffffff, second ? z[1].r : from.r, lane_of);
-						now.low = __shfl_sync(0xffffffff, second ? z[1].low : from.low, lane_of);
-						now.shift = __shfl_sync(0xffffffff, second ? z[1].shift : from.shift, lane_of);
-					}
-					if (now.shift != 1) {
-#pragma unroll
-						for (int j = i << V; j < (i + 1) << V; j++)
-							v[j] = shifted(v[j], now, DTYPE);
-					}
-					if (!ONE && e >= left)
-						continue;
-					if (!ONE && !p.flat) {
-						const split s = vector_of(e);
-
-						store_codes<1 << V, DTYPE>((uint8_t *)p.job.y + code_bytes<DTYPE>(
-							s.hi * p.dim[0].y + s.lo * p.dim[1].y + inner(e)),
-							encode<1 << V, DTYPE>(&v[i << V], now));
-					} else {
-						store_codes<1 << V, DTYPE>(y + code_bytes<DTYPE>(element(i) - e0),
-									   encode<1 << V, DTYPE>(&v[i << V], now));
-					}
-				}
-			});
 		}
 		/* The exchange is filled again, or gone, only when all have read it. */
 		if (CLUSTER)
@@ -846,44 +792,40 @@ HZ_DEVICE void rows(const hzi_hadamard_rows &p)
 
 #define THREADS_SM 512		/* of 128 registers each */
 
-#define ROWS(name, k, cluster, quantize, pipe) \
+#define ROWS(name, k, cluster, quantize) \
 	extern "C" __global__ void \
 	__launch_bounds__((shape<k, cluster, quantize>::THREADS), \
 			  (THREADS_SM / shape<k, cluster, quantize>::THREADS)) \
 	name(const __grid_constant__ hzi_hadamard_rows p) \
 	{ \
-		rows<k, cluster, quantize, pipe>(p); \
+		rows<k, cluster, quantize>(p); \
 	}
 
-ROWS(hadamard_rows_5, 5, 0, false, false)
-ROWS(hadamard_rows_6, 6, 0, false, false)
-ROWS(hadamard_rows_7, 7, 0, false, false)
-ROWS(hadamard_rows_8, 8, 0, false, false)
-ROWS(hadamard_rows_9, 9, 0, false, false)
-ROWS(hadamard_rows_10, 10, 0, false, false)
-ROWS(hadamard_rows_11, 11, 0, false, false)
-ROWS(hadamard_rows_12, 12, 0, false, false)
-ROWS(hadamard_rows_13, 13, 0, false, false)
-ROWS(hadamard_rows_14, 14, 0, false, false)
-ROWS(hadamard_rows_15, 15, 0, false, false)
-ROWS(hadamard_rows_12_pipe, 12, 0, false, true)
-ROWS(hadamard_rows_13_pipe, 13, 0, false, true)
-ROWS(hadamard_rows_14_pipe, 14, 0, false, true)
-ROWS(hadamard_rows_15_pipe, 15, 0, false, true)
-ROWS(hadamard_rows_16_c4, 16, 2, false, false)
-ROWS(hadamard_rows_16_c8, 16, 3, false, false)
-ROWS(hadamard_quantize_5, 5, 0, true, false)
-ROWS(hadamard_quantize_6, 6, 0, true, false)
-ROWS(hadamard_quantize_7, 7, 0, true, false)
-ROWS(hadamard_quantize_8, 8, 0, true, false)
-ROWS(hadamard_quantize_9, 9, 0, true, false)
-ROWS(hadamard_quantize_10, 10, 0, true, false)
-ROWS(hadamard_quantize_11, 11, 0, true, false)
-ROWS(hadamard_quantize_12, 12, 0, true, false)
-ROWS(hadamard_quantize_13, 13, 0, true, false)
-ROWS(hadamard_quantize_14, 14, 0, true, false)
-ROWS(hadamard_quantize_15, 15, 0, true, false)
-ROWS(hadamard_quantize_16_c4, 16, 2, true, false)
+ROWS(hadamard_rows_5, 5, 0, false)
+ROWS(hadamard_rows_6, 6, 0, false)
+ROWS(hadamard_rows_7, 7, 0, false)
+ROWS(hadamard_rows_8, 8, 0, false)
+ROWS(hadamard_rows_9, 9, 0, false)
+ROWS(hadamard_rows_10, 10, 0, false)
+ROWS(hadamard_rows_11, 11, 0, false)
+ROWS(hadamard_rows_12, 12, 0, false)
+ROWS(hadamard_rows_13, 13, 0, false)
+ROWS(hadamard_rows_14, 14, 0, false)
+ROWS(hadamard_rows_15, 15, 0, false)
+ROWS(hadamard_rows_16_c4, 16, 2, false)
+ROWS(hadamard_rows_16_c8, 16, 3, false)
+ROWS(hadamard_quantize_5, 5, 0, true)
+ROWS(hadamard_quantize_6, 6, 0, true)
+ROWS(hadamard_quantize_7, 7, 0, true)
+ROWS(hadamard_quantize_8, 8, 0, true)
+ROWS(hadamard_quantize_9, 9, 0, true)
+ROWS(hadamard_quantize_10, 10, 0, true)
+ROWS(hadamard_quantize_11, 11, 0, true)
+ROWS(hadamard_quantize_12, 12, 0, true)
+ROWS(hadamard_quantize_13, 13, 0, true)
+ROWS(hadamard_quantize_14, 14, 0, true)
+ROWS(hadamard_quantize_15, 15, 0, true)
+ROWS(hadamard_quantize_16_c4, 16, 2, true)
 
 /* ---- True orders -------------------------------------------------------------------------------- */
 
@@ -1102,120 +1044,119 @@ hadamard_true(const __grid_constant__ hzi_hadamard_true p)
 /* ---- Columns ------------------------------------------------------------------------------------ */
 
 /*
- * Vectors of 2^(5 + TOP) elements lie side by side. A thread owns 32 successive rows of two columns,
- * then, by way of shared memory, 2^TOP rows at strides of 32, 2^(5 - TOP) times. A warp reads 64 (at
- * TOP = 5: twice 32) columns of a row at once. One tile of rows and columns a block.
+ * Vectors of 2^(OWN + TOP) elements lie side by side. A thread owns 2^OWN successive rows of two
+ * columns, then, by way of shared memory, 2^TOP rows at strides of 2^OWN, 2^(OWN - TOP) times. A warp
+ * reads 64 columns of a row at once, or twice 32 of the longest. One tile of rows and columns a block.
  */
-template <int TOP>
+template <int OWN, int TOP>
 HZ_DEVICE void columns(const hzi_hadamard_rows &p)
 {
-	constexpr int WIDE = TOP == 5 ? 16 : 32, U = 5 - TOP;
+	constexpr int WIDE = OWN + TOP == 10 ? 16 : 32, U = OWN - TOP, ROWS = 1 << OWN;
 	const int64_t tiles = p.job.vectors * p.column_tiles;
 	const int c = threadIdx.x % WIDE, g = threadIdx.x / WIDE;
+	const int64_t tile = blockIdx.x;
+	const int64_t vector = tiles < 1ll << 31 ? (uint32_t)tile / (uint32_t)p.column_tiles : tile / p.column_tiles;
+	const int64_t column = (tile - vector * p.column_tiles) * (2 * WIDE) + 2 * c;
+	const split s = split_vector(p, vector);
+	const int64_t x0 = s.hi * p.dim[0].x + s.lo * p.dim[1].x + column + g * ROWS * p.job.x_step;
+	const int64_t y0 = s.hi * p.dim[0].y + s.lo * p.dim[1].y + column + g * p.job.y_step;
+	const bool here = column < p.columns;
 	float2 *exchange = (float2 *)shared;
-	float v[64];
+	float v[2 * ROWS];
 
-	for (int64_t tile = blockIdx.x; tile < tiles; tile += gridDim.x) {
-		const int64_t vector = tiles < 1ll << 31 ? (uint32_t)tile / (uint32_t)p.column_tiles
-							 : tile / p.column_tiles;
-		const int64_t column = (tile - vector * p.column_tiles) * (2 * WIDE) + 2 * c;
-		const split s = split_vector(p, vector);
-		const int64_t x0 = s.hi * p.dim[0].x + s.lo * p.dim[1].x + column + g * 32 * p.job.x_step;
-		const int64_t y0 = s.hi * p.dim[0].y + s.lo * p.dim[1].y + column;
-		const bool here = column < p.columns;
-
-		with_dtype(p.job.x_dtype, [&](auto dtype) {
-			constexpr int DTYPE = decltype(dtype)::value, BYTES = DTYPE == HZ_F32 ? 4 : 2;
-			const char *x = (const char *)p.job.x + x0 * BYTES;
-			const int64_t step = p.job.x_step * BYTES;
+	with_dtype(p.job.x_dtype, [&](auto dtype) {
+		constexpr int DTYPE = decltype(dtype)::value, BYTES = DTYPE == HZ_F32 ? 4 : 2;
+		const char *x = (const char *)p.job.x + x0 * BYTES;
+		const int64_t step = p.job.x_step * BYTES;
 
 #pragma unroll
-			for (int i = 0; i < 32; i++, x += step) {
-				float2 f = {};
+		for (int i = 0; i < ROWS; i++, x += step) {
+			float2 f = {};
 
-				if (here)
-					f = DTYPE == HZ_F32 ? *(const float2 *)x
-							    : unpair<DTYPE>(*(const uint32_t *)x);
-				v[2 * i] = f.x;
-				v[2 * i + 1] = f.y;
-			}
-		});
-		if (p.job.pre_kind) {
-			const int64_t pre0 = p.job.offset + s.hi * p.dim[0].pre + s.lo * p.dim[1].pre + g * 32;
-
-#pragma unroll
-			for (int i = 0; i < 32; i++) {
-				const float f = factor(p.job.pre_kind, p.job.pre, pre0 + i);
-
-				v[2 * i] = __fmul_rn(v[2 * i], f);
-				v[2 * i + 1] = __fmul_rn(v[2 * i + 1], f);
-			}
+			if (here)
+				f = DTYPE == HZ_F32 ? *(const float2 *)x : unpair<DTYPE>(*(const uint32_t *)x);
+			v[2 * i] = f.x;
+			v[2 * i + 1] = f.y;
 		}
-		stages<64, 1, 6>(v, 5);
-		if constexpr (TOP > 0) {
-			if (tile >= gridDim.x)
-				__syncthreads();
-#pragma unroll
-			for (int i = 0; i < 32; i++)
-				exchange[(g * 32 + i) * WIDE + c] = make_float2(v[2 * i], v[2 * i + 1]);
-			__syncthreads();
-#pragma unroll
-			for (int i = 0; i < 32; i++) {
-				const int row = g + ((i & ((1 << U) - 1)) << TOP) + (i >> U << 5);
-				const float2 f = exchange[row * WIDE + c];
+	});
+	if (p.job.pre_kind) {
+		const int64_t pre0 = p.job.offset + s.hi * p.dim[0].pre + s.lo * p.dim[1].pre + g * ROWS;
 
-				v[2 * i] = f.x;
-				v[2 * i + 1] = f.y;
-			}
-			stages<64, 1 + U, 6>(v, TOP);
+#pragma unroll
+		for (int i = 0; i < ROWS; i++) {
+			const float f = factor(p.job.pre_kind, p.job.pre, pre0 + i);
+
+			v[2 * i] = __fmul_rn(v[2 * i], f);
+			v[2 * i + 1] = __fmul_rn(v[2 * i + 1], f);
 		}
-#pragma unroll
-		for (int i = 0; i < 64; i++)
-			v[i] = __fmul_rn(v[i], p.job.factor);
-		if (p.job.post_kind) {
-			const int64_t post0 = p.job.offset + s.hi * p.dim[0].post + s.lo * p.dim[1].post + g;
-
-#pragma unroll
-			for (int i = 0; i < 32; i++) {
-				const int row = ((i & ((1 << U) - 1)) << TOP) + (i >> U << 5);
-				const float f = factor(p.job.post_kind, p.job.post, post0 + row);
-
-				v[2 * i] = __fmul_rn(v[2 * i], f);
-				v[2 * i + 1] = __fmul_rn(v[2 * i + 1], f);
-			}
-		}
-		if (!here)
-			continue;
-		with_dtype(p.job.y_dtype, [&](auto dtype) {
-			constexpr int DTYPE = decltype(dtype)::value, BYTES = DTYPE == HZ_F32 ? 4 : 2;
-			char *y = (char *)p.job.y + (y0 + g * p.job.y_step) * BYTES;
-			const int64_t step = (p.job.y_step << TOP) * BYTES;
-
-			/* In the order of rows: w runs faster than a, and 2^U steps are 32 rows */
-#pragma unroll
-			for (int i = 0; i < 32; i++, y += step)
-				store<1, DTYPE>(y, &v[2 * i]);
-		});
 	}
+	stages<2 * ROWS, 1, OWN + 1>(v, OWN);
+	/* Row of the tile that is a thread's i-th after the trip, but for g */
+	auto row_of = [](int i) {
+		return TOP ? ((i & ((1 << U) - 1)) << TOP) + (i >> U << OWN) : i;
+	};
+	if constexpr (TOP > 0) {
+#pragma unroll
+		for (int i = 0; i < ROWS; i++)
+			exchange[(g * ROWS + i) * WIDE + c] = make_float2(v[2 * i], v[2 * i + 1]);
+		__syncthreads();
+#pragma unroll
+		for (int i = 0; i < ROWS; i++) {
+			const float2 f = exchange[(g + row_of(i)) * WIDE + c];
+
+			v[2 * i] = f.x;
+			v[2 * i + 1] = f.y;
+		}
+		stages<2 * ROWS, 1 + U, OWN + 1>(v, TOP);
+	}
+#pragma unroll
+	for (int i = 0; i < 2 * ROWS; i++)
+		v[i] = __fmul_rn(v[i], p.job.factor);
+	if (p.job.post_kind) {
+		const int64_t post0 = p.job.offset + s.hi * p.dim[0].post + s.lo * p.dim[1].post + g;
+
+#pragma unroll
+		for (int i = 0; i < ROWS; i++) {
+			const float f = factor(p.job.post_kind, p.job.post, post0 + row_of(i));
+
+			v[2 * i] = __fmul_rn(v[2 * i], f);
+			v[2 * i + 1] = __fmul_rn(v[2 * i + 1], f);
+		}
+	}
+	if (!here)
+		return;
+	with_dtype(p.job.y_dtype, [&](auto dtype) {
+		constexpr int DTYPE = decltype(dtype)::value, BYTES = DTYPE == HZ_F32 ? 4 : 2;
+		char *y = (char *)p.job.y + y0 * BYTES;
+		const int64_t step = (p.job.y_step << TOP) * BYTES;
+
+		/* row_of() goes up in steps of 2^TOP. */
+#pragma unroll
+		for (int i = 0; i < ROWS; i++, y += step)
+			store<1, DTYPE>(y, &v[2 * i]);
+	});
+}
+
+extern "C" __global__ void __launch_bounds__(512, 2)
+hadamard_columns(const __grid_constant__ hzi_hadamard_rows p)
+{
+	if (p.job.k == 5)
+		columns<4, 1>(p);
+	else if (p.job.k == 6)
+		columns<4, 2>(p);
+	else if (p.job.k == 7)
+		columns<4, 3>(p);
+	else
+		columns<4, 4>(p);
 }
 
 extern "C" __global__ void __launch_bounds__(512, 1)
-hadamard_columns(const __grid_constant__ hzi_hadamard_rows p)
+hadamard_columns_10(const __grid_constant__ hzi_hadamard_rows p)
 {
-	switch (p.job.k) {
-	case 5:
-		return columns<0>(p);
-	case 6:
-		return columns<1>(p);
-	case 7:
-		return columns<2>(p);
-	case 8:
-		return columns<3>(p);
-	case 9:
-		return columns<4>(p);
-	case 10:
-		return columns<5>(p);
-	}
+	if (p.job.k == 9)
+		columns<5, 4>(p);
+	else
+		columns<5, 5>(p);
 }
 
 /* ---- Everything else ---------------------------------------------------------------------------- */

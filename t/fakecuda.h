@@ -29,7 +29,7 @@
 
 #include "../gpu/cuabi.h"
 
-#define FAKECUDA_PARAMS 4096	/* bytes of parameters that a kernel may have */
+#define FAKECUDA_PARAMS 32764	/* bytes of parameters that a kernel may have, from CUDA 12.1 on */
 
 struct fakecuda_launch {
 	char kernel[128];

@@ -1,0 +1,303 @@
+/*
+ * cuda_hadamard.c - what the launchers of the Hadamard calls hand to the driver, seen by a stand-in
+ *
+ * SPDX-License-Identifier: BSD-2-Clause
+ *
+ * Nothing is computed here: which kernel is taken, its geometry and its arguments. That kernels do
+ * what they should is for the tests of the calls with HZ_TEST_DEVICE=cuda.
+ */
+#include <config.h>
+
+#include "fakecuda.h"
+#include "gpu/hadamard.h"
+#include "hurwitz.h"
+#include "tap.h"
+
+#if !HZ_HAVE_CUDA
+
+int main(void)
+{
+	skip_all("this build has no device code");
+}
+
+#else
+
+#define SHARED_MAX 232448	/* what the stand-in says a block may have */
+
+static const struct fakecuda *fake;
+static hz_context *ctx;
+
+enum { HADAMARD, QUANTIZE, DEQUANTIZE };
+
+/* A call on a matrix of rows x n, and the launches that it should be. */
+struct row {
+	int op, x, y;			/* dtypes */
+	int64_t rows, n;
+	int64_t x_stride, x_step;	/* 0: back to back */
+	int64_t group;			/* quantization; 0: the row */
+	hz_hadamard_opts o;
+	const char *kernel;		/* of each launch */
+	int launches;
+	unsigned threads, cluster;
+	int64_t grid;			/* 0: not looked at */
+};
+
+#define BLOCK(b) {.block = (b)}
+#define COLUMNS(b) {.axis = 1, .block = (b)}
+#define TRUE_ORDER(m) {.plan = HZ_PLAN_TRUE, .order = (m)}
+
+static const struct row table[] = {
+	/* Rows: four warps a block up to 2^11, then a block or a cluster for each */
+	{.x = HZ_F16, .y = HZ_F32, .rows = 1000, .n = 16, .kernel = "rows_5", .launches = 1, .threads = 128, .grid = 2},
+	{.x = HZ_F16, .y = HZ_F32, .rows = 1000, .n = 32, .kernel = "rows_5", .launches = 1, .threads = 128, .grid = 4},
+	{.x = HZ_BF16, .y = HZ_F32, .rows = 129, .n = 64, .kernel = "rows_6", .launches = 1, .threads = 128, .grid = 2},
+	{.x = HZ_F32, .y = HZ_F16, .rows = 1, .n = 128, .kernel = "rows_7", .launches = 1, .threads = 128, .grid = 1},
+	{.x = HZ_F32, .y = HZ_F16, .rows = 65, .n = 256, .kernel = "rows_8", .launches = 1, .threads = 128, .grid = 3},
+	{.x = HZ_F32, .y = HZ_F16, .rows = 17, .n = 512, .kernel = "rows_9", .launches = 1, .threads = 128, .grid = 2},
+	{.x = HZ_F32, .y = HZ_F16, .rows = 9, .n = 1024, .kernel = "rows_10", .launches = 1, .threads = 128, .grid = 2},
+	{.x = HZ_F32, .y = HZ_F16, .rows = 5, .n = 2048, .kernel = "rows_11", .launches = 1, .threads = 128, .grid = 2},
+	{.x = HZ_F32, .y = HZ_F16, .rows = 5, .n = 4096, .kernel = "rows_12", .launches = 1, .threads = 64, .grid = 5},
+	{.x = HZ_F32, .y = HZ_F16, .rows = 5, .n = 8192, .kernel = "rows_13", .launches = 1, .threads = 128, .grid = 5},
+	{.x = HZ_F32, .y = HZ_F16, .rows = 5, .n = 16384, .kernel = "rows_14", .launches = 1, .threads = 256, .grid = 5},
+	{.x = HZ_F32, .y = HZ_F16, .rows = 5, .n = 32768, .kernel = "rows_15", .launches = 1, .threads = 512, .grid = 5},
+	{.x = HZ_F32, .y = HZ_F16, .rows = 5, .n = 65536, .kernel = "rows_16_c4", .launches = 1, .threads = 256, .cluster = 4,
+	 .grid = 20},
+	/* Rows with gaps, of 16 bytes or not */
+	{.x = HZ_F16, .y = HZ_F16, .rows = 40, .n = 128, .x_stride = 384, .kernel = "rows_7", .launches = 1, .threads = 128,
+	 .grid = 1},
+	{.x = HZ_F16, .y = HZ_F16, .rows = 40, .n = 128, .x_stride = 129, .kernel = "any", .launches = 1, .threads = 256,
+	 .grid = 1},
+	{.x = HZ_F16, .y = HZ_F16, .rows = 40, .n = 128, .x_stride = 256, .x_step = 2, .kernel = "any", .launches = 1,
+	 .threads = 256, .grid = 1},
+	/* Too short for a row of 16 bytes */
+	{.x = HZ_F32, .y = HZ_F16, .rows = 7, .n = 8, .kernel = "any", .launches = 1, .threads = 256, .grid = 1},
+	/* A launch for each length of a block */
+	{.x = HZ_BF16, .y = HZ_F32, .rows = 100, .n = 96, .kernel = "rows_6 rows_5", .launches = 2, .threads = 128},
+	{.x = HZ_BF16, .y = HZ_F32, .rows = 100, .n = 112, .kernel = "rows_6 rows_5 rows_5", .launches = 3, .threads = 128},
+	{.x = HZ_BF16, .y = HZ_F32, .rows = 10, .n = 96, .o = {.plan = HZ_PLAN_UNIFORM}, .kernel = "rows_5", .launches = 1,
+	 .threads = 128, .grid = 1},
+	{.x = HZ_BF16, .y = HZ_F32, .rows = 10, .n = 512, .o = BLOCK(128), .kernel = "rows_7", .launches = 1, .threads = 128,
+	 .grid = 1},
+	/* Columns */
+	{.x = HZ_F32, .y = HZ_F32, .rows = 256, .n = 100, .o = COLUMNS(32), .kernel = "columns", .launches = 1, .threads = 64,
+	 .grid = 16},
+	{.x = HZ_F32, .y = HZ_F32, .rows = 256, .n = 100, .o = COLUMNS(128), .kernel = "columns", .launches = 1,
+	 .threads = 256, .grid = 4},
+	{.x = HZ_F32, .y = HZ_F32, .rows = 1024, .n = 100, .o = COLUMNS(1024), .kernel = "columns_10", .launches = 1,
+	 .threads = 512, .grid = 4},
+	{.x = HZ_F32, .y = HZ_F32, .rows = 256, .n = 101, .o = COLUMNS(128), .kernel = "any", .launches = 1, .threads = 256},
+	{.x = HZ_F32, .y = HZ_F32, .rows = 2048, .n = 64, .o = COLUMNS(2048), .kernel = "any", .launches = 1, .threads = 512},
+	/* Base matrices: on the fast path, and the ways out of it */
+	{.x = HZ_F16, .y = HZ_F32, .rows = 3, .n = 6144, .o = TRUE_ORDER(12), .kernel = "true", .launches = 1, .threads = 96,
+	 .grid = 3},
+	{.x = HZ_F32, .y = HZ_F16, .rows = 3, .n = 40960, .o = TRUE_ORDER(20), .kernel = "true", .launches = 1, .threads = 320,
+	 .grid = 3},
+	{.x = HZ_F32, .y = HZ_F16, .rows = 3, .n = 96, .o = TRUE_ORDER(12), .kernel = "any", .launches = 1, .threads = 256,
+	 .grid = 1},
+	{.x = HZ_F32, .y = HZ_F16, .rows = 3, .n = 156 * 4, .o = TRUE_ORDER(156), .kernel = "any_big", .launches = 1,
+	 .threads = 256, .grid = 1},
+	/* 60 x 1024 elements are more than a block's shared memory holds */
+	{.x = HZ_F32, .y = HZ_F16, .rows = 3, .n = 61440, .o = TRUE_ORDER(60), .kernel = "any", .launches = 1, .threads = 512,
+	 .cluster = 2, .grid = 6},
+	/* Quantization */
+	{.op = QUANTIZE, .x = HZ_BF16, .y = HZ_S8, .rows = 100, .n = 128, .kernel = "quantize_7", .launches = 1, .threads = 128,
+	 .grid = 2},
+	{.op = QUANTIZE, .x = HZ_BF16, .y = HZ_E4M3, .rows = 100, .n = 4096, .kernel = "quantize_12", .launches = 1,
+	 .threads = 64, .grid = 100},
+	{.op = QUANTIZE, .x = HZ_BF16, .y = HZ_S4X2, .rows = 100, .n = 4096, .group = 128, .kernel = "quantize_12",
+	 .launches = 1, .threads = 64, .grid = 100},
+	{.op = QUANTIZE, .x = HZ_F32, .y = HZ_S8, .rows = 3, .n = 65536, .kernel = "quantize_16_c4", .launches = 1,
+	 .threads = 256, .cluster = 4, .grid = 12},
+	{.op = QUANTIZE, .x = HZ_BF16, .y = HZ_S8, .rows = 100, .n = 512, .o = BLOCK(128), .kernel = "any_quantize",
+	 .launches = 1, .threads = 128, .grid = 100},
+	{.op = QUANTIZE, .x = HZ_BF16, .y = HZ_S8, .rows = 100, .n = 512, .group = 128, .o = BLOCK(128),
+	 .kernel = "quantize_7", .launches = 1, .threads = 128, .grid = 7},
+	{.op = QUANTIZE, .x = HZ_BF16, .y = HZ_S8, .rows = 9, .n = 96, .group = 32, .kernel = "any_quantize", .launches = 1,
+	 .threads = 128, .grid = 9},
+	{.op = QUANTIZE, .x = HZ_F32, .y = HZ_S8, .rows = 2, .n = 156 * 4, .o = TRUE_ORDER(156), .kernel = "any_quantize_big",
+	 .launches = 1, .threads = 128, .grid = 2},
+	/* And back */
+	{.op = DEQUANTIZE, .x = HZ_S8, .y = HZ_BF16, .rows = 100, .n = 1024, .kernel = "rows_10", .launches = 1,
+	 .threads = 128, .grid = 13},
+	{.op = DEQUANTIZE, .x = HZ_S4X2, .y = HZ_F32, .rows = 9, .n = 4096, .group = 32, .kernel = "rows_12", .launches = 1,
+	 .threads = 64, .grid = 9},
+	{.op = DEQUANTIZE, .x = HZ_S8, .y = HZ_F32, .rows = 9, .n = 32, .group = 32, .kernel = "any", .launches = 1,
+	 .threads = 256, .grid = 1},
+};
+
+static void *device_memory(int64_t bytes)
+{
+	void *p;
+
+	if (hz_alloc(ctx, &p, (size_t)bytes, HZ_CUDA) != HZ_OK)
+		bail("%s", hz_errmsg(ctx));
+	return p;
+}
+
+static int status_of(const struct row *r, void *x, void *y, void *scale)
+{
+	hz_tensor tx = hz_tensor_2d(x, r->x, HZ_CUDA, r->rows, r->x == HZ_S4X2 ? r->n / 2 : r->n);
+	hz_tensor ty = hz_tensor_2d(y, r->y, HZ_CUDA, r->rows, r->y == HZ_S4X2 ? r->n / 2 : r->n);
+	hz_tensor ts = hz_tensor_2d(scale, HZ_F32, HZ_CUDA, r->rows, r->group ? r->n / r->group : 1);
+
+	if (r->x_stride)
+		tx.stride[0] = r->x_stride;
+	if (r->x_step)
+		tx.stride[1] = r->x_step;
+	switch (r->op) {
+	case HADAMARD:
+		return hz_hadamard(ctx, &tx, &ty, &r->o);
+	case QUANTIZE:
+		return hz_hadamard_quantize(ctx, &tx, &ty, &ts, &r->o);
+	default:
+		return hz_dequantize_hadamard(ctx, &tx, &ts, &ty, &r->o);
+	}
+}
+
+/* What every argument struct begins with. */
+static struct hzi_hadamard_job job_of(const struct fakecuda_launch *l)
+{
+	struct hzi_hadamard_job job;
+
+	memcpy(&job, l->params, sizeof(job));
+	return job;
+}
+
+static void test_row(const struct row *r)
+{
+	const int64_t count = r->rows * (r->x_stride ? r->x_stride : r->n);
+	char *x = device_memory(count * 4 + 64), *y = device_memory(r->rows * r->n * 4 + 64);
+	char *scale = device_memory(r->rows * r->n * 4);
+	char names[256] = "", first[256] = "";
+	int64_t covered = 0, offset = 0;
+	int good = 1;
+
+	fake->reset();
+	is_int(status_of(r, x, y, scale), HZ_OK, "%s of %d x %d, %s to %s", r->op == HADAMARD ? "hadamard" :
+	       r->op == QUANTIZE ? "quantization" : "dequantization", (int)r->rows, (int)r->n, hz_dtype_name(r->x),
+	       hz_dtype_name(r->y));
+	if (fake->launches() != r->launches) {
+		is_int(fake->launches(), r->launches, "the number of launches");
+		return;
+	}
+	for (int i = 0; i < r->launches; i++) {
+		const struct fakecuda_launch *l = fake->launch(i);
+		const struct hzi_hadamard_job job = job_of(l);
+		const int any = !strncmp(l->kernel, "hadamard_any", 12);
+		const int quantizes_any = !strncmp(l->kernel, "hadamard_any_quantize", 21);
+
+		snprintf(names + strlen(names), sizeof(names) - strlen(names), "%s%s", i ? " " : "",
+			 l->kernel + strlen("hadamard_"));
+		good &= l->block[0] == r->threads && l->block[1] == 1 && l->grid[1] == 1;
+		good &= (l->cluster ? l->cluster : 1) == (r->cluster ? r->cluster : 1);
+		good &= !r->grid || l->grid[0] == r->grid;
+		good &= l->shared_bytes <= SHARED_MAX;
+		/* Fast paths get pointers to their segment, the others the rows'. */
+		offset = any ? 0 : job.offset;
+		good &= job.y_dtype == r->y && job.x_dtype == r->x;
+		good &= (const char *)job.x == x + (r->x == HZ_S4X2 ? offset / 2 : offset * (int64_t)hz_dtype_size(r->x));
+		good &= (char *)job.y == y + (r->y == HZ_S4X2 ? offset / 2 : offset * (int64_t)hz_dtype_size(r->y));
+		good &= (job.scale != NULL) == (r->op != HADAMARD) && (!job.scale || job.scale == scale);
+		if (strncmp(l->kernel, "hadamard_columns", 16))
+			covered += quantizes_any ? job.vectors * r->n : job.vectors * ((int64_t)job.m << job.k);
+		else
+			covered += job.vectors * ((int64_t)1 << job.k) * r->n;
+		if (!good)
+			diag("%s: grid %u, block %u, cluster %u, shared memory %u", l->kernel, l->grid[0], l->block[0],
+			     l->cluster, l->shared_bytes);
+	}
+	is_str(names, r->kernel, "by %s", r->kernel);
+	ok(good, "geometry and operands");
+	is_int(covered, r->rows * r->n, "every element once");
+	is_int(fake->complaints(first, sizeof(first)), 0, "nothing misused%s%s", *first ? ": " : "", first);
+	hz_free(ctx, x, HZ_CUDA);
+	hz_free(ctx, y, HZ_CUDA);
+	hz_free(ctx, scale, HZ_CUDA);
+}
+
+/* Factors, the order of the diagonals, transposition. */
+static void test_arguments(void)
+{
+	enum { ROWS = 3, N = 256 };
+	float *x = device_memory(ROWS * N * 4), *post = device_memory(N * 4);
+	uint16_t *y = device_memory(ROWS * N * 4);
+	uint8_t *signs = device_memory(N / 8);
+	const hz_tensor tx = hz_tensor_2d(x, HZ_F32, HZ_CUDA, ROWS, N), ty = hz_tensor_2d(y, HZ_F16, HZ_CUDA, ROWS, N);
+	const hz_tensor tpre = hz_tensor_1d(signs, HZ_U8, HZ_CUDA, N / 8), tpost = hz_tensor_1d(post, HZ_F32, HZ_CUDA, N);
+	hz_hadamard_opts o = {.block = 64, .scale = 3, .pre = &tpre, .post = &tpost};
+	struct hzi_hadamard_rows p;
+
+	fake->reset();
+	is_int(hz_hadamard(ctx, &tx, &ty, &o), HZ_OK, "signs before, factors after");
+	memcpy(&p, fake->launch(0)->params, sizeof(p));
+	is_int(fake->launch(0)->params_bytes, (long long)sizeof(p), "the struct as it is");
+	ok(p.job.pre == signs && p.job.pre_kind == HZ_U8 && p.job.post == post && p.job.post_kind == HZ_F32,
+	   "in their places");
+	ok(p.job.factor == 0.375f, "3 / sqrt(64)");
+	ok(p.job.vectors == 12 && p.dim[1].size == 4 && p.dim[1].x == 64 && p.dim[1].pre == 64 && p.dim[0].x == N &&
+	   p.dim[0].pre == 0, "blocks step through them, rows do not");
+	for (uint32_t v = 0, bad = 0; v <= 12; v++) {
+		const uint32_t hi = ((uint32_t)((uint64_t)v * p.magic >> 32) + v) >> p.shift;
+
+		bad += hi != v / 4;
+		if (v == 12)
+			is_int(bad, 0, "the quotient without a division");
+	}
+	o.flags = HZ_HADAMARD_TRANSPOSE | HZ_HADAMARD_RAW;
+	fake->reset();
+	is_int(hz_hadamard(ctx, &tx, &ty, &o), HZ_OK, "transposed, raw");
+	memcpy(&p, fake->launch(0)->params, sizeof(p));
+	ok(p.job.pre == post && p.job.post == signs && p.job.factor == 3, "the other way around, no root");
+	hz_free(ctx, x, HZ_CUDA);
+	hz_free(ctx, y, HZ_CUDA);
+	hz_free(ctx, post, HZ_CUDA);
+	hz_free(ctx, signs, HZ_CUDA);
+}
+
+/* What cannot be done, and a driver that fails: the status, the sentence, nothing launched. */
+static void test_errors(void)
+{
+	static const struct row good = {.x = HZ_F32, .y = HZ_F16, .rows = 3, .n = 96};
+	struct row r = good;
+	void *x = device_memory(1 << 20), *y = device_memory(1 << 20), *scale = device_memory(4096);
+
+	fake->reset();
+	r.n = 131072;
+	r.rows = 1;
+	is_int(status_of(&r, x, y, scale), HZ_ENOTSUP, "a block of 131072");
+	ok(strstr(hz_errmsg(ctx), "131072") != NULL, "is too long: %s", hz_errmsg(ctx));
+	is_int(fake->launches(), 0, "and nothing was launched");
+
+	is_int(status_of(&good, x, y, scale), HZ_OK, "two launches");
+	is_int(fake->launches(), 2, "are made");
+	fake->reset();
+	fake->fail_at(2, 1, 0);
+	is_int(status_of(&good, x, y, scale), HZ_ECUDA, "the first fails");
+	is_int(fake->launches(), 0, "so the second is not tried");
+	fake->reset();
+	fake->fail_at(5, 1, 0);
+	is_int(status_of(&good, x, y, scale), HZ_ECUDA, "the second fails");
+	hz_free(ctx, x, HZ_CUDA);
+	hz_free(ctx, y, HZ_CUDA);
+	hz_free(ctx, scale, HZ_CUDA);
+}
+
+int main(void)
+{
+	const hz_options options = {.device = HZ_CUDA, .threads = 1};
+
+	setenv("FAKECUDA_MEMORY", "1000000000", 1);
+	fake = fakecuda_load();
+	if (!fake)
+		bail("no stand-in");
+	if (hz_open(&ctx, &options) != HZ_OK)
+		bail("%s", hz_open_errmsg());
+	for (size_t i = 0; i < sizeof(table) / sizeof(*table); i++)
+		test_row(&table[i]);
+	test_arguments();
+	test_errors();
+	hz_close(ctx);
+	return done_testing();
+}
+
+#endif

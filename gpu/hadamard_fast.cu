@@ -55,14 +55,17 @@ HZ_DEVICE uint32_t sign_pair(uint32_t bits, int j)
 HZ_DEVICE void fast_load(uint4 *w, const hzi_hadamard_fast &p, int64_t e0, int lane)
 {
 	const int g = lane >> 2, q = lane & 3;
-	const uint16_t *x = (const uint16_t *)p.x + e0 + 8 * q;
-	const bool whole = e0 + 1024 <= p.total;
+	const uint16_t *x = (const uint16_t *)p.x + (e0 + chunk_of(0, g) * 32 + 8 * q);
 
+	if (e0 + 1024 <= p.total) {
 #pragma unroll
-	for (int i = 0; i < 4; i++) {
-		const int e = chunk_of(i, g) * 32;
-
-		w[i] = whole || e0 + e < p.total ? *(const uint4 *)(x + e) : make_uint4(0, 0, 0, 0);
+		for (int i = 0; i < 4; i++)
+			w[i] = *(const uint4 *)(x + 64 * i);
+	} else {
+#pragma unroll
+		for (int i = 0; i < 4; i++)
+			w[i] = e0 + chunk_of(i, g) * 32 < p.total ? *(const uint4 *)(x + 64 * i)
+								  : make_uint4(0, 0, 0, 0);
 	}
 }
 
@@ -155,28 +158,32 @@ HZ_DEVICE uint32_t to_16x2(float low, float high)
 	return DTYPE == HZ_F16 ? to_f16x2(low, high) : to_bf16x2(low, high);
 }
 
-/* C successive results to element e of y */
-template <int DTYPE, int C>
-HZ_DEVICE void fast_store(const float *f, const hzi_hadamard_fast &p, int64_t e)
+/* Where element e of y lies */
+template <int DTYPE>
+HZ_DEVICE char *result_at(const hzi_hadamard_fast &p, int64_t e)
 {
+	return (char *)p.y + e * (DTYPE == HZ_F32 ? 4 : 2);
+}
+
+/* C successive results, e elements behind to, a number that is known when compiled */
+template <int DTYPE, int C>
+HZ_DEVICE void fast_store(char *to, int e, const float *f)
+{
+	to += e * (DTYPE == HZ_F32 ? 4 : 2);
 	if constexpr (DTYPE == HZ_F32) {
-		float *y = (float *)p.y + e;
-
 		if constexpr (C == 4)
-			*(float4 *)y = make_float4(f[0], f[1], f[2], f[3]);
+			*(float4 *)to = make_float4(f[0], f[1], f[2], f[3]);
 		else if constexpr (C == 2)
-			*(float2 *)y = make_float2(f[0], f[1]);
+			*(float2 *)to = make_float2(f[0], f[1]);
 		else
-			*y = f[0];
+			*(float *)to = f[0];
 	} else {
-		uint16_t *y = (uint16_t *)p.y + e;
-
 		if constexpr (C == 4)
-			*(uint2 *)y = make_uint2(to_16x2<DTYPE>(f[0], f[1]), to_16x2<DTYPE>(f[2], f[3]));
+			*(uint2 *)to = make_uint2(to_16x2<DTYPE>(f[0], f[1]), to_16x2<DTYPE>(f[2], f[3]));
 		else if constexpr (C == 2)
-			*(uint32_t *)y = to_16x2<DTYPE>(f[0], f[1]);
+			*(uint32_t *)to = to_16x2<DTYPE>(f[0], f[1]);
 		else
-			*y = (uint16_t)to_16x2<DTYPE>(f[0], 0);
+			*(uint16_t *)to = (uint16_t)to_16x2<DTYPE>(f[0], 0);
 	}
 }
 
@@ -203,48 +210,53 @@ HZ_DEVICE void fast_finish(float *v, const hzi_hadamard_fast &p, F element)
 
 /*
  * Strides from 1024 on, between WARPS warps whose values lie behind one another at memory, and the
- * results to y. A thread takes pieces of C elements, at the same place of all warps.
+ * results to y. A thread takes pieces of C elements, at the same places of all warps. All addresses are
+ * a base and offsets that are known when compiled: the kernels have no issue slots to spare.
  */
 template <int DTYPE, int WARPS, bool SIGNS>
 HZ_DEVICE void fast_last(float *v, const hzi_hadamard_fast &p, int64_t e0, const char *memory, int t)
 {
-	constexpr int V = 32 / WARPS, C = V < 4 ? V : 4, LOG2 = WARPS == 2 ? 1 : WARPS == 4 ? 2 : WARPS == 8 ? 3
-								      : WARPS == 16 ? 4 : 5;
+	constexpr int V = 32 / WARPS, C = V < 4 ? V : 4, THREADS = 32 * WARPS;
+	constexpr int STAGES = WARPS == 2 ? 1 : WARPS == 4 ? 2 : WARPS == 8 ? 3 : WARPS == 16 ? 4 : 5;
 
 #pragma unroll
 	for (int g = 0; g < V / C; g++) {
-		const char *from = memory + place_of<DTYPE>((g * 32 * WARPS + t) * C);
+		const char *from = memory + place_of<DTYPE>((g * THREADS + t) * C);
 
 #pragma unroll
 		for (int w = 0; w < WARPS; w++) {
+			const char *at = from + w * HZI_FAST_WARP_BYTES;
 			float *to = &v[w * V + g * C];
 
 			if constexpr (C == 4) {
-				const float4 f = *(const float4 *)(from + w * HZI_FAST_WARP_BYTES);
+				const float4 f = *(const float4 *)at;
 
 				to[0] = f.x;
 				to[1] = f.y;
 				to[2] = f.z;
 				to[3] = f.w;
 			} else if constexpr (C == 2) {
-				const float2 f = *(const float2 *)(from + w * HZI_FAST_WARP_BYTES);
+				const float2 f = *(const float2 *)at;
 
 				to[0] = f.x;
 				to[1] = f.y;
 			} else {
-				to[0] = *(const float *)(from + w * HZI_FAST_WARP_BYTES);
+				to[0] = *(const float *)at;
 			}
 		}
 	}
-	stages<32, 5 - LOG2, 5>(v, LOG2);
-	/* Piece i: place i % (V / C) of warp i / (V / C) */
-	auto element = [&](int i) {
-		return e0 + i / (V / C) * 1024 + (i % (V / C) * 32 * WARPS + t) * C;
-	};
-	fast_finish<C, SIGNS>(v, p, element);
+	stages<32, 5 - STAGES, 5>(v, STAGES);
+	fast_finish<C, SIGNS>(v, p, [&](int i) {
+		return e0 + i / (V / C) * 1024 + (i % (V / C) * THREADS + t) * C;
+	});
+	char *y = result_at<DTYPE>(p, e0 + t * C);
+
 #pragma unroll
-	for (int i = 0; i < 32 / C; i++)
-		fast_store<DTYPE, C>(&v[C * i], p, element(i));
+	for (int w = 0; w < WARPS; w++) {
+#pragma unroll
+		for (int g = 0; g < V / C; g++)
+			fast_store<DTYPE, C>(y, w * 1024 + g * THREADS * C, &v[w * V + g * C]);
+	}
 }
 
 /* ---- 16 bits ---------------------------------------------------------------------------------------- */
@@ -268,10 +280,12 @@ HZ_DEVICE void fast_short(const hzi_hadamard_fast &p)
 		return e0 + (c | q << 3) * 32 + 4 * g;
 	};
 	fast_finish<4, SIGNS>(v, p, element);
+	char *y = result_at<DTYPE>(p, element(0));
+
 #pragma unroll
 	for (int c = 0; c < 8; c++) {
 		if (whole || element(c) < p.total)
-			fast_store<DTYPE, 4>(&v[4 * c], p, element(c));
+			fast_store<DTYPE, 4>(y, 32 * c, &v[4 * c]);
 	}
 }
 
@@ -280,10 +294,11 @@ template <int ORDER>
 HZ_DEVICE void fast_put(const float *v, char *memory, int lane)
 {
 	const int g = lane >> 2, q = lane & 3;
+	char *row = memory + q * 1024;
 
 #pragma unroll
 	for (int c = 0; c < 8; c++)
-		*(float4 *)(memory + place_of<ORDER>((c | q << 3) * 32 + 4 * g)) =
+		*(float4 *)(row + c * 128 + ((g ^ (ORDER == HZ_F32 ? c : 2 * q)) << 4)) =
 			make_float4(v[4 * c], v[4 * c + 1], v[4 * c + 2], v[4 * c + 3]);
 }
 
@@ -407,10 +422,12 @@ HZ_DEVICE void fast_f32_short(const hzi_hadamard_fast &p)
 		return e0 + 32 * i + lane;
 	};
 	fast_finish<1, SIGNS>(v, p, element);
+	char *y = result_at<HZ_F32>(p, element(0));
+
 #pragma unroll
 	for (int i = 0; i < 32; i++) {
 		if (whole || element(i) < p.total)
-			fast_store<HZ_F32, 1>(&v[i], p, element(i));
+			fast_store<HZ_F32, 1>(y, 32 * i, &v[i]);
 	}
 }
 
@@ -605,11 +622,12 @@ HZ_DEVICE void fast_base(const hzi_hadamard_fast_base &p)
 			x[j][0] = f.x;
 			x[j][1] = f.y;
 		}
+		char *y = result_at<DTYPE>(p.f, e0 + e);
 		auto put = [&](int row, float *sum) {
 #pragma unroll
 			for (int c = 0; c < C; c++)
 				sum[c] = __fmul_rn(sum[c], p.f.factor);
-			fast_store<DTYPE, C>(sum, p.f, e0 + e + (row << k));
+			fast_store<DTYPE, C>(y + ((int64_t)row << k) * (DTYPE == HZ_F32 ? 4 : 2), 0, sum);
 		};
 		if constexpr (DTYPE == HZ_F32)
 			base_in_order<M>(x, put);

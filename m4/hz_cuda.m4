@@ -58,5 +58,14 @@ AC_DEFUN([HZ_CUDA], [
 		NVCCFLAGS=-O3
 		AS_IF([test "$enable_debug" = yes], [NVCCFLAGS="$NVCCFLAGS -lineinfo"])
 	])
+	AS_IF([test "$hz_cuda" = yes], [
+		AC_MSG_CHECKING([whether $NVCC can make small fatbins])
+		AS_ECHO(['extern "C" __global__ void k(float *x) { x@<:@threadIdx.x@:>@ = 0; }']) > conftest.cu
+		AS_IF([$NVCC --fatbin --threads 0 --compress-mode=size -o conftest.fatbin conftest.cu >&AS_MESSAGE_LOG_FD 2>&1],
+			[AC_MSG_RESULT([yes])
+			 HZ_NVCC_ARCH="$HZ_NVCC_ARCH --threads 0 --compress-mode=size"],
+			[AC_MSG_RESULT([no])])
+		rm -f conftest.cu conftest.fatbin
+	])
 	AC_SUBST([HZ_NVCC_ARCH])
 ])

@@ -189,30 +189,35 @@ static void *at_element(const void *p, int64_t element, int dtype)
 }
 
 /*
- * The kernels for rows: threads of a block, log2 of the elements of a tile, blocks of a cluster. The
- * first line is taken that has the vector's length (or more, in the first) and a kernel whose shared
- * memory can be had.
+ * The kernels for rows: threads of a block, log2 of the elements of a tile, blocks of a cluster, tiles
+ * of a block that has the next one under way. The first line is taken that has the vector's length (or
+ * more, in the first) and a kernel whose shared memory can be had; those with a stretch are for
+ * elements of 2 bytes or less. Elsewhere one tile a block is faster: the end of the grid is even.
  */
 struct rows_kernel {
-	int k, kernel, quantize, threads, tile_log2, cluster;
+	int k, kernel, quantize, threads, tile_log2, cluster, stretch;
 };
 
 #define NONE -1
 
 static const struct rows_kernel rows_kernels[] = {
-	{5, HZI_KERNEL_hadamard_rows_5, HZI_KERNEL_hadamard_quantize_5, 128, 11, 1},
-	{6, HZI_KERNEL_hadamard_rows_6, HZI_KERNEL_hadamard_quantize_6, 128, 11, 1},
-	{7, HZI_KERNEL_hadamard_rows_7, HZI_KERNEL_hadamard_quantize_7, 128, 11, 1},
-	{8, HZI_KERNEL_hadamard_rows_8, HZI_KERNEL_hadamard_quantize_8, 128, 11, 1},
-	{9, HZI_KERNEL_hadamard_rows_9, HZI_KERNEL_hadamard_quantize_9, 128, 11, 1},
-	{10, HZI_KERNEL_hadamard_rows_10, HZI_KERNEL_hadamard_quantize_10, 128, 11, 1},
-	{11, HZI_KERNEL_hadamard_rows_11, HZI_KERNEL_hadamard_quantize_11, 128, 11, 1},
-	{12, HZI_KERNEL_hadamard_rows_12, HZI_KERNEL_hadamard_quantize_12, 64, 12, 1},
-	{13, HZI_KERNEL_hadamard_rows_13, HZI_KERNEL_hadamard_quantize_13, 128, 13, 1},
-	{14, HZI_KERNEL_hadamard_rows_14, HZI_KERNEL_hadamard_quantize_14, 256, 14, 1},
-	{15, HZI_KERNEL_hadamard_rows_15, HZI_KERNEL_hadamard_quantize_15, 512, 15, 1},
-	{16, HZI_KERNEL_hadamard_rows_16_c4, HZI_KERNEL_hadamard_quantize_16_c4, 256, 16, 4},
-	{16, HZI_KERNEL_hadamard_rows_16_c8, NONE, 128, 16, 8},
+	{5, HZI_KERNEL_hadamard_rows_5, HZI_KERNEL_hadamard_quantize_5, 128, 11, 1, 0},
+	{6, HZI_KERNEL_hadamard_rows_6, HZI_KERNEL_hadamard_quantize_6, 128, 11, 1, 0},
+	{7, HZI_KERNEL_hadamard_rows_7, HZI_KERNEL_hadamard_quantize_7, 128, 11, 1, 0},
+	{8, HZI_KERNEL_hadamard_rows_8, HZI_KERNEL_hadamard_quantize_8, 128, 11, 1, 0},
+	{9, HZI_KERNEL_hadamard_rows_9, HZI_KERNEL_hadamard_quantize_9, 128, 11, 1, 0},
+	{10, HZI_KERNEL_hadamard_rows_10, HZI_KERNEL_hadamard_quantize_10, 128, 11, 1, 0},
+	{11, HZI_KERNEL_hadamard_rows_11, HZI_KERNEL_hadamard_quantize_11, 128, 11, 1, 0},
+	{12, HZI_KERNEL_hadamard_rows_12_pipe, NONE, 64, 12, 1, 2},
+	{12, HZI_KERNEL_hadamard_rows_12, HZI_KERNEL_hadamard_quantize_12, 64, 12, 1, 0},
+	{13, HZI_KERNEL_hadamard_rows_13_pipe, NONE, 128, 13, 1, 2},
+	{13, HZI_KERNEL_hadamard_rows_13, HZI_KERNEL_hadamard_quantize_13, 128, 13, 1, 0},
+	{14, HZI_KERNEL_hadamard_rows_14_pipe, NONE, 256, 14, 1, 8},
+	{14, HZI_KERNEL_hadamard_rows_14, HZI_KERNEL_hadamard_quantize_14, 256, 14, 1, 0},
+	{15, HZI_KERNEL_hadamard_rows_15_pipe, NONE, 512, 15, 1, 16},
+	{15, HZI_KERNEL_hadamard_rows_15, HZI_KERNEL_hadamard_quantize_15, 512, 15, 1, 0},
+	{16, HZI_KERNEL_hadamard_rows_16_c4, HZI_KERNEL_hadamard_quantize_16_c4, 256, 16, 4, 0},
+	{16, HZI_KERNEL_hadamard_rows_16_c8, NONE, 128, 16, 8, 0},
 };
 
 #define EXCHANGE_BYTES 272	/* of shared memory for each thread's 64 values */
@@ -259,10 +264,10 @@ static int launch_rows(const struct call *c, const struct hzi_hadamard_job *base
 	p.piece_log2 = log2_of(128 / bits_of(p.job.x_dtype));
 	for (size_t i = 0; i < sizeof(rows_kernels) / sizeof(*rows_kernels); i++) {
 		r = &rows_kernels[i];
-		if (seg->k != r->k && (i > 0 || seg->k > r->k))
+		if ((seg->k != r->k && (i > 0 || seg->k > r->k)) || (r->stretch && p.piece_log2 < 3))
 			continue;
 		kernel = c->quantize ? r->quantize : r->kernel;
-		bytes = r->threads * EXCHANGE_BYTES;
+		bytes = r->threads * (EXCHANGE_BYTES + (r->stretch ? (1024 >> p.piece_log2) + 16 : 0));
 		if (kernel != NONE && bytes <= c->device->shared_block_bytes &&
 		    (r->cluster == 1 || c->device->sm >= SM_CLUSTERS))
 			break;
@@ -276,6 +281,9 @@ static int launch_rows(const struct call *c, const struct hzi_hadamard_job *base
 	launch.shared_bytes = (unsigned)bytes;
 	launch.cluster = (unsigned)r->cluster;
 	tiles = ceil_div(p.job.vectors, (int64_t)1 << (r->tile_log2 - seg->k));
+	/* Short of tiles, each multiprocessor is to have one. */
+	p.stretch = r->stretch ? (int32_t)min_of(r->stretch, ceil_div(tiles, c->device->multiprocessors)) : 1;
+	tiles = ceil_div(tiles, p.stretch);
 	launch.grid[0] = (unsigned)(min_of(ceil_div(tiles, r->tile_log2 == 11 ? 4 : 1), GRID_MAX / 8) * r->cluster);
 	*done = true;
 	return hzi_cuda_launch(c->ctx, c->op, HZI_FAMILY_HADAMARD, kernel, &launch, &p, sizeof(p));

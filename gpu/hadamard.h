@@ -53,10 +53,12 @@ struct hzi_hadamard_rows {
 	int32_t shift;
 	int32_t single, flat;
 	int32_t piece_log2;		/* elements of x in 16 bytes */
+	int32_t stretch;		/* tiles of a block that has the next one under way */
+	int32_t pad_;
 	int32_t column_tiles;		/* columns: dim[] says where a vector of the first column begins */
 	int64_t columns;
 };
-HZI_STATIC_ASSERT(sizeof(struct hzi_hadamard_rows) == 256, "the same layout for C and CUDA");
+HZI_STATIC_ASSERT(sizeof(struct hzi_hadamard_rows) == 264, "the same layout for C and CUDA");
 
 /* Rows of true orders: bits of the (transposed) base matrix, 2 words a row; no division for dim. */
 struct hzi_hadamard_true {

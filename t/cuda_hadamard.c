@@ -119,7 +119,7 @@ static const struct row table[] = {
 	/* And back */
 	{.op = DEQUANTIZE, .x = HZ_S8, .y = HZ_BF16, .rows = 100, .n = 1024, .kernel = "rows_10", .launches = 1,
 	 .threads = 128, .grid = 13},
-	{.op = DEQUANTIZE, .x = HZ_S4X2, .y = HZ_F32, .rows = 9, .n = 4096, .group = 32, .kernel = "rows_12", .launches = 1,
+	{.op = DEQUANTIZE, .x = HZ_S4X2, .y = HZ_F32, .rows = 9, .n = 4096, .group = 32, .kernel = "rows_12_pipe", .launches = 1,
 	 .threads = 64, .grid = 9},
 	{.op = DEQUANTIZE, .x = HZ_S8, .y = HZ_F32, .rows = 9, .n = 32, .group = 32, .kernel = "any", .launches = 1,
 	 .threads = 256, .grid = 1},

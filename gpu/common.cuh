@@ -12,7 +12,7 @@
 
 #define HZ_DEVICE static __device__ __forceinline__
 
-/* ---- Number formats ---------------------------------------------------------------------------- */
+/* ---- Number formats ------------------------------------------------------------------------ */
 
 HZ_DEVICE float f16_low(uint32_t pair)
 {
@@ -56,7 +56,8 @@ HZ_DEVICE uint32_t to_bf16x2(float low, float high)
 	return pair;
 }
 
-/* An 8-bit float from an absolute value in f32: mbits of mantissa, least exponent emin, largest code. */
+/* An 8-bit float from an absolute value in f32: mbits of mantissa, least exponent emin, largest
+ * code. */
 HZ_DEVICE uint32_t fp8_encode(float x, int mbits, int emin, uint32_t largest)
 {
 	const uint32_t u = __float_as_uint(x) & 0x7fffffff, shift = 23 - mbits;
@@ -65,8 +66,8 @@ HZ_DEVICE uint32_t fp8_encode(float x, int mbits, int emin, uint32_t largest)
 	if (u > 0x7f800000)
 		return 0x7f;
 	if (u < (uint32_t)(emin + 127) << 23)
-		code = (uint32_t)__float2int_rn(__uint_as_float(u) *
-						__uint_as_float((uint32_t)(127 - emin + mbits) << 23));
+		code = (uint32_t)__float2int_rn(
+			__uint_as_float(u) * __uint_as_float((uint32_t)(127 - emin + mbits) << 23));
 	else
 		code = ((u + (1u << (shift - 1)) - 1 + (u >> shift & 1)) >> shift) -
 		       ((uint32_t)(emin + 126) << mbits);
@@ -174,7 +175,7 @@ HZ_DEVICE float max_nan(float a, float b)
 	return r;
 }
 
-/* ---- Memory ------------------------------------------------------------------------------------- */
+/* ---- Memory --------------------------------------------------------------------------------- */
 
 HZ_DEVICE uint32_t shared_address(const void *p)
 {
@@ -193,7 +194,7 @@ HZ_DEVICE void copy_wait(void)
 	asm volatile("cp.async.commit_group;\n\tcp.async.wait_group 0;" ::: "memory");
 }
 
-/* ---- Clusters: blocks that read each other's shared memory -------------------------------------- */
+/* ---- Clusters: blocks that read each other's shared memory ---------------------------------- */
 
 HZ_DEVICE void cluster_arrive(void)
 {

@@ -3,9 +3,9 @@
  *
  * SPDX-License-Identifier: BSD-2-Clause
  *
- * A call becomes one launch for each segment of the plan: on a fast path, rows or columns, if sizes,
- * strides and alignment allow, else through the kernel for everything. Which one it is changes no bit
- * of the result.
+ * A call becomes one launch for each segment of the plan: on a fast path, rows or columns, if
+ * sizes, strides and alignment allow, else through the kernel for everything. Which one it is
+ * changes no bit of the result.
  */
 #include <config.h>
 
@@ -53,7 +53,8 @@ static int bits_of(int dtype)
 	return dtype == HZ_S4X2 ? 4 : 8 * (int)hz_dtype_size(dtype);
 }
 
-/* ---- Dimensions of vectors ----------------------------------------------------------------------- */
+/* ---- Dimensions of vectors
+ * ----------------------------------------------------------------------- */
 
 struct dims {
 	int n;
@@ -139,11 +140,13 @@ static struct hzi_hadamard_job make_job(const struct call *c, const struct hzi_h
 	job.k = seg->k;
 	job.factor = seg->scale;
 	if (c->scale_stride)
-		job.group_log2 = c->group == c->t->blocks * c->t->plan.n ? HZI_ROW : log2_of(c->group);
+		job.group_log2 =
+			c->group == c->t->blocks * c->t->plan.n ? HZI_ROW : log2_of(c->group);
 	return job;
 }
 
-/* ---- Fast paths ---------------------------------------------------------------------------------- */
+/* ---- Fast paths
+ * ---------------------------------------------------------------------------------- */
 
 /* Fills dim, single and flat; false if there are too many dimensions. */
 static bool put_dims(const struct dims *dims, int64_t n, struct hzi_hadamard_rows *p)
@@ -151,7 +154,8 @@ static bool put_dims(const struct dims *dims, int64_t n, struct hzi_hadamard_row
 	if (dims->n > 2)
 		return false;
 	p->single = dims->n < 2;
-	p->dim[1] = dims->n ? dims->d[dims->n - 1] : (struct hzi_hadamard_dim){.size = 1, .x = n, .y = n};
+	p->dim[1] = dims->n ? dims->d[dims->n - 1]
+			    : (struct hzi_hadamard_dim){.size = 1, .x = n, .y = n};
 	if (!p->single) {
 		const uint64_t size = (uint64_t)p->dim[1].size;
 
@@ -166,7 +170,8 @@ static bool put_dims(const struct dims *dims, int64_t n, struct hzi_hadamard_row
 }
 
 /* Whether an operand and all steps between its vectors are multiples of bytes. */
-static bool aligned(const void *p, int64_t offset, int dtype, const int64_t *steps, int n, int64_t bytes)
+static bool aligned(const void *p, int64_t offset, int dtype, const int64_t *steps, int n,
+		    int64_t bytes)
 {
 	const int64_t bits = bits_of(dtype);
 
@@ -189,10 +194,11 @@ static void *at_element(const void *p, int64_t element, int dtype)
 }
 
 /*
- * The kernels for rows: threads of a block, log2 of the elements of a tile, blocks of a cluster, tiles
- * of a block that has the next one under way. The first line is taken that has the vector's length (or
- * more, in the first) and a kernel whose shared memory can be had; those with a stretch are for
- * elements of 2 bytes or less. Elsewhere one tile a block is faster: the end of the grid is even.
+ * The kernels for rows: threads of a block, log2 of the elements of a tile, blocks of a cluster,
+ * tiles of a block that has the next one under way. The first line is taken that has the vector's
+ * length (or more, in the first) and a kernel whose shared memory can be had; those with a stretch
+ * are for elements of 2 bytes or less. Elsewhere one tile a block is faster: the end of the grid is
+ * even.
  */
 struct rows_kernel {
 	int k, kernel, quantize, threads, tile_log2, cluster, stretch;
@@ -236,10 +242,11 @@ static int launch_rows(const struct call *c, const struct hzi_hadamard_job *base
 	int kernel = NONE;
 
 	*done = false;
-	if (seg->m > 1 || seg->k < (bits_of(p.job.x_dtype) == 4 || c->quantize ? 5 : 4) || (n > 1 && (t->x_step != 1 || t->y_step != 1)) ||
-	    !put_dims(&dims, n, &p))
+	if (seg->m > 1 || seg->k < (bits_of(p.job.x_dtype) == 4 || c->quantize ? 5 : 4) ||
+	    (n > 1 && (t->x_step != 1 || t->y_step != 1)) || !put_dims(&dims, n, &p))
 		return HZ_OK;
-	if (!aligned(p.job.x, seg->offset, p.job.x_dtype, (int64_t[]){p.dim[0].x, p.dim[1].x}, 2, 16) ||
+	if (!aligned(p.job.x, seg->offset, p.job.x_dtype, (int64_t[]){p.dim[0].x, p.dim[1].x}, 2,
+		     16) ||
 	    !aligned(p.job.y, seg->offset, p.job.y_dtype, (int64_t[]){p.dim[0].y, p.dim[1].y}, 2,
 		     c->quantize ? 4 : 16) ||
 	    !whole_bytes(&t->pre, seg->offset, p.dim[0].pre, p.dim[1].pre) ||
@@ -247,27 +254,32 @@ static int launch_rows(const struct call *c, const struct hzi_hadamard_job *base
 	    (t->pre.kind && seg->k < 6))
 		return HZ_OK;
 	/* Codes of short rows are written as those of one tile. */
-	if (c->quantize && seg->k <= 10 && (p.dim[1].y != n || (!p.single && p.dim[0].y != n * p.dim[1].size)))
+	if (c->quantize && seg->k <= 10 &&
+	    (p.dim[1].y != n || (!p.single && p.dim[0].y != n * p.dim[1].size)))
 		return HZ_OK;
 	if (c->scale_stride && c->quantize && p.job.group_log2 == HZI_ROW) {
 		if (c->group != n)
 			return HZ_OK;
 		p.job.group_log2 = seg->k;
 	} else if (c->scale_stride && !(c->quantize && p.flat)) {
-		/* Vectors have whole groups; dequantizing, a thread reads a scale for 32 elements. */
+		/* Vectors have whole groups; dequantizing, a thread reads a scale for 32 elements.
+		 */
 		const int64_t unit = c->quantize ? c->group : 32;
 
-		if (n < 64 || (p.job.group_log2 != HZI_ROW && (n < c->group || seg->offset % unit ||
-							       p.dim[0].place % unit || p.dim[1].place % unit)))
+		if (n < 64 || (p.job.group_log2 != HZI_ROW &&
+			       (n < c->group || seg->offset % unit || p.dim[0].place % unit ||
+				p.dim[1].place % unit)))
 			return HZ_OK;
 	}
 	p.piece_log2 = log2_of(128 / bits_of(p.job.x_dtype));
 	for (size_t i = 0; i < sizeof(rows_kernels) / sizeof(*rows_kernels); i++) {
 		r = &rows_kernels[i];
-		if ((seg->k != r->k && (i > 0 || seg->k > r->k)) || (r->stretch && p.piece_log2 < 3))
+		if ((seg->k != r->k && (i > 0 || seg->k > r->k)) ||
+		    (r->stretch && p.piece_log2 < 3))
 			continue;
 		kernel = c->quantize ? r->quantize : r->kernel;
-		bytes = r->threads * (EXCHANGE_BYTES + (r->stretch ? (1024 >> p.piece_log2) + 16 : 0));
+		bytes = r->threads *
+			(EXCHANGE_BYTES + (r->stretch ? (1024 >> p.piece_log2) + 16 : 0));
 		if (kernel != NONE && bytes <= c->device->shared_block_bytes &&
 		    (r->cluster == 1 || c->device->sm >= SM_CLUSTERS))
 			break;
@@ -282,9 +294,13 @@ static int launch_rows(const struct call *c, const struct hzi_hadamard_job *base
 	launch.cluster = (unsigned)r->cluster;
 	tiles = ceil_div(p.job.vectors, (int64_t)1 << (r->tile_log2 - seg->k));
 	/* Short of tiles, each multiprocessor is to have one. */
-	p.stretch = r->stretch ? (int32_t)min_of(r->stretch, ceil_div(tiles, c->device->multiprocessors)) : 1;
+	p.stretch = r->stretch ? (int32_t)min_of(r->stretch,
+						 ceil_div(tiles, c->device->multiprocessors))
+			       : 1;
 	tiles = ceil_div(tiles, p.stretch);
-	launch.grid[0] = (unsigned)(min_of(ceil_div(tiles, r->tile_log2 == 11 ? 4 : 1), GRID_MAX / 8) * r->cluster);
+	launch.grid[0] =
+		(unsigned)(min_of(ceil_div(tiles, r->tile_log2 == 11 ? 4 : 1), GRID_MAX / 8) *
+			   r->cluster);
 	*done = true;
 	return hzi_cuda_launch(c->ctx, c->op, HZI_FAMILY_HADAMARD, kernel, &launch, &p, sizeof(p));
 }
@@ -306,18 +322,22 @@ static int launch_true(const struct call *c, const struct hzi_hadamard_job *base
 	int64_t bytes;
 
 	*done = false;
-	if (seg->m == 1 || seg->m > TRUE_ORDER_MAX || seg->k < TRUE_LOG2_MIN || seg->k > TRUE_LOG2_MAX ||
-	    n % (seg->k > 10 ? 2048 : 1024) || c->scale_stride || t->x_step != 1 || t->y_step != 1 || dims.n > 2)
+	if (seg->m == 1 || seg->m > TRUE_ORDER_MAX || seg->k < TRUE_LOG2_MIN ||
+	    seg->k > TRUE_LOG2_MAX || n % (seg->k > 10 ? 2048 : 1024) || c->scale_stride ||
+	    t->x_step != 1 || t->y_step != 1 || dims.n > 2)
 		return HZ_OK;
 	p.dim[1] = dims.n ? dims.d[dims.n - 1] : (struct hzi_hadamard_dim){.size = 1};
 	if (dims.n == 2)
 		p.dim[0] = dims.d[0];
-	if (!aligned(p.job.x, seg->offset, p.job.x_dtype, (int64_t[]){p.dim[0].x, p.dim[1].x}, 2, 16) ||
-	    !aligned(p.job.y, seg->offset, p.job.y_dtype, (int64_t[]){p.dim[0].y, p.dim[1].y}, 2, 16) ||
+	if (!aligned(p.job.x, seg->offset, p.job.x_dtype, (int64_t[]){p.dim[0].x, p.dim[1].x}, 2,
+		     16) ||
+	    !aligned(p.job.y, seg->offset, p.job.y_dtype, (int64_t[]){p.dim[0].y, p.dim[1].y}, 2,
+		     16) ||
 	    !whole_bytes(&t->pre, seg->offset, p.dim[0].pre, p.dim[1].pre) ||
 	    !whole_bytes(&t->post, seg->offset, p.dim[0].post, p.dim[1].post))
 		return HZ_OK;
-	/* 68 words for 64 elements, and up to the next number that is 8 more than a multiple of 32 */
+	/* 68 words for 64 elements, and up to the next number that is 8 more than a multiple of 32
+	 */
 	p.stride = (int32_t)(68 << seg->k) / 64;
 	p.stride += (40 - p.stride % 32) % 32;
 	bytes = (int64_t)seg->m * p.stride * 4 +
@@ -328,19 +348,23 @@ static int launch_true(const struct call *c, const struct hzi_hadamard_job *base
 		for (int j = 0; j < seg->m; j++) {
 			const int row = c->t->transpose ? j : i, column = c->t->transpose ? i : j;
 
-			p.bits[2 * i + j / 32] |= (seg->base->bits[row * seg->base->words + column / 32] >>
-						   column % 32 & 1) << j % 32;
+			p.bits[2 * i + j / 32] |=
+				(seg->base->bits[row * seg->base->words + column / 32] >>
+					 column % 32 &
+				 1)
+				<< j % 32;
 		}
 	}
 	/* Whole warps that share the chunks evenly */
-	launch.block[0] = (unsigned)(ceil_div(ceil_div(chunks, ceil_div(chunks, TRUE_THREADS_MAX)), 32) * 32);
+	launch.block[0] =
+		(unsigned)(ceil_div(ceil_div(chunks, ceil_div(chunks, TRUE_THREADS_MAX)), 32) * 32);
 	launch.shared_bytes = (unsigned)bytes;
 	launch.grid[0] = (unsigned)min_of(p.job.vectors, GRID_MAX);
 	p.job.x = at_element(p.job.x, seg->offset, p.job.x_dtype);
 	p.job.y = at_element(p.job.y, seg->offset, p.job.y_dtype);
 	*done = true;
-	return hzi_cuda_launch(c->ctx, c->op, HZI_FAMILY_HADAMARD, HZI_KERNEL_hadamard_true, &launch, &p,
-			       sizeof(p));
+	return hzi_cuda_launch(c->ctx, c->op, HZI_FAMILY_HADAMARD, HZI_KERNEL_hadamard_true,
+			       &launch, &p, sizeof(p));
 }
 
 #define COLUMNS_LOG2_MIN 5
@@ -362,7 +386,8 @@ static int launch_columns(const struct call *c, const struct hzi_hadamard_job *b
 		if (dims.d[i].x == 1 && dims.d[i].y == 1 && !dims.d[i].pre && !dims.d[i].post)
 			side = i;
 	}
-	if (side < 0 || c->scale_stride || seg->m > 1 || seg->k < COLUMNS_LOG2_MIN || seg->k > COLUMNS_LOG2_MAX)
+	if (side < 0 || c->scale_stride || seg->m > 1 || seg->k < COLUMNS_LOG2_MIN ||
+	    seg->k > COLUMNS_LOG2_MAX)
 		return HZ_OK;
 	p.columns = dims.d[side].size;
 	dims.n--;
@@ -377,9 +402,11 @@ static int launch_columns(const struct call *c, const struct hzi_hadamard_job *b
 	p.job.vectors = vectors_of(&dims);
 	if (!put_dims(&dims, 0, &p) || p.columns % 2 || p.columns > INT32_MAX ||
 	    !aligned(p.job.x, seg->offset * t->x_step, p.job.x_dtype,
-		     (int64_t[]){p.dim[0].x, p.dim[1].x, t->x_step}, 3, 2 * bits_of(p.job.x_dtype) / 8) ||
+		     (int64_t[]){p.dim[0].x, p.dim[1].x, t->x_step}, 3,
+		     2 * bits_of(p.job.x_dtype) / 8) ||
 	    !aligned(p.job.y, seg->offset * t->y_step, p.job.y_dtype,
-		     (int64_t[]){p.dim[0].y, p.dim[1].y, t->y_step}, 3, 2 * bits_of(p.job.y_dtype) / 8))
+		     (int64_t[]){p.dim[0].y, p.dim[1].y, t->y_step}, 3,
+		     2 * bits_of(p.job.y_dtype) / 8))
 		return HZ_OK;
 	/* A thread has 16 rows of two columns, of vectors from 2^9 on 32. */
 	launch.block[0] = (unsigned)(wide / 2) << (seg->k - (seg->k < 9 ? 4 : 5));
@@ -394,11 +421,13 @@ static int launch_columns(const struct call *c, const struct hzi_hadamard_job *b
 	launch.grid[0] = (unsigned)(p.job.vectors * p.column_tiles);
 	*done = true;
 	return hzi_cuda_launch(c->ctx, c->op, HZI_FAMILY_HADAMARD,
-			       seg->k < 9 ? HZI_KERNEL_hadamard_columns : HZI_KERNEL_hadamard_columns_10,
+			       seg->k < 9 ? HZI_KERNEL_hadamard_columns
+					  : HZI_KERNEL_hadamard_columns_10,
 			       &launch, &p, sizeof(p));
 }
 
-/* ---- The way for everything else ----------------------------------------------------------------- */
+/* ---- The way for everything else
+ * ----------------------------------------------------------------- */
 
 #define ANY_ELEMENTS 8192		/* of several vectors at a time in shared memory */
 #define ANY_ROOM 160			/* floats for other purposes when quantizing */
@@ -425,13 +454,15 @@ static int any_cluster(const struct call *c, const struct hzi_segment *seg, int6
 
 static int no_room(const struct call *c)
 {
-	return hzi_fail(c->ctx, HZ_ENOTSUP, "%s: a block of %lld is too long for the shared memory of this GPU, "
-			"%d bytes", c->op, (long long)c->t->plan.seg[0].length, c->device->shared_block_bytes);
+	return hzi_fail(c->ctx, HZ_ENOTSUP,
+			"%s: a block of %lld is too long for the shared memory of this GPU, "
+			"%d bytes",
+			c->op, (long long)c->t->plan.seg[0].length, c->device->shared_block_bytes);
 }
 
 /* Launches with the base matrix that the segments have, if any, behind the arguments. */
-static int launch_any(const struct call *c, const struct hzi_hadamard_any *a, const struct hzi_base *base,
-		      const struct hzi_launch *launch)
+static int launch_any(const struct call *c, const struct hzi_hadamard_any *a,
+		      const struct hzi_base *base, const struct hzi_launch *launch)
 {
 	const int64_t words = base ? (int64_t)base->m * base->words : 0;
 	int kernel;
@@ -439,9 +470,11 @@ static int launch_any(const struct call *c, const struct hzi_hadamard_any *a, co
 	if (words > HZI_ANY_WORDS) {
 		struct hzi_hadamard_any_big p = {.a = *a};
 
-		kernel = c->quantize ? HZI_KERNEL_hadamard_any_quantize_big : HZI_KERNEL_hadamard_any_big;
+		kernel = c->quantize ? HZI_KERNEL_hadamard_any_quantize_big
+				     : HZI_KERNEL_hadamard_any_big;
 		memcpy(p.bits, base->bits, (size_t)words * sizeof(*p.bits));
-		return hzi_cuda_launch(c->ctx, c->op, HZI_FAMILY_HADAMARD, kernel, launch, &p, sizeof(p));
+		return hzi_cuda_launch(c->ctx, c->op, HZI_FAMILY_HADAMARD, kernel, launch, &p,
+				       sizeof(p));
 	}
 	struct hzi_hadamard_any_small p = {.a = *a};
 
@@ -467,10 +500,12 @@ static int launch_one(const struct call *c, const struct hzi_hadamard_job *base,
 	a.words = seg->base ? seg->base->words : 0;
 	tile = ANY_ELEMENTS / seg->length;
 	if (dims.n && llabs(dims.d[dims.n - 1].x) < llabs(a.job.x_step)) {
-		/* Neighbours are other vectors: take so many that whole lines of memory are read. */
+		/* Neighbours are other vectors: take so many that whole lines of memory are read.
+		 */
 		a.across = 1;
 		tile = tile < 32 ? 32 : tile;
-		while (tile > 1 && any_bytes(tile * seg->length) > c->device->shared_block_bytes / 2)
+		while (tile > 1 &&
+		       any_bytes(tile * seg->length) > c->device->shared_block_bytes / 2)
 			tile /= 2;
 	}
 	a.tile = (int32_t)(tile < 1 ? 1 : min_of(tile, a.job.vectors));
@@ -478,7 +513,8 @@ static int launch_one(const struct call *c, const struct hzi_hadamard_job *base,
 	launch.block[0] = a.tile * seg->length > ANY_ELEMENTS ? 512 : 256;
 	launch.shared_bytes = (unsigned)any_bytes(a.tile * (seg->length >> a.cluster_log2));
 	launch.cluster = 1u << a.cluster_log2;
-	launch.grid[0] = (unsigned)min_of(blocks, 16 * (int64_t)c->device->multiprocessors) << a.cluster_log2;
+	launch.grid[0] = (unsigned)min_of(blocks, 16 * (int64_t)c->device->multiprocessors)
+			 << a.cluster_log2;
 	return launch_any(c, &a, seg->base, &launch);
 }
 
@@ -487,9 +523,14 @@ static int launch_quantize(const struct call *c, const struct hzi_hadamard_job *
 {
 	const struct hzi_hadamard_args *t = c->t;
 	const struct dims dims = make_dims(c, NULL);
-	struct hzi_hadamard_any a = {.job = *base, .ndim = dims.n, .nseg = t->plan.nseg, .n = t->plan.n,
-				     .blocks = t->blocks, .x_block = t->x_block,
-				     .pre_block = t->pre.block_step, .post_block = t->post.block_step,
+	struct hzi_hadamard_any a = {.job = *base,
+				     .ndim = dims.n,
+				     .nseg = t->plan.nseg,
+				     .n = t->plan.n,
+				     .blocks = t->blocks,
+				     .x_block = t->x_block,
+				     .pre_block = t->pre.block_step,
+				     .post_block = t->post.block_step,
 				     .transpose = t->transpose};
 	const bool whole = c->group == t->blocks * t->plan.n;
 	int64_t elements = 0;
@@ -504,18 +545,23 @@ static int launch_quantize(const struct call *c, const struct hzi_hadamard_job *
 			return no_room(c);
 		if (log2 > a.cluster_log2)
 			a.cluster_log2 = log2;
-		a.seg[s] = (struct hzi_hadamard_segment){.offset = seg->offset, .count = seg->count,
-							 .m = seg->m, .k = seg->k, .factor = seg->scale};
+		a.seg[s] = (struct hzi_hadamard_segment){.offset = seg->offset,
+							 .count = seg->count,
+							 .m = seg->m,
+							 .k = seg->k,
+							 .factor = seg->scale};
 	}
 	for (int s = 0; s < t->plan.nseg; s++) {
 		const struct hzi_segment *seg = &t->plan.seg[s];
 
-		if (a.cluster_log2 && ((1ll << seg->k >> a.cluster_log2) < (whole ? 32 : c->group) ||
-				       (!whole && t->plan.n % c->group)))
-			return hzi_fail(c->ctx, HZ_ENOTSUP, "%s: blocks of %lld and %lld with groups of %lld are "
-					"not supported together on the GPU", c->op,
-					(long long)t->plan.seg[0].length, (long long)seg->length,
-					(long long)c->group);
+		if (a.cluster_log2 &&
+		    ((1ll << seg->k >> a.cluster_log2) < (whole ? 32 : c->group) ||
+		     (!whole && t->plan.n % c->group)))
+			return hzi_fail(c->ctx, HZ_ENOTSUP,
+					"%s: blocks of %lld and %lld with groups of %lld are "
+					"not supported together on the GPU",
+					c->op, (long long)t->plan.seg[0].length,
+					(long long)seg->length, (long long)c->group);
 		if (seg->length >> a.cluster_log2 > elements)
 			elements = seg->length >> a.cluster_log2;
 	}
@@ -531,7 +577,8 @@ static int launch_quantize(const struct call *c, const struct hzi_hadamard_job *
 	return launch_any(c, &a, t->plan.seg[0].base, &launch);
 }
 
-/* ---- The calls ------------------------------------------------------------------------------------ */
+/* ---- The calls
+ * ------------------------------------------------------------------------------------ */
 
 static int run(const struct call *c, const struct hzi_hadamard_job *base)
 {
@@ -592,9 +639,15 @@ int hzi_cuda_hadamard_quantize(struct hz_context *ctx, const struct hzi_hadamard
 {
 	struct hzi_hadamard_args t = a->t;
 	int64_t q_stride[HZ_MAXDIM];
-	const struct call c = {.ctx = ctx, .op = "hadamard_quantize", .device = hzi_cuda_device(ctx), .t = &t,
-			       .x_stride = t.x_stride, .y_stride = q_stride,
-			       .scale_stride = a->scale_stride, .group = a->group, .quantize = true};
+	const struct call c = {.ctx = ctx,
+			       .op = "hadamard_quantize",
+			       .device = hzi_cuda_device(ctx),
+			       .t = &t,
+			       .x_stride = t.x_stride,
+			       .y_stride = q_stride,
+			       .scale_stride = a->scale_stride,
+			       .group = a->group,
+			       .quantize = true};
 	struct hzi_hadamard_job job;
 
 	code_strides(q_stride, a->q_stride, a->q_dtype);
@@ -609,13 +662,19 @@ int hzi_cuda_hadamard_quantize(struct hz_context *ctx, const struct hzi_hadamard
 	return run(&c, &job);
 }
 
-int hzi_cuda_dequantize_hadamard(struct hz_context *ctx, const struct hzi_dequantize_hadamard_args *a)
+int hzi_cuda_dequantize_hadamard(struct hz_context *ctx,
+				 const struct hzi_dequantize_hadamard_args *a)
 {
 	struct hzi_hadamard_args t = a->t;
 	int64_t q_stride[HZ_MAXDIM];
-	const struct call c = {.ctx = ctx, .op = "dequantize_hadamard", .device = hzi_cuda_device(ctx), .t = &t,
-			       .x_stride = q_stride, .y_stride = t.y_stride,
-			       .scale_stride = a->scale_stride, .group = a->group};
+	const struct call c = {.ctx = ctx,
+			       .op = "dequantize_hadamard",
+			       .device = hzi_cuda_device(ctx),
+			       .t = &t,
+			       .x_stride = q_stride,
+			       .y_stride = t.y_stride,
+			       .scale_stride = a->scale_stride,
+			       .group = a->group};
 	struct hzi_hadamard_job job;
 
 	code_strides(q_stride, a->q_stride, a->q_dtype);

@@ -17,19 +17,22 @@ struct std_int {
 	static constexpr int value = I;
 };
 
-/* ---- Factors ------------------------------------------------------------------------------------ */
+/* ---- Factors -------------------------------------------------------------------------------- */
 
 /* One factor. */
 HZ_DEVICE float factor(int kind, const void *factors, int64_t i)
 {
 	if (kind == HZ_U8)
-		return __uint_as_float(0x3f800000 | (uint32_t)((const uint8_t *)factors)[i >> 3] >> (i & 7) << 31);
+		return __uint_as_float(0x3f800000 | (uint32_t)((const uint8_t *)factors)[i >> 3] >>
+							    (i & 7) << 31);
 	if (kind == HZ_F32)
 		return ((const float *)factors)[i];
-	return kind == HZ_F16 ? f16_low(((const uint16_t *)factors)[i]) : bf16_low(((const uint16_t *)factors)[i]);
+	return kind == HZ_F16 ? f16_low(((const uint16_t *)factors)[i])
+			      : bf16_low(((const uint16_t *)factors)[i]);
 }
 
-/* N values that lie back to back, times factors i .. i + N - 1; N and i are multiples of 8, or N < 8. */
+/* N values that lie back to back, times factors i .. i + N - 1; N and i are multiples of 8, or N
+ * < 8. */
 template <int N>
 HZ_DEVICE void scale_by(float *v, int kind, const void *factors, int64_t i)
 {
@@ -50,11 +53,12 @@ HZ_DEVICE void scale_by(float *v, int kind, const void *factors, int64_t i)
 	}
 }
 
-/* ---- Quantization ------------------------------------------------------------------------------- */
+/* ---- Quantization --------------------------------------------------------------------------- */
 
 /*
- * What the codes of a group are made with: s and, exact to 2^-47, 1 / s = r + low. Unless shift is 1,
- * values are taken times shift before that, as s was, and are cut to what the largest code stands for.
+ * What the codes of a group are made with: s and, exact to 2^-47, 1 / s = r + low. Unless shift is
+ * 1, values are taken times shift before that, as s was, and are cut to what the largest code
+ * stands for.
  */
 struct quantizer {
 	float s, r, low, shift;
@@ -62,7 +66,10 @@ struct quantizer {
 
 HZ_DEVICE float most_of(int q_dtype)
 {
-	return q_dtype == HZ_S8 ? 127.0f : q_dtype == HZ_S4X2 ? 7.0f : q_dtype == HZ_E4M3 ? 448.0f : 57344.0f;
+	return q_dtype == HZ_S8	    ? 127.0f
+	       : q_dtype == HZ_S4X2 ? 7.0f
+	       : q_dtype == HZ_E4M3 ? 448.0f
+				    : 57344.0f;
 }
 
 /* The scale for the largest magnitude of a group, and its code as e8m0. */
@@ -107,7 +114,8 @@ HZ_DEVICE quantizer quantizer_of(float s, int q_dtype)
 	return z;
 }
 
-/* Only where s is subnormal can |v / s| exceed the largest code by more than rounding takes away. */
+/* Only where s is subnormal can |v / s| exceed the largest code by more than rounding takes away.
+ */
 HZ_DEVICE float shifted(float v, const quantizer &z, int q_dtype)
 {
 	const float most = __fmul_rn(most_of(q_dtype), z.s);
@@ -148,21 +156,26 @@ HZ_DEVICE uint32_t encode(const float *v, const quantizer &z)
 	for (int i = 0; i < N; i++) {
 		const float q = quotient(v[i], z);
 
-		code[i] = DTYPE == HZ_S8 || DTYPE == HZ_S4X2 ? integer_code(q) : __float_as_uint(sign_of(q, v[i]));
+		code[i] = DTYPE == HZ_S8 || DTYPE == HZ_S4X2 ? integer_code(q)
+							     : __float_as_uint(sign_of(q, v[i]));
 	}
 	if constexpr (DTYPE == HZ_S8 && N == 4)
-		return __byte_perm(__byte_perm(code[0], code[1], 0x0040), __byte_perm(code[2], code[3], 0x0040), 0x5410);
+		return __byte_perm(__byte_perm(code[0], code[1], 0x0040),
+				   __byte_perm(code[2], code[3], 0x0040), 0x5410);
 	if constexpr (DTYPE == HZ_E4M3 || DTYPE == HZ_E5M2) {
 #pragma unroll
 		for (int i = 0; i < N; i += 2) {
-			const float low = __uint_as_float(code[i]), high = i + 1 < N ? __uint_as_float(code[(i + 1) % N]) : 0;
+			const float low = __uint_as_float(code[i]),
+				    high = i + 1 < N ? __uint_as_float(code[(i + 1) % N]) : 0;
 
-			word |= (DTYPE == HZ_E4M3 ? to_e4m3x2(low, high) : to_e5m2x2(low, high)) << (i * 8);
+			word |= (DTYPE == HZ_E4M3 ? to_e4m3x2(low, high) : to_e5m2x2(low, high))
+				<< (i * 8);
 		}
 	} else {
 #pragma unroll
 		for (int i = 0; i < N; i++)
-			word |= (code[i] & (DTYPE == HZ_S8 ? 0xff : 0xf)) << (i * (DTYPE == HZ_S8 ? 8 : 4));
+			word |= (code[i] & (DTYPE == HZ_S8 ? 0xff : 0xf))
+				<< (i * (DTYPE == HZ_S8 ? 8 : 4));
 	}
 	return word;
 }
@@ -194,18 +207,18 @@ HZ_DEVICE void store_scale(int scale_dtype, void *scale, int64_t i, float s, uin
 		((uint8_t *)scale)[i] = (uint8_t)code;
 }
 
-/* ---- Rows --------------------------------------------------------------------------------------- */
+/* ---- Rows ----------------------------------------------------------------------------------- */
 
 /*
- * A thread owns 64 values in registers, first those of 64 successive elements: 6 stages. Trips through
- * shared memory give it others for the next stages: 2^MID at strides of 64, and above 2^10 2^TOP at
- * strides of 2^FIRST. Of each it owns 2^V successive elements, so that memory is read and written in
- * vectors, and of the last at 2^U places of the tile. A tile is what the T threads of a team hold: a
- * warp up to 2^11 (several vectors, or one), else all threads of a block, or of a cluster of
- * 2^CLUSTER (one vector).
+ * A thread owns 64 values in registers, first those of 64 successive elements: 6 stages. Trips
+ * through shared memory give it others for the next stages: 2^MID at strides of 64, and above 2^10
+ * 2^TOP at strides of 2^FIRST. Of each it owns 2^V successive elements, so that memory is read and
+ * written in vectors, and of the last at 2^U places of the tile. A tile is what the T threads of a
+ * team hold: a warp up to 2^11 (several vectors, or one), else all threads of a block, or of a
+ * cluster of 2^CLUSTER (one vector).
  *
- * In shared memory 64 elements are a row with 16 bytes of padding: 8 threads that touch 16 bytes each,
- * at one place of their rows or along a row, meet no bank twice.
+ * In shared memory 64 elements are a row with 16 bytes of padding: 8 threads that touch 16 bytes
+ * each, at one place of their rows or along a row, meet no bank twice.
  */
 #define ROW_WORDS 68
 
@@ -277,22 +290,27 @@ HZ_DEVICE split split_vector(const hzi_hadamard_rows &p, int64_t vector)
 }
 
 /*
- * A tile from memory into shared memory, CHUNKS pieces of 16 bytes a thread. left: elements of the tile
- * that exist; ONE: all are of one vector, which begins at from.
+ * A tile from memory into shared memory, CHUNKS pieces of 16 bytes a thread. left: elements of the
+ * tile that exist; ONE: all are of one vector, which begins at from.
  */
 template <int T, int TILE_LOG2, bool ONE, bool PIPE, int CHUNKS>
-HZ_DEVICE void fetch(const hzi_hadamard_rows &p, const split &from, int64_t tile, int rank, int t, int left,
-		     char *shared_tile)
+HZ_DEVICE void fetch(const hzi_hadamard_rows &p, const split &from, int64_t tile, int rank, int t,
+		     int left, char *shared_tile)
 {
-	constexpr int LOG2 = CHUNKS == 16 ? 2 : CHUNKS == 8 ? 3 : CHUNKS == 4 ? 4 : 5;	/* elements of a piece */
+	constexpr int LOG2 = CHUNKS == 16  ? 2
+			     : CHUNKS == 8 ? 3
+			     : CHUNKS == 4 ? 4
+					   : 5; /* elements of a piece */
 	constexpr int BYTES = CHUNKS * 16 + 16;
 	const int k = p.job.k, e = rank * (T << 6) + (t << LOG2);
 	char *to = shared_tile + t / CHUNKS * BYTES + t % CHUNKS * 16;
-	const char *x = (const char *)p.job.x + ((from.hi * p.dim[0].x + from.lo * p.dim[1].x + e) * 16 >> LOG2);
+	const char *x = (const char *)p.job.x +
+			((from.hi * p.dim[0].x + from.lo * p.dim[1].x + e) * 16 >> LOG2);
 
 	if (ONE || (p.flat && left == 1 << TILE_LOG2)) {
 		if constexpr (!PIPE && CHUNKS == 16) {
-			/* By way of registers: for 4-byte elements 1 % faster, for others slower. */
+			/* By way of registers: for 4-byte elements 1 % faster, for others slower.
+			 */
 			uint4 u[CHUNKS];
 
 #pragma unroll
@@ -304,7 +322,8 @@ HZ_DEVICE void fetch(const hzi_hadamard_rows &p, const split &from, int64_t tile
 		} else {
 #pragma unroll
 			for (int j = 0; j < CHUNKS; j++)
-				copy_async(shared_address(to) + j * (T / CHUNKS) * BYTES, x + j * T * 16);
+				copy_async(shared_address(to) + j * (T / CHUNKS) * BYTES,
+					   x + j * T * 16);
 		}
 		return;
 	}
@@ -326,7 +345,8 @@ HZ_DEVICE void fetch(const hzi_hadamard_rows &p, const split &from, int64_t tile
 template <int DTYPE>
 HZ_DEVICE float2 unpair(uint32_t w)
 {
-	return DTYPE == HZ_F16 ? make_float2(f16_low(w), f16_high(w)) : make_float2(bf16_low(w), bf16_high(w));
+	return DTYPE == HZ_F16 ? make_float2(f16_low(w), f16_high(w))
+			       : make_float2(bf16_low(w), bf16_high(w));
 }
 
 template <int DTYPE>
@@ -339,7 +359,10 @@ HZ_DEVICE uint32_t pair(float low, float high)
 template <int DTYPE>
 HZ_DEVICE void unpack_as(float *v, const uint4 *from)
 {
-	constexpr int EACH = DTYPE == HZ_F32 ? 4 : DTYPE == HZ_F16 || DTYPE == HZ_BF16 ? 8 : DTYPE == HZ_S4X2 ? 32 : 16;
+	constexpr int EACH = DTYPE == HZ_F32			   ? 4
+			     : DTYPE == HZ_F16 || DTYPE == HZ_BF16 ? 8
+			     : DTYPE == HZ_S4X2			   ? 32
+								   : 16;
 
 #pragma unroll
 	for (int i = 0; i < 64 / EACH; i++) {
@@ -362,7 +385,9 @@ HZ_DEVICE void unpack_as(float *v, const uint4 *from)
 			} else {
 				const uint32_t code = word >> (j % 4 * 8);
 
-				*f = DTYPE == HZ_S8 ? from_s8(code) : DTYPE == HZ_E4M3 ? from_e4m3(code) : from_e5m2(code);
+				*f = DTYPE == HZ_S8	? from_s8(code)
+				     : DTYPE == HZ_E4M3 ? from_e4m3(code)
+							: from_e5m2(code);
 			}
 		}
 	}
@@ -447,10 +472,10 @@ HZ_DEVICE void piece_amax(float *m, const float *v)
 }
 
 /*
- * Groups of 16 >> IN pieces a thread; each is 2^IN successive pieces of 2^LANES lanes. With every step
- * a lane gives away half of its groups and takes over the other half from its partner, until its own
- * are in m[0] and, where there are more groups than lanes, m[1]. Group g is then with the lane whose
- * bits are those of g, the highest first.
+ * Groups of 16 >> IN pieces a thread; each is 2^IN successive pieces of 2^LANES lanes. With every
+ * step a lane gives away half of its groups and takes over the other half from its partner, until
+ * its own are in m[0] and, where there are more groups than lanes, m[1]. Group g is then with the
+ * lane whose bits are those of g, the highest first.
  */
 template <int IN, int LANES>
 HZ_DEVICE void share_amax(float *m)
@@ -479,7 +504,8 @@ HZ_DEVICE void share_amax(float *m)
 			if (i < count / 2) {
 				const float first = m[i], second = m[i + count / 2];
 				const bool high = lane >> b & 1;
-				const float other = __shfl_xor_sync(0xffffffff, high ? first : second, 1 << b);
+				const float other =
+					__shfl_xor_sync(0xffffffff, high ? first : second, 1 << b);
 
 				m[i] = max_nan(high ? second : first, other);
 			}
@@ -524,18 +550,22 @@ HZ_DEVICE void rows(const hzi_hadamard_rows &p)
 	const int k = KMAX > 5 ? KMAX : p.job.k, t = threadIdx.x % T, team = threadIdx.x / T;
 	const int teams = S::THREADS / T;
 	const int rank = CLUSTER ? blockIdx.x & ((1 << CLUSTER) - 1) : 0;
-	const int64_t total = p.job.vectors << k, tiles = (total + (1 << S::TILE_LOG2) - 1) >> S::TILE_LOG2;
+	const int64_t total = p.job.vectors << k,
+		      tiles = (total + (1 << S::TILE_LOG2) - 1) >> S::TILE_LOG2;
 	const int stage_bytes = (1024 >> p.piece_log2) + 16;	/* 64 elements of x and padding */
 	float *exchange = (float *)shared + team * T * ROW_WORDS;
 	/* The last phase: where this thread's first value lies in the tile and in the exchange */
-	const int low = S::TWO ? (t & ((64 >> V) - 1)) << V : (rank * T + t) << V, high = S::TWO ? t >> (6 - V) : 0;
+	const int low = S::TWO ? (t & ((64 >> V) - 1)) << V : (rank * T + t) << V,
+		  high = S::TWO ? t >> (6 - V) : 0;
 	const int e0 = low | high << (6 + S::TOP);
 	const int at0 = low + (low >> 6) * 4 + high * (ROW_WORDS << S::TOP);
 	float v[64];
 
-	/* What is under way has a place of its own; else it comes where the exchange is going to be. */
+	/* What is under way has a place of its own; else it comes where the exchange is going to
+	 * be. */
 	char *stage_tile = (char *)(PIPE ? exchange + T * ROW_WORDS : exchange);
-	const int64_t first = PIPE ? (int64_t)blockIdx.x * p.stretch : (int64_t)(blockIdx.x >> CLUSTER) * teams + team;
+	const int64_t first = PIPE ? (int64_t)blockIdx.x * p.stretch
+				   : (int64_t)(blockIdx.x >> CLUSTER) * teams + team;
 	const int64_t step = PIPE ? 1 : (int64_t)(gridDim.x >> CLUSTER) * teams;
 	const int64_t end = PIPE && first + p.stretch < tiles ? first + p.stretch : tiles;
 
@@ -549,13 +579,17 @@ HZ_DEVICE void rows(const hzi_hadamard_rows &p)
 		const int left = left_of(tile);
 
 		if (!PIPE && p.piece_log2 == 2)
-			fetch<T, S::TILE_LOG2, ONE, PIPE, 16>(p, from, tile, rank, t, left, stage_tile);
+			fetch<T, S::TILE_LOG2, ONE, PIPE, 16>(p, from, tile, rank, t, left,
+							      stage_tile);
 		else if (p.piece_log2 == 3)
-			fetch<T, S::TILE_LOG2, ONE, PIPE, 8>(p, from, tile, rank, t, left, stage_tile);
+			fetch<T, S::TILE_LOG2, ONE, PIPE, 8>(p, from, tile, rank, t, left,
+							     stage_tile);
 		else if (!QUANTIZE && p.piece_log2 == 4)
-			fetch<T, S::TILE_LOG2, ONE, PIPE, 4>(p, from, tile, rank, t, left, stage_tile);
+			fetch<T, S::TILE_LOG2, ONE, PIPE, 4>(p, from, tile, rank, t, left,
+							     stage_tile);
 		else if (!QUANTIZE)
-			fetch<T, S::TILE_LOG2, ONE, PIPE, 2>(p, from, tile, rank, t, left, stage_tile);
+			fetch<T, S::TILE_LOG2, ONE, PIPE, 2>(p, from, tile, rank, t, left,
+							     stage_tile);
 	};
 
 	if (PIPE && first < end)
@@ -564,7 +598,8 @@ HZ_DEVICE void rows(const hzi_hadamard_rows &p)
 		const int left = left_of(tile);
 		const int64_t vector0 = tile << S::TILE_LOG2 >> k;
 		const split s0 = split_vector(p, vector0);
-		const int e1 = (rank * T + t) * 64;	/* the first of this thread's first 64 elements */
+		const int e1 =
+			(rank * T + t) * 64; /* the first of this thread's first 64 elements */
 
 		if (!PIPE)
 			begin(tile);
@@ -581,8 +616,9 @@ HZ_DEVICE void rows(const hzi_hadamard_rows &p)
 				float f = 0;
 
 				if (e < left)
-					f = load_any(p.job.scale_dtype, p.job.scale, s.hi * p.dim[0].scale +
-						     s.lo * p.dim[1].scale + (place >> p.job.group_log2));
+					f = load_any(p.job.scale_dtype, p.job.scale,
+						     s.hi * p.dim[0].scale + s.lo * p.dim[1].scale +
+							     (place >> p.job.group_log2));
 #pragma unroll
 				for (int i = 32 * j; i < 32 * j + 32; i++)
 					v[i] = __fmul_rn(v[i], f);
@@ -592,8 +628,9 @@ HZ_DEVICE void rows(const hzi_hadamard_rows &p)
 			const split s = split_vector(p, vector0 + (e1 >> k));
 
 			if (e1 < left)
-				scale_by<64>(v, p.job.pre_kind, p.job.pre, p.job.offset + s.hi * p.dim[0].pre +
-					     s.lo * p.dim[1].pre + (e1 & ((1 << k) - 1)));
+				scale_by<64>(v, p.job.pre_kind, p.job.pre,
+					     p.job.offset + s.hi * p.dim[0].pre +
+						     s.lo * p.dim[1].pre + (e1 & ((1 << k) - 1)));
 		}
 		if (PIPE) {
 			team_sync<T>();
@@ -609,7 +646,8 @@ HZ_DEVICE void rows(const hzi_hadamard_rows &p)
 		team_sync<T>();
 		if constexpr (!S::TWO) {
 			constexpr int MV = S::MID_V;
-			float *at = &exchange[((t & ((64 >> MV) - 1)) << MV) + (t >> (6 - MV)) * (ROW_WORDS << S::MID)];
+			float *at = &exchange[((t & ((64 >> MV) - 1)) << MV) +
+					      (t >> (6 - MV)) * (ROW_WORDS << S::MID)];
 
 #pragma unroll
 			for (int i = 0; i < 1 << S::MID; i++)
@@ -625,7 +663,8 @@ HZ_DEVICE void rows(const hzi_hadamard_rows &p)
 				team_sync<T>();
 			}
 		}
-		constexpr int TRIP = (ROW_WORDS << S::FIRST) / 64, UP = (ROW_WORDS << S::U_BIT) / 64;
+		constexpr int TRIP = (ROW_WORDS << S::FIRST) / 64,
+			      UP = (ROW_WORDS << S::U_BIT) / 64;
 
 #pragma unroll
 		for (int i = 0; i < 64 >> V; i++) {
@@ -633,7 +672,8 @@ HZ_DEVICE void rows(const hzi_hadamard_rows &p)
 			float *at = &exchange[at0 + (a & ((1 << LOCAL) - 1)) * TRIP + w * UP];
 
 			if constexpr (CLUSTER > 0) {
-				const float4 f = cluster_load4(cluster_map(shared_address(at), a >> LOCAL));
+				const float4 f =
+					cluster_load4(cluster_map(shared_address(at), a >> LOCAL));
 
 				v[4 * i] = f.x;
 				v[4 * i + 1] = f.y;
@@ -650,7 +690,8 @@ HZ_DEVICE void rows(const hzi_hadamard_rows &p)
 		for (int i = 0; i < 64; i++)
 			v[i] = __fmul_rn(v[i], p.job.factor);
 
-		/* The element of the tile that piece i begins at, its vector, and the element of that */
+		/* The element of the tile that piece i begins at, its vector, and the element of
+		 * that */
 		auto element = [&](int i) {
 			return e0 + ((i >> U) << S::FIRST) + ((i & ((1 << U) - 1)) << S::U_BIT);
 		};
@@ -674,14 +715,19 @@ HZ_DEVICE void rows(const hzi_hadamard_rows &p)
 		}
 		if constexpr (!QUANTIZE) {
 			with_dtype(p.job.y_dtype, [&](auto dtype) {
-				constexpr int DTYPE = decltype(dtype)::value, BYTES = DTYPE == HZ_F32 ? 4 : 2;
-				char *y = (char *)p.job.y + (s0.hi * p.dim[0].y + s0.lo * p.dim[1].y + e0) * BYTES;
+				constexpr int DTYPE = decltype(dtype)::value,
+					      BYTES = DTYPE == HZ_F32 ? 4 : 2;
+				char *y = (char *)p.job.y +
+					  (s0.hi * p.dim[0].y + s0.lo * p.dim[1].y + e0) * BYTES;
 
 				if (ONE || p.flat) {
 #pragma unroll
 					for (int i = 0; i < 64 >> V; i++) {
 						if (ONE || element(i) < left)
-							store<V, DTYPE>(y + (int64_t)(element(i) - e0) * BYTES, &v[i << V]);
+							store<V, DTYPE>(
+								y + (int64_t)(element(i) - e0) *
+										BYTES,
+								&v[i << V]);
 					}
 					return;
 				}
@@ -691,8 +737,10 @@ HZ_DEVICE void rows(const hzi_hadamard_rows &p)
 						const int e = element(i);
 						const split s = vector_of(e);
 
-						y = (char *)p.job.y + (s.hi * p.dim[0].y + s.lo * p.dim[1].y +
-								       inner(e)) * BYTES;
+						y = (char *)p.job.y +
+						    (s.hi * p.dim[0].y + s.lo * p.dim[1].y +
+						     inner(e)) *
+							    BYTES;
 						if (e < left)
 							store<V, DTYPE>(y, &v[i << V]);
 					}
@@ -708,16 +756,20 @@ HZ_DEVICE void rows(const hzi_hadamard_rows &p)
 					v[i] = round_to(p.job.round_to, v[i]);
 			}
 			const int q_dtype = p.job.y_dtype;
-			/* Makes the scale of the group with element e of the tile, and stores it if asked to. */
+			/* Makes the scale of the group with element e of the tile, and stores it if
+			 * asked to. */
 			auto scale_of = [&](float most, int e, bool store_it) {
 				uint32_t code;
-				const float scale = group_scale(most, q_dtype, p.job.scale_dtype, &code);
+				const float scale =
+					group_scale(most, q_dtype, p.job.scale_dtype, &code);
 				const split s = vector_of(e);
 
 				if (store_it && e < left)
-					store_scale(p.job.scale_dtype, p.job.scale, s.hi * p.dim[0].scale +
-						    s.lo * p.dim[1].scale + ((p.job.offset + s.hi * p.dim[0].place +
-									      s.lo * p.dim[1].place + inner(e)) >> g),
+					store_scale(p.job.scale_dtype, p.job.scale,
+						    s.hi * p.dim[0].scale + s.lo * p.dim[1].scale +
+							    ((p.job.offset + s.hi * p.dim[0].place +
+							      s.lo * p.dim[1].place + inner(e)) >>
+							     g),
 						    scale, code);
 				return quantizer_of(scale, q_dtype);
 			};
@@ -737,15 +789,20 @@ HZ_DEVICE void rows(const hzi_hadamard_rows &p)
 				}
 				with_code_dtype(q_dtype, [&](auto dtype) {
 					constexpr int DTYPE = decltype(dtype)::value;
-					uint8_t *y = (uint8_t *)p.job.y + code_bytes<DTYPE>(s0.hi * p.dim[0].y +
-											    s0.lo * p.dim[1].y + e0);
+					uint8_t *y = (uint8_t *)p.job.y +
+						     code_bytes<DTYPE>(s0.hi * p.dim[0].y +
+								       s0.lo * p.dim[1].y + e0);
 
 #pragma unroll
 					for (int i = 0; i < 16; i++) {
-						const uint32_t word = encode<4, DTYPE>(&v[4 * i], of(i, false));
+						const uint32_t word =
+							encode<4, DTYPE>(&v[4 * i], of(i, false));
 
 						if (ONE || element(i) < left)
-							store_codes<4, DTYPE>(y + code_bytes<DTYPE>(element(i) - e0), word);
+							store_codes<4, DTYPE>(
+								y + code_bytes<DTYPE>(element(i) -
+										      e0),
+								word);
 					}
 				});
 			};
@@ -757,11 +814,16 @@ HZ_DEVICE void rows(const hzi_hadamard_rows &p)
 			};
 			/* Groups of 2^IN pieces of this thread and of 2^LANES lanes */
 			auto groups = [&](float *m, auto in, auto lanes) {
-				constexpr int IN = decltype(in)::value, LANES = decltype(lanes)::value;
-				constexpr int OWN = LANES < 4 - IN ? LANES : 4 - IN, MORE = OWN < 4 - IN;
+				constexpr int IN = decltype(in)::value,
+					      LANES = decltype(lanes)::value;
+				constexpr int OWN = LANES < 4 - IN ? LANES : 4 - IN,
+					      MORE = OWN < 4 - IN;
 				const int lane = threadIdx.x % 32;
-				/* The group's number from the lane's bits, the highest first, then 0 or 1 */
-				const int number = (int)(__brev(lane & ((1 << OWN) - 1)) >> (32 - OWN)) << MORE;
+				/* The group's number from the lane's bits, the highest first, then
+				 * 0 or 1 */
+				const int number =
+					(int)(__brev(lane & ((1 << OWN) - 1)) >> (32 - OWN))
+					<< MORE;
 				quantizer z[2], now = {};
 
 				share_amax<IN, LANES>(m);
@@ -769,20 +831,31 @@ HZ_DEVICE void rows(const hzi_hadamard_rows &p)
 				for (int j = 0; j <= MORE; j++)
 					z[j] = scale_of(m[j], element((number + j) << IN),
 							(lane & ((1 << LANES) - 1)) >> OWN == 0);
-				emit([&](int i, bool rare) {
-					if (i % (1 << IN) == 0) {
-						const int from = (lane & ~((1 << OWN) - 1)) |
-								 (int)(__brev(i >> IN >> MORE) >> (32 - OWN));
-						const quantizer &mine = z[MORE && i >> IN & 1];
+				emit(
+					[&](int i, bool rare) {
+						if (i % (1 << IN) == 0) {
+							const int from =
+								(lane & ~((1 << OWN) - 1)) |
+								(int)(__brev(i >> IN >> MORE) >>
+								      (32 - OWN));
+							const quantizer &mine =
+								z[MORE && i >> IN & 1];
 
-						now.s = __shfl_sync(0xffffffff, mine.s, from);
-						now.r = __shfl_sync(0xffffffff, mine.r, from);
-						now.low = __shfl_sync(0xffffffff, mine.low, from);
-						if (rare)
-							now.shift = __shfl_sync(0xffffffff, mine.shift, from);
-					}
-					return now;
-				}, __any_sync(0xffffffff, z[0].shift != 1 || (MORE && z[1].shift != 1)));
+							now.s = __shfl_sync(0xffffffff, mine.s,
+									    from);
+							now.r = __shfl_sync(0xffffffff, mine.r,
+									    from);
+							now.low = __shfl_sync(0xffffffff, mine.low,
+									      from);
+							if (rare)
+								now.shift = __shfl_sync(0xffffffff,
+											mine.shift,
+											from);
+						}
+						return now;
+					},
+					__any_sync(0xffffffff,
+						   z[0].shift != 1 || (MORE && z[1].shift != 1)));
 			};
 			piece_amax<V>(m, v);
 			if (ONE ? g == k : g == 10) {
@@ -794,7 +867,8 @@ HZ_DEVICE void rows(const hzi_hadamard_rows &p)
 					m[0] = team_amax<T, CLUSTER>(m[0], exchange, t);
 				} else {
 					for (int b = 0; b < 4; b++)
-						m[0] = max_nan(m[0], __shfl_xor_sync(0xffffffff, m[0], 1 << b));
+						m[0] = max_nan(m[0], __shfl_xor_sync(0xffffffff,
+										     m[0], 1 << b));
 				}
 				whole(m[0]);
 			} else if (g == 5) {
@@ -856,16 +930,17 @@ ROWS(hadamard_quantize_14, 14, 0, true, false)
 ROWS(hadamard_quantize_15, 15, 0, true, false)
 ROWS(hadamard_quantize_16_c4, 16, 2, true, false)
 
-/* ---- True orders -------------------------------------------------------------------------------- */
+/* ---- True orders ---------------------------------------------------------------------------- */
 
 /*
- * Rows of n = m 2^k, m <= 64, 6 <= k <= 11, n a multiple of the 2^(6 + MID) that a thread group of the
- * second phase owns. A block makes one vector: stages as above, then the base matrix. For f32 results
- * that is a sum in ascending order by fused multiply-adds with +-1, 8 results of 4 columns a thread.
+ * Rows of n = m 2^k, m <= 64, 6 <= k <= 11, n a multiple of the 2^(6 + MID) that a thread group of
+ * the second phase owns. A block makes one vector: stages as above, then the base matrix. For f32
+ * results that is a sum in ascending order by fused multiply-adds with +-1, 8 results of 4 columns
+ * a thread.
  *
- * For 16-bit results it is a product of tf32 tensor cores: a value is split into two parts of 11 bits,
- * which leaves an error of 2^-22 of it, far below what the result's rounding makes. Elements of
- * different columns do not meet, and rows that pad the matrix are exact zeros.
+ * For 16-bit results it is a product of tf32 tensor cores: a value is split into two parts of 11
+ * bits, which leaves an error of 2^-22 of it, far below what the result's rounding makes. Elements
+ * of different columns do not meet, and rows that pad the matrix are exact zeros.
  *
  * In shared memory what belongs to one index of the base matrix begins stride words after the last,
  * stride % 32 = 8, so that the four rows that 8 threads read are in different banks.
@@ -875,16 +950,18 @@ ROWS(hadamard_quantize_16_c4, 16, 2, true, false)
 /* 16 x 8 += (16 x 8) (8 x 8) */
 HZ_DEVICE void mma_tf32(float *c, const uint32_t *a, uint32_t b0, uint32_t b1)
 {
-	asm("mma.sync.aligned.m16n8k8.row.col.f32.tf32.tf32.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, "
+	asm("mma.sync.aligned.m16n8k8.row.col.f32.tf32.tf32.f32 {%0, %1, %2, %3}, {%4, %5, %6, "
+	    "%7}, {%8, %9}, "
 	    "{%0, %1, %2, %3};"
 	    : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
 	    : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
 }
 
-/* Results of rows row0 .. row0 + 31 and columns column .. column + 31, a warp. bits: 2 words a row. */
+/* Results of rows row0 .. row0 + 31 and columns column .. column + 31, a warp. bits: 2 words a row.
+ */
 template <int DTYPE>
-HZ_DEVICE void base_mma(const hzi_hadamard_true &p, const float *buffer, const uint32_t *bits, int stride, char *y,
-			int64_t post, int row0, int column)
+HZ_DEVICE void base_mma(const hzi_hadamard_true &p, const float *buffer, const uint32_t *bits,
+			int stride, char *y, int64_t post, int row0, int column)
 {
 	const int m = p.job.m, k = p.job.k, lane = threadIdx.x % 32, g = lane / 4, q = lane % 4;
 	const float *from = buffer + q * stride + column + 4 * g + (column >> 6) * 4;
@@ -902,7 +979,8 @@ HZ_DEVICE void base_mma(const hzi_hadamard_true &p, const float *buffer, const u
 				load_shared<2>(x[h], from + 4 * h * stride);
 #pragma unroll
 			for (int r = 0; r < 4; r++) {
-				/* Rows g, g + 8 of either tile of 16; unused results come of any entries */
+				/* Rows g, g + 8 of either tile of 16; unused results come of any
+				 * entries */
 				const uint32_t word = bits[(row0 + g + 8 * r) * 2 + (j >> 5)];
 
 				a[r / 2][r % 2 + 2 * h] = 0x3f800000 | (word >> (j & 31) << 31);
@@ -917,7 +995,9 @@ HZ_DEVICE void base_mma(const hzi_hadamard_true &p, const float *buffer, const u
 				high[h] = __float_as_uint(x[h][i]) & 0xffffe000;
 				/* Inf has no lower part. */
 				low[h] = fabsf(x[h][i]) < __uint_as_float(0x7f800000)
-						 ? __float_as_uint(x[h][i] - __uint_as_float(high[h])) : 0;
+						 ? __float_as_uint(x[h][i] -
+								   __uint_as_float(high[h]))
+						 : 0;
 			}
 #pragma unroll
 			for (int r = 0; r < 2; r++) {
@@ -940,15 +1020,17 @@ HZ_DEVICE void base_mma(const hzi_hadamard_true &p, const float *buffer, const u
 
 			if (p.job.post_kind)
 				scale_by<8>(v, p.job.post_kind, p.job.post, post + e);
-			*(uint4 *)(y + e * 2) = make_uint4(pair<DTYPE>(v[0], v[1]), pair<DTYPE>(v[2], v[3]),
-							  pair<DTYPE>(v[4], v[5]), pair<DTYPE>(v[6], v[7]));
+			*(uint4 *)(y + e * 2) =
+				make_uint4(pair<DTYPE>(v[0], v[1]), pair<DTYPE>(v[2], v[3]),
+					   pair<DTYPE>(v[4], v[5]), pair<DTYPE>(v[6], v[7]));
 		}
 	}
 }
 
-/* Results of rows row0 .. row0 + 7 and 4 columns, a thread. signs: entry (i, j) as +-1 at j * m + i. */
-HZ_DEVICE void base_sum(const hzi_hadamard_true &p, const float *buffer, const float *signs, int stride, float *y,
-			int64_t post, int row0, int column)
+/* Results of rows row0 .. row0 + 7 and 4 columns, a thread. signs: entry (i, j) as +-1 at j * m +
+ * i. */
+HZ_DEVICE void base_sum(const hzi_hadamard_true &p, const float *buffer, const float *signs,
+			int stride, float *y, int64_t post, int row0, int column)
 {
 	const int m = p.job.m;
 	const float *from = buffer + column + (column >> 6) * 4;
@@ -1008,14 +1090,18 @@ HZ_DEVICE void true_rows(const hzi_hadamard_true &p)
 	}
 	for (int64_t vector = blockIdx.x; vector < p.job.vectors; vector += gridDim.x) {
 		const int64_t hi = vector / p.dim[1].size, lo = vector - hi * p.dim[1].size;
-		const int64_t x0 = hi * p.dim[0].x + lo * p.dim[1].x, y0 = hi * p.dim[0].y + lo * p.dim[1].y;
+		const int64_t x0 = hi * p.dim[0].x + lo * p.dim[1].x,
+			      y0 = hi * p.dim[0].y + lo * p.dim[1].y;
 		const int64_t pre = p.job.offset + hi * p.dim[0].pre + lo * p.dim[1].pre;
 		const int64_t post = p.job.offset + hi * p.dim[0].post + lo * p.dim[1].post;
 		const int pieces_log2 = p.job.x_dtype == HZ_F32 ? 4 : 3;
-		const uint4 *x = (const uint4 *)((const char *)p.job.x + x0 * (p.job.x_dtype == HZ_F32 ? 4 : 2));
+		const uint4 *x = (const uint4 *)((const char *)p.job.x +
+						 x0 * (p.job.x_dtype == HZ_F32 ? 4 : 2));
 
 		for (int i = threadIdx.x; i < chunks << pieces_log2; i += blockDim.x)
-			copy_async(shared_address(chunk_at(i >> pieces_log2)) + (i & ((1 << pieces_log2) - 1)) * 16, x + i);
+			copy_async(shared_address(chunk_at(i >> pieces_log2)) +
+					   (i & ((1 << pieces_log2) - 1)) * 16,
+				   x + i);
 		copy_wait();
 		__syncthreads();
 		for (int c = threadIdx.x; c < chunks; c += blockDim.x) {
@@ -1047,15 +1133,18 @@ HZ_DEVICE void true_rows(const hzi_hadamard_true &p)
 				char *y = (char *)p.job.y + y0 * 2;
 
 				if (p.job.y_dtype == HZ_F16)
-					base_mma<HZ_F16>(p, buffer, bits, stride, y, post, i / wide * 32, i % wide * 32);
+					base_mma<HZ_F16>(p, buffer, bits, stride, y, post,
+							 i / wide * 32, i % wide * 32);
 				else
-					base_mma<HZ_BF16>(p, buffer, bits, stride, y, post, i / wide * 32, i % wide * 32);
+					base_mma<HZ_BF16>(p, buffer, bits, stride, y, post,
+							  i / wide * 32, i % wide * 32);
 			}
 		} else {
 			const int wide = 1 << (k - 2), tasks = ((m + 7) >> 3) * wide;
 
 			for (int i = threadIdx.x; i < tasks; i += blockDim.x)
-				base_sum(p, buffer, signs, stride, (float *)p.job.y + y0, post, i / wide * 8, i % wide * 4);
+				base_sum(p, buffer, signs, stride, (float *)p.job.y + y0, post,
+					 i / wide * 8, i % wide * 4);
 		}
 		__syncthreads();
 	}
@@ -1070,12 +1159,13 @@ hadamard_true(const __grid_constant__ hzi_hadamard_true p)
 		true_rows<5>(p);
 }
 
-/* ---- Columns ------------------------------------------------------------------------------------ */
+/* ---- Columns -------------------------------------------------------------------------------- */
 
 /*
  * Vectors of 2^(OWN + TOP) elements lie side by side. A thread owns 2^OWN successive rows of two
- * columns, then, by way of shared memory, 2^TOP rows at strides of 2^OWN, 2^(OWN - TOP) times. A warp
- * reads 64 columns of a row at once, or twice 32 of the longest. One tile of rows and columns a block.
+ * columns, then, by way of shared memory, 2^TOP rows at strides of 2^OWN, 2^(OWN - TOP) times. A
+ * warp reads 64 columns of a row at once, or twice 32 of the longest. One tile of rows and columns
+ * a block.
  */
 template <int OWN, int TOP>
 HZ_DEVICE void columns(const hzi_hadamard_rows &p)
@@ -1084,7 +1174,8 @@ HZ_DEVICE void columns(const hzi_hadamard_rows &p)
 	const int64_t tiles = p.job.vectors * p.column_tiles;
 	const int c = threadIdx.x % WIDE, g = threadIdx.x / WIDE;
 	const int64_t tile = blockIdx.x;
-	const int64_t vector = tiles < 1ll << 31 ? (uint32_t)tile / (uint32_t)p.column_tiles : tile / p.column_tiles;
+	const int64_t vector = tiles < 1ll << 31 ? (uint32_t)tile / (uint32_t)p.column_tiles
+						 : tile / p.column_tiles;
 	const int64_t column = (tile - vector * p.column_tiles) * (2 * WIDE) + 2 * c;
 	const split s = split_vector(p, vector);
 	const int64_t x0 = s.hi * p.dim[0].x + s.lo * p.dim[1].x + column + g * ROWS * p.job.x_step;
@@ -1103,13 +1194,15 @@ HZ_DEVICE void columns(const hzi_hadamard_rows &p)
 			float2 f = {};
 
 			if (here)
-				f = DTYPE == HZ_F32 ? *(const float2 *)x : unpair<DTYPE>(*(const uint32_t *)x);
+				f = DTYPE == HZ_F32 ? *(const float2 *)x
+						    : unpair<DTYPE>(*(const uint32_t *)x);
 			v[2 * i] = f.x;
 			v[2 * i + 1] = f.y;
 		}
 	});
 	if (p.job.pre_kind) {
-		const int64_t pre0 = p.job.offset + s.hi * p.dim[0].pre + s.lo * p.dim[1].pre + g * ROWS;
+		const int64_t pre0 =
+			p.job.offset + s.hi * p.dim[0].pre + s.lo * p.dim[1].pre + g * ROWS;
 
 #pragma unroll
 		for (int i = 0; i < ROWS; i++) {
@@ -1142,7 +1235,8 @@ HZ_DEVICE void columns(const hzi_hadamard_rows &p)
 	for (int i = 0; i < 2 * ROWS; i++)
 		v[i] = __fmul_rn(v[i], p.job.factor);
 	if (p.job.post_kind) {
-		const int64_t post0 = p.job.offset + s.hi * p.dim[0].post + s.lo * p.dim[1].post + g;
+		const int64_t post0 =
+			p.job.offset + s.hi * p.dim[0].post + s.lo * p.dim[1].post + g;
 
 #pragma unroll
 		for (int i = 0; i < ROWS; i++) {
@@ -1188,7 +1282,7 @@ hadamard_columns_10(const __grid_constant__ hzi_hadamard_rows p)
 		columns<5, 5>(p);
 }
 
-/* ---- Everything else ---------------------------------------------------------------------------- */
+/* ---- Everything else ------------------------------------------------------------------------ */
 
 /*
  * A few vectors at a time in shared memory, element i of vector v at v * length + i, any strides,
@@ -1202,9 +1296,11 @@ HZ_DEVICE int slot(int e)
 	return e + (e >> 5);
 }
 
-/* The Sylvester stages and the base matrix for count vectors of m 2^k elements at the start of buffer. */
-HZ_DEVICE void transform_shared(float *buffer, int offset, int count, int m, int k, int cluster_log2,
-				int rank, const uint32_t *bits, int words, bool transpose)
+/* The Sylvester stages and the base matrix for count vectors of m 2^k elements at the start of
+ * buffer. */
+HZ_DEVICE void transform_shared(float *buffer, int offset, int count, int m, int k,
+				int cluster_log2, int rank, const uint32_t *bits, int words,
+				bool transpose)
 {
 	const int local = k - cluster_log2, length = m << local, all = count * length;
 
@@ -1230,7 +1326,8 @@ HZ_DEVICE void transform_shared(float *buffer, int offset, int count, int m, int
 	for (int c = 0; c < cluster_log2; c++) {
 		/* Of each pair of blocks, either takes half of the pairs of elements. */
 		const uint32_t at = shared_address(buffer);
-		const uint32_t first = cluster_map(at, rank & ~(1 << c)), second = cluster_map(at, rank | 1 << c);
+		const uint32_t first = cluster_map(at, rank & ~(1 << c)),
+			       second = cluster_map(at, rank | 1 << c);
 		const int half = rank >> c & 1;
 
 		cluster_arrive();
@@ -1258,11 +1355,13 @@ HZ_DEVICE void transform_shared(float *buffer, int offset, int count, int m, int
 
 #pragma unroll
 			for (int r = 0; r < 8; r++) {
-				const int a = lane + 32 * r, row = transpose ? j : a, column = transpose ? a : j;
+				const int a = lane + 32 * r, row = transpose ? j : a,
+					  column = transpose ? a : j;
 
 				if (a >= m)
 					break;
-				const uint32_t minus = bits[row * words + (column >> 5)] >> (column & 31) << 31;
+				const uint32_t minus =
+					bits[row * words + (column >> 5)] >> (column & 31) << 31;
 				const float term = __uint_as_float(x ^ minus);
 
 				sum[r] = j ? sum[r] + term : term;
@@ -1287,7 +1386,9 @@ HZ_DEVICE hzi_hadamard_dim locate(const hzi_hadamard_any &p, int64_t v)
 		const hzi_hadamard_dim &s = p.dim[d];
 		int64_t i = v;
 
-		v = (uint64_t)v >> 32 ? v / s.size : (uint32_t)v / (s.size >> 32 ? 0xffffffff : (uint32_t)s.size);
+		v = (uint64_t)v >> 32
+			    ? v / s.size
+			    : (uint32_t)v / (s.size >> 32 ? 0xffffffff : (uint32_t)s.size);
 		i -= v * s.size;
 		at.x += i * s.x;
 		at.y += i * s.y;
@@ -1313,9 +1414,11 @@ HZ_DEVICE void any(const hzi_hadamard_any &p, const uint32_t *bits)
 		int last = -1;
 
 		for (int i = threadIdx.x; i < count * length; i += blockDim.x) {
-			const int v = p.across ? i % count : i / length, e = p.across ? i / count : i - v * length;
+			const int v = p.across ? i % count : i / length,
+				  e = p.across ? i / count : i - v * length;
 			/* The element's index in the whole vector */
-			const int w = (e >> local << job.k) | rank << local | (e & ((1 << local) - 1));
+			const int w =
+				(e >> local << job.k) | rank << local | (e & ((1 << local) - 1));
 			float f;
 
 			if (v != last)
@@ -1324,23 +1427,29 @@ HZ_DEVICE void any(const hzi_hadamard_any &p, const uint32_t *bits)
 			f = load_any(job.x_dtype, job.x, at.x + (job.offset + w) * job.x_step);
 			if (job.scale)
 				f = __fmul_rn(f, load_any(job.scale_dtype, job.scale,
-							  at.scale + ((job.offset + at.place + w) >> job.group_log2)));
+							  at.scale + ((job.offset + at.place + w) >>
+								      job.group_log2)));
 			if (job.pre_kind)
-				f = __fmul_rn(f, factor(job.pre_kind, job.pre, job.offset + at.pre + w));
+				f = __fmul_rn(
+					f, factor(job.pre_kind, job.pre, job.offset + at.pre + w));
 			buffer[slot(v * length + e)] = f;
 		}
 		__syncthreads();
-		transform_shared(buffer, 0, count, job.m, job.k, c, rank, bits, p.words, p.transpose);
+		transform_shared(buffer, 0, count, job.m, job.k, c, rank, bits, p.words,
+				 p.transpose);
 		for (int i = threadIdx.x; i < count * length; i += blockDim.x) {
-			const int v = p.across ? i % count : i / length, e = p.across ? i / count : i - v * length;
-			const int w = (e >> local << job.k) | rank << local | (e & ((1 << local) - 1));
+			const int v = p.across ? i % count : i / length,
+				  e = p.across ? i / count : i - v * length;
+			const int w =
+				(e >> local << job.k) | rank << local | (e & ((1 << local) - 1));
 			float f = __fmul_rn(buffer[slot(v * length + e)], job.factor);
 
 			if (v != last)
 				at = locate(p, v0 + v);
 			last = v;
 			if (job.post_kind)
-				f = __fmul_rn(f, factor(job.post_kind, job.post, job.offset + at.post + w));
+				f = __fmul_rn(f, factor(job.post_kind, job.post,
+							job.offset + at.post + w));
 			store_any(job.y_dtype, job.y, at.y + (job.offset + w) * job.y_step, f);
 		}
 		__syncthreads();
@@ -1374,8 +1483,8 @@ HZ_DEVICE float max_block(float most, float *room, int cluster_log2)
 }
 
 /* The codes of count waiting elements of a row with one scale; of 4-bit codes count is even. */
-HZ_DEVICE void put_codes(const hzi_hadamard_job &job, const float *buffer, int e, int count, int step,
-			 int64_t y, const quantizer &z)
+HZ_DEVICE void put_codes(const hzi_hadamard_job &job, const float *buffer, int e, int count,
+			 int step, int64_t y, const quantizer &z)
 {
 	with_code_dtype(job.y_dtype, [&](auto dtype) {
 		constexpr int DTYPE = decltype(dtype)::value, N = DTYPE == HZ_S4X2 ? 2 : 1;
@@ -1387,15 +1496,16 @@ HZ_DEVICE void put_codes(const hzi_hadamard_job &job, const float *buffer, int e
 				v[0] = shifted(v[0], z, DTYPE);
 				v[1] = shifted(v[1], z, DTYPE);
 			}
-			store_codes<N, DTYPE>((uint8_t *)job.y + code_bytes<DTYPE>(y + i), encode<N, DTYPE>(v, z));
+			store_codes<N, DTYPE>((uint8_t *)job.y + code_bytes<DTYPE>(y + i),
+					      encode<N, DTYPE>(v, z));
 		}
 	});
 }
 
 /*
- * A block, or cluster, for each row. Its transforms go one after the other through the buffer; groups
- * are quantized as they become complete and what is left is moved to the front. With one scale a row
- * all is done twice: for the largest magnitude, then for the codes.
+ * A block, or cluster, for each row. Its transforms go one after the other through the buffer;
+ * groups are quantized as they become complete and what is left is moved to the front. With one
+ * scale a row all is done twice: for the largest magnitude, then for the codes.
  */
 HZ_DEVICE void any_quantize(const hzi_hadamard_any &p, const uint32_t *bits)
 {
@@ -1427,27 +1537,36 @@ HZ_DEVICE void any_quantize(const hzi_hadamard_any &p, const uint32_t *bits)
 					int groups;
 
 					for (int e = threadIdx.x; e < length; e += blockDim.x) {
-						const int w = (e >> local << seg.k) | rank << local |
+						const int w = (e >> local << seg.k) |
+							      rank << local |
 							      (e & ((1 << local) - 1));
-						float f = load_any(job.x_dtype, job.x, at.x + b * p.x_block +
-									   (first + w) * job.x_step);
+						float f =
+							load_any(job.x_dtype, job.x,
+								 at.x + b * p.x_block +
+									 (first + w) * job.x_step);
 
 						if (job.pre_kind)
-							f = __fmul_rn(f, factor(job.pre_kind, job.pre,
-										b * p.pre_block + first + w));
+							f = __fmul_rn(f,
+								      factor(job.pre_kind, job.pre,
+									     b * p.pre_block +
+										     first + w));
 						buffer[slot(filled + e)] = f;
 					}
 					__syncthreads();
-					transform_shared(buffer, filled, 1, seg.m, seg.k, c, rank, bits, p.words,
-							 p.transpose);
+					transform_shared(buffer, filled, 1, seg.m, seg.k, c, rank,
+							 bits, p.words, p.transpose);
 					for (int e = threadIdx.x; e < length; e += blockDim.x) {
-						const int w = (e >> local << seg.k) | rank << local |
+						const int w = (e >> local << seg.k) |
+							      rank << local |
 							      (e & ((1 << local) - 1));
-						float f = __fmul_rn(buffer[slot(filled + e)], seg.factor);
+						float f = __fmul_rn(buffer[slot(filled + e)],
+								    seg.factor);
 
 						if (job.post_kind)
-							f = __fmul_rn(f, factor(job.post_kind, job.post,
-										b * p.post_block + first + w));
+							f = __fmul_rn(f, factor(job.post_kind,
+										job.post,
+										b * p.post_block +
+											first + w));
 						f = round_to(job.round_to, f);
 						most = max_nan(most, fabsf(f));
 						buffer[slot(filled + e)] = f;
@@ -1458,29 +1577,48 @@ HZ_DEVICE void any_quantize(const hzi_hadamard_any &p, const uint32_t *bits)
 					filled += length;
 					groups = filled / group;
 					if (whole && !c)
-						put_codes(job, buffer, threadIdx.x, groups * group, blockDim.x,
-							  y0 + done, z);
-					for (int j = warp; j < (whole ? c ? seg.m : 0 : groups); j += warps) {
-						/* One group, or what a cluster's block has in one piece */
-						const int size = whole ? 1 << local : group, e0 = j * size;
-						const int64_t place = done + (c ? (e0 >> local << seg.k) | rank << local |
-									      (e0 & ((1 << local) - 1)) : e0);
+						put_codes(job, buffer, threadIdx.x, groups * group,
+							  blockDim.x, y0 + done, z);
+					for (int j = warp; j < (whole ? c ? seg.m : 0 : groups);
+					     j += warps) {
+						/* One group, or what a cluster's block has in one
+						 * piece */
+						const int size = whole ? 1 << local : group,
+							  e0 = j * size;
+						const int64_t place =
+							done +
+							(c ? (e0 >> local << seg.k) |
+									 rank << local |
+									 (e0 & ((1 << local) - 1))
+							   : e0);
 						uint32_t code;
 						float top = 0;
 
 						if (!whole) {
 							for (int e = lane; e < group; e += 32)
-								top = max_nan(top, fabsf(buffer[slot(e0 + e)]));
+								top = max_nan(top,
+									      fabsf(buffer[slot(
+										      e0 + e)]));
 							for (int m = 16; m; m >>= 1)
-								top = max_nan(top, __shfl_xor_sync(0xffffffff, top, m));
-							top = group_scale(top, job.y_dtype, job.scale_dtype, &code);
+								top = max_nan(
+									top,
+									__shfl_xor_sync(0xffffffff,
+											top, m));
+							top = group_scale(top, job.y_dtype,
+									  job.scale_dtype, &code);
 							z = quantizer_of(top, job.y_dtype);
 							if (lane == 0)
-								store_scale(job.scale_dtype, job.scale,
-									    at.scale + ((at.place + place) >> g), top, code);
+								store_scale(job.scale_dtype,
+									    job.scale,
+									    at.scale + ((at.place +
+											 place) >>
+											g),
+									    top, code);
 						}
-						/* slot(e0 + e) is slot(e0) + slot(e), as pieces are multiples of 32 or one */
-						put_codes(job, buffer + slot(e0), lane, size, 32, y0 + place, z);
+						/* slot(e0 + e) is slot(e0) + slot(e), as pieces are
+						 * multiples of 32 or one */
+						put_codes(job, buffer + slot(e0), lane, size, 32,
+							  y0 + place, z);
 					}
 					filled -= groups * group;
 					__syncthreads();
@@ -1500,7 +1638,8 @@ HZ_DEVICE void any_quantize(const hzi_hadamard_any &p, const uint32_t *bits)
 				scale = group_scale(most, job.y_dtype, job.scale_dtype, &code);
 				z = quantizer_of(scale, job.y_dtype);
 				if (threadIdx.x == 0 && rank == 0)
-					store_scale(job.scale_dtype, job.scale, at.scale, scale, code);
+					store_scale(job.scale_dtype, job.scale, at.scale, scale,
+						    code);
 			}
 			__syncthreads();
 		}

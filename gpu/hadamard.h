@@ -23,11 +23,11 @@ struct hzi_hadamard_job {
 	void *scale;			/* of the groups; NULL: no quantization */
 	const void *pre, *post;
 	int64_t vectors;
-	int64_t offset;			/* of element 0 of the vectors in their rows: x, y, factors, scales */
+	int64_t offset; /* of element 0 of the vectors in their rows: x, y, factors, scales */
 	int64_t x_step, y_step;		/* from one element of a vector to the next */
 	int32_t x_dtype, y_dtype, scale_dtype, pre_kind, post_kind, round_to;
 	int32_t m, k;
-	int32_t group_log2;		/* quantized groups of 2^group_log2; HZI_ROW: the whole row */
+	int32_t group_log2; /* quantized groups of 2^group_log2; HZI_ROW: the whole row */
 	float factor;
 };
 
@@ -36,7 +36,7 @@ struct hzi_hadamard_job {
 /* What one step in a dimension of the vectors means to each operand, in elements. */
 struct hzi_hadamard_dim {
 	int64_t size, x, y, pre, post;
-	int64_t scale;			/* a vector's first scale, where groups do not straddle vectors */
+	int64_t scale; /* a vector's first scale, where groups do not straddle vectors */
 	int64_t place;			/* position in the row that the scales count from */
 };
 
@@ -55,7 +55,7 @@ struct hzi_hadamard_rows {
 	int32_t piece_log2;		/* elements of x in 16 bytes */
 	int32_t stretch;		/* tiles of a block that has the next one under way */
 	int32_t pad_;
-	int32_t column_tiles;		/* columns: dim[] says where a vector of the first column begins */
+	int32_t column_tiles; /* columns: dim[] says where a vector of the first column begins */
 	int64_t columns;
 };
 HZI_STATIC_ASSERT(sizeof(struct hzi_hadamard_rows) == 264, "the same layout for C and CUDA");
@@ -72,7 +72,7 @@ HZI_STATIC_ASSERT(sizeof(struct hzi_hadamard_true) == 744, "the same layout for 
 
 /* Everything else: any strides, plans, base matrices. */
 #define HZI_ANY_DIMS 8			/* the outer dimensions, blocks, repetitions in a block */
-#define HZI_ANY_SEGMENTS 17		/* a plan has at most one segment per power of two to 65536 */
+#define HZI_ANY_SEGMENTS 17 /* a plan has at most one segment per power of two to 65536 */
 #define HZI_ANY_WORDS 512		/* sign bits of orders to 128 */
 #define HZI_ANY_WORDS_BIG 2048		/* and to 256 */
 
@@ -90,7 +90,7 @@ struct hzi_hadamard_any {
 	struct hzi_hadamard_segment seg[HZI_ANY_SEGMENTS];
 	int64_t n, blocks, x_block, pre_block, post_block;	/* quantizing: of a row */
 	int32_t tile;			/* vectors at a time */
-	int32_t across;			/* vectors side by side in memory: neighbours read neighbours */
+	int32_t across; /* vectors side by side in memory: neighbours read neighbours */
 	int32_t cluster_log2;
 	int32_t words;			/* of a row of the base matrix */
 	int32_t transpose, pad_;

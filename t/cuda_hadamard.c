@@ -48,80 +48,121 @@ struct row {
 
 static const struct row table[] = {
 	/* Rows: four warps a block up to 2^11, then a block or a cluster for each */
-	{.x = HZ_F16, .y = HZ_F32, .rows = 1000, .n = 16, .kernel = "rows_5", .launches = 1, .threads = 128, .grid = 2},
-	{.x = HZ_F16, .y = HZ_F32, .rows = 1000, .n = 32, .kernel = "rows_5", .launches = 1, .threads = 128, .grid = 4},
-	{.x = HZ_BF16, .y = HZ_F32, .rows = 129, .n = 64, .kernel = "rows_6", .launches = 1, .threads = 128, .grid = 2},
-	{.x = HZ_F32, .y = HZ_F16, .rows = 1, .n = 128, .kernel = "rows_7", .launches = 1, .threads = 128, .grid = 1},
-	{.x = HZ_F32, .y = HZ_F16, .rows = 65, .n = 256, .kernel = "rows_8", .launches = 1, .threads = 128, .grid = 3},
-	{.x = HZ_F32, .y = HZ_F16, .rows = 17, .n = 512, .kernel = "rows_9", .launches = 1, .threads = 128, .grid = 2},
-	{.x = HZ_F32, .y = HZ_F16, .rows = 9, .n = 1024, .kernel = "rows_10", .launches = 1, .threads = 128, .grid = 2},
-	{.x = HZ_F32, .y = HZ_F16, .rows = 5, .n = 2048, .kernel = "rows_11", .launches = 1, .threads = 128, .grid = 2},
-	{.x = HZ_F32, .y = HZ_F16, .rows = 5, .n = 4096, .kernel = "rows_12", .launches = 1, .threads = 64, .grid = 5},
-	{.x = HZ_F32, .y = HZ_F16, .rows = 5, .n = 8192, .kernel = "rows_13", .launches = 1, .threads = 128, .grid = 5},
-	{.x = HZ_F32, .y = HZ_F16, .rows = 5, .n = 16384, .kernel = "rows_14", .launches = 1, .threads = 256, .grid = 5},
-	{.x = HZ_F32, .y = HZ_F16, .rows = 5, .n = 32768, .kernel = "rows_15", .launches = 1, .threads = 512, .grid = 5},
-	{.x = HZ_F32, .y = HZ_F16, .rows = 5, .n = 65536, .kernel = "rows_16_c4", .launches = 1, .threads = 256, .cluster = 4,
+	{.x = HZ_F16, .y = HZ_F32, .rows = 1000, .n = 16,
+	 .kernel = "rows_5", .launches = 1, .threads = 128, .grid = 2},
+	{.x = HZ_F16, .y = HZ_F32, .rows = 1000, .n = 32,
+	 .kernel = "rows_5", .launches = 1, .threads = 128, .grid = 4},
+	{.x = HZ_BF16, .y = HZ_F32, .rows = 129, .n = 64,
+	 .kernel = "rows_6", .launches = 1, .threads = 128, .grid = 2},
+	{.x = HZ_F32, .y = HZ_F16, .rows = 1, .n = 128,
+	 .kernel = "rows_7", .launches = 1, .threads = 128, .grid = 1},
+	{.x = HZ_F32, .y = HZ_F16, .rows = 65, .n = 256,
+	 .kernel = "rows_8", .launches = 1, .threads = 128, .grid = 3},
+	{.x = HZ_F32, .y = HZ_F16, .rows = 17, .n = 512,
+	 .kernel = "rows_9", .launches = 1, .threads = 128, .grid = 2},
+	{.x = HZ_F32, .y = HZ_F16, .rows = 9, .n = 1024,
+	 .kernel = "rows_10", .launches = 1, .threads = 128, .grid = 2},
+	{.x = HZ_F32, .y = HZ_F16, .rows = 5, .n = 2048,
+	 .kernel = "rows_11", .launches = 1, .threads = 128, .grid = 2},
+	{.x = HZ_F32, .y = HZ_F16, .rows = 5, .n = 4096,
+	 .kernel = "rows_12", .launches = 1, .threads = 64, .grid = 5},
+	{.x = HZ_F32, .y = HZ_F16, .rows = 5, .n = 8192,
+	 .kernel = "rows_13", .launches = 1, .threads = 128, .grid = 5},
+	{.x = HZ_F32, .y = HZ_F16, .rows = 5, .n = 16384,
+	 .kernel = "rows_14", .launches = 1, .threads = 256, .grid = 5},
+	{.x = HZ_F32, .y = HZ_F16, .rows = 5, .n = 32768,
+	 .kernel = "rows_15", .launches = 1, .threads = 512, .grid = 5},
+	{.x = HZ_F32, .y = HZ_F16, .rows = 5, .n = 65536,
+	 .kernel = "rows_16_c4", .launches = 1, .threads = 256, .cluster = 4,
 	 .grid = 20},
 	/* Rows with gaps, of 16 bytes or not */
-	{.x = HZ_F16, .y = HZ_F16, .rows = 40, .n = 128, .x_stride = 384, .kernel = "rows_7", .launches = 1, .threads = 128,
+	{.x = HZ_F16, .y = HZ_F16, .rows = 40, .n = 128, .x_stride = 384,
+	 .kernel = "rows_7", .launches = 1, .threads = 128,
 	 .grid = 1},
-	{.x = HZ_F16, .y = HZ_F16, .rows = 40, .n = 128, .x_stride = 129, .kernel = "any", .launches = 1, .threads = 256,
+	{.x = HZ_F16, .y = HZ_F16, .rows = 40, .n = 128, .x_stride = 129,
+	 .kernel = "any", .launches = 1, .threads = 256,
 	 .grid = 1},
-	{.x = HZ_F16, .y = HZ_F16, .rows = 40, .n = 128, .x_stride = 256, .x_step = 2, .kernel = "any", .launches = 1,
+	{.x = HZ_F16, .y = HZ_F16, .rows = 40, .n = 128, .x_stride = 256, .x_step = 2,
+	 .kernel = "any", .launches = 1,
 	 .threads = 256, .grid = 1},
 	/* Too short for a row of 16 bytes */
-	{.x = HZ_F32, .y = HZ_F16, .rows = 7, .n = 8, .kernel = "any", .launches = 1, .threads = 256, .grid = 1},
+	{.x = HZ_F32, .y = HZ_F16, .rows = 7, .n = 8,
+	 .kernel = "any", .launches = 1, .threads = 256, .grid = 1},
 	/* A launch for each length of a block */
-	{.x = HZ_BF16, .y = HZ_F32, .rows = 100, .n = 96, .kernel = "rows_6 rows_5", .launches = 2, .threads = 128},
-	{.x = HZ_BF16, .y = HZ_F32, .rows = 100, .n = 112, .kernel = "rows_6 rows_5 rows_5", .launches = 3, .threads = 128},
-	{.x = HZ_BF16, .y = HZ_F32, .rows = 10, .n = 96, .o = {.plan = HZ_PLAN_UNIFORM}, .kernel = "rows_5", .launches = 1,
+	{.x = HZ_BF16, .y = HZ_F32, .rows = 100, .n = 96,
+	 .kernel = "rows_6 rows_5", .launches = 2, .threads = 128},
+	{.x = HZ_BF16, .y = HZ_F32, .rows = 100, .n = 112,
+	 .kernel = "rows_6 rows_5 rows_5", .launches = 3, .threads = 128},
+	{.x = HZ_BF16, .y = HZ_F32, .rows = 10, .n = 96, .o = {.plan = HZ_PLAN_UNIFORM},
+	 .kernel = "rows_5", .launches = 1,
 	 .threads = 128, .grid = 1},
-	{.x = HZ_BF16, .y = HZ_F32, .rows = 10, .n = 512, .o = BLOCK(128), .kernel = "rows_7", .launches = 1, .threads = 128,
+	{.x = HZ_BF16, .y = HZ_F32, .rows = 10, .n = 512, .o = BLOCK(128),
+	 .kernel = "rows_7", .launches = 1, .threads = 128,
 	 .grid = 1},
 	/* Columns */
-	{.x = HZ_F32, .y = HZ_F32, .rows = 256, .n = 100, .o = COLUMNS(32), .kernel = "columns", .launches = 1, .threads = 64,
+	{.x = HZ_F32, .y = HZ_F32, .rows = 256, .n = 100, .o = COLUMNS(32),
+	 .kernel = "columns", .launches = 1, .threads = 64,
 	 .grid = 16},
-	{.x = HZ_F32, .y = HZ_F32, .rows = 256, .n = 100, .o = COLUMNS(128), .kernel = "columns", .launches = 1,
+	{.x = HZ_F32, .y = HZ_F32, .rows = 256, .n = 100, .o = COLUMNS(128),
+	 .kernel = "columns", .launches = 1,
 	 .threads = 256, .grid = 4},
-	{.x = HZ_F32, .y = HZ_F32, .rows = 1024, .n = 100, .o = COLUMNS(1024), .kernel = "columns_10", .launches = 1,
+	{.x = HZ_F32, .y = HZ_F32, .rows = 1024, .n = 100, .o = COLUMNS(1024),
+	 .kernel = "columns_10", .launches = 1,
 	 .threads = 512, .grid = 4},
-	{.x = HZ_F32, .y = HZ_F32, .rows = 256, .n = 101, .o = COLUMNS(128), .kernel = "any", .launches = 1, .threads = 256},
-	{.x = HZ_F32, .y = HZ_F32, .rows = 2048, .n = 64, .o = COLUMNS(2048), .kernel = "any", .launches = 1, .threads = 512},
+	{.x = HZ_F32, .y = HZ_F32, .rows = 256, .n = 101, .o = COLUMNS(128),
+	 .kernel = "any", .launches = 1, .threads = 256},
+	{.x = HZ_F32, .y = HZ_F32, .rows = 2048, .n = 64, .o = COLUMNS(2048),
+	 .kernel = "any", .launches = 1, .threads = 512},
 	/* Base matrices: on the fast path, and the ways out of it */
-	{.x = HZ_F16, .y = HZ_F32, .rows = 3, .n = 6144, .o = TRUE_ORDER(12), .kernel = "true", .launches = 1, .threads = 96,
+	{.x = HZ_F16, .y = HZ_F32, .rows = 3, .n = 6144, .o = TRUE_ORDER(12),
+	 .kernel = "true", .launches = 1, .threads = 96,
 	 .grid = 3},
-	{.x = HZ_F32, .y = HZ_F16, .rows = 3, .n = 40960, .o = TRUE_ORDER(20), .kernel = "true", .launches = 1, .threads = 320,
+	{.x = HZ_F32, .y = HZ_F16, .rows = 3, .n = 40960, .o = TRUE_ORDER(20),
+	 .kernel = "true", .launches = 1, .threads = 320,
 	 .grid = 3},
-	{.x = HZ_F32, .y = HZ_F16, .rows = 3, .n = 96, .o = TRUE_ORDER(12), .kernel = "any", .launches = 1, .threads = 256,
+	{.x = HZ_F32, .y = HZ_F16, .rows = 3, .n = 96, .o = TRUE_ORDER(12),
+	 .kernel = "any", .launches = 1, .threads = 256,
 	 .grid = 1},
-	{.x = HZ_F32, .y = HZ_F16, .rows = 3, .n = 156 * 4, .o = TRUE_ORDER(156), .kernel = "any_big", .launches = 1,
+	{.x = HZ_F32, .y = HZ_F16, .rows = 3, .n = 156 * 4, .o = TRUE_ORDER(156),
+	 .kernel = "any_big", .launches = 1,
 	 .threads = 256, .grid = 1},
 	/* 60 x 1024 elements are more than a block's shared memory holds */
-	{.x = HZ_F32, .y = HZ_F16, .rows = 3, .n = 61440, .o = TRUE_ORDER(60), .kernel = "any", .launches = 1, .threads = 512,
+	{.x = HZ_F32, .y = HZ_F16, .rows = 3, .n = 61440, .o = TRUE_ORDER(60),
+	 .kernel = "any", .launches = 1, .threads = 512,
 	 .cluster = 2, .grid = 6},
 	/* Quantization */
-	{.op = QUANTIZE, .x = HZ_BF16, .y = HZ_S8, .rows = 100, .n = 128, .kernel = "quantize_7", .launches = 1, .threads = 128,
+	{.op = QUANTIZE, .x = HZ_BF16, .y = HZ_S8, .rows = 100, .n = 128,
+	 .kernel = "quantize_7", .launches = 1, .threads = 128,
 	 .grid = 2},
-	{.op = QUANTIZE, .x = HZ_BF16, .y = HZ_E4M3, .rows = 100, .n = 4096, .kernel = "quantize_12", .launches = 1,
+	{.op = QUANTIZE, .x = HZ_BF16, .y = HZ_E4M3, .rows = 100, .n = 4096,
+	 .kernel = "quantize_12", .launches = 1,
 	 .threads = 64, .grid = 100},
-	{.op = QUANTIZE, .x = HZ_BF16, .y = HZ_S4X2, .rows = 100, .n = 4096, .group = 128, .kernel = "quantize_12",
+	{.op = QUANTIZE, .x = HZ_BF16, .y = HZ_S4X2, .rows = 100, .n = 4096, .group = 128,
+	 .kernel = "quantize_12",
 	 .launches = 1, .threads = 64, .grid = 100},
-	{.op = QUANTIZE, .x = HZ_F32, .y = HZ_S8, .rows = 3, .n = 65536, .kernel = "quantize_16_c4", .launches = 1,
+	{.op = QUANTIZE, .x = HZ_F32, .y = HZ_S8, .rows = 3, .n = 65536,
+	 .kernel = "quantize_16_c4", .launches = 1,
 	 .threads = 256, .cluster = 4, .grid = 12},
-	{.op = QUANTIZE, .x = HZ_BF16, .y = HZ_S8, .rows = 100, .n = 512, .o = BLOCK(128), .kernel = "any_quantize",
+	{.op = QUANTIZE, .x = HZ_BF16, .y = HZ_S8, .rows = 100, .n = 512, .o = BLOCK(128),
+	 .kernel = "any_quantize",
 	 .launches = 1, .threads = 128, .grid = 100},
 	{.op = QUANTIZE, .x = HZ_BF16, .y = HZ_S8, .rows = 100, .n = 512, .group = 128, .o = BLOCK(128),
 	 .kernel = "quantize_7", .launches = 1, .threads = 128, .grid = 7},
-	{.op = QUANTIZE, .x = HZ_BF16, .y = HZ_S8, .rows = 9, .n = 96, .group = 32, .kernel = "any_quantize", .launches = 1,
+	{.op = QUANTIZE, .x = HZ_BF16, .y = HZ_S8, .rows = 9, .n = 96, .group = 32,
+	 .kernel = "any_quantize", .launches = 1,
 	 .threads = 128, .grid = 9},
-	{.op = QUANTIZE, .x = HZ_F32, .y = HZ_S8, .rows = 2, .n = 156 * 4, .o = TRUE_ORDER(156), .kernel = "any_quantize_big",
+	{.op = QUANTIZE, .x = HZ_F32, .y = HZ_S8, .rows = 2, .n = 156 * 4, .o = TRUE_ORDER(156),
+	 .kernel = "any_quantize_big",
 	 .launches = 1, .threads = 128, .grid = 2},
 	/* And back */
-	{.op = DEQUANTIZE, .x = HZ_S8, .y = HZ_BF16, .rows = 100, .n = 1024, .kernel = "rows_10", .launches = 1,
+	{.op = DEQUANTIZE, .x = HZ_S8, .y = HZ_BF16, .rows = 100, .n = 1024,
+	 .kernel = "rows_10", .launches = 1,
 	 .threads = 128, .grid = 13},
-	{.op = DEQUANTIZE, .x = HZ_S4X2, .y = HZ_F32, .rows = 9, .n = 4096, .group = 32, .kernel = "rows_12_pipe", .launches = 1,
+	{.op = DEQUANTIZE, .x = HZ_S4X2, .y = HZ_F32, .rows = 9, .n = 4096, .group = 32,
+	 .kernel = "rows_12_pipe", .launches = 1,
 	 .threads = 64, .grid = 9},
-	{.op = DEQUANTIZE, .x = HZ_S8, .y = HZ_F32, .rows = 9, .n = 32, .group = 32, .kernel = "any", .launches = 1,
+	{.op = DEQUANTIZE, .x = HZ_S8, .y = HZ_F32, .rows = 9, .n = 32, .group = 32,
+	 .kernel = "any", .launches = 1,
 	 .threads = 256, .grid = 1},
 };
 
@@ -138,7 +179,8 @@ static int status_of(const struct row *r, void *x, void *y, void *scale)
 {
 	hz_tensor tx = hz_tensor_2d(x, r->x, HZ_CUDA, r->rows, r->x == HZ_S4X2 ? r->n / 2 : r->n);
 	hz_tensor ty = hz_tensor_2d(y, r->y, HZ_CUDA, r->rows, r->y == HZ_S4X2 ? r->n / 2 : r->n);
-	hz_tensor ts = hz_tensor_2d(scale, HZ_F32, HZ_CUDA, r->rows, r->group ? r->n / r->group : 1);
+	hz_tensor ts =
+		hz_tensor_2d(scale, HZ_F32, HZ_CUDA, r->rows, r->group ? r->n / r->group : 1);
 
 	if (r->x_stride)
 		tx.stride[0] = r->x_stride;
@@ -173,9 +215,11 @@ static void test_row(const struct row *r)
 	int good = 1;
 
 	fake->reset();
-	is_int(status_of(r, x, y, scale), HZ_OK, "%s of %d x %d, %s to %s", r->op == HADAMARD ? "hadamard" :
-	       r->op == QUANTIZE ? "quantization" : "dequantization", (int)r->rows, (int)r->n, hz_dtype_name(r->x),
-	       hz_dtype_name(r->y));
+	is_int(status_of(r, x, y, scale), HZ_OK, "%s of %d x %d, %s to %s",
+	       r->op == HADAMARD   ? "hadamard"
+	       : r->op == QUANTIZE ? "quantization"
+				   : "dequantization",
+	       (int)r->rows, (int)r->n, hz_dtype_name(r->x), hz_dtype_name(r->y));
 	if (fake->launches() != r->launches) {
 		is_int(fake->launches(), r->launches, "the number of launches");
 		return;
@@ -195,21 +239,26 @@ static void test_row(const struct row *r)
 		/* Fast paths get pointers to their segment, the others the rows'. */
 		offset = any ? 0 : job.offset;
 		good &= job.y_dtype == r->y && job.x_dtype == r->x;
-		good &= (const char *)job.x == x + (r->x == HZ_S4X2 ? offset / 2 : offset * (int64_t)hz_dtype_size(r->x));
-		good &= (char *)job.y == y + (r->y == HZ_S4X2 ? offset / 2 : offset * (int64_t)hz_dtype_size(r->y));
-		good &= (job.scale != NULL) == (r->op != HADAMARD) && (!job.scale || job.scale == scale);
+		good &= (const char *)job.x ==
+			x + (r->x == HZ_S4X2 ? offset / 2 : offset * (int64_t)hz_dtype_size(r->x));
+		good &= (char *)job.y ==
+			y + (r->y == HZ_S4X2 ? offset / 2 : offset * (int64_t)hz_dtype_size(r->y));
+		good &= (job.scale != NULL) == (r->op != HADAMARD) &&
+			(!job.scale || job.scale == scale);
 		if (strncmp(l->kernel, "hadamard_columns", 16))
-			covered += quantizes_any ? job.vectors * r->n : job.vectors * ((int64_t)job.m << job.k);
+			covered += quantizes_any ? job.vectors * r->n
+						 : job.vectors * ((int64_t)job.m << job.k);
 		else
 			covered += job.vectors * ((int64_t)1 << job.k) * r->n;
 		if (!good)
-			diag("%s: grid %u, block %u, cluster %u, shared memory %u", l->kernel, l->grid[0], l->block[0],
-			     l->cluster, l->shared_bytes);
+			diag("%s: grid %u, block %u, cluster %u, shared memory %u", l->kernel,
+			     l->grid[0], l->block[0], l->cluster, l->shared_bytes);
 	}
 	is_str(names, r->kernel, "by %s", r->kernel);
 	ok(good, "geometry and operands");
 	is_int(covered, r->rows * r->n, "every element once");
-	is_int(fake->complaints(first, sizeof(first)), 0, "nothing misused%s%s", *first ? ": " : "", first);
+	is_int(fake->complaints(first, sizeof(first)), 0, "nothing misused%s%s", *first ? ": " : "",
+	       first);
 	hz_free(ctx, x, HZ_CUDA);
 	hz_free(ctx, y, HZ_CUDA);
 	hz_free(ctx, scale, HZ_CUDA);
@@ -222,8 +271,10 @@ static void test_arguments(void)
 	float *x = device_memory(ROWS * N * 4), *post = device_memory(N * 4);
 	uint16_t *y = device_memory(ROWS * N * 4);
 	uint8_t *signs = device_memory(N / 8);
-	const hz_tensor tx = hz_tensor_2d(x, HZ_F32, HZ_CUDA, ROWS, N), ty = hz_tensor_2d(y, HZ_F16, HZ_CUDA, ROWS, N);
-	const hz_tensor tpre = hz_tensor_1d(signs, HZ_U8, HZ_CUDA, N / 8), tpost = hz_tensor_1d(post, HZ_F32, HZ_CUDA, N);
+	const hz_tensor tx = hz_tensor_2d(x, HZ_F32, HZ_CUDA, ROWS, N),
+			ty = hz_tensor_2d(y, HZ_F16, HZ_CUDA, ROWS, N);
+	const hz_tensor tpre = hz_tensor_1d(signs, HZ_U8, HZ_CUDA, N / 8),
+			tpost = hz_tensor_1d(post, HZ_F32, HZ_CUDA, N);
 	hz_hadamard_opts o = {.block = 64, .scale = 3, .pre = &tpre, .post = &tpost};
 	struct hzi_hadamard_rows p;
 
@@ -231,11 +282,13 @@ static void test_arguments(void)
 	is_int(hz_hadamard(ctx, &tx, &ty, &o), HZ_OK, "signs before, factors after");
 	memcpy(&p, fake->launch(0)->params, sizeof(p));
 	is_int(fake->launch(0)->params_bytes, (long long)sizeof(p), "the struct as it is");
-	ok(p.job.pre == signs && p.job.pre_kind == HZ_U8 && p.job.post == post && p.job.post_kind == HZ_F32,
+	ok(p.job.pre == signs && p.job.pre_kind == HZ_U8 && p.job.post == post &&
+		   p.job.post_kind == HZ_F32,
 	   "in their places");
 	ok(p.job.factor == 0.375f, "3 / sqrt(64)");
-	ok(p.job.vectors == 12 && p.dim[1].size == 4 && p.dim[1].x == 64 && p.dim[1].pre == 64 && p.dim[0].x == N &&
-	   p.dim[0].pre == 0, "blocks step through them, rows do not");
+	ok(p.job.vectors == 12 && p.dim[1].size == 4 && p.dim[1].x == 64 && p.dim[1].pre == 64 &&
+		   p.dim[0].x == N && p.dim[0].pre == 0,
+	   "blocks step through them, rows do not");
 	for (uint32_t v = 0, bad = 0; v <= 12; v++) {
 		const uint32_t hi = ((uint32_t)((uint64_t)v * p.magic >> 32) + v) >> p.shift;
 
@@ -247,7 +300,8 @@ static void test_arguments(void)
 	fake->reset();
 	is_int(hz_hadamard(ctx, &tx, &ty, &o), HZ_OK, "transposed, raw");
 	memcpy(&p, fake->launch(0)->params, sizeof(p));
-	ok(p.job.pre == post && p.job.post == signs && p.job.factor == 3, "the other way around, no root");
+	ok(p.job.pre == post && p.job.post == signs && p.job.factor == 3,
+	   "the other way around, no root");
 	hz_free(ctx, x, HZ_CUDA);
 	hz_free(ctx, y, HZ_CUDA);
 	hz_free(ctx, post, HZ_CUDA);

@@ -337,7 +337,9 @@ typedef struct hz_hadamard_opts {
  * Aliasing: y may be x exactly (same data, dtype and strides); any other overlap is refused.
  * Arithmetic is f32 with one rounding to the dtype of y. Butterflies (a + b, a - b) run in
  * ascending strides, then the m part as a sum in ascending order, then one product with
- * fl(scale / sqrt(b)) (and one with post): every ISA, any number of threads gives the same bits.
+ * fl(scale / sqrt(b)) (and one with post): every ISA, any number of threads gives the same bits. On
+ * the GPU f32 results have these bits too; f16 and bf16 results may come from the matrix units, whose
+ * sums have another order, within the accuracy below.
  * Accuracy: ||y - exact||_2 <= (k + m + 2) 2^-24 ||x||_2 (m = 0 if b is a power of two), plus half
  * an ulp of the dtype of y. f16 results beyond 65504 are Inf. NaN and Inf stay inside their block.
  * Lengths b: to 2^24 on the CPU, to 65536 on the GPU.

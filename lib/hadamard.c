@@ -6,6 +6,7 @@
 #include <config.h>
 
 #include <math.h>
+#include <stddef.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -451,7 +452,8 @@ static int hadamard_args(struct hz_context *ctx, const hz_tensor *x, const hz_te
 	*empty = hz_tensor_count(x) == 0;
 	if (*empty)
 		return HZ_OK;
-	memset(a, 0, sizeof(*a));
+	/* The plan, the last and by far the largest member, is filled as far as it is used. */
+	memset(a, 0, offsetof(struct hzi_hadamard_args, plan));
 	HZ_CHECK(make_common(ctx, op, x, axis, o, false, a));
 	HZ_CHECK(hzi_check_apart_or_same(ctx, op, "x", x, "y", y));
 	HZ_CHECK(check_diags_apart(ctx, op, o, "y", y));

@@ -9,13 +9,14 @@
 #include "hz.h"
 
 /*
- * Device code comes in images, one fatbin per family, embedded by gpu/image.c. A family's kernels
- * are the rows of gpu/<family>.kernels.def: HZ_KERNEL(name), extern "C" names in its .cu file; its
- * launchers name them by their index there.
+ * Device code comes in images, the rows of gpu/families.def, embedded by gpu/image.c. An image's
+ * kernels are the rows of gpu/<family>.kernels.def: HZ_KERNEL(name), extern "C" names in its .cu
+ * file; launchers name them by their index there.
  */
 enum hzi_family {
-	HZI_FAMILY_HADAMARD,
-	HZI_FAMILY_HADAMARD_FAST,
+#define HZ_FAMILY(name, NAME) HZI_FAMILY_##NAME,
+#include "families.def"
+#undef HZ_FAMILY
 	HZI_FAMILIES
 };
 

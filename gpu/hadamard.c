@@ -631,6 +631,8 @@ int hzi_cuda_hadamard(struct hz_context *ctx, const struct hzi_hadamard_args *a)
 	bool done;
 
 	HZ_CHECK(hzi_hadamard_fast(ctx, a, &done));
+	if (!done)
+		HZ_CHECK(hzi_hadamard_base(ctx, a, &done));
 	if (done)
 		return HZ_OK;
 	return run(&c, &job);

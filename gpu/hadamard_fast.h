@@ -45,4 +45,11 @@ enum hzi_hadamard_fast_kernel {
 	HZI_HADAMARD_FAST_KERNELS
 };
 
+enum hzi_hadamard_base_kernel {
+#define HZ_KERNEL(name) HZI_KERNEL_##name,
+#include "hadamard_base.kernels.def"
+#undef HZ_KERNEL
+	HZI_HADAMARD_BASE_KERNELS
+};
+
 #endif

@@ -8,7 +8,16 @@
 
 #include "lib/hadamard.h"
 
-/* Rows of one dtype back to back, at the rate of memory; *done says whether it was launched. */
+/* Whether x and y are of one dtype, their rows back to back, of one kind of transforms each. */
+static inline bool hzi_hadamard_back_to_back(const struct hzi_hadamard_args *a)
+{
+	return a->plan.nseg == 1 && a->ndim == 0 && a->x_dtype == a->y_dtype && a->x_step == 1 &&
+	       a->y_step == 1 && a->x_block == a->plan.n && a->y_block == a->plan.n &&
+	       ((uintptr_t)a->x | (uintptr_t)a->y) % 16 == 0;
+}
+
+/* Each launches what it is made for; *done says whether it did. */
 int hzi_hadamard_fast(struct hz_context *ctx, const struct hzi_hadamard_args *a, bool *done);
+int hzi_hadamard_base(struct hz_context *ctx, const struct hzi_hadamard_args *a, bool *done);
 
 #endif

@@ -13,61 +13,52 @@
 
 #if HZ_HAVE_CUDA
 
-#define IMAGE(symbol, path) \
+#define HIDDEN __attribute__((visibility("hidden")))
+#define HZ_FAMILY(name, NAME) \
+	extern const unsigned char hzi_image_##name[] HIDDEN, hzi_image_##name##_end[] HIDDEN; \
 	__asm__(".pushsection .rodata,\"a\"\n" \
 		".balign 64\n" \
-		".globl " symbol "\n" \
-		".hidden " symbol "\n" \
-		symbol ":\n" \
-		".incbin \"" path "\"\n" \
-		".globl " symbol "_end\n" \
-		".hidden " symbol "_end\n" \
-		symbol "_end:\n" \
+		".globl hzi_image_" #name "\n" \
+		".hidden hzi_image_" #name "\n" \
+		"hzi_image_" #name ":\n" \
+		".incbin \"gpu/" #name ".fatbin\"\n" \
+		".globl hzi_image_" #name "_end\n" \
+		".hidden hzi_image_" #name "_end\n" \
+		"hzi_image_" #name "_end:\n" \
 		".byte 0\n" \
-		".popsection\n")
-
-IMAGE("hzi_image_hadamard", "gpu/hadamard.fatbin");
-IMAGE("hzi_image_hadamard_fast", "gpu/hadamard_fast.fatbin");
-
-extern const unsigned char hzi_image_hadamard[] __attribute__((visibility("hidden")));
-extern const unsigned char hzi_image_hadamard_end[] __attribute__((visibility("hidden")));
-extern const unsigned char hzi_image_hadamard_fast[] __attribute__((visibility("hidden")));
-extern const unsigned char hzi_image_hadamard_fast_end[] __attribute__((visibility("hidden")));
+		".popsection\n");
+#include "families.def"
+#undef HZ_FAMILY
+#define CODE(symbol) symbol
 
 #else
-
-#define hzi_image_hadamard NULL
-#define hzi_image_hadamard_end NULL
-#define hzi_image_hadamard_fast NULL
-#define hzi_image_hadamard_fast_end NULL
-
+#define CODE(symbol) NULL
 #endif
 
-static const char *const hadamard_kernels[] = {
+/* The names of the kernels: KERNELS(family) before its list, END behind it. */
 #define HZ_KERNEL(name) #name,
-#include "hadamard.kernels.def"
-#undef HZ_KERNEL
-};
+#define KERNELS(family) static const char *const family##_kernels[] = {
+#define END };
 
-static const char *const hadamard_fast_kernels[] = {
-#define HZ_KERNEL(name) #name,
+KERNELS(hadamard)
+#include "hadamard.kernels.def"
+END
+KERNELS(hadamard_fast)
 #include "hadamard_fast.kernels.def"
-#undef HZ_KERNEL
-};
+END
+KERNELS(hadamard_base)
+#include "hadamard_base.kernels.def"
+END
 
 const struct hzi_image hzi_images[HZI_FAMILIES] = {
-	[HZI_FAMILY_HADAMARD] = {
-		.family = "hadamard",
-		.code = hzi_image_hadamard,
-		.end = hzi_image_hadamard_end,
-		.kernels = hadamard_kernels,
-		.kernels_count = sizeof(hadamard_kernels) / sizeof(*hadamard_kernels),
+#define HZ_FAMILY(name, NAME) \
+	[HZI_FAMILY_##NAME] = { \
+		.family = #name, \
+		.code = CODE(hzi_image_##name), \
+		.end = CODE(hzi_image_##name##_end), \
+		.kernels = name##_kernels, \
+		.kernels_count = sizeof(name##_kernels) / sizeof(*name##_kernels), \
 	},
-	[HZI_FAMILY_HADAMARD_FAST] = {
-		.family = "hadamard_fast",
-		.code = hzi_image_hadamard_fast,
-		.end = hzi_image_hadamard_fast_end,
-		.kernels = hadamard_fast_kernels,
-		.kernels_count = sizeof(hadamard_fast_kernels) / sizeof(*hadamard_fast_kernels),
-	},
+#include "families.def"
+#undef HZ_FAMILY
 };

@@ -1,0 +1,324 @@
+/*
+ * hadamard_fast.cuh - what a warp does with 1024 elements that lie back to back
+ *
+ * SPDX-License-Identifier: BSD-2-Clause
+ *
+ * A thread has 32 of them. For 16-bit rows the first five stages are products with H_32 on the matrix
+ * units: entries are +-1, products exact, sums in f32; and the 16 bytes that a thread loads are an
+ * operand as they are. So no data passes through shared memory before stride 1024.
+ */
+#ifndef HZI_HADAMARD_FAST_CUH
+#define HZI_HADAMARD_FAST_CUH
+
+#include "gpu/common.cuh"
+#include "gpu/hadamard.cuh"
+#include "gpu/hadamard_fast.h"
+
+extern __shared__ float4 shared[];
+
+/* ---- 16 bits: strides 1 to 16 on the matrix units ------------------------------------------------- */
+
+/* c += a b, a 16 x 16, b 16 x 8 of a 16-bit dtype */
+template <int DTYPE>
+HZ_DEVICE void multiply(float *c, uint32_t a0, uint32_t a1, uint32_t a2, uint32_t a3, uint32_t b0,
+			uint32_t b1)
+{
+	if (DTYPE == HZ_BF16)
+		asm("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 "
+		    "{%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};"
+		    : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
+		    : "r"(a0), "r"(a1), "r"(a2), "r"(a3), "r"(b0), "r"(b1));
+	else
+		asm("mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 "
+		    "{%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};"
+		    : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
+		    : "r"(a0), "r"(a1), "r"(a2), "r"(a3), "r"(b0), "r"(b1));
+}
+
+/*
+ * Which chunk of 32 elements column n of product i is: its bits 0 to 2 are told apart by registers
+ * after the product, so that strides to 128 need no other thread's values.
+ */
+HZ_DEVICE int chunk_of(int i, int n)
+{
+	return (n & 1) | i << 1 | n >> 1 << 3;
+}
+
+/* Signs of elements 2 j and 2 j + 1 of 8 as bits 15 and 31. */
+HZ_DEVICE uint32_t sign_pair(uint32_t bits, int j)
+{
+	return (bits << (15 - 2 * j) & 0x8000) | (bits << (30 - 2 * j) & 0x80000000);
+}
+
+/* This thread's raw part of a warp's 1024 elements from e0 on; elements from total on are zeros. */
+HZ_DEVICE void fast_load(uint4 *w, const hzi_hadamard_fast &p, int64_t e0, int lane)
+{
+	const int g = lane >> 2, q = lane & 3;
+	const uint16_t *x = (const uint16_t *)p.x + (e0 + chunk_of(0, g) * 32 + 8 * q);
+
+	if (e0 + 1024 <= p.total) {
+#pragma unroll
+		for (int i = 0; i < 4; i++)
+			w[i] = *(const uint4 *)(x + 64 * i);
+	} else {
+#pragma unroll
+		for (int i = 0; i < 4; i++)
+			w[i] = e0 + chunk_of(i, g) * 32 < p.total ? *(const uint4 *)(x + 64 * i)
+								  : make_uint4(0, 0, 0, 0);
+	}
+}
+
+/*
+ * Strides 1 to 16. Row 4 g + 2 t + h of H_32 is row g + 8 h of product t, so that a thread gets four
+ * successive results of each chunk; columns are taken in the order in which elements lie in memory.
+ * The sign of entry (4 g + 2 t + h, 8 q + 4 s + 2 f + e), with s the product's part and f, e the place
+ * in its operand, is h e + t f + g0 s + g1 q0 + g2 q1 mod 2. v[4 c] ..: chunk c | q << 3.
+ */
+template <int DTYPE, bool SIGNS>
+HZ_DEVICE void fast_first(float *v, uint4 *w, const hzi_hadamard_fast &p, int64_t e0, int lane)
+{
+	const int g = lane >> 2, q = lane & 3;
+	const uint32_t odd = (((g >> 1) & q) ^ ((g >> 2) & (q >> 1))) & 1;
+	const uint32_t h0 = (DTYPE == HZ_BF16 ? 0x3f803f80 : 0x3c003c00) ^ (odd ? 0x80008000 : 0);
+	const uint32_t h1 = h0 ^ (g & 1 ? 0x80008000 : 0);
+
+	if (SIGNS && p.pre) {
+#pragma unroll
+		for (int i = 0; i < 4; i++) {
+			const int e = (int)(e0 & p.mask) + chunk_of(i, g) * 32 + 8 * q;
+			const uint32_t bits = ((const uint8_t *)p.pre)[(e & p.mask) >> 3];
+
+			w[i].x ^= sign_pair(bits, 0);
+			w[i].y ^= sign_pair(bits, 1);
+			w[i].z ^= sign_pair(bits, 2);
+			w[i].w ^= sign_pair(bits, 3);
+		}
+	}
+#pragma unroll
+	for (int i = 0; i < 4; i++) {
+#pragma unroll
+		for (int t = 0; t < 2; t++) {
+			const uint32_t f = t ? 0x80008000 : 0;
+			float c[4] = {};
+
+			multiply<DTYPE>(c, h0, h0 ^ 0x80000000, h0 ^ f, h0 ^ 0x80000000 ^ f, w[i].x, w[i].y);
+			multiply<DTYPE>(c, h1, h1 ^ 0x80000000, h1 ^ f, h1 ^ 0x80000000 ^ f, w[i].z, w[i].w);
+#pragma unroll
+			for (int h = 0; h < 2; h++) {
+				v[8 * i + 2 * t + h] = c[2 * h];
+				v[8 * i + 4 + 2 * t + h] = c[2 * h + 1];
+			}
+		}
+	}
+}
+
+/* A stage between lanes */
+HZ_DEVICE void lane_stage(float *v, int lane, int other)
+{
+	const float sign = lane & other ? -1.0f : 1.0f;
+
+#pragma unroll
+	for (int i = 0; i < 32; i++)
+		v[i] = __fmaf_rn(v[i], sign, __shfl_xor_sync(0xffffffff, v[i], other));
+}
+
+/* The stages of stride 32 to 512, the first count of them */
+HZ_DEVICE void fast_second(float *v, int count, int lane)
+{
+	stages<32, 2, 5>(v, count);
+	if (count > 3)
+		lane_stage(v, lane, 1);
+	if (count > 4)
+		lane_stage(v, lane, 2);
+}
+
+/* ---- Exchange through shared memory ---------------------------------------------------------------- */
+
+/*
+ * A warp's values in shared memory: rows of 32 elements, pieces of 4. Pieces are put in another order
+ * in each row, by exclusive or, so that neither way of access meets a bank twice.
+ */
+template <int DTYPE>
+HZ_DEVICE int piece_order(int row)
+{
+	return DTYPE == HZ_F32 ? row & 7 : row >> 2 & 6;
+}
+
+/* Bytes from the beginning to element e, which begins a piece or lies in one */
+template <int DTYPE>
+HZ_DEVICE int place_of(int e)
+{
+	return e / 32 * 128 + ((e >> 2 & 7) ^ piece_order<DTYPE>(e / 32)) * 16 + (e & 3) * 4;
+}
+
+template <int DTYPE>
+HZ_DEVICE uint32_t to_16x2(float low, float high)
+{
+	return DTYPE == HZ_F16 ? to_f16x2(low, high) : to_bf16x2(low, high);
+}
+
+/* Where element e of y lies */
+template <int DTYPE>
+HZ_DEVICE char *result_at(const hzi_hadamard_fast &p, int64_t e)
+{
+	return (char *)p.y + e * (DTYPE == HZ_F32 ? 4 : 2);
+}
+
+/* C successive results, e elements behind to, a number that is known when compiled */
+template <int DTYPE, int C>
+HZ_DEVICE void fast_store(char *to, int e, const float *f)
+{
+	to += e * (DTYPE == HZ_F32 ? 4 : 2);
+	if constexpr (DTYPE == HZ_F32) {
+		if constexpr (C == 4)
+			*(float4 *)to = make_float4(f[0], f[1], f[2], f[3]);
+		else if constexpr (C == 2)
+			*(float2 *)to = make_float2(f[0], f[1]);
+		else
+			*(float *)to = f[0];
+	} else {
+		if constexpr (C == 4)
+			*(uint2 *)to = make_uint2(to_16x2<DTYPE>(f[0], f[1]), to_16x2<DTYPE>(f[2], f[3]));
+		else if constexpr (C == 2)
+			*(uint32_t *)to = to_16x2<DTYPE>(f[0], f[1]);
+		else
+			*(uint16_t *)to = (uint16_t)to_16x2<DTYPE>(f[0], 0);
+	}
+}
+
+/* Scales a thread's values, of which piece i of C begins at element(i), and applies the signs behind. */
+template <int C, bool SIGNS, typename F>
+HZ_DEVICE void fast_finish(float *v, const hzi_hadamard_fast &p, F element)
+{
+#pragma unroll
+	for (int i = 0; i < 32; i++)
+		v[i] = __fmul_rn(v[i], p.factor);
+	if (SIGNS && p.post) {
+#pragma unroll
+		for (int i = 0; i < 32 / C; i++) {
+			const int at = (int)(element(i) & p.mask);
+			const uint32_t bits = ((const uint8_t *)p.post)[at >> 3] >> (at & 7);
+
+#pragma unroll
+			for (int c = 0; c < C; c++)
+				v[C * i + c] = __uint_as_float(__float_as_uint(v[C * i + c]) ^
+							       (bits << (31 - c) & 0x80000000));
+		}
+	}
+}
+
+/* A warp's values of strides below 1024 to its place in shared memory, in the order of a dtype */
+template <int ORDER>
+HZ_DEVICE void fast_put(const float *v, char *memory, int lane)
+{
+	const int g = lane >> 2, q = lane & 3;
+	char *row = memory + q * 1024;
+
+#pragma unroll
+	for (int c = 0; c < 8; c++)
+		*(float4 *)(row + c * 128 + ((g ^ (ORDER == HZ_F32 ? c : 2 * q)) << 4)) =
+			make_float4(v[4 * c], v[4 * c + 1], v[4 * c + 2], v[4 * c + 3]);
+}
+
+/*
+ * Strides from 1024 on, between WARPS warps whose values lie behind one another at memory, and the
+ * results to y. A thread takes pieces of C elements, at the same places of all warps. All addresses are
+ * a base and offsets that are known when compiled: the kernels have no issue slots to spare.
+ */
+template <int DTYPE, int WARPS, bool SIGNS>
+HZ_DEVICE void fast_last(float *v, const hzi_hadamard_fast &p, int64_t e0, const char *memory, int t)
+{
+	constexpr int V = 32 / WARPS, C = V < 4 ? V : 4, THREADS = 32 * WARPS;
+	constexpr int STAGES = WARPS == 2 ? 1 : WARPS == 4 ? 2 : WARPS == 8 ? 3 : WARPS == 16 ? 4 : 5;
+
+#pragma unroll
+	for (int g = 0; g < V / C; g++) {
+		const char *from = memory + place_of<DTYPE>((g * THREADS + t) * C);
+
+#pragma unroll
+		for (int w = 0; w < WARPS; w++) {
+			const char *at = from + w * HZI_FAST_WARP_BYTES;
+			float *to = &v[w * V + g * C];
+
+			if constexpr (C == 4) {
+				const float4 f = *(const float4 *)at;
+
+				to[0] = f.x;
+				to[1] = f.y;
+				to[2] = f.z;
+				to[3] = f.w;
+			} else if constexpr (C == 2) {
+				const float2 f = *(const float2 *)at;
+
+				to[0] = f.x;
+				to[1] = f.y;
+			} else {
+				to[0] = *(const float *)at;
+			}
+		}
+	}
+	stages<32, 5 - STAGES, 5>(v, STAGES);
+	fast_finish<C, SIGNS>(v, p, [&](int i) {
+		return e0 + i / (V / C) * 1024 + (i % (V / C) * THREADS + t) * C;
+	});
+	char *y = result_at<DTYPE>(p, e0 + t * C);
+
+#pragma unroll
+	for (int w = 0; w < WARPS; w++) {
+#pragma unroll
+		for (int g = 0; g < V / C; g++)
+			fast_store<DTYPE, C>(y, w * 1024 + g * THREADS * C, &v[w * V + g * C]);
+	}
+}
+
+/* ---- f32 -------------------------------------------------------------------------------------------- */
+
+/*
+ * A warp's 1024 elements by its own shared memory: raw in, 32 successive ones to each thread for
+ * strides 1 to 16, then element 32 r + lane in v[r] for strides 32 to 512, the first count of both.
+ */
+template <bool SIGNS>
+HZ_DEVICE void fast_f32(float *v, const hzi_hadamard_fast &p, int64_t e0, char *memory, int lane, int count)
+{
+	const float *x = (const float *)p.x + e0;
+	const uint32_t to = shared_address(memory);
+	char *row = memory + lane * 128;
+
+#pragma unroll
+	for (int i = 0; i < 8; i++) {
+		const int e = (32 * i + lane) * 4;
+
+		if (e0 + e < p.total)
+			copy_async(to + place_of<HZ_F32>(e), x + e);
+	}
+	copy_wait();
+	__syncwarp();
+#pragma unroll
+	for (int i = 0; i < 8; i++) {
+		const float4 f = *(const float4 *)(row + ((i ^ (lane & 7)) << 4));
+
+		v[4 * i] = f.x;
+		v[4 * i + 1] = f.y;
+		v[4 * i + 2] = f.z;
+		v[4 * i + 3] = f.w;
+	}
+	if (SIGNS && p.pre) {
+		const uint32_t bits = ((const uint32_t *)p.pre)[((e0 + 32 * lane) & p.mask) >> 5];
+
+#pragma unroll
+		for (int i = 0; i < 32; i++)
+			v[i] = __uint_as_float(__float_as_uint(v[i]) ^ (bits << (31 - i) & 0x80000000));
+	}
+	stages<32, 0, 5>(v, count);
+#pragma unroll
+	for (int i = 0; i < 8; i++)
+		*(float4 *)(row + ((i ^ (lane & 7)) << 4)) =
+			make_float4(v[4 * i], v[4 * i + 1], v[4 * i + 2], v[4 * i + 3]);
+	__syncwarp();
+#pragma unroll
+	for (int i = 0; i < 32; i++)
+		v[i] = *(const float *)(memory + place_of<HZ_F32>(i * 32 + lane));
+	stages<32, 0, 5>(v, count - 5);
+}
+
+#endif

@@ -332,7 +332,7 @@ typedef struct hz_hadamard_opts {
  *   opts  NULL: the orthonormal transform of the last axis with HZ_PLAN_AUTO
  *   opts->pre, opts->post  one dimension, contiguous, on the same device: f32 f16 bf16 factors, N
  *         or block of them; or u8 packed signs, ceil(N / 8) or ceil(block / 8) bytes, bit i % 8 of
- *         byte i / 8 set = minus
+ *         byte i / 8 set = minus; where both are as many bytes, the signs are those of N
  *
  * Aliasing: y may be x exactly (same data, dtype and strides); any other overlap is refused.
  * Arithmetic is f32 with one rounding to the dtype of y. Butterflies (a + b, a - b) run in

@@ -5,7 +5,6 @@
  */
 #include <config.h>
 
-#include <assert.h>
 #include <string.h>
 
 #include "cpu/cpu.h"
@@ -625,12 +624,13 @@ static void run_rows(const struct rows *r, const struct areas *s, int64_t begin,
 {
 	char *gather = r->scratch + (size_t)r->threads * s->tile + s->values;
 	char *scatter = gather + s->gather;
-	struct rows c = *r;
+	struct rows c;
 
 	if (r->x_step == 1 && r->y_step == 1) {
 		run_contiguous(r, s, begin, end);
 		return;
 	}
+	c = *r;
 	for (int64_t b = begin; b < end; b++) {
 		c.x = r->x + b * r->x_ld * dtype_bytes(r->x_dtype);
 		c.y = r->y + b * r->y_ld * dtype_bytes(r->y_dtype);
@@ -766,7 +766,6 @@ static void begin_job(struct job *job, struct hz_context *ctx, const struct hzi_
 {
 	char *workspace = ctx->workspace;
 
-	memset(job, 0, sizeof(*job));
 	job->a = a;
 	job->kern = ctx->kern;
 	job->items = count_items(a);
@@ -960,7 +959,6 @@ int hzi_cpu_hadamard(struct hz_context *ctx, const struct hzi_hadamard_args *a)
 							 dtype_bytes(a->y_dtype)));
 	struct job job;
 
-	assert(ctx->workspace_bytes >= hzi_cpu_hadamard_workspace(ctx, a));
 	begin_job(&job, ctx, a);
 	if (is_columns(a)) {
 		job.width = columns_width(job.kern, a, &job.area_bytes);

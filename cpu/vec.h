@@ -337,6 +337,27 @@ INLINE vh f32_to_bf16(vf v)
 	return __builtin_convertvector((vu)r, vh);
 }
 
+#if HZ_VEC == HZ_VEC_AVX512 || HZ_VEC == HZ_VEC_AVX2
+/* Lanes of even number, or odd, each in place of its pair */
+INLINE vf load_even(const float *p)
+{
+#if HZ_VEC == HZ_VEC_AVX512
+	return (vf)_mm512_moveldup_ps(_mm512_loadu_ps(p));
+#else
+	return (vf)_mm256_moveldup_ps(_mm256_loadu_ps(p));
+#endif
+}
+
+INLINE vf load_odd(const float *p)
+{
+#if HZ_VEC == HZ_VEC_AVX512
+	return (vf)_mm512_movehdup_ps(_mm512_loadu_ps(p));
+#else
+	return (vf)_mm256_movehdup_ps(_mm256_loadu_ps(p));
+#endif
+}
+#endif
+
 INLINE vf load_f16(const uint16_t *p)
 {
 	return f16_to_f32(*(const vh_any *)p);

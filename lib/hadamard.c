@@ -144,32 +144,39 @@ static int make_plan(int64_t n, const hz_hadamard_opts *o, struct hzi_plan *plan
 /* The options' ranges; the sentence of the first that is out of it. */
 static int check_opts(const hz_hadamard_opts *o, struct why *why)
 {
-	const struct {
+#define OPTION(name) #name, offsetof(hz_hadamard_opts, name), sizeof(o->name)
+	static const struct {
 		const char *name;
-		int64_t value, low, high;
+		size_t offset, bytes;
+		int64_t low, high;
 	} range[] = {
-		{"plan", o->plan, HZ_PLAN_AUTO, HZ_PLAN_TRUE},
-		{"block", o->block, 0, INT64_MAX},
-		{"max_block", o->max_block, 0, INT64_MAX},
-		{"min_block", o->min_block, 0, INT64_MAX},
-		{"base", o->base, HZ_BASE_AUTO, HZ_BASE_QUIP},
-		{"order", o->order, 0, HZI_BASE_MAX},
-		{"flags", o->flags, 0, HZ_HADAMARD_TRANSPOSE | HZ_HADAMARD_RAW},
-		{"reserved[0]", o->reserved[0], 0, 0},
-		{"reserved[1]", o->reserved[1], 0, 0},
-		{"reserved[2]", o->reserved[2], 0, 0},
-		{"reserved[3]", o->reserved[3], 0, 0},
+		{OPTION(plan), HZ_PLAN_AUTO, HZ_PLAN_TRUE},
+		{OPTION(block), 0, INT64_MAX},
+		{OPTION(max_block), 0, INT64_MAX},
+		{OPTION(min_block), 0, INT64_MAX},
+		{OPTION(base), HZ_BASE_AUTO, HZ_BASE_QUIP},
+		{OPTION(order), 0, HZI_BASE_MAX},
+		{OPTION(flags), 0, HZ_HADAMARD_TRANSPOSE | HZ_HADAMARD_RAW},
+		{OPTION(reserved[0]), 0, 0},
+		{OPTION(reserved[1]), 0, 0},
+		{OPTION(reserved[2]), 0, 0},
+		{OPTION(reserved[3]), 0, 0},
 	};
+#undef OPTION
 
 	for (size_t i = 0; i < sizeof(range) / sizeof(*range); i++) {
-		if (range[i].value >= range[i].low && range[i].value <= range[i].high)
+		const char *at = (const char *)o + range[i].offset;
+		const int64_t value = range[i].bytes == sizeof(int64_t) ? *(const int64_t *)at
+									: *(const int32_t *)at;
+
+		if (value >= range[i].low && value <= range[i].high)
 			continue;
 		if (range[i].high == INT64_MAX)
 			snprintf(why->text, sizeof(why->text), "opts->%s is %lld, must not be negative",
-				 range[i].name, (long long)range[i].value);
+				 range[i].name, (long long)value);
 		else
 			snprintf(why->text, sizeof(why->text), "opts->%s is %lld, must be %lld to %lld",
-				 range[i].name, (long long)range[i].value, (long long)range[i].low,
+				 range[i].name, (long long)value, (long long)range[i].low,
 				 (long long)range[i].high);
 		return HZ_EINVAL;
 	}
@@ -308,38 +315,37 @@ static bool outer_continues(const struct outer *o, int d, int64_t size, const in
 }
 
 /* All dimensions of t[0] but axis and those of size 1, sorted by the key operand, collapsed. */
-static struct outer outer_make(const hz_tensor *const *t, int operands, int axis, int key)
+static void outer_make(struct outer *o, const hz_tensor *const *t, int operands, int axis, int key)
 {
-	struct outer o = {.operands = operands};
-
+	o->ndim = 0;
+	o->operands = operands;
 	for (int i = 0; i < t[0]->ndim; i++) {
-		int j = o.ndim;
+		int j = o->ndim;
 
 		if (i == axis || t[0]->shape[i] == 1)
 			continue;
-		for (; j > 0 && llabs(o.stride[key][j - 1]) < llabs(t[key]->stride[i]); j--) {
-			o.shape[j] = o.shape[j - 1];
+		for (; j > 0 && llabs(o->stride[key][j - 1]) < llabs(t[key]->stride[i]); j--) {
+			o->shape[j] = o->shape[j - 1];
 			for (int p = 0; p < operands; p++)
-				o.stride[p][j] = o.stride[p][j - 1];
+				o->stride[p][j] = o->stride[p][j - 1];
 		}
-		o.shape[j] = t[0]->shape[i];
+		o->shape[j] = t[0]->shape[i];
 		for (int p = 0; p < operands; p++)
-			o.stride[p][j] = t[p]->stride[i];
-		o.ndim++;
+			o->stride[p][j] = t[p]->stride[i];
+		o->ndim++;
 	}
-	for (int d = o.ndim - 2; d >= 0; d--) {
+	for (int d = o->ndim - 2; d >= 0; d--) {
 		int64_t step[3];
 
 		for (int p = 0; p < operands; p++)
-			step[p] = o.stride[p][d + 1];
-		if (!outer_continues(&o, d, o.shape[d + 1], step))
+			step[p] = o->stride[p][d + 1];
+		if (!outer_continues(o, d, o->shape[d + 1], step))
 			continue;
-		o.shape[d] *= o.shape[d + 1];
+		o->shape[d] *= o->shape[d + 1];
 		for (int p = 0; p < operands; p++)
-			o.stride[p][d] = step[p];
-		outer_remove(&o, d + 1);
+			o->stride[p][d] = step[p];
+		outer_remove(o, d + 1);
 	}
-	return o;
 }
 
 /*
@@ -429,10 +435,18 @@ static int check_diags_apart(struct hz_context *ctx, const char *op, const hz_ha
 	return HZ_OK;
 }
 
+/* Shape, and the strides of one operand, as far as there are dimensions */
 static void put_outer(const struct outer *o, struct hzi_hadamard_args *a)
 {
 	a->ndim = o->ndim;
-	memcpy(a->shape, o->shape, sizeof(a->shape));
+	for (int i = 0; i < o->ndim; i++)
+		a->shape[i] = o->shape[i];
+}
+
+static void put_strides(const struct outer *o, int operand, int64_t *stride)
+{
+	for (int i = 0; i < o->ndim; i++)
+		stride[i] = o->stride[operand][i];
 }
 
 /* ---- hadamard ------------------------------------------------------------------------------------- */
@@ -452,8 +466,6 @@ static int hadamard_args(struct hz_context *ctx, const hz_tensor *x, const hz_te
 	*empty = hz_tensor_count(x) == 0;
 	if (*empty)
 		return HZ_OK;
-	/* The plan, the last and by far the largest member, is filled as far as it is used. */
-	memset(a, 0, offsetof(struct hzi_hadamard_args, plan));
 	HZ_CHECK(make_common(ctx, op, x, axis, o, false, a));
 	HZ_CHECK(hzi_check_apart_or_same(ctx, op, "x", x, "y", y));
 	HZ_CHECK(check_diags_apart(ctx, op, o, "y", y));
@@ -466,12 +478,12 @@ static int hadamard_args(struct hz_context *ctx, const hz_tensor *x, const hz_te
 	a->y_step = x->shape[axis] == 1 ? 1 : y->stride[axis];
 	a->x_block = a->plan.n * a->x_step;
 	a->y_block = a->plan.n * a->y_step;
-	outer = outer_make((const hz_tensor *[]){x, y}, 2, axis, 1);
+	outer_make(&outer, (const hz_tensor *[]){x, y}, 2, axis, 1);
 	if (a->pre.block_step == 0 && a->post.block_step == 0)
 		fold_blocks(&outer, a);
 	put_outer(&outer, a);
-	memcpy(a->x_stride, outer.stride[0], sizeof(a->x_stride));
-	memcpy(a->y_stride, outer.stride[1], sizeof(a->y_stride));
+	put_strides(&outer, 0, a->x_stride);
+	put_strides(&outer, 1, a->y_stride);
 	return HZ_OK;
 }
 
@@ -547,6 +559,18 @@ static int check_codes(struct hz_context *ctx, const char *op, const char *v_nam
 	return HZ_OK;
 }
 
+/*
+ * Zeros an argument struct of so many bytes that begins with t, but for the plan, by far the largest
+ * member, which is filled as far as it is used.
+ */
+static void clear_codes_args(struct hzi_hadamard_args *t, size_t bytes)
+{
+	const size_t plan_end = offsetof(struct hzi_hadamard_args, plan) + sizeof(t->plan);
+
+	memset(t, 0, offsetof(struct hzi_hadamard_args, plan));
+	memset((char *)t + plan_end, 0, bytes - plan_end);
+}
+
 static int quantize_args(struct hz_context *ctx, const hz_tensor *x, const hz_tensor *q,
 			 const hz_tensor *scale, const hz_hadamard_opts *o,
 			 struct hzi_hadamard_quantize_args *a, bool *empty)
@@ -562,7 +586,7 @@ static int quantize_args(struct hz_context *ctx, const hz_tensor *x, const hz_te
 	HZ_CHECK(check_begin(ctx, op, &o, x, &axis));
 	if (o->axis != 0)
 		return hzi_fail(ctx, HZ_ENOTSUP, "%s: opts->axis is %d, must be 0", op, o->axis);
-	memset(a, 0, sizeof(*a));
+	clear_codes_args(&a->t, sizeof(*a));
 	HZ_CHECK(check_codes(ctx, op, "x", x, q, scale, &a->group));
 	*empty = hz_tensor_count(x) == 0;
 	if (*empty)
@@ -584,11 +608,11 @@ static int quantize_args(struct hz_context *ctx, const hz_tensor *x, const hz_te
 	a->q_dtype = q->dtype;
 	a->scale_dtype = scale->dtype;
 	a->round_to = o->round_to;
-	outer = outer_make((const hz_tensor *[]){x, q, scale}, 3, axis, 1);
+	outer_make(&outer, (const hz_tensor *[]){x, q, scale}, 3, axis, 1);
 	put_outer(&outer, &a->t);
-	memcpy(a->t.x_stride, outer.stride[0], sizeof(a->t.x_stride));
-	memcpy(a->q_stride, outer.stride[1], sizeof(a->q_stride));
-	memcpy(a->scale_stride, outer.stride[2], sizeof(a->scale_stride));
+	put_strides(&outer, 0, a->t.x_stride);
+	put_strides(&outer, 1, a->q_stride);
+	put_strides(&outer, 2, a->scale_stride);
 	return HZ_OK;
 }
 
@@ -633,7 +657,7 @@ static int dequantize_args(struct hz_context *ctx, const hz_tensor *q, const hz_
 	HZ_CHECK(check_begin(ctx, op, &o, y, &axis));
 	if (o->axis != 0)
 		return hzi_fail(ctx, HZ_ENOTSUP, "%s: opts->axis is %d, must be 0", op, o->axis);
-	memset(a, 0, sizeof(*a));
+	clear_codes_args(&a->t, sizeof(*a));
 	HZ_CHECK(check_codes(ctx, op, "y", y, q, scale, &a->group));
 	*empty = hz_tensor_count(y) == 0;
 	if (*empty)
@@ -652,11 +676,11 @@ static int dequantize_args(struct hz_context *ctx, const hz_tensor *q, const hz_
 	a->scale = scale->data;
 	a->q_dtype = q->dtype;
 	a->scale_dtype = scale->dtype;
-	outer = outer_make((const hz_tensor *[]){y, q, scale}, 3, axis, 0);
+	outer_make(&outer, (const hz_tensor *[]){y, q, scale}, 3, axis, 0);
 	put_outer(&outer, &a->t);
-	memcpy(a->t.y_stride, outer.stride[0], sizeof(a->t.y_stride));
-	memcpy(a->q_stride, outer.stride[1], sizeof(a->q_stride));
-	memcpy(a->scale_stride, outer.stride[2], sizeof(a->scale_stride));
+	put_strides(&outer, 0, a->t.y_stride);
+	put_strides(&outer, 1, a->q_stride);
+	put_strides(&outer, 2, a->scale_stride);
 	return HZ_OK;
 }
 

@@ -289,7 +289,7 @@ static bool same_view(const hz_tensor *a, const hz_tensor *b)
 int hzi_check_apart_or_same(struct hz_context *ctx, const char *op, const char *a_name,
 			    const hz_tensor *a, const char *b_name, const hz_tensor *b)
 {
-	if (hz_tensor_overlap(a, b) && !same_view(a, b))
+	if (!same_view(a, b) && hz_tensor_overlap(a, b))
 		return hzi_fail(ctx, HZ_EALIAS,
 				"%s: %s overlaps %s, must be apart from it or the same view", op, b_name,
 				a_name);

@@ -12,6 +12,12 @@
 
 #define HZ_DEVICE static __device__ __forceinline__
 
+/* A constant as a type. */
+template <int I>
+struct std_int {
+	static constexpr int value = I;
+};
+
 /* ---- Number formats ------------------------------------------------------------------------ */
 
 HZ_DEVICE float f16_low(uint32_t pair)

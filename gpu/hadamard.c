@@ -652,7 +652,11 @@ int hzi_cuda_hadamard_quantize(struct hz_context *ctx, const struct hzi_hadamard
 			       .group = a->group,
 			       .quantize = true};
 	struct hzi_hadamard_job job;
+	bool done;
 
+	HZ_CHECK(hzi_hadamard_quantize_fast(ctx, a, &done));
+	if (done)
+		return HZ_OK;
 	code_strides(q_stride, a->q_stride, a->q_dtype);
 	t.y_step = 1;
 	t.y_block = t.plan.n;
@@ -679,7 +683,11 @@ int hzi_cuda_dequantize_hadamard(struct hz_context *ctx,
 			       .scale_stride = a->scale_stride,
 			       .group = a->group};
 	struct hzi_hadamard_job job;
+	bool done;
 
+	HZ_CHECK(hzi_dequantize_hadamard_fast(ctx, a, &done));
+	if (done)
+		return HZ_OK;
 	code_strides(q_stride, a->q_stride, a->q_dtype);
 	t.x_step = 1;
 	t.x_block = t.plan.n;

@@ -19,5 +19,9 @@ static inline bool hzi_hadamard_back_to_back(const struct hzi_hadamard_args *a)
 /* Each launches what it is made for; *done says whether it did. */
 int hzi_hadamard_fast(struct hz_context *ctx, const struct hzi_hadamard_args *a, bool *done);
 int hzi_hadamard_base(struct hz_context *ctx, const struct hzi_hadamard_args *a, bool *done);
+int hzi_hadamard_quantize_fast(struct hz_context *ctx, const struct hzi_hadamard_quantize_args *a,
+			       bool *done);
+int hzi_dequantize_hadamard_fast(struct hz_context *ctx, const struct hzi_dequantize_hadamard_args *a,
+				 bool *done);
 
 #endif

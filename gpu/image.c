@@ -49,6 +49,12 @@ END
 KERNELS(hadamard_base)
 #include "hadamard_base.kernels.def"
 END
+KERNELS(hadamard_quantize)
+#include "hadamard_quantize.kernels.def"
+END
+KERNELS(hadamard_dequantize)
+#include "hadamard_dequantize.kernels.def"
+END
 
 const struct hzi_image hzi_images[HZI_FAMILIES] = {
 #define HZ_FAMILY(name, NAME) \

@@ -368,7 +368,9 @@ HZ_API int hz_hadamard_workspace(hz_context *ctx, const hz_tensor *x, const hz_t
  * both); its q are 0 in integer formats, in float formats NaN where t or t / s is NaN.
  * A scale that underflows to 0 is replaced by the smallest positive of its type.
  * Codes and scales are the same bits on every ISA and thread count as hadamard() to f32 followed by
- * this definition. No operand may overlap another.
+ * this definition. On the GPU they are that for x f32; for x f16 and bf16 they are the definition's
+ * for some t with ||t - exact||_2 <= (k + m + 3) 2^-24 ||x||_2 in each block, and the same bits where
+ * sums are exact (integers) and s is a power of two. No operand may overlap another.
  * Errors: as hz_hadamard().
  */
 HZ_API int hz_hadamard_quantize(hz_context *ctx, const hz_tensor *x, const hz_tensor *q,

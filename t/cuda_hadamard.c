@@ -10,6 +10,7 @@
 
 #include "fakecuda.h"
 #include "gpu/hadamard.h"
+#include "gpu/hadamard_quantize.h"
 #include "hurwitz.h"
 #include "tap.h"
 
@@ -131,22 +132,22 @@ static const struct row table[] = {
 	 .kernel = "any", .launches = 1, .threads = 512,
 	 .cluster = 2, .grid = 6},
 	/* Quantization */
-	{.op = QUANTIZE, .x = HZ_BF16, .y = HZ_S8, .rows = 100, .n = 128,
+	{.op = QUANTIZE, .x = HZ_F32, .y = HZ_S8, .rows = 100, .n = 128,
 	 .kernel = "quantize_7", .launches = 1, .threads = 128,
 	 .grid = 2},
-	{.op = QUANTIZE, .x = HZ_BF16, .y = HZ_E4M3, .rows = 100, .n = 4096,
+	{.op = QUANTIZE, .x = HZ_F32, .y = HZ_E4M3, .rows = 100, .n = 4096,
 	 .kernel = "quantize_12", .launches = 1,
 	 .threads = 64, .grid = 100},
-	{.op = QUANTIZE, .x = HZ_BF16, .y = HZ_S4X2, .rows = 100, .n = 4096, .group = 128,
+	{.op = QUANTIZE, .x = HZ_F32, .y = HZ_S4X2, .rows = 100, .n = 4096, .group = 128,
 	 .kernel = "quantize_12",
 	 .launches = 1, .threads = 64, .grid = 100},
 	{.op = QUANTIZE, .x = HZ_F32, .y = HZ_S8, .rows = 3, .n = 65536,
 	 .kernel = "quantize_16_c4", .launches = 1,
 	 .threads = 256, .cluster = 4, .grid = 12},
-	{.op = QUANTIZE, .x = HZ_BF16, .y = HZ_S8, .rows = 100, .n = 512, .o = BLOCK(128),
+	{.op = QUANTIZE, .x = HZ_F32, .y = HZ_S8, .rows = 100, .n = 512, .o = BLOCK(128),
 	 .kernel = "any_quantize",
 	 .launches = 1, .threads = 128, .grid = 100},
-	{.op = QUANTIZE, .x = HZ_BF16, .y = HZ_S8, .rows = 100, .n = 512, .group = 128, .o = BLOCK(128),
+	{.op = QUANTIZE, .x = HZ_F32, .y = HZ_S8, .rows = 100, .n = 512, .group = 128, .o = BLOCK(128),
 	 .kernel = "quantize_7", .launches = 1, .threads = 128, .grid = 7},
 	{.op = QUANTIZE, .x = HZ_BF16, .y = HZ_S8, .rows = 9, .n = 96, .group = 32,
 	 .kernel = "any_quantize", .launches = 1,
@@ -155,7 +156,7 @@ static const struct row table[] = {
 	 .kernel = "any_quantize_big",
 	 .launches = 1, .threads = 128, .grid = 2},
 	/* And back */
-	{.op = DEQUANTIZE, .x = HZ_S8, .y = HZ_BF16, .rows = 100, .n = 1024,
+	{.op = DEQUANTIZE, .x = HZ_S8, .y = HZ_F32, .rows = 100, .n = 1024,
 	 .kernel = "rows_10", .launches = 1,
 	 .threads = 128, .grid = 13},
 	{.op = DEQUANTIZE, .x = HZ_S4X2, .y = HZ_F32, .rows = 9, .n = 4096, .group = 32,
@@ -308,6 +309,139 @@ static void test_arguments(void)
 	hz_free(ctx, signs, HZ_CUDA);
 }
 
+/* 16-bit rows back to back to codes: which kernel, its geometry and arguments; and ways out of it. */
+static void test_codes(void)
+{
+	static const struct {
+		int x, y;
+		int64_t rows, n, group, block, pad;
+		const char *kernel;
+		unsigned threads, grid, shared;
+	} codes[] = {
+		{HZ_BF16, HZ_S8, 33, 128, 128, 0, 0, "codes_bf16_7", 128, 2, 0},
+		{HZ_F16, HZ_E4M3, 1, 32, 32, 0, 0, "codes_f16_5", 128, 1, 0},
+		{HZ_F16, HZ_S4X2, 4096, 1024, 64, 0, 0, "codes_f16_10", 128, 1024, 0},
+		{HZ_BF16, HZ_S8, 100, 512, 512, 128, 0, "codes_bf16_7", 128, 13, 0},
+		{HZ_BF16, HZ_S8, 100, 1280, 128, 256, 0, "codes_bf16_8", 128, 32, 0},
+		{HZ_BF16, HZ_E5M2, 3, 2048, 2048, 0, 0, "codes_bf16_11", 64, 3, 8200},
+		{HZ_BF16, HZ_S8, 100, 4096, 4096, 0, 0, "codes_bf16_12", 128, 100, 16400},
+		{HZ_F16, HZ_S8, 100, 16384, 16384, 0, 0, "codes_f16_14", 512, 100, 65600},
+		{HZ_F16, HZ_S4X2, 5, 4096, 128, 0, 0, "codes_f16_12_groups", 128, 5, 16384},
+		{HZ_BF16, HZ_E4M3, 5, 24576, 32, 8192, 0, "codes_bf16_13_groups", 256, 15, 32768},
+		/* rows apart, rows of several transforms, and what there is no kernel for */
+		{HZ_BF16, HZ_S8, 5, 4096, 4096, 0, 8, "quantize_12", 64, 5, 0},
+		{HZ_BF16, HZ_S8, 5, 8192, 8192, 4096, 0, "any_quantize", 256, 5, 0},
+		{HZ_BF16, HZ_S8, 5, 16384, 64, 0, 0, "quantize_14", 256, 5, 0},
+		{HZ_BF16, HZ_S8, 5, 32768, 32768, 0, 0, "quantize_15", 512, 5, 0},
+		{HZ_F32, HZ_S8, 5, 4096, 4096, 0, 0, "quantize_12", 64, 5, 0},
+	};
+	char *x = device_memory(1 << 25), *q = device_memory(1 << 24), *scale = device_memory(1 << 20);
+	uint8_t *signs = device_memory(4096);
+
+	for (size_t i = 0; i < sizeof(codes) / sizeof(*codes); i++) {
+		const int64_t rows = codes[i].rows, n = codes[i].n, groups = n / codes[i].group;
+		const int64_t block = codes[i].block ? codes[i].block : n;
+		hz_tensor tx = hz_tensor_2d(x, codes[i].x, HZ_CUDA, rows, n);
+		const hz_tensor tq = hz_tensor_2d(q, codes[i].y, HZ_CUDA, rows,
+						  codes[i].y == HZ_S4X2 ? n / 2 : n);
+		const hz_tensor ts = hz_tensor_2d(scale, HZ_F32, HZ_CUDA, rows, groups);
+		const hz_tensor sign = hz_tensor_1d(signs, HZ_U8, HZ_CUDA, block / 8);
+		const hz_hadamard_opts o = {.block = block, .pre = &sign, .scale = 3,
+					    .flags = HZ_HADAMARD_RAW, .round_to = HZ_F16};
+		const struct fakecuda_launch *l;
+		struct hzi_hadamard_quantize p;
+
+		tx.stride[0] += codes[i].pad;
+		fake->reset();
+		is_int(hz_hadamard_quantize(ctx, &tx, &tq, &ts, &o), HZ_OK,
+		       "codes of %d x %d, %s to %s", (int)rows, (int)n,
+		       hz_dtype_name(codes[i].x), hz_dtype_name(codes[i].y));
+		l = fake->launch(0);
+		is_str(l->kernel + strlen("hadamard_"), codes[i].kernel, "by %s", codes[i].kernel);
+		ok(l->grid[0] == codes[i].grid && l->block[0] == codes[i].threads, "%u blocks of %u",
+		   l->grid[0], l->block[0]);
+		if (strncmp(codes[i].kernel, "codes", 5))
+			continue;
+		memcpy(&p, l->params, sizeof(p));
+		is_int(l->params_bytes, (long long)sizeof(p), "the struct as it is");
+		is_int(l->shared_bytes, codes[i].shared, "shared memory");
+		ok(p.f.x == x && p.f.y == q && p.scale == scale && p.f.pre == signs && !p.f.post &&
+			   p.f.total == rows * n && p.f.mask == block - 1 &&
+			   (int64_t)1 << p.f.k == block &&
+			   p.f.factor == 3 && (int64_t)1 << p.group_log2 == codes[i].group &&
+			   p.q_dtype == codes[i].y && p.scale_dtype == HZ_F32 && p.round_to == HZ_F16,
+		   "operands and options in their places");
+		ok(p.most * p.inverse > 0.999999f && p.most * p.inverse < 1.000001f &&
+			   p.signs && p.finish && p.ahead > 0,
+		   "qmax and its inverse, signs before, rounding behind, blocks ahead");
+	}
+	hz_free(ctx, x, HZ_CUDA);
+	hz_free(ctx, q, HZ_CUDA);
+	hz_free(ctx, scale, HZ_CUDA);
+	hz_free(ctx, signs, HZ_CUDA);
+}
+
+/* And back */
+static void test_values(void)
+{
+	static const struct {
+		int x, y;
+		int64_t rows, n, group, block, pad;
+		double scale;
+		const char *kernel;
+		unsigned threads, grid, shared;
+	} values[] = {
+		{HZ_S8, HZ_BF16, 33, 128, 128, 0, 0, 1, "values_7", 128, 2, 0},
+		{HZ_S4X2, HZ_F16, 100, 1280, 64, 256, 0, -0.5, "values_8", 128, 32, 0},
+		{HZ_E4M3, HZ_BF16, 100, 4096, 128, 0, 0, 1, "values_12", 128, 100, 16384},
+		{HZ_E5M2, HZ_F16, 7, 16384, 16384, 0, 0, 1, "values_14", 512, 7, 65536},
+		{HZ_S8, HZ_BF16, 3, 8192, 8192, 4096, 0, 1, "values_12", 128, 6, 16384},
+		{HZ_S8, HZ_BF16, 100, 4096, 4096, 0, 0, 2, "rows_12_pipe", 64, 100, 0},
+		{HZ_S8, HZ_BF16, 100, 4096, 4096, 0, 8, 1, "rows_12_pipe", 64, 100, 0},
+		{HZ_S8, HZ_F32, 100, 4096, 4096, 0, 0, 1, "rows_12_pipe", 64, 100, 0},
+		{HZ_S8, HZ_BF16, 3, 24576, 24576, 8192, 0, 1, "rows_13_pipe", 128, 9, 0},
+	};
+	char *q = device_memory(1 << 24), *y = device_memory(1 << 25), *scale = device_memory(1 << 20);
+
+	for (size_t i = 0; i < sizeof(values) / sizeof(*values); i++) {
+		const int64_t rows = values[i].rows, n = values[i].n, groups = n / values[i].group;
+		const int64_t block = values[i].block ? values[i].block : n;
+		const hz_tensor tq = hz_tensor_2d(q, values[i].x, HZ_CUDA, rows,
+						  values[i].x == HZ_S4X2 ? n / 2 : n);
+		const hz_tensor ts = hz_tensor_2d(scale, HZ_F32, HZ_CUDA, rows, groups);
+		const hz_hadamard_opts o = {.block = block, .scale = values[i].scale,
+					    .flags = HZ_HADAMARD_RAW};
+		hz_tensor ty = hz_tensor_2d(y, values[i].y, HZ_CUDA, rows, n);
+		const struct fakecuda_launch *l;
+		struct hzi_hadamard_values p;
+
+		ty.stride[0] += values[i].pad;
+		fake->reset();
+		is_int(hz_dequantize_hadamard(ctx, &tq, &ts, &ty, &o), HZ_OK,
+		       "values of %d x %d, %s to %s", (int)rows, (int)n,
+		       hz_dtype_name(values[i].x), hz_dtype_name(values[i].y));
+		l = fake->launch(0);
+		is_str(l->kernel + strlen("hadamard_"), values[i].kernel, "by %s", values[i].kernel);
+		ok(l->block[0] == values[i].threads, "%u threads", l->block[0]);
+		if (strncmp(values[i].kernel, "values", 6))
+			continue;
+		memcpy(&p, l->params, sizeof(p));
+		is_int(l->params_bytes, (long long)sizeof(p), "the struct as it is");
+		ok(l->grid[0] == values[i].grid && l->shared_bytes == values[i].shared,
+		   "%u blocks, %u bytes of shared memory", l->grid[0], l->shared_bytes);
+		ok(p.f.x == q && p.f.y == y && p.scale == scale && !p.f.pre && !p.f.post && !p.signs &&
+			   p.f.total == rows * n && p.f.mask == block - 1 &&
+			   (int64_t)1 << p.f.k == block &&
+			   p.f.factor == (float)values[i].scale &&
+			   (int64_t)1 << p.group_log2 == values[i].group && p.q_dtype == values[i].x &&
+			   p.scale_dtype == HZ_F32 && p.y_dtype == values[i].y && p.ahead > 0,
+		   "operands and options in their places");
+	}
+	hz_free(ctx, q, HZ_CUDA);
+	hz_free(ctx, y, HZ_CUDA);
+	hz_free(ctx, scale, HZ_CUDA);
+}
+
 /* What cannot be done, and a driver that fails: the status, the sentence, nothing launched. */
 static void test_errors(void)
 {
@@ -349,6 +483,8 @@ int main(void)
 	for (size_t i = 0; i < sizeof(table) / sizeof(*table); i++)
 		test_row(&table[i]);
 	test_arguments();
+	test_codes();
+	test_values();
 	test_errors();
 	hz_close(ctx);
 	return done_testing();

@@ -92,6 +92,28 @@ struct area {
 	void *data;
 };
 
+static inline void area_copy(const struct area *a, void *image, int to_device)
+{
+	hz_tensor host = hz_tensor_1d(image, HZ_U8, HZ_CPU, (int64_t)a->total);
+	hz_tensor there = hz_tensor_1d(a->base, HZ_U8, a->dev->device, (int64_t)a->total);
+
+	if (hz_copy(a->dev->ctx, to_device ? &host : &there, to_device ? &there : &host) != HZ_OK ||
+	    hz_sync(a->dev->ctx) != HZ_OK)
+		bail("hz_copy: %s", hz_errmsg(a->dev->ctx));
+}
+
+/* Guard bytes everywhere, so that what is read back was written before. */
+static inline void area_fill(const struct area *a)
+{
+	unsigned char *image = malloc(a->total);
+
+	if (!image)
+		bail("no memory for %zu bytes", a->total);
+	memset(image, GUARD_BYTE, a->total);
+	area_copy(a, image, 1);
+	free(image);
+}
+
 static inline struct area area_new(struct dev *dev, size_t bytes, size_t skew)
 {
 	struct area a = { .dev = dev, .bytes = bytes, .skew = skew };
@@ -102,22 +124,13 @@ static inline struct area area_new(struct dev *dev, size_t bytes, size_t skew)
 		bail("hz_alloc of %zu bytes: %s", a.total, hz_errmsg(dev->ctx));
 	a.base = p;
 	a.data = a.base + GUARD + skew;
+	area_fill(&a);
 	return a;
 }
 
 static inline void area_free(struct area *a)
 {
 	hz_free(a->dev->ctx, a->base, a->dev->device);
-}
-
-static inline void area_copy(const struct area *a, void *image, int to_device)
-{
-	hz_tensor host = hz_tensor_1d(image, HZ_U8, HZ_CPU, (int64_t)a->total);
-	hz_tensor there = hz_tensor_1d(a->base, HZ_U8, a->dev->device, (int64_t)a->total);
-
-	if (hz_copy(a->dev->ctx, to_device ? &host : &there, to_device ? &there : &host) != HZ_OK ||
-	    hz_sync(a->dev->ctx) != HZ_OK)
-		bail("hz_copy: %s", hz_errmsg(a->dev->ctx));
 }
 
 static inline void area_write(const struct area *a, const void *image)

@@ -16,7 +16,7 @@ static long cases;
 static const int codes[] = { HZ_S8, HZ_S4X2, HZ_E4M3, HZ_E5M2 };
 static const int scales[] = { HZ_F32, HZ_E8M0 };
 
-enum values { RANDOM, ZEROS, SPARSE_NAN, TINY, HUGE_VALUES, OUTLIERS, EDGES };
+enum values { RANDOM, ZEROS, SPARSE_NAN, TINY, HUGE_VALUES, OUTLIERS, EDGES, INTEGERS, CONSTANT };
 
 /* x, or y of the way back, is v; q and scale have its outer dimensions. */
 struct tcase {
@@ -24,6 +24,7 @@ struct tcase {
 	int64_t shape[HZ_MAXDIM], group;
 	int64_t v_stride[HZ_MAXDIM], q_stride[HZ_MAXDIM], scale_stride[HZ_MAXDIM];
 	enum values values;
+	int exact;			/* sums are exact in any order, and r in s = 1 / r */
 	hz_hadamard_opts o;		/* pre and post on the host */
 };
 
@@ -122,6 +123,10 @@ static double value_of(const struct tcase *c, int64_t i)
 		return v;
 	case OUTLIERS:
 		return rnd_below(&rnd, 200) ? v : 100 * v;
+	case INTEGERS:
+		return (double)(rnd_below(&rnd, 17) - 8);
+	case CONSTANT:
+		return 60000;
 	default:
 		return v;
 	}
@@ -190,12 +195,17 @@ static int same_operand(const struct operand *p, const struct area *a, const cha
 }
 
 /*
- * A GPU has the CPU's bits for f32 Sylvester transforms alone; for the others the definition of
- * quantization is put behind its own transform to f32.
+ * A GPU has the CPU's bits for f32 Sylvester transforms alone. For other f32 transforms the definition
+ * of quantization is put behind its own transform; for 16-bit x, behind what is near that.
  */
 static int is_exact(const struct dev *dev, const struct tcase *c, const struct ref_op *op)
 {
 	return dev->device == HZ_CPU || (c->v_dtype == HZ_F32 && !op->base);
+}
+
+static int takes_near(const struct dev *dev, const struct tcase *c)
+{
+	return dev->device != HZ_CPU && c->v_dtype != HZ_F32;
 }
 
 static void device_opts(struct dev *dev, hz_hadamard_opts *o, hz_tensor *diags, struct area *areas)
@@ -267,6 +277,103 @@ static void want_codes(const struct tcase *c, const float *t, struct operand *q,
 	free(group);
 }
 
+static float rounded(const struct tcase *c, double t)
+{
+	if (!c->o.round_to)
+		return (float)t;
+	return (float)ref_small_decode(c->o.round_to,
+				       ref_small_encode(c->o.round_to, (double)(float)t));
+}
+
+static int same_number(double a, double b)
+{
+	return a == b || (isnan(a) && isnan(b));
+}
+
+/* One group: whether s and codes are the definition's for numbers that differ from t by e at most. */
+static int near_group(const struct tcase *c, const float *t, double e, float s, const double *got)
+{
+	double most = 0, none, *code;
+	float low, high, least, greatest, *group = malloc((size_t)c->group * sizeof(*group));
+	int good = 1, finite = 1;
+	int64_t j;
+
+	for (j = 0; j < c->group; j++) {
+		group[j] = rounded(c, (double)t[j]);
+		finite &= isfinite(group[j]) != 0;
+		most = fabs((double)t[j]) > most ? fabs((double)t[j]) : most;
+	}
+	if (!finite) {
+		code = malloc((size_t)c->group * sizeof(*code));
+		good = same_number((double)s, (double)ref_quantize(group, c->group, c->q_dtype,
+								   c->scale_dtype, code));
+		for (j = 0; j < c->group; j++)
+			good &= same_number(got[j], code[j]);
+		free(code);
+	}
+	free(group);
+	if (!finite)
+		return good;
+	low = rounded(c, most > e ? most - e : 0);
+	high = rounded(c, most + e);
+	if (!isfinite(high))
+		return 1;
+	least = ref_quantize(&low, 1, c->q_dtype, c->scale_dtype, &none);
+	greatest = ref_quantize(&high, 1, c->q_dtype, c->scale_dtype, &none);
+	good = low == 0 ? s == 1 || (s > 0 && s <= greatest) : s >= least && s <= greatest;
+	for (j = 0; j < c->group; j++)
+		good &= got[j] >= ref_code(rounded(c, (double)t[j] - e), s, c->q_dtype) &&
+			got[j] <= ref_code(rounded(c, (double)t[j] + e), s, c->q_dtype);
+	return good;
+}
+
+/*
+ * Whether codes and scales on the device are those of numbers as near to its transform t as two of
+ * them may be to each other; they become what is wanted.
+ */
+static int near_codes(const struct tcase *c, const struct ref_op *op, const struct operand *v,
+		      const float *t, struct operand *q, struct operand *scale, const struct area *aq,
+		      const struct area *as)
+{
+	int64_t n = c->shape[c->ndim - 1], items = items_of(c), i, j, g;
+	int64_t per_byte = c->q_dtype == HZ_S4X2 ? 2 : 1;
+	unsigned char *got_q = malloc(q->total), *got_s = malloc(scale->total);
+	double *x = malloc((size_t)n * sizeof(*x)), *code = malloc((size_t)n * sizeof(*code)), e;
+	size_t size = hz_dtype_size(c->scale_dtype);
+	int good = 1;
+
+	area_read(aq, got_q);
+	area_read(as, got_s);
+	for (i = 0; i < items; i++) {
+		int64_t at = item_offset(q, i), s_at = item_offset(scale, i);
+
+		for (j = 0; j < n; j++) {
+			x[j] = ref_get(c->v_dtype, origin(v, v->before),
+				       item_offset(v, i) + j * v->stride[c->ndim - 1]);
+			x[j] = isfinite(x[j]) ? x[j] : 0;
+			code[j] = ref_get(c->q_dtype, origin(q, got_q), at * per_byte + j);
+		}
+		e = c->exact ? 0 : 2 * ref_bound(op, x, x, HZ_F32);
+		for (g = 0; g < n / c->group; g++) {
+			if (!near_group(c, t + i * n + g * c->group, e,
+					(float)ref_get(c->scale_dtype, origin(scale, got_s), s_at + g),
+					code + g * c->group)) {
+				diag("item %lld, group %lld: not within %g", (long long)i, (long long)g,
+				     e);
+				good = 0;
+			}
+		}
+		memcpy(origin(q, q->want) + at, origin(q, got_q) + at, (size_t)(n / per_byte));
+		memcpy(origin(scale, scale->want) + s_at * (int64_t)size,
+		       origin(scale, got_s) + s_at * (int64_t)size, (size_t)(n / c->group) * size);
+	}
+	free(got_q);
+	free(got_s);
+	free(x);
+	free(code);
+	return good;
+}
+
 /* Element j of item i that a code and its scale stand for. */
 static float value_at(const struct tcase *c, const struct operand *q, const struct operand *scale,
 		      int64_t i, int64_t j)
@@ -289,7 +396,7 @@ static int run_case(struct dev *dev, const struct tcase *c, const struct ref_op 
 	hz_hadamard_opts o = c->o;
 	struct operand y = *v;
 	struct ref_op back = *op;
-	float *row, *out;
+	float *row, *out, *own = NULL;
 	double *dx, *dy;
 	int good = 1, status;
 
@@ -298,11 +405,9 @@ static int run_case(struct dev *dev, const struct tcase *c, const struct ref_op 
 	tq = operand_view(q, &aq);
 	ts = operand_view(scale, &as);
 	if (!is_exact(dev, c, op)) {
-		float *own = malloc((size_t)(items * n) * sizeof(*own));
-
+		own = malloc((size_t)(items * n) * sizeof(*own));
 		own_transform(dev, v, &o, own);
 		want_codes(c, own, q, scale);
-		free(own);
 	} else {
 		want_codes(c, t, q, scale);
 	}
@@ -317,6 +422,8 @@ static int run_case(struct dev *dev, const struct tcase *c, const struct ref_op 
 		diag("status %d: %s", status, hz_errmsg(dev->ctx));
 		good = 0;
 	}
+	if (takes_near(dev, c))
+		good &= near_codes(c, op, v, own, q, scale, &aq, &as);
 	good &= same_operand(q, &aq, "q", items);
 	good &= same_operand(scale, &as, "scale", items);
 	memcpy(v->want, v->before, v->total);
@@ -384,6 +491,7 @@ static int run_case(struct dev *dev, const struct tcase *c, const struct ref_op 
 	memset(q->before, GUARD_BYTE, q->total);
 	free(row);
 	free(out);
+	free(own);
 	free(dx);
 	free(dy);
 	area_free(&av);
@@ -505,19 +613,19 @@ static void test_values(void)
 		{ TINY, "denormals, and scales that underflow" }, { HUGE_VALUES, "2^120" },
 		{ EDGES, "an amax on and beside a power of two times qmax" },
 	};
-	int i, f, s, g, plain, good;
+	int i, f, s, g, v, good;
 
 	for (i = 0; i < (int)(sizeof(all) / sizeof(*all)); i++) {
 		good = 1;
 		for (f = 0; f < 4; f++) {
 			for (s = 0; s < 2; s++) {
 				for (g = 32; g <= 256; g *= 2) {
-					for (plain = 0; plain < 2; plain++) {
-						struct tcase c = rows_case(5, 256, HZ_F32, codes[f],
-									   scales[s], g);
+					for (v = 0; v < 6; v++) {
+						struct tcase c = rows_case(5, 256, floats[v % 3],
+									   codes[f], scales[s], g);
 
 						/* blocks of 1 leave the values as they are */
-						c.o.block = plain ? 1 : 32;
+						c.o.block = v < 3 ? 32 : 1;
 						c.values = all[i].values;
 						good &= check_case(&c);
 					}
@@ -526,6 +634,45 @@ static void test_values(void)
 		}
 		ok(good, "%s in every format", all[i].what);
 	}
+}
+
+/* Rows of 2^k whose sums are exact in any order: one result alone is right. */
+static int exact_case(int k, int v_dtype, int q_dtype, int64_t group)
+{
+	struct tcase c = rows_case(3, 1 << k, v_dtype, q_dtype, HZ_E8M0, group ? group : 1 << k);
+	uint8_t signs[2][1 << 12];
+	hz_tensor pre = hz_tensor_1d(signs[0], HZ_U8, HZ_CPU, (1 << k) / 8);
+	hz_tensor post = hz_tensor_1d(signs[1], HZ_U8, HZ_CPU, (1 << k) / 8);
+	int good;
+
+	c.values = INTEGERS;
+	c.exact = 1;
+	c.o.flags = HZ_HADAMARD_RAW;
+	good = check_case(&c);
+	c.o.scale = -0.25;
+	hz_hadamard_signs(signs[0], 1 << k, rnd_u64(&rnd));
+	hz_hadamard_signs(signs[1], 1 << k, rnd_u64(&rnd));
+	c.o.pre = &pre;
+	c.o.post = &post;
+	good &= check_case(&c);
+	c.values = CONSTANT;
+	c.o.pre = c.o.post = NULL;
+	c.o.scale = 0;
+	c.scale_dtype = HZ_F32;
+	return good & check_case(&c);
+}
+
+static void test_exact(void)
+{
+	static const int64_t groups[] = { 0, 32, 64, 128 };
+	int k, v, f, g, good = 1;
+
+	for (k = 5; k <= (tap_cuda() ? 15 : 9); k++)
+		for (g = 0; g < 4; g++)
+			for (v = 0; v < 3 && groups[g] <= 1 << k; v++)
+				for (f = 0; f < 4; f++)
+					good &= exact_case(k, floats[v], codes[f], groups[g]);
+	ok(good, "exact sums and scales of rows to 2^%d", k - 1);
 }
 
 enum { TIES = 40, TIE = 128 };
@@ -1016,6 +1163,7 @@ int main(void)
 	dev_open_all();
 	test_formats();
 	test_values();
+	test_exact();
 	test_ties();
 	test_random(quick ? 60 : 800);
 	test_sizes();

@@ -341,15 +341,27 @@ static inline double ref_qmax(int q_dtype)
 	return q_dtype == HZ_S8 ? 127 : q_dtype == HZ_S4X2 ? 7 : q_dtype == HZ_E4M3 ? 448 : 57344;
 }
 
+/* The integer, or the value of the float code, that t stands for with scale s. */
+static inline double ref_code(float t, float s, int q_dtype)
+{
+	float u = t / s, qmax = (float)ref_qmax(q_dtype);
+
+	if (q_dtype != HZ_S8 && q_dtype != HZ_S4X2)
+		return ref_small_decode(q_dtype, ref_small_encode(q_dtype, (double)u));
+	u = nearbyintf(u);
+	u = u > qmax ? qmax : u < -qmax ? -qmax : u;
+	return isfinite(s) ? (double)u : 0;
+}
+
 /*
  * Codes and scale of one group of f32 numbers, in f32: amax = max |t|, s = amax / qmax, for e8m0
- * rounded up to a power of two, q = clamp(rne(t / s)). codes has room for a double a code: the
- * integer, or the value of the float code.
+ * rounded up to a power of two, q = clamp(rne(t / s)). codes has room for a double a code, that of
+ * ref_code().
  */
 static inline float ref_quantize(const float *t, int64_t group, int q_dtype, int scale_dtype,
 				 double *codes)
 {
-	float amax = 0, s, u, qmax = (float)ref_qmax(q_dtype);
+	float amax = 0, s, qmax = (float)ref_qmax(q_dtype);
 	int is_nan = 0, e;
 	int64_t i;
 
@@ -369,16 +381,8 @@ static inline float ref_quantize(const float *t, int64_t group, int q_dtype, int
 		e += s > ldexpf(1, e);
 		s = ldexpf(1, e < -127 ? -127 : e);
 	}
-	for (i = 0; i < group; i++) {
-		u = t[i] / s;
-		if (q_dtype == HZ_S8 || q_dtype == HZ_S4X2) {
-			u = nearbyintf(u);
-			u = u > qmax ? qmax : u < -qmax ? -qmax : u;
-			codes[i] = isfinite(s) ? (double)u : 0;
-		} else {
-			codes[i] = ref_small_decode(q_dtype, ref_small_encode(q_dtype, (double)u));
-		}
-	}
+	for (i = 0; i < group; i++)
+		codes[i] = ref_code(t[i], s, q_dtype);
 	return s;
 }
 

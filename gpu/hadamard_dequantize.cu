@@ -91,34 +91,43 @@ HZ_DEVICE void load_codes(uint4 *w, const hzi_hadamard_values &p, int64_t e0, in
 	});
 }
 
-/*
- * What the sums of N chunks are multiplied with, of which the first begins at element e, a multiple of
- * 32 N; those that are not there have zeros
- */
-template <int N>
-HZ_DEVICE void chunk_factors(float *r, const hzi_hadamard_values &p, int64_t e)
+/* Factors for N chunks from element e on, a scale for each 2^L; those that are not there get zeros */
+template <int N, int L>
+HZ_DEVICE void fill_factors(float *r, const hzi_hadamard_values &p, int64_t e)
 {
-	constexpr int ALL = N == 8 ? 3 : 2;
-	const int log2 = p.group_log2 - 5 < ALL ? p.group_log2 - 5 : ALL;
 	const int64_t first = e >> p.group_log2;
 
 #pragma unroll
-	for (int l = 0; l <= ALL; l++) {
-		if (l != log2)
-			continue;
-#pragma unroll
-		for (int c = 0; c < N; c += 1 << l) {
-			float s = 0;
+	for (int c = 0; c < N; c++) {
+		const int64_t i = first + (c >> L);
 
-			if (e + 32 * c < p.f.total)
-				s = p.scale_dtype == HZ_F32
-					    ? ((const float *)p.scale)[first + (c >> l)]
-					    : from_e8m0(((const uint8_t *)p.scale)[first + (c >> l)]);
-#pragma unroll
-			for (int j = c; j < c + (1 << l); j++)
-				r[j] = __fmul_rn(s, p.f.factor);
+		if (c % (1 << L)) {
+			r[c] = r[c - 1];
+			continue;
 		}
+		r[c] = 0;
+		if (e + 32 * c < p.f.total)
+			r[c] = __fmul_rn(p.scale_dtype == HZ_F32 ? ((const float *)p.scale)[i]
+								 : from_e8m0(((const uint8_t *)p.scale)[i]),
+					 p.f.factor);
 	}
+}
+
+/*
+ * What the sums of a thread's N chunks are multiplied with, of which the first begins at element e, a
+ * multiple of 32 N: one factor, or with GROUPS those of smaller groups
+ */
+template <int N, bool GROUPS>
+HZ_DEVICE void chunk_factors(float *r, const hzi_hadamard_values &p, int64_t e)
+{
+	if constexpr (!GROUPS)
+		fill_factors<N, 3>(r, p, e);
+	else if (p.group_log2 == 5)
+		fill_factors<N, 0>(r, p, e);
+	else if (p.group_log2 == 6)
+		fill_factors<N, 1>(r, p, e);
+	else
+		fill_factors<N, 2>(r, p, e);
 }
 
 /* ---- Results --------------------------------------------------------------------------------- */
@@ -144,7 +153,7 @@ HZ_DEVICE void store_results(void *y, const float *v, int dtype)
 /* ---- Rows ------------------------------------------------------------------------------------ */
 
 /* To 1024: a warp has whole rows. */
-template <int K>
+template <int K, bool GROUPS>
 HZ_DEVICE void values_short(const hzi_hadamard_values &p)
 {
 	const uint32_t lane = threadIdx.x % 32;
@@ -158,7 +167,7 @@ HZ_DEVICE void values_short(const hzi_hadamard_values &p)
 		return;
 	load_codes<32>(w, p, e0, e1, left,
 		       blockIdx.x + p.ahead + 1 < gridDim.x ? p.ahead * 32 * blockDim.x : 0);
-	chunk_factors<4>(r, p, e0 + (lane >> 2) * 128);
+	chunk_factors<4, GROUPS>(r, p, e0 + (lane >> 2) * 128);
 	if (p.signs)
 		sign_chunks<32>(w, p.f, e1);
 	first_in_place<HZ_F16>(v, w, lane);
@@ -178,7 +187,7 @@ HZ_DEVICE void values_short(const hzi_hadamard_values &p)
 }
 
 /* From 2048 on: a row is a block. */
-template <int WARPS, int C, int LANES>
+template <int WARPS, int C, int LANES, bool GROUPS>
 HZ_DEVICE void values_long(const hzi_hadamard_values &p)
 {
 	constexpr int SPAN = 32 * WARPS * C;
@@ -190,7 +199,7 @@ HZ_DEVICE void values_long(const hzi_hadamard_values &p)
 	load_codes<64>(w, p, e0 + t / 32 * 1024, loads_at(t % 32), 1024,
 		       blockIdx.x + p.ahead < gridDim.x ? p.ahead * 1024 * WARPS : 0);
 	/* Of the chunks that this thread has behind H_32 */
-	chunk_factors<8>(r, p, e0 + t / 32 * 1024 + t % 4 * 256);
+	chunk_factors<8, GROUPS>(r, p, e0 + t / 32 * 1024 + t % 4 * 256);
 	if (p.signs)
 		sign_chunks<64>(w, p.f, loads_at(t));
 	sums_long<HZ_F16, WARPS, C, LANES>(v, w, p.f, (char *)shared, [&](float *v) {
@@ -209,11 +218,17 @@ HZ_DEVICE void values_long(const hzi_hadamard_values &p)
 
 /* ---- The kernels ----------------------------------------------------------------------------- */
 
+/* Each for one scale for all chunks of a thread, and for groups. */
 #define VALUES(k, threads, blocks, function, ...) \
 	extern "C" __global__ void __launch_bounds__(threads, blocks) \
 	hadamard_values_##k(const __grid_constant__ hzi_hadamard_values p) \
 	{ \
-		function<__VA_ARGS__>(p); \
+		function<__VA_ARGS__, false>(p); \
+	} \
+	extern "C" __global__ void __launch_bounds__(threads, blocks) \
+	hadamard_values_##k##_groups(const __grid_constant__ hzi_hadamard_values p) \
+	{ \
+		function<__VA_ARGS__, true>(p); \
 	}
 
 VALUES(5, 128, 8, values_short, 5)

@@ -17,6 +17,7 @@
 #define LOG2_GROUPS 13		/* the longest with several groups */
 #define LOG2_MAX 14
 #define GROUP_MAX 7		/* log2 of the largest of several groups in a longer row */
+#define THREAD_LOG2(k) ((k) > LOG2_SHORT ? 8 : 7)	/* elements that a thread has chunks of */
 #define WARPS_SHORT 4		/* of a block of short rows, 1024 elements each */
 #define WORD_BYTES 4		/* of shared memory for the largest of a warp */
 #define AHEAD_SM 16384		/* elements: half of what a multiprocessor has under way */
@@ -150,5 +151,6 @@ int hzi_dequantize_hadamard_fast(struct hz_context *ctx, const struct hzi_dequan
 	if (!(fabsf(t->plan.seg[0].scale) <= 1))
 		return HZ_OK;
 	return launch(ctx, "dequantize_hadamard", HZI_FAMILY_HADAMARD_DEQUANTIZE,
-		      HZI_KERNEL_hadamard_values_5 + k - LOG2_MIN, &p.f, 0, &p, sizeof(p), done);
+		      HZI_KERNEL_hadamard_values_5 + 2 * (k - LOG2_MIN) + (group < THREAD_LOG2(k)), &p.f, 0,
+		      &p, sizeof(p), done);
 }

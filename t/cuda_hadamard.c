@@ -392,8 +392,8 @@ static void test_values(void)
 		unsigned threads, grid, shared;
 	} values[] = {
 		{HZ_S8, HZ_BF16, 33, 128, 128, 0, 0, 1, "values_7", 128, 2, 0},
-		{HZ_S4X2, HZ_F16, 100, 1280, 64, 256, 0, -0.5, "values_8", 128, 32, 0},
-		{HZ_E4M3, HZ_BF16, 100, 4096, 128, 0, 0, 1, "values_12", 128, 100, 16384},
+		{HZ_S4X2, HZ_F16, 100, 1280, 64, 256, 0, -0.5, "values_8_groups", 128, 32, 0},
+		{HZ_E4M3, HZ_BF16, 100, 4096, 128, 0, 0, 1, "values_12_groups", 128, 100, 16384},
 		{HZ_E5M2, HZ_F16, 7, 16384, 16384, 0, 0, 1, "values_14", 512, 7, 65536},
 		{HZ_S8, HZ_BF16, 3, 8192, 8192, 4096, 0, 1, "values_12", 128, 6, 16384},
 		{HZ_S8, HZ_BF16, 100, 4096, 4096, 0, 0, 2, "rows_12_pipe", 64, 100, 0},

@@ -11,6 +11,106 @@
 
 #define GRID_MAX 0x7fffffff
 #define LOG2_MIN 5
+#define LOG2_MAX 12
+#define ORDERS 3		/* m = 12, 20, 28 */
+
+/* How a kernel is started that has the next tile under way. */
+struct geometry {
+	int16_t kernel, threads;	/* threads 0: there is none */
+	int16_t rows;			/* of a tile; of shorter rows that many as take the same places */
+	int8_t blocks, stretch;		/* blocks of a multiprocessor; tiles of a block, as measured */
+	int32_t shared_bytes;
+};
+
+/* Bytes of shared memory: see the kernels. n: elements of a row */
+#define SIDE_BY_SIDE(m, places) (3 * 4 * (m) * (places) * 2)	/* two tiles and results */
+#define WIDE(n) (2 * (n) * 2 + (n) * 4)				/* two rows and their sums */
+#define LONG(n) (2 * (n) * 2)					/* two rows, sums in their place */
+#define LONG_APART(n, groups, warps) ((n) * 2 + (groups) * 16 * (warps) * 256)
+#define ONE_F32(n) ((n) * 4)
+#define TWO_F32(n) (2 * (n) * 4)
+#define RING (28 * 8192)
+
+#define MMA(name) HZI_KERNEL_hadamard_base_mma_f16_##name
+#define F32(name) HZI_KERNEL_hadamard_base_f32_##name
+
+static const struct geometry mma[ORDERS][LOG2_MAX - 7 + 1] = {
+	{{MMA(m12_7), 96, 2, 10, 2, SIDE_BY_SIDE(12, 64)},
+	 {MMA(m12_8), 96, 1, 10, 2, SIDE_BY_SIDE(12, 64)},
+	 {MMA(m12_9), 96, 1, 6, 2, SIDE_BY_SIDE(12, 128)},
+	 {MMA(m12_10), 192, 1, 3, 2, LONG(12 << 10)},
+	 {MMA(m12_11), 384, 1, 1, 4, LONG(12 << 11)},
+	 {MMA(m12_12), 512, 1, 1, 3, LONG_APART(12 << 12, 2, 8)}},
+	{{MMA(m20_7), 160, 2, 6, 3, SIDE_BY_SIDE(20, 64)},
+	 {MMA(m20_8), 128, 1, 5, 3, WIDE(20 << 8)},
+	 {MMA(m20_9), 160, 1, 3, 4, SIDE_BY_SIDE(20, 128)},
+	 {MMA(m20_10), 320, 1, 2, 8, LONG(20 << 10)},
+	 {MMA(m20_11), 640, 1, 1, 24, LONG(20 << 11)}},
+	{{MMA(m28_7), 224, 2, 4, 4, SIDE_BY_SIDE(28, 64)},
+	 {MMA(m28_8), 128, 1, 4, 2, WIDE(28 << 8)},
+	 {MMA(m28_9), 256, 1, 2, 3, WIDE(28 << 9)},
+	 {MMA(m28_10), 448, 1, 1, 12, LONG(28 << 10)},
+	 {MMA(m28_11), 512, 1, 1, 3, LONG_APART(28 << 11, 4, 4)}},
+};
+
+static const struct geometry f32[ORDERS][LOG2_MAX - 8 + 1] = {
+	{{F32(m12_8), 256, 1, 4, 2, TWO_F32(12 << 8)},
+	 {F32(m12_9), 512, 1, 2, 3, TWO_F32(12 << 9)},
+	 {F32(m12_10), 1024, 1, 1, 4, TWO_F32(12 << 10)},
+	 {F32(m12_11), 1024, 1, 1, 4, TWO_F32(12 << 11)}},
+	{{F32(m20_8), 256, 1, 4, 2, TWO_F32(20 << 8)},
+	 {F32(m20_9), 512, 1, 2, 2, TWO_F32(20 << 9)},
+	 {F32(m20_10), 1024, 1, 1, 4, TWO_F32(20 << 10)},
+	 {F32(m20_11), 1024, 1, 1, 2, RING}},
+	{{F32(m28_8), 256, 1, 4, 2, TWO_F32(28 << 8)},
+	 {F32(m28_9), 512, 1, 2, 3, TWO_F32(28 << 9)},
+	 {F32(m28_10), 1024, 1, 1, 4, TWO_F32(28 << 10)}},
+};
+
+/* Whether a kernel with that geometry can do so many tiles; then how it shares them among blocks. */
+static bool prepare(const struct hzi_cuda_device *device, const struct geometry *g, int64_t tiles,
+		    struct hzi_hadamard_stretch *s, struct hzi_launch *launch)
+{
+	const int64_t at_once = (int64_t)g->blocks * device->multiprocessors;
+	int64_t stretched = (tiles - at_once) / g->stretch;
+
+	if (!g->threads || g->shared_bytes > device->shared_block_bytes || tiles > GRID_MAX)
+		return false;
+	if (stretched < 0)
+		stretched = 0;
+	*s = (struct hzi_hadamard_stretch){.stretch = g->stretch, .stretched = (int32_t)stretched};
+	launch->grid[0] = (unsigned)(tiles - stretched * (g->stretch - 1));
+	launch->block[0] = (unsigned)g->threads;
+	launch->shared_bytes = (unsigned)g->shared_bytes;
+	return true;
+}
+
+static int launch_mma(struct hz_context *ctx, const struct hzi_hadamard_args *a, bool *done)
+{
+	const struct hzi_segment *seg = &a->plan.seg[0];
+	const struct hzi_base *base = seg->base;
+	const int k = seg->k < 7 ? 7 : seg->k;
+	const struct geometry *g = &mma[(seg->m - 12) / 8][k - 7];
+	struct hzi_hadamard_base_mma p = {.x = a->x, .y = a->y, .rows = a->blocks * a->plan.n / seg->length,
+					  .k = seg->k, .factor = seg->scale};
+	const int64_t rows = (int64_t)g->rows << (k - seg->k);
+	struct hzi_launch launch = {0};
+
+	if (!prepare(hzi_cuda_device(ctx), g, p.rows / rows + (p.rows % rows != 0), &p.s, &launch))
+		return HZ_OK;
+	for (int i = 0; i < seg->m; i++) {
+		for (int j = 0; j < seg->m; j++) {
+			const uint32_t bit = a->transpose ? base->bits[j * base->words] >> i
+							  : base->bits[i * base->words] >> j;
+
+			p.sign[i] |= (bit & 1) << (j / 2 + j % 2 * 16);
+		}
+	}
+	*done = true;
+	return hzi_cuda_launch(ctx, "hadamard", HZI_FAMILY_HADAMARD_BASE_MMA,
+			       g->kernel + (a->x_dtype == HZ_BF16 ? HZI_HADAMARD_BASE_MMA_KERNELS / 2 : 0),
+			       &launch, &p, sizeof(p));
+}
 
 /* Threads of a block that goes through so many warps' worth in equal turns */
 static unsigned threads_for(int64_t warps, int m)
@@ -21,32 +121,45 @@ static unsigned threads_for(int64_t warps, int m)
 }
 
 /* Of Paley's second matrices, which are symmetric, the transpose is the same. */
-int hzi_hadamard_base(struct hz_context *ctx, const struct hzi_hadamard_args *a, bool *done)
+static int launch_f32(struct hz_context *ctx, const struct hzi_hadamard_args *a, bool *done)
 {
 	const struct hzi_segment *seg = &a->plan.seg[0];
+	const struct hzi_cuda_device *device = hzi_cuda_device(ctx);
+	const int order = (seg->m - 12) / 8;
 	struct hzi_hadamard_fast_base p = {
 		.f = {.x = a->x, .y = a->y, .total = a->blocks * a->plan.n, .mask = seg->length - 1,
 		      .k = seg->k, .factor = seg->scale},
 		.tile = (int32_t)seg->length};
-	const int first = a->x_dtype == HZ_F16 ? HZI_KERNEL_hadamard_base_f16_m12
-			  : a->x_dtype == HZ_BF16 ? HZI_KERNEL_hadamard_base_bf16_m12
-						  : HZI_KERNEL_hadamard_base_f32_m12;
+	const struct geometry *g = &f32[order][seg->k < 8 ? 0 : seg->k - 8];
+	int kernel = g->kernel;
+	static const int any[ORDERS] = {F32(m12), F32(m20), F32(m28)};
 	struct hzi_launch launch = {0};
 	int64_t blocks;
 
+	if (seg->base->id != HZ_BASE_PALEY2)
+		return HZ_OK;
+	if (seg->k < 8 || !prepare(device, g, p.f.total / seg->length, &p.s, &launch)) {
+		while (p.tile % 1024)
+			p.tile *= 2;
+		launch.shared_bytes = (unsigned)p.tile * sizeof(float);
+		blocks = p.f.total / p.tile + (p.f.total % p.tile != 0);
+		if ((int64_t)launch.shared_bytes > device->shared_block_bytes || blocks > GRID_MAX)
+			return HZ_OK;
+		launch.grid[0] = (unsigned)blocks;
+		launch.block[0] = threads_for(p.tile / 1024, seg->m);
+		kernel = any[order];
+	}
+	*done = true;
+	return hzi_cuda_launch(ctx, "hadamard", HZI_FAMILY_HADAMARD_BASE, kernel, &launch, &p, sizeof(p));
+}
+
+int hzi_hadamard_base(struct hz_context *ctx, const struct hzi_hadamard_args *a, bool *done)
+{
+	const struct hzi_segment *seg = &a->plan.seg[0];
+
 	*done = false;
 	if (!hzi_hadamard_back_to_back(a) || (seg->m != 12 && seg->m != 20 && seg->m != 28) ||
-	    a->pre.kind || a->post.kind || seg->k < LOG2_MIN || seg->base->id != HZ_BASE_PALEY2)
+	    a->pre.kind || a->post.kind || seg->k < LOG2_MIN || seg->k > LOG2_MAX)
 		return HZ_OK;
-	while (p.tile % 1024)
-		p.tile *= 2;
-	launch.shared_bytes = (unsigned)p.tile * sizeof(float);
-	blocks = p.f.total / p.tile + (p.f.total % p.tile != 0);
-	if ((int64_t)launch.shared_bytes > hzi_cuda_device(ctx)->shared_block_bytes || blocks > GRID_MAX)
-		return HZ_OK;
-	launch.grid[0] = (unsigned)blocks;
-	launch.block[0] = threads_for(p.tile / 1024, seg->m);
-	*done = true;
-	return hzi_cuda_launch(ctx, "hadamard", HZI_FAMILY_HADAMARD_BASE, first + (seg->m - 12) / 8, &launch,
-			       &p, sizeof(p));
+	return a->x_dtype == HZ_F32 ? launch_f32(ctx, a, done) : launch_mma(ctx, a, done);
 }

@@ -3,7 +3,7 @@
  *
  * SPDX-License-Identifier: BSD-2-Clause
  */
-#include "gpu/hadamard_fast.cuh"
+#include "gpu/hadamard_base.cuh"
 
 /*
  * Paley's second matrices as lib/base.c makes them: [C + I, C - I; C - I, -C - I], C the conference
@@ -55,75 +55,64 @@ HZ_DEVICE void each(F f)
 	}
 }
 
-/* The m values at a place of C = 2 elements, multiplied in the order of the contract, to put(row, sum) */
-template <int M, typename F>
-HZ_DEVICE void base_in_order(const float (*x)[2], F put)
+/* The m values at C places, multiplied in the order of the contract, to put(row, sums) */
+template <int M, int C, typename F>
+HZ_DEVICE void base_in_order(const float (*x)[C], F put)
 {
 	each<0, M>([&](auto row) {
-		float sum[2] = {entry<M>(row.value, 0) > 0 ? x[0][0] : -x[0][0],
-				entry<M>(row.value, 0) > 0 ? x[0][1] : -x[0][1]};
+		float sum[C];
 
+#pragma unroll
+		for (int c = 0; c < C; c++)
+			sum[c] = entry<M>(row.value, 0) > 0 ? x[0][c] : -x[0][c];
 		each<1, M>([&](auto j) {
-			if constexpr (entry<M>(decltype(row)::value, decltype(j)::value) > 0) {
-				sum[0] += x[j.value][0];
-				sum[1] += x[j.value][1];
-			} else {
-				sum[0] -= x[j.value][0];
-				sum[1] -= x[j.value][1];
+#pragma unroll
+			for (int c = 0; c < C; c++) {
+				if constexpr (entry<M>(decltype(row)::value, decltype(j)::value) > 0)
+					sum[c] += x[j.value][c];
+				else
+					sum[c] -= x[j.value][c];
 			}
 		});
 		put(row.value, sum);
 	});
 }
 
-/*
- * The same with half of the additions, in another order: for results of 16 bits. With u = a + b and
- * w = a - b of the halves of x, the halves of the product are C u + w and C w - u.
- */
-template <int M, typename F>
-HZ_DEVICE void base_by_halves(float (*x)[2], F put)
+/* A warp's 1024 raw elements in its place of shared memory, transformed in place: strides below 1024 */
+HZ_DEVICE void transform_chunk(char *memory, int lane, int k)
 {
-	constexpr int H = M / 2;
+	char *row = memory + lane * 128;
+	float v[32];
 
 #pragma unroll
-	for (int i = 0; i < H; i++) {
-#pragma unroll
-		for (int c = 0; c < 2; c++) {
-			const float a = x[i][c], b = x[i + H][c];
+	for (int i = 0; i < 8; i++) {
+		const float4 f = *(const float4 *)(row + ((i ^ (lane & 7)) << 4));
 
-			x[i][c] = a + b;
-			x[i + H][c] = a - b;
-		}
+		v[4 * i] = f.x;
+		v[4 * i + 1] = f.y;
+		v[4 * i + 2] = f.z;
+		v[4 * i + 3] = f.w;
 	}
-	each<0, H>([&](auto row) {
-		float top[2] = {x[row.value + H][0], x[row.value + H][1]};
-		float bottom[2] = {-x[row.value][0], -x[row.value][1]};
-
-		each<0, H>([&](auto j) {
-			constexpr int R = decltype(row)::value, J = decltype(j)::value;
-
-			if constexpr (R != J && conference<M>(R, J) > 0) {
-				top[0] += x[J][0];
-				top[1] += x[J][1];
-				bottom[0] += x[J + H][0];
-				bottom[1] += x[J + H][1];
-			} else if constexpr (R != J) {
-				top[0] -= x[J][0];
-				top[1] -= x[J][1];
-				bottom[0] -= x[J + H][0];
-				bottom[1] -= x[J + H][1];
-			}
-		});
-		put(row.value, top);
-		put(row.value + H, bottom);
-	});
+	stages<32, 0, 5>(v, k);
+#pragma unroll
+	for (int i = 0; i < 8; i++)
+		*(float4 *)(row + ((i ^ (lane & 7)) << 4)) =
+			make_float4(v[4 * i], v[4 * i + 1], v[4 * i + 2], v[4 * i + 3]);
+	__syncwarp();
+#pragma unroll
+	for (int i = 0; i < 32; i++)
+		v[i] = *(const float *)(memory + place_of<HZ_F32>(i * 32 + lane));
+	stages<32, 0, 5>(v, k - 5);
+#pragma unroll
+	for (int i = 0; i < 32; i++)
+		*(float *)(memory + place_of<HZ_F32>(i * 32 + lane)) = v[i];
 }
 
 /*
  * Some rows of m 2^k elements, in all a multiple of 1024, go through a block's shared memory: their
  * transforms of 2^k first, warp by warp, then the base matrix for each of 2^k places.
  */
-template <int DTYPE, int M>
+template <int M>
 HZ_DEVICE void fast_base(const hzi_hadamard_fast_base &p)
 {
 	constexpr int C = 2;
@@ -139,19 +128,10 @@ HZ_DEVICE void fast_base(const hzi_hadamard_fast_base &p)
 
 		if (e >= p.f.total)
 			break;
-		if constexpr (DTYPE == HZ_F32) {
-			fast_f32<false>(v, p.f, e, own, lane, k);
+		fast_f32<false>(v, p.f, e, own, lane, k);
 #pragma unroll
-			for (int i = 0; i < 32; i++)
-				*(float *)(own + place_of<HZ_F32>(i * 32 + lane)) = v[i];
-		} else {
-			uint4 raw[4];
-
-			fast_load(raw, p.f, e, lane);
-			fast_first<DTYPE, false>(v, raw, p.f, e, lane);
-			fast_second(v, k - 5, lane);
-			fast_put<HZ_F32>(v, own, lane);
-		}
+		for (int i = 0; i < 32; i++)
+			*(float *)(own + place_of<HZ_F32>(i * 32 + lane)) = v[i];
 	}
 	__syncthreads();
 	for (int s = 10; s < k; s++) {
@@ -177,33 +157,194 @@ HZ_DEVICE void fast_base(const hzi_hadamard_fast_base &p)
 			x[j][0] = f.x;
 			x[j][1] = f.y;
 		}
-		char *y = result_at<DTYPE>(p.f, e0 + e);
-		auto put = [&](int row, float *sum) {
+		float *y = (float *)p.f.y + e0 + e;
+
+		base_in_order<M, C>(x, [&](int row, float *sum) {
 #pragma unroll
 			for (int c = 0; c < C; c++)
 				sum[c] = __fmul_rn(sum[c], p.f.factor);
-			fast_store<DTYPE, C>(y + ((int64_t)row << k) * (DTYPE == HZ_F32 ? 4 : 2), 0, sum);
-		};
-		if constexpr (DTYPE == HZ_F32)
-			base_in_order<M>(x, put);
-		else
-			base_by_halves<M>(x, put);
+			fast_store<HZ_F32, C>((char *)(y + ((int64_t)row << k)), 0, sum);
+		});
 	}
 }
 
-#define FAST_BASE(name, dtype, m) \
-	extern "C" __global__ void __launch_bounds__(32 * HZI_FAST_BASE_WARPS(m), 1) \
-	hadamard_base_##name(const __grid_constant__ hzi_hadamard_fast_base p) \
-	{ \
-		fast_base<dtype, m>(p); \
-	}
+/*
+ * A row whose values fit the registers of a block, at C places a thread, with the next row under way: 64
+ * registers a thread and twice the row in shared memory, so that transforms, warp by warp, the sums of
+ * the base matrix, and loads overlap between the blocks of a multiprocessor.
+ */
+template <int M, int K, int C>
+HZ_DEVICE void fast_base_stay(const hzi_hadamard_fast_base &p)
+{
+	constexpr int N = M << K, THREADS = (1 << K) / C;
+	const int lane = threadIdx.x % 32;
+	char *memory = (char *)shared;
+	float x[M][C];
 
-FAST_BASE(f16_m12, HZ_F16, 12)
-FAST_BASE(f16_m20, HZ_F16, 20)
-FAST_BASE(f16_m28, HZ_F16, 28)
-FAST_BASE(bf16_m12, HZ_BF16, 12)
-FAST_BASE(bf16_m20, HZ_BF16, 20)
-FAST_BASE(bf16_m28, HZ_BF16, 28)
-FAST_BASE(f32_m12, HZ_F32, 12)
-FAST_BASE(f32_m20, HZ_F32, 20)
-FAST_BASE(f32_m28, HZ_F32, 28)
+	auto begin = [&](int64_t row, int buffer) {
+		const float *from = (const float *)p.f.x + row * N;
+		const uint32_t to = shared_address(memory) + buffer * N * 4;
+
+#pragma unroll 4
+		for (int i = threadIdx.x * 4; i < N; i += THREADS * 4)
+			copy_async(to + place_of<HZ_F32>(i), from + i);
+	};
+
+	int64_t row;
+	const int turns = turns_of_block(p.s, &row);
+
+	begin(row, 0);
+	for (int turn = 0; turn < turns; turn++, row++) {
+		char *own = memory + (turn & 1 ? N * 4 : 0);
+
+		copy_wait();
+		__syncthreads();
+		if (turn + 1 < turns)
+			begin(row + 1, turn & 1 ^ 1);
+		for (int w = threadIdx.x / 32; w < N / 1024; w += THREADS / 32)
+			transform_chunk(own + w * HZI_FAST_WARP_BYTES, lane, K);
+		__syncthreads();
+		const char *from = own + place_of<HZ_F32>(threadIdx.x);
+
+		/* Places a multiple of 256 apart have the same order of pieces. */
+#pragma unroll
+		for (int j = 0; j < M; j++) {
+#pragma unroll
+			for (int c = 0; c < C; c++)
+				x[j][c] = *(const float *)(from + ((j << K) + c * THREADS) * 4);
+		}
+		if constexpr (C == 2) {
+#pragma unroll
+			for (int j = 0; j < M; j++) {
+				const float a = x[j][0], b = x[j][1];
+
+				x[j][0] = a + b;
+				x[j][1] = a - b;
+			}
+		}
+		float *y = (float *)p.f.y + row * N + threadIdx.x;
+
+		base_in_order<M, C>(x, [&](int i, float *sum) {
+#pragma unroll
+			for (int c = 0; c < C; c++)
+				y[(i << K) + c * THREADS] = __fmul_rn(sum[c], p.f.factor);
+		});
+	}
+}
+
+/*
+ * The same for a row of 2^11 places that takes more than half of the shared memory, two places a thread.
+ * That memory is a ring of slots of 2^11 elements: as soon as the row is in registers the rest of the next
+ * one is under way, and of the one behind it as much as fits.
+ */
+#define RING_SLOTS 28
+
+/* Waits for all that this thread has begun but for what came after the last end of a group. */
+HZ_DEVICE void copy_wait_group(void)
+{
+	asm volatile("cp.async.wait_group 1;" ::: "memory");
+}
+
+HZ_DEVICE void copy_end_group(void)
+{
+	asm volatile("cp.async.commit_group;" ::: "memory");
+}
+
+template <int M>
+HZ_DEVICE void fast_base_ring(const hzi_hadamard_fast_base &p)
+{
+	constexpr int K = 11, SLOT = 8192, AHEAD = RING_SLOTS - M, THREADS = 1024;
+	const int lane = threadIdx.x % 32;
+	char *memory = (char *)shared;
+	const int own = place_of<HZ_F32>(threadIdx.x), raw = place_of<HZ_F32>(threadIdx.x * 4 % 2048);
+	float x[M][2];
+	int first = 0;			/* the slot where the row begins */
+
+	auto slot = [&](int j) {
+		const int s = first + j;
+
+		return (s < RING_SLOTS ? s : s - RING_SLOTS) * SLOT;
+	};
+	/* Parts j0 .. j1 - 1 of a row that begins shift slots behind the first; each half of the block one */
+	auto begin = [&](int64_t row, int j0, int j1, int shift) {
+		const float *from = (const float *)p.f.x + row * (M << K) + threadIdx.x * 4;
+
+#pragma unroll
+		for (int j = j0; j < j1; j += 2) {
+			const int i = j + (threadIdx.x >> 9);
+
+			if (i < j1)
+				copy_async(shared_address(memory) + slot((shift + i) % RING_SLOTS) + raw,
+					   from + j * 2048);
+		}
+		copy_end_group();
+	};
+
+	static_assert(AHEAD % 2 == 0 && AHEAD <= M, "two parts at a time");
+	int64_t row;
+	const int turns = turns_of_block(p.s, &row);
+
+	begin(row, 0, M, 0);
+	if (turns > 1)
+		begin(row + 1, 0, AHEAD, M);
+	else
+		copy_end_group();
+	for (int turn = 0; turn < turns; turn++, row++) {
+		copy_wait_group();
+		__syncthreads();
+		for (int w = threadIdx.x / 32; w < 2 * M; w += THREADS / 32)
+			transform_chunk(memory + slot(w >> 1) + (w & 1) * 4096, lane, K);
+		__syncthreads();
+#pragma unroll
+		for (int j = 0; j < M; j++) {
+			const char *from = memory + slot(j) + own;
+
+			x[j][0] = *(const float *)from;
+			x[j][1] = *(const float *)(from + 4096);
+		}
+		__syncthreads();
+		first = first + M < RING_SLOTS ? first + M : first + M - RING_SLOTS;
+		if (turn + 1 < turns)
+			begin(row + 1, AHEAD, M, 0);
+		else
+			copy_end_group();
+		if (turn + 2 < turns)
+			begin(row + 2, 0, AHEAD, M);
+		else
+			copy_end_group();
+#pragma unroll
+		for (int j = 0; j < M; j++) {
+			const float a = x[j][0], b = x[j][1];
+
+			x[j][0] = a + b;
+			x[j][1] = a - b;
+		}
+		float *y = (float *)p.f.y + row * (M << K) + threadIdx.x;
+
+		base_in_order<M, 2>(x, [&](int i, float *sum) {
+			y[i << K] = __fmul_rn(sum[0], p.f.factor);
+			y[(i << K) + 1024] = __fmul_rn(sum[1], p.f.factor);
+		});
+	}
+}
+
+#define FAST_BASE(name, threads, blocks, function, ...) \
+	extern "C" __global__ void __launch_bounds__(threads, blocks) \
+	hadamard_base_f32_##name(const __grid_constant__ hzi_hadamard_fast_base p) \
+	{ \
+		function<__VA_ARGS__>(p); \
+	}
+FAST_BASE(m12, 32 * HZI_FAST_BASE_WARPS(12), 1, fast_base, 12)
+FAST_BASE(m12_8, 256, 4, fast_base_stay, 12, 8, 1)
+FAST_BASE(m12_9, 512, 2, fast_base_stay, 12, 9, 1)
+FAST_BASE(m12_10, 1024, 1, fast_base_stay, 12, 10, 1)
+FAST_BASE(m12_11, 1024, 1, fast_base_stay, 12, 11, 2)
+FAST_BASE(m20, 32 * HZI_FAST_BASE_WARPS(20), 1, fast_base, 20)
+FAST_BASE(m20_8, 256, 4, fast_base_stay, 20, 8, 1)
+FAST_BASE(m20_9, 512, 2, fast_base_stay, 20, 9, 1)
+FAST_BASE(m20_10, 1024, 1, fast_base_stay, 20, 10, 1)
+FAST_BASE(m20_11, 1024, 1, fast_base_ring, 20)
+FAST_BASE(m28, 32 * HZI_FAST_BASE_WARPS(28), 1, fast_base, 28)
+FAST_BASE(m28_8, 256, 4, fast_base_stay, 28, 8, 1)
+FAST_BASE(m28_9, 512, 2, fast_base_stay, 28, 9, 1)
+FAST_BASE(m28_10, 1024, 1, fast_base_stay, 28, 10, 1)

@@ -49,6 +49,9 @@ END
 KERNELS(hadamard_base)
 #include "hadamard_base.kernels.def"
 END
+KERNELS(hadamard_base_mma)
+#include "hadamard_base_mma.kernels.def"
+END
 KERNELS(hadamard_quantize)
 #include "hadamard_quantize.kernels.def"
 END

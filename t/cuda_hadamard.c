@@ -10,6 +10,7 @@
 
 #include "fakecuda.h"
 #include "gpu/hadamard.h"
+#include "gpu/hadamard_fast.h"
 #include "gpu/hadamard_quantize.h"
 #include "hurwitz.h"
 #include "tap.h"
@@ -442,6 +443,86 @@ static void test_values(void)
 	hz_free(ctx, scale, HZ_CUDA);
 }
 
+/* Rows of m 2^k of one dtype back to back: tiles of some rows, shared among the stand-in's 132. */
+static void test_base_rows(void)
+{
+	static const struct {
+		int dtype, m, k;
+		int64_t rows;
+		int base, tile;		/* rows */
+		const char *kernel;
+		unsigned threads, grid, shared_bytes;
+	} t[] = {
+		{HZ_F16, 12, 5, 25, HZ_BASE_QUIP, 8, "base_mma_f16_m12_7", 96, 4, 18432},
+		{HZ_BF16, 12, 7, 2643, 0, 2, "base_mma_bf16_m12_7", 96, 1321, 18432},
+		{HZ_F16, 12, 8, 1, 0, 1, "base_mma_f16_m12_8", 96, 1, 18432},
+		{HZ_BF16, 12, 9, 792, 0, 1, "base_mma_bf16_m12_9", 96, 792, 36864},
+		{HZ_BF16, 20, 8, 1000, HZ_BASE_DAO, 1, "base_mma_bf16_m20_8", 128, 774, 40960},
+		{HZ_F16, 20, 9, 400, 0, 1, "base_mma_f16_m20_9", 160, 397, 61440},
+		{HZ_BF16, 20, 11, 400, 0, 1, "base_mma_bf16_m20_11", 640, 147, 163840},
+		{HZ_BF16, 28, 6, 3, 0, 4, "base_mma_bf16_m28_7", 224, 1, 43008},
+		{HZ_F16, 28, 8, 3, 0, 1, "base_mma_f16_m28_8", 128, 3, 57344},
+		{HZ_BF16, 28, 9, 1000, 0, 1, "base_mma_bf16_m28_9", 256, 510, 114688},
+		{HZ_BF16, 28, 11, 3, 0, 1, "base_mma_bf16_m28_11", 512, 3, 180224},
+		{HZ_F32, 12, 5, 9, 0, 8, "base_f32_m12", 96, 2, 12288},
+		{HZ_F32, 20, 8, 1000, 0, 1, "base_f32_m20_8", 256, 764, 40960},
+		{HZ_F32, 20, 11, 140, 0, 1, "base_f32_m20_11", 1024, 136, 229376},
+		{HZ_F32, 28, 9, 3, 0, 1, "base_f32_m28_9", 512, 3, 114688},
+		{HZ_F32, 28, 11, 2, 0, 1, "base_f32_m28", 448, 2, 229376},
+	};
+
+	for (size_t i = 0; i < sizeof(t) / sizeof(*t); i++) {
+		const int64_t n = (int64_t)t[i].m << t[i].k;
+		const hz_hadamard_opts o = {.plan = HZ_PLAN_TRUE, .order = t[i].m, .base = t[i].base};
+		const int64_t bytes = t[i].rows * n * (int64_t)hz_dtype_size(t[i].dtype);
+		char *x = device_memory(bytes), *y = device_memory(bytes);
+		const hz_tensor tx = hz_tensor_2d(x, t[i].dtype, HZ_CUDA, t[i].rows, n);
+		const hz_tensor ty = hz_tensor_2d(y, t[i].dtype, HZ_CUDA, t[i].rows, n);
+		const struct fakecuda_launch *l;
+		struct hzi_hadamard_base_mma mma;
+		struct hzi_hadamard_fast_base base;
+		struct hzi_hadamard_stretch s = {0};
+		int64_t tiles;
+
+		fake->reset();
+		is_int(hz_hadamard(ctx, &tx, &ty, &o), HZ_OK, "%d x %d 2^%d of %s", (int)t[i].rows, t[i].m,
+		       t[i].k, hz_dtype_name(t[i].dtype));
+		l = fake->launch(0);
+		is_str(l->kernel + strlen("hadamard_"), t[i].kernel, "by %s", t[i].kernel);
+		is_int(l->block[0], t[i].threads, "threads");
+		is_int(l->grid[0], t[i].grid, "blocks");
+		is_int(l->shared_bytes, t[i].shared_bytes, "shared memory");
+		if (t[i].dtype == HZ_F32) {
+			memcpy(&base, l->params, sizeof(base));
+			s = base.s;
+			ok(base.f.x == x && base.f.y == y && base.f.k == t[i].k &&
+				   base.f.total == t[i].rows * n, "the rows");
+		} else {
+			int8_t entries[28 * 28];
+			int bad = 0;
+
+			memcpy(&mma, l->params, sizeof(mma));
+			s = mma.s;
+			hz_hadamard_base(t[i].base, t[i].m, entries);
+			for (int e = 0; e < t[i].m * t[i].m; e++) {
+				const int column = e % t[i].m;
+
+				bad += (mma.sign[e / t[i].m] >> (column / 2 + column % 2 * 16) & 1) !=
+				       (entries[e] < 0);
+			}
+			ok(mma.x == x && mma.y == y && mma.k == t[i].k && mma.rows == t[i].rows && !bad,
+			   "the rows and the base matrix");
+		}
+		tiles = (t[i].rows + t[i].tile - 1) / t[i].tile;
+		if (s.stretch)
+			is_int(l->grid[0] + (int64_t)s.stretched * (s.stretch - 1), tiles, "every tile once");
+		else
+			is_int(l->grid[0], tiles, "every tile once");
+		hz_free(ctx, x, HZ_CUDA);
+		hz_free(ctx, y, HZ_CUDA);
+	}
+}
+
 /* What cannot be done, and a driver that fails: the status, the sentence, nothing launched. */
 static void test_errors(void)
 {
@@ -482,6 +563,7 @@ int main(void)
 		bail("%s", hz_open_errmsg());
 	for (size_t i = 0; i < sizeof(table) / sizeof(*table); i++)
 		test_row(&table[i]);
+	test_base_rows();
 	test_arguments();
 	test_codes();
 	test_values();

@@ -809,6 +809,58 @@ static int inverses(struct dev *dev)
 	return good;
 }
 
+/*
+ * True orders of 12, 20, 28 in rows back to back, all powers: a few rows by the definition, with every
+ * kind of base matrix; then the same rows again and again, so many that blocks of a GPU take several.
+ */
+static void test_base_rows(void)
+{
+	enum { FEW = 9 };
+	int m, k, t, d, i, good = 1, alike = 1;
+
+	for (m = 12; m <= 28; m += 8) {
+		for (k = 5; m << k <= 57344 && k <= (quick ? 8 : 12); k++) {
+			const int64_t n = (int64_t)m << k, many = quick ? 100 : (1 << 23) / n;
+
+			for (t = 0; t < 3; t++) {
+				struct tcase c = rows_case(k < 9 ? FEW : 3, n, floats[t], floats[t]);
+
+				c.o.plan = HZ_PLAN_TRUE;
+				c.o.order = m;
+				c.in_place = k % 2;
+				good &= check_case(&c);
+				c.o.base = t == 0 ? HZ_BASE_PALEY2 : t == 1 ? HZ_BASE_DAO : HZ_BASE_QUIP;
+				c.o.flags = HZ_HADAMARD_TRANSPOSE;
+				c.values = k % 3 == 0 ? SPARSE_NAN : k % 3 == 1 ? TINY : INTEGERS;
+				good &= check_case(&c);
+			}
+			for (d = 0; d < ndevs; d++) {
+				const hz_hadamard_opts o = { .plan = HZ_PLAN_TRUE, .order = m };
+				const int64_t rows = devs[d].device == HZ_CPU ? 2 * FEW + 1 : many;
+
+				for (t = 0; t < 3; t++) {
+					const size_t bytes = (size_t)n * hz_dtype_size(floats[t]);
+					char *x = malloc((size_t)rows * bytes);
+					char *y = malloc((size_t)rows * bytes);
+
+					for (i = 0; i < FEW * n; i++)
+						ref_put(floats[t], x, i, rnd_normal(&rnd));
+					for (i = FEW; i < rows; i++)
+						memcpy(x + (size_t)i * bytes, x + i % FEW * bytes, bytes);
+					alike &= apply(&devs[d], floats[t], floats[t], rows, n, x, y, &o);
+					for (i = FEW; i < rows; i++)
+						alike &= !memcmp(y + (size_t)i * bytes, y + i % FEW * bytes,
+								 bytes);
+					free(x);
+					free(y);
+				}
+			}
+		}
+	}
+	ok(good, "12 2^k, 20 2^k, 28 2^k back to back, any base matrix");
+	ok(alike, "and the same bits for a row wherever it is");
+}
+
 /* P6: integers without the factor are exact, in 16 bits too; with n = 4^k also with it. */
 static int integers(struct dev *dev)
 {
@@ -1516,6 +1568,7 @@ int main(void)
 	test_specials();
 	test_properties();
 	test_large();
+	test_base_rows();
 	test_far_apart();
 	test_refusals(&devs[0]);
 	diag("%ld cases on %d contexts", cases, ndevs);

@@ -371,6 +371,64 @@ static int launch_true(const struct call *c, const struct hzi_hadamard_job *base
 #define COLUMNS_LOG2_MIN 5
 #define COLUMNS_LOG2_MAX 10
 
+/* Whether two operands can be read and written in pieces of so many columns from a segment's offset on */
+static bool aligned_columns(const struct call *c, const struct hzi_segment *seg,
+			    const struct hzi_hadamard_rows *p, int64_t piece)
+{
+	const struct hzi_hadamard_args *t = c->t;
+
+	return p->columns % piece == 0 &&
+	       aligned(p->job.x, seg->offset * t->x_step, p->job.x_dtype,
+		       (int64_t[]){p->dim[0].x, p->dim[1].x, t->x_step}, 3,
+		       piece * bits_of(p->job.x_dtype) / 8) &&
+	       aligned(p->job.y, seg->offset * t->y_step, p->job.y_dtype,
+		       (int64_t[]){p->dim[0].y, p->dim[1].y, t->y_step}, 3,
+		       piece * bits_of(p->job.y_dtype) / 8);
+}
+
+#define SLICE 8			/* columns */
+#define SLICES_LOG2_MIN 4
+#define SLICES_LOG2_MAX 9
+
+/* Columns of one 16-bit dtype without factors, by the matrix units: the kernel and its geometry, or NONE */
+static int choose_slices(const struct call *c, const struct hzi_segment *seg,
+			 const struct hzi_hadamard_rows *p, struct hzi_launch *launch)
+{
+	const int64_t slices = p->job.vectors * (p->columns / SLICE);
+
+	if (p->job.x_dtype != p->job.y_dtype || p->job.x_dtype == HZ_F32 || p->job.pre_kind ||
+	    p->job.post_kind || seg->k < SLICES_LOG2_MIN || seg->k > SLICES_LOG2_MAX ||
+	    slices > GRID_MAX || !aligned_columns(c, seg, p, SLICE))
+		return NONE;
+	launch->block[0] = HZI_COLUMNS_THREADS(seg->k);
+	launch->shared_bytes = HZI_COLUMNS_SLICES(seg->k) * HZI_COLUMNS_SLICE_BYTES(seg->k);
+	if ((int64_t)launch->shared_bytes > c->device->shared_block_bytes)
+		return NONE;
+	launch->grid[0] = (unsigned)ceil_div(slices, HZI_COLUMNS_SLICES(seg->k));
+	return (p->job.x_dtype == HZ_F16 ? HZI_KERNEL_hadamard_columns_f16_4
+					 : HZI_KERNEL_hadamard_columns_bf16_4) +
+	       seg->k - SLICES_LOG2_MIN;
+}
+
+/* Any other columns: a thread has 16 rows of two columns, of vectors from 2^9 on 32. */
+static int choose_columns(const struct call *c, const struct hzi_segment *seg,
+			  struct hzi_hadamard_rows *p, struct hzi_launch *launch)
+{
+	const int wide = seg->k == COLUMNS_LOG2_MAX ? 32 : 64;
+
+	if (seg->k < COLUMNS_LOG2_MIN || seg->k > COLUMNS_LOG2_MAX || p->columns > INT32_MAX ||
+	    !aligned_columns(c, seg, p, 2))
+		return NONE;
+	launch->block[0] = (unsigned)(wide / 2) << (seg->k - (seg->k < 9 ? 4 : 5));
+	launch->shared_bytes = (unsigned)(wide * 4) << seg->k;
+	p->column_tiles = (int32_t)ceil_div(p->columns, wide);
+	if ((int64_t)launch->shared_bytes > c->device->shared_block_bytes ||
+	    p->job.vectors > GRID_MAX / p->column_tiles)
+		return NONE;
+	launch->grid[0] = (unsigned)(p->job.vectors * p->column_tiles);
+	return seg->k < 9 ? HZI_KERNEL_hadamard_columns : HZI_KERNEL_hadamard_columns_10;
+}
+
 /* Tries vectors that lie side by side. */
 static int launch_columns(const struct call *c, const struct hzi_hadamard_job *base,
 			  const struct hzi_segment *seg, bool *done)
@@ -378,17 +436,16 @@ static int launch_columns(const struct call *c, const struct hzi_hadamard_job *b
 	const struct hzi_hadamard_args *t = c->t;
 	struct dims dims = make_dims(c, seg);
 	struct hzi_hadamard_rows p = {.job = make_job(c, base, seg, &dims)};
-	const int wide = seg->k == COLUMNS_LOG2_MAX ? 32 : 64;
+	enum hzi_family family = HZI_FAMILY_HADAMARD_COLUMNS;
 	struct hzi_launch launch = {0};
-	int side = -1;
+	int side = -1, kernel;
 
 	*done = false;
 	for (int i = 0; i < dims.n; i++) {
 		if (dims.d[i].x == 1 && dims.d[i].y == 1 && !dims.d[i].pre && !dims.d[i].post)
 			side = i;
 	}
-	if (side < 0 || c->scale_stride || seg->m > 1 || seg->k < COLUMNS_LOG2_MIN ||
-	    seg->k > COLUMNS_LOG2_MAX)
+	if (side < 0 || c->scale_stride || seg->m > 1)
 		return HZ_OK;
 	p.columns = dims.d[side].size;
 	dims.n--;
@@ -401,30 +458,19 @@ static int launch_columns(const struct call *c, const struct hzi_hadamard_job *b
 		memmove(&dims.d[i], &dims.d[i + 1], (size_t)(dims.n - i) * sizeof(*dims.d));
 	}
 	p.job.vectors = vectors_of(&dims);
-	if (!put_dims(&dims, 0, &p) || p.columns % 2 || p.columns > INT32_MAX ||
-	    !aligned(p.job.x, seg->offset * t->x_step, p.job.x_dtype,
-		     (int64_t[]){p.dim[0].x, p.dim[1].x, t->x_step}, 3,
-		     2 * bits_of(p.job.x_dtype) / 8) ||
-	    !aligned(p.job.y, seg->offset * t->y_step, p.job.y_dtype,
-		     (int64_t[]){p.dim[0].y, p.dim[1].y, t->y_step}, 3,
-		     2 * bits_of(p.job.y_dtype) / 8))
+	if (!put_dims(&dims, 0, &p))
 		return HZ_OK;
-	/* A thread has 16 rows of two columns, of vectors from 2^9 on 32. */
-	launch.block[0] = (unsigned)(wide / 2) << (seg->k - (seg->k < 9 ? 4 : 5));
-	launch.shared_bytes = (unsigned)(wide * 4) << seg->k;
-	if ((int64_t)launch.shared_bytes > c->device->shared_block_bytes)
+	kernel = choose_slices(c, seg, &p, &launch);
+	if (kernel == NONE) {
+		family = HZI_FAMILY_HADAMARD;
+		kernel = choose_columns(c, seg, &p, &launch);
+	}
+	if (kernel == NONE)
 		return HZ_OK;
 	p.job.x = at_element(p.job.x, seg->offset * t->x_step, p.job.x_dtype);
 	p.job.y = at_element(p.job.y, seg->offset * t->y_step, p.job.y_dtype);
-	p.column_tiles = (int32_t)ceil_div(p.columns, wide);
-	if (p.job.vectors > GRID_MAX / p.column_tiles)
-		return HZ_OK;
-	launch.grid[0] = (unsigned)(p.job.vectors * p.column_tiles);
 	*done = true;
-	return hzi_cuda_launch(c->ctx, c->op, HZI_FAMILY_HADAMARD,
-			       seg->k < 9 ? HZI_KERNEL_hadamard_columns
-					  : HZI_KERNEL_hadamard_columns_10,
-			       &launch, &p, sizeof(p));
+	return hzi_cuda_launch(c->ctx, c->op, family, kernel, &launch, &p, sizeof(p));
 }
 
 /* ---- The way for everything else

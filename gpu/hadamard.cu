@@ -118,19 +118,6 @@ HZ_DEVICE void team_sync(void)
 		__syncthreads();
 }
 
-struct split {
-	int64_t hi, lo;
-};
-
-HZ_DEVICE split split_vector(const hzi_hadamard_rows &p, int64_t vector)
-{
-	if (p.single)
-		return {0, vector};
-	const uint32_t v = (uint32_t)vector, hi = (__umulhi(v, p.magic) + v) >> p.shift;
-
-	return {hi, v - hi * (uint32_t)p.dim[1].size};
-}
-
 /*
  * A tile from memory into shared memory, CHUNKS pieces of 16 bytes a thread. left: elements of the
  * tile that exist; ONE: all are of one vector, which begins at from.

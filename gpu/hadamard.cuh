@@ -1,5 +1,5 @@
 /*
- * hadamard.cuh - butterflies in registers
+ * hadamard.cuh - butterflies in registers, the vectors of a call
  *
  * SPDX-License-Identifier: BSD-2-Clause
  */
@@ -7,6 +7,7 @@
 #define HZI_HADAMARD_CUH
 
 #include "gpu/common.cuh"
+#include "gpu/hadamard.h"
 
 /* One stage between the values of v whose indices differ in bit BIT. */
 template <int N, int BIT>
@@ -32,6 +33,20 @@ HZ_DEVICE void stages(float *v, int count)
 			stage<N, LOW>(v);
 		stages<N, LOW + 1, HIGH>(v, count - 1);
 	}
+}
+
+/* Vector v by its indices in the two dimensions, see struct hzi_hadamard_rows */
+struct split {
+	int64_t hi, lo;
+};
+
+HZ_DEVICE split split_vector(const hzi_hadamard_rows &p, int64_t vector)
+{
+	if (p.single)
+		return {0, vector};
+	const uint32_t v = (uint32_t)vector, hi = (__umulhi(v, p.magic) + v) >> p.shift;
+
+	return {hi, v - hi * (uint32_t)p.dim[1].size};
 }
 
 #endif

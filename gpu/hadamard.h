@@ -60,6 +60,11 @@ struct hzi_hadamard_rows {
 };
 HZI_STATIC_ASSERT(sizeof(struct hzi_hadamard_rows) == 264, "the same layout for C and CUDA");
 
+/* Columns of 16 bits, 2^k rows: a block's slices of 8 columns, its threads, a slice's shared memory */
+#define HZI_COLUMNS_SLICES(k) ((k) < 7 ? 1024 >> (k) : (k) == 7 ? 16 : 8)
+#define HZI_COLUMNS_THREADS(k) ((k) == 7 ? 256 : 128)
+#define HZI_COLUMNS_SLICE_BYTES(k) (16 << (k))
+
 /* Rows of true orders: bits of the (transposed) base matrix, 2 words a row; no division for dim. */
 struct hzi_hadamard_true {
 	struct hzi_hadamard_job job;
@@ -113,6 +118,13 @@ enum hzi_hadamard_kernel {
 #include "hadamard.kernels.def"
 #undef HZ_KERNEL
 	HZI_HADAMARD_KERNELS
+};
+
+enum hzi_hadamard_columns_kernel {
+#define HZ_KERNEL(name) HZI_KERNEL_##name,
+#include "hadamard_columns.kernels.def"
+#undef HZ_KERNEL
+	HZI_HADAMARD_COLUMNS_KERNELS
 };
 
 #endif

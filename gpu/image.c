@@ -52,6 +52,9 @@ END
 KERNELS(hadamard_base_mma)
 #include "hadamard_base_mma.kernels.def"
 END
+KERNELS(hadamard_columns)
+#include "hadamard_columns.kernels.def"
+END
 KERNELS(hadamard_quantize)
 #include "hadamard_quantize.kernels.def"
 END

@@ -115,6 +115,29 @@ static const struct row table[] = {
 	 .kernel = "any", .launches = 1, .threads = 256},
 	{.x = HZ_F32, .y = HZ_F32, .rows = 2048, .n = 64, .o = COLUMNS(2048),
 	 .kernel = "any", .launches = 1, .threads = 512},
+	/* Of 16 bits: slices of 8 columns; the ways out of that */
+	{.x = HZ_F16, .y = HZ_F16, .rows = 256, .n = 104, .o = COLUMNS(128),
+	 .kernel = "columns_f16_7", .launches = 1, .threads = 256, .grid = 2},
+	{.x = HZ_F16, .y = HZ_F16, .rows = 256, .n = 104, .x_stride = 112, .o = COLUMNS(32),
+	 .kernel = "columns_f16_5", .launches = 1, .threads = 128, .grid = 4},
+	{.x = HZ_BF16, .y = HZ_BF16, .rows = 48, .n = 8, .o = COLUMNS(16),
+	 .kernel = "columns_bf16_4", .launches = 1, .threads = 128, .grid = 1},
+	{.x = HZ_BF16, .y = HZ_BF16, .rows = 192, .n = 72, .o = COLUMNS(64),
+	 .kernel = "columns_bf16_6", .launches = 1, .threads = 128, .grid = 2},
+	{.x = HZ_BF16, .y = HZ_BF16, .rows = 768, .n = 80, .o = COLUMNS(256),
+	 .kernel = "columns_bf16_8", .launches = 1, .threads = 128, .grid = 4},
+	{.x = HZ_F16, .y = HZ_F16, .rows = 512, .n = 64, .o = COLUMNS(512),
+	 .kernel = "columns_f16_9", .launches = 1, .threads = 128, .grid = 1},
+	{.x = HZ_F16, .y = HZ_F16, .rows = 96, .n = 64, .o = {.axis = 1},
+	 .kernel = "columns_f16_6 columns_f16_5", .launches = 2, .threads = 128},
+	{.x = HZ_F16, .y = HZ_F16, .rows = 256, .n = 100, .o = COLUMNS(128),
+	 .kernel = "columns", .launches = 1, .threads = 256, .grid = 4},
+	{.x = HZ_F16, .y = HZ_F16, .rows = 256, .n = 104, .x_stride = 106, .o = COLUMNS(128),
+	 .kernel = "columns", .launches = 1, .threads = 256, .grid = 4},
+	{.x = HZ_F16, .y = HZ_BF16, .rows = 256, .n = 104, .o = COLUMNS(128),
+	 .kernel = "columns", .launches = 1, .threads = 256, .grid = 4},
+	{.x = HZ_F16, .y = HZ_F16, .rows = 1024, .n = 64, .o = COLUMNS(1024),
+	 .kernel = "columns_10", .launches = 1, .threads = 512, .grid = 2},
 	/* Base matrices: on the fast path, and the ways out of it */
 	{.x = HZ_F16, .y = HZ_F32, .rows = 3, .n = 6144, .o = TRUE_ORDER(12),
 	 .kernel = "true", .launches = 1, .threads = 96,
@@ -239,7 +262,7 @@ static void test_row(const struct row *r)
 		good &= !r->grid || l->grid[0] == r->grid;
 		good &= l->shared_bytes <= SHARED_MAX;
 		/* Fast paths get pointers to their segment, the others the rows'. */
-		offset = any ? 0 : job.offset;
+		offset = any ? 0 : r->o.axis ? job.offset * r->n : job.offset;
 		good &= job.y_dtype == r->y && job.x_dtype == r->x;
 		good &= (const char *)job.x ==
 			x + (r->x == HZ_S4X2 ? offset / 2 : offset * (int64_t)hz_dtype_size(r->x));

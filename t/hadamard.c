@@ -363,6 +363,14 @@ static void test_sizes(void)
 	}
 }
 
+/* n signs on the host; *memory is the caller's to free. */
+static hz_tensor random_signs_of(int64_t n, void **memory)
+{
+	*memory = malloc((size_t)(n + 7) / 8);
+	hz_hadamard_signs(*memory, n, rnd_u64(&rnd));
+	return hz_tensor_1d(*memory, HZ_U8, HZ_CPU, (n + 7) / 8);
+}
+
 /* The row counts at which a kernel's last block or warp is partly empty. */
 static void test_row_counts(void)
 {
@@ -387,10 +395,52 @@ static void test_row_counts(void)
 	}
 }
 
+/* Long rows, more of them than a GPU does at a time, with signs too. */
+static void test_many(void)
+{
+	int64_t n, rows;
+	int t, good;
+
+	for (n = 8192; n <= 65536; n *= 2) {
+		good = 1;
+		for (t = 0; t < 3; t++) {
+			void *pre_memory, *post_memory;
+			struct tcase c;
+			hz_tensor pre, post;
+
+			rows = t ? 302 * 16384 / n : 3;
+			if (quick)
+				rows = 3;
+			c = rows_case(rows, n, floats[t], floats[t]);
+			c.in_place = n == 32768;
+			good &= check_case(&c);
+			c = rows_case(5, n, floats[t], floats[t]);
+			c.in_place = n != 32768;
+			pre = random_signs_of(n, &pre_memory);
+			post = random_signs_of(n, &post_memory);
+			c.o.pre = &pre;
+			good &= check_case(&c);
+			c.o.post = &post;
+			good &= check_case(&c);
+			c.o.pre = NULL;
+			good &= check_case(&c);
+			c.o.post = NULL;
+			c.values = SPARSE_NAN;
+			good &= check_case(&c);
+			c.values = INTEGERS;
+			c.o.flags = HZ_HADAMARD_RAW;
+			good &= check_case(&c);
+			free(pre_memory);
+			free(post_memory);
+		}
+		ok(good, "many rows of %lld", (long long)n);
+	}
+}
+
 static void test_columns(void)
 {
-	static const int64_t widths[] = { 1, 2, 3, 15, 16, 17, 31, 33, 64, 100, 515 };
-	static const int64_t lengths[] = { 1, 2, 4, 16, 32, 64, 128, 256, 1024, 4096 };
+	static const int64_t widths[] = { 1, 2, 3, 8, 16, 15, 17, 31, 72, 64, 33, 100, 515, 264 };
+	static const int64_t lengths[] = { 1, 2, 4, 16, 32, 64, 128, 256, 512, 1024, 4096 };
 	int i, k, t, good;
 
 	for (k = 0; k < (int)(sizeof(lengths) / sizeof(*lengths)); k++) {
@@ -412,6 +462,9 @@ static void test_columns(void)
 				c.in_place = 0;		/* rows apart */
 				lay_out(2, c.shape, 5, c.x_stride);
 				lay_out(2, c.shape, 11, c.y_stride);
+				good &= check_case(&c);
+				lay_out(2, c.shape, 8, c.x_stride);
+				lay_out(2, c.shape, 24, c.y_stride);
 				good &= check_case(&c);
 			}
 		}
@@ -1562,6 +1615,7 @@ int main(void)
 	dev_open_all();
 	test_sizes();
 	test_row_counts();
+	test_many();
 	test_columns();
 	test_random(quick ? 100 : 1500);
 	test_orders();

@@ -209,6 +209,17 @@ HZ_DEVICE void cluster_arrive(void)
 #endif
 }
 
+/*
+ * Makes nothing visible. The release above waits for all that a warp has under way, which takes so
+ * long that behind __syncthreads() one warp should do it for its block.
+ */
+HZ_DEVICE void cluster_arrive_relaxed(void)
+{
+#if __CUDA_ARCH__ >= 900
+	asm volatile("barrier.cluster.arrive.relaxed.aligned;" ::: "memory");
+#endif
+}
+
 HZ_DEVICE void cluster_wait(void)
 {
 #if __CUDA_ARCH__ >= 900

@@ -9,10 +9,40 @@
 #include "gpu/hadamard_fast.h"
 #include "gpu/hadamard_launch.h"
 
+#define SM_CLUSTERS 90		/* the first with clusters */
 #define GRID_MAX 0x7fffffff
 #define LOG2_MIN 5
-#define LOG2_MAX 15
-#define STAGE_BYTES 65536	/* of shared memory for the next row of 2^15 elements of 16 bits */
+#define LOG2_MAX 16
+
+/* A kernel's geometry: elements and shared memory of a block; cluster: blocks for a row. */
+struct shape {
+	int threads, elements, shared_bytes, cluster;
+	int turns;		/* of a block where multiprocessors have more than two each */
+	bool stays;		/* a block for each multiprocessor */
+};
+
+#define WARPS(n) \
+	.threads = 32 * (n), .elements = 1024 * (n), .shared_bytes = HZI_FAST_WARP_BYTES * (n)
+
+/* Rows of 2^10 and less, then of 2^11 to 2^16 */
+static const struct shape halves[] = {
+	{.threads = 32, .elements = 1024},
+	{WARPS(2)},
+	{WARPS(4)},
+	{WARPS(8)},
+	{.threads = 256, .elements = 1 << 14, .shared_bytes = 4 << 14, .turns = HZI_FAST_TURNS},
+	{.threads = 512, .elements = 1 << 15, .shared_bytes = 4 << 15, .stays = true},
+	/* raw data, and values of a quarter of the row */
+	{.threads = 512, .elements = 1 << 16, .shared_bytes = (2 << 16) + (4 << 14), .stays = true},
+}, singles[] = {
+	{WARPS(1)},
+	{WARPS(2)},
+	{WARPS(4)},
+	{WARPS(8)},
+	{WARPS(16)},
+	{WARPS(32)},
+	{WARPS(8), .cluster = 8},
+};
 
 /* Whether the kernels can take these signs: none, or the same whole words for every row */
 static bool takes_signs(const struct hzi_diag *diag, bool one_row)
@@ -22,25 +52,26 @@ static bool takes_signs(const struct hzi_diag *diag, bool one_row)
 }
 
 /* Rows of 2^k. */
-static int launch_rows(struct hz_context *ctx, const struct hzi_hadamard_fast *p, int first, bool half,
-		       bool *done)
+static int launch_rows(struct hz_context *ctx, const struct hzi_hadamard_fast *p, int first,
+		       bool half, bool *done)
 {
 	const struct hzi_cuda_device *device = hzi_cuda_device(ctx);
-	const int above = p->k > 10 ? p->k - 10 : 0;
-	const int64_t tile = (int64_t)1024 << above;
-	struct hzi_launch launch = {.block = {32u << above}};
-	int64_t blocks = p->total / tile + (p->total % tile != 0);
+	const int above = p->k > LOG2_MAX ? 0 : p->k > 10 ? p->k - 10 : 0;
+	const struct shape *s = half ? &halves[above] : &singles[above];
+	struct hzi_launch launch = {.block = {(unsigned)s->threads},
+				    .shared_bytes = (unsigned)s->shared_bytes,
+				    .cluster = (unsigned)s->cluster};
+	int64_t blocks;
 
-	if (p->k < LOG2_MIN || p->k > LOG2_MAX || blocks > GRID_MAX)
+	if (p->k < LOG2_MIN || p->k > LOG2_MAX)
 		return HZ_OK;
-	if (above || !half)
-		launch.shared_bytes = HZI_FAST_WARP_BYTES << above;
-	if (p->k == LOG2_MAX && half) {
-		launch.shared_bytes += STAGE_BYTES;
-		if (blocks > device->multiprocessors)
-			blocks = device->multiprocessors;
-	}
-	if ((int64_t)launch.shared_bytes > device->shared_block_bytes)
+	blocks = p->total / s->elements + (p->total % s->elements != 0);
+	if (s->turns && blocks > 2 * device->multiprocessors)
+		blocks = (blocks + s->turns - 1) / s->turns;
+	if (s->stays && blocks > device->multiprocessors)
+		blocks = device->multiprocessors;
+	if (blocks > GRID_MAX || s->shared_bytes > device->shared_block_bytes ||
+	    (s->cluster && device->sm < SM_CLUSTERS))
 		return HZ_OK;
 	launch.grid[0] = (unsigned)blocks;
 	*done = true;
@@ -53,7 +84,8 @@ int hzi_hadamard_fast(struct hz_context *ctx, const struct hzi_hadamard_args *a,
 	const struct hzi_segment *seg = &a->plan.seg[0];
 	const struct hzi_hadamard_fast p = {
 		.x = a->x, .y = a->y, .pre = a->pre.data, .post = a->post.data,
-		.total = a->blocks * a->plan.n, .mask = seg->length - 1, .k = seg->k, .factor = seg->scale};
+		.total = a->blocks * a->plan.n, .mask = seg->length - 1, .k = seg->k,
+		.factor = seg->scale};
 	const int dtype = a->x_dtype;
 
 	*done = false;

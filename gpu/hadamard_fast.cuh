@@ -68,47 +68,79 @@ HZ_DEVICE void fast_load(uint4 *w, const hzi_hadamard_fast &p, int64_t e0, int l
 	}
 }
 
+/* The same where all of them exist: the kernels for long rows would lose 2 % by the question. */
+HZ_DEVICE void fast_load_whole(uint4 *w, const hzi_hadamard_fast &p, int64_t e0, int lane)
+{
+	const int g = lane >> 2, q = lane & 3;
+	const uint16_t *x = (const uint16_t *)p.x + (e0 + chunk_of(0, g) * 32 + 8 * q);
+
+#pragma unroll
+	for (int i = 0; i < 4; i++)
+		w[i] = *(const uint4 *)(x + 64 * i);
+}
+
+/* Applies the signs before to part i of raw data that begin at place e0 of their rows. */
+HZ_DEVICE void fast_signs(uint4 &w, const hzi_hadamard_fast &p, int e0, int i, int lane)
+{
+	const int e = e0 + chunk_of(i, lane >> 2) * 32 + 8 * (lane & 3);
+	const uint32_t bits = ((const uint8_t *)p.pre)[(e & p.mask) >> 3];
+
+	w.x ^= sign_pair(bits, 0);
+	w.y ^= sign_pair(bits, 1);
+	w.z ^= sign_pair(bits, 2);
+	w.w ^= sign_pair(bits, 3);
+}
+
 /*
- * Strides 1 to 16. Row 4 g + 2 t + h of H_32 is row g + 8 h of product t, so that a thread gets four
- * successive results of each chunk; columns are taken in the order in which elements lie in memory.
- * The sign of entry (4 g + 2 t + h, 8 q + 4 s + 2 f + e), with s the product's part and f, e the place
- * in its operand, is h e + t f + g0 s + g1 q0 + g2 q1 mod 2. v[4 c] ..: chunk c | q << 3.
+ * Strides 1 to 16. Row 4 g + 2 t + h of H_32 is row g + 8 h of product t, so that a thread gets
+ * four successive results of each chunk; columns are taken in the order in which elements lie in
+ * memory. The sign of entry (4 g + 2 t + h, 8 q + 4 s + 2 f + e), with s the product's part and f, e
+ * the place in its operand, is h e + t f + g0 s + g1 q0 + g2 q1 mod 2. Here: a thread's first entry.
  */
-template <int DTYPE, bool SIGNS>
-HZ_DEVICE void fast_first(float *v, uint4 *w, const hzi_hadamard_fast &p, int64_t e0, int lane)
+template <int DTYPE>
+HZ_DEVICE uint32_t fast_entry(int lane)
 {
 	const int g = lane >> 2, q = lane & 3;
 	const uint32_t odd = (((g >> 1) & q) ^ ((g >> 2) & (q >> 1))) & 1;
-	const uint32_t h0 = (DTYPE == HZ_BF16 ? 0x3f803f80 : 0x3c003c00) ^ (odd ? 0x80008000 : 0);
-	const uint32_t h1 = h0 ^ (g & 1 ? 0x80008000 : 0);
 
-	if (SIGNS && p.pre) {
+	return (DTYPE == HZ_BF16 ? 0x3f803f80 : 0x3c003c00) ^ (odd ? 0x80008000 : 0);
+}
+
+/* Adds product i to v[0] .. v[7]: four results each of two chunks. */
+template <int DTYPE>
+HZ_DEVICE void fast_product(float *v, const uint4 &w, uint32_t h0, int lane)
+{
+	const uint32_t h1 = h0 ^ (lane & 4 ? 0x80008000 : 0);
+
 #pragma unroll
-		for (int i = 0; i < 4; i++) {
-			const int e = (int)(e0 & p.mask) + chunk_of(i, g) * 32 + 8 * q;
-			const uint32_t bits = ((const uint8_t *)p.pre)[(e & p.mask) >> 3];
+	for (int t = 0; t < 2; t++) {
+		const uint32_t f = t ? 0x80008000 : 0;
+		float c[4] = {v[2 * t], v[4 + 2 * t], v[2 * t + 1], v[4 + 2 * t + 1]};
 
-			w[i].x ^= sign_pair(bits, 0);
-			w[i].y ^= sign_pair(bits, 1);
-			w[i].z ^= sign_pair(bits, 2);
-			w[i].w ^= sign_pair(bits, 3);
+		multiply<DTYPE>(c, h0, h0 ^ 0x80000000, h0 ^ f, h0 ^ 0x80000000 ^ f, w.x, w.y);
+		multiply<DTYPE>(c, h1, h1 ^ 0x80000000, h1 ^ f, h1 ^ 0x80000000 ^ f, w.z, w.w);
+#pragma unroll
+		for (int h = 0; h < 2; h++) {
+			v[2 * t + h] = c[2 * h];
+			v[4 + 2 * t + h] = c[2 * h + 1];
 		}
 	}
+}
+
+/* All four. v[4 c] ..: chunk c | q << 3. */
+template <int DTYPE, bool SIGNS>
+HZ_DEVICE void fast_first(float *v, uint4 *w, const hzi_hadamard_fast &p, int64_t e0, int lane)
+{
+	const uint32_t h0 = fast_entry<DTYPE>(lane);
+
 #pragma unroll
 	for (int i = 0; i < 4; i++) {
+		if (SIGNS && p.pre)
+			fast_signs(w[i], p, (int)(e0 & p.mask), i, lane);
 #pragma unroll
-		for (int t = 0; t < 2; t++) {
-			const uint32_t f = t ? 0x80008000 : 0;
-			float c[4] = {};
-
-			multiply<DTYPE>(c, h0, h0 ^ 0x80000000, h0 ^ f, h0 ^ 0x80000000 ^ f, w[i].x, w[i].y);
-			multiply<DTYPE>(c, h1, h1 ^ 0x80000000, h1 ^ f, h1 ^ 0x80000000 ^ f, w[i].z, w[i].w);
-#pragma unroll
-			for (int h = 0; h < 2; h++) {
-				v[8 * i + 2 * t + h] = c[2 * h];
-				v[8 * i + 4 + 2 * t + h] = c[2 * h + 1];
-			}
-		}
+		for (int j = 8 * i; j < 8 * i + 8; j++)
+			v[j] = 0;
+		fast_product<DTYPE>(&v[8 * i], w[i], h0, lane);
 	}
 }
 
@@ -130,6 +162,52 @@ HZ_DEVICE void fast_second(float *v, int count, int lane)
 		lane_stage(v, lane, 1);
 	if (count > 4)
 		lane_stage(v, lane, 2);
+}
+
+/* c += a b, a 16 x 8, b 8 x 8 of tf32 */
+HZ_DEVICE void multiply_tf32(float *c, const uint32_t *a, uint32_t b0, uint32_t b1)
+{
+	asm("mma.sync.aligned.m16n8k8.row.col.f32.tf32.tf32.f32 "
+	    "{%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};"
+	    : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
+	    : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
+}
+
+/*
+ * The stages of stride 32 to 512 without shuffles, which would keep the path to shared memory busy:
+ * the result of a first product, rows by 8 chunks, is an operand as it is, and is multiplied by H_8.
+ * It is split into two parts of 11 bits. Sums of 32 numbers of 11 bits are exact so, unless these are
+ * more than 2^6 apart; else the error is below 2^-21 of a value, and most often far below.
+ */
+HZ_DEVICE void fast_second_mma(float *v, int lane)
+{
+	const int g = lane >> 2, q = lane & 3;
+	const uint32_t odd = (((g >> 1) & q) ^ ((g >> 2) & (q >> 1))) & 1;
+	const uint32_t b0 = 0x3f800000 | odd << 31, b1 = b0 ^ (uint32_t)(g & 1) << 31;
+
+#pragma unroll
+	for (int i = 0; i < 4; i++) {
+#pragma unroll
+		for (int t = 0; t < 2; t++) {
+			float *at = &v[8 * i + 2 * t];
+			const float from[4] = {at[0], at[1], at[4], at[5]};
+			uint32_t high[4], low[4];
+			float c[4] = {};
+
+#pragma unroll
+			for (int j = 0; j < 4; j++) {
+				high[j] = __float_as_uint(from[j]) & 0xffffe000;
+				low[j] = __float_as_uint(from[j] - __uint_as_float(high[j]));
+			}
+			multiply_tf32(c, high, b0, b1);
+			multiply_tf32(c, low, b0, b1);
+			at[0] = c[0];
+			at[4] = c[1];
+			at[1] = c[2];
+			at[5] = c[3];
+		}
+	}
+	stages<32, 3, 5>(v, 2);
 }
 
 /* ---- Exchange through shared memory ---------------------------------------------------------------- */
@@ -186,16 +264,16 @@ HZ_DEVICE void fast_store(char *to, int e, const float *f)
 	}
 }
 
-/* Scales a thread's values, of which piece i of C begins at element(i), and applies the signs behind. */
-template <int C, bool SIGNS, typename F>
+/* Scales a thread's N values, whose piece i of C begins at element(i), and applies the signs. */
+template <int C, bool SIGNS, int N = 32, typename F>
 HZ_DEVICE void fast_finish(float *v, const hzi_hadamard_fast &p, F element)
 {
 #pragma unroll
-	for (int i = 0; i < 32; i++)
+	for (int i = 0; i < N; i++)
 		v[i] = __fmul_rn(v[i], p.factor);
 	if (SIGNS && p.post) {
 #pragma unroll
-		for (int i = 0; i < 32 / C; i++) {
+		for (int i = 0; i < N / C; i++) {
 			const int at = (int)(element(i) & p.mask);
 			const uint32_t bits = ((const uint8_t *)p.post)[at >> 3] >> (at & 7);
 
@@ -205,6 +283,38 @@ HZ_DEVICE void fast_finish(float *v, const hzi_hadamard_fast &p, F element)
 							       (bits << (31 - c) & 0x80000000));
 		}
 	}
+}
+
+/* A piece of C values from shared memory and to it */
+template <int C>
+HZ_DEVICE void get_piece(float *to, const char *from)
+{
+	if constexpr (C == 4) {
+		const float4 f = *(const float4 *)from;
+
+		to[0] = f.x;
+		to[1] = f.y;
+		to[2] = f.z;
+		to[3] = f.w;
+	} else if constexpr (C == 2) {
+		const float2 f = *(const float2 *)from;
+
+		to[0] = f.x;
+		to[1] = f.y;
+	} else {
+		to[0] = *(const float *)from;
+	}
+}
+
+template <int C>
+HZ_DEVICE void put_piece(char *to, const float *from)
+{
+	if constexpr (C == 4)
+		*(float4 *)to = make_float4(from[0], from[1], from[2], from[3]);
+	else if constexpr (C == 2)
+		*(float2 *)to = make_float2(from[0], from[1]);
+	else
+		*(float *)to = from[0];
 }
 
 /* A warp's values of strides below 1024 to its place in shared memory, in the order of a dtype */
@@ -221,14 +331,16 @@ HZ_DEVICE void fast_put(const float *v, char *memory, int lane)
 }
 
 /*
- * Strides from 1024 on, between WARPS warps whose values lie behind one another at memory, and the
- * results to y. A thread takes pieces of C elements, at the same places of all warps. All addresses are
- * a base and offsets that are known when compiled: the kernels have no issue slots to spare.
+ * The last stages, between WARPS warps whose 32 N values each lie behind one another at memory, and
+ * the results to y, from element e0 on, those of warps APART. A thread takes pieces of C elements, N
+ * in all, at the same places of all warps. All addresses are a base and offsets that are known when
+ * compiled: the kernels have no issue slots to spare.
  */
-template <int DTYPE, int WARPS, bool SIGNS>
+template <int DTYPE, int WARPS, bool SIGNS, int N = 32, int APART = 32 * N>
 HZ_DEVICE void fast_last(float *v, const hzi_hadamard_fast &p, int64_t e0, const char *memory, int t)
 {
-	constexpr int V = 32 / WARPS, C = V < 4 ? V : 4, THREADS = 32 * WARPS;
+	constexpr int V = N / WARPS, C = V < 4 ? V : 4, THREADS = 32 * WARPS;
+	constexpr int BITS = N == 64 ? 6 : 5;
 	constexpr int STAGES = WARPS == 2 ? 1 : WARPS == 4 ? 2 : WARPS == 8 ? 3 : WARPS == 16 ? 4 : 5;
 
 #pragma unroll
@@ -236,30 +348,12 @@ HZ_DEVICE void fast_last(float *v, const hzi_hadamard_fast &p, int64_t e0, const
 		const char *from = memory + place_of<DTYPE>((g * THREADS + t) * C);
 
 #pragma unroll
-		for (int w = 0; w < WARPS; w++) {
-			const char *at = from + w * HZI_FAST_WARP_BYTES;
-			float *to = &v[w * V + g * C];
-
-			if constexpr (C == 4) {
-				const float4 f = *(const float4 *)at;
-
-				to[0] = f.x;
-				to[1] = f.y;
-				to[2] = f.z;
-				to[3] = f.w;
-			} else if constexpr (C == 2) {
-				const float2 f = *(const float2 *)at;
-
-				to[0] = f.x;
-				to[1] = f.y;
-			} else {
-				to[0] = *(const float *)at;
-			}
-		}
+		for (int w = 0; w < WARPS; w++)
+			get_piece<C>(&v[w * V + g * C], from + w * (N * 128));
 	}
-	stages<32, 5 - STAGES, 5>(v, STAGES);
-	fast_finish<C, SIGNS>(v, p, [&](int i) {
-		return e0 + i / (V / C) * 1024 + (i % (V / C) * THREADS + t) * C;
+	stages<N, BITS - STAGES, BITS>(v, STAGES);
+	fast_finish<C, SIGNS, N>(v, p, [&](int i) {
+		return e0 + i / (V / C) * APART + (i % (V / C) * THREADS + t) * C;
 	});
 	char *y = result_at<DTYPE>(p, e0 + t * C);
 
@@ -267,7 +361,7 @@ HZ_DEVICE void fast_last(float *v, const hzi_hadamard_fast &p, int64_t e0, const
 	for (int w = 0; w < WARPS; w++) {
 #pragma unroll
 		for (int g = 0; g < V / C; g++)
-			fast_store<DTYPE, C>(y, w * 1024 + g * THREADS * C, &v[w * V + g * C]);
+			fast_store<DTYPE, C>(y, w * APART + g * THREADS * C, &v[w * V + g * C]);
 	}
 }
 

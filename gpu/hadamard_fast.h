@@ -11,6 +11,7 @@
 #include <stdint.h>
 
 #define HZI_FAST_WARP_BYTES 4096	/* of shared memory for the 1024 values of a warp */
+#define HZI_FAST_TURNS 2		/* rows of 2^14 16-bit elements that a block does, or 1 */
 
 /* Rows of 2^k elements of one dtype, back to back. */
 struct hzi_hadamard_fast {

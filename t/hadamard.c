@@ -427,6 +427,8 @@ static void test_many(void)
 			c.o.post = NULL;
 			c.values = SPARSE_NAN;
 			good &= check_case(&c);
+			c.values = TINY;
+			good &= check_case(&c);
 			c.values = INTEGERS;
 			c.o.flags = HZ_HADAMARD_RAW;
 			good &= check_case(&c);

@@ -195,36 +195,29 @@ static void *at_element(const void *p, int64_t element, int dtype)
 }
 
 /*
- * The kernels for rows: threads of a block, log2 of the elements of a tile, blocks of a cluster,
- * tiles of a block that has the next one under way. The first line is taken that has the vector's
- * length (or more, in the first) and a kernel whose shared memory can be had; those with a stretch
- * are for elements of 2 bytes or less. Elsewhere one tile a block is faster: the end of the grid is
- * even.
+ * The kernels for rows of 2^5, of less too, to 2^16: threads of a block, log2 of the elements of a
+ * tile, blocks of a cluster.
  */
 struct rows_kernel {
-	int k, kernel, quantize, threads, tile_log2, cluster, stretch;
+	int kernel, quantize, threads, tile_log2, cluster;
 };
 
-#define NONE -1
+#define ROWS_LOG2_MIN 5
+#define ROWS_LOG2_MAX 16
 
 static const struct rows_kernel rows_kernels[] = {
-	{5, HZI_KERNEL_hadamard_rows_5, HZI_KERNEL_hadamard_quantize_5, 128, 11, 1, 0},
-	{6, HZI_KERNEL_hadamard_rows_6, HZI_KERNEL_hadamard_quantize_6, 128, 11, 1, 0},
-	{7, HZI_KERNEL_hadamard_rows_7, HZI_KERNEL_hadamard_quantize_7, 128, 11, 1, 0},
-	{8, HZI_KERNEL_hadamard_rows_8, HZI_KERNEL_hadamard_quantize_8, 128, 11, 1, 0},
-	{9, HZI_KERNEL_hadamard_rows_9, HZI_KERNEL_hadamard_quantize_9, 128, 11, 1, 0},
-	{10, HZI_KERNEL_hadamard_rows_10, HZI_KERNEL_hadamard_quantize_10, 128, 11, 1, 0},
-	{11, HZI_KERNEL_hadamard_rows_11, HZI_KERNEL_hadamard_quantize_11, 128, 11, 1, 0},
-	{12, HZI_KERNEL_hadamard_rows_12_pipe, NONE, 64, 12, 1, 2},
-	{12, HZI_KERNEL_hadamard_rows_12, HZI_KERNEL_hadamard_quantize_12, 64, 12, 1, 0},
-	{13, HZI_KERNEL_hadamard_rows_13_pipe, NONE, 128, 13, 1, 2},
-	{13, HZI_KERNEL_hadamard_rows_13, HZI_KERNEL_hadamard_quantize_13, 128, 13, 1, 0},
-	{14, HZI_KERNEL_hadamard_rows_14_pipe, NONE, 256, 14, 1, 8},
-	{14, HZI_KERNEL_hadamard_rows_14, HZI_KERNEL_hadamard_quantize_14, 256, 14, 1, 0},
-	{15, HZI_KERNEL_hadamard_rows_15_pipe, NONE, 512, 15, 1, 16},
-	{15, HZI_KERNEL_hadamard_rows_15, HZI_KERNEL_hadamard_quantize_15, 512, 15, 1, 0},
-	{16, HZI_KERNEL_hadamard_rows_16_c4, HZI_KERNEL_hadamard_quantize_16_c4, 256, 16, 4, 0},
-	{16, HZI_KERNEL_hadamard_rows_16_c8, NONE, 128, 16, 8, 0},
+	{HZI_KERNEL_hadamard_rows_5, HZI_KERNEL_hadamard_quantize_5, 128, 11, 1},
+	{HZI_KERNEL_hadamard_rows_6, HZI_KERNEL_hadamard_quantize_6, 128, 11, 1},
+	{HZI_KERNEL_hadamard_rows_7, HZI_KERNEL_hadamard_quantize_7, 128, 11, 1},
+	{HZI_KERNEL_hadamard_rows_8, HZI_KERNEL_hadamard_quantize_8, 128, 11, 1},
+	{HZI_KERNEL_hadamard_rows_9, HZI_KERNEL_hadamard_quantize_9, 128, 11, 1},
+	{HZI_KERNEL_hadamard_rows_10, HZI_KERNEL_hadamard_quantize_10, 128, 11, 1},
+	{HZI_KERNEL_hadamard_rows_11, HZI_KERNEL_hadamard_quantize_11, 128, 11, 1},
+	{HZI_KERNEL_hadamard_rows_12, HZI_KERNEL_hadamard_quantize_12, 64, 12, 1},
+	{HZI_KERNEL_hadamard_rows_13, HZI_KERNEL_hadamard_quantize_13, 128, 13, 1},
+	{HZI_KERNEL_hadamard_rows_14, HZI_KERNEL_hadamard_quantize_14, 256, 14, 1},
+	{HZI_KERNEL_hadamard_rows_15, HZI_KERNEL_hadamard_quantize_15, 512, 15, 1},
+	{HZI_KERNEL_hadamard_rows_16_c4, HZI_KERNEL_hadamard_quantize_16_c4, 256, 16, 4},
 };
 
 #define EXCHANGE_BYTES 272	/* of shared memory for each thread's 64 values */
@@ -236,14 +229,14 @@ static int launch_rows(const struct call *c, const struct hzi_hadamard_job *base
 	const struct hzi_hadamard_args *t = c->t;
 	const struct dims dims = make_dims(c, seg);
 	struct hzi_hadamard_rows p = {.job = make_job(c, base, seg, &dims)};
-	const struct rows_kernel *r = NULL;
+	const struct rows_kernel *r;
 	const int64_t n = seg->length;
-	int64_t tiles, bytes = 0;
 	struct hzi_launch launch = {0};
-	int kernel = NONE;
+	int64_t tiles;
 
 	*done = false;
-	if (seg->m > 1 || seg->k < (bits_of(p.job.x_dtype) == 4 || c->quantize ? 5 : 4) ||
+	if (seg->m > 1 || seg->k > ROWS_LOG2_MAX ||
+	    seg->k < (bits_of(p.job.x_dtype) == 4 || c->quantize ? 5 : 4) ||
 	    (n > 1 && (t->x_step != 1 || t->y_step != 1)) || !put_dims(&dims, n, &p))
 		return HZ_OK;
 	if (!aligned(p.job.x, seg->offset, p.job.x_dtype, (int64_t[]){p.dim[0].x, p.dim[1].x}, 2,
@@ -273,37 +266,22 @@ static int launch_rows(const struct call *c, const struct hzi_hadamard_job *base
 			return HZ_OK;
 	}
 	p.piece_log2 = log2_of(128 / bits_of(p.job.x_dtype));
-	for (size_t i = 0; i < sizeof(rows_kernels) / sizeof(*rows_kernels); i++) {
-		r = &rows_kernels[i];
-		if ((seg->k != r->k && (i > 0 || seg->k > r->k)) ||
-		    (r->stretch && p.piece_log2 < 3))
-			continue;
-		kernel = c->quantize ? r->quantize : r->kernel;
-		bytes = r->threads *
-			(EXCHANGE_BYTES + (r->stretch ? (1024 >> p.piece_log2) + 16 : 0));
-		if (kernel != NONE && bytes <= c->device->shared_block_bytes &&
-		    (r->cluster == 1 || c->device->sm >= SM_CLUSTERS))
-			break;
-		kernel = NONE;
-	}
-	if (kernel == NONE)
+	r = &rows_kernels[seg->k < ROWS_LOG2_MIN ? 0 : seg->k - ROWS_LOG2_MIN];
+	launch.shared_bytes = (unsigned)r->threads * EXCHANGE_BYTES;
+	if ((int64_t)launch.shared_bytes > c->device->shared_block_bytes ||
+	    (r->cluster > 1 && c->device->sm < SM_CLUSTERS))
 		return HZ_OK;
 	p.job.x = at_element(p.job.x, seg->offset, p.job.x_dtype);
 	p.job.y = at_element(p.job.y, seg->offset, p.job.y_dtype);
 	launch.block[0] = (unsigned)r->threads;
-	launch.shared_bytes = (unsigned)bytes;
 	launch.cluster = (unsigned)r->cluster;
 	tiles = ceil_div(p.job.vectors, (int64_t)1 << (r->tile_log2 - seg->k));
-	/* Short of tiles, each multiprocessor is to have one. */
-	p.stretch = r->stretch ? (int32_t)min_of(r->stretch,
-						 ceil_div(tiles, c->device->multiprocessors))
-			       : 1;
-	tiles = ceil_div(tiles, p.stretch);
 	launch.grid[0] =
 		(unsigned)(min_of(ceil_div(tiles, r->tile_log2 == 11 ? 4 : 1), GRID_MAX / 8) *
 			   r->cluster);
 	*done = true;
-	return hzi_cuda_launch(c->ctx, c->op, HZI_FAMILY_HADAMARD, kernel, &launch, &p, sizeof(p));
+	return hzi_cuda_launch(c->ctx, c->op, HZI_FAMILY_HADAMARD,
+			       c->quantize ? r->quantize : r->kernel, &launch, &p, sizeof(p));
 }
 
 #define TRUE_ORDER_MAX 64
@@ -371,7 +349,7 @@ static int launch_true(const struct call *c, const struct hzi_hadamard_job *base
 #define COLUMNS_LOG2_MIN 5
 #define COLUMNS_LOG2_MAX 10
 
-/* Whether two operands can be read and written in pieces of so many columns from a segment's offset on */
+/* Whether operands can be accessed in pieces of so many columns, from a segment's offset on */
 static bool aligned_columns(const struct call *c, const struct hzi_segment *seg,
 			    const struct hzi_hadamard_rows *p, int64_t piece)
 {
@@ -386,11 +364,12 @@ static bool aligned_columns(const struct call *c, const struct hzi_segment *seg,
 		       piece * bits_of(p->job.y_dtype) / 8);
 }
 
+#define NONE -1
 #define SLICE 8			/* columns */
 #define SLICES_LOG2_MIN 4
 #define SLICES_LOG2_MAX 9
 
-/* Columns of one 16-bit dtype without factors, by the matrix units: the kernel and its geometry, or NONE */
+/* Columns of one 16-bit dtype without factors: the kernel and its geometry, or NONE */
 static int choose_slices(const struct call *c, const struct hzi_segment *seg,
 			 const struct hzi_hadamard_rows *p, struct hzi_launch *launch)
 {

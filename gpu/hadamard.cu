@@ -122,7 +122,7 @@ HZ_DEVICE void team_sync(void)
  * A tile from memory into shared memory, CHUNKS pieces of 16 bytes a thread. left: elements of the
  * tile that exist; ONE: all are of one vector, which begins at from.
  */
-template <int T, int TILE_LOG2, bool ONE, bool PIPE, int CHUNKS>
+template <int T, int TILE_LOG2, bool ONE, int CHUNKS>
 HZ_DEVICE void fetch(const hzi_hadamard_rows &p, const split &from, int64_t tile, int rank, int t,
 		     int left, char *shared_tile)
 {
@@ -137,7 +137,7 @@ HZ_DEVICE void fetch(const hzi_hadamard_rows &p, const split &from, int64_t tile
 			((from.hi * p.dim[0].x + from.lo * p.dim[1].x + e) * 16 >> LOG2);
 
 	if (ONE || (p.flat && left == 1 << TILE_LOG2)) {
-		if constexpr (!PIPE && CHUNKS == 16) {
+		if constexpr (CHUNKS == 16) {
 			/* By way of registers: for 4-byte elements 1 % faster, for others slower.
 			 */
 			uint4 u[CHUNKS];
@@ -357,7 +357,7 @@ HZ_DEVICE float team_amax(float most, float *room, int t)
 	return most;
 }
 
-template <int KMAX, int CLUSTER, bool QUANTIZE, bool PIPE>
+template <int KMAX, int CLUSTER, bool QUANTIZE>
 HZ_DEVICE void rows(const hzi_hadamard_rows &p)
 {
 	using S = shape<KMAX, CLUSTER, QUANTIZE>;
@@ -377,13 +377,10 @@ HZ_DEVICE void rows(const hzi_hadamard_rows &p)
 	const int at0 = low + (low >> 6) * 4 + high * (ROW_WORDS << S::TOP);
 	float v[64];
 
-	/* What is under way has a place of its own; else it comes where the exchange is going to
-	 * be. */
-	char *stage_tile = (char *)(PIPE ? exchange + T * ROW_WORDS : exchange);
-	const int64_t first = PIPE ? (int64_t)blockIdx.x * p.stretch
-				   : (int64_t)(blockIdx.x >> CLUSTER) * teams + team;
-	const int64_t step = PIPE ? 1 : (int64_t)(gridDim.x >> CLUSTER) * teams;
-	const int64_t end = PIPE && first + p.stretch < tiles ? first + p.stretch : tiles;
+	/* Raw data come where the exchange is going to be. */
+	char *stage_tile = (char *)exchange;
+	const int64_t first = (int64_t)(blockIdx.x >> CLUSTER) * teams + team;
+	const int64_t step = (int64_t)(gridDim.x >> CLUSTER) * teams;
 
 	auto left_of = [&](int64_t tile) {
 		const int64_t left = total - (tile << S::TILE_LOG2);
@@ -394,31 +391,24 @@ HZ_DEVICE void rows(const hzi_hadamard_rows &p)
 		const split from = split_vector(p, tile << S::TILE_LOG2 >> k);
 		const int left = left_of(tile);
 
-		if (!PIPE && p.piece_log2 == 2)
-			fetch<T, S::TILE_LOG2, ONE, PIPE, 16>(p, from, tile, rank, t, left,
-							      stage_tile);
+		if (p.piece_log2 == 2)
+			fetch<T, S::TILE_LOG2, ONE, 16>(p, from, tile, rank, t, left, stage_tile);
 		else if (p.piece_log2 == 3)
-			fetch<T, S::TILE_LOG2, ONE, PIPE, 8>(p, from, tile, rank, t, left,
-							     stage_tile);
+			fetch<T, S::TILE_LOG2, ONE, 8>(p, from, tile, rank, t, left, stage_tile);
 		else if (!QUANTIZE && p.piece_log2 == 4)
-			fetch<T, S::TILE_LOG2, ONE, PIPE, 4>(p, from, tile, rank, t, left,
-							     stage_tile);
+			fetch<T, S::TILE_LOG2, ONE, 4>(p, from, tile, rank, t, left, stage_tile);
 		else if (!QUANTIZE)
-			fetch<T, S::TILE_LOG2, ONE, PIPE, 2>(p, from, tile, rank, t, left,
-							     stage_tile);
+			fetch<T, S::TILE_LOG2, ONE, 2>(p, from, tile, rank, t, left, stage_tile);
 	};
 
-	if (PIPE && first < end)
-		begin(first);
-	for (int64_t tile = first; tile < end; tile += step) {
+	for (int64_t tile = first; tile < tiles; tile += step) {
 		const int left = left_of(tile);
 		const int64_t vector0 = tile << S::TILE_LOG2 >> k;
 		const split s0 = split_vector(p, vector0);
 		const int e1 =
 			(rank * T + t) * 64; /* the first of this thread's first 64 elements */
 
-		if (!PIPE)
-			begin(tile);
+		begin(tile);
 		copy_wait();
 		team_sync<T>();
 		unpack<!QUANTIZE>(v, p.job.x_dtype, (const uint4 *)(stage_tile + t * stage_bytes));
@@ -448,14 +438,8 @@ HZ_DEVICE void rows(const hzi_hadamard_rows &p)
 					     p.job.offset + s.hi * p.dim[0].pre +
 						     s.lo * p.dim[1].pre + (e1 & ((1 << k) - 1)));
 		}
-		if (PIPE) {
-			team_sync<T>();
-			if (tile + 1 < end)
-				begin(tile + 1);
-		}
 		stages<64, 0, KMAX < 6 ? 5 : 6>(v, KMAX < 6 ? k : 6);
-		if (!PIPE)
-			team_sync<T>();
+		team_sync<T>();
 #pragma unroll
 		for (int i = 0; i < 16; i++)
 			store_shared<2>(&exchange[t * ROW_WORDS + 4 * i], &v[4 * i]);
@@ -707,44 +691,39 @@ HZ_DEVICE void rows(const hzi_hadamard_rows &p)
 
 #define THREADS_SM 512		/* of 128 registers each */
 
-#define ROWS(name, k, cluster, quantize, pipe) \
+#define ROWS(name, k, cluster, quantize) \
 	extern "C" __global__ void \
 	__launch_bounds__((shape<k, cluster, quantize>::THREADS), \
 			  (THREADS_SM / shape<k, cluster, quantize>::THREADS)) \
 	name(const __grid_constant__ hzi_hadamard_rows p) \
 	{ \
-		rows<k, cluster, quantize, pipe>(p); \
+		rows<k, cluster, quantize>(p); \
 	}
 
-ROWS(hadamard_rows_5, 5, 0, false, false)
-ROWS(hadamard_rows_6, 6, 0, false, false)
-ROWS(hadamard_rows_7, 7, 0, false, false)
-ROWS(hadamard_rows_8, 8, 0, false, false)
-ROWS(hadamard_rows_9, 9, 0, false, false)
-ROWS(hadamard_rows_10, 10, 0, false, false)
-ROWS(hadamard_rows_11, 11, 0, false, false)
-ROWS(hadamard_rows_12, 12, 0, false, false)
-ROWS(hadamard_rows_13, 13, 0, false, false)
-ROWS(hadamard_rows_14, 14, 0, false, false)
-ROWS(hadamard_rows_15, 15, 0, false, false)
-ROWS(hadamard_rows_12_pipe, 12, 0, false, true)
-ROWS(hadamard_rows_13_pipe, 13, 0, false, true)
-ROWS(hadamard_rows_14_pipe, 14, 0, false, true)
-ROWS(hadamard_rows_15_pipe, 15, 0, false, true)
-ROWS(hadamard_rows_16_c4, 16, 2, false, false)
-ROWS(hadamard_rows_16_c8, 16, 3, false, false)
-ROWS(hadamard_quantize_5, 5, 0, true, false)
-ROWS(hadamard_quantize_6, 6, 0, true, false)
-ROWS(hadamard_quantize_7, 7, 0, true, false)
-ROWS(hadamard_quantize_8, 8, 0, true, false)
-ROWS(hadamard_quantize_9, 9, 0, true, false)
-ROWS(hadamard_quantize_10, 10, 0, true, false)
-ROWS(hadamard_quantize_11, 11, 0, true, false)
-ROWS(hadamard_quantize_12, 12, 0, true, false)
-ROWS(hadamard_quantize_13, 13, 0, true, false)
-ROWS(hadamard_quantize_14, 14, 0, true, false)
-ROWS(hadamard_quantize_15, 15, 0, true, false)
-ROWS(hadamard_quantize_16_c4, 16, 2, true, false)
+ROWS(hadamard_rows_5, 5, 0, false)
+ROWS(hadamard_rows_6, 6, 0, false)
+ROWS(hadamard_rows_7, 7, 0, false)
+ROWS(hadamard_rows_8, 8, 0, false)
+ROWS(hadamard_rows_9, 9, 0, false)
+ROWS(hadamard_rows_10, 10, 0, false)
+ROWS(hadamard_rows_11, 11, 0, false)
+ROWS(hadamard_rows_12, 12, 0, false)
+ROWS(hadamard_rows_13, 13, 0, false)
+ROWS(hadamard_rows_14, 14, 0, false)
+ROWS(hadamard_rows_15, 15, 0, false)
+ROWS(hadamard_rows_16_c4, 16, 2, false)
+ROWS(hadamard_quantize_5, 5, 0, true)
+ROWS(hadamard_quantize_6, 6, 0, true)
+ROWS(hadamard_quantize_7, 7, 0, true)
+ROWS(hadamard_quantize_8, 8, 0, true)
+ROWS(hadamard_quantize_9, 9, 0, true)
+ROWS(hadamard_quantize_10, 10, 0, true)
+ROWS(hadamard_quantize_11, 11, 0, true)
+ROWS(hadamard_quantize_12, 12, 0, true)
+ROWS(hadamard_quantize_13, 13, 0, true)
+ROWS(hadamard_quantize_14, 14, 0, true)
+ROWS(hadamard_quantize_15, 15, 0, true)
+ROWS(hadamard_quantize_16_c4, 16, 2, true)
 
 /* ---- True orders ---------------------------------------------------------------------------- */
 

@@ -53,14 +53,12 @@ struct hzi_hadamard_rows {
 	int32_t shift;
 	int32_t single, flat;
 	int32_t piece_log2;		/* elements of x in 16 bytes */
-	int32_t stretch;		/* tiles of a block that has the next one under way */
-	int32_t pad_;
 	int32_t column_tiles; /* columns: dim[] says where a vector of the first column begins */
 	int64_t columns;
 };
-HZI_STATIC_ASSERT(sizeof(struct hzi_hadamard_rows) == 264, "the same layout for C and CUDA");
+HZI_STATIC_ASSERT(sizeof(struct hzi_hadamard_rows) == 256, "the same layout for C and CUDA");
 
-/* Columns of 16 bits, 2^k rows: a block's slices of 8 columns, its threads, a slice's shared memory */
+/* Columns of 16 bits, 2^k rows: slices of 8 columns and threads of a block, bytes of a slice */
 #define HZI_COLUMNS_SLICES(k) ((k) < 7 ? 1024 >> (k) : (k) == 7 ? 16 : 8)
 #define HZI_COLUMNS_THREADS(k) ((k) == 7 ? 256 : 128)
 #define HZI_COLUMNS_SLICE_BYTES(k) (16 << (k))

@@ -94,8 +94,9 @@ HZ_DEVICE void fast_signs(uint4 &w, const hzi_hadamard_fast &p, int e0, int i, i
 /*
  * Strides 1 to 16. Row 4 g + 2 t + h of H_32 is row g + 8 h of product t, so that a thread gets
  * four successive results of each chunk; columns are taken in the order in which elements lie in
- * memory. The sign of entry (4 g + 2 t + h, 8 q + 4 s + 2 f + e), with s the product's part and f, e
- * the place in its operand, is h e + t f + g0 s + g1 q0 + g2 q1 mod 2. Here: a thread's first entry.
+ * memory. The sign of entry (4 g + 2 t + h, 8 q + 4 s + 2 f + e), with s the product's part and f,
+ * e the place in its operand, is h e + t f + g0 s + g1 q0 + g2 q1 mod 2. Here: the first entry of a
+ * thread.
  */
 template <int DTYPE>
 HZ_DEVICE uint32_t fast_entry(int lane)
@@ -175,9 +176,9 @@ HZ_DEVICE void multiply_tf32(float *c, const uint32_t *a, uint32_t b0, uint32_t 
 
 /*
  * The stages of stride 32 to 512 without shuffles, which would keep the path to shared memory busy:
- * the result of a first product, rows by 8 chunks, is an operand as it is, and is multiplied by H_8.
- * It is split into two parts of 11 bits. Sums of 32 numbers of 11 bits are exact so, unless these are
- * more than 2^6 apart; else the error is below 2^-21 of a value, and most often far below.
+ * the result of a first product, rows by 8 chunks, is an operand as it is, and is multiplied by
+ * H_8. It is split into two parts of 11 bits. Sums of 32 numbers of 11 bits are exact so, unless
+ * these are more than 2^6 apart; else the error is below 2^-21 of a value, most often far below.
  */
 HZ_DEVICE void fast_second_mma(float *v, int lane)
 {
@@ -332,12 +333,13 @@ HZ_DEVICE void fast_put(const float *v, char *memory, int lane)
 
 /*
  * The last stages, between WARPS warps whose 32 N values each lie behind one another at memory, and
- * the results to y, from element e0 on, those of warps APART. A thread takes pieces of C elements, N
- * in all, at the same places of all warps. All addresses are a base and offsets that are known when
- * compiled: the kernels have no issue slots to spare.
+ * the results to y, from element e0 on, those of warps APART. A thread takes pieces of C elements,
+ * N in all, at the same places of all warps. All addresses are a base and offsets that are known
+ * when compiled: the kernels have no issue slots to spare.
  */
 template <int DTYPE, int WARPS, bool SIGNS, int N = 32, int APART = 32 * N>
-HZ_DEVICE void fast_last(float *v, const hzi_hadamard_fast &p, int64_t e0, const char *memory, int t)
+HZ_DEVICE void fast_last(float *v, const hzi_hadamard_fast &p, int64_t e0, const char *memory,
+			 int t)
 {
 	constexpr int V = N / WARPS, C = V < 4 ? V : 4, THREADS = 32 * WARPS;
 	constexpr int BITS = N == 64 ? 6 : 5;

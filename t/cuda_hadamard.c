@@ -184,7 +184,7 @@ static const struct row table[] = {
 	 .kernel = "rows_10", .launches = 1,
 	 .threads = 128, .grid = 13},
 	{.op = DEQUANTIZE, .x = HZ_S4X2, .y = HZ_F32, .rows = 9, .n = 4096, .group = 32,
-	 .kernel = "rows_12_pipe", .launches = 1,
+	 .kernel = "rows_12", .launches = 1,
 	 .threads = 64, .grid = 9},
 	{.op = DEQUANTIZE, .x = HZ_S8, .y = HZ_F32, .rows = 9, .n = 32, .group = 32,
 	 .kernel = "any", .launches = 1,
@@ -198,6 +198,60 @@ static void *device_memory(int64_t bytes)
 	if (hz_alloc(ctx, &p, (size_t)bytes, HZ_CUDA) != HZ_OK)
 		bail("%s", hz_errmsg(ctx));
 	return p;
+}
+
+/* Rows of one dtype back to back: the kernel, threads, blocks, and blocks of a cluster. */
+static void test_fast(void)
+{
+	static const struct {
+		int dtype;
+		int64_t rows, n;
+		const char *kernel;
+		unsigned threads, cluster;
+		int64_t grid;
+	} t[] = {
+		{HZ_F16, 1000, 32, "f16_10", 32, 0, 32},
+		{HZ_F16, 7, 1024, "f16_10", 32, 0, 7},
+		{HZ_BF16, 5, 2048, "bf16_11", 64, 0, 5},
+		{HZ_BF16, 5, 8192, "bf16_13", 256, 0, 5},
+		{HZ_F16, 5, 16384, "f16_14", 256, 0, 5},
+		{HZ_F16, 301, 16384, "f16_14", 256, 0, 151},
+		{HZ_F16, 5, 32768, "f16_15", 512, 0, 5},
+		{HZ_BF16, 1000, 32768, "bf16_15", 512, 0, 132},
+		{HZ_BF16, 5, 65536, "bf16_16", 512, 0, 5},
+		{HZ_F32, 5, 128, "f32_10", 32, 0, 1},
+		{HZ_F32, 5, 32768, "f32_15", 1024, 0, 5},
+		{HZ_F32, 5, 65536, "f32_16", 256, 8, 40},
+	};
+
+	for (size_t i = 0; i < sizeof(t) / sizeof(*t); i++) {
+		const int64_t bytes = t[i].rows * t[i].n * (int64_t)hz_dtype_size(t[i].dtype);
+		void *x = device_memory(bytes), *bits = device_memory(t[i].n / 8);
+		const hz_tensor tx = hz_tensor_2d(x, t[i].dtype, HZ_CUDA, t[i].rows, t[i].n);
+		const hz_tensor signs = hz_tensor_1d(bits, HZ_U8, HZ_CUDA, t[i].n / 8);
+		const struct fakecuda_launch *l;
+
+		for (int with = 0; with < 2; with++) {
+			const hz_hadamard_opts o = {.pre = with ? &signs : NULL};
+			char name[64];
+
+			fake->reset();
+			snprintf(name, sizeof(name), "hadamard_fast_%s%s", t[i].kernel,
+				 with ? "_signs" : "");
+			is_int(hz_hadamard(ctx, &tx, &tx, &o), HZ_OK, "%d rows of %d, %s%s",
+			       (int)t[i].rows, (int)t[i].n, hz_dtype_name(t[i].dtype),
+			       with ? ", signs" : "");
+			l = fake->launch(0);
+			is_str(l->kernel, name, "by %s", name);
+			ok(fake->launches() == 1 && l->block[0] == t[i].threads &&
+				   l->grid[0] == t[i].grid &&
+				   (l->cluster > 1 ? l->cluster : 0) == t[i].cluster &&
+				   l->shared_bytes <= SHARED_MAX,
+			   "geometry");
+		}
+		hz_free(ctx, x, HZ_CUDA);
+		hz_free(ctx, bits, HZ_CUDA);
+	}
 }
 
 static int status_of(const struct row *r, void *x, void *y, void *scale)
@@ -420,10 +474,10 @@ static void test_values(void)
 		{HZ_E4M3, HZ_BF16, 100, 4096, 128, 0, 0, 1, "values_12_groups", 128, 100, 16384},
 		{HZ_E5M2, HZ_F16, 7, 16384, 16384, 0, 0, 1, "values_14", 512, 7, 65536},
 		{HZ_S8, HZ_BF16, 3, 8192, 8192, 4096, 0, 1, "values_12", 128, 6, 16384},
-		{HZ_S8, HZ_BF16, 100, 4096, 4096, 0, 0, 2, "rows_12_pipe", 64, 100, 0},
-		{HZ_S8, HZ_BF16, 100, 4096, 4096, 0, 8, 1, "rows_12_pipe", 64, 100, 0},
-		{HZ_S8, HZ_F32, 100, 4096, 4096, 0, 0, 1, "rows_12_pipe", 64, 100, 0},
-		{HZ_S8, HZ_BF16, 3, 24576, 24576, 8192, 0, 1, "rows_13_pipe", 128, 9, 0},
+		{HZ_S8, HZ_BF16, 100, 4096, 4096, 0, 0, 2, "rows_12", 64, 100, 0},
+		{HZ_S8, HZ_BF16, 100, 4096, 4096, 0, 8, 1, "rows_12", 64, 100, 0},
+		{HZ_S8, HZ_F32, 100, 4096, 4096, 0, 0, 1, "rows_12", 64, 100, 0},
+		{HZ_S8, HZ_BF16, 3, 24576, 24576, 8192, 0, 1, "rows_13", 128, 9, 0},
 	};
 	char *q = device_memory(1 << 24), *y = device_memory(1 << 25), *scale = device_memory(1 << 20);
 
@@ -586,6 +640,7 @@ int main(void)
 		bail("%s", hz_open_errmsg());
 	for (size_t i = 0; i < sizeof(table) / sizeof(*table); i++)
 		test_row(&table[i]);
+	test_fast();
 	test_base_rows();
 	test_arguments();
 	test_codes();

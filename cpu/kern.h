@@ -89,6 +89,67 @@ struct hzi_dequant {
 	int32_t q_dtype, scale_dtype;
 };
 
+/*
+ * Quantized multiplication of m rows of A, packed as the level wants it, by n columns of B in
+ * HZI_QLAYOUT_CPU (lib/qgemm.h): whole panels of 32 columns, the first of them at b, ceil(k / 64) *
+ * 2048 bytes each. m, n and k need not fill panels; nothing beyond them is written. k is at most
+ * HZI_QK_CHUNK.
+ *
+ * raw: c is s32 and gets the sums of products of a (as packed) and b, without zeros, times nothing.
+ * Else c is u8 or s8 and gets clamp(c_zero + y, min, max) of
+ *   acc = sum + col[j] - (row ? b_zero[j] * row[i] : 0)	(mod 2^32; the true value fits)
+ *   y = floor((acc * u[j] + 2^(shift[j] - 1)) / 2^shift[j]), 33 <= shift[j] <= 62
+ * where col, b_zero, u and shift have values for whole panels of columns. one_u: all u and shift are
+ * those of column 0.
+ */
+struct hzi_qmul {
+	const void *a;
+	const uint8_t *b;
+	void *c;
+	int64_t m, n, k, c_ld;
+	int32_t a_dtype, b_dtype, c_dtype;
+	bool raw, one_u;
+	const int32_t *col, *b_zero, *u, *shift, *row;
+	int32_t c_zero, min, max;
+};
+
+/*
+ * Rows of A into the order of qmul(), from element (i, j) at a + i * a_m + j * a_k. Rows of k codes
+ * are padded with what contributes nothing. row[i]: the sum of the codes as packed; NULL: not wanted.
+ */
+struct hzi_qpack_a {
+	const void *a;
+	void *packed;
+	int32_t *row;
+	int64_t m, k, a_m, a_k;
+	int32_t a_dtype, b_dtype;
+};
+
+/*
+ * count elements between floats (x, of HZ_F32, HZ_F16 or HZ_BF16) and codes (q, of HZ_U8 or HZ_S8),
+ * back to back; wide: with scales[i] and zeros[i] for each element, else scales[0] and zeros[0].
+ */
+struct hzi_qcodes {
+	void *x, *q;
+	const float *scales;
+	const int32_t *zeros;
+	int64_t count;
+	int32_t x_dtype, q_dtype;
+	bool wide;
+};
+
+/*
+ * The range of count floats, back to back, NaN left out: *lo and *hi are widened; wide: lo[i] and
+ * hi[i] by element i.
+ */
+struct hzi_range {
+	const void *x;
+	float *lo, *hi;
+	int64_t count;
+	int32_t x_dtype;
+	bool wide;
+};
+
 struct hz_kern {
 	int32_t lanes;		/* f32 elements of a vector */
 	int32_t head_bits;	/* most bits that head() takes */
@@ -101,6 +162,21 @@ struct hz_kern {
 			  int64_t cols);
 	void (*quant)(const struct hzi_quant *a);
 	void (*dequant)(const struct hzi_dequant *a);
+
+	void (*codes)(const struct hzi_qcodes *a);	/* q = quantize(x) */
+	void (*uncode)(const struct hzi_qcodes *a);	/* x = dequantize(q) */
+	void (*range)(const struct hzi_range *a);
+
+	/*
+	 * Rows of A that qmul() takes at once, and columns of B; blocks of these fit its caches best.
+	 * Bytes of m packed rows of k. What packing subtracts from each code of A for a pair of dtypes, so
+	 * that a level without their mix can do it with another.
+	 */
+	int32_t q_rows, q_cols;
+	int64_t (*qpack_a_bytes)(int64_t m, int64_t k);
+	int32_t (*qpack_a_less)(int32_t a_dtype, int32_t b_dtype);
+	void (*qpack_a)(const struct hzi_qpack_a *a);
+	void (*qmul)(const struct hzi_qmul *a);
 };
 
 /* Each puts its level's kernels into the table, over those of lower levels. */

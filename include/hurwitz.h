@@ -412,6 +412,201 @@ HZ_API int hz_hadamard_base(int base, int order, int8_t *entries);
  */
 HZ_API int hz_hadamard_signs(uint8_t *bits, int64_t n, uint64_t seed);
 
+/* ---- Quantized matrix multiplication ----------------------------------------------------------- */
+
+/*
+ * A code q of u8 or s8 stands for the real number scale * (q - zero), zero having the type of q. The
+ * parameters of the three calls below are one scale and zero for all elements, or tensors of them
+ * with the ndim of the data: each dimension has the data's size or is 1, which stands for the
+ * whole; the last may also divide the data's, for groups of successive elements. So for an m x n matrix [1, 1]
+ * is per tensor, [m, 1] per row, [1, n] per column and [m, n / 64] per group of 64 in a row. Both
+ * tensors are contiguous and of one shape.
+ */
+
+/* Zero the struct and set what is wanted: zero is the default of every field. */
+typedef struct hz_quantize_opts {
+	double scale;			/* one for all, taken as f32; 0 stands for 1 */
+	int32_t zero;			/* one for all */
+	uint32_t flags;			/* 0 */
+	const hz_tensor *scales;	/* f32, instead of scale */
+	const hz_tensor *zeros;		/* the dtype of q, with scales; NULL: all 0 */
+	int64_t reserved[4];		/* 0 */
+} hz_quantize_opts;
+
+/*
+ * Quantization: q = clamp(zero + rne(x / scale)) to the range of its type.
+ *
+ *   x     f32 f16 bf16, any shape of 0 to 6 dimensions, any strides
+ *   q     u8 s8, the shape of x, any strides
+ *   opts  NULL: scale 1 and zero 0
+ *
+ * Aliasing: no operand may overlap another.
+ * Arithmetic: the quotient is that of IEEE division in f32, rne() goes to the nearest integer, ties
+ * to even, and nothing overflows: +-Inf saturate. NaN gives zero. Codes are the same bits on every
+ * ISA, thread count and GPU. Values in scales are not checked: the formula holds for all of them.
+ * Workspace: none.
+ * Errors: HZ_EINVAL, HZ_EDTYPE, HZ_ESHAPE, HZ_ESTRIDE, HZ_EALIAS, HZ_EDEVICE, HZ_ECUDA, HZ_EFORK.
+ * Source: ONNX QuantizeLinear.
+ */
+HZ_API int hz_quantize(hz_context *ctx, const hz_tensor *x, const hz_tensor *q,
+		       const hz_quantize_opts *opts);
+
+/*
+ * The way back: y = scale * (q - zero), f32 with one rounding, then one to the dtype of y. Operands
+ * and errors as of hz_quantize(): q u8 s8, y f32 f16 bf16.
+ */
+HZ_API int hz_dequantize(hz_context *ctx, const hz_tensor *q, const hz_tensor *y,
+			 const hz_quantize_opts *opts);
+
+#define HZ_QPARAMS_SYMMETRIC 1u		/* zero is 0 for s8 and 128 for u8 */
+
+/*
+ * Scales and zeros from the range lo .. hi of x, in which 0 is always counted: scale = (hi - lo) /
+ * 255, zero = clamp(rne(qmin - lo / scale)), qmin being 0 or -128; with HZ_QPARAMS_SYMMETRIC scale =
+ * max(-lo, hi) / 127.
+ *
+ *   x      f32 f16 bf16, any shape, any strides
+ *   scale  f32; its shape says what has parameters of its own, as above
+ *   zero   u8 s8, the shape of scale: its dtype is the one to quantize to
+ *   flags  HZ_QPARAMS_SYMMETRIC
+ *
+ * Aliasing: no operand may overlap another. scale and zero are contiguous.
+ * Arithmetic: quotients are taken in double, scale is rounded once to f32, and zero is computed from the
+ * scale so rounded. A scale below FLT_MIN becomes FLT_MIN, or 1 if lo = hi = 0, as of no elements. NaN is
+ * left out of the range. With an Inf the call is refused on the CPU; on the GPU, which would have
+ * to be waited for, such a scale is Inf and its zero that of HZ_QPARAMS_SYMMETRIC. The same bits on
+ * every ISA, thread count and GPU.
+ * Workspace: hz_choose_qparams_workspace().
+ * Errors: as hz_quantize().
+ */
+HZ_API int hz_choose_qparams(hz_context *ctx, const hz_tensor *x, const hz_tensor *scale,
+			     const hz_tensor *zero, uint32_t flags);
+HZ_API int hz_choose_qparams_workspace(hz_context *ctx, const hz_tensor *x, const hz_tensor *scale,
+				       const hz_tensor *zero, uint32_t flags, size_t *bytes);
+
+/*
+ * A matrix B, or several, in the order in which hz_qgemm() reads it, with the sums of its columns:
+ * filled by hz_qgemm_pack() and read-only then. The struct lies on the host and may be copied, the
+ * data on a device. What one context has packed every context with the same kind of device can use,
+ * whatever its ISA, and any number at once. Both may be kept in a file, for this version
+ * of the library.
+ */
+typedef struct hz_packed {
+	void *data;			/* 64-byte aligned, on device */
+	size_t bytes;			/* all of it */
+	int32_t device;			/* HZ_CPU or HZ_CUDA + i */
+	int16_t dtype, ndim;		/* of B */
+	int64_t shape[HZ_MAXDIM];	/* of B: [..., k, n] */
+	uint32_t layout;		/* how data is laid out: internal */
+	uint32_t check;			/* a sum over shape, dtype, layout and bytes */
+} hz_packed;
+
+enum hz_rounding {
+	HZ_ROUND_EXACT = 0,	/* once: floor(acc * sigma + 1/2) */
+	HZ_ROUND_TFLITE = 1	/* twice, as gemmlowp and TensorFlow Lite do */
+};
+
+#define HZ_QGEMM_MIN 1u			/* opts->min counts */
+#define HZ_QGEMM_MAX 2u			/* opts->max counts */
+#define HZ_QGEMM_RELU 4u		/* results are at least c_zero (0 if they are float) */
+#define HZ_QLINEAR_SYMMETRIC 8u		/* qlinear: rows are quantized with HZ_QPARAMS_SYMMETRIC */
+
+/* Zero the struct and set what is wanted: zero is the default of every field. */
+typedef struct hz_qgemm_opts {
+	int32_t a_zero, b_zero, c_zero;	/* in the range of the type; s32: any; float C: 0 */
+	uint32_t flags;			/* HZ_QGEMM_MIN | HZ_QGEMM_MAX | HZ_QGEMM_RELU */
+	double a_scale, b_scale, c_scale;	/* > 0, taken as f32; 0 stands for 1 */
+	double sigma;			/* integer C: instead of the scales, > 0 */
+	int32_t multiplier, shift;	/* integer C: instead, sigma = multiplier / 2^shift; shift
+					   1 .. 62, multiplier > 0 */
+	int32_t rounding;		/* enum hz_rounding */
+	int32_t x_dtype;		/* qlinear: HZ_U8 or HZ_S8, what x is quantized to; 0: u8 */
+	double min, max;		/* further bounds of C, with their flags */
+	const hz_tensor *a_zeros;	/* a_dtype [..., m] or one element, instead of a_zero */
+	const hz_tensor *b_zeros;	/* b_dtype [n], instead of b_zero */
+	const hz_tensor *a_scales;	/* f32 [..., m] or one element, instead; float C alone */
+	const hz_tensor *b_scales;	/* f32 [n] or one element, instead of b_scale */
+	const hz_tensor *multipliers;	/* s32 [n], instead of multiplier and shift */
+	const hz_tensor *shifts;	/* s32 [n] */
+	const hz_tensor *bias;		/* s32 [n]; float C: f32 [n] as well */
+	const hz_packed *packed;	/* B, instead of the operand b, which is then NULL */
+	int64_t reserved[4];		/* 0 */
+} hz_qgemm_opts;
+
+/*
+ * Quantized matrix multiplication: C = clamp(c_zero + round(sigma * acc)) with acc = (A - a_zero)
+ * (B - b_zero) + bias and sigma = a_scale * b_scale / c_scale, in integers alone; or with a float C
+ * = acc * b_scale * a_scale + bias.
+ *
+ *   a     u8 s8 [..., m, k], any strides
+ *   b     u8 s8 [..., k, n], any strides; NULL with opts->packed
+ *   c     u8 s8 s32 f32 f16 bf16 [..., m, n], any strides
+ *   opts  NULL: zeros 0, scales 1. Its tensors lie on the context's device and are contiguous.
+ *
+ * Dimensions before the last two are a batch; those that a or b lacks, or has the size 1 of, are
+ * repeated. A transposed matrix is a view with its two last strides exchanged. k is at most 8388608;
+ * k = 0 gives acc = bias. n or m may be 0.
+ *
+ * Aliasing: c overlaps no other operand.
+ * Arithmetic: acc is exact for any k and any bias, then clamped to s32. sigma is fl(fl(a_scale *
+ * b_scale) / c_scale) in f32, as it is for each column of b_scales, and exactly u / 2^s with 2^30 <=
+ * u < 2^31; opts->sigma is rounded to such a u, to nearest even. HZ_ROUND_EXACT gives y =
+ * floor((acc u + 2^(s-1)) / 2^s), for s < 1 acc u 2^-s: ties go up. HZ_ROUND_TFLITE gives
+ * RoundingDivideByPOT(SaturatingRoundingDoublingHighMul(clamp(acc 2^max(31 - s, 0)), u), max(s - 31,
+ * 0)). Nothing wraps: c_zero + y is clamped to the type of C and by opts. A column whose scale is not
+ * positive and finite, or whose multiplier or shift is out of range, has y = 0.
+ * A float C is fl(fl(fl(acc) b_scale) a_scale), plus an f32 bias if there is one, each rounded to
+ * f32; then clamped, where NaN stays, then rounded to its dtype.
+ * Every result has the same bits on every ISA, thread count and GPU.
+ * Workspace: hz_qgemm_workspace(); large if b is not packed.
+ * Errors: HZ_EINVAL, HZ_EDTYPE, HZ_ESHAPE, HZ_ESTRIDE, HZ_EALIAS, HZ_EDEVICE, HZ_ENOTSUP,
+ * HZ_ENOMEM, HZ_EWORKSPACE, HZ_ECUDA, HZ_EFORK.
+ * Source: Jacob et al. 2018, "Quantization and Training of Neural Networks for Efficient
+ * Integer-Arithmetic-Only Inference", equations 4 to 8.
+ */
+HZ_API int hz_qgemm(hz_context *ctx, const hz_tensor *a, const hz_tensor *b, const hz_tensor *c,
+		    const hz_qgemm_opts *opts);
+HZ_API int hz_qgemm_workspace(hz_context *ctx, const hz_tensor *a, const hz_tensor *b,
+			      const hz_tensor *c, const hz_qgemm_opts *opts, size_t *bytes);
+
+/*
+ * Packs B for hz_qgemm() and hz_qlinear(): worth it for a B that is used more than once. data has
+ * hz_qgemm_pack_bytes() bytes on the context's device, aligned to 64, and stays the caller's.
+ *
+ *   b       u8 s8 [..., k, n], any strides
+ *   packed  filled; data must live as long as it is used
+ *
+ * Aliasing: data does not overlap b.
+ * Errors: HZ_EINVAL, HZ_EDTYPE, HZ_ESHAPE, HZ_EALIAS, HZ_EDEVICE, HZ_ENOTSUP, HZ_ECUDA, HZ_EFORK.
+ */
+HZ_API int hz_qgemm_pack(hz_context *ctx, const hz_tensor *b, void *data, size_t bytes,
+			 hz_packed *packed);
+HZ_API int hz_qgemm_pack_bytes(hz_context *ctx, const hz_tensor *b, size_t *bytes);
+
+/*
+ * The multiplier u and shift s of a sigma, sigma = u / 2^s, 2^30 <= u < 2^31, to nearest even where a
+ * double has more bits. A sigma below 2^-32 gives u = 0, s = 1, from 2^30 on s is less than 1.
+ * HZ_EINVAL if sigma is not positive and finite.
+ */
+HZ_API int hz_qgemm_multiplier(double sigma, int32_t *multiplier, int32_t *shift);
+
+/*
+ * Linear layer: y = x W + bias with x quantized on the way: exactly hz_choose_qparams() for each
+ * row and hz_quantize() of x, then hz_qgemm() of the codes and b to a float y.
+ *
+ *   x     f32 f16 bf16 [..., m, k], any strides
+ *   b     the codes of W, u8 s8 [..., k, n], any strides; NULL with opts->packed
+ *   y     f32 f16 bf16 [..., m, n], any strides
+ *   opts  b_zero(s), b_scale(s), bias, min, max and flags as of hz_qgemm(); x_dtype; a_scale > 0 quantizes
+ *         all of x with it and a_zero, instead of each row by its range
+ *
+ * A row with an Inf has the scale Inf and gives NaN. All else as of hz_qgemm().
+ */
+HZ_API int hz_qlinear(hz_context *ctx, const hz_tensor *x, const hz_tensor *b, const hz_tensor *y,
+		      const hz_qgemm_opts *opts);
+HZ_API int hz_qlinear_workspace(hz_context *ctx, const hz_tensor *x, const hz_tensor *b,
+				const hz_tensor *y, const hz_qgemm_opts *opts, size_t *bytes);
+
 #ifdef __cplusplus
 }
 #endif

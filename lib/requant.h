@@ -1,0 +1,92 @@
+/*
+ * requant.h - the arithmetic of requantization, for C and CUDA alike
+ *
+ * SPDX-License-Identifier: BSD-2-Clause
+ */
+#ifndef HZI_REQUANT_H
+#define HZI_REQUANT_H
+
+#include <stdint.h>
+#include <string.h>
+
+#ifdef __CUDACC__
+#define HZI_BOTH static __host__ __device__ inline
+#else
+#define HZI_BOTH static inline
+#endif
+
+/* A sigma of u / 2^shift. Kernels for 8-bit C see 1 <= shift <= 62, those for s32 also 0, -1, -2. */
+struct hzi_multiplier {
+	int32_t u, shift;
+};
+
+/*
+ * Of a sigma > 0 in f32, for 8-bit C or (wide) for s32. Its 24 bits make u exact. Below 2^-32 every
+ * acc gives y = 0. From 2^9 on every acc but 0 saturates 8 bits, from 2^32 on s32 with any c_zero:
+ * so it is brought down to 2^29, or 2^32. What is not positive and finite gives u = 0.
+ */
+HZI_BOTH struct hzi_multiplier hzi_multiplier_f32(float sigma, int wide)
+{
+	struct hzi_multiplier m = {0, 1};
+	uint32_t bits, fraction;
+	int exponent;		/* sigma = fraction 2^(exponent - 23), 2^23 <= fraction < 2^24 */
+
+	memcpy(&bits, &sigma, sizeof(bits));
+	if (bits == 0 || bits >= 0x7f800000)
+		return m;
+	/* Subnormals, with 0 here, are far below 2^-32. */
+	exponent = (int)(bits >> 23) - 127;
+	fraction = (bits & 0x7fffff) | 0x800000;
+	m.u = (int32_t)(fraction << 7);
+	m.shift = 30 - exponent;
+	if (m.shift > 62) {
+		m.u = 0;
+		m.shift = 1;
+	} else if (wide ? m.shift <= -2 : m.shift < 1) {
+		m.u = 1 << 30;
+		m.shift = wide ? -2 : 1;
+	}
+	return m;
+}
+
+/* sigma of a column, in the order that the contract fixes; no contraction is possible in it. */
+HZI_BOTH float hzi_sigma(float a_scale, float b_scale, float c_scale)
+{
+#ifdef __CUDA_ARCH__
+	return __fdiv_rn(__fmul_rn(a_scale, b_scale), c_scale);
+#else
+	const float product = a_scale * b_scale;
+
+	return product / c_scale;
+#endif
+}
+
+/* y of HZ_ROUND_EXACT: |acc u| <= 2^62, and 2^63 at most with a shift below 0. */
+HZI_BOTH int64_t hzi_requant(int32_t acc, int32_t u, int32_t shift)
+{
+	const int64_t product = (int64_t)acc * u;
+
+	if (shift <= 0)
+		return product * ((int64_t)1 << -shift);
+	return (product + ((int64_t)1 << (shift - 1))) >> shift;
+}
+
+/*
+ * y of HZ_ROUND_TFLITE: gemmlowp's RoundingDivideByPOT(SaturatingRoundingDoublingHighMul(..)), in
+ * which u < 2^31 excludes the one case that saturates.
+ */
+HZI_BOTH int64_t hzi_requant_tflite(int32_t acc, int32_t u, int32_t shift)
+{
+	const int left = shift < 31 ? (31 - shift < 32 ? 31 - shift : 32) : 0;
+	const int right = shift > 31 ? shift - 31 : 0;
+	int64_t x = (int64_t)acc * ((int64_t)1 << left), high, mask, rest;
+
+	x = x > INT32_MAX ? INT32_MAX : x < INT32_MIN ? INT32_MIN : x;
+	x *= u;
+	high = (x + (x >= 0 ? 1 << 30 : 1 - (1 << 30))) / ((int64_t)1 << 31);
+	mask = ((int64_t)1 << right) - 1;
+	rest = high & mask;
+	return (high >> right) + (rest > (mask >> 1) + (high < 0));
+}
+
+#endif

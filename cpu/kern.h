@@ -91,22 +91,22 @@ struct hzi_dequant {
 
 /*
  * Quantized multiplication of m rows of A, packed as the level wants it, by n columns of B in
- * HZI_QLAYOUT_CPU (lib/qgemm.h): whole panels of 32 columns, the first of them at b, ceil(k / 64) *
- * 2048 bytes each. m, n and k need not fill panels; nothing beyond them is written. k is at most
- * HZI_QK_CHUNK.
+ * HZI_QLAYOUT_CPU (lib/qgemm.h): panels of 32 columns b_panel bytes apart, ceil(k / 64) * 2048 bytes
+ * of each being read. m, n and k need not fill panels; nothing beyond them is written. Sums are mod
+ * 2^32.
  *
- * raw: c is s32 and gets the sums of products of a (as packed) and b, without zeros, times nothing.
+ * raw: c is s32 and gets the sums of products of a (as packed) and b, without zeros.
  * Else c is u8 or s8 and gets clamp(c_zero + y, min, max) of
  *   acc = sum + col[j] - (row ? b_zero[j] * row[i] : 0)	(mod 2^32; the true value fits)
  *   y = floor((acc * u[j] + 2^(shift[j] - 1)) / 2^shift[j]), 33 <= shift[j] <= 62
  * where col, b_zero, u and shift have values for whole panels of columns. one_u: all u and shift are
- * those of column 0.
+ * those of column 0. c_ld counts elements.
  */
 struct hzi_qmul {
 	const void *a;
 	const uint8_t *b;
 	void *c;
-	int64_t m, n, k, c_ld;
+	int64_t m, n, k, b_panel, c_ld;
 	int32_t a_dtype, b_dtype, c_dtype;
 	bool raw, one_u;
 	const int32_t *col, *b_zero, *u, *shift, *row;
@@ -115,7 +115,8 @@ struct hzi_qmul {
 
 /*
  * Rows of A into the order of qmul(), from element (i, j) at a + i * a_m + j * a_k. Rows of k codes
- * are padded with what contributes nothing. row[i]: the sum of the codes as packed; NULL: not wanted.
+ * are padded with what contributes nothing. row[i]: the sum of the codes as packed, mod 2^32; NULL: not
+ * wanted.
  */
 struct hzi_qpack_a {
 	const void *a;
@@ -126,28 +127,53 @@ struct hzi_qpack_a {
 };
 
 /*
+ * Panels of 32 columns of B in HZI_QLAYOUT_CPU, from element (i, j) at b + i * b_k + j * b_n, n of
+ * them, and the sums of columns, for whole panels.
+ */
+struct hzi_qpack_b {
+	const void *b;
+	uint8_t *packed;
+	int32_t *sum;
+	int64_t k, n, b_k, b_n;
+	int32_t b_dtype;
+};
+
+/*
+ * Sums to C by any of the ways that lib/qgemm.h tells of, for rows x cols elements: of row i and
+ * column j acc = clamp_s32(S + bias[j]), S = sum[i * sum_ld + j] + col[j] - b_zero[j] * row[i] -
+ * a_zero[i] * b_sum[j] mod 2^32. NULL contributes nothing; b_zero goes with row, b_sum with a_zero.
+ * Float c: a_scale[i], or a_scale[0] with a_step 0. u and shift are NULL with identity.
+ */
+struct hzi_qout {
+	const int32_t *sum;
+	void *c;
+	int64_t sum_ld, rows, cols, c_m, c_n, a_step;
+	const int32_t *col, *b_zero, *row, *a_zero, *b_sum;
+	const void *bias;		/* of bias_dtype HZ_S32 or HZ_F32 */
+	const int32_t *u, *shift;
+	const float *b_scale, *a_scale;
+	int32_t bias_dtype, c_dtype, rounding, identity, c_zero, min, max;
+	float fmin, fmax;
+};
+
+/*
  * count elements between floats (x, of HZ_F32, HZ_F16 or HZ_BF16) and codes (q, of HZ_U8 or HZ_S8),
- * back to back; wide: with scales[i] and zeros[i] for each element, else scales[0] and zeros[0].
+ * back to back; element i with scales[i / group] and zeros[i / group], which is of q's dtype.
  */
 struct hzi_qcodes {
 	void *x, *q;
 	const float *scales;
-	const int32_t *zeros;
-	int64_t count;
+	const void *zeros;
+	int64_t count, group;
 	int32_t x_dtype, q_dtype;
-	bool wide;
 };
 
-/*
- * The range of count floats, back to back, NaN left out: *lo and *hi are widened; wide: lo[i] and
- * hi[i] by element i.
- */
+/* The range of count floats, back to back, NaN left out: lo[i / group] and hi[i / group] widened */
 struct hzi_range {
 	const void *x;
 	float *lo, *hi;
-	int64_t count;
+	int64_t count, group;
 	int32_t x_dtype;
-	bool wide;
 };
 
 struct hz_kern {
@@ -168,15 +194,16 @@ struct hz_kern {
 	void (*range)(const struct hzi_range *a);
 
 	/*
-	 * Rows of A that qmul() takes at once, and columns of B; blocks of these fit its caches best.
-	 * Bytes of m packed rows of k. What packing subtracts from each code of A for a pair of dtypes, so
-	 * that a level without their mix can do it with another.
+	 * Packed rows of A begin at multiples of q_rows rows, at qpack_a_bytes() of these. Packing subtracts
+	 * qpack_a_less() from each code, so that a level that lacks a mix of signs can do it with another.
 	 */
-	int32_t q_rows, q_cols;
+	int32_t q_rows;
 	int64_t (*qpack_a_bytes)(int64_t m, int64_t k);
 	int32_t (*qpack_a_less)(int32_t a_dtype, int32_t b_dtype);
 	void (*qpack_a)(const struct hzi_qpack_a *a);
+	void (*qpack_b)(const struct hzi_qpack_b *a);
 	void (*qmul)(const struct hzi_qmul *a);
+	void (*qout)(const struct hzi_qout *a);
 };
 
 /* Each puts its level's kernels into the table, over those of lower levels. */

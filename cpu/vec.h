@@ -174,6 +174,12 @@ INLINE vf fma_sign(vf a, vf b, vf c)
 #endif
 }
 
+/* a * b + c with one rounding; at levels without a multiply-add, which do not use it, with two */
+INLINE vf fma_f(vf a, vf b, vf c)
+{
+	return fma_sign(a, b, c);
+}
+
 /*
  * a - b. As a multiply-add where there is one: Zen 4 adds in two of its four pipes and multiplies
  * in the other two, so butterflies (a + b, a - b) keep all of them busy.
@@ -245,6 +251,29 @@ INLINE vf max_f(vf a, vf b)
 	return (vf)vmaxq_f32((float32x4_t)a, (float32x4_t)b);
 #else
 	return -min_f(-a, -b);
+#endif
+}
+
+/* The same, b where a is NaN */
+INLINE vf min_number(vf a, vf b)
+{
+#if HZ_VEC == HZ_VEC_NEON
+	return (vf)vminnmq_f32((float32x4_t)a, (float32x4_t)b);
+#else
+	return min_f(a, b);
+#endif
+}
+
+INLINE vf max_number(vf a, vf b)
+{
+#if HZ_VEC == HZ_VEC_NEON
+	return (vf)vmaxnmq_f32((float32x4_t)a, (float32x4_t)b);
+#elif HZ_VEC == HZ_VEC_C
+	vi mask = a > b;
+
+	return (vf)((mask & (vi)a) | (~mask & (vi)b));
+#else
+	return max_f(a, b);
 #endif
 }
 

@@ -775,7 +775,7 @@ static int qgemm_args(struct hz_context *ctx, const struct call *q, struct hzi_q
 	const int a_dtype = !q->linear ? a->dtype : o->x_dtype ? o->x_dtype : HZ_U8;
 	const bool rows_differ = q->linear && o->a_scale == 0;
 	const int bias_types[] = {HZ_S32, is_float(c->dtype) ? HZ_F32 : 0, 0};
-	int64_t rows = 1, products;
+	int64_t rows = 1;
 	int b_dtype;
 
 	memset(g, 0, sizeof(*g));
@@ -846,9 +846,9 @@ static int qgemm_args(struct hz_context *ctx, const struct call *q, struct hzi_q
 			      g->mult.u == 1 << 30 && g->mult.shift == 30 && g->c_zero == 0;
 	}
 	HZ_CHECK(make_bounds(ctx, q, g));
-	products = g->k * reach(a_dtype, o->a_zero, o->a_zeros || rows_differ) *
+	g->reach = g->k * reach(a_dtype, o->a_zero, o->a_zeros || rows_differ) *
 		   reach(b_dtype, o->b_zero, o->b_zeros != NULL);
-	g->wide = products > INT32_MAX;
+	g->wide = g->reach > INT32_MAX;
 	return HZ_OK;
 }
 

@@ -84,9 +84,9 @@ struct hzi_qgemm_pack_args {
  * t *= a_scales ? a_scales[row] : a_scale; t += bias[j] if bias is f32 (it is not in acc then); t
  * is clamped to fmin .. fmax, NaN staying; one rounding. Each step rounds to f32.
  *
- * wide: (k Ra Rb) may exceed 2^31 - 1, R being the largest |code - zero|, so sums need 64 bits. Sums of
- * products of codes as they are, without zeros, fit s32 up to k = HZI_QK_CHUNK. The sum with a bias may
- * leave s32 even if not wide.
+ * wide: k Ra Rb, R being the largest |code - zero| that the zeros allow, exceeds 2^31 - 1, so sums
+ * need 64 bits. Sums of products of codes as they are, without zeros, fit s32 up to k =
+ * HZI_QK_CHUNK. The sum with a bias may leave s32 even if not wide.
  *
  * B is b with strides, or packed: data of the layout, matrices b_stride[] of them apart. Strides
  * count elements; those of a and b may be 0 or negative.
@@ -108,7 +108,8 @@ struct hzi_qgemm_args {
 	const void *a_zeros, *b_zeros;	/* of the types of A and B */
 	int64_t zero_step, scale_step;	/* row_step of a_zeros and of a_scales */
 	int32_t a_zero, b_zero, c_zero;
-	int32_t wide;
+	int32_t wide;			/* reach > 2^31 - 1 */
+	int64_t reach;			/* k Ra Rb: |sum| is at most this */
 
 	const void *bias;
 	int32_t bias_dtype;		/* 0, HZ_S32 or HZ_F32 */

@@ -1,0 +1,1048 @@
+/*
+ * qgemm.c - quantized matrix multiplication on the CPU: blocking, threads, edges; quantization
+ *
+ * SPDX-License-Identifier: BSD-2-Clause
+ */
+#include <config.h>
+
+#include <assert.h>
+#include <float.h>
+#include <math.h>
+#include <string.h>
+
+#include "cpu/cpu.h"
+#include "lib/qgemm.h"
+
+#define PANEL 32		/* columns of a panel of packed B */
+/* Packed rows of A that are kept at once, bytes: so much of the batch, or of the rows, is a step. */
+#define A_BYTES ((int64_t)32 << 20)
+/* A B that comes unpacked is packed in pieces of this size, which stay in L2. */
+#define B_BYTES ((int64_t)256 << 10)
+/* The tile of sums between qmul() and qout(): 128 KiB */
+#define TILE_ROWS 128
+#define TILE_COLS 256
+/* Tiles with sums of 64 bits: columns enough to make packing A, chunk by chunk, cheap */
+#define WIDE_ROWS 64
+#define WIDE_COLS 1024
+/* Multiplications that a thread does in the time in which it moves a byte, roughly */
+#define MACS_PER_BYTE 64
+
+static int64_t min_i64(int64_t a, int64_t b)
+{
+	return a < b ? a : b;
+}
+
+static int64_t max_i64(int64_t a, int64_t b)
+{
+	return a > b ? a : b;
+}
+
+static int64_t ceil_div(int64_t a, int64_t b)
+{
+	return (a + b - 1) / b;
+}
+
+static bool is_float(int dtype)
+{
+	return dtype == HZ_F32 || dtype == HZ_F16 || dtype == HZ_BF16;
+}
+
+static int64_t dtype_bytes(int dtype)
+{
+	return dtype == HZ_F32 || dtype == HZ_S32 ? 4 : dtype == HZ_U8 || dtype == HZ_S8 ? 1 : 2;
+}
+
+/* Scratch bytes, in whole cache lines so that threads share none */
+static size_t line(int64_t bytes)
+{
+	return ((size_t)bytes + 63) & ~(size_t)63;
+}
+
+static void *take(char **scratch, int64_t bytes)
+{
+	void *p = *scratch;
+
+	*scratch += line(bytes);
+	return p;
+}
+
+static int32_t code_at(const void *codes, int dtype, int64_t i)
+{
+	return dtype == HZ_U8 ? ((const uint8_t *)codes)[i] : ((const int8_t *)codes)[i];
+}
+
+/* The offset of item i of a batch by one operand's strides, and by another's */
+static int64_t item_offset(int ndim, const int64_t *shape, const int64_t *stride, int64_t i)
+{
+	int64_t offset = 0;
+
+	for (int d = ndim - 1; d >= 0; d--) {
+		offset += i % shape[d] * stride[d];
+		i /= shape[d];
+	}
+	return offset;
+}
+
+/* ---- Packing of B -------------------------------------------------------------------------------- */
+
+struct pack_job {
+	const struct hz_kern *kern;
+	const struct hzi_qgemm_pack_args *a;
+	int64_t panels;			/* of one matrix */
+};
+
+static void pack_panels(void *job, int thread, int64_t begin, int64_t end)
+{
+	const struct pack_job *j = job;
+	const struct hzi_qgemm_pack_args *a = j->a;
+	const int64_t codes = hzi_qpack_codes(a->layout, a->k, a->n);
+	const int64_t bytes = hzi_qpack_bytes(a->layout, a->k, a->n);
+
+	(void)thread;
+	for (int64_t u = begin, count; u < end; u += count) {
+		const int64_t item = u / j->panels, first = u % j->panels;
+		char *to = (char *)a->data + item * bytes;
+		struct hzi_qpack_b p = {
+			.b = (const char *)a->b + first * PANEL * a->b_n +
+			     item_offset(a->ndim, a->shape, a->b_stride, item),
+			.packed = (uint8_t *)to + first * PANEL * hzi_round_up(a->k, 64),
+			.sum = (int32_t *)(to + codes) + first * PANEL,
+			.k = a->k, .b_k = a->b_k, .b_n = a->b_n, .b_dtype = a->b_dtype,
+		};
+
+		count = min_i64(end - u, j->panels - first);
+		p.n = min_i64(count * PANEL, a->n - first * PANEL);
+		j->kern->qpack_b(&p);
+	}
+}
+
+int hzi_cpu_qgemm_pack(struct hz_context *ctx, const struct hzi_qgemm_pack_args *a)
+{
+	struct pack_job job = {.kern = ctx->kern, .a = a, .panels = ceil_div(a->n, PANEL)};
+	int64_t items = 1;
+
+	for (int d = 0; d < a->ndim; d++)
+		items *= a->shape[d];
+	hzi_parallel(hzi_threads(ctx, 2 * items * a->n * a->k), pack_panels, &job, items * job.panels);
+	return HZ_OK;
+}
+
+size_t hzi_cpu_qgemm_pack_workspace(const struct hz_context *ctx,
+				    const struct hzi_qgemm_pack_args *a)
+{
+	(void)ctx;
+	(void)a;
+	return 0;
+}
+
+/* ---- Multiplication: what is common to all units -------------------------------------------------- */
+
+/*
+ * A step multiplies rows first .. first + rows - 1 of items item .. item + items - 1, whose packed A
+ * is in the workspace. It is cut into units: an item, some of its rows and some of its columns.
+ */
+struct job {
+	const struct hz_kern *kern;
+	const struct hzi_qgemm_args *a;
+	int threads;
+	int32_t less;			/* what packing subtracts from the codes of A */
+	bool wide, rows_wanted;		/* sums of rows: B has a zero */
+
+	int64_t items;			/* of the whole batch */
+	int64_t step_items, step_rows;	/* of a step at most */
+	int64_t unit_rows, unit_cols;
+	int64_t panel_cols;		/* columns of an unpacked B that are packed at once */
+
+	int64_t item, count, first, rows;	/* the step */
+	int64_t a_bytes;		/* of step_rows packed rows */
+	char *packed_a;			/* [step_items] of a_bytes */
+	int32_t *row, *a_zero;		/* [step_items][step_rows]; without zeros of A of their own NULL */
+	char *scratch;
+	size_t scratch_each;
+};
+
+/* What the epilogue wants to know of columns j .. j + n - 1, padded to whole panels */
+struct columns {
+	const int32_t *sum;
+	int32_t *col, *b_zero, *u, *shift;
+	float *b_scale;
+	const void *bias;
+	bool folded, fast;		/* the bias is in col; qmul() can do it all */
+	bool one_u;
+};
+
+static int64_t columns_bytes(int64_t n)
+{
+	return (int64_t)line(4 * hzi_round_up(n, PANEL));
+}
+
+static size_t columns_scratch(int64_t n)
+{
+	return 5 * (size_t)columns_bytes(n);
+}
+
+static struct hzi_multiplier multiplier_of(const struct hzi_qgemm_args *a, int64_t j)
+{
+	struct hzi_multiplier m = a->mult;
+
+	if (a->multipliers) {
+		m = (struct hzi_multiplier){a->multipliers[j], a->shifts[j]};
+		if (m.u <= 0 || m.shift < 1 || m.shift > 62)
+			m = (struct hzi_multiplier){0, 1};
+	} else if (a->b_scales) {
+		m = hzi_multiplier_f32(hzi_sigma(a->a_scale, a->b_scales[j * a->b_scale_step], a->c_scale),
+				       a->c_dtype == HZ_S32);
+	}
+	return m;
+}
+
+/* Multipliers and shifts; whether all are of the kind that qmul() takes */
+static bool make_multipliers(const struct hzi_qgemm_args *a, int64_t j, int64_t n,
+			     struct columns *c)
+{
+	const bool same = !a->multipliers && !(a->b_scales && a->b_scale_step);
+	bool fast = true;
+
+	for (int64_t l = 0; l < hzi_round_up(n, PANEL); l++) {
+		struct hzi_multiplier m = {0, 33};
+
+		if (l < n)
+			m = l > 0 && same ? (struct hzi_multiplier){c->u[0], c->shift[0]}
+					  : multiplier_of(a, j + l);
+		/* y is 0 whatever the shift. */
+		if (m.u == 0)
+			m.shift = 33;
+		c->u[l] = m.u;
+		c->shift[l] = m.shift;
+		fast &= m.shift >= 33;
+	}
+	c->one_u = same;
+	return fast && a->rounding == HZ_ROUND_EXACT && !a->identity;
+}
+
+/*
+ * sum: of the columns of B. In acc = sum' - bz row' - az' b_sum + k az' bz + bias, where a prime says
+ * that less has been taken from the codes and zeros of A, all but the products is made here.
+ */
+static struct columns make_columns(const struct job *job, int64_t j, int64_t n, const int32_t *sum,
+				   char **scratch)
+{
+	const struct hzi_qgemm_args *a = job->a;
+	const int64_t padded = hzi_round_up(n, PANEL), bytes = columns_bytes(n);
+	const uint32_t zero = (uint32_t)(a->a_zero - job->less), k = (uint32_t)a->k;
+	const int32_t *bias = a->bias_dtype == HZ_S32 ? (const int32_t *)a->bias + j : NULL;
+	struct columns c = {.sum = sum, .bias = a->bias};
+	int64_t most = 0;
+
+	c.col = take(scratch, bytes);
+	c.b_zero = take(scratch, bytes);
+	c.u = take(scratch, bytes);
+	c.shift = take(scratch, bytes);
+	c.b_scale = take(scratch, bytes);
+	for (int64_t l = 0; bias && l < n; l++)
+		most = max_i64(most, bias[l] < 0 ? -(int64_t)bias[l] : bias[l]);
+	c.folded = bias && a->reach + most <= INT32_MAX;
+	if (a->bias)
+		c.bias = (const char *)a->bias + 4 * j;
+	for (int64_t l = 0; l < padded; l++) {
+		uint32_t col = 0;
+
+		c.b_zero[l] = a->b_zeros && l < n ? code_at(a->b_zeros, a->b_dtype, j + l) : a->b_zero;
+		if (!a->a_zeros)
+			col = k * zero * (uint32_t)c.b_zero[l] - zero * (uint32_t)sum[l];
+		if (c.folded && l < n)
+			col += (uint32_t)bias[l];
+		c.col[l] = (int32_t)col;
+	}
+	if (is_float(a->c_dtype)) {
+		for (int64_t l = 0; l < n; l++)
+			c.b_scale[l] = a->b_scales ? a->b_scales[(j + l) * a->b_scale_step] : a->b_scale;
+	} else if (!a->identity) {
+		c.fast = make_multipliers(a, j, n, &c) && a->c_dtype != HZ_S32 && !a->a_zeros &&
+			 a->c_n == 1 && (!bias || c.folded);
+	}
+	return c;
+}
+
+static struct hzi_qout make_out(const struct job *job, const struct columns *c)
+{
+	const struct hzi_qgemm_args *a = job->a;
+
+	return (struct hzi_qout){
+		.c_m = a->c_m, .c_n = a->c_n, .a_step = a->a_scales ? a->scale_step : 0,
+		.bias = c->bias, .bias_dtype = c->folded ? 0 : a->bias_dtype,
+		.u = c->u, .shift = c->shift, .b_scale = c->b_scale, .a_scale = &a->a_scale,
+		.c_dtype = a->c_dtype, .rounding = a->rounding, .identity = a->identity,
+		.c_zero = a->c_zero, .min = a->min, .max = a->max, .fmin = a->fmin, .fmax = a->fmax,
+	};
+}
+
+/* Moves what goes with columns on by j of them. */
+static void out_at_column(struct hzi_qout *o, int64_t j)
+{
+	if (o->col)
+		o->col += j;
+	if (o->b_zero)
+		o->b_zero += j;
+	if (o->b_sum)
+		o->b_sum += j;
+	if (o->bias)
+		o->bias = (const char *)o->bias + 4 * j;
+	o->u += j;
+	o->shift += j;
+	o->b_scale += j;
+	o->c = (char *)o->c + j * o->c_n * dtype_bytes(o->c_dtype);
+}
+
+/* The first row of an item in a_zeros and a_scales, both of which have row_stride */
+static int64_t item_row(const struct hzi_qgemm_args *a, int64_t item)
+{
+	return item_offset(a->ndim, a->shape, a->row_stride, item);
+}
+
+static void *c_at(const struct hzi_qgemm_args *a, int64_t item, int64_t i, int64_t j)
+{
+	return (char *)a->c + (item_offset(a->ndim, a->shape, a->c_stride, item) + i * a->c_m +
+			       j * a->c_n) * dtype_bytes(a->c_dtype);
+}
+
+/* ---- Multiplication: A packed, sums mod 2^32 ------------------------------------------------------- */
+
+static void pack_rows(void *data, int thread, int64_t begin, int64_t end)
+{
+	const struct job *job = data;
+	const struct hzi_qgemm_args *a = job->a;
+	const int64_t q_rows = job->kern->q_rows, per_item = ceil_div(job->rows, q_rows);
+
+	(void)thread;
+	for (int64_t u = begin, blocks; u < end; u += blocks) {
+		const int64_t slot = u / per_item, i = u % per_item * q_rows, item = job->item + slot;
+		int32_t *row = job->row ? job->row + slot * job->step_rows + i : NULL;
+		struct hzi_qpack_a p = {
+			.a = (const char *)a->a + item_offset(a->ndim, a->shape, a->a_stride, item) +
+			     (job->first + i) * a->a_m,
+			.packed = job->packed_a + slot * job->a_bytes + job->kern->qpack_a_bytes(i, a->k),
+			.row = job->rows_wanted ? row : NULL,
+			.k = a->k, .a_m = a->a_m, .a_k = a->a_k,
+			.a_dtype = a->a_dtype, .b_dtype = a->b_dtype,
+		};
+
+		blocks = min_i64(end - u, per_item - u % per_item);
+		p.m = min_i64(blocks * q_rows, job->rows - i);
+		job->kern->qpack_a(&p);
+		for (int64_t l = 0; a->a_zeros && l < p.m; l++) {
+			const int64_t r = item_row(a, item) + job->first + i + l;
+			const int32_t zero = code_at(a->a_zeros, a->a_dtype, r * a->zero_step) - job->less;
+
+			job->a_zero[slot * job->step_rows + i + l] = zero;
+			if (job->rows_wanted)
+				row[l] = (int32_t)((uint32_t)row[l] - (uint32_t)a->k * (uint32_t)zero);
+		}
+	}
+}
+
+/*
+ * Rows i .. of the step by columns j .. of an item. b, sum and c are those of column j. tile is for
+ * the sums where qmul() cannot do it all.
+ */
+static void multiply(const struct job *job, int64_t slot, int64_t i, int64_t rows, int64_t j,
+		     int64_t cols, const uint8_t *b, const struct columns *c, int32_t *tile)
+{
+	const struct hzi_qgemm_args *a = job->a;
+	const int64_t item = job->item + slot, tile_rows = hzi_round_up(TILE_ROWS, job->kern->q_rows);
+	const int32_t *row = job->rows_wanted ? job->row + slot * job->step_rows + i : NULL;
+	struct hzi_qmul mul = {
+		.a = job->packed_a + slot * job->a_bytes + job->kern->qpack_a_bytes(i, a->k),
+		.b = b, .c = c_at(a, item, job->first + i, j), .m = rows, .n = cols, .k = a->k,
+		.b_panel = hzi_round_up(a->k, 64) * PANEL, .c_ld = a->c_m, .a_dtype = a->a_dtype,
+		.b_dtype = a->b_dtype, .c_dtype = a->c_dtype, .one_u = c->one_u, .col = c->col,
+		.b_zero = c->b_zero, .u = c->u, .shift = c->shift, .row = row, .c_zero = a->c_zero,
+		.min = a->min, .max = a->max,
+	};
+
+	if (c->fast && a->k > 0) {
+		job->kern->qmul(&mul);
+		return;
+	}
+	mul.raw = true;
+	mul.c = tile;
+	mul.c_dtype = HZ_S32;
+	mul.c_ld = TILE_COLS;
+	for (int64_t l = 0; l < cols; l += TILE_COLS) {
+		struct hzi_qout out = make_out(job, c);
+
+		out.sum = tile;
+		out.sum_ld = TILE_COLS;
+		out.cols = mul.n = min_i64(TILE_COLS, cols - l);
+		out.c = c_at(a, item, job->first + i, j);
+		out.col = c->col;
+		out.b_zero = row ? c->b_zero : NULL;
+		out.b_sum = a->a_zeros ? c->sum : NULL;
+		out_at_column(&out, l);
+		mul.b = b + l / PANEL * mul.b_panel;
+		for (int64_t r = 0; r < rows; r += tile_rows) {
+			const int64_t at = i + r;
+
+			mul.a = job->packed_a + slot * job->a_bytes + job->kern->qpack_a_bytes(at, a->k);
+			out.rows = mul.m = min_i64(tile_rows, rows - r);
+			if (a->k > 0)
+				job->kern->qmul(&mul);
+			else
+				memset(tile, 0, (size_t)(mul.m * TILE_COLS) * 4);
+			out.row = row ? row + r : NULL;
+			out.a_zero = a->a_zeros ? job->a_zero + slot * job->step_rows + at : NULL;
+			if (a->a_scales)
+				out.a_scale = a->a_scales +
+					      (item_row(a, item) + job->first + at) * a->scale_step;
+			job->kern->qout(&out);
+			out.c = (char *)out.c + mul.m * a->c_m * dtype_bytes(a->c_dtype);
+		}
+	}
+}
+
+/* The packed codes of column j of an item, and the sums of columns from there on */
+static const uint8_t *packed_b(const struct hzi_qgemm_args *a, int64_t item, int64_t j,
+			       const int32_t **sum)
+{
+	const int64_t bytes = hzi_qpack_bytes(a->layout, a->k, a->n);
+	const char *b = (const char *)a->packed +
+			item_offset(a->ndim, a->shape, a->b_stride, item) * bytes;
+
+	*sum = (const int32_t *)(b + hzi_qpack_codes(a->layout, a->k, a->n)) + j;
+	return (const uint8_t *)b + j * hzi_round_up(a->k, 64);
+}
+
+/* Columns j .. of an unpacked B of an item, packed to *scratch */
+static const uint8_t *pack_b(const struct job *job, int64_t item, int64_t j, int64_t n,
+			     const int32_t **sum, char **scratch)
+{
+	const struct hzi_qgemm_args *a = job->a;
+	const int64_t padded = hzi_round_up(n, PANEL);
+	struct hzi_qpack_b p = {
+		.b = (const char *)a->b + item_offset(a->ndim, a->shape, a->b_stride, item) + j * a->b_n,
+		.k = a->k, .n = n, .b_k = a->b_k, .b_n = a->b_n, .b_dtype = a->b_dtype,
+	};
+
+	p.packed = take(scratch, padded * hzi_round_up(a->k, 64));
+	p.sum = take(scratch, 4 * padded);
+	job->kern->qpack_b(&p);
+	*sum = p.sum;
+	return p.packed;
+}
+
+struct unit {
+	int64_t slot, i, rows, j, cols;
+};
+
+static struct unit unit_at(const struct job *job, int64_t u)
+{
+	const int64_t across = ceil_div(job->a->n, job->unit_cols);
+	const int64_t down = ceil_div(job->rows, job->unit_rows);
+	const int64_t i = u / across % down * job->unit_rows, j = u % across * job->unit_cols;
+
+	return (struct unit){
+		u / across / down, i, min_i64(job->unit_rows, job->rows - i),
+		j, min_i64(job->unit_cols, job->a->n - j),
+	};
+}
+
+static void multiply_units(void *data, int thread, int64_t begin, int64_t end)
+{
+	const struct job *job = data;
+	const struct hzi_qgemm_args *a = job->a;
+
+	for (int64_t n = begin; n < end; n++) {
+		const struct unit u = unit_at(job, n);
+		const int64_t step = a->packed ? u.cols : job->panel_cols;
+
+		for (int64_t j = 0; j < u.cols; j += step) {
+			const int64_t cols = min_i64(step, u.cols - j), item = job->item + u.slot;
+			char *scratch = job->scratch + (size_t)thread * job->scratch_each;
+			int32_t *tile = take(&scratch, 4 * hzi_round_up(TILE_ROWS, job->kern->q_rows) * TILE_COLS);
+			const int32_t *sum;
+			const uint8_t *b;
+			struct columns c;
+
+			b = a->packed ? packed_b(a, item, u.j + j, &sum) :
+					pack_b(job, item, u.j + j, cols, &sum, &scratch);
+			c = make_columns(job, u.j + j, cols, sum, &scratch);
+			multiply(job, u.slot, u.i, u.rows, u.j + j, cols, b, &c, tile);
+		}
+	}
+}
+
+/* ---- Multiplication: sums of 64 bits ---------------------------------------------------------------- */
+
+/*
+ * A unit of rows and columns: the raw sums of each chunk of k are exact in s32 and added up, the
+ * zeros come in at the end, and what then fits s32 again goes the way of the others.
+ */
+static void multiply_wide(const struct job *job, const struct unit *u, char *scratch)
+{
+	const struct hzi_qgemm_args *a = job->a;
+	const int64_t item = job->item + u->slot, first = job->first + u->i;
+	const int64_t chunk = min_i64(HZI_QK_CHUNK, a->k);
+	int32_t *tile = take(&scratch, 4 * WIDE_ROWS * WIDE_COLS);
+	int64_t *total = take(&scratch, 8 * WIDE_ROWS * WIDE_COLS);
+	char *packed_a = take(&scratch, job->kern->qpack_a_bytes(WIDE_ROWS, chunk));
+	int32_t row[WIDE_ROWS];
+	int64_t rows_sum[WIDE_ROWS] = {0};
+	const int32_t *bias = a->bias_dtype == HZ_S32 ? a->bias : NULL, *sum;
+	const uint8_t *b;
+	struct columns c;
+	struct hzi_qout out;
+
+	b = a->packed ? packed_b(a, item, u->j, &sum) :
+			pack_b(job, item, u->j, u->cols, &sum, &scratch);
+	c = make_columns(job, u->j, u->cols, sum, &scratch);
+	memset(total, 0, (size_t)(u->rows * WIDE_COLS) * 8);
+	for (int64_t k = 0; k < a->k; k += HZI_QK_CHUNK) {
+		const int64_t length = min_i64(HZI_QK_CHUNK, a->k - k);
+		const struct hzi_qpack_a pack = {
+			.a = (const char *)a->a + item_offset(a->ndim, a->shape, a->a_stride, item) +
+			     first * a->a_m + k * a->a_k,
+			.packed = packed_a, .row = row, .m = u->rows, .k = length, .a_m = a->a_m,
+			.a_k = a->a_k, .a_dtype = a->a_dtype, .b_dtype = a->b_dtype,
+		};
+		const struct hzi_qmul mul = {
+			.a = packed_a, .b = b + k * PANEL, .c = tile, .m = u->rows, .n = u->cols,
+			.k = length, .b_panel = hzi_round_up(a->k, 64) * PANEL, .c_ld = WIDE_COLS,
+			.a_dtype = a->a_dtype, .b_dtype = a->b_dtype, .c_dtype = HZ_S32, .raw = true,
+		};
+
+		job->kern->qpack_a(&pack);
+		job->kern->qmul(&mul);
+		for (int64_t i = 0; i < u->rows; i++) {
+			rows_sum[i] += row[i];
+			for (int64_t j = 0; j < u->cols; j++)
+				total[i * WIDE_COLS + j] += tile[i * WIDE_COLS + j];
+		}
+	}
+	for (int64_t i = 0; i < u->rows; i++) {
+		const int64_t zero = (a->a_zeros ? code_at(a->a_zeros, a->a_dtype,
+							   (item_row(a, item) + first + i) * a->zero_step) :
+						   a->a_zero) - job->less;
+
+		for (int64_t j = 0; j < u->cols; j++) {
+			int64_t s = total[i * WIDE_COLS + j] - c.b_zero[j] * rows_sum[i] -
+				    zero * (sum[j] - a->k * c.b_zero[j]);
+
+			if (bias)
+				s += bias[u->j + j];
+			tile[i * WIDE_COLS + j] =
+				(int32_t)(s > INT32_MAX ? INT32_MAX : s < INT32_MIN ? INT32_MIN : s);
+		}
+	}
+	out = make_out(job, &c);
+	out.sum = tile;
+	out.sum_ld = WIDE_COLS;
+	out.rows = u->rows;
+	out.cols = u->cols;
+	out.c = c_at(a, item, first, u->j);
+	if (bias)
+		out.bias_dtype = 0;
+	if (a->a_scales)
+		out.a_scale = a->a_scales + (item_row(a, item) + first) * a->scale_step;
+	job->kern->qout(&out);
+}
+
+static void wide_units(void *data, int thread, int64_t begin, int64_t end)
+{
+	const struct job *job = data;
+
+	for (int64_t n = begin; n < end; n++) {
+		const struct unit u = unit_at(job, n);
+
+		multiply_wide(job, &u, job->scratch + (size_t)thread * job->scratch_each);
+	}
+}
+
+/* ---- Multiplication: the plan ----------------------------------------------------------------------- */
+
+/* Fills all but the pointers into the workspace and the step; returns the bytes of workspace. */
+static size_t make_job(const struct hz_context *ctx, const struct hzi_qgemm_args *a,
+		       struct job *job)
+{
+	const int64_t q_rows = ctx->kern->q_rows, padded = hzi_round_up(a->n, PANEL);
+	const int64_t k_padded = hzi_round_up(max_i64(a->k, 1), 64);
+	int64_t parts, across;
+	size_t bytes;
+
+	memset(job, 0, sizeof(*job));
+	job->kern = ctx->kern;
+	job->a = a;
+	job->less = ctx->kern->qpack_a_less(a->a_dtype, a->b_dtype);
+	job->wide = a->wide;
+	job->rows_wanted = a->b_zeros || a->b_zero != 0;
+	job->items = 1;
+	for (int d = 0; d < a->ndim; d++)
+		job->items *= a->shape[d];
+	job->threads = hzi_threads(ctx, (int64_t)fmin(0x1p60, (double)job->items *
+		((double)a->m * (double)a->n * (double)a->k / MACS_PER_BYTE +
+		 (double)a->n * (double)a->k)));
+	if (job->wide) {
+		job->step_items = job->items;
+		job->step_rows = a->m;
+		job->unit_rows = WIDE_ROWS;
+		job->unit_cols = WIDE_COLS;
+		/* A B that has to be packed is, for a unit, no larger than A may be. */
+		if (!a->packed)
+			job->unit_cols = min_i64(WIDE_COLS, max_i64(A_BYTES / k_padded / PANEL, 1) * PANEL);
+		job->panel_cols = job->unit_cols;
+		bytes = line(4 * WIDE_ROWS * WIDE_COLS) + line(8 * WIDE_ROWS * WIDE_COLS) +
+			line(ctx->kern->qpack_a_bytes(WIDE_ROWS, min_i64(HZI_QK_CHUNK, a->k)));
+	} else {
+		job->step_rows = min_i64(a->m, hzi_round_up(max_i64(A_BYTES / k_padded, 1), q_rows));
+		job->step_items = min_i64(job->items,
+					  max_i64(A_BYTES / (k_padded * hzi_round_up(job->step_rows, q_rows)),
+						  1));
+		/* Parts of an item: of its columns first, since B is what takes time to read. */
+		parts = ceil_div(job->threads, job->step_items);
+		across = min_i64(parts, padded / PANEL);
+		job->unit_cols = hzi_round_up(ceil_div(a->n, across), PANEL);
+		job->unit_rows = hzi_round_up(ceil_div(job->step_rows, ceil_div(parts, across)), q_rows);
+		job->panel_cols = min_i64(job->unit_cols, max_i64(B_BYTES / k_padded / PANEL, 1) * PANEL);
+		bytes = line(4 * hzi_round_up(TILE_ROWS, q_rows) * TILE_COLS);
+	}
+	if (a->packed)
+		bytes += columns_scratch(min_i64(job->unit_cols, padded));
+	else
+		bytes += columns_scratch(job->panel_cols) + line(job->panel_cols * k_padded) +
+			 line(4 * job->panel_cols);
+	job->scratch_each = bytes;
+	bytes *= (size_t)job->threads;
+	if (!job->wide) {
+		job->a_bytes = (int64_t)line(ctx->kern->qpack_a_bytes(job->step_rows, a->k));
+		bytes += (size_t)(job->a_bytes * job->step_items) +
+			 2 * line(4 * job->step_items * job->step_rows);
+	}
+	return bytes;
+}
+
+size_t hzi_cpu_qgemm_workspace(const struct hz_context *ctx, const struct hzi_qgemm_args *a)
+{
+	struct job job;
+
+	return make_job(ctx, a, &job);
+}
+
+/* The multiplication with a workspace that make_job() said the size of */
+static void run(const struct hz_context *ctx, const struct hzi_qgemm_args *a, char *workspace)
+{
+	struct job job;
+
+	make_job(ctx, a, &job);
+	job.scratch = workspace;
+	workspace += (size_t)job.threads * job.scratch_each;
+	if (!job.wide) {
+		job.packed_a = take(&workspace, job.a_bytes * job.step_items);
+		job.row = take(&workspace, 4 * job.step_items * job.step_rows);
+		job.a_zero = take(&workspace, 4 * job.step_items * job.step_rows);
+	}
+	for (job.item = 0; job.item < job.items; job.item += job.count) {
+		job.count = min_i64(job.step_items, job.items - job.item);
+		for (job.first = 0; job.first < a->m; job.first += job.rows) {
+			int64_t units;
+
+			job.rows = min_i64(job.step_rows, a->m - job.first);
+			if (!job.wide)
+				hzi_parallel(job.threads, pack_rows, &job,
+					     job.count * ceil_div(job.rows, job.kern->q_rows));
+			units = job.count * ceil_div(job.rows, job.unit_rows) * ceil_div(a->n, job.unit_cols);
+			hzi_parallel(job.threads, job.wide ? wide_units : multiply_units, &job, units);
+		}
+	}
+}
+
+int hzi_cpu_qgemm(struct hz_context *ctx, const struct hzi_qgemm_args *a)
+{
+	assert(ctx->workspace_bytes >= hzi_cpu_qgemm_workspace(ctx, a));
+	run(ctx, a, ctx->workspace);
+	return HZ_OK;
+}
+
+/* ---- Quantization ----------------------------------------------------------------------------------- */
+
+/* Elements that a unit of work has: half a MiB of f32, or what a buffer on the stack gathers */
+#define SEGMENT 65536
+#define GATHER 512
+
+/*
+ * A map is cut into segments: of whole groups, or where these are longer, inside one.
+ */
+struct segments {
+	const struct hzi_qmap *map;
+	int64_t per_group, length, per_row, count;
+};
+
+static struct segments make_segments(const struct hzi_qmap *map, bool gathered)
+{
+	const int64_t most = gathered ? GATHER : SEGMENT;
+	struct segments s = {.map = map, .per_group = 1};
+
+	if (map->group > most) {
+		s.per_group = ceil_div(map->group, most);
+		s.length = most;
+		s.per_row = map->n / map->group * s.per_group;
+	} else {
+		s.length = most / map->group * map->group;
+		s.per_row = ceil_div(map->n, s.length);
+	}
+	s.count = s.per_row;
+	for (int d = 0; d < map->ndim; d++)
+		s.count *= map->shape[d];
+	return s;
+}
+
+/* Segment u: its length, and its first element in x and q and its first parameter */
+static int64_t segment_at(const struct segments *s, int64_t u, int64_t *x, int64_t *q, int64_t *p)
+{
+	const struct hzi_qmap *map = s->map;
+	const int64_t row = u / s->per_row, i = u % s->per_row;
+	int64_t first = i * s->length, length = min_i64(s->length, map->n - first);
+
+	if (s->per_group > 1) {
+		first = i % s->per_group * s->length;
+		length = min_i64(s->length, map->group - first);
+		first += i / s->per_group * map->group;
+	}
+	*x = item_offset(map->ndim, map->shape, map->x_stride, row) + first * map->x_step;
+	*q = item_offset(map->ndim, map->shape, map->q_stride, row) + first * map->q_step;
+	*p = item_offset(map->ndim, map->shape, map->p_stride, row) + first / map->group;
+	return length;
+}
+
+/* n elements of size bytes, step elements apart on one side */
+static void gather(void *to, const void *from, int64_t n, int64_t to_step, int64_t from_step,
+		   int64_t size)
+{
+	char *t = to;
+	const char *f = from;
+
+	for (int64_t i = 0; i < n; i++, t += to_step * size, f += from_step * size) {
+		if (size == 4)
+			memcpy(t, f, 4);
+		else if (size == 2)
+			memcpy(t, f, 2);
+		else
+			*t = *f;
+	}
+}
+
+struct codes_job {
+	const struct hz_kern *kern;
+	struct segments s;
+	char *x, *q;
+	int32_t x_dtype, q_dtype;
+	const float *scales;
+	const void *zeros;
+	bool to_codes;
+};
+
+static void codes_units(void *data, int thread, int64_t begin, int64_t end)
+{
+	const struct codes_job *job = data;
+	const struct hzi_qmap *map = job->s.map;
+	const int64_t size = dtype_bytes(job->x_dtype);
+	float x_buffer[GATHER];
+	char q_buffer[GATHER];
+
+	(void)thread;
+	for (int64_t u = begin; u < end; u++) {
+		int64_t x, q, p;
+		const int64_t n = segment_at(&job->s, u, &x, &q, &p);
+		char *x_at = job->x + x * size, *q_at = job->q + q;
+		const struct hzi_qcodes codes = {
+			.x = map->x_step == 1 ? (void *)x_at : x_buffer,
+			.q = map->q_step == 1 ? q_at : q_buffer,
+			.scales = job->scales + p,
+			.zeros = job->zeros ? (const char *)job->zeros + p : NULL,
+			.count = n, .group = map->group, .x_dtype = job->x_dtype, .q_dtype = job->q_dtype,
+		};
+
+		if (job->to_codes) {
+			if (map->x_step != 1)
+				gather(x_buffer, x_at, n, 1, map->x_step, size);
+			job->kern->codes(&codes);
+			if (map->q_step != 1)
+				gather(q_at, q_buffer, n, map->q_step, 1, 1);
+		} else {
+			if (map->q_step != 1)
+				gather(q_buffer, q_at, n, 1, map->q_step, 1);
+			job->kern->uncode(&codes);
+			if (map->x_step != 1)
+				gather(x_at, x_buffer, n, map->x_step, 1, size);
+		}
+	}
+}
+
+static int64_t map_elements(const struct hzi_qmap *map)
+{
+	int64_t n = map->n;
+
+	for (int d = 0; d < map->ndim; d++)
+		n *= map->shape[d];
+	return n;
+}
+
+static int run_codes(struct hz_context *ctx, struct codes_job *job, const struct hzi_qmap *map,
+		     const float *scale, int32_t zero)
+{
+	/* One code of either type: what is in range has its low byte. */
+	const uint8_t zero_code = (uint8_t)zero;
+
+	job->kern = ctx->kern;
+	job->s = make_segments(map, map->x_step != 1 || map->q_step != 1);
+	if (!job->scales) {
+		job->scales = scale;
+		job->zeros = &zero_code;
+	}
+	hzi_parallel(hzi_threads(ctx, map_elements(map) * (1 + dtype_bytes(job->x_dtype))), codes_units,
+		     job, job->s.count);
+	return HZ_OK;
+}
+
+int hzi_cpu_quantize(struct hz_context *ctx, const struct hzi_quantize_args *a)
+{
+	struct codes_job job = {
+		.x = (char *)(uintptr_t)a->x, .q = a->q, .x_dtype = a->x_dtype, .q_dtype = a->q_dtype,
+		.scales = a->scales, .zeros = a->zeros, .to_codes = true,
+	};
+
+	return run_codes(ctx, &job, &a->map, &a->scale, a->zero);
+}
+
+int hzi_cpu_dequantize(struct hz_context *ctx, const struct hzi_dequantize_args *a)
+{
+	struct codes_job job = {
+		.x = a->x, .q = (char *)(uintptr_t)a->q, .x_dtype = a->x_dtype, .q_dtype = a->q_dtype,
+		.scales = a->scales, .zeros = a->zeros,
+	};
+
+	return run_codes(ctx, &job, &a->map, &a->scale, a->zero);
+}
+
+size_t hzi_cpu_quantize_workspace(const struct hz_context *ctx, const struct hzi_quantize_args *a)
+{
+	(void)ctx;
+	(void)a;
+	return 0;
+}
+
+size_t hzi_cpu_dequantize_workspace(const struct hz_context *ctx,
+				    const struct hzi_dequantize_args *a)
+{
+	(void)ctx;
+	(void)a;
+	return 0;
+}
+
+/* ---- Ranges ------------------------------------------------------------------------------------------ */
+
+struct range_job {
+	const struct hz_kern *kern;
+	const struct hzi_choose_qparams_args *a;
+	struct segments s;
+	int threads;
+	bool shared;			/* segments share parameters: each thread has its own ranges */
+	float *lo, *hi;			/* [threads or 1][params] */
+};
+
+/* Fills all but lo and hi; returns the bytes of workspace. */
+static size_t make_ranges(const struct hz_context *ctx, const struct hzi_choose_qparams_args *a,
+			  struct range_job *job)
+{
+	memset(job, 0, sizeof(*job));
+	job->kern = ctx->kern;
+	job->a = a;
+	job->threads = 1;
+	if (a->map.n > 0) {
+		job->s = make_segments(&a->map, a->map.x_step != 1);
+		job->threads = hzi_threads(ctx, map_elements(&a->map) * dtype_bytes(a->x_dtype));
+		job->shared = job->s.per_group > 1;
+		for (int d = 0; d < a->map.ndim; d++)
+			job->shared |= a->map.p_stride[d] == 0;
+	}
+	return 2 * line(4 * a->map.params * (job->shared ? job->threads : 1));
+}
+
+size_t hzi_cpu_choose_qparams_workspace(const struct hz_context *ctx,
+					const struct hzi_choose_qparams_args *a)
+{
+	struct range_job job;
+
+	return make_ranges(ctx, a, &job);
+}
+
+static void range_units(void *data, int thread, int64_t begin, int64_t end)
+{
+	const struct range_job *job = data;
+	const struct hzi_choose_qparams_args *a = job->a;
+	const int64_t size = dtype_bytes(a->x_dtype), own = job->shared ? thread * a->map.params : 0;
+	float buffer[GATHER];
+
+	for (int64_t u = begin; u < end; u++) {
+		int64_t x, q, p;
+		const int64_t n = segment_at(&job->s, u, &x, &q, &p);
+		const char *x_at = (const char *)a->x + x * size;
+		const struct hzi_range range = {
+			.x = a->map.x_step == 1 ? (const void *)x_at : buffer,
+			.lo = job->lo + own + p, .hi = job->hi + own + p,
+			.count = n, .group = a->map.group, .x_dtype = a->x_dtype,
+		};
+
+		if (a->map.x_step != 1)
+			gather(buffer, x_at, n, 1, a->map.x_step, size);
+		job->kern->range(&range);
+	}
+}
+
+static void params_units(void *data, int thread, int64_t begin, int64_t end)
+{
+	const struct range_job *job = data;
+	const struct hzi_choose_qparams_args *a = job->a;
+
+	(void)thread;
+	for (int64_t p = begin; p < end; p++) {
+		int32_t zero;
+
+		hzi_qparams(job->lo[p], job->hi[p], a->q_dtype, a->symmetric, &a->scale[p], &zero);
+		((uint8_t *)a->zero)[p] = (uint8_t)zero;
+	}
+}
+
+int hzi_cpu_choose_qparams(struct hz_context *ctx, const struct hzi_choose_qparams_args *a)
+{
+	const int64_t params = a->map.params;
+	struct range_job job;
+	const size_t bytes = make_ranges(ctx, a, &job);
+	bool inf = false;
+
+	assert(ctx->workspace_bytes >= bytes);
+	job.lo = ctx->workspace;
+	job.hi = (float *)((char *)ctx->workspace + bytes / 2);
+	memset(ctx->workspace, 0, bytes);
+	if (a->map.n > 0)
+		hzi_parallel(job.threads, range_units, &job, job.s.count);
+	for (int t = 1; job.shared && t < job.threads; t++) {
+		for (int64_t p = 0; p < params; p++) {
+			job.lo[p] = fminf(job.lo[p], job.lo[t * params + p]);
+			job.hi[p] = fmaxf(job.hi[p], job.hi[t * params + p]);
+		}
+	}
+	for (int64_t p = 0; p < params; p++)
+		inf |= job.lo[p] < -FLT_MAX || job.hi[p] > FLT_MAX;
+	if (inf)
+		return hzi_fail(ctx, HZ_EINVAL, "choose_qparams: x has an Inf, which no scale can hold");
+	hzi_parallel(hzi_threads(ctx, params * 64), params_units, &job, params);
+	return HZ_OK;
+}
+
+/* ---- Linear layers ------------------------------------------------------------------------------------ */
+
+/* Rows of x as codes, back to back, and their zeros and scales; then a multiplication of these. */
+struct linear {
+	const struct hz_kern *kern;
+	const struct hzi_qlinear_args *a;
+	char *codes, *zeros;
+	float *scales;
+};
+
+static size_t linear_bytes(const struct hzi_qlinear_args *a)
+{
+	return line(a->g.rows * a->g.k) + line(a->g.rows) + line(4 * a->g.rows);
+}
+
+/* The multiplication; its codes, zeros and scales lie at workspace. */
+static struct hzi_qgemm_args linear_args(const struct hzi_qlinear_args *a, char *workspace)
+{
+	struct hzi_qgemm_args g = a->g;
+
+	g.a_m = g.k;
+	g.a_k = 1;
+	for (int d = 0; d < g.ndim; d++)
+		g.a_stride[d] = g.row_stride[d] * g.k;
+	if (!workspace)
+		workspace = (char *)&g;		/* the size alone is asked for */
+	g.a = take(&workspace, g.rows * g.k);
+	if (!a->fixed) {
+		g.a_zeros = take(&workspace, g.rows);
+		g.a_scales = take(&workspace, 4 * g.rows);
+		g.zero_step = g.scale_step = 1;
+	}
+	return g;
+}
+
+static void linear_rows(void *data, int thread, int64_t begin, int64_t end)
+{
+	const struct linear *l = data;
+	const struct hzi_qlinear_args *a = l->a;
+	const struct hzi_qgemm_args *g = &a->g;
+	const int64_t size = dtype_bytes(a->x_dtype);
+
+	(void)thread;
+	for (int64_t r = begin; r < end; r++) {
+		/* Rows are counted in the order of the batch, whose items have m each. */
+		const int64_t item = r / g->m;
+		const char *x = (const char *)a->x + (item_offset(g->ndim, g->shape, g->a_stride, item) +
+						      r % g->m * g->a_m) * size;
+		const int64_t to = item_row(g, item) + r % g->m;
+		float scale = g->a_scale, buffer[GATHER];
+		int32_t zero = g->a_zero;
+		uint8_t zero_code;
+		const int64_t step = g->a_k == 1 ? g->k : GATHER;
+
+		if (!a->fixed) {
+			float lo = 0, hi = 0;
+
+			for (int64_t k = 0; k < g->k; k += step) {
+				const int64_t n = min_i64(step, g->k - k);
+				const struct hzi_range range = {
+					.x = g->a_k == 1 ? (const void *)x : buffer, .lo = &lo, .hi = &hi,
+					.count = n, .group = g->k + 1, .x_dtype = a->x_dtype,
+				};
+
+				if (g->a_k != 1)
+					gather(buffer, x + k * g->a_k * size, n, 1, g->a_k, size);
+				l->kern->range(&range);
+			}
+			hzi_qparams(lo, hi, g->a_dtype, a->symmetric, &scale, &zero);
+			l->scales[to] = scale;
+			l->zeros[to] = (char)zero;
+		}
+		zero_code = (uint8_t)zero;
+		for (int64_t k = 0; k < g->k; k += step) {
+			const int64_t n = min_i64(step, g->k - k);
+			const struct hzi_qcodes codes = {
+				.x = g->a_k == 1 ? (void *)(uintptr_t)x : buffer, .q = l->codes + to * g->k + k,
+				.scales = &scale, .zeros = &zero_code, .count = n, .group = g->k + 1,
+				.x_dtype = a->x_dtype, .q_dtype = g->a_dtype,
+			};
+
+			if (g->a_k != 1)
+				gather(buffer, x + k * g->a_k * size, n, 1, g->a_k, size);
+			l->kern->codes(&codes);
+		}
+	}
+}
+
+int hzi_cpu_qlinear(struct hz_context *ctx, const struct hzi_qlinear_args *a)
+{
+	char *workspace = ctx->workspace;
+	const struct hzi_qgemm_args g = linear_args(a, workspace);
+	struct linear l = {.kern = ctx->kern, .a = a};
+
+	l.codes = take(&workspace, g.rows * g.k);
+	l.zeros = take(&workspace, g.rows);
+	l.scales = take(&workspace, 4 * g.rows);
+	hzi_parallel(hzi_threads(ctx, g.rows * g.k * 8), linear_rows, &l, g.rows);
+	run(ctx, &g, workspace);
+	return HZ_OK;
+}
+
+size_t hzi_cpu_qlinear_workspace(const struct hz_context *ctx, const struct hzi_qlinear_args *a)
+{
+	const struct hzi_qgemm_args g = linear_args(a, NULL);
+
+	return linear_bytes(a) + hzi_cpu_qgemm_workspace(ctx, &g);
+}

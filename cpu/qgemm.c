@@ -191,7 +191,7 @@ static struct hzi_multiplier multiplier_of(const struct hzi_qgemm_args *a, int64
 			m = (struct hzi_multiplier){0, 1};
 	} else if (a->b_scales) {
 		m = hzi_multiplier_f32(hzi_sigma(a->a_scale, a->b_scales[j * a->b_scale_step], a->c_scale),
-				       a->c_dtype == HZ_S32);
+				       a->c_dtype == HZ_S32, a->rounding == HZ_ROUND_EXACT);
 	}
 	return m;
 }

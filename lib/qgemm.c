@@ -358,15 +358,6 @@ int hz_qgemm_multiplier(double sigma, int32_t *multiplier, int32_t *shift)
 	return HZ_OK;
 }
 
-/* Brought to what kernels see, as hzi_multiplier_f32() does. */
-static void limit(struct hzi_multiplier *m, bool wide)
-{
-	const int least = wide ? -2 : 1;
-
-	if (m->shift < least || (wide && m->shift == -2))
-		*m = (struct hzi_multiplier){1 << 30, least};
-}
-
 /* ---- Packed B ------------------------------------------------------------------------------------- */
 
 static int layout_of(const struct hz_context *ctx)
@@ -714,7 +705,7 @@ static int check_opts(struct hz_context *ctx, const struct call *q)
 static int make_multiplier(struct hz_context *ctx, const struct call *q, struct hzi_qgemm_args *g)
 {
 	const hz_qgemm_opts *o = q->o;
-	const bool wide = q->c->dtype == HZ_S32;
+	const bool wide = q->c->dtype == HZ_S32, exact = o->rounding == HZ_ROUND_EXACT;
 
 	if (o->multiplier || o->shift) {
 		if (o->multiplier <= 0)
@@ -728,7 +719,7 @@ static int make_multiplier(struct hz_context *ctx, const struct call *q, struct 
 		if (hz_qgemm_multiplier(o->sigma, &g->mult.u, &g->mult.shift) != HZ_OK)
 			return hzi_fail(ctx, HZ_EINVAL, "%s: opts->sigma is %g, must be positive and finite",
 					q->op, o->sigma);
-		limit(&g->mult, wide);
+		g->mult = hzi_limit(g->mult, wide, exact);
 	} else {
 		const float sigma = hzi_sigma(g->a_scale, g->b_scale, g->c_scale);
 
@@ -736,7 +727,7 @@ static int make_multiplier(struct hz_context *ctx, const struct call *q, struct 
 			return hzi_fail(ctx, HZ_EINVAL,
 					"%s: a_scale * b_scale / c_scale is %g, must be finite in f32", q->op,
 					(double)sigma);
-		g->mult = hzi_multiplier_f32(sigma, wide);
+		g->mult = hzi_multiplier_f32(sigma, wide, exact);
 	}
 	return HZ_OK;
 }
@@ -745,8 +736,9 @@ static int make_bounds(struct hz_context *ctx, const struct call *q, struct hzi_
 {
 	const hz_qgemm_opts *o = q->o;
 	const bool floating = is_float(q->c->dtype);
-	double low = floating ? -INFINITY : type_min(q->c->dtype);
-	double high = floating ? INFINITY : type_max(q->c->dtype);
+	/* INFINITY is a float, which cannot hold the bounds of s32. */
+	double low = floating ? -HUGE_VAL : type_min(q->c->dtype);
+	double high = floating ? HUGE_VAL : type_max(q->c->dtype);
 
 	if ((o->flags & HZ_QGEMM_MIN && isnan(o->min)) || (o->flags & HZ_QGEMM_MAX && isnan(o->max)))
 		return hzi_fail(ctx, HZ_EINVAL, "%s: opts->min or opts->max is NaN", q->op);

@@ -76,7 +76,7 @@ struct hzi_qgemm_pack_args {
  *
  * C of u8, s8, s32: y = requant(acc, u, shift), c = clamp(c_zero + y, min, max) in 64 bits, with
  * (u, shift) = multipliers ? (multipliers[j], shifts[j])
- *	      : b_scales ? hzi_multiplier_f32(hzi_sigma(a_scale, b_scales[j], c_scale), c is s32)
+ *	      : b_scales ? hzi_multiplier_f32(hzi_sigma(a_scale, b_scales[j], c_scale), c is s32, exact)
  *			 : m
  * and the function that rounding names; a pair of multipliers[] and shifts[] counts as (0, 1) unless
  * u > 0 and 1 <= shift <= 62. identity: u / 2^shift is 1 and c_zero 0.

@@ -21,11 +21,26 @@ struct hzi_multiplier {
 };
 
 /*
- * Of a sigma > 0 in f32, for 8-bit C or (wide) for s32. Its 24 bits make u exact. Below 2^-32 every
- * acc gives y = 0. From 2^9 on every acc but 0 saturates 8 bits, from 2^32 on s32 with any c_zero:
- * so it is brought down to 2^29, or 2^32. What is not positive and finite gives u = 0.
+ * Brings a pair to what kernels see. From a sigma of 2^9 on every acc but 0 saturates 8 bits, from
+ * 2^32 on (wide) s32 with any c_zero: so it is brought down to 2^29, or 2^32. HZ_ROUND_TFLITE saturates acc
+ * before it multiplies, so that there u stays.
  */
-HZI_BOTH struct hzi_multiplier hzi_multiplier_f32(float sigma, int wide)
+HZI_BOTH struct hzi_multiplier hzi_limit(struct hzi_multiplier m, int wide, int exact)
+{
+	const int least = wide ? -2 : 1;
+
+	if (m.shift < least || (wide && m.shift == least)) {
+		m.u = wide && !exact ? m.u : 1 << 30;
+		m.shift = least;
+	}
+	return m;
+}
+
+/*
+ * Of a sigma > 0 in f32, for 8-bit C or (wide) for s32. Its 24 bits make u exact. Below 2^-32 every
+ * acc gives y = 0. What is not positive and finite gives u = 0.
+ */
+HZI_BOTH struct hzi_multiplier hzi_multiplier_f32(float sigma, int wide, int exact)
 {
 	struct hzi_multiplier m = {0, 1};
 	uint32_t bits, fraction;
@@ -42,11 +57,8 @@ HZI_BOTH struct hzi_multiplier hzi_multiplier_f32(float sigma, int wide)
 	if (m.shift > 62) {
 		m.u = 0;
 		m.shift = 1;
-	} else if (wide ? m.shift <= -2 : m.shift < 1) {
-		m.u = 1 << 30;
-		m.shift = wide ? -2 : 1;
 	}
-	return m;
+	return hzi_limit(m, wide, exact);
 }
 
 /* sigma of a column, in the order that the contract fixes; no contraction is possible in it. */
@@ -77,7 +89,8 @@ HZI_BOTH int64_t hzi_requant(int32_t acc, int32_t u, int32_t shift)
  */
 HZI_BOTH int64_t hzi_requant_tflite(int32_t acc, int32_t u, int32_t shift)
 {
-	const int left = shift < 31 ? (31 - shift < 32 ? 31 - shift : 32) : 0;
+	/* From 31 on every acc but 0 saturates; 2^32 |acc| <= 2^63 still fits. */
+	const int left = shift < 0 ? 31 : shift < 31 ? 31 - shift : 0;
 	const int right = shift > 31 ? shift - 31 : 0;
 	int64_t x = (int64_t)acc * ((int64_t)1 << left), high, mask, rest;
 

@@ -1,0 +1,1314 @@
+/*
+ * qgemm.c - tests of hz_qgemm(), hz_qgemm_pack() and hz_qlinear()
+ *
+ * SPDX-License-Identifier: BSD-2-Clause
+ */
+#include <config.h>
+
+#include "hurwitz.h"
+#include "tap.h"
+#include "dev.h"
+
+static uint64_t rnd;
+static int quick;
+static long cases;
+
+typedef __int128 wide;
+
+/* ---- The definition ------------------------------------------------------------------------------ */
+
+static wide floor_div(wide a, wide b)
+{
+	wide q = a / b;
+
+	return q * b > a ? q - 1 : q;
+}
+
+/* floor(acc * sigma + 1/2) with sigma = u / 2^shift; shift may be negative */
+static wide ref_exact(int64_t acc, int64_t u, int shift)
+{
+	if (shift <= 0)
+		return (wide)acc * u * ((wide)1 << -shift);
+	if (shift > 100)
+		return u ? floor_div((wide)acc * u * 2, (wide)1 << 100) < 0 ? 0 : 0 : 0;
+	return floor_div((wide)acc * u * 2 + ((wide)1 << shift), (wide)2 << shift);
+}
+
+/* gemmlowp's fixedpoint.h */
+static int32_t ref_doubling_high_mul(int32_t a, int32_t b)
+{
+	const int64_t ab = (int64_t)a * b;
+	const int32_t nudge = ab >= 0 ? 1 << 30 : 1 - (1 << 30);
+
+	if (a == b && a == INT32_MIN)
+		return INT32_MAX;
+	return (int32_t)((ab + nudge) / (1ll << 31));
+}
+
+static int32_t ref_divide_by_pot(int32_t x, int exponent)
+{
+	const int32_t mask = (int32_t)((1ll << exponent) - 1), rest = x & mask;
+
+	return (int32_t)(((int64_t)x >> exponent) + (rest > (mask >> 1) + (x < 0)));
+}
+
+static wide ref_tflite(int32_t acc, int32_t u, int shift)
+{
+	wide x = acc;
+
+	if (shift < 31)
+		x <<= 31 - shift > 60 ? 60 : 31 - shift;
+	x = x > INT32_MAX ? INT32_MAX : x < INT32_MIN ? INT32_MIN : x;
+	return ref_divide_by_pot(ref_doubling_high_mul((int32_t)x, u), shift > 31 ? shift - 31 : 0);
+}
+
+/*
+ * A positive finite double as u / 2^shift without rounding if exact, else u of 31 bits to nearest
+ * even: as spelled out in the header, by ldexp and nearbyint.
+ */
+static void ref_multiplier(double sigma, int64_t *u, int *shift)
+{
+	int e;
+	double m = nearbyint(ldexp(frexp(sigma, &e), 31));
+
+	if (m == 2147483648.0) {
+		m /= 2;
+		e++;
+	}
+	*u = (int64_t)m;
+	*shift = 31 - e;
+}
+
+/* ---- Cases ------------------------------------------------------------------------------------------ */
+
+enum how { SCALES, SIGMA, PAIR, PAIRS, COLUMN_SCALES };
+enum values { RANDOM, ALL_HIGH, ALL_LOW, ENDS };
+
+struct tcase {
+	int batch_ndim;			/* of c */
+	int64_t batch[2], m, n, k;
+	int a_batch, b_batch;		/* 0: none, 1: own, 2: of size 1 */
+	int a_dtype, b_dtype, c_dtype;
+	int a_trans, b_trans, c_trans, pad;
+	int skew, c_skew;		/* bytes from alignment; of c, whole elements */
+	int packed;
+	int a_rows, b_cols;		/* zeros of their own */
+	int bias;			/* 0, HZ_S32, HZ_F32 */
+	int big_bias;
+	int row_scales;			/* float c: 0, 1: [m], 2: one element */
+	enum how how;
+	enum values values;
+	hz_qgemm_opts o;
+};
+
+/* A host array and its copy on a device */
+struct vec {
+	void *host;
+	hz_tensor t, there;
+	struct area area;
+};
+
+static void vec_new(struct vec *v, int dtype, int ndim, const int64_t *shape)
+{
+	v->t = hz_tensor_nd(NULL, dtype, HZ_CPU, ndim, shape);
+	v->host = calloc((size_t)hz_tensor_count(&v->t) + 1, hz_dtype_size(dtype));
+	v->t.data = v->host;
+}
+
+static const hz_tensor *vec_there(struct vec *v, struct dev *dev)
+{
+	if (!v->host)
+		return NULL;
+	v->there = to_device(dev, &v->t, &v->area);
+	return &v->there;
+}
+
+static void vec_drop(struct vec *v)
+{
+	if (v->host)
+		area_free(&v->area);
+}
+
+static int32_t code(const void *p, int dtype, int64_t i)
+{
+	return dtype == HZ_U8 ? ((const uint8_t *)p)[i] : ((const int8_t *)p)[i];
+}
+
+static int code_min(int dtype)
+{
+	return dtype == HZ_U8 ? 0 : -128;
+}
+
+static void put_code(void *p, int64_t i, int v)
+{
+	((uint8_t *)p)[i] = (uint8_t)v;
+}
+
+static int random_code(int dtype, enum values values)
+{
+	const int low = code_min(dtype);
+
+	switch (values) {
+	case ALL_HIGH:
+		return low + 255;
+	case ALL_LOW:
+		return low;
+	case ENDS:
+		return rnd_below(&rnd, 2) ? low : low + 255;
+	default:
+		return low + (int)rnd_below(&rnd, 256);
+	}
+}
+
+static int random_zero(int dtype)
+{
+	static const int some[] = { 0, 1, 127, 128, 255 };
+
+	return code_min(dtype) + (rnd_below(&rnd, 2) ? some[rnd_below(&rnd, 5)] : (int)rnd_below(&rnd, 256));
+}
+
+static int is_float(int dtype)
+{
+	return dtype == HZ_F32 || dtype == HZ_F16 || dtype == HZ_BF16;
+}
+
+static double random_scale(void)
+{
+	switch (rnd_below(&rnd, 8)) {
+	case 0:
+		return ldexp(1, (int)rnd_below(&rnd, 40) - 30);
+	case 1:
+		return (float)ldexp(fabs(rnd_uniform(&rnd)) + 1e-3, (int)rnd_below(&rnd, 30) - 15);
+	default:
+		return (float)(fabs(rnd_uniform(&rnd)) * 0.02 + 1e-4);
+	}
+}
+
+/* Memory of rows x cols x batch codes or floats in C order, or with the last two exchanged, padded */
+static void lay_out_matrix(int ndim, const int64_t *shape, int trans, int pad, int64_t *stride)
+{
+	int64_t turned[HZ_MAXDIM], t;
+
+	memcpy(turned, shape, sizeof(turned));
+	if (trans) {
+		turned[ndim - 1] = shape[ndim - 2];
+		turned[ndim - 2] = shape[ndim - 1];
+	}
+	lay_out(ndim, turned, pad, stride);
+	if (trans) {
+		t = stride[ndim - 1];
+		stride[ndim - 1] = stride[ndim - 2];
+		stride[ndim - 2] = t;
+	}
+}
+
+struct matrix {
+	int ndim, dtype;
+	int64_t shape[HZ_MAXDIM], stride[HZ_MAXDIM];
+	size_t bytes;
+	unsigned char *image, *data;
+};
+
+static void matrix_new(struct matrix *x, int dtype, int batch_ndim, const int64_t *batch, int64_t rows,
+		       int64_t cols, int trans, int pad, int skew)
+{
+	int64_t low, high;
+	void *data;
+	int d;
+
+	x->dtype = dtype;
+	x->ndim = batch_ndim + 2;
+	for (d = 0; d < batch_ndim; d++)
+		x->shape[d] = batch[d];
+	x->shape[batch_ndim] = rows;
+	x->shape[batch_ndim + 1] = cols;
+	lay_out_matrix(x->ndim, x->shape, trans, pad, x->stride);
+	reach(x->ndim, x->shape, x->stride, &low, &high);
+	for (d = 0; d < x->ndim; d++) {
+		if (x->shape[d] == 0)
+			high = 0;
+	}
+	x->bytes = (size_t)high * hz_dtype_size(dtype);
+	x->image = image_new(x->bytes, (size_t)skew, &data);
+	x->data = data;
+}
+
+static hz_tensor matrix_view(const struct matrix *x, void *data, int device)
+{
+	hz_tensor t = hz_tensor_nd(data, x->dtype, device, x->ndim, x->shape);
+
+	memcpy(t.stride, x->stride, sizeof(t.stride));
+	return t;
+}
+
+/* The offset of matrix number item of a batch, in c's order, in an operand that may lack dimensions */
+static int64_t batch_offset(const struct matrix *x, const struct tcase *c, int64_t item)
+{
+	int64_t offset = 0;
+	int d;
+
+	for (d = c->batch_ndim - 1; d >= 0; d--) {
+		const int own = d - (c->batch_ndim + 2 - x->ndim);
+
+		if (own >= 0 && x->shape[own] > 1)
+			offset += item % c->batch[d] * x->stride[own];
+		item /= c->batch[d];
+	}
+	return offset;
+}
+
+/* What the multiplication needs besides a and b; hosts may be NULL. */
+struct extras {
+	struct vec a_zeros, b_zeros, a_scales, b_scales, multipliers, shifts, bias;
+};
+
+/* Element c of the definition, from the exact sum */
+static void ref_element(const struct tcase *c, const struct extras *e, int64_t row, int64_t j,
+			wide sum, int row_zero_known, void *out, int64_t at)
+{
+	const hz_qgemm_opts *o = &c->o;
+	const int64_t low = c->c_dtype == HZ_S32 ? INT32_MIN : code_min(c->c_dtype);
+	const int64_t high = c->c_dtype == HZ_S32 ? INT32_MAX : low + 255;
+	const float as = o->a_scale != 0 ? (float)o->a_scale : 1;
+	float bs = o->b_scale != 0 ? (float)o->b_scale : 1;
+	const float cs = o->c_scale != 0 ? (float)o->c_scale : 1;
+	int64_t u, min = low, max = high;
+	int32_t acc;
+	int shift;
+	wide y;
+
+	(void)row_zero_known;
+	if (c->bias == HZ_S32)
+		sum += ((const int32_t *)e->bias.host)[j];
+	acc = (int32_t)(sum > INT32_MAX ? INT32_MAX : sum < INT32_MIN ? INT32_MIN : sum);
+	if (e->b_scales.host)
+		bs = ((const float *)e->b_scales.host)[e->b_scales.t.shape[0] == 1 ? 0 : j];
+	if (is_float(c->c_dtype)) {
+		const float rs = !c->row_scales ? as :
+				 ((const float *)e->a_scales.host)[c->row_scales == 2 ? 0 : row];
+		float t = (float)acc, fmin = -INFINITY, fmax = INFINITY;
+		volatile float v = t * bs;
+
+		v = v * rs;
+		if (c->bias == HZ_F32)
+			v = v + ((const float *)e->bias.host)[j];
+		if (o->flags & HZ_QGEMM_MIN)
+			fmin = (float)o->min;
+		if (o->flags & HZ_QGEMM_RELU && fmin < 0)
+			fmin = 0;
+		if (o->flags & HZ_QGEMM_MAX)
+			fmax = (float)o->max;
+		t = v < fmin ? fmin : v > fmax ? fmax : v;
+		ref_put(c->c_dtype, out, at, t);
+		return;
+	}
+	if (c->how == PAIRS) {
+		u = ((const int32_t *)e->multipliers.host)[j];
+		shift = ((const int32_t *)e->shifts.host)[j];
+		if (u <= 0 || shift < 1 || shift > 62) {
+			u = 0;
+			shift = 1;
+		}
+	} else if (c->how == PAIR) {
+		u = o->multiplier;
+		shift = o->shift;
+	} else if (c->how == SIGMA) {
+		ref_multiplier(o->sigma, &u, &shift);
+	} else {
+		volatile float product = as * bs;
+		volatile float sigma = product / cs;
+
+		if (sigma > 0 && isfinite(sigma)) {
+			ref_multiplier(sigma, &u, &shift);
+		} else {
+			u = 0;
+			shift = 1;
+		}
+	}
+	if (shift < -60)
+		shift = -60;		/* beyond what any acc but 0 survives */
+	if (shift > 62) {
+		u = 0;
+		shift = 1;
+	}
+	y = o->rounding == HZ_ROUND_TFLITE ? ref_tflite(acc, (int32_t)u, shift) :
+					     ref_exact(acc, u, shift);
+	y += o->c_zero;
+	if (o->flags & HZ_QGEMM_MIN && o->min > (double)min)
+		min = (int64_t)ceil(o->min);
+	if (o->flags & HZ_QGEMM_RELU && o->c_zero > min)
+		min = o->c_zero;
+	if (o->flags & HZ_QGEMM_MAX && o->max < (double)max)
+		max = (int64_t)floor(o->max);
+	y = y < min ? min : y > max ? max : y;
+	if (c->c_dtype == HZ_S32)
+		((int32_t *)out)[at] = (int32_t)y;
+	else
+		put_code(out, at, (int)y);
+}
+
+static int64_t items_of(const struct tcase *c)
+{
+	int64_t items = 1;
+	int d;
+
+	for (d = 0; d < c->batch_ndim; d++)
+		items *= c->batch[d];
+	return items;
+}
+
+static void ref_qgemm(const struct tcase *c, const struct matrix *a, const struct matrix *b,
+		      const struct matrix *out, const struct extras *e)
+{
+	int64_t item, i, j, l;
+
+	for (item = 0; item < items_of(c); item++) {
+		const unsigned char *pa = a->data + batch_offset(a, c, item);
+		const unsigned char *pb = b->data + batch_offset(b, c, item);
+		const int64_t oc = batch_offset(out, c, item);
+		const int as = a->ndim - 2, bs = b->ndim - 2, cs = out->ndim - 2;
+
+		for (i = 0; i < c->m; i++) {
+			const int64_t row = item * c->m + i;
+			const int32_t az = !e->a_zeros.host ? c->o.a_zero :
+				code(e->a_zeros.host, c->a_dtype, hz_tensor_count(&e->a_zeros.t) == 1 ? 0 : row);
+
+			for (j = 0; j < c->n; j++) {
+				const int32_t bz = e->b_zeros.host ? code(e->b_zeros.host, c->b_dtype, j) :
+								     c->o.b_zero;
+				int64_t sum = 0;
+
+				for (l = 0; l < c->k; l++)
+					sum += (int64_t)(code(pa, c->a_dtype, i * a->stride[as] + l * a->stride[as + 1]) -
+							 az) *
+					       (code(pb, c->b_dtype, l * b->stride[bs] + j * b->stride[bs + 1]) - bz);
+				ref_element(c, e, row, j, sum, 0, out->data,
+					    oc + i * out->stride[cs] + j * out->stride[cs + 1]);
+			}
+		}
+	}
+}
+
+static void fill_codes(struct matrix *x, enum values values)
+{
+	size_t i;
+
+	for (i = 0; i < x->bytes; i++)
+		put_code(x->data, (int64_t)i, random_code(x->dtype, values));
+}
+
+/* The vectors that a case asks for */
+static void make_extras(struct tcase *c, struct extras *e)
+{
+	int64_t shape[HZ_MAXDIM], rows = items_of(c) * c->m, i;
+	int d;
+
+	memset(e, 0, sizeof(*e));
+	for (d = 0; d < c->batch_ndim; d++)
+		shape[d] = c->batch[d];
+	shape[c->batch_ndim] = c->m;
+	if (c->a_rows) {
+		if (c->a_rows == 1)
+			vec_new(&e->a_zeros, c->a_dtype, c->batch_ndim + 1, shape);
+		else
+			vec_new(&e->a_zeros, c->a_dtype, 1, (int64_t[]){ 1 });
+		for (i = 0; i < hz_tensor_count(&e->a_zeros.t); i++)
+			put_code(e->a_zeros.host, i, random_zero(c->a_dtype));
+		c->o.a_zero = 0;
+	}
+	if (c->b_cols) {
+		vec_new(&e->b_zeros, c->b_dtype, 1, &c->n);
+		for (i = 0; i < c->n; i++)
+			put_code(e->b_zeros.host, i, random_zero(c->b_dtype));
+		c->o.b_zero = 0;
+	}
+	if (c->row_scales) {
+		const int64_t count = c->row_scales == 2 ? 1 : rows;
+
+		vec_new(&e->a_scales, HZ_F32, c->row_scales == 2 ? 1 : c->batch_ndim + 1,
+			c->row_scales == 2 ? &count : shape);
+		for (i = 0; i < count; i++)
+			((float *)e->a_scales.host)[i] = (float)random_scale();
+		c->o.a_scale = 0;
+	}
+	if (c->how == COLUMN_SCALES) {
+		const int64_t count = rnd_below(&rnd, 4) ? c->n : 1;
+
+		vec_new(&e->b_scales, HZ_F32, 1, &count);
+		for (i = 0; i < count; i++)
+			((float *)e->b_scales.host)[i] = (float)random_scale();
+		if (rnd_below(&rnd, 3) == 0 && !is_float(c->c_dtype) && count > 0) {
+			static const float odd[] = { 0, -1, NAN, INFINITY, 1e-45f, 3e38f, 1e-20f };
+
+			((float *)e->b_scales.host)[rnd_below(&rnd, count)] = odd[rnd_below(&rnd, 7)];
+		}
+		c->o.b_scale = 0;
+	}
+	if (c->how == PAIRS) {
+		vec_new(&e->multipliers, HZ_S32, 1, &c->n);
+		vec_new(&e->shifts, HZ_S32, 1, &c->n);
+		for (i = 0; i < c->n; i++) {
+			((int32_t *)e->multipliers.host)[i] = (int32_t)(rnd_u64(&rnd) >> (33 + rnd_below(&rnd, 3)));
+			((int32_t *)e->shifts.host)[i] = 30 + (int)rnd_below(&rnd, 20);
+		}
+		if (c->n > 2 && rnd_below(&rnd, 2)) {
+			((int32_t *)e->multipliers.host)[0] = -5;
+			((int32_t *)e->shifts.host)[1] = 63;
+			((int32_t *)e->shifts.host)[2] = 0;
+		}
+	}
+	if (c->bias) {
+		vec_new(&e->bias, c->bias, 1, &c->n);
+		for (i = 0; i < c->n; i++) {
+			if (c->bias == HZ_F32)
+				((float *)e->bias.host)[i] = (float)rnd_normal(&rnd);
+			else if (c->big_bias)
+				((int32_t *)e->bias.host)[i] = rnd_below(&rnd, 2) ? INT32_MAX - (int)rnd_below(&rnd, 999) :
+									     INT32_MIN + (int)rnd_below(&rnd, 999);
+			else
+				((int32_t *)e->bias.host)[i] = (int)rnd_below(&rnd, 200001) - 100000;
+		}
+	}
+}
+
+static void free_extras(struct extras *e)
+{
+	struct vec *const all[] = { &e->a_zeros, &e->b_zeros, &e->a_scales, &e->b_scales,
+				    &e->multipliers, &e->shifts, &e->bias };
+	size_t i;
+
+	for (i = 0; i < sizeof(all) / sizeof(*all); i++)
+		free(all[i]->host);
+}
+
+/* The options of a case with its vectors on a device */
+static hz_qgemm_opts opts_there(const struct tcase *c, struct extras *e, struct dev *dev)
+{
+	hz_qgemm_opts o = c->o;
+
+	o.a_zeros = vec_there(&e->a_zeros, dev);
+	o.b_zeros = vec_there(&e->b_zeros, dev);
+	o.a_scales = vec_there(&e->a_scales, dev);
+	o.b_scales = vec_there(&e->b_scales, dev);
+	o.multipliers = vec_there(&e->multipliers, dev);
+	o.shifts = vec_there(&e->shifts, dev);
+	o.bias = vec_there(&e->bias, dev);
+	return o;
+}
+
+static void drop_extras(struct extras *e)
+{
+	vec_drop(&e->a_zeros);
+	vec_drop(&e->b_zeros);
+	vec_drop(&e->a_scales);
+	vec_drop(&e->b_scales);
+	vec_drop(&e->multipliers);
+	vec_drop(&e->shifts);
+	vec_drop(&e->bias);
+}
+
+static const char *describe(const struct tcase *c)
+{
+	static char text[400];
+
+	snprintf(text, sizeof(text),
+		 "batch %d m %lld n %lld k %lld %s x %s -> %s, trans %d%d%d pad %d, packed %d, a_rows %d b_cols %d "
+		 "zeros %d %d %d, bias %d%s, how %d, rounding %d, flags %u, values %d",
+		 c->batch_ndim, (long long)c->m, (long long)c->n, (long long)c->k, hz_dtype_name(c->a_dtype),
+		 hz_dtype_name(c->b_dtype), hz_dtype_name(c->c_dtype), c->a_trans, c->b_trans, c->c_trans,
+		 c->pad, c->packed, c->a_rows, c->b_cols, c->o.a_zero, c->o.b_zero, c->o.c_zero, c->bias,
+		 c->big_bias ? " big" : "", c->how, c->o.rounding, c->o.flags, c->values);
+	return text;
+}
+
+static int reserve(struct dev *dev, const hz_tensor *a, const hz_tensor *b, const hz_tensor *c,
+		   const hz_qgemm_opts *o)
+{
+	size_t bytes;
+
+	return hz_qgemm_workspace(dev->ctx, a, b, c, o, &bytes) || hz_reserve(dev->ctx, bytes);
+}
+
+static int run_one(struct dev *dev, const struct tcase *c, const struct matrix *a,
+		   const struct matrix *b, const struct matrix *want, struct extras *e)
+{
+	const size_t skew = (size_t)c->skew, c_skew = (size_t)c->c_skew;
+	const size_t c_total = GUARD + c_skew + want->bytes + GUARD;
+	struct area aa = area_new(dev, a->bytes, skew), ba = area_new(dev, b->bytes, skew);
+	struct area ca = area_new(dev, want->bytes, c_skew), blob = { 0 };
+	hz_qgemm_opts o = opts_there(c, e, dev);
+	hz_tensor at, bt, ct;
+	unsigned char *image;
+	hz_packed packed;
+	void *data;
+	int status = HZ_OK, good;
+
+	area_write(&aa, a->image);
+	area_write(&ba, b->image);
+	image = image_new(want->bytes, c_skew, &data);
+	area_write(&ca, image);
+	at = matrix_view(a, aa.data, dev->device);
+	bt = matrix_view(b, ba.data, dev->device);
+	ct = matrix_view(want, ca.data, dev->device);
+	if (c->packed) {
+		size_t bytes;
+
+		status = hz_qgemm_pack_bytes(dev->ctx, &bt, &bytes);
+		blob = area_new(dev, bytes, 0);
+		if (!status)
+			status = hz_qgemm_pack(dev->ctx, &bt, blob.data, bytes, &packed);
+		o.packed = &packed;
+	}
+	if (!status)
+		status = reserve(dev, &at, c->packed ? NULL : &bt, &ct, &o);
+	if (!status)
+		status = hz_qgemm(dev->ctx, &at, c->packed ? NULL : &bt, &ct, &o);
+	area_read(&ca, image);
+	good = !status && same_bits(image, want->image, c_total, 1);
+	if (!good)
+		diag("%s: %s: %s", dev->name, describe(c), status ? hz_errmsg(dev->ctx) : "wrong");
+	free(image);
+	area_free(&aa);
+	area_free(&ba);
+	area_free(&ca);
+	if (c->packed)
+		area_free(&blob);
+	drop_extras(e);
+	cases++;
+	return good;
+}
+
+static int run_case(struct tcase *c)
+{
+	struct matrix a, b, want;
+	int64_t ones[2] = { 1, 1 };
+	struct extras e;
+	int good = 1, d;
+
+	matrix_new(&a, c->a_dtype, c->a_batch ? c->batch_ndim : 0, c->a_batch == 2 ? ones : c->batch,
+		   c->m, c->k, c->a_trans, c->pad, c->skew);
+	matrix_new(&b, c->b_dtype, c->b_batch ? c->batch_ndim : 0, c->b_batch == 2 ? ones : c->batch,
+		   c->k, c->n, c->b_trans, c->pad, c->skew);
+	matrix_new(&want, c->c_dtype, c->batch_ndim, c->batch, c->m, c->n, c->c_trans, c->pad,
+		   c->c_skew);
+	fill_codes(&a, c->values);
+	fill_codes(&b, c->values);
+	make_extras(c, &e);
+	ref_qgemm(c, &a, &b, &want, &e);
+	for (d = 0; d < ndevs && good; d++)
+		good = run_one(&devs[d], c, &a, &b, &want, &e);
+	free_extras(&e);
+	free(a.image);
+	free(b.image);
+	free(want.image);
+	return good;
+}
+
+static const int code_dtypes[] = { HZ_U8, HZ_S8 };
+static const int c_dtypes[] = { HZ_U8, HZ_S8, HZ_S32, HZ_F32, HZ_F16, HZ_BF16 };
+
+static int random_c_zero(int c_dtype)
+{
+	static const int far[] = { INT32_MIN, INT32_MAX, 0, 5, -77 };
+
+	if (is_float(c_dtype))
+		return 0;
+	return c_dtype == HZ_S32 ? far[rnd_below(&rnd, 5)] : random_zero(c_dtype);
+}
+
+/* How sigma is given, and to what; sums are about 2^13 sqrt(k). */
+static void random_how(struct tcase *c)
+{
+	c->how = is_float(c->c_dtype) ? (rnd_below(&rnd, 2) ? SCALES : COLUMN_SCALES) :
+					(enum how)rnd_below(&rnd, 5);
+	c->o.a_scale = c->o.b_scale = c->o.c_scale = 0;
+	switch (c->how) {
+	case SCALES:
+	case COLUMN_SCALES:
+		c->o.a_scale = rnd_below(&rnd, 3) ? random_scale() : 0;
+		c->o.b_scale = rnd_below(&rnd, 3) ? random_scale() : 0;
+		if (!is_float(c->c_dtype))
+			c->o.c_scale = rnd_below(&rnd, 3) ? random_scale() : 0;
+		if (is_float(c->c_dtype))
+			c->row_scales = (int)rnd_below(&rnd, 3);
+		break;
+	case SIGMA:
+		c->o.sigma = rnd_below(&rnd, 2) ? fabs(rnd_uniform(&rnd)) * 0.01 + 1e-9 :
+						  ldexp(1 + fabs(rnd_uniform(&rnd)), (int)rnd_below(&rnd, 70) - 36);
+		break;
+	case PAIR:
+		c->o.multiplier = 1 + (int32_t)(rnd_u64(&rnd) >> 34);
+		c->o.shift = 1 + (int)rnd_below(&rnd, 62);
+		break;
+	default:
+		break;
+	}
+	if (!is_float(c->c_dtype))
+		c->o.rounding = rnd_below(&rnd, 4) == 0 ? HZ_ROUND_TFLITE : HZ_ROUND_EXACT;
+}
+
+static struct tcase random_case(void)
+{
+	struct tcase c = { 0 };
+	int d;
+
+	c.m = 1 + rnd_below(&rnd, rnd_below(&rnd, 2) ? 6 : 70);
+	c.n = 1 + rnd_below(&rnd, 70);
+	c.k = rnd_below(&rnd, 4) ? rnd_below(&rnd, 140) : rnd_below(&rnd, 700);
+	c.batch_ndim = rnd_below(&rnd, 3) ? 0 : 1 + (int)rnd_below(&rnd, 2);
+	for (d = 0; d < c.batch_ndim; d++)
+		c.batch[d] = 1 + rnd_below(&rnd, 4);
+	if (c.batch_ndim) {
+		c.m = 1 + rnd_below(&rnd, 10);
+		c.k = rnd_below(&rnd, 100);
+	}
+	c.a_batch = rnd_below(&rnd, 3) ? 1 : (int)rnd_below(&rnd, 3);
+	c.b_batch = (int)rnd_below(&rnd, 3);
+	c.a_dtype = code_dtypes[rnd_below(&rnd, 2)];
+	c.b_dtype = code_dtypes[rnd_below(&rnd, 2)];
+	c.c_dtype = c_dtypes[rnd_below(&rnd, 6)];
+	c.a_trans = rnd_below(&rnd, 4) == 0;
+	c.b_trans = rnd_below(&rnd, 3) == 0;
+	c.c_trans = rnd_below(&rnd, 6) == 0;
+	c.pad = rnd_below(&rnd, 2) ? 0 : (int)rnd_below(&rnd, 9);
+	c.skew = rnd_below(&rnd, 2) ? 0 : (int)rnd_below(&rnd, 16);
+	c.c_skew = (int)hz_dtype_size(c.c_dtype) * (int)rnd_below(&rnd, 4);
+	c.packed = (int)rnd_below(&rnd, 2);
+	c.a_rows = rnd_below(&rnd, 3) ? 0 : 1 + (int)rnd_below(&rnd, 2);
+	c.b_cols = rnd_below(&rnd, 3) == 0;
+	c.bias = (int[]){ 0, HZ_S32, is_float(c.c_dtype) ? HZ_F32 : HZ_S32 }[rnd_below(&rnd, 3)];
+	c.big_bias = rnd_below(&rnd, 5) == 0;
+	c.o.a_zero = rnd_below(&rnd, 3) ? random_zero(c.a_dtype) : 0;
+	c.o.b_zero = rnd_below(&rnd, 3) ? random_zero(c.b_dtype) : 0;
+	c.o.c_zero = random_c_zero(c.c_dtype);
+	c.values = rnd_below(&rnd, 3) ? RANDOM : (enum values)(1 + rnd_below(&rnd, 3));
+	random_how(&c);
+	if (rnd_below(&rnd, 4) == 0) {
+		c.o.flags |= HZ_QGEMM_MIN | HZ_QGEMM_MAX;
+		c.o.min = c.c_dtype == HZ_U8 ? 17.5 : -33;
+		c.o.max = rnd_below(&rnd, 4) ? 90.75 : c.c_dtype == HZ_U8 ? 18 : -33;
+	}
+	if (rnd_below(&rnd, 4) == 0 && !(c.o.flags & HZ_QGEMM_MAX))
+		c.o.flags |= HZ_QGEMM_RELU;
+	return c;
+}
+
+static void test_random(void)
+{
+	const int n = quick ? 150 : 1500;
+	int i, bad = 0;
+
+	for (i = 0; i < n && bad < 5; i++) {
+		struct tcase c = random_case();
+
+		bad += !run_case(&c);
+	}
+	ok(!bad, "%d random cases", n);
+}
+
+/* ---- Every pair of codes, every small size, every long k -------------------------------------------- */
+
+static void test_pairs(void)
+{
+	int mix, bad = 0;
+
+	for (mix = 0; mix < 4; mix++) {
+		struct tcase c = { .m = 256, .n = 256, .k = 1, .a_dtype = code_dtypes[mix & 1],
+				   .b_dtype = code_dtypes[mix >> 1], .c_dtype = HZ_S32 };
+		struct matrix a, b, want;
+		struct extras e;
+		int i, d;
+
+		matrix_new(&a, c.a_dtype, 0, NULL, 256, 1, 0, 0, 0);
+		matrix_new(&b, c.b_dtype, 0, NULL, 1, 256, 0, 0, 0);
+		matrix_new(&want, HZ_S32, 0, NULL, 256, 256, 0, 0, 0);
+		for (i = 0; i < 256; i++)
+			a.data[i] = b.data[i] = (unsigned char)i;
+		c.o.a_zero = random_zero(c.a_dtype);
+		c.o.b_zero = random_zero(c.b_dtype);
+		make_extras(&c, &e);
+		ref_qgemm(&c, &a, &b, &want, &e);
+		for (d = 0; d < ndevs; d++)
+			bad += !run_one(&devs[d], &c, &a, &b, &want, &e);
+		free(a.image);
+		free(b.image);
+		free(want.image);
+	}
+	ok(!bad, "all 65536 pairs of codes, four mixes of types");
+}
+
+static void test_sizes(void)
+{
+	const int step = quick ? 13 : 1;
+	int i, bad = 0;
+
+	for (i = 1; i <= 70 && bad < 5; i += step) {
+		struct tcase c = random_case();
+
+		c.batch_ndim = 0;
+		c.m = i;
+		c.n = 1 + rnd_below(&rnd, 70);
+		c.k = 60 + rnd_below(&rnd, 10);
+		bad += !run_case(&c);
+		c = random_case();
+		c.batch_ndim = 0;
+		c.m = 1 + rnd_below(&rnd, 70);
+		c.n = i;
+		c.k = 1 + rnd_below(&rnd, 70);
+		bad += !run_case(&c);
+		c = random_case();
+		c.batch_ndim = 0;
+		c.m = 1 + rnd_below(&rnd, 5);
+		c.n = 1 + rnd_below(&rnd, 40);
+		c.k = i * 2;
+		bad += !run_case(&c);
+	}
+	ok(!bad, "m and n to 70, k to 140");
+}
+
+/* Sizes where blocking and threads split */
+static void test_large(void)
+{
+	static const int64_t sizes[][3] = {
+		{ 1, 1024, 512 }, { 16, 700, 300 }, { 130, 520, 70 }, { 300, 33, 257 }, { 257, 300, 65 },
+		{ 1000, 65, 33 }, { 65, 1100, 129 },
+	};
+	size_t i;
+	int bad = 0;
+
+	for (i = 0; i < sizeof(sizes) / sizeof(*sizes) && !(quick && i > 2); i++) {
+		int kind;
+
+		for (kind = 0; kind < 4; kind++) {
+			struct tcase c = random_case();
+
+			c.batch_ndim = 0;
+			c.m = sizes[i][0];
+			c.n = sizes[i][1];
+			c.k = sizes[i][2];
+			c.packed = kind & 1;
+			c.b_trans = kind >> 1;
+			bad += !run_case(&c);
+		}
+	}
+	ok(!bad, "sizes beyond blocks, with a packed B and without");
+}
+
+static void test_long_k(void)
+{
+	static const int64_t lengths[] = {
+		1, 3, 4, 63, 64, 65, 127, 1023, 32767, 32768, 32769, 33024, 33025, 33026, 65793, 65794, 131071,
+		131072,
+	};
+	static const int zeros[] = { 0, 1, 127, 128, 255 };
+	size_t l;
+	int za, zb, bad = 0;
+
+	for (l = 0; l < sizeof(lengths) / sizeof(*lengths); l++) {
+		if (quick && lengths[l] > 33026)
+			break;
+		for (za = 0; za < 5; za++) {
+			for (zb = 0; zb < 5 && bad < 5; zb++) {
+				struct tcase c = { .m = 2, .n = 3, .k = lengths[l] };
+
+				if (lengths[l] > 2000 && (za + zb + (int)l) % 3)
+					continue;
+				c.a_dtype = code_dtypes[rnd_below(&rnd, 2)];
+				c.b_dtype = code_dtypes[rnd_below(&rnd, 2)];
+				c.c_dtype = c_dtypes[rnd_below(&rnd, 4)];
+				c.o.a_zero = code_min(c.a_dtype) + zeros[za];
+				c.o.b_zero = code_min(c.b_dtype) + zeros[zb];
+				c.values = (enum values)(1 + rnd_below(&rnd, 3));
+				c.packed = (int)rnd_below(&rnd, 2);
+				c.b_trans = (int)rnd_below(&rnd, 2);
+				c.bias = rnd_below(&rnd, 2) ? HZ_S32 : 0;
+				c.big_bias = (int)rnd_below(&rnd, 2);
+				c.b_cols = rnd_below(&rnd, 4) == 0;
+				c.a_rows = rnd_below(&rnd, 4) == 0;
+				c.o.a_scale = 3e-8f;
+				bad += !run_case(&c);
+			}
+		}
+	}
+	ok(!bad, "long k: the limits of s32, and beyond");
+}
+
+/* ---- Requantization --------------------------------------------------------------------------------- */
+
+/* An acc for each row: 255 * 255 and smaller codes cannot make all, so the bias does. */
+static void test_requantization(void)
+{
+	static const int32_t accs[] = {
+		0, 1, -1, 2, 3, -3, 5, -5, 7, -7, 10, -10, 127, 128, -128, -129, 255, 256, 1000, -1000, 65535, 65536,
+		-65536, 1 << 20, (1 << 20) + 1, -(1 << 20) - 1, 1 << 30, -(1 << 30), INT32_MAX, INT32_MAX - 1,
+		INT32_MIN, INT32_MIN + 1, 33024 * 3, 98765432, -98765432, 3 << 28, -(3 << 28), 1 << 29, 1 << 24,
+	};
+	const int64_t n = sizeof(accs) / sizeof(*accs);
+	int exponent, side, bad = 0;
+
+	for (exponent = -150; exponent <= 128 && bad < 5; exponent += exponent < -42 || exponent > 34 ? 23 : 1) {
+		for (side = 0; side < 5; side++) {
+			float p = ldexpf(1, exponent), sigma;
+			int out;
+
+			if (exponent == 128)
+				p = 3.4028234664e38f;
+			sigma = side == 0 ? p : side == 1 ? nextafterf(p, 0) : side == 2 ? nextafterf(p, INFINITY) :
+				side == 3 ? p * 0.3f : p * 1.75f;
+			if (sigma == 0 || !isfinite(sigma))
+				continue;
+			for (out = 0; out < 3; out++) {
+				struct tcase c = { .m = 1, .n = n, .k = 1, .a_dtype = HZ_U8, .b_dtype = HZ_U8,
+						   .c_dtype = c_dtypes[out], .bias = HZ_S32 };
+				struct matrix a, b, want;
+				struct extras e;
+				int d;
+
+				c.o.a_scale = sigma;
+				c.o.c_zero = random_c_zero(c.c_dtype);
+				c.o.rounding = side == 4 ? HZ_ROUND_TFLITE : HZ_ROUND_EXACT;
+				matrix_new(&a, HZ_U8, 0, NULL, 1, 1, 0, 0, 0);
+				matrix_new(&b, HZ_U8, 0, NULL, 1, n, 0, 0, 0);
+				matrix_new(&want, c.c_dtype, 0, NULL, 1, n, 0, 0, 0);
+				memset(a.data, 0, 1);
+				memset(b.data, 0, (size_t)n);
+				make_extras(&c, &e);
+				memcpy(e.bias.host, accs, sizeof(accs));
+				ref_qgemm(&c, &a, &b, &want, &e);
+				for (d = 0; d < ndevs; d++)
+					bad += !run_one(&devs[d], &c, &a, &b, &want, &e);
+				free_extras(&e);
+				free(a.image);
+				free(b.image);
+				free(want.image);
+			}
+		}
+	}
+	ok(!bad, "sigma from 2^-150 to FLT_MAX, beside powers of two, and every acc of a list");
+}
+
+/* Ties of both signs: sigma = 2^-s and acc odd multiples of 2^(s-1), made by k = 1 products */
+static void test_ties(void)
+{
+	int s, bad = 0;
+
+	for (s = 1; s <= 14 && bad < 5; s++) {
+		struct tcase c = { .m = 40, .n = 40, .k = 4, .a_dtype = HZ_S8, .b_dtype = HZ_S8 };
+		int out;
+
+		c.o.a_scale = ldexp(1, -s);
+		for (out = 0; out < 4; out++) {
+			c.c_dtype = c_dtypes[out % 3];
+			c.packed = out & 1;
+			c.o.rounding = out == 3;
+			bad += !run_case(&c);
+		}
+	}
+	ok(!bad, "ties of both signs");
+}
+
+static void test_golden(void)
+{
+	static const struct {
+		double sigma;
+		int32_t u, shift;
+	} rows[] = {
+		{ 0.3f, 1288490240, 32 }, { 0.5, 1 << 30, 31 }, { 0.75, 1610612736, 31 }, { 0x1p-32, 1 << 30, 62 },
+		{ 2, 1 << 30, 29 }, { 0x1.0624dcp-8, 1099511552, 38 }, { 0x1p-33, 0, 1 },
+		{ 1 - 0x1p-53, 1 << 30, 30 },
+	};
+	static const uint8_t a[] = { 0, 10, 255, 128, 127, 3 }, b[] = { 1, 200, 2, 100, 255, 0 };
+	static const uint8_t want_u8[] = { 183, 0, 0, 57 };
+	static const int8_t want_s8[] = { 127, -95, -70, 57 };
+	static const int32_t want_s32[] = { 43921, -25500, -19277, 12500 };
+	int32_t u = 0, shift = 0;
+	size_t i;
+	int d;
+
+	for (i = 0; i < sizeof(rows) / sizeof(*rows); i++) {
+		is_int(hz_qgemm_multiplier(rows[i].sigma, &u, &shift), HZ_OK, "multiplier of %a", rows[i].sigma);
+		is_int(u, rows[i].u, "its u");
+		is_int(shift, rows[i].shift, "its shift");
+	}
+	is_int(hz_qgemm_multiplier(0, &u, &shift), HZ_EINVAL, "multiplier of 0");
+	is_int(hz_qgemm_multiplier(-1, &u, &shift), HZ_EINVAL, "multiplier of -1");
+	is_int(hz_qgemm_multiplier(NAN, &u, &shift), HZ_EINVAL, "multiplier of NaN");
+	is_int(hz_qgemm_multiplier(INFINITY, &u, &shift), HZ_EINVAL, "multiplier of Inf");
+	is_int(hz_qgemm_multiplier(1, NULL, &shift), HZ_EINVAL, "multiplier to NULL");
+	for (d = 0; d < ndevs; d++) {
+		hz_tensor ta = hz_tensor_2d((void *)(uintptr_t)a, HZ_U8, HZ_CPU, 2, 3);
+		hz_tensor tb = hz_tensor_2d((void *)(uintptr_t)b, HZ_U8, HZ_CPU, 3, 2), tc;
+		struct area aa, ba, ca = area_new(&devs[d], 16, 0);
+		unsigned char image[GUARD + 16 + GUARD];
+		hz_qgemm_opts o = { .a_zero = 128, .b_zero = 100 };
+
+		ta = to_device(&devs[d], &ta, &aa);
+		tb = to_device(&devs[d], &tb, &ba);
+		tc = hz_tensor_2d(ca.data, HZ_S32, devs[d].device, 2, 2);
+		reserve(&devs[d], &ta, &tb, &tc, &o);
+		is_int(hz_qgemm(devs[d].ctx, &ta, &tb, &tc, &o), HZ_OK, "golden values, %s", devs[d].name);
+		area_read(&ca, image);
+		is_bits(image + GUARD, want_s32, 4, 4, "s32");
+		o.c_zero = 7;
+		o.a_scale = .02f;
+		o.b_scale = .01f;
+		o.c_scale = .05f;
+		tc.dtype = HZ_U8;
+		is_int(hz_qgemm(devs[d].ctx, &ta, &tb, &tc, &o), HZ_OK, "u8, %s", devs[d].name);
+		area_read(&ca, image);
+		is_bits(image + GUARD, want_u8, 4, 1, "u8");
+		tc.dtype = HZ_S8;
+		is_int(hz_qgemm(devs[d].ctx, &ta, &tb, &tc, &o), HZ_OK, "s8, %s", devs[d].name);
+		area_read(&ca, image);
+		is_bits(image + GUARD, want_s8, 4, 1, "s8");
+		area_free(&aa);
+		area_free(&ba);
+		area_free(&ca);
+	}
+}
+
+/* ---- Packed B ------------------------------------------------------------------------------------------ */
+
+/* What one context packs, every other on the CPU multiplies with. */
+static void test_shared_pack(void)
+{
+	struct tcase c = { .m = 5, .n = 45, .k = 130, .a_dtype = HZ_U8, .b_dtype = HZ_U8, .c_dtype = HZ_U8 };
+	struct matrix a, b, want;
+	struct extras e;
+	int from, to, bad = 0;
+
+	c.o.a_zero = 3;
+	c.o.b_zero = 250;
+	c.o.c_zero = 99;
+	c.o.a_scale = 0.003;
+	matrix_new(&a, HZ_U8, 0, NULL, c.m, c.k, 0, 0, 0);
+	matrix_new(&b, HZ_U8, 0, NULL, c.k, c.n, 0, 0, 0);
+	matrix_new(&want, HZ_U8, 0, NULL, c.m, c.n, 0, 0, 0);
+	fill_codes(&a, RANDOM);
+	fill_codes(&b, RANDOM);
+	memset(&e, 0, sizeof(e));
+	ref_qgemm(&c, &a, &b, &want, &e);
+	for (from = 0; from < ndevs && devs[0].device == HZ_CPU; from++) {
+		hz_tensor bt = matrix_view(&b, b.data, HZ_CPU), at = matrix_view(&a, a.data, HZ_CPU);
+		hz_packed packed;
+		size_t bytes;
+		void *blob;
+
+		hz_qgemm_pack_bytes(devs[from].ctx, &bt, &bytes);
+		hz_alloc(devs[from].ctx, &blob, bytes, HZ_CPU);
+		bad += hz_qgemm_pack(devs[from].ctx, &bt, blob, bytes, &packed) != HZ_OK;
+		c.o.packed = &packed;
+		for (to = 0; to < ndevs; to++) {
+			unsigned char got[5 * 45];
+			hz_tensor ct = matrix_view(&want, got, HZ_CPU);
+
+			bad += hz_qgemm(devs[to].ctx, &at, NULL, &ct, &c.o) != HZ_OK;
+			bad += !same_bits(got, want.data, sizeof(got), 1);
+		}
+		hz_free(devs[from].ctx, blob, HZ_CPU);
+	}
+	c.o.packed = NULL;
+	ok(!bad, "a B that one context packed serves all");
+	free(a.image);
+	free(b.image);
+	free(want.image);
+}
+
+/* ---- Linear layers: the composition of the calls that the contract names ------------------------------ */
+
+static hz_tensor device_tensor(struct dev *dev, struct area *area, int dtype, int ndim,
+			       const int64_t *shape)
+{
+	hz_tensor t = hz_tensor_nd(NULL, dtype, dev->device, ndim, shape);
+
+	*area = area_new(dev, (size_t)hz_tensor_bytes(&t), 0);
+	t.data = area->data;
+	return t;
+}
+
+static int linear_case(struct dev *dev, int x_dtype, int q_dtype, int y_dtype, int symmetric,
+		       int fixed, int64_t batch, int64_t m, int64_t n, int64_t k)
+{
+	const int64_t xs[] = { batch, m, k }, ys[] = { batch, m, n }, bs[] = { k, n };
+	const int64_t ps[] = { batch, m, 1 }, vs[] = { batch, m };
+	struct area xa, ya, wa, ba, qa, sa, za, bsa, bia, blob;
+	struct vec x, b, scales, bias;
+	hz_tensor tx, tb, ty, tw, tq, ts, tz, tbs, tbias;
+	hz_qgemm_opts o = { 0 }, g;
+	unsigned char *got, *want;
+	size_t bytes, total;
+	hz_packed packed;
+	int64_t i;
+	int status = 0, good;
+	void *data;
+
+	vec_new(&x, x_dtype, 3, xs);
+	vec_new(&b, HZ_S8, 2, bs);
+	vec_new(&scales, HZ_F32, 1, &n);
+	vec_new(&bias, HZ_F32, 1, &n);
+	for (i = 0; i < batch * m * k; i++)
+		ref_put(x_dtype, x.host, i, rnd_normal(&rnd) + 0.5);
+	for (i = 0; i < k * n; i++)
+		put_code(b.host, i, random_code(HZ_S8, RANDOM));
+	for (i = 0; i < n; i++) {
+		((float *)scales.host)[i] = (float)(fabs(rnd_normal(&rnd)) * 0.01);
+		((float *)bias.host)[i] = (float)rnd_normal(&rnd);
+	}
+	tx = to_device(dev, &x.t, &xa);
+	tb = to_device(dev, &b.t, &ba);
+	tbs = to_device(dev, &scales.t, &bsa);
+	tbias = to_device(dev, &bias.t, &bia);
+	ty = device_tensor(dev, &ya, y_dtype, 3, ys);
+	tw = device_tensor(dev, &wa, y_dtype, 3, ys);
+	tq = device_tensor(dev, &qa, q_dtype, 3, xs);
+	ts = device_tensor(dev, &sa, HZ_F32, 3, ps);
+	tz = device_tensor(dev, &za, q_dtype, 3, ps);
+	got = image_new(ya.bytes, 0, &data);
+	want = image_new(ya.bytes, 0, &data);
+	area_write(&ya, got);
+	area_write(&wa, got);
+	total = GUARD + ya.bytes + GUARD;
+
+	o.b_scales = &tbs;
+	o.bias = &tbias;
+	o.b_zero = -3;
+	o.x_dtype = q_dtype;
+	o.flags = HZ_QGEMM_MAX | (symmetric ? HZ_QLINEAR_SYMMETRIC : 0);
+	o.max = 20;
+	if (fixed) {
+		o.a_scale = 0.03;
+		o.a_zero = q_dtype == HZ_U8 ? 100 : -7;
+	}
+	g = o;
+	g.x_dtype = 0;
+	g.flags = HZ_QGEMM_MAX;
+	if (fixed) {
+		hz_quantize_opts q = { .scale = 0.03, .zero = o.a_zero };
+
+		status |= hz_quantize(dev->ctx, &tx, &tq, &q);
+	} else {
+		hz_quantize_opts q = { .scales = &ts, .zeros = &tz };
+		hz_tensor zs = tz, ss = ts;
+
+		status |= hz_choose_qparams_workspace(dev->ctx, &tx, &ts, &tz,
+						      symmetric ? HZ_QPARAMS_SYMMETRIC : 0, &bytes);
+		status |= hz_reserve(dev->ctx, bytes);
+		status |= hz_choose_qparams(dev->ctx, &tx, &ts, &tz, symmetric ? HZ_QPARAMS_SYMMETRIC : 0);
+		status |= hz_quantize(dev->ctx, &tx, &tq, &q);
+		zs = hz_tensor_nd(tz.data, q_dtype, dev->device, 2, vs);
+		ss = hz_tensor_nd(ts.data, HZ_F32, dev->device, 2, vs);
+		g.a_zeros = &zs;
+		g.a_scales = &ss;
+		status |= reserve(dev, &tq, &tb, &tw, &g);
+		status |= hz_qgemm(dev->ctx, &tq, &tb, &tw, &g);
+	}
+	if (fixed) {
+		status |= reserve(dev, &tq, &tb, &tw, &g);
+		status |= hz_qgemm(dev->ctx, &tq, &tb, &tw, &g);
+	}
+	status |= hz_qgemm_pack_bytes(dev->ctx, &tb, &bytes);
+	blob = area_new(dev, bytes, 0);
+	status |= hz_qgemm_pack(dev->ctx, &tb, blob.data, bytes, &packed);
+	o.packed = &packed;
+	status |= hz_qlinear_workspace(dev->ctx, &tx, NULL, &ty, &o, &bytes);
+	status |= hz_reserve(dev->ctx, bytes);
+	status |= hz_qlinear(dev->ctx, &tx, NULL, &ty, &o);
+	area_read(&ya, got);
+	area_read(&wa, want);
+	good = !status && same_bits(got, want, total, 1);
+	if (!good)
+		diag("%s: %s %s %s, symmetric %d, fixed %d, %lld x %lld x %lld x %lld: %s", dev->name,
+		     hz_dtype_name(x_dtype), hz_dtype_name(q_dtype), hz_dtype_name(y_dtype), symmetric,
+		     fixed, (long long)batch, (long long)m, (long long)n, (long long)k,
+		     status ? hz_errmsg(dev->ctx) : "differs");
+	free(got);
+	free(want);
+	free(x.host);
+	free(b.host);
+	free(scales.host);
+	free(bias.host);
+	area_free(&xa);
+	area_free(&ya);
+	area_free(&wa);
+	area_free(&ba);
+	area_free(&qa);
+	area_free(&sa);
+	area_free(&za);
+	area_free(&bsa);
+	area_free(&bia);
+	area_free(&blob);
+	return good;
+}
+
+static void test_linear(void)
+{
+	int d, i, bad = 0;
+
+	for (d = 0; d < ndevs; d++) {
+		for (i = 0; i < 36 && bad < 5; i++)
+			bad += !linear_case(&devs[d], floats[i % 3], code_dtypes[i / 3 % 2], floats[i / 6 % 3],
+					    i / 18 && i % 4 != 3, i % 4 == 3, 1 + rnd_below(&rnd, 3),
+					    1 + rnd_below(&rnd, 20), 1 + rnd_below(&rnd, 80),
+					    1 + rnd_below(&rnd, 300));
+	}
+	ok(!bad, "a linear layer is the composition that it stands for");
+}
+
+/* ---- Wrong arguments ------------------------------------------------------------------------------------ */
+
+static hz_tensor A, B, C;
+static hz_qgemm_opts O;
+
+static void expect(int status, const char *sentence, const char *what)
+{
+	unsigned char *image = malloc(4096), *after = malloc(4096);
+	int got;
+
+	memset(image, 7, 4096);
+	if (devs[0].device == HZ_CPU && C.data)
+		memcpy(C.data, image, 64);
+	got = hz_qgemm(devs[0].ctx, &A, O.packed ? NULL : &B, &C, &O);
+	ok(got == status && strcmp(hz_errmsg(devs[0].ctx), sentence) == 0, "%s", what);
+	if (got != status || strcmp(hz_errmsg(devs[0].ctx), sentence))
+		diag("status %d, \"%s\", expected %d, \"%s\"", got, hz_errmsg(devs[0].ctx), status, sentence);
+	if (devs[0].device == HZ_CPU && C.data)
+		ok(memcmp(C.data, image, 64) == 0, "c untouched");
+	free(image);
+	free(after);
+}
+
+static void reset(void *a, void *b, void *c)
+{
+	const int device = devs[0].device;
+
+	A = hz_tensor_2d(a, HZ_U8, device, 4, 8);
+	B = hz_tensor_2d(b, HZ_U8, device, 8, 6);
+	C = hz_tensor_2d(c, HZ_U8, device, 4, 6);
+	memset(&O, 0, sizeof(O));
+}
+
+static void test_errors(void)
+{
+	hz_context *ctx = devs[0].ctx;
+	const int device = devs[0].device;
+	hz_tensor v, w;
+	hz_packed packed;
+	void *a, *b, *c, *p;
+	size_t bytes;
+
+	hz_alloc(ctx, &a, 4096, device);
+	hz_alloc(ctx, &b, 4096, device);
+	hz_alloc(ctx, &c, 4096, device);
+	hz_alloc(ctx, &p, 65536, device);
+#define WRONG(set, status, sentence) \
+	do { \
+		reset(a, b, c); \
+		set; \
+		expect(status, sentence, #set); \
+	} while (0)
+	WRONG(A.dtype = HZ_F32, HZ_EDTYPE, "qgemm: a.dtype is f32, must be u8 or s8");
+	WRONG(B.dtype = HZ_S32, HZ_EDTYPE, "qgemm: b.dtype is s32, must be u8 or s8");
+	WRONG(C.dtype = HZ_S16, HZ_EDTYPE, "qgemm: c.dtype is s16, must be u8, s8, s32, f32, f16 or bf16");
+	WRONG(A.ndim = 1, HZ_ESHAPE, "qgemm: a.ndim is 1, must be 2 to 2, as c");
+	WRONG(C.ndim = 1, HZ_ESHAPE, "qgemm: c.ndim is 1, must be 2 to 6");
+	WRONG(A.shape[1] = 7, HZ_ESHAPE, "qgemm: b.shape[0] is 8, must be 7, as a");
+	WRONG(C.shape[0] = 3, HZ_ESHAPE, "qgemm: c.shape[0] is 3, must be 4, as a");
+	WRONG(C.shape[1] = 5, HZ_ESHAPE, "qgemm: c.shape[1] is 5, must be 6, as b");
+	WRONG(C.data = A.data, HZ_EALIAS, "qgemm: c overlaps a, must be apart from it");
+	WRONG(C.data = B.data, HZ_EALIAS, "qgemm: c overlaps b, must be apart from it");
+	WRONG(C.stride[0] = 0, HZ_ESTRIDE, "qgemm: c has strides that put two elements at one address");
+	WRONG(O.a_zero = 256, HZ_EINVAL, "qgemm: opts->a_zero is 256, must be 0 to 255 for u8");
+	WRONG((B.dtype = HZ_S8, O.b_zero = -129), HZ_EINVAL,
+	      "qgemm: opts->b_zero is -129, must be -128 to 127 for s8");
+	WRONG(O.c_zero = -1, HZ_EINVAL, "qgemm: opts->c_zero is -1, must be 0 to 255 for u8");
+	WRONG(O.a_scale = -1, HZ_EINVAL, "qgemm: opts->a_scale is -1, must be positive and finite in f32");
+	WRONG(O.b_scale = NAN, HZ_EINVAL, "qgemm: opts->b_scale is nan, must be positive and finite in f32");
+	WRONG(O.c_scale = 1e-60, HZ_EINVAL,
+	      "qgemm: opts->c_scale is 1e-60, must be positive and finite in f32");
+	WRONG((O.a_scale = 1e30, O.b_scale = 1e30), HZ_EINVAL,
+	      "qgemm: a_scale * b_scale / c_scale is inf, must be finite in f32");
+	WRONG(O.sigma = -2, HZ_EINVAL, "qgemm: opts->sigma is -2, must be positive and finite");
+	WRONG((O.sigma = 2, O.a_scale = 1), HZ_EINVAL, "qgemm: opts->sigma excludes scales");
+	WRONG(O.shift = 5, HZ_EINVAL, "qgemm: opts->multiplier is 0, must be positive");
+	WRONG((O.multiplier = 5, O.shift = 63), HZ_EINVAL, "qgemm: opts->shift is 63, must be 1 to 62");
+	WRONG((O.multiplier = 5, O.shift = 4, O.c_scale = 2), HZ_EINVAL,
+	      "qgemm: opts->multiplier excludes scales and opts->sigma");
+	WRONG(O.rounding = 2, HZ_EINVAL, "qgemm: opts->rounding is 2, must be 0 or 1");
+	WRONG(O.flags = 8, HZ_EINVAL, "qgemm: opts->flags is 8, must be made of 7");
+	WRONG(O.reserved[2] = 1, HZ_EINVAL, "qgemm: opts->reserved[2] is 1, must be 0");
+	WRONG(O.x_dtype = HZ_S8, HZ_EINVAL, "qgemm: opts->x_dtype is for qlinear alone");
+	WRONG((O.flags = HZ_QGEMM_MIN | HZ_QGEMM_MAX, O.min = 3, O.max = 2), HZ_EINVAL,
+	      "qgemm: the bounds of c are 3 to 2, which leaves nothing");
+	WRONG((O.flags = HZ_QGEMM_MIN, O.min = 256), HZ_EINVAL,
+	      "qgemm: the bounds of c are 256 to 255, which leaves nothing");
+	WRONG((O.flags = HZ_QGEMM_MIN, O.min = NAN), HZ_EINVAL, "qgemm: opts->min or opts->max is NaN");
+	WRONG((C.dtype = HZ_F32, O.c_zero = 1), HZ_EINVAL,
+	      "qgemm: opts->c_scale and opts->c_zero need an integer c");
+	WRONG((C.dtype = HZ_F32, O.sigma = 1), HZ_EINVAL,
+	      "qgemm: opts->sigma, multiplier and multipliers need an integer c");
+	v = hz_tensor_1d(p, HZ_S32, device, 5);
+	w = hz_tensor_1d(p, HZ_F32, device, 4);
+	WRONG(O.bias = &v, HZ_ESHAPE, "qgemm: bias has 5 elements, must have 6");
+	WRONG(O.bias = &w, HZ_EDTYPE, "qgemm: bias.dtype is f32, must be s32");
+	WRONG(O.a_scales = &w, HZ_EINVAL, "qgemm: opts->a_scales needs a float c");
+	WRONG((O.b_scales = &w, O.b_scale = 1), HZ_EINVAL,
+	      "qgemm: opts->b_scales excludes opts->b_scale");
+	WRONG(O.b_scales = &w, HZ_ESHAPE, "qgemm: b_scales has 4 elements, must have 6 or 1");
+	WRONG(O.multipliers = &v, HZ_EINVAL, "qgemm: opts->multipliers and opts->shifts need each other");
+	WRONG(O.b_zeros = &v, HZ_EDTYPE, "qgemm: b_zeros.dtype is s32, must be u8");
+	WRONG((O.b_zeros = &v, O.b_zero = 1), HZ_EINVAL, "qgemm: opts->b_zeros excludes opts->b_zero");
+	reset(a, b, c);
+	is_int(hz_qgemm_pack_bytes(ctx, &B, &bytes), HZ_OK, "pack_bytes");
+	is_int(hz_qgemm_pack(ctx, &B, p, bytes - 1, &packed), HZ_EINVAL, "a blob that is too small");
+	is_int(hz_qgemm_pack(ctx, &B, (char *)p + 1, bytes, &packed), HZ_EINVAL, "not aligned");
+	is_int(hz_qgemm_pack(ctx, &B, p, bytes, NULL), HZ_EINVAL, "no struct to fill");
+	is_int(hz_qgemm_pack(ctx, &B, p, bytes, &packed), HZ_OK, "packs");
+	WRONG((O.packed = &packed, packed.shape[1] = 7), HZ_EINVAL,
+	      "qgemm: opts->packed is not as hz_qgemm_pack() filled it");
+	packed.shape[1] = 6;
+	WRONG((O.packed = &packed, A.shape[1] = 4), HZ_ESHAPE, "qgemm: b.shape[0] is 8, must be 4, as a");
+	WRONG((O.packed = &packed, packed.device++), HZ_EDEVICE,
+	      "qgemm: opts->packed is on another device than the context");
+	packed.device--;
+	reset(a, b, c);
+	O.packed = &packed;
+	is_int(hz_qgemm(ctx, &A, &B, &C, &O), HZ_EINVAL, "b and a packed one");
+	O.packed = NULL;
+	is_int(hz_qgemm(ctx, &A, NULL, &C, &O), HZ_EINVAL, "no b at all");
+	is_int(hz_qgemm(ctx, NULL, &B, &C, &O), HZ_EINVAL, "no a");
+	is_int(hz_qgemm(NULL, &A, &B, &C, &O), HZ_EINVAL, "no context");
+	A.shape[0] = C.shape[0] = 0;
+	is_int(hz_qgemm(ctx, &A, &B, &C, &O), HZ_OK, "m = 0");
+	reset(a, b, c);
+	B.shape[1] = C.shape[1] = 0;
+	is_int(hz_qgemm(ctx, &A, &B, &C, &O), HZ_OK, "n = 0");
+	reset(a, b, c);
+	A.stride[1] = B.stride[0] = 0;
+	A.shape[1] = B.shape[0] = (1 << 23) + 1;
+	is_int(hz_qgemm(ctx, &A, &B, &C, &O), HZ_ENOTSUP, "k that is too long");
+	hz_free(ctx, a, device);
+	hz_free(ctx, b, device);
+	hz_free(ctx, c, device);
+	hz_free(ctx, p, device);
+}
+
+int main(void)
+{
+	rnd = tap_seed();
+	quick = tap_quick();
+	dev_open_all();
+	test_golden();
+	test_errors();
+	test_pairs();
+	test_sizes();
+	test_random();
+	test_large();
+	test_long_k();
+	test_requantization();
+	test_ties();
+	test_shared_pack();
+	test_linear();
+	diag("%ld cases", cases);
+	dev_close_all();
+	return done_testing();
+}

@@ -1,0 +1,679 @@
+/*
+ * quantize.c - tests of hz_quantize(), hz_dequantize() and hz_choose_qparams()
+ *
+ * SPDX-License-Identifier: BSD-2-Clause
+ */
+#include <config.h>
+
+#include <float.h>
+
+#include "hurwitz.h"
+#include "tap.h"
+#include "dev.h"
+
+static uint64_t rnd;
+static int quick;
+
+static const int code_dtypes[] = { HZ_U8, HZ_S8 };
+
+/* ---- The definitions ------------------------------------------------------------------------------- */
+
+static int qmin_of(int dtype)
+{
+	return dtype == HZ_U8 ? 0 : -128;
+}
+
+static int ref_quantize_one(float x, float s, int z, int dtype)
+{
+	const volatile float quotient = x / s;
+	const int qmin = qmin_of(dtype);
+	double r;
+
+	if (isnan(quotient))
+		return z;
+	r = nearbyint((double)quotient) + z;
+	return r < qmin ? qmin : r > qmin + 255 ? qmin + 255 : (int)r;
+}
+
+static float ref_dequantize_one(int q, float s, int z)
+{
+	return s * (float)(q - z);
+}
+
+/* 0 if the range has an Inf */
+static int ref_params(const double *x, int64_t n, int dtype, int symmetric, float *s, int *z)
+{
+	const int qmin = qmin_of(dtype);
+	double lo = 0, hi = 0, zero;
+	int64_t i;
+
+	for (i = 0; i < n; i++) {
+		if (isnan(x[i]))
+			continue;
+		lo = x[i] < lo ? x[i] : lo;
+		hi = x[i] > hi ? x[i] : hi;
+	}
+	if (isinf(lo) || isinf(hi))
+		return 0;
+	*s = symmetric ? (float)(fmax(-lo, hi) / 127.0) : (float)((hi - lo) / 255);
+	if (*s < FLT_MIN)
+		*s = hi == lo ? 1 : FLT_MIN;
+	*z = qmin + 128;
+	if (!symmetric) {
+		zero = nearbyint(qmin - lo / (double)*s);
+		*z = (int)fmin(fmax(zero, qmin), qmin + 255);
+	}
+	return 1;
+}
+
+/* ---- Cases ---------------------------------------------------------------------------------------------- */
+
+struct side {
+	int dtype;
+	int64_t stride[HZ_MAXDIM], low;
+	size_t bytes, total;
+	unsigned char *image, *want;
+};
+
+static void side_new(struct side *s, int dtype, int ndim, const int64_t *shape)
+{
+	int64_t high, turned[HZ_MAXDIM], order[HZ_MAXDIM], plain[HZ_MAXDIM];
+	void *data;
+	int d;
+
+	/* A random order of dimensions, padding behind rows, sometimes one of them backwards */
+	for (d = 0; d < ndim; d++)
+		order[d] = d;
+	if (rnd_below(&rnd, 3) == 0) {
+		for (d = ndim - 1; d > 0; d--) {
+			const int e = (int)rnd_below(&rnd, d + 1);
+			const int64_t t = order[d];
+
+			order[d] = order[e];
+			order[e] = t;
+		}
+	}
+	for (d = 0; d < ndim; d++)
+		turned[d] = shape[order[d]];
+	lay_out(ndim, turned, rnd_below(&rnd, 2) ? 0 : rnd_below(&rnd, 5), plain);
+	for (d = 0; d < ndim; d++)
+		s->stride[order[d]] = plain[d];
+	if (ndim && rnd_below(&rnd, 8) == 0)
+		s->stride[rnd_below(&rnd, ndim)] *= -1;
+	s->dtype = dtype;
+	reach(ndim, shape, s->stride, &s->low, &high);
+	for (d = 0; d < ndim; d++) {
+		if (shape[d] == 0)
+			s->low = high = 0;
+	}
+	s->bytes = (size_t)(high - s->low) * hz_dtype_size(dtype);
+	s->total = GUARD + s->bytes + GUARD;
+	s->image = image_new(s->bytes, 0, &data);
+	s->want = image_new(s->bytes, 0, &data);
+}
+
+static void *origin(const struct side *s, unsigned char *image)
+{
+	return image + GUARD - s->low * (int64_t)hz_dtype_size(s->dtype);
+}
+
+static hz_tensor side_view(const struct side *s, struct area *a, int ndim, const int64_t *shape)
+{
+	hz_tensor t = hz_tensor_nd((char *)a->data - s->low * (int64_t)hz_dtype_size(s->dtype), s->dtype,
+				   a->dev->device, ndim, shape);
+
+	memcpy(t.stride, s->stride, sizeof(t.stride));
+	return t;
+}
+
+static void side_free(struct side *s)
+{
+	free(s->image);
+	free(s->want);
+}
+
+struct tcase {
+	int ndim, x_dtype, q_dtype, symmetric, whole;	/* whole: one scalar in the options */
+	int64_t shape[HZ_MAXDIM], own[HZ_MAXDIM];	/* of the parameters */
+	int p_ndim, no_zeros, wild;
+};
+
+/* Offsets of element i in C order, and its parameter */
+static void element(const struct tcase *c, int64_t i, const int64_t *xs, const int64_t *qs, int64_t *x,
+		    int64_t *q, int64_t *p)
+{
+	int64_t step = 1;
+	int d;
+
+	*x = *q = *p = 0;
+	for (d = c->ndim - 1; d >= 0; d--) {
+		const int64_t at = i % c->shape[d];
+
+		i /= c->shape[d];
+		*x += at * xs[d];
+		*q += at * qs[d];
+		if (c->p_ndim == c->ndim) {
+			*p += at / (c->shape[d] / c->own[d]) * step;
+			step *= c->own[d];
+		}
+	}
+}
+
+static double random_value(const struct tcase *c)
+{
+	static const double special[] = { NAN, 0.0, -0.0, 1e-42, -1e-40, 65504, -3e4, 0.5, 1.5, -2.5 };
+	static const double infinite[] = { INFINITY, -INFINITY };
+
+	if (c->wild == 2 && rnd_below(&rnd, 50) == 0)
+		return infinite[rnd_below(&rnd, 2)];
+	if (c->wild && rnd_below(&rnd, 10) == 0)
+		return special[rnd_below(&rnd, 10)];
+	return rnd_normal(&rnd) * (rnd_below(&rnd, 5) ? 1 : 100);
+}
+
+static float random_scale(int wild)
+{
+	static const float odd[] = { 0, -0.5f, NAN, INFINITY, 1e-45f, 3e38f, 1e-30f, 1e25f, FLT_MIN };
+
+	if (wild && rnd_below(&rnd, 6) == 0)
+		return odd[rnd_below(&rnd, 9)];
+	switch (rnd_below(&rnd, 3)) {
+	case 0:
+		return ldexpf(1, (int)rnd_below(&rnd, 12) - 8);
+	default:
+		return (float)(fabs(rnd_normal(&rnd)) * 0.03 + 1e-3);
+	}
+}
+
+static struct tcase random_case(int d_max)
+{
+	struct tcase c = { 0 };
+	int d;
+
+	c.ndim = (int)rnd_below(&rnd, d_max + 1);
+	for (d = 0; d < c.ndim; d++)
+		c.shape[d] = 1 + rnd_below(&rnd, d == c.ndim - 1 ? 90 : 7);
+	if (c.ndim > 0 && rnd_below(&rnd, 6) == 0)
+		c.shape[c.ndim - 1] = 32 * (1 + rnd_below(&rnd, 40));
+	if (c.ndim == 2 && rnd_below(&rnd, 6) == 0) {
+		c.shape[0] = 1 + rnd_below(&rnd, 700);
+		c.shape[1] = 1 + rnd_below(&rnd, 700);
+	}
+	c.x_dtype = floats[rnd_below(&rnd, 3)];
+	c.q_dtype = code_dtypes[rnd_below(&rnd, 2)];
+	c.symmetric = (int)rnd_below(&rnd, 2);
+	c.wild = (int)rnd_below(&rnd, 3);
+	c.whole = rnd_below(&rnd, 4) == 0;
+	c.no_zeros = rnd_below(&rnd, 5) == 0;
+	c.p_ndim = rnd_below(&rnd, 6) ? c.ndim : c.ndim == 1 ? 0 : 1;
+	for (d = 0; d < c.ndim; d++)
+		c.own[d] = rnd_below(&rnd, 2) ? c.shape[d] : 1;
+	if (c.ndim > 0 && rnd_below(&rnd, 3) == 0) {
+		const int64_t n = c.shape[c.ndim - 1], group = 1 + rnd_below(&rnd, n);
+
+		c.own[c.ndim - 1] = n % group == 0 ? n / group : n % 2 == 0 ? n / 2 : 1;
+	}
+	if (c.p_ndim != c.ndim)
+		c.own[0] = 1;
+	return c;
+}
+
+static const char *describe(const struct tcase *c)
+{
+	static char text[300];
+	size_t used = 0;
+	int d;
+
+	for (d = 0; d < c->ndim; d++)
+		used += (size_t)snprintf(text + used, sizeof(text) - used, "%lld/%lld ", (long long)c->shape[d],
+					 (long long)(c->p_ndim == c->ndim ? c->own[d] : 1));
+	snprintf(text + used, sizeof(text) - used, "%s %s symmetric %d whole %d wild %d", hz_dtype_name(c->x_dtype),
+		 hz_dtype_name(c->q_dtype), c->symmetric, c->whole, c->wild);
+	return text;
+}
+
+static int same_numbers(int dtype, const void *got, const void *want, int64_t n)
+{
+	int64_t i, bad = 0;
+
+	for (i = 0; i < n; i++) {
+		const double g = ref_get(dtype, got, i), w = ref_get(dtype, want, i);
+
+		if (!(isnan(g) && isnan(w)) && (g != w || signbit(g) != signbit(w)) && bad++ < 3)
+			diag("[%lld] got %a, want %a", (long long)i, g, w);
+	}
+	return !bad;
+}
+
+/* Quantize and dequantize with random parameters, on every context */
+static int run_codes(const struct tcase *c)
+{
+	hz_tensor ps, pz;
+	struct side x, q, y;
+	int64_t n = 1, params = 1, i;
+	float *scales;
+	unsigned char *zeros;
+	const float scalar = fabsf(random_scale(0));
+	int scalar_zero, good = 1, d;
+
+	for (d = 0; d < c->ndim; d++)
+		n *= c->shape[d];
+	for (d = 0; d < c->p_ndim; d++)
+		params *= c->own[d];
+	side_new(&x, c->x_dtype, c->ndim, c->shape);
+	side_new(&q, c->q_dtype, c->ndim, c->shape);
+	side_new(&y, c->x_dtype, c->ndim, c->shape);
+	scales = calloc((size_t)params, sizeof(*scales));
+	zeros = calloc((size_t)params, 1);
+	for (i = 0; i < params; i++) {
+		scales[i] = random_scale(c->wild);
+		zeros[i] = c->no_zeros ? 0 : (unsigned char)rnd_u64(&rnd);
+	}
+	scalar_zero = qmin_of(c->q_dtype) + (int)rnd_below(&rnd, 256);
+	for (i = 0; i < n; i++) {
+		int64_t at, q_at, y_at, p;
+		float s, v;
+		int z, code;
+
+		element(c, i, x.stride, q.stride, &at, &q_at, &p);
+		element(c, i, y.stride, q.stride, &y_at, &q_at, &p);
+		s = c->whole ? scalar : scales[p];
+		z = c->whole ? scalar_zero : c->no_zeros ? 0 :
+		    c->q_dtype == HZ_U8 ? zeros[p] : (int8_t)zeros[p];
+		/* Often on a tie */
+		v = rnd_below(&rnd, 3) ? (float)random_value(c) : s * ((float)rnd_below(&rnd, 600) - 300) / 2;
+		ref_put(c->x_dtype, origin(&x, x.image), at, v);
+		v = (float)ref_get(c->x_dtype, origin(&x, x.image), at);
+		code = ref_quantize_one(v, s, z, c->q_dtype);
+		((unsigned char *)origin(&q, q.want))[q_at] = (unsigned char)code;
+		ref_put(c->x_dtype, origin(&y, y.want), y_at, ref_dequantize_one(code, s, z));
+	}
+	for (d = 0; d < ndevs && good; d++) {
+		struct dev *dev = &devs[d];
+		struct area xa = area_new(dev, x.bytes, 0), qa = area_new(dev, q.bytes, 0);
+		struct area ya = area_new(dev, y.bytes, 0), sa, za;
+		unsigned char *got = malloc(q.total > y.total ? q.total : y.total);
+		hz_quantize_opts o = { 0 };
+		hz_tensor xt, qt, yt;
+		int st;
+
+		area_write(&xa, x.image);
+		area_write(&qa, q.image);
+		area_write(&ya, y.image);
+		ps = hz_tensor_nd(scales, HZ_F32, HZ_CPU, c->p_ndim, c->own);
+		pz = hz_tensor_nd(zeros, c->q_dtype, HZ_CPU, c->p_ndim, c->own);
+		ps = to_device(dev, &ps, &sa);
+		pz = to_device(dev, &pz, &za);
+		if (c->whole) {
+			o.scale = scalar;
+			o.zero = scalar_zero;
+		} else {
+			o.scales = &ps;
+			o.zeros = c->no_zeros ? NULL : &pz;
+		}
+		xt = side_view(&x, &xa, c->ndim, c->shape);
+		qt = side_view(&q, &qa, c->ndim, c->shape);
+		yt = side_view(&y, &ya, c->ndim, c->shape);
+		st = hz_quantize(dev->ctx, &xt, &qt, &o);
+		area_read(&qa, got);
+		good = !st && same_bits(got, q.want, q.total, 1);
+		if (!good)
+			diag("quantize, %s: %s: %s", dev->name, describe(c), st ? hz_errmsg(dev->ctx) : "wrong");
+		if (good) {
+			st = hz_dequantize(dev->ctx, &qt, &yt, &o);
+			area_read(&ya, got);
+			/* Guards by their bits, numbers by their values: a NaN has many. */
+			good = !st && same_bits(got, y.want, GUARD, 1) &&
+			       same_bits(got + GUARD + y.bytes, y.want + GUARD + y.bytes, GUARD, 1) &&
+			       same_numbers(c->x_dtype, got + GUARD, y.want + GUARD,
+					    (int64_t)(y.bytes / hz_dtype_size(c->x_dtype)));
+			if (!good)
+				diag("dequantize, %s: %s: %s", dev->name, describe(c),
+				     st ? hz_errmsg(dev->ctx) : "wrong");
+		}
+		free(got);
+		area_free(&xa);
+		area_free(&qa);
+		area_free(&ya);
+		area_free(&sa);
+		area_free(&za);
+	}
+	side_free(&x);
+	side_free(&q);
+	side_free(&y);
+	free(scales);
+	free(zeros);
+	return good;
+}
+
+static int run_params(const struct tcase *c)
+{
+	struct side x;
+	int64_t n = 1, params = 1, i, p;
+	double *group;
+	float *scales;
+	unsigned char *zeros;
+	int good = 1, finite = 1, d;
+
+	for (d = 0; d < c->ndim; d++)
+		n *= c->shape[d];
+	for (d = 0; d < c->p_ndim; d++)
+		params *= c->own[d];
+	side_new(&x, c->x_dtype, c->ndim, c->shape);
+	scales = calloc((size_t)params, sizeof(*scales));
+	zeros = calloc((size_t)params, 1);
+	group = calloc((size_t)(n + 1), sizeof(*group));
+	for (i = 0; i < n; i++) {
+		int64_t at, none;
+
+		element(c, i, x.stride, x.stride, &at, &none, &p);
+		ref_put(c->x_dtype, origin(&x, x.image), at,
+			c->whole ? ldexp(random_value(c), -130) : random_value(c));
+	}
+	for (p = 0; p < params; p++) {
+		int64_t count = 0;
+		int z;
+
+		for (i = 0; i < n; i++) {
+			int64_t at, none, own;
+
+			element(c, i, x.stride, x.stride, &at, &none, &own);
+			if (own == p)
+				group[count++] = ref_get(c->x_dtype, origin(&x, x.image), at);
+		}
+		if (!ref_params(group, count, c->q_dtype, c->symmetric, &scales[p], &z)) {
+			finite = 0;
+			scales[p] = INFINITY;
+			z = qmin_of(c->q_dtype) + 128;
+		}
+		zeros[p] = (unsigned char)z;
+	}
+	for (d = 0; d < ndevs && good; d++) {
+		struct dev *dev = &devs[d];
+		struct area xa = area_new(dev, x.bytes, 0), sa = area_new(dev, (size_t)params * 4, 0);
+		struct area za = area_new(dev, (size_t)params, 0);
+		unsigned char *got = malloc(2 * GUARD + (size_t)params * 4), *before;
+		const uint32_t flags = c->symmetric ? HZ_QPARAMS_SYMMETRIC : 0;
+		hz_tensor xt, st, zt;
+		size_t bytes = 0;
+		void *data;
+		int status;
+
+		area_write(&xa, x.image);
+		before = image_new((size_t)params * 4, 0, &data);
+		area_write(&sa, before);
+		area_write(&za, before);
+		xt = side_view(&x, &xa, c->ndim, c->shape);
+		st = hz_tensor_nd(sa.data, HZ_F32, dev->device, c->p_ndim, c->own);
+		zt = hz_tensor_nd(za.data, c->q_dtype, dev->device, c->p_ndim, c->own);
+		status = hz_choose_qparams_workspace(dev->ctx, &xt, &st, &zt, flags, &bytes);
+		if (!status)
+			status = hz_reserve(dev->ctx, bytes);
+		if (!status)
+			status = hz_choose_qparams(dev->ctx, &xt, &st, &zt, flags);
+		area_read(&sa, got);
+		if (!finite && dev->device == HZ_CPU) {
+			good = status == HZ_EINVAL && same_bits(got, before, 2 * GUARD + (size_t)params * 4, 1);
+		} else {
+			good = !status && same_bits(got, before, GUARD, 1) &&
+			       same_bits(got + GUARD, scales, (size_t)params, 4) &&
+			       same_bits(got + GUARD + params * 4, before, GUARD, 1);
+			area_read(&za, got);
+			good = good && same_bits(got, before, GUARD, 1) &&
+			       same_bits(got + GUARD, zeros, (size_t)params, 1) &&
+			       same_bits(got + GUARD + params, before, GUARD, 1);
+		}
+		if (!good)
+			diag("choose_qparams, %s: %s: %s", dev->name, describe(c),
+			     status ? hz_errmsg(dev->ctx) : "wrong");
+		free(got);
+		free(before);
+		area_free(&xa);
+		area_free(&sa);
+		area_free(&za);
+	}
+	side_free(&x);
+	free(scales);
+	free(zeros);
+	free(group);
+	return good;
+}
+
+static void test_random(void)
+{
+	const int n = quick ? 100 : 1000;
+	int i, bad = 0;
+
+	for (i = 0; i < n && bad < 5; i++) {
+		struct tcase c = random_case(4);
+
+		bad += !run_codes(&c);
+	}
+	ok(!bad, "quantize and dequantize, %d cases", n);
+	for (i = 0; i < n && bad < 5; i++) {
+		struct tcase c = random_case(3);
+		int64_t params = 1;
+		int d;
+
+		for (d = 0; d < c.ndim; d++)
+			params *= c.own[d];
+		if (params > 200)
+			continue;	/* the definition is slow */
+		bad += !run_params(&c);
+	}
+	ok(!bad, "choose_qparams, %d cases", n);
+}
+
+/* Enough elements that threads and segments split; one scale, rows, columns, groups */
+static void test_large(void)
+{
+	static const int64_t shapes[][4] = {
+		{ 1, 300000, 1, 1 }, { 700, 1000, 1, 1 }, { 700, 1000, 700, 1 }, { 700, 1000, 1, 1000 },
+		{ 3, 262144, 3, 4096 }, { 2, 400000, 2, 4 }, { 2, 400000, 1, 2 },
+	};
+	size_t i;
+	int bad = 0;
+
+	for (i = 0; i < sizeof(shapes) / sizeof(*shapes); i++) {
+		struct tcase c = { .ndim = 2, .p_ndim = 2, .q_dtype = code_dtypes[i % 2] };
+
+		c.shape[0] = shapes[i][0];
+		c.shape[1] = shapes[i][1];
+		c.own[0] = shapes[i][2];
+		c.own[1] = shapes[i][3];
+		c.x_dtype = floats[i % 3];
+		bad += !run_codes(&c);
+		if (c.own[0] * c.own[1] < 5)
+			bad += !run_params(&c);
+	}
+	ok(!bad, "sizes that threads share");
+}
+
+/* Quotients on and beside ties, of every scale that the fast way of division takes */
+static void test_division(void)
+{
+	enum { N = 4096 };
+	static float x[N];
+	static unsigned char want[N], got[N];
+	const int rounds = quick ? 40 : 400;
+	int round, d, i;
+	long bad = 0;
+
+	for (round = 0; round < rounds; round++) {
+		const float s = (float)ldexp(1 + fabs(rnd_uniform(&rnd)), (int)rnd_below(&rnd, 160) - 80);
+		const int z = (int)rnd_below(&rnd, 256);
+		hz_quantize_opts o = { .scale = s, .zero = z };
+
+		for (i = 0; i < N; i++) {
+			const double tie = (double)s * ((double)rnd_below(&rnd, 600) - 300 + 0.5);
+			float v = (float)tie;
+			int ulps = (int)rnd_below(&rnd, 7) - 3;
+
+			for (; ulps > 0; ulps--)
+				v = nextafterf(v, INFINITY);
+			for (; ulps < 0; ulps++)
+				v = nextafterf(v, -INFINITY);
+			x[i] = v;
+			want[i] = (unsigned char)ref_quantize_one(v, s, z, HZ_U8);
+		}
+		for (d = 0; d < ndevs; d++) {
+			hz_tensor xt = hz_tensor_1d(x, HZ_F32, HZ_CPU, N), qt;
+			struct area xa, qa = area_new(&devs[d], N, 0);
+			unsigned char image[GUARD + N + GUARD];
+
+			xt = to_device(&devs[d], &xt, &xa);
+			qt = hz_tensor_1d(qa.data, HZ_U8, devs[d].device, N);
+			bad += hz_quantize(devs[d].ctx, &xt, &qt, &o) != HZ_OK;
+			area_read(&qa, image);
+			memcpy(got, image + GUARD, N);
+			bad += memcmp(got, want, N) != 0;
+			area_free(&xa);
+			area_free(&qa);
+		}
+	}
+	ok(!bad, "quotients beside ties, %d scales", rounds);
+}
+
+/* Every float of 16 bits */
+static void test_every(void)
+{
+	static uint16_t x[65536];
+	static unsigned char want[65536];
+	static unsigned char image[GUARD + 65536 + GUARD];
+	int dtype, d, i, bad = 0;
+
+	for (i = 0; i < 65536; i++)
+		x[i] = (uint16_t)i;
+	for (dtype = 1; dtype < 3; dtype++) {
+		hz_quantize_opts o = { .scale = 0.1f, .zero = -3 };
+
+		for (i = 0; i < 65536; i++)
+			want[i] = (unsigned char)ref_quantize_one((float)ref_get(floats[dtype], x, i), 0.1f, -3, HZ_S8);
+		for (d = 0; d < ndevs; d++) {
+			hz_tensor xt = hz_tensor_1d(x, floats[dtype], HZ_CPU, 65536), qt;
+			struct area xa, qa = area_new(&devs[d], 65536, 0);
+
+			xt = to_device(&devs[d], &xt, &xa);
+			qt = hz_tensor_1d(qa.data, HZ_S8, devs[d].device, 65536);
+			bad += hz_quantize(devs[d].ctx, &xt, &qt, &o) != HZ_OK;
+			area_read(&qa, image);
+			bad += memcmp(image + GUARD, want, 65536) != 0;
+			area_free(&xa);
+			area_free(&qa);
+		}
+	}
+	ok(!bad, "every f16 and bf16");
+}
+
+static void test_errors(void)
+{
+	hz_context *ctx = devs[0].ctx;
+	const int device = devs[0].device;
+	hz_tensor x, q, s, z;
+	hz_quantize_opts o;
+	void *px, *pq, *ps, *pz;
+
+	hz_alloc(ctx, &px, 4096, device);
+	hz_alloc(ctx, &pq, 4096, device);
+	hz_alloc(ctx, &ps, 4096, device);
+	hz_alloc(ctx, &pz, 4096, device);
+#define WRONG(set, call, status, sentence) \
+	do { \
+		int st_; \
+		x = hz_tensor_2d(px, HZ_F32, device, 4, 12); \
+		q = hz_tensor_2d(pq, HZ_U8, device, 4, 12); \
+		s = hz_tensor_2d(ps, HZ_F32, device, 4, 1); \
+		z = hz_tensor_2d(pz, HZ_U8, device, 4, 1); \
+		memset(&o, 0, sizeof(o)); \
+		set; \
+		st_ = call; \
+		ok(st_ == (status) && !strcmp(hz_errmsg(ctx), sentence), "%s: %s", #call, #set); \
+		if (st_ != (status) || strcmp(hz_errmsg(ctx), sentence)) \
+			diag("%d \"%s\"", st_, hz_errmsg(ctx)); \
+	} while (0)
+#define QUANTIZE hz_quantize(ctx, &x, &q, &o)
+#define DEQUANTIZE hz_dequantize(ctx, &q, &x, &o)
+#define CHOOSE hz_choose_qparams(ctx, &x, &s, &z, 0)
+	WRONG(x.dtype = HZ_S8, QUANTIZE, HZ_EDTYPE, "quantize: x.dtype is s8, must be f32, f16 or bf16");
+	WRONG(q.dtype = HZ_S32, QUANTIZE, HZ_EDTYPE, "quantize: q.dtype is s32, must be u8 or s8");
+	WRONG(q.shape[1] = 11, QUANTIZE, HZ_ESHAPE, "quantize: q.shape[1] is 11, must be 12, as x");
+	WRONG(o.scale = -1, QUANTIZE, HZ_EINVAL,
+	      "quantize: opts->scale is -1, must be positive and finite in f32");
+	WRONG(o.zero = 256, QUANTIZE, HZ_EINVAL, "quantize: opts->zero is 256, must be 0 to 255 for u8");
+	WRONG(o.flags = 1, QUANTIZE, HZ_EINVAL, "quantize: opts->flags is 1, must be 0");
+	WRONG(o.reserved[0] = 1, QUANTIZE, HZ_EINVAL, "quantize: opts->reserved[0] is 1, must be 0");
+	WRONG(o.zeros = &z, QUANTIZE, HZ_EINVAL, "quantize: opts->zeros needs opts->scales");
+	WRONG((o.scales = &s, o.scale = 1), QUANTIZE, HZ_EINVAL,
+	      "quantize: opts->scales excludes opts->scale and opts->zero");
+	WRONG((o.scales = &s, s.shape[0] = 3), QUANTIZE, HZ_ESHAPE,
+	      "quantize: scales.shape[0] is 3, must be 4, as x, or 1");
+	WRONG((o.scales = &s, s.shape[1] = 5, s.stride[0] = 5), QUANTIZE, HZ_ESHAPE,
+	      "quantize: scales.shape[1] is 5, must be 12, as x, or 1, or divide it");
+	WRONG((o.scales = &s, s.ndim = 1), QUANTIZE, HZ_ESHAPE,
+	      "quantize: scales.ndim is 1, must be 2, as x, or it have one element");
+	WRONG((o.scales = &s, s.stride[0] = 2), QUANTIZE, HZ_ESTRIDE, "quantize: scales must be contiguous");
+	WRONG((o.scales = &s, o.zeros = &z, z.dtype = HZ_S8), QUANTIZE, HZ_EDTYPE,
+	      "quantize: zeros.dtype is s8, must be u8, as q");
+	WRONG((o.scales = &s, o.zeros = &z, z.shape[0] = 1), QUANTIZE, HZ_ESHAPE,
+	      "quantize: zeros.shape[0] is 1, must be 4, as scales");
+	WRONG(q.data = x.data, QUANTIZE, HZ_EALIAS, "quantize: q overlaps x, must be apart from it");
+	WRONG(x.data = q.data, DEQUANTIZE, HZ_EALIAS, "dequantize: y overlaps q, must be apart from it");
+	WRONG(q.dtype = HZ_F32, DEQUANTIZE, HZ_EDTYPE, "dequantize: q.dtype is f32, must be u8 or s8");
+	WRONG(z.shape[0] = 1, CHOOSE, HZ_ESHAPE,
+	      "choose_qparams: zero.shape[0] is 1, must be 4, as scale");
+	WRONG(s.dtype = HZ_F16, CHOOSE, HZ_EDTYPE, "choose_qparams: scale.dtype is f16, must be f32");
+	WRONG(s.data = x.data, CHOOSE, HZ_EALIAS,
+	      "choose_qparams: scale overlaps x, must be apart from it");
+	WRONG((void)0, hz_choose_qparams(ctx, &x, &s, &z, 2), HZ_EINVAL,
+	      "choose_qparams: flags is 2, must be 0 or HZ_QPARAMS_SYMMETRIC");
+	x.shape[0] = 0;
+	q.shape[0] = 0;
+	memset(&o, 0, sizeof(o));
+	is_int(QUANTIZE, HZ_OK, "an empty tensor");
+	hz_free(ctx, px, device);
+	hz_free(ctx, pq, device);
+	hz_free(ctx, ps, device);
+	hz_free(ctx, pz, device);
+}
+
+/* No elements: scale 1, zero in the middle of a range of nothing */
+static void test_empty(void)
+{
+	int d;
+
+	for (d = 0; d < ndevs; d++) {
+		struct area sa = area_new(&devs[d], 12, 0), za = area_new(&devs[d], 3, 0);
+		hz_tensor x = hz_tensor_2d(NULL, HZ_F32, devs[d].device, 3, 0);
+		hz_tensor s = hz_tensor_2d(sa.data, HZ_F32, devs[d].device, 3, 1);
+		hz_tensor z = hz_tensor_2d(za.data, HZ_U8, devs[d].device, 3, 1);
+		static const float ones[] = { 1, 1, 1 };
+		static const unsigned char zeros[] = { 0, 0, 0 };
+		unsigned char image[2 * GUARD + 12];
+		size_t bytes = 0;
+
+		hz_choose_qparams_workspace(devs[d].ctx, &x, &s, &z, 0, &bytes);
+		hz_reserve(devs[d].ctx, bytes);
+		is_int(hz_choose_qparams(devs[d].ctx, &x, &s, &z, 0), HZ_OK, "no elements, %s", devs[d].name);
+		area_read(&sa, image);
+		is_bits(image + GUARD, ones, 3, 4, "scales");
+		area_read(&za, image);
+		is_bits(image + GUARD, zeros, 3, 1, "zeros");
+		area_free(&sa);
+		area_free(&za);
+	}
+}
+
+int main(void)
+{
+	rnd = tap_seed();
+	quick = tap_quick();
+	dev_open_all();
+	test_random();
+	test_large();
+	test_division();
+	test_every();
+	test_empty();
+	test_errors();
+	dev_close_all();
+	return done_testing();
+}

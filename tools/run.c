@@ -17,79 +17,9 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include "npy.h"
-#include "tool.h"
+#include "run.h"
 
 /* ---- Tables ---------------------------------------------------------------------------------- */
-
-enum {
-	OUTPUT = 1,		/* written; else read */
-	OPTIONAL = 2,
-	SIGNS = 4,		/* int8 of +1 and -1 are taken, too, and handed over as f32 */
-};
-
-struct operand {
-	const char *name;
-	const char *other;	/* another name for it, or NULL */
-	unsigned flags;
-	const char *dtypes;	/* of the library, in words: "f32 f16 bf16" */
-	const char *shape;	/* for --help */
-};
-
-enum key_kind {
-	KEY_WORD,		/* one of words */
-	KEY_INT,		/* low .. high */
-	KEY_SEED,		/* 64 bits, with or without sign */
-	KEY_NUMBER,		/* not 0, finite */
-	KEY_AXIS,		/* last, first, or a NumPy axis */
-};
-
-struct word {
-	const char *name;
-	int value;
-};
-
-struct key {
-	const char *name;
-	enum key_kind kind;
-	const struct word *words;
-	int64_t low, high;
-	const char *values;	/* for --help */
-	const char *help;
-};
-
-#define OPERANDS_MAX 8
-#define KEYS_MAX 24
-
-struct value {
-	bool given;
-	int64_t n;		/* KEY_WORD, KEY_INT, KEY_SEED, KEY_AXIS */
-	double number;		/* KEY_NUMBER */
-};
-
-struct slot {
-	const char *path;	/* NULL: not given */
-	int dtype_said;		/* by x:bf16=FILE; 0: not */
-	struct npy array;	/* inputs; for outputs dtype, ndim, shape, and memory */
-	hz_tensor view;		/* what the library gets */
-};
-
-struct op;
-
-struct job {
-	const struct op *op;
-	struct value value[KEYS_MAX];
-	struct slot slot[OPERANDS_MAX];
-};
-
-struct op {
-	const char *name;
-	const char *summary;
-	const struct operand *operands; /* ends with a NULL name */
-	const struct key *const *keys; /* tables that end with a NULL name; ends with NULL */
-	int (*outputs)(struct job *job); /* says what is wrong and returns the exit status */
-	int (*call)(hz_context *ctx, struct job *job); /* a library status */
-};
 
 /* The key of that number, counted through all tables of an op; NULL after the last. */
 static const struct key *key_at(const struct op *op, int i)
@@ -125,7 +55,7 @@ static int operand_index(const struct op *op, const char *name)
 	return -1;
 }
 
-static const struct value *value_of(const struct job *job, const char *key)
+const struct value *value_of(const struct job *job, const char *key)
 {
 	static const struct value none;
 	const int i = key_index(job->op, key);
@@ -133,25 +63,29 @@ static const struct value *value_of(const struct job *job, const char *key)
 	return i < 0 ? &none : &job->value[i];
 }
 
-/* The value of a key that is a word or an integer, or what it is when not given. */
-static int64_t value_or(const struct job *job, const char *key, int64_t absent)
+int64_t value_or(const struct job *job, const char *key, int64_t absent)
 {
 	const struct value *v = value_of(job, key);
 
 	return v->given ? v->n : absent;
 }
 
-static struct slot *slot_of(struct job *job, const char *name)
+struct slot *slot_of(struct job *job, const char *name)
 {
 	return &job->slot[operand_index(job->op, name)];
 }
 
-/* The view of an operand, or NULL if it was not given. */
-static const hz_tensor *view_of(struct job *job, const char *name)
+/* Outputs that may be left out are made and printed. */
+static bool in_use(const struct job *job, int i)
 {
-	const struct slot *s = slot_of(job, name);
+	return job->slot[i].path || job->op->operands[i].flags & OUTPUT;
+}
 
-	return s->path ? &s->view : NULL;
+const hz_tensor *view_of(struct job *job, const char *name)
+{
+	const int i = operand_index(job->op, name);
+
+	return i >= 0 && in_use(job, i) ? &job->slot[i].view : NULL;
 }
 
 /* ---- Walsh-Hadamard transforms --------------------------------------------------------------- */
@@ -166,7 +100,7 @@ static const struct word base_words[] = {
 	{"williamson", HZ_BASE_WILLIAMSON}, {"dao", HZ_BASE_DAO}, {"quip", HZ_BASE_QUIP}, {NULL, 0},
 };
 
-static const struct word float_words[] = {
+const struct word float_words[] = {
 	{"f32", HZ_F32}, {"f16", HZ_F16}, {"bf16", HZ_BF16}, {NULL, 0},
 };
 
@@ -186,7 +120,7 @@ static const struct word round_words[] = {
 	{"none", 0}, {"0", 0}, {"f16", HZ_F16}, {"bf16", HZ_BF16}, {"1", ROUND_AS_X}, {NULL, 0},
 };
 
-static const struct word switch_words[] = {{"0", 0}, {"1", 1}, {NULL, 0}};
+const struct word switch_words[] = {{"0", 0}, {"1", 1}, {NULL, 0}};
 
 static const struct key hadamard_keys[] = {
 	{"block", KEY_INT, NULL, 0, INT64_MAX, "N",
@@ -321,14 +255,13 @@ static int hadamard_common(struct job *job, int ndim, const int64_t *shape)
 	return 0;
 }
 
-/* The dtype of y: out=, y:DTYPE=, or the default. */
-static int float_output(struct job *job, struct slot *y, int absent)
+int output_dtype(struct job *job, struct slot *y, const char *name, int absent)
 {
 	const struct value *out = value_of(job, "out");
 
 	if (out->given && y->dtype_said && out->n != y->dtype_said)
-		return complain(EXIT_BAD, "%s: out=%s and y:%s= disagree", job->op->name,
-				hz_dtype_name((int)out->n), hz_dtype_name(y->dtype_said));
+		return complain(EXIT_BAD, "%s: out=%s and %s:%s= disagree", job->op->name,
+				hz_dtype_name((int)out->n), name, hz_dtype_name(y->dtype_said));
 	y->array.dtype = out->given ? (int)out->n : y->dtype_said ? y->dtype_said : absent;
 	return 0;
 }
@@ -340,7 +273,7 @@ static int hadamard_outputs(struct job *job)
 	int status = hadamard_common(job, x->ndim, x->shape);
 
 	if (!status)
-		status = float_output(job, y, x->dtype);
+		status = output_dtype(job, y, "y", x->dtype);
 	y->array.ndim = x->ndim;
 	memcpy(y->array.shape, x->shape, sizeof(x->shape));
 	return status;
@@ -466,7 +399,7 @@ static int dequantize_hadamard_outputs(struct job *job)
 				job->op->name, (long long)scale->shape[last], (long long)want);
 	}
 	status = hadamard_common(job, y->array.ndim, y->array.shape);
-	return status ? status : float_output(job, y, HZ_F32);
+	return status ? status : output_dtype(job, y, "y", HZ_F32);
 }
 
 static int dequantize_hadamard_call(hz_context *ctx, struct job *job)
@@ -482,18 +415,29 @@ static int dequantize_hadamard_call(hz_context *ctx, struct job *job)
 	return status == HZ_OK ? hz_dequantize_hadamard(ctx, q, scale, y, &opts) : status;
 }
 
-static const struct op ops[] = {
-	{"hadamard", "Walsh-Hadamard transform: y = scale D_post H D_s x along one axis",
-	 hadamard_operands, (const struct key *const[]){hadamard_keys, out_keys, NULL},
-	 hadamard_outputs, hadamard_call},
-	{"hadamard_quantize", "the transform of the last axis with quantization fused",
-	 hadamard_quantize_operands,
-	 (const struct key *const[]){hadamard_keys, code_keys, round_keys, NULL},
-	 hadamard_quantize_outputs, hadamard_quantize_call},
-	{"dequantize_hadamard", "the way back: dequantization, then the transposed transform",
-	 dequantize_hadamard_operands,
-	 (const struct key *const[]){hadamard_keys, code_keys, out_keys, NULL},
-	 dequantize_hadamard_outputs, dequantize_hadamard_call},
+static const struct op op_hadamard = {
+	"hadamard", "Walsh-Hadamard transform: y = scale D_post H D_s x along one axis",
+	hadamard_operands, (const struct key *const[]){hadamard_keys, out_keys, NULL},
+	hadamard_outputs, hadamard_call,
+};
+
+static const struct op op_hadamard_quantize = {
+	"hadamard_quantize", "the transform of the last axis with quantization fused",
+	hadamard_quantize_operands,
+	(const struct key *const[]){hadamard_keys, code_keys, round_keys, NULL},
+	hadamard_quantize_outputs, hadamard_quantize_call,
+};
+
+static const struct op op_dequantize_hadamard = {
+	"dequantize_hadamard", "the way back: dequantization, then the transposed transform",
+	dequantize_hadamard_operands,
+	(const struct key *const[]){hadamard_keys, code_keys, out_keys, NULL},
+	dequantize_hadamard_outputs, dequantize_hadamard_call,
+};
+
+static const struct op *const ops[] = {
+	&op_hadamard, &op_hadamard_quantize, &op_dequantize_hadamard,
+	&op_quantize, &op_dequantize, &op_choose_qparams, &op_qgemm, &op_qlinear,
 };
 
 #define OPS (sizeof(ops) / sizeof(*ops))
@@ -541,7 +485,7 @@ static void help_all(void)
 	       "Primitives, with inputs (<), optional inputs (?), outputs (>) and keys:\n");
 	for (size_t i = 0; i < OPS; i++) {
 		putchar('\n');
-		help_op(&ops[i]);
+		help_op(ops[i]);
 	}
 	printf("\n"
 	       "Examples:\n"
@@ -588,6 +532,10 @@ static int parse_value(const struct op *op, const struct key *k, const char *tex
 		break;
 	case KEY_NUMBER:
 		if (parse_number(text, &v->number) && v->number != 0)
+			return 0;
+		break;
+	case KEY_REAL:
+		if (parse_number(text, &v->number))
 			return 0;
 		break;
 	case KEY_AXIS:
@@ -646,6 +594,7 @@ static int parse_argument(struct job *job, char *argument)
 {
 	const struct op *op = job->op;
 	char *value = strchr(argument, '='), *said;
+	double number;
 	int i;
 
 	if (!value || value == argument)
@@ -656,6 +605,9 @@ static int parse_argument(struct job *job, char *argument)
 	if (said)
 		*said++ = '\0';
 	i = operand_index(op, argument);
+	/* Of the two that the name may stand for, a number is the key. */
+	if (i >= 0 && op->operands[i].flags & OR_KEY && !said && parse_number(value, &number))
+		i = -1;
 	if (i >= 0)
 		return parse_operand(job, i, said, value);
 	i = key_index(op, argument);
@@ -884,10 +836,17 @@ static int open_outputs(struct job *job)
 
 	catch_signals();
 	for (int i = 0; o[i].name && !status; i++) {
-		if (o[i].flags & OUTPUT)
+		if (o[i].flags & OUTPUT && job->slot[i].path)
 			status = open_output(job->slot[i].path);
 	}
 	return status;
+}
+
+/* An output that has no file: each element as NAME=VALUE, as other calls take it */
+static void print_output(const struct operand *o, const struct npy *a)
+{
+	for (int64_t i = 0; i < a->count; i++)
+		printf("%s=%.9g\n", o->name, load_element(a->data, i, a->dtype));
 }
 
 /* Writes all outputs, then gives each its name. */
@@ -901,6 +860,10 @@ static int write_outputs(struct job *job)
 
 		if (!(o[i].flags & OUTPUT))
 			continue;
+		if (!s->path) {
+			print_output(&o[i], &s->array);
+			continue;
+		}
 		if (!npy_write(outputs[at].fd, s->array.dtype, s->array.ndim, s->array.shape,
 			       s->array.data))
 			return complain(EXIT_FAILURE, "%s: %s", s->path, strerror(errno));
@@ -956,7 +919,7 @@ static int run_job(hz_context *ctx, struct job *job)
 	for (int i = 0; o[i].name && status == HZ_OK; i++) {
 		const hz_tensor host = host_view(&job->slot[i]);
 
-		if (job->slot[i].path)
+		if (in_use(job, i))
 			status = to_device(ctx, &host, !(o[i].flags & OUTPUT), &job->slot[i].view);
 	}
 	if (status == HZ_OK)
@@ -1065,8 +1028,8 @@ int verb_run(int argc, char **argv)
 	if (optind == argc)
 		return complain(EXIT_BAD, "run: no primitive is named; try 'hurwitz run --help'");
 	for (size_t i = 0; i < OPS; i++) {
-		if (strcmp(ops[i].name, argv[optind]) == 0)
-			job.op = &ops[i];
+		if (strcmp(ops[i]->name, argv[optind]) == 0)
+			job.op = ops[i];
 	}
 	if (!job.op)
 		return complain(EXIT_BAD,

@@ -1,0 +1,103 @@
+/*
+ * run.h - what a primitive is to hurwitz run
+ *
+ * SPDX-License-Identifier: BSD-2-Clause
+ */
+#ifndef RUN_H
+#define RUN_H
+
+#include "npy.h"
+#include "tool.h"
+
+enum {
+	OUTPUT = 1,		/* written; else read */
+	OPTIONAL = 2,
+	SIGNS = 4,		/* int8 of +1 and -1 are taken, too, and handed over as f32 */
+	OR_KEY = 8		/* there is a key of this name for a number instead of a file */
+};
+
+struct operand {
+	const char *name;
+	const char *other;	/* another name for it, or NULL */
+	unsigned flags;
+	const char *dtypes;	/* of the library, in words: "f32 f16 bf16" */
+	const char *shape;	/* for --help */
+};
+
+enum key_kind {
+	KEY_WORD,		/* one of words */
+	KEY_INT,		/* low .. high */
+	KEY_SEED,		/* 64 bits, with or without sign */
+	KEY_NUMBER,		/* not 0, finite */
+	KEY_REAL,		/* finite */
+	KEY_AXIS,		/* last, first, or a NumPy axis */
+};
+
+struct word {
+	const char *name;
+	int value;
+};
+
+struct key {
+	const char *name;
+	enum key_kind kind;
+	const struct word *words;
+	int64_t low, high;
+	const char *values;	/* for --help */
+	const char *help;
+};
+
+#define OPERANDS_MAX 12
+#define KEYS_MAX 24
+
+struct value {
+	bool given;
+	int64_t n;		/* KEY_WORD, KEY_INT, KEY_SEED, KEY_AXIS */
+	double number;		/* KEY_NUMBER, KEY_REAL */
+};
+
+struct slot {
+	const char *path;	/* NULL: not given */
+	int dtype_said;		/* by x:bf16=FILE; 0: not */
+	struct npy array;	/* inputs; for outputs dtype, ndim, shape, and memory */
+	hz_tensor view;		/* what the library gets */
+};
+
+struct op;
+
+struct job {
+	const struct op *op;
+	struct value value[KEYS_MAX];
+	struct slot slot[OPERANDS_MAX];
+};
+
+struct op {
+	const char *name;
+	const char *summary;
+	const struct operand *operands; /* ends with a NULL name */
+	const struct key *const *keys; /* tables that end with a NULL name; ends with NULL */
+	int (*outputs)(struct job *job); /* says what is wrong and returns the exit status */
+	int (*call)(hz_context *ctx, struct job *job); /* a library status */
+};
+
+/* What a key was given as; a given of false if it was not. */
+const struct value *value_of(const struct job *job, const char *key);
+
+/* The value of a key that is a word or an integer, or what it is when not given. */
+int64_t value_or(const struct job *job, const char *key, int64_t absent);
+
+struct slot *slot_of(struct job *job, const char *name);
+
+/* The view of an operand, or NULL if it was not given. */
+const hz_tensor *view_of(struct job *job, const char *name);
+
+/* The dtype of an output that is called name in sentences: out=, y:DTYPE=, or the default. */
+int output_dtype(struct job *job, struct slot *y, const char *name, int absent);
+
+extern const struct word float_words[];		/* f32 f16 bf16 */
+extern const struct word switch_words[];	/* 0 1 */
+
+/* run_qgemm.c */
+extern const struct op op_quantize, op_dequantize, op_choose_qparams, op_qgemm, op_qlinear;
+
+#endif

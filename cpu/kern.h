@@ -204,6 +204,8 @@ struct hz_kern {
 	void (*qpack_b)(const struct hzi_qpack_b *a);
 	void (*qmul)(const struct hzi_qmul *a);
 	void (*qout)(const struct hzi_qout *a);
+	/* The instructions of so many multiplications alone, for bench; NULL where there are none */
+	void (*qpeak)(int64_t macs);
 };
 
 /* Each puts its level's kernels into the table, over those of lower levels. */

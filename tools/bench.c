@@ -3,8 +3,8 @@
  *
  * SPDX-License-Identifier: BSD-2-Clause
  *
- * The ceiling of a case is a copy of the same bytes in the same memory, timed in turn with it, so
- * that whatever slows the machine down slows both. gb_per_s counts bytes read and written; ratio is
+ * The ceiling of a case is a copy of the same bytes in the same memory, unless it says otherwise,
+ * timed in turn with it, so that whatever slows the machine down slows both. gb_per_s counts bytes read and written; ratio is
  * the ceiling's median time by the primitive's. One CPU thread is timed by its own clock, which
  * stands still while other processes have the core.
  */
@@ -17,8 +17,8 @@
 #include <time.h>
 
 #include "gpu/cuda.h"
+#include "bench.h"
 #include "hz.h"
-#include "tool.h"
 
 /* ---- Cases ----------------------------------------------------------------------------------- */
 
@@ -136,16 +136,6 @@ static const struct {
 
 #define PRIMITIVES (sizeof(primitives) / sizeof(*primitives))
 
-struct settings {
-	bool quick;
-	double seconds;		/* a case */
-	int32_t threads;
-	char **wanted;		/* families and primitives; all if there are none */
-	int wanted_count;
-	FILE *json;
-	bool table;
-};
-
 static const char *family_of(const char *op)
 {
 	for (size_t i = 0; i < PRIMITIVES; i++) {
@@ -155,7 +145,7 @@ static const char *family_of(const char *op)
 	return "";
 }
 
-static bool wanted(const struct settings *set, const char *op)
+bool bench_wanted(const struct settings *set, const char *op)
 {
 	for (int i = 0; i < set->wanted_count; i++) {
 		if (strcmp(set->wanted[i], op) == 0 || strcmp(set->wanted[i], family_of(op)) == 0)
@@ -166,39 +156,29 @@ static bool wanted(const struct settings *set, const char *op)
 
 /* ---- One case -------------------------------------------------------------------------------- */
 
-#define POOL ((int64_t)1 << 20)	/* elements of random data, which larger arrays repeat */
-
-struct bench {
-	const struct settings *set;
-	hz_context *ctx;
-	hz_info info;
-	bool gpu;
-	int64_t elements;			/* of a large case */
-	void *stream, *start, *stop;		/* GPU */
-	/* Device memory for the largest case. */
-	void *x, *y, *scale, *from, *to;
-};
-
-struct bench_case {
+/* A Hadamard case and what it needs */
+struct hadamard_case {
+	struct bench_case c;
 	const struct row *row;
 	int64_t n, items, elements;
 	hz_tensor x, y, scale;
 	hz_hadamard_opts opts;
-	hz_tensor from, to;			/* the copy */
-	double moved_bytes, operations;
-	char name[64], dtype[32];
 };
 
 /* Element types of the pool, made once and repeated through x. */
-static int fill(struct bench *b, int dtype, int64_t elements, hz_tensor x)
+int bench_fill(struct bench *b, int dtype, int64_t elements, hz_tensor x)
 {
 	uint64_t seed = 1;
 	const size_t size = hz_dtype_size(dtype);
 	void *pool = allocate((size_t)POOL * size);
 	int status = pool ? HZ_OK : HZ_ENOMEM;
 
-	for (int64_t i = 0; i < POOL && pool; i++)
-		store_element(pool, i, dtype, (double)random_normal(&seed));
+	for (int64_t i = 0; i < POOL && pool; i++) {
+		if (dtype == HZ_U8 || dtype == HZ_S8)
+			((uint8_t *)pool)[i] = (uint8_t)(random_u64(&seed) >> 56);
+		else
+			store_element(pool, i, dtype, (double)random_normal(&seed));
+	}
 	for (int64_t at = 0; at < elements && !status; at += POOL) {
 		const int64_t count = elements - at < POOL ? elements - at : POOL;
 		const hz_tensor from = hz_tensor_1d(pool, dtype, HZ_CPU, count);
@@ -234,88 +214,6 @@ static double additions(int64_t n, const hz_hadamard_opts *o)
 	return (double)sum;
 }
 
-static void name_case(struct bench_case *c)
-{
-	static const char *const plan[] = {"", "", " greedy", " uniform", " true"};
-	const struct row *r = c->row;
-	const char *layout;
-	char group[32] = "";
-
-	if (r->kind != HADAMARD && r->group)
-		snprintf(group, sizeof(group), " group=%lld", (long long)r->group);
-	layout = r->flags & COLUMNS ? "cols" : r->size == ONE_ROW ? "1 row" : "rows";
-	snprintf(c->name, sizeof(c->name), "%s n=%lld%s%s%s%s%s", layout, (long long)c->n,
-		 plan[r->plan], group, r->scale_dtype == HZ_E8M0 ? " e8m0" : "",
-		 r->size == SMALL ? " L1" : "", r->flags & TWO_STEPS ? " fused" : "");
-	snprintf(c->dtype, sizeof(c->dtype), "%s",
-		 hz_dtype_name(r->kind == DEQUANTIZE ? r->y_dtype : r->x_dtype));
-	if (r->x_dtype != r->y_dtype) {
-		const size_t used = strlen(c->dtype);
-
-		snprintf(c->dtype + used, sizeof(c->dtype) - used, ":%s",
-			 hz_dtype_name(r->kind == DEQUANTIZE ? r->x_dtype : r->y_dtype));
-	}
-}
-
-static void make_case(struct bench *b, const struct row *r, int64_t n, struct bench_case *c)
-{
-	const int device = hz_device(b->ctx);
-	const int64_t total = r->size == SMALL ? 4096 : r->size == ONE_ROW ? n : b->elements;
-	const int64_t wide = b->gpu ? 8192 : 4096;	/* columns of the matrix */
-	size_t copied;
-
-	memset(c, 0, sizeof(*c));
-	c->row = r;
-	c->n = n;
-	c->items = total / n;
-	c->elements = c->items * n;
-	c->opts = (hz_hadamard_opts){.plan = r->plan};
-	if (r->flags & COLUMNS) {
-		c->x = hz_tensor_2d(b->x, r->x_dtype, device, total / wide, wide);
-		c->opts.axis = 1;
-		c->opts.block = n;
-	} else {
-		c->x = hz_tensor_2d(b->x, r->x_dtype, device, c->items, n);
-	}
-	c->y = c->x;
-	c->y.dtype = (int16_t)r->y_dtype;
-	c->moved_bytes = (double)c->elements * (double)hz_dtype_size(r->x_dtype);
-	if (r->kind == HADAMARD) {
-		/* In place on the CPU; others' figures for GPUs are out of place. */
-		if (b->gpu || r->x_dtype != r->y_dtype)
-			c->y.data = b->y;
-	} else {
-		const int64_t group = r->group ? r->group : n;
-
-		c->y = hz_tensor_2d(b->y, r->y_dtype, device, c->items,
-				    r->y_dtype == HZ_S4X2 ? n / 2 : n);
-		c->scale = hz_tensor_2d(b->scale, r->scale_dtype, device, c->items, n / group);
-		c->moved_bytes += (double)hz_tensor_bytes(&c->scale);
-	}
-	c->moved_bytes += (double)hz_tensor_bytes(&c->y);
-	c->operations =
-		(double)(c->elements / n) * additions(n, &(hz_hadamard_opts){.plan = r->plan});
-	copied = (size_t)(c->moved_bytes / 2);
-	if (copied > (size_t)64 << 20)
-		copied &= ~(size_t)0xfffff;	/* whole megabytes: the driver copies others slower */
-	c->from = hz_tensor_1d(b->from, HZ_U8, device, (int64_t)copied);
-	c->to = hz_tensor_1d(b->to, HZ_U8, device, (int64_t)copied);
-	name_case(c);
-}
-
-/* The primitive, once. */
-static int call(struct bench *b, struct bench_case *c)
-{
-	switch (c->row->kind) {
-	case HADAMARD:
-		return hz_hadamard(b->ctx, &c->x, &c->y, &c->opts);
-	case QUANTIZE:
-		return hz_hadamard_quantize(b->ctx, &c->x, &c->y, &c->scale, &c->opts);
-	default:
-		return hz_dequantize_hadamard(b->ctx, &c->y, &c->scale, &c->x, &c->opts);
-	}
-}
-
 /*
  * The copy in pieces: in a graph the driver copies more than 256 MiB at once at two thirds of the rate
  * of less, as seen on an H200 with CUDA 13.0.
@@ -338,24 +236,21 @@ static int device_copy(struct bench *b, const struct bench_case *c)
 	return HZ_OK;
 }
 
-/*
- * What the case is measured against, once: a copy of the bytes that it moves; for a fused case the
- * transform before that, which is the least that two passes can take.
- */
-static int call_ceiling(struct bench *b, struct bench_case *c)
+void bench_copy_of(struct bench *b, struct bench_case *c)
+{
+	int64_t bytes = (int64_t)(c->moved_bytes / 2);
+
+	if (bytes > (int64_t)64 << 20)
+		bytes &= ~(int64_t)0xfffff;	/* whole megabytes: the driver copies others slower */
+	c->from = hz_tensor_1d(b->from, HZ_U8, hz_device(b->ctx), bytes);
+	c->to = hz_tensor_1d(b->to, HZ_U8, hz_device(b->ctx), bytes);
+}
+
+int bench_copy(struct bench *b, struct bench_case *c)
 {
 	const int threads = b->info.threads;
 	const int64_t bytes = c->from.shape[0];
 
-	if (c->row->flags & TWO_STEPS) {
-		hz_tensor t = c->x;
-		int status;
-
-		t.data = b->from;
-		status = hz_hadamard(b->ctx, &c->x, &t, &c->opts);
-		if (status)
-			return status;
-	}
 	if (b->gpu)
 		return device_copy(b, c);
 	if (threads <= 1) {
@@ -374,7 +269,101 @@ static int call_ceiling(struct bench *b, struct bench_case *c)
 	return HZ_OK;
 }
 
-typedef int (*bench_call)(struct bench *b, struct bench_case *c);
+/* The primitive, once. */
+static int call(struct bench *b, struct bench_case *c)
+{
+	struct hadamard_case *h = (struct hadamard_case *)c;
+
+	switch (h->row->kind) {
+	case HADAMARD:
+		return hz_hadamard(b->ctx, &h->x, &h->y, &h->opts);
+	case QUANTIZE:
+		return hz_hadamard_quantize(b->ctx, &h->x, &h->y, &h->scale, &h->opts);
+	default:
+		return hz_dequantize_hadamard(b->ctx, &h->y, &h->scale, &h->x, &h->opts);
+	}
+}
+
+/* For a fused case: the transform, then a copy, which is the least that two passes can take */
+static int call_two_steps(struct bench *b, struct bench_case *c)
+{
+	struct hadamard_case *h = (struct hadamard_case *)c;
+	hz_tensor t = h->x;
+	int status;
+
+	t.data = b->from;
+	status = hz_hadamard(b->ctx, &h->x, &t, &h->opts);
+	return status ? status : bench_copy(b, c);
+}
+
+static void name_case(struct hadamard_case *h)
+{
+	static const char *const plan[] = {"", "", " greedy", " uniform", " true"};
+	const struct row *r = h->row;
+	const char *layout;
+	char group[32] = "";
+
+	if (r->kind != HADAMARD && r->group)
+		snprintf(group, sizeof(group), " group=%lld", (long long)r->group);
+	layout = r->flags & COLUMNS ? "cols" : r->size == ONE_ROW ? "1 row" : "rows";
+	snprintf(h->c.name, sizeof(h->c.name), "%s n=%lld%s%s%s%s%s", layout, (long long)h->n,
+		 plan[r->plan], group, r->scale_dtype == HZ_E8M0 ? " e8m0" : "",
+		 r->size == SMALL ? " L1" : "", r->flags & TWO_STEPS ? " fused" : "");
+	snprintf(h->c.dtype, sizeof(h->c.dtype), "%s",
+		 hz_dtype_name(r->kind == DEQUANTIZE ? r->y_dtype : r->x_dtype));
+	if (r->x_dtype != r->y_dtype) {
+		const size_t used = strlen(h->c.dtype);
+
+		snprintf(h->c.dtype + used, sizeof(h->c.dtype) - used, ":%s",
+			 hz_dtype_name(r->kind == DEQUANTIZE ? r->x_dtype : r->y_dtype));
+	}
+}
+
+static void make_case(struct bench *b, const struct row *r, int64_t n, struct hadamard_case *h)
+{
+	const int device = hz_device(b->ctx);
+	const int64_t total = r->size == SMALL ? 4096 : r->size == ONE_ROW ? n : b->elements;
+	const int64_t wide = b->gpu ? 8192 : 4096;	/* columns of the matrix */
+
+	memset(h, 0, sizeof(*h));
+	h->row = r;
+	h->n = n;
+	h->items = total / n;
+	h->elements = h->items * n;
+	h->opts = (hz_hadamard_opts){.plan = r->plan};
+	if (r->flags & COLUMNS) {
+		h->x = hz_tensor_2d(b->x, r->x_dtype, device, total / wide, wide);
+		h->opts.axis = 1;
+		h->opts.block = n;
+	} else {
+		h->x = hz_tensor_2d(b->x, r->x_dtype, device, h->items, n);
+	}
+	h->y = h->x;
+	h->y.dtype = (int16_t)r->y_dtype;
+	h->c.moved_bytes = (double)h->elements * (double)hz_dtype_size(r->x_dtype);
+	if (r->kind == HADAMARD) {
+		/* In place on the CPU; others' figures for GPUs are out of place. */
+		if (b->gpu || r->x_dtype != r->y_dtype)
+			h->y.data = b->y;
+	} else {
+		const int64_t group = r->group ? r->group : n;
+
+		h->y = hz_tensor_2d(b->y, r->y_dtype, device, h->items,
+				    r->y_dtype == HZ_S4X2 ? n / 2 : n);
+		h->scale = hz_tensor_2d(b->scale, r->scale_dtype, device, h->items, n / group);
+		h->c.moved_bytes += (double)hz_tensor_bytes(&h->scale);
+	}
+	h->c.moved_bytes += (double)hz_tensor_bytes(&h->y);
+	h->c.operations =
+		(double)(h->elements / n) * additions(n, &(hz_hadamard_opts){.plan = r->plan});
+	h->c.op = op_names[r->kind];
+	h->c.call = call;
+	h->c.ceiling = r->flags & TWO_STEPS ? call_two_steps : bench_copy;
+	h->c.against = r->flags & TWO_STEPS ? "hadamard, then a copy" : b->gpu ? "device copy" : "memcpy";
+	h->c.large = r->size == LARGE;
+	bench_copy_of(b, &h->c);
+	name_case(h);
+}
 
 /* A call made ready to be repeated: on a GPU as a graph of count calls. */
 struct repeated {
@@ -400,7 +389,7 @@ static int repeat_make(struct bench *b, struct bench_case *c, bench_call f, stru
 		status = hzi_cuda_capture_begin(b->ctx);
 	if (status)
 		return status;
-	r->count = c->row->size == LARGE ? 10 : 1000;
+	r->count = c->large ? 10 : 1000;
 	for (int i = 0; i < r->count && !status; i++)
 		status = f(b, c);
 	if (!status)
@@ -459,6 +448,7 @@ static int repeat_calibrate(struct bench *b, struct bench_case *c, struct repeat
 }
 
 #define SAMPLES 4000
+#define PATIENCE 20	/* seconds beyond the time of a case after which few samples do */
 
 struct result {
 	double median, min, ceiling;	/* seconds */
@@ -470,15 +460,16 @@ static int measure(struct bench *b, struct bench_case *c, struct result *result)
 	struct repeated op = {0}, ceiling = {0};
 	const double limit = now() + b->set->seconds;
 	int samples = 0;
-	int status = repeat_make(b, c, call, &op);
+	int status = repeat_make(b, c, c->call, &op);
 
 	if (!status)
-		status = repeat_make(b, c, call_ceiling, &ceiling);
+		status = repeat_make(b, c, c->ceiling, &ceiling);
 	if (!status)
 		status = repeat_calibrate(b, c, &op);
 	if (!status)
 		status = repeat_calibrate(b, c, &ceiling);
-	for (; !status && samples < SAMPLES && (samples < 7 || now() < limit); samples++) {
+	for (; !status && samples < SAMPLES && (samples < 7 || now() < limit) &&
+	     (samples == 0 || now() < limit + PATIENCE); samples++) {
 		status = repeat_time(b, c, &op, &op_times[samples]);
 		if (!status)
 			status = repeat_time(b, c, &ceiling, &ceiling_times[samples]);
@@ -495,10 +486,11 @@ static int measure(struct bench *b, struct bench_case *c, struct result *result)
 	return HZ_OK;
 }
 
-static void print_head(const struct bench *b)
+static void print_head(struct bench *b)
 {
-	if (!b->set->table)
+	if (b->head || !b->set->table)
 		return;
+	b->head = true;
 	if (b->gpu)
 		printf("%s%s%s, compute capability %d.%d", style(stdout, BOLD), b->info.gpu_name,
 		       style(stdout, PLAIN), b->info.sm / 10, b->info.sm % 10);
@@ -515,9 +507,6 @@ static void print_head(const struct bench *b)
 
 static void print_result(const struct bench *b, const struct bench_case *c, const struct result *r)
 {
-	const char *op = op_names[c->row->kind];
-	const char *against = c->row->flags & TWO_STEPS ? "hadamard, then a copy" :
-			      b->gpu ? "device copy" : "memcpy";
 	const double ratio = r->ceiling / r->median;
 	const double gb = c->moved_bytes / r->median * 1e-9, gop = c->operations / r->median * 1e-9;
 	char sm[16];
@@ -525,7 +514,7 @@ static void print_result(const struct bench *b, const struct bench_case *c, cons
 	progress_clear();
 	snprintf(sm, sizeof(sm), "sm_%d", b->info.sm);
 	if (b->set->table)
-		printf("%-20s%-28s%-10s%11.2f%11.2f%9.2f%9.2f  %.3f\n", op, c->name, c->dtype,
+		printf("%-20s%-28s%-10s%11.2f%11.2f%9.2f%9.2f  %.3f\n", c->op, c->name, c->dtype,
 		       r->median * 1e6, r->min * 1e6, gb, gop, ratio);
 	if (b->set->json) {
 		FILE *out = b->set->json;
@@ -535,16 +524,16 @@ static void print_result(const struct bench *b, const struct bench_case *c, cons
 			"\"isa\": \"%s\", \"threads\": %d, \"median_us\": %.4f, \"min_us\": %.4f, "
 			"\"gb_per_s\": %.4g, \"gop_per_s\": %.4g, \"ceiling\": \"%s\", \"ratio\": "
 			"%.4f}\n",
-			op, c->name, c->dtype, b->gpu ? "cuda" : "cpu",
+			c->op, c->name, c->dtype, b->gpu ? "cuda" : "cpu",
 			b->gpu ? sm : b->info.isa_name, b->gpu ? 0 : b->info.threads,
-			r->median * 1e6, r->min * 1e6, gb, gop, against, ratio);
+			r->median * 1e6, r->min * 1e6, gb, gop, c->against, ratio);
 		fflush(out);
 	}
 	fflush(stdout);
 }
 
 /* The result of repeated calls is still numbers: a figure for NaN would mean nothing. */
-static bool is_finite(struct bench *b, const struct bench_case *c)
+static bool is_finite(struct bench *b, const struct hadamard_case *c)
 {
 	const hz_tensor *const made[] = {
 		[HADAMARD] = &c->y, [QUANTIZE] = &c->scale, [DEQUANTIZE] = &c->x};
@@ -564,28 +553,37 @@ static bool is_finite(struct bench *b, const struct bench_case *c)
 	return true;
 }
 
+int bench_run(struct bench *b, struct bench_case *c)
+{
+	struct result result;
+	const int status = measure(b, c, &result);
+
+	if (status)
+		return complain(EXIT_FAILURE, "bench: %s %s: %s", c->op, c->name, hz_errmsg(b->ctx));
+	print_result(b, c, &result);
+	return 0;
+}
+
 static int run_case(struct bench *b, const struct row *r, int64_t n)
 {
-	struct bench_case c;
-	struct result result;
+	struct hadamard_case h;
 	int status;
 
-	make_case(b, r, n, &c);
-	progress("bench: %s %s %s", op_names[r->kind], c.name, c.dtype);
-	status = fill(b, r->x_dtype, c.elements, c.x);
+	make_case(b, r, n, &h);
+	progress("bench: %s %s %s", h.c.op, h.c.name, h.c.dtype);
+	status = bench_fill(b, r->x_dtype, h.elements, h.x);
 	/* What is dequantized was quantized before. */
 	if (!status && r->kind == DEQUANTIZE)
-		status = hz_hadamard_quantize(b->ctx, &c.x, &c.y, &c.scale, &c.opts);
+		status = hz_hadamard_quantize(b->ctx, &h.x, &h.y, &h.scale, &h.opts);
 	if (!status)
-		status = measure(b, &c, &result);
+		status = h.c.call(b, &h.c);
 	if (status)
-		return complain(EXIT_FAILURE, "bench: %s %s: %s", op_names[r->kind], c.name,
-				hz_errmsg(b->ctx));
-	if (!is_finite(b, &c))
-		return complain(EXIT_FAILURE, "bench: %s %s: the results are no finite numbers",
-				op_names[r->kind], c.name);
-	print_result(b, &c, &result);
-	return 0;
+		return complain(EXIT_FAILURE, "bench: %s %s: %s", h.c.op, h.c.name, hz_errmsg(b->ctx));
+	status = bench_run(b, &h.c);
+	if (!status && !is_finite(b, &h))
+		return complain(EXIT_FAILURE, "bench: %s %s: the results are no finite numbers", h.c.op,
+				h.c.name);
+	return status;
 }
 
 /* ---- A device -------------------------------------------------------------------------------- */
@@ -606,13 +604,13 @@ static int prepare(struct bench *b)
 		status = hz_alloc(b->ctx, memory[i], (size_t)b->elements * sizeof(float), device);
 		/* Touched, so that no case pays for pages that come into being. */
 		if (!status)
-			status = fill(b, HZ_F32, b->elements,
+			status = bench_fill(b, HZ_F32, b->elements,
 				      hz_tensor_1d(*memory[i], HZ_F32, device, b->elements));
 	}
 	if (!status)
 		status = hz_alloc(b->ctx, &b->scale, (size_t)scales * sizeof(float), device);
 	if (!status)
-		status = fill(b, HZ_F32, scales, hz_tensor_1d(b->scale, HZ_F32, device, scales));
+		status = bench_fill(b, HZ_F32, scales, hz_tensor_1d(b->scale, HZ_F32, device, scales));
 	if (!status && b->gpu)
 		status = hz_prepare(b->ctx);
 	if (!status && b->gpu)
@@ -655,7 +653,6 @@ static bool in_quick(const struct row *r, int64_t n)
 static int bench_device(const struct settings *set, hz_context *ctx, bool gpu)
 {
 	struct bench b = {.set = set, .ctx = ctx, .gpu = gpu};
-	bool head = false;
 	int status;
 
 	hz_device_info(ctx, &b.info);
@@ -664,17 +661,17 @@ static int bench_device(const struct settings *set, hz_context *ctx, bool gpu)
 	for (size_t i = 0; i < ROWS && !status; i++) {
 		const struct row *r = &rows[i];
 
-		if (!(r->flags & (gpu ? GPU : CPU)) || !wanted(set, op_names[r->kind]))
+		if (!(r->flags & (gpu ? GPU : CPU)) || !bench_wanted(set, op_names[r->kind]))
 			continue;
 		for (int64_t n = r->n_low; n <= r->n_high && !status; n *= 2) {
 			if (set->quick && !in_quick(r, n))
 				continue;
-			if (!head)
-				print_head(&b);
-			head = true;
+			print_head(&b);
 			status = run_case(&b, r, n);
 		}
 	}
+	if (!status)
+		status = bench_qgemm(&b, print_head);
 	progress_clear();
 	finish(&b);
 	return status;

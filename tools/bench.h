@@ -1,0 +1,64 @@
+/*
+ * bench.h - what hurwitz bench shares between families
+ *
+ * SPDX-License-Identifier: BSD-2-Clause
+ */
+#ifndef BENCH_H
+#define BENCH_H
+
+#include "tool.h"
+
+struct settings {
+	bool quick;
+	double seconds;		/* a case */
+	int32_t threads;
+	char **wanted;		/* families and primitives; all if there are none */
+	int wanted_count;
+	FILE *json;
+	bool table;
+};
+
+#define POOL ((int64_t)1 << 20)	/* elements of random data, which larger arrays repeat */
+
+struct bench {
+	const struct settings *set;
+	hz_context *ctx;
+	hz_info info;
+	bool gpu;
+	int64_t elements;			/* of a large case */
+	void *stream, *start, *stop;		/* GPU */
+	/* Device memory for the largest case. */
+	void *x, *y, *scale, *from, *to;
+	bool head;				/* was printed */
+};
+
+struct bench_case;
+typedef int (*bench_call)(struct bench *b, struct bench_case *c);
+
+/* What is timed, and against what; the first member of a family's own struct */
+struct bench_case {
+	const char *op;				/* the primitive */
+	bench_call call, ceiling;
+	const char *against;			/* the ceiling in words */
+	hz_tensor from, to;			/* the copy of bench_copy() */
+	double moved_bytes, operations;
+	bool large;				/* on a GPU: few calls make a graph */
+	char name[64], dtype[32];
+};
+
+/* Elements of random normal numbers or, of u8 and s8, codes at x */
+int bench_fill(struct bench *b, int dtype, int64_t elements, hz_tensor x);
+
+/* A ceiling: a copy of c->moved_bytes / 2, for which bench_copy_of() has set from and to. */
+int bench_copy(struct bench *b, struct bench_case *c);
+void bench_copy_of(struct bench *b, struct bench_case *c);
+
+/* Measures a case and prints it; the exit status. */
+int bench_run(struct bench *b, struct bench_case *c);
+
+bool bench_wanted(const struct settings *set, const char *op);
+
+/* bench_qgemm.c: the cases of that family; head is printed before the first. */
+int bench_qgemm(struct bench *b, void (*head)(struct bench *b));
+
+#endif

@@ -158,7 +158,8 @@ struct hzi_qout {
 
 /*
  * count elements between floats (x, of HZ_F32, HZ_F16 or HZ_BF16) and codes (q, of HZ_U8 or HZ_S8),
- * back to back; element i with scales[i / group] and zeros[i / group], which is of q's dtype.
+ * back to back; element i with scales[i / group] and zeros[i / group], which is of q's dtype. stream:
+ * the results are too many to stay in the caches.
  */
 struct hzi_qcodes {
 	void *x, *q;
@@ -166,6 +167,7 @@ struct hzi_qcodes {
 	const void *zeros;
 	int64_t count, group;
 	int32_t x_dtype, q_dtype;
+	bool stream;
 };
 
 /* The range of count floats, back to back, NaN left out: lo[i / group] and hi[i / group] widened */

@@ -665,6 +665,8 @@ int hzi_cpu_qgemm(struct hz_context *ctx, const struct hzi_qgemm_args *a)
 
 /* Elements that a unit of work has: half a MiB of f32, or what a buffer on the stack gathers */
 #define SEGMENT 65536
+/* Calls that move more than three quarters of the last cache store past it; this is one not known. */
+#define L3_BYTES ((int64_t)32 << 20)
 #define GATHER 512
 
 /*
@@ -736,7 +738,7 @@ struct codes_job {
 	int32_t x_dtype, q_dtype;
 	const float *scales;
 	const void *zeros;
-	bool to_codes;
+	bool to_codes, stream;
 };
 
 static void codes_units(void *data, int thread, int64_t begin, int64_t end)
@@ -758,6 +760,7 @@ static void codes_units(void *data, int thread, int64_t begin, int64_t end)
 			.scales = job->scales + p,
 			.zeros = job->zeros ? (const char *)job->zeros + p : NULL,
 			.count = n, .group = map->group, .x_dtype = job->x_dtype, .q_dtype = job->q_dtype,
+			.stream = job->stream,
 		};
 
 		if (job->to_codes) {
@@ -790,15 +793,17 @@ static int run_codes(struct hz_context *ctx, struct codes_job *job, const struct
 {
 	/* One code of either type: what is in range has its low byte. */
 	const uint8_t zero_code = (uint8_t)zero;
+	const int64_t bytes = map_elements(map) * (1 + dtype_bytes(job->x_dtype));
+	const int64_t l3 = ctx->topology.l3_bytes > 0 ? ctx->topology.l3_bytes : L3_BYTES;
 
+	job->stream = bytes > l3 / 4 * 3 && map->x_step == 1 && map->q_step == 1;
 	job->kern = ctx->kern;
 	job->s = make_segments(map, map->x_step != 1 || map->q_step != 1);
 	if (!job->scales) {
 		job->scales = scale;
 		job->zeros = &zero_code;
 	}
-	hzi_parallel(hzi_threads(ctx, map_elements(map) * (1 + dtype_bytes(job->x_dtype))), codes_units,
-		     job, job->s.count);
+	hzi_parallel(hzi_threads(ctx, bytes), codes_units, job, job->s.count);
 	return HZ_OK;
 }
 

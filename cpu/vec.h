@@ -217,6 +217,22 @@ INLINE vi max_i(vi a, vi b)
 #endif
 }
 
+/* Whether a > b in any lane; signed */
+INLINE int any_gt(vi a, vi b)
+{
+#if HZ_VEC == HZ_VEC_AVX512
+	return _mm512_cmpgt_epi32_mask((__m512i)a, (__m512i)b) != 0;
+#elif HZ_VEC == HZ_VEC_AVX2
+	return !_mm256_testz_si256((__m256i)(a > b), (__m256i)(a > b));
+#elif HZ_VEC == HZ_VEC_NEON
+	return vmaxvq_u32((uint32x4_t)(a > b)) != 0;
+#else
+	const vi greater = a > b;
+
+	return (greater[0] | greater[1] | greater[2] | greater[3]) != 0;
+#endif
+}
+
 INLINE int32_t max_lanes(vi v)
 {
 	UNROLL
@@ -488,9 +504,115 @@ INLINE vb narrow_s8(vi v)
 #endif
 }
 
+/* To the nearest integer, ties to even; of what is beyond 2^31 or NaN, some number far from it */
+INLINE vi round_i(vf v)
+{
+#if HZ_VEC == HZ_VEC_AVX512
+	return (vi)_mm512_cvtps_epi32((__m512)v);
+#elif HZ_VEC == HZ_VEC_AVX2
+	return (vi)_mm256_cvtps_epi32((__m256)v);
+#elif HZ_VEC == HZ_VEC_NEON
+	return (vi)vcvtnq_s32_f32((float32x4_t)v);
+#else
+	/* 1.5 * 2^23: the sum's unit is 1. */
+	return (vi)(v + set_f(12582912.0f)) - 0x4b400000;
+#endif
+}
+
+/*
+ * Past the caches, for results too many to stay there: a store would first read what it overwrites.
+ * Aligned to the bytes stored; before another thread reads, stream_end().
+ */
+INLINE void stream_f32(float *p, vf v)
+{
+#if HZ_VEC == HZ_VEC_AVX512
+	_mm512_stream_ps(p, (__m512)v);
+#elif HZ_VEC == HZ_VEC_AVX2
+	_mm256_stream_ps(p, (__m256)v);
+#else
+	store_f32(p, v);
+#endif
+}
+
+INLINE void stream_u16(uint16_t *p, vh v)
+{
+#if HZ_VEC == HZ_VEC_AVX512
+	_mm256_stream_si256((__m256i *)(void *)p, (__m256i)v);
+#elif HZ_VEC == HZ_VEC_AVX2
+	_mm_stream_si128((__m128i *)(void *)p, (__m128i)v);
+#else
+	*(vh_any *)p = v;
+#endif
+}
+
+INLINE void stream_end(void)
+{
+#if HZ_VEC == HZ_VEC_AVX512 || HZ_VEC == HZ_VEC_AVX2
+	_mm_sfence();
+#endif
+}
+
+/*
+ * 4 LANES codes to p: v[i] + zero, |zero| <= 255, saturated to signed or unsigned bytes. v[i] beyond 16
+ * bits saturate before. stream: p is aligned to 4 LANES bytes, the store as of stream_f32().
+ */
+INLINE void store_codes(int8_t *p, const vi *v, int32_t zero, const int is_signed, const int stream)
+{
+#if HZ_VEC == HZ_VEC_AVX512
+	const __m512i z = _mm512_set1_epi16((int16_t)zero);
+	const __m512i low = _mm512_adds_epi16(_mm512_packs_epi32((__m512i)v[0], (__m512i)v[1]), z);
+	const __m512i high = _mm512_adds_epi16(_mm512_packs_epi32((__m512i)v[2], (__m512i)v[3]), z);
+	const __m512i mixed = is_signed ? _mm512_packs_epi16(low, high) : _mm512_packus_epi16(low, high);
+
+	/* Packing works in parts of 128 bits: of each v[i], four bytes lie in each part. */
+	const __m512i codes = _mm512_permutexvar_epi32(
+		_mm512_setr_epi32(0, 4, 8, 12, 1, 5, 9, 13, 2, 6, 10, 14, 3, 7, 11, 15), mixed);
+
+	if (stream)
+		_mm512_stream_si512((void *)p, codes);
+	else
+		_mm512_storeu_si512(p, codes);
+#elif HZ_VEC == HZ_VEC_AVX2
+	const __m256i z = _mm256_set1_epi16((int16_t)zero);
+	const __m256i low = _mm256_adds_epi16(_mm256_packs_epi32((__m256i)v[0], (__m256i)v[1]), z);
+	const __m256i high = _mm256_adds_epi16(_mm256_packs_epi32((__m256i)v[2], (__m256i)v[3]), z);
+	const __m256i mixed = is_signed ? _mm256_packs_epi16(low, high) : _mm256_packus_epi16(low, high);
+
+	const __m256i codes = _mm256_permutevar8x32_epi32(mixed,
+							  _mm256_setr_epi32(0, 4, 1, 5, 2, 6, 3, 7));
+
+	if (stream)
+		_mm256_stream_si256((__m256i *)(void *)p, codes);
+	else
+		_mm256_storeu_si256((__m256i *)p, codes);
+#else
+	const int32_t least = is_signed ? -128 : 0;
+
+	(void)stream;
+	UNROLL
+	for (int i = 0; i < 4; i++) {
+		vi t = max_i(v[i], set_i(least - zero));
+
+		t = select_gt(t, set_i(least + 255 - zero), set_i(least + 255 - zero), t);
+		*(vb_any *)(p + i * LANES) = narrow_s8(t + zero);
+	}
+#endif
+}
+
 INLINE vi load_s8(const int8_t *p)
 {
 	return widen_s8(*(const vb_any *)p);
+}
+
+INLINE vi load_u8(const int8_t *p)
+{
+#if HZ_VEC == HZ_VEC_AVX512
+	return (vi)_mm512_cvtepu8_epi32((__m128i)*(const vb_any *)p);
+#elif HZ_VEC == HZ_VEC_AVX2
+	return (vi)_mm256_cvtepu8_epi32(_mm_set_epi64x(0, (int64_t)*(const vb_any *)p));
+#else
+	return load_s8(p) & 255;
+#endif
 }
 
 INLINE void store_s8(int8_t *p, vi v)

@@ -135,7 +135,9 @@ static int make_codes(struct bench *b, struct qcase *q)
 {
 	const struct row *r = q->row;
 	const int device = hz_device(b->ctx);
-	const int64_t n = 4096, m = b->elements / n;
+	/* As many bytes of each float type: beyond the caches */
+	const int64_t elements = b->elements * 4 / (int64_t)hz_dtype_size(r->x_dtype);
+	const int64_t n = 4096, m = elements / n;
 	const int64_t params = r->flags & ROWS_OWN ? m : 1;
 	size_t bytes;
 	int status;
@@ -147,16 +149,16 @@ static int make_codes(struct bench *b, struct qcase *q)
 	q->c.moved_bytes = (double)hz_tensor_bytes(&q->x);
 	if (r->kind != CHOOSE)
 		q->c.moved_bytes += (double)hz_tensor_bytes(&q->q);
-	q->c.operations = (double)b->elements;
+	q->c.operations = (double)elements;
 	q->c.call = call_codes;
 	q->c.large = true;
 	snprintf(q->c.name, sizeof(q->c.name), r->flags & ROWS_OWN ? "per row n=4096" : "per tensor");
 	snprintf(q->c.dtype, sizeof(q->c.dtype), "%s:%s",
 		 hz_dtype_name(r->kind == DEQUANTIZE ? r->q_dtype : r->x_dtype),
 		 hz_dtype_name(r->kind == DEQUANTIZE ? r->x_dtype : r->q_dtype));
-	status = bench_fill(b, r->x_dtype, b->elements, q->x);
+	status = bench_fill(b, r->x_dtype, elements, q->x);
 	if (!status && r->kind == DEQUANTIZE)
-		status = bench_fill(b, r->q_dtype, b->elements, q->q);
+		status = bench_fill(b, r->q_dtype, elements, q->q);
 	if (!status)
 		status = hz_choose_qparams_workspace(b->ctx, &q->x, &q->scales, &q->zeros, 0, &bytes);
 	if (!status)

@@ -9,6 +9,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "demo.h"
 #include "npy.h"
 #include "tool.h"
 #include "volcano.h"
@@ -585,6 +586,9 @@ static int show_device(hz_context *ctx, const struct data *data, int count)
 	status = show_hadamard(&s, data, count);
 	if (!status)
 		status = show_quantization(&s, data, count);
+	/* The volcano, whose heights are the first of its data */
+	if (!status && count > 1)
+		status = demo_classifier(ctx, data[0].x, data[0].rows, data[0].columns, data[0].n);
 	free(s.bits);
 	return status;
 }
@@ -625,7 +629,8 @@ static void help(void)
 {
 	printf("Usage: hurwitz demo [-d cpu|cuda|auto] [FILE.npy]\n"
 	       "Show every primitive at work: what it does, how exact it is, how long it takes;\n"
-	       "here what rotating rows by a Walsh-Hadamard matrix does to their quantization.\n"
+	       "here what rotating rows by a Walsh-Hadamard matrix does to their quantization,\n"
+	       "and to a classifier in 8 bits.\n"
 	       "On heights of a volcano, or on the rows (the last dimension) of FILE.npy, '-'\n"
 	       "being standard input.\n"
 	       "\n"

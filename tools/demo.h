@@ -1,0 +1,14 @@
+/*
+ * demo.h - what the parts of hurwitz demo share
+ *
+ * SPDX-License-Identifier: BSD-2-Clause
+ */
+#ifndef DEMO_H
+#define DEMO_H
+
+#include "hurwitz.h"
+
+/* demo_qgemm.c: a classifier of patches of heights, ld elements a row; the exit status. */
+int demo_classifier(hz_context *ctx, const float *heights, int64_t rows, int64_t columns, int64_t ld);
+
+#endif

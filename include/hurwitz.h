@@ -415,12 +415,12 @@ HZ_API int hz_hadamard_signs(uint8_t *bits, int64_t n, uint64_t seed);
 /* ---- Quantized matrix multiplication ----------------------------------------------------------- */
 
 /*
- * A code q of u8 or s8 stands for the real number scale * (q - zero), zero having the type of q. The
- * parameters of the three calls below are one scale and zero for all elements, or tensors of them
- * with the ndim of the data: each dimension has the data's size or is 1, which stands for the
- * whole; the last may also divide the data's, for groups of successive elements. So for an m x n matrix [1, 1]
- * is per tensor, [m, 1] per row, [1, n] per column and [m, n / 64] per group of 64 in a row. Both
- * tensors are contiguous and of one shape.
+ * A code q of u8 or s8 stands for the real number scale * (q - zero), zero being of q's type. What
+ * the three calls below take is one scale and zero for all, or contiguous tensors of them, of one
+ * shape: with the ndim of the data, each dimension of the data's size or 1, which stands for the
+ * whole, and the last possibly a divisor, for groups of successive elements; or of one element. So
+ * for an m x n matrix [1, 1] is per tensor, [m, 1] per row, [1, n] per column and [m, n / 64] per
+ * group of 64 in a row.
  */
 
 /* Zero the struct and set what is wanted: zero is the default of every field. */
@@ -462,8 +462,8 @@ HZ_API int hz_dequantize(hz_context *ctx, const hz_tensor *q, const hz_tensor *y
 
 /*
  * Scales and zeros from the range lo .. hi of x, in which 0 is always counted: scale = (hi - lo) /
- * 255, zero = clamp(rne(qmin - lo / scale)), qmin being 0 or -128; with HZ_QPARAMS_SYMMETRIC scale =
- * max(-lo, hi) / 127.
+ * 255, zero = clamp(rne(qmin - lo / scale)), qmin being 0 or -128; with HZ_QPARAMS_SYMMETRIC
+ * scale = max(-lo, hi) / 127.
  *
  *   x      f32 f16 bf16, any shape, any strides
  *   scale  f32; its shape says what has parameters of its own, as above
@@ -471,11 +471,11 @@ HZ_API int hz_dequantize(hz_context *ctx, const hz_tensor *q, const hz_tensor *y
  *   flags  HZ_QPARAMS_SYMMETRIC
  *
  * Aliasing: no operand may overlap another. scale and zero are contiguous.
- * Arithmetic: quotients are taken in double, scale is rounded once to f32, and zero is computed from the
- * scale so rounded. A scale below FLT_MIN becomes FLT_MIN, or 1 if lo = hi = 0, as of no elements. NaN is
- * left out of the range. With an Inf the call is refused on the CPU; on the GPU, which would have
- * to be waited for, such a scale is Inf and its zero that of HZ_QPARAMS_SYMMETRIC. The same bits on
- * every ISA, thread count and GPU.
+ * Arithmetic: quotients are taken in double, scale is rounded once to f32, and zero is computed from
+ * the scale so rounded. A scale below FLT_MIN becomes FLT_MIN, or 1 if lo = hi = 0, as of no
+ * elements. NaN is left out of the range. With an Inf the call is refused on the CPU; on the GPU,
+ * which would have to be waited for, such a scale is Inf and its zero that of
+ * HZ_QPARAMS_SYMMETRIC. The same bits on every ISA, thread count and GPU.
  * Workspace: hz_choose_qparams_workspace().
  * Errors: as hz_quantize().
  */
@@ -517,8 +517,8 @@ typedef struct hz_qgemm_opts {
 	uint32_t flags;			/* HZ_QGEMM_MIN | HZ_QGEMM_MAX | HZ_QGEMM_RELU */
 	double a_scale, b_scale, c_scale;	/* > 0, taken as f32; 0 stands for 1 */
 	double sigma;			/* integer C: instead of the scales, > 0 */
-	int32_t multiplier, shift;	/* integer C: instead, sigma = multiplier / 2^shift; shift
-					   1 .. 62, multiplier > 0 */
+	int32_t multiplier, shift;	/* integer C: instead, sigma = multiplier / 2^shift, > 0,
+					   1 .. 62 */
 	int32_t rounding;		/* enum hz_rounding */
 	int32_t x_dtype;		/* qlinear: HZ_U8 or HZ_S8, what x is quantized to; 0: u8 */
 	double min, max;		/* further bounds of C, with their flags */
@@ -544,20 +544,20 @@ typedef struct hz_qgemm_opts {
  *   opts  NULL: zeros 0, scales 1. Its tensors lie on the context's device and are contiguous.
  *
  * Dimensions before the last two are a batch; those that a or b lacks, or has the size 1 of, are
- * repeated. A transposed matrix is a view with its two last strides exchanged. k is at most 8388608;
- * k = 0 gives acc = bias. n or m may be 0.
+ * repeated. A transposed matrix is a view with its two last strides exchanged. k is at most 8388608
+ * (2^23); k = 0 gives acc = bias. n or m may be 0.
  *
  * Aliasing: c overlaps no other operand.
  * Arithmetic: acc is exact for any k and any bias, then clamped to s32. sigma is fl(fl(a_scale *
- * b_scale) / c_scale) in f32, as it is for each column of b_scales, and exactly u / 2^s with 2^30 <=
- * u < 2^31; opts->sigma is rounded to such a u, to nearest even. HZ_ROUND_EXACT gives y =
- * floor((acc u + 2^(s-1)) / 2^s), for s < 1 acc u 2^-s: ties go up. HZ_ROUND_TFLITE gives
- * RoundingDivideByPOT(SaturatingRoundingDoublingHighMul(clamp(acc 2^max(31 - s, 0)), u), max(s - 31,
- * 0)). Nothing wraps: c_zero + y is clamped to the type of C and by opts. A column whose scale is not
- * positive and finite, or whose multiplier or shift is out of range, has y = 0.
+ * b_scale) / c_scale) in f32, as it is for each column of b_scales, and exactly u / 2^s with
+ * 2^30 <= u < 2^31; opts->sigma is rounded to such a u, to nearest even. HZ_ROUND_EXACT gives y =
+ * floor((acc u + 2^(s-1)) / 2^s), or acc u 2^-s for s < 1: ties go up. HZ_ROUND_TFLITE gives
+ * RoundingDivideByPOT(SaturatingRoundingDoublingHighMul(clamp(acc 2^max(31 - s, 0)), u),
+ * max(s - 31, 0)). Nothing wraps: c_zero + y is clamped to the type of C and by opts. A column whose
+ * sigma is not positive and finite, or whose multiplier or shift is out of range, has y = 0.
  * A float C is fl(fl(fl(acc) b_scale) a_scale), plus an f32 bias if there is one, each rounded to
  * f32; then clamped, where NaN stays, then rounded to its dtype.
- * Every result has the same bits on every ISA, thread count and GPU.
+ * Every result has the same bits on every ISA, thread count and GPU, but for those of a NaN.
  * Workspace: hz_qgemm_workspace(); large if b is not packed.
  * Errors: HZ_EINVAL, HZ_EDTYPE, HZ_ESHAPE, HZ_ESTRIDE, HZ_EALIAS, HZ_EDEVICE, HZ_ENOTSUP,
  * HZ_ENOMEM, HZ_EWORKSPACE, HZ_ECUDA, HZ_EFORK.
@@ -584,8 +584,8 @@ HZ_API int hz_qgemm_pack(hz_context *ctx, const hz_tensor *b, void *data, size_t
 HZ_API int hz_qgemm_pack_bytes(hz_context *ctx, const hz_tensor *b, size_t *bytes);
 
 /*
- * The multiplier u and shift s of a sigma, sigma = u / 2^s, 2^30 <= u < 2^31, to nearest even where a
- * double has more bits. A sigma below 2^-32 gives u = 0, s = 1, from 2^30 on s is less than 1.
+ * The multiplier u and shift s of a sigma, sigma = u / 2^s, 2^30 <= u < 2^31, to nearest even where
+ * a double has more bits. A sigma below 2^-32 gives u = 0, s = 1, from 2^30 on s is less than 1.
  * HZ_EINVAL if sigma is not positive and finite.
  */
 HZ_API int hz_qgemm_multiplier(double sigma, int32_t *multiplier, int32_t *shift);
@@ -597,8 +597,8 @@ HZ_API int hz_qgemm_multiplier(double sigma, int32_t *multiplier, int32_t *shift
  *   x     f32 f16 bf16 [..., m, k], any strides
  *   b     the codes of W, u8 s8 [..., k, n], any strides; NULL with opts->packed
  *   y     f32 f16 bf16 [..., m, n], any strides
- *   opts  b_zero(s), b_scale(s), bias, min, max and flags as of hz_qgemm(); x_dtype; a_scale > 0 quantizes
- *         all of x with it and a_zero, instead of each row by its range
+ *   opts  b_zero(s), b_scale(s), bias, min, max and flags as of hz_qgemm(), and x_dtype; a_scale
+ *         > 0 quantizes all of x with it and a_zero, instead of each row by its range
  *
  * A row with an Inf has the scale Inf and gives NaN. All else as of hz_qgemm().
  */

@@ -160,6 +160,12 @@ done
 good "hurwitz --version" --version
 is "$(head -n 1 ../out)" "hurwitz $(sed -n 's/^#define HZ_VERSION_M[AI][JN]OR //p;s/^#define HZ_VERSION_PATCH //p' \
 	"$top_srcdir/include/hurwitz.h" | paste -sd. -)" "--version begins with name and version"
+for op in quantize dequantize choose_qparams qgemm qlinear; do
+	hurwitz run --help
+	grep -q "^$op: " ../out
+	ok $? "run --help knows $op"
+	good "run $op --help" run "$op" --help
+done
 for op in hadamard hadamard_quantize dequantize_hadamard; do
 	hurwitz run --help
 	grep -q "^$op: " ../out
@@ -368,6 +374,57 @@ bad 2 'scale_type=' "float32 with scale_type=e8m0" \
 bad 2 'group=' "scales of another group" run dequantize_hadamard format=e5m2 group=64 q=q.npy scale_in=x.npy y=n.npy
 bad 2 'scale.ndim' "scales of another shape" run -d cpu dequantize_hadamard format=e5m2 q=q.npy scale_in=row.npy y=n.npy
 
+# ---- run: quantized multiplication ---------------------------------------------------------------------
+
+# [[0, 10, 255], [128, 127, 3]] and [[1, 200], [2, 100], [255, 0]], zeros 128 and 100:
+# [[43921, -25500], [-19277, 12500]]
+npy a.npy "$(header '|u1' '2, 3')" '\000\012\377\200\177\003'
+npy b.npy "$(header '|u1' '3, 2')" '\001\310\002\144\377\000'
+npy bt.npy "$(header '|u1' '2, 3')" '\001\002\377\310\144\000'
+npy a2.npy "$(header '|u1' '2, 2, 3')" '\000\012\377\200\177\003\000\012\377\200\177\003'
+npy qbias.npy "$(header '<i4' '2,')" '\001\000\000\000\377\377\377\377'
+npy qscale.npy "$(header '<f4' '2,')" '\000\000\200\077\000\000\000\100'
+zeros="a_zero=128 b_zero=100"
+scales="a_scale=.02 b_scale=.01 c_scale=.05 c_zero=7"
+good "qgemm out=s32" $cpu qgemm a=a.npy b=b.npy c=c.npy $zeros out=s32
+is "$(header_of c.npy)" "$(header "${e}i4" '2, 2')" "c is int32"
+is "$(tail_of c.npy 16 d4)" "43921 -25500 -19277 12500" "its sums are right"
+good "qgemm" $cpu qgemm a=a.npy b=b.npy c=c.npy $zeros $scales
+is "$(header_of c.npy) $(tail_of c.npy 4 u1)" "$(header '|u1' '2, 2') 183 0 0 57" "c is uint8 by default"
+good "out=s8 pack=1" $cpu qgemm a=a.npy b=b.npy c=c.npy $zeros $scales out=s8 pack=1
+is "$(header_of c.npy) $(tail_of c.npy 4 d1)" "$(header '|i1' '2, 2') 127 -95 -70 57" "c is int8"
+good "trans_b=1 bias=" $cpu qgemm a=a.npy b=bt.npy trans_b=1 bias=qbias.npy c=c.npy $zeros out=s32
+is "$(tail_of c.npy 16 d4)" "43922 -25501 -19276 12499" "the bias is added"
+good "a batch of a" $cpu qgemm a=a2.npy b=b.npy c=c.npy $zeros out=s32
+is "$(header_of c.npy)" "$(header "${e}i4" '2, 2, 2')" "c is a batch"
+is "$(tail_of c.npy 16 d4)" "43921 -25500 -19277 12500" "of the same"
+good "out=f32 b_scale=FILE" $cpu qgemm a=a.npy b=b.npy c=c.npy $zeros b_scale=qscale.npy a_scale=.5 out=f32
+is "$(tail_of c.npy 16 f4)" "21960.5 -25500 -9638.5 12500" "a scale for each column"
+good "multiplier= shift=" $cpu qgemm a=a.npy b=b.npy c=c.npy $zeros multiplier=1099511552 shift=38 c_zero=7
+is "$(tail_of c.npy 4 u1)" "183 0 0 57" "the same sigma"
+good "min= max=" $cpu qgemm a=a.npy b=b.npy c=c.npy $zeros $scales min=20 max=100.5 rounding=tflite
+is "$(tail_of c.npy 4 u1)" "100 20 20 57" "bounds"
+bad 2 'a_zero is 256' "a zero out of range" run qgemm a=a.npy b=b.npy c=n.npy a_zero=256
+bad 2 'a_scale' "a scale of 0" run qgemm a=a.npy b=b.npy c=n.npy a_scale=0
+bad 2 'positive' "a negative scale" run qgemm a=a.npy b=b.npy c=n.npy a_scale=-1
+bad 2 'must be 3, as a' "matrices that do not fit" run qgemm a=a.npy b=bt.npy c=n.npy
+bad 2 'leaves nothing' "bounds the wrong way round" run qgemm a=a.npy b=b.npy c=n.npy min=3 max=2
+bad 2 'float32' "codes that are floats" run qgemm a=x.npy b=b.npy c=n.npy
+good "choose_qparams" $cpu choose_qparams x=x.npy
+is "$(paste -sd' ' ../out)" "scale=0.0156862754 zero=0" "printed"
+good "choose_qparams to files" $cpu choose_qparams x=x.npy per=row symmetric=1 type=s8 scale=s.npy zero=z.npy
+is "$(header_of s.npy) $(header_of z.npy)" "$(header "${e}f4" '2, 1') $(header '|i1' '2, 1')" "one a row"
+good "quantize" $cpu quantize x=x.npy q=q.npy scale=0.5 zero=3
+is "$(header_of q.npy) $(tail_of q.npy 8 u1)" "$(header '|u1' '2, 4') 5 7 9 11 11 9 7 5" "codes"
+good "quantize by rows" $cpu quantize x=x.npy q=q.npy scale=s.npy zero=z.npy
+is "$(header_of q.npy) $(tail_of q.npy 8 d1)" "$(header '|i1' '2, 4') 32 64 95 127 127 95 64 32" "codes of rows"
+good "dequantize" $cpu dequantize q=q.npy y=qy.npy scale=0.5 zero=-1 out=f16
+is "$(header_of qy.npy) $(tail_of qy.npy 8 x2)" "$(header "${e}f2" '2, 4') 5400 5200 5010 4c20" "and back"
+bad 2 'zero is 300' "a zero that is none" run quantize x=x.npy q=n.npy zero=300
+npy wq.npy "$(header '|i1' '4, 1')" '\001\001\001\001'
+good "qlinear" $cpu qlinear x=x.npy b=wq.npy y=qy.npy a_scale=1 type=s8
+is "$(header_of qy.npy) $(tail_of qy.npy 8 f4)" "$(header "${e}f4" '2, 1') 10 10" "sums of rows"
+
 # ---- Hostile files -----------------------------------------------------------------------------------
 
 b=../bad
@@ -499,7 +556,7 @@ for word in '^CPU' 'cores' 'caches' 'ISA' '^In use  *cpu' ' hadamard ' 'hadamard
 	grep -q "$word" ../out
 	ok $? "info: $word"
 done
-[ "$(wc -l <../out)" -le 24 ]
+[ "$(wc -l <../out)" -le 40 ]
 ok $? "info is one screen"
 HURWITZ_ISA=c hurwitz info
 grep -q 'ISA *c$' ../out
@@ -535,7 +592,7 @@ is "$(grep -vc '^{"op": "dequantize_hadamard", .*}$' ../out)" 0 "bench --json -:
 bad 2 'No such' "bench --json to nowhere" bench -q -j nowhere/b.json
 
 good "demo" demo
-for word in 'Maunga Whau' 'hadamard_quantize' 'dequantize_hadamard' 'error' '4 bits' 'No GPU'; do
+for word in 'Maunga Whau' 'hadamard_quantize' 'dequantize_hadamard' 'error' '4 bits' 'qlinear' 'No GPU'; do
 	grep -q "$word" ../out
 	ok $? "demo: $word"
 done

@@ -7,7 +7,7 @@ if [ "${cross_compiling:-no}" = yes ]; then
 	echo "1..0 # SKIP a cross build"
 	exit 0
 fi
-echo 1..4
+echo 1..6
 # A GPU, if there is one, is another test's business.
 HURWITZ_DEVICE=cpu
 export HURWITZ_DEVICE
@@ -34,10 +34,15 @@ echo "$out" | awk '/^4-bit error: [0-9.]+ plain, [0-9.]+ rotated$/ { good = $3 >
 	END { exit !good }'
 result 3 "hadamard: the rotation halves the error at least" $? "$out"
 
+out=$("$top_builddir/doc/examples/qgemm")
+result 4 "qgemm" $? "$out"
+echo "$out" | awk '/error 0\.00[0-9][0-9]$/ { good++ } END { exit good != 2 }'
+result 5 "qgemm: 8 bits lose less than a hundredth" $? "$out"
+
 # From the include on: the README leaves out the file's head.
 want=$(sed -n '/^#include/,$p' "$top_srcdir/doc/examples/minimal.c")
 # shellcheck disable=SC2016 # these are the fences of Markdown
 out=$(awk '/^```/ { inside = $0 == "```c" && !done; if (inside) done = 1; next } inside' \
 	"$top_srcdir/README.md")
 [ "$out" = "$want" ]
-result 4 "README.md shows doc/examples/minimal.c" $? "$out"
+result 6 "README.md shows doc/examples/minimal.c" $? "$out"

@@ -34,6 +34,13 @@ static const struct {
 	{"transpose", offsetof(struct hz_kern, transpose)},
 	{"quant", offsetof(struct hz_kern, quant)},
 	{"dequant", offsetof(struct hz_kern, dequant)},
+	{"codes", offsetof(struct hz_kern, codes)},
+	{"uncode", offsetof(struct hz_kern, uncode)},
+	{"range", offsetof(struct hz_kern, range)},
+	{"qpack_a", offsetof(struct hz_kern, qpack_a)},
+	{"qpack_b", offsetof(struct hz_kern, qpack_b)},
+	{"qmul", offsetof(struct hz_kern, qmul)},
+	{"qout", offsetof(struct hz_kern, qout)},
 };
 
 #define KERNELS ((int)(sizeof(kernels) / sizeof(*kernels)))

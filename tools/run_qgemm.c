@@ -48,7 +48,7 @@ static const struct key out_keys[] = {
 	END,
 };
 
-#define SCALE_SHAPE "instead of a number: each dimension as the data's, 1, or the last a divisor"
+#define SCALE_SHAPE "or of sizes as the data, 1, or a divisor"
 
 static const struct operand quantize_operands[] = {
 	{"x", NULL, 0, "f32 f16 bf16", "any shape"},
@@ -168,8 +168,8 @@ static const struct key choose_keys[] = {
 
 static const struct operand choose_operands[] = {
 	{"x", NULL, 0, "f32 f16 bf16", "any shape"},
-	{"scale", NULL, OUTPUT | OPTIONAL, "f32", "1 for each dimension that shares; no file: printed"},
-	{"zero", NULL, OUTPUT | OPTIONAL, "u8 s8", "the shape of scale; no file: printed"},
+	{"scale", NULL, OUTPUT | OPTIONAL, "f32", "sizes 1 where shared; without a file printed"},
+	{"zero", NULL, OUTPUT | OPTIONAL, "u8 s8", "the shape of scale, likewise"},
 	{NULL, NULL, 0, NULL, NULL},
 };
 

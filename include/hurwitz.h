@@ -412,7 +412,7 @@ HZ_API int hz_hadamard_base(int base, int order, int8_t *entries);
  */
 HZ_API int hz_hadamard_signs(uint8_t *bits, int64_t n, uint64_t seed);
 
-/* ---- Quantized matrix multiplication ----------------------------------------------------------- */
+/* ---- Quantized matrix multiplication ---------------------------------------------------------- */
 
 /*
  * A code q of u8 or s8 stands for the real number scale * (q - zero), zero being of q's type. What

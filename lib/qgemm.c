@@ -36,8 +36,8 @@ static int check_reserved(struct hz_context *ctx, const char *op, const int64_t 
 {
 	for (int i = 0; i < 4; i++) {
 		if (reserved[i])
-			return hzi_fail(ctx, HZ_EINVAL, "%s: opts->reserved[%d] is %lld, must be 0", op, i,
-					(long long)reserved[i]);
+			return hzi_fail(ctx, HZ_EINVAL, "%s: opts->reserved[%d] is %lld, must be 0",
+					op, i, (long long)reserved[i]);
 	}
 	return HZ_OK;
 }
@@ -48,8 +48,9 @@ static int check_scale(struct hz_context *ctx, const char *op, const char *name,
 {
 	*scale = value != 0 ? (float)value : 1;
 	if (!(*scale > 0) || !isfinite(*scale))
-		return hzi_fail(ctx, HZ_EINVAL, "%s: opts->%s is %g, must be positive and finite in f32", op,
-				name, value);
+		return hzi_fail(ctx, HZ_EINVAL,
+				"%s: opts->%s is %g, must be positive and finite in f32", op, name,
+				value);
 	return HZ_OK;
 }
 
@@ -57,12 +58,12 @@ static int check_zero(struct hz_context *ctx, const char *op, const char *name, 
 		      int dtype)
 {
 	if (zero < type_min(dtype) || zero > type_max(dtype))
-		return hzi_fail(ctx, HZ_EINVAL, "%s: opts->%s is %d, must be %d to %d for %s", op, name, zero,
-				type_min(dtype), type_max(dtype), hz_dtype_name(dtype));
+		return hzi_fail(ctx, HZ_EINVAL, "%s: opts->%s is %d, must be %d to %d for %s", op,
+				name, zero, type_min(dtype), type_max(dtype), hz_dtype_name(dtype));
 	return HZ_OK;
 }
 
-/* ---- quantize, dequantize, choose_qparams -------------------------------------------------------- */
+/* ---- quantize, dequantize, choose_qparams ---------------------------------------------------- */
 
 /* Dimensions of x, q and the parameters, which go together; the last is the row. */
 struct dims {
@@ -98,9 +99,9 @@ static bool continues(int64_t outer, int64_t inner, int64_t size)
 }
 
 /*
- * The map of x and q (NULL: none) and of parameters of the shape of p (NULL: none). Any dimension in
- * which neighbours have the same or successive parameters may be the row: it is the one in which x
- * is closest, unless the last is cut into groups.
+ * The map of x and q (NULL: none) and of parameters of the shape of p (NULL: none). Any dimension
+ * in which neighbours have the same or successive parameters may be the row: it is the one in which
+ * x is closest, unless the last is cut into groups.
  */
 static void make_map(const hz_tensor *x, const hz_tensor *q, const hz_tensor *p,
 		     struct hzi_qmap *map)
@@ -151,11 +152,12 @@ static void make_map(const hz_tensor *x, const hz_tensor *q, const hz_tensor *p,
 	map->q_step = t.q[t.n - 1];
 	map->group = group ? group : t.p[t.n - 1] ? 1 : map->n;
 	t.n--;
-	/* Outer dimensions that go on where the row ends, with the parameters, become part of it. */
+	/* Outer dimensions that go on where the row ends, with the parameters, join it. */
 	for (int d = t.n - 1; d >= 0; d--) {
 		const bool same = t.p[d] == 0 && map->group == map->n;
 
-		if (!continues(t.x[d], map->x_step, map->n) || !continues(t.q[d], map->q_step, map->n) ||
+		if (!continues(t.x[d], map->x_step, map->n) ||
+		    !continues(t.q[d], map->q_step, map->n) ||
 		    (!same && t.p[d] != map->n / map->group))
 			continue;
 		map->n *= t.size[d];
@@ -188,16 +190,18 @@ static int check_params(struct hz_context *ctx, const char *op, const char *v_na
 	if (hz_tensor_count(p) == 1)
 		return HZ_OK;
 	if (p->ndim != v->ndim)
-		return hzi_fail(ctx, HZ_ESHAPE, "%s: %s.ndim is %d, must be %d, as %s, or it have one element",
-				op, p_name, p->ndim, v->ndim, v_name);
+		return hzi_fail(ctx, HZ_ESHAPE,
+				"%s: %s.ndim is %d, must be %d, as %s, or it have one element", op,
+				p_name, p->ndim, v->ndim, v_name);
 	for (int d = 0; d < v->ndim; d++) {
 		const int64_t size = v->shape[d], own = p->shape[d];
 		const bool last = d == v->ndim - 1;
 
 		if (own == 1 || own == size || (last && own > 0 && size % own == 0))
 			continue;
-		return hzi_fail(ctx, HZ_ESHAPE, "%s: %s.shape[%d] is %lld, must be %lld, as %s, or 1%s", op,
-				p_name, d, (long long)own, (long long)size, v_name,
+		return hzi_fail(ctx, HZ_ESHAPE,
+				"%s: %s.shape[%d] is %lld, must be %lld, as %s, or 1%s", op, p_name,
+				d, (long long)own, (long long)size, v_name,
 				last ? ", or divide it" : "");
 	}
 	return HZ_OK;
@@ -227,7 +231,8 @@ static int check_codes(struct hz_context *ctx, const char *op, const hz_tensor *
 		return HZ_OK;
 	}
 	if (o->scale != 0 || o->zero != 0)
-		return hzi_fail(ctx, HZ_EINVAL, "%s: opts->scales excludes opts->scale and opts->zero", op);
+		return hzi_fail(ctx, HZ_EINVAL,
+				"%s: opts->scales excludes opts->scale and opts->zero", op);
 	HZ_CHECK(hzi_check(ctx, op, "scales", o->scales, f32_type, false));
 	HZ_CHECK(check_params(ctx, op, x_name, x, "scales", o->scales));
 	HZ_CHECK(hzi_check_apart(ctx, op, "scales", o->scales, out_name, out));
@@ -255,9 +260,14 @@ int hz_quantize(hz_context *ctx, const hz_tensor *x, const hz_tensor *q,
 	if (hz_tensor_count(x) == 0)
 		return HZ_OK;
 	a = (struct hzi_quantize_args){
-		.x = x->data, .q = q->data, .x_dtype = x->dtype, .q_dtype = q->dtype,
-		.scales = o->scales ? o->scales->data : NULL, .zeros = o->zeros ? o->zeros->data : NULL,
-		.scale = scale, .zero = o->zero,
+		.x = x->data,
+		.q = q->data,
+		.x_dtype = x->dtype,
+		.q_dtype = q->dtype,
+		.scales = o->scales ? o->scales->data : NULL,
+		.zeros = o->zeros ? o->zeros->data : NULL,
+		.scale = scale,
+		.zero = o->zero,
 	};
 	make_map(x, q, o->scales, &a.map);
 	HZ_CHECK(hzi_workspace(ctx, "quantize", ctx->ops->quantize_workspace(ctx, &a)));
@@ -276,9 +286,14 @@ int hz_dequantize(hz_context *ctx, const hz_tensor *q, const hz_tensor *y,
 	if (hz_tensor_count(q) == 0)
 		return HZ_OK;
 	a = (struct hzi_dequantize_args){
-		.x = y->data, .q = q->data, .x_dtype = y->dtype, .q_dtype = q->dtype,
-		.scales = o->scales ? o->scales->data : NULL, .zeros = o->zeros ? o->zeros->data : NULL,
-		.scale = scale, .zero = o->zero,
+		.x = y->data,
+		.q = q->data,
+		.x_dtype = y->dtype,
+		.q_dtype = q->dtype,
+		.scales = o->scales ? o->scales->data : NULL,
+		.zeros = o->zeros ? o->zeros->data : NULL,
+		.scale = scale,
+		.zero = o->zero,
 	};
 	make_map(y, q, o->scales, &a.map);
 	HZ_CHECK(hzi_workspace(ctx, "dequantize", ctx->ops->dequantize_workspace(ctx, &a)));
@@ -295,8 +310,8 @@ static int choose_args(struct hz_context *ctx, const hz_tensor *x, const hz_tens
 	HZ_CHECK(hzi_check(ctx, op, "scale", scale, f32_type, true));
 	HZ_CHECK(hzi_check(ctx, op, "zero", zero, code_types, true));
 	if (flags & ~HZ_QPARAMS_SYMMETRIC)
-		return hzi_fail(ctx, HZ_EINVAL, "%s: flags is %u, must be 0 or HZ_QPARAMS_SYMMETRIC", op,
-				flags);
+		return hzi_fail(ctx, HZ_EINVAL,
+				"%s: flags is %u, must be 0 or HZ_QPARAMS_SYMMETRIC", op, flags);
 	HZ_CHECK(check_params(ctx, op, "x", x, "scale", scale));
 	HZ_CHECK(hzi_check_same_shape(ctx, op, "scale", scale, "zero", zero));
 	if (!hz_tensor_contiguous(zero))
@@ -339,7 +354,7 @@ int hz_choose_qparams_workspace(hz_context *ctx, const hz_tensor *x, const hz_te
 	return HZ_OK;
 }
 
-/* ---- Multipliers --------------------------------------------------------------------------------- */
+/* ---- Multipliers ----------------------------------------------------------------------------- */
 
 int hz_qgemm_multiplier(double sigma, int32_t *multiplier, int32_t *shift)
 {
@@ -358,7 +373,7 @@ int hz_qgemm_multiplier(double sigma, int32_t *multiplier, int32_t *shift)
 	return HZ_OK;
 }
 
-/* ---- Packed B ------------------------------------------------------------------------------------- */
+/* ---- Packed B -------------------------------------------------------------------------------- */
 
 static int layout_of(const struct hz_context *ctx)
 {
@@ -369,8 +384,8 @@ static int layout_of(const struct hz_context *ctx)
 static uint32_t packed_check(const hz_packed *p)
 {
 	const int64_t field[] = {
-		p->dtype, p->ndim, p->layout, (int64_t)p->bytes, p->shape[0], p->shape[1], p->shape[2],
-		p->shape[3], p->shape[4], p->shape[5],
+		p->dtype, p->ndim, p->layout, (int64_t)p->bytes,
+		p->shape[0], p->shape[1], p->shape[2], p->shape[3], p->shape[4], p->shape[5],
 	};
 	uint32_t h = 2166136261u;
 
@@ -384,8 +399,8 @@ static uint32_t packed_check(const hz_packed *p)
 static int check_k(struct hz_context *ctx, const char *op, int64_t k)
 {
 	if (k > HZI_QK_MAX)
-		return hzi_fail(ctx, HZ_ENOTSUP, "%s: k is %lld, at most %lld is supported", op, (long long)k,
-				(long long)HZI_QK_MAX);
+		return hzi_fail(ctx, HZ_ENOTSUP, "%s: k is %lld, at most %lld is supported", op,
+				(long long)k, (long long)HZI_QK_MAX);
 	return HZ_OK;
 }
 
@@ -397,7 +412,8 @@ static int pack_args(struct hz_context *ctx, const char *op, const hz_tensor *b,
 	HZ_CHECK(hzi_enter(ctx, op));
 	HZ_CHECK(hzi_check(ctx, op, "b", b, code_types, false));
 	if (b->ndim < 2)
-		return hzi_fail(ctx, HZ_ESHAPE, "%s: b.ndim is %d, must be 2 to %d", op, b->ndim, HZ_MAXDIM);
+		return hzi_fail(ctx, HZ_ESHAPE, "%s: b.ndim is %d, must be 2 to %d", op, b->ndim,
+				HZ_MAXDIM);
 	k = b->shape[b->ndim - 2];
 	n = b->shape[b->ndim - 1];
 	HZ_CHECK(check_k(ctx, op, k));
@@ -411,12 +427,15 @@ static int pack_args(struct hz_context *ctx, const char *op, const hz_tensor *b,
 		a->shape[d] = b->shape[d];
 		a->b_stride[d] = b->stride[d];
 		if (!hzi_mul(count, b->shape[d], &count))
-			return hzi_fail(ctx, HZ_ESHAPE, "%s: b is too large: its size overflows", op);
+			return hzi_fail(ctx, HZ_ESHAPE, "%s: b is too large: its size overflows",
+					op);
 	}
 	/* 4 bytes a column and a byte an element of the padded matrix, within int64_t */
-	if (n > INT64_MAX / 8 - 256 || !hzi_mul(hzi_round_up(k, 128) + 4, hzi_round_up(n, 256), &each) ||
+	if (n > INT64_MAX / 8 - 256 ||
+	    !hzi_mul(hzi_round_up(k, 128) + 4, hzi_round_up(n, 256), &each) ||
 	    !hzi_mul(each, count, &all))
-		return hzi_fail(ctx, HZ_ESHAPE, "%s: b is too large: its packed size overflows", op);
+		return hzi_fail(ctx, HZ_ESHAPE, "%s: b is too large: its packed size overflows",
+				op);
 	*bytes = n == 0 ? 0 : (size_t)(hzi_qpack_bytes(a->layout, k, n) * count);
 	return HZ_OK;
 }
@@ -445,9 +464,11 @@ int hz_qgemm_pack(hz_context *ctx, const hz_tensor *b, void *data, size_t bytes,
 	if (!packed)
 		return hzi_fail(ctx, HZ_EINVAL, "%s: packed is NULL, must be a struct to fill", op);
 	if (bytes < need)
-		return hzi_fail(ctx, HZ_EINVAL, "%s: bytes is %zu, must be at least %zu", op, bytes, need);
+		return hzi_fail(ctx, HZ_EINVAL, "%s: bytes is %zu, must be at least %zu", op, bytes,
+				need);
 	if (need && (!data || (uintptr_t)data % 64))
-		return hzi_fail(ctx, HZ_EINVAL, "%s: data is %p, must be a multiple of 64 bytes", op, data);
+		return hzi_fail(ctx, HZ_EINVAL, "%s: data is %p, must be a multiple of 64 bytes",
+				op, data);
 	blob = hz_tensor_1d(data, HZ_U8, ctx->device, (int64_t)need);
 	HZ_CHECK(hzi_check_apart(ctx, op, "b", b, "data", &blob));
 	a.data = data;
@@ -456,7 +477,11 @@ int hz_qgemm_pack(hz_context *ctx, const hz_tensor *b, void *data, size_t bytes,
 		HZ_CHECK(ctx->ops->qgemm_pack(ctx, &a));
 	}
 	p = (hz_packed){
-		.data = data, .bytes = need, .device = ctx->device, .dtype = b->dtype, .ndim = b->ndim,
+		.data = data,
+		.bytes = need,
+		.device = ctx->device,
+		.dtype = b->dtype,
+		.ndim = b->ndim,
 		.layout = (uint32_t)a.layout,
 	};
 	memcpy(p.shape, b->shape, (size_t)b->ndim * sizeof(*p.shape));
@@ -468,18 +493,22 @@ int hz_qgemm_pack(hz_context *ctx, const hz_tensor *b, void *data, size_t bytes,
 static int check_packed(struct hz_context *ctx, const char *op, const hz_packed *p)
 {
 	if (p->ndim < 2 || p->ndim > HZ_MAXDIM || p->check != packed_check(p))
-		return hzi_fail(ctx, HZ_EINVAL, "%s: opts->packed is not as hz_qgemm_pack() filled it", op);
+		return hzi_fail(ctx, HZ_EINVAL,
+				"%s: opts->packed is not as hz_qgemm_pack() filled it", op);
 	if (p->layout != (uint32_t)layout_of(ctx))
-		return hzi_fail(ctx, HZ_EDEVICE, "%s: opts->packed was packed for another kind of device", op);
+		return hzi_fail(ctx, HZ_EDEVICE,
+				"%s: opts->packed was packed for another kind of device", op);
 	if (p->device != ctx->device)
-		return hzi_fail(ctx, HZ_EDEVICE, "%s: opts->packed is on another device than the context", op);
+		return hzi_fail(ctx, HZ_EDEVICE,
+				"%s: opts->packed is on another device than the context", op);
 	if (p->bytes && (!p->data || (uintptr_t)p->data % 64))
-		return hzi_fail(ctx, HZ_EINVAL, "%s: opts->packed->data is %p, must be a multiple of 64 bytes",
-				op, p->data);
+		return hzi_fail(ctx, HZ_EINVAL,
+				"%s: opts->packed->data is %p, must be a multiple of 64 bytes", op,
+				p->data);
 	return HZ_OK;
 }
 
-/* ---- qgemm ---------------------------------------------------------------------------------------- */
+/* ---- qgemm ----------------------------------------------------------------------------------- */
 
 /* The operands of a multiplication and their names in sentences: A is x and C is y for qlinear. */
 struct call {
@@ -503,13 +532,14 @@ static int check_batch(struct hz_context *ctx, const struct call *q, const char 
 	const hz_tensor *c = q->c;
 
 	if (ndim < 2 || ndim > c->ndim)
-		return hzi_fail(ctx, HZ_ESHAPE, "%s: %s.ndim is %d, must be 2 to %d, as %s", q->op, name, ndim,
-				c->ndim, q->c_name);
+		return hzi_fail(ctx, HZ_ESHAPE, "%s: %s.ndim is %d, must be 2 to %d, as %s", q->op,
+				name, ndim, c->ndim, q->c_name);
 	for (int d = 0; d < c->ndim - 2; d++) {
 		const int64_t size = batch_size(ndim, shape, c->ndim, d);
 
 		if (size != 1 && size != c->shape[d])
-			return hzi_fail(ctx, HZ_ESHAPE, "%s: %s.shape[%d] is %lld, must be %lld, as %s, or 1",
+			return hzi_fail(ctx, HZ_ESHAPE,
+					"%s: %s.shape[%d] is %lld, must be %lld, as %s, or 1",
 					q->op, name, d - (c->ndim - ndim), (long long)size,
 					(long long)c->shape[d], q->c_name);
 	}
@@ -524,23 +554,25 @@ static int check_shapes(struct hz_context *ctx, const struct call *q, struct hzi
 	const hz_tensor *a = q->a, *c = q->c;
 
 	if (c->ndim < 2)
-		return hzi_fail(ctx, HZ_ESHAPE, "%s: %s.ndim is %d, must be 2 to %d", q->op, q->c_name,
-				c->ndim, HZ_MAXDIM);
+		return hzi_fail(ctx, HZ_ESHAPE, "%s: %s.ndim is %d, must be 2 to %d", q->op,
+				q->c_name, c->ndim, HZ_MAXDIM);
 	HZ_CHECK(check_batch(ctx, q, q->a_name, a->ndim, a->shape));
 	HZ_CHECK(check_batch(ctx, q, "b", nb, b_shape));
 	g->m = c->shape[c->ndim - 2];
 	g->n = c->shape[c->ndim - 1];
 	g->k = a->shape[a->ndim - 1];
 	if (a->shape[a->ndim - 2] != g->m)
-		return hzi_fail(ctx, HZ_ESHAPE, "%s: %s.shape[%d] is %lld, must be %lld, as %s", q->op,
-				q->c_name, c->ndim - 2, (long long)g->m, (long long)a->shape[a->ndim - 2],
-				q->a_name);
+		return hzi_fail(ctx, HZ_ESHAPE, "%s: %s.shape[%d] is %lld, must be %lld, as %s",
+				q->op, q->c_name, c->ndim - 2, (long long)g->m,
+				(long long)a->shape[a->ndim - 2], q->a_name);
 	if (b_shape[nb - 2] != g->k)
-		return hzi_fail(ctx, HZ_ESHAPE, "%s: b.shape[%d] is %lld, must be %lld, as %s", q->op, nb - 2,
-				(long long)b_shape[nb - 2], (long long)g->k, q->a_name);
+		return hzi_fail(ctx, HZ_ESHAPE, "%s: b.shape[%d] is %lld, must be %lld, as %s",
+				q->op, nb - 2, (long long)b_shape[nb - 2], (long long)g->k,
+				q->a_name);
 	if (b_shape[nb - 1] != g->n)
-		return hzi_fail(ctx, HZ_ESHAPE, "%s: %s.shape[%d] is %lld, must be %lld, as b", q->op,
-				q->c_name, c->ndim - 1, (long long)g->n, (long long)b_shape[nb - 1]);
+		return hzi_fail(ctx, HZ_ESHAPE, "%s: %s.shape[%d] is %lld, must be %lld, as b",
+				q->op, q->c_name, c->ndim - 1, (long long)g->n,
+				(long long)b_shape[nb - 1]);
 	return check_k(ctx, q->op, g->k);
 }
 
@@ -559,7 +591,7 @@ static void make_strides(const struct call *q, struct hzi_qgemm_args *g)
 	g->c_n = g->n > 1 ? c->stride[nc - 1] : 1;
 	g->b_k = p ? 0 : q->b->stride[nb - 2];
 	g->b_n = p ? 0 : q->b->stride[nb - 1];
-	/* From the innermost dimension out; each goes on the last one, if it can, else becomes one. */
+	/* From the innermost dimension out; each continues the last one if it can. */
 	for (int d = nc - 3; d >= 0; d--) {
 		const int64_t size = c->shape[d];
 		const int64_t b_size = batch_size(nb, p ? p->shape : q->b->shape, nc, d);
@@ -577,7 +609,8 @@ static void make_strides(const struct call *q, struct hzi_qgemm_args *g)
 			g->m = size;
 			g->a_m = as;
 			g->c_m = cs;
-		} else if (n == 0 && bs == 0 && continues(as, g->a_m, g->m) && continues(cs, g->c_m, g->m)) {
+		} else if (n == 0 && bs == 0 && continues(as, g->a_m, g->m) &&
+			   continues(cs, g->c_m, g->m)) {
 			g->m *= size;
 		} else if (n > 0 && continues(as, g->a_stride[n - 1], g->shape[n - 1]) &&
 			   continues(bs, g->b_stride[n - 1], g->shape[n - 1]) &&
@@ -596,7 +629,8 @@ static void make_strides(const struct call *q, struct hzi_qgemm_args *g)
 	g->ndim = n;
 	g->rows = rows;
 	for (int i = 0, j = n - 1; i < j; i++, j--) {
-		int64_t *const lists[] = {g->shape, g->a_stride, g->b_stride, g->c_stride, g->row_stride};
+		int64_t *const lists[] = {g->shape, g->a_stride, g->b_stride, g->c_stride,
+					  g->row_stride};
 
 		for (int l = 0; l < 5; l++) {
 			const int64_t v = lists[l][i];
@@ -619,8 +653,9 @@ static int check_vector(struct hz_context *ctx, const struct call *q, const char
 	if (!hz_tensor_contiguous(t))
 		return hzi_fail(ctx, HZ_ESTRIDE, "%s: %s must be contiguous", q->op, name);
 	if (hz_tensor_count(t) != count && !(one_too && hz_tensor_count(t) == 1))
-		return hzi_fail(ctx, HZ_ESHAPE, "%s: %s has %lld elements, must have %lld%s", q->op, name,
-				(long long)hz_tensor_count(t), (long long)count, one_too ? " or 1" : "");
+		return hzi_fail(ctx, HZ_ESHAPE, "%s: %s has %lld elements, must have %lld%s", q->op,
+				name, (long long)hz_tensor_count(t), (long long)count,
+				one_too ? " or 1" : "");
 	return hzi_check_apart(ctx, q->op, name, t, q->c_name, q->c);
 }
 
@@ -646,7 +681,8 @@ static int check_combination(struct hz_context *ctx, const struct call *q)
 	const hz_qgemm_opts *o = q->o;
 	const bool floating = is_float(q->c->dtype);
 	const bool pair = o->multiplier || o->shift, pairs = o->multipliers || o->shifts;
-	const bool a_scale = o->a_scale != 0 || o->a_scales, b_scale = o->b_scale != 0 || o->b_scales;
+	const bool a_scale = o->a_scale != 0 || o->a_scales,
+		   b_scale = o->b_scale != 0 || o->b_scales;
 	const bool scales = a_scale || b_scale || o->c_scale != 0;
 	const struct {
 		bool wrong;
@@ -657,7 +693,8 @@ static int check_combination(struct hz_context *ctx, const struct call *q)
 		{o->a_scale != 0 && o->a_scales, "opts->a_scales excludes opts->a_scale"},
 		{o->b_scale != 0 && o->b_scales, "opts->b_scales excludes opts->b_scale"},
 		{o->sigma != 0 && scales, "opts->sigma excludes scales"},
-		{pair && (scales || o->sigma != 0), "opts->multiplier excludes scales and opts->sigma"},
+		{pair && (scales || o->sigma != 0),
+		 "opts->multiplier excludes scales and opts->sigma"},
 		{pairs && (scales || pair || o->sigma != 0),
 		 "opts->multipliers excludes scales, opts->sigma and opts->multiplier"},
 		{pairs && !(o->multipliers && o->shifts),
@@ -690,14 +727,14 @@ static int check_opts(struct hz_context *ctx, const struct call *q)
 			       (q->linear ? HZ_QLINEAR_SYMMETRIC : 0);
 
 	if (o->flags & ~flags)
-		return hzi_fail(ctx, HZ_EINVAL, "%s: opts->flags is %u, must be made of %u", q->op, o->flags,
-				flags);
+		return hzi_fail(ctx, HZ_EINVAL, "%s: opts->flags is %u, must be made of %u", q->op,
+				o->flags, flags);
 	if (o->rounding != HZ_ROUND_EXACT && o->rounding != HZ_ROUND_TFLITE)
 		return hzi_fail(ctx, HZ_EINVAL, "%s: opts->rounding is %d, must be 0 or 1", q->op,
 				o->rounding);
 	if (o->x_dtype && o->x_dtype != HZ_U8 && o->x_dtype != HZ_S8)
-		return hzi_fail(ctx, HZ_EINVAL, "%s: opts->x_dtype is %s, must be u8, s8 or 0", q->op,
-				hz_dtype_name(o->x_dtype));
+		return hzi_fail(ctx, HZ_EINVAL, "%s: opts->x_dtype is %s, must be u8, s8 or 0",
+				q->op, hz_dtype_name(o->x_dtype));
 	HZ_CHECK(check_reserved(ctx, q->op, o->reserved));
 	return check_combination(ctx, q);
 }
@@ -709,24 +746,27 @@ static int make_multiplier(struct hz_context *ctx, const struct call *q, struct 
 
 	if (o->multiplier || o->shift) {
 		if (o->multiplier <= 0)
-			return hzi_fail(ctx, HZ_EINVAL, "%s: opts->multiplier is %d, must be positive", q->op,
+			return hzi_fail(ctx, HZ_EINVAL,
+					"%s: opts->multiplier is %d, must be positive", q->op,
 					o->multiplier);
 		if (o->shift < 1 || o->shift > 62)
-			return hzi_fail(ctx, HZ_EINVAL, "%s: opts->shift is %d, must be 1 to 62", q->op,
-					o->shift);
+			return hzi_fail(ctx, HZ_EINVAL, "%s: opts->shift is %d, must be 1 to 62",
+					q->op, o->shift);
 		g->mult = (struct hzi_multiplier){o->multiplier, o->shift};
 	} else if (o->sigma != 0) {
 		if (hz_qgemm_multiplier(o->sigma, &g->mult.u, &g->mult.shift) != HZ_OK)
-			return hzi_fail(ctx, HZ_EINVAL, "%s: opts->sigma is %g, must be positive and finite",
-					q->op, o->sigma);
+			return hzi_fail(ctx, HZ_EINVAL,
+					"%s: opts->sigma is %g, must be positive and finite", q->op,
+					o->sigma);
 		g->mult = hzi_limit(g->mult, wide, exact);
 	} else {
 		const float sigma = hzi_sigma(g->a_scale, g->b_scale, g->c_scale);
 
 		if (!isfinite(sigma))
-			return hzi_fail(ctx, HZ_EINVAL,
-					"%s: a_scale * b_scale / c_scale is %g, must be finite in f32", q->op,
-					(double)sigma);
+			return hzi_fail(
+				ctx, HZ_EINVAL,
+				"%s: a_scale * b_scale / c_scale is %g, must be finite in f32",
+				q->op, (double)sigma);
 		g->mult = hzi_multiplier_f32(sigma, wide, exact);
 	}
 	return HZ_OK;
@@ -740,7 +780,8 @@ static int make_bounds(struct hz_context *ctx, const struct call *q, struct hzi_
 	double low = floating ? -HUGE_VAL : type_min(q->c->dtype);
 	double high = floating ? HUGE_VAL : type_max(q->c->dtype);
 
-	if ((o->flags & HZ_QGEMM_MIN && isnan(o->min)) || (o->flags & HZ_QGEMM_MAX && isnan(o->max)))
+	if ((o->flags & HZ_QGEMM_MIN && isnan(o->min)) ||
+	    (o->flags & HZ_QGEMM_MAX && isnan(o->max)))
 		return hzi_fail(ctx, HZ_EINVAL, "%s: opts->min or opts->max is NaN", q->op);
 	if (o->flags & HZ_QGEMM_MIN && o->min > low)
 		low = floating ? (double)(float)o->min : ceil(o->min);
@@ -749,7 +790,8 @@ static int make_bounds(struct hz_context *ctx, const struct call *q, struct hzi_
 	if (o->flags & HZ_QGEMM_MAX && o->max < high)
 		high = floating ? (double)(float)o->max : floor(o->max);
 	if (low > high)
-		return hzi_fail(ctx, HZ_EINVAL, "%s: the bounds of %s are %g to %g, which leaves nothing", q->op,
+		return hzi_fail(ctx, HZ_EINVAL,
+				"%s: the bounds of %s are %g to %g, which leaves nothing", q->op,
 				q->c_name, low, high);
 	g->fmin = (float)low;
 	g->fmax = (float)high;
@@ -802,7 +844,8 @@ static int qgemm_args(struct hz_context *ctx, const struct call *q, struct hzi_q
 	if (o->b_scales)
 		HZ_CHECK(check_vector(ctx, q, "b_scales", o->b_scales, f32_type, g->n, true));
 	if (o->multipliers) {
-		HZ_CHECK(check_vector(ctx, q, "multipliers", o->multipliers, s32_type, g->n, false));
+		HZ_CHECK(
+			check_vector(ctx, q, "multipliers", o->multipliers, s32_type, g->n, false));
 		HZ_CHECK(check_vector(ctx, q, "shifts", o->shifts, s32_type, g->n, false));
 	}
 	if (o->bias)
@@ -852,10 +895,12 @@ static int check_operands(struct hz_context *ctx, struct call *q)
 	if (!q->o)
 		q->o = &defaults;
 	HZ_CHECK(hzi_enter(ctx, q->op));
-	HZ_CHECK(hzi_check(ctx, q->op, q->a_name, q->a, q->linear ? float_types : code_types, false));
+	HZ_CHECK(hzi_check(ctx, q->op, q->a_name, q->a, q->linear ? float_types : code_types,
+			   false));
 	if (q->o->packed) {
 		if (q->b)
-			return hzi_fail(ctx, HZ_EINVAL, "%s: b must be NULL with opts->packed", q->op);
+			return hzi_fail(ctx, HZ_EINVAL, "%s: b must be NULL with opts->packed",
+					q->op);
 		HZ_CHECK(check_packed(ctx, q->op, q->o->packed));
 	} else {
 		HZ_CHECK(hzi_check(ctx, q->op, "b", q->b, code_types, false));
@@ -866,7 +911,8 @@ static int check_operands(struct hz_context *ctx, struct call *q)
 int hz_qgemm(hz_context *ctx, const hz_tensor *a, const hz_tensor *b, const hz_tensor *c,
 	     const hz_qgemm_opts *opts)
 {
-	struct call q = {.op = "qgemm", .a_name = "a", .c_name = "c", .a = a, .b = b, .c = c, .o = opts};
+	struct call q = {
+		.op = "qgemm", .a_name = "a", .c_name = "c", .a = a, .b = b, .c = c, .o = opts};
 	struct hzi_qgemm_args g;
 
 	HZ_CHECK(check_operands(ctx, &q));
@@ -880,7 +926,8 @@ int hz_qgemm(hz_context *ctx, const hz_tensor *a, const hz_tensor *b, const hz_t
 int hz_qgemm_workspace(hz_context *ctx, const hz_tensor *a, const hz_tensor *b, const hz_tensor *c,
 		       const hz_qgemm_opts *opts, size_t *bytes)
 {
-	struct call q = {.op = "qgemm", .a_name = "a", .c_name = "c", .a = a, .b = b, .c = c, .o = opts};
+	struct call q = {
+		.op = "qgemm", .a_name = "a", .c_name = "c", .a = a, .b = b, .c = c, .o = opts};
 	struct hzi_qgemm_args g;
 
 	HZ_CHECK(check_operands(ctx, &q));

@@ -11,15 +11,15 @@
 #include "hz.h"
 #include "requant.h"
 
-/* ---- Packed B --------------------------------------------------------------------------------- */
+/* ---- Packed B -------------------------------------------------------------------------------- */
 
 /*
  * Layouts of one packed k x n matrix, codes as they are and 0 where padded; then the sums of the
  * columns, s32, one for each padded column. Matrices of a batch follow each other.
  *
  * CPU: [n / 32][k / 64][2][16][16][4], k and n padded to 64 and 32: element (i, j) is at byte
- * i % 4 of column j % 16 of row i / 4 % 16 of half j / 16 % 2. That is a pair of AMX tiles, and rows of
- * it are what a dot product of four bytes takes. Every level reads it.
+ * i % 4 of column j % 16 of row i / 4 % 16 of half j / 16 % 2. That is a pair of AMX tiles, and
+ * rows of it are what a dot product of four bytes takes. Every level reads it.
  * CUDA: transposed, n rows of k bytes, k and n padded to 128 and 256.
  */
 enum hzi_qlayout {
@@ -64,7 +64,7 @@ struct hzi_qgemm_pack_args {
 	int64_t shape[HZ_MAXDIM], b_stride[HZ_MAXDIM];
 };
 
-/* ---- Multiplication --------------------------------------------------------------------------- */
+/* ---- Multiplication -------------------------------------------------------------------------- */
 
 /*
  * For each item of the batch (ndim may be 0: one item; at most 4 dimensions, in the caller's order)
@@ -76,13 +76,14 @@ struct hzi_qgemm_pack_args {
  *
  * C of u8, s8, s32: y = requant(acc, u, shift), c = clamp(c_zero + y, min, max) in 64 bits, with
  * (u, shift) = multipliers ? (multipliers[j], shifts[j])
- *	      : b_scales ? hzi_multiplier_f32(hzi_sigma(a_scale, b_scales[j], c_scale), c is s32, exact)
- *			 : m
- * and the function that rounding names; a pair of multipliers[] and shifts[] counts as (0, 1) unless
- * u > 0 and 1 <= shift <= 62. identity: u / 2^shift is 1 and c_zero 0.
+ *	      : b_scales ? hzi_multiplier_f32(hzi_sigma(a_scale, b_scales[j * b_scale_step],
+ *							c_scale), c is s32, rounding is exact)
+ *	      : mult
+ * and the function that rounding names; a pair of multipliers[] and shifts[] counts as (0, 1)
+ * unless u > 0 and 1 <= shift <= 62. identity: u / 2^shift is 1 and c_zero 0.
  * C of f32, f16, bf16: t = (float)acc; t *= b_scales ? b_scales[j * b_scale_step] : b_scale;
- * t *= a_scales ? a_scales[row] : a_scale; t += bias[j] if bias is f32 (it is not in acc then); t
- * is clamped to fmin .. fmax, NaN staying; one rounding. Each step rounds to f32.
+ * t *= a_scales ? a_scales[row] : a_scale; t += bias[j] if bias is f32 (it is not in acc then);
+ * t < fmin ? fmin : t > fmax ? fmax : t; one rounding. Each step rounds to f32.
  *
  * wide: k Ra Rb, R being the largest |code - zero| that the zeros allow, exceeds 2^31 - 1, so sums
  * need 64 bits. Sums of products of codes as they are, without zeros, fit s32 up to k =
@@ -136,13 +137,13 @@ struct hzi_qlinear_args {
 	int32_t x_dtype, fixed, symmetric;
 };
 
-/* ---- Quantization ------------------------------------------------------------------------------ */
+/* ---- Quantization ---------------------------------------------------------------------------- */
 
 /*
  * Element (outer indices, i) of x is at the sum of index * x_stride plus i * x_step, likewise of q;
  * its scale and zero are number p = (the sum of index * p_stride) + i / group, or with scales NULL
- * are scale and zero. zeros NULL: 0. group divides n: n is one for the row, 1 one for each column. No size
- * is 0. Outer dimensions are collapsed.
+ * are scale and zero. zeros NULL: 0. group divides n: n is one for the row, 1 one for each column.
+ * No size is 0. Outer dimensions are collapsed.
  */
 struct hzi_qmap {
 	int64_t n, group;
@@ -175,8 +176,8 @@ struct hzi_dequantize_args {
 };
 
 /*
- * q_step and q_stride are 0. x may be empty (map.n 0): then only params counts. Parameter p is of all
- * elements that the map gives p.
+ * q_step and q_stride are 0. x may be empty (map.n 0): then only params counts. Parameter p is of
+ * all elements that the map gives p.
  */
 struct hzi_choose_qparams_args {
 	struct hzi_qmap map;

@@ -15,15 +15,15 @@
 #define HZI_BOTH static inline
 #endif
 
-/* A sigma of u / 2^shift. Kernels for 8-bit C see 1 <= shift <= 62, those for s32 also 0, -1, -2. */
+/* A sigma of u / 2^shift. Kernels see 1 <= shift <= 62, those for C of s32 also 0, -1, -2. */
 struct hzi_multiplier {
 	int32_t u, shift;
 };
 
 /*
  * Brings a pair to what kernels see. From a sigma of 2^9 on every acc but 0 saturates 8 bits, from
- * 2^32 on (wide) s32 with any c_zero: so it is brought down to 2^29, or 2^32. HZ_ROUND_TFLITE saturates acc
- * before it multiplies, so that there u stays.
+ * 2^32 on (wide) s32 with any c_zero: so it is brought down to 2^29, or 2^32. HZ_ROUND_TFLITE
+ * saturates acc before it multiplies, so that there u stays.
  */
 HZI_BOTH struct hzi_multiplier hzi_limit(struct hzi_multiplier m, int wide, int exact)
 {

@@ -15,7 +15,7 @@ static long cases;
 
 typedef __int128 wide;
 
-/* ---- The definition ------------------------------------------------------------------------------ */
+/* ---- The definition -------------------------------------------------------------------------- */
 
 static wide floor_div(wide a, wide b)
 {
@@ -79,7 +79,7 @@ static void ref_multiplier(double sigma, int64_t *u, int *shift)
 	*shift = 31 - e;
 }
 
-/* ---- Cases ------------------------------------------------------------------------------------------ */
+/* ---- Cases ----------------------------------------------------------------------------------- */
 
 enum how { SCALES, SIGMA, PAIR, PAIRS, COLUMN_SCALES };
 enum values { RANDOM, ALL_HIGH, ALL_LOW, ENDS };
@@ -164,7 +164,8 @@ static int random_zero(int dtype)
 {
 	static const int some[] = { 0, 1, 127, 128, 255 };
 
-	return code_min(dtype) + (rnd_below(&rnd, 2) ? some[rnd_below(&rnd, 5)] : (int)rnd_below(&rnd, 256));
+	return code_min(dtype) +
+	       (rnd_below(&rnd, 2) ? some[rnd_below(&rnd, 5)] : (int)rnd_below(&rnd, 256));
 }
 
 static int is_float(int dtype)
@@ -184,7 +185,7 @@ static double random_scale(void)
 	}
 }
 
-/* Memory of rows x cols x batch codes or floats in C order, or with the last two exchanged, padded */
+/* Strides in C order, or with the last two dimensions exchanged, padded */
 static void lay_out_matrix(int ndim, const int64_t *shape, int trans, int pad, int64_t *stride)
 {
 	int64_t turned[HZ_MAXDIM], t;
@@ -209,8 +210,8 @@ struct matrix {
 	unsigned char *image, *data;
 };
 
-static void matrix_new(struct matrix *x, int dtype, int batch_ndim, const int64_t *batch, int64_t rows,
-		       int64_t cols, int trans, int pad, int skew)
+static void matrix_new(struct matrix *x, int dtype, int batch_ndim, const int64_t *batch,
+		       int64_t rows, int64_t cols, int trans, int pad, int skew)
 {
 	int64_t low, high;
 	void *data;
@@ -241,7 +242,7 @@ static hz_tensor matrix_view(const struct matrix *x, void *data, int device)
 	return t;
 }
 
-/* The offset of matrix number item of a batch, in c's order, in an operand that may lack dimensions */
+/* Where matrix number item of c's batch lies in an operand that may lack dimensions */
 static int64_t batch_offset(const struct matrix *x, const struct tcase *c, int64_t item)
 {
 	int64_t offset = 0;
@@ -370,18 +371,26 @@ static void ref_qgemm(const struct tcase *c, const struct matrix *a, const struc
 
 		for (i = 0; i < c->m; i++) {
 			const int64_t row = item * c->m + i;
-			const int32_t az = !e->a_zeros.host ? c->o.a_zero :
-				code(e->a_zeros.host, c->a_dtype, hz_tensor_count(&e->a_zeros.t) == 1 ? 0 : row);
+			const int32_t az =
+				!e->a_zeros.host
+					? c->o.a_zero
+					: code(e->a_zeros.host, c->a_dtype,
+					       hz_tensor_count(&e->a_zeros.t) == 1 ? 0 : row);
 
 			for (j = 0; j < c->n; j++) {
-				const int32_t bz = e->b_zeros.host ? code(e->b_zeros.host, c->b_dtype, j) :
-								     c->o.b_zero;
+				const int32_t bz = e->b_zeros.host
+							   ? code(e->b_zeros.host, c->b_dtype, j)
+							   : c->o.b_zero;
 				int64_t sum = 0;
 
 				for (l = 0; l < c->k; l++)
-					sum += (int64_t)(code(pa, c->a_dtype, i * a->stride[as] + l * a->stride[as + 1]) -
+					sum += (int64_t)(code(pa, c->a_dtype,
+							      i * a->stride[as] +
+								      l * a->stride[as + 1]) -
 							 az) *
-					       (code(pb, c->b_dtype, l * b->stride[bs] + j * b->stride[bs + 1]) - bz);
+					       (code(pb, c->b_dtype,
+						     l * b->stride[bs] + j * b->stride[bs + 1]) -
+						bz);
 				ref_element(c, e, row, j, sum, 0, out->data,
 					    oc + i * out->stride[cs] + j * out->stride[cs + 1]);
 			}
@@ -440,7 +449,8 @@ static void make_extras(struct tcase *c, struct extras *e)
 		if (rnd_below(&rnd, 3) == 0 && !is_float(c->c_dtype) && count > 0) {
 			static const float odd[] = { 0, -1, NAN, INFINITY, 1e-45f, 3e38f, 1e-20f };
 
-			((float *)e->b_scales.host)[rnd_below(&rnd, count)] = odd[rnd_below(&rnd, 7)];
+			((float *)e->b_scales.host)[rnd_below(&rnd, count)] =
+				odd[rnd_below(&rnd, 7)];
 		}
 		c->o.b_scale = 0;
 	}
@@ -448,7 +458,8 @@ static void make_extras(struct tcase *c, struct extras *e)
 		vec_new(&e->multipliers, HZ_S32, 1, &c->n);
 		vec_new(&e->shifts, HZ_S32, 1, &c->n);
 		for (i = 0; i < c->n; i++) {
-			((int32_t *)e->multipliers.host)[i] = (int32_t)(rnd_u64(&rnd) >> (33 + rnd_below(&rnd, 3)));
+			((int32_t *)e->multipliers.host)[i] = (int32_t)(rnd_u64(&rnd) >>
+									(33 + rnd_below(&rnd, 3)));
 			((int32_t *)e->shifts.host)[i] = 30 + (int)rnd_below(&rnd, 20);
 		}
 		if (c->n > 2 && rnd_below(&rnd, 2)) {
@@ -463,10 +474,12 @@ static void make_extras(struct tcase *c, struct extras *e)
 			if (c->bias == HZ_F32)
 				((float *)e->bias.host)[i] = (float)rnd_normal(&rnd);
 			else if (c->big_bias)
-				((int32_t *)e->bias.host)[i] = rnd_below(&rnd, 2) ? INT32_MAX - (int)rnd_below(&rnd, 999) :
-									     INT32_MIN + (int)rnd_below(&rnd, 999);
+				((int32_t *)e->bias.host)[i] =
+					rnd_below(&rnd, 2) ? INT32_MAX - (int)rnd_below(&rnd, 999)
+							   : INT32_MIN + (int)rnd_below(&rnd, 999);
 			else
-				((int32_t *)e->bias.host)[i] = (int)rnd_below(&rnd, 200001) - 100000;
+				((int32_t *)e->bias.host)[i] = (int)rnd_below(&rnd, 200001) -
+							       100000;
 		}
 	}
 }
@@ -511,13 +524,15 @@ static const char *describe(const struct tcase *c)
 {
 	static char text[400];
 
-	snprintf(text, sizeof(text),
-		 "batch %d m %lld n %lld k %lld %s x %s -> %s, trans %d%d%d pad %d, packed %d, a_rows %d b_cols %d "
-		 "zeros %d %d %d, bias %d%s, how %d, rounding %d, flags %u, values %d",
-		 c->batch_ndim, (long long)c->m, (long long)c->n, (long long)c->k, hz_dtype_name(c->a_dtype),
-		 hz_dtype_name(c->b_dtype), hz_dtype_name(c->c_dtype), c->a_trans, c->b_trans, c->c_trans,
-		 c->pad, c->packed, c->a_rows, c->b_cols, c->o.a_zero, c->o.b_zero, c->o.c_zero, c->bias,
-		 c->big_bias ? " big" : "", c->how, c->o.rounding, c->o.flags, c->values);
+	snprintf(
+		text, sizeof(text),
+		"batch %d m %lld n %lld k %lld %s x %s -> %s, trans %d%d%d pad %d, packed %d, "
+		"a_rows %d b_cols %d zeros %d %d %d, bias %d%s, how %d, rounding %d, flags %u, values %d",
+		c->batch_ndim, (long long)c->m, (long long)c->n, (long long)c->k,
+		hz_dtype_name(c->a_dtype), hz_dtype_name(c->b_dtype), hz_dtype_name(c->c_dtype),
+		c->a_trans, c->b_trans, c->c_trans, c->pad, c->packed, c->a_rows, c->b_cols,
+		c->o.a_zero, c->o.b_zero, c->o.c_zero, c->bias, c->big_bias ? " big" : "", c->how,
+		c->o.rounding, c->o.flags, c->values);
 	return text;
 }
 
@@ -585,10 +600,10 @@ static int run_case(struct tcase *c)
 	struct extras e;
 	int good = 1, d;
 
-	matrix_new(&a, c->a_dtype, c->a_batch ? c->batch_ndim : 0, c->a_batch == 2 ? ones : c->batch,
-		   c->m, c->k, c->a_trans, c->pad, c->skew);
-	matrix_new(&b, c->b_dtype, c->b_batch ? c->batch_ndim : 0, c->b_batch == 2 ? ones : c->batch,
-		   c->k, c->n, c->b_trans, c->pad, c->skew);
+	matrix_new(&a, c->a_dtype, c->a_batch ? c->batch_ndim : 0,
+		   c->a_batch == 2 ? ones : c->batch, c->m, c->k, c->a_trans, c->pad, c->skew);
+	matrix_new(&b, c->b_dtype, c->b_batch ? c->batch_ndim : 0,
+		   c->b_batch == 2 ? ones : c->batch, c->k, c->n, c->b_trans, c->pad, c->skew);
 	matrix_new(&want, c->c_dtype, c->batch_ndim, c->batch, c->m, c->n, c->c_trans, c->pad,
 		   c->c_skew);
 	fill_codes(&a, c->values);
@@ -633,8 +648,9 @@ static void random_how(struct tcase *c)
 			c->row_scales = (int)rnd_below(&rnd, 3);
 		break;
 	case SIGMA:
-		c->o.sigma = rnd_below(&rnd, 2) ? fabs(rnd_uniform(&rnd)) * 0.01 + 1e-9 :
-						  ldexp(1 + fabs(rnd_uniform(&rnd)), (int)rnd_below(&rnd, 70) - 36);
+		c->o.sigma = rnd_below(&rnd, 2) ? fabs(rnd_uniform(&rnd)) * 0.01 + 1e-9
+						: ldexp(1 + fabs(rnd_uniform(&rnd)),
+							(int)rnd_below(&rnd, 70) - 36);
 		break;
 	case PAIR:
 		c->o.multiplier = 1 + (int32_t)(rnd_u64(&rnd) >> 34);
@@ -706,7 +722,7 @@ static void test_random(void)
 	ok(!bad, "%d random cases", n);
 }
 
-/* ---- Every pair of codes, every small size, every long k -------------------------------------------- */
+/* ---- Every pair of codes, every small size, every long k ------------------------------------- */
 
 static void test_pairs(void)
 {
@@ -770,8 +786,8 @@ static void test_sizes(void)
 static void test_large(void)
 {
 	static const int64_t sizes[][3] = {
-		{ 1, 1024, 512 }, { 16, 700, 300 }, { 130, 520, 70 }, { 300, 33, 257 }, { 257, 300, 65 },
-		{ 1000, 65, 33 }, { 65, 1100, 129 },
+		{1, 1024, 512}, {16, 700, 300}, {130, 520, 70},	 {300, 33, 257},
+		{257, 300, 65}, {1000, 65, 33}, {65, 1100, 129},
 	};
 	size_t i;
 	int bad = 0;
@@ -797,8 +813,8 @@ static void test_large(void)
 static void test_long_k(void)
 {
 	static const int64_t lengths[] = {
-		1, 3, 4, 63, 64, 65, 127, 1023, 32767, 32768, 32769, 33024, 33025, 33026, 65793, 65794, 131071,
-		131072,
+		1,     3,     4,     63,    64,	   65,	  127,	 1023,	 32767,
+		32768, 32769, 33024, 33025, 33026, 65793, 65794, 131071, 131072,
 	};
 	static const int zeros[] = { 0, 1, 127, 128, 255 };
 	size_t l;
@@ -833,33 +849,43 @@ static void test_long_k(void)
 	ok(!bad, "long k: the limits of s32, and beyond");
 }
 
-/* ---- Requantization --------------------------------------------------------------------------------- */
+/* ---- Requantization -------------------------------------------------------------------------- */
 
 /* An acc for each row: 255 * 255 and smaller codes cannot make all, so the bias does. */
 static void test_requantization(void)
 {
 	static const int32_t accs[] = {
-		0, 1, -1, 2, 3, -3, 5, -5, 7, -7, 10, -10, 127, 128, -128, -129, 255, 256, 1000, -1000, 65535, 65536,
-		-65536, 1 << 20, (1 << 20) + 1, -(1 << 20) - 1, 1 << 30, -(1 << 30), INT32_MAX, INT32_MAX - 1,
-		INT32_MIN, INT32_MIN + 1, 33024 * 3, 98765432, -98765432, 3 << 28, -(3 << 28), 1 << 29, 1 << 24,
+		0, 1, -1, 2, 3, -3, 5, -5, 7, -7, 10, -10, 127, 128, -128, -129, 255, 256, 1000,
+		-1000, 65535, 65536, -65536, 1 << 20, (1 << 20) + 1, -(1 << 20) - 1, 1 << 30, -(1 << 30),
+		INT32_MAX, INT32_MAX - 1, INT32_MIN, INT32_MIN + 1, 33024 * 3, 98765432, -98765432,
+		3 << 28, -(3 << 28), 1 << 29, 1 << 24,
 	};
 	const int64_t n = sizeof(accs) / sizeof(*accs);
 	int exponent, side, bad = 0;
 
-	for (exponent = -150; exponent <= 128 && bad < 5; exponent += exponent < -42 || exponent > 34 ? 23 : 1) {
+	for (exponent = -150; exponent <= 128 && bad < 5;
+	     exponent += exponent < -42 || exponent > 34 ? 23 : 1) {
 		for (side = 0; side < 5; side++) {
 			float p = ldexpf(1, exponent), sigma;
 			int out;
 
 			if (exponent == 128)
 				p = 3.4028234664e38f;
-			sigma = side == 0 ? p : side == 1 ? nextafterf(p, 0) : side == 2 ? nextafterf(p, INFINITY) :
-				side == 3 ? p * 0.3f : p * 1.75f;
+			sigma = side == 0   ? p
+				: side == 1 ? nextafterf(p, 0)
+				: side == 2 ? nextafterf(p, INFINITY)
+				: side == 3 ? p * 0.3f
+					    : p * 1.75f;
 			if (sigma == 0 || !isfinite(sigma))
 				continue;
 			for (out = 0; out < 3; out++) {
-				struct tcase c = { .m = 1, .n = n, .k = 1, .a_dtype = HZ_U8, .b_dtype = HZ_U8,
-						   .c_dtype = c_dtypes[out], .bias = HZ_S32 };
+				struct tcase c = {.m = 1,
+						  .n = n,
+						  .k = 1,
+						  .a_dtype = HZ_U8,
+						  .b_dtype = HZ_U8,
+						  .c_dtype = c_dtypes[out],
+						  .bias = HZ_S32};
 				struct matrix a, b, want;
 				struct extras e;
 				int d;
@@ -913,9 +939,9 @@ static void test_golden(void)
 		double sigma;
 		int32_t u, shift;
 	} rows[] = {
-		{ 0.3f, 1288490240, 32 }, { 0.5, 1 << 30, 31 }, { 0.75, 1610612736, 31 }, { 0x1p-32, 1 << 30, 62 },
-		{ 2, 1 << 30, 29 }, { 0x1.0624dcp-8, 1099511552, 38 }, { 0x1p-33, 0, 1 },
-		{ 1 - 0x1p-53, 1 << 30, 30 },
+		{0.3f, 1288490240, 32}, {0.5, 1 << 30, 31},	    {0.75, 1610612736, 31},
+		{0x1p-32, 1 << 30, 62}, {2, 1 << 30, 29},	    {0x1.0624dcp-8, 1099511552, 38},
+		{0x1p-33, 0, 1},	{1 - 0x1p-53, 1 << 30, 30},
 	};
 	static const uint8_t a[] = { 0, 10, 255, 128, 127, 3 }, b[] = { 1, 200, 2, 100, 255, 0 };
 	static const uint8_t want_u8[] = { 183, 0, 0, 57 };
@@ -926,7 +952,8 @@ static void test_golden(void)
 	int d;
 
 	for (i = 0; i < sizeof(rows) / sizeof(*rows); i++) {
-		is_int(hz_qgemm_multiplier(rows[i].sigma, &u, &shift), HZ_OK, "multiplier of %a", rows[i].sigma);
+		is_int(hz_qgemm_multiplier(rows[i].sigma, &u, &shift), HZ_OK, "multiplier of %a",
+		       rows[i].sigma);
 		is_int(u, rows[i].u, "its u");
 		is_int(shift, rows[i].shift, "its shift");
 	}
@@ -946,7 +973,8 @@ static void test_golden(void)
 		tb = to_device(&devs[d], &tb, &ba);
 		tc = hz_tensor_2d(ca.data, HZ_S32, devs[d].device, 2, 2);
 		reserve(&devs[d], &ta, &tb, &tc, &o);
-		is_int(hz_qgemm(devs[d].ctx, &ta, &tb, &tc, &o), HZ_OK, "golden values, %s", devs[d].name);
+		is_int(hz_qgemm(devs[d].ctx, &ta, &tb, &tc, &o), HZ_OK, "golden values, %s",
+		       devs[d].name);
 		area_read(&ca, image);
 		is_bits(image + GUARD, want_s32, 4, 4, "s32");
 		o.c_zero = 7;
@@ -967,12 +995,13 @@ static void test_golden(void)
 	}
 }
 
-/* ---- Packed B ------------------------------------------------------------------------------------------ */
+/* ---- Packed B -------------------------------------------------------------------------------- */
 
 /* What one context packs, every other on the CPU multiplies with. */
 static void test_shared_pack(void)
 {
-	struct tcase c = { .m = 5, .n = 45, .k = 130, .a_dtype = HZ_U8, .b_dtype = HZ_U8, .c_dtype = HZ_U8 };
+	struct tcase c = {
+		.m = 5, .n = 45, .k = 130, .a_dtype = HZ_U8, .b_dtype = HZ_U8, .c_dtype = HZ_U8};
 	struct matrix a, b, want;
 	struct extras e;
 	int from, to, bad = 0;
@@ -989,7 +1018,8 @@ static void test_shared_pack(void)
 	memset(&e, 0, sizeof(e));
 	ref_qgemm(&c, &a, &b, &want, &e);
 	for (from = 0; from < ndevs && devs[0].device == HZ_CPU; from++) {
-		hz_tensor bt = matrix_view(&b, b.data, HZ_CPU), at = matrix_view(&a, a.data, HZ_CPU);
+		hz_tensor bt = matrix_view(&b, b.data, HZ_CPU),
+			  at = matrix_view(&a, a.data, HZ_CPU);
 		hz_packed packed;
 		size_t bytes;
 		void *blob;
@@ -1014,7 +1044,7 @@ static void test_shared_pack(void)
 	free(want.image);
 }
 
-/* ---- Linear layers: the composition of the calls that the contract names ------------------------------ */
+/* ---- Linear layers: the composition of the calls that the contract names --------------------- */
 
 static hz_tensor device_tensor(struct dev *dev, struct area *area, int dtype, int ndim,
 			       const int64_t *shape)
@@ -1093,7 +1123,8 @@ static int linear_case(struct dev *dev, int x_dtype, int q_dtype, int y_dtype, i
 		status |= hz_choose_qparams_workspace(dev->ctx, &tx, &ts, &tz,
 						      symmetric ? HZ_QPARAMS_SYMMETRIC : 0, &bytes);
 		status |= hz_reserve(dev->ctx, bytes);
-		status |= hz_choose_qparams(dev->ctx, &tx, &ts, &tz, symmetric ? HZ_QPARAMS_SYMMETRIC : 0);
+		status |= hz_choose_qparams(dev->ctx, &tx, &ts, &tz,
+					    symmetric ? HZ_QPARAMS_SYMMETRIC : 0);
 		status |= hz_quantize(dev->ctx, &tx, &tq, &q);
 		zs = hz_tensor_nd(tz.data, q_dtype, dev->device, 2, vs);
 		ss = hz_tensor_nd(ts.data, HZ_F32, dev->device, 2, vs);
@@ -1117,10 +1148,10 @@ static int linear_case(struct dev *dev, int x_dtype, int q_dtype, int y_dtype, i
 	area_read(&wa, want);
 	good = !status && same_bits(got, want, total, 1);
 	if (!good)
-		diag("%s: %s %s %s, symmetric %d, fixed %d, %lld x %lld x %lld x %lld: %s", dev->name,
-		     hz_dtype_name(x_dtype), hz_dtype_name(q_dtype), hz_dtype_name(y_dtype), symmetric,
-		     fixed, (long long)batch, (long long)m, (long long)n, (long long)k,
-		     status ? hz_errmsg(dev->ctx) : "differs");
+		diag("%s: %s %s %s, symmetric %d, fixed %d, %lld x %lld x %lld x %lld: %s",
+		     dev->name, hz_dtype_name(x_dtype), hz_dtype_name(q_dtype),
+		     hz_dtype_name(y_dtype), symmetric, fixed, (long long)batch, (long long)m,
+		     (long long)n, (long long)k, status ? hz_errmsg(dev->ctx) : "differs");
 	free(got);
 	free(want);
 	free(x.host);
@@ -1146,15 +1177,15 @@ static void test_linear(void)
 
 	for (d = 0; d < ndevs; d++) {
 		for (i = 0; i < 36 && bad < 5; i++)
-			bad += !linear_case(&devs[d], floats[i % 3], code_dtypes[i / 3 % 2], floats[i / 6 % 3],
-					    i / 18 && i % 4 != 3, i % 4 == 3, 1 + rnd_below(&rnd, 3),
-					    1 + rnd_below(&rnd, 20), 1 + rnd_below(&rnd, 80),
-					    1 + rnd_below(&rnd, 300));
+			bad += !linear_case(&devs[d], floats[i % 3], code_dtypes[i / 3 % 2],
+					    floats[i / 6 % 3], i / 18 && i % 4 != 3, i % 4 == 3,
+					    1 + rnd_below(&rnd, 3), 1 + rnd_below(&rnd, 20),
+					    1 + rnd_below(&rnd, 80), 1 + rnd_below(&rnd, 300));
 	}
 	ok(!bad, "a linear layer is the composition that it stands for");
 }
 
-/* ---- Wrong arguments ------------------------------------------------------------------------------------ */
+/* ---- Wrong arguments ------------------------------------------------------------------------- */
 
 static hz_tensor A, B, C;
 static hz_qgemm_opts O;
@@ -1170,7 +1201,8 @@ static void expect(int status, const char *sentence, const char *what)
 	got = hz_qgemm(devs[0].ctx, &A, O.packed ? NULL : &B, &C, &O);
 	ok(got == status && strcmp(hz_errmsg(devs[0].ctx), sentence) == 0, "%s", what);
 	if (got != status || strcmp(hz_errmsg(devs[0].ctx), sentence))
-		diag("status %d, \"%s\", expected %d, \"%s\"", got, hz_errmsg(devs[0].ctx), status, sentence);
+		diag("status %d, \"%s\", expected %d, \"%s\"", got, hz_errmsg(devs[0].ctx), status,
+		     sentence);
 	if (devs[0].device == HZ_CPU && C.data)
 		ok(memcmp(C.data, image, 64) == 0, "c untouched");
 	free(image);
@@ -1208,7 +1240,8 @@ static void test_errors(void)
 	} while (0)
 	WRONG(A.dtype = HZ_F32, HZ_EDTYPE, "qgemm: a.dtype is f32, must be u8 or s8");
 	WRONG(B.dtype = HZ_S32, HZ_EDTYPE, "qgemm: b.dtype is s32, must be u8 or s8");
-	WRONG(C.dtype = HZ_S16, HZ_EDTYPE, "qgemm: c.dtype is s16, must be u8, s8, s32, f32, f16 or bf16");
+	WRONG(C.dtype = HZ_S16, HZ_EDTYPE,
+	      "qgemm: c.dtype is s16, must be u8, s8, s32, f32, f16 or bf16");
 	WRONG(A.ndim = 1, HZ_ESHAPE, "qgemm: a.ndim is 1, must be 2 to 2, as c");
 	WRONG(C.ndim = 1, HZ_ESHAPE, "qgemm: c.ndim is 1, must be 2 to 6");
 	WRONG(A.shape[1] = 7, HZ_ESHAPE, "qgemm: b.shape[0] is 8, must be 7, as a");
@@ -1216,13 +1249,16 @@ static void test_errors(void)
 	WRONG(C.shape[1] = 5, HZ_ESHAPE, "qgemm: c.shape[1] is 5, must be 6, as b");
 	WRONG(C.data = A.data, HZ_EALIAS, "qgemm: c overlaps a, must be apart from it");
 	WRONG(C.data = B.data, HZ_EALIAS, "qgemm: c overlaps b, must be apart from it");
-	WRONG(C.stride[0] = 0, HZ_ESTRIDE, "qgemm: c has strides that put two elements at one address");
+	WRONG(C.stride[0] = 0, HZ_ESTRIDE,
+	      "qgemm: c has strides that put two elements at one address");
 	WRONG(O.a_zero = 256, HZ_EINVAL, "qgemm: opts->a_zero is 256, must be 0 to 255 for u8");
 	WRONG((B.dtype = HZ_S8, O.b_zero = -129), HZ_EINVAL,
 	      "qgemm: opts->b_zero is -129, must be -128 to 127 for s8");
 	WRONG(O.c_zero = -1, HZ_EINVAL, "qgemm: opts->c_zero is -1, must be 0 to 255 for u8");
-	WRONG(O.a_scale = -1, HZ_EINVAL, "qgemm: opts->a_scale is -1, must be positive and finite in f32");
-	WRONG(O.b_scale = NAN, HZ_EINVAL, "qgemm: opts->b_scale is nan, must be positive and finite in f32");
+	WRONG(O.a_scale = -1, HZ_EINVAL,
+	      "qgemm: opts->a_scale is -1, must be positive and finite in f32");
+	WRONG(O.b_scale = NAN, HZ_EINVAL,
+	      "qgemm: opts->b_scale is nan, must be positive and finite in f32");
 	WRONG(O.c_scale = 1e-60, HZ_EINVAL,
 	      "qgemm: opts->c_scale is 1e-60, must be positive and finite in f32");
 	WRONG((O.a_scale = 1e30, O.b_scale = 1e30), HZ_EINVAL,
@@ -1230,7 +1266,8 @@ static void test_errors(void)
 	WRONG(O.sigma = -2, HZ_EINVAL, "qgemm: opts->sigma is -2, must be positive and finite");
 	WRONG((O.sigma = 2, O.a_scale = 1), HZ_EINVAL, "qgemm: opts->sigma excludes scales");
 	WRONG(O.shift = 5, HZ_EINVAL, "qgemm: opts->multiplier is 0, must be positive");
-	WRONG((O.multiplier = 5, O.shift = 63), HZ_EINVAL, "qgemm: opts->shift is 63, must be 1 to 62");
+	WRONG((O.multiplier = 5, O.shift = 63), HZ_EINVAL,
+	      "qgemm: opts->shift is 63, must be 1 to 62");
 	WRONG((O.multiplier = 5, O.shift = 4, O.c_scale = 2), HZ_EINVAL,
 	      "qgemm: opts->multiplier excludes scales and opts->sigma");
 	WRONG(O.rounding = 2, HZ_EINVAL, "qgemm: opts->rounding is 2, must be 0 or 1");
@@ -1241,7 +1278,8 @@ static void test_errors(void)
 	      "qgemm: the bounds of c are 3 to 2, which leaves nothing");
 	WRONG((O.flags = HZ_QGEMM_MIN, O.min = 256), HZ_EINVAL,
 	      "qgemm: the bounds of c are 256 to 255, which leaves nothing");
-	WRONG((O.flags = HZ_QGEMM_MIN, O.min = NAN), HZ_EINVAL, "qgemm: opts->min or opts->max is NaN");
+	WRONG((O.flags = HZ_QGEMM_MIN, O.min = NAN), HZ_EINVAL,
+	      "qgemm: opts->min or opts->max is NaN");
 	WRONG((C.dtype = HZ_F32, O.c_zero = 1), HZ_EINVAL,
 	      "qgemm: opts->c_scale and opts->c_zero need an integer c");
 	WRONG((C.dtype = HZ_F32, O.sigma = 1), HZ_EINVAL,
@@ -1254,19 +1292,23 @@ static void test_errors(void)
 	WRONG((O.b_scales = &w, O.b_scale = 1), HZ_EINVAL,
 	      "qgemm: opts->b_scales excludes opts->b_scale");
 	WRONG(O.b_scales = &w, HZ_ESHAPE, "qgemm: b_scales has 4 elements, must have 6 or 1");
-	WRONG(O.multipliers = &v, HZ_EINVAL, "qgemm: opts->multipliers and opts->shifts need each other");
+	WRONG(O.multipliers = &v, HZ_EINVAL,
+	      "qgemm: opts->multipliers and opts->shifts need each other");
 	WRONG(O.b_zeros = &v, HZ_EDTYPE, "qgemm: b_zeros.dtype is s32, must be u8");
-	WRONG((O.b_zeros = &v, O.b_zero = 1), HZ_EINVAL, "qgemm: opts->b_zeros excludes opts->b_zero");
+	WRONG((O.b_zeros = &v, O.b_zero = 1), HZ_EINVAL,
+	      "qgemm: opts->b_zeros excludes opts->b_zero");
 	reset(a, b, c);
 	is_int(hz_qgemm_pack_bytes(ctx, &B, &bytes), HZ_OK, "pack_bytes");
-	is_int(hz_qgemm_pack(ctx, &B, p, bytes - 1, &packed), HZ_EINVAL, "a blob that is too small");
+	is_int(hz_qgemm_pack(ctx, &B, p, bytes - 1, &packed), HZ_EINVAL,
+	       "a blob that is too small");
 	is_int(hz_qgemm_pack(ctx, &B, (char *)p + 1, bytes, &packed), HZ_EINVAL, "not aligned");
 	is_int(hz_qgemm_pack(ctx, &B, p, bytes, NULL), HZ_EINVAL, "no struct to fill");
 	is_int(hz_qgemm_pack(ctx, &B, p, bytes, &packed), HZ_OK, "packs");
 	WRONG((O.packed = &packed, packed.shape[1] = 7), HZ_EINVAL,
 	      "qgemm: opts->packed is not as hz_qgemm_pack() filled it");
 	packed.shape[1] = 6;
-	WRONG((O.packed = &packed, A.shape[1] = 4), HZ_ESHAPE, "qgemm: b.shape[0] is 8, must be 4, as a");
+	WRONG((O.packed = &packed, A.shape[1] = 4), HZ_ESHAPE,
+	      "qgemm: b.shape[0] is 8, must be 4, as a");
 	WRONG((O.packed = &packed, packed.device++), HZ_EDEVICE,
 	      "qgemm: opts->packed is on another device than the context");
 	packed.device--;

@@ -16,7 +16,7 @@ static int quick;
 
 static const int code_dtypes[] = { HZ_U8, HZ_S8 };
 
-/* ---- The definitions ------------------------------------------------------------------------------- */
+/* ---- The definitions ------------------------------------------------------------------------- */
 
 static int qmin_of(int dtype)
 {
@@ -66,7 +66,7 @@ static int ref_params(const double *x, int64_t n, int dtype, int symmetric, floa
 	return 1;
 }
 
-/* ---- Cases ---------------------------------------------------------------------------------------------- */
+/* ---- Cases ----------------------------------------------------------------------------------- */
 
 struct side {
 	int dtype;
@@ -119,8 +119,8 @@ static void *origin(const struct side *s, unsigned char *image)
 
 static hz_tensor side_view(const struct side *s, struct area *a, int ndim, const int64_t *shape)
 {
-	hz_tensor t = hz_tensor_nd((char *)a->data - s->low * (int64_t)hz_dtype_size(s->dtype), s->dtype,
-				   a->dev->device, ndim, shape);
+	hz_tensor t = hz_tensor_nd((char *)a->data - s->low * (int64_t)hz_dtype_size(s->dtype),
+				   s->dtype, a->dev->device, ndim, shape);
 
 	memcpy(t.stride, s->stride, sizeof(t.stride));
 	return t;
@@ -139,8 +139,8 @@ struct tcase {
 };
 
 /* Offsets of element i in C order, and its parameter */
-static void element(const struct tcase *c, int64_t i, const int64_t *xs, const int64_t *qs, int64_t *x,
-		    int64_t *q, int64_t *p)
+static void element(const struct tcase *c, int64_t i, const int64_t *xs, const int64_t *qs,
+		    int64_t *x, int64_t *q, int64_t *p)
 {
 	int64_t step = 1;
 	int d;
@@ -161,7 +161,8 @@ static void element(const struct tcase *c, int64_t i, const int64_t *xs, const i
 
 static double random_value(const struct tcase *c)
 {
-	static const double special[] = { NAN, 0.0, -0.0, 1e-42, -1e-40, 65504, -3e4, 0.5, 1.5, -2.5 };
+	static const double special[] = {NAN,	0.0,  -0.0, 1e-42, -1e-40,
+					 65504, -3e4, 0.5,  1.5,   -2.5};
 	static const double infinite[] = { INFINITY, -INFINITY };
 
 	if (c->wild == 2 && rnd_below(&rnd, 50) == 0)
@@ -173,7 +174,7 @@ static double random_value(const struct tcase *c)
 
 static float random_scale(int wild)
 {
-	static const float odd[] = { 0, -0.5f, NAN, INFINITY, 1e-45f, 3e38f, 1e-30f, 1e25f, FLT_MIN };
+	static const float odd[] = {0, -0.5f, NAN, INFINITY, 1e-45f, 3e38f, 1e-30f, 1e25f, FLT_MIN};
 
 	if (wild && rnd_below(&rnd, 6) == 0)
 		return odd[rnd_below(&rnd, 9)];
@@ -225,10 +226,12 @@ static const char *describe(const struct tcase *c)
 	int d;
 
 	for (d = 0; d < c->ndim; d++)
-		used += (size_t)snprintf(text + used, sizeof(text) - used, "%lld/%lld ", (long long)c->shape[d],
+		used += (size_t)snprintf(text + used, sizeof(text) - used, "%lld/%lld ",
+					 (long long)c->shape[d],
 					 (long long)(c->p_ndim == c->ndim ? c->own[d] : 1));
-	snprintf(text + used, sizeof(text) - used, "%s %s symmetric %d whole %d wild %d", hz_dtype_name(c->x_dtype),
-		 hz_dtype_name(c->q_dtype), c->symmetric, c->whole, c->wild);
+	snprintf(text + used, sizeof(text) - used, "%s %s symmetric %d whole %d wild %d",
+		 hz_dtype_name(c->x_dtype), hz_dtype_name(c->q_dtype), c->symmetric, c->whole,
+		 c->wild);
 	return text;
 }
 
@@ -281,7 +284,8 @@ static int run_codes(const struct tcase *c)
 		z = c->whole ? scalar_zero : c->no_zeros ? 0 :
 		    c->q_dtype == HZ_U8 ? zeros[p] : (int8_t)zeros[p];
 		/* Often on a tie */
-		v = rnd_below(&rnd, 3) ? (float)random_value(c) : s * ((float)rnd_below(&rnd, 600) - 300) / 2;
+		v = rnd_below(&rnd, 3) ? (float)random_value(c)
+				       : s * ((float)rnd_below(&rnd, 600) - 300) / 2;
 		ref_put(c->x_dtype, origin(&x, x.image), at, v);
 		v = (float)ref_get(c->x_dtype, origin(&x, x.image), at);
 		code = ref_quantize_one(v, s, z, c->q_dtype);
@@ -318,13 +322,15 @@ static int run_codes(const struct tcase *c)
 		area_read(&qa, got);
 		good = !st && same_bits(got, q.want, q.total, 1);
 		if (!good)
-			diag("quantize, %s: %s: %s", dev->name, describe(c), st ? hz_errmsg(dev->ctx) : "wrong");
+			diag("quantize, %s: %s: %s", dev->name, describe(c),
+			     st ? hz_errmsg(dev->ctx) : "wrong");
 		if (good) {
 			st = hz_dequantize(dev->ctx, &qt, &yt, &o);
 			area_read(&ya, got);
 			/* Guards by their bits, numbers by their values: a NaN has many. */
 			good = !st && same_bits(got, y.want, GUARD, 1) &&
-			       same_bits(got + GUARD + y.bytes, y.want + GUARD + y.bytes, GUARD, 1) &&
+			       same_bits(got + GUARD + y.bytes, y.want + GUARD + y.bytes, GUARD,
+					 1) &&
 			       same_numbers(c->x_dtype, got + GUARD, y.want + GUARD,
 					    (int64_t)(y.bytes / hz_dtype_size(c->x_dtype)));
 			if (!good)
@@ -390,7 +396,8 @@ static int run_params(const struct tcase *c)
 	}
 	for (d = 0; d < ndevs && good; d++) {
 		struct dev *dev = &devs[d];
-		struct area xa = area_new(dev, x.bytes, 0), sa = area_new(dev, (size_t)params * 4, 0);
+		struct area xa = area_new(dev, x.bytes, 0),
+			    sa = area_new(dev, (size_t)params * 4, 0);
 		struct area za = area_new(dev, (size_t)params, 0);
 		unsigned char *got = malloc(2 * GUARD + (size_t)params * 4), *before;
 		const uint32_t flags = c->symmetric ? HZ_QPARAMS_SYMMETRIC : 0;
@@ -413,7 +420,8 @@ static int run_params(const struct tcase *c)
 			status = hz_choose_qparams(dev->ctx, &xt, &st, &zt, flags);
 		area_read(&sa, got);
 		if (!finite && dev->device == HZ_CPU) {
-			good = status == HZ_EINVAL && same_bits(got, before, 2 * GUARD + (size_t)params * 4, 1);
+			good = status == HZ_EINVAL &&
+			       same_bits(got, before, 2 * GUARD + (size_t)params * 4, 1);
 		} else {
 			good = !status && same_bits(got, before, GUARD, 1) &&
 			       same_bits(got + GUARD, scales, (size_t)params, 4) &&
@@ -468,8 +476,8 @@ static void test_random(void)
 static void test_large(void)
 {
 	static const int64_t shapes[][4] = {
-		{ 1, 300000, 1, 1 }, { 700, 1000, 1, 1 }, { 700, 1000, 700, 1 }, { 700, 1000, 1, 1000 },
-		{ 3, 262144, 3, 4096 }, { 2, 400000, 2, 4 }, { 2, 400000, 1, 2 },
+		{1, 300000, 1, 1},    {700, 1000, 1, 1}, {700, 1000, 700, 1}, {700, 1000, 1, 1000},
+		{3, 262144, 3, 4096}, {2, 400000, 2, 4}, {2, 400000, 1, 2},
 	};
 	size_t i;
 	int bad = 0;
@@ -500,7 +508,8 @@ static void test_division(void)
 	long bad = 0;
 
 	for (round = 0; round < rounds; round++) {
-		const float s = (float)ldexp(1 + fabs(rnd_uniform(&rnd)), (int)rnd_below(&rnd, 160) - 80);
+		const float s = (float)ldexp(1 + fabs(rnd_uniform(&rnd)),
+					     (int)rnd_below(&rnd, 160) - 80);
 		const int z = (int)rnd_below(&rnd, 256);
 		hz_quantize_opts o = { .scale = s, .zero = z };
 
@@ -548,7 +557,8 @@ static void test_every(void)
 		hz_quantize_opts o = { .scale = 0.1f, .zero = -3 };
 
 		for (i = 0; i < 65536; i++)
-			want[i] = (unsigned char)ref_quantize_one((float)ref_get(floats[dtype], x, i), 0.1f, -3, HZ_S8);
+			want[i] = (unsigned char)ref_quantize_one(
+				(float)ref_get(floats[dtype], x, i), 0.1f, -3, HZ_S8);
 		for (d = 0; d < ndevs; d++) {
 			hz_tensor xt = hz_tensor_1d(x, floats[dtype], HZ_CPU, 65536), qt;
 			struct area xa, qa = area_new(&devs[d], 65536, 0);
@@ -594,14 +604,17 @@ static void test_errors(void)
 #define QUANTIZE hz_quantize(ctx, &x, &q, &o)
 #define DEQUANTIZE hz_dequantize(ctx, &q, &x, &o)
 #define CHOOSE hz_choose_qparams(ctx, &x, &s, &z, 0)
-	WRONG(x.dtype = HZ_S8, QUANTIZE, HZ_EDTYPE, "quantize: x.dtype is s8, must be f32, f16 or bf16");
+	WRONG(x.dtype = HZ_S8, QUANTIZE, HZ_EDTYPE,
+	      "quantize: x.dtype is s8, must be f32, f16 or bf16");
 	WRONG(q.dtype = HZ_S32, QUANTIZE, HZ_EDTYPE, "quantize: q.dtype is s32, must be u8 or s8");
 	WRONG(q.shape[1] = 11, QUANTIZE, HZ_ESHAPE, "quantize: q.shape[1] is 11, must be 12, as x");
 	WRONG(o.scale = -1, QUANTIZE, HZ_EINVAL,
 	      "quantize: opts->scale is -1, must be positive and finite in f32");
-	WRONG(o.zero = 256, QUANTIZE, HZ_EINVAL, "quantize: opts->zero is 256, must be 0 to 255 for u8");
+	WRONG(o.zero = 256, QUANTIZE, HZ_EINVAL,
+	      "quantize: opts->zero is 256, must be 0 to 255 for u8");
 	WRONG(o.flags = 1, QUANTIZE, HZ_EINVAL, "quantize: opts->flags is 1, must be 0");
-	WRONG(o.reserved[0] = 1, QUANTIZE, HZ_EINVAL, "quantize: opts->reserved[0] is 1, must be 0");
+	WRONG(o.reserved[0] = 1, QUANTIZE, HZ_EINVAL,
+	      "quantize: opts->reserved[0] is 1, must be 0");
 	WRONG(o.zeros = &z, QUANTIZE, HZ_EINVAL, "quantize: opts->zeros needs opts->scales");
 	WRONG((o.scales = &s, o.scale = 1), QUANTIZE, HZ_EINVAL,
 	      "quantize: opts->scales excludes opts->scale and opts->zero");
@@ -611,17 +624,22 @@ static void test_errors(void)
 	      "quantize: scales.shape[1] is 5, must be 12, as x, or 1, or divide it");
 	WRONG((o.scales = &s, s.ndim = 1), QUANTIZE, HZ_ESHAPE,
 	      "quantize: scales.ndim is 1, must be 2, as x, or it have one element");
-	WRONG((o.scales = &s, s.stride[0] = 2), QUANTIZE, HZ_ESTRIDE, "quantize: scales must be contiguous");
+	WRONG((o.scales = &s, s.stride[0] = 2), QUANTIZE, HZ_ESTRIDE,
+	      "quantize: scales must be contiguous");
 	WRONG((o.scales = &s, o.zeros = &z, z.dtype = HZ_S8), QUANTIZE, HZ_EDTYPE,
 	      "quantize: zeros.dtype is s8, must be u8, as q");
 	WRONG((o.scales = &s, o.zeros = &z, z.shape[0] = 1), QUANTIZE, HZ_ESHAPE,
 	      "quantize: zeros.shape[0] is 1, must be 4, as scales");
-	WRONG(q.data = x.data, QUANTIZE, HZ_EALIAS, "quantize: q overlaps x, must be apart from it");
-	WRONG(x.data = q.data, DEQUANTIZE, HZ_EALIAS, "dequantize: y overlaps q, must be apart from it");
-	WRONG(q.dtype = HZ_F32, DEQUANTIZE, HZ_EDTYPE, "dequantize: q.dtype is f32, must be u8 or s8");
+	WRONG(q.data = x.data, QUANTIZE, HZ_EALIAS,
+	      "quantize: q overlaps x, must be apart from it");
+	WRONG(x.data = q.data, DEQUANTIZE, HZ_EALIAS,
+	      "dequantize: y overlaps q, must be apart from it");
+	WRONG(q.dtype = HZ_F32, DEQUANTIZE, HZ_EDTYPE,
+	      "dequantize: q.dtype is f32, must be u8 or s8");
 	WRONG(z.shape[0] = 1, CHOOSE, HZ_ESHAPE,
 	      "choose_qparams: zero.shape[0] is 1, must be 4, as scale");
-	WRONG(s.dtype = HZ_F16, CHOOSE, HZ_EDTYPE, "choose_qparams: scale.dtype is f16, must be f32");
+	WRONG(s.dtype = HZ_F16, CHOOSE, HZ_EDTYPE,
+	      "choose_qparams: scale.dtype is f16, must be f32");
 	WRONG(s.data = x.data, CHOOSE, HZ_EALIAS,
 	      "choose_qparams: scale overlaps x, must be apart from it");
 	WRONG((void)0, hz_choose_qparams(ctx, &x, &s, &z, 2), HZ_EINVAL,
@@ -653,7 +671,8 @@ static void test_empty(void)
 
 		hz_choose_qparams_workspace(devs[d].ctx, &x, &s, &z, 0, &bytes);
 		hz_reserve(devs[d].ctx, bytes);
-		is_int(hz_choose_qparams(devs[d].ctx, &x, &s, &z, 0), HZ_OK, "no elements, %s", devs[d].name);
+		is_int(hz_choose_qparams(devs[d].ctx, &x, &s, &z, 0), HZ_OK, "no elements, %s",
+		       devs[d].name);
 		area_read(&sa, image);
 		is_bits(image + GUARD, ones, 3, 4, "scales");
 		area_read(&za, image);

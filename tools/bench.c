@@ -4,9 +4,9 @@
  * SPDX-License-Identifier: BSD-2-Clause
  *
  * The ceiling of a case is a copy of the same bytes in the same memory, unless it says otherwise,
- * timed in turn with it, so that whatever slows the machine down slows both. gb_per_s counts bytes read and written; ratio is
- * the ceiling's median time by the primitive's. One CPU thread is timed by its own clock, which
- * stands still while other processes have the core.
+ * timed in turn with it, so that whatever slows the machine down slows both. gb_per_s counts bytes
+ * read and written; ratio is the ceiling's median time by the primitive's. One CPU thread is timed
+ * by its own clock, which stands still while other processes have the core.
  */
 #include <config.h>
 
@@ -35,7 +35,7 @@ enum {
 	GPU = 2,
 	QUICK = 4,		/* with --quick, too: of a range the lengths 2^8, 2^12, 2^16 */
 	COLUMNS = 8,
-	TWO_STEPS = 16, /* the ceiling is the transform, then a copy of what quantization alone moves */
+	TWO_STEPS = 16,		/* the ceiling: the transform, then a copy for quantization */
 };
 
 static const struct row {
@@ -215,8 +215,8 @@ static double additions(int64_t n, const hz_hadamard_opts *o)
 }
 
 /*
- * The copy in pieces: in a graph the driver copies more than 256 MiB at once at two thirds of the rate
- * of less, as seen on an H200 with CUDA 13.0.
+ * The copy in pieces: in a graph the driver copies more than 256 MiB at once at two thirds of the
+ * rate of less, as seen on an H200 with CUDA 13.0.
  */
 static int device_copy(struct bench *b, const struct bench_case *c)
 {
@@ -241,7 +241,7 @@ void bench_copy_of(struct bench *b, struct bench_case *c)
 	int64_t bytes = (int64_t)(c->moved_bytes / 2);
 
 	if (bytes > (int64_t)64 << 20)
-		bytes &= ~(int64_t)0xfffff;	/* whole megabytes: the driver copies others slower */
+		bytes &= ~(int64_t)0xfffff; /* whole megabytes: the driver copies others slower */
 	c->from = hz_tensor_1d(b->from, HZ_U8, hz_device(b->ctx), bytes);
 	c->to = hz_tensor_1d(b->to, HZ_U8, hz_device(b->ctx), bytes);
 }
@@ -359,7 +359,9 @@ static void make_case(struct bench *b, const struct row *r, int64_t n, struct ha
 	h->c.op = op_names[r->kind];
 	h->c.call = call;
 	h->c.ceiling = r->flags & TWO_STEPS ? call_two_steps : bench_copy;
-	h->c.against = r->flags & TWO_STEPS ? "hadamard, then a copy" : b->gpu ? "device copy" : "memcpy";
+	h->c.against = r->flags & TWO_STEPS ? "hadamard, then a copy"
+		       : b->gpu		    ? "device copy"
+					    : "memcpy";
 	h->c.large = r->size == LARGE;
 	bench_copy_of(b, &h->c);
 	name_case(h);
@@ -559,7 +561,8 @@ int bench_run(struct bench *b, struct bench_case *c)
 	const int status = measure(b, c, &result);
 
 	if (status)
-		return complain(EXIT_FAILURE, "bench: %s %s: %s", c->op, c->name, hz_errmsg(b->ctx));
+		return complain(EXIT_FAILURE, "bench: %s %s: %s", c->op, c->name,
+				hz_errmsg(b->ctx));
 	print_result(b, c, &result);
 	return 0;
 }
@@ -578,11 +581,12 @@ static int run_case(struct bench *b, const struct row *r, int64_t n)
 	if (!status)
 		status = h.c.call(b, &h.c);
 	if (status)
-		return complain(EXIT_FAILURE, "bench: %s %s: %s", h.c.op, h.c.name, hz_errmsg(b->ctx));
+		return complain(EXIT_FAILURE, "bench: %s %s: %s", h.c.op, h.c.name,
+				hz_errmsg(b->ctx));
 	status = bench_run(b, &h.c);
 	if (!status && !is_finite(b, &h))
-		return complain(EXIT_FAILURE, "bench: %s %s: the results are no finite numbers", h.c.op,
-				h.c.name);
+		return complain(EXIT_FAILURE, "bench: %s %s: the results are no finite numbers",
+				h.c.op, h.c.name);
 	return status;
 }
 
@@ -610,7 +614,8 @@ static int prepare(struct bench *b)
 	if (!status)
 		status = hz_alloc(b->ctx, &b->scale, (size_t)scales * sizeof(float), device);
 	if (!status)
-		status = bench_fill(b, HZ_F32, scales, hz_tensor_1d(b->scale, HZ_F32, device, scales));
+		status = bench_fill(b, HZ_F32, scales,
+				    hz_tensor_1d(b->scale, HZ_F32, device, scales));
 	if (!status && b->gpu)
 		status = hz_prepare(b->ctx);
 	if (!status && b->gpu)

@@ -152,7 +152,8 @@ static int make_codes(struct bench *b, struct qcase *q)
 	q->c.operations = (double)elements;
 	q->c.call = call_codes;
 	q->c.large = true;
-	snprintf(q->c.name, sizeof(q->c.name), r->flags & ROWS_OWN ? "per row n=4096" : "per tensor");
+	snprintf(q->c.name, sizeof(q->c.name),
+		 r->flags & ROWS_OWN ? "per row n=4096" : "per tensor");
 	snprintf(q->c.dtype, sizeof(q->c.dtype), "%s:%s",
 		 hz_dtype_name(r->kind == DEQUANTIZE ? r->q_dtype : r->x_dtype),
 		 hz_dtype_name(r->kind == DEQUANTIZE ? r->x_dtype : r->q_dtype));
@@ -160,7 +161,8 @@ static int make_codes(struct bench *b, struct qcase *q)
 	if (!status && r->kind == DEQUANTIZE)
 		status = bench_fill(b, r->q_dtype, elements, q->q);
 	if (!status)
-		status = hz_choose_qparams_workspace(b->ctx, &q->x, &q->scales, &q->zeros, 0, &bytes);
+		status = hz_choose_qparams_workspace(b->ctx, &q->x, &q->scales, &q->zeros, 0,
+						     &bytes);
 	if (!status)
 		status = hz_reserve(b->ctx, bytes);
 	if (!status)
@@ -250,7 +252,8 @@ static int run_case(struct bench *b, const struct row *r)
 	if (!status)
 		status = q.c.call(b, &q.c);
 	if (status)
-		status = complain(EXIT_FAILURE, "bench: %s %s: %s", q.c.op, q.c.name, hz_errmsg(b->ctx));
+		status = complain(EXIT_FAILURE, "bench: %s %s: %s", q.c.op, q.c.name,
+				  hz_errmsg(b->ctx));
 	else
 		status = bench_run(b, &q.c);
 	hz_sync(b->ctx);
@@ -268,7 +271,8 @@ int bench_qgemm(struct bench *b, void (*head)(struct bench *b))
 	for (size_t i = 0; i < ROWS && !status; i++) {
 		const struct row *r = &rows[i];
 
-		if (!bench_wanted(b->set, op_names[r->kind]) || (b->set->quick && !(r->flags & QUICK)))
+		if (!bench_wanted(b->set, op_names[r->kind]) ||
+		    (b->set->quick && !(r->flags & QUICK)))
 			continue;
 		head(b);
 		status = run_case(b, r);

@@ -516,7 +516,7 @@ static bool check_quantizations(const struct subject *s)
 	return good;
 }
 
-/* ---- Quantized multiplication ------------------------------------------------------------------ */
+/* ---- Quantized multiplication ---------------------------------------------------------------- */
 
 /* acc of row i and column j, of codes that b->q holds: A at 0, B behind it */
 struct product {
@@ -600,8 +600,8 @@ static bool check_product(const struct subject *s, const struct product *p, bool
 	hz_qgemm_multiplier((double)scale, &u, &shift);
 	status = multiply(s->ctx, p, pack, b->x, &o);
 	if (status)
-		return wrong("%s: qgemm %lld x %lld x %lld: %s", s->name, (long long)p->m, (long long)p->n,
-			     (long long)p->k, hz_errmsg(s->ctx));
+		return wrong("%s: qgemm %lld x %lld x %lld: %s", s->name, (long long)p->m,
+			     (long long)p->n, (long long)p->k, hz_errmsg(s->ctx));
 	for (int64_t i = 0; i < p->m; i++) {
 		for (int64_t j = 0; j < p->n; j++) {
 			const int64_t acc = sum_of(p, i, j);
@@ -611,11 +611,13 @@ static bool check_product(const struct subject *s, const struct product *p, bool
 					    (double)requantized(p, acc, u, shift);
 
 			if (got != want)
-				return wrong("%s: qgemm %s %s %s, %lld x %lld x %lld: (%lld, %lld) is %g, "
-					     "must be %g", s->name, hz_dtype_name(p->a_dtype),
-					     hz_dtype_name(p->b_dtype), hz_dtype_name(p->c_dtype),
-					     (long long)p->m, (long long)p->n, (long long)p->k,
-					     (long long)i, (long long)j, got, want);
+				return wrong(
+					"%s: qgemm %s %s %s, %lld x %lld x %lld: (%lld, %lld) is "
+					"%g, must be %g",
+					s->name, hz_dtype_name(p->a_dtype),
+					hz_dtype_name(p->b_dtype), hz_dtype_name(p->c_dtype),
+					(long long)p->m, (long long)p->n, (long long)p->k,
+					(long long)i, (long long)j, got, want);
 		}
 	}
 	return true;
@@ -623,7 +625,8 @@ static bool check_product(const struct subject *s, const struct product *p, bool
 
 static bool check_products(const struct subject *s)
 {
-	static const int64_t sizes[][3] = {{1, 1, 1}, {3, 5, 7}, {16, 64, 64}, {33, 31, 129}, {70, 70, 300}};
+	static const int64_t sizes[][3] = {
+		{1, 1, 1}, {3, 5, 7}, {16, 64, 64}, {33, 31, 129}, {70, 70, 300}};
 	static const int c_types[] = {HZ_U8, HZ_S8, HZ_S32, HZ_F32};
 	int32_t bias[80];
 	bool good = true;
@@ -631,9 +634,15 @@ static bool check_products(const struct subject *s)
 	for (size_t i = 0; i < sizeof(sizes) / sizeof(*sizes); i++) {
 		for (int mix = 0; mix < 16; mix++) {
 			struct product p = {
-				.m = sizes[i][0], .n = sizes[i][1], .k = sizes[i][2],
-				.a_dtype = mix & 1 ? HZ_S8 : HZ_U8, .b_dtype = mix & 2 ? HZ_S8 : HZ_U8,
-				.c_dtype = c_types[mix / 4], .a_zero = 3 * mix, .b_zero = 100 - mix, .bias = bias,
+				.m = sizes[i][0],
+				.n = sizes[i][1],
+				.k = sizes[i][2],
+				.a_dtype = mix & 1 ? HZ_S8 : HZ_U8,
+				.b_dtype = mix & 2 ? HZ_S8 : HZ_U8,
+				.c_dtype = c_types[mix / 4],
+				.a_zero = 3 * mix,
+				.b_zero = 100 - mix,
+				.bias = bias,
 			};
 
 			progress("check: %s, qgemm", s->name);
@@ -654,8 +663,10 @@ static bool check_codes(const struct subject *s, int x_dtype, int q_dtype)
 {
 	const int64_t m = ROWS, n = 1000;
 	const hz_tensor host[5] = {
-		hz_tensor_2d(b->x, x_dtype, HZ_CPU, m, n), hz_tensor_2d(b->scale, HZ_F32, HZ_CPU, m, 1),
-		hz_tensor_2d(b->factors[0], q_dtype, HZ_CPU, m, 1), hz_tensor_2d(b->q, q_dtype, HZ_CPU, m, n),
+		hz_tensor_2d(b->x, x_dtype, HZ_CPU, m, n),
+		hz_tensor_2d(b->scale, HZ_F32, HZ_CPU, m, 1),
+		hz_tensor_2d(b->factors[0], q_dtype, HZ_CPU, m, 1),
+		hz_tensor_2d(b->q, q_dtype, HZ_CPU, m, n),
 		hz_tensor_2d(b->z, HZ_F32, HZ_CPU, m, n),
 	};
 	hz_tensor on[5] = {{0}};
@@ -694,9 +705,9 @@ static bool check_codes(const struct subject *s, int x_dtype, int q_dtype)
 		good = code == want && b->z[i] == (float)scale * (float)(code - zero) &&
 		       fabs((double)b->z[i] - x) <= 0.5001 * scale;
 		if (!good)
-			wrong("%s: quantize %s to %s: %g by %g, %g is %g and back %g, must be %g", s->name,
-			      hz_dtype_name(x_dtype), hz_dtype_name(q_dtype), x, scale, zero, code,
-			      (double)b->z[i], want);
+			wrong("%s: quantize %s to %s: %g by %g, %g is %g and back %g, must be %g",
+			      s->name, hz_dtype_name(x_dtype), hz_dtype_name(q_dtype), x, scale,
+			      zero, code, (double)b->z[i], want);
 	}
 	return good;
 }
@@ -747,14 +758,15 @@ static bool check_linear(const struct subject *s)
 		double want = 0;
 
 		for (int64_t l = 0; l < k; l++)
-			want += (double)b->x[i / n * k + l] * load_element(b->q, l * n + i % n, HZ_S8) *
-				(double)0.01f;
+			want += (double)b->x[i / n * k + l] *
+				load_element(b->q, l * n + i % n, HZ_S8) * (double)0.01f;
 		error += (want - (double)b->y[i]) * (want - (double)b->y[i]);
 		norm += want * want;
 	}
 	/* Rounding by half a step of a range of about 6 at most: 0.0068 of normal numbers */
 	if (error > 1e-4 * norm)
-		return wrong("%s: qlinear: the error is %.3g of the norm", s->name, sqrt(error / norm));
+		return wrong("%s: qlinear: the error is %.3g of the norm", s->name,
+			     sqrt(error / norm));
 	return true;
 }
 

@@ -9,6 +9,7 @@
 #include "hurwitz.h"
 
 /* demo_qgemm.c: a classifier of patches of heights, ld elements a row; the exit status. */
-int demo_classifier(hz_context *ctx, const float *heights, int64_t rows, int64_t columns, int64_t ld);
+int demo_classifier(hz_context *ctx, const float *heights, int64_t rows, int64_t columns,
+		    int64_t ld);
 
 #endif

@@ -3,9 +3,9 @@
  *
  * SPDX-License-Identifier: BSD-2-Clause
  *
- * What it tells of a patch of 8 x 8 heights is in which of eight directions, 80 m from its middle and
- * outside of it, the ground is lowest. Its weights are those of the plane that fits the patch best,
- * whose slopes it compares: a linear layer of 64 inputs and 8 outputs.
+ * What it tells of a patch of 8 x 8 heights is in which of eight directions, 80 m from its middle
+ * and outside of it, the ground is lowest. Its weights are those of the plane that fits the patch
+ * best, whose slopes it compares: a linear layer of 64 inputs and 8 outputs.
  */
 #include <config.h>
 
@@ -48,9 +48,9 @@ static void make_patches(struct classifier *c, const float *heights, int64_t row
 			float lowest = INFINITY;
 
 			for (int k = 0; k < INPUTS; k++)
-				c->x[at * INPUTS + k] =
-					heights[(i - SIDE / 2 + k / SIDE) * ld + j - SIDE / 2 + k % SIDE] -
-					heights[i * ld + j];
+				c->x[at * INPUTS + k] = heights[(i - SIDE / 2 + k / SIDE) * ld + j -
+								SIDE / 2 + k % SIDE] -
+							heights[i * ld + j];
 			for (int d = 0; d < CLASSES; d++) {
 				const float h = heights[(i + steps[d][0]) * ld + j + steps[d][1]];
 
@@ -67,10 +67,12 @@ static void make_patches(struct classifier *c, const float *heights, int64_t row
 static void make_weights(struct classifier *c)
 {
 	for (int k = 0; k < INPUTS; k++) {
-		const double down = k / SIDE - (SIDE - 1) / 2.0, across = k % SIDE - (SIDE - 1) / 2.0;
+		const double down = k / SIDE - (SIDE - 1) / 2.0,
+			     across = k % SIDE - (SIDE - 1) / 2.0;
 
 		for (int d = 0; d < CLASSES; d++)
-			c->w[k * CLASSES + d] = (float)(-(down * steps[d][0] + across * steps[d][1]) / 336);
+			c->w[k * CLASSES + d] =
+				(float)(-(down * steps[d][0] + across * steps[d][1]) / 336);
 	}
 }
 
@@ -244,7 +246,8 @@ static int show_one(struct classifier *c, const char *name)
 	return status;
 }
 
-int demo_classifier(hz_context *ctx, const float *heights, int64_t rows, int64_t columns, int64_t ld)
+int demo_classifier(hz_context *ctx, const float *heights, int64_t rows, int64_t columns,
+		    int64_t ld)
 {
 	struct classifier c = {.ctx = ctx, .patches = (rows - 2 * AWAY) * (columns - 2 * AWAY)};
 	int status = HZ_ENOMEM;
@@ -252,14 +255,16 @@ int demo_classifier(hz_context *ctx, const float *heights, int64_t rows, int64_t
 	c.x = allocate((size_t)c.patches * INPUTS * sizeof(float));
 	c.y = allocate((size_t)c.patches * CLASSES * sizeof(float));
 	c.label = allocate((size_t)c.patches * sizeof(int));
-	printf("\n%sqlinear%s told of %lld patches of 8 x 8 heights in which of eight directions, 80 m\n"
-	       "away and outside of the patch, the ground is lowest: weights in s8, patches in u8,\n"
-	       "each with its own scale and zero, as they are and rotated by hadamard before. In f32\n"
-	       "it is a plain loop on the CPU. Right in percent; us for all patches.\n\n",
+	printf("\n%sqlinear%s told of %lld patches of 8 x 8 heights in which of eight\n"
+	       "directions, 80 m away and outside of the patch, the ground is lowest: weights\n"
+	       "in s8, patches in u8, each with its own scale and zero, as they are and\n"
+	       "rotated by hadamard before. In f32 it is a plain loop on the CPU. Right in\n"
+	       "percent; us for all patches.\n\n",
 	       style(stdout, BOLD), style(stdout, PLAIN), (long long)c.patches);
 	if (c.x && c.y && c.label) {
-		printf("  %-26s%20s%20s%20s\n  %-26s%10s%10s%10s%10s%10s%10s\n", "", "f32", "8 bits",
-		       "8 bits, rotated", "", "right", "us", "right", "us", "right", "us");
+		printf("  %-26s%20s%20s%20s\n  %-26s%10s%10s%10s%10s%10s%10s\n", "", "f32",
+		       "8 bits", "8 bits, rotated", "", "right", "us", "right", "us", "right",
+		       "us");
 		make_patches(&c, heights, rows, columns, ld);
 		make_weights(&c);
 		status = show_one(&c, "heights");

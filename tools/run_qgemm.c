@@ -30,7 +30,7 @@ static const struct word per_words[] = {
 
 #define END {NULL, 0, NULL, 0, 0, NULL, NULL}
 
-/* ---- quantize, dequantize ------------------------------------------------------------------------ */
+/* ---- quantize, dequantize -------------------------------------------------------------------- */
 
 static const struct key scale_keys[] = {
 	{"scale", KEY_NUMBER, NULL, 0, 0, "NUMBER", "one scale for all; default 1"},
@@ -90,7 +90,8 @@ static void quantize_opts(struct job *job, int ndim, hz_quantize_opts *o, hz_ten
 	const struct value *number = value_of(job, "scale");
 
 	*o = (hz_quantize_opts){
-		.scale = number->given ? number->number : 0, .zero = (int32_t)value_or(job, "zero", 0),
+		.scale = number->given ? number->number : 0,
+		.zero = (int32_t)value_or(job, "zero", 0),
 	};
 	if (scale) {
 		*scales = widen(scale, ndim);
@@ -155,14 +156,15 @@ const struct op op_dequantize = {
 	dequantize_outputs, dequantize_call,
 };
 
-/* ---- choose_qparams ------------------------------------------------------------------------------- */
+/* ---- choose_qparams -------------------------------------------------------------------------- */
 
 static const struct key choose_keys[] = {
 	{"type", KEY_WORD, code_words, 0, 0, "u8|s8", "what to quantize to; default u8"},
 	{"symmetric", KEY_WORD, switch_words, 0, 0, "0|1", "1: zero is 0 for s8, 128 for u8"},
 	{"per", KEY_WORD, per_words, 0, 0, "tensor|row|column",
 	 "what has a scale and zero of its own; default tensor"},
-	{"group", KEY_INT, NULL, 1, INT64_MAX, "N", "each N successive elements of a row have them"},
+	{"group", KEY_INT, NULL, 1, INT64_MAX, "N",
+	 "each N successive elements of a row have them"},
 	END,
 };
 
@@ -182,18 +184,22 @@ static int choose_outputs(struct job *job)
 	const int last = x->ndim - 1;
 
 	if (x->ndim == 0 && (group->given || per != PER_TENSOR))
-		return complain(EXIT_BAD, "%s: x has no dimensions: per=tensor alone", job->op->name);
+		return complain(EXIT_BAD, "%s: x has no dimensions: per=tensor alone",
+				job->op->name);
 	if (group->given && value_of(job, "per")->given)
-		return complain(EXIT_BAD, "%s: per= and group= are two ways: one of them", job->op->name);
+		return complain(EXIT_BAD, "%s: per= and group= are two ways: one of them",
+				job->op->name);
 	scale->ndim = x->ndim;
 	for (int d = 0; d < x->ndim; d++)
 		scale->shape[d] = (d == last ? per == PER_COLUMN : per == PER_ROW || group->given) ?
 				  x->shape[d] : 1;
 	if (group->given) {
 		if (x->shape[last] % group->n)
-			return complain(EXIT_BAD,
-					"%s: the last dimension of x is %lld, which group=%lld does not divide",
-					job->op->name, (long long)x->shape[last], (long long)group->n);
+			return complain(
+				EXIT_BAD,
+				"%s: group=%lld does not divide %lld, the last dimension of x",
+				job->op->name, (long long)group->n,
+					(long long)x->shape[last]);
 		scale->shape[last] = x->shape[last] / group->n;
 	}
 	scale->dtype = HZ_F32;
@@ -218,10 +224,11 @@ static int choose_call(hz_context *ctx, struct job *job)
 
 const struct op op_choose_qparams = {
 	"choose_qparams", "scales and zeros from the ranges of x",
-	choose_operands, (const struct key *const[]){choose_keys, NULL}, choose_outputs, choose_call,
+	choose_operands,  (const struct key *const[]){choose_keys, NULL},
+	choose_outputs,	  choose_call,
 };
 
-/* ---- qgemm, qlinear --------------------------------------------------------------------------------- */
+/* ---- qgemm, qlinear -------------------------------------------------------------------------- */
 
 static const struct key a_keys[] = {
 	{"a_zero", KEY_INT, NULL, INT32_MIN, INT32_MAX, "N", "the zero of A; default 0"},
@@ -236,7 +243,8 @@ static const struct key b_keys[] = {
 	{"max", KEY_REAL, NULL, 0, 0, "NUMBER", "results are at most this"},
 	{"relu", KEY_WORD, switch_words, 0, 0, "0|1", "1: results are at least c_zero, or 0"},
 	{"trans_b", KEY_WORD, switch_words, 0, 0, "0|1", "1: b holds the transpose, [..., n, k]"},
-	{"pack", KEY_WORD, switch_words, 0, 0, "0|1", "1: pack B first, which gives the same results"},
+	{"pack", KEY_WORD, switch_words, 0, 0, "0|1",
+	 "1: pack B first, which gives the same results"},
 	END,
 };
 
@@ -392,8 +400,9 @@ static int gemm_call(hz_context *ctx, struct job *job, const hz_tensor *a, const
 static int qgemm_outputs(struct job *job)
 {
 	struct slot *c = slot_of(job, "c");
-	const int status = product_shape(job, &slot_of(job, "a")->array, value_or(job, "trans_a", 0),
-					 &slot_of(job, "b")->array, value_or(job, "trans_b", 0), &c->array);
+	const int status = product_shape(job, &slot_of(job, "a")->array,
+					 value_or(job, "trans_a", 0), &slot_of(job, "b")->array,
+					 value_or(job, "trans_b", 0), &c->array);
 
 	return status ? status : output_dtype(job, c, "c", HZ_U8);
 }

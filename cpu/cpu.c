@@ -14,6 +14,10 @@
 #endif
 #if defined(__x86_64__) || defined(__i386__)
 #include <cpuid.h>
+#ifdef __linux__
+#include <sys/syscall.h>
+#include <unistd.h>
+#endif
 #endif
 #ifdef __SSE__
 #include <xmmintrin.h>
@@ -58,7 +62,11 @@ static const struct level {
 #else
 	{HZ_ISA_VNNI, "vnni", "AVX-512 VNNI and BF16", NULL},
 #endif
+#ifdef HZ_HAVE_AMX
+	{HZ_ISA_AMX, "amx", "AMX", hzi_kern_amx},
+#else
 	{HZ_ISA_AMX, "amx", "AMX", NULL},
+#endif
 #elif defined(__aarch64__)
 #ifdef HZ_HAVE_NEON
 	{HZ_ISA_NEON, "neon", "Advanced SIMD", hzi_kern_neon},
@@ -114,6 +122,21 @@ static unsigned saved_state(void)
 	return eax;
 }
 
+/*
+ * Linux has the registers of tiles only for processes that ask for them, all threads at once. It
+ * refuses if a thread's alternate signal stack has no room for them.
+ */
+static bool may_use_tiles(void)
+{
+#if defined(__linux__) && defined(SYS_arch_prctl)
+	const long request = 0x1023, tile_data = 18;	/* ARCH_REQ_XCOMP_PERM, XFEATURE_XTILEDATA */
+
+	return syscall(SYS_arch_prctl, request, tile_data) == 0;
+#else
+	return false;
+#endif
+}
+
 static int detect(void)
 {
 	const unsigned ymm = 0x06, zmm = 0xe6, tiles = 0x60000;
@@ -139,7 +162,7 @@ static int detect(void)
 	if (!(ecx7 & 1u << 11) || !(eax71 & 1u << 5))
 		return HZ_ISA_AVX512;
 	/* AMX-BF16, AMX-TILE, AMX-INT8: bits 22, 24 and 25 */
-	if ((state & tiles) != tiles || (edx7 & 0x3400000) != 0x3400000)
+	if ((state & tiles) != tiles || (edx7 & 0x3400000) != 0x3400000 || !may_use_tiles())
 		return HZ_ISA_VNNI;
 	return HZ_ISA_AMX;
 }

@@ -101,15 +101,20 @@ struct hzi_dequant {
  *   y = floor((acc * u[j] + 2^(shift[j] - 1)) / 2^shift[j]), 33 <= shift[j] <= 62
  * where col, b_zero, u and shift have values for whole panels of columns. one_u: all u and shift are
  * those of column 0. c_ld counts elements.
+ *
+ * src: A is not packed yet, which levels with q_lazy can do on the way: rows of k codes, back to back,
+ * src_ld apart. a and row are room for what qpack_a() would have made.
  */
 struct hzi_qmul {
-	const void *a;
+	void *a;
+	const void *src;
 	const uint8_t *b;
 	void *c;
-	int64_t m, n, k, b_panel, c_ld;
+	int64_t m, n, k, b_panel, c_ld, src_ld;
 	int32_t a_dtype, b_dtype, c_dtype;
 	bool raw, one_u;
-	const int32_t *col, *b_zero, *u, *shift, *row;
+	const int32_t *col, *b_zero, *u, *shift;
+	int32_t *row;
 	int32_t c_zero, min, max;
 };
 
@@ -200,6 +205,7 @@ struct hz_kern {
 	 * qpack_a_less() from each code, so that a level that lacks a mix of signs can do it with another.
 	 */
 	int32_t q_rows;
+	bool q_lazy;
 	int64_t (*qpack_a_bytes)(int64_t m, int64_t k);
 	int32_t (*qpack_a_less)(int32_t a_dtype, int32_t b_dtype);
 	void (*qpack_a)(const struct hzi_qpack_a *a);
@@ -215,6 +221,7 @@ void hzi_kern_c(struct hz_kern *kern);
 void hzi_kern_avx2(struct hz_kern *kern);
 void hzi_kern_avx512(struct hz_kern *kern);
 void hzi_kern_vnni(struct hz_kern *kern);
+void hzi_kern_amx(struct hz_kern *kern);
 void hzi_kern_neon(struct hz_kern *kern);
 
 #endif

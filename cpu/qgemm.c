@@ -21,6 +21,8 @@
 /* The tile of sums between qmul() and qout(): 128 KiB */
 #define TILE_ROWS 128
 #define TILE_COLS 256
+/* Rows for each thread, from which on it is right to cut by rows alone */
+#define LAZY_ROWS 256
 /* Tiles with sums of 64 bits: columns enough to make packing A, chunk by chunk, cheap */
 #define WIDE_ROWS 64
 #define WIDE_COLS 1024
@@ -147,6 +149,7 @@ struct job {
 	int threads;
 	int32_t less;			/* what packing subtracts from the codes of A */
 	bool wide, rows_wanted;		/* sums of rows: B has a zero */
+	bool lazy;			/* qmul() packs A itself */
 
 	int64_t items;			/* of the whole batch */
 	int64_t step_items, step_rows;	/* of a step at most */
@@ -350,7 +353,7 @@ static void multiply(const struct job *job, int64_t slot, int64_t i, int64_t row
 {
 	const struct hzi_qgemm_args *a = job->a;
 	const int64_t item = job->item + slot, tile_rows = hzi_round_up(TILE_ROWS, job->kern->q_rows);
-	const int32_t *row = job->rows_wanted ? job->row + slot * job->step_rows + i : NULL;
+	int32_t *row = job->rows_wanted ? job->row + slot * job->step_rows + i : NULL;
 	struct hzi_qmul mul = {
 		.a = job->packed_a + slot * job->a_bytes + job->kern->qpack_a_bytes(i, a->k),
 		.b = b, .c = c_at(a, item, job->first + i, j), .m = rows, .n = cols, .k = a->k,
@@ -360,6 +363,20 @@ static void multiply(const struct job *job, int64_t slot, int64_t i, int64_t row
 		.min = a->min, .max = a->max,
 	};
 
+	if (job->lazy) {
+		mul.src = (const char *)a->a + item_offset(a->ndim, a->shape, a->a_stride, item) +
+			  (job->first + i) * a->a_m;
+		mul.src_ld = a->a_m;
+	}
+	if (job->lazy && !c->fast) {
+		const struct hzi_qpack_a p = {
+			.a = mul.src, .packed = mul.a, .row = row, .m = rows, .k = a->k, .a_m = a->a_m,
+			.a_k = 1, .a_dtype = a->a_dtype, .b_dtype = a->b_dtype,
+		};
+
+		job->kern->qpack_a(&p);
+		mul.src = NULL;
+	}
 	if (c->fast && a->k > 0) {
 		job->kern->qmul(&mul);
 		return;
@@ -599,6 +616,15 @@ static size_t make_job(const struct hz_context *ctx, const struct hzi_qgemm_args
 		/* Parts of an item: of its columns first, since B is what takes time to read. */
 		parts = ceil_div(job->threads, job->step_items);
 		across = min_i64(parts, padded / PANEL);
+		/*
+		 * A is packed on the way by who multiplies it, so a thread has rows of its own then; which
+		 * takes enough of them, for each reads all of B.
+		 */
+		job->lazy = ctx->kern->q_lazy && a->packed && a->a_k == 1 && !a->a_zeros && a->c_n == 1 &&
+			    (a->c_dtype == HZ_U8 || a->c_dtype == HZ_S8) && !a->identity &&
+			    (parts == 1 || job->step_rows >= parts * LAZY_ROWS);
+		if (job->lazy)
+			across = 1;
 		job->unit_cols = hzi_round_up(ceil_div(a->n, across), PANEL);
 		job->unit_rows = hzi_round_up(ceil_div(job->step_rows, ceil_div(parts, across)), q_rows);
 		job->panel_cols = min_i64(job->unit_cols, max_i64(B_BYTES / k_padded / PANEL, 1) * PANEL);
@@ -645,7 +671,7 @@ static void run(const struct hz_context *ctx, const struct hzi_qgemm_args *a, ch
 			int64_t units;
 
 			job.rows = min_i64(job.step_rows, a->m - job.first);
-			if (!job.wide)
+			if (!job.wide && !job.lazy)
 				hzi_parallel(job.threads, pack_rows, &job,
 					     job.count * ceil_div(job.rows, job.kern->q_rows));
 			units = job.count * ceil_div(job.rows, job.unit_rows) * ceil_div(a->n, job.unit_cols);

@@ -1,0 +1,679 @@
+/*
+ * amx.c - quantized multiplication with AMX tiles
+ *
+ * SPDX-License-Identifier: BSD-2-Clause
+ */
+#include <config.h>
+
+#include <immintrin.h>
+#include <string.h>
+
+#include "cpu/kern.h"
+
+/*
+ * A block of C is 32 x 32: four tiles of 16 x 16 sums. A step multiplies 64 of k: two tiles of A by
+ * two of B, four instructions of 16 cycles each. What costs time is all that is not these:
+ *
+ * - Loads stand together before the multiplications of a step. Interleaved with them they hold
+ *   them up by 5 to 15 %.
+ * - A panel of A, 32 rows of at most KC, stays in L1; B streams past it from L2, by the form of the load
+ *   that tells the cache so: without it, a third of the time is lost.
+ * - The tiles of a finished block are stored, and those of the next begun, within the first step of the
+ *   next: 96 % of the full rate instead of 88.
+ * - Requantization of a block runs beside the multiplications of the next, two rows in a step. It is
+ *   free as long as the loop keeps its state in registers: stores that the loads of a tile may
+ *   alias (by the low 12 bits of their addresses) hold these up, so that ten spilled counters cost
+ *   15 %, and a store in each step 5 %.
+ */
+enum {
+	ROWS = 32,
+	COLS = 32,
+	STEP = 64,		/* of k */
+	TILE = 1024,		/* bytes */
+	PAIR = 2 * TILE,	/* a step of a panel, of A and of B */
+	KC = 16,		/* steps whose panel of A, 32 KiB, fits L1 beside the rest */
+	SUMS_LD = 128,		/* bytes of a row of a block's sums */
+	SUMS = ROWS * SUMS_LD,
+	WIDTH = 32,		/* panels of B at once at most: 128 KiB of sums */
+	FEW = 8			/* bands of rows */
+};
+
+#define INLINE static inline __attribute__((always_inline))
+/* The compiler does not know what the instructions on tiles read and write. */
+#define BARRIER() __asm__ volatile("" : : : "memory")
+
+/* Which instruction multiplies: by the signs of A and B */
+enum { UU, US, SU, SS };
+
+static const struct config {
+	uint8_t palette, start_row, none[14];
+	uint16_t row_bytes[16];
+	uint8_t rows[16];
+} config __attribute__((aligned(64))) = {
+	.palette = 1,
+	.row_bytes = {64, 64, 64, 64, 64, 64, 64, 64},
+	.rows = {16, 16, 16, 16, 16, 16, 16, 16},
+};
+
+static const int32_t zeros[32] __attribute__((aligned(64)));
+static const uint8_t ones[64] __attribute__((aligned(64))) = {[0 ... 63] = 1};
+
+static int64_t min_i64(int64_t a, int64_t b)
+{
+	return a < b ? a : b;
+}
+
+static int64_t ceil_div(int64_t a, int64_t b)
+{
+	return (a + b - 1) / b;
+}
+
+/* ---- Packing of A: [m / 32][k / 64][32][64], padded with 0 ------------------------------------------ */
+
+static int64_t qpack_a_bytes(int64_t m, int64_t k)
+{
+	return ceil_div(m, ROWS) * ceil_div(k, STEP) * PAIR;
+}
+
+static int32_t qpack_a_less(int32_t a_dtype, int32_t b_dtype)
+{
+	(void)a_dtype;
+	(void)b_dtype;
+	return 0;
+}
+
+/* A row of k codes, back to back */
+static void pack_row(const char *from, char *to, int64_t k)
+{
+	for (; k >= STEP; k -= STEP, from += STEP, to += PAIR)
+		_mm512_storeu_si512(to, _mm512_loadu_si512(from));
+	if (k > 0)
+		_mm512_storeu_si512(to, _mm512_maskz_loadu_epi8((1ull << k) - 1, from));
+}
+
+static int32_t sum_row(const char *row, int64_t k, bool is_signed)
+{
+	const __m512i one = _mm512_set1_epi8(1);
+	__m512i sum = _mm512_setzero_si512();
+
+	for (int64_t i = 0; i < k; i += STEP, row += PAIR) {
+		const __m512i v = _mm512_loadu_si512(row);
+
+		sum = is_signed ? _mm512_dpbusd_epi32(sum, one, v) : _mm512_dpbusd_epi32(sum, v, one);
+	}
+	return _mm512_reduce_add_epi32(sum);
+}
+
+static void qpack_a(const struct hzi_qpack_a *a)
+{
+	const int64_t panel = qpack_a_bytes(ROWS, a->k);
+
+	for (int64_t i = 0; i < a->m; i++) {
+		const char *from = (const char *)a->a + i * a->a_m;
+		char *to = (char *)a->packed + i / ROWS * panel + i % ROWS * STEP;
+
+		if (a->a_k == 1) {
+			pack_row(from, to, a->k);
+		} else {
+			for (int64_t l = 0; l < a->k; l += STEP) {
+				char codes[STEP] = {0};
+
+				for (int64_t j = 0; j < min_i64(STEP, a->k - l); j++)
+					codes[j] = from[(l + j) * a->a_k];
+				memcpy(to + l / STEP * PAIR, codes, STEP);
+			}
+		}
+		if (a->row)
+			a->row[i] = sum_row(to, a->k, a->a_dtype == HZ_S8);
+	}
+	for (int64_t i = a->m; i % ROWS; i++) {
+		char *to = (char *)a->packed + i / ROWS * panel + i % ROWS * STEP;
+
+		for (int64_t l = 0; l < a->k; l += STEP, to += PAIR)
+			memset(to, 0, STEP);
+	}
+}
+
+/* ---- Requantization --------------------------------------------------------------------------------- */
+
+/* y = (high + round) >> shift, high the upper half of a product with u, whose odd lanes are odd, too */
+struct scale {
+	__m512i u[2], odd[2], round[2], shift[2];
+};
+
+/* Codes are unsigned up to the last step, which turns them by flip. */
+struct bounds {
+	__m512i zero, low, high, flip;
+};
+
+/* A finished block on its way to C. Sums: rows of SUMS_LD. raw: C is s32 and gets them as they are. */
+struct finish {
+	char *sums;
+	const int32_t *row;		/* what comes to each row, of 32 */
+	const int32_t *b_zero, *row_sum;	/* or, if b_zero is not NULL, what these make */
+	char *c;
+	int64_t c_ld, rows;
+	__mmask32 mask;			/* columns */
+	bool raw;
+	struct scale scale;
+};
+
+INLINE void set_scale(struct scale *s, const int32_t *u, const int32_t *shift)
+{
+	for (int h = 0; h < 2; h++) {
+		s->u[h] = _mm512_loadu_si512(u + 16 * h);
+		s->odd[h] = _mm512_srli_epi64(s->u[h], 32);
+		s->shift[h] = _mm512_sub_epi32(_mm512_loadu_si512(shift + 16 * h), _mm512_set1_epi32(32));
+		s->round[h] = _mm512_srli_epi32(_mm512_sllv_epi32(_mm512_set1_epi32(1), s->shift[h]), 1);
+	}
+}
+
+INLINE __m512i requant(__m512i v, const struct scale *s, const int h)
+{
+	const __m512i even = _mm512_mul_epi32(v, s->u[h]);
+	const __m512i odd = _mm512_mul_epi32(_mm512_srli_epi64(v, 32), s->odd[h]);
+	const __m512i high = _mm512_castps_si512(_mm512_mask_movehdup_ps(_mm512_castsi512_ps(odd), 0x5555,
+									 _mm512_castsi512_ps(even)));
+
+	return _mm512_srav_epi32(_mm512_add_epi32(high, s->round[h]), s->shift[h]);
+}
+
+/* The products of row sums and zeros of columns that differ */
+static void take_zeros(const struct finish *f)
+{
+	const __m512i zero[2] = {
+		_mm512_loadu_si512(f->b_zero), _mm512_loadu_si512(f->b_zero + 16),
+	};
+
+	for (int64_t r = 0; r < f->rows; r++) {
+		for (int h = 0; h < 2; h++) {
+			char *p = f->sums + r * SUMS_LD + 64 * h;
+			const __m512i off = _mm512_mullo_epi32(zero[h], _mm512_set1_epi32(f->row_sum[r]));
+
+			_mm512_storeu_si512(p, _mm512_sub_epi32(_mm512_loadu_si512(p), off));
+		}
+	}
+}
+
+/* Two rows of codes, in the halves of the result */
+INLINE __m512i two_rows(const char *sums, const int32_t *row, const struct scale *s,
+			const struct bounds *b)
+{
+	/* What packing to bytes leaves: columns 0 .. 3 and 16 .. 19 of both rows, 4 .. 7 and so on */
+	const __m512i order = _mm512_setr_epi32(0, 4, 8, 12, 1, 5, 9, 13, 2, 6, 10, 14, 3, 7, 11, 15);
+	__m512i v[4], codes;
+
+	for (int i = 0; i < 4; i++) {
+		v[i] = _mm512_add_epi32(_mm512_loadu_si512(sums + 64 * i), _mm512_set1_epi32(row[i / 2]));
+		v[i] = requant(v[i], s, i % 2);
+	}
+	/* Saturation to 16 bits, twice, keeps the order: what is clamped here is beyond 8 bits. */
+	v[0] = _mm512_adds_epi16(_mm512_packs_epi32(v[0], v[1]), b->zero);
+	v[2] = _mm512_adds_epi16(_mm512_packs_epi32(v[2], v[3]), b->zero);
+	codes = _mm512_packus_epi16(v[0], v[2]);
+	codes = _mm512_min_epu8(_mm512_max_epu8(codes, b->low), b->high);
+	return _mm512_permutexvar_epi32(order, _mm512_xor_si512(codes, b->flip));
+}
+
+/* Rows from r on, by themselves */
+static void finish_rest(const struct finish *f, const struct bounds *b, int64_t r)
+{
+	if (f->raw) {
+		for (; r < f->rows; r++) {
+			const char *sums = f->sums + r * SUMS_LD;
+			char *c = f->c + r * f->c_ld;
+
+			_mm512_mask_storeu_epi32(c, (__mmask16)f->mask, _mm512_loadu_si512(sums));
+			_mm512_mask_storeu_epi32(c + 64, (__mmask16)(f->mask >> 16),
+						 _mm512_loadu_si512(sums + 64));
+		}
+		return;
+	}
+	for (; r < f->rows; r += 2) {
+		const __m512i codes = two_rows(f->sums + r * SUMS_LD, f->row + r, &f->scale, b);
+		char *c = f->c + r * f->c_ld;
+
+		_mm256_mask_storeu_epi8(c, f->mask, _mm512_castsi512_si256(codes));
+		if (r + 1 < f->rows)
+			_mm256_mask_storeu_epi8(c + f->c_ld, f->mask, _mm512_extracti64x4_epi64(codes, 1));
+	}
+}
+
+/* ---- Blocks ----------------------------------------------------------------------------------------- */
+
+/* A block: half: of 16 rows, two tiles. Tiles start as those at init, which has rows of init_ld. */
+struct block {
+	const char *a, *b;
+	int64_t a_ld, a_step, steps;	/* of tiles of A: from row to row, from step to step */
+	const char *init;
+	int64_t init_ld;
+};
+
+/* What goes on beside: rows of A are packed, and lines come into L2, in each step */
+struct beside {
+	const char *from;
+	char *to;
+	int64_t from_ld, rows;
+	const char *soon;
+	int64_t lines;
+};
+
+/* Where the tiles in the registers belong; NULL: nowhere */
+struct held {
+	char *sums;
+	int64_t ld;
+};
+
+/* Tile registers: 0 .. 3 sums, 4 and 5 of A, 6 and 7 of B */
+#define DOT(sum, a, b) do { \
+	if (signs == UU) \
+		_tile_dpbuud(sum, a, b); \
+	else if (signs == US) \
+		_tile_dpbusd(sum, a, b); \
+	else if (signs == SU) \
+		_tile_dpbsud(sum, a, b); \
+	else \
+		_tile_dpbssd(sum, a, b); \
+} while (0)
+
+INLINE void load(const char *a, int64_t a_ld, const char *b, const bool half)
+{
+	_tile_stream_loadd(6, b, 64);
+	_tile_stream_loadd(7, b + TILE, 64);
+	_tile_loadd(4, a, a_ld);
+	if (!half)
+		_tile_loadd(5, a + 16 * a_ld, a_ld);
+}
+
+INLINE void store(const struct held *h, const bool half)
+{
+	_tile_stored(0, h->sums, h->ld);
+	_tile_stored(1, h->sums + 64, h->ld);
+	if (!half) {
+		_tile_stored(2, h->sums + 16 * h->ld, h->ld);
+		_tile_stored(3, h->sums + 16 * h->ld + 64, h->ld);
+	}
+	BARRIER();
+}
+
+/* The first step. Tiles held belong to a block with as many of them. */
+INLINE void first_step(const int signs, const bool half, const struct block *k, struct held *h)
+{
+	const char *down = k->init + 16 * k->init_ld;
+
+	load(k->a, k->a_ld, k->b, half);
+	if (h->sums)
+		_tile_stored(0, h->sums, h->ld);
+	_tile_loadd(0, k->init, k->init_ld);
+	DOT(0, 4, 6);
+	if (h->sums)
+		_tile_stored(1, h->sums + 64, h->ld);
+	_tile_loadd(1, k->init + 64, k->init_ld);
+	DOT(1, 4, 7);
+	if (!half) {
+		if (h->sums)
+			_tile_stored(2, h->sums + 16 * h->ld, h->ld);
+		_tile_loadd(2, down, k->init_ld);
+		DOT(2, 5, 6);
+		if (h->sums)
+			_tile_stored(3, h->sums + 16 * h->ld + 64, h->ld);
+		_tile_loadd(3, down + 64, k->init_ld);
+		DOT(3, 5, 7);
+	}
+	h->sums = NULL;
+	BARRIER();
+}
+
+/* Steps; beside each, pairs of rows of f are finished, from row 0 on, and rows of A packed */
+INLINE void run(const int signs, const bool half, const int pairs, const int rows,
+		const struct block *k, const struct finish *f, const struct bounds *bounds,
+		const struct beside *s)
+{
+	const struct bounds limit = *bounds;
+	const struct scale scale = f->scale;
+	const char *a = k->a, *b = k->b, *soon = s->soon, *sums = f->sums, *from = s->from;
+	const int64_t a_ld = k->a_ld, a_step = k->a_step, c_ld = f->c_ld, lines = s->lines;
+	const int64_t from_ld = s->from_ld;
+	const int32_t *row = f->row;
+	char *c = f->c, *to = s->to;
+
+	for (const char *end = b + k->steps * PAIR; b < end; b += PAIR) {
+		load(a, a_ld, b, half);
+		DOT(0, 4, 6);
+		DOT(1, 4, 7);
+		if (!half) {
+			DOT(2, 5, 6);
+			DOT(3, 5, 7);
+		}
+		a += a_step;
+		for (int p = 0; p < pairs; p++) {
+			const __m512i codes = two_rows(sums, row, &scale, &limit);
+
+			_mm256_storeu_si256((void *)c, _mm512_castsi512_si256(codes));
+			_mm256_storeu_si256((void *)(c + c_ld), _mm512_extracti64x4_epi64(codes, 1));
+			c += 2 * c_ld;
+			sums += 2 * SUMS_LD;
+			row += 2;
+		}
+		for (int64_t i = 0; i < lines; i++, soon += 64)
+			_mm_prefetch(soon, _MM_HINT_T1);
+		for (int r = 0; r < rows; r++)
+			_mm512_storeu_si512(to + r * STEP, _mm512_loadu_si512(from + r * from_ld));
+		if (rows) {
+			from += STEP;
+			to += PAIR;
+		}
+	}
+}
+
+INLINE void run_any(const int signs, const bool half, const int pairs, const struct block *k,
+		    const struct finish *f, const struct bounds *bounds, const struct beside *s)
+{
+	if (s->rows == 4 && pairs < 2 && !half)
+		run(signs, half, pairs, 4, k, f, bounds, s);
+	else if (s->rows == 1 && pairs < 2 && !half)
+		run(signs, half, pairs, 1, k, f, bounds, s);
+	else
+		run(signs, half, pairs, 0, k, f, bounds, s);
+}
+
+/* A block; f, which is the one held, is finished beside it. */
+INLINE void multiply(const int signs, const bool half, struct block k, struct held *h,
+		     struct finish *f, const struct bounds *bounds, struct beside s)
+{
+	const int64_t count = half ? 8 : 16;	/* pairs of rows */
+	const bool whole = f->rows == 2 * count && f->mask == ~0u && !f->raw;
+	struct block part;
+	int64_t pairs;
+
+	first_step(signs, half, &k, h);
+	if (f->b_zero && f->rows > 0)
+		take_zeros(f);
+	for (int64_t r = 0; r < s.rows; r++)
+		_mm512_storeu_si512(s.to + r * STEP, _mm512_loadu_si512(s.from + r * s.from_ld));
+	s.from += STEP;
+	s.to += PAIR;
+	k.a += k.a_step;
+	k.b += PAIR;
+	k.steps--;
+	/* With 16 steps, 15 here, the last pair is left. */
+	pairs = !whole ? 0 : k.steps >= count - 1 ? 1 : k.steps >= count / 2 - 1 ? 2 : 4;
+	if (pairs) {
+		part = k;
+		part.steps = min_i64(k.steps, count / pairs);
+		if (pairs == 1)
+			run_any(signs, half, 1, &part, f, bounds, &s);
+		else if (pairs == 2)
+			run_any(signs, half, 2, &part, f, bounds, &s);
+		else
+			run_any(signs, half, 4, &part, f, bounds, &s);
+		k.a += part.steps * k.a_step;
+		k.b += part.steps * PAIR;
+		k.steps -= part.steps;
+		/* Beside more than one pair nothing is packed: the rest sees to it. */
+		s.from += part.steps * STEP;
+		s.to += part.steps * PAIR;
+		s.soon += part.steps * s.lines * 64;
+		finish_rest(f, bounds, part.steps * pairs * 2);
+	} else {
+		finish_rest(f, bounds, 0);
+	}
+	f->rows = 0;
+	if (k.steps > 0)
+		run_any(signs, half, 0, &k, f, bounds, &s);
+	BARRIER();
+}
+
+/* ---- Regions ---------------------------------------------------------------------------------------- */
+
+/* Whether 32 rows of so many lines crowd the sets of an L1 of 64 sets: 12 ways, some for the rest */
+static bool crowded(int64_t ld, int64_t lines)
+{
+	int count[64] = {0}, most = 0;
+
+	for (int64_t r = 0; r < ROWS; r++) {
+		for (int64_t i = 0; i < lines; i++) {
+			const int n = ++count[(r * (ld / 64) + i) % 64];
+
+			most = n > most ? n : most;
+		}
+	}
+	return most > 9;
+}
+
+/* Sums of the rows of a panel by tiles of ones. Nothing is held. */
+INLINE void sum_rows(const bool is_signed, const char *a, int64_t a_ld, int64_t a_step,
+		     int64_t steps, int64_t rows, int32_t *row)
+{
+	int32_t sums[2][16][16] __attribute__((aligned(64)));
+
+	_tile_zero(0);
+	_tile_zero(1);
+	_tile_loadd(6, ones, 0);
+	for (int64_t i = 0; i < steps; i++, a += a_step) {
+		_tile_loadd(4, a, a_ld);
+		_tile_loadd(5, a + 16 * a_ld, a_ld);
+		if (is_signed) {
+			_tile_dpbsud(0, 4, 6);
+			_tile_dpbsud(1, 5, 6);
+		} else {
+			_tile_dpbuud(0, 4, 6);
+			_tile_dpbuud(1, 5, 6);
+		}
+	}
+	_tile_stored(0, sums[0], 64);
+	_tile_stored(1, sums[1], 64);
+	BARRIER();
+	for (int64_t r = 0; r < rows; r++)
+		row[r] = sums[r / 16][r % 16][0];
+}
+
+struct region {
+	const struct hzi_qmul *q;
+	int64_t steps, panels, bands;	/* of k; of columns; of rows */
+	int64_t width, part;		/* panels, and steps, that are taken at once */
+	bool one_zero;			/* all columns have one zero */
+	bool pack, direct;		/* A is still to be packed; or its tiles are loaded from where it lies */
+	struct bounds bounds;
+	struct held held;
+	bool held_half;
+	struct finish finish;		/* what is held or has just been stored */
+};
+
+/*
+ * Columns are taken by so many panels of B as fill half of L2 or, where B is read but a few times and
+ * the next have to be on their way meanwhile, a sixth; rows by bands of 32; k by parts whose panel of
+ * A stays in L1, unless there is but one band, in which nothing would be used twice.
+ */
+static void plan(struct region *g)
+{
+	const struct hzi_qmul *q = g->q;
+	const int64_t room = g->bands <= FEW ? 320 << 10 : 1 << 20;
+	int64_t most = room / (g->steps * PAIR);
+	const int bias = q->c_dtype == HZ_S8 ? 128 : 0;
+
+	g->part = g->bands == 1 ? g->steps : ceil_div(g->steps, ceil_div(g->steps, KC));
+	most = most < 1 ? 1 : most > WIDTH ? WIDTH : most;
+	g->width = g->bands == 1 ? g->panels : ceil_div(g->panels, ceil_div(g->panels, most));
+	g->pack = q->src;
+	g->direct = q->src && q->k % STEP == 0 && q->src_ld % 64 == 0 && (uintptr_t)q->src % 64 == 0 &&
+		    q->m >= ROWS && !crowded(q->src_ld, g->part);
+	g->one_zero = true;
+	if (q->raw)
+		return;
+	for (int64_t j = 1; q->row && j < q->n; j++)
+		g->one_zero &= q->b_zero[j] == q->b_zero[0];
+	g->bounds.zero = _mm512_set1_epi16((short)(q->c_zero + bias));
+	g->bounds.low = _mm512_set1_epi8((char)(q->min + bias));
+	g->bounds.high = _mm512_set1_epi8((char)(q->max + bias));
+	g->bounds.flip = _mm512_set1_epi8((char)bias);
+}
+
+static void flush(struct region *g)
+{
+	if (g->held.sums)
+		store(&g->held, g->held_half);
+	g->held.sums = NULL;
+	if (g->finish.b_zero && g->finish.rows > 0)
+		take_zeros(&g->finish);
+	finish_rest(&g->finish, &g->bounds, 0);
+	g->finish.rows = 0;
+}
+
+/* Packs rows of band p from row first on, and beyond m. */
+static void pack_band(const struct region *g, int64_t p, int64_t first)
+{
+	const struct hzi_qmul *q = g->q;
+	const int64_t rows = min_i64(ROWS, q->m - p * ROWS);
+	char *to = (char *)q->a + p * g->steps * PAIR;
+
+	for (int64_t r = first; r < rows; r++)
+		pack_row((const char *)q->src + (p * ROWS + r) * q->src_ld, to + r * STEP, q->k);
+	for (int64_t r = rows; r < ROWS; r++) {
+		for (int64_t i = 0; i < g->steps; i++)
+			memset(to + i * PAIR + r * STEP, 0, STEP);
+	}
+}
+
+/* The sums of its rows, which is what goes with zeros of B, and their product with the one there is */
+INLINE void prepare_rows(struct region *g, const bool is_signed, int64_t p, const struct block *k,
+			 bool count, int32_t *off)
+{
+	const struct hzi_qmul *q = g->q;
+	const int64_t rows = min_i64(ROWS, q->m - p * ROWS);
+	int32_t *row = q->row + p * ROWS;
+
+	if (count) {
+		flush(g);
+		sum_rows(is_signed, k->a, k->a_ld, k->a_step, g->steps, rows, row);
+	}
+	for (int64_t r = 0; r < rows && g->one_zero; r++)
+		off[r] = (int32_t)-((uint32_t)q->b_zero[0] * (uint32_t)row[r]);
+}
+
+INLINE void region(const int signs, struct region *g)
+{
+	const struct hzi_qmul *q = g->q;
+	const int64_t steps = g->steps, bands = g->bands;
+	char sums[WIDTH * SUMS] __attribute__((aligned(64)));
+	int32_t off[2][ROWS] __attribute__((aligned(64))) = {{0}};
+
+	for (int64_t j0 = 0; j0 < g->panels; j0 += g->width) {
+		const int64_t width = min_i64(g->width, g->panels - j0);
+		const char *const b0 = (const char *)q->b + j0 * q->b_panel;
+		/* Beside a block, so many rows of the next band are packed. */
+		const int64_t each = width >= 32 ? 1 : 4;
+		const bool pack = g->pack && j0 == 0, beside = pack && !g->direct && q->k % STEP == 0;
+		int64_t packed = 0;
+
+		for (int64_t p = 0; p < bands; p++) {
+			const int64_t rows = min_i64(ROWS, q->m - p * ROWS);
+			const bool half = rows <= ROWS / 2, direct = g->direct && rows == ROWS;
+			const bool next = p + 1 < bands && q->m - (p + 1) * ROWS >= ROWS;
+			struct block k = {
+				.a = direct ? (const char *)q->src + p * ROWS * q->src_ld :
+					      (const char *)q->a + p * steps * PAIR,
+				.a_ld = direct ? q->src_ld : 64, .a_step = direct ? 64 : PAIR,
+			};
+			const char *const a = k.a, *soon = a + ROWS * (direct ? q->src_ld : steps * 64);
+			int64_t soon_lines = ceil_div(ROWS, width);
+
+			if (pack && !direct)
+				pack_band(g, p, packed);
+			packed = 0;
+			if (half != g->held_half)
+				flush(g);
+			if (q->row && !q->raw)
+				prepare_rows(g, signs == SU || signs == SS, p, &k, pack, off[p & 1]);
+			if (bands <= FEW) {
+				/* Instead of A, which is small then, the next columns of B */
+				soon_lines = bands == 1 || j0 + width >= g->panels ? 0 : ceil_div(ROWS, bands);
+				soon = b0 + width * (q->b_panel + p * soon_lines * STEP * steps);
+			} else if (!next) {
+				soon_lines = 0;
+			}
+			for (int64_t k0 = 0; k0 < steps; k0 += g->part) {
+				const bool last = k0 + g->part >= steps;
+
+				k.steps = min_i64(g->part, steps - k0);
+				for (int64_t j = 0; j < width; j++) {
+					const int64_t column = (j0 + j) * COLS;
+					const int64_t columns = min_i64(COLS, q->n - column);
+					const bool keep = !last || !q->raw || rows < ROWS || columns < COLS;
+					char *own = sums + (g->part < steps ? j : j & 1) * SUMS;
+					struct beside s = {.soon = soon, .lines = soon_lines};
+
+					k.a = a + k0 * k.a_step;
+					k.b = b0 + j * q->b_panel + k0 * PAIR;
+					k.init = k0 ? own : q->raw ? (const char *)zeros :
+						 (const char *)(q->col + column);
+					k.init_ld = k0 ? SUMS_LD : 0;
+					if (beside && next && j * each < ROWS) {
+						s.from = (const char *)q->src + ((p + 1) * ROWS + j * each) * q->src_ld +
+							 k0 * STEP;
+						s.from_ld = q->src_ld;
+						s.to = (char *)q->a + ((p + 1) * steps + k0) * PAIR + j * each * STEP;
+						s.rows = each;
+						s.soon = s.from + each * q->src_ld;
+						s.lines = 1;
+						if (last)
+							packed = (j + 1) * each;
+					}
+					multiply(signs, half, k, &g->held, &g->finish, &g->bounds, s);
+					soon += k.steps * soon_lines * 64;
+					g->held = keep ? (struct held){own, SUMS_LD} :
+						  (struct held){(char *)q->c + (p * ROWS * q->c_ld + column) * 4,
+								q->c_ld * 4};
+					g->held_half = half;
+					if (!last || !keep)
+						continue;
+					g->finish.sums = own;
+					g->finish.row = off[p & 1];
+					g->finish.b_zero = g->one_zero ? NULL : q->b_zero + column;
+					g->finish.row_sum = q->row + p * ROWS;
+					g->finish.c_ld = q->c_ld * (q->raw ? 4 : 1);
+					g->finish.c = (char *)q->c + p * ROWS * g->finish.c_ld +
+						      column * (q->raw ? 4 : 1);
+					g->finish.rows = rows;
+					g->finish.mask = (__mmask32)(~0u >> (COLS - columns));
+					g->finish.raw = q->raw;
+					if (!q->raw)
+						set_scale(&g->finish.scale, q->u + column, q->shift + column);
+				}
+			}
+		}
+	}
+	flush(g);
+}
+
+static void qmul(const struct hzi_qmul *q)
+{
+	const bool a_signed = q->a_dtype == HZ_S8, b_signed = q->b_dtype == HZ_S8;
+	struct region g = {
+		.q = q, .steps = ceil_div(q->k, STEP), .panels = ceil_div(q->n, COLS),
+		.bands = ceil_div(q->m, ROWS),
+	};
+
+	plan(&g);
+	__asm__ volatile("ldtilecfg %0" : : "m"(config));
+	if (a_signed && b_signed)
+		region(SS, &g);
+	else if (a_signed)
+		region(SU, &g);
+	else if (b_signed)
+		region(US, &g);
+	else
+		region(UU, &g);
+	/* The tiles are 8 KiB that a switch of tasks need not save any more. */
+	_tile_release();
+}
+
+void hzi_kern_amx(struct hz_kern *kern)
+{
+	kern->q_rows = ROWS;
+	kern->q_lazy = true;
+	kern->qpack_a_bytes = qpack_a_bytes;
+	kern->qpack_a_less = qpack_a_less;
+	kern->qpack_a = qpack_a;
+	kern->qmul = qmul;
+}

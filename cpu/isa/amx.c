@@ -378,12 +378,13 @@ INLINE void run_any(const int signs, const bool half, const int pairs, const str
 }
 
 /* A block; f, which is the one held, is finished beside it. */
-INLINE void multiply(const int signs, const bool half, struct block k, struct held *h,
-		     struct finish *f, const struct bounds *bounds, struct beside s)
+INLINE void multiply(const int signs, const bool half, const struct block *block, struct held *h,
+		     struct finish *f, const struct bounds *bounds, const struct beside *beside)
 {
-	const int64_t count = half ? 8 : 16;	/* pairs of rows */
-	const bool whole = f->rows == 2 * count && f->mask == ~0u && !f->raw;
-	struct block part;
+	/* Pairs of rows that can be finished beside: with columns that fill the block */
+	const int64_t count = f->mask == ~0u && !f->raw ? f->rows / 2 : 0;
+	struct beside s = *beside;
+	struct block k = *block, part;
 	int64_t pairs;
 
 	first_step(signs, half, &k, h);
@@ -397,8 +398,8 @@ INLINE void multiply(const int signs, const bool half, struct block k, struct he
 	k.b += PAIR;
 	k.steps--;
 	/* With 16 steps, 15 here, the last pair is left. */
-	pairs = !whole ? 0 : k.steps >= count - 1 ? 1 : k.steps >= count / 2 - 1 ? 2 : 4;
-	if (pairs) {
+	pairs = count == 0 || k.steps == 0 ? 0 : k.steps >= count - 1 ? 1 : k.steps >= count / 2 - 1 ? 2 : 4;
+	if (pairs > 0) {
 		part = k;
 		part.steps = min_i64(k.steps, count / pairs);
 		if (pairs == 1)
@@ -424,6 +425,61 @@ INLINE void multiply(const int signs, const bool half, struct block k, struct he
 	BARRIER();
 }
 
+static void multiply_uu(const struct block *k, struct held *h, struct finish *f,
+			const struct bounds *b, const struct beside *s)
+{
+	multiply(UU, false, k, h, f, b, s);
+}
+
+static void multiply_uu_half(const struct block *k, struct held *h, struct finish *f,
+			     const struct bounds *b, const struct beside *s)
+{
+	multiply(UU, true, k, h, f, b, s);
+}
+
+static void multiply_us(const struct block *k, struct held *h, struct finish *f,
+			const struct bounds *b, const struct beside *s)
+{
+	multiply(US, false, k, h, f, b, s);
+}
+
+static void multiply_us_half(const struct block *k, struct held *h, struct finish *f,
+			     const struct bounds *b, const struct beside *s)
+{
+	multiply(US, true, k, h, f, b, s);
+}
+
+static void multiply_su(const struct block *k, struct held *h, struct finish *f,
+			const struct bounds *b, const struct beside *s)
+{
+	multiply(SU, false, k, h, f, b, s);
+}
+
+static void multiply_su_half(const struct block *k, struct held *h, struct finish *f,
+			     const struct bounds *b, const struct beside *s)
+{
+	multiply(SU, true, k, h, f, b, s);
+}
+
+static void multiply_ss(const struct block *k, struct held *h, struct finish *f,
+			const struct bounds *b, const struct beside *s)
+{
+	multiply(SS, false, k, h, f, b, s);
+}
+
+static void multiply_ss_half(const struct block *k, struct held *h, struct finish *f,
+			     const struct bounds *b, const struct beside *s)
+{
+	multiply(SS, true, k, h, f, b, s);
+}
+
+/* Functions of their own, so that each of the loops has the registers to itself */
+static void (*const multiply_of[4][2])(const struct block *, struct held *, struct finish *,
+				       const struct bounds *, const struct beside *) = {
+	[UU] = {multiply_uu, multiply_uu_half}, [US] = {multiply_us, multiply_us_half},
+	[SU] = {multiply_su, multiply_su_half}, [SS] = {multiply_ss, multiply_ss_half},
+};
+
 /* ---- Regions ---------------------------------------------------------------------------------------- */
 
 /* Whether 32 rows of so many lines crowd the sets of an L1 of 64 sets: 12 ways, some for the rest */
@@ -442,7 +498,7 @@ static bool crowded(int64_t ld, int64_t lines)
 }
 
 /* Sums of the rows of a panel by tiles of ones. Nothing is held. */
-INLINE void sum_rows(const bool is_signed, const char *a, int64_t a_ld, int64_t a_step,
+static void sum_rows(bool is_signed, const char *a, int64_t a_ld, int64_t a_step,
 		     int64_t steps, int64_t rows, int32_t *row)
 {
 	int32_t sums[2][16][16] __attribute__((aligned(64)));
@@ -536,7 +592,7 @@ static void pack_band(const struct region *g, int64_t p, int64_t first)
 }
 
 /* The sums of its rows, which is what goes with zeros of B, and their product with the one there is */
-INLINE void prepare_rows(struct region *g, const bool is_signed, int64_t p, const struct block *k,
+static void prepare_rows(struct region *g, bool is_signed, int64_t p, const struct block *k,
 			 bool count, int32_t *off)
 {
 	const struct hzi_qmul *q = g->q;
@@ -551,7 +607,7 @@ INLINE void prepare_rows(struct region *g, const bool is_signed, int64_t p, cons
 		off[r] = (int32_t)-((uint32_t)q->b_zero[0] * (uint32_t)row[r]);
 }
 
-INLINE void region(const int signs, struct region *g)
+static void region(int signs, struct region *g)
 {
 	const struct hzi_qmul *q = g->q;
 	const int64_t steps = g->steps, bands = g->bands;
@@ -619,7 +675,7 @@ INLINE void region(const int signs, struct region *g)
 						if (last)
 							packed = (j + 1) * each;
 					}
-					multiply(signs, half, k, &g->held, &g->finish, &g->bounds, s);
+					multiply_of[signs][half](&k, &g->held, &g->finish, &g->bounds, &s);
 					soon += k.steps * soon_lines * 64;
 					g->held = keep ? (struct held){own, SUMS_LD} :
 						  (struct held){(char *)q->c + (p * ROWS * q->c_ld + column) * 4,
@@ -656,14 +712,7 @@ static void qmul(const struct hzi_qmul *q)
 
 	plan(&g);
 	__asm__ volatile("ldtilecfg %0" : : "m"(config));
-	if (a_signed && b_signed)
-		region(SS, &g);
-	else if (a_signed)
-		region(SU, &g);
-	else if (b_signed)
-		region(US, &g);
-	else
-		region(UU, &g);
+	region(a_signed ? b_signed ? SS : SU : b_signed ? US : UU, &g);
 	/* The tiles are 8 KiB that a switch of tasks need not save any more. */
 	_tile_release();
 }

@@ -9,6 +9,8 @@
 #include <string.h>
 
 #include "cpu/kern.h"
+#define INLINE static inline __attribute__((always_inline))
+#include "cpu/isa/finish512.inc"
 
 /*
  * A block of C is 32 x 32: four tiles of 16 x 16 sums. A step multiplies 64 of k: two tiles of A by
@@ -27,18 +29,15 @@
  */
 enum {
 	ROWS = 32,
-	COLS = 32,
 	STEP = 64,		/* of k */
 	TILE = 1024,		/* bytes */
 	PAIR = 2 * TILE,	/* a step of a panel, of A and of B */
 	KC = 16,		/* steps whose panel of A, 32 KiB, fits L1 beside the rest */
-	SUMS_LD = 128,		/* bytes of a row of a block's sums */
-	SUMS = ROWS * SUMS_LD,
+	SUMS = ROWS * SUMS_LD,	/* bytes of a block's sums */
 	WIDTH = 32,		/* panels of B at once at most: 128 KiB of sums */
 	FEW = 8			/* bands of rows */
 };
 
-#define INLINE static inline __attribute__((always_inline))
 /* The compiler does not know what the instructions on tiles read and write. */
 #define BARRIER() __asm__ volatile("" : : : "memory")
 
@@ -57,16 +56,6 @@ static const struct config {
 
 static const int32_t zeros[32] __attribute__((aligned(64)));
 static const uint8_t ones[64] __attribute__((aligned(64))) = {[0 ... 63] = 1};
-
-static int64_t min_i64(int64_t a, int64_t b)
-{
-	return a < b ? a : b;
-}
-
-static int64_t ceil_div(int64_t a, int64_t b)
-{
-	return (a + b - 1) / b;
-}
 
 /* ---- Packing of A: [m / 32][k / 64][32][64], padded with 0 ------------------------------------------ */
 
@@ -131,111 +120,6 @@ static void qpack_a(const struct hzi_qpack_a *a)
 
 		for (int64_t l = 0; l < a->k; l += STEP, to += PAIR)
 			memset(to, 0, STEP);
-	}
-}
-
-/* ---- Requantization --------------------------------------------------------------------------------- */
-
-/* y = (high + round) >> shift, high the upper half of a product with u, whose odd lanes are odd, too */
-struct scale {
-	__m512i u[2], odd[2], round[2], shift[2];
-};
-
-/* Codes are unsigned up to the last step, which turns them by flip. */
-struct bounds {
-	__m512i zero, low, high, flip;
-};
-
-/* A finished block on its way to C. Sums: rows of SUMS_LD. raw: C is s32 and gets them as they are. */
-struct finish {
-	char *sums;
-	const int32_t *row;		/* what comes to each row, of 32 */
-	const int32_t *b_zero, *row_sum;	/* or, if b_zero is not NULL, what these make */
-	char *c;
-	int64_t c_ld, rows;
-	__mmask32 mask;			/* columns */
-	bool raw;
-	struct scale scale;
-};
-
-INLINE void set_scale(struct scale *s, const int32_t *u, const int32_t *shift)
-{
-	for (int h = 0; h < 2; h++) {
-		s->u[h] = _mm512_loadu_si512(u + 16 * h);
-		s->odd[h] = _mm512_srli_epi64(s->u[h], 32);
-		s->shift[h] = _mm512_sub_epi32(_mm512_loadu_si512(shift + 16 * h), _mm512_set1_epi32(32));
-		s->round[h] = _mm512_srli_epi32(_mm512_sllv_epi32(_mm512_set1_epi32(1), s->shift[h]), 1);
-	}
-}
-
-INLINE __m512i requant(__m512i v, const struct scale *s, const int h)
-{
-	const __m512i even = _mm512_mul_epi32(v, s->u[h]);
-	const __m512i odd = _mm512_mul_epi32(_mm512_srli_epi64(v, 32), s->odd[h]);
-	const __m512i high = _mm512_castps_si512(_mm512_mask_movehdup_ps(_mm512_castsi512_ps(odd), 0x5555,
-									 _mm512_castsi512_ps(even)));
-
-	return _mm512_srav_epi32(_mm512_add_epi32(high, s->round[h]), s->shift[h]);
-}
-
-/* The products of row sums and zeros of columns that differ */
-static void take_zeros(const struct finish *f)
-{
-	const __m512i zero[2] = {
-		_mm512_loadu_si512(f->b_zero), _mm512_loadu_si512(f->b_zero + 16),
-	};
-
-	for (int64_t r = 0; r < f->rows; r++) {
-		for (int h = 0; h < 2; h++) {
-			char *p = f->sums + r * SUMS_LD + 64 * h;
-			const __m512i off = _mm512_mullo_epi32(zero[h], _mm512_set1_epi32(f->row_sum[r]));
-
-			_mm512_storeu_si512(p, _mm512_sub_epi32(_mm512_loadu_si512(p), off));
-		}
-	}
-}
-
-/* Two rows of codes, in the halves of the result */
-INLINE __m512i two_rows(const char *sums, const int32_t *row, const struct scale *s,
-			const struct bounds *b)
-{
-	/* What packing to bytes leaves: columns 0 .. 3 and 16 .. 19 of both rows, 4 .. 7 and so on */
-	const __m512i order = _mm512_setr_epi32(0, 4, 8, 12, 1, 5, 9, 13, 2, 6, 10, 14, 3, 7, 11, 15);
-	__m512i v[4], codes;
-
-	for (int i = 0; i < 4; i++) {
-		v[i] = _mm512_add_epi32(_mm512_loadu_si512(sums + 64 * i), _mm512_set1_epi32(row[i / 2]));
-		v[i] = requant(v[i], s, i % 2);
-	}
-	/* Saturation to 16 bits, twice, keeps the order: what is clamped here is beyond 8 bits. */
-	v[0] = _mm512_adds_epi16(_mm512_packs_epi32(v[0], v[1]), b->zero);
-	v[2] = _mm512_adds_epi16(_mm512_packs_epi32(v[2], v[3]), b->zero);
-	codes = _mm512_packus_epi16(v[0], v[2]);
-	codes = _mm512_min_epu8(_mm512_max_epu8(codes, b->low), b->high);
-	return _mm512_permutexvar_epi32(order, _mm512_xor_si512(codes, b->flip));
-}
-
-/* Rows from r on, by themselves */
-static void finish_rest(const struct finish *f, const struct bounds *b, int64_t r)
-{
-	if (f->raw) {
-		for (; r < f->rows; r++) {
-			const char *sums = f->sums + r * SUMS_LD;
-			char *c = f->c + r * f->c_ld;
-
-			_mm512_mask_storeu_epi32(c, (__mmask16)f->mask, _mm512_loadu_si512(sums));
-			_mm512_mask_storeu_epi32(c + 64, (__mmask16)(f->mask >> 16),
-						 _mm512_loadu_si512(sums + 64));
-		}
-		return;
-	}
-	for (; r < f->rows; r += 2) {
-		const __m512i codes = two_rows(f->sums + r * SUMS_LD, f->row + r, &f->scale, b);
-		char *c = f->c + r * f->c_ld;
-
-		_mm256_mask_storeu_epi8(c, f->mask, _mm512_castsi512_si256(codes));
-		if (r + 1 < f->rows)
-			_mm256_mask_storeu_epi8(c + f->c_ld, f->mask, _mm512_extracti64x4_epi64(codes, 1));
 	}
 }
 
@@ -546,7 +430,6 @@ static void plan(struct region *g)
 	const struct hzi_qmul *q = g->q;
 	const int64_t room = g->bands <= FEW ? 320 << 10 : 1 << 20;
 	int64_t most = room / (g->steps * PAIR);
-	const int bias = q->c_dtype == HZ_S8 ? 128 : 0;
 
 	g->part = g->bands == 1 ? g->steps : ceil_div(g->steps, ceil_div(g->steps, KC));
 	most = most < 1 ? 1 : most > WIDTH ? WIDTH : most;
@@ -554,15 +437,12 @@ static void plan(struct region *g)
 	g->pack = q->src;
 	g->direct = q->src && q->k % STEP == 0 && q->src_ld % 64 == 0 && (uintptr_t)q->src % 64 == 0 &&
 		    q->m >= ROWS && !crowded(q->src_ld, g->part);
-	g->one_zero = true;
-	if (q->raw)
-		return;
-	for (int64_t j = 1; q->row && j < q->n; j++)
-		g->one_zero &= q->b_zero[j] == q->b_zero[0];
-	g->bounds.zero = _mm512_set1_epi16((short)(q->c_zero + bias));
-	g->bounds.low = _mm512_set1_epi8((char)(q->min + bias));
-	g->bounds.high = _mm512_set1_epi8((char)(q->max + bias));
-	g->bounds.flip = _mm512_set1_epi8((char)bias);
+	if (q->raw) {
+		g->one_zero = true;
+	} else {
+		g->one_zero = have_one_zero(q);
+		g->bounds = make_bounds(q);
+	}
 }
 
 static void flush(struct region *g)
@@ -717,6 +597,32 @@ static void qmul(const struct hzi_qmul *q)
 	_tile_release();
 }
 
+/* macs multiplications in registers */
+static void qpeak(int64_t macs)
+{
+	uint8_t codes[4][TILE] __attribute__((aligned(64)));
+	uint32_t random = 1;
+
+	/* The clock depends on the data. */
+	for (int i = 0; i < 4 * TILE; i++) {
+		random = random * 1664525 + 1013904223;
+		codes[i / TILE][i % TILE] = (uint8_t)(random >> 24);
+	}
+	__asm__ volatile("ldtilecfg %0" : : "m"(config));
+	BARRIER();
+	_tile_loadd(4, codes[0], 64);
+	_tile_loadd(5, codes[1], 64);
+	_tile_loadd(6, codes[2], 64);
+	_tile_loadd(7, codes[3], 64);
+	for (int64_t i = 0; i < macs; i += 4 * 16 * 16 * 64) {
+		_tile_dpbuud(0, 4, 6);
+		_tile_dpbuud(1, 4, 7);
+		_tile_dpbuud(2, 5, 6);
+		_tile_dpbuud(3, 5, 7);
+	}
+	_tile_release();
+}
+
 void hzi_kern_amx(struct hz_kern *kern)
 {
 	kern->q_rows = ROWS;
@@ -725,4 +631,5 @@ void hzi_kern_amx(struct hz_kern *kern)
 	kern->qpack_a_less = qpack_a_less;
 	kern->qpack_a = qpack_a;
 	kern->qmul = qmul;
+	kern->qpeak = qpeak;
 }

@@ -7,8 +7,199 @@
 
 #define HZ_VEC HZ_VEC_AVX512
 #include "cpu/kern.inc"
+#include "cpu/isa/finish512.inc"
+
+/* ---- Quantized multiplication ---------------------------------------------------------------- */
+
+/*
+ * The instruction multiplies unsigned by signed bytes and adds four products. B stays as it is, so A
+ * is made to have the other sign: by 128 less or more, which flips the upper bit of a code.
+ *
+ * A is packed as [m / 12][k / 64][12][64]: a block is 12 rows by a panel of 32 columns, 24 vectors
+ * of sums, for each four of k two loads of B and 12 of A, which are spread by the load itself.
+ */
+enum {
+	BLOCK = 12,
+	STEP = 64
+};
+
+static int64_t vnni_pack_a_bytes(int64_t m, int64_t k)
+{
+	return ceil_div(m, BLOCK) * BLOCK * ceil_div(k, STEP) * STEP;
+}
+
+static int32_t vnni_pack_a_less(int32_t a_dtype, int32_t b_dtype)
+{
+	return a_dtype != b_dtype ? 0 : a_dtype == HZ_U8 ? 128 : -128;
+}
+
+static void vnni_pack_a(const struct hzi_qpack_a *a)
+{
+	const int64_t block = vnni_pack_a_bytes(BLOCK, a->k);
+	const bool is_signed = a->b_dtype == HZ_U8;	/* what is packed */
+	const __m512i flip = _mm512_set1_epi8(a->a_dtype == a->b_dtype ? -128 : 0);
+	const __m512i one = _mm512_set1_epi8(1);
+
+	for (int64_t i = 0; i < a->m; i++) {
+		const char *from = (const char *)a->a + i * a->a_m;
+		char *to = (char *)a->packed + i / BLOCK * block + i % BLOCK * STEP;
+		__m512i sum = _mm512_setzero_si512();
+
+		for (int64_t l = 0; l < a->k; l += STEP, to += BLOCK * STEP) {
+			const int64_t n = min_i64(STEP, a->k - l);
+			const __mmask64 mask = ~0ull >> (STEP - n);
+			__m512i v;
+
+			if (a->a_k == 1) {
+				v = _mm512_maskz_loadu_epi8(mask, from + l);
+			} else {
+				char codes[STEP] = {0};
+
+				for (int64_t j = 0; j < n; j++)
+					codes[j] = from[(l + j) * a->a_k];
+				v = _mm512_loadu_si512(codes);
+			}
+			v = _mm512_maskz_mov_epi8(mask, _mm512_xor_si512(v, flip));
+			sum = is_signed ? _mm512_dpbusd_epi32(sum, one, v) : _mm512_dpbusd_epi32(sum, v, one);
+			_mm512_storeu_si512(to, v);
+		}
+		if (a->row)
+			a->row[i] = _mm512_reduce_add_epi32(sum);
+	}
+	for (int64_t i = a->m; i % BLOCK; i++) {
+		char *to = (char *)a->packed + i / BLOCK * block + i % BLOCK * STEP;
+
+		for (int64_t l = 0; l < a->k; l += STEP, to += BLOCK * STEP)
+			memset(to, 0, STEP);
+	}
+}
+
+/* Rows of a block by a panel; sums start as those at col, or 0. */
+INLINE void vnni_sums(const int rows, const bool b_signed, const char *a, const char *b,
+		      int64_t steps, const int32_t *col, char *sums)
+{
+	__m512i acc[BLOCK][2];
+
+	UNROLL
+	for (int r = 0; r < rows; r++) {
+		acc[r][0] = col ? _mm512_loadu_si512(col) : _mm512_setzero_si512();
+		acc[r][1] = col ? _mm512_loadu_si512(col + 16) : _mm512_setzero_si512();
+	}
+	for (int64_t i = 0; i < steps; i++, a += (BLOCK - 1) * STEP) {
+		for (const char *end = a + STEP; a < end; a += 4, b += 64) {
+			const __m512i b0 = _mm512_loadu_si512(b), b1 = _mm512_loadu_si512(b + 1024);
+
+			UNROLL
+			for (int r = 0; r < rows; r++) {
+				int32_t four;
+				__m512i v;
+
+				memcpy(&four, a + r * STEP, 4);
+				v = _mm512_set1_epi32(four);
+				acc[r][0] = b_signed ? _mm512_dpbusd_epi32(acc[r][0], v, b0) :
+						       _mm512_dpbusd_epi32(acc[r][0], b0, v);
+				acc[r][1] = b_signed ? _mm512_dpbusd_epi32(acc[r][1], v, b1) :
+						       _mm512_dpbusd_epi32(acc[r][1], b1, v);
+			}
+		}
+		b += 1024;
+	}
+	UNROLL
+	for (int r = 0; r < rows; r++) {
+		_mm512_storeu_si512(sums + r * SUMS_LD, acc[r][0]);
+		_mm512_storeu_si512(sums + r * SUMS_LD + 64, acc[r][1]);
+	}
+}
+
+/* Less than 12 rows as the next larger number that there is */
+INLINE void vnni_block(const bool b_signed, int64_t rows, const char *a, const char *b,
+		       int64_t steps, const int32_t *col, char *sums)
+{
+	if (rows > 8)
+		vnni_sums(12, b_signed, a, b, steps, col, sums);
+	else if (rows > 4)
+		vnni_sums(8, b_signed, a, b, steps, col, sums);
+	else if (rows > 2)
+		vnni_sums(4, b_signed, a, b, steps, col, sums);
+	else if (rows > 1)
+		vnni_sums(2, b_signed, a, b, steps, col, sums);
+	else
+		vnni_sums(1, b_signed, a, b, steps, col, sums);
+}
+
+/* A panel of B stays in L1 or L2 while so much of A as fits L2 passes by. */
+static void vnni_mul(const struct hzi_qmul *q)
+{
+	const int64_t steps = ceil_div(q->k, STEP), block = vnni_pack_a_bytes(BLOCK, q->k);
+	const int64_t some = BLOCK * (1 + (512 << 10) / block);	/* rows */
+	const bool b_signed = q->b_dtype == HZ_S8, one_zero = q->raw || have_one_zero(q);
+	const struct bounds bounds = q->raw ? (struct bounds){0} : make_bounds(q);
+	const int64_t size = q->raw ? 4 : 1;
+	char sums[BLOCK * SUMS_LD] __attribute__((aligned(64)));
+	int32_t off[BLOCK] = {0};
+
+	for (int64_t i0 = 0; i0 < q->m; i0 += some) {
+		for (int64_t j = 0; j < q->n; j += COLS) {
+			const char *b = (const char *)q->b + j / COLS * q->b_panel;
+			struct finish f = {
+				.sums = sums, .row = off, .c_ld = q->c_ld * size, .raw = q->raw,
+				.mask = (__mmask32)(~0u >> (COLS - min_i64(COLS, q->n - j))),
+				.b_zero = one_zero ? NULL : q->b_zero + j,
+			};
+
+			if (!q->raw)
+				set_scale(&f.scale, q->u + j, q->shift + j);
+			for (int64_t i = i0; i < min_i64(i0 + some, q->m); i += BLOCK) {
+				const char *a = (const char *)q->a + i / BLOCK * block;
+				const int32_t *col = q->raw ? NULL : q->col + j;
+
+				f.rows = min_i64(BLOCK, q->m - i);
+				f.c = (char *)q->c + i * f.c_ld + j * size;
+				if (b_signed)
+					vnni_block(true, f.rows, a, b, steps, col, sums);
+				else
+					vnni_block(false, f.rows, a, b, steps, col, sums);
+				if (q->row && !q->raw) {
+					f.row_sum = q->row + i;
+					for (int64_t r = 0; r < f.rows && one_zero; r++)
+						off[r] = (int32_t)-((uint32_t)q->b_zero[0] * (uint32_t)q->row[i + r]);
+					if (!one_zero)
+						take_zeros(&f);
+				}
+				finish_rest(&f, &bounds, 0);
+			}
+		}
+	}
+}
+
+/* macs multiplications in registers */
+static void vnni_peak(int64_t macs)
+{
+	__m512i sum[24], a = _mm512_set1_epi32(0x7f3a91c5), b = _mm512_set1_epi32(0x1d95e3a7);
+
+	for (int i = 0; i < 24; i++)
+		sum[i] = _mm512_setzero_si512();
+	for (int64_t n = 0; n < macs; n += 24 * 64) {
+		/* Opaque, so that every turn is made */
+		__asm__ volatile("" : "+v"(a), "+v"(b));
+		UNROLL
+		for (int i = 0; i < 16; i++)
+			sum[i] = _mm512_dpbusd_epi32(sum[i], a, b);
+		UNROLL
+		for (int i = 16; i < 24; i++)
+			sum[i] = _mm512_dpbusd_epi32(sum[i], a, b);
+	}
+	for (int i = 0; i < 24; i++)
+		__asm__ volatile("" : : "v"(sum[i]));
+}
 
 void hzi_kern_vnni(struct hz_kern *kern)
 {
 	fill(kern);
+	kern->q_rows = BLOCK;
+	kern->qpack_a_bytes = vnni_pack_a_bytes;
+	kern->qpack_a_less = vnni_pack_a_less;
+	kern->qpack_a = vnni_pack_a;
+	kern->qmul = vnni_mul;
+	kern->qpeak = vnni_peak;
 }

@@ -89,6 +89,10 @@ INLINE void vnni_sums(const int rows, const bool b_signed, const char *a, const 
 		for (const char *end = a + STEP; a < end; a += 4, b += 64) {
 			const __m512i b0 = _mm512_loadu_si512(b), b1 = _mm512_loadu_si512(b + 1024);
 
+			/* Two steps ahead; 64 x 4096 x 4096 in 2.6 instead of 3.0 ms */
+			_mm_prefetch(b + 4096, _MM_HINT_T0);
+			_mm_prefetch(b + 4096 + 1024, _MM_HINT_T0);
+
 			UNROLL
 			for (int r = 0; r < rows; r++) {
 				int32_t four;
@@ -175,21 +179,21 @@ static void vnni_mul(const struct hzi_qmul *q)
 /* macs multiplications in registers */
 static void vnni_peak(int64_t macs)
 {
-	__m512i sum[24], a = _mm512_set1_epi32(0x7f3a91c5), b = _mm512_set1_epi32(0x1d95e3a7);
+	const __m512i a = _mm512_set1_epi32(0x7f3a91c5), b = _mm512_set1_epi32(0x1d95e3a7);
+	__m512i sum[16];
 
-	for (int i = 0; i < 24; i++)
-		sum[i] = _mm512_setzero_si512();
-	for (int64_t n = 0; n < macs; n += 24 * 64) {
-		/* Opaque, so that every turn is made */
-		__asm__ volatile("" : "+v"(a), "+v"(b));
+	/* Opaque, lest one be taken for another */
+	UNROLL
+	for (int i = 0; i < 16; i++)
+		__asm__ volatile("vpxorq %0, %0, %0" : "=v"(sum[i]));
+	for (int64_t n = 0; n < macs; n += 16 * 64) {
 		UNROLL
 		for (int i = 0; i < 16; i++)
 			sum[i] = _mm512_dpbusd_epi32(sum[i], a, b);
-		UNROLL
-		for (int i = 16; i < 24; i++)
-			sum[i] = _mm512_dpbusd_epi32(sum[i], a, b);
 	}
-	for (int i = 0; i < 24; i++)
+	/* The sums count as used, so that they are made. */
+	UNROLL
+	for (int i = 0; i < 16; i++)
 		__asm__ volatile("" : : "v"(sum[i]));
 }
 

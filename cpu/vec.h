@@ -293,6 +293,21 @@ INLINE vf max_number(vf a, vf b)
 #endif
 }
 
+/* The products of the 16-bit halves of lanes, signed, added */
+INLINE vi madd_s16(vi a, vi b)
+{
+#if HZ_VEC == HZ_VEC_AVX512
+	return (vi)_mm512_madd_epi16((__m512i)a, (__m512i)b);
+#elif HZ_VEC == HZ_VEC_AVX2
+	return (vi)_mm256_madd_epi16((__m256i)a, (__m256i)b);
+#elif HZ_VEC == HZ_VEC_NEON
+	return (vi)vpaddq_s32(vmull_s16(vget_low_s16((int16x8_t)a), vget_low_s16((int16x8_t)b)),
+			      vmull_high_s16((int16x8_t)a, (int16x8_t)b));
+#else
+	return ((a << 16) >> 16) * ((b << 16) >> 16) + (a >> 16) * (b >> 16);
+#endif
+}
+
 /* ---- Memory ---------------------------------------------------------------------------------- */
 
 typedef vf vf_any __attribute__((aligned(4), may_alias));

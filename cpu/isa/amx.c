@@ -555,6 +555,11 @@ static void region(int signs, struct region *g)
 						if (last)
 							packed = (j + 1) * each;
 					}
+					if (bands == 1 && !half) {
+						/* B comes from memory: 32 x 4096 x 4096 in 0.66 instead of 0.73 ms */
+						s.soon = k.b + 4 * PAIR;
+						s.lines = PAIR / 64;
+					}
 					multiply_of[signs][half](&k, &g->held, &g->finish, &g->bounds, &s);
 					soon += k.steps * soon_lines * 64;
 					g->held = keep ? (struct held){own, SUMS_LD} :

@@ -7,10 +7,14 @@
 
 #include <stdlib.h>
 #include <string.h>
+#ifdef __linux__
+#include <sys/mman.h>
+#endif
 
 #include "hz.h"
 
 #define ALIGN 64	/* of hz_alloc(): a cache line, and the widest vector */
+#define HUGE_PAGE ((size_t)2 << 20)
 
 /* ---- The allocator --------------------------------------------------------------------------- */
 
@@ -25,6 +29,20 @@ void *hzi_malloc(const struct hz_context *ctx, size_t bytes, size_t align)
 		return NULL;
 	if (ctx->allocator.alloc)
 		return ctx->allocator.alloc(ctx->allocator.user, bytes, align);
+#ifdef MADV_HUGEPAGE
+	/*
+	 * Large pages, since the processor remembers few of 4 KiB: 4 to 7 % of a quantized multiplication
+	 * of 2048^3. A refusal does not matter.
+	 */
+	if (bytes >= 2 * HUGE_PAGE && bytes <= PTRDIFF_MAX - HUGE_PAGE && align <= HUGE_PAGE) {
+		const size_t total = (bytes + HUGE_PAGE - 1) / HUGE_PAGE * HUGE_PAGE;
+		void *p = aligned_alloc(HUGE_PAGE, total);
+
+		if (p)
+			(void)madvise(p, total, MADV_HUGEPAGE);
+		return p;
+	}
+#endif
 	return aligned_alloc(align, (bytes + align - 1) / align * align);
 }
 

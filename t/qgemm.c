@@ -57,7 +57,7 @@ static wide ref_tflite(int32_t acc, int32_t u, int shift)
 	wide x = acc;
 
 	if (shift < 31)
-		x <<= 31 - shift > 60 ? 60 : 31 - shift;
+		x *= (wide)1 << (31 - shift > 60 ? 60 : 31 - shift);
 	x = x > INT32_MAX ? INT32_MAX : x < INT32_MIN ? INT32_MIN : x;
 	return ref_divide_by_pot(ref_doubling_high_mul((int32_t)x, u), shift > 31 ? shift - 31 : 0);
 }
@@ -527,7 +527,8 @@ static const char *describe(const struct tcase *c)
 	snprintf(
 		text, sizeof(text),
 		"batch %d m %lld n %lld k %lld %s x %s -> %s, trans %d%d%d pad %d, packed %d, "
-		"a_rows %d b_cols %d zeros %d %d %d, bias %d%s, how %d, rounding %d, flags %u, values %d",
+		"a_rows %d b_cols %d zeros %d %d %d, bias %d%s, how %d, rounding %d, flags %u, "
+		"values %d",
 		c->batch_ndim, (long long)c->m, (long long)c->n, (long long)c->k,
 		hz_dtype_name(c->a_dtype), hz_dtype_name(c->b_dtype), hz_dtype_name(c->c_dtype),
 		c->a_trans, c->b_trans, c->c_trans, c->pad, c->packed, c->a_rows, c->b_cols,
@@ -856,7 +857,8 @@ static void test_requantization(void)
 {
 	static const int32_t accs[] = {
 		0, 1, -1, 2, 3, -3, 5, -5, 7, -7, 10, -10, 127, 128, -128, -129, 255, 256, 1000,
-		-1000, 65535, 65536, -65536, 1 << 20, (1 << 20) + 1, -(1 << 20) - 1, 1 << 30, -(1 << 30),
+		-1000, 65535, 65536, -65536, 1 << 20, (1 << 20) + 1, -(1 << 20) - 1, 1 << 30,
+		-(1 << 30),
 		INT32_MAX, INT32_MAX - 1, INT32_MIN, INT32_MIN + 1, 33024 * 3, 98765432, -98765432,
 		3 << 28, -(3 << 28), 1 << 29, 1 << 24,
 	};

@@ -176,6 +176,159 @@ static void vnni_mul(const struct hzi_qmul *q)
 	}
 }
 
+/* ---- Packing of B ---------------------------------------------------------------------------- */
+
+/* Four rows of 32 codes to two of the layout: 16 columns of four codes each */
+INLINE void four_rows(const __m256i *row, __m512i *halves)
+{
+	const __m256i low01 = _mm256_unpacklo_epi8(row[0], row[1]);
+	const __m256i high01 = _mm256_unpackhi_epi8(row[0], row[1]);
+	const __m256i low23 = _mm256_unpacklo_epi8(row[2], row[3]);
+	const __m256i high23 = _mm256_unpackhi_epi8(row[2], row[3]);
+	/* In parts of 128 bits: columns 0 .. 3, 16 .. 19, 4 .. 7, 20 .. 23; 8 .. 11 and so on */
+	const __m512i a = _mm512_inserti64x4(
+		_mm512_castsi256_si512(_mm256_unpacklo_epi16(low01, low23)),
+		_mm256_unpackhi_epi16(low01, low23), 1);
+	const __m512i b = _mm512_inserti64x4(
+		_mm512_castsi256_si512(_mm256_unpacklo_epi16(high01, high23)),
+		_mm256_unpackhi_epi16(high01, high23), 1);
+
+	halves[0] = _mm512_shuffle_i64x2(a, b, 0x88);
+	halves[1] = _mm512_shuffle_i64x2(a, b, 0xdd);
+}
+
+/* 16 x 16 lanes transposed */
+INLINE void transpose_lanes(__m512i *v)
+{
+	__m512i t[16];
+
+	UNROLL
+	for (int i = 0; i < 16; i += 2) {
+		t[i] = _mm512_unpacklo_epi32(v[i], v[i + 1]);
+		t[i + 1] = _mm512_unpackhi_epi32(v[i], v[i + 1]);
+	}
+	UNROLL
+	for (int i = 0; i < 16; i += 4) {
+		v[i] = _mm512_unpacklo_epi64(t[i], t[i + 2]);
+		v[i + 1] = _mm512_unpackhi_epi64(t[i], t[i + 2]);
+		v[i + 2] = _mm512_unpacklo_epi64(t[i + 1], t[i + 3]);
+		v[i + 3] = _mm512_unpackhi_epi64(t[i + 1], t[i + 3]);
+	}
+	/* v[4 i + j]: of rows 4 i .. 4 i + 3 lanes j, 4 + j, 8 + j, 12 + j */
+	UNROLL
+	for (int j = 0; j < 4; j++) {
+		t[j] = _mm512_shuffle_i32x4(v[j], v[4 + j], 0x88);
+		t[4 + j] = _mm512_shuffle_i32x4(v[j], v[4 + j], 0xdd);
+		t[8 + j] = _mm512_shuffle_i32x4(v[8 + j], v[12 + j], 0x88);
+		t[12 + j] = _mm512_shuffle_i32x4(v[8 + j], v[12 + j], 0xdd);
+	}
+	UNROLL
+	for (int j = 0; j < 4; j++) {
+		v[j] = _mm512_shuffle_i32x4(t[j], t[8 + j], 0x88);
+		v[8 + j] = _mm512_shuffle_i32x4(t[j], t[8 + j], 0xdd);
+		v[4 + j] = _mm512_shuffle_i32x4(t[4 + j], t[12 + j], 0x88);
+		v[12 + j] = _mm512_shuffle_i32x4(t[4 + j], t[12 + j], 0xdd);
+	}
+}
+
+INLINE __m512i add_fours(__m512i sum, __m512i codes, bool is_signed)
+{
+	const __m512i one = _mm512_set1_epi8(1);
+
+	return is_signed ? _mm512_dpbusd_epi32(sum, one, codes) : _mm512_dpbusd_epi32(sum, codes, one);
+}
+
+/* Rows of codes, back to back. Two panels at a time, which share the cache lines of a row. */
+static void pack_rows_of_b(const struct hzi_qpack_b *a)
+{
+	const int64_t panel = ceil_div(a->k, STEP) * STEP * COLS;
+	const bool is_signed = a->b_dtype == HZ_S8;
+
+	for (int64_t j = 0; j < a->n; j += 2 * COLS) {
+		__m512i sum[2][2] = {{_mm512_setzero_si512()}};
+		const int panels = a->n - j > COLS ? 2 : 1;
+
+		for (int64_t k = 0; k < a->k; k += 4) {
+			for (int p = 0; p < panels; p++) {
+				const int64_t cols = min_i64(COLS, a->n - j - p * COLS);
+				const __mmask32 mask = ~0u >> (COLS - cols);
+				uint8_t *to = a->packed + (j / COLS + p) * panel + k / STEP * STEP * COLS +
+					      k % STEP * 16;
+				__m256i row[4];
+				__m512i halves[2];
+
+				for (int r = 0; r < 4; r++) {
+					const uint8_t *from = (const uint8_t *)a->b + (k + r) * a->b_k + j + p * COLS;
+
+					row[r] = k + r < a->k ? _mm256_maskz_loadu_epi8(mask, from) :
+								_mm256_setzero_si256();
+				}
+				four_rows(row, halves);
+				_mm512_storeu_si512(to, halves[0]);
+				_mm512_storeu_si512(to + 1024, halves[1]);
+				sum[p][0] = add_fours(sum[p][0], halves[0], is_signed);
+				sum[p][1] = add_fours(sum[p][1], halves[1], is_signed);
+			}
+		}
+		for (int p = 0; p < panels; p++) {
+			uint8_t *to = a->packed + (j / COLS + p) * panel;
+
+			for (int64_t k = (a->k + 3) / 4 * 4; k < ceil_div(a->k, STEP) * STEP; k += 4) {
+				memset(to + k / STEP * STEP * COLS + k % STEP * 16, 0, 64);
+				memset(to + k / STEP * STEP * COLS + k % STEP * 16 + 1024, 0, 64);
+			}
+			_mm512_storeu_si512(a->sum + j + p * COLS, sum[p][0]);
+			_mm512_storeu_si512(a->sum + j + p * COLS + 16, sum[p][1]);
+		}
+	}
+}
+
+/* Columns of codes, back to back */
+static void pack_columns_of_b(const struct hzi_qpack_b *a)
+{
+	const bool is_signed = a->b_dtype == HZ_S8;
+	uint8_t *to = a->packed;
+
+	for (int64_t j = 0; j < a->n; j += COLS) {
+		__m512i sum[2] = {_mm512_setzero_si512(), _mm512_setzero_si512()};
+
+		for (int64_t k = 0; k < a->k; k += STEP) {
+			const __mmask64 mask = ~0ull >> (STEP - min_i64(STEP, a->k - k));
+
+			for (int h = 0; h < 2; h++, to += 1024) {
+				__m512i v[16];
+
+				UNROLL
+				for (int c = 0; c < 16; c++) {
+					const int64_t column = j + 16 * h + c;
+					const uint8_t *from = (const uint8_t *)a->b + k + column * a->b_n;
+
+					v[c] = column < a->n ? _mm512_maskz_loadu_epi8(mask, from) :
+							       _mm512_setzero_si512();
+				}
+				transpose_lanes(v);
+				UNROLL
+				for (int r = 0; r < 16; r++) {
+					_mm512_storeu_si512(to + r * 64, v[r]);
+					sum[h] = add_fours(sum[h], v[r], is_signed);
+				}
+			}
+		}
+		_mm512_storeu_si512(a->sum + j, sum[0]);
+		_mm512_storeu_si512(a->sum + j + 16, sum[1]);
+	}
+}
+
+static void vnni_pack_b(const struct hzi_qpack_b *a)
+{
+	if (a->b_n == 1)
+		pack_rows_of_b(a);
+	else if (a->b_k == 1)
+		pack_columns_of_b(a);
+	else
+		qpack_b(a);
+}
+
 /* macs multiplications in registers */
 static void vnni_peak(int64_t macs)
 {
@@ -204,6 +357,7 @@ void hzi_kern_vnni(struct hz_kern *kern)
 	kern->qpack_a_bytes = vnni_pack_a_bytes;
 	kern->qpack_a_less = vnni_pack_a_less;
 	kern->qpack_a = vnni_pack_a;
+	kern->qpack_b = vnni_pack_b;
 	kern->qmul = vnni_mul;
 	kern->qpeak = vnni_peak;
 }

@@ -18,9 +18,9 @@
 #define A_BYTES ((int64_t)32 << 20)
 /* A B that comes unpacked is packed in pieces of this size, which stay in L2. */
 #define B_BYTES ((int64_t)256 << 10)
-/* The tile of sums between qmul() and qout(): 128 KiB */
+/* The tile of sums between qmul() and qout(): 256 KiB */
 #define TILE_ROWS 128
-#define TILE_COLS 256
+#define TILE_COLS 512
 /* Rows for each thread, from which on it is right to cut by rows alone */
 #define LAZY_ROWS 256
 /* Tiles with sums of 64 bits: columns enough to make packing A, chunk by chunk, cheap */

@@ -18,14 +18,16 @@
  *
  * - Loads stand together before the multiplications of a step. Interleaved with them they hold
  *   them up by 5 to 15 %.
- * - A panel of A, 32 rows of at most KC, stays in L1; B streams past it from L2, by the form of the load
- *   that tells the cache so: without it, a third of the time is lost.
- * - The tiles of a finished block are stored, and those of the next begun, within the first step of the
- *   next: 96 % of the full rate instead of 88.
- * - Requantization of a block runs beside the multiplications of the next, two rows in a step. It is
- *   free as long as the loop keeps its state in registers: stores that the loads of a tile may
+ * - A panel of A, 32 rows of at most KC steps, stays in L1; B streams past it from L2, by the form
+ *   of the load that tells the cache so: without it, a third of the time is lost.
+ * - The tiles of a finished block are stored, and those of the next begun, within the first step of
+ *   the next: 96 % of the full rate instead of 88.
+ * - Requantization of a block runs beside the multiplications of the next, two rows in a step. It
+ *   is free as long as the loop keeps its state in registers: stores that the loads of a tile may
  *   alias (by the low 12 bits of their addresses) hold these up, so that ten spilled counters cost
  *   15 %, and a store in each step 5 %.
+ * - What misses L1 is the limit then: 16 lines at a time. With k beyond 1024 there are, beside B,
+ *   the sums of parts, 9 % of the time, and the change of A's panel, 5 %.
  */
 enum {
 	ROWS = 32,
@@ -57,7 +59,7 @@ static const struct config {
 static const int32_t zeros[32] __attribute__((aligned(64)));
 static const uint8_t ones[64] __attribute__((aligned(64))) = {[0 ... 63] = 1};
 
-/* ---- Packing of A: [m / 32][k / 64][32][64], padded with 0 ------------------------------------------ */
+/* ---- Packing of A: [m / 32][k / 64][32][64], padded with 0 ----------------------------------- */
 
 static int64_t qpack_a_bytes(int64_t m, int64_t k)
 {
@@ -82,14 +84,10 @@ static void pack_row(const char *from, char *to, int64_t k)
 
 static int32_t sum_row(const char *row, int64_t k, bool is_signed)
 {
-	const __m512i one = _mm512_set1_epi8(1);
 	__m512i sum = _mm512_setzero_si512();
 
-	for (int64_t i = 0; i < k; i += STEP, row += PAIR) {
-		const __m512i v = _mm512_loadu_si512(row);
-
-		sum = is_signed ? _mm512_dpbusd_epi32(sum, one, v) : _mm512_dpbusd_epi32(sum, v, one);
-	}
+	for (int64_t i = 0; i < k; i += STEP, row += PAIR)
+		sum = add_fours(sum, _mm512_loadu_si512(row), is_signed);
 	return _mm512_reduce_add_epi32(sum);
 }
 
@@ -123,7 +121,7 @@ static void qpack_a(const struct hzi_qpack_a *a)
 	}
 }
 
-/* ---- Blocks ----------------------------------------------------------------------------------------- */
+/* ---- Blocks ---------------------------------------------------------------------------------- */
 
 /* A block: half: of 16 rows, two tiles. Tiles start as those at init, which has rows of init_ld. */
 struct block {
@@ -232,10 +230,11 @@ INLINE void run(const int signs, const bool half, const int pairs, const int row
 		a += a_step;
 		for (int p = 0; p < pairs; p++) {
 			const __m512i codes = two_rows(sums, row, &scale, &limit);
+			char *const below = c + c_ld;
 
 			_mm256_storeu_si256((void *)c, _mm512_castsi512_si256(codes));
-			_mm256_storeu_si256((void *)(c + c_ld), _mm512_extracti64x4_epi64(codes, 1));
-			c += 2 * c_ld;
+			_mm256_storeu_si256((void *)below, _mm512_extracti64x4_epi64(codes, 1));
+			c = below + c_ld;
 			sums += 2 * SUMS_LD;
 			row += 2;
 		}
@@ -282,7 +281,9 @@ INLINE void multiply(const int signs, const bool half, const struct block *block
 	k.b += PAIR;
 	k.steps--;
 	/* With 16 steps, 15 here, the last pair is left. */
-	pairs = count == 0 || k.steps == 0 ? 0 : k.steps >= count - 1 ? 1 : k.steps >= count / 2 - 1 ? 2 : 4;
+	pairs = k.steps >= count - 1 ? 1 : k.steps >= count / 2 - 1 ? 2 : 4;
+	if (count == 0 || k.steps == 0)
+		pairs = 0;
 	if (pairs > 0) {
 		part = k;
 		part.steps = min_i64(k.steps, count / pairs);
@@ -364,9 +365,9 @@ static void (*const multiply_of[4][2])(const struct block *, struct held *, stru
 	[SU] = {multiply_su, multiply_su_half}, [SS] = {multiply_ss, multiply_ss_half},
 };
 
-/* ---- Regions ---------------------------------------------------------------------------------------- */
+/* ---- Regions --------------------------------------------------------------------------------- */
 
-/* Whether 32 rows of so many lines crowd the sets of an L1 of 64 sets: 12 ways, some for the rest */
+/* Whether 32 rows of so many lines crowd the 64 sets of L1: of 12 ways some are for the rest. */
 static bool crowded(int64_t ld, int64_t lines)
 {
 	int count[64] = {0}, most = 0;
@@ -413,7 +414,8 @@ struct region {
 	int64_t steps, panels, bands;	/* of k; of columns; of rows */
 	int64_t width, part;		/* panels, and steps, that are taken at once */
 	bool one_zero;			/* all columns have one zero */
-	bool pack, direct;		/* A is still to be packed; or its tiles are loaded from where it lies */
+	bool pack;			/* A is still to be packed */
+	bool direct;			/* or its tiles are loaded from where it lies */
 	struct bounds bounds;
 	struct held held;
 	bool held_half;
@@ -421,9 +423,9 @@ struct region {
 };
 
 /*
- * Columns are taken by so many panels of B as fill half of L2 or, where B is read but a few times and
- * the next have to be on their way meanwhile, a sixth; rows by bands of 32; k by parts whose panel of
- * A stays in L1, unless there is but one band, in which nothing would be used twice.
+ * Columns are taken by so many panels of B as fill half of L2 or, where B is read but a few times
+ * and the next have to be on their way meanwhile, a sixth; rows by bands of 32; k by parts whose
+ * panel of A stays in L1, unless there is but one band, in which nothing would be used twice.
  */
 static void plan(struct region *g)
 {
@@ -435,8 +437,8 @@ static void plan(struct region *g)
 	most = most < 1 ? 1 : most > WIDTH ? WIDTH : most;
 	g->width = g->bands == 1 ? g->panels : ceil_div(g->panels, ceil_div(g->panels, most));
 	g->pack = q->src;
-	g->direct = q->src && q->k % STEP == 0 && q->src_ld % 64 == 0 && (uintptr_t)q->src % 64 == 0 &&
-		    q->m >= ROWS && !crowded(q->src_ld, g->part);
+	g->direct = q->src && q->m >= ROWS && q->k % STEP == 0 && q->src_ld % 64 == 0 &&
+		    (uintptr_t)q->src % 64 == 0 && !crowded(q->src_ld, g->part);
 	if (q->raw) {
 		g->one_zero = true;
 	} else {
@@ -471,9 +473,9 @@ static void pack_band(const struct region *g, int64_t p, int64_t first)
 	}
 }
 
-/* The sums of its rows, which is what goes with zeros of B, and their product with the one there is */
-static void prepare_rows(struct region *g, bool is_signed, int64_t p, const struct block *k,
-			 bool count, int32_t *off)
+/* The sums of a band's rows, which go with zeros of B, and their product with the one zero */
+static void prepare_rows(struct region *g, bool is_signed, int64_t p, const char *a,
+			 int64_t a_ld, int64_t a_step, bool count, int32_t *off)
 {
 	const struct hzi_qmul *q = g->q;
 	const int64_t rows = min_i64(ROWS, q->m - p * ROWS);
@@ -481,10 +483,57 @@ static void prepare_rows(struct region *g, bool is_signed, int64_t p, const stru
 
 	if (count) {
 		flush(g);
-		sum_rows(is_signed, k->a, k->a_ld, k->a_step, g->steps, rows, row);
+		sum_rows(is_signed, a, a_ld, a_step, g->steps, rows, row);
 	}
-	for (int64_t r = 0; r < rows && g->one_zero; r++)
-		off[r] = (int32_t)-((uint32_t)q->b_zero[0] * (uint32_t)row[r]);
+	if (g->one_zero)
+		times_zero(off, q->b_zero[0], row, rows);
+}
+
+/* Rows of the next band to be packed beside block j: of the steps from k0 on */
+static struct beside pack_beside(const struct region *g, int64_t p, int64_t j, int64_t each,
+				 int64_t k0)
+{
+	const struct hzi_qmul *q = g->q;
+	const int64_t first = (p + 1) * ROWS + j * each;
+	struct beside s = {
+		.from = (const char *)q->src + first * q->src_ld + k0 * STEP, .from_ld = q->src_ld,
+		.to = (char *)q->a + ((p + 1) * g->steps + k0) * PAIR + j * each * STEP,
+		.rows = each, .lines = 1,
+	};
+
+	s.soon = s.from + each * q->src_ld;
+	return s;
+}
+
+/* The block at a column of band p has been multiplied, and its tiles are held. */
+static void hold(struct region *g, int64_t p, int64_t column, char *own, const int32_t *off,
+		 bool last)
+{
+	const struct hzi_qmul *q = g->q;
+	const int64_t rows = min_i64(ROWS, q->m - p * ROWS), columns = min_i64(COLS, q->n - column);
+	const int64_t size = q->raw ? 4 : 1, c_ld = q->c_ld * size;
+	char *c = (char *)q->c + p * ROWS * c_ld + column * size;
+	struct finish *f = &g->finish;
+
+	g->held_half = rows <= ROWS / 2;
+	if (last && q->raw && rows == ROWS && columns == COLS) {
+		g->held = (struct held){c, c_ld};
+		return;
+	}
+	g->held = (struct held){own, SUMS_LD};
+	if (!last)
+		return;
+	f->sums = own;
+	f->row = off;
+	f->b_zero = g->one_zero ? NULL : q->b_zero + column;
+	f->row_sum = q->row + p * ROWS;
+	f->c = c;
+	f->c_ld = c_ld;
+	f->rows = rows;
+	f->mask = (__mmask32)(~0u >> (COLS - columns));
+	f->raw = q->raw;
+	if (!q->raw)
+		set_scale(&f->scale, q->u + column, q->shift + column);
 }
 
 static void region(int signs, struct region *g)
@@ -497,22 +546,22 @@ static void region(int signs, struct region *g)
 	for (int64_t j0 = 0; j0 < g->panels; j0 += g->width) {
 		const int64_t width = min_i64(g->width, g->panels - j0);
 		const char *const b0 = (const char *)q->b + j0 * q->b_panel;
+		const bool pack = g->pack && j0 == 0;
+		const bool beside = pack && !g->direct && q->k % STEP == 0;
 		/* Beside a block, so many rows of the next band are packed. */
 		const int64_t each = width >= 32 ? 1 : 4;
-		const bool pack = g->pack && j0 == 0, beside = pack && !g->direct && q->k % STEP == 0;
 		int64_t packed = 0;
 
 		for (int64_t p = 0; p < bands; p++) {
 			const int64_t rows = min_i64(ROWS, q->m - p * ROWS);
 			const bool half = rows <= ROWS / 2, direct = g->direct && rows == ROWS;
 			const bool next = p + 1 < bands && q->m - (p + 1) * ROWS >= ROWS;
-			struct block k = {
-				.a = direct ? (const char *)q->src + p * ROWS * q->src_ld :
-					      (const char *)q->a + p * steps * PAIR,
-				.a_ld = direct ? q->src_ld : 64, .a_step = direct ? 64 : PAIR,
-			};
-			const char *const a = k.a, *soon = a + ROWS * (direct ? q->src_ld : steps * 64);
-			int64_t soon_lines = ceil_div(ROWS, width);
+			const char *const a = direct ? (const char *)q->src + p * ROWS * q->src_ld :
+						       (const char *)q->a + p * steps * PAIR;
+			const int64_t a_ld = direct ? q->src_ld : 64, a_step = direct ? 64 : PAIR;
+			/* Beside a block, a share of the next band comes into L2. */
+			const char *soon = a + ROWS * (direct ? q->src_ld : steps * 64);
+			int64_t lines = next ? ceil_div(ROWS, width) : 0;
 
 			if (pack && !direct)
 				pack_band(g, p, packed);
@@ -520,66 +569,43 @@ static void region(int signs, struct region *g)
 			if (half != g->held_half)
 				flush(g);
 			if (q->row && !q->raw)
-				prepare_rows(g, signs == SU || signs == SS, p, &k, pack, off[p & 1]);
+				prepare_rows(g, signs >= SU, p, a, a_ld, a_step, pack, off[p & 1]);
 			if (bands <= FEW) {
-				/* Instead of A, which is small then, the next columns of B */
-				soon_lines = bands == 1 || j0 + width >= g->panels ? 0 : ceil_div(ROWS, bands);
-				soon = b0 + width * (q->b_panel + p * soon_lines * STEP * steps);
-			} else if (!next) {
-				soon_lines = 0;
+				/* Rather the next columns of B: A is small. */
+				lines = ceil_div(ROWS, bands);
+				if (bands == 1 || j0 + width >= g->panels)
+					lines = 0;
+				soon = b0 + width * (q->b_panel + p * lines * STEP * steps);
 			}
 			for (int64_t k0 = 0; k0 < steps; k0 += g->part) {
 				const bool last = k0 + g->part >= steps;
 
-				k.steps = min_i64(g->part, steps - k0);
 				for (int64_t j = 0; j < width; j++) {
 					const int64_t column = (j0 + j) * COLS;
-					const int64_t columns = min_i64(COLS, q->n - column);
-					const bool keep = !last || !q->raw || rows < ROWS || columns < COLS;
 					char *own = sums + (g->part < steps ? j : j & 1) * SUMS;
-					struct beside s = {.soon = soon, .lines = soon_lines};
+					const struct block k = {
+						.a = a + k0 * a_step, .a_ld = a_ld,
+						.a_step = a_step,
+						.b = b0 + j * q->b_panel + k0 * PAIR,
+						.steps = min_i64(g->part, steps - k0),
+						.init = k0 ? own : q->raw ? (const char *)zeros :
+							(const char *)(q->col + column),
+						.init_ld = k0 ? SUMS_LD : 0,
+					};
+					struct beside s = {.soon = soon, .lines = lines};
 
-					k.a = a + k0 * k.a_step;
-					k.b = b0 + j * q->b_panel + k0 * PAIR;
-					k.init = k0 ? own : q->raw ? (const char *)zeros :
-						 (const char *)(q->col + column);
-					k.init_ld = k0 ? SUMS_LD : 0;
 					if (beside && next && j * each < ROWS) {
-						s.from = (const char *)q->src + ((p + 1) * ROWS + j * each) * q->src_ld +
-							 k0 * STEP;
-						s.from_ld = q->src_ld;
-						s.to = (char *)q->a + ((p + 1) * steps + k0) * PAIR + j * each * STEP;
-						s.rows = each;
-						s.soon = s.from + each * q->src_ld;
-						s.lines = 1;
-						if (last)
-							packed = (j + 1) * each;
-					}
-					if (bands == 1 && !half) {
-						/* B comes from memory: 32 x 4096 x 4096 in 0.66 instead of 0.73 ms */
+						s = pack_beside(g, p, j, each, k0);
+						packed = (j + 1) * each;
+					} else if (bands == 1 && !half) {
+						/* 32 x 4096 x 4096 in 0.66 ms, not 0.73 */
 						s.soon = k.b + 4 * PAIR;
 						s.lines = PAIR / 64;
 					}
-					multiply_of[signs][half](&k, &g->held, &g->finish, &g->bounds, &s);
-					soon += k.steps * soon_lines * 64;
-					g->held = keep ? (struct held){own, SUMS_LD} :
-						  (struct held){(char *)q->c + (p * ROWS * q->c_ld + column) * 4,
-								q->c_ld * 4};
-					g->held_half = half;
-					if (!last || !keep)
-						continue;
-					g->finish.sums = own;
-					g->finish.row = off[p & 1];
-					g->finish.b_zero = g->one_zero ? NULL : q->b_zero + column;
-					g->finish.row_sum = q->row + p * ROWS;
-					g->finish.c_ld = q->c_ld * (q->raw ? 4 : 1);
-					g->finish.c = (char *)q->c + p * ROWS * g->finish.c_ld +
-						      column * (q->raw ? 4 : 1);
-					g->finish.rows = rows;
-					g->finish.mask = (__mmask32)(~0u >> (COLS - columns));
-					g->finish.raw = q->raw;
-					if (!q->raw)
-						set_scale(&g->finish.scale, q->u + column, q->shift + column);
+					multiply_of[signs][half](&k, &g->held, &g->finish,
+								 &g->bounds, &s);
+					soon += k.steps * lines * 64;
+					hold(g, p, column, own, off[p & 1], last);
 				}
 			}
 		}

@@ -12,8 +12,8 @@
 /* ---- Quantized multiplication ---------------------------------------------------------------- */
 
 /*
- * The instruction multiplies unsigned by signed bytes and adds four products. B stays as it is, so A
- * is made to have the other sign: by 128 less or more, which flips the upper bit of a code.
+ * The instruction multiplies unsigned by signed bytes and adds four products. B stays as it is, so
+ * A is made to have the other sign: by 128 less or more, which flips the upper bit of a code.
  *
  * A is packed as [m / 12][k / 64][12][64]: a block is 12 rows by a panel of 32 columns, 24 vectors
  * of sums, for each four of k two loads of B and 12 of A, which are spread by the load itself.
@@ -38,7 +38,6 @@ static void vnni_pack_a(const struct hzi_qpack_a *a)
 	const int64_t block = vnni_pack_a_bytes(BLOCK, a->k);
 	const bool is_signed = a->b_dtype == HZ_U8;	/* what is packed */
 	const __m512i flip = _mm512_set1_epi8(a->a_dtype == a->b_dtype ? -128 : 0);
-	const __m512i one = _mm512_set1_epi8(1);
 
 	for (int64_t i = 0; i < a->m; i++) {
 		const char *from = (const char *)a->a + i * a->a_m;
@@ -60,7 +59,7 @@ static void vnni_pack_a(const struct hzi_qpack_a *a)
 				v = _mm512_loadu_si512(codes);
 			}
 			v = _mm512_maskz_mov_epi8(mask, _mm512_xor_si512(v, flip));
-			sum = is_signed ? _mm512_dpbusd_epi32(sum, one, v) : _mm512_dpbusd_epi32(sum, v, one);
+			sum = add_fours(sum, v, is_signed);
 			_mm512_storeu_si512(to, v);
 		}
 		if (a->row)
@@ -165,9 +164,9 @@ static void vnni_mul(const struct hzi_qmul *q)
 					vnni_block(false, f.rows, a, b, steps, col, sums);
 				if (q->row && !q->raw) {
 					f.row_sum = q->row + i;
-					for (int64_t r = 0; r < f.rows && one_zero; r++)
-						off[r] = (int32_t)-((uint32_t)q->b_zero[0] * (uint32_t)q->row[i + r]);
-					if (!one_zero)
+					if (one_zero)
+						times_zero(off, q->b_zero[0], f.row_sum, f.rows);
+					else
 						take_zeros(&f);
 				}
 				finish_rest(&f, &bounds, 0);
@@ -231,37 +230,30 @@ INLINE void transpose_lanes(__m512i *v)
 	}
 }
 
-INLINE __m512i add_fours(__m512i sum, __m512i codes, bool is_signed)
-{
-	const __m512i one = _mm512_set1_epi8(1);
-
-	return is_signed ? _mm512_dpbusd_epi32(sum, one, codes) : _mm512_dpbusd_epi32(sum, codes, one);
-}
-
 /* Rows of codes, back to back. Two panels at a time, which share the cache lines of a row. */
 static void pack_rows_of_b(const struct hzi_qpack_b *a)
 {
-	const int64_t panel = ceil_div(a->k, STEP) * STEP * COLS;
+	const int64_t padded = ceil_div(a->k, STEP) * STEP;
 	const bool is_signed = a->b_dtype == HZ_S8;
 
 	for (int64_t j = 0; j < a->n; j += 2 * COLS) {
 		__m512i sum[2][2] = {{_mm512_setzero_si512()}};
 		const int panels = a->n - j > COLS ? 2 : 1;
 
-		for (int64_t k = 0; k < a->k; k += 4) {
+		for (int64_t k = 0; k < padded; k += 4) {
 			for (int p = 0; p < panels; p++) {
-				const int64_t cols = min_i64(COLS, a->n - j - p * COLS);
-				const __mmask32 mask = ~0u >> (COLS - cols);
-				uint8_t *to = a->packed + (j / COLS + p) * panel + k / STEP * STEP * COLS +
+				const int64_t column = j + p * COLS;
+				const __mmask32 mask = ~0u >> (COLS - min_i64(COLS, a->n - column));
+				const char *from = (const char *)a->b + k * a->b_k + column;
+				uint8_t *to = a->packed + column * padded + k / STEP * STEP * COLS +
 					      k % STEP * 16;
 				__m256i row[4];
 				__m512i halves[2];
 
 				for (int r = 0; r < 4; r++) {
-					const uint8_t *from = (const uint8_t *)a->b + (k + r) * a->b_k + j + p * COLS;
+					const __mmask32 m = k + r < a->k ? mask : 0;
 
-					row[r] = k + r < a->k ? _mm256_maskz_loadu_epi8(mask, from) :
-								_mm256_setzero_si256();
+					row[r] = _mm256_maskz_loadu_epi8(m, from + r * a->b_k);
 				}
 				four_rows(row, halves);
 				_mm512_storeu_si512(to, halves[0]);
@@ -271,12 +263,6 @@ static void pack_rows_of_b(const struct hzi_qpack_b *a)
 			}
 		}
 		for (int p = 0; p < panels; p++) {
-			uint8_t *to = a->packed + (j / COLS + p) * panel;
-
-			for (int64_t k = (a->k + 3) / 4 * 4; k < ceil_div(a->k, STEP) * STEP; k += 4) {
-				memset(to + k / STEP * STEP * COLS + k % STEP * 16, 0, 64);
-				memset(to + k / STEP * STEP * COLS + k % STEP * 16 + 1024, 0, 64);
-			}
 			_mm512_storeu_si512(a->sum + j + p * COLS, sum[p][0]);
 			_mm512_storeu_si512(a->sum + j + p * COLS + 16, sum[p][1]);
 		}
@@ -301,10 +287,11 @@ static void pack_columns_of_b(const struct hzi_qpack_b *a)
 				UNROLL
 				for (int c = 0; c < 16; c++) {
 					const int64_t column = j + 16 * h + c;
-					const uint8_t *from = (const uint8_t *)a->b + k + column * a->b_n;
+					const char *from = (const char *)a->b + k + column * a->b_n;
 
-					v[c] = column < a->n ? _mm512_maskz_loadu_epi8(mask, from) :
-							       _mm512_setzero_si512();
+					v[c] = _mm512_setzero_si512();
+					if (column < a->n)
+						v[c] = _mm512_maskz_loadu_epi8(mask, from);
 				}
 				transpose_lanes(v);
 				UNROLL

@@ -91,19 +91,19 @@ struct hzi_dequant {
 
 /*
  * Quantized multiplication of m rows of A, packed as the level wants it, by n columns of B in
- * HZI_QLAYOUT_CPU (lib/qgemm.h): panels of 32 columns b_panel bytes apart, ceil(k / 64) * 2048 bytes
- * of each being read. m, n and k need not fill panels; nothing beyond them is written. Sums are mod
- * 2^32.
+ * HZI_QLAYOUT_CPU (lib/qgemm.h): panels of 32 columns b_panel bytes apart, ceil(k / 64) * 2048
+ * bytes of each being read. m, n and k need not fill panels; nothing beyond them is written. Sums
+ * are mod 2^32.
  *
  * raw: c is s32 and gets the sums of products of a (as packed) and b, without zeros.
  * Else c is u8 or s8 and gets clamp(c_zero + y, min, max) of
  *   acc = sum + col[j] - (row ? b_zero[j] * row[i] : 0)	(mod 2^32; the true value fits)
  *   y = floor((acc * u[j] + 2^(shift[j] - 1)) / 2^shift[j]), 33 <= shift[j] <= 62
- * where col, b_zero, u and shift have values for whole panels of columns. one_u: all u and shift are
- * those of column 0. c_ld counts elements.
+ * where col, b_zero, u and shift have values for whole panels of columns. one_u: all u and shift
+ * are those of column 0. c_ld counts elements.
  *
- * src: A is not packed yet, which levels with q_lazy can do on the way: rows of k codes, back to back,
- * src_ld apart. a and row are room for what qpack_a() would have made.
+ * src: A is not packed yet, which levels with q_lazy can do on the way: rows of k codes, back to
+ * back, src_ld apart. a and row are room for what qpack_a() would have made.
  */
 struct hzi_qmul {
 	void *a;
@@ -120,8 +120,8 @@ struct hzi_qmul {
 
 /*
  * Rows of A into the order of qmul(), from element (i, j) at a + i * a_m + j * a_k. Rows of k codes
- * are padded with what contributes nothing. row[i]: the sum of the codes as packed, mod 2^32; NULL: not
- * wanted.
+ * are padded with what contributes nothing. row[i]: the sum of the codes as packed, mod 2^32; NULL:
+ * not wanted.
  */
 struct hzi_qpack_a {
 	const void *a;
@@ -163,8 +163,8 @@ struct hzi_qout {
 
 /*
  * count elements between floats (x, of HZ_F32, HZ_F16 or HZ_BF16) and codes (q, of HZ_U8 or HZ_S8),
- * back to back; element i with scales[i / group] and zeros[i / group], which is of q's dtype. stream:
- * the results are too many to stay in the caches.
+ * back to back; element i with scales[i / group] and zeros[i / group], which is of q's dtype.
+ * stream: the results are too many to stay in the caches.
  */
 struct hzi_qcodes {
 	void *x, *q;
@@ -201,8 +201,9 @@ struct hz_kern {
 	void (*range)(const struct hzi_range *a);
 
 	/*
-	 * Packed rows of A begin at multiples of q_rows rows, at qpack_a_bytes() of these. Packing subtracts
-	 * qpack_a_less() from each code, so that a level that lacks a mix of signs can do it with another.
+	 * Packed rows of A begin at multiples of q_rows rows, at qpack_a_bytes() of these. Packing
+	 * subtracts qpack_a_less() from each code, so that a level that lacks a mix of signs can do
+	 * it with another.
 	 */
 	int32_t q_rows;
 	bool q_lazy;
@@ -212,7 +213,7 @@ struct hz_kern {
 	void (*qpack_b)(const struct hzi_qpack_b *a);
 	void (*qmul)(const struct hzi_qmul *a);
 	void (*qout)(const struct hzi_qout *a);
-	/* The instructions of so many multiplications alone, for bench; NULL where there are none */
+	/* The instructions alone of so many multiplications, for bench; or NULL */
 	void (*qpeak)(int64_t macs);
 };
 

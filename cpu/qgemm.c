@@ -14,7 +14,7 @@
 #include "lib/qgemm.h"
 
 #define PANEL 32		/* columns of a panel of packed B */
-/* Packed rows of A that are kept at once, bytes: so much of the batch, or of the rows, is a step. */
+/* Bytes of packed rows of A that are kept at once: a step is so many items, or rows of one. */
 #define A_BYTES ((int64_t)32 << 20)
 /* A B that comes unpacked is packed in pieces of this size, which stay in L2. */
 #define B_BYTES ((int64_t)256 << 10)
@@ -85,7 +85,7 @@ static int64_t item_offset(int ndim, const int64_t *shape, const int64_t *stride
 	return offset;
 }
 
-/* ---- Packing of B -------------------------------------------------------------------------------- */
+/* ---- Packing of B ---------------------------------------------------------------------------- */
 
 struct pack_job {
 	const struct hz_kern *kern;
@@ -125,7 +125,8 @@ int hzi_cpu_qgemm_pack(struct hz_context *ctx, const struct hzi_qgemm_pack_args 
 
 	for (int d = 0; d < a->ndim; d++)
 		items *= a->shape[d];
-	hzi_parallel(hzi_threads(ctx, 2 * items * a->n * a->k), pack_panels, &job, items * job.panels);
+	hzi_parallel(hzi_threads(ctx, 2 * items * a->n * a->k), pack_panels, &job,
+		     items * job.panels);
 	return HZ_OK;
 }
 
@@ -137,11 +138,11 @@ size_t hzi_cpu_qgemm_pack_workspace(const struct hz_context *ctx,
 	return 0;
 }
 
-/* ---- Multiplication: what is common to all units -------------------------------------------------- */
+/* ---- Multiplication: what is common to all units --------------------------------------------- */
 
 /*
- * A step multiplies rows first .. first + rows - 1 of items item .. item + items - 1, whose packed A
- * is in the workspace. It is cut into units: an item, some of its rows and some of its columns.
+ * A step multiplies rows first .. first + rows - 1 of items item .. item + items - 1, whose packed
+ * A is in the workspace. It is cut into units: an item, some of its rows and some of its columns.
  */
 struct job {
 	const struct hz_kern *kern;
@@ -159,7 +160,7 @@ struct job {
 	int64_t item, count, first, rows;	/* the step */
 	int64_t a_bytes;		/* of step_rows packed rows */
 	char *packed_a;			/* [step_items] of a_bytes */
-	int32_t *row, *a_zero;		/* [step_items][step_rows]; without zeros of A of their own NULL */
+	int32_t *row, *a_zero; /* [step_items][step_rows]; without zeros of A of their own NULL */
 	char *scratch;
 	size_t scratch_each;
 };
@@ -193,8 +194,9 @@ static struct hzi_multiplier multiplier_of(const struct hzi_qgemm_args *a, int64
 		if (m.u <= 0 || m.shift < 1 || m.shift > 62)
 			m = (struct hzi_multiplier){0, 1};
 	} else if (a->b_scales) {
-		m = hzi_multiplier_f32(hzi_sigma(a->a_scale, a->b_scales[j * a->b_scale_step], a->c_scale),
-				       a->c_dtype == HZ_S32, a->rounding == HZ_ROUND_EXACT);
+		m = hzi_multiplier_f32(
+			hzi_sigma(a->a_scale, a->b_scales[j * a->b_scale_step], a->c_scale),
+			a->c_dtype == HZ_S32, a->rounding == HZ_ROUND_EXACT);
 	}
 	return m;
 }
@@ -224,8 +226,8 @@ static bool make_multipliers(const struct hzi_qgemm_args *a, int64_t j, int64_t 
 }
 
 /*
- * sum: of the columns of B. In acc = sum' - bz row' - az' b_sum + k az' bz + bias, where a prime says
- * that less has been taken from the codes and zeros of A, all but the products is made here.
+ * sum: of the columns of B. In acc = sum' - bz row' - az' b_sum + k az' bz + bias, where a prime
+ * says that less has been taken from the codes and zeros of A, all but the products is made here.
  */
 static struct columns make_columns(const struct job *job, int64_t j, int64_t n, const int32_t *sum,
 				   char **scratch)
@@ -250,7 +252,8 @@ static struct columns make_columns(const struct job *job, int64_t j, int64_t n, 
 	for (int64_t l = 0; l < padded; l++) {
 		uint32_t col = 0;
 
-		c.b_zero[l] = a->b_zeros && l < n ? code_at(a->b_zeros, a->b_dtype, j + l) : a->b_zero;
+		c.b_zero[l] = a->b_zeros && l < n ? code_at(a->b_zeros, a->b_dtype, j + l)
+						  : a->b_zero;
 		if (!a->a_zeros)
 			col = k * zero * (uint32_t)c.b_zero[l] - zero * (uint32_t)sum[l];
 		if (c.folded && l < n)
@@ -259,7 +262,8 @@ static struct columns make_columns(const struct job *job, int64_t j, int64_t n, 
 	}
 	if (is_float(a->c_dtype)) {
 		for (int64_t l = 0; l < n; l++)
-			c.b_scale[l] = a->b_scales ? a->b_scales[(j + l) * a->b_scale_step] : a->b_scale;
+			c.b_scale[l] = a->b_scales ? a->b_scales[(j + l) * a->b_scale_step]
+						   : a->b_scale;
 	} else if (!a->identity) {
 		c.fast = make_multipliers(a, j, n, &c) && a->c_dtype != HZ_S32 && !a->a_zeros &&
 			 a->c_n == 1 && (!bias || c.folded);
@@ -309,7 +313,7 @@ static void *c_at(const struct hzi_qgemm_args *a, int64_t item, int64_t i, int64
 			       j * a->c_n) * dtype_bytes(a->c_dtype);
 }
 
-/* ---- Multiplication: A packed, sums mod 2^32 ------------------------------------------------------- */
+/* ---- Multiplication: A packed, sums mod 2^32 ------------------------------------------------- */
 
 static void pack_rows(void *data, int thread, int64_t begin, int64_t end)
 {
@@ -319,15 +323,21 @@ static void pack_rows(void *data, int thread, int64_t begin, int64_t end)
 
 	(void)thread;
 	for (int64_t u = begin, blocks; u < end; u += blocks) {
-		const int64_t slot = u / per_item, i = u % per_item * q_rows, item = job->item + slot;
+		const int64_t slot = u / per_item, i = u % per_item * q_rows,
+			      item = job->item + slot;
 		int32_t *row = job->row ? job->row + slot * job->step_rows + i : NULL;
 		struct hzi_qpack_a p = {
-			.a = (const char *)a->a + item_offset(a->ndim, a->shape, a->a_stride, item) +
+			.a = (const char *)a->a +
+			     item_offset(a->ndim, a->shape, a->a_stride, item) +
 			     (job->first + i) * a->a_m,
-			.packed = job->packed_a + slot * job->a_bytes + job->kern->qpack_a_bytes(i, a->k),
+			.packed = job->packed_a + slot * job->a_bytes +
+				  job->kern->qpack_a_bytes(i, a->k),
 			.row = job->rows_wanted ? row : NULL,
-			.k = a->k, .a_m = a->a_m, .a_k = a->a_k,
-			.a_dtype = a->a_dtype, .b_dtype = a->b_dtype,
+			.k = a->k,
+			.a_m = a->a_m,
+			.a_k = a->a_k,
+			.a_dtype = a->a_dtype,
+			.b_dtype = a->b_dtype,
 		};
 
 		blocks = min_i64(end - u, per_item - u % per_item);
@@ -335,11 +345,13 @@ static void pack_rows(void *data, int thread, int64_t begin, int64_t end)
 		job->kern->qpack_a(&p);
 		for (int64_t l = 0; a->a_zeros && l < p.m; l++) {
 			const int64_t r = item_row(a, item) + job->first + i + l;
-			const int32_t zero = code_at(a->a_zeros, a->a_dtype, r * a->zero_step) - job->less;
+			const int32_t zero = code_at(a->a_zeros, a->a_dtype, r * a->zero_step) -
+					     job->less;
 
 			job->a_zero[slot * job->step_rows + i + l] = zero;
 			if (job->rows_wanted)
-				row[l] = (int32_t)((uint32_t)row[l] - (uint32_t)a->k * (uint32_t)zero);
+				row[l] = (int32_t)((uint32_t)row[l] -
+						   (uint32_t)a->k * (uint32_t)zero);
 		}
 	}
 }
@@ -352,7 +364,8 @@ static void multiply(const struct job *job, int64_t slot, int64_t i, int64_t row
 		     int64_t cols, const uint8_t *b, const struct columns *c, int32_t *tile)
 {
 	const struct hzi_qgemm_args *a = job->a;
-	const int64_t item = job->item + slot, tile_rows = hzi_round_up(TILE_ROWS, job->kern->q_rows);
+	const int64_t item = job->item + slot,
+		      tile_rows = hzi_round_up(TILE_ROWS, job->kern->q_rows);
 	int32_t *row = job->rows_wanted ? job->row + slot * job->step_rows + i : NULL;
 	struct hzi_qmul mul = {
 		.a = job->packed_a + slot * job->a_bytes + job->kern->qpack_a_bytes(i, a->k),
@@ -370,8 +383,15 @@ static void multiply(const struct job *job, int64_t slot, int64_t i, int64_t row
 	}
 	if (job->lazy && !c->fast) {
 		const struct hzi_qpack_a p = {
-			.a = mul.src, .packed = mul.a, .row = row, .m = rows, .k = a->k, .a_m = a->a_m,
-			.a_k = 1, .a_dtype = a->a_dtype, .b_dtype = a->b_dtype,
+			.a = mul.src,
+			.packed = mul.a,
+			.row = row,
+			.m = rows,
+			.k = a->k,
+			.a_m = a->a_m,
+			.a_k = 1,
+			.a_dtype = a->a_dtype,
+			.b_dtype = a->b_dtype,
 		};
 
 		job->kern->qpack_a(&p);
@@ -400,7 +420,8 @@ static void multiply(const struct job *job, int64_t slot, int64_t i, int64_t row
 		for (int64_t r = 0; r < rows; r += tile_rows) {
 			const int64_t at = i + r;
 
-			mul.a = job->packed_a + slot * job->a_bytes + job->kern->qpack_a_bytes(at, a->k);
+			mul.a = job->packed_a + slot * job->a_bytes +
+				job->kern->qpack_a_bytes(at, a->k);
 			out.rows = mul.m = min_i64(tile_rows, rows - r);
 			if (a->k > 0)
 				job->kern->qmul(&mul);
@@ -436,8 +457,13 @@ static const uint8_t *pack_b(const struct job *job, int64_t item, int64_t j, int
 	const struct hzi_qgemm_args *a = job->a;
 	const int64_t padded = hzi_round_up(n, PANEL);
 	struct hzi_qpack_b p = {
-		.b = (const char *)a->b + item_offset(a->ndim, a->shape, a->b_stride, item) + j * a->b_n,
-		.k = a->k, .n = n, .b_k = a->b_k, .b_n = a->b_n, .b_dtype = a->b_dtype,
+		.b = (const char *)a->b + item_offset(a->ndim, a->shape, a->b_stride, item) +
+		     j * a->b_n,
+		.k = a->k,
+		.n = n,
+		.b_k = a->b_k,
+		.b_n = a->b_n,
+		.b_dtype = a->b_dtype,
 	};
 
 	p.packed = take(scratch, padded * hzi_round_up(a->k, 64));
@@ -475,7 +501,9 @@ static void multiply_units(void *data, int thread, int64_t begin, int64_t end)
 		for (int64_t j = 0; j < u.cols; j += step) {
 			const int64_t cols = min_i64(step, u.cols - j), item = job->item + u.slot;
 			char *scratch = job->scratch + (size_t)thread * job->scratch_each;
-			int32_t *tile = take(&scratch, 4 * hzi_round_up(TILE_ROWS, job->kern->q_rows) * TILE_COLS);
+			int32_t *tile = take(&scratch,
+					     4 * hzi_round_up(TILE_ROWS, job->kern->q_rows) *
+						     TILE_COLS);
 			const int32_t *sum;
 			const uint8_t *b;
 			struct columns c;
@@ -488,7 +516,7 @@ static void multiply_units(void *data, int thread, int64_t begin, int64_t end)
 	}
 }
 
-/* ---- Multiplication: sums of 64 bits ---------------------------------------------------------------- */
+/* ---- Multiplication: sums of 64 bits --------------------------------------------------------- */
 
 /*
  * A unit of rows and columns: the raw sums of each chunk of k are exact in s32 and added up, the
@@ -516,15 +544,31 @@ static void multiply_wide(const struct job *job, const struct unit *u, char *scr
 	for (int64_t k = 0; k < a->k; k += HZI_QK_CHUNK) {
 		const int64_t length = min_i64(HZI_QK_CHUNK, a->k - k);
 		const struct hzi_qpack_a pack = {
-			.a = (const char *)a->a + item_offset(a->ndim, a->shape, a->a_stride, item) +
-			     first * a->a_m + k * a->a_k,
-			.packed = packed_a, .row = row, .m = u->rows, .k = length, .a_m = a->a_m,
-			.a_k = a->a_k, .a_dtype = a->a_dtype, .b_dtype = a->b_dtype,
+			.a = (const char *)a->a +
+			     item_offset(a->ndim, a->shape, a->a_stride, item) + first * a->a_m +
+			     k * a->a_k,
+			.packed = packed_a,
+			.row = row,
+			.m = u->rows,
+			.k = length,
+			.a_m = a->a_m,
+			.a_k = a->a_k,
+			.a_dtype = a->a_dtype,
+			.b_dtype = a->b_dtype,
 		};
 		const struct hzi_qmul mul = {
-			.a = packed_a, .b = b + k * PANEL, .c = tile, .m = u->rows, .n = u->cols,
-			.k = length, .b_panel = hzi_round_up(a->k, 64) * PANEL, .c_ld = WIDE_COLS,
-			.a_dtype = a->a_dtype, .b_dtype = a->b_dtype, .c_dtype = HZ_S32, .raw = true,
+			.a = packed_a,
+			.b = b + k * PANEL,
+			.c = tile,
+			.m = u->rows,
+			.n = u->cols,
+			.k = length,
+			.b_panel = hzi_round_up(a->k, 64) * PANEL,
+			.c_ld = WIDE_COLS,
+			.a_dtype = a->a_dtype,
+			.b_dtype = a->b_dtype,
+			.c_dtype = HZ_S32,
+			.raw = true,
 		};
 
 		job->kern->qpack_a(&pack);
@@ -536,9 +580,11 @@ static void multiply_wide(const struct job *job, const struct unit *u, char *scr
 		}
 	}
 	for (int64_t i = 0; i < u->rows; i++) {
-		const int64_t zero = (a->a_zeros ? code_at(a->a_zeros, a->a_dtype,
-							   (item_row(a, item) + first + i) * a->zero_step) :
-						   a->a_zero) - job->less;
+		const int64_t zero =
+			(a->a_zeros ? code_at(a->a_zeros, a->a_dtype,
+					      (item_row(a, item) + first + i) * a->zero_step)
+				    : a->a_zero) -
+			job->less;
 
 		for (int64_t j = 0; j < u->cols; j++) {
 			int64_t s = total[i * WIDE_COLS + j] - c.b_zero[j] * rows_sum[i] -
@@ -546,8 +592,9 @@ static void multiply_wide(const struct job *job, const struct unit *u, char *scr
 
 			if (bias)
 				s += bias[u->j + j];
-			tile[i * WIDE_COLS + j] =
-				(int32_t)(s > INT32_MAX ? INT32_MAX : s < INT32_MIN ? INT32_MIN : s);
+			tile[i * WIDE_COLS + j] = (int32_t)(s > INT32_MAX   ? INT32_MAX
+							    : s < INT32_MIN ? INT32_MIN
+									    : s);
 		}
 	}
 	out = make_out(job, &c);
@@ -574,7 +621,7 @@ static void wide_units(void *data, int thread, int64_t begin, int64_t end)
 	}
 }
 
-/* ---- Multiplication: the plan ----------------------------------------------------------------------- */
+/* ---- Multiplication: the plan ---------------------------------------------------------------- */
 
 /* Fills all but the pointers into the workspace and the step; returns the bytes of workspace. */
 static size_t make_job(const struct hz_context *ctx, const struct hzi_qgemm_args *a,
@@ -604,30 +651,34 @@ static size_t make_job(const struct hz_context *ctx, const struct hzi_qgemm_args
 		job->unit_cols = WIDE_COLS;
 		/* A B that has to be packed is, for a unit, no larger than A may be. */
 		if (!a->packed)
-			job->unit_cols = min_i64(WIDE_COLS, max_i64(A_BYTES / k_padded / PANEL, 1) * PANEL);
+			job->unit_cols = min_i64(WIDE_COLS,
+						 max_i64(A_BYTES / k_padded / PANEL, 1) * PANEL);
 		job->panel_cols = job->unit_cols;
 		bytes = line(4 * WIDE_ROWS * WIDE_COLS) + line(8 * WIDE_ROWS * WIDE_COLS) +
 			line(ctx->kern->qpack_a_bytes(WIDE_ROWS, min_i64(HZI_QK_CHUNK, a->k)));
 	} else {
-		job->step_rows = min_i64(a->m, hzi_round_up(max_i64(A_BYTES / k_padded, 1), q_rows));
-		job->step_items = min_i64(job->items,
-					  max_i64(A_BYTES / (k_padded * hzi_round_up(job->step_rows, q_rows)),
-						  1));
+		job->step_rows = min_i64(a->m,
+					 hzi_round_up(max_i64(A_BYTES / k_padded, 1), q_rows));
+		job->step_items = min_i64(
+			job->items,
+			max_i64(A_BYTES / (k_padded * hzi_round_up(job->step_rows, q_rows)), 1));
 		/* Parts of an item: of its columns first, since B is what takes time to read. */
 		parts = ceil_div(job->threads, job->step_items);
 		across = min_i64(parts, padded / PANEL);
 		/*
-		 * A is packed on the way by who multiplies it, so a thread has rows of its own then; which
-		 * takes enough of them, for each reads all of B.
+		 * A is packed on the way by who multiplies it, so a thread has rows of its own
+		 * then; which takes enough of them, for each reads all of B.
 		 */
-		job->lazy = ctx->kern->q_lazy && a->packed && a->a_k == 1 && !a->a_zeros && a->c_n == 1 &&
-			    (a->c_dtype == HZ_U8 || a->c_dtype == HZ_S8) && !a->identity &&
-			    (parts == 1 || job->step_rows >= parts * LAZY_ROWS);
+		job->lazy = ctx->kern->q_lazy && a->packed && a->a_k == 1 && !a->a_zeros &&
+			    a->c_n == 1 && (a->c_dtype == HZ_U8 || a->c_dtype == HZ_S8) &&
+			    !a->identity && (parts == 1 || job->step_rows >= parts * LAZY_ROWS);
 		if (job->lazy)
 			across = 1;
 		job->unit_cols = hzi_round_up(ceil_div(a->n, across), PANEL);
-		job->unit_rows = hzi_round_up(ceil_div(job->step_rows, ceil_div(parts, across)), q_rows);
-		job->panel_cols = min_i64(job->unit_cols, max_i64(B_BYTES / k_padded / PANEL, 1) * PANEL);
+		job->unit_rows = hzi_round_up(ceil_div(job->step_rows, ceil_div(parts, across)),
+					      q_rows);
+		job->panel_cols = min_i64(job->unit_cols,
+					  max_i64(B_BYTES / k_padded / PANEL, 1) * PANEL);
 		bytes = line(4 * hzi_round_up(TILE_ROWS, q_rows) * TILE_COLS);
 	}
 	if (a->packed)
@@ -674,8 +725,10 @@ static void run(const struct hz_context *ctx, const struct hzi_qgemm_args *a, ch
 			if (!job.wide && !job.lazy)
 				hzi_parallel(job.threads, pack_rows, &job,
 					     job.count * ceil_div(job.rows, job.kern->q_rows));
-			units = job.count * ceil_div(job.rows, job.unit_rows) * ceil_div(a->n, job.unit_cols);
-			hzi_parallel(job.threads, job.wide ? wide_units : multiply_units, &job, units);
+			units = job.count * ceil_div(job.rows, job.unit_rows) *
+				ceil_div(a->n, job.unit_cols);
+			hzi_parallel(job.threads, job.wide ? wide_units : multiply_units, &job,
+				     units);
 		}
 	}
 }
@@ -687,11 +740,11 @@ int hzi_cpu_qgemm(struct hz_context *ctx, const struct hzi_qgemm_args *a)
 	return HZ_OK;
 }
 
-/* ---- Quantization ----------------------------------------------------------------------------------- */
+/* ---- Quantization ---------------------------------------------------------------------------- */
 
 /* Elements that a unit of work has: half a MiB of f32, or what a buffer on the stack gathers */
 #define SEGMENT 65536
-/* Calls that move more than three quarters of the last cache store past it; this is one not known. */
+/* Calls that move more than 3/4 of the last cache store past it; its size where not known: */
 #define L3_BYTES ((int64_t)32 << 20)
 #define GATHER 512
 
@@ -785,7 +838,10 @@ static void codes_units(void *data, int thread, int64_t begin, int64_t end)
 			.q = map->q_step == 1 ? q_at : q_buffer,
 			.scales = job->scales + p,
 			.zeros = job->zeros ? (const char *)job->zeros + p : NULL,
-			.count = n, .group = map->group, .x_dtype = job->x_dtype, .q_dtype = job->q_dtype,
+			.count = n,
+			.group = map->group,
+			.x_dtype = job->x_dtype,
+			.q_dtype = job->q_dtype,
 			.stream = job->stream,
 		};
 
@@ -836,8 +892,13 @@ static int run_codes(struct hz_context *ctx, struct codes_job *job, const struct
 int hzi_cpu_quantize(struct hz_context *ctx, const struct hzi_quantize_args *a)
 {
 	struct codes_job job = {
-		.x = (char *)(uintptr_t)a->x, .q = a->q, .x_dtype = a->x_dtype, .q_dtype = a->q_dtype,
-		.scales = a->scales, .zeros = a->zeros, .to_codes = true,
+		.x = (char *)(uintptr_t)a->x,
+		.q = a->q,
+		.x_dtype = a->x_dtype,
+		.q_dtype = a->q_dtype,
+		.scales = a->scales,
+		.zeros = a->zeros,
+		.to_codes = true,
 	};
 
 	return run_codes(ctx, &job, &a->map, &a->scale, a->zero);
@@ -846,8 +907,12 @@ int hzi_cpu_quantize(struct hz_context *ctx, const struct hzi_quantize_args *a)
 int hzi_cpu_dequantize(struct hz_context *ctx, const struct hzi_dequantize_args *a)
 {
 	struct codes_job job = {
-		.x = a->x, .q = (char *)(uintptr_t)a->q, .x_dtype = a->x_dtype, .q_dtype = a->q_dtype,
-		.scales = a->scales, .zeros = a->zeros,
+		.x = a->x,
+		.q = (char *)(uintptr_t)a->q,
+		.x_dtype = a->x_dtype,
+		.q_dtype = a->q_dtype,
+		.scales = a->scales,
+		.zeros = a->zeros,
 	};
 
 	return run_codes(ctx, &job, &a->map, &a->scale, a->zero);
@@ -868,14 +933,14 @@ size_t hzi_cpu_dequantize_workspace(const struct hz_context *ctx,
 	return 0;
 }
 
-/* ---- Ranges ------------------------------------------------------------------------------------------ */
+/* ---- Ranges ---------------------------------------------------------------------------------- */
 
 struct range_job {
 	const struct hz_kern *kern;
 	const struct hzi_choose_qparams_args *a;
 	struct segments s;
 	int threads;
-	bool shared;			/* segments share parameters: each thread has its own ranges */
+	bool shared; /* segments share parameters: each thread has its own ranges */
 	float *lo, *hi;			/* [threads or 1][params] */
 };
 
@@ -909,7 +974,8 @@ static void range_units(void *data, int thread, int64_t begin, int64_t end)
 {
 	const struct range_job *job = data;
 	const struct hzi_choose_qparams_args *a = job->a;
-	const int64_t size = dtype_bytes(a->x_dtype), own = job->shared ? thread * a->map.params : 0;
+	const int64_t size = dtype_bytes(a->x_dtype),
+		      own = job->shared ? thread * a->map.params : 0;
 	float buffer[GATHER];
 
 	for (int64_t u = begin; u < end; u++) {
@@ -964,12 +1030,13 @@ int hzi_cpu_choose_qparams(struct hz_context *ctx, const struct hzi_choose_qpara
 	for (int64_t p = 0; p < params; p++)
 		inf |= job.lo[p] < -FLT_MAX || job.hi[p] > FLT_MAX;
 	if (inf)
-		return hzi_fail(ctx, HZ_EINVAL, "choose_qparams: x has an Inf, which no scale can hold");
+		return hzi_fail(ctx, HZ_EINVAL,
+				"choose_qparams: x has an Inf, which no scale can hold");
 	hzi_parallel(hzi_threads(ctx, params * 64), params_units, &job, params);
 	return HZ_OK;
 }
 
-/* ---- Linear layers ------------------------------------------------------------------------------------ */
+/* ---- Linear layers --------------------------------------------------------------------------- */
 
 /* Rows of x as codes, back to back, and their zeros and scales; then a multiplication of these. */
 struct linear {
@@ -1015,8 +1082,10 @@ static void linear_rows(void *data, int thread, int64_t begin, int64_t end)
 	for (int64_t r = begin; r < end; r++) {
 		/* Rows are counted in the order of the batch, whose items have m each. */
 		const int64_t item = r / g->m;
-		const char *x = (const char *)a->x + (item_offset(g->ndim, g->shape, g->a_stride, item) +
-						      r % g->m * g->a_m) * size;
+		const char *x = (const char *)a->x +
+				(item_offset(g->ndim, g->shape, g->a_stride, item) +
+				 r % g->m * g->a_m) *
+					size;
 		const int64_t to = item_row(g, item) + r % g->m;
 		float scale = g->a_scale, buffer[GATHER];
 		int32_t zero = g->a_zero;
@@ -1029,8 +1098,12 @@ static void linear_rows(void *data, int thread, int64_t begin, int64_t end)
 			for (int64_t k = 0; k < g->k; k += step) {
 				const int64_t n = min_i64(step, g->k - k);
 				const struct hzi_range range = {
-					.x = g->a_k == 1 ? (const void *)x : buffer, .lo = &lo, .hi = &hi,
-					.count = n, .group = g->k + 1, .x_dtype = a->x_dtype,
+					.x = g->a_k == 1 ? (const void *)x : buffer,
+					.lo = &lo,
+					.hi = &hi,
+					.count = n,
+					.group = g->k + 1,
+					.x_dtype = a->x_dtype,
 				};
 
 				if (g->a_k != 1)
@@ -1045,9 +1118,14 @@ static void linear_rows(void *data, int thread, int64_t begin, int64_t end)
 		for (int64_t k = 0; k < g->k; k += step) {
 			const int64_t n = min_i64(step, g->k - k);
 			const struct hzi_qcodes codes = {
-				.x = g->a_k == 1 ? (void *)(uintptr_t)x : buffer, .q = l->codes + to * g->k + k,
-				.scales = &scale, .zeros = &zero_code, .count = n, .group = g->k + 1,
-				.x_dtype = a->x_dtype, .q_dtype = g->a_dtype,
+				.x = g->a_k == 1 ? (void *)(uintptr_t)x : buffer,
+				.q = l->codes + to * g->k + k,
+				.scales = &scale,
+				.zeros = &zero_code,
+				.count = n,
+				.group = g->k + 1,
+				.x_dtype = a->x_dtype,
+				.q_dtype = g->a_dtype,
 			};
 
 			if (g->a_k != 1)

@@ -93,7 +93,17 @@ enum { CU_GET_PROC_ADDRESS_DEFAULT = 0 };
 #define CU_LAUNCH_PARAM_BUFFER_POINTER ((void *)1)
 #define CU_LAUNCH_PARAM_BUFFER_SIZE ((void *)2)
 
-enum { CU_LAUNCH_ATTRIBUTE_CLUSTER_DIMENSION = 4 };
+enum {
+	CU_LAUNCH_ATTRIBUTE_CLUSTER_DIMENSION = 4,
+	CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION = 6
+};
+
+/* Of tensor maps, in the order of cuTensorMapEncodeTiled()'s parameters. */
+enum { CU_TENSOR_MAP_DATA_TYPE_UINT8 = 0 };
+enum { CU_TENSOR_MAP_INTERLEAVE_NONE = 0 };
+enum { CU_TENSOR_MAP_SWIZZLE_128B = 3 };
+enum { CU_TENSOR_MAP_L2_PROMOTION_L2_256B = 3 };
+enum { CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE = 0 };
 
 typedef struct {
 	int id;
@@ -101,6 +111,7 @@ typedef struct {
 	union {
 		char pad[64];
 		struct { unsigned x, y, z; } cluster;
+		int programmatic;
 	} value;
 } CUlaunchAttribute;
 
@@ -175,6 +186,10 @@ typedef CUresult cu_get_proc_address(const char *symbol, void **function, int ve
 	CU_NEED(FuncSetAttribute, (CUfunction function, int attribute, int value)) \
 	CU_NEED(LaunchKernelEx, (const CUlaunchConfig *config, CUfunction function, \
 				 void **params, void **extra)) \
+	CU_NEED(TensorMapEncodeTiled, (void *map, int type, uint32_t rank, void *p, \
+				       const uint64_t *sizes, const uint64_t *steps, \
+				       const uint32_t *box, const uint32_t *element_steps, \
+				       int interleave, int swizzle, int promotion, int fill)) \
 	CU_MAY(12040, FuncLoad, (CUfunction function))
 
 struct cu_functions {

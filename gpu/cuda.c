@@ -203,6 +203,7 @@ struct hzi_cuda {
 	bool used;		/* anything was ever put on a stream */
 	bool pending;		/* something was put on this stream since hz_sync() */
 	bool others;		/* and on streams set earlier */
+	bool early;		/* the last thing put on this stream was a kernel launched early */
 	CUlibrary library[HZI_FAMILIES];
 	struct kernel *kernel[HZI_FAMILIES];
 	size_t bytes;		/* of this allocation, kernels included */
@@ -399,6 +400,13 @@ static int ready(struct hz_context *ctx, const char *op, enum hzi_family family,
 	return HZ_OK;
 }
 
+/* Something is about to be put on the stream. */
+static void touch(struct hzi_cuda *g)
+{
+	g->used = g->pending = true;
+	g->early = false;
+}
+
 static unsigned at_least_1(unsigned n)
 {
 	return n ? n : 1;
@@ -415,7 +423,8 @@ int hzi_cuda_launch(struct hz_context *ctx, const char *op, enum hzi_family fami
 		CU_LAUNCH_PARAM_BUFFER_SIZE, &params_bytes,
 		CU_LAUNCH_PARAM_END,
 	};
-	CUlaunchAttribute cluster;
+	void *address[] = {(void *)params};
+	CUlaunchAttribute attributes[2];
 	CUlaunchConfig config = {
 		.grid_x = at_least_1(launch->grid[0]),
 		.grid_y = at_least_1(launch->grid[1]),
@@ -442,16 +451,25 @@ int hzi_cuda_launch(struct hz_context *ctx, const char *op, enum hzi_family fami
 			return status;
 		}
 	}
+	memset(attributes, 0, sizeof(attributes));
+	config.attributes = attributes;
 	if (launch->cluster > 1) {
-		memset(&cluster, 0, sizeof(cluster));
-		cluster.id = CU_LAUNCH_ATTRIBUTE_CLUSTER_DIMENSION;
-		cluster.value.cluster.x = launch->cluster;
-		cluster.value.cluster.y = cluster.value.cluster.z = 1;
-		config.attributes = &cluster;
-		config.attributes_count = 1;
+		CUlaunchAttribute *cluster = &attributes[config.attributes_count++];
+
+		cluster->id = CU_LAUNCH_ATTRIBUTE_CLUSTER_DIMENSION;
+		cluster->value.cluster.x = launch->cluster;
+		cluster->value.cluster.y = cluster->value.cluster.z = 1;
 	}
-	g->used = g->pending = true;
-	r = cu.LaunchKernelEx(&config, k->function, NULL, extra);
+	if (launch->early && g->early) {
+		CUlaunchAttribute *early = &attributes[config.attributes_count++];
+
+		early->id = CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION;
+		early->value.programmatic = 1;
+	}
+	touch(g);
+	g->early = launch->early;
+	r = cu.LaunchKernelEx(&config, k->function, launch->aligned ? address : NULL,
+			      launch->aligned ? NULL : extra);
 	leave();
 	if (r == CUDA_SUCCESS)
 		return HZ_OK;
@@ -459,6 +477,23 @@ int hzi_cuda_launch(struct hz_context *ctx, const char *op, enum hzi_family fami
 	snprintf(what, sizeof(what), "launching the kernel %s%s",
 		 hzi_images[family].kernels[kernel], is_fatal(r) ? " or earlier work" : "");
 	return done(ctx, op, what, r);
+}
+
+int hzi_cuda_tensor_map(struct hz_context *ctx, const char *op, struct hzi_tensor_map *map,
+			const void *p, int64_t columns, int64_t rows, int64_t row_bytes,
+			int box_rows)
+{
+	const uint64_t sizes[] = {(uint64_t)columns, (uint64_t)rows};
+	const uint64_t steps[] = {(uint64_t)row_bytes};
+	const uint32_t box[] = {128, (uint32_t)box_rows}, element_steps[] = {1, 1};
+
+	HZ_CHECK(enter(ctx, op));
+	return finish(ctx, op, "describing a matrix",
+		      cu.TensorMapEncodeTiled(
+			      map, CU_TENSOR_MAP_DATA_TYPE_UINT8, 2, (void *)(uintptr_t)p, sizes,
+			      steps, box, element_steps, CU_TENSOR_MAP_INTERLEAVE_NONE,
+			      CU_TENSOR_MAP_SWIZZLE_128B, CU_TENSOR_MAP_L2_PROMOTION_L2_256B,
+			      CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE));
 }
 
 int hzi_cuda_prepare(struct hz_context *ctx)
@@ -721,7 +756,7 @@ int hzi_cuda_copy(struct hz_context *ctx, void *dst, int dst_device, const void 
 	CUresult r;
 
 	HZ_CHECK(enter(ctx, "copy"));
-	g->used = g->pending = true;
+	touch(g);
 	if (dst_device == HZ_CPU)
 		r = cu.MemcpyDtoHAsync(dst, from, bytes, g->stream);
 	else if (src_device == HZ_CPU)
@@ -736,7 +771,7 @@ int hzi_cuda_fill(struct hz_context *ctx, void *p, int byte, size_t bytes)
 	struct hzi_cuda *g = ctx->cuda;
 
 	HZ_CHECK(enter(ctx, "fill"));
-	g->used = g->pending = true;
+	touch(g);
 	return finish(ctx, "fill", "filling device memory",
 		      cu.MemsetD8Async((uintptr_t)p, (unsigned char)byte, bytes, g->stream));
 }
@@ -750,6 +785,7 @@ int hzi_cuda_set_stream(struct hz_context *ctx, void *stream)
 	if (g->stream != stream && g->pending)
 		g->others = true;
 	g->stream = stream;
+	g->early = false;
 	return HZ_OK;
 }
 
@@ -842,7 +878,7 @@ int hzi_cuda_graph_launch(struct hz_context *ctx, void *graph)
 	struct hzi_cuda *g = ctx->cuda;
 
 	HZ_CHECK(enter(ctx, "graph"));
-	g->used = g->pending = true;
+	touch(g);
 	return finish(ctx, "graph", "launching a graph", cu.GraphLaunch(graph, g->stream));
 }
 

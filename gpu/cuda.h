@@ -48,6 +48,17 @@ struct hzi_launch {
 	unsigned grid[3], block[3];	/* a 0 counts as 1 */
 	unsigned shared_bytes;		/* dynamic; above 48 KiB the limit is raised once */
 	unsigned cluster;		/* blocks per cluster along x; 0 or 1: none */
+	/*
+	 * May start before the kernel ahead of it has ended, if that is of this kind and this
+	 * context's too: then it waits by griddepcontrol.wait before it touches what other kernels
+	 * may write.
+	 */
+	bool early;
+	/*
+	 * params is a struct with an alignment above 16. The compiler puts it at an offset among
+	 * the parameters, so that it is handed over by its address: the driver knows the offset.
+	 */
+	bool aligned;
 };
 
 /*
@@ -57,6 +68,17 @@ struct hzi_launch {
  */
 int hzi_cuda_launch(struct hz_context *ctx, const char *op, enum hzi_family family, int kernel,
 		    const struct hzi_launch *launch, const void *params, size_t params_bytes);
+
+struct hzi_tensor_map;
+
+/*
+ * Fills map for copies of boxes of 128 columns by box_rows rows of a matrix of bytes: rows of
+ * columns, row_bytes apart, what lies outside being 0. Lines of 128 bytes with the 128-byte
+ * swizzle.
+ */
+int hzi_cuda_tensor_map(struct hz_context *ctx, const char *op, struct hzi_tensor_map *map,
+			const void *p, int64_t columns, int64_t rows, int64_t row_bytes,
+			int box_rows);
 
 /* ---- What the command line and the tests need besides ---------------------------------------- */
 

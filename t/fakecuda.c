@@ -1057,6 +1057,26 @@ static CUresult fake_FuncLoad(CUfunction function)
 	return end(CUDA_SUCCESS);
 }
 
+static CUresult fake_TensorMapEncodeTiled(void *map, int type, uint32_t rank, void *p,
+					  const uint64_t *sizes, const uint64_t *steps,
+					  const uint32_t *box, const uint32_t *element_steps,
+					  int interleave, int swizzle, int promotion, int fill)
+{
+	BEGIN("cuTensorMapEncodeTiled", INIT);
+	/* What a map of bytes in two dimensions with this swizzle must keep to */
+	if (type != CU_TENSOR_MAP_DATA_TYPE_UINT8 || rank != 2 || interleave || fill ||
+	    swizzle != CU_TENSOR_MAP_SWIZZLE_128B ||
+	    promotion != CU_TENSOR_MAP_L2_PROMOTION_L2_256B || (uintptr_t)map % 64 ||
+	    (uintptr_t)p % 16 || sizes[0] < 1 || sizes[0] > 1ull << 32 || sizes[1] < 1 ||
+	    sizes[1] > 1ull << 32 || steps[0] % 16 || steps[0] >= 1ull << 40 ||
+	    steps[0] < sizes[0] || box[0] > 128 || box[1] < 1 || box[1] > 256 ||
+	    element_steps[0] != 1 || element_steps[1] != 1)
+		return end(
+			complain(CUDA_ERROR_INVALID_VALUE, "cuTensorMapEncodeTiled: bad values"));
+	memset(map, 0x5a, 128);
+	return end(CUDA_SUCCESS);
+}
+
 static CUresult fake_FuncSetAttribute(CUfunction function, int attribute, int value)
 {
 	BEGIN("cuFuncSetAttribute", CONTEXT);
@@ -1086,6 +1106,9 @@ static bool read_params(struct fakecuda_launch *l, void **params, void **extra)
 {
 	const void *buffer = NULL;
 
+	/* The struct itself: only the kernel knows how long it is. */
+	if (params && !extra)
+		return params[0] != NULL;
 	if (params || !extra)
 		return false;
 	for (; *extra != CU_LAUNCH_PARAM_END; extra += 2) {
@@ -1156,6 +1179,9 @@ static CUresult fake_LaunchKernelEx(const CUlaunchConfig *c, CUfunction f, void 
 	for (unsigned i = 0; i < c->attributes_count; i++) {
 		if (c->attributes[i].id == CU_LAUNCH_ATTRIBUTE_CLUSTER_DIMENSION)
 			op->launch.cluster = c->attributes[i].value.cluster.x;
+		else if (c->attributes[i].id ==
+			 CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION)
+			op->launch.early = c->attributes[i].value.programmatic;
 		else
 			complain(0, "cuLaunchKernelEx: attribute %d", c->attributes[i].id);
 	}
@@ -1195,7 +1221,8 @@ static int born(const char *name)
 {
 	if (strcmp(name, "cuFuncLoad") == 0)
 		return 12040;
-	if (strncmp(name, "cuLibrary", 9) == 0 || strncmp(name, "cuKernel", 8) == 0)
+	if (strncmp(name, "cuLibrary", 9) == 0 || strncmp(name, "cuKernel", 8) == 0 ||
+	    strncmp(name, "cuTensor", 8) == 0)
 		return 12000;
 	return 2000;
 }

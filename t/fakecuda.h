@@ -35,11 +35,12 @@ struct fakecuda_launch {
 	char kernel[128];
 	unsigned grid[3], block[3];
 	unsigned shared_bytes, cluster;		/* cluster 0: none asked for */
+	int early;				/* may start before the kernel ahead has ended */
 	int device;
 	void *stream;
 	int captured;				/* went into a graph instead of running */
 	int replayed;				/* ran from a graph */
-	size_t params_bytes;
+	size_t params_bytes;			/* 0: handed over by address, and not kept */
 	unsigned char params[FAKECUDA_PARAMS];
 };
 

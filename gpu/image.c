@@ -61,6 +61,15 @@ END
 KERNELS(hadamard_dequantize)
 #include "hadamard_dequantize.kernels.def"
 END
+KERNELS(qgemm)
+#include "qgemm.kernels.def"
+END
+KERNELS(qgemm_tma)
+#include "qgemm_tma.kernels.def"
+END
+KERNELS(qgemm_quantize)
+#include "qgemm_quantize.kernels.def"
+END
 
 const struct hzi_image hzi_images[HZI_FAMILIES] = {
 #define HZ_FAMILY(name, NAME) \

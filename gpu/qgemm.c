@@ -1,0 +1,492 @@
+/*
+ * qgemm.c - launchers of quantized matrix multiplication
+ *
+ * SPDX-License-Identifier: BSD-2-Clause
+ *
+ * Every kernel reads A as rows of bytes that begin at multiples of 16, and packed B; what comes
+ * otherwise is put in that form in the workspace first. A batch is a launch for each matrix, unless
+ * its items are rows of one matrix.
+ */
+#include <config.h>
+
+#include <assert.h>
+#include <string.h>
+
+#include "cuda.h"
+#include "gpu/qgemm.h"
+#include "gpu/qgemm_quantize.h"
+#include "lib/qgemm.h"
+
+#ifndef HZ_CUDA_90A
+#define HZ_CUDA_90A 0
+#endif
+
+#define SM_HOPPER 90
+#define ROWS_MAX ((int64_t)1 << 22)	/* of one launch: 65535 blocks of 64 along a grid */
+#define SHARED_START 1024		/* to align what a kernel has in shared memory */
+
+static int64_t min_of(int64_t a, int64_t b)
+{
+	return a < b ? a : b;
+}
+
+static int64_t ceil_div(int64_t a, int64_t b)
+{
+	return a / b + (a % b != 0);
+}
+
+static size_t padded(size_t bytes)
+{
+	return (bytes + 255) & ~(size_t)255;
+}
+
+/* ---- Packing --------------------------------------------------------------------------------- */
+
+/* Launches enough blocks for all multiprocessors, of 64 lines and a share of k each. */
+static int launch_lines(struct hz_context *ctx, const char *op, const struct hzi_qgemm_lines *p,
+			int64_t lines)
+{
+	const int64_t columns = lines / HZI_QN_GROUP;
+	const int64_t want = 8 * (int64_t)hzi_cuda_device(ctx)->multiprocessors;
+	struct hzi_launch launch = {.block = {256}};
+
+	launch.grid[0] = (unsigned)columns;
+	launch.grid[1] = (unsigned)min_of(min_of(ceil_div(want, columns), p->blocks), 65535);
+	return hzi_cuda_launch(ctx, op, HZI_FAMILY_QGEMM, HZI_KERNEL_qgemm_lines, &launch, p,
+			       sizeof(*p));
+}
+
+static int pack_b(struct hz_context *ctx, const char *op, const void *b, int dtype, int64_t k,
+		  int64_t n, int64_t b_k, int64_t b_n, void *data)
+{
+	const int64_t codes = hzi_qpack_codes(HZI_QLAYOUT_CUDA, k, n);
+	const int64_t width = hzi_qpack_width(HZI_QLAYOUT_CUDA, n);
+	const struct hzi_qgemm_lines p = {
+		.x = b, .y = data, .sums = (int32_t *)(void *)((char *)data + codes),
+		.x_line = b_n, .x_k = b_k, .lines = n, .k = k, .width = width,
+		.blocks = (int32_t)ceil_div(k, HZI_QK_BLOCK), .flip = dtype == HZ_S8 ? 0x80 : 0,
+	};
+
+	HZ_CHECK(hzi_cuda_fill(ctx, (char *)data + codes, 0, 4 * (size_t)width));
+	return k ? launch_lines(ctx, op, &p, width) : HZ_OK;
+}
+
+/* ---- Batches --------------------------------------------------------------------------------- */
+
+/* Steps an index through a shape; false after the last. */
+static bool next_index(int64_t *index, const int64_t *shape, int ndim)
+{
+	for (int d = ndim - 1; d >= 0; d--) {
+		if (++index[d] < shape[d])
+			return true;
+		index[d] = 0;
+	}
+	return false;
+}
+
+static int64_t offset_of(const int64_t *index, const int64_t *stride, int ndim)
+{
+	int64_t offset = 0;
+
+	for (int d = 0; d < ndim; d++)
+		offset += index[d] * stride[d];
+	return offset;
+}
+
+size_t hzi_cuda_qgemm_pack_workspace(const struct hz_context *ctx,
+				     const struct hzi_qgemm_pack_args *a)
+{
+	(void)ctx, (void)a;
+	return 0;
+}
+
+int hzi_cuda_qgemm_pack(struct hz_context *ctx, const struct hzi_qgemm_pack_args *a)
+{
+	const int64_t bytes = hzi_qpack_bytes(HZI_QLAYOUT_CUDA, a->k, a->n);
+	int64_t index[HZ_MAXDIM] = {0};
+	char *data = a->data;
+
+	do {
+		const char *b = (const char *)a->b + offset_of(index, a->b_stride, a->ndim);
+
+		HZ_CHECK(
+			pack_b(ctx, "qgemm_pack", b, a->b_dtype, a->k, a->n, a->b_k, a->b_n, data));
+		data += bytes;
+	} while (next_index(index, a->shape, a->ndim));
+	return HZ_OK;
+}
+
+/* The innermost dimensions of a batch whose items are rows of one matrix become that matrix. */
+static struct hzi_qgemm_args join_rows(const struct hzi_qgemm_args *a)
+{
+	struct hzi_qgemm_args t = *a;
+
+	while (t.ndim > 0) {
+		const int d = t.ndim - 1;
+		int64_t m;
+
+		if (t.shape[d] > 1 && (t.b_stride[d] || t.a_stride[d] != t.m * t.a_m ||
+				       t.c_stride[d] != t.m * t.c_m || t.row_stride[d] != t.m))
+			break;
+		if (!hzi_mul(t.m, t.shape[d], &m))
+			break;
+		t.m = m;
+		t.ndim--;
+	}
+	return t;
+}
+
+/* ---- One matrix ------------------------------------------------------------------------------ */
+
+static bool is_code(int dtype)
+{
+	return dtype == HZ_U8 || dtype == HZ_S8;
+}
+
+static struct hzi_qgemm_out make_out(const struct hzi_qgemm_args *t, const int32_t *b_sums)
+{
+	const int32_t least = t->c_dtype == HZ_S8 ? -128 : 0;
+	struct hzi_qgemm_out o = {
+		.c = t->c, .b_sums = b_sums, .bias = t->bias,
+		.a_zeros = t->a_zeros, .b_zeros = t->b_zeros,
+		.multipliers = t->multipliers, .shifts = t->shifts,
+		.a_scales = t->a_scales, .b_scales = t->b_scales,
+		.c_m = t->c_m, .c_n = t->c_n,
+		.zero_step = (int32_t)t->zero_step, .scale_step = (int32_t)t->scale_step,
+		.b_scale_step = (int32_t)t->b_scale_step,
+		.m = (int32_t)t->m, .n = (int32_t)t->n, .k = (int32_t)t->k,
+		.c_dtype = t->c_dtype, .bias_dtype = t->bias ? t->bias_dtype : 0,
+		.a_signed = t->a_dtype == HZ_S8, .b_signed = t->b_dtype == HZ_S8,
+		.a_zero = t->a_zero, .b_zero = t->b_zero + (t->b_dtype == HZ_S8 ? 128 : 0),
+		.c_zero = t->c_zero, .u = t->mult.u, .shift = t->mult.shift,
+		.tflite = t->rounding == HZ_ROUND_TFLITE, .identity = t->identity,
+		.min = t->min, .max = t->max, .fmin = t->fmin, .fmax = t->fmax,
+		.a_scale = t->a_scale, .b_scale = t->b_scale, .c_scale = t->c_scale,
+	};
+	const bool whole =
+		(uintptr_t)t->c % 16 == 0 && t->c_n == 1 && (t->c_m % 16 == 0 || t->m == 1);
+
+	o.a_sums = o.b_zeros || o.b_zero;
+	o.quick = is_code(t->c_dtype) && whole && !t->a_zeros && !t->wide && !o.tflite;
+	/* One multiplier that no column could use */
+	if (!t->multipliers && !t->b_scales && o.u && (o.shift < 33 || o.shift > 53))
+		o.quick = 0;
+	o.bounded = t->min > least || t->max < least + 255;
+	o.bias_max = t->wide ? 0 : (int32_t)(INT32_MAX - t->reach);
+	return o;
+}
+
+static int launch_any(struct hz_context *ctx, const struct hzi_qgemm_args *t, const uint8_t *b,
+		      const struct hzi_qgemm_out *out)
+{
+	const int rows = t->wide ? HZI_ANY_ROWS / 2 : HZI_ANY_ROWS;
+	const struct hzi_qgemm_any p = {
+		.a = t->a, .b = b, .out = *out, .a_m = t->a_m,
+		.width = (int32_t)hzi_qpack_width(HZI_QLAYOUT_CUDA, t->n),
+		.blocks = (int32_t)ceil_div(t->k, HZI_QK_BLOCK),
+	};
+	const bool is_signed = t->a_dtype == HZ_S8;
+	const struct hzi_launch launch = {
+		.grid = {(unsigned)ceil_div(t->n, HZI_ANY_COLUMNS), (unsigned)ceil_div(t->m, rows)},
+		.block = {256},
+		.shared_bytes =
+			(unsigned)(HZI_ANY_STAGES * (rows + HZI_ANY_COLUMNS) * HZI_QK_BLOCK),
+	};
+	int kernel = is_signed ? HZI_KERNEL_qgemm_any_s : HZI_KERNEL_qgemm_any_u;
+
+	if (t->wide)
+		kernel = is_signed ? HZI_KERNEL_qgemm_any_wide_s : HZI_KERNEL_qgemm_any_wide_u;
+	return hzi_cuda_launch(ctx, "qgemm", HZI_FAMILY_QGEMM, kernel, &launch, &p, sizeof(p));
+}
+
+/* Kernels for up to that many rows. */
+struct few_kernel {
+	int rows, kernel, kernel_signed, stages;
+};
+
+static const struct few_kernel few_kernels[] = {
+	{8, HZI_KERNEL_qgemm_few_8_u, HZI_KERNEL_qgemm_few_8_s, HZI_FEW_STAGES_8},
+	{16, HZI_KERNEL_qgemm_few_16_u, HZI_KERNEL_qgemm_few_16_s, HZI_FEW_STAGES_16},
+	{32, HZI_KERNEL_qgemm_few_32_u, HZI_KERNEL_qgemm_few_32_s, HZI_FEW_STAGES_32},
+	{64, HZI_KERNEL_qgemm_few_64_u, HZI_KERNEL_qgemm_few_64_s, HZI_FEW_STAGES_64},
+};
+
+static int launch_few(struct hz_context *ctx, const struct hzi_qgemm_args *t, const uint8_t *b,
+		      const struct hzi_qgemm_out *out, bool early)
+{
+	const struct few_kernel *f = few_kernels;
+	struct hzi_qgemm_few p = {
+		.b = b, .out = *out, .width = (int32_t)hzi_qpack_width(HZI_QLAYOUT_CUDA, t->n),
+		.blocks = (int32_t)ceil_div(t->k, HZI_QK_BLOCK),
+	};
+	struct hzi_launch launch = {.block = {HZI_FEW_THREADS}, .early = early, .aligned = true};
+
+	while (f->rows < t->m)
+		f++;
+	launch.grid[0] = (unsigned)(2 * ceil_div(t->n, HZI_QN_GROUP));
+	launch.shared_bytes = SHARED_START + HZI_FEW_REST_BYTES(f->stages) +
+			      (unsigned)(f->stages * (f->rows + HZI_FEW_COLUMNS) * HZI_QK_BLOCK);
+	HZ_CHECK(hzi_cuda_tensor_map(ctx, "qgemm", &p.a, t->a, t->k, t->m, t->a_m, f->rows));
+	return hzi_cuda_launch(ctx, "qgemm", HZI_FAMILY_QGEMM_TMA,
+			       t->a_dtype == HZ_S8 ? f->kernel_signed : f->kernel, &launch, &p,
+			       sizeof(p));
+}
+
+/*
+ * Tiles. The one is taken that needs the fewest cycles, waves * (blocks of k * block + tile) +
+ * once; the numbers are from an H200. Where warpgroups take turns the end of a tile costs no time
+ * but once.
+ */
+struct tma_kernel {
+	int columns, kernel, kernel_signed, stages, cluster;
+	int block, tile, once;
+};
+
+static const struct tma_kernel tma_kernels[] = {
+	{256, HZI_KERNEL_qgemm_tma_256_u, HZI_KERNEL_qgemm_tma_256_s, 4, 2, 1030, 4000, 3500},
+	{192, HZI_KERNEL_qgemm_tma_192_u, HZI_KERNEL_qgemm_tma_192_s, 5, 2, 775, 3000, 3500},
+	{128, HZI_KERNEL_qgemm_tma_128_u, HZI_KERNEL_qgemm_tma_128_s, 6, 2, 530, 0, 6500},
+	{64, HZI_KERNEL_qgemm_tma_64_u, HZI_KERNEL_qgemm_tma_64_s, 7, 1, 400, 1300, 2500},
+};
+
+#define BAND_ROWS 2048	/* of A, of which a wave has tiles by as many columns */
+
+static int launch_tma(struct hz_context *ctx, const struct hzi_qgemm_args *t, const uint8_t *b,
+		      const struct hzi_qgemm_out *out, bool early)
+{
+	const int64_t sms = hzi_cuda_device(ctx)->multiprocessors,
+		      blocks = ceil_div(t->k, HZI_QK_BLOCK);
+	struct hzi_qgemm_tma p = {
+		.b = b, .out = *out, .width = (int32_t)hzi_qpack_width(HZI_QLAYOUT_CUDA, t->n),
+		.blocks = (int32_t)blocks,
+	};
+	struct hzi_launch launch = {.block = {HZI_TMA_THREADS}, .early = early, .aligned = true};
+	const struct tma_kernel *f = NULL;
+	int64_t least = INT64_MAX;
+
+	for (size_t i = 0; i < sizeof(tma_kernels) / sizeof(*tma_kernels); i++) {
+		const struct tma_kernel *g = &tma_kernels[i];
+		const int64_t tiles = ceil_div(t->m, HZI_TMA_ROWS * g->cluster) *
+				      ceil_div(t->n, g->columns);
+		const int64_t cycles = ceil_div(tiles, sms / g->cluster) *
+				       (blocks * g->block + g->tile) + g->once;
+
+		if (cycles < least) {
+			least = cycles;
+			f = g;
+		}
+	}
+	p.tiles_m = (int32_t)ceil_div(t->m, HZI_TMA_ROWS * f->cluster);
+	p.tiles_n = (int32_t)ceil_div(t->n, f->columns);
+	p.band = BAND_ROWS / (HZI_TMA_ROWS * f->cluster);
+	launch.cluster = (unsigned)f->cluster;
+	launch.grid[0] =
+		(unsigned)(min_of((int64_t)p.tiles_m * p.tiles_n, sms / f->cluster) * f->cluster);
+	launch.shared_bytes =
+		SHARED_START + HZI_TMA_REST_BYTES(f->columns, f->stages) +
+		(unsigned)(f->stages * HZI_QK_BLOCK *
+			   (HZI_TMA_ROWS + f->columns + (f->columns == 64 ? HZI_TMA_ONES : 0)));
+	HZ_CHECK(hzi_cuda_tensor_map(ctx, "qgemm", &p.a, t->a, t->k, t->m, t->a_m, HZI_TMA_ROWS));
+	return hzi_cuda_launch(ctx, "qgemm", HZI_FAMILY_QGEMM_TMA,
+			       t->a_dtype == HZ_S8 ? f->kernel_signed : f->kernel, &launch, &p,
+			       sizeof(p));
+}
+
+/* Whether kernels can read A where it lies. */
+static bool aligned(const struct hzi_qgemm_args *t)
+{
+	return t->k == 0 || ((t->a_k == 1 || t->k == 1) && (uintptr_t)t->a % 16 == 0 &&
+			     (t->m == 1 || (t->a_m >= t->k && t->a_m % 16 == 0)));
+}
+
+/* The same for every item of the batch. */
+static bool all_aligned(const struct hzi_qgemm_args *t)
+{
+	for (int d = 0; d < t->ndim; d++) {
+		if (t->a_stride[d] % 16)
+			return false;
+	}
+	return aligned(t);
+}
+
+static int64_t lines_bytes(const struct hzi_qgemm_args *t)
+{
+	return hzi_round_up(t->k, 16) * t->m;
+}
+
+/* One matrix with packed B; room is for A, where that has to be moved. */
+static int multiply(struct hz_context *ctx, struct hzi_qgemm_args *t, const uint8_t *b, void *room,
+		    bool early)
+{
+	const int64_t codes = hzi_qpack_codes(HZI_QLAYOUT_CUDA, t->k, t->n);
+	const struct hzi_cuda_device *device = hzi_cuda_device(ctx);
+	struct hzi_qgemm_out out;
+
+	if (!aligned(t)) {
+		const struct hzi_qgemm_lines p = {
+			.x = t->a, .y = room, .x_line = t->a_m, .x_k = t->a_k,
+			.y_line = hzi_round_up(t->k, 16), .lines = t->m, .k = t->k,
+			.blocks = (int32_t)ceil_div(t->k, HZI_QK_BLOCK),
+		};
+
+		HZ_CHECK(launch_lines(ctx, "qgemm", &p, hzi_round_up(t->m, HZI_QN_GROUP)));
+		t->a = room;
+		t->a_m = p.y_line;
+		t->a_k = 1;
+		early = false;
+	}
+	if (t->m == 1)
+		t->a_m = hzi_round_up(t->k, 16);
+	out = make_out(t, (const int32_t *)(const void *)(b + codes));
+	for (int64_t row = 0; row < t->m; row += ROWS_MAX) {
+		struct hzi_qgemm_args part = *t;
+
+		part.m = min_of(ROWS_MAX, t->m - row);
+		part.a = (const char *)t->a + row * t->a_m;
+		out.m = (int32_t)part.m;
+		out.c = (char *)t->c + row * t->c_m * (int64_t)hz_dtype_size(t->c_dtype);
+		out.zero_row = out.scale_row = t->row_stride[HZ_MAXDIM - 1] + row;
+		out.zero_row *= t->zero_step;
+		out.scale_row *= t->scale_step;
+		if (device->sm != SM_HOPPER || !HZ_CUDA_90A || t->wide || t->k == 0)
+			HZ_CHECK(launch_any(ctx, &part, b, &out));
+		else if (part.m <= HZI_FEW_ROWS)
+			HZ_CHECK(launch_few(ctx, &part, b, &out, early));
+		else
+			HZ_CHECK(launch_tma(ctx, &part, b, &out, early));
+	}
+	return HZ_OK;
+}
+
+size_t hzi_cuda_qgemm_workspace(const struct hz_context *ctx, const struct hzi_qgemm_args *a)
+{
+	const struct hzi_qgemm_args t = join_rows(a);
+	size_t bytes = 0;
+
+	(void)ctx;
+	if (!t.packed)
+		bytes += padded((size_t)hzi_qpack_bytes(HZI_QLAYOUT_CUDA, t.k, t.n));
+	if (!all_aligned(&t))
+		bytes += padded((size_t)lines_bytes(&t));
+	return bytes;
+}
+
+static int batch(struct hz_context *ctx, const struct hzi_qgemm_args *a, char *room)
+{
+	const struct hzi_qgemm_args t = join_rows(a);
+	const int64_t c_size = (int64_t)hz_dtype_size(t.c_dtype);
+	const int64_t pack_bytes = hzi_qpack_bytes(HZI_QLAYOUT_CUDA, t.k, t.n);
+	int64_t index[HZ_MAXDIM] = {0}, packed = -1;
+	char *lines = room;
+
+	if (t.n > INT32_MAX)
+		return hzi_fail(ctx, HZ_ENOTSUP, "qgemm: n is %lld, must be below 2^31 on a GPU",
+				(long long)t.n);
+	if (!t.packed)
+		lines += padded((size_t)pack_bytes);
+	do {
+		const int64_t b = offset_of(index, t.b_stride, t.ndim);
+		struct hzi_qgemm_args item = t;
+		const char *data = room;
+
+		item.a = (const char *)t.a + offset_of(index, t.a_stride, t.ndim);
+		item.c = (char *)t.c + offset_of(index, t.c_stride, t.ndim) * c_size;
+		/* Behind the dimensions, 4 at most: the row of the whole batch */
+		item.row_stride[HZ_MAXDIM - 1] = offset_of(index, t.row_stride, t.ndim);
+		if (t.packed)
+			data = (const char *)t.packed + b * pack_bytes;
+		else if (packed != b)
+			HZ_CHECK(pack_b(ctx, "qgemm", (const char *)t.b + b, t.b_dtype, t.k, t.n,
+					t.b_k, t.b_n, room));
+		packed = b;
+		HZ_CHECK(multiply(ctx, &item, (const uint8_t *)data, lines, t.packed != NULL));
+	} while (next_index(index, t.shape, t.ndim));
+	return HZ_OK;
+}
+
+int hzi_cuda_qgemm(struct hz_context *ctx, const struct hzi_qgemm_args *a)
+{
+	return batch(ctx, a, ctx->workspace);
+}
+
+/* ---- qlinear --------------------------------------------------------------------------------- */
+
+/* Where in the workspace the codes, scales and zeros of the rows of x lie, and what qgemm has of
+ * it. */
+struct linear_room {
+	size_t scales, zeros, rest;
+};
+
+static struct linear_room room_of(const struct hzi_qlinear_args *a)
+{
+	const size_t codes = (size_t)(a->g.rows * hzi_round_up(a->g.k, 16));
+	struct linear_room r;
+
+	r.scales = padded(codes);
+	r.zeros = r.scales + padded(4 * (size_t)a->g.rows);
+	r.rest = r.zeros + padded((size_t)a->g.rows);
+	return r;
+}
+
+/* The multiplication of the codes at room. */
+static struct hzi_qgemm_args linear_args(const struct hzi_qlinear_args *a, char *room)
+{
+	const struct linear_room r = room_of(a);
+	struct hzi_qgemm_args g = a->g;
+	int64_t rows = g.m;
+
+	g.a = room;
+	g.a_m = hzi_round_up(g.k, 16);
+	g.a_k = 1;
+	for (int d = g.ndim - 1; d >= 0; d--) {
+		g.row_stride[d] = rows;
+		g.a_stride[d] = rows * g.a_m;
+		rows *= g.shape[d];
+	}
+	if (!a->fixed) {
+		g.a_scales = (const float *)(const void *)(room + r.scales);
+		g.a_zeros = room + r.zeros;
+		g.zero_step = g.scale_step = 1;
+	}
+	return g;
+}
+
+size_t hzi_cuda_qlinear_workspace(const struct hz_context *ctx, const struct hzi_qlinear_args *a)
+{
+	const struct hzi_qgemm_args g = linear_args(a, NULL);
+
+	return room_of(a).rest + hzi_cuda_qgemm_workspace(ctx, &g);
+}
+
+int hzi_cuda_qlinear(struct hz_context *ctx, const struct hzi_qlinear_args *a)
+{
+	const struct linear_room r = room_of(a);
+	char *room = ctx->workspace;
+	const struct hzi_qgemm_args g = linear_args(a, room);
+	struct hzi_quantize_rows p = {
+		.x = a->x, .y = (uint8_t *)room,
+		.scales = a->fixed ? NULL : (float *)(void *)(room + r.scales),
+		.zeros = (uint8_t *)room + r.zeros,
+		.rows = g.rows, .k = g.k, .y_row = g.a_m, .x_k = a->g.a_k,
+		.ndim = g.ndim + 1, .q_dtype = g.a_dtype, .symmetric = a->symmetric,
+		.scale = g.a_scale, .zero = g.a_zero,
+	};
+	const struct hzi_launch launch = {.grid = {(unsigned)g.rows}, .block = {HZI_ROWS_THREADS}};
+	const int kernel = a->x_dtype == HZ_F32 ? HZI_KERNEL_quantize_rows_f32
+			   : a->x_dtype == HZ_F16 ? HZI_KERNEL_quantize_rows_f16
+						  : HZI_KERNEL_quantize_rows_bf16;
+
+	if (g.rows > INT32_MAX)
+		return hzi_fail(ctx, HZ_ENOTSUP,
+				"qlinear: x has %lld rows, must be below 2^31 on a GPU",
+				(long long)g.rows);
+	for (int d = 0; d < g.ndim; d++) {
+		p.shape[d] = g.shape[d];
+		p.x_stride[d] = a->g.a_stride[d];
+	}
+	p.shape[g.ndim] = g.m;
+	p.x_stride[g.ndim] = a->g.a_m;
+	HZ_CHECK(hzi_cuda_launch(ctx, "qlinear", HZI_FAMILY_QGEMM_QUANTIZE, kernel, &launch, &p,
+				 sizeof(p)));
+	return batch(ctx, &g, room + r.rest);
+}

@@ -1,0 +1,289 @@
+/*
+ * qgemm.cu - quantized matrix multiplication on any GPU, and the packing of operands
+ *
+ * SPDX-License-Identifier: BSD-2-Clause
+ */
+#include "gpu/qgemm.cuh"
+
+/* ---- Packing --------------------------------------------------------------------------------- */
+
+#define LINES 64
+#define PITCH 144 /* bytes of a line in shared memory: 16-byte aligned, other banks each time */
+
+/* Reads the codes of 64 lines in one block of k, 0 beyond the end of either. */
+HZ_DEVICE void lines_read(const hzi_qgemm_lines &p, uint8_t (*tile)[PITCH], int64_t line0,
+			  int64_t k0)
+{
+	const uint32_t flip = (uint32_t)p.flip * 0x01010101;
+	const bool along = p.x_k == 1;
+	const int64_t step = along ? p.x_line : p.x_k;
+	const bool words = (along || p.x_line == 1) && step % 4 == 0 && (uintptr_t)p.x % 4 == 0;
+
+	if (words && line0 + LINES <= p.lines && k0 + HZI_QK_BLOCK <= p.k) {
+#pragma unroll
+		for (int i = threadIdx.x; i < LINES * HZI_QK_BLOCK / 4; i += 256) {
+			const int line = along ? i / 32 : i % 16 * 4,
+				  k = along ? i % 32 * 4 : i / 16;
+			const uint32_t v = *(const uint32_t *)(p.x + (line0 + line) * p.x_line +
+							       (k0 + k) * p.x_k) ^ flip;
+
+			if (along) {
+				*(uint32_t *)&tile[line][k] = v;
+			} else {
+#pragma unroll
+				for (int j = 0; j < 4; j++)
+					tile[line + j][k] = (uint8_t)(v >> 8 * j);
+			}
+		}
+		return;
+	}
+	for (int i = threadIdx.x; i < LINES * HZI_QK_BLOCK; i += 256) {
+		const int line = along ? i / HZI_QK_BLOCK : i % LINES;
+		const int k = along ? i % HZI_QK_BLOCK : i / LINES;
+		uint8_t v = 0;
+
+		if (line0 + line < p.lines && k0 + k < p.k)
+			v = p.x[(line0 + line) * p.x_line + (k0 + k) * p.x_k] ^ (uint8_t)flip;
+		tile[line][k] = v;
+	}
+}
+
+/* A block does 64 lines, and of the blocks of k every gridDim.y-th. */
+extern "C" __global__ __launch_bounds__(256) void
+qgemm_lines(const __grid_constant__ hzi_qgemm_lines p)
+{
+	__shared__ __align__(16) uint8_t tile[LINES][PITCH];
+	const int64_t line0 = (int64_t)blockIdx.x * LINES;
+	const int chunk = threadIdx.x % 8;
+	int32_t sum[2] = {};
+
+	for (int b = blockIdx.y; b < p.blocks; b += gridDim.y) {
+		const int64_t k0 = (int64_t)b * HZI_QK_BLOCK;
+
+		__syncthreads();
+		lines_read(p, tile, line0, k0);
+		__syncthreads();
+#pragma unroll
+		for (int j = 0; j < 2; j++) {
+			const int i = threadIdx.x / 8 + 32 * j;
+			const int line = p.sums ? column_of_line(i) : i;
+			const uint4 v = *(const uint4 *)&tile[line][16 * chunk];
+
+			if (p.sums) {
+				*(uint4 *)(p.y + (b * p.width + line0 + i) * HZI_QK_BLOCK +
+					   16 * (chunk ^ (i & 7))) = v;
+				sum[j] = add_codes<false>(v.x, sum[j]);
+				sum[j] = add_codes<false>(v.y, sum[j]);
+				sum[j] = add_codes<false>(v.z, sum[j]);
+				sum[j] = add_codes<false>(v.w, sum[j]);
+			} else if (line0 + i < p.lines && k0 + 16 * chunk < p.y_line) {
+				*(uint4 *)(p.y + (line0 + i) * p.y_line + k0 + 16 * chunk) = v;
+			}
+		}
+	}
+	if (!p.sums)
+		return;
+#pragma unroll
+	for (int j = 0; j < 2; j++) {
+		const int64_t column = line0 + column_of_line(threadIdx.x / 8 + 32 * j);
+
+#pragma unroll
+		for (int i = 1; i < 8; i *= 2)
+			sum[j] += __shfl_xor_sync(~0u, sum[j], i);
+		if (chunk == 0 && column < p.lines)
+			atomicAdd(&p.sums[column], sum[j]);
+	}
+}
+
+/* ---- Multiplication with mma.sync ------------------------------------------------------------ */
+
+/* 16 bytes, of which the first bytes are copied and the others 0. */
+HZ_DEVICE void copy_async_part(uint32_t to, const void *from, int bytes)
+{
+	asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;"
+		     :: "r"(to), "l"(from), "r"(bytes) : "memory");
+}
+
+HZ_DEVICE void load_matrices(uint32_t (&v)[4], uint32_t address)
+{
+	asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];"
+		     : "=r"(v[0]), "=r"(v[1]), "=r"(v[2]), "=r"(v[3]) : "r"(address) : "memory");
+}
+
+template <bool SIGNED>
+HZ_DEVICE void multiply(int32_t (&c)[4], const uint32_t (&a)[4], uint32_t b0, uint32_t b1)
+{
+	if (SIGNED)
+		asm("mma.sync.aligned.m16n8k32.row.col.s32.s8.u8.s32 {%0, %1, %2, %3}, "
+		    "{%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};"
+		    : "+r"(c[0]), "+r"(c[1]), "+r"(c[2]), "+r"(c[3])
+		    : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
+	else
+		asm("mma.sync.aligned.m16n8k32.row.col.s32.u8.u8.s32 {%0, %1, %2, %3}, "
+		    "{%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};"
+		    : "+r"(c[0]), "+r"(c[1]), "+r"(c[2]), "+r"(c[3])
+		    : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
+}
+
+#define CHUNK_BLOCKS 256	/* 32768 of k: sums of 255^2 fit s32 */
+
+/*
+ * Warps: 4 along m by 2 along n, each 16 MI x 64. Sums of T: with int64_t those of 32 bits are
+ * added to them every CHUNK_BLOCKS.
+ */
+template <bool SIGNED, int MI, typename T>
+HZ_DEVICE void multiply_any(const hzi_qgemm_any &p)
+{
+	extern __shared__ __align__(1024) uint8_t memory[];
+	const bool wide = sizeof(T) == 8;
+	const int rows = 64 * MI, a_bytes = rows * HZI_QK_BLOCK;
+	const int stage_bytes = a_bytes + HZI_ANY_COLUMNS * HZI_QK_BLOCK;
+	const uint32_t base = shared_address(memory);
+	const int warp = threadIdx.x / 32, lane = threadIdx.x % 32, wm = warp % 4, wn = warp / 4;
+	const int m0 = blockIdx.y * rows, n0 = blockIdx.x * HZI_ANY_COLUMNS;
+	int32_t acc[MI][8][4] = {}, row_sum[MI][2] = {};
+	T total[wide ? MI : 1][8][4] = {};
+
+	auto load = [&](int b) {
+		const uint32_t to = base + b % HZI_ANY_STAGES * stage_bytes;
+
+#pragma unroll
+		for (int i = 0; i < a_bytes / 16 / 256; i++) {
+			const int row = threadIdx.x / 8 + 32 * i, chunk = threadIdx.x % 8;
+			const int k = b * HZI_QK_BLOCK + 16 * chunk;
+			const int bytes = m0 + row < p.out.m ? max(0, min(16, p.out.k - k)) : 0;
+
+			copy_async_part(to + row * HZI_QK_BLOCK + 16 * (chunk ^ (row & 7)),
+					bytes ? p.a + (m0 + row) * p.a_m + k : p.a, bytes);
+		}
+#pragma unroll
+		for (int i = 0; i < HZI_ANY_COLUMNS * HZI_QK_BLOCK / 16 / 256; i++) {
+			const int at = 16 * (threadIdx.x + 256 * i);
+
+			copy_async(to + a_bytes + at,
+				   p.b + ((int64_t)b * p.width + n0) * HZI_QK_BLOCK + at);
+		}
+	};
+
+#pragma unroll
+	for (int s = 0; s < HZI_ANY_STAGES - 1; s++) {
+		if (s < p.blocks)
+			load(s);
+		asm volatile("cp.async.commit_group;" ::: "memory");
+	}
+	for (int b = 0; b < p.blocks; b++) {
+		const uint32_t a = base + b % HZI_ANY_STAGES * stage_bytes;
+		const int line = lane & 7;
+
+		asm volatile("cp.async.wait_group %0;" :: "n"(HZI_ANY_STAGES - 2) : "memory");
+		__syncthreads();
+		if (b + HZI_ANY_STAGES - 1 < p.blocks)
+			load(b + HZI_ANY_STAGES - 1);
+		asm volatile("cp.async.commit_group;" ::: "memory");
+#pragma unroll
+		for (int k = 0; k < 4; k++) {
+			uint32_t x[MI][4];
+
+#pragma unroll
+			for (int i = 0; i < MI; i++) {
+				const int row = (wm * MI + i) * 16 + (lane & 15);
+
+				load_matrices(x[i], a + row * HZI_QK_BLOCK +
+						    16 * ((2 * k + (lane >> 4)) ^ line));
+				row_sum[i][0] = add_codes<SIGNED>(x[i][0], row_sum[i][0]);
+				row_sum[i][1] = add_codes<SIGNED>(x[i][1], row_sum[i][1]);
+				row_sum[i][0] = add_codes<SIGNED>(x[i][2], row_sum[i][0]);
+				row_sum[i][1] = add_codes<SIGNED>(x[i][3], row_sum[i][1]);
+			}
+#pragma unroll
+			for (int j = 0; j < 8; j += 2) {
+				const int column = wn * 64 + (j + (lane >> 4)) * 8 + line;
+				uint32_t y[4];
+
+				load_matrices(y, a + a_bytes + column * HZI_QK_BLOCK +
+						 16 * ((2 * k + (lane >> 3 & 1)) ^ line));
+#pragma unroll
+				for (int i = 0; i < MI; i++) {
+					multiply<SIGNED>(acc[i][j], x[i], y[0], y[1]);
+					multiply<SIGNED>(acc[i][j + 1], x[i], y[2], y[3]);
+				}
+			}
+		}
+		if (wide && (b % CHUNK_BLOCKS == CHUNK_BLOCKS - 1 || b == p.blocks - 1)) {
+#pragma unroll
+			for (int i = 0; i < MI * 32; i++) {
+				total[i / 32 % MI][i / 4 % 8][i % 4] +=
+					acc[i / 32][i / 4 % 8][i % 4];
+				acc[i / 32][i / 4 % 8][i % 4] = 0;
+			}
+		}
+	}
+	asm volatile("cp.async.wait_group 0;" ::: "memory");
+#pragma unroll
+	for (int i = 0; i < 2 * MI; i++) {
+		int32_t &s = row_sum[i / 2][i % 2];
+
+		s += __shfl_xor_sync(~0u, s, 1);
+		s += __shfl_xor_sync(~0u, s, 2);
+	}
+
+	int4 *columns = (int4 *)memory;
+	int32_t *adds = (int32_t *)(columns + HZI_ANY_COLUMNS);
+	bool quick = !wide && p.out.quick;
+
+	__syncthreads();
+	if (quick) {
+		bool fits = true;
+
+		if (threadIdx.x < HZI_ANY_COLUMNS) {
+			fits = quick_column(p.out, n0 + threadIdx.x, columns[threadIdx.x]);
+			adds[threadIdx.x] = columns[threadIdx.x].x;
+		}
+		quick = __syncthreads_and(fits);
+	}
+	T *stage = (T *)(adds + HZI_ANY_COLUMNS) + warp * 8 * HZI_QSTAGE_WORDS;
+
+#pragma unroll
+	for (int i = 0; i < MI; i++) {
+		const int r = m0 + (wm * MI + i) * 16, n = n0 + 64 * wn;
+
+		if (quick) {
+			int32_t v[2][16];
+
+#pragma unroll
+			for (int e = 0; e < 32; e++)
+				v[e / 16][e % 16] = acc[i][e % 16 / 2][e / 16 * 2 + e % 2];
+			const int at = 64 * wn + 16 * (lane & 3);
+
+			if (quick_uniform(p.out))
+				quick_put<true>(p.out, v, columns + at, adds + at, row_sum[i],
+						r + lane / 4, n0 + at);
+			else
+				quick_put<false>(p.out, v, columns + at, adds + at, row_sum[i],
+						 r + lane / 4, n0 + at);
+			continue;
+		}
+#pragma unroll
+		for (int h = 0; h < 2; h++) {
+			T v[16];
+
+#pragma unroll
+			for (int e = 0; e < 16; e++)
+				v[e] = wide ? total[wide ? i : 0][e / 2][2 * h + e % 2]
+					    : acc[i][e / 2][2 * h + e % 2];
+			general_stage(stage, v, row_sum[i][h]);
+			general_rows(p.out, stage, r + 8 * h, n);
+		}
+	}
+}
+
+#define ANY(name, signed, mi, type) \
+	extern "C" __global__ __launch_bounds__(256) void \
+	name(const __grid_constant__ hzi_qgemm_any p) \
+	{ \
+		multiply_any<signed, mi, type>(p); \
+	}
+ANY(qgemm_any_u, false, 2, int32_t)
+ANY(qgemm_any_s, true, 2, int32_t)
+ANY(qgemm_any_wide_u, false, 1, int64_t)
+ANY(qgemm_any_wide_s, true, 1, int64_t)

@@ -1,0 +1,145 @@
+/*
+ * qgemm.h - parameters of the kernels of quantized matrix multiplication
+ *
+ * SPDX-License-Identifier: BSD-2-Clause
+ *
+ * Read by the C compiler and by nvcc: fixed-width types only, and the same layout for both.
+ *
+ * Packed B, HZI_QLAYOUT_CUDA: blocks of 128 bytes of k, each of all columns. A column is a line of
+ * 128 bytes; 8 lines make 1024 bytes, with the 16-byte chunks of line r exchanged by r % 8, what
+ * the matrix units call a 128-byte swizzle. Of 64 columns number 16 q + 2 j + e is line 8 j + 2 q +
+ * e: a matrix product leaves a thread with columns 2 q + e of each group of 8 lines, which so are
+ * 16 successive ones. Codes of s8 are stored with the sign bit turned, which makes them u8 and
+ * their zero 128 more; the sums of the columns are of what is stored.
+ */
+#ifndef HZI_GPU_QGEMM_H
+#define HZI_GPU_QGEMM_H
+
+#include <stdint.h>
+
+#ifdef __cplusplus
+#define HZI_QGEMM_ASSERT static_assert
+#else
+#define HZI_QGEMM_ASSERT _Static_assert
+#endif
+
+#define HZI_QK_BLOCK 128	/* bytes of k in a block, and of a line */
+#define HZI_QN_GROUP 64		/* columns that are put in another order */
+#define HZI_TMA_ROWS 128	/* of A in a tile */
+#define HZI_TMA_ONES 16		/* columns beside 64, see qgemm_tma.cu */
+#define HZI_TMA_THREADS 384	/* two warpgroups that multiply, and one with other tasks */
+#define HZI_FEW_COLUMNS 32	/* of a block of the kernels for few rows */
+#define HZI_FEW_ROWS 64		/* at most */
+#define HZI_FEW_THREADS 544	/* four warpgroups, and the warp that loads */
+#define HZI_FEW_STAGES_8 16	/* multiples of 4; two blocks share a multiprocessor */
+#define HZI_FEW_STAGES_16 16
+#define HZI_FEW_STAGES_32 12
+#define HZI_FEW_STAGES_64 8
+#define HZI_ANY_ROWS 128	/* of a block of the kernels for any GPU; half of it if wide */
+#define HZI_ANY_COLUMNS 128
+#define HZI_ANY_STAGES 3
+#define HZI_QSTAGE_WORDS 68	/* a row of 64 sums, the sum of A's row, and up to the next banks */
+
+/* Bytes of shared memory beside the ring, or a little more. */
+#define HZI_TMA_REST_BYTES(columns, stages) \
+	(2 * (20 * (columns) + 4 * HZI_TMA_ROWS) + 4 * 64 * HZI_QSTAGE_WORDS + 16 * (stages) + 64)
+#define HZI_FEW_REST_BYTES(stages) \
+	(HZI_FEW_ROWS * HZI_QK_BLOCK + 20 * HZI_FEW_COLUMNS + 16 * HZI_FEW_ROWS + 16 * (stages) + \
+	 64)
+
+/* cuTensorMapEncodeTiled()'s; the driver wants it aligned so. */
+struct hzi_tensor_map {
+	uint64_t opaque[16];
+} __attribute__((aligned(64)));
+
+/* How sums become C, as in struct hzi_qgemm_args, for one matrix. */
+struct hzi_qgemm_out {
+	void *c;
+	const int32_t *b_sums;		/* of the columns, as stored */
+	const void *bias;
+	const uint8_t *a_zeros, *b_zeros;	/* NULL: a_zero, b_zero */
+	const int32_t *multipliers, *shifts;
+	const float *a_scales, *b_scales;
+	int64_t c_m, c_n;
+	int64_t zero_row, scale_row;	/* of row 0, in a_zeros and in a_scales */
+	int32_t zero_step, scale_step, b_scale_step;
+	int32_t m, n, k;
+	int32_t c_dtype, bias_dtype;
+	int32_t a_signed, b_signed;	/* what the zeros are codes of */
+	int32_t a_zero, b_zero, c_zero;	/* b_zero: of the codes as stored */
+	int32_t u, shift, tflite, identity;
+	int32_t min, max;
+	float fmin, fmax;
+	float a_scale, b_scale, c_scale;
+	int32_t a_sums;			/* the sums of A's rows matter */
+	/*
+	 * quick: C is u8 or s8 with columns next to each other, 16-byte aligned, one a_zero,
+	 * rounded once. A tile is done in 32 bits if each of its columns has 33 <= shift <= 53 and
+	 * a bias of no more than bias_max, so that sums with it fit. bounded: min or max is inside
+	 * the type's range.
+	 */
+	int32_t quick, bounded, bias_max;
+};
+
+/* Many rows: tiles of 128 rows (for each block of a cluster) by a kernel's columns. */
+struct hzi_qgemm_tma {
+	struct hzi_tensor_map a;	/* k x m */
+	const uint8_t *b;
+	struct hzi_qgemm_out out;
+	int32_t width;			/* columns of packed B */
+	int32_t blocks;			/* of k */
+	int32_t tiles_m, tiles_n;	/* of clusters */
+	int32_t band;			/* tiles along m that are done column by column */
+};
+
+/* Few rows: a block has 32 columns. */
+struct hzi_qgemm_few {
+	struct hzi_tensor_map a;	/* k x m */
+	const uint8_t *b;
+	struct hzi_qgemm_out out;
+	int32_t width, blocks;
+};
+
+/* Any GPU: A with rows of 16-byte aligned codes. */
+struct hzi_qgemm_any {
+	const uint8_t *a, *b;
+	struct hzi_qgemm_out out;
+	int64_t a_m;
+	int32_t width, blocks;
+};
+
+/* Lines of k codes: columns of B to be packed, rows of A to be aligned. */
+struct hzi_qgemm_lines {
+	const uint8_t *x;
+	uint8_t *y;
+	int32_t *sums;			/* of columns, 0 before; NULL: rows of A */
+	int64_t x_line, x_k;		/* strides */
+	int64_t y_line;			/* rows: bytes from one to the next, a multiple of 16 */
+	int64_t lines, k;
+	int64_t width;			/* columns: with the padding */
+	int32_t blocks;			/* of k */
+	int32_t flip;			/* 0x80: turn sign bits */
+};
+
+HZI_QGEMM_ASSERT(sizeof(struct hzi_qgemm_out) == 216, "the same layout for C and CUDA");
+HZI_QGEMM_ASSERT(sizeof(struct hzi_qgemm_tma) == 384, "the same layout for C and CUDA");
+HZI_QGEMM_ASSERT(sizeof(struct hzi_qgemm_few) == 384, "the same layout for C and CUDA");
+HZI_QGEMM_ASSERT(sizeof(struct hzi_qgemm_any) == 248, "the same layout for C and CUDA");
+HZI_QGEMM_ASSERT(sizeof(struct hzi_qgemm_lines) == 80, "the same layout for C and CUDA");
+
+/* The kernels by index. */
+enum hzi_qgemm_kernel {
+#define HZ_KERNEL(name) HZI_KERNEL_##name,
+#include "qgemm.kernels.def"
+#undef HZ_KERNEL
+	HZI_QGEMM_KERNELS
+};
+
+enum hzi_qgemm_tma_kernel {
+#define HZ_KERNEL(name) HZI_KERNEL_##name,
+#include "qgemm_tma.kernels.def"
+#undef HZ_KERNEL
+	HZI_QGEMM_TMA_KERNELS
+};
+
+#endif

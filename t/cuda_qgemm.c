@@ -1,0 +1,122 @@
+/*
+ * cuda_qgemm.c - what the launchers of qgemm hand to the driver, seen by a stand-in
+ *
+ * SPDX-License-Identifier: BSD-2-Clause
+ *
+ * Nothing is computed here: which kernels are taken, and that the driver would take them. That they
+ * do what they should is for the tests of the calls with HZ_TEST_DEVICE=cuda.
+ */
+#include <config.h>
+
+#include "fakecuda.h"
+#include "hurwitz.h"
+#include "tap.h"
+
+#if !HZ_HAVE_CUDA
+
+int main(void)
+{
+	skip_all("this build has no device code");
+}
+
+#else
+
+#ifndef HZ_CUDA_90A
+#define HZ_CUDA_90A 0
+#endif
+
+#define OPERAND_BYTES ((size_t)1 << 27)
+
+static const struct fakecuda *fake;
+static char *a, *b, *c, *blob;
+
+/* The last kernel of a product, on a GPU with wgmma and on any other. */
+static const struct row {
+	int64_t m, n, k;
+	const char *hopper, *other;
+} table[] = {
+	{1, 4096, 4096, "qgemm_few_8_u", "qgemm_any_u"},
+	{9, 100, 4096, "qgemm_few_16_u", "qgemm_any_u"},
+	{32, 64, 48, "qgemm_few_32_u", "qgemm_any_u"},
+	{64, 4096, 4096, "qgemm_few_64_u", "qgemm_any_u"},
+	{65, 100, 208, "qgemm_tma_64_u", "qgemm_any_u"},
+	{1024, 1024, 1024, "qgemm_tma_64_u", "qgemm_any_u"},
+	{4096, 4096, 4096, "qgemm_tma_128_u", "qgemm_any_u"},
+	{256, 11008, 4096, "qgemm_tma_192_u", "qgemm_any_u"},
+	{256, 11000, 4090, "qgemm_tma_192_u", "qgemm_any_u"},	/* A is aligned first */
+	{512, 8448, 8192, "qgemm_tma_256_u", "qgemm_any_u"},
+	{7, 9, 0, "qgemm_any_u", "qgemm_any_u"},
+	{7, 9, 80000, "qgemm_any_wide_u", "qgemm_any_wide_u"},
+};
+
+static void test_row(hz_context *ctx, int device, const struct row *r, const char *kernel)
+{
+	const hz_tensor x = hz_tensor_2d(a, HZ_U8, device, r->m, r->k);
+	const hz_tensor w = hz_tensor_2d(b, HZ_S8, device, r->k, r->n);
+	const hz_tensor y = hz_tensor_2d(c, HZ_U8, device, r->m, r->n);
+	hz_qgemm_opts o = {.a_zero = 3, .multiplier = 1 << 30, .shift = 40};
+	const struct fakecuda_launch *l;
+	hz_packed packed;
+	size_t bytes;
+	char name[128];
+
+	snprintf(name, sizeof(name), "%lld x %lld x %lld", (long long)r->m, (long long)r->n,
+		 (long long)r->k);
+	is_int(hz_qgemm(ctx, &x, &w, &y, &o), HZ_OK, "%s", name);
+	l = fake->launch(fake->launches() - 1);
+	is_str(l->kernel, kernel, "%s: the kernel", name);
+	is_int(l->early, 0, "%s: B was packed by the kernel ahead", name);
+	hz_qgemm_pack_bytes(ctx, &w, &bytes);
+	is_int(hz_qgemm_pack(ctx, &w, blob, bytes, &packed), HZ_OK, "%s: packs", name);
+	o.packed = &packed;
+	for (int i = 0; i < 2; i++) {
+		/* A that has to be aligned first comes between. */
+		const int early = i && l->params_bytes == 0 && r->k % 16 == 0;
+
+		is_int(hz_qgemm(ctx, &x, NULL, &y, &o), HZ_OK, "%s, packed", name);
+		l = fake->launch(fake->launches() - 1);
+		is_str(l->kernel, kernel, "%s, packed: the kernel", name);
+		is_int(l->early, early, "%s, packed: beside the kernel ahead", name);
+	}
+}
+
+static void test_gpu(int device, int hopper)
+{
+	hz_options o = {.device = device};
+	char first[256] = "";
+	hz_context *ctx;
+
+	fake->reset();
+	if (hz_open(&ctx, &o) != HZ_OK || hz_alloc(ctx, (void **)&a, OPERAND_BYTES, device) ||
+	    hz_alloc(ctx, (void **)&b, OPERAND_BYTES, device) ||
+	    hz_alloc(ctx, (void **)&c, OPERAND_BYTES, device) ||
+	    hz_alloc(ctx, (void **)&blob, OPERAND_BYTES, device) ||
+	    hz_reserve(ctx, 2 * OPERAND_BYTES))
+		bail("a context: %s", hz_errmsg(ctx));
+	for (size_t i = 0; i < sizeof(table) / sizeof(*table); i++)
+		test_row(ctx, device, &table[i], hopper ? table[i].hopper : table[i].other);
+	hz_free(ctx, a, device);
+	hz_free(ctx, b, device);
+	hz_free(ctx, c, device);
+	hz_free(ctx, blob, device);
+	hz_close(ctx);
+	is_int(fake->complaints(first, sizeof(first)), 0,
+	       "the driver has no complaint on GPU %d", device - HZ_CUDA);
+	if (*first)
+		diag("%s", first);
+}
+
+int main(void)
+{
+	/* GPUs 0 and 1: a Hopper and another */
+	setenv("FAKECUDA_DEVICES", "2", 1);
+	setenv("FAKECUDA_SM", "90,80", 1);
+	fake = fakecuda_load();
+	if (!fake)
+		skip_all("no stand-in driver");
+	test_gpu(HZ_CUDA, HZ_CUDA_90A);
+	test_gpu(HZ_CUDA + 1, 0);
+	return done_testing();
+}
+
+#endif

@@ -252,9 +252,10 @@ INLINE void run(const int signs, const bool half, const int pairs, const int row
 INLINE void run_any(const int signs, const bool half, const int pairs, const struct block *k,
 		    const struct finish *f, const struct bounds *bounds, const struct beside *s)
 {
-	if (s->rows == 4 && pairs < 2 && !half)
+	/* A half block is of the last band: nothing is left to be packed. */
+	if (s->rows == 4 && !half)
 		run(signs, half, pairs, 4, k, f, bounds, s);
-	else if (s->rows == 1 && pairs < 2 && !half)
+	else if (s->rows == 1 && !half)
 		run(signs, half, pairs, 1, k, f, bounds, s);
 	else
 		run(signs, half, pairs, 0, k, f, bounds, s);
@@ -296,7 +297,6 @@ INLINE void multiply(const int signs, const bool half, const struct block *block
 		k.a += part.steps * k.a_step;
 		k.b += part.steps * PAIR;
 		k.steps -= part.steps;
-		/* Beside more than one pair nothing is packed: the rest sees to it. */
 		s.from += part.steps * STEP;
 		s.to += part.steps * PAIR;
 		s.soon += part.steps * s.lines * 64;
@@ -541,7 +541,9 @@ static void region(int signs, struct region *g)
 	const struct hzi_qmul *q = g->q;
 	const int64_t steps = g->steps, bands = g->bands;
 	char sums[WIDTH * SUMS] __attribute__((aligned(64)));
+	/* In turn: the last block of a band is finished beside the first of the next. */
 	int32_t off[2][ROWS] __attribute__((aligned(64))) = {{0}};
+	int turn = 0;
 
 	for (int64_t j0 = 0; j0 < g->panels; j0 += g->width) {
 		const int64_t width = min_i64(g->width, g->panels - j0);
@@ -566,10 +568,11 @@ static void region(int signs, struct region *g)
 			if (pack && !direct)
 				pack_band(g, p, packed);
 			packed = 0;
+			turn ^= 1;
 			if (half != g->held_half)
 				flush(g);
 			if (q->row && !q->raw)
-				prepare_rows(g, signs >= SU, p, a, a_ld, a_step, pack, off[p & 1]);
+				prepare_rows(g, signs >= SU, p, a, a_ld, a_step, pack, off[turn]);
 			if (bands <= FEW) {
 				/* Rather the next columns of B: A is small. */
 				lines = ceil_div(ROWS, bands);
@@ -605,7 +608,7 @@ static void region(int signs, struct region *g)
 					multiply_of[signs][half](&k, &g->held, &g->finish,
 								 &g->bounds, &s);
 					soon += k.steps * lines * 64;
-					hold(g, p, column, own, off[p & 1], last);
+					hold(g, p, column, own, off[turn], last);
 				}
 			}
 		}

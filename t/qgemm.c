@@ -811,6 +811,41 @@ static void test_large(void)
 	ok(!bad, "sizes beyond blocks, with a packed B and without");
 }
 
+/*
+ * Integer results of a packed B from rows that lie in order: what levels do beside the
+ * multiplications, in bands of rows of even and odd number, groups of columns and parts of k.
+ */
+static void test_bands(void)
+{
+	static const int64_t sizes[][3] = {
+		{ 96, 1024, 1088 }, { 300, 1056, 256 }, { 161, 520, 1500 }, { 75, 300, 2112 },
+		{ 600, 1056, 64 }, { 352, 1100, 1024 },
+	};
+	size_t i;
+	int bad = 0;
+
+	for (i = 0; i < sizeof(sizes) / sizeof(*sizes) && !(quick && i > 1); i++) {
+		int kind;
+
+		for (kind = 0; kind < 4; kind++) {
+			struct tcase c = { .m = sizes[i][0], .n = sizes[i][1], .k = sizes[i][2] };
+
+			c.packed = 1;
+			c.a_dtype = code_dtypes[kind & 1];
+			c.b_dtype = code_dtypes[kind >> 1];
+			c.c_dtype = code_dtypes[rnd_below(&rnd, 2)];
+			c.skew = kind == 3 ? 3 : 0;
+			c.b_cols = kind == 2;
+			c.o.a_zero = random_zero(c.a_dtype);
+			c.o.b_zero = random_zero(c.b_dtype);
+			c.o.c_zero = random_c_zero(c.c_dtype);
+			c.o.a_scale = 1e-5f;
+			bad += !run_case(&c);
+		}
+	}
+	ok(!bad, "bands of rows, groups of columns and parts of k");
+}
+
 static void test_long_k(void)
 {
 	static const int64_t lengths[] = {
@@ -1347,6 +1382,7 @@ int main(void)
 	test_sizes();
 	test_random();
 	test_large();
+	test_bands();
 	test_long_k();
 	test_requantization();
 	test_ties();

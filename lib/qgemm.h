@@ -20,7 +20,7 @@
  * CPU: [n / 32][k / 64][2][16][16][4], k and n padded to 64 and 32: element (i, j) is at byte
  * i % 4 of column j % 16 of row i / 4 % 16 of half j / 16 % 2. That is a pair of AMX tiles, and
  * rows of it are what a dot product of four bytes takes. Every level reads it.
- * CUDA: transposed, n rows of k bytes, k and n padded to 128 and 256.
+ * CUDA: transposed, k and n padded to 128 and 256, in the order that gpu/qgemm.h tells of.
  */
 enum hzi_qlayout {
 	HZI_QLAYOUT_CPU = 1,

@@ -611,7 +611,7 @@ static int show_all(int32_t device, const struct data *data, int count, const ch
 		return status;
 	status = hz_open(&ctx, &gpu);
 	if (status && device == HZ_AUTO) {
-		printf("\nNo GPU is shown:\n  %s\n", hz_open_errmsg());
+		printf("\nNo GPU is shown:\n  %s\n", open_reason());
 		return 0;
 	}
 	if (status)

@@ -115,6 +115,18 @@ void progress_clear(void)
 	fflush(stderr);
 }
 
+const char *open_reason(void)
+{
+	static const char *const heads[] = {"open: ", "cuda:0: "};
+	const char *sentence = hz_open_errmsg();
+
+	for (size_t i = 0; i < sizeof(heads) / sizeof(*heads); i++) {
+		if (strncmp(sentence, heads[i], strlen(heads[i])) == 0)
+			sentence += strlen(heads[i]);
+	}
+	return sentence;
+}
+
 void json_string(FILE *out, const char *s)
 {
 	fputc('"', out);

@@ -55,18 +55,6 @@ struct facts {
 	int kernel_isa[KERNELS];	/* the level that each kernel in use comes from */
 };
 
-/* A sentence of hz_open() without the names of the call and of the device asked for */
-static const char *reason_of(const char *sentence)
-{
-	static const char *const heads[] = {"open: ", "cuda:0: "};
-
-	for (size_t i = 0; i < sizeof(heads) / sizeof(*heads); i++) {
-		if (strncmp(sentence, heads[i], strlen(heads[i])) == 0)
-			sentence += strlen(heads[i]);
-	}
-	return sentence;
-}
-
 typedef void (*any_function)(void);
 
 static any_function kernel_at(const hz_context *ctx, int k)
@@ -107,7 +95,7 @@ static int gather(struct facts *f)
 	hz_device_info(f->cpu, &f->cpu_info);
 	find_kernels(f);
 	if (hz_open(&f->gpu, &gpu) != HZ_OK)
-		snprintf(f->gpu_reason, sizeof(f->gpu_reason), "%s", reason_of(hz_open_errmsg()));
+		snprintf(f->gpu_reason, sizeof(f->gpu_reason), "%s", open_reason());
 	else if (hz_prepare(f->gpu) != HZ_OK)
 		snprintf(f->code_reason, sizeof(f->code_reason), "%s", hz_errmsg(f->gpu));
 	hz_device_info(f->gpu ? f->gpu : f->cpu, &f->gpu_info);

@@ -42,6 +42,9 @@ const char *style(FILE *stream, enum style s);
 void progress(const char *format, ...) __attribute__((format(printf, 1, 2)));
 void progress_clear(void);
 
+/* Why hz_open() failed, without the names of the call and of the device asked for */
+const char *open_reason(void);
+
 /* A string as a JSON literal with its quotes. */
 void json_string(FILE *out, const char *s);
 

@@ -568,8 +568,9 @@ INLINE void stream_end(void)
 }
 
 /*
- * 4 LANES codes to p: v[i] + zero, |zero| <= 255, saturated to signed or unsigned bytes. v[i] beyond 16
- * bits saturate before. stream: p is aligned to 4 LANES bytes, the store as of stream_f32().
+ * 4 LANES codes to p: v[i] + zero, |zero| <= 255, saturated to signed or unsigned bytes. v[i]
+ * beyond 16 bits saturate before. stream: p is aligned to 4 LANES bytes, the store as of
+ * stream_f32().
  */
 INLINE void store_codes(int8_t *p, const vi *v, int32_t zero, const int is_signed, const int stream)
 {
@@ -577,7 +578,8 @@ INLINE void store_codes(int8_t *p, const vi *v, int32_t zero, const int is_signe
 	const __m512i z = _mm512_set1_epi16((int16_t)zero);
 	const __m512i low = _mm512_adds_epi16(_mm512_packs_epi32((__m512i)v[0], (__m512i)v[1]), z);
 	const __m512i high = _mm512_adds_epi16(_mm512_packs_epi32((__m512i)v[2], (__m512i)v[3]), z);
-	const __m512i mixed = is_signed ? _mm512_packs_epi16(low, high) : _mm512_packus_epi16(low, high);
+	const __m512i mixed = is_signed ? _mm512_packs_epi16(low, high)
+					: _mm512_packus_epi16(low, high);
 
 	/* Packing works in parts of 128 bits: of each v[i], four bytes lie in each part. */
 	const __m512i codes = _mm512_permutexvar_epi32(
@@ -591,10 +593,11 @@ INLINE void store_codes(int8_t *p, const vi *v, int32_t zero, const int is_signe
 	const __m256i z = _mm256_set1_epi16((int16_t)zero);
 	const __m256i low = _mm256_adds_epi16(_mm256_packs_epi32((__m256i)v[0], (__m256i)v[1]), z);
 	const __m256i high = _mm256_adds_epi16(_mm256_packs_epi32((__m256i)v[2], (__m256i)v[3]), z);
-	const __m256i mixed = is_signed ? _mm256_packs_epi16(low, high) : _mm256_packus_epi16(low, high);
+	const __m256i mixed = is_signed ? _mm256_packs_epi16(low, high)
+					: _mm256_packus_epi16(low, high);
 
-	const __m256i codes = _mm256_permutevar8x32_epi32(mixed,
-							  _mm256_setr_epi32(0, 4, 1, 5, 2, 6, 3, 7));
+	const __m256i codes = _mm256_permutevar8x32_epi32(
+		mixed, _mm256_setr_epi32(0, 4, 1, 5, 2, 6, 3, 7));
 
 	if (stream)
 		_mm256_stream_si256((__m256i *)(void *)p, codes);

@@ -3,9 +3,9 @@
  *
  * SPDX-License-Identifier: BSD-2-Clause
  *
- * Arithmetic is f32 in the order that hurwitz.h fixes, so results have the bits of the CPU's, but for
- * 16-bit results with a base matrix, which the matrix units multiply. No product may be contracted
- * into a following sum: all are written as __fmul_rn().
+ * Arithmetic is f32 in the order that hurwitz.h fixes, so results have the bits of the CPU's, but
+ * for 16-bit results with a base matrix, which the matrix units multiply. No product may be
+ * contracted into a following sum: all are written as __fmul_rn().
  */
 #include "gpu/hadamard.cuh"
 #include "gpu/hadamard.h"

@@ -17,8 +17,8 @@
 /* How a kernel is started that has the next tile under way. */
 struct geometry {
 	int16_t kernel, threads;	/* threads 0: there is none */
-	int16_t rows;			/* of a tile; of shorter rows that many as take the same places */
-	int8_t blocks, stretch;		/* blocks of a multiprocessor; tiles of a block, as measured */
+	int16_t rows;			/* of a tile; of shorter rows as many as take its places */
+	int8_t blocks, stretch;		/* blocks of a multiprocessor; tiles of a block, measured */
 	int32_t shared_bytes;
 };
 
@@ -67,7 +67,7 @@ static const struct geometry f32[ORDERS][LOG2_MAX - 8 + 1] = {
 	 {F32(m28_10), 1024, 1, 1, 4, TWO_F32(28 << 10)}},
 };
 
-/* Whether a kernel with that geometry can do so many tiles; then how it shares them among blocks. */
+/* Whether a kernel of that geometry can do so many tiles; then how it shares them among blocks. */
 static bool prepare(const struct hzi_cuda_device *device, const struct geometry *g, int64_t tiles,
 		    struct hzi_hadamard_stretch *s, struct hzi_launch *launch)
 {
@@ -91,7 +91,8 @@ static int launch_mma(struct hz_context *ctx, const struct hzi_hadamard_args *a,
 	const struct hzi_base *base = seg->base;
 	const int k = seg->k < 7 ? 7 : seg->k;
 	const struct geometry *g = &mma[(seg->m - 12) / 8][k - 7];
-	struct hzi_hadamard_base_mma p = {.x = a->x, .y = a->y, .rows = a->blocks * a->plan.n / seg->length,
+	struct hzi_hadamard_base_mma p = {.x = a->x, .y = a->y,
+					  .rows = a->blocks * a->plan.n / seg->length,
 					  .k = seg->k, .factor = seg->scale};
 	const int64_t rows = (int64_t)g->rows << (k - seg->k);
 	struct hzi_launch launch = {0};
@@ -108,7 +109,9 @@ static int launch_mma(struct hz_context *ctx, const struct hzi_hadamard_args *a,
 	}
 	*done = true;
 	return hzi_cuda_launch(ctx, "hadamard", HZI_FAMILY_HADAMARD_BASE_MMA,
-			       g->kernel + (a->x_dtype == HZ_BF16 ? HZI_HADAMARD_BASE_MMA_KERNELS / 2 : 0),
+			       g->kernel + (a->x_dtype == HZ_BF16
+						    ? HZI_HADAMARD_BASE_MMA_KERNELS / 2
+						    : 0),
 			       &launch, &p, sizeof(p));
 }
 
@@ -150,7 +153,8 @@ static int launch_f32(struct hz_context *ctx, const struct hzi_hadamard_args *a,
 		kernel = any[order];
 	}
 	*done = true;
-	return hzi_cuda_launch(ctx, "hadamard", HZI_FAMILY_HADAMARD_BASE, kernel, &launch, &p, sizeof(p));
+	return hzi_cuda_launch(ctx, "hadamard", HZI_FAMILY_HADAMARD_BASE, kernel, &launch, &p,
+			       sizeof(p));
 }
 
 int hzi_hadamard_base(struct hz_context *ctx, const struct hzi_hadamard_args *a, bool *done)

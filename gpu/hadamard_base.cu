@@ -68,7 +68,8 @@ HZ_DEVICE void base_in_order(const float (*x)[C], F put)
 		each<1, M>([&](auto j) {
 #pragma unroll
 			for (int c = 0; c < C; c++) {
-				if constexpr (entry<M>(decltype(row)::value, decltype(j)::value) > 0)
+				if constexpr (entry<M>(decltype(row)::value,
+						       decltype(j)::value) > 0)
 					sum[c] += x[j.value][c];
 				else
 					sum[c] -= x[j.value][c];
@@ -78,7 +79,7 @@ HZ_DEVICE void base_in_order(const float (*x)[C], F put)
 	});
 }
 
-/* A warp's 1024 raw elements in its place of shared memory, transformed in place: strides below 1024 */
+/* A warp's 1024 raw elements, transformed in their place of shared memory: strides below 1024 */
 HZ_DEVICE void transform_chunk(char *memory, int lane, int k)
 {
 	char *row = memory + lane * 128;
@@ -169,9 +170,9 @@ HZ_DEVICE void fast_base(const hzi_hadamard_fast_base &p)
 }
 
 /*
- * A row whose values fit the registers of a block, at C places a thread, with the next row under way: 64
- * registers a thread and twice the row in shared memory, so that transforms, warp by warp, the sums of
- * the base matrix, and loads overlap between the blocks of a multiprocessor.
+ * A row whose values fit the registers of a block, at C places a thread, with the next row under
+ * way: 64 registers a thread and twice the row in shared memory, so that transforms, warp by warp,
+ * the sums of the base matrix, and loads overlap between the blocks of a multiprocessor.
  */
 template <int M, int K, int C>
 HZ_DEVICE void fast_base_stay(const hzi_hadamard_fast_base &p)
@@ -233,9 +234,9 @@ HZ_DEVICE void fast_base_stay(const hzi_hadamard_fast_base &p)
 }
 
 /*
- * The same for a row of 2^11 places that takes more than half of the shared memory, two places a thread.
- * That memory is a ring of slots of 2^11 elements: as soon as the row is in registers the rest of the next
- * one is under way, and of the one behind it as much as fits.
+ * The same for a row of 2^11 places that takes more than half of the shared memory, two places a
+ * thread. That memory is a ring of slots of 2^11 elements: as soon as the row is in registers the
+ * rest of the next one is under way, and of the one behind it as much as fits.
  */
 #define RING_SLOTS 28
 
@@ -256,7 +257,8 @@ HZ_DEVICE void fast_base_ring(const hzi_hadamard_fast_base &p)
 	constexpr int K = 11, SLOT = 8192, AHEAD = RING_SLOTS - M, THREADS = 1024;
 	const int lane = threadIdx.x % 32;
 	char *memory = (char *)shared;
-	const int own = place_of<HZ_F32>(threadIdx.x), raw = place_of<HZ_F32>(threadIdx.x * 4 % 2048);
+	const int own = place_of<HZ_F32>(threadIdx.x);
+	const int raw = place_of<HZ_F32>(threadIdx.x * 4 % 2048);
 	float x[M][2];
 	int first = 0;			/* the slot where the row begins */
 
@@ -265,7 +267,10 @@ HZ_DEVICE void fast_base_ring(const hzi_hadamard_fast_base &p)
 
 		return (s < RING_SLOTS ? s : s - RING_SLOTS) * SLOT;
 	};
-	/* Parts j0 .. j1 - 1 of a row that begins shift slots behind the first; each half of the block one */
+	/*
+	 * Parts j0 .. j1 - 1 of a row that begins shift slots behind the first; each half of the
+	 * block one
+	 */
 	auto begin = [&](int64_t row, int j0, int j1, int shift) {
 		const float *from = (const float *)p.f.x + row * (M << K) + threadIdx.x * 4;
 
@@ -274,7 +279,8 @@ HZ_DEVICE void fast_base_ring(const hzi_hadamard_fast_base &p)
 			const int i = j + (threadIdx.x >> 9);
 
 			if (i < j1)
-				copy_async(shared_address(memory) + slot((shift + i) % RING_SLOTS) + raw,
+				copy_async(shared_address(memory) +
+						   slot((shift + i) % RING_SLOTS) + raw,
 					   from + j * 2048);
 		}
 		copy_end_group();

@@ -1,25 +1,25 @@
 /*
- * hadamard_base_mma.cu - 16-bit rows of m 2^k elements back to back, m = 12, 20, 28, any base matrix
+ * hadamard_base_mma.cu - 16-bit rows of m 2^k elements back to back, m = 12, 20, 28, any base B
  *
  * SPDX-License-Identifier: BSD-2-Clause
  *
- * A row is a matrix X of M = 2^d m rows of 2^(k - d) places, and the transform (B (x) S_2^d) X S. The
- * product with B (x) S_2^d comes first: its entries are +-1 and X is raw data, so the matrix units take
- * both as they are, products are exact and sums in f32. Strides below 2^(k - d) follow.
+ * A row is a matrix X of M = 2^d m rows of 2^(k - d) places, and the transform (B (x) S_2^d) X S.
+ * The product with B (x) S_2^d comes first: its entries are +-1 and X is raw data, so the matrix
+ * units take both as they are, products are exact and sums in f32. Strides below 2^(k - d) follow.
  *
  * X lies in shared memory as it does in memory, pieces of 8 places in an order that an exclusive or
  * with the row's number makes, so that ldmatrix and stmatrix meet no bank twice. What limits these
  * kernels is shared memory, 128 bytes a cycle, where a shuffle costs as much as a load. Three ways:
  *
  *	base_rows	d = 2; a warp computes 16 rows at 64 or 128 places, all that there are
- *	base_wide	d <= 1; a warp computes all rows at 64 places: each loads its part of X alone
+ *	base_wide	d <= 1; a warp computes all rows at 64 places, loads its part of X alone
  *	base_long	d = 2; several warps share the places of 16 rows
  */
 #include "gpu/hadamard_base.cuh"
 
-/* ---- The product ------------------------------------------------------------------------------------ */
+/* ---- The product ----------------------------------------------------------------------------- */
 
-/* Four 8 x 8 matrices, transposed; lanes 8 i .. 8 i + 7 hold the addresses of the rows of matrix i. */
+/* Four 8 x 8 matrices, transposed; lanes 8 i .. 8 i + 7 hold the addresses of rows of matrix i. */
 HZ_DEVICE void load_transposed(uint32_t *r, uint32_t address)
 {
 	asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0, %1, %2, %3}, [%4];"
@@ -32,18 +32,21 @@ HZ_DEVICE uint32_t repeat_half(uint32_t word, int half)
 }
 
 /*
- * v = rows 16 t .. 16 t + 15 of the product, at[i]: where this lane's address for the pieces 2 i and
- * 2 i + 1 of 8 is. v[8 n + 4 h + ..]: piece 2 n + h; of the four the first two are of row g, the
- * others of row g + 8, at places 2 q and 2 q + 1.
+ * v = rows 16 t .. 16 t + 15 of the product, at[i]: where this lane's address for the pieces 2 i
+ * and 2 i + 1 of 8 is. v[8 n + 4 h + ..]: piece 2 n + h; of the four the first two are of row g,
+ * the others of row g + 8, at places 2 q and 2 q + 1.
  *
- * Row 4 j + s and column 4 i + r of B (x) S_4 have the sign of B_ji and of s & r. In step l a thread
- * needs columns 2 q, 2 q + 1 of 16, and 8 behind: i = 4 l + (q >> 1) + 2 h, r = (2 q & 3) + e.
+ * Row 4 j + s and column 4 i + r of B (x) S_4 have the sign of B_ji and of s & r. In step l a
+ * thread needs columns 2 q, 2 q + 1 of 16, and 8 behind: i = 4 l + (q >> 1) + 2 h,
+ * r = (2 q & 3) + e.
  */
 template <int DTYPE, int M, int PLACES, int PITCH>
-HZ_DEVICE void base_product(float *v, const hzi_hadamard_base_mma &p, const uint32_t *at, int t, int lane)
+HZ_DEVICE void base_product(float *v, const hzi_hadamard_base_mma &p, const uint32_t *at, int t,
+			    int lane)
 {
 	const int g = lane >> 2, q = lane & 3, j = 4 * t + (g >> 2);
-	const uint32_t low = repeat_half(p.sign[j], q >> 1), high = repeat_half(p.sign[j + 2], q >> 1);
+	const uint32_t low = repeat_half(p.sign[j], q >> 1);
+	const uint32_t high = repeat_half(p.sign[j + 2], q >> 1);
 	const uint32_t one = (DTYPE == HZ_BF16 ? 0x3f803f80 : 0x3c003c00) ^
 			     (g >> 1 & q & 1 ? 0x80008000 : 0) ^ (g & 1 ? 0x80000000 : 0);
 
@@ -99,10 +102,11 @@ HZ_DEVICE void lane_addresses(uint32_t *at, uint32_t first, int lane)
 		at[i] = first + (lane & 15) * PITCH + ((2 * i) ^ (lane >> 4) ^ (lane & 7)) * 16;
 }
 
-/* ---- A warp has all places --------------------------------------------------------------------------- */
+/* ---- A warp has all places ------------------------------------------------------------------- */
 
 /* Puts two pieces of 16 rows into shared memory. */
-HZ_DEVICE void store_pieces(uint32_t address, uint32_t a, uint32_t b, uint32_t c, uint32_t d, int lane)
+HZ_DEVICE void store_pieces(uint32_t address, uint32_t a, uint32_t b, uint32_t c, uint32_t d,
+			    int lane)
 {
 #if __CUDA_ARCH__ >= 900
 	asm volatile("stmatrix.sync.aligned.m8n8.x4.shared.b16 [%0], {%1, %2, %3, %4};"
@@ -114,15 +118,16 @@ HZ_DEVICE void store_pieces(uint32_t address, uint32_t a, uint32_t b, uint32_t c
 	for (int i = 0; i < 4; i++) {
 		const uint32_t row = __shfl_sync(0xffffffff, address, 8 * i + (lane >> 2));
 
-		asm volatile("st.shared.u32 [%0], %1;" :: "r"(row + 4 * (lane & 3)), "r"(r[i]) : "memory");
+		asm volatile("st.shared.u32 [%0], %1;"
+			     :: "r"(row + 4 * (lane & 3)), "r"(r[i]) : "memory");
 	}
 #endif
 }
 
 /*
- * Rows to 2^(k - 2) = PLACES = 8 2^S; with S = -1 also shorter ones, beside one another. A warp loads and
- * stores the 16 rows of X that it computes, which lie back to back. Blocks stay, and have the next rows
- * under way; a warp's results have a place of their own.
+ * Rows to 2^(k - 2) = PLACES = 8 2^S; with S = -1 also shorter ones, beside one another. A warp
+ * loads and stores the 16 rows of X that it computes, which lie back to back. Blocks stay, and have
+ * the next rows under way; a warp's results have a place of their own.
  */
 template <int DTYPE, int M, int PLACES, int S>
 HZ_DEVICE void base_rows(const hzi_hadamard_base_mma &p)
@@ -192,20 +197,22 @@ HZ_DEVICE void base_rows(const hzi_hadamard_base_mma &p)
 
 			if (S == LOG2 || i >> (s + 4) < left)
 				y[outside(i, s)] = *(const uint4 *)((const char *)shared +
-								    (2 * M + 16 * t) * PITCH + inside(i, s));
+								    (2 * M + 16 * t) * PITCH +
+								    inside(i, s));
 		}
 		__syncwarp();
 	}
 }
 
-/* ---- Sums go through shared memory -------------------------------------------------------------------- */
+/* ---- Sums go through shared memory ----------------------------------------------------------- */
 
 /*
- * Strides that are between lanes and between WARPS warps follow after an exchange through shared memory:
- * shuffles would cost it as much. Rows are of WARPS times 64 places, pieces of 4 of them in an order, by
- * exclusive or, in which neither way of access meets a bank twice.
+ * Strides that are between lanes and between WARPS warps follow after an exchange through shared
+ * memory: shuffles would cost it as much. Rows are of WARPS times 64 places, pieces of 4 of them in
+ * an order, by exclusive or, in which neither way of access meets a bank twice.
  *
- * Here v[2 n ..] = places 8 n + 2 q, 8 n + 2 q + 1 of the warp's 64 in a row that to is the beginning of.
+ * Here v[2 n ..] = places 8 n + 2 q, 8 n + 2 q + 1 of the warp's 64 in a row that to is the
+ * beginning of.
  */
 HZ_DEVICE void put_sums(const float *v, char *to, int w, int lane)
 {
@@ -214,12 +221,14 @@ HZ_DEVICE void put_sums(const float *v, char *to, int w, int lane)
 	to += w * 256 + (q & 1) * 8;
 #pragma unroll
 	for (int n = 0; n < 8; n++)
-		*(float2 *)(to + (((2 * n) ^ (n >> 2)) ^ order) * 16) = make_float2(v[2 * n], v[2 * n + 1]);
+		*(float2 *)(to + (((2 * n) ^ (n >> 2)) ^ order) * 16) =
+			make_float2(v[2 * n], v[2 * n + 1]);
 }
 
 /*
- * Task u is chunk u % 8 of 8 places, of row u / 8: takes it of all warps, does the strides 2 and 4 and
- * those of warps, and stores it at y, which lies step pieces of 8 places from one warp's to the next.
+ * Task u is chunk u % 8 of 8 places, of row u / 8: takes it of all warps, does the strides 2 and 4
+ * and those of warps, and stores it at y, which lies step pieces of 8 places from one warp's to the
+ * next.
  */
 template <int DTYPE, int WARPS>
 HZ_DEVICE void take_sums(const char *sums, int u, uint4 *y, int step, float factor)
@@ -248,7 +257,7 @@ HZ_DEVICE void take_sums(const char *sums, int u, uint4 *y, int step, float fact
 	}
 }
 
-/* ---- A warp has all rows ------------------------------------------------------------------------------ */
+/* ---- A warp has all rows --------------------------------------------------------------------- */
 
 /*
  * Here X has m 2^D rows. A warp computes all of them at 64 places, so that it loads its part of X
@@ -316,8 +325,9 @@ HZ_DEVICE void base_wide(const hzi_hadamard_base_mma &p)
 		for (int l = 0; l < E; l++) {
 			a[t][l][0] = entries<DTYPE, D>(p, 16 * t + g, 8 * l + 2 * q);
 			/* Of rows beyond the last 8 nobody looks at the results. */
-			a[t][l][1] = 2 * t + 1 < E ? entries<DTYPE, D>(p, 16 * t + 8 + g, 8 * l + 2 * q)
-						   : a[t][l][0];
+			a[t][l][1] = 2 * t + 1 < E
+					     ? entries<DTYPE, D>(p, 16 * t + 8 + g, 8 * l + 2 * q)
+					     : a[t][l][0];
 		}
 	}
 
@@ -350,7 +360,8 @@ HZ_DEVICE void base_wide(const hzi_hadamard_base_mma &p)
 		lane_addresses<PITCH>(at, memory + buffer * BYTES + w * 128, lane);
 #pragma unroll
 		for (int i = 0; i < 4; i++)
-			half[i] = memory + buffer * BYTES + w * 128 + (8 * (E - 1) + (lane & 7)) * PITCH +
+			half[i] = memory + buffer * BYTES + w * 128 +
+				  (8 * (E - 1) + (lane & 7)) * PITCH +
 				  ((2 * i) ^ (lane >> 3 & 1) ^ (lane & 7)) * 16;
 #pragma unroll
 		for (int i = 0; i < 4; i++) {
@@ -376,7 +387,7 @@ HZ_DEVICE void base_wide(const hzi_hadamard_base_mma &p)
 #pragma unroll
 			for (int h = 0; h < 2; h++) {
 				if (X::PADDED)
-					b[h][E - 1] &= keep;	/* what lies there need not be finite */
+					b[h][E - 1] &= keep;	/* it need not be finite */
 #pragma unroll
 				for (int t = 0; t < TILES; t++) {
 					float *to = c[2 * i + h][t];
@@ -385,11 +396,12 @@ HZ_DEVICE void base_wide(const hzi_hadamard_base_mma &p)
 #pragma unroll
 					for (int l = 0; l < E / 2; l++)
 						multiply<DTYPE>(to, a[t][2 * l][0], a[t][2 * l][1],
-								a[t][2 * l + 1][0], a[t][2 * l + 1][1],
+								a[t][2 * l + 1][0],
+								a[t][2 * l + 1][1],
 								b[h][2 * l], b[h][2 * l + 1]);
 					if (E % 2)
-						multiply_half<DTYPE>(to, a[t][E - 1][0], a[t][E - 1][1],
-								     b[h][E - 1]);
+						multiply_half<DTYPE>(to, a[t][E - 1][0],
+								     a[t][E - 1][1], b[h][E - 1]);
 				}
 			}
 		}
@@ -412,12 +424,13 @@ HZ_DEVICE void base_wide(const hzi_hadamard_base_mma &p)
 
 			if (8 * X::ROWS % THREADS == 0 || u < 8 * X::ROWS)
 				take_sums<DTYPE, WARPS>(sums, u, (uint4 *)p.y + row * PIECES +
-							(u >> 3) * (PLACES / 8) + (u & 7), 8, p.factor);
+							(u >> 3) * (PLACES / 8) + (u & 7), 8,
+							p.factor);
 		}
 	}
 }
 
-/* ---- Long rows: a group of warps has 16 rows of X ------------------------------------------------------ */
+/* ---- Long rows: a group of warps has 16 rows of X -------------------------------------------- */
 
 /* Waits for the threads that share a number from 1 to 15. */
 HZ_DEVICE void group_wait(int number, int threads)
@@ -426,9 +439,9 @@ HZ_DEVICE void group_wait(int number, int threads)
 }
 
 /*
- * Rows of 2^(k - 2) = 128 WARPS places. A group of WARPS warps computes 16 rows of X and exchanges sums
- * in two rounds of 64 places a warp. If there is a group for each 16 rows, they go to where X was, and
- * the next X is under way meanwhile.
+ * Rows of 2^(k - 2) = 128 WARPS places. A group of WARPS warps computes 16 rows of X and exchanges
+ * sums in two rounds of 64 places a warp. If there is a group for each 16 rows, they go to where X
+ * was, and the next X is under way meanwhile.
  */
 template <int DTYPE, int M, int WARPS, int GROUPS>
 HZ_DEVICE void base_long(const hzi_hadamard_base_mma &p)
@@ -436,7 +449,8 @@ HZ_DEVICE void base_long(const hzi_hadamard_base_mma &p)
 	constexpr int PLACES = 128 * WARPS, PITCH = 2 * PLACES, THREADS = 32 * WARPS * GROUPS;
 	constexpr int BYTES = M * PITCH, PIECES = BYTES / 16;
 	constexpr bool ALL = GROUPS == M / 16;
-	const int lane = threadIdx.x % 32, warp = threadIdx.x / 32, w = warp % WARPS, group = warp / WARPS;
+	const int lane = threadIdx.x % 32, warp = threadIdx.x / 32, w = warp % WARPS;
+	const int group = warp / WARPS;
 	const uint32_t memory = shared_address(shared);
 	uint32_t at[4];
 	float v[64];
@@ -484,7 +498,8 @@ HZ_DEVICE void base_long(const hzi_hadamard_base_mma &p)
 				}
 				group_wait(1 + group, 32 * WARPS);
 				for (int u = threadIdx.x % (32 * WARPS); u < 128; u += 32 * WARPS)
-					take_sums<DTYPE, WARPS>(sums, u, (uint4 *)p.y + row * PIECES +
+					take_sums<DTYPE, WARPS>(sums, u, (uint4 *)p.y +
+								row * PIECES +
 								(16 * t + (u >> 3)) * (PLACES / 8) +
 								8 * round + (u & 7), 16, p.factor);
 			}
@@ -497,7 +512,7 @@ HZ_DEVICE void base_long(const hzi_hadamard_base_mma &p)
 	}
 }
 
-/* ---- The kernels -------------------------------------------------------------------------------------- */
+/* ---- The kernels ----------------------------------------------------------------------------- */
 
 #define BASE_MMA(name, threads, blocks, function, ...) \
 	extern "C" __global__ void __launch_bounds__(threads, blocks) \

@@ -3,8 +3,8 @@
  *
  * SPDX-License-Identifier: BSD-2-Clause
  *
- * All codes are exact as f16, so the first stages are products on the matrix units, as for 16-bit rows;
- * scales of groups are of whole chunks of 32 and come behind those.
+ * All codes are exact as f16, so the first stages are products on the matrix units, as for 16-bit
+ * rows; scales of groups are of whole chunks of 32 and come behind those.
  */
 #include "gpu/hadamard_quantize.h"
 #include "gpu/hadamard_rows.cuh"
@@ -37,10 +37,11 @@ HZ_DEVICE uint4 operands_of(uint2 codes)
 					 0xe480e480);
 		} else if constexpr (CODE == HZ_S4X2) {
 			/*
-			 * 1024 + 8 + the lower and 1024 + 16 (8 + the upper): times 1 and 1/16, less 1032
-			 * and 72
+			 * 1024 + 8 + the lower and 1024 + 16 (8 + the upper): times 1 and 1/16,
+			 * less 1032 and 72
 			 */
-			const uint32_t byte = __byte_perm(codes.x ^ 0x88888888, 0, 0x4040 | i | i << 8);
+			const uint32_t byte =
+				__byte_perm(codes.x ^ 0x88888888, 0, 0x4040 | i | i << 8);
 			const uint32_t pair = (byte & 0x00f0000f) | 0x64006400;
 
 			asm("fma.rn.f16x2 %0, %1, %2, %3;"
@@ -61,8 +62,8 @@ HZ_DEVICE uint4 operands_of(uint2 codes)
 }
 
 /*
- * 4 times 8 codes, STEP elements apart, the first at element e of a warp's that begin at e0; from count
- * on zeros. What lies ahead elements behind comes to the L2 cache, unless that is 0.
+ * 4 times 8 codes, STEP elements apart, the first at element e of a warp's that begin at e0; from
+ * count on zeros. What lies ahead elements behind comes to the L2 cache, unless that is 0.
  */
 template <int STEP>
 HZ_DEVICE void load_codes(uint4 *w, const hzi_hadamard_values &p, int64_t e0, int e, int count,
@@ -91,7 +92,7 @@ HZ_DEVICE void load_codes(uint4 *w, const hzi_hadamard_values &p, int64_t e0, in
 	});
 }
 
-/* Factors for N chunks from element e on, a scale for each 2^L; those that are not there get zeros */
+/* Factors for N chunks from element e on, a scale for each 2^L; zeros for those not there */
 template <int N, int L>
 HZ_DEVICE void fill_factors(float *r, const hzi_hadamard_values &p, int64_t e)
 {
@@ -107,15 +108,16 @@ HZ_DEVICE void fill_factors(float *r, const hzi_hadamard_values &p, int64_t e)
 		}
 		r[c] = 0;
 		if (e + 32 * c < p.f.total)
-			r[c] = __fmul_rn(p.scale_dtype == HZ_F32 ? ((const float *)p.scale)[i]
-								 : from_e8m0(((const uint8_t *)p.scale)[i]),
+			r[c] = __fmul_rn(p.scale_dtype == HZ_F32
+						 ? ((const float *)p.scale)[i]
+						 : from_e8m0(((const uint8_t *)p.scale)[i]),
 					 p.f.factor);
 	}
 }
 
 /*
- * What the sums of a thread's N chunks are multiplied with, of which the first begins at element e, a
- * multiple of 32 N: one factor, or with GROUPS those of smaller groups
+ * What the sums of a thread's N chunks are multiplied with, of which the first begins at element e,
+ * a multiple of 32 N: one factor, or with GROUPS those of smaller groups
  */
 template <int N, bool GROUPS>
 HZ_DEVICE void chunk_factors(float *r, const hzi_hadamard_values &p, int64_t e)

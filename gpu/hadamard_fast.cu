@@ -13,7 +13,7 @@
  */
 #include "gpu/hadamard_fast.cuh"
 
-/* ---- 16 bits ---------------------------------------------------------------------------------------- */
+/* ---- 16 bits --------------------------------------------------------------------------------- */
 
 /* Lengths 32 to 1024: a warp is a block. */
 template <int DTYPE, bool SIGNS>
@@ -171,7 +171,7 @@ HZ_DEVICE void fast_longest(const hzi_hadamard_fast &p)
 	}
 }
 
-/* ---- f32 -------------------------------------------------------------------------------------------- */
+/* ---- f32 ------------------------------------------------------------------------------------- */
 
 template <bool SIGNS>
 HZ_DEVICE void fast_f32_short(const hzi_hadamard_fast &p)
@@ -183,7 +183,8 @@ HZ_DEVICE void fast_f32_short(const hzi_hadamard_fast &p)
 
 	if (e0 >= p.total)
 		return;
-	fast_f32<SIGNS>(v, p, e0, (char *)shared + threadIdx.x / 32 * HZI_FAST_WARP_BYTES, lane, p.k);
+	fast_f32<SIGNS>(v, p, e0, (char *)shared + threadIdx.x / 32 * HZI_FAST_WARP_BYTES, lane,
+			p.k);
 	auto element = [&](int i) {
 		return e0 + 32 * i + lane;
 	};
@@ -274,7 +275,7 @@ HZ_DEVICE void fast_f32_longest(const hzi_hadamard_fast &p)
 	cluster_wait();
 }
 
-/* ---- The kernels -------------------------------------------------------------------------------------- */
+/* ---- The kernels ----------------------------------------------------------------------------- */
 
 /* Each for rows without signs and with them. */
 #define FAST(name, threads, blocks, function, ...) \

@@ -3,9 +3,9 @@
  *
  * SPDX-License-Identifier: BSD-2-Clause
  *
- * A thread has 32 of them. For 16-bit rows the first five stages are products with H_32 on the matrix
- * units: entries are +-1, products exact, sums in f32; and the 16 bytes that a thread loads are an
- * operand as they are. So no data passes through shared memory before stride 1024.
+ * A thread has 32 of them. For 16-bit rows the first five stages are products with H_32 on the
+ * matrix units: entries are +-1, products exact, sums in f32; and the 16 bytes that a thread loads
+ * are an operand as they are. So no data passes through shared memory before stride 1024.
  */
 #ifndef HZI_HADAMARD_FAST_CUH
 #define HZI_HADAMARD_FAST_CUH
@@ -16,7 +16,7 @@
 
 extern __shared__ float4 shared[];
 
-/* ---- 16 bits: strides 1 to 16 on the matrix units ------------------------------------------------- */
+/* ---- 16 bits: strides 1 to 16 on the matrix units -------------------------------------------- */
 
 /* c += a b, a 16 x 16, b 16 x 8 of a 16-bit dtype */
 template <int DTYPE>
@@ -211,11 +211,11 @@ HZ_DEVICE void fast_second_mma(float *v, int lane)
 	stages<32, 3, 5>(v, 2);
 }
 
-/* ---- Exchange through shared memory ---------------------------------------------------------------- */
+/* ---- Exchange through shared memory ---------------------------------------------------------- */
 
 /*
- * A warp's values in shared memory: rows of 32 elements, pieces of 4. Pieces are put in another order
- * in each row, by exclusive or, so that neither way of access meets a bank twice.
+ * A warp's values in shared memory: rows of 32 elements, pieces of 4. Pieces are put in another
+ * order in each row, by exclusive or, so that neither way of access meets a bank twice.
  */
 template <int DTYPE>
 HZ_DEVICE int piece_order(int row)
@@ -257,7 +257,8 @@ HZ_DEVICE void fast_store(char *to, int e, const float *f)
 			*(float *)to = f[0];
 	} else {
 		if constexpr (C == 4)
-			*(uint2 *)to = make_uint2(to_16x2<DTYPE>(f[0], f[1]), to_16x2<DTYPE>(f[2], f[3]));
+			*(uint2 *)to = make_uint2(to_16x2<DTYPE>(f[0], f[1]),
+						  to_16x2<DTYPE>(f[2], f[3]));
 		else if constexpr (C == 2)
 			*(uint32_t *)to = to_16x2<DTYPE>(f[0], f[1]);
 		else
@@ -343,7 +344,8 @@ HZ_DEVICE void fast_last(float *v, const hzi_hadamard_fast &p, int64_t e0, const
 {
 	constexpr int V = N / WARPS, C = V < 4 ? V : 4, THREADS = 32 * WARPS;
 	constexpr int BITS = N == 64 ? 6 : 5;
-	constexpr int STAGES = WARPS == 2 ? 1 : WARPS == 4 ? 2 : WARPS == 8 ? 3 : WARPS == 16 ? 4 : 5;
+	constexpr int STAGES =
+		WARPS == 2 ? 1 : WARPS == 4 ? 2 : WARPS == 8 ? 3 : WARPS == 16 ? 4 : 5;
 
 #pragma unroll
 	for (int g = 0; g < V / C; g++) {
@@ -367,14 +369,15 @@ HZ_DEVICE void fast_last(float *v, const hzi_hadamard_fast &p, int64_t e0, const
 	}
 }
 
-/* ---- f32 -------------------------------------------------------------------------------------------- */
+/* ---- f32 ------------------------------------------------------------------------------------- */
 
 /*
  * A warp's 1024 elements by its own shared memory: raw in, 32 successive ones to each thread for
  * strides 1 to 16, then element 32 r + lane in v[r] for strides 32 to 512, the first count of both.
  */
 template <bool SIGNS>
-HZ_DEVICE void fast_f32(float *v, const hzi_hadamard_fast &p, int64_t e0, char *memory, int lane, int count)
+HZ_DEVICE void fast_f32(float *v, const hzi_hadamard_fast &p, int64_t e0, char *memory, int lane,
+			int count)
 {
 	const float *x = (const float *)p.x + e0;
 	const uint32_t to = shared_address(memory);
@@ -403,7 +406,8 @@ HZ_DEVICE void fast_f32(float *v, const hzi_hadamard_fast &p, int64_t e0, char *
 
 #pragma unroll
 		for (int i = 0; i < 32; i++)
-			v[i] = __uint_as_float(__float_as_uint(v[i]) ^ (bits << (31 - i) & 0x80000000));
+			v[i] = __uint_as_float(__float_as_uint(v[i]) ^
+					       (bits << (31 - i) & 0x80000000));
 	}
 	stages<32, 0, 5>(v, count);
 #pragma unroll

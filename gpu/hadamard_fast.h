@@ -25,8 +25,8 @@ struct hzi_hadamard_fast {
 };
 
 /*
- * Rows or tiles of them for blocks that have the next one under way: the first stretched blocks take
- * stretch successive ones each, the others one.
+ * Rows or tiles of them for blocks that have the next one under way: the first stretched blocks
+ * take stretch successive ones each, the others one.
  */
 struct hzi_hadamard_stretch {
 	int32_t stretch, stretched;

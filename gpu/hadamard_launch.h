@@ -21,7 +21,7 @@ int hzi_hadamard_fast(struct hz_context *ctx, const struct hzi_hadamard_args *a,
 int hzi_hadamard_base(struct hz_context *ctx, const struct hzi_hadamard_args *a, bool *done);
 int hzi_hadamard_quantize_fast(struct hz_context *ctx, const struct hzi_hadamard_quantize_args *a,
 			       bool *done);
-int hzi_dequantize_hadamard_fast(struct hz_context *ctx, const struct hzi_dequantize_hadamard_args *a,
-				 bool *done);
+int hzi_dequantize_hadamard_fast(struct hz_context *ctx,
+				 const struct hzi_dequantize_hadamard_args *a, bool *done);
 
 #endif

@@ -24,11 +24,12 @@
 #define FACTOR_LOG2 40		/* how far from 1 a factor may be */
 
 /*
- * Whether transforms, codes and scales lie back to back: strides are those of the one outer dimension
- * of the 16-bit side, of codes and of scales.
+ * Whether transforms, codes and scales lie back to back: strides are those of the one outer
+ * dimension of the 16-bit side, of codes and of scales.
  */
-static bool back_to_back(const struct hzi_hadamard_args *t, int64_t step, int64_t block, int64_t stride,
-			 int64_t q_stride, int q_dtype, int64_t scale_stride, int64_t group)
+static bool back_to_back(const struct hzi_hadamard_args *t, int64_t step, int64_t block,
+			 int64_t stride, int64_t q_stride, int q_dtype, int64_t scale_stride,
+			 int64_t group)
 {
 	const int64_t row = t->blocks * t->plan.n;
 
@@ -50,7 +51,8 @@ static int group_log2(const struct hzi_hadamard_args *t, int64_t group)
 	const int log2 = 63 - __builtin_clzll((unsigned long long)group);
 	const int k = t->plan.seg[0].k;
 
-	return k >= LOG2_MIN && k <= LOG2_MAX && takes_signs(t, &t->pre) && takes_signs(t, &t->post) &&
+	return k >= LOG2_MIN && k <= LOG2_MAX && takes_signs(t, &t->pre) &&
+			       takes_signs(t, &t->post) &&
 			       group == (int64_t)1 << log2 && log2 >= LOG2_MIN
 		       ? log2
 		       : -1;
@@ -62,8 +64,8 @@ static struct hzi_hadamard_fast rows_of(const struct hzi_hadamard_args *t, const
 
 	return (struct hzi_hadamard_fast){
 		.x = x, .y = y, .pre = t->pre.data, .post = t->post.data,
-		.total = (t->ndim ? t->shape[0] : 1) * t->blocks * t->plan.n, .mask = seg->length - 1,
-		.k = seg->k, .factor = seg->scale};
+		.total = (t->ndim ? t->shape[0] : 1) * t->blocks * t->plan.n,
+		.mask = seg->length - 1, .k = seg->k, .factor = seg->scale};
 }
 
 static int64_t tile_of(int k)
@@ -79,8 +81,8 @@ static uint32_t ahead_of(const struct hz_context *ctx, int k)
 
 /* Launches the kernel with so much shared memory beside what a warp's values take; or not. */
 static int launch(struct hz_context *ctx, const char *op, enum hzi_family family, int kernel,
-		  const struct hzi_hadamard_fast *f, int warp_bytes, const void *params, size_t bytes,
-		  bool *done)
+		  const struct hzi_hadamard_fast *f, int warp_bytes, const void *params,
+		  size_t bytes, bool *done)
 {
 	const int above = f->k > LOG2_SHORT ? f->k - LOG2_SHORT : 0;
 	const int64_t tile = tile_of(f->k), blocks = f->total / tile + (f->total % tile != 0);
@@ -131,8 +133,8 @@ int hzi_hadamard_quantize_fast(struct hz_context *ctx, const struct hzi_hadamard
 		      &p.f, row ? WORD_BYTES : 0, &p, sizeof(p), done);
 }
 
-int hzi_dequantize_hadamard_fast(struct hz_context *ctx, const struct hzi_dequantize_hadamard_args *a,
-				 bool *done)
+int hzi_dequantize_hadamard_fast(struct hz_context *ctx,
+				 const struct hzi_dequantize_hadamard_args *a, bool *done)
 {
 	const struct hzi_hadamard_args *t = &a->t;
 	const int k = t->plan.seg[0].k, group = group_log2(t, a->group);
@@ -151,6 +153,6 @@ int hzi_dequantize_hadamard_fast(struct hz_context *ctx, const struct hzi_dequan
 	if (!(fabsf(t->plan.seg[0].scale) <= 1))
 		return HZ_OK;
 	return launch(ctx, "dequantize_hadamard", HZI_FAMILY_HADAMARD_DEQUANTIZE,
-		      HZI_KERNEL_hadamard_values_5 + 2 * (k - LOG2_MIN) + (group < THREAD_LOG2(k)), &p.f, 0,
-		      &p, sizeof(p), done);
+		      HZI_KERNEL_hadamard_values_5 + 2 * (k - LOG2_MIN) + (group < THREAD_LOG2(k)),
+		      &p.f, 0, &p, sizeof(p), done);
 }

@@ -4,8 +4,8 @@
  * SPDX-License-Identifier: BSD-2-Clause
  *
  * 16 bits in and 8 out leave 23 instructions for an element on Hopper. A value and its quotient are
- * never made: the code of a sum v is rne(v r) with r = factor / s. The rounding errors of that, three of
- * 2^-24, are no more than those of t and t / s.
+ * never made: the code of a sum v is rne(v r) with r = factor / s. The rounding errors of that,
+ * three of 2^-24, are no more than those of t and t / s.
  */
 #include "gpu/hadamard_quantize.h"
 #include "gpu/hadamard_rows.cuh"
@@ -13,7 +13,7 @@
 
 /* ---- Scales ---------------------------------------------------------------------------------- */
 
-/* A group's scale, its code, and what its sums are multiplied with; rare: by rare_values() instead */
+/* A group's scale, its code, and what its sums are multiplied with; rare: by rare_values() */
 struct coder {
 	float s, r;
 	uint32_t code;
@@ -35,8 +35,9 @@ HZ_DEVICE coder coder_of(float sum, float factor, const hzi_hadamard_quantize &p
 	r = __fmul_rn(__fmaf_rn(__fmaf_rn(-s, r, 1.0f), r, r), factor);
 	c = {s, r, __float_as_uint(s) >> 23, false};
 	/*
-	 * Zeros, NaN, Inf, and where a product might leave the range of f32: s beyond 2^-51 .. 2^51, by
-	 * its bits. And rounded numbers, whose quotients are often halves, to be decided as they are.
+	 * Zeros, NaN, Inf, and where a product might leave the range of f32: s beyond
+	 * 2^-51 .. 2^51, by its bits. And rounded numbers, whose quotients are often halves, to be
+	 * decided as they are.
 	 */
 	if (__float_as_uint(s) - 0x26000000 > 0x33000000 || p.round_to) {
 		c.s = group_scale(amax, p.q_dtype, p.scale_dtype, &c.code);
@@ -85,8 +86,8 @@ HZ_DEVICE float lanes_largest(float m, int other)
 }
 
 /*
- * Of N values the largest among N lanes whose low bits differ: with every step a lane gives away half
- * and takes over the other half, until lane l has that of number l mod N.
+ * Of N values the largest among N lanes whose low bits differ: with every step a lane gives away
+ * half and takes over the other half, until lane l has that of number l mod N.
  */
 template <int N>
 HZ_DEVICE float share_largest(float *m, int lane)
@@ -126,10 +127,12 @@ HZ_DEVICE uint32_t codes_of(const float *v, float r)
 	} else if constexpr (DTYPE == HZ_S8) {
 		const uint32_t low = __byte_perm(code[0], code[1], 0x0040);
 
-		return C > 2 ? __byte_perm(low, __byte_perm(code[2], code[3], 0x0040), 0x5410) : low;
+		return C > 2 ? __byte_perm(low, __byte_perm(code[2], code[3], 0x0040), 0x5410)
+			     : low;
 	} else {
 		auto pair = [&](int i) {
-			const float low = __uint_as_float(code[i]), high = __uint_as_float(code[i + 1]);
+			const float low = __uint_as_float(code[i]);
+			const float high = __uint_as_float(code[i + 1]);
 
 			return DTYPE == HZ_E4M3 ? to_e4m3x2(low, high) : to_e5m2x2(low, high);
 		};
@@ -139,8 +142,8 @@ HZ_DEVICE uint32_t codes_of(const float *v, float r)
 }
 
 /*
- * Signs behind, and rounding to 16 bits: piece i of C values begins at element(i). Returns the factor
- * that is left.
+ * Signs behind, and rounding to 16 bits: piece i of C values begins at element(i). Returns the
+ * factor that is left.
  */
 template <int C, typename F>
 HZ_DEVICE float finish_sums(float *v, const hzi_hadamard_quantize &p, F element)
@@ -153,8 +156,10 @@ HZ_DEVICE float finish_sums(float *v, const hzi_hadamard_quantize &p, F element)
 		return p.f.factor;
 #pragma unroll
 	for (int i = 0; i < 32; i += 2) {
-		const float low = __fmul_rn(v[i], p.f.factor), high = __fmul_rn(v[i + 1], p.f.factor);
-		const uint32_t pair = p.round_to == HZ_F16 ? to_f16x2(low, high) : to_bf16x2(low, high);
+		const float low = __fmul_rn(v[i], p.f.factor);
+		const float high = __fmul_rn(v[i + 1], p.f.factor);
+		const uint32_t pair = p.round_to == HZ_F16 ? to_f16x2(low, high)
+							   : to_bf16x2(low, high);
 
 		v[i] = p.round_to == HZ_F16 ? f16_low(pair) : bf16_low(pair);
 		v[i + 1] = p.round_to == HZ_F16 ? f16_high(pair) : bf16_high(pair);
@@ -193,7 +198,7 @@ HZ_DEVICE void codes_short(const hzi_hadamard_quantize &p)
 
 	const float factor = finish_sums<8>(v, p, [&](int c) { return e1 + 32 * c; });
 
-	/* Which of the thread's groups is its own; lanes with the same one differ in bits of same. */
+	/* Which of a thread's groups is its own; lanes of the same one differ in bits of same. */
 	int own = 0, same = 0;
 
 #pragma unroll
@@ -330,8 +335,8 @@ HZ_DEVICE void codes_row(const hzi_hadamard_quantize &p)
 }
 
 /*
- * Groups of 32, 64 or 128, which are of 8, 16 or 32 lanes: of 8 lanes each has the group of one of the 8
- * pieces.
+ * Groups of 32, 64 or 128, which are of 8, 16 or 32 lanes: of 8 lanes each has the group of one of
+ * the 8 pieces.
  */
 template <int DTYPE, int WARPS, int LANES>
 HZ_DEVICE void codes_groups(const hzi_hadamard_quantize &p)
@@ -355,8 +360,8 @@ HZ_DEVICE void codes_groups(const hzi_hadamard_quantize &p)
 	const coder z = coder_of(m[0], factor, p);
 
 	if ((lane & ((1 << (p.group_log2 - 2)) - 1)) < 8)
-		store_scale(p.scale_dtype, p.scale, (e0 + (lane & 7) * SPAN + t * 4) >> p.group_log2, z.s,
-			    z.code);
+		store_scale(p.scale_dtype, p.scale,
+			    (e0 + (lane & 7) * SPAN + t * 4) >> p.group_log2, z.s, z.code);
 #pragma unroll
 	for (int i = 0; i < 8; i++)
 		r[i] = __shfl_sync(0xffffffff, z.r, (lane & ~7) | i);

@@ -10,7 +10,7 @@
 
 #include "gpu/hadamard_fast.h"
 
-/* Rows of 2^k, codes and scales back to back; y is the codes, group i all of 2^group_log2 elements. */
+/* Rows of 2^k, codes and scales back to back; y is codes, group i all of 2^group_log2 elements. */
 struct hzi_hadamard_quantize {
 	struct hzi_hadamard_fast f;
 	void *scale;
@@ -30,10 +30,12 @@ struct hzi_hadamard_values {
 };
 
 #ifdef __cplusplus
-static_assert(sizeof(struct hzi_hadamard_quantize) == 104 && sizeof(struct hzi_hadamard_values) == 88,
+static_assert(sizeof(struct hzi_hadamard_quantize) == 104 &&
+		      sizeof(struct hzi_hadamard_values) == 88,
 	      "the same layout for C and CUDA");
 #else
-_Static_assert(sizeof(struct hzi_hadamard_quantize) == 104 && sizeof(struct hzi_hadamard_values) == 88,
+_Static_assert(sizeof(struct hzi_hadamard_quantize) == 104 &&
+		       sizeof(struct hzi_hadamard_values) == 88,
 	       "the same layout for C and CUDA");
 #endif
 

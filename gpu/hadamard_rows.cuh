@@ -3,8 +3,8 @@
  *
  * SPDX-License-Identifier: BSD-2-Clause
  *
- * A warp owns 1024 elements, 32 values a thread, as in hadamard_fast.cuh; but stages beyond H_32 are
- * those between a thread's own values wherever that can be, at the price of narrower accesses.
+ * A warp owns 1024 elements, 32 values a thread, as in hadamard_fast.cuh; but stages beyond H_32
+ * are those between a thread's own values wherever that can be, at the price of narrower accesses.
  */
 #ifndef HZI_HADAMARD_ROWS_CUH
 #define HZI_HADAMARD_ROWS_CUH
@@ -12,8 +12,8 @@
 #include "gpu/hadamard_fast.cuh"
 
 /*
- * Has a warp's 2^LOG2 bytes from there on come to the L2 cache, for a block that starts when this one
- * ends: else blocks wait for memory so long that too few of them are under way.
+ * Has a warp's 2^LOG2 bytes from there on come to the L2 cache, for a block that starts when this
+ * one ends: else blocks wait for memory so long that too few of them are under way.
  */
 template <int LOG2>
 HZ_DEVICE void fetch_ahead(const void *from)
@@ -29,7 +29,8 @@ HZ_DEVICE void sign_chunks(uint4 *w, const hzi_hadamard_fast &p, uint32_t e)
 {
 #pragma unroll
 	for (int i = 0; i < 4; i++) {
-		const uint32_t bits = ((const uint8_t *)p.pre)[((e + STEP * i) & (uint32_t)p.mask) >> 3];
+		const uint32_t bits =
+			((const uint8_t *)p.pre)[((e + STEP * i) & (uint32_t)p.mask) >> 3];
 
 		w[i].x ^= sign_pair(bits, 0);
 		w[i].y ^= sign_pair(bits, 1);
@@ -57,11 +58,12 @@ HZ_DEVICE void sign_pieces(float *v, const hzi_hadamard_fast &p, F element)
 /* ---- Rows to 1024 ---------------------------------------------------------------------------- */
 
 /*
- * Strides 1 to 16 with the data on the left, products with H_16 of all bits of a place but bit 1, which
- * tells row g + 8 from row g. So the 16 bytes of a load are an operand as they are, and columns 2 q and
- * 2 q + 1 of product t are results 8 q + 4 t and one more: a thread's results take the places of its
- * operands, 8 successive ones in each of 4 chunks: v[8 c] .. chunk c | g << 2. The sign of entry
- * (8 q + 4 f + e, 8 (g >> 1) + 4 t + (g & 1)) is g0 e + t f + g1 q0 + g2 q1 mod 2.
+ * Strides 1 to 16 with the data on the left, products with H_16 of all bits of a place but bit 1,
+ * which tells row g + 8 from row g. So the 16 bytes of a load are an operand as they are, and
+ * columns 2 q and 2 q + 1 of product t are results 8 q + 4 t and one more: a thread's results take
+ * the places of its operands, 8 successive ones in each of 4 chunks: v[8 c] .. chunk c | g << 2.
+ * The sign of entry (8 q + 4 f + e, 8 (g >> 1) + 4 t + (g & 1)) is
+ * g0 e + t f + g1 q0 + g2 q1 mod 2.
  */
 template <int DTYPE>
 HZ_DEVICE void first_in_place(float *v, const uint4 *w, uint32_t lane)
@@ -104,7 +106,8 @@ HZ_DEVICE uint32_t loads_at(uint32_t t)
 /*
  * Strides to 1024 times WARPS / 2. The first 3 + LANES beyond H_32 come before the exchange, the
  * others between the pieces of C = 2 or 4 that a thread takes after it, of which piece i begins at
- * element i SPAN + t C. scale(v) is called behind H_32 with v[4 c] .. of chunk c | q << 3 of the warp's.
+ * element i SPAN + t C. scale(v) is called behind H_32 with v[4 c] .. of chunk c | q << 3 of the
+ * warp's.
  */
 template <int DTYPE, int WARPS, int C, int LANES, typename F>
 HZ_DEVICE void sums_long(float *v, uint4 *w, const hzi_hadamard_fast &p, char *memory, F scale)
@@ -128,7 +131,8 @@ HZ_DEVICE void sums_long(float *v, uint4 *w, const hzi_hadamard_fast &p, char *m
 
 #pragma unroll
 	for (int i = 0; i < 32 / C; i++) {
-		const char *at = row + ((piece ^ piece_order<DTYPE>(i * SPAN / 32)) << 4) + i * SPAN * 4;
+		const char *at =
+			row + ((piece ^ piece_order<DTYPE>(i * SPAN / 32)) << 4) + i * SPAN * 4;
 
 		if constexpr (C == 4) {
 			const float4 f = *(const float4 *)at;

@@ -67,7 +67,7 @@ enum hz_dtype {
 	HZ_U32 = 10,
 	HZ_S64 = 11,
 	HZ_U64 = 12,
-	HZ_S4X2 = 13,		/* a byte of two signed 4-bit integers, the earlier in the low half */
+	HZ_S4X2 = 13,		/* two signed 4-bit integers, the earlier in the byte's low half */
 	HZ_E4M3 = 14,		/* 8-bit float, OCP FP8 E4M3: no Inf, NaN 0x7f, largest 448 */
 	HZ_E5M2 = 15,		/* 8-bit float, OCP FP8 E5M2: Inf and NaN, largest 57344 */
 	HZ_E8M0 = 16		/* a power of two, 2^(v - 127), OCP MX scale; 255 is NaN */
@@ -161,10 +161,10 @@ enum hz_log_level { HZ_LOG_WARNING = 1, HZ_LOG_INFO = 2, HZ_LOG_DEBUG = 3 };
 /* Zero the struct and set what is wanted: zero is the default of every field. */
 typedef struct hz_options {
 	int32_t device;			/* HZ_AUTO, HZ_CPU or HZ_CUDA + i */
-	int32_t threads;		/* CPU threads; 0: HURWITZ_THREADS, else the cores allowed */
+	int32_t threads;		/* CPU threads; 0: HURWITZ_THREADS, else cores allowed */
 	int32_t isa;			/* enum hz_isa, the highest level to use */
 	uint32_t flags;			/* HZ_NO_TOPOLOGY */
-	void *topology;			/* a loaded hwloc_topology_t to read instead of an own one */
+	void *topology;			/* a loaded hwloc_topology_t to read instead of its own */
 	const hz_allocator *allocator;	/* copied; NULL: aligned_alloc and free */
 	void (*log)(void *user, int level, const char *message);
 	void *log_user;
@@ -260,8 +260,8 @@ HZ_API int hz_sync(hz_context *ctx);
  * bytes. hz_reserve() makes the context's own at least that large: it may allocate and synchronise,
  * so it is called before the work and never during graph capture. hz_set_workspace() lends the
  * caller's memory instead (64-byte aligned; NULL, 0 gives it back). On a CPU context the workspace
- * grows by itself. A GPU call never allocates: it returns HZ_EWORKSPACE and says the number. A graph
- * keeps the workspace that it was captured with: one that hz_reserve() replaced is gone.
+ * grows by itself. A GPU call never allocates: it returns HZ_EWORKSPACE and says the number. A
+ * graph keeps the workspace that it was captured with: one that hz_reserve() replaced is gone.
  */
 HZ_API int hz_reserve(hz_context *ctx, size_t bytes);
 HZ_API int hz_set_workspace(hz_context *ctx, void *p, size_t bytes);
@@ -272,7 +272,7 @@ HZ_API int hz_set_workspace(hz_context *ctx, void *p, size_t bytes);
  */
 HZ_API int hz_prepare(hz_context *ctx);
 
-/* ---- Walsh-Hadamard transforms ---------------------------------------------------------------- */
+/* ---- Walsh-Hadamard transforms --------------------------------------------------------------- */
 
 /* How a length n that a transform is asked for is made of Hadamard matrices. */
 enum hz_plan {
@@ -280,13 +280,13 @@ enum hz_plan {
 	HZ_PLAN_SYLVESTER = 1,	/* one block: n is a power of two */
 	HZ_PLAN_GREEDY = 2,	/* powers of two, largest first: 96 = 64 + 32, 80 = 64 + 16 */
 	HZ_PLAN_UNIFORM = 3,	/* the largest power of two that divides n, repeated: 96 = 3 x 32 */
-	HZ_PLAN_TRUE = 4	/* one block, n = m 2^k, with a base matrix of order m: 96 = 12 x 8 */
+	HZ_PLAN_TRUE = 4	/* one block, n = m 2^k, by a base matrix of order m: 96 = 12 x 8 */
 };
 
 /*
- * The base matrix of HZ_PLAN_TRUE, of order m <= 256, no power of two. Each kind also gives 2^j times
- * its orders, as S_2^j (x) B. Named tables let a checkpoint that another library rotated be undone:
- * DAO and QUIP are those libraries' tables entry for entry.
+ * The base matrix of HZ_PLAN_TRUE, of order m <= 256, no power of two. Each kind also gives 2^j
+ * times its orders, as S_2^j (x) B. Named tables let a checkpoint that another library rotated be
+ * undone: DAO and QUIP are those libraries' tables entry for entry.
  */
 enum hz_base {
 	HZ_BASE_AUTO = 0,	/* the first of PALEY2, PALEY1, WILLIAMSON that has the order */
@@ -299,12 +299,12 @@ enum hz_base {
 };
 
 #define HZ_HADAMARD_TRANSPOSE 1u	/* apply the transpose of the whole operator */
-#define HZ_HADAMARD_RAW 2u		/* entries +-1: leave out the 1/sqrt(length) of each block */
+#define HZ_HADAMARD_RAW 2u		/* entries +-1: leave out 1/sqrt(length) of each block */
 
 /* Zero the struct and set what is wanted: zero is the default of every field. */
 typedef struct hz_hadamard_opts {
 	int32_t plan;		/* enum hz_plan */
-	int32_t axis;		/* counted from the last: 0 the last (rows), 1 columns of a matrix */
+	int32_t axis;		/* counted from the end: 0 the last (rows), 1 columns of a matrix */
 	int64_t block;		/* the plan is for this length, repeated; 0: the whole axis */
 	int64_t max_block;	/* GREEDY, UNIFORM: largest power of two to use; 0: no limit */
 	int64_t min_block;	/* GREEDY: a smaller one is refused; 0: 16 */
@@ -338,8 +338,8 @@ typedef struct hz_hadamard_opts {
  * Arithmetic is f32 with one rounding to the dtype of y. Butterflies (a + b, a - b) run in
  * ascending strides, then the m part as a sum in ascending order, then one product with
  * fl(scale / sqrt(b)) (and one with post): every ISA, any number of threads gives the same bits. On
- * the GPU f32 results have these bits too; f16 and bf16 results may come from the matrix units, whose
- * sums have another order, within the accuracy below.
+ * the GPU f32 results have these bits too; f16 and bf16 results may come from the matrix units,
+ * whose sums have another order, within the accuracy below.
  * Accuracy: ||y - exact||_2 <= (k + m + 2) 2^-24 ||x||_2 (m = 0 if b is a power of two), plus half
  * an ulp of the dtype of y. f16 results beyond 65504 are Inf. NaN and Inf stay inside their block.
  * Lengths b: to 2^24 on the CPU, to 65536 on the GPU.
@@ -369,8 +369,8 @@ HZ_API int hz_hadamard_workspace(hz_context *ctx, const hz_tensor *x, const hz_t
  * A scale that underflows to 0 is replaced by the smallest positive of its type.
  * Codes and scales are the same bits on every ISA and thread count as hadamard() to f32 followed by
  * this definition. On the GPU they are that for x f32; for x f16 and bf16 they are the definition's
- * for some t with ||t - exact||_2 <= (k + m + 3) 2^-24 ||x||_2 in each block, and the same bits where
- * sums are exact (integers) and s is a power of two. No operand may overlap another.
+ * for some t with ||t - exact||_2 <= (k + m + 3) 2^-24 ||x||_2 in each block, and the same bits
+ * where sums are exact (integers) and s is a power of two. No operand may overlap another.
  * Errors: as hz_hadamard().
  */
 HZ_API int hz_hadamard_quantize(hz_context *ctx, const hz_tensor *x, const hz_tensor *q,
@@ -412,7 +412,7 @@ HZ_API int hz_hadamard_base(int base, int order, int8_t *entries);
  */
 HZ_API int hz_hadamard_signs(uint8_t *bits, int64_t n, uint64_t seed);
 
-/* ---- Quantized matrix multiplication ---------------------------------------------------------- */
+/* ---- Quantized matrix multiplication --------------------------------------------------------- */
 
 /*
  * A code q of u8 or s8 stands for the real number scale * (q - zero), zero being of q's type. What
@@ -471,8 +471,8 @@ HZ_API int hz_dequantize(hz_context *ctx, const hz_tensor *q, const hz_tensor *y
  *   flags  HZ_QPARAMS_SYMMETRIC
  *
  * Aliasing: no operand may overlap another. scale and zero are contiguous.
- * Arithmetic: quotients are taken in double, scale is rounded once to f32, and zero is computed from
- * the scale so rounded. A scale below FLT_MIN becomes FLT_MIN, or 1 if lo = hi = 0, as of no
+ * Arithmetic: quotients are taken in double, scale is rounded once to f32, and zero is computed
+ * from the scale so rounded. A scale below FLT_MIN becomes FLT_MIN, or 1 if lo = hi = 0, as of no
  * elements. NaN is left out of the range. With an Inf the call is refused on the CPU; on the GPU,
  * which would have to be waited for, such a scale is Inf and its zero that of
  * HZ_QPARAMS_SYMMETRIC. The same bits on every ISA, thread count and GPU.
@@ -553,8 +553,8 @@ typedef struct hz_qgemm_opts {
  * 2^30 <= u < 2^31; opts->sigma is rounded to such a u, to nearest even. HZ_ROUND_EXACT gives y =
  * floor((acc u + 2^(s-1)) / 2^s), or acc u 2^-s for s < 1: ties go up. HZ_ROUND_TFLITE gives
  * RoundingDivideByPOT(SaturatingRoundingDoublingHighMul(clamp(acc 2^max(31 - s, 0)), u),
- * max(s - 31, 0)). Nothing wraps: c_zero + y is clamped to the type of C and by opts. A column whose
- * sigma is not positive and finite, or whose multiplier or shift is out of range, has y = 0.
+ * max(s - 31, 0)). Nothing wraps: c_zero + y is clamped to the type of C and by opts. A column
+ * whose sigma is not positive and finite, or whose multiplier or shift is out of range, has y = 0.
  * A float C is fl(fl(fl(acc) b_scale) a_scale), plus an f32 bias if there is one, each rounded to
  * f32; then clamped, where NaN stays, then rounded to its dtype.
  * Every result has the same bits on every ISA, thread count and GPU, but for those of a NaN.

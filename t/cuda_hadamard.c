@@ -171,8 +171,8 @@ static const struct row table[] = {
 	{.op = QUANTIZE, .x = HZ_F32, .y = HZ_S8, .rows = 100, .n = 512, .o = BLOCK(128),
 	 .kernel = "any_quantize",
 	 .launches = 1, .threads = 128, .grid = 100},
-	{.op = QUANTIZE, .x = HZ_F32, .y = HZ_S8, .rows = 100, .n = 512, .group = 128, .o = BLOCK(128),
-	 .kernel = "quantize_7", .launches = 1, .threads = 128, .grid = 7},
+	{.op = QUANTIZE, .x = HZ_F32, .y = HZ_S8, .rows = 100, .n = 512, .group = 128,
+	 .o = BLOCK(128), .kernel = "quantize_7", .launches = 1, .threads = 128, .grid = 7},
 	{.op = QUANTIZE, .x = HZ_BF16, .y = HZ_S8, .rows = 9, .n = 96, .group = 32,
 	 .kernel = "any_quantize", .launches = 1,
 	 .threads = 128, .grid = 9},
@@ -387,7 +387,7 @@ static void test_arguments(void)
 	hz_free(ctx, signs, HZ_CUDA);
 }
 
-/* 16-bit rows back to back to codes: which kernel, its geometry and arguments; and ways out of it. */
+/* 16-bit rows back to back to codes: which kernel, its geometry and arguments; ways out of it. */
 static void test_codes(void)
 {
 	static const struct {
@@ -413,7 +413,8 @@ static void test_codes(void)
 		{HZ_BF16, HZ_S8, 5, 32768, 32768, 0, 0, "quantize_15", 512, 5, 0},
 		{HZ_F32, HZ_S8, 5, 4096, 4096, 0, 0, "quantize_12", 64, 5, 0},
 	};
-	char *x = device_memory(1 << 25), *q = device_memory(1 << 24), *scale = device_memory(1 << 20);
+	char *x = device_memory(1 << 25), *q = device_memory(1 << 24);
+	char *scale = device_memory(1 << 20);
 	uint8_t *signs = device_memory(4096);
 
 	for (size_t i = 0; i < sizeof(codes) / sizeof(*codes); i++) {
@@ -436,8 +437,8 @@ static void test_codes(void)
 		       hz_dtype_name(codes[i].x), hz_dtype_name(codes[i].y));
 		l = fake->launch(0);
 		is_str(l->kernel + strlen("hadamard_"), codes[i].kernel, "by %s", codes[i].kernel);
-		ok(l->grid[0] == codes[i].grid && l->block[0] == codes[i].threads, "%u blocks of %u",
-		   l->grid[0], l->block[0]);
+		ok(l->grid[0] == codes[i].grid && l->block[0] == codes[i].threads,
+		   "%u blocks of %u", l->grid[0], l->block[0]);
 		if (strncmp(codes[i].kernel, "codes", 5))
 			continue;
 		memcpy(&p, l->params, sizeof(p));
@@ -447,7 +448,8 @@ static void test_codes(void)
 			   p.f.total == rows * n && p.f.mask == block - 1 &&
 			   (int64_t)1 << p.f.k == block &&
 			   p.f.factor == 3 && (int64_t)1 << p.group_log2 == codes[i].group &&
-			   p.q_dtype == codes[i].y && p.scale_dtype == HZ_F32 && p.round_to == HZ_F16,
+			   p.q_dtype == codes[i].y && p.scale_dtype == HZ_F32 &&
+			   p.round_to == HZ_F16,
 		   "operands and options in their places");
 		ok(p.most * p.inverse > 0.999999f && p.most * p.inverse < 1.000001f &&
 			   p.signs && p.finish && p.ahead > 0,
@@ -479,7 +481,8 @@ static void test_values(void)
 		{HZ_S8, HZ_F32, 100, 4096, 4096, 0, 0, 1, "rows_12", 64, 100, 0},
 		{HZ_S8, HZ_BF16, 3, 24576, 24576, 8192, 0, 1, "rows_13", 128, 9, 0},
 	};
-	char *q = device_memory(1 << 24), *y = device_memory(1 << 25), *scale = device_memory(1 << 20);
+	char *q = device_memory(1 << 24), *y = device_memory(1 << 25);
+	char *scale = device_memory(1 << 20);
 
 	for (size_t i = 0; i < sizeof(values) / sizeof(*values); i++) {
 		const int64_t rows = values[i].rows, n = values[i].n, groups = n / values[i].group;
@@ -499,7 +502,8 @@ static void test_values(void)
 		       "values of %d x %d, %s to %s", (int)rows, (int)n,
 		       hz_dtype_name(values[i].x), hz_dtype_name(values[i].y));
 		l = fake->launch(0);
-		is_str(l->kernel + strlen("hadamard_"), values[i].kernel, "by %s", values[i].kernel);
+		is_str(l->kernel + strlen("hadamard_"), values[i].kernel, "by %s",
+		       values[i].kernel);
 		ok(l->block[0] == values[i].threads, "%u threads", l->block[0]);
 		if (strncmp(values[i].kernel, "values", 6))
 			continue;
@@ -507,12 +511,13 @@ static void test_values(void)
 		is_int(l->params_bytes, (long long)sizeof(p), "the struct as it is");
 		ok(l->grid[0] == values[i].grid && l->shared_bytes == values[i].shared,
 		   "%u blocks, %u bytes of shared memory", l->grid[0], l->shared_bytes);
-		ok(p.f.x == q && p.f.y == y && p.scale == scale && !p.f.pre && !p.f.post && !p.signs &&
-			   p.f.total == rows * n && p.f.mask == block - 1 &&
+		ok(p.f.x == q && p.f.y == y && p.scale == scale && !p.f.pre && !p.f.post &&
+			   !p.signs && p.f.total == rows * n && p.f.mask == block - 1 &&
 			   (int64_t)1 << p.f.k == block &&
 			   p.f.factor == (float)values[i].scale &&
-			   (int64_t)1 << p.group_log2 == values[i].group && p.q_dtype == values[i].x &&
-			   p.scale_dtype == HZ_F32 && p.y_dtype == values[i].y && p.ahead > 0,
+			   (int64_t)1 << p.group_log2 == values[i].group &&
+			   p.q_dtype == values[i].x && p.scale_dtype == HZ_F32 &&
+			   p.y_dtype == values[i].y && p.ahead > 0,
 		   "operands and options in their places");
 	}
 	hz_free(ctx, q, HZ_CUDA);
@@ -550,7 +555,8 @@ static void test_base_rows(void)
 
 	for (size_t i = 0; i < sizeof(t) / sizeof(*t); i++) {
 		const int64_t n = (int64_t)t[i].m << t[i].k;
-		const hz_hadamard_opts o = {.plan = HZ_PLAN_TRUE, .order = t[i].m, .base = t[i].base};
+		const hz_hadamard_opts o = {.plan = HZ_PLAN_TRUE, .order = t[i].m,
+					    .base = t[i].base};
 		const int64_t bytes = t[i].rows * n * (int64_t)hz_dtype_size(t[i].dtype);
 		char *x = device_memory(bytes), *y = device_memory(bytes);
 		const hz_tensor tx = hz_tensor_2d(x, t[i].dtype, HZ_CUDA, t[i].rows, n);
@@ -562,8 +568,8 @@ static void test_base_rows(void)
 		int64_t tiles;
 
 		fake->reset();
-		is_int(hz_hadamard(ctx, &tx, &ty, &o), HZ_OK, "%d x %d 2^%d of %s", (int)t[i].rows, t[i].m,
-		       t[i].k, hz_dtype_name(t[i].dtype));
+		is_int(hz_hadamard(ctx, &tx, &ty, &o), HZ_OK, "%d x %d 2^%d of %s",
+		       (int)t[i].rows, t[i].m, t[i].k, hz_dtype_name(t[i].dtype));
 		l = fake->launch(0);
 		is_str(l->kernel + strlen("hadamard_"), t[i].kernel, "by %s", t[i].kernel);
 		is_int(l->block[0], t[i].threads, "threads");
@@ -582,17 +588,18 @@ static void test_base_rows(void)
 			s = mma.s;
 			hz_hadamard_base(t[i].base, t[i].m, entries);
 			for (int e = 0; e < t[i].m * t[i].m; e++) {
-				const int column = e % t[i].m;
+				const int column = e % t[i].m, bit = column / 2 + column % 2 * 16;
 
-				bad += (mma.sign[e / t[i].m] >> (column / 2 + column % 2 * 16) & 1) !=
-				       (entries[e] < 0);
+				bad += (mma.sign[e / t[i].m] >> bit & 1) != (entries[e] < 0);
 			}
-			ok(mma.x == x && mma.y == y && mma.k == t[i].k && mma.rows == t[i].rows && !bad,
+			ok(mma.x == x && mma.y == y && mma.k == t[i].k && mma.rows == t[i].rows &&
+				   !bad,
 			   "the rows and the base matrix");
 		}
 		tiles = (t[i].rows + t[i].tile - 1) / t[i].tile;
 		if (s.stretch)
-			is_int(l->grid[0] + (int64_t)s.stretched * (s.stretch - 1), tiles, "every tile once");
+			is_int(l->grid[0] + (int64_t)s.stretched * (s.stretch - 1), tiles,
+			       "every tile once");
 		else
 			is_int(l->grid[0], tiles, "every tile once");
 		hz_free(ctx, x, HZ_CUDA);

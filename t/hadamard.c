@@ -865,8 +865,9 @@ static int inverses(struct dev *dev)
 }
 
 /*
- * True orders of 12, 20, 28 in rows back to back, all powers: a few rows by the definition, with every
- * kind of base matrix; then the same rows again and again, so many that blocks of a GPU take several.
+ * True orders of 12, 20, 28 in rows back to back, all powers: a few rows by the definition, with
+ * every kind of base matrix; then the same rows again and again, so many that blocks of a GPU take
+ * several.
  */
 static void test_base_rows(void)
 {
@@ -878,13 +879,15 @@ static void test_base_rows(void)
 			const int64_t n = (int64_t)m << k, many = quick ? 100 : (1 << 23) / n;
 
 			for (t = 0; t < 3; t++) {
-				struct tcase c = rows_case(k < 9 ? FEW : 3, n, floats[t], floats[t]);
+				struct tcase c = rows_case(k < 9 ? FEW : 3, n, floats[t],
+							   floats[t]);
 
 				c.o.plan = HZ_PLAN_TRUE;
 				c.o.order = m;
 				c.in_place = k % 2;
 				good &= check_case(&c);
-				c.o.base = t == 0 ? HZ_BASE_PALEY2 : t == 1 ? HZ_BASE_DAO : HZ_BASE_QUIP;
+				c.o.base = t == 0 ? HZ_BASE_PALEY2
+					 : t == 1 ? HZ_BASE_DAO : HZ_BASE_QUIP;
 				c.o.flags = HZ_HADAMARD_TRANSPOSE;
 				c.values = k % 3 == 0 ? SPARSE_NAN : k % 3 == 1 ? TINY : INTEGERS;
 				good &= check_case(&c);
@@ -901,11 +904,13 @@ static void test_base_rows(void)
 					for (i = 0; i < FEW * n; i++)
 						ref_put(floats[t], x, i, rnd_normal(&rnd));
 					for (i = FEW; i < rows; i++)
-						memcpy(x + (size_t)i * bytes, x + i % FEW * bytes, bytes);
-					alike &= apply(&devs[d], floats[t], floats[t], rows, n, x, y, &o);
+						memcpy(x + (size_t)i * bytes, x + i % FEW * bytes,
+						       bytes);
+					alike &= apply(&devs[d], floats[t], floats[t], rows, n, x,
+						       y, &o);
 					for (i = FEW; i < rows; i++)
-						alike &= !memcmp(y + (size_t)i * bytes, y + i % FEW * bytes,
-								 bytes);
+						alike &= !memcmp(y + (size_t)i * bytes,
+								 y + i % FEW * bytes, bytes);
 					free(x);
 					free(y);
 				}

@@ -195,8 +195,9 @@ static int same_operand(const struct operand *p, const struct area *a, const cha
 }
 
 /*
- * A GPU has the CPU's bits for f32 Sylvester transforms alone. For other f32 transforms the definition
- * of quantization is put behind its own transform; for 16-bit x, behind what is near that.
+ * A GPU has the CPU's bits for f32 Sylvester transforms alone. For other f32 transforms the
+ * definition of quantization is put behind its own transform; for 16-bit x, behind what is near
+ * that.
  */
 static int is_exact(const struct dev *dev, const struct tcase *c, const struct ref_op *op)
 {
@@ -290,7 +291,7 @@ static int same_number(double a, double b)
 	return a == b || (isnan(a) && isnan(b));
 }
 
-/* One group: whether s and codes are the definition's for numbers that differ from t by e at most. */
+/* One group: whether s and codes are the definition's for numbers differing from t by e at most. */
 static int near_group(const struct tcase *c, const float *t, double e, float s, const double *got)
 {
 	double most = 0, none, *code;
@@ -332,8 +333,8 @@ static int near_group(const struct tcase *c, const float *t, double e, float s, 
  * them may be to each other; they become what is wanted.
  */
 static int near_codes(const struct tcase *c, const struct ref_op *op, const struct operand *v,
-		      const float *t, struct operand *q, struct operand *scale, const struct area *aq,
-		      const struct area *as)
+		      const float *t, struct operand *q, struct operand *scale,
+		      const struct area *aq, const struct area *as)
 {
 	int64_t n = c->shape[c->ndim - 1], items = items_of(c), i, j, g;
 	int64_t per_byte = c->q_dtype == HZ_S4X2 ? 2 : 1;
@@ -356,10 +357,11 @@ static int near_codes(const struct tcase *c, const struct ref_op *op, const stru
 		e = c->exact ? 0 : 2 * ref_bound(op, x, x, HZ_F32);
 		for (g = 0; g < n / c->group; g++) {
 			if (!near_group(c, t + i * n + g * c->group, e,
-					(float)ref_get(c->scale_dtype, origin(scale, got_s), s_at + g),
+					(float)ref_get(c->scale_dtype, origin(scale, got_s),
+						       s_at + g),
 					code + g * c->group)) {
-				diag("item %lld, group %lld: not within %g", (long long)i, (long long)g,
-				     e);
+				diag("item %lld, group %lld: not within %g", (long long)i,
+				     (long long)g, e);
 				good = 0;
 			}
 		}

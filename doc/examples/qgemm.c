@@ -3,8 +3,8 @@
  *
  * SPDX-License-Identifier: BSD-2-Clause
  *
- * y = x w by integers alone, from x in u8 and w in s8 to y in u8; then by hz_qlinear(), which takes x
- * and gives y as floats.
+ * y = x w by integers alone, from x in u8 and w in s8 to y in u8; then by hz_qlinear(), which takes
+ * x and gives y as floats.
  */
 #include <math.h>
 #include <stdint.h>
@@ -58,9 +58,12 @@ int main(void)
 	static uint8_t a[M * K], c[M * N];
 	static int8_t b[K * N];
 	const hz_options options = {.device = HZ_CPU};
-	hz_tensor tx = hz_tensor_2d(x, HZ_F32, HZ_CPU, M, K), ta = hz_tensor_2d(a, HZ_U8, HZ_CPU, M, K);
-	hz_tensor tw = hz_tensor_2d(w, HZ_F32, HZ_CPU, K, N), tb = hz_tensor_2d(b, HZ_S8, HZ_CPU, K, N);
-	hz_tensor tc = hz_tensor_2d(c, HZ_U8, HZ_CPU, M, N), tz = hz_tensor_2d(z, HZ_F32, HZ_CPU, M, N);
+	hz_tensor tx = hz_tensor_2d(x, HZ_F32, HZ_CPU, M, K);
+	hz_tensor ta = hz_tensor_2d(a, HZ_U8, HZ_CPU, M, K);
+	hz_tensor tw = hz_tensor_2d(w, HZ_F32, HZ_CPU, K, N);
+	hz_tensor tb = hz_tensor_2d(b, HZ_S8, HZ_CPU, K, N);
+	hz_tensor tc = hz_tensor_2d(c, HZ_U8, HZ_CPU, M, N);
+	hz_tensor tz = hz_tensor_2d(z, HZ_F32, HZ_CPU, M, N);
 	float x_scale, y_scale, w_scale[N];
 	int8_t w_zero[N];
 	hz_tensor scales = hz_tensor_2d(w_scale, HZ_F32, HZ_CPU, 1, N);

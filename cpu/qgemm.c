@@ -669,9 +669,10 @@ static size_t make_job(const struct hz_context *ctx, const struct hzi_qgemm_args
 		 * A is packed on the way by who multiplies it, so a thread has rows of its own
 		 * then; which takes enough of them, for each reads all of B.
 		 */
-		job->lazy = ctx->kern->q_lazy && a->packed && a->a_k == 1 && !a->a_zeros &&
-			    a->c_n == 1 && (a->c_dtype == HZ_U8 || a->c_dtype == HZ_S8) &&
-			    !a->identity && (parts == 1 || job->step_rows >= parts * LAZY_ROWS);
+		job->lazy = ctx->kern->q_lazy && a->packed && a->k > 0 && a->a_k == 1 &&
+			    !a->a_zeros && a->c_n == 1 &&
+			    (a->c_dtype == HZ_U8 || a->c_dtype == HZ_S8) && !a->identity &&
+			    (parts == 1 || job->step_rows >= parts * LAZY_ROWS);
 		if (job->lazy)
 			across = 1;
 		job->unit_cols = hzi_round_up(ceil_div(a->n, across), PANEL);

@@ -1081,6 +1081,41 @@ static void test_shared_pack(void)
 	free(want.image);
 }
 
+/* Without elements to sum acc is 0, whatever the zeros and whatever the workspace holds. */
+static void test_no_k(void)
+{
+	enum { M = 5, N = 45 };
+	int d;
+
+	for (d = 0; d < ndevs; d++) {
+		hz_context *ctx = devs[d].ctx;
+		struct area c = area_new(&devs[d], M * N, 0), work, blob;
+		hz_tensor at = hz_tensor_2d(NULL, HZ_U8, devs[d].device, M, 0);
+		hz_tensor bt = hz_tensor_2d(NULL, HZ_U8, devs[d].device, 0, N);
+		hz_tensor ct = hz_tensor_2d(c.data, HZ_U8, devs[d].device, M, N);
+		hz_qgemm_opts o = {.a_zero = 3, .b_zero = 7, .c_zero = 5, .sigma = 0.001};
+		unsigned char image[2 * GUARD + M * N], want[M * N];
+		hz_packed packed;
+		size_t bytes;
+
+		memset(want, 5, sizeof(want));
+		hz_qgemm_pack_bytes(ctx, &bt, &bytes);
+		blob = area_new(&devs[d], bytes, 0);
+		is_int(hz_qgemm_pack(ctx, &bt, blob.data, bytes, &packed), HZ_OK, "packs no rows");
+		o.packed = &packed;
+		hz_qgemm_workspace(ctx, &at, NULL, &ct, &o, &bytes);
+		work = area_new(&devs[d], bytes + 1, 0);
+		hz_set_workspace(ctx, work.data, bytes + 1);
+		is_int(hz_qgemm(ctx, &at, NULL, &ct, &o), HZ_OK, "k = 0, %s", devs[d].name);
+		area_read(&c, image);
+		is_bits(image + GUARD, want, M * N, 1, "c_zero everywhere");
+		hz_set_workspace(ctx, NULL, 0);
+		area_free(&work);
+		area_free(&blob);
+		area_free(&c);
+	}
+}
+
 /* ---- Linear layers: the composition of the calls that the contract names --------------------- */
 
 static hz_tensor device_tensor(struct dev *dev, struct area *area, int dtype, int ndim,
@@ -1387,6 +1422,7 @@ int main(void)
 	test_requantization();
 	test_ties();
 	test_shared_pack();
+	test_no_k();
 	test_linear();
 	diag("%ld cases", cases);
 	dev_close_all();

@@ -404,6 +404,15 @@ static int check_k(struct hz_context *ctx, const char *op, int64_t k)
 	return HZ_OK;
 }
 
+/* Strides of B's two dimensions. That of one element may be anything, so it is not looked at. */
+static void b_strides(const hz_tensor *b, int64_t *b_k, int64_t *b_n)
+{
+	const int64_t k = b->shape[b->ndim - 2], n = b->shape[b->ndim - 1];
+
+	*b_k = k > 1 ? b->stride[b->ndim - 2] : n;
+	*b_n = n > 1 ? b->stride[b->ndim - 1] : 1;
+}
+
 static int pack_args(struct hz_context *ctx, const char *op, const hz_tensor *b,
 		     struct hzi_qgemm_pack_args *a, size_t *bytes)
 {
@@ -420,8 +429,9 @@ static int pack_args(struct hz_context *ctx, const char *op, const hz_tensor *b,
 	memset(a, 0, sizeof(*a));
 	*a = (struct hzi_qgemm_pack_args){
 		.b = b->data, .b_dtype = b->dtype, .layout = layout_of(ctx), .k = k, .n = n,
-		.b_k = b->stride[b->ndim - 2], .b_n = b->stride[b->ndim - 1], .ndim = b->ndim - 2,
+		.ndim = b->ndim - 2,
 	};
+	b_strides(b, &a->b_k, &a->b_n);
 	count = 1;
 	for (int d = 0; d < a->ndim; d++) {
 		a->shape[d] = b->shape[d];
@@ -589,8 +599,8 @@ static void make_strides(const struct call *q, struct hzi_qgemm_args *g)
 	g->a_k = g->k > 1 ? a->stride[na - 1] : 1;
 	g->c_m = c->stride[nc - 2];
 	g->c_n = g->n > 1 ? c->stride[nc - 1] : 1;
-	g->b_k = p ? 0 : q->b->stride[nb - 2];
-	g->b_n = p ? 0 : q->b->stride[nb - 1];
+	if (!p)
+		b_strides(q->b, &g->b_k, &g->b_n);
 	/* From the innermost dimension out; each continues the last one if it can. */
 	for (int d = nc - 3; d >= 0; d--) {
 		const int64_t size = c->shape[d];

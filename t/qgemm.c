@@ -1116,6 +1116,52 @@ static void test_no_k(void)
 	}
 }
 
+/* The stride of a dimension of one element may be anything. */
+static void test_wild_strides(void)
+{
+	static const int64_t wild[] = {INT64_MAX, INT64_MIN, 0, -1, (int64_t)1 << 62};
+	static const unsigned char codes[] = {1, 2, 3};
+	int d;
+	size_t w;
+
+	for (d = 0; d < ndevs; d++) {
+		hz_context *ctx = devs[d].ctx;
+		struct area a = area_new(&devs[d], 3, 0), b = area_new(&devs[d], 3, 0),
+			    c = area_new(&devs[d], 4 * 9, 0);
+		unsigned char image[2 * GUARD + 4 * 9];
+		int bad = 0;
+
+		memset(image, GUARD_BYTE, sizeof(image));
+		memcpy(image + GUARD, codes, sizeof(codes));
+		area_write(&a, image);
+		area_write(&b, image);
+		for (w = 0; w < sizeof(wild) / sizeof(*wild); w++) {
+			static const int32_t outer[] = {1, 2, 3, 2, 4, 6, 3, 6, 9}, inner = 14;
+			hz_tensor at = hz_tensor_2d(a.data, HZ_U8, devs[d].device, 3, 1);
+			hz_tensor bt = hz_tensor_2d(b.data, HZ_U8, devs[d].device, 1, 3);
+			hz_tensor ct = hz_tensor_2d(c.data, HZ_S32, devs[d].device, 3, 3);
+
+			at.stride[1] = bt.stride[0] = wild[w];
+			reserve(&devs[d], &at, &bt, &ct, NULL);
+			bad += hz_qgemm(ctx, &at, &bt, &ct, NULL) != HZ_OK;
+			area_read(&c, image);
+			bad += !same_bits(image + GUARD, outer, 9, 4);
+			at = hz_tensor_2d(a.data, HZ_U8, devs[d].device, 1, 3);
+			bt = hz_tensor_2d(b.data, HZ_U8, devs[d].device, 3, 1);
+			ct = hz_tensor_2d(c.data, HZ_S32, devs[d].device, 1, 1);
+			at.stride[0] = bt.stride[1] = ct.stride[0] = ct.stride[1] = wild[w];
+			reserve(&devs[d], &at, &bt, &ct, NULL);
+			bad += hz_qgemm(ctx, &at, &bt, &ct, NULL) != HZ_OK;
+			area_read(&c, image);
+			bad += !same_bits(image + GUARD, &inner, 1, 4);
+		}
+		ok(!bad, "any strides where a size is 1, %s", devs[d].name);
+		area_free(&a);
+		area_free(&b);
+		area_free(&c);
+	}
+}
+
 /* ---- Linear layers: the composition of the calls that the contract names --------------------- */
 
 static hz_tensor device_tensor(struct dev *dev, struct area *area, int dtype, int ndim,
@@ -1423,6 +1469,7 @@ int main(void)
 	test_ties();
 	test_shared_pack();
 	test_no_k();
+	test_wild_strides();
 	test_linear();
 	diag("%ld cases", cases);
 	dev_close_all();

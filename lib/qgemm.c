@@ -304,6 +304,7 @@ static int choose_args(struct hz_context *ctx, const hz_tensor *x, const hz_tens
 		       const hz_tensor *zero, uint32_t flags, struct hzi_choose_qparams_args *a)
 {
 	static const char op[] = "choose_qparams";
+	int64_t bytes;
 
 	HZ_CHECK(hzi_enter(ctx, op));
 	HZ_CHECK(hzi_check(ctx, op, "x", x, float_types, false));
@@ -312,6 +313,9 @@ static int choose_args(struct hz_context *ctx, const hz_tensor *x, const hz_tens
 	if (flags & ~HZ_QPARAMS_SYMMETRIC)
 		return hzi_fail(ctx, HZ_EINVAL,
 				"%s: flags is %u, must be 0 or HZ_QPARAMS_SYMMETRIC", op, flags);
+	/* With strides of 0 there may be more elements than memory has bytes. */
+	if (!hzi_mul(hz_tensor_count(x), 8, &bytes))
+		return hzi_fail(ctx, HZ_ESHAPE, "%s: x is too large: its size overflows", op);
 	HZ_CHECK(check_params(ctx, op, "x", x, "scale", scale));
 	HZ_CHECK(hzi_check_same_shape(ctx, op, "scale", scale, "zero", zero));
 	if (!hz_tensor_contiguous(zero))
@@ -950,8 +954,15 @@ int hz_qgemm_workspace(hz_context *ctx, const hz_tensor *a, const hz_tensor *b, 
 
 static int qlinear_args(struct hz_context *ctx, struct call *q, struct hzi_qlinear_args *l)
 {
+	int64_t codes;
+
 	HZ_CHECK(check_operands(ctx, q));
 	HZ_CHECK(qgemm_args(ctx, q, &l->g));
+	/* A row of codes with its zero and scale, for each row of y, to which x may be repeated */
+	if (hz_tensor_count(q->c) > 0 &&
+	    !hzi_mul(l->g.rows, hzi_round_up(l->g.k, 128) + 256, &codes))
+		return hzi_fail(ctx, HZ_ESHAPE, "%s: y is too large: the codes of x overflow",
+				q->op);
 	l->x = q->a->data;
 	l->x_dtype = q->a->dtype;
 	l->fixed = q->o->a_scale != 0;

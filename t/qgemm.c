@@ -1446,6 +1446,11 @@ static void test_errors(void)
 	A.stride[1] = B.stride[0] = 0;
 	A.shape[1] = B.shape[0] = (1 << 23) + 1;
 	is_int(hz_qgemm(ctx, &A, &B, &C, &O), HZ_ENOTSUP, "k that is too long");
+	reset(a, b, c);
+	A = hz_tensor_3d(a, HZ_F32, device, 1, 1, 8);
+	C = hz_tensor_3d((void *)((uintptr_t)1 << 60), HZ_F32, device, (int64_t)1 << 56, 1, 6);
+	is_int(hz_qlinear_workspace(ctx, &A, &B, &C, &O, &bytes), HZ_ESHAPE, "too many rows");
+	is_str(hz_errmsg(ctx), "qlinear: y is too large: the codes of x overflow", "says so");
 	hz_free(ctx, a, device);
 	hz_free(ctx, b, device);
 	hz_free(ctx, c, device);

@@ -644,6 +644,8 @@ static void test_errors(void)
 	      "choose_qparams: scale overlaps x, must be apart from it");
 	WRONG((void)0, hz_choose_qparams(ctx, &x, &s, &z, 2), HZ_EINVAL,
 	      "choose_qparams: flags is 2, must be 0 or HZ_QPARAMS_SYMMETRIC");
+	WRONG((x.shape[0] = INT64_MAX / 12, x.stride[0] = x.stride[1] = 0), CHOOSE, HZ_ESHAPE,
+	      "choose_qparams: x is too large: its size overflows");
 	x.shape[0] = 0;
 	q.shape[0] = 0;
 	memset(&o, 0, sizeof(o));

@@ -405,6 +405,7 @@ is "$(tail_of c.npy 4 u1)" "183 0 0 57" "the same sigma"
 good "min= max=" $cpu qgemm a=a.npy b=b.npy c=c.npy $zeros $scales min=20 max=100.5 rounding=tflite
 is "$(tail_of c.npy 4 u1)" "100 20 20 57" "bounds"
 bad 2 'a_zero is 256' "a zero out of range" run qgemm a=a.npy b=b.npy c=n.npy a_zero=256
+bad 2 'shift=63: the value must be S, 1 to 62' "a shift out of range" run qgemm a=a.npy b=b.npy c=n.npy shift=63
 bad 2 'a_scale' "a scale of 0" run qgemm a=a.npy b=b.npy c=n.npy a_scale=0
 bad 2 'positive' "a negative scale" run qgemm a=a.npy b=b.npy c=n.npy a_scale=-1
 bad 2 'must be 3, as a' "matrices that do not fit" run qgemm a=a.npy b=bt.npy c=n.npy

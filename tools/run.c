@@ -545,8 +545,15 @@ static int parse_value(const struct op *op, const struct key *k, const char *tex
 			return 0;
 		break;
 	}
+	if (k->kind == KEY_INT && k->high < INT64_MAX)
+		return complain(EXIT_BAD, "%s: %s=%s: the value must be %s, %lld to %lld", op->name,
+				k->name, text, k->values, (long long)k->low, (long long)k->high);
+	if (k->kind == KEY_INT)
+		return complain(EXIT_BAD, "%s: %s=%s: the value must be %s, at least %lld",
+				op->name, k->name, text, k->values, (long long)k->low);
 	return complain(EXIT_BAD, "%s: %s=%s: the value must be %s%s", op->name, k->name, text,
-			k->values, k->kind == KEY_NUMBER ? ", finite and not 0" : "");
+			k->values, k->kind == KEY_NUMBER ? ", finite and not 0" :
+				   k->kind == KEY_REAL	 ? ", finite" : "");
 }
 
 /* Whether a list of dtypes ("f32 bf16") has that one. */

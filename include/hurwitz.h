@@ -600,7 +600,8 @@ HZ_API int hz_qgemm_multiplier(double sigma, int32_t *multiplier, int32_t *shift
  *   opts  b_zero(s), b_scale(s), bias, min, max and flags as of hz_qgemm(), and x_dtype; a_scale
  *         > 0 quantizes all of x with it and a_zero, instead of each row by its range
  *
- * A row with an Inf has the scale Inf and gives NaN. All else as of hz_qgemm().
+ * A row with an Inf has the scale Inf and codes that are its zero, so it gives NaN, or an Inf where
+ * an s32 bias is not 0. All else as of hz_qgemm().
  */
 HZ_API int hz_qlinear(hz_context *ctx, const hz_tensor *x, const hz_tensor *b, const hz_tensor *y,
 		      const hz_qgemm_opts *opts);

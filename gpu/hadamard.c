@@ -3,10 +3,11 @@
  *
  * SPDX-License-Identifier: BSD-2-Clause
  *
- * Rows of one dtype back to back go to hadamard_fast.c. Any other call becomes one launch for each
- * segment of the plan: on a fast path, rows, base matrices or columns, if sizes, strides and
- * alignment allow, else through the kernel for everything. Which one it is changes no bit of an f32
- * result; f16 and bf16 results may come from the matrix units, within the bound of hurwitz.h.
+ * The launchers of hadamard_launch.h are asked first: each takes what it is made for. Any other call
+ * becomes one launch for each segment of the plan: on a fast path, rows, base matrices or columns, if
+ * sizes, strides and alignment allow, else through the kernel for everything. Which one it is changes
+ * no bit of a transform in f32; with 16 bits or codes on either side the matrix units may do it, within
+ * the bounds of hurwitz.h.
  */
 #include <config.h>
 

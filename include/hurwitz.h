@@ -608,6 +608,104 @@ HZ_API int hz_qlinear(hz_context *ctx, const hz_tensor *x, const hz_tensor *b, c
 HZ_API int hz_qlinear_workspace(hz_context *ctx, const hz_tensor *x, const hz_tensor *b,
 				const hz_tensor *y, const hz_qgemm_opts *opts, size_t *bytes);
 
+/* ---- Quaternions ----------------------------------------------------------------------------- */
+
+/*
+ * A quaternion tensor is a tensor whose last dimension has the size 4: w, x, y, z of
+ * q = w + xi + yj + zk, or x, y, z, w in all operands of a call with HZ_QUAT_XYZW. Its shape without
+ * that dimension is its quaternion shape. Strides say the layout: [n, 4] contiguous; four planes, of
+ * strides {1, n}; [batch, m, 4] of strides {4 m, 1, m} is the r|i|j|k block layout of PyTorch's
+ * quaternion libraries, whose [batch, 4 m] tensors need no copy.
+ */
+#define HZ_QUAT_XYZW 1u			/* components lie as x, y, z, w */
+#define HZ_QUAT_CONJ_A 2u		/* quat_mul: the conjugate of a, of b */
+#define HZ_QUAT_CONJ_B 4u
+#define HZ_QUAT_REVERSED 8u		/* factors in the other order: b a instead of a b */
+#define HZ_QUAT_ACCUMULATE 16u		/* results are added to what outputs hold */
+#define HZ_QUAT_ALPHA 32u		/* quat_gemm: opts->alpha counts, else it is 1 */
+#define HZ_QUAT_BIAS_COLUMNS 64u	/* quat_gemm: bias has an element for each column of C */
+
+enum hz_quat_op {
+	HZ_QUAT_N = 0,		/* the matrix as it is */
+	HZ_QUAT_T = 1,		/* transposed; quaternions unchanged */
+	HZ_QUAT_C = 2,		/* each quaternion conjugated */
+	HZ_QUAT_H = 3		/* both */
+};
+
+/* How a product of quaternion matrices is made of real ones. */
+enum hz_quat_method {
+	HZ_QUAT_AUTO = 0,	/* what the context says (hz_options, HURWITZ_QUAT); else gemm takes
+				   DIRECT and layers take FAST where it is faster */
+	HZ_QUAT_DIRECT = 1,	/* 16 real products */
+	HZ_QUAT_FAST = 2	/* 8 real products: as accurate in norm, not in each component */
+};
+
+/* What real products are made of; a level that a device lacks is replaced by a more exact one. */
+enum hz_precision {
+	HZ_PRECISION_AUTO = 0,	/* f32 storage: F32 or SPLIT, whichever is faster; others: HALF */
+	HZ_PRECISION_F32 = 1,	/* f32 multiply-adds */
+	HZ_PRECISION_SPLIT = 2,	/* f32 operands in parts on matrix units: nearly as accurate */
+	HZ_PRECISION_TF32 = 3,	/* f32 operands rounded to 11 bits */
+	HZ_PRECISION_HALF = 4	/* operands of 11 bits (f16) with scales, or of their own 8 (bf16) */
+};
+
+/* Activations: of each component ("split") but for the last two, which keep a quaternion's direction. */
+enum hz_activation {
+	HZ_ACT_NONE = 0,
+	HZ_ACT_RELU = 1,
+	HZ_ACT_LEAKY = 2,	/* x < 0 ? slope * x : x */
+	HZ_ACT_TANH = 3,
+	HZ_ACT_SIGMOID = 4,
+	HZ_ACT_GELU = 5,	/* x Phi(x), by erf */
+	HZ_ACT_SILU = 6,
+	HZ_ACT_MODRELU = 7,	/* max(|q| + slope, 0) q / |q|, 0 at q = 0 */
+	HZ_ACT_NORMCLIP = 8	/* q min(1, slope / |q|) */
+};
+
+/* Zero the struct and set what is wanted: zero is the default of every field. */
+typedef struct hz_quat_gemm_opts {
+	int32_t op_a, op_b;		/* enum hz_quat_op */
+	int32_t method;			/* enum hz_quat_method */
+	int32_t precision;		/* enum hz_precision */
+	int32_t activation;		/* enum hz_activation */
+	uint32_t flags;			/* HZ_QUAT_XYZW | REVERSED | ALPHA | BIAS_COLUMNS */
+	double alpha[4];		/* w, x, y, z, with HZ_QUAT_ALPHA: multiplies from the left */
+	double beta;			/* 0: C is not read */
+	double slope;			/* of the activation */
+	const hz_tensor *bias;		/* [m, 4] (or [n, 4]), the dtype of C or f32; NULL: none */
+	const hz_tensor *pre;		/* gets the input of the activation, as C; NULL: no */
+	const hz_packed *packed;	/* A, instead of the operand a, which is then NULL */
+	int64_t reserved[4];		/* 0 */
+} hz_quat_gemm_opts;
+
+/*
+ * Product of quaternion matrices: C = act(alpha op(A) op(B) + beta C + bias), with
+ * HZ_QUAT_REVERSED the sum over l of op(B)[l, j] op(A)[i, l].
+ *
+ *   a     f32 f16 bf16, f64 on the CPU: [..., m, k, 4], or [..., k, m, 4] for T and H, any strides;
+ *         NULL with opts->packed
+ *   b     the dtype of a, [..., k, n, 4], or [..., n, k, 4] for T and H, any strides
+ *   c     the dtype of a, or f32: [..., m, n, 4], any strides
+ *   opts  NULL: all defaults
+ *
+ * Dimensions before the matrix are a batch of at most three; those that a or b lacks, or has the
+ * size 1 of, are repeated. k = 0 gives act(beta C + bias).
+ */
+HZ_API int hz_quat_gemm(hz_context *ctx, const hz_tensor *a, const hz_tensor *b,
+			const hz_tensor *c, const hz_quat_gemm_opts *opts);
+HZ_API int hz_quat_gemm_workspace(hz_context *ctx, const hz_tensor *a, const hz_tensor *b,
+				  const hz_tensor *c, const hz_quat_gemm_opts *opts, size_t *bytes);
+
+/*
+ * Packs A for hz_quat_gemm() and the layers: worth it for weights that are used more than once. What
+ * is packed serves op_a N and H (op_a of these opts is the N) and every n; opts->method, precision
+ * and flags must be those of the later calls. As hz_qgemm_pack() otherwise.
+ */
+HZ_API int hz_quat_gemm_pack(hz_context *ctx, const hz_tensor *a, void *data, size_t bytes,
+			     hz_packed *packed, const hz_quat_gemm_opts *opts);
+HZ_API int hz_quat_gemm_pack_bytes(hz_context *ctx, const hz_tensor *a,
+				   const hz_quat_gemm_opts *opts, size_t *bytes);
+
 #ifdef __cplusplus
 }
 #endif

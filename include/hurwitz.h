@@ -163,7 +163,7 @@ typedef struct hz_options {
 	int32_t device;			/* HZ_AUTO, HZ_CPU or HZ_CUDA + i */
 	int32_t threads;		/* CPU threads; 0: HURWITZ_THREADS, else cores allowed */
 	int32_t isa;			/* enum hz_isa, the highest level to use */
-	uint32_t flags;			/* HZ_NO_TOPOLOGY */
+	uint32_t flags;			/* HZ_NO_TOPOLOGY | HZ_QUAT_PREFER_FAST or _DIRECT */
 	void *topology;			/* a loaded hwloc_topology_t to read instead of its own */
 	const hz_allocator *allocator;	/* copied; NULL: aligned_alloc and free */
 	void (*log)(void *user, int level, const char *message);
@@ -172,12 +172,14 @@ typedef struct hz_options {
 } hz_options;
 
 #define HZ_NO_TOPOLOGY 1u		/* do not call hwloc: ask the operating system alone */
+#define HZ_QUAT_PREFER_FAST 2u		/* HZ_QUAT_AUTO means HZ_QUAT_FAST */
+#define HZ_QUAT_PREFER_DIRECT 4u	/* HZ_QUAT_AUTO means HZ_QUAT_DIRECT */
 
 /*
  * Opens a context. On failure *ctx is NULL and the reason is in hz_open_errmsg(). options may be
  * NULL. The environment is read here: HURWITZ_DEVICE=cpu|cuda|cuda:N|auto, HURWITZ_THREADS=N,
- * HURWITZ_ISA=c|avx2|...; options that are set win over it, except that an ISA cap is the lower of
- * both. With HZ_AUTO a GPU that cannot be used is no error: hz_device_info() says why it was not.
+ * HURWITZ_ISA=c|avx2|..., HURWITZ_QUAT=auto|direct|fast; options that are set win over it, except
+ * that an ISA cap is the lower of both. With HZ_AUTO a GPU that cannot be used is no error: hz_device_info() says why it was not.
  * Errors: HZ_EINVAL, HZ_ENODEV, HZ_ENOMEM, HZ_ECUDA.
  */
 HZ_API int hz_open(hz_context **ctx, const hz_options *options);

@@ -17,6 +17,7 @@
 
 #define THREADS_MAX 1024 /* more are cut to this: far beyond any machine's cores, still few pages */
 #define WORKSPACE_ALIGN 64
+#define QUAT_PREFER (HZ_QUAT_PREFER_FAST | HZ_QUAT_PREFER_DIRECT)
 
 /* ---- Errors and log -------------------------------------------------------------------------- */
 
@@ -133,7 +134,7 @@ static const char *environment(const char *name)
 }
 
 /*
- * Reads the three variables into what the options leave open. A value that means nothing is refused
+ * Reads the variables into what the options leave open. A value that means nothing is refused
  * even where an option would win over it: a typing error should not wait for another program.
  */
 static int read_environment(hz_options *o)
@@ -141,6 +142,7 @@ static int read_environment(hz_options *o)
 	const char *device = environment("HURWITZ_DEVICE");
 	const char *threads = environment("HURWITZ_THREADS");
 	const char *isa = environment("HURWITZ_ISA");
+	const char *quat = environment("HURWITZ_QUAT");
 	int value = HZ_AUTO;
 
 	if (device) {
@@ -178,6 +180,21 @@ static int read_environment(hz_options *o)
 		if (o->isa == HZ_ISA_AUTO || (value != HZ_ISA_AUTO && value < o->isa))
 			o->isa = value;
 	}
+	if (quat) {
+		uint32_t prefer = 0;
+
+		if (strcmp(quat, "fast") == 0)
+			prefer = HZ_QUAT_PREFER_FAST;
+		else if (strcmp(quat, "direct") == 0)
+			prefer = HZ_QUAT_PREFER_DIRECT;
+		else if (strcmp(quat, "auto") != 0)
+			return open_fail(HZ_EINVAL,
+					 "open: HURWITZ_QUAT is \"%.40s\", must be auto, direct "
+					 "or fast",
+					 quat);
+		if (!(o->flags & QUAT_PREFER))
+			o->flags |= prefer;
+	}
 	return HZ_OK;
 }
 
@@ -195,10 +212,12 @@ static int check_options(const hz_options *o)
 	    !(o->isa >= HZ_ISA_NEON && o->isa <= HZ_ISA_DOTPROD))
 		return open_fail(HZ_EINVAL, "open: options.isa is %d, must be one of enum hz_isa",
 				 o->isa);
-	if (o->flags & ~HZ_NO_TOPOLOGY)
-		return open_fail(HZ_EINVAL,
-				 "open: options.flags is %#x, must be 0 or HZ_NO_TOPOLOGY",
-				 (unsigned)o->flags);
+	if (o->flags & ~(HZ_NO_TOPOLOGY | QUAT_PREFER))
+		return open_fail(HZ_EINVAL, "open: options.flags is %#x, must be made of %#x",
+				 (unsigned)o->flags, HZ_NO_TOPOLOGY | QUAT_PREFER);
+	if ((o->flags & QUAT_PREFER) == QUAT_PREFER)
+		return open_fail(HZ_EINVAL, "open: options.flags prefers both fast and direct "
+					    "products of quaternions");
 	if (o->allocator && (!o->allocator->alloc || !o->allocator->free))
 		return open_fail(HZ_EINVAL, "open: options.allocator lacks %s",
 				 o->allocator->alloc ? "free" : "alloc");
@@ -270,6 +289,9 @@ int hz_open(hz_context **out, const hz_options *options)
 		ctx->threads = THREADS_MAX;
 	if (ctx->threads < 1)
 		ctx->threads = 1;
+	ctx->quat_method = o.flags & HZ_QUAT_PREFER_FAST ? HZ_QUAT_FAST
+			   : o.flags & HZ_QUAT_PREFER_DIRECT ? HZ_QUAT_DIRECT
+							     : HZ_QUAT_AUTO;
 	hzi_cpu_select(ctx, o.isa);
 	status = open_device(ctx, o.device);
 	if (status != HZ_OK) {

@@ -75,6 +75,7 @@ struct hz_context {
 	int device;			/* HZ_CPU or HZ_CUDA + i */
 	int isa, isa_max;		/* enum hz_isa */
 	int threads;			/* at least 1 */
+	int quat_method;		/* enum hz_quat_method: what AUTO stands for */
 	unsigned fork_generation;	/* hzi_fork_generation() at hz_open() */
 	void *workspace;		/* on the device; 64-byte aligned */
 	size_t workspace_bytes;
@@ -171,10 +172,31 @@ int hzi_check_apart_or_same(struct hz_context *ctx, const char *op, const char *
 int hzi_check_same_shape(struct hz_context *ctx, const char *op, const char *a_name,
 			 const hz_tensor *a, const char *b_name, const hz_tensor *b);
 
+/* HZ_OK if the four words opts->reserved are 0, else HZ_EINVAL with the sentence. */
+int hzi_check_reserved(struct hz_context *ctx, const char *op, const int64_t *reserved);
+
+/* What p->check has to be, over all that a wrong use of the data would be seen by */
+uint32_t hzi_packed_check(const hz_packed *p);
+
+/*
+ * HZ_OK if opts->packed is as filler() filled it, of at least min_ndim dimensions, and lies on the
+ * context's device. What its layout means is for the caller to look at.
+ */
+int hzi_check_packed(struct hz_context *ctx, const char *op, const char *filler, int min_ndim,
+		     const hz_packed *p);
+
 /* Overflow-checked product of sizes; false if it does not fit or one is negative. */
 static inline bool hzi_mul(int64_t a, int64_t b, int64_t *product)
 {
 	return a >= 0 && b >= 0 && !__builtin_mul_overflow(a, b, product);
+}
+
+/* Whether a dimension of a stride outer goes on where size steps of inner end */
+static inline bool hzi_continues(int64_t outer, int64_t inner, int64_t size)
+{
+	int64_t whole;
+
+	return !__builtin_mul_overflow(inner, size, &whole) && outer == whole;
 }
 
 /* Returns from the caller with the status of an expression that is not HZ_OK. */

@@ -32,16 +32,6 @@ static int32_t type_max(int dtype)
 	return dtype == HZ_U8 ? 255 : dtype == HZ_S8 ? 127 : INT32_MAX;
 }
 
-static int check_reserved(struct hz_context *ctx, const char *op, const int64_t *reserved)
-{
-	for (int i = 0; i < 4; i++) {
-		if (reserved[i])
-			return hzi_fail(ctx, HZ_EINVAL, "%s: opts->reserved[%d] is %lld, must be 0",
-					op, i, (long long)reserved[i]);
-	}
-	return HZ_OK;
-}
-
 /* An option that is a scale: 0 stands for 1. */
 static int check_scale(struct hz_context *ctx, const char *op, const char *name, double value,
 		       float *scale)
@@ -89,13 +79,6 @@ static void drop(struct dims *t, int d)
 {
 	make_last(t, d);
 	t->n--;
-}
-
-static bool continues(int64_t outer, int64_t inner, int64_t size)
-{
-	int64_t whole;
-
-	return !__builtin_mul_overflow(inner, size, &whole) && outer == whole;
 }
 
 /*
@@ -156,8 +139,8 @@ static void make_map(const hz_tensor *x, const hz_tensor *q, const hz_tensor *p,
 	for (int d = t.n - 1; d >= 0; d--) {
 		const bool same = t.p[d] == 0 && map->group == map->n;
 
-		if (!continues(t.x[d], map->x_step, map->n) ||
-		    !continues(t.q[d], map->q_step, map->n) ||
+		if (!hzi_continues(t.x[d], map->x_step, map->n) ||
+		    !hzi_continues(t.q[d], map->q_step, map->n) ||
 		    (!same && t.p[d] != map->n / map->group))
 			continue;
 		map->n *= t.size[d];
@@ -167,9 +150,9 @@ static void make_map(const hz_tensor *x, const hz_tensor *q, const hz_tensor *p,
 		d = t.n;
 	}
 	for (int d = t.n - 2; d >= 0; d--) {
-		if (!continues(t.x[d], t.x[d + 1], t.size[d + 1]) ||
-		    !continues(t.q[d], t.q[d + 1], t.size[d + 1]) ||
-		    !continues(t.p[d], t.p[d + 1], t.size[d + 1]))
+		if (!hzi_continues(t.x[d], t.x[d + 1], t.size[d + 1]) ||
+		    !hzi_continues(t.q[d], t.q[d + 1], t.size[d + 1]) ||
+		    !hzi_continues(t.p[d], t.p[d + 1], t.size[d + 1]))
 			continue;
 		t.size[d + 1] *= t.size[d];
 		drop(&t, d);
@@ -223,7 +206,7 @@ static int check_codes(struct hz_context *ctx, const char *op, const hz_tensor *
 	HZ_CHECK(check_zero(ctx, op, "zero", o->zero, q->dtype));
 	if (o->flags)
 		return hzi_fail(ctx, HZ_EINVAL, "%s: opts->flags is %u, must be 0", op, o->flags);
-	HZ_CHECK(check_reserved(ctx, op, o->reserved));
+	HZ_CHECK(hzi_check_reserved(ctx, op, o->reserved));
 	HZ_CHECK(hzi_check_apart(ctx, op, in_name, in, out_name, out));
 	if (!o->scales) {
 		if (o->zeros)
@@ -384,22 +367,6 @@ static int layout_of(const struct hz_context *ctx)
 	return ctx->device == HZ_CPU ? HZI_QLAYOUT_CPU : HZI_QLAYOUT_CUDA;
 }
 
-/* FNV-1a over what a wrong use of the data would be seen by */
-static uint32_t packed_check(const hz_packed *p)
-{
-	const int64_t field[] = {
-		p->dtype, p->ndim, p->layout, (int64_t)p->bytes,
-		p->shape[0], p->shape[1], p->shape[2], p->shape[3], p->shape[4], p->shape[5],
-	};
-	uint32_t h = 2166136261u;
-
-	for (size_t i = 0; i < sizeof(field) / sizeof(*field); i++) {
-		for (int bit = 0; bit < 64; bit += 8)
-			h = (h ^ (uint32_t)(field[i] >> bit & 255)) * 16777619u;
-	}
-	return h;
-}
-
 static int check_k(struct hz_context *ctx, const char *op, int64_t k)
 {
 	if (k > HZI_QK_MAX)
@@ -499,26 +466,17 @@ int hz_qgemm_pack(hz_context *ctx, const hz_tensor *b, void *data, size_t bytes,
 		.layout = (uint32_t)a.layout,
 	};
 	memcpy(p.shape, b->shape, (size_t)b->ndim * sizeof(*p.shape));
-	p.check = packed_check(&p);
+	p.check = hzi_packed_check(&p);
 	*packed = p;
 	return HZ_OK;
 }
 
 static int check_packed(struct hz_context *ctx, const char *op, const hz_packed *p)
 {
-	if (p->ndim < 2 || p->ndim > HZ_MAXDIM || p->check != packed_check(p))
+	HZ_CHECK(hzi_check_packed(ctx, op, "hz_qgemm_pack", 2, p));
+	if (p->layout != (uint32_t)layout_of(ctx))
 		return hzi_fail(ctx, HZ_EINVAL,
 				"%s: opts->packed is not as hz_qgemm_pack() filled it", op);
-	if (p->layout != (uint32_t)layout_of(ctx))
-		return hzi_fail(ctx, HZ_EDEVICE,
-				"%s: opts->packed was packed for another kind of device", op);
-	if (p->device != ctx->device)
-		return hzi_fail(ctx, HZ_EDEVICE,
-				"%s: opts->packed is on another device than the context", op);
-	if (p->bytes && (!p->data || (uintptr_t)p->data % 64))
-		return hzi_fail(ctx, HZ_EINVAL,
-				"%s: opts->packed->data is %p, must be a multiple of 64 bytes", op,
-				p->data);
 	return HZ_OK;
 }
 
@@ -623,12 +581,12 @@ static void make_strides(const struct call *q, struct hzi_qgemm_args *g)
 			g->m = size;
 			g->a_m = as;
 			g->c_m = cs;
-		} else if (n == 0 && bs == 0 && continues(as, g->a_m, g->m) &&
-			   continues(cs, g->c_m, g->m)) {
+		} else if (n == 0 && bs == 0 && hzi_continues(as, g->a_m, g->m) &&
+			   hzi_continues(cs, g->c_m, g->m)) {
 			g->m *= size;
-		} else if (n > 0 && continues(as, g->a_stride[n - 1], g->shape[n - 1]) &&
-			   continues(bs, g->b_stride[n - 1], g->shape[n - 1]) &&
-			   continues(cs, g->c_stride[n - 1], g->shape[n - 1])) {
+		} else if (n > 0 && hzi_continues(as, g->a_stride[n - 1], g->shape[n - 1]) &&
+			   hzi_continues(bs, g->b_stride[n - 1], g->shape[n - 1]) &&
+			   hzi_continues(cs, g->c_stride[n - 1], g->shape[n - 1])) {
 			g->shape[n - 1] *= size;
 		} else {
 			g->shape[n] = size;
@@ -749,7 +707,7 @@ static int check_opts(struct hz_context *ctx, const struct call *q)
 	if (o->x_dtype && o->x_dtype != HZ_U8 && o->x_dtype != HZ_S8)
 		return hzi_fail(ctx, HZ_EINVAL, "%s: opts->x_dtype is %s, must be u8, s8 or 0",
 				q->op, hz_dtype_name(o->x_dtype));
-	HZ_CHECK(check_reserved(ctx, q->op, o->reserved));
+	HZ_CHECK(hzi_check_reserved(ctx, q->op, o->reserved));
 	return check_combination(ctx, q);
 }
 

@@ -9,6 +9,47 @@
 #include "hz.h"
 
 /*
+ * How a packed matrix lies, hz_packed.layout: 0x100 for matrices of quaternions, 0x200 for those
+ * of a GPU; enum hz_quat_method, DIRECT or FAST, in bits 0 and 1; enum hz_precision, as the caller
+ * said, in bits 4 to 6.
+ */
+#define HZI_QUAT_LAYOUT 0x100
+#define HZI_QUAT_LAYOUT_CUDA 0x200
+
+static inline int32_t hzi_quat_layout(bool cuda, int method, int precision)
+{
+	return HZI_QUAT_LAYOUT | (cuda ? HZI_QUAT_LAYOUT_CUDA : 0) | method | precision << 4;
+}
+
+static inline int hzi_quat_layout_method(int32_t layout)
+{
+	return layout & 3;
+}
+
+static inline int hzi_quat_layout_precision(int32_t layout)
+{
+	return layout >> 4 & 7;
+}
+
+/*
+ * Bytes of one packed m x k matrix, a multiple of 64; 0 if they overflow. Any level of the CPU
+ * reads what any other has packed.
+ */
+static inline int64_t hzi_quat_pack_bytes(int32_t layout, int dtype, int64_t m, int64_t k)
+{
+	const int64_t planes = hzi_quat_layout_method(layout) == HZ_QUAT_FAST ? 8 : 4;
+	const int64_t unit = layout & HZI_QUAT_LAYOUT_CUDA ? 128 : 64;
+	const int64_t size = dtype == HZ_F64 ? 8 : 4;
+	int64_t elements, bytes;
+
+	if (m > INT64_MAX / 2 || k > INT64_MAX / 2 ||
+	    !hzi_mul((m + unit - 1) / unit * unit, (k + unit - 1) / unit * unit, &elements) ||
+	    !hzi_mul(elements, planes * size, &bytes))
+		return 0;
+	return bytes;
+}
+
+/*
  * A quaternion matrix: component c (0 w, 1 x, 2 y, 3 z) of element (i, j) is at
  * data + i * row + j * col + comp[c], in elements. Transposition and the order of components are
  * in these strides already.

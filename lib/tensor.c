@@ -309,3 +309,47 @@ int hzi_check_same_shape(struct hz_context *ctx, const char *op, const char *a_n
 	}
 	return HZ_OK;
 }
+
+int hzi_check_reserved(struct hz_context *ctx, const char *op, const int64_t *reserved)
+{
+	for (int i = 0; i < 4; i++) {
+		if (reserved[i])
+			return hzi_fail(ctx, HZ_EINVAL, "%s: opts->reserved[%d] is %lld, must be 0",
+					op, i, (long long)reserved[i]);
+	}
+	return HZ_OK;
+}
+
+/* ---- Packed matrices ----------------------------------------------------------------------------- */
+
+/* FNV-1a */
+uint32_t hzi_packed_check(const hz_packed *p)
+{
+	const int64_t field[] = {
+		p->dtype, p->ndim, p->layout, (int64_t)p->bytes,
+		p->shape[0], p->shape[1], p->shape[2], p->shape[3], p->shape[4], p->shape[5],
+	};
+	uint32_t h = 2166136261u;
+
+	for (size_t i = 0; i < sizeof(field) / sizeof(*field); i++) {
+		for (int bit = 0; bit < 64; bit += 8)
+			h = (h ^ (uint32_t)(field[i] >> bit & 255)) * 16777619u;
+	}
+	return h;
+}
+
+int hzi_check_packed(struct hz_context *ctx, const char *op, const char *filler, int min_ndim,
+		     const hz_packed *p)
+{
+	if (p->ndim < min_ndim || p->ndim > HZ_MAXDIM || p->check != hzi_packed_check(p))
+		return hzi_fail(ctx, HZ_EINVAL, "%s: opts->packed is not as %s() filled it", op,
+				filler);
+	if (p->device != ctx->device)
+		return hzi_fail(ctx, HZ_EDEVICE,
+				"%s: opts->packed is on another device than the context", op);
+	if (p->bytes && (!p->data || (uintptr_t)p->data % 64))
+		return hzi_fail(ctx, HZ_EINVAL,
+				"%s: opts->packed->data is %p, must be a multiple of 64 bytes", op,
+				p->data);
+	return HZ_OK;
+}

@@ -14,7 +14,8 @@
 #include "hz.h"
 #include "tap.h"
 
-static const char *const variables[] = {"HURWITZ_DEVICE", "HURWITZ_THREADS", "HURWITZ_ISA"};
+static const char *const variables[] = {"HURWITZ_DEVICE", "HURWITZ_THREADS", "HURWITZ_ISA",
+					"HURWITZ_QUAT"};
 
 static void clear_environment(void)
 {
@@ -83,7 +84,8 @@ static void bad_options(void)
 		 "options.isa is 6, must be one of enum hz_isa"},
 		{{.device = HZ_CPU, .isa = 15}, HZ_EINVAL, "options.isa is 15"},
 		{{.device = HZ_CPU, .isa = 18}, HZ_EINVAL, "options.isa is 18"},
-		{{.device = HZ_CPU, .flags = 2}, HZ_EINVAL, "options.flags is 0x2, must be 0 or"},
+		{{.device = HZ_CPU, .flags = 8}, HZ_EINVAL, "options.flags is 0x8, must be made of 0x7"},
+		{{.device = HZ_CPU, .flags = 6}, HZ_EINVAL, "options.flags prefers both"},
 		{{.device = HZ_CPU, .flags = 0x80000001u},
 		 HZ_EINVAL,
 		 "options.flags is 0x80000001"},
@@ -189,6 +191,9 @@ static void environment(void)
 		{"HURWITZ_ISA", "", NULL},
 		{"HURWITZ_ISA", "avx1024", "HURWITZ_ISA is \"avx1024\""},
 		{"HURWITZ_ISA", "C", "HURWITZ_ISA is \"C\""},
+		{"HURWITZ_QUAT", "fast", NULL},
+		{"HURWITZ_QUAT", "auto", NULL},
+		{"HURWITZ_QUAT", "slow", "HURWITZ_QUAT is \"slow\", must be auto, direct or fast"},
 	};
 	hz_options o = {.device = HZ_CPU};
 	hz_context *ctx;
@@ -234,6 +239,14 @@ static void environment(void)
 	o.isa = HZ_ISA_C;
 	ctx = open_or_bail(&o);
 	is_int(info_of(ctx).isa, HZ_ISA_C, "whichever it is");
+	hz_close(ctx);
+	setenv("HURWITZ_QUAT", "fast", 1);
+	ctx = open_or_bail(&o);
+	is_int(ctx->quat_method, HZ_QUAT_FAST, "HURWITZ_QUAT is the default");
+	hz_close(ctx);
+	o.flags = HZ_QUAT_PREFER_DIRECT;
+	ctx = open_or_bail(&o);
+	is_int(ctx->quat_method, HZ_QUAT_DIRECT, "options.flags win over it");
 	hz_close(ctx);
 	setenv("HURWITZ_DEVICE", "cuda:9999", 1);
 	is_int(hz_open(&ctx, NULL), HZ_ENODEV, "HURWITZ_DEVICE=cuda:9999");

@@ -467,6 +467,7 @@ static void help(void)
 	       "  HURWITZ_DEVICE   cpu, cuda, cuda:N or auto: where to work unless -d says so\n"
 	       "  HURWITZ_THREADS  CPU threads to use\n"
 	       "  HURWITZ_ISA      c, avx2, avx512, ...: the highest instruction set to use\n"
+	       "  HURWITZ_QUAT     auto, direct or fast: products of quaternion matrices\n"
 	       "  NO_COLOR         if set, no colours on a terminal\n"
 	       "\n"
 	       "Exit status: 0 if all went well, 1 for a failure, 2 for bad usage or input.\n"

@@ -6,6 +6,7 @@
  * Blocks of k of both operands come by the copy engine into a ring in shared memory, which the
  * matrix units read. Code for sm_90a alone: elsewhere the kernels are empty and are not launched.
  */
+#include "gpu/barrier.cuh"
 #include "gpu/qgemm.cuh"
 #include "gpu/wgmma.cuh"
 
@@ -18,48 +19,7 @@
 
 #if HAVE_WGMMA
 
-/* ---- Barriers in shared memory, and copies that they wait for -------------------------------- */
-
-HZ_DEVICE void barrier_init(uint32_t barrier, uint32_t count)
-{
-	asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" ::"r"(barrier), "r"(count)
-		     : "memory");
-}
-
-/* After all barrier_init(), before others know of them. */
-HZ_DEVICE void barrier_init_fence(void)
-{
-	asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
-}
-
-/* One arrival, and bytes that copies will bring. */
-HZ_DEVICE void barrier_expect(uint32_t barrier, uint32_t bytes)
-{
-	asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;"
-		     :: "r"(barrier), "r"(bytes) : "memory");
-}
-
-HZ_DEVICE void barrier_arrive(uint32_t barrier)
-{
-	asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" :: "r"(barrier) : "memory");
-}
-
-/* At an address of cluster_map(). */
-HZ_DEVICE void barrier_arrive_at(uint32_t barrier)
-{
-	asm volatile("mbarrier.arrive.shared::cluster.b64 _, [%0];" :: "r"(barrier) : "memory");
-}
-
-/* Until the phase of that parity is over. */
-HZ_DEVICE void barrier_wait(uint32_t barrier, uint32_t parity)
-{
-	asm volatile("{\n\t"
-		     ".reg .pred p;\n"
-		     "again:\n\t"
-		     "mbarrier.try_wait.parity.shared::cta.b64 p, [%0], %1;\n\t"
-		     "@!p bra again;\n\t"
-		     "}" :: "r"(barrier), "r"(parity) : "memory");
-}
+/* ---- Copies, barriers of some warps, and the next grid ---------------------------------------- */
 
 /* A box of the map, from column x and row y on. */
 HZ_DEVICE void copy_box(uint32_t to, const hzi_tensor_map &map, int x, int y, uint32_t barrier)
@@ -67,22 +27,6 @@ HZ_DEVICE void copy_box(uint32_t to, const hzi_tensor_map &map, int x, int y, ui
 	asm volatile("cp.async.bulk.tensor.2d.shared::cluster.global.mbarrier::complete_tx::bytes "
 		     "[%0], [%1, {%3, %4}], [%2];"
 		     :: "r"(to), "l"(&map), "r"(barrier), "r"(x), "r"(y) : "memory");
-}
-
-/* Bytes, a multiple of 16; with a mask to the same place in each of those blocks of the cluster. */
-HZ_DEVICE void copy_bytes(uint32_t to, const void *from, uint32_t bytes, uint32_t barrier)
-{
-	asm volatile("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes "
-		     "[%0], [%1], %2, [%3];"
-		     :: "r"(to), "l"(from), "r"(bytes), "r"(barrier) : "memory");
-}
-
-HZ_DEVICE void copy_bytes_to(uint16_t mask, uint32_t to, const void *from, uint32_t bytes,
-			     uint32_t barrier)
-{
-	asm volatile("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes"
-		     ".multicast::cluster [%0], [%1], %2, [%3], %4;"
-		     :: "r"(to), "l"(from), "r"(bytes), "r"(barrier), "h"(mask) : "memory");
 }
 
 HZ_DEVICE void named_sync(int id, int threads)

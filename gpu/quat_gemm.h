@@ -1,0 +1,48 @@
+/*
+ * quat_gemm.h - parameters of the kernels of products of quaternion matrices
+ *
+ * SPDX-License-Identifier: BSD-2-Clause
+ *
+ * Read by the C compiler and by nvcc: fixed-width types only, and the same layout for both.
+ */
+#ifndef HZI_GPU_QUAT_GEMM_H
+#define HZI_GPU_QUAT_GEMM_H
+
+#include <stdint.h>
+
+#ifdef __cplusplus
+#define HZI_QUAT_ASSERT static_assert
+#else
+#define HZI_QUAT_ASSERT _Static_assert
+#endif
+
+#define HZI_QUAT_BATCH 3	/* dimensions of a batch */
+
+/* struct hzi_quat_view with its dtype; strides of a batch in elements. */
+struct hzi_quat_matrix {
+	void *data;
+	int64_t row, col;
+	int64_t comp[4];
+	int64_t batch[HZI_QUAT_BATCH];
+	int32_t dtype;
+	int32_t conj;
+	int32_t whole;	/* w, x, y, z are neighbours, and each quaternion aligned to its size */
+	int32_t pad_;
+};
+
+/* How a sum t of item (i, j) becomes C, as struct hzi_quat_gemm_args says. */
+struct hzi_quat_out {
+	struct hzi_quat_matrix c, pre;	/* c.conj: t is conjugated first; pre.data may be NULL */
+	const void *bias;
+	int64_t bias_row, bias_col, bias_comp[4];
+	int64_t shape[HZI_QUAT_BATCH];	/* of the batch: 1 in front */
+	int32_t m, n;
+	float alpha[4], beta, slope;
+	int32_t alpha_real;
+	int32_t bias_dtype, activation, pad_;
+};
+
+HZI_QUAT_ASSERT(sizeof(struct hzi_quat_matrix) == 96, "the same layout for C and CUDA");
+HZI_QUAT_ASSERT(sizeof(struct hzi_quat_out) == 320, "the same layout for C and CUDA");
+
+#endif

@@ -618,14 +618,178 @@ HZ_API int hz_qlinear_workspace(hz_context *ctx, const hz_tensor *x, const hz_te
  * that dimension is its quaternion shape. Strides say the layout: [n, 4] contiguous; four planes, of
  * strides {1, n}; [batch, m, 4] of strides {4 m, 1, m} is the r|i|j|k block layout of PyTorch's
  * quaternion libraries, whose [batch, 4 m] tensors need no copy.
+ *
+ * What the elementwise calls, hz_quat_mul() to hz_quat_rotate_bwd(), have in common: operands have
+ * one dtype, f32 f16 bf16, or f64 on the CPU, and any strides, with at most five dimensions of
+ * quaternions. Where operands are said to be repeated, dimensions that they lack on the left, or
+ * have the size 1 of, are.
+ *
+ * Arithmetic is in f32 (f64 for f64) with one rounding to the dtype at the end, and may use
+ * multiply-adds. Each component of a product has an error of at most 4 u |a| |b|, u being 2^-24 or
+ * 2^-53, plus that rounding; norms, normalization, inverse and rotation by a unit quaternion of at
+ * most 8 u of the result's norm. Sums add f32 sums of at most 1024 terms in f64 (on the GPU f32), in
+ * an order that depends on shapes and strides alone: the same bits for any number of threads and in
+ * every run. NaN and Inf go where the formulas put them, so a product by a NaN or Inf component is
+ * NaN or Inf in all components.
+ * Errors: HZ_EINVAL, HZ_EDTYPE, HZ_ESHAPE, HZ_ESTRIDE, HZ_EALIAS, HZ_EDEVICE, HZ_ENOTSUP (f64 on a
+ * GPU), HZ_ENOMEM, HZ_EWORKSPACE, HZ_ECUDA, HZ_EFORK.
  */
 #define HZ_QUAT_XYZW 1u			/* components lie as x, y, z, w */
-#define HZ_QUAT_CONJ_A 2u		/* quat_mul: the conjugate of a, of b */
+#define HZ_QUAT_CONJ_A 2u		/* quat_mul, quat_dot: the conjugate of a, of b */
 #define HZ_QUAT_CONJ_B 4u
 #define HZ_QUAT_REVERSED 8u		/* factors in the other order: b a instead of a b */
 #define HZ_QUAT_ACCUMULATE 16u		/* results are added to what outputs hold */
 #define HZ_QUAT_ALPHA 32u		/* quat_gemm: opts->alpha counts, else it is 1 */
 #define HZ_QUAT_BIAS_COLUMNS 64u	/* quat_gemm: bias has an element for each column of C */
+#define HZ_QUAT_SQUARED 128u		/* quat_norm: |x|^2 */
+#define HZ_QUAT_NORMALIZE 256u		/* quat_rotate: by q / |q| */
+#define HZ_QUAT_INVERSE 512u		/* quat_rotate: by conj(q) */
+
+/*
+ * Hamilton product: y = a b, elementwise, or b a with HZ_QUAT_REVERSED.
+ *
+ *   a, b   [..., 4], repeated to the shape of y
+ *   y      [..., 4]
+ *   flags  HZ_QUAT_XYZW | CONJ_A | CONJ_B | REVERSED | ACCUMULATE
+ *
+ * Aliasing: y may be a or b exactly (same data, shape and strides) or both.
+ * Workspace: none.
+ * Source: Hamilton 1844.
+ */
+HZ_API int hz_quat_mul(hz_context *ctx, const hz_tensor *a, const hz_tensor *b,
+		       const hz_tensor *y, uint32_t flags);
+
+/*
+ * Its gradients: of y = a b, da = dy conj(b) and db = conj(a) dy, and so on with the flags that
+ * hz_quat_mul() had, but that HZ_QUAT_ACCUMULATE adds to da and db. Where a or b was repeated, the
+ * gradient is summed.
+ *
+ *   dy      [..., 4], the gradient for y
+ *   a, b    as there
+ *   da, db  the shapes of a and b; either may be NULL: not wanted
+ *
+ * Aliasing: da and db overlap nothing.
+ * Workspace: hz_quat_mul_bwd_workspace().
+ */
+HZ_API int hz_quat_mul_bwd(hz_context *ctx, const hz_tensor *dy, const hz_tensor *a,
+			   const hz_tensor *b, const hz_tensor *da, const hz_tensor *db,
+			   uint32_t flags);
+HZ_API int hz_quat_mul_bwd_workspace(hz_context *ctx, const hz_tensor *dy, const hz_tensor *a,
+				     const hz_tensor *b, const hz_tensor *da, const hz_tensor *db,
+				     uint32_t flags, size_t *bytes);
+
+/*
+ * Sums of products over the last dimension but one: y = the sum over l of conj(a[..., l]) b[..., l],
+ * or its real part, which is the dot product of vectors of four. With HZ_QUAT_CONJ_A a is not
+ * conjugated, with HZ_QUAT_CONJ_B b is; with HZ_QUAT_REVERSED the factors change places.
+ *
+ *   a, b   [..., l, 4], repeated to the shape of y, and to each other in l
+ *   y      [..., 4], or [..., 1] for the real part; no dimension for l
+ *   flags  HZ_QUAT_XYZW | CONJ_A | CONJ_B | REVERSED | ACCUMULATE
+ *
+ * Its gradients for y of quaternions are db = a dy and da = b conj(dy), by hz_quat_mul().
+ * Aliasing: y overlaps nothing.
+ * Workspace: hz_quat_dot_workspace().
+ */
+HZ_API int hz_quat_dot(hz_context *ctx, const hz_tensor *a, const hz_tensor *b,
+		       const hz_tensor *y, uint32_t flags);
+HZ_API int hz_quat_dot_workspace(hz_context *ctx, const hz_tensor *a, const hz_tensor *b,
+				 const hz_tensor *y, uint32_t flags, size_t *bytes);
+
+/*
+ * Conjugate: y = conj(x) = w - xi - yj - zk. It is its own gradient.
+ *
+ *   x, y   [..., 4], of one shape
+ *   flags  HZ_QUAT_XYZW
+ *
+ * Aliasing: y may be x exactly. Workspace: none.
+ */
+HZ_API int hz_quat_conj(hz_context *ctx, const hz_tensor *x, const hz_tensor *y, uint32_t flags);
+
+/*
+ * Scaled addition: y = y + alpha x, or y + x alpha with HZ_QUAT_REVERSED. dx += conj(alpha) dy is
+ * its gradient.
+ *
+ *   alpha  w, x, y, z; taken as f32 unless the operands are f64
+ *   x      [..., 4], repeated to the shape of y
+ *   y      [..., 4]
+ *   flags  HZ_QUAT_XYZW | REVERSED
+ *
+ * Aliasing: y may be x exactly. Workspace: none.
+ */
+HZ_API int hz_quat_axpy(hz_context *ctx, const double alpha[4], const hz_tensor *x,
+			const hz_tensor *y, uint32_t flags);
+
+/*
+ * Norm: n = |x| = sqrt(w^2 + x^2 + y^2 + z^2), without overflow or underflow on the way, or with
+ * HZ_QUAT_SQUARED |x|^2. The gradient is dx = dn x / |x|, 0 where x is 0, or 2 dn x.
+ *
+ *   x, dx  [..., 4]
+ *   n, dn  the shape of x without the 4
+ *   flags  HZ_QUAT_SQUARED; HZ_QUAT_XYZW; for the gradient HZ_QUAT_ACCUMULATE
+ *
+ * Aliasing: n overlaps nothing; dx may be x exactly. Workspace: none.
+ */
+HZ_API int hz_quat_norm(hz_context *ctx, const hz_tensor *x, const hz_tensor *n, uint32_t flags);
+HZ_API int hz_quat_norm_bwd(hz_context *ctx, const hz_tensor *dn, const hz_tensor *x,
+			    const hz_tensor *dx, uint32_t flags);
+
+/*
+ * Normalization: y = x / max(|x|, eps), and 0 where x is 0; |x| as of hz_quat_norm(). The gradient
+ * is dx = (dy - u <dy, u>) / |x| with u = x / |x|, but dy / eps where |x| < eps, and 0 where x and
+ * eps are 0.
+ *
+ *   x, y   [..., 4], of one shape; dy and dx likewise
+ *   eps    not negative, finite; taken as f32 unless the operands are f64
+ *   flags  HZ_QUAT_XYZW; for the gradient HZ_QUAT_ACCUMULATE
+ *
+ * Aliasing: y may be x exactly, dx may be dy or x exactly. Workspace: none.
+ */
+HZ_API int hz_quat_normalize(hz_context *ctx, const hz_tensor *x, const hz_tensor *y, double eps,
+			     uint32_t flags);
+HZ_API int hz_quat_normalize_bwd(hz_context *ctx, const hz_tensor *dy, const hz_tensor *x,
+				 const hz_tensor *dx, double eps, uint32_t flags);
+
+/*
+ * Inverse: y = conj(x) / |x|^2, without overflow or underflow on the way; NaN where x is 0. The
+ * gradient is dx = -conj(y) dy conj(y). Operands, flags and aliasing as of hz_quat_normalize().
+ */
+HZ_API int hz_quat_inverse(hz_context *ctx, const hz_tensor *x, const hz_tensor *y, uint32_t flags);
+HZ_API int hz_quat_inverse_bwd(hz_context *ctx, const hz_tensor *dy, const hz_tensor *x,
+			       const hz_tensor *dx, uint32_t flags);
+
+/*
+ * Rotation of vectors: y = q v conj(q) with v a quaternion without real part. It is a rotation for
+ * a q of norm 1; else |y| = |q|^2 |v|, unless HZ_QUAT_NORMALIZE divides by |q|^2 (NaN where q is
+ * 0). With HZ_QUAT_INVERSE y = conj(q) v q.
+ *
+ *   q      [..., 4], repeated to the shape of y: one q may turn many v
+ *   v      [..., 3], or [..., 4] with a real part that is not read; repeated likewise
+ *   y      [..., 3], or [..., 4] with a real part of 0
+ *   flags  HZ_QUAT_XYZW | NORMALIZE | INVERSE; a [..., 3] lies as x, y, z
+ *
+ * Aliasing: y may be v exactly. Workspace: none.
+ */
+HZ_API int hz_quat_rotate(hz_context *ctx, const hz_tensor *q, const hz_tensor *v,
+			  const hz_tensor *y, uint32_t flags);
+
+/*
+ * Its gradients: dv = conj(q) dy q and dq = dy q conj(v) + conj(dy) q v, and so on with the flags
+ * that hz_quat_rotate() had; with HZ_QUAT_NORMALIZE those of the quotient. HZ_QUAT_ACCUMULATE adds
+ * to dq and dv. Where q or v was repeated, the gradient is summed.
+ *
+ *   dy, q, v  as there; a real part of dy is not read
+ *   dq, dv    the shapes of q and v; either may be NULL: not wanted. A real part of dv is 0.
+ *
+ * Aliasing: dq and dv overlap nothing.
+ * Workspace: hz_quat_rotate_bwd_workspace().
+ */
+HZ_API int hz_quat_rotate_bwd(hz_context *ctx, const hz_tensor *dy, const hz_tensor *q,
+			      const hz_tensor *v, const hz_tensor *dq, const hz_tensor *dv,
+			      uint32_t flags);
+HZ_API int hz_quat_rotate_bwd_workspace(hz_context *ctx, const hz_tensor *dy, const hz_tensor *q,
+					const hz_tensor *v, const hz_tensor *dq,
+					const hz_tensor *dv, uint32_t flags, size_t *bytes);
 
 enum hz_quat_op {
 	HZ_QUAT_N = 0,		/* the matrix as it is */

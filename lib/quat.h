@@ -10,8 +10,9 @@
 
 /*
  * The quaternions that a call works on: no size is 0 or 1, neighbouring dimensions that step alike
- * in every operand are one. Dimensions kept .. ndim - 1, of calls that have such, are summed over:
- * the output's strides are 0 there.
+ * in every operand are one, those with larger steps come first. Dimensions kept .. ndim - 1, of
+ * calls that have such, are summed over: the output's strides are 0 there. If there is nothing to
+ * sum, the one such dimension has the size 0.
  */
 struct hzi_quat_dims {
 	int32_t ndim, kept;
@@ -20,9 +21,8 @@ struct hzi_quat_dims {
 
 /*
  * Component c (0 w, 1 x, 2 y, 3 z) of a quaternion is at data + the sum of index * stride +
- * comp[c], in elements: the order of components is in comp. A vector of three components, or a
- * real number, has one or the first of them: real numbers are at comp[0], vectors at comp[1 .. 3].
- * Strides may be 0 (broadcasting) and negative in inputs.
+ * comp[c], in elements: the order of components is in comp. Real numbers are at comp[0], vectors of
+ * three components at comp[1 .. 3]. Strides may be 0 (broadcasting) and negative in inputs.
  */
 struct hzi_quat_at {
 	void *data;

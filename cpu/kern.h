@@ -183,6 +183,91 @@ struct hzi_range {
 	int32_t x_dtype;
 };
 
+/* ---- Quaternions ------------------------------------------------------------------------------ */
+
+#define HZI_QUAT_COLS 6		/* columns of a panel of S */
+
+/* What sums begin with: nothing, those that are there, or the negative of those */
+enum hzi_quat_mode {
+	HZI_QUAT_ZERO,
+	HZI_QUAT_ADD,
+	HZI_QUAT_SUBTRACT
+};
+
+/*
+ * p[j * R + i] = the sum over l < k of v[l * R + i] s[j / 6 * s_panel + l * 6 + j % 6], for i < rows
+ * up to a whole vector and j < cols, R being the rows of a panel, in ascending order of l; before
+ * that as mode says. From ahead on, 16 bytes for each l of a panel of S are brought into L2, for
+ * the next panel from ahead_step further on; they need not be there.
+ */
+struct hzi_quat_mul {
+	const void *v, *s;
+	void *p;
+	int64_t rows, cols, k, s_panel;
+	int32_t mode;
+	const char *ahead;
+	int64_t ahead_step;
+};
+
+/*
+ * t, four planes of quaternions, from the sums p: with fast from eight planes by the formulas of
+ * eight multiplications, else from four by sign[]. add: to what t holds.
+ */
+struct hzi_quat_sum {
+	const void *p;
+	void *t;
+	int64_t rows, cols, plane;
+	bool fast, add;
+	double sign[4];
+};
+
+/*
+ * t = alpha conj?(t) + beta c + bias: c as t, bias_rows four planes of R, bias_cols four of
+ * bias_plane; NULL contributes nothing.
+ */
+struct hzi_quat_end {
+	void *t;
+	const void *c, *bias_rows, *bias_cols;
+	int64_t rows, cols, plane, bias_plane;
+	bool conj, alpha_real;
+	double alpha[4], beta;
+};
+
+/*
+ * Component c of element (i, l), i < rows and l < count: of dtype at x + i * x_i + l * x_l +
+ * comp[c], and in f32 or f64 at y + c * y_plane + l * y_l + i. load: x to y, whose rows are written
+ * up to a whole vector; store: y to x, whole vectors being read.
+ */
+struct hzi_quat_block {
+	void *x, *y;
+	int64_t rows, count, x_i, x_l, comp[4], y_l, y_plane;
+	int32_t dtype;
+	bool conj;			/* load: the conjugate */
+};
+
+/* t = the activation (enum hz_activation) of t */
+struct hzi_quat_act {
+	void *t;
+	int64_t rows, cols, plane;
+	int32_t activation;
+	double slope;
+};
+
+struct hzi_quat_kern {
+	int32_t rows, lanes;		/* of a panel of V, of a vector */
+	void (*mul)(const struct hzi_quat_mul *a);
+	void (*sum)(const struct hzi_quat_sum *a);
+	void (*end)(const struct hzi_quat_end *a);
+	void (*act)(const struct hzi_quat_act *a);
+	void (*load)(const struct hzi_quat_block *a);
+	void (*store)(const struct hzi_quat_block *a);
+	/* to = H4 from / 2, four planes each, count a multiple of lanes */
+	void (*mix)(const void *from, void *to, int64_t from_plane, int64_t to_plane, int64_t count);
+	/* Column j, l < count, of from at l * ld + j: to panels of S; whole ones are read. */
+	void (*panels)(const void *from, int64_t ld, void *to, int64_t panel, int64_t cols,
+		       int64_t count);
+};
+
 struct hz_kern {
 	int32_t lanes;		/* f32 elements of a vector */
 	int32_t head_bits;	/* most bits that head() takes */
@@ -215,6 +300,8 @@ struct hz_kern {
 	void (*qout)(const struct hzi_qout *a);
 	/* The instructions alone of so many multiplications, for bench; or NULL */
 	void (*qpeak)(int64_t macs);
+
+	struct hzi_quat_kern quat[2];	/* f32, f64 */
 };
 
 /* Each puts its level's kernels into the table, over those of lower levels. */

@@ -1,34 +1,680 @@
 /*
- * quat_gemm.c - temporary: slots to be filled
+ * quat_gemm.c - products of quaternion matrices on the CPU: packing, blocking, threads
  *
  * SPDX-License-Identifier: BSD-2-Clause
  */
 #include <config.h>
 
+#include <assert.h>
+#include <string.h>
+
+#include "cpu/cpu.h"
 #include "lib/quat_gemm.h"
+
+/*
+ * C is made of products of real matrices, planes of V by planes of S. V is A or B, whichever suits
+ * vectors better; its rows lie along vectors. For each part of S of so many columns, each block of k
+ * and each panel of V, a plane of the panel, 64 x 128 floats or 32 KiB, stays in L1, while panels of
+ * a plane of S, 6 x 128, pass by from L2. Sums of a tile of all planes stay in L2 until they become
+ * quaternions, which are added up over the blocks of k.
+ */
+#define K_BLOCK HZI_QUAT_BLOCK
+#define S_COLS 264		/* of S that are packed at once: 8 planes, 1056 KiB */
+#define TILE_COLS 66		/* 8 planes of sums: 132 KiB */
+#define CHUNK_COLS 48		/* of S on the way to panels: 16 of k, 24 KiB */
+#define CHUNK_K 16
+/* Products of quaternions that a thread does in the time in which it moves a byte, as a part of it */
+#define BYTES_PER_PRODUCT 2
+
+static int64_t min_i64(int64_t a, int64_t b)
+{
+	return a < b ? a : b;
+}
+
+static int64_t max_i64(int64_t a, int64_t b)
+{
+	return a > b ? a : b;
+}
+
+static int64_t ceil_div(int64_t a, int64_t b)
+{
+	return (a + b - 1) / b;
+}
+
+static int64_t round_up(int64_t a, int64_t b)
+{
+	return ceil_div(a, b) * b;
+}
+
+static int64_t dtype_bytes(int dtype)
+{
+	return dtype == HZ_F64 ? 8 : dtype == HZ_F32 ? 4 : 2;
+}
+
+/* Scratch in whole cache lines, so that threads share none */
+static void *take(char **scratch, int64_t bytes)
+{
+	void *p = *scratch;
+
+	*scratch += round_up(bytes, 64);
+	return p;
+}
+
+static int64_t item_offset(int ndim, const int64_t *shape, const int64_t *stride, int64_t i)
+{
+	int64_t offset = 0;
+
+	for (int d = ndim - 1; d >= 0; d--) {
+		offset += i % shape[d] * stride[d];
+		i /= shape[d];
+	}
+	return offset;
+}
+
+static int64_t item_count(int ndim, const int64_t *shape)
+{
+	int64_t count = 1;
+
+	for (int d = 0; d < ndim; d++)
+		count *= shape[d];
+	return count;
+}
+
+/* ---- Packed matrices ------------------------------------------------------------------------- */
+
+/* Where in a packed matrix of k columns block l0 / 128 of panel i0 / 64 begins, in elements */
+static int64_t packed_at(int64_t i0, int64_t l0, int64_t k)
+{
+	return (i0 / HZI_QUAT_PANEL * k + l0 / K_BLOCK * K_BLOCK) * 4 * HZI_QUAT_PANEL;
+}
+
+struct pack_job {
+	const struct hzi_quat_gemm_pack_args *a;
+	int64_t panels;
+};
+
+static void pack_panels(void *job, int thread, int64_t begin, int64_t end)
+{
+	const struct pack_job *j = job;
+	const struct hzi_quat_gemm_pack_args *a = j->a;
+	const int64_t size = dtype_bytes(a->dtype);
+	const int64_t each = hzi_quat_pack_bytes(a->layout, a->dtype, a->m, a->k);
+
+	(void)thread;
+	for (int64_t u = begin; u < end; u++) {
+		const int64_t item = u / j->panels, i0 = u % j->panels * HZI_QUAT_PANEL;
+		const int64_t rows = min_i64(HZI_QUAT_PANEL, a->m - i0);
+		const char *from = (const char *)a->a.data + size * i0 * a->a.row +
+				   size * item_offset(a->ndim, a->shape, a->a_stride, item);
+
+		for (int64_t l0 = 0; l0 < a->k; l0 += K_BLOCK) {
+			const int64_t count = min_i64(K_BLOCK, a->k - l0);
+			char *to = (char *)a->data + item * each + packed_at(i0, l0, a->k) * size;
+
+			for (int c = 0; c < 4; c++) {
+				const char *x = from + (l0 * a->a.col + a->a.comp[c]) * size;
+
+				for (int64_t l = 0; l < count; l++) {
+					for (int64_t i = 0; i < rows; i++, to += size)
+						memcpy(to, x + (i * a->a.row + l * a->a.col) * size,
+						       (size_t)size);
+					memset(to, 0, (size_t)((HZI_QUAT_PANEL - rows) * size));
+					to += (HZI_QUAT_PANEL - rows) * size;
+				}
+			}
+		}
+	}
+}
 
 int hzi_cpu_quat_gemm_pack(struct hz_context *ctx, const struct hzi_quat_gemm_pack_args *a)
 {
-	(void)a;
-	return hzi_fail(ctx, HZ_ENOTSUP, "quat_gemm_pack: not there yet");
+	const int64_t panels = ceil_div(a->m, HZI_QUAT_PANEL);
+	const int64_t items = item_count(a->ndim, a->shape);
+	struct pack_job job = {.a = a, .panels = panels};
+
+	hzi_parallel(hzi_threads(ctx, items * hzi_quat_pack_bytes(a->layout, a->dtype, a->m, a->k)),
+		     pack_panels, &job, items * panels);
+	return HZ_OK;
 }
 
-size_t hzi_cpu_quat_gemm_pack_workspace(const struct hz_context *ctx, const struct hzi_quat_gemm_pack_args *a)
+size_t hzi_cpu_quat_gemm_pack_workspace(const struct hz_context *ctx,
+					const struct hzi_quat_gemm_pack_args *a)
 {
 	(void)ctx;
 	(void)a;
 	return 0;
+}
+
+/* ---- Plans ----------------------------------------------------------------------------------- */
+
+/* A plane of V by one of S, to plane p of the sums */
+struct step {
+	int v, s, p, mode;
+};
+
+/*
+ * sum over planes of left[l] * right[r] * sign: to component l ^ r, by the Hamilton product
+ *   r = ae - bf - cg - dh,  i = af + be + ch - dg,  j = ag - bh + ce + df,  k = ah + bg - cf + de
+ */
+static const int product_sign[4][4] = {
+	{1, 1, 1, 1},
+	{1, -1, 1, -1},
+	{1, -1, -1, 1},
+	{1, 1, -1, -1},
+};
+
+/* The last four products of the fast method: 2ae, 2dg, 2bh, 2cf */
+static const int fast_left[4] = {0, 3, 1, 2}, fast_right[4] = {0, 2, 3, 1};
+
+/* A matrix, element (i, l) at i * row + l * col; i counts what is not summed over. */
+struct operand {
+	struct hzi_quat_view view;
+	bool conj, packed, packed_t;
+	int64_t packed_k;		/* columns as packed */
+};
+
+/* The whole of a call: rows of V are m or n, columns of S the other. */
+struct plan {
+	const struct hzi_quat_gemm_args *a;
+	const struct hzi_quat_kern *kern;
+	bool swap;			/* V is B */
+	bool fast;
+	int64_t rows, cols, k, size, items;
+	int64_t grid_v, grid_s;		/* an item is cut into so many parts */
+	int64_t part_cols, nc;		/* columns of a part, and of what is packed at once, at most */
+	int threads;
+	struct step steps[16];
+	int step_count;
+	double sign[4];
+	/* The scratch of a thread, in bytes */
+	int64_t s_bytes, v_bytes, p_bytes, t_bytes, chunk_bytes, acc_bytes, each;
+};
+
+/* Planes of V change as seldom as can be: each stays in L1 meanwhile. */
+static void plan_steps(struct plan *p)
+{
+	p->step_count = p->fast ? 8 : 16;
+	for (int t = 0; p->fast && t < 4; t++) {
+		const int left = fast_left[t], right = fast_right[t];
+
+		p->steps[t] = (struct step){4 + t, 4 + t, t, HZI_QUAT_ZERO};
+		p->steps[4 + t] = (struct step){p->swap ? right : left, p->swap ? left : right,
+						4 + t, HZI_QUAT_ZERO};
+	}
+	for (int c = 0; c < 4; c++)
+		p->sign[c] = 1;
+	for (int t = 0; !p->fast && t < 16; t++) {
+		const int v = t / 4, c = t % 4, s = v ^ c;
+		const int sign = p->swap ? product_sign[s][v] : product_sign[v][s];
+		int mode = HZI_QUAT_ZERO;
+
+		/* sign[]: what the sums so far are to be multiplied by */
+		if (v > 0)
+			mode = sign == (int)p->sign[c] ? HZI_QUAT_ADD : HZI_QUAT_SUBTRACT;
+		p->sign[c] = sign;
+		p->steps[t] = (struct step){v, s, c, mode};
+	}
+}
+
+/*
+ * V is what C lies along, for results are stored as vectors, unless that is short: less than two
+ * vectors, or less than a quarter of the other, whose packing as S takes longer.
+ */
+static bool should_swap(const struct hzi_quat_gemm_args *a, int64_t lanes)
+{
+	const int64_t row = a->c.row < 0 ? -a->c.row : a->c.row;
+	const int64_t col = a->c.col < 0 ? -a->c.col : a->c.col;
+	const bool swap = col < row;
+	const int64_t v = swap ? a->n : a->m, s = swap ? a->m : a->n;
+
+	if (a->packed)
+		return false;
+	return (v < 2 * lanes || v < s / 4) && v < s ? !swap : swap;
+}
+
+/* Parts of an item for threads: so that the largest has least to multiply and to pack */
+static void plan_grid(struct plan *p, int64_t parts)
+{
+	const int64_t panels = ceil_div(p->rows, p->kern->rows);
+	double best = 0;
+
+	p->grid_v = p->grid_s = 1;
+	for (int64_t v = 1; v <= min_i64(parts, panels); v++) {
+		const int64_t s = max_i64(1, min_i64(parts / v, ceil_div(p->cols, HZI_QUAT_COLS)));
+		const double rows = (double)(ceil_div(panels, v) * p->kern->rows);
+		const double cols = (double)ceil_div(p->cols, s);
+		const double cost = rows * cols + 8 * rows + 24 * cols;
+
+		if (best == 0 || cost < best) {
+			best = cost;
+			p->grid_v = v;
+			p->grid_s = s;
+		}
+	}
+}
+
+static struct plan make_plan(const struct hz_context *ctx, const struct hzi_quat_gemm_args *a)
+{
+	struct plan p = {
+		.a = a, .kern = &ctx->kern->quat[a->dtype == HZ_F64], .k = a->k,
+		.size = a->dtype == HZ_F64 ? 8 : 4, .fast = a->method == HZ_QUAT_FAST,
+		.items = item_count(a->ndim, a->shape),
+	};
+	const double products = (double)a->m * (double)a->n * (double)p.items * (double)(a->k + 1);
+	const int64_t planes = p.fast ? 8 : 4;
+	int64_t part_rows;
+
+	p.swap = should_swap(a, p.kern->lanes);
+	p.rows = p.swap ? a->n : a->m;
+	p.cols = p.swap ? a->m : a->n;
+	plan_steps(&p);
+	p.threads = hzi_threads(ctx, products > 1e15 ? INT64_MAX / 4 :
+				(int64_t)(BYTES_PER_PRODUCT * products));
+	plan_grid(&p, ceil_div(p.threads, p.items));
+	p.part_cols = ceil_div(p.cols, p.grid_s);
+	p.nc = ceil_div(p.part_cols, ceil_div(p.part_cols, S_COLS));
+	part_rows = ceil_div(ceil_div(p.rows, p.kern->rows), p.grid_v) * p.kern->rows;
+	p.s_bytes = planes * round_up(p.nc, HZI_QUAT_COLS) * min_i64(a->k, K_BLOCK) * p.size;
+	p.v_bytes = planes * p.kern->rows * min_i64(a->k, K_BLOCK) * p.size;
+	p.p_bytes = planes * p.kern->rows * TILE_COLS * p.size;
+	p.t_bytes = 4 * p.kern->rows * TILE_COLS * p.size;
+	p.chunk_bytes = planes * CHUNK_K * CHUNK_COLS * p.size;
+	p.acc_bytes = a->k > K_BLOCK ? 4 * part_rows * p.nc * p.size : 0;
+	p.each = round_up(p.s_bytes, 64) + round_up(p.v_bytes, 64) + round_up(p.p_bytes, 64) +
+		 3 * round_up(p.t_bytes, 64) + round_up(p.chunk_bytes, 64) +
+		 round_up(p.acc_bytes, 64);
+	return p;
+}
+
+/* ---- Parts ----------------------------------------------------------------------------------- */
+
+/* What a thread has while it works on a part of an item */
+struct part {
+	const struct plan *p;
+	struct operand v, s;
+	struct hzi_quat_view c, pre;	/* element (row of V, column of S) */
+	char *s_planes, *v_planes, *sums, *tile, *c_tile, *bias, *chunk, *acc;
+	int64_t s_plane, v_plane;	/* in elements */
+	const char *v_raw;		/* four planes of V, packed or as in v_planes */
+	const char *ahead;		/* what is wanted next, if known */
+	int64_t ahead_step, ahead_left;
+};
+
+static struct hzi_quat_view turned(struct hzi_quat_view v, bool swap)
+{
+	const int64_t row = v.row;
+
+	if (swap) {
+		v.row = v.col;
+		v.col = row;
+	}
+	return v;
+}
+
+static void move_view(struct hzi_quat_view *v, int dtype, int64_t offset)
+{
+	if (v->data)
+		v->data = (char *)v->data + offset * dtype_bytes(dtype);
+}
+
+/* The operands of an item */
+static void begin_item(struct part *t, int64_t item)
+{
+	const struct hzi_quat_gemm_args *a = t->p->a;
+	struct operand left = {.view = a->a, .conj = a->conj_a};
+	struct operand right = {.view = turned(a->b, true), .conj = a->conj_b};
+
+	if (a->packed) {
+		const int64_t m = a->packed_t ? a->k : a->m, k = a->packed_t ? a->m : a->k;
+		const int64_t bytes = hzi_quat_pack_bytes(a->layout, a->dtype, m, k);
+
+		left.packed = true;
+		left.packed_t = a->packed_t;
+		left.packed_k = k;
+		left.view.data = (char *)(uintptr_t)a->packed +
+				 bytes * item_offset(a->ndim, a->shape, a->packed_stride, item);
+	} else {
+		move_view(&left.view, a->dtype, item_offset(a->ndim, a->shape, a->a_stride, item));
+	}
+	move_view(&right.view, a->dtype, item_offset(a->ndim, a->shape, a->b_stride, item));
+	t->v = t->p->swap ? right : left;
+	t->s = t->p->swap ? left : right;
+	t->c = turned(a->c, t->p->swap);
+	t->pre = turned(a->pre, t->p->swap);
+	move_view(&t->c, a->c_dtype, item_offset(a->ndim, a->shape, a->c_stride, item));
+	move_view(&t->pre, a->c_dtype, item_offset(a->ndim, a->shape, a->pre_stride, item));
+}
+
+static struct hzi_quat_block block_of(const struct hzi_quat_view *v, int dtype, int64_t i, int64_t l)
+{
+	struct hzi_quat_block b = {
+		.x = (char *)v->data + (i * v->row + l * v->col) * dtype_bytes(dtype),
+		.x_i = v->row,
+		.x_l = v->col,
+		.dtype = dtype,
+	};
+
+	memcpy(b.comp, v->comp, sizeof(b.comp));
+	return b;
+}
+
+/*
+ * Elements (i .. , l ..) of an operand. Of a packed one the rows are of one panel of a micro-kernel,
+ * which divides those that are packed, and the columns of one block of k.
+ */
+static void load(const struct part *t, const struct operand *o, struct hzi_quat_block *b, int64_t i,
+		 int64_t l)
+{
+	const struct plan *p = t->p;
+	const int dtype = p->a->dtype;
+	const int64_t size = dtype_bytes(dtype), count = b->count;
+	struct hzi_quat_block part;
+	int64_t done = 0;
+
+	while (done < count) {
+		struct hzi_quat_view v = o->view;
+		int64_t at_i = i, at_l = l + done;
+
+		part = *b;
+		part.count = count - done;
+		if (o->packed) {
+			/* As packed: row and column */
+			const int64_t r = o->packed_t ? at_l : at_i, c = o->packed_t ? at_i : at_l;
+			const int64_t width = min_i64(K_BLOCK, o->packed_k - c / K_BLOCK * K_BLOCK);
+
+			v.data = (char *)v.data + packed_at(r, c, o->packed_k) * size;
+			v.row = o->packed_t ? HZI_QUAT_PANEL : 1;
+			v.col = o->packed_t ? 1 : HZI_QUAT_PANEL;
+			for (int q = 0; q < 4; q++)
+				v.comp[q] = q * HZI_QUAT_PANEL * width;
+			at_i = o->packed_t ? c % K_BLOCK : r % HZI_QUAT_PANEL;
+			at_l = o->packed_t ? r % HZI_QUAT_PANEL : c % K_BLOCK;
+			if (o->packed_t)
+				part.count = min_i64(part.count, HZI_QUAT_PANEL - at_l);
+		}
+		part.x = (char *)v.data + (at_i * v.row + at_l * v.col) * size;
+		part.x_i = v.row;
+		part.x_l = v.col;
+		memcpy(part.comp, v.comp, sizeof(part.comp));
+		part.dtype = dtype;
+		part.conj = o->conj;
+		part.y = (char *)b->y + done * b->y_l * p->size;
+		p->kern->load(&part);
+		done += part.count;
+	}
+}
+
+/* Columns j .. j + cols - 1 of S, rows l .. l + kb - 1, to panels */
+static void pack_s(struct part *t, int64_t j, int64_t cols, int64_t l, int64_t kb)
+{
+	const struct plan *p = t->p;
+	const int64_t chunk = CHUNK_K * CHUNK_COLS, planes = p->fast ? 8 : 4;
+
+	t->s_plane = round_up(cols, HZI_QUAT_COLS) * kb;
+	for (int64_t j0 = 0; j0 < cols; j0 += CHUNK_COLS) {
+		for (int64_t l0 = 0; l0 < kb; l0 += CHUNK_K) {
+			const int64_t count = min_i64(CHUNK_K, kb - l0);
+			struct hzi_quat_block b = {
+				.y = t->chunk, .rows = min_i64(CHUNK_COLS, cols - j0),
+				.count = count, .y_l = CHUNK_COLS, .y_plane = chunk,
+			};
+
+			load(t, &t->s, &b, j + j0, l + l0);
+			if (p->fast)
+				p->kern->mix(t->chunk, t->chunk + 4 * chunk * p->size, chunk, chunk,
+					     count * CHUNK_COLS);
+			for (int64_t q = 0; q < planes; q++)
+				p->kern->panels(t->chunk + q * chunk * p->size, CHUNK_COLS,
+						t->s_planes + (q * t->s_plane + j0 * kb +
+							       l0 * HZI_QUAT_COLS) * p->size,
+						kb * HZI_QUAT_COLS, b.rows, count);
+		}
+	}
+}
+
+/* Whether planes of V are as they lie packed what micro-kernels read */
+static bool is_ready(const struct plan *p, const struct operand *o)
+{
+	return o->packed && !o->packed_t && !o->conj && p->kern->rows == HZI_QUAT_PANEL &&
+	       dtype_bytes(p->a->dtype) == p->size;
+}
+
+/* A panel of V, rows i .., columns l .. l + kb - 1 */
+static void pack_v(struct part *t, int64_t i, int64_t rows, int64_t l, int64_t kb)
+{
+	const struct plan *p = t->p;
+	const int64_t ld = p->kern->rows;
+	const bool ready = is_ready(p, &t->v);
+	const int64_t plane = ld * kb;
+	char *mixed = t->v_planes + 4 * plane * p->size;
+
+	t->v_plane = plane;
+	t->v_raw = ready ? (const char *)t->v.view.data + packed_at(i, l, t->v.packed_k) * p->size :
+			   t->v_planes;
+	for (int64_t l0 = 0; l0 < kb; l0 += CHUNK_K) {
+		const int64_t at = l0 * ld * p->size;
+		struct hzi_quat_block b = {
+			.y = t->v_planes + at, .rows = rows, .count = min_i64(CHUNK_K, kb - l0),
+			.y_l = ld, .y_plane = plane,
+		};
+
+		if (!ready)
+			load(t, &t->v, &b, i, l + l0);
+		if (p->fast)
+			p->kern->mix(t->v_raw + at, mixed + at, plane, plane, b.count * ld);
+	}
+}
+
+/*
+ * What the next panel of V will be loaded from is brought into L2 meanwhile, by 2 KiB for each panel
+ * of S: if it is packed, or its rows are contiguous.
+ */
+static void look_ahead(struct part *t, int64_t i, int64_t l)
+{
+	const struct plan *p = t->p;
+	const struct operand *o = &t->v;
+	const int64_t size = dtype_bytes(p->a->dtype);
+
+	t->ahead_left = 0;
+	t->ahead = NULL;
+	if (i >= p->rows || l >= p->k || (o->packed && o->packed_t))
+		return;
+	if (o->packed) {
+		t->ahead = (const char *)o->view.data + packed_at(i, l, o->packed_k) * size;
+		t->ahead_step = 16 * min_i64(K_BLOCK, p->k - l);
+		t->ahead_left = 16 * size;
+	} else if (o->view.col == 4) {
+		t->ahead = (const char *)o->view.data + (i * o->view.row + l * 4) * size;
+		t->ahead_step = o->view.row * size;
+		t->ahead_left = p->kern->rows;
+	}
+}
+
+/* ---- Tiles ----------------------------------------------------------------------------------- */
+
+/* The elements of bias for rows i .., or columns j .., of V and S, as planes of the width ld */
+static void load_bias(const struct part *t, int64_t step, int64_t at, int64_t count, int64_t ld)
+{
+	const struct hzi_quat_gemm_args *a = t->p->a;
+	struct hzi_quat_block b = {
+		.x = (char *)(uintptr_t)a->bias + at * step * dtype_bytes(a->bias_dtype),
+		.y = t->bias, .rows = count, .count = 1, .x_i = step, .y_plane = ld,
+		.dtype = a->bias_dtype,
+	};
+
+	memcpy(b.comp, a->bias_comp, sizeof(b.comp));
+	t->p->kern->load(&b);
+}
+
+/* Rows i .. and columns j .. of the product are done: what is left to do to C */
+static void finish(struct part *t, char *tile, int64_t plane, int64_t i, int64_t rows, int64_t j,
+		   int64_t cols)
+{
+	const struct plan *p = t->p;
+	const struct hzi_quat_gemm_args *a = p->a;
+	const int64_t bias_row = p->swap ? a->bias_col : a->bias_row;
+	const int64_t bias_col = p->swap ? a->bias_row : a->bias_col;
+	struct hzi_quat_block b = block_of(&t->c, a->c_dtype, i, j);
+	struct hzi_quat_end e = {
+		.t = tile, .rows = rows, .cols = cols, .plane = plane, .conj = a->conj_c,
+		.alpha_real = a->alpha_real, .beta = a->beta,
+	};
+
+	b.rows = rows;
+	b.count = cols;
+	b.y_l = p->kern->rows;
+	b.y_plane = plane;
+	memcpy(e.alpha, a->alpha, sizeof(e.alpha));
+	if (a->beta != 0) {
+		b.y = t->c_tile;
+		p->kern->load(&b);
+		e.c = t->c_tile;
+	}
+	if (a->bias && bias_row) {
+		load_bias(t, bias_row, i, rows, p->kern->rows);
+		e.bias_rows = t->bias;
+	} else if (a->bias) {
+		e.bias_plane = round_up(TILE_COLS, p->kern->lanes);
+		load_bias(t, bias_col, j, cols, e.bias_plane);
+		e.bias_cols = t->bias;
+	}
+	if (e.c || a->bias || a->conj_c || !a->alpha_real || a->alpha[0] != 1)
+		p->kern->end(&e);
+	b.y = tile;
+	if (t->pre.data) {
+		struct hzi_quat_block pre = block_of(&t->pre, a->c_dtype, i, j);
+
+		pre.rows = rows;
+		pre.count = cols;
+		pre.y = tile;
+		pre.y_l = b.y_l;
+		pre.y_plane = plane;
+		p->kern->store(&pre);
+	}
+	if (a->activation) {
+		const struct hzi_quat_act act = {
+			.t = tile, .rows = rows, .cols = cols, .plane = plane,
+			.activation = a->activation, .slope = a->slope,
+		};
+
+		p->kern->act(&act);
+	}
+	p->kern->store(&b);
+}
+
+/* All products of a panel of V by columns j .. of what is packed of S */
+static void multiply(struct part *t, int64_t rows, int64_t j, int64_t cols, int64_t kb)
+{
+	const struct plan *p = t->p;
+	const int64_t panels = cols / HZI_QUAT_COLS, rest = cols % HZI_QUAT_COLS;
+
+	for (int i = 0; i < p->step_count; i++) {
+		const struct step *s = &p->steps[i];
+		const char *v = s->v < 4 ? t->v_raw : t->v_planes;
+		const struct hzi_quat_mul m = {
+			.v = v + s->v * t->v_plane * p->size,
+			.s = t->s_planes + (s->s * t->s_plane + j * kb) * p->size,
+			.p = t->sums + s->p * p->kern->rows * cols * p->size, .rows = rows,
+			.cols = cols, .k = kb, .s_panel = kb * HZI_QUAT_COLS, .mode = s->mode,
+			.ahead = t->ahead_left > 0 ? t->ahead : t->sums,
+			.ahead_step = t->ahead_left > 0 ? t->ahead_step : 0,
+		};
+
+		p->kern->mul(&m);
+		if (t->ahead_left > 0) {
+			const int64_t done = panels + (rest == 1 ? 4 : rest == 2 ? 2 : rest > 0);
+
+			t->ahead += done * t->ahead_step;
+			t->ahead_left -= done;
+		}
+	}
+}
+
+/* Rows i_begin .. i_end of V by columns j .. of S that are packed at once */
+static void columns(struct part *t, int64_t i_begin, int64_t i_end, int64_t j, int64_t cols)
+{
+	const struct plan *p = t->p;
+	const int64_t ld = p->kern->rows;
+
+	for (int64_t l = 0; l < p->k || l == 0; l += K_BLOCK) {
+		const int64_t kb = min_i64(K_BLOCK, p->k - l);
+		const bool first = l == 0, last = l + kb >= p->k;
+		char *acc = t->acc;
+
+		pack_s(t, j, cols, l, kb);
+		for (int64_t i = i_begin; i < i_end; i += ld) {
+			const int64_t rows = min_i64(ld, i_end - i);
+
+			pack_v(t, i, rows, l, kb);
+			if (i + ld < i_end)
+				look_ahead(t, i + ld, l);
+			else
+				look_ahead(t, i_begin, last ? 0 : l + kb);
+			for (int64_t j0 = 0; j0 < cols; j0 += TILE_COLS) {
+				const int64_t n = min_i64(TILE_COLS, cols - j0);
+				struct hzi_quat_sum s = {
+					.p = t->sums, .t = first && last ? t->tile : acc,
+					.rows = rows, .cols = n, .plane = ld * n, .fast = p->fast,
+					.add = !first,
+				};
+
+				memcpy(s.sign, p->sign, sizeof(s.sign));
+				multiply(t, rows, j0, n, kb);
+				p->kern->sum(&s);
+				acc += 4 * s.plane * p->size;
+				if (last)
+					finish(t, s.t, s.plane, i, rows, j + j0, n);
+			}
+		}
+	}
+}
+
+struct job {
+	const struct plan *p;
+	char *scratch;
+};
+
+static void run_parts(void *data, int thread, int64_t begin, int64_t end)
+{
+	const struct job *job = data;
+	const struct plan *p = job->p;
+	const int64_t panels = ceil_div(p->rows, p->kern->rows), parts = p->grid_v * p->grid_s;
+	char *scratch = job->scratch + thread * p->each;
+	struct part t = {.p = p};
+
+	t.s_planes = take(&scratch, p->s_bytes);
+	t.v_planes = take(&scratch, p->v_bytes);
+	t.sums = take(&scratch, p->p_bytes);
+	t.tile = take(&scratch, p->t_bytes);
+	t.c_tile = take(&scratch, p->t_bytes);
+	t.bias = take(&scratch, p->t_bytes);
+	t.chunk = take(&scratch, p->chunk_bytes);
+	t.acc = take(&scratch, p->acc_bytes);
+	for (int64_t u = begin; u < end; u++) {
+		const int64_t v = u % parts / p->grid_s, s = u % parts % p->grid_s;
+		const int64_t i0 = panels * v / p->grid_v * p->kern->rows;
+		const int64_t i1 = min_i64(p->rows, panels * (v + 1) / p->grid_v * p->kern->rows);
+		const int64_t j1 = p->cols * (s + 1) / p->grid_s;
+
+		begin_item(&t, u / parts);
+		for (int64_t j = p->cols * s / p->grid_s; j < j1; j += p->nc)
+			columns(&t, i0, i1, j, min_i64(p->nc, j1 - j));
+	}
 }
 
 int hzi_cpu_quat_gemm(struct hz_context *ctx, const struct hzi_quat_gemm_args *a)
 {
-	(void)a;
-	return hzi_fail(ctx, HZ_ENOTSUP, "quat_gemm: not there yet");
+	const struct plan p = make_plan(ctx, a);
+	struct job job = {.p = &p, .scratch = ctx->workspace};
+
+	assert(ctx->workspace_bytes >= (size_t)(p.threads * p.each));
+	hzi_parallel(p.threads, run_parts, &job, p.items * p.grid_v * p.grid_s);
+	return HZ_OK;
 }
 
 size_t hzi_cpu_quat_gemm_workspace(const struct hz_context *ctx, const struct hzi_quat_gemm_args *a)
 {
-	(void)ctx;
-	(void)a;
-	return 0;
+	const struct plan p = make_plan(ctx, a);
+
+	return (size_t)(p.threads * p.each);
 }

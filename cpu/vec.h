@@ -66,6 +66,7 @@ typedef int32_t vi __attribute__((vector_size(4 * LANES)));
 typedef uint32_t vu __attribute__((vector_size(4 * LANES)));
 typedef uint16_t vh __attribute__((vector_size(2 * LANES)));
 typedef int8_t vb __attribute__((vector_size(LANES)));
+typedef double vd __attribute__((vector_size(4 * LANES)));
 
 /* ---- Shuffles -------------------------------------------------------------------------------- */
 
@@ -178,6 +179,24 @@ INLINE vf fma_sign(vf a, vf b, vf c)
 INLINE vf fma_f(vf a, vf b, vf c)
 {
 	return fma_sign(a, b, c);
+}
+
+INLINE vd set_d(double a)
+{
+	return a - (vd){0};
+}
+
+INLINE vd fma_d(vd a, vd b, vd c)
+{
+#if HZ_VEC == HZ_VEC_AVX512
+	return (vd)_mm512_fmadd_pd((__m512d)a, (__m512d)b, (__m512d)c);
+#elif HZ_VEC == HZ_VEC_AVX2
+	return (vd)_mm256_fmadd_pd((__m256d)a, (__m256d)b, (__m256d)c);
+#elif HZ_VEC == HZ_VEC_NEON
+	return (vd)vfmaq_f64((float64x2_t)c, (float64x2_t)a, (float64x2_t)b);
+#else
+	return a * b + c;
+#endif
 }
 
 /*
@@ -311,6 +330,7 @@ INLINE vi madd_s16(vi a, vi b)
 /* ---- Memory ---------------------------------------------------------------------------------- */
 
 typedef vf vf_any __attribute__((aligned(4), may_alias));
+typedef vd vd_any __attribute__((aligned(8), may_alias));
 typedef vh vh_any __attribute__((aligned(1), may_alias));
 typedef vb vb_any __attribute__((aligned(1), may_alias));
 
@@ -322,6 +342,16 @@ INLINE vf load_f32(const float *p)
 INLINE void store_f32(float *p, vf v)
 {
 	*(vf_any *)p = v;
+}
+
+INLINE vd load_f64(const double *p)
+{
+	return *(const vd_any *)p;
+}
+
+INLINE void store_f64(double *p, vd v)
+{
+	*(vd_any *)p = v;
 }
 
 /*

@@ -32,18 +32,27 @@ static inline int hzi_quat_layout_precision(int32_t layout)
 }
 
 /*
+ * On the CPU a matrix is packed as panels of 64 rows, these as blocks of 128 columns: four planes,
+ * each of 64 elements for each column of the block, of the dtype that they came in. Rows beyond the
+ * last are 0. That is for both methods, and for the transpose.
+ */
+#define HZI_QUAT_PANEL 64
+#define HZI_QUAT_BLOCK 128
+
+/*
  * Bytes of one packed m x k matrix, a multiple of 64; 0 if they overflow. Any level of the CPU
  * reads what any other has packed.
  */
 static inline int64_t hzi_quat_pack_bytes(int32_t layout, int dtype, int64_t m, int64_t k)
 {
-	const int64_t planes = hzi_quat_layout_method(layout) == HZ_QUAT_FAST ? 8 : 4;
-	const int64_t unit = layout & HZI_QUAT_LAYOUT_CUDA ? 128 : 64;
-	const int64_t size = dtype == HZ_F64 ? 8 : 4;
+	const bool cuda = layout & HZI_QUAT_LAYOUT_CUDA;
+	const int64_t planes = cuda && hzi_quat_layout_method(layout) == HZ_QUAT_FAST ? 8 : 4;
+	const int64_t size = dtype == HZ_F64 ? 8 : cuda || dtype == HZ_F32 ? 4 : 2;
+	const int64_t unit = cuda ? 128 : HZI_QUAT_PANEL, k_unit = cuda ? unit : 1;
 	int64_t elements, bytes;
 
 	if (m > INT64_MAX / 2 || k > INT64_MAX / 2 ||
-	    !hzi_mul((m + unit - 1) / unit * unit, (k + unit - 1) / unit * unit, &elements) ||
+	    !hzi_mul((m + unit - 1) / unit * unit, (k + k_unit - 1) / k_unit * k_unit, &elements) ||
 	    !hzi_mul(elements, planes * size, &bytes))
 		return 0;
 	return bytes;

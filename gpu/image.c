@@ -70,6 +70,9 @@ END
 KERNELS(qgemm_quantize)
 #include "qgemm_quantize.kernels.def"
 END
+KERNELS(quat_simt)
+#include "quat_simt.kernels.def"
+END
 
 const struct hzi_image hzi_images[HZI_FAMILIES] = {
 #define HZ_FAMILY(name, NAME) \

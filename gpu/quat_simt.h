@@ -1,0 +1,74 @@
+/*
+ * quat_simt.h - parameters of the products of quaternion matrices in f32 multiply-adds
+ *
+ * SPDX-License-Identifier: BSD-2-Clause
+ *
+ * Both operands are put in planes first: strips of 64 rows of A, or columns of B, and of these the
+ * two halves, the chunks of 16 k, the four planes of a half, 16 k of 64 floats. A stage of a tile is
+ * 16 KiB in one piece for each strip. Strips and chunks that are not full are filled with zeros.
+ */
+#ifndef HZI_GPU_QUAT_SIMT_H
+#define HZI_GPU_QUAT_SIMT_H
+
+#include "gpu/quat_gemm.h"
+
+#define HZI_SIMT_STRIP 64
+#define HZI_SIMT_CHUNK 16
+#define HZI_SIMT_THREADS 256
+
+/* A block's tile: rows of A, stages of the ring, bytes of shared memory. */
+#define HZI_SIMT_ROWS 128
+#define HZI_SIMT_STAGES 3
+#define HZI_SIMT_ROWS_SMALL 64
+#define HZI_SIMT_STAGES_SMALL 2
+#define HZI_SIMT_BYTES(rows, stages, halves) \
+	((stages) * ((rows) / HZI_SIMT_STRIP * ((halves) == 2 ? 16384 : 4096) + 16384 + 16) + 32768)
+
+/* Floats of the planes of a matrix of that many rows (of A; columns of B) and k. */
+#define HZI_SIMT_FLOATS(rows, k, halves) \
+	((int64_t)(halves) * 4 * HZI_SIMT_STRIP * HZI_SIMT_CHUNK * \
+	 (((rows) + HZI_SIMT_STRIP - 1) / HZI_SIMT_STRIP) * \
+	 (((k) + HZI_SIMT_CHUNK - 1) / HZI_SIMT_CHUNK))
+
+/*
+ * What one launch puts in planes: a grid of strips * chunks by items. from: planes, as of A, to be
+ * read instead of x.
+ */
+struct hzi_quat_planes {
+	struct hzi_quat_matrix x;	/* element (i, l) at i * row + l * col: i < rows, l < k */
+	float *planes;
+	int64_t item;			/* floats of the planes of one item of the batch */
+	int64_t first;			/* item of the batch */
+	int64_t shape[HZI_QUAT_BATCH];
+	int32_t rows, k;
+	int32_t chunks;
+	int32_t halves;			/* 1: the components; 2: see quat_simt.cu */
+	int32_t left;			/* A's planes, or B's */
+	int32_t turned;			/* from holds the transpose */
+	const float *from;		/* x has conj and batch alone, in floats */
+	int32_t from_chunks, pad_;
+};
+
+struct hzi_quat_simt {
+	struct hzi_quat_out out;
+	const float *a, *b;		/* planes */
+	int64_t a_item, b_item;		/* floats from one item of the launch to the next */
+	int64_t a_batch[HZI_QUAT_BATCH];	/* and of a packed batch */
+	int64_t first;			/* item of the batch */
+	int32_t chunks;			/* of k */
+	int32_t tiles_m, tiles_n;
+	int32_t band;			/* tiles along m that are done column by column */
+};
+
+HZI_QUAT_ASSERT(sizeof(struct hzi_quat_planes) == 184, "the same layout for C and CUDA");
+HZI_QUAT_ASSERT(sizeof(struct hzi_quat_simt) == 400, "the same layout for C and CUDA");
+
+/* The kernels by index. */
+enum hzi_quat_simt_kernel {
+#define HZ_KERNEL(name) HZI_KERNEL_##name,
+#include "quat_simt.kernels.def"
+#undef HZ_KERNEL
+	HZI_QUAT_SIMT_KERNELS
+};
+
+#endif

@@ -1,0 +1,1189 @@
+/*
+ * quat.c - tests of the elementwise calls of quaternions
+ *
+ * SPDX-License-Identifier: BSD-2-Clause
+ */
+#include <config.h>
+
+#include <float.h>
+
+#include "hurwitz.h"
+#include "tap.h"
+#include "quat.h"
+
+static uint64_t rnd;
+static int quick;
+
+static int cases(int n)
+{
+	return quick ? n / 10 + 1 : n;
+}
+
+/* ---- Shapes ---------------------------------------------------------------------------------- */
+
+/* A random shape of quaternions, and one that is repeated to it */
+static int random_shape(int64_t *shape, int most_dims, int64_t elements)
+{
+	const int n = (int)rnd_below(&rnd, most_dims + 1);
+
+	for (int d = n - 1; d >= 0; d--) {
+		shape[d] = random_size(&rnd, elements < 200 ? elements : 200);
+		elements /= shape[d];
+		elements = elements > 0 ? elements : 1;
+	}
+	if (n && rnd_below(&rnd, 40) == 0)
+		shape[rnd_below(&rnd, n)] = 0;
+	return n;
+}
+
+static int repeated_shape(int n, const int64_t *whole, int64_t *shape)
+{
+	const int drop = rnd_below(&rnd, 3) ? 0 : (int)rnd_below(&rnd, n + 1);
+
+	for (int d = drop; d < n; d++)
+		shape[d - drop] = rnd_below(&rnd, 3) ? whole[d] : 1;
+	return n - drop;
+}
+
+static int64_t product(int n, const int64_t *shape)
+{
+	int64_t count = 1;
+
+	for (int d = 0; d < n; d++)
+		count *= shape[d];
+	return count;
+}
+
+static struct side new_side(int dtype, int n, const int64_t *shape, int comps)
+{
+	int64_t all[HZ_MAXDIM];
+	struct side s;
+
+	memcpy(all, shape, (size_t)n * sizeof(*all));
+	if (comps)
+		all[n++] = comps;
+	s = side_new(&rnd, dtype, n, all, 0);
+	side_random(&s, &rnd, 1);
+	return s;
+}
+
+static const char *describe(const char *op, int dtype, uint32_t flags, const struct side *a,
+			    const struct side *b)
+{
+	static char text[300];
+	size_t used = (size_t)snprintf(text, sizeof(text), "%s %s flags %u", op,
+				       hz_dtype_name(dtype), flags);
+
+	for (int i = 0; i < 2; i++) {
+		const struct side *s = i ? b : a;
+
+		for (int d = 0; s && d < s->ndim; d++)
+			used += (size_t)snprintf(text + used, sizeof(text) - used, "%s%lld/%lld",
+						 d ? "," : " [", (long long)s->shape[d],
+						 (long long)s->stride[d]);
+		used += (size_t)snprintf(text + used, sizeof(text) - used, "%s", s ? "]" : "");
+	}
+	return text;
+}
+
+/* What an output gets: its memory, order of components, and tolerance of a result */
+static void expect(struct quat_call *c, int o, int64_t i, int first, int last, quat v, double error,
+		   int xyzw, int accumulate)
+{
+	const struct side *s = c->outs[o];
+	const int64_t parts = last == 0 ? 1 : last - first + 1;
+
+	for (int k = first; k <= last; k++) {
+		const int64_t at = i * parts + (parts == 4 ? (xyzw ? (k + 3) % 4 : k) : k - first);
+		const real old = accumulate ? s->value[at] : 0;
+		const double e = error + (accumulate ? 2 * unit_of(s->dtype) *
+							       fabs((double)(old + v.c[k])) : 0);
+
+		c->want[o][at] = old + v.c[k];
+		c->tol[o][at] = e + rounding(s->dtype, c->want[o][at], e);
+	}
+}
+
+static void begin_call(struct quat_call *c)
+{
+	for (int o = 0; o < c->nouts; o++) {
+		if (!c->outs[o])
+			continue;
+		c->want[o] = calloc((size_t)c->outs[o]->count + 1, sizeof(real));
+		c->tol[o] = calloc((size_t)c->outs[o]->count + 1, sizeof(double));
+	}
+}
+
+static int end_call(struct quat_call *c)
+{
+	const int good = quat_call_check(c);
+
+	for (int o = 0; o < c->nouts; o++) {
+		free(c->want[o]);
+		free(c->tol[o]);
+	}
+	return good;
+}
+
+/* ---- Products -------------------------------------------------------------------------------- */
+
+static int run_mul(hz_context *ctx, const hz_tensor *in, const hz_tensor *out, const void *arg)
+{
+	return hz_quat_mul(ctx, &in[0], &in[1], out, *(const uint32_t *)arg);
+}
+
+#define MUL_FLAGS \
+	(HZ_QUAT_XYZW | HZ_QUAT_CONJ_A | HZ_QUAT_CONJ_B | HZ_QUAT_REVERSED | HZ_QUAT_ACCUMULATE)
+
+static quat product_of(quat a, quat b, uint32_t flags)
+{
+	a = q_conj_if(flags & HZ_QUAT_CONJ_A, a);
+	b = q_conj_if(flags & HZ_QUAT_CONJ_B, b);
+	return flags & HZ_QUAT_REVERSED ? q_mul(b, a) : q_mul(a, b);
+}
+
+static int one_mul(int most_dims, int64_t elements)
+{
+	const int dtype = random_dtype(&rnd), same = (int)rnd_below(&rnd, 6) - 3;
+	const uint32_t flags = (uint32_t)rnd_u64(&rnd) & MUL_FLAGS;
+	int64_t shape[HZ_MAXDIM], sa[HZ_MAXDIM], sb[HZ_MAXDIM];
+	const int n = random_shape(shape, most_dims, elements);
+	const int na = same == 0 ? n : repeated_shape(n, shape, sa);
+	const int nb = same == 1 ? n : repeated_shape(n, shape, sb);
+	struct side a = new_side(dtype, na, same == 0 ? shape : sa, 4);
+	struct side b = new_side(dtype, nb, same == 1 ? shape : sb, 4);
+	struct side y = new_side(dtype, n, shape, 4);
+	struct quat_call c = {.ins = {&a, &b}, .nins = 2, .outs = {&y}, .nouts = 1, .run = run_mul,
+			      .arg = &flags};
+	const int64_t count = product(n, shape);
+	int good, xyzw = flags & HZ_QUAT_XYZW;
+
+	c.same[0] = same == 0 || same == 1 ? same : -1;
+	if (c.same[0] >= 0)
+		c.outs[0] = c.ins[same];
+	c.what = describe("mul", dtype, flags, &a, &b);
+	begin_call(&c);
+	for (int64_t i = 0; i < count; i++) {
+		const quat p = side_quat(&a, side_repeat(&a, 1, n, shape, i), xyzw);
+		const quat q = side_quat(&b, side_repeat(&b, 1, n, shape, i), xyzw);
+
+		expect(&c, 0, i, 0, 3, product_of(p, q, flags),
+		       4 * unit_of(dtype) * (double)(q_norm(p) * q_norm(q)), xyzw,
+		       flags & HZ_QUAT_ACCUMULATE);
+	}
+	good = end_call(&c);
+	side_free(&a);
+	side_free(&b);
+	side_free(&y);
+	return good;
+}
+
+/* Which gradients are wanted goes with the flags. */
+struct mul_bwd_arg {
+	uint32_t flags;
+	int wanted;
+};
+
+static int run_mul_bwd(hz_context *ctx, const hz_tensor *in, const hz_tensor *out, const void *arg)
+{
+	const struct mul_bwd_arg *m = arg;
+
+	return hz_quat_mul_bwd(ctx, &in[0], &in[1], &in[2], m->wanted & 1 ? &out[0] : NULL,
+			       m->wanted & 2 ? &out[1] : NULL, m->flags);
+}
+
+static int bytes_mul_bwd(hz_context *ctx, const hz_tensor *in, const hz_tensor *out,
+			 const void *arg, size_t *bytes)
+{
+	const struct mul_bwd_arg *m = arg;
+
+	return hz_quat_mul_bwd_workspace(ctx, &in[0], &in[1], &in[2],
+					 m->wanted & 1 ? &out[0] : NULL,
+					 m->wanted & 2 ? &out[1] : NULL, m->flags, bytes);
+}
+
+/* Sums of quaternions with their errors, for outputs that are repeated */
+struct sums {
+	quat *sum;
+	double *size;
+};
+
+static struct sums sums_new(int64_t count)
+{
+	return (struct sums){calloc((size_t)count + 1, sizeof(quat)),
+			     calloc((size_t)count + 1, sizeof(double))};
+}
+
+static void sums_add(struct sums *s, int64_t i, quat v, double size)
+{
+	s->sum[i] = q_add(s->sum[i], v);
+	s->size[i] += size;
+}
+
+static void sums_expect(struct quat_call *c, int o, struct sums *s, int64_t count, int first,
+			int last, double factor, int xyzw, int accumulate)
+{
+	const double u = unit_of(c->outs[o]->dtype);
+
+	for (int64_t i = 0; i < count; i++)
+		expect(c, o, i, first, last, s->sum[i], factor * u * s->size[i], xyzw, accumulate);
+	free(s->sum);
+	free(s->size);
+}
+
+static int one_mul_bwd(int most_dims, int64_t elements)
+{
+	const int dtype = random_dtype(&rnd);
+	struct mul_bwd_arg m = {(uint32_t)rnd_u64(&rnd) & MUL_FLAGS, 1 + (int)rnd_below(&rnd, 3)};
+	int64_t shape[HZ_MAXDIM], sa[HZ_MAXDIM], sb[HZ_MAXDIM];
+	const int n = random_shape(shape, most_dims, elements);
+	const int na = repeated_shape(n, shape, sa), nb = repeated_shape(n, shape, sb);
+	struct side dy = new_side(dtype, n, shape, 4);
+	struct side a = new_side(dtype, na, sa, 4), b = new_side(dtype, nb, sb, 4);
+	struct side da = new_side(dtype, na, sa, 4), db = new_side(dtype, nb, sb, 4);
+	struct quat_call c = {.ins = {&dy, &a, &b}, .nins = 3,
+			      .outs = {m.wanted & 1 ? &da : NULL, m.wanted & 2 ? &db : NULL},
+			      .nouts = 2, .same = {-1, -1}, .run = run_mul_bwd,
+			      .bytes = bytes_mul_bwd, .arg = &m};
+	const int64_t count = product(n, shape), ca = product(na, sa), cb = product(nb, sb);
+	const int xyzw = m.flags & HZ_QUAT_XYZW, accumulate = m.flags & HZ_QUAT_ACCUMULATE;
+	struct sums suma = sums_new(ca), sumb = sums_new(cb);
+	int good;
+
+	c.what = describe("mul_bwd", dtype, m.flags, &a, &b);
+	begin_call(&c);
+	for (int64_t i = 0; i < count; i++) {
+		const int64_t ia = side_repeat(&a, 1, n, shape, i), ib = side_repeat(&b, 1, n, shape, i);
+		const quat g = side_quat(&dy, i, xyzw);
+		const quat p = q_conj_if(m.flags & HZ_QUAT_CONJ_A, side_quat(&a, ia, xyzw));
+		const quat q = q_conj_if(m.flags & HZ_QUAT_CONJ_B, side_quat(&b, ib, xyzw));
+		const int reversed = m.flags & HZ_QUAT_REVERSED;
+		const quat dp = reversed ? q_mul(q_conj(q), g) : q_mul(g, q_conj(q));
+		const quat dq = reversed ? q_mul(g, q_conj(p)) : q_mul(q_conj(p), g);
+
+		sums_add(&suma, ia, q_conj_if(m.flags & HZ_QUAT_CONJ_A, dp),
+			 (double)(q_norm(g) * q_norm(q)));
+		sums_add(&sumb, ib, q_conj_if(m.flags & HZ_QUAT_CONJ_B, dq),
+			 (double)(q_norm(g) * q_norm(p)));
+	}
+	if (c.outs[0])
+		sums_expect(&c, 0, &suma, ca, 0, 3, 40, xyzw, accumulate);
+	if (c.outs[1])
+		sums_expect(&c, 1, &sumb, cb, 0, 3, 40, xyzw, accumulate);
+	good = end_call(&c);
+	side_free(&dy);
+	side_free(&a);
+	side_free(&b);
+	side_free(&da);
+	side_free(&db);
+	return good;
+}
+
+static int run_dot(hz_context *ctx, const hz_tensor *in, const hz_tensor *out, const void *arg)
+{
+	return hz_quat_dot(ctx, &in[0], &in[1], out, *(const uint32_t *)arg);
+}
+
+static int bytes_dot(hz_context *ctx, const hz_tensor *in, const hz_tensor *out, const void *arg,
+		     size_t *bytes)
+{
+	return hz_quat_dot_workspace(ctx, &in[0], &in[1], out, *(const uint32_t *)arg, bytes);
+}
+
+static int one_dot(int most_dims, int64_t elements, int64_t length)
+{
+	const int dtype = random_dtype(&rnd), is_real = (int)rnd_below(&rnd, 2);
+	const uint32_t flags = (uint32_t)rnd_u64(&rnd) & MUL_FLAGS;
+	int64_t shape[HZ_MAXDIM], sa[HZ_MAXDIM], sb[HZ_MAXDIM];
+	const int n = random_shape(shape, most_dims, elements);
+	const int na = repeated_shape(n, shape, sa), nb = repeated_shape(n, shape, sb);
+	const int64_t la = rnd_below(&rnd, 8) ? length : 1, lb = rnd_below(&rnd, 8) ? length : 1;
+	const int64_t l = la == 1 ? lb : la, count = product(n, shape);
+	struct sums sum = sums_new(count);
+	struct side a, b, y;
+	struct quat_call c;
+	int good, xyzw = flags & HZ_QUAT_XYZW;
+
+	sa[na] = la;
+	sb[nb] = lb;
+	a = new_side(dtype, na + 1, sa, 4);
+	b = new_side(dtype, nb + 1, sb, 4);
+	y = new_side(dtype, n, shape, is_real ? 1 : 4);
+	c = (struct quat_call){.ins = {&a, &b}, .nins = 2, .outs = {&y}, .nouts = 1, .same = {-1},
+			       .run = run_dot, .bytes = bytes_dot, .arg = &flags,
+			       .what = describe("dot", dtype, flags, &a, &b)};
+	begin_call(&c);
+	for (int64_t i = 0; i < count; i++) {
+		const int64_t ia = side_repeat(&a, 2, n, shape, i), ib = side_repeat(&b, 2, n, shape, i);
+
+		for (int64_t k = 0; k < l; k++) {
+			const quat p = side_quat(&a, la == 1 ? ia : ia * la + k, xyzw);
+			const quat q = side_quat(&b, lb == 1 ? ib : ib * lb + k, xyzw);
+
+			sums_add(&sum, i, product_of(p, q, flags ^ HZ_QUAT_CONJ_A),
+				 (double)(q_norm(p) * q_norm(q)));
+		}
+	}
+	sums_expect(&c, 0, &sum, count, 0, is_real ? 0 : 3, 40, xyzw, flags & HZ_QUAT_ACCUMULATE);
+	good = end_call(&c);
+	side_free(&a);
+	side_free(&b);
+	side_free(&y);
+	return good;
+}
+
+struct axpy_arg {
+	double alpha[4];
+	uint32_t flags;
+};
+
+static int run_axpy(hz_context *ctx, const hz_tensor *in, const hz_tensor *out, const void *arg)
+{
+	const struct axpy_arg *m = arg;
+
+	return hz_quat_axpy(ctx, m->alpha, &in[0], out, m->flags);
+}
+
+static int one_axpy(void)
+{
+	const int dtype = random_dtype(&rnd), same = rnd_below(&rnd, 4) == 0;
+	struct axpy_arg m = {.flags = (uint32_t)rnd_u64(&rnd) & (HZ_QUAT_XYZW | HZ_QUAT_REVERSED)};
+	int64_t shape[HZ_MAXDIM], sx[HZ_MAXDIM];
+	const int n = random_shape(shape, 5, 2000);
+	const int nx = same ? n : repeated_shape(n, shape, sx);
+	struct side x = new_side(dtype, nx, same ? shape : sx, 4), y = new_side(dtype, n, shape, 4);
+	struct quat_call c = {.ins = {&x}, .nins = 1, .outs = {same ? &x : &y}, .nouts = 1,
+			      .same = {same ? 0 : -1}, .run = run_axpy, .arg = &m};
+	const int64_t count = product(n, shape);
+	const int xyzw = m.flags & HZ_QUAT_XYZW;
+	quat alpha;
+	int good;
+
+	for (int k = 0; k < 4; k++) {
+		m.alpha[k] = rnd_normal(&rnd);
+		alpha.c[k] = dtype == HZ_F64 ? (real)m.alpha[k] : (real)(float)m.alpha[k];
+	}
+	c.what = describe("axpy", dtype, m.flags, &x, c.outs[0]);
+	begin_call(&c);
+	for (int64_t i = 0; i < count; i++) {
+		const quat q = side_quat(&x, side_repeat(&x, 1, n, shape, i), xyzw);
+
+		expect(&c, 0, i, 0, 3,
+		       m.flags & HZ_QUAT_REVERSED ? q_mul(q, alpha) : q_mul(alpha, q),
+		       4 * unit_of(dtype) * (double)(q_norm(q) * q_norm(alpha)), xyzw, 1);
+	}
+	good = end_call(&c);
+	side_free(&x);
+	side_free(&y);
+	return good;
+}
+
+/* ---- Functions of one quaternion ------------------------------------------------------------- */
+
+enum kind { CONJ, NORM, NORM2, NORMALIZE, INVERSE, KINDS };
+
+static const char *const kind_names[] = {"conj", "norm", "norm2", "normalize", "inverse"};
+
+struct map_arg {
+	int kind;
+	double eps;
+	uint32_t flags;
+};
+
+static int run_map(hz_context *ctx, const hz_tensor *in, const hz_tensor *out, const void *arg)
+{
+	const struct map_arg *m = arg;
+
+	switch (m->kind) {
+	case CONJ:
+		return hz_quat_conj(ctx, in, out, m->flags);
+	case NORM:
+		return hz_quat_norm(ctx, in, out, m->flags);
+	case NORM2:
+		return hz_quat_norm(ctx, in, out, m->flags | HZ_QUAT_SQUARED);
+	case NORMALIZE:
+		return hz_quat_normalize(ctx, in, out, m->eps, m->flags);
+	default:
+		return hz_quat_inverse(ctx, in, out, m->flags);
+	}
+}
+
+static int run_map_bwd(hz_context *ctx, const hz_tensor *in, const hz_tensor *out, const void *arg)
+{
+	const struct map_arg *m = arg;
+
+	switch (m->kind) {
+	case NORM:
+		return hz_quat_norm_bwd(ctx, &in[0], &in[1], out, m->flags);
+	case NORM2:
+		return hz_quat_norm_bwd(ctx, &in[0], &in[1], out, m->flags | HZ_QUAT_SQUARED);
+	case NORMALIZE:
+		return hz_quat_normalize_bwd(ctx, &in[0], &in[1], out, m->eps, m->flags);
+	default:
+		return hz_quat_inverse_bwd(ctx, &in[0], &in[1], out, m->flags);
+	}
+}
+
+/* The definitions; *size is what errors are relative to. Real results are in w. */
+static quat ref_map(int kind, quat x, real eps, real *size)
+{
+	const real n = q_norm(x);
+	quat y = {{0}};
+
+	switch (kind) {
+	case CONJ:
+		y = q_conj(x);
+		*size = 0;
+		break;
+	case NORM:
+		y.c[0] = *size = n;
+		break;
+	case NORM2:
+		y.c[0] = *size = n * n;
+		break;
+	case NORMALIZE:
+		y = n == 0 ? y : q_scale(x, 1 / (n < eps ? eps : n));
+		*size = q_norm(y);
+		break;
+	default:
+		y = n == 0 ? (quat){{NAN, NAN, NAN, NAN}} : q_scale(q_conj(x), 1 / (n * n));
+		*size = 1 / n;
+		break;
+	}
+	return y;
+}
+
+static quat ref_map_bwd(int kind, quat dy, quat x, real eps, real *size)
+{
+	const real n = q_norm(x);
+	quat dx = {{0}}, u;
+
+	switch (kind) {
+	case NORM:
+		*size = fabsl(dy.c[0]);
+		return n == 0 ? dx : q_scale(x, dy.c[0] / n);
+	case NORM2:
+		*size = 2 * fabsl(dy.c[0]) * n;
+		return q_scale(x, 2 * dy.c[0]);
+	case NORMALIZE:
+		*size = q_norm(dy) / (n < eps ? eps : n);
+		if (n < eps)
+			return q_scale(dy, 1 / eps);
+		if (n == 0) {
+			*size = 0;
+			return dx;
+		}
+		u = q_scale(x, 1 / n);
+		return q_scale(q_add(dy, q_scale(u, -q_inner(dy, u))), 1 / n);
+	default:
+		*size = q_norm(dy) / (n * n);
+		u = q_conj(ref_map(INVERSE, x, 0, &eps));
+		return q_scale(q_mul(q_mul(u, dy), u), -1);
+	}
+}
+
+/* Some quaternions of extreme size, where the dtype has them */
+static void sprinkle(struct side *x)
+{
+	const double big = x->dtype == HZ_F16 ? 8e3 : x->dtype == HZ_F64 ? 1e307 : 4e37;
+	const double tiny = x->dtype == HZ_F16 ? 6e-8 : x->dtype == HZ_F64 ? 1e-310 : 1e-41;
+
+	for (int64_t i = 0; i < x->count / 4; i++) {
+		const int64_t pick = rnd_below(&rnd, 12);
+
+		for (int k = 0; k < 4 && pick < 3; k++) {
+			const double v = rnd_normal(&rnd);
+
+			side_set(x, 4 * i + k, (real)(pick == 0 ? 0 : v * (pick == 1 ? big : tiny)));
+		}
+	}
+}
+
+static int one_map(void)
+{
+	const int dtype = random_dtype(&rnd), same = rnd_below(&rnd, 4) == 0;
+	struct map_arg m = {.kind = (int)rnd_below(&rnd, KINDS),
+			    .flags = (uint32_t)rnd_u64(&rnd) & HZ_QUAT_XYZW};
+	const int number = m.kind == NORM || m.kind == NORM2, in_place = same && !number;
+	int64_t shape[HZ_MAXDIM];
+	const int n = random_shape(shape, 5, 2000), xyzw = m.flags & HZ_QUAT_XYZW;
+	struct side x = new_side(dtype, n, shape, 4);
+	struct side y = new_side(dtype, n, shape, number ? 0 : 4);
+	struct quat_call c = {.ins = {&x}, .nins = 1, .outs = {in_place ? &x : &y}, .nouts = 1,
+			      .same = {in_place ? 0 : -1}, .run = run_map, .arg = &m};
+	const int64_t count = product(n, shape);
+	int good;
+
+	if (m.kind == NORMALIZE && rnd_below(&rnd, 2))
+		m.eps = 0.5;
+	if (rnd_below(&rnd, 2) && m.kind != NORM2)
+		sprinkle(&x);
+	c.what = describe(kind_names[m.kind], dtype, m.flags, &x, c.outs[0]);
+	begin_call(&c);
+	for (int64_t i = 0; i < count; i++) {
+		real size;
+		const quat v = ref_map(m.kind, side_quat(&x, i, xyzw), (real)m.eps, &size);
+
+		expect(&c, 0, i, 0, number ? 0 : 3, v, 8 * unit_of(dtype) * (double)size, xyzw, 0);
+	}
+	good = end_call(&c);
+	side_free(&x);
+	side_free(&y);
+	return good;
+}
+
+static int one_map_bwd(void)
+{
+	const int dtype = random_dtype(&rnd);
+	struct map_arg m = {.kind = NORM + (int)rnd_below(&rnd, KINDS - NORM),
+			    .flags = (uint32_t)rnd_u64(&rnd) & (HZ_QUAT_XYZW | HZ_QUAT_ACCUMULATE)};
+	const int number = m.kind == NORM || m.kind == NORM2;
+	/* In place of x, or of dy */
+	const int pick = (int)rnd_below(&rnd, 5), same = pick == 1 ? 1 : pick == 0 && !number ? 0 : -1;
+	int64_t shape[HZ_MAXDIM];
+	const int n = random_shape(shape, 5, 2000), xyzw = m.flags & HZ_QUAT_XYZW;
+	struct side x = new_side(dtype, n, shape, 4), dx = new_side(dtype, n, shape, 4);
+	struct side dy = new_side(dtype, n, shape, number ? 0 : 4);
+	struct quat_call c = {.ins = {&dy, &x}, .nins = 2, .nouts = 1, .same = {same},
+			      .run = run_map_bwd, .arg = &m};
+	const int64_t count = product(n, shape);
+	int good;
+
+	c.outs[0] = same < 0 ? &dx : c.ins[same];
+	if (m.kind == NORMALIZE && rnd_below(&rnd, 2))
+		m.eps = 0.5;
+	if (rnd_below(&rnd, 2) && (m.kind == NORM || m.kind == NORMALIZE) && dtype != HZ_F16)
+		sprinkle(&x);
+	c.what = describe(kind_names[m.kind], dtype, m.flags, &x, c.outs[0]);
+	begin_call(&c);
+	for (int64_t i = 0; i < count; i++) {
+		const quat g = number ? (quat){{dy.value[i]}} : side_quat(&dy, i, xyzw);
+		real size;
+		const quat v = ref_map_bwd(m.kind, g, side_quat(&x, i, xyzw), (real)m.eps, &size);
+
+		expect(&c, 0, i, 0, 3, v, 16 * unit_of(dtype) * (double)size, xyzw,
+		       m.flags & HZ_QUAT_ACCUMULATE);
+	}
+	good = end_call(&c);
+	side_free(&x);
+	side_free(&dx);
+	side_free(&dy);
+	return good;
+}
+
+/* ---- Rotation -------------------------------------------------------------------------------- */
+
+static int run_rotate(hz_context *ctx, const hz_tensor *in, const hz_tensor *out, const void *arg)
+{
+	return hz_quat_rotate(ctx, &in[0], &in[1], out, *(const uint32_t *)arg);
+}
+
+static quat vector_of(quat v)
+{
+	v.c[0] = 0;
+	return v;
+}
+
+static quat ref_rotate(quat q, quat v, uint32_t flags, int back)
+{
+	const quat p = q_conj_if(!(flags & HZ_QUAT_INVERSE) != !back, q);
+	const quat y = q_mul(q_mul(p, vector_of(v)), q_conj(p));
+
+	return vector_of(flags & HZ_QUAT_NORMALIZE ? q_scale(y, 1 / q_inner(q, q)) : y);
+}
+
+/* dp = dy p conj(v) + conj(dy) p v for y = p v conj(p), and the quotient's derivative */
+static quat ref_rotate_dq(quat dy, quat q, quat v, uint32_t flags)
+{
+	const int inverse = flags & HZ_QUAT_INVERSE;
+	const quat p = q_conj_if(inverse, q);
+	const real n2 = q_inner(q, q);
+	quat d;
+
+	dy = vector_of(dy);
+	v = vector_of(v);
+	d = q_add(q_mul(q_mul(dy, p), q_conj(v)), q_mul(q_mul(q_conj(dy), p), v));
+	if (flags & HZ_QUAT_NORMALIZE) {
+		const quat y = q_mul(q_mul(p, v), q_conj(p));
+
+		d = q_add(q_scale(d, 1 / n2), q_scale(p, -2 * q_inner(dy, y) / (n2 * n2)));
+	}
+	return q_conj_if(inverse, d);
+}
+
+#define ROTATE_FLAGS (HZ_QUAT_XYZW | HZ_QUAT_NORMALIZE | HZ_QUAT_INVERSE)
+
+static int one_rotate(void)
+{
+	const int dtype = random_dtype(&rnd), same = rnd_below(&rnd, 4) == 0;
+	const uint32_t flags = (uint32_t)rnd_u64(&rnd) & ROTATE_FLAGS;
+	const int vc = 3 + (int)rnd_below(&rnd, 2), yc = same ? vc : 3 + (int)rnd_below(&rnd, 2);
+	int64_t shape[HZ_MAXDIM], sq[HZ_MAXDIM], sv[HZ_MAXDIM];
+	const int n = random_shape(shape, 5, 2000), xyzw = flags & HZ_QUAT_XYZW;
+	const int nq = repeated_shape(n, shape, sq), nv = same ? n : repeated_shape(n, shape, sv);
+	struct side q = new_side(dtype, nq, sq, 4), v = new_side(dtype, nv, same ? shape : sv, vc);
+	struct side y = new_side(dtype, n, shape, yc);
+	struct quat_call c = {.ins = {&q, &v}, .nins = 2, .outs = {same ? &v : &y}, .nouts = 1,
+			      .same = {same ? 1 : -1}, .run = run_rotate, .arg = &flags};
+	const int64_t count = product(n, shape);
+	int good;
+
+	c.what = describe("rotate", dtype, flags, &q, &v);
+	begin_call(&c);
+	for (int64_t i = 0; i < count; i++) {
+		const quat p = side_quat(&q, side_repeat(&q, 1, n, shape, i), xyzw);
+		const quat w = side_quat(&v, side_repeat(&v, 1, n, shape, i), xyzw);
+		const real size = q_norm(vector_of(w)) *
+				  (flags & HZ_QUAT_NORMALIZE ? 1 : q_inner(p, p));
+
+		expect(&c, 0, i, yc == 3, 3, ref_rotate(p, w, flags, 0),
+		       8 * unit_of(dtype) * (double)size, xyzw, 0);
+	}
+	good = end_call(&c);
+	side_free(&q);
+	side_free(&v);
+	side_free(&y);
+	return good;
+}
+
+static int run_rotate_bwd(hz_context *ctx, const hz_tensor *in, const hz_tensor *out,
+			  const void *arg)
+{
+	const struct mul_bwd_arg *m = arg;
+
+	return hz_quat_rotate_bwd(ctx, &in[0], &in[1], &in[2], m->wanted & 1 ? &out[0] : NULL,
+				  m->wanted & 2 ? &out[1] : NULL, m->flags);
+}
+
+static int bytes_rotate_bwd(hz_context *ctx, const hz_tensor *in, const hz_tensor *out,
+			    const void *arg, size_t *bytes)
+{
+	const struct mul_bwd_arg *m = arg;
+
+	return hz_quat_rotate_bwd_workspace(ctx, &in[0], &in[1], &in[2],
+					    m->wanted & 1 ? &out[0] : NULL,
+					    m->wanted & 2 ? &out[1] : NULL, m->flags, bytes);
+}
+
+static int one_rotate_bwd(int64_t elements)
+{
+	const int dtype = random_dtype(&rnd);
+	struct mul_bwd_arg m = {(uint32_t)rnd_u64(&rnd) & (ROTATE_FLAGS | HZ_QUAT_ACCUMULATE),
+				1 + (int)rnd_below(&rnd, 3)};
+	const int vc = 3 + (int)rnd_below(&rnd, 2), yc = 3 + (int)rnd_below(&rnd, 2);
+	int64_t shape[HZ_MAXDIM], sq[HZ_MAXDIM], sv[HZ_MAXDIM];
+	const int n = random_shape(shape, 5, elements), xyzw = m.flags & HZ_QUAT_XYZW;
+	const int nq = repeated_shape(n, shape, sq), nv = repeated_shape(n, shape, sv);
+	struct side dy = new_side(dtype, n, shape, yc);
+	struct side q = new_side(dtype, nq, sq, 4), v = new_side(dtype, nv, sv, vc);
+	struct side dq = new_side(dtype, nq, sq, 4), dv = new_side(dtype, nv, sv, vc);
+	struct quat_call c = {.ins = {&dy, &q, &v}, .nins = 3,
+			      .outs = {m.wanted & 1 ? &dq : NULL, m.wanted & 2 ? &dv : NULL},
+			      .nouts = 2, .same = {-1, -1}, .run = run_rotate_bwd,
+			      .bytes = bytes_rotate_bwd, .arg = &m};
+	const int64_t count = product(n, shape), cq = product(nq, sq), cv = product(nv, sv);
+	const int accumulate = m.flags & HZ_QUAT_ACCUMULATE;
+	struct sums sumq = sums_new(cq), sumv = sums_new(cv);
+	int good;
+
+	c.what = describe("rotate_bwd", dtype, m.flags, &q, &v);
+	begin_call(&c);
+	for (int64_t i = 0; i < count; i++) {
+		const int64_t iq = side_repeat(&q, 1, n, shape, i), iv = side_repeat(&v, 1, n, shape, i);
+		const quat g = vector_of(side_quat(&dy, i, xyzw)), p = side_quat(&q, iq, xyzw);
+		const quat w = vector_of(side_quat(&v, iv, xyzw));
+		const real n2 = m.flags & HZ_QUAT_NORMALIZE ? 1 : q_inner(p, p);
+		const real one = m.flags & HZ_QUAT_NORMALIZE ? 1 / q_norm(p) : q_norm(p);
+
+		sums_add(&sumq, iq, ref_rotate_dq(g, p, w, m.flags),
+			 (double)(4 * q_norm(g) * q_norm(w) * one));
+		sums_add(&sumv, iv, ref_rotate(p, g, m.flags, 1), (double)(q_norm(g) * n2));
+	}
+	if (c.outs[0])
+		sums_expect(&c, 0, &sumq, cq, 0, 3, 60, xyzw, accumulate);
+	if (c.outs[1])
+		sums_expect(&c, 1, &sumv, cv, vc == 3, 3, 60, xyzw, accumulate);
+	good = end_call(&c);
+	side_free(&dy);
+	side_free(&q);
+	side_free(&v);
+	side_free(&dq);
+	side_free(&dv);
+	return good;
+}
+
+/* ---- Random cases ---------------------------------------------------------------------------- */
+
+static void test_random(void)
+{
+	int good = 1;
+
+	for (int i = 0; i < cases(400) && good; i++)
+		good = one_mul(5, 3000);
+	ok(good, "quat_mul of random shapes, layouts and flags");
+	good = 1;
+	for (int i = 0; i < cases(400) && good; i++)
+		good = one_mul_bwd(5, 3000);
+	ok(good, "quat_mul_bwd");
+	good = 1;
+	for (int i = 0; i < cases(300) && good; i++)
+		good = one_dot(4, 100, rnd_below(&rnd, 30) ? random_size(&rnd, 300) : 0);
+	ok(good, "quat_dot");
+	good = 1;
+	for (int i = 0; i < cases(150) && good; i++)
+		good = one_axpy();
+	ok(good, "quat_axpy");
+	good = 1;
+	for (int i = 0; i < cases(400) && good; i++)
+		good = one_map();
+	ok(good, "conj, norm, normalize, inverse");
+	good = 1;
+	for (int i = 0; i < cases(400) && good; i++)
+		good = one_map_bwd();
+	ok(good, "their gradients");
+	good = 1;
+	for (int i = 0; i < cases(300) && good; i++)
+		good = one_rotate();
+	ok(good, "quat_rotate");
+	good = 1;
+	for (int i = 0; i < cases(300) && good; i++)
+		good = one_rotate_bwd(2000);
+	ok(good, "quat_rotate_bwd");
+}
+
+/* Enough for all threads, for blocks of sums, and for stores past the caches */
+static void test_large(void)
+{
+	int good = 1;
+
+	for (int i = 0; i < cases(6) && good; i++)
+		good = one_mul(2, 60000) && one_mul_bwd(2, 60000);
+	ok(good, "large products");
+	good = 1;
+	for (int i = 0; i < cases(6) && good; i++)
+		good = one_dot(1, 3, 50000 + rnd_below(&rnd, 3000)) && one_rotate_bwd(50000);
+	ok(good, "long sums");
+}
+
+/* ---- Algebra --------------------------------------------------------------------------------- */
+
+/* i j = k and so on: all 16 products of units, with both orders of components */
+static void test_units(void)
+{
+	static const float table[4][4][4] = {
+		{{1, 0, 0, 0}, {0, 1, 0, 0}, {0, 0, 1, 0}, {0, 0, 0, 1}},
+		{{0, 1, 0, 0}, {-1, 0, 0, 0}, {0, 0, 0, 1}, {0, 0, -1, 0}},
+		{{0, 0, 1, 0}, {0, 0, 0, -1}, {-1, 0, 0, 0}, {0, 1, 0, 0}},
+		{{0, 0, 0, 1}, {0, 0, 1, 0}, {0, -1, 0, 0}, {-1, 0, 0, 0}},
+	};
+
+	for (int d = 0; d < ndevs; d++) {
+		int good = 1;
+
+		for (int xyzw = 0; xyzw < 2; xyzw++) {
+			struct area a = area_new(&devs[d], 16 * 16, 0), b = area_new(&devs[d], 256, 0);
+			struct area y = area_new(&devs[d], 256, 0);
+			float image[(2 * GUARD + 256) / 4];
+			float *const v = image + GUARD / 4;
+			hz_tensor ta = hz_tensor_2d(a.data, HZ_F32, devs[d].device, 16, 4);
+			hz_tensor tb = ta, ty = ta;
+
+			tb.data = b.data;
+			ty.data = y.data;
+			memset(image, 0, sizeof(image));
+			for (int i = 0; i < 16; i++)
+				v[4 * i + (xyzw ? (i / 4 + 3) % 4 : i / 4)] = 1;
+			area_write(&a, image);
+			memset(image, 0, sizeof(image));
+			for (int i = 0; i < 16; i++)
+				v[4 * i + (xyzw ? (i + 3) % 4 : i % 4)] = 1;
+			area_write(&b, image);
+			good &= hz_quat_mul(devs[d].ctx, &ta, &tb, &ty,
+					    xyzw ? HZ_QUAT_XYZW : 0) == HZ_OK;
+			area_read(&y, image);
+			for (int i = 0; i < 16; i++) {
+				for (int c = 0; c < 4; c++)
+					good &= v[4 * i + (xyzw ? (c + 3) % 4 : c)] ==
+						table[i / 4][i % 4][c];
+			}
+			area_free(&a);
+			area_free(&b);
+			area_free(&y);
+		}
+		ok(good, "products of units, %s", devs[d].name);
+	}
+}
+
+/* ---- Gradients by finite differences --------------------------------------------------------- */
+
+/* A call's f64 result for operands on the host, weighted by g and summed */
+typedef double (*loss)(hz_context *ctx, double *const *in, const double *g, const void *arg);
+
+static double weighted(const double *y, const double *g, int n)
+{
+	double sum = 0;
+
+	for (int i = 0; i < n; i++)
+		sum += y[i] * g[i];
+	return sum;
+}
+
+#define FD 6			/* quaternions */
+
+static hz_tensor fd_tensor(const double *p, int n, int comps)
+{
+	return hz_tensor_2d((void *)(uintptr_t)p, HZ_F64, HZ_CPU, n, comps);
+}
+
+static double mul_loss(hz_context *ctx, double *const *in, const double *g, const void *arg)
+{
+	double y[4 * FD];
+	hz_tensor a = fd_tensor(in[0], FD, 4), b = fd_tensor(in[1], 1, 4), t = fd_tensor(y, FD, 4);
+
+	hz_quat_mul(ctx, &a, &b, &t, *(const uint32_t *)arg);
+	return weighted(y, g, 4 * FD);
+}
+
+static double map_loss(hz_context *ctx, double *const *in, const double *g, const void *arg)
+{
+	const struct map_arg *m = arg;
+	const int number = m->kind == NORM || m->kind == NORM2;
+	double y[4 * FD];
+	hz_tensor x = fd_tensor(in[0], FD, 4);
+	hz_tensor t = number ? hz_tensor_1d(y, HZ_F64, HZ_CPU, FD) : fd_tensor(y, FD, 4);
+
+	run_map(ctx, &x, &t, m);
+	return weighted(y, g, number ? FD : 4 * FD);
+}
+
+static double rotate_loss(hz_context *ctx, double *const *in, const double *g, const void *arg)
+{
+	double y[3 * FD];
+	hz_tensor q = fd_tensor(in[0], 1, 4), v = fd_tensor(in[1], FD, 3), t = fd_tensor(y, FD, 3);
+
+	hz_quat_rotate(ctx, &q, &v, &t, *(const uint32_t *)arg);
+	return weighted(y, g, 3 * FD);
+}
+
+static double dot_loss(hz_context *ctx, double *const *in, const double *g, const void *arg)
+{
+	double y[4];
+	hz_tensor a = fd_tensor(in[0], FD, 4), b = fd_tensor(in[1], FD, 4);
+	hz_tensor t = hz_tensor_1d(y, HZ_F64, HZ_CPU, 4);
+
+	hz_quat_dot(ctx, &a, &b, &t, *(const uint32_t *)arg);
+	return weighted(y, g, 4);
+}
+
+/* The derivatives of a loss by each of n numbers of in[which] against grad */
+static int by_differences(hz_context *ctx, loss f, double *const *in, int which, int n,
+			  const double *g, const void *arg, const double *grad, const char *what)
+{
+	const double h = 1e-5;
+
+	for (int i = 0; i < n; i++) {
+		const double x = in[which][i];
+		double up, down, slope;
+
+		in[which][i] = x + h;
+		up = f(ctx, in, g, arg);
+		in[which][i] = x - h;
+		down = f(ctx, in, g, arg);
+		in[which][i] = x;
+		slope = (up - down) / (2 * h);
+		if (fabs(slope - grad[i]) > 1e-7 * (1 + fabs(slope))) {
+			diag("%s: operand %d [%d]: gradient %.12g, differences %.12g", what, which,
+			     i, grad[i], slope);
+			return 0;
+		}
+	}
+	return 1;
+}
+
+static void test_differences(void)
+{
+	hz_context *ctx = devs[0].ctx;
+	double a[4 * FD], b[4 * FD], g[4 * FD], da[4 * FD], db[4 * FD];
+	double *in[] = {a, b};
+	int good = 1;
+
+	if (tap_cuda()) {
+		skip(4, "f64 is of the CPU");
+		return;
+	}
+	for (int i = 0; i < 4 * FD; i++) {
+		a[i] = rnd_normal(&rnd);
+		b[i] = rnd_normal(&rnd);
+		g[i] = rnd_normal(&rnd);
+	}
+	for (uint32_t f = 0; f < 16 && good; f++) {
+		hz_tensor ta = fd_tensor(a, FD, 4), tb = fd_tensor(b, 1, 4), tg = fd_tensor(g, FD, 4);
+		hz_tensor tda = fd_tensor(da, FD, 4), tdb = fd_tensor(db, 1, 4);
+
+		good = hz_quat_mul_bwd(ctx, &tg, &ta, &tb, &tda, &tdb, f) == HZ_OK &&
+		       by_differences(ctx, mul_loss, in, 0, 4 * FD, g, &f, da, "mul") &&
+		       by_differences(ctx, mul_loss, in, 1, 4, g, &f, db, "mul");
+	}
+	ok(good, "quat_mul_bwd by finite differences");
+	good = 1;
+	for (int kind = NORM; kind < KINDS && good; kind++) {
+		for (int e = 0; e < 2 && good; e++) {
+			const struct map_arg m = {kind, kind == NORMALIZE && e ? 3.0 : 0, 0};
+			const int number = kind == NORM || kind == NORM2;
+			hz_tensor t[2] = {number ? hz_tensor_1d(g, HZ_F64, HZ_CPU, FD)
+						 : fd_tensor(g, FD, 4), fd_tensor(a, FD, 4)};
+			hz_tensor tda = fd_tensor(da, FD, 4);
+
+			good = run_map_bwd(ctx, t, &tda, &m) == HZ_OK &&
+			       by_differences(ctx, map_loss, in, 0, 4 * FD, g, &m, da,
+					      kind_names[kind]);
+		}
+	}
+	ok(good, "gradients of norm, normalize and inverse by finite differences");
+	good = 1;
+	for (uint32_t f = 0; f < 8 && good; f++) {
+		const uint32_t flags = (f & 1 ? HZ_QUAT_XYZW : 0) | (f & 2 ? HZ_QUAT_NORMALIZE : 0) |
+				       (f & 4 ? HZ_QUAT_INVERSE : 0);
+		hz_tensor tq = fd_tensor(a, 1, 4), tv = fd_tensor(b, FD, 3), tg = fd_tensor(g, FD, 3);
+		hz_tensor tdq = fd_tensor(da, 1, 4), tdv = fd_tensor(db, FD, 3);
+
+		good = hz_quat_rotate_bwd(ctx, &tg, &tq, &tv, &tdq, &tdv, flags) == HZ_OK &&
+		       by_differences(ctx, rotate_loss, in, 0, 4, g, &flags, da, "rotate") &&
+		       by_differences(ctx, rotate_loss, in, 1, 3 * FD, g, &flags, db, "rotate");
+	}
+	ok(good, "quat_rotate_bwd by finite differences");
+	{
+		const uint32_t none = 0;
+		hz_tensor ta = fd_tensor(a, FD, 4), tb = fd_tensor(b, FD, 4);
+		hz_tensor tg = hz_tensor_1d(g, HZ_F64, HZ_CPU, 4);
+		hz_tensor tda = fd_tensor(da, FD, 4), tdb = fd_tensor(db, FD, 4);
+
+		/* db = a dy, da = b conj(dy), as the header says */
+		good = hz_quat_mul(ctx, &ta, &tg, &tdb, 0) == HZ_OK &&
+		       hz_quat_mul(ctx, &tb, &tg, &tda, HZ_QUAT_CONJ_B) == HZ_OK &&
+		       by_differences(ctx, dot_loss, in, 0, 4 * FD, g, &none, da, "dot") &&
+		       by_differences(ctx, dot_loss, in, 1, 4 * FD, g, &none, db, "dot");
+		ok(good, "the gradients of quat_dot by quat_mul");
+	}
+}
+
+/* ---- Special values -------------------------------------------------------------------------- */
+
+/* One call on count numbers in and out, contiguous f32 */
+static void apply(struct dev *dev, const struct map_arg *m, const float *x, float *y, int n)
+{
+	const int number = m->kind == NORM || m->kind == NORM2;
+	const size_t out = (size_t)n * (number ? 4 : 16), in = (size_t)n * 16;
+	struct area a = area_new(dev, in, 0), b = area_new(dev, out, 0);
+	unsigned char *image = malloc(GUARD + in + GUARD);
+	hz_tensor tx = hz_tensor_2d(a.data, HZ_F32, dev->device, n, 4);
+	hz_tensor ty = number ? hz_tensor_1d(b.data, HZ_F32, dev->device, n)
+			      : hz_tensor_2d(b.data, HZ_F32, dev->device, n, 4);
+
+	memcpy(image + GUARD, x, in);
+	area_write(&a, image);
+	if (run_map(dev->ctx, &tx, &ty, m) != HZ_OK)
+		bail("%s", hz_errmsg(dev->ctx));
+	area_read(&b, image);
+	memcpy(y, image + GUARD, out);
+	free(image);
+	area_free(&a);
+	area_free(&b);
+}
+
+static void test_special(void)
+{
+	static const float x[][4] = {
+		{0, 0, 0, 0}, {0x1p-149f, 0, 0, 0}, {3e38f, 0, 0, 0}, {1e-30f, 0, -1e-30f, 0},
+		{NAN, 1, 1, 1}, {INFINITY, 1, 2, 3}, {1, 1, 1, -INFINITY}, {-0.0f, 0, 0, 0},
+	};
+	enum { N = sizeof(x) / sizeof(*x) };
+
+	for (int d = 0; d < ndevs; d++) {
+		struct map_arg m = {NORM, 0, 0};
+		float y[N][4], n[N];
+
+		apply(&devs[d], &m, x[0], n, N);
+		ok(n[0] == 0 && n[1] == 0x1p-149f && n[2] == 3e38f &&
+			   fabsf(n[3] / 1.41421356e-30f - 1) < 1e-6f && isnan(n[4]) &&
+			   isinf(n[5]) && isinf(n[6]) && n[7] == 0,
+		   "norms of special values, %s", devs[d].name);
+		m.kind = NORMALIZE;
+		apply(&devs[d], &m, x[0], y[0], N);
+		ok(y[0][0] == 0 && y[0][3] == 0 && y[1][0] == 1 && y[2][0] == 1 &&
+			   fabsf(y[3][0] - 0.70710678f) < 1e-6f && isnan(y[4][0]) &&
+			   isnan(y[4][1]) && y[7][0] == 0,
+		   "normalization");
+		m.eps = 1;
+		apply(&devs[d], &m, x[0], y[0], N);
+		ok(y[0][0] == 0 && y[1][0] == 0x1p-149f && y[2][0] == 1 && isnan(y[4][3]),
+		   "with eps");
+		m.kind = INVERSE;
+		m.eps = 0;
+		apply(&devs[d], &m, x[0], y[0], N);
+		ok(isnan(y[0][0]) && isnan(y[0][1]) && fabsf(y[3][0] / 5e29f - 1) < 1e-6f &&
+			   isinf(y[1][0]) && isnan(y[4][2]),
+		   "inverses");
+	}
+}
+
+/* A NaN or Inf in one component is in all of the product's, and in no other product. */
+static void test_nan(void)
+{
+	for (int d = 0; d < ndevs; d++) {
+		struct area a = area_new(&devs[d], 40 * 16, 0), y = area_new(&devs[d], 40 * 16, 0);
+		float image[(2 * GUARD + 640) / 4];
+		hz_tensor ta = hz_tensor_2d(a.data, HZ_F32, devs[d].device, 40, 4);
+		hz_tensor ty = hz_tensor_2d(y.data, HZ_F32, devs[d].device, 40, 4);
+		int good = 1;
+
+		for (int i = 0; i < 160; i++)
+			image[GUARD / 4 + i] = (float)rnd_normal(&rnd);
+		image[GUARD / 4 + 4 * 7 + 2] = NAN;
+		image[GUARD / 4 + 4 * 33] = INFINITY;
+		area_write(&a, image);
+		good = hz_quat_mul(devs[d].ctx, &ta, &ta, &ty, 0) == HZ_OK;
+		area_read(&y, image);
+		for (int i = 0; i < 160; i++)
+			good &= !isfinite(image[GUARD / 4 + i]) == (i / 4 == 7 || i / 4 == 33);
+		ok(good, "NaN and Inf stay in their product, %s", devs[d].name);
+		area_free(&a);
+		area_free(&y);
+	}
+}
+
+/* ---- Errors ---------------------------------------------------------------------------------- */
+
+static hz_tensor A, B, Y, V;
+static uint32_t flags;
+static float memory_a[4 * 12], memory_b[4 * 12], memory_y[4 * 12], memory_v[4 * 12];
+
+static void reset(void)
+{
+	A = hz_tensor_3d(memory_a, HZ_F32, HZ_CPU, 2, 3, 4);
+	B = hz_tensor_3d(memory_b, HZ_F32, HZ_CPU, 2, 3, 4);
+	Y = hz_tensor_3d(memory_y, HZ_F32, HZ_CPU, 2, 3, 4);
+	V = hz_tensor_3d(memory_v, HZ_F32, HZ_CPU, 2, 3, 3);
+	flags = 0;
+}
+
+#define WRONG(change, call, status, sentence) \
+	do { \
+		reset(); \
+		change; \
+		if (is_int(call, status, "refused: %s", sentence)) \
+			is_str(hz_errmsg(ctx), sentence, "says so"); \
+	} while (0)
+
+static void test_errors(void)
+{
+	hz_context *ctx;
+	hz_options o = {.device = HZ_CPU};
+	const double alpha[4] = {1, 0, 0, 0};
+	size_t bytes;
+
+	if (hz_open(&ctx, &o) != HZ_OK)
+		bail("%s", hz_open_errmsg());
+#define MUL hz_quat_mul(ctx, &A, &B, &Y, flags)
+	WRONG(A.shape[2] = 3, MUL, HZ_ESHAPE, "quat_mul: a.shape[2] is 3, must be 4");
+	WRONG(B.dtype = HZ_F16, MUL, HZ_EDTYPE, "quat_mul: b.dtype is f16, must be f32");
+	WRONG(A.dtype = HZ_S8, MUL, HZ_EDTYPE,
+	      "quat_mul: a.dtype is s8, must be f32, f16, bf16 or f64");
+	WRONG(A.ndim = 0, MUL, HZ_ESHAPE, "quat_mul: a.ndim is 0, must be 1 to 6");
+	WRONG(A.shape[1] = 2, MUL, HZ_ESHAPE, "quat_mul: a.shape[1] is 2, must be 3, as y, or 1");
+	WRONG((Y = hz_tensor_2d(memory_y, HZ_F32, HZ_CPU, 3, 4)), MUL, HZ_ESHAPE,
+	      "quat_mul: a.ndim is 3, must be at most 2, as y");
+	WRONG(flags = HZ_QUAT_INVERSE, MUL, HZ_EINVAL, "quat_mul: flags is 512, must be made of 31");
+	WRONG(Y.data = memory_a + 1, MUL, HZ_EALIAS,
+	      "quat_mul: y overlaps a, must be apart from it or the same view");
+	WRONG(Y.stride[0] = 4, MUL, HZ_ESTRIDE,
+	      "quat_mul: y has strides that put two elements at one address");
+	WRONG(A.data = NULL, MUL, HZ_EINVAL, "quat_mul: a.data is NULL, must hold 24 elements");
+	WRONG(A.device = HZ_CUDA, MUL, HZ_EDEVICE,
+	      "quat_mul: a is on CUDA device 0, the context is on the CPU");
+	is_int(hz_quat_mul(ctx, NULL, &B, &Y, 0), HZ_EINVAL, "no a");
+	is_int(hz_quat_mul(NULL, &A, &B, &Y, 0), HZ_EINVAL, "no context");
+#define BWD hz_quat_mul_bwd(ctx, &Y, &A, &B, &V, NULL, flags)
+	WRONG((V.shape[2] = 4, V.stride[1] = 4, V.stride[0] = 12, V.shape[0] = 1), BWD, HZ_ESHAPE,
+	      "quat_mul_bwd: da.shape[0] is 1, must be 2, as a");
+	WRONG((V = A), BWD, HZ_EALIAS, "quat_mul_bwd: da overlaps a, must be apart from it");
+	is_int(hz_quat_mul_bwd(ctx, &Y, &A, &B, NULL, NULL, 0), HZ_OK, "no gradient wanted");
+	is_int(hz_quat_mul_bwd_workspace(ctx, &Y, &A, &B, NULL, NULL, 0, NULL), HZ_EINVAL,
+	       "workspace to nowhere");
+#define DOT hz_quat_dot(ctx, &A, &B, &Y, flags)
+	WRONG((void)0, DOT, HZ_ESHAPE, "quat_dot: a.shape[0] is 2, must be 3, as y, or 1");
+	WRONG((Y = hz_tensor_2d(memory_y, HZ_F32, HZ_CPU, 2, 3)), DOT, HZ_ESHAPE,
+	      "quat_dot: y.shape[1] is 3, must be 4 or 1");
+	WRONG((Y = hz_tensor_2d(memory_y, HZ_F32, HZ_CPU, 2, 4), B.shape[1] = 2), DOT, HZ_ESHAPE,
+	      "quat_dot: b.shape[1] is 2, must be 3, as a, or 1");
+	WRONG((A = hz_tensor_1d(memory_a, HZ_F32, HZ_CPU, 4)), DOT, HZ_ESHAPE,
+	      "quat_dot: a.ndim is 1, must be 2 to 6");
+	WRONG((void)0, hz_quat_norm(ctx, &A, &Y, 0), HZ_ESHAPE,
+	      "quat_norm: n.ndim is 3, must be 2, as x");
+	WRONG((void)0, hz_quat_normalize(ctx, &A, &Y, -1, 0), HZ_EINVAL,
+	      "quat_normalize: eps is -1, must be finite and not negative");
+	WRONG((void)0, hz_quat_axpy(ctx, NULL, &A, &Y, 0), HZ_EINVAL,
+	      "quat_axpy: alpha is NULL, must be four numbers");
+	WRONG((void)0, hz_quat_axpy(ctx, alpha, &A, &Y, HZ_QUAT_CONJ_A), HZ_EINVAL,
+	      "quat_axpy: flags is 2, must be made of 9");
+	WRONG(V.shape[2] = 2, hz_quat_rotate(ctx, &A, &V, &Y, 0), HZ_ESHAPE,
+	      "quat_rotate: v.shape[2] is 2, must be 4 or 3");
+	WRONG((Y = A), hz_quat_rotate(ctx, &A, &V, &Y, 0), HZ_EALIAS,
+	      "quat_rotate: y overlaps q, must be apart from it");
+	WRONG((void)0, hz_quat_rotate_bwd(ctx, &Y, &A, &V, &B, &B, 0), HZ_ESHAPE,
+	      "quat_rotate_bwd: dv.shape[2] is 4, must be 3, as v");
+	WRONG((B = A, B.data = NULL), hz_quat_rotate_bwd(ctx, &Y, &A, &V, &B, NULL, 0), HZ_EINVAL,
+	      "quat_rotate_bwd: dq.data is NULL, must hold 24 elements");
+	reset();
+	A.shape[0] = A.stride[0] = A.stride[1] = 0;
+	A.shape[0] = INT64_MAX / 16;
+	A.shape[1] = 3;
+	B = A;
+	Y = hz_tensor_3d(memory_y, HZ_F32, HZ_CPU, 1, 1, 4);
+	is_int(hz_quat_mul_bwd_workspace(ctx, &A, &A, &A, NULL, NULL, 0, &bytes), HZ_OK,
+	       "a huge view that nothing is done with");
+	hz_close(ctx);
+}
+
+/* Gradients where there is nothing to sum are 0, or stay. */
+static void test_empty(void)
+{
+	for (int d = 0; d < ndevs; d++) {
+		struct area da = area_new(&devs[d], 16, 0);
+		hz_tensor none = hz_tensor_2d(NULL, HZ_F32, devs[d].device, 0, 4);
+		hz_tensor t = hz_tensor_2d(da.data, HZ_F32, devs[d].device, 1, 4);
+		struct area a = area_new(&devs[d], 16, 0);
+		hz_tensor ta = hz_tensor_2d(a.data, HZ_F32, devs[d].device, 1, 4);
+		float image[(2 * GUARD + 16) / 4];
+		size_t bytes;
+
+		hz_quat_mul_bwd_workspace(devs[d].ctx, &none, &ta, &none, &t, NULL, 0, &bytes);
+		hz_reserve(devs[d].ctx, bytes);
+		is_int(hz_quat_mul_bwd(devs[d].ctx, &none, &ta, &none, &t, NULL, 0), HZ_OK,
+		       "a gradient of nothing, %s", devs[d].name);
+		area_read(&da, image);
+		ok(image[GUARD / 4] == 0 && image[GUARD / 4 + 3] == 0, "is 0");
+		is_int(hz_quat_rotate_bwd(devs[d].ctx, &none, &ta, &none, &t, NULL,
+					  HZ_QUAT_ACCUMULATE), HZ_OK, "accumulated");
+		is_int(hz_quat_mul(devs[d].ctx, &none, &none, &none, 0), HZ_OK, "no quaternions");
+		area_free(&da);
+		area_free(&a);
+	}
+}
+
+int main(void)
+{
+	rnd = tap_seed();
+	quick = tap_quick();
+	dev_open_all();
+	test_units();
+	test_random();
+	test_large();
+	test_differences();
+	test_special();
+	test_nan();
+	test_empty();
+	test_errors();
+	dev_close_all();
+	return done_testing();
+}

@@ -186,6 +186,7 @@ struct hzi_range {
 /* ---- Quaternions ------------------------------------------------------------------------------ */
 
 #define HZI_QUAT_COLS 6		/* columns of a panel of S */
+#define HZI_QUAT_AHEAD 2048
 
 /* What sums begin with: nothing, those that are there, or the negative of those */
 enum hzi_quat_mode {
@@ -197,8 +198,9 @@ enum hzi_quat_mode {
 /*
  * p[j * R + i] = the sum over l < k of v[l * R + i] s[j / 6 * s_panel + l * 6 + j % 6], for i < rows
  * up to a whole vector and j < cols, R being the rows of a panel, in ascending order of l; before
- * that as mode says. From ahead on, 16 bytes for each l of a panel of S are brought into L2, for
- * the next panel from ahead_step further on; they need not be there.
+ * that as mode says. For each panel of S that is multiplied, HZI_QUAT_AHEAD bytes from ahead on are
+ * brought into L2, or less with k below 128; for the next panel from ahead_step further on. They
+ * need not be there.
  */
 struct hzi_quat_mul {
 	const void *v, *s;
@@ -209,40 +211,36 @@ struct hzi_quat_mul {
 	int64_t ahead_step;
 };
 
-/*
- * t, four planes of quaternions, from the sums p: with fast from eight planes by the formulas of
- * eight multiplications, else from four by sign[]. add: to what t holds.
- */
+/* t = t - H4 p, or -H4 p without add: four planes each, as p of hzi_quat_mul */
 struct hzi_quat_sum {
 	const void *p;
 	void *t;
 	int64_t rows, cols, plane;
-	bool fast, add;
-	double sign[4];
+	bool add;
 };
 
 /*
- * t = alpha conj?(t) + beta c + bias: c as t, bias_rows four planes of R, bias_cols four of
- * bias_plane; NULL contributes nothing.
+ * t = alpha t + beta c + bias, the components of t being negated before where flip says so: c as t,
+ * bias_rows four planes of R, bias_cols four of bias_plane; NULL contributes nothing.
  */
 struct hzi_quat_end {
 	void *t;
 	const void *c, *bias_rows, *bias_cols;
 	int64_t rows, cols, plane, bias_plane;
-	bool conj, alpha_real;
+	bool flip[4], alpha_real;
 	double alpha[4], beta;
 };
 
 /*
  * Component c of element (i, l), i < rows and l < count: of dtype at x + i * x_i + l * x_l +
  * comp[c], and in f32 or f64 at y + c * y_plane + l * y_l + i. load: x to y, whose rows are written
- * up to a whole vector; store: y to x, whole vectors being read.
+ * up to a whole vector; store: y to x, whole vectors being read. Components with flip are negated.
  */
 struct hzi_quat_block {
 	void *x, *y;
 	int64_t rows, count, x_i, x_l, comp[4], y_l, y_plane;
 	int32_t dtype;
-	bool conj;			/* load: the conjugate */
+	bool flip[4];
 };
 
 /* t = the activation (enum hz_activation) of t */
@@ -263,9 +261,9 @@ struct hzi_quat_kern {
 	void (*store)(const struct hzi_quat_block *a);
 	/* to = H4 from / 2, four planes each, count a multiple of lanes */
 	void (*mix)(const void *from, void *to, int64_t from_plane, int64_t to_plane, int64_t count);
-	/* Column j, l < count, of from at l * ld + j: to panels of S; whole ones are read. */
+	/* Column j, l < count, of from at l * ld + j: times scale to panels of S, in whole ones */
 	void (*panels)(const void *from, int64_t ld, void *to, int64_t panel, int64_t cols,
-		       int64_t count);
+		       int64_t count, double scale);
 };
 
 /*

@@ -23,6 +23,7 @@
 #define TILE_COLS 66		/* 8 planes of sums: 132 KiB */
 #define CHUNK_COLS 48		/* of S on the way to panels: 16 of k, 24 KiB */
 #define CHUNK_K 16
+#define AHEAD_BYTES HZI_QUAT_AHEAD
 /* Products of quaternions that a thread does in the time in which it moves a byte, as a part of it */
 #define BYTES_PER_PRODUCT 2
 
@@ -93,6 +94,29 @@ struct pack_job {
 	int64_t panels;
 };
 
+/* Four planes of a block; to: at its first element */
+static void pack_block(const struct hzi_quat_gemm_pack_args *a, const char *from, char *to,
+		       int64_t rows, int64_t count)
+{
+	const int64_t size = dtype_bytes(a->dtype), plane = HZI_QUAT_PANEL * count * size;
+
+	for (int64_t l = 0; l < count; l++, to += HZI_QUAT_PANEL * size) {
+		for (int c = 0; c < 4; c++) {
+			const char *x = from + (l * a->a.col + a->a.comp[c]) * size;
+			char *y = to + c * plane;
+
+			if (size == 4) {
+				for (int64_t i = 0; i < rows; i++)
+					memcpy(y + i * 4, x + i * a->a.row * 4, 4);
+			} else {
+				for (int64_t i = 0; i < rows; i++)
+					memcpy(y + i * size, x + i * a->a.row * size, (size_t)size);
+			}
+			memset(y + rows * size, 0, (size_t)((HZI_QUAT_PANEL - rows) * size));
+		}
+	}
+}
+
 static void pack_panels(void *job, int thread, int64_t begin, int64_t end)
 {
 	const struct pack_job *j = job;
@@ -107,21 +131,11 @@ static void pack_panels(void *job, int thread, int64_t begin, int64_t end)
 		const char *from = (const char *)a->a.data + size * i0 * a->a.row +
 				   size * item_offset(a->ndim, a->shape, a->a_stride, item);
 
-		for (int64_t l0 = 0; l0 < a->k; l0 += K_BLOCK) {
-			const int64_t count = min_i64(K_BLOCK, a->k - l0);
-			char *to = (char *)a->data + item * each + packed_at(i0, l0, a->k) * size;
+		for (int64_t l = 0; l < a->k; l += K_BLOCK) {
+			char *to = (char *)a->data + item * each + packed_at(i0, l, a->k) * size;
 
-			for (int c = 0; c < 4; c++) {
-				const char *x = from + (l0 * a->a.col + a->a.comp[c]) * size;
-
-				for (int64_t l = 0; l < count; l++) {
-					for (int64_t i = 0; i < rows; i++, to += size)
-						memcpy(to, x + (i * a->a.row + l * a->a.col) * size,
-						       (size_t)size);
-					memset(to, 0, (size_t)((HZI_QUAT_PANEL - rows) * size));
-					to += (HZI_QUAT_PANEL - rows) * size;
-				}
-			}
+			pack_block(a, from + l * a->a.col * size, to, rows,
+				   min_i64(K_BLOCK, a->k - l));
 		}
 	}
 }
@@ -147,7 +161,7 @@ size_t hzi_cpu_quat_gemm_pack_workspace(const struct hz_context *ctx,
 
 /* ---- Plans ----------------------------------------------------------------------------------- */
 
-/* A plane of V by one of S, to plane p of the sums */
+/* A plane of V by one of S, to plane p of the sums, or with 4 + c component c of C */
 struct step {
 	int v, s, p, mode;
 };
@@ -185,12 +199,18 @@ struct plan {
 	int threads;
 	struct step steps[16];
 	int step_count;
-	double sign[4];
+	int later[4];			/* modes of the direct steps 0 .. 3 if there are sums yet */
+	bool negative[4];		/* components of which the negative is summed */
 	/* The scratch of a thread, in bytes */
 	int64_t s_bytes, v_bytes, p_bytes, t_bytes, chunk_bytes, acc_bytes, each;
 };
 
-/* Planes of V change as seldom as can be: each stays in L1 meanwhile. */
+/*
+ * Planes of V change as seldom as can be: each stays in L1 meanwhile.
+ *
+ * Fast: four products to the sums P; then r - G0, -i - G1, -j - G2, -k - G3 for G = H4 P; then the
+ * other four to these. Direct: what the sign of a product differs from is negated before.
+ */
 static void plan_steps(struct plan *p)
 {
 	p->step_count = p->fast ? 8 : 16;
@@ -199,20 +219,23 @@ static void plan_steps(struct plan *p)
 
 		p->steps[t] = (struct step){4 + t, 4 + t, t, HZI_QUAT_ZERO};
 		p->steps[4 + t] = (struct step){p->swap ? right : left, p->swap ? left : right,
-						4 + t, HZI_QUAT_ZERO};
+						4 + t, HZI_QUAT_ADD};
+		p->negative[t] = t > 0;
 	}
-	for (int c = 0; c < 4; c++)
-		p->sign[c] = 1;
 	for (int t = 0; !p->fast && t < 16; t++) {
 		const int v = t / 4, c = t % 4, s = v ^ c;
-		const int sign = p->swap ? product_sign[s][v] : product_sign[v][s];
+		const bool negative = p->swap ? product_sign[s][v] < 0 : product_sign[v][s] < 0;
 		int mode = HZI_QUAT_ZERO;
 
-		/* sign[]: what the sums so far are to be multiplied by */
 		if (v > 0)
-			mode = sign == (int)p->sign[c] ? HZI_QUAT_ADD : HZI_QUAT_SUBTRACT;
-		p->sign[c] = sign;
-		p->steps[t] = (struct step){v, s, c, mode};
+			mode = negative == p->negative[c] ? HZI_QUAT_ADD : HZI_QUAT_SUBTRACT;
+		p->negative[c] = negative;
+		p->steps[t] = (struct step){v, s, 4 + c, mode};
+	}
+	for (int c = 0; !p->fast && c < 4; c++) {
+		const bool first = p->swap ? product_sign[c][0] < 0 : product_sign[0][c] < 0;
+
+		p->later[c] = first == p->negative[c] ? HZI_QUAT_ADD : HZI_QUAT_SUBTRACT;
 	}
 }
 
@@ -276,7 +299,7 @@ static struct plan make_plan(const struct hz_context *ctx, const struct hzi_quat
 	part_rows = ceil_div(ceil_div(p.rows, p.kern->rows), p.grid_v) * p.kern->rows;
 	p.s_bytes = planes * round_up(p.nc, HZI_QUAT_COLS) * min_i64(a->k, K_BLOCK) * p.size;
 	p.v_bytes = planes * p.kern->rows * min_i64(a->k, K_BLOCK) * p.size;
-	p.p_bytes = planes * p.kern->rows * TILE_COLS * p.size;
+	p.p_bytes = p.fast ? 4 * p.kern->rows * TILE_COLS * p.size : 0;
 	p.t_bytes = 4 * p.kern->rows * TILE_COLS * p.size;
 	p.chunk_bytes = planes * CHUNK_K * CHUNK_COLS * p.size;
 	p.acc_bytes = a->k > K_BLOCK ? 4 * part_rows * p.nc * p.size : 0;
@@ -288,6 +311,12 @@ static struct plan make_plan(const struct hz_context *ctx, const struct hzi_quat
 
 /* ---- Parts ----------------------------------------------------------------------------------- */
 
+/* What will be wanted next, if known: left pieces of AHEAD_BYTES, step apart */
+struct ahead {
+	const char *p;
+	int64_t step, left;
+};
+
 /* What a thread has while it works on a part of an item */
 struct part {
 	const struct plan *p;
@@ -295,9 +324,8 @@ struct part {
 	struct hzi_quat_view c, pre;	/* element (row of V, column of S) */
 	char *s_planes, *v_planes, *sums, *tile, *c_tile, *bias, *chunk, *acc;
 	int64_t s_plane, v_plane;	/* in elements */
-	const char *v_raw;		/* four planes of V, packed or as in v_planes */
-	const char *ahead;		/* what is wanted next, if known */
-	int64_t ahead_step, ahead_left;
+	const char *v_raw;		/* four planes of V: packed, or in v_planes */
+	struct ahead ahead[3];		/* the next panel of V; C; sums over k so far */
 };
 
 static struct hzi_quat_view turned(struct hzi_quat_view v, bool swap)
@@ -397,7 +425,8 @@ static void load(const struct part *t, const struct operand *o, struct hzi_quat_
 		part.x_l = v.col;
 		memcpy(part.comp, v.comp, sizeof(part.comp));
 		part.dtype = dtype;
-		part.conj = o->conj;
+		for (int q = 1; q < 4; q++)
+			part.flip[q] = o->conj;
 		part.y = (char *)b->y + done * b->y_l * p->size;
 		p->kern->load(&part);
 		done += part.count;
@@ -427,7 +456,8 @@ static void pack_s(struct part *t, int64_t j, int64_t cols, int64_t l, int64_t k
 				p->kern->panels(t->chunk + q * chunk * p->size, CHUNK_COLS,
 						t->s_planes + (q * t->s_plane + j0 * kb +
 							       l0 * HZI_QUAT_COLS) * p->size,
-						kb * HZI_QUAT_COLS, b.rows, count);
+						kb * HZI_QUAT_COLS, b.rows, count,
+						p->fast && q < 4 ? 2 : 1);
 		}
 	}
 }
@@ -436,21 +466,20 @@ static void pack_s(struct part *t, int64_t j, int64_t cols, int64_t l, int64_t k
 static bool is_ready(const struct plan *p, const struct operand *o)
 {
 	return o->packed && !o->packed_t && !o->conj && p->kern->rows == HZI_QUAT_PANEL &&
-	       dtype_bytes(p->a->dtype) == p->size;
+	       p->a->dtype == HZ_F32;
 }
 
 /* A panel of V, rows i .., columns l .. l + kb - 1 */
 static void pack_v(struct part *t, int64_t i, int64_t rows, int64_t l, int64_t kb)
 {
 	const struct plan *p = t->p;
-	const int64_t ld = p->kern->rows;
+	const int64_t ld = p->kern->rows, plane = ld * kb;
 	const bool ready = is_ready(p, &t->v);
-	const int64_t plane = ld * kb;
-	char *mixed = t->v_planes + 4 * plane * p->size;
 
 	t->v_plane = plane;
-	t->v_raw = ready ? (const char *)t->v.view.data + packed_at(i, l, t->v.packed_k) * p->size :
-			   t->v_planes;
+	t->v_raw = t->v_planes;
+	if (ready)
+		t->v_raw = (const char *)t->v.view.data + packed_at(i, l, t->v.packed_k) * p->size;
 	for (int64_t l0 = 0; l0 < kb; l0 += CHUNK_K) {
 		const int64_t at = l0 * ld * p->size;
 		struct hzi_quat_block b = {
@@ -461,33 +490,32 @@ static void pack_v(struct part *t, int64_t i, int64_t rows, int64_t l, int64_t k
 		if (!ready)
 			load(t, &t->v, &b, i, l + l0);
 		if (p->fast)
-			p->kern->mix(t->v_raw + at, mixed + at, plane, plane, b.count * ld);
+			p->kern->mix(t->v_raw + at, t->v_planes + 4 * plane * p->size + at, plane,
+				     plane, b.count * ld);
 	}
 }
 
-/*
- * What the next panel of V will be loaded from is brought into L2 meanwhile, by 2 KiB for each panel
- * of S: if it is packed, or its rows are contiguous.
- */
-static void look_ahead(struct part *t, int64_t i, int64_t l)
+/* From where the next panel of V will come: if it is packed, or its rows are contiguous */
+static struct ahead ahead_v(const struct part *t, int64_t i, int64_t l)
 {
 	const struct plan *p = t->p;
 	const struct operand *o = &t->v;
-	const int64_t size = dtype_bytes(p->a->dtype);
+	const int64_t size = dtype_bytes(p->a->dtype), kb = min_i64(K_BLOCK, p->k - l);
+	struct ahead a = {0};
 
-	t->ahead_left = 0;
-	t->ahead = NULL;
-	if (i >= p->rows || l >= p->k || (o->packed && o->packed_t))
-		return;
-	if (o->packed) {
-		t->ahead = (const char *)o->view.data + packed_at(i, l, o->packed_k) * size;
-		t->ahead_step = 16 * min_i64(K_BLOCK, p->k - l);
-		t->ahead_left = 16 * size;
-	} else if (o->view.col == 4) {
-		t->ahead = (const char *)o->view.data + (i * o->view.row + l * 4) * size;
-		t->ahead_step = o->view.row * size;
-		t->ahead_left = p->kern->rows;
+	if (i >= p->rows || kb <= 0)
+		return a;
+	if (o->packed && !o->packed_t) {
+		a.p = (const char *)o->view.data + packed_at(i, l, o->packed_k) * size;
+		a.step = AHEAD_BYTES;
+		a.left = 4 * HZI_QUAT_PANEL * kb * size / AHEAD_BYTES;
+	} else if (!o->packed && o->view.col == 4) {
+		/* A row of a block of k has so many bytes, or less. */
+		a.p = (const char *)o->view.data + (i * o->view.row + l * 4) * size;
+		a.step = o->view.row * size;
+		a.left = min_i64(p->kern->rows, p->rows - i);
 	}
+	return a;
 }
 
 /* ---- Tiles ----------------------------------------------------------------------------------- */
@@ -516,7 +544,7 @@ static void finish(struct part *t, char *tile, int64_t plane, int64_t i, int64_t
 	const int64_t bias_col = p->swap ? a->bias_row : a->bias_col;
 	struct hzi_quat_block b = block_of(&t->c, a->c_dtype, i, j);
 	struct hzi_quat_end e = {
-		.t = tile, .rows = rows, .cols = cols, .plane = plane, .conj = a->conj_c,
+		.t = tile, .rows = rows, .cols = cols, .plane = plane,
 		.alpha_real = a->alpha_real, .beta = a->beta,
 	};
 
@@ -538,9 +566,14 @@ static void finish(struct part *t, char *tile, int64_t plane, int64_t i, int64_t
 		load_bias(t, bias_col, j, cols, e.bias_plane);
 		e.bias_cols = t->bias;
 	}
-	if (e.c || a->bias || a->conj_c || !a->alpha_real || a->alpha[0] != 1)
-		p->kern->end(&e);
 	b.y = tile;
+	for (int c = 0; c < 4; c++)
+		b.flip[c] = p->negative[c] != (c > 0 && a->conj_c);
+	if (e.c || a->bias || !a->alpha_real || a->alpha[0] != 1 || t->pre.data || a->activation) {
+		memcpy(e.flip, b.flip, sizeof(e.flip));
+		memset(b.flip, 0, sizeof(b.flip));
+		p->kern->end(&e);
+	}
 	if (t->pre.data) {
 		struct hzi_quat_block pre = block_of(&t->pre, a->c_dtype, i, j);
 
@@ -562,31 +595,48 @@ static void finish(struct part *t, char *tile, int64_t plane, int64_t i, int64_t
 	p->kern->store(&b);
 }
 
-/* All products of a panel of V by columns j .. of what is packed of S */
-static void multiply(struct part *t, int64_t rows, int64_t j, int64_t cols, int64_t kb)
+/* What is brought into L2 meanwhile: sums first, then C and the next panel of V */
+static struct ahead *next_ahead(struct part *t)
+{
+	return &t->ahead[t->ahead[2].left > 0 ? 2 : t->ahead[1].left > 0];
+}
+
+/* All products of a panel of V by columns j .. of what is packed of S, to the sums at acc */
+static void multiply(struct part *t, char *acc, bool first, int64_t rows, int64_t j, int64_t cols,
+		     int64_t kb)
 {
 	const struct plan *p = t->p;
-	const int64_t panels = cols / HZI_QUAT_COLS, rest = cols % HZI_QUAT_COLS;
+	const int64_t panels = ceil_div(cols, HZI_QUAT_COLS), plane = p->kern->rows * cols;
 
 	for (int i = 0; i < p->step_count; i++) {
 		const struct step *s = &p->steps[i];
 		const char *v = s->v < 4 ? t->v_raw : t->v_planes;
-		const struct hzi_quat_mul m = {
+		struct ahead *ahead = next_ahead(t);
+		struct hzi_quat_mul m = {
 			.v = v + s->v * t->v_plane * p->size,
 			.s = t->s_planes + (s->s * t->s_plane + j * kb) * p->size,
-			.p = t->sums + s->p * p->kern->rows * cols * p->size, .rows = rows,
-			.cols = cols, .k = kb, .s_panel = kb * HZI_QUAT_COLS, .mode = s->mode,
-			.ahead = t->ahead_left > 0 ? t->ahead : t->sums,
-			.ahead_step = t->ahead_left > 0 ? t->ahead_step : 0,
+			.p = (s->p < 4 ? t->sums : acc) + s->p % 4 * plane * p->size,
+			.rows = rows, .cols = cols, .k = kb, .s_panel = kb * HZI_QUAT_COLS,
+			.mode = s->mode, .ahead = ahead->p, .ahead_step = ahead->step,
 		};
 
-		p->kern->mul(&m);
-		if (t->ahead_left > 0) {
-			const int64_t done = panels + (rest == 1 ? 4 : rest == 2 ? 2 : rest > 0);
+		if (i == 4 && p->fast) {
+			const struct hzi_quat_sum sum = {
+				.p = t->sums, .t = acc, .rows = rows, .cols = cols, .plane = plane,
+				.add = !first,
+			};
 
-			t->ahead += done * t->ahead_step;
-			t->ahead_left -= done;
+			p->kern->sum(&sum);
 		}
+		if (i < 4 && !p->fast && !first)
+			m.mode = p->later[i];
+		if (ahead->left <= 0) {
+			m.ahead = m.p;
+			m.ahead_step = 0;
+		}
+		p->kern->mul(&m);
+		ahead->p += panels * ahead->step;
+		ahead->left -= panels;
 	}
 }
 
@@ -606,24 +656,28 @@ static void columns(struct part *t, int64_t i_begin, int64_t i_end, int64_t j, i
 			const int64_t rows = min_i64(ld, i_end - i);
 
 			pack_v(t, i, rows, l, kb);
-			if (i + ld < i_end)
-				look_ahead(t, i + ld, l);
-			else
-				look_ahead(t, i_begin, last ? 0 : l + kb);
+			t->ahead[0].left = 0;
 			for (int64_t j0 = 0; j0 < cols; j0 += TILE_COLS) {
 				const int64_t n = min_i64(TILE_COLS, cols - j0);
-				struct hzi_quat_sum s = {
-					.p = t->sums, .t = first && last ? t->tile : acc,
-					.rows = rows, .cols = n, .plane = ld * n, .fast = p->fast,
-					.add = !first,
-				};
+				const int64_t bytes = 4 * ld * n * p->size;
+				char *sums = first && last ? t->tile : acc;
 
-				memcpy(s.sign, p->sign, sizeof(s.sign));
-				multiply(t, rows, j0, n, kb);
-				p->kern->sum(&s);
-				acc += 4 * s.plane * p->size;
+				/* Just in time: V when the last columns begin */
+				if (j0 + n == cols)
+					t->ahead[0] = i + ld < i_end ? ahead_v(t, i + ld, l) :
+						      ahead_v(t, i_begin, last ? 0 : l + kb);
+				t->ahead[1] = (struct ahead){
+					block_of(&t->c, p->a->c_dtype, i, j + j0).x,
+					t->c.col * dtype_bytes(p->a->c_dtype),
+					last && t->c.row == 4 ? n : 0,
+				};
+				t->ahead[2] = (struct ahead){
+					sums, AHEAD_BYTES, first ? 0 : bytes / AHEAD_BYTES,
+				};
+				multiply(t, sums, first, rows, j0, n, kb);
 				if (last)
-					finish(t, s.t, s.plane, i, rows, j + j0, n);
+					finish(t, sums, ld * n, i, rows, j + j0, n);
+				acc += bytes;
 			}
 		}
 	}

@@ -73,6 +73,9 @@ END
 KERNELS(quat_simt)
 #include "quat_simt.kernels.def"
 END
+KERNELS(quat_layer)
+#include "quat_layer.kernels.def"
+END
 
 const struct hzi_image hzi_images[HZI_FAMILIES] = {
 #define HZ_FAMILY(name, NAME) \

@@ -872,6 +872,288 @@ HZ_API int hz_quat_gemm_pack(hz_context *ctx, const hz_tensor *a, void *data, si
 HZ_API int hz_quat_gemm_pack_bytes(hz_context *ctx, const hz_tensor *a,
 				   const hz_quat_gemm_opts *opts, size_t *bytes);
 
+/* ---- Quaternion layers ----------------------------------------------------------------------- */
+
+/*
+ * Tensors are as above: their last dimension holds the four components, HZ_QUAT_XYZW says in which
+ * order, and strides the layout. All operands of a call have one dtype, unless it says otherwise.
+ */
+#define HZ_QUAT_ROTATION 0x10000u	/* linear: weights rotate vectors */
+#define HZ_QUAT_TRANSPOSED 0x20000u	/* conv: the adjoint of the convolution */
+#define HZ_QUAT_NOCONJ 0x40000u		/* conv, with TRANSPOSED: weights are not conjugated */
+#define HZ_QUAT_WHITEN 0x80000u		/* batchnorm: by the 4 x 4 covariance */
+#define HZ_QUAT_EVAL 0x100000u		/* batchnorm: by the running values */
+
+enum hz_quat_side {
+	HZ_QUAT_LEFT = 0,	/* weights are the left factors: w x */
+	HZ_QUAT_RIGHT = 1	/* x w */
+};
+
+/* Zero the struct and set what is wanted: zero is the default of every field. */
+typedef struct hz_quat_linear_opts {
+	int32_t side;			/* enum hz_quat_side */
+	int32_t method;			/* enum hz_quat_method */
+	int32_t precision;		/* enum hz_precision */
+	int32_t activation;		/* enum hz_activation */
+	uint32_t flags;			/* HZ_QUAT_XYZW | ACCUMULATE | ROTATION */
+	double slope;			/* of the activation */
+	const hz_tensor *pre;		/* as y: the input of the activation, which the forward
+					   call writes and the backward call reads; NULL: none */
+	const hz_packed *packed;	/* w by hz_quat_gemm_pack(), instead of it */
+	const hz_tensor *scale;		/* ROTATION: s, [N, M]; NULL: 1 */
+	const hz_tensor *dscale;	/* ROTATION, backward: its gradient; NULL: not wanted */
+	int64_t reserved[4];		/* 0 */
+} hz_quat_linear_opts;
+
+/*
+ * Linear layer of quaternions: y_n = act(sum over m of w_nm x_m + b_n), with HZ_QUAT_RIGHT of
+ * x_m w_nm.
+ *
+ *   x     f32 f16 bf16, f64 on the CPU: [..., M, 4], any strides
+ *   w     [N, M, 4], any strides; NULL with opts->packed
+ *   b     [N, 4], the dtype of x or f32; NULL: none
+ *   y     [..., N, 4], any strides
+ *   opts  NULL: all defaults
+ *
+ * With HZ_QUAT_ROTATION the sum is of s_nm q_nm x_m q_nm^* / |q_nm|^2 with q = w, of q^* x q with
+ * HZ_QUAT_RIGHT: rotations of the vector parts. The real part of x is not looked at, that of the
+ * sum is 0; q = 0 contributes 0.
+ *
+ * Aliasing: no output overlaps another operand.
+ * Arithmetic: as hz_quat_gemm(), but HZ_QUAT_AUTO is HZ_QUAT_FAST unless the context says otherwise
+ * or one of the sizes is below 32. A product of rotations is one of real 3N x 3M matrices.
+ * Workspace: hz_quat_linear_workspace().
+ * Errors: HZ_EINVAL, HZ_EDTYPE, HZ_ESHAPE, HZ_ESTRIDE, HZ_EALIAS, HZ_EDEVICE, HZ_ENOTSUP,
+ * HZ_ENOMEM, HZ_EWORKSPACE, HZ_ECUDA, HZ_EFORK.
+ * Source: Parcollet et al. 2019, "Quaternion Recurrent Neural Networks", equations 6 to 8.
+ */
+HZ_API int hz_quat_linear(hz_context *ctx, const hz_tensor *x, const hz_tensor *w,
+			  const hz_tensor *b, const hz_tensor *y, const hz_quat_linear_opts *opts);
+HZ_API int hz_quat_linear_workspace(hz_context *ctx, const hz_tensor *x, const hz_tensor *w,
+				    const hz_tensor *b, const hz_tensor *y,
+				    const hz_quat_linear_opts *opts, size_t *bytes);
+
+/*
+ * The gradients of hz_quat_linear() for the gradient dy of a real loss, taken component by
+ * component: with dz that of the activation's input, dx = w^H dz, dw = dz x^H and db = the sum of
+ * dz over the batch.
+ *
+ *   x, w, b     as there; x may be NULL without dw, b is used only where the activation's input is
+ *               computed anew: with an activation and no opts->pre
+ *   dy          as y
+ *   dx, dw, db  as x, w and b; NULL: not wanted
+ *   opts        those of hz_quat_linear(); with HZ_QUAT_ACCUMULATE dw, db and dscale are added to
+ *
+ * With opts->packed w is NULL, unless HZ_QUAT_ROTATION needs it. Sums over the batch are f32 (f64)
+ * and rounded once. All else as there.
+ */
+HZ_API int hz_quat_linear_bwd(hz_context *ctx, const hz_tensor *x, const hz_tensor *w,
+			      const hz_tensor *b, const hz_tensor *dy, const hz_tensor *dx,
+			      const hz_tensor *dw, const hz_tensor *db,
+			      const hz_quat_linear_opts *opts);
+HZ_API int hz_quat_linear_bwd_workspace(hz_context *ctx, const hz_tensor *x, const hz_tensor *w,
+					const hz_tensor *b, const hz_tensor *dy,
+					const hz_tensor *dx, const hz_tensor *dw,
+					const hz_tensor *db, const hz_quat_linear_opts *opts,
+					size_t *bytes);
+
+/* Zero the struct and set what is wanted: zero is the default of every field. */
+typedef struct hz_quat_conv_opts {
+	int32_t side;			/* as of hz_quat_linear_opts, down to slope */
+	int32_t method;
+	int32_t precision;
+	int32_t activation;
+	uint32_t flags;			/* HZ_QUAT_XYZW | ACCUMULATE | TRANSPOSED | NOCONJ */
+	int32_t groups;			/* of quaternion channels; 0: 1 */
+	double slope;
+	const hz_tensor *pre;		/* as of hz_quat_linear_opts */
+	int64_t stride[3];		/* of each spatial dimension; 0: 1 */
+	int64_t pad[3];			/* zeros at either end */
+	int64_t dilation[3];		/* 0: 1 */
+	int64_t reserved[4];		/* 0 */
+} hz_quat_conv_opts;
+
+/*
+ * Convolution of quaternions, in one, two or three dimensions as x has them: y[p, o] = act(sum over
+ * taps t and channels i of w[o, t, i] x[p stride + t dilation - pad, i] + b[o]).
+ *
+ *   x     f32 f16 bf16, f64 on the CPU: [n, spatial..., Ci, 4], any strides
+ *   w     [Co, taps..., Ci / groups, 4], any strides
+ *   b     [Co, 4], the dtype of x or f32; NULL: none
+ *   y     [n, spatial'..., Co, 4], spatial' = (spatial + 2 pad - dilation (taps - 1) - 1) / stride
+ *         + 1, rounded down
+ *   opts  NULL: all defaults
+ *
+ * Output channels o Co / groups and following, of group o, see input channels o Ci / groups and
+ * following: a quaternion is never divided.
+ *
+ * HZ_QUAT_TRANSPOSED gives the adjoint of the convolution with the same w, which has the conjugates
+ * of its weights, or with HZ_QUAT_NOCONJ the transpose, which has not: x is [n, spatial'..., Co, 4],
+ * y any [n, spatial..., Ci, 4] that the convolution would take to the shape of x, b [Ci, 4].
+ *
+ * Aliasing: no output overlaps another operand.
+ * Arithmetic, errors: as hz_quat_linear(). Workspace: hz_quat_conv_workspace(); it has patches of
+ * x, for a limited number of pixels at a time.
+ * Source: Gaudet, Maida 2018, "Deep Quaternion Networks", section 3.
+ */
+HZ_API int hz_quat_conv(hz_context *ctx, const hz_tensor *x, const hz_tensor *w,
+			const hz_tensor *b, const hz_tensor *y, const hz_quat_conv_opts *opts);
+HZ_API int hz_quat_conv_workspace(hz_context *ctx, const hz_tensor *x, const hz_tensor *w,
+				  const hz_tensor *b, const hz_tensor *y,
+				  const hz_quat_conv_opts *opts, size_t *bytes);
+
+/* The gradients of hz_quat_conv(); operands as of hz_quat_linear_bwd(). */
+HZ_API int hz_quat_conv_bwd(hz_context *ctx, const hz_tensor *x, const hz_tensor *w,
+			    const hz_tensor *b, const hz_tensor *dy, const hz_tensor *dx,
+			    const hz_tensor *dw, const hz_tensor *db,
+			    const hz_quat_conv_opts *opts);
+HZ_API int hz_quat_conv_bwd_workspace(hz_context *ctx, const hz_tensor *x, const hz_tensor *w,
+				      const hz_tensor *b, const hz_tensor *dy, const hz_tensor *dx,
+				      const hz_tensor *dw, const hz_tensor *db,
+				      const hz_quat_conv_opts *opts, size_t *bytes);
+
+/* Zero the struct and set what is wanted: zero is the default of every field. */
+typedef struct hz_quat_batchnorm_opts {
+	uint32_t flags;			/* HZ_QUAT_XYZW | ACCUMULATE | WHITEN | EVAL */
+	int32_t reserved32;		/* 0 */
+	double eps;			/* > 0; 0 stands for 1e-5 */
+	double momentum;		/* 0 to 1; 0 stands for 0.1 */
+	const hz_tensor *running_mean;	/* [C, 4]; NULL: none */
+	const hz_tensor *running_var;	/* [C], with WHITEN [C, 10] */
+	const hz_tensor *saved;		/* [C, 14], written for the backward call; NULL: none */
+	int64_t reserved[4];		/* 0 */
+} hz_quat_batchnorm_opts;
+
+/*
+ * Batch normalization of quaternions over all dimensions but channels: y = gamma z + beta.
+ *
+ * z = (x - mean) / sqrt(var + eps) with var = the mean of |x - mean|^2. With HZ_QUAT_WHITEN
+ * z = L^-1 (x - mean), L L^T = V + eps 1 being the Cholesky decomposition of the covariance V of the
+ * components w, x, y, z, and gamma is a symmetric 4 x 4 matrix.
+ *
+ *   x      f32 f16 bf16, f64 on the CPU: [..., C, 4], any strides
+ *   gamma  [C], with HZ_QUAT_WHITEN [C, 10]: the upper triangle by rows, ww wx wy wz xx xy xz yy yz
+ *          zz; NULL: 1
+ *   beta   [C, 4]; NULL: 0
+ *   y      the shape and dtype of x, any strides; x itself is allowed
+ *   opts   NULL: all defaults
+ *
+ * gamma, beta and the tensors of opts are contiguous and f32, or f64 if x is. Means and variances
+ * are divided by the number of quaternions, of which there must be one at least. Unless
+ * HZ_QUAT_EVAL is set, running values become (1 - momentum) of themselves and momentum of the
+ * batch's; with it they are used instead, and must be given. running_var has V as gamma has its
+ * matrix.
+ *
+ * Aliasing: no output overlaps another operand, but for y = x.
+ * Arithmetic: sums in f32 over at most 256 parts of the batch, then f64. The same bits for any
+ * number of threads.
+ * Workspace: hz_quat_batchnorm_workspace(). Errors: as hz_quat_linear().
+ * Source: Gaudet, Maida 2018, section 3.3; without HZ_QUAT_WHITEN Parcollet et al., speechbrain.
+ */
+HZ_API int hz_quat_batchnorm(hz_context *ctx, const hz_tensor *x, const hz_tensor *gamma,
+			     const hz_tensor *beta, const hz_tensor *y,
+			     const hz_quat_batchnorm_opts *opts);
+HZ_API int hz_quat_batchnorm_workspace(hz_context *ctx, const hz_tensor *x, const hz_tensor *gamma,
+				       const hz_tensor *beta, const hz_tensor *y,
+				       const hz_quat_batchnorm_opts *opts, size_t *bytes);
+
+/*
+ * The gradients of hz_quat_batchnorm(), with what that call left in opts->saved; the same flags.
+ *
+ *   dx             the shape of x; NULL: not wanted; dy itself is allowed
+ *   dgamma, dbeta  as gamma and beta; NULL: not wanted; with HZ_QUAT_ACCUMULATE added to. An element
+ *                  of dgamma off the diagonal stands for both of the matrix.
+ */
+HZ_API int hz_quat_batchnorm_bwd(hz_context *ctx, const hz_tensor *x, const hz_tensor *gamma,
+				 const hz_tensor *dy, const hz_tensor *dx, const hz_tensor *dgamma,
+				 const hz_tensor *dbeta, const hz_quat_batchnorm_opts *opts);
+HZ_API int hz_quat_batchnorm_bwd_workspace(hz_context *ctx, const hz_tensor *x,
+					   const hz_tensor *gamma, const hz_tensor *dy,
+					   const hz_tensor *dx, const hz_tensor *dgamma,
+					   const hz_tensor *dbeta,
+					   const hz_quat_batchnorm_opts *opts, size_t *bytes);
+
+enum hz_pool {
+	HZ_POOL_MAX = 0,	/* the quaternion of the largest norm, the first of several */
+	HZ_POOL_AVERAGE = 1	/* the mean of those of the window that are in x */
+};
+
+/* Zero the struct and set what is wanted: zero is the default of every field. */
+typedef struct hz_quat_pool_opts {
+	int32_t kind;			/* enum hz_pool */
+	uint32_t flags;			/* HZ_QUAT_XYZW | ACCUMULATE */
+	int64_t window[3];		/* of each spatial dimension, at least 1 */
+	int64_t stride[3];		/* 0: the window */
+	int64_t pad[3];			/* at either end; at most half the window */
+	int64_t reserved[4];		/* 0 */
+} hz_quat_pool_opts;
+
+/*
+ * Pooling of quaternions in one, two or three dimensions as x has them.
+ *
+ *   x      f32 f16 bf16, f64 on the CPU: [n, spatial..., C, 4], any strides
+ *   y      [n, spatial'..., C, 4], spatial' = (spatial + 2 pad - window) / stride + 1, rounded down
+ *   index  HZ_POOL_MAX: s32 [n, spatial'..., C], any strides, gets which spatial element of x was
+ *          taken, in index order; NULL: none
+ *   opts   with a window at least
+ *
+ * Aliasing: no output overlaps another operand.
+ * Arithmetic: norms are compared as squares in f64; a NaN is larger than all else.
+ * Workspace: none. Errors: as hz_quat_linear().
+ */
+HZ_API int hz_quat_pool(hz_context *ctx, const hz_tensor *x, const hz_tensor *y,
+			const hz_tensor *index, const hz_quat_pool_opts *opts);
+
+/* Its gradient: dx, the shape of x, from dy and, for HZ_POOL_MAX, the index; else that is NULL. */
+HZ_API int hz_quat_pool_bwd(hz_context *ctx, const hz_tensor *index, const hz_tensor *dy,
+			    const hz_tensor *dx, const hz_quat_pool_opts *opts);
+
+/*
+ * Dropout of whole quaternions: y = 0 with probability p, else x / (1 - p). The backward pass is
+ * the same call on dy.
+ *
+ *   x, y          f32 f16 bf16, f64 on the CPU: [..., 4], one shape, any strides; y may be x
+ *   p             0 to 1
+ *   seed, offset  quaternion i, in index order, is dropped if R(offset + i) < p, R(j) being the
+ *                 upper 53 bits of output j, from 0, of splitmix64 started at seed, times 2^-53
+ *
+ * The same quaternions on every device. Errors: as hz_quat_linear().
+ */
+HZ_API int hz_quat_dropout(hz_context *ctx, const hz_tensor *x, const hz_tensor *y, double p,
+			   uint64_t seed, uint64_t offset);
+
+enum hz_quat_distribution {
+	HZ_QUAT_POLAR = 0,	/* modulus chi(4) times scale, a uniform angle, a uniform axis */
+	HZ_QUAT_UNITARY = 1,	/* uniform on the unit sphere, times scale */
+	HZ_QUAT_NORMAL = 2	/* components N(0, scale^2) */
+};
+
+/*
+ * Random quaternions, to begin with as weights.
+ *
+ *   y             f32 f16 bf16, f64 on the CPU: [..., 4], any strides
+ *   distribution  enum hz_quat_distribution
+ *   scale         > 0; hz_quat_init_scale() for HZ_QUAT_POLAR
+ *   seed, offset  quaternion i, in index order, is made of u_k = R(8 (offset + i) + k), as of
+ *                 hz_quat_dropout()
+ *   flags         HZ_QUAT_XYZW or 0
+ *
+ * HZ_QUAT_POLAR: scale sqrt(-2 ln((1 - u0) (1 - u1))) (cos a + sin a n), a = 2 pi u2, n = (r cos b,
+ * r sin b, c), b = 2 pi u4, c = 2 u3 - 1, r = sqrt(1 - c^2). HZ_QUAT_UNITARY: scale (s cos a, s sin
+ * a, t cos b, t sin b), s = sqrt(1 - u0), t = sqrt(u0), a = 2 pi u1, b = 2 pi u2. HZ_QUAT_NORMAL:
+ * scale (s cos a, s sin a, t cos b, t sin b), s = sqrt(-2 ln(1 - u0)), t = sqrt(-2 ln(1 - u2)),
+ * a = 2 pi u1, b = 2 pi u3. Computed in f64 and rounded; the same bits on every device.
+ * Errors: as hz_quat_linear(). Source: Gaudet, Maida 2018, section 3.4.
+ */
+HZ_API int hz_quat_init(hz_context *ctx, const hz_tensor *y, int distribution, double scale,
+			uint64_t seed, uint64_t offset, uint32_t flags);
+
+/*
+ * 1 / sqrt(2 (fan_in + fan_out)) of Glorot, or with fan_out = 0 1 / sqrt(2 fan_in) of He; fans
+ * count quaternions, with the taps of a convolution. 0 if fan_in is below 1 or fan_out below 0.
+ */
+HZ_API double hz_quat_init_scale(int64_t fan_in, int64_t fan_out);
+
 #ifdef __cplusplus
 }
 #endif

@@ -1,0 +1,320 @@
+/*
+ * quat_layer.c - the steps of quaternion layers on the CPU
+ *
+ * SPDX-License-Identifier: BSD-2-Clause
+ */
+#include <config.h>
+
+#include <string.h>
+
+#include "cpu/cpu.h"
+#include "lib/quat_step.h"
+
+/* ---- Maps ------------------------------------------------------------------------------------ */
+
+/* Whether rows of the last dimension lie back to back, so that they can be copied */
+static bool is_run(const struct hzi_qarray *a, int last, int64_t count)
+{
+	return a->whole && (count == 1 || a->stride[last] == 4);
+}
+
+static void map_run(const struct hzi_qmap_args *m, int kind, int64_t begin, int64_t end)
+{
+	const struct hzi_qarray *const arrays[4] = {&m->a, &m->b, &m->out, &m->pre};
+	const int last = m->ndim - 1;
+	const int64_t row = m->shape[last];
+	const bool copies = kind == HZI_QMAP_COPY && !m->accumulate && !m->pure &&
+			    m->a.dtype == m->out.dtype && is_run(&m->a, last, row) &&
+			    is_run(&m->out, last, row);
+	const size_t size = hz_dtype_size(m->out.dtype);
+
+	while (begin < end) {
+		int64_t at[4] = {0, 0, 0, 0}, channel = begin % row, rest = begin / row, stop;
+
+		for (int k = 0; k < 4; k++)
+			at[k] = channel * arrays[k]->stride[last];
+		for (int d = last - 1; d >= 0; d--) {
+			for (int k = 0; k < 4; k++)
+				at[k] += rest % m->shape[d] * arrays[k]->stride[d];
+			rest /= m->shape[d];
+		}
+		stop = begin + row - channel;
+		if (stop > end)
+			stop = end;
+		if (copies) {
+			memcpy((char *)m->out.data + (size_t)at[2] * size,
+			       (const char *)m->a.data + (size_t)at[0] * size,
+			       (size_t)(stop - begin) * 4 * size);
+			begin = stop;
+			continue;
+		}
+		for (; begin < stop; begin++, channel++) {
+			hzi_qmap_one(m, kind, begin, channel, at);
+			for (int k = 0; k < 4; k++)
+				at[k] += arrays[k]->stride[last];
+		}
+	}
+}
+
+static void map_work(void *job, int thread, int64_t begin, int64_t end)
+{
+	const struct hzi_qmap_args *m = job;
+
+	(void)thread;
+	/* Constants, so that each has a loop of its own */
+	switch (m->kind) {
+	case HZI_QMAP_COPY:
+		map_run(m, HZI_QMAP_COPY, begin, end);
+		break;
+	case HZI_QMAP_ACT:
+		map_run(m, HZI_QMAP_ACT, begin, end);
+		break;
+	case HZI_QMAP_ACT_BWD:
+		map_run(m, HZI_QMAP_ACT_BWD, begin, end);
+		break;
+	case HZI_QMAP_DROPOUT:
+		map_run(m, HZI_QMAP_DROPOUT, begin, end);
+		break;
+	case HZI_QMAP_INIT:
+		map_run(m, HZI_QMAP_INIT, begin, end);
+		break;
+	case HZI_QMAP_AFFINE:
+		map_run(m, HZI_QMAP_AFFINE, begin, end);
+		break;
+	default:
+		map_run(m, HZI_QMAP_AFFINE_BWD, begin, end);
+	}
+}
+
+static int map(struct hz_context *ctx, const char *op, const struct hzi_qmap_args *a)
+{
+	(void)op;
+	hzi_parallel(hzi_threads(ctx, a->total * 32), map_work, (void *)(uintptr_t)a, a->total);
+	return HZ_OK;
+}
+
+/* ---- Patches --------------------------------------------------------------------------------- */
+
+/* channels quaternions from one place, whose components are of size bytes, or zeros */
+static void patch_copy(const struct hzi_qpatch_args *a, const char *from, char *to, size_t size)
+{
+	const int64_t step = a->x.stride[4];
+	const size_t all = (size_t)a->channels * 4 * size;
+
+	if (!from) {
+		memset(to, 0, all);
+		return;
+	}
+	if (a->x.whole && (step == 4 || a->channels == 1)) {
+		memcpy(to, from, all);
+		return;
+	}
+	for (int64_t i = 0; i < a->channels; i++) {
+		for (int c = 0; c < 4; c++, to += size)
+			memcpy(to, from + (i * step + a->x.comp[c]) * (int64_t)size, size);
+	}
+}
+
+static void patch_work(void *job, int thread, int64_t begin, int64_t end)
+{
+	const struct hzi_qpatch_args *a = job;
+	const size_t size = hz_dtype_size(a->x.dtype);
+	const int64_t taps = a->taps[0] * a->taps[1] * a->taps[2];
+	const size_t piece = (size_t)a->channels * 4 * size;
+
+	(void)thread;
+	for (int64_t r = begin; r < end; r++) {
+		const struct hzi_qplace u = hzi_qplace(r + a->first, a->count, 1);
+		char *to = (char *)a->out + (size_t)r * (size_t)(a->groups * taps) * piece;
+
+		for (int64_t t = 0; t < taps; t++) {
+			const struct hzi_qplace e = hzi_qplace(t, a->taps, 1);
+			struct hzi_qplace from = {.image = u.image};
+			bool inside = true;
+
+			for (int d = 0; d < 3; d++) {
+				from.p[d] = u.p[d] * a->step[d] + e.p[d] * a->each[d] + a->base[d];
+				inside &= from.p[d] >= 0 && from.p[d] < a->size[d];
+			}
+			for (int64_t g = 0; g < a->groups; g++) {
+				from.c = g * a->channels;
+				patch_copy(a, inside ? (const char *)a->x.data +
+					   hzi_qplace_offset(a->x.stride, from) * (int64_t)size :
+					   NULL,
+					   to + (size_t)(g * taps + t) * piece, size);
+			}
+		}
+	}
+}
+
+static int patch(struct hz_context *ctx, const char *op, const struct hzi_qpatch_args *a)
+{
+	const int64_t row = a->groups * a->channels * a->taps[0] * a->taps[1] * a->taps[2] * 16;
+
+	(void)op;
+	hzi_parallel(hzi_threads(ctx, a->rows * row), patch_work, (void *)(uintptr_t)a, a->rows);
+	return HZ_OK;
+}
+
+/* ---- Sums ------------------------------------------------------------------------------------ */
+
+static void sum_run(const struct hzi_qsum_args *a, int kind, int64_t begin, int64_t end)
+{
+	const int values = HZI_QSUM_VALUES(kind);
+	const int last = a->ndim;	/* channels are behind the dimensions of rows */
+
+	for (int64_t chunk = begin; chunk < end; chunk++) {
+		double *part = a->part + chunk * a->channels * values;
+		const int64_t first = chunk * a->chunk;
+		const int64_t stop = first + a->chunk < a->rows ? first + a->chunk : a->rows;
+
+		memset(part, 0, (size_t)(a->channels * values) * sizeof(*part));
+		for (int64_t r = first; r < stop; r++) {
+			int64_t at = 0, bt = 0, rest = r;
+
+			for (int d = a->ndim - 1; d >= 0; d--) {
+				at += rest % a->shape[d] * a->a.stride[d];
+				bt += rest % a->shape[d] * a->b.stride[d];
+				rest /= a->shape[d];
+			}
+			for (int64_t c = 0; c < a->channels; c++) {
+				struct hzi_q q = hzi_qload(&a->a, at + c * a->a.stride[last]), b = q;
+				double saved[HZI_QSAVED];
+
+				if (kind == HZI_QSUM_CROSS)
+					b = hzi_qload(&a->b, bt + c * a->b.stride[last]);
+				for (int i = 0; i < HZI_QSAVED && kind != HZI_QSUM_PLAIN; i++)
+					saved[i] = hzi_qget(a->mean_dtype, a->mean,
+							    c * HZI_QSAVED + i);
+				hzi_qsum_one(kind, q, b, saved, part + c * values);
+			}
+		}
+	}
+}
+
+static void sum_work(void *job, int thread, int64_t begin, int64_t end)
+{
+	const struct hzi_qsum_args *a = job;
+
+	(void)thread;
+	switch (a->kind) {
+	case HZI_QSUM_PLAIN:
+		sum_run(a, HZI_QSUM_PLAIN, begin, end);
+		break;
+	case HZI_QSUM_SQUARES:
+		sum_run(a, HZI_QSUM_SQUARES, begin, end);
+		break;
+	default:
+		sum_run(a, HZI_QSUM_CROSS, begin, end);
+	}
+}
+
+static int sum(struct hz_context *ctx, const char *op, const struct hzi_qsum_args *a)
+{
+	(void)op;
+	hzi_parallel(hzi_threads(ctx, a->rows * a->channels * 32), sum_work, (void *)(uintptr_t)a,
+		     a->chunks);
+	return HZ_OK;
+}
+
+static void finish_work(void *job, int thread, int64_t begin, int64_t end)
+{
+	const struct hzi_qfinish_args *a = job;
+	const int values = hzi_qfinish_values(a->kind);
+
+	(void)thread;
+	for (int64_t c = begin; c < end; c++) {
+		double total[20] = {0};
+
+		for (int64_t k = 0; k < a->chunks; k++) {
+			for (int i = 0; i < values; i++)
+				total[i] += a->part[(k * a->channels + c) * values + i];
+		}
+		hzi_qfinish_one(a, c, total);
+	}
+}
+
+static int finish(struct hz_context *ctx, const char *op, const struct hzi_qfinish_args *a)
+{
+	(void)op;
+	hzi_parallel(hzi_threads(ctx, a->channels * (a->chunks * 80 + 1000)), finish_work,
+		     (void *)(uintptr_t)a, a->channels);
+	return HZ_OK;
+}
+
+/* ---- Pooling, rotations ---------------------------------------------------------------------- */
+
+static void pool_work(void *job, int thread, int64_t begin, int64_t end)
+{
+	(void)thread;
+	for (int64_t i = begin; i < end; i++)
+		hzi_qpool_one(job, i);
+}
+
+static void pool_bwd_work(void *job, int thread, int64_t begin, int64_t end)
+{
+	(void)thread;
+	for (int64_t i = begin; i < end; i++)
+		hzi_qpool_bwd_one(job, i);
+}
+
+static int pool(struct hz_context *ctx, const char *op, const struct hzi_qpool_args *a,
+		bool backward)
+{
+	const int64_t *size = backward ? a->size : a->count;
+	const int64_t total = a->images * size[0] * size[1] * size[2] * a->channels;
+	const int64_t window = a->window[0] * a->window[1] * a->window[2];
+
+	(void)op;
+	hzi_parallel(hzi_threads(ctx, total * 16 * (backward ? 2 : window + 1)),
+		     backward ? pool_bwd_work : pool_work, (void *)(uintptr_t)a, total);
+	return HZ_OK;
+}
+
+static void rotation_work(void *job, int thread, int64_t begin, int64_t end)
+{
+	const struct hzi_qrotation_args *a = job;
+
+	(void)thread;
+	for (int64_t i = begin; i < end; i++)
+		hzi_qrotation_one(a, i / a->m, i % a->m);
+}
+
+static void rotation_bwd_work(void *job, int thread, int64_t begin, int64_t end)
+{
+	const struct hzi_qrotation_args *a = job;
+
+	(void)thread;
+	for (int64_t i = begin; i < end; i++)
+		hzi_qrotation_bwd_one(a, i / a->m, i % a->m);
+}
+
+static int rotation(struct hz_context *ctx, const char *op, const struct hzi_qrotation_args *a,
+		    bool backward)
+{
+	(void)op;
+	hzi_parallel(hzi_threads(ctx, a->n * a->m * 100),
+		     backward ? rotation_bwd_work : rotation_work, (void *)(uintptr_t)a,
+		     a->n * a->m);
+	return HZ_OK;
+}
+
+static int zero(struct hz_context *ctx, const char *op, void *p, size_t bytes)
+{
+	(void)ctx, (void)op;
+	memset(p, 0, bytes);
+	return HZ_OK;
+}
+
+/*
+ * Patches: half a thousand pixels, or the packing of weights would not pay, of 64 channels and 9
+ * taps, and they stay in L3.
+ */
+const struct hzi_quat_steps hzi_cpu_quat_steps = {
+	.map = map, .patch = patch, .sum = sum, .finish = finish, .pool = pool,
+	.rotation = rotation, .zero = zero, .patch_bytes = (size_t)8 << 20,
+};
+
+#define SLOT(name) hzi_cpu_##name
+#define STEPS hzi_cpu_quat_steps
+#include "lib/quat_slots.inc"

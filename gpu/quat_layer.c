@@ -1,0 +1,84 @@
+/*
+ * quat_layer.c - launchers of the steps of quaternion layers
+ *
+ * SPDX-License-Identifier: BSD-2-Clause
+ */
+#include <config.h>
+
+#include "cuda.h"
+#include "gpu/quat_layer.h"
+
+/* A thread for each of total elements; grids of more blocks than CUDA takes go on by themselves. */
+static int launch(struct hz_context *ctx, const char *op, int kernel, int64_t total,
+		  const void *params, size_t bytes)
+{
+	const int64_t blocks = (total + HZI_QUAT_STEP_THREADS - 1) / HZI_QUAT_STEP_THREADS;
+	const struct hzi_launch l = {
+		.grid = {(unsigned)(blocks < 1 << 30 ? blocks : 1 << 30)},
+		.block = {HZI_QUAT_STEP_THREADS},
+	};
+
+	return hzi_cuda_launch(ctx, op, HZI_FAMILY_QUAT_LAYER, kernel, &l, params, bytes);
+}
+
+static int map(struct hz_context *ctx, const char *op, const struct hzi_qmap_args *a)
+{
+	return launch(ctx, op, HZI_KERNEL_quat_map_copy + a->kind, a->total, a, sizeof(*a));
+}
+
+static int patch(struct hz_context *ctx, const char *op, const struct hzi_qpatch_args *a)
+{
+	const int64_t taps = a->taps[0] * a->taps[1] * a->taps[2];
+
+	return launch(ctx, op, HZI_KERNEL_quat_patch, a->rows * a->groups * taps * a->channels, a,
+		      sizeof(*a));
+}
+
+static int sum(struct hz_context *ctx, const char *op, const struct hzi_qsum_args *a)
+{
+	const int64_t lanes = (a->channels + HZI_QUAT_SUM_LANES - 1) / HZI_QUAT_SUM_LANES;
+	const struct hzi_launch l = {
+		.grid = {(unsigned)(lanes < 1 << 30 ? lanes : 1 << 30), (unsigned)a->chunks},
+		.block = {HZI_QUAT_STEP_THREADS},
+	};
+
+	return hzi_cuda_launch(ctx, op, HZI_FAMILY_QUAT_LAYER, HZI_KERNEL_quat_sum_plain + a->kind,
+			       &l, a, sizeof(*a));
+}
+
+static int finish(struct hz_context *ctx, const char *op, const struct hzi_qfinish_args *a)
+{
+	return launch(ctx, op, HZI_KERNEL_quat_finish, a->channels * 32, a, sizeof(*a));
+}
+
+static int pool(struct hz_context *ctx, const char *op, const struct hzi_qpool_args *a,
+		bool backward)
+{
+	const int64_t *size = backward ? a->size : a->count;
+
+	return launch(ctx, op, backward ? HZI_KERNEL_quat_pool_bwd : HZI_KERNEL_quat_pool,
+		      a->images * size[0] * size[1] * size[2] * a->channels, a, sizeof(*a));
+}
+
+static int rotation(struct hz_context *ctx, const char *op, const struct hzi_qrotation_args *a,
+		    bool backward)
+{
+	return launch(ctx, op, backward ? HZI_KERNEL_quat_rotation_bwd : HZI_KERNEL_quat_rotation,
+		      a->n * a->m, a, sizeof(*a));
+}
+
+static int zero(struct hz_context *ctx, const char *op, void *p, size_t bytes)
+{
+	(void)op;
+	return bytes ? hzi_cuda_fill(ctx, p, 0, bytes) : HZ_OK;
+}
+
+/* Patches: enough pixels to fill a large GPU with tiles of a product, of 64 channels and 9 taps */
+const struct hzi_quat_steps hzi_cuda_quat_steps = {
+	.map = map, .patch = patch, .sum = sum, .finish = finish, .pool = pool,
+	.rotation = rotation, .zero = zero, .patch_bytes = (size_t)128 << 20,
+};
+
+#define SLOT(name) hzi_cuda_##name
+#define STEPS hzi_cuda_quat_steps
+#include "lib/quat_slots.inc"

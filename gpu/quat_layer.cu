@@ -1,0 +1,249 @@
+/*
+ * quat_layer.cu - the steps of quaternion layers
+ *
+ * SPDX-License-Identifier: BSD-2-Clause
+ *
+ * A thread does one quaternion at a time, neighbours in the last dimension being with neighbouring
+ * threads, so that what lies back to back is moved in whole lines.
+ */
+#include "gpu/common.cuh"
+#include "gpu/quat_layer.h"
+#include "lib/quat_step.h"
+
+#define THREADS HZI_QUAT_STEP_THREADS
+
+#define KERNEL(name, type) \
+	extern "C" __global__ void __launch_bounds__(THREADS) name(const __grid_constant__ type p)
+
+/* This thread's elements: i = first; i < total; i += step */
+HZ_DEVICE int64_t first_element(void)
+{
+	return (int64_t)blockIdx.x * THREADS + threadIdx.x;
+}
+
+HZ_DEVICE int64_t step_elements(void)
+{
+	return (int64_t)gridDim.x * THREADS;
+}
+
+/* i / n and i % n; of 32 bits, which are several times as fast, wherever they do */
+HZ_DEVICE int64_t divide(int64_t i, int64_t n, int64_t *rest)
+{
+	if (((uint64_t)i | (uint64_t)n) >> 32 == 0) {
+		const uint32_t q = (uint32_t)i / (uint32_t)n;
+
+		*rest = (uint32_t)i - q * (uint32_t)n;
+		return q;
+	}
+	*rest = i % n;
+	return i / n;
+}
+
+/* ---- Maps ------------------------------------------------------------------------------------ */
+
+template <int KIND>
+HZ_DEVICE void map(const hzi_qmap_args &p)
+{
+	for (int64_t i = first_element(); i < p.total; i += step_elements()) {
+		int64_t at[4] = {0, 0, 0, 0}, rest = i, channel = i, index;
+
+		for (int d = p.ndim - 1; d >= 0; d--) {
+			if (d > 0)
+				rest = divide(rest, p.shape[d], &index);
+			else
+				index = rest;
+			if (d == p.ndim - 1)
+				channel = index;
+			at[0] += index * p.a.stride[d];
+			at[1] += index * p.b.stride[d];
+			at[2] += index * p.out.stride[d];
+			at[3] += index * p.pre.stride[d];
+		}
+		hzi_qmap_one(&p, KIND, i, channel, at);
+	}
+}
+
+KERNEL(quat_map_copy, hzi_qmap_args) { map<HZI_QMAP_COPY>(p); }
+KERNEL(quat_map_act, hzi_qmap_args) { map<HZI_QMAP_ACT>(p); }
+KERNEL(quat_map_act_bwd, hzi_qmap_args) { map<HZI_QMAP_ACT_BWD>(p); }
+KERNEL(quat_map_dropout, hzi_qmap_args) { map<HZI_QMAP_DROPOUT>(p); }
+KERNEL(quat_map_init, hzi_qmap_args) { map<HZI_QMAP_INIT>(p); }
+KERNEL(quat_map_affine, hzi_qmap_args) { map<HZI_QMAP_AFFINE>(p); }
+KERNEL(quat_map_affine_bwd, hzi_qmap_args) { map<HZI_QMAP_AFFINE_BWD>(p); }
+
+/* ---- Patches --------------------------------------------------------------------------------- */
+
+KERNEL(quat_patch, hzi_qpatch_args)
+{
+	const int64_t taps = p.taps[0] * p.taps[1] * p.taps[2];
+	const int64_t total = p.rows * p.groups * taps * p.channels;
+
+	for (int64_t i = first_element(); i < total; i += step_elements()) {
+		int64_t c, t[3], g, u[3], rest = divide(i, p.channels, &c), at;
+		bool inside = true;
+
+		rest = divide(rest, p.taps[2], &t[2]);
+		rest = divide(rest, p.taps[1], &t[1]);
+		rest = divide(rest, p.taps[0], &t[0]);
+		rest = divide(rest, p.groups, &g);
+		rest = divide(rest + p.first, p.count[2], &u[2]);
+		rest = divide(rest, p.count[1], &u[1]);
+		rest = divide(rest, p.count[0], &u[0]);
+		at = rest * p.x.stride[0] + (g * p.channels + c) * p.x.stride[4];
+		for (int d = 0; d < 3; d++) {
+			const int64_t from = u[d] * p.step[d] + t[d] * p.each[d] + p.base[d];
+
+			inside = inside && from >= 0 && from < p.size[d];
+			at += from * p.x.stride[1 + d];
+		}
+		if (p.x.dtype == HZ_F32) {
+			const float *x = (const float *)p.x.data + at;
+			float4 v = make_float4(0, 0, 0, 0);
+
+			if (inside && p.x.whole)
+				v = *(const float4 *)x;
+			else if (inside)
+				v = make_float4(x[p.x.comp[0]], x[p.x.comp[1]], x[p.x.comp[2]],
+						x[p.x.comp[3]]);
+			((float4 *)p.out)[i] = v;
+		} else {
+			const uint16_t *x = (const uint16_t *)p.x.data + at;
+			ushort4 v = make_ushort4(0, 0, 0, 0);
+
+			if (inside && p.x.whole)
+				v = *(const ushort4 *)x;
+			else if (inside)
+				v = make_ushort4(x[p.x.comp[0]], x[p.x.comp[1]], x[p.x.comp[2]],
+						 x[p.x.comp[3]]);
+			((ushort4 *)p.out)[i] = v;
+		}
+	}
+}
+
+/* ---- Sums ------------------------------------------------------------------------------------ */
+
+/*
+ * A block has a chunk of rows and 32 channels, or fewer, as a power of two, if there are fewer: then
+ * more threads share the rows. Partial sums are added in the order of threads.
+ */
+template <int KIND>
+HZ_DEVICE void sum(const hzi_qsum_args &p)
+{
+	constexpr int values = HZI_QSUM_VALUES(KIND);
+	__shared__ float part[THREADS][values + 1];
+	int lanes = HZI_QUAT_SUM_LANES;
+
+	while (lanes / 2 >= p.channels)
+		lanes /= 2;
+	const int lane = (int)threadIdx.x % lanes, line = (int)threadIdx.x / lanes;
+	const int lines = THREADS / lanes;
+	const int64_t first = (int64_t)blockIdx.y * p.chunk;
+	const int64_t last = first + p.chunk < p.rows ? first + p.chunk : p.rows;
+
+	for (int64_t block = blockIdx.x; block * HZI_QUAT_SUM_LANES < p.channels;
+	     block += gridDim.x) {
+		const int64_t c = block * HZI_QUAT_SUM_LANES + lane;
+		float total[values], saved[HZI_QSAVED];
+
+#pragma unroll
+		for (int i = 0; i < values; i++)
+			total[i] = 0;
+		if (c < p.channels && KIND != HZI_QSUM_PLAIN) {
+#pragma unroll
+			for (int i = 0; i < HZI_QSAVED; i++)
+				saved[i] = ((const float *)p.mean)[c * HZI_QSAVED + i];
+		}
+		for (int64_t r = first + line; c < p.channels && r < last; r += lines) {
+			int64_t at = c * p.a.stride[p.ndim], bt = c * p.b.stride[p.ndim];
+			int64_t rest = r, index;
+			struct hzi_q q, b;
+
+			for (int d = p.ndim - 1; d >= 0; d--) {
+				if (d > 0)
+					rest = divide(rest, p.shape[d], &index);
+				else
+					index = rest;
+				at += index * p.a.stride[d];
+				bt += index * p.b.stride[d];
+			}
+			q = hzi_qload(&p.a, at);
+			b = q;
+			if (KIND == HZI_QSUM_CROSS)
+				b = hzi_qload(&p.b, bt);
+			hzi_qsum_one(KIND, q, b, saved, total);
+		}
+#pragma unroll
+		for (int i = 0; i < values; i++)
+			part[threadIdx.x][i] = total[i];
+		__syncthreads();
+		for (int i = (int)threadIdx.x; i < lanes * values; i += THREADS) {
+			const int l = i / values, v = i % values;
+			const int64_t to = block * HZI_QUAT_SUM_LANES + l;
+			double all = 0;
+
+			for (int k = 0; k < lines; k++)
+				all += part[k * lanes + l][v];
+			if (to < p.channels)
+				p.part[(blockIdx.y * p.channels + to) * values + v] = all;
+		}
+		__syncthreads();
+	}
+}
+
+KERNEL(quat_sum_plain, hzi_qsum_args) { sum<HZI_QSUM_PLAIN>(p); }
+KERNEL(quat_sum_squares, hzi_qsum_args) { sum<HZI_QSUM_SQUARES>(p); }
+KERNEL(quat_sum_cross, hzi_qsum_args) { sum<HZI_QSUM_CROSS>(p); }
+
+/* A warp for each channel: chunks by lanes, then lanes in pairs, always the same ones */
+KERNEL(quat_finish, hzi_qfinish_args)
+{
+	const int values = hzi_qfinish_values(p.kind), lane = (int)threadIdx.x % 32;
+
+	for (int64_t i = first_element(); i < p.channels * 32; i += step_elements()) {
+		const int64_t channel = i / 32;
+		double total[20];
+
+#pragma unroll
+		for (int v = 0; v < 20; v++) {
+			double all = 0;
+
+			for (int64_t k = lane; v < values && k < p.chunks; k += 32)
+				all += p.part[(k * p.channels + channel) * values + v];
+			for (int step = 16; step > 0; step /= 2)
+				all += __shfl_down_sync(0xffffffff, all, step);
+			total[v] = all;
+		}
+		if (lane == 0)
+			hzi_qfinish_one(&p, channel, total);
+	}
+}
+
+/* ---- Pooling, rotations ---------------------------------------------------------------------- */
+
+KERNEL(quat_pool, hzi_qpool_args)
+{
+	const int64_t total = p.images * p.count[0] * p.count[1] * p.count[2] * p.channels;
+
+	for (int64_t i = first_element(); i < total; i += step_elements())
+		hzi_qpool_one(&p, i);
+}
+
+KERNEL(quat_pool_bwd, hzi_qpool_args)
+{
+	const int64_t total = p.images * p.size[0] * p.size[1] * p.size[2] * p.channels;
+
+	for (int64_t i = first_element(); i < total; i += step_elements())
+		hzi_qpool_bwd_one(&p, i);
+}
+
+KERNEL(quat_rotation, hzi_qrotation_args)
+{
+	for (int64_t i = first_element(); i < p.n * p.m; i += step_elements())
+		hzi_qrotation_one(&p, i / p.m, i % p.m);
+}
+
+KERNEL(quat_rotation_bwd, hzi_qrotation_args)
+{
+	for (int64_t i = first_element(); i < p.n * p.m; i += step_elements())
+		hzi_qrotation_bwd_one(&p, i / p.m, i % p.m);
+}

@@ -589,6 +589,8 @@ static int show_device(hz_context *ctx, const struct data *data, int count)
 	/* The volcano, whose heights are the first of its data */
 	if (!status && count > 1)
 		status = demo_classifier(ctx, data[0].x, data[0].rows, data[0].columns, data[0].n);
+	if (!status && count > 1)
+		status = demo_quaternions(ctx, data[0].x, data[0].rows, data[0].columns, data[0].n);
 	free(s.bits);
 	return status;
 }

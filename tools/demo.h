@@ -12,4 +12,8 @@
 int demo_classifier(hz_context *ctx, const float *heights, int64_t rows, int64_t columns,
 		    int64_t ld);
 
+/* demo_quat.c: networks trained on the ground's shape, likewise */
+int demo_quaternions(hz_context *ctx, const float *heights, int64_t rows, int64_t columns,
+		     int64_t ld);
+
 #endif

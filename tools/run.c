@@ -75,10 +75,12 @@ struct slot *slot_of(struct job *job, const char *name)
 	return &job->slot[operand_index(job->op, name)];
 }
 
-/* Outputs that may be left out are made and printed. */
+/* Outputs that may be left out are made and printed, unless they are ONLY for those who ask. */
 static bool in_use(const struct job *job, int i)
 {
-	return job->slot[i].path || job->op->operands[i].flags & OUTPUT;
+	const unsigned flags = job->op->operands[i].flags;
+
+	return job->slot[i].path || (flags & OUTPUT && !(flags & ONLY));
 }
 
 const hz_tensor *view_of(struct job *job, const char *name)
@@ -438,6 +440,10 @@ static const struct op op_dequantize_hadamard = {
 static const struct op *const ops[] = {
 	&op_hadamard, &op_hadamard_quantize, &op_dequantize_hadamard,
 	&op_quantize, &op_dequantize, &op_choose_qparams, &op_qgemm, &op_qlinear,
+	&op_quat_linear, &op_quat_linear_bwd, &op_quat_conv1d, &op_quat_conv1d_bwd,
+	&op_quat_conv2d, &op_quat_conv2d_bwd, &op_quat_conv3d, &op_quat_conv3d_bwd,
+	&op_quat_batchnorm, &op_quat_batchnorm_bwd, &op_quat_pool, &op_quat_pool_bwd,
+	&op_quat_dropout, &op_quat_init,
 };
 
 #define OPS (sizeof(ops) / sizeof(*ops))
@@ -509,6 +515,27 @@ static bool parse_u64(const char *text, int64_t *value)
 	return *text >= '0' && *text <= '9' && *end == '\0' && errno == 0;
 }
 
+/* Integers low to high with commas between them */
+static bool parse_list(const char *text, const struct key *k, struct value *v)
+{
+	char part[32];
+
+	for (v->count = 0; v->count < HZ_MAXDIM; text++) {
+		const size_t n = strcspn(text, ",");
+
+		if (n >= sizeof(part))
+			return false;
+		memcpy(part, text, n);
+		part[n] = '\0';
+		if (!parse_int(part, k->low, k->high, &v->list[v->count++]))
+			return false;
+		text += n;
+		if (!*text)
+			return true;
+	}
+	return false;
+}
+
 static int parse_value(const struct op *op, const struct key *k, const char *text, struct value *v)
 {
 	const struct word *w;
@@ -536,6 +563,10 @@ static int parse_value(const struct op *op, const struct key *k, const char *tex
 		break;
 	case KEY_REAL:
 		if (parse_number(text, &v->number))
+			return 0;
+		break;
+	case KEY_LIST:
+		if (parse_list(text, k, v))
 			return 0;
 		break;
 	case KEY_AXIS:
@@ -865,7 +896,7 @@ static int write_outputs(struct job *job)
 	for (int i = 0; o[i].name; i++) {
 		struct slot *s = &job->slot[i];
 
-		if (!(o[i].flags & OUTPUT))
+		if (!(o[i].flags & OUTPUT) || !in_use(job, i))
 			continue;
 		if (!s->path) {
 			print_output(&o[i], &s->array);
@@ -899,7 +930,7 @@ static int make_outputs(struct job *job)
 	for (int i = 0; o[i].name && !status; i++) {
 		struct npy *a = &job->slot[i].array;
 
-		if (!(o[i].flags & OUTPUT))
+		if (!(o[i].flags & OUTPUT) || !in_use(job, i))
 			continue;
 		if (!npy_size(a->ndim, a->shape, a->dtype, &a->count, &a->bytes))
 			return complain(EXIT_BAD, "%s: the size of %s overflows", job->op->name,
@@ -934,7 +965,7 @@ static int run_job(hz_context *ctx, struct job *job)
 	for (int i = 0; o[i].name && status == HZ_OK; i++) {
 		const hz_tensor host = host_view(&job->slot[i]);
 
-		if (o[i].flags & OUTPUT)
+		if (o[i].flags & OUTPUT && in_use(job, i))
 			status = from_device(ctx, &job->slot[i].view, &host);
 	}
 	for (int i = 0; o[i].name; i++) {

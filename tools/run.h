@@ -13,7 +13,8 @@ enum {
 	OUTPUT = 1,		/* written; else read */
 	OPTIONAL = 2,
 	SIGNS = 4,		/* int8 of +1 and -1 are taken, too, and handed over as f32 */
-	OR_KEY = 8		/* there is a key of this name for a number instead of a file */
+	OR_KEY = 8,		/* there is a key of this name for a number instead of a file */
+	ONLY = 16		/* an optional output that without a file is not made at all */
 };
 
 struct operand {
@@ -31,6 +32,7 @@ enum key_kind {
 	KEY_NUMBER,		/* not 0, finite */
 	KEY_REAL,		/* finite */
 	KEY_AXIS,		/* last, first, or a NumPy axis */
+	KEY_LIST,		/* integers with commas between them, each low .. high */
 };
 
 struct word {
@@ -54,6 +56,8 @@ struct value {
 	bool given;
 	int64_t n;		/* KEY_WORD, KEY_INT, KEY_SEED, KEY_AXIS */
 	double number;		/* KEY_NUMBER, KEY_REAL */
+	int count;		/* KEY_LIST */
+	int64_t list[HZ_MAXDIM];
 };
 
 struct slot {
@@ -99,5 +103,11 @@ extern const struct word switch_words[];	/* 0 1 */
 
 /* run_qgemm.c */
 extern const struct op op_quantize, op_dequantize, op_choose_qparams, op_qgemm, op_qlinear;
+
+/* run_quat_layer.c */
+extern const struct op op_quat_linear, op_quat_linear_bwd, op_quat_conv1d, op_quat_conv2d,
+	op_quat_conv3d, op_quat_conv1d_bwd, op_quat_conv2d_bwd, op_quat_conv3d_bwd,
+	op_quat_batchnorm, op_quat_batchnorm_bwd, op_quat_pool, op_quat_pool_bwd, op_quat_dropout,
+	op_quat_init;
 
 #endif

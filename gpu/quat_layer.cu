@@ -123,8 +123,8 @@ KERNEL(quat_patch, hzi_qpatch_args)
 /* ---- Sums ------------------------------------------------------------------------------------ */
 
 /*
- * A block has a chunk of rows and 32 channels, or fewer, as a power of two, if there are fewer: then
- * more threads share the rows. Partial sums are added in the order of threads.
+ * A block has a chunk of rows and 32 channels, or fewer, as a power of two, if there are fewer:
+ * then more threads share the rows. Partial sums are added in the order of threads.
  */
 template <int KIND>
 HZ_DEVICE void sum(const hzi_qsum_args &p)

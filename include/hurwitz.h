@@ -944,8 +944,8 @@ HZ_API int hz_quat_linear_workspace(hz_context *ctx, const hz_tensor *x, const h
  *   dx, dw, db  as x, w and b; NULL: not wanted
  *   opts        those of hz_quat_linear(); with HZ_QUAT_ACCUMULATE dw, db and dscale are added to
  *
- * With opts->packed w is NULL, unless HZ_QUAT_ROTATION needs it. Sums over the batch are f32 (f64)
- * and rounded once. All else as there.
+ * Sums over the batch are f32 (f64) and rounded once; with an activation, dz is rounded to the
+ * dtype of dy before. All else as there.
  */
 HZ_API int hz_quat_linear_bwd(hz_context *ctx, const hz_tensor *x, const hz_tensor *w,
 			      const hz_tensor *b, const hz_tensor *dy, const hz_tensor *dx,
@@ -988,8 +988,8 @@ typedef struct hz_quat_conv_opts {
  * following: a quaternion is never divided.
  *
  * HZ_QUAT_TRANSPOSED gives the adjoint of the convolution with the same w, which has the conjugates
- * of its weights, or with HZ_QUAT_NOCONJ the transpose, which has not: x is [n, spatial'..., Co, 4],
- * y any [n, spatial..., Ci, 4] that the convolution would take to the shape of x, b [Ci, 4].
+ * of its weights, or with HZ_QUAT_NOCONJ the transpose, which has not: x is [n, spatial'..., Co,
+ * 4], y any [n, spatial..., Ci, 4] that the convolution would take to the shape of x, b [Ci, 4].
  *
  * Aliasing: no output overlaps another operand.
  * Arithmetic, errors: as hz_quat_linear(). Workspace: hz_quat_conv_workspace(); it has patches of
@@ -1028,8 +1028,8 @@ typedef struct hz_quat_batchnorm_opts {
  * Batch normalization of quaternions over all dimensions but channels: y = gamma z + beta.
  *
  * z = (x - mean) / sqrt(var + eps) with var = the mean of |x - mean|^2. With HZ_QUAT_WHITEN
- * z = L^-1 (x - mean), L L^T = V + eps 1 being the Cholesky decomposition of the covariance V of the
- * components w, x, y, z, and gamma is a symmetric 4 x 4 matrix.
+ * z = L^-1 (x - mean), L L^T = V + eps 1 being the Cholesky decomposition of the covariance V of
+ * the components w, x, y, z, and gamma is a symmetric 4 x 4 matrix.
  *
  *   x      f32 f16 bf16, f64 on the CPU: [..., C, 4], any strides
  *   gamma  [C], with HZ_QUAT_WHITEN [C, 10]: the upper triangle by rows, ww wx wy wz xx xy xz yy yz
@@ -1045,8 +1045,8 @@ typedef struct hz_quat_batchnorm_opts {
  * matrix.
  *
  * Aliasing: no output overlaps another operand, but for y = x.
- * Arithmetic: sums in f32 over at most 256 parts of the batch, then f64. The same bits for any
- * number of threads.
+ * Arithmetic: sums over each of at most 256 parts of the batch in f32 at least, then in f64. The
+ * same bits for any number of threads.
  * Workspace: hz_quat_batchnorm_workspace(). Errors: as hz_quat_linear().
  * Source: Gaudet, Maida 2018, section 3.3; without HZ_QUAT_WHITEN Parcollet et al., speechbrain.
  */
@@ -1061,8 +1061,8 @@ HZ_API int hz_quat_batchnorm_workspace(hz_context *ctx, const hz_tensor *x, cons
  * The gradients of hz_quat_batchnorm(), with what that call left in opts->saved; the same flags.
  *
  *   dx             the shape of x; NULL: not wanted; dy itself is allowed
- *   dgamma, dbeta  as gamma and beta; NULL: not wanted; with HZ_QUAT_ACCUMULATE added to. An element
- *                  of dgamma off the diagonal stands for both of the matrix.
+ *   dgamma, dbeta  as gamma and beta; NULL: not wanted; with HZ_QUAT_ACCUMULATE added to. An
+ *                  element of dgamma off the diagonal stands for both of the matrix.
  */
 HZ_API int hz_quat_batchnorm_bwd(hz_context *ctx, const hz_tensor *x, const hz_tensor *gamma,
 				 const hz_tensor *dy, const hz_tensor *dx, const hz_tensor *dgamma,

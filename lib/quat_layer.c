@@ -1,5 +1,5 @@
 /*
- * quat_layer.c - linear layers and convolutions of quaternions: argument checks, calls into the table
+ * quat_layer.c - linear layers and convolutions of quaternions: checks, calls into the table
  *
  * SPDX-License-Identifier: BSD-2-Clause
  */

@@ -198,11 +198,10 @@ struct hzi_quat_linear_args {
 	int32_t rotate;
 	const void *scale;
 	void *dscale;
-	int32_t scale_dtype, dscale_dtype;
 	int64_t scale_row, scale_col, dscale_row, dscale_col;
 };
 
-/* Arrays have an image, three dimensions, of which some may be 1, and channels; w: out, taps, in. */
+/* Arrays have an image, three dimensions, some of size 1, and channels; w: out, taps, in. */
 struct hzi_quat_conv_args {
 	struct hzi_qlayer l;
 	int64_t groups, stride[3], pad[3], dilation[3];

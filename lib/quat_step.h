@@ -271,8 +271,8 @@ HZI_QSTEP struct hzi_q hzi_qactivate(int act, hzi_qreal slope, struct hzi_q q)
 }
 
 /*
- * The gradient at q for the gradient d of the result. y = f(|q|) q has f d + f' <q, d> q / |q|, with
- * f = 1 + s / |q| or s / |q|, so f' = -s / |q|^2.
+ * The gradient at q for the gradient d of the result. y = f(|q|) q has f d + f' <q, d> q / |q|,
+ * with f = 1 + s / |q| or s / |q|, so f' = -s / |q|^2.
  */
 HZI_QSTEP struct hzi_q hzi_qactivate_bwd(int act, hzi_qreal slope, struct hzi_q q, struct hzi_q d)
 {
@@ -942,8 +942,8 @@ HZI_QSTEP void hzi_qrotation_one(const struct hzi_qrotation_args *a, int64_t n, 
 }
 
 /*
- * With u = q / |q|, R(u) quadratic in u, and g the gradient of R: that of u is the derivative below,
- * and of it q has what is orthogonal to u, divided by |q|.
+ * With u = q / |q|, R(u) quadratic in u, and g the gradient of R: that of u is the derivative
+ * below, and of it q has what is orthogonal to u, divided by |q|.
  */
 HZI_QSTEP void hzi_qrotation_bwd_one(const struct hzi_qrotation_args *a, int64_t n, int64_t m)
 {

@@ -7,7 +7,7 @@ if [ "${cross_compiling:-no}" = yes ]; then
 	echo "1..0 # SKIP a cross build"
 	exit 0
 fi
-echo 1..6
+echo 1..8
 # A GPU, if there is one, is another test's business.
 HURWITZ_DEVICE=cpu
 export HURWITZ_DEVICE
@@ -38,6 +38,12 @@ out=$("$top_builddir/doc/examples/qgemm")
 result 4 "qgemm" $? "$out"
 echo "$out" | awk '/error 0\.00[0-9][0-9]$/ { good++ } END { exit good != 2 }'
 result 5 "qgemm: 8 bits lose less than a hundredth" $? "$out"
+
+out=$("$top_builddir/doc/examples/quat_layer")
+result 7 "quat_layer" $? "$out"
+echo "$out" | awk '/^from the real matrix of 160 x 48: [0-9.]+e-0[789]$/ { good = 1 }
+	END { exit !good }'
+result 8 "quat_layer: what the real matrix gives" $? "$out"
 
 # From the include on: the README leaves out the file's head.
 want=$(sed -n '/^#include/,$p' "$top_srcdir/doc/examples/minimal.c")

@@ -3,8 +3,8 @@
  *
  * SPDX-License-Identifier: BSD-2-Clause
  *
- * The reference of a forward call is its definition by loops. That of a backward call is the central
- * difference of the reference, for each number that the loss depends on.
+ * The reference of a forward call is its definition by loops. That of a backward call is the
+ * central difference of the reference, for each number that the loss depends on.
  */
 #include "dev.h"
 
@@ -1225,7 +1225,8 @@ static void test_init(struct dev *dev)
  * Orkis and speechbrain: x [batch, 4 in] of blocks r i j k, weights r i j k [in, out], the real
  * matrix [4 in, 4 out] of columns r: r -i -j -k, i: i r -k j, j: j k r -i, k: k -j i r.
  */
-static const int cat_part[4][4] = { { 0, 1, 2, 3 }, { 1, 0, 3, 2 }, { 2, 3, 0, 1 }, { 3, 2, 1, 0 } };
+static const int cat_part[4][4] = { { 0, 1, 2, 3 }, { 1, 0, 3, 2 }, { 2, 3, 0, 1 },
+				    { 3, 2, 1, 0 } };
 static const int cat_sign[4][4] = { { 1, -1, -1, -1 }, { 1, 1, -1, 1 }, { 1, 1, 1, -1 },
 				    { 1, -1, 1, 1 } };
 

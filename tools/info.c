@@ -23,6 +23,15 @@ static const struct primitive {
 
 #define PRIMITIVES (sizeof(primitives) / sizeof(*primitives))
 
+/* Whether a primitive is the backward pass of the one before it: they share a line. */
+static bool is_backward(size_t i)
+{
+	const size_t n = i > 0 ? strlen(primitives[i - 1].name) : 0;
+
+	return n > 0 && strncmp(primitives[i].name, primitives[i - 1].name, n) == 0 &&
+	       strcmp(primitives[i].name + n, "_bwd") == 0;
+}
+
 /* The micro-kernels that CPU primitives are made of. */
 static const struct {
 	const char *name;
@@ -171,9 +180,16 @@ static void print_text(const struct facts *f)
 		printf("  driver  CUDA %d.%d\n", g->cuda_driver / 1000, g->cuda_driver % 1000 / 10);
 	printf("\n%sIn use%s    %s\n", bold, plain, *f->used ? f->used : f->used_reason);
 	printf("\n%s%-22s %-9s %s%s\n", bold, "Primitive", "runs on", "types", plain);
-	for (size_t i = 0; i < PRIMITIVES; i++)
-		printf("  %-20s %-9s %s\n", primitives[i].name,
+	for (size_t i = 0; i < PRIMITIVES; i++) {
+		char name[40];
+
+		if (is_backward(i))
+			continue;
+		snprintf(name, sizeof(name), "%s%s", primitives[i].name,
+			 i + 1 < PRIMITIVES && is_backward(i + 1) ? ", _bwd" : "");
+		printf("  %-20s %-9s %s\n", name,
 		       strcmp(f->used, "cuda") == 0 ? "cuda" : c->isa_name, primitives[i].dtypes);
+	}
 	printf("\n%sCPU kernels%s", bold, plain);
 	for (int k = 0; k < KERNELS; k++)
 		printf("%s %s %s", k ? "," : "", kernels[k].name, hz_isa_name(f->kernel_isa[k]));

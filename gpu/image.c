@@ -70,6 +70,12 @@ END
 KERNELS(qgemm_quantize)
 #include "qgemm_quantize.kernels.def"
 END
+KERNELS(quat)
+#include "quat.kernels.def"
+END
+KERNELS(quat_gemv)
+#include "quat_gemv.kernels.def"
+END
 KERNELS(quat_simt)
 #include "quat_simt.kernels.def"
 END

@@ -1,112 +1,359 @@
 /*
- * quat.c - temporary: slots to be filled
+ * quat.c - launchers of the elementwise operations of quaternions
  *
  * SPDX-License-Identifier: BSD-2-Clause
  */
 #include <config.h>
 
+#include <assert.h>
+#include <stdlib.h>
+
+#include "cuda.h"
+#include "gpu/quat.h"
 #include "lib/quat.h"
+
+_Static_assert((int)HZI_MAP_CONJ == (int)HZI_QUAT_CONJ && (int)HZI_MAP_NORM == (int)HZI_QUAT_NORM &&
+	       (int)HZI_MAP_NORM2 == (int)HZI_QUAT_NORM2 &&
+	       (int)HZI_MAP_NORMALIZE == (int)HZI_QUAT_NORMALIZE &&
+	       (int)HZI_MAP_INVERSE == (int)HZI_QUAT_INVERSE, "the same kinds for C and CUDA");
+_Static_assert(HZI_QUAT_DIMS == HZ_MAXDIM, "a job has room for all dimensions");
+
+#define BLOCKS_MAX INT32_MAX		/* of a grid along x */
+#define ROW_LEAST 512			/* elements, for which a row has blocks of its own */
+#define LANES_LOG2 5			/* results side by side: a line of memory and more */
+
+static int64_t ceil_div(int64_t a, int64_t b)
+{
+	return a / b + (a % b != 0);
+}
+
+/* ---- Operands -------------------------------------------------------------------------------- */
+
+/* What an operand is: its whole quaternions, vectors of three, or real numbers. */
+enum kind { WHOLE, VECTOR3, NUMBER };
+
+static struct hzi_quat_operand operand(const struct hzi_quat_at *at, enum kind kind, int dtype,
+				       const struct hzi_quat_dims *dims)
+{
+	struct hzi_quat_operand o = {.data = at->data};
+	int64_t steps = 0;
+
+	for (int d = 0; d < dims->ndim; d++) {
+		o.stride[d] = at->stride[d];
+		steps |= at->stride[d];
+	}
+	o.whole = kind == WHOLE && steps % 4 == 0 &&
+		  (uintptr_t)at->data % (dtype == HZ_F32 ? 16 : 8) == 0;
+	for (int c = 0; c < 4; c++) {
+		o.comp[c] = at->comp[c];
+		o.whole &= at->comp[c] == c;
+	}
+	return o;
+}
+
+/* The kind of an operand of vectors: with a real part at comp[0] beside them, or not. */
+static enum kind vector_kind(const struct hzi_quat_at *at)
+{
+	return at->comp[1] == 1 && at->comp[3] == 3 ? WHOLE : VECTOR3;
+}
+
+static struct hzi_quat_job job(const struct hzi_quat_dims *dims, int dtype)
+{
+	struct hzi_quat_job p = {.ndim = dims->ndim, .kept = dims->kept, .dtype = dtype, .count = 1};
+
+	for (int d = 0; d < dims->ndim; d++) {
+		p.shape[d] = dims->shape[d];
+		p.count *= dims->shape[d];
+	}
+	return p;
+}
+
+/*
+ * Whether the kernels for whole quaternions one after the other do it. quaternions: a bit for each
+ * operand of such; the others may step as they like.
+ */
+static bool is_flat(const struct hzi_quat_job *p, unsigned quaternions)
+{
+	const int last = p->ndim - 1;
+
+	if (p->ndim > 2 || (p->ndim == 2 && p->shape[last] < ROW_LEAST))
+		return false;
+	for (int i = 0; i < HZI_QUAT_OPERANDS; i++) {
+		const struct hzi_quat_operand *o = &p->at[i];
+
+		if (!(quaternions >> i & 1) || !o->data)
+			continue;
+		if (!o->whole)
+			return false;
+		if (p->ndim && o->stride[last] != 4 && o->stride[last] != 0)
+			return false;
+		/* Pairs are read where rows begin, and from there on. */
+		if (p->dtype != HZ_F32 && ((uintptr_t)o->data % 16 || (p->ndim == 2 &&
+								       o->stride[0] % 8)))
+			return false;
+	}
+	return true;
+}
+
+/* kernel: the one for any operands, behind which those for whole ones of f32 and 16 bits come. */
+static int launch(struct hz_context *ctx, const char *op, int kernel, struct hzi_quat_job *p,
+		  unsigned quaternions)
+{
+	struct hzi_launch l = {.block = {HZI_QUAT_THREADS}};
+	int64_t blocks = ceil_div(p->count, HZI_QUAT_THREADS);
+
+	if (is_flat(p, quaternions)) {
+		const int64_t n = p->ndim ? p->shape[p->ndim - 1] : 1;
+		const int64_t row_blocks = ceil_div(n, HZI_QUAT_BLOCK);
+		const int64_t rows = p->ndim == 2 ? p->shape[0] : 1;
+
+		if (row_blocks <= BLOCKS_MAX / rows) {
+			p->row_blocks = (int32_t)row_blocks;
+			blocks = row_blocks * rows;
+			kernel += p->dtype == HZ_F32 ? 1 : 2;
+		}
+	}
+	l.grid[0] = (unsigned)(blocks < BLOCKS_MAX ? blocks : BLOCKS_MAX);
+	return hzi_cuda_launch(ctx, op, HZI_FAMILY_QUAT, kernel, &l, p, sizeof(*p));
+}
+
+/* ---- Operations ------------------------------------------------------------------------------ */
+
+#define NO_WORKSPACE(name) \
+	size_t hzi_cuda_##name##_workspace(const struct hz_context *ctx, \
+					   const struct hzi_##name##_args *a) \
+	{ \
+		(void)ctx, (void)a; \
+		return 0; \
+	}
+
+NO_WORKSPACE(quat_mul)
+NO_WORKSPACE(quat_mul_bwd)
+NO_WORKSPACE(quat_axpy)
+NO_WORKSPACE(quat_map)
+NO_WORKSPACE(quat_map_bwd)
+NO_WORKSPACE(quat_rotate)
 
 int hzi_cuda_quat_mul(struct hz_context *ctx, const struct hzi_quat_mul_args *a)
 {
-	(void)a;
-	return hzi_fail(ctx, HZ_ENOTSUP, "quat_mul: not there yet");
-}
+	struct hzi_quat_job p = job(&a->dims, a->dtype);
 
-size_t hzi_cuda_quat_mul_workspace(const struct hz_context *ctx, const struct hzi_quat_mul_args *a)
-{
-	(void)ctx;
-	(void)a;
-	return 0;
+	p.at[0] = operand(&a->a, WHOLE, a->dtype, &a->dims);
+	p.at[1] = operand(&a->b, WHOLE, a->dtype, &a->dims);
+	p.at[2] = operand(&a->y, WHOLE, a->dtype, &a->dims);
+	p.conj_a = a->conj_a;
+	p.conj_b = a->conj_b;
+	p.accumulate = a->accumulate;
+	return launch(ctx, "quat_mul", HZI_KERNEL_quat_mul_any, &p, 7);
 }
 
 int hzi_cuda_quat_mul_bwd(struct hz_context *ctx, const struct hzi_quat_mul_bwd_args *a)
 {
-	(void)a;
-	return hzi_fail(ctx, HZ_ENOTSUP, "quat_mul_bwd: not there yet");
-}
+	struct hzi_quat_job p = job(&a->dims, a->dtype);
 
-size_t hzi_cuda_quat_mul_bwd_workspace(const struct hz_context *ctx, const struct hzi_quat_mul_bwd_args *a)
-{
-	(void)ctx;
-	(void)a;
-	return 0;
-}
-
-int hzi_cuda_quat_dot(struct hz_context *ctx, const struct hzi_quat_dot_args *a)
-{
-	(void)a;
-	return hzi_fail(ctx, HZ_ENOTSUP, "quat_dot: not there yet");
-}
-
-size_t hzi_cuda_quat_dot_workspace(const struct hz_context *ctx, const struct hzi_quat_dot_args *a)
-{
-	(void)ctx;
-	(void)a;
-	return 0;
+	p.at[0] = operand(&a->dy, WHOLE, a->dtype, &a->dims);
+	p.at[1] = operand(&a->a, WHOLE, a->dtype, &a->dims);
+	p.at[2] = operand(&a->b, WHOLE, a->dtype, &a->dims);
+	p.at[3] = operand(&a->da, WHOLE, a->dtype, &a->dims);
+	p.at[4] = operand(&a->db, WHOLE, a->dtype, &a->dims);
+	p.conj_a = a->conj_a;
+	p.conj_b = a->conj_b;
+	p.accumulate = a->accumulate;
+	return launch(ctx, "quat_mul_bwd", HZI_KERNEL_quat_mul_bwd_any, &p, 31);
 }
 
 int hzi_cuda_quat_axpy(struct hz_context *ctx, const struct hzi_quat_axpy_args *a)
 {
-	(void)a;
-	return hzi_fail(ctx, HZ_ENOTSUP, "quat_axpy: not there yet");
+	struct hzi_quat_job p = job(&a->dims, a->dtype);
+
+	p.at[0] = operand(&a->x, WHOLE, a->dtype, &a->dims);
+	p.at[1] = operand(&a->y, WHOLE, a->dtype, &a->dims);
+	for (int c = 0; c < 4; c++)
+		p.alpha[c] = (float)a->alpha[c];
+	p.conj_a = a->reversed;
+	return launch(ctx, "quat_axpy", HZI_KERNEL_quat_axpy_any, &p, 3);
 }
 
-size_t hzi_cuda_quat_axpy_workspace(const struct hz_context *ctx, const struct hzi_quat_axpy_args *a)
+static bool is_norm(int kind)
 {
-	(void)ctx;
-	(void)a;
-	return 0;
+	return kind == HZI_QUAT_NORM || kind == HZI_QUAT_NORM2;
 }
 
 int hzi_cuda_quat_map(struct hz_context *ctx, const struct hzi_quat_map_args *a)
 {
-	(void)a;
-	return hzi_fail(ctx, HZ_ENOTSUP, "quat_map: not there yet");
-}
+	const bool norm = is_norm(a->kind);
+	struct hzi_quat_job p = job(&a->dims, a->dtype);
 
-size_t hzi_cuda_quat_map_workspace(const struct hz_context *ctx, const struct hzi_quat_map_args *a)
-{
-	(void)ctx;
-	(void)a;
-	return 0;
+	p.at[0] = operand(&a->x, WHOLE, a->dtype, &a->dims);
+	p.at[1] = operand(&a->y, norm ? NUMBER : WHOLE, a->dtype, &a->dims);
+	p.kind = a->kind;
+	p.eps = (float)a->eps;
+	return launch(ctx, norm ? "quat_norm" : "quat_map",
+		      norm ? HZI_KERNEL_quat_norm_any : HZI_KERNEL_quat_map_any, &p, norm ? 1 : 3);
 }
 
 int hzi_cuda_quat_map_bwd(struct hz_context *ctx, const struct hzi_quat_map_bwd_args *a)
 {
-	(void)a;
-	return hzi_fail(ctx, HZ_ENOTSUP, "quat_map_bwd: not there yet");
-}
+	const bool norm = is_norm(a->kind);
+	struct hzi_quat_job p = job(&a->dims, a->dtype);
 
-size_t hzi_cuda_quat_map_bwd_workspace(const struct hz_context *ctx, const struct hzi_quat_map_bwd_args *a)
-{
-	(void)ctx;
-	(void)a;
-	return 0;
+	p.at[0] = operand(&a->dy, norm ? NUMBER : WHOLE, a->dtype, &a->dims);
+	p.at[1] = operand(&a->x, WHOLE, a->dtype, &a->dims);
+	p.at[2] = operand(&a->dx, WHOLE, a->dtype, &a->dims);
+	p.kind = a->kind;
+	p.eps = (float)a->eps;
+	p.accumulate = a->accumulate;
+	return launch(ctx, norm ? "quat_norm_bwd" : "quat_map_bwd",
+		      norm ? HZI_KERNEL_quat_norm_bwd_any : HZI_KERNEL_quat_map_bwd_any, &p,
+		      norm ? 6 : 7);
 }
 
 int hzi_cuda_quat_rotate(struct hz_context *ctx, const struct hzi_quat_rotate_args *a)
 {
-	(void)a;
-	return hzi_fail(ctx, HZ_ENOTSUP, "quat_rotate: not there yet");
+	struct hzi_quat_job p = job(&a->dims, a->dtype);
+
+	p.at[0] = operand(&a->q, WHOLE, a->dtype, &a->dims);
+	p.at[1] = operand(&a->v, vector_kind(&a->v), a->dtype, &a->dims);
+	p.at[2] = operand(&a->y, a->real ? WHOLE : VECTOR3, a->dtype, &a->dims);
+	p.inverse = a->inverse;
+	p.normalize = a->normalize;
+	p.real = a->real;
+	return launch(ctx, "quat_rotate", HZI_KERNEL_quat_rotate_any, &p, 1);
 }
 
-size_t hzi_cuda_quat_rotate_workspace(const struct hz_context *ctx, const struct hzi_quat_rotate_args *a)
+/* ---- Sums ------------------------------------------------------------------------------------ */
+
+/*
+ * Fills what p has of a sum over dimensions kept .. ndim - 1, of inputs operands. Results lie side by
+ * side in a block if that makes neighbouring threads read what is nearer than the next term. All of
+ * it follows from shapes and strides, and so does the order of the sum.
+ */
+static void plan_sum(struct hzi_quat_job *p, int inputs)
 {
+	int64_t across = 0, along = 0;
+
+	p->count = p->terms = 1;
+	for (int d = 0; d < p->ndim; d++)
+		*(d < p->kept ? &p->count : &p->terms) *= p->shape[d];
+	for (int i = 0; i < inputs; i++) {
+		if (p->kept > 0)
+			across += llabs(p->at[i].stride[p->kept - 1]);
+		if (p->kept < p->ndim)
+			along += llabs(p->at[i].stride[p->ndim - 1]);
+	}
+	while (p->lanes_log2 < LANES_LOG2 && p->count > (int64_t)1 << p->lanes_log2 &&
+	       (across < along || p->terms < HZI_QUAT_THREADS >> p->lanes_log2))
+		p->lanes_log2++;
+	p->chunk = (int64_t)HZI_QUAT_TERMS * (HZI_QUAT_THREADS >> p->lanes_log2);
+}
+
+static int64_t chunks_of(const struct hzi_quat_job *p)
+{
+	return p->terms > p->chunk ? ceil_div(p->terms, p->chunk) : 1;
+}
+
+static size_t sum_bytes(const struct hzi_quat_job *p)
+{
+	const int64_t chunks = chunks_of(p);
+
+	return chunks > 1 ? 16 * (size_t)(chunks * p->count) : 0;
+}
+
+/* kind: of the output, for quat_sum_finish(): 0 quaternion, 1 vector, 2 real number. */
+static int launch_sum(struct hz_context *ctx, const char *op, int kernel, struct hzi_quat_job *p,
+		      int inputs, int kind)
+{
+	const int64_t groups = ceil_div(p->count, (int64_t)1 << p->lanes_log2);
+	const int64_t chunks = chunks_of(p);
+	struct hzi_launch l = {.block = {HZI_QUAT_THREADS}};
+
+	if (groups > BLOCKS_MAX / chunks)
+		return hzi_fail(ctx, HZ_ENOTSUP, "%s: %lld sums of %lld terms are too many for a GPU",
+				op, (long long)p->count, (long long)p->terms);
+	if (chunks > 1)
+		p->partial = ctx->workspace;
+	l.grid[0] = (unsigned)(groups * chunks);
+	HZ_CHECK(hzi_cuda_launch(ctx, op, HZI_FAMILY_QUAT, kernel, &l, p, sizeof(*p)));
+	if (chunks == 1)
+		return HZ_OK;
+	p->at[0] = p->at[inputs];
+	p->kind = kind;
+	p->terms = chunks;
+	l.grid[0] = (unsigned)groups;
+	return hzi_cuda_launch(ctx, op, HZI_FAMILY_QUAT, HZI_KERNEL_quat_sum_finish, &l, p,
+			       sizeof(*p));
+}
+
+static struct hzi_quat_job dot_job(const struct hzi_quat_dot_args *a)
+{
+	struct hzi_quat_job p = job(&a->dims, a->dtype);
+
+	p.at[0] = operand(&a->a, WHOLE, a->dtype, &a->dims);
+	p.at[1] = operand(&a->b, WHOLE, a->dtype, &a->dims);
+	p.at[2] = operand(&a->y, a->real ? NUMBER : WHOLE, a->dtype, &a->dims);
+	p.conj_a = a->conj_a;
+	p.conj_b = a->conj_b;
+	p.conj_y = a->conj_y;
+	p.accumulate = a->accumulate;
+	p.real = a->real;
+	plan_sum(&p, 2);
+	return p;
+}
+
+size_t hzi_cuda_quat_dot_workspace(const struct hz_context *ctx, const struct hzi_quat_dot_args *a)
+{
+	const struct hzi_quat_job p = dot_job(a);
+
 	(void)ctx;
-	(void)a;
-	return 0;
+	return sum_bytes(&p);
+}
+
+int hzi_cuda_quat_dot(struct hz_context *ctx, const struct hzi_quat_dot_args *a)
+{
+	struct hzi_quat_job p = dot_job(a);
+	const bool whole = p.at[0].whole && p.at[1].whole && p.ndim - p.kept == 1;
+
+	return launch_sum(ctx, "quat_dot",
+			  whole ? HZI_KERNEL_quat_dot_whole : HZI_KERNEL_quat_dot_any, &p, 2,
+			  a->real ? 2 : 0);
+}
+
+static struct hzi_quat_job rotate_bwd_job(const struct hzi_quat_rotate_bwd_args *a)
+{
+	struct hzi_quat_job p = job(&a->dims, a->dtype);
+
+	p.at[0] = operand(&a->dy, vector_kind(&a->dy), a->dtype, &a->dims);
+	p.at[1] = operand(&a->q, WHOLE, a->dtype, &a->dims);
+	p.at[2] = operand(&a->v, vector_kind(&a->v), a->dtype, &a->dims);
+	p.at[3] = operand(&a->dq, WHOLE, a->dtype, &a->dims);
+	p.at[4] = operand(&a->dv, a->real ? WHOLE : VECTOR3, a->dtype, &a->dims);
+	p.inverse = a->inverse;
+	p.normalize = a->normalize;
+	p.accumulate = a->accumulate;
+	p.real = a->real;
+	if (a->dims.kept < a->dims.ndim) {
+		assert(!a->dq.data || !a->dv.data);
+		p.kind = a->dv.data != NULL;
+		p.at[3] = p.at[3 + p.kind];
+		plan_sum(&p, 3);
+	}
+	return p;
+}
+
+size_t hzi_cuda_quat_rotate_bwd_workspace(const struct hz_context *ctx,
+					  const struct hzi_quat_rotate_bwd_args *a)
+{
+	const struct hzi_quat_job p = rotate_bwd_job(a);
+
+	(void)ctx;
+	return a->dims.kept < a->dims.ndim ? sum_bytes(&p) : 0;
 }
 
 int hzi_cuda_quat_rotate_bwd(struct hz_context *ctx, const struct hzi_quat_rotate_bwd_args *a)
 {
-	(void)a;
-	return hzi_fail(ctx, HZ_ENOTSUP, "quat_rotate_bwd: not there yet");
-}
+	struct hzi_quat_job p = rotate_bwd_job(a);
 
-size_t hzi_cuda_quat_rotate_bwd_workspace(const struct hz_context *ctx, const struct hzi_quat_rotate_bwd_args *a)
-{
-	(void)ctx;
-	(void)a;
-	return 0;
+	if (a->dims.kept == a->dims.ndim)
+		return launch(ctx, "quat_rotate_bwd", HZI_KERNEL_quat_rotate_bwd_any, &p, 10);
+	return launch_sum(ctx, "quat_rotate_bwd", HZI_KERNEL_quat_rotate_sum, &p, 3, p.kind);
 }

@@ -83,6 +83,8 @@ int hzi_cuda_quat_gemm_pack(struct hz_context *ctx, const struct hzi_quat_gemm_p
 size_t hzi_cuda_quat_gemm_workspace(const struct hz_context *ctx,
 				    const struct hzi_quat_gemm_args *a)
 {
+	if (hzi_cuda_quat_gemv_takes(ctx, a))
+		return hzi_cuda_quat_gemv_workspace(ctx, a);
 	return hzi_cuda_quat_simt_workspace(ctx, a);
 }
 
@@ -92,5 +94,7 @@ int hzi_cuda_quat_gemm(struct hz_context *ctx, const struct hzi_quat_gemm_args *
 		return hzi_fail(ctx, HZ_ENOTSUP,
 				"quat_gemm: m, n, k are %lld, %lld, %lld, must be below 2^31 on a "
 				"GPU", (long long)a->m, (long long)a->n, (long long)a->k);
+	if (hzi_cuda_quat_gemv_takes(ctx, a))
+		return hzi_cuda_quat_gemv(ctx, a);
 	return hzi_cuda_quat_simt(ctx, a);
 }

@@ -14,7 +14,7 @@
 
 #define ROOM_BYTES ((int64_t)256 << 20)	/* of the planes of a batch, unless one item has more */
 #define ITEMS_MAX 65535			/* of a grid along y */
-#define BAND_ROWS 1024			/* rows of A whose tiles are done column by column */
+#define BAND_ROWS 512			/* rows of A whose tiles are done column by column */
 
 static int64_t ceil_div(int64_t a, int64_t b)
 {
@@ -24,7 +24,6 @@ static int64_t ceil_div(int64_t a, int64_t b)
 /* What a call needs: floats of an item's planes, 0 where there is nothing to make. */
 struct plan {
 	int halves;
-	bool small;			/* tiles of 64 rows */
 	bool own_a;			/* planes of A are made here; else they are the packed ones */
 	bool one_a, one_b;		/* the same for all items */
 	int64_t items, group;		/* of the batch, of a launch */
@@ -40,27 +39,16 @@ static bool all_zero(const int64_t *stride, int ndim)
 	return true;
 }
 
-/* Planes of A have whole tiles of 128 rows, so that any kernel may read what was packed. */
-static int64_t a_floats_of(int64_t m, int64_t k, int halves)
+static struct plan plan_of(const struct hzi_quat_gemm_args *a)
 {
-	return HZI_SIMT_FLOATS(ceil_div(m, HZI_SIMT_ROWS) * HZI_SIMT_ROWS, k, halves);
-}
-
-static struct plan plan_of(const struct hz_context *ctx, const struct hzi_quat_gemm_args *a)
-{
-	const struct hzi_cuda_device *device = hzi_cuda_device(ctx);
 	struct plan p = {.halves = a->method == HZ_QUAT_FAST ? 2 : 1};
-	int64_t tiles, item;
+	int64_t item;
 
 	p.own_a = !a->packed || a->packed_t || a->conj_a;
 	p.one_a = all_zero(a->packed ? a->packed_stride : a->a_stride, a->ndim);
 	p.one_b = all_zero(a->b_stride, a->ndim);
 	p.items = hzi_quat_batch_of(p.shape, a->shape, a->ndim);
-	tiles = ceil_div(a->m, HZI_SIMT_ROWS) * ceil_div(a->n, HZI_SIMT_STRIP) * p.items;
-	p.small = 2 * tiles <= device->multiprocessors ||
-		  device->shared_block_bytes <
-			  HZI_SIMT_BYTES(HZI_SIMT_ROWS, HZI_SIMT_STAGES, p.halves);
-	p.a_floats = a_floats_of(a->m, a->k, p.halves);
+	p.a_floats = HZI_SIMT_FLOATS(a->m, a->k, p.halves);
 	p.b_floats = HZI_SIMT_FLOATS(a->n, a->k, p.halves);
 	item = 4 * ((p.own_a && !p.one_a ? p.a_floats : 0) + (p.one_b ? 0 : p.b_floats));
 	p.group = item ? ROOM_BYTES / item : ITEMS_MAX;
@@ -76,7 +64,8 @@ static struct plan plan_of(const struct hz_context *ctx, const struct hzi_quat_g
 size_t hzi_cuda_quat_simt_workspace(const struct hz_context *ctx,
 				    const struct hzi_quat_gemm_args *a)
 {
-	const struct plan p = plan_of(ctx, a);
+	const struct plan p = plan_of(a);
+	(void)ctx;
 	const int64_t a_count = p.own_a ? p.one_a ? 1 : p.group : 0, b_count = p.one_b ? 1 : p.group;
 
 	return 4 * (size_t)(a_count * p.a_floats + b_count * p.b_floats);
@@ -86,8 +75,7 @@ size_t hzi_cuda_quat_simt_workspace(const struct hz_context *ctx,
 static int launch_planes(struct hz_context *ctx, const char *op, const struct hzi_quat_planes *p,
 			 int64_t items)
 {
-	const int64_t unit = p->left ? HZI_SIMT_ROWS : HZI_SIMT_STRIP;
-	const int64_t strips = ceil_div(p->rows, unit) * (unit / HZI_SIMT_STRIP);
+	const int64_t strips = ceil_div(p->rows, HZI_SIMT_STRIP);
 	const struct hzi_launch launch = {
 		.grid = {(unsigned)(strips * p->chunks), (unsigned)items}, .block = {256},
 	};
@@ -177,32 +165,29 @@ static int planes_of_b(struct hz_context *ctx, const struct hzi_quat_gemm_args *
 static int multiply(struct hz_context *ctx, const struct hzi_quat_gemm_args *a,
 		    const struct plan *plan, struct hzi_quat_simt *p, int64_t items)
 {
-	const int rows = plan->small ? HZI_SIMT_ROWS_SMALL : HZI_SIMT_ROWS;
-	const int stages = plan->small ? HZI_SIMT_STAGES_SMALL : HZI_SIMT_STAGES;
-	const int64_t tiles_m = ceil_div(a->m, rows), tiles_n = ceil_div(a->n, HZI_SIMT_STRIP);
+	const int64_t tiles_m = ceil_div(a->m, HZI_SIMT_STRIP);
+	const int64_t tiles_n = ceil_div(a->n, HZI_SIMT_STRIP);
 	const struct hzi_launch launch = {
 		.grid = {(unsigned)(tiles_m * tiles_n), (unsigned)items},
 		.block = {HZI_SIMT_THREADS},
-		.shared_bytes = (unsigned)HZI_SIMT_BYTES(rows, stages, plan->halves),
+		.shared_bytes = (unsigned)HZI_SIMT_BYTES(plan->halves),
 	};
-	static const int kernels[2][2] = {
-		{HZI_KERNEL_quat_simt_direct, HZI_KERNEL_quat_simt_direct_small},
-		{HZI_KERNEL_quat_simt_fast, HZI_KERNEL_quat_simt_fast_small},
-	};
+	const int kernel =
+		plan->halves == 2 ? HZI_KERNEL_quat_simt_fast : HZI_KERNEL_quat_simt_direct;
 
 	if (tiles_m > INT32_MAX / tiles_n)
 		return hzi_fail(ctx, HZ_ENOTSUP, "quat_gemm: c of %lld x %lld is too large for a GPU",
 				(long long)a->m, (long long)a->n);
 	p->tiles_m = (int32_t)tiles_m;
 	p->tiles_n = (int32_t)tiles_n;
-	p->band = BAND_ROWS / rows;
-	return hzi_cuda_launch(ctx, "quat_gemm", HZI_FAMILY_QUAT_SIMT,
-			       kernels[plan->halves - 1][plan->small], &launch, p, sizeof(*p));
+	p->band = BAND_ROWS / HZI_SIMT_STRIP;
+	return hzi_cuda_launch(ctx, "quat_gemm", HZI_FAMILY_QUAT_SIMT, kernel, &launch, p,
+			       sizeof(*p));
 }
 
 int hzi_cuda_quat_simt(struct hz_context *ctx, const struct hzi_quat_gemm_args *a)
 {
-	const struct plan plan = plan_of(ctx, a);
+	const struct plan plan = plan_of(a);
 	float *room_a = ctx->workspace;
 	float *room_b = room_a + (plan.own_a ? (plan.one_a ? 1 : plan.group) * plan.a_floats : 0);
 	struct hzi_quat_simt p = {

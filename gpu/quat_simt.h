@@ -15,14 +15,9 @@
 #define HZI_SIMT_STRIP 64
 #define HZI_SIMT_CHUNK 16
 #define HZI_SIMT_THREADS 256
-
-/* A block's tile: rows of A, stages of the ring, bytes of shared memory. */
-#define HZI_SIMT_ROWS 128
-#define HZI_SIMT_STAGES 3
-#define HZI_SIMT_ROWS_SMALL 64
-#define HZI_SIMT_STAGES_SMALL 2
-#define HZI_SIMT_BYTES(rows, stages, halves) \
-	((stages) * ((rows) / HZI_SIMT_STRIP * ((halves) == 2 ? 16384 : 4096) + 16384 + 16) + 32768)
+#define HZI_SIMT_STAGES 2
+#define HZI_SIMT_BYTES(halves) \
+	(HZI_SIMT_STAGES * (((halves) == 2 ? 16384 : 4096) + 16384 + 16) + 32768)
 
 /* Floats of the planes of a matrix of that many rows (of A; columns of B) and k. */
 #define HZI_SIMT_FLOATS(rows, k, halves) \

@@ -1,0 +1,64 @@
+/*
+ * quat.h - parameters of the elementwise kernels of quaternions
+ *
+ * SPDX-License-Identifier: BSD-2-Clause
+ *
+ * Read by the C compiler and by nvcc: fixed-width types only, and the same layout for both.
+ */
+#ifndef HZI_GPU_QUAT_H
+#define HZI_GPU_QUAT_H
+
+#include <stdint.h>
+
+#include "gpu/quat_gemm.h"
+
+#define HZI_QUAT_DIMS 6
+#define HZI_QUAT_OPERANDS 5
+#define HZI_QUAT_THREADS 256
+#define HZI_QUAT_BLOCK 1024	/* quaternions of a block of the kernels for whole ones */
+#define HZI_QUAT_TERMS 32	/* that a thread sums */
+
+/* Element strides and the places of components, as struct hzi_quat_at. */
+struct hzi_quat_operand {
+	void *data;			/* an output's may be NULL: not wanted */
+	int64_t stride[HZI_QUAT_DIMS];
+	int64_t comp[4];
+	int32_t whole;	/* w, x, y, z are neighbours, and each quaternion aligned to its size */
+	int32_t pad_;
+};
+
+/* Inputs, then outputs, in the order of the structs in lib/quat.h. */
+struct hzi_quat_job {
+	struct hzi_quat_operand at[HZI_QUAT_OPERANDS];
+	int64_t shape[HZI_QUAT_DIMS];
+	int64_t count;			/* quaternions; of sums: results */
+	int64_t terms;			/* of a sum */
+	int64_t chunk;			/* terms of a block */
+	float *partial;			/* sums of chunks: [chunks][count] quaternions; NULL: one chunk */
+	int32_t ndim, kept;		/* kept = ndim where nothing is summed */
+	int32_t dtype, kind;
+	int32_t conj_a, conj_b, conj_y, accumulate;
+	int32_t real, inverse, normalize;
+	int32_t lanes_log2;		/* of sums: results side by side in a block */
+	int32_t row_blocks;		/* of whole operands: blocks of a row, the last dimension */
+	float eps, alpha[4];
+	int32_t pad_[2];
+};
+
+HZI_QUAT_ASSERT(sizeof(struct hzi_quat_operand) == 96, "the same layout for C and CUDA");
+HZI_QUAT_ASSERT(sizeof(struct hzi_quat_job) == 640, "the same layout for C and CUDA");
+
+/* kind of a map, as enum hzi_quat_map. */
+enum hzi_quat_map_kind {
+	HZI_MAP_CONJ, HZI_MAP_NORM, HZI_MAP_NORM2, HZI_MAP_NORMALIZE, HZI_MAP_INVERSE
+};
+
+/* The kernels by index. */
+enum hzi_quat_kernel {
+#define HZ_KERNEL(name) HZI_KERNEL_##name,
+#include "quat.kernels.def"
+#undef HZ_KERNEL
+	HZI_QUAT_KERNELS
+};
+
+#endif

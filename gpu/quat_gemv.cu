@@ -1,0 +1,459 @@
+/*
+ * quat_gemv.cu - products of a quaternion matrix by few columns
+ *
+ * SPDX-License-Identifier: BSD-2-Clause
+ *
+ * The matrix is read once, in 16-byte pieces as it lies in memory, of which a thread has several
+ * under way. Where k is shared among blocks, their sums go to memory and quat_gemv_finish() adds
+ * them, in order.
+ */
+#include "gpu/quat_gemm.cuh"
+#include "gpu/quat_gemv.h"
+
+#define THREADS HZI_GEMV_THREADS
+
+HZ_DEVICE quat quat_zero(void)
+{
+	return {0, 0, 0, 0};
+}
+
+HZ_DEVICE quat quat_add(quat a, quat b)
+{
+	return {a.w + b.w, a.x + b.x, a.y + b.y, a.z + b.z};
+}
+
+HZ_DEVICE quat gemv_conj(int conj, quat q)
+{
+	return conj ? quat_conj(q) : q;
+}
+
+/* Where an item of the batch begins. */
+struct gemv_item {
+	int64_t a, b, c, pre, number;
+
+	__device__ __forceinline__ explicit gemv_item(const hzi_quat_gemv &p)
+	{
+		const int64_t i = p.first + blockIdx.z;
+
+		number = blockIdx.z;
+		a = quat_item(p.out.shape, p.a.batch, i);
+		b = quat_item(p.out.shape, p.b.batch, i);
+		c = quat_item(p.out.shape, p.out.c.batch, i);
+		pre = quat_item(p.out.shape, p.out.pre.batch, i);
+	}
+};
+
+/* A share's sum of C[i, j]: the result, or for quat_gemv_finish(). */
+HZ_DEVICE void gemv_store(const hzi_quat_gemv &p, const gemv_item &item, int i, int j, quat q)
+{
+	if (p.partial) {
+		const int64_t row = (item.number * p.shares + blockIdx.y) * p.out.n + j;
+
+		((float4 *)p.partial)[row * p.out.m + i] = make_float4(q.w, q.x, q.y, q.z);
+	} else {
+		quat_finish(p.out, item.c, item.pre, i, j, q);
+	}
+}
+
+extern "C" __global__ void __launch_bounds__(THREADS)
+quat_gemv_finish(const __grid_constant__ hzi_quat_gemv p)
+{
+	const gemv_item item(p);
+	const int i = blockIdx.x * THREADS + threadIdx.x, j = blockIdx.y;
+	quat sum = quat_zero();
+
+	if (i >= p.out.m)
+		return;
+	for (int s = 0; s < p.shares; s++) {
+		const int64_t row = (item.number * p.shares + s) * p.out.n + j;
+		const float4 f = ((const float4 *)p.partial)[row * p.out.m + i];
+
+		sum = quat_add(sum, {f.x, f.y, f.z, f.w});
+	}
+	quat_finish(p.out, item.c, item.pre, i, j, sum);
+}
+
+/* ---- Rows along k, f32 ------------------------------------------------------------------------ */
+
+/* Four rows of A at a time; thread t takes elements t, t + THREADS, ... of k. */
+template <int N>
+HZ_DEVICE void gemv_rows(const hzi_quat_gemv &p)
+{
+	constexpr int R = HZI_GEMV_ROWS, U = N == 1 ? 4 : N == 2 ? 2 : 1;
+	__shared__ float4 room[THREADS / 32][R * N];
+	const gemv_item item(p);
+	const int i0 = blockIdx.x * R, tid = threadIdx.x;
+	const int begin = blockIdx.y * p.share, end = min(p.k, begin + p.share);
+	const float4 *row[R];
+	quat sum[R][N];
+	int l = begin + tid;
+
+#pragma unroll
+	for (int r = 0; r < R; r++) {
+		row[r] = (const float4 *)((const float *)p.a.data + item.a +
+					  min(i0 + r, p.out.m - 1) * p.a.row);
+#pragma unroll
+		for (int j = 0; j < N; j++)
+			sum[r][j] = quat_zero();
+	}
+	for (; l < end; l += U * THREADS) {
+		float4 a[U][R];
+
+#pragma unroll
+		for (int u = 0; u < U; u++)
+#pragma unroll
+			for (int r = 0; r < R; r++)
+				a[u][r] = l + u * THREADS < end ? __ldcs(row[r] + l + u * THREADS)
+								: make_float4(0, 0, 0, 0);
+#pragma unroll
+		for (int u = 0; u < U; u++) {
+			const int64_t at = item.b + (l + u * THREADS) * p.b.row;
+
+			if (l + u * THREADS >= end)
+				break;
+#pragma unroll
+			for (int j = 0; j < N; j++) {
+				if (j >= p.out.n)
+					break;
+
+				const quat x = gemv_conj(p.b.conj, quat_load(p.b, at + j * p.b.col));
+
+#pragma unroll
+				for (int r = 0; r < R; r++)
+					sum[r][j] = quat_fma(
+						gemv_conj(p.a.conj, {a[u][r].x, a[u][r].y, a[u][r].z,
+								     a[u][r].w}), x, sum[r][j]);
+			}
+		}
+	}
+#pragma unroll
+	for (int r = 0; r < R; r++)
+#pragma unroll
+		for (int j = 0; j < N; j++) {
+			quat q = sum[r][j];
+
+			for (int lane = 16; lane; lane /= 2)
+				q = quat_add(q, {__shfl_xor_sync(~0u, q.w, lane),
+						 __shfl_xor_sync(~0u, q.x, lane),
+						 __shfl_xor_sync(~0u, q.y, lane),
+						 __shfl_xor_sync(~0u, q.z, lane)});
+			if (tid % 32 == 0)
+				room[tid / 32][r * N + j] = make_float4(q.w, q.x, q.y, q.z);
+		}
+	__syncthreads();
+	if (tid < R * N && i0 + tid / N < p.out.m && tid % N < p.out.n) {
+		quat q = quat_zero();
+
+		for (int w = 0; w < THREADS / 32; w++) {
+			const float4 f = room[w][tid];
+
+			q = quat_add(q, {f.x, f.y, f.z, f.w});
+		}
+		gemv_store(p, item, i0 + tid / N, tid % N, q);
+	}
+}
+
+/* ---- Rows side by side, any dtype -------------------------------------------------------------- */
+
+/* A line of 64 rows; a quarter of the threads each takes every fourth element of k. */
+template <int N>
+HZ_DEVICE void gemv_lines(const hzi_quat_gemv &p)
+{
+	constexpr int LINE = HZI_GEMV_LINE, PARTS = THREADS / LINE, U = N == 8 ? 4 : 8;
+	__shared__ float4 room[PARTS][LINE];
+	const gemv_item item(p);
+	const int lane = threadIdx.x % LINE, part = threadIdx.x / LINE;
+	const int i = blockIdx.x * LINE + lane, row = min(i, p.out.m - 1);
+	const int begin = blockIdx.y * p.share, end = min(p.k, begin + p.share);
+	quat sum[N];
+
+#pragma unroll
+	for (int j = 0; j < N; j++)
+		sum[j] = quat_zero();
+	for (int l = begin + part; l < end; l += U * PARTS) {
+		quat a[U];
+
+#pragma unroll
+		for (int u = 0; u < U; u++) {
+			const int at = l + u * PARTS;
+
+			a[u] = quat_zero();
+			if (at < end)
+				a[u] = quat_load(p.a, item.a + row * p.a.row + at * p.a.col);
+		}
+#pragma unroll
+		for (int u = 0; u < U; u++) {
+			const int at = l + u * PARTS;
+
+			if (at >= end)
+				break;
+#pragma unroll
+			for (int j = 0; j < N; j++) {
+				if (j >= p.out.n)
+					break;
+				sum[j] = quat_fma(
+					gemv_conj(p.a.conj, a[u]),
+					gemv_conj(p.b.conj, quat_load(p.b, item.b + at * p.b.row +
+									   j * p.b.col)), sum[j]);
+			}
+		}
+	}
+#pragma unroll
+	for (int j = 0; j < N; j++) {
+		if (j >= p.out.n)
+			break;
+		__syncthreads();
+		room[part][lane] = make_float4(sum[j].w, sum[j].x, sum[j].y, sum[j].z);
+		__syncthreads();
+		if (part == 0 && i < p.out.m) {
+			quat q = quat_zero();
+
+			for (int s = 0; s < PARTS; s++) {
+				const float4 f = room[s][lane];
+
+				q = quat_add(q, {f.x, f.y, f.z, f.w});
+			}
+			gemv_store(p, item, i, j, q);
+		}
+	}
+}
+
+/* ---- Rows along k, on matrix units ------------------------------------------------------------- */
+
+/*
+ * Quaternions of A are four successive k of a real product as they are, and those of B are 4 x 4 real
+ * numbers: with (a, b, c, d) of A and (e, f, g, h) of B
+ *
+ *	w = a e - b f - c g - d h	x = a f + b e + c h - d g
+ *	y = a g - b h + c e + d f	z = a h + b g - c f + d e
+ *
+ * A warp has two tiles of 16 rows and 8 columns in four sets of sums, one for each component. A lane
+ * of group g = lane / 4 reads what lies at place t = lane % 4 of rows g, g + 8, ... of A and of
+ * column g of B. Which k the unit thinks these to be does not matter, if both agree. The 16 warps of
+ * a block share k. 16 bits: k is even, and so are the strides of A in quaternions.
+ */
+HZ_DEVICE void mma_16(bool bf16, float (&c)[4], const uint32_t (&a)[4], uint32_t b0, uint32_t b1)
+{
+	if (bf16)
+		asm volatile("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 "
+			     "{%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};"
+			     : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
+			     : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
+	else
+		asm volatile("mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 "
+			     "{%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};"
+			     : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
+			     : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
+}
+
+HZ_DEVICE void mma_tf32(float (&c)[4], const uint32_t (&a)[4], uint32_t b0, uint32_t b1)
+{
+	asm volatile("mma.sync.aligned.m16n8k8.row.col.f32.tf32.tf32.f32 "
+		     "{%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};"
+		     : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
+		     : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
+}
+
+/* x as a sum of two numbers of 11 bits, and less than 2^-22 of it; x that is not finite stays. */
+HZ_DEVICE void split_tf32(uint32_t x, uint32_t &high, uint32_t &low)
+{
+	const float f = __uint_as_float(x);
+
+	high = (x & 0x7f800000) == 0x7f800000 ? x : (x + 0x1000) & 0xffffe000;
+	low = (x & 0x7f800000) == 0x7f800000 ? 0 : __float_as_uint(f - __uint_as_float(high));
+}
+
+/* What 32 rows by 8 columns have in a lane: [tile][component][of the unit's four]. */
+typedef float mma_sums[2][4][4];
+
+/* Quaternion q of four rows, from A, by one of B. signs: of x, y, z of A, turned by these masks. */
+HZ_DEVICE void mma_step_f32(mma_sums &sum, const uint4 (&a)[2][2], const uint4 &x, uint32_t sign)
+{
+	const uint32_t turn = 0x80000000;
+	uint32_t high[4], low[4];
+
+	split_tf32(x.x, high[0], low[0]);
+	split_tf32(x.y, high[1], low[1]);
+	split_tf32(x.z, high[2], low[2]);
+	split_tf32(x.w, high[3], low[3]);
+#pragma unroll
+	for (int tile = 0; tile < 2; tile++)
+#pragma unroll
+		for (int half = 0; half < 2; half++) {
+			/* w, x, or y, z, of rows g and g + 8 */
+			const uint4 u = a[tile][0], v = a[tile][1];
+			const uint32_t in[4] = {half ? u.z ^ sign : u.x, half ? v.z ^ sign : v.x,
+						(half ? u.w : u.y) ^ sign,
+						(half ? v.w : v.y) ^ sign};
+			uint32_t big[4], small[4];
+
+#pragma unroll
+			for (int i = 0; i < 4; i++)
+				split_tf32(in[i], big[i], small[i]);
+#pragma unroll
+			for (int o = 0; o < 4; o++) {
+				/* Component o of B by w, x, y, z of A: c ^ o, and its sign */
+				const int c0 = 2 * half ^ o, c1 = (2 * half + 1) ^ o;
+				/* -: w by x, y, z of A; x by z; y by x; z by y */
+				const int minus = 0xe << 0 | 0x8 << 4 | 0x2 << 8 | 0x4 << 12;
+				const uint32_t s0 = minus >> (4 * o + 2 * half) & 1 ? turn : 0;
+				const uint32_t s1 = minus >> (4 * o + 2 * half + 1) & 1 ? turn : 0;
+
+				mma_tf32(sum[tile][o], small, high[c0] ^ s0, high[c1] ^ s1);
+				mma_tf32(sum[tile][o], big, low[c0] ^ s0, low[c1] ^ s1);
+				mma_tf32(sum[tile][o], big, high[c0] ^ s0, high[c1] ^ s1);
+			}
+		}
+}
+
+/* Of the two quaternions in each 16 bytes of A, the first or second. */
+HZ_DEVICE void mma_step_16(bool bf16, mma_sums &sum, const uint4 (&a)[2][2], int which,
+			   const uint2 &x, uint32_t sign)
+{
+	const uint32_t high = 0x80000000, both = 0x80008000;
+	const uint32_t swap01 = __byte_perm(x.x, 0, 0x1032), swap23 = __byte_perm(x.y, 0, 0x1032);
+	/* Of w, x of A, and of y, z: conjugated, x, y, z turn about. */
+	const uint32_t s0 = sign & high, s1 = sign & both;
+	const uint32_t b[4][2] = {{x.x ^ high ^ s0, x.y ^ both ^ s1},
+				  {swap01 ^ s0, swap23 ^ high ^ s1},
+				  {x.y ^ high ^ s0, x.x ^ s1},
+				  {swap23 ^ s0, swap01 ^ 0x8000 ^ s1}};
+
+#pragma unroll
+	for (int tile = 0; tile < 2; tile++) {
+		const uint4 u = a[tile][0], v = a[tile][1];
+		const uint32_t in[4] = {which ? u.z : u.x, which ? v.z : v.x, which ? u.w : u.y,
+					which ? v.w : v.y};
+
+#pragma unroll
+		for (int o = 0; o < 4; o++)
+			mma_16(bf16, sum[tile][o], in, b[o][0], b[o][1]);
+	}
+}
+
+template <int DTYPE>
+HZ_DEVICE void gemv_mma(const hzi_quat_gemv &p)
+{
+	constexpr int ROWS = HZI_GEMV_MMA_ROWS, WARPS = HZI_GEMV_MMA_THREADS / 32;
+	constexpr int EACH = DTYPE == HZ_F32 ? 1 : 2;	/* quaternions in 16 bytes */
+	constexpr int U = 2;
+	extern __shared__ float4 room[];		/* [WARPS][ROWS][8] */
+	const gemv_item item(p);
+	const int i0 = blockIdx.x * ROWS, warp = threadIdx.x / 32, lane = threadIdx.x % 32;
+	const int g = lane / 4, t = lane % 4;
+	const int begin = blockIdx.y * p.share, end = min(p.k, begin + p.share);
+	const uint32_t sign = p.a.conj ? DTYPE == HZ_F32 ? 0x80000000 : 0x80008000 : 0;
+	const bool column = g < p.out.n;
+	const char *row[2][2];
+	mma_sums sum = {};
+
+#pragma unroll
+	for (int tile = 0; tile < 2; tile++)
+#pragma unroll
+		for (int h = 0; h < 2; h++)
+			row[tile][h] = (const char *)p.a.data +
+				       (DTYPE == HZ_F32 ? 4 : 2) *
+					       (item.a + min(i0 + 16 * tile + 8 * h + g, p.out.m - 1) *
+								 p.a.row);
+	/* 4 EACH elements of k in a step of a warp, U steps at a time */
+	for (int l0 = begin + warp * 4 * EACH * U; l0 < end; l0 += WARPS * 4 * EACH * U) {
+		uint4 a[U][2][2], x[U];
+
+#pragma unroll
+		for (int u = 0; u < U; u++) {
+			const int l = l0 + (4 * u + t) * EACH;
+
+#pragma unroll
+			for (int tile = 0; tile < 2; tile++)
+#pragma unroll
+				for (int h = 0; h < 2; h++)
+					a[u][tile][h] = l < end ? __ldcs((const uint4 *)(row[tile][h] +
+						(DTYPE == HZ_F32 ? 16 : 8) * (int64_t)l))
+						: make_uint4(0, 0, 0, 0);
+		}
+#pragma unroll
+		for (int u = 0; u < U; u++) {
+			const int l = l0 + (4 * u + t) * EACH;
+			const int64_t at = item.b + l * p.b.row + g * p.b.col;
+
+			x[u] = make_uint4(0, 0, 0, 0);
+			if (!column || l >= end)
+				continue;
+			if (DTYPE == HZ_F32) {
+				const quat q = gemv_conj(p.b.conj, quat_load(p.b, at));
+
+				x[u] = make_uint4(__float_as_uint(q.w), __float_as_uint(q.x),
+						  __float_as_uint(q.y), __float_as_uint(q.z));
+			} else {
+				const uint2 v = quat_pack(DTYPE, gemv_conj(p.b.conj,
+									   quat_load(p.b, at)));
+
+				x[u].x = v.x;
+				x[u].y = v.y;
+				const uint2 w = quat_pack(DTYPE, gemv_conj(p.b.conj, quat_load(
+					p.b, at + p.b.row)));
+
+				x[u].z = w.x;
+				x[u].w = w.y;
+			}
+		}
+#pragma unroll
+		for (int u = 0; u < U; u++) {
+			if (DTYPE == HZ_F32) {
+				mma_step_f32(sum, a[u], x[u], sign);
+			} else {
+				mma_step_16(DTYPE == HZ_BF16, sum, a[u], 0, make_uint2(x[u].x, x[u].y),
+					    sign);
+				mma_step_16(DTYPE == HZ_BF16, sum, a[u], 1, make_uint2(x[u].z, x[u].w),
+					    sign);
+			}
+		}
+	}
+#pragma unroll
+	for (int tile = 0; tile < 2; tile++)
+#pragma unroll
+		for (int h = 0; h < 2; h++)
+#pragma unroll
+			for (int e = 0; e < 2; e++) {
+				const int r = 16 * tile + 8 * h + g, c = 2 * t + e, n = 2 * h + e;
+
+				room[(warp * ROWS + r) * 8 + c] =
+					make_float4(sum[tile][0][n], sum[tile][1][n],
+						    sum[tile][2][n], sum[tile][3][n]);
+			}
+	__syncthreads();
+	if (threadIdx.x < ROWS * 8) {
+		const int r = threadIdx.x % ROWS, c = threadIdx.x / ROWS;
+		quat q = quat_zero();
+
+		if (i0 + r >= p.out.m || c >= p.out.n)
+			return;
+		for (int w = 0; w < WARPS; w++) {
+			const float4 f = room[(w * ROWS + r) * 8 + c];
+
+			q = quat_add(q, {f.x, f.y, f.z, f.w});
+		}
+		gemv_store(p, item, i0 + r, c, q);
+	}
+}
+
+/* ---- The kernels ------------------------------------------------------------------------------- */
+
+#define KERNEL(name, threads, body) \
+	extern "C" __global__ void __launch_bounds__(threads) \
+	name(const __grid_constant__ hzi_quat_gemv p) \
+	{ \
+		body; \
+	}
+
+KERNEL(quat_gemv_rows_1, THREADS, gemv_rows<1>(p))
+KERNEL(quat_gemv_rows_2, THREADS, gemv_rows<2>(p))
+KERNEL(quat_gemv_rows_4, THREADS, gemv_rows<4>(p))
+KERNEL(quat_gemv_rows_8, THREADS, gemv_rows<8>(p))
+KERNEL(quat_gemv_lines_1, THREADS, gemv_lines<1>(p))
+KERNEL(quat_gemv_lines_2, THREADS, gemv_lines<2>(p))
+KERNEL(quat_gemv_lines_4, THREADS, gemv_lines<4>(p))
+KERNEL(quat_gemv_lines_8, THREADS, gemv_lines<8>(p))
+KERNEL(quat_gemv_mma_f32, HZI_GEMV_MMA_THREADS, gemv_mma<HZ_F32>(p))
+KERNEL(quat_gemv_mma_f16, HZI_GEMV_MMA_THREADS, gemv_mma<HZ_F16>(p))
+KERNEL(quat_gemv_mma_bf16, HZI_GEMV_MMA_THREADS, gemv_mma<HZ_BF16>(p))

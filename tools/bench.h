@@ -61,4 +61,7 @@ bool bench_wanted(const struct settings *set, const char *op);
 /* bench_qgemm.c: the cases of that family; head is printed before the first. */
 int bench_qgemm(struct bench *b, void (*head)(struct bench *b));
 
+/* bench_quat_layer.c: likewise */
+int bench_quat_layer(struct bench *b, void (*head)(struct bench *b));
+
 #endif

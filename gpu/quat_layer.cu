@@ -225,7 +225,7 @@ KERNEL(quat_pool, hzi_qpool_args)
 	const int64_t total = p.images * p.count[0] * p.count[1] * p.count[2] * p.channels;
 
 	for (int64_t i = first_element(); i < total; i += step_elements())
-		hzi_qpool_one(&p, i);
+		hzi_qpool_one(&p, hzi_qplace(i, p.count, p.channels));
 }
 
 KERNEL(quat_pool_bwd, hzi_qpool_args)
@@ -233,7 +233,7 @@ KERNEL(quat_pool_bwd, hzi_qpool_args)
 	const int64_t total = p.images * p.size[0] * p.size[1] * p.size[2] * p.channels;
 
 	for (int64_t i = first_element(); i < total; i += step_elements())
-		hzi_qpool_bwd_one(&p, i);
+		hzi_qpool_bwd_one(&p, hzi_qplace(i, p.size, p.channels));
 }
 
 KERNEL(quat_rotation, hzi_qrotation_args)

@@ -145,6 +145,12 @@ HZI_QSTEP struct hzi_q hzi_qload(const struct hzi_qarray *a, int64_t at)
 		q.c[3] = half ? f16_high(v.y) : bf16_high(v.y);
 		return q;
 	}
+#else
+	if (a->whole && a->dtype == HZ_F32) {
+		for (int c = 0; c < 4; c++)
+			q.c[c] = (double)((const float *)a->data)[at + c];
+		return q;
+	}
 #endif
 	for (int c = 0; c < 4; c++)
 		q.c[c] = hzi_qget(a->dtype, a->data, at + a->comp[c]);
@@ -164,6 +170,12 @@ HZI_QSTEP void hzi_qstore(const struct hzi_qarray *a, int64_t at, struct hzi_q q
 		else
 			*(uint2 *)((uint16_t *)a->data + at) = make_uint2(
 				to_bf16x2(q.c[0], q.c[1]), to_bf16x2(q.c[2], q.c[3]));
+		return;
+	}
+#else
+	if (a->whole && first == 0 && a->dtype == HZ_F32) {
+		for (int c = 0; c < 4; c++)
+			((float *)a->data)[at + c] = (float)q.c[c];
 		return;
 	}
 #endif
@@ -807,10 +819,9 @@ HZI_QSTEP int64_t hzi_qplace_offset(const int64_t *stride, struct hzi_qplace at)
 	       at.p[2] * stride[3] + at.c * stride[4];
 }
 
-/* Element i of y */
-HZI_QSTEP void hzi_qpool_one(const struct hzi_qpool_args *a, int64_t i)
+/* The element of y at a place */
+HZI_QSTEP void hzi_qpool_one(const struct hzi_qpool_args *a, struct hzi_qplace to)
 {
-	const struct hzi_qplace to = hzi_qplace(i, a->count, a->channels);
 	int64_t low[3], high[3], count = 1, best = -1;
 	struct hzi_qplace from = to;
 	struct hzi_q sum = {{0, 0, 0, 0}}, q;
@@ -853,10 +864,9 @@ HZI_QSTEP void hzi_qpool_one(const struct hzi_qpool_args *a, int64_t i)
 		a->index[hzi_qplace_offset(a->index_stride, to)] = (int32_t)best;
 }
 
-/* Element i of dx: what the windows that hold it give, in their order */
-HZI_QSTEP void hzi_qpool_bwd_one(const struct hzi_qpool_args *a, int64_t i)
+/* The element of dx at a place: what the windows that hold it give, in their order */
+HZI_QSTEP void hzi_qpool_bwd_one(const struct hzi_qpool_args *a, struct hzi_qplace to)
 {
-	const struct hzi_qplace to = hzi_qplace(i, a->size, a->channels);
 	const int64_t at = hzi_qplace_offset(a->x.stride, to);
 	const int64_t own = (to.p[0] * a->size[1] + to.p[1]) * a->size[2] + to.p[2];
 	int64_t low[3], high[3];

@@ -251,6 +251,22 @@ struct hzi_quat_act {
 	double slope;
 };
 
+#define HZI_QUAT_FEW 3		/* columns at most that gemv() takes */
+
+/*
+ * Rows of quads, x_i apart, by few columns of quads in f32, e_ld apart and whole vectors of them:
+ * sums[(i * cols + j) * 16 + 4 * d + c] = the sum over l < count of element c of quad l of row i
+ * times element d of quad l of column j, added to what is there with add.
+ */
+struct hzi_quat_gemv {
+	const void *x;
+	const float *e;
+	float *sums;
+	int64_t rows, cols, count, x_i, e_ld;
+	int32_t dtype;
+	bool add;
+};
+
 struct hzi_quat_kern {
 	int32_t rows, lanes;		/* of a panel of V, of a vector */
 	void (*mul)(const struct hzi_quat_mul *a);
@@ -259,6 +275,7 @@ struct hzi_quat_kern {
 	void (*act)(const struct hzi_quat_act *a);
 	void (*load)(const struct hzi_quat_block *a);
 	void (*store)(const struct hzi_quat_block *a);
+	void (*gemv)(const struct hzi_quat_gemv *a);	/* f32 alone */
 	/* to = H4 from / 2, four planes each, count a multiple of lanes */
 	void (*mix)(const void *from, void *to, int64_t from_plane, int64_t to_plane, int64_t count);
 	/* Column j, l < count, of from at l * ld + j: times scale to panels of S, in whole ones */

@@ -24,6 +24,8 @@
 #define CHUNK_COLS 48		/* of S on the way to panels: 16 of k, 24 KiB */
 #define CHUNK_K 16
 #define AHEAD_BYTES HZI_QUAT_AHEAD
+#define FEW_BLOCK 8192		/* of k; each column: 128 KiB */
+#define FEW_CHUNK 256
 /* Products of quaternions that a thread does in the time in which it moves a byte, as a part of it */
 #define BYTES_PER_PRODUCT 2
 
@@ -192,6 +194,7 @@ struct plan {
 	const struct hzi_quat_gemm_args *a;
 	const struct hzi_quat_kern *kern;
 	bool swap;			/* V is B */
+	bool few;			/* S has few columns: V is read as it lies, once */
 	bool fast;
 	int64_t rows, cols, k, size, items;
 	int64_t grid_v, grid_s;		/* an item is cut into so many parts */
@@ -243,6 +246,16 @@ static void plan_steps(struct plan *p)
  * V is what C lies along, for results are stored as vectors, unless that is short: less than two
  * vectors, or less than a quarter of the other, whose packing as S takes longer.
  */
+/* Whether the elements of a row of V, by these strides of V, are quads back to back */
+static bool is_quads(const struct hzi_quat_view *v, int64_t along)
+{
+	int seen = 0;
+
+	for (int c = 0; c < 4; c++)
+		seen |= v->comp[c] >= 0 && v->comp[c] < 4 ? 1 << v->comp[c] : 0;
+	return along == 4 && seen == 15;
+}
+
 static bool should_swap(const struct hzi_quat_gemm_args *a, int64_t lanes)
 {
 	const int64_t row = a->c.row < 0 ? -a->c.row : a->c.row;
@@ -276,6 +289,27 @@ static void plan_grid(struct plan *p, int64_t parts)
 	}
 }
 
+/* Few columns: these as quads, and the sums of all rows if there are several blocks of k */
+static void plan_few(struct plan *p, int64_t parts)
+{
+	const int64_t panels = ceil_div(p->rows, p->kern->rows);
+	int64_t part_rows;
+
+	p->grid_v = min_i64(parts, panels);
+	p->grid_s = 1;
+	part_rows = ceil_div(panels, p->grid_v) * p->kern->rows;
+	memset(p->negative, 0, sizeof(p->negative));
+	p->nc = p->cols;
+	p->s_bytes = p->cols * round_up(min_i64(p->k, FEW_BLOCK), p->kern->lanes) * 4 * p->size;
+	p->chunk_bytes = 4 * FEW_CHUNK * HZI_QUAT_FEW * p->size + 64 * p->kern->lanes;
+	/* In pieces of less than a panel: up to a third more */
+	p->acc_bytes = (p->k > FEW_BLOCK ? part_rows * 4 / 3 + p->kern->rows : p->kern->rows) *
+		       p->cols * 16 * p->size;
+	p->t_bytes = 4 * p->kern->rows * round_up(p->cols, p->kern->lanes) * p->size;
+	p->each = round_up(p->s_bytes, 64) + 3 * round_up(p->t_bytes, 64) +
+		  round_up(p->chunk_bytes, 64) + round_up(p->acc_bytes, 64);
+}
+
 static struct plan make_plan(const struct hz_context *ctx, const struct hzi_quat_gemm_args *a)
 {
 	struct plan p = {
@@ -284,16 +318,27 @@ static struct plan make_plan(const struct hz_context *ctx, const struct hzi_quat
 		.items = item_count(a->ndim, a->shape),
 	};
 	const double products = (double)a->m * (double)a->n * (double)p.items * (double)(a->k + 1);
-	const int64_t planes = p.fast ? 8 : 4;
-	int64_t part_rows;
+	int64_t part_rows, planes;
 
 	p.swap = should_swap(a, p.kern->lanes);
+	if (min_i64(a->m, a->n) <= HZI_QUAT_FEW && p.kern->gemv && !a->packed) {
+		const bool swap = a->m < a->n;
+
+		p.few = swap ? is_quads(&a->b, a->b.row) : is_quads(&a->a, a->a.col);
+		p.swap = p.few ? swap : p.swap;
+		p.fast = p.fast && !p.few;
+	}
 	p.rows = p.swap ? a->n : a->m;
 	p.cols = p.swap ? a->m : a->n;
+	planes = p.fast ? 8 : 4;
 	plan_steps(&p);
 	p.threads = hzi_threads(ctx, products > 1e15 ? INT64_MAX / 4 :
 				(int64_t)(BYTES_PER_PRODUCT * products));
 	plan_grid(&p, ceil_div(p.threads, p.items));
+	if (p.few) {
+		plan_few(&p, ceil_div(p.threads, p.items));
+		return p;
+	}
 	p.part_cols = ceil_div(p.cols, p.grid_s);
 	p.nc = ceil_div(p.part_cols, ceil_div(p.part_cols, S_COLS));
 	part_rows = ceil_div(ceil_div(p.rows, p.kern->rows), p.grid_v) * p.kern->rows;
@@ -683,6 +728,101 @@ static void columns(struct part *t, int64_t i_begin, int64_t i_end, int64_t j, i
 	}
 }
 
+/* ---- Few columns ----------------------------------------------------------------------------- */
+
+/* Rows l .. l + kb - 1 of S as quads in f32; whole vectors, for which 0 stands beyond */
+static void pack_quads(struct part *t, int64_t l, int64_t kb, int64_t ld)
+{
+	const struct plan *p = t->p;
+
+	memset(t->s_planes, 0, (size_t)p->s_bytes);
+	for (int64_t j = 0; j < p->cols; j++) {
+		for (int64_t l0 = 0; l0 < kb; l0 += FEW_CHUNK) {
+			struct hzi_quat_block b = block_of(&t->s.view, p->a->dtype, j, l + l0);
+
+			/* Along l, as if that were rows */
+			b.x_i = t->s.view.col;
+			b.x_l = t->s.view.row;
+			b.rows = min_i64(FEW_CHUNK, kb - l0);
+			b.count = 1;
+			b.y = t->chunk;
+			b.y_plane = FEW_CHUNK;
+			for (int c = 1; c < 4; c++)
+				b.flip[c] = t->s.conj;
+			p->kern->load(&b);
+			b.x = (float *)t->s_planes + j * ld + l0 * 4;
+			b.x_i = 4;
+			b.dtype = HZ_F32;
+			for (int c = 0; c < 4; c++) {
+				b.comp[c] = c;
+				b.flip[c] = false;
+			}
+			p->kern->store(&b);
+		}
+	}
+}
+
+/* The 16 sums of products of places of a quad of V by components of S to a quaternion */
+static void add_signs(const struct part *t, const float *sums, int64_t rows)
+{
+	const struct plan *p = t->p;
+	const int64_t ld = p->kern->rows, plane = ld * p->cols;
+	float *tile = (float *)t->tile;
+
+	for (int64_t i = 0; i < rows; i++) {
+		for (int64_t j = 0; j < p->cols; j++) {
+			const float *from = sums + (i * p->cols + j) * 16;
+			float y[4] = {0};
+
+			for (int v = 0; v < 4; v++) {
+				for (int s = 0; s < 4; s++) {
+					const float product = from[4 * s + t->v.view.comp[v]];
+					const int sign = p->swap ? product_sign[s][v] :
+								   product_sign[v][s];
+
+					y[v ^ s] += (sign < 0) != (t->v.conj && v > 0) ? -product
+										      : product;
+				}
+			}
+			for (int c = 0; c < 4; c++)
+				tile[c * plane + j * ld + i] = y[c];
+		}
+	}
+}
+
+static void few_columns(struct part *t, int64_t i_begin, int64_t i_end)
+{
+	const struct plan *p = t->p;
+	/* As many rows as gemv() takes at once, without a rest */
+	const int64_t ld = p->kern->rows, step = ld / 6 * 6, sums_ld = ld * p->cols * 16;
+
+	for (int64_t l = 0; l < p->k || l == 0; l += FEW_BLOCK) {
+		const int64_t kb = min_i64(FEW_BLOCK, p->k - l);
+		const int64_t e_ld = round_up(kb, p->kern->lanes) * 4;
+		const bool last = l + kb >= p->k;
+		float *sums = (float *)t->acc;
+
+		pack_quads(t, l, kb, e_ld);
+		for (int64_t i = i_begin; i < i_end; i += step) {
+			const struct hzi_quat_gemv g = {
+				.x = block_of(&t->v.view, p->a->dtype, i, l).x,
+				.e = (const float *)t->s_planes, .sums = sums,
+				.rows = min_i64(step, i_end - i), .cols = p->cols, .count = kb,
+				.x_i = t->v.view.row, .e_ld = e_ld, .dtype = p->a->dtype,
+				.add = l > 0,
+			};
+
+			p->kern->gemv(&g);
+			if (last) {
+				add_signs(t, sums, g.rows);
+				finish(t, t->tile, ld * p->cols, i, g.rows, 0, p->cols);
+			}
+			if (p->k > FEW_BLOCK)
+				sums += sums_ld;
+		}
+	}
+}
+
 struct job {
 	const struct plan *p;
 	char *scratch;
@@ -711,6 +851,10 @@ static void run_parts(void *data, int thread, int64_t begin, int64_t end)
 		const int64_t j1 = p->cols * (s + 1) / p->grid_s;
 
 		begin_item(&t, u / parts);
+		if (p->few) {
+			few_columns(&t, i0, i1);
+			continue;
+		}
 		for (int64_t j = p->cols * s / p->grid_s; j < j1; j += p->nc)
 			columns(&t, i0, i1, j, min_i64(p->nc, j1 - j));
 	}

@@ -267,6 +267,20 @@ struct hzi_quat_gemv {
 	bool add;
 };
 
+/*
+ * Products of matrices of bf16, in tiles of 16 x 32: of V [rows / 16][k / 32][16][16][2], 16 pairs of
+ * k by 16 rows; of S [cols / 16][k / 32][16][32], 16 columns; one for each plane. For each component
+ * c of the result, rows x cols at p + c * p_plane as of hzi_quat_mul, both rounded up to 16: the sum
+ * of products of plane v of V and s[v][c], a plane of S with the sign that it needs; added to what
+ * is there with add. steps: of 32 of k.
+ */
+struct hzi_quat_half_mul {
+	const uint16_t *v, *s[4][4];
+	float *p;
+	int64_t rows, cols, steps, v_plane, p_plane;
+	bool add;
+};
+
 struct hzi_quat_kern {
 	int32_t rows, lanes;		/* of a panel of V, of a vector */
 	void (*mul)(const struct hzi_quat_mul *a);
@@ -276,6 +290,14 @@ struct hzi_quat_kern {
 	void (*load)(const struct hzi_quat_block *a);
 	void (*store)(const struct hzi_quat_block *a);
 	void (*gemv)(const struct hzi_quat_gemv *a);	/* f32 alone */
+	/*
+	 * Planes for these tiles, or NULL: from rows of V, 32 of k, each row_ld elements, to tiles
+	 * of steps that are tile_ld apart; from count columns of S, each 32 of k; and the same
+	 * negated. The numbers are of bf16.
+	 */
+	void (*half_v)(const float *from, int64_t rows, uint16_t *to, int64_t tile_ld);
+	void (*half_s)(const float *from, int64_t count, uint16_t *to, uint16_t *negated);
+	void (*half_mul)(const struct hzi_quat_half_mul *a);
 	/* to = H4 from / 2, four planes each, count a multiple of lanes */
 	void (*mix)(const void *from, void *to, int64_t from_plane, int64_t to_plane, int64_t count);
 	/* Column j, l < count, of from at l * ld + j: times scale to panels of S, in whole ones */

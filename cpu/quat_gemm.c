@@ -23,6 +23,9 @@
 #define TILE_COLS 66		/* 8 planes of sums: 132 KiB */
 #define CHUNK_COLS 48		/* of S on the way to panels: 16 of k, 24 KiB */
 #define CHUNK_K 16
+#define HALF_TILE 512		/* elements of a tile of 16 x 32 of bf16 */
+#define HALF_COLS 256		/* as S_COLS */
+#define HALF_TILE_COLS 64
 #define AHEAD_BYTES HZI_QUAT_AHEAD
 #define FEW_BLOCK 8192		/* of k; each column: 128 KiB */
 #define FEW_CHUNK 256
@@ -195,10 +198,12 @@ struct plan {
 	const struct hzi_quat_kern *kern;
 	bool swap;			/* V is B */
 	bool few;			/* S has few columns: V is read as it lies, once */
+	bool half;			/* by tiles of bf16 */
 	bool fast;
 	int64_t rows, cols, k, size, items;
 	int64_t grid_v, grid_s;		/* an item is cut into so many parts */
 	int64_t part_cols, nc;		/* columns of a part, and of what is packed at once, at most */
+	int64_t tile_cols, unit;	/* of a tile, and what sums are rounded up to */
 	int threads;
 	struct step steps[16];
 	int step_count;
@@ -330,6 +335,12 @@ static struct plan make_plan(const struct hz_context *ctx, const struct hzi_quat
 	}
 	p.rows = p.swap ? a->n : a->m;
 	p.cols = p.swap ? a->m : a->n;
+	/* Products of bf16 are exact, and four times as fast as the fast method. */
+	p.half = a->dtype == HZ_BF16 && p.kern->half_mul && !p.few && a->k > 0 &&
+		 (a->precision == HZ_PRECISION_AUTO || a->precision == HZ_PRECISION_HALF);
+	p.fast = p.fast && !p.half;
+	p.tile_cols = p.half ? HALF_TILE_COLS : TILE_COLS;
+	p.unit = p.half ? 16 : 1;
 	planes = p.fast ? 8 : 4;
 	plan_steps(&p);
 	p.threads = hzi_threads(ctx, products > 1e15 ? INT64_MAX / 4 :
@@ -340,14 +351,23 @@ static struct plan make_plan(const struct hz_context *ctx, const struct hzi_quat
 		return p;
 	}
 	p.part_cols = ceil_div(p.cols, p.grid_s);
-	p.nc = ceil_div(p.part_cols, ceil_div(p.part_cols, S_COLS));
+	p.nc = ceil_div(p.part_cols, ceil_div(p.part_cols, p.half ? HALF_COLS : S_COLS));
 	part_rows = ceil_div(ceil_div(p.rows, p.kern->rows), p.grid_v) * p.kern->rows;
 	p.s_bytes = planes * round_up(p.nc, HZI_QUAT_COLS) * min_i64(a->k, K_BLOCK) * p.size;
 	p.v_bytes = planes * p.kern->rows * min_i64(a->k, K_BLOCK) * p.size;
 	p.p_bytes = p.fast ? 4 * p.kern->rows * TILE_COLS * p.size : 0;
-	p.t_bytes = 4 * p.kern->rows * TILE_COLS * p.size;
-	p.chunk_bytes = planes * CHUNK_K * CHUNK_COLS * p.size;
-	p.acc_bytes = a->k > K_BLOCK ? 4 * part_rows * p.nc * p.size : 0;
+	p.t_bytes = 4 * p.kern->rows * p.tile_cols * p.size;
+	/* The last whole vector that is read may reach beyond. */
+	p.chunk_bytes = planes * CHUNK_K * CHUNK_COLS * p.size + 64;
+	p.acc_bytes = a->k > K_BLOCK ? 4 * part_rows * round_up(p.nc, p.unit) * p.size : 0;
+	if (p.half) {
+		const int64_t steps = ceil_div(min_i64(a->k, K_BLOCK), 32);
+
+		memset(p.negative, 0, sizeof(p.negative));
+		p.s_bytes = 8 * round_up(p.nc, 16) * steps * 64;
+		p.v_bytes = 4 * p.kern->rows * steps * 64;
+		p.chunk_bytes = 4 * 32 * max_i64(p.kern->rows, CHUNK_COLS) * p.size;
+	}
 	p.each = round_up(p.s_bytes, 64) + round_up(p.v_bytes, 64) + round_up(p.p_bytes, 64) +
 		 3 * round_up(p.t_bytes, 64) + round_up(p.chunk_bytes, 64) +
 		 round_up(p.acc_bytes, 64);
@@ -685,6 +705,88 @@ static void multiply(struct part *t, char *acc, bool first, int64_t rows, int64_
 	}
 }
 
+/* ---- Tiles of bf16 --------------------------------------------------------------------------- */
+
+/* As pack_s(): planes 0 .. 3, and negated 4 .. 7 */
+static void pack_s_half(struct part *t, int64_t j, int64_t cols, int64_t l, int64_t kb)
+{
+	const struct plan *p = t->p;
+	const int64_t steps = ceil_div(kb, 32), plane = 32 * CHUNK_COLS;
+	float *chunk = (float *)t->chunk;
+
+	t->s_plane = round_up(cols, 16) * steps * 32;
+	for (int64_t j0 = 0; j0 < cols; j0 += 16) {
+		for (int64_t step = 0; step < steps; step++) {
+			uint16_t *to = (uint16_t *)t->s_planes + (j0 / 16 * steps + step) * HALF_TILE;
+			struct hzi_quat_block b = block_of(&t->s.view, HZ_BF16, j + j0, l + 32 * step);
+
+			/* Along l, as if that were rows */
+			b.x_i = t->s.view.col;
+			b.x_l = t->s.view.row;
+			b.rows = min_i64(32, kb - 32 * step);
+			b.count = min_i64(16, cols - j0);
+			b.y = chunk;
+			b.y_l = 32;
+			b.y_plane = plane;
+			for (int c = 1; c < 4; c++)
+				b.flip[c] = t->s.conj;
+			if (b.rows < 32 || b.count < 16)
+				memset(chunk, 0, (size_t)(4 * plane) * 4);
+			p->kern->load(&b);
+			for (int64_t c = 0; c < 4; c++)
+				p->kern->half_s(chunk + c * plane, 16, to + c * t->s_plane,
+						to + (4 + c) * t->s_plane);
+		}
+	}
+}
+
+static void pack_v_half(struct part *t, int64_t i, int64_t rows, int64_t l, int64_t kb)
+{
+	const struct plan *p = t->p;
+	const int64_t ld = p->kern->rows, steps = ceil_div(kb, 32), plane = 32 * ld;
+
+	t->v_plane = ld * steps * 32;
+	for (int64_t step = 0; step < steps; step++) {
+		struct hzi_quat_block b = {
+			.y = t->chunk, .rows = rows, .count = min_i64(32, kb - 32 * step),
+			.y_l = ld, .y_plane = plane,
+		};
+
+		if (b.count < 32)
+			memset(t->chunk, 0, (size_t)(4 * plane) * 4);
+		load(t, &t->v, &b, i, l + 32 * step);
+		for (int64_t c = 0; c < 4; c++)
+			p->kern->half_v((const float *)t->chunk + c * plane, rows,
+					(uint16_t *)t->v_planes + c * t->v_plane + step * HALF_TILE,
+					steps * HALF_TILE);
+	}
+}
+
+static void multiply_half(struct part *t, char *acc, bool first, int64_t rows, int64_t j,
+			  int64_t cols, int64_t kb)
+{
+	const struct plan *p = t->p;
+	const int64_t steps = ceil_div(kb, 32);
+	struct hzi_quat_half_mul m = {
+		.v = (const uint16_t *)t->v_planes, .p = (float *)acc, .rows = rows, .cols = cols,
+		.steps = steps, .v_plane = t->v_plane,
+		.p_plane = p->kern->rows * round_up(cols, p->unit), .add = !first,
+	};
+
+	for (int v = 0; v < 4; v++) {
+		for (int c = 0; c < 4; c++) {
+			const int s = v ^ c;
+			const int sign = p->swap ? product_sign[s][v] : product_sign[v][s];
+
+			m.s[v][c] = (const uint16_t *)t->s_planes +
+				    (sign < 0 ? 4 + s : s) * t->s_plane + j * steps * 32;
+		}
+	}
+	p->kern->half_mul(&m);
+}
+
+/* ---- Parts of C ------------------------------------------------------------------------------ */
+
 /* Rows i_begin .. i_end of V by columns j .. of S that are packed at once */
 static void columns(struct part *t, int64_t i_begin, int64_t i_end, int64_t j, int64_t cols)
 {
@@ -696,15 +798,22 @@ static void columns(struct part *t, int64_t i_begin, int64_t i_end, int64_t j, i
 		const bool first = l == 0, last = l + kb >= p->k;
 		char *acc = t->acc;
 
-		pack_s(t, j, cols, l, kb);
+		if (p->half)
+			pack_s_half(t, j, cols, l, kb);
+		else
+			pack_s(t, j, cols, l, kb);
 		for (int64_t i = i_begin; i < i_end; i += ld) {
 			const int64_t rows = min_i64(ld, i_end - i);
 
-			pack_v(t, i, rows, l, kb);
+			if (p->half)
+				pack_v_half(t, i, rows, l, kb);
+			else
+				pack_v(t, i, rows, l, kb);
 			t->ahead[0].left = 0;
-			for (int64_t j0 = 0; j0 < cols; j0 += TILE_COLS) {
-				const int64_t n = min_i64(TILE_COLS, cols - j0);
-				const int64_t bytes = 4 * ld * n * p->size;
+			for (int64_t j0 = 0; j0 < cols; j0 += p->tile_cols) {
+				const int64_t n = min_i64(p->tile_cols, cols - j0);
+				const int64_t plane = ld * round_up(n, p->unit);
+				const int64_t bytes = 4 * plane * p->size;
 				char *sums = first && last ? t->tile : acc;
 
 				/* Just in time: V when the last columns begin */
@@ -719,9 +828,12 @@ static void columns(struct part *t, int64_t i_begin, int64_t i_end, int64_t j, i
 				t->ahead[2] = (struct ahead){
 					sums, AHEAD_BYTES, first ? 0 : bytes / AHEAD_BYTES,
 				};
-				multiply(t, sums, first, rows, j0, n, kb);
+				if (p->half)
+					multiply_half(t, sums, first, rows, j0, n, kb);
+				else
+					multiply(t, sums, first, rows, j0, n, kb);
 				if (last)
-					finish(t, sums, ld * n, i, rows, j + j0, n);
+					finish(t, sums, plane, i, rows, j + j0, n);
 				acc += bytes;
 			}
 		}

@@ -37,9 +37,9 @@ AC_DEFUN([HZ_ISA], [
 	HZ_ISA_LEVEL([vnni], [x86_64], [HZ_AVX512_FLAGS -mavx512vnni -mavx512bf16],
 		[[#include <immintrin.h>]],
 		[[__m256bh a = _mm512_cvtneps_pbh(_mm512_setzero_ps()); (void)a;]])
-	HZ_ISA_LEVEL([amx], [x86_64], [HZ_AVX512_FLAGS -mavx512vnni -mamx-tile -mamx-int8],
+	HZ_ISA_LEVEL([amx], [x86_64], [HZ_AVX512_FLAGS -mavx512vnni -mamx-tile -mamx-int8 -mamx-bf16],
 		[[#include <immintrin.h>]],
-		[[_tile_loadd(0, "", 0); _tile_dpbuud(0, 1, 2); _tile_release();]])
+		[[_tile_loadd(0, "", 0); _tile_dpbuud(0, 1, 2); _tile_dpbf16ps(0, 1, 2); _tile_release();]])
 	HZ_ISA_LEVEL([neon], [aarch64], [],
 		[[#include <arm_neon.h>]],
 		[[float32x4_t a = vdupq_n_f32(0); a = vfmaq_f32(a, a, a); (void)a;]])

@@ -240,6 +240,19 @@ void hzi_cpu_select(struct hz_context *ctx, int cap)
 			 "this build has no kernels for %s", levels[i + 1].what);
 }
 
+/* ---- Caches ---------------------------------------------------------------------------------- */
+
+#define L3_BYTES ((int64_t)32 << 20)	/* where the topology does not say */
+#define L3_CORE ((int64_t)16 << 20)	/* the most that a core's part of it is taken for */
+
+int64_t hzi_cache_share(const struct hz_context *ctx)
+{
+	const int64_t l3 = ctx->topology.l3_bytes > 0 ? ctx->topology.l3_bytes : L3_BYTES;
+	const int64_t most = L3_CORE * ctx->topology.cores;
+
+	return l3 < most ? l3 : most;
+}
+
 /* ---- Threads --------------------------------------------------------------------------------- */
 
 /*

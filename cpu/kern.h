@@ -397,8 +397,13 @@ struct hz_kern {
 	void (*quat_row)(const struct hzi_quat_row *a);
 	void (*quat_total)(const struct hzi_quat_total *a);
 	void (*quat_put)(const struct hzi_quat_put *a);
-	/* The instructions alone of so many multiplications, for bench; or NULL */
+	/* For bench: the instructions alone of so many multiplications, or NULL */
 	void (*qpeak)(int64_t macs);
+	/* of so many multiply-adds of f32; y = a + 3 b, for whole vectors, aligned if streamed */
+	void (*peak)(int64_t fmas);
+	void (*triad)(const float *a, const float *b, float *y, int64_t n, bool stream);
+	/* A sum over n floats in eight streams, whole vectors in each */
+	float (*read)(const float *p, int64_t n);
 
 	struct hzi_quat_kern quat[2];	/* f32, f64 */
 };

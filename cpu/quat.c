@@ -12,7 +12,6 @@
 #include "lib/quat.h"
 
 #define OPERANDS 5			/* of a row: three inputs, two outputs */
-#define L3_BYTES (32 << 20)		/* where the topology does not say */
 
 static int64_t min_of(int64_t a, int64_t b)
 {
@@ -133,7 +132,7 @@ static void row_units(void *data, int thread, int64_t begin, int64_t end)
 /* Which dimension the rows run along */
 static int row_dim(const struct hzi_quat_dims *dims)
 {
-	int row = dims->ndim - 1;
+	int row = dims->ndim ? dims->ndim - 1 : 0;
 
 	for (int d = dims->ndim - 2; d >= 0 && dims->shape[dims->ndim - 1] < ROW_LEAST; d--) {
 		if (dims->shape[d] > dims->shape[row])
@@ -142,17 +141,13 @@ static int row_dim(const struct hzi_quat_dims *dims)
 	return row;
 }
 
-/* Whether results, which are too many for the caches, can be stored past them */
-static bool may_stream(const struct hz_context *ctx, const struct row_job *job, int64_t bytes)
+/* Whether results are too many for the caches, and go where nothing was read: past these */
+static bool may_stream(const struct hz_context *ctx, const struct hzi_quat_row *row, int64_t bytes)
 {
-	const int64_t l3 = ctx->topology.l3_bytes > 0 ? ctx->topology.l3_bytes : L3_BYTES;
-	const struct hzi_quat_row *const row = &job->row;
-
-	if (bytes <= l3 / 4 * 3 || row->accumulate || row->out[0].p == row->in[0].p ||
-	    row->out[0].p == row->in[1].p || (uintptr_t)row->out[0].p % 16)
+	if (bytes <= hzi_cache_share(ctx) / 4 * 3 || row->accumulate)
 		return false;
-	for (int d = 0; d < job->outer.ndim; d++) {
-		if (job->outer.stride[3][d] % 4)
+	for (int i = 0; i < 3; i++) {
+		if (row->in[i].p == row->out[0].p)
 			return false;
 	}
 	return true;
@@ -163,31 +158,42 @@ static int run_rows(struct hz_context *ctx, const struct hzi_quat_dims *dims,
 		    struct hzi_quat_row *row, const struct hzi_quat_at *const *operand)
 {
 	static const struct hzi_quat_at none;
-	struct row_job job = {.kern = ctx->kern, .row = *row, .n = 1, .size = size_of(row->dtype)};
-	const struct hzi_quat_at *at[OPERANDS];
 	const int along = row_dim(dims);
+	const int64_t size = size_of(row->dtype);
+	const struct hzi_quat_at *at[OPERANDS];
 	int64_t bytes = 0, elements = 1;
+	struct row_job job;
 
-	job.outer.operands = OPERANDS;
 	for (int i = 0; i < OPERANDS; i++) {
-		struct hzi_quat_list *const l = list_of(&job.row, i);
+		struct hzi_quat_list *const l = list_of(row, i);
 
 		at[i] = operand[i] ? operand[i] : &none;
 		l->p = at[i]->data;
 		l->step = dims->ndim ? at[i]->stride[along] : 0;
 		memcpy(l->comp, at[i]->comp, sizeof(l->comp));
-		bytes += l->p ? 4 * job.size : 0;
+		bytes += l->p ? 4 * size : 0;
 	}
-	for (int d = 0; d < dims->ndim; d++) {
+	for (int d = 0; d < dims->ndim; d++)
 		elements *= dims->shape[d];
-		if (d == along)
-			job.n = dims->shape[d];
-		else
+	bytes *= elements;
+	row->stream = may_stream(ctx, row, bytes);
+	row->count = elements;
+	if (dims->ndim <= 1 && elements <= PIECE) {
+		/* A small call is to cost little. */
+		ctx->kern->quat_row(row);
+		return HZ_OK;
+	}
+	job.kern = ctx->kern;
+	job.row = *row;
+	job.size = size;
+	job.n = dims->shape[along];
+	job.outer.ndim = 0;
+	job.outer.operands = OPERANDS;
+	for (int d = 0; d < dims->ndim; d++) {
+		if (d != along)
 			add_dim(&job.outer, dims->shape[d], at, d);
 	}
 	job.rows = walk_count(&job.outer);
-	bytes *= elements;
-	job.row.stream = may_stream(ctx, &job, bytes);
 	hzi_parallel(hzi_threads(ctx, bytes), row_units, &job, job.rows * ceil_div(job.n, PIECE));
 	return HZ_OK;
 }

@@ -515,6 +515,16 @@ INLINE void store_bf16_normal(uint16_t *p, vf v)
 #endif
 }
 
+/* f32_to_bf16(), by the instruction where there is one that will do */
+INLINE vh f32_to_bf16_any(vf v)
+{
+#if HZ_VEC == HZ_VEC_AVX512 && defined(__AVX512BF16__)
+	if (!has_subnormal(&v, 1))
+		return (vh)_mm512_cvtneps_pbh((__m512)v);
+#endif
+	return f32_to_bf16(v);
+}
+
 /* ---- Quaternions ------------------------------------------------------------------------------ */
 
 /*

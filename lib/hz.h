@@ -127,6 +127,12 @@ void hzi_cpu_select(struct hz_context *ctx, int cap);
 /* Reads HURWITZ_ISA; HZ_ISA_AUTO if it is not set, -1 if it names no level. */
 int hzi_isa_from_name(const char *name);
 
+/*
+ * Bytes of the last cache that a call may count on: in a virtual machine the whole is reported,
+ * which others share.
+ */
+int64_t hzi_cache_share(const struct hz_context *ctx);
+
 /* Threads worth starting for a call that moves or makes that many bytes: 1 .. ctx->threads. */
 int hzi_threads(const struct hz_context *ctx, int64_t bytes);
 

@@ -128,10 +128,10 @@ static void set_data(const struct part *p, uint32_t flags)
 	const int last = p->t->ndim - 1;
 	const int64_t step = p->comps ? p->t->stride[last] : 0;
 
-	memset(p->at, 0, sizeof(*p->at));
 	p->at->data = p->t->data;
-	for (int c = 0; c < 4 && p->comps >= 3; c++)
-		p->at->comp[c] = p->comps == 3 ? step * (c ? c - 1 : 0)
+	for (int c = 0; c < 4; c++)
+		p->at->comp[c] = p->comps < 3 ? 0
+			       : p->comps == 3 ? step * (c ? c - 1 : 0)
 			       : flags & HZ_QUAT_XYZW ? step * ((c + 3) % 4)
 						      : step * c;
 }

@@ -145,10 +145,19 @@ static const char *family_of(const char *op)
 	return "";
 }
 
+/* A family's name stands for those, too, that go on from it: quat for quat_gemm. */
+static bool in_family(const char *family, const char *name)
+{
+	const size_t length = strlen(name);
+
+	return strncmp(family, name, length) == 0 &&
+	       (family[length] == '\0' || family[length] == '_');
+}
+
 bool bench_wanted(const struct settings *set, const char *op)
 {
 	for (int i = 0; i < set->wanted_count; i++) {
-		if (strcmp(set->wanted[i], op) == 0 || strcmp(set->wanted[i], family_of(op)) == 0)
+		if (strcmp(set->wanted[i], op) == 0 || in_family(family_of(op), set->wanted[i]))
 			return true;
 	}
 	return set->wanted_count == 0;
@@ -677,6 +686,8 @@ static int bench_device(const struct settings *set, hz_context *ctx, bool gpu)
 	}
 	if (!status)
 		status = bench_qgemm(&b, print_head);
+	if (!status)
+		status = bench_quat(&b, print_head);
 	if (!status)
 		status = bench_quat_layer(&b, print_head);
 	progress_clear();

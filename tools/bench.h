@@ -61,6 +61,9 @@ bool bench_wanted(const struct settings *set, const char *op);
 /* bench_qgemm.c: the cases of that family; head is printed before the first. */
 int bench_qgemm(struct bench *b, void (*head)(struct bench *b));
 
+/* bench_quat.c: those of quaternions */
+int bench_quat(struct bench *b, void (*head)(struct bench *b));
+
 /* bench_quat_layer.c: likewise */
 int bench_quat_layer(struct bench *b, void (*head)(struct bench *b));
 

@@ -440,6 +440,9 @@ static const struct op op_dequantize_hadamard = {
 static const struct op *const ops[] = {
 	&op_hadamard, &op_hadamard_quantize, &op_dequantize_hadamard,
 	&op_quantize, &op_dequantize, &op_choose_qparams, &op_qgemm, &op_qlinear,
+	&op_quat_mul, &op_quat_mul_bwd, &op_quat_dot, &op_quat_axpy, &op_quat_conj,
+	&op_quat_norm, &op_quat_norm_bwd, &op_quat_normalize, &op_quat_normalize_bwd,
+	&op_quat_inverse, &op_quat_inverse_bwd, &op_quat_rotate, &op_quat_rotate_bwd, &op_quat_gemm,
 	&op_quat_linear, &op_quat_linear_bwd, &op_quat_conv1d, &op_quat_conv1d_bwd,
 	&op_quat_conv2d, &op_quat_conv2d_bwd, &op_quat_conv3d, &op_quat_conv3d_bwd,
 	&op_quat_batchnorm, &op_quat_batchnorm_bwd, &op_quat_pool, &op_quat_pool_bwd,
@@ -536,6 +539,29 @@ static bool parse_list(const char *text, const struct key *k, struct value *v)
 	return false;
 }
 
+/* One number, which is real, or four */
+static bool parse_quat(const char *text, double *quat)
+{
+	char part[64];
+	int count = 0;
+
+	memset(quat, 0, 4 * sizeof(*quat));
+	for (; count < 4; text++) {
+		const size_t n = strcspn(text, ",");
+
+		if (n >= sizeof(part))
+			return false;
+		memcpy(part, text, n);
+		part[n] = '\0';
+		if (!parse_number(part, &quat[count++]))
+			return false;
+		text += n;
+		if (!*text)
+			return count == 1 || count == 4;
+	}
+	return false;
+}
+
 static int parse_value(const struct op *op, const struct key *k, const char *text, struct value *v)
 {
 	const struct word *w;
@@ -567,6 +593,10 @@ static int parse_value(const struct op *op, const struct key *k, const char *tex
 		break;
 	case KEY_LIST:
 		if (parse_list(text, k, v))
+			return 0;
+		break;
+	case KEY_QUAT:
+		if (parse_quat(text, v->quat))
 			return 0;
 		break;
 	case KEY_AXIS:
@@ -921,6 +951,34 @@ static int write_outputs(struct job *job)
 
 /* ---- The run --------------------------------------------------------------------------------- */
 
+/* What the file of an output that is read holds; without one, 0. */
+static int read_old(struct job *job, const char *name, struct slot *s)
+{
+	const struct npy *a = &s->array;
+	char why[NPY_WHY];
+	struct npy old;
+	int status;
+
+	memset(a->data, 0, a->bytes);
+	if (!s->path || strcmp(s->path, "-") == 0 || access(s->path, F_OK) != 0)
+		return 0;
+	status = npy_read(&old, s->path, why);
+	if (status)
+		return complain(status, "%s: %s", s->path, why);
+	if (a->dtype == HZ_BF16 && old.dtype == HZ_U16)
+		old.dtype = HZ_BF16;
+	if (old.dtype != a->dtype || old.ndim != a->ndim ||
+	    memcmp(old.shape, a->shape, (size_t)a->ndim * sizeof(*a->shape)) != 0)
+		status = complain(EXIT_BAD,
+				  "%s: %s, to which results are added, has another dtype or shape "
+				  "than %s",
+				  job->op->name, s->path, name);
+	else
+		memcpy(a->data, old.data, a->bytes);
+	npy_free(&old);
+	return status;
+}
+
 /* Host memory of the outputs. */
 static int make_outputs(struct job *job)
 {
@@ -939,6 +997,8 @@ static int make_outputs(struct job *job)
 		if (!a->data)
 			status = complain(EXIT_FAILURE, "%s: there is not enough memory for %s",
 					  job->op->name, o[i].name);
+		else if (job->slot[i].read)
+			status = read_old(job, o[i].name, &job->slot[i]);
 	}
 	return status;
 }
@@ -958,7 +1018,8 @@ static int run_job(hz_context *ctx, struct job *job)
 		const hz_tensor host = host_view(&job->slot[i]);
 
 		if (in_use(job, i))
-			status = to_device(ctx, &host, !(o[i].flags & OUTPUT), &job->slot[i].view);
+			status = to_device(ctx, &host, !(o[i].flags & OUTPUT) || job->slot[i].read,
+					   &job->slot[i].view);
 	}
 	if (status == HZ_OK)
 		status = job->op->call(ctx, job);

@@ -33,6 +33,7 @@ enum key_kind {
 	KEY_REAL,		/* finite */
 	KEY_AXIS,		/* last, first, or a NumPy axis */
 	KEY_LIST,		/* integers with commas between them, each low .. high */
+	KEY_QUAT,		/* a finite number, or four with commas between them */
 };
 
 struct word {
@@ -58,11 +59,13 @@ struct value {
 	double number;		/* KEY_NUMBER, KEY_REAL */
 	int count;		/* KEY_LIST */
 	int64_t list[HZ_MAXDIM];
+	double quat[4];		/* KEY_QUAT: w, x, y, z */
 };
 
 struct slot {
 	const char *path;	/* NULL: not given */
 	int dtype_said;		/* by x:bf16=FILE; 0: not */
+	bool read;		/* an output that begins as its file, or as 0 without one */
 	struct npy array;	/* inputs; for outputs dtype, ndim, shape, and memory */
 	hz_tensor view;		/* what the library gets */
 };
@@ -101,8 +104,17 @@ int output_dtype(struct job *job, struct slot *y, const char *name, int absent);
 extern const struct word float_words[];		/* f32 f16 bf16 */
 extern const struct word switch_words[];	/* 0 1 */
 
+/* run_quat.c, which other calls of quaternions share */
+extern const struct word order_words[], method_words[], precision_words[], activation_words[];
+extern const struct key order_keys[];		/* order=wxyz|xyzw, a flag */
+
 /* run_qgemm.c */
 extern const struct op op_quantize, op_dequantize, op_choose_qparams, op_qgemm, op_qlinear;
+
+/* run_quat.c */
+extern const struct op op_quat_mul, op_quat_mul_bwd, op_quat_dot, op_quat_axpy, op_quat_conj,
+	op_quat_norm, op_quat_norm_bwd, op_quat_normalize, op_quat_normalize_bwd, op_quat_inverse,
+	op_quat_inverse_bwd, op_quat_rotate, op_quat_rotate_bwd, op_quat_gemm;
 
 /* run_quat_layer.c */
 extern const struct op op_quat_linear, op_quat_linear_bwd, op_quat_conv1d, op_quat_conv2d,

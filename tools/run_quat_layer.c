@@ -14,24 +14,6 @@
 #define END {NULL, 0, NULL, 0, 0, NULL, NULL}
 #define LAST {NULL, NULL, 0, NULL, NULL}
 
-static const struct word layer_activation_words[] = {
-	{"none", HZ_ACT_NONE}, {"relu", HZ_ACT_RELU}, {"leaky", HZ_ACT_LEAKY},
-	{"tanh", HZ_ACT_TANH}, {"sigmoid", HZ_ACT_SIGMOID}, {"gelu", HZ_ACT_GELU},
-	{"silu", HZ_ACT_SILU}, {"modrelu", HZ_ACT_MODRELU}, {"normclip", HZ_ACT_NORMCLIP},
-	{NULL, 0},
-};
-
-static const struct word layer_method_words[] = {
-	{"auto", HZ_QUAT_AUTO}, {"direct", HZ_QUAT_DIRECT}, {"fast", HZ_QUAT_FAST}, {NULL, 0},
-};
-
-static const struct word layer_precision_words[] = {
-	{"auto", HZ_PRECISION_AUTO}, {"f32", HZ_PRECISION_F32}, {"split", HZ_PRECISION_SPLIT},
-	{"tf32", HZ_PRECISION_TF32}, {"half", HZ_PRECISION_HALF}, {NULL, 0},
-};
-
-static const struct word layer_order_words[] = {{"wxyz", 0}, {"xyzw", HZ_QUAT_XYZW}, {NULL, 0}};
-
 static const struct word side_words[] = {
 	{"left", HZ_QUAT_LEFT}, {"right", HZ_QUAT_RIGHT}, {NULL, 0},
 };
@@ -51,20 +33,14 @@ static const struct word init_type_words[] = {
 
 /* ---- Keys ------------------------------------------------------------------------------------ */
 
-static const struct key order_keys[] = {
-	{"order", KEY_WORD, layer_order_words, 0, 0, "wxyz|xyzw",
-	 "the order of components everywhere; default wxyz"},
-	END,
-};
-
 static const struct key product_keys[] = {
 	{"side", KEY_WORD, side_words, 0, 0, "left|right",
 	 "left, the default: weights are the left factors, w x; right: x w"},
-	{"method", KEY_WORD, layer_method_words, 0, 0, "auto|direct|fast",
+	{"method", KEY_WORD, method_words, 0, 0, "auto|direct|fast",
 	 "products of 16 or of 8 real products"},
-	{"precision", KEY_WORD, layer_precision_words, 0, 0, "auto|f32|split|tf32|half",
+	{"precision", KEY_WORD, precision_words, 0, 0, "auto|f32|split|tf32|half",
 	 "what real products are made of"},
-	{"activation", KEY_WORD, layer_activation_words, 0, 0,
+	{"activation", KEY_WORD, activation_words, 0, 0,
 	 "none|relu|leaky|tanh|sigmoid|gelu|silu|modrelu|normclip",
 	 "default none"},
 	{"slope", KEY_REAL, NULL, 0, 0, "NUMBER",

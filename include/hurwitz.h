@@ -856,6 +856,22 @@ typedef struct hz_quat_gemm_opts {
  *
  * Dimensions before the matrix are a batch of at most three; those that a or b lacks, or has the
  * size 1 of, are repeated. k = 0 gives act(beta C + bias).
+ *
+ * Aliasing: c and pre overlap no other operand.
+ * Arithmetic: sums are in f32 (f64 for f64), in an order that depends on shapes and strides alone:
+ * the same bits for any number of threads and in every run. With S the sum over l of |a| |b| of an
+ * element, u = 2^-24 (2^-53) and HZ_PRECISION_F32, each component of a sum has an error of at most
+ * 4 k u S by the direct method. The fast one has at most 3 (k + 7) u S in all: within twice the
+ * direct method's where components are of one size, but where one is much larger than the others,
+ * these lose digits to it, and a NaN or Inf in one component of an element is in all components of
+ * what it is multiplied into. SPLIT is within four times that; TF32, and HALF of f32, add
+ * 2^-9 S, HALF of 16-bit types that by the fast method alone: their own products are exact.
+ * Subnormal elements of bf16 count as 0 on CPUs with AMX.
+ * NaN and Inf stay in the rows of A and the columns of B that have them.
+ * Workspace: hz_quat_gemm_workspace().
+ * Errors: HZ_EINVAL, HZ_EDTYPE, HZ_ESHAPE, HZ_ESTRIDE, HZ_EALIAS, HZ_EDEVICE, HZ_ENOTSUP (f64 on a
+ * GPU), HZ_ENOMEM, HZ_EWORKSPACE, HZ_ECUDA, HZ_EFORK.
+ * Source: Howell and Lafon 1975, "The Complexity of the Quaternion Product", for eight products.
  */
 HZ_API int hz_quat_gemm(hz_context *ctx, const hz_tensor *a, const hz_tensor *b,
 			const hz_tensor *c, const hz_quat_gemm_opts *opts);
@@ -864,8 +880,9 @@ HZ_API int hz_quat_gemm_workspace(hz_context *ctx, const hz_tensor *a, const hz_
 
 /*
  * Packs A for hz_quat_gemm() and the layers: worth it for weights that are used more than once. What
- * is packed serves op_a N and H (op_a of these opts is the N) and every n; opts->method, precision
- * and flags must be those of the later calls. As hz_qgemm_pack() otherwise.
+ * is packed, a or with op_a T its transpose, serves every op_a, which then counts from it, and every
+ * n. opts->op_a, method, precision and HZ_QUAT_XYZW are read; later calls have the same method and
+ * precision, or AUTO. As hz_qgemm_pack() otherwise.
  */
 HZ_API int hz_quat_gemm_pack(hz_context *ctx, const hz_tensor *a, void *data, size_t bytes,
 			     hz_packed *packed, const hz_quat_gemm_opts *opts);

@@ -464,9 +464,10 @@ static int gemm_args(struct hz_context *ctx, struct call *q, struct hzi_quat_gem
 	}
 	HZ_CHECK(check_device(ctx, op_name, "a", dtype));
 	HZ_CHECK(check_quaternions(ctx, op_name, "b", q->b, (const int[]){dtype, 0}, false));
-	/* c of f32 for a and b of f64 would lose what f64 is asked for. */
+	/* A c of f32 for f64 would lose what f64 is asked for. */
 	HZ_CHECK(check_quaternions(ctx, op_name, "c", q->c,
-				   (const int[]){dtype, dtype == HZ_F64 ? 0 : HZ_F32, 0}, true));
+				   (const int[]){dtype, hz_dtype_size(dtype) == 2 ? HZ_F32 : 0, 0},
+				   true));
 
 	memset(g, 0, sizeof(*g));
 	HZ_CHECK(make_matrices(ctx, q, g));

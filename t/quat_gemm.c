@@ -675,7 +675,7 @@ static void test_errors(void)
 	WRONG(B.shape[2] = 3, HZ_ESHAPE, "quat_gemm: b.shape[2] is 3, must be 4");
 	WRONG(B.dtype = HZ_F16, HZ_EDTYPE, "quat_gemm: b.dtype is f16, must be f32");
 	WRONG(A.dtype = HZ_S8, HZ_EDTYPE, "quat_gemm: a.dtype is s8, must be f32, f16, bf16 or f64");
-	WRONG(C.dtype = HZ_F64, HZ_EDTYPE, "quat_gemm: c.dtype is f64, must be f32 or f32");
+	WRONG(C.dtype = HZ_F64, HZ_EDTYPE, "quat_gemm: c.dtype is f64, must be f32");
 	WRONG(B.shape[0] = 4, HZ_ESHAPE, "quat_gemm: b.shape[0] is 4, must be 3, as a");
 	WRONG((B = hz_tensor_3d(memory[1], HZ_F32, HZ_CPU, 5, 2, 4), O.op_b = HZ_QUAT_H), HZ_ESHAPE,
 	      "quat_gemm: b.shape[1] is 2, must be 3, as a");

@@ -251,6 +251,20 @@ struct hzi_quat_act {
 	double slope;
 };
 
+/*
+ * Four planes, element (l, j) at l * ld + j, to panels of S, panel elements apart, in whole ones:
+ * with fast twice these, and H4 / 2 times these as planes 4 to 7. Whole vectors are read, and
+ * written: HZI_QUAT_ROOM elements are to be behind each panel, which is filled in ascending order.
+ */
+#define HZI_QUAT_ROOM 16
+
+struct hzi_quat_panels {
+	const void *from;
+	void *to;
+	int64_t cols, count, ld, panel, from_plane, to_plane;
+	bool fast;
+};
+
 #define HZI_QUAT_FEW 3		/* columns at most that gemv() takes */
 
 /*
@@ -300,9 +314,7 @@ struct hzi_quat_kern {
 	void (*half_mul)(const struct hzi_quat_half_mul *a);
 	/* to = H4 from / 2, four planes each, count a multiple of lanes */
 	void (*mix)(const void *from, void *to, int64_t from_plane, int64_t to_plane, int64_t count);
-	/* Column j, l < count, of from at l * ld + j: times scale to panels of S, in whole ones */
-	void (*panels)(const void *from, int64_t ld, void *to, int64_t panel, int64_t cols,
-		       int64_t count, double scale);
+	void (*panels)(const struct hzi_quat_panels *a);
 };
 
 /*

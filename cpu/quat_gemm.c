@@ -21,8 +21,9 @@
 #define K_BLOCK HZI_QUAT_BLOCK
 #define S_COLS 264		/* of S that are packed at once: 8 planes, 1056 KiB */
 #define TILE_COLS 66		/* 8 planes of sums: 132 KiB */
-#define CHUNK_COLS 48		/* of S on the way to panels: 16 of k, 24 KiB */
-#define CHUNK_K 16
+#define CHUNK_COLS 48		/* of S on the way to panels: 32 of k, four planes, 24 KiB */
+#define CHUNK_K 32
+#define CHUNK_V 16		/* of k of a panel of V: 32 KiB with what is made of it */
 #define HALF_TILE 512		/* elements of a tile of 16 x 32 of bf16 */
 #define HALF_COLS 256		/* as S_COLS */
 #define HALF_TILE_COLS 64
@@ -353,12 +354,13 @@ static struct plan make_plan(const struct hz_context *ctx, const struct hzi_quat
 	p.part_cols = ceil_div(p.cols, p.grid_s);
 	p.nc = ceil_div(p.part_cols, ceil_div(p.part_cols, p.half ? HALF_COLS : S_COLS));
 	part_rows = ceil_div(ceil_div(p.rows, p.kern->rows), p.grid_v) * p.kern->rows;
-	p.s_bytes = planes * round_up(p.nc, HZI_QUAT_COLS) * min_i64(a->k, K_BLOCK) * p.size;
+	p.s_bytes = planes * ceil_div(p.nc, HZI_QUAT_COLS) *
+		    (min_i64(a->k, K_BLOCK) * HZI_QUAT_COLS + HZI_QUAT_ROOM) * p.size;
 	p.v_bytes = planes * p.kern->rows * min_i64(a->k, K_BLOCK) * p.size;
 	p.p_bytes = p.fast ? 4 * p.kern->rows * TILE_COLS * p.size : 0;
 	p.t_bytes = 4 * p.kern->rows * p.tile_cols * p.size;
 	/* The last whole vector that is read may reach beyond. */
-	p.chunk_bytes = planes * CHUNK_K * CHUNK_COLS * p.size + 64;
+	p.chunk_bytes = 4 * CHUNK_K * CHUNK_COLS * p.size + 64;
 	p.acc_bytes = a->k > K_BLOCK ? 4 * part_rows * round_up(p.nc, p.unit) * p.size : 0;
 	if (p.half) {
 		const int64_t steps = ceil_div(min_i64(a->k, K_BLOCK), 32);
@@ -388,7 +390,7 @@ struct part {
 	struct operand v, s;
 	struct hzi_quat_view c, pre;	/* element (row of V, column of S) */
 	char *s_planes, *v_planes, *sums, *tile, *c_tile, *bias, *chunk, *acc;
-	int64_t s_plane, v_plane;	/* in elements */
+	int64_t s_plane, s_panel, v_plane;	/* in elements */
 	const char *v_raw;		/* four planes of V: packed, or in v_planes */
 	struct ahead ahead[3];		/* the next panel of V; C; sums over k so far */
 };
@@ -502,27 +504,27 @@ static void load(const struct part *t, const struct operand *o, struct hzi_quat_
 static void pack_s(struct part *t, int64_t j, int64_t cols, int64_t l, int64_t kb)
 {
 	const struct plan *p = t->p;
-	const int64_t chunk = CHUNK_K * CHUNK_COLS, planes = p->fast ? 8 : 4;
 
-	t->s_plane = round_up(cols, HZI_QUAT_COLS) * kb;
+	t->s_panel = kb * HZI_QUAT_COLS + HZI_QUAT_ROOM;
+	t->s_plane = ceil_div(cols, HZI_QUAT_COLS) * t->s_panel;
 	for (int64_t j0 = 0; j0 < cols; j0 += CHUNK_COLS) {
 		for (int64_t l0 = 0; l0 < kb; l0 += CHUNK_K) {
-			const int64_t count = min_i64(CHUNK_K, kb - l0);
 			struct hzi_quat_block b = {
 				.y = t->chunk, .rows = min_i64(CHUNK_COLS, cols - j0),
-				.count = count, .y_l = CHUNK_COLS, .y_plane = chunk,
+				.count = min_i64(CHUNK_K, kb - l0), .y_l = CHUNK_COLS,
+				.y_plane = CHUNK_K * CHUNK_COLS,
+			};
+			const struct hzi_quat_panels q = {
+				.from = t->chunk,
+				.to = t->s_planes + (j0 / HZI_QUAT_COLS * t->s_panel +
+						     l0 * HZI_QUAT_COLS) * p->size,
+				.cols = b.rows, .count = b.count, .ld = CHUNK_COLS,
+				.panel = t->s_panel, .from_plane = b.y_plane,
+				.to_plane = t->s_plane, .fast = p->fast,
 			};
 
 			load(t, &t->s, &b, j + j0, l + l0);
-			if (p->fast)
-				p->kern->mix(t->chunk, t->chunk + 4 * chunk * p->size, chunk, chunk,
-					     count * CHUNK_COLS);
-			for (int64_t q = 0; q < planes; q++)
-				p->kern->panels(t->chunk + q * chunk * p->size, CHUNK_COLS,
-						t->s_planes + (q * t->s_plane + j0 * kb +
-							       l0 * HZI_QUAT_COLS) * p->size,
-						kb * HZI_QUAT_COLS, b.rows, count,
-						p->fast && q < 4 ? 2 : 1);
+			p->kern->panels(&q);
 		}
 	}
 }
@@ -545,10 +547,10 @@ static void pack_v(struct part *t, int64_t i, int64_t rows, int64_t l, int64_t k
 	t->v_raw = t->v_planes;
 	if (ready)
 		t->v_raw = (const char *)t->v.view.data + packed_at(i, l, t->v.packed_k) * p->size;
-	for (int64_t l0 = 0; l0 < kb; l0 += CHUNK_K) {
+	for (int64_t l0 = 0; l0 < kb; l0 += CHUNK_V) {
 		const int64_t at = l0 * ld * p->size;
 		struct hzi_quat_block b = {
-			.y = t->v_planes + at, .rows = rows, .count = min_i64(CHUNK_K, kb - l0),
+			.y = t->v_planes + at, .rows = rows, .count = min_i64(CHUNK_V, kb - l0),
 			.y_l = ld, .y_plane = plane,
 		};
 
@@ -672,6 +674,7 @@ static void multiply(struct part *t, char *acc, bool first, int64_t rows, int64_
 {
 	const struct plan *p = t->p;
 	const int64_t panels = ceil_div(cols, HZI_QUAT_COLS), plane = p->kern->rows * cols;
+	const int64_t first_panel = j / HZI_QUAT_COLS * t->s_panel;
 
 	for (int i = 0; i < p->step_count; i++) {
 		const struct step *s = &p->steps[i];
@@ -679,9 +682,9 @@ static void multiply(struct part *t, char *acc, bool first, int64_t rows, int64_
 		struct ahead *ahead = next_ahead(t);
 		struct hzi_quat_mul m = {
 			.v = v + s->v * t->v_plane * p->size,
-			.s = t->s_planes + (s->s * t->s_plane + j * kb) * p->size,
+			.s = t->s_planes + (s->s * t->s_plane + first_panel) * p->size,
 			.p = (s->p < 4 ? t->sums : acc) + s->p % 4 * plane * p->size,
-			.rows = rows, .cols = cols, .k = kb, .s_panel = kb * HZI_QUAT_COLS,
+			.rows = rows, .cols = cols, .k = kb, .s_panel = t->s_panel,
 			.mode = s->mode, .ahead = ahead->p, .ahead_step = ahead->step,
 		};
 

@@ -96,29 +96,38 @@ static int64_t packed_at(int64_t i0, int64_t l0, int64_t k)
 }
 
 struct pack_job {
+	const struct hz_kern *kern;
 	const struct hzi_quat_gemm_pack_args *a;
 	int64_t panels;
 };
 
-/* Four planes of a block; to: at its first element */
-static void pack_block(const struct hzi_quat_gemm_pack_args *a, const char *from, char *to,
-		       int64_t rows, int64_t count)
+/* Rows i .., columns l .. to the four planes of a block */
+static void pack_block(const struct pack_job *j, const char *from, char *to, int64_t rows,
+		       int64_t count)
 {
-	const int64_t size = dtype_bytes(a->dtype), plane = HZI_QUAT_PANEL * count * size;
+	const struct hzi_quat_gemm_pack_args *a = j->a;
+	const int64_t size = dtype_bytes(a->dtype), plane = HZI_QUAT_PANEL * count;
 
-	for (int64_t l = 0; l < count; l++, to += HZI_QUAT_PANEL * size) {
-		for (int c = 0; c < 4; c++) {
-			const char *x = from + (l * a->a.col + a->a.comp[c]) * size;
-			char *y = to + c * plane;
+	if (rows < HZI_QUAT_PANEL)
+		memset(to, 0, (size_t)(4 * plane * size));
+	if (size != 2) {
+		struct hzi_quat_block b = {
+			.x = (char *)(uintptr_t)from, .y = to, .rows = rows, .count = count,
+			.x_i = a->a.row, .x_l = a->a.col, .y_l = HZI_QUAT_PANEL, .y_plane = plane,
+			.dtype = a->dtype,
+		};
 
-			if (size == 4) {
-				for (int64_t i = 0; i < rows; i++)
-					memcpy(y + i * 4, x + i * a->a.row * 4, 4);
-			} else {
-				for (int64_t i = 0; i < rows; i++)
-					memcpy(y + i * size, x + i * a->a.row * size, (size_t)size);
-			}
-			memset(y + rows * size, 0, (size_t)((HZI_QUAT_PANEL - rows) * size));
+		memcpy(b.comp, a->a.comp, sizeof(b.comp));
+		j->kern->quat[a->dtype == HZ_F64].load(&b);
+		return;
+	}
+	for (int c = 0; c < 4; c++) {
+		const uint16_t *x = (const uint16_t *)(const void *)from + a->a.comp[c];
+		uint16_t *y = (uint16_t *)(void *)to + c * plane;
+
+		for (int64_t l = 0; l < count; l++) {
+			for (int64_t i = 0; i < rows; i++)
+				y[l * HZI_QUAT_PANEL + i] = x[i * a->a.row + l * a->a.col];
 		}
 	}
 }
@@ -140,7 +149,7 @@ static void pack_panels(void *job, int thread, int64_t begin, int64_t end)
 		for (int64_t l = 0; l < a->k; l += K_BLOCK) {
 			char *to = (char *)a->data + item * each + packed_at(i0, l, a->k) * size;
 
-			pack_block(a, from + l * a->a.col * size, to, rows,
+			pack_block(j, from + l * a->a.col * size, to, rows,
 				   min_i64(K_BLOCK, a->k - l));
 		}
 	}
@@ -150,7 +159,7 @@ int hzi_cpu_quat_gemm_pack(struct hz_context *ctx, const struct hzi_quat_gemm_pa
 {
 	const int64_t panels = ceil_div(a->m, HZI_QUAT_PANEL);
 	const int64_t items = item_count(a->ndim, a->shape);
-	struct pack_job job = {.a = a, .panels = panels};
+	struct pack_job job = {.kern = ctx->kern, .a = a, .panels = panels};
 
 	hzi_parallel(hzi_threads(ctx, items * hzi_quat_pack_bytes(a->layout, a->dtype, a->m, a->k)),
 		     pack_panels, &job, items * panels);

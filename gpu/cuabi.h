@@ -186,6 +186,8 @@ typedef CUresult cu_get_proc_address(const char *symbol, void **function, int ve
 	CU_NEED(FuncSetAttribute, (CUfunction function, int attribute, int value)) \
 	CU_NEED(LaunchKernelEx, (const CUlaunchConfig *config, CUfunction function, \
 				 void **params, void **extra)) \
+	CU_NEED(OccupancyMaxActiveClusters, (int *count, CUfunction function, \
+					     const CUlaunchConfig *config)) \
 	CU_NEED(TensorMapEncodeTiled, (void *map, int type, uint32_t rank, void *p, \
 				       const uint64_t *sizes, const uint64_t *steps, \
 				       const uint32_t *box, const uint32_t *element_steps, \

@@ -192,6 +192,7 @@ struct kernel {
 	CUfunction function;	/* NULL until its first launch */
 	unsigned shared_bytes;	/* the limit that was asked for */
 	bool wide_cluster;	/* more than CLUSTER_PORTABLE was asked for */
+	int clusters;		/* of hzi_cuda_clusters(), 0: not asked for */
 };
 
 struct hzi_cuda {
@@ -477,6 +478,37 @@ int hzi_cuda_launch(struct hz_context *ctx, const char *op, enum hzi_family fami
 	snprintf(what, sizeof(what), "launching the kernel %s%s",
 		 hzi_images[family].kernels[kernel], is_fatal(r) ? " or earlier work" : "");
 	return done(ctx, op, what, r);
+}
+
+int hzi_cuda_clusters(struct hz_context *ctx, const char *op, enum hzi_family family, int kernel,
+		      const struct hzi_launch *launch, int *count)
+{
+	struct hzi_cuda *g = ctx->cuda;
+	struct kernel *k = &g->kernel[family][kernel];
+	CUlaunchAttribute cluster = {.id = CU_LAUNCH_ATTRIBUTE_CLUSTER_DIMENSION};
+	CUlaunchConfig config = {
+		.grid_x = launch->cluster, .grid_y = 1, .grid_z = 1,
+		.block_x = at_least_1(launch->block[0]), .block_y = at_least_1(launch->block[1]),
+		.block_z = at_least_1(launch->block[2]), .shared_bytes = launch->shared_bytes,
+		.attributes = &cluster, .attributes_count = 1,
+	};
+	CUresult r = CUDA_SUCCESS;
+	int status;
+
+	if (!k->clusters) {
+		cluster.value.cluster.x = launch->cluster;
+		cluster.value.cluster.y = cluster.value.cluster.z = 1;
+		HZ_CHECK(enter(ctx, op));
+		status = ready(ctx, op, family, kernel, launch);
+		if (status == HZ_OK)
+			r = cu.OccupancyMaxActiveClusters(&k->clusters, k->function, &config);
+		leave();
+		HZ_CHECK(status);
+		HZ_CHECK(done(ctx, op, "asking how many clusters run at a time", r));
+	}
+	/* None now may be some later: others hold what they need. */
+	*count = k->clusters > 0 ? k->clusters : 1;
+	return HZ_OK;
 }
 
 int hzi_cuda_tensor_map(struct hz_context *ctx, const char *op, struct hzi_tensor_map *map,

@@ -69,6 +69,10 @@ struct hzi_launch {
 int hzi_cuda_launch(struct hz_context *ctx, const char *op, enum hzi_family family, int kernel,
 		    const struct hzi_launch *launch, const void *params, size_t params_bytes);
 
+/* How many clusters of such blocks the device runs at a time. The grid is not looked at. */
+int hzi_cuda_clusters(struct hz_context *ctx, const char *op, enum hzi_family family, int kernel,
+		      const struct hzi_launch *launch, int *count);
+
 struct hzi_tensor_map;
 
 /*

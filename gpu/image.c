@@ -76,6 +76,12 @@ END
 KERNELS(quat_gemv)
 #include "quat_gemv.kernels.def"
 END
+KERNELS(quat_planes)
+#include "quat_planes.kernels.def"
+END
+KERNELS(quat_tma)
+#include "quat_tma.kernels.def"
+END
 KERNELS(quat_simt)
 #include "quat_simt.kernels.def"
 END

@@ -6,8 +6,8 @@
  * Blocks of k of both operands come by the copy engine into a ring in shared memory, which the
  * matrix units read. Code for sm_90a alone: elsewhere the kernels are empty and are not launched.
  */
-#include "gpu/barrier.cuh"
 #include "gpu/qgemm.cuh"
+#include "gpu/tma.cuh"
 #include "gpu/wgmma.cuh"
 
 /* Not while nvcc reads the host's side, which has no code of its own here, are kernels left out. */
@@ -19,15 +19,7 @@
 
 #if HAVE_WGMMA
 
-/* ---- Copies, barriers of some warps, and the next grid ---------------------------------------- */
-
-/* A box of the map, from column x and row y on. */
-HZ_DEVICE void copy_box(uint32_t to, const hzi_tensor_map &map, int x, int y, uint32_t barrier)
-{
-	asm volatile("cp.async.bulk.tensor.2d.shared::cluster.global.mbarrier::complete_tx::bytes "
-		     "[%0], [%1, {%3, %4}], [%2];"
-		     :: "r"(to), "l"(&map), "r"(barrier), "r"(x), "r"(y) : "memory");
-}
+/* ---- Barriers of some warps ------------------------------------------------------------------ */
 
 HZ_DEVICE void named_sync(int id, int threads)
 {
@@ -51,25 +43,6 @@ HZ_DEVICE bool named_and(int id, int threads, bool mine)
 		     "selp.b32 %0, 1, 0, p;\n\t"
 		     "}" : "=r"(all) : "r"(id), "r"(threads), "r"((int)mine) : "memory");
 	return all;
-}
-
-/* The next kernel may start as blocks end: it waits in grid_wait() for what this one writes. */
-HZ_DEVICE void grid_next(void)
-{
-	asm volatile("griddepcontrol.launch_dependents;" ::: "memory");
-}
-
-HZ_DEVICE void grid_wait(void)
-{
-	asm volatile("griddepcontrol.wait;" ::: "memory");
-}
-
-/* The first multiple of 1024 in dynamic shared memory, as the swizzle wants it. */
-HZ_DEVICE uint8_t *shared_start(void)
-{
-	extern __shared__ uint8_t memory[];
-
-	return memory + (-shared_address(memory) & 1023);
 }
 
 /* ---- Many rows ------------------------------------------------------------------------------- */

@@ -67,8 +67,7 @@ struct hzi_quat_out hzi_quat_out_of(const struct hzi_quat_gemm_args *a)
 size_t hzi_cuda_quat_gemm_pack_workspace(const struct hz_context *ctx,
 					 const struct hzi_quat_gemm_pack_args *a)
 {
-	(void)ctx, (void)a;
-	return 0;
+	return hzi_cuda_quat_tma_packs(ctx, a) ? hzi_cuda_quat_tma_pack_workspace(ctx, a) : 0;
 }
 
 int hzi_cuda_quat_gemm_pack(struct hz_context *ctx, const struct hzi_quat_gemm_pack_args *a)
@@ -77,6 +76,8 @@ int hzi_cuda_quat_gemm_pack(struct hz_context *ctx, const struct hzi_quat_gemm_p
 		return hzi_fail(ctx, HZ_ENOTSUP,
 				"quat_gemm_pack: a is %lld x %lld, must be below 2^31 on a GPU",
 				(long long)a->m, (long long)a->k);
+	if (hzi_cuda_quat_tma_packs(ctx, a))
+		return hzi_cuda_quat_tma_pack(ctx, a);
 	return hzi_cuda_quat_simt_pack(ctx, a);
 }
 
@@ -85,6 +86,8 @@ size_t hzi_cuda_quat_gemm_workspace(const struct hz_context *ctx,
 {
 	if (hzi_cuda_quat_gemv_takes(ctx, a))
 		return hzi_cuda_quat_gemv_workspace(ctx, a);
+	if (hzi_cuda_quat_tma_takes(ctx, a))
+		return hzi_cuda_quat_tma_workspace(ctx, a);
 	return hzi_cuda_quat_simt_workspace(ctx, a);
 }
 
@@ -96,5 +99,7 @@ int hzi_cuda_quat_gemm(struct hz_context *ctx, const struct hzi_quat_gemm_args *
 				"GPU", (long long)a->m, (long long)a->n, (long long)a->k);
 	if (hzi_cuda_quat_gemv_takes(ctx, a))
 		return hzi_cuda_quat_gemv(ctx, a);
+	if (hzi_cuda_quat_tma_takes(ctx, a))
+		return hzi_cuda_quat_tma(ctx, a);
 	return hzi_cuda_quat_simt(ctx, a);
 }

@@ -1057,6 +1057,18 @@ static CUresult fake_FuncLoad(CUfunction function)
 	return end(CUDA_SUCCESS);
 }
 
+static CUresult fake_OccupancyMaxActiveClusters(int *count, CUfunction function,
+						const CUlaunchConfig *config)
+{
+	BEGIN("cuOccupancyMaxActiveClusters", CONTEXT);
+	if (!lives(function, FUNCTION) || config->attributes_count != 1 ||
+	    config->shared_bytes > function->shared_bytes)
+		return end(complain(CUDA_ERROR_INVALID_VALUE,
+				    "cuOccupancyMaxActiveClusters: bad values"));
+	*count = 132 / (int)config->attributes[0].value.cluster.x;
+	return end(CUDA_SUCCESS);
+}
+
 static CUresult fake_TensorMapEncodeTiled(void *map, int type, uint32_t rank, void *p,
 					  const uint64_t *sizes, const uint64_t *steps,
 					  const uint32_t *box, const uint32_t *element_steps,

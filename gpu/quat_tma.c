@@ -1,0 +1,485 @@
+/*
+ * quat_tma.c - launchers of products of quaternion matrices on Hopper's matrix units
+ *
+ * SPDX-License-Identifier: BSD-2-Clause
+ *
+ * Both operands are planes of f16, made in the workspace, or of A when it was packed. The items of a
+ * batch are done one after the other in the same workspace.
+ *
+ * What is packed is never conjugated: conj(w) x = conj(conj(x) w), so that for a conjugated A it
+ * becomes the right factor, and C's conjugate is stored. A transposed one is read across its lines,
+ * whose scales the other operand's quaternions are multiplied by, as they stand along k then.
+ */
+#include <config.h>
+
+#include <string.h>
+
+#include "gpu/quat_launch.h"
+#include "gpu/quat_tma.h"
+
+#ifndef HZ_CUDA_90A
+#define HZ_CUDA_90A 0
+#endif
+
+#define SM_HOPPER 90
+#define LINES_MAX ((int64_t)1 << 26)	/* all planes' lines are counted in 32 bits */
+#define K_MAX ((int64_t)1 << 22)	/* blocks of 64 along a grid */
+
+static int64_t min_of(int64_t a, int64_t b)
+{
+	return a < b ? a : b;
+}
+
+static int64_t ceil_div(int64_t a, int64_t b)
+{
+	return a / b + (a % b != 0);
+}
+
+static int64_t round_up(int64_t n, int64_t unit)
+{
+	return ceil_div(n, unit) * unit;
+}
+
+static size_t padded(int64_t bytes)
+{
+	return ((size_t)bytes + 255) & ~(size_t)255;
+}
+
+/* ---- Planes ---------------------------------------------------------------------------------- */
+
+/* An operand's planes. */
+struct planes {
+	uint16_t *data;
+	float *scales;
+	int64_t lines, k;		/* of quaternions */
+	int64_t all_lines, all_k;	/* with padding */
+	int32_t count;			/* without those of the rest */
+	int32_t split;
+};
+
+/* How many planes, and whether they are split in two; a way that is not mine: 0. */
+static bool is_mine(const struct hz_context *ctx, int dtype, int precision, int *split)
+{
+	*split = precision == HZ_PRECISION_SPLIT ||
+		 (precision == HZ_PRECISION_AUTO && dtype == HZ_F32);
+	return hzi_cuda_device(ctx)->sm == SM_HOPPER && HZ_CUDA_90A &&
+	       precision != HZ_PRECISION_F32;
+}
+
+static struct planes planes_of(int64_t lines, int64_t k, int count, int split)
+{
+	return (struct planes){
+		.lines = lines, .k = k, .count = count, .split = split,
+		.all_lines = round_up(lines, HZI_QT_BLOCK),
+		.all_k = round_up(k, HZI_QT_BLOCK),
+	};
+}
+
+static int64_t planes_bytes(const struct planes *p)
+{
+	return 2 * p->count * (1 + p->split) * p->all_lines * p->all_k;
+}
+
+static size_t room_of(const struct planes *p)
+{
+	return padded(planes_bytes(p)) + padded(4 * p->all_lines);
+}
+
+/* Puts planes and scales at data. */
+static void place(struct planes *p, void *data)
+{
+	p->data = data;
+	p->scales = (float *)(void *)((char *)data + padded(planes_bytes(p)));
+}
+
+/* Whether lines rather than k are next to each other. */
+static bool is_across(const struct hzi_quat_matrix *x)
+{
+	const int64_t line = x->row < 0 ? -x->row : x->row, k = x->col < 0 ? -x->col : x->col;
+
+	return line < k;
+}
+
+/* Whether kernels may load 16 bytes of a line. */
+static bool is_quick(const struct hzi_quat_matrix *x, int64_t lines)
+{
+	const int64_t size = (int64_t)hz_dtype_size(x->dtype), first = x->comp[0];
+
+	if (first != 0 && first != 3)
+		return false;
+	for (int c = 0; c < 4; c++) {
+		if (x->comp[c] != (c + first) % 4)
+			return false;
+	}
+	return x->col == 4 && (uintptr_t)x->data % 16 == 0 &&
+	       (lines == 1 || x->row * size % 16 == 0);
+}
+
+/*
+ * x: rows are lines. left: planes for what becomes packed A, so that products with planes of others
+ * have the factors of eight multiplications. most: room for 4 bytes a line, if is_across().
+ */
+static int make_planes(struct hz_context *ctx, const char *op, const struct planes *y,
+		       const struct hzi_quat_matrix *x, bool left, const float *k_scales,
+		       void *most)
+{
+	const struct hzi_quat_planes p = {
+		.x = *x, .y = y->data, .scales = y->scales, .most = most, .k_scales = k_scales,
+		.lines = y->lines, .k = y->k, .y_lines = y->all_lines, .y_k = y->all_k,
+		.planes = y->count, .split = y->split,
+		.f0 = left ? 0.25f : 1, .f1 = left ? 2 : 1,
+	};
+	struct hzi_launch launch = {.block = {256}};
+	int kernel = HZI_KERNEL_quat_planes_any;
+
+	if (is_across(x)) {
+		const int64_t want = 16 * (int64_t)hzi_cuda_device(ctx)->multiprocessors,
+			      tiles = ceil_div(y->lines, HZI_QP_LINES);
+
+		HZ_CHECK(hzi_cuda_fill(ctx, most, 0, 4 * (size_t)y->lines));
+		launch.grid[0] = (unsigned)tiles;
+		launch.grid[1] = (unsigned)min_of(ceil_div(want, tiles),
+						  ceil_div(y->k, HZI_QT_BLOCK));
+		HZ_CHECK(hzi_cuda_launch(ctx, op, HZI_FAMILY_QUAT_PLANES,
+					 HZI_KERNEL_quat_planes_most, &launch, &p, sizeof(p)));
+		launch.grid[0] = (unsigned)ceil_div(y->all_lines, HZI_QP_LINES);
+		launch.grid[1] = (unsigned)(y->all_k / HZI_QT_BLOCK);
+		return hzi_cuda_launch(ctx, op, HZI_FAMILY_QUAT_PLANES,
+				       HZI_KERNEL_quat_planes_across, &launch, &p, sizeof(p));
+	}
+	if (is_quick(x, y->lines))
+		kernel = x->dtype == HZ_F32 ? HZI_KERNEL_quat_planes_f32
+			 : x->dtype == HZ_F16 ? HZI_KERNEL_quat_planes_f16
+					      : HZI_KERNEL_quat_planes_bf16;
+	launch.grid[0] = (unsigned)y->all_lines;
+	launch.block[0] = (unsigned)min_of(256, round_up(y->all_k / 8, 32));
+	return hzi_cuda_launch(ctx, op, HZI_FAMILY_QUAT_PLANES, kernel, &launch, &p, sizeof(p));
+}
+
+/* ---- Packing --------------------------------------------------------------------------------- */
+
+static struct planes packed_planes(int64_t m, int64_t k, int method, int split)
+{
+	return planes_of(m, k, method == HZ_QUAT_FAST ? 8 : 4, split);
+}
+
+static bool fits(int64_t m, int64_t n, int64_t k)
+{
+	return m <= LINES_MAX && n <= LINES_MAX && k <= K_MAX;
+}
+
+bool hzi_cuda_quat_tma_packs(const struct hz_context *ctx, const struct hzi_quat_gemm_pack_args *a)
+{
+	int split;
+
+	/* For transposed use both sizes are lines. */
+	return is_mine(ctx, a->dtype, a->precision, &split) && fits(a->m, a->k, a->k) &&
+	       fits(a->m, a->k, a->m);
+}
+
+size_t hzi_cuda_quat_tma_pack_workspace(const struct hz_context *ctx,
+					const struct hzi_quat_gemm_pack_args *a)
+{
+	(void)ctx;
+	return padded(4 * a->m);
+}
+
+/* Steps an index through a shape; false after the last. */
+static bool next_index(int64_t *index, const int64_t *shape, int ndim)
+{
+	for (int d = ndim - 1; d >= 0; d--) {
+		if (++index[d] < shape[d])
+			return true;
+		index[d] = 0;
+	}
+	return false;
+}
+
+static int64_t offset_of(const int64_t *index, const int64_t *stride, int ndim)
+{
+	int64_t offset = 0;
+
+	for (int d = 0; d < ndim; d++)
+		offset += index[d] * stride[d];
+	return offset;
+}
+
+static struct hzi_quat_matrix item_of(const struct hzi_quat_view *v, int dtype, int conj,
+				      int64_t offset)
+{
+	struct hzi_quat_view at = *v;
+
+	if (v->data)
+		at.data = (char *)v->data + offset * (int64_t)hz_dtype_size(dtype);
+	return hzi_quat_matrix_of(&at, dtype, conj, NULL, 0);
+}
+
+int hzi_cuda_quat_tma_pack(struct hz_context *ctx, const struct hzi_quat_gemm_pack_args *a)
+{
+	const int64_t bytes = hzi_quat_pack_bytes(a->layout, a->dtype, a->m, a->k);
+	int64_t index[HZ_MAXDIM] = {0};
+	char *data = a->data;
+	struct planes p;
+	int split;
+
+	is_mine(ctx, a->dtype, a->precision, &split);
+	p = packed_planes(a->m, a->k, a->method, split);
+	do {
+		const struct hzi_quat_matrix x =
+			item_of(&a->a, a->dtype, 0, offset_of(index, a->a_stride, a->ndim));
+
+		place(&p, data);
+		HZ_CHECK(make_planes(ctx, "quat_gemm_pack", &p, &x, true, NULL, ctx->workspace));
+		data += bytes;
+	} while (next_index(index, a->shape, a->ndim));
+	return HZ_OK;
+}
+
+/* ---- Products -------------------------------------------------------------------------------- */
+
+/* Planes w, x, y, z after the four of H: by component of C, of the left factor and of the right. */
+static const uint8_t left_raw[4] = {4, 7, 5, 6}, right_raw[4] = {4, 6, 7, 5};
+
+/* Components that make component c: left, right, and whether their product is subtracted. */
+static const uint8_t direct[4][4][3] = {
+	{{0, 0, 0}, {1, 1, 1}, {2, 2, 1}, {3, 3, 1}},
+	{{0, 1, 0}, {1, 0, 0}, {2, 3, 0}, {3, 2, 1}},
+	{{0, 2, 0}, {1, 3, 1}, {2, 0, 0}, {3, 1, 0}},
+	{{0, 3, 0}, {1, 2, 0}, {2, 1, 1}, {3, 0, 0}},
+};
+
+/*
+ * The planes that product number e of component c in a phase is made of. Of split planes it is rest
+ * times number, number times rest, number times number: the least first.
+ */
+static void product_of(int method, int phase, int c, int e, const struct planes *left,
+		       const struct planes *right, int *l, int *r)
+{
+	const int parts = left->split ? 3 : 1;
+
+	if (method == HZ_QUAT_FAST) {
+		*l = phase ? left_raw[c] : c;
+		*r = phase ? right_raw[c] : c;
+	} else {
+		const uint8_t *d = direct[c][e / parts];
+
+		*l = d[0];
+		*r = d[1];
+		if (d[2])
+			*(left->count == 7 ? l : r) += 3;
+	}
+	if (parts == 3 && e % 3 == 0)
+		*l += left->count;
+	if (parts == 3 && e % 3 == 1)
+		*r += right->count;
+}
+
+/* What a call needs. */
+struct plan {
+	struct planes a, b;
+	bool a_left;	/* A is the left factor, else C's conjugate is B' A' */
+	bool a_rows;	/* A is the rows of tiles, else their columns */
+};
+
+static int64_t absolute(int64_t x)
+{
+	return x < 0 ? -x : x;
+}
+
+static struct plan plan_of(const struct hzi_quat_gemm_args *a, int split)
+{
+	struct plan p;
+
+	if (a->packed && a->packed_t)
+		p.a = packed_planes(a->k, a->m, a->method, split);
+	else
+		p.a = packed_planes(a->m, a->k, a->method, split);
+	p.b = planes_of(a->n, a->k, a->method == HZ_QUAT_FAST ? 8 : 7, split);
+	p.a_left = !a->packed || !a->conj_a;
+	/* Columns are next to each other in C where that can be had. */
+	p.a_rows = absolute(a->c.col) <= absolute(a->c.row) && !(a->packed && a->packed_t);
+	return p;
+}
+
+bool hzi_cuda_quat_tma_takes(const struct hz_context *ctx, const struct hzi_quat_gemm_args *a)
+{
+	int split;
+
+	return is_mine(ctx, a->dtype, a->precision, &split) && fits(a->m, a->n, a->k) && a->k > 0 &&
+	       (!a->packed || (fits(a->m, a->k, a->k) && fits(a->m, a->k, a->m)));
+}
+
+size_t hzi_cuda_quat_tma_workspace(const struct hz_context *ctx,
+				   const struct hzi_quat_gemm_args *a)
+{
+	struct plan p;
+	int split;
+
+	is_mine(ctx, a->dtype, a->precision, &split);
+	p = plan_of(a, split);
+	return (a->packed ? 0 : room_of(&p.a)) + room_of(&p.b) +
+	       padded(4 * (a->m > a->n ? a->m : a->n));
+}
+
+/* C of the item: rows and columns exchanged where tiles have them so. */
+static struct hzi_quat_out out_of(const struct hzi_quat_gemm_args *a, const struct plan *plan,
+				  int64_t c_offset, int64_t pre_offset)
+{
+	struct hzi_quat_gemm_args t = *a;
+	struct hzi_quat_out o;
+	int64_t swap;
+
+	t.ndim = 0;
+	t.conj_c = 0;
+	t.c.data = (char *)a->c.data + c_offset * (int64_t)hz_dtype_size(a->c_dtype);
+	if (a->pre.data)
+		t.pre.data = (char *)a->pre.data + pre_offset * (int64_t)hz_dtype_size(a->c_dtype);
+	o = hzi_quat_out_of(&t);
+	if (!plan->a_rows) {
+		swap = o.c.row, o.c.row = o.c.col, o.c.col = swap;
+		swap = o.pre.row, o.pre.row = o.pre.col, o.pre.col = swap;
+		swap = o.bias_row, o.bias_row = o.bias_col, o.bias_col = swap;
+		o.m = (int32_t)a->n;
+		o.n = (int32_t)a->m;
+	}
+	return o;
+}
+
+static bool is_usual(const struct hzi_quat_out *o)
+{
+	const int64_t size = o->bias_dtype == HZ_F32 ? 16 : 8;
+
+	for (int c = 0; o->bias && c < 4; c++) {
+		if (o->bias_comp[c] != c)
+			return false;
+	}
+	return o->c.whole && o->alpha_real && o->beta == 0 && !o->pre.data &&
+	       o->activation <= HZ_ACT_LEAKY &&
+	       (!o->bias || ((o->bias_row | o->bias_col) % 4 == 0 &&
+			     (uintptr_t)o->bias % (uintptr_t)size == 0));
+}
+
+static int map_of(struct hz_context *ctx, struct hzi_tensor_map *map, const struct planes *p,
+		  int box_rows)
+{
+	return hzi_cuda_tensor_map(ctx, "quat_gemm", map, p->data, 2 * p->all_k,
+				   p->count * (1 + p->split) * p->all_lines, 2 * p->all_k,
+				   box_rows);
+}
+
+struct kernel {
+	int columns, kernel, kernel_across;
+};
+
+static int multiply(struct hz_context *ctx, const struct hzi_quat_gemm_args *a,
+		    const struct plan *plan, int64_t c_offset, int64_t pre_offset)
+{
+	static const struct kernel kernels[] = {
+		{192, HZI_KERNEL_quat_tma, HZI_KERNEL_quat_tma_across},
+		{128, HZI_KERNEL_quat_tma_exact, HZI_KERNEL_quat_tma_exact_across},
+	};
+	const bool fast = a->method == HZ_QUAT_FAST, across = a->packed && a->packed_t;
+	const struct kernel *f = &kernels[plan->a.split];
+	const struct planes *rows = plan->a_rows ? &plan->a : &plan->b,
+			    *cols = plan->a_rows ? &plan->b : &plan->a,
+			    *left = plan->a_left ? &plan->a : &plan->b,
+			    *right = plan->a_left ? &plan->b : &plan->a;
+	struct hzi_quat_tma p = {
+		.out = out_of(a, plan, c_offset, pre_offset),
+		.row_scales = rows->scales, .col_scales = across ? NULL : cols->scales,
+		.row_lines = (int32_t)rows->all_lines, .col_lines = (int32_t)cols->all_lines,
+		.blocks = (int32_t)(plan->b.all_k / HZI_QT_BLOCK),
+		.band = HZI_QT_BAND, .phases = fast ? 2 : 1,
+		.per = (fast ? 1 : 4) * (left->split ? 3 : 1),
+	};
+	struct hzi_launch launch = {.block = {HZI_QT_THREADS}, .cluster = 4, .aligned = true,
+				    .shared_bytes = (unsigned)HZI_QT_BYTES(f->columns)};
+	const int kernel = across ? f->kernel_across : f->kernel;
+	const struct hzi_quat_out *o = &p.out;
+	int clusters;
+
+	for (int part = 0; part < 2; part++) {
+		for (int i = 0; i < p.phases * 2 * p.per; i++) {
+			const int phase = i / (2 * p.per), c = i / p.per % 2, e = i % p.per;
+			/* The exact kernels do one sum after the other, the others both by turns. */
+			const int at = left->split ? c * p.per + e : 2 * e + c;
+			int l, r;
+
+			product_of(a->method, phase, 2 * part + c, e, left, right, &l, &r);
+			p.row_plane[part][phase][at] = (uint8_t)(rows == left ? l : r);
+			p.col_plane[part][phase][at] = (uint8_t)(rows == left ? r : l);
+		}
+	}
+	/* Sums of eight products are conjugates, and so is what B' A' gives. */
+	if (fast ^ !plan->a_left ^ a->conj_c)
+		p.flip = 0x80000000;
+	p.usual = is_usual(o);
+	p.plain = p.usual && !o->bias && o->activation == HZ_ACT_NONE;
+	p.alpha = p.usual ? o->alpha[0] : 1;
+	p.pairs = o->c.dtype != HZ_F32 && o->c.col == 4 && (uintptr_t)o->c.data % 16 == 0 &&
+		  (o->c.row % 8 == 0 || o->m == 1);
+	p.tiles_m = (int32_t)ceil_div(o->m, 2 * HZI_QT_ROWS);
+	p.tiles_n = (int32_t)ceil_div(o->n, f->columns);
+	HZ_CHECK(map_of(ctx, &p.rows, rows, HZI_QT_ROWS));
+	HZ_CHECK(map_of(ctx, &p.cols, cols, across ? HZI_QT_BLOCK / 2 : f->columns / 2));
+	HZ_CHECK(hzi_cuda_clusters(ctx, "quat_gemm", HZI_FAMILY_QUAT_TMA, kernel, &launch,
+				   &clusters));
+	launch.grid[0] = (unsigned)(4 * min_of(clusters, (int64_t)p.tiles_m * p.tiles_n));
+	return hzi_cuda_launch(ctx, "quat_gemm", HZI_FAMILY_QUAT_TMA, kernel, &launch, &p,
+			       sizeof(p));
+}
+
+int hzi_cuda_quat_tma(struct hz_context *ctx, const struct hzi_quat_gemm_args *a)
+{
+	const int64_t pack_bytes =
+		a->packed ? hzi_quat_pack_bytes(a->layout, a->dtype, a->packed_t ? a->k : a->m,
+						a->packed_t ? a->m : a->k) : 0;
+	int64_t index[HZ_MAXDIM] = {0}, a_last = -1, b_last = -1;
+	bool first = true;
+	struct plan p;
+	char *room = ctx->workspace;
+	void *most;
+	int split;
+
+	is_mine(ctx, a->dtype, a->precision, &split);
+	p = plan_of(a, split);
+	if (!a->packed) {
+		place(&p.a, room);
+		room += room_of(&p.a);
+	}
+	place(&p.b, room);
+	most = room + room_of(&p.b);
+	do {
+		const int64_t b_offset = offset_of(index, a->b_stride, a->ndim);
+		int64_t a_offset;
+
+		if (a->packed) {
+			a_offset = offset_of(index, a->packed_stride, a->ndim);
+			place(&p.a, (char *)(uintptr_t)a->packed + a_offset * pack_bytes);
+		} else {
+			const struct hzi_quat_matrix x = item_of(
+				&a->a, a->dtype, a->conj_a,
+				a_offset = offset_of(index, a->a_stride, a->ndim));
+
+			if (first || a_offset != a_last)
+				HZ_CHECK(make_planes(ctx, "quat_gemm", &p.a, &x, true, NULL, most));
+		}
+		if (first || b_offset != b_last || (a->packed_t && a_offset != a_last)) {
+			/* As the left factor it is the conjugate of what it is for C's conjugate. */
+			struct hzi_quat_matrix x = item_of(&a->b, a->dtype,
+							   a->conj_b ^ !p.a_left, b_offset);
+			const int64_t swap = x.row;
+
+			x.row = x.col;
+			x.col = swap;
+			HZ_CHECK(make_planes(ctx, "quat_gemm", &p.b, &x, false,
+					     a->packed_t ? p.a.scales : NULL, most));
+		}
+		HZ_CHECK(multiply(ctx, a, &p, offset_of(index, a->c_stride, a->ndim),
+				  offset_of(index, a->pre_stride, a->ndim)));
+		a_last = a_offset;
+		b_last = b_offset;
+		first = false;
+	} while (next_index(index, a->shape, a->ndim));
+	return HZ_OK;
+}

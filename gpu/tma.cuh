@@ -1,0 +1,71 @@
+/*
+ * tma.cuh - copies of boxes of matrices, and the next grid: for compute capability 9.0
+ *
+ * SPDX-License-Identifier: BSD-2-Clause
+ */
+#ifndef HZI_TMA_CUH
+#define HZI_TMA_CUH
+
+#include "gpu/barrier.cuh"
+
+/* cuTensorMapEncodeTiled()'s; the driver wants it aligned so. */
+struct hzi_tensor_map;
+
+/* A box of the map, from column x and row y on. */
+HZ_DEVICE void copy_box(uint32_t to, const hzi_tensor_map &map, int x, int y, uint32_t barrier)
+{
+	asm volatile("cp.async.bulk.tensor.2d.shared::cluster.global.mbarrier::complete_tx::bytes "
+		     "[%0], [%1, {%3, %4}], [%2];"
+		     :: "r"(to), "l"(&map), "r"(barrier), "r"(x), "r"(y) : "memory");
+}
+
+/* The same to that place in each of those blocks of the cluster. */
+HZ_DEVICE void copy_box_to(uint16_t mask, uint32_t to, const hzi_tensor_map &map, int x, int y,
+			   uint32_t barrier)
+{
+	asm volatile("cp.async.bulk.tensor.2d.shared::cluster.global.mbarrier::complete_tx::bytes"
+		     ".multicast::cluster [%0], [%1, {%3, %4}], [%2], %5;"
+		     :: "r"(to), "l"(&map), "r"(barrier), "r"(x), "r"(y), "h"(mask) : "memory");
+}
+
+/* 16 bytes to another block's memory; addresses of cluster_map(). */
+HZ_DEVICE void store_async(uint32_t to, float a, float b, float c, float d, uint32_t barrier)
+{
+	asm volatile("st.async.weak.shared::cluster.mbarrier::complete_tx::bytes.v4.f32 "
+		     "[%0], {%1, %2, %3, %4}, [%5];"
+		     :: "r"(to), "f"(a), "f"(b), "f"(c), "f"(d), "r"(barrier) : "memory");
+}
+
+/* Registers of the threads of a warpgroup: what some give back, others take. */
+template <int N>
+HZ_DEVICE void registers_less(void)
+{
+	asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" :: "n"(N));
+}
+
+template <int N>
+HZ_DEVICE void registers_more(void)
+{
+	asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" :: "n"(N));
+}
+
+/* The next kernel may start as blocks end: it waits in grid_wait() for what this one writes. */
+HZ_DEVICE void grid_next(void)
+{
+	asm volatile("griddepcontrol.launch_dependents;" ::: "memory");
+}
+
+HZ_DEVICE void grid_wait(void)
+{
+	asm volatile("griddepcontrol.wait;" ::: "memory");
+}
+
+/* The first multiple of 1024 in dynamic shared memory, as the swizzle wants it. */
+HZ_DEVICE uint8_t *shared_start(void)
+{
+	extern __shared__ uint8_t memory[];
+
+	return memory + (-shared_address(memory) & 1023);
+}
+
+#endif

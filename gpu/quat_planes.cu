@@ -9,6 +9,16 @@
  */
 #include "gpu/quat_gemm.cuh"
 #include "gpu/quat_tma.h"
+#include "gpu/tma.cuh"
+
+/* The next kernel may come, and the ones ahead must have ended before anything is touched. */
+HZ_DEVICE void begin(void)
+{
+#if __CUDA_ARCH__ >= 900
+	grid_next();
+	grid_wait();
+#endif
+}
 
 /* With its k-scale. */
 HZ_DEVICE quat load_one(const hzi_quat_planes &p, int64_t line, int64_t k)
@@ -247,12 +257,14 @@ HZ_DEVICE void planes_across(const hzi_quat_planes &p)
 extern "C" __global__ __launch_bounds__(256) void
 quat_planes_most(const __grid_constant__ hzi_quat_planes p)
 {
+	begin();
 	most_across(p);
 }
 
 extern "C" __global__ __launch_bounds__(256) void
 quat_planes_across(const __grid_constant__ hzi_quat_planes p)
 {
+	begin();
 	planes_across(p);
 }
 
@@ -260,11 +272,13 @@ quat_planes_across(const __grid_constant__ hzi_quat_planes p)
 	extern "C" __global__ __launch_bounds__(256) void \
 	quat_planes_##suffix(const __grid_constant__ hzi_quat_planes p) \
 	{ \
+		begin(); \
 		planes<dtype, true>(p); \
 	}
 extern "C" __global__ __launch_bounds__(256) void
 quat_planes_any(const __grid_constant__ hzi_quat_planes p)
 {
+	begin();
 	planes<HZ_F32, false>(p);
 }
 PLANES(f32, HZ_F32)

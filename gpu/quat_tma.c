@@ -129,7 +129,7 @@ static int make_planes(struct hz_context *ctx, const char *op, const struct plan
 		.planes = y->count, .split = y->split,
 		.f0 = left ? 0.25f : 1, .f1 = left ? 2 : 1,
 	};
-	struct hzi_launch launch = {.block = {256}};
+	struct hzi_launch launch = {.block = {256}, .early = true};
 	int kernel = HZI_KERNEL_quat_planes_any;
 
 	if (is_across(x)) {
@@ -345,18 +345,11 @@ static struct hzi_quat_out out_of(const struct hzi_quat_gemm_args *a, const stru
 	return o;
 }
 
+/* Whether the kernels that hand sums over in 16 bits do all that is to be done. */
 static bool is_usual(const struct hzi_quat_out *o)
 {
-	const int64_t size = o->bias_dtype == HZ_F32 ? 16 : 8;
-
-	for (int c = 0; o->bias && c < 4; c++) {
-		if (o->bias_comp[c] != c)
-			return false;
-	}
-	return o->c.whole && o->alpha_real && o->beta == 0 && !o->pre.data &&
-	       o->activation <= HZ_ACT_LEAKY &&
-	       (!o->bias || ((o->bias_row | o->bias_col) % 4 == 0 &&
-			     (uintptr_t)o->bias % (uintptr_t)size == 0));
+	return o->c.dtype != HZ_F32 && o->c.whole && o->alpha_real && o->beta == 0 &&
+	       !o->pre.data && o->activation <= HZ_ACT_LEAKY;
 }
 
 static int map_of(struct hz_context *ctx, struct hzi_tensor_map *map, const struct planes *p,
@@ -379,30 +372,31 @@ static int multiply(struct hz_context *ctx, const struct hzi_quat_gemm_args *a,
 		{128, HZI_KERNEL_quat_tma_exact, HZI_KERNEL_quat_tma_exact_across},
 	};
 	const bool fast = a->method == HZ_QUAT_FAST, across = a->packed && a->packed_t;
-	const struct kernel *f = &kernels[plan->a.split];
 	const struct planes *rows = plan->a_rows ? &plan->a : &plan->b,
 			    *cols = plan->a_rows ? &plan->b : &plan->a,
 			    *left = plan->a_left ? &plan->a : &plan->b,
 			    *right = plan->a_left ? &plan->b : &plan->a;
+	const struct hzi_quat_out out = out_of(a, plan, c_offset, pre_offset), *o = &out;
+	const bool exact = plan->a.split || !is_usual(o);
+	const struct kernel *f = &kernels[exact];
 	struct hzi_quat_tma p = {
-		.out = out_of(a, plan, c_offset, pre_offset),
+		.out = *o,
 		.row_scales = rows->scales, .col_scales = across ? NULL : cols->scales,
 		.row_lines = (int32_t)rows->all_lines, .col_lines = (int32_t)cols->all_lines,
 		.blocks = (int32_t)(plan->b.all_k / HZI_QT_BLOCK),
 		.band = HZI_QT_BAND, .phases = fast ? 2 : 1,
 		.per = (fast ? 1 : 4) * (left->split ? 3 : 1),
 	};
-	struct hzi_launch launch = {.block = {HZI_QT_THREADS}, .cluster = 4, .aligned = true,
-				    .shared_bytes = (unsigned)HZI_QT_BYTES(f->columns)};
+	struct hzi_launch launch = {.block = {HZI_QT_THREADS}, .shared_bytes = HZI_QT_BYTES,
+				    .cluster = 4, .early = true, .aligned = true};
 	const int kernel = across ? f->kernel_across : f->kernel;
-	const struct hzi_quat_out *o = &p.out;
 	int clusters;
 
 	for (int part = 0; part < 2; part++) {
 		for (int i = 0; i < p.phases * 2 * p.per; i++) {
 			const int phase = i / (2 * p.per), c = i / p.per % 2, e = i % p.per;
 			/* The exact kernels do one sum after the other, the others both by turns. */
-			const int at = left->split ? c * p.per + e : 2 * e + c;
+			const int at = exact ? c * p.per + e : 2 * e + c;
 			int l, r;
 
 			product_of(a->method, phase, 2 * part + c, e, left, right, &l, &r);
@@ -413,9 +407,8 @@ static int multiply(struct hz_context *ctx, const struct hzi_quat_gemm_args *a,
 	/* Sums of eight products are conjugates, and so is what B' A' gives. */
 	if (fast ^ !plan->a_left ^ a->conj_c)
 		p.flip = 0x80000000;
-	p.usual = is_usual(o);
-	p.plain = p.usual && !o->bias && o->activation == HZ_ACT_NONE;
-	p.alpha = p.usual ? o->alpha[0] : 1;
+	p.plain = !o->bias && o->activation == HZ_ACT_NONE;
+	p.alpha = exact ? 1 : o->alpha[0];
 	p.pairs = o->c.dtype != HZ_F32 && o->c.col == 4 && (uintptr_t)o->c.data % 16 == 0 &&
 		  (o->c.row % 8 == 0 || o->m == 1);
 	p.tiles_m = (int32_t)ceil_div(o->m, 2 * HZI_QT_ROWS);

@@ -13,6 +13,10 @@
  * (Q0 - G0, G1 - Q1, G2 - Q2, G3 - Q3), where G = H P. Phase 0 sums P over all of k; then a block
  * has P0 + P1 and P0 - P1, or these of P2 and P3, gives one of them away, gets the other's and has
  * -G0 and -G1, or -G2 and -G3, on which phase 1 adds Q: so a result's conjugate.
+ *
+ * The end of a tile is left to three warps of their own while the next is begun: those that multiply
+ * put sums into shared memory, the block of even rank takes what is in the left half of the columns
+ * out of its own and its partner's memory and stores it, the other what is in the right half.
  */
 #include "gpu/quat_gemm.cuh"
 #include "gpu/quat_tma.h"
@@ -29,21 +33,28 @@
 #if HAVE_WGMMA
 
 #define STAGES HZI_QT_STAGES
+#define GROUPS 4	/* of what is exchanged, each waited for by itself */
+#define STORERS 3	/* warps */
 
-template <int COLUMNS>
+/*
+ * out has a thread's sums in steps of 8 columns by two halves of the columns: two components of 4
+ * quaternions, rows r and r + 8 at columns 2 q and 2 q + 1. In f32 those are 32 bytes, else 16 with
+ * the components of a quaternion together. Before, 8 sums a step are exchanged there.
+ */
+template <int COLUMNS, bool EXACT>
 struct memory {
-	/* For what blocks give each other: 8 sums of each thread; an exchange is two rounds. */
-	static constexpr int slots = COLUMNS / 32;
+	static constexpr int sums = COLUMNS / 2, steps = sums / 8;
 
 	uint8_t a[STAGES][HZI_QT_ROWS * 128];
 	uint8_t b[STAGES][COLUMNS * 128];
-	float4 swap[2][slots][2][128];	/* of two warpgroups */
+	float4 out[steps][2][EXACT ? 2 : 1][256];
 	uint64_t full[STAGES], empty[STAGES];
-	uint64_t got[2][slots], taken[2][slots];
+	uint64_t got[2][GROUPS];	/* what the partner gives */
+	uint64_t ready, stored;		/* out, here and at the partner's */
 };
 
-static_assert(sizeof(memory<192>) + 1024 <= HZI_QT_BYTES(192) &&
-	      sizeof(memory<128>) + 1024 <= HZI_QT_BYTES(128), "what the launcher asks for");
+static_assert(sizeof(memory<192, false>) + 1024 <= HZI_QT_BYTES &&
+	      sizeof(memory<128, true>) + 1024 <= HZI_QT_BYTES, "what the launcher asks for");
 
 /* Tile t of the clusters' tiles: bands of rows, each done column by column, so that L2 has both. */
 HZ_DEVICE void tile_of(const hzi_quat_tma &p, int t, int &i, int &j)
@@ -69,21 +80,21 @@ struct turn {
 	}
 };
 
-/* The thread that loads: its own rows, and its share of the columns for blocks with the same sums. */
-template <int COLUMNS, int HALVES, bool ACROSS>
-HZ_DEVICE void load(const hzi_quat_tma &p, memory<COLUMNS> &s, int rank)
+/* The thread that loads: its own rows, and half of the columns for the block with the same sums. */
+template <int COLUMNS, bool ACROSS, bool EXACT>
+HZ_DEVICE void load(const hzi_quat_tma &p, memory<COLUMNS, EXACT> &s, int rank)
 {
-	constexpr int share = COLUMNS / HALVES;
+	constexpr int share = COLUMNS / 2;
 	const int part = rank & 1, half = rank >> 1;
-	const uint16_t both = (HALVES == 2 ? 5 : 1) << part;
+	const uint16_t both = 5 << part;
 	turn ring;
 
 	grid_wait();
-	for (int t = blockIdx.x / (2 * HALVES); t < p.tiles_m * p.tiles_n; t += gridDim.x / (2 * HALVES)) {
+	for (int t = blockIdx.x / 4; t < p.tiles_m * p.tiles_n; t += gridDim.x / 4) {
 		int i, j;
 
 		tile_of(p, t, i, j);
-		const int m0 = (HALVES * i + half) * HZI_QT_ROWS, n0 = j * COLUMNS;
+		const int m0 = (2 * i + half) * HZI_QT_ROWS, n0 = j * COLUMNS;
 
 		for (int phase = 0; phase < p.phases; phase++) {
 			const uint8_t *row_plane = p.row_plane[part][phase];
@@ -119,146 +130,13 @@ HZ_DEVICE void load(const hzi_quat_tma &p, memory<COLUMNS> &s, int rank)
 }
 
 /*
- * What warpgroups of the same number of the two blocks with one half of a tile give each other, in
- * steps of 8 sums of a thread. Two rounds through the slots are one exchange, so that parities begin
- * anew.
- */
-template <int COLUMNS>
-struct exchange {
-	static constexpr int slots = memory<COLUMNS>::slots;
-	uint32_t swap, got, taken;			/* here */
-	uint32_t there_swap, there_got, there_taken;
-
-	__device__ __forceinline__ exchange(memory<COLUMNS> &s, int group, int partner)
-	{
-		swap = shared_address(&s.swap[group][0][0][threadIdx.x % 128]);
-		got = shared_address(s.got[group]);
-		taken = shared_address(s.taken[group]);
-		there_swap = cluster_map(swap, partner);
-		there_got = cluster_map(got, partner);
-		there_taken = cluster_map(taken, partner);
-	}
-
-	__device__ __forceinline__ void give(int step, const float (&v)[8]) const
-	{
-		const int slot = step % slots;
-
-		barrier_wait(taken + 8 * slot, step / slots & 1 ^ 1);
-		if (threadIdx.x % 128 == 0)
-			barrier_expect(got + 8 * slot, 128 * 32);
-#pragma unroll
-		for (int h = 0; h < 2; h++)
-			store_async(there_swap + (2 * slot + h) * 2048, v[4 * h], v[4 * h + 1],
-				    v[4 * h + 2], v[4 * h + 3], there_got + 8 * slot);
-	}
-
-	__device__ __forceinline__ void take(int step, float (&v)[8]) const
-	{
-		const int slot = step % slots;
-
-		barrier_wait(got + 8 * slot, step / slots & 1);
-#pragma unroll
-		for (int h = 0; h < 2; h++)
-			asm volatile("ld.shared.v4.f32 {%0, %1, %2, %3}, [%4];"
-				     : "=f"(v[4 * h]), "=f"(v[4 * h + 1]), "=f"(v[4 * h + 2]),
-				       "=f"(v[4 * h + 3])
-				     : "r"(swap + (2 * slot + h) * 2048) : "memory");
-		__syncwarp();
-		if (threadIdx.x % 32 == 0)
-			barrier_arrive_at(there_taken + 8 * slot);
-	}
-};
-
-/* What a thread has of a step: sums of rows row and row + 8 at columns col and col + 1. */
-struct four {
-	quat q[4];
-};
-
-HZ_DEVICE void store(const hzi_quat_matrix &c, int64_t at, quat q)
-{
-	if (c.dtype == HZ_F32)
-		*(float4 *)((float *)c.data + at) = make_float4(q.w, q.x, q.y, q.z);
-	else
-		*(uint2 *)((uint16_t *)c.data + at) = quat_pack(c.dtype, q);
-}
-
-HZ_DEVICE quat load_bias(const hzi_quat_out &o, int row, int col)
-{
-	const int64_t at = row * o.bias_row + col * o.bias_col;
-
-	if (o.bias_dtype == HZ_F32) {
-		const float4 v = *(const float4 *)((const float *)o.bias + at);
-
-		return {v.x, v.y, v.z, v.w};
-	}
-	return quat_unpack(o.bias_dtype, *(const uint2 *)((const uint16_t *)o.bias + at));
-}
-
-/* All that is not plain, apart: there would be many copies of it, which take time to fetch. */
-static __device__ __noinline__ void put_other(const hzi_quat_tma &p, int row, int col, four f)
-{
-	const hzi_quat_out &o = p.out;
-
-#pragma unroll
-	for (int e = 0; e < 4; e++) {
-		const int i = row + e / 2 * 8, j = col + e % 2;
-		quat t = f.q[e];
-
-		if (i >= o.m || j >= o.n)
-			continue;
-		if (!p.usual) {
-			quat_finish(o, 0, 0, i, j, t);
-			continue;
-		}
-		if (o.bias) {
-			const quat b = load_bias(o, i, j);
-
-			t = {t.w + b.w, t.x + b.x, t.y + b.y, t.z + b.z};
-		}
-		if (o.activation != HZ_ACT_NONE) {
-			const float slope = o.activation == HZ_ACT_RELU ? 0 : o.slope;
-
-			t = {t.w < 0 ? slope * t.w : t.w, t.x < 0 ? slope * t.x : t.x,
-			     t.y < 0 ? slope * t.y : t.y, t.z < 0 ? slope * t.z : t.z};
-		}
-		store(o.c, i * o.c.row + j * o.c.col, t);
-	}
-}
-
-/* Of a whole tile without bias and activation. */
-HZ_DEVICE void put_plain(const hzi_quat_tma &p, int row, int col, const four &f)
-{
-	const hzi_quat_matrix &c = p.out.c;
-
-#pragma unroll
-	for (int e = 0; e < 4; e += 2) {
-		const int64_t at = (row + e / 2 * 8) * c.row + col * c.col;
-
-		if (p.pairs) {
-			const uint2 x = quat_pack(c.dtype, f.q[e]),
-				    y = quat_pack(c.dtype, f.q[e + 1]);
-
-			*(uint4 *)((uint16_t *)c.data + at) = make_uint4(x.x, x.y, y.x, y.y);
-		} else {
-			store(c, at, f.q[e]);
-			store(c, at + c.col, f.q[e + 1]);
-		}
-	}
-}
-
-HZ_DEVICE float flipped(float v, uint32_t bits)
-{
-	return __uint_as_float(__float_as_uint(v) ^ bits);
-}
-
-/*
  * Adds up a phase's products of 64 rows, or begins with the first. No product is left under way at
  * the end of a turn, since ptxas then puts waits between all; the other warpgroup has the matrix
  * units meanwhile. The matrix units cut sums off at 24 bits: EXACT has them begin anew with every
  * block of k.
  */
-template <int HALVES, bool ACROSS, bool EXACT, int COLUMNS>
-HZ_DEVICE void multiply_blocks(const hzi_quat_tma &p, memory<COLUMNS> &s,
+template <bool ACROSS, bool EXACT, int COLUMNS>
+HZ_DEVICE void multiply_blocks(const hzi_quat_tma &p, memory<COLUMNS, EXACT> &s,
 			       float (&acc)[2][COLUMNS / 2], turn &ring, int part, int group,
 			       int phase)
 {
@@ -301,7 +179,7 @@ HZ_DEVICE void multiply_blocks(const hzi_quat_tma &p, memory<COLUMNS> &s,
 				wgmma_keep(part_sum);
 				wgmma_keep(acc[0]);
 				wgmma_keep(acc[1]);
-				if (lane < HALVES)
+				if (lane < 2)
 					barrier_arrive_at(
 						cluster_map(shared_address(&s.empty[ring.at]),
 							    part + 2 * lane));
@@ -321,128 +199,267 @@ HZ_DEVICE void multiply_blocks(const hzi_quat_tma &p, memory<COLUMNS> &s,
 	}
 }
 
-/* From sums of P to what the products of phase 1 are added to. */
-template <int COLUMNS>
-HZ_DEVICE void combine(const exchange<COLUMNS> &x, float (&acc)[2][COLUMNS / 2], int part)
+/*
+ * From sums of P to what the products of phase 1 are added to. Threads of the same number of both
+ * blocks give each other half of what they have.
+ */
+template <int COLUMNS, bool EXACT>
+HZ_DEVICE void combine(memory<COLUMNS, EXACT> &s, float (&acc)[2][COLUMNS / 2], int rank, int group,
+		       uint32_t parity)
 {
-	constexpr int sums = COLUMNS / 2, steps = sums / 8, slots = memory<COLUMNS>::slots;
+	constexpr int steps = COLUMNS / 16, share = steps / GROUPS;
+	constexpr int pitch = sizeof(s.out[0]) / 2;	/* a step has as much room, or twice */
+	const float sign = rank & 1 ? -1 : 1;
+	const uint32_t here = shared_address(&s.out[0][0][0][threadIdx.x % 128 + 128 * group]);
+	const uint32_t there = cluster_map(here, rank ^ 1);
+	const uint32_t got = shared_address(s.got[group]);
+	const uint32_t there_got = cluster_map(got, rank ^ 1);
 
+	if (threadIdx.x % 128 == 0) {
 #pragma unroll
-	for (int c = 0; c < sums; c++) {
-		const float sum = acc[0][c] + acc[1][c], difference = acc[0][c] - acc[1][c];
-
-		acc[0][c] = part ? difference : sum;
-		acc[1][c] = part ? sum : difference;
+		for (int i = 0; i < GROUPS; i++)
+			barrier_expect(got + 8 * i, share * 128 * 32);
 	}
 #pragma unroll
-	for (int c = 0; c < steps + slots - 1; c++) {
-		const int d = c - slots + 1;
-		float v[8];
+	for (int c = 0; c < 2 * steps; c++) {
+		float v[4];
 
-		if (c < steps) {
 #pragma unroll
-			for (int e = 0; e < 8; e++)
-				v[e] = acc[1][8 * c + e];
-			x.give(c, v);
+		for (int e = 0; e < 4; e++) {
+			const float x = acc[0][4 * c + e], y = acc[1][4 * c + e];
+
+			acc[0][4 * c + e] = x + sign * y;
+			v[e] = x - sign * y;
 		}
-		if (d < 0)
-			continue;
-		x.take(d, v);
+		store_async(there + c * pitch, v[0], v[1], v[2], v[3],
+			    there_got + c / (2 * share) * 8);
+	}
 #pragma unroll
-		for (int e = 0; e < 8; e++) {
-			const float mine = acc[0][8 * d + e];
+	for (int c = 0; c < 2 * steps; c++) {
+		float v[4];
 
-			acc[0][8 * d + e] = -(mine + v[e]);
-			acc[1][8 * d + e] = part ? mine - v[e] : v[e] - mine;
+		if (c % (2 * share) == 0)
+			barrier_wait(got + c / (2 * share) * 8, parity);
+		asm volatile("ld.shared.v4.f32 {%0, %1, %2, %3}, [%4];"
+			     : "=f"(v[0]), "=f"(v[1]), "=f"(v[2]), "=f"(v[3])
+			     : "r"(here + c * pitch) : "memory");
+#pragma unroll
+		for (int e = 0; e < 4; e++) {
+			const float mine = acc[0][4 * c + e];
+
+			acc[0][4 * c + e] = -(mine + v[e]);
+			acc[1][4 * c + e] = sign * (v[e] - mine);
 		}
 	}
 }
 
-/* A warpgroup that multiplies: 64 rows. */
-template <int COLUMNS, int HALVES, bool ACROSS, bool EXACT>
-HZ_DEVICE void multiply(const hzi_quat_tma &p, memory<COLUMNS> &s, int rank, int group)
+HZ_DEVICE float flipped(float v, uint32_t bits)
 {
-	constexpr int sums = COLUMNS / 2, steps = sums / 8, slots = memory<COLUMNS>::slots;
-	const int lane = threadIdx.x % 32, part = rank & 1;
-	const exchange<COLUMNS> x(s, group, rank ^ 1);
+	return __uint_as_float(__float_as_uint(v) ^ bits);
+}
+
+HZ_DEVICE float with_bias(const hzi_quat_out &o, float v, int64_t at)
+{
+	const float b = o.bias_dtype == HZ_F32 ? ((const float *)o.bias)[at]
+			: o.bias_dtype == HZ_F16 ? f16_low(((const uint16_t *)o.bias)[at])
+						 : bf16_low(((const uint16_t *)o.bias)[at]);
+
+	return v + b;
+}
+
+struct sums8 {
+	float v[2][4];
+};
+
+/*
+ * Bias and activation of components component and component + 1, where they are of components alone.
+ * Apart: there would be 24 copies of it, which take time to fetch.
+ */
+static __device__ __noinline__ sums8 usual(const hzi_quat_out &o, sums8 s, int row, int col,
+					   int component)
+{
+#pragma unroll
+	for (int e = 0; e < 8; e++) {
+		const int r = min(row + e % 4 / 2 * 8, o.m - 1), l = min(col + e % 2, o.n - 1);
+		float v = s.v[e / 4][e % 4];
+
+		if (o.bias)
+			v = with_bias(o, v, r * o.bias_row + l * o.bias_col +
+						    o.bias_comp[component + e / 4]);
+		if (o.activation != HZ_ACT_NONE && v < 0)
+			v *= o.activation == HZ_ACT_RELU ? 0 : o.slope;
+		s.v[e / 4][e % 4] = v;
+	}
+	return s;
+}
+
+/* A warpgroup that multiplies: 64 rows. */
+template <int COLUMNS, bool ACROSS, bool EXACT>
+HZ_DEVICE void multiply(const hzi_quat_tma &p, memory<COLUMNS, EXACT> &s, int rank, int group)
+{
+	constexpr int sums = COLUMNS / 2, steps = sums / 8;
+	const int lane = threadIdx.x % 32, part = rank & 1, m = p.out.m - 1, n = p.out.n - 1;
+	const uint32_t ready = shared_address(&s.ready);
+	uint32_t parity = 0;
 	float acc[2][sums];
 	turn ring;
 
-	for (int t = blockIdx.x / (2 * HALVES); t < p.tiles_m * p.tiles_n; t += gridDim.x / (2 * HALVES)) {
+	grid_wait();
+	for (int t = blockIdx.x / 4; t < p.tiles_m * p.tiles_n; t += gridDim.x / 4) {
 		int i, j;
 
 		tile_of(p, t, i, j);
 		/* One place that multiplies: with two ptxas moves sums about and runs out of registers. */
 #pragma unroll 1
 		for (int phase = 0;; phase++) {
-			multiply_blocks<HALVES, ACROSS, EXACT>(p, s, acc, ring, part, group, phase);
+			multiply_blocks<ACROSS, EXACT>(p, s, acc, ring, part, group, phase);
+			if (phase == 0)
+				barrier_wait(shared_address(&s.stored), parity ^ 1);
 			if (phase + 1 == p.phases)
 				break;
-			combine(x, acc, part);
+			combine(s, acc, rank, group, parity);
 		}
 
-		/* The block of even rank gets the left half of the columns. */
-		const int row = (HALVES * i + (rank >> 1)) * HZI_QT_ROWS + group * 64 +
+		const int row = (2 * i + (rank >> 1)) * HZI_QT_ROWS + group * 64 +
 				threadIdx.x % 128 / 32 * 16 + lane / 4;
-		const int col0 = j * COLUMNS + part * COLUMNS / 2 + 2 * (lane & 3);
-		const int m = p.out.m - 1, n = p.out.n - 1;
-		const bool plain = p.plain && (HALVES * i + HALVES) * HZI_QT_ROWS <= p.out.m &&
-				   (j + 1) * COLUMNS <= p.out.n;
-		float row_scale[2] = {p.alpha, p.alpha}, col_scale[slots][2];
+		const int col0 = j * COLUMNS + 2 * (lane & 3);
+		const uint32_t flip0 = part ? p.flip : 0;
+		float row_scale[2] = {p.alpha, p.alpha};
 
 		if (p.row_scales) {
 			row_scale[0] *= p.row_scales[min(row, m)];
 			row_scale[1] *= p.row_scales[min(row + 8, m)];
 		}
 #pragma unroll
-		for (int c = 0; c < steps + slots - 1; c++) {
-			const int d = c - slots + 1, col = col0 + 8 * d;
-			float v[8];
+		for (int c = 0; c < 2 * steps; c++) {
+			const int col = col0 + 8 * c;
+			float4 *const to = &s.out[c % steps][c / steps][0][threadIdx.x % 128 +
+									 128 * group];
+			float col_scale[2] = {1, 1};
+			sums8 u;
 
-			if (c < steps) {
-				const int at = col0 + 8 * c;
-
-				col_scale[c % slots][0] = col_scale[c % slots][1] = 1;
-				if (p.col_scales) {
-					col_scale[c % slots][0] = p.col_scales[min(at, n)];
-					col_scale[c % slots][1] = p.col_scales[min(at + 1, n)];
-				}
-#pragma unroll
-				for (int e = 0; e < 8; e++)
-					v[e] = part ? acc[e / 4][4 * c + e % 4]
-						    : acc[e / 4][sums / 2 + 4 * c + e % 4];
-				x.give(c, v);
+			if (p.col_scales) {
+				col_scale[0] = p.col_scales[min(col, n)];
+				col_scale[1] = p.col_scales[min(col + 1, n)];
 			}
-			if (d < 0)
-				continue;
-			x.take(d, v);
-			four f;
 #pragma unroll
 			for (int e = 0; e < 4; e++) {
-				const float mine0 =
-					part ? acc[0][sums / 2 + 4 * d + e] : acc[0][4 * d + e];
-				const float mine1 =
-					part ? acc[1][sums / 2 + 4 * d + e] : acc[1][4 * d + e];
-				const float by = row_scale[e / 2] * col_scale[d % slots][e % 2];
-				const float minus = flipped(by, p.flip);
+				const float by = row_scale[e / 2] * col_scale[e % 2];
 
-				f.q[e] = {by * (part ? v[e] : mine0),
-					  minus * (part ? v[4 + e] : mine1),
-					  minus * (part ? mine0 : v[e]),
-					  minus * (part ? mine1 : v[4 + e])};
+				u.v[0][e] = acc[0][4 * c + e] * flipped(by, flip0);
+				u.v[1][e] = acc[1][4 * c + e] * flipped(by, p.flip);
 			}
-			if (plain)
-				put_plain(p, row, col, f);
-			else
-				put_other(p, row, col, f);
+			if (EXACT) {
+				to[0] = make_float4(u.v[0][0], u.v[0][1], u.v[0][2], u.v[0][3]);
+				to[256] = make_float4(u.v[1][0], u.v[1][1], u.v[1][2], u.v[1][3]);
+				continue;
+			}
+			if (!p.plain)
+				u = usual(p.out, u, row, col, 2 * part);
+			uint32_t w[4];
+#pragma unroll
+			for (int e = 0; e < 4; e++)
+				w[e] = p.out.c.dtype == HZ_F16 ? to_f16x2(u.v[0][e], u.v[1][e])
+							       : to_bf16x2(u.v[0][e], u.v[1][e]);
+			*(uint4 *)to = make_uint4(w[0], w[1], w[2], w[3]);
 		}
+		__syncwarp();
+		if (lane < 2)
+			barrier_arrive_at(cluster_map(ready, rank ^ lane));
+		parity ^= 1;
 	}
 }
 
-template <int COLUMNS, int HALVES, bool ACROSS, bool EXACT>
+HZ_DEVICE uint4 load_there(uint32_t address)
+{
+	uint4 v;
+
+	asm volatile("ld.shared::cluster.v4.u32 {%0, %1, %2, %3}, [%4];"
+		     : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w) : "r"(address) : "memory");
+	return v;
+}
+
+HZ_DEVICE float one_there(uint32_t address)
+{
+	float f;
+
+	asm volatile("ld.shared::cluster.f32 %0, [%1];" : "=f"(f) : "r"(address) : "memory");
+	return f;
+}
+
+/* The warps that store. */
+template <int COLUMNS, bool EXACT>
+HZ_DEVICE void store(const hzi_quat_tma &p, memory<COLUMNS, EXACT> &s, int rank, int warp)
+{
+	constexpr int sums = COLUMNS / 2, steps = sums / 8;
+	const hzi_quat_out &o = p.out;
+	const int lane = threadIdx.x % 32, part = rank & 1;
+	const uint32_t stored = shared_address(&s.stored);
+	uint32_t parity = 0;
+
+	grid_wait();
+	for (int t = blockIdx.x / 4; t < p.tiles_m * p.tiles_n; t += gridDim.x / 4) {
+		int i, j;
+
+		tile_of(p, t, i, j);
+		barrier_wait(shared_address(&s.ready), parity);
+#pragma unroll 1
+		for (int at = 32 * warp + lane; at < steps * 256; at += 32 * STORERS) {
+			const int c = at / 256, thread = at % 256;
+			const int row = (2 * i + (rank >> 1)) * HZI_QT_ROWS + thread / 32 * 16 +
+					thread % 32 / 4;
+			const int col = j * COLUMNS + part * (COLUMNS / 2) + 8 * c +
+					2 * (thread & 3);
+			const uint32_t here = shared_address(&s.out[c][part][0][thread]);
+			const uint32_t first = cluster_map(here, rank & ~1),
+				       second = cluster_map(here, rank | 1);
+
+			if (row >= o.m || col >= o.n)
+				continue;
+			if (EXACT) {
+#pragma unroll 1
+				for (int e = 0; e < 4; e++) {
+					const int r = row + e / 2 * 8, l = col + e % 2;
+					const quat q = {one_there(first + 4 * e),
+							one_there(first + 4096 + 4 * e),
+							one_there(second + 4 * e),
+							one_there(second + 4096 + 4 * e)};
+
+					if (r < o.m && l < o.n)
+						quat_finish(o, 0, 0, r, l, q);
+				}
+				continue;
+			}
+			const uint4 x = load_there(first), y = load_there(second);
+#pragma unroll
+			for (int h = 0; h < 2; h++) {
+				const uint4 v = h ? make_uint4(x.z, y.z, x.w, y.w)
+						  : make_uint4(x.x, y.x, x.y, y.y);
+				uint16_t *const c16 = (uint16_t *)o.c.data +
+						      (row + 8 * h) * o.c.row + col * o.c.col;
+
+				if (row + 8 * h >= o.m)
+					break;
+				if (p.pairs && col + 1 < o.n) {
+					*(uint4 *)c16 = v;
+					continue;
+				}
+				*(uint2 *)c16 = make_uint2(v.x, v.y);
+				if (col + 1 < o.n)
+					*(uint2 *)(c16 + o.c.col) = make_uint2(v.z, v.w);
+			}
+		}
+		__syncwarp();
+		if (lane < 2)
+			barrier_arrive_at(cluster_map(stored, rank ^ lane));
+		parity ^= 1;
+	}
+}
+
+template <int COLUMNS, bool ACROSS, bool EXACT>
 HZ_DEVICE void kernel(const hzi_quat_tma &p)
 {
-	auto &s = *(memory<COLUMNS> *)shared_start();
+	auto &s = *(memory<COLUMNS, EXACT> *)shared_start();
 	const int group = __shfl_sync(~0u, threadIdx.x / 128, 0);
 	uint32_t rank;
 
@@ -450,26 +467,29 @@ HZ_DEVICE void kernel(const hzi_quat_tma &p)
 	if (threadIdx.x == 0) {
 		for (int i = 0; i < STAGES; i++) {
 			barrier_init(shared_address(&s.full[i]), 1);
-			barrier_init(shared_address(&s.empty[i]), 8 * HALVES);
+			barrier_init(shared_address(&s.empty[i]), 16);
 		}
-		for (int i = 0; i < 2 * memory<COLUMNS>::slots; i++) {
+		for (int i = 0; i < 2 * GROUPS; i++)
 			barrier_init(shared_address(&s.got[0][i]), 1);
-			barrier_init(shared_address(&s.taken[0][i]), 4);
-		}
+		barrier_init(shared_address(&s.ready), 16);
+		barrier_init(shared_address(&s.stored), 2 * STORERS);
 		barrier_init_fence();
 	}
 	grid_next();
 	cluster_arrive();
 	cluster_wait();
 	if (group == 0) {
-		registers_less<24>();
+		registers_less<40>();
 		if (threadIdx.x == 0)
-			load<COLUMNS, HALVES, ACROSS>(p, s, rank);
+			load<COLUMNS, ACROSS, EXACT>(p, s, rank);
+		else if (threadIdx.x >= 32)
+			store<COLUMNS, EXACT>(p, s, rank, threadIdx.x / 32 - 1);
 	} else {
-		registers_more<240>();
-		multiply<COLUMNS, HALVES, ACROSS, EXACT>(p, s, rank, group - 1);
+		registers_more<232>();
+		multiply<COLUMNS, ACROSS, EXACT>(p, s, rank, group - 1);
 	}
-	/* Others may still write here. */
+	/* Others may still read and write here. */
+	__syncwarp();
 	cluster_arrive();
 	cluster_wait();
 }
@@ -478,11 +498,11 @@ HZ_DEVICE void kernel(const hzi_quat_tma &p)
 #else
 #define BODY(call) { }
 #endif
-#define TMA(name, columns, halves, across, exact) \
+#define TMA(name, columns, across, exact) \
 	extern "C" __global__ __launch_bounds__(HZI_QT_THREADS, 1) void \
 	name(const __grid_constant__ hzi_quat_tma p) \
-	BODY((kernel<columns, halves, across, exact>(p)))
-TMA(quat_tma, 192, 2, false, false)
-TMA(quat_tma_across, 192, 2, true, false)
-TMA(quat_tma_exact, 128, 2, false, true)
-TMA(quat_tma_exact_across, 128, 2, true, true)
+	BODY((kernel<columns, across, exact>(p)))
+TMA(quat_tma, 192, false, false)
+TMA(quat_tma_across, 192, true, false)
+TMA(quat_tma_exact, 128, false, true)
+TMA(quat_tma_exact_across, 128, true, true)

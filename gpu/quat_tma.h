@@ -23,16 +23,15 @@
 #include "gpu/quat_gemm.h"
 
 #define HZI_QT_ROWS 128		/* of a tile, of which a cluster of four has two below each other */
-#define HZI_QT_STAGES 4
+#define HZI_QT_STAGES 3
 #define HZI_QT_BLOCK 64		/* of k */
 #define HZI_QT_THREADS 384
 #define HZI_QT_BAND 8		/* tiles of a cluster along rows, that are done column by column */
 #define HZI_QP_LINES 32		/* of a block that turns lines */
 #define HZI_QT_PRODUCTS 24	/* for two components, at most: 2 * 4 * 3 */
 
-/* Bytes of shared memory, with what aligns them. */
-#define HZI_QT_BYTES(columns) \
-	(1024 + HZI_QT_STAGES * (HZI_QT_ROWS + (columns)) * 128 + (columns) / 32 * 2 * 128 * 32 + 512)
+/* Bytes of shared memory, with what aligns them: as much as a block may have, but for 1 KiB. */
+#define HZI_QT_BYTES (226 * 1024)
 
 struct hzi_quat_tma {
 	struct hzi_tensor_map rows, cols;	/* planes below each other */
@@ -44,10 +43,8 @@ struct hzi_quat_tma {
 	int32_t band;			/* tiles along m that are done column by column */
 	int32_t phases, per;		/* products for each of two sums and block of k */
 	uint32_t flip;			/* 0x80000000: x, y and z of sums are to be negated */
-	float alpha;			/* sums are multiplied by it first; not by out.alpha if usual */
-	int32_t usual;			/* no pre and no beta, quaternions of C and bias as wholes, a
-					   real alpha, and at most RELU or LEAKY */
-	int32_t plain;			/* usual, without bias and activation */
+	float alpha;			/* sums are multiplied by it; out.alpha is for exact kernels */
+	int32_t plain;			/* no bias and no activation */
 	int32_t pairs;			/* two columns of C are 16 aligned bytes */
 	/* [blocks of even, odd rank][phase]: planes of rows and of columns */
 	uint8_t row_plane[2][2][HZI_QT_PRODUCTS], col_plane[2][2][HZI_QT_PRODUCTS];
@@ -67,7 +64,7 @@ struct hzi_quat_planes {
 	float f0, f1;
 };
 
-HZI_QUAT_ASSERT(sizeof(struct hzi_quat_tma) == 896, "the same layout for C and CUDA");
+HZI_QUAT_ASSERT(sizeof(struct hzi_quat_tma) == 832, "the same layout for C and CUDA");
 HZI_QUAT_ASSERT(sizeof(struct hzi_quat_planes) == 176, "the same layout for C and CUDA");
 
 /* The kernels by index. */

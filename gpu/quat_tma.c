@@ -388,7 +388,7 @@ static int multiply(struct hz_context *ctx, const struct hzi_quat_gemm_args *a,
 		.per = (fast ? 1 : 4) * (left->split ? 3 : 1),
 	};
 	struct hzi_launch launch = {.block = {HZI_QT_THREADS}, .shared_bytes = HZI_QT_BYTES,
-				    .cluster = 4, .early = true, .aligned = true};
+				    .cluster = HZI_QT_CLUSTER, .early = true, .aligned = true};
 	const int kernel = across ? f->kernel_across : f->kernel;
 	int clusters;
 
@@ -417,7 +417,7 @@ static int multiply(struct hz_context *ctx, const struct hzi_quat_gemm_args *a,
 	HZ_CHECK(map_of(ctx, &p.cols, cols, across ? HZI_QT_BLOCK / 2 : f->columns / 2));
 	HZ_CHECK(hzi_cuda_clusters(ctx, "quat_gemm", HZI_FAMILY_QUAT_TMA, kernel, &launch,
 				   &clusters));
-	launch.grid[0] = (unsigned)(4 * min_of(clusters, (int64_t)p.tiles_m * p.tiles_n));
+	launch.grid[0] = (unsigned)(HZI_QT_CLUSTER * min_of(clusters, (int64_t)p.tiles_m * p.tiles_n));
 	return hzi_cuda_launch(ctx, "quat_gemm", HZI_FAMILY_QUAT_TMA, kernel, &launch, &p,
 			       sizeof(p));
 }

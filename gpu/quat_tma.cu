@@ -35,6 +35,7 @@
 #define STAGES HZI_QT_STAGES
 #define GROUPS 4	/* of what is exchanged, each waited for by itself */
 #define STORERS 3	/* warps */
+#define CLUSTER HZI_QT_CLUSTER
 
 /*
  * out has a thread's sums in steps of 8 columns by two halves of the columns: two components of 4
@@ -80,7 +81,12 @@ struct turn {
 	}
 };
 
-/* The thread that loads: its own rows, and half of the columns for the block with the same sums. */
+#define AHEAD 4	/* blocks of k that are fetched into L2 before they are loaded */
+
+/*
+ * The thread that loads: its own rows, and half of the columns for the block with the same sums. The
+ * ring holds no more than what comes from L2 in time.
+ */
 template <int COLUMNS, bool ACROSS, bool EXACT>
 HZ_DEVICE void load(const hzi_quat_tma &p, memory<COLUMNS, EXACT> &s, int rank)
 {
@@ -90,7 +96,7 @@ HZ_DEVICE void load(const hzi_quat_tma &p, memory<COLUMNS, EXACT> &s, int rank)
 	turn ring;
 
 	grid_wait();
-	for (int t = blockIdx.x / 4; t < p.tiles_m * p.tiles_n; t += gridDim.x / 4) {
+	for (int t = blockIdx.x / CLUSTER; t < p.tiles_m * p.tiles_n; t += gridDim.x / CLUSTER) {
 		int i, j;
 
 		tile_of(p, t, i, j);
@@ -123,6 +129,18 @@ HZ_DEVICE void load(const hzi_quat_tma &p, memory<COLUMNS, EXACT> &s, int rank)
 								    half * 32,
 							    full);
 					ring.next();
+
+					const int next = k + AHEAD < p.blocks ? phase : phase + 1;
+					const int l = k + AHEAD - (next > phase ? p.blocks : 0);
+
+					if (next == p.phases || l >= p.blocks)
+						continue;
+					fetch_box(p.rows, l * 128, p.row_plane[part][next][e] *
+									   p.row_lines + m0);
+					if (!ACROSS)
+						fetch_box(p.cols, l * 128,
+							  p.col_plane[part][next][e] * p.col_lines +
+								  n0 + half * share);
 				}
 			}
 		}
@@ -137,7 +155,7 @@ HZ_DEVICE void load(const hzi_quat_tma &p, memory<COLUMNS, EXACT> &s, int rank)
  */
 template <bool ACROSS, bool EXACT, int COLUMNS>
 HZ_DEVICE void multiply_blocks(const hzi_quat_tma &p, memory<COLUMNS, EXACT> &s,
-			       float (&acc)[2][COLUMNS / 2], turn &ring, int part, int group,
+			       float (&acc)[2][COLUMNS / 2], turn &ring, int rank, int group,
 			       int phase)
 {
 	const int lane = threadIdx.x % 32;
@@ -182,7 +200,7 @@ HZ_DEVICE void multiply_blocks(const hzi_quat_tma &p, memory<COLUMNS, EXACT> &s,
 				if (lane < 2)
 					barrier_arrive_at(
 						cluster_map(shared_address(&s.empty[ring.at]),
-							    part + 2 * lane));
+							    rank ^ 2 * lane));
 				ring.next();
 			}
 			if constexpr (EXACT) {
@@ -293,26 +311,38 @@ static __device__ __noinline__ sums8 usual(const hzi_quat_out &o, sums8 s, int r
 	return s;
 }
 
+#define SCALES 6	/* steps that scales are loaded ahead */
+
+/* Of columns col and col + 1. */
+HZ_DEVICE void load_scales(const hzi_quat_tma &p, int col, float (&scales)[2])
+{
+	scales[0] = scales[1] = 1;
+	if (p.col_scales) {
+		scales[0] = p.col_scales[min(col, p.out.n - 1)];
+		scales[1] = p.col_scales[min(col + 1, p.out.n - 1)];
+	}
+}
+
 /* A warpgroup that multiplies: 64 rows. */
 template <int COLUMNS, bool ACROSS, bool EXACT>
 HZ_DEVICE void multiply(const hzi_quat_tma &p, memory<COLUMNS, EXACT> &s, int rank, int group)
 {
 	constexpr int sums = COLUMNS / 2, steps = sums / 8;
-	const int lane = threadIdx.x % 32, part = rank & 1, m = p.out.m - 1, n = p.out.n - 1;
+	const int lane = threadIdx.x % 32, part = rank & 1, m = p.out.m - 1;
 	const uint32_t ready = shared_address(&s.ready);
 	uint32_t parity = 0;
 	float acc[2][sums];
 	turn ring;
 
 	grid_wait();
-	for (int t = blockIdx.x / 4; t < p.tiles_m * p.tiles_n; t += gridDim.x / 4) {
+	for (int t = blockIdx.x / CLUSTER; t < p.tiles_m * p.tiles_n; t += gridDim.x / CLUSTER) {
 		int i, j;
 
 		tile_of(p, t, i, j);
 		/* One place that multiplies: with two ptxas moves sums about and runs out of registers. */
 #pragma unroll 1
 		for (int phase = 0;; phase++) {
-			multiply_blocks<ACROSS, EXACT>(p, s, acc, ring, part, group, phase);
+			multiply_blocks<ACROSS, EXACT>(p, s, acc, ring, rank, group, phase);
 			if (phase == 0)
 				barrier_wait(shared_address(&s.stored), parity ^ 1);
 			if (phase + 1 == p.phases)
@@ -324,31 +354,31 @@ HZ_DEVICE void multiply(const hzi_quat_tma &p, memory<COLUMNS, EXACT> &s, int ra
 				threadIdx.x % 128 / 32 * 16 + lane / 4;
 		const int col0 = j * COLUMNS + 2 * (lane & 3);
 		const uint32_t flip0 = part ? p.flip : 0;
-		float row_scale[2] = {p.alpha, p.alpha};
+		float row_scale[2] = {p.alpha, p.alpha}, col_scales[SCALES][2];
 
 		if (p.row_scales) {
 			row_scale[0] *= p.row_scales[min(row, m)];
 			row_scale[1] *= p.row_scales[min(row + 8, m)];
 		}
 #pragma unroll
+		for (int c = 0; c < SCALES; c++)
+			load_scales(p, col0 + 8 * c, col_scales[c]);
+#pragma unroll
 		for (int c = 0; c < 2 * steps; c++) {
 			const int col = col0 + 8 * c;
 			float4 *const to = &s.out[c % steps][c / steps][0][threadIdx.x % 128 +
 									 128 * group];
-			float col_scale[2] = {1, 1};
 			sums8 u;
 
-			if (p.col_scales) {
-				col_scale[0] = p.col_scales[min(col, n)];
-				col_scale[1] = p.col_scales[min(col + 1, n)];
-			}
 #pragma unroll
 			for (int e = 0; e < 4; e++) {
-				const float by = row_scale[e / 2] * col_scale[e % 2];
+				const float by = row_scale[e / 2] * col_scales[c % SCALES][e % 2];
 
 				u.v[0][e] = acc[0][4 * c + e] * flipped(by, flip0);
 				u.v[1][e] = acc[1][4 * c + e] * flipped(by, p.flip);
 			}
+			if (c + SCALES < 2 * steps)
+				load_scales(p, col + 8 * SCALES, col_scales[c % SCALES]);
 			if (EXACT) {
 				to[0] = make_float4(u.v[0][0], u.v[0][1], u.v[0][2], u.v[0][3]);
 				to[256] = make_float4(u.v[1][0], u.v[1][1], u.v[1][2], u.v[1][3]);
@@ -363,9 +393,8 @@ HZ_DEVICE void multiply(const hzi_quat_tma &p, memory<COLUMNS, EXACT> &s, int ra
 							       : to_bf16x2(u.v[0][e], u.v[1][e]);
 			*(uint4 *)to = make_uint4(w[0], w[1], w[2], w[3]);
 		}
-		__syncwarp();
-		if (lane < 2)
-			barrier_arrive_at(cluster_map(ready, rank ^ lane));
+		barrier_arrive(ready);
+		barrier_arrive_at(cluster_map(ready, rank ^ 1));
 		parity ^= 1;
 	}
 }
@@ -398,7 +427,7 @@ HZ_DEVICE void store(const hzi_quat_tma &p, memory<COLUMNS, EXACT> &s, int rank,
 	uint32_t parity = 0;
 
 	grid_wait();
-	for (int t = blockIdx.x / 4; t < p.tiles_m * p.tiles_n; t += gridDim.x / 4) {
+	for (int t = blockIdx.x / CLUSTER; t < p.tiles_m * p.tiles_n; t += gridDim.x / CLUSTER) {
 		int i, j;
 
 		tile_of(p, t, i, j);
@@ -408,11 +437,10 @@ HZ_DEVICE void store(const hzi_quat_tma &p, memory<COLUMNS, EXACT> &s, int rank,
 			const int c = at / 256, thread = at % 256;
 			const int row = (2 * i + (rank >> 1)) * HZI_QT_ROWS + thread / 32 * 16 +
 					thread % 32 / 4;
-			const int col = j * COLUMNS + part * (COLUMNS / 2) + 8 * c +
-					2 * (thread & 3);
-			const uint32_t here = shared_address(&s.out[c][part][0][thread]);
-			const uint32_t first = cluster_map(here, rank & ~1),
-				       second = cluster_map(here, rank | 1);
+			const int col = j * COLUMNS + part * (COLUMNS / 2) +
+					8 * c + 2 * (thread & 3);
+			const float4 *const mine = &s.out[c][part][0][thread];
+			const uint32_t there = cluster_map(shared_address(mine), rank ^ 1);
 
 			if (row >= o.m || col >= o.n)
 				continue;
@@ -420,17 +448,19 @@ HZ_DEVICE void store(const hzi_quat_tma &p, memory<COLUMNS, EXACT> &s, int rank,
 #pragma unroll 1
 				for (int e = 0; e < 4; e++) {
 					const int r = row + e / 2 * 8, l = col + e % 2;
-					const quat q = {one_there(first + 4 * e),
-							one_there(first + 4096 + 4 * e),
-							one_there(second + 4 * e),
-							one_there(second + 4096 + 4 * e)};
+					const float a = ((const float *)mine)[e],
+						    b = ((const float *)(mine + 256))[e],
+						    x = one_there(there + 4 * e),
+						    y = one_there(there + 4096 + 4 * e);
 
 					if (r < o.m && l < o.n)
-						quat_finish(o, 0, 0, r, l, q);
+						quat_finish(o, 0, 0, r, l, part ? quat{x, y, a, b}
+										: quat{a, b, x, y});
 				}
 				continue;
 			}
-			const uint4 x = load_there(first), y = load_there(second);
+			const uint4 a = *(const uint4 *)mine, b = load_there(there);
+			const uint4 x = part ? b : a, y = part ? a : b;
 #pragma unroll
 			for (int h = 0; h < 2; h++) {
 				const uint4 v = h ? make_uint4(x.z, y.z, x.w, y.w)
@@ -441,17 +471,16 @@ HZ_DEVICE void store(const hzi_quat_tma &p, memory<COLUMNS, EXACT> &s, int rank,
 				if (row + 8 * h >= o.m)
 					break;
 				if (p.pairs && col + 1 < o.n) {
-					*(uint4 *)c16 = v;
+					__stcs((uint4 *)c16, v);
 					continue;
 				}
-				*(uint2 *)c16 = make_uint2(v.x, v.y);
+				__stcs((uint2 *)c16, make_uint2(v.x, v.y));
 				if (col + 1 < o.n)
-					*(uint2 *)(c16 + o.c.col) = make_uint2(v.z, v.w);
+					__stcs((uint2 *)(c16 + o.c.col), make_uint2(v.z, v.w));
 			}
 		}
-		__syncwarp();
-		if (lane < 2)
-			barrier_arrive_at(cluster_map(stored, rank ^ lane));
+		barrier_arrive(stored);
+		barrier_arrive_at(cluster_map(stored, rank ^ 1));
 		parity ^= 1;
 	}
 }
@@ -471,8 +500,8 @@ HZ_DEVICE void kernel(const hzi_quat_tma &p)
 		}
 		for (int i = 0; i < 2 * GROUPS; i++)
 			barrier_init(shared_address(&s.got[0][i]), 1);
-		barrier_init(shared_address(&s.ready), 16);
-		barrier_init(shared_address(&s.stored), 2 * STORERS);
+		barrier_init(shared_address(&s.ready), 2 * 256);
+		barrier_init(shared_address(&s.stored), 2 * 32 * STORERS);
 		barrier_init_fence();
 	}
 	grid_next();

@@ -22,11 +22,12 @@
 #include "gpu/qgemm.h"
 #include "gpu/quat_gemm.h"
 
-#define HZI_QT_ROWS 128		/* of a tile, of which a cluster of four has two below each other */
+#define HZI_QT_ROWS 128		/* of a block; a cluster has two below each other, each twice */
+#define HZI_QT_CLUSTER 4
 #define HZI_QT_STAGES 3
 #define HZI_QT_BLOCK 64		/* of k */
 #define HZI_QT_THREADS 384
-#define HZI_QT_BAND 8		/* tiles of a cluster along rows, that are done column by column */
+#define HZI_QT_BAND 4		/* tiles of a cluster along rows, that are done column by column */
 #define HZI_QP_LINES 32		/* of a block that turns lines */
 #define HZI_QT_PRODUCTS 24	/* for two components, at most: 2 * 4 * 3 */
 

@@ -208,19 +208,27 @@ HZ_DEVICE void most_across(const hzi_quat_planes &p)
 	}
 }
 
+/* Where k is in a line of a tile, so that neither writes nor reads of eight threads meet in a bank. */
+HZ_DEVICE int place(int k)
+{
+	return k ^ (k >> 3 & 7);
+}
+
 HZ_DEVICE void planes_across(const hzi_quat_planes &p)
 {
 	__shared__ float4 tile[32][65];
 	const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
 	const int64_t line0 = blockIdx.x * 32, k0 = blockIdx.y * 64;
 
-	for (int i = warp; i < 64; i += 8) {
+#pragma unroll
+	for (int h = 0; h < 8; h++) {
+		const int i = warp + 8 * h;
 		const int64_t line = line0 + lane, k = k0 + i;
 		quat q = {};
 
 		if (line < p.lines && k < p.k)
 			q = load_one(p, line, k);
-		tile[lane][i] = make_float4(q.w, q.x, q.y, q.z);
+		tile[lane][place(i)] = make_float4(q.w, q.x, q.y, q.z);
 	}
 	__syncthreads();
 	{
@@ -236,7 +244,7 @@ HZ_DEVICE void planes_across(const hzi_quat_planes &p)
 			p.scales[line] = power_of_two(-e);
 #pragma unroll
 		for (int i = 0; i < 8; i++) {
-			const float4 v = tile[r][k + i];
+			const float4 v = tile[r][place(k + i)];
 
 			q[i] = scaled(p, power_of_two(e), {v.x, v.y, v.z, v.w});
 		}

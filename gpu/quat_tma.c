@@ -24,6 +24,9 @@
 #define SM_HOPPER 90
 #define LINES_MAX ((int64_t)1 << 26)	/* all planes' lines are counted in 32 bits */
 #define K_MAX ((int64_t)1 << 22)	/* blocks of 64 along a grid */
+#define SMALL 32
+#define ITEMS 4				/* of a batch, unless each is large */
+#define ITEM_LARGE ((int64_t)1 << 26)	/* m n k */
 
 static int64_t min_of(int64_t a, int64_t b)
 {
@@ -303,10 +306,20 @@ static struct plan plan_of(const struct hzi_quat_gemm_args *a, int split)
 
 bool hzi_cuda_quat_tma_takes(const struct hz_context *ctx, const struct hzi_quat_gemm_args *a)
 {
+	int64_t items = 1;
 	int split;
 
-	return is_mine(ctx, a->dtype, a->precision, &split) && fits(a->m, a->n, a->k) && a->k > 0 &&
-	       (!a->packed || (fits(a->m, a->k, a->k) && fits(a->m, a->k, a->m)));
+	if (!is_mine(ctx, a->dtype, a->precision, &split) || !fits(a->m, a->n, a->k) || a->k == 0)
+		return false;
+	if (a->packed)
+		return fits(a->m, a->k, a->k) && fits(a->m, a->k, a->m);
+	if (a->precision != HZ_PRECISION_AUTO)
+		return true;
+	/* Small ones, and many of them, take less time without planes and a launch each. */
+	for (int d = 0; d < a->ndim; d++)
+		items *= a->shape[d];
+	return a->m >= SMALL && a->n >= SMALL && a->k >= SMALL &&
+	       (items <= ITEMS || a->m * a->n >= ITEM_LARGE / a->k);
 }
 
 size_t hzi_cuda_quat_tma_workspace(const struct hz_context *ctx,
@@ -407,7 +420,8 @@ static int multiply(struct hz_context *ctx, const struct hzi_quat_gemm_args *a,
 	/* Sums of eight products are conjugates, and so is what B' A' gives. */
 	if (fast ^ !plan->a_left ^ a->conj_c)
 		p.flip = 0x80000000;
-	p.plain = !o->bias && o->activation == HZ_ACT_NONE;
+	p.plain = !o->bias && o->activation == HZ_ACT_NONE &&
+		  (!exact || (!o->pre.data && o->beta == 0 && o->alpha_real && o->alpha[0] == 1));
 	p.alpha = exact ? 1 : o->alpha[0];
 	p.pairs = o->c.dtype != HZ_F32 && o->c.col == 4 && (uintptr_t)o->c.data % 16 == 0 &&
 		  (o->c.row % 8 == 0 || o->m == 1);

@@ -81,12 +81,7 @@ struct turn {
 	}
 };
 
-#define AHEAD 4	/* blocks of k that are fetched into L2 before they are loaded */
-
-/*
- * The thread that loads: its own rows, and half of the columns for the block with the same sums. The
- * ring holds no more than what comes from L2 in time.
- */
+/* The thread that loads: its own rows, and half of the columns for the block with the same sums. */
 template <int COLUMNS, bool ACROSS, bool EXACT>
 HZ_DEVICE void load(const hzi_quat_tma &p, memory<COLUMNS, EXACT> &s, int rank)
 {
@@ -129,18 +124,6 @@ HZ_DEVICE void load(const hzi_quat_tma &p, memory<COLUMNS, EXACT> &s, int rank)
 								    half * 32,
 							    full);
 					ring.next();
-
-					const int next = k + AHEAD < p.blocks ? phase : phase + 1;
-					const int l = k + AHEAD - (next > phase ? p.blocks : 0);
-
-					if (next == p.phases || l >= p.blocks)
-						continue;
-					fetch_box(p.rows, l * 128, p.row_plane[part][next][e] *
-									   p.row_lines + m0);
-					if (!ACROSS)
-						fetch_box(p.cols, l * 128,
-							  p.col_plane[part][next][e] * p.col_lines +
-								  n0 + half * share);
 				}
 			}
 		}
@@ -311,7 +294,17 @@ static __device__ __noinline__ sums8 usual(const hzi_quat_out &o, sums8 s, int r
 	return s;
 }
 
-#define SCALES 6	/* steps that scales are loaded ahead */
+HZ_DEVICE uint4 pairs_f16(const sums8 &u)
+{
+	return make_uint4(to_f16x2(u.v[0][0], u.v[1][0]), to_f16x2(u.v[0][1], u.v[1][1]),
+			  to_f16x2(u.v[0][2], u.v[1][2]), to_f16x2(u.v[0][3], u.v[1][3]));
+}
+
+HZ_DEVICE uint4 pairs_bf16(const sums8 &u)
+{
+	return make_uint4(to_bf16x2(u.v[0][0], u.v[1][0]), to_bf16x2(u.v[0][1], u.v[1][1]),
+			  to_bf16x2(u.v[0][2], u.v[1][2]), to_bf16x2(u.v[0][3], u.v[1][3]));
+}
 
 /* Of columns col and col + 1. */
 HZ_DEVICE void load_scales(const hzi_quat_tma &p, int col, float (&scales)[2])
@@ -354,31 +347,28 @@ HZ_DEVICE void multiply(const hzi_quat_tma &p, memory<COLUMNS, EXACT> &s, int ra
 				threadIdx.x % 128 / 32 * 16 + lane / 4;
 		const int col0 = j * COLUMNS + 2 * (lane & 3);
 		const uint32_t flip0 = part ? p.flip : 0;
-		float row_scale[2] = {p.alpha, p.alpha}, col_scales[SCALES][2];
+		float row_scale[2] = {p.alpha, p.alpha};
 
 		if (p.row_scales) {
 			row_scale[0] *= p.row_scales[min(row, m)];
 			row_scale[1] *= p.row_scales[min(row + 8, m)];
 		}
 #pragma unroll
-		for (int c = 0; c < SCALES; c++)
-			load_scales(p, col0 + 8 * c, col_scales[c]);
-#pragma unroll
 		for (int c = 0; c < 2 * steps; c++) {
 			const int col = col0 + 8 * c;
 			float4 *const to = &s.out[c % steps][c / steps][0][threadIdx.x % 128 +
 									 128 * group];
+			float col_scale[2];
 			sums8 u;
 
+			load_scales(p, col, col_scale);
 #pragma unroll
 			for (int e = 0; e < 4; e++) {
-				const float by = row_scale[e / 2] * col_scales[c % SCALES][e % 2];
+				const float by = row_scale[e / 2] * col_scale[e % 2];
 
 				u.v[0][e] = acc[0][4 * c + e] * flipped(by, flip0);
 				u.v[1][e] = acc[1][4 * c + e] * flipped(by, p.flip);
 			}
-			if (c + SCALES < 2 * steps)
-				load_scales(p, col + 8 * SCALES, col_scales[c % SCALES]);
 			if (EXACT) {
 				to[0] = make_float4(u.v[0][0], u.v[0][1], u.v[0][2], u.v[0][3]);
 				to[256] = make_float4(u.v[1][0], u.v[1][1], u.v[1][2], u.v[1][3]);
@@ -386,12 +376,7 @@ HZ_DEVICE void multiply(const hzi_quat_tma &p, memory<COLUMNS, EXACT> &s, int ra
 			}
 			if (!p.plain)
 				u = usual(p.out, u, row, col, 2 * part);
-			uint32_t w[4];
-#pragma unroll
-			for (int e = 0; e < 4; e++)
-				w[e] = p.out.c.dtype == HZ_F16 ? to_f16x2(u.v[0][e], u.v[1][e])
-							       : to_bf16x2(u.v[0][e], u.v[1][e]);
-			*(uint4 *)to = make_uint4(w[0], w[1], w[2], w[3]);
+			*(uint4 *)to = p.out.c.dtype == HZ_F16 ? pairs_f16(u) : pairs_bf16(u);
 		}
 		barrier_arrive(ready);
 		barrier_arrive_at(cluster_map(ready, rank ^ 1));
@@ -408,20 +393,66 @@ HZ_DEVICE uint4 load_there(uint32_t address)
 	return v;
 }
 
-HZ_DEVICE float one_there(uint32_t address)
+/* Components 0 and 1, and 2 and 3, of quaternions of rows row and row + 8, in 16 bits. */
+HZ_DEVICE void store_pairs(const hzi_quat_tma &p, int row, int col, uint4 x, uint4 y)
 {
-	float f;
+	const hzi_quat_out &o = p.out;
 
-	asm volatile("ld.shared::cluster.f32 %0, [%1];" : "=f"(f) : "r"(address) : "memory");
-	return f;
+#pragma unroll
+	for (int h = 0; h < 2; h++) {
+		const uint4 v = h ? make_uint4(x.z, y.z, x.w, y.w) : make_uint4(x.x, y.x, x.y, y.y);
+		uint16_t *const c = (uint16_t *)o.c.data + (row + 8 * h) * o.c.row + col * o.c.col;
+
+		if (row + 8 * h >= o.m || col >= o.n)
+			return;
+		if (p.pairs && col + 1 < o.n) {
+			__stcs((uint4 *)c, v);
+			continue;
+		}
+		__stcs((uint2 *)c, make_uint2(v.x, v.y));
+		if (col + 1 < o.n)
+			__stcs((uint2 *)(c + o.c.col), make_uint2(v.z, v.w));
+	}
+}
+
+/* The same in f32: all e of component 0, 1, 2, 3. */
+HZ_DEVICE void store_quats(const hzi_quat_tma &p, int row, int col, const uint4 (&v)[4])
+{
+	const hzi_quat_out &o = p.out;
+	const quat q[4] = {
+		{__uint_as_float(v[0].x), __uint_as_float(v[1].x), __uint_as_float(v[2].x),
+		 __uint_as_float(v[3].x)},
+		{__uint_as_float(v[0].y), __uint_as_float(v[1].y), __uint_as_float(v[2].y),
+		 __uint_as_float(v[3].y)},
+		{__uint_as_float(v[0].z), __uint_as_float(v[1].z), __uint_as_float(v[2].z),
+		 __uint_as_float(v[3].z)},
+		{__uint_as_float(v[0].w), __uint_as_float(v[1].w), __uint_as_float(v[2].w),
+		 __uint_as_float(v[3].w)},
+	};
+
+	if (p.plain) {
+#pragma unroll
+		for (int e = 0; e < 4; e++) {
+			if (row + e / 2 * 8 < o.m && col + e % 2 < o.n)
+				quat_store(o.c, (row + e / 2 * 8) * o.c.row + (col + e % 2) * o.c.col,
+					   q[e]);
+		}
+		return;
+	}
+#pragma unroll 1
+	for (int e = 0; e < 4; e++) {
+		const quat t = e == 0 ? q[0] : e == 1 ? q[1] : e == 2 ? q[2] : q[3];
+
+		if (row + e / 2 * 8 < o.m && col + e % 2 < o.n)
+			quat_finish(o, 0, 0, row + e / 2 * 8, col + e % 2, t);
+	}
 }
 
 /* The warps that store. */
 template <int COLUMNS, bool EXACT>
 HZ_DEVICE void store(const hzi_quat_tma &p, memory<COLUMNS, EXACT> &s, int rank, int warp)
 {
-	constexpr int sums = COLUMNS / 2, steps = sums / 8;
-	const hzi_quat_out &o = p.out;
+	constexpr int sums = COLUMNS / 2, steps = sums / 8, turns = EXACT ? 1 : 2;
 	const int lane = threadIdx.x % 32, part = rank & 1;
 	const uint32_t stored = shared_address(&s.stored);
 	uint32_t parity = 0;
@@ -432,51 +463,45 @@ HZ_DEVICE void store(const hzi_quat_tma &p, memory<COLUMNS, EXACT> &s, int rank,
 
 		tile_of(p, t, i, j);
 		barrier_wait(shared_address(&s.ready), parity);
+		/* Of turns at once: what the partner has takes a while to come. */
 #pragma unroll 1
-		for (int at = 32 * warp + lane; at < steps * 256; at += 32 * STORERS) {
-			const int c = at / 256, thread = at % 256;
-			const int row = (2 * i + (rank >> 1)) * HZI_QT_ROWS + thread / 32 * 16 +
-					thread % 32 / 4;
-			const int col = j * COLUMNS + part * (COLUMNS / 2) +
-					8 * c + 2 * (thread & 3);
-			const float4 *const mine = &s.out[c][part][0][thread];
-			const uint32_t there = cluster_map(shared_address(mine), rank ^ 1);
+		for (int at = 32 * warp + lane; at < steps * 256; at += 32 * STORERS * turns) {
+			uint4 mine[turns][EXACT ? 2 : 1], other[turns][EXACT ? 2 : 1];
 
-			if (row >= o.m || col >= o.n)
-				continue;
-			if (EXACT) {
-#pragma unroll 1
-				for (int e = 0; e < 4; e++) {
-					const int r = row + e / 2 * 8, l = col + e % 2;
-					const float a = ((const float *)mine)[e],
-						    b = ((const float *)(mine + 256))[e],
-						    x = one_there(there + 4 * e),
-						    y = one_there(there + 4096 + 4 * e);
-
-					if (r < o.m && l < o.n)
-						quat_finish(o, 0, 0, r, l, part ? quat{x, y, a, b}
-										: quat{a, b, x, y});
-				}
-				continue;
-			}
-			const uint4 a = *(const uint4 *)mine, b = load_there(there);
-			const uint4 x = part ? b : a, y = part ? a : b;
 #pragma unroll
-			for (int h = 0; h < 2; h++) {
-				const uint4 v = h ? make_uint4(x.z, y.z, x.w, y.w)
-						  : make_uint4(x.x, y.x, x.y, y.y);
-				uint16_t *const c16 = (uint16_t *)o.c.data +
-						      (row + 8 * h) * o.c.row + col * o.c.col;
+			for (int u = 0; u < turns; u++) {
+				const int l = min(at + 32 * STORERS * u, steps * 256 - 1);
+				const float4 *const from = &s.out[l / 256][part][0][l % 256];
+				const uint32_t there =
+					cluster_map(shared_address(from), rank ^ 1);
 
-				if (row + 8 * h >= o.m)
-					break;
-				if (p.pairs && col + 1 < o.n) {
-					__stcs((uint4 *)c16, v);
-					continue;
+#pragma unroll
+				for (int h = 0; h < (EXACT ? 2 : 1); h++) {
+					mine[u][h] = *(const uint4 *)(from + 256 * h);
+					other[u][h] = load_there(there + 4096 * h);
 				}
-				__stcs((uint2 *)c16, make_uint2(v.x, v.y));
-				if (col + 1 < o.n)
-					__stcs((uint2 *)(c16 + o.c.col), make_uint2(v.z, v.w));
+			}
+#pragma unroll
+			for (int u = 0; u < turns; u++) {
+				const int l = at + 32 * STORERS * u, thread = l % 256;
+				const int row = (2 * i + (rank >> 1)) * HZI_QT_ROWS +
+						thread / 32 * 16 + thread % 32 / 4;
+				const int col = j * COLUMNS + part * (COLUMNS / 2) + l / 256 * 8 +
+						2 * (thread & 3);
+
+				if (l >= steps * 256)
+					break;
+				if constexpr (EXACT) {
+					const uint4 v[4] = {part ? other[u][0] : mine[u][0],
+							    part ? other[u][1] : mine[u][1],
+							    part ? mine[u][0] : other[u][0],
+							    part ? mine[u][1] : other[u][1]};
+
+					store_quats(p, row, col, v);
+				} else {
+					store_pairs(p, row, col, part ? other[u][0] : mine[u][0],
+						    part ? mine[u][0] : other[u][0]);
+				}
 			}
 		}
 		barrier_arrive(stored);

@@ -45,7 +45,7 @@ struct hzi_quat_tma {
 	int32_t phases, per;		/* products for each of two sums and block of k */
 	uint32_t flip;			/* 0x80000000: x, y and z of sums are to be negated */
 	float alpha;			/* sums are multiplied by it; out.alpha is for exact kernels */
-	int32_t plain;			/* no bias and no activation */
+	int32_t plain;			/* sums times alpha are what C gets */
 	int32_t pairs;			/* two columns of C are 16 aligned bytes */
 	/* [blocks of even, odd rank][phase]: planes of rows and of columns */
 	uint8_t row_plane[2][2][HZI_QT_PRODUCTS], col_plane[2][2][HZI_QT_PRODUCTS];

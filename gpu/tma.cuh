@@ -19,14 +19,7 @@ HZ_DEVICE void copy_box(uint32_t to, const hzi_tensor_map &map, int x, int y, ui
 		     :: "r"(to), "l"(&map), "r"(barrier), "r"(x), "r"(y) : "memory");
 }
 
-/* A box that is copied soon, into L2. */
-HZ_DEVICE void fetch_box(const hzi_tensor_map &map, int x, int y)
-{
-	asm volatile("cp.async.bulk.prefetch.tensor.2d.L2.global [%0, {%1, %2}];"
-		     :: "l"(&map), "r"(x), "r"(y) : "memory");
-}
-
-/* A copy to that place in each of those blocks of the cluster. */
+/* The same to that place in each of those blocks of the cluster. */
 HZ_DEVICE void copy_box_to(uint16_t mask, uint32_t to, const hzi_tensor_map &map, int x, int y,
 			   uint32_t barrier)
 {

@@ -410,38 +410,6 @@ bad 2 'a_scale' "a scale of 0" run qgemm a=a.npy b=b.npy c=n.npy a_scale=0
 bad 2 'positive' "a negative scale" run qgemm a=a.npy b=b.npy c=n.npy a_scale=-1
 bad 2 'must be 3, as a' "matrices that do not fit" run qgemm a=a.npy b=bt.npy c=n.npy
 bad 2 'leaves nothing' "bounds the wrong way round" run qgemm a=a.npy b=b.npy c=n.npy min=3 max=2
-
-# ---- run: quaternions -------------------------------------------------------------------------------
-
-# x.npy is 1+2i+3j+4k and 4+3i+2j+k, row.npy the first of these
-npy q12.npy "$(header '<f4' '1, 2, 4')" "$f1$f2$f3$f4$f4$f3$f2$f1"
-npy q21.npy "$(header '<f4' '2, 1, 4')" "$f1$f2$f3$f4$f4$f3$f2$f1"
-good "quat_mul" $cpu quat_mul a=x.npy b=row.npy y=y.npy
-is "$(tail_of y.npy 32 f4)" "-28 4 6 8 -12 16 4 22" "b repeated to a"
-good "accumulate=1" $cpu quat_mul a=x.npy b=row.npy y=y.npy accumulate=1
-is "$(tail_of y.npy 32 f4)" "-56 8 12 16 -24 32 8 44" "adds to the file"
-good "conj_a=1" $cpu quat_mul a=x.npy b=x.npy y=y.npy conj_a=1
-is "$(tail_of y.npy 32 f4)" "30 0 0 0 30 0 0 0" "conj(q) q"
-good "order=xyzw reversed=1" $cpu quat_mul a=x.npy b=row.npy y=y.npy order=xyzw reversed=1
-is "$(tail_of y.npy 16 f4)" "12 24 6 -12" "the other order of both"
-good "quat_mul_bwd" $cpu quat_mul_bwd dy=x.npy a=x.npy b=row.npy db=y.npy
-is "$(tail_of y.npy 16 f4)" "60 0 0 0" "summed where b is repeated, da not made"
-good "quat_norm" $cpu quat_norm x=x.npy n=y.npy squared=1
-is "$(tail_of y.npy 8 f4)" "30 30" "squares"
-good "quat_dot" $cpu quat_dot a=x.npy b=x.npy y=y.npy real=1
-is "$(tail_of y.npy 4 f4)" "60" "a real part"
-good "quat_axpy" $cpu quat_axpy alpha=0,1,0,0 x=row.npy y=q.npy
-is "$(tail_of q.npy 16 f4)" "-2 1 -4 3" "i times it, added to nothing"
-good "quat_gemm" $cpu quat_gemm a=q12.npy b=q21.npy c=c.npy
-is "$(tail_of c.npy 16 f4)" "-26 28 22 16" "a row by a column"
-good "method=fast pack=1 alpha=2 beta=-1" $cpu quat_gemm a=q12.npy b=q21.npy c=c.npy method=fast \
-	pack=1 alpha=2 beta=-1
-is "$(tail_of c.npy 16 f4)" "-26 28 22 16" "twice it less itself"
-good "op_b=h" $cpu quat_gemm a=q12.npy b=q12.npy c=c.npy op_b=h
-is "$(tail_of c.npy 16 f4)" "60 0 0 0" "by its own adjoint"
-bad 2 'must be 1, as a' "matrices of quaternions that do not fit" run quat_gemm a=q21.npy b=q21.npy c=n.npy
-bad 2 'alpha=1,2: the value' "half a quaternion" run quat_axpy alpha=1,2 x=row.npy y=n.npy
-bad 2 'another dtype or shape' "a sum into another shape" run quat_mul a=x.npy b=x.npy y=row.npy accumulate=1
 bad 2 'float32' "codes that are floats" run qgemm a=x.npy b=b.npy c=n.npy
 good "choose_qparams" $cpu choose_qparams x=x.npy
 is "$(paste -sd' ' ../out)" "scale=0.0156862754 zero=0" "printed"
@@ -457,6 +425,38 @@ bad 2 'zero is 300' "a zero that is none" run quantize x=x.npy q=n.npy zero=300
 npy wq.npy "$(header '|i1' '4, 1')" '\001\001\001\001'
 good "qlinear" $cpu qlinear x=x.npy b=wq.npy y=qy.npy a_scale=1 type=s8
 is "$(header_of qy.npy) $(tail_of qy.npy 8 f4)" "$(header "${e}f4" '2, 1') 10 10" "sums of rows"
+
+# ---- run: quaternions -------------------------------------------------------------------------------
+
+# x.npy is 1+2i+3j+4k and 4+3i+2j+k, row.npy the first of these
+npy q12.npy "$(header '<f4' '1, 2, 4')" "$f1$f2$f3$f4$f4$f3$f2$f1"
+npy q21.npy "$(header '<f4' '2, 1, 4')" "$f1$f2$f3$f4$f4$f3$f2$f1"
+good "quat_mul" $cpu quat_mul a=x.npy b=row.npy y=qy.npy
+is "$(tail_of qy.npy 32 f4)" "-28 4 6 8 -12 16 4 22" "b repeated to a"
+good "accumulate=1" $cpu quat_mul a=x.npy b=row.npy y=qy.npy accumulate=1
+is "$(tail_of qy.npy 32 f4)" "-56 8 12 16 -24 32 8 44" "adds to the file"
+good "conj_a=1" $cpu quat_mul a=x.npy b=x.npy y=qy.npy conj_a=1
+is "$(tail_of qy.npy 32 f4)" "30 0 0 0 30 0 0 0" "conj(q) q"
+good "order=xyzw reversed=1" $cpu quat_mul a=x.npy b=row.npy y=qy.npy order=xyzw reversed=1
+is "$(tail_of qy.npy 16 f4)" "12 24 6 -12" "the other order of both"
+good "quat_mul_bwd" $cpu quat_mul_bwd dy=x.npy a=x.npy b=row.npy db=qy.npy
+is "$(tail_of qy.npy 16 f4)" "60 0 0 0" "summed where b is repeated, da not made"
+good "quat_norm" $cpu quat_norm x=x.npy n=qy.npy squared=1
+is "$(tail_of qy.npy 8 f4)" "30 30" "squares"
+good "quat_dot" $cpu quat_dot a=x.npy b=x.npy y=qy.npy real=1
+is "$(tail_of qy.npy 4 f4)" "60" "a real part"
+good "quat_axpy" $cpu quat_axpy alpha=0,1,0,0 x=row.npy y=qaxpy.npy
+is "$(tail_of qaxpy.npy 16 f4)" "-2 1 -4 3" "i times it, added to nothing"
+good "quat_gemm" $cpu quat_gemm a=q12.npy b=q21.npy c=qc.npy
+is "$(tail_of qc.npy 16 f4)" "-26 28 22 16" "a row by a column"
+good "method=fast pack=1 alpha=2 beta=-1" $cpu quat_gemm a=q12.npy b=q21.npy c=qc.npy method=fast \
+	pack=1 alpha=2 beta=-1
+is "$(tail_of qc.npy 16 f4)" "-26 28 22 16" "twice it less itself"
+good "op_b=h" $cpu quat_gemm a=q12.npy b=q12.npy c=qc.npy op_b=h
+is "$(tail_of qc.npy 16 f4)" "60 0 0 0" "by its own adjoint"
+bad 2 'must be 1, as a' "matrices of quaternions that do not fit" run quat_gemm a=q21.npy b=q21.npy c=n.npy
+bad 2 'alpha=1,2: the value' "half a quaternion" run quat_axpy alpha=1,2 x=row.npy y=n.npy
+bad 2 'another dtype or shape' "a sum into another shape" run quat_mul a=x.npy b=x.npy y=row.npy accumulate=1
 
 # ---- Hostile files -----------------------------------------------------------------------------------
 

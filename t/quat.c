@@ -21,11 +21,19 @@ static int cases(int n)
 
 /* ---- Shapes ---------------------------------------------------------------------------------- */
 
+/* Where not 0: one dimension of this size for all, and a kind of layout, see side_layout() */
+static int64_t fixed_size;
+static int fixed_kind;
+
 /* A random shape of quaternions, and one that is repeated to it */
 static int random_shape(int64_t *shape, int most_dims, int64_t elements)
 {
 	const int n = (int)rnd_below(&rnd, most_dims + 1);
 
+	if (fixed_size) {
+		shape[0] = fixed_size;
+		return 1;
+	}
 	for (int d = n - 1; d >= 0; d--) {
 		shape[d] = random_size(&rnd, elements < 200 ? elements : 200);
 		elements /= shape[d];
@@ -38,10 +46,10 @@ static int random_shape(int64_t *shape, int most_dims, int64_t elements)
 
 static int repeated_shape(int n, const int64_t *whole, int64_t *shape)
 {
-	const int drop = rnd_below(&rnd, 3) ? 0 : (int)rnd_below(&rnd, n + 1);
+	const int drop = rnd_below(&rnd, 3) || fixed_size ? 0 : (int)rnd_below(&rnd, n + 1);
 
 	for (int d = drop; d < n; d++)
-		shape[d - drop] = rnd_below(&rnd, 3) ? whole[d] : 1;
+		shape[d - drop] = rnd_below(&rnd, 3) || fixed_size ? whole[d] : 1;
 	return n - drop;
 }
 
@@ -62,7 +70,7 @@ static struct side new_side(int dtype, int n, const int64_t *shape, int comps)
 	memcpy(all, shape, (size_t)n * sizeof(*all));
 	if (comps)
 		all[n++] = comps;
-	s = side_new(&rnd, dtype, n, all, 0);
+	s = side_new(&rnd, dtype, n, all, fixed_kind);
 	side_random(&s, &rnd, 1);
 	return s;
 }
@@ -765,6 +773,22 @@ static void test_large(void)
 	ok(good, "long sums");
 }
 
+/* So large that results go past the caches, at any alignment */
+static void test_stream(void)
+{
+	int good;
+
+	if (quick) {
+		skip(1, "large");
+		return;
+	}
+	fixed_size = 1100001 + rnd_below(&rnd, 16);
+	fixed_kind = 1 + (int)rnd_below(&rnd, 2);
+	good = one_mul(0, 0) && one_mul_bwd(0, 0) && one_map() && one_rotate();
+	ok(good, "%lld quaternions", (long long)fixed_size);
+	fixed_size = fixed_kind = 0;
+}
+
 /* ---- Algebra --------------------------------------------------------------------------------- */
 
 /* i j = k and so on: all 16 products of units, with both orders of components */
@@ -1179,6 +1203,7 @@ int main(void)
 	test_units();
 	test_random();
 	test_large();
+	test_stream();
 	test_differences();
 	test_special();
 	test_nan();

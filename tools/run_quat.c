@@ -395,8 +395,8 @@ static const struct operand map_bwd_operands[] = {
 };
 
 static const struct operand rotate_operands[] = {
-	{"q", NULL, 0, TYPES, QUATS},
-	{"v", NULL, 0, TYPES, "[..., 3] or [..., 4], each repeated to the other"},
+	{"q", NULL, 0, TYPES, "[..., 4], repeated to v"},
+	{"v", NULL, 0, TYPES, "[..., 3] or [..., 4], repeated to q"},
 	{"y", NULL, OUTPUT, TYPES, "[..., 3] or [..., 4], as v"},
 	LAST,
 };

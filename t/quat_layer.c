@@ -168,16 +168,21 @@ static double tolerance(int dtype)
 	return dtype == HZ_F64 ? 1e-7 : dtype == HZ_F32 ? 4e-6 : dtype == HZ_F16 ? 4e-3 : 3e-2;
 }
 
-/* dtype: that of the operands which its error comes from */
-static int near_as(int dtype, struct tensor *t, const double *want, const char *what)
+static int near_within(double bound, struct tensor *t, const double *want, const char *what)
 {
 	int good = fetch(t);
 
-	if (!good || !within_norm(t->v, want, (size_t)t->n, tolerance(dtype))) {
+	if (!good || !within_norm(t->v, want, (size_t)t->n, bound)) {
 		diag("in %s, dtype %s", what, hz_dtype_name(t->view.dtype));
 		return 0;
 	}
 	return 1;
+}
+
+/* dtype: that of the operands which its error comes from */
+static int near_as(int dtype, struct tensor *t, const double *want, const char *what)
+{
+	return near_within(tolerance(dtype), t, want, what);
 }
 
 static int near(struct tensor *t, const double *want, const char *what)
@@ -283,6 +288,27 @@ static double *gradient(struct model *m, const double *dy, double *p, int64_t n)
 	}
 	m->forward(m);
 	return g;
+}
+
+/*
+ * Whether an input of the activation is so near to a kink of it that the difference, or for norms a
+ * rounding of 16 bits, may reach across: then there is no gradient to compare with.
+ */
+static int at_kink(const struct model *m, int dtype)
+{
+	double least = 1e-4;
+	int64_t i;
+
+	if (m->act >= HZ_ACT_MODRELU && hz_dtype_size(dtype) == 2)
+		least = 0.02;
+	for (i = 0; i < m->ny; i++) {
+		if ((m->act == HZ_ACT_RELU || m->act == HZ_ACT_LEAKY) && fabs(m->pre[i]) < least)
+			return 1;
+		if (m->act >= HZ_ACT_MODRELU && i % 4 == 0 &&
+		    (fabs(norm_of(m->pre + i) - m->slope) < least || norm_of(m->pre + i) < least))
+			return 1;
+	}
+	return 0;
 }
 
 static void linear_ref(struct model *m)
@@ -639,6 +665,8 @@ static int linear_case(struct dev *dev, int dtype, int ndim, const int64_t *lead
 	good = good && status_ok(dev, hz_quat_linear_bwd(dev->ctx, &x.view, packed ? NULL : &w.view,
 				      with_bias ? &b.view : NULL, &dy.view, &dx.view, &dw.view,
 				      with_bias ? &db.view : NULL, &back));
+	if (at_kink(&ref, dtype))
+		goto out;
 	want = gradient(&ref, dy.v, x.v, x.n);
 	good = good && near(&dx, want, "dx");
 	free(want);
@@ -661,6 +689,7 @@ static int linear_case(struct dev *dev, int dtype, int ndim, const int64_t *lead
 		good = good && near(&ds, want, "dscale");
 		free(want);
 	}
+out:
 	if (!good)
 		diag("%s: %s, %d leading dimensions, batch %lld, n %lld, m %lld, side %d, method %d, "
 		     "activation %d, flags %#x, bias %d, pre %d, packed %d", dev->name,
@@ -791,6 +820,8 @@ static int conv_case(struct dev *dev, int dtype, int nd, struct model *g, hz_qua
 	good = good && status_ok(dev, hz_quat_conv_bwd(dev->ctx, &x.view, &w.view,
 				      with_bias ? &b.view : NULL, &dy.view, &dx.view, &dw.view,
 				      with_bias ? &db.view : NULL, &back));
+	if (at_kink(&ref, dtype))
+		goto out;
 	want = gradient(&ref, dy.v, x.v, x.n);
 	good = good && near(&dx, want, "dx");
 	free(want);
@@ -806,6 +837,7 @@ static int conv_case(struct dev *dev, int dtype, int nd, struct model *g, hz_qua
 		good = good && near_as(dtype, &db, want, "db");
 		free(want);
 	}
+out:
 	if (!good)
 		diag("%s: %s, %d dimensions, images %lld, big %lld %lld %lld, taps %lld %lld %lld, "
 		     "stride %lld %lld %lld, pad %lld %lld %lld, dilation %lld %lld %lld, "
@@ -996,7 +1028,9 @@ static int norm_case(struct dev *dev, int dtype, int whiten, int eval, int param
 		want = gradient(&ref, dy.v, gamma.v, gamma.n);
 		if (sum)
 			add(want, old_g, gamma.n);
-		good = good && near(&dgamma, want, "dgamma");
+		/* One number may be a small difference of large ones. */
+		good = good && near_within(dgamma.n < 8 ? 50 * tolerance(p_type) :
+					   tolerance(p_type), &dgamma, want, "dgamma");
 		free(want);
 		want = gradient(&ref, dy.v, beta.v, beta.n);
 		if (sum)

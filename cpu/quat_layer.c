@@ -93,7 +93,13 @@ static void map_run(const struct hzi_qmap_args *m, int kind, int64_t begin, int6
 			continue;
 		}
 		for (; begin < stop; begin++, channel++) {
-			hzi_qmap_one(m, kind, begin, channel, at);
+			const void *coef = NULL;
+
+			if (kind == HZI_QMAP_AFFINE)
+				coef = (const struct hzi_qaffine *)m->coef + channel;
+			if (kind == HZI_QMAP_AFFINE_BWD)
+				coef = (const struct hzi_qaffine_bwd *)m->coef + channel;
+			hzi_qmap_one(m, kind, begin, coef, at);
 			for (int k = 0; k < 4; k++)
 				at[k] += arrays[k]->stride[last];
 		}

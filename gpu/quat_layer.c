@@ -21,16 +21,36 @@ static int launch(struct hz_context *ctx, const char *op, int kernel, int64_t to
 	return hzi_cuda_launch(ctx, op, HZI_FAMILY_QUAT_LAYER, kernel, &l, params, bytes);
 }
 
+/* Blocks of channels, or fewer for few of them: as many rows as there are threads left */
+static int launch_affine(struct hz_context *ctx, const char *op, const struct hzi_qmap_args *a)
+{
+	const int64_t channels = a->shape[a->ndim - 1], rows = a->total / channels;
+	const int64_t most = 16 * (int64_t)hzi_cuda_device(ctx)->multiprocessors;
+	int64_t lanes = HZI_QUAT_SUM_LANES, columns, lines;
+	struct hzi_launch l = {.block = {HZI_QUAT_STEP_THREADS}};
+
+	while (lanes / 2 >= channels)
+		lanes /= 2;
+	columns = (channels + lanes - 1) / lanes;
+	columns = columns < 1 << 15 ? columns : 1 << 15;
+	lines = (rows * lanes + HZI_QUAT_STEP_THREADS - 1) / HZI_QUAT_STEP_THREADS;
+	l.grid[0] = (unsigned)(lines * columns > most && most / columns > 0 ? most / columns :
+			       lines < most ? lines : most);
+	l.grid[1] = (unsigned)columns;
+	return hzi_cuda_launch(ctx, op, HZI_FAMILY_QUAT_LAYER,
+			       HZI_KERNEL_quat_map_copy + a->kind, &l, a, sizeof(*a));
+}
+
 static int map(struct hz_context *ctx, const char *op, const struct hzi_qmap_args *a)
 {
+	if (a->kind == HZI_QMAP_AFFINE || a->kind == HZI_QMAP_AFFINE_BWD)
+		return launch_affine(ctx, op, a);
 	return launch(ctx, op, HZI_KERNEL_quat_map_copy + a->kind, a->total, a, sizeof(*a));
 }
 
 static int patch(struct hz_context *ctx, const char *op, const struct hzi_qpatch_args *a)
 {
-	const int64_t taps = a->taps[0] * a->taps[1] * a->taps[2];
-
-	return launch(ctx, op, HZI_KERNEL_quat_patch, a->rows * a->groups * taps * a->channels, a,
+	return launch(ctx, op, HZI_KERNEL_quat_patch, a->rows * a->groups * a->channels, a,
 		      sizeof(*a));
 }
 
@@ -76,7 +96,7 @@ static int zero(struct hz_context *ctx, const char *op, void *p, size_t bytes)
 /* Patches: enough pixels to fill a large GPU with tiles of a product, of 64 channels and 9 taps */
 const struct hzi_quat_steps hzi_cuda_quat_steps = {
 	.map = map, .patch = patch, .sum = sum, .finish = finish, .pool = pool,
-	.rotation = rotation, .zero = zero, .patch_bytes = (size_t)128 << 20,
+	.rotation = rotation, .zero = zero, .patch_bytes = (size_t)128 << 20, .tiles = 256,
 };
 
 #define SLOT(name) hzi_cuda_##name

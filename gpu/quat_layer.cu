@@ -45,21 +45,19 @@ template <int KIND>
 HZ_DEVICE void map(const hzi_qmap_args &p)
 {
 	for (int64_t i = first_element(); i < p.total; i += step_elements()) {
-		int64_t at[4] = {0, 0, 0, 0}, rest = i, channel = i, index;
+		int64_t at[4] = {0, 0, 0, 0}, rest = i, index;
 
 		for (int d = p.ndim - 1; d >= 0; d--) {
 			if (d > 0)
 				rest = divide(rest, p.shape[d], &index);
 			else
 				index = rest;
-			if (d == p.ndim - 1)
-				channel = index;
 			at[0] += index * p.a.stride[d];
 			at[1] += index * p.b.stride[d];
 			at[2] += index * p.out.stride[d];
 			at[3] += index * p.pre.stride[d];
 		}
-		hzi_qmap_one(&p, KIND, i, channel, at);
+		hzi_qmap_one(&p, KIND, i, 0, at);
 	}
 }
 
@@ -68,59 +66,143 @@ KERNEL(quat_map_act, hzi_qmap_args) { map<HZI_QMAP_ACT>(p); }
 KERNEL(quat_map_act_bwd, hzi_qmap_args) { map<HZI_QMAP_ACT_BWD>(p); }
 KERNEL(quat_map_dropout, hzi_qmap_args) { map<HZI_QMAP_DROPOUT>(p); }
 KERNEL(quat_map_init, hzi_qmap_args) { map<HZI_QMAP_INIT>(p); }
-KERNEL(quat_map_affine, hzi_qmap_args) { map<HZI_QMAP_AFFINE>(p); }
-KERNEL(quat_map_affine_bwd, hzi_qmap_args) { map<HZI_QMAP_AFFINE_BWD>(p); }
 
-/* ---- Patches --------------------------------------------------------------------------------- */
+template <int KIND>
+struct coefficients {
+	typedef hzi_qaffine type;
+};
 
-KERNEL(quat_patch, hzi_qpatch_args)
+template <>
+struct coefficients<HZI_QMAP_AFFINE_BWD> {
+	typedef hzi_qaffine_bwd type;
+};
+
+/*
+ * The affine maps: a thread keeps its channel, whose coefficients stay in registers, and goes through
+ * rows. The grid's y counts blocks of channels.
+ */
+template <int KIND>
+HZ_DEVICE void affine(const hzi_qmap_args &p)
 {
-	const int64_t taps = p.taps[0] * p.taps[1] * p.taps[2];
-	const int64_t total = p.rows * p.groups * taps * p.channels;
+	typedef typename coefficients<KIND>::type type;
+	const int64_t channels = p.shape[p.ndim - 1], rows = p.total / channels;
+	int lanes = HZI_QUAT_SUM_LANES;
 
-	for (int64_t i = first_element(); i < total; i += step_elements()) {
-		int64_t c, t[3], g, u[3], rest = divide(i, p.channels, &c), at;
-		bool inside = true;
+	while (lanes / 2 >= channels)
+		lanes /= 2;
+	const int64_t lines = THREADS / lanes;
+	const int64_t first = (int64_t)blockIdx.x * lines + (int)threadIdx.x / lanes;
 
-		rest = divide(rest, p.taps[2], &t[2]);
-		rest = divide(rest, p.taps[1], &t[1]);
-		rest = divide(rest, p.taps[0], &t[0]);
-		rest = divide(rest, p.groups, &g);
-		rest = divide(rest + p.first, p.count[2], &u[2]);
-		rest = divide(rest, p.count[1], &u[1]);
-		rest = divide(rest, p.count[0], &u[0]);
-		at = rest * p.x.stride[0] + (g * p.channels + c) * p.x.stride[4];
-		for (int d = 0; d < 3; d++) {
-			const int64_t from = u[d] * p.step[d] + t[d] * p.each[d] + p.base[d];
+	for (int64_t c = (int64_t)blockIdx.y * lanes + (int)threadIdx.x % lanes; c < channels;
+	     c += (int64_t)gridDim.y * lanes) {
+		const type own = ((const type *)p.coef)[c];
 
-			inside = inside && from >= 0 && from < p.size[d];
-			at += from * p.x.stride[1 + d];
-		}
-		if (p.x.dtype == HZ_F32) {
-			const float *x = (const float *)p.x.data + at;
-			float4 v = make_float4(0, 0, 0, 0);
+		for (int64_t r = first; r < rows; r += gridDim.x * lines) {
+			int64_t at[4], rest = r, index;
+			const int last = p.ndim - 1;
 
-			if (inside && p.x.whole)
-				v = *(const float4 *)x;
-			else if (inside)
-				v = make_float4(x[p.x.comp[0]], x[p.x.comp[1]], x[p.x.comp[2]],
-						x[p.x.comp[3]]);
-			((float4 *)p.out)[i] = v;
-		} else {
-			const uint16_t *x = (const uint16_t *)p.x.data + at;
-			ushort4 v = make_ushort4(0, 0, 0, 0);
-
-			if (inside && p.x.whole)
-				v = *(const ushort4 *)x;
-			else if (inside)
-				v = make_ushort4(x[p.x.comp[0]], x[p.x.comp[1]], x[p.x.comp[2]],
-						 x[p.x.comp[3]]);
-			((ushort4 *)p.out)[i] = v;
+			at[0] = c * p.a.stride[last];
+			at[1] = c * p.b.stride[last];
+			at[2] = c * p.out.stride[last];
+			for (int d = last - 1; d >= 0; d--) {
+				if (d > 0)
+					rest = divide(rest, p.shape[d], &index);
+				else
+					index = rest;
+				at[0] += index * p.a.stride[d];
+				at[1] += index * p.b.stride[d];
+				at[2] += index * p.out.stride[d];
+			}
+			hzi_qmap_one(&p, KIND, r, &own, at);
 		}
 	}
 }
 
+KERNEL(quat_map_affine, hzi_qmap_args) { affine<HZI_QMAP_AFFINE>(p); }
+KERNEL(quat_map_affine_bwd, hzi_qmap_args) { affine<HZI_QMAP_AFFINE_BWD>(p); }
+
+/* ---- Patches --------------------------------------------------------------------------------- */
+
+/* A thread has a channel of a pixel, and copies what all taps see of it. */
+template <class T>
+HZ_DEVICE void patch(const hzi_qpatch_args &p)
+{
+	typedef typename T::quaternion quaternion;
+	typedef typename T::number number;
+	const int64_t taps = p.taps[0] * p.taps[1] * p.taps[2];
+
+	for (int64_t i = first_element(); i < p.rows * p.groups * p.channels;
+	     i += step_elements()) {
+		int64_t c, g, u[3], row, rest, low[3];
+		row = divide(divide(i, p.channels, &c), p.groups, &g);
+		rest = divide(row + p.first, p.count[2], &u[2]);
+		rest = divide(rest, p.count[1], &u[1]);
+		rest = divide(rest, p.count[0], &u[0]);
+		const number *x = (const number *)p.x.data + rest * p.x.stride[0] +
+				  (g * p.channels + c) * p.x.stride[4];
+		quaternion *to = (quaternion *)p.out + (row * p.groups + g) * taps * p.channels + c;
+
+		for (int d = 0; d < 3; d++)
+			low[d] = u[d] * p.step[d] + p.base[d];
+		for (int64_t t0 = 0; t0 < p.taps[0]; t0++) {
+			const int64_t a0 = low[0] + t0 * p.each[0];
+
+			for (int64_t t1 = 0; t1 < p.taps[1]; t1++) {
+				const int64_t a1 = low[1] + t1 * p.each[1];
+				const bool line = a0 >= 0 && a0 < p.size[0] && a1 >= 0 &&
+						  a1 < p.size[1];
+				const number *from =
+					x + a0 * p.x.stride[1] + a1 * p.x.stride[2];
+
+#pragma unroll 3
+				for (int64_t t2 = 0; t2 < p.taps[2]; t2++, to += p.channels) {
+					const int64_t a2 = low[2] + t2 * p.each[2];
+					const number *at = from + a2 * p.x.stride[3];
+					quaternion v = {0, 0, 0, 0};
+
+					if (line && a2 >= 0 && a2 < p.size[2])
+						v = p.x.whole ? *(const quaternion *)at :
+							quaternion{at[p.x.comp[0]], at[p.x.comp[1]],
+								   at[p.x.comp[2]], at[p.x.comp[3]]};
+					*to = v;
+				}
+			}
+		}
+	}
+}
+
+struct of_32_bits {
+	typedef float4 quaternion;
+	typedef float number;
+};
+
+struct of_16_bits {
+	typedef ushort4 quaternion;
+	typedef uint16_t number;
+};
+
+KERNEL(quat_patch, hzi_qpatch_args)
+{
+	if (p.x.dtype == HZ_F32)
+		patch<of_32_bits>(p);
+	else
+		patch<of_16_bits>(p);
+}
+
 /* ---- Sums ------------------------------------------------------------------------------------ */
+
+#define SUM_ROWS 4		/* rows that a thread has under way */
+
+HZ_DEVICE int64_t row_offset(const hzi_qsum_args &p, const int64_t *stride, int64_t row, int64_t c)
+{
+	int64_t at = c * stride[p.ndim], index;
+
+	for (int d = p.ndim - 1; d > 0; d--) {
+		row = divide(row, p.shape[d], &index);
+		at += index * stride[d];
+	}
+	return at + row * stride[0];
+}
 
 /*
  * A block has a chunk of rows and 32 channels, or fewer, as a power of two, if there are fewer:
@@ -153,24 +235,24 @@ HZ_DEVICE void sum(const hzi_qsum_args &p)
 			for (int i = 0; i < HZI_QSAVED; i++)
 				saved[i] = ((const float *)p.mean)[c * HZI_QSAVED + i];
 		}
-		for (int64_t r = first + line; c < p.channels && r < last; r += lines) {
-			int64_t at = c * p.a.stride[p.ndim], bt = c * p.b.stride[p.ndim];
-			int64_t rest = r, index;
-			struct hzi_q q, b;
+		for (int64_t r = first + line; c < p.channels && r < last; r += SUM_ROWS * lines) {
+			struct hzi_q q[SUM_ROWS], b[SUM_ROWS];
 
-			for (int d = p.ndim - 1; d >= 0; d--) {
-				if (d > 0)
-					rest = divide(rest, p.shape[d], &index);
-				else
-					index = rest;
-				at += index * p.a.stride[d];
-				bt += index * p.b.stride[d];
+#pragma unroll
+			for (int k = 0; k < SUM_ROWS; k++) {
+				if (r + k * lines >= last)
+					continue;
+				q[k] = hzi_qload(&p.a, row_offset(p, p.a.stride, r + k * lines, c));
+				b[k] = q[k];
+				if (KIND == HZI_QSUM_CROSS)
+					b[k] = hzi_qload(&p.b, row_offset(p, p.b.stride,
+									  r + k * lines, c));
 			}
-			q = hzi_qload(&p.a, at);
-			b = q;
-			if (KIND == HZI_QSUM_CROSS)
-				b = hzi_qload(&p.b, bt);
-			hzi_qsum_one(KIND, q, b, saved, total);
+#pragma unroll
+			for (int k = 0; k < SUM_ROWS; k++) {
+				if (r + k * lines < last)
+					hzi_qsum_one(KIND, q[k], b[k], saved, total);
+			}
 		}
 #pragma unroll
 		for (int i = 0; i < values; i++)
@@ -220,12 +302,24 @@ KERNEL(quat_finish, hzi_qfinish_args)
 
 /* ---- Pooling, rotations ---------------------------------------------------------------------- */
 
+/* As hzi_qplace() */
+HZ_DEVICE struct hzi_qplace place_of(int64_t i, const int64_t *size, int64_t channels)
+{
+	struct hzi_qplace at;
+
+	i = divide(i, channels, &at.c);
+	i = divide(i, size[2], &at.p[2]);
+	i = divide(i, size[1], &at.p[1]);
+	at.image = divide(i, size[0], &at.p[0]);
+	return at;
+}
+
 KERNEL(quat_pool, hzi_qpool_args)
 {
 	const int64_t total = p.images * p.count[0] * p.count[1] * p.count[2] * p.channels;
 
 	for (int64_t i = first_element(); i < total; i += step_elements())
-		hzi_qpool_one(&p, hzi_qplace(i, p.count, p.channels));
+		hzi_qpool_one(&p, place_of(i, p.count, p.channels));
 }
 
 KERNEL(quat_pool_bwd, hzi_qpool_args)
@@ -233,7 +327,7 @@ KERNEL(quat_pool_bwd, hzi_qpool_args)
 	const int64_t total = p.images * p.size[0] * p.size[1] * p.size[2] * p.channels;
 
 	for (int64_t i = first_element(); i < total; i += step_elements())
-		hzi_qpool_bwd_one(&p, hzi_qplace(i, p.size, p.channels));
+		hzi_qpool_bwd_one(&p, place_of(i, p.size, p.channels));
 }
 
 KERNEL(quat_rotation, hzi_qrotation_args)

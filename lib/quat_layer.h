@@ -171,6 +171,8 @@ struct hzi_quat_steps {
 			bool backward);
 	int (*zero)(struct hz_context *ctx, const char *op, void *p, size_t bytes);
 	size_t patch_bytes;		/* patches that are made at a time */
+	int64_t tiles;			/* of 64 x 64, of which the device wants so many in a product;
+					   0: any number will do */
 };
 
 extern const struct hzi_quat_steps hzi_cpu_quat_steps;	/* cpu/quat_layer.c */

@@ -428,8 +428,8 @@ HZI_QSTEP void hzi_qmatrix(hzi_qreal *y, const hzi_qreal *m, const hzi_qreal *x)
 	}
 }
 
-/* Element i of a map of that kind, of the channel; its offsets in the four arrays */
-HZI_QSTEP void hzi_qmap_one(const struct hzi_qmap_args *m, int kind, int64_t i, int64_t channel,
+/* Element i of a map of that kind; its channel's coefficients, its offsets in the four arrays */
+HZI_QSTEP void hzi_qmap_one(const struct hzi_qmap_args *m, int kind, int64_t i, const void *coef,
 			    const int64_t *at)
 {
 	const int first = (m->pure & 2) != 0;
@@ -468,7 +468,7 @@ HZI_QSTEP void hzi_qmap_one(const struct hzi_qmap_args *m, int kind, int64_t i, 
 		break;
 	}
 	case HZI_QMAP_AFFINE: {
-		const struct hzi_qaffine *f = (const struct hzi_qaffine *)m->coef + channel;
+		const struct hzi_qaffine *f = (const struct hzi_qaffine *)coef;
 
 		for (int c = 0; c < 4; c++) {
 			q.c[c] -= f->mean[c];
@@ -479,7 +479,7 @@ HZI_QSTEP void hzi_qmap_one(const struct hzi_qmap_args *m, int kind, int64_t i, 
 		break;
 	}
 	case HZI_QMAP_AFFINE_BWD: {
-		const struct hzi_qaffine_bwd *f = (const struct hzi_qaffine_bwd *)m->coef + channel;
+		const struct hzi_qaffine_bwd *f = (const struct hzi_qaffine_bwd *)coef;
 
 		b = hzi_qload(&m->b, at[1]);
 		for (int c = 0; c < 4; c++) {

@@ -96,6 +96,46 @@ static int multiply(struct run *r, struct hzi_quat_gemm_args *g, bool reversed)
 	return status;
 }
 
+#define SPLIT_TERMS 512		/* terms that a part of a product has at least */
+#define SPLITS_MAX 64
+
+/*
+ * Parts into which a product of few rows and columns, but many terms, is cut along these: as many as
+ * give the device enough to do at once. Sizes alone say how many.
+ */
+static int64_t splits_of(const struct run *r, int64_t m, int64_t n, int64_t k)
+{
+	const int64_t tiles = ((m + 63) / 64) * ((n + 63) / 64);
+	int64_t splits = tiles > 0 ? r->steps->tiles / tiles : 0;
+
+	if (splits > k / SPLIT_TERMS)
+		splits = k / SPLIT_TERMS;
+	return splits < 2 ? 1 : splits < SPLITS_MAX ? splits : SPLITS_MAX;
+}
+
+/* Adds a product's parts to as many results, which are part elements apart. */
+static int multiply_split(struct run *r, const struct hzi_quat_gemm_args *g, int64_t splits,
+			  int64_t part, bool reversed)
+{
+	const int64_t each = ((g->k + splits - 1) / splits + 63) / 64 * 64, whole = g->k / each;
+	const int64_t size = (int64_t)dtype_bytes(g->dtype), d = g->ndim;
+	struct hzi_quat_gemm_args all = *g, rest = *g;
+
+	all.k = each;
+	all.shape[d] = whole;
+	all.a_stride[d] = each * g->a.col;
+	all.b_stride[d] = each * g->b.row;
+	all.c_stride[d] = part;
+	all.ndim++;
+	if (whole > 0)
+		HZ_CHECK(multiply(r, &all, reversed));
+	rest.k = g->k - whole * each;
+	rest.a.data = (char *)g->a.data + whole * all.a_stride[d] * size;
+	rest.b.data = (char *)g->b.data + whole * all.b_stride[d] * size;
+	rest.c.data = (char *)g->c.data + whole * part * (int64_t)dtype_bytes(g->c_dtype);
+	return rest.k > 0 ? multiply(r, &rest, reversed) : HZ_OK;
+}
+
 static struct hzi_quat_view matrix(const struct hzi_qarray *a, int64_t offset, int64_t row,
 				   int64_t col)
 {
@@ -116,6 +156,12 @@ static void set_bias(struct hzi_quat_gemm_args *g, const struct hzi_qarray *b, i
 	g->bias_dtype = b->dtype;
 	g->bias_row = b->stride[0];
 	memcpy(g->bias_comp, b->comp, sizeof(b->comp));
+}
+
+static int clear(struct run *r, void *p, int64_t elements, int dtype)
+{
+	return r->dry ? HZ_OK :
+	       r->steps->zero(r->ctx, r->op, p, (size_t)elements * dtype_bytes(dtype));
 }
 
 /* ---- Arrays ---------------------------------------------------------------------------------- */
@@ -280,6 +326,28 @@ static int bias_gradient(struct run *r, const struct hzi_qtensor *z, const struc
 	return status;
 }
 
+/* to = the sum of count arrays of its shape, one behind the other */
+static int sum_parts(struct run *r, void *parts, int64_t count, const struct hzi_qtensor *to)
+{
+	const int64_t shape[2] = {count, count_of(to->ndim, to->shape)};
+	const struct hzi_qtensor all = packed_array(parts, to->a.dtype, 2, shape);
+	struct hzi_qsum_args s = {.kind = HZI_QSUM_PLAIN};
+	struct hzi_qfinish_args f = {.kind = HZI_QFINISH_BIAS, .out = to->a};
+	const size_t used = r->used;
+
+	hzi_quat_sum_shape(&s, &all, NULL);
+	f.out.stride[0] = 4;
+	f.part = s.part = take(r, s.chunks * s.channels * 4, HZ_F64);
+	f.chunks = s.chunks;
+	f.rows = s.rows;
+	f.channels = s.channels;
+	r->used = used;
+	if (r->dry || s.channels == 0)
+		return HZ_OK;
+	HZ_CHECK(r->steps->sum(r->ctx, r->op, &s));
+	return r->steps->finish(r->ctx, r->op, &f);
+}
+
 /* *z = dy, or with an activation its gradient, in scratch memory; forward() makes its input. */
 static int activation_gradient(struct run *r, struct hzi_qtensor *z,
 			       int (*forward)(struct run *r, const void *a,
@@ -348,12 +416,19 @@ static int weight_gradient(struct run *r, const struct hzi_qtensor *z)
 	const struct hzi_qlayer *l = r->l;
 	const int last = z->ndim - 1;
 	const struct joint j = join(last, z->shape, &z->a, &l->x.a, NULL);
-	const int64_t items = count_of(j.n - 1, j.size);
+	const int64_t items = count_of(j.n - 1, j.size), k = j.size[j.n - 1];
+	const int64_t part = count_of(2, l->dw.shape) * 4;
+	const int64_t splits = items == 1 ? splits_of(r, l->dw.shape[0], l->dw.shape[1], k) : 1;
 	const size_t used = r->used;
 	struct hzi_qtensor sum = l->dw;
+	void *parts = NULL;
 	int status = HZ_OK;
 
-	if (items != 1)
+	if (splits > 1) {
+		parts = take(r, splits * part, sum_dtype(z->a.dtype));
+		status = clear(r, parts, splits * part, sum_dtype(z->a.dtype));
+	}
+	if (items != 1 || parts)
 		sum = packed_array(take(r, count_of(2, l->dw.shape) * 4, sum_dtype(z->a.dtype)),
 				   sum_dtype(z->a.dtype), 2, l->dw.shape);
 	/* Without items there is one product of no terms. */
@@ -361,7 +436,7 @@ static int weight_gradient(struct run *r, const struct hzi_qtensor *z)
 		int64_t rest = i, z_at = 0, x_at = 0;
 		struct hzi_quat_gemm_args g = {
 			.m = l->dw.shape[0], .n = l->dw.shape[1],
-			.k = items ? j.size[j.n - 1] : 0, .dtype = z->a.dtype,
+			.k = items ? k : 0, .dtype = z->a.dtype,
 			.c_dtype = sum.a.dtype, .conj_b = 1,
 			.beta = items == 1 ? l->accumulate : i > 0,
 			.c = matrix(&sum.a, 0, sum.a.stride[0], sum.a.stride[1]),
@@ -374,9 +449,17 @@ static int weight_gradient(struct run *r, const struct hzi_qtensor *z)
 		}
 		g.a = matrix(&z->a, z_at, z->a.stride[last], j.stride[0][j.n - 1]);
 		g.b = matrix(&l->x.a, x_at, j.stride[1][j.n - 1], l->x.a.stride[last]);
-		status = multiply(r, &g, l->reversed);
+		if (parts) {
+			g.beta = 1;
+			g.c.data = parts;
+			status = multiply_split(r, &g, splits, part, l->reversed);
+			if (status == HZ_OK)
+				status = sum_parts(r, parts, splits, &sum);
+		} else {
+			status = multiply(r, &g, l->reversed);
+		}
 	}
-	if (status == HZ_OK && items != 1)
+	if (status == HZ_OK && (items != 1 || parts))
 		status = copy(r, &sum.a, &l->dw, l->accumulate);
 	r->used = used;
 	return status;
@@ -404,12 +487,6 @@ struct rotations {
 static int64_t round4(int64_t n)
 {
 	return (n + 3) / 4 * 4;
-}
-
-static int clear(struct run *r, void *p, int64_t elements, int dtype)
-{
-	return r->dry ? HZ_OK :
-	       r->steps->zero(r->ctx, r->op, p, (size_t)elements * dtype_bytes(dtype));
 }
 
 static struct hzi_qrotation_args rotation_args(const struct run *r,
@@ -965,7 +1042,8 @@ static int conv_weights(struct run *r, const struct hzi_quat_conv_args *a,
 	struct sight sight;
 	struct pixels p, s = pixels_of(small, a->groups, small->shape + 1, ones, &here);
 	struct hzi_qtensor sum;
-	int64_t chunk, k;
+	int64_t chunk, k, splits, part;
+	void *parts = NULL;
 
 	for (int d = 0; d < 3; d++) {
 		sight.step[d] = a->stride[d];
@@ -975,7 +1053,13 @@ static int conv_weights(struct run *r, const struct hzi_quat_conv_args *a,
 	p = pixels_of(big, a->groups, small->shape + 1, dw->shape + 1, &sight);
 	k = pixels_columns(&p);
 	chunk = chunk_rows(r, &p, rows);
-	sum = packed_array(take(r, count_of(5, dw->shape) * 4, dtype), dtype, 5, dw->shape);
+	part = count_of(5, dw->shape) * 4;
+	sum = packed_array(take(r, part, dtype), dtype, 5, dw->shape);
+	splits = splits_of(r, s.channels, k * a->groups, chunk);
+	if (splits > 1) {
+		parts = take(r, splits * part, dtype);
+		HZ_CHECK(clear(r, parts, splits * part, dtype));
+	}
 	pixels_scratch(r, &p, chunk);
 	pixels_scratch(r, &s, chunk);
 	/* Without pixels there is one product of no terms. */
@@ -990,10 +1074,18 @@ static int conv_weights(struct run *r, const struct hzi_quat_conv_args *a,
 
 		HZ_CHECK(pixels_matrix(r, &s, first, g.k, true, &g.a, &g.a_stride[0]));
 		HZ_CHECK(pixels_matrix(r, &p, first, g.k, false, &g.b, &g.b_stride[0]));
-		HZ_CHECK(multiply(r, &g, flip != l->reversed));
+		if (parts) {
+			g.beta = 1;
+			g.c.data = parts;
+			HZ_CHECK(multiply_split(r, &g, splits, part, flip != l->reversed));
+		} else {
+			HZ_CHECK(multiply(r, &g, flip != l->reversed));
+		}
 		if (rows == 0)
 			break;
 	}
+	if (parts)
+		HZ_CHECK(sum_parts(r, parts, splits, &sum));
 	return copy(r, &sum.a, dw, l->accumulate);
 }
 

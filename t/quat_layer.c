@@ -746,6 +746,64 @@ static void test_linear(struct dev *dev)
 	ok(good, "%s: linear layers without rows, columns or terms", dev->name);
 }
 
+/* Sums over a batch so long that a device may cut it into parts */
+static void test_long(struct dev *dev)
+{
+	int64_t xs[] = { 5003, 2 }, ys[] = { 5003, 3 }, ws[] = { 3, 2 }, is[] = { 1, 5003, 2 };
+	int64_t os[] = { 1, 5001, 3 }, ks[] = { 3, 3, 2 }, b, n, k, t;
+	struct tensor x = quats(dev, HZ_F32, 2, xs, AOS, 0, 1), image, kernel, out, dk;
+	struct tensor w = quats(dev, HZ_F32, 2, ws, AOS, 0, 1);
+	struct tensor dy = quats(dev, HZ_F32, 2, ys, AOS, 0, 1);
+	struct tensor dw = quats(dev, HZ_F32, 2, ws, PLANES, 0, 0);
+	double *want = calloc((size_t)dw.n, sizeof(*want)), xc[4];
+	size_t bytes;
+	int good;
+
+	for (b = 0; b < xs[0]; b++) {
+		for (n = 0; n < 3; n++) {
+			for (k = 0; k < 2; k++) {
+				conj_of(xc, x.v + 4 * (b * 2 + k));
+				mul(want + 4 * (n * 2 + k), dy.v + 4 * (b * 3 + n), xc);
+			}
+		}
+	}
+	good = reserve(dev, hz_quat_linear_bwd_workspace(dev->ctx, &x.view, &w.view, NULL, &dy.view,
+							 NULL, &dw.view, NULL, NULL, &bytes),
+		       &bytes) &&
+	       status_ok(dev, hz_quat_linear_bwd(dev->ctx, &x.view, &w.view, NULL, &dy.view, NULL,
+						 &dw.view, NULL, NULL)) &&
+	       near(&dw, want, "dw");
+	ok(good, "%s: the gradient of a linear layer over a long batch", dev->name);
+	free(want);
+	drop(&x), drop(&w), drop(&dy), drop(&dw);
+
+	image = quats(dev, HZ_F32, 3, is, AOS, 0, 1);
+	kernel = quats(dev, HZ_F32, 3, ks, AOS, 0, 1);
+	out = quats(dev, HZ_F32, 3, os, AOS, 0, 1);
+	dk = quats(dev, HZ_F32, 3, ks, AOS, 0, 0);
+	want = calloc((size_t)dk.n, sizeof(*want));
+	for (b = 0; b < os[1]; b++) {
+		for (n = 0; n < 3; n++) {
+			for (t = 0; t < 3; t++) {
+				for (k = 0; k < 2; k++) {
+					conj_of(xc, image.v + 4 * ((b + t) * 2 + k));
+					mul(want + 4 * ((n * 3 + t) * 2 + k),
+					    out.v + 4 * (b * 3 + n), xc);
+				}
+			}
+		}
+	}
+	good = reserve(dev, hz_quat_conv_bwd_workspace(dev->ctx, &image.view, &kernel.view, NULL,
+						       &out.view, NULL, &dk.view, NULL, NULL,
+						       &bytes), &bytes) &&
+	       status_ok(dev, hz_quat_conv_bwd(dev->ctx, &image.view, &kernel.view, NULL, &out.view,
+					       NULL, &dk.view, NULL, NULL)) &&
+	       near(&dk, want, "dw");
+	ok(good, "%s: the gradient of a convolution over many pixels", dev->name);
+	free(want);
+	drop(&image), drop(&kernel), drop(&out), drop(&dk);
+}
+
 /* ---- Convolutions ---------------------------------------------------------------------------- */
 
 static int conv_case(struct dev *dev, int dtype, int nd, struct model *g, hz_quat_conv_opts o,
@@ -1582,6 +1640,7 @@ int main(void)
 	dev_open_all();
 	for (i = 0; i < ndevs; i++) {
 		test_linear(&devs[i]);
+		test_long(&devs[i]);
 		test_conv(&devs[i]);
 		test_norm(&devs[i]);
 		test_pool(&devs[i]);

@@ -183,7 +183,7 @@ struct hzi_range {
 	int32_t x_dtype;
 };
 
-/* ---- Quaternions ------------------------------------------------------------------------------ */
+/* ---- Products of quaternion matrices --------------------------------------------------------- */
 
 #define HZI_QUAT_COLS 6		/* columns of a panel of S */
 #define HZI_QUAT_AHEAD 2048
@@ -196,11 +196,11 @@ enum hzi_quat_mode {
 };
 
 /*
- * p[j * R + i] = the sum over l < k of v[l * R + i] s[j / 6 * s_panel + l * 6 + j % 6], for i < rows
- * up to a whole vector and j < cols, R being the rows of a panel, in ascending order of l; before
- * that as mode says. For each panel of S that is multiplied, HZI_QUAT_AHEAD bytes from ahead on are
- * brought into L2, or less with k below 128; for the next panel from ahead_step further on. They
- * need not be there.
+ * p[j * R + i] = the sum over l < k of v[l * R + i] s[j / 6 * s_panel + l * 6 + j % 6], for
+ * i < rows up to a whole vector and j < cols, R being the rows of a panel, in ascending order of l;
+ * before that as mode says. For each panel of S that is multiplied, HZI_QUAT_AHEAD bytes from
+ * ahead on are brought into L2, or less with k below 128; for the next panel from ahead_step further
+ * on. They need not be there.
  */
 struct hzi_quat_mul {
 	const void *v, *s;
@@ -282,11 +282,11 @@ struct hzi_quat_gemv {
 };
 
 /*
- * Products of matrices of bf16, in tiles of 16 x 32: of V [rows / 16][k / 32][16][16][2], 16 pairs of
- * k by 16 rows; of S [cols / 16][k / 32][16][32], 16 columns; one for each plane. For each component
- * c of the result, rows x cols at p + c * p_plane as of hzi_quat_mul, both rounded up to 16: the sum
- * of products of plane v of V and s[v][c], a plane of S with the sign that it needs; added to what
- * is there with add. steps: of 32 of k.
+ * Products of matrices of bf16, in tiles of 16 x 32: of V [rows / 16][k / 32][16][16][2], 16 pairs
+ * of k by 16 rows; of S [cols / 16][k / 32][16][32], 16 columns; one for each plane. For each
+ * component c of the result, rows x cols at p + c * p_plane as of hzi_quat_mul, both rounded up to
+ * 16: the sum of products of plane v of V and s[v][c], a plane of S with the sign that it needs;
+ * added to what is there with add. steps: of 32 of k.
  */
 struct hzi_quat_half_mul {
 	const uint16_t *v, *s[4][4];
@@ -313,7 +313,8 @@ struct hzi_quat_kern {
 	void (*half_s)(const float *from, int64_t count, uint16_t *to, uint16_t *negated);
 	void (*half_mul)(const struct hzi_quat_half_mul *a);
 	/* to = H4 from / 2, four planes each, count a multiple of lanes */
-	void (*mix)(const void *from, void *to, int64_t from_plane, int64_t to_plane, int64_t count);
+	void (*mix)(const void *from, void *to, int64_t from_plane, int64_t to_plane,
+		    int64_t count);
 	void (*panels)(const struct hzi_quat_panels *a);
 };
 

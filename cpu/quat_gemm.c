@@ -13,14 +13,14 @@
 
 /*
  * C is made of products of real matrices, planes of V by planes of S. V is A or B, whichever suits
- * vectors better; its rows lie along vectors. For each part of S of so many columns, each block of k
- * and each panel of V, a plane of the panel, 64 x 128 floats or 32 KiB, stays in L1, while panels of
- * a plane of S, 6 x 128, pass by from L2. Sums of a tile of all planes stay in L2 until they become
- * quaternions, which are added up over the blocks of k.
+ * vectors better; its rows lie along vectors. For each part of S of so many columns, each block of
+ * k and each panel of V, a plane of the panel, 64 x 128 floats or 32 KiB, stays in L1, while panels
+ * of a plane of S, 6 x 128, pass by from L2. Sums of a tile of C stay in L2; those of all tiles
+ * wait for the next block of k.
  */
 #define K_BLOCK HZI_QUAT_BLOCK
 #define S_COLS 264		/* of S that are packed at once: 8 planes, 1056 KiB */
-#define TILE_COLS 66		/* 8 planes of sums: 132 KiB */
+#define TILE_COLS 66		/* four planes of sums: 66 KiB */
 #define CHUNK_COLS 48		/* of S on the way to panels: 32 of k, four planes, 24 KiB */
 #define CHUNK_K 32
 #define CHUNK_V 16		/* of k of a panel of V: 32 KiB with what is made of it */
@@ -30,7 +30,7 @@
 #define AHEAD_BYTES HZI_QUAT_AHEAD
 #define FEW_BLOCK 8192		/* of k; each column: 128 KiB */
 #define FEW_CHUNK 256
-/* Products of quaternions that a thread does in the time in which it moves a byte, as a part of it */
+/* What a thread moves from memory in the time of a product of two quaternions, roughly */
 #define BYTES_PER_PRODUCT 2
 
 static int64_t min_i64(int64_t a, int64_t b)
@@ -212,7 +212,7 @@ struct plan {
 	bool fast;
 	int64_t rows, cols, k, size, items;
 	int64_t grid_v, grid_s;		/* an item is cut into so many parts */
-	int64_t part_cols, nc;		/* columns of a part, and of what is packed at once, at most */
+	int64_t part_cols, nc;		/* columns of a part, of what is packed at once: at most */
 	int64_t tile_cols, unit;	/* of a tile, and what sums are rounded up to */
 	int threads;
 	struct step steps[16];
@@ -257,10 +257,6 @@ static void plan_steps(struct plan *p)
 	}
 }
 
-/*
- * V is what C lies along, for results are stored as vectors, unless that is short: less than two
- * vectors, or less than a quarter of the other, whose packing as S takes longer.
- */
 /* Whether the elements of a row of V, by these strides of V, are quads back to back */
 static bool is_quads(const struct hzi_quat_view *v, int64_t along)
 {
@@ -271,6 +267,10 @@ static bool is_quads(const struct hzi_quat_view *v, int64_t along)
 	return along == 4 && seen == 15;
 }
 
+/*
+ * V is what C lies along, for results are stored as vectors, unless that is short: less than two
+ * vectors, or less than a quarter of the other, whose packing as S takes longer.
+ */
 static bool should_swap(const struct hzi_quat_gemm_args *a, int64_t lanes)
 {
 	const int64_t row = a->c.row < 0 ? -a->c.row : a->c.row;
@@ -320,7 +320,7 @@ static void plan_few(struct plan *p, int64_t parts)
 	/* In pieces of less than a panel: up to a third more */
 	p->acc_bytes = (p->k > FEW_BLOCK ? part_rows * 4 / 3 + p->kern->rows : p->kern->rows) *
 		       p->cols * 16 * p->size;
-	p->t_bytes = 4 * p->kern->rows * round_up(p->cols, p->kern->lanes) * p->size;
+	p->t_bytes = 4 * p->kern->rows * TILE_COLS * p->size;
 	p->each = round_up(p->s_bytes, 64) + 3 * round_up(p->t_bytes, 64) +
 		  round_up(p->chunk_bytes, 64) + round_up(p->acc_bytes, 64);
 }
@@ -345,7 +345,7 @@ static struct plan make_plan(const struct hz_context *ctx, const struct hzi_quat
 	}
 	p.rows = p.swap ? a->n : a->m;
 	p.cols = p.swap ? a->m : a->n;
-	/* Products of bf16 are exact, and four times as fast as the fast method. */
+	/* Products of bf16 are exact, and in a third of the time of the fast method. */
 	p.half = a->dtype == HZ_BF16 && p.kern->half_mul && !p.few && a->k > 0 &&
 		 (a->precision == HZ_PRECISION_AUTO || a->precision == HZ_PRECISION_HALF);
 	p.fast = p.fast && !p.half;
@@ -449,7 +449,8 @@ static void begin_item(struct part *t, int64_t item)
 	move_view(&t->pre, a->c_dtype, item_offset(a->ndim, a->shape, a->pre_stride, item));
 }
 
-static struct hzi_quat_block block_of(const struct hzi_quat_view *v, int dtype, int64_t i, int64_t l)
+static struct hzi_quat_block block_of(const struct hzi_quat_view *v, int dtype, int64_t i,
+				      int64_t l)
 {
 	struct hzi_quat_block b = {
 		.x = (char *)v->data + (i * v->row + l * v->col) * dtype_bytes(dtype),
@@ -463,7 +464,7 @@ static struct hzi_quat_block block_of(const struct hzi_quat_view *v, int dtype, 
 }
 
 /*
- * Elements (i .. , l ..) of an operand. Of a packed one the rows are of one panel of a micro-kernel,
+ * Elements (i .. , l ..) of an operand. Of a packed one rows are of one panel of a micro-kernel,
  * which divides those that are packed, and the columns of one block of k.
  */
 static void load(const struct part *t, const struct operand *o, struct hzi_quat_block *b, int64_t i,
@@ -729,8 +730,10 @@ static void pack_s_half(struct part *t, int64_t j, int64_t cols, int64_t l, int6
 	t->s_plane = round_up(cols, 16) * steps * 32;
 	for (int64_t j0 = 0; j0 < cols; j0 += 16) {
 		for (int64_t step = 0; step < steps; step++) {
-			uint16_t *to = (uint16_t *)t->s_planes + (j0 / 16 * steps + step) * HALF_TILE;
-			struct hzi_quat_block b = block_of(&t->s.view, HZ_BF16, j + j0, l + 32 * step);
+			uint16_t *to = (uint16_t *)t->s_planes +
+				       (j0 / 16 * steps + step) * HALF_TILE;
+			struct hzi_quat_block b = block_of(&t->s.view, HZ_BF16, j + j0,
+							   l + 32 * step);
 
 			/* Along l, as if that were rows */
 			b.x_i = t->s.view.col;

@@ -657,7 +657,7 @@ static void qpeak(int64_t macs)
 	_tile_release();
 }
 
-/* ---- Products of quaternion matrices of bf16 --------------------------------------------------- */
+/* ---- Products of quaternion matrices of bf16 ------------------------------------------------- */
 
 enum {
 	HALF_ROWS = 64,		/* of a panel of V */
@@ -690,7 +690,8 @@ static void half_s(const float *from, int64_t count, uint16_t *to, uint16_t *neg
 		const __m256i h = _mm512_cvtepi32_epi16(_mm512_srli_epi32(v, 16));
 
 		_mm256_storeu_si256((__m256i *)(void *)(to + j * 16), h);
-		_mm256_storeu_si256((__m256i *)(void *)(negated + j * 16), _mm256_xor_si256(h, sign));
+		_mm256_storeu_si256((__m256i *)(void *)(negated + j * 16),
+				    _mm256_xor_si256(h, sign));
 	}
 }
 

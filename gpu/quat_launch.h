@@ -37,8 +37,6 @@ size_t hzi_cuda_quat_tma_workspace(const struct hz_context *ctx,
 				   const struct hzi_quat_gemm_args *a);
 int hzi_cuda_quat_tma(struct hz_context *ctx, const struct hzi_quat_gemm_args *a);
 bool hzi_cuda_quat_tma_packs(const struct hz_context *ctx, const struct hzi_quat_gemm_pack_args *a);
-size_t hzi_cuda_quat_tma_pack_workspace(const struct hz_context *ctx,
-					const struct hzi_quat_gemm_pack_args *a);
 int hzi_cuda_quat_tma_pack(struct hz_context *ctx, const struct hzi_quat_gemm_pack_args *a);
 
 size_t hzi_cuda_quat_simt_workspace(const struct hz_context *ctx,

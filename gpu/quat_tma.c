@@ -180,13 +180,6 @@ bool hzi_cuda_quat_tma_packs(const struct hz_context *ctx, const struct hzi_quat
 	       fits(a->m, a->k, a->m);
 }
 
-size_t hzi_cuda_quat_tma_pack_workspace(const struct hz_context *ctx,
-					const struct hzi_quat_gemm_pack_args *a)
-{
-	(void)ctx;
-	return padded(4 * a->m);
-}
-
 /* Steps an index through a shape; false after the last. */
 static bool next_index(int64_t *index, const int64_t *shape, int ndim)
 {
@@ -232,7 +225,9 @@ int hzi_cuda_quat_tma_pack(struct hz_context *ctx, const struct hzi_quat_gemm_pa
 			item_of(&a->a, a->dtype, 0, offset_of(index, a->a_stride, a->ndim));
 
 		place(&p, data);
-		HZ_CHECK(make_planes(ctx, "quat_gemm_pack", &p, &x, true, NULL, ctx->workspace));
+		/* Behind the scales is room for as many numbers more. */
+		HZ_CHECK(make_planes(ctx, "quat_gemm_pack", &p, &x, true, NULL,
+				     p.scales + p.all_lines));
 		data += bytes;
 	} while (next_index(index, a->shape, a->ndim));
 	return HZ_OK;

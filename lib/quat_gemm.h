@@ -41,7 +41,7 @@ static inline int hzi_quat_layout_precision(int32_t layout)
 
 /*
  * Bytes of one packed m x k matrix, a multiple of 64; 0 if they overflow. Any level of the CPU
- * reads what any other has packed. On a GPU there is a number for each row beside the planes.
+ * reads what any other has packed. On a GPU there are two numbers for each row beside them.
  */
 static inline int64_t hzi_quat_pack_bytes(int32_t layout, int dtype, int64_t m, int64_t k)
 {
@@ -54,7 +54,7 @@ static inline int64_t hzi_quat_pack_bytes(int32_t layout, int dtype, int64_t m, 
 	if (m > INT64_MAX / 2 || k > INT64_MAX / 2 ||
 	    !hzi_mul((m + unit - 1) / unit * unit, (k + k_unit - 1) / k_unit * k_unit, &elements) ||
 	    !hzi_mul(elements, planes * size, &bytes) ||
-	    __builtin_add_overflow(bytes, cuda ? (m + unit - 1) / unit * unit * 4 : 0, &bytes))
+	    __builtin_add_overflow(bytes, cuda ? (m + unit - 1) / unit * unit * 8 : 0, &bytes))
 		return 0;
 	return bytes;
 }

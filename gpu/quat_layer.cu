@@ -302,24 +302,12 @@ KERNEL(quat_finish, hzi_qfinish_args)
 
 /* ---- Pooling, rotations ---------------------------------------------------------------------- */
 
-/* As hzi_qplace() */
-HZ_DEVICE struct hzi_qplace place_of(int64_t i, const int64_t *size, int64_t channels)
-{
-	struct hzi_qplace at;
-
-	i = divide(i, channels, &at.c);
-	i = divide(i, size[2], &at.p[2]);
-	i = divide(i, size[1], &at.p[1]);
-	at.image = divide(i, size[0], &at.p[0]);
-	return at;
-}
-
 KERNEL(quat_pool, hzi_qpool_args)
 {
 	const int64_t total = p.images * p.count[0] * p.count[1] * p.count[2] * p.channels;
 
 	for (int64_t i = first_element(); i < total; i += step_elements())
-		hzi_qpool_one(&p, place_of(i, p.count, p.channels));
+		hzi_qpool_one(&p, hzi_qplace(i, p.count, p.channels));
 }
 
 KERNEL(quat_pool_bwd, hzi_qpool_args)
@@ -327,7 +315,7 @@ KERNEL(quat_pool_bwd, hzi_qpool_args)
 	const int64_t total = p.images * p.size[0] * p.size[1] * p.size[2] * p.channels;
 
 	for (int64_t i = first_element(); i < total; i += step_elements())
-		hzi_qpool_bwd_one(&p, place_of(i, p.size, p.channels));
+		hzi_qpool_bwd_one(&p, hzi_qplace(i, p.size, p.channels));
 }
 
 KERNEL(quat_rotation, hzi_qrotation_args)

@@ -458,6 +458,46 @@ bad 2 'must be 1, as a' "matrices of quaternions that do not fit" run quat_gemm 
 bad 2 'alpha=1,2: the value' "half a quaternion" run quat_axpy alpha=1,2 x=row.npy y=n.npy
 bad 2 'another dtype or shape' "a sum into another shape" run quat_mul a=x.npy b=x.npy y=row.npy accumulate=1
 
+npy q1.npy "$(header '<f4' '1, 4')" "$f1$f2$f3$f4"
+npy q121.npy "$(header '<f4' '1, 2, 1, 4')" "$f1$f2$f3$f4$f4$f3$f2$f1"
+good "quat_linear" $cpu quat_linear x=x.npy w=q12.npy y=qy.npy
+is "$(header_of qy.npy) $(tail_of qy.npy 16 f4)" "$(header "${e}f4" '1, 4') -26 28 22 16" \
+	"a row by a column again"
+good "quat_linear activation=relu" $cpu quat_linear x=x.npy w=q12.npy b=q1.npy y=qy.npy pre=qz.npy \
+	activation=relu side=right
+is "$(tail_of qy.npy 16 f4) $(tail_of qz.npy 4 f4)" "0 30 25 20 20" "and its input"
+good "quat_linear_bwd" $cpu quat_linear_bwd x=x.npy w=q12.npy dy=q1.npy dw=qy.npy
+is "$(header_of qy.npy) $(tail_of qy.npy 32 f4 | sed 's/-0 /0 /g')" \
+	"$(header "${e}f4" '1, 2, 4') 30 0 0 0 20 10 0 20" \
+	"dw alone"
+good "quat_conv1d" $cpu quat_conv1d x=q121.npy w=q121.npy y=qy.npy
+is "$(header_of qy.npy) $(tail_of qy.npy 16 f4)" "$(header "${e}f4" '1, 1, 1, 4') -26 28 22 16" \
+	"two taps"
+good "quat_conv1d transposed=1" $cpu quat_conv1d x=qy.npy w=q121.npy y=qz.npy transposed=1 stride=2
+is "$(header_of qz.npy)" "$(header "${e}f4" '1, 2, 1, 4')" "back to the shape of x"
+good "quat_conv1d_bwd" $cpu quat_conv1d_bwd x=q121.npy w=q121.npy dy=qy.npy dx=qd.npy
+is "$(cmp qd.npy qz.npy)" "" "dx is the adjoint"
+good "quat_pool" $cpu quat_pool x=q121.npy y=qy.npy index=qi.npy window=2
+is "$(tail_of qy.npy 16 f4) $(tail_of qi.npy 4 d4)" "1 2 3 4 0" "the first of two norms"
+good "quat_pool kind=average" $cpu quat_pool x=q121.npy y=qy.npy window=2 kind=average
+is "$(tail_of qy.npy 16 f4)" "2.5 2.5 2.5 2.5" "their mean"
+good "quat_pool_bwd" $cpu quat_pool_bwd dy=qy.npy index=qi.npy dx=qd.npy window=2 size=2
+is "$(tail_of qd.npy 32 f4)" "2.5 2.5 2.5 2.5 0 0 0 0" "to what was taken"
+good "quat_batchnorm" $cpu quat_batchnorm x=q121.npy y=qy.npy new_mean=qm.npy momentum=1 saved=qs.npy
+is "$(tail_of qm.npy 16 f4)" "2.5 2.5 2.5 2.5" "the mean of the batch"
+good "quat_batchnorm_bwd" $cpu quat_batchnorm_bwd x=q121.npy dy=q121.npy saved=qs.npy dbeta=qd.npy
+is "$(tail_of qd.npy 16 f4)" "5 5 5 5" "sums"
+good "quat_dropout p=1" $cpu quat_dropout x=q1.npy y=qy.npy p=1
+is "$(tail_of qy.npy 16 f4)" "0 0 0 0" "nothing is left"
+good "quat_init" $cpu quat_init y=qy.npy shape=3,5 seed=1 out=f16
+is "$(header_of qy.npy)" "$(header "${e}f2" '3, 5, 4')" "the shape, and components"
+bad 2 'window= is missing' "a pool without a window" run quat_pool x=q121.npy y=n.npy
+bad 2 'has 2 numbers, must have 1 or 1' "strides of two dimensions" run quat_conv1d x=q121.npy \
+	w=q121.npy y=n.npy stride=1,1
+bad 2 'x.ndim is 2, must be 5' "no image" run quat_conv2d x=x.npy w=q121.npy y=n.npy
+bad 2 'ds= needs s=' "the gradient of factors that are not there" run quat_linear_bwd x=x.npy \
+	w=q12.npy dy=q1.npy ds=n.npy
+
 # ---- Hostile files -----------------------------------------------------------------------------------
 
 b=../bad

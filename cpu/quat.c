@@ -201,8 +201,8 @@ static int run_rows(struct hz_context *ctx, const struct hzi_quat_dims *dims,
 /* ---- Sums ------------------------------------------------------------------------------------ */
 
 /*
- * A unit is a tile of results, WIDTH neighbours or one, and a block of the terms; what it is does not
- * depend on threads. With more than one block their sums, in f64, are added in order.
+ * A unit is a tile of results, WIDTH neighbours or one, and a block of the terms; what it is does
+ * not depend on threads. With more than one block their sums, in f64, are added in order.
  */
 #define WIDTH 64
 #define COLUMN_BLOCK 2048
@@ -216,7 +216,7 @@ struct sum_job {
 	struct walk kept, terms;	/* operands: in[0 .. 2], out */
 	bool columns;
 	int64_t n, pieces;		/* along the results of tiles, if columns */
-	int64_t inner, inner_step[3];	/* the fastest dimension of terms, which is not in the walk */
+	int64_t inner, inner_step[3];	/* the fastest dimension of terms: not in the walk */
 	int64_t count, block, blocks, tiles, size;
 	double *part;			/* [tiles][blocks][WIDTH or 1][4], if there are blocks */
 };
@@ -253,7 +253,8 @@ static void add_terms(const struct sum_job *job, int64_t tile, int64_t begin, in
 
 		for (int i = 0; i < 3; i++) {
 			struct hzi_quat_list *const l = &call.row.in[i];
-			const int64_t elements = kept.at[i] + terms.at[i] + at * job->inner_step[i] +
+			const int64_t elements =
+				kept.at[i] + terms.at[i] + at * job->inner_step[i] +
 						 (job->columns ? first * l->step : 0);
 
 			l->p = job->sum.row.in[i].p

@@ -199,6 +199,20 @@ INLINE vd fma_d(vd a, vd b, vd c)
 #endif
 }
 
+/* c - a * b, likewise */
+INLINE vf fnma_f(vf a, vf b, vf c)
+{
+#if HZ_VEC == HZ_VEC_AVX512
+	return (vf)_mm512_fnmadd_ps((__m512)a, (__m512)b, (__m512)c);
+#elif HZ_VEC == HZ_VEC_AVX2
+	return (vf)_mm256_fnmadd_ps((__m256)a, (__m256)b, (__m256)c);
+#elif HZ_VEC == HZ_VEC_NEON
+	return (vf)vfmsq_f32((float32x4_t)c, (float32x4_t)a, (float32x4_t)b);
+#else
+	return c - a * b;
+#endif
+}
+
 /*
  * a - b. As a multiply-add where there is one: Zen 4 adds in two of its four pipes and multiplies
  * in the other two, so butterflies (a + b, a - b) keep all of them busy.

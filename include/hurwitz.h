@@ -179,7 +179,8 @@ typedef struct hz_options {
  * Opens a context. On failure *ctx is NULL and the reason is in hz_open_errmsg(). options may be
  * NULL. The environment is read here: HURWITZ_DEVICE=cpu|cuda|cuda:N|auto, HURWITZ_THREADS=N,
  * HURWITZ_ISA=c|avx2|..., HURWITZ_QUAT=auto|direct|fast; options that are set win over it, except
- * that an ISA cap is the lower of both. With HZ_AUTO a GPU that cannot be used is no error: hz_device_info() says why it was not.
+ * that an ISA cap is the lower of both. With HZ_AUTO a GPU that cannot be used is no error:
+ * hz_device_info() says why it was not.
  * Errors: HZ_EINVAL, HZ_ENODEV, HZ_ENOMEM, HZ_ECUDA.
  */
 HZ_API int hz_open(hz_context **ctx, const hz_options *options);
@@ -613,11 +614,11 @@ HZ_API int hz_qlinear_workspace(hz_context *ctx, const hz_tensor *x, const hz_te
 /* ---- Quaternions ----------------------------------------------------------------------------- */
 
 /*
- * A quaternion tensor is a tensor whose last dimension has the size 4: w, x, y, z of
- * q = w + xi + yj + zk, or x, y, z, w in all operands of a call with HZ_QUAT_XYZW. Its shape without
- * that dimension is its quaternion shape. Strides say the layout: [n, 4] contiguous; four planes, of
- * strides {1, n}; [batch, m, 4] of strides {4 m, 1, m} is the r|i|j|k block layout of PyTorch's
- * quaternion libraries, whose [batch, 4 m] tensors need no copy.
+ * A quaternion tensor is a tensor whose last dimension has the size 4: w, x, y, z of q = w + xi + yj
+ * + zk, or x, y, z, w in all operands of a call with HZ_QUAT_XYZW. Its shape without that dimension
+ * is its quaternion shape. Strides say the layout: [n, 4] contiguous; four planes, of strides {1,
+ * n}; [batch, m, 4] of strides {4 m, 1, m} is the r|i|j|k block layout of PyTorch's quaternion
+ * libraries, whose [batch, 4 m] tensors need no copy.
  *
  * What the elementwise calls, hz_quat_mul() to hz_quat_rotate_bwd(), have in common: operands have
  * one dtype, f32 f16 bf16, or f64 on the CPU, and any strides, with at most five dimensions of
@@ -627,10 +628,10 @@ HZ_API int hz_qlinear_workspace(hz_context *ctx, const hz_tensor *x, const hz_te
  * Arithmetic is in f32 (f64 for f64) with one rounding to the dtype at the end, and may use
  * multiply-adds. Each component of a product has an error of at most 4 u |a| |b|, u being 2^-24 or
  * 2^-53, plus that rounding; norms, normalization, inverse and rotation by a unit quaternion of at
- * most 8 u of the result's norm. Sums add f32 sums of at most 1024 terms in f64 (on the GPU f32), in
- * an order that depends on shapes and strides alone: the same bits for any number of threads and in
- * every run. NaN and Inf go where the formulas put them, so a product by a NaN or Inf component is
- * NaN or Inf in all components.
+ * most 8 u of the result's norm. Sums add f32 sums of at most 1024 terms in f64 (on the GPU f32),
+ * in an order that depends on shapes and strides alone: the same bits for any number of threads and
+ * in every run. NaN and Inf go where the formulas put them, so a product by a NaN or Inf component
+ * is NaN or Inf in all components.
  * Errors: HZ_EINVAL, HZ_EDTYPE, HZ_ESHAPE, HZ_ESTRIDE, HZ_EALIAS, HZ_EDEVICE, HZ_ENOTSUP (f64 on a
  * GPU), HZ_ENOMEM, HZ_EWORKSPACE, HZ_ECUDA, HZ_EFORK.
  */
@@ -679,8 +680,8 @@ HZ_API int hz_quat_mul_bwd_workspace(hz_context *ctx, const hz_tensor *dy, const
 				     uint32_t flags, size_t *bytes);
 
 /*
- * Sums of products over the last dimension but one: y = the sum over l of conj(a[..., l]) b[..., l],
- * or its real part, which is the dot product of vectors of four. With HZ_QUAT_CONJ_A a is not
+ * Sums of products over the last dimension but one: y = the sum over l of conj(a[..., l])
+ * b[..., l], or its real part, which is the dot product of vectors of four. With HZ_QUAT_CONJ_A a is not
  * conjugated, with HZ_QUAT_CONJ_B b is; with HZ_QUAT_REVERSED the factors change places.
  *
  *   a, b   [..., l, 4], repeated to the shape of y, and to each other in l
@@ -815,7 +816,7 @@ enum hz_precision {
 	HZ_PRECISION_HALF = 4	/* operands of 11 bits (f16) with scales, or of their own 8 (bf16) */
 };
 
-/* Activations: of each component ("split") but for the last two, which keep a quaternion's direction. */
+/* Activations: of each component ("split") but for the last two, which keep its direction. */
 enum hz_activation {
 	HZ_ACT_NONE = 0,
 	HZ_ACT_RELU = 1,
@@ -835,7 +836,7 @@ typedef struct hz_quat_gemm_opts {
 	int32_t precision;		/* enum hz_precision */
 	int32_t activation;		/* enum hz_activation */
 	uint32_t flags;			/* HZ_QUAT_XYZW | REVERSED | ALPHA | BIAS_COLUMNS */
-	double alpha[4];		/* w, x, y, z, with HZ_QUAT_ALPHA: multiplies from the left */
+	double alpha[4];		/* w, x, y, z, with HZ_QUAT_ALPHA: a factor from the left */
 	double beta;			/* 0: C is not read */
 	double slope;			/* of the activation */
 	const hz_tensor *bias;		/* [m, 4] (or [n, 4]), the dtype of C or f32; NULL: none */
@@ -879,10 +880,10 @@ HZ_API int hz_quat_gemm_workspace(hz_context *ctx, const hz_tensor *a, const hz_
 				  const hz_tensor *c, const hz_quat_gemm_opts *opts, size_t *bytes);
 
 /*
- * Packs A for hz_quat_gemm() and the layers: worth it for weights that are used more than once. What
- * is packed, a or with op_a T its transpose, serves every op_a, which then counts from it, and every
- * n. opts->op_a, method, precision and HZ_QUAT_XYZW are read; later calls have the same method and
- * precision, or AUTO. As hz_qgemm_pack() otherwise.
+ * Packs A for hz_quat_gemm() and the layers: worth it for weights that are used more than once.
+ * What is packed, a or with op_a T its transpose, serves every op_a, which then counts from it, and
+ * every n. opts->op_a, method, precision and HZ_QUAT_XYZW are read; later calls have the same method
+ * and precision, or AUTO. As hz_qgemm_pack() otherwise.
  */
 HZ_API int hz_quat_gemm_pack(hz_context *ctx, const hz_tensor *a, void *data, size_t bytes,
 			     hz_packed *packed, const hz_quat_gemm_opts *opts);

@@ -539,7 +539,8 @@ int hz_quat_axpy(hz_context *ctx, const double alpha[4], const hz_tensor *x, con
 		return HZ_OK;
 	px.at = &g.x;
 	py.at = &g.y;
-	HZ_CHECK(make_dims(ctx, op, &g.dims, &py, (const struct part[]){py, px}, 2, 1, NULL, flags));
+	HZ_CHECK(make_dims(ctx, op, &g.dims, &py, (const struct part[]){py, px}, 2, 1, NULL,
+			   flags));
 	g.dtype = y->dtype;
 	g.reversed = (flags & HZ_QUAT_REVERSED) != 0;
 	memcpy(g.alpha, alpha, sizeof(g.alpha));
@@ -574,7 +575,8 @@ static int map(struct hz_context *ctx, const char *op, const hz_tensor *x, const
 		return HZ_OK;
 	px.at = &g.x;
 	py.at = &g.y;
-	HZ_CHECK(make_dims(ctx, op, &g.dims, &px, (const struct part[]){py, px}, 2, 1, NULL, flags));
+	HZ_CHECK(make_dims(ctx, op, &g.dims, &px, (const struct part[]){py, px}, 2, 1, NULL,
+			   flags));
 	g.dtype = x->dtype;
 	HZ_CHECK(hzi_workspace(ctx, op, ctx->ops->quat_map_workspace(ctx, &g)));
 	return ctx->ops->quat_map(ctx, &g);
@@ -596,7 +598,8 @@ static int map_bwd(struct hz_context *ctx, const char *op, const hz_tensor *dy,
 	HZ_CHECK(check_shape(ctx, op, &px, &pdy, false));
 	HZ_CHECK(check_shape(ctx, op, &px, &pdx, false));
 	HZ_CHECK(check_apart_or_same(ctx, op, &px, &pdx));
-	HZ_CHECK(real ? check_apart(ctx, op, &pdy, &pdx) : check_apart_or_same(ctx, op, &pdy, &pdx));
+	HZ_CHECK(real ? check_apart(ctx, op, &pdy, &pdx)
+		      : check_apart_or_same(ctx, op, &pdy, &pdx));
 	if (hz_tensor_count(dx) == 0)
 		return HZ_OK;
 	pdy.at = &g.dy;

@@ -145,8 +145,12 @@ static int64_t batch_count(const hz_tensor *t)
 
 /* ---- Packing --------------------------------------------------------------------------------- */
 
+/*
+ * Bytes: of the packed matrices. On a GPU, where a call does not allocate, *scratch bytes behind
+ * these are what it works in; on the CPU that is the workspace, and *scratch is 0.
+ */
 static int pack_args(struct hz_context *ctx, const hz_tensor *a, const hz_quat_gemm_opts *o,
-		     struct hzi_quat_gemm_pack_args *p, size_t *bytes)
+		     struct hzi_quat_gemm_pack_args *p, size_t *bytes, size_t *scratch)
 {
 	int64_t count, all;
 
@@ -169,14 +173,32 @@ static int pack_args(struct hz_context *ctx, const hz_tensor *a, const hz_quat_g
 	memcpy(p->a_stride, a->stride, (size_t)p->ndim * sizeof(*p->a_stride));
 	count = batch_count(a);
 	HZ_CHECK(check_size(ctx, pack_name, "a", p->m, p->k, count));
-	*bytes = 0;
+	*bytes = *scratch = 0;
 	if (count == 0 || p->m == 0 || p->k == 0)
 		return HZ_OK;
 	if (!hzi_mul(hzi_quat_pack_bytes(p->layout, p->dtype, p->m, p->k), count, &all) || !all)
 		return hzi_fail(ctx, HZ_ESHAPE, "%s: a is too large: its packed size overflows",
 				pack_name);
 	*bytes = (size_t)all;
+	if (on_gpu(ctx))
+		*scratch = ctx->ops->quat_gemm_pack_workspace(ctx, p);
 	return HZ_OK;
+}
+
+/* Packs with the workspace behind the packed matrices. */
+static int pack_on_gpu(struct hz_context *ctx, const struct hzi_quat_gemm_pack_args *p,
+		       size_t bytes, size_t scratch)
+{
+	void *const workspace = ctx->workspace;
+	const size_t workspace_bytes = ctx->workspace_bytes;
+	int status;
+
+	ctx->workspace = (char *)p->data + bytes;
+	ctx->workspace_bytes = scratch;
+	status = ctx->ops->quat_gemm_pack(ctx, p);
+	ctx->workspace = workspace;
+	ctx->workspace_bytes = workspace_bytes;
+	return status;
 }
 
 static const hz_quat_gemm_opts defaults;
@@ -185,12 +207,12 @@ int hz_quat_gemm_pack_bytes(hz_context *ctx, const hz_tensor *a, const hz_quat_g
 			    size_t *bytes)
 {
 	struct hzi_quat_gemm_pack_args p;
-	size_t need;
+	size_t need, scratch;
 
-	HZ_CHECK(pack_args(ctx, a, opts ? opts : &defaults, &p, &need));
+	HZ_CHECK(pack_args(ctx, a, opts ? opts : &defaults, &p, &need, &scratch));
 	if (!bytes)
 		return hzi_fail(ctx, HZ_EINVAL, "quat_gemm_pack_bytes: bytes is NULL");
-	*bytes = need;
+	*bytes = need + scratch;
 	return HZ_OK;
 }
 
@@ -199,9 +221,10 @@ int hz_quat_gemm_pack(hz_context *ctx, const hz_tensor *a, void *data, size_t by
 {
 	struct hzi_quat_gemm_pack_args p;
 	hz_tensor blob;
-	size_t need;
+	size_t matrices, scratch, need;
 
-	HZ_CHECK(pack_args(ctx, a, opts ? opts : &defaults, &p, &need));
+	HZ_CHECK(pack_args(ctx, a, opts ? opts : &defaults, &p, &matrices, &scratch));
+	need = matrices + scratch;
 	if (!packed)
 		return hzi_fail(ctx, HZ_EINVAL, "%s: packed is NULL, must be a struct to fill",
 				pack_name);
@@ -214,8 +237,12 @@ int hz_quat_gemm_pack(hz_context *ctx, const hz_tensor *a, void *data, size_t by
 	blob = hz_tensor_1d(data, HZ_U8, ctx->device, (int64_t)need);
 	HZ_CHECK(hzi_check_apart(ctx, pack_name, "a", a, "data", &blob));
 	p.data = data;
-	if (need) {
-		HZ_CHECK(hzi_workspace(ctx, pack_name, ctx->ops->quat_gemm_pack_workspace(ctx, &p)));
+	if (need && on_gpu(ctx)) {
+		HZ_CHECK(pack_on_gpu(ctx, &p, matrices, scratch));
+	} else if (need) {
+		const size_t workspace = ctx->ops->quat_gemm_pack_workspace(ctx, &p);
+
+		HZ_CHECK(hzi_workspace(ctx, pack_name, workspace));
 		HZ_CHECK(ctx->ops->quat_gemm_pack(ctx, &p));
 	}
 	memset(packed, 0, sizeof(*packed));
@@ -418,7 +445,8 @@ static void make_batch(const struct call *q, struct hzi_quat_gemm_args *g)
 		    hzi_continues(cs, g->c.col, g->n) &&
 		    (!pre || hzi_continues(ps, g->pre.col, g->n))) {
 			g->n *= size;
-		} else if (n > 0 && hzi_continues(p ? 0 : as, g->a_stride[n - 1], g->shape[n - 1]) &&
+		} else if (n > 0 && hzi_continues(p ? 0 : as, g->a_stride[n - 1],
+						  g->shape[n - 1]) &&
 			   hzi_continues(p ? as : 0, g->packed_stride[n - 1], g->shape[n - 1]) &&
 			   hzi_continues(bs, g->b_stride[n - 1], g->shape[n - 1]) &&
 			   hzi_continues(cs, g->c_stride[n - 1], g->shape[n - 1]) &&

@@ -261,7 +261,8 @@ static int one_mul_bwd(int most_dims, int64_t elements)
 	c.what = describe("mul_bwd", dtype, m.flags, &a, &b);
 	begin_call(&c);
 	for (int64_t i = 0; i < count; i++) {
-		const int64_t ia = side_repeat(&a, 1, n, shape, i), ib = side_repeat(&b, 1, n, shape, i);
+		const int64_t ia = side_repeat(&a, 1, n, shape, i);
+		const int64_t ib = side_repeat(&b, 1, n, shape, i);
 		const quat g = side_quat(&dy, i, xyzw);
 		const quat p = q_conj_if(m.flags & HZ_QUAT_CONJ_A, side_quat(&a, ia, xyzw));
 		const quat q = q_conj_if(m.flags & HZ_QUAT_CONJ_B, side_quat(&b, ib, xyzw));
@@ -322,7 +323,8 @@ static int one_dot(int most_dims, int64_t elements, int64_t length)
 			       .what = describe("dot", dtype, flags, &a, &b)};
 	begin_call(&c);
 	for (int64_t i = 0; i < count; i++) {
-		const int64_t ia = side_repeat(&a, 2, n, shape, i), ib = side_repeat(&b, 2, n, shape, i);
+		const int64_t ia = side_repeat(&a, 2, n, shape, i);
+		const int64_t ib = side_repeat(&b, 2, n, shape, i);
 
 		for (int64_t k = 0; k < l; k++) {
 			const quat p = side_quat(&a, la == 1 ? ia : ia * la + k, xyzw);
@@ -502,7 +504,8 @@ static void sprinkle(struct side *x)
 		for (int k = 0; k < 4 && pick < 3; k++) {
 			const double v = rnd_normal(&rnd);
 
-			side_set(x, 4 * i + k, (real)(pick == 0 ? 0 : v * (pick == 1 ? big : tiny)));
+			side_set(x, 4 * i + k,
+				 (real)(pick == 0 ? 0 : v * (pick == 1 ? big : tiny)));
 		}
 	}
 }
@@ -547,7 +550,8 @@ static int one_map_bwd(void)
 			    .flags = (uint32_t)rnd_u64(&rnd) & (HZ_QUAT_XYZW | HZ_QUAT_ACCUMULATE)};
 	const int number = m.kind == NORM || m.kind == NORM2;
 	/* In place of x, or of dy */
-	const int pick = (int)rnd_below(&rnd, 5), same = pick == 1 ? 1 : pick == 0 && !number ? 0 : -1;
+	const int pick = (int)rnd_below(&rnd, 5);
+	const int same = pick == 1 ? 1 : pick == 0 && !number ? 0 : -1;
 	int64_t shape[HZ_MAXDIM];
 	const int n = random_shape(shape, 5, 2000), xyzw = m.flags & HZ_QUAT_XYZW;
 	struct side x = new_side(dtype, n, shape, 4), dx = new_side(dtype, n, shape, 4);
@@ -697,7 +701,8 @@ static int one_rotate_bwd(int64_t elements)
 	c.what = describe("rotate_bwd", dtype, m.flags, &q, &v);
 	begin_call(&c);
 	for (int64_t i = 0; i < count; i++) {
-		const int64_t iq = side_repeat(&q, 1, n, shape, i), iv = side_repeat(&v, 1, n, shape, i);
+		const int64_t iq = side_repeat(&q, 1, n, shape, i);
+		const int64_t iv = side_repeat(&v, 1, n, shape, i);
 		const quat g = vector_of(side_quat(&dy, i, xyzw)), p = side_quat(&q, iq, xyzw);
 		const quat w = vector_of(side_quat(&v, iv, xyzw));
 		const real n2 = m.flags & HZ_QUAT_NORMALIZE ? 1 : q_inner(p, p);
@@ -805,7 +810,8 @@ static void test_units(void)
 		int good = 1;
 
 		for (int xyzw = 0; xyzw < 2; xyzw++) {
-			struct area a = area_new(&devs[d], 16 * 16, 0), b = area_new(&devs[d], 256, 0);
+			struct area a = area_new(&devs[d], 256, 0);
+			struct area b = area_new(&devs[d], 256, 0);
 			struct area y = area_new(&devs[d], 256, 0);
 			float image[(2 * GUARD + 256) / 4];
 			float *const v = image + GUARD / 4;
@@ -941,7 +947,8 @@ static void test_differences(void)
 		g[i] = rnd_normal(&rnd);
 	}
 	for (uint32_t f = 0; f < 16 && good; f++) {
-		hz_tensor ta = fd_tensor(a, FD, 4), tb = fd_tensor(b, 1, 4), tg = fd_tensor(g, FD, 4);
+		hz_tensor ta = fd_tensor(a, FD, 4), tb = fd_tensor(b, 1, 4);
+		hz_tensor tg = fd_tensor(g, FD, 4);
 		hz_tensor tda = fd_tensor(da, FD, 4), tdb = fd_tensor(db, 1, 4);
 
 		good = hz_quat_mul_bwd(ctx, &tg, &ta, &tb, &tda, &tdb, f) == HZ_OK &&
@@ -966,9 +973,11 @@ static void test_differences(void)
 	ok(good, "gradients of norm, normalize and inverse by finite differences");
 	good = 1;
 	for (uint32_t f = 0; f < 8 && good; f++) {
-		const uint32_t flags = (f & 1 ? HZ_QUAT_XYZW : 0) | (f & 2 ? HZ_QUAT_NORMALIZE : 0) |
+		const uint32_t flags = (f & 1 ? HZ_QUAT_XYZW : 0) |
+				       (f & 2 ? HZ_QUAT_NORMALIZE : 0) |
 				       (f & 4 ? HZ_QUAT_INVERSE : 0);
-		hz_tensor tq = fd_tensor(a, 1, 4), tv = fd_tensor(b, FD, 3), tg = fd_tensor(g, FD, 3);
+		hz_tensor tq = fd_tensor(a, 1, 4), tv = fd_tensor(b, FD, 3);
+		hz_tensor tg = fd_tensor(g, FD, 3);
 		hz_tensor tdq = fd_tensor(da, 1, 4), tdv = fd_tensor(db, FD, 3);
 
 		good = hz_quat_rotate_bwd(ctx, &tg, &tq, &tv, &tdq, &tdv, flags) == HZ_OK &&
@@ -1117,7 +1126,8 @@ static void test_errors(void)
 	WRONG(A.shape[1] = 2, MUL, HZ_ESHAPE, "quat_mul: a.shape[1] is 2, must be 3, as y, or 1");
 	WRONG((Y = hz_tensor_2d(memory_y, HZ_F32, HZ_CPU, 3, 4)), MUL, HZ_ESHAPE,
 	      "quat_mul: a.ndim is 3, must be at most 2, as y");
-	WRONG(flags = HZ_QUAT_INVERSE, MUL, HZ_EINVAL, "quat_mul: flags is 512, must be made of 31");
+	WRONG(flags = HZ_QUAT_INVERSE, MUL, HZ_EINVAL,
+	      "quat_mul: flags is 512, must be made of 31");
 	WRONG(Y.data = memory_a + 1, MUL, HZ_EALIAS,
 	      "quat_mul: y overlaps a, must be apart from it or the same view");
 	WRONG(Y.stride[0] = 4, MUL, HZ_ESTRIDE,

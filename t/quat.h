@@ -98,7 +98,7 @@ static inline int64_t side_offset(const struct side *s, int64_t i)
 	return at;
 }
 
-/* Strides of random order, padding and direction; kind 0: any, 1: contiguous, 2: planes, 3: blocks */
+/* Strides in random order; kind 1: contiguous, 2: planes, 3: blocks, 0: any */
 static inline void side_layout(struct side *s, uint64_t *rnd, int kind)
 {
 	int64_t order[HZ_MAXDIM], turned[HZ_MAXDIM], plain[HZ_MAXDIM], pad = 0;
@@ -389,7 +389,8 @@ static inline int random_dtype(uint64_t *rnd)
 static inline int64_t random_size(uint64_t *rnd, int64_t most)
 {
 	static const int64_t edge[] = {1, 2, 3, 4, 5, 7, 8, 9, 15, 16, 17, 31, 32, 33, 63, 64, 65};
-	const int64_t size = rnd_below(rnd, 4) ? edge[rnd_below(rnd, 17)] : 1 + rnd_below(rnd, most);
+	const int64_t size = rnd_below(rnd, 4) ? edge[rnd_below(rnd, 17)]
+					       : 1 + rnd_below(rnd, most);
 
 	return size < most ? size : most;
 }

@@ -201,7 +201,8 @@ static void expect(const struct gemm *g, const struct side *a, const struct side
 				t = q_add(t, old);
 				if (bias) {
 					const quat v = side_quat(
-						bias, o->flags & HZ_QUAT_BIAS_COLUMNS ? j : i, xyzw);
+						bias, o->flags & HZ_QUAT_BIAS_COLUMNS ? j : i,
+							xyzw);
 
 					t = q_add(t, v);
 					plus += q_norm(v);
@@ -362,7 +363,8 @@ static void test_ops(void)
 		int good = 1;
 
 		for (int i = 0; i < 64 && good; i++) {
-			struct gemm g = {.dtype = HZ_F32, .c_dtype = HZ_F32, .m = 5, .n = 7, .k = 9};
+			struct gemm g = {.dtype = HZ_F32, .c_dtype = HZ_F32, .m = 5, .n = 7, .k =
+				9};
 
 			g.o.method = method;
 			g.o.op_a = i & 3;
@@ -385,8 +387,10 @@ static void test_edges(void)
 
 	for (size_t i = 0; i < sizeof(edge) / sizeof(*edge) && good; i++) {
 		for (int d = 0; d < 3 && good; d++) {
-			for (int method = HZ_QUAT_DIRECT; method <= HZ_QUAT_FAST && good; method++) {
-				struct gemm g = {.dtype = random_dtype(&rnd), .m = 3, .n = 5, .k = 4};
+			for (int method = HZ_QUAT_DIRECT; method <= HZ_QUAT_FAST && good;
+			     method++) {
+				struct gemm g = {.dtype = random_dtype(&rnd), .m = 3, .n = 5, .k =
+					4};
 
 				g.c_dtype = g.dtype;
 				*(d == 0 ? &g.m : d == 1 ? &g.n : &g.k) = edge[i];
@@ -402,7 +406,8 @@ static void test_edges(void)
 /* ---- Accuracy and NaN ------------------------------------------------------------------------ */
 
 /* C = A B of f32 matrices back to back, on one context */
-static void multiply(struct dev *dev, const float *a, const float *b, float *c, int64_t m, int64_t n,
+static void multiply(struct dev *dev, const float *a, const float *b, float *c, int64_t m,
+		     int64_t n,
 		     int64_t k, int method, int precision)
 {
 	const size_t size[] = {(size_t)(m * k) * 16, (size_t)(k * n) * 16, (size_t)(m * n) * 16};
@@ -510,7 +515,8 @@ static void test_accuracy(void)
 		component_errors(a, b, c, N, N, N, fast);
 		for (int i = 1; i < 4; i++)
 			most = fmax(most, fast[i] / direct[i]);
-		ok(direct[1] < 1e-6 && fast[0] < 2e-6, "large real parts: %.3g, fast %.3g", direct[0],
+		ok(direct[1] < 1e-6 && fast[0] < 2e-6, "large real parts: %.3g, fast %.3g",
+		   direct[0],
 		   fast[0]);
 		ok(most > 20, "the small components of the fast method lose %.0f times as much",
 		   most);
@@ -540,7 +546,8 @@ static void test_nan(void)
 				for (int i = 0; i < M * COLS * 4; i++)
 					good &= isnan(c[i]) == (i / (4 * COLS) == 3);
 				if (!good || p == HZ_PRECISION_AUTO)
-					ok(good, "NaN stays in its row, method %d, precision %d, %s",
+					ok(good,
+					   "NaN stays in its row, method %d, precision %d, %s",
 					   method, p, devs[d].name);
 			}
 		}
@@ -674,7 +681,8 @@ static void test_errors(void)
 	WRONG(A.ndim = 2, HZ_ESHAPE, "quat_gemm: a.ndim is 2, must be 3 to 6");
 	WRONG(B.shape[2] = 3, HZ_ESHAPE, "quat_gemm: b.shape[2] is 3, must be 4");
 	WRONG(B.dtype = HZ_F16, HZ_EDTYPE, "quat_gemm: b.dtype is f16, must be f32");
-	WRONG(A.dtype = HZ_S8, HZ_EDTYPE, "quat_gemm: a.dtype is s8, must be f32, f16, bf16 or f64");
+	WRONG(A.dtype = HZ_S8, HZ_EDTYPE,
+	      "quat_gemm: a.dtype is s8, must be f32, f16, bf16 or f64");
 	WRONG(C.dtype = HZ_F64, HZ_EDTYPE, "quat_gemm: c.dtype is f64, must be f32");
 	WRONG(B.shape[0] = 4, HZ_ESHAPE, "quat_gemm: b.shape[0] is 4, must be 3, as a");
 	WRONG((B = hz_tensor_3d(memory[1], HZ_F32, HZ_CPU, 5, 2, 4), O.op_b = HZ_QUAT_H), HZ_ESHAPE,
@@ -700,7 +708,8 @@ static void test_errors(void)
 	      "quat_gemm: c overlaps bias, must be apart from it");
 	WRONG((O.pre = &V), HZ_ESHAPE, "quat_gemm: pre.ndim is 2, must be 3, as c");
 	WRONG((V = C, O.pre = &V), HZ_EALIAS, "quat_gemm: pre overlaps c, must be apart from it");
-	WRONG((A.shape[0] = C.shape[0] = INT64_MAX / 64, A.stride[0] = 0, C.stride[0] = INT64_MAX / 8),
+	WRONG((A.shape[0] = C.shape[0] = INT64_MAX / 64, A.stride[0] = 0, C.stride[0] =
+	       INT64_MAX / 8),
 	      HZ_ESHAPE, "quat_gemm: c is too large: its size or strides overflow");
 
 	reset();

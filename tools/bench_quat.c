@@ -314,6 +314,15 @@ static int run_case(struct bench *b, const struct row *r)
 	return status;
 }
 
+/* Whether B and C fit into the arrays that all cases share, which are smaller on a small GPU */
+static bool fits(const struct bench *b, const struct row *r)
+{
+	const int64_t wider = r->k > r->m ? r->k : r->m;
+
+	return r->kind != GEMM || wider * r->n * 4 * (int64_t)hz_dtype_size(r->dtype) <=
+					  b->elements * (int64_t)sizeof(float);
+}
+
 int bench_quat(struct bench *b, void (*head)(struct bench *b))
 {
 	int status = 0;
@@ -321,7 +330,7 @@ int bench_quat(struct bench *b, void (*head)(struct bench *b))
 	for (size_t i = 0; i < ROWS && !status; i++) {
 		const struct row *r = &rows[i];
 
-		if (!(r->flags & (b->gpu ? GPU : CPU)) ||
+		if (!(r->flags & (b->gpu ? GPU : CPU)) || !fits(b, r) ||
 		    !bench_wanted(b->set, op_names[r->kind]) ||
 		    (b->set->quick && !(r->flags & QUICK)))
 			continue;

@@ -93,7 +93,7 @@ struct hz_context {
 
 /* Formats the context's sentence and returns status: return hzi_fail(ctx, HZ_ESHAPE, "..."). */
 int hzi_fail(struct hz_context *ctx, int status, const char *format, ...)
-	__attribute__((format(printf, 3, 4)));
+	__attribute__((cold, format(printf, 3, 4)));
 
 /* A line to the log callback, if there is one. */
 void hzi_log(const struct hz_context *ctx, int level, const char *format, ...)
@@ -150,6 +150,12 @@ bool hzi_cuda_capturing(struct hz_context *ctx);	/* the stream is being captured
 int hzi_cuda_prepare(struct hz_context *ctx);
 
 /* ---- Argument checks (lib/tensor.c) ------------------------------------------------------------- */
+
+/*
+ * Whether a view keeps every rule of hzi_check() at a glance: contiguous, not empty, and no larger
+ * than any object. So are most, and where elements are few, checks count. *count: its elements.
+ */
+bool hzi_plain(const struct hz_context *ctx, const hz_tensor *t, const int *dtypes, int64_t *count);
 
 /*
  * Checks a view: not NULL, dtype in the list (ends with 0), ndim and shape sane, products and

@@ -952,6 +952,51 @@ static void do_blocks(void *work_job, int thread, int64_t begin, int64_t end)
 	}
 }
 
+static bool is_float_or_none(const struct hzi_diag *d)
+{
+	return !d->kind || d->kind == HZ_F32;
+}
+
+/*
+ * Whether one kernel does it all, without scratch: rows of a transform that fits in registers. They
+ * may be few, so that the way to the kernel counts.
+ */
+static bool is_head(const struct hz_kern *kern, const struct hzi_hadamard_args *a)
+{
+	return a->ndim == 0 && a->plan.nseg == 1 && a->plan.seg[0].m == 1 &&
+	       a->plan.seg[0].k <= kern->head_bits && a->x_step == 1 && a->y_step == 1 &&
+	       is_float_or_none(&a->pre) && is_float_or_none(&a->post);
+}
+
+static void run_head(const struct hz_kern *kern, const struct hzi_hadamard_args *a)
+{
+	const int64_t n = a->plan.n;
+	struct hzi_head h = {
+		.x = a->x,
+		.y = a->y,
+		.x_ld = a->x_block,
+		.y_ld = a->y_block,
+		.rows = a->blocks,
+		.count = n,
+		.x_dtype = a->x_dtype,
+		.y_dtype = a->y_dtype,
+		.bits = a->plan.seg[0].k,
+		.last = true,
+		.scale = a->plan.seg[0].scale,
+		.pre = a->pre.data,
+		.post = a->post.data,
+		.pre_ld = a->pre.block_step,
+		.post_ld = a->post.block_step,
+	};
+
+	if (h.x_ld == n && h.y_ld == n && (!h.pre || h.pre_ld == n) &&
+	    (!h.post || h.post_ld == n)) {
+		h.count *= h.rows;
+		h.rows = 1;
+	}
+	kern->head(&h);
+}
+
 int hzi_cpu_hadamard(struct hz_context *ctx, const struct hzi_hadamard_args *a)
 {
 	const int64_t elements = count_items(a) * a->blocks * a->plan.n;
@@ -959,6 +1004,10 @@ int hzi_cpu_hadamard(struct hz_context *ctx, const struct hzi_hadamard_args *a)
 							 dtype_bytes(a->y_dtype)));
 	struct job job;
 
+	if (threads == 1 && is_head(ctx->kern, a)) {
+		run_head(ctx->kern, a);
+		return HZ_OK;
+	}
 	begin_job(&job, ctx, a);
 	if (is_columns(a)) {
 		job.width = columns_width(job.kern, a, &job.area_bytes);
@@ -979,6 +1028,8 @@ size_t hzi_cpu_hadamard_workspace(const struct hz_context *ctx, const struct hzi
 {
 	struct areas areas;
 
+	if (is_head(ctx->kern, a))
+		return 0;
 	if (is_columns(a)) {
 		size_t bytes;
 

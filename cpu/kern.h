@@ -20,13 +20,15 @@
  * Butterflies of strides 1, 2, .. 2^(bits - 1) on rows of count contiguous elements, count a
  * multiple of 2^bits. pre: element i of row r is first multiplied by pre[r * pre_ld + i]. last: the
  * results are multiplied by scale, then by post; else y is f32 and gets them as they are. With 0
- * bits it converts.
+ * bits it converts. Neighbours here are not neighbours in struct hzi_hadamard_args: compilers would
+ * copy them in pairs, and a load of two values just stored apart waits for both stores (4 ns).
  */
 struct hzi_head {
 	const void *x;
+	int64_t x_ld;
 	void *y;
-	int64_t x_ld, y_ld, rows, count;
-	int32_t x_dtype, y_dtype, bits;
+	int64_t y_ld, rows, count;
+	int32_t x_dtype, bits, y_dtype;
 	bool last;
 	float scale;
 	const float *pre, *post;

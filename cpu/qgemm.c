@@ -902,6 +902,8 @@ int hzi_cpu_quantize(struct hz_context *ctx, const struct hzi_quantize_args *a)
 		.to_codes = true,
 	};
 
+	if (a->rotated)
+		return hzi_cpu_rotated_quantize(ctx, a);
 	return run_codes(ctx, &job, &a->map, &a->scale, a->zero);
 }
 
@@ -916,22 +918,20 @@ int hzi_cpu_dequantize(struct hz_context *ctx, const struct hzi_dequantize_args 
 		.zeros = a->zeros,
 	};
 
+	if (a->rotated)
+		return hzi_cpu_rotated_dequantize(ctx, a);
 	return run_codes(ctx, &job, &a->map, &a->scale, a->zero);
 }
 
 size_t hzi_cpu_quantize_workspace(const struct hz_context *ctx, const struct hzi_quantize_args *a)
 {
-	(void)ctx;
-	(void)a;
-	return 0;
+	return a->rotated ? hzi_cpu_rotated_workspace(ctx, a->rotated, false) : 0;
 }
 
 size_t hzi_cpu_dequantize_workspace(const struct hz_context *ctx,
 				    const struct hzi_dequantize_args *a)
 {
-	(void)ctx;
-	(void)a;
-	return 0;
+	return a->rotated ? hzi_cpu_rotated_workspace(ctx, a->rotated, true) : 0;
 }
 
 /* ---- Ranges ---------------------------------------------------------------------------------- */

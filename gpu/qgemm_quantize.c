@@ -12,6 +12,7 @@
 
 #include "cuda.h"
 #include "gpu/qgemm_quantize.h"
+#include "gpu/quantize_rotated.h"
 #include "lib/qgemm.h"
 
 static int64_t min_of(int64_t a, int64_t b)
@@ -155,8 +156,7 @@ static int launch_any(struct hz_context *ctx, const char *op, int kernel,
 
 size_t hzi_cuda_quantize_workspace(const struct hz_context *ctx, const struct hzi_quantize_args *a)
 {
-	(void)ctx, (void)a;
-	return 0;
+	return a->rotated ? hzi_cuda_rotated_workspace(ctx, a->rotated) : 0;
 }
 
 int hzi_cuda_quantize(struct hz_context *ctx, const struct hzi_quantize_args *a)
@@ -168,6 +168,8 @@ int hzi_cuda_quantize(struct hz_context *ctx, const struct hzi_quantize_args *a)
 	};
 	struct hzi_quantize_any any;
 
+	if (a->rotated)
+		return hzi_cuda_rotated_quantize(ctx, a);
 	if (make_flat(map, a->x, a->q, map->x_step, map->x_stride, map->q_step, map->q_stride,
 		      a->x_dtype, &flat))
 		return launch_flat(ctx, "quantize",
@@ -186,8 +188,7 @@ int hzi_cuda_quantize(struct hz_context *ctx, const struct hzi_quantize_args *a)
 size_t hzi_cuda_dequantize_workspace(const struct hz_context *ctx,
 				     const struct hzi_dequantize_args *a)
 {
-	(void)ctx, (void)a;
-	return 0;
+	return a->rotated ? hzi_cuda_rotated_workspace(ctx, a->rotated) : 0;
 }
 
 int hzi_cuda_dequantize(struct hz_context *ctx, const struct hzi_dequantize_args *a)
@@ -199,6 +200,8 @@ int hzi_cuda_dequantize(struct hz_context *ctx, const struct hzi_dequantize_args
 	};
 	struct hzi_quantize_any any;
 
+	if (a->rotated)
+		return hzi_cuda_rotated_dequantize(ctx, a);
 	if (make_flat(map, a->x, a->q, map->x_step, map->x_stride, map->q_step, map->q_stride,
 		      a->x_dtype, &flat))
 		return launch_flat(ctx, "dequantize",

@@ -804,6 +804,58 @@ int hz_dequantize_hadamard_workspace(hz_context *ctx, const hz_tensor *q, const 
 	return HZ_OK;
 }
 
+/* ---- quantize and dequantize with a transform ------------------------------------------------------ */
+
+int hzi_rotated_args(struct hz_context *ctx, const char *op, const char *v_name,
+		     const hz_tensor *v, const char *q_name, const hz_tensor *q,
+		     const hz_tensor *p, const hz_hadamard_opts *o, bool back,
+		     struct hzi_rotated *r)
+{
+	const hz_tensor *out = back ? v : q;
+	const int64_t params = p ? hz_tensor_count(p) : 1;
+	struct hzi_hadamard_args *t = &r->t;
+	hz_tensor shared = *v;
+	struct outer outer;
+	int axis = 0;
+
+	if (v->ndim < 1)
+		return hzi_fail(ctx, HZ_ESHAPE, "%s: %s.ndim is 0, must be 1 to %d", op, v_name,
+				HZ_MAXDIM);
+	HZ_CHECK(check_begin(ctx, op, &o, v, &axis));
+	if (o->axis != 0)
+		return hzi_fail(ctx, HZ_ENOTSUP, "%s: opts->axis is %d, must be 0", op, o->axis);
+	if (hz_tensor_count(v) == 0)
+		return HZ_OK;
+	clear_codes_args(t, sizeof(*r));
+	HZ_CHECK(make_common(ctx, op, v, axis, o, back, t));
+	HZ_CHECK(check_diags_apart(ctx, op, o, back ? v_name : q_name, out));
+
+	/* Parameters as a view of the shape of v, with strides of 0 where it is shared */
+	for (int d = 0; d < v->ndim; d++)
+		shared.stride[d] = params > 1 && p->shape[d] > 1 ? p->stride[d] : 0;
+	r->group = v->shape[axis] / (params > 1 ? p->shape[axis] : 1);
+	if (back) {
+		t->y = v->data;
+		t->y_dtype = v->dtype;
+		t->x_dtype = HZ_F32;
+		t->y_step = v->shape[axis] == 1 ? 1 : v->stride[axis];
+		t->y_block = t->plan.n * t->y_step;
+	} else {
+		t->x = v->data;
+		t->x_dtype = v->dtype;
+		t->y_dtype = HZ_F32;
+		t->x_step = v->shape[axis] == 1 ? 1 : v->stride[axis];
+		t->x_block = t->plan.n * t->x_step;
+	}
+	r->q_step = v->shape[axis] == 1 ? 1 : q->stride[axis];
+	outer_make(&outer, (const hz_tensor *[]){v, q, &shared}, 3, axis, back ? 0 : 1);
+	put_outer(&outer, t);
+	put_strides(&outer, 0, back ? t->y_stride : t->x_stride);
+	put_strides(&outer, 1, r->q_stride);
+	put_strides(&outer, 2, r->p_stride);
+	return HZ_OK;
+}
+
 /* ---- Random signs ---------------------------------------------------------------------------------- */
 
 /* The first output of splitmix64 (Steele, Lea, Flood 2014) started at that state. */

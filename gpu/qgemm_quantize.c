@@ -64,20 +64,6 @@ static int64_t parameter_step(const struct hzi_qmap *map)
 	return joined(map, map->p_stride, step) ? step : -1;
 }
 
-static struct hzi_quotient make_quotient(int64_t divisor)
-{
-	const uint32_t shift =
-		divisor > 1 ? 64 - (uint32_t)__builtin_clzll((uint64_t)divisor - 1) : 0;
-
-	return (struct hzi_quotient){
-		.divisor = (uint32_t)divisor,
-		.magic = (uint32_t)((((1ull << shift) - (uint64_t)divisor) << 32) /
-					    (uint64_t)divisor +
-				    1),
-		.shift = shift,
-	};
-}
-
 /*
  * Fills what says which parameter a piece has; false if it is no flat case. Codes have bytes of a
  * piece each, and floats 16.
@@ -100,8 +86,8 @@ static bool make_flat(const struct hzi_qmap *map, const void *floats, const void
 	if (map->n % piece || map->group % piece || step < 0)
 		return false;
 	p->row_step = step;
-	p->row = make_quotient(map->n / piece);
-	p->group = make_quotient(map->group / piece);
+	p->row = hzi_make_quotient(map->n / piece);
+	p->group = hzi_make_quotient(map->group / piece);
 	return true;
 }
 

@@ -3,8 +3,9 @@
  *
  * SPDX-License-Identifier: BSD-2-Clause
  *
- * Two launches, with the values of some rows in the workspace between them: few enough that they
- * stay in the L2 cache, so that memory is passed over once.
+ * What kernels of gpu/hadamard_quantize.c take is one launch. All else is two, with the values of
+ * some rows in the workspace between them: few enough that they stay in the L2 cache, so that memory
+ * is passed over once.
  */
 #include <config.h>
 
@@ -12,6 +13,7 @@
 #include <string.h>
 
 #include "cuda.h"
+#include "gpu/hadamard_launch.h"
 #include "gpu/quantize_rotated.h"
 #include "lib/qgemm.h"
 
@@ -206,7 +208,10 @@ static int run_chunks(struct hz_context *ctx, const struct hzi_quantize_args *a,
 
 int hzi_cuda_rotated_quantize(struct hz_context *ctx, const struct hzi_quantize_args *a)
 {
-	return run_chunks(ctx, a, false);
+	bool done;
+
+	HZ_CHECK(hzi_hadamard_static_fast(ctx, a, &done));
+	return done ? HZ_OK : run_chunks(ctx, a, false);
 }
 
 int hzi_cuda_rotated_dequantize(struct hz_context *ctx, const struct hzi_dequantize_args *a)
@@ -216,6 +221,8 @@ int hzi_cuda_rotated_dequantize(struct hz_context *ctx, const struct hzi_dequant
 		.x_dtype = a->x_dtype, .q_dtype = a->q_dtype, .scales = a->scales,
 		.zeros = a->zeros, .scale = a->scale, .zero = a->zero,
 	};
+	bool done;
 
-	return run_chunks(ctx, &both, true);
+	HZ_CHECK(hzi_dequantize_static_fast(ctx, a, &done));
+	return done ? HZ_OK : run_chunks(ctx, &both, true);
 }

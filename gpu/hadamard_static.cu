@@ -1,0 +1,182 @@
+/*
+ * hadamard_static.cu - 16-bit rows back to back to codes, with scales and zeros that are given
+ *
+ * SPDX-License-Identifier: BSD-2-Clause
+ *
+ * As in hadamard_quantize.cu a value and its quotient are never made: the code of a sum v comes of
+ * v r with r = factor / s, whose two roundings are no more than those of t and t / s.
+ */
+#include "gpu/hadamard_rows.cuh"
+#include "gpu/hadamard_static.h"
+
+/* ---- Codes ----------------------------------------------------------------------------------- */
+
+/* What sums with one parameter become codes by; quick: nothing finite over- or underflows */
+struct coder {
+	float s, r, low, high;		/* bounds before the zero is added */
+	int32_t zero;
+	bool quick;
+};
+
+HZ_DEVICE coder coder_of(const hzi_hadamard_static &p, int64_t i)
+{
+	coder c;
+
+	c.s = p.scales ? p.scales[i] : p.scale;
+	c.zero = !p.scales ? p.zero : !p.zeros ? 0 : p.is_signed ? (int8_t)p.zeros[i] : p.zeros[i];
+	c.r = __fdiv_rn(p.f.factor, c.s);
+	c.low = (float)((p.is_signed ? -128 : 0) - c.zero);
+	c.high = c.low + 255;
+	c.quick = fabsf(c.s) >= 0x1p-60f && fabsf(c.s) <= 0x1p60f;
+	return c;
+}
+
+/* Of the piece with element e */
+HZ_DEVICE int64_t parameter_of(const hzi_hadamard_static &p, int64_t e)
+{
+	const uint32_t piece = (uint32_t)(e >> 3);
+
+	return p.group.divisor ? (__umulhi(piece, p.group.magic) + piece) >> p.group.shift : 0;
+}
+
+#define TO_INTEGER 12582912.0f	/* 1.5 2^23: the sum with it has no bits behind the point */
+
+HZ_DEVICE uint32_t code_of(const coder &c, float t)
+{
+	return __float_as_uint(__fadd_rn(fminf(fmaxf(t, c.low), c.high), TO_INTEGER)) + c.zero;
+}
+
+/* N = 2, 4 or 8 codes with one parameter, packed from the low end. */
+template <int N>
+HZ_DEVICE uint2 codes_of(const float *v, const coder &c, float factor)
+{
+	float finite = c.quick ? 0.0f : __uint_as_float(0x7fc00000);
+	uint32_t code[8] = {};
+
+#pragma unroll
+	for (int i = 0; i < N; i++) {
+		const float t = __fmul_rn(v[i], c.r);
+
+		finite = __fmaf_rn(t, 0.0f, finite);
+		code[i] = code_of(c, t);
+	}
+	if (isnan(finite)) {
+#pragma unroll
+		for (int i = 0; i < N; i++) {
+			const float t = __fdiv_rn(__fmul_rn(v[i], factor), c.s);
+
+			code[i] = code_of(c, isnan(t) ? 0.0f : t);
+		}
+	}
+	auto four = [&](int i) {
+		return __byte_perm(__byte_perm(code[i], code[i + 1], 0x0040),
+				   __byte_perm(code[i + 2], code[i + 3], 0x0040), 0x5410);
+	};
+
+	return make_uint2(four(0), N > 4 ? four(4) : 0);
+}
+
+/* ---- Rows ------------------------------------------------------------------------------------ */
+
+/* To 1024: a warp has whole rows. */
+template <int DTYPE, int K>
+HZ_DEVICE void static_short(const hzi_hadamard_static &p)
+{
+	const uint32_t lane = threadIdx.x % 32;
+	const int64_t e0 = ((int64_t)blockIdx.x * (blockDim.x / 32) + threadIdx.x / 32) * 1024;
+	/* Of this warp's elements: the thread's first one, and how many there are */
+	const int e1 = (lane >> 2) * 128 + (lane & 3) * 8;
+	const int left = p.f.total - e0 < 1024 ? (int)(p.f.total - e0) : 1024;
+	const uint16_t *x = (const uint16_t *)p.f.x + e0 + e1;
+	float v[32];
+	uint4 w[4];
+
+	if (left <= 0)
+		return;
+#pragma unroll
+	for (int c = 0; c < 4; c++)
+		w[c] = e1 + 32 * c < left ? *(const uint4 *)(x + 32 * c) : make_uint4(0, 0, 0, 0);
+	/* Shorter rows have no need of it. */
+	if (K > 7 && blockIdx.x + p.ahead + 1 < gridDim.x)
+		fetch_ahead<11>((const uint16_t *)p.f.x + e0 + p.ahead * 32 * blockDim.x);
+	if (p.signs)
+		sign_chunks<32>(w, p.f, e1);
+	first_in_place<DTYPE>(v, w, lane);
+	later_in_place<K>(v, lane);
+	if (p.f.post)
+		sign_pieces<8>(v, p.f, [&](int c) { return e1 + 32 * c; });
+	uint8_t *y = (uint8_t *)p.f.y + e0 + e1;
+	coder own = coder_of(p, parameter_of(p, e1 < left ? e0 + e1 : e0));
+
+#pragma unroll
+	for (int c = 0; c < 4; c++) {
+		if (e1 + 32 * c >= left)
+			continue;
+		if (c && p.group.divisor)
+			own = coder_of(p, parameter_of(p, e0 + e1 + 32 * c));
+		*(uint2 *)(y + 32 * c) = codes_of<8>(&v[8 * c], own, p.f.factor);
+	}
+}
+
+/* From 2048 on: a row is a block, its first element e0. */
+template <int DTYPE, int WARPS, int C, int LANES>
+HZ_DEVICE void static_long(const hzi_hadamard_static &p)
+{
+	constexpr int SPAN = 32 * WARPS * C;
+	const uint32_t t = threadIdx.x;
+	const int64_t e0 = (int64_t)blockIdx.x * (1024 * WARPS);
+	const uint16_t *x = (const uint16_t *)p.f.x + e0 + loads_at(t);
+	const bool whole = p.group.divisor == 0 || p.group.divisor % (128 * WARPS) == 0;
+	float v[32];
+	uint4 w[4];
+
+#pragma unroll
+	for (int i = 0; i < 4; i++)
+		w[i] = *(const uint4 *)(x + 64 * i);
+	if (blockIdx.x + p.ahead < gridDim.x)
+		fetch_ahead<11>((const uint16_t *)p.f.x + e0 + (p.ahead * WARPS + t / 32) * 1024);
+	if (p.signs)
+		sign_chunks<64>(w, p.f, loads_at(t));
+	sums_long<DTYPE, WARPS, C, LANES>(v, w, p.f, (char *)shared, [](float *) {});
+	if (p.f.post)
+		sign_pieces<C>(v, p.f, [&](int i) { return i * SPAN + t * C; });
+	uint8_t *y = (uint8_t *)p.f.y + e0 + t * C;
+	coder own = coder_of(p, parameter_of(p, whole ? e0 : e0 + t * C));
+
+#pragma unroll
+	for (int i = 0; i < 32 / C; i++) {
+		if (i && !whole)
+			own = coder_of(p, parameter_of(p, e0 + t * C + i * SPAN));
+		const uint2 codes = codes_of<C>(&v[C * i], own, p.f.factor);
+
+		if constexpr (C == 4)
+			*(uint32_t *)(y + i * SPAN) = codes.x;
+		else
+			*(uint16_t *)(y + i * SPAN) = (uint16_t)codes.x;
+	}
+}
+
+/* ---- The kernels ----------------------------------------------------------------------------- */
+
+#define STATIC(k, threads, blocks, function, ...) \
+	extern "C" __global__ void __launch_bounds__(threads, blocks) \
+	hadamard_static_f16_##k(const __grid_constant__ hzi_hadamard_static p) \
+	{ \
+		function<HZ_F16, __VA_ARGS__>(p); \
+	} \
+	extern "C" __global__ void __launch_bounds__(threads, blocks) \
+	hadamard_static_bf16_##k(const __grid_constant__ hzi_hadamard_static p) \
+	{ \
+		function<HZ_BF16, __VA_ARGS__>(p); \
+	}
+
+STATIC(5, 128, 8, static_short, 5)
+STATIC(6, 128, 8, static_short, 6)
+STATIC(7, 128, 8, static_short, 7)
+STATIC(8, 128, 8, static_short, 8)
+STATIC(9, 128, 8, static_short, 9)
+STATIC(10, 128, 8, static_short, 10)
+STATIC(11, 64, 16, static_long, 2, 4, 0)
+STATIC(12, 128, 9, static_long, 4, 2, 0)
+STATIC(13, 256, 4, static_long, 8, 2, 1)
+STATIC(14, 512, 2, static_long, 16, 2, 2)

@@ -11,11 +11,12 @@
 
 /* ---- Codes ----------------------------------------------------------------------------------- */
 
-/* What sums with one parameter become codes by; quick: nothing finite over- or underflows */
+#define TO_INTEGER 12582912.0f	/* 1.5 2^23: the sum with it has no bits behind the point */
+
+/* What sums with one parameter become codes by; those beyond limit, and NaN, one by one */
 struct coder {
-	float s, r, low, high;		/* bounds before the zero is added */
-	int32_t zero;
-	bool quick;
+	float s, r, limit;
+	int32_t zero, base;		/* base: zero less the bits of TO_INTEGER */
 };
 
 HZ_DEVICE coder coder_of(const hzi_hadamard_static &p, int64_t i)
@@ -24,10 +25,11 @@ HZ_DEVICE coder coder_of(const hzi_hadamard_static &p, int64_t i)
 
 	c.s = p.scales ? p.scales[i] : p.scale;
 	c.zero = !p.scales ? p.zero : !p.zeros ? 0 : p.is_signed ? (int8_t)p.zeros[i] : p.zeros[i];
+	c.base = c.zero - __float_as_int(TO_INTEGER);
 	c.r = __fdiv_rn(p.f.factor, c.s);
-	c.low = (float)((p.is_signed ? -128 : 0) - c.zero);
-	c.high = c.low + 255;
-	c.quick = fabsf(c.s) >= 0x1p-60f && fabsf(c.s) <= 0x1p60f;
+	/* Where nothing over- or underflows on the way, products to 2^20; else none */
+	c.limit = fabsf(c.s) >= 0x1p-60f && fabsf(c.s) <= 0x1p60f ? __fdividef(0x1p20f, fabsf(c.r))
+								  : -1;
 	return c;
 }
 
@@ -39,41 +41,50 @@ HZ_DEVICE int64_t parameter_of(const hzi_hadamard_static &p, int64_t e)
 	return p.group.divisor ? (__umulhi(piece, p.group.magic) + piece) >> p.group.shift : 0;
 }
 
-#define TO_INTEGER 12582912.0f	/* 1.5 2^23: the sum with it has no bits behind the point */
-
-HZ_DEVICE uint32_t code_of(const coder &c, float t)
-{
-	return __float_as_uint(__fadd_rn(fminf(fmaxf(t, c.low), c.high), TO_INTEGER)) + c.zero;
-}
-
-/* N = 2, 4 or 8 codes with one parameter, packed from the low end. */
+/* The integers that codes become by saturation, as bits */
 template <int N>
-HZ_DEVICE uint2 codes_of(const float *v, const coder &c, float factor)
+HZ_DEVICE void codes_of(float *v, const coder &c, float factor)
 {
-	float finite = c.quick ? 0.0f : __uint_as_float(0x7fc00000);
-	uint32_t code[8] = {};
+	float most = fabsf(v[0]);
 
+#pragma unroll
+	for (int i = 1; i < N; i++)
+		most = max_nan(most, fabsf(v[i]));
+	if (most <= c.limit) {
+#pragma unroll
+		for (int i = 0; i < N; i++)
+			v[i] = __int_as_float(
+				__float_as_int(__fmaf_rn(v[i], c.r, TO_INTEGER)) + c.base);
+		return;
+	}
 #pragma unroll
 	for (int i = 0; i < N; i++) {
-		const float t = __fmul_rn(v[i], c.r);
+		const float t = __fdiv_rn(__fmul_rn(v[i], factor), c.s);
+		const float cut = fminf(fmaxf(isnan(t) ? 0.0f : t, -512.0f), 512.0f);
 
-		finite = __fmaf_rn(t, 0.0f, finite);
-		code[i] = code_of(c, t);
+		v[i] = __int_as_float(__float2int_rn(cut) + c.zero);
 	}
-	if (isnan(finite)) {
-#pragma unroll
-		for (int i = 0; i < N; i++) {
-			const float t = __fdiv_rn(__fmul_rn(v[i], factor), c.s);
+}
 
-			code[i] = code_of(c, isnan(t) ? 0.0f : t);
-		}
+/* Four of them to bytes */
+HZ_DEVICE uint32_t pack_codes(const float *v, int is_signed)
+{
+	const int a = __float_as_int(v[0]), b = __float_as_int(v[1]), c = __float_as_int(v[2]),
+		  d = __float_as_int(v[3]);
+	uint32_t high, all;
+
+	if (is_signed) {
+		asm("cvt.pack.sat.s8.s32.b32 %0, %1, %2, %3;"
+		    : "=r"(high) : "r"(d), "r"(c), "r"(0));
+		asm("cvt.pack.sat.s8.s32.b32 %0, %1, %2, %3;"
+		    : "=r"(all) : "r"(b), "r"(a), "r"(high));
+	} else {
+		asm("cvt.pack.sat.u8.s32.b32 %0, %1, %2, %3;"
+		    : "=r"(high) : "r"(d), "r"(c), "r"(0));
+		asm("cvt.pack.sat.u8.s32.b32 %0, %1, %2, %3;"
+		    : "=r"(all) : "r"(b), "r"(a), "r"(high));
 	}
-	auto four = [&](int i) {
-		return __byte_perm(__byte_perm(code[i], code[i + 1], 0x0040),
-				   __byte_perm(code[i + 2], code[i + 3], 0x0040), 0x5410);
-	};
-
-	return make_uint2(four(0), N > 4 ? four(4) : 0);
+	return all;
 }
 
 /* ---- Rows ------------------------------------------------------------------------------------ */
@@ -106,15 +117,23 @@ HZ_DEVICE void static_short(const hzi_hadamard_static &p)
 	if (p.f.post)
 		sign_pieces<8>(v, p.f, [&](int c) { return e1 + 32 * c; });
 	uint8_t *y = (uint8_t *)p.f.y + e0 + e1;
-	coder own = coder_of(p, parameter_of(p, e1 < left ? e0 + e1 : e0));
 
+	/* A thread's chunks, of 128 elements, have one parameter or all their own. */
+	if (p.group.divisor % 16 == 0) {
+		codes_of<32>(v, coder_of(p, parameter_of(p, e1 < left ? e0 + e1 : e0)), p.f.factor);
+	} else {
+#pragma unroll
+		for (int c = 0; c < 4; c++) {
+			const int64_t e = e0 + (e1 + 32 * c < left ? e1 + 32 * c : 0);
+
+			codes_of<8>(&v[8 * c], coder_of(p, parameter_of(p, e)), p.f.factor);
+		}
+	}
 #pragma unroll
 	for (int c = 0; c < 4; c++) {
-		if (e1 + 32 * c >= left)
-			continue;
-		if (c && p.group.divisor)
-			own = coder_of(p, parameter_of(p, e0 + e1 + 32 * c));
-		*(uint2 *)(y + 32 * c) = codes_of<8>(&v[8 * c], own, p.f.factor);
+		if (e1 + 32 * c < left)
+			*(uint2 *)(y + 32 * c) = make_uint2(pack_codes(&v[8 * c], p.is_signed),
+							    pack_codes(&v[8 * c + 4], p.is_signed));
 	}
 }
 
@@ -141,18 +160,25 @@ HZ_DEVICE void static_long(const hzi_hadamard_static &p)
 	if (p.f.post)
 		sign_pieces<C>(v, p.f, [&](int i) { return i * SPAN + t * C; });
 	uint8_t *y = (uint8_t *)p.f.y + e0 + t * C;
-	coder own = coder_of(p, parameter_of(p, whole ? e0 : e0 + t * C));
 
+	if (whole) {
+		codes_of<32>(v, coder_of(p, parameter_of(p, e0)), p.f.factor);
+	} else {
+#pragma unroll
+		for (int i = 0; i < 32 / C; i++)
+			codes_of<C>(&v[C * i], coder_of(p, parameter_of(p, e0 + t * C + i * SPAN)),
+				    p.f.factor);
+	}
 #pragma unroll
 	for (int i = 0; i < 32 / C; i++) {
-		if (i && !whole)
-			own = coder_of(p, parameter_of(p, e0 + t * C + i * SPAN));
-		const uint2 codes = codes_of<C>(&v[C * i], own, p.f.factor);
-
 		if constexpr (C == 4)
-			*(uint32_t *)(y + i * SPAN) = codes.x;
-		else
-			*(uint16_t *)(y + i * SPAN) = (uint16_t)codes.x;
+			*(uint32_t *)(y + i * SPAN) = pack_codes(&v[4 * i], p.is_signed);
+		else if (i % 2 == 0) {
+			const uint32_t two = pack_codes(&v[2 * i], p.is_signed);
+
+			*(uint16_t *)(y + i * SPAN) = (uint16_t)two;
+			*(uint16_t *)(y + (i + 1) * SPAN) = (uint16_t)(two >> 16);
+		}
 	}
 }
 

@@ -628,6 +628,7 @@ static int run_rotated(const struct tcase *c, const struct rotation *r)
 		hz_quantize_opts o = { 0 };
 		hz_hadamard_opts h = rotation_opts(r, dev, diags, diag_areas);
 		size_t bytes = 0;
+		double e = 0;
 		int st;
 
 		area_write(&xa, x.image);
@@ -655,11 +656,12 @@ static int run_rotated(const struct tcase *c, const struct rotation *r)
 			st = hz_quantize(dev->ctx, &xt, &qt, &o);
 		area_read(&qa, got);
 		for (i = 0; !st && !exact && i < total; i++) {
-			const double e = allowed(values + i / n * n, n, r);
 			int64_t at, q_at, p;
 			float s;
 			int z, code;
 
+			if (i % n == 0)
+				e = allowed(values + i, n, r);
 			element(c, i, x.stride, q.stride, &at, &q_at, &p);
 			s = c->whole ? scalar : scales[p];
 			z = c->whole ? scalar_zero : c->q_dtype == HZ_U8 ? zeros[p]
@@ -684,10 +686,11 @@ static int run_rotated(const struct tcase *c, const struct rotation *r)
 				st = hz_dequantize(dev->ctx, &qt, &yt, &o);
 			area_read(&ya, got);
 			for (i = 0; !st && !exact && i < total; i++) {
-				const double e = allowed(back + i / n * n, n, r);
 				int64_t at, none, p;
 				double g, w;
 
+				if (i % n == 0)
+					e = allowed(back + i, n, r);
 				element(c, i, y.stride, y.stride, &at, &none, &p);
 				g = ref_get(c->x_dtype, origin(&y, got), at);
 				w = ref_get(c->x_dtype, origin(&y, y.want), at);

@@ -12,8 +12,9 @@
 #include "gpu/qgemm_quantize.h"
 
 /*
- * Rows of 2^k, codes back to back; y is codes. Of pieces of 8 elements each group.divisor successive
- * ones have one parameter; divisor 0: all have parameter 0, or without scales scale and zero.
+ * Rows of 2^k, codes back to back; y is codes. Of pieces of 8 elements each group.divisor
+ * successive ones have one parameter; divisor 0: all have parameter 0, or without scales scale and
+ * zero.
  */
 struct hzi_hadamard_static {
 	struct hzi_hadamard_fast f;

@@ -4,8 +4,8 @@
  * SPDX-License-Identifier: BSD-2-Clause
  *
  * What kernels of gpu/hadamard_quantize.c take is one launch. All else is two, with the values of
- * some rows in the workspace between them: few enough that they stay in the L2 cache, so that memory
- * is passed over once.
+ * some rows in the workspace between them: few enough that they stay in the L2 cache, so that
+ * memory is passed over once.
  */
 #include <config.h>
 

@@ -191,15 +191,15 @@ static int dequantize_call(hz_context *ctx, struct job *job)
 
 const struct op op_quantize = {
 	"quantize", "q = clamp(zero + rne(x / scale)), x as it is or transformed",
-	quantize_operands, (const struct key *const[]){scale_keys, type_keys, rotate_keys, rotation_keys,
-	NULL},
+	quantize_operands,
+	(const struct key *const[]){scale_keys, type_keys, rotate_keys, rotation_keys, NULL},
 	quantize_outputs, quantize_call,
 };
 
 const struct op op_dequantize = {
 	"dequantize", "y = scale (q - zero), transformed back if so quantized",
-	dequantize_operands, (const struct key *const[]){scale_keys, out_keys, rotate_keys, rotation_keys,
-	NULL},
+	dequantize_operands,
+	(const struct key *const[]){scale_keys, out_keys, rotate_keys, rotation_keys, NULL},
 	dequantize_outputs, dequantize_call,
 };
 

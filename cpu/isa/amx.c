@@ -349,8 +349,10 @@ MULTIPLY(multiply_ss_half, SS, true, CODES)
 MULTIPLY(multiply_ss_half_floats, SS, true, FLOATS)
 #undef MULTIPLY
 
-static void (*const multiply_of[4][2][2])(const struct block *, struct held *, struct finish *,
-					  const struct bounds *, const struct beside *) = {
+typedef void (*multiplier)(const struct block *, struct held *, struct finish *,
+			   const struct bounds *, const struct beside *);
+
+static const multiplier multiply_of[4][2][2] = {
 	[UU] = {{multiply_uu, multiply_uu_half}, {multiply_uu_floats, multiply_uu_half_floats}},
 	[US] = {{multiply_us, multiply_us_half}, {multiply_us_floats, multiply_us_half_floats}},
 	[SU] = {{multiply_su, multiply_su_half}, {multiply_su_floats, multiply_su_half_floats}},
@@ -558,7 +560,9 @@ static void region(int signs, struct region *g)
 
 		for (int64_t p = 0; p < bands; p++) {
 			const int64_t rows = min_i64(ROWS, q->m - p * ROWS);
-			const bool half = rows <= ROWS / 2, direct = g->direct && rows == ROWS;
+			const bool half = rows <= ROWS / 2, floats = g->kind == FLOATS;
+			const multiplier multiply_block = multiply_of[signs][floats][half];
+			const bool direct = g->direct && rows == ROWS;
 			const bool next = p + 1 < bands && q->m - (p + 1) * ROWS >= ROWS;
 			const char *const a = direct ? (const char *)q->src + p * ROWS * q->src_ld :
 						       (const char *)q->a + p * steps * PAIR;
@@ -609,8 +613,7 @@ static void region(int signs, struct region *g)
 						s.soon = k.b + 4 * PAIR;
 						s.lines = PAIR / 64;
 					}
-					multiply_of[signs][g->kind == FLOATS][half](&k, &g->held, &g->finish,
-								 &g->bounds, &s);
+					multiply_block(&k, &g->held, &g->finish, &g->bounds, &s);
 					soon += k.steps * lines * 64;
 					hold(g, p, column, own, off[turn], float_row[turn], last);
 				}

@@ -80,7 +80,8 @@ static uint32_t ahead_of(const struct hz_context *ctx, int k)
 	return (uint32_t)(hzi_cuda_device(ctx)->multiprocessors * (AHEAD_SM / tile_of(k)));
 }
 
-/* Launches the kernel with so much shared memory beside what a warp's values take; or not. */
+/* Launches the kernel with so much shared memory for a warp, of a longer row beside its values; or
+ * not. */
 static int launch(struct hz_context *ctx, const char *op, enum hzi_family family, int kernel,
 		  const struct hzi_hadamard_fast *f, int warp_bytes, const void *params,
 		  size_t bytes, bool *done)
@@ -89,8 +90,8 @@ static int launch(struct hz_context *ctx, const char *op, enum hzi_family family
 	const int64_t tile = tile_of(f->k), blocks = f->total / tile + (f->total % tile != 0);
 	struct hzi_launch l = {.block = {above ? 32u << above : 32 * WARPS_SHORT}};
 
-	if (above)
-		l.shared_bytes = (unsigned)(HZI_FAST_WARP_BYTES + warp_bytes) << above;
+	l.shared_bytes = above ? (unsigned)(HZI_FAST_WARP_BYTES + warp_bytes) << above
+			       : (unsigned)(warp_bytes * WARPS_SHORT);
 	if (blocks > GRID_MAX || (int64_t)l.shared_bytes > hzi_cuda_device(ctx)->shared_block_bytes)
 		return HZ_OK;
 	l.grid[0] = (unsigned)blocks;
@@ -207,12 +208,13 @@ int hzi_hadamard_static_fast(struct hz_context *ctx, const struct hzi_quantize_a
 	const struct hzi_rotated *r = a->rotated;
 	const struct hzi_hadamard_args *t = &r->t;
 	const int k = t->plan.seg[0].k;
+	const bool f32 = t->x_dtype == HZ_F32;
 	struct hzi_hadamard_static p = {
 		.scales = a->scales, .zeros = a->zeros, .is_signed = a->q_dtype == HZ_S8,
 		.scale = a->scale, .zero = a->zero, .signs = t->pre.kind != 0};
 
 	*done = false;
-	if (t->x_dtype == HZ_F32 || !takes_rotated(r, t->x_step, t->x_block, t->x_stride[0]) ||
+	if (!takes_rotated(r, t->x_step, t->x_block, t->x_stride[0]) ||
 	    !within(t->plan.seg[0].scale, FACTOR_LOG2) || (uintptr_t)a->x % 16 ||
 	    (uintptr_t)a->q % 8)
 		return HZ_OK;
@@ -223,6 +225,11 @@ int hzi_hadamard_static_fast(struct hz_context *ctx, const struct hzi_quantize_a
 			return HZ_OK;
 		p.group = hzi_make_quotient(r->group / 8);
 	}
+	if (f32)
+		return launch(ctx, "quantize", HZI_FAMILY_HADAMARD_STATIC,
+			      HZI_KERNEL_hadamard_static_f32_10 +
+				      (k > LOG2_SHORT ? k - LOG2_SHORT : 0),
+			      &p.f, k > LOG2_SHORT ? 0 : HZI_FAST_WARP_BYTES, &p, sizeof(p), done);
 	return launch(ctx, "quantize", HZI_FAMILY_HADAMARD_STATIC,
 		      (t->x_dtype == HZ_F16 ? HZI_KERNEL_hadamard_static_f16_5
 					    : HZI_KERNEL_hadamard_static_bf16_5) +

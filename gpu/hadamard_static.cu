@@ -1,10 +1,11 @@
 /*
- * hadamard_static.cu - 16-bit rows back to back to codes, with scales and zeros that are given
+ * hadamard_static.cu - rows back to back to codes, with scales and zeros that are given
  *
  * SPDX-License-Identifier: BSD-2-Clause
  *
- * As in hadamard_quantize.cu a value and its quotient are never made: the code of a sum v comes of
- * v r with r = factor / s, whose two roundings are no more than those of t and t / s.
+ * Of 16 bits, as in hadamard_quantize.cu, a value and its quotient are never made: the code of a sum
+ * v comes of v r with r = factor / s, whose roundings are no more than those of t and t / s. Of f32
+ * all is as hurwitz.h says, to the bit.
  */
 #include "gpu/hadamard_rows.cuh"
 #include "gpu/hadamard_static.h"
@@ -15,7 +16,7 @@
 
 /* What sums with one parameter become codes by; those beyond limit, and NaN, one by one */
 struct coder {
-	float s, r, limit;
+	float s, r, inverse, limit;	/* r: factor / s, inverse: 1 / s */
 	int32_t zero, base;		/* base: zero less the bits of TO_INTEGER */
 };
 
@@ -27,6 +28,7 @@ HZ_DEVICE coder coder_of(const hzi_hadamard_static &p, int64_t i)
 	c.zero = !p.scales ? p.zero : !p.zeros ? 0 : p.is_signed ? (int8_t)p.zeros[i] : p.zeros[i];
 	c.base = c.zero - __float_as_int(TO_INTEGER);
 	c.r = __fdiv_rn(p.f.factor, c.s);
+	c.inverse = __frcp_rn(c.s);
 	/* Where nothing over- or underflows on the way, products to 2^20; else none */
 	c.limit = fabsf(c.s) >= 0x1p-60f && fabsf(c.s) <= 0x1p60f ? __fdividef(0x1p20f, fabsf(c.r))
 								  : -1;
@@ -41,7 +43,20 @@ HZ_DEVICE int64_t parameter_of(const hzi_hadamard_static &p, int64_t e)
 	return p.group.divisor ? (__umulhi(piece, p.group.magic) + piece) >> p.group.shift : 0;
 }
 
-/* The integers that codes become by saturation, as bits */
+/* The integers that codes become by saturation, as bits; by divisions */
+template <int N>
+HZ_DEVICE void codes_by_division(float *v, const coder &c, float factor)
+{
+#pragma unroll
+	for (int i = 0; i < N; i++) {
+		const float t = __fdiv_rn(__fmul_rn(v[i], factor), c.s);
+		const float cut = fminf(fmaxf(isnan(t) ? 0.0f : t, -512.0f), 512.0f);
+
+		v[i] = __int_as_float(__float2int_rn(cut) + c.zero);
+	}
+}
+
+/* The same of any t within the bounds of 16 bits */
 template <int N>
 HZ_DEVICE void codes_of(float *v, const coder &c, float factor)
 {
@@ -57,13 +72,35 @@ HZ_DEVICE void codes_of(float *v, const coder &c, float factor)
 				__float_as_int(__fmaf_rn(v[i], c.r, TO_INTEGER)) + c.base);
 		return;
 	}
+	codes_by_division<N>(v, c, factor);
+}
+
+/*
+ * The same as by divisions: q + (t - q s) / s with q = t (1 / s) is the quotient as long as nothing
+ * under- or overflows on the way, and then q is finite; a tiny one may be off, and is 0 all the same.
+ */
+template <int N>
+HZ_DEVICE void codes_exact(float *v, const coder &c, float factor)
+{
+	float finite = c.limit > 0 ? 0.0f : __uint_as_float(0x7fc00000);
+	int code[N];
+
 #pragma unroll
 	for (int i = 0; i < N; i++) {
-		const float t = __fdiv_rn(__fmul_rn(v[i], factor), c.s);
-		const float cut = fminf(fmaxf(isnan(t) ? 0.0f : t, -512.0f), 512.0f);
+		const float t = __fmul_rn(v[i], factor), q = __fmul_rn(t, c.inverse);
+		const float right = __fmaf_rn(__fmaf_rn(-q, c.s, t), c.inverse, q);
 
-		v[i] = __int_as_float(__float2int_rn(cut) + c.zero);
+		finite = __fmaf_rn(q, 0.0f, finite);
+		code[i] = __float_as_int(__fadd_rn(fminf(fmaxf(right, -512.0f), 512.0f),
+						   TO_INTEGER)) + c.base;
 	}
+	if (isnan(finite)) {
+		codes_by_division<N>(v, c, factor);
+		return;
+	}
+#pragma unroll
+	for (int i = 0; i < N; i++)
+		v[i] = __int_as_float(code[i]);
 }
 
 /* Four of them to bytes */
@@ -182,6 +219,75 @@ HZ_DEVICE void static_long(const hzi_hadamard_static &p)
 	}
 }
 
+/* f32: a warp has 1024 elements, of which rows to 1024 are whole; a longer row is a block. */
+template <int WARPS>
+HZ_DEVICE void static_f32(const hzi_hadamard_static &p)
+{
+	constexpr int V = 32 / WARPS, C = V < 4 ? V : 4, THREADS = 32 * WARPS;
+	constexpr int STAGES =
+		WARPS == 1 ? 0 : WARPS == 2 ? 1 : WARPS == 4 ? 2 : WARPS == 8 ? 3 : 4;
+	const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
+	const int t = WARPS > 1 ? threadIdx.x : lane;
+	/* What the threads that share rows begin with */
+	const int64_t e0 = WARPS > 1 ? (int64_t)blockIdx.x * (1024 * WARPS)
+				     : ((int64_t)blockIdx.x * (blockDim.x / 32) + warp) * 1024;
+	char *own = (char *)shared + warp * HZI_FAST_WARP_BYTES;
+	const char *memory = WARPS > 1 ? (char *)shared : own;
+	const bool whole = WARPS > 1 &&
+			   (p.group.divisor == 0 || p.group.divisor % (128 * WARPS) == 0);
+	float v[32];
+
+	if (e0 >= p.f.total)
+		return;
+	fast_f32<true>(v, p.f, e0 + (WARPS > 1 ? warp * 1024 : 0), own, lane,
+		       WARPS > 1 ? 10 : p.f.k);
+	/* Each thread puts back what it took alone. */
+#pragma unroll
+	for (int i = 0; i < 32; i++)
+		*(float *)(own + place_of<HZ_F32>(i * 32 + lane)) = v[i];
+	if (WARPS > 1)
+		__syncthreads();
+	else
+		__syncwarp();
+#pragma unroll
+	for (int g = 0; g < V / C; g++) {
+		const char *from = memory + place_of<HZ_F32>((g * THREADS + t) * C);
+
+#pragma unroll
+		for (int w = 0; w < WARPS; w++)
+			get_piece<C>(&v[w * V + g * C], from + w * HZI_FAST_WARP_BYTES);
+	}
+	stages<32, 5 - STAGES, 5>(v, STAGES);
+	auto element = [&](int i) {
+		return i / (V / C) * 1024 + (i % (V / C) * THREADS + t) * C;
+	};
+
+	if (p.f.post)
+		sign_pieces<C>(v, p.f, element);
+	const coder all = coder_of(p, parameter_of(p, e0));
+
+#pragma unroll
+	for (int i = 0; i < 32 / C; i++) {
+		const int64_t e = e0 + element(i);
+		float codes[4] = {};
+
+		if (WARPS == 1 && e >= p.f.total)
+			continue;
+		if (whole || p.group.divisor == 0)
+			codes_exact<C>(&v[C * i], all, p.f.factor);
+		else
+			codes_exact<C>(&v[C * i], coder_of(p, parameter_of(p, e)), p.f.factor);
+#pragma unroll
+		for (int c = 0; c < C; c++)
+			codes[c] = v[C * i + c];
+		if constexpr (C == 4)
+			*(uint32_t *)((uint8_t *)p.f.y + e) = pack_codes(codes, p.is_signed);
+		else
+			*(uint16_t *)((uint8_t *)p.f.y + e) =
+				(uint16_t)pack_codes(codes, p.is_signed);
+	}
+}
+
 /* ---- The kernels ----------------------------------------------------------------------------- */
 
 #define STATIC(k, threads, blocks, function, ...) \
@@ -206,3 +312,16 @@ STATIC(11, 64, 16, static_long, 2, 4, 0)
 STATIC(12, 128, 9, static_long, 4, 2, 0)
 STATIC(13, 256, 4, static_long, 8, 2, 1)
 STATIC(14, 512, 2, static_long, 16, 2, 2)
+
+#define STATIC_F32(k, threads, blocks, warps) \
+	extern "C" __global__ void __launch_bounds__(threads, blocks) \
+	hadamard_static_f32_##k(const __grid_constant__ hzi_hadamard_static p) \
+	{ \
+		static_f32<warps>(p); \
+	}
+
+STATIC_F32(10, 128, 5, 1)
+STATIC_F32(11, 64, 12, 2)
+STATIC_F32(12, 128, 6, 4)
+STATIC_F32(13, 256, 4, 8)
+STATIC_F32(14, 512, 2, 16)

@@ -775,13 +775,13 @@ static void test_rotated(void)
 	plain_sides = 1;
 	for (i = 0; i < (quick ? 40 : 240) && bad < 5; i++) {
 		const int own = (int)rnd_below(&rnd, 4), rows = 1 + (int)rnd_below(&rnd, 9);
-		struct tcase c = {.ndim = 2, .p_ndim = 2, .x_dtype = floats[1 + i % 2],
+		struct tcase c = {.ndim = 2, .p_ndim = 2, .x_dtype = floats[i % 3],
 				  .q_dtype = code_dtypes[rnd_below(&rnd, 2)], .whole = own == 0,
 				  .no_zeros = (int)rnd_below(&rnd, 2), .shape = {rows, 0},
 				  .own = {own > 1 ? rows : 1, own > 2 ? 2 : 1}};
 		struct rotation r = {0};
 
-		random_rotation(&r, &c, INT64_C(1) << (5 + i / 2 % 10));
+		random_rotation(&r, &c, INT64_C(1) << (5 + i / 3 % 10));
 		bad += !run_rotated(&c, &r);
 		free(r.memory[0]);
 		free(r.memory[1]);

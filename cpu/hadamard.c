@@ -970,17 +970,22 @@ static bool is_float_or_none(const struct hzi_diag *d)
 }
 
 /*
- * Whether one kernel does it all, without scratch: rows of a transform that fits in registers. They
- * may be few, so that the way to the kernel counts.
+ * Whether it takes no scratch, no constants and no more than sylvester(): rows of one transform that
+ * fits in registers, or of f32 ones back to back. They may be few, so that the way there counts.
  */
-static bool is_head(const struct hz_kern *kern, const struct hzi_hadamard_args *a)
+static bool is_simple(const struct hz_kern *kern, const struct hzi_hadamard_args *a)
 {
-	return a->ndim == 0 && a->plan.nseg == 1 && a->plan.seg[0].m == 1 &&
-	       a->plan.seg[0].k <= kern->head_bits && a->x_step == 1 && a->y_step == 1 &&
-	       is_float_or_none(&a->pre) && is_float_or_none(&a->post);
+	const struct hzi_segment *seg = &a->plan.seg[0];
+
+	if (a->ndim != 0 || a->plan.nseg != 1 || seg->m != 1 || a->x_step != 1 || a->y_step != 1 ||
+	    !is_float_or_none(&a->pre) || !is_float_or_none(&a->post))
+		return false;
+	return seg->k <= kern->head_bits ||
+	       (seg->k <= BIG_BITS && a->y_dtype == HZ_F32 && a->x_block == a->plan.n &&
+		a->y_block == a->plan.n && !a->pre.kind && !a->post.kind);
 }
 
-static void run_head(const struct hz_kern *kern, const struct hzi_hadamard_args *a)
+static void run_simple(const struct hz_kern *kern, const struct hzi_hadamard_args *a)
 {
 	const int64_t n = a->plan.n;
 	struct hzi_head h = {
@@ -1001,6 +1006,23 @@ static void run_head(const struct hz_kern *kern, const struct hzi_hadamard_args 
 		.post_ld = a->post.block_step,
 	};
 
+	if (h.bits > kern->head_bits) {
+		const struct rows r = {
+			.kern = kern,
+			.x_dtype = a->x_dtype,
+			.y_dtype = HZ_F32,
+		};
+		const struct transform t = {
+			.r = &r,
+			.seg = &a->plan.seg[0],
+			.x = a->x,
+			.y = a->y,
+			.t = a->y,
+		};
+
+		sylvester(&t, 0, a->blocks * n, h.bits, true);
+		return;
+	}
 	if (h.x_ld == n && h.y_ld == n && (!h.pre || h.pre_ld == n) &&
 	    (!h.post || h.post_ld == n)) {
 		h.count *= h.rows;
@@ -1016,8 +1038,8 @@ int hzi_cpu_hadamard(struct hz_context *ctx, const struct hzi_hadamard_args *a)
 							 dtype_bytes(a->y_dtype)));
 	struct job job;
 
-	if (threads == 1 && is_head(ctx->kern, a)) {
-		run_head(ctx->kern, a);
+	if (threads == 1 && is_simple(ctx->kern, a)) {
+		run_simple(ctx->kern, a);
 		return HZ_OK;
 	}
 	begin_job(&job, ctx, a);
@@ -1040,7 +1062,7 @@ size_t hzi_cpu_hadamard_workspace(const struct hz_context *ctx, const struct hzi
 {
 	struct areas areas;
 
-	if (is_head(ctx->kern, a))
+	if (is_simple(ctx->kern, a))
 		return 0;
 	if (is_columns(a)) {
 		size_t bytes;

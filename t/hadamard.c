@@ -92,13 +92,8 @@ static void describe(const struct tcase *c, const struct dev *dev)
 		n += (size_t)snprintf(text + n, sizeof(text) - n, " %lld (%lld %lld)",
 				      (long long)c->shape[d], (long long)c->x_stride[d],
 				      (long long)c->y_stride[d]);
-	snprintf(text + n, sizeof(text) - n,
-		 ", axis %d block %lld plan %d max %lld min %lld base %d order %d flags %u scale %g"
-		 " pre %s post %s", c->o.axis, (long long)c->o.block, c->o.plan,
-		 (long long)c->o.max_block, (long long)c->o.min_block, c->o.base, c->o.order,
-		 c->o.flags, c->o.scale, c->o.pre ? hz_dtype_name(c->o.pre->dtype) : "no",
-		 c->o.post ? hz_dtype_name(c->o.post->dtype) : "no");
 	diag("%s", text);
+	describe_opts(&c->o);
 }
 
 /*

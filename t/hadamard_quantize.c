@@ -146,12 +146,8 @@ static void describe(const struct tcase *c, const struct dev *dev)
 		n += (size_t)snprintf(text + n, sizeof(text) - n, " %lld (%lld %lld %lld)",
 				      (long long)c->shape[d], (long long)c->v_stride[d],
 				      (long long)c->q_stride[d], (long long)c->scale_stride[d]);
-	snprintf(text + n, sizeof(text) - n,
-		 ", block %lld plan %d base %d order %d flags %u scale %g round %d pre %s post %s",
-		 (long long)c->o.block, c->o.plan, c->o.base, c->o.order, c->o.flags, c->o.scale,
-		 c->o.round_to, c->o.pre ? hz_dtype_name(c->o.pre->dtype) : "no",
-		 c->o.post ? hz_dtype_name(c->o.post->dtype) : "no");
 	diag("%s", text);
+	describe_opts(&c->o);
 }
 
 /* Replaces in got what may differ from want: the sign and payload of a NaN. */

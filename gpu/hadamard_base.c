@@ -18,7 +18,7 @@
 struct geometry {
 	int16_t kernel, threads;	/* threads 0: there is none */
 	int16_t rows;			/* of a tile; of shorter rows as many as take its places */
-	int8_t blocks, stretch;		/* blocks of a multiprocessor; tiles of a block, measured */
+	int8_t blocks, stretch;		/* blocks of a multiprocessor; tiles of one, at most */
 	int32_t shared_bytes;
 };
 
@@ -72,14 +72,18 @@ static bool prepare(const struct hzi_cuda_device *device, const struct geometry 
 		    struct hzi_hadamard_stretch *s, struct hzi_launch *launch)
 {
 	const int64_t at_once = (int64_t)g->blocks * device->multiprocessors;
-	int64_t stretched = (tiles - at_once) / g->stretch;
+	const int64_t more = tiles > at_once ? tiles - at_once : 0;
+	int64_t waves, stretch, stretched;
 
 	if (!g->threads || g->shared_bytes > device->shared_block_bytes || tiles > GRID_MAX)
 		return false;
-	if (stretched < 0)
-		stretched = 0;
-	*s = (struct hzi_hadamard_stretch){.stretch = g->stretch, .stretched = (int32_t)stretched};
-	launch->grid[0] = (unsigned)(tiles - stretched * (g->stretch - 1));
+	/* As few waves of stretches as there must be, which they fill */
+	waves = more / (at_once * g->stretch) + (more % (at_once * g->stretch) != 0);
+	stretch = waves ? more / (at_once * waves) + (more % (at_once * waves) != 0) : 1;
+	stretched = more / stretch;
+	*s = (struct hzi_hadamard_stretch){.stretch = (int32_t)stretch,
+					   .stretched = (int32_t)stretched};
+	launch->grid[0] = (unsigned)(tiles - stretched * (stretch - 1));
 	launch->block[0] = (unsigned)g->threads;
 	launch->shared_bytes = (unsigned)g->shared_bytes;
 	return true;

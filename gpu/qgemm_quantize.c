@@ -140,6 +140,30 @@ static int launch_any(struct hz_context *ctx, const char *op, int kernel,
 
 /* ---- quantize, dequantize -------------------------------------------------------------------- */
 
+/* Floats to codes, or back. Of p what does not follow from the map is filled in. */
+static int launch_codes(struct hz_context *ctx, const char *op, const struct hzi_qmap *map,
+			int dtype, struct hzi_quantize_flat *p, bool back)
+{
+	struct hzi_quantize_any any;
+
+	if (make_flat(map, back ? p->y : p->x, back ? p->x : p->y, map->x_step, map->x_stride,
+		      map->q_step, map->q_stride, dtype, p))
+		return launch_flat(ctx, op,
+				   kernel_of(back ? HZI_KERNEL_dequantize_flat_f32
+						  : HZI_KERNEL_quantize_flat_f32, dtype), p);
+	any = back ? make_any(map, map->q_step, map->q_stride, map->x_step, map->x_stride, dtype)
+		   : make_any(map, map->x_step, map->x_stride, map->q_step, map->q_stride, dtype);
+	any.x = p->x;
+	any.y = p->y;
+	any.scales = p->scales;
+	any.zeros = p->zeros;
+	any.is_signed = p->is_signed;
+	any.scale = p->scale;
+	any.zero = p->zero;
+	return launch_any(ctx, op, back ? HZI_KERNEL_dequantize_any : HZI_KERNEL_quantize_any,
+			  &any);
+}
+
 size_t hzi_cuda_quantize_workspace(const struct hz_context *ctx, const struct hzi_quantize_args *a)
 {
 	return a->rotated ? hzi_cuda_rotated_workspace(ctx, a->rotated) : 0;
@@ -147,28 +171,14 @@ size_t hzi_cuda_quantize_workspace(const struct hz_context *ctx, const struct hz
 
 int hzi_cuda_quantize(struct hz_context *ctx, const struct hzi_quantize_args *a)
 {
-	const struct hzi_qmap *map = &a->map;
-	struct hzi_quantize_flat flat = {
+	struct hzi_quantize_flat p = {
 		.x = a->x, .y = a->q, .scales = a->scales, .zeros = a->zeros,
 		.is_signed = a->q_dtype == HZ_S8, .scale = a->scale, .zero = a->zero,
 	};
-	struct hzi_quantize_any any;
 
 	if (a->rotated)
 		return hzi_cuda_rotated_quantize(ctx, a);
-	if (make_flat(map, a->x, a->q, map->x_step, map->x_stride, map->q_step, map->q_stride,
-		      a->x_dtype, &flat))
-		return launch_flat(ctx, "quantize",
-				   kernel_of(HZI_KERNEL_quantize_flat_f32, a->x_dtype), &flat);
-	any = make_any(map, map->x_step, map->x_stride, map->q_step, map->q_stride, a->x_dtype);
-	any.x = a->x;
-	any.y = a->q;
-	any.scales = a->scales;
-	any.zeros = a->zeros;
-	any.is_signed = flat.is_signed;
-	any.scale = a->scale;
-	any.zero = a->zero;
-	return launch_any(ctx, "quantize", HZI_KERNEL_quantize_any, &any);
+	return launch_codes(ctx, "quantize", &a->map, a->x_dtype, &p, false);
 }
 
 size_t hzi_cuda_dequantize_workspace(const struct hz_context *ctx,
@@ -179,28 +189,14 @@ size_t hzi_cuda_dequantize_workspace(const struct hz_context *ctx,
 
 int hzi_cuda_dequantize(struct hz_context *ctx, const struct hzi_dequantize_args *a)
 {
-	const struct hzi_qmap *map = &a->map;
-	struct hzi_quantize_flat flat = {
+	struct hzi_quantize_flat p = {
 		.x = a->q, .y = a->x, .scales = a->scales, .zeros = a->zeros,
 		.is_signed = a->q_dtype == HZ_S8, .scale = a->scale, .zero = a->zero,
 	};
-	struct hzi_quantize_any any;
 
 	if (a->rotated)
 		return hzi_cuda_rotated_dequantize(ctx, a);
-	if (make_flat(map, a->x, a->q, map->x_step, map->x_stride, map->q_step, map->q_stride,
-		      a->x_dtype, &flat))
-		return launch_flat(ctx, "dequantize",
-				   kernel_of(HZI_KERNEL_dequantize_flat_f32, a->x_dtype), &flat);
-	any = make_any(map, map->q_step, map->q_stride, map->x_step, map->x_stride, a->x_dtype);
-	any.x = a->q;
-	any.y = a->x;
-	any.scales = a->scales;
-	any.zeros = a->zeros;
-	any.is_signed = flat.is_signed;
-	any.scale = a->scale;
-	any.zero = a->zero;
-	return launch_any(ctx, "dequantize", HZI_KERNEL_dequantize_any, &any);
+	return launch_codes(ctx, "dequantize", &a->map, a->x_dtype, &p, true);
 }
 
 /* ---- choose_qparams -------------------------------------------------------------------------- */

@@ -41,7 +41,10 @@ static const struct row {
 	{64, 4096, 4096, "qgemm_few_64_u", "qgemm_any_u"},
 	{65, 100, 208, "qgemm_tma_64_u", "qgemm_any_u"},
 	{1024, 1024, 1024, "qgemm_tma_64_u", "qgemm_any_u"},
-	{4096, 4096, 4096, "qgemm_tma_128_u", "qgemm_any_u"},
+	{2048, 2048, 2048, "qgemm_tma_256_u", "qgemm_any_u"},
+	{4096, 4096, 4096, "qgemm_tma_256_u", "qgemm_any_u"},
+	{512, 4096, 4096, "qgemm_tma_128_u", "qgemm_any_u"},
+	{128, 11008, 4096, "qgemm_tma_128_1_u", "qgemm_any_u"},
 	{256, 11008, 4096, "qgemm_tma_192_u", "qgemm_any_u"},
 	{256, 11000, 4090, "qgemm_tma_192_u", "qgemm_any_u"},	/* A is aligned first */
 	{512, 8448, 8192, "qgemm_tma_256_u", "qgemm_any_u"},

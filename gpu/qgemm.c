@@ -501,7 +501,10 @@ int hzi_cuda_qlinear(struct hz_context *ctx, const struct hzi_qlinear_args *a)
 		.ndim = g.ndim + 1, .q_dtype = g.a_dtype, .symmetric = a->symmetric,
 		.scale = g.a_scale, .zero = g.a_zero,
 	};
-	const struct hzi_launch launch = {.grid = {(unsigned)g.rows}, .block = {HZI_ROWS_THREADS}};
+	const struct hzi_launch launch = {
+		.grid = {(unsigned)g.rows}, .block = {HZI_ROWS_THREADS},
+		.early = hzi_cuda_device(ctx)->sm >= SM_HOPPER,
+	};
 	const int kernel = a->x_dtype == HZ_F32 ? HZI_KERNEL_quantize_rows_f32
 			   : a->x_dtype == HZ_F16 ? HZI_KERNEL_quantize_rows_f16
 						  : HZI_KERNEL_quantize_rows_bf16;

@@ -27,6 +27,7 @@ struct geometry {
 #define WIDE(n) (2 * (n) * 2 + (n) * 4)				/* two rows and their sums */
 #define LONG(n) (2 * (n) * 2)					/* two rows, sums in their place */
 #define LONG_APART(n, groups, warps) ((n) * 2 + (groups) * 16 * (warps) * 256)
+#define HELD(n) ((n) * 2 + 2 * 16 * 512 * 4)			/* a row, sums of two times 16 */
 #define ONE_F32(n) ((n) * 4)
 #define TWO_F32(n) (2 * (n) * 4)
 #define RING (28 * 8192)
@@ -39,18 +40,18 @@ static const struct geometry mma[ORDERS][LOG2_MAX - 7 + 1] = {
 	 {MMA(m12_8), 96, 1, 10, 2, SIDE_BY_SIDE(12, 64)},
 	 {MMA(m12_9), 96, 1, 6, 2, SIDE_BY_SIDE(12, 128)},
 	 {MMA(m12_10), 192, 1, 3, 2, LONG(12 << 10)},
-	 {MMA(m12_11), 384, 1, 1, 4, LONG(12 << 11)},
+	 {MMA(m12_11), 384, 1, 1, 12, HELD(12 << 11)},
 	 {MMA(m12_12), 512, 1, 1, 3, LONG_APART(12 << 12, 2, 8)}},
 	{{MMA(m20_7), 160, 2, 6, 3, SIDE_BY_SIDE(20, 64)},
 	 {MMA(m20_8), 128, 1, 5, 3, WIDE(20 << 8)},
 	 {MMA(m20_9), 160, 1, 3, 4, SIDE_BY_SIDE(20, 128)},
 	 {MMA(m20_10), 320, 1, 2, 8, LONG(20 << 10)},
-	 {MMA(m20_11), 640, 1, 1, 24, LONG(20 << 11)}},
+	 {MMA(m20_11), 384, 1, 1, 12, HELD(20 << 11)}},
 	{{MMA(m28_7), 224, 2, 4, 4, SIDE_BY_SIDE(28, 64)},
 	 {MMA(m28_8), 128, 1, 4, 2, WIDE(28 << 8)},
 	 {MMA(m28_9), 256, 1, 2, 3, WIDE(28 << 9)},
 	 {MMA(m28_10), 448, 1, 1, 12, LONG(28 << 10)},
-	 {MMA(m28_11), 512, 1, 1, 3, LONG_APART(28 << 11, 4, 4)}},
+	 {MMA(m28_11), 384, 1, 1, 12, HELD(28 << 11)}},
 };
 
 static const struct geometry f32[ORDERS][LOG2_MAX - 8 + 1] = {

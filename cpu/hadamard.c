@@ -9,6 +9,7 @@
 
 #include "cpu/cpu.h"
 #include "lib/hadamard.h"
+#include "lib/qgemm.h"
 
 /*
  * Floats of a column tile, 256 KiB: a quarter of a 1 MiB L2, so that a tile, the lines it came from
@@ -614,9 +615,12 @@ static void copy_strided(char *y, int64_t y_step, const char *x, int64_t x_step,
 	if (size == 4) {
 		for (int64_t i = 0; i < n; i++)
 			memcpy(y + 4 * i * y_step, x + 4 * i * x_step, 4);
-	} else {
+	} else if (size == 2) {
 		for (int64_t i = 0; i < n; i++)
 			memcpy(y + 2 * i * y_step, x + 2 * i * x_step, 2);
+	} else {
+		for (int64_t i = 0; i < n; i++)
+			y[i * y_step] = x[i * x_step];
 	}
 }
 
@@ -652,13 +656,21 @@ static void run_rows(const struct rows *r, const struct areas *s, int64_t begin,
 
 /* ---- What all calls share -------------------------------------------------------------------- */
 
-/* The codes that a row becomes or comes from */
+/*
+ * The codes that a row becomes or comes from. given: scales and zeros are operands, of group
+ * elements each, and group is what divides the work.
+ */
 struct codes {
 	char *q, *scale;
 	int32_t q_dtype, scale_dtype, round_to;
 	bool back;			/* codes to values */
 	int64_t group;
 	const int64_t *q_stride, *scale_stride;
+	/* given */
+	bool given;
+	const float *scales;
+	const char *zeros;
+	int64_t q_step, param_group;
 };
 
 /* A call: its diagonals and base matrices as f32, its scratch */
@@ -952,6 +964,73 @@ static void do_blocks(void *work_job, int thread, int64_t begin, int64_t end)
 	}
 }
 
+static bool is_float_or_none(const struct hzi_diag *d)
+{
+	return !d->kind || d->kind == HZ_F32;
+}
+
+/*
+ * Whether it takes no scratch, no constants and no more than sylvester(): rows of one transform that
+ * fits in registers, or of f32 ones back to back. They may be few, so that the way there counts.
+ */
+static bool is_simple(const struct hz_kern *kern, const struct hzi_hadamard_args *a)
+{
+	const struct hzi_segment *seg = &a->plan.seg[0];
+
+	if (a->ndim != 0 || a->plan.nseg != 1 || seg->m != 1 || a->x_step != 1 || a->y_step != 1 ||
+	    !is_float_or_none(&a->pre) || !is_float_or_none(&a->post))
+		return false;
+	return seg->k <= kern->head_bits ||
+	       (seg->k <= BIG_BITS && a->y_dtype == HZ_F32 && a->x_block == a->plan.n &&
+		a->y_block == a->plan.n && !a->pre.kind && !a->post.kind);
+}
+
+static void run_simple(const struct hz_kern *kern, const struct hzi_hadamard_args *a)
+{
+	const int64_t n = a->plan.n;
+	struct hzi_head h = {
+		.x = a->x,
+		.y = a->y,
+		.x_ld = a->x_block,
+		.y_ld = a->y_block,
+		.rows = a->blocks,
+		.count = n,
+		.x_dtype = a->x_dtype,
+		.y_dtype = a->y_dtype,
+		.bits = a->plan.seg[0].k,
+		.last = true,
+		.scale = a->plan.seg[0].scale,
+		.pre = a->pre.data,
+		.post = a->post.data,
+		.pre_ld = a->pre.block_step,
+		.post_ld = a->post.block_step,
+	};
+
+	if (h.bits > kern->head_bits) {
+		const struct rows r = {
+			.kern = kern,
+			.x_dtype = a->x_dtype,
+			.y_dtype = HZ_F32,
+		};
+		const struct transform t = {
+			.r = &r,
+			.seg = &a->plan.seg[0],
+			.x = a->x,
+			.y = a->y,
+			.t = a->y,
+		};
+
+		sylvester(&t, 0, a->blocks * n, h.bits, true);
+		return;
+	}
+	if (h.x_ld == n && h.y_ld == n && (!h.pre || h.pre_ld == n) &&
+	    (!h.post || h.post_ld == n)) {
+		h.count *= h.rows;
+		h.rows = 1;
+	}
+	kern->head(&h);
+}
+
 int hzi_cpu_hadamard(struct hz_context *ctx, const struct hzi_hadamard_args *a)
 {
 	const int64_t elements = count_items(a) * a->blocks * a->plan.n;
@@ -959,6 +1038,10 @@ int hzi_cpu_hadamard(struct hz_context *ctx, const struct hzi_hadamard_args *a)
 							 dtype_bytes(a->y_dtype)));
 	struct job job;
 
+	if (threads == 1 && is_simple(ctx->kern, a)) {
+		run_simple(ctx->kern, a);
+		return HZ_OK;
+	}
 	begin_job(&job, ctx, a);
 	if (is_columns(a)) {
 		job.width = columns_width(job.kern, a, &job.area_bytes);
@@ -979,6 +1062,8 @@ size_t hzi_cpu_hadamard_workspace(const struct hz_context *ctx, const struct hzi
 {
 	struct areas areas;
 
+	if (is_simple(ctx->kern, a))
+		return 0;
 	if (is_columns(a)) {
 		size_t bytes;
 
@@ -1015,9 +1100,21 @@ static int64_t rows_together(const struct hzi_hadamard_args *a)
 	return max_i64(1, TOGETHER_FLOATS / row_length(a));
 }
 
+/* Pieces that codes of a row are made in */
+static int64_t pieces(const struct job *job)
+{
+	return (row_length(job->a) + job->codes.group - 1) / job->codes.group;
+}
+
 static size_t values_bytes(const struct hzi_hadamard_args *a)
 {
 	return line((size_t)(rows_together(a) * row_length(a)) * 4);
+}
+
+/* Room for the codes of a row that do not lie side by side */
+static size_t aside_bytes(const struct hzi_hadamard_args *a, const struct codes *c)
+{
+	return c->given && c->q_step != 1 ? line((size_t)row_length(a)) : 0;
 }
 
 /* Rows from item on, at most count, whose blocks are one run: side by side, with equal diagonals */
@@ -1063,18 +1160,58 @@ static struct rows rows_run(const struct job *job, int64_t item, float *values)
 	return r;
 }
 
-/* Groups begin .. end - 1 of a row's values to codes, or back; ahead: what to prefetch, or NULL */
+/* The same with scales and zeros that are given; codes that are not side by side are by way of
+ * aside, which has room for a row of them. */
+static void convert_given(const struct job *job, int64_t item, float *values, int64_t begin,
+			  int64_t end, char *aside)
+{
+	const struct hzi_hadamard_args *a = job->a;
+	const struct codes *c = &job->codes;
+	const int64_t i = begin * c->group, count = min_i64(end * c->group, row_length(a)) - i;
+	const int64_t p = item_offset(a, a->ndim, c->scale_stride, item) + i / c->param_group;
+	char *q = c->q + item_offset(a, a->ndim, c->q_stride, item) + i * c->q_step;
+	const struct hzi_qcodes codes = {
+		.x = values + i,
+		.q = c->q_step == 1 ? q : aside + i,
+		.scales = c->scales + p,
+		.zeros = c->zeros ? c->zeros + p : NULL,
+		.count = count,
+		.group = c->param_group,
+		.x_dtype = HZ_F32,
+		.q_dtype = c->q_dtype,
+	};
+
+	if (c->back) {
+		if (c->q_step != 1)
+			copy_strided(aside + i, 1, q, c->q_step, count, 1);
+		job->kern->uncode(&codes);
+	} else {
+		job->kern->codes(&codes);
+		if (c->q_step != 1)
+			copy_strided(q, c->q_step, aside + i, 1, count, 1);
+	}
+}
+
+/*
+ * Groups begin .. end - 1 of a row's values to codes, or back; ahead: what to prefetch, or NULL;
+ * aside: as above
+ */
 static void convert(const struct job *job, int64_t item, float *values, int64_t begin, int64_t end,
-		    const char *ahead)
+		    const char *ahead, char *aside)
 {
 	const struct hzi_hadamard_args *a = job->a;
 	const struct codes *c = &job->codes;
 	const int64_t i = begin * c->group, count = (end - begin) * c->group;
-	char *q = c->q + item_offset(a, a->ndim, c->q_stride, item) +
-		  (c->q_dtype == HZ_S4X2 ? i / 2 : i);
-	char *scale = c->scale + (item_offset(a, a->ndim, c->scale_stride, item) + begin) *
-				 (c->scale_dtype == HZ_F32 ? 4 : 1);
+	char *q, *scale;
 
+	if (c->given) {
+		convert_given(job, item, values, begin, end, aside);
+		return;
+	}
+	q = c->q + item_offset(a, a->ndim, c->q_stride, item) +
+	    (c->q_dtype == HZ_S4X2 ? i / 2 : i);
+	scale = c->scale + (item_offset(a, a->ndim, c->scale_stride, item) + begin) *
+			   (c->scale_dtype == HZ_F32 ? 4 : 1);
 	if (c->back)
 		job->kern->dequant(&(struct hzi_dequant){
 			.q = q,
@@ -1106,9 +1243,10 @@ static void do_code_rows(void *work_job, int thread, int64_t begin, int64_t end)
 	const struct job *job = work_job;
 	const struct hzi_hadamard_args *a = job->a;
 	const bool back = job->codes.back;
-	const int64_t length = row_length(a), groups = length / job->codes.group;
+	const int64_t length = row_length(a), groups = pieces(job);
 	char *scratch = job->scratch + (size_t)thread * job->area_bytes;
 	float *values = (float *)(scratch + areas_bytes(&job->areas));
+	char *aside = (char *)values + values_bytes(a);
 
 	while (begin < end) {
 		struct rows r = rows_run(job, begin, values);
@@ -1119,7 +1257,8 @@ static void do_code_rows(void *work_job, int thread, int64_t begin, int64_t end)
 		r.scratch = scratch;
 		if (back) {
 			for (int64_t i = 0; i < rows; i++)
-				convert(job, begin + i, values + i * length, 0, groups, NULL);
+				convert(job, begin + i, values + i * length, 0, groups, NULL,
+					aside);
 		}
 		run_rows(&r, &job->areas, 0, rows * a->blocks);
 		if (!back) {
@@ -1129,7 +1268,7 @@ static void do_code_rows(void *work_job, int thread, int64_t begin, int64_t end)
 
 			for (int64_t i = 0; i < rows; i++)
 				convert(job, begin + i, values + i * length, 0, groups,
-					next + i * row_bytes);
+					next + i * row_bytes, aside);
 		}
 		begin += rows;
 	}
@@ -1151,18 +1290,19 @@ static void do_groups(void *work_job, int thread, int64_t begin, int64_t end)
 	const struct job *job = work_job;
 
 	(void)thread;
-	convert(job, job->item, job->values, begin, end, NULL);
+	convert(job, job->item, job->values, begin, end, NULL,
+		(char *)job->values + values_bytes(job->a));
 }
 
 /* One row after the other, each by all threads: its blocks or the insides of a block, its groups */
 static void long_rows(struct job *job, int threads)
 {
 	const struct hzi_hadamard_args *a = job->a;
-	const int64_t groups = row_length(a) / job->codes.group;
+	const int64_t groups = pieces(job);
 	const int share = shared(&job->areas, &a->plan, a->blocks, threads) ? threads : 1;
 
 	job->values = (float *)job->scratch;
-	job->scratch += values_bytes(a);
+	job->scratch += values_bytes(a) + aside_bytes(a, &job->codes);
 	for (job->item = 0; job->item < job->items; job->item++) {
 		job->run = rows_run(job, job->item, job->values);
 		job->run.threads = share;
@@ -1195,20 +1335,21 @@ static int run_codes(struct hz_context *ctx, const struct hzi_hadamard_args *a,
 	if (is_long(a) || (threads > 1 && job.items < threads)) {
 		long_rows(&job, threads);
 	} else {
-		job.area_bytes += values_bytes(a);
+		job.area_bytes += values_bytes(a) + aside_bytes(a, codes);
 		hzi_parallel(threads, do_code_rows, &job, job.items);
 	}
 	return HZ_OK;
 }
 
 static size_t codes_workspace(const struct hz_context *ctx, const struct hzi_hadamard_args *a,
-			      bool back)
+			      const struct codes *c)
 {
-	const struct areas areas = code_areas(ctx->kern, a, back, ctx->threads);
+	const struct areas areas = code_areas(ctx->kern, a, c->back, ctx->threads);
 	const int64_t items = count_items(a);
-	const size_t apart = (areas_bytes(&areas) + values_bytes(a)) *
+	const size_t values = values_bytes(a) + aside_bytes(a, c);
+	const size_t apart = (areas_bytes(&areas) + values) *
 			     (size_t)min_i64(items, ctx->threads);
-	const size_t together = values_bytes(a) +
+	const size_t together = values +
 				scratch_bytes(&areas, a->blocks, ctx->threads);
 
 	if (is_long(a))
@@ -1235,7 +1376,7 @@ int hzi_cpu_hadamard_quantize(struct hz_context *ctx, const struct hzi_hadamard_
 size_t hzi_cpu_hadamard_quantize_workspace(const struct hz_context *ctx,
 					   const struct hzi_hadamard_quantize_args *a)
 {
-	return codes_workspace(ctx, &a->t, false);
+	return codes_workspace(ctx, &a->t, &(struct codes){0});
 }
 
 int hzi_cpu_dequantize_hadamard(struct hz_context *ctx,
@@ -1258,5 +1399,56 @@ int hzi_cpu_dequantize_hadamard(struct hz_context *ctx,
 size_t hzi_cpu_dequantize_hadamard_workspace(const struct hz_context *ctx,
 					     const struct hzi_dequantize_hadamard_args *a)
 {
-	return codes_workspace(ctx, &a->t, true);
+	return codes_workspace(ctx, &a->t, &(struct codes){.back = true});
+}
+
+/* ---- quantize(), dequantize() with a transform ----------------------------------------------- */
+
+/* Elements of a row with one scale that are converted at once, where threads share the row */
+#define PIECE 1024
+
+/* scale and zero are those that are one for all, the zero as a code. */
+static struct codes given_codes(const struct hzi_rotated *r, bool back, int q_dtype, const void *q,
+				const float *scales, const void *zeros, const float *scale,
+				const uint8_t *zero)
+{
+	return (struct codes){
+		.q = (char *)(uintptr_t)q,
+		.q_dtype = q_dtype,
+		.back = back,
+		.group = r->group < row_length(&r->t) ? r->group : PIECE,
+		.q_stride = r->q_stride,
+		.scale_stride = r->p_stride,
+		.given = true,
+		.scales = scales ? scales : scale,
+		.zeros = scales ? zeros : (const void *)zero,
+		.q_step = r->q_step,
+		.param_group = r->group,
+	};
+}
+
+int hzi_cpu_rotated_quantize(struct hz_context *ctx, const struct hzi_quantize_args *a)
+{
+	/* One code of either type: what is in range has its low byte. */
+	const uint8_t zero = (uint8_t)a->zero;
+	const struct codes codes = given_codes(a->rotated, false, a->q_dtype, a->q, a->scales,
+					       a->zeros, &a->scale, &zero);
+
+	return run_codes(ctx, &a->rotated->t, &codes);
+}
+
+int hzi_cpu_rotated_dequantize(struct hz_context *ctx, const struct hzi_dequantize_args *a)
+{
+	const uint8_t zero = (uint8_t)a->zero;
+	const struct codes codes = given_codes(a->rotated, true, a->q_dtype, a->q, a->scales,
+					       a->zeros, &a->scale, &zero);
+
+	return run_codes(ctx, &a->rotated->t, &codes);
+}
+
+size_t hzi_cpu_rotated_workspace(const struct hz_context *ctx, const struct hzi_rotated *r,
+				 bool back)
+{
+	return codes_workspace(ctx, &r->t, &(struct codes){
+		.back = back, .given = true, .q_step = r->q_step});
 }

@@ -20,13 +20,15 @@
  * Butterflies of strides 1, 2, .. 2^(bits - 1) on rows of count contiguous elements, count a
  * multiple of 2^bits. pre: element i of row r is first multiplied by pre[r * pre_ld + i]. last: the
  * results are multiplied by scale, then by post; else y is f32 and gets them as they are. With 0
- * bits it converts.
+ * bits it converts. Neighbours here are not neighbours in struct hzi_hadamard_args: compilers would
+ * copy them in pairs, and a load of two values just stored apart waits for both stores (4 ns).
  */
 struct hzi_head {
 	const void *x;
+	int64_t x_ld;
 	void *y;
-	int64_t x_ld, y_ld, rows, count;
-	int32_t x_dtype, y_dtype, bits;
+	int64_t y_ld, rows, count;
+	int32_t x_dtype, bits, y_dtype;
 	bool last;
 	float scale;
 	const float *pre, *post;
@@ -96,14 +98,17 @@ struct hzi_dequant {
  * are mod 2^32.
  *
  * raw: c is s32 and gets the sums of products of a (as packed) and b, without zeros.
- * Else c is u8 or s8 and gets clamp(c_zero + y, min, max) of
+ * c of u8 or s8 gets clamp(c_zero + y, min, max) of
  *   acc = sum + col[j] - (row ? b_zero[j] * row[i] : 0)	(mod 2^32; the true value fits)
  *   y = floor((acc * u[j] + 2^(shift[j] - 1)) / 2^shift[j]), 33 <= shift[j] <= 62
  * where col, b_zero, u and shift have values for whole panels of columns. one_u: all u and shift
  * are those of column 0. c_ld counts elements.
+ * c of f32, f16 or bf16, for levels with q_floats, gets what hzi_qout tells of, with b_scale and
+ * b_sum for whole panels, a bias of f32 or none; a_zero[i] * b_sum[j] comes off acc.
  *
  * src: A is not packed yet, which levels with q_lazy can do on the way: rows of k codes, back to
- * back, src_ld apart. a and row are room for what qpack_a() would have made.
+ * back, src_ld apart. a and row are room for what qpack_a() would have made. With a_zero it is the
+ * sum less k a_zero[i] that row[i] has: with src that becomes so here.
  */
 struct hzi_qmul {
 	void *a;
@@ -116,6 +121,10 @@ struct hzi_qmul {
 	const int32_t *col, *b_zero, *u, *shift;
 	int32_t *row;
 	int32_t c_zero, min, max;
+	const int32_t *a_zero, *b_sum;
+	const float *a_scale, *b_scale, *bias;
+	int64_t a_step;			/* 0: a_scale is one for all */
+	float fmin, fmax;
 };
 
 /*
@@ -181,6 +190,15 @@ struct hzi_range {
 	float *lo, *hi;
 	int64_t count, group;
 	int32_t x_dtype;
+};
+
+/* hzi_qparams() for count ranges */
+struct hzi_params {
+	const float *lo, *hi;
+	float *scale;
+	uint8_t *zero;			/* the codes of either type */
+	int64_t count;
+	int32_t q_dtype, symmetric;
 };
 
 /* ---- Products of quaternion matrices --------------------------------------------------------- */
@@ -393,6 +411,7 @@ struct hz_kern {
 	void (*codes)(const struct hzi_qcodes *a);	/* q = quantize(x) */
 	void (*uncode)(const struct hzi_qcodes *a);	/* x = dequantize(q) */
 	void (*range)(const struct hzi_range *a);
+	void (*params)(const struct hzi_params *a);
 
 	/*
 	 * Packed rows of A begin at multiples of q_rows rows, at qpack_a_bytes() of these. Packing
@@ -400,7 +419,7 @@ struct hz_kern {
 	 * it with another.
 	 */
 	int32_t q_rows;
-	bool q_lazy;
+	bool q_lazy, q_floats;
 	int64_t (*qpack_a_bytes)(int64_t m, int64_t k);
 	int32_t (*qpack_a_less)(int32_t a_dtype, int32_t b_dtype);
 	void (*qpack_a)(const struct hzi_qpack_a *a);

@@ -171,7 +171,7 @@ struct columns {
 	int32_t *col, *b_zero, *u, *shift;
 	float *b_scale;
 	const void *bias;
-	bool folded, fast;		/* the bias is in col; qmul() can do it all */
+	bool folded, fast, floats;	/* the bias is in col; qmul() can do it all */
 	bool one_u;
 };
 
@@ -261,9 +261,10 @@ static struct columns make_columns(const struct job *job, int64_t j, int64_t n, 
 		c.col[l] = (int32_t)col;
 	}
 	if (is_float(a->c_dtype)) {
-		for (int64_t l = 0; l < n; l++)
-			c.b_scale[l] = a->b_scales ? a->b_scales[(j + l) * a->b_scale_step]
-						   : a->b_scale;
+		for (int64_t l = 0; l < padded; l++)
+			c.b_scale[l] = !a->b_scales ? a->b_scale :
+				       l < n ? a->b_scales[(j + l) * a->b_scale_step] : 0;
+		c.floats = job->kern->q_floats && a->c_n == 1 && (!bias || c.folded);
 	} else if (!a->identity) {
 		c.fast = make_multipliers(a, j, n, &c) && a->c_dtype != HZ_S32 && !a->a_zeros &&
 			 a->c_n == 1 && (!bias || c.folded);
@@ -307,6 +308,11 @@ static int64_t item_row(const struct hzi_qgemm_args *a, int64_t item)
 	return item_offset(a->ndim, a->shape, a->row_stride, item);
 }
 
+static int32_t row_zero(const struct hzi_qgemm_args *a, int64_t item, int64_t i)
+{
+	return code_at(a->a_zeros, a->a_dtype, (item_row(a, item) + i) * a->zero_step);
+}
+
 static void *c_at(const struct hzi_qgemm_args *a, int64_t item, int64_t i, int64_t j)
 {
 	return (char *)a->c + (item_offset(a->ndim, a->shape, a->c_stride, item) + i * a->c_m +
@@ -344,9 +350,7 @@ static void pack_rows(void *data, int thread, int64_t begin, int64_t end)
 		p.m = min_i64(blocks * q_rows, job->rows - i);
 		job->kern->qpack_a(&p);
 		for (int64_t l = 0; a->a_zeros && l < p.m; l++) {
-			const int64_t r = item_row(a, item) + job->first + i + l;
-			const int32_t zero = code_at(a->a_zeros, a->a_dtype, r * a->zero_step) -
-					     job->less;
+			const int32_t zero = row_zero(a, item, job->first + i + l) - job->less;
 
 			job->a_zero[slot * job->step_rows + i + l] = zero;
 			if (job->rows_wanted)
@@ -367,6 +371,7 @@ static void multiply(const struct job *job, int64_t slot, int64_t i, int64_t row
 	const int64_t item = job->item + slot,
 		      tile_rows = hzi_round_up(TILE_ROWS, job->kern->q_rows);
 	int32_t *row = job->rows_wanted ? job->row + slot * job->step_rows + i : NULL;
+	int32_t *a_zero = a->a_zeros ? job->a_zero + slot * job->step_rows + i : NULL;
 	struct hzi_qmul mul = {
 		.a = job->packed_a + slot * job->a_bytes + job->kern->qpack_a_bytes(i, a->k),
 		.b = b, .c = c_at(a, item, job->first + i, j), .m = rows, .n = cols, .k = a->k,
@@ -376,12 +381,28 @@ static void multiply(const struct job *job, int64_t slot, int64_t i, int64_t row
 		.min = a->min, .max = a->max,
 	};
 
+	if (c->floats) {
+		mul.a_zero = a_zero;
+		mul.b_sum = c->sum;
+		mul.a_scale = &a->a_scale;
+		if (a->a_scales) {
+			mul.a_step = a->scale_step;
+			mul.a_scale = a->a_scales + (item_row(a, item) + job->first + i) *
+						    a->scale_step;
+		}
+		mul.b_scale = c->b_scale;
+		mul.bias = a->bias_dtype == HZ_F32 ? c->bias : NULL;
+		mul.fmin = a->fmin;
+		mul.fmax = a->fmax;
+	}
+	for (int64_t l = 0; job->lazy && a->a_zeros && l < rows; l++)
+		a_zero[l] = row_zero(a, item, job->first + i + l) - job->less;
 	if (job->lazy) {
 		mul.src = (const char *)a->a + item_offset(a->ndim, a->shape, a->a_stride, item) +
 			  (job->first + i) * a->a_m;
 		mul.src_ld = a->a_m;
 	}
-	if (job->lazy && !c->fast) {
+	if (job->lazy && !c->fast && !c->floats) {
 		const struct hzi_qpack_a p = {
 			.a = mul.src,
 			.packed = mul.a,
@@ -396,8 +417,10 @@ static void multiply(const struct job *job, int64_t slot, int64_t i, int64_t row
 
 		job->kern->qpack_a(&p);
 		mul.src = NULL;
+		for (int64_t l = 0; a->a_zeros && row && l < rows; l++)
+			row[l] = (int32_t)((uint32_t)row[l] - (uint32_t)a->k * (uint32_t)a_zero[l]);
 	}
-	if (c->fast && a->k > 0) {
+	if ((c->fast || c->floats) && a->k > 0) {
 		job->kern->qmul(&mul);
 		return;
 	}
@@ -670,8 +693,9 @@ static size_t make_job(const struct hz_context *ctx, const struct hzi_qgemm_args
 		 * then; which takes enough of them, for each reads all of B.
 		 */
 		job->lazy = ctx->kern->q_lazy && a->packed && a->k > 0 && a->a_k == 1 &&
-			    !a->a_zeros && a->c_n == 1 &&
-			    (a->c_dtype == HZ_U8 || a->c_dtype == HZ_S8) && !a->identity &&
+			    a->c_n == 1 && !a->identity &&
+			    (is_float(a->c_dtype) ||
+			     (!a->a_zeros && (a->c_dtype == HZ_U8 || a->c_dtype == HZ_S8))) &&
 			    (parts == 1 || job->step_rows >= parts * LAZY_ROWS);
 		if (job->lazy)
 			across = 1;
@@ -902,6 +926,8 @@ int hzi_cpu_quantize(struct hz_context *ctx, const struct hzi_quantize_args *a)
 		.to_codes = true,
 	};
 
+	if (a->rotated)
+		return hzi_cpu_rotated_quantize(ctx, a);
 	return run_codes(ctx, &job, &a->map, &a->scale, a->zero);
 }
 
@@ -916,22 +942,20 @@ int hzi_cpu_dequantize(struct hz_context *ctx, const struct hzi_dequantize_args 
 		.zeros = a->zeros,
 	};
 
+	if (a->rotated)
+		return hzi_cpu_rotated_dequantize(ctx, a);
 	return run_codes(ctx, &job, &a->map, &a->scale, a->zero);
 }
 
 size_t hzi_cpu_quantize_workspace(const struct hz_context *ctx, const struct hzi_quantize_args *a)
 {
-	(void)ctx;
-	(void)a;
-	return 0;
+	return a->rotated ? hzi_cpu_rotated_workspace(ctx, a->rotated, false) : 0;
 }
 
 size_t hzi_cpu_dequantize_workspace(const struct hz_context *ctx,
 				    const struct hzi_dequantize_args *a)
 {
-	(void)ctx;
-	(void)a;
-	return 0;
+	return a->rotated ? hzi_cpu_rotated_workspace(ctx, a->rotated, true) : 0;
 }
 
 /* ---- Ranges ---------------------------------------------------------------------------------- */
@@ -1000,13 +1024,14 @@ static void params_units(void *data, int thread, int64_t begin, int64_t end)
 	const struct range_job *job = data;
 	const struct hzi_choose_qparams_args *a = job->a;
 
-	(void)thread;
-	for (int64_t p = begin; p < end; p++) {
-		int32_t zero;
+	const struct hzi_params params = {
+		.lo = job->lo + begin, .hi = job->hi + begin, .scale = a->scale + begin,
+		.zero = (uint8_t *)a->zero + begin, .count = end - begin, .q_dtype = a->q_dtype,
+		.symmetric = a->symmetric,
+	};
 
-		hzi_qparams(job->lo[p], job->hi[p], a->q_dtype, a->symmetric, &a->scale[p], &zero);
-		((uint8_t *)a->zero)[p] = (uint8_t)zero;
-	}
+	(void)thread;
+	job->kern->params(&params);
 }
 
 int hzi_cpu_choose_qparams(struct hz_context *ctx, const struct hzi_choose_qparams_args *a)
@@ -1072,67 +1097,104 @@ static struct hzi_qgemm_args linear_args(const struct hzi_qlinear_args *a, char 
 	return g;
 }
 
+/* Rows that are taken at once: so many are short, so many bytes stay in L1. */
+#define LINEAR_ROWS 64
+#define LINEAR_FLOATS 4096
+
+/* The range of a row whose elements do not lie side by side */
+static void strided_range(const struct linear *l, const char *x, float *lo, float *hi)
+{
+	const struct hzi_qgemm_args *g = &l->a->g;
+	const int64_t size = dtype_bytes(l->a->x_dtype);
+	float buffer[GATHER];
+
+	for (int64_t k = 0; k < g->k; k += GATHER) {
+		const int64_t n = min_i64(GATHER, g->k - k);
+		const struct hzi_range range = {
+			.x = buffer, .lo = lo, .hi = hi, .count = n, .group = GATHER + 1,
+			.x_dtype = l->a->x_dtype,
+		};
+
+		gather(buffer, x + k * g->a_k * size, n, 1, g->a_k, size);
+		l->kern->range(&range);
+	}
+}
+
+static void strided_codes(const struct linear *l, const char *x, char *to, const float *scale,
+			  const char *zero)
+{
+	const struct hzi_qgemm_args *g = &l->a->g;
+	const int64_t size = dtype_bytes(l->a->x_dtype);
+	float buffer[GATHER];
+
+	for (int64_t k = 0; k < g->k; k += GATHER) {
+		const int64_t n = min_i64(GATHER, g->k - k);
+		const struct hzi_qcodes codes = {
+			.x = buffer, .q = to + k, .scales = scale, .zeros = zero, .count = n,
+			.group = GATHER + 1, .x_dtype = l->a->x_dtype, .q_dtype = g->a_dtype,
+		};
+
+		gather(buffer, x + k * g->a_k * size, n, 1, g->a_k, size);
+		l->kern->codes(&codes);
+	}
+}
+
 static void linear_rows(void *data, int thread, int64_t begin, int64_t end)
 {
 	const struct linear *l = data;
 	const struct hzi_qlinear_args *a = l->a;
 	const struct hzi_qgemm_args *g = &a->g;
 	const int64_t size = dtype_bytes(a->x_dtype);
+	const int64_t most = g->k > 0 ? min_i64(LINEAR_ROWS, max_i64(LINEAR_FLOATS / g->k, 1)) :
+			     LINEAR_ROWS;
+	const char fixed_zero = (char)g->a_zero;
 
 	(void)thread;
-	for (int64_t r = begin; r < end; r++) {
+	for (int64_t r = begin, n; r < end; r += n) {
 		/* Rows are counted in the order of the batch, whose items have m each. */
-		const int64_t item = r / g->m;
+		const int64_t item = r / g->m, i = r % g->m;
+		const int64_t to = item_row(g, item) + i;
 		const char *x = (const char *)a->x +
-				(item_offset(g->ndim, g->shape, g->a_stride, item) +
-				 r % g->m * g->a_m) *
+				(item_offset(g->ndim, g->shape, g->a_stride, item) + i * g->a_m) *
 					size;
-		const int64_t to = item_row(g, item) + r % g->m;
-		float scale = g->a_scale, buffer[GATHER];
-		int32_t zero = g->a_zero;
-		uint8_t zero_code;
-		const int64_t step = g->a_k == 1 ? g->k : GATHER;
+		const float *scales = a->fixed ? &g->a_scale : l->scales + to;
+		const char *zeros = a->fixed ? &fixed_zero : l->zeros + to;
+		bool together;
 
+		n = min_i64(min_i64(end - r, g->m - i), most);
+		together = g->a_k == 1 && (n == 1 || g->a_m == g->k);
 		if (!a->fixed) {
-			float lo = 0, hi = 0;
-
-			for (int64_t k = 0; k < g->k; k += step) {
-				const int64_t n = min_i64(step, g->k - k);
-				const struct hzi_range range = {
-					.x = g->a_k == 1 ? (const void *)x : buffer,
-					.lo = &lo,
-					.hi = &hi,
-					.count = n,
-					.group = g->k + 1,
-					.x_dtype = a->x_dtype,
-				};
-
-				if (g->a_k != 1)
-					gather(buffer, x + k * g->a_k * size, n, 1, g->a_k, size);
-				l->kern->range(&range);
-			}
-			hzi_qparams(lo, hi, g->a_dtype, a->symmetric, &scale, &zero);
-			l->scales[to] = scale;
-			l->zeros[to] = (char)zero;
-		}
-		zero_code = (uint8_t)zero;
-		for (int64_t k = 0; k < g->k; k += step) {
-			const int64_t n = min_i64(step, g->k - k);
-			const struct hzi_qcodes codes = {
-				.x = g->a_k == 1 ? (void *)(uintptr_t)x : buffer,
-				.q = l->codes + to * g->k + k,
-				.scales = &scale,
-				.zeros = &zero_code,
-				.count = n,
-				.group = g->k + 1,
+			float lo[LINEAR_ROWS] = {0}, hi[LINEAR_ROWS] = {0};
+			const struct hzi_range range = {
+				.x = x, .lo = lo, .hi = hi, .count = n * g->k, .group = g->k,
 				.x_dtype = a->x_dtype,
+			};
+			const struct hzi_params params = {
+				.lo = lo, .hi = hi, .scale = l->scales + to,
+				.zero = (uint8_t *)l->zeros + to, .count = n,
+				.q_dtype = g->a_dtype, .symmetric = a->symmetric,
+			};
+
+			if (together)
+				l->kern->range(&range);
+			for (int64_t j = 0; !together && j < n; j++)
+				strided_range(l, x + j * g->a_m * size, &lo[j], &hi[j]);
+			l->kern->params(&params);
+		}
+		if (together) {
+			const struct hzi_qcodes codes = {
+				.x = (void *)(uintptr_t)x, .q = l->codes + to * g->k,
+				.scales = scales, .zeros = zeros, .count = n * g->k,
+				.group = a->fixed ? n * g->k + 1 : g->k, .x_dtype = a->x_dtype,
 				.q_dtype = g->a_dtype,
 			};
 
-			if (g->a_k != 1)
-				gather(buffer, x + k * g->a_k * size, n, 1, g->a_k, size);
 			l->kern->codes(&codes);
+			continue;
 		}
+		for (int64_t j = 0; j < n; j++)
+			strided_codes(l, x + j * g->a_m * size, l->codes + (to + j) * g->k,
+				      scales + (a->fixed ? 0 : j), zeros + (a->fixed ? 0 : j));
 	}
 }
 

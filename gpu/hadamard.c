@@ -196,22 +196,17 @@ static void *at_element(const void *p, int64_t element, int dtype)
 }
 
 /*
- * The kernels for rows of 2^5, of less too, to 2^16: threads of a block, log2 of the elements of a
+ * The kernels for rows of 2^10, of less too, to 2^16: threads of a block, log2 of the elements of a
  * tile, blocks of a cluster.
  */
 struct rows_kernel {
 	int kernel, quantize, threads, tile_log2, cluster;
 };
 
-#define ROWS_LOG2_MIN 5
+#define ROWS_LOG2_MIN 10
 #define ROWS_LOG2_MAX 16
 
 static const struct rows_kernel rows_kernels[] = {
-	{HZI_KERNEL_hadamard_rows_5, HZI_KERNEL_hadamard_quantize_5, 128, 11, 1},
-	{HZI_KERNEL_hadamard_rows_6, HZI_KERNEL_hadamard_quantize_6, 128, 11, 1},
-	{HZI_KERNEL_hadamard_rows_7, HZI_KERNEL_hadamard_quantize_7, 128, 11, 1},
-	{HZI_KERNEL_hadamard_rows_8, HZI_KERNEL_hadamard_quantize_8, 128, 11, 1},
-	{HZI_KERNEL_hadamard_rows_9, HZI_KERNEL_hadamard_quantize_9, 128, 11, 1},
 	{HZI_KERNEL_hadamard_rows_10, HZI_KERNEL_hadamard_quantize_10, 128, 11, 1},
 	{HZI_KERNEL_hadamard_rows_11, HZI_KERNEL_hadamard_quantize_11, 128, 11, 1},
 	{HZI_KERNEL_hadamard_rows_12, HZI_KERNEL_hadamard_quantize_12, 64, 12, 1},

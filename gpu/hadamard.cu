@@ -27,24 +27,54 @@ HZ_DEVICE float factor(int kind, const void *factors, int64_t i)
 			      : bf16_low(((const uint16_t *)factors)[i]);
 }
 
+/* f[j] = factor i + at(j): the kind is tested once */
+template <int N, typename F>
+HZ_DEVICE void some_factors(float *f, int kind, const void *factors, int64_t i, F at)
+{
+	const uint16_t *half = (const uint16_t *)factors + i;
+
+	if (kind == HZ_U8) {
+#pragma unroll
+		for (int j = 0; j < N; j++)
+			f[j] = factor(HZ_U8, factors, i + at(j));
+	} else if (kind == HZ_F32) {
+#pragma unroll
+		for (int j = 0; j < N; j++)
+			f[j] = ((const float *)factors)[i + at(j)];
+	} else if (kind == HZ_F16) {
+#pragma unroll
+		for (int j = 0; j < N; j++)
+			f[j] = f16_low(half[at(j)]);
+	} else {
+#pragma unroll
+		for (int j = 0; j < N; j++)
+			f[j] = bf16_low(half[at(j)]);
+	}
+}
+
 /* N values that lie back to back, times factors i .. i + N - 1; N and i are multiples of 8, or N
  * < 8. */
 template <int N>
 HZ_DEVICE void scale_by(float *v, int kind, const void *factors, int64_t i)
 {
+	constexpr int EACH = N < 8 ? N : 8;
+
 #pragma unroll
-	for (int j = 0; j < N; j += 8) {
+	for (int j = 0; j < N; j += EACH) {
 		if (kind == HZ_U8) {
 			const uint32_t bits = ((const uint8_t *)factors)[(i + j) >> 3] >> (i & 7);
 
 #pragma unroll
-			for (int l = 0; l < 8 && l < N; l++)
+			for (int l = 0; l < EACH; l++)
 				v[j + l] = __uint_as_float(__float_as_uint(v[j + l]) ^
 							   (bits << (31 - l) & 0x80000000));
 		} else {
+			float f[EACH];
+
+			some_factors<EACH>(f, kind, factors, i + j, [](int l) { return l; });
 #pragma unroll
-			for (int l = 0; l < 8 && l < N; l++)
-				v[j + l] = __fmul_rn(v[j + l], factor(kind, factors, i + j + l));
+			for (int l = 0; l < EACH; l++)
+				v[j + l] = __fmul_rn(v[j + l], f[l]);
 		}
 	}
 }
@@ -70,7 +100,7 @@ struct shape {
 	static constexpr bool TWO = K <= (QUANTIZE ? 10 : 12);	/* one trip is enough */
 	static constexpr int MID = K < 15 ? 4 : K == 15 ? 5 : 6, MID_V = 6 - MID;
 	static constexpr int FIRST = TWO ? 6 : 6 + MID;
-	static constexpr int TOP = ONE ? K - FIRST : 4;		/* K <= 10: not all are stages */
+	static constexpr int TOP = ONE ? K - FIRST : 4;		/* to 2^10 not all are stages */
 	static constexpr int V = TOP > 4 ? 6 - TOP : 2, U = 6 - TOP - V, U_BIT = FIRST - U;
 	static constexpr int TEAM_LOG2 = ONE ? K - 6 - CLUSTER : 5;
 	static constexpr int T = 1 << TEAM_LOG2;
@@ -329,6 +359,12 @@ HZ_DEVICE void share_amax(float *m)
 	}
 }
 
+/* The 4 bits of i in the other order */
+HZ_DEVICE int reverse_4(int i)
+{
+	return (int)(__brev((uint32_t)i) >> 28);
+}
+
 /* The largest of a team's values; room: a float for each warp. */
 template <int T, int CLUSTER>
 HZ_DEVICE float team_amax(float most, float *room, int t)
@@ -357,13 +393,29 @@ HZ_DEVICE float team_amax(float most, float *room, int t)
 	return most;
 }
 
+/*
+ * Stages of the bits LOW .. HIGH - 1, the first count of them or all. Where branches meet again values
+ * have to be in the same registers, so there is one for each count and not for each stage.
+ */
+template <int LOW, int HIGH>
+HZ_DEVICE void some_stages(float *v, int count)
+{
+	if constexpr (LOW < HIGH) {
+		if (count >= HIGH - LOW)
+			stages<64, LOW, HIGH>(v, HIGH - LOW);
+		else
+			some_stages<LOW, HIGH - 1>(v, count);
+	}
+}
+
+/* Rows of 2^KMAX elements; KMAX = 10: of up to so many */
 template <int KMAX, int CLUSTER, bool QUANTIZE>
 HZ_DEVICE void rows(const hzi_hadamard_rows &p)
 {
 	using S = shape<KMAX, CLUSTER, QUANTIZE>;
 	constexpr int T = S::T, V = S::V, U = S::U, LOCAL = S::TOP - CLUSTER;
 	constexpr bool ONE = S::ONE;
-	const int k = KMAX > 5 ? KMAX : p.job.k, t = threadIdx.x % T, team = threadIdx.x / T;
+	const int k = ONE ? KMAX : p.job.k, t = threadIdx.x % T, team = threadIdx.x / T;
 	const int teams = S::THREADS / T;
 	const int rank = CLUSTER ? blockIdx.x & ((1 << CLUSTER) - 1) : 0;
 	const int64_t total = p.job.vectors << k,
@@ -438,7 +490,10 @@ HZ_DEVICE void rows(const hzi_hadamard_rows &p)
 					     p.job.offset + s.hi * p.dim[0].pre +
 						     s.lo * p.dim[1].pre + (e1 & ((1 << k) - 1)));
 		}
-		stages<64, 0, KMAX < 6 ? 5 : 6>(v, KMAX < 6 ? k : 6);
+		if (ONE || k >= 6)
+			stages<64, 0, 6>(v, 6);
+		else
+			stages<64, 0, 5>(v, k);
 		team_sync<T>();
 #pragma unroll
 		for (int i = 0; i < 16; i++)
@@ -485,7 +540,7 @@ HZ_DEVICE void rows(const hzi_hadamard_rows &p)
 		}
 		if (CLUSTER)
 			cluster_arrive();
-		stages<64, V + U, 6>(v, ONE ? 6 : KMAX - 6);
+		some_stages<V + U, 6>(v, ONE ? 6 : k - 6);
 #pragma unroll
 		for (int i = 0; i < 64; i++)
 			v[i] = __fmul_rn(v[i], p.job.factor);
@@ -550,115 +605,36 @@ HZ_DEVICE void rows(const hzi_hadamard_rows &p)
 			const int g = p.job.group_log2;
 			float m[16];
 
-			if (p.job.round_to) {
+			if (p.job.round_to == HZ_F16) {
 #pragma unroll
 				for (int i = 0; i < 64; i++)
-					v[i] = round_to(p.job.round_to, v[i]);
+					v[i] = round_to(HZ_F16, v[i]);
+			} else if (p.job.round_to == HZ_BF16) {
+#pragma unroll
+				for (int i = 0; i < 64; i++)
+					v[i] = round_to(HZ_BF16, v[i]);
 			}
-			const int q_dtype = p.job.y_dtype;
-			/* Makes the scale of the group with element e of the tile, and stores it if
-			 * asked to. */
-			auto scale_of = [&](float most, int e, bool store_it) {
-				uint32_t code;
-				const float scale =
-					group_scale(most, q_dtype, p.job.scale_dtype, &code);
-				const split s = vector_of(e);
-
-				if (store_it && e < left)
-					store_scale(p.job.scale_dtype, p.job.scale,
-						    s.hi * p.dim[0].scale + s.lo * p.dim[1].scale +
-							    ((p.job.offset + s.hi * p.dim[0].place +
-							      s.lo * p.dim[1].place + inner(e)) >>
-							     g),
-						    scale, code);
-				return quantizer_of(scale, q_dtype);
-			};
-			/* All codes; of(i) is the quantizer of piece i. */
-			auto emit = [&](auto of, bool rare) {
-				if (rare) {
-#pragma unroll
-					for (int i = 0; i < 16; i++) {
-						const quantizer z = of(i, true);
-
-						if (z.shift == 1)
-							continue;
-#pragma unroll
-						for (int j = 4 * i; j < 4 * i + 4; j++)
-							v[j] = shifted(v[j], z, q_dtype);
-					}
-				}
-				with_code_dtype(q_dtype, [&](auto dtype) {
-					constexpr int DTYPE = decltype(dtype)::value;
-					uint8_t *y = (uint8_t *)p.job.y +
-						     code_bytes<DTYPE>(s0.hi * p.dim[0].y +
-								       s0.lo * p.dim[1].y + e0);
-
-#pragma unroll
-					for (int i = 0; i < 16; i++) {
-						const uint32_t word =
-							encode<4, DTYPE>(&v[4 * i], of(i, false));
-
-						if (ONE || element(i) < left)
-							store_codes<4, DTYPE>(
-								y + code_bytes<DTYPE>(element(i) -
-										      e0),
-								word);
-					}
-				});
-			};
-			/* One group a thread: the whole row */
-			auto whole = [&](float most) {
-				const quantizer z = scale_of(most, e0, inner(e0) == 0);
-
-				emit([&](int, bool) { return z; }, z.shift != 1);
-			};
-			/* Groups of 2^IN pieces of this thread and of 2^LANES lanes */
-			auto groups = [&](float *m, auto in, auto lanes) {
-				constexpr int IN = decltype(in)::value,
-					      LANES = decltype(lanes)::value;
-				constexpr int OWN = LANES < 4 - IN ? LANES : 4 - IN,
-					      MORE = OWN < 4 - IN;
-				const int lane = threadIdx.x % 32;
-				/* The group's number from the lane's bits, the highest first, then
-				 * 0 or 1 */
-				const int number =
-					(int)(__brev(lane & ((1 << OWN) - 1)) >> (32 - OWN))
-					<< MORE;
-				quantizer z[2], now = {};
+			const int q_dtype = p.job.y_dtype, lane = threadIdx.x % 32;
+			/*
+			 * The scale of a group is made by the lane whose bits in own are those of
+			 * its first piece's number, the highest first. With two, a lane makes that
+			 * of the next piece, too; with own = 0, of the whole row, as all lanes do.
+			 */
+			int own = 0;
+			bool two = false, first = inner(e0) == 0;
+			auto share = [&](auto in_, auto lanes_) {
+				constexpr int IN = decltype(in_)::value,
+					      LANES = decltype(lanes_)::value;
+				constexpr int BITS = LANES < 4 - IN ? LANES : 4 - IN;
 
 				share_amax<IN, LANES>(m);
-#pragma unroll
-				for (int j = 0; j <= MORE; j++)
-					z[j] = scale_of(m[j], element((number + j) << IN),
-							(lane & ((1 << LANES) - 1)) >> OWN == 0);
-				emit(
-					[&](int i, bool rare) {
-						if (i % (1 << IN) == 0) {
-							const int from =
-								(lane & ~((1 << OWN) - 1)) |
-								(int)(__brev(i >> IN >> MORE) >>
-								      (32 - OWN));
-							const quantizer &mine =
-								z[MORE && i >> IN & 1];
-
-							now.s = __shfl_sync(0xffffffff, mine.s,
-									    from);
-							now.r = __shfl_sync(0xffffffff, mine.r,
-									    from);
-							now.low = __shfl_sync(0xffffffff, mine.low,
-									      from);
-							if (rare)
-								now.shift = __shfl_sync(0xffffffff,
-											mine.shift,
-											from);
-						}
-						return now;
-					},
-					__any_sync(0xffffffff,
-						   z[0].shift != 1 || (MORE && z[1].shift != 1)));
+				own = (1 << BITS) - 1;
+				two = BITS < 4 - IN;
+				first = (lane & ((1 << LANES) - 1)) >> BITS == 0;
 			};
 			piece_amax<V>(m, v);
 			if (ONE ? g == k : g == 10) {
+				/* One group a thread: the whole row */
 #pragma unroll
 				for (int i = 1; i < 16; i++)
 					m[0] = max_nan(m[0], m[i]);
@@ -670,16 +646,88 @@ HZ_DEVICE void rows(const hzi_hadamard_rows &p)
 						m[0] = max_nan(m[0], __shfl_xor_sync(0xffffffff,
 										     m[0], 1 << b));
 				}
-				whole(m[0]);
 			} else if (g == 5) {
-				groups(m, std_int<0>(), std_int<3>());
+				share(std_int<0>(), std_int<3>());
 			} else if (g == 6) {
-				groups(m, std_int<0>(), std_int<4>());
+				share(std_int<0>(), std_int<4>());
 			} else if (g == 7) {
-				groups(m, std_int<ONE ? 0 : 1>(), std_int<ONE ? 5 : 4>());
-			} else if constexpr (!ONE && KMAX > 7) {
-				groups(m, std_int<KMAX == 8 ? 2 : 3>(), std_int<4>());
+				share(std_int<ONE ? 0 : 1>(), std_int<ONE ? 5 : 4>());
+			} else if constexpr (!ONE) {
+				if (g == 8)
+					share(std_int<2>(), std_int<4>());
+				else
+					share(std_int<3>(), std_int<4>());
 			}
+
+			auto scale_of = [&](float most, int piece) {
+				const int e = element(piece);
+				const split s = vector_of(e);
+				uint32_t code;
+				const float scale =
+					group_scale(most, q_dtype, p.job.scale_dtype, &code);
+
+				if (first && e < left)
+					store_scale(p.job.scale_dtype, p.job.scale,
+						    s.hi * p.dim[0].scale + s.lo * p.dim[1].scale +
+							    ((p.job.offset + s.hi * p.dim[0].place +
+							      s.lo * p.dim[1].place + inner(e)) >>
+							     g),
+						    scale, code);
+				return quantizer_of(scale, q_dtype);
+			};
+			const int piece = reverse_4(lane & own);
+			/* What lanes make of pieces of even and of odd numbers */
+			const quantizer even = scale_of(m[0], piece);
+			const quantizer odd = two ? scale_of(m[1], piece + 1) : even;
+			auto from = [&](int i) {
+				return (lane & ~own) | (reverse_4(i) & own);
+			};
+
+			if (__any_sync(0xffffffff, even.shift != 1 || odd.shift != 1)) {
+#pragma unroll
+				for (int i = 0; i < 16; i++) {
+					quantizer z = i % 2 ? odd : even;
+
+					z.s = __shfl_sync(0xffffffff, z.s, from(i));
+					z.shift = __shfl_sync(0xffffffff, z.shift, from(i));
+					if (z.shift == 1)
+						continue;
+#pragma unroll
+					for (int j = 4 * i; j < 4 * i + 4; j++)
+						v[j] = shifted(v[j], z, q_dtype);
+				}
+			}
+			if (own) {
+#pragma unroll
+				for (int i = 0; i < 16; i++) {
+					quantizer z = i % 2 ? odd : even;
+
+					z.s = __shfl_sync(0xffffffff, z.s, from(i));
+					z.r = __shfl_sync(0xffffffff, z.r, from(i));
+					z.low = __shfl_sync(0xffffffff, z.low, from(i));
+#pragma unroll
+					for (int j = 4 * i; j < 4 * i + 4; j++)
+						v[j] = signed_quotient(v[j], z);
+				}
+			} else {
+#pragma unroll
+				for (int j = 0; j < 64; j++)
+					v[j] = signed_quotient(v[j], even);
+			}
+			with_code_dtype(q_dtype, [&](auto dtype) {
+				constexpr int DTYPE = decltype(dtype)::value;
+				uint8_t *y = (uint8_t *)p.job.y +
+					     code_bytes<DTYPE>(s0.hi * p.dim[0].y +
+							       s0.lo * p.dim[1].y + e0);
+
+#pragma unroll
+				for (int i = 0; i < 16; i++) {
+					if (ONE || element(i) < left)
+						store_codes<4, DTYPE>(
+							y + code_bytes<DTYPE>(element(i) - e0),
+							pack_codes<4, DTYPE>(&v[4 * i]));
+				}
+			});
 		}
 		/* The exchange is filled again, or gone, only when all have read it. */
 		if (CLUSTER)
@@ -700,11 +748,6 @@ HZ_DEVICE void rows(const hzi_hadamard_rows &p)
 		rows<k, cluster, quantize>(p); \
 	}
 
-ROWS(hadamard_rows_5, 5, 0, false)
-ROWS(hadamard_rows_6, 6, 0, false)
-ROWS(hadamard_rows_7, 7, 0, false)
-ROWS(hadamard_rows_8, 8, 0, false)
-ROWS(hadamard_rows_9, 9, 0, false)
 ROWS(hadamard_rows_10, 10, 0, false)
 ROWS(hadamard_rows_11, 11, 0, false)
 ROWS(hadamard_rows_12, 12, 0, false)
@@ -712,11 +755,6 @@ ROWS(hadamard_rows_13, 13, 0, false)
 ROWS(hadamard_rows_14, 14, 0, false)
 ROWS(hadamard_rows_15, 15, 0, false)
 ROWS(hadamard_rows_16_c4, 16, 2, false)
-ROWS(hadamard_quantize_5, 5, 0, true)
-ROWS(hadamard_quantize_6, 6, 0, true)
-ROWS(hadamard_quantize_7, 7, 0, true)
-ROWS(hadamard_quantize_8, 8, 0, true)
-ROWS(hadamard_quantize_9, 9, 0, true)
 ROWS(hadamard_quantize_10, 10, 0, true)
 ROWS(hadamard_quantize_11, 11, 0, true)
 ROWS(hadamard_quantize_12, 12, 0, true)
@@ -752,9 +790,15 @@ HZ_DEVICE void mma_tf32(float *c, const uint32_t *a, uint32_t b0, uint32_t b1)
 	    : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
 }
 
+template <int DTYPE>
+HZ_DEVICE void store_8(void *p, const float *v)
+{
+	*(uint4 *)p = make_uint4(pair<DTYPE>(v[0], v[1]), pair<DTYPE>(v[2], v[3]),
+				 pair<DTYPE>(v[4], v[5]), pair<DTYPE>(v[6], v[7]));
+}
+
 /* Results of rows row0 .. row0 + 31 and columns column .. column + 31, a warp. bits: 2 words a row.
  */
-template <int DTYPE>
 HZ_DEVICE void base_mma(const hzi_hadamard_true &p, const float *buffer, const uint32_t *bits,
 			int stride, char *y, int64_t post, int row0, int column)
 {
@@ -815,9 +859,10 @@ HZ_DEVICE void base_mma(const hzi_hadamard_true &p, const float *buffer, const u
 
 			if (p.job.post_kind)
 				scale_by<8>(v, p.job.post_kind, p.job.post, post + e);
-			*(uint4 *)(y + e * 2) =
-				make_uint4(pair<DTYPE>(v[0], v[1]), pair<DTYPE>(v[2], v[3]),
-					   pair<DTYPE>(v[4], v[5]), pair<DTYPE>(v[6], v[7]));
+			if (p.job.y_dtype == HZ_F16)
+				store_8<HZ_F16>(y + e * 2, v);
+			else
+				store_8<HZ_BF16>(y + e * 2, v);
 		}
 	}
 }
@@ -925,14 +970,8 @@ HZ_DEVICE void true_rows(const hzi_hadamard_true &p)
 			const int wide = 1 << (k - 5), tasks = ((m + 31) >> 5) * wide;
 
 			for (int i = threadIdx.x / 32; i < tasks; i += blockDim.x / 32) {
-				char *y = (char *)p.job.y + y0 * 2;
-
-				if (p.job.y_dtype == HZ_F16)
-					base_mma<HZ_F16>(p, buffer, bits, stride, y, post,
-							 i / wide * 32, i % wide * 32);
-				else
-					base_mma<HZ_BF16>(p, buffer, bits, stride, y, post,
-							  i / wide * 32, i % wide * 32);
+				base_mma(p, buffer, bits, stride, (char *)p.job.y + y0 * 2, post,
+					 i / wide * 32, i % wide * 32);
 			}
 		} else {
 			const int wide = 1 << (k - 2), tasks = ((m + 7) >> 3) * wide;
@@ -998,14 +1037,12 @@ HZ_DEVICE void columns(const hzi_hadamard_rows &p)
 	if (p.job.pre_kind) {
 		const int64_t pre0 =
 			p.job.offset + s.hi * p.dim[0].pre + s.lo * p.dim[1].pre + g * ROWS;
+		float f[ROWS];
 
+		some_factors<ROWS>(f, p.job.pre_kind, p.job.pre, pre0, [](int i) { return i; });
 #pragma unroll
-		for (int i = 0; i < ROWS; i++) {
-			const float f = factor(p.job.pre_kind, p.job.pre, pre0 + i);
-
-			v[2 * i] = __fmul_rn(v[2 * i], f);
-			v[2 * i + 1] = __fmul_rn(v[2 * i + 1], f);
-		}
+		for (int i = 0; i < 2 * ROWS; i++)
+			v[i] = __fmul_rn(v[i], f[i / 2]);
 	}
 	stages<2 * ROWS, 1, OWN + 1>(v, OWN);
 	/* Row of the tile that is a thread's i-th after the trip, but for g */
@@ -1032,14 +1069,12 @@ HZ_DEVICE void columns(const hzi_hadamard_rows &p)
 	if (p.job.post_kind) {
 		const int64_t post0 =
 			p.job.offset + s.hi * p.dim[0].post + s.lo * p.dim[1].post + g;
+		float f[ROWS];
 
+		some_factors<ROWS>(f, p.job.post_kind, p.job.post, post0, row_of);
 #pragma unroll
-		for (int i = 0; i < ROWS; i++) {
-			const float f = factor(p.job.post_kind, p.job.post, post0 + row_of(i));
-
-			v[2 * i] = __fmul_rn(v[2 * i], f);
-			v[2 * i + 1] = __fmul_rn(v[2 * i + 1], f);
-		}
+		for (int i = 0; i < 2 * ROWS; i++)
+			v[i] = __fmul_rn(v[i], f[i / 2]);
 	}
 	if (!here)
 		return;

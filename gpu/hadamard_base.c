@@ -18,7 +18,7 @@
 struct geometry {
 	int16_t kernel, threads;	/* threads 0: there is none */
 	int16_t rows;			/* of a tile; of shorter rows as many as take its places */
-	int8_t blocks, stretch;		/* blocks of a multiprocessor; tiles of a block, measured */
+	int8_t blocks, stretch;		/* blocks of a multiprocessor; tiles of one, at most */
 	int32_t shared_bytes;
 };
 
@@ -27,6 +27,7 @@ struct geometry {
 #define WIDE(n) (2 * (n) * 2 + (n) * 4)				/* two rows and their sums */
 #define LONG(n) (2 * (n) * 2)					/* two rows, sums in their place */
 #define LONG_APART(n, groups, warps) ((n) * 2 + (groups) * 16 * (warps) * 256)
+#define HELD(n) ((n) * 2 + 2 * 16 * 512 * 4)			/* a row, sums of two times 16 */
 #define ONE_F32(n) ((n) * 4)
 #define TWO_F32(n) (2 * (n) * 4)
 #define RING (28 * 8192)
@@ -39,18 +40,18 @@ static const struct geometry mma[ORDERS][LOG2_MAX - 7 + 1] = {
 	 {MMA(m12_8), 96, 1, 10, 2, SIDE_BY_SIDE(12, 64)},
 	 {MMA(m12_9), 96, 1, 6, 2, SIDE_BY_SIDE(12, 128)},
 	 {MMA(m12_10), 192, 1, 3, 2, LONG(12 << 10)},
-	 {MMA(m12_11), 384, 1, 1, 4, LONG(12 << 11)},
+	 {MMA(m12_11), 384, 1, 1, 12, HELD(12 << 11)},
 	 {MMA(m12_12), 512, 1, 1, 3, LONG_APART(12 << 12, 2, 8)}},
 	{{MMA(m20_7), 160, 2, 6, 3, SIDE_BY_SIDE(20, 64)},
 	 {MMA(m20_8), 128, 1, 5, 3, WIDE(20 << 8)},
 	 {MMA(m20_9), 160, 1, 3, 4, SIDE_BY_SIDE(20, 128)},
 	 {MMA(m20_10), 320, 1, 2, 8, LONG(20 << 10)},
-	 {MMA(m20_11), 640, 1, 1, 24, LONG(20 << 11)}},
+	 {MMA(m20_11), 384, 1, 1, 12, HELD(20 << 11)}},
 	{{MMA(m28_7), 224, 2, 4, 4, SIDE_BY_SIDE(28, 64)},
 	 {MMA(m28_8), 128, 1, 4, 2, WIDE(28 << 8)},
 	 {MMA(m28_9), 256, 1, 2, 3, WIDE(28 << 9)},
 	 {MMA(m28_10), 448, 1, 1, 12, LONG(28 << 10)},
-	 {MMA(m28_11), 512, 1, 1, 3, LONG_APART(28 << 11, 4, 4)}},
+	 {MMA(m28_11), 384, 1, 1, 12, HELD(28 << 11)}},
 };
 
 static const struct geometry f32[ORDERS][LOG2_MAX - 8 + 1] = {
@@ -72,14 +73,18 @@ static bool prepare(const struct hzi_cuda_device *device, const struct geometry 
 		    struct hzi_hadamard_stretch *s, struct hzi_launch *launch)
 {
 	const int64_t at_once = (int64_t)g->blocks * device->multiprocessors;
-	int64_t stretched = (tiles - at_once) / g->stretch;
+	const int64_t more = tiles > at_once ? tiles - at_once : 0;
+	int64_t waves, stretch, stretched;
 
 	if (!g->threads || g->shared_bytes > device->shared_block_bytes || tiles > GRID_MAX)
 		return false;
-	if (stretched < 0)
-		stretched = 0;
-	*s = (struct hzi_hadamard_stretch){.stretch = g->stretch, .stretched = (int32_t)stretched};
-	launch->grid[0] = (unsigned)(tiles - stretched * (g->stretch - 1));
+	/* As few waves of stretches as there must be, which they fill */
+	waves = more / (at_once * g->stretch) + (more % (at_once * g->stretch) != 0);
+	stretch = waves ? more / (at_once * waves) + (more % (at_once * waves) != 0) : 1;
+	stretched = more / stretch;
+	*s = (struct hzi_hadamard_stretch){.stretch = (int32_t)stretch,
+					   .stretched = (int32_t)stretched};
+	launch->grid[0] = (unsigned)(tiles - stretched * (stretch - 1));
 	launch->block[0] = (unsigned)g->threads;
 	launch->shared_bytes = (unsigned)g->shared_bytes;
 	return true;

@@ -9,11 +9,12 @@
  *
  * X lies in shared memory as it does in memory, pieces of 8 places in an order that an exclusive or
  * with the row's number makes, so that ldmatrix and stmatrix meet no bank twice. What limits these
- * kernels is shared memory, 128 bytes a cycle, where a shuffle costs as much as a load. Three ways:
+ * kernels is shared memory, 128 bytes a cycle, where a shuffle costs as much as a load. Four ways:
  *
  *	base_rows	d = 2; a warp computes 16 rows at 64 or 128 places, all that there are
  *	base_wide	d <= 1; a warp computes all rows at 64 places, loads its part of X alone
  *	base_long	d = 2; several warps share the places of 16 rows
+ *	base_held	d = 2; as base_wide, 16 rows after the other
  */
 #include "gpu/hadamard_base.cuh"
 
@@ -32,17 +33,12 @@ HZ_DEVICE uint32_t repeat_half(uint32_t word, int half)
 }
 
 /*
- * v = rows 16 t .. 16 t + 15 of the product, at[i]: where this lane's address for the pieces 2 i
- * and 2 i + 1 of 8 is. v[8 n + 4 h + ..]: piece 2 n + h; of the four the first two are of row g,
- * the others of row g + 8, at places 2 q and 2 q + 1.
- *
- * Row 4 j + s and column 4 i + r of B (x) S_4 have the sign of B_ji and of s & r. In step l a
- * thread needs columns 2 q, 2 q + 1 of 16, and 8 behind: i = 4 l + (q >> 1) + 2 h,
- * r = (2 q & 3) + e.
+ * Rows 16 t .. and columns 16 l .. of B (x) S_4, as the matrix units take them. Row 4 j + s and
+ * column 4 i + r have the sign of B_ji and of s & r. A thread has columns 2 q, 2 q + 1, and 8
+ * behind, of rows g and g + 8: i = 4 l + (q >> 1) + 2 h, r = (2 q & 3) + e.
  */
-template <int DTYPE, int M, int PLACES, int PITCH>
-HZ_DEVICE void base_product(float *v, const hzi_hadamard_base_mma &p, const uint32_t *at, int t,
-			    int lane)
+template <int DTYPE>
+HZ_DEVICE void base_entries(uint32_t *a, const hzi_hadamard_base_mma &p, int t, int l, int lane)
 {
 	const int g = lane >> 2, q = lane & 3, j = 4 * t + (g >> 2);
 	const uint32_t low = repeat_half(p.sign[j], q >> 1);
@@ -50,23 +46,36 @@ HZ_DEVICE void base_product(float *v, const hzi_hadamard_base_mma &p, const uint
 	const uint32_t one = (DTYPE == HZ_BF16 ? 0x3f803f80 : 0x3c003c00) ^
 			     (g >> 1 & q & 1 ? 0x80008000 : 0) ^ (g & 1 ? 0x80000000 : 0);
 
+	a[0] = one ^ (low << (15 - 2 * l) & 0x80008000);
+	a[1] = one ^ (high << (15 - 2 * l) & 0x80008000);
+	a[2] = one ^ (low << (14 - 2 * l) & 0x80008000);
+	a[3] = one ^ (high << (14 - 2 * l) & 0x80008000);
+}
+
+/*
+ * v = rows 16 t .. 16 t + 15 of the product, at[i]: where this lane's address for the pieces 2 i
+ * and 2 i + 1 of 8 is. v[8 n + 4 h + ..]: piece 2 n + h; of the four the first two are of row g,
+ * the others of row g + 8, at places 2 q and 2 q + 1.
+ */
+template <int DTYPE, int M, int PLACES, int PITCH>
+HZ_DEVICE void base_product(float *v, const hzi_hadamard_base_mma &p, const uint32_t *at, int t,
+			    int lane)
+{
 #pragma unroll
 	for (int i = 0; i < PLACES / 2; i++)
 		v[i] = 0;
 #pragma unroll
 	for (int l = 0; l < M / 16; l++) {
-		const uint32_t a0 = one ^ (low << (15 - 2 * l) & 0x80008000);
-		const uint32_t a1 = one ^ (high << (15 - 2 * l) & 0x80008000);
-		const uint32_t a2 = one ^ (low << (14 - 2 * l) & 0x80008000);
-		const uint32_t a3 = one ^ (high << (14 - 2 * l) & 0x80008000);
+		uint32_t a[4];
 
+		base_entries<DTYPE>(a, p, t, l, lane);
 #pragma unroll
 		for (int n = 0; n < PLACES / 16; n++) {
 			uint32_t b[4];
 
 			load_transposed(b, at[n & 3] + (n >> 2) * 128 + l * 16 * PITCH);
-			multiply<DTYPE>(v + 8 * n, a0, a1, a2, a3, b[0], b[1]);
-			multiply<DTYPE>(v + 8 * n + 4, a0, a1, a2, a3, b[2], b[3]);
+			multiply<DTYPE>(v + 8 * n, a[0], a[1], a[2], a[3], b[0], b[1]);
+			multiply<DTYPE>(v + 8 * n + 4, a[0], a[1], a[2], a[3], b[2], b[3]);
 		}
 	}
 }
@@ -512,6 +521,99 @@ HZ_DEVICE void base_long(const hzi_hadamard_base_mma &p)
 	}
 }
 
+/* ---- Long rows: a warp holds its part of X --------------------------------------------------- */
+
+/*
+ * Rows of 2^(k - 2) = 512 places. Each of 8 warps takes 64 places of X into registers, once, and
+ * makes 16 rows of the product after the other; 4 more warps take the sums of the 16 before, from
+ * another buffer. X's place is free as soon as it is in registers.
+ */
+template <int DTYPE, int M>
+HZ_DEVICE void base_held(const hzi_hadamard_base_mma &p)
+{
+	constexpr int WARPS = 8, PITCH = 1024, BYTES = M * PITCH, PIECES = BYTES / 16;
+	constexpr int TILES = M / 16, SUMS = 16 * 2 * PITCH;
+	constexpr int MAKERS = 32 * WARPS;
+	const int lane = threadIdx.x % 32, w = threadIdx.x / 32, u = threadIdx.x - MAKERS;
+	const bool maker = w < WARPS;
+	const uint32_t memory = shared_address(shared);
+	char *sums = (char *)shared + BYTES;
+	int64_t row;
+	const int turns = turns_of_block(p.s, &row);
+	uint4 *y = (uint4 *)p.y + row * PIECES + (u >> 3) * 64 + (u & 7);
+	int tile = 0;			/* of all turns */
+	uint32_t at[4], x[TILES][4][4];
+
+	auto begin = [&](int64_t row) {
+		const uint4 *from = (const uint4 *)p.x + row * PIECES;
+
+#pragma unroll 4
+		for (int i = threadIdx.x; i < PIECES; i += MAKERS)
+			copy_async(memory + (i ^ (i / 64 & 7)) * 16, from + i);
+	};
+	/* The sums before, of which the next are 16 rows further */
+	auto take = [&] {
+		take_sums<DTYPE, WARPS>(sums + (~tile & 1) * SUMS, u, y, 8, p.factor);
+		y += 16 * 64;
+	};
+
+	lane_addresses<PITCH>(at, memory + w * 128, lane);
+	if (maker)
+		begin(row);
+	for (int turn = 0; turn < turns; turn++) {
+		copy_wait();
+		__syncthreads();
+		if (maker) {
+#pragma unroll
+			for (int l = 0; l < TILES; l++) {
+#pragma unroll
+				for (int n = 0; n < 4; n++)
+					load_transposed(x[l][n], at[n] + l * 16 * PITCH);
+			}
+		}
+		__syncthreads();
+		if (maker && turn + 1 < turns)
+			begin(++row);
+#pragma unroll 1
+		for (int t = 0; t < TILES; t++, tile++) {
+			if (maker) {
+				char *to = sums + (tile & 1) * SUMS + (lane >> 2) * (2 * PITCH);
+				float v[32] = {};
+
+#pragma unroll
+				for (int l = 0; l < TILES; l++) {
+					uint32_t a[4];
+
+					base_entries<DTYPE>(a, p, t, l, lane);
+#pragma unroll
+					for (int n = 0; n < 4; n++) {
+						multiply<DTYPE>(v + 8 * n, a[0], a[1], a[2], a[3],
+								x[l][n][0], x[l][n][1]);
+						multiply<DTYPE>(v + 8 * n + 4, a[0], a[1], a[2],
+								a[3], x[l][n][2], x[l][n][3]);
+					}
+				}
+				/* Strides 1, 8, 16, 32 */
+#pragma unroll
+				for (int h = 0; h < 2; h++) {
+					float f[16];
+
+#pragma unroll
+					for (int i = 0; i < 16; i++)
+						f[i] = v[4 * (i / 2) + 2 * h + i % 2];
+					stages<16, 0, 4>(f, 4);
+					put_sums(f, to + 8 * h * (2 * PITCH), w, lane);
+				}
+			} else if (tile) {
+				take();
+			}
+			__syncthreads();
+		}
+	}
+	if (!maker)
+		take();
+}
+
 /* ---- The kernels ----------------------------------------------------------------------------- */
 
 #define BASE_MMA(name, threads, blocks, function, ...) \
@@ -530,15 +632,15 @@ BASE_MMA(m12_7, 96, 10, base_rows, 12 * 4, 64, -1)
 BASE_MMA(m12_8, 96, 10, base_rows, 12 * 4, 64, 3)
 BASE_MMA(m12_9, 96, 6, base_rows, 12 * 4, 128, 4)
 BASE_MMA(m12_10, 192, 3, base_long, 12 * 4, 2, 3)
-BASE_MMA(m12_11, 384, 1, base_long, 12 * 4, 4, 3)
+BASE_MMA(m12_11, 384, 1, base_held, 12 * 4)
 BASE_MMA(m12_12, 512, 1, base_long, 12 * 4, 8, 2)
 BASE_MMA(m20_7, 160, 6, base_rows, 20 * 4, 64, -1)
 BASE_MMA(m20_8, 128, 5, base_wide, 20, 0, 4)
 BASE_MMA(m20_9, 160, 3, base_rows, 20 * 4, 128, 4)
 BASE_MMA(m20_10, 320, 2, base_long, 20 * 4, 2, 5)
-BASE_MMA(m20_11, 640, 1, base_long, 20 * 4, 4, 5)
+BASE_MMA(m20_11, 384, 1, base_held, 20 * 4)
 BASE_MMA(m28_7, 224, 4, base_rows, 28 * 4, 64, -1)
 BASE_MMA(m28_8, 128, 4, base_wide, 28, 0, 4)
 BASE_MMA(m28_9, 256, 2, base_wide, 28, 0, 8)
 BASE_MMA(m28_10, 448, 1, base_long, 28 * 4, 2, 7)
-BASE_MMA(m28_11, 512, 1, base_long, 28 * 4, 4, 4)
+BASE_MMA(m28_11, 384, 1, base_held, 28 * 4)

@@ -20,9 +20,9 @@ HZ_DEVICE uint32_t add_f16x2(uint32_t a, uint32_t b)
 	return sum;
 }
 
-/* The 8 codes of an aligned place as f16 */
+/* The 8 codes of an aligned place as f16, integers of 8 bits less their zero */
 template <int CODE>
-HZ_DEVICE uint4 operands_of(uint2 codes)
+HZ_DEVICE uint4 operands_of(uint2 codes, const hzi_hadamard_values &p)
 {
 	uint32_t f[4];
 
@@ -31,10 +31,10 @@ HZ_DEVICE uint4 operands_of(uint2 codes)
 		const uint32_t word = i < 2 ? codes.x : codes.y;
 
 		if constexpr (CODE == HZ_S8) {
-			/* 1024 + 128 + the integer, less 1152 */
-			f[i] = add_f16x2(__byte_perm(word ^ 0x80808080, 0x64646464,
+			/* 1024 + the code, to which 128 has been added if it is signed */
+			f[i] = add_f16x2(__byte_perm(word ^ p.flip, 0x64646464,
 						     i & 1 ? 0x4342 : 0x4140),
-					 0xe480e480);
+					 p.base);
 		} else if constexpr (CODE == HZ_S4X2) {
 			/*
 			 * 1024 + 8 + the lower and 1024 + 16 (8 + the upper): times 1 and 1/16,
@@ -88,7 +88,7 @@ HZ_DEVICE void load_codes(uint4 *w, const hzi_hadamard_values &p, int64_t e0, in
 			fetch_ahead<CODE == HZ_S4X2 ? 9 : 10>(x + code_bytes<CODE>(ahead));
 #pragma unroll
 		for (int i = 0; i < 4; i++)
-			w[i] = operands_of<CODE>(codes[i]);
+			w[i] = operands_of<CODE>(codes[i], p);
 	});
 }
 
@@ -106,8 +106,8 @@ HZ_DEVICE void fill_factors(float *r, const hzi_hadamard_values &p, int64_t e)
 			r[c] = r[c - 1];
 			continue;
 		}
-		r[c] = 0;
-		if (e + 32 * c < p.f.total)
+		r[c] = p.scale ? 0 : p.f.factor;
+		if (p.scale && e + 32 * c < p.f.total)
 			r[c] = __fmul_rn(p.scale_dtype == HZ_F32
 						 ? ((const float *)p.scale)[i]
 						 : from_e8m0(((const uint8_t *)p.scale)[i]),

@@ -7,6 +7,7 @@
 #define HZI_HADAMARD_LAUNCH_H
 
 #include "lib/hadamard.h"
+#include "lib/qgemm.h"
 
 /* Whether x and y are of one dtype, their rows back to back, of one kind of transforms each. */
 static inline bool hzi_hadamard_back_to_back(const struct hzi_hadamard_args *a)
@@ -23,5 +24,9 @@ int hzi_hadamard_quantize_fast(struct hz_context *ctx, const struct hzi_hadamard
 			       bool *done);
 int hzi_dequantize_hadamard_fast(struct hz_context *ctx,
 				 const struct hzi_dequantize_hadamard_args *a, bool *done);
+int hzi_hadamard_static_fast(struct hz_context *ctx, const struct hzi_quantize_args *a,
+			     bool *done);
+int hzi_dequantize_static_fast(struct hz_context *ctx, const struct hzi_dequantize_args *a,
+			       bool *done);
 
 #endif

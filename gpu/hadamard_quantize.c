@@ -10,6 +10,7 @@
 #include "cuda.h"
 #include "gpu/hadamard_launch.h"
 #include "gpu/hadamard_quantize.h"
+#include "gpu/hadamard_static.h"
 
 #define GRID_MAX 0x7fffffff
 #define LOG2_MIN 5
@@ -79,7 +80,8 @@ static uint32_t ahead_of(const struct hz_context *ctx, int k)
 	return (uint32_t)(hzi_cuda_device(ctx)->multiprocessors * (AHEAD_SM / tile_of(k)));
 }
 
-/* Launches the kernel with so much shared memory beside what a warp's values take; or not. */
+/* Launches the kernel with so much shared memory for a warp, of a longer row beside its values; or
+ * not. */
 static int launch(struct hz_context *ctx, const char *op, enum hzi_family family, int kernel,
 		  const struct hzi_hadamard_fast *f, int warp_bytes, const void *params,
 		  size_t bytes, bool *done)
@@ -88,8 +90,8 @@ static int launch(struct hz_context *ctx, const char *op, enum hzi_family family
 	const int64_t tile = tile_of(f->k), blocks = f->total / tile + (f->total % tile != 0);
 	struct hzi_launch l = {.block = {above ? 32u << above : 32 * WARPS_SHORT}};
 
-	if (above)
-		l.shared_bytes = (unsigned)(HZI_FAST_WARP_BYTES + warp_bytes) << above;
+	l.shared_bytes = above ? (unsigned)(HZI_FAST_WARP_BYTES + warp_bytes) << above
+			       : (unsigned)(warp_bytes * WARPS_SHORT);
 	if (blocks > GRID_MAX || (int64_t)l.shared_bytes > hzi_cuda_device(ctx)->shared_block_bytes)
 		return HZ_OK;
 	l.grid[0] = (unsigned)blocks;
@@ -133,6 +135,16 @@ int hzi_hadamard_quantize_fast(struct hz_context *ctx, const struct hzi_hadamard
 		      &p.f, row ? WORD_BYTES : 0, &p, sizeof(p), done);
 }
 
+#define FLIP_S8 0x80808080u
+
+/* -1024 less the zero, of codes that were made unsigned, twice as f16 */
+static uint32_t base_of(int q_dtype, int32_t zero)
+{
+	const uint32_t base = 0xe400u + (uint32_t)(q_dtype == HZ_S8 ? zero + 128 : zero);
+
+	return base | base << 16;
+}
+
 int hzi_dequantize_hadamard_fast(struct hz_context *ctx,
 				 const struct hzi_dequantize_hadamard_args *a, bool *done)
 {
@@ -141,7 +153,8 @@ int hzi_dequantize_hadamard_fast(struct hz_context *ctx,
 	const struct hzi_hadamard_values p = {
 		.f = rows_of(t, a->q, t->y), .scale = a->scale, .q_dtype = a->q_dtype,
 		.scale_dtype = a->scale_dtype, .y_dtype = t->y_dtype, .group_log2 = group,
-		.signs = t->pre.kind != 0, .ahead = ahead_of(ctx, k)};
+		.signs = t->pre.kind != 0, .ahead = ahead_of(ctx, k), .flip = FLIP_S8,
+		.base = base_of(HZ_S8, 0)};
 
 	*done = false;
 	if (t->y_dtype == HZ_F32 || group < 0 ||
@@ -154,5 +167,105 @@ int hzi_dequantize_hadamard_fast(struct hz_context *ctx,
 		return HZ_OK;
 	return launch(ctx, "dequantize_hadamard", HZI_FAMILY_HADAMARD_DEQUANTIZE,
 		      HZI_KERNEL_hadamard_values_5 + 2 * (k - LOG2_MIN) + (group < THREAD_LOG2(k)),
+		      &p.f, 0, &p, sizeof(p), done);
+}
+
+/* ---- Scales and zeros that are given --------------------------------------------------------- */
+
+/* Rows back to back on both sides, with signs that the kernels take, of a length that they do */
+static bool takes_rotated(const struct hzi_rotated *r, int64_t step, int64_t block, int64_t stride)
+{
+	const struct hzi_hadamard_args *t = &r->t;
+	const int64_t row = t->blocks * t->plan.n;
+	const int k = t->plan.seg[0].k;
+
+	return t->plan.nseg == 1 && t->plan.seg[0].m == 1 && k >= LOG2_MIN && k <= LOG2_MAX &&
+	       step == 1 && block == t->plan.n && r->q_step == 1 &&
+	       (t->ndim == 0 || (t->ndim == 1 && stride == row && r->q_stride[0] == row)) &&
+	       takes_signs(t, &t->pre) && takes_signs(t, &t->post);
+}
+
+static bool within(float factor, int log2)
+{
+	return fabsf(factor) >= ldexpf(1, -log2) && fabsf(factor) <= ldexpf(1, log2);
+}
+
+/* One parameter for all, each group of a row having none of its own */
+static bool is_single(const struct hzi_rotated *r)
+{
+	return r->group == r->t.blocks * r->t.plan.n && (r->t.ndim == 0 || r->p_stride[0] == 0);
+}
+
+/* Parameters of groups follow each other in the order of the rows. */
+static bool is_flat(const struct hzi_rotated *r)
+{
+	return r->t.ndim == 0 || r->p_stride[0] == r->t.blocks * r->t.plan.n / r->group;
+}
+
+int hzi_hadamard_static_fast(struct hz_context *ctx, const struct hzi_quantize_args *a,
+			     bool *done)
+{
+	const struct hzi_rotated *r = a->rotated;
+	const struct hzi_hadamard_args *t = &r->t;
+	const int k = t->plan.seg[0].k;
+	const bool f32 = t->x_dtype == HZ_F32;
+	struct hzi_hadamard_static p = {
+		.scales = a->scales, .zeros = a->zeros, .is_signed = a->q_dtype == HZ_S8,
+		.scale = a->scale, .zero = a->zero, .signs = t->pre.kind != 0};
+
+	*done = false;
+	if (!takes_rotated(r, t->x_step, t->x_block, t->x_stride[0]) ||
+	    !within(t->plan.seg[0].scale, FACTOR_LOG2) || (uintptr_t)a->x % 16 ||
+	    (uintptr_t)a->q % 8)
+		return HZ_OK;
+	p.f = rows_of(t, a->x, a->q);
+	p.ahead = ahead_of(ctx, k);
+	if (!is_single(r)) {
+		if (!is_flat(r) || r->group % 8 || p.f.total / 8 > INT32_MAX)
+			return HZ_OK;
+		p.group = hzi_make_quotient(r->group / 8);
+	}
+	if (f32)
+		return launch(ctx, "quantize", HZI_FAMILY_HADAMARD_STATIC,
+			      HZI_KERNEL_hadamard_static_f32_10 +
+				      (k > LOG2_SHORT ? k - LOG2_SHORT : 0),
+			      &p.f, k > LOG2_SHORT ? 0 : HZI_FAST_WARP_BYTES, &p, sizeof(p), done);
+	return launch(ctx, "quantize", HZI_FAMILY_HADAMARD_STATIC,
+		      (t->x_dtype == HZ_F16 ? HZI_KERNEL_hadamard_static_f16_5
+					    : HZI_KERNEL_hadamard_static_bf16_5) +
+			      k - LOG2_MIN,
+		      &p.f, 0, &p, sizeof(p), done);
+}
+
+int hzi_dequantize_static_fast(struct hz_context *ctx, const struct hzi_dequantize_args *a,
+			       bool *done)
+{
+	const struct hzi_rotated *r = a->rotated;
+	const struct hzi_hadamard_args *t = &r->t;
+	const int k = t->plan.seg[0].k;
+	const int32_t zero = a->scales ? 0 : a->zero;
+	struct hzi_hadamard_values p = {
+		.scale = a->scales, .q_dtype = HZ_S8, .scale_dtype = HZ_F32,
+		.y_dtype = t->y_dtype, .group_log2 = 62, .signs = t->pre.kind != 0,
+		.flip = a->q_dtype == HZ_S8 ? FLIP_S8 : 0, .base = base_of(a->q_dtype, zero)};
+
+	*done = false;
+	if (t->y_dtype == HZ_F32 || a->zeros ||
+	    !takes_rotated(r, t->y_step, t->y_block, t->y_stride[0]) || (uintptr_t)a->x % 16 ||
+	    (uintptr_t)a->q % 8)
+		return HZ_OK;
+	p.f = rows_of(t, a->q, a->x);
+	p.ahead = ahead_of(ctx, k);
+	if (!is_single(r)) {
+		p.group_log2 = group_log2(t, r->group);
+		if (!is_flat(r) || p.group_log2 < 0)
+			return HZ_OK;
+	}
+	/* As above; or the product with one scale has to be a usual number. */
+	if (a->scales ? !(fabsf(p.f.factor) <= 1) : !within(p.f.factor *= a->scale, 100))
+		return HZ_OK;
+	return launch(ctx, "dequantize", HZI_FAMILY_HADAMARD_DEQUANTIZE,
+		      HZI_KERNEL_hadamard_values_5 + 2 * (k - LOG2_MIN) +
+			      (p.group_log2 < THREAD_LOG2(k)),
 		      &p.f, 0, &p, sizeof(p), done);
 }

@@ -27,15 +27,20 @@ struct hzi_hadamard_values {
 	int32_t q_dtype, scale_dtype, y_dtype, group_log2;
 	int32_t signs;			/* whether there is pre */
 	uint32_t ahead;			/* as above */
+	/*
+	 * HZ_S8: codes of 8 bits exclusive or flip, plus 1024, plus base, twice as f16, are less
+	 * their zero; scale may be NULL, where factor has it.
+	 */
+	uint32_t flip, base;
 };
 
 #ifdef __cplusplus
 static_assert(sizeof(struct hzi_hadamard_quantize) == 104 &&
-		      sizeof(struct hzi_hadamard_values) == 88,
+		      sizeof(struct hzi_hadamard_values) == 96,
 	      "the same layout for C and CUDA");
 #else
 _Static_assert(sizeof(struct hzi_hadamard_quantize) == 104 &&
-		       sizeof(struct hzi_hadamard_values) == 88,
+		       sizeof(struct hzi_hadamard_values) == 96,
 	       "the same layout for C and CUDA");
 #endif
 

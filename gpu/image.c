@@ -61,6 +61,9 @@ END
 KERNELS(hadamard_dequantize)
 #include "hadamard_dequantize.kernels.def"
 END
+KERNELS(hadamard_static)
+#include "hadamard_static.kernels.def"
+END
 KERNELS(qgemm)
 #include "qgemm.kernels.def"
 END

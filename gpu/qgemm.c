@@ -10,6 +10,7 @@
 #include <config.h>
 
 #include <assert.h>
+#include <math.h>
 #include <string.h>
 
 #include "cuda.h"
@@ -163,15 +164,19 @@ static struct hzi_qgemm_out make_out(const struct hzi_qgemm_args *t, const int32
 		.min = t->min, .max = t->max, .fmin = t->fmin, .fmax = t->fmax,
 		.a_scale = t->a_scale, .b_scale = t->b_scale, .c_scale = t->c_scale,
 	};
-	const bool whole =
-		(uintptr_t)t->c % 16 == 0 && t->c_n == 1 && (t->c_m % 16 == 0 || t->m == 1);
+	const int64_t size = (int64_t)hz_dtype_size(t->c_dtype);
+	const bool whole = (uintptr_t)t->c % 16 == 0 && t->c_n == 1 && !t->wide &&
+			   (t->c_m * size % 16 == 0 || t->m == 1);
+	/* One multiplier that no column could use */
+	const bool far = !t->multipliers && !t->b_scales && o.u && (o.shift < 33 || o.shift > 53);
 
 	o.a_sums = o.b_zeros || o.b_zero;
-	o.quick = is_code(t->c_dtype) && whole && !t->a_zeros && !t->wide && !o.tflite;
-	/* One multiplier that no column could use */
-	if (!t->multipliers && !t->b_scales && o.u && (o.shift < 33 || o.shift > 53))
-		o.quick = 0;
-	o.bounded = t->min > least || t->max < least + 255;
+	if (is_code(t->c_dtype))
+		o.quick = whole && !t->a_zeros && !o.tflite && !far ? HZI_QUICK_CODES : 0;
+	else if (t->c_dtype != HZ_S32 || t->identity)
+		o.quick = whole ? HZI_QUICK_ROWS : 0;
+	o.bounded = is_code(t->c_dtype) ? t->min > least || t->max < least + 255
+					: t->fmin > -INFINITY || t->fmax < INFINITY;
 	o.bias_max = t->wide ? 0 : (int32_t)(INT32_MAX - t->reach);
 	return o;
 }
@@ -201,19 +206,44 @@ static int launch_any(struct hz_context *ctx, const struct hzi_qgemm_args *t, co
 
 /* Kernels for up to that many rows. */
 struct few_kernel {
-	int rows, kernel, kernel_signed, stages;
+	int rows, kernel, kernel_signed, bytes;
 };
 
 static const struct few_kernel few_kernels[] = {
-	{8, HZI_KERNEL_qgemm_few_8_u, HZI_KERNEL_qgemm_few_8_s, HZI_FEW_STAGES_8},
-	{16, HZI_KERNEL_qgemm_few_16_u, HZI_KERNEL_qgemm_few_16_s, HZI_FEW_STAGES_16},
-	{32, HZI_KERNEL_qgemm_few_32_u, HZI_KERNEL_qgemm_few_32_s, HZI_FEW_STAGES_32},
-	{64, HZI_KERNEL_qgemm_few_64_u, HZI_KERNEL_qgemm_few_64_s, HZI_FEW_STAGES_64},
+	{8, HZI_KERNEL_qgemm_few_8_u, HZI_KERNEL_qgemm_few_8_s,
+	 HZI_FEW_BYTES(8, HZI_FEW_STAGES_8)},
+	{16, HZI_KERNEL_qgemm_few_16_u, HZI_KERNEL_qgemm_few_16_s,
+	 HZI_FEW_BYTES(16, HZI_FEW_STAGES_16)},
+	{32, HZI_KERNEL_qgemm_few_32_u, HZI_KERNEL_qgemm_few_32_s,
+	 HZI_FEW_BYTES(32, HZI_FEW_STAGES_32)},
+	{64, HZI_KERNEL_qgemm_few_64_u, HZI_KERNEL_qgemm_few_64_s,
+	 HZI_FEW_BYTES(64, HZI_FEW_STAGES_64)},
 };
+
+/*
+ * Blocks of a cluster, which share k: what needs the fewest steps, if what a block does once takes
+ * as long as 12 blocks of k.
+ */
+static unsigned few_shares(int64_t sms, int64_t tiles, int64_t blocks)
+{
+	int64_t least = INT64_MAX;
+	unsigned best = 1;
+
+	for (unsigned i = 1; i <= 8 && i <= blocks; i *= 2) {
+		const int64_t steps = ceil_div(tiles * i, sms) * (ceil_div(blocks, i) + 12);
+
+		if (steps < least) {
+			least = steps;
+			best = i;
+		}
+	}
+	return best;
+}
 
 static int launch_few(struct hz_context *ctx, const struct hzi_qgemm_args *t, const uint8_t *b,
 		      const struct hzi_qgemm_out *out, bool early)
 {
+	const int64_t tiles = ceil_div(t->n, HZI_FEW_COLUMNS);
 	const struct few_kernel *f = few_kernels;
 	struct hzi_qgemm_few p = {
 		.b = b, .out = *out, .width = (int32_t)hzi_qpack_width(HZI_QLAYOUT_CUDA, t->n),
@@ -223,9 +253,9 @@ static int launch_few(struct hz_context *ctx, const struct hzi_qgemm_args *t, co
 
 	while (f->rows < t->m)
 		f++;
-	launch.grid[0] = (unsigned)(2 * ceil_div(t->n, HZI_QN_GROUP));
-	launch.shared_bytes = SHARED_START + HZI_FEW_REST_BYTES(f->stages) +
-			      (unsigned)(f->stages * (f->rows + HZI_FEW_COLUMNS) * HZI_QK_BLOCK);
+	launch.cluster = few_shares(hzi_cuda_device(ctx)->multiprocessors, tiles, p.blocks);
+	launch.grid[0] = (unsigned)tiles * launch.cluster;
+	launch.shared_bytes = (unsigned)(SHARED_START + f->bytes);
 	HZ_CHECK(hzi_cuda_tensor_map(ctx, "qgemm", &p.a, t->a, t->k, t->m, t->a_m, f->rows));
 	return hzi_cuda_launch(ctx, "qgemm", HZI_FAMILY_QGEMM_TMA,
 			       t->a_dtype == HZ_S8 ? f->kernel_signed : f->kernel, &launch, &p,
@@ -234,8 +264,7 @@ static int launch_few(struct hz_context *ctx, const struct hzi_qgemm_args *t, co
 
 /*
  * Tiles. The one is taken that needs the fewest cycles, waves * (blocks of k * block + tile) +
- * once; the numbers are from an H200. Where warpgroups take turns the end of a tile costs no time
- * but once.
+ * once; the numbers are from an H200.
  */
 struct tma_kernel {
 	int columns, kernel, kernel_signed, stages, cluster;
@@ -243,10 +272,11 @@ struct tma_kernel {
 };
 
 static const struct tma_kernel tma_kernels[] = {
-	{256, HZI_KERNEL_qgemm_tma_256_u, HZI_KERNEL_qgemm_tma_256_s, 4, 2, 1030, 4000, 3500},
-	{192, HZI_KERNEL_qgemm_tma_192_u, HZI_KERNEL_qgemm_tma_192_s, 5, 2, 775, 3000, 3500},
-	{128, HZI_KERNEL_qgemm_tma_128_u, HZI_KERNEL_qgemm_tma_128_s, 6, 2, 530, 0, 6500},
-	{64, HZI_KERNEL_qgemm_tma_64_u, HZI_KERNEL_qgemm_tma_64_s, 7, 1, 400, 1300, 2500},
+	{256, HZI_KERNEL_qgemm_tma_256_u, HZI_KERNEL_qgemm_tma_256_s, 4, 2, 1060, 3700, 3000},
+	{192, HZI_KERNEL_qgemm_tma_192_u, HZI_KERNEL_qgemm_tma_192_s, 5, 2, 810, 2900, 3000},
+	{128, HZI_KERNEL_qgemm_tma_128_u, HZI_KERNEL_qgemm_tma_128_s, 6, 2, 640, 2200, 3000},
+	{128, HZI_KERNEL_qgemm_tma_128_1_u, HZI_KERNEL_qgemm_tma_128_1_s, 6, 1, 700, 2200, 2700},
+	{64, HZI_KERNEL_qgemm_tma_64_u, HZI_KERNEL_qgemm_tma_64_s, 7, 1, 440, 1300, 2700},
 };
 
 #define BAND_ROWS 2048	/* of A, of which a wave has tiles by as many columns */
@@ -471,7 +501,10 @@ int hzi_cuda_qlinear(struct hz_context *ctx, const struct hzi_qlinear_args *a)
 		.ndim = g.ndim + 1, .q_dtype = g.a_dtype, .symmetric = a->symmetric,
 		.scale = g.a_scale, .zero = g.a_zero,
 	};
-	const struct hzi_launch launch = {.grid = {(unsigned)g.rows}, .block = {HZI_ROWS_THREADS}};
+	const struct hzi_launch launch = {
+		.grid = {(unsigned)g.rows}, .block = {HZI_ROWS_THREADS},
+		.early = hzi_cuda_device(ctx)->sm >= SM_HOPPER,
+	};
 	const int kernel = a->x_dtype == HZ_F32 ? HZI_KERNEL_quantize_rows_f32
 			   : a->x_dtype == HZ_F16 ? HZI_KERNEL_quantize_rows_f16
 						  : HZI_KERNEL_quantize_rows_bf16;

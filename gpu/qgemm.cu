@@ -135,7 +135,7 @@ template <bool SIGNED, int MI, typename T>
 HZ_DEVICE void multiply_any(const hzi_qgemm_any &p)
 {
 	extern __shared__ __align__(1024) uint8_t memory[];
-	const bool wide = sizeof(T) == 8;
+	constexpr bool wide = sizeof(T) == 8;
 	const int rows = 64 * MI, a_bytes = rows * HZI_QK_BLOCK;
 	const int stage_bytes = a_bytes + HZI_ANY_COLUMNS * HZI_QK_BLOCK;
 	const uint32_t base = shared_address(memory);
@@ -227,52 +227,54 @@ HZ_DEVICE void multiply_any(const hzi_qgemm_any &p)
 		s += __shfl_xor_sync(~0u, s, 2);
 	}
 
-	int4 *columns = (int4 *)memory;
-	int32_t *adds = (int32_t *)(columns + HZI_ANY_COLUMNS);
-	bool quick = !wide && p.out.quick;
+	auto &columns = *(out_columns<HZI_ANY_COLUMNS> *)memory;
+	int quick = wide ? 0 : p.out.quick;
 
 	__syncthreads();
 	if (quick) {
 		bool fits = true;
 
-		if (threadIdx.x < HZI_ANY_COLUMNS) {
-			fits = quick_column(p.out, n0 + threadIdx.x, columns[threadIdx.x]);
-			adds[threadIdx.x] = columns[threadIdx.x].x;
-		}
-		quick = __syncthreads_and(fits);
+		if (threadIdx.x < HZI_ANY_COLUMNS)
+			fits = quick_column(p.out, n0 + threadIdx.x, columns, threadIdx.x);
+		quick = __syncthreads_and(fits) ? quick : 0;
 	}
-	T *stage = (T *)(adds + HZI_ANY_COLUMNS) + warp * 8 * HZI_QSTAGE_WORDS;
+	T *stage = (T *)(&columns + 1) + warp * 8 * HZI_QSTAGE_WORDS;
 
 #pragma unroll
 	for (int i = 0; i < MI; i++) {
 		const int r = m0 + (wm * MI + i) * 16, n = n0 + 64 * wn;
 
-		if (quick) {
+		if (quick == HZI_QUICK_CODES) {
+			const int at = 64 * wn + 16 * (lane & 3);
 			int32_t v[2][16];
 
 #pragma unroll
 			for (int e = 0; e < 32; e++)
 				v[e / 16][e % 16] = acc[i][e % 16 / 2][e / 16 * 2 + e % 2];
-			const int at = 64 * wn + 16 * (lane & 3);
-
-			if (quick_uniform(p.out))
-				quick_put<true>(p.out, v, columns + at, adds + at, row_sum[i],
-						r + lane / 4, n0 + at);
-			else
-				quick_put<false>(p.out, v, columns + at, adds + at, row_sum[i],
-						 r + lane / 4, n0 + at);
+			quick_kind(p.out, [&](auto uniform, auto bounded) {
+				quick_put<decltype(uniform)::value, decltype(bounded)::value>(
+					p.out, v, columns, at, row_sum[i],
+					quick_out(p.out, r + lane / 4, n0));
+			});
 			continue;
 		}
 #pragma unroll
 		for (int h = 0; h < 2; h++) {
+			out_row of = quick_row(p.out, r + 8 * h + lane / 4);
 			T v[16];
 
 #pragma unroll
 			for (int e = 0; e < 16; e++)
 				v[e] = wide ? total[wide ? i : 0][e / 2][2 * h + e % 2]
 					    : acc[i][e / 2][2 * h + e % 2];
-			general_stage(stage, v, row_sum[i][h]);
-			general_rows(p.out, stage, r + 8 * h, n);
+			of.sum = row_sum[i][h];
+			stage_put(stage, v, of);
+			if (quick)
+				quick_rows(p.out, (const int32_t *)stage,
+					   load_four(columns, 64 * wn + lane % 16 * 4), r + 8 * h,
+					   n);
+			else
+				general_rows(p.out, stage, r + 8 * h, n);
 		}
 	}
 }

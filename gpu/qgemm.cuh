@@ -4,8 +4,9 @@
  * SPDX-License-Identifier: BSD-2-Clause
  *
  * A thread of a matrix product holds, of 64 columns, 16 successive ones of rows r and r + 8.
- * quick_*() make 8-bit codes of them in 3.5 instructions each and store 16 at once. For all else a
- * warp puts sums into shared memory and takes them out again by rows, a column a lane.
+ * quick_put() makes 8-bit codes of them in 3.5 instructions each and stores 16 at once. For all
+ * else rows go through a warp's part of shared memory, and out again as long pieces: quick_rows()
+ * puts floats there, general_rows() takes sums, a column a lane, and makes anything of them.
  */
 #ifndef HZI_GPU_QGEMM_CUH
 #define HZI_GPU_QGEMM_CUH
@@ -45,6 +46,12 @@ HZ_DEVICE uint32_t pack_u8(const int32_t (&v)[4])
 	    : "=r"(all)
 	    : "r"(v[1]), "r"(v[0]), "r"(high));
 	return all;
+}
+
+/* Element i of four. */
+HZ_DEVICE int32_t element(const int4 &v, int i)
+{
+	return i == 0 ? v.x : i == 1 ? v.y : i == 2 ? v.z : v.w;
 }
 
 HZ_DEVICE uint4 load_shared(uint32_t address)
@@ -95,116 +102,282 @@ HZ_DEVICE bool quick_uniform(const hzi_qgemm_out &o)
 }
 
 /*
- * What the quick way needs of a column: what to add to the raw sum, u, what rounds and adds c_zero,
- * shift - 32 and in the upper bits B's zero. False if it cannot be done so.
+ * What the quick ways need of columns. Of codes: what to add to the raw sum, B's zero negated, u,
+ * what rounds and adds c_zero, and shift - 32. Else: the bias and what a_zero adds, B's zero
+ * negated, the scale, the bias of f32, and what a_zeros are times.
  */
-HZ_DEVICE bool quick_column(const hzi_qgemm_out &o, int n, int4 &column)
+template <int N>
+struct out_columns {
+	alignas(16) int32_t add[N], zero[N], factor[N], round[N], more[N];
+};
+
+/* Column n, as number at; false if it cannot be done, as at the edge if 16 does not divide n. */
+template <int N>
+HZ_DEVICE bool quick_column(const hzi_qgemm_out &o, int n, out_columns<N> &columns, int at)
 {
 	const int32_t offset = o.c_dtype == HZ_S8 ? 128 : 0;
-	int32_t zero, bias;
+	int32_t zero, bias, times;
+	bool fits = true;
 	hzi_multiplier m;
 
-	column = make_int4(0, 0, 0, 0);
 	if (n >= o.n) {
-		if (!quick_uniform(o))
-			return true;
+		fits = o.n % 16 == 0;
 		n = o.n - 1;
 	}
 	zero = b_zero_of(o, n);
 	bias = o.bias_dtype == HZ_S32 ? ((const int32_t *)o.bias)[n] : 0;
+	fits &= bias <= o.bias_max && bias >= -o.bias_max;
+	times = (int32_t)((uint32_t)o.k * (uint32_t)zero - (uint32_t)o.b_sums[n]);
+	columns.add[at] = (int32_t)((uint32_t)bias + (uint32_t)o.a_zero * (uint32_t)times);
+	columns.zero[at] = -zero;
+	if (o.quick == HZI_QUICK_ROWS) {
+		columns.factor[at] = __float_as_int(
+			o.b_scales ? o.b_scales[(int64_t)n * o.b_scale_step] : o.b_scale);
+		/* -0 is what changes nothing. */
+		columns.round[at] =
+			o.bias_dtype == HZ_F32 ? ((const int32_t *)o.bias)[n] : INT32_MIN;
+		columns.more[at] = times;
+		return fits;
+	}
 	m = multiplier_of(o, n, false);
 	if (m.u == 0)
 		m.shift = 33;
-	column.x = (int32_t)((uint32_t)bias + (uint32_t)o.a_zero * ((uint32_t)o.k * (uint32_t)zero -
-								   (uint32_t)o.b_sums[n]));
-	column.y = m.u;
-	column.z = (int32_t)((1u << ((m.shift - 33) & 31)) +
-			     ((uint32_t)(o.c_zero + offset) << ((m.shift - 32) & 31)));
-	column.w = ((m.shift - 32) & 31) | zero << 8;
-	/* |mulhi| < 2^30, and column.z < 2^30 + 2^21. */
-	return m.shift >= 33 && m.shift <= 53 && bias <= o.bias_max && bias >= -o.bias_max;
+	columns.factor[at] = m.u;
+	columns.round[at] = (int32_t)((1u << ((m.shift - 33) & 31)) +
+				      ((uint32_t)(o.c_zero + offset) << ((m.shift - 32) & 31)));
+	columns.more[at] = (m.shift - 32) & 31;
+	/* |mulhi| < 2^30, and what rounds < 2^30 + 2^21. */
+	return fits && m.shift >= 33 && m.shift <= 53;
 }
 
-/* Four codes of one row, from raw sums. UNIFORM: with the rest of same. */
-template <bool UNIFORM>
+/* Calls f with what quick_put() is to know of the tile when it is compiled. */
+template <typename F>
+HZ_DEVICE void quick_kind(const hzi_qgemm_out &o, F f)
+{
+	if (quick_uniform(o))
+		o.bounded ? f(std_int<1>(), std_int<1>()) : f(std_int<1>(), std_int<0>());
+	else
+		o.bounded ? f(std_int<0>(), std_int<1>()) : f(std_int<0>(), std_int<0>());
+}
+
+/* Four codes of a row, from raw sums. */
+template <int N>
 HZ_DEVICE uint32_t quick_codes(const hzi_qgemm_out &o, const int32_t (&raw)[4],
-			       const int4 (&column)[4], const int4 &same, int32_t row_sum)
+			       const out_columns<N> &columns, int at, int32_t row_sum)
 {
 	const int32_t offset = o.c_dtype == HZ_S8 ? 128 : 0;
 	int32_t y[4];
 
 #pragma unroll
-	for (int i = 0; i < 4; i++) {
-		const int4 &c = UNIFORM ? same : column[i];
-		const int32_t v = raw[i] + column[i].x - (c.w >> 8) * row_sum;
+	for (int j = 0; j < 4; j++) {
+		const int i = at + j;
+		const int32_t v = raw[j] + columns.add[i] + columns.zero[i] * row_sum;
 
-		y[i] = multiply_high_add(v, c.y, c.z) >> (c.w & 31);
-	}
-	if (o.bounded) {
-#pragma unroll
-		for (int i = 0; i < 4; i++)
-			y[i] = max(o.min + offset, min(o.max + offset, y[i]));
+		y[j] = multiply_high_add(v, columns.factor[i], columns.round[i]) >> columns.more[i];
+		y[j] = max(o.min + offset, min(o.max + offset, y[j]));
 	}
 	return pack_u8(y) ^ (offset ? 0x80808080 : 0);
 }
 
-/*
- * COUNT columns, 8 or 16, from n on of rows r and r + 8. columns: what is known of them; adds: the
- * .x of these, one after the other.
- */
-template <bool UNIFORM, int COUNT>
-HZ_DEVICE void quick_put(const hzi_qgemm_out &o, const int32_t (&v)[2][COUNT], const int4 *columns,
-			 const int32_t *adds, const int32_t (&row_sum)[2], int r, int n)
+/* Where two rows of C begin, from some column on, and the columns that are left; 0 beyond m. */
+struct out_rows {
+	uint8_t *c[2];
+	int left[2];
+};
+
+HZ_DEVICE out_rows quick_out(const hzi_qgemm_out &o, int r, int n)
 {
-	const int4 same = columns[0];
-	uint32_t w[2][COUNT / 4];
+	uint8_t *c = (uint8_t *)o.c + r * o.c_m + n;
 
+	return {{c, c + 8 * o.c_m}, {r < o.m ? o.n - n : 0, r + 8 < o.m ? o.n - n : 0}};
+}
+
+/* 16 columns from number at on of two rows. UNIFORM: all is as of the first, but for add. */
+template <bool UNIFORM, bool BOUNDED, int N>
+HZ_DEVICE void quick_put(const hzi_qgemm_out &o, const int32_t (&raw)[2][16],
+			 const out_columns<N> &columns, int at, const int32_t (&row_sum)[2],
+			 const out_rows &to)
+{
+	const int32_t offset = o.c_dtype == HZ_S8 ? 128 : 0;
+	const uint32_t flip = offset ? 0x80808080 : 0;
+	const int32_t u = columns.factor[0], round = columns.round[0], shift = columns.more[0];
+	int32_t zeros[2];
+	uint32_t w[2][4];
+
+	/* Not to be multiplied again for each sum: three summands are one instruction. */
 #pragma unroll
-	for (int i = 0; i < COUNT / 4; i++) {
-		int4 column[4];
-
-		if (UNIFORM) {
-			const int4 x = *(const int4 *)(adds + 4 * i);
-
-			column[0].x = x.x;
-			column[1].x = x.y;
-			column[2].x = x.z;
-			column[3].x = x.w;
-		} else {
+	for (int h = 0; h < 2; h++) {
+		zeros[h] = columns.zero[0] * row_sum[h];
+		asm("" : "+r"(zeros[h]));
+	}
 #pragma unroll
-			for (int j = 0; j < 4; j++)
-				column[j] = columns[4 * i + j];
+	for (int i = 0; i < 16; i += 4) {
+		const int4 add = *(const int4 *)&columns.add[at + i];
+		int4 zero = {}, factor = {}, rounds = {}, shifts = {};
+		int32_t y[2][4];
+
+		if (!UNIFORM) {
+			zero = *(const int4 *)&columns.zero[at + i];
+			factor = *(const int4 *)&columns.factor[at + i];
+			rounds = *(const int4 *)&columns.round[at + i];
+			shifts = *(const int4 *)&columns.more[at + i];
 		}
 #pragma unroll
-		for (int h = 0; h < 2; h++) {
-			const int32_t raw[4] = {v[h][4 * i], v[h][4 * i + 1], v[h][4 * i + 2],
-						v[h][4 * i + 3]};
+		for (int e = 0; e < 8; e++) {
+			const int h = e / 4, j = e % 4;
+			const int32_t v = raw[h][i + j] + element(add, j) +
+					  (UNIFORM ? zeros[h] : element(zero, j) * row_sum[h]);
 
-			w[h][i] = quick_codes<UNIFORM>(o, raw, column, same, row_sum[h]);
+			y[h][j] = multiply_high_add(v, UNIFORM ? u : element(factor, j),
+						    UNIFORM ? round : element(rounds, j)) >>
+				  (UNIFORM ? shift : element(shifts, j));
+			if (BOUNDED)
+				y[h][j] = max(o.min + offset, min(o.max + offset, y[h][j]));
 		}
+#pragma unroll
+		for (int h = 0; h < 2; h++)
+			w[h][i / 4] = pack_u8(y[h]) ^ flip;
 	}
 #pragma unroll
 	for (int h = 0; h < 2; h++) {
-		uint8_t *c = (uint8_t *)o.c + (r + 8 * h) * o.c_m + n;
-
-		if (r + 8 * h >= o.m)
-			continue;
-		if (n + COUNT <= o.n) {
-			if (COUNT == 16)
-				*(uint4 *)c = make_uint4(w[h][0], w[h][1], w[h][COUNT / 4 - 2],
-							 w[h][COUNT / 4 - 1]);
-			else
-				*(uint2 *)c = make_uint2(w[h][0], w[h][1]);
-			continue;
-		}
-#pragma unroll 1
-		for (int i = 0; n + i < o.n; i++) {
-			const uint32_t word = i < 4 ? w[h][0] : i < 8 ? w[h][1]
-					      : i < 12 ? w[h][COUNT / 4 - 2] : w[h][COUNT / 4 - 1];
-
-			c[i] = (uint8_t)(word >> 8 * (i % 4));
-		}
+		if (at < to.left[h])
+			*(uint4 *)(to.c[h] + at) = make_uint4(w[h][0], w[h][1], w[h][2], w[h][3]);
 	}
+}
+
+/* ---- The quick way of what is no code -------------------------------------------------------- */
+
+/*
+ * Where column n of 64 stands in a row: its pieces of 16 bytes are exchanged so that eight threads
+ * next to each other meet all banks when they store or load a piece each.
+ */
+HZ_DEVICE int stage_at(int n)
+{
+	return n ^ (n >> 2 & 8);
+}
+
+/* What a row of A brings along; zero and scale for the quick way. */
+struct out_row {
+	int32_t sum, zero;
+	float scale;
+};
+
+HZ_DEVICE out_row quick_row(const hzi_qgemm_out &o, int r)
+{
+	out_row row = {0, 0, o.a_scale};
+
+	if (o.quick != HZI_QUICK_ROWS || r >= o.m)
+		return row;
+	if (o.a_zeros) {
+		const uint8_t code = o.a_zeros[o.zero_row + (int64_t)r * o.zero_step];
+
+		row.zero = o.a_signed ? (int8_t)code : code;
+	}
+	if (o.a_scales)
+		row.scale = o.a_scales[o.scale_row + (int64_t)r * o.scale_step];
+	return row;
+}
+
+/* Two floats, given by their bits, as two of 16 bits. */
+HZ_DEVICE int32_t to_pair(int dtype, int32_t low, int32_t high)
+{
+	const float l = __int_as_float(low), h = __int_as_float(high);
+
+	return (int32_t)(dtype == HZ_F16 ? to_f16x2(l, h) : to_bf16x2(l, h));
+}
+
+/* What HZI_QUICK_ROWS needs of four columns. */
+struct four_columns {
+	int4 add, zero, scale, bias, times;
+};
+
+template <int N>
+HZ_DEVICE four_columns load_four(const out_columns<N> &columns, int at)
+{
+	return {*(const int4 *)&columns.add[at], *(const int4 *)&columns.zero[at],
+		*(const int4 *)&columns.factor[at], *(const int4 *)&columns.round[at],
+		*(const int4 *)&columns.more[at]};
+}
+
+/* Four columns from n on of row r, from raw sums. */
+HZ_DEVICE void quick_four(const hzi_qgemm_out &o, const int4 &raw, const out_row &row,
+			  const four_columns &c, int r, int n)
+{
+	const int64_t to = r * o.c_m + n;
+	int32_t v[4];
+
+	if (r >= o.m || n >= o.n)
+		return;
+#pragma unroll
+	for (int i = 0; i < 4; i++)
+		v[i] = element(raw, i) + element(c.add, i) + element(c.zero, i) * row.sum +
+		       element(c.times, i) * row.zero;
+	if (o.c_dtype == HZ_S32) {
+#pragma unroll
+		for (int i = 0; i < 4; i++)
+			v[i] = max(o.min, min(o.max, v[i]));
+		*(int4 *)((int32_t *)o.c + to) = make_int4(v[0], v[1], v[2], v[3]);
+		return;
+	}
+#pragma unroll
+	for (int i = 0; i < 4; i++) {
+		float t = __fmul_rn(__int2float_rn(v[i]), __int_as_float(element(c.scale, i)));
+
+		t = __fmul_rn(t, row.scale);
+		v[i] = __float_as_int(__fadd_rn(t, __int_as_float(element(c.bias, i))));
+	}
+#pragma unroll
+	for (int i = 0; o.bounded && i < 4; i++) {
+		const float t = __int_as_float(v[i]);
+
+		v[i] = __float_as_int(t < o.fmin ? o.fmin : t > o.fmax ? o.fmax : t);
+	}
+	if (o.c_dtype == HZ_F32)
+		*(int4 *)((int32_t *)o.c + to) = make_int4(v[0], v[1], v[2], v[3]);
+	else
+		*(int2 *)((uint16_t *)o.c + to) = make_int2(to_pair(o.c_dtype, v[0], v[1]),
+							    to_pair(o.c_dtype, v[2], v[3]));
+}
+
+/* Puts a thread's 16 sums of a row where a warp finds 8 rows by 64 columns. */
+template <typename T>
+HZ_DEVICE void stage_put(T *stage, const T (&v)[16], const out_row &of)
+{
+	const int g = threadIdx.x % 32 >> 2, q = threadIdx.x & 3;
+	T *row = stage + g * HZI_QSTAGE_WORDS;
+
+#pragma unroll
+	for (int j = 0; j < 16; j += 4) {
+		struct alignas(16) piece {
+			T v[4];
+		};
+
+		*(piece *)(row + stage_at(16 * q + j)) = {v[j], v[j + 1], v[j + 2], v[j + 3]};
+	}
+	if (q == 0) {
+		row[HZI_QN_GROUP] = of.sum;
+		row[HZI_QN_GROUP + 1] = of.zero;
+		row[HZI_QN_GROUP + 2] = __float_as_int(of.scale);
+	}
+}
+
+/* A warp stores its 8 rows from r0 on by 64 columns from n0 on; columns: those of the lane. */
+HZ_DEVICE void quick_rows(const hzi_qgemm_out &o, const int32_t *stage,
+			  const four_columns &columns, int r0, int n0)
+{
+	const int at = threadIdx.x % 16 * 4;
+
+	__syncwarp();
+#pragma unroll
+	for (int i = 0; i < 8; i += 2) {
+		const int r = i + threadIdx.x % 32 / 16;
+		const int32_t *row = stage + r * HZI_QSTAGE_WORDS;
+		const int4 of = *(const int4 *)(row + HZI_QN_GROUP);
+
+		quick_four(o, *(const int4 *)(row + stage_at(at)),
+			   {of.x, of.y, __int_as_float(of.z)}, columns, r0 + r, n0 + at);
+	}
+	__syncwarp();
 }
 
 /* ---- The general way ------------------------------------------------------------------------- */
@@ -284,10 +457,7 @@ HZ_DEVICE void general_put(const hzi_qgemm_out &o, const out_column &c, T raw, i
 	}
 }
 
-/*
- * A warp stores 8 rows from r0 on by 64 columns from n0 on: stage holds the raw sums,
- * HZI_QSTAGE_WORDS words a row, and behind 64 of them the sum of A's row.
- */
+/* A warp stores its 8 rows from r0 on by 64 columns from n0 on. */
 template <typename T>
 HZ_DEVICE void general_rows(const hzi_qgemm_out &o, const T *stage, int r0, int n0)
 {
@@ -302,25 +472,11 @@ HZ_DEVICE void general_rows(const hzi_qgemm_out &o, const T *stage, int r0, int 
 		for (int i = 0; i < 8; i++) {
 			const T *row = stage + i * HZI_QSTAGE_WORDS;
 
-			general_put(o, c, row[e + lane], (int32_t)row[HZI_QN_GROUP], r0 + i,
-				    n0 + e + lane);
+			general_put(o, c, row[stage_at(e + lane)], (int32_t)row[HZI_QN_GROUP],
+				    r0 + i, n0 + e + lane);
 		}
 	}
 	__syncwarp();
-}
-
-/* Puts a thread's 16 sums of a row where general_rows() finds them. */
-template <typename T>
-HZ_DEVICE void general_stage(T *stage, const T (&v)[16], int32_t row_sum)
-{
-	const int g = threadIdx.x % 32 >> 2, q = threadIdx.x & 3;
-	T *row = stage + g * HZI_QSTAGE_WORDS;
-
-#pragma unroll
-	for (int i = 0; i < 16; i++)
-		row[16 * q + i] = v[i];
-	if (q == 0)
-		row[HZI_QN_GROUP] = row_sum;
 }
 
 #endif

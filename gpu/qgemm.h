@@ -28,24 +28,28 @@
 #define HZI_TMA_ROWS 128	/* of A in a tile */
 #define HZI_TMA_ONES 16		/* columns beside 64, see qgemm_tma.cu */
 #define HZI_TMA_THREADS 384	/* two warpgroups that multiply, and one with other tasks */
-#define HZI_FEW_COLUMNS 32	/* of a block of the kernels for few rows */
+#define HZI_FEW_COLUMNS 64	/* of a cluster of the kernels for few rows */
 #define HZI_FEW_ROWS 64		/* at most */
-#define HZI_FEW_THREADS 544	/* four warpgroups, and the warp that loads */
-#define HZI_FEW_STAGES_8 16	/* multiples of 4; two blocks share a multiprocessor */
-#define HZI_FEW_STAGES_16 16
-#define HZI_FEW_STAGES_32 12
-#define HZI_FEW_STAGES_64 8
+#define HZI_FEW_THREADS 384	/* two warpgroups that multiply, and one with other tasks */
+#define HZI_FEW_STAGES_8 10	/* two blocks share a multiprocessor */
+#define HZI_FEW_STAGES_16 8
+#define HZI_FEW_STAGES_32 8
+#define HZI_FEW_STAGES_64 4
+#define HZI_FEW_PITCH 68	/* words of a row of sums of 64 columns */
 #define HZI_ANY_ROWS 128	/* of a block of the kernels for any GPU; half of it if wide */
 #define HZI_ANY_COLUMNS 128
 #define HZI_ANY_STAGES 3
-#define HZI_QSTAGE_WORDS 68	/* a row of 64 sums, the sum of A's row, and up to the next banks */
+#define HZI_QSTAGE_WORDS 68	/* a row of 64 sums, and what belongs to A's row */
+#define HZI_QUICK_CODES 1
+#define HZI_QUICK_ROWS 2
 
 /* Bytes of shared memory beside the ring, or a little more. */
 #define HZI_TMA_REST_BYTES(columns, stages) \
 	(2 * (20 * (columns) + 4 * HZI_TMA_ROWS) + 4 * 64 * HZI_QSTAGE_WORDS + 16 * (stages) + 64)
-#define HZI_FEW_REST_BYTES(stages) \
-	(HZI_FEW_ROWS * HZI_QK_BLOCK + 20 * HZI_FEW_COLUMNS + 16 * HZI_FEW_ROWS + 16 * (stages) + \
-	 64)
+/* All of it. */
+#define HZI_FEW_BYTES(rows, stages) \
+	((stages) * (HZI_FEW_COLUMNS + (rows)) * HZI_QK_BLOCK + 20 * HZI_FEW_COLUMNS + \
+	 4 * (rows) * HZI_FEW_PITCH + 16 * (stages) + 16)
 
 /* cuTensorMapEncodeTiled()'s; the driver wants it aligned so. */
 struct hzi_tensor_map {
@@ -73,10 +77,11 @@ struct hzi_qgemm_out {
 	float a_scale, b_scale, c_scale;
 	int32_t a_sums;			/* the sums of A's rows matter */
 	/*
-	 * quick: C is u8 or s8 with columns next to each other, 16-byte aligned, one a_zero,
-	 * rounded once. A tile is done in 32 bits if each of its columns has 33 <= shift <= 53 and
-	 * a bias of no more than bias_max, so that sums with it fit. bounded: min or max is inside
-	 * the type's range.
+	 * quick: C has columns next to each other and rows that begin at multiples of 16 bytes.
+	 * HZI_QUICK_CODES: it is u8 or s8, rounded once, with one a_zero; HZI_QUICK_ROWS: it is
+	 * floats, or s32 that is the sums. A tile is done in 32 bits if each of its columns has a
+	 * bias of no more than bias_max, so that sums with it fit, and for codes 33 <= shift <= 53.
+	 * bounded: min or max, or fmin or fmax, is inside the type's range.
 	 */
 	int32_t quick, bounded, bias_max;
 };
@@ -92,7 +97,7 @@ struct hzi_qgemm_tma {
 	int32_t band;			/* tiles along m that are done column by column */
 };
 
-/* Few rows: a block has 32 columns. */
+/* Few rows: the blocks of a cluster have 64 columns together, and a share of k each. */
 struct hzi_qgemm_few {
 	struct hzi_tensor_map a;	/* k x m */
 	const uint8_t *b;

@@ -12,6 +12,7 @@
 
 #include "cuda.h"
 #include "gpu/qgemm_quantize.h"
+#include "gpu/quantize_rotated.h"
 #include "lib/qgemm.h"
 
 static int64_t min_of(int64_t a, int64_t b)
@@ -63,20 +64,6 @@ static int64_t parameter_step(const struct hzi_qmap *map)
 	return joined(map, map->p_stride, step) ? step : -1;
 }
 
-static struct hzi_quotient make_quotient(int64_t divisor)
-{
-	const uint32_t shift =
-		divisor > 1 ? 64 - (uint32_t)__builtin_clzll((uint64_t)divisor - 1) : 0;
-
-	return (struct hzi_quotient){
-		.divisor = (uint32_t)divisor,
-		.magic = (uint32_t)((((1ull << shift) - (uint64_t)divisor) << 32) /
-					    (uint64_t)divisor +
-				    1),
-		.shift = shift,
-	};
-}
-
 /*
  * Fills what says which parameter a piece has; false if it is no flat case. Codes have bytes of a
  * piece each, and floats 16.
@@ -99,8 +86,8 @@ static bool make_flat(const struct hzi_qmap *map, const void *floats, const void
 	if (map->n % piece || map->group % piece || step < 0)
 		return false;
 	p->row_step = step;
-	p->row = make_quotient(map->n / piece);
-	p->group = make_quotient(map->group / piece);
+	p->row = hzi_make_quotient(map->n / piece);
+	p->group = hzi_make_quotient(map->group / piece);
 	return true;
 }
 
@@ -153,65 +140,63 @@ static int launch_any(struct hz_context *ctx, const char *op, int kernel,
 
 /* ---- quantize, dequantize -------------------------------------------------------------------- */
 
+/* Floats to codes, or back. Of p what does not follow from the map is filled in. */
+static int launch_codes(struct hz_context *ctx, const char *op, const struct hzi_qmap *map,
+			int dtype, struct hzi_quantize_flat *p, bool back)
+{
+	struct hzi_quantize_any any;
+
+	if (make_flat(map, back ? p->y : p->x, back ? p->x : p->y, map->x_step, map->x_stride,
+		      map->q_step, map->q_stride, dtype, p))
+		return launch_flat(ctx, op,
+				   kernel_of(back ? HZI_KERNEL_dequantize_flat_f32
+						  : HZI_KERNEL_quantize_flat_f32, dtype), p);
+	any = back ? make_any(map, map->q_step, map->q_stride, map->x_step, map->x_stride, dtype)
+		   : make_any(map, map->x_step, map->x_stride, map->q_step, map->q_stride, dtype);
+	any.x = p->x;
+	any.y = p->y;
+	any.scales = p->scales;
+	any.zeros = p->zeros;
+	any.is_signed = p->is_signed;
+	any.scale = p->scale;
+	any.zero = p->zero;
+	return launch_any(ctx, op, back ? HZI_KERNEL_dequantize_any : HZI_KERNEL_quantize_any,
+			  &any);
+}
+
 size_t hzi_cuda_quantize_workspace(const struct hz_context *ctx, const struct hzi_quantize_args *a)
 {
-	(void)ctx, (void)a;
-	return 0;
+	return a->rotated ? hzi_cuda_rotated_workspace(ctx, a->rotated) : 0;
 }
 
 int hzi_cuda_quantize(struct hz_context *ctx, const struct hzi_quantize_args *a)
 {
-	const struct hzi_qmap *map = &a->map;
-	struct hzi_quantize_flat flat = {
+	struct hzi_quantize_flat p = {
 		.x = a->x, .y = a->q, .scales = a->scales, .zeros = a->zeros,
 		.is_signed = a->q_dtype == HZ_S8, .scale = a->scale, .zero = a->zero,
 	};
-	struct hzi_quantize_any any;
 
-	if (make_flat(map, a->x, a->q, map->x_step, map->x_stride, map->q_step, map->q_stride,
-		      a->x_dtype, &flat))
-		return launch_flat(ctx, "quantize",
-				   kernel_of(HZI_KERNEL_quantize_flat_f32, a->x_dtype), &flat);
-	any = make_any(map, map->x_step, map->x_stride, map->q_step, map->q_stride, a->x_dtype);
-	any.x = a->x;
-	any.y = a->q;
-	any.scales = a->scales;
-	any.zeros = a->zeros;
-	any.is_signed = flat.is_signed;
-	any.scale = a->scale;
-	any.zero = a->zero;
-	return launch_any(ctx, "quantize", HZI_KERNEL_quantize_any, &any);
+	if (a->rotated)
+		return hzi_cuda_rotated_quantize(ctx, a);
+	return launch_codes(ctx, "quantize", &a->map, a->x_dtype, &p, false);
 }
 
 size_t hzi_cuda_dequantize_workspace(const struct hz_context *ctx,
 				     const struct hzi_dequantize_args *a)
 {
-	(void)ctx, (void)a;
-	return 0;
+	return a->rotated ? hzi_cuda_rotated_workspace(ctx, a->rotated) : 0;
 }
 
 int hzi_cuda_dequantize(struct hz_context *ctx, const struct hzi_dequantize_args *a)
 {
-	const struct hzi_qmap *map = &a->map;
-	struct hzi_quantize_flat flat = {
+	struct hzi_quantize_flat p = {
 		.x = a->q, .y = a->x, .scales = a->scales, .zeros = a->zeros,
 		.is_signed = a->q_dtype == HZ_S8, .scale = a->scale, .zero = a->zero,
 	};
-	struct hzi_quantize_any any;
 
-	if (make_flat(map, a->x, a->q, map->x_step, map->x_stride, map->q_step, map->q_stride,
-		      a->x_dtype, &flat))
-		return launch_flat(ctx, "dequantize",
-				   kernel_of(HZI_KERNEL_dequantize_flat_f32, a->x_dtype), &flat);
-	any = make_any(map, map->q_step, map->q_stride, map->x_step, map->x_stride, a->x_dtype);
-	any.x = a->q;
-	any.y = a->x;
-	any.scales = a->scales;
-	any.zeros = a->zeros;
-	any.is_signed = flat.is_signed;
-	any.scale = a->scale;
-	any.zero = a->zero;
-	return launch_any(ctx, "dequantize", HZI_KERNEL_dequantize_any, &any);
+	if (a->rotated)
+		return hzi_cuda_rotated_dequantize(ctx, a);
+	return launch_codes(ctx, "dequantize", &a->map, a->x_dtype, &p, true);
 }
 
 /* ---- choose_qparams -------------------------------------------------------------------------- */

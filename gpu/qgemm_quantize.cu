@@ -7,6 +7,7 @@
  * 23 instructions for an f16 element with its code; these take 12.
  */
 #include "gpu/common.cuh"
+#include "gpu/grid.cuh"
 #include "gpu/qgemm_quantize.h"
 #include "lib/qgemm.h"
 
@@ -446,6 +447,8 @@ HZ_DEVICE void quantize_rows(const hzi_quantize_rows &p)
 		at += rest % p.shape[d] * p.x_stride[d];
 		rest /= p.shape[d];
 	}
+	grid_next();
+	grid_wait();
 
 	const char *x = (const char *)p.x + at * (DTYPE == HZ_F32 ? 4 : 2);
 	const int64_t pieces = p.x_k == 1 && (uintptr_t)x % 16 == 0 ? p.k / count : 0;

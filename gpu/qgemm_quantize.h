@@ -28,6 +28,22 @@ struct hzi_quotient {
 	uint32_t divisor, magic, shift;
 };
 
+#ifndef __cplusplus
+static inline struct hzi_quotient hzi_make_quotient(int64_t divisor)
+{
+	const uint32_t shift =
+		divisor > 1 ? 64 - (uint32_t)__builtin_clzll((uint64_t)divisor - 1) : 0;
+
+	return (struct hzi_quotient){
+		.divisor = (uint32_t)divisor,
+		.magic = (uint32_t)((((1ull << shift) - (uint64_t)divisor) << 32) /
+					    (uint64_t)divisor +
+				    1),
+		.shift = shift,
+	};
+}
+#endif
+
 /*
  * Back to back: pieces of 16 bytes of floats, then the elements that are left. Piece i is of row i
  * / row.divisor, and of the row's pieces each group.divisor are a group; its scale has number row *

@@ -99,38 +99,50 @@ HZ_DEVICE uint32_t integer_code(float q)
 	return __float_as_uint(q + 12582912.0f);
 }
 
-/* The codes of N values of a group, packed from the low end. */
-template <int N, int DTYPE>
-HZ_DEVICE uint32_t encode(const float *v, const quantizer &z)
+/* v / s with the sign of v, which a quotient that is 0 or NaN may lack */
+HZ_DEVICE float signed_quotient(float v, const quantizer &z)
 {
-	uint32_t code[N], word = 0;
+	return sign_of(quotient(v, z), v);
+}
 
-#pragma unroll
-	for (int i = 0; i < N; i++) {
-		const float q = quotient(v[i], z);
+/* The codes of N quotients with their signs, packed from the low end. */
+template <int N, int DTYPE>
+HZ_DEVICE uint32_t pack_codes(const float *q)
+{
+	uint32_t word = 0;
 
-		code[i] = DTYPE == HZ_S8 || DTYPE == HZ_S4X2 ? integer_code(q)
-							     : __float_as_uint(sign_of(q, v[i]));
-	}
-	if constexpr (DTYPE == HZ_S8 && N == 4)
-		return __byte_perm(__byte_perm(code[0], code[1], 0x0040),
-				   __byte_perm(code[2], code[3], 0x0040), 0x5410);
 	if constexpr (DTYPE == HZ_E4M3 || DTYPE == HZ_E5M2) {
 #pragma unroll
 		for (int i = 0; i < N; i += 2) {
-			const float low = __uint_as_float(code[i]),
-				    high = i + 1 < N ? __uint_as_float(code[(i + 1) % N]) : 0;
+			const float high = i + 1 < N ? q[(i + 1) % N] : 0;
 
-			word |= (DTYPE == HZ_E4M3 ? to_e4m3x2(low, high) : to_e5m2x2(low, high))
+			word |= (DTYPE == HZ_E4M3 ? to_e4m3x2(q[i], high) : to_e5m2x2(q[i], high))
 				<< (i * 8);
 		}
+	} else if constexpr (DTYPE == HZ_S8 && N == 4) {
+		word = __byte_perm(
+			__byte_perm(integer_code(q[0]), integer_code(q[1]), 0x0040),
+			__byte_perm(integer_code(q[2]), integer_code(q[3]), 0x0040), 0x5410);
 	} else {
 #pragma unroll
 		for (int i = 0; i < N; i++)
-			word |= (code[i] & (DTYPE == HZ_S8 ? 0xff : 0xf))
+			word |= (integer_code(q[i]) & (DTYPE == HZ_S8 ? 0xff : 0xf))
 				<< (i * (DTYPE == HZ_S8 ? 8 : 4));
 	}
 	return word;
+}
+
+/* The codes of N values of a group */
+template <int N, int DTYPE>
+HZ_DEVICE uint32_t encode(const float *v, const quantizer &z)
+{
+	float q[N];
+
+#pragma unroll
+	for (int i = 0; i < N; i++)
+		q[i] = DTYPE == HZ_S8 || DTYPE == HZ_S4X2 ? quotient(v[i], z)
+							  : signed_quotient(v[i], z);
+	return pack_codes<N, DTYPE>(q);
 }
 
 /* Bytes that i elements of codes take. */

@@ -1,5 +1,6 @@
 /*
- * tma.cuh - copies of boxes of matrices, and the next grid: for compute capability 9.0
+ * tma.cuh - copies of boxes of matrices, and what else the kernels around them use: for compute
+ * capability 9.0
  *
  * SPDX-License-Identifier: BSD-2-Clause
  */
@@ -7,6 +8,7 @@
 #define HZI_TMA_CUH
 
 #include "gpu/barrier.cuh"
+#include "gpu/grid.cuh"
 
 /* cuTensorMapEncodeTiled()'s; the driver wants it aligned so. */
 struct hzi_tensor_map;
@@ -49,15 +51,10 @@ HZ_DEVICE void registers_more(void)
 	asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" :: "n"(N));
 }
 
-/* The next kernel may start as blocks end: it waits in grid_wait() for what this one writes. */
-HZ_DEVICE void grid_next(void)
+/* The description of a tensor is on its way when it is wanted. */
+HZ_DEVICE void prefetch_map(const hzi_tensor_map &map)
 {
-	asm volatile("griddepcontrol.launch_dependents;" ::: "memory");
-}
-
-HZ_DEVICE void grid_wait(void)
-{
-	asm volatile("griddepcontrol.wait;" ::: "memory");
+	asm volatile("prefetch.tensormap [%0];" :: "l"(&map) : "memory");
 }
 
 /* The first multiple of 1024 in dynamic shared memory, as the swizzle wants it. */

@@ -433,33 +433,45 @@ typedef struct hz_quantize_opts {
 	uint32_t flags;			/* 0 */
 	const hz_tensor *scales;	/* f32, instead of scale */
 	const hz_tensor *zeros;		/* the dtype of q, with scales; NULL: all 0 */
-	int64_t reserved[4];		/* 0 */
+	const hz_hadamard_opts *hadamard;	/* a rotation of the last axis; NULL: none */
+	int64_t reserved[3];		/* 0 */
 } hz_quantize_opts;
 
 /*
- * Quantization: q = clamp(zero + rne(x / scale)) to the range of its type.
+ * Quantization: q = clamp(zero + rne(t / scale)) to the range of its type, t being x or, with
+ * opts->hadamard, what hz_hadamard() makes of x as f32, in the same pass over memory.
  *
  *   x     f32 f16 bf16, any shape of 0 to 6 dimensions, any strides
  *   q     u8 s8, the shape of x, any strides
  *   opts  NULL: scale 1 and zero 0
+ *   opts->hadamard  the transform of the last axis (axis 0), of 1 to 6 dimensions; its round_to is
+ *         ignored
  *
  * Aliasing: no operand may overlap another.
  * Arithmetic: the quotient is that of IEEE division in f32, rne() goes to the nearest integer, ties
  * to even, and nothing overflows: +-Inf saturate. NaN gives zero. Codes are the same bits on every
- * ISA, thread count and GPU. Values in scales are not checked: the formula holds for all of them.
- * Workspace: none.
- * Errors: HZ_EINVAL, HZ_EDTYPE, HZ_ESHAPE, HZ_ESTRIDE, HZ_EALIAS, HZ_EDEVICE, HZ_ECUDA, HZ_EFORK.
+ * ISA, thread count and GPU; but with a transform of f16 or bf16 on the GPU those of some t as
+ * hz_hadamard_quantize() says. Values in scales are not checked: the formula holds for all of them.
+ * For ranges of transformed data, give hz_choose_qparams() the result of hz_hadamard().
+ * Workspace: hz_quantize_workspace(); none without a transform.
+ * Errors: HZ_EINVAL, HZ_EDTYPE, HZ_ESHAPE, HZ_ESTRIDE, HZ_EALIAS, HZ_EDEVICE, HZ_ECUDA, HZ_EFORK;
+ * with a transform HZ_ENOTSUP, HZ_ENOMEM and HZ_EWORKSPACE too.
  * Source: ONNX QuantizeLinear.
  */
 HZ_API int hz_quantize(hz_context *ctx, const hz_tensor *x, const hz_tensor *q,
 		       const hz_quantize_opts *opts);
+HZ_API int hz_quantize_workspace(hz_context *ctx, const hz_tensor *x, const hz_tensor *q,
+				 const hz_quantize_opts *opts, size_t *bytes);
 
 /*
- * The way back: y = scale * (q - zero), f32 with one rounding, then one to the dtype of y. Operands
- * and errors as of hz_quantize(): q u8 s8, y f32 f16 bf16.
+ * The way back: y = scale * (q - zero), f32 with one rounding, then one to the dtype of y; with
+ * opts->hadamard the transpose of that transform is applied in between, in f32. Operands and errors
+ * as of hz_quantize(): q u8 s8, y f32 f16 bf16.
  */
 HZ_API int hz_dequantize(hz_context *ctx, const hz_tensor *q, const hz_tensor *y,
 			 const hz_quantize_opts *opts);
+HZ_API int hz_dequantize_workspace(hz_context *ctx, const hz_tensor *q, const hz_tensor *y,
+				   const hz_quantize_opts *opts, size_t *bytes);
 
 #define HZ_QPARAMS_SYMMETRIC 1u		/* zero is 0 for s8 and 128 for u8 */
 

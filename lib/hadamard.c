@@ -141,15 +141,28 @@ static int make_plan(int64_t n, const hz_hadamard_opts *o, struct hzi_plan *plan
 	}
 }
 
+struct range {
+	const char *name;
+	size_t offset, bytes;
+	int64_t low, high;
+};
+
+static __attribute__((cold)) int fail_range(const struct range *r, int64_t value, struct why *why)
+{
+	if (r->high == INT64_MAX)
+		snprintf(why->text, sizeof(why->text), "opts->%s is %lld, must not be negative", r->name,
+			 (long long)value);
+	else
+		snprintf(why->text, sizeof(why->text), "opts->%s is %lld, must be %lld to %lld", r->name,
+			 (long long)value, (long long)r->low, (long long)r->high);
+	return HZ_EINVAL;
+}
+
 /* The options' ranges; the sentence of the first that is out of it. */
 static int check_opts(const hz_hadamard_opts *o, struct why *why)
 {
 #define OPTION(name) #name, offsetof(hz_hadamard_opts, name), sizeof(o->name)
-	static const struct {
-		const char *name;
-		size_t offset, bytes;
-		int64_t low, high;
-	} range[] = {
+	static const struct range range[] = {
 		{OPTION(plan), HZ_PLAN_AUTO, HZ_PLAN_TRUE},
 		{OPTION(block), 0, INT64_MAX},
 		{OPTION(max_block), 0, INT64_MAX},
@@ -164,21 +177,15 @@ static int check_opts(const hz_hadamard_opts *o, struct why *why)
 	};
 #undef OPTION
 
+	/* Unrolled, the table is known when compiled: a load and a comparison for each row. */
+#pragma GCC unroll 16
 	for (size_t i = 0; i < sizeof(range) / sizeof(*range); i++) {
 		const char *at = (const char *)o + range[i].offset;
 		const int64_t value = range[i].bytes == sizeof(int64_t) ? *(const int64_t *)at
 									: *(const int32_t *)at;
 
-		if (value >= range[i].low && value <= range[i].high)
-			continue;
-		if (range[i].high == INT64_MAX)
-			snprintf(why->text, sizeof(why->text), "opts->%s is %lld, must not be negative",
-				 range[i].name, (long long)value);
-		else
-			snprintf(why->text, sizeof(why->text), "opts->%s is %lld, must be %lld to %lld",
-				 range[i].name, (long long)value, (long long)range[i].low,
-				 (long long)range[i].high);
-		return HZ_EINVAL;
+		if (value < range[i].low || value > range[i].high)
+			return fail_range(&range[i], value, why);
 	}
 	if (o->round_to && o->round_to != HZ_F16 && o->round_to != HZ_BF16) {
 		snprintf(why->text, sizeof(why->text), "opts->round_to is %s, must be f16, bf16 or 0",
@@ -230,24 +237,32 @@ int64_t hz_hadamard_plan(int64_t n, const hz_hadamard_opts *opts, int64_t *block
 	return written;
 }
 
+static int64_t length_max(const struct hz_context *ctx)
+{
+	return ctx->device == HZ_CPU ? CPU_LENGTH_MAX : CUDA_LENGTH_MAX;
+}
+
+static float segment_scale(const hz_hadamard_opts *o, int64_t length)
+{
+	const double factor = o->scale != 0 ? o->scale : 1;
+
+	return (float)(o->flags & HZ_HADAMARD_RAW ? factor : factor / sqrt((double)length));
+}
+
 /* Completes a plan for a context: base matrices, scales, and what the device can do. */
 static int finish_plan(struct hz_context *ctx, const char *op, const hz_hadamard_opts *o,
 		       struct hzi_plan *plan)
 {
-	const int64_t length_max = ctx->device == HZ_CPU ? CPU_LENGTH_MAX : CUDA_LENGTH_MAX;
-	const double factor = o->scale != 0 ? o->scale : 1;
-
 	for (int s = 0; s < plan->nseg; s++) {
 		struct hzi_segment *seg = &plan->seg[s];
 
-		if (seg->length > length_max)
+		if (seg->length > length_max(ctx))
 			return hzi_fail(ctx, HZ_ENOTSUP, "%s: a block of %lld is too long, at most %lld %s",
-					op, (long long)seg->length, (long long)length_max,
+					op, (long long)seg->length, (long long)length_max(ctx),
 					ctx->device == HZ_CPU ? "on the CPU" : "on the GPU");
 		if (seg->m > 1)
 			HZ_CHECK(hzi_base_get(ctx, op, o->base, seg->m, &seg->base));
-		seg->scale = o->flags & HZ_HADAMARD_RAW ? (float)factor
-							: (float)(factor / sqrt((double)seg->length));
+		seg->scale = segment_scale(o, seg->length);
 	}
 	return HZ_OK;
 }
@@ -259,20 +274,29 @@ static const int code_types[] = {HZ_S8, HZ_S4X2, HZ_E4M3, HZ_E5M2, 0};
 static const int scale_types[] = {HZ_F32, HZ_E8M0, 0};
 static const int diag_types[] = {HZ_U8, HZ_F32, HZ_F16, HZ_BF16, 0};
 
-/* Bits or factors for a row of n_row elements in blocks of n. NULL is none. */
+/* Of a view that hzi_check() took */
+static bool is_empty(const hz_tensor *t)
+{
+	for (int i = 0; i < t->ndim; i++) {
+		if (t->shape[i] == 0)
+			return true;
+	}
+	return false;
+}
+
+/* Bits or factors for a row of n_row elements in blocks of n. */
 static int make_diag(struct hz_context *ctx, const char *op, const char *name, const hz_tensor *t,
 		     int64_t n_row, int64_t n, struct hzi_diag *diag)
 {
-	const bool bits = t && t->dtype == HZ_U8;
-	const int64_t for_row = bits ? (n_row + 7) / 8 : n_row;
-	const int64_t for_block = bits ? (n + 7) / 8 : n;
+	int64_t for_row = n_row, for_block = n;
 
-	*diag = (struct hzi_diag){0};
-	if (!t)
-		return HZ_OK;
 	HZ_CHECK(hzi_check(ctx, op, name, t, diag_types, false));
 	if (t->ndim != 1)
 		return hzi_fail(ctx, HZ_ESHAPE, "%s: %s.ndim is %d, must be 1", op, name, t->ndim);
+	if (t->dtype == HZ_U8) {
+		for_row = (n_row + 7) / 8;
+		for_block = (n + 7) / 8;
+	}
 	if (t->shape[0] != for_row && t->shape[0] != for_block)
 		return hzi_fail(ctx, HZ_ESHAPE, "%s: %s.shape[0] is %lld, must be %lld%s", op, name,
 				(long long)t->shape[0], (long long)for_row,
@@ -392,8 +416,11 @@ static int make_common(struct hz_context *ctx, const char *op, const hz_tensor *
 		return hzi_fail(ctx, status, "%s: %s", op, why.text);
 	HZ_CHECK(finish_plan(ctx, op, o, &a->plan));
 	a->blocks = n_row / n;
-	HZ_CHECK(make_diag(ctx, op, "pre", o->pre, n_row, n, &a->pre));
-	HZ_CHECK(make_diag(ctx, op, "post", o->post, n_row, n, &a->post));
+	a->pre = a->post = (struct hzi_diag){0};
+	if (o->pre)
+		HZ_CHECK(make_diag(ctx, op, "pre", o->pre, n_row, n, &a->pre));
+	if (o->post)
+		HZ_CHECK(make_diag(ctx, op, "post", o->post, n_row, n, &a->post));
 	a->transpose = transpose != inverse;
 	if (a->transpose) {
 		const struct hzi_diag pre = a->pre;
@@ -451,6 +478,69 @@ static void put_strides(const struct outer *o, int operand, int64_t *stride)
 
 /* ---- hadamard ------------------------------------------------------------------------------------- */
 
+/* Whether options, but for the scale, are the defaults */
+static bool is_default(const hz_hadamard_opts *o)
+{
+	return !(o->plan | o->axis | o->base | o->order | o->round_to) && !o->flags &&
+	       !(o->block | o->max_block | o->min_block) && !o->pre && !o->post &&
+	       !(o->reserved[0] | o->reserved[1] | o->reserved[2] | o->reserved[3]);
+}
+
+/* Whether contiguous operands of so many elements overlap */
+static bool meet(const hz_tensor *x, const hz_tensor *y, int64_t count)
+{
+	const uintptr_t x_begin = (uintptr_t)x->data, y_begin = (uintptr_t)y->data;
+	const uintptr_t n = (uintptr_t)count;
+
+	return x_begin < y_begin + n * hz_dtype_size(y->dtype) &&
+	       y_begin < x_begin + n * hz_dtype_size(x->dtype);
+}
+
+/*
+ * Whether the call is of the commonest kind, and so keeps all the rules that hadamard_args() looks at
+ * one by one: default options, rows of a power of two, plain operands that are the same or apart.
+ * Then *a is what hadamard_args() would make. Few rows take no longer than the checks: 13 ns so, 29
+ * ns one by one.
+ */
+static bool at_a_glance(const struct hz_context *ctx, const hz_tensor *x, const hz_tensor *y,
+			const hz_hadamard_opts *o, struct hzi_hadamard_args *a)
+{
+	int64_t count, n;
+
+	if (!o)
+		o = &default_opts;
+	if (!is_default(o) || !isfinite((float)o->scale) || !hzi_plain(ctx, x, float_types, &count) ||
+	    x->ndim < 1)
+		return false;
+	if (x != y) {
+		if (!hzi_plain(ctx, y, float_types, &n) || y->ndim != x->ndim)
+			return false;
+		for (int i = 0; i < x->ndim; i++) {
+			if (x->shape[i] != y->shape[i])
+				return false;
+		}
+		if (!(x->data == y->data && x->dtype == y->dtype) && meet(x, y, count))
+			return false;
+	}
+	n = x->shape[x->ndim - 1];
+	if (!is_power_of_two(n) || n > length_max(ctx))
+		return false;
+	a->x = x->data;
+	a->y = y->data;
+	a->x_dtype = x->dtype;
+	a->y_dtype = y->dtype;
+	a->x_step = a->y_step = 1;
+	a->x_block = a->y_block = n;
+	a->blocks = count >> log2_of(n);
+	a->ndim = 0;
+	a->pre = a->post = (struct hzi_diag){0};
+	a->transpose = false;
+	a->plan.n = a->plan.nseg = 0;
+	push(&a->plan, n, 1, 1);
+	a->plan.seg[0].scale = segment_scale(o, n);
+	return true;
+}
+
 static int hadamard_args(struct hz_context *ctx, const hz_tensor *x, const hz_tensor *y,
 			 const hz_hadamard_opts *o, struct hzi_hadamard_args *a, bool *empty)
 {
@@ -459,11 +549,14 @@ static int hadamard_args(struct hz_context *ctx, const hz_tensor *x, const hz_te
 	int axis = 0;
 
 	HZ_CHECK(hzi_enter(ctx, op));
+	*empty = false;
+	if (at_a_glance(ctx, x, y, o, a))
+		return HZ_OK;
 	HZ_CHECK(hzi_check(ctx, op, "x", x, float_types, false));
 	HZ_CHECK(hzi_check(ctx, op, "y", y, float_types, true));
 	HZ_CHECK(hzi_check_same_shape(ctx, op, "x", x, "y", y));
 	HZ_CHECK(check_begin(ctx, op, &o, x, &axis));
-	*empty = hz_tensor_count(x) == 0;
+	*empty = is_empty(x);
 	if (*empty)
 		return HZ_OK;
 	HZ_CHECK(make_common(ctx, op, x, axis, o, false, a));
@@ -549,7 +642,7 @@ static int check_codes(struct hz_context *ctx, const char *op, const char *v_nam
 	if (q->shape[last] != n / per_byte)
 		return hzi_fail(ctx, HZ_ESHAPE, "%s: q.shape[%d] is %lld, must be %lld", op, last,
 				(long long)q->shape[last], (long long)(n / per_byte));
-	if (hz_tensor_count(v) == 0)
+	if (is_empty(v))
 		return HZ_OK;
 	*group = scale->shape[last] > 0 && n % scale->shape[last] == 0 ? n / scale->shape[last] : 0;
 	if (*group != n && *group != 32 && *group != 64 && *group != 128)
@@ -588,7 +681,7 @@ static int quantize_args(struct hz_context *ctx, const hz_tensor *x, const hz_te
 		return hzi_fail(ctx, HZ_ENOTSUP, "%s: opts->axis is %d, must be 0", op, o->axis);
 	clear_codes_args(&a->t, sizeof(*a));
 	HZ_CHECK(check_codes(ctx, op, "x", x, q, scale, &a->group));
-	*empty = hz_tensor_count(x) == 0;
+	*empty = is_empty(x);
 	if (*empty)
 		return HZ_OK;
 	HZ_CHECK(make_common(ctx, op, x, axis, o, false, &a->t));
@@ -659,7 +752,7 @@ static int dequantize_args(struct hz_context *ctx, const hz_tensor *q, const hz_
 		return hzi_fail(ctx, HZ_ENOTSUP, "%s: opts->axis is %d, must be 0", op, o->axis);
 	clear_codes_args(&a->t, sizeof(*a));
 	HZ_CHECK(check_codes(ctx, op, "y", y, q, scale, &a->group));
-	*empty = hz_tensor_count(y) == 0;
+	*empty = is_empty(y);
 	if (*empty)
 		return HZ_OK;
 	HZ_CHECK(make_common(ctx, op, y, axis, o, true, &a->t));
@@ -708,6 +801,58 @@ int hz_dequantize_hadamard_workspace(hz_context *ctx, const hz_tensor *q, const 
 	if (!bytes)
 		return hzi_fail(ctx, HZ_EINVAL, "dequantize_hadamard_workspace: bytes is NULL");
 	*bytes = empty ? 0 : ctx->ops->dequantize_hadamard_workspace(ctx, &a);
+	return HZ_OK;
+}
+
+/* ---- quantize and dequantize with a transform ------------------------------------------------------ */
+
+int hzi_rotated_args(struct hz_context *ctx, const char *op, const char *v_name,
+		     const hz_tensor *v, const char *q_name, const hz_tensor *q,
+		     const hz_tensor *p, const hz_hadamard_opts *o, bool back,
+		     struct hzi_rotated *r)
+{
+	const hz_tensor *out = back ? v : q;
+	const int64_t params = p ? hz_tensor_count(p) : 1;
+	struct hzi_hadamard_args *t = &r->t;
+	hz_tensor shared = *v;
+	struct outer outer;
+	int axis = 0;
+
+	if (v->ndim < 1)
+		return hzi_fail(ctx, HZ_ESHAPE, "%s: %s.ndim is 0, must be 1 to %d", op, v_name,
+				HZ_MAXDIM);
+	HZ_CHECK(check_begin(ctx, op, &o, v, &axis));
+	if (o->axis != 0)
+		return hzi_fail(ctx, HZ_ENOTSUP, "%s: opts->axis is %d, must be 0", op, o->axis);
+	if (hz_tensor_count(v) == 0)
+		return HZ_OK;
+	clear_codes_args(t, sizeof(*r));
+	HZ_CHECK(make_common(ctx, op, v, axis, o, back, t));
+	HZ_CHECK(check_diags_apart(ctx, op, o, back ? v_name : q_name, out));
+
+	/* Parameters as a view of the shape of v, with strides of 0 where it is shared */
+	for (int d = 0; d < v->ndim; d++)
+		shared.stride[d] = params > 1 && p->shape[d] > 1 ? p->stride[d] : 0;
+	r->group = v->shape[axis] / (params > 1 ? p->shape[axis] : 1);
+	if (back) {
+		t->y = v->data;
+		t->y_dtype = v->dtype;
+		t->x_dtype = HZ_F32;
+		t->y_step = v->shape[axis] == 1 ? 1 : v->stride[axis];
+		t->y_block = t->plan.n * t->y_step;
+	} else {
+		t->x = v->data;
+		t->x_dtype = v->dtype;
+		t->y_dtype = HZ_F32;
+		t->x_step = v->shape[axis] == 1 ? 1 : v->stride[axis];
+		t->x_block = t->plan.n * t->x_step;
+	}
+	r->q_step = v->shape[axis] == 1 ? 1 : q->stride[axis];
+	outer_make(&outer, (const hz_tensor *[]){v, q, &shared}, 3, axis, back ? 0 : 1);
+	put_outer(&outer, t);
+	put_strides(&outer, 0, back ? t->y_stride : t->x_stride);
+	put_strides(&outer, 1, r->q_stride);
+	put_strides(&outer, 2, r->p_stride);
 	return HZ_OK;
 }
 

@@ -110,4 +110,24 @@ struct hzi_dequantize_hadamard_args {
 	int64_t q_stride[HZ_MAXDIM], scale_stride[HZ_MAXDIM];
 };
 
+/*
+ * Codes with scales and zeros that are given, on one side of a transform: t as above, of which x or
+ * y is NULL; element j of a row has parameter (the sum of index * p_stride) + j / group, and group
+ * divides the row. One for all: p_stride is 0 and group the row.
+ */
+struct hzi_rotated {
+	struct hzi_hadamard_args t;
+	int64_t q_step, group;
+	int64_t q_stride[HZ_MAXDIM], p_stride[HZ_MAXDIM];
+};
+
+/*
+ * Fills it from floats v, codes q and parameters p (NULL: one for all), which fit each other; back:
+ * codes to floats. op begins the sentence of an error.
+ */
+int hzi_rotated_args(struct hz_context *ctx, const char *op, const char *v_name,
+		     const hz_tensor *v, const char *q_name, const hz_tensor *q,
+		     const hz_tensor *p, const hz_hadamard_opts *opts, bool back,
+		     struct hzi_rotated *r);
+
 #endif

@@ -94,7 +94,7 @@ struct hz_context {
 
 /* Formats the context's sentence and returns status: return hzi_fail(ctx, HZ_ESHAPE, "..."). */
 int hzi_fail(struct hz_context *ctx, int status, const char *format, ...)
-	__attribute__((format(printf, 3, 4)));
+	__attribute__((cold, format(printf, 3, 4)));
 
 /* A line to the log callback, if there is one. */
 void hzi_log(const struct hz_context *ctx, int level, const char *format, ...)
@@ -159,6 +159,12 @@ int hzi_cuda_prepare(struct hz_context *ctx);
 /* ---- Argument checks (lib/tensor.c) ------------------------------------------------------------- */
 
 /*
+ * Whether a view keeps every rule of hzi_check() at a glance: contiguous, not empty, and no larger
+ * than any object. So are most, and where elements are few, checks count. *count: its elements.
+ */
+bool hzi_plain(const struct hz_context *ctx, const hz_tensor *t, const int *dtypes, int64_t *count);
+
+/*
  * Checks a view: not NULL, dtype in the list (ends with 0), ndim and shape sane, products and
  * address ranges without overflow, data not NULL unless empty, aligned to its element, on the
  * context's device; for an output, no two elements at one address. op and name go into the sentence.
@@ -178,8 +184,8 @@ int hzi_check_apart_or_same(struct hz_context *ctx, const char *op, const char *
 int hzi_check_same_shape(struct hz_context *ctx, const char *op, const char *a_name,
 			 const hz_tensor *a, const char *b_name, const hz_tensor *b);
 
-/* HZ_OK if the four words opts->reserved are 0, else HZ_EINVAL with the sentence. */
-int hzi_check_reserved(struct hz_context *ctx, const char *op, const int64_t *reserved);
+/* HZ_OK if the n words opts->reserved are 0, else HZ_EINVAL with the sentence. */
+int hzi_check_reserved(struct hz_context *ctx, const char *op, const int64_t *reserved, int n);
 
 /* What p->check has to be, over all that a wrong use of the data would be seen by */
 uint32_t hzi_packed_check(const hz_packed *p);

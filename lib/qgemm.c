@@ -206,7 +206,7 @@ static int check_codes(struct hz_context *ctx, const char *op, const hz_tensor *
 	HZ_CHECK(check_zero(ctx, op, "zero", o->zero, q->dtype));
 	if (o->flags)
 		return hzi_fail(ctx, HZ_EINVAL, "%s: opts->flags is %u, must be 0", op, o->flags);
-	HZ_CHECK(hzi_check_reserved(ctx, op, o->reserved));
+	HZ_CHECK(hzi_check_reserved(ctx, op, o->reserved, 3));
 	HZ_CHECK(hzi_check_apart(ctx, op, in_name, in, out_name, out));
 	if (!o->scales) {
 		if (o->zeros)
@@ -231,18 +231,17 @@ static int check_codes(struct hz_context *ctx, const char *op, const hz_tensor *
 	return hzi_check_apart(ctx, op, "zeros", o->zeros, out_name, out);
 }
 
-int hz_quantize(hz_context *ctx, const hz_tensor *x, const hz_tensor *q,
-		const hz_quantize_opts *opts)
+/* The arguments; rotated is where those of a transform may be put. */
+static int quantize_args(struct hz_context *ctx, const hz_tensor *x, const hz_tensor *q,
+			 const hz_quantize_opts *opts, struct hzi_rotated *rotated,
+			 struct hzi_quantize_args *a)
 {
 	static const hz_quantize_opts defaults;
 	const hz_quantize_opts *o = opts ? opts : &defaults;
-	struct hzi_quantize_args a;
 	float scale;
 
 	HZ_CHECK(check_codes(ctx, "quantize", x, "x", q, true, o, &scale));
-	if (hz_tensor_count(x) == 0)
-		return HZ_OK;
-	a = (struct hzi_quantize_args){
+	*a = (struct hzi_quantize_args){
 		.x = x->data,
 		.q = q->data,
 		.x_dtype = x->dtype,
@@ -252,23 +251,52 @@ int hz_quantize(hz_context *ctx, const hz_tensor *x, const hz_tensor *q,
 		.scale = scale,
 		.zero = o->zero,
 	};
-	make_map(x, q, o->scales, &a.map);
+	if (o->hadamard) {
+		a->rotated = rotated;
+		return hzi_rotated_args(ctx, "quantize: hadamard", "x", x, "q", q, o->scales,
+					o->hadamard, false, rotated);
+	}
+	if (hz_tensor_count(x) > 0)
+		make_map(x, q, o->scales, &a->map);
+	return HZ_OK;
+}
+
+int hz_quantize(hz_context *ctx, const hz_tensor *x, const hz_tensor *q,
+		const hz_quantize_opts *opts)
+{
+	struct hzi_rotated rotated;
+	struct hzi_quantize_args a;
+
+	HZ_CHECK(quantize_args(ctx, x, q, opts, &rotated, &a));
+	if (hz_tensor_count(x) == 0)
+		return HZ_OK;
 	HZ_CHECK(hzi_workspace(ctx, "quantize", ctx->ops->quantize_workspace(ctx, &a)));
 	return ctx->ops->quantize(ctx, &a);
 }
 
-int hz_dequantize(hz_context *ctx, const hz_tensor *q, const hz_tensor *y,
-		  const hz_quantize_opts *opts)
+int hz_quantize_workspace(hz_context *ctx, const hz_tensor *x, const hz_tensor *q,
+			  const hz_quantize_opts *opts, size_t *bytes)
+{
+	struct hzi_rotated rotated;
+	struct hzi_quantize_args a;
+
+	HZ_CHECK(quantize_args(ctx, x, q, opts, &rotated, &a));
+	if (!bytes)
+		return hzi_fail(ctx, HZ_EINVAL, "quantize_workspace: bytes is NULL");
+	*bytes = hz_tensor_count(x) == 0 ? 0 : ctx->ops->quantize_workspace(ctx, &a);
+	return HZ_OK;
+}
+
+static int dequantize_args(struct hz_context *ctx, const hz_tensor *q, const hz_tensor *y,
+			   const hz_quantize_opts *opts, struct hzi_rotated *rotated,
+			   struct hzi_dequantize_args *a)
 {
 	static const hz_quantize_opts defaults;
 	const hz_quantize_opts *o = opts ? opts : &defaults;
-	struct hzi_dequantize_args a;
 	float scale;
 
 	HZ_CHECK(check_codes(ctx, "dequantize", y, "y", q, false, o, &scale));
-	if (hz_tensor_count(q) == 0)
-		return HZ_OK;
-	a = (struct hzi_dequantize_args){
+	*a = (struct hzi_dequantize_args){
 		.x = y->data,
 		.q = q->data,
 		.x_dtype = y->dtype,
@@ -278,9 +306,40 @@ int hz_dequantize(hz_context *ctx, const hz_tensor *q, const hz_tensor *y,
 		.scale = scale,
 		.zero = o->zero,
 	};
-	make_map(y, q, o->scales, &a.map);
+	if (o->hadamard) {
+		a->rotated = rotated;
+		return hzi_rotated_args(ctx, "dequantize: hadamard", "y", y, "q", q, o->scales,
+					o->hadamard, true, rotated);
+	}
+	if (hz_tensor_count(q) > 0)
+		make_map(y, q, o->scales, &a->map);
+	return HZ_OK;
+}
+
+int hz_dequantize(hz_context *ctx, const hz_tensor *q, const hz_tensor *y,
+		  const hz_quantize_opts *opts)
+{
+	struct hzi_rotated rotated;
+	struct hzi_dequantize_args a;
+
+	HZ_CHECK(dequantize_args(ctx, q, y, opts, &rotated, &a));
+	if (hz_tensor_count(q) == 0)
+		return HZ_OK;
 	HZ_CHECK(hzi_workspace(ctx, "dequantize", ctx->ops->dequantize_workspace(ctx, &a)));
 	return ctx->ops->dequantize(ctx, &a);
+}
+
+int hz_dequantize_workspace(hz_context *ctx, const hz_tensor *q, const hz_tensor *y,
+			    const hz_quantize_opts *opts, size_t *bytes)
+{
+	struct hzi_rotated rotated;
+	struct hzi_dequantize_args a;
+
+	HZ_CHECK(dequantize_args(ctx, q, y, opts, &rotated, &a));
+	if (!bytes)
+		return hzi_fail(ctx, HZ_EINVAL, "dequantize_workspace: bytes is NULL");
+	*bytes = hz_tensor_count(q) == 0 ? 0 : ctx->ops->dequantize_workspace(ctx, &a);
+	return HZ_OK;
 }
 
 static int choose_args(struct hz_context *ctx, const hz_tensor *x, const hz_tensor *scale,
@@ -707,7 +766,7 @@ static int check_opts(struct hz_context *ctx, const struct call *q)
 	if (o->x_dtype && o->x_dtype != HZ_U8 && o->x_dtype != HZ_S8)
 		return hzi_fail(ctx, HZ_EINVAL, "%s: opts->x_dtype is %s, must be u8, s8 or 0",
 				q->op, hz_dtype_name(o->x_dtype));
-	HZ_CHECK(hzi_check_reserved(ctx, q->op, o->reserved));
+	HZ_CHECK(hzi_check_reserved(ctx, q->op, o->reserved, 4));
 	return check_combination(ctx, q);
 }
 

@@ -8,6 +8,7 @@
 
 #include <math.h>
 
+#include "hadamard.h"
 #include "hz.h"
 #include "requant.h"
 
@@ -153,8 +154,10 @@ struct hzi_qmap {
 	int64_t params;			/* how many scales there are; 0 without */
 };
 
+/* rotated: the operands are found by it, and map is empty; NULL: there is no transform. */
 struct hzi_quantize_args {
 	struct hzi_qmap map;
+	const struct hzi_rotated *rotated;
 	const void *x;
 	void *q;
 	int32_t x_dtype, q_dtype;
@@ -166,6 +169,7 @@ struct hzi_quantize_args {
 
 struct hzi_dequantize_args {
 	struct hzi_qmap map;
+	const struct hzi_rotated *rotated;
 	const void *q;
 	void *x;
 	int32_t x_dtype, q_dtype;

@@ -58,7 +58,7 @@ static int check_opts(struct hz_context *ctx, const char *op, const hz_quat_gemm
 					"%s: opts->alpha[%d] is %g, but HZ_QUAT_ALPHA is not set",
 					op, i, o->alpha[i]);
 	}
-	return hzi_check_reserved(ctx, op, o->reserved);
+	return hzi_check_reserved(ctx, op, o->reserved, 4);
 }
 
 /* What AUTO stands for */

@@ -112,7 +112,7 @@ static int check_common(struct hz_context *ctx, const char *op, int32_t side, in
 	HZ_CHECK(hzi_quat_check_range(ctx, op, "method", method, 0, HZ_QUAT_FAST));
 	HZ_CHECK(hzi_quat_check_range(ctx, op, "precision", precision, 0, HZ_PRECISION_HALF));
 	HZ_CHECK(hzi_quat_check_range(ctx, op, "activation", activation, 0, HZ_ACT_NORMCLIP));
-	HZ_CHECK(hzi_check_reserved(ctx, op, reserved));
+	HZ_CHECK(hzi_check_reserved(ctx, op, reserved, 4));
 	l->method = method;
 	l->precision = precision;
 	l->activation = activation;

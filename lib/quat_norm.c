@@ -70,7 +70,7 @@ static int batchnorm_args(struct hz_context *ctx, const struct call *q,
 	if (o->reserved32)
 		return hzi_fail(ctx, HZ_EINVAL, "%s: opts->reserved32 is %d, must be 0", q->op,
 				o->reserved32);
-	HZ_CHECK(hzi_check_reserved(ctx, q->op, o->reserved));
+	HZ_CHECK(hzi_check_reserved(ctx, q->op, o->reserved, 4));
 	f->eps = o->eps != 0 ? o->eps : 1e-5;
 	f->momentum = o->momentum != 0 ? o->momentum : 0.1;
 	if (!(f->eps > 0) || !isfinite(f->eps))
@@ -291,7 +291,7 @@ static int pool_args(struct hz_context *ctx, const char *op, const hz_tensor *x,
 		return hzi_fail(ctx, HZ_EINVAL, "%s: opts is NULL, must have a window", op);
 	HZ_CHECK(hzi_quat_check_range(ctx, op, "kind", o->kind, 0, HZ_POOL_AVERAGE));
 	HZ_CHECK(hzi_quat_check_flags(ctx, op, o->flags, HZ_QUAT_XYZW | HZ_QUAT_ACCUMULATE));
-	HZ_CHECK(hzi_check_reserved(ctx, op, o->reserved));
+	HZ_CHECK(hzi_check_reserved(ctx, op, o->reserved, 4));
 	if (o->flags & HZ_QUAT_ACCUMULATE && !backward)
 		return hzi_fail(ctx, HZ_EINVAL,
 				"%s: HZ_QUAT_ACCUMULATE is for the backward call", op);

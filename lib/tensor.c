@@ -105,24 +105,32 @@ int64_t hz_tensor_count(const hz_tensor *t)
  */
 static bool extent(const hz_tensor *t, int64_t *low, int64_t *high)
 {
-	const int64_t count = hz_tensor_count(t);
-	const int64_t size = t ? (int64_t)hz_dtype_size(t->dtype) : 0;
+	int64_t count = 1, first = 0, last = 0, size;
+	bool empty = false, far = false;
 
 	*low = *high = 0;
-	if (count < 0 || size == 0)
+	if (!t || t->ndim < 0 || t->ndim > HZ_MAXDIM || !is_dtype(t->dtype))
 		return false;
-	if (count == 0)
-		return true;
 	for (int i = 0; i < t->ndim; i++) {
-		int64_t *end = t->stride[i] < 0 ? low : high;
+		int64_t *end = t->stride[i] < 0 ? &first : &last;
 		int64_t reach;
 
-		if (__builtin_mul_overflow(t->stride[i], t->shape[i] - 1, &reach) ||
-		    __builtin_add_overflow(*end, reach, end))
+		if (t->shape[i] < 0)
 			return false;
+		if (t->shape[i] == 0) {
+			empty = true;
+			continue;
+		}
+		if (!hzi_mul(count, t->shape[i], &count))
+			return false;
+		far |= __builtin_mul_overflow(t->stride[i], t->shape[i] - 1, &reach) ||
+		       __builtin_add_overflow(*end, reach, end);
 	}
-	if (__builtin_add_overflow(*high, 1, high) || __builtin_mul_overflow(*high, size, high) ||
-	    __builtin_mul_overflow(*low, size, low))
+	if (empty)
+		return true;
+	size = (int64_t)dtype_table[t->dtype].bytes;
+	if (far || __builtin_add_overflow(last, 1, &last) ||
+	    __builtin_mul_overflow(last, size, high) || __builtin_mul_overflow(first, size, low))
 		return false;
 	/* Half of the address space is more than any object has; pointer differences stay exact. */
 	return *high <= PTRDIFF_MAX / 2 && *low >= -(PTRDIFF_MAX / 2);
@@ -167,20 +175,22 @@ int hz_tensor_overlap(const hz_tensor *a, const hz_tensor *b)
 
 /* ---- Checks ------------------------------------------------------------------------------------- */
 
-static int check_dtype(struct hz_context *ctx, const char *op, const char *name, const hz_tensor *t,
-		       const int *dtypes)
+static bool is_among(int dtype, const int *dtypes)
+{
+	while (*dtypes && *dtypes != dtype)
+		dtypes++;
+	return *dtypes != 0;
+}
+
+static int fail_dtype(struct hz_context *ctx, const char *op, const char *name, const hz_tensor *t,
+		      const int *dtypes)
 {
 	char wanted[96] = "";
 	size_t used = 0;
 
-	for (const int *d = dtypes; *d; d++) {
-		if (t->dtype == *d)
-			return HZ_OK;
+	for (const int *d = dtypes; *d && used < sizeof(wanted); d++)
 		used += (size_t)snprintf(wanted + used, sizeof(wanted) - used, "%s%s",
 					 d == dtypes ? "" : d[1] ? ", " : " or ", hz_dtype_name(*d));
-		if (used >= sizeof(wanted))
-			break;
-	}
 	if (!is_dtype(t->dtype))
 		return hzi_fail(ctx, HZ_EDTYPE, "%s: %s.dtype is %d, must be %s", op, name, t->dtype,
 				wanted);
@@ -228,15 +238,37 @@ static bool writes_twice(const hz_tensor *t)
 	return false;
 }
 
-int hzi_check(struct hz_context *ctx, const char *op, const char *name, const hz_tensor *t,
-	      const int *dtypes, bool output)
+bool hzi_plain(const struct hz_context *ctx, const hz_tensor *t, const int *dtypes, int64_t *count)
+{
+	int64_t elements = 1;
+
+	if (!t || !is_among(t->dtype, dtypes) || t->ndim < 0 || t->ndim > HZ_MAXDIM)
+		return false;
+	for (int i = t->ndim - 1; i >= 0; i--) {
+		if (t->shape[i] == 1)
+			continue;
+		if (t->shape[i] < 1 || t->stride[i] != elements ||
+		    __builtin_mul_overflow(elements, t->shape[i], &elements))
+			return false;
+	}
+	*count = elements;
+	/* Elements have 1, 2, 4 or 8 bytes. */
+	return elements <= PTRDIFF_MAX / 2 / 8 && t->device == ctx->device && t->data &&
+	       !((uintptr_t)t->data & (dtype_table[t->dtype].bytes - 1));
+}
+
+/* The rules one by one */
+static __attribute__((noinline)) int check_rules(struct hz_context *ctx, const char *op,
+						 const char *name, const hz_tensor *t,
+						 const int *dtypes, bool output)
 {
 	char here[40], there[40];
 	int64_t low, high;
 
 	if (!t)
 		return hzi_fail(ctx, HZ_EINVAL, "%s: %s is NULL, must be a view", op, name);
-	HZ_CHECK(check_dtype(ctx, op, name, t, dtypes));
+	if (!is_among(t->dtype, dtypes))
+		return fail_dtype(ctx, op, name, t, dtypes);
 	if (t->ndim < 0 || t->ndim > HZ_MAXDIM)
 		return hzi_fail(ctx, HZ_ESHAPE, "%s: %s.ndim is %d, must be 0 to %d", op, name, t->ndim,
 				HZ_MAXDIM);
@@ -266,6 +298,15 @@ int hzi_check(struct hz_context *ctx, const char *op, const char *name, const hz
 	return HZ_OK;
 }
 
+int hzi_check(struct hz_context *ctx, const char *op, const char *name, const hz_tensor *t,
+	      const int *dtypes, bool output)
+{
+	int64_t count;
+
+	return hzi_plain(ctx, t, dtypes, &count) ? HZ_OK :
+						   check_rules(ctx, op, name, t, dtypes, output);
+}
+
 int hzi_check_apart(struct hz_context *ctx, const char *op, const char *a_name, const hz_tensor *a,
 		    const char *b_name, const hz_tensor *b)
 {
@@ -277,6 +318,8 @@ int hzi_check_apart(struct hz_context *ctx, const char *op, const char *a_name, 
 
 static bool same_view(const hz_tensor *a, const hz_tensor *b)
 {
+	if (a == b)
+		return true;
 	if (a->data != b->data || a->dtype != b->dtype || a->ndim != b->ndim)
 		return false;
 	for (int i = 0; i < a->ndim; i++) {
@@ -310,9 +353,9 @@ int hzi_check_same_shape(struct hz_context *ctx, const char *op, const char *a_n
 	return HZ_OK;
 }
 
-int hzi_check_reserved(struct hz_context *ctx, const char *op, const int64_t *reserved)
+int hzi_check_reserved(struct hz_context *ctx, const char *op, const int64_t *reserved, int n)
 {
-	for (int i = 0; i < 4; i++) {
+	for (int i = 0; i < n; i++) {
 		if (reserved[i])
 			return hzi_fail(ctx, HZ_EINVAL, "%s: opts->reserved[%d] is %lld, must be 0",
 					op, i, (long long)reserved[i]);

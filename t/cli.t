@@ -421,6 +421,15 @@ good "quantize by rows" $cpu quantize x=x.npy q=q.npy scale=s.npy zero=z.npy
 is "$(header_of q.npy) $(tail_of q.npy 8 d1)" "$(header '|i1' '2, 4') 32 64 95 127 127 95 64 32" "codes of rows"
 good "dequantize" $cpu dequantize q=q.npy y=qy.npy scale=0.5 zero=-1 out=f16
 is "$(header_of qy.npy) $(tail_of qy.npy 8 x2)" "$(header "${e}f2" '2, 4') 5400 5200 5010 4c20" "and back"
+good "quantize plan=" $cpu quantize x=x.npy q=q.npy type=s8 plan=sylvester raw=1 scale=0.5
+is "$(tail_of q.npy 8 d1)" "20 -4 -8 0 20 4 8 0" "codes of transformed rows"
+good "dequantize plan=" $cpu dequantize q=q.npy y=qy.npy plan=sylvester scale=.125
+is "$(tail_of qy.npy 32 f4)" "0.5 1 1.5 2 2 1.5 1 0.5" "and back"
+good "quantize rotate=0" $cpu quantize x=x.npy q=q.npy rotate=0 plan=sylvester scale=0.5 zero=3
+is "$(tail_of q.npy 8 u1)" "5 7 9 11 11 9 7 5" "rotate=0: as they are"
+good "quantize rotate=1 seed=" $cpu quantize x=w.npy q=q.npy rotate=1 seed=3 type=s8 scale=0.1
+good "dequantize rotate=1 seed=" $cpu dequantize q=q.npy y=qy.npy rotate=1 seed=3 scale=0.1
+bad 2 'greedy plan of 4' "a plan that is none" run quantize x=x.npy q=n.npy plan=greedy
 bad 2 'zero is 300' "a zero that is none" run quantize x=x.npy q=n.npy zero=300
 npy wq.npy "$(header '|i1' '4, 1')" '\001\001\001\001'
 good "qlinear" $cpu qlinear x=x.npy b=wq.npy y=qy.npy a_scale=1 type=s8

@@ -41,7 +41,10 @@ static const struct row {
 	{64, 4096, 4096, "qgemm_few_64_u", "qgemm_any_u"},
 	{65, 100, 208, "qgemm_tma_64_u", "qgemm_any_u"},
 	{1024, 1024, 1024, "qgemm_tma_64_u", "qgemm_any_u"},
-	{4096, 4096, 4096, "qgemm_tma_128_u", "qgemm_any_u"},
+	{2048, 2048, 2048, "qgemm_tma_256_u", "qgemm_any_u"},
+	{4096, 4096, 4096, "qgemm_tma_256_u", "qgemm_any_u"},
+	{512, 4096, 4096, "qgemm_tma_128_u", "qgemm_any_u"},
+	{128, 11008, 4096, "qgemm_tma_128_1_u", "qgemm_any_u"},
 	{256, 11008, 4096, "qgemm_tma_192_u", "qgemm_any_u"},
 	{256, 11000, 4090, "qgemm_tma_192_u", "qgemm_any_u"},	/* A is aligned first */
 	{512, 8448, 8192, "qgemm_tma_256_u", "qgemm_any_u"},
@@ -80,6 +83,55 @@ static void test_row(hz_context *ctx, int device, const struct row *r, const cha
 	}
 }
 
+/* Quantization with a transform: one launch, or two for each 2^22 values, and back */
+static const struct rotated {
+	int dtype, rows, n, block, columns;	/* columns: a scale for each */
+	const char *first, *last;
+	int launches;
+	const char *back;		/* its last kernel */
+	int back_launches;
+} rotated[] = {
+	{HZ_BF16, 5, 4096, 0, 0, "hadamard_static_bf16_12", "hadamard_static_bf16_12", 1,
+	 "hadamard_values_12", 1},
+	{HZ_F16, 7, 384, 128, 0, "hadamard_static_f16_7", "hadamard_static_f16_7", 1, NULL, 2},
+	{HZ_F16, 7, 512, 128, 0, "hadamard_static_f16_7", "hadamard_static_f16_7", 1,
+	 "hadamard_values_7", 1},
+	{HZ_F32, 8, 4096, 0, 0, "hadamard_static_f32_12", "hadamard_static_f32_12", 1, NULL, 2},
+	{HZ_F32, 9, 384, 128, 0, "hadamard_static_f32_10", "hadamard_static_f32_10", 1, NULL, 2},
+	{HZ_F32, 313, 32768, 0, 0, NULL, "quantize_flat_f32", 6, NULL, 6},
+	{HZ_BF16, 8, 4096, 0, 1, NULL, "quantize_any", 2, NULL, 2},
+	{HZ_F16, 8, 96, 0, 0, NULL, "quantize_flat_f32", 3, NULL, 3},
+};
+
+static void test_rotated(hz_context *ctx, int device, const struct rotated *r)
+{
+	const hz_tensor x = hz_tensor_2d(a, r->dtype, device, r->rows, r->n);
+	const hz_tensor q = hz_tensor_2d(c, HZ_S8, device, r->rows, r->n);
+	const hz_tensor scales = hz_tensor_2d(b, HZ_F32, device, r->columns ? 1 : r->rows,
+					      r->columns ? r->n : 1);
+	const hz_hadamard_opts h = {.block = r->block};
+	const hz_quantize_opts o = {.scales = &scales, .hadamard = &h};
+	int before = fake->launches();
+	size_t bytes;
+
+	is_int(hz_quantize_workspace(ctx, &x, &q, &o, &bytes), HZ_OK, "%d x %d: its workspace",
+	       r->rows, r->n);
+	ok(bytes <= (size_t)1 << 24, "%d x %d: which is small", r->rows, r->n);
+	is_int(hz_quantize(ctx, &x, &q, &o), HZ_OK, "%d x %d to codes", r->rows, r->n);
+	is_int(fake->launches() - before, r->launches, "%d x %d: launches", r->rows, r->n);
+	if (r->first)
+		is_str(fake->launch(before)->kernel, r->first, "%d x %d: first", r->rows, r->n);
+	is_str(fake->launch(fake->launches() - 1)->kernel, r->last, "%d x %d: last", r->rows,
+	       r->n);
+	before = fake->launches();
+	is_int(hz_dequantize(ctx, &q, &x, &o), HZ_OK, "%d x %d back", r->rows, r->n);
+	is_int(fake->launches() - before, r->back_launches, "%d x %d back: launches", r->rows,
+	       r->n);
+	if (r->back)
+		is_str(fake->launch(before)->kernel, r->back, "%d x %d back: the kernel", r->rows,
+		       r->n);
+}
+
 static void test_gpu(int device, int hopper)
 {
 	hz_options o = {.device = device};
@@ -95,6 +147,8 @@ static void test_gpu(int device, int hopper)
 		bail("a context: %s", hz_errmsg(ctx));
 	for (size_t i = 0; i < sizeof(table) / sizeof(*table); i++)
 		test_row(ctx, device, &table[i], hopper ? table[i].hopper : table[i].other);
+	for (size_t i = 0; i < sizeof(rotated) / sizeof(*rotated); i++)
+		test_rotated(ctx, device, &rotated[i]);
 	hz_free(ctx, a, device);
 	hz_free(ctx, b, device);
 	hz_free(ctx, c, device);

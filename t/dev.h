@@ -217,6 +217,16 @@ static inline hz_tensor random_diag(uint64_t *rnd, int64_t n, int64_t block, voi
 	return hz_tensor_1d(*memory, dtype, HZ_CPU, dtype == HZ_U8 ? (count + 7) / 8 : count);
 }
 
+/* The options of a case that failed */
+static inline void describe_opts(const hz_hadamard_opts *o)
+{
+	diag("axis %d block %lld plan %d max %lld min %lld base %d order %d flags %u scale %g round %d"
+	     " pre %s post %s", o->axis, (long long)o->block, o->plan, (long long)o->max_block,
+	     (long long)o->min_block, o->base, o->order, o->flags, o->scale, o->round_to,
+	     o->pre ? hz_dtype_name(o->pre->dtype) : "no",
+	     o->post ? hz_dtype_name(o->post->dtype) : "no");
+}
+
 /* Lengths that the plans make, small ones more often. */
 static inline int64_t random_block(uint64_t *rnd, hz_hadamard_opts *o)
 {

@@ -92,13 +92,8 @@ static void describe(const struct tcase *c, const struct dev *dev)
 		n += (size_t)snprintf(text + n, sizeof(text) - n, " %lld (%lld %lld)",
 				      (long long)c->shape[d], (long long)c->x_stride[d],
 				      (long long)c->y_stride[d]);
-	snprintf(text + n, sizeof(text) - n,
-		 ", axis %d block %lld plan %d max %lld min %lld base %d order %d flags %u scale %g"
-		 " pre %s post %s", c->o.axis, (long long)c->o.block, c->o.plan,
-		 (long long)c->o.max_block, (long long)c->o.min_block, c->o.base, c->o.order,
-		 c->o.flags, c->o.scale, c->o.pre ? hz_dtype_name(c->o.pre->dtype) : "no",
-		 c->o.post ? hz_dtype_name(c->o.post->dtype) : "no");
 	diag("%s", text);
+	describe_opts(&c->o);
 }
 
 /*
@@ -1615,6 +1610,84 @@ static void test_refusals(struct dev *dev)
 	hz_free(dev->ctx, wy, dev->device);
 }
 
+/* One thing wrong at a time with calls that the library takes without looking closer */
+static void test_refusals_plain(struct dev *dev)
+{
+	static const char overlap[] =
+		"hadamard: y overlaps x, must be apart from it or the same view";
+	const int elsewhere = dev->device == HZ_CPU ? HZ_CUDA + 1 : HZ_CPU;
+	hz_tensor x, y, t;
+	char sentence[200];
+	void *p;
+	int i;
+
+	if (hz_alloc(dev->ctx, &p, 65536, dev->device) != HZ_OK)
+		bail("hz_alloc: %s", hz_errmsg(dev->ctx));
+	wx = wy = p;
+	w_image = malloc(65536);
+	memset(w_image, GUARD_BYTE, 65536);
+	t = hz_tensor_1d(w_image, HZ_U8, HZ_CPU, 65536);
+	x = hz_tensor_1d(wx, HZ_U8, dev->device, 65536);
+	hz_copy(dev->ctx, &t, &x);
+	hz_sync(dev->ctx);
+
+	x = hz_tensor_2d(wx + 4096, HZ_F32, dev->device, 16, 64);
+	y = hz_tensor_2d(wx, HZ_F32, dev->device, 16, 64);
+	refused(dev, NULL, &y, NULL, HZ_EINVAL, "hadamard: x is NULL, must be a view");
+	refused(dev, &x, NULL, NULL, HZ_EINVAL, "hadamard: y is NULL, must be a view");
+	for (i = -1023; i < 1024; i += 341) {
+		t = x;
+		t.data = wx + 4096 + (i ? i : 1);
+		refused(dev, &x, &t, NULL, HZ_EALIAS, overlap);
+	}
+	t = x;
+	t.dtype = HZ_BF16;
+	refused(dev, &x, &t, NULL, HZ_EALIAS, overlap);
+	refused(dev, &t, &x, NULL, HZ_EALIAS, overlap);
+	t.data = (char *)(wx + 4096) - 2046;
+	refused(dev, &x, &t, NULL, HZ_EALIAS, overlap);
+	t.dtype = HZ_U8;
+	refused(dev, &x, &t, NULL, HZ_EDTYPE, "hadamard: y.dtype is u8, must be f32, f16 or bf16");
+	t = hz_tensor_2d(wx, HZ_F32, dev->device, 15, 64);
+	refused(dev, &x, &t, NULL, HZ_ESHAPE, "hadamard: y.shape[0] is 15, must be 16, as x");
+	t = hz_tensor_3d(wx, HZ_F32, dev->device, 1, 16, 64);
+	refused(dev, &x, &t, NULL, HZ_ESHAPE, "hadamard: y.ndim is 3, must be 2, as x");
+	t = y;
+	t.stride[0] = 63;
+	refused(dev, &x, &t, NULL, HZ_ESTRIDE,
+		"hadamard: y has strides that put two elements at one address");
+	t = y;
+	t.data = (char *)wx + 1;
+	snprintf(sentence, sizeof(sentence),
+		 "hadamard: y.data is %p, must be a multiple of 4 bytes", t.data);
+	refused(dev, &x, &t, NULL, HZ_ESTRIDE, sentence);
+	t.data = NULL;
+	refused(dev, &x, &t, NULL, HZ_EINVAL, "hadamard: y.data is NULL, must hold 1024 elements");
+	t = y;
+	t.device = elsewhere;
+	snprintf(sentence, sizeof(sentence), "hadamard: y is on %s, the context is on %s",
+		 elsewhere == HZ_CPU ? "the CPU" : "CUDA device 1",
+		 elsewhere == HZ_CPU ? "CUDA device 0" : "the CPU");
+	refused(dev, &x, &t, NULL, HZ_EDEVICE, sentence);
+	t = hz_tensor_2d(wx, HZ_F32, dev->device, INT64_C(1) << 40, INT64_C(1) << 20);
+	refused(dev, &t, &t, NULL, HZ_ESHAPE,
+		"hadamard: x is too large: its size or strides overflow");
+	refused(dev, &x, &y, OPTS(.scale = 1e39), HZ_EINVAL,
+		"hadamard: opts->scale is 1e+39, must be finite in f32");
+	refused(dev, &x, &y, OPTS(.round_to = HZ_F32), HZ_EINVAL,
+		"hadamard: opts->round_to is f32, must be f16, bf16 or 0");
+	refused(dev, &x, &y, OPTS(.reserved = { 0, 0, 0, 1 }), HZ_EINVAL,
+		"hadamard: opts->reserved[3] is 1, must be 0 to 0");
+	for (i = -1; i < 2; i += 2) {
+		t = x;
+		t.data = wx + 4096 + i * 1024;
+		is_int(hz_hadamard(dev->ctx, &x, &t, NULL), HZ_OK, "side by side is apart");
+	}
+	hz_sync(dev->ctx);
+	free(w_image);
+	hz_free(dev->ctx, wx, dev->device);
+}
+
 int main(void)
 {
 	rnd = tap_seed();
@@ -1632,6 +1705,7 @@ int main(void)
 	test_base_rows();
 	test_far_apart();
 	test_refusals(&devs[0]);
+	test_refusals_plain(&devs[0]);
 	diag("%ld cases on %d contexts", cases, ndevs);
 	dev_close_all();
 	return done_testing();

@@ -1341,6 +1341,8 @@ static void test_errors(void)
 {
 	hz_context *ctx = devs[0].ctx;
 	const int device = devs[0].device;
+	static uint8_t codes[4096];
+	const hz_tensor from = hz_tensor_1d(codes, HZ_U8, HZ_CPU, sizeof(codes));
 	hz_tensor v, w;
 	hz_packed packed;
 	void *a, *b, *c, *p;
@@ -1350,6 +1352,11 @@ static void test_errors(void)
 	hz_alloc(ctx, &b, 4096, device);
 	hz_alloc(ctx, &c, 4096, device);
 	hz_alloc(ctx, &p, 65536, device);
+	/* Some of the calls are right, and read them. */
+	v = hz_tensor_1d(a, HZ_U8, device, sizeof(codes));
+	w = hz_tensor_1d(b, HZ_U8, device, sizeof(codes));
+	hz_copy(ctx, &from, &v);
+	hz_copy(ctx, &from, &w);
 #define WRONG(set, status, sentence) \
 	do { \
 		reset(a, b, c); \

@@ -18,7 +18,7 @@
 
 enum kind { QUANTIZE, DEQUANTIZE, CHOOSE, QGEMM, QLINEAR };
 
-enum { QUICK = 1, ROWS_OWN = 2 };
+enum { QUICK = 1, ROWS_OWN = 2, ROTATED = 4 };
 
 static const struct row {
 	enum kind kind;
@@ -29,8 +29,11 @@ static const struct row {
 	{QUANTIZE, QUICK, HZ_F32, HZ_U8, 0, 0, 0},
 	{QUANTIZE, 0, HZ_BF16, HZ_S8, 0, 0, 0},
 	{QUANTIZE, ROWS_OWN, HZ_F32, HZ_S8, 0, 0, 0},
+	{QUANTIZE, ROTATED, HZ_F32, HZ_S8, 0, 0, 0},
+	{QUANTIZE, ROTATED | ROWS_OWN, HZ_BF16, HZ_S8, 0, 0, 0},
 	{DEQUANTIZE, QUICK, HZ_F32, HZ_U8, 0, 0, 0},
 	{DEQUANTIZE, 0, HZ_BF16, HZ_S8, 0, 0, 0},
+	{DEQUANTIZE, ROTATED, HZ_BF16, HZ_S8, 0, 0, 0},
 	{CHOOSE, QUICK, HZ_F32, HZ_U8, 0, 0, 0},
 	{CHOOSE, 0, HZ_BF16, HZ_U8, 0, 0, 0},
 	{CHOOSE, ROWS_OWN, HZ_F32, HZ_S8, 0, 0, 0},
@@ -62,6 +65,7 @@ struct qcase {
 	const struct row *row;
 	hz_tensor x, q, scales, zeros;	/* quantization; of a product x is A or x, q is C or y */
 	hz_quantize_opts quantize;
+	hz_hadamard_opts rotation;
 	hz_qgemm_opts gemm;
 	hz_packed packed;
 	void *blob, *read;		/* packed B; as many zero bytes */
@@ -152,8 +156,9 @@ static int make_codes(struct bench *b, struct qcase *q)
 	q->c.operations = (double)elements;
 	q->c.call = call_codes;
 	q->c.large = true;
-	snprintf(q->c.name, sizeof(q->c.name),
-		 r->flags & ROWS_OWN ? "per row n=4096" : "per tensor");
+	snprintf(q->c.name, sizeof(q->c.name), "%s%s",
+		 r->flags & ROWS_OWN ? "per row n=4096" : "per tensor",
+		 !(r->flags & ROTATED) ? "" : r->flags & ROWS_OWN ? " rotated" : " rotated n=4096");
 	snprintf(q->c.dtype, sizeof(q->c.dtype), "%s:%s",
 		 hz_dtype_name(r->kind == DEQUANTIZE ? r->q_dtype : r->x_dtype),
 		 hz_dtype_name(r->kind == DEQUANTIZE ? r->x_dtype : r->q_dtype));
@@ -173,6 +178,17 @@ static int make_codes(struct bench *b, struct qcase *q)
 	} else {
 		q->quantize.scale = 0.03;
 		q->quantize.zero = 10;
+	}
+	if (r->flags & ROTATED) {
+		size_t more = 0;
+
+		q->quantize.hadamard = &q->rotation;
+		if (!status)
+			status = r->kind == QUANTIZE ?
+				 hz_quantize_workspace(b->ctx, &q->x, &q->q, &q->quantize, &more) :
+				 hz_dequantize_workspace(b->ctx, &q->q, &q->x, &q->quantize, &more);
+		if (!status)
+			status = hz_reserve(b->ctx, more > bytes ? more : bytes);
 	}
 	bench_copy_of(b, &q->c);
 	q->c.ceiling = bench_copy;

@@ -124,7 +124,7 @@ static const struct word round_words[] = {
 
 const struct word switch_words[] = {{"0", 0}, {"1", 1}, {NULL, 0}};
 
-static const struct key hadamard_keys[] = {
+const struct key rotation_keys[] = {
 	{"block", KEY_INT, NULL, 0, INT64_MAX, "N",
 	 "the plan is for blocks of this length; 0, the default: the whole axis"},
 	{"plan", KEY_WORD, plan_words, 0, 0, "auto|sylvester|greedy|uniform|true",
@@ -138,13 +138,17 @@ static const struct key hadamard_keys[] = {
 	 "true: the family of the base matrix"},
 	{"order", KEY_INT, NULL, 0, INT32_MAX, "M",
 	 "true: order of the base matrix; default 4 times the odd part of the length"},
-	{"axis", KEY_AXIS, NULL, 0, 0, "last|first|I",
-	 "the dimension; a number as in NumPy: 0 the first, -1 the last, the default"},
-	{"scale", KEY_NUMBER, NULL, 0, 0, "NUMBER", "a further factor; default 1"},
 	{"transpose", KEY_WORD, switch_words, 0, 0, "0|1", "1: the transpose, which undoes raw=0"},
 	{"raw", KEY_WORD, switch_words, 0, 0, "0|1",
 	 "1: entries +-1, without the factor 1/sqrt(length) of each block"},
 	{"seed", KEY_SEED, NULL, 0, 0, "N", "random signs made of this number in place of s"},
+	{NULL, 0, NULL, 0, 0, NULL, NULL},
+};
+
+static const struct key place_keys[] = {
+	{"axis", KEY_AXIS, NULL, 0, 0, "last|first|I",
+	 "the dimension; a number as in NumPy: 0 the first, -1 the last, the default"},
+	{"scale", KEY_NUMBER, NULL, 0, 0, "NUMBER", "a further factor; default 1"},
 	{NULL, 0, NULL, 0, 0, NULL, NULL},
 };
 
@@ -170,8 +174,6 @@ static const struct key round_keys[] = {
 	 "if that is f32"},
 	{NULL, 0, NULL, 0, 0, NULL, NULL},
 };
-
-#define SIGNS_SHAPE "[N] or [block]; u8: packed, set = minus"
 
 static const struct operand hadamard_operands[] = {
 	{"x", NULL, 0, "f32 f16 bf16", "1 to 6 dimensions"},
@@ -209,8 +211,7 @@ static int hadamard_axis(const struct job *job, int ndim)
 	return v->n < 0 ? (int)(-1 - v->n) : ndim - 1 - (int)v->n;
 }
 
-/* What the three calls share; ndim is that of the floating-point operand. */
-static hz_hadamard_opts hadamard_opts(struct job *job, int ndim)
+hz_hadamard_opts hadamard_opts(struct job *job, int ndim)
 {
 	const struct value *scale = value_of(job, "scale");
 
@@ -230,8 +231,7 @@ static hz_hadamard_opts hadamard_opts(struct job *job, int ndim)
 	};
 }
 
-/* Checks axis= against the operand, and makes the operand s of seed=. */
-static int hadamard_common(struct job *job, int ndim, const int64_t *shape)
+int hadamard_common(struct job *job, int ndim, const int64_t *shape)
 {
 	const struct value *axis = value_of(job, "axis"), *seed = value_of(job, "seed");
 	struct slot *s = slot_of(job, "s");
@@ -419,21 +419,21 @@ static int dequantize_hadamard_call(hz_context *ctx, struct job *job)
 
 static const struct op op_hadamard = {
 	"hadamard", "Walsh-Hadamard transform: y = scale D_post H D_s x along one axis",
-	hadamard_operands, (const struct key *const[]){hadamard_keys, out_keys, NULL},
+	hadamard_operands, (const struct key *const[]){rotation_keys, place_keys, out_keys, NULL},
 	hadamard_outputs, hadamard_call,
 };
 
 static const struct op op_hadamard_quantize = {
 	"hadamard_quantize", "the transform of the last axis with quantization fused",
 	hadamard_quantize_operands,
-	(const struct key *const[]){hadamard_keys, code_keys, round_keys, NULL},
+	(const struct key *const[]){rotation_keys, place_keys, code_keys, round_keys, NULL},
 	hadamard_quantize_outputs, hadamard_quantize_call,
 };
 
 static const struct op op_dequantize_hadamard = {
 	"dequantize_hadamard", "the way back: dequantization, then the transposed transform",
 	dequantize_hadamard_operands,
-	(const struct key *const[]){hadamard_keys, code_keys, out_keys, NULL},
+	(const struct key *const[]){rotation_keys, place_keys, code_keys, out_keys, NULL},
 	dequantize_hadamard_outputs, dequantize_hadamard_call,
 };
 

@@ -101,6 +101,16 @@ const hz_tensor *view_of(struct job *job, const char *name);
 /* The dtype of an output that is called name in sentences: out=, y:DTYPE=, or the default. */
 int output_dtype(struct job *job, struct slot *y, const char *name, int absent);
 
+/* Keys of a transform but axis= and scale=, and the shape of its operands s and post */
+extern const struct key rotation_keys[];
+#define SIGNS_SHAPE "[N] or [block]; u8: packed, set = minus"
+
+/* What the keys of a transform say; ndim is that of the floating-point operand. */
+hz_hadamard_opts hadamard_opts(struct job *job, int ndim);
+
+/* Checks axis= against the operand, and makes the operand s of seed=. */
+int hadamard_common(struct job *job, int ndim, const int64_t *shape);
+
 extern const struct word float_words[];		/* f32 f16 bf16 */
 extern const struct word switch_words[];	/* 0 1 */
 

@@ -38,6 +38,13 @@ static const struct key scale_keys[] = {
 	END,
 };
 
+static const struct key rotate_keys[] = {
+	{"rotate", KEY_WORD, switch_words, 0, 0, "0|1",
+	 "1: with a transform of rows, as hadamard makes it; default 1 with one of\n"
+	 "the keys below, s or post"},
+	END,
+};
+
 static const struct key type_keys[] = {
 	{"type", KEY_WORD, code_words, 0, 0, "u8|s8", "what q holds; default u8, or as zero=FILE"},
 	END,
@@ -55,6 +62,8 @@ static const struct operand quantize_operands[] = {
 	{"q", NULL, OUTPUT, "u8 s8", "the shape of x"},
 	{"scale", NULL, OPTIONAL | OR_KEY, "f32", SCALE_SHAPE},
 	{"zero", NULL, OPTIONAL | OR_KEY, "u8 s8", "the shape of scale, the dtype of q"},
+	{"s", NULL, OPTIONAL | SIGNS, "u8 f32 f16 bf16", SIGNS_SHAPE},
+	{"post", NULL, OPTIONAL | SIGNS, "u8 f32 f16 bf16", "as s, but after the transform"},
 	{NULL, NULL, 0, NULL, NULL},
 };
 
@@ -63,6 +72,8 @@ static const struct operand dequantize_operands[] = {
 	{"y", "x", OUTPUT, "f32 f16 bf16", "the shape of q"},
 	{"scale", NULL, OPTIONAL | OR_KEY, "f32", SCALE_SHAPE},
 	{"zero", NULL, OPTIONAL | OR_KEY, "u8 s8", "the shape of scale, the dtype of q"},
+	{"s", NULL, OPTIONAL | SIGNS, "u8 f32 f16 bf16", SIGNS_SHAPE},
+	{"post", NULL, OPTIONAL | SIGNS, "u8 f32 f16 bf16", "as s, but after the transform"},
 	{NULL, NULL, 0, NULL, NULL},
 };
 
@@ -82,9 +93,25 @@ static hz_tensor widen(const hz_tensor *t, int ndim)
 	return w;
 }
 
-/* Options from keys and operands; scales and zeros are where the views may be put. */
-static void quantize_opts(struct job *job, int ndim, hz_quantize_opts *o, hz_tensor *scales,
-			 hz_tensor *zeros)
+/* Whether there is a transform: as rotate= says, or because something of one is given */
+static bool is_rotated(struct job *job)
+{
+	const struct value *rotate = value_of(job, "rotate");
+	bool given = view_of(job, "s") || view_of(job, "post");
+
+	for (const struct key *k = rotation_keys; k->name; k++)
+		given |= value_of(job, k->name)->given;
+	return rotate->given ? rotate->n != 0 : given;
+}
+
+/* What the options of a call point to */
+struct opts_parts {
+	hz_tensor scales, zeros;
+	hz_hadamard_opts hadamard;
+};
+
+/* Options from keys and operands */
+static void quantize_opts(struct job *job, int ndim, hz_quantize_opts *o, struct opts_parts *parts)
 {
 	const hz_tensor *scale = view_of(job, "scale"), *zero = view_of(job, "zero");
 	const struct value *number = value_of(job, "scale");
@@ -94,12 +121,18 @@ static void quantize_opts(struct job *job, int ndim, hz_quantize_opts *o, hz_ten
 		.zero = (int32_t)value_or(job, "zero", 0),
 	};
 	if (scale) {
-		*scales = widen(scale, ndim);
-		o->scales = scales;
+		parts->scales = widen(scale, ndim);
+		o->scales = &parts->scales;
 	}
 	if (zero) {
-		*zeros = widen(zero, ndim);
-		o->zeros = zeros;
+		parts->zeros = widen(zero, ndim);
+		o->zeros = &parts->zeros;
+	}
+	if (is_rotated(job)) {
+		parts->hadamard = hadamard_opts(job, ndim);
+		/* The key scale= is that of the codes. */
+		parts->hadamard.scale = 0;
+		o->hadamard = &parts->hadamard;
 	}
 }
 
@@ -111,48 +144,62 @@ static int quantize_outputs(struct job *job)
 	q->array.dtype = (int)value_or(job, "type", zero->path ? zero->array.dtype : HZ_U8);
 	q->array.ndim = x->ndim;
 	memcpy(q->array.shape, x->shape, sizeof(x->shape));
-	return 0;
+	return hadamard_common(job, x->ndim, x->shape);
 }
 
 static int quantize_call(hz_context *ctx, struct job *job)
 {
 	const hz_tensor *x = view_of(job, "x");
-	hz_tensor scales, zeros;
+	struct opts_parts parts;
 	hz_quantize_opts o;
+	size_t bytes;
+	int status;
 
-	quantize_opts(job, x->ndim, &o, &scales, &zeros);
-	return hz_quantize(ctx, x, view_of(job, "q"), &o);
+	quantize_opts(job, x->ndim, &o, &parts);
+	status = hz_quantize_workspace(ctx, x, view_of(job, "q"), &o, &bytes);
+	if (status == HZ_OK)
+		status = hz_reserve(ctx, bytes);
+	return status == HZ_OK ? hz_quantize(ctx, x, view_of(job, "q"), &o) : status;
 }
 
 static int dequantize_outputs(struct job *job)
 {
 	const struct npy *q = &slot_of(job, "q")->array;
 	struct slot *y = slot_of(job, "y");
+	int status;
 
 	y->array.ndim = q->ndim;
 	memcpy(y->array.shape, q->shape, sizeof(q->shape));
-	return output_dtype(job, y, "y", HZ_F32);
+	status = hadamard_common(job, q->ndim, q->shape);
+	return status ? status : output_dtype(job, y, "y", HZ_F32);
 }
 
 static int dequantize_call(hz_context *ctx, struct job *job)
 {
 	const hz_tensor *q = view_of(job, "q");
-	hz_tensor scales, zeros;
+	struct opts_parts parts;
 	hz_quantize_opts o;
+	size_t bytes;
+	int status;
 
-	quantize_opts(job, q->ndim, &o, &scales, &zeros);
-	return hz_dequantize(ctx, q, view_of(job, "y"), &o);
+	quantize_opts(job, q->ndim, &o, &parts);
+	status = hz_dequantize_workspace(ctx, q, view_of(job, "y"), &o, &bytes);
+	if (status == HZ_OK)
+		status = hz_reserve(ctx, bytes);
+	return status == HZ_OK ? hz_dequantize(ctx, q, view_of(job, "y"), &o) : status;
 }
 
 const struct op op_quantize = {
-	"quantize", "q = clamp(zero + rne(x / scale))",
-	quantize_operands, (const struct key *const[]){scale_keys, type_keys, NULL},
+	"quantize", "q = clamp(zero + rne(x / scale)), x as it is or transformed",
+	quantize_operands,
+	(const struct key *const[]){scale_keys, type_keys, rotate_keys, rotation_keys, NULL},
 	quantize_outputs, quantize_call,
 };
 
 const struct op op_dequantize = {
-	"dequantize", "y = scale (q - zero)",
-	dequantize_operands, (const struct key *const[]){scale_keys, out_keys, NULL},
+	"dequantize", "y = scale (q - zero), transformed back if so quantized",
+	dequantize_operands,
+	(const struct key *const[]){scale_keys, out_keys, rotate_keys, rotation_keys, NULL},
 	dequantize_outputs, dequantize_call,
 };
 

@@ -48,7 +48,7 @@ static const struct key product_keys[] = {
 	END,
 };
 
-static const struct key rotation_keys[] = {
+static const struct key spinor_keys[] = {
 	{"rotation", KEY_WORD, switch_words, 0, 0, "0|1",
 	 "1: weights rotate vectors: s w x w^* / |w|^2"},
 	END,
@@ -301,14 +301,14 @@ static int linear_bwd_call(hz_context *ctx, struct job *job)
 
 const struct op op_quat_linear = {
 	"quat_linear", "linear layer of quaternions: y = act(w x + b)",
-	linear_operands, (const struct key *const[]){product_keys, rotation_keys, order_keys, NULL},
+	linear_operands, (const struct key *const[]){product_keys, spinor_keys, order_keys, NULL},
 	linear_outputs, linear_call,
 };
 
 const struct op op_quat_linear_bwd = {
 	"quat_linear_bwd", "its gradients, of which are made those that are asked for",
 	linear_bwd_operands,
-	(const struct key *const[]){product_keys, rotation_keys, order_keys, NULL},
+	(const struct key *const[]){product_keys, spinor_keys, order_keys, NULL},
 	linear_bwd_outputs, linear_bwd_call,
 };
 

@@ -207,7 +207,7 @@ INLINE void first_step(const int signs, const bool half, const struct block *k, 
 }
 
 /* Steps; beside each, pairs of rows of f are finished, from row 0 on, and rows of A packed */
-INLINE void run(const int signs, const bool half, const int pairs, const int rows,
+INLINE void run(const int signs, const bool half, const int kind, const int pairs, const int rows,
 		const struct block *k, const struct finish *f, const struct bounds *bounds,
 		const struct beside *s)
 {
@@ -217,6 +217,8 @@ INLINE void run(const int signs, const bool half, const int pairs, const int row
 	const int64_t a_ld = k->a_ld, a_step = k->a_step, c_ld = f->c_ld, lines = s->lines;
 	const int64_t from_ld = s->from_ld;
 	const int32_t *row = f->row;
+	const struct float_row *float_row = f->float_row;
+	const struct floats floats = f->floats;
 	char *c = f->c, *to = s->to;
 
 	for (const char *end = b + k->steps * PAIR; b < end; b += PAIR) {
@@ -229,9 +231,18 @@ INLINE void run(const int signs, const bool half, const int pairs, const int row
 		}
 		a += a_step;
 		for (int p = 0; p < pairs; p++) {
-			const __m512i codes = two_rows(sums, row, &scale, &limit);
 			char *const below = c + c_ld;
+			__m512i codes;
 
+			if (kind == FLOATS) {
+				put_floats(c, sums, float_row, &floats);
+				put_floats(below, sums + SUMS_LD, float_row + 1, &floats);
+				c = below + c_ld;
+				sums += 2 * SUMS_LD;
+				float_row += 2;
+				continue;
+			}
+			codes = two_rows(sums, row, &scale, &limit);
 			_mm256_storeu_si256((void *)c, _mm512_castsi512_si256(codes));
 			_mm256_storeu_si256((void *)below, _mm512_extracti64x4_epi64(codes, 1));
 			c = below + c_ld;
@@ -249,24 +260,26 @@ INLINE void run(const int signs, const bool half, const int pairs, const int row
 	}
 }
 
-INLINE void run_any(const int signs, const bool half, const int pairs, const struct block *k,
-		    const struct finish *f, const struct bounds *bounds, const struct beside *s)
+INLINE void run_any(const int signs, const bool half, const int kind, const int pairs,
+		    const struct block *k, const struct finish *f, const struct bounds *bounds,
+		    const struct beside *s)
 {
 	/* A half block is of the last band: nothing is left to be packed. */
 	if (s->rows == 4 && !half)
-		run(signs, half, pairs, 4, k, f, bounds, s);
+		run(signs, half, kind, pairs, 4, k, f, bounds, s);
 	else if (s->rows == 1 && !half)
-		run(signs, half, pairs, 1, k, f, bounds, s);
+		run(signs, half, kind, pairs, 1, k, f, bounds, s);
 	else
-		run(signs, half, pairs, 0, k, f, bounds, s);
+		run(signs, half, kind, pairs, 0, k, f, bounds, s);
 }
 
 /* A block; f, which is the one held, is finished beside it. */
-INLINE void multiply(const int signs, const bool half, const struct block *block, struct held *h,
-		     struct finish *f, const struct bounds *bounds, const struct beside *beside)
+INLINE void multiply(const int signs, const bool half, const int kind, const struct block *block,
+		     struct held *h, struct finish *f, const struct bounds *bounds,
+		     const struct beside *beside)
 {
 	/* Pairs of rows that can be finished beside: with columns that fill the block */
-	const int64_t count = f->mask == ~0u && !f->raw ? f->rows / 2 : 0;
+	const int64_t count = f->mask == ~0u && f->kind == kind ? f->rows / 2 : 0;
 	struct beside s = *beside;
 	struct block k = *block, part;
 	int64_t pairs;
@@ -289,11 +302,11 @@ INLINE void multiply(const int signs, const bool half, const struct block *block
 		part = k;
 		part.steps = min_i64(k.steps, count / pairs);
 		if (pairs == 1)
-			run_any(signs, half, 1, &part, f, bounds, &s);
+			run_any(signs, half, kind, 1, &part, f, bounds, &s);
 		else if (pairs == 2)
-			run_any(signs, half, 2, &part, f, bounds, &s);
+			run_any(signs, half, kind, 2, &part, f, bounds, &s);
 		else
-			run_any(signs, half, 4, &part, f, bounds, &s);
+			run_any(signs, half, kind, 4, &part, f, bounds, &s);
 		k.a += part.steps * k.a_step;
 		k.b += part.steps * PAIR;
 		k.steps -= part.steps;
@@ -306,63 +319,44 @@ INLINE void multiply(const int signs, const bool half, const struct block *block
 	}
 	f->rows = 0;
 	if (k.steps > 0)
-		run_any(signs, half, 0, &k, f, bounds, &s);
+		run_any(signs, half, kind, 0, &k, f, bounds, &s);
 	BARRIER();
 }
 
-static void multiply_uu(const struct block *k, struct held *h, struct finish *f,
-			const struct bounds *b, const struct beside *s)
-{
-	multiply(UU, false, k, h, f, b, s);
-}
-
-static void multiply_uu_half(const struct block *k, struct held *h, struct finish *f,
-			     const struct bounds *b, const struct beside *s)
-{
-	multiply(UU, true, k, h, f, b, s);
-}
-
-static void multiply_us(const struct block *k, struct held *h, struct finish *f,
-			const struct bounds *b, const struct beside *s)
-{
-	multiply(US, false, k, h, f, b, s);
-}
-
-static void multiply_us_half(const struct block *k, struct held *h, struct finish *f,
-			     const struct bounds *b, const struct beside *s)
-{
-	multiply(US, true, k, h, f, b, s);
-}
-
-static void multiply_su(const struct block *k, struct held *h, struct finish *f,
-			const struct bounds *b, const struct beside *s)
-{
-	multiply(SU, false, k, h, f, b, s);
-}
-
-static void multiply_su_half(const struct block *k, struct held *h, struct finish *f,
-			     const struct bounds *b, const struct beside *s)
-{
-	multiply(SU, true, k, h, f, b, s);
-}
-
-static void multiply_ss(const struct block *k, struct held *h, struct finish *f,
-			const struct bounds *b, const struct beside *s)
-{
-	multiply(SS, false, k, h, f, b, s);
-}
-
-static void multiply_ss_half(const struct block *k, struct held *h, struct finish *f,
-			     const struct bounds *b, const struct beside *s)
-{
-	multiply(SS, true, k, h, f, b, s);
-}
-
 /* Functions of their own, so that each of the loops has the registers to itself */
-static void (*const multiply_of[4][2])(const struct block *, struct held *, struct finish *,
-				       const struct bounds *, const struct beside *) = {
-	[UU] = {multiply_uu, multiply_uu_half}, [US] = {multiply_us, multiply_us_half},
-	[SU] = {multiply_su, multiply_su_half}, [SS] = {multiply_ss, multiply_ss_half},
+#define MULTIPLY(name, signs, half, kind) \
+	static void name(const struct block *k, struct held *h, struct finish *f, \
+			 const struct bounds *b, const struct beside *s) \
+	{ \
+		multiply(signs, half, kind, k, h, f, b, s); \
+	}
+
+MULTIPLY(multiply_uu, UU, false, CODES)
+MULTIPLY(multiply_uu_floats, UU, false, FLOATS)
+MULTIPLY(multiply_uu_half, UU, true, CODES)
+MULTIPLY(multiply_uu_half_floats, UU, true, FLOATS)
+MULTIPLY(multiply_us, US, false, CODES)
+MULTIPLY(multiply_us_floats, US, false, FLOATS)
+MULTIPLY(multiply_us_half, US, true, CODES)
+MULTIPLY(multiply_us_half_floats, US, true, FLOATS)
+MULTIPLY(multiply_su, SU, false, CODES)
+MULTIPLY(multiply_su_floats, SU, false, FLOATS)
+MULTIPLY(multiply_su_half, SU, true, CODES)
+MULTIPLY(multiply_su_half_floats, SU, true, FLOATS)
+MULTIPLY(multiply_ss, SS, false, CODES)
+MULTIPLY(multiply_ss_floats, SS, false, FLOATS)
+MULTIPLY(multiply_ss_half, SS, true, CODES)
+MULTIPLY(multiply_ss_half_floats, SS, true, FLOATS)
+#undef MULTIPLY
+
+typedef void (*multiplier)(const struct block *, struct held *, struct finish *,
+			   const struct bounds *, const struct beside *);
+
+static const multiplier multiply_of[4][2][2] = {
+	[UU] = {{multiply_uu, multiply_uu_half}, {multiply_uu_floats, multiply_uu_half_floats}},
+	[US] = {{multiply_us, multiply_us_half}, {multiply_us_floats, multiply_us_half_floats}},
+	[SU] = {{multiply_su, multiply_su_half}, {multiply_su_floats, multiply_su_half_floats}},
+	[SS] = {{multiply_ss, multiply_ss_half}, {multiply_ss_floats, multiply_ss_half_floats}},
 };
 
 /* ---- Regions --------------------------------------------------------------------------------- */
@@ -416,6 +410,8 @@ struct region {
 	bool one_zero;			/* all columns have one zero */
 	bool pack;			/* A is still to be packed */
 	bool direct;			/* or its tiles are loaded from where it lies */
+	int kind;
+	int64_t size;			/* bytes of an element of C */
 	struct bounds bounds;
 	struct held held;
 	bool held_half;
@@ -423,14 +419,18 @@ struct region {
 };
 
 /*
- * Columns are taken by so many panels of B as fill half of L2 or, where B is read but a few times
- * and the next have to be on their way meanwhile, a sixth; rows by bands of 32; k by parts whose
- * panel of A stays in L1, unless there is but one band, in which nothing would be used twice.
+ * Columns are taken by so many panels of B as stay in L2, of which 1.25 of 2 MiB keep their rate when
+ * they are read again and again; with k in parts, sums and two bands of A are there, too. Where B is
+ * read but a few times and the next panels have to be on their way meanwhile, a sixth. Rows are taken
+ * by bands of 32; k by parts whose panel of A stays in L1, unless there is but one band, in which
+ * nothing would be used twice. Room for B at 2048^3: 1 MiB 5.98 ms, 768 KiB 5.60; at 4096^3 48.9,
+ * 47.8.
  */
 static void plan(struct region *g)
 {
 	const struct hzi_qmul *q = g->q;
-	const int64_t room = g->bands <= FEW ? 320 << 10 : 1 << 20;
+	const int64_t room = g->bands <= FEW ? 320 << 10 :
+			     g->steps <= KC ? 1 << 20 : 768 << 10;
 	int64_t most = room / (g->steps * PAIR);
 
 	g->part = g->bands == 1 ? g->steps : ceil_div(g->steps, ceil_div(g->steps, KC));
@@ -439,12 +439,9 @@ static void plan(struct region *g)
 	g->pack = q->src;
 	g->direct = q->src && q->m >= ROWS && q->k % STEP == 0 && q->src_ld % 64 == 0 &&
 		    (uintptr_t)q->src % 64 == 0 && !crowded(q->src_ld, g->part);
-	if (q->raw) {
-		g->one_zero = true;
-	} else {
-		g->one_zero = have_one_zero(q);
+	g->one_zero = q->raw || have_one_zero(q);
+	if (g->kind == CODES)
 		g->bounds = make_bounds(q);
-	}
 }
 
 static void flush(struct region *g)
@@ -484,6 +481,9 @@ static void prepare_rows(struct region *g, bool is_signed, int64_t p, const char
 	if (count) {
 		flush(g);
 		sum_rows(is_signed, a, a_ld, a_step, g->steps, rows, row);
+		for (int64_t r = 0; q->a_zero && r < rows; r++)
+			row[r] = (int32_t)((uint32_t)row[r] -
+					   (uint32_t)q->k * (uint32_t)q->a_zero[p * ROWS + r]);
 	}
 	if (g->one_zero)
 		times_zero(off, q->b_zero[0], row, rows);
@@ -507,12 +507,12 @@ static struct beside pack_beside(const struct region *g, int64_t p, int64_t j, i
 
 /* The block at a column of band p has been multiplied, and its tiles are held. */
 static void hold(struct region *g, int64_t p, int64_t column, char *own, const int32_t *off,
-		 bool last)
+		 const struct float_row *float_row, bool last)
 {
 	const struct hzi_qmul *q = g->q;
 	const int64_t rows = min_i64(ROWS, q->m - p * ROWS), columns = min_i64(COLS, q->n - column);
-	const int64_t size = q->raw ? 4 : 1, c_ld = q->c_ld * size;
-	char *c = (char *)q->c + p * ROWS * c_ld + column * size;
+	const int64_t c_ld = q->c_ld * g->size;
+	char *c = (char *)q->c + p * ROWS * c_ld + column * g->size;
 	struct finish *f = &g->finish;
 
 	g->held_half = rows <= ROWS / 2;
@@ -525,15 +525,18 @@ static void hold(struct region *g, int64_t p, int64_t column, char *own, const i
 		return;
 	f->sums = own;
 	f->row = off;
+	f->float_row = float_row;
 	f->b_zero = g->one_zero ? NULL : q->b_zero + column;
 	f->row_sum = q->row + p * ROWS;
 	f->c = c;
 	f->c_ld = c_ld;
 	f->rows = rows;
 	f->mask = (__mmask32)(~0u >> (COLS - columns));
-	f->raw = q->raw;
-	if (!q->raw)
+	f->kind = g->kind;
+	if (g->kind == CODES)
 		set_scale(&f->scale, q->u + column, q->shift + column);
+	else if (g->kind == FLOATS)
+		set_floats(&f->floats, q, column, f->mask);
 }
 
 static void region(int signs, struct region *g)
@@ -543,6 +546,7 @@ static void region(int signs, struct region *g)
 	char sums[WIDTH * SUMS] __attribute__((aligned(64)));
 	/* In turn: the last block of a band is finished beside the first of the next. */
 	int32_t off[2][ROWS] __attribute__((aligned(64))) = {{0}};
+	struct float_row float_row[2][ROWS];
 	int turn = 0;
 
 	for (int64_t j0 = 0; j0 < g->panels; j0 += g->width) {
@@ -556,7 +560,9 @@ static void region(int signs, struct region *g)
 
 		for (int64_t p = 0; p < bands; p++) {
 			const int64_t rows = min_i64(ROWS, q->m - p * ROWS);
-			const bool half = rows <= ROWS / 2, direct = g->direct && rows == ROWS;
+			const bool half = rows <= ROWS / 2, floats = g->kind == FLOATS;
+			const multiplier multiply_block = multiply_of[signs][floats][half];
+			const bool direct = g->direct && rows == ROWS;
 			const bool next = p + 1 < bands && q->m - (p + 1) * ROWS >= ROWS;
 			const char *const a = direct ? (const char *)q->src + p * ROWS * q->src_ld :
 						       (const char *)q->a + p * steps * PAIR;
@@ -573,6 +579,8 @@ static void region(int signs, struct region *g)
 				flush(g);
 			if (q->row && !q->raw)
 				prepare_rows(g, signs >= SU, p, a, a_ld, a_step, pack, off[turn]);
+			if (g->kind == FLOATS)
+				set_float_rows(float_row[turn], q, p * ROWS, rows, off[turn]);
 			if (bands <= FEW) {
 				/* Rather the next columns of B: A is small. */
 				lines = ceil_div(ROWS, bands);
@@ -605,10 +613,9 @@ static void region(int signs, struct region *g)
 						s.soon = k.b + 4 * PAIR;
 						s.lines = PAIR / 64;
 					}
-					multiply_of[signs][half](&k, &g->held, &g->finish,
-								 &g->bounds, &s);
+					multiply_block(&k, &g->held, &g->finish, &g->bounds, &s);
 					soon += k.steps * lines * 64;
-					hold(g, p, column, own, off[turn], last);
+					hold(g, p, column, own, off[turn], float_row[turn], last);
 				}
 			}
 		}
@@ -621,7 +628,7 @@ static void qmul(const struct hzi_qmul *q)
 	const bool a_signed = q->a_dtype == HZ_S8, b_signed = q->b_dtype == HZ_S8;
 	struct region g = {
 		.q = q, .steps = ceil_div(q->k, STEP), .panels = ceil_div(q->n, COLS),
-		.bands = ceil_div(q->m, ROWS),
+		.bands = ceil_div(q->m, ROWS), .kind = kind_of(q), .size = c_bytes(q),
 	};
 
 	plan(&g);
@@ -756,7 +763,7 @@ void hzi_kern_amx(struct hz_kern *kern)
 	kern->quat[0].half_s = half_s;
 	kern->quat[0].half_mul = half_mul;
 	kern->q_rows = ROWS;
-	kern->q_lazy = true;
+	kern->q_lazy = kern->q_floats = true;
 	kern->qpack_a_bytes = qpack_a_bytes;
 	kern->qpack_a_less = qpack_a_less;
 	kern->qpack_a = qpack_a;

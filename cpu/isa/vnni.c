@@ -136,8 +136,10 @@ static void vnni_mul(const struct hzi_qmul *q)
 	const int64_t steps = ceil_div(q->k, STEP), block = vnni_pack_a_bytes(BLOCK, q->k);
 	const int64_t some = BLOCK * (1 + (512 << 10) / block);	/* rows */
 	const bool b_signed = q->b_dtype == HZ_S8, one_zero = q->raw || have_one_zero(q);
-	const struct bounds bounds = q->raw ? (struct bounds){0} : make_bounds(q);
-	const int64_t size = q->raw ? 4 : 1;
+	const int kind = kind_of(q);
+	const struct bounds bounds = kind == CODES ? make_bounds(q) : (struct bounds){0};
+	const int64_t size = c_bytes(q);
+	struct float_row float_row[BLOCK];
 	char sums[BLOCK * SUMS_LD] __attribute__((aligned(64)));
 	int32_t off[BLOCK] = {0};
 
@@ -145,13 +147,16 @@ static void vnni_mul(const struct hzi_qmul *q)
 		for (int64_t j = 0; j < q->n; j += COLS) {
 			const char *b = (const char *)q->b + j / COLS * q->b_panel;
 			struct finish f = {
-				.sums = sums, .row = off, .c_ld = q->c_ld * size, .raw = q->raw,
+				.sums = sums, .row = off, .c_ld = q->c_ld * size, .kind = kind,
+				.float_row = float_row,
 				.mask = (__mmask32)(~0u >> (COLS - min_i64(COLS, q->n - j))),
 				.b_zero = one_zero ? NULL : q->b_zero + j,
 			};
 
-			if (!q->raw)
+			if (kind == CODES)
 				set_scale(&f.scale, q->u + j, q->shift + j);
+			else if (kind == FLOATS)
+				set_floats(&f.floats, q, j, f.mask);
 			for (int64_t i = i0; i < min_i64(i0 + some, q->m); i += BLOCK) {
 				const char *a = (const char *)q->a + i / BLOCK * block;
 				const int32_t *col = q->raw ? NULL : q->col + j;
@@ -169,6 +174,8 @@ static void vnni_mul(const struct hzi_qmul *q)
 					else
 						take_zeros(&f);
 				}
+				if (kind == FLOATS)
+					set_float_rows(float_row, q, i, f.rows, off);
 				finish_rest(&f, &bounds, 0);
 			}
 		}
@@ -341,6 +348,7 @@ void hzi_kern_vnni(struct hz_kern *kern)
 {
 	fill(kern);
 	kern->q_rows = BLOCK;
+	kern->q_floats = true;
 	kern->qpack_a_bytes = vnni_pack_a_bytes;
 	kern->qpack_a_less = vnni_pack_a_less;
 	kern->qpack_a = vnni_pack_a;

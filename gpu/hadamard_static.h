@@ -1,0 +1,41 @@
+/*
+ * hadamard_static.h - what the launcher of rows with scales that are given hands to their kernels
+ *
+ * SPDX-License-Identifier: BSD-2-Clause
+ *
+ * Read by the C compiler and by nvcc: fixed-width types only, and the same layout for both.
+ */
+#ifndef HZI_GPU_HADAMARD_STATIC_H
+#define HZI_GPU_HADAMARD_STATIC_H
+
+#include "gpu/hadamard_fast.h"
+#include "gpu/qgemm_quantize.h"
+
+/*
+ * Rows of 2^k, codes back to back; y is codes. Of pieces of 8 elements each group.divisor
+ * successive ones have one parameter; divisor 0: all have parameter 0, or without scales scale and
+ * zero.
+ */
+struct hzi_hadamard_static {
+	struct hzi_hadamard_fast f;
+	const float *scales;
+	const uint8_t *zeros;		/* NULL: zero, or 0 with scales */
+	struct hzi_quotient group;
+	int32_t is_signed;
+	float scale;
+	int32_t zero;
+	int32_t signs;			/* whether there is pre */
+	uint32_t ahead;			/* blocks to one that starts when this one ends */
+};
+
+HZI_QUANTIZE_ASSERT(sizeof(struct hzi_hadamard_static) == 104, "the same layout for C and CUDA");
+
+/* The kernels by index. */
+enum hzi_hadamard_static_kernel {
+#define HZ_KERNEL(name) HZI_KERNEL_##name,
+#include "hadamard_static.kernels.def"
+#undef HZ_KERNEL
+	HZI_HADAMARD_STATIC_KERNELS
+};
+
+#endif

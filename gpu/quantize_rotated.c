@@ -1,0 +1,228 @@
+/*
+ * quantize_rotated.c - quantization with a transform on the GPU
+ *
+ * SPDX-License-Identifier: BSD-2-Clause
+ *
+ * What kernels of gpu/hadamard_quantize.c take is one launch. All else is two, with the values of
+ * some rows in the workspace between them: few enough that they stay in the L2 cache, so that
+ * memory is passed over once.
+ */
+#include <config.h>
+
+#include <assert.h>
+#include <string.h>
+
+#include "cuda.h"
+#include "gpu/hadamard_launch.h"
+#include "gpu/quantize_rotated.h"
+#include "lib/qgemm.h"
+
+#define CHUNK ((int64_t)4 << 20)	/* values: 16 MiB of the 50 of an H100 */
+
+static int64_t row_of(const struct hzi_hadamard_args *t)
+{
+	return t->blocks * t->plan.n;
+}
+
+/*
+ * Rows are taken by count steps of outer dimension level, in which all further dimensions are
+ * whole; level ndim: one row at a time.
+ */
+struct chunks {
+	int level;
+	int64_t count, values;		/* values: of a chunk at most */
+};
+
+static struct chunks make_chunks(const struct hzi_hadamard_args *t)
+{
+	struct chunks c = {.level = t->ndim, .count = 1, .values = row_of(t)};
+
+	while (c.level > 0) {
+		const int64_t size = t->shape[c.level - 1];
+
+		c.level--;
+		if (c.values >= CHUNK / size) {
+			c.count = CHUNK / c.values;
+			c.count = c.count < 1 ? 1 : c.count > size ? size : c.count;
+			c.values *= c.count;
+			return c;
+		}
+		c.count = size;
+		c.values *= size;
+	}
+	return c;
+}
+
+size_t hzi_cuda_rotated_workspace(const struct hz_context *ctx, const struct hzi_rotated *r)
+{
+	(void)ctx;
+	return (size_t)make_chunks(&r->t).values * sizeof(float);
+}
+
+/* Moves floats, codes and parameters on by i steps of a dimension. */
+static void step_by(const struct hzi_rotated *r, int d, int64_t i, size_t x_size, char **x,
+		    char **q, int64_t *p)
+{
+	const struct hzi_hadamard_args *t = &r->t;
+	const int64_t step = t->x ? t->x_stride[d] : t->y_stride[d];
+
+	*x += i * step * (int64_t)x_size;
+	*q += i * r->q_stride[d];
+	*p += i * r->p_stride[d];
+}
+
+/* Keeps dimensions from level on, the first of them with so many steps. */
+static void cut(struct hzi_rotated *r, int level, int64_t count)
+{
+	struct hzi_hadamard_args *t = &r->t;
+	int64_t *const lists[] = {t->shape, t->x_stride, t->y_stride, r->q_stride, r->p_stride};
+
+	t->ndim -= level;
+	for (int l = 0; l < 5; l++)
+		memmove(lists[l], lists[l] + level, (size_t)t->ndim * sizeof(int64_t));
+	if (t->ndim > 0)
+		t->shape[0] = count;
+}
+
+/* Strides of values back to back in the order of the rows */
+static void lay_out(const struct hzi_hadamard_args *t, int64_t *stride)
+{
+	int64_t step = row_of(t);
+
+	for (int d = t->ndim - 1; d >= 0; d--) {
+		stride[d] = step;
+		step *= t->shape[d];
+	}
+}
+
+/* Rows whose blocks follow one another, in both operands, become blocks of one row. */
+static void fold(struct hzi_hadamard_args *t)
+{
+	if (t->pre.block_step || t->post.block_step || t->x_step != 1 || t->y_step != 1)
+		return;
+	while (t->ndim > 0) {
+		const int64_t x = t->x_stride[t->ndim - 1], y = t->y_stride[t->ndim - 1];
+
+		if (t->blocks > 1 && (x != t->blocks * t->x_block || y != t->blocks * t->y_block))
+			return;
+		if (t->blocks == 1) {
+			t->x_block = x;
+			t->y_block = y;
+		}
+		t->blocks *= t->shape[--t->ndim];
+	}
+}
+
+/* The map between values back to back and codes, which has the parameters */
+static struct hzi_qmap map_of(const struct hzi_rotated *r)
+{
+	const struct hzi_hadamard_args *t = &r->t;
+	struct hzi_qmap map = {
+		.n = row_of(t), .group = r->group, .x_step = 1, .q_step = r->q_step,
+		.ndim = t->ndim, .params = row_of(t) / r->group,
+	};
+
+	lay_out(t, map.x_stride);
+	for (int d = 0; d < t->ndim; d++) {
+		map.shape[d] = t->shape[d];
+		map.q_stride[d] = r->q_stride[d];
+		map.p_stride[d] = r->p_stride[d];
+		if (r->p_stride[d])
+			map.params *= t->shape[d];
+	}
+	return map;
+}
+
+/* A chunk of rows, its floats from x on, codes from q on and parameters from number p on */
+static int run_chunk(struct hz_context *ctx, const struct hzi_quantize_args *a,
+		     const struct hzi_rotated *r, char *x, char *q, int64_t p, bool back)
+{
+	const float *scales = a->scales ? a->scales + p : NULL;
+	const char *zeros = a->zeros ? (const char *)a->zeros + p : NULL;
+	struct hzi_hadamard_args t = r->t;
+
+	if (back) {
+		const struct hzi_dequantize_args codes = {
+			.map = map_of(r), .q = q, .x = ctx->workspace, .x_dtype = HZ_F32,
+			.q_dtype = a->q_dtype, .scales = scales, .zeros = zeros, .scale = a->scale,
+			.zero = a->zero,
+		};
+
+		t.x = ctx->workspace;
+		t.y = x;
+		t.x_step = 1;
+		t.x_block = t.plan.n;
+		lay_out(&t, t.x_stride);
+		fold(&t);
+		HZ_CHECK(hzi_cuda_dequantize(ctx, &codes));
+		return hzi_cuda_hadamard(ctx, &t);
+	}
+	const struct hzi_quantize_args codes = {
+		.map = map_of(r), .x = ctx->workspace, .q = q, .x_dtype = HZ_F32,
+		.q_dtype = a->q_dtype, .scales = scales, .zeros = zeros, .scale = a->scale,
+		.zero = a->zero,
+	};
+
+	t.x = x;
+	t.y = ctx->workspace;
+	t.y_step = 1;
+	t.y_block = t.plan.n;
+	lay_out(&t, t.y_stride);
+	fold(&t);
+	HZ_CHECK(hzi_cuda_hadamard(ctx, &t));
+	return hzi_cuda_quantize(ctx, &codes);
+}
+
+/* a: for both ways, x being the floats */
+static int run_chunks(struct hz_context *ctx, const struct hzi_quantize_args *a, bool back)
+{
+	const struct hzi_rotated *r = a->rotated;
+	const struct hzi_hadamard_args *t = &r->t;
+	const struct chunks c = make_chunks(t);
+	const int64_t size = c.level < t->ndim ? t->shape[c.level] : 1;
+	int64_t outer = 1;
+
+	assert(ctx->workspace_bytes >= hzi_cuda_rotated_workspace(ctx, r));
+	for (int d = 0; d < c.level; d++)
+		outer *= t->shape[d];
+	for (int64_t o = 0; o < outer; o++) {
+		for (int64_t i = 0, count; i < size; i += count) {
+			char *x = (char *)(uintptr_t)a->x, *q = a->q;
+			struct hzi_rotated part = *r;
+			int64_t p = 0, rest = o;
+
+			count = c.count < size - i ? c.count : size - i;
+			for (int d = c.level - 1; d >= 0; d--) {
+				step_by(&part, d, rest % t->shape[d], hz_dtype_size(a->x_dtype), &x,
+					&q, &p);
+				rest /= t->shape[d];
+			}
+			if (c.level < t->ndim)
+				step_by(&part, c.level, i, hz_dtype_size(a->x_dtype), &x, &q, &p);
+			cut(&part, c.level, count);
+			HZ_CHECK(run_chunk(ctx, a, &part, x, q, p, back));
+		}
+	}
+	return HZ_OK;
+}
+
+int hzi_cuda_rotated_quantize(struct hz_context *ctx, const struct hzi_quantize_args *a)
+{
+	bool done;
+
+	HZ_CHECK(hzi_hadamard_static_fast(ctx, a, &done));
+	return done ? HZ_OK : run_chunks(ctx, a, false);
+}
+
+int hzi_cuda_rotated_dequantize(struct hz_context *ctx, const struct hzi_dequantize_args *a)
+{
+	const struct hzi_quantize_args both = {
+		.rotated = a->rotated, .x = a->x, .q = (void *)(uintptr_t)a->q,
+		.x_dtype = a->x_dtype, .q_dtype = a->q_dtype, .scales = a->scales,
+		.zeros = a->zeros, .scale = a->scale, .zero = a->zero,
+	};
+	bool done;
+
+	HZ_CHECK(hzi_dequantize_static_fast(ctx, a, &done));
+	return done ? HZ_OK : run_chunks(ctx, &both, true);
+}

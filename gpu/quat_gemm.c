@@ -7,7 +7,7 @@
 
 #include "gpu/quat_launch.h"
 
-/* ---- What all launchers want ------------------------------------------------------------------- */
+/* ---- What all launchers want ----------------------------------------------------------------- */
 
 struct hzi_quat_matrix hzi_quat_matrix_of(const struct hzi_quat_view *v, int dtype, int conj,
 					  const int64_t *stride, int ndim)
@@ -62,7 +62,7 @@ struct hzi_quat_out hzi_quat_out_of(const struct hzi_quat_gemm_args *a)
 	return o;
 }
 
-/* ---- The table's slots ------------------------------------------------------------------------- */
+/* ---- The table's slots ----------------------------------------------------------------------- */
 
 size_t hzi_cuda_quat_gemm_pack_workspace(const struct hz_context *ctx,
 					 const struct hzi_quat_gemm_pack_args *a)

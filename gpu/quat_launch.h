@@ -10,7 +10,7 @@
 #include "gpu/quat_gemm.h"
 #include "lib/quat_gemm.h"
 
-/* ---- What all of them want (quat_gemm.c) ------------------------------------------------------- */
+/* ---- What all of them want (quat_gemm.c) ----------------------------------------------------- */
 
 /* A view, and its strides in a batch of ndim dimensions, as kernels take them. */
 struct hzi_quat_matrix hzi_quat_matrix_of(const struct hzi_quat_view *v, int dtype, int conj,
@@ -21,7 +21,7 @@ int64_t hzi_quat_batch_of(int64_t *shape3, const int64_t *shape, int ndim);
 
 struct hzi_quat_out hzi_quat_out_of(const struct hzi_quat_gemm_args *a);
 
-/* ---- The ways ---------------------------------------------------------------------------------- */
+/* ---- The ways -------------------------------------------------------------------------------- */
 
 /*
  * Each: whether it takes a call, the workspace of one that it takes, and the call. The last takes

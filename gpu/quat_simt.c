@@ -24,7 +24,7 @@ static int64_t ceil_div(int64_t a, int64_t b)
 /* What a call needs: floats of an item's planes, 0 where there is nothing to make. */
 struct plan {
 	int halves;
-	bool own_a;			/* planes of A are made here; else they are the packed ones */
+	bool own_a;			/* planes of A are made here, else they are packed A */
 	bool one_a, one_b;		/* the same for all items */
 	int64_t items, group;		/* of the batch, of a launch */
 	int64_t a_floats, b_floats;
@@ -65,33 +65,47 @@ size_t hzi_cuda_quat_simt_workspace(const struct hz_context *ctx,
 				    const struct hzi_quat_gemm_args *a)
 {
 	const struct plan p = plan_of(a);
-	(void)ctx;
-	const int64_t a_count = p.own_a ? p.one_a ? 1 : p.group : 0, b_count = p.one_b ? 1 : p.group;
+	const int64_t a_count = p.own_a ? p.one_a ? 1 : p.group : 0;
+	const int64_t b_count = p.one_b ? 1 : p.group;
 
+	(void)ctx;
 	return 4 * (size_t)(a_count * p.a_floats + b_count * p.b_floats);
 }
 
-/* strips * chunks by items blocks. */
-static int launch_planes(struct hz_context *ctx, const char *op, const struct hzi_quat_planes *p,
-			 int64_t items)
+/* The blocks and items of a part of a launch. */
+static int set_grid(struct hz_context *ctx, const char *op, struct hzi_quat_planes *p,
+		    int64_t items)
 {
 	const int64_t strips = ceil_div(p->rows, HZI_SIMT_STRIP);
+
+	if (p->chunks && strips > INT32_MAX / 2 / p->chunks)
+		return hzi_fail(ctx, HZ_ENOTSUP, "%s: a matrix of %d x %d is too large for a GPU",
+				op, p->rows, p->k);
+	p->blocks = (int32_t)(strips * p->chunks);
+	p->items = (int32_t)items;
+	return HZ_OK;
+}
+
+static int launch_planes(struct hz_context *ctx, const char *op,
+			 const struct hzi_quat_planes_both *both)
+{
+	const struct hzi_quat_planes *a = &both->x[0], *b = &both->x[1];
 	const struct hzi_launch launch = {
-		.grid = {(unsigned)(strips * p->chunks), (unsigned)items}, .block = {256},
+		.grid = {(unsigned)(a->blocks + b->blocks),
+			 (unsigned)(a->items > b->items ? a->items : b->items)},
+		.block = {256},
 	};
 
-	if (p->chunks == 0)
+	if (a->blocks + b->blocks == 0)
 		return HZ_OK;
-	if (strips > INT32_MAX / p->chunks)
-		return hzi_fail(ctx, HZ_ENOTSUP, "%s: a matrix of %d x %d is too large for a GPU", op,
-				p->rows, p->k);
-	return hzi_cuda_launch(ctx, op, HZI_FAMILY_QUAT_SIMT, HZI_KERNEL_quat_planes, &launch, p,
-			       sizeof(*p));
+	return hzi_cuda_launch(ctx, op, HZI_FAMILY_QUAT_SIMT, HZI_KERNEL_quat_planes, &launch, both,
+			       sizeof(*both));
 }
 
 int hzi_cuda_quat_simt_pack(struct hz_context *ctx, const struct hzi_quat_gemm_pack_args *a)
 {
 	const int64_t item = hzi_quat_pack_bytes(a->layout, a->dtype, a->m, a->k) / 4;
+	struct hzi_quat_planes_both both = {0};
 	struct hzi_quat_planes p = {
 		.x = hzi_quat_matrix_of(&a->a, a->dtype, 0, a->a_stride, a->ndim),
 		.planes = a->data, .item = item,
@@ -104,7 +118,9 @@ int hzi_cuda_quat_simt_pack(struct hz_context *ctx, const struct hzi_quat_gemm_p
 	while (p.first < items) {
 		const int64_t rest = items - p.first, n = rest < ITEMS_MAX ? rest : ITEMS_MAX;
 
-		HZ_CHECK(launch_planes(ctx, "quat_gemm_pack", &p, n));
+		HZ_CHECK(set_grid(ctx, "quat_gemm_pack", &p, n));
+		both.x[0] = p;
+		HZ_CHECK(launch_planes(ctx, "quat_gemm_pack", &both));
 		p.first += n;
 		p.planes += n * item;
 	}
@@ -122,14 +138,15 @@ static void packed_strides(const struct hzi_quat_gemm_args *a, int64_t *batch)
 }
 
 static int planes_of_a(struct hz_context *ctx, const struct hzi_quat_gemm_args *a,
-		       const struct plan *plan, int64_t first, int64_t items, float *planes)
+		       const struct plan *plan, int64_t first, int64_t items, float *planes,
+		       struct hzi_quat_planes *to)
 {
 	struct hzi_quat_planes p = {
 		.x = hzi_quat_matrix_of(&a->a, a->dtype, a->conj_a, a->a_stride, a->ndim),
 		.planes = planes, .item = plan->a_floats, .first = first,
 		.rows = (int32_t)a->m, .k = (int32_t)a->k,
-		.chunks = (int32_t)ceil_div(a->k, HZI_SIMT_CHUNK), .halves = plan->halves, .left = 1,
-		.turned = a->packed_t, .from = a->packed,
+		.chunks = (int32_t)ceil_div(a->k, HZI_SIMT_CHUNK), .halves = plan->halves,
+		.left = 1, .turned = a->packed_t, .from = a->packed,
 	};
 
 	for (int d = 0; d < HZI_QUAT_BATCH; d++)
@@ -140,11 +157,13 @@ static int planes_of_a(struct hz_context *ctx, const struct hzi_quat_gemm_args *
 		p.x.col = a->packed_t ? 1 : 4;
 		p.from_chunks = (int32_t)ceil_div(a->packed_t ? a->m : a->k, HZI_SIMT_CHUNK);
 	}
-	return launch_planes(ctx, "quat_gemm", &p, items);
+	*to = p;
+	return set_grid(ctx, "quat_gemm", to, items);
 }
 
 static int planes_of_b(struct hz_context *ctx, const struct hzi_quat_gemm_args *a,
-		       const struct plan *plan, int64_t first, int64_t items, float *planes)
+		       const struct plan *plan, int64_t first, int64_t items, float *planes,
+		       struct hzi_quat_planes *to)
 {
 	struct hzi_quat_planes p = {
 		.x = hzi_quat_matrix_of(&a->b, a->dtype, a->conj_b, a->b_stride, a->ndim),
@@ -159,7 +178,8 @@ static int planes_of_b(struct hz_context *ctx, const struct hzi_quat_gemm_args *
 	p.x.col = row;
 	for (int d = 0; d < HZI_QUAT_BATCH; d++)
 		p.shape[d] = plan->shape[d];
-	return launch_planes(ctx, "quat_gemm", &p, items);
+	*to = p;
+	return set_grid(ctx, "quat_gemm", to, items);
 }
 
 static int multiply(struct hz_context *ctx, const struct hzi_quat_gemm_args *a,
@@ -176,7 +196,8 @@ static int multiply(struct hz_context *ctx, const struct hzi_quat_gemm_args *a,
 		plan->halves == 2 ? HZI_KERNEL_quat_simt_fast : HZI_KERNEL_quat_simt_direct;
 
 	if (tiles_m > INT32_MAX / tiles_n)
-		return hzi_fail(ctx, HZ_ENOTSUP, "quat_gemm: c of %lld x %lld is too large for a GPU",
+		return hzi_fail(ctx, HZ_ENOTSUP,
+				"quat_gemm: c of %lld x %lld is too large for a GPU",
 				(long long)a->m, (long long)a->n);
 	p->tiles_m = (int32_t)tiles_m;
 	p->tiles_n = (int32_t)tiles_n;
@@ -204,11 +225,15 @@ int hzi_cuda_quat_simt(struct hz_context *ctx, const struct hzi_quat_gemm_args *
 	}
 	for (int64_t first = 0; first < plan.items; first += plan.group) {
 		const int64_t rest = plan.items - first, n = rest < plan.group ? rest : plan.group;
+		struct hzi_quat_planes_both both = {0};
 
 		if (plan.own_a && (!plan.one_a || first == 0))
-			HZ_CHECK(planes_of_a(ctx, a, &plan, first, plan.one_a ? 1 : n, room_a));
+			HZ_CHECK(planes_of_a(ctx, a, &plan, first, plan.one_a ? 1 : n, room_a,
+					     &both.x[0]));
 		if (!plan.one_b || first == 0)
-			HZ_CHECK(planes_of_b(ctx, a, &plan, first, plan.one_b ? 1 : n, room_b));
+			HZ_CHECK(planes_of_b(ctx, a, &plan, first, plan.one_b ? 1 : n, room_b,
+					     &both.x[1]));
+		HZ_CHECK(launch_planes(ctx, "quat_gemm", &both));
 		p.first = first;
 		HZ_CHECK(multiply(ctx, a, &plan, &p, n));
 	}

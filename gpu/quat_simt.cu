@@ -11,10 +11,11 @@
  *	w = -G0 + 2a e,  x = G1 - 2d g,  y = G2 - 2b h,  z = G3 - 2c f
  *
  * holds for matrices in the place of a .. h as well. So planes have two halves: what the first line
- * multiplies, and (2a, -2d, -2b, -2c) of A, (e, g, h, f) of B. Of a tile of 64 x 64 four groups of two
- * warps each sum a product over all k of the first half; they exchange their sums once, to get G; and
- * go on with the second half. For 16 products there is one half, (a, b, c, d) and (e, f, g, h), and
- * group t sums +-A_s B_(s ^ t) for s = 0 .. 3, turning the sums about where the sign changes.
+ * multiplies, and (2a, -2d, -2b, -2c) of A, (e, g, h, f) of B. Of a tile of 64 x 64 four groups of
+ * two warps each sum a product over all k of the first half; they exchange their sums once, to get
+ * G; and go on with the second half. For 16 products there is one half, (a, b, c, d) and (e, f, g,
+ * h), and group t sums +-A_s B_(s ^ t) for s = 0 .. 3, turning the sums about where the sign
+ * changes.
  *
  * A thread's tile is 8 x 8: for 64 multiply-adds it reads 16 numbers, by 4 instructions. Registers
  * are in two banks, of which each gives one operand a cycle, so what a multiply-add reads must be
@@ -46,10 +47,13 @@ HZ_DEVICE quat planes_load(const hzi_quat_planes &p, int64_t base, int i, int l)
 }
 
 extern "C" __global__ void __launch_bounds__(256)
-quat_planes(const __grid_constant__ hzi_quat_planes p)
+quat_planes(const __grid_constant__ hzi_quat_planes_both both)
 {
 	__shared__ float t[4][CHUNK][STRIP + 1];
-	const int chunk = blockIdx.x % p.chunks, strip = blockIdx.x / p.chunks;
+	const bool second = blockIdx.x >= both.x[0].blocks;
+	const hzi_quat_planes &p = both.x[second];
+	const int block = blockIdx.x - (second ? both.x[0].blocks : 0);
+	const int chunk = block % p.chunks, strip = block / p.chunks;
 	const int tid = threadIdx.x, l0 = chunk * CHUNK, i0 = strip * STRIP;
 	const int64_t base = quat_item(p.shape, p.x.batch, p.first + blockIdx.y);
 	/* Neighbours read neighbours. */
@@ -58,6 +62,8 @@ quat_planes(const __grid_constant__ hzi_quat_planes p)
 		    4 * PLANE * (strip * p.halves * (int64_t)p.chunks + chunk);
 	quat q[4];
 
+	if (blockIdx.y >= p.items)
+		return;
 #pragma unroll
 	for (int r = 0; r < 4; r++) {
 		const int n = tid + 256 * r;
@@ -126,7 +132,7 @@ struct simt {
 	struct memory {
 		float stage[STAGES][a_floats + b_floats];
 		float swap[4][32 * STRIP];
-		uint64_t full[STAGES], empty[STAGES];
+		uint64_t full[STAGES];
 	};
 
 	const hzi_quat_simt &p;
@@ -167,10 +173,8 @@ struct simt {
 	{
 #if __CUDA_ARCH__ >= 900
 		if (tid == 0) {
-			for (int i = 0; i < STAGES; i++) {
+			for (int i = 0; i < STAGES; i++)
 				barrier_init(shared_address(&s.full[i]), 1);
-				barrier_init(shared_address(&s.empty[i]), THREADS / 32);
-			}
 			barrier_init_fence();
 		}
 		__syncthreads();
@@ -200,31 +204,21 @@ struct simt {
 		__syncthreads();
 #endif
 #pragma unroll
-		for (int k = 0; k < CHUNK; k++) {
-#if __CUDA_ARCH__ >= 900
-			/* The stage before has been read by all warps, or soon will be. */
-			if (k == 4 && tid == 0 && n > 0 && n - 1 + STAGES < all) {
-				barrier_wait(shared_address(&s.empty[(n - 1) % STAGES]),
-					     (n - 1) / STAGES & 1);
-				copy(n - 1 + STAGES);
-			}
-#endif
+		for (int k = 0; k < CHUNK; k++)
 			multiply(sa + STRIP * k, sb + STRIP * k);
-		}
-#if __CUDA_ARCH__ >= 900
-		__syncwarp();
-		if (tid % 32 == 0)
-			barrier_arrive(shared_address(&s.empty[at]));
-#else
 		__syncthreads();
+#if __CUDA_ARCH__ >= 900
+		if (tid == 0 && n + STAGES < all)
+			copy(n + STAGES);
+#else
 		if (n + STAGES < all)
 			copy(n + STAGES);
 #endif
 	}
 
 	/*
-	 * One k. Other warps multiply while this one reads. Each row begins with the number of B with
-	 * which the row before ends, so that it stays what it was.
+	 * One k. Other warps multiply while this one reads. Each row begins with the number of B
+	 * with which the row before ends, so that it is not read again.
 	 */
 	__device__ __forceinline__ void multiply(const float *sa, const float *sb)
 	{
@@ -297,7 +291,7 @@ struct simt {
 			negate();
 	}
 
-	/* Whole quaternions from the groups' components, through the memory of the ring, and out. */
+	/* Whole quaternions from the groups' components, through the ring's memory, and out. */
 	__device__ __forceinline__ void finish(int64_t item, int i0, int j0)
 	{
 		constexpr int plane = STRIP * STRIP;
@@ -313,7 +307,8 @@ struct simt {
 #pragma unroll
 			for (int h = 0; h < 2; h++) {
 				/* Pieces of 4 columns are exchanged, against bank conflicts. */
-				const int piece = (tn + h * 8) ^ tm, row = i / 4 * 32 + 4 * tm + i % 4;
+				const int piece = (tn + h * 8) ^ tm;
+				const int row = i / 4 * 32 + 4 * tm + i % 4;
 
 				*(float4 *)&all[group * plane + STRIP * row + 4 * piece] =
 					four(i, 4 * h);

@@ -4,8 +4,8 @@
  * SPDX-License-Identifier: BSD-2-Clause
  *
  * Both operands are put in planes first: strips of 64 rows of A, or columns of B, and of these the
- * two halves, the chunks of 16 k, the four planes of a half, 16 k of 64 floats. A stage of a tile is
- * 16 KiB in one piece for each strip. Strips and chunks that are not full are filled with zeros.
+ * two halves, the chunks of 16 k, the four planes of a half, 16 k of 64 floats. A chunk of a strip
+ * is 16 KiB in one piece. Strips and chunks that are not full are filled with zeros.
  */
 #ifndef HZI_GPU_QUAT_SIMT_H
 #define HZI_GPU_QUAT_SIMT_H
@@ -17,7 +17,7 @@
 #define HZI_SIMT_THREADS 256
 #define HZI_SIMT_STAGES 2
 #define HZI_SIMT_BYTES(halves) \
-	(HZI_SIMT_STAGES * (((halves) == 2 ? 16384 : 4096) + 16384 + 16) + 32768)
+	(HZI_SIMT_STAGES * (((halves) == 2 ? 16384 : 4096) + 16384 + 8) + 32768)
 
 /* Floats of the planes of a matrix of that many rows (of A; columns of B) and k. */
 #define HZI_SIMT_FLOATS(rows, k, halves) \
@@ -25,10 +25,7 @@
 	 (((rows) + HZI_SIMT_STRIP - 1) / HZI_SIMT_STRIP) * \
 	 (((k) + HZI_SIMT_CHUNK - 1) / HZI_SIMT_CHUNK))
 
-/*
- * What one launch puts in planes: a grid of strips * chunks by items. from: planes, as of A, to be
- * read instead of x.
- */
+/* A matrix to be put in planes. from: planes, as of A, to be read instead of x. */
 struct hzi_quat_planes {
 	struct hzi_quat_matrix x;	/* element (i, l) at i * row + l * col: i < rows, l < k */
 	float *planes;
@@ -41,7 +38,14 @@ struct hzi_quat_planes {
 	int32_t left;			/* A's planes, or B's */
 	int32_t turned;			/* from holds the transpose */
 	const float *from;		/* x has conj and batch alone, in floats */
-	int32_t from_chunks, pad_;
+	int32_t from_chunks;
+	int32_t blocks, items;		/* strips * chunks, and items of the batch: of a grid */
+	int32_t pad_;
+};
+
+/* What one launch does, of A and B: a grid of all blocks by the larger number of items. */
+struct hzi_quat_planes_both {
+	struct hzi_quat_planes x[2];
 };
 
 struct hzi_quat_simt {
@@ -55,7 +59,7 @@ struct hzi_quat_simt {
 	int32_t band;			/* tiles along m that are done column by column */
 };
 
-HZI_QUAT_ASSERT(sizeof(struct hzi_quat_planes) == 184, "the same layout for C and CUDA");
+HZI_QUAT_ASSERT(sizeof(struct hzi_quat_planes) == 192, "the same layout for C and CUDA");
 HZI_QUAT_ASSERT(sizeof(struct hzi_quat_simt) == 400, "the same layout for C and CUDA");
 
 /* The kernels by index. */

@@ -59,7 +59,9 @@ static enum kind vector_kind(const struct hzi_quat_at *at)
 
 static struct hzi_quat_job job(const struct hzi_quat_dims *dims, int dtype)
 {
-	struct hzi_quat_job p = {.ndim = dims->ndim, .kept = dims->kept, .dtype = dtype, .count = 1};
+	struct hzi_quat_job p = {
+		.ndim = dims->ndim, .kept = dims->kept, .dtype = dtype, .count = 1,
+	};
 
 	for (int d = 0; d < dims->ndim; d++) {
 		p.shape[d] = dims->shape[d];
@@ -95,7 +97,13 @@ static bool is_flat(const struct hzi_quat_job *p, unsigned quaternions)
 	return true;
 }
 
-/* kernel: the one for any operands, behind which those for whole ones of f32 and 16 bits come. */
+/* Of kernels that begin with one for any operands, that for whole ones of a dtype. */
+static int whole_kernel(int any, int dtype)
+{
+	return any + (dtype == HZ_F32 ? 1 : dtype == HZ_F16 ? 2 : 3);
+}
+
+/* kernel: the one for any operands. */
 static int launch(struct hz_context *ctx, const char *op, int kernel, struct hzi_quat_job *p,
 		  unsigned quaternions)
 {
@@ -104,13 +112,14 @@ static int launch(struct hz_context *ctx, const char *op, int kernel, struct hzi
 
 	if (is_flat(p, quaternions)) {
 		const int64_t n = p->ndim ? p->shape[p->ndim - 1] : 1;
-		const int64_t row_blocks = ceil_div(n, HZI_QUAT_BLOCK);
+		const int64_t row_blocks =
+			ceil_div(n, HZI_QUAT_BLOCK * (p->dtype == HZ_F32 ? 1 : 2));
 		const int64_t rows = p->ndim == 2 ? p->shape[0] : 1;
 
 		if (row_blocks <= BLOCKS_MAX / rows) {
 			p->row_blocks = (int32_t)row_blocks;
 			blocks = row_blocks * rows;
-			kernel += p->dtype == HZ_F32 ? 1 : 2;
+			kernel = whole_kernel(kernel, p->dtype);
 		}
 	}
 	l.grid[0] = (unsigned)(blocks < BLOCKS_MAX ? blocks : BLOCKS_MAX);
@@ -224,9 +233,9 @@ int hzi_cuda_quat_rotate(struct hz_context *ctx, const struct hzi_quat_rotate_ar
 /* ---- Sums ------------------------------------------------------------------------------------ */
 
 /*
- * Fills what p has of a sum over dimensions kept .. ndim - 1, of inputs operands. Results lie side by
- * side in a block if that makes neighbouring threads read what is nearer than the next term. All of
- * it follows from shapes and strides, and so does the order of the sum.
+ * Fills what p has of a sum over dimensions kept .. ndim - 1, of inputs operands. Results lie side
+ * by side in a block if that makes neighbouring threads read what is nearer than the next term. All
+ * of it follows from shapes and strides, and so does the order of the sum.
  */
 static void plan_sum(struct hzi_quat_job *p, int inputs)
 {
@@ -268,8 +277,9 @@ static int launch_sum(struct hz_context *ctx, const char *op, int kernel, struct
 	struct hzi_launch l = {.block = {HZI_QUAT_THREADS}};
 
 	if (groups > BLOCKS_MAX / chunks)
-		return hzi_fail(ctx, HZ_ENOTSUP, "%s: %lld sums of %lld terms are too many for a GPU",
-				op, (long long)p->count, (long long)p->terms);
+		return hzi_fail(ctx, HZ_ENOTSUP,
+				"%s: %lld sums of %lld terms are too many for a GPU", op,
+				(long long)p->count, (long long)p->terms);
 	if (chunks > 1)
 		p->partial = ctx->workspace;
 	l.grid[0] = (unsigned)(groups * chunks);
@@ -314,8 +324,8 @@ int hzi_cuda_quat_dot(struct hz_context *ctx, const struct hzi_quat_dot_args *a)
 	const bool whole = p.at[0].whole && p.at[1].whole && p.ndim - p.kept == 1;
 
 	return launch_sum(ctx, "quat_dot",
-			  whole ? HZI_KERNEL_quat_dot_whole : HZI_KERNEL_quat_dot_any, &p, 2,
-			  a->real ? 2 : 0);
+			  whole ? whole_kernel(HZI_KERNEL_quat_dot_any, a->dtype)
+				: HZI_KERNEL_quat_dot_any, &p, 2, a->real ? 2 : 0);
 }
 
 static struct hzi_quat_job rotate_bwd_job(const struct hzi_quat_rotate_bwd_args *a)

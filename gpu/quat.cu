@@ -3,271 +3,11 @@
  *
  * SPDX-License-Identifier: BSD-2-Clause
  *
- * An operation is a struct that says what its operands are and computes one quaternion. Three kernels
- * are made of each: for whole quaternions one after the other, in 16-byte pieces of which a thread has
- * several under way, with f32 and with 16 bits; and for anything else.
+ * Of each operation of quat_ops.cuh a kernel for every dtype is made, for whole quaternions one
+ * after the other, in 16-byte pieces of which a thread has several under way; and one for anything
+ * else.
  */
-#include "gpu/quat.h"
-#include "gpu/quat_gemm.cuh"
-
-enum operand_kind {
-	QUATERNION,
-	VECTOR,				/* x, y, z; read w as 0 */
-	REAL				/* in w */
-};
-
-/* ---- Arithmetic ------------------------------------------------------------------------------ */
-
-HZ_DEVICE quat quat_add(quat a, quat b)
-{
-	return {a.w + b.w, a.x + b.x, a.y + b.y, a.z + b.z};
-}
-
-HZ_DEVICE float quat_inner(quat a, quat b)
-{
-	return fmaf(a.w, b.w, fmaf(a.x, b.x, fmaf(a.y, b.y, a.z * b.z)));
-}
-
-HZ_DEVICE quat quat_over(quat a, float f)
-{
-	return {a.w / f, a.x / f, a.y / f, a.z / f};
-}
-
-HZ_DEVICE float quat_largest(quat a)
-{
-	return fmaxf(fmaxf(fabsf(a.w), fabsf(a.x)), fmaxf(fabsf(a.y), fabsf(a.z)));
-}
-
-/* A power of two that brings the largest component near 1; 0 stays 0. */
-HZ_DEVICE float quat_scale_of(quat a)
-{
-	const int e = __float_as_int(quat_largest(a)) >> 23;
-
-	return e >= 254 ? 0x1p-127f : __int_as_float((254 - e) << 23);
-}
-
-HZ_DEVICE quat quat_inverse(quat x)
-{
-	const float s = quat_scale_of(x);
-
-	x = quat_scale(s, x);
-	return quat_scale(s, quat_over(quat_conj(x), quat_inner(x, x)));
-}
-
-/* The norm and x / |x|, 0 where x is 0; exact to the last digits where the norm is not normal too. */
-struct polar {
-	float norm, scale, scaled;	/* scaled: |scale x| */
-	quat unit;
-
-	__device__ __forceinline__ explicit polar(quat x)
-	{
-		scale = quat_scale_of(x);
-		x = quat_scale(scale, x);
-		scaled = sqrtf(quat_inner(x, x));
-		norm = scaled / scale;
-		unit = scaled == 0 ? quat{0, 0, 0, 0} : quat_over(x, scaled);
-	}
-
-	/* a / |x|; 0 where x is 0 */
-	__device__ __forceinline__ quat over(quat a) const
-	{
-		return scaled == 0 ? quat{0, 0, 0, 0} : quat_scale(scale, quat_over(a, scaled));
-	}
-};
-
-/* q v conj(q), v without real part */
-HZ_DEVICE quat quat_turn(quat q, quat v)
-{
-	const float d = fmaf(q.x, v.x, fmaf(q.y, v.y, q.z * v.z));
-	const float x = fmaf(q.w, v.x, fmaf(q.y, v.z, -(q.z * v.y)));
-	const float y = fmaf(q.w, v.y, fmaf(q.z, v.x, -(q.x * v.z)));
-	const float z = fmaf(q.w, v.z, fmaf(q.x, v.y, -(q.y * v.x)));
-
-	return {0, fmaf(q.w, x, fmaf(q.y, z, fmaf(-q.z, y, d * q.x))),
-		fmaf(q.w, y, fmaf(q.z, x, fmaf(-q.x, z, d * q.y))),
-		fmaf(q.w, z, fmaf(q.x, y, fmaf(-q.y, x, d * q.z)))};
-}
-
-/* ---- Operations ------------------------------------------------------------------------------ */
-
-/*
- * inputs, outputs; kind() of each; run(), from inputs to outputs. adds(): to what outputs hold, if
- * the caller wants that.
- */
-struct op_mul {
-	static constexpr int inputs = 2, outputs = 1;
-	HZ_DEVICE constexpr operand_kind kind(int) { return QUATERNION; }
-
-	HZ_DEVICE bool adds(const hzi_quat_job &p) { return p.accumulate; }
-
-	HZ_DEVICE void run(const hzi_quat_job &p, const quat *in, quat *out)
-	{
-		const quat a = p.conj_a ? quat_conj(in[0]) : in[0];
-		const quat b = p.conj_b ? quat_conj(in[1]) : in[1];
-
-		out[0] = quat_mul(a, b);
-	}
-};
-
-struct op_mul_bwd {
-	static constexpr int inputs = 3, outputs = 2;
-	HZ_DEVICE constexpr operand_kind kind(int) { return QUATERNION; }
-
-	HZ_DEVICE bool adds(const hzi_quat_job &p) { return p.accumulate; }
-
-	HZ_DEVICE void run(const hzi_quat_job &p, const quat *in, quat *out)
-	{
-		const quat a = p.conj_a ? in[1] : quat_conj(in[1]);
-		const quat b = p.conj_b ? in[2] : quat_conj(in[2]);
-		const quat da = quat_mul(in[0], b), db = quat_mul(a, in[0]);
-
-		out[0] = p.conj_a ? quat_conj(da) : da;
-		out[1] = p.conj_b ? quat_conj(db) : db;
-	}
-};
-
-struct op_axpy {
-	static constexpr int inputs = 1, outputs = 1;
-	HZ_DEVICE constexpr operand_kind kind(int) { return QUATERNION; }
-
-	HZ_DEVICE bool adds(const hzi_quat_job &) { return true; }
-
-	HZ_DEVICE void run(const hzi_quat_job &p, const quat *in, quat *out)
-	{
-		const quat a = {p.alpha[0], p.alpha[1], p.alpha[2], p.alpha[3]};
-
-		out[0] = p.conj_a ? quat_mul(in[0], a) : quat_mul(a, in[0]);
-	}
-};
-
-struct op_map {
-	static constexpr int inputs = 1, outputs = 1;
-	HZ_DEVICE constexpr operand_kind kind(int) { return QUATERNION; }
-
-	HZ_DEVICE bool adds(const hzi_quat_job &) { return false; }
-
-	HZ_DEVICE void run(const hzi_quat_job &p, const quat *in, quat *out)
-	{
-		if (p.kind == HZI_MAP_CONJ) {
-			out[0] = quat_conj(in[0]);
-		} else if (p.kind == HZI_MAP_INVERSE) {
-			out[0] = quat_inverse(in[0]);
-		} else {
-			const polar x(in[0]);
-
-			out[0] = x.norm < p.eps ? quat_over(in[0], p.eps) : x.unit;
-		}
-	}
-};
-
-struct op_norm {
-	static constexpr int inputs = 1, outputs = 1;
-	HZ_DEVICE constexpr operand_kind kind(int i) { return i ? REAL : QUATERNION; }
-
-	HZ_DEVICE bool adds(const hzi_quat_job &) { return false; }
-
-	HZ_DEVICE void run(const hzi_quat_job &p, const quat *in, quat *out)
-	{
-		out[0].w = p.kind == HZI_MAP_NORM ? quat_norm(in[0]) : quat_inner(in[0], in[0]);
-	}
-};
-
-struct op_map_bwd {
-	static constexpr int inputs = 2, outputs = 1;
-	HZ_DEVICE constexpr operand_kind kind(int) { return QUATERNION; }
-
-	HZ_DEVICE bool adds(const hzi_quat_job &p) { return p.accumulate; }
-
-	HZ_DEVICE void run(const hzi_quat_job &p, const quat *in, quat *out)
-	{
-		if (p.kind == HZI_MAP_INVERSE) {
-			const quat y = quat_conj(quat_inverse(in[1]));
-
-			out[0] = quat_scale(-1, quat_mul(quat_mul(y, in[0]), y));
-			return;
-		}
-
-		const polar x(in[1]);
-
-		if (x.norm < p.eps) {
-			out[0] = quat_over(in[0], p.eps);
-		} else {
-			const quat u = x.unit;
-			const float d = -quat_inner(in[0], u);
-
-			out[0] = x.over({fmaf(d, u.w, in[0].w), fmaf(d, u.x, in[0].x),
-					 fmaf(d, u.y, in[0].y), fmaf(d, u.z, in[0].z)});
-		}
-	}
-};
-
-struct op_norm_bwd {
-	static constexpr int inputs = 2, outputs = 1;
-	HZ_DEVICE constexpr operand_kind kind(int i) { return i ? QUATERNION : REAL; }
-
-	HZ_DEVICE bool adds(const hzi_quat_job &p) { return p.accumulate; }
-
-	HZ_DEVICE void run(const hzi_quat_job &p, const quat *in, quat *out)
-	{
-		const float dn = in[0].w;
-
-		out[0] = p.kind == HZI_MAP_NORM2 ? quat_scale(2 * dn, in[1])
-						 : quat_scale(dn, polar(in[1]).unit);
-	}
-};
-
-struct op_rotate {
-	static constexpr int inputs = 2, outputs = 1;
-	HZ_DEVICE constexpr operand_kind kind(int i) { return i ? VECTOR : QUATERNION; }
-
-	HZ_DEVICE bool adds(const hzi_quat_job &) { return false; }
-
-	HZ_DEVICE void run(const hzi_quat_job &p, const quat *in, quat *out)
-	{
-		quat q = p.inverse ? quat_conj(in[0]) : in[0];
-
-		if (p.normalize)
-			q = quat_scale(quat_scale_of(q), q);
-		out[0] = quat_turn(q, in[1]);
-		if (p.normalize)
-			out[0] = quat_over(out[0], quat_inner(q, q));
-		out[0].w = 0;
-	}
-};
-
-struct op_rotate_bwd {
-	static constexpr int inputs = 3, outputs = 2;
-	HZ_DEVICE constexpr operand_kind kind(int i) { return i == 1 || i == 3 ? QUATERNION : VECTOR; }
-
-	HZ_DEVICE bool adds(const hzi_quat_job &p) { return p.accumulate; }
-
-	HZ_DEVICE void run(const hzi_quat_job &p, const quat *in, quat *out)
-	{
-		const quat dy = in[0], v = in[2];
-		quat q = p.inverse ? quat_conj(in[1]) : in[1], dv, dq;
-		float s = 1;
-
-		/* y does not change with the scale of q if it is normalized. */
-		if (p.normalize) {
-			s = quat_scale_of(q);
-			q = quat_scale(s, q);
-		}
-		dv = quat_turn(quat_conj(q), dy);
-		/* dy q conj(v) + conj(dy) q v, of two without real parts */
-		dq = quat_scale(-2, quat_mul(quat_mul(dy, q), v));
-		if (p.normalize) {
-			const float n = quat_inner(q, q);
-			const float d = -2 * (quat_inner(dy, quat_turn(q, v)) / n);
-
-			dv = quat_over(dv, n);
-			dq = quat_add(dq, quat_scale(d, q));
-			dq = quat_scale(s, quat_over(dq, n));
-		}
-		dv.w = 0;
-		out[0] = p.inverse ? quat_conj(dq) : dq;
-		out[1] = dv;
-	}
-};
+#include "gpu/quat_ops.cuh"
 
 /* ---- Operands of any strides ----------------------------------------------------------------- */
 
@@ -378,104 +118,114 @@ HZ_DEVICE void run_any(const hzi_quat_job &p)
 	}
 }
 
-/* ---- Whole quaternions one after the other ---------------------------------------------------- */
+/* ---- Whole quaternions one after the other --------------------------------------------------- */
 
 /*
- * Rows of the last dimension, a block each HZI_QUAT_BLOCK quaternions. Quaternion operands are whole
- * and step by 4, or by 0, which is one for the row; others step as they like. With 16 bits a piece
- * is a pair of quaternions.
+ * Rows of the last dimension, a block each HZI_QUAT_BLOCK pieces of 16 bytes: one quaternion of f32
+ * or two of 16 bits. Quaternion operands are whole and step by 4, or by 0, which is one for the
+ * row; others step as they like.
  */
-template <int BITS>
-struct pieces {
-	static constexpr int each = BITS == 16 ? 2 : 1;	/* quaternions of a piece */
-	static constexpr int count = HZI_QUAT_BLOCK / HZI_QUAT_THREADS / each;	/* of a thread */
+template <int DTYPE>
+struct piece {
+	static constexpr int each = DTYPE == HZ_F32 ? 1 : 2;
+
+	uint4 bits;			/* of quaternions, as they lie in memory */
+	quat q[each];			/* of others */
+
+	__device__ __forceinline__ void load(const hzi_quat_operand &o, operand_kind kind, int real,
+					     int64_t at, int64_t step, bool both)
+	{
+		if (kind != QUATERNION) {
+#pragma unroll
+			for (int e = 0; e < each; e++)
+				if (e == 0 || both)
+					q[e] = operand_old(o, kind, DTYPE, real, at + e * step);
+		} else if (DTYPE == HZ_F32) {
+			bits = *(const uint4 *)((const float *)o.data + at);
+		} else if (both && step) {
+			bits = *(const uint4 *)((const uint16_t *)o.data + at);
+		} else {
+			const uint2 u = *(const uint2 *)((const uint16_t *)o.data + at);
+
+			bits = make_uint4(u.x, u.y, u.x, u.y);
+		}
+	}
+
+	__device__ __forceinline__ quat get(operand_kind kind, int e) const
+	{
+		if (kind != QUATERNION)
+			return q[e];
+		if (DTYPE == HZ_F32)
+			return {__uint_as_float(bits.x), __uint_as_float(bits.y),
+				__uint_as_float(bits.z), __uint_as_float(bits.w)};
+		return quat_unpack(DTYPE,
+				   e ? make_uint2(bits.z, bits.w) : make_uint2(bits.x, bits.y));
+	}
+
+	static __device__ __forceinline__ void store(const hzi_quat_operand &o, operand_kind kind,
+						     int real, int64_t at, int64_t step, bool both,
+						     const quat *q)
+	{
+		if (kind != QUATERNION || !both) {
+#pragma unroll
+			for (int e = 0; e < each; e++)
+				if (e == 0 || both)
+					operand_store(o, kind, DTYPE, real, at + e * step, q[e]);
+		} else if (DTYPE == HZ_F32) {
+			*(float4 *)((float *)o.data + at) = make_float4(q->w, q->x, q->y, q->z);
+		} else {
+			const uint2 low = quat_pack(DTYPE, q[0]);
+			const uint2 high = quat_pack(DTYPE, q[each - 1]);
+
+			*(uint4 *)((uint16_t *)o.data + at) =
+				make_uint4(low.x, low.y, high.x, high.y);
+		}
+	}
 };
 
-template <int BITS>
-HZ_DEVICE void piece_load(const hzi_quat_operand &o, operand_kind kind, int dtype, int real,
-			  int64_t at, int64_t step, bool both, quat *q)
+/* Quaternions that a block takes at a time: what is under way is in registers. */
+template <class OP, int DTYPE>
+struct portion {
+	static constexpr int pieces = OP::inputs + OP::outputs > 3 ? 2 : 4;	/* of a thread */
+	static constexpr int quaternions = pieces * HZI_QUAT_THREADS * piece<DTYPE>::each;
+};
+
+/* FULL: the block has all its pieces. */
+template <class OP, int DTYPE, bool FULL>
+HZ_DEVICE void run_pieces(const hzi_quat_job &p, int64_t begin, int64_t n, const int64_t *base,
+			  const int64_t *step)
 {
-	if (kind != QUATERNION) {
-		q[0] = operand_old(o, kind, dtype, real, at);
-		if (BITS == 16)
-			q[1] = both ? operand_old(o, kind, dtype, real, at + step) : q[0];
-		return;
-	}
-	if (BITS == 32) {
-		const float4 f = *(const float4 *)((const float *)o.data + at);
-
-		q[0] = {f.x, f.y, f.z, f.w};
-		return;
-	}
-	if (both && step) {
-		const uint4 u = *(const uint4 *)((const uint16_t *)o.data + at);
-
-		q[0] = quat_unpack(dtype, make_uint2(u.x, u.y));
-		q[1] = quat_unpack(dtype, make_uint2(u.z, u.w));
-	} else {
-		q[0] = q[1] = quat_unpack(dtype, *(const uint2 *)((const uint16_t *)o.data + at));
-	}
-}
-
-template <int BITS>
-HZ_DEVICE void piece_store(const hzi_quat_operand &o, operand_kind kind, int dtype, int real,
-			   int64_t at, int64_t step, bool both, const quat *q)
-{
-	if (kind != QUATERNION || (BITS == 16 && !both)) {
-		operand_store(o, kind, dtype, real, at, q[0]);
-		if (BITS == 16 && both)
-			operand_store(o, kind, dtype, real, at + step, q[1]);
-	} else if (BITS == 32) {
-		*(float4 *)((float *)o.data + at) = make_float4(q[0].w, q[0].x, q[0].y, q[0].z);
-	} else {
-		const uint2 low = quat_pack(dtype, q[0]), high = quat_pack(dtype, q[1]);
-
-		*(uint4 *)((uint16_t *)o.data + at) = make_uint4(low.x, low.y, high.x, high.y);
-	}
-}
-
-template <class OP, int BITS>
-HZ_DEVICE void run_whole(const hzi_quat_job &p)
-{
-	constexpr int EACH = pieces<BITS>::each, COUNT = pieces<BITS>::count;
 	constexpr int IN = OP::inputs, OUT = OP::outputs;
-	const int64_t row = blockIdx.x / p.row_blocks, last = p.ndim - 1;
-	const int64_t begin = (int64_t)(blockIdx.x % p.row_blocks) * HZI_QUAT_BLOCK;
-	const int64_t n = p.ndim ? p.shape[last] : 1;
-	int64_t base[IN + OUT], step[IN + OUT];
-	quat in[COUNT][IN][EACH], old[COUNT][OUT][EACH];
+	constexpr int EACH = piece<DTYPE>::each, COUNT = portion<OP, DTYPE>::pieces;
+	piece<DTYPE> in[COUNT][IN], old[COUNT][OUT];
 	OP op;
 
 #pragma unroll
-	for (int o = 0; o < IN + OUT; o++) {
-		base[o] = p.ndim == 2 ? row * p.at[o].stride[0] : 0;
-		step[o] = p.ndim ? p.at[o].stride[last] : 0;
-	}
-#pragma unroll
 	for (int u = 0; u < COUNT; u++) {
 		const int64_t i = begin + (u * HZI_QUAT_THREADS + threadIdx.x) * EACH;
+		const bool both = EACH == 1 || FULL || i + 1 < n;
 
-		if (i >= n)
+		if (!FULL && i >= n)
 			break;
 #pragma unroll
 		for (int o = 0; o < IN; o++)
-			piece_load<BITS>(p.at[o], OP::kind(o), p.dtype, 0, base[o] + i * step[o],
-					 step[o], i + 1 < n, in[u][o]);
+			in[u][o].load(p.at[o], OP::kind(o), 0, base[o] + i * step[o], step[o],
+				      both);
 		if (!op.adds(p))
 			continue;
 #pragma unroll
-		for (int o = 0; o < OUT; o++)
-			if (p.at[IN + o].data)
-				piece_load<BITS>(p.at[IN + o], OP::kind(IN + o), p.dtype, p.real,
-						 base[IN + o] + i * step[IN + o], step[IN + o],
-						 i + 1 < n, old[u][o]);
+		for (int o = IN; o < IN + OUT; o++)
+			if (p.at[o].data)
+				old[u][o - IN].load(p.at[o], OP::kind(o), p.real,
+						    base[o] + i * step[o], step[o], both);
 	}
 #pragma unroll
 	for (int u = 0; u < COUNT; u++) {
 		const int64_t i = begin + (u * HZI_QUAT_THREADS + threadIdx.x) * EACH;
+		const bool both = EACH == 1 || FULL || i + 1 < n;
 		quat out[OUT][EACH];
 
-		if (i >= n)
+		if (!FULL && i >= n)
 			break;
 #pragma unroll
 		for (int e = 0; e < EACH; e++) {
@@ -483,18 +233,42 @@ HZ_DEVICE void run_whole(const hzi_quat_job &p)
 
 #pragma unroll
 			for (int o = 0; o < IN; o++)
-				one[o] = in[u][o][e];
+				one[o] = in[u][o].get(OP::kind(o), e);
 			op.run(p, one, result);
 #pragma unroll
 			for (int o = 0; o < OUT; o++)
-				out[o][e] = op.adds(p) ? quat_add(result[o], old[u][o][e]) : result[o];
+				out[o][e] = op.adds(p) ? quat_add(result[o], old[u][o].get(
+									OP::kind(IN + o), e))
+						       : result[o];
 		}
 #pragma unroll
-		for (int o = 0; o < OUT; o++)
-			if (p.at[IN + o].data)
-				piece_store<BITS>(p.at[IN + o], OP::kind(IN + o), p.dtype, p.real,
-						  base[IN + o] + i * step[IN + o], step[IN + o],
-						  i + 1 < n, out[o]);
+		for (int o = IN; o < IN + OUT; o++)
+			if (p.at[o].data)
+				piece<DTYPE>::store(p.at[o], OP::kind(o), p.real,
+						    base[o] + i * step[o], step[o], both,
+						    out[o - IN]);
+	}
+}
+
+template <class OP, int DTYPE>
+HZ_DEVICE void run_whole(const hzi_quat_job &p)
+{
+	constexpr int N = OP::inputs + OP::outputs, BLOCK = HZI_QUAT_BLOCK * piece<DTYPE>::each;
+	const int64_t row = blockIdx.x / p.row_blocks, last = p.ndim - 1;
+	const int64_t begin = (int64_t)(blockIdx.x % p.row_blocks) * BLOCK;
+	const int64_t n = p.ndim ? p.shape[last] : 1;
+	int64_t base[N], step[N];
+
+#pragma unroll
+	for (int o = 0; o < N; o++) {
+		base[o] = p.ndim == 2 ? row * p.at[o].stride[0] : 0;
+		step[o] = p.ndim ? p.at[o].stride[last] : 0;
+	}
+	for (int64_t i = begin; i < begin + BLOCK; i += portion<OP, DTYPE>::quaternions) {
+		if (begin + BLOCK <= n)
+			run_pieces<OP, DTYPE, true>(p, i, n, base, step);
+		else
+			run_pieces<OP, DTYPE, false>(p, i, n, base, step);
 	}
 }
 
@@ -563,11 +337,12 @@ struct sum_rotate {
 	}
 };
 
-/* WHOLE: operands of one summed dimension, in 16-byte pieces of f32 or 8 bytes of 16 bits. */
-template <class SUM, bool WHOLE>
+/* DTYPE: whole operands of one summed dimension; 0: any. */
+template <class SUM, int DTYPE>
 HZ_DEVICE void run_sum(const hzi_quat_job &p, operand_kind kind)
 {
 	constexpr int N = SUM::inputs;
+	constexpr bool WHOLE = DTYPE != 0;
 	const int lanes = 1 << p.lanes_log2, lane = threadIdx.x & (lanes - 1);
 	const int64_t groups = (p.count + lanes - 1) >> p.lanes_log2;
 	const int64_t group = blockIdx.x % groups, chunk = blockIdx.x / groups;
@@ -594,14 +369,11 @@ HZ_DEVICE void run_sum(const hzi_quat_job &p, operand_kind kind)
 				places_of<N + 1>(p, p.kept, p.ndim, l, at);
 #pragma unroll
 			for (int n = 0; n < N; n++) {
-				if (WHOLE && p.dtype == HZ_F32) {
-					const float4 f = *(const float4 *)((const float *)p.at[n].data +
-									   at[n]);
+				if (WHOLE) {
+					quat_raw<DTYPE> q;
 
-					in[n] = {f.x, f.y, f.z, f.w};
-				} else if (WHOLE) {
-					in[n] = quat_unpack(p.dtype, *(const uint2 *)(
-						(const uint16_t *)p.at[n].data + at[n]));
+					q.load(p.at[n].data, at[n]);
+					in[n] = q.get(0);
 				} else {
 					in[n] = operand_load(p.at[n], SUM::kind(n), p.dtype, at[n]);
 				}
@@ -651,11 +423,15 @@ quat_sum_finish(const __grid_constant__ hzi_quat_job p)
 	} \
 	KERNEL(quat_##name##_f32)(const __grid_constant__ hzi_quat_job p) \
 	{ \
-		run_whole<op_##name, 32>(p); \
+		run_whole<op_##name, HZ_F32>(p); \
 	} \
-	KERNEL(quat_##name##_16)(const __grid_constant__ hzi_quat_job p) \
+	KERNEL(quat_##name##_f16)(const __grid_constant__ hzi_quat_job p) \
 	{ \
-		run_whole<op_##name, 16>(p); \
+		run_whole<op_##name, HZ_F16>(p); \
+	} \
+	KERNEL(quat_##name##_bf16)(const __grid_constant__ hzi_quat_job p) \
+	{ \
+		run_whole<op_##name, HZ_BF16>(p); \
 	}
 
 KERNELS(mul)
@@ -670,15 +446,25 @@ KERNELS(rotate_bwd)
 
 KERNEL(quat_dot_any)(const __grid_constant__ hzi_quat_job p)
 {
-	run_sum<sum_dot, false>(p, p.real ? REAL : QUATERNION);
+	run_sum<sum_dot, 0>(p, p.real ? REAL : QUATERNION);
 }
 
-KERNEL(quat_dot_whole)(const __grid_constant__ hzi_quat_job p)
+KERNEL(quat_dot_f32)(const __grid_constant__ hzi_quat_job p)
 {
-	run_sum<sum_dot, true>(p, p.real ? REAL : QUATERNION);
+	run_sum<sum_dot, HZ_F32>(p, p.real ? REAL : QUATERNION);
+}
+
+KERNEL(quat_dot_f16)(const __grid_constant__ hzi_quat_job p)
+{
+	run_sum<sum_dot, HZ_F16>(p, p.real ? REAL : QUATERNION);
+}
+
+KERNEL(quat_dot_bf16)(const __grid_constant__ hzi_quat_job p)
+{
+	run_sum<sum_dot, HZ_BF16>(p, p.real ? REAL : QUATERNION);
 }
 
 KERNEL(quat_rotate_sum)(const __grid_constant__ hzi_quat_job p)
 {
-	run_sum<sum_rotate, false>(p, p.kind ? VECTOR : QUATERNION);
+	run_sum<sum_rotate, 0>(p, p.kind ? VECTOR : QUATERNION);
 }

@@ -15,7 +15,7 @@
 #define HZI_QUAT_DIMS 6
 #define HZI_QUAT_OPERANDS 5
 #define HZI_QUAT_THREADS 256
-#define HZI_QUAT_BLOCK 1024	/* quaternions of a block of the kernels for whole ones */
+#define HZI_QUAT_BLOCK 1024	/* 16-byte pieces of a block of the kernels for whole quaternions */
 #define HZI_QUAT_TERMS 32	/* that a thread sums */
 
 /* Element strides and the places of components, as struct hzi_quat_at. */
@@ -34,7 +34,7 @@ struct hzi_quat_job {
 	int64_t count;			/* quaternions; of sums: results */
 	int64_t terms;			/* of a sum */
 	int64_t chunk;			/* terms of a block */
-	float *partial;			/* sums of chunks: [chunks][count] quaternions; NULL: one chunk */
+	float *partial;			/* sums of chunks: [chunks][count] quaternions, or NULL */
 	int32_t ndim, kept;		/* kept = ndim where nothing is summed */
 	int32_t dtype, kind;
 	int32_t conj_a, conj_b, conj_y, accumulate;

@@ -1,6 +1,6 @@
 /*
- * quat_gemm.cuh - what the kernels of quaternion matrices share: quaternions in any memory, and what
- * becomes of a sum
+ * quat_gemm.cuh - what kernels of quaternions share: quaternions in any memory, and what becomes of
+ * sums
  *
  * SPDX-License-Identifier: BSD-2-Clause
  */
@@ -66,8 +66,10 @@ HZ_DEVICE quat quat_load(const hzi_quat_matrix &m, int64_t at)
 	}
 	if (m.whole)
 		return quat_unpack(m.dtype, *(const uint2 *)((const uint16_t *)m.data + at));
-	return {load_any(m.dtype, m.data, at + m.comp[0]), load_any(m.dtype, m.data, at + m.comp[1]),
-		load_any(m.dtype, m.data, at + m.comp[2]), load_any(m.dtype, m.data, at + m.comp[3])};
+	return {load_any(m.dtype, m.data, at + m.comp[0]),
+		load_any(m.dtype, m.data, at + m.comp[1]),
+		load_any(m.dtype, m.data, at + m.comp[2]),
+		load_any(m.dtype, m.data, at + m.comp[3])};
 }
 
 HZ_DEVICE void quat_store(const hzi_quat_matrix &m, int64_t at, quat q)
@@ -83,6 +85,56 @@ HZ_DEVICE void quat_store(const hzi_quat_matrix &m, int64_t at, quat q)
 		store_any(m.dtype, m.data, at + m.comp[3], q.z);
 	}
 }
+
+/* The conjugate for 0x80000000, a itself for 0: without a branch, before which loads would wait. */
+HZ_DEVICE quat quat_turn_signs(quat a, uint32_t turn)
+{
+	return {a.w, __uint_as_float(__float_as_uint(a.x) ^ turn),
+		__uint_as_float(__float_as_uint(a.y) ^ turn),
+		__uint_as_float(__float_as_uint(a.z) ^ turn)};
+}
+
+/* A whole one as it lies in memory, so that several are under way; turn: see above. */
+template <int DTYPE>
+struct quat_raw {
+	uint2 bits;
+
+	__device__ __forceinline__ void load(const void *data, int64_t at)
+	{
+		bits = *(const uint2 *)((const uint16_t *)data + at);
+	}
+
+	/* What is read once, so that caches keep other things. */
+	__device__ __forceinline__ void stream(const void *data, int64_t at)
+	{
+		bits = __ldcs((const uint2 *)((const uint16_t *)data + at));
+	}
+
+	__device__ __forceinline__ quat get(uint32_t turn) const
+	{
+		return quat_turn_signs(quat_unpack(DTYPE, bits), turn);
+	}
+};
+
+template <>
+struct quat_raw<HZ_F32> {
+	float4 f;
+
+	__device__ __forceinline__ void load(const void *data, int64_t at)
+	{
+		f = *(const float4 *)((const float *)data + at);
+	}
+
+	__device__ __forceinline__ void stream(const void *data, int64_t at)
+	{
+		f = __ldcs((const float4 *)((const float *)data + at));
+	}
+
+	__device__ __forceinline__ quat get(uint32_t turn) const
+	{
+		return quat_turn_signs({f.x, f.y, f.z, f.w}, turn);
+	}
+};
 
 /* Where item number i of a batch begins. */
 HZ_DEVICE int64_t quat_item(const int64_t *shape, const int64_t *stride, int64_t i)
@@ -146,8 +198,8 @@ HZ_DEVICE quat quat_act(int activation, float slope, quat q)
 }
 
 /*
- * C[i, j] of the sum t; c and pre: where the item of the batch begins, of quat_item(). For i < m and
- * j < n only.
+ * C[i, j] of the sum t; c and pre: where the item of the batch begins, of quat_item(). For i < m
+ * and j < n only.
  */
 HZ_DEVICE void quat_finish(const hzi_quat_out &o, int64_t c, int64_t pre, int64_t i, int64_t j,
 			   quat t)

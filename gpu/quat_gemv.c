@@ -39,49 +39,48 @@ static bool has_pairs(const struct hzi_quat_gemm_args *a)
 	return steps % 8 == 0 && a->k % 2 == 0 && (uintptr_t)a->a.data % 16 == 0;
 }
 
-static enum way way_of(const struct hzi_quat_gemm_args *a, const struct hzi_quat_matrix *m)
+static enum way way_of(const struct hz_context *ctx, const struct hzi_quat_gemm_args *a)
 {
 	const bool f32 = a->dtype == HZ_F32;
+	const bool mma = hzi_cuda_device(ctx)->shared_block_bytes >= HZI_GEMV_MMA_BYTES;
 
-	if (a->n > HZI_GEMV_COLUMNS || a->packed || !m->whole || a->k == 0)
+	if (a->n > HZI_GEMV_COLUMNS || a->packed || a->k == 0 ||
+	    !hzi_quat_matrix_of(&a->a, a->dtype, 0, a->a_stride, a->ndim).whole ||
+	    !hzi_quat_matrix_of(&a->b, a->dtype, 0, a->b_stride, a->ndim).whole)
 		return NONE;
 	if (a->a.col == 4) {
 		if (f32)
-			return a->n <= 2 || a->precision == HZ_PRECISION_F32 ? ROWS : MMA;
-		if (has_pairs(a))
+			return !mma || a->n <= 2 || a->precision == HZ_PRECISION_F32 ? ROWS : MMA;
+		if (mma && has_pairs(a))
 			return MMA;
 	}
 	return a->a.row == 4 ? LINES : NONE;
 }
 
-static struct plan plan_of(const struct hzi_quat_gemm_args *a)
+static struct plan plan_of(const struct hz_context *ctx, const struct hzi_quat_gemm_args *a)
 {
-	static const int rows_kernels[] = {HZI_KERNEL_quat_gemv_rows_1, HZI_KERNEL_quat_gemv_rows_2,
-					   HZI_KERNEL_quat_gemv_rows_4, HZI_KERNEL_quat_gemv_rows_8};
-	static const int lines_kernels[] = {HZI_KERNEL_quat_gemv_lines_1,
-					    HZI_KERNEL_quat_gemv_lines_2,
-					    HZI_KERNEL_quat_gemv_lines_4,
-					    HZI_KERNEL_quat_gemv_lines_8};
+	static const int lines_kernels[] = {HZI_KERNEL_quat_gemv_lines_f32_1,
+					    HZI_KERNEL_quat_gemv_lines_f16_1,
+					    HZI_KERNEL_quat_gemv_lines_bf16_1};
 	const int size = a->n > 4 ? 3 : a->n > 2 ? 2 : (int)a->n - 1;
+	const int type = a->dtype == HZ_F32 ? 0 : a->dtype == HZ_F16 ? 1 : 2;
 	struct plan p = {
 		.a = hzi_quat_matrix_of(&a->a, a->dtype, a->conj_a, a->a_stride, a->ndim),
 		.threads = HZI_GEMV_THREADS,
 	};
 	int64_t shape[HZI_QUAT_BATCH], blocks, want, least;
 
-	p.way = way_of(a, &p.a);
+	p.way = way_of(ctx, a);
 	p.items = hzi_quat_batch_of(shape, a->shape, a->ndim);
 	switch (p.way) {
 	case ROWS:
-		p.kernel = rows_kernels[size];
+		p.kernel = HZI_KERNEL_quat_gemv_rows_1 + size;
 		p.rows = HZI_GEMV_ROWS;
 		want = ROWS_BLOCKS;
 		least = 4 * HZI_GEMV_THREADS;
 		break;
 	case MMA:
-		p.kernel = a->dtype == HZ_F32   ? HZI_KERNEL_quat_gemv_mma_f32
-			   : a->dtype == HZ_F16 ? HZI_KERNEL_quat_gemv_mma_f16
-						: HZI_KERNEL_quat_gemv_mma_bf16;
+		p.kernel = HZI_KERNEL_quat_gemv_mma_f32 + type;
 		p.rows = HZI_GEMV_MMA_ROWS;
 		p.threads = HZI_GEMV_MMA_THREADS;
 		p.shared_bytes = HZI_GEMV_MMA_BYTES;
@@ -89,7 +88,7 @@ static struct plan plan_of(const struct hzi_quat_gemm_args *a)
 		least = 512;
 		break;
 	default:
-		p.kernel = lines_kernels[size];
+		p.kernel = lines_kernels[type] + size;
 		p.rows = HZI_GEMV_LINE;
 		want = LINES_BLOCKS;
 		least = 64;
@@ -106,11 +105,7 @@ static struct plan plan_of(const struct hzi_quat_gemm_args *a)
 
 bool hzi_cuda_quat_gemv_takes(const struct hz_context *ctx, const struct hzi_quat_gemm_args *a)
 {
-	const struct hzi_quat_matrix m =
-		hzi_quat_matrix_of(&a->a, a->dtype, a->conj_a, a->a_stride, a->ndim);
-
-	(void)ctx;
-	return way_of(a, &m) != NONE;
+	return way_of(ctx, a) != NONE;
 }
 
 static int64_t group_of(const struct plan *p)
@@ -121,15 +116,14 @@ static int64_t group_of(const struct plan *p)
 size_t hzi_cuda_quat_gemv_workspace(const struct hz_context *ctx,
 				    const struct hzi_quat_gemm_args *a)
 {
-	const struct plan p = plan_of(a);
+	const struct plan p = plan_of(ctx, a);
 
-	(void)ctx;
 	return p.shares == 1 ? 0 : (size_t)(group_of(&p) * p.shares * a->n * a->m * 16);
 }
 
 int hzi_cuda_quat_gemv(struct hz_context *ctx, const struct hzi_quat_gemm_args *a)
 {
-	const struct plan plan = plan_of(a);
+	const struct plan plan = plan_of(ctx, a);
 	const int64_t group = group_of(&plan);
 	struct hzi_quat_gemv p = {
 		.out = hzi_quat_out_of(a), .a = plan.a,
@@ -147,8 +141,8 @@ int hzi_cuda_quat_gemv(struct hz_context *ctx, const struct hzi_quat_gemm_args *
 			.shared_bytes = (unsigned)plan.shared_bytes,
 		};
 
-		HZ_CHECK(hzi_cuda_launch(ctx, "quat_gemm", HZI_FAMILY_QUAT_GEMV, plan.kernel, &l, &p,
-					 sizeof(p)));
+		HZ_CHECK(hzi_cuda_launch(ctx, "quat_gemm", HZI_FAMILY_QUAT_GEMV, plan.kernel, &l,
+					 &p, sizeof(p)));
 		if (plan.shares == 1)
 			continue;
 		l.grid[0] = (unsigned)ceil_div(a->m, HZI_GEMV_THREADS);

@@ -22,11 +22,6 @@ HZ_DEVICE quat quat_add(quat a, quat b)
 	return {a.w + b.w, a.x + b.x, a.y + b.y, a.z + b.z};
 }
 
-HZ_DEVICE quat gemv_conj(int conj, quat q)
-{
-	return conj ? quat_conj(q) : q;
-}
-
 /* Where an item of the batch begins. */
 struct gemv_item {
 	int64_t a, b, c, pre, number;
@@ -73,164 +68,186 @@ quat_gemv_finish(const __grid_constant__ hzi_quat_gemv p)
 	quat_finish(p.out, item.c, item.pre, i, j, sum);
 }
 
-/* ---- Rows along k, f32 ------------------------------------------------------------------------ */
+/* ---- Rows along k, f32 ----------------------------------------------------------------------- */
 
 /* Four rows of A at a time; thread t takes elements t, t + THREADS, ... of k. */
 template <int N>
-HZ_DEVICE void gemv_rows(const hzi_quat_gemv &p)
-{
-	constexpr int R = HZI_GEMV_ROWS, U = N == 1 ? 4 : N == 2 ? 2 : 1;
-	__shared__ float4 room[THREADS / 32][R * N];
-	const gemv_item item(p);
-	const int i0 = blockIdx.x * R, tid = threadIdx.x;
-	const int begin = blockIdx.y * p.share, end = min(p.k, begin + p.share);
-	const float4 *row[R];
-	quat sum[R][N];
-	int l = begin + tid;
+struct gemv_rows {
+	static constexpr int R = HZI_GEMV_ROWS, U = N == 1 ? 4 : N == 2 ? 2 : 1;
 
-#pragma unroll
-	for (int r = 0; r < R; r++) {
-		row[r] = (const float4 *)((const float *)p.a.data + item.a +
-					  min(i0 + r, p.out.m - 1) * p.a.row);
-#pragma unroll
-		for (int j = 0; j < N; j++)
-			sum[r][j] = quat_zero();
-	}
-	for (; l < end; l += U * THREADS) {
-		float4 a[U][R];
+	const hzi_quat_gemv &p;
+	const gemv_item item;
+	const uint32_t turn_a, turn_b;	/* of signs, by conjugation */
+	int64_t row[R];
+	quat sum[R][N];
+
+	/* Elements l, l + THREADS, ... of k, U of them, before end */
+	__device__ __forceinline__ void add(int l, int end)
+	{
+		quat_raw<HZ_F32> a[U][R] = {}, x[U][N] = {};
 
 #pragma unroll
 		for (int u = 0; u < U; u++)
 #pragma unroll
 			for (int r = 0; r < R; r++)
-				a[u][r] = l + u * THREADS < end ? __ldcs(row[r] + l + u * THREADS)
-								: make_float4(0, 0, 0, 0);
+				if (l + u * THREADS < end)
+					a[u][r].stream(p.a.data, row[r] + 4 * (l + u * THREADS));
 #pragma unroll
-		for (int u = 0; u < U; u++) {
-			const int64_t at = item.b + (l + u * THREADS) * p.b.row;
+		for (int u = 0; u < U; u++)
+#pragma unroll
+			for (int j = 0; j < N; j++)
+				if (l + u * THREADS < end)
+					x[u][j].load(p.b.data,
+						     item.b + (l + u * THREADS) * p.b.row +
+							     min(j, p.out.n - 1) * p.b.col);
+#pragma unroll
+		for (int u = 0; u < U; u++)
+#pragma unroll
+			for (int r = 0; r < R; r++)
+#pragma unroll
+				for (int j = 0; j < N; j++)
+					sum[r][j] = quat_fma(a[u][r].get(turn_a),
+							     x[u][j].get(turn_b), sum[r][j]);
+	}
 
-			if (l + u * THREADS >= end)
-				break;
+	__device__ __forceinline__ explicit gemv_rows(const hzi_quat_gemv &p_)
+		: p(p_), item(p_), turn_a(p_.a.conj ? 0x80000000 : 0),
+		  turn_b(p_.b.conj ? 0x80000000 : 0) {}
+
+	__device__ __forceinline__ void run(void)
+	{
+		__shared__ float4 room[THREADS / 32][R * N];
+		const int i0 = blockIdx.x * R, tid = threadIdx.x;
+		const int begin = blockIdx.y * p.share, end = begin + min(p.share, p.k - begin);
+		int l = begin + tid;
+
+#pragma unroll
+		for (int r = 0; r < R; r++) {
+			row[r] = item.a + min(i0 + r, p.out.m - 1) * p.a.row;
+#pragma unroll
+			for (int j = 0; j < N; j++)
+				sum[r][j] = quat_zero();
+		}
+		for (; l < end; l += U * THREADS)
+			add(l, end);
+#pragma unroll
+		for (int r = 0; r < R; r++)
 #pragma unroll
 			for (int j = 0; j < N; j++) {
-				if (j >= p.out.n)
-					break;
+				quat q = sum[r][j];
 
-				const quat x = gemv_conj(p.b.conj, quat_load(p.b, at + j * p.b.col));
-
-#pragma unroll
-				for (int r = 0; r < R; r++)
-					sum[r][j] = quat_fma(
-						gemv_conj(p.a.conj, {a[u][r].x, a[u][r].y, a[u][r].z,
-								     a[u][r].w}), x, sum[r][j]);
+				for (int lane = 16; lane; lane /= 2)
+					q = quat_add(q, {__shfl_xor_sync(~0u, q.w, lane),
+							 __shfl_xor_sync(~0u, q.x, lane),
+							 __shfl_xor_sync(~0u, q.y, lane),
+							 __shfl_xor_sync(~0u, q.z, lane)});
+				if (tid % 32 == 0)
+					room[tid / 32][r * N + j] = make_float4(q.w, q.x, q.y, q.z);
 			}
-		}
-	}
-#pragma unroll
-	for (int r = 0; r < R; r++)
-#pragma unroll
-		for (int j = 0; j < N; j++) {
-			quat q = sum[r][j];
-
-			for (int lane = 16; lane; lane /= 2)
-				q = quat_add(q, {__shfl_xor_sync(~0u, q.w, lane),
-						 __shfl_xor_sync(~0u, q.x, lane),
-						 __shfl_xor_sync(~0u, q.y, lane),
-						 __shfl_xor_sync(~0u, q.z, lane)});
-			if (tid % 32 == 0)
-				room[tid / 32][r * N + j] = make_float4(q.w, q.x, q.y, q.z);
-		}
-	__syncthreads();
-	if (tid < R * N && i0 + tid / N < p.out.m && tid % N < p.out.n) {
-		quat q = quat_zero();
-
-		for (int w = 0; w < THREADS / 32; w++) {
-			const float4 f = room[w][tid];
-
-			q = quat_add(q, {f.x, f.y, f.z, f.w});
-		}
-		gemv_store(p, item, i0 + tid / N, tid % N, q);
-	}
-}
-
-/* ---- Rows side by side, any dtype -------------------------------------------------------------- */
-
-/* A line of 64 rows; a quarter of the threads each takes every fourth element of k. */
-template <int N>
-HZ_DEVICE void gemv_lines(const hzi_quat_gemv &p)
-{
-	constexpr int LINE = HZI_GEMV_LINE, PARTS = THREADS / LINE, U = N == 8 ? 4 : 8;
-	__shared__ float4 room[PARTS][LINE];
-	const gemv_item item(p);
-	const int lane = threadIdx.x % LINE, part = threadIdx.x / LINE;
-	const int i = blockIdx.x * LINE + lane, row = min(i, p.out.m - 1);
-	const int begin = blockIdx.y * p.share, end = min(p.k, begin + p.share);
-	quat sum[N];
-
-#pragma unroll
-	for (int j = 0; j < N; j++)
-		sum[j] = quat_zero();
-	for (int l = begin + part; l < end; l += U * PARTS) {
-		quat a[U];
-
-#pragma unroll
-		for (int u = 0; u < U; u++) {
-			const int at = l + u * PARTS;
-
-			a[u] = quat_zero();
-			if (at < end)
-				a[u] = quat_load(p.a, item.a + row * p.a.row + at * p.a.col);
-		}
-#pragma unroll
-		for (int u = 0; u < U; u++) {
-			const int at = l + u * PARTS;
-
-			if (at >= end)
-				break;
-#pragma unroll
-			for (int j = 0; j < N; j++) {
-				if (j >= p.out.n)
-					break;
-				sum[j] = quat_fma(
-					gemv_conj(p.a.conj, a[u]),
-					gemv_conj(p.b.conj, quat_load(p.b, item.b + at * p.b.row +
-									   j * p.b.col)), sum[j]);
-			}
-		}
-	}
-#pragma unroll
-	for (int j = 0; j < N; j++) {
-		if (j >= p.out.n)
-			break;
 		__syncthreads();
-		room[part][lane] = make_float4(sum[j].w, sum[j].x, sum[j].y, sum[j].z);
-		__syncthreads();
-		if (part == 0 && i < p.out.m) {
+		if (tid < R * N && i0 + tid / N < p.out.m && tid % N < p.out.n) {
 			quat q = quat_zero();
 
-			for (int s = 0; s < PARTS; s++) {
-				const float4 f = room[s][lane];
+			for (int w = 0; w < THREADS / 32; w++) {
+				const float4 f = room[w][tid];
 
 				q = quat_add(q, {f.x, f.y, f.z, f.w});
 			}
-			gemv_store(p, item, i, j, q);
+			gemv_store(p, item, i0 + tid / N, tid % N, q);
 		}
 	}
-}
+};
 
-/* ---- Rows along k, on matrix units ------------------------------------------------------------- */
+/* ---- Rows side by side ----------------------------------------------------------------------- */
+
+/* A line of 64 rows; a quarter of the threads each takes every fourth element of k. */
+template <int N, int DTYPE>
+struct gemv_lines {
+	static constexpr int LINE = HZI_GEMV_LINE, PARTS = THREADS / LINE, U = N == 8 ? 4 : 8;
+
+	const hzi_quat_gemv &p;
+	const gemv_item item;
+	const uint32_t turn_a, turn_b;	/* of signs, by conjugation */
+	int64_t row;
+	quat sum[N];
+
+	/* Elements l, l + PARTS, ... of k, U of them, before end */
+	__device__ __forceinline__ void add(int l, int end)
+	{
+		quat_raw<DTYPE> a[U] = {};
+
+#pragma unroll
+		for (int u = 0; u < U; u++)
+			if (l + u * PARTS < end)
+				a[u].stream(p.a.data, row + (l + u * PARTS) * p.a.col);
+#pragma unroll
+		for (int u = 0; u < U; u++) {
+			quat_raw<DTYPE> x[N];
+
+			if (l + u * PARTS >= end)
+				break;
+#pragma unroll
+			for (int j = 0; j < N; j++)
+				x[j].load(p.b.data, item.b + (l + u * PARTS) * p.b.row +
+							    min(j, p.out.n - 1) * p.b.col);
+#pragma unroll
+			for (int j = 0; j < N; j++)
+				sum[j] = quat_fma(a[u].get(turn_a), x[j].get(turn_b), sum[j]);
+		}
+	}
+
+	__device__ __forceinline__ explicit gemv_lines(const hzi_quat_gemv &p_)
+		: p(p_), item(p_), turn_a(p_.a.conj ? 0x80000000 : 0),
+		  turn_b(p_.b.conj ? 0x80000000 : 0) {}
+
+	__device__ __forceinline__ void run(void)
+	{
+		__shared__ float4 room[PARTS][LINE];
+		const int lane = threadIdx.x % LINE, part = threadIdx.x / LINE;
+		const int i = blockIdx.x * LINE + lane;
+		const int begin = blockIdx.y * p.share, end = begin + min(p.share, p.k - begin);
+		int l = begin + part;
+
+		row = item.a + min(i, p.out.m - 1) * p.a.row;
+#pragma unroll
+		for (int j = 0; j < N; j++)
+			sum[j] = quat_zero();
+		for (; l < end; l += U * PARTS)
+			add(l, end);
+#pragma unroll
+		for (int j = 0; j < N; j++) {
+			if (j >= p.out.n)
+				break;
+			__syncthreads();
+			room[part][lane] = make_float4(sum[j].w, sum[j].x, sum[j].y, sum[j].z);
+			__syncthreads();
+			if (part == 0 && i < p.out.m) {
+				quat q = quat_zero();
+
+				for (int s = 0; s < PARTS; s++) {
+					const float4 f = room[s][lane];
+
+					q = quat_add(q, {f.x, f.y, f.z, f.w});
+				}
+				gemv_store(p, item, i, j, q);
+			}
+		}
+	}
+};
+
+/* ---- Rows along k, on matrix units ----------------------------------------------------------- */
 
 /*
- * Quaternions of A are four successive k of a real product as they are, and those of B are 4 x 4 real
- * numbers: with (a, b, c, d) of A and (e, f, g, h) of B
+ * Quaternions of A are four successive k of a real product as they are, and those of B are 4 x 4
+ * real numbers: with (a, b, c, d) of A and (e, f, g, h) of B
  *
  *	w = a e - b f - c g - d h	x = a f + b e + c h - d g
  *	y = a g - b h + c e + d f	z = a h + b g - c f + d e
  *
- * A warp has two tiles of 16 rows and 8 columns in four sets of sums, one for each component. A lane
- * of group g = lane / 4 reads what lies at place t = lane % 4 of rows g, g + 8, ... of A and of
- * column g of B. Which k the unit thinks these to be does not matter, if both agree. The 16 warps of
- * a block share k. 16 bits: k is even, and so are the strides of A in quaternions.
+ * A warp has two tiles of 16 rows and 8 columns in four sets of sums, one for each component. A
+ * lane of group g = lane / 4 reads what lies at place t = lane % 4 of rows g, g + 8, ... of A and
+ * of column g of B. Which k the unit thinks these to be does not matter, if both agree. The 16
+ * warps of a block share k. 16 bits: k is even, and so are the strides of A in quaternions.
  */
 HZ_DEVICE void mma_16(bool bf16, float (&c)[4], const uint32_t (&a)[4], uint32_t b0, uint32_t b1)
 {
@@ -332,31 +349,29 @@ HZ_DEVICE void mma_step_16(bool bf16, mma_sums &sum, const uint4 (&a)[2][2], int
 }
 
 template <int DTYPE>
-HZ_DEVICE void gemv_mma(const hzi_quat_gemv &p)
-{
-	constexpr int ROWS = HZI_GEMV_MMA_ROWS, WARPS = HZI_GEMV_MMA_THREADS / 32;
-	constexpr int EACH = DTYPE == HZ_F32 ? 1 : 2;	/* quaternions in 16 bytes */
-	constexpr int U = 2;
-	extern __shared__ float4 room[];		/* [WARPS][ROWS][8] */
-	const gemv_item item(p);
-	const int i0 = blockIdx.x * ROWS, warp = threadIdx.x / 32, lane = threadIdx.x % 32;
-	const int g = lane / 4, t = lane % 4;
-	const int begin = blockIdx.y * p.share, end = min(p.k, begin + p.share);
-	const uint32_t sign = p.a.conj ? DTYPE == HZ_F32 ? 0x80000000 : 0x80008000 : 0;
-	const bool column = g < p.out.n;
-	const char *row[2][2];
-	mma_sums sum = {};
+struct gemv_mma {
+	static constexpr int ROWS = HZI_GEMV_MMA_ROWS, WARPS = HZI_GEMV_MMA_THREADS / 32;
+	static constexpr int EACH = DTYPE == HZ_F32 ? 1 : 2;	/* quaternions in 16 bytes */
+	static constexpr int U = 2;
+	static constexpr int STEP = 4 * EACH * U;		/* elements of k of a warp */
 
-#pragma unroll
-	for (int tile = 0; tile < 2; tile++)
-#pragma unroll
-		for (int h = 0; h < 2; h++)
-			row[tile][h] = (const char *)p.a.data +
-				       (DTYPE == HZ_F32 ? 4 : 2) *
-					       (item.a + min(i0 + 16 * tile + 8 * h + g, p.out.m - 1) *
-								 p.a.row);
-	/* 4 EACH elements of k in a step of a warp, U steps at a time */
-	for (int l0 = begin + warp * 4 * EACH * U; l0 < end; l0 += WARPS * 4 * EACH * U) {
+	const hzi_quat_gemv &p;
+	const gemv_item item;
+	const uint4 *row[2][2];
+	const char *column;		/* of B */
+	int64_t b_row;			/* bytes */
+	uint32_t turn_a;		/* sign bits that a conjugation turns: of A */
+	uint32_t turn_w, turn;		/* of B: of w and x; of others */
+	int t;
+	mma_sums sum;
+
+	__device__ __forceinline__ explicit gemv_mma(const hzi_quat_gemv &p_)
+		: p(p_), item(p_), sum{} {}
+
+	/* Elements l .. l + STEP - 1 of k, of which those from end on count as 0. */
+	template <bool TAIL>
+	__device__ __forceinline__ void add(int l0, int end)
+	{
 		uint4 a[U][2][2], x[U];
 
 #pragma unroll
@@ -367,93 +382,120 @@ HZ_DEVICE void gemv_mma(const hzi_quat_gemv &p)
 			for (int tile = 0; tile < 2; tile++)
 #pragma unroll
 				for (int h = 0; h < 2; h++)
-					a[u][tile][h] = l < end ? __ldcs((const uint4 *)(row[tile][h] +
-						(DTYPE == HZ_F32 ? 16 : 8) * (int64_t)l))
-						: make_uint4(0, 0, 0, 0);
+					a[u][tile][h] = TAIL && l >= end ? make_uint4(0, 0, 0, 0)
+									 : row[tile][h][l / EACH];
 		}
 #pragma unroll
 		for (int u = 0; u < U; u++) {
 			const int l = l0 + (4 * u + t) * EACH;
-			const int64_t at = item.b + l * p.b.row + g * p.b.col;
+			const char *from = column + l * b_row;
 
-			x[u] = make_uint4(0, 0, 0, 0);
-			if (!column || l >= end)
-				continue;
-			if (DTYPE == HZ_F32) {
-				const quat q = gemv_conj(p.b.conj, quat_load(p.b, at));
-
-				x[u] = make_uint4(__float_as_uint(q.w), __float_as_uint(q.x),
-						  __float_as_uint(q.y), __float_as_uint(q.z));
+			if (TAIL && l >= end) {
+				x[u] = make_uint4(0, 0, 0, 0);
+			} else if (DTYPE == HZ_F32) {
+				x[u] = *(const uint4 *)from;
 			} else {
-				const uint2 v = quat_pack(DTYPE, gemv_conj(p.b.conj,
-									   quat_load(p.b, at)));
+				const uint2 v = *(const uint2 *)from;
+				const uint2 w = *(const uint2 *)(from + b_row);
 
-				x[u].x = v.x;
-				x[u].y = v.y;
-				const uint2 w = quat_pack(DTYPE, gemv_conj(p.b.conj, quat_load(
-					p.b, at + p.b.row)));
-
-				x[u].z = w.x;
-				x[u].w = w.y;
+				x[u] = make_uint4(v.x, v.y, w.x, w.y);
 			}
 		}
 #pragma unroll
 		for (int u = 0; u < U; u++) {
 			if (DTYPE == HZ_F32) {
-				mma_step_f32(sum, a[u], x[u], sign);
+				mma_step_f32(sum, a[u],
+					     make_uint4(x[u].x, x[u].y ^ turn, x[u].z ^ turn,
+							x[u].w ^ turn), turn_a);
 			} else {
-				mma_step_16(DTYPE == HZ_BF16, sum, a[u], 0, make_uint2(x[u].x, x[u].y),
-					    sign);
-				mma_step_16(DTYPE == HZ_BF16, sum, a[u], 1, make_uint2(x[u].z, x[u].w),
-					    sign);
+				mma_step_16(DTYPE == HZ_BF16, sum, a[u], 0,
+					    make_uint2(x[u].x ^ turn_w, x[u].y ^ turn), turn_a);
+				mma_step_16(DTYPE == HZ_BF16, sum, a[u], 1,
+					    make_uint2(x[u].z ^ turn_w, x[u].w ^ turn), turn_a);
 			}
 		}
 	}
-#pragma unroll
-	for (int tile = 0; tile < 2; tile++)
-#pragma unroll
-		for (int h = 0; h < 2; h++)
-#pragma unroll
-			for (int e = 0; e < 2; e++) {
-				const int r = 16 * tile + 8 * h + g, c = 2 * t + e, n = 2 * h + e;
 
-				room[(warp * ROWS + r) * 8 + c] =
-					make_float4(sum[tile][0][n], sum[tile][1][n],
-						    sum[tile][2][n], sum[tile][3][n]);
+	__device__ __forceinline__ void run(void)
+	{
+		extern __shared__ float4 room[];		/* [WARPS][ROWS][8] */
+		constexpr int size = DTYPE == HZ_F32 ? 4 : 2;
+		const int i0 = blockIdx.x * ROWS, warp = threadIdx.x / 32;
+		const int g = threadIdx.x % 32 / 4;
+		const int begin = blockIdx.y * p.share, end = begin + min(p.share, p.k - begin);
+		int l = begin + warp * STEP;
+
+		t = threadIdx.x % 4;
+		turn = DTYPE == HZ_F32 ? 0x80000000 : 0x80008000;
+		turn_a = p.a.conj ? turn : 0;
+		turn_w = p.b.conj ? 0x80000000 : 0;
+		turn = p.b.conj ? turn : 0;
+#pragma unroll
+		for (int tile = 0; tile < 2; tile++)
+#pragma unroll
+			for (int h = 0; h < 2; h++) {
+				const int i = min(i0 + 16 * tile + 8 * h + g, p.out.m - 1);
+
+				row[tile][h] = (const uint4 *)((const char *)p.a.data +
+							       size * (item.a + i * p.a.row));
 			}
-	__syncthreads();
-	if (threadIdx.x < ROWS * 8) {
-		const int r = threadIdx.x % ROWS, c = threadIdx.x / ROWS;
-		quat q = quat_zero();
+		/* Columns that B has not: the last one once more */
+		column = (const char *)p.b.data + size * (item.b + min(g, p.out.n - 1) * p.b.col);
+		b_row = size * p.b.row;
+		for (; l + STEP <= end; l += WARPS * STEP)
+			add<false>(l, end);
+		if (l < end)
+			add<true>(l, end);
+#pragma unroll
+		for (int tile = 0; tile < 2; tile++)
+#pragma unroll
+			for (int h = 0; h < 2; h++)
+#pragma unroll
+				for (int e = 0; e < 2; e++) {
+					const int r = 16 * tile + 8 * h + g, n = 2 * h + e;
 
-		if (i0 + r >= p.out.m || c >= p.out.n)
-			return;
-		for (int w = 0; w < WARPS; w++) {
-			const float4 f = room[(w * ROWS + r) * 8 + c];
+					room[(warp * ROWS + r) * 8 + 2 * t + e] =
+						make_float4(sum[tile][0][n], sum[tile][1][n],
+							    sum[tile][2][n], sum[tile][3][n]);
+				}
+		__syncthreads();
+		if (threadIdx.x < ROWS * 8) {
+			const int r = threadIdx.x % ROWS, c = threadIdx.x / ROWS;
+			quat q = quat_zero();
 
-			q = quat_add(q, {f.x, f.y, f.z, f.w});
+			if (i0 + r >= p.out.m || c >= p.out.n)
+				return;
+			for (int w = 0; w < WARPS; w++) {
+				const float4 f = room[(w * ROWS + r) * 8 + c];
+
+				q = quat_add(q, {f.x, f.y, f.z, f.w});
+			}
+			gemv_store(p, item, i0 + r, c, q);
 		}
-		gemv_store(p, item, i0 + r, c, q);
 	}
-}
+};
 
-/* ---- The kernels ------------------------------------------------------------------------------- */
+/* ---- The kernels ----------------------------------------------------------------------------- */
 
-#define KERNEL(name, threads, body) \
+#define KERNEL(name, threads, ...) \
 	extern "C" __global__ void __launch_bounds__(threads) \
 	name(const __grid_constant__ hzi_quat_gemv p) \
 	{ \
-		body; \
+		__VA_ARGS__(p).run(); \
 	}
+#define LINES(n) \
+	KERNEL(quat_gemv_lines_f32_##n, THREADS, gemv_lines<n, HZ_F32>) \
+	KERNEL(quat_gemv_lines_f16_##n, THREADS, gemv_lines<n, HZ_F16>) \
+	KERNEL(quat_gemv_lines_bf16_##n, THREADS, gemv_lines<n, HZ_BF16>)
 
-KERNEL(quat_gemv_rows_1, THREADS, gemv_rows<1>(p))
-KERNEL(quat_gemv_rows_2, THREADS, gemv_rows<2>(p))
-KERNEL(quat_gemv_rows_4, THREADS, gemv_rows<4>(p))
-KERNEL(quat_gemv_rows_8, THREADS, gemv_rows<8>(p))
-KERNEL(quat_gemv_lines_1, THREADS, gemv_lines<1>(p))
-KERNEL(quat_gemv_lines_2, THREADS, gemv_lines<2>(p))
-KERNEL(quat_gemv_lines_4, THREADS, gemv_lines<4>(p))
-KERNEL(quat_gemv_lines_8, THREADS, gemv_lines<8>(p))
-KERNEL(quat_gemv_mma_f32, HZI_GEMV_MMA_THREADS, gemv_mma<HZ_F32>(p))
-KERNEL(quat_gemv_mma_f16, HZI_GEMV_MMA_THREADS, gemv_mma<HZ_F16>(p))
-KERNEL(quat_gemv_mma_bf16, HZI_GEMV_MMA_THREADS, gemv_mma<HZ_BF16>(p))
+KERNEL(quat_gemv_rows_1, THREADS, gemv_rows<1>)
+KERNEL(quat_gemv_rows_2, THREADS, gemv_rows<2>)
+KERNEL(quat_gemv_rows_4, THREADS, gemv_rows<4>)
+KERNEL(quat_gemv_rows_8, THREADS, gemv_rows<8>)
+LINES(1)
+LINES(2)
+LINES(4)
+LINES(8)
+KERNEL(quat_gemv_mma_f32, HZI_GEMV_MMA_THREADS, gemv_mma<HZ_F32>)
+KERNEL(quat_gemv_mma_f16, HZI_GEMV_MMA_THREADS, gemv_mma<HZ_F16>)
+KERNEL(quat_gemv_mma_bf16, HZI_GEMV_MMA_THREADS, gemv_mma<HZ_BF16>)

@@ -20,7 +20,7 @@
 struct hzi_quat_gemv {
 	struct hzi_quat_out out;
 	struct hzi_quat_matrix a, b;
-	float *partial;		/* sums of shares of k: [item][share][n][m] quaternions; NULL: one */
+	float *partial;		/* sums of shares: [item][share][n][m] quaternions; NULL: one */
 	int64_t first;		/* item of the batch */
 	int32_t k, share;	/* of k in a share */
 	int32_t shares, pad_;

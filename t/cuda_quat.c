@@ -1,0 +1,260 @@
+/*
+ * cuda_quat.c - what the launchers of quaternion calls hand to the driver, seen by a stand-in
+ *
+ * SPDX-License-Identifier: BSD-2-Clause
+ *
+ * Nothing is computed here: which kernels are taken, and that the driver would take them. That they
+ * do what they should is for the tests of the calls with HZ_TEST_DEVICE=cuda.
+ */
+#include <config.h>
+
+#include "fakecuda.h"
+#include "hurwitz.h"
+#include "tap.h"
+
+#if !HZ_HAVE_CUDA
+
+int main(void)
+{
+	skip_all("this build has no device code");
+}
+
+#else
+
+#define OPERAND_BYTES ((size_t)1 << 27)
+
+static const struct fakecuda *fake;
+static hz_context *ctx;
+static char *a, *b, *c, *d;
+
+/* The kernels since the call before, in order, joined by spaces. */
+static const char *taken(void)
+{
+	static long seen;
+	static char names[1024];
+	size_t at = 0;
+
+	names[0] = '\0';
+	if (fake->launches() < seen)
+		seen = 0;
+	for (; seen < fake->launches() && at < sizeof(names); seen++)
+		at += (size_t)snprintf(names + at, sizeof(names) - at, "%s%s", at ? " " : "",
+				       fake->launch(seen)->kernel);
+	return names;
+}
+
+/* ---- Elementwise ----------------------------------------------------------------------------- */
+
+static hz_tensor quats(void *data, int dtype, int64_t n)
+{
+	return hz_tensor_2d(data, dtype, HZ_CUDA, n, 4);
+}
+
+static hz_tensor planes(void *data, int dtype, int64_t n)
+{
+	hz_tensor t = quats(data, dtype, n);
+
+	t.stride[0] = 1;
+	t.stride[1] = n;
+	return t;
+}
+
+static void test_elementwise(void)
+{
+	const hz_tensor x = quats(a, HZ_F32, 1000), y = quats(b, HZ_F32, 1000);
+	const hz_tensor z = quats(c, HZ_F32, 1000), one = quats(b, HZ_F32, 1);
+	const hz_tensor h = quats(a, HZ_BF16, 1001), g = quats(b, HZ_BF16, 1001);
+	const hz_tensor odd = quats(a + 8, HZ_BF16, 1001), skew = quats(a + 4, HZ_F32, 1000);
+	const hz_tensor p = planes(a, HZ_F16, 1000), q = quats(c, HZ_F16, 1000);
+	const hz_tensor norms = hz_tensor_1d(c, HZ_F32, HZ_CUDA, 1000);
+	const hz_tensor v = hz_tensor_2d(b, HZ_F32, HZ_CUDA, 1000, 3);
+	const hz_tensor w = hz_tensor_2d(c, HZ_F32, HZ_CUDA, 1000, 3);
+	const hz_tensor rows = hz_tensor_3d(a, HZ_F32, HZ_CUDA, 50, 1024, 4);
+	const hz_tensor row = hz_tensor_3d(b, HZ_F32, HZ_CUDA, 1, 1024, 4);
+	const hz_tensor out = hz_tensor_3d(c, HZ_F32, HZ_CUDA, 50, 1024, 4);
+	const double alpha[4] = {1, 2, 3, 4};
+
+	is_int(hz_quat_mul(ctx, &x, &y, &z, 0), HZ_OK, "mul");
+	is_str(taken(), "quat_mul_f32", "mul of whole quaternions in f32");
+	is_int(fake->launch(fake->launches() - 1)->grid[0], 1, "one block for 1000 of them");
+	hz_quat_mul(ctx, &x, &one, &z, 0);
+	is_str(taken(), "quat_mul_f32", "mul by one quaternion");
+	hz_quat_mul(ctx, &h, &g, &g, 0);
+	is_str(taken(), "quat_mul_bf16", "mul in bf16");
+	hz_quat_mul(ctx, &odd, &g, &g, 0);
+	is_str(taken(), "quat_mul_any", "mul in bf16 of pairs that are not aligned");
+	hz_quat_mul(ctx, &skew, &y, &z, 0);
+	is_str(taken(), "quat_mul_any", "mul in f32 of quaternions that are not aligned");
+	hz_quat_mul(ctx, &p, &p, &q, 0);
+	is_str(taken(), "quat_mul_any", "mul of planes");
+	hz_quat_mul(ctx, &rows, &row, &out, 0);
+	is_str(taken(), "quat_mul_f32", "mul of rows by one row");
+	is_int(fake->launch(fake->launches() - 1)->grid[0], 50, "a block for each row");
+	hz_quat_mul_bwd(ctx, &x, &y, &y, &z, NULL, 0);
+	is_str(taken(), "quat_mul_bwd_f32", "gradient of one factor");
+	hz_quat_mul_bwd(ctx, &rows, &rows, &row, NULL, &(hz_tensor){0}, 0);
+	is_str(taken(), "", "a refused call starts nothing");
+	hz_quat_axpy(ctx, alpha, &x, &y, 0);
+	is_str(taken(), "quat_axpy_f32", "axpy");
+	hz_quat_conj(ctx, &x, &y, 0);
+	hz_quat_inverse(ctx, &x, &y, 0);
+	hz_quat_normalize(ctx, &x, &y, 0, 0);
+	is_str(taken(), "quat_map_f32 quat_map_f32 quat_map_f32", "conj, inverse, normalize");
+	hz_quat_norm(ctx, &x, &norms, 0);
+	hz_quat_norm_bwd(ctx, &norms, &x, &y, 0);
+	is_str(taken(), "quat_norm_f32 quat_norm_bwd_f32", "norm and its gradient");
+	hz_quat_inverse_bwd(ctx, &x, &y, &z, 0);
+	is_str(taken(), "quat_map_bwd_f32", "the gradient of inverse");
+	hz_quat_rotate(ctx, &x, &v, &w, 0);
+	is_str(taken(), "quat_rotate_f32", "rotation of vectors of three");
+}
+
+static void test_sums(void)
+{
+	const hz_tensor x = quats(a, HZ_F32, 100000), y = quats(b, HZ_F32, 100000);
+	const hz_tensor s = hz_tensor_1d(c, HZ_F32, HZ_CUDA, 4);
+	const hz_tensor few = quats(a, HZ_F32, 100), p = planes(b, HZ_F32, 100);
+	const hz_tensor rows = hz_tensor_3d(a, HZ_F32, HZ_CUDA, 5000, 100, 4);
+	const hz_tensor dy = hz_tensor_3d(d, HZ_F32, HZ_CUDA, 5000, 100, 4);
+	const hz_tensor row = hz_tensor_3d(b, HZ_F32, HZ_CUDA, 1, 100, 4);
+	const hz_tensor drow = hz_tensor_3d(c, HZ_F32, HZ_CUDA, 1, 100, 4);
+	const struct fakecuda_launch *l;
+
+	is_int(hz_quat_dot(ctx, &x, &y, &s, 0), HZ_OK, "dot");
+	is_str(taken(), "quat_dot_f32 quat_sum_finish", "dot of many terms, in two steps");
+	l = fake->launch(fake->launches() - 2);
+	is_int(l->grid[0], 13, "a block for each 8192 terms");
+	hz_quat_dot(ctx, &few, &p, &s, 0);
+	is_str(taken(), "quat_dot_any", "dot of few terms and any strides, in one step");
+	is_int(hz_quat_mul_bwd(ctx, &dy, &rows, &row, NULL, &drow, 0), HZ_OK, "a summed gradient");
+	is_str(taken(), "quat_dot_f32 quat_sum_finish", "a gradient summed over rows");
+	l = fake->launch(fake->launches() - 2);
+	is_int(l->grid[0], 4 * 20, "32 sums side by side, blocks of 256 terms");
+	is_int(hz_quat_rotate_bwd(ctx, &dy, &row, &rows, &drow, NULL, 0), HZ_OK,
+	       "the gradient of one rotation of many vectors");
+	is_str(taken(), "quat_rotate_sum quat_sum_finish", "in two steps");
+}
+
+/* ---- Products of matrices -------------------------------------------------------------------- */
+
+/* precision F32, so that the answer is the same for every GPU */
+static const struct row {
+	int64_t m, n, k;
+	int dtype, op_a, method;
+	const char *kernels;
+} table[] = {
+	{4096, 1, 4096, HZ_F32, HZ_QUAT_N, HZ_QUAT_DIRECT, "quat_gemv_rows_1"},
+	{4096, 2, 4096, HZ_F32, HZ_QUAT_C, HZ_QUAT_DIRECT, "quat_gemv_rows_2"},
+	{4096, 3, 4096, HZ_F32, HZ_QUAT_N, HZ_QUAT_FAST, "quat_gemv_rows_4"},
+	{4096, 8, 4096, HZ_F32, HZ_QUAT_N, HZ_QUAT_DIRECT, "quat_gemv_rows_8"},
+	{64, 1, 4096, HZ_F32, HZ_QUAT_N, HZ_QUAT_DIRECT, "quat_gemv_rows_1 quat_gemv_finish"},
+	{4096, 1, 4096, HZ_F32, HZ_QUAT_H, HZ_QUAT_DIRECT,
+	 "quat_gemv_lines_f32_1 quat_gemv_finish"},
+	{4096, 5, 4096, HZ_BF16, HZ_QUAT_T, HZ_QUAT_DIRECT,
+	 "quat_gemv_lines_bf16_8 quat_gemv_finish"},
+	{4096, 8, 4096, HZ_BF16, HZ_QUAT_N, HZ_QUAT_DIRECT, "quat_gemv_mma_bf16"},
+	{4096, 1, 4096, HZ_F16, HZ_QUAT_N, HZ_QUAT_DIRECT, "quat_gemv_mma_f16"},
+	{512, 1, 4096, HZ_F16, HZ_QUAT_N, HZ_QUAT_DIRECT, "quat_gemv_mma_f16 quat_gemv_finish"},
+	{100, 1, 101, HZ_F16, HZ_QUAT_N, HZ_QUAT_DIRECT,
+	 "quat_planes quat_simt_direct"},	/* pieces across rows */
+	{100, 9, 101, HZ_F32, HZ_QUAT_N, HZ_QUAT_DIRECT,
+	 "quat_planes quat_simt_direct"},
+	{1024, 1024, 1024, HZ_F32, HZ_QUAT_T, HZ_QUAT_FAST,
+	 "quat_planes quat_simt_fast"},
+	{7, 9, 0, HZ_F32, HZ_QUAT_N, HZ_QUAT_FAST, "quat_simt_fast"},
+};
+
+static void test_gemm(const struct row *r)
+{
+	const int turned = r->op_a == HZ_QUAT_T || r->op_a == HZ_QUAT_H;
+	const hz_tensor x = hz_tensor_3d(a, r->dtype, HZ_CUDA, turned ? r->k : r->m,
+					 turned ? r->m : r->k, 4);
+	const hz_tensor w = hz_tensor_3d(b, r->dtype, HZ_CUDA, r->k, r->n, 4);
+	const hz_tensor y = hz_tensor_3d(c, r->dtype, HZ_CUDA, r->m, r->n, 4);
+	const hz_quat_gemm_opts o = {
+		.op_a = r->op_a, .method = r->method, .precision = HZ_PRECISION_F32,
+	};
+	char name[128];
+
+	snprintf(name, sizeof(name), "%lld x %lld x %lld of %s, op %d", (long long)r->m,
+		 (long long)r->n, (long long)r->k, hz_dtype_name(r->dtype), r->op_a);
+	is_int(hz_quat_gemm(ctx, &x, &w, &y, &o), HZ_OK, "%s", name);
+	is_str(taken(), r->kernels, "%s: the kernels", name);
+}
+
+static void test_packed(void)
+{
+	const hz_tensor x = hz_tensor_3d(a, HZ_F32, HZ_CUDA, 200, 300, 4);
+	const hz_tensor w = hz_tensor_3d(b, HZ_F32, HZ_CUDA, 300, 64, 4);
+	const hz_tensor y = hz_tensor_3d(c, HZ_F32, HZ_CUDA, 200, 64, 4);
+	const hz_tensor wt = hz_tensor_3d(b, HZ_F32, HZ_CUDA, 200, 64, 4);
+	const hz_tensor yt = hz_tensor_3d(c, HZ_F32, HZ_CUDA, 300, 64, 4);
+	hz_quat_gemm_opts o = {.method = HZ_QUAT_FAST, .precision = HZ_PRECISION_F32};
+	hz_packed packed;
+	size_t bytes;
+
+	is_int(hz_quat_gemm_pack_bytes(ctx, &x, &o, &bytes), HZ_OK, "the bytes of packed A");
+	is_int(hz_quat_gemm_pack(ctx, &x, d, bytes, &packed, &o), HZ_OK, "packs");
+	is_str(taken(), "quat_planes", "packing is putting in planes");
+	o.packed = &packed;
+	is_int(hz_quat_gemm(ctx, NULL, &w, &y, &o), HZ_OK, "a packed product");
+	is_str(taken(), "quat_planes quat_simt_fast", "planes of B alone");
+	o.op_a = HZ_QUAT_H;
+	is_int(hz_quat_gemm(ctx, NULL, &wt, &yt, &o), HZ_OK, "by the conjugate transpose");
+	is_str(taken(), "quat_planes quat_simt_fast", "planes of it from the packed ones");
+}
+
+/* A batch shares launches; operands that all items have in common are put in planes once. */
+static void test_batch(void)
+{
+	hz_tensor x = hz_tensor_4d(a, HZ_F32, HZ_CUDA, 12, 33, 20, 4);
+	hz_tensor w = hz_tensor_4d(b, HZ_F32, HZ_CUDA, 12, 20, 10, 4);
+	hz_tensor y = hz_tensor_4d(c, HZ_F32, HZ_CUDA, 12, 33, 10, 4);
+	const hz_quat_gemm_opts o = {.precision = HZ_PRECISION_F32};
+	const struct fakecuda_launch *l;
+
+	is_int(hz_quat_gemm(ctx, &x, &w, &y, &o), HZ_OK, "a batch");
+	is_str(taken(), "quat_planes quat_simt_direct", "its kernels");
+	l = fake->launch(fake->launches() - 1);
+	is_int(l->grid[1], 12, "all items in one launch");
+	w.shape[0] = 1;
+	is_int(hz_quat_gemm(ctx, &x, &w, &y, &o), HZ_OK, "a batch with one B");
+	taken();
+	l = fake->launch(fake->launches() - 2);
+	is_int(l->grid[0], 2 + 2, "A and B share a launch, of which B has a part");
+}
+
+int main(void)
+{
+	hz_options o = {.device = HZ_CUDA};
+	char first[256] = "";
+
+	setenv("FAKECUDA_SM", "90", 1);
+	fake = fakecuda_load();
+	if (!fake)
+		skip_all("no stand-in driver");
+	fake->reset();
+	if (hz_open(&ctx, &o) != HZ_OK || hz_alloc(ctx, (void **)&a, OPERAND_BYTES, HZ_CUDA) ||
+	    hz_alloc(ctx, (void **)&b, OPERAND_BYTES, HZ_CUDA) ||
+	    hz_alloc(ctx, (void **)&c, OPERAND_BYTES, HZ_CUDA) ||
+	    hz_alloc(ctx, (void **)&d, OPERAND_BYTES, HZ_CUDA) ||
+	    hz_reserve(ctx, 3 * OPERAND_BYTES))
+		bail("a context: %s", hz_errmsg(ctx));
+	test_elementwise();
+	test_sums();
+	for (size_t i = 0; i < sizeof(table) / sizeof(*table); i++)
+		test_gemm(&table[i]);
+	test_packed();
+	test_batch();
+	hz_free(ctx, a, HZ_CUDA);
+	hz_free(ctx, b, HZ_CUDA);
+	hz_free(ctx, c, HZ_CUDA);
+	hz_free(ctx, d, HZ_CUDA);
+	hz_close(ctx);
+	is_int(fake->complaints(first, sizeof(first)), 0, "the driver has no complaint");
+	if (*first)
+		diag("%s", first);
+	return done_testing();
+}
+
+#endif

@@ -608,6 +608,13 @@ static void load_bias(const struct part *t, int64_t step, int64_t at, int64_t co
 	};
 
 	memcpy(b.comp, a->bias_comp, sizeof(b.comp));
+	if (a->dtype == HZ_F64 && a->bias_dtype == HZ_F32) {
+		/* Kernels of f64 load nothing else. */
+		for (int64_t i = 0; i < 4 * count; i++)
+			((double *)(void *)t->bias)[i % 4 * ld + i / 4] =
+				(double)((const float *)b.x)[i / 4 * step + b.comp[i % 4]];
+		return;
+	}
 	t->p->kern->load(&b);
 }
 

@@ -172,6 +172,12 @@ bool hzi_plain(const struct hz_context *ctx, const hz_tensor *t, const int *dtyp
 int hzi_check(struct hz_context *ctx, const char *op, const char *name, const hz_tensor *t,
 	      const int *dtypes, bool output);
 
+/*
+ * A view that was checked, with strides of 0 where they may be any number because nothing steps by
+ * them: all of an empty view, and of sizes of 1 those that products of could overflow.
+ */
+hz_tensor hzi_tame(const hz_tensor *t);
+
 /* HZ_OK if the ranges of a and b do not meet, else HZ_EALIAS with the sentence. */
 int hzi_check_apart(struct hz_context *ctx, const char *op, const char *a_name, const hz_tensor *a,
 		    const char *b_name, const hz_tensor *b);

@@ -22,6 +22,7 @@ struct part {
 	const hz_tensor *t;
 	struct hzi_quat_at *at;
 	int comps, cut;
+	bool empty;			/* then strides may be any numbers, and nothing steps by them */
 };
 
 /* ---- Checks ---------------------------------------------------------------------------------- */
@@ -50,7 +51,8 @@ static int check_part(struct hz_context *ctx, const char *op, struct part *p, co
 	if (t->dtype == HZ_F64 && ctx->device != HZ_CPU)
 		return hzi_fail(ctx, HZ_ENOTSUP, "%s: %s.dtype is f64, which only the CPU takes",
 				op, name);
-	*p = (struct part){.name = name, .t = t, .cut = comps != 0};
+	*p = (struct part){.name = name, .t = t, .cut = comps != 0,
+			   .empty = hz_tensor_count(t) == 0};
 	if (comps == 0)
 		return HZ_OK;
 	if (t->ndim < 1)
@@ -84,7 +86,7 @@ static int64_t stride_in(const struct part *p, int ndim, int d)
 {
 	const int own = d - (ndim - quat_dims(p));
 
-	return size_in(p, ndim, d) == 1 ? 0 : p->t->stride[own];
+	return size_in(p, ndim, d) == 1 || p->empty ? 0 : p->t->stride[own];
 }
 
 /* p has to have the quaternion shape of whole, or if repeated one that is repeated to that. */
@@ -126,7 +128,7 @@ static int check_apart_or_same(struct hz_context *ctx, const char *op, const str
 static void set_data(const struct part *p, uint32_t flags)
 {
 	const int last = p->t->ndim - 1;
-	const int64_t step = p->comps ? p->t->stride[last] : 0;
+	const int64_t step = p->comps && !p->empty ? p->t->stride[last] : 0;
 
 	p->at->data = p->t->data;
 	for (int c = 0; c < 4; c++)

@@ -249,9 +249,8 @@ static int run(struct gemm *g)
 	struct side c = matrix(g->c_dtype, g->ndim, g->batch, g->m, g->n);
 	struct side pre = matrix(g->c_dtype, g->ndim, g->batch, g->m, g->n);
 	const int64_t bias_shape[] = {by_columns ? g->n : g->m, 4};
-	struct side bias = side_new(&rnd, rnd_below(&rnd, 2) && g->dtype != HZ_F64 ? HZ_F32
-									   : g->c_dtype,
-				    2, bias_shape, 0);
+	struct side bias = side_new(&rnd, rnd_below(&rnd, 2) ? HZ_F32 : g->c_dtype, 2, bias_shape,
+				    0);
 	struct quat_call call = {.ins = {&a, &b, &bias}, .nins = g->bias ? 3 : 2,
 				 .outs = {&c, &pre}, .nouts = g->pre ? 2 : 1, .same = {-1, -1},
 				 .run = run_gemm, .bytes = bytes_gemm, .arg = g, .what = g->text};
@@ -634,6 +633,36 @@ static void test_prefer(void)
 	ok(memcmp(c[0], c[2], sizeof(c[0])) != 0, "which are not the same");
 }
 
+/* Strides that nothing steps by may be any numbers: those of sizes of 1, and of empty views. */
+static void test_strides(void)
+{
+	static const int64_t far[] = {INT64_MAX, INT64_MIN, (int64_t)1 << 61};
+	float a[4] = {1, 2, 3, 4}, b[4] = {5, 6, 7, 8}, bias[4] = {1, 1, 1, 1}, c[4] = {0};
+	hz_options options = {.device = HZ_CPU};
+	hz_context *ctx;
+
+	if (hz_open(&ctx, &options) != HZ_OK)
+		bail("%s", hz_open_errmsg());
+	for (int i = 0; i < 3; i++) {
+		hz_tensor ta = hz_tensor_4d(a, HZ_F32, HZ_CPU, 1, 1, 1, 4);
+		hz_tensor tb = hz_tensor_4d(b, HZ_F32, HZ_CPU, 1, 1, 1, 4);
+		hz_tensor tc = hz_tensor_4d(c, HZ_F32, HZ_CPU, 1, 1, 1, 4);
+		hz_tensor tbias = hz_tensor_2d(bias, HZ_F32, HZ_CPU, 1, 4);
+		const hz_quat_gemm_opts o = {.bias = &tbias, .beta = 1};
+
+		for (int d = 0; d < 3; d++)
+			ta.stride[d] = tb.stride[d] = tc.stride[d] = far[(i + d) % 3];
+		tbias.stride[0] = far[i];
+		is_int(hz_quat_gemm(ctx, &ta, &tb, &tc, NULL), HZ_OK, "strides of sizes of 1");
+		ok(c[0] == -60 && c[1] == 12 && c[2] == 30 && c[3] == 24, "do not matter");
+		ta.shape[2] = tb.shape[1] = 0;
+		ta.stride[3] = tb.stride[3] = far[i];
+		is_int(hz_quat_gemm(ctx, &ta, &tb, &tc, &o), HZ_OK, "nor those of empty views");
+		ok(c[0] == -59 && c[1] == 13 && c[2] == 31 && c[3] == 25, "which add nothing");
+	}
+	hz_close(ctx);
+}
+
 /* ---- Errors ---------------------------------------------------------------------------------- */
 
 static hz_tensor A, B, C, V;
@@ -761,6 +790,7 @@ int main(void)
 	test_nan();
 	test_share();
 	test_prefer();
+	test_strides();
 	test_errors();
 	dev_close_all();
 	return done_testing();

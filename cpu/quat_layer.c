@@ -493,10 +493,13 @@ static int pool(struct hz_context *ctx, const char *op, const struct hzi_qpool_a
 {
 	const int64_t *size = backward ? a->size : a->count;
 	const int64_t pixels = a->images * size[0] * size[1] * size[2];
-	const int64_t window = a->window[0] * a->window[1] * a->window[2];
+	int64_t reads = 1;
 
+	/* Windows may be far larger than x. */
+	for (int d = 0; d < 3; d++)
+		reads *= a->window[d] < a->size[d] ? a->window[d] : a->size[d];
 	(void)op;
-	hzi_parallel(hzi_threads(ctx, pixels * a->channels * 16 * (backward ? 2 : window + 1)),
+	hzi_parallel(hzi_threads(ctx, pixels * a->channels * 16 * (backward ? 2 : reads + 1)),
 		     backward ? pool_bwd_work : pool_work, (void *)(uintptr_t)a, pixels);
 	return HZ_OK;
 }

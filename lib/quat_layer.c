@@ -12,8 +12,9 @@
 
 /* ---- What all layers check ------------------------------------------------------------------- */
 
-struct hzi_qtensor hzi_quat_tensor(const hz_tensor *t, uint32_t flags)
+struct hzi_qtensor hzi_quat_tensor(const hz_tensor *from, uint32_t flags)
 {
+	const hz_tensor tame = hzi_tame(from), *const t = &tame;
 	struct hzi_qtensor q = {.a = {.data = t->data, .dtype = t->dtype}, .ndim = t->ndim - 1};
 	const int64_t step = t->stride[t->ndim - 1];
 	const uintptr_t size = 4 * hz_dtype_size(t->dtype);
@@ -44,6 +45,7 @@ int hzi_quat_check(struct hz_context *ctx, const char *op, const char *name, con
 {
 	static const int any[] = {HZ_F32, HZ_F16, HZ_BF16, HZ_F64, 0};
 	const int one[] = {dtype, 0};
+	int64_t count = 1;
 
 	HZ_CHECK(hzi_check(ctx, op, name, t, dtype ? one : any, output));
 	if (t->dtype == HZ_F64 && ctx->device != HZ_CPU)
@@ -57,10 +59,15 @@ int hzi_quat_check(struct hz_context *ctx, const char *op, const char *name, con
 				t->ndim, min_ndim, max_ndim);
 	}
 	HZ_CHECK(hzi_quat_check_size(ctx, op, name, t->ndim - 1, t->shape[t->ndim - 1], 4, ""));
-	/* With strides of 0 there may be more elements than memory has bytes for copies of them. */
-	if (hz_tensor_count(t) > INT64_MAX >> 12)
-		return hzi_fail(ctx, HZ_ESHAPE, "%s: %s is too large: its size overflows", op,
-				name);
+	/*
+	 * With strides of 0 there may be more elements than memory has bytes for copies of them; and
+	 * of an empty tensor the other sizes may be as large.
+	 */
+	for (int d = 0; d < t->ndim; d++) {
+		if (t->shape[d] && (!hzi_mul(count, t->shape[d], &count) || count > INT64_MAX >> 12))
+			return hzi_fail(ctx, HZ_ESHAPE, "%s: %s is too large: its size overflows",
+					op, name);
+	}
 	*q = hzi_quat_tensor(t, flags);
 	return HZ_OK;
 }
@@ -480,8 +487,8 @@ static int conv_args(struct hz_context *ctx, const struct call *q, const hz_quat
 		if (!hzi_mul(q->w->shape[1 + d] - 1, a->dilation[in], &span) ||
 		    __builtin_add_overflow(big->shape[1 + d], 2 * a->pad[in], &room) ||
 		    span > INT64_MAX / 4 || room > INT64_MAX / 4)
-			return hzi_fail(ctx, HZ_ESHAPE, "%s: x.shape[%d] overflows with pad and "
-					"dilation", q->op, 1 + d);
+			return hzi_fail(ctx, HZ_ESHAPE, "%s: %s.shape[%d] overflows with pad and "
+					"dilation", q->op, transposed ? y_name : "x", 1 + d);
 		size = room - span - 1 < 0 ? 0 : (room - span - 1) / a->stride[in] + 1;
 		if (small->shape[1 + d] != size)
 			return hzi_fail(ctx, HZ_ESHAPE,

@@ -808,13 +808,13 @@ static int correlate(struct run *r, const struct hzi_qtensor *in, const struct h
 	const bool has_bias = bias && l->b.a.data;
 	const struct joint j = join(4, out->shape, &out->a, has_pre ? pre : NULL, NULL);
 	struct pixels p = pixels_of(in, groups, out->shape + 1, w->taps, sight);
-	const int64_t chunk = chunk_rows(r, &p, rows);
 	struct hzi_qtensor to = *out;
-	int64_t pixel = j.stride[0][0], pre_pixel = j.stride[1][0];
+	int64_t pixel = j.stride[0][0], pre_pixel = j.stride[1][0], chunk;
 	int status = HZ_OK;
 
 	if (rows == 0 || out->shape[4] == 0)
 		return HZ_OK;
+	chunk = chunk_rows(r, &p, rows);
 	pixels_scratch(r, &p, chunk);
 	if (j.n > 1) {
 		/* Pixels have no common step: the result is made elsewhere, and put in place. */
@@ -963,12 +963,16 @@ static int conv_adjoint(struct run *r, const struct hzi_quat_conv_args *a,
 	const int64_t out = w->shape[4], in = w->shape[0] / a->groups;
 	const int64_t size = (int64_t)dtype_bytes(w->a.dtype);
 	const size_t used = r->used;
-	const int64_t classes = product3(a->stride);
+	int64_t residues[3], classes;
 	int status = HZ_OK;
 
+	/* Strides may be far larger than what they step through. */
+	for (int d = 0; d < 3; d++)
+		residues[d] = a->stride[d] < big->shape[1 + d] ? a->stride[d] : big->shape[1 + d];
+	classes = product3(residues);
 	for (int64_t i = 0; i < classes && status == HZ_OK; i++) {
-		const int64_t residue[3] = {i / a->stride[2] / a->stride[1],
-					    i / a->stride[2] % a->stride[1], i % a->stride[2]};
+		const int64_t residue[3] = {i / residues[2] / residues[1],
+					    i / residues[2] % residues[1], i % residues[2]};
 		struct hzi_qtensor part = *big, seen;
 		struct hzi_qarray part_pre = {.data = NULL}, from = w->a;
 		struct weights v = {.out = out, .in = in, .conj = conj};
@@ -989,8 +993,8 @@ static int conv_adjoint(struct run *r, const struct hzi_quat_conv_args *a,
 			offset += residue[d] * big->a.stride[1 + d];
 			pre_offset += residue[d] * part_pre.stride[1 + d];
 			part.shape[1 + d] = c.count;
-			part.a.stride[1 + d] *= a->stride[d];
-			part_pre.stride[1 + d] *= a->stride[d];
+			part.a.stride[1 + d] *= c.count > 1 ? a->stride[d] : 1;
+			part_pre.stride[1 + d] *= c.count > 1 ? a->stride[d] : 1;
 			v.taps[d] = seen.shape[2 + d] = c.taps;
 			from.data = (char *)from.data + c.first * w->a.stride[1 + d] * size;
 			from.stride[2 + d] = c.each * w->a.stride[1 + d];
@@ -1045,6 +1049,8 @@ static int conv_weights(struct run *r, const struct hzi_quat_conv_args *a,
 	int64_t chunk, k, splits, part;
 	void *parts = NULL;
 
+	if (count_of(5, dw->shape) == 0)
+		return HZ_OK;
 	for (int d = 0; d < 3; d++) {
 		sight.step[d] = a->stride[d];
 		sight.each[d] = a->dilation[d];

@@ -1414,6 +1414,51 @@ static void test_cat(struct dev *dev)
 	}
 }
 
+/* Strides, windows and dilation that are far larger than what they are for */
+static void test_far(struct dev *dev)
+{
+	const int64_t xs[] = { 2, 1, 2, 1, 3 }, ws[] = { 5, 1, 1, 1, 3 };
+	const int64_t ys[] = { 2, 1, 1, 1, 5 }, ps[] = { 2, 1, 1, 1, 3 };
+	const hz_quat_conv_opts o = { .stride = { INT32_MAX, INT32_MAX, INT32_MAX },
+				      .dilation = { INT32_MAX, INT32_MAX, INT32_MAX } };
+	const hz_quat_pool_opts p = { .kind = HZ_POOL_AVERAGE,
+				      .window = { INT32_MAX, INT32_MAX, INT32_MAX },
+				      .pad = { INT32_MAX / 2, INT32_MAX / 2, INT32_MAX / 2 } };
+	struct tensor x = quats(dev, HZ_F32, 5, xs, AOS, 0, 1);
+	struct tensor w = quats(dev, HZ_F32, 5, ws, AOS, 0, 1);
+	struct tensor y = quats(dev, HZ_F32, 5, ys, AOS, 0, 1);
+	struct tensor dx = quats(dev, HZ_F32, 5, xs, AOS, 0, 0);
+	struct tensor pooled = quats(dev, HZ_F32, 5, ps, AOS, 0, 0);
+	double *want = calloc(48, sizeof(double)), *mean = calloc(24, sizeof(double));
+	size_t bytes = 0;
+
+	/* Of each image only the first pixel is seen: dx is w^H dy there. */
+	for (int image = 0; image < 2; image++) {
+		for (int i = 0; i < 3; i++) {
+			for (int out = 0; out < 5; out++) {
+				double q[4];
+
+				conj_of(q, w.v + 4 * (3 * out + i));
+				mul(want + 4 * (6 * image + i), q, y.v + 4 * (5 * image + out));
+			}
+			for (int c = 0; c < 4; c++)
+				mean[4 * (3 * image + i) + c] =
+					(x.v[4 * (6 * image + i) + c] +
+					 x.v[4 * (6 * image + 3 + i) + c]) / 2;
+		}
+	}
+	ok(reserve(dev, hz_quat_conv_bwd_workspace(dev->ctx, &x.view, &w.view, NULL, &y.view,
+						   &dx.view, NULL, NULL, &o, &bytes), &bytes) &&
+	   status_ok(dev, hz_quat_conv_bwd(dev->ctx, &x.view, &w.view, NULL, &y.view, &dx.view, NULL,
+					   NULL, &o)) && near(&dx, want, "dx"),
+	   "%s: strides far larger than x", dev->name);
+	ok(status_ok(dev, hz_quat_pool(dev->ctx, &x.view, &pooled.view, NULL, &p)) &&
+	   near(&pooled, mean, "mean"), "%s: windows far larger than x", dev->name);
+	drop(&x), drop(&w), drop(&y), drop(&dx), drop(&pooled);
+	free(want);
+	free(mean);
+}
+
 /* ---- Bits ------------------------------------------------------------------------------------ */
 
 /* The results of one set of calls that are large enough for several threads */
@@ -1598,6 +1643,19 @@ static void test_errors(struct dev *dev)
 	refuses(dev, hz_quat_conv(c, &x, &kernel, NULL, &out, NULL), HZ_ESHAPE,
 		"quat_conv: x.ndim is 3, must be 4 to 6");
 
+	/* Sizes that only an empty view or strides of 0 can have */
+	t = hz_tensor_3d(memory, HZ_F32, HZ_CPU, 0, (int64_t)1 << 60, 4);
+	refuses(dev, hz_quat_batchnorm_workspace(c, &t, NULL, NULL, &t, NULL, &bytes), HZ_ESHAPE,
+		"quat_batchnorm: x is too large: its size overflows");
+	t = hz_tensor_3d(memory, HZ_F32, HZ_CPU, (int64_t)1 << 60, 0, 4);
+	refuses(dev, hz_quat_linear_workspace(c, &t, &w, NULL, &y, NULL, &bytes), HZ_ESHAPE,
+		"quat_linear: x is too large: its size overflows");
+	t = x;
+	t.shape[0] = (int64_t)1 << 50;
+	t.stride[0] = 0;
+	refuses(dev, hz_quat_linear_workspace(c, &t, &w, NULL, &y, NULL, &bytes), HZ_ESHAPE,
+		"quat_linear: x is too large: its size overflows");
+
 	t = x;
 	t.data = memory + 3000;
 	refuses(dev, hz_quat_batchnorm(c, &x, &b, NULL, &t, NULL), HZ_ESHAPE,
@@ -1647,6 +1705,7 @@ int main(void)
 		test_dropout(&devs[i]);
 		test_init(&devs[i]);
 		test_cat(&devs[i]);
+		test_far(&devs[i]);
 	}
 	test_bits();
 	test_errors(&devs[0]);

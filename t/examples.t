@@ -40,10 +40,10 @@ echo "$out" | awk '/error 0\.00[0-9][0-9]$/ { good++ } END { exit good != 2 }'
 result 5 "qgemm: 8 bits lose less than a hundredth" $? "$out"
 
 out=$("$top_builddir/doc/examples/quat_layer")
-result 7 "quat_layer" $? "$out"
+result 6 "quat_layer" $? "$out"
 echo "$out" | awk '/^from the real matrix of 160 x 48: [0-9.]+e-0[789]$/ { good = 1 }
 	END { exit !good }'
-result 8 "quat_layer: what the real matrix gives" $? "$out"
+result 7 "quat_layer: what the real matrix gives" $? "$out"
 
 # From the include on: the README leaves out the file's head.
 want=$(sed -n '/^#include/,$p' "$top_srcdir/doc/examples/minimal.c")
@@ -51,4 +51,4 @@ want=$(sed -n '/^#include/,$p' "$top_srcdir/doc/examples/minimal.c")
 out=$(awk '/^```/ { inside = $0 == "```c" && !done; if (inside) done = 1; next } inside' \
 	"$top_srcdir/README.md")
 [ "$out" = "$want" ]
-result 6 "README.md shows doc/examples/minimal.c" $? "$out"
+result 8 "README.md shows doc/examples/minimal.c" $? "$out"

@@ -746,9 +746,13 @@ static void test_linear(struct dev *dev)
 	ok(good, "%s: linear layers without rows, columns or terms", dev->name);
 }
 
-/* Sums over a batch so long that a device may cut it into parts */
+/*
+ * Sums over a batch so long that a device may cut it into parts. 20000 products that are added up in
+ * turn in f32 are off by about 2^-24 sqrt(20000) / 2 = 4e-6 of what they amount to.
+ */
 static void test_long(struct dev *dev)
 {
+	double bound = 4 * tolerance(HZ_F32);
 	int64_t xs[] = { 5003, 2 }, ys[] = { 5003, 3 }, ws[] = { 3, 2 }, is[] = { 1, 5003, 2 };
 	int64_t os[] = { 1, 5001, 3 }, ks[] = { 3, 3, 2 }, b, n, k, t;
 	struct tensor x = quats(dev, HZ_F32, 2, xs, AOS, 0, 1), image, kernel, out, dk;
@@ -772,7 +776,7 @@ static void test_long(struct dev *dev)
 		       &bytes) &&
 	       status_ok(dev, hz_quat_linear_bwd(dev->ctx, &x.view, &w.view, NULL, &dy.view, NULL,
 						 &dw.view, NULL, NULL)) &&
-	       near(&dw, want, "dw");
+	       near_within(bound, &dw, want, "dw");
 	ok(good, "%s: the gradient of a linear layer over a long batch", dev->name);
 	free(want);
 	drop(&x), drop(&w), drop(&dy), drop(&dw);
@@ -798,7 +802,7 @@ static void test_long(struct dev *dev)
 						       &bytes), &bytes) &&
 	       status_ok(dev, hz_quat_conv_bwd(dev->ctx, &image.view, &kernel.view, NULL, &out.view,
 					       NULL, &dk.view, NULL, NULL)) &&
-	       near(&dk, want, "dw");
+	       near_within(bound, &dk, want, "dw");
 	ok(good, "%s: the gradient of a convolution over many pixels", dev->name);
 	free(want);
 	drop(&image), drop(&kernel), drop(&out), drop(&dk);

@@ -1184,6 +1184,203 @@ HZ_API int hz_quat_init(hz_context *ctx, const hz_tensor *y, int distribution, d
  */
 HZ_API double hz_quat_init_scale(int64_t fan_in, int64_t fan_out);
 
+/* ---- HNLQ: the hierarchical nested lattice quantizer ------------------------------------------ */
+
+/* Lattices. All but HZ_LATTICE_BASIS have exact nearest-point rules. */
+enum hz_lattice_kind {
+	HZ_LATTICE_Z = 1,	/* Z^dim; dim 0 is 1 */
+	HZ_LATTICE_A2 = 2,	/* basis columns (1, 0), (1/2, sqrt(3)/2) */
+	HZ_LATTICE_D = 3,	/* D_dim, dim >= 2; dim 0 is 4: columns (-1,-1,0..), (1,-1,0..), (0,1,-1,0..) ... */
+	HZ_LATTICE_E8 = 4,	/* columns 2 e1, e2 - e1, ..., e7 - e6, (1/2)^8 */
+	HZ_LATTICE_BASIS = 5	/* the caller's, by nearest plane in the LLL-reduced basis */
+};
+
+/* What a block does whose point lies outside of the code: see hz_lattice_encode(). */
+enum hz_lattice_policy {
+	HZ_LATTICE_WRAP = 0,	/* nothing: its digits decode to another point (it is counted) */
+	HZ_LATTICE_T = 1,	/* scale 2^(alpha t) beta with the first t = 0, 1, ..., 31 that fits */
+	HZ_LATTICE_CLIP = 2,	/* is shrunk by the first 2^(-j/16) that fits; nothing is stored */
+	HZ_LATTICE_BANK = 3,	/* of up to 16 given scales the one with the least error that fits */
+	HZ_LATTICE_GROUP = 4	/* scale 2^(alpha t) beta, t = 0 .. 63, for a group of 8 .. 128 values */
+};
+
+enum hz_lattice_pack {
+	HZ_LATTICE_LEVEL = 0,	/* [..., blocks, M]: sum_j b_m[j] q^j; u8 u16 or u32 that holds q^d - 1 */
+	HZ_LATTICE_FULL64 = 1,	/* [..., blocks] u64: sum_m level_m q^(d m); q^(d M) <= 2^64 */
+	HZ_LATTICE_LIMBS = 2	/* [..., blocks, limbs] u32: digits level by level, the most that fit 32 bits
+				   each */
+};
+
+#define HZ_LATTICE_CENTER 1u		/* offset: the point nearest to the code's centroid */
+#define HZ_LATTICE_SPHERE 2u		/* BASIS: level 0 by a sphere decoder: the exact nearest point */
+#define HZ_LATTICE_FIRST_FIT 4u		/* BANK: the first scale that fits, in the order given */
+
+#define HZ_LATTICE_MAXDIM 24
+#define HZ_LATTICE_MAXLEVELS 32
+
+/* Zero the struct and set what is wanted. q, levels and kind must be set. */
+typedef struct hz_lattice_opts {
+	int32_t kind;			/* enum hz_lattice_kind */
+	int32_t dim;			/* d; 0: the kind's own */
+	int32_t q;			/* >= 2: digits are 0 .. q - 1 */
+	int32_t levels;			/* M >= 1 */
+	double beta;			/* > 0: the scale; 0 stands for 1 */
+	double alpha;			/* > 0: T and GROUP; 0 stands for 1/3, or 1/8 for GROUP */
+	int32_t policy;			/* enum hz_lattice_policy */
+	int32_t group;			/* GROUP: values that share a scale, 8 .. 128, a multiple of d */
+	int32_t banks;			/* BANK: how many, 1 .. 16 */
+	uint32_t flags;			/* HZ_LATTICE_CENTER | _SPHERE | _FIRST_FIT */
+	const double *bank;		/* BANK: factors of beta, > 0 */
+	const double *basis;		/* BASIS: d x d by rows; its columns are the basis */
+	const double *transform;	/* d x d by rows, applied to blocks first; NULL: identity */
+	const double *dither;		/* d numbers z, added before and taken away after; NULL: 0 */
+	const int64_t *offset;		/* d basis coordinates of the lattice point o; NULL: 0, or _CENTER */
+	int64_t reserved[4];		/* 0 */
+} hz_lattice_opts;
+
+/* A quantizer: what hz_lattice_open() made of options. It is not changed any more, and may be used
+ * by any number of contexts and threads at once until hz_lattice_close(). */
+typedef struct hz_lattice hz_lattice;
+
+HZ_API int hz_lattice_open(hz_context *ctx, hz_lattice **lattice, const hz_lattice_opts *opts);
+HZ_API void hz_lattice_close(hz_lattice *lattice);
+
+/* What a quantizer is. Pointers live as long as it does; matrices are d x d by rows. */
+typedef struct hz_lattice_info {
+	int32_t kind, dim, q, levels, policy, group;
+	int32_t embed;			/* integers of a point: d, 3 for A2 */
+	int32_t embed_scale;		/* they are its coordinates times this: 2 for E8, else 1 (A2: see points) */
+	int64_t level_max;		/* q^d - 1; -1 if above 2^32 - 1: then LEVEL is refused */
+	int32_t level_dtype;		/* HZ_U8, HZ_U16 or HZ_U32; 0 likewise */
+	int32_t full64;			/* 1 if FULL64 is possible */
+	int32_t limbs;			/* u32 of a block as LIMBS */
+	int32_t scales;			/* how many values T has; 0: policies without T */
+	double bits;			/* M log2 q + the raw bits of T, a dimension */
+	const double *to_lattice;	/* T_to_lat: block to lattice coordinates */
+	const double *from_lattice;	/* T_from_lat */
+	const double *reduced;		/* R: upper triangular, of nearest plane */
+	const double *basis;		/* G, reduced if the caller's */
+	const float *scale_table;	/* scale of each T; [0] = beta without T */
+	const int32_t *offset;		/* o as integers, embed of them */
+	const int32_t *leaders;		/* [q^d][embed], as integers, if q^d <= 65536; else NULL */
+} hz_lattice_info;
+
+HZ_API int hz_lattice_get_info(const hz_lattice *lattice, hz_lattice_info *info);
+
+/*
+ * Encoding. The last dimension of x, n long, is cut into blocks = ceil(n / d) blocks, the last one
+ * filled with 0. For each block, with L the lattice, Q its nearest-point rule, s a scale:
+ *
+ *   y = T x (1 / s) + z,  g_0 = Q(y) + o,  b_m = (G^-1 g_m) mod q,  g_{m+1} = (g_m - c(b_m)) / q
+ *
+ * ... (arithmetic: y in f32: x times the f32 inverse of the f32 scale, plus z in f32.)
+ *
+ *   x         f32 f16 bf16 [..., n], any strides
+ *   codes     the shape and dtype that pack says; any strides (level planes: put M outermost)
+ *   t         u8 [..., blocks], for GROUP [..., ceil(n / group)]; NULL without T
+ *   overload  s64 [2]: blocks that were wrapped or clipped, blocks with NaN or Inf; NULL: not wanted
+ */
+typedef struct hz_lattice_code_opts {
+	int32_t pack;			/* enum hz_lattice_pack */
+	int32_t levels;			/* decode: the top levels to use; 0: all */
+	int32_t to;			/* decode: enum hz_lattice_to */
+	uint32_t flags;			/* 0 */
+	const hz_hadamard_opts *hadamard;	/* a rotation of the last axis of x; NULL: none */
+	int64_t reserved[3];
+} hz_lattice_code_opts;
+
+enum hz_lattice_to {
+	HZ_LATTICE_VALUES = 0,	/* f32 f16 bf16 [..., n] */
+	HZ_LATTICE_POINTS = 1,	/* s8 s16 s32 [..., blocks, embed]: the point p as integers, before o and z */
+	HZ_LATTICE_DIGITS = 2	/* u8 u16 u32 [..., blocks, M, d] */
+};
+
+HZ_API int hz_lattice_encode(hz_context *ctx, const hz_lattice *lattice, const hz_tensor *x,
+			     const hz_tensor *codes, const hz_tensor *t, const hz_tensor *overload,
+			     const hz_lattice_code_opts *opts);
+HZ_API int hz_lattice_encode_workspace(hz_context *ctx, const hz_lattice *lattice, const hz_tensor *x,
+				       const hz_tensor *codes, const hz_tensor *t,
+				       const hz_lattice_code_opts *opts, size_t *bytes);
+
+/* Decoding: p = sum_m q^m c(b_m), y = T^-1 (s (p - o - z)); codes LEVEL may have M or opts->levels levels. */
+HZ_API int hz_lattice_decode(hz_context *ctx, const hz_lattice *lattice, const hz_tensor *codes,
+			     const hz_tensor *t, const hz_tensor *y, const hz_lattice_code_opts *opts);
+HZ_API int hz_lattice_decode_workspace(hz_context *ctx, const hz_lattice *lattice,
+				       const hz_tensor *codes, const hz_tensor *t, const hz_tensor *y,
+				       const hz_lattice_code_opts *opts, size_t *bytes);
+
+/* Codes of one packing to another. */
+HZ_API int hz_lattice_repack(hz_context *ctx, const hz_lattice *lattice, const hz_tensor *from,
+			     int from_pack, const hz_tensor *to, int to_pack);
+
+/* ... Table objects. */
+enum hz_vlut_route {
+	HZ_VLUT_AUTO = 0,	/* the fastest */
+	HZ_VLUT_TABLE = 1,	/* tables, literally: the oracle */
+	HZ_VLUT_DECODE = 2	/* points times x */
+};
+
+typedef struct hz_vlut_opts {
+	int32_t route;			/* enum hz_vlut_route */
+	int32_t table_dtype;		/* one-sided HZ_F32 HZ_F16 HZ_BF16 HZ_U8; two-sided HZ_S8 HZ_S16; 0: chosen */
+	int32_t sum;			/* HZ_F32 or HZ_S32; 0: chosen */
+	uint32_t flags;			/* HZ_VLUT_COMPENSATED */
+	int64_t reserved[4];
+} hz_vlut_opts;
+
+#define HZ_VLUT_COMPENSATED 1u		/* f32 sums with Kahan-Babuska compensation, TABLE route */
+
+typedef struct hz_vlut hz_vlut;
+
+/* Tables of products with codes of w: by dense vectors (x NULL), or by codes of x. Allocates. */
+HZ_API int hz_vlut_open(hz_context *ctx, hz_vlut **vlut, const hz_lattice *w, const hz_lattice *x,
+			const hz_vlut_opts *opts);
+HZ_API void hz_vlut_close(hz_vlut *vlut);
+
+/* A coded matrix of rows along its last axis. */
+typedef struct hz_coded {
+	hz_tensor codes;		/* LEVEL: [rows, blocks, M] (or the top levels of it), any strides */
+	const hz_tensor *t;		/* u8 [rows, blocks or groups], NULL without T */
+	const hz_tensor *row_scale;	/* f32 [rows], a further factor; NULL: none */
+	const void *packed;		/* instead of codes and t: what hz_vlut_pack() made */
+	int64_t rows, k;		/* k: values of a row; needed with packed, else k of x counts */
+	int32_t levels;			/* the top levels to use; 0: all */
+	int32_t reserved0;
+	int64_t reserved[3];
+} hz_coded;
+
+/* Codes in the order that this device's kernels read. */
+HZ_API int hz_vlut_pack_bytes(hz_context *ctx, const hz_vlut *vlut, const hz_coded *w, size_t *bytes);
+HZ_API int hz_vlut_pack(hz_context *ctx, const hz_vlut *vlut, const hz_coded *w, void *packed);
+
+/* y = W x: x f32 f16 bf16 (s8 too) [k] or [k, batch], y f32 f16 bf16 (s32) [rows] or [rows, batch], any strides. */
+HZ_API int hz_vlut_gemv(hz_context *ctx, const hz_vlut *vlut, const hz_coded *w, const hz_tensor *x,
+			const hz_tensor *y);
+HZ_API int hz_vlut_gemm(hz_context *ctx, const hz_vlut *vlut, const hz_coded *w, const hz_tensor *x,
+			const hz_tensor *y);
+/* y = W X^T, both coded: y [w rows, x rows] f32 f16 bf16, or s32: sums of products of integer points (p - o), without scales. */
+HZ_API int hz_vlut_gemm2(hz_context *ctx, const hz_vlut *vlut, const hz_coded *w, const hz_coded *x,
+			 const hz_tensor *y);
+HZ_API int hz_vlut_gemm_workspace(hz_context *ctx, const hz_vlut *vlut, const hz_coded *w,
+				  const hz_tensor *x, const hz_tensor *y, size_t *bytes);
+HZ_API int hz_vlut_gemm2_workspace(hz_context *ctx, const hz_vlut *vlut, const hz_coded *w,
+				   const hz_coded *x, const hz_tensor *y, size_t *bytes);
+
+/* ... The optimiser. */
+typedef struct hz_lattice_report {
+	double mse, rate, overload;	/* a value; bits a value with T's entropy; share of blocks */
+	double entropy_t, gap_db;	/* of T a block; 10 log10(mse 2^(2 rate) / variance) */
+} hz_lattice_report;
+
+/*
+ * Searches beta, bank, offset (and, where kind, q or levels are 0, those) for the least error at a
+ * rate of at most `rate` bits a value, on the data x (f32, host) or, x NULL, Gaussian of sigma.
+ * found->bank points into the caller's bank[16].
+ */
+HZ_API int hz_lattice_design(hz_context *ctx, const hz_lattice_opts *want, double rate, double sigma,
+			     const hz_tensor *x, hz_lattice_opts *found, double bank[16],
+			     hz_lattice_report *report);
+
 #ifdef __cplusplus
 }
 #endif

@@ -163,7 +163,7 @@ typedef struct hz_options {
 	int32_t device;			/* HZ_AUTO, HZ_CPU or HZ_CUDA + i */
 	int32_t threads;		/* CPU threads; 0: HURWITZ_THREADS, else cores allowed */
 	int32_t isa;			/* enum hz_isa, the highest level to use */
-	uint32_t flags;			/* HZ_NO_TOPOLOGY | HZ_QUAT_PREFER_FAST or _DIRECT */
+	uint32_t flags;			/* HZ_NO_TOPOLOGY | HZ_QUAT_PREFER_FAST or _DIRECT | HZ_PROFILE */
 	void *topology;			/* a loaded hwloc_topology_t to read instead of its own */
 	const hz_allocator *allocator;	/* copied; NULL: aligned_alloc and free */
 	void (*log)(void *user, int level, const char *message);
@@ -174,6 +174,8 @@ typedef struct hz_options {
 #define HZ_NO_TOPOLOGY 1u		/* do not call hwloc: ask the operating system alone */
 #define HZ_QUAT_PREFER_FAST 2u		/* HZ_QUAT_AUTO means HZ_QUAT_FAST */
 #define HZ_QUAT_PREFER_DIRECT 4u	/* HZ_QUAT_AUTO means HZ_QUAT_DIRECT */
+#define HZ_PROFILE 8u			/* lattice and vlut calls log what they did and how long it took, at
+					   HZ_LOG_DEBUG; on a GPU they wait for that */
 
 /*
  * Opens a context. On failure *ctx is NULL and the reason is in hz_open_errmsg(). options may be
@@ -1217,6 +1219,7 @@ enum hz_lattice_pack {
 
 #define HZ_LATTICE_MAXDIM 24
 #define HZ_LATTICE_MAXLEVELS 32
+#define HZ_LATTICE_MAXBANKS 16
 
 /* Zero the struct and set what is wanted. q, levels and kind must be set. */
 typedef struct hz_lattice_opts {

@@ -212,9 +212,9 @@ static int check_options(const hz_options *o)
 	    !(o->isa >= HZ_ISA_NEON && o->isa <= HZ_ISA_DOTPROD))
 		return open_fail(HZ_EINVAL, "open: options.isa is %d, must be one of enum hz_isa",
 				 o->isa);
-	if (o->flags & ~(HZ_NO_TOPOLOGY | QUAT_PREFER))
+	if (o->flags & ~(HZ_NO_TOPOLOGY | QUAT_PREFER | HZ_PROFILE))
 		return open_fail(HZ_EINVAL, "open: options.flags is %#x, must be made of %#x",
-				 (unsigned)o->flags, HZ_NO_TOPOLOGY | QUAT_PREFER);
+				 (unsigned)o->flags, HZ_NO_TOPOLOGY | QUAT_PREFER | HZ_PROFILE);
 	if ((o->flags & QUAT_PREFER) == QUAT_PREFER)
 		return open_fail(HZ_EINVAL, "open: options.flags prefers both fast and direct "
 					    "products of quaternions");
@@ -292,6 +292,7 @@ int hz_open(hz_context **out, const hz_options *options)
 	ctx->quat_method = o.flags & HZ_QUAT_PREFER_FAST ? HZ_QUAT_FAST
 			   : o.flags & HZ_QUAT_PREFER_DIRECT ? HZ_QUAT_DIRECT
 							     : HZ_QUAT_AUTO;
+	ctx->profile = o.flags & HZ_PROFILE;
 	hzi_cpu_select(ctx, o.isa);
 	status = open_device(ctx, o.device);
 	if (status != HZ_OK) {

@@ -76,6 +76,7 @@ struct hz_context {
 	int isa, isa_max;		/* enum hz_isa */
 	int threads;			/* at least 1 */
 	int quat_method;		/* enum hz_quat_method: what AUTO stands for */
+	bool profile;			/* HZ_PROFILE */
 	unsigned fork_generation;	/* hzi_fork_generation() at hz_open() */
 	void *workspace;		/* on the device; 64-byte aligned */
 	size_t workspace_bytes;

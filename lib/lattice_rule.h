@@ -579,7 +579,7 @@ HZI_LATTICE float hzi_lattice_round(int d, const float *y, int32_t *f, int *wher
 {
 	float most = -1;
 
-	*sum = 0;
+	*where = *turn = *sum = 0;
 	for (int i = 0; i < d; i++) {
 		const float rounded = rintf(y[i]), r = hzi_ladd(y[i], -rounded);
 

@@ -596,32 +596,40 @@ HZI_LATTICE float hzi_lattice_round(int d, const float *y, int32_t *f, int *wher
 }
 
 /*
- * E8: the nearest integer points a and half-integer points b = f + 1/2 by rounding y and y - 1/2.
- * With sizes |r| of a's errors the squared distances before corrections differ by 2 - sum |r|, and
- * a correction costs 1 - 2 max |r|. Of equals the one with the smaller first coordinate.
+ * E8: the nearest integer point a by rounding y to f, the nearest half-integer point by rounding
+ * y - 1/2 to h. With errors r of a, those of the other are 1/2 - |r|: so the squared distances before
+ * corrections differ by 2 - sum |r|, a correction costs 1 - 2 max |r| and 2 min |r|, and the halves
+ * correct the first least |r|. Of equals the one with the smaller first coordinate.
  */
 HZI_LATTICE void hzi_lattice_level0_e8(const float *y, int32_t *g)
 {
-	int32_t f[8], turn, sum, turn_half, sum_half;
-	float shifted[8], s[8], most, most_half, margin, cost, cost_half;
-	int where, where_half, half;
+	int32_t h[8], turn, turn_half = 1, sum, sum_half = 0;
+	float s[8], most, least = 1, total, cost, cost_half;
+	int where, where_half = 0, half;
 
-	for (int i = 0; i < 8; i++)
-		shifted[i] = hzi_ladd(y[i], -0.5f);
-	most_half = hzi_lattice_round(8, shifted, f, &where_half, &turn_half, &sum_half, s);
 	most = hzi_lattice_round(8, y, g, &where, &turn, &sum, s);
-	cost = sum & 1 ? hzi_ladd(1.0f, -hzi_lmul(2.0f, most)) : 0;
-	cost_half = sum_half & 1 ? hzi_ladd(1.0f, -hzi_lmul(2.0f, most_half)) : 0;
-	margin = hzi_ladd(hzi_ladd(hzi_ladd(s[0], s[1]), hzi_ladd(s[2], s[3])),
-			  hzi_ladd(hzi_ladd(s[4], s[5]), hzi_ladd(s[6], s[7])));
-	margin = hzi_ladd(hzi_ladd(hzi_ladd(2.0f, -margin), cost_half), -cost);
+	for (int i = 0; i < 8; i++) {
+		const float shifted = hzi_ladd(y[i], -0.5f), rounded = rintf(shifted);
+
+		h[i] = (int32_t)rounded;
+		sum_half += h[i];
+		if (s[i] < least) {
+			least = s[i];
+			where_half = i;
+			turn_half = shifted >= rounded ? 1 : -1;
+		}
+	}
+	total = hzi_ladd(hzi_ladd(hzi_ladd(s[0], s[1]), hzi_ladd(s[2], s[3])),
+			 hzi_ladd(hzi_ladd(s[4], s[5]), hzi_ladd(s[6], s[7])));
+	cost = sum & 1 ? hzi_ladd(1.0f, -hzi_ladd(most, most)) : 0;
+	cost_half = hzi_ladd(hzi_ladd(2.0f, -total), sum_half & 1 ? hzi_ladd(least, least) : 0);
 	if (sum & 1)
 		g[where] += turn;
 	if (sum_half & 1)
-		f[where_half] += turn_half;
-	half = margin < 0 || (margin == 0 && f[0] < g[0]);
+		h[where_half] += turn_half;
+	half = cost_half < cost || (cost_half == cost && h[0] < g[0]);
 	for (int i = 0; i < 8; i++)
-		g[i] = half ? 2 * f[i] + 1 : 2 * g[i];
+		g[i] = half ? 2 * h[i] + 1 : 2 * g[i];
 }
 
 /* A2: y = (y0, y1) as three numbers of sum 0, (y0 + y1 / sqrt 3, -2 y1 / sqrt 3, y1 / sqrt 3 - y0) */

@@ -596,9 +596,10 @@ HZI_LATTICE float hzi_lattice_round(int d, const float *y, int32_t *f, int *wher
 }
 
 /*
- * E8: the nearest integer point a by rounding y to f, the nearest half-integer point by rounding
- * y - 1/2 to h. With errors r of a, those of the other are 1/2 - |r|: so the squared distances before
- * corrections differ by 2 - sum |r|, a correction costs 1 - 2 max |r| and 2 min |r|, and the halves
+ * E8: the nearest integer point by rounding y to f, the nearest half-integer point h + 1/2 by rounding
+ * y - 1/2 to h, halves to even both: so h = f - 1 where the error r = y - f is below 0, or is 0 and f
+ * odd, and else h = f. Its errors have the sizes 1/2 - |r|, so that the squared distances before
+ * corrections differ by 2 - sum |r|; a correction costs 1 - 2 max |r| and 2 min |r|, the halves
  * correct the first least |r|. Of equals the one with the smaller first coordinate.
  */
 HZI_LATTICE void hzi_lattice_level0_e8(const float *y, int32_t *g)
@@ -609,14 +610,14 @@ HZI_LATTICE void hzi_lattice_level0_e8(const float *y, int32_t *g)
 
 	most = hzi_lattice_round(8, y, g, &where, &turn, &sum, s);
 	for (int i = 0; i < 8; i++) {
-		const float shifted = hzi_ladd(y[i], -0.5f), rounded = rintf(shifted);
+		const int below = y[i] < (float)g[i] || (s[i] == 0 && (g[i] & 1));
 
-		h[i] = (int32_t)rounded;
+		h[i] = g[i] - below;
 		sum_half += h[i];
 		if (s[i] < least) {
 			least = s[i];
 			where_half = i;
-			turn_half = shifted >= rounded ? 1 : -1;
+			turn_half = below || s[i] == 0.5f ? 1 : -1;
 		}
 	}
 	total = hzi_ladd(hzi_ladd(hzi_ladd(s[0], s[1]), hzi_ladd(s[2], s[3])),

@@ -1258,6 +1258,7 @@ typedef struct hz_lattice_info {
 	int32_t full64;			/* 1 if FULL64 is possible */
 	int32_t limbs;			/* u32 of a block as LIMBS */
 	int32_t scales;			/* how many values T has; 0: policies without T */
+	int32_t point_max;		/* no integer of a point is further from 0 */
 	double bits;			/* M log2 q + the raw bits of T, a dimension */
 	const double *to_lattice;	/* T_to_lat: block to lattice coordinates */
 	const double *from_lattice;	/* T_from_lat */

@@ -430,6 +430,7 @@ static int set_reach(struct hz_context *ctx, hz_lattice *l)
 		return hzi_fail(ctx, HZ_ENOTSUP,
 				"%s: points have coordinates up to %g, must be up to 2^24: fewer levels", op,
 				point + offset);
+	l->point_max = (int32_t)point;
 	r->reach = HZI_LATTICE_RANGE;
 	if (!(r->flags & HZI_LATTICE_SPHERE)) {
 		const double round = r->kind == HZ_LATTICE_BASIS ? leader_bound(l) / r->q : 1;
@@ -537,6 +538,7 @@ int hz_lattice_get_info(const hz_lattice *l, hz_lattice_info *info)
 		.full64 = fits_bits(r->q, (int64_t)r->d * r->levels, 64),
 		.limbs = (r->d * r->levels + r->limb_digits - 1) / r->limb_digits,
 		.scales = hzi_lattice_has_t(l) ? r->scales : 0,
+		.point_max = l->point_max,
 		.bits = r->levels * log2(r->q) + side,
 		.to_lattice = l->to_lattice, .from_lattice = l->from_lattice,
 		.reduced = l->reduced, .basis = l->basis,

@@ -24,7 +24,7 @@ struct hz_lattice {
 	double from_lattice[HZI_LATTICE_DIMS * HZI_LATTICE_DIMS];
 	double reduced[HZI_LATTICE_DIMS * HZI_LATTICE_DIMS];
 	double basis[HZI_LATTICE_DIMS * HZI_LATTICE_DIMS];
-	int32_t leader_max;		/* no |c_i| is larger */
+	int32_t leader_max, point_max;	/* no |c_i|, no |p_i| is larger */
 	int32_t *leaders;		/* [q^d][embed] if q^d <= HZI_LATTICE_LEADERS, else NULL */
 };
 

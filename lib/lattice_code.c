@@ -466,14 +466,12 @@ static int check_y(struct hz_context *ctx, struct call *c)
 	c->blocks = y->shape[last + 1 - c->inner];
 	c->n = c->blocks;		/* of blocks: values are not wanted */
 	if (to == HZ_LATTICE_POINTS) {
-		double most = c->l->leader_max;
+		const int32_t most = c->l->point_max;
 
-		for (int m = 1; m < r->levels; m++)
-			most = most * r->q + c->l->leader_max;
 		if (y->shape[last] != r->embed)
 			return fail_shape(ctx, c->op, "y", y, last, r->embed, embed[0]);
 		if (y->dtype != HZ_S32 && most > (y->dtype == HZ_S8 ? 127 : 32767))
-			return hzi_fail(ctx, HZ_EDTYPE, "%s: y.dtype is %s, but points have integers up to %.0f",
+			return hzi_fail(ctx, HZ_EDTYPE, "%s: y.dtype is %s, but points have integers up to %d",
 					c->op, hz_dtype_name(y->dtype), most);
 		return HZ_OK;
 	}

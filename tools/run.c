@@ -447,6 +447,8 @@ static const struct op *const ops[] = {
 	&op_quat_conv2d, &op_quat_conv2d_bwd, &op_quat_conv3d, &op_quat_conv3d_bwd,
 	&op_quat_batchnorm, &op_quat_batchnorm_bwd, &op_quat_pool, &op_quat_pool_bwd,
 	&op_quat_dropout, &op_quat_init,
+	&op_lattice_encode, &op_lattice_decode, &op_lattice_repack,
+	&op_vlut_gemv, &op_vlut_gemm, &op_vlut_gemm2,
 };
 
 #define OPS (sizeof(ops) / sizeof(*ops))
@@ -595,6 +597,9 @@ static int parse_value(const struct op *op, const struct key *k, const char *tex
 		if (parse_list(text, k, v))
 			return 0;
 		break;
+	case KEY_TEXT:
+		v->text = text;
+		return 0;
 	case KEY_QUAT:
 		if (parse_quat(text, v->quat))
 			return 0;

@@ -34,6 +34,7 @@ enum key_kind {
 	KEY_AXIS,		/* last, first, or a NumPy axis */
 	KEY_LIST,		/* integers with commas between them, each low .. high */
 	KEY_QUAT,		/* a finite number, or four with commas between them */
+	KEY_TEXT,		/* anything, which the op looks at */
 };
 
 struct word {
@@ -51,7 +52,7 @@ struct key {
 };
 
 #define OPERANDS_MAX 12
-#define KEYS_MAX 24
+#define KEYS_MAX 40
 
 struct value {
 	bool given;
@@ -60,6 +61,7 @@ struct value {
 	int count;		/* KEY_LIST */
 	int64_t list[HZ_MAXDIM];
 	double quat[4];		/* KEY_QUAT: w, x, y, z */
+	const char *text;	/* KEY_TEXT */
 };
 
 struct slot {
@@ -117,6 +119,18 @@ extern const struct word switch_words[];	/* 0 1 */
 /* run_quat.c, which other calls of quaternions share */
 extern const struct word order_words[], method_words[], precision_words[], activation_words[];
 extern const struct key order_keys[];		/* order=wxyz|xyzw, a flag */
+
+/* run_lattice.c: what calls with lattice codes share */
+extern const struct word lattice_words[], policy_words[];
+extern const struct key lattice_keys[];
+
+/* The quantizer that the keys say, each with a prefix before its name where there is one of that */
+int lattice_of(struct job *job, const char *prefix, bool has_t, hz_lattice **lattice);
+
+extern const struct op op_lattice_encode, op_lattice_decode, op_lattice_repack;
+
+/* run_vlut.c */
+extern const struct op op_vlut_gemv, op_vlut_gemm, op_vlut_gemm2;
 
 /* run_qgemm.c */
 extern const struct op op_quantize, op_dequantize, op_choose_qparams, op_qgemm, op_qlinear;

@@ -1215,7 +1215,7 @@ enum hz_lattice_pack {
 
 #define HZ_LATTICE_CENTER 1u		/* offset: the point nearest to the code's centroid */
 #define HZ_LATTICE_SPHERE 2u		/* BASIS: level 0 by a sphere decoder: the exact nearest point */
-#define HZ_LATTICE_FIRST_FIT 4u		/* BANK: the first scale that fits, in the order given */
+#define HZ_LATTICE_FIRST_FIT 4u		/* BANK, GROUP: the first scale that fits, not the best of them */
 
 #define HZ_LATTICE_MAXDIM 24
 #define HZ_LATTICE_MAXLEVELS 32

@@ -874,6 +874,46 @@ HZI_LATTICE int hzi_lattice_best_fit(const struct hzi_lattice_rule *r,
 	return best;
 }
 
+#define HZI_LATTICE_TRIES 3
+
+/*
+ * The scale of blocks v [n][d] that share it, skip[i] telling which have NaN and take no part: of
+ * the first t that all fit at and the two behind it, where all fit, the one with the least error
+ * s^2 sum |y - p|^2, summed block by block; with FIRST_FIT that first t. If there is none, the last;
+ * if no block takes part, 0.
+ */
+HZI_LATTICE int hzi_lattice_group(const struct hzi_lattice_rule *r,
+				  const struct hzi_lattice_matrices *m, int n, const float *v,
+				  const uint8_t *skip)
+{
+	const int tries = r->flags & HZI_LATTICE_FIRST_FIT ? 1 : HZI_LATTICE_TRIES;
+	int best = r->scales, end = r->scales;
+	float least = 0;
+
+	for (int t = 0; t < end; t++) {
+		float y[HZI_LATTICE_DIMS], sum = 0;
+		int32_t g[HZI_LATTICE_DIMS];
+		int fits = 1;
+
+		for (int b = 0; b < n && fits; b++) {
+			if (skip[b])
+				continue;
+			fits = hzi_lattice_try(r, m, v + b * r->d, r->inverse[t], 1.0f, y, g);
+			sum = hzi_ladd(sum, hzi_lattice_error(r, m, y, g));
+		}
+		if (!fits)
+			continue;
+		sum = hzi_lmul(sum, hzi_lmul(r->scale[t], r->scale[t]));
+		if (best == r->scales)
+			end = t + tries < end ? t + tries : end;
+		if (best == r->scales || sum < least) {
+			least = sum;
+			best = t;
+		}
+	}
+	return best < r->scales ? best : r->scales - 1;
+}
+
 /*
  * The point g and the scale t of a block by any policy but GROUP, whose t belongs to several.
  * Returns 1 if the block was wrapped or clipped.

@@ -294,6 +294,7 @@ static void random_opts(uint64_t *rnd, const struct config *f, struct encode_cas
 		c->o.group = f->dim * (int)(1 + rnd_below(rnd, 128 / f->dim));
 		if (c->o.group < 8)
 			c->o.group = f->dim * ((8 + f->dim - 1) / f->dim);
+		c->o.flags |= rnd_below(rnd, 4) ? 0 : HZ_LATTICE_FIRST_FIT;
 	}
 	if (c->o.policy == HZ_LATTICE_BANK) {
 		c->o.banks = 1 + (int)rnd_below(rnd, 16);

@@ -436,7 +436,8 @@ static inline float ref_error(const struct ref_lattice *r, const double *y, cons
 /* Blocks that share T: one, or of GROUP. v [n][d] is changed where it has Inf. */
 static inline void ref_encode(const struct ref_lattice *r, float *v, int n, struct ref_block *k)
 {
-	int i, t, largest = 0, best = -1, all;
+	int i, j, t, largest = 0, best = -1, first = 0, all;
+	int64_t p[REF_D];
 	float least = 0, e;
 
 	for (i = 0; i < n; i++) {
@@ -448,14 +449,25 @@ static inline void ref_encode(const struct ref_lattice *r, float *v, int n, stru
 		}
 	}
 	if (r->policy == HZ_LATTICE_GROUP) {
-		for (t = 0; t < r->scales; t++) {
+		for (t = 0; t < r->scales && (best < 0 || t < first + (r->first_fit ? 1 : 3)); t++) {
 			all = 1;
-			for (i = 0; i < n && all; i++)
-				all = k[i].special & 2 || ref_try(r, v + i * r->d, t, 1, &k[i]);
-			if (all)
-				break;
+			e = 0;
+			for (i = 0; i < n && all; i++) {
+				if (k[i].special & 2)
+					continue;
+				all = ref_try(r, v + i * r->d, t, 1, &k[i]);
+				for (j = 0; j < r->embed; j++)
+					p[j] = k[i].g[j] - r->o[j];
+				e = e + ref_error(r, k[i].y, p);
+			}
+			e = e * (r->scale[t] * r->scale[t]);
+			if (!all || (best >= 0 && !(e < least)))
+				continue;
+			first = best < 0 ? t : first;
+			least = e;
+			best = t;
 		}
-		t = t < r->scales ? t : r->scales - 1;
+		t = best >= 0 ? best : r->scales - 1;
 		for (i = 0; i < n; i++) {
 			if (!(k[i].special & 2))
 				ref_clip(r, v + i * r->d, t, &k[i]);
@@ -470,8 +482,6 @@ static inline void ref_encode(const struct ref_lattice *r, float *v, int n, stru
 			best = ref_try(r, v, t, 1, k) ? t : -1;
 	} else if (r->policy == HZ_LATTICE_BANK) {
 		for (t = 0; t < r->scales; t++) {
-			int64_t p[REF_D];
-
 			if (!ref_try(r, v, t, 1, k))
 				continue;
 			for (i = 0; i < r->embed; i++)

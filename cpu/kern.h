@@ -395,6 +395,79 @@ struct hzi_quat_put {
 	bool conj, accumulate;
 };
 
+/* ---- Products with lattice codes --------------------------------------------------------------- */
+
+#define HZI_VLUT_ROWS 64	/* of a panel of codes */
+#define HZI_VLUT_ROOM 256	/* the most entries of a table that kernels look into */
+
+/*
+ * A panel of 64 rows has, for each block and level, 64 bytes: the code of row i is at hzi_vlut_place(i).
+ * In parts of 16 bytes rows lie so that four bytes of each, side by side, come out in order.
+ */
+static inline int hzi_vlut_place(int row)
+{
+	return row / 4 % 4 * 16 + row / 16 * 4 + row % 4;
+}
+
+/*
+ * y[i] += sum over groups g of scale[T of row i and g] * (weight[g] * sum_l q^l s_l + base[g]), where
+ * s_l sums over group blocks (the last group may have less) the entries of the codes of level l, each
+ * less 32768 if planes is 2. Table j is of block order[j], or j; its entries are bytes, or with planes 2
+ * the low bytes of 16 bits and then, size on, the high ones. Level l of block b is at codes + b * step +
+ * l * 64; T of group g at t + g * 64 in the order of codes. t NULL: scale is not used.
+ */
+struct hzi_vlut_sum {
+	const uint8_t *codes, *table, *t;
+	const int32_t *order;
+	const float *weight, *base, *scale;
+	float *y;			/* 64 */
+	int64_t blocks, step;
+	int32_t group, levels, planes, size;
+	float q;
+};
+
+/*
+ * Tables of the products of leaders, [embed][size, but at least 64] of f32, with embed numbers x of each block, for
+ * blocks order[i], or i: entry e is round((<c_e, x> - low[i]) * inverse[i]), with planes 2 plus
+ * 32768, which 16 bits hold. range: the least and the largest of them.
+ */
+struct hzi_vlut_table {
+	const float *x, *leaders;
+	const int32_t *order;
+	uint8_t *table;
+	float *low, *high;		/* high: of range */
+	const float *inverse;
+	int64_t blocks;
+	int32_t embed, planes, size;
+};
+
+/*
+ * Points of a panel less offset, bytes, to two panels of packed B (lib/qgemm.h), b_panel bytes apart:
+ * number e of block b is k = b * embed + e. table is [levels][embed][size] of bytes: the
+ * leaders times q^l. Sums are mod 256. What is beyond k up to a multiple of 4 becomes 0.
+ */
+struct hzi_vlut_points {
+	const uint8_t *codes, *table;
+	uint8_t *b;
+	int64_t blocks, step, b_panel;
+	int32_t embed, levels, size;
+	int8_t offset[24];
+};
+
+/*
+ * Such bytes of k .. k + count - 1, count a multiple of embed and k of 4, to floats: number e of row i
+ * times scale[i], scale being 64 floats for each group blocks, in panels of `rows` rows, panel
+ * elements apart, [count][rows]; extra: after each block a row of the scales themselves.
+ */
+struct hzi_vlut_widen {
+	const uint8_t *b;
+	const float *scale;
+	float *to;
+	int64_t k, blocks, b_panel, panel;
+	int32_t embed, group, rows;
+	bool extra;
+};
+
 struct hz_kern {
 	int32_t lanes;		/* f32 elements of a vector */
 	int32_t head_bits;	/* most bits that head() takes */
@@ -438,6 +511,14 @@ struct hz_kern {
 	float (*read)(const float *p, int64_t n);
 
 	struct hzi_quat_kern quat[2];	/* f32, f64 */
+
+	void (*vlut_sum)(const struct hzi_vlut_sum *a);
+	void (*vlut_range)(const struct hzi_vlut_table *a);
+	void (*vlut_table)(const struct hzi_vlut_table *a);
+	void (*vlut_points)(const struct hzi_vlut_points *a);
+	void (*vlut_widen)(const struct hzi_vlut_widen *a);
+	/* 64 rows of bytes each at rows + i * step and count long, to count * 64 as panels have them */
+	void (*vlut_turn)(const uint8_t *rows, int64_t step, int64_t count, uint8_t *to);
 };
 
 /* Each puts its level's kernels into the table, over those of lower levels. */

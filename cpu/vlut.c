@@ -1,48 +1,390 @@
 /*
- * vlut.c - products with lattice codes on the CPU
+ * vlut.c - products with lattice codes on the CPU: panels, tables, points, threads
  *
  * SPDX-License-Identifier: BSD-2-Clause
  */
 #include <config.h>
 
-#include "cpu/cpu.h"
-#include "lib/vlut.h"
+#include <math.h>
+#include <string.h>
+
+#include "cpu/vlut.h"
+
+/* ---- Panels of codes ---------------------------------------------------------------------------- */
+
+/*
+ * A packed matrix: panels of 64 rows, each with [blocks][M][64] codes and then [blocks or groups][64]
+ * of T. Bytes lie at hzi_vlut_place() of their row, codes of 16 and 32 bits in the order of rows.
+ * Levels that were not given when it was packed are codes 0, whose leader is 0.
+ */
+void hzi_vlut_side(struct hzi_vlut_side *s, const struct hz_vlut *vlut,
+		   const struct hz_lattice *lattice, const struct hzi_coded *w)
+{
+	const struct hzi_lattice_rule *r = &lattice->rule;
+	int64_t reach = 0, weight = 1;
+
+	*s = (struct hzi_vlut_side){
+		.lattice = lattice, .rule = r, .w = w, .matrices = hzi_lattice_matrices_of(lattice),
+		.bytes = w->code_dtype == HZ_U8 ? 1 : w->code_dtype == HZ_U16 ? 2 : 4,
+		.words = lattice == vlut->w ? vlut->words[0] : vlut->words[1],
+		.embed = r->embed, .first = w->first, .levels = r->levels - w->first,
+		.blocks = w->blocks, .has_t = hzi_lattice_has_t(lattice),
+	};
+	s->group = s->has_t ? r->group : 1;
+	s->groups = s->has_t ? (s->blocks + s->group - 1) / s->group : 0;
+	s->panels = (w->rows + HZI_VLUT_ROWS - 1) / HZI_VLUT_ROWS;
+	s->panel_bytes = s->blocks * r->levels * HZI_VLUT_ROWS * s->bytes + s->groups * HZI_VLUT_ROWS;
+	s->small = lattice->leaders && r->level_size <= HZI_VLUT_ROOM;
+	s->size = !s->small ? 0 : r->level_size <= 16 ? 16 : r->level_size <= 64 ? 64 :
+		  r->level_size <= 128 ? 128 : 256;
+	for (int m = 0; m < r->levels; m++) {
+		if (m >= s->first)
+			reach += weight * lattice->leader_max;
+		weight = weight > INT32_MAX ? weight : weight * r->q;
+		reach = reach > INT32_MAX ? INT32_MAX : reach;
+	}
+	for (int e = 0; e < r->embed; e++) {
+		const int64_t o = r->offset[e] < 0 ? -(int64_t)r->offset[e] : r->offset[e];
+
+		s->offset_max = o > s->offset_max ? o : s->offset_max;
+		s->sub = s->sub || (e < r->d && w->sub[e] != 0);
+	}
+	s->reach = reach + s->offset_max;
+}
+
+static uint32_t code_at(const struct hzi_vlut_side *s, int64_t i, int64_t block, int level)
+{
+	const struct hzi_coded *w = s->w;
+	const int64_t at = i * w->row + block * w->block + level * w->level;
+	const uint32_t code = s->bytes == 1 ? ((const uint8_t *)w->codes)[at] :
+			      s->bytes == 2 ? ((const uint16_t *)w->codes)[at] :
+					      ((const uint32_t *)w->codes)[at];
+
+	/* 0 stands for 2^32. */
+	return s->rule->level_size ? (uint32_t)(code % s->rule->level_size) : code;
+}
+
+static void put_code(void *codes, int bytes, int64_t at, uint32_t code)
+{
+	if (bytes == 1)
+		((uint8_t *)codes)[at] = (uint8_t)code;
+	else if (bytes == 2)
+		((uint16_t *)codes)[at] = (uint16_t)code;
+	else
+		((uint32_t *)codes)[at] = code;
+}
+
+/*
+ * Blocks first .. first + blocks - 1 of a panel, behind `below` levels of code 0, to codes; and their
+ * T to t. Rows that are not there get codes 0 and T 0.
+ */
+static void pack_panel(const struct hz_kern *kern, const struct hzi_vlut_side *s, int64_t panel,
+		       int64_t first, int64_t blocks, int below, uint8_t *codes, uint8_t *t)
+{
+	const struct hzi_coded *w = s->w;
+	const int64_t row = panel * HZI_VLUT_ROWS, count = blocks * (below + s->levels);
+	const int64_t rows = w->rows - row < HZI_VLUT_ROWS ? w->rows - row : HZI_VLUT_ROWS;
+	const uint64_t size = s->rule->level_size;
+
+	if (s->bytes == 1 && below == 0 && rows == HZI_VLUT_ROWS && w->level == 1 &&
+	    w->block == s->levels) {
+		kern->vlut_turn((const uint8_t *)w->codes + row * w->row + first * w->block, w->row,
+				count, codes);
+		for (int64_t i = 0; size < 256 && i < count * HZI_VLUT_ROWS; i++)
+			codes[i] = (uint8_t)(codes[i] < size ? codes[i] : codes[i] % size);
+	} else {
+		memset(codes, 0, (size_t)(count * HZI_VLUT_ROWS * s->bytes));
+		for (int64_t i = 0; i < rows; i++) {
+			int64_t at = s->bytes == 1 ? hzi_vlut_place((int)i) : i;
+
+			for (int64_t b = first; b < first + blocks; b++) {
+				at += below * HZI_VLUT_ROWS;
+				for (int level = 0; level < s->levels; level++, at += HZI_VLUT_ROWS)
+					put_code(codes, s->bytes, at, code_at(s, row + i, b, level));
+			}
+		}
+	}
+	if (!s->has_t)
+		return;
+	for (int64_t g = first / s->group; g * s->group < first + blocks; g++, t += HZI_VLUT_ROWS) {
+		memset(t, 0, HZI_VLUT_ROWS);
+		for (int64_t i = 0; i < rows; i++) {
+			const uint8_t scale = w->t[(row + i) * w->t_row + g * w->t_step];
+
+			t[hzi_vlut_place((int)i)] = scale < s->rule->scales ? scale
+									     : (uint8_t)(s->rule->scales - 1);
+		}
+	}
+}
+
+int64_t hzi_vlut_view_bytes(const struct hzi_vlut_side *s, int64_t blocks)
+{
+	return s->w->packed ? 0 : blocks * (s->levels * s->bytes + 1) * HZI_VLUT_ROWS;
+}
+
+struct hzi_vlut_view hzi_vlut_view(const struct hz_kern *kern, const struct hzi_vlut_side *s,
+				   int64_t panel, int64_t first, int64_t blocks, uint8_t *scratch)
+{
+	struct hzi_vlut_view v;
+
+	if (s->w->packed) {
+		const uint8_t *p = (const uint8_t *)s->w->packed + panel * s->panel_bytes;
+
+		v.step = (int64_t)s->rule->levels * HZI_VLUT_ROWS * s->bytes;
+		v.codes = p + first * v.step + s->first * HZI_VLUT_ROWS * s->bytes;
+		v.t = s->has_t ? p + s->blocks * v.step + first / s->group * HZI_VLUT_ROWS : NULL;
+		return v;
+	}
+	v.step = (int64_t)s->levels * HZI_VLUT_ROWS * s->bytes;
+	v.codes = scratch;
+	v.t = s->has_t ? scratch + blocks * v.step : NULL;
+	pack_panel(kern, s, panel, first, blocks, 0, scratch, scratch + blocks * v.step);
+	return v;
+}
+
+struct pack_job {
+	const struct hz_kern *kern;
+	struct hzi_vlut_side side;
+	uint8_t *packed;
+};
+
+static void pack_panels(void *data, int thread, int64_t begin, int64_t end)
+{
+	const struct pack_job *job = data;
+	const struct hzi_vlut_side *s = &job->side;
+
+	(void)thread;
+	for (int64_t p = begin; p < end; p++) {
+		uint8_t *to = job->packed + p * s->panel_bytes;
+
+		pack_panel(job->kern, s, p, 0, s->blocks, s->first, to,
+			   to + s->panel_bytes - s->groups * HZI_VLUT_ROWS);
+	}
+}
 
 int hzi_cpu_vlut_pack(struct hz_context *ctx, const struct hzi_vlut_pack_args *a)
 {
-	(void)a;
-	return hzi_fail(ctx, HZ_ENOTSUP, "vlut_pack: not there yet");
+	struct pack_job job = {.kern = ctx->kern, .packed = a->packed};
+
+	hzi_vlut_side(&job.side, a->vlut, a->vlut->w, &a->w);
+	hzi_parallel(hzi_threads(ctx, 2 * job.side.panels * job.side.panel_bytes), pack_panels, &job,
+		     job.side.panels);
+	return HZ_OK;
 }
 
 size_t hzi_cpu_vlut_pack_workspace(const struct hz_context *ctx, const struct hzi_vlut_pack_args *a)
 {
+	struct hzi_vlut_side s;
+
 	(void)ctx;
-	(void)a;
-	return 0;
+	hzi_vlut_side(&s, a->vlut, a->vlut->w, &a->w);
+	return (size_t)(s.panels * s.panel_bytes);
 }
 
-int hzi_cpu_vlut_gemm(struct hz_context *ctx, const struct hzi_vlut_gemm_args *a)
+/* ---- Points ------------------------------------------------------------------------------------- */
+
+void hzi_vlut_leader(const struct hzi_vlut_side *s, uint32_t code, int32_t *c)
 {
-	(void)a;
-	return hzi_fail(ctx, HZ_ENOTSUP, "vlut_gemm: not there yet");
+	int32_t b[HZI_LATTICE_DIMS] = {0};
+
+	if (s->lattice->leaders) {
+		memcpy(c, s->lattice->leaders + (int64_t)code * s->embed, (size_t)s->embed * 4);
+		return;
+	}
+	hzi_lattice_unindex(s->rule, code, b);
+	hzi_lattice_leader(s->rule, s->matrices, b, c);
 }
 
-size_t hzi_cpu_vlut_gemm_workspace(const struct hz_context *ctx, const struct hzi_vlut_gemm_args *a)
+uint32_t hzi_vlut_code(const struct hzi_vlut_side *s, const struct hzi_vlut_view *v, int row,
+		       int64_t block, int level)
 {
-	(void)ctx;
-	(void)a;
-	return 0;
+	const uint8_t *p = v->codes + block * v->step + level * HZI_VLUT_ROWS * s->bytes;
+
+	return s->bytes == 1 ? p[hzi_vlut_place(row)] :
+	       s->bytes == 2 ? ((const uint16_t *)(const void *)p)[row] :
+			       ((const uint32_t *)(const void *)p)[row];
 }
 
-int hzi_cpu_vlut_gemm2(struct hz_context *ctx, const struct hzi_vlut_gemm2_args *a)
+void hzi_vlut_point(const struct hzi_vlut_side *s, const struct hzi_vlut_view *v, int row, int64_t block,
+		    int32_t *p)
 {
-	(void)a;
-	return hzi_fail(ctx, HZ_ENOTSUP, "vlut_gemm2: not there yet");
+	uint32_t weight = 1;
+
+	memset(p, 0, (size_t)s->embed * 4);
+	for (int m = 0; m < s->rule->levels; m++, weight *= (uint32_t)s->rule->q) {
+		int32_t c[HZI_LATTICE_DIMS];
+
+		if (m < s->first)
+			continue;
+		hzi_vlut_leader(s, hzi_vlut_code(s, v, row, block, m - s->first), c);
+		for (int e = 0; e < s->embed; e++)
+			p[e] += (int32_t)(weight * (uint32_t)c[e]);
+	}
 }
 
-size_t hzi_cpu_vlut_gemm2_workspace(const struct hz_context *ctx, const struct hzi_vlut_gemm2_args *a)
+int64_t hzi_vlut_byte_table_bytes(const struct hzi_vlut_side *s)
 {
-	(void)ctx;
-	(void)a;
-	return 0;
+	return s->small ? (int64_t)s->levels * s->embed * s->size : 0;
+}
+
+/* [levels][embed][size]: the leaders times q^m, mod 256; entries that no code has as code 0 */
+void hzi_vlut_byte_table(const struct hzi_vlut_side *s, uint8_t *table)
+{
+	uint32_t weight = 1;
+
+	for (int m = 0; s->small && m < s->rule->levels; m++, weight *= (uint32_t)s->rule->q) {
+		for (int e = 0; m >= s->first && e < s->embed; e++, table += s->size) {
+			memset(table, 0, (size_t)s->size);
+			for (uint64_t i = 0; i < s->rule->level_size; i++)
+				table[i] = (uint8_t)(weight * (uint32_t)s->lattice->leaders[i * (uint64_t)s->embed +
+											   (uint64_t)e]);
+		}
+	}
+}
+
+/* Four of k, of a row, in two panels of packed B */
+static uint8_t *quad_at(uint8_t *b, int64_t k, int row, int64_t b_panel)
+{
+	return b + k / 64 * 2048 + k % 64 / 4 * 64 + row / 16 % 2 * 1024 + row / 32 * b_panel + row % 16 * 4;
+}
+
+/* Codes of 16 bits in up to 8 dimensions: for each level a word of bytes */
+static void word_points(const struct hzi_vlut_side *s, const struct hzi_vlut_view *v,
+			const uint64_t *words, int64_t blocks, uint8_t *b, int64_t b_panel)
+{
+	typedef uint8_t eight __attribute__((vector_size(8)));
+	const int64_t size = (int64_t)s->rule->level_size;
+	const int embed = s->embed;
+	eight offset = {0};
+
+	for (int e = 0; e < embed; e++)
+		offset[e] = (uint8_t)s->rule->offset[e];
+	words += s->first * size;
+	for (int64_t block = 0; block < blocks; block++) {
+		const uint16_t *codes = (const uint16_t *)(const void *)(v->codes + block * v->step);
+
+		for (int row = 0; row < HZI_VLUT_ROWS; row++) {
+			eight sum = -offset;
+
+			for (int m = 0; m < s->levels; m++)
+				sum += (eight)words[m * size + codes[m * HZI_VLUT_ROWS + row]];
+			if (embed == 8) {
+				uint8_t *to = quad_at(b, block * 8, row, b_panel);
+
+				memcpy(to, &sum, 4);
+				memcpy(to + 64, (const char *)&sum + 4, 4);
+				continue;
+			}
+			for (int e = 0; e < embed; e++) {
+				const int64_t k = block * embed + e;
+
+				quad_at(b, k, row, b_panel)[k % 4] = sum[e];
+			}
+		}
+	}
+}
+
+void hzi_vlut_bytes(const struct hz_kern *kern, const struct hzi_vlut_side *s,
+		    const struct hzi_vlut_view *v, const uint8_t *table, int64_t blocks, uint8_t *b,
+		    int64_t b_panel)
+{
+	const int64_t count = blocks * s->embed;
+
+	/* What is multiplied beyond the last of k */
+	for (int64_t k = count / 64 * 64; k < (count + 63) / 64 * 64; k += 4) {
+		for (int row = 0; row < HZI_VLUT_ROWS; row += 16)
+			memset(quad_at(b, k, row, b_panel), 0, 64);
+	}
+	if (s->small) {
+		struct hzi_vlut_points p = {
+			.codes = v->codes, .table = table, .b = b, .blocks = blocks, .step = v->step,
+			.b_panel = b_panel, .embed = s->embed, .levels = s->levels, .size = s->size,
+		};
+
+		for (int e = 0; e < s->embed; e++)
+			p.offset[e] = (int8_t)s->rule->offset[e];
+		kern->vlut_points(&p);
+	} else if (s->words) {
+		word_points(s, v, s->words, blocks, b, b_panel);
+	} else {
+		for (int64_t block = 0; block < blocks; block++) {
+			for (int row = 0; row < HZI_VLUT_ROWS; row++) {
+				int32_t p[HZI_LATTICE_DIMS];
+
+				hzi_vlut_point(s, v, row, block, p);
+				for (int e = 0; e < s->embed; e++) {
+					const int64_t k = block * s->embed + e;
+
+					quad_at(b, k, row, b_panel)[k % 4] =
+						(uint8_t)(p[e] - s->rule->offset[e]);
+				}
+			}
+		}
+	}
+}
+
+/* ---- Vectors ------------------------------------------------------------------------------------ */
+
+/* count elements back to back from one dtype to another, one of which is f32 */
+static void convert(const struct hz_kern *kern, const void *x, int x_dtype, void *y, int y_dtype,
+		    int64_t count)
+{
+	const struct hzi_head h = {
+		.x = x, .x_ld = count, .y = y, .y_ld = count, .rows = 1, .count = count,
+		.x_dtype = x_dtype, .y_dtype = y_dtype, .last = true, .scale = 1,
+	};
+
+	kern->head(&h);
+}
+
+void hzi_vlut_load(const struct hz_kern *kern, const void *x, int dtype, int64_t n, int64_t step,
+		   uint16_t *some, float *to)
+{
+	if (n == 0)
+		return;
+	if (dtype == HZ_F32) {
+		for (int64_t i = 0; i < n; i++)
+			to[i] = ((const float *)x)[i * step];
+	} else if (dtype == HZ_S8) {
+		for (int64_t i = 0; i < n; i++)
+			to[i] = ((const int8_t *)x)[i * step];
+	} else {
+		for (int64_t i = 0; i < n; i++)
+			some[i] = ((const uint16_t *)x)[i * step];
+		convert(kern, some, dtype, to, HZ_F32, n);
+	}
+}
+
+void hzi_vlut_put(const struct hz_kern *kern, const struct hzi_vlut_side *s,
+		  const struct hzi_vlut_result *y, int64_t panel, int64_t col, const float *from)
+{
+	const int64_t row = panel * HZI_VLUT_ROWS, at = row * y->y_i + col * y->y_j;
+	const int64_t rows = hzi_vlut_min(HZI_VLUT_ROWS, s->w->rows - row);
+	uint16_t half[HZI_VLUT_ROWS];
+	float f[HZI_VLUT_ROWS];
+
+	for (int64_t i = 0; i < rows; i++)
+		f[i] = s->w->row_scale ? from[i] * s->w->row_scale[(row + i) * s->w->row_scale_step]
+				       : from[i];
+	if (y->dtype == HZ_F32) {
+		for (int64_t i = 0; i < rows; i++)
+			((float *)y->y)[at + i * y->y_i] = f[i];
+		return;
+	}
+	convert(kern, f, HZ_F32, half, y->dtype, rows);
+	for (int64_t i = 0; i < rows; i++)
+		((uint16_t *)y->y)[at + i * y->y_i] = half[i];
+}
+
+void hzi_vlut_put_one(const struct hz_kern *kern, const struct hzi_vlut_side *s,
+		      const struct hzi_vlut_result *y, int64_t row, int64_t col, float value)
+{
+	const int64_t at = row * y->y_i + col * y->y_j;
+
+	if (s->w->row_scale)
+		value *= s->w->row_scale[row * s->w->row_scale_step];
+	if (y->dtype == HZ_F32)
+		((float *)y->y)[at] = value;
+	else
+		convert(kern, &value, HZ_F32, (uint16_t *)y->y + at, y->dtype, 1);
 }

@@ -22,9 +22,9 @@ static const char open_name[] = "vlut_open", pack_name[] = "vlut_pack", gemv_nam
 
 static int check_opts(struct hz_context *ctx, const hz_vlut_opts *o, bool two_sided)
 {
-	static const int one[] = {0, HZ_F32, HZ_F16, HZ_BF16, HZ_U8}, two[] = {0, HZ_S8, HZ_S16};
+	static const int one[] = {0, HZ_F32, HZ_F16, HZ_BF16, HZ_U8, HZ_U16}, two[] = {0, HZ_S8, HZ_S16};
 	const int *allowed = two_sided ? two : one;
-	const int count = two_sided ? 3 : 5;
+	const int count = two_sided ? 3 : 6;
 	bool known = false;
 
 	if (o->route < HZ_VLUT_AUTO || o->route > HZ_VLUT_DECODE)
@@ -35,7 +35,7 @@ static int check_opts(struct hz_context *ctx, const hz_vlut_opts *o, bool two_si
 	if (!known)
 		return hzi_fail(ctx, HZ_EDTYPE, "%s: opts->table_dtype is %s, must be %s", open_name,
 				hz_dtype_name(o->table_dtype), two_sided ? "0, s8 or s16" :
-				"0, f32, f16, bf16 or u8");
+				"0, f32, f16, bf16, u8 or u16");
 	if (o->sum != 0 && o->sum != HZ_F32 && o->sum != HZ_S32)
 		return hzi_fail(ctx, HZ_EDTYPE, "%s: opts->sum is %s, must be 0, f32 or s32", open_name,
 				hz_dtype_name(o->sum));
@@ -43,7 +43,8 @@ static int check_opts(struct hz_context *ctx, const hz_vlut_opts *o, bool two_si
 		return hzi_fail(ctx, HZ_EINVAL, "%s: opts->flags is %u, must be made of %u", open_name,
 				o->flags, HZ_VLUT_COMPENSATED);
 	if ((o->flags & HZ_VLUT_COMPENSATED) &&
-	    (o->route == HZ_VLUT_DECODE || o->sum == HZ_S32 || o->table_dtype == HZ_U8))
+	    (o->route == HZ_VLUT_DECODE || o->sum == HZ_S32 || o->table_dtype == HZ_U8 ||
+	     o->table_dtype == HZ_U16))
 		return hzi_fail(ctx, HZ_EINVAL,
 				"%s: HZ_VLUT_COMPENSATED is for tables of floats and sums in f32", open_name);
 	return hzi_check_reserved(ctx, open_name, o->reserved, 4);
@@ -104,6 +105,31 @@ static int table_dtype(const hz_lattice *w, const hz_lattice *x)
 	return least >= -128 && most <= 127 ? HZ_S8 : least >= -32768 && most <= 32767 ? HZ_S16 : 0;
 }
 
+/*
+ * For codes of 16 bits on the CPU: leaders, times q^m, of at most 8 bytes each. *words stays NULL
+ * where leaders are none, or more, or fewer so that registers hold them.
+ */
+static int make_words(struct hz_context *ctx, const hz_lattice *l, uint64_t **words)
+{
+	const struct hzi_lattice_rule *r = &l->rule;
+	uint32_t weight = 1;
+	uint8_t *to;
+
+	if (ctx->device != HZ_CPU || !l->leaders || r->level_size <= 256 || r->embed > 8)
+		return HZ_OK;
+	HZ_CHECK(hz_alloc(ctx, (void **)words, (size_t)(8 * r->level_size) * (size_t)r->levels, HZ_CPU));
+	to = (uint8_t *)*words;
+	for (int m = 0; m < r->levels; m++, weight *= (uint32_t)r->q) {
+		const int32_t *c = l->leaders;
+
+		for (uint64_t i = 0; i < r->level_size; i++, to += 8, c += r->embed) {
+			for (int e = 0; e < 8; e++)
+				to[e] = e < r->embed ? (uint8_t)(weight * (uint32_t)c[e]) : 0;
+		}
+	}
+	return HZ_OK;
+}
+
 /* The table, on the context's device */
 static int make_table(struct hz_context *ctx, hz_vlut *v)
 {
@@ -162,6 +188,10 @@ int hz_vlut_open(hz_context *ctx, hz_vlut **vlut, const hz_lattice *w, const hz_
 	if (x && x->rule.d != w->rule.d)
 		return hzi_fail(ctx, HZ_EINVAL, "%s: x has blocks of %d, must have %d, as w", open_name,
 				x->rule.d, w->rule.d);
+	if (!x && (o->table_dtype == HZ_U8 || o->table_dtype == HZ_U16) &&
+	    (!w->leaders || w->rule.level_size > 256))
+		return hzi_fail(ctx, HZ_ENOTSUP, "%s: tables of %s need q^d <= 256", open_name,
+				hz_dtype_name(o->table_dtype));
 	if (!x && (o->route == HZ_VLUT_TABLE || o->table_dtype || (o->flags & HZ_VLUT_COMPENSATED)) &&
 	    !w->leaders)
 		return hzi_fail(ctx, HZ_ENOTSUP,
@@ -177,6 +207,10 @@ int hz_vlut_open(hz_context *ctx, hz_vlut **vlut, const hz_lattice *w, const hz_
 		v->route = HZ_VLUT_TABLE;
 	if (x)
 		status = make_two_sided(ctx, v, o);
+	if (status == HZ_OK)
+		status = make_words(ctx, w, &v->words[0]);
+	if (status == HZ_OK && x && x != w)
+		status = make_words(ctx, x, &v->words[1]);
 	if (status != HZ_OK) {
 		hz_vlut_close(v);
 		return status;
@@ -191,6 +225,10 @@ void hz_vlut_close(hz_vlut *v)
 		return;
 	if (v->table)
 		hz_free(v->ctx, v->table, v->ctx->device);
+	for (int i = 0; i < 2; i++) {
+		if (v->words[i])
+			hz_free(v->ctx, v->words[i], HZ_CPU);
+	}
 	hzi_mfree(v->ctx, v, sizeof(*v));
 }
 
@@ -265,6 +303,7 @@ static int coded_args(struct hz_context *ctx, const char *op, const char *name,
 		      const hz_lattice *l, const hz_coded *c, int64_t k, struct hzi_coded *out)
 {
 	const int d = l->rule.d, levels = l->rule.levels;
+	hz_lattice_info info;
 	hz_tensor codes, t;
 
 	if (!c)
@@ -275,6 +314,8 @@ static int coded_args(struct hz_context *ctx, const char *op, const char *name,
 				levels);
 	memset(out, 0, sizeof(*out));
 	out->first = c->levels ? levels - c->levels : 0;
+	hz_lattice_get_info(l, &info);
+	out->code_dtype = info.level_dtype;
 	hzi_lattice_sub(l, out->first, out->sub);
 	if (c->packed) {
 		HZ_CHECK(check_packed(ctx, op, name, c));
@@ -286,7 +327,6 @@ static int coded_args(struct hz_context *ctx, const char *op, const char *name,
 		HZ_CHECK(check_coded_views(ctx, op, name, l, c));
 		codes = hzi_tame(&c->codes);
 		out->codes = codes.data;
-		out->code_dtype = codes.dtype;
 		out->rows = codes.shape[0];
 		out->blocks = codes.shape[1];
 		out->k = c->k ? c->k : k >= 0 ? k : out->blocks * d;

@@ -1,0 +1,345 @@
+/*
+ * vlut_gemm2.c - products of lattice codes and lattice codes on the CPU
+ *
+ * SPDX-License-Identifier: BSD-2-Clause
+ *
+ * BYTES: both sides' points as bytes, in exact integers, times one scale of each row
+ * VALUES: x is decoded to f32, the rest is a product of codes and vectors
+ * TABLE: T[I][J] = <c(I), c(J)>, entry by entry: the oracle
+ * EXACT: points of any size, results of s32
+ */
+#include <config.h>
+
+#include <string.h>
+
+#include "cpu/vlut.h"
+#include "lib/qgemm.h"
+
+enum { BYTES, VALUES, TABLE, EXACT };
+
+struct job {
+	struct hz_context *ctx;
+	const struct hzi_vlut_gemm2_args *a;
+	struct hzi_vlut_side w, x;
+	struct hzi_vlut_ints ints;
+	float *values;			/* [x rows][k] */
+	uint8_t *table;
+	char *scratch;
+	int64_t scratch_each;
+	int threads;
+};
+
+/* Whether <p, p'> is the sum of products of integers over `unit` */
+static bool integral(const struct job *j)
+{
+	return !j->w.matrices && !j->x.matrices && j->w.embed == j->x.embed;
+}
+
+static int choose(const struct job *j)
+{
+	const struct hzi_vlut_gemm2_args *a = j->a;
+	const bool bytes = j->w.reach <= HZI_VLUT_BYTE_REACH && j->x.reach <= HZI_VLUT_BYTE_REACH;
+
+	if (a->vlut->route == HZ_VLUT_TABLE || (a->vlut->route == HZ_VLUT_AUTO && a->vlut->compensated))
+		return TABLE;
+	if (a->y_dtype == HZ_S32)
+		return bytes ? BYTES : EXACT;
+	return bytes && integral(j) && !j->w.has_t && !j->x.has_t && !j->w.sub && !j->x.sub &&
+	       a->vlut->sum != HZ_F32 ? BYTES : VALUES;
+}
+
+/* ---- x as bytes and as values ------------------------------------------------------------------------ */
+
+static void bytes_of_x(void *data, int thread, int64_t begin, int64_t end)
+{
+	struct job *j = data;
+	const struct hzi_vlut_side *x = &j->x;
+	const int64_t k = x->blocks * x->embed, b_panel = 32 * hzi_round_up(k, 64);
+	uint8_t *b = (uint8_t *)j->scratch + thread * j->scratch_each;
+	uint8_t *codes = b + 2 * b_panel;
+
+	for (int64_t panel = begin; panel < end; panel++) {
+		const int64_t row = panel * HZI_VLUT_ROWS;
+		const int64_t rows = hzi_vlut_min(HZI_VLUT_ROWS, x->w->rows - row);
+		const struct hzi_vlut_view v =
+			hzi_vlut_view(j->ctx->kern, x, panel, 0, x->blocks, codes);
+
+		hzi_vlut_bytes(j->ctx->kern, x, &v, j->table, x->blocks, b, b_panel);
+		for (int64_t i = 0; i < rows; i++) {
+			const uint8_t *from = b + i / 32 * b_panel + i / 16 % 2 * 1024 + i % 16 * 4;
+			int8_t *to = hzi_vlut_ints_row(&j->ints, row + i);
+
+			for (int64_t l = 0; l < k; l += 4)
+				memcpy(to + l, from + l / 64 * 2048 + l % 64 / 4 * 64,
+				       (size_t)hzi_vlut_min(4, k - l));
+			j->ints.factor[row + i] = (double)j->w.rule->scale[0] * x->rule->scale[0] /
+						  j->a->vlut->unit *
+						  (x->w->row_scale ?
+						   x->w->row_scale[(row + i) * x->w->row_scale_step] : 1);
+			j->ints.shift[row + i] = 0;
+		}
+	}
+}
+
+static void values_of_x(void *data, int thread, int64_t begin, int64_t end)
+{
+	struct job *j = data;
+	const struct hzi_vlut_side *x = &j->x;
+	const int d = x->rule->d;
+	const int64_t k = j->a->w.k;
+
+	for (int64_t panel = begin; panel < end; panel++) {
+		const int64_t row = panel * HZI_VLUT_ROWS;
+		const int64_t rows = hzi_vlut_min(HZI_VLUT_ROWS, x->w->rows - row);
+		const struct hzi_vlut_view v =
+			hzi_vlut_view(j->ctx->kern, x, panel, 0, x->blocks,
+				      (uint8_t *)j->scratch + thread * j->scratch_each);
+
+		for (int i = 0; i < rows; i++) {
+			const float scale = x->w->row_scale ?
+					    x->w->row_scale[(row + i) * x->w->row_scale_step] : 1;
+
+			for (int64_t b = 0; b < x->blocks; b++) {
+				const int t = v.t ? v.t[b / x->group * 64 + hzi_vlut_place(i)] : 0;
+				int32_t p[HZI_LATTICE_DIMS];
+				float value[HZI_LATTICE_DIMS];
+
+				hzi_vlut_point(x, &v, i, b, p);
+				hzi_lattice_value(x->rule, x->matrices, p, x->w->sub, t, value);
+				for (int e = 0; e < d && b * d + e < k; e++)
+					j->values[(row + i) * k + b * d + e] = value[e] * scale;
+			}
+		}
+	}
+}
+
+/* ---- Row by row: tables, and integers of any size ------------------------------------------------------- */
+
+struct pair {
+	const struct hzi_vlut_view *wv, *xv;
+	int w_row, x_row;
+};
+
+/* <p, p'> of integers by the table, or by the points themselves */
+static int64_t dot_points(const struct job *j, const struct pair *r, int64_t b)
+{
+	const struct hz_vlut *o = j->a->vlut;
+	const int64_t cols = (int64_t)j->x.rule->level_size;
+	int64_t sum = 0, wm = 1;
+
+	if (choose(j) == EXACT) {
+		int32_t p[HZI_LATTICE_DIMS], other[HZI_LATTICE_DIMS];
+
+		hzi_vlut_point(&j->w, r->wv, r->w_row, b, p);
+		hzi_vlut_point(&j->x, r->xv, r->x_row, b, other);
+		for (int e = 0; e < j->w.embed; e++)
+			sum += (int64_t)p[e] * other[e];
+		return sum;
+	}
+	for (int m = 0; m < j->w.rule->levels; m++, wm *= j->w.rule->q) {
+		int64_t xm = wm;
+
+		for (int n = 0; n < j->x.rule->levels; n++, xm *= j->x.rule->q) {
+			int64_t at;
+
+			if (m < j->w.first || n < j->x.first)
+				continue;
+			at = hzi_vlut_code(&j->w, r->wv, r->w_row, b, m - j->w.first) * cols +
+			     hzi_vlut_code(&j->x, r->xv, r->x_row, b, n - j->x.first);
+			sum += xm * (o->table_dtype == HZ_S8 ? ((const int8_t *)o->table)[at]
+							     : ((const int16_t *)o->table)[at]);
+		}
+	}
+	return sum;
+}
+
+static bool any_offset(const struct hzi_vlut_side *s)
+{
+	return s->offset_max != 0;
+}
+
+/* <p - o, p' - o'> */
+static int64_t dot_block(const struct job *j, const struct pair *r, int64_t b)
+{
+	int64_t sum = dot_points(j, r, b);
+	int32_t p[HZI_LATTICE_DIMS];
+
+	if (any_offset(&j->x)) {
+		hzi_vlut_point(&j->w, r->wv, r->w_row, b, p);
+		for (int e = 0; e < j->w.embed; e++)
+			sum -= (int64_t)(p[e] - j->w.rule->offset[e]) * j->x.rule->offset[e];
+	}
+	if (any_offset(&j->w)) {
+		hzi_vlut_point(&j->x, r->xv, r->x_row, b, p);
+		for (int e = 0; e < j->w.embed; e++)
+			sum -= (int64_t)p[e] * j->w.rule->offset[e];
+	}
+	return sum;
+}
+
+/* Coordinates of p - o; scaled by 1 */
+static void coordinates(const struct hzi_vlut_side *s, const struct hzi_vlut_view *v, int row, int64_t b,
+			double *u)
+{
+	int32_t p[HZI_LATTICE_DIMS];
+
+	hzi_vlut_point(s, v, row, b, p);
+	for (int e = 0; e < s->embed; e++)
+		p[e] -= s->rule->offset[e];
+	for (int i = 0; i < s->rule->d; i++)
+		u[i] = s->rule->kind == HZ_LATTICE_E8 ? 0.5 * p[i] : p[i];
+	if (s->rule->kind == HZ_LATTICE_A2) {
+		u[0] = 0.5 * (p[0] - p[2]);
+		u[1] = -0.86602540378443864676 * p[1];
+	}
+}
+
+/* <p - o - sub, p' - o' - sub'> */
+static double dot_real(const struct job *j, const struct pair *r, int64_t b)
+{
+	double sum = (double)dot_block(j, r, b) / j->a->vlut->unit;
+	double u[HZI_LATTICE_DIMS], v[HZI_LATTICE_DIMS];
+
+	if (!j->w.sub && !j->x.sub)
+		return sum;
+	coordinates(&j->w, r->wv, r->w_row, b, u);
+	coordinates(&j->x, r->xv, r->x_row, b, v);
+	for (int i = 0; i < j->w.rule->d; i++)
+		sum -= u[i] * j->x.w->sub[i] + j->w.w->sub[i] * (v[i] - j->x.w->sub[i]);
+	return sum;
+}
+
+static void put_pair(const struct job *j, const struct pair *r, int64_t w_panel, int64_t x_row)
+{
+	const struct hzi_vlut_gemm2_args *a = j->a;
+	const int64_t row = w_panel * HZI_VLUT_ROWS + r->w_row;
+
+	if (a->y_dtype == HZ_S32) {
+		int64_t sum = 0;
+
+		for (int64_t b = 0; b < j->w.blocks; b++)
+			sum += dot_block(j, r, b);
+		((int32_t *)a->y)[row * a->y_i + x_row * a->y_j] = (int32_t)(uint32_t)sum;
+		return;
+	}
+	{
+		const struct hzi_vlut_result y = {a->y, a->y_dtype, a->y_i, a->y_j};
+		double sum = 0;
+
+		for (int64_t b = 0; b < j->w.blocks; b++)
+			sum += (double)hzi_vlut_scale(&j->w, r->wv, r->w_row, b) *
+			       hzi_vlut_scale(&j->x, r->xv, r->x_row, b) * dot_real(j, r, b);
+		if (j->x.w->row_scale)
+			sum *= j->x.w->row_scale[x_row * j->x.w->row_scale_step];
+		hzi_vlut_put_one(j->ctx->kern, &j->w, &y, row, x_row, (float)sum);
+	}
+}
+
+static void pairs(void *data, int thread, int64_t begin, int64_t end)
+{
+	const struct job *j = data;
+	uint8_t *w_codes = (uint8_t *)j->scratch + thread * j->scratch_each;
+	uint8_t *x_codes = w_codes + hzi_round_up(hzi_vlut_view_bytes(&j->w, j->w.blocks), 64);
+	const struct hz_kern *kern = j->ctx->kern;
+
+	for (int64_t wp = begin; wp < end; wp++) {
+		const struct hzi_vlut_view wv = hzi_vlut_view(kern, &j->w, wp, 0, j->w.blocks, w_codes);
+		const int64_t rows = hzi_vlut_min(HZI_VLUT_ROWS, j->w.w->rows - wp * HZI_VLUT_ROWS);
+
+		for (int64_t xp = 0; xp < j->x.panels; xp++) {
+			const struct hzi_vlut_view xv =
+				hzi_vlut_view(kern, &j->x, xp, 0, j->x.blocks, x_codes);
+			const int64_t row = xp * HZI_VLUT_ROWS;
+			const int64_t cols = hzi_vlut_min(HZI_VLUT_ROWS, j->x.w->rows - row);
+
+			for (int i = 0; i < rows; i++) {
+				for (int c = 0; c < cols; c++) {
+					const struct pair r = {&wv, &xv, i, c};
+
+					put_pair(j, &r, wp, row + c);
+				}
+			}
+		}
+	}
+}
+
+/* ---- The way to sum ------------------------------------------------------------------------------------- */
+
+static void clear(const struct hzi_vlut_gemm2_args *a)
+{
+	const int64_t size = a->y_dtype == HZ_F32 || a->y_dtype == HZ_S32 ? 4 : 2;
+
+	for (int64_t i = 0; i < a->w.rows; i++) {
+		for (int64_t c = 0; c < a->x.rows; c++)
+			memset((char *)a->y + (i * a->y_i + c * a->y_j) * size, 0, (size_t)size);
+	}
+}
+
+/* base NULL: counts */
+static size_t multiply(struct hz_context *ctx, const struct hzi_vlut_gemm2_args *a, char *base)
+{
+	struct job j = {.ctx = ctx, .a = a};
+	const int64_t k = a->w.k;
+	struct hz_vlut dense = *a->vlut;
+	struct hzi_vlut_gemm_args gemm;
+	size_t used = 0;
+	int way;
+
+	hzi_vlut_side(&j.w, a->vlut, a->vlut->w, &a->w);
+	hzi_vlut_side(&j.x, a->vlut, a->vlut->x, &a->x);
+	way = choose(&j);
+	j.threads = hzi_threads(ctx, j.x.panels * HZI_VLUT_ROWS * k * (way == VALUES ? 8 : 1));
+	j.scratch_each = hzi_round_up(hzi_vlut_view_bytes(&j.x, j.x.blocks), 64);
+	switch (way) {
+	case BYTES:
+		j.scratch_each += HZI_VLUT_ROWS * hzi_round_up(j.x.blocks * j.x.embed, 64);
+		j.table = hzi_vlut_take(base, &used, hzi_vlut_byte_table_bytes(&j.x));
+		j.scratch = hzi_vlut_take(base, &used, j.threads * j.scratch_each);
+		j.ints = (struct hzi_vlut_ints){
+			.ctx = ctx, .w = &j.w, .y = {a->y, a->y_dtype, a->y_i, a->y_j}, .cols = a->x.rows,
+			.parts = 1,
+		};
+		hzi_vlut_ints_place(&j.ints, base, &used);
+		if (base) {
+			hzi_vlut_byte_table(&j.x, j.table);
+			hzi_parallel(j.threads, bytes_of_x, &j, j.x.panels);
+			hzi_vlut_ints_run(&j.ints);
+		}
+		return used;
+	case VALUES:
+		j.scratch = hzi_vlut_take(base, &used, j.threads * j.scratch_each);
+		j.values = hzi_vlut_take(base, &used, 4 * a->x.rows * k);
+		dense.route = HZ_VLUT_AUTO;
+		dense.table_dtype = 0;
+		gemm = (struct hzi_vlut_gemm_args){
+			.vlut = &dense, .w = a->w, .x = j.values, .y = a->y, .x_dtype = HZ_F32,
+			.y_dtype = a->y_dtype, .batch = a->x.rows, .x_k = 1, .x_b = k, .y_i = a->y_i,
+			.y_b = a->y_j,
+		};
+		if (base)
+			hzi_parallel(j.threads, values_of_x, &j, j.x.panels);
+		return used + hzi_vlut_gemm(ctx, &gemm, base ? base + used : NULL);
+	default:
+		j.threads = hzi_threads(ctx, 16 * a->w.rows * a->x.rows * k);
+		j.scratch_each += hzi_round_up(hzi_vlut_view_bytes(&j.w, j.w.blocks) + 1, 64);
+		j.scratch = hzi_vlut_take(base, &used, j.threads * j.scratch_each);
+		if (base)
+			hzi_parallel(j.threads, pairs, &j, j.w.panels);
+		return used;
+	}
+}
+
+int hzi_cpu_vlut_gemm2(struct hz_context *ctx, const struct hzi_vlut_gemm2_args *a)
+{
+	if (a->w.blocks == 0)
+		clear(a);
+	else
+		multiply(ctx, a, ctx->workspace);
+	return HZ_OK;
+}
+
+size_t hzi_cpu_vlut_gemm2_workspace(const struct hz_context *ctx, const struct hzi_vlut_gemm2_args *a)
+{
+	/* Counting changes nothing in the context. */
+	return a->w.blocks ? multiply((struct hz_context *)(uintptr_t)ctx, a, NULL) : 0;
+}

@@ -1,0 +1,931 @@
+/*
+ * vlut.c - tests of products with lattice codes against sums in double
+ *
+ * SPDX-License-Identifier: BSD-2-Clause
+ *
+ * Any digits are codes, so these are random. What they stand for is made by the rules of
+ * lib/lattice_rule.h, which t/lattice.c tests, in double.
+ */
+#include <config.h>
+
+#include "dev.h"
+#include "lib/lattice.h"
+
+static uint64_t rnd;
+static int quick;
+static long cases;
+
+/* ---- Lattices ---------------------------------------------------------------------------------- */
+
+static const double basis3[] = {1.0, 0.4, 0.3, 0.1, 1.2, -0.2, 0.0, 0.3, 0.9};
+static const double transform4[] = {0.5, 0.5, 0.5, 0.5, 0.5, -0.5, 0.5, -0.5,
+				    0.6, 0.6, -0.5, -0.5, 0.5, -0.5, -0.5, 0.7};
+static const double dither8[] = {0.25, -0.125, 0.5, 0.0, 0.375, 0.0625, -0.5, 0.25};
+static const double bank[] = {0.7, 1.0, 1.4, 2.5};
+
+static const struct {
+	const char *name;
+	hz_lattice_opts o;
+} lattices[] = {
+	{"D4 q 4 M 2", {.kind = HZ_LATTICE_D, .q = 4, .levels = 2, .beta = 0.2}},
+	{"D4 q 4 M 2 T", {.kind = HZ_LATTICE_D, .q = 4, .levels = 2, .policy = HZ_LATTICE_T}},
+	{"D4 q 4 M 2 group 16 centred", {.kind = HZ_LATTICE_D, .q = 4, .levels = 2, .beta = 0.3,
+	  .policy = HZ_LATTICE_GROUP, .group = 16, .flags = HZ_LATTICE_CENTER}},
+	{"D4 q 3 M 3 clip", {.kind = HZ_LATTICE_D, .q = 3, .levels = 3, .policy = HZ_LATTICE_CLIP}},
+	{"D4 q 2 M 4 bank dithered", {.kind = HZ_LATTICE_D, .q = 2, .levels = 4, .beta = 0.1,
+	  .policy = HZ_LATTICE_BANK, .banks = 4, .bank = bank, .dither = dither8}},
+	{"D4 q 4 M 2 transformed", {.kind = HZ_LATTICE_D, .q = 4, .levels = 2, .transform = transform4}},
+	{"D4 q 16 M 1", {.kind = HZ_LATTICE_D, .q = 16, .levels = 1}},
+	{"D4 q 4 M 4", {.kind = HZ_LATTICE_D, .q = 4, .levels = 4, .flags = HZ_LATTICE_CENTER}},
+	{"D3 q 3 M 2", {.kind = HZ_LATTICE_D, .dim = 3, .q = 3, .levels = 2}},
+	{"Z q 16 M 2", {.kind = HZ_LATTICE_Z, .q = 16, .levels = 2}},
+	{"Z q 4 M 2 group 128", {.kind = HZ_LATTICE_Z, .q = 4, .levels = 2, .policy = HZ_LATTICE_GROUP,
+	  .group = 128}},
+	{"Z^2 q 5 M 3", {.kind = HZ_LATTICE_Z, .dim = 2, .q = 5, .levels = 3, .dither = dither8}},
+	{"A2 q 4 M 2", {.kind = HZ_LATTICE_A2, .q = 4, .levels = 2, .flags = HZ_LATTICE_CENTER}},
+	{"A2 q 16 M 1 T", {.kind = HZ_LATTICE_A2, .q = 16, .levels = 1, .policy = HZ_LATTICE_T}},
+	{"E8 q 2 M 4", {.kind = HZ_LATTICE_E8, .q = 2, .levels = 4, .flags = HZ_LATTICE_CENTER}},
+	{"E8 q 3 M 2", {.kind = HZ_LATTICE_E8, .q = 3, .levels = 2}},
+	{"E8 q 4 M 2", {.kind = HZ_LATTICE_E8, .q = 4, .levels = 2, .dither = dither8}},
+	{"E8 q 4 M 2 group 32", {.kind = HZ_LATTICE_E8, .q = 4, .levels = 2, .policy = HZ_LATTICE_GROUP,
+	  .group = 32, .flags = HZ_LATTICE_CENTER}},
+	{"E8 q 14 M 1", {.kind = HZ_LATTICE_E8, .q = 14, .levels = 1}},
+	{"D12 q 2 M 2", {.kind = HZ_LATTICE_D, .dim = 12, .q = 2, .levels = 2}},
+	{"Z^24 q 2 M 1", {.kind = HZ_LATTICE_Z, .dim = 24, .q = 2, .levels = 1}},
+	{"a basis, q 4 M 2", {.kind = HZ_LATTICE_BASIS, .dim = 3, .q = 4, .levels = 2, .basis = basis3}},
+};
+
+#define LATTICES ((int)(sizeof(lattices) / sizeof(*lattices)))
+
+static hz_lattice *open_lattice(struct dev *dev, int i)
+{
+	hz_lattice *l;
+
+	if (hz_lattice_open(dev->ctx, &l, &lattices[i].o) != HZ_OK)
+		bail("hz_lattice_open of %s: %s", lattices[i].name, hz_errmsg(dev->ctx));
+	return l;
+}
+
+/* ---- Operands ---------------------------------------------------------------------------------- */
+
+/* A coded matrix, on the host and on the device, and what it stands for */
+struct coded {
+	hz_coded c;
+	hz_tensor t, row_scale;
+	struct area codes_area, t_area, scale_area, packed_area;
+	double *values;			/* [rows][k]: values times row scale */
+	int32_t *points;		/* [rows][blocks][embed]: p - o */
+	double reach;			/* the most that the values of a row can sum up to */
+	int64_t rows, k, blocks;
+};
+
+enum { PACKED = 1, SCALED = 2, FEWER = 4, PLANES = 8, ALL_LEVELS = 16 };
+
+static void area_put(struct dev *dev, struct area *area, const void *from, size_t bytes)
+{
+	unsigned char *image;
+	void *data;
+
+	*area = area_new(dev, bytes, 0);
+	image = image_new(bytes, 0, &data);
+	memcpy(data, from, bytes);
+	area_write(area, image);
+	free(image);
+}
+
+/* What block b of row i is: value[d] times 1, and p - o */
+static void decode(const hz_lattice *l, const uint32_t *code, int first, int t, double *value, int32_t *p)
+{
+	const struct hzi_lattice_rule *r = &l->rule;
+	const struct hzi_lattice_matrices *m = hzi_lattice_matrices_of(l);
+	float sub[HZI_LATTICE_DIMS];
+	double u[HZI_LATTICE_DIMS];
+	int64_t weight = 1;
+
+	for (int e = 0; e < r->embed; e++)
+		p[e] = -r->offset[e];
+	for (int level = 0; level < r->levels; level++, weight *= r->q) {
+		int32_t b[HZI_LATTICE_DIMS] = {0}, c[HZI_LATTICE_DIMS];
+
+		hzi_lattice_unindex(r, code[level], b);
+		hzi_lattice_leader(r, m, b, c);
+		for (int e = 0; level >= first && e < r->embed; e++)
+			p[e] += (int32_t)(weight * c[e]);
+	}
+	hzi_lattice_sub(l, first, sub);
+	for (int i = 0; i < r->d; i++)
+		u[i] = r->kind == HZ_LATTICE_E8 ? 0.5 * p[i] : p[i];
+	if (r->kind == HZ_LATTICE_A2) {
+		u[0] = 0.5 * (p[0] - p[2]);
+		u[1] = -sqrt(0.75) * p[1];
+	}
+	for (int i = 0; i < r->d; i++)
+		u[i] = (u[i] - sub[i]) * r->scale[t];
+	for (int i = 0; i < r->d; i++) {
+		value[i] = u[i];
+		if (!m)
+			continue;
+		value[i] = 0;
+		for (int j = 0; j < r->d; j++)
+			value[i] += (double)m->from[i * r->d + j] * u[j];
+	}
+}
+
+static struct coded coded_new(struct dev *dev, const hz_lattice *l, const hz_vlut *v, int64_t rows,
+			      int64_t k, int how)
+{
+	const struct hzi_lattice_rule *r = &l->rule;
+	const int d = r->d, M = r->levels, has_t = hzi_lattice_has_t(l);
+	const int used = how & FEWER ? 1 + (int)rnd_below(&rnd, M) : M;
+	const int stored = how & FEWER && !(how & ALL_LEVELS) ? used : M;
+	const int64_t blocks = (k + d - 1) / d, groups = (blocks + r->group - 1) / r->group;
+	struct coded w = {.rows = rows, .k = k, .blocks = blocks};
+	double most = 0;
+	hz_lattice_info info;
+	int64_t size, count = rows * blocks * stored;
+	uint8_t *codes, *t;
+	float *scale;
+
+	for (int m = 0; m < M; m++)
+		most = most * r->q + l->leader_max;
+	hz_lattice_get_info(l, &info);
+	size = (int64_t)hz_dtype_size(info.level_dtype);
+	codes = calloc((size_t)(count * size) + 1, 1);
+	t = calloc((size_t)(rows * groups) + 1, 1);
+	scale = calloc((size_t)rows + 1, 4);
+	w.values = calloc((size_t)(rows * k) + 1, sizeof(*w.values));
+	w.points = calloc((size_t)(rows * blocks * r->embed) + 1, 4);
+	for (int64_t i = 0; i < rows * groups; i++)
+		t[i] = (uint8_t)rnd_below(&rnd, r->scales < 9 ? r->scales : 9);
+	for (int64_t i = 0; i < rows; i++) {
+		double sum = 0;
+
+		scale[i] = (float)(how & SCALED ? 0.5 + rnd_uniform(&rnd) : 1);
+		for (int64_t b = 0; b < blocks; b++) {
+			uint32_t code[HZ_LATTICE_MAXLEVELS] = {0};
+			double value[HZI_LATTICE_DIMS];
+
+			for (int m = M - stored; m < M; m++) {
+				const int64_t level = m - (M - stored);
+				const int64_t at = how & PLANES ? (level * rows + i) * blocks + b
+								: (i * blocks + b) * stored + level;
+
+				/* A byte or word that is no code counts modulo q^d. */
+				code[m] = (uint32_t)(rnd_u64(&rnd) % r->level_size);
+				if (size == 1)
+					codes[at] = (uint8_t)code[m];
+				else if (size == 2)
+					((uint16_t *)(void *)codes)[at] = (uint16_t)code[m];
+				else
+					((uint32_t *)(void *)codes)[at] = code[m];
+			}
+			decode(l, code, M - used, has_t ? t[i * groups + b / r->group] : 0, value,
+			       w.points + (i * blocks + b) * r->embed);
+			for (int e = 0; e < d && b * d + e < k; e++) {
+				w.values[i * k + b * d + e] = value[e] * scale[i];
+				sum += r->scale[has_t ? t[i * groups + b / r->group] : 0] * scale[i] * most;
+			}
+		}
+		w.reach = sum > w.reach ? sum : w.reach;
+	}
+	area_put(dev, &w.codes_area, codes, (size_t)(count * size));
+	area_put(dev, &w.t_area, t, (size_t)(rows * groups));
+	area_put(dev, &w.scale_area, scale, (size_t)rows * 4);
+	w.c.codes = hz_tensor_3d(w.codes_area.data, info.level_dtype, dev->device, rows, blocks, stored);
+	if (how & PLANES) {
+		w.c.codes.stride[0] = blocks;
+		w.c.codes.stride[1] = 1;
+		w.c.codes.stride[2] = rows * blocks;
+	}
+	w.t = hz_tensor_2d(w.t_area.data, HZ_U8, dev->device, rows, groups);
+	w.row_scale = hz_tensor_1d(w.scale_area.data, HZ_F32, dev->device, rows);
+	w.c.levels = how & FEWER ? used : 0;
+	w.c.rows = rows;
+	w.c.k = k;
+	if (has_t)
+		w.c.t = &w.t;
+	if (how & PACKED) {
+		size_t bytes;
+
+		if (hz_vlut_pack_bytes(dev->ctx, v, &w.c, &bytes) != HZ_OK)
+			bail("hz_vlut_pack_bytes: %s", hz_errmsg(dev->ctx));
+		w.packed_area = area_new(dev, bytes, 0);
+		if (hz_vlut_pack(dev->ctx, v, &w.c, w.packed_area.data) != HZ_OK)
+			bail("hz_vlut_pack: %s", hz_errmsg(dev->ctx));
+		w.c.packed = w.packed_area.data;
+		w.c.t = NULL;
+		memset(&w.c.codes, 0, sizeof(w.c.codes));
+	}
+	free(codes);
+	free(t);
+	free(scale);
+	return w;
+}
+
+/* row_scale and t are views inside: they point to where the matrix has come to be. */
+static const hz_coded *coded_view(struct coded *w, int how)
+{
+	if (w->c.t)
+		w->c.t = &w->t;
+	w->c.row_scale = how & SCALED ? &w->row_scale : NULL;
+	return &w->c;
+}
+
+/* The bytes around the packed codes, and the operands */
+static void coded_free(struct coded *w)
+{
+	area_free(&w->codes_area);
+	area_free(&w->t_area);
+	area_free(&w->scale_area);
+	if (w->packed_area.base)
+		area_free(&w->packed_area);
+	free(w->values);
+	free(w->points);
+}
+
+/* ---- Bounds --------------------------------------------------------------------------------------- */
+
+/*
+ * |y - exact| of column j is at most rounding + part * sum |w x| + unit * max |x| * sum |w|, with half of
+ * the most that leaders could make added to both sums, since o and levels may cancel. The second is
+ * of f32 sums, or tables, and the third of fixed-point numbers. A GPU multiplies in f16, with
+ * scales of blocks rounded to it.
+ */
+struct bound {
+	double part, unit;
+};
+
+static struct bound bound_of(const struct dev *dev, int table)
+{
+	struct bound b = {0x1p-19, 0x1p-15};
+
+	if (table == HZ_F16)
+		b.part = 0x1p-10;
+	else if (table == HZ_BF16)
+		b.part = 0x1p-7;
+	if (dev->device != HZ_CPU && b.part < 0x1p-9)
+		b.part = 0x1p-9;
+	if (table == HZ_U8)
+		b.unit = 0x1p-6;
+	return b;
+}
+
+/* ---- One-sided ------------------------------------------------------------------------------------- */
+
+struct one {
+	int lattice, route, table, sum, compensated, how, x_dtype, y_dtype, turned, gemv;
+	int64_t rows, k, batch;
+};
+
+static void describe(const struct dev *dev, const struct one *o)
+{
+	diag("%s: %s rows %lld k %lld batch %lld route %d table %s sum %d how %d x %s y %s turned %d gemv %d",
+	     dev->name, lattices[o->lattice].name, (long long)o->rows, (long long)o->k,
+	     (long long)o->batch, o->route, o->table ? hz_dtype_name(o->table) : "0", o->sum, o->how,
+	     hz_dtype_name(o->x_dtype), hz_dtype_name(o->y_dtype), o->turned, o->gemv);
+}
+
+static hz_vlut *open_vlut(struct dev *dev, const hz_lattice *w, const hz_lattice *x, int route, int table,
+			  int sum, int compensated)
+{
+	const hz_vlut_opts opts = {.route = route, .table_dtype = table, .sum = sum,
+				   .flags = compensated ? HZ_VLUT_COMPENSATED : 0};
+	hz_vlut *v;
+
+	if (hz_vlut_open(dev->ctx, &v, w, x, &opts) != HZ_OK)
+		bail("hz_vlut_open: %s", hz_errmsg(dev->ctx));
+	return v;
+}
+
+/* Whether y, [rows][batch] with `pad` more elements between rows or columns, is as wanted */
+static int same(const struct dev *dev, const struct one *o, const unsigned char *image, size_t bytes,
+		const double *want, const double *bound, const int64_t *stride)
+{
+	const unsigned char *y = image + GUARD;
+	const int64_t size = (int64_t)hz_dtype_size(o->y_dtype);
+	unsigned char *seen = calloc(bytes + 1, 1);
+	int good = 1;
+
+	for (int64_t i = 0; i < o->rows && good; i++) {
+		for (int64_t j = 0; j < o->batch && good; j++) {
+			const int64_t at = i * stride[0] + j * stride[1];
+			const double w = want[i * o->batch + j];
+			const double got = o->y_dtype == HZ_S32 ? ((const int32_t *)(const void *)y)[at]
+								: ref_get(o->y_dtype, y, at);
+
+			memset(seen + at * size, 1, (size_t)size);
+			/* Inf times 0 is NaN, and a coordinate may be a difference: either will do. */
+			if (o->y_dtype == HZ_F16 && fabs(w) > 65400 && fabs(got) > 65400)
+				continue;
+			if (!isfinite(w) ? !isfinite(got) :
+			    got == w || fabs(got - w) <= bound[i * o->batch + j])
+				continue;
+			describe(dev, o);
+			diag("element %lld, %lld is %.9g, must be %.9g within %.3g", (long long)i, (long long)j,
+			     got, w, bound[i * o->batch + j]);
+			good = 0;
+		}
+	}
+	for (size_t b = 0; b < GUARD + bytes + GUARD && good; b++) {
+		if ((b < GUARD || b >= GUARD + bytes || !seen[b - GUARD]) && image[b] != GUARD_BYTE) {
+			describe(dev, o);
+			diag("byte %lld of y was written", (long long)b - GUARD);
+			good = 0;
+		}
+	}
+	free(seen);
+	return good;
+}
+
+/* special: an Inf and a NaN in x */
+static int run_one(struct dev *dev, const struct one *o, int special)
+{
+	hz_lattice *l = open_lattice(dev, o->lattice);
+	hz_vlut *v = open_vlut(dev, l, NULL, o->route, o->table, o->sum, o->compensated);
+	struct coded w = coded_new(dev, l, v, o->rows, o->k, o->how);
+	const struct bound bound = bound_of(dev, o->table);
+	const int64_t pad = 3, n = o->batch;
+	const int64_t x_stride[2] = {o->turned ? 1 : n + pad, o->turned ? o->k + pad : 1};
+	const int64_t y_stride[2] = {o->turned ? 1 : n + pad, o->turned ? o->rows + pad : 1};
+	const size_t x_bytes = (size_t)((o->turned ? n : o->k) * (pad + (o->turned ? o->k : n))) *
+			       hz_dtype_size(o->x_dtype);
+	const size_t y_bytes = (size_t)((o->turned ? n : o->rows) * (pad + (o->turned ? o->rows : n))) *
+			       hz_dtype_size(o->y_dtype);
+	unsigned char *x = calloc(x_bytes + 1, 1), *image = malloc(y_bytes + 2 * GUARD);
+	double *want = calloc((size_t)(o->rows * n) + 1, 8), *bounds = calloc((size_t)(o->rows * n) + 1, 8);
+	struct area xa, ya = area_new(dev, y_bytes, 0);
+	hz_tensor xt, yt;
+	int status, good;
+
+	for (int64_t i = 0; i < o->k; i++) {
+		for (int64_t j = 0; j < n; j++) {
+			const int64_t at = i * x_stride[0] + j * x_stride[1];
+
+			if (o->x_dtype == HZ_S8)
+				x[at] = (unsigned char)(rnd_below(&rnd, 256) - 128);
+			else
+				ref_put(o->x_dtype, x, at, rnd_normal(&rnd));
+		}
+	}
+	if (special && n > 1) {
+		ref_put(o->x_dtype, x, (o->k / 2) * x_stride[0], INFINITY);
+		ref_put(o->x_dtype, x, (o->k / 3) * x_stride[0] + (n - 1) * x_stride[1], NAN);
+	}
+	for (int64_t j = 0; j < n; j++) {
+		double most = 0;
+
+		for (int64_t l2 = 0; l2 < o->k; l2++) {
+			const int64_t at = l2 * x_stride[0] + j * x_stride[1];
+			const double f = o->x_dtype == HZ_S8 ? (int8_t)x[at] : ref_get(o->x_dtype, x, at);
+
+			most = fabs(f) > most ? fabs(f) : most;
+		}
+		for (int64_t i = 0; i < o->rows; i++) {
+			const int d = l->rule.d, embed = l->rule.embed;
+			double sum = 0, size = 0, weight = 0;
+			int64_t whole = 0;
+
+			for (int64_t e = 0; e < o->k; e++) {
+				const int64_t at = e * x_stride[0] + j * x_stride[1];
+				const double f = o->x_dtype == HZ_S8 ? (int8_t)x[at] :
+						 ref_get(o->x_dtype, x, at);
+
+				sum += w.values[i * o->k + e] * f;
+				size += fabs(w.values[i * o->k + e] * f);
+				weight += fabs(w.values[i * o->k + e]);
+				if (o->y_dtype == HZ_S32)
+					whole += (int64_t)w.points[(i * w.blocks + e / d) * embed + e % d] *
+						 (int64_t)f;
+			}
+			want[i * n + j] = sum;
+			if (o->y_dtype == HZ_S32) {
+				want[i * n + j] = (double)(int32_t)(uint32_t)whole;
+				continue;
+			}
+			bounds[i * n + j] = bound.part * size + bound.unit * most * weight +
+					    (bound.part + bound.unit) * most * w.reach / 2;
+			bounds[i * n + j] += 2 * ref_half_ulp(o->y_dtype, fabs(sum) + bounds[i * n + j]);
+		}
+	}
+	area_put(dev, &xa, x, x_bytes);
+	xt = o->gemv ? hz_tensor_1d(xa.data, o->x_dtype, dev->device, o->k)
+		     : hz_tensor_2d(xa.data, o->x_dtype, dev->device, o->k, n);
+	yt = o->gemv ? hz_tensor_1d(ya.data, o->y_dtype, dev->device, o->rows)
+		     : hz_tensor_2d(ya.data, o->y_dtype, dev->device, o->rows, n);
+	for (int i = 0; i < xt.ndim; i++) {
+		xt.stride[i] = x_stride[i];
+		yt.stride[i] = y_stride[i];
+	}
+	status = o->gemv ? hz_vlut_gemv(dev->ctx, v, coded_view(&w, o->how), &xt, &yt)
+			 : hz_vlut_gemm(dev->ctx, v, coded_view(&w, o->how), &xt, &yt);
+	if (status == HZ_EWORKSPACE) {
+		size_t bytes;
+
+		if (hz_vlut_gemm_workspace(dev->ctx, v, coded_view(&w, o->how), &xt, &yt, &bytes) != HZ_OK ||
+		    hz_reserve(dev->ctx, bytes) != HZ_OK)
+			bail("hz_reserve: %s", hz_errmsg(dev->ctx));
+		status = o->gemv ? hz_vlut_gemv(dev->ctx, v, coded_view(&w, o->how), &xt, &yt)
+				 : hz_vlut_gemm(dev->ctx, v, coded_view(&w, o->how), &xt, &yt);
+	}
+	good = status == HZ_OK;
+	if (!good) {
+		describe(dev, o);
+		diag("%s", hz_errmsg(dev->ctx));
+	} else {
+		area_read(&ya, image);
+		good = same(dev, o, image, y_bytes, want, bounds, y_stride);
+	}
+	cases++;
+	area_free(&xa);
+	area_free(&ya);
+	free(x);
+	free(image);
+	free(want);
+	free(bounds);
+	coded_free(&w);
+	hz_vlut_close(v);
+	hz_lattice_close(l);
+	return good;
+}
+
+/* Every lattice by every route and table that it has */
+static void test_routes(struct dev *dev)
+{
+	static const int tables[] = {0, HZ_F32, HZ_F16, HZ_BF16, HZ_U8, HZ_U16};
+
+	for (int i = 0; i < LATTICES; i++) {
+		hz_lattice *l = open_lattice(dev, i);
+		const int leaders = l->leaders != NULL, small = leaders && l->rule.level_size <= 256;
+		int good = 1;
+
+		for (int route = HZ_VLUT_AUTO; route <= HZ_VLUT_DECODE; route++) {
+			for (int t = 0; t < 6; t++) {
+				struct one o = {
+					.lattice = i, .route = route, .table = tables[t],
+					.how = (int)rnd_below(&rnd, 32), .rows = 1 + rnd_below(&rnd, 150),
+					.k = 1 + rnd_below(&rnd, 200), .batch = 1 + rnd_below(&rnd, 9),
+					.x_dtype = floats[rnd_below(&rnd, 3)],
+					.y_dtype = floats[rnd_below(&rnd, 3)], .turned = rnd_below(&rnd, 2),
+				};
+
+				if ((route == HZ_VLUT_DECODE && o.table) ||
+				    ((o.table || route == HZ_VLUT_TABLE) && !leaders) ||
+				    ((o.table == HZ_U8 || o.table == HZ_U16) && !small))
+					continue;
+				if (route == HZ_VLUT_TABLE && (o.table == 0 || o.table == HZ_F32))
+					o.compensated = rnd_below(&rnd, 2);
+				if (!o.compensated && !o.table && route != HZ_VLUT_TABLE && rnd_below(&rnd, 2))
+					o.sum = HZ_F32;
+				good &= run_one(dev, &o, 0);
+			}
+		}
+		ok(good, "%s: %s by all routes", dev->name, lattices[i].name);
+		hz_lattice_close(l);
+	}
+}
+
+/* Batches around every tile edge, rows and k too; few and many */
+static void test_sizes(struct dev *dev)
+{
+	static const int which[] = {0, 1, 2, 3, 12, 14, 16, 17};
+	static const int64_t batches[] = {0, 1, 2, 3, 4, 5, 6, 7, 11, 12, 13, 16, 31, 32, 33, 95, 96, 97, 128,
+					  300};
+	static const int64_t rows[] = {0, 1, 2, 63, 64, 65, 127, 128, 129, 200};
+	static const int64_t ks[] = {0, 1, 3, 4, 5, 8, 15, 16, 17, 63, 64, 65, 127, 128, 129, 255, 257, 520};
+
+	for (int i = 0; i < (int)(sizeof(which) / sizeof(*which)); i++) {
+		int good = 1;
+
+		for (int b = 0; b < (int)(sizeof(batches) / sizeof(*batches)); b++) {
+			struct one o = {
+				.lattice = which[i], .how = (int)rnd_below(&rnd, 32), .batch = batches[b],
+				.rows = rows[rnd_below(&rnd, 10)], .k = ks[rnd_below(&rnd, 18)],
+				.x_dtype = floats[rnd_below(&rnd, 3)], .y_dtype = floats[rnd_below(&rnd, 3)],
+				.turned = rnd_below(&rnd, 2),
+			};
+
+			if (quick && b % 3)
+				continue;
+			good &= run_one(dev, &o, 0);
+		}
+		for (int b = 0; b < 18 + 10; b++) {
+			struct one o = {
+				.lattice = which[i], .how = (int)rnd_below(&rnd, 32), .batch = 1, .gemv = 1,
+				.rows = b < 18 ? 70 : rows[b - 18], .k = b < 18 ? ks[b] : 100,
+				.x_dtype = floats[rnd_below(&rnd, 3)], .y_dtype = floats[rnd_below(&rnd, 3)],
+			};
+
+			if (quick && b % 4)
+				continue;
+			good &= run_one(dev, &o, 0);
+		}
+		ok(good, "%s: %s, sizes", dev->name, lattices[which[i]].name);
+	}
+}
+
+/* Long rows: chunks of tables, of bytes */
+static void test_long(struct dev *dev)
+{
+	static const int which[] = {0, 1, 2, 14, 16};
+	int good = 1;
+
+	for (int i = 0; i < 5; i++) {
+		struct one o = {
+			.lattice = which[i], .how = (int)rnd_below(&rnd, 32), .batch = 1 + rnd_below(&rnd, 6),
+			.rows = 3 + rnd_below(&rnd, 80), .k = 20000 + rnd_below(&rnd, 300),
+			.x_dtype = HZ_F32, .y_dtype = HZ_F32,
+		};
+
+		if (quick)
+			o.k /= 8;
+		good &= run_one(dev, &o, 0);
+		if (i != 4) {
+			o.table = HZ_U8;
+			good &= run_one(dev, &o, 0);
+		}
+	}
+	ok(good, "%s: long rows", dev->name);
+}
+
+/* x of s8: exact in s32 */
+static void test_bytes(struct dev *dev)
+{
+	int good = 1;
+
+	for (int i = 0; i < LATTICES; i++) {
+		hz_lattice *l = open_lattice(dev, i);
+		struct one o = {
+			.lattice = i, .how = (int)rnd_below(&rnd, 32), .batch = 1 + rnd_below(&rnd, 40),
+			.rows = 1 + rnd_below(&rnd, 130), .k = 1 + rnd_below(&rnd, 300), .x_dtype = HZ_S8,
+			.y_dtype = HZ_F32, .turned = rnd_below(&rnd, 2),
+		};
+
+		good &= run_one(dev, &o, 0);
+		o.y_dtype = HZ_S32;
+		if (!(l->rule.flags & HZI_LATTICE_MAPPED) && l->rule.kind != HZ_LATTICE_A2)
+			good &= run_one(dev, &o, 0);
+		hz_lattice_close(l);
+	}
+	ok(good, "%s: x of s8, y of s32", dev->name);
+}
+
+static void test_special(struct dev *dev)
+{
+	int good = 1;
+
+	for (int i = 0; i < 20; i++) {
+		const struct one o = {
+			.lattice = i % LATTICES, .how = (int)rnd_below(&rnd, 32) & ~FEWER,
+			.batch = 2 + rnd_below(&rnd, 5), .rows = 1 + rnd_below(&rnd, 130),
+			.k = 10 + rnd_below(&rnd, 300), .x_dtype = floats[i % 3], .y_dtype = HZ_F32,
+		};
+
+		good &= run_one(dev, &o, 1);
+	}
+	ok(good, "%s: Inf and NaN in x", dev->name);
+}
+
+/* ---- Two-sided ------------------------------------------------------------------------------------- */
+
+static int run_two(struct dev *dev, int wi, int xi, int route, int table, int how_w, int how_x, int64_t rows,
+		   int64_t cols, int64_t k, int y_dtype)
+{
+	hz_lattice *wl = open_lattice(dev, wi), *xl = xi == wi ? wl : open_lattice(dev, xi);
+	hz_vlut *v = open_vlut(dev, wl, xl, route, table, 0, 0);
+	hz_vlut *vx = open_vlut(dev, xl, wl, 0, 0, 0, 0);
+	struct coded w = coded_new(dev, wl, v, rows, k, how_w);
+	/* Packed codes of x are made by a table whose w it is. */
+	struct coded x = coded_new(dev, xl, vx, cols, k, how_x);
+	const int64_t y_stride[2] = {cols + 2, 1};
+	const size_t bytes = (size_t)(rows * (cols + 2)) * hz_dtype_size(y_dtype);
+	struct one o = {.lattice = wi, .route = route, .table = table, .how = how_w, .x_dtype = HZ_F32,
+			.y_dtype = y_dtype, .rows = rows, .k = k, .batch = cols};
+	double *want = calloc((size_t)(rows * cols) + 1, 8), *bounds = calloc((size_t)(rows * cols) + 1, 8);
+	unsigned char *image = malloc(bytes + 2 * GUARD);
+	struct area ya = area_new(dev, bytes, 0);
+	hz_tensor y = hz_tensor_2d(ya.data, y_dtype, dev->device, rows, cols);
+	const struct bound bound = bound_of(dev, 0);
+	const int64_t n = w.blocks * wl->rule.embed;
+	size_t room;
+	int status, good;
+
+	y.stride[0] = cols + 2;
+	for (int64_t i = 0; i < rows; i++) {
+		for (int64_t j = 0; j < cols; j++) {
+			double sum = 0, size = 0, most = 0, weight = 0;
+			int64_t whole = 0;
+
+			for (int64_t e = 0; e < k; e++) {
+				const double f = x.values[j * k + e];
+
+				sum += w.values[i * k + e] * f;
+				size += fabs(w.values[i * k + e] * f);
+				weight += fabs(w.values[i * k + e]);
+				most = fabs(f) > most ? fabs(f) : most;
+			}
+			for (int64_t e = 0; e < n; e++)
+				whole += (int64_t)w.points[i * n + e] * x.points[j * n + e];
+			want[i * cols + j] = y_dtype == HZ_S32 ? (double)(int32_t)(uint32_t)whole : sum;
+			if (y_dtype == HZ_S32)
+				continue;
+			bounds[i * cols + j] = bound.part * size + bound.unit * most * weight +
+					       (bound.part + bound.unit) * most * w.reach / 2;
+			bounds[i * cols + j] += 2 * ref_half_ulp(y_dtype, fabs(sum) + bounds[i * cols + j]);
+		}
+	}
+	if (hz_vlut_gemm2_workspace(dev->ctx, v, coded_view(&w, how_w), coded_view(&x, how_x), &y, &room) !=
+	    HZ_OK || hz_reserve(dev->ctx, room) != HZ_OK)
+		bail("hz_vlut_gemm2_workspace: %s", hz_errmsg(dev->ctx));
+	status = hz_vlut_gemm2(dev->ctx, v, coded_view(&w, how_w), coded_view(&x, how_x), &y);
+	good = status == HZ_OK;
+	if (!good) {
+		describe(dev, &o);
+		diag("%s", hz_errmsg(dev->ctx));
+	} else {
+		area_read(&ya, image);
+		good = same(dev, &o, image, bytes, want, bounds, y_stride);
+		if (!good)
+			diag("two-sided, x is of %s, how %d", lattices[xi].name, how_x);
+	}
+	cases++;
+	area_free(&ya);
+	free(want);
+	free(bounds);
+	free(image);
+	coded_free(&w);
+	coded_free(&x);
+	hz_vlut_close(v);
+	hz_vlut_close(vx);
+	if (xl != wl)
+		hz_lattice_close(xl);
+	hz_lattice_close(wl);
+	return good;
+}
+
+static void test_two_sided(struct dev *dev)
+{
+	for (int i = 0; i < LATTICES; i++) {
+		hz_lattice *l = open_lattice(dev, i);
+		const int integral = !(l->rule.flags & HZI_LATTICE_MAPPED);
+		const int table = integral && l->leaders &&
+				  l->rule.level_size * l->rule.level_size <= (uint64_t)1 << 26;
+		/* No whole values beyond k, which POINTS have: k is whole blocks for s32 */
+		const int64_t k = l->rule.d * (1 + rnd_below(&rnd, 20));
+		int good = 1;
+
+		for (int n = 0; n < (quick ? 2 : 6); n++) {
+			const int64_t rows = 1 + rnd_below(&rnd, 140), cols = 1 + rnd_below(&rnd, 140);
+			const int how = (int)rnd_below(&rnd, 32), other = (int)rnd_below(&rnd, 32);
+
+			good &= run_two(dev, i, i, n % 2 ? HZ_VLUT_DECODE : HZ_VLUT_AUTO, 0, how, other, rows, cols,
+					k, floats[rnd_below(&rnd, 3)]);
+			if (integral)
+				good &= run_two(dev, i, i, HZ_VLUT_AUTO, 0, how, other, rows, cols, k, HZ_S32);
+		}
+		if (table) {
+			good &= run_two(dev, i, i, HZ_VLUT_TABLE, 0, 0, PACKED | FEWER, 9, 11, k, HZ_F32);
+			good &= run_two(dev, i, i, HZ_VLUT_TABLE, HZ_S16, SCALED, PLANES, 9, 70, k, HZ_S32);
+		}
+		ok(good, "%s: %s by itself", dev->name, lattices[i].name);
+		hz_lattice_close(l);
+	}
+	ok(run_two(dev, 0, 1, 0, 0, 0, PACKED, 70, 66, 64, HZ_F32) &
+	   run_two(dev, 1, 2, 0, 0, SCALED, SCALED, 40, 30, 128, HZ_BF16) &
+	   run_two(dev, 0, 3, HZ_VLUT_TABLE, 0, 0, 0, 7, 5, 64, HZ_S32) &
+	   run_two(dev, 14, 16, 0, 0, PACKED, 0, 65, 3, 64, HZ_F32) &
+	   run_two(dev, 14, 15, 0, 0, PACKED, 0, 65, 3, 64, HZ_S32) &
+	   run_two(dev, 0, 7, 0, 0, PACKED, 0, 5, 130, 64, HZ_S32),
+	   "%s: one lattice by another", dev->name);
+}
+
+/* ---- The same bits, errors --------------------------------------------------------------------------- */
+
+/* Any number of threads gives the same bits. */
+static void test_threads(void)
+{
+	enum { ROWS = 300, K = 4096, BATCH = 40 };
+	static float x[K * BATCH], y[2][ROWS * BATCH];
+	static uint8_t codes[ROWS * K / 4 * 2];
+	static const int batches[] = {1, 3, BATCH};
+	static const int tables[] = {0, HZ_U8, HZ_F32};
+
+	for (int i = 0; i < K * BATCH; i++)
+		x[i] = (float)rnd_normal(&rnd);
+	for (int i = 0; i < (int)sizeof(codes); i++)
+		codes[i] = (uint8_t)rnd_u64(&rnd);
+	for (int i = 1; i < ndevs; i++) {
+		int good = 1;
+
+		if (strncmp(devs[i].name, devs[i - 1].name, 4) != 0 || devs[i].device != HZ_CPU)
+			continue;
+		for (int c = 0; c < 9; c++) {
+			const int batch = batches[c % 3];
+
+			for (int n = 0; n < 2; n++) {
+				struct dev *dev = &devs[i - n];
+				hz_lattice *l = open_lattice(dev, 0);
+				hz_vlut *v = open_vlut(dev, l, NULL, 0, tables[c / 3], 0, 0);
+				hz_coded w = {.codes = hz_tensor_3d(codes, HZ_U8, HZ_CPU, ROWS, K / 4, 2)};
+				hz_tensor xt = hz_tensor_2d(x, HZ_F32, HZ_CPU, K, batch);
+				hz_tensor yt = hz_tensor_2d(y[n], HZ_F32, HZ_CPU, ROWS, batch);
+
+				if (hz_vlut_gemm(dev->ctx, v, &w, &xt, &yt) != HZ_OK)
+					bail("hz_vlut_gemm: %s", hz_errmsg(dev->ctx));
+				hz_vlut_close(v);
+				hz_lattice_close(l);
+			}
+			good &= same_bits(y[0], y[1], (size_t)(ROWS * batch), 4);
+		}
+		ok(good, "%s and %s: the same bits", devs[i - 1].name, devs[i].name);
+	}
+}
+
+/* What the tables of bytes are said to cost, on normal numbers */
+static void test_accuracy(struct dev *dev)
+{
+	enum { ROWS = 128, K = 2048 };
+	static const struct {
+		int table;
+		double most;
+	} kinds[] = {{HZ_U8, 7e-3}, {HZ_U16, 8e-5}, {0, 1e-3}, {HZ_F16, 6e-4}, {HZ_BF16, 5e-3}};
+
+	for (int c = 0; c < 5; c++) {
+		hz_lattice *l = open_lattice(dev, 0);
+		hz_vlut *v = open_vlut(dev, l, NULL, 0, kinds[c].table, 0, 0);
+		struct coded w = coded_new(dev, l, v, ROWS, K, 0);
+		double *want = calloc(ROWS, 8), *got = calloc(ROWS, 8);
+		float *x = calloc(K, 4), *y = malloc(ROWS * 4 + 2 * GUARD);
+		struct area xa, ya = area_new(dev, ROWS * 4, 0);
+		hz_tensor xt, yt = hz_tensor_1d(ya.data, HZ_F32, dev->device, ROWS);
+		size_t bytes;
+
+		for (int i = 0; i < K; i++)
+			x[i] = (float)rnd_normal(&rnd);
+		for (int i = 0; i < ROWS; i++) {
+			for (int e = 0; e < K; e++)
+				want[i] += w.values[i * K + e] * x[e];
+		}
+		area_put(dev, &xa, x, K * 4);
+		xt = hz_tensor_1d(xa.data, HZ_F32, dev->device, K);
+		if (hz_vlut_gemm_workspace(dev->ctx, v, coded_view(&w, 0), &xt, &yt, &bytes) != HZ_OK ||
+		    hz_reserve(dev->ctx, bytes) != HZ_OK ||
+		    hz_vlut_gemv(dev->ctx, v, coded_view(&w, 0), &xt, &yt) != HZ_OK)
+			bail("hz_vlut_gemv: %s", hz_errmsg(dev->ctx));
+		area_read(&ya, y);
+		for (int i = 0; i < ROWS; i++)
+			got[i] = y[GUARD / 4 + i];
+		diag("%s: table %s: error %.3g", dev->name, kinds[c].table ? hz_dtype_name(kinds[c].table) : "0",
+		     norm_error(got, want, ROWS));
+		ok(norm_error(got, want, ROWS) <= kinds[c].most, "%s: error of tables of %s", dev->name,
+		   kinds[c].table ? hz_dtype_name(kinds[c].table) : "any kind");
+		area_free(&xa);
+		area_free(&ya);
+		free(want);
+		free(got);
+		free(x);
+		free(y);
+		coded_free(&w);
+		hz_vlut_close(v);
+		hz_lattice_close(l);
+	}
+}
+
+#define REFUSED(status, sentence, call) do { \
+	is_int(call, status, "%s: %s", dev->name, #call); \
+	has_str(hz_errmsg(ctx), sentence, "%s: says so", dev->name); \
+} while (0)
+
+static void test_errors(struct dev *dev)
+{
+	hz_context *ctx = dev->ctx;
+	hz_lattice *l = open_lattice(dev, 0), *tl = open_lattice(dev, 1), *e8 = open_lattice(dev, 16),
+		   *none = open_lattice(dev, 20), *a2 = open_lattice(dev, 12);
+	hz_vlut *v = open_vlut(dev, l, NULL, 0, 0, 0, 0), *two = open_vlut(dev, l, l, 0, 0, 0, 0),
+		*tv = open_vlut(dev, tl, NULL, 0, 0, 0, 0), *av = open_vlut(dev, a2, NULL, 0, 0, 0, 0), *got;
+	struct area area = area_new(dev, 1 << 16, 0);
+	char *p = area.data;
+	hz_tensor t = hz_tensor_2d(p + 4096, HZ_U8, dev->device, 8, 16);
+	hz_tensor x = hz_tensor_1d(p + 8192, HZ_F32, dev->device, 64);
+	hz_tensor y = hz_tensor_1d(p + 16384, HZ_F32, dev->device, 8), bad;
+	hz_tensor x2 = hz_tensor_2d(p + 8192, HZ_F32, dev->device, 64, 3);
+	hz_tensor y2 = hz_tensor_2d(p + 16384, HZ_F32, dev->device, 8, 8);
+	hz_coded w = {.codes = hz_tensor_3d(p, HZ_U8, dev->device, 8, 16, 2)}, c;
+	hz_vlut_opts o = {0};
+	size_t bytes;
+
+	REFUSED(HZ_EINVAL, "w is NULL", hz_vlut_open(ctx, &got, NULL, NULL, NULL));
+	o.route = 3;
+	REFUSED(HZ_EINVAL, "opts->route is 3", hz_vlut_open(ctx, &got, l, NULL, &o));
+	o = (hz_vlut_opts){.table_dtype = HZ_S8};
+	REFUSED(HZ_EDTYPE, "opts->table_dtype is s8", hz_vlut_open(ctx, &got, l, NULL, &o));
+	o = (hz_vlut_opts){.table_dtype = HZ_F32};
+	REFUSED(HZ_EDTYPE, "opts->table_dtype is f32", hz_vlut_open(ctx, &got, l, l, &o));
+	REFUSED(HZ_ENOTSUP, "q^d <= 65536", hz_vlut_open(ctx, &got, none, NULL, &o));
+	o = (hz_vlut_opts){.table_dtype = HZ_U8};
+	REFUSED(HZ_ENOTSUP, "q^d <= 256", hz_vlut_open(ctx, &got, e8, NULL, &o));
+	o = (hz_vlut_opts){.sum = HZ_F16};
+	REFUSED(HZ_EDTYPE, "opts->sum is f16", hz_vlut_open(ctx, &got, l, NULL, &o));
+	o = (hz_vlut_opts){.flags = 2};
+	REFUSED(HZ_EINVAL, "opts->flags is 2", hz_vlut_open(ctx, &got, l, NULL, &o));
+	o = (hz_vlut_opts){.flags = HZ_VLUT_COMPENSATED, .table_dtype = HZ_U8};
+	REFUSED(HZ_EINVAL, "HZ_VLUT_COMPENSATED", hz_vlut_open(ctx, &got, l, NULL, &o));
+	o = (hz_vlut_opts){.reserved = {1}};
+	REFUSED(HZ_EINVAL, "reserved", hz_vlut_open(ctx, &got, l, NULL, &o));
+	o = (hz_vlut_opts){.route = HZ_VLUT_TABLE};
+	REFUSED(HZ_ENOTSUP, "no table of products", hz_vlut_open(ctx, &got, e8, e8, &o));
+	REFUSED(HZ_EINVAL, "blocks of 8", hz_vlut_open(ctx, &got, l, e8, NULL));
+
+	REFUSED(HZ_EINVAL, "vlut is NULL", hz_vlut_gemv(ctx, NULL, &w, &x, &y));
+	REFUSED(HZ_EINVAL, "w is NULL", hz_vlut_gemv(ctx, v, NULL, &x, &y));
+	REFUSED(HZ_EINVAL, "vlut was opened with", hz_vlut_gemv(ctx, two, &w, &x, &y));
+	REFUSED(HZ_EINVAL, "vlut was opened without", hz_vlut_gemm2(ctx, v, &w, &w, &y2));
+	REFUSED(HZ_ESHAPE, "y.ndim is 2", hz_vlut_gemv(ctx, v, &w, &x, &y2));
+	REFUSED(HZ_ESHAPE, "x.ndim is 1", hz_vlut_gemm(ctx, v, &w, &x, &y2));
+	REFUSED(HZ_ESHAPE, "y.shape[1] is 8", hz_vlut_gemm(ctx, v, &w, &x2, &y2));
+	bad = hz_tensor_1d(p + 16384, HZ_F32, dev->device, 9);
+	REFUSED(HZ_ESHAPE, "y.shape[0] is 9", hz_vlut_gemv(ctx, v, &w, &x, &bad));
+	bad = hz_tensor_1d(p + 8192, HZ_F32, dev->device, 60);
+	REFUSED(HZ_ESHAPE, "16 blocks, must have 15", hz_vlut_gemv(ctx, v, &w, &bad, &y));
+	bad = hz_tensor_1d(p + 8192, HZ_F64, dev->device, 64);
+	REFUSED(HZ_EDTYPE, "x.dtype is f64", hz_vlut_gemv(ctx, v, &w, &bad, &y));
+	bad = hz_tensor_1d(p + 16384, HZ_S32, dev->device, 8);
+	REFUSED(HZ_EDTYPE, "y.dtype is s32", hz_vlut_gemv(ctx, v, &w, &x, &bad));
+	bad = hz_tensor_1d(p + 100, HZ_F32, dev->device, 8);
+	REFUSED(HZ_EALIAS, "w", hz_vlut_gemv(ctx, v, &w, &x, &bad));
+	bad = hz_tensor_1d(p + 8192, HZ_F32, dev->device, 8);
+	REFUSED(HZ_EALIAS, "x", hz_vlut_gemv(ctx, v, &w, &x, &bad));
+	c = w;
+	c.codes.dtype = HZ_U16;
+	REFUSED(HZ_EDTYPE, "w->codes.dtype is u16", hz_vlut_gemv(ctx, v, &c, &x, &y));
+	c = w;
+	c.codes.shape[2] = 1;
+	REFUSED(HZ_ESHAPE, "w->codes.shape[2] is 1", hz_vlut_gemv(ctx, v, &c, &x, &y));
+	c = w;
+	c.levels = 3;
+	REFUSED(HZ_EINVAL, "w->levels is 3", hz_vlut_gemv(ctx, v, &c, &x, &y));
+	c = w;
+	c.t = &t;
+	REFUSED(HZ_EINVAL, "w->t is given", hz_vlut_gemv(ctx, v, &c, &x, &y));
+	REFUSED(HZ_EINVAL, "w->t is NULL", hz_vlut_gemv(ctx, tv, &w, &x, &y));
+	bad = hz_tensor_2d(p + 4096, HZ_U8, dev->device, 8, 15);
+	c.t = &bad;
+	REFUSED(HZ_ESHAPE, "w->t must have the shape [8, 16]", hz_vlut_gemv(ctx, tv, &c, &x, &y));
+	c = w;
+	bad = hz_tensor_1d(p + 4096, HZ_F32, dev->device, 7);
+	c.row_scale = &bad;
+	REFUSED(HZ_ESHAPE, "w->row_scale must have the shape [8]", hz_vlut_gemv(ctx, v, &c, &x, &y));
+	c = w;
+	c.reserved[1] = 1;
+	REFUSED(HZ_EINVAL, "reserved", hz_vlut_gemv(ctx, v, &c, &x, &y));
+	c = (hz_coded){.packed = p + 1, .rows = 8, .k = 64};
+	REFUSED(HZ_EINVAL, "multiple of 64 bytes", hz_vlut_gemv(ctx, v, &c, &x, &y));
+	c = (hz_coded){.packed = p, .rows = 8, .k = 60};
+	REFUSED(HZ_ESHAPE, "rows of 60 values", hz_vlut_gemv(ctx, v, &c, &x, &y));
+	c = w;
+	c.packed = p;
+	REFUSED(HZ_EINVAL, "must be one of them", hz_vlut_gemv(ctx, v, &c, &x, &y));
+	REFUSED(HZ_EINVAL, "w->packed is given", hz_vlut_pack_bytes(ctx, v, &c, &bytes));
+	REFUSED(HZ_EINVAL, "bytes is NULL", hz_vlut_pack_bytes(ctx, v, &w, NULL));
+	REFUSED(HZ_EINVAL, "packed is", hz_vlut_pack(ctx, v, &w, NULL));
+	y2.shape[0] = 7;
+	REFUSED(HZ_ESHAPE, "y must have the shape [8, 8]", hz_vlut_gemm2(ctx, two, &w, &w, &y2));
+	c = (hz_coded){.codes = hz_tensor_3d(p, HZ_U8, dev->device, 8, 32, 2)};
+	bad = hz_tensor_1d(p + 16384, HZ_S32, dev->device, 8);
+	x.dtype = HZ_S8;
+	REFUSED(HZ_EDTYPE, "y.dtype is s32", hz_vlut_gemv(ctx, av, &c, &x, &bad));
+	area_free(&area);
+	hz_vlut_close(v);
+	hz_vlut_close(two);
+	hz_vlut_close(tv);
+	hz_vlut_close(av);
+	hz_lattice_close(l);
+	hz_lattice_close(tl);
+	hz_lattice_close(e8);
+	hz_lattice_close(none);
+	hz_lattice_close(a2);
+	hz_vlut_close(NULL);
+}
+
+int main(void)
+{
+	rnd = tap_seed();
+	quick = tap_quick();
+	dev_open_all();
+	for (int i = 0; i < ndevs; i++) {
+		test_routes(&devs[i]);
+		test_long(&devs[i]);
+		/* More threads cut rows elsewhere, and nothing more. */
+		if (!strstr(devs[i].name, " 1 threads") && devs[i].device == HZ_CPU)
+			continue;
+		test_sizes(&devs[i]);
+		test_bytes(&devs[i]);
+		test_special(&devs[i]);
+		test_two_sided(&devs[i]);
+		test_accuracy(&devs[i]);
+	}
+	test_errors(&devs[0]);
+	test_threads();
+	diag("%ld cases", cases);
+	dev_close_all();
+	return done_testing();
+}

@@ -173,7 +173,8 @@ static bool better(const struct search *s, const hz_lattice_report *a)
 	return s->rate > 0 ? a->mse < s->report.mse : a->gap_db < s->report.gap_db;
 }
 
-static int try(struct search *s, const hz_lattice_opts *o)
+/* Tries one quantizer; *cost, if wanted: what is to be small, far above all others if out of rate. */
+static int try(struct search *s, const hz_lattice_opts *o, double *cost)
 {
 	hz_lattice_report report;
 	hz_lattice *l;
@@ -183,6 +184,9 @@ static int try(struct search *s, const hz_lattice_opts *o)
 		return status;
 	measure(s, l, &report);
 	hz_lattice_close(l);
+	if (cost)
+		*cost = s->rate == 0 ? report.gap_db : report.mse + (report.rate > s->rate ?
+								     1e6 * s->variance : 0);
 	if (!better(s, &report))
 		return HZ_OK;
 	s->best = *o;
@@ -296,7 +300,7 @@ static int try_bank(struct search *s, hz_lattice_opts *o, double least)
 		bank[i] = grid[set[i]];
 	o->bank = bank;
 	o->beta = 0;
-	return try(s, o);
+	return try(s, o, NULL);
 }
 
 /* ---- The search ------------------------------------------------------------------------------ */
@@ -314,6 +318,28 @@ static double second_moment(int kind, int d)
 	default:
 		return 1.0 / 12;
 	}
+}
+
+/* beta = least (1 + k / 20): each fifth k, then those around the best of these */
+static int search_beta(struct search *s, hz_lattice_opts *o, double least, int count)
+{
+	double cost, lowest = 0;
+	int best = 0;
+
+	for (int k = 0; k < count; k += 5) {
+		o->beta = least * (1 + 0.05 * k);
+		HZ_CHECK(try(s, o, &cost));
+		if (k == 0 || cost < lowest) {
+			lowest = cost;
+			best = k;
+		}
+	}
+	for (int k = best > 4 ? best - 4 : 0; k <= best + 4; k++) {
+		o->beta = least * (1 + 0.05 * k);
+		if (k != best)
+			HZ_CHECK(try(s, o, NULL));
+	}
+	return HZ_OK;
 }
 
 /* One lattice, q and M: offsets and scales */
@@ -335,14 +361,11 @@ static int search_scales(struct search *s, hz_lattice_opts *o)
 			/* T finds the scale: beta says where its steps are, and where they begin. */
 			for (int k = 0; k < 16; k++) {
 				o->beta = 0.3 * least * exp2(k * 9 / 64.0);
-				HZ_CHECK(try(s, o));
+				HZ_CHECK(try(s, o, NULL));
 			}
 			continue;
 		}
-		for (int k = 0; k < (o->policy == HZ_LATTICE_CLIP ? 2 * BETAS : BETAS); k++) {
-			o->beta = least * (1 + 0.05 * k);
-			HZ_CHECK(try(s, o));
-		}
+		HZ_CHECK(search_beta(s, o, least, o->policy == HZ_LATTICE_CLIP ? 2 * BETAS : BETAS));
 	}
 	return HZ_OK;
 }

@@ -84,7 +84,7 @@ static void bad_options(void)
 		 "options.isa is 6, must be one of enum hz_isa"},
 		{{.device = HZ_CPU, .isa = 15}, HZ_EINVAL, "options.isa is 15"},
 		{{.device = HZ_CPU, .isa = 18}, HZ_EINVAL, "options.isa is 18"},
-		{{.device = HZ_CPU, .flags = 8}, HZ_EINVAL, "options.flags is 0x8, must be made of 0x7"},
+		{{.device = HZ_CPU, .flags = 16}, HZ_EINVAL, "options.flags is 0x10, must be made of 0xf"},
 		{{.device = HZ_CPU, .flags = 6}, HZ_EINVAL, "options.flags prefers both"},
 		{{.device = HZ_CPU, .flags = 0x80000001u},
 		 HZ_EINVAL,

@@ -121,7 +121,7 @@ extern const struct word order_words[], method_words[], precision_words[], activ
 extern const struct key order_keys[];		/* order=wxyz|xyzw, a flag */
 
 /* run_lattice.c: what calls with lattice codes share */
-extern const struct word lattice_words[], policy_words[];
+extern const struct word policy_words[];
 extern const struct key lattice_keys[];
 
 /* The quantizer that the keys say, each with a prefix before its name where there is one of that */

@@ -14,15 +14,6 @@
 #define LAST {NULL, NULL, 0, NULL, NULL}
 #define CODES "u8 u16 u32 u64"
 
-/* Words of lattice=: the kind, and from bit 8 on the dimension, 0 for dim= */
-#define KIND(kind, dim) ((kind) | (dim) << 8)
-
-const struct word lattice_words[] = {
-	{"Z", KIND(HZ_LATTICE_Z, 0)}, {"Z1", KIND(HZ_LATTICE_Z, 1)}, {"Zn", KIND(HZ_LATTICE_Z, 0)},
-	{"A2", KIND(HZ_LATTICE_A2, 2)}, {"D4", KIND(HZ_LATTICE_D, 4)}, {"Dn", KIND(HZ_LATTICE_D, 0)},
-	{"E8", KIND(HZ_LATTICE_E8, 8)}, {"basis", KIND(HZ_LATTICE_BASIS, 0)}, {NULL, 0},
-};
-
 const struct word policy_words[] = {
 	{"none", HZ_LATTICE_WRAP}, {"wrap", HZ_LATTICE_WRAP}, {"t", HZ_LATTICE_T},
 	{"T", HZ_LATTICE_T}, {"clip", HZ_LATTICE_CLIP}, {"bank", HZ_LATTICE_BANK},
@@ -40,9 +31,10 @@ static const struct word to_words[] = {
 };
 
 const struct key lattice_keys[] = {
-	{"lattice", KEY_WORD, lattice_words, 0, 0, "Z|A2|D4|Dn|E8|basis",
-	 "Z, Dn: of dim= dimensions; basis: that of basis="},
-	{"dim", KEY_INT, NULL, 1, HZ_LATTICE_MAXDIM, "N", "the dimension of Z (default 1) and Dn"},
+	{"lattice", KEY_TEXT, NULL, 0, 0, "Z|Z2..Z24|A2|D2..D24|E8|Zn|Dn|basis",
+	 "Z, Zn, Dn: of dim= dimensions, Z by default of 1; basis: that of basis="},
+	{"dim", KEY_INT, NULL, 1, HZ_LATTICE_MAXDIM, "N", "the dimension, where lattice= has none"},
+	{"d", KEY_INT, NULL, 1, HZ_LATTICE_MAXDIM, "N", "the same"},
 	{"q", KEY_INT, NULL, 2, 1 << 20, "N", "digits are 0 .. q - 1"},
 	{"M", KEY_INT, NULL, 1, HZ_LATTICE_MAXLEVELS, "N", "levels; default 1"},
 	{"beta", KEY_NUMBER, NULL, 0, 0, "NUMBER", "the scale; default 1"},
@@ -202,16 +194,38 @@ static int lists(const struct job *job, const char *prefix, hz_lattice_opts *o, 
 	return status;
 }
 
+/* Kind and dimension (0: none) of lattice=; false if it names none. */
+static bool kind_of(const char *name, hz_lattice_opts *o)
+{
+	static const struct word words[] = {
+		{"A", HZ_LATTICE_A2}, {"D", HZ_LATTICE_D}, {"E", HZ_LATTICE_E8}, {"Z", HZ_LATTICE_Z},
+		{"basis", HZ_LATTICE_BASIS}, {NULL, 0},
+	};
+	const struct word *w = words;
+	const char *rest;
+	int64_t dim = 0;
+
+	while (w->name && strncmp(w->name, name, strlen(w->name)) != 0)
+		w++;
+	if (!w->name)
+		return false;
+	rest = name + strlen(w->name);
+	if (*rest && strcmp(rest, "n") != 0 &&
+	    (w->value == HZ_LATTICE_BASIS || !parse_int(rest, 1, HZ_LATTICE_MAXDIM, &dim)))
+		return false;
+	o->kind = w->value;
+	o->dim = (int32_t)dim;
+	return true;
+}
+
 int lattice_of(struct job *job, const char *prefix, bool has_t, hz_lattice **lattice)
 {
 	const hz_options host = {.device = HZ_CPU, .threads = 1};
 	const struct value *beta = prefixed(job, prefix, "beta");
 	const struct value *alpha = prefixed(job, prefix, "alpha");
-	const int64_t word = prefixed_or(job, prefix, "lattice", 0);
+	const struct value *name = prefixed(job, prefix, "lattice");
 	static struct parts parts;
 	hz_lattice_opts o = {
-		.kind = (int32_t)(word & 255),
-		.dim = (int32_t)(word >> 8 ? word >> 8 : prefixed_or(job, prefix, "dim", 0)),
 		.q = (int32_t)prefixed_or(job, prefix, "q", 0),
 		.levels = (int32_t)prefixed_or(job, prefix, "M", 1),
 		.beta = beta->given ? beta->number : 0,
@@ -224,6 +238,15 @@ int lattice_of(struct job *job, const char *prefix, bool has_t, hz_lattice **lat
 	hz_context *ctx;
 	int status;
 
+	if (name->given && !kind_of(name->text, &o))
+		return complain(EXIT_BAD,
+				"%s: lattice=%s: the value must be Z, Z2 to Z24, A2, D2 to D24, E8, Zn, Dn "
+				"or basis", job->op->name, name->text);
+	if (!o.dim)
+		o.dim = (int32_t)prefixed_or(job, prefix, "dim", prefixed_or(job, prefix, "d", 0));
+	if (o.kind == HZ_LATTICE_D && !o.dim)
+		return complain(EXIT_BAD, "%s: lattice=%s: the key dim= is missing", job->op->name,
+				name->text);
 	if (o.policy == HZ_LATTICE_GROUP)
 		o.group = (int32_t)prefixed_or(job, prefix, "group", 0);
 	if (prefixed_or(job, prefix, "sphere", 0))

@@ -54,7 +54,7 @@ static const struct key gemm_keys[] = {
 
 /* Of the second lattice of vlut_gemm2, those that differ from the first */
 static const struct key second_keys[] = {
-	{"x_lattice", KEY_WORD, lattice_words, 0, 0, "as lattice", "keys of x; default those of w"},
+	{"x_lattice", KEY_TEXT, NULL, 0, 0, "as lattice", "keys of x; default those of w"},
 	{"x_q", KEY_INT, NULL, 2, 1 << 20, "N", ""},
 	{"x_M", KEY_INT, NULL, 1, HZ_LATTICE_MAXLEVELS, "N", ""},
 	{"x_beta", KEY_NUMBER, NULL, 0, 0, "NUMBER", ""},

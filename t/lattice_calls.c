@@ -1,0 +1,865 @@
+/*
+ * lattice_calls.c - lattice quantizers: bases, transforms, rotations, packings, arguments, the optimiser
+ *
+ * SPDX-License-Identifier: BSD-2-Clause
+ */
+#include <config.h>
+
+#include <float.h>
+
+#include "lattice.h"
+
+/* Host values of one call on a device: encoding of [rows][n] f32, and decoding to f32 */
+struct pair {
+	struct dev *dev;
+	hz_lattice *l;
+	hz_lattice_info info;
+	hz_lattice_code_opts o;
+	int64_t rows, n, blocks, groups;
+	struct area x, codes, t, y, over;
+	hz_tensor xt, ct, tt, yt, ot;
+	const hz_tensor *t_or_null;
+};
+
+static struct pair pair_new(struct dev *dev, hz_lattice *l, int pack, int64_t rows, int64_t n)
+{
+	struct pair p = {.dev = dev, .l = l, .rows = rows, .n = n, .o = {.pack = pack}};
+	int64_t inner;
+	int dtype;
+
+	hz_lattice_get_info(l, &p.info);
+	p.blocks = (n + p.info.dim - 1) / p.info.dim;
+	p.groups = p.info.group ? (n + p.info.group - 1) / p.info.group : p.blocks;
+	dtype = pack == HZ_LATTICE_LEVEL ? p.info.level_dtype : pack == HZ_LATTICE_FULL64 ? HZ_U64 : HZ_U32;
+	inner = pack == HZ_LATTICE_LEVEL ? p.info.levels : pack == HZ_LATTICE_FULL64 ? 1 : p.info.limbs;
+	p.x = area_new(dev, (size_t)(rows * n) * 4, 0);
+	p.y = area_new(dev, (size_t)(rows * n) * 4, 0);
+	p.codes = area_new(dev, (size_t)(rows * p.blocks * inner) * hz_dtype_size(dtype), 0);
+	p.t = area_new(dev, (size_t)(rows * p.groups), 0);
+	p.over = area_new(dev, 16, 0);
+	p.xt = hz_tensor_2d(p.x.data, HZ_F32, dev->device, rows, n);
+	p.yt = hz_tensor_2d(p.y.data, HZ_F32, dev->device, rows, n);
+	p.ct = pack == HZ_LATTICE_FULL64 ? hz_tensor_2d(p.codes.data, dtype, dev->device, rows, p.blocks) :
+	       hz_tensor_3d(p.codes.data, dtype, dev->device, rows, p.blocks, inner);
+	p.tt = hz_tensor_2d(p.t.data, HZ_U8, dev->device, rows, p.groups);
+	p.ot = hz_tensor_1d(p.over.data, HZ_S64, dev->device, 2);
+	return p;
+}
+
+static void pair_free(struct pair *p)
+{
+	area_free(&p->x);
+	area_free(&p->y);
+	area_free(&p->codes);
+	area_free(&p->t);
+	area_free(&p->over);
+}
+
+static void put(const struct area *a, const void *from)
+{
+	void *data;
+	unsigned char *image = image_new(a->bytes, 0, &data);
+
+	memcpy(data, from, a->bytes);
+	area_write(a, image);
+	free(image);
+}
+
+static void get(const struct area *a, void *to)
+{
+	void *data;
+	unsigned char *image = image_new(a->bytes, 0, &data);
+
+	area_read(a, image);
+	memcpy(to, data, a->bytes);
+	free(image);
+}
+
+static void encode(struct pair *p, const float *x, int64_t *overload)
+{
+	size_t bytes = 0;
+
+	put(&p->x, x);
+	if (hz_lattice_encode_workspace(p->dev->ctx, p->l, &p->xt, &p->ct,
+					p->info.scales ? &p->tt : NULL, &p->o, &bytes) != HZ_OK ||
+	    hz_reserve(p->dev->ctx, bytes) != HZ_OK ||
+	    hz_lattice_encode(p->dev->ctx, p->l, &p->xt, &p->ct, p->info.scales ? &p->tt : NULL, &p->ot,
+			      &p->o) != HZ_OK)
+		bail("encode: %s", hz_errmsg(p->dev->ctx));
+	get(&p->over, overload);
+}
+
+static void decode(struct pair *p, float *y)
+{
+	size_t bytes = 0;
+
+	if (hz_lattice_decode_workspace(p->dev->ctx, p->l, &p->ct, p->info.scales ? &p->tt : NULL, &p->yt,
+					&p->o, &bytes) != HZ_OK ||
+	    hz_reserve(p->dev->ctx, bytes) != HZ_OK ||
+	    hz_lattice_decode(p->dev->ctx, p->l, &p->ct, p->info.scales ? &p->tt : NULL, &p->yt, &p->o) !=
+	    HZ_OK)
+		bail("decode: %s", hz_errmsg(p->dev->ctx));
+	get(&p->y, y);
+}
+
+/* ---- Bases ----------------------------------------------------------------------------------------- */
+
+/* The columns of a named lattice, from its to_lattice and R: G = Q R */
+static void named_basis(int kind, int dim, double *g)
+{
+	hz_lattice_opts o = {.kind = kind, .dim = dim, .q = 2, .levels = 1};
+	hz_lattice *l = lattice_new(devs[0].ctx, &o);
+	hz_lattice_info info;
+
+	hz_lattice_get_info(l, &info);
+	memcpy(g, info.basis, (size_t)(info.dim * info.dim) * sizeof(*g));
+	hz_lattice_close(l);
+}
+
+/* Another basis of the same lattice: columns added to each other at random */
+static void scramble(uint64_t *rnd, int d, double *g)
+{
+	int n, i, j, k;
+	double f;
+
+	for (n = 0; n < 3 * d; n++) {
+		j = (int)rnd_below(rnd, d);
+		k = (int)rnd_below(rnd, d);
+		f = (double)(rnd_below(rnd, 5) - 2);
+		for (i = 0; i < d && j != k; i++)
+			g[i * d + j] += f * g[i * d + k];
+	}
+}
+
+static double det(int d, const double *a)
+{
+	double m[24 * 24], product = 1, t;
+	int i, j, k, best;
+
+	memcpy(m, a, (size_t)(d * d) * sizeof(*m));
+	for (k = 0; k < d; k++) {
+		best = k;
+		for (i = k; i < d; i++)
+			best = fabs(m[i * d + k]) > fabs(m[best * d + k]) ? i : best;
+		for (j = 0; j < d && best != k; j++) {
+			t = m[k * d + j];
+			m[k * d + j] = m[best * d + j];
+			m[best * d + j] = -t;
+		}
+		product *= m[k * d + k];
+		for (i = k + 1; i < d; i++) {
+			t = m[i * d + k] / m[k * d + k];
+			for (j = k; j < d; j++)
+				m[i * d + j] -= t * m[k * d + j];
+		}
+	}
+	return product;
+}
+
+/* R is upper triangular, to_lattice and from_lattice are inverse, and to_lattice G = R / beta */
+static int factors_hold(const hz_lattice_info *f, double beta)
+{
+	double e = 0, identity, r, s;
+	int i, j, k, d = f->dim;
+
+	for (i = 0; i < d; i++) {
+		for (j = 0; j < d; j++) {
+			identity = r = 0;
+			for (k = 0; k < d; k++) {
+				identity += f->to_lattice[i * d + k] * f->from_lattice[k * d + j];
+				r += f->to_lattice[i * d + k] * f->basis[k * d + j];
+			}
+			s = j >= i ? f->reduced[i * d + j] : 0;
+			e = fmax(e, fabs(identity - (i == j)));
+			e = fmax(e, fabs(r * beta - s));
+			e = fmax(e, j < i ? fabs(f->reduced[i * d + j]) : 0);
+		}
+		if (!(f->reduced[i * d + i] > 0))
+			return 0;
+	}
+	return e < 1e-9;
+}
+
+/* Squared distance of each block to what it was decoded to, at most `limit`, the sum in *total */
+static int near(const float *x, const float *y, int64_t n, int d, double limit, double *total)
+{
+	int64_t b;
+	int i, good = 1;
+
+	*total = 0;
+	for (b = 0; b < n / d; b++) {
+		double e = 0;
+
+		for (i = 0; i < d; i++)
+			e += ((double)x[b * d + i] - (double)y[b * d + i]) *
+			     ((double)x[b * d + i] - (double)y[b * d + i]);
+		*total += e;
+		good &= e <= limit;
+	}
+	return good;
+}
+
+/*
+ * The same values by the named lattice and by a scrambled basis of it. The sphere decoder gives
+ * points as near; nearest plane is off by the known factors at most.
+ */
+static void test_bases(struct dev *dev, uint64_t *rnd)
+{
+	static const struct {
+		int kind, dim, q, levels;
+		double loss;		/* of nearest plane, dB */
+	} rows[] = {
+		{HZ_LATTICE_Z, 3, 5, 3, 0.01}, {HZ_LATTICE_A2, 2, 4, 4, 0.4},
+		{HZ_LATTICE_D, 4, 4, 4, 0.9}, {HZ_LATTICE_D, 8, 3, 4, 1.5}, {HZ_LATTICE_E8, 8, 4, 3, 2.2},
+	};
+	size_t i;
+
+	for (i = 0; i < sizeof(rows) / sizeof(*rows); i++) {
+		const int64_t n = 24 * (tap_quick() ? 20 : 200);
+		double g[64], exact, plane, sphere, limit = 1e9;
+		float *x = malloc((size_t)n * 4), *y = malloc((size_t)n * 4);
+		int64_t over[2], k;
+		hz_lattice_opts o = {.kind = rows[i].kind, .dim = rows[i].dim, .q = rows[i].q,
+				     .levels = rows[i].levels, .beta = 0.5};
+		hz_lattice *l = lattice_new(dev->ctx, &o);
+		struct pair p = pair_new(dev, l, HZ_LATTICE_LEVEL, 1, n);
+		int d = p.info.dim, good, reduced, seconds;
+
+		for (k = 0; k < n; k++)
+			x[k] = (float)rnd_normal(rnd);
+		encode(&p, x, over);
+		good = over[0] == 0;
+		decode(&p, y);
+		near(x, y, n, d, limit, &exact);
+		pair_free(&p);
+		hz_lattice_close(l);
+		named_basis(rows[i].kind, rows[i].dim, g);
+		scramble(rnd, d, g);
+		o.kind = HZ_LATTICE_BASIS;
+		o.dim = d;
+		o.basis = g;
+		for (seconds = 0; seconds < 2; seconds++) {
+			o.flags = seconds ? HZ_LATTICE_SPHERE : 0;
+			l = lattice_new(dev->ctx, &o);
+			p = pair_new(dev, l, HZ_LATTICE_LIMBS, 1, n);
+			reduced = factors_hold(&p.info, 0.5) &&
+				  fabs(fabs(det(d, p.info.basis) / det(d, g)) - 1) < 1e-9;
+			encode(&p, x, over);
+			good &= over[0] == 0;
+			decode(&p, y);
+			near(x, y, n, d, limit, seconds ? &sphere : &plane);
+			pair_free(&p);
+			hz_lattice_close(l);
+			ok(reduced, "%s: basis of kind %d, %d: a basis of the same lattice, Q R = G", dev->name,
+			   rows[i].kind, d);
+		}
+		ok(good, "%s: basis of kind %d, %d: no overload", dev->name, rows[i].kind, d);
+		ok(sphere <= exact * 1.00001 && sphere >= exact * 0.99999,
+		   "%s: basis of kind %d, %d: the sphere decoder finds the nearest points", dev->name,
+		   rows[i].kind, d);
+		ok(plane >= exact * 0.99999 && 10 * log10(plane / exact) < rows[i].loss,
+		   "%s: basis of kind %d, %d: nearest plane loses %.2f dB", dev->name, rows[i].kind, d,
+		   10 * log10(plane / exact));
+		free(x);
+		free(y);
+	}
+}
+
+/* A random basis and transform: what is decoded is encoded to itself, and all devices agree. */
+static void test_random_basis(uint64_t *rnd)
+{
+	int n, i, k, good = 1;
+
+	for (n = 0; n < (tap_quick() ? 4 : 24); n++) {
+		const int d = 1 + (int)rnd_below(rnd, n < 4 ? 3 : 24);
+		double g[24 * 24], t[24 * 24], bank[3] = {1, 1.5, 2.2};
+		const int64_t count = d * 37 - 1;
+		float *x = malloc((size_t)count * 4), *y = malloc((size_t)count * 4),
+		      *first = malloc((size_t)count * 4);
+		uint32_t *codes = NULL, *other = NULL;
+		int64_t over[2], other_over[2];
+		hz_lattice_opts o = {.kind = HZ_LATTICE_BASIS, .dim = d, .q = 2 + (int)rnd_below(rnd, 4),
+				     .levels = 1 + (int)rnd_below(rnd, 3), .basis = g, .beta = 0.3,
+				     .policy = (int)rnd_below(rnd, 4), .bank = bank,
+				     .flags = (rnd_below(rnd, 2) && d < 9 ? HZ_LATTICE_SPHERE : 0) |
+					      (rnd_below(rnd, 2) ? HZ_LATTICE_CENTER : 0)};
+
+		o.banks = o.policy == HZ_LATTICE_BANK ? 3 : 0;
+		for (i = 0; i < d * d; i++) {
+			g[i] = rnd_normal(rnd) + (i % (d + 1) ? 0 : 2);
+			t[i] = 0.2 * rnd_normal(rnd) / d + (i % (d + 1) ? 0 : 1);
+		}
+		o.transform = n % 2 ? t : NULL;
+		for (i = 0; i < count; i++)
+			x[i] = (float)(rnd_normal(rnd) * (rnd_below(rnd, 20) ? 1 : 30));
+		for (k = 0; k < ndevs; k++) {
+			hz_lattice *l = lattice_new(devs[k].ctx, &o);
+			struct pair p = pair_new(&devs[k], l, HZ_LATTICE_LIMBS, 1, count);
+
+			codes = k ? codes : malloc(p.codes.bytes);
+			other = k ? other : malloc(p.codes.bytes);
+			encode(&p, x, k ? other_over : over);
+			get(&p.codes, k ? other : codes);
+			good &= !k || !memcmp(codes, other, p.codes.bytes);
+			good &= !k || !memcmp(over, other_over, sizeof(over));
+			decode(&p, k ? y : first);
+			good &= !k || !memcmp(first, y, (size_t)count * 4);
+			if (o.policy == HZ_LATTICE_WRAP || o.policy == HZ_LATTICE_CLIP) {
+				/* The last block is cut off: what is behind was decoded, but not to 0. */
+				encode(&p, first, other_over);
+				get(&p.codes, other);
+				good &= !memcmp(codes, other, (size_t)((count / d) * p.info.limbs) * 4);
+			}
+			pair_free(&p);
+			hz_lattice_close(l);
+			if (!good) {
+				diag("%s: dim %d q %d M %d policy %d flags %u", devs[k].name, d, o.q, o.levels,
+				     o.policy, o.flags);
+				break;
+			}
+		}
+		free(x);
+		free(y);
+		free(first);
+		free(codes);
+		free(other);
+		if (!good)
+			break;
+	}
+	ok(good, "random bases and transforms: the same on every device, and stable");
+}
+
+/* ---- Rotation, packings ----------------------------------------------------------------------------- */
+
+static void test_rotation(struct dev *dev, uint64_t *rnd)
+{
+	const int64_t rows = 5, n = 256;
+	hz_lattice_opts o = {.kind = HZ_LATTICE_E8, .q = 4, .levels = 2, .beta = 0.23,
+			     .policy = HZ_LATTICE_T};
+	hz_lattice *l = lattice_new(dev->ctx, &o);
+	struct pair p = pair_new(dev, l, HZ_LATTICE_LEVEL, rows, n);
+	hz_hadamard_opts h = {.plan = HZ_PLAN_AUTO}, back = {.flags = HZ_HADAMARD_TRANSPOSE};
+	float *x = malloc((size_t)(rows * n) * 4), *y = malloc((size_t)(rows * n) * 4),
+	      *want = malloc((size_t)(rows * n) * 4);
+	uint16_t *codes = malloc(p.codes.bytes), *plain = malloc(p.codes.bytes);
+	uint8_t *t = malloc(p.t.bytes), *t_plain = malloc(p.t.bytes);
+	struct area middle = area_new(dev, (size_t)(rows * n) * 4, 0);
+	hz_tensor mt = hz_tensor_2d(middle.data, HZ_F32, dev->device, rows, n);
+	int64_t over[2], i;
+
+	for (i = 0; i < rows * n; i++)
+		x[i] = (float)(rnd_normal(rnd) * (i % 17 ? 1 : 5));
+	p.o.hadamard = &h;
+	encode(&p, x, over);
+	get(&p.codes, codes);
+	get(&p.t, t);
+	decode(&p, y);
+	p.o.hadamard = NULL;
+	if (hz_hadamard(dev->ctx, &p.xt, &mt, &h) != HZ_OK)
+		bail("hadamard: %s", hz_errmsg(dev->ctx));
+	get(&middle, want);
+	encode(&p, want, over);
+	get(&p.codes, plain);
+	get(&p.t, t_plain);
+	ok(!memcmp(codes, plain, p.codes.bytes) && !memcmp(t, t_plain, p.t.bytes),
+	   "%s: encoding with a rotation is the rotation, then encoding", dev->name);
+	decode(&p, want);
+	put(&middle, want);
+	if (hz_hadamard(dev->ctx, &mt, &mt, &back) != HZ_OK)
+		bail("hadamard: %s", hz_errmsg(dev->ctx));
+	get(&middle, want);
+	ok(!memcmp(y, want, (size_t)(rows * n) * 4),
+	   "%s: decoding with a rotation is decoding, then its transpose", dev->name);
+	free(x);
+	free(y);
+	free(want);
+	free(codes);
+	free(plain);
+	free(t);
+	free(t_plain);
+	area_free(&middle);
+	pair_free(&p);
+	hz_lattice_close(l);
+}
+
+/* Every way from packing to packing and back, and codes of one packing against another's */
+static void test_repack(struct dev *dev, uint64_t *rnd)
+{
+	static const struct {
+		int kind, dim, q, levels;
+	} rows[] = {
+		{HZ_LATTICE_D, 4, 4, 2}, {HZ_LATTICE_E8, 8, 3, 2}, {HZ_LATTICE_E8, 8, 16, 2},
+		{HZ_LATTICE_A2, 2, 5, 3}, {HZ_LATTICE_Z, 1, 3, 7}, {HZ_LATTICE_E8, 8, 3, 6},
+		{HZ_LATTICE_D, 24, 4, 2}, {HZ_LATTICE_D, 24, 2, 2},
+	};
+	size_t i;
+	int a, b, good = 1;
+
+	for (i = 0; i < sizeof(rows) / sizeof(*rows); i++) {
+		const int64_t n = rows[i].dim * 41;
+		hz_lattice_opts o = {.kind = rows[i].kind, .dim = rows[i].dim, .q = rows[i].q,
+				     .levels = rows[i].levels, .beta = 0.2, .policy = HZ_LATTICE_CLIP};
+		hz_lattice *l = lattice_new(dev->ctx, &o);
+		float *x = malloc((size_t)n * 3 * 4);
+		int64_t over[2], k;
+		hz_lattice_info info;
+
+		hz_lattice_get_info(l, &info);
+		for (k = 0; k < n * 3; k++)
+			x[k] = (float)rnd_normal(rnd);
+		for (a = 0; a < 3; a++) {
+			for (b = 0; b < 3; b++) {
+				struct pair from, to;
+				void *want, *got;
+
+				if ((!info.level_dtype && (a == 0 || b == 0)) || (!info.full64 && (a == 1 || b == 1)))
+					continue;
+				from = pair_new(dev, l, a, 3, n);
+				to = pair_new(dev, l, b, 3, n);
+				want = malloc(to.codes.bytes);
+				got = malloc(to.codes.bytes);
+				encode(&to, x, over);
+				get(&to.codes, want);
+				encode(&from, x, over);
+				memset(got, 0x5a, to.codes.bytes);
+				put(&to.codes, got);
+				if (hz_lattice_repack(dev->ctx, l, &from.ct, a, &to.ct, b) != HZ_OK)
+					bail("repack: %s", hz_errmsg(dev->ctx));
+				get(&to.codes, got);
+				good &= same_bits(got, want, to.codes.bytes, 1);
+				if (!good)
+					diag("kind %d q %d M %d: from %d to %d", rows[i].kind, rows[i].q,
+					     rows[i].levels, a, b);
+				free(want);
+				free(got);
+				pair_free(&from);
+				pair_free(&to);
+			}
+		}
+		free(x);
+		hz_lattice_close(l);
+	}
+	ok(good, "%s: repacking gives what encoding to that packing gives", dev->name);
+}
+
+/* ---- Values that are none, large values --------------------------------------------------------------- */
+
+static void test_specials(struct dev *dev)
+{
+	static const float x[] = {NAN, 1, 1, 0, INFINITY, 0, 0, 0, 1, 1, 0, 0, -INFINITY, INFINITY, 1, 2,
+				  FLT_MAX, -FLT_MAX, 1e30f, 0, 1e-45f, -0.0f, 0, 0, 100, 3, -2, 1};
+	int policy, good = 1, i;
+
+	for (policy = HZ_LATTICE_WRAP; policy <= HZ_LATTICE_GROUP; policy++) {
+		double bank[2] = {1, 2};
+		hz_lattice_opts o = {.kind = HZ_LATTICE_D, .q = 4, .levels = 2, .policy = policy, .bank = bank,
+				     .banks = policy == HZ_LATTICE_BANK ? 2 : 0,
+				     .group = policy == HZ_LATTICE_GROUP ? 8 : 0, .flags = HZ_LATTICE_CENTER};
+		hz_lattice *l = lattice_new(dev->ctx, &o);
+		struct pair p = pair_new(dev, l, HZ_LATTICE_LEVEL, 1, 28);
+		float y[28];
+		uint8_t t[7];
+		int64_t over[2];
+
+		encode(&p, x, over);
+		decode(&p, y);
+		get(&p.t, t);
+		good &= over[1] == 3;
+		for (i = 0; i < 28; i++)
+			good &= isfinite(y[i]);
+		for (i = 0; i < 4; i++)
+			good &= y[i] == 0 && y[20 + i] == 0;
+		good &= over[0] == (policy == HZ_LATTICE_T ? 3 : policy == HZ_LATTICE_GROUP ? over[0] : 4);
+		if (policy == HZ_LATTICE_T)
+			good &= t[0] == 0 && t[1] == 31 && t[2] == 0 && t[3] == 31 && t[4] == 31 && t[5] == 0;
+		if (policy == HZ_LATTICE_T || policy == HZ_LATTICE_CLIP)
+			good &= y[4] > 7 && y[12] < -3 && y[13] > 3 && y[16] > 3 && y[17] < -3;
+		if (!good)
+			diag("policy %d: overload %lld %lld", policy, (long long)over[0], (long long)over[1]);
+		pair_free(&p);
+		hz_lattice_close(l);
+	}
+	ok(good, "%s: NaN is 0, Inf is cut off, both are counted", dev->name);
+}
+
+static void test_empty(struct dev *dev)
+{
+	hz_lattice_opts o = {.kind = HZ_LATTICE_E8, .q = 4, .levels = 2};
+	hz_lattice *l = lattice_new(dev->ctx, &o);
+	struct area over = area_new(dev, 16, 0);
+	hz_tensor x = hz_tensor_2d(NULL, HZ_F16, dev->device, 0, 16), y = x;
+	hz_tensor codes = hz_tensor_3d(NULL, HZ_U16, dev->device, 0, 2, 2);
+	hz_tensor ot = hz_tensor_1d(over.data, HZ_S64, dev->device, 2);
+	hz_tensor none = hz_tensor_2d(NULL, HZ_F32, dev->device, 3, 0);
+	hz_tensor no_codes = hz_tensor_3d(NULL, HZ_U16, dev->device, 3, 0, 2);
+	int64_t counts[2] = {1, 1};
+
+	ok(hz_lattice_encode(dev->ctx, l, &x, &codes, NULL, &ot, NULL) == HZ_OK &&
+	   hz_lattice_decode(dev->ctx, l, &codes, NULL, &y, NULL) == HZ_OK &&
+	   hz_lattice_encode(dev->ctx, l, &none, &no_codes, NULL, NULL, NULL) == HZ_OK &&
+	   hz_lattice_decode(dev->ctx, l, &no_codes, NULL, &none, NULL) == HZ_OK,
+	   "%s: empty tensors", dev->name);
+	hz_sync(dev->ctx);
+	get(&over, counts);
+	ok(counts[0] == 0 && counts[1] == 0, "%s: counts of nothing are 0", dev->name);
+	area_free(&over);
+	hz_lattice_close(l);
+}
+
+/* ---- Batches: shapes mean nothing ---------------------------------------------------------------------- */
+
+static void test_batches(struct dev *dev, uint64_t *rnd)
+{
+	const int64_t n = 8 * 60;
+	hz_lattice_opts o = {.kind = HZ_LATTICE_E8, .q = 3, .levels = 2, .beta = 0.4,
+			     .policy = HZ_LATTICE_T};
+	hz_lattice *l = lattice_new(dev->ctx, &o);
+	float *x = malloc((size_t)n * 4);
+	uint16_t *want = NULL, *got = NULL;
+	int64_t over[2], i, rows;
+	int good = 1;
+
+	for (i = 0; i < n; i++)
+		x[i] = (float)rnd_normal(rnd);
+	for (rows = 1; rows <= 60; rows++) {
+		struct pair p;
+
+		if (60 % rows)
+			continue;
+		p = pair_new(dev, l, HZ_LATTICE_LEVEL, rows, n / rows);
+		want = rows == 1 ? malloc(p.codes.bytes) : want;
+		got = rows == 1 ? malloc(p.codes.bytes) : got;
+		encode(&p, x, over);
+		get(&p.codes, rows == 1 ? want : got);
+		good &= rows == 1 || same_bits(got, want, p.codes.bytes / 2, 2);
+		pair_free(&p);
+	}
+	ok(good, "%s: one row or sixty, the same codes", dev->name);
+	free(x);
+	free(want);
+	free(got);
+	hz_lattice_close(l);
+}
+
+/* ---- Arguments ----------------------------------------------------------------------------------------- */
+
+static void refused_open(const char *what, int status, const char *sentence, hz_lattice_opts o)
+{
+	hz_lattice *l = (hz_lattice *)(uintptr_t)1;
+	int got = hz_lattice_open(devs[0].ctx, &l, &o);
+
+	ok(got == status && !l && strstr(hz_errmsg(devs[0].ctx), sentence), "refused: %s", what);
+	if (got != status || l || !strstr(hz_errmsg(devs[0].ctx), sentence))
+		diag("%d, %s", got, hz_errmsg(devs[0].ctx));
+}
+
+#define D4 .kind = HZ_LATTICE_D, .q = 4, .levels = 2
+
+static void test_open_errors(void)
+{
+	static const double singular[4] = {1, 2, 2, 4}, basis[4] = {1, 0, 0, 1}, bank[2] = {1, -1},
+			    far[4] = {1e6, 0, 0, 0}, nan_dither[4] = {0, NAN, 0, 0};
+	static const int64_t offset[4] = {1000, 0, 0, 0};
+
+	refused_open("kind", HZ_EINVAL, "opts->kind is 0, must be 1 to 5", (hz_lattice_opts){.q = 4, .levels = 1});
+	refused_open("q", HZ_EINVAL, "opts->q is 1, must be 2", (hz_lattice_opts){.kind = HZ_LATTICE_Z, .q = 1, .levels = 1});
+	refused_open("levels", HZ_EINVAL, "opts->levels is 0, must be 1 to 32", (hz_lattice_opts){.kind = HZ_LATTICE_Z, .q = 4});
+	refused_open("dim of E8", HZ_EINVAL, "must be 0 or 8", (hz_lattice_opts){.kind = HZ_LATTICE_E8, .dim = 4, .q = 4, .levels = 1});
+	refused_open("dim", HZ_EINVAL, "must be 0 to 24", (hz_lattice_opts){.kind = HZ_LATTICE_Z, .dim = 25, .q = 4, .levels = 1});
+	refused_open("beta", HZ_EINVAL, "opts->beta is -1, must be positive", (hz_lattice_opts){D4, .beta = -1});
+	refused_open("beta NaN", HZ_EINVAL, "opts->beta is", (hz_lattice_opts){D4, .beta = NAN});
+	refused_open("alpha", HZ_EINVAL, "opts->alpha is -1, must be positive", (hz_lattice_opts){D4, .alpha = -1});
+	refused_open("scales beyond f32", HZ_EINVAL, "the scale of T = 4 is", (hz_lattice_opts){D4, .alpha = 32, .policy = HZ_LATTICE_T});
+	refused_open("policy", HZ_EINVAL, "opts->policy is 5, must be 0 to 4", (hz_lattice_opts){D4, .policy = 5});
+	refused_open("group", HZ_EINVAL, "opts->group is 0, must be 8 to 128", (hz_lattice_opts){D4, .policy = HZ_LATTICE_GROUP});
+	refused_open("group of d", HZ_EINVAL, "opts->group is 10, must be a multiple of 4", (hz_lattice_opts){D4, .policy = HZ_LATTICE_GROUP, .group = 10});
+	refused_open("group without GROUP", HZ_EINVAL, "opts->group is 8, must be 0 to 0", (hz_lattice_opts){D4, .group = 8});
+	refused_open("banks", HZ_EINVAL, "opts->banks is 0, must be 1 to 16", (hz_lattice_opts){D4, .policy = HZ_LATTICE_BANK});
+	refused_open("bank NULL", HZ_EINVAL, "opts->bank is NULL", (hz_lattice_opts){D4, .policy = HZ_LATTICE_BANK, .banks = 2});
+	refused_open("bank", HZ_EINVAL, "is -1, must be positive", (hz_lattice_opts){D4, .policy = HZ_LATTICE_BANK, .banks = 2, .bank = bank});
+	refused_open("flags", HZ_EINVAL, "opts->flags is 64", (hz_lattice_opts){D4, .flags = 64});
+	refused_open("basis missing", HZ_EINVAL, "opts->basis is NULL", (hz_lattice_opts){.kind = HZ_LATTICE_BASIS, .dim = 2, .q = 4, .levels = 1});
+	refused_open("basis given", HZ_EINVAL, "opts->basis is given", (hz_lattice_opts){D4, .basis = basis});
+	refused_open("basis singular", HZ_EINVAL, "opts->basis is singular", (hz_lattice_opts){.kind = HZ_LATTICE_BASIS, .dim = 2, .q = 4, .levels = 1, .basis = singular});
+	refused_open("transform singular", HZ_EINVAL, "opts->transform is singular", (hz_lattice_opts){.kind = HZ_LATTICE_A2, .q = 4, .levels = 1, .transform = singular});
+	refused_open("sphere", HZ_EINVAL, "HZ_LATTICE_SPHERE is for a basis", (hz_lattice_opts){D4, .flags = HZ_LATTICE_SPHERE});
+	refused_open("two offsets", HZ_EINVAL, "HZ_LATTICE_CENTER set", (hz_lattice_opts){D4, .flags = HZ_LATTICE_CENTER, .offset = offset});
+	refused_open("offset outside", HZ_EINVAL, "leave 0 outside of the code", (hz_lattice_opts){D4, .offset = offset, .policy = HZ_LATTICE_CLIP});
+	refused_open("dither outside", HZ_EINVAL, "leave 0 outside of the code", (hz_lattice_opts){D4, .dither = far, .policy = HZ_LATTICE_T});
+	refused_open("dither NaN", HZ_EINVAL, "opts->dither[1] is", (hz_lattice_opts){D4, .dither = nan_dither});
+	refused_open("too many levels", HZ_ENOTSUP, "must be up to 2^24", (hz_lattice_opts){.kind = HZ_LATTICE_Z, .q = 16, .levels = 8});
+	refused_open("reserved", HZ_EINVAL, "opts->reserved[1] is 1", (hz_lattice_opts){D4, .reserved = {0, 1}});
+}
+
+static void refused(const char *what, int got, int status, const char *sentence)
+{
+	const int good = got == status && strstr(hz_errmsg(devs[0].ctx), sentence);
+
+	ok(good, "refused: %s", what);
+	if (!good)
+		diag("%d, %s", got, hz_errmsg(devs[0].ctx));
+}
+
+static void test_call_errors(void)
+{
+	struct dev *dev = &devs[0];
+	hz_context *ctx = dev->ctx;
+	hz_lattice_opts o = {D4, .policy = HZ_LATTICE_T};
+	hz_lattice *l = lattice_new(ctx, &o), *plain, *wide;
+	struct pair p = pair_new(dev, l, HZ_LATTICE_LEVEL, 3, 16);
+	hz_tensor bad, points = hz_tensor_3d(p.y.data, HZ_S8, dev->device, 3, 4, 4);
+	hz_lattice_code_opts c = {.pack = 0};
+	hz_lattice_info info;
+
+	o.policy = HZ_LATTICE_WRAP;
+	plain = lattice_new(ctx, &o);
+	o.q = 300;
+	wide = lattice_new(ctx, &o);
+	hz_lattice_get_info(wide, &info);
+	refused("no lattice", hz_lattice_encode(ctx, NULL, &p.xt, &p.ct, &p.tt, NULL, NULL), HZ_EINVAL,
+		"lattice_encode: lattice is NULL");
+	refused("no x", hz_lattice_encode(ctx, l, NULL, &p.ct, &p.tt, NULL, NULL), HZ_EINVAL, "x is NULL");
+	refused("no t", hz_lattice_encode(ctx, l, &p.xt, &p.ct, NULL, NULL, NULL), HZ_EINVAL, "t is NULL");
+	refused("t too much", hz_lattice_encode(ctx, plain, &p.xt, &p.ct, &p.tt, NULL, NULL), HZ_EINVAL,
+		"t is given, must be NULL");
+	bad = p.xt;
+	bad.dtype = HZ_F64;
+	refused("dtype of x", hz_lattice_encode(ctx, l, &bad, &p.ct, &p.tt, NULL, NULL), HZ_EDTYPE,
+		"x.dtype is f64, must be f32, f16 or bf16");
+	bad = p.ct;
+	bad.dtype = HZ_U16;
+	refused("dtype of codes", hz_lattice_encode(ctx, l, &p.xt, &bad, &p.tt, NULL, NULL), HZ_EDTYPE,
+		"codes.dtype is u16, must be u8");
+	bad = p.ct;
+	bad.shape[1] = 3;
+	refused("blocks", hz_lattice_encode(ctx, l, &p.xt, &bad, &p.tt, NULL, NULL), HZ_ESHAPE,
+		"codes.shape[1] is 3, must be 4, the number of blocks");
+	bad = p.ct;
+	bad.shape[2] = 1;
+	refused("levels", hz_lattice_encode(ctx, l, &p.xt, &bad, &p.tt, NULL, NULL), HZ_ESHAPE,
+		"codes.shape[2] is 1, must be 2, the levels");
+	bad = p.ct;
+	bad.ndim = 2;
+	refused("ndim of codes", hz_lattice_encode(ctx, l, &p.xt, &bad, &p.tt, NULL, NULL), HZ_ESHAPE,
+		"codes.ndim is 2, must be 3");
+	bad = p.ct;
+	bad.shape[0] = 2;
+	refused("rows of codes", hz_lattice_encode(ctx, l, &p.xt, &bad, &p.tt, NULL, NULL), HZ_ESHAPE,
+		"codes.shape[0] is 2, must be 3, as x");
+	bad = p.tt;
+	bad.shape[1] = bad.stride[0] = 5;
+	refused("shape of t", hz_lattice_encode(ctx, l, &p.xt, &p.ct, &bad, NULL, NULL), HZ_ESHAPE,
+		"t.shape[1] is 5, must be 4");
+	bad = p.ot;
+	bad.shape[0] = 3;
+	refused("overload", hz_lattice_encode(ctx, l, &p.xt, &p.ct, &p.tt, &bad, NULL), HZ_ESHAPE,
+		"overload must have the shape [2]");
+	bad = p.ct;
+	bad.data = p.x.data;
+	refused("codes over x", hz_lattice_encode(ctx, l, &p.xt, &bad, &p.tt, NULL, NULL), HZ_EALIAS,
+		"codes overlaps x");
+	bad = p.ct;
+	bad.stride[0] = 0;
+	refused("codes twice", hz_lattice_encode(ctx, l, &p.xt, &bad, &p.tt, NULL, NULL), HZ_ESTRIDE,
+		"two elements at one address");
+	bad = p.xt;
+	bad.device = dev->device == HZ_CPU ? HZ_CUDA : HZ_CPU;
+	refused("device", hz_lattice_encode(ctx, l, &bad, &p.ct, &p.tt, NULL, NULL), HZ_EDEVICE, "x is on");
+	c.pack = 3;
+	refused("pack", hz_lattice_encode(ctx, l, &p.xt, &p.ct, &p.tt, NULL, &c), HZ_EINVAL,
+		"opts->pack is 3, must be 0 to 2");
+	c.pack = HZ_LATTICE_FULL64;
+	refused("full64 beyond 64 bits", hz_lattice_encode(ctx, wide, &p.xt, &p.ct, NULL, NULL, &c),
+		HZ_ENOTSUP, "must not be packed as HZ_LATTICE_FULL64");
+	c.pack = HZ_LATTICE_LEVEL;
+	refused("level beyond 32 bits", hz_lattice_encode(ctx, wide, &p.xt, &p.ct, NULL, NULL, &c),
+		HZ_ENOTSUP, "must be packed as HZ_LATTICE_LIMBS");
+	ok(info.level_max == -1 && info.level_dtype == 0 && !info.full64 && info.limbs == 3,
+	   "packings of D4 q=300 M=2");
+	c.levels = 1;
+	refused("levels of encoding", hz_lattice_encode(ctx, l, &p.xt, &p.ct, &p.tt, NULL, &c), HZ_EINVAL,
+		"opts->levels is 1, must be 0 to 0");
+	c.levels = 3;
+	refused("levels", hz_lattice_decode(ctx, l, &p.ct, &p.tt, &p.yt, &c), HZ_EINVAL,
+		"opts->levels is 3, must be 0 to 2");
+	c.levels = 0;
+	c.to = 3;
+	refused("to", hz_lattice_decode(ctx, l, &p.ct, &p.tt, &p.yt, &c), HZ_EINVAL, "opts->to is 3");
+	c.to = HZ_LATTICE_POINTS;
+	points.dtype = HZ_F32;
+	refused("points in f32", hz_lattice_decode(ctx, l, &p.ct, &p.tt, &points, &c), HZ_EDTYPE,
+		"y.dtype is f32, must be s8, s16 or s32");
+	points.dtype = HZ_S8;
+	ok(hz_lattice_decode(ctx, l, &p.ct, NULL, &points, &c) == HZ_OK, "points need no T");
+	c.hadamard = &(hz_hadamard_opts){.plan = HZ_PLAN_AUTO};
+	refused("rotated points", hz_lattice_decode(ctx, l, &p.ct, NULL, &points, &c), HZ_EINVAL,
+		"there are no values to rotate");
+	c.to = 0;
+	c.hadamard = &(hz_hadamard_opts){.axis = 1};
+	refused("rotated columns", hz_lattice_encode(ctx, l, &p.xt, &p.ct, &p.tt, NULL, &c), HZ_ENOTSUP,
+		"opts->hadamard->axis is 1, must be 0");
+	refused("repack", hz_lattice_repack(ctx, l, &p.ct, 0, &p.ct, 0), HZ_EALIAS, "to overlaps from");
+	refused("repack shape", hz_lattice_repack(ctx, l, &p.ct, 1, &p.ct, 0), HZ_EDTYPE,
+		"from.dtype is u8, must be u64");
+	refused("workspace", hz_lattice_encode_workspace(ctx, l, &p.xt, &p.ct, &p.tt, NULL, NULL), HZ_EINVAL,
+		"bytes is NULL");
+	pair_free(&p);
+	hz_lattice_close(l);
+	hz_lattice_close(plain);
+	hz_lattice_close(wide);
+	hz_lattice_close(NULL);
+}
+
+/* ---- Profile, memory, the optimiser ---------------------------------------------------------------------- */
+
+static char logged[512];
+
+static void note(void *user, int level, const char *message)
+{
+	(void)user;
+	if (level == HZ_LOG_DEBUG)
+		snprintf(logged, sizeof(logged), "%s", message);
+}
+
+static void test_profile(void)
+{
+	hz_options options = {.device = devs[0].device, .flags = HZ_PROFILE, .log = note};
+	hz_lattice_opts o = {D4};
+	struct dev dev = {.device = devs[0].device};
+	float x[64] = {1, 2, 3};
+	int64_t over[2];
+	struct pair p;
+
+	if (hz_open(&dev.ctx, &options) != HZ_OK)
+		bail("hz_open: %s", hz_open_errmsg());
+	p = pair_new(&dev, lattice_new(dev.ctx, &o), HZ_LATTICE_LEVEL, 1, 64);
+	encode(&p, x, over);
+	ok(strstr(logged, "lattice_encode: 288 bytes, 32 lookups, ") && strstr(logged, " us"),
+	   "HZ_PROFILE logs \"%s\"", logged);
+	pair_free(&p);
+	hz_lattice_close(p.l);
+	hz_close(dev.ctx);
+}
+
+static int allocations, releases, left;
+
+static void *count_alloc(void *user, size_t bytes, size_t align)
+{
+	(void)user;
+	if (left-- == 0)
+		return NULL;
+	allocations++;
+	return aligned_alloc(align, (bytes + align - 1) / align * align);
+}
+
+static void count_free(void *user, void *p, size_t bytes)
+{
+	(void)user;
+	(void)bytes;
+	releases++;
+	free(p);
+}
+
+static void test_memory(void)
+{
+	hz_allocator allocator = {.alloc = count_alloc, .free = count_free};
+	hz_options options = {.device = HZ_CPU, .allocator = &allocator, .threads = 1};
+	hz_lattice_opts o = {D4}, found;
+	hz_context *ctx;
+	hz_lattice *l;
+	double bank[16];
+	int n, status = HZ_ENOMEM;
+
+	left = 1 << 20;
+	if (hz_open(&ctx, &options) != HZ_OK)
+		bail("hz_open: %s", hz_open_errmsg());
+	for (n = 0; n < 10 && status == HZ_ENOMEM; n++) {
+		left = n;
+		status = hz_lattice_open(ctx, &l, &o);
+	}
+	left = 1 << 20;
+	ok(status == HZ_OK && n == 3, "a quantizer is two pieces of memory, each of which may be missing");
+	hz_lattice_close(l);
+	o.policy = HZ_LATTICE_BANK;
+	o.banks = 2;
+	for (n = 0; n < 2; n++) {
+		left = n;
+		ok(hz_lattice_design(ctx, &o, 0, 1, NULL, &found, bank, NULL) == HZ_ENOMEM,
+		   "the optimiser without memory, %d", n);
+	}
+	left = 1 << 20;
+	hz_close(ctx);
+	is_int(releases, allocations, "everything was released");
+}
+
+static void test_design(uint64_t *rnd)
+{
+	hz_context *ctx = devs[0].ctx;
+	hz_lattice_opts want = {.kind = HZ_LATTICE_D, .dim = 4, .q = 4, .levels = 2, .policy = HZ_LATTICE_T};
+	hz_lattice_opts found, scaled;
+	hz_lattice_report report, wide;
+	double bank[16];
+	float *x = malloc(49152 * 4);
+	hz_tensor t = hz_tensor_1d(x, HZ_F32, HZ_CPU, 49152);
+	int i, status;
+
+	for (i = 0; i < 49152; i++)
+		x[i] = (float)(10 * rnd_normal(rnd));
+	status = hz_lattice_design(ctx, &want, 0, 1, NULL, &found, bank, &report);
+	ok(status == HZ_OK &&
+	   fabs(report.gap_db - 2.85) < 0.12 && fabs(found.beta - 0.19) < 0.02 &&
+	   (found.flags & HZ_LATTICE_CENTER) && report.overload == 0 &&
+	   fabs(report.rate - 4 - report.entropy_t / 4) < 1e-9,
+	   "D4 q=4 M=2 with T: %.2f dB above D(R), beta %.3f", report.gap_db, found.beta);
+	status = hz_lattice_design(ctx, &want, 0, 0, &t, &scaled, bank, &wide);
+	ok(status == HZ_OK &&
+	   fabs(wide.gap_db - report.gap_db) < 0.15 && fabs(scaled.beta / found.beta - 10) < 2,
+	   "the same of data ten times as wide");
+	want = (hz_lattice_opts){.policy = HZ_LATTICE_CLIP};
+	status = hz_lattice_design(ctx, &want, 4, 1, NULL, &found, bank, &report);
+	ok(status == HZ_OK &&
+	   found.kind == HZ_LATTICE_E8 && found.q == 16 && found.levels == 1 && report.rate <= 4 &&
+	   fabs(10 * log10(1 / report.mse) - 20.83) < 0.15,
+	   "the best of all at 4 bits without side information is E8 q=16: %.2f dB",
+	   10 * log10(1 / report.mse));
+	want = (hz_lattice_opts){.kind = HZ_LATTICE_E8, .dim = 8, .q = 4, .levels = 2,
+				 .policy = HZ_LATTICE_BANK, .banks = 4};
+	ok(hz_lattice_design(ctx, &want, 0, 1, NULL, &found, bank, &report) == HZ_OK && found.bank == bank &&
+	   found.banks == 4 && report.gap_db < 2.8, "four scales: %.2f dB", report.gap_db);
+	ok(hz_lattice_design(ctx, &want, 3, 1, NULL, &found, bank, &report) == HZ_ENOTSUP &&
+	   strstr(hz_errmsg(ctx), "nothing has a rate of at most 3 bits"), "a rate that nothing has");
+	ok(hz_lattice_design(ctx, &want, 0, 1, NULL, &found, NULL, &report) == HZ_EINVAL &&
+	   strstr(hz_errmsg(ctx), "bank is NULL"), "no room for a bank");
+	want.kind = 0;
+	ok(hz_lattice_design(ctx, &want, 0, 1, NULL, &found, bank, &report) == HZ_EINVAL &&
+	   strstr(hz_errmsg(ctx), "rate is 0"), "no rate and no lattice");
+	want.kind = HZ_LATTICE_E8;
+	ok(hz_lattice_design(ctx, &want, 0, -1, NULL, &found, bank, &report) == HZ_EINVAL, "sigma below 0");
+	free(x);
+}
+
+int main(void)
+{
+	uint64_t rnd = tap_seed();
+	int i;
+
+	dev_open_all();
+	for (i = 0; i < ndevs; i++) {
+		if (i % 2 == 1 && i + 1 < ndevs)	/* one thread, and once more */
+			continue;
+		test_bases(&devs[i], &rnd);
+		test_rotation(&devs[i], &rnd);
+		test_repack(&devs[i], &rnd);
+		test_specials(&devs[i]);
+		test_empty(&devs[i]);
+		test_batches(&devs[i], &rnd);
+	}
+	test_random_basis(&rnd);
+	test_open_errors();
+	test_call_errors();
+	test_profile();
+	test_memory();
+	test_design(&rnd);
+	dev_close_all();
+	return done_testing();
+}

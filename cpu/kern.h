@@ -468,6 +468,86 @@ struct hzi_vlut_widen {
 	bool extra;
 };
 
+/* ---- Lattices ---------------------------------------------------------------------------------- */
+
+#define HZI_LATTICE_RUN 256	/* blocks at most that lattice_points() takes */
+
+/* Division by n of x, with bias a multiple of 2 n: (x + bias) * mul >> 16, if n is not 2^k */
+struct hzi_lane_divisor {
+	int32_t n, bias, mul;
+};
+
+/*
+ * A rule for lanes: q is 2^shift times an odd number, whose inverse mod 2^16 is inverse. q2 is 2 q;
+ * digit divides coordinates in the basis. Points are of 16 bits, with byte_points of 8; bytes: those
+ * that fit can be of 8 bits when decoded.
+ */
+struct hzi_lane_rule {
+	struct hzi_lane_divisor q, q2, digit;
+	int32_t shift, inverse;
+	bool pow2, bytes, byte_points;
+};
+
+/*
+ * Points of count blocks x, back to back, and their indices: level m of block i at index[m *
+ * HZI_LATTICE_RUN + i]. The scale is inverse, or inverses[i], times factors[i] if not NULL. miss[i]: 0,
+ * HZI_LATTICE_MISS if the block does not fit, and HZI_LATTICE_FAR beside it where indices mean
+ * nothing: y is not a number, or rounds to more than far. error[i], if wanted, is that of
+ * hzi_lattice_error(). Arrays have HZI_LATTICE_RUN elements.
+ */
+#define HZI_LATTICE_MISS 1
+#define HZI_LATTICE_FAR 2
+
+struct hzi_lattice_rule;
+
+struct hzi_lattice_points {
+	const struct hzi_lattice_rule *rule;
+	const struct hzi_lane_rule *lanes;
+	const void *x;
+	int64_t count;
+	int32_t x_dtype, far;
+	float inverse;
+	const float *inverses, *factors;
+	uint16_t *index, *miss;
+	float *error;
+};
+
+/* Indices as above of count blocks to LEVEL codes of bytes bytes, back to back */
+struct hzi_lattice_codes {
+	const uint16_t *index;
+	void *codes;
+	int64_t count;
+	int32_t levels, bytes;
+};
+
+/*
+ * Values of count blocks from LEVEL codes, back to back, levels of each of bytes bytes, the finest of
+ * weight q^first: (p - o) unit - sub[j], times scale, or scales[i] for block i. D_4 and E8 with lanes
+ * of 8 bits. scales has room for LANES more; sub is NULL for all 0. stream: as of stream_f32(). y of
+ * HZ_S8 gets p - o itself, count being a multiple of 64.
+ */
+struct hzi_lattice_values {
+	const struct hzi_lattice_rule *rule;
+	const struct hzi_lane_rule *lanes;
+	const void *codes;
+	void *y;
+	int64_t count;
+	int32_t levels, bytes, first, y_dtype;
+	float scale;
+	const float *scales, *sub;
+	bool stream;
+};
+
+/* count values, (p[i] unit - sub[i % d]) scale, or scales[i] */
+struct hzi_lattice_scale {
+	const int32_t *p;
+	void *y;
+	int64_t count;
+	int32_t d, y_dtype;
+	float unit, scale;
+	const float *scales, *sub;
+};
+
 struct hz_kern {
 	int32_t lanes;		/* f32 elements of a vector */
 	int32_t head_bits;	/* most bits that head() takes */
@@ -499,6 +579,10 @@ struct hz_kern {
 	void (*qpack_b)(const struct hzi_qpack_b *a);
 	void (*qmul)(const struct hzi_qmul *a);
 	void (*qout)(const struct hzi_qout *a);
+	void (*lattice_points)(const struct hzi_lattice_points *a);
+	void (*lattice_codes)(const struct hzi_lattice_codes *a);
+	void (*lattice_values)(const struct hzi_lattice_values *a);
+	void (*lattice_scale)(const struct hzi_lattice_scale *a);
 	void (*quat_row)(const struct hzi_quat_row *a);
 	void (*quat_total)(const struct hzi_quat_total *a);
 	void (*quat_put)(const struct hzi_quat_put *a);

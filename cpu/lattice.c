@@ -1,46 +1,984 @@
 /*
- * lattice.c - the lattice quantizer on the CPU
+ * lattice.c - the lattice quantizer on the CPU: runs of blocks, policies, packings
  *
  * SPDX-License-Identifier: BSD-2-Clause
+ *
+ * A run of up to HZI_LATTICE_RUN blocks of a row is encoded at once by lattice_points(), as a first
+ * try; blocks that miss are gathered and tried again, with the scale that the policy says. What lanes
+ * cannot hold goes through the functions of lattice_rule.h, block after block.
  */
 #include <config.h>
+
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
 
 #include "cpu/cpu.h"
 #include "lib/lattice.h"
 
-int hzi_cpu_lattice_encode(struct hz_context *ctx, const struct hzi_lattice_encode_args *a)
+#define RUN HZI_LATTICE_RUN
+#define DIMS HZI_LATTICE_DIMS
+#define GROUP 128			/* blocks that may share T */
+#define ROOM 64				/* elements that vectors may go beyond arrays of RUN */
+
+static int64_t min_of(int64_t a, int64_t b)
 {
-	(void)a;
-	return hzi_fail(ctx, HZ_ENOTSUP, "lattice_encode: not there yet");
+	return a < b ? a : b;
 }
 
-size_t hzi_cpu_lattice_encode_workspace(const struct hz_context *ctx, const struct hzi_lattice_encode_args *a)
+static int64_t ceil_div(int64_t a, int64_t b)
+{
+	return a / b + (a % b != 0);
+}
+
+static int64_t size_of(int dtype)
+{
+	return (int64_t)hz_dtype_size(dtype);
+}
+
+static void *offset(const void *p, int64_t elements, int64_t size)
+{
+	return (char *)(uintptr_t)p + elements * size;
+}
+
+/* ---- Lanes ------------------------------------------------------------------------------------- */
+
+/* For x mod n of |x| <= range; false if 16 bits do not do. */
+static bool make_divisor(struct hzi_lane_divisor *l, int64_t n, int64_t range)
+{
+	const int64_t bias = (range / (2 * n) + 1) * 2 * n, mul = 65536 / n + 1;
+
+	*l = (struct hzi_lane_divisor){(int32_t)n, (int32_t)bias, (int32_t)mul};
+	/* x mul / 65536 exceeds x / n by x (mul n - 65536) / (65536 n), which is to be below 1 / n. */
+	return (bias + range) * (mul * n - 65536) < 65536;
+}
+
+/*
+ * How large coordinates that are rounded at level 0 may be for lanes that hold up to limit; margin is
+ * what is added to them: the offset, a correction, and by remainder() q or q^M.
+ */
+static int64_t farthest(const struct hzi_lattice_rule *r, int64_t limit, int64_t weight,
+			int64_t offset)
+{
+	return r->kind == HZI_LATTICE_E8 ? (limit - offset - weight - 3) / 2 :
+					   limit - offset - weight / 2 - 2;
+}
+
+/*
+ * Fills l, and *far for lattice_points(). False if points of this quantizer do not fit lanes of 16
+ * bits, of which *far has to be beyond what blocks that fit reach.
+ */
+static bool make_lanes(const struct hz_lattice *lattice, struct hzi_lane_rule *l, int32_t *far)
+{
+	const struct hzi_lattice_rule *r = &lattice->rule;
+	const bool tabular = r->kind == HZI_LATTICE_E8 || (r->kind == HZI_LATTICE_D && r->d == 4);
+	/* A number of A2 is at most 2 |y|. */
+	const double beyond = (r->kind == HZI_LATTICE_A2 ? 2 : 1) * (double)r->reach + 2;
+	int64_t point = 0, offset = 0, weight = 1, largest;
+
+	memset(l, 0, sizeof(*l));
+	if (r->kind == HZI_LATTICE_BASIS || (r->flags & HZI_LATTICE_MAPPED) ||
+	    r->level_size == 0 || r->level_size > 65536 || r->q > 256)
+		return false;
+	for (int m = 0; m < r->levels; m++) {
+		point = point * r->q + lattice->leader_max;
+		weight *= r->q;
+		if (point > 16384 || weight > 4096)
+			return false;
+	}
+	for (int i = 0; i < r->embed; i++)
+		offset = abs(r->offset[i]) > offset ? abs(r->offset[i]) : offset;
+	l->pow2 = r->log2q >= 0;
+	l->shift = __builtin_ctz((unsigned)r->q);
+	l->inverse = 1;
+	/* Newton's iteration doubles the bits that are right. */
+	for (int i = 0; i < 4; i++)
+		l->inverse = (int16_t)(l->inverse * (2 - (r->q >> l->shift) * l->inverse));
+	if (l->pow2) {
+		l->q.n = r->q;
+		largest = farthest(r, 127, weight, offset);
+		/* Digits lie in one byte each, and so do coordinates in the basis up to their digit. */
+		l->bytes = tabular && point + offset <= 127 && r->q <= 16 && weight <= 64 &&
+			   (r->kind == HZI_LATTICE_D || weight <= 16) &&
+			   (r->level_size <= 256 || 8 % l->shift == 0);
+		l->byte_points = l->bytes && (double)largest >= beyond;
+		if (!l->byte_points)
+			largest = farthest(r, 16383, weight, offset);
+		*far = (int32_t)largest;
+		return (double)largest >= beyond;
+	}
+	if (!(beyond < 16384))
+		return false;
+	*far = 2 * (int32_t)beyond;
+	largest = (r->kind == HZI_LATTICE_E8 ? 2 : 1) * ((int64_t)*far + 2) + offset;
+	/* Coordinates of leaders, within 2 q: sums of E8 are of 8, of D_d of d. */
+	return make_divisor(&l->q, r->q, largest + r->q) &&
+	       make_divisor(&l->q2, 2 * r->q, largest + 2 * r->q) &&
+	       make_divisor(&l->digit, r->q, (int64_t)(r->d > 8 ? 2 * r->d : 16) * r->q);
+}
+
+/* ---- Rows -------------------------------------------------------------------------------------- */
+
+/* A map whose rows are joined where one begins where the last one ends */
+static struct hzi_lattice_map join_rows(const struct hzi_lattice_map *from,
+					const struct hzi_lattice_rule *r, int64_t v_each)
+{
+	struct hzi_lattice_map m = *from;
+	const int64_t groups = ceil_div(m.blocks, r->group);
+
+	if (m.ndim == 0 || m.n != m.blocks * v_each || m.blocks % r->group)
+		return m;
+	if (m.v_stride[m.ndim - 1] != (m.v_block ? m.blocks * m.v_block : m.n * m.v_step) ||
+	    m.code_stride[m.ndim - 1] != m.blocks * m.code_block ||
+	    m.t_stride[m.ndim - 1] != groups * m.t_step)
+		return m;
+	m.ndim--;
+	m.n *= m.shape[m.ndim];
+	m.blocks *= m.shape[m.ndim];
+	return m;
+}
+
+/* Where a row begins */
+struct place {
+	int64_t v, code, t;
+};
+
+static struct place row_place(const struct hzi_lattice_map *m, int64_t row)
+{
+	struct place p = {0, 0, 0};
+
+	for (int i = m->ndim - 1; i >= 0; i--) {
+		const int64_t at = row % m->shape[i];
+
+		row /= m->shape[i];
+		p.v += at * m->v_stride[i];
+		p.code += at * m->code_stride[i];
+		p.t += at * m->t_stride[i];
+	}
+	return p;
+}
+
+static int64_t rows_of(const struct hzi_lattice_map *m)
+{
+	int64_t rows = 1;
+
+	for (int i = 0; i < m->ndim; i++)
+		rows *= m->shape[i];
+	return rows;
+}
+
+/* count elements, step apart, side by side; what is beyond valid is 0. */
+static void gather(const void *from, int64_t step, int64_t size, int64_t valid, int64_t count,
+		   void *to)
+{
+	if (size == 4) {
+		for (int64_t i = 0; i < valid; i++)
+			((uint32_t *)to)[i] = ((const uint32_t *)from)[i * step];
+	} else {
+		for (int64_t i = 0; i < valid; i++)
+			((uint16_t *)to)[i] = ((const uint16_t *)from)[i * step];
+	}
+	memset((char *)to + valid * size, 0, (size_t)((count - valid) * size));
+}
+
+static void scatter(const void *from, int64_t step, int64_t size, int64_t count, void *to)
+{
+	for (int64_t i = 0; i < count; i++)
+		memcpy((char *)to + i * step * size, (const char *)from + i * size, (size_t)size);
+}
+
+/* ---- Encoding: block after block ----------------------------------------------------------------- */
+
+struct encode_job {
+	const struct hz_kern *kern;
+	const struct hzi_lattice_encode_args *a;
+	const struct hzi_lattice_rule *rule;
+	const struct hzi_lattice_matrices *matrices;
+	struct hzi_lattice_map map;
+	struct hzi_lane_rule lanes;
+	bool in_lanes;
+	int32_t far;
+	int64_t run, runs;		/* blocks of a run, runs of a row */
+	int64_t overload[2];		/* sums of all threads */
+};
+
+/* What a run has by now */
+struct encoded {
+	const void *x;			/* blocks back to back */
+	int64_t count;
+	int64_t overload[2];
+	uint8_t t[RUN];			/* of a group: at its first block */
+	uint16_t index[HZ_LATTICE_MAXLEVELS * RUN + ROOM];
+	uint16_t miss[RUN + ROOM];
+	char apart[RUN * DIMS * 4 + ROOM * 4];	/* x, if it does not lie like that */
+};
+
+/* Blocks first .. first + count - 1 as f32 */
+static void block_floats(const struct encode_job *job, const struct encoded *e, int64_t first,
+			 int64_t count, float *x)
+{
+	const int64_t d = job->rule->d;
+
+	job->kern->head(&(struct hzi_head){
+		.x = offset(e->x, first * d, size_of(job->a->x_dtype)),
+		.y = x,
+		.rows = 1,
+		.count = count * d,
+		.x_dtype = job->a->x_dtype,
+		.y_dtype = HZ_F32,
+	});
+}
+
+/* The points of a group of blocks, of one block without GROUP, and their T */
+static int choose_group(const struct encode_job *job, const float *x, int64_t count,
+			int64_t *overload, int32_t *points)
+{
+	const struct hzi_lattice_rule *r = job->rule;
+	float v[GROUP * DIMS];
+	uint8_t skip[GROUP];
+	int t = 0;
+
+	for (int64_t i = 0; i < count; i++) {
+		const int met = hzi_lattice_map(r, job->matrices, x + i * r->d, v + i * r->d);
+
+		overload[1] += met != 0;
+		skip[i] = (met & HZI_LATTICE_IS_NAN) != 0;
+	}
+	if (r->policy == HZI_LATTICE_GROUP)
+		t = hzi_lattice_group(r, job->matrices, (int)count, v, skip);
+	for (int64_t i = 0; i < count; i++) {
+		int32_t *const g = points + i * DIMS;
+
+		if (skip[i])
+			memcpy(g, r->offset, sizeof(r->offset));
+		else if (r->policy == HZI_LATTICE_GROUP)
+			overload[0] += hzi_lattice_at(r, job->matrices, v + i * r->d, t, g);
+		else
+			overload[0] += hzi_lattice_choose(r, job->matrices, v, &t, g);
+	}
+	return t;
+}
+
+/* Block or group `first` by the rule alone, into the indices */
+static void index_by_rule(const struct encode_job *job, struct encoded *e, int64_t first)
+{
+	const struct hzi_lattice_rule *r = job->rule;
+	const int64_t count = min_of(r->group, e->count - first);
+	float x[GROUP * DIMS];
+	int32_t points[GROUP * DIMS], digits[DIMS];
+
+	block_floats(job, e, first, count, x);
+	e->t[first] = (uint8_t)choose_group(job, x, count, e->overload, points);
+	for (int64_t i = 0; i < count; i++) {
+		int32_t *g = points + i * DIMS;
+
+		for (int m = 0; m < r->levels; m++) {
+			hzi_lattice_digits(r, g, digits);
+			e->index[m * RUN + first + i] = (uint16_t)hzi_lattice_index(r, digits);
+			hzi_lattice_parent(r, job->matrices, g);
+		}
+	}
+}
+
+/* ---- Encoding in lanes --------------------------------------------------------------------------- */
+
+/* Blocks that are tried together, with a scale each */
+struct pending {
+	int64_t count;
+	int16_t block[RUN];
+	uint8_t t[RUN];
+	int16_t shrink[RUN];		/* of CLIP: j of 2^(-j/16) */
+	float inverse[RUN + ROOM], factor[RUN + ROOM];
+	float error[RUN + ROOM];
+	uint16_t index[HZ_LATTICE_MAXLEVELS * RUN + ROOM], miss[RUN + ROOM];
+	char x[RUN * DIMS * 4];
+};
+
+static void add_pending(struct pending *p, int64_t block, int t, int shrink)
+{
+	p->block[p->count] = (int16_t)block;
+	p->t[p->count] = (uint8_t)t;
+	p->shrink[p->count++] = (int16_t)shrink;
+}
+
+static void copy_index(const struct encode_job *job, struct encoded *e, int64_t block,
+		       const uint16_t *index, int64_t i)
+{
+	for (int m = 0; m < job->rule->levels; m++)
+		e->index[m * RUN + block] = index[m * RUN + i];
+}
+
+/* Fills p->index, p->miss and, of GROUP, p->error. */
+static void try_pending(const struct encode_job *job, const struct encoded *e, struct pending *p)
+{
+	const int64_t bytes = job->rule->d * size_of(job->a->x_dtype);
+	bool shrinks = false;
+
+	for (int64_t i = 0; i < p->count; i++) {
+		memcpy(p->x + i * bytes, (const char *)e->x + p->block[i] * bytes, (size_t)bytes);
+		p->inverse[i] = job->rule->inverse[p->t[i]];
+		p->factor[i] = p->shrink[i] ? hzi_lattice_factor(job->rule, p->shrink[i]) : 1;
+		shrinks |= p->shrink[i] != 0;
+	}
+	/* Vectors are whole. */
+	for (int64_t i = p->count; i < ceil_div(p->count, ROOM) * ROOM; i++)
+		p->inverse[i] = p->factor[i] = 0;
+	job->kern->lattice_points(&(struct hzi_lattice_points){
+		.rule = job->rule,
+		.lanes = &job->lanes,
+		.x = p->x,
+		.count = p->count,
+		.x_dtype = job->a->x_dtype,
+		.far = job->far,
+		.inverses = p->inverse,
+		.factors = shrinks ? p->factor : NULL,
+		.index = p->index,
+		.miss = p->miss,
+		.error = job->rule->policy == HZI_LATTICE_GROUP ? p->error : NULL,
+	});
+}
+
+/* T, BANK with FIRST_FIT: scales in turn. CLIP: factors in turn. */
+static void retry(const struct encode_job *job, struct encoded *e, struct pending *p)
+{
+	const struct hzi_lattice_rule *r = job->rule;
+	const bool clip = r->policy == HZI_LATTICE_CLIP;
+
+	while (p->count) {
+		const int64_t count = p->count;
+
+		try_pending(job, e, p);
+		p->count = 0;
+		for (int64_t i = 0; i < count; i++) {
+			const int64_t block = p->block[i];
+			const int t = p->t[i], shrink = p->shrink[i];
+
+			if (!p->miss[i]) {
+				copy_index(job, e, block, p->index, i);
+				e->t[block] = (uint8_t)t;
+				e->overload[0] += clip;
+			} else if ((p->miss[i] & HZI_LATTICE_FAR) || t + !clip >= r->scales ||
+				   shrink + clip >= HZI_LATTICE_SHRINKS) {
+				index_by_rule(job, e, block);
+			} else {
+				add_pending(p, block, t + !clip, shrink + clip);
+			}
+		}
+	}
+}
+
+/* The first try of all blocks at scale t; error: NULL or to be filled */
+static void try_all(const struct encode_job *job, const struct encoded *e, int t, uint16_t *index,
+		    uint16_t *miss, float *error)
+{
+	job->kern->lattice_points(&(struct hzi_lattice_points){
+		.rule = job->rule,
+		.lanes = &job->lanes,
+		.x = e->x,
+		.count = e->count,
+		.x_dtype = job->a->x_dtype,
+		.inverse = job->rule->inverse[t],
+		.far = job->far,
+		.index = index,
+		.miss = miss,
+		.error = error,
+	});
+}
+
+/* WRAP, T, CLIP, BANK with FIRST_FIT */
+static void encode_first_fit(const struct encode_job *job, struct encoded *e, struct pending *p)
+{
+	const int policy = job->rule->policy;
+
+	try_all(job, e, 0, e->index, e->miss, NULL);
+	memset(e->t, 0, (size_t)e->count);
+	p->count = 0;
+	for (int64_t i = 0; i < e->count; i++) {
+		if (!e->miss[i])
+			continue;
+		if (e->miss[i] & HZI_LATTICE_FAR)
+			index_by_rule(job, e, i);
+		else if (policy == HZI_LATTICE_WRAP)
+			e->overload[0]++;
+		else if (policy == HZI_LATTICE_CLIP)
+			add_pending(p, i, 0, 1);
+		else if (job->rule->scales > 1)
+			add_pending(p, i, 1, 0);
+		else
+			index_by_rule(job, e, i);
+	}
+	retry(job, e, p);
+}
+
+/* BANK: all scales, of which the best is kept */
+static void encode_best_fit(const struct encode_job *job, struct encoded *e, struct pending *p)
+{
+	const struct hzi_lattice_rule *r = job->rule;
+	float error[RUN + ROOM], least[RUN];
+
+	memset(e->t, 255, (size_t)e->count);
+	for (int t = 0; t < r->scales; t++) {
+		const float square = r->scale[t] * r->scale[t];
+
+		try_all(job, e, t, p->index, p->miss, error);
+		for (int64_t i = 0; i < e->count; i++) {
+			const float scaled = error[i] * square;
+
+			if (p->miss[i] || (e->t[i] != 255 && !(scaled < least[i])))
+				continue;
+			least[i] = scaled;
+			e->t[i] = (uint8_t)t;
+			copy_index(job, e, i, p->index, i);
+		}
+	}
+	for (int64_t i = 0; i < e->count; i++) {
+		if (e->t[i] == 255)
+			index_by_rule(job, e, i);
+	}
+}
+
+/* The first scale at which no block of a group is beyond reach; -1: for the rule alone */
+static int first_scale(const struct encode_job *job, const float *x, int64_t elements)
+{
+	const struct hzi_lattice_rule *r = job->rule;
+	float most = 0, sum = 0;
+	int t = 0;
+
+	for (int64_t i = 0; i < elements; i++) {
+		most = fabsf(x[i]) > most ? fabsf(x[i]) : most;
+		sum += x[i] * 0;
+	}
+	while (t < r->scales && !(most * r->inverse[t] <= r->reach))
+		t++;
+	return sum == 0 && t < r->scales ? t : -1;
+}
+
+/* What is known of a group: the best scale by now, or -1, and the first that is not to be tried */
+struct group_state {
+	int best, end;
+	float least;
+};
+
+/* A try of blocks i .. end - 1 of the pending, a group; whether to try the next scale */
+static bool judge_group(const struct encode_job *job, struct encoded *e, const struct pending *p,
+			int64_t i, int64_t end, struct group_state *g)
+{
+	const struct hzi_lattice_rule *r = job->rule;
+	const int t = p->t[i], tries = r->flags & HZI_LATTICE_FIRST_FIT ? 1 : HZI_LATTICE_TRIES;
+	float sum = 0;
+	int any = 0;
+
+	for (int64_t j = i; j < end; j++) {
+		any |= p->miss[j];
+		sum += p->error[j];
+	}
+	if (!any) {
+		sum *= r->scale[t] * r->scale[t];
+		if (g->best < 0)
+			g->end = t + tries < r->scales ? t + tries : r->scales;
+		if (g->best < 0 || sum < g->least) {
+			g->best = t;
+			g->least = sum;
+			for (int64_t j = i; j < end; j++)
+				copy_index(job, e, p->block[j], p->index, j);
+		}
+	}
+	return t + 1 < g->end;
+}
+
+/* GROUP, as hzi_lattice_group(): all blocks of a group again at the next scale */
+static void encode_groups(const struct encode_job *job, struct encoded *e, struct pending *p)
+{
+	const struct hzi_lattice_rule *r = job->rule;
+	struct group_state state[RUN];
+	float x[RUN * DIMS];
+
+	block_floats(job, e, 0, e->count, x);
+	p->count = 0;
+	for (int64_t i = 0; i < e->count; i += r->group) {
+		const int64_t blocks = min_of(r->group, e->count - i);
+		const int t = first_scale(job, x + i * r->d, blocks * r->d);
+
+		state[i] = (struct group_state){.best = -1, .end = r->scales};
+		for (int64_t j = 0; j < blocks && t >= 0; j++)
+			add_pending(p, i + j, t, 0);
+	}
+	while (p->count) {
+		const int64_t count = p->count;
+		int64_t end;
+
+		try_pending(job, e, p);
+		p->count = 0;
+		for (int64_t i = 0; i < count; i = end) {
+			const int64_t first = p->block[i] / r->group * r->group;
+			const int t = p->t[i];
+			bool again;
+
+			for (end = i + 1; end < count && p->block[end] < first + r->group; end++)
+				;
+			again = judge_group(job, e, p, i, end, &state[first]);
+			for (int64_t j = i; j < end && again; j++)
+				add_pending(p, p->block[j], t + 1, 0);
+		}
+	}
+	for (int64_t i = 0; i < e->count; i += r->group) {
+		e->t[i] = (uint8_t)state[i].best;
+		if (state[i].best < 0)
+			index_by_rule(job, e, i);
+	}
+}
+
+/* ---- Encoding: codes ------------------------------------------------------------------------------- */
+
+/* Indices of a run to codes of its blocks */
+static void put_codes(const struct encode_job *job, const struct encoded *e, void *codes)
+{
+	const struct hzi_lattice_encode_args *a = job->a;
+	const struct hzi_lattice_rule *r = job->rule;
+	const int64_t bytes = size_of(a->code_dtype);
+	int32_t digits[DIMS];
+
+	if (a->pack == HZ_LATTICE_LEVEL && job->map.code_level == 1 &&
+	    job->map.code_block == r->levels && bytes <= 2) {
+		job->kern->lattice_codes(&(struct hzi_lattice_codes){
+			.index = e->index,
+			.codes = codes,
+			.count = e->count,
+			.levels = r->levels,
+			.bytes = (int32_t)bytes,
+		});
+		return;
+	}
+	for (int64_t i = 0; i < e->count; i++) {
+		struct hzi_lattice_code c =
+			hzi_lattice_code_at(offset(codes, i * job->map.code_block, bytes),
+					    job->map.code_level, (int)bytes, a->pack);
+		uint64_t whole = 0;
+
+		if (a->pack == HZ_LATTICE_LIMBS) {
+			for (int m = 0; m < r->levels; m++) {
+				hzi_lattice_unindex(r, e->index[m * RUN + i], digits);
+				hzi_lattice_put(&c, r, digits);
+			}
+			hzi_lattice_flush(&c);
+		} else if (a->pack == HZ_LATTICE_FULL64) {
+			for (int m = r->levels - 1; m >= 0; m--)
+				whole = whole * r->level_size + e->index[m * RUN + i];
+			hzi_lattice_store(&c, 0, whole);
+		} else {
+			for (int m = 0; m < r->levels; m++)
+				hzi_lattice_store(&c, m, e->index[m * RUN + i]);
+		}
+	}
+}
+
+/* A run by the rule alone */
+static void encode_by_rule(const struct encode_job *job, struct encoded *e, void *codes)
+{
+	const struct hzi_lattice_encode_args *a = job->a;
+	const struct hzi_lattice_rule *r = job->rule;
+	const int64_t bytes = size_of(a->code_dtype);
+	float x[GROUP * DIMS];
+	int32_t points[GROUP * DIMS];
+
+	for (int64_t i = 0; i < e->count; i += r->group) {
+		const int64_t count = min_of(r->group, e->count - i);
+
+		block_floats(job, e, i, count, x);
+		e->t[i] = (uint8_t)choose_group(job, x, count, e->overload, points);
+		for (int64_t j = 0; j < count; j++)
+			hzi_lattice_write(r, job->matrices, points + j * DIMS,
+					  hzi_lattice_code_at(offset(codes, (i + j) *
+								     job->map.code_block, bytes),
+							      job->map.code_level, (int)bytes,
+							      a->pack));
+	}
+}
+
+/* Unit: a run of a row */
+static void encode_units(void *data, int thread, int64_t begin, int64_t end)
+{
+	struct encode_job *job = data;
+	const struct hzi_lattice_encode_args *a = job->a;
+	const struct hzi_lattice_rule *r = job->rule;
+	const int64_t size = size_of(a->x_dtype), d = r->d;
+	struct encoded e;
+	struct pending p;
+
+	(void)thread;
+	e.overload[0] = e.overload[1] = 0;
+	for (int64_t u = begin; u < end; u++) {
+		const struct place at = row_place(&job->map, u / job->runs);
+		const int64_t first = u % job->runs * job->run;
+		const void *x = offset(a->x, at.v + first * d * job->map.v_step, size);
+		void *codes;
+		int64_t valid;
+
+		e.count = min_of(job->run, job->map.blocks - first);
+		valid = min_of(e.count * d, job->map.n - first * d);
+		codes = offset(a->codes, at.code + first * job->map.code_block,
+			       size_of(a->code_dtype));
+		e.x = x;
+		if (job->map.v_step != 1 || valid < e.count * d) {
+			gather(x, job->map.v_step, size, valid, e.count * d, e.apart);
+			e.x = e.apart;
+		}
+		if (!job->in_lanes) {
+			encode_by_rule(job, &e, codes);
+		} else {
+			if (r->policy == HZI_LATTICE_GROUP)
+				encode_groups(job, &e, &p);
+			else if (r->policy == HZI_LATTICE_BANK &&
+				 !(r->flags & HZI_LATTICE_FIRST_FIT))
+				encode_best_fit(job, &e, &p);
+			else
+				encode_first_fit(job, &e, &p);
+			put_codes(job, &e, codes);
+		}
+		for (int64_t i = 0; i < e.count && a->t; i += r->group)
+			a->t[at.t + (first + i) / r->group * job->map.t_step] = e.t[i];
+	}
+	for (int i = 0; i < 2; i++)
+		__atomic_fetch_add(&job->overload[i], e.overload[i], __ATOMIC_RELAXED);
+}
+
+int hzi_cpu_lattice_encode(struct hz_context *ctx, const struct hzi_lattice_encode_args *a)
+{
+	const struct hzi_lattice_rule *r = &a->lattice->rule;
+	struct encode_job job = {
+		.kern = ctx->kern,
+		.a = a,
+		.rule = r,
+		.matrices = a->matrices,
+		.map = join_rows(&a->map, r, r->d),
+	};
+	int64_t elements;
+
+	job.in_lanes = make_lanes(a->lattice, &job.lanes, &job.far);
+	job.run = RUN / r->group * r->group;
+	job.runs = ceil_div(job.map.blocks, job.run);
+	elements = rows_of(&job.map) * job.map.n;
+	/* Work for a value is that of moving some tens of bytes, by the rule alone thousands. */
+	hzi_parallel(hzi_threads(ctx, elements * (job.in_lanes ? 16 : 512)), encode_units, &job,
+		     rows_of(&job.map) * job.runs);
+	if (a->overload)
+		memcpy(a->overload, job.overload, sizeof(job.overload));
+	return HZ_OK;
+}
+
+size_t hzi_cpu_lattice_encode_workspace(const struct hz_context *ctx,
+					const struct hzi_lattice_encode_args *a)
 {
 	(void)ctx;
 	(void)a;
 	return 0;
+}
+
+/* ---- Decoding ------------------------------------------------------------------------------------ */
+
+struct decode_job {
+	const struct hz_kern *kern;
+	const struct hzi_lattice_decode_args *a;
+	const struct hz_lattice *lattice;
+	const struct hzi_lattice_rule *rule;
+	struct hzi_lattice_map map;
+	struct hzi_lane_rule lanes;
+	bool in_lanes, stream, plain;	/* plain: no sub */
+	int64_t run, runs;
+};
+
+static int t_of(const struct decode_job *job, const struct place *at, int64_t block)
+{
+	const struct hzi_lattice_decode_args *a = job->a;
+	int t = 0;
+
+	if (a->t)
+		t = a->t[at->t + block / job->rule->group * job->map.t_step];
+	return t < job->rule->scales ? t : job->rule->scales - 1;
+}
+
+static struct hzi_lattice_code code_of(const struct decode_job *job, const struct place *at,
+				       int64_t block)
+{
+	const struct hzi_lattice_decode_args *a = job->a;
+	const int64_t bytes = size_of(a->code_dtype);
+
+	return hzi_lattice_code_at(offset(a->codes, at->code + block * job->map.code_block, bytes),
+				   job->map.code_level, (int)bytes, a->pack);
+}
+
+/* The point of a block: by the table of leaders, or by the rule */
+static void point_of(const struct decode_job *job, struct hzi_lattice_code c, int32_t *p)
+{
+	const struct hzi_lattice_rule *r = job->rule;
+	const int first = job->a->first, embed = r->embed;
+	int32_t weight = 1;
+	uint64_t rest = 0;
+
+	if (!job->lattice->leaders || c.pack == HZI_LATTICE_LIMBS) {
+		hzi_lattice_read(r, job->a->matrices, c, first, p);
+		return;
+	}
+	memset(p, 0, (size_t)embed * sizeof(*p));
+	if (c.pack == HZI_LATTICE_FULL64)
+		rest = hzi_lattice_load(&c, 0);
+	for (int m = 0; m < r->levels; m++) {
+		if (m >= first) {
+			const uint64_t index = c.pack == HZI_LATTICE_FULL64
+						       ? rest
+						       : hzi_lattice_load(&c, m - first);
+			const int32_t *leader =
+				job->lattice->leaders + (int64_t)(index % r->level_size) * embed;
+
+			for (int i = 0; i < embed; i++)
+				p[i] += weight * leader[i];
+		}
+		rest /= r->level_size;
+		weight *= r->q;
+	}
+}
+
+/* count values of a run, in f32, to y */
+static void put_floats(const struct decode_job *job, const float *x, int64_t count, void *y)
+{
+	const struct hzi_lattice_decode_args *a = job->a;
+	char apart[RUN * DIMS * 4];
+
+	job->kern->head(&(struct hzi_head){
+		.x = x,
+		.y = job->map.v_step == 1 ? y : apart,
+		.rows = 1,
+		.count = count,
+		.x_dtype = HZ_F32,
+		.y_dtype = a->y_dtype,
+	});
+	if (job->map.v_step != 1)
+		scatter(apart, job->map.v_step, size_of(a->y_dtype), count, y);
+}
+
+static void decode_values(const struct decode_job *job, const struct place *at, int64_t first,
+			  int64_t count)
+{
+	const struct hzi_lattice_decode_args *a = job->a;
+	const struct hzi_lattice_rule *r = job->rule;
+	const int64_t d = r->d, values = min_of(count * d, job->map.n - first * d);
+	void *y = offset(a->y, at->v + first * d * job->map.v_step, size_of(a->y_dtype));
+	const bool direct = r->kind != HZI_LATTICE_A2 && !(r->flags & HZI_LATTICE_MAPPED) &&
+			    job->map.v_step == 1;
+	int32_t p[RUN * DIMS];
+	float x[RUN * DIMS];
+
+	for (int64_t i = 0; i < count; i++) {
+		const int t = t_of(job, at, first + i);
+		int32_t *const point = p + i * d;
+
+		if (!direct) {
+			int32_t g[DIMS];
+
+			point_of(job, code_of(job, at, first + i), g);
+			hzi_lattice_value(r, a->matrices, g, a->sub, t, x + i * d);
+			continue;
+		}
+		point_of(job, code_of(job, at, first + i), point);
+		for (int64_t j = 0; j < d; j++) {
+			point[j] -= r->offset[j];
+			x[i * d + j] = r->scale[t];
+		}
+	}
+	if (!direct) {
+		put_floats(job, x, values, y);
+		return;
+	}
+	job->kern->lattice_scale(&(struct hzi_lattice_scale){
+		.p = p,
+		.y = y,
+		.count = values,
+		.d = (int32_t)d,
+		.y_dtype = a->y_dtype,
+		.unit = r->kind == HZI_LATTICE_E8 ? 0.5f : 1,
+		.scales = x,
+		.sub = job->plain ? NULL : a->sub,
+	});
+}
+
+/* Whole blocks, codes and values back to back */
+static void decode_in_lanes(const struct decode_job *job, const struct place *at, int64_t first,
+			    int64_t count)
+{
+	const struct hzi_lattice_decode_args *a = job->a;
+	const struct hzi_lattice_rule *r = job->rule;
+	const int64_t bytes = size_of(a->code_dtype);
+	float scales[RUN + ROOM];
+
+	if (a->t) {
+		for (int64_t i = 0; i < count; i++)
+			scales[i] = r->scale[t_of(job, at, first + i)];
+		memset(scales + count, 0, ROOM * sizeof(*scales));
+	}
+	job->kern->lattice_values(&(struct hzi_lattice_values){
+		.rule = r,
+		.lanes = &job->lanes,
+		.codes = offset(a->codes, at->code + first * job->map.code_block, bytes),
+		.y = offset(a->y, at->v + first * r->d, size_of(a->y_dtype)),
+		.count = count,
+		.levels = r->levels - a->first,
+		.bytes = (int32_t)bytes,
+		.first = a->first,
+		.y_dtype = a->y_dtype,
+		.scale = r->scale[0],
+		.scales = a->t ? scales : NULL,
+		.sub = job->plain ? NULL : a->sub,
+		.stream = job->stream,
+	});
+}
+
+static void put_integer(void *y, int64_t i, int64_t size, int32_t v)
+{
+	memcpy((char *)y + i * size, &v, (size_t)size);
+}
+
+/* POINTS and DIGITS of a block */
+static void decode_integers(const struct decode_job *job, const struct place *at, int64_t block)
+{
+	const struct hzi_lattice_decode_args *a = job->a;
+	const struct hzi_lattice_rule *r = job->rule;
+	const int64_t size = size_of(a->y_dtype);
+	struct hzi_lattice_code c = code_of(job, at, block);
+	void *y = offset(a->y, at->v + block * job->map.v_block, size);
+	int32_t v[DIMS];
+
+	if (a->to == HZ_LATTICE_POINTS) {
+		point_of(job, c, v);
+		for (int i = 0; i < r->embed; i++)
+			put_integer(y, i * job->map.v_step, size, v[i]);
+		return;
+	}
+	for (int m = a->pack == HZ_LATTICE_LEVEL ? a->first : 0; m < r->levels; m++) {
+		hzi_lattice_get(&c, r, v);
+		for (int i = 0; i < r->d && m >= a->first; i++)
+			put_integer(y, (m - a->first) * job->map.v_level + i * job->map.v_step,
+				    size, v[i]);
+	}
+}
+
+/* Unit: a run of a row */
+static void decode_units(void *data, int thread, int64_t begin, int64_t end)
+{
+	const struct decode_job *job = data;
+
+	(void)thread;
+	for (int64_t u = begin; u < end; u++) {
+		const struct place at = row_place(&job->map, u / job->runs);
+		const int64_t first = u % job->runs * job->run;
+		const int64_t count = min_of(job->run, job->map.blocks - first);
+
+		if (job->a->to != HZ_LATTICE_VALUES) {
+			for (int64_t i = 0; i < count; i++)
+				decode_integers(job, &at, first + i);
+		} else if (job->in_lanes && (first + count) * job->rule->d <= job->map.n) {
+			decode_in_lanes(job, &at, first, count);
+		} else {
+			decode_values(job, &at, first, count);
+		}
+	}
 }
 
 int hzi_cpu_lattice_decode(struct hz_context *ctx, const struct hzi_lattice_decode_args *a)
 {
-	(void)a;
-	return hzi_fail(ctx, HZ_ENOTSUP, "lattice_decode: not there yet");
+	const struct hzi_lattice_rule *r = &a->lattice->rule;
+	const int64_t size = size_of(a->y_dtype);
+	struct decode_job job = {
+		.kern = ctx->kern,
+		.a = a,
+		.lattice = a->lattice,
+		.rule = r,
+		.map = join_rows(&a->map, r, a->to == HZ_LATTICE_VALUES ? r->d : 1),
+		.plain = true,
+	};
+	int64_t elements, bytes;
+	int32_t far;
+
+	for (int i = 0; i < r->d; i++)
+		job.plain &= a->sub[i] == 0;
+	job.in_lanes = a->to == HZ_LATTICE_VALUES && a->pack == HZ_LATTICE_LEVEL &&
+		       job.map.v_step == 1 && (job.map.code_level == 1 || r->levels - a->first == 1) &&
+		       job.map.code_block == r->levels - a->first &&
+		       make_lanes(a->lattice, &job.lanes, &far) && job.lanes.bytes;
+	job.run = RUN;
+	job.runs = ceil_div(job.map.blocks, job.run);
+	elements = rows_of(&job.map) * job.map.blocks *
+		   (a->to == HZ_LATTICE_VALUES ? r->d : a->to == HZ_LATTICE_POINTS ? r->embed :
+							 r->levels * r->d);
+	bytes = elements * size;
+	job.stream = job.in_lanes && bytes > hzi_cache_share(ctx) / 4 * 3 &&
+		     (uintptr_t)a->y % 64 == 0;
+	for (int i = 0; i < job.map.ndim; i++)
+		job.stream &= job.map.v_stride[i] * size % 64 == 0;
+	hzi_parallel(hzi_threads(ctx, job.in_lanes ? 2 * bytes : elements * 64), decode_units, &job,
+		     rows_of(&job.map) * job.runs);
+	return HZ_OK;
 }
 
-size_t hzi_cpu_lattice_decode_workspace(const struct hz_context *ctx, const struct hzi_lattice_decode_args *a)
+size_t hzi_cpu_lattice_decode_workspace(const struct hz_context *ctx,
+					const struct hzi_lattice_decode_args *a)
 {
 	(void)ctx;
 	(void)a;
 	return 0;
 }
 
-int hzi_cpu_lattice_repack(struct hz_context *ctx, const struct hzi_lattice_repack_args *a)
+/* ---- Repacking ------------------------------------------------------------------------------------- */
+
+struct repack_job {
+	const struct hzi_lattice_repack_args *a;
+	int64_t runs;
+};
+
+static void repack_units(void *data, int thread, int64_t begin, int64_t end)
 {
-	(void)a;
-	return hzi_fail(ctx, HZ_ENOTSUP, "lattice_repack: not there yet");
+	const struct repack_job *job = data;
+	const struct hzi_lattice_repack_args *a = job->a;
+	const struct hzi_lattice_rule *r = &a->lattice->rule;
+	const int64_t from_size = size_of(a->from_dtype), to_size = size_of(a->to_dtype);
+
+	(void)thread;
+	for (int64_t u = begin; u < end; u++) {
+		const int64_t row = u / job->runs, first = u % job->runs * RUN;
+		const int64_t last = min_of(first + RUN, a->from.blocks);
+		const int64_t from = row_place(&a->from, row).code;
+		const int64_t to = row_place(&a->to, row).code;
+
+		for (int64_t i = first; i < last; i++) {
+			struct hzi_lattice_code in = hzi_lattice_code_at(
+				offset(a->from_codes, from + i * a->from.code_block, from_size),
+				a->from.code_level, (int)from_size, a->from_pack);
+			struct hzi_lattice_code out = hzi_lattice_code_at(
+				offset(a->to_codes, to + i * a->to.code_block, to_size),
+				a->to.code_level, (int)to_size, a->to_pack);
+			int32_t digits[DIMS];
+
+			for (int m = 0; m < r->levels; m++) {
+				hzi_lattice_get(&in, r, digits);
+				hzi_lattice_put(&out, r, digits);
+			}
+			hzi_lattice_flush(&out);
+		}
+	}
 }
 
-size_t hzi_cpu_lattice_repack_workspace(const struct hz_context *ctx, const struct hzi_lattice_repack_args *a)
+int hzi_cpu_lattice_repack(struct hz_context *ctx, const struct hzi_lattice_repack_args *a)
+{
+	struct repack_job job = {.a = a, .runs = ceil_div(a->from.blocks, RUN)};
+	const int64_t rows = rows_of(&a->from);
+
+	hzi_parallel(hzi_threads(ctx, rows * a->from.blocks * a->lattice->rule.levels *
+				      a->lattice->rule.d * 16),
+		     repack_units, &job, rows * job.runs);
+	return HZ_OK;
+}
+
+size_t hzi_cpu_lattice_repack_workspace(const struct hz_context *ctx,
+					const struct hzi_lattice_repack_args *a)
 {
 	(void)ctx;
 	(void)a;

@@ -1188,40 +1188,74 @@ HZ_API double hz_quat_init_scale(int64_t fan_in, int64_t fan_out);
 
 /* ---- HNLQ: the hierarchical nested lattice quantizer ------------------------------------------ */
 
-/* Lattices. All but HZ_LATTICE_BASIS have exact nearest-point rules. */
+/*
+ * A lattice L = { G z : z integer } of dimension d, a radix q and a number M of levels make a code
+ * of q^(d M) points: M digit vectors b_m in 0 .. q - 1. The digits of level m mean the coset
+ * leader c(b) = G b - q Q(G b / q), a point of least norm of its coset of q L; a point is their
+ * sum
+ *
+ *   p = sum_{m < M} q^m c(b_m)
+ *
+ * so that one table of q^d leaders serves all levels, and the coarsest levels alone are the same
+ * vector more roughly. Level 0 is the finest. Blocks of d successive values are points.
+ *
+ * Nearest points Q. At level 0, of real numbers y: each coordinate to the nearest integer, halves
+ * to even; D_n: if their sum is odd, the first with the largest error moves to its other
+ * neighbour; E8: the nearer of D_8 and D_8 + 1/2, of equals that with the smaller first
+ * coordinate; A2: of t = (y_0 + y_1 / sqrt 3, -2 y_1 / sqrt 3, y_1 / sqrt 3 - y_0), if the rounded
+ * sum is not 0, the first that was moved most the other way. At the levels above, of points
+ * divided by q: the same in integers, with halves up, which makes Q(y + p) = Q(y) + p for every
+ * point p: every point that fits comes back. Any other basis is reduced (LLL) and rounded by
+ * Babai's nearest plane, or at level 0 with HZ_LATTICE_SPHERE by the search of Schnorr and
+ * Euchner.
+ *
+ * Points as integers: Z, D_n the coordinates; E8 twice the coordinates; A2 the three t, which are
+ * (z_0 + z_1, -z_1, -z_0); a basis the coordinates in hz_lattice_info.basis.
+ *
+ * Source: Kaplan and Ordentlich 2025, "High-Rate Nested-Lattice Quantized Matrix Multiplication
+ * with Small Lookup Tables"; Conway and Sloane 1982, "Fast Quantizing and Decoding Algorithms for
+ * Lattice Quantizers and Codes".
+ */
 enum hz_lattice_kind {
 	HZ_LATTICE_Z = 1,	/* Z^dim; dim 0 is 1 */
 	HZ_LATTICE_A2 = 2,	/* basis columns (1, 0), (1/2, sqrt(3)/2) */
-	HZ_LATTICE_D = 3,	/* D_dim, dim >= 2; dim 0 is 4: columns (-1,-1,0..), (1,-1,0..), (0,1,-1,0..) ... */
-	HZ_LATTICE_E8 = 4,	/* columns 2 e1, e2 - e1, ..., e7 - e6, (1/2)^8 */
-	HZ_LATTICE_BASIS = 5	/* the caller's, by nearest plane in the LLL-reduced basis */
+	HZ_LATTICE_D = 3,	/* D_dim, dim >= 2, 0 is 4: columns (-1,-1,0..), (1,-1,0..), (0,1,-1,0..), .. */
+	HZ_LATTICE_E8 = 4,	/* columns 2 e1, e2 - e1, .., e7 - e6, (1/2)^8 */
+	HZ_LATTICE_BASIS = 5	/* the caller's */
 };
 
-/* What a block does whose point lies outside of the code: see hz_lattice_encode(). */
+/* What a block does whose point the code does not hold: see hz_lattice_encode(). */
 enum hz_lattice_policy {
-	HZ_LATTICE_WRAP = 0,	/* nothing: its digits decode to another point (it is counted) */
-	HZ_LATTICE_T = 1,	/* scale 2^(alpha t) beta with the first t = 0, 1, ..., 31 that fits */
-	HZ_LATTICE_CLIP = 2,	/* is shrunk by the first 2^(-j/16) that fits; nothing is stored */
-	HZ_LATTICE_BANK = 3,	/* of up to 16 given scales the one with the least error that fits */
-	HZ_LATTICE_GROUP = 4	/* scale 2^(alpha t) beta, t = 0 .. 63, for a group of 8 .. 128 values */
+	HZ_LATTICE_WRAP = 0,	/* nothing: its digits mean another point */
+	HZ_LATTICE_T = 1,	/* scale beta 2^(alpha T), the first T = 0 .. 31 that fits */
+	HZ_LATTICE_CLIP = 2,	/* y is shrunk by the first 2^(-j/16) that fits; nothing is stored */
+	HZ_LATTICE_BANK = 3,	/* of up to 16 scales beta bank[T] that which fits with the least error */
+	HZ_LATTICE_GROUP = 4	/* scale beta 2^(alpha T), T = 0 .. 63, for a group of 8 .. 128 values */
 };
 
 enum hz_lattice_pack {
-	HZ_LATTICE_LEVEL = 0,	/* [..., blocks, M]: sum_j b_m[j] q^j; u8 u16 or u32 that holds q^d - 1 */
-	HZ_LATTICE_FULL64 = 1,	/* [..., blocks] u64: sum_m level_m q^(d m); q^(d M) <= 2^64 */
-	HZ_LATTICE_LIMBS = 2	/* [..., blocks, limbs] u32: digits level by level, the most that fit 32 bits
-				   each */
+	HZ_LATTICE_LEVEL = 0,	/* [..., blocks, M]: I_m = sum_j b_m[j] q^j, u8 u16 or u32: q^d <= 2^32 */
+	HZ_LATTICE_FULL64 = 1,	/* [..., blocks] u64: sum_m I_m q^(d m); q^(d M) <= 2^64 */
+	HZ_LATTICE_LIMBS = 2	/* [..., blocks, limbs] u32: the digits level by level, as many to a limb as
+				   32 bits hold, the first lowest */
 };
 
-#define HZ_LATTICE_CENTER 1u		/* offset: the point nearest to the code's centroid */
-#define HZ_LATTICE_SPHERE 2u		/* BASIS: level 0 by a sphere decoder: the exact nearest point */
-#define HZ_LATTICE_FIRST_FIT 4u		/* BANK, GROUP: the first scale that fits, not the best of them */
+#define HZ_LATTICE_CENTER 1u		/* o: the point nearest to the mean of the code */
+#define HZ_LATTICE_SPHERE 2u		/* BASIS: level 0 finds the nearest point of all */
+#define HZ_LATTICE_FIRST_FIT 4u		/* BANK, GROUP: the first scale that fits */
 
 #define HZ_LATTICE_MAXDIM 24
 #define HZ_LATTICE_MAXLEVELS 32
 #define HZ_LATTICE_MAXBANKS 16
 
-/* Zero the struct and set what is wanted. q, levels and kind must be set. */
+/*
+ * Options of a quantizer. Zero the struct and set what is wanted: kind, q and levels must be.
+ *
+ * q^d may be of any size; that of points is limited: q^M times a small number is at most 2^24. The
+ * offset o is a point that is added before digits are taken and subtracted after: where q is even
+ * the cell is not symmetric, and HZ_LATTICE_CENTER gains 0.2 to 2 dB (q = 2: far more). Its mean is
+ * exact for q^d <= 65536 and Z, else of 131072 leaders.
+ */
 typedef struct hz_lattice_opts {
 	int32_t kind;			/* enum hz_lattice_kind */
 	int32_t dim;			/* d; 0: the kind's own */
@@ -1235,14 +1269,20 @@ typedef struct hz_lattice_opts {
 	uint32_t flags;			/* HZ_LATTICE_CENTER | _SPHERE | _FIRST_FIT */
 	const double *bank;		/* BANK: factors of beta, > 0 */
 	const double *basis;		/* BASIS: d x d by rows; its columns are the basis */
-	const double *transform;	/* d x d by rows, applied to blocks first; NULL: identity */
-	const double *dither;		/* d numbers z, added before and taken away after; NULL: 0 */
-	const int64_t *offset;		/* d basis coordinates of the lattice point o; NULL: 0, or _CENTER */
+	const double *transform;	/* T, d x d by rows, applied to blocks first; NULL: identity */
+	const double *dither;		/* z, d numbers added to y and taken away after; NULL: 0 */
+	const int64_t *offset;		/* o, d coordinates in the basis as given; NULL: 0, or _CENTER */
 	int64_t reserved[4];		/* 0 */
 } hz_lattice_opts;
 
-/* A quantizer: what hz_lattice_open() made of options. It is not changed any more, and may be used
- * by any number of contexts and threads at once until hz_lattice_close(). */
+/*
+ * Makes a quantizer of options, which need not outlive the call. It belongs to no device and is not
+ * changed any more: any number of contexts and threads may use it at once, until it is closed. On
+ * failure *lattice is NULL.
+ *
+ * Errors: HZ_EINVAL (also if o and z leave 0 outside of the code, which only WRAP takes),
+ * HZ_ENOTSUP (points too large), HZ_ENOMEM, HZ_EFORK.
+ */
 typedef struct hz_lattice hz_lattice;
 
 HZ_API int hz_lattice_open(hz_context *ctx, hz_lattice **lattice, const hz_lattice_opts *opts);
@@ -1252,16 +1292,16 @@ HZ_API void hz_lattice_close(hz_lattice *lattice);
 typedef struct hz_lattice_info {
 	int32_t kind, dim, q, levels, policy, group;
 	int32_t embed;			/* integers of a point: d, 3 for A2 */
-	int32_t embed_scale;		/* they are its coordinates times this: 2 for E8, else 1 (A2: see points) */
+	int32_t embed_scale;		/* they are its coordinates times this: 2 for E8, else 1 */
 	int64_t level_max;		/* q^d - 1; -1 if above 2^32 - 1: then LEVEL is refused */
 	int32_t level_dtype;		/* HZ_U8, HZ_U16 or HZ_U32; 0 likewise */
 	int32_t full64;			/* 1 if FULL64 is possible */
 	int32_t limbs;			/* u32 of a block as LIMBS */
 	int32_t scales;			/* how many values T has; 0: policies without T */
 	int32_t point_max;		/* no integer of a point is further from 0 */
-	double bits;			/* M log2 q + the raw bits of T, a dimension */
-	const double *to_lattice;	/* T_to_lat: block to lattice coordinates */
-	const double *from_lattice;	/* T_from_lat */
+	double bits;			/* M log2 q + the raw bits of T, a value */
+	const double *to_lattice;	/* T_to_lat = Q^T T / beta, for G = Q R */
+	const double *from_lattice;	/* T_from_lat, its inverse */
 	const double *reduced;		/* R: upper triangular, of nearest plane */
 	const double *basis;		/* G, reduced if the caller's */
 	const float *scale_table;	/* scale of each T; [0] = beta without T */
@@ -1271,34 +1311,59 @@ typedef struct hz_lattice_info {
 
 HZ_API int hz_lattice_get_info(const hz_lattice *lattice, hz_lattice_info *info);
 
+enum hz_lattice_to {
+	HZ_LATTICE_VALUES = 0,	/* f32 f16 bf16 [..., n] */
+	HZ_LATTICE_POINTS = 1,	/* s8 s16 s32 [..., blocks, embed]: p as integers, with o */
+	HZ_LATTICE_DIGITS = 2	/* u8 u16 u32 [..., blocks, levels, d] */
+};
+
+/* Options of encoding and decoding; zero is the default of every field. */
+typedef struct hz_lattice_code_opts {
+	int32_t pack;			/* enum hz_lattice_pack */
+	int32_t levels;			/* decode: the coarsest levels to use; 0: all */
+	int32_t to;			/* decode: enum hz_lattice_to */
+	uint32_t flags;			/* 0 */
+	const hz_hadamard_opts *hadamard;	/* a transform of rows between; NULL: none */
+	int64_t reserved[3];		/* 0 */
+} hz_lattice_code_opts;
+
 /*
  * Encoding. The last dimension of x, n long, is cut into blocks = ceil(n / d) blocks, the last one
- * filled with 0. For each block, with L the lattice, Q its nearest-point rule, s a scale:
+ * filled up with 0. With a scale s a block is
  *
  *   y = T x (1 / s) + z,  g_0 = Q(y) + o,  b_m = (G^-1 g_m) mod q,  g_{m+1} = (g_m - c(b_m)) / q
  *
- * ... (arithmetic: y in f32: x times the f32 inverse of the f32 scale, plus z in f32.)
+ * and fits if g_M = 0: then its digits mean the point g_0, and else another one.
  *
  *   x         f32 f16 bf16 [..., n], any strides
- *   codes     the shape and dtype that pack says; any strides (level planes: put M outermost)
- *   t         u8 [..., blocks], for GROUP [..., ceil(n / group)]; NULL without T
- *   overload  s64 [2]: blocks that were wrapped or clipped, blocks with NaN or Inf; NULL: not wanted
+ *   codes     the shape and dtype that opts->pack says, any strides: with M outermost, level planes
+ *   t         u8 [..., blocks], for GROUP [..., ceil(n / group)], any strides; NULL for WRAP and
+ *             CLIP
+ *   overload  s64 [2] or NULL: set to the numbers of blocks that were wrapped or clipped, and of
+ *             those with a NaN or Inf
+ *   opts      NULL: the defaults; with hadamard rows of x are transformed first, as hz_hadamard()
+ *             does, to f32
+ *
+ * Policies. T: the first of 32 scales that fits; CLIP: y times the first 2^(-j/16) that fits;
+ * BANK: of those that fit the scale with the least s^2 |y - p|^2, the first of equals; GROUP: of
+ * the first scale at which all blocks of the group fit, and the two behind it where all fit,
+ * likewise by the sum of errors. If no scale fits, the largest with CLIP. Blocks wrapped or
+ * clipped are counted.
+ * A value that is Inf, or beyond f32 after T, counts as the largest finite number. A block with a
+ * NaN is coded as o, which decodes to -z s, with T = 0; in a group it takes no part in the choice.
+ *
+ * Aliasing: no operand overlaps another.
+ * Arithmetic: T x is a sum of f32 products in the order of columns, each operation rounded; y is
+ * fl(fl(fl(v) f) + z) with v times the f32 inverse of the f32 scale, f = 1 or the factor of CLIP,
+ * and is cut off at +-2^20, which does not fit. E8 compares costs in f32 that are made of |y -
+ * rint(y)|: where both candidates are equally far but for 2^-21 either may be taken. Errors of
+ * BANK and GROUP are sums in f32 in the order of coordinates and blocks. All else is in integers.
+ * The same bits on every ISA, thread count and GPU.
+ * Workspace: hz_lattice_encode_workspace(); 0 on the CPU without a transform.
+ * Errors: HZ_EINVAL, HZ_EDTYPE, HZ_ESHAPE, HZ_ESTRIDE, HZ_EALIAS, HZ_EDEVICE, HZ_ENOTSUP,
+ * HZ_ENOMEM, HZ_EWORKSPACE, HZ_ECUDA, HZ_EFORK.
+ * Source: Kaplan and Ordentlich 2025, algorithms 1 and 2; NestQuant (Savkin et al. 2025) for BANK.
  */
-typedef struct hz_lattice_code_opts {
-	int32_t pack;			/* enum hz_lattice_pack */
-	int32_t levels;			/* decode: the top levels to use; 0: all */
-	int32_t to;			/* decode: enum hz_lattice_to */
-	uint32_t flags;			/* 0 */
-	const hz_hadamard_opts *hadamard;	/* a rotation of the last axis of x; NULL: none */
-	int64_t reserved[3];
-} hz_lattice_code_opts;
-
-enum hz_lattice_to {
-	HZ_LATTICE_VALUES = 0,	/* f32 f16 bf16 [..., n] */
-	HZ_LATTICE_POINTS = 1,	/* s8 s16 s32 [..., blocks, embed]: the point p as integers, before o and z */
-	HZ_LATTICE_DIGITS = 2	/* u8 u16 u32 [..., blocks, M, d] */
-};
-
 HZ_API int hz_lattice_encode(hz_context *ctx, const hz_lattice *lattice, const hz_tensor *x,
 			     const hz_tensor *codes, const hz_tensor *t, const hz_tensor *overload,
 			     const hz_lattice_code_opts *opts);
@@ -1306,80 +1371,167 @@ HZ_API int hz_lattice_encode_workspace(hz_context *ctx, const hz_lattice *lattic
 				       const hz_tensor *codes, const hz_tensor *t,
 				       const hz_lattice_code_opts *opts, size_t *bytes);
 
-/* Decoding: p = sum_m q^m c(b_m), y = T^-1 (s (p - o - z)); codes LEVEL may have M or opts->levels levels. */
+/*
+ * Decoding: y = T^-1 (s (p - o - z)), or the points p, or the digits.
+ *
+ *   codes  as of hz_lattice_encode(); LEVEL with opts->levels may have these alone
+ *   t      as there; not needed for points and digits
+ *   y      of the dtypes and the shape that opts->to says, any strides; n values of the last
+ *          dimension have ceil(n / d) blocks. A dtype must hold every point or digit of the code
+ *   opts   NULL: the defaults; with hadamard values are transformed back last, by the transpose
+ *
+ * With fewer levels p is the sum of those that are used, and values have the mean of the others
+ * added.
+ * Any codes decode: the part of a code that is no digits (from q^d on) is left out, T beyond the
+ * scales counts as the last.
+ *
+ * Aliasing: y overlaps nothing.
+ * Arithmetic: fl(fl(p - o) - z) times the f32 scale, rounded; with T or a basis then a sum of
+ * products as in encoding; one rounding to the dtype of y. The same bits everywhere.
+ * Workspace, errors: as of hz_lattice_encode().
+ */
 HZ_API int hz_lattice_decode(hz_context *ctx, const hz_lattice *lattice, const hz_tensor *codes,
 			     const hz_tensor *t, const hz_tensor *y, const hz_lattice_code_opts *opts);
 HZ_API int hz_lattice_decode_workspace(hz_context *ctx, const hz_lattice *lattice,
 				       const hz_tensor *codes, const hz_tensor *t, const hz_tensor *y,
 				       const hz_lattice_code_opts *opts, size_t *bytes);
 
-/* Codes of one packing to another. */
+/*
+ * Codes of one packing to another, of all levels. from and to have the shapes and dtypes that the
+ * packings say, of the same blocks, any strides.
+ *
+ * Aliasing: to does not overlap from.
+ * Errors: HZ_EINVAL, HZ_EDTYPE, HZ_ESHAPE, HZ_ESTRIDE, HZ_EALIAS, HZ_EDEVICE, HZ_ENOTSUP, HZ_ECUDA,
+ * HZ_EFORK.
+ */
 HZ_API int hz_lattice_repack(hz_context *ctx, const hz_lattice *lattice, const hz_tensor *from,
 			     int from_pack, const hz_tensor *to, int to_pack);
 
-/* ... Table objects. */
+/* How products are computed. */
 enum hz_vlut_route {
-	HZ_VLUT_AUTO = 0,	/* the fastest */
-	HZ_VLUT_TABLE = 1,	/* tables, literally: the oracle */
+	HZ_VLUT_AUTO = 0,	/* the fastest that is near to f32 */
+	HZ_VLUT_TABLE = 1,	/* through tables: of <c, x_k> for all leaders, or of <c, c'> */
 	HZ_VLUT_DECODE = 2	/* points times x */
 };
 
+/* Options of a table; zero is the default of every field. */
 typedef struct hz_vlut_opts {
 	int32_t route;			/* enum hz_vlut_route */
-	int32_t table_dtype;		/* one-sided HZ_F32 HZ_F16 HZ_BF16 HZ_U8; two-sided HZ_S8 HZ_S16; 0: chosen */
+	int32_t table_dtype;		/* one-sided HZ_F32 HZ_F16 HZ_BF16 HZ_U16 HZ_U8, the last two fixed
+					   point; two-sided HZ_S8 HZ_S16; 0: chosen */
 	int32_t sum;			/* HZ_F32 or HZ_S32; 0: chosen */
 	uint32_t flags;			/* HZ_VLUT_COMPENSATED */
-	int64_t reserved[4];
+	int64_t reserved[4];		/* 0 */
 } hz_vlut_opts;
 
-#define HZ_VLUT_COMPENSATED 1u		/* f32 sums with Kahan-Babuska compensation, TABLE route */
+#define HZ_VLUT_COMPENSATED 1u		/* route TABLE: sums in f32 with compensation */
 
+/*
+ * Makes what products with codes of w need on the context's device: by dense vectors (x NULL), or
+ * by codes of x, a quantizer of the same d. Both must live as long. For two sides it allocates the
+ * table of <c, c'>, if both are named lattices without a transform and q^(2d) <= 2^26; one-sided
+ * tables are made by each call, of its x. A table is used by one context at a time, of the device
+ * it was opened on, while that context is open.
+ *
+ * Errors: HZ_EINVAL, HZ_EDTYPE, HZ_ENOTSUP (a table that there cannot be), HZ_ENOMEM, HZ_ECUDA,
+ * HZ_EFORK.
+ */
 typedef struct hz_vlut hz_vlut;
 
-/* Tables of products with codes of w: by dense vectors (x NULL), or by codes of x. Allocates. */
 HZ_API int hz_vlut_open(hz_context *ctx, hz_vlut **vlut, const hz_lattice *w, const hz_lattice *x,
 			const hz_vlut_opts *opts);
 HZ_API void hz_vlut_close(hz_vlut *vlut);
 
-/* A coded matrix of rows along its last axis. */
+/*
+ * A coded matrix. Zero the struct and set what is wanted: codes and, where the policy has it, t; or
+ * packed with rows and k.
+ */
 typedef struct hz_coded {
-	hz_tensor codes;		/* LEVEL: [rows, blocks, M] (or the top levels of it), any strides */
-	const hz_tensor *t;		/* u8 [rows, blocks or groups], NULL without T */
-	const hz_tensor *row_scale;	/* f32 [rows], a further factor; NULL: none */
+	hz_tensor codes;		/* LEVEL: [rows, blocks, M], or its coarsest levels; any strides */
+	const hz_tensor *t;		/* u8 [rows, blocks or groups]; NULL without T */
+	const hz_tensor *row_scale;	/* f32 [rows], a further factor; NULL: 1 */
 	const void *packed;		/* instead of codes and t: what hz_vlut_pack() made */
-	int64_t rows, k;		/* k: values of a row; needed with packed, else k of x counts */
-	int32_t levels;			/* the top levels to use; 0: all */
-	int32_t reserved0;
-	int64_t reserved[3];
+	int64_t rows, k;		/* k: values of a row; 0: as x has, or all of all blocks */
+	int32_t levels;			/* the coarsest levels to use; 0: all */
+	int32_t reserved0;		/* 0 */
+	int64_t reserved[3];		/* 0 */
 } hz_coded;
 
-/* Codes in the order that this device's kernels read. */
+/*
+ * Packs codes and t of a matrix in the order that this device's kernels read: worth it for one
+ * that is used more than once. packed has hz_vlut_pack_bytes() bytes on the device, aligned to 64.
+ * It is for this vlut's lattices and options, and for the rows and k that it was made of; all
+ * levels are in it.
+ *
+ * Aliasing: packed overlaps no operand.
+ * Errors: HZ_EINVAL, HZ_EDTYPE, HZ_ESHAPE, HZ_EDEVICE, HZ_ENOTSUP, HZ_ECUDA, HZ_EFORK.
+ */
 HZ_API int hz_vlut_pack_bytes(hz_context *ctx, const hz_vlut *vlut, const hz_coded *w, size_t *bytes);
 HZ_API int hz_vlut_pack(hz_context *ctx, const hz_vlut *vlut, const hz_coded *w, void *packed);
 
-/* y = W x: x f32 f16 bf16 (s8 too) [k] or [k, batch], y f32 f16 bf16 (s32) [rows] or [rows, batch], any strides. */
+/*
+ * Products with a coded matrix: y_i = r_i sum_k s(T_ik) <p_ik - o - z, x_k>, of decoded values
+ * without decoding them, for one x or for several as columns.
+ *
+ *   w  codes of [rows, k]
+ *   x  f32 f16 bf16 s8 [k], for gemm [k, batch], any strides
+ *   y  f32 f16 bf16 [rows], for gemm [rows, batch], any strides; or with x of s8 s32: sum_k <p_ik
+ *      - o, x_k> of points as integers, exactly, without scales: Z, D_n and E8 without a transform
+ *
+ * Aliasing: y overlaps nothing.
+ * Arithmetic: sums in f32 or s32, in an order that depends on shapes and options alone. Errors are
+ * at most 2^-15 of sum_k |w_ik x_k| on the CPU, 2^-9 of the norms of the parts on a GPU, whose x
+ * is f16 in products; tables of f16, bf16 and u8 add the roundings of their entries (u8: 2^-8 of
+ * the largest of a block). Then one rounding to the dtype of y.
+ * Workspace: hz_vlut_gemm_workspace(), for both.
+ * Errors: HZ_EINVAL, HZ_EDTYPE, HZ_ESHAPE, HZ_ESTRIDE, HZ_EALIAS, HZ_EDEVICE, HZ_ENOTSUP,
+ * HZ_ENOMEM, HZ_EWORKSPACE, HZ_ECUDA, HZ_EFORK.
+ * Source: Kaplan and Ordentlich 2025, section IV.
+ */
 HZ_API int hz_vlut_gemv(hz_context *ctx, const hz_vlut *vlut, const hz_coded *w, const hz_tensor *x,
 			const hz_tensor *y);
 HZ_API int hz_vlut_gemm(hz_context *ctx, const hz_vlut *vlut, const hz_coded *w, const hz_tensor *x,
 			const hz_tensor *y);
-/* y = W X^T, both coded: y [w rows, x rows] f32 f16 bf16, or s32: sums of products of integer points (p - o), without scales. */
-HZ_API int hz_vlut_gemm2(hz_context *ctx, const hz_vlut *vlut, const hz_coded *w, const hz_coded *x,
-			 const hz_tensor *y);
 HZ_API int hz_vlut_gemm_workspace(hz_context *ctx, const hz_vlut *vlut, const hz_coded *w,
 				  const hz_tensor *x, const hz_tensor *y, size_t *bytes);
+
+/*
+ * Products of two coded matrices, y = W X^T: y_ij = r_i r'_j sum_k s s' <p_ik - o - z, p'_jk - o'
+ * - z'>.
+ *
+ *   w, x  codes of [rows, k] each, with blocks of the same d; x is not packed
+ *   y     f32 f16 bf16 [rows of w, rows of x], any strides; or s32: sum_k <p_ik - o, p'_jk - o'> of
+ *         points as integers, exactly, without scales (E8: 4 times, A2: 2 times the product of
+ *         points)
+ *
+ * Aliasing, arithmetic, workspace, errors: as of hz_vlut_gemm(); products of points are exact.
+ */
+HZ_API int hz_vlut_gemm2(hz_context *ctx, const hz_vlut *vlut, const hz_coded *w, const hz_coded *x,
+			 const hz_tensor *y);
 HZ_API int hz_vlut_gemm2_workspace(hz_context *ctx, const hz_vlut *vlut, const hz_coded *w,
 				   const hz_coded *x, const hz_tensor *y, size_t *bytes);
 
-/* ... The optimiser. */
+/* What hz_lattice_design() found out about its choice. */
 typedef struct hz_lattice_report {
 	double mse, rate, overload;	/* a value; bits a value with T's entropy; share of blocks */
-	double entropy_t, gap_db;	/* of T a block; 10 log10(mse 2^(2 rate) / variance) */
+	double entropy_t, gap_db;	/* bits of a T; 10 log10(mse 2^(2 rate) / variance) */
 } hz_lattice_report;
 
 /*
- * Searches beta, bank, offset (and, where kind, q or levels are 0, those) for the least error at a
- * rate of at most `rate` bits a value, on the data x (f32, host) or, x NULL, Gaussian of sigma.
- * found->bank points into the caller's bank[16].
+ * The quantizer for data and a rate: the least squared error at no more than `rate` bits a value,
+ * or with rate 0 the least gap to the rate-distortion bound of Gaussian data.
+ *
+ *   want    policy, alpha, group, banks and dither count. kind, q and levels too where they are
+ *           not 0, else they are searched: Z, A2, D4, E8, q up to 16
+ *   x       f32 on the host, the data, of which up to 49152 values are looked at; NULL: Gaussian of
+ *           sigma
+ *   found   want with the kind, dim, q, levels, beta, offset flag and bank that are best
+ *   bank    BANK: room for 16 numbers, which found->bank is set to; else NULL
+ *   report  NULL: not wanted
+ *
+ * beta goes in steps of 5 % from the least sensible one on, scales of a bank are 2^(1/8) apart. The
+ * same everywhere; it takes some seconds.
+ * Errors: HZ_EINVAL, HZ_ENOTSUP (nothing has such a rate, a basis), HZ_ENOMEM, HZ_EFORK.
  */
 HZ_API int hz_lattice_design(hz_context *ctx, const hz_lattice_opts *want, double rate, double sigma,
 			     const hz_tensor *x, hz_lattice_opts *found, double bank[16],

@@ -1,0 +1,462 @@
+/*
+ * lattice_fast.cu - D4 and E8 with q = 2 and 4, blocks back to back
+ *
+ * SPDX-License-Identifier: BSD-2-Clause
+ */
+#include "gpu/common.cuh"
+#include "gpu/lattice_bytes.cuh"
+#include "gpu/lattice_fast.h"
+
+/* ---- Memory ---------------------------------------------------------------------------------- */
+
+template <int DTYPE>
+HZ_DEVICE void unpack(uint32_t pair, float *f)
+{
+	f[0] = DTYPE == HZ_F16 ? f16_low(pair) : bf16_low(pair);
+	f[1] = DTYPE == HZ_F16 ? f16_high(pair) : bf16_high(pair);
+}
+
+template <int DTYPE, int D>
+HZ_DEVICE void load_block(const void *x, int64_t block, float *f)
+{
+	if constexpr (DTYPE == HZ_F32) {
+#pragma unroll
+		for (int i = 0; i < D; i += 4) {
+			const float4 v = __ldg((const float4 *)x + (block * D + i) / 4);
+
+			f[i] = v.x;
+			f[i + 1] = v.y;
+			f[i + 2] = v.z;
+			f[i + 3] = v.w;
+		}
+	} else if constexpr (D == 4) {
+		const uint2 v = __ldg((const uint2 *)x + block);
+
+		unpack<DTYPE>(v.x, f);
+		unpack<DTYPE>(v.y, f + 2);
+	} else {
+		const uint4 v = __ldg((const uint4 *)x + block);
+
+		unpack<DTYPE>(v.x, f);
+		unpack<DTYPE>(v.y, f + 2);
+		unpack<DTYPE>(v.z, f + 4);
+		unpack<DTYPE>(v.w, f + 6);
+	}
+}
+
+/* ---- Encoding --------------------------------------------------------------------------------- */
+
+/* A block of a warp's list: which, and the t or j to try next */
+struct waiting {
+	uint32_t block, step;
+};
+
+#define LIST 64		/* at most 31 left and 32 new */
+
+/* Any block by the rules as they stand: Inf, NaN, or beyond what bytes hold. Returns what to add to
+ * the overload counts, the second one in the upper half. */
+template <int DTYPE, int D, int BYTES>
+static __device__ __noinline__ uint32_t encode_odd(const hzi_lattice_fast *p, uint32_t block)
+{
+	const hzi_lattice_rule *r = &p->rule;
+	char *codes = (char *)p->codes + (int64_t)block * p->code_block * BYTES;
+	float x[D], v[D];
+	int32_t g[HZI_LATTICE_DIMS];
+	uint32_t counts;
+	int met, t = 0;
+
+	load_block<DTYPE, D>(p->x, block, x);
+	met = hzi_lattice_map(r, nullptr, x, v);
+	counts = met ? 1 << 16 : 0;
+	if (met & HZI_LATTICE_IS_NAN) {
+		for (int i = 0; i < r->embed; i++)
+			g[i] = r->offset[i];
+	} else {
+		counts += (uint32_t)hzi_lattice_choose(r, nullptr, v, &t, g);
+	}
+	if (p->t)
+		p->t[block] = (uint8_t)t;
+	hzi_lattice_write(r, nullptr, g,
+			  hzi_lattice_code_at(codes, p->code_level, BYTES, HZI_LATTICE_LEVEL));
+	return counts;
+}
+
+template <int M, int BYTES>
+HZ_DEVICE void store_codes(const hzi_lattice_fast &p, uint32_t block, const uint32_t *codes)
+{
+	if constexpr (M * BYTES == 4 || M * BYTES == 2) {
+		if (p.code_block == M && (M == 1 || p.code_level == 1)) {
+			uint32_t all = 0;
+
+#pragma unroll
+			for (int m = 0; m < M; m++)
+				all |= codes[m] << (8 * BYTES * m);
+			if (M * BYTES == 4)
+				((uint32_t *)p.codes)[block] = all;
+			else
+				((uint16_t *)p.codes)[block] = (uint16_t)all;
+			return;
+		}
+	}
+#pragma unroll
+	for (int m = 0; m < M; m++) {
+		const int64_t at = (int64_t)block * p.code_block + m * p.code_level;
+
+		if (BYTES == 2)
+			((uint16_t *)p.codes)[at] = (uint16_t)codes[m];
+		else
+			((uint8_t *)p.codes)[at] = (uint8_t)codes[m];
+	}
+}
+
+/*
+ * A warp takes 32 blocks at a time. Those that do not fit are put on a list, and tried again, 32
+ * together, with the next scale: so the warp is full whatever share of blocks that is.
+ */
+template <class POINT, int DTYPE, int M>
+HZ_DEVICE void encode(const hzi_lattice_fast &p, const uint8_t *choices, waiting *list)
+{
+	constexpr int D = POINT::dim, Q = POINT::q, BYTES = D == 8 && Q == 4 ? 2 : 1;
+	const hzi_lattice_rule &r = p.rule;
+	const uint32_t lane = threadIdx.x & 31, warps = gridDim.x * (blockDim.x >> 5);
+	const int policy = r.policy;
+	uint32_t next = (blockIdx.x * (blockDim.x >> 5) + (threadIdx.x >> 5)) * 32;
+	uint32_t count = 0, wrong = 0, nans = 0;
+	uint32_t shift[POINT::words] = {};
+
+#pragma unroll
+	for (int i = 0; i < D; i++)
+		shift[POINT::words == 1 ? 0 : i & 1] +=
+			(uint32_t)r.offset[i] << (POINT::words == 1 ? 8 * i : i / 2 * 8);
+
+	while (next < p.blocks || count) {
+		uint32_t block, step = 0;
+		bool mine;
+
+		if (next < p.blocks && count < 32) {
+			block = next + lane;
+			mine = block < p.blocks;
+			next += warps * 32;
+		} else {
+			const uint32_t taken = min(count, 32u);
+
+			count -= taken;
+			mine = lane < taken;
+			block = list[count + lane].block;
+			step = list[count + lane].step;
+			__syncwarp();
+		}
+		float v[D], size = 0;
+
+		block = mine ? block : 0;
+		load_block<DTYPE, D>(p.x, block, v);
+#pragma unroll
+		for (int i = 0; i < D; i++)
+			size = max_nan(size, fabsf(v[i]));
+		if (policy == HZI_LATTICE_T) {
+			while (step < (uint32_t)r.scales && size * r.inverse[step] > r.reach)
+				step++;
+		}
+		const uint32_t t = policy == HZI_LATTICE_T ? step : 0;
+		const bool odd = mine && (!(__fmul_rn(size, r.inverse[0]) < 1e30f) ||
+					  t >= (uint32_t)r.scales ||
+					  (policy != HZI_LATTICE_T && size * r.inverse[0] > r.reach));
+
+		const float inverse = r.inverse[t < (uint32_t)r.scales ? t : 0];
+		float factor = 1;
+		uint32_t w[POINT::words], codes[M], rest = 0, bias = POINT::bias;
+
+		if (policy == HZI_LATTICE_CLIP && step)
+			factor = hzi_lattice_factor(&r, (int)step);
+#pragma unroll
+		for (int i = 0; i < D; i++) {
+			/* + 0, so that none is -0 */
+			v[i] = __fmaf_rn(v[i], inverse, 0.0f);
+			if (policy == HZI_LATTICE_CLIP)
+				v[i] = __fmul_rn(v[i], factor);
+			v[i] = __fadd_rn(v[i], r.dither[i]);
+		}
+		POINT::nearest(v, w);
+#pragma unroll
+		for (int i = 0; i < POINT::words; i++)
+			w[i] += shift[i];
+#pragma unroll
+		for (int m = 0; m < M; m++) {
+			codes[m] = POINT::index(w);
+			POINT::parent(w, choices);
+			bias = POINT::next_bias(bias);
+		}
+#pragma unroll
+		for (int i = 0; i < POINT::words; i++)
+			rest |= w[i] ^ bias * ones;
+
+		const bool fits = rest == 0 || policy == HZI_LATTICE_WRAP;
+		const bool later = mine && !odd && !fits;
+		const uint32_t again = __ballot_sync(~0u, later);
+
+		if (later) {
+			waiting *to = list + count + __popc(again & ((1u << lane) - 1));
+
+			to->block = block;
+			to->step = step + 1;
+		}
+		count += __popc(again);
+		__syncwarp();
+		if (mine && !odd && fits) {
+			wrong += policy == HZI_LATTICE_CLIP ? step > 0 : rest != 0;
+			if (p.t)
+				p.t[block] = (uint8_t)t;
+			store_codes<M, BYTES>(p, block, codes);
+		}
+		if (odd) {
+			const uint32_t counts = encode_odd<DTYPE, D, BYTES>(&p, block);
+
+			wrong += counts & 0xffff;
+			nans += counts >> 16;
+		}
+	}
+	if (p.overload) {
+		wrong = __reduce_add_sync(~0u, wrong);
+		nans = __reduce_add_sync(~0u, nans);
+		if (lane == 0 && wrong)
+			atomicAdd((unsigned long long *)p.overload, wrong);
+		if (lane == 0 && nans)
+			atomicAdd((unsigned long long *)p.overload + 1, nans);
+	}
+}
+
+template <class POINT, int DTYPE>
+HZ_DEVICE void encode_levels(const hzi_lattice_fast &p)
+{
+	__shared__ waiting list[8][LIST];
+	__shared__ __align__(16) uint8_t choices[POINT::dim == 8 ? 2048 : 16];
+	waiting *const mine = list[threadIdx.x >> 5];
+
+	if constexpr (POINT::dim == 8) {
+		((uint64_t *)choices)[threadIdx.x] = ((const uint64_t *)e8_choices_q4.b)[threadIdx.x];
+		__syncthreads();
+	}
+	if (p.rule.levels == 1)
+		encode<POINT, DTYPE, 1>(p, choices, mine);
+	else if (p.rule.levels == 2)
+		encode<POINT, DTYPE, 2>(p, choices, mine);
+	else if constexpr (POINT::most_levels >= 3) {
+		if (p.rule.levels == 3)
+			encode<POINT, DTYPE, 3>(p, choices, mine);
+		else if constexpr (POINT::most_levels >= 4)
+			encode<POINT, DTYPE, 4>(p, choices, mine);
+	}
+}
+
+#define ENCODE(name, point)                                                                     \
+	extern "C" __global__ void __launch_bounds__(256, 4)                                     \
+		lattice_encode_##name##_f32(const __grid_constant__ hzi_lattice_fast p)         \
+	{                                                                                       \
+		encode_levels<point, HZ_F32>(p);                                                \
+	}                                                                                       \
+	extern "C" __global__ void __launch_bounds__(256, 4)                                     \
+		lattice_encode_##name##_f16(const __grid_constant__ hzi_lattice_fast p)         \
+	{                                                                                       \
+		encode_levels<point, HZ_F16>(p);                                                \
+	}                                                                                       \
+	extern "C" __global__ void __launch_bounds__(256, 4)                                     \
+		lattice_encode_##name##_bf16(const __grid_constant__ hzi_lattice_fast p)        \
+	{                                                                                       \
+		encode_levels<point, HZ_BF16>(p);                                               \
+	}
+
+ENCODE(d4q4, d4_point<4>)
+ENCODE(d4q2, d4_point<2>)
+ENCODE(e8q4, e8_point<4>)
+ENCODE(e8q2, e8_point<2>)
+
+/* ---- Decoding --------------------------------------------------------------------------------- */
+
+template <int DTYPE>
+HZ_DEVICE uint32_t pack(float low, float high)
+{
+	return DTYPE == HZ_F16 ? to_f16x2(low, high) : to_bf16x2(low, high);
+}
+
+/* Leaders by tables in shared memory: of dimension 4 four bytes, of 8 the nibbles of e8_leader() */
+struct table_leaders {
+	uint32_t table[256];
+
+	__device__ __forceinline__ void fill(const hzi_lattice_values &p)
+	{
+		table[threadIdx.x] = p.table[threadIdx.x];
+	}
+
+	__device__ __forceinline__ uint32_t operator()(uint32_t index) const
+	{
+		return table[index];
+	}
+};
+
+struct e8_leaders {
+	uint32_t parts[2][256];
+	uint8_t choices[2048];
+
+	__device__ __forceinline__ void fill(const hzi_lattice_values &)
+	{
+		parts[0][threadIdx.x] = e8_combine_part(threadIdx.x);
+		parts[1][threadIdx.x] = e8_combine_part(threadIdx.x << 8);
+		((uint64_t *)choices)[threadIdx.x] =
+			((const uint64_t *)e8_choices_q4.b)[threadIdx.x];
+	}
+
+	__device__ __forceinline__ uint32_t operator()(uint32_t index) const
+	{
+		return e8_leader(parts[0][index & 255] + parts[1][index >> 8], choices);
+	}
+};
+
+/* The numbers 32768 + byte of a word */
+HZ_DEVICE float byte_number(uint32_t word, int i)
+{
+	return __uint_as_float(__byte_perm(word, 0x47000000, 0x7604 | i << 4));
+}
+
+/* 8 values: a block of 8, or two of 4 */
+template <int DTYPE>
+HZ_DEVICE void store_values(void *y, int64_t i, const float *v)
+{
+	if constexpr (DTYPE == HZ_F32) {
+		((float4 *)y)[2 * i] = make_float4(v[0], v[1], v[2], v[3]);
+		((float4 *)y)[2 * i + 1] = make_float4(v[4], v[5], v[6], v[7]);
+	} else {
+		((uint4 *)y)[i] = make_uint4(pack<DTYPE>(v[0], v[1]), pack<DTYPE>(v[2], v[3]),
+					     pack<DTYPE>(v[4], v[5]), pack<DTYPE>(v[6], v[7]));
+	}
+}
+
+/* The codes of B blocks, level m of block b in code[m * B + b] */
+template <int B, int M, typename CODE>
+HZ_DEVICE void load_codes(const hzi_lattice_values &p, uint32_t unit, uint32_t *code)
+{
+	constexpr int bytes = sizeof(CODE);
+	const CODE *const from = (const CODE *)p.codes;
+
+	if constexpr (B * M * bytes == 2 || B * M * bytes == 4 || B * M * bytes == 8) {
+		if (p.code_block == M && (M == 1 || p.code_level == 1)) {
+			uint64_t all;
+
+			if constexpr (B * M * bytes == 8)
+				all = __ldg((const unsigned long long *)from + unit);
+			else if constexpr (B * M * bytes == 4)
+				all = __ldg((const uint32_t *)from + unit);
+			else
+				all = __ldg((const uint16_t *)from + unit);
+#pragma unroll
+			for (int i = 0; i < B * M; i++)
+				code[i % M * B + i / M] =
+					(uint32_t)(all >> (8 * bytes * i)) & ((1u << 8 * bytes) - 1);
+			return;
+		}
+	}
+#pragma unroll
+	for (int m = 0; m < M; m++)
+#pragma unroll
+		for (int b = 0; b < B; b++)
+			code[m * B + b] = __ldg(from + (int64_t)(unit * B + b) * p.code_block +
+						m * p.code_level);
+}
+
+template <int DTYPE, class LEADERS, int D, int M, typename CODE>
+HZ_DEVICE void decode(const hzi_lattice_values &p, const LEADERS &leaders, const float *scale)
+{
+	constexpr int B = 8 / D;
+	const uint32_t units = (p.blocks + B - 1) / B, step = gridDim.x * blockDim.x;
+
+	for (uint32_t u = blockIdx.x * blockDim.x + threadIdx.x; u < units; u += step) {
+		uint32_t code[B * M], w[2] = {}, weight = 1;
+		float v[8], s[B];
+		const bool half = B == 2 && (u + 1) * B > p.blocks;
+
+		if (half) {
+#pragma unroll
+			for (int m = 0; m < M; m++) {
+				code[m * B] = ((const CODE *)p.codes)[(int64_t)u * B * p.code_block +
+								      m * p.code_level];
+				code[m * B + B - 1] = 0;
+			}
+		} else {
+			load_codes<B, M, CODE>(p, u, code);
+		}
+#pragma unroll
+		for (int b = 0; b < B; b++)
+			s[b] = scale[p.t && !(half && b) ? min(p.t[u * B + b], HZI_LATTICE_SCALES - 1) : 0];
+#pragma unroll
+		for (int m = 0; m < M; m++) {
+			if constexpr (D == 4) {
+				w[0] += leaders(code[m * B]) * weight;
+				w[1] += leaders(code[m * B + B - 1]) * weight;
+			} else {
+				const uint32_t c = leaders(code[m]);
+
+				w[0] += (c & 0x0f0f0f0f) * weight;
+				w[1] += (c >> 4 & 0x0f0f0f0f) * weight;
+			}
+			weight *= (uint32_t)p.q;
+		}
+#pragma unroll
+		for (int i = 0; i < 8; i++) {
+			const int k = D == 4 ? i & 3 : i;
+			const float n = D == 4 ? byte_number(w[i / 4], k) :
+						 byte_number(w[i & 1], i / 2);
+			const float exact = __fmaf_rn(n, p.unit, -p.base[k]);
+
+			v[i] = __fmul_rn(__fsub_rn(exact, p.sub[k]), s[i / D]);
+		}
+		if (half) {
+#pragma unroll
+			for (int i = 0; i < D; i++)
+				store_any(DTYPE, p.y, (int64_t)u * 8 + i, v[i]);
+		} else {
+			store_values<DTYPE>(p.y, u, v);
+		}
+	}
+}
+
+template <int DTYPE, class LEADERS, int D, typename CODE, int MOST>
+HZ_DEVICE void decode_levels(const hzi_lattice_values &p)
+{
+	__shared__ __align__(16) LEADERS leaders;
+	__shared__ float scale[HZI_LATTICE_SCALES];
+
+	leaders.fill(p);
+	if (threadIdx.x < HZI_LATTICE_SCALES)
+		scale[threadIdx.x] = p.scale[threadIdx.x];
+	__syncthreads();
+	if (p.levels == 1)
+		decode<DTYPE, LEADERS, D, 1, CODE>(p, leaders, scale);
+	else if (p.levels == 2)
+		decode<DTYPE, LEADERS, D, 2, CODE>(p, leaders, scale);
+	else if constexpr (MOST > 2) {
+		if (p.levels == 3)
+			decode<DTYPE, LEADERS, D, 3, CODE>(p, leaders, scale);
+		else
+			decode<DTYPE, LEADERS, D, 4, CODE>(p, leaders, scale);
+	}
+}
+
+#define DECODE(name, dtype)                                                                     \
+	extern "C" __global__ void __launch_bounds__(256)                                       \
+		lattice_decode_d4_##name(const __grid_constant__ hzi_lattice_values p)          \
+	{                                                                                       \
+		decode_levels<dtype, table_leaders, 4, uint8_t, 4>(p);                          \
+	}                                                                                       \
+	extern "C" __global__ void __launch_bounds__(256)                                       \
+		lattice_decode_d8_##name(const __grid_constant__ hzi_lattice_values p)          \
+	{                                                                                       \
+		decode_levels<dtype, table_leaders, 8, uint8_t, 4>(p);                          \
+	}                                                                                       \
+	extern "C" __global__ void __launch_bounds__(256)                                       \
+		lattice_decode_e8q4_##name(const __grid_constant__ hzi_lattice_values p)        \
+	{                                                                                       \
+		decode_levels<dtype, e8_leaders, 8, uint16_t, 2>(p);                            \
+	}
+
+DECODE(f32, HZ_F32)
+DECODE(f16, HZ_F16)
+DECODE(bf16, HZ_BF16)

@@ -1,0 +1,37 @@
+/*
+ * lattice_fast.h - D4 and E8 with q = 2 and 4, blocks back to back, on the GPU
+ *
+ * SPDX-License-Identifier: BSD-2-Clause
+ */
+#ifndef HZI_GPU_LATTICE_FAST_H
+#define HZI_GPU_LATTICE_FAST_H
+
+#include "lib/lattice_rule.h"
+
+/* Code m of block k is at k * code_block + m * code_level, in elements; t has one a block. */
+struct hzi_lattice_fast {
+	struct hzi_lattice_rule rule;
+	const void *x;
+	void *codes;
+	uint8_t *t;
+	uint64_t *overload;		/* added to; or NULL */
+	int64_t code_level;
+	uint32_t blocks, code_block;
+};
+
+/*
+ * Values are (n unit - base_i - sub_i) scale_t, n being 32768 plus the sum of the leaders' bytes at
+ * weights 1, q, q^2 ...
+ */
+struct hzi_lattice_values {
+	const void *codes;
+	const uint8_t *t;
+	void *y;
+	int64_t code_level;
+	uint32_t blocks, code_block;
+	int32_t levels, q;
+	float unit, base[8], sub[8], scale[HZI_LATTICE_SCALES];
+	uint32_t table[256];		/* by index: of dimension 4 bytes, of 8 nibbles, all from 0 on */
+};
+
+#endif

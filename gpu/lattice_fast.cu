@@ -362,6 +362,11 @@ HZ_DEVICE void load_codes(const hzi_lattice_values &p, uint32_t unit, uint32_t *
 						m * p.code_level);
 }
 
+HZ_DEVICE uint32_t scale_of(const hzi_lattice_values &p, uint32_t block)
+{
+	return min(p.t[block >> p.group_shift], HZI_LATTICE_SCALES - 1);
+}
+
 template <int DTYPE, class LEADERS, int D, int M, typename CODE>
 HZ_DEVICE void decode(const hzi_lattice_values &p, const LEADERS &leaders, const float *scale)
 {
@@ -385,7 +390,7 @@ HZ_DEVICE void decode(const hzi_lattice_values &p, const LEADERS &leaders, const
 		}
 #pragma unroll
 		for (int b = 0; b < B; b++)
-			s[b] = scale[p.t && !(half && b) ? min(p.t[u * B + b], HZI_LATTICE_SCALES - 1) : 0];
+			s[b] = scale[p.t && !(half && b) ? scale_of(p, u * B + b) : 0];
 #pragma unroll
 		for (int m = 0; m < M; m++) {
 			if constexpr (D == 4) {

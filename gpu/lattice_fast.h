@@ -29,7 +29,7 @@ struct hzi_lattice_values {
 	void *y;
 	int64_t code_level;
 	uint32_t blocks, code_block;
-	int32_t levels, q;
+	int32_t levels, q, group_shift;	/* t of block k: k >> group_shift */
 	float unit, base[8], sub[8], scale[HZI_LATTICE_SCALES];
 	uint32_t table[256];		/* by index: of dimension 4 bytes, of 8 nibbles, all from 0 on */
 };

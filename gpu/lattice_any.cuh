@@ -53,29 +53,18 @@ HZ_DEVICE int load_mapped(const hzi_lattice_any &p, const hzi_lattice_matrices *
 	return hzi_lattice_map(&p.rule, m, x, v);
 }
 
-/* The first scale that all blocks fit at, but those with NaN; the last one if there is none */
+#define GROUP 128	/* values that share a scale, at most */
+
 HZ_DEVICE int group_scale(const hzi_lattice_any &p, const hzi_lattice_matrices *m, int64_t row,
 			  int64_t begin, int64_t end)
 {
-	const hzi_lattice_rule *r = &p.rule;
-	float v[HZI_LATTICE_DIMS];
-	int32_t g[HZI_LATTICE_DIMS];
-	int t = 0;
+	float v[GROUP];
+	uint8_t skip[GROUP];
 
-	for (int64_t left = end - begin, block = begin; left > 0; left--) {
-		if (!(load_mapped(p, m, row, block, v) & HZI_LATTICE_IS_NAN)) {
-			const int fit = hzi_lattice_first_fit(r, m, v, t, g);
-
-			if (fit == r->scales)
-				return r->largest;
-			if (fit > t) {
-				t = fit;
-				left = end - begin;
-			}
-		}
-		block = block + 1 < end ? block + 1 : begin;
-	}
-	return t;
+	for (int64_t b = begin; b < end; b++)
+		skip[b - begin] = load_mapped(p, m, row, b, v + (b - begin) * p.rule.d) &
+				  HZI_LATTICE_IS_NAN;
+	return hzi_lattice_group(&p.rule, m, (int)(end - begin), v, skip);
 }
 
 HZ_DEVICE void encode_unit(const hzi_lattice_any &p, const hzi_lattice_matrices *m, int64_t unit,

@@ -91,6 +91,15 @@ END
 KERNELS(quat_layer)
 #include "quat_layer.kernels.def"
 END
+KERNELS(lattice)
+#include "lattice.kernels.def"
+END
+KERNELS(lattice_mapped)
+#include "lattice_mapped.kernels.def"
+END
+KERNELS(lattice_fast)
+#include "lattice_fast.kernels.def"
+END
 
 const struct hzi_image hzi_images[HZI_FAMILIES] = {
 #define HZ_FAMILY(name, NAME) \

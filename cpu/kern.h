@@ -603,6 +603,14 @@ struct hz_kern {
 	void (*vlut_widen)(const struct hzi_vlut_widen *a);
 	/* 64 rows of bytes each at rows + i * step and count long, to count * 64 as panels have them */
 	void (*vlut_turn)(const uint8_t *rows, int64_t step, int64_t count, uint8_t *to);
+	/*
+	 * round(x factor), less than 2^22 in magnitude, as sums of 256^p times the signed byte at
+	 * to + p * step, p < parts, of which the last may be anything that is left
+	 */
+	void (*vlut_cut)(const float *x, int64_t count, float factor, int parts, int8_t *to,
+			 int64_t step);
+	/* The largest magnitude, as bits: with NaN or Inf no less than 0x7f800000 */
+	int32_t (*vlut_most)(const float *x, int64_t count);
 };
 
 /* Each puts its level's kernels into the table, over those of lower levels. */

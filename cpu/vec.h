@@ -788,6 +788,34 @@ INLINE void store_codes(int8_t *p, const vi *v, int32_t zero, const int is_signe
 #endif
 }
 
+/* The low and the high bytes of 4 LANES numbers of 0 .. 65535 */
+INLINE void store_halves(uint8_t *low, uint8_t *high, const vi *v)
+{
+#if HZ_VEC == HZ_VEC_AVX512
+	const __m512i a = _mm512_packus_epi32((__m512i)v[0], (__m512i)v[1]);
+	const __m512i b = _mm512_packus_epi32((__m512i)v[2], (__m512i)v[3]);
+	const __m512i mask = _mm512_set1_epi16(255);
+	/* As in store_codes() */
+	const __m512i order =
+		_mm512_setr_epi32(0, 4, 8, 12, 1, 5, 9, 13, 2, 6, 10, 14, 3, 7, 11, 15);
+
+	_mm512_storeu_si512(low, _mm512_permutexvar_epi32(
+		order, _mm512_packus_epi16(_mm512_and_si512(a, mask), _mm512_and_si512(b, mask))));
+	_mm512_storeu_si512(high, _mm512_permutexvar_epi32(
+		order, _mm512_packus_epi16(_mm512_srli_epi16(a, 8), _mm512_srli_epi16(b, 8))));
+#else
+	vi l[4], h[4];
+
+	UNROLL
+	for (int i = 0; i < 4; i++) {
+		l[i] = v[i] & 255;
+		h[i] = v[i] >> 8;
+	}
+	store_codes((int8_t *)low, l, 0, 0, 0);
+	store_codes((int8_t *)high, h, 0, 0, 0);
+#endif
+}
+
 INLINE vi load_s8(const int8_t *p)
 {
 	return widen_s8(*(const vb_any *)p);

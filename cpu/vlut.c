@@ -5,7 +5,6 @@
  */
 #include <config.h>
 
-#include <math.h>
 #include <string.h>
 
 #include "cpu/vlut.h"
@@ -52,16 +51,16 @@ void hzi_vlut_side(struct hzi_vlut_side *s, const struct hz_vlut *vlut,
 	s->reach = reach + s->offset_max;
 }
 
-static uint32_t code_at(const struct hzi_vlut_side *s, int64_t i, int64_t block, int level)
+/* What is no code counts modulo q^d, where 0 stands for 2^32. */
+static uint32_t below(uint32_t code, uint64_t size)
 {
-	const struct hzi_coded *w = s->w;
-	const int64_t at = i * w->row + block * w->block + level * w->level;
-	const uint32_t code = s->bytes == 1 ? ((const uint8_t *)w->codes)[at] :
-			      s->bytes == 2 ? ((const uint16_t *)w->codes)[at] :
-					      ((const uint32_t *)w->codes)[at];
+	return size && code >= size ? (uint32_t)(code % size) : code;
+}
 
-	/* 0 stands for 2^32. */
-	return s->rule->level_size ? (uint32_t)(code % s->rule->level_size) : code;
+static uint32_t get_code(const void *codes, int bytes, int64_t at)
+{
+	return bytes == 1 ? ((const uint8_t *)codes)[at] : bytes == 2 ? ((const uint16_t *)codes)[at] :
+								       ((const uint32_t *)codes)[at];
 }
 
 static void put_code(void *codes, int bytes, int64_t at, uint32_t code)
@@ -74,47 +73,80 @@ static void put_code(void *codes, int bytes, int64_t at, uint32_t code)
 		((uint32_t *)codes)[at] = code;
 }
 
-/*
- * Blocks first .. first + blocks - 1 of a panel, behind `below` levels of code 0, to codes; and their
- * T to t. Rows that are not there get codes 0 and T 0.
- */
-static void pack_panel(const struct hz_kern *kern, const struct hzi_vlut_side *s, int64_t panel,
-		       int64_t first, int64_t blocks, int below, uint8_t *codes, uint8_t *t)
+/* Row i, blocks from number b of a panel's on, behind below_levels levels that stay as they are */
+static void pack_row(const struct hzi_vlut_side *s, int64_t i, int64_t first, int64_t b, int64_t blocks,
+		     int below_levels, uint8_t *codes)
 {
 	const struct hzi_coded *w = s->w;
-	const int64_t row = panel * HZI_VLUT_ROWS, count = blocks * (below + s->levels);
-	const int64_t rows = w->rows - row < HZI_VLUT_ROWS ? w->rows - row : HZI_VLUT_ROWS;
+	const int64_t from = i * w->row + first * w->block;
+	const int row = (int)(i % HZI_VLUT_ROWS);
+	int64_t to = b * (below_levels + s->levels) * HZI_VLUT_ROWS +
+		     (s->bytes == 1 ? hzi_vlut_place(row) : row);
+
+	for (const int64_t end = b + blocks; b < end; b++) {
+		to += below_levels * HZI_VLUT_ROWS;
+		for (int level = 0; level < s->levels; level++, to += HZI_VLUT_ROWS) {
+			const uint32_t code =
+				get_code(w->codes, s->bytes, from + b * w->block + level * w->level);
+
+			put_code(codes, s->bytes, to, below(code, s->rule->level_size));
+		}
+	}
+}
+
+/* T of groups from number g on; rows that are not there get 0. */
+static void pack_t(const struct hz_kern *kern, const struct hzi_vlut_side *s, int64_t panel, int64_t g,
+		   int64_t groups, uint8_t *t)
+{
+	const struct hzi_coded *w = s->w;
+	const int64_t row = panel * HZI_VLUT_ROWS;
+	const int64_t rows = hzi_vlut_min(HZI_VLUT_ROWS, w->rows - row);
+	const uint8_t last = (uint8_t)(s->rule->scales - 1);
+
+	if (rows == HZI_VLUT_ROWS && w->t_step == 1) {
+		kern->vlut_turn(w->t + row * w->t_row + g, w->t_row, groups, t);
+	} else {
+		memset(t, 0, (size_t)(groups * HZI_VLUT_ROWS));
+		for (int64_t i = 0; i < rows; i++) {
+			for (int64_t l = 0; l < groups; l++)
+				t[l * HZI_VLUT_ROWS + hzi_vlut_place((int)i)] =
+					w->t[(row + i) * w->t_row + (g + l) * w->t_step];
+		}
+	}
+	for (int64_t i = 0; i < groups * HZI_VLUT_ROWS; i++)
+		t[i] = t[i] < last ? t[i] : last;
+}
+
+/*
+ * Blocks first .. first + blocks - 1 of a panel, behind `below_levels` levels of code 0, to codes;
+ * and their T to t. Rows that are not there get codes 0.
+ */
+static void pack_panel(const struct hz_kern *kern, const struct hzi_vlut_side *s, int64_t panel,
+		       int64_t first, int64_t blocks, int below_levels, uint8_t *codes, uint8_t *t)
+{
+	enum { SOME = 16 };	/* blocks of all rows, so that what is written stays in L1 */
+	const struct hzi_coded *w = s->w;
+	const int64_t row = panel * HZI_VLUT_ROWS, count = blocks * (below_levels + s->levels);
+	const int64_t rows = hzi_vlut_min(HZI_VLUT_ROWS, w->rows - row);
 	const uint64_t size = s->rule->level_size;
 
-	if (s->bytes == 1 && below == 0 && rows == HZI_VLUT_ROWS && w->level == 1 &&
+	if (s->bytes == 1 && below_levels == 0 && rows == HZI_VLUT_ROWS && w->level == 1 &&
 	    w->block == s->levels) {
 		kern->vlut_turn((const uint8_t *)w->codes + row * w->row + first * w->block, w->row,
 				count, codes);
 		for (int64_t i = 0; size < 256 && i < count * HZI_VLUT_ROWS; i++)
-			codes[i] = (uint8_t)(codes[i] < size ? codes[i] : codes[i] % size);
+			codes[i] = (uint8_t)below(codes[i], size);
 	} else {
-		memset(codes, 0, (size_t)(count * HZI_VLUT_ROWS * s->bytes));
-		for (int64_t i = 0; i < rows; i++) {
-			int64_t at = s->bytes == 1 ? hzi_vlut_place((int)i) : i;
-
-			for (int64_t b = first; b < first + blocks; b++) {
-				at += below * HZI_VLUT_ROWS;
-				for (int level = 0; level < s->levels; level++, at += HZI_VLUT_ROWS)
-					put_code(codes, s->bytes, at, code_at(s, row + i, b, level));
-			}
+		if (below_levels || rows < HZI_VLUT_ROWS)
+			memset(codes, 0, (size_t)(count * HZI_VLUT_ROWS * s->bytes));
+		for (int64_t b = 0; b < blocks; b += SOME) {
+			for (int64_t i = 0; i < rows; i++)
+				pack_row(s, row + i, first, b, hzi_vlut_min(SOME, blocks - b), below_levels,
+					 codes);
 		}
 	}
-	if (!s->has_t)
-		return;
-	for (int64_t g = first / s->group; g * s->group < first + blocks; g++, t += HZI_VLUT_ROWS) {
-		memset(t, 0, HZI_VLUT_ROWS);
-		for (int64_t i = 0; i < rows; i++) {
-			const uint8_t scale = w->t[(row + i) * w->t_row + g * w->t_step];
-
-			t[hzi_vlut_place((int)i)] = scale < s->rule->scales ? scale
-									     : (uint8_t)(s->rule->scales - 1);
-		}
-	}
+	if (s->has_t)
+		pack_t(kern, s, panel, first / s->group, (blocks + s->group - 1) / s->group, t);
 }
 
 int64_t hzi_vlut_view_bytes(const struct hzi_vlut_side *s, int64_t blocks)
@@ -337,21 +369,48 @@ static void convert(const struct hz_kern *kern, const void *x, int x_dtype, void
 	kern->head(&h);
 }
 
-void hzi_vlut_load(const struct hz_kern *kern, const void *x, int dtype, int64_t n, int64_t step,
-		   uint16_t *some, float *to)
+/* Columns that are neighbours: rows as they lie become f32, some at a time, and are transposed. */
+static void load_across(const struct hz_kern *kern, const void *x, int dtype, int64_t n, int64_t step,
+			int64_t first, int64_t cols, float *to, int64_t to_ld)
 {
-	if (n == 0)
+	enum { ROWS = 128 };
+	float rows[ROWS * HZI_VLUT_COLUMNS];
+
+	for (int64_t i = 0; i < n; i += ROWS, first += ROWS * step) {
+		const struct hzi_head h = {
+			.x = (const uint16_t *)x + first, .x_ld = step, .y = rows, .y_ld = cols,
+			.rows = hzi_vlut_min(ROWS, n - i), .count = cols, .x_dtype = dtype,
+			.y_dtype = HZ_F32, .last = true, .scale = 1,
+		};
+
+		if (dtype == HZ_F32) {
+			kern->transpose((const float *)x + first, step, to + i, to_ld, h.rows, cols);
+			continue;
+		}
+		kern->head(&h);
+		kern->transpose(rows, cols, to + i, to_ld, h.rows, cols);
+	}
+}
+
+void hzi_vlut_load(const struct hz_kern *kern, const void *x, int dtype, int64_t n, int64_t step,
+		   int64_t first, int64_t cols, int64_t x_ld, uint16_t *some, float *to, int64_t to_ld)
+{
+	if (x_ld == 1 && cols > 1 && dtype != HZ_S8) {
+		load_across(kern, x, dtype, n, step, first, cols, to, to_ld);
 		return;
-	if (dtype == HZ_F32) {
-		for (int64_t i = 0; i < n; i++)
-			to[i] = ((const float *)x)[i * step];
-	} else if (dtype == HZ_S8) {
-		for (int64_t i = 0; i < n; i++)
-			to[i] = ((const int8_t *)x)[i * step];
-	} else {
-		for (int64_t i = 0; i < n; i++)
-			some[i] = ((const uint16_t *)x)[i * step];
-		convert(kern, some, dtype, to, HZ_F32, n);
+	}
+	for (int64_t c = 0; c < cols && n > 0; c++, first += x_ld, to += to_ld) {
+		if (dtype == HZ_F32) {
+			for (int64_t i = 0; i < n; i++)
+				to[i] = ((const float *)x)[first + i * step];
+		} else if (dtype == HZ_S8) {
+			for (int64_t i = 0; i < n; i++)
+				to[i] = ((const int8_t *)x)[first + i * step];
+		} else {
+			for (int64_t i = 0; i < n; i++)
+				some[i] = ((const uint16_t *)x)[first + i * step];
+			convert(kern, some, dtype, to, HZ_F32, n);
+		}
 	}
 }
 

@@ -66,9 +66,13 @@ static inline float hzi_vlut_scale(const struct hzi_vlut_side *s, const struct h
 	return s->rule->scale[v->t ? v->t[block / s->group * 64 + hzi_vlut_place(row)] : 0];
 }
 
-/* Elements i * step of x to floats; some is room for 2 n bytes. */
+/*
+ * Column c < cols, cols <= HZI_VLUT_COLUMNS, at x + first + c * x_ld, n elements step apart, to floats; some is room
+ * for n of these.
+ */
+#define HZI_VLUT_COLUMNS 16
 void hzi_vlut_load(const struct hz_kern *kern, const void *x, int dtype, int64_t n, int64_t step,
-		   uint16_t *some, float *to);
+		   int64_t first, int64_t cols, int64_t x_ld, uint16_t *some, float *to, int64_t to_ld);
 
 /* Places in a workspace, in whole cache lines: with base NULL they are counted alone. */
 static inline void *hzi_vlut_take(char *base, size_t *used, int64_t bytes)

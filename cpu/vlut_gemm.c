@@ -8,14 +8,19 @@
  */
 #include <config.h>
 
-#include <math.h>
 #include <string.h>
 
 #include "cpu/vlut.h"
 #include "lib/qgemm.h"
 
-/* Columns up to which tables in registers are the fastest */
-#define SMALL_COLUMNS 4
+/* Columns up to which tables in registers are the fastest: instead of bytes, of f32, of all */
+#define SMALL_BYTES 2
+#define SMALL_FLOATS 4
+#define SMALL_8 8
+/* The largest |x'| of a column as bits, 2^-50 to 2^50, whose squares and inverses are normal numbers */
+#define LEAST ((127 - 50) << 23)
+#define MOST ((127 + 50) << 23)
+#define PAD 16		/* between columns, lest they meet in few sets of a cache */
 
 enum { SMALL, BYTES, FLOATS, TABLES, EXACT };
 
@@ -24,7 +29,7 @@ struct job {
 	const struct hzi_vlut_gemm_args *a;
 	struct hzi_vlut_side w;
 	struct hzi_vlut_vectors v;
-	uint8_t *finite;		/* [cols] */
+	int32_t *most;			/* [cols]: of |x'|, as bits */
 	char *scratch;
 	int64_t scratch_each;
 	int threads;
@@ -63,56 +68,55 @@ static float map_block(const struct hzi_vlut_side *w, const float *x, float *to)
 	return s;
 }
 
+/* x' of column c, whose padded values are at x; most: the bits of the largest, which NaN exceeds */
+static void map_column(const struct job *j, int64_t c, const float *x)
+{
+	const struct hzi_vlut_side *w = &j->w;
+	float *to = j->v.x + c * j->v.k;
+
+	if (w->matrices || w->sub || w->rule->kind == HZ_LATTICE_A2) {
+		for (int64_t b = 0; b < w->blocks; b++) {
+			const float s = map_block(w, x + b * w->rule->d, to + b * w->embed);
+
+			if (j->v.sub)
+				j->v.sub[c * w->blocks + b] = -s;
+		}
+	} else {
+		const float unit = w->rule->kind == HZ_LATTICE_E8 ? 0.5f : 1;
+
+		for (int64_t i = 0; i < j->v.k; i++)
+			to[i] = unit * x[i];
+	}
+	j->most[c] = j->ctx->kern->vlut_most(to, j->v.k);
+}
+
+/* Groups of columns: where these are neighbours in memory, rows of x are read as they lie. */
 static void map_columns(void *data, int thread, int64_t begin, int64_t end)
 {
 	const struct job *j = data;
-	const struct hzi_vlut_side *w = &j->w;
 	const struct hzi_vlut_gemm_args *a = j->a;
-	const int64_t d = w->rule->d, padded = w->blocks * d;
-	const int64_t size = a->x_dtype == HZ_F32 ? 4 : a->x_dtype == HZ_S8 ? 1 : 2;
+	const int64_t padded = j->w.blocks * j->w.rule->d, ld = padded + PAD;
 	float *x = (float *)(void *)(j->scratch + thread * j->scratch_each);
-	uint16_t *some = (uint16_t *)(void *)(x + padded);
+	uint16_t *some = (uint16_t *)(void *)(x + HZI_VLUT_COLUMNS * ld);
 
-	for (int64_t c = begin; c < end; c++) {
-		float *to = j->v.x + c * j->v.k;
-		uint32_t largest = 0;
+	for (int64_t g = begin; g < end; g++) {
+		const int64_t cols = hzi_vlut_min(HZI_VLUT_COLUMNS, a->batch - g * HZI_VLUT_COLUMNS);
 
-		hzi_vlut_load(j->ctx->kern, (const char *)a->x + c * a->x_b * size, a->x_dtype, a->w.k, a->x_k,
-			      some, x);
-		memset(x + a->w.k, 0, (size_t)(padded - a->w.k) * 4);
-		if (w->matrices || w->sub || w->rule->kind == HZ_LATTICE_A2) {
-			for (int64_t b = 0; b < w->blocks; b++) {
-				const float s = map_block(w, x + b * d, to + b * w->embed);
-
-				if (j->v.sub)
-					j->v.sub[c * w->blocks + b] = -s;
-			}
-		} else {
-			const float unit = w->rule->kind == HZ_LATTICE_E8 ? 0.5f : 1;
-
-			for (int64_t i = 0; i < padded; i++)
-				to[i] = unit * x[i];
+		hzi_vlut_load(j->ctx->kern, a->x, a->x_dtype, a->w.k, a->x_k, g * HZI_VLUT_COLUMNS * a->x_b, cols,
+			      a->x_b, some, x, ld);
+		for (int64_t c = 0; c < cols; c++) {
+			memset(x + c * ld + a->w.k, 0, (size_t)(padded - a->w.k) * 4);
+			map_column(j, g * HZI_VLUT_COLUMNS + c, x + c * ld);
 		}
-		for (int64_t i = 0; i < j->v.k; i++) {
-			uint32_t u;
-
-			memcpy(&u, to + i, 4);
-			largest |= (u & 0x7f800000) == 0x7f800000;
-		}
-		j->finite[c] = !largest;
 	}
 }
 
 /* ---- Parts of bytes -------------------------------------------------------------------------------- */
 
-/* The largest sum of parts bytes of -127 .. 127 with their weights */
+/* What parts bytes, each of -127 .. 127, reach; less than 2^22, up to where every level rounds */
 static double reach_of(int parts)
 {
-	double r = 0;
-
-	for (int p = 0; p < parts; p++)
-		r = 256 * r + 127;
-	return r;
+	return parts == 2 ? 127 * 257 - 1 : 4194000;
 }
 
 /* Whether x' is integers of 8 bits, or halves of them */
@@ -131,29 +135,20 @@ static void cut_columns(void *data, int thread, int64_t begin, int64_t end)
 	(void)thread;
 	for (int64_t c = begin; c < end; c++) {
 		const float *x = j->v.x + c * j->v.k;
-		int8_t *row = hzi_vlut_ints_row(ints, c);
-		double unit = 1, inverse, sub = 0;
-		float most = 0;
+		double unit = 1, sub = 0;
+		float most;
 
 		for (int64_t b = 0; j->v.sub && b < j->w.blocks; b++)
 			sub += j->v.sub[c * j->w.blocks + b];
-		for (int64_t i = 0; i < j->v.k; i++)
-			most = fabsf(x[i]) > most ? fabsf(x[i]) : most;
+		memcpy(&most, &j->most[c], 4);
 		if (whole(j))
 			unit = j->w.rule->kind == HZ_LATTICE_E8 ? 0.5 : 1;
 		else if (most > 0)
 			unit = most / reach_of(ints->parts);
-		inverse = 1 / unit;
-		for (int64_t i = 0; i < j->v.k; i++) {
-			int32_t n = (int32_t)rint(x[i] * inverse);
-
-			for (int p = 0; p < ints->parts; p++) {
-				const int32_t low = ((n + 128) & 255) - 128;
-
-				row[p * j->v.k + i] = (int8_t)low;
-				n = (n - low) / 256;
-			}
-		}
+		/* The product rounds once more, by less than half a unit. */
+		j->ctx->kern->vlut_cut(x, j->v.k, (float)(1 / unit), ints->parts,
+				       hzi_vlut_ints_row(ints, c), j->v.k);
+		unit = 1 / (double)(float)(1 / unit);
 		ints->factor[c] = unit * scale;
 		ints->shift[c] = sub * scale;
 	}
@@ -201,7 +196,7 @@ static bool bytes_can(const struct job *j)
 	return j->w.reach <= HZI_VLUT_BYTE_REACH && !j->w.has_t;
 }
 
-/* As options say; x is finite. */
+/* As options say, for x of moderate numbers */
 static int choose(const struct job *j)
 {
 	const struct hzi_vlut_gemm_args *a = j->a;
@@ -210,15 +205,16 @@ static int choose(const struct job *j)
 
 	if (a->y_dtype == HZ_S32)
 		return j->w.reach <= HZI_VLUT_BYTE_REACH ? BYTES : EXACT;
-	if (table == HZ_U8 || table == HZ_U16)
+	if ((table == HZ_U8 || table == HZ_U16) && (o->route == HZ_VLUT_TABLE || a->batch <= SMALL_8))
 		return SMALL;
-	if (table || o->route == HZ_VLUT_TABLE)
+	if ((table && table != HZ_U8 && table != HZ_U16) || o->route == HZ_VLUT_TABLE)
 		return TABLES;
 	if (o->sum == HZ_F32)
 		return FLOATS;
 	if (whole(j) && bytes_can(j))
 		return BYTES;
-	if (o->route == HZ_VLUT_AUTO && j->w.small && a->batch <= SMALL_COLUMNS)
+	if (o->route == HZ_VLUT_AUTO && j->w.small &&
+	    a->batch <= (bytes_can(j) ? SMALL_BYTES : SMALL_FLOATS))
 		return SMALL;
 	return bytes_can(j) ? BYTES : FLOATS;
 }
@@ -288,7 +284,7 @@ static void clear(const struct hzi_vlut_gemm_args *a)
 size_t hzi_vlut_gemm(struct hz_context *ctx, const struct hzi_vlut_gemm_args *a, char *base)
 {
 	size_t used = 0, first, other;
-	bool finite = true;
+	bool moderate = true;
 	struct job j;
 	int method;
 
@@ -311,20 +307,20 @@ size_t hzi_vlut_gemm(struct hz_context *ctx, const struct hzi_vlut_gemm_args *a,
 		if (!base)
 			j.v.sub = (float *)1;
 	}
-	j.finite = hzi_vlut_take(base, &used, j.v.cols);
-	j.scratch_each = hzi_round_up(6 * j.w.blocks * j.w.rule->d, 64);
+	j.most = hzi_vlut_take(base, &used, 4 * j.v.cols);
+	j.scratch_each = hzi_round_up((4 * HZI_VLUT_COLUMNS + 2) * (j.w.blocks * j.w.rule->d + PAD), 64);
 	j.scratch = hzi_vlut_take(base, &used, j.threads * j.scratch_each);
 	if (base) {
-		hzi_parallel(j.threads, map_columns, &j, j.v.cols);
+		hzi_parallel(j.threads, map_columns, &j, (j.v.cols + HZI_VLUT_COLUMNS - 1) / HZI_VLUT_COLUMNS);
 		for (int64_t c = 0; c < j.v.cols; c++)
-			finite &= j.finite[c];
-		if (!finite && method != TABLES)
+			moderate &= j.most[c] == 0 || (j.most[c] >= LEAST && j.most[c] <= MOST);
+		if (!moderate && method != TABLES && a->y_dtype != HZ_S32)
 			method = FLOATS;
 	}
 	first = other = used;
 	place(&j, method, base, &first);
 	if (!base) {
-		/* What Inf and NaN in x make it */
+		/* What x of extreme numbers make it */
 		place(&j, FLOATS, NULL, &other);
 		return first > other ? first : other;
 	}

@@ -58,15 +58,16 @@ void hzi_vlut_small_place(struct hzi_vlut_small *j, char *base, size_t *used)
 	j->scratch = hzi_vlut_take(base, used, j->threads * j->scratch_each);
 }
 
+/* Entries that no code has are 0, as code 0 has it. */
 static void fill_leaders(const struct hzi_vlut_small *j)
 {
 	const struct hzi_vlut_side *w = j->w;
 	const int64_t n = (int64_t)w->rule->level_size;
 
-	/* Entries that no code has as others: they count in ranges. */
+	memset(j->leaders, 0, (size_t)(w->embed * room(j)) * 4);
 	for (int e = 0; e < w->embed; e++) {
-		for (int64_t i = 0; i < room(j); i++)
-			j->leaders[e * room(j) + i] = (float)w->lattice->leaders[i % n * w->embed + e];
+		for (int64_t i = 0; i < n; i++)
+			j->leaders[e * room(j) + i] = (float)w->lattice->leaders[i * w->embed + e];
 	}
 }
 
@@ -135,14 +136,14 @@ static void sort_blocks(const struct hzi_vlut_small *j, const float *low, const 
 	}
 }
 
-/* The most that an entry of the block can be: |x| max |c| */
-static float bound(const struct hzi_vlut_small *j, const float *x, float leader)
+/* The most that an entry of a group can be, squared, is |x|^2 max |c|^2 of its blocks. */
+static float square(const struct hzi_vlut_small *j, const float *x)
 {
 	float s = 0;
 
 	for (int e = 0; e < j->w->embed; e++)
 		s += x[e] * x[e];
-	return sqrtf(s) * leader;
+	return s;
 }
 
 static float largest_leader(const struct hzi_vlut_side *w)
@@ -190,15 +191,15 @@ static void plan_column(const struct hzi_vlut_small *j, int64_t c, float leader)
 			const int32_t block = order[l];
 			const float *xs = x + block * w->embed;
 			const float range = j->planes == 1 ? j->high[at + block] - j->low[at + block]
-							   : bound(j, xs, leader);
+							   : square(j, xs);
 
 			most = range > most ? range : most;
 			j->ordered[at + l] = j->planes == 1 ? j->low[at + block] : 0;
 			less += j->ordered[at + l] * q_sum + (sub ? sub[block] : 0);
-			for (int e = 0; e < w->embed; e++)
+			for (int e = 0; w->offset_max && e < w->embed; e++)
 				less -= xs[e] * (float)w->rule->offset[e];
 		}
-		inverse = (j->planes == 1 ? 255.0f : UNIT) / most;
+		inverse = j->planes == 1 ? 255.0f / most : UNIT / (sqrtf(most) * leader);
 		/* Of numbers so small that this is Inf, nothing is left either way. */
 		inverse = inverse <= 1e38f ? inverse : 0;
 		for (; i < end; i++)

@@ -275,6 +275,7 @@ static struct bound bound_of(const struct dev *dev, int table)
 struct one {
 	int lattice, route, table, sum, compensated, how, x_dtype, y_dtype, turned, gemv;
 	int64_t rows, k, batch;
+	double size;			/* of x; 0: 1 */
 };
 
 static void describe(const struct dev *dev, const struct one *o)
@@ -364,7 +365,7 @@ static int run_one(struct dev *dev, const struct one *o, int special)
 			if (o->x_dtype == HZ_S8)
 				x[at] = (unsigned char)(rnd_below(&rnd, 256) - 128);
 			else
-				ref_put(o->x_dtype, x, at, rnd_normal(&rnd));
+				ref_put(o->x_dtype, x, at, rnd_normal(&rnd) * (o->size ? o->size : 1));
 		}
 	}
 	if (special && n > 1) {
@@ -583,6 +584,17 @@ static void test_special(struct dev *dev)
 		good &= run_one(dev, &o, 1);
 	}
 	ok(good, "%s: Inf and NaN in x", dev->name);
+	good = 1;
+	for (int i = 0; i < 20; i++) {
+		const struct one o = {
+			.lattice = i % LATTICES, .how = (int)rnd_below(&rnd, 32), .batch = 1 + rnd_below(&rnd, 5),
+			.rows = 1 + rnd_below(&rnd, 130), .k = 10 + rnd_below(&rnd, 300), .x_dtype = HZ_F32,
+			.y_dtype = HZ_F32, .size = i % 2 ? 1e30 : 1e-30,
+		};
+
+		good &= run_one(dev, &o, 0);
+	}
+	ok(good, "%s: x of extreme sizes", dev->name);
 }
 
 /* ---- Two-sided ------------------------------------------------------------------------------------- */

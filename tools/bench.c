@@ -704,16 +704,17 @@ static int bench_all(const struct settings *set, int32_t device)
 	if (device == HZ_AUTO || device == HZ_CPU) {
 		status = open_context(&ctx, HZ_CPU, set->threads, HZ_ISA_AUTO);
 		if (!status)
-			status = bench_device(set, ctx, false);
+			status = set->quality ? bench_quality(set, ctx) : bench_device(set, ctx, false);
 	}
-	if (status || device == HZ_CPU)
+	/* The quality is the same everywhere. */
+	if (status || device == HZ_CPU || (set->quality && device == HZ_AUTO))
 		return status;
 	status = hz_open(&ctx, &gpu);
 	if (status && device == HZ_AUTO)
 		return 0;
 	if (status)
 		return complain(exit_status(status), "%s", hz_open_errmsg());
-	return bench_device(set, ctx, true);
+	return set->quality ? bench_quality(set, ctx) : bench_device(set, ctx, true);
 }
 
 static void help(void)
@@ -730,6 +731,7 @@ static void help(void)
 	       "  -s, --seconds S      time for each case; default 0.5, quick 0.1\n"
 	       "  -j, --json FILE      one JSON object a line to FILE; '-': to standard output\n"
 	       "                       in place of the table\n"
+	       "  -Q, --quality        of lattice: error against rate in place of time\n"
 	       "  -h, --help           this\n"
 	       "\n"
 	       "Families and their primitives:\n");
@@ -743,12 +745,12 @@ static int parse(int argc, char **argv, struct settings *set, int32_t *device, c
 	static const struct option options[] = {
 		{"device", required_argument, NULL, 'd'}, {"threads", required_argument, NULL, 't'},
 		{"quick", no_argument, NULL, 'q'}, {"seconds", required_argument, NULL, 's'},
-		{"json", required_argument, NULL, 'j'}, {"help", no_argument, NULL, 'h'},
-		{NULL, 0, NULL, 0},
+		{"json", required_argument, NULL, 'j'}, {"quality", no_argument, NULL, 'Q'},
+		{"help", no_argument, NULL, 'h'}, {NULL, 0, NULL, 0},
 	};
 	int c;
 
-	while ((c = next_option(argc, argv, "bench", "d:t:qs:j:h", options)) != -1) {
+	while ((c = next_option(argc, argv, "bench", "d:t:qs:j:Qh", options)) != -1) {
 		switch (c) {
 		case 'd':
 			if (parse_device("bench", optarg, device))
@@ -770,6 +772,9 @@ static int parse(int argc, char **argv, struct settings *set, int32_t *device, c
 					optarg);
 		case 'j':
 			*json = optarg;
+			break;
+		case 'Q':
+			set->quality = true;
 			break;
 		case 'h':
 			help();

@@ -9,7 +9,7 @@
 #include "tool.h"
 
 struct settings {
-	bool quick;
+	bool quick, quality;
 	double seconds;		/* a case */
 	int32_t threads;
 	char **wanted;		/* families and primitives; all if there are none */
@@ -66,5 +66,8 @@ int bench_quat(struct bench *b, void (*head)(struct bench *b));
 
 /* bench_quat_layer.c: likewise */
 int bench_quat_layer(struct bench *b, void (*head)(struct bench *b));
+
+/* bench_quality.c: error against rate of the lattice quantizer; closes the context. */
+int bench_quality(const struct settings *set, hz_context *ctx);
 
 #endif

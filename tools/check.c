@@ -10,7 +10,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "tool.h"
+#include "check.h"
 
 /* ---- Definitions ----------------------------------------------------------------------------- */
 
@@ -133,7 +133,7 @@ __attribute__((format(printf, 2, 3))) static void test(bool good, const char *fo
 	fflush(stdout);
 }
 
-__attribute__((format(printf, 1, 2))) static bool wrong(const char *format, ...)
+bool wrong(const char *format, ...)
 {
 	va_list ap;
 
@@ -872,6 +872,8 @@ static void check_subject(const struct subject *s)
 	test(check_all_quats(s, 0), "%s: quat_mul", s->name);
 	test(check_all_quats(s, HZ_QUAT_DIRECT), "%s: quat_gemm, direct", s->name);
 	test(check_all_quats(s, HZ_QUAT_FAST), "%s: quat_gemm, fast", s->name);
+	test(check_lattices(s->ctx, s->name), "%s: lattice_encode and lattice_decode", s->name);
+	test(check_vluts(s->ctx, s->name), "%s: vlut_gemv, all routes", s->name);
 }
 
 /* B B^T = m I for every base matrix there is. */

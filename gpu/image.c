@@ -100,6 +100,15 @@ END
 KERNELS(lattice_fast)
 #include "lattice_fast.kernels.def"
 END
+KERNELS(vlut)
+#include "vlut.kernels.def"
+END
+KERNELS(vlut_mma)
+#include "vlut_mma.kernels.def"
+END
+KERNELS(vlut_wgmma)
+#include "vlut_wgmma.kernels.def"
+END
 
 const struct hzi_image hzi_images[HZI_FAMILIES] = {
 #define HZ_FAMILY(name, NAME) \

@@ -1,0 +1,39 @@
+/*
+ * vlut_launch.h - the launchers of products with lattice codes, for each other
+ *
+ * SPDX-License-Identifier: BSD-2-Clause
+ */
+#ifndef HZI_GPU_VLUT_LAUNCH_H
+#define HZI_GPU_VLUT_LAUNCH_H
+
+#include "cuda.h"
+#include "lib/vlut.h"
+
+/* A matrix that is not packed as it is, a packed one as its codes and T (vlut.c). */
+struct hzi_coded hzi_cuda_vlut_unpacked(const hz_lattice *l, const struct hzi_coded *c);
+
+/*
+ * The points of a lattice whose codes are bytes as sums of bytes, see struct hzi_vlut_mma; zero it
+ * first. False if they do not fit, or blocks are not of 4 or 8 values (vlut_mma.c).
+ */
+struct hzi_vlut_bytes {
+	uint32_t first[2], leaders[512];
+	int words;
+};
+
+bool hzi_cuda_vlut_bytes(const hz_lattice *l, int levels, struct hzi_vlut_bytes *b);
+
+/* Whether codes are rows of 16-byte pieces, and values are nothing but points times scales */
+bool hzi_cuda_vlut_rows(const hz_lattice *l, const struct hzi_coded *w);
+
+/* Few vectors at a time, or as many as there are in turns. No workspace. */
+bool hzi_cuda_vlut_mma_takes(const struct hz_context *ctx, const struct hzi_vlut_gemm_args *a);
+int hzi_cuda_vlut_mma(struct hz_context *ctx, const struct hzi_vlut_gemm_args *a);
+
+/* More of them, on Hopper */
+bool hzi_cuda_vlut_wgmma_takes(const struct hz_context *ctx, const struct hzi_vlut_gemm_args *a);
+size_t hzi_cuda_vlut_wgmma_workspace(const struct hz_context *ctx,
+				     const struct hzi_vlut_gemm_args *a);
+int hzi_cuda_vlut_wgmma(struct hz_context *ctx, const struct hzi_vlut_gemm_args *a);
+
+#endif

@@ -1,0 +1,183 @@
+/*
+ * vlut_wgmma.c - launchers of products of lattice codes and many vectors on Hopper
+ *
+ * SPDX-License-Identifier: BSD-2-Clause
+ */
+#include <config.h>
+
+#include <math.h>
+
+#include "cuda.h"
+#include "gpu/vlut_launch.h"
+#include "gpu/vlut_wgmma.h"
+
+#define SCALES_RATIO 4096.0f	/* of the largest and the smallest that f16 takes well */
+#define MOST_BYTES 512		/* of the largest of x, and what follows them */
+
+static const char name[] = "vlut_gemm";
+
+static int64_t ceil_div(int64_t a, int64_t b)
+{
+	return a / b + (a % b != 0);
+}
+
+/* f16 of 2^-14 .. 2^15, rounded to nearest, halves to even */
+static uint32_t f16_of(float f)
+{
+	int e;
+	const float m = frexpf(f, &e);	/* 0.5 .. 1 */
+
+	return (uint32_t)((e + 14) << 10) + (uint32_t)lrintf((m - 0.5f) * 2048.0f);
+}
+
+/* How a call is done: columns of a tile, kernels from `first` on, splits of k */
+struct plan {
+	int columns, kernel, parts, split, shift;
+	int64_t chunks, tiles, x_bytes;
+	bool scaled;
+};
+
+/* log2 of how many 32 values share T; -1: not so */
+static int shift_of(const hz_lattice *l, const struct hzi_coded *w)
+{
+	const int values = l->rule.group * l->rule.d;
+	float least = l->rule.scale[0], most = least;
+
+	for (int i = 1; i < l->rule.scales; i++) {
+		least = l->rule.scale[i] < least ? l->rule.scale[i] : least;
+		most = l->rule.scale[i] > most ? l->rule.scale[i] : most;
+	}
+	if (w->t_step != 1 || !(most / least <= SCALES_RATIO))
+		return -1;
+	return values == 32 ? 0 : values == 64 ? 1 : values == 128 ? 2 : -1;
+}
+
+static bool plan_of(const struct hz_context *ctx, const struct hzi_vlut_gemm_args *a,
+		    const struct hzi_coded *w, struct plan *p)
+{
+	const struct hzi_cuda_device *g = hzi_cuda_device(ctx);
+	const hz_lattice *l = a->vlut->w;
+	const int levels = l->rule.levels - w->first;
+	struct hzi_vlut_bytes bytes = {0};
+	int64_t blocks;
+	int size = 0;
+
+	*p = (struct plan){.scaled = hzi_lattice_has_t(l), .parts = a->x_dtype == HZ_F32 ? 2 : 1,
+			   .columns = 16};
+	if (g->sm != 90 || a->vlut->route == HZ_VLUT_TABLE || a->x_dtype == HZ_S8 ||
+	    a->batch <= 2 || a->batch > INT32_MAX / 4 || levels * 2 != l->rule.d ||
+	    !hzi_cuda_vlut_rows(l, w) || !hzi_cuda_vlut_bytes(l, levels, &bytes))
+		return false;
+	p->shift = p->scaled ? shift_of(l, w) : 0;
+	if (p->shift < 0)
+		return false;
+	while (p->columns < 128 && p->columns < a->batch * p->parts) {
+		p->columns *= 2;
+		size++;
+	}
+	p->kernel = (l->rule.d == 4 ? HZI_KERNEL_vlut_wgmma_d4_16 : HZI_KERNEL_vlut_wgmma_d8_16) +
+		    (p->scaled ? 4 : 0) + size;
+	p->chunks = ceil_div(w->k, HZI_VWG_CHUNK);
+	p->tiles = ceil_div(a->batch * p->parts, p->columns);
+	p->x_bytes = p->tiles * p->chunks * p->columns * HZI_VWG_CHUNK * 2;
+	blocks = ceil_div(w->rows, HZI_VWG_ROWS) * p->tiles;
+	if (p->tiles > 65535 || blocks > INT32_MAX / 8)
+		return false;
+	for (p->split = 1; p->split < 8 && blocks * p->split * 2 <= g->multiprocessors &&
+			   p->chunks >= 8 * p->split; p->split *= 2)
+		;
+	return true;
+}
+
+bool hzi_cuda_vlut_wgmma_takes(const struct hz_context *ctx, const struct hzi_vlut_gemm_args *a)
+{
+	const struct hzi_coded w = hzi_cuda_vlut_unpacked(a->vlut->w, &a->w);
+	struct plan p;
+
+	return plan_of(ctx, a, &w, &p);
+}
+
+size_t hzi_cuda_vlut_wgmma_workspace(const struct hz_context *ctx,
+				     const struct hzi_vlut_gemm_args *a)
+{
+	const struct hzi_coded w = hzi_cuda_vlut_unpacked(a->vlut->w, &a->w);
+	struct plan p;
+
+	plan_of(ctx, a, &w, &p);
+	return (size_t)p.x_bytes + MOST_BYTES;
+}
+
+static int prepare_x(struct hz_context *ctx, const struct hzi_vlut_gemm_args *a,
+		     const struct plan *plan)
+{
+	const struct hzi_vlut_x p = {
+		.x = a->x, .tiles = ctx->workspace,
+		.most = a->x_dtype == HZ_F16 ? NULL :
+			(float *)((char *)ctx->workspace + plan->x_bytes),
+		.x_k = a->x_k, .x_b = a->x_b, .k = (int32_t)a->w.k, .batch = (int32_t)a->batch,
+		.chunks = (int32_t)plan->chunks, .columns = plan->columns, .parts = plan->parts,
+		.x_dtype = a->x_dtype,
+	};
+	struct hzi_launch l = {.grid = {HZI_VWG_MOST}, .block = {HZI_VLUT_THREADS}, .early = true};
+	const int64_t blocks = ceil_div(plan->x_bytes / 4 / plan->parts, HZI_VLUT_THREADS);
+
+	if (p.most)
+		HZ_CHECK(hzi_cuda_launch(ctx, name, HZI_FAMILY_VLUT_WGMMA, HZI_KERNEL_vlut_x_most, &l, &p,
+					 sizeof(p)));
+	l.grid[0] = (unsigned)(blocks < 1024 ? blocks : 1024);
+	return hzi_cuda_launch(ctx, name, HZI_FAMILY_VLUT_WGMMA, HZI_KERNEL_vlut_x_tiles, &l, &p,
+			       sizeof(p));
+}
+
+int hzi_cuda_vlut_wgmma(struct hz_context *ctx, const struct hzi_vlut_gemm_args *a)
+{
+	const hz_lattice *l = a->vlut->w;
+	const struct hzi_coded w = hzi_cuda_vlut_unpacked(l, &a->w);
+	const int levels = l->rule.levels - w.first;
+	struct hzi_vlut_bytes bytes = {0};
+	struct plan plan;
+	float most = 0;
+	int exponent;
+
+	plan_of(ctx, a, &w, &plan);
+	hzi_cuda_vlut_bytes(l, levels, &bytes);
+
+	struct hzi_vlut_wgmma p = {
+		.codes = w.codes, .t = w.t, .tiles = ctx->workspace, .row_scale = w.row_scale,
+		.power = a->x_dtype == HZ_F16 ? NULL :
+			 (float *)((char *)ctx->workspace + plan.x_bytes) + HZI_VWG_MOST,
+		.y = a->y, .row = w.row, .t_row = w.t_row, .row_scale_step = w.row_scale_step,
+		.y_i = a->y_i, .y_b = a->y_b, .rows = (int32_t)w.rows,
+		.row_bytes = (int32_t)(w.blocks * levels), .chunks = (int32_t)plan.chunks,
+		.batch = (int32_t)a->batch, .parts = plan.parts, .y_dtype = a->y_dtype,
+		.q = l->rule.q, .group_shift = plan.shift, .split = plan.split,
+		.scales = l->rule.scales, .scale = l->rule.kind == HZ_LATTICE_E8 ? 0.5f : 1.0f,
+		.first = {bytes.first[0], bytes.first[1]},
+	};
+	const int64_t room = HZI_VMMA_TABLE_BYTES + (plan.scaled ? HZI_VMMA_SCALES_BYTES : 0) +
+			     HZI_VWG_STAGES(plan.columns) * ((int64_t)plan.columns * HZI_VWG_CHUNK * 2 + 16);
+	const int64_t sums = (int64_t)HZI_VWG_ROWS * (plan.columns + 8) * 4;
+	const struct hzi_launch launch = {
+		.grid = {(unsigned)(ceil_div(w.rows, HZI_VWG_ROWS) * plan.split), (unsigned)plan.tiles},
+		.block = {HZI_VWG_THREADS}, .cluster = (unsigned)plan.split, .early = true,
+		.shared_bytes = (unsigned)(1024 + (room > sums ? room : sums)),
+	};
+
+	for (int i = 0; i < HZI_VMMA_ENTRIES * bytes.words; i++)
+		p.leaders[i] = bytes.leaders[i];
+	for (int i = 0; i < w.first; i++)
+		p.scale *= (float)l->rule.q;
+	if (plan.scaled) {
+		/* The largest becomes 0.5 to 1, so that no product leaves f16. */
+		for (int i = 0; i < l->rule.scales; i++)
+			most = l->rule.scale[i] > most ? l->rule.scale[i] : most;
+		frexpf(most, &exponent);
+		for (int i = 0; i < l->rule.scales; i++)
+			p.scale_of[i] = f16_of(ldexpf(l->rule.scale[i], -exponent)) * 0x10001u;
+		p.scale = ldexpf(p.scale, exponent);
+	} else {
+		p.scale *= l->rule.scale[0];
+	}
+	HZ_CHECK(prepare_x(ctx, a, &plan));
+	return hzi_cuda_launch(ctx, name, HZI_FAMILY_VLUT_WGMMA, plan.kernel, &launch, &p, sizeof(p));
+}

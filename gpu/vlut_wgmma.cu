@@ -1,0 +1,415 @@
+/*
+ * vlut_wgmma.cu - products of lattice codes and many vectors: for Hopper
+ *
+ * SPDX-License-Identifier: BSD-2-Clause
+ *
+ * Codes become f16 in registers, which are the left operand of the matrix units: points are exact,
+ * scales of groups round them once. A warp reads its 16 rows 64 bytes at a time, lane t of four 32
+ * values, and step s takes values 4 s to 4 s + 3 of each; so x is put into tiles of that order
+ * first, by vlut_x_tiles, core matrix by core matrix. Splits of k are blocks of a cluster, whose
+ * sums are added in their order.
+ *
+ * f32 becomes two f16, of which the second is times 2^11, in neighbouring columns; f32 and bf16 are
+ * scaled by a power of two that makes the largest 2^14 to 2^15.
+ */
+#include "gpu/barrier.cuh"
+#include "gpu/grid.cuh"
+#include "gpu/vlut_bytes.cuh"
+#include "gpu/vlut_wgmma.h"
+#include "gpu/wgmma.cuh"
+
+#define CHUNK HZI_VWG_CHUNK
+#define X_THREADS HZI_VLUT_THREADS
+
+/* ---- x ---------------------------------------------------------------------------------------- */
+
+/* The largest finite |x| of a share */
+extern "C" __global__ void __launch_bounds__(X_THREADS)
+vlut_x_most(const __grid_constant__ hzi_vlut_x p)
+{
+	__shared__ float most[X_THREADS / 32];
+	const int64_t n = (int64_t)p.k * p.batch;
+	const bool across = p.x_b == 1;
+	float m = 0;
+
+	grid_wait();
+	grid_next();
+	for (int64_t i = blockIdx.x * X_THREADS + threadIdx.x; i < n; i += HZI_VWG_MOST * X_THREADS) {
+		const int64_t k = across ? i / p.batch : i % p.k, b = across ? i % p.batch : i / p.k;
+		const float f = fabsf(load_any(p.x_dtype, p.x, k * p.x_k + b * p.x_b));
+
+		if (f < __uint_as_float(0x7f800000))
+			m = fmaxf(m, f);
+	}
+	for (int i = 16; i; i /= 2)
+		m = fmaxf(m, __shfl_xor_sync(~0u, m, i));
+	if (threadIdx.x % 32 == 0)
+		most[threadIdx.x / 32] = m;
+	__syncthreads();
+	if (threadIdx.x == 0) {
+		for (int i = 1; i < X_THREADS / 32; i++)
+			m = fmaxf(m, most[i]);
+		p.most[blockIdx.x] = m;
+	}
+}
+
+/* Two values of k to their place in a tile */
+extern "C" __global__ void __launch_bounds__(X_THREADS)
+vlut_x_tiles(const __grid_constant__ hzi_vlut_x p)
+{
+	const int vectors = p.columns / p.parts;	/* of a tile */
+	const int padded = (p.batch + vectors - 1) / vectors * vectors, pairs = p.chunks * (CHUNK / 2);
+	const int64_t total = (int64_t)pairs * padded;
+	const bool across = p.x_b == 1;
+	float up[2] = {1, 1};
+
+	grid_wait();
+	grid_next();
+	if (p.most) {
+		float m = 0;
+		int shift;
+
+		for (int i = 0; i < HZI_VWG_MOST; i++)
+			m = fmaxf(m, p.most[i]);
+		shift = m > 0 ? 14 + 127 - (int)(__float_as_uint(m) >> 23) : 0;
+		up[0] = __int_as_float(shift / 2 + 127 << 23);
+		up[1] = __int_as_float(shift - shift / 2 + 127 << 23);
+		if (blockIdx.x == 0 && threadIdx.x < 2)
+			p.most[HZI_VWG_MOST + threadIdx.x] = 1 / up[threadIdx.x];
+	}
+	for (int64_t i = blockIdx.x * (int64_t)X_THREADS + threadIdx.x; i < total;
+	     i += (int64_t)gridDim.x * X_THREADS) {
+		const int b = (int)(across ? i % padded : i / pairs);
+		const int pair = (int)(across ? i / padded : i % pairs);
+		/* value 2 (pair of 64) of a chunk: lane quarter, step, first or second half of its 4 */
+		const int chunk = pair / (CHUNK / 2), at = pair % (CHUNK / 2);
+		const int quarter = at / 16, half = at % 16;
+		uint8_t *tile = p.tiles + ((int64_t)(b / vectors) * p.chunks + chunk) * p.columns * CHUNK * 2;
+		float f[2];
+
+#pragma unroll
+		for (int e = 0; e < 2; e++) {
+			const int k = 2 * pair + e;
+
+			f[e] = b < p.batch && k < p.k ?
+				load_any(p.x_dtype, p.x, k * p.x_k + b * p.x_b) * up[0] * up[1] : 0;
+		}
+		for (int part = 0; part < p.parts; part++) {
+			const int column = b % vectors * p.parts + part;
+			const uint32_t h = to_f16x2(f[0], f[1]);
+
+			*(uint32_t *)(tile + (half * (p.columns / 8) + column / 8) * 128 + column % 8 * 16 +
+				      quarter * 4) = h;
+			f[0] = (f[0] - f16_low(h)) * 2048.0f;
+			f[1] = (f[1] - f16_high(h)) * 2048.0f;
+		}
+	}
+}
+
+/* ---- Products ---------------------------------------------------------------------------------- */
+
+#if !defined(__CUDA_ARCH__) || defined(__CUDA_ARCH_FEAT_SM90_ALL)
+#define HAVE_WGMMA 1
+#else
+#define HAVE_WGMMA 0
+#endif
+
+#if HAVE_WGMMA
+
+#define THREADS HZI_VWG_THREADS
+#define ROWS HZI_VWG_ROWS
+
+#define REGS_4(i) "+f"(d[i]), "+f"(d[i + 1]), "+f"(d[i + 2]), "+f"(d[i + 3])
+#define REGS_8(i) REGS_4(i), REGS_4(i + 4)
+#define REGS_16(i) REGS_8(i), REGS_8(i + 8)
+#define REGS_32(i) REGS_16(i), REGS_16(i + 16)
+#define REGS_64(i) REGS_32(i), REGS_32(i + 32)
+#define WGMMA_RS(columns, sums, a0, a1, a2, a3, place) \
+	asm volatile("wgmma.mma_async.sync.aligned.m64n" columns "k16.f32.f16.f16 {" HZ_SUMS_##sums \
+		     "}, {" a0 ", " a1 ", " a2 ", " a3 "}, " place ", 1, 1, 1, 0;" \
+		     : REGS_##sums(0) : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b))
+
+/* 64 x 2 N += 64 x 16, four registers of a thread, times 16 x 2 N in shared memory */
+template <int N>
+HZ_DEVICE void wgmma_rs(float (&d)[N], const uint32_t *a, uint64_t b)
+{
+	if constexpr (N == 8)
+		WGMMA_RS("16", 8, "%8", "%9", "%10", "%11", "%12");
+	else if constexpr (N == 16)
+		WGMMA_RS("32", 16, "%16", "%17", "%18", "%19", "%20");
+	else if constexpr (N == 32)
+		WGMMA_RS("64", 32, "%32", "%33", "%34", "%35", "%36");
+	else
+		WGMMA_RS("128", 64, "%64", "%65", "%66", "%67", "%68");
+}
+
+HZ_DEVICE uint32_t f16_add(uint32_t a, uint32_t b)
+{
+	uint32_t r;
+
+	asm("add.rn.f16x2 %0, %1, %2;" : "=r"(r) : "r"(a), "r"(b));
+	return r;
+}
+
+HZ_DEVICE uint32_t f16_multiply(uint32_t a, uint32_t b)
+{
+	uint32_t r;
+
+	asm("mul.rn.f16x2 %0, %1, %2;" : "=r"(r) : "r"(a), "r"(b));
+	return r;
+}
+
+template <int WORDS, int COLUMNS, bool SCALED>
+struct vlut_wgmma_block {
+	using P = points<WORDS, 2 * WORDS>;	/* 4 bits a value */
+	static constexpr int STAGES = HZI_VWG_STAGES(COLUMNS), TILE = COLUMNS * CHUNK * 2;
+	static constexpr int AHEAD = COLUMNS <= 32 ? 4 : COLUMNS == 64 ? 3 : 1, LINE = COLUMNS + 8;
+
+	const hzi_vlut_wgmma &p;
+	const int tid, lane, warp, g, t;
+	uint8_t *memory;
+	uint32_t tiles, full, empty;
+
+	__device__ __forceinline__ explicit vlut_wgmma_block(const hzi_vlut_wgmma &p_)
+		: p(p_), tid(threadIdx.x), lane(tid % 32), warp(tid / 32), g(lane / 4), t(lane % 4),
+		  memory(leader_memory()) {}
+
+	__device__ __forceinline__ uint32_t *scales(void) const
+	{
+		return (uint32_t *)(memory + HZI_VMMA_TABLE_BYTES);
+	}
+
+	/* f16 of values j * 8 .. j * 8 + 7 of a row */
+	__device__ __forceinline__ void decode(uint32_t (&v)[4], const uint4 &codes, int j,
+					       uint32_t place, uint32_t scale) const
+	{
+		const uint32_t w[4] = {codes.x, codes.y, codes.z, codes.w};
+		uint32_t bytes[2];
+
+		P::get(bytes, w, j, place, p.q);
+#pragma unroll
+		for (int i = 0; i < 4; i++) {
+			/* 1024 + 128 + value */
+			v[i] = f16_add(__byte_perm(bytes[i / 2], 0x64646464, i % 2 ? 0x4342 : 0x4140),
+				       0xe480e480);
+			if (SCALED)
+				v[i] = f16_multiply(v[i], scale);
+		}
+	}
+
+	__device__ __forceinline__ void run(void)
+	{
+		const int part = blockIdx.x % p.split, row0 = (int)(blockIdx.x / p.split) * ROWS;
+		const int begin = (int)((int64_t)p.chunks * part / p.split);
+		const int n = (int)((int64_t)p.chunks * (part + 1) / p.split) - begin;
+		const uint8_t *x = p.tiles + ((int64_t)blockIdx.y * p.chunks + begin) * TILE;
+		const uint32_t place = leader_place<WORDS>(lane);
+		const uint8_t *codes[2], *ts[2];
+		uint4 ring[AHEAD][2];
+		uint32_t ring_t[AHEAD][2];
+		float acc[COLUMNS / 2];
+
+		tiles = shared_address(memory) + HZI_VMMA_TABLE_BYTES +
+			(SCALED ? HZI_VMMA_SCALES_BYTES : 0);
+		full = tiles + STAGES * TILE;
+		empty = full + 8 * STAGES;
+#pragma unroll
+		for (int r = 0; r < 2; r++) {
+			const int64_t row = min(row0 + warp * 16 + g + 8 * r, p.rows - 1);
+
+			codes[r] = p.codes + row * p.row;
+			ts[r] = p.t + row * p.t_row;
+		}
+		auto load = [&](int d, int c) {
+			const int at = (begin + c) * HZI_VMMA_CHUNK_BYTES + t * 16;
+
+#pragma unroll
+			for (int r = 0; r < 2; r++) {
+				const bool in = c < n && at < p.row_bytes;
+
+				ring[d][r] = in ? load_codes(codes[r] + at) : make_uint4(0, 0, 0, 0);
+				if (SCALED)
+					ring_t[d][r] = in ? ts[r][4 * (begin + c) + t >> p.group_shift] : 0;
+			}
+		};
+#pragma unroll
+		for (int d = 0; d < AHEAD; d++)
+			load(d, d);
+		if (tid == 0) {
+			for (int s = 0; s < STAGES; s++) {
+				barrier_init(full + 8 * s, 1);
+				barrier_init(empty + 8 * s, THREADS / 32);
+			}
+			barrier_init_fence();
+		}
+		fill_leaders<WORDS, THREADS>(p.leaders, p.first);
+		if (SCALED) {
+			for (int i = tid; i < p.scales * 32; i += THREADS)
+				scales()[i] = p.scale_of[i / 32];
+		}
+		__syncthreads();
+		grid_wait();
+		grid_next();
+		if (tid == 0) {
+			for (int s = 0; s < STAGES && s < n; s++)
+				fetch(x, s, s);
+		}
+		__syncwarp();
+#pragma unroll
+		for (int i = 0; i < COLUMNS / 2; i++)
+			acc[i] = 0;
+		multiply(acc, ring, ring_t, load, x, n, place);
+		finish(acc, part, row0);
+	}
+
+	__device__ __forceinline__ void fetch(const uint8_t *x, int chunk, int stage) const
+	{
+		barrier_expect(full + 8 * stage, TILE);
+		copy_bytes(tiles + stage * TILE, x + (int64_t)chunk * TILE, TILE, full + 8 * stage);
+	}
+
+	template <class Load>
+	__device__ __forceinline__ void multiply(float (&acc)[COLUMNS / 2], uint4 (&ring)[AHEAD][2],
+						 uint32_t (&ring_t)[AHEAD][2], Load load,
+						 const uint8_t *x, int n, uint32_t place)
+	{
+		/* Core matrices of 8 columns by 8 of k: the next of k, the next of columns */
+		const uint64_t shape = (uint64_t)COLUMNS << 16 | 8ull << 32;
+		const uint32_t last_t = (uint32_t)p.scales - 1;
+		int stage = 0, phase = 0;
+		uint32_t a[2][8];
+
+		for (int c0 = 0; c0 < n; c0 += AHEAD) {
+#pragma unroll
+			for (int d = 0; d < AHEAD; d++) {
+				const int c = c0 + d;
+				const uint4 w[2] = {ring[d][0], ring[d][1]};
+				uint32_t s[2] = {};
+
+				if (c >= n)
+					break;
+				if (SCALED) {
+#pragma unroll
+					for (int r = 0; r < 2; r++)
+						s[r] = scales()[min(ring_t[d][r], last_t) * 32 + lane];
+				}
+				load(d, c + AHEAD);
+				barrier_wait(full + 8 * stage, phase);
+#pragma unroll
+				for (int j = 0; j < 4; j++) {
+					const uint64_t b = shape | ((tiles + stage * TILE + 4 * j * COLUMNS * 16) &
+								    0x3ffff) >> 4;
+					uint32_t *at = a[j & 1], low[4], high[4];
+
+					decode(low, w[0], j, place, s[0]);
+					decode(high, w[1], j, place, s[1]);
+#pragma unroll
+					for (int i = 0; i < 4; i++) {
+						at[2 * i] = low[i];
+						at[2 * i + 1] = high[i];
+					}
+					wgmma_fence();
+					wgmma_rs(acc, at, b);
+					wgmma_rs(acc, at + 4, b + 2 * COLUMNS);
+					wgmma_commit();
+					wgmma_wait<1>();
+					if (j == 0 && c > 0)
+						refill(x, c - 1, n, stage, phase);
+				}
+				if (++stage == STAGES) {
+					stage = 0;
+					phase ^= 1;
+				}
+			}
+		}
+		wgmma_wait<0>();
+	}
+
+	/* The chunk before is done: its stage takes another. */
+	__device__ __forceinline__ void refill(const uint8_t *x, int done, int n, int stage,
+					       int phase) const
+	{
+		const int last = stage == 0 ? STAGES - 1 : stage - 1;
+
+		if (lane == 0)
+			barrier_arrive(empty + 8 * last);
+		if (tid == 0 && done + STAGES < n) {
+			barrier_wait(empty + 8 * last, stage == 0 ? phase ^ 1 : phase);
+			fetch(x, done + STAGES, last);
+		}
+		__syncwarp();
+	}
+
+	__device__ __forceinline__ void finish(float (&acc)[COLUMNS / 2], int part, int row0) const
+	{
+		float *sums = (float *)memory;
+		const int share = ROWS / p.split, vectors = COLUMNS / p.parts;
+		const int rows = part == p.split - 1 ? ROWS - part * share : share;
+		const float down[2] = {p.power ? p.power[0] : 1, p.power ? p.power[1] : 1};
+
+		__syncthreads();
+#pragma unroll
+		for (int i = 0; i < COLUMNS / 2; i += 2) {
+			const int r = warp * 16 + g + i % 4 * 4, column = i / 4 * 8 + 2 * t;
+
+			*(float2 *)(sums + r * LINE + column) = make_float2(acc[i], acc[i + 1]);
+		}
+		__syncwarp();
+		if (p.split > 1) {
+			cluster_arrive();
+			cluster_wait();
+		} else {
+			__syncthreads();
+		}
+		for (int i = tid; i < rows * vectors; i += THREADS) {
+			const int r = part * share + (p.y_b == 1 ? i / vectors : i % rows);
+			const int j = p.y_b == 1 ? i % vectors : i / rows;
+			const float *at = sums + r * LINE + j * p.parts;
+			const int64_t row = row0 + r;
+			const int b = (int)blockIdx.y * vectors + j;
+			float s = 0, low = 0;
+
+			for (int z = 0; z < p.split; z++) {
+				if (p.split == 1) {
+					s = at[0];
+					low = p.parts > 1 ? at[1] : 0;
+					break;
+				}
+				s += cluster_load(cluster_map(shared_address(at), z));
+				if (p.parts > 1)
+					low += cluster_load(cluster_map(shared_address(at + 1), z));
+			}
+			if (row >= p.rows || b >= p.batch)
+				continue;
+			s = (s + low * 0x1p-11f) * down[0] * down[1] * p.scale;
+			if (p.row_scale)
+				s *= p.row_scale[row * p.row_scale_step];
+			store_any(p.y_dtype, p.y, row * p.y_i + b * p.y_b, s);
+		}
+		__syncwarp();
+		if (p.split > 1) {
+			cluster_arrive_relaxed();
+			cluster_wait();
+		}
+	}
+};
+
+#define BODY(...) { vlut_wgmma_block<__VA_ARGS__>(p).run(); }
+#else
+#define BODY(...) { }
+#endif
+
+#define KERNEL(name, words, columns, scaled) \
+	extern "C" __global__ void __launch_bounds__(HZI_VWG_THREADS, 1) \
+	name(const __grid_constant__ hzi_vlut_wgmma p) \
+	BODY(words, columns, scaled)
+#define KERNELS(name, words, scaled) \
+	KERNEL(name##_16, words, 16, scaled) \
+	KERNEL(name##_32, words, 32, scaled) \
+	KERNEL(name##_64, words, 64, scaled) \
+	KERNEL(name##_128, words, 128, scaled)
+
+KERNELS(vlut_wgmma_d4, 1, false)
+KERNELS(vlut_wgmma_d4_scaled, 1, true)
+KERNELS(vlut_wgmma_d8, 2, false)
+KERNELS(vlut_wgmma_d8_scaled, 2, true)

@@ -26,6 +26,9 @@ bool hzi_cuda_vlut_bytes(const hz_lattice *l, int levels, struct hzi_vlut_bytes 
 /* Whether codes are rows of 16-byte pieces, and values are nothing but points times scales */
 bool hzi_cuda_vlut_rows(const hz_lattice *l, const struct hzi_coded *w);
 
+/* Bytes of such a row: packed ones are filled up. */
+int64_t hzi_cuda_vlut_row_bytes(const hz_lattice *l, const struct hzi_coded *w);
+
 /* Few vectors at a time, or as many as there are in turns. No workspace. */
 bool hzi_cuda_vlut_mma_takes(const struct hz_context *ctx, const struct hzi_vlut_gemm_args *a);
 int hzi_cuda_vlut_mma(struct hz_context *ctx, const struct hzi_vlut_gemm_args *a);

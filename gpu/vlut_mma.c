@@ -81,9 +81,14 @@ static int group_of(const hz_lattice *l, const struct hzi_coded *w)
 	return values == 32 ? 5 : values == 64 ? 6 : 7;
 }
 
+int64_t hzi_cuda_vlut_row_bytes(const hz_lattice *l, const struct hzi_coded *w)
+{
+	return w->packed ? w->row : w->blocks * (l->rule.levels - w->first);
+}
+
 bool hzi_cuda_vlut_rows(const hz_lattice *l, const struct hzi_coded *w)
 {
-	const int64_t levels = l->rule.levels - w->first, bytes = w->blocks * levels;
+	const int64_t levels = l->rule.levels - w->first, bytes = hzi_cuda_vlut_row_bytes(l, w);
 
 	for (int i = 0; i < l->rule.d; i++) {
 		if (w->sub[i] != 0)
@@ -176,7 +181,7 @@ int hzi_cuda_vlut_mma(struct hz_context *ctx, const struct hzi_vlut_gemm_args *a
 		.k = (int32_t)w.k, .chunks = (int32_t)plan.chunks, .x_dtype = a->x_dtype,
 		.y_dtype = a->y_dtype, .q = l->rule.q, .group_log2 = plan.scaled ? group_of(l, &w) : -1,
 		.split = plan.split, .round = plan.round, .scales = l->rule.scales,
-		.row_bytes = (int32_t)(w.blocks * levels),
+		.row_bytes = (int32_t)hzi_cuda_vlut_row_bytes(l, &w),
 		.scale = (l->rule.kind == HZ_LATTICE_E8 ? 0.5f : 1.0f) *
 			 (plan.scaled ? 1.0f : l->rule.scale[0]),
 	};

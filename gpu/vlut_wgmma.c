@@ -148,7 +148,7 @@ int hzi_cuda_vlut_wgmma(struct hz_context *ctx, const struct hzi_vlut_gemm_args 
 			 (float *)((char *)ctx->workspace + plan.x_bytes) + HZI_VWG_MOST,
 		.y = a->y, .row = w.row, .t_row = w.t_row, .row_scale_step = w.row_scale_step,
 		.y_i = a->y_i, .y_b = a->y_b, .rows = (int32_t)w.rows,
-		.row_bytes = (int32_t)(w.blocks * levels), .chunks = (int32_t)plan.chunks,
+		.row_bytes = (int32_t)hzi_cuda_vlut_row_bytes(l, &w), .chunks = (int32_t)plan.chunks,
 		.batch = (int32_t)a->batch, .parts = plan.parts, .y_dtype = a->y_dtype,
 		.q = l->rule.q, .group_shift = plan.shift, .split = plan.split,
 		.scales = l->rule.scales, .scale = l->rule.kind == HZ_LATTICE_E8 ? 0.5f : 1.0f,

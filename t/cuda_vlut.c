@@ -1,0 +1,212 @@
+/*
+ * cuda_vlut.c - what the launchers of products with lattice codes hand to the driver, seen by a
+ * stand-in
+ *
+ * SPDX-License-Identifier: BSD-2-Clause
+ *
+ * Nothing is computed here: which kernels are taken, and that the driver would take them. That they
+ * do what they should is for t/vlut with HZ_TEST_DEVICE=cuda.
+ */
+#include <config.h>
+
+#include "fakecuda.h"
+#include "hurwitz.h"
+#include "tap.h"
+
+#if !HZ_HAVE_CUDA
+
+int main(void)
+{
+	skip_all("this build has no device code");
+}
+
+#else
+
+#define OPERAND_BYTES ((size_t)1 << 26)
+
+static const struct fakecuda *fake;
+static hz_context *ctx;
+static char *codes, *scales, *x, *y;
+
+static const struct fakecuda_launch *last(void)
+{
+	return fake->launch(fake->launches() - 1);
+}
+
+/* The kernels since the call before, in order, joined by spaces. */
+static const char *taken(void)
+{
+	static long seen;
+	static char names[1024];
+	size_t at = 0;
+
+	names[0] = '\0';
+	for (; seen < fake->launches() && at < sizeof(names); seen++)
+		at += (size_t)snprintf(names + at, sizeof(names) - at, "%s%s", at ? " " : "",
+				       fake->launch(seen)->kernel);
+	return names;
+}
+
+/* ---- One-sided ------------------------------------------------------------------------------- */
+
+static const double basis[] = {1.0, 0.4, 0.1, 1.2};
+
+/* step: what rows of codes begin apart, beyond their length */
+static const struct row {
+	const char *name;
+	hz_lattice_opts lattice;
+	int route, x_dtype;
+	int64_t rows, k, batch, step;
+	const char *kernels;
+	unsigned grid, cluster;		/* of the last one */
+} table[] = {
+	{"one vector", {.kind = HZ_LATTICE_D, .q = 4, .levels = 2}, 0, HZ_F16, 4096, 4096, 1, 0,
+	 "vlut_mma_d4_2", 132, 0},
+	{"few rows: k is split", {.kind = HZ_LATTICE_D, .q = 4, .levels = 2}, 0, HZ_BF16, 64, 4096, 2, 0,
+	 "vlut_mma_d4_2", 8, 2},
+	{"groups", {.kind = HZ_LATTICE_D, .q = 4, .levels = 2, .policy = HZ_LATTICE_GROUP, .group = 32},
+	 0, HZ_F32, 4096, 4096, 1, 0, "vlut_mma_d4_2_scaled", 132, 0},
+	{"groups of 16", {.kind = HZ_LATTICE_D, .q = 4, .levels = 2, .policy = HZ_LATTICE_GROUP, .group = 16},
+	 0, HZ_F32, 640, 4096, 1, 0, "vlut_any_f32", 10, 0},
+	{"E8", {.kind = HZ_LATTICE_E8, .q = 2, .levels = 4}, 0, HZ_F16, 4096, 4096, 1, 0,
+	 "vlut_mma_d8_4", 132, 0},
+	{"vectors of s8", {.kind = HZ_LATTICE_D, .q = 4, .levels = 2}, 0, HZ_S8, 4096, 4096, 8, 0,
+	 "vlut_mma_d4_2", 132, 0},
+	{"a batch", {.kind = HZ_LATTICE_D, .q = 4, .levels = 2}, 0, HZ_F16, 4096, 4096, 8, 0,
+	 "vlut_x_tiles vlut_wgmma_d4_16", 128, 8},
+	{"a batch in f32", {.kind = HZ_LATTICE_D, .q = 4, .levels = 2}, 0, HZ_F32, 4096, 4096, 32, 0,
+	 "vlut_x_most vlut_x_tiles vlut_wgmma_d4_64", 128, 8},
+	{"a batch by groups of E8", {.kind = HZ_LATTICE_E8, .q = 2, .levels = 4,
+	  .policy = HZ_LATTICE_GROUP, .group = 64}, 0, HZ_F16, 8192, 1024, 256, 0,
+	 "vlut_x_tiles vlut_wgmma_d8_scaled_128", 64, 2},
+	{"two bits", {.kind = HZ_LATTICE_D, .q = 4, .levels = 1}, 0, HZ_F16, 4096, 4096, 16, 0,
+	 "vlut_mma_d4_1_8 vlut_mma_d4_1_8", 132, 0},
+	{"rows that are not aligned", {.kind = HZ_LATTICE_D, .q = 4, .levels = 2}, 0, HZ_F16, 640, 1024, 1, 8,
+	 "vlut_any_f32", 10, 0},
+	{"codes of 16 bits", {.kind = HZ_LATTICE_E8, .q = 4, .levels = 2}, 0, HZ_F16, 640, 1024, 1, 0,
+	 "vlut_any_f32", 10, 0},
+	{"a basis", {.kind = HZ_LATTICE_BASIS, .dim = 2, .q = 4, .levels = 2, .basis = basis}, 0, HZ_F16, 640,
+	 1024, 1, 0, "vlut_any_mapped_f32", 10, 0},
+	{"tables", {.kind = HZ_LATTICE_D, .q = 4, .levels = 2}, HZ_VLUT_TABLE, HZ_F16, 640, 1024, 1, 0,
+	 "vlut_table_f32 vlut_lookup_f32", 3, 0},
+	{"tables in slices", {.kind = HZ_LATTICE_E8, .q = 4, .levels = 2}, HZ_VLUT_TABLE, HZ_F16, 640, 4096, 1,
+	 0, "vlut_table_f32 vlut_lookup_f32 vlut_table_f32 vlut_lookup_f32", 3, 0},
+};
+
+static void test_gemm(const struct row *r)
+{
+	const hz_vlut_opts o = {.route = r->route};
+	hz_lattice *l;
+	hz_lattice_info info;
+	hz_vlut *v;
+	hz_coded w = {.k = r->k};
+	hz_tensor xt, yt, t;
+	int64_t blocks;
+	size_t bytes;
+
+	if (hz_lattice_open(ctx, &l, &r->lattice) || hz_vlut_open(ctx, &v, l, NULL, &o))
+		bail("%s: %s", r->name, hz_errmsg(ctx));
+	hz_lattice_get_info(l, &info);
+	blocks = r->k / info.dim;
+	w.codes = hz_tensor_3d(codes, info.level_dtype, HZ_CUDA, r->rows, blocks, info.levels);
+	w.codes.stride[0] += r->step;
+	t = hz_tensor_2d(scales, HZ_U8, HZ_CUDA, r->rows, info.group ? r->k / info.group : 1);
+	w.t = info.group ? &t : NULL;
+	xt = hz_tensor_2d(x, r->x_dtype, HZ_CUDA, r->k, r->batch);
+	yt = hz_tensor_2d(y, HZ_F32, HZ_CUDA, r->rows, r->batch);
+	is_int(hz_vlut_gemm_workspace(ctx, v, &w, &xt, &yt, &bytes), HZ_OK, "%s: workspace", r->name);
+	is_int(hz_vlut_gemm(ctx, v, &w, &xt, &yt), HZ_OK, "%s: %s", r->name, hz_errmsg(ctx));
+	is_str(taken(), r->kernels, "%s: kernels", r->name);
+	is_int(last()->grid[0], r->grid, "%s: blocks", r->name);
+	is_int(last()->cluster, r->cluster, "%s: of a cluster", r->name);
+	hz_vlut_close(v);
+	hz_lattice_close(l);
+}
+
+/* ---- Packed and two-sided ---------------------------------------------------------------------- */
+
+static void test_packed(void)
+{
+	const hz_lattice_opts o = {.kind = HZ_LATTICE_D, .q = 4, .levels = 2};
+	hz_lattice *l;
+	hz_vlut *v;
+	hz_coded w = {.k = 1000}, packed = {.rows = 64, .k = 1000};
+	const hz_tensor xt = hz_tensor_1d(x, HZ_F16, HZ_CUDA, 1000);
+	const hz_tensor yt = hz_tensor_1d(y, HZ_F32, HZ_CUDA, 64);
+	size_t bytes;
+
+	if (hz_lattice_open(ctx, &l, &o) || hz_vlut_open(ctx, &v, l, NULL, NULL))
+		bail("%s", hz_errmsg(ctx));
+	w.codes = hz_tensor_3d(codes, HZ_U8, HZ_CUDA, 64, 250, 2);
+	w.codes.stride[0] = 2;
+	w.codes.stride[1] = 2 * 64;
+	is_int(hz_vlut_pack_bytes(ctx, v, &w, &bytes), HZ_OK, "packing");
+	is_int((int64_t)bytes, 64 * 512, "rows of whole pieces of 16 bytes");
+	is_int(hz_vlut_pack(ctx, v, &w, scales), HZ_OK, "codes by columns are packed");
+	is_str(taken(), "vlut_pack", "by a kernel");
+	packed.packed = scales;
+	is_int(hz_vlut_gemv(ctx, v, &packed, &xt, &yt), HZ_OK, "and multiplied");
+	is_str(taken(), "vlut_mma_d4_2", "by the matrix units, whatever the length");
+	hz_vlut_close(v);
+	hz_lattice_close(l);
+}
+
+static void test_gemm2(void)
+{
+	const hz_lattice_opts o = {.kind = HZ_LATTICE_D, .q = 4, .levels = 2};
+	const hz_vlut_opts by_table = {.route = HZ_VLUT_TABLE};
+	hz_lattice *l;
+	hz_vlut *v;
+	hz_coded w = {.k = 1024}, u = {.k = 1024};
+	hz_tensor whole = hz_tensor_2d(y, HZ_S32, HZ_CUDA, 640, 100);
+	hz_tensor real = hz_tensor_2d(y, HZ_F32, HZ_CUDA, 640, 100);
+
+	w.codes = hz_tensor_3d(codes, HZ_U8, HZ_CUDA, 640, 256, 2);
+	u.codes = hz_tensor_3d(x, HZ_U8, HZ_CUDA, 100, 256, 2);
+	if (hz_lattice_open(ctx, &l, &o) || hz_vlut_open(ctx, &v, l, l, NULL))
+		bail("%s", hz_errmsg(ctx));
+	is_int(hz_vlut_gemm2(ctx, v, &w, &u, &whole), HZ_OK, "both coded: %s", hz_errmsg(ctx));
+	is_str(taken(), "vlut_any2_s32", "whole numbers");
+	is_int(hz_vlut_gemm2(ctx, v, &w, &u, &real), HZ_OK, "both coded");
+	is_str(taken(), "vlut_any2_f32", "floats");
+	is_int(last()->grid[0] * 100 + last()->grid[1], 1002, "tiles");
+	hz_vlut_close(v);
+	if (hz_vlut_open(ctx, &v, l, l, &by_table))
+		bail("%s", hz_errmsg(ctx));
+	is_int(hz_vlut_gemm2(ctx, v, &w, &u, &real), HZ_OK, "both coded, by the table");
+	is_str(taken(), "vlut_parts vlut_lookup2_f32", "its kernels");
+	hz_vlut_close(v);
+	hz_lattice_close(l);
+}
+
+int main(void)
+{
+	const hz_options o = {.device = HZ_CUDA};
+	char first[256] = "";
+
+	setenv("FAKECUDA_SM", "90", 1);
+	fake = fakecuda_load();
+	if (!fake)
+		skip_all("no stand-in driver");
+	fake->reset();
+	if (hz_open(&ctx, &o) != HZ_OK || hz_alloc(ctx, (void **)&codes, OPERAND_BYTES, HZ_CUDA) ||
+	    hz_alloc(ctx, (void **)&scales, OPERAND_BYTES, HZ_CUDA) ||
+	    hz_alloc(ctx, (void **)&x, OPERAND_BYTES, HZ_CUDA) ||
+	    hz_alloc(ctx, (void **)&y, OPERAND_BYTES, HZ_CUDA) || hz_reserve(ctx, 2 * OPERAND_BYTES))
+		bail("a context: %s", hz_errmsg(ctx));
+	for (size_t i = 0; i < sizeof(table) / sizeof(*table); i++)
+		test_gemm(&table[i]);
+	test_packed();
+	test_gemm2();
+	hz_free(ctx, codes, HZ_CUDA);
+	hz_free(ctx, scales, HZ_CUDA);
+	hz_free(ctx, x, HZ_CUDA);
+	hz_free(ctx, y, HZ_CUDA);
+	hz_close(ctx);
+	is_int(fake->complaints(first, sizeof(first)), 0, "the driver has no complaint");
+	if (*first)
+		diag("%s", first);
+	return done_testing();
+}
+
+#endif

@@ -17,8 +17,10 @@ static const char op[] = "lattice_open";
 
 _Static_assert(HZI_LATTICE_DIMS == HZ_LATTICE_MAXDIM, "room for all dimensions");
 _Static_assert((int)HZI_LATTICE_BASIS == (int)HZ_LATTICE_BASIS &&
-	       (int)HZI_LATTICE_E8 == (int)HZ_LATTICE_E8 && (int)HZI_LATTICE_D == (int)HZ_LATTICE_D &&
-	       (int)HZI_LATTICE_A2 == (int)HZ_LATTICE_A2 && (int)HZI_LATTICE_Z == (int)HZ_LATTICE_Z,
+		       (int)HZI_LATTICE_E8 == (int)HZ_LATTICE_E8 &&
+		       (int)HZI_LATTICE_D == (int)HZ_LATTICE_D &&
+		       (int)HZI_LATTICE_A2 == (int)HZ_LATTICE_A2 &&
+		       (int)HZI_LATTICE_Z == (int)HZ_LATTICE_Z,
 	       "the same kinds for C and CUDA");
 _Static_assert((int)HZI_LATTICE_GROUP == (int)HZ_LATTICE_GROUP &&
 	       (int)HZI_LATTICE_BANK == (int)HZ_LATTICE_BANK &&
@@ -31,16 +33,16 @@ static int check_int(struct hz_context *ctx, const char *name, int64_t value, in
 		     int64_t most)
 {
 	if (value < least || value > most)
-		return hzi_fail(ctx, HZ_EINVAL, "%s: opts->%s is %lld, must be %lld to %lld", op, name,
-				(long long)value, (long long)least, (long long)most);
+		return hzi_fail(ctx, HZ_EINVAL, "%s: opts->%s is %lld, must be %lld to %lld", op,
+				name, (long long)value, (long long)least, (long long)most);
 	return HZ_OK;
 }
 
 static int check_positive(struct hz_context *ctx, const char *name, double value)
 {
 	if (!(value > 0) || !isfinite(value))
-		return hzi_fail(ctx, HZ_EINVAL, "%s: opts->%s is %g, must be positive and finite", op,
-				name, value);
+		return hzi_fail(ctx, HZ_EINVAL, "%s: opts->%s is %g, must be positive and finite",
+				op, name, value);
 	return HZ_OK;
 }
 
@@ -48,8 +50,8 @@ static int check_finite(struct hz_context *ctx, const char *name, const double *
 {
 	for (int i = 0; v && i < count; i++) {
 		if (!isfinite(v[i]))
-			return hzi_fail(ctx, HZ_EINVAL, "%s: opts->%s[%d] is %g, must be finite", op,
-					name, i, v[i]);
+			return hzi_fail(ctx, HZ_EINVAL, "%s: opts->%s[%d] is %g, must be finite",
+					op, name, i, v[i]);
 	}
 	return HZ_OK;
 }
@@ -96,15 +98,17 @@ static int check_opts(struct hz_context *ctx, const hz_lattice_opts *o, int d)
 	if (o->policy == HZ_LATTICE_GROUP) {
 		HZ_CHECK(check_int(ctx, "group", o->group, 8, 128));
 		if (o->group % d)
-			return hzi_fail(ctx, HZ_EINVAL, "%s: opts->group is %d, must be a multiple of %d",
-					op, o->group, d);
+			return hzi_fail(ctx, HZ_EINVAL,
+					"%s: opts->group is %d, must be a multiple of %d", op,
+					o->group, d);
 	} else {
 		HZ_CHECK(check_int(ctx, "group", o->group, 0, 0));
 	}
 	if (o->policy == HZ_LATTICE_BANK) {
 		HZ_CHECK(check_int(ctx, "banks", o->banks, 1, HZ_LATTICE_MAXBANKS));
 		if (!o->bank)
-			return hzi_fail(ctx, HZ_EINVAL, "%s: opts->bank is NULL, must hold %d scales", op,
+			return hzi_fail(ctx, HZ_EINVAL,
+					"%s: opts->bank is NULL, must hold %d scales", op,
 					o->banks);
 		for (int i = 0; i < o->banks; i++) {
 			char name[16] = "bank[  ]";
@@ -121,11 +125,12 @@ static int check_opts(struct hz_context *ctx, const hz_lattice_opts *o, int d)
 				"is given, but opts->kind is not HZ_LATTICE_BASIS" :
 				"is NULL, must hold the basis");
 	if ((o->flags & HZ_LATTICE_SPHERE) && !o->basis)
-		return hzi_fail(ctx, HZ_EINVAL, "%s: HZ_LATTICE_SPHERE is for a basis: named lattices are exact",
+		return hzi_fail(ctx, HZ_EINVAL,
+				"%s: HZ_LATTICE_SPHERE is for a basis: named lattices are exact",
 				op);
 	if ((o->flags & HZ_LATTICE_CENTER) && o->offset)
-		return hzi_fail(ctx, HZ_EINVAL, "%s: opts->offset is given, and HZ_LATTICE_CENTER set",
-				op);
+		return hzi_fail(ctx, HZ_EINVAL,
+				"%s: opts->offset is given, and HZ_LATTICE_CENTER set", op);
 	HZ_CHECK(check_finite(ctx, "basis", o->basis, d * d));
 	HZ_CHECK(check_finite(ctx, "transform", o->transform, d * d));
 	HZ_CHECK(check_finite(ctx, "dither", o->dither, d));
@@ -259,14 +264,15 @@ void hzi_lattice_sub(const hz_lattice *l, int first, float *sub)
 	const double weight = weight_sum(&l->rule, first);
 
 	for (int i = 0; i < l->rule.d; i++)
-		sub[i] = first > 0 ? (float)(l->dither[i] - weight * l->mean[i]) : l->rule.dither[i];
+		sub[i] = first > 0 ? (float)(l->dither[i] - weight * l->mean[i]) :
+				     l->rule.dither[i];
 }
 
-/* ---- The parts of a quantizer ------------------------------------------------------------------ */
+/* ---- The parts of a quantizer ---------------------------------------------------------------- */
 
 /*
- * Basis, factors and maps. With T the transform, G = Q R: T_to_lat = Q^T T / beta, T_from_lat is its
- * inverse; kernels map by T, or for a basis by G^-1 T to coordinates in it.
+ * Basis, factors and maps. With T the transform, G = Q R: T_to_lat = Q^T T / beta, T_from_lat is
+ * its inverse; kernels map by T, or for a basis by G^-1 T to coordinates in it.
  */
 static int set_matrices(struct hz_context *ctx, hz_lattice *l, const hz_lattice_opts *o)
 {
@@ -283,8 +289,8 @@ static int set_matrices(struct hz_context *ctx, hz_lattice *l, const hz_lattice_
 	if (o->basis) {
 		memcpy(l->basis, o->basis, (size_t)(d * d) * sizeof(*t));
 		if (!hzi_basis_reduce(d, l->basis))
-			return hzi_fail(ctx, HZ_EINVAL, "%s: opts->basis is singular, or too nearly so",
-					op);
+			return hzi_fail(ctx, HZ_EINVAL,
+					"%s: opts->basis is singular, or too nearly so", op);
 	}
 	hzi_basis_qr(d, l->basis, q, l->reduced);
 	for (int i = 0; i < d; i++) {
@@ -344,7 +350,8 @@ static int set_scales(struct hz_context *ctx, hz_lattice *l, const hz_lattice_op
 		r->inverse[t] = (float)(1 / (double)r->scale[t]);
 		if (!isnormal(r->scale[t]) || !isnormal(r->inverse[t]))
 			return hzi_fail(ctx, HZ_EINVAL,
-					"%s: the scale of T = %d is %g, which f32 or its inverse does not hold",
+					"%s: the scale of T = %d is %g, which f32 or its inverse "
+					"does not hold",
 					op, t, s);
 		if (r->scale[t] > r->scale[r->largest])
 			r->largest = t;
@@ -374,8 +381,8 @@ static int set_offset(struct hz_context *ctx, hz_lattice *l, const hz_lattice_op
 	for (int i = 0; i < d; i++) {
 		if (o->offset[i] < -(1 << 20) || o->offset[i] > 1 << 20)
 			return hzi_fail(ctx, HZ_EINVAL,
-					"%s: opts->offset[%d] is %lld, must be -2^20 to 2^20", op, i,
-					(long long)o->offset[i]);
+					"%s: opts->offset[%d] is %lld, must be -2^20 to 2^20", op,
+					i, (long long)o->offset[i]);
 		z[i] = (int32_t)o->offset[i];
 	}
 	if (o->basis) {
@@ -394,9 +401,10 @@ static int set_offset(struct hz_context *ctx, hz_lattice *l, const hz_lattice_op
 			for (int j = 0; j < d; j++)
 				s += inverse[i * d + j] * point[j];
 			if (!(fabs(s) <= 1 << 20))
-				return hzi_fail(ctx, HZ_EINVAL,
-						"%s: opts->offset is too far from 0 in the reduced basis",
-						op);
+				return hzi_fail(
+					ctx, HZ_EINVAL,
+					"%s: opts->offset is too far from 0 in the reduced basis",
+					op);
 			r->offset[i] = (int32_t)rint(s);
 		}
 		return HZ_OK;
@@ -427,9 +435,10 @@ static int set_reach(struct hz_context *ctx, hz_lattice *l)
 	for (int i = 0; i < r->d; i++)
 		dither = fmax(dither, fabs(l->dither[i]));
 	if (!(point + offset <= 1 << 24))
-		return hzi_fail(ctx, HZ_ENOTSUP,
-				"%s: points have coordinates up to %g, must be up to 2^24: fewer levels", op,
-				point + offset);
+		return hzi_fail(
+			ctx, HZ_ENOTSUP,
+			"%s: points have coordinates up to %g, must be up to 2^24: fewer levels",
+			op, point + offset);
 	l->point_max = (int32_t)point;
 	r->reach = HZI_LATTICE_RANGE;
 	if (!(r->flags & HZI_LATTICE_SPHERE)) {
@@ -439,9 +448,11 @@ static int set_reach(struct hz_context *ctx, hz_lattice *l)
 		r->reach = (float)fmin(reach, HZI_LATTICE_RANGE);
 	}
 	if (r->policy != HZ_LATTICE_WRAP && !hzi_lattice_try(r, &l->matrices, v, 1, 1, at, g))
-		return hzi_fail(ctx, HZ_EINVAL,
-				"%s: opts->offset and opts->dither leave 0 outside of the code, which only "
-				"the policy HZ_LATTICE_WRAP allows", op);
+		return hzi_fail(
+			ctx, HZ_EINVAL,
+			"%s: opts->offset and opts->dither leave 0 outside of the code, which only "
+			"the policy HZ_LATTICE_WRAP allows",
+			op);
 	return HZ_OK;
 }
 

@@ -78,8 +78,8 @@ static int check_opts(struct hz_context *ctx, const struct call *c)
 	const int top = c->decode ? c->l->rule.levels : 0, last = c->decode ? HZ_LATTICE_DIGITS : 0;
 
 	if (o->pack < HZ_LATTICE_LEVEL || o->pack > HZ_LATTICE_LIMBS)
-		return hzi_fail(ctx, HZ_EINVAL, "%s: opts->pack is %d, must be 0 to %d", c->op, o->pack,
-				HZ_LATTICE_LIMBS);
+		return hzi_fail(ctx, HZ_EINVAL, "%s: opts->pack is %d, must be 0 to %d", c->op,
+				o->pack, HZ_LATTICE_LIMBS);
 	if (o->levels < 0 || o->levels > top)
 		return hzi_fail(ctx, HZ_EINVAL, "%s: opts->levels is %d, must be 0 to %d", c->op,
 				o->levels, top);
@@ -87,12 +87,14 @@ static int check_opts(struct hz_context *ctx, const struct call *c)
 		return hzi_fail(ctx, HZ_EINVAL, "%s: opts->to is %d, must be 0 to %d", c->op, o->to,
 				last);
 	if (o->flags)
-		return hzi_fail(ctx, HZ_EINVAL, "%s: opts->flags is %u, must be 0", c->op, o->flags);
+		return hzi_fail(ctx, HZ_EINVAL, "%s: opts->flags is %u, must be 0", c->op,
+				o->flags);
 	if (o->hadamard && o->hadamard->axis != 0)
 		return hzi_fail(ctx, HZ_ENOTSUP, "%s: opts->hadamard->axis is %d, must be 0", c->op,
 				o->hadamard->axis);
 	if (o->hadamard && o->to != HZ_LATTICE_VALUES)
-		return hzi_fail(ctx, HZ_EINVAL, "%s: opts->hadamard is given, but there are no values to rotate",
+		return hzi_fail(ctx, HZ_EINVAL,
+				"%s: opts->hadamard is given, but there are no values to rotate",
 				c->op);
 	return hzi_check_reserved(ctx, c->op, o->reserved, 3);
 }
@@ -108,13 +110,17 @@ static int check_pack(struct hz_context *ctx, const char *op, const hz_lattice *
 		 pack == HZ_LATTICE_FULL64 ? HZ_U64 : HZ_U32;
 	*last = pack == HZ_LATTICE_LEVEL ? info.levels : pack == HZ_LATTICE_FULL64 ? 0 : info.limbs;
 	if (pack == HZ_LATTICE_LEVEL && !info.level_dtype)
-		return hzi_fail(ctx, HZ_ENOTSUP,
-				"%s: a level has %d digits of %d, more than 32 bits: must be packed as "
-				"HZ_LATTICE_LIMBS", op, info.dim, info.q);
+		return hzi_fail(
+			ctx, HZ_ENOTSUP,
+			"%s: a level has %d digits of %d, more than 32 bits: must be packed as "
+			"HZ_LATTICE_LIMBS",
+			op, info.dim, info.q);
 	if (pack == HZ_LATTICE_FULL64 && !info.full64)
-		return hzi_fail(ctx, HZ_ENOTSUP,
-				"%s: a block has %d digits of %d, more than 64 bits: must not be packed as "
-				"HZ_LATTICE_FULL64", op, info.dim * info.levels, info.q);
+		return hzi_fail(
+			ctx, HZ_ENOTSUP,
+			"%s: a block has %d digits of %d, more than 64 bits: must not be packed as "
+			"HZ_LATTICE_FULL64",
+			op, info.dim * info.levels, info.q);
 	return HZ_OK;
 }
 
@@ -132,13 +138,14 @@ static int check_shape(struct hz_context *ctx, const struct call *c, const char 
 	const int rows = c->v->ndim - c->inner;
 
 	if (t->ndim != rows + inner)
-		return hzi_fail(ctx, HZ_ESHAPE, "%s: %s.ndim is %d, must be %d", c->op, name, t->ndim,
-				rows + inner);
+		return hzi_fail(ctx, HZ_ESHAPE, "%s: %s.ndim is %d, must be %d", c->op, name,
+				t->ndim, rows + inner);
 	for (int i = 0; i < rows; i++) {
 		if (t->shape[i] != c->v->shape[i])
-			return hzi_fail(ctx, HZ_ESHAPE, "%s: %s.shape[%d] is %lld, must be %lld, as %s",
-					c->op, name, i, (long long)t->shape[i],
-					(long long)c->v->shape[i], c->v_name);
+			return hzi_fail(ctx, HZ_ESHAPE,
+					"%s: %s.shape[%d] is %lld, must be %lld, as %s", c->op,
+					name, i, (long long)t->shape[i], (long long)c->v->shape[i],
+					c->v_name);
 	}
 	for (int i = 0; i < inner; i++) {
 		if (t->shape[rows + i] != wanted[i])
@@ -178,7 +185,8 @@ static int check_t(struct hz_context *ctx, const struct call *c)
 
 	if (!hzi_lattice_has_t(l)) {
 		if (c->t)
-			return hzi_fail(ctx, HZ_EINVAL, "%s: t is given, must be NULL: the policy has one scale",
+			return hzi_fail(ctx, HZ_EINVAL,
+					"%s: t is given, must be NULL: the policy has one scale",
 					c->op);
 		return HZ_OK;
 	}
@@ -222,7 +230,8 @@ static void set_map(const struct call *c, struct hzi_lattice_map *m)
 	memset(m, 0, sizeof(*m));
 	m->n = c->n;
 	m->blocks = c->blocks;
-	m->ndim = collapse((const hz_tensor *[]){&v, &codes, c->t ? &t : NULL}, rows, m->shape, stride);
+	m->ndim = collapse((const hz_tensor *[]){&v, &codes, c->t ? &t : NULL}, rows, m->shape,
+			   stride);
 	memcpy(m->v_stride, stride[0], (size_t)m->ndim * sizeof(int64_t));
 	memcpy(m->code_stride, stride[1], (size_t)m->ndim * sizeof(int64_t));
 	memcpy(m->t_stride, stride[2], (size_t)m->ndim * sizeof(int64_t));
@@ -254,7 +263,7 @@ static int64_t bytes_of(const struct call *c)
 	return bytes;
 }
 
-/* ---- A rotation of values ---------------------------------------------------------------------- */
+/* ---- A rotation of values -------------------------------------------------------------------- */
 
 /*
  * The values in f32 back to back, for the transform to stand between them and the lattice: behind
@@ -313,8 +322,8 @@ static int check_overload(struct hz_context *ctx, const struct call *c, const hz
 		return HZ_OK;
 	HZ_CHECK(hzi_check(ctx, c->op, "overload", overload, count_types, true));
 	if (overload->ndim != 1 || overload->shape[0] != 2 || overload->stride[0] != 1)
-		return hzi_fail(ctx, HZ_ESHAPE, "%s: overload must have the shape [2], without gaps",
-				c->op);
+		return hzi_fail(ctx, HZ_ESHAPE,
+				"%s: overload must have the shape [2], without gaps", c->op);
 	HZ_CHECK(hzi_check_apart(ctx, c->op, c->v_name, c->v, "overload", overload));
 	HZ_CHECK(hzi_check_apart(ctx, c->op, "codes", c->codes, "overload", overload));
 	if (c->t)
@@ -334,7 +343,8 @@ static int encode_args(struct hz_context *ctx, struct call *c, const hz_tensor *
 	HZ_CHECK(check_opts(ctx, c));
 	HZ_CHECK(hzi_check(ctx, c->op, "x", c->v, value_types, false));
 	if (c->v->ndim < 1)
-		return hzi_fail(ctx, HZ_ESHAPE, "%s: x.ndim is 0, must be 1 to %d", c->op, HZ_MAXDIM);
+		return hzi_fail(ctx, HZ_ESHAPE, "%s: x.ndim is 0, must be 1 to %d", c->op,
+				HZ_MAXDIM);
 	c->inner = 1;
 	c->n = c->v->shape[c->v->ndim - 1];
 	c->blocks = ceil_div(c->n, c->l->rule.d);
@@ -457,8 +467,8 @@ static int check_y(struct hz_context *ctx, struct call *c)
 	HZ_CHECK(hzi_check(ctx, c->op, "y", y, types[to], true));
 	c->inner = to + 1;
 	if (y->ndim < c->inner)
-		return hzi_fail(ctx, HZ_ESHAPE, "%s: y.ndim is %d, must be %d to %d", c->op, y->ndim,
-				c->inner, HZ_MAXDIM);
+		return hzi_fail(ctx, HZ_ESHAPE, "%s: y.ndim is %d, must be %d to %d", c->op,
+				y->ndim, c->inner, HZ_MAXDIM);
 	c->n = y->shape[last];
 	c->blocks = ceil_div(c->n, r->d);
 	if (to == HZ_LATTICE_VALUES)
@@ -471,7 +481,8 @@ static int check_y(struct hz_context *ctx, struct call *c)
 		if (y->shape[last] != r->embed)
 			return fail_shape(ctx, c->op, "y", y, last, r->embed, embed[0]);
 		if (y->dtype != HZ_S32 && most > (y->dtype == HZ_S8 ? 127 : 32767))
-			return hzi_fail(ctx, HZ_EDTYPE, "%s: y.dtype is %s, but points have integers up to %d",
+			return hzi_fail(ctx, HZ_EDTYPE,
+					"%s: y.dtype is %s, but points have integers up to %d",
 					c->op, hz_dtype_name(y->dtype), most);
 		return HZ_OK;
 	}
@@ -609,22 +620,23 @@ int hz_lattice_repack(hz_context *ctx, const hz_lattice *l, const hz_tensor *fro
 	HZ_CHECK(check_lattice(ctx, repack_name, l));
 	for (int s = 0; s < 2; s++) {
 		if (pack[s] < HZ_LATTICE_LEVEL || pack[s] > HZ_LATTICE_LIMBS)
-			return hzi_fail(ctx, HZ_EINVAL, "%s: %s_pack is %d, must be 0 to %d", repack_name,
-					name[s], pack[s], HZ_LATTICE_LIMBS);
+			return hzi_fail(ctx, HZ_EINVAL, "%s: %s_pack is %d, must be 0 to %d",
+					repack_name, name[s], pack[s], HZ_LATTICE_LIMBS);
 		HZ_CHECK(check_pack(ctx, repack_name, l, pack[s], &dtype[s], &last[s]));
-		HZ_CHECK(hzi_check(ctx, repack_name, name[s], side[s], (int[]){dtype[s], 0}, s == 1));
+		HZ_CHECK(hzi_check(ctx, repack_name, name[s], side[s], (int[]){dtype[s], 0},
+				   s == 1));
 		rows[s] = side[s]->ndim - (last[s] != 0);
 		if (rows[s] < 0)
-			return hzi_fail(ctx, HZ_ESHAPE, "%s: %s.ndim is 0, must be 1 to %d", repack_name,
-					name[s], HZ_MAXDIM);
+			return hzi_fail(ctx, HZ_ESHAPE, "%s: %s.ndim is 0, must be 1 to %d",
+					repack_name, name[s], HZ_MAXDIM);
 		if (last[s] && side[s]->shape[rows[s]] != last[s])
 			return fail_shape(ctx, repack_name, name[s], side[s], rows[s], last[s],
 					  pack[s] == HZ_LATTICE_LEVEL ? "the levels" :
 					  "the limbs of a block");
 	}
 	if (rows[0] != rows[1])
-		return hzi_fail(ctx, HZ_ESHAPE, "%s: to.ndim is %d, must be %d", repack_name, to->ndim,
-				rows[0] + (last[1] != 0));
+		return hzi_fail(ctx, HZ_ESHAPE, "%s: to.ndim is %d, must be %d", repack_name,
+				to->ndim, rows[0] + (last[1] != 0));
 	for (d = 0; d < rows[0]; d++) {
 		if (from->shape[d] != to->shape[d])
 			return fail_shape(ctx, repack_name, "to", to, d, from->shape[d], "as from");
@@ -634,7 +646,8 @@ int hz_lattice_repack(hz_context *ctx, const hz_lattice *l, const hz_tensor *fro
 		return HZ_OK;
 	tame[0] = hzi_tame(from);
 	tame[1] = hzi_tame(to);
-	d = collapse((const hz_tensor *[]){&tame[0], &tame[1], NULL}, rows[0], a.from.shape, stride);
+	d = collapse((const hz_tensor *[]){&tame[0], &tame[1], NULL}, rows[0], a.from.shape,
+		     stride);
 	for (int s = 0; s < 2; s++) {
 		struct hzi_lattice_map *m = map[s];
 

@@ -15,7 +15,7 @@
 
 static const char op[] = "lattice_design";
 
-#define SAMPLE 49152		/* values: a multiple of all of 1 2 3 4 8 16 24 and of groups of 128 */
+#define SAMPLE 49152		/* values: a multiple of all of 1 2 3 4 8 16 24 and of 128 */
 #define BETAS 40		/* steps of 5 % from the least sensible beta on */
 #define GRID 32			/* scales that a bank is chosen from, 2^(1/8) apart */
 
@@ -78,7 +78,7 @@ static int64_t take(const hz_tensor *t, float *x)
 	return count;
 }
 
-/* ---- The cost of a quantizer ------------------------------------------------------------------- */
+/* ---- The cost of a quantizer ----------------------------------------------------------------- */
 
 /* v of a block of the sample; what is not finite counts as 0. */
 static void block_at(const struct search *s, const hz_lattice *l, int64_t block, float *x, float *v)
@@ -173,7 +173,7 @@ static bool better(const struct search *s, const hz_lattice_report *a)
 	return s->rate > 0 ? a->mse < s->report.mse : a->gap_db < s->report.gap_db;
 }
 
-/* Tries one quantizer; *cost, if wanted: what is to be small, far above all others if out of rate. */
+/* Tries one quantizer; *cost, if wanted: what is to be small, and is huge if out of rate. */
 static int try(struct search *s, const hz_lattice_opts *o, double *cost)
 {
 	hz_lattice_report report;
@@ -358,19 +358,20 @@ static int search_scales(struct search *s, hz_lattice_opts *o)
 			continue;
 		}
 		if (o->policy == HZ_LATTICE_GROUP) {
-			/* T finds the scale: beta says where its steps are, and where they begin. */
+			/* T finds the scale: beta says where its steps are and begin. */
 			for (int k = 0; k < 16; k++) {
 				o->beta = 0.3 * least * exp2(k * 9 / 64.0);
 				HZ_CHECK(try(s, o, NULL));
 			}
 			continue;
 		}
-		HZ_CHECK(search_beta(s, o, least, o->policy == HZ_LATTICE_CLIP ? 2 * BETAS : BETAS));
+		HZ_CHECK(
+			search_beta(s, o, least, o->policy == HZ_LATTICE_CLIP ? 2 * BETAS : BETAS));
 	}
 	return HZ_OK;
 }
 
-/* Where q or levels are 0: those that fit the rate, all that are near to it without a level's loss */
+/* Where q or levels are 0: all that fit the rate with less than a bit to spare */
 static int search_sizes(struct search *s, hz_lattice_opts *o)
 {
 	static const int radix[] = {2, 3, 4, 5, 6, 8, 10, 12, 14, 16};
@@ -417,7 +418,10 @@ static int search(struct search *s)
 	case HZ_LATTICE_E8:
 		return search_lattice(s, w->kind, 8);
 	default:
-		return search_lattice(s, w->kind, w->dim ? w->dim : w->kind == HZ_LATTICE_D ? 4 : 1);
+		return search_lattice(s, w->kind,
+				      w->dim		      ? w->dim :
+				      w->kind == HZ_LATTICE_D ? 4 :
+								1);
 	}
 }
 
@@ -425,8 +429,8 @@ static int check_want(struct hz_context *ctx, const hz_lattice_opts *w, double r
 		      const hz_tensor *x)
 {
 	if (w->kind == HZ_LATTICE_BASIS || w->transform)
-		return hzi_fail(ctx, HZ_ENOTSUP, "%s: want->%s: the search is over named lattices", op,
-				w->transform ? "transform" : "kind");
+		return hzi_fail(ctx, HZ_ENOTSUP, "%s: want->%s: the search is over named lattices",
+				op, w->transform ? "transform" : "kind");
 	if (!(rate >= 0) || !isfinite(rate))
 		return hzi_fail(ctx, HZ_EINVAL, "%s: rate is %g, must be 0 or positive", op, rate);
 	if (rate == 0 && (!w->kind || !w->q || !w->levels))
@@ -436,11 +440,12 @@ static int check_want(struct hz_context *ctx, const hz_lattice_opts *w, double r
 		return hzi_fail(ctx, HZ_EINVAL, "%s: sigma is %g, must be positive", op, sigma);
 	if (x && (x->device != HZ_CPU || x->dtype != HZ_F32 || x->ndim < 1 ||
 		  hz_tensor_count(x) < HZ_LATTICE_MAXDIM * 16 || !x->data))
-		return hzi_fail(ctx, HZ_EINVAL, "%s: x must be f32 on the host, of %d values at least", op,
+		return hzi_fail(ctx, HZ_EINVAL,
+				"%s: x must be f32 on the host, of %d values at least", op,
 				HZ_LATTICE_MAXDIM * 16);
 	if (w->policy == HZ_LATTICE_BANK && (w->banks < 1 || w->banks > HZ_LATTICE_MAXBANKS))
-		return hzi_fail(ctx, HZ_EINVAL, "%s: want->banks is %d, must be 1 to %d", op, w->banks,
-				HZ_LATTICE_MAXBANKS);
+		return hzi_fail(ctx, HZ_EINVAL, "%s: want->banks is %d, must be 1 to %d", op,
+				w->banks, HZ_LATTICE_MAXBANKS);
 	return HZ_OK;
 }
 
@@ -457,8 +462,8 @@ int hz_lattice_design(hz_context *ctx, const hz_lattice_opts *want, double rate,
 		return hzi_fail(ctx, HZ_EINVAL, "%s: %s is NULL", op, want ? "found" : "want");
 	HZ_CHECK(check_want(ctx, want, rate, sigma, x));
 	if (want->policy == HZ_LATTICE_BANK && bank == NULL)
-		return hzi_fail(ctx, HZ_EINVAL, "%s: bank is NULL, must have room for %d numbers", op,
-				HZ_LATTICE_MAXBANKS);
+		return hzi_fail(ctx, HZ_EINVAL, "%s: bank is NULL, must have room for %d numbers",
+				op, HZ_LATTICE_MAXBANKS);
 	s.x = hzi_malloc(ctx, x_bytes, 64);
 	if (want->policy == HZ_LATTICE_BANK)
 		s.error = hzi_malloc(ctx, error_bytes, 64);
@@ -481,7 +486,8 @@ int hz_lattice_design(hz_context *ctx, const hz_lattice_opts *want, double rate,
 	}
 	status = search(&s);
 	if (status == HZ_OK && !s.found)
-		status = hzi_fail(ctx, HZ_ENOTSUP, "%s: nothing has a rate of at most %g bits", op, rate);
+		status = hzi_fail(ctx, HZ_ENOTSUP, "%s: nothing has a rate of at most %g bits", op,
+				  rate);
 	if (status != HZ_OK)
 		goto out;
 	*found = s.best;

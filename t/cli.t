@@ -507,6 +507,37 @@ bad 2 'x.ndim is 2, must be 5' "no image" run quat_conv2d x=x.npy w=q121.npy y=n
 bad 2 'ds= needs s=' "the gradient of factors that are not there" run quat_linear_bwd x=x.npy \
 	w=q12.npy dy=q1.npy ds=n.npy
 
+npy v4.npy "$(header '<f4' '4,')" "$f1$f2$f3$f4"
+good "lattice_encode" $cpu lattice_encode lattice=D4 q=4 M=2 x=x.npy codes=lc.npy
+is "$(header_of lc.npy)" "$(header '|u1' '2, 1, 2')" "two levels a block"
+good "lattice_decode" $cpu lattice_decode lattice=D4 q=4 M=2 codes=lc.npy y=ly.npy
+is "$(header_of ly.npy) $(tail_of ly.npy 32 f4)" "$(header "${e}f4" '2, 4') 1 2 3 4 4 3 2 1" \
+	"points come back"
+good "to=points" $cpu lattice_decode lattice=D4 q=4 M=2 codes=lc.npy y=ly.npy to=points
+is "$(tail_of ly.npy 32 d4)" "1 2 3 4 4 3 2 1" "as integers"
+good "lattice_encode lattice=Z2 pack=multiword policy=t" $cpu lattice_encode lattice=Z2 q=3 M=2 \
+	x=x.npy codes=lz.npy T=lt.npy pack=multiword policy=t overload=lo.npy
+is "$(header_of lz.npy) $(header_of lt.npy) $(tail_of lo.npy 16 d8)" \
+	"$(header "${e}u4" '2, 2, 1') $(header '|u1' '2, 2') 0 0" "limbs, and T"
+good "lattice_repack" $cpu lattice_repack lattice=Z2 q=3 M=2 from=lz.npy to=ll.npy \
+	from_pack=multiword to_pack=full64
+is "$(header_of ll.npy)" "$(header "${e}u8" '2, 2')" "a number a block"
+good "vlut_gemv" $cpu vlut_gemv lattice=D4 q=4 M=2 w=lc.npy x=v4.npy y=ly.npy route=decode
+is "$(header_of ly.npy) $(tail_of ly.npy 8 f4)" "$(header "${e}f4" '2,') 30 20" "rows by a vector"
+good "vlut_gemm pack_w=1" $cpu vlut_gemm lattice=D4 q=4 M=2 w=lc.npy x=x.npy y=ly.npy pack_w=1 \
+	route=decode
+is "$(header_of ly.npy) $(tail_of ly.npy 16 f4)" "$(header "${e}f4" '2, 2') 30 20 20 30" \
+	"rows by rows, which fit"
+good "vlut_gemm2 out=s32" $cpu vlut_gemm2 lattice=D4 q=4 M=2 w=lc.npy x=lc.npy y=ly.npy out=s32
+is "$(header_of ly.npy) $(tail_of ly.npy 16 d4)" "$(header "${e}i4" '2, 2') 30 20 20 30" \
+	"codes by codes"
+bad 2 'lattice= is missing' "no lattice" run lattice_encode q=4 x=x.npy codes=n.npy
+bad 2 'lattice=D4x: the value' "a lattice that is none" run lattice_encode lattice=D4x q=4 x=x.npy codes=n.npy
+bad 2 'T= is missing' "a policy without T" run lattice_encode lattice=D4 q=4 policy=t x=x.npy codes=n.npy
+bad 2 'say pack=multiword' "a level beyond 32 bits" run lattice_encode lattice=D24 q=3 x=x.npy codes=n.npy
+bad 2 'bank=: must be' "scales that are none" run lattice_encode lattice=D4 q=4 bank=1,x x=x.npy \
+	codes=n.npy T=n2.npy
+
 # ---- Hostile files -----------------------------------------------------------------------------------
 
 b=../bad

@@ -9,7 +9,7 @@
 #include "lattice_ref.h"
 #include "lattice_vectors.h"
 
-/* ---- Lattices and views -------------------------------------------------------------------------- */
+/* ---- Lattices and views ---------------------------------------------------------------------- */
 
 static const struct config {
 	int kind, dim, q, levels;
@@ -58,7 +58,7 @@ static void ref_offset(struct ref_lattice *r, const hz_lattice *l)
 		r->o[i] = info.offset[i];
 }
 
-/* ---- Packings ------------------------------------------------------------------------------------ */
+/* ---- Packings -------------------------------------------------------------------------------- */
 
 /* The number of codes of a block, and these of digits */
 static int ref_pack(const struct ref_lattice *r, int pack, int64_t b[REF_M][REF_D], uint64_t *code)
@@ -94,13 +94,14 @@ static int pack_of(const hz_lattice *l, int pack, int *dtype, int64_t *last)
 	hz_lattice_info info;
 
 	hz_lattice_get_info(l, &info);
-	*dtype = pack == HZ_LATTICE_LEVEL ? info.level_dtype : pack == HZ_LATTICE_FULL64 ? HZ_U64 : HZ_U32;
+	*dtype = pack == HZ_LATTICE_LEVEL  ? info.level_dtype :
+		 pack == HZ_LATTICE_FULL64 ? HZ_U64 : HZ_U32;
 	*last = pack == HZ_LATTICE_LEVEL ? info.levels : pack == HZ_LATTICE_FULL64 ? 0 : info.limbs;
 	return pack == HZ_LATTICE_LEVEL ? info.level_dtype != 0 :
 	       pack == HZ_LATTICE_FULL64 ? info.full64 : 1;
 }
 
-/* ---- The vectors --------------------------------------------------------------------------------- */
+/* ---- The vectors ----------------------------------------------------------------------------- */
 
 static void vectors_on(struct dev *dev)
 {
@@ -127,7 +128,8 @@ static void vectors_on(struct dev *dev)
 			struct area x = area_new(dev, 32, 0), codes = area_new(dev, 64, 0);
 			struct area t = area_new(dev, 1, 0), y = area_new(dev, 32, 0);
 			hz_lattice_code_opts co = {.pack = pack};
-			hz_tensor xt = hz_tensor_1d(x.data, HZ_F32, dev->device, v->dim), ct, tt, yt;
+			hz_tensor xt = hz_tensor_1d(x.data, HZ_F32, dev->device, v->dim), ct, tt,
+				  yt;
 			unsigned char *image;
 			uint64_t want[8] = {0};
 			int64_t last;
@@ -152,8 +154,10 @@ static void vectors_on(struct dev *dev)
 				bail("%s: %s", v->tag, hz_errmsg(dev->ctx));
 			n = last ? (int)last : 1;
 			for (j = 0; j < n; j++)
-				put_int(want, hz_dtype_size(dtype), j, pack == HZ_LATTICE_LEVEL ? v->level[j] :
-					pack == HZ_LATTICE_FULL64 ? v->full : v->limb[j]);
+				put_int(want, hz_dtype_size(dtype), j,
+					pack == HZ_LATTICE_LEVEL  ? v->level[j] :
+					pack == HZ_LATTICE_FULL64 ? v->full :
+								    v->limb[j]);
 			image = image_new(64, 0, &p);
 			area_read(&codes, image);
 			good &= same_bits(p, want, (size_t)n, hz_dtype_size(dtype));
@@ -227,14 +231,15 @@ static void test_checksums(void)
 				products = crc32_add(products, le, 2);
 			}
 		}
-		ok(!s->leaders || leaders == s->leaders, "checksum of leaders, kind %d q=%d", s->kind, s->q);
-		ok(!s->products || products == s->products, "checksum of products, kind %d q=%d", s->kind,
-		   s->q);
+		ok(!s->leaders || leaders == s->leaders, "checksum of leaders, kind %d q=%d",
+		   s->kind, s->q);
+		ok(!s->products || products == s->products, "checksum of products, kind %d q=%d",
+		   s->kind, s->q);
 		hz_lattice_close(l);
 	}
 }
 
-/* ---- Random encodings ---------------------------------------------------------------------------- */
+/* ---- Random encodings ------------------------------------------------------------------------ */
 
 /* Values of many kinds, as the dtype has them */
 static double random_value(uint64_t *rnd, int mode, double scale)
@@ -271,12 +276,15 @@ struct encode_case {
 	void *x_data;
 };
 
-static void describe_case(const struct encode_case *c, const struct config *f, const struct dev *dev)
+static void describe_case(const struct encode_case *c, const struct config *f,
+			  const struct dev *dev)
 {
-	diag("%s: %s, policy %d, beta %g alpha %g group %d banks %d flags %u dither %d, pack %d, x %s "
-	     "[%lld][%lld]", dev->name, f->name, c->o.policy, c->o.beta, c->o.alpha, c->o.group,
-	     c->o.banks, c->o.flags, c->o.dither != NULL, c->pack, hz_dtype_name(c->dtype),
-	     (long long)c->rows, (long long)c->n);
+	diag("%s: %s, policy %d, beta %g alpha %g group %d banks %d flags %u dither %d, pack %d, x "
+	     "%s "
+	     "[%lld][%lld]",
+	     dev->name, f->name, c->o.policy, c->o.beta, c->o.alpha, c->o.group, c->o.banks,
+	     c->o.flags, c->o.dither != NULL, c->pack, hz_dtype_name(c->dtype), (long long)c->rows,
+	     (long long)c->n);
 }
 
 static void random_opts(uint64_t *rnd, const struct config *f, struct encode_case *c)
@@ -310,7 +318,8 @@ static void random_opts(uint64_t *rnd, const struct config *f, struct encode_cas
 	}
 }
 
-static void random_case(uint64_t *rnd, const struct config *f, struct encode_case *c, hz_lattice **l)
+static void random_case(uint64_t *rnd, const struct config *f, struct encode_case *c,
+			hz_lattice **l)
 {
 	int64_t shape[HZ_MAXDIM], last;
 	int ndim, i, mode, dtype;
@@ -347,7 +356,8 @@ static void random_case(uint64_t *rnd, const struct config *f, struct encode_cas
 
 static int has_t(const hz_lattice_opts *o)
 {
-	return o->policy == HZ_LATTICE_T || o->policy == HZ_LATTICE_BANK || o->policy == HZ_LATTICE_GROUP;
+	return o->policy == HZ_LATTICE_T || o->policy == HZ_LATTICE_BANK ||
+	       o->policy == HZ_LATTICE_GROUP;
 }
 
 /* What codes and t have to be, and the counts */
@@ -380,12 +390,14 @@ static void expect(const struct encode_case *c, const struct ref_lattice *r, voi
 				for (j = 0; j < count; j++) {
 					at[1] = j;
 					put_int(codes, c->codes.size,
-						view_at(&c->codes, row, c->pack == HZ_LATTICE_FULL64 ? 1 : 2, at),
+						view_at(&c->codes, row,
+							c->pack == HZ_LATTICE_FULL64 ? 1 : 2, at),
 						code[j]);
 				}
 				at[0] /= r->group;
 				if (has_t(&c->o))
-					((uint8_t *)t)[view_at(&c->t, row, 1, at)] = (uint8_t)block[i].t;
+					((uint8_t *)t)[view_at(&c->t, row, 1, at)] =
+						(uint8_t)block[i].t;
 			}
 		}
 	}
@@ -453,7 +465,8 @@ static void test_encode(uint64_t *rnd)
 			t_want = image_new(c.t.bytes, 0, &t);
 			expect(&c, &r, codes, t, overload);
 			for (k = 0; k < ndevs && good; k++)
-				good &= encode_on(&devs[k], &configs[f], &c, l, codes_want, t_want, overload);
+				good &= encode_on(&devs[k], &configs[f], &c, l, codes_want, t_want,
+						  overload);
 			free(codes_want);
 			free(t_want);
 			free(c.x_image);
@@ -463,7 +476,7 @@ static void test_encode(uint64_t *rnd)
 	}
 }
 
-/* ---- Decoding ------------------------------------------------------------------------------------- */
+/* ---- Decoding -------------------------------------------------------------------------------- */
 
 struct decode_case {
 	hz_lattice_opts o;
@@ -502,7 +515,9 @@ static void random_codes(uint64_t *rnd, struct decode_case *c, const struct ref_
 				if (i >= skip)
 					put_int(c->codes_data, c->codes.size,
 						view_at(&c->codes, row,
-							c->co.pack == HZ_LATTICE_FULL64 ? 1 : 2, at), code[i]);
+							c->co.pack == HZ_LATTICE_FULL64 ? 1 : 2,
+							at),
+						code[i]);
 			}
 		}
 	}
@@ -517,8 +532,8 @@ static uint64_t get_int(const void *p, size_t size, int64_t i)
 }
 
 /* Digits of a block's codes, by division */
-static void unpack(const struct decode_case *c, const struct ref_lattice *r, int64_t row, int64_t block,
-		   int first, int64_t b[REF_M][REF_D])
+static void unpack(const struct decode_case *c, const struct ref_lattice *r, int64_t row,
+		   int64_t block, int first, int64_t b[REF_M][REF_D])
 {
 	const int skip = c->co.pack == HZ_LATTICE_LEVEL && !c->whole ? first : 0;
 	const int inner = c->co.pack == HZ_LATTICE_FULL64 ? 1 : 2;
@@ -532,7 +547,8 @@ static void unpack(const struct decode_case *c, const struct ref_lattice *r, int
 		if (c->co.pack == HZ_LATTICE_LEVEL) {
 			at[1] = m - skip;
 			if (m >= skip)
-				word = get_int(c->codes_data, c->codes.size, view_at(&c->codes, row, 2, at));
+				word = get_int(c->codes_data, c->codes.size,
+					       view_at(&c->codes, row, 2, at));
 		}
 		for (i = 0; i < r->d; i++) {
 			if (c->co.pack != HZ_LATTICE_LEVEL && left == 0) {
@@ -565,7 +581,8 @@ static void ref_sub(const struct ref_lattice *r, const hz_lattice *l, const hz_l
 			mean[i] += ref_real(r, p, i) / (double)(info.level_max + 1);
 	}
 	for (i = 0; i < r->d; i++)
-		sub[i] = first ? (float)((o->dither ? o->dither[i] : 0) - weight * mean[i]) : r->z[i];
+		sub[i] = first ? (float)((o->dither ? o->dither[i] : 0) - weight * mean[i]) :
+				 r->z[i];
 }
 
 static int decode_on(struct dev *dev, const struct decode_case *c, const hz_lattice *l,
@@ -652,11 +669,14 @@ static int decode_case(uint64_t *rnd, const struct config *f)
 		shape[ndim] = c.n;
 	} else if (c.co.to == HZ_LATTICE_POINTS) {
 		/* the bound of leaders is q at most, twice that for E8 */
-		double most = (f->kind == HZ_LATTICE_E8 ? 2 : 1) * f->q * pow(f->q, f->levels) / (f->q - 1);
+		double most = (f->kind == HZ_LATTICE_E8 ? 2 : 1) * f->q * pow(f->q, f->levels) /
+			      (f->q - 1);
 
 		shape[ndim] = c.blocks;
 		shape[ndim + 1] = r.embed;
-		y_dtype = ints[0][most < 127 ? rnd_below(rnd, 3) : most < 32767 ? 1 + rnd_below(rnd, 2) : 2];
+		y_dtype = ints[0][most < 127   ? rnd_below(rnd, 3) :
+				  most < 32767 ? 1 + rnd_below(rnd, 2) :
+						 2];
 	} else {
 		shape[ndim] = c.blocks;
 		shape[ndim + 1] = f->levels - first;
@@ -670,7 +690,8 @@ static int decode_case(uint64_t *rnd, const struct config *f)
 	for (row = 0; row < c.rows; row++) {
 		for (k = 0; k < c.blocks; k++) {
 			int64_t at[3] = {k, 0, 0}, group = k / r.group;
-			int t = has_t(&c.o) ? ((uint8_t *)c.t_data)[view_at(&c.t, row, 1, &group)] : 0;
+			int t = has_t(&c.o) ? ((uint8_t *)c.t_data)[view_at(&c.t, row, 1, &group)] :
+					      0;
 
 			unpack(&c, &r, row, k, first, b);
 			ref_sum(&r, b, first, p);
@@ -682,7 +703,8 @@ static int decode_case(uint64_t *rnd, const struct config *f)
 				for (i = 0; i < r.d; i++) {
 					at[1] = m - first;
 					at[2] = i;
-					put_int(y, c.y.size, view_at(&c.y, row, 3, at), (uint64_t)b[m][i]);
+					put_int(y, c.y.size, view_at(&c.y, row, 3, at),
+						(uint64_t)b[m][i]);
 				}
 			}
 			ref_value(&r, p, sub, t, x);
@@ -690,7 +712,8 @@ static int decode_case(uint64_t *rnd, const struct config *f)
 				int64_t e2 = k * r.d + i;
 
 				if (e2 < c.n)
-					ref_put(c.y.dtype, y, view_at(&c.y, row, 1, &e2), (double)x[i]);
+					ref_put(c.y.dtype, y, view_at(&c.y, row, 1, &e2),
+						(double)x[i]);
 			}
 		}
 	}
@@ -698,9 +721,11 @@ static int decode_case(uint64_t *rnd, const struct config *f)
 		good &= decode_on(&devs[dev], &c, l, want, c.co.to == HZ_LATTICE_VALUES && first ?
 				  1e-5 * (double)r.scale[r.scales - 1] : 0);
 		if (!good)
-			diag("%s: %s, to %d as %s, pack %d, levels %d, policy %d, dither %d, [%lld][%lld]",
-			     devs[dev].name, f->name, c.co.to, hz_dtype_name(c.y.dtype), c.co.pack, c.co.levels,
-			     c.o.policy, c.o.dither != NULL, (long long)c.rows, (long long)c.n);
+			diag("%s: %s, to %d as %s, pack %d, levels %d, policy %d, dither %d, "
+			     "[%lld][%lld]",
+			     devs[dev].name, f->name, c.co.to, hz_dtype_name(c.y.dtype), c.co.pack,
+			     c.co.levels, c.o.policy, c.o.dither != NULL, (long long)c.rows,
+			     (long long)c.n);
 	}
 	free(want);
 	free(c.codes_image);
@@ -723,7 +748,7 @@ static void test_decode(uint64_t *rnd)
 	}
 }
 
-/* ---- Cosets: every point of a code comes back ------------------------------------------------------ */
+/* ---- Cosets: every point of a code comes back ------------------------------------------------ */
 
 #define COSETS 65536
 
@@ -747,7 +772,9 @@ static int cosets_on(struct dev *dev, const struct config *f, uint64_t *rnd)
 
 	hz_lattice_get_info(l, &info);
 	ref_lattice_init(&r, &o);
-	n = info.level_max >= 0 && info.level_max < COSETS ? info.level_max + 1 : tap_quick() ? 500 : 5000;
+	n = info.level_max >= 0 && info.level_max < COSETS ? info.level_max + 1 :
+	    tap_quick()					   ? 500 :
+							     5000;
 	if (tap_quick() && n > 2000)
 		n = 2000;
 	all = info.level_max + 1 == n;
@@ -822,7 +849,7 @@ static void test_cosets(uint64_t *rnd)
 	}
 }
 
-/* ---- main ------------------------------------------------------------------------------------------ */
+/* ---- main ------------------------------------------------------------------------------------ */
 
 int main(void)
 {

@@ -25,7 +25,8 @@ struct view {
 };
 
 /* wild 0: contiguous; 1: any order of dimensions, gaps; 2: backwards, too */
-static inline struct view view_new(uint64_t *rnd, int dtype, int ndim, const int64_t *shape, int wild)
+static inline struct view view_new(uint64_t *rnd, int dtype, int ndim, const int64_t *shape,
+				   int wild)
 {
 	struct view v = {.ndim = ndim, .dtype = dtype, .count = 1, .size = hz_dtype_size(dtype)};
 	int order[HZ_MAXDIM], i, j, t;
@@ -60,8 +61,10 @@ static inline struct view view_new(uint64_t *rnd, int dtype, int ndim, const int
 
 static inline hz_tensor view_tensor(const struct view *v, const struct area *a)
 {
-	hz_tensor t = {.data = (char *)a->data + (size_t)v->low * v->size, .dtype = (int16_t)v->dtype,
-		       .ndim = (int16_t)v->ndim, .device = a->dev->device};
+	hz_tensor t = {.data = (char *)a->data + (size_t)v->low * v->size,
+		       .dtype = (int16_t)v->dtype,
+		       .ndim = (int16_t)v->ndim,
+		       .device = a->dev->device};
 
 	memcpy(t.shape, v->shape, sizeof(t.shape));
 	memcpy(t.stride, v->stride, sizeof(t.stride));

@@ -1,5 +1,5 @@
 /*
- * lattice_calls.c - lattice quantizers: bases, transforms, rotations, packings, arguments, the optimiser
+ * lattice_calls.c - lattice quantizers: bases, rotations, packings, arguments, the optimiser
  *
  * SPDX-License-Identifier: BSD-2-Clause
  */
@@ -30,8 +30,12 @@ static struct pair pair_new(struct dev *dev, hz_lattice *l, int pack, int64_t ro
 	hz_lattice_get_info(l, &p.info);
 	p.blocks = (n + p.info.dim - 1) / p.info.dim;
 	p.groups = p.info.group ? (n + p.info.group - 1) / p.info.group : p.blocks;
-	dtype = pack == HZ_LATTICE_LEVEL ? p.info.level_dtype : pack == HZ_LATTICE_FULL64 ? HZ_U64 : HZ_U32;
-	inner = pack == HZ_LATTICE_LEVEL ? p.info.levels : pack == HZ_LATTICE_FULL64 ? 1 : p.info.limbs;
+	dtype = pack == HZ_LATTICE_LEVEL  ? p.info.level_dtype :
+		pack == HZ_LATTICE_FULL64 ? HZ_U64 :
+					    HZ_U32;
+	inner = pack == HZ_LATTICE_LEVEL  ? p.info.levels :
+		pack == HZ_LATTICE_FULL64 ? 1 :
+					    p.info.limbs;
 	p.x = area_new(dev, (size_t)(rows * n) * 4, 0);
 	p.y = area_new(dev, (size_t)(rows * n) * 4, 0);
 	p.codes = area_new(dev, (size_t)(rows * p.blocks * inner) * hz_dtype_size(dtype), 0);
@@ -39,8 +43,9 @@ static struct pair pair_new(struct dev *dev, hz_lattice *l, int pack, int64_t ro
 	p.over = area_new(dev, 16, 0);
 	p.xt = hz_tensor_2d(p.x.data, HZ_F32, dev->device, rows, n);
 	p.yt = hz_tensor_2d(p.y.data, HZ_F32, dev->device, rows, n);
-	p.ct = pack == HZ_LATTICE_FULL64 ? hz_tensor_2d(p.codes.data, dtype, dev->device, rows, p.blocks) :
-	       hz_tensor_3d(p.codes.data, dtype, dev->device, rows, p.blocks, inner);
+	p.ct = pack == HZ_LATTICE_FULL64 ?
+		       hz_tensor_2d(p.codes.data, dtype, dev->device, rows, p.blocks) :
+		       hz_tensor_3d(p.codes.data, dtype, dev->device, rows, p.blocks, inner);
 	p.tt = hz_tensor_2d(p.t.data, HZ_U8, dev->device, rows, p.groups);
 	p.ot = hz_tensor_1d(p.over.data, HZ_S64, dev->device, 2);
 	return p;
@@ -83,8 +88,8 @@ static void encode(struct pair *p, const float *x, int64_t *overload)
 	if (hz_lattice_encode_workspace(p->dev->ctx, p->l, &p->xt, &p->ct,
 					p->info.scales ? &p->tt : NULL, &p->o, &bytes) != HZ_OK ||
 	    hz_reserve(p->dev->ctx, bytes) != HZ_OK ||
-	    hz_lattice_encode(p->dev->ctx, p->l, &p->xt, &p->ct, p->info.scales ? &p->tt : NULL, &p->ot,
-			      &p->o) != HZ_OK)
+	    hz_lattice_encode(p->dev->ctx, p->l, &p->xt, &p->ct, p->info.scales ? &p->tt : NULL,
+			      &p->ot, &p->o) != HZ_OK)
 		bail("encode: %s", hz_errmsg(p->dev->ctx));
 	get(&p->over, overload);
 }
@@ -93,16 +98,16 @@ static void decode(struct pair *p, float *y)
 {
 	size_t bytes = 0;
 
-	if (hz_lattice_decode_workspace(p->dev->ctx, p->l, &p->ct, p->info.scales ? &p->tt : NULL, &p->yt,
-					&p->o, &bytes) != HZ_OK ||
+	if (hz_lattice_decode_workspace(p->dev->ctx, p->l, &p->ct, p->info.scales ? &p->tt : NULL,
+					&p->yt, &p->o, &bytes) != HZ_OK ||
 	    hz_reserve(p->dev->ctx, bytes) != HZ_OK ||
-	    hz_lattice_decode(p->dev->ctx, p->l, &p->ct, p->info.scales ? &p->tt : NULL, &p->yt, &p->o) !=
-	    HZ_OK)
+	    hz_lattice_decode(p->dev->ctx, p->l, &p->ct, p->info.scales ? &p->tt : NULL, &p->yt,
+			      &p->o) != HZ_OK)
 		bail("decode: %s", hz_errmsg(p->dev->ctx));
 	get(&p->y, y);
 }
 
-/* ---- Bases ----------------------------------------------------------------------------------------- */
+/* ---- Bases ----------------------------------------------------------------------------------- */
 
 /* The columns of a named lattice, from its to_lattice and R: G = Q R */
 static void named_basis(int kind, int dim, double *g)
@@ -210,7 +215,8 @@ static void test_bases(struct dev *dev, uint64_t *rnd)
 		double loss;		/* of nearest plane, dB */
 	} rows[] = {
 		{HZ_LATTICE_Z, 3, 5, 3, 0.01}, {HZ_LATTICE_A2, 2, 4, 4, 0.4},
-		{HZ_LATTICE_D, 4, 4, 4, 0.9}, {HZ_LATTICE_D, 8, 3, 4, 1.5}, {HZ_LATTICE_E8, 8, 4, 3, 2.2},
+		{HZ_LATTICE_D, 4, 4, 4, 0.9},  {HZ_LATTICE_D, 8, 3, 4, 1.5},
+		{HZ_LATTICE_E8, 8, 4, 3, 2.2},
 	};
 	size_t i;
 
@@ -250,16 +256,17 @@ static void test_bases(struct dev *dev, uint64_t *rnd)
 			near(x, y, n, d, limit, seconds ? &sphere : &plane);
 			pair_free(&p);
 			hz_lattice_close(l);
-			ok(reduced, "%s: basis of kind %d, %d: a basis of the same lattice, Q R = G", dev->name,
-			   rows[i].kind, d);
+			ok(reduced,
+			   "%s: basis of kind %d, %d: a basis of the same lattice, Q R = G",
+			   dev->name, rows[i].kind, d);
 		}
 		ok(good, "%s: basis of kind %d, %d: no overload", dev->name, rows[i].kind, d);
 		ok(sphere <= exact * 1.00001 && sphere >= exact * 0.99999,
-		   "%s: basis of kind %d, %d: the sphere decoder finds the nearest points", dev->name,
-		   rows[i].kind, d);
+		   "%s: basis of kind %d, %d: the sphere decoder finds the nearest points",
+		   dev->name, rows[i].kind, d);
 		ok(plane >= exact * 0.99999 && 10 * log10(plane / exact) < rows[i].loss,
-		   "%s: basis of kind %d, %d: nearest plane loses %.2f dB", dev->name, rows[i].kind, d,
-		   10 * log10(plane / exact));
+		   "%s: basis of kind %d, %d: nearest plane loses %.2f dB", dev->name, rows[i].kind,
+		   d, 10 * log10(plane / exact));
 		free(x);
 		free(y);
 	}
@@ -278,9 +285,14 @@ static void test_random_basis(uint64_t *rnd)
 		      *first = malloc((size_t)count * 4);
 		uint32_t *codes = NULL, *other = NULL;
 		int64_t over[2], other_over[2];
-		hz_lattice_opts o = {.kind = HZ_LATTICE_BASIS, .dim = d, .q = 2 + (int)rnd_below(rnd, 4),
-				     .levels = 1 + (int)rnd_below(rnd, 3), .basis = g, .beta = 0.3,
-				     .policy = (int)rnd_below(rnd, 4), .bank = bank,
+		hz_lattice_opts o = {.kind = HZ_LATTICE_BASIS,
+				     .dim = d,
+				     .q = 2 + (int)rnd_below(rnd, 4),
+				     .levels = 1 + (int)rnd_below(rnd, 3),
+				     .basis = g,
+				     .beta = 0.3,
+				     .policy = (int)rnd_below(rnd, 4),
+				     .bank = bank,
 				     .flags = (rnd_below(rnd, 2) && d < 9 ? HZ_LATTICE_SPHERE : 0) |
 					      (rnd_below(rnd, 2) ? HZ_LATTICE_CENTER : 0)};
 
@@ -305,16 +317,17 @@ static void test_random_basis(uint64_t *rnd)
 			decode(&p, k ? y : first);
 			good &= !k || !memcmp(first, y, (size_t)count * 4);
 			if (o.policy == HZ_LATTICE_WRAP || o.policy == HZ_LATTICE_CLIP) {
-				/* The last block is cut off: what is behind was decoded, but not to 0. */
+				/* But the last block, of which there is only a part. */
 				encode(&p, first, other_over);
 				get(&p.codes, other);
-				good &= !memcmp(codes, other, (size_t)((count / d) * p.info.limbs) * 4);
+				good &= !memcmp(codes, other,
+						(size_t)((count / d) * p.info.limbs) * 4);
 			}
 			pair_free(&p);
 			hz_lattice_close(l);
 			if (!good) {
-				diag("%s: dim %d q %d M %d policy %d flags %u", devs[k].name, d, o.q, o.levels,
-				     o.policy, o.flags);
+				diag("%s: dim %d q %d M %d policy %d flags %u", devs[k].name, d,
+				     o.q, o.levels, o.policy, o.flags);
 				break;
 			}
 		}
@@ -329,7 +342,7 @@ static void test_random_basis(uint64_t *rnd)
 	ok(good, "random bases and transforms: the same on every device, and stable");
 }
 
-/* ---- Rotation, packings ----------------------------------------------------------------------------- */
+/* ---- Rotation, packings ---------------------------------------------------------------------- */
 
 static void test_rotation(struct dev *dev, uint64_t *rnd)
 {
@@ -397,8 +410,12 @@ static void test_repack(struct dev *dev, uint64_t *rnd)
 
 	for (i = 0; i < sizeof(rows) / sizeof(*rows); i++) {
 		const int64_t n = rows[i].dim * 41;
-		hz_lattice_opts o = {.kind = rows[i].kind, .dim = rows[i].dim, .q = rows[i].q,
-				     .levels = rows[i].levels, .beta = 0.2, .policy = HZ_LATTICE_CLIP};
+		hz_lattice_opts o = {.kind = rows[i].kind,
+				     .dim = rows[i].dim,
+				     .q = rows[i].q,
+				     .levels = rows[i].levels,
+				     .beta = 0.2,
+				     .policy = HZ_LATTICE_CLIP};
 		hz_lattice *l = lattice_new(dev->ctx, &o);
 		float *x = malloc((size_t)n * 3 * 4);
 		int64_t over[2], k;
@@ -412,7 +429,8 @@ static void test_repack(struct dev *dev, uint64_t *rnd)
 				struct pair from, to;
 				void *want, *got;
 
-				if ((!info.level_dtype && (a == 0 || b == 0)) || (!info.full64 && (a == 1 || b == 1)))
+				if ((!info.level_dtype && (a == 0 || b == 0)) ||
+				    (!info.full64 && (a == 1 || b == 1)))
 					continue;
 				from = pair_new(dev, l, a, 3, n);
 				to = pair_new(dev, l, b, 3, n);
@@ -428,8 +446,8 @@ static void test_repack(struct dev *dev, uint64_t *rnd)
 				get(&to.codes, got);
 				good &= same_bits(got, want, to.codes.bytes, 1);
 				if (!good)
-					diag("kind %d q %d M %d: from %d to %d", rows[i].kind, rows[i].q,
-					     rows[i].levels, a, b);
+					diag("kind %d q %d M %d: from %d to %d", rows[i].kind,
+					     rows[i].q, rows[i].levels, a, b);
 				free(want);
 				free(got);
 				pair_free(&from);
@@ -442,19 +460,26 @@ static void test_repack(struct dev *dev, uint64_t *rnd)
 	ok(good, "%s: repacking gives what encoding to that packing gives", dev->name);
 }
 
-/* ---- Values that are none, large values --------------------------------------------------------------- */
+/* ---- Values that are none, large values ------------------------------------------------------ */
 
 static void test_specials(struct dev *dev)
 {
-	static const float x[] = {NAN, 1, 1, 0, INFINITY, 0, 0, 0, 1, 1, 0, 0, -INFINITY, INFINITY, 1, 2,
-				  FLT_MAX, -FLT_MAX, 1e30f, 0, 1e-45f, -0.0f, 0, 0, 100, 3, -2, 1};
+	static const float x[] = {NAN,	 1, 1,	     0,	       INFINITY, 0,	    0,
+				  0,	 1, 1,	     0,	       0,	 -INFINITY, INFINITY,
+				  1,	 2, FLT_MAX, -FLT_MAX, 1e30f,	 0,	    1e-45f,
+				  -0.0f, 0, 0,	     100,      3,	 -2,	    1};
 	int policy, good = 1, i;
 
 	for (policy = HZ_LATTICE_WRAP; policy <= HZ_LATTICE_GROUP; policy++) {
 		double bank[2] = {1, 2};
-		hz_lattice_opts o = {.kind = HZ_LATTICE_D, .q = 4, .levels = 2, .policy = policy, .bank = bank,
+		hz_lattice_opts o = {.kind = HZ_LATTICE_D,
+				     .q = 4,
+				     .levels = 2,
+				     .policy = policy,
+				     .bank = bank,
 				     .banks = policy == HZ_LATTICE_BANK ? 2 : 0,
-				     .group = policy == HZ_LATTICE_GROUP ? 8 : 0, .flags = HZ_LATTICE_CENTER};
+				     .group = policy == HZ_LATTICE_GROUP ? 8 : 0,
+				     .flags = HZ_LATTICE_CENTER};
 		hz_lattice *l = lattice_new(dev->ctx, &o);
 		struct pair p = pair_new(dev, l, HZ_LATTICE_LEVEL, 1, 28);
 		float y[28];
@@ -469,13 +494,17 @@ static void test_specials(struct dev *dev)
 			good &= isfinite(y[i]);
 		for (i = 0; i < 4; i++)
 			good &= y[i] == 0 && y[20 + i] == 0;
-		good &= over[0] == (policy == HZ_LATTICE_T ? 3 : policy == HZ_LATTICE_GROUP ? over[0] : 4);
+		good &= over[0] == (policy == HZ_LATTICE_T     ? 3 :
+				    policy == HZ_LATTICE_GROUP ? over[0] :
+								 4);
 		if (policy == HZ_LATTICE_T)
-			good &= t[0] == 0 && t[1] == 31 && t[2] == 0 && t[3] == 31 && t[4] == 31 && t[5] == 0;
+			good &= t[0] == 0 && t[1] == 31 && t[2] == 0 && t[3] == 31 && t[4] == 31 &&
+				t[5] == 0;
 		if (policy == HZ_LATTICE_T || policy == HZ_LATTICE_CLIP)
 			good &= y[4] > 7 && y[12] < -3 && y[13] > 3 && y[16] > 3 && y[17] < -3;
 		if (!good)
-			diag("policy %d: overload %lld %lld", policy, (long long)over[0], (long long)over[1]);
+			diag("policy %d: overload %lld %lld", policy, (long long)over[0],
+			     (long long)over[1]);
 		pair_free(&p);
 		hz_lattice_close(l);
 	}
@@ -506,7 +535,7 @@ static void test_empty(struct dev *dev)
 	hz_lattice_close(l);
 }
 
-/* ---- Batches: shapes mean nothing ---------------------------------------------------------------------- */
+/* ---- Batches: shapes mean nothing ------------------------------------------------------------ */
 
 static void test_batches(struct dev *dev, uint64_t *rnd)
 {
@@ -541,7 +570,7 @@ static void test_batches(struct dev *dev, uint64_t *rnd)
 	hz_lattice_close(l);
 }
 
-/* ---- Arguments ----------------------------------------------------------------------------------------- */
+/* ---- Arguments ------------------------------------------------------------------------------- */
 
 static void refused_open(const char *what, int status, const char *sentence, hz_lattice_opts o)
 {
@@ -561,34 +590,65 @@ static void test_open_errors(void)
 			    far[4] = {1e6, 0, 0, 0}, nan_dither[4] = {0, NAN, 0, 0};
 	static const int64_t offset[4] = {1000, 0, 0, 0};
 
-	refused_open("kind", HZ_EINVAL, "opts->kind is 0, must be 1 to 5", (hz_lattice_opts){.q = 4, .levels = 1});
-	refused_open("q", HZ_EINVAL, "opts->q is 1, must be 2", (hz_lattice_opts){.kind = HZ_LATTICE_Z, .q = 1, .levels = 1});
-	refused_open("levels", HZ_EINVAL, "opts->levels is 0, must be 1 to 32", (hz_lattice_opts){.kind = HZ_LATTICE_Z, .q = 4});
-	refused_open("dim of E8", HZ_EINVAL, "must be 0 or 8", (hz_lattice_opts){.kind = HZ_LATTICE_E8, .dim = 4, .q = 4, .levels = 1});
-	refused_open("dim", HZ_EINVAL, "must be 0 to 24", (hz_lattice_opts){.kind = HZ_LATTICE_Z, .dim = 25, .q = 4, .levels = 1});
-	refused_open("beta", HZ_EINVAL, "opts->beta is -1, must be positive", (hz_lattice_opts){D4, .beta = -1});
+	refused_open("kind", HZ_EINVAL, "opts->kind is 0, must be 1 to 5",
+		     (hz_lattice_opts){.q = 4, .levels = 1});
+	refused_open("q", HZ_EINVAL, "opts->q is 1, must be 2",
+		     (hz_lattice_opts){.kind = HZ_LATTICE_Z, .q = 1, .levels = 1});
+	refused_open("levels", HZ_EINVAL, "opts->levels is 0, must be 1 to 32",
+		     (hz_lattice_opts){.kind = HZ_LATTICE_Z, .q = 4});
+	refused_open("dim of E8", HZ_EINVAL, "must be 0 or 8",
+		     (hz_lattice_opts){.kind = HZ_LATTICE_E8, .dim = 4, .q = 4, .levels = 1});
+	refused_open("dim", HZ_EINVAL, "must be 0 to 24",
+		     (hz_lattice_opts){.kind = HZ_LATTICE_Z, .dim = 25, .q = 4, .levels = 1});
+	refused_open("beta", HZ_EINVAL, "opts->beta is -1, must be positive",
+		     (hz_lattice_opts){D4, .beta = -1});
 	refused_open("beta NaN", HZ_EINVAL, "opts->beta is", (hz_lattice_opts){D4, .beta = NAN});
-	refused_open("alpha", HZ_EINVAL, "opts->alpha is -1, must be positive", (hz_lattice_opts){D4, .alpha = -1});
-	refused_open("scales beyond f32", HZ_EINVAL, "the scale of T = 4 is", (hz_lattice_opts){D4, .alpha = 32, .policy = HZ_LATTICE_T});
-	refused_open("policy", HZ_EINVAL, "opts->policy is 5, must be 0 to 4", (hz_lattice_opts){D4, .policy = 5});
-	refused_open("group", HZ_EINVAL, "opts->group is 0, must be 8 to 128", (hz_lattice_opts){D4, .policy = HZ_LATTICE_GROUP});
-	refused_open("group of d", HZ_EINVAL, "opts->group is 10, must be a multiple of 4", (hz_lattice_opts){D4, .policy = HZ_LATTICE_GROUP, .group = 10});
-	refused_open("group without GROUP", HZ_EINVAL, "opts->group is 8, must be 0 to 0", (hz_lattice_opts){D4, .group = 8});
-	refused_open("banks", HZ_EINVAL, "opts->banks is 0, must be 1 to 16", (hz_lattice_opts){D4, .policy = HZ_LATTICE_BANK});
-	refused_open("bank NULL", HZ_EINVAL, "opts->bank is NULL", (hz_lattice_opts){D4, .policy = HZ_LATTICE_BANK, .banks = 2});
-	refused_open("bank", HZ_EINVAL, "is -1, must be positive", (hz_lattice_opts){D4, .policy = HZ_LATTICE_BANK, .banks = 2, .bank = bank});
+	refused_open("alpha", HZ_EINVAL, "opts->alpha is -1, must be positive",
+		     (hz_lattice_opts){D4, .alpha = -1});
+	refused_open("scales beyond f32", HZ_EINVAL, "the scale of T = 4 is",
+		     (hz_lattice_opts){D4, .alpha = 32, .policy = HZ_LATTICE_T});
+	refused_open("policy", HZ_EINVAL, "opts->policy is 5, must be 0 to 4",
+		     (hz_lattice_opts){D4, .policy = 5});
+	refused_open("group", HZ_EINVAL, "opts->group is 0, must be 8 to 128",
+		     (hz_lattice_opts){D4, .policy = HZ_LATTICE_GROUP});
+	refused_open("group of d", HZ_EINVAL, "opts->group is 10, must be a multiple of 4",
+		     (hz_lattice_opts){D4, .policy = HZ_LATTICE_GROUP, .group = 10});
+	refused_open("group without GROUP", HZ_EINVAL, "opts->group is 8, must be 0 to 0",
+		     (hz_lattice_opts){D4, .group = 8});
+	refused_open("banks", HZ_EINVAL, "opts->banks is 0, must be 1 to 16",
+		     (hz_lattice_opts){D4, .policy = HZ_LATTICE_BANK});
+	refused_open("bank NULL", HZ_EINVAL, "opts->bank is NULL",
+		     (hz_lattice_opts){D4, .policy = HZ_LATTICE_BANK, .banks = 2});
+	refused_open("bank", HZ_EINVAL, "is -1, must be positive",
+		     (hz_lattice_opts){D4, .policy = HZ_LATTICE_BANK, .banks = 2, .bank = bank});
 	refused_open("flags", HZ_EINVAL, "opts->flags is 64", (hz_lattice_opts){D4, .flags = 64});
-	refused_open("basis missing", HZ_EINVAL, "opts->basis is NULL", (hz_lattice_opts){.kind = HZ_LATTICE_BASIS, .dim = 2, .q = 4, .levels = 1});
-	refused_open("basis given", HZ_EINVAL, "opts->basis is given", (hz_lattice_opts){D4, .basis = basis});
-	refused_open("basis singular", HZ_EINVAL, "opts->basis is singular", (hz_lattice_opts){.kind = HZ_LATTICE_BASIS, .dim = 2, .q = 4, .levels = 1, .basis = singular});
-	refused_open("transform singular", HZ_EINVAL, "opts->transform is singular", (hz_lattice_opts){.kind = HZ_LATTICE_A2, .q = 4, .levels = 1, .transform = singular});
-	refused_open("sphere", HZ_EINVAL, "HZ_LATTICE_SPHERE is for a basis", (hz_lattice_opts){D4, .flags = HZ_LATTICE_SPHERE});
-	refused_open("two offsets", HZ_EINVAL, "HZ_LATTICE_CENTER set", (hz_lattice_opts){D4, .flags = HZ_LATTICE_CENTER, .offset = offset});
-	refused_open("offset outside", HZ_EINVAL, "leave 0 outside of the code", (hz_lattice_opts){D4, .offset = offset, .policy = HZ_LATTICE_CLIP});
-	refused_open("dither outside", HZ_EINVAL, "leave 0 outside of the code", (hz_lattice_opts){D4, .dither = far, .policy = HZ_LATTICE_T});
-	refused_open("dither NaN", HZ_EINVAL, "opts->dither[1] is", (hz_lattice_opts){D4, .dither = nan_dither});
-	refused_open("too many levels", HZ_ENOTSUP, "must be up to 2^24", (hz_lattice_opts){.kind = HZ_LATTICE_Z, .q = 16, .levels = 8});
-	refused_open("reserved", HZ_EINVAL, "opts->reserved[1] is 1", (hz_lattice_opts){D4, .reserved = {0, 1}});
+	refused_open("basis missing", HZ_EINVAL, "opts->basis is NULL",
+		     (hz_lattice_opts){.kind = HZ_LATTICE_BASIS, .dim = 2, .q = 4, .levels = 1});
+	refused_open("basis given", HZ_EINVAL, "opts->basis is given",
+		     (hz_lattice_opts){D4, .basis = basis});
+	refused_open("basis singular", HZ_EINVAL, "opts->basis is singular",
+		     (hz_lattice_opts){.kind = HZ_LATTICE_BASIS,
+				       .dim = 2,
+				       .q = 4,
+				       .levels = 1,
+				       .basis = singular});
+	refused_open("transform singular", HZ_EINVAL, "opts->transform is singular",
+		     (hz_lattice_opts){
+			     .kind = HZ_LATTICE_A2, .q = 4, .levels = 1, .transform = singular});
+	refused_open("sphere", HZ_EINVAL, "HZ_LATTICE_SPHERE is for a basis",
+		     (hz_lattice_opts){D4, .flags = HZ_LATTICE_SPHERE});
+	refused_open("two offsets", HZ_EINVAL, "HZ_LATTICE_CENTER set",
+		     (hz_lattice_opts){D4, .flags = HZ_LATTICE_CENTER, .offset = offset});
+	refused_open("offset outside", HZ_EINVAL, "leave 0 outside of the code",
+		     (hz_lattice_opts){D4, .offset = offset, .policy = HZ_LATTICE_CLIP});
+	refused_open("dither outside", HZ_EINVAL, "leave 0 outside of the code",
+		     (hz_lattice_opts){D4, .dither = far, .policy = HZ_LATTICE_T});
+	refused_open("dither NaN", HZ_EINVAL, "opts->dither[1] is",
+		     (hz_lattice_opts){D4, .dither = nan_dither});
+	refused_open("too many levels", HZ_ENOTSUP, "must be up to 2^24",
+		     (hz_lattice_opts){.kind = HZ_LATTICE_Z, .q = 16, .levels = 8});
+	refused_open("reserved", HZ_EINVAL, "opts->reserved[1] is 1",
+		     (hz_lattice_opts){D4, .reserved = {0, 1}});
 }
 
 static void refused(const char *what, int got, int status, const char *sentence)
@@ -616,20 +676,22 @@ static void test_call_errors(void)
 	o.q = 300;
 	wide = lattice_new(ctx, &o);
 	hz_lattice_get_info(wide, &info);
-	refused("no lattice", hz_lattice_encode(ctx, NULL, &p.xt, &p.ct, &p.tt, NULL, NULL), HZ_EINVAL,
-		"lattice_encode: lattice is NULL");
-	refused("no x", hz_lattice_encode(ctx, l, NULL, &p.ct, &p.tt, NULL, NULL), HZ_EINVAL, "x is NULL");
-	refused("no t", hz_lattice_encode(ctx, l, &p.xt, &p.ct, NULL, NULL, NULL), HZ_EINVAL, "t is NULL");
-	refused("t too much", hz_lattice_encode(ctx, plain, &p.xt, &p.ct, &p.tt, NULL, NULL), HZ_EINVAL,
-		"t is given, must be NULL");
+	refused("no lattice", hz_lattice_encode(ctx, NULL, &p.xt, &p.ct, &p.tt, NULL, NULL),
+		HZ_EINVAL, "lattice_encode: lattice is NULL");
+	refused("no x", hz_lattice_encode(ctx, l, NULL, &p.ct, &p.tt, NULL, NULL), HZ_EINVAL,
+		"x is NULL");
+	refused("no t", hz_lattice_encode(ctx, l, &p.xt, &p.ct, NULL, NULL, NULL), HZ_EINVAL,
+		"t is NULL");
+	refused("t too much", hz_lattice_encode(ctx, plain, &p.xt, &p.ct, &p.tt, NULL, NULL),
+		HZ_EINVAL, "t is given, must be NULL");
 	bad = p.xt;
 	bad.dtype = HZ_F64;
 	refused("dtype of x", hz_lattice_encode(ctx, l, &bad, &p.ct, &p.tt, NULL, NULL), HZ_EDTYPE,
 		"x.dtype is f64, must be f32, f16 or bf16");
 	bad = p.ct;
 	bad.dtype = HZ_U16;
-	refused("dtype of codes", hz_lattice_encode(ctx, l, &p.xt, &bad, &p.tt, NULL, NULL), HZ_EDTYPE,
-		"codes.dtype is u16, must be u8");
+	refused("dtype of codes", hz_lattice_encode(ctx, l, &p.xt, &bad, &p.tt, NULL, NULL),
+		HZ_EDTYPE, "codes.dtype is u16, must be u8");
 	bad = p.ct;
 	bad.shape[1] = 3;
 	refused("blocks", hz_lattice_encode(ctx, l, &p.xt, &bad, &p.tt, NULL, NULL), HZ_ESHAPE,
@@ -640,12 +702,12 @@ static void test_call_errors(void)
 		"codes.shape[2] is 1, must be 2, the levels");
 	bad = p.ct;
 	bad.ndim = 2;
-	refused("ndim of codes", hz_lattice_encode(ctx, l, &p.xt, &bad, &p.tt, NULL, NULL), HZ_ESHAPE,
-		"codes.ndim is 2, must be 3");
+	refused("ndim of codes", hz_lattice_encode(ctx, l, &p.xt, &bad, &p.tt, NULL, NULL),
+		HZ_ESHAPE, "codes.ndim is 2, must be 3");
 	bad = p.ct;
 	bad.shape[0] = 2;
-	refused("rows of codes", hz_lattice_encode(ctx, l, &p.xt, &bad, &p.tt, NULL, NULL), HZ_ESHAPE,
-		"codes.shape[0] is 2, must be 3, as x");
+	refused("rows of codes", hz_lattice_encode(ctx, l, &p.xt, &bad, &p.tt, NULL, NULL),
+		HZ_ESHAPE, "codes.shape[0] is 2, must be 3, as x");
 	bad = p.tt;
 	bad.shape[1] = bad.stride[0] = 5;
 	refused("shape of t", hz_lattice_encode(ctx, l, &p.xt, &p.ct, &bad, NULL, NULL), HZ_ESHAPE,
@@ -656,15 +718,16 @@ static void test_call_errors(void)
 		"overload must have the shape [2]");
 	bad = p.ct;
 	bad.data = p.x.data;
-	refused("codes over x", hz_lattice_encode(ctx, l, &p.xt, &bad, &p.tt, NULL, NULL), HZ_EALIAS,
-		"codes overlaps x");
+	refused("codes over x", hz_lattice_encode(ctx, l, &p.xt, &bad, &p.tt, NULL, NULL),
+		HZ_EALIAS, "codes overlaps x");
 	bad = p.ct;
 	bad.stride[0] = 0;
-	refused("codes twice", hz_lattice_encode(ctx, l, &p.xt, &bad, &p.tt, NULL, NULL), HZ_ESTRIDE,
-		"two elements at one address");
+	refused("codes twice", hz_lattice_encode(ctx, l, &p.xt, &bad, &p.tt, NULL, NULL),
+		HZ_ESTRIDE, "two elements at one address");
 	bad = p.xt;
 	bad.device = dev->device == HZ_CPU ? HZ_CUDA : HZ_CPU;
-	refused("device", hz_lattice_encode(ctx, l, &bad, &p.ct, &p.tt, NULL, NULL), HZ_EDEVICE, "x is on");
+	refused("device", hz_lattice_encode(ctx, l, &bad, &p.ct, &p.tt, NULL, NULL), HZ_EDEVICE,
+		"x is on");
 	c.pack = 3;
 	refused("pack", hz_lattice_encode(ctx, l, &p.xt, &p.ct, &p.tt, NULL, &c), HZ_EINVAL,
 		"opts->pack is 3, must be 0 to 2");
@@ -677,14 +740,15 @@ static void test_call_errors(void)
 	ok(info.level_max == -1 && info.level_dtype == 0 && !info.full64 && info.limbs == 3,
 	   "packings of D4 q=300 M=2");
 	c.levels = 1;
-	refused("levels of encoding", hz_lattice_encode(ctx, l, &p.xt, &p.ct, &p.tt, NULL, &c), HZ_EINVAL,
-		"opts->levels is 1, must be 0 to 0");
+	refused("levels of encoding", hz_lattice_encode(ctx, l, &p.xt, &p.ct, &p.tt, NULL, &c),
+		HZ_EINVAL, "opts->levels is 1, must be 0 to 0");
 	c.levels = 3;
 	refused("levels", hz_lattice_decode(ctx, l, &p.ct, &p.tt, &p.yt, &c), HZ_EINVAL,
 		"opts->levels is 3, must be 0 to 2");
 	c.levels = 0;
 	c.to = 3;
-	refused("to", hz_lattice_decode(ctx, l, &p.ct, &p.tt, &p.yt, &c), HZ_EINVAL, "opts->to is 3");
+	refused("to", hz_lattice_decode(ctx, l, &p.ct, &p.tt, &p.yt, &c), HZ_EINVAL,
+		"opts->to is 3");
 	c.to = HZ_LATTICE_POINTS;
 	points.dtype = HZ_F32;
 	refused("points in f32", hz_lattice_decode(ctx, l, &p.ct, &p.tt, &points, &c), HZ_EDTYPE,
@@ -696,13 +760,14 @@ static void test_call_errors(void)
 		"there are no values to rotate");
 	c.to = 0;
 	c.hadamard = &(hz_hadamard_opts){.axis = 1};
-	refused("rotated columns", hz_lattice_encode(ctx, l, &p.xt, &p.ct, &p.tt, NULL, &c), HZ_ENOTSUP,
-		"opts->hadamard->axis is 1, must be 0");
-	refused("repack", hz_lattice_repack(ctx, l, &p.ct, 0, &p.ct, 0), HZ_EALIAS, "to overlaps from");
+	refused("rotated columns", hz_lattice_encode(ctx, l, &p.xt, &p.ct, &p.tt, NULL, &c),
+		HZ_ENOTSUP, "opts->hadamard->axis is 1, must be 0");
+	refused("repack", hz_lattice_repack(ctx, l, &p.ct, 0, &p.ct, 0), HZ_EALIAS,
+		"to overlaps from");
 	refused("repack shape", hz_lattice_repack(ctx, l, &p.ct, 1, &p.ct, 0), HZ_EDTYPE,
 		"from.dtype is u8, must be u64");
-	refused("workspace", hz_lattice_encode_workspace(ctx, l, &p.xt, &p.ct, &p.tt, NULL, NULL), HZ_EINVAL,
-		"bytes is NULL");
+	refused("workspace", hz_lattice_encode_workspace(ctx, l, &p.xt, &p.ct, &p.tt, NULL, NULL),
+		HZ_EINVAL, "bytes is NULL");
 	pair_free(&p);
 	hz_lattice_close(l);
 	hz_lattice_close(plain);
@@ -710,7 +775,7 @@ static void test_call_errors(void)
 	hz_lattice_close(NULL);
 }
 
-/* ---- Profile, memory, the optimiser ---------------------------------------------------------------------- */
+/* ---- Profile, memory, the optimiser ---------------------------------------------------------- */
 
 static char logged[512];
 
@@ -778,7 +843,8 @@ static void test_memory(void)
 		status = hz_lattice_open(ctx, &l, &o);
 	}
 	left = 1 << 20;
-	ok(status == HZ_OK && n == 3, "a quantizer is two pieces of memory, each of which may be missing");
+	ok(status == HZ_OK && n == 3,
+	   "a quantizer is two pieces of memory, each of which may be missing");
 	hz_lattice_close(l);
 	o.policy = HZ_LATTICE_BANK;
 	o.banks = 2;
@@ -795,7 +861,8 @@ static void test_memory(void)
 static void test_design(uint64_t *rnd)
 {
 	hz_context *ctx = devs[0].ctx;
-	hz_lattice_opts want = {.kind = HZ_LATTICE_D, .dim = 4, .q = 4, .levels = 2, .policy = HZ_LATTICE_T};
+	hz_lattice_opts want = {
+		.kind = HZ_LATTICE_D, .dim = 4, .q = 4, .levels = 2, .policy = HZ_LATTICE_T};
 	hz_lattice_opts found, scaled;
 	hz_lattice_report report, wide;
 	double bank[16];
@@ -824,17 +891,20 @@ static void test_design(uint64_t *rnd)
 	   10 * log10(1 / report.mse));
 	want = (hz_lattice_opts){.kind = HZ_LATTICE_E8, .dim = 8, .q = 4, .levels = 2,
 				 .policy = HZ_LATTICE_BANK, .banks = 4};
-	ok(hz_lattice_design(ctx, &want, 0, 1, NULL, &found, bank, &report) == HZ_OK && found.bank == bank &&
-	   found.banks == 4 && report.gap_db < 2.8, "four scales: %.2f dB", report.gap_db);
+	ok(hz_lattice_design(ctx, &want, 0, 1, NULL, &found, bank, &report) == HZ_OK &&
+		   found.bank == bank && found.banks == 4 && report.gap_db < 2.8,
+	   "four scales: %.2f dB", report.gap_db);
 	ok(hz_lattice_design(ctx, &want, 3, 1, NULL, &found, bank, &report) == HZ_ENOTSUP &&
-	   strstr(hz_errmsg(ctx), "nothing has a rate of at most 3 bits"), "a rate that nothing has");
+		   strstr(hz_errmsg(ctx), "nothing has a rate of at most 3 bits"),
+	   "a rate that nothing has");
 	ok(hz_lattice_design(ctx, &want, 0, 1, NULL, &found, NULL, &report) == HZ_EINVAL &&
 	   strstr(hz_errmsg(ctx), "bank is NULL"), "no room for a bank");
 	want.kind = 0;
 	ok(hz_lattice_design(ctx, &want, 0, 1, NULL, &found, bank, &report) == HZ_EINVAL &&
 	   strstr(hz_errmsg(ctx), "rate is 0"), "no rate and no lattice");
 	want.kind = HZ_LATTICE_E8;
-	ok(hz_lattice_design(ctx, &want, 0, -1, NULL, &found, bank, &report) == HZ_EINVAL, "sigma below 0");
+	ok(hz_lattice_design(ctx, &want, 0, -1, NULL, &found, bank, &report) == HZ_EINVAL,
+	   "sigma below 0");
 	free(x);
 }
 

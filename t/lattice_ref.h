@@ -43,7 +43,9 @@ static inline void ref_lattice_init(struct ref_lattice *r, const hz_lattice_opts
 	r->scales = o->policy == HZ_LATTICE_T ? 32 : o->policy == HZ_LATTICE_GROUP ? 64 :
 		    o->policy == HZ_LATTICE_BANK ? o->banks : 1;
 	for (i = 0; i < r->scales; i++) {
-		double alpha = o->alpha != 0 ? o->alpha : o->policy == HZ_LATTICE_GROUP ? 1.0 / 8 : 1.0 / 3;
+		double alpha = o->alpha != 0		     ? o->alpha :
+			       o->policy == HZ_LATTICE_GROUP ? 1.0 / 8 :
+							       1.0 / 3;
 		double beta = o->beta != 0 ? o->beta : 1;
 
 		r->scale[i] = (float)(beta * (o->policy == HZ_LATTICE_BANK ? o->bank[i] :
@@ -55,7 +57,7 @@ static inline void ref_lattice_init(struct ref_lattice *r, const hz_lattice_opts
 	r->bound = 1 << 20;
 }
 
-/* ---- Nearest points: exact rationals g / q, halves up, the first of equals ---------------------- */
+/* ---- Nearest points: exact rationals g / q, halves up, the first of equals ------------------- */
 
 static inline void ref_nearest_d(int d, const int64_t *g, int64_t q, int64_t *f)
 {
@@ -169,7 +171,8 @@ static inline void ref_point(const struct ref_lattice *r, const int64_t *z, int6
 }
 
 /* Digits of M levels of a point; whether nothing is left of it */
-static inline int ref_digits(const struct ref_lattice *r, const int64_t *point, int64_t b[REF_M][REF_D])
+static inline int ref_digits(const struct ref_lattice *r, const int64_t *point,
+			     int64_t b[REF_M][REF_D])
 {
 	int64_t g[REF_D], z[REF_D], next[REF_D];
 	int i, m, any = 0;
@@ -199,7 +202,8 @@ static inline void ref_leader(const struct ref_lattice *r, const int64_t *b, int
 }
 
 /* sum_{m >= first} q^m c(b_m) */
-static inline void ref_sum(const struct ref_lattice *r, int64_t b[REF_M][REF_D], int first, int64_t *p)
+static inline void ref_sum(const struct ref_lattice *r, int64_t b[REF_M][REF_D], int first,
+			   int64_t *p)
 {
 	int64_t c[REF_D], weight = 1;
 	int i, m;
@@ -214,12 +218,13 @@ static inline void ref_sum(const struct ref_lattice *r, int64_t b[REF_M][REF_D],
 	}
 }
 
-/* ---- Level 0 ------------------------------------------------------------------------------------- */
+/* ---- Level 0 --------------------------------------------------------------------------------- */
 
 static inline double ref_real(const struct ref_lattice *r, const int64_t *p, int i)
 {
 	if (r->kind == HZ_LATTICE_A2)
-		return i == 0 ? 0.5 * (double)(p[0] - p[2]) : -0.86602540378443864676 * (double)p[1];
+		return i == 0 ? 0.5 * (double)(p[0] - p[2]) :
+				-0.86602540378443864676 * (double)p[1];
 	return r->kind == HZ_LATTICE_E8 ? 0.5 * (double)p[i] : (double)p[i];
 }
 
@@ -279,8 +284,8 @@ static inline void ref_halves(const double *y, int64_t *h)
 }
 
 /*
- * Where the two candidates of E8 are equally far, but for rounding, f32 decides: 1 - 2 max |r| if the
- * rounded coordinates had an odd sum, against 2 - sum |r|, and 2 min |r| if the halves had.
+ * Where the two candidates of E8 are equally far, but for rounding, f32 decides: 1 - 2 max |r|
+ * if the rounded coordinates had an odd sum, against 2 - sum |r|, and 2 min |r| if the halves had.
  */
 static inline float ref_whole_cost(const double *y, const int64_t *a)
 {
@@ -371,7 +376,7 @@ static inline int ref_y(const struct ref_lattice *r, const float *v, int t, floa
 	return inside;
 }
 
-/* ---- Blocks -------------------------------------------------------------------------------------- */
+/* ---- Blocks ---------------------------------------------------------------------------------- */
 
 struct ref_block {
 	int t, bad, special;		/* wrapped or clipped; 1 Inf, 2 NaN */
@@ -449,7 +454,8 @@ static inline void ref_encode(const struct ref_lattice *r, float *v, int n, stru
 		}
 	}
 	if (r->policy == HZ_LATTICE_GROUP) {
-		for (t = 0; t < r->scales && (best < 0 || t < first + (r->first_fit ? 1 : 3)); t++) {
+		for (t = 0; t < r->scales && (best < 0 || t < first + (r->first_fit ? 1 : 3));
+		     t++) {
 			all = 1;
 			e = 0;
 			for (i = 0; i < n && all; i++) {

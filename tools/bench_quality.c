@@ -71,10 +71,50 @@ static const struct row {
 	{"E8", HZ_LATTICE_E8, 8, 4, 2, HZ_LATTICE_CLIP, 0, 1, 0, {0}, 3.95},
 	{"E8", HZ_LATTICE_E8, 8, 3, 2, HZ_LATTICE_CLIP, 0, 1, 0, {0}, 3.72},
 	/* BANK: the best of four scales for each block */
-	{"E8", HZ_LATTICE_E8, 8, 14, 1, HZ_LATTICE_BANK, 0, 0, 1, {.2207, .2862, .3712, .5725}, 1.87},
-	{"E8", HZ_LATTICE_E8, 8, 14, 1, HZ_LATTICE_BANK, 0, 0, 1 / 14.0, {3.47, 4.74, 6.90, 18.11}, 1.97},
-	{"E8", HZ_LATTICE_E8, 8, 16, 1, HZ_LATTICE_BANK, 0, 0, 1, {.2106, .2731, .3248, .5009}, 1.80},
-	{"E8", HZ_LATTICE_E8, 8, 4, 2, HZ_LATTICE_BANK, 0, 1, 1, {.2106, .2731, .3542, .5463}, 2.41},
+	{"E8",
+	 HZ_LATTICE_E8,
+	 8,
+	 14,
+	 1,
+	 HZ_LATTICE_BANK,
+	 0,
+	 0,
+	 1,
+	 {.2207, .2862, .3712, .5725},
+	 1.87},
+	{"E8",
+	 HZ_LATTICE_E8,
+	 8,
+	 14,
+	 1,
+	 HZ_LATTICE_BANK,
+	 0,
+	 0,
+	 1 / 14.0,
+	 {3.47, 4.74, 6.90, 18.11},
+	 1.97},
+	{"E8",
+	 HZ_LATTICE_E8,
+	 8,
+	 16,
+	 1,
+	 HZ_LATTICE_BANK,
+	 0,
+	 0,
+	 1,
+	 {.2106, .2731, .3248, .5009},
+	 1.80},
+	{"E8",
+	 HZ_LATTICE_E8,
+	 8,
+	 4,
+	 2,
+	 HZ_LATTICE_BANK,
+	 0,
+	 1,
+	 1,
+	 {.2106, .2731, .3542, .5463},
+	 2.41},
 	{"D4", HZ_LATTICE_D, 4, 4, 2, HZ_LATTICE_BANK, 0, 1, 1, {.1564, .2212, .2868, .4824}, 3.34},
 	/* GROUP: beta 2^(T/8) for each group */
 	{"E8", HZ_LATTICE_E8, 8, 4, 2, HZ_LATTICE_GROUP, 8, 1, 0, {0}, 2.32},
@@ -147,9 +187,11 @@ static int measure(struct data *d, const hz_lattice *l, double *mse, double *rat
 	hz_lattice_get_info(l, &info);
 	blocks = d->n / info.dim;
 	count = info.scales ? info.group ? d->n / info.group : blocks : 0;
-	codes = hz_tensor_2d(d->codes_on.data, info.level_dtype, d->x_on.device, blocks, info.levels);
+	codes = hz_tensor_2d(d->codes_on.data, info.level_dtype, d->x_on.device, blocks,
+			     info.levels);
 	t = hz_tensor_1d(d->t_on.data, HZ_U8, d->x_on.device, count);
-	status = hz_lattice_encode_workspace(d->ctx, l, &x, &codes, count ? &t : NULL, NULL, &bytes);
+	status = hz_lattice_encode_workspace(d->ctx, l, &x, &codes, count ? &t : NULL, NULL,
+					     &bytes);
 	if (status == HZ_OK)
 		status = hz_reserve(d->ctx, bytes);
 	if (status == HZ_OK)
@@ -215,7 +257,7 @@ static int run_row(struct data *d, const struct row *r)
 	return status;
 }
 
-/* ---- Common formats of four bits, for comparison ------------------------------------------------- */
+/* ---- Common formats of four bits, for comparison --------------------------------------------- */
 
 /* q = rint(x / s), -8 .. 7, with s = amax / 7 times the best of 1, 0.98, .. 0.5, or of 1 alone */
 static double int4(const float *x, int64_t n, int group, bool searched)
@@ -286,11 +328,11 @@ static void run_formats(const struct data *d)
 
 		progress("bench: int4");
 		snprintf(name, sizeof(name), "int4 absmax group %d", known[i].group);
-		print(d->set, "int4 absmax", name, 0, rate, int4(d->x, d->n, known[i].group, false), 0,
-		      known[i].absmax);
+		print(d->set, "int4 absmax", name, 0, rate, int4(d->x, d->n, known[i].group, false),
+		      0, known[i].absmax);
 		snprintf(name, sizeof(name), "int4 searched group %d", known[i].group);
-		print(d->set, "int4 searched", name, 0, rate, int4(d->x, d->n, known[i].group, true), 0,
-		      known[i].searched);
+		print(d->set, "int4 searched", name, 0, rate,
+		      int4(d->x, d->n, known[i].group, true), 0, known[i].searched);
 	}
 	print(d->set, "NF4", "NF4 group 64", 0, 4.127, nf4(d->x, d->n), 0, 4.1);
 }
@@ -314,7 +356,8 @@ int bench_quality(const struct settings *set, hz_context *ctx)
 	}
 	for (int64_t i = 0; i < d.n; i += 2) {
 		const double u = ((double)(random_u64(&state) >> 11) + 0.5) * 0x1p-53;
-		const double angle = 6.28318530717958647693 * (double)(random_u64(&state) >> 11) * 0x1p-53;
+		const double angle = 6.28318530717958647693 * (double)(random_u64(&state) >> 11) *
+				     0x1p-53;
 
 		d.x[i] = (float)(sqrt(-2 * log(u)) * cos(angle));
 		d.x[i + 1] = (float)(sqrt(-2 * log(u)) * sin(angle));
@@ -337,8 +380,8 @@ int bench_quality(const struct settings *set, hz_context *ctx)
 		goto out;
 	}
 	if (set->table)
-		printf("%-34s%9s%8s%12s%8s%8s%8s%9s\n", "Gaussian data", "beta", "bits", "mse", "SNR dB",
-		       "gap dB", "known", "T>0 %");
+		printf("%-34s%9s%8s%12s%8s%8s%8s%9s\n", "Gaussian data", "beta", "bits", "mse",
+		       "SNR dB", "gap dB", "known", "T>0 %");
 	for (size_t i = 0; i < ROWS && !status; i++)
 		status = run_row(&d, &rows[i]);
 	if (!status)

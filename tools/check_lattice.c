@@ -52,7 +52,8 @@ static bool is_nearest(const hz_lattice_info *f, const float *x, const float *y,
 			for (int sign = 0; sign < 4; sign++) {
 				memset(step, 0, sizeof(step));
 				if (f->kind == HZ_LATTICE_A2) {
-					const double angle = 1.04719755119659774615 * (sign + 2 * i);
+					const double angle = 1.04719755119659774615 *
+							     (sign + 2 * i);
 
 					step[0] = scale * cos(angle);
 					step[1] = scale * sin(angle);
@@ -219,8 +220,8 @@ static bool check_vlut(hz_context *ctx, const char *name, const hz_lattice_opts 
 	}
 	/* x and scales of f16 on a GPU */
 	if (error > 4e-6 * norm)
-		return wrong("%s: vlut_gemv, kind %d q=%d: the error is %.3g of the norm", name, o.kind,
-			     o.q, sqrt(error / norm));
+		return wrong("%s: vlut_gemv, kind %d q=%d: the error is %.3g of the norm", name,
+			     o.kind, o.q, sqrt(error / norm));
 	return true;
 }
 

@@ -49,7 +49,8 @@ const struct key lattice_keys[] = {
 	{"group", KEY_INT, NULL, 8, 128, "N", "policy=group: values that share a scale"},
 	{"offset", KEY_TEXT, NULL, 0, 0, "none|center|Z0,Z1,..",
 	 "the point o: nearest to the code's centre, or by its coordinates in the basis"},
-	{"dither", KEY_TEXT, NULL, 0, 0, "Z0,Z1,..", "added before, taken away after; one for each dimension"},
+	{"dither", KEY_TEXT, NULL, 0, 0, "Z0,Z1,..",
+	 "added before, taken away after; one for each dimension"},
 	{"sphere", KEY_WORD, switch_words, 0, 0, "0|1",
 	 "lattice=basis: 1: nearest points by search, not by nearest plane"},
 	END,
@@ -198,8 +199,8 @@ static int lists(const struct job *job, const char *prefix, hz_lattice_opts *o, 
 static bool kind_of(const char *name, hz_lattice_opts *o)
 {
 	static const struct word words[] = {
-		{"A", HZ_LATTICE_A2}, {"D", HZ_LATTICE_D}, {"E", HZ_LATTICE_E8}, {"Z", HZ_LATTICE_Z},
-		{"basis", HZ_LATTICE_BASIS}, {NULL, 0},
+		{"A", HZ_LATTICE_A2}, {"D", HZ_LATTICE_D},	   {"E", HZ_LATTICE_E8},
+		{"Z", HZ_LATTICE_Z},  {"basis", HZ_LATTICE_BASIS}, {NULL, 0},
 	};
 	const struct word *w = words;
 	const char *rest;
@@ -230,18 +231,22 @@ int lattice_of(struct job *job, const char *prefix, bool has_t, hz_lattice **lat
 		.levels = (int32_t)prefixed_or(job, prefix, "M", 1),
 		.beta = beta->given ? beta->number : 0,
 		.alpha = alpha->given ? alpha->number : 0,
-		.policy = (int32_t)prefixed_or(job, prefix, "policy",
-					       prefixed(job, prefix, "bank")->given ? HZ_LATTICE_BANK :
-					       prefixed(job, prefix, "group")->given ? HZ_LATTICE_GROUP :
-					       has_t ? HZ_LATTICE_T : HZ_LATTICE_WRAP),
+		.policy = (int32_t)prefixed_or(
+			job, prefix, "policy",
+			prefixed(job, prefix, "bank")->given  ? HZ_LATTICE_BANK :
+			prefixed(job, prefix, "group")->given ? HZ_LATTICE_GROUP :
+			has_t				      ? HZ_LATTICE_T :
+								HZ_LATTICE_WRAP),
 	};
 	hz_context *ctx;
 	int status;
 
 	if (name->given && !kind_of(name->text, &o))
-		return complain(EXIT_BAD,
-				"%s: lattice=%s: the value must be Z, Z2 to Z24, A2, D2 to D24, E8, Zn, Dn "
-				"or basis", job->op->name, name->text);
+		return complain(
+			EXIT_BAD,
+			"%s: lattice=%s: the value must be Z, Z2 to Z24, A2, D2 to D24, E8, Zn, Dn "
+			"or basis",
+			job->op->name, name->text);
 	if (!o.dim)
 		o.dim = (int32_t)prefixed_or(job, prefix, "dim", prefixed_or(job, prefix, "d", 0));
 	if (o.kind == HZ_LATTICE_D && !o.dim)
@@ -305,14 +310,16 @@ static int codes_shape(struct job *job, const char *name, const hz_lattice_info 
 		       struct npy *a, int rows, int64_t blocks)
 {
 	if (pack == HZ_LATTICE_LEVEL && !info->level_dtype)
-		return complain(EXIT_BAD, "%s: %s: a level has more than 32 bits: say pack=multiword",
+		return complain(EXIT_BAD,
+				"%s: %s: a level has more than 32 bits: say pack=multiword",
 				job->op->name, name);
 	if (pack == HZ_LATTICE_FULL64 && !info->full64)
-		return complain(EXIT_BAD, "%s: %s: a block has more than 64 bits: pack=full64 cannot be",
+		return complain(EXIT_BAD,
+				"%s: %s: a block has more than 64 bits: pack=full64 cannot be",
 				job->op->name, name);
 	if (rows + 2 > HZ_MAXDIM && pack != HZ_LATTICE_FULL64)
-		return complain(EXIT_BAD, "%s: %s would have more than %d dimensions", job->op->name,
-				name, HZ_MAXDIM);
+		return complain(EXIT_BAD, "%s: %s would have more than %d dimensions",
+				job->op->name, name, HZ_MAXDIM);
 	a->ndim = rows + (pack == HZ_LATTICE_FULL64 ? 1 : 2);
 	a->shape[rows] = blocks;
 	if (pack != HZ_LATTICE_FULL64)
@@ -338,7 +345,8 @@ static const struct operand encode_operands[] = {
 	{"x", NULL, 0, "f32 f16 bf16", "[..., N]"},
 	{"codes", NULL, OUTPUT, CODES, "[..., blocks, M]; full64: [..., blocks]"},
 	{"T", "t", OUTPUT | OPTIONAL | ONLY, "u8", "[..., blocks]; policy=group: [..., groups]"},
-	{"overload", NULL, OUTPUT | OPTIONAL | ONLY, "s64", "[2]: blocks that did not fit, with NaN or Inf"},
+	{"overload", NULL, OUTPUT | OPTIONAL | ONLY, "s64",
+	 "[2]: blocks that did not fit, with NaN or Inf"},
 	{"basis", NULL, OPTIONAL, "f32 f64", "[d, d]; columns are the basis"},
 	{"transform", NULL, OPTIONAL, "f32 f64", "[d, d], applied to blocks first"},
 	{"s", NULL, OPTIONAL | SIGNS, "u8 f32 f16 bf16", SIGNS_SHAPE},
@@ -367,8 +375,8 @@ static int encode_outputs(struct job *job)
 	blocks = ceil_div(x->shape[last], info.dim);
 	memcpy(codes->shape, x->shape, (size_t)last * sizeof(*x->shape));
 	memcpy(t->shape, x->shape, (size_t)last * sizeof(*x->shape));
-	status = codes_shape(job, "codes", &info, (int)value_or(job, "pack", HZ_LATTICE_LEVEL), codes,
-			     last, blocks);
+	status = codes_shape(job, "codes", &info, (int)value_or(job, "pack", HZ_LATTICE_LEVEL),
+			     codes, last, blocks);
 	t->ndim = x->ndim;
 	t->shape[last] = info.group ? ceil_div(x->shape[last], info.group) : blocks;
 	t->dtype = HZ_U8;
@@ -491,7 +499,8 @@ const struct op op_lattice_decode = {
 /* ---- lattice_repack -------------------------------------------------------------------------- */
 
 static const struct key repack_keys[] = {
-	{"from_pack", KEY_WORD, pack_words, 0, 0, "level|full64|multiword", "of from; default level"},
+	{"from_pack", KEY_WORD, pack_words, 0, 0, "level|full64|multiword",
+	 "of from; default level"},
 	{"to_pack", KEY_WORD, pack_words, 0, 0, "level|full64|multiword", "of to; default level"},
 	END,
 };
@@ -507,7 +516,8 @@ static int repack_outputs(struct job *job)
 	const struct npy *from = &slot_of(job, "from")->array;
 	struct npy *to = &slot_of(job, "to")->array;
 	const int rows = from->ndim -
-			 (value_or(job, "from_pack", HZ_LATTICE_LEVEL) == HZ_LATTICE_FULL64 ? 1 : 2);
+			 (value_or(job, "from_pack", HZ_LATTICE_LEVEL) == HZ_LATTICE_FULL64 ? 1 :
+											      2);
 	hz_lattice_info info;
 	int status = lattice_of(job, "", false, &quantizer);
 
@@ -518,14 +528,15 @@ static int repack_outputs(struct job *job)
 				job->op->name, from->ndim, from->ndim - rows);
 	hz_lattice_get_info(quantizer, &info);
 	memcpy(to->shape, from->shape, (size_t)rows * sizeof(*from->shape));
-	return codes_shape(job, "to", &info, (int)value_or(job, "to_pack", HZ_LATTICE_LEVEL), to, rows,
-			   from->shape[rows]);
+	return codes_shape(job, "to", &info, (int)value_or(job, "to_pack", HZ_LATTICE_LEVEL), to,
+			   rows, from->shape[rows]);
 }
 
 static int repack_call(hz_context *ctx, struct job *job)
 {
 	return hz_lattice_repack(ctx, quantizer, view_of(job, "from"),
-				 (int)value_or(job, "from_pack", HZ_LATTICE_LEVEL), view_of(job, "to"),
+				 (int)value_or(job, "from_pack", HZ_LATTICE_LEVEL),
+				 view_of(job, "to"),
 				 (int)value_or(job, "to_pack", HZ_LATTICE_LEVEL));
 }
 

@@ -37,10 +37,12 @@ static const struct key vlut_keys[] = {
 	{"sum", KEY_WORD, sum_words, 0, 0, "f32|s32", "what sums are in; default chosen"},
 	{"compensated", KEY_WORD, switch_words, 0, 0, "0|1",
 	 "1: sums in f32 with compensation, through tables"},
-	{"pack_w", KEY_WORD, switch_words, 0, 0, "0|1", "1: pack w first, which gives the same results"},
+	{"pack_w", KEY_WORD, switch_words, 0, 0, "0|1",
+	 "1: pack w first, which gives the same results"},
 	{"levels", KEY_INT, NULL, 0, HZ_LATTICE_MAXLEVELS, "N",
 	 "the coarsest levels to use, or those that codes have; 0, the default: all"},
-	{"k", KEY_INT, NULL, 1, INT64_MAX, "N", "values of a row; default as x, or all of all blocks"},
+	{"k", KEY_INT, NULL, 1, INT64_MAX, "N",
+	 "values of a row; default as x, or all of all blocks"},
 	{"out", KEY_WORD, y_words, 0, 0, "f32|f16|bf16|s32",
 	 "the dtype of y; default f32; s32: products of integers, without scales"},
 	END,
@@ -304,7 +306,7 @@ static int gemm2_call(hz_context *ctx, struct job *job)
 	return status;
 }
 
-/* ---- Rows of the table ------------------------------------------------------------------------- */
+/* ---- Rows of the table ----------------------------------------------------------------------- */
 
 #define W_OPERANDS \
 	{"w", NULL, 0, CODES, "[rows, blocks, M]"}, \
@@ -346,8 +348,8 @@ static int gemm_outputs(struct job *job)
 	if (status)
 		return status;
 	if (x->ndim < 1 || x->ndim > 2)
-		return complain(EXIT_BAD, "%s: x has %d dimensions, must have 1 or 2", job->op->name,
-				x->ndim);
+		return complain(EXIT_BAD, "%s: x has %d dimensions, must have 1 or 2",
+				job->op->name, x->ndim);
 	if (x->ndim == 1)
 		return y_shape(job, NULL, 0, false);
 	return transposes(job) ? y_shape(job, &x->shape[0], 1, true) :

@@ -96,21 +96,16 @@ static bool is_flat(const struct hzi_lattice_map *map, const struct hzi_lattice_
 
 /* ---- Encoding --------------------------------------------------------------------------------- */
 
-/* What the kernels of gpu/lattice_fast.cu hold in bytes; kernels: the first of the three dtypes */
+/* What the kernels of gpu/lattice_fast.cu hold in bytes */
 static const struct byte_lattice {
 	int kind, d, q, most_levels, kernel;
 	int most;		/* of |integer| of a point */
 } byte_lattices[] = {
-	{HZ_LATTICE_D, 4, 4, 3, HZI_KERNEL_lattice_encode_d4q4_f32, 127},
-	{HZ_LATTICE_D, 4, 2, 4, HZI_KERNEL_lattice_encode_d4q2_f32, 62},
-	{HZ_LATTICE_E8, 8, 4, 2, HZI_KERNEL_lattice_encode_e8q4_f32, 118},
-	{HZ_LATTICE_E8, 8, 2, 4, HZI_KERNEL_lattice_encode_e8q2_f32, 123},
+	{HZ_LATTICE_D, 4, 4, 3, HZI_KERNEL_lattice_encode_d4q4, 127},
+	{HZ_LATTICE_D, 4, 2, 4, HZI_KERNEL_lattice_encode_d4q2, 62},
+	{HZ_LATTICE_E8, 8, 4, 2, HZI_KERNEL_lattice_encode_e8q4, 118},
+	{HZ_LATTICE_E8, 8, 2, 4, HZI_KERNEL_lattice_encode_e8q2, 123},
 };
-
-static int dtype_index(int dtype)
-{
-	return dtype == HZ_F32 ? 0 : dtype == HZ_F16 ? 1 : 2;
-}
 
 static const struct byte_lattice *find_byte_lattice(const struct hzi_lattice_encode_args *a)
 {
@@ -138,18 +133,22 @@ static const struct byte_lattice *find_byte_lattice(const struct hzi_lattice_enc
 static int encode_fast(struct hz_context *ctx, const struct hzi_lattice_encode_args *a,
 		       const struct byte_lattice *b)
 {
-	const struct hzi_lattice_fast p = {
-		.rule = a->lattice->rule, .x = a->x, .codes = a->codes, .t = a->t,
+	const struct hzi_lattice_rule *r = &a->lattice->rule;
+	struct hzi_lattice_fast p = {
+		.rule = *r, .x = a->x, .codes = a->codes, .t = a->t,
 		.overload = (uint64_t *)a->overload, .code_level = a->map.code_level,
 		.blocks = (uint32_t)(a->map.blocks * rows_of(&a->map)),
-		.code_block = (uint32_t)a->map.code_block,
+		.code_block = (uint32_t)a->map.code_block, .dtype = a->x_dtype,
 	};
 	const struct hzi_launch launch = {
-		.grid = {grid_of(ctx, p.blocks, FAST_THREADS, 4)}, .block = {FAST_THREADS},
+		.grid = {grid_of(ctx, p.blocks, FAST_THREADS, 3)}, .block = {FAST_THREADS},
 	};
 
-	return hzi_cuda_launch(ctx, "lattice_encode", HZI_FAMILY_LATTICE_FAST,
-			       b->kernel + dtype_index(a->x_dtype), &launch, &p, sizeof(p));
+	for (int i = 0; i < r->d; i++)
+		p.offset[r->d == 8 ? i & 1 : 0] += (uint32_t)r->offset[i]
+						   << (r->d == 8 ? i / 2 : i) * 8;
+	return hzi_cuda_launch(ctx, "lattice_encode", HZI_FAMILY_LATTICE_FAST, b->kernel, &launch,
+			       &p, sizeof(p));
 }
 
 /* ---- Anything --------------------------------------------------------------------------------- */
@@ -252,6 +251,11 @@ static int make_table(const struct hz_lattice *l, double weights, struct hzi_lat
 			p->table[i] |= (uint32_t)(l->leaders[i * r->d + j] - low) << bits * j;
 	}
 	return -low;
+}
+
+static int dtype_index(int dtype)
+{
+	return dtype == HZ_F32 ? 0 : dtype == HZ_F16 ? 1 : 2;
 }
 
 /* Fills *p and returns the first of the three kernels if those of gpu/lattice_fast.cu can, or -1. */

@@ -130,9 +130,10 @@ HZ_DEVICE uint32_t low_bytes(float a, float b, float c, float d)
 }
 
 /* The signs of four numbers, as 0 or 255 */
-HZ_DEVICE uint32_t sign_bytes(uint32_t a, uint32_t b, uint32_t c, uint32_t d)
+HZ_DEVICE uint32_t sign_bytes(float a, float b, float c, float d)
 {
-	return permute(permute(a, b, 0x00fb), permute(c, d, 0x00fb), 0x5410);
+	return permute(permute(__float_as_uint(a), __float_as_uint(b), 0x00fb),
+		       permute(__float_as_uint(c), __float_as_uint(d), 0x00fb), 0x5410);
 }
 
 constexpr float rounder = 12582912.0f;	/* 1.5 2^23: the sum with y has rint(y) in its low bits */
@@ -158,7 +159,7 @@ struct e8_point {
 	{
 		constexpr float magic = rounder + bias / 2;
 		float t[8], r[8], most, least, total, da, db;
-		uint32_t f[2], s[2], below[8], k = 7;
+		uint32_t f[2], s[2], k = 7;
 
 #pragma unroll
 		for (int i = 0; i < 8; i++) {
@@ -167,17 +168,21 @@ struct e8_point {
 		}
 		f[0] = low_bytes(t[0], t[2], t[4], t[6]);
 		f[1] = low_bytes(t[1], t[3], t[5], t[7]);
-		/* Signs of y - f, or where that is 0 whether f is odd: b is below a, as of rint(y - 1/2) */
-#pragma unroll
-		for (int i = 0; i < 8; i++)
-			below[i] = __float_as_uint(r[i]) - (__float_as_uint(t[i]) & 1);
-		s[0] = sign_bytes(below[0], below[2], below[4], below[6]);
-		s[1] = sign_bytes(below[1], below[3], below[5], below[7]);
+		s[0] = sign_bytes(r[0], r[2], r[4], r[6]);
+		s[1] = sign_bytes(r[1], r[3], r[5], r[7]);
 		most = least = fabsf(r[0]);
 #pragma unroll
 		for (int i = 1; i < 8; i++) {
 			most = fmaxf(most, fabsf(r[i]));
 			least = fminf(least, fabsf(r[i]));
+		}
+		/* b is below a where y - f < 0, or is 0 and f odd, as of rint(y - 1/2). */
+		if (least == 0) {
+#pragma unroll
+			for (int i = 0; i < 8; i++) {
+				if (r[i] == 0 && __float_as_uint(t[i]) & 1)
+					s[i & 1] |= 255u << i / 2 * 8;
+			}
 		}
 		total = __fadd_rn(__fadd_rn(__fadd_rn(fabsf(r[0]), fabsf(r[1])),
 					    __fadd_rn(fabsf(r[2]), fabsf(r[3]))),

@@ -9,38 +9,51 @@
 
 /* ---- Memory ---------------------------------------------------------------------------------- */
 
-template <int DTYPE>
-HZ_DEVICE void unpack(uint32_t pair, float *f)
+HZ_DEVICE void unpack(int dtype, uint32_t pair, float *f)
 {
-	f[0] = DTYPE == HZ_F16 ? f16_low(pair) : bf16_low(pair);
-	f[1] = DTYPE == HZ_F16 ? f16_high(pair) : bf16_high(pair);
+	f[0] = dtype == HZ_F16 ? f16_low(pair) : bf16_low(pair);
+	f[1] = dtype == HZ_F16 ? f16_high(pair) : bf16_high(pair);
 }
 
-template <int DTYPE, int D>
-HZ_DEVICE void load_block(const void *x, int64_t block, float *f)
+template <int D>
+HZ_DEVICE void load_block(int dtype, const void *x, uint32_t block, float *f)
 {
-	if constexpr (DTYPE == HZ_F32) {
+	if (dtype == HZ_F32) {
 #pragma unroll
-		for (int i = 0; i < D; i += 4) {
-			const float4 v = __ldg((const float4 *)x + (block * D + i) / 4);
+		for (int i = 0; i < D / 4; i++) {
+			const float4 v = __ldg((const float4 *)x + (int64_t)block * (D / 4) + i);
 
-			f[i] = v.x;
-			f[i + 1] = v.y;
-			f[i + 2] = v.z;
-			f[i + 3] = v.w;
+			f[4 * i] = v.x;
+			f[4 * i + 1] = v.y;
+			f[4 * i + 2] = v.z;
+			f[4 * i + 3] = v.w;
 		}
-	} else if constexpr (D == 4) {
+		return;
+	}
+	uint32_t pair[D / 2];
+
+	if constexpr (D == 4) {
 		const uint2 v = __ldg((const uint2 *)x + block);
 
-		unpack<DTYPE>(v.x, f);
-		unpack<DTYPE>(v.y, f + 2);
+		pair[0] = v.x;
+		pair[1] = v.y;
 	} else {
 		const uint4 v = __ldg((const uint4 *)x + block);
 
-		unpack<DTYPE>(v.x, f);
-		unpack<DTYPE>(v.y, f + 2);
-		unpack<DTYPE>(v.z, f + 4);
-		unpack<DTYPE>(v.w, f + 6);
+		pair[0] = v.x;
+		pair[1] = v.y;
+		pair[2] = v.z;
+		pair[3] = v.w;
+	}
+	/* Apart, so that the choice is made once */
+	if (dtype == HZ_F16) {
+#pragma unroll
+		for (int i = 0; i < D / 2; i++)
+			unpack(HZ_F16, pair[i], f + 2 * i);
+	} else {
+#pragma unroll
+		for (int i = 0; i < D / 2; i++)
+			unpack(HZ_BF16, pair[i], f + 2 * i);
 	}
 }
 
@@ -55,7 +68,7 @@ struct waiting {
 
 /* Any block by the rules as they stand: Inf, NaN, or beyond what bytes hold. Returns what to add to
  * the overload counts, the second one in the upper half. */
-template <int DTYPE, int D, int BYTES>
+template <int D, int BYTES>
 static __device__ __noinline__ uint32_t encode_odd(const hzi_lattice_fast *p, uint32_t block)
 {
 	const hzi_lattice_rule *r = &p->rule;
@@ -65,7 +78,7 @@ static __device__ __noinline__ uint32_t encode_odd(const hzi_lattice_fast *p, ui
 	uint32_t counts;
 	int met, t = 0;
 
-	load_block<DTYPE, D>(p->x, block, x);
+	load_block<D>(p->dtype, p->x, block, x);
 	met = hzi_lattice_map(r, nullptr, x, v);
 	counts = met ? 1 << 16 : 0;
 	if (met & HZI_LATTICE_IS_NAN) {
@@ -110,32 +123,48 @@ HZ_DEVICE void store_codes(const hzi_lattice_fast &p, uint32_t block, const uint
 }
 
 /*
+ * A block that may lie outside of what can fit, or have no size at all. Returns 2 if it is for
+ * encode_odd(), else whether *step was set to what may fit.
+ */
+template <int D>
+static __device__ __noinline__ int far_off(const hzi_lattice_fast *p, uint32_t block, uint32_t *step)
+{
+	const hzi_lattice_rule *r = &p->rule;
+	const uint32_t begin = *step;
+	float v[D], size = 0;
+
+	load_block<D>(p->dtype, p->x, block, v);
+	for (int i = 0; i < D; i++)
+		size = max_nan(size, fabsf(v[i]));
+	if (r->policy != HZI_LATTICE_T)
+		return __fmul_rn(size, r->inverse[0]) <= r->reach ? 0 : 2;
+	if (!(__fmul_rn(size, r->inverse[0]) < 1e30f))
+		return 2;
+	while (*step < (uint32_t)r->scales && __fmul_rn(size, r->inverse[*step]) > r->reach)
+		++*step;
+	return *step == (uint32_t)r->scales ? 2 : *step != begin;
+}
+
+/*
  * A warp takes 32 blocks at a time. Those that do not fit are put on a list, and tried again, 32
  * together, with the next scale: so the warp is full whatever share of blocks that is.
  */
-template <class POINT, int DTYPE, int M>
+template <class POINT, int M, int POLICY>
 HZ_DEVICE void encode(const hzi_lattice_fast &p, const uint8_t *choices, waiting *list)
 {
 	constexpr int D = POINT::dim, Q = POINT::q, BYTES = D == 8 && Q == 4 ? 2 : 1;
+	constexpr bool retries = POLICY != HZI_LATTICE_WRAP;
 	const hzi_lattice_rule &r = p.rule;
 	const uint32_t lane = threadIdx.x & 31, warps = gridDim.x * (blockDim.x >> 5);
-	const int policy = r.policy;
+	const float reach = __fmul_rn(r.reach, r.reach) * 0.999f;
 	uint32_t next = (blockIdx.x * (blockDim.x >> 5) + (threadIdx.x >> 5)) * 32;
 	uint32_t count = 0, wrong = 0, nans = 0;
-	uint32_t shift[POINT::words] = {};
 
-#pragma unroll
-	for (int i = 0; i < D; i++)
-		shift[POINT::words == 1 ? 0 : i & 1] +=
-			(uint32_t)r.offset[i] << (POINT::words == 1 ? 8 * i : i / 2 * 8);
+	while (next < p.blocks || (retries && count)) {
+		uint32_t block = next + lane, step = 0;
+		bool mine = block < p.blocks;
 
-	while (next < p.blocks || count) {
-		uint32_t block, step = 0;
-		bool mine;
-
-		if (next < p.blocks && count < 32) {
-			block = next + lane;
-			mine = block < p.blocks;
+		if (!retries || (next < p.blocks && count < 32)) {
 			next += warps * 32;
 		} else {
 			const uint32_t taken = min(count, 32u);
@@ -143,43 +172,42 @@ HZ_DEVICE void encode(const hzi_lattice_fast &p, const uint8_t *choices, waiting
 			count -= taken;
 			mine = lane < taken;
 			block = list[count + lane].block;
-			step = list[count + lane].step;
+			step = mine ? list[count + lane].step : 0;
 			__syncwarp();
 		}
+		const float inverse = r.inverse[POLICY == HZI_LATTICE_T ? step : 0];
 		float v[D], size = 0;
+		uint32_t w[POINT::words], codes[M], rest = 0, bias = POINT::bias;
+		/* All is left to encode_odd() once no scale did. */
+		int odd = POLICY == HZI_LATTICE_T && step >= (uint32_t)r.scales ? 2 :
+			  POLICY == HZI_LATTICE_CLIP && step >= HZI_LATTICE_SHRINKS ? 2 : 0;
 
 		block = mine ? block : 0;
-		load_block<DTYPE, D>(p.x, block, v);
-#pragma unroll
-		for (int i = 0; i < D; i++)
-			size = max_nan(size, fabsf(v[i]));
-		if (policy == HZI_LATTICE_T) {
-			while (step < (uint32_t)r.scales && size * r.inverse[step] > r.reach)
-				step++;
-		}
-		const uint32_t t = policy == HZI_LATTICE_T ? step : 0;
-		const bool odd = mine && (!(__fmul_rn(size, r.inverse[0]) < 1e30f) ||
-					  t >= (uint32_t)r.scales ||
-					  (policy != HZI_LATTICE_T && size * r.inverse[0] > r.reach));
-
-		const float inverse = r.inverse[t < (uint32_t)r.scales ? t : 0];
-		float factor = 1;
-		uint32_t w[POINT::words], codes[M], rest = 0, bias = POINT::bias;
-
-		if (policy == HZI_LATTICE_CLIP && step)
-			factor = hzi_lattice_factor(&r, (int)step);
+		load_block<D>(p.dtype, p.x, block, v);
 #pragma unroll
 		for (int i = 0; i < D; i++) {
 			/* + 0, so that none is -0 */
 			v[i] = __fmaf_rn(v[i], inverse, 0.0f);
-			if (policy == HZI_LATTICE_CLIP)
+			size = __fmaf_rn(v[i], v[i], size);
+		}
+		if (odd == 0 && !(size < reach))
+			odd = far_off<D>(&p, block, &step);
+		if (POLICY == HZI_LATTICE_CLIP) {
+			const float factor = hzi_lattice_factor(&r, (int)step);
+
+#pragma unroll
+			for (int i = 0; i < D; i++)
 				v[i] = __fmul_rn(v[i], factor);
-			v[i] = __fadd_rn(v[i], r.dither[i]);
+		}
+		if (r.flags & HZI_LATTICE_DITHERED) {
+#pragma unroll
+			for (int i = 0; i < D; i++)
+				v[i] = __fadd_rn(v[i], r.dither[i]);
 		}
 		POINT::nearest(v, w);
 #pragma unroll
 		for (int i = 0; i < POINT::words; i++)
-			w[i] += shift[i];
+			w[i] += p.offset[i];
 #pragma unroll
 		for (int m = 0; m < M; m++) {
 			codes[m] = POINT::index(w);
@@ -190,26 +218,30 @@ HZ_DEVICE void encode(const hzi_lattice_fast &p, const uint8_t *choices, waiting
 		for (int i = 0; i < POINT::words; i++)
 			rest |= w[i] ^ bias * ones;
 
-		const bool fits = rest == 0 || policy == HZI_LATTICE_WRAP;
-		const bool later = mine && !odd && !fits;
-		const uint32_t again = __ballot_sync(~0u, later);
+		const bool fits = odd == 0 && (!retries || rest == 0);
 
-		if (later) {
-			waiting *to = list + count + __popc(again & ((1u << lane) - 1));
+		if (retries) {
+			const bool later = mine && odd < 2 && !fits;
+			const uint32_t again = __ballot_sync(~0u, later);
 
-			to->block = block;
-			to->step = step + 1;
+			if (later) {
+				waiting *to = list + count + __popc(again & ((1u << lane) - 1));
+
+				/* Or as far_off() has set it */
+				to->block = block;
+				to->step = step + (odd == 0);
+			}
+			count += __popc(again);
+			__syncwarp();
 		}
-		count += __popc(again);
-		__syncwarp();
-		if (mine && !odd && fits) {
-			wrong += policy == HZI_LATTICE_CLIP ? step > 0 : rest != 0;
-			if (p.t)
-				p.t[block] = (uint8_t)t;
+		if (mine && fits) {
+			wrong += POLICY == HZI_LATTICE_CLIP ? step > 0 : rest != 0;
+			if (POLICY == HZI_LATTICE_T)
+				p.t[block] = (uint8_t)step;
 			store_codes<M, BYTES>(p, block, codes);
 		}
-		if (odd) {
-			const uint32_t counts = encode_odd<DTYPE, D, BYTES>(&p, block);
+		if (mine && odd == 2) {
+			const uint32_t counts = encode_odd<D, BYTES>(&p, block);
 
 			wrong += counts & 0xffff;
 			nans += counts >> 16;
@@ -225,7 +257,18 @@ HZ_DEVICE void encode(const hzi_lattice_fast &p, const uint8_t *choices, waiting
 	}
 }
 
-template <class POINT, int DTYPE>
+template <class POINT, int M>
+HZ_DEVICE void encode_policy(const hzi_lattice_fast &p, const uint8_t *choices, waiting *list)
+{
+	if (p.rule.policy == HZI_LATTICE_WRAP)
+		encode<POINT, M, HZI_LATTICE_WRAP>(p, choices, list);
+	else if (p.rule.policy == HZI_LATTICE_T)
+		encode<POINT, M, HZI_LATTICE_T>(p, choices, list);
+	else
+		encode<POINT, M, HZI_LATTICE_CLIP>(p, choices, list);
+}
+
+template <class POINT>
 HZ_DEVICE void encode_levels(const hzi_lattice_fast &p)
 {
 	__shared__ waiting list[8][LIST];
@@ -237,32 +280,22 @@ HZ_DEVICE void encode_levels(const hzi_lattice_fast &p)
 		__syncthreads();
 	}
 	if (p.rule.levels == 1)
-		encode<POINT, DTYPE, 1>(p, choices, mine);
+		encode_policy<POINT, 1>(p, choices, mine);
 	else if (p.rule.levels == 2)
-		encode<POINT, DTYPE, 2>(p, choices, mine);
+		encode_policy<POINT, 2>(p, choices, mine);
 	else if constexpr (POINT::most_levels >= 3) {
 		if (p.rule.levels == 3)
-			encode<POINT, DTYPE, 3>(p, choices, mine);
+			encode_policy<POINT, 3>(p, choices, mine);
 		else if constexpr (POINT::most_levels >= 4)
-			encode<POINT, DTYPE, 4>(p, choices, mine);
+			encode_policy<POINT, 4>(p, choices, mine);
 	}
 }
 
 #define ENCODE(name, point)                                                                     \
-	extern "C" __global__ void __launch_bounds__(256, 4)                                     \
-		lattice_encode_##name##_f32(const __grid_constant__ hzi_lattice_fast p)         \
+	extern "C" __global__ void __launch_bounds__(256, 3)                                    \
+		lattice_encode_##name(const __grid_constant__ hzi_lattice_fast p)               \
 	{                                                                                       \
-		encode_levels<point, HZ_F32>(p);                                                \
-	}                                                                                       \
-	extern "C" __global__ void __launch_bounds__(256, 4)                                     \
-		lattice_encode_##name##_f16(const __grid_constant__ hzi_lattice_fast p)         \
-	{                                                                                       \
-		encode_levels<point, HZ_F16>(p);                                                \
-	}                                                                                       \
-	extern "C" __global__ void __launch_bounds__(256, 4)                                     \
-		lattice_encode_##name##_bf16(const __grid_constant__ hzi_lattice_fast p)        \
-	{                                                                                       \
-		encode_levels<point, HZ_BF16>(p);                                               \
+		encode_levels<point>(p);                                                        \
 	}
 
 ENCODE(d4q4, d4_point<4>)

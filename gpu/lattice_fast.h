@@ -17,6 +17,8 @@ struct hzi_lattice_fast {
 	uint64_t *overload;		/* added to; or NULL */
 	int64_t code_level;
 	uint32_t blocks, code_block;
+	uint32_t offset[2];		/* o, of words as of gpu/lattice_bytes.cuh */
+	int32_t dtype;
 };
 
 /*

@@ -1,0 +1,161 @@
+/*
+ * cuda_lattice.c - what the launchers of the lattice quantizer hand to the driver, seen by a stand-in
+ *
+ * SPDX-License-Identifier: BSD-2-Clause
+ *
+ * Nothing is computed here: which kernels are taken, and that the driver would take them. That they
+ * do what they should is for t/lattice with HZ_TEST_DEVICE=cuda.
+ */
+#include <config.h>
+
+#include "fakecuda.h"
+#include "hurwitz.h"
+#include "tap.h"
+
+#if !HZ_HAVE_CUDA
+
+int main(void)
+{
+	skip_all("this build has no device code");
+}
+
+#else
+
+#define OPERAND_BYTES ((size_t)1 << 22)
+#define BLOCKS 100
+
+static const struct fakecuda *fake;
+static char *x, *codes, *t;
+
+/* gap: elements between rows; shift: bytes that the values lie beside 16 */
+static const struct row {
+	int kind, dim, q, levels, policy, dtype, gap, shift;
+	const char *encode, *decode;
+} rows[] = {
+	{HZ_LATTICE_E8, 0, 4, 2, HZ_LATTICE_WRAP, HZ_F16, 0, 0, "lattice_encode_e8q4",
+	 "lattice_decode_e8q4_f16"},
+	{HZ_LATTICE_E8, 0, 4, 2, HZ_LATTICE_T, HZ_F32, 0, 0, "lattice_encode_e8q4",
+	 "lattice_decode_e8q4_f32"},
+	{HZ_LATTICE_E8, 0, 2, 4, HZ_LATTICE_CLIP, HZ_BF16, 0, 0, "lattice_encode_e8q2",
+	 "lattice_decode_d8_bf16"},
+	{HZ_LATTICE_D, 0, 4, 2, HZ_LATTICE_T, HZ_F16, 0, 0, "lattice_encode_d4q4",
+	 "lattice_decode_d4_f16"},
+	{HZ_LATTICE_D, 0, 2, 4, HZ_LATTICE_WRAP, HZ_F16, 0, 0, "lattice_encode_d4q2",
+	 "lattice_decode_d4_f16"},
+	/* Groups and banks are encoded by the rules, and decoded as others. */
+	{HZ_LATTICE_E8, 0, 4, 2, HZ_LATTICE_GROUP, HZ_F16, 0, 0, "lattice_encode_any",
+	 "lattice_decode_e8q4_f16"},
+	{HZ_LATTICE_D, 0, 3, 2, HZ_LATTICE_T, HZ_F16, 0, 0, "lattice_encode_any",
+	 "lattice_decode_d4_f16"},
+	/* Three levels of E8 with q = 4 do not fit bytes; nor do four of D4. */
+	{HZ_LATTICE_E8, 0, 4, 3, HZ_LATTICE_WRAP, HZ_F16, 0, 0, "lattice_encode_any",
+	 "lattice_decode_any"},
+	{HZ_LATTICE_D, 0, 4, 4, HZ_LATTICE_WRAP, HZ_F16, 0, 0, "lattice_encode_any",
+	 "lattice_decode_any"},
+	{HZ_LATTICE_A2, 0, 4, 2, HZ_LATTICE_WRAP, HZ_F16, 0, 0, "lattice_encode_any",
+	 "lattice_decode_any"},
+	/* Rows apart, or values beside 16 bytes */
+	{HZ_LATTICE_E8, 0, 4, 2, HZ_LATTICE_WRAP, HZ_F16, 8, 0, "lattice_encode_any",
+	 "lattice_decode_any"},
+	{HZ_LATTICE_E8, 0, 4, 2, HZ_LATTICE_WRAP, HZ_F16, 0, 2, "lattice_encode_any",
+	 "lattice_decode_any"},
+};
+
+static const char *last_kernel(void)
+{
+	return fake->launch(fake->launches() - 1)->kernel;
+}
+
+static hz_lattice *open_lattice(hz_context *ctx, const hz_lattice_opts *o)
+{
+	hz_lattice *l;
+
+	if (hz_lattice_open(ctx, &l, o) != HZ_OK)
+		bail("a lattice: %s", hz_errmsg(ctx));
+	return l;
+}
+
+static void test_row(hz_context *ctx, int device, const struct row *r)
+{
+	const hz_lattice_opts o = {.kind = r->kind, .dim = r->dim, .q = r->q, .levels = r->levels,
+				   .policy = r->policy,
+				   .group = r->policy == HZ_LATTICE_GROUP ? 32 : 0};
+	hz_lattice *l = open_lattice(ctx, &o);
+	hz_lattice_info info;
+	hz_tensor values, c, scales;
+	char name[96];
+
+	hz_lattice_get_info(l, &info);
+	snprintf(name, sizeof(name), "lattice %d, q %d, %d levels, policy %d, dtype %d, gap %d, %d aside",
+		 r->kind, r->q, r->levels, r->policy, r->dtype, r->gap, r->shift);
+	values = hz_tensor_2d(x + r->shift, r->dtype, device, 4, BLOCKS * info.dim);
+	values.stride[0] += r->gap;
+	c = hz_tensor_3d(codes, info.level_dtype, device, 4, BLOCKS, r->levels);
+	scales = hz_tensor_2d(t, HZ_U8, device, 4, info.group ? BLOCKS * info.dim / 32 : BLOCKS);
+	is_int(hz_lattice_encode(ctx, l, &values, &c, info.scales ? &scales : NULL, NULL, NULL),
+	       HZ_OK, "%s: encodes", name);
+	is_str(last_kernel(), r->encode, "%s: the kernel", name);
+	is_int(hz_lattice_decode(ctx, l, &c, info.scales ? &scales : NULL, &values, NULL), HZ_OK,
+	       "%s: decodes", name);
+	is_str(last_kernel(), r->decode, "%s: the kernel back", name);
+	hz_lattice_close(l);
+}
+
+/* A basis has matrices; repacking and points go by the rules. */
+static void test_others(hz_context *ctx, int device)
+{
+	static const double basis[4] = {1, 0.5, 0, 1};
+	const hz_lattice_opts o = {.kind = HZ_LATTICE_BASIS, .dim = 2, .q = 4, .levels = 2,
+				   .basis = basis};
+	const hz_lattice_opts e8 = {.kind = HZ_LATTICE_E8, .q = 4, .levels = 2};
+	const hz_lattice_code_opts points = {.to = HZ_LATTICE_POINTS};
+	const hz_tensor values = hz_tensor_1d(x, HZ_F32, device, 2 * BLOCKS);
+	const hz_tensor c = hz_tensor_2d(codes, HZ_U8, device, BLOCKS, 2);
+	const hz_tensor c8 = hz_tensor_2d(codes, HZ_U16, device, BLOCKS, 2);
+	const hz_tensor full = hz_tensor_1d(x, HZ_U64, device, BLOCKS);
+	const hz_tensor integers = hz_tensor_2d(x, HZ_S8, device, BLOCKS, 8);
+	hz_lattice *l = open_lattice(ctx, &o);
+
+	is_int(hz_lattice_encode(ctx, l, &values, &c, NULL, NULL, NULL), HZ_OK, "a basis: encodes");
+	is_str(last_kernel(), "lattice_encode_mapped", "a basis: the kernel");
+	is_int(hz_lattice_decode(ctx, l, &c, NULL, &values, NULL), HZ_OK, "a basis: decodes");
+	is_str(last_kernel(), "lattice_decode_mapped", "a basis: the kernel back");
+	hz_lattice_close(l);
+	l = open_lattice(ctx, &e8);
+	is_int(hz_lattice_decode(ctx, l, &c8, NULL, &integers, &points), HZ_OK, "points");
+	is_str(last_kernel(), "lattice_decode_any", "points: the kernel");
+	is_int(hz_lattice_repack(ctx, l, &c8, HZ_LATTICE_LEVEL, &full, HZ_LATTICE_FULL64), HZ_OK,
+	       "repacking");
+	is_str(last_kernel(), "lattice_repack_any", "repacking: the kernel");
+	hz_lattice_close(l);
+}
+
+int main(void)
+{
+	const int device = HZ_CUDA;
+	const hz_options o = {.device = device};
+	char first[256] = "";
+	hz_context *ctx;
+
+	fake = fakecuda_load();
+	if (!fake)
+		skip_all("no stand-in driver");
+	fake->reset();
+	if (hz_open(&ctx, &o) != HZ_OK || hz_alloc(ctx, (void **)&x, OPERAND_BYTES, device) ||
+	    hz_alloc(ctx, (void **)&codes, OPERAND_BYTES, device) ||
+	    hz_alloc(ctx, (void **)&t, OPERAND_BYTES, device))
+		bail("a context: %s", hz_errmsg(ctx));
+	for (size_t i = 0; i < sizeof(rows) / sizeof(*rows); i++)
+		test_row(ctx, device, &rows[i]);
+	test_others(ctx, device);
+	hz_free(ctx, x, device);
+	hz_free(ctx, codes, device);
+	hz_free(ctx, t, device);
+	hz_close(ctx);
+	is_int(fake->complaints(first, sizeof(first)), 0, "the driver has no complaint");
+	if (*first)
+		diag("%s", first);
+	return done_testing();
+}
+
+#endif

@@ -65,6 +65,7 @@ struct waiting {
 };
 
 #define LIST 64		/* at most 31 left and 32 new */
+#define LAST 0xffffu	/* a step: for encode_odd() */
 
 /* Any block by the rules as they stand: Inf, NaN, or beyond what bytes hold. Returns what to add to
  * the overload counts, the second one in the upper half. */
@@ -123,26 +124,26 @@ HZ_DEVICE void store_codes(const hzi_lattice_fast &p, uint32_t block, const uint
 }
 
 /*
- * A block that may lie outside of what can fit, or have no size at all. Returns 2 if it is for
- * encode_odd(), else whether *step was set to what may fit.
+ * A block that may lie outside of what can fit at t = step, or have no size at all: the first t from
+ * step on that may fit it, or what is never reached if it is for encode_odd().
  */
 template <int D>
-static __device__ __noinline__ int far_off(const hzi_lattice_fast *p, uint32_t block, uint32_t *step)
+static __device__ __noinline__ uint32_t far_off(const hzi_lattice_fast *p, uint32_t block,
+						uint32_t step)
 {
 	const hzi_lattice_rule *r = &p->rule;
-	const uint32_t begin = *step;
 	float v[D], size = 0;
 
 	load_block<D>(p->dtype, p->x, block, v);
 	for (int i = 0; i < D; i++)
 		size = max_nan(size, fabsf(v[i]));
 	if (r->policy != HZI_LATTICE_T)
-		return __fmul_rn(size, r->inverse[0]) <= r->reach ? 0 : 2;
+		return __fmul_rn(size, r->inverse[0]) <= r->reach ? step : LAST;
 	if (!(__fmul_rn(size, r->inverse[0]) < 1e30f))
-		return 2;
-	while (*step < (uint32_t)r->scales && __fmul_rn(size, r->inverse[*step]) > r->reach)
-		++*step;
-	return *step == (uint32_t)r->scales ? 2 : *step != begin;
+		return LAST;
+	while (step < (uint32_t)r->scales && __fmul_rn(size, r->inverse[step]) > r->reach)
+		step++;
+	return step < (uint32_t)r->scales ? step : LAST;
 }
 
 /*
@@ -178,9 +179,7 @@ HZ_DEVICE void encode(const hzi_lattice_fast &p, const uint8_t *choices, waiting
 		const float inverse = r.inverse[POLICY == HZI_LATTICE_T ? step : 0];
 		float v[D], size = 0;
 		uint32_t w[POINT::words], codes[M], rest = 0, bias = POINT::bias;
-		/* All is left to encode_odd() once no scale did. */
-		int odd = POLICY == HZI_LATTICE_T && step >= (uint32_t)r.scales ? 2 :
-			  POLICY == HZI_LATTICE_CLIP && step >= HZI_LATTICE_SHRINKS ? 2 : 0;
+		uint32_t start = step;
 
 		block = mine ? block : 0;
 		load_block<D>(p.dtype, p.x, block, v);
@@ -190,8 +189,12 @@ HZ_DEVICE void encode(const hzi_lattice_fast &p, const uint8_t *choices, waiting
 			v[i] = __fmaf_rn(v[i], inverse, 0.0f);
 			size = __fmaf_rn(v[i], v[i], size);
 		}
-		if (odd == 0 && !(size < reach))
-			odd = far_off<D>(&p, block, &step);
+		/* No scale did, if all were tried. */
+		if (POLICY == HZI_LATTICE_T ? step >= (uint32_t)r.scales :
+		    POLICY == HZI_LATTICE_CLIP && step >= HZI_LATTICE_SHRINKS)
+			start = LAST;
+		else if (!(size < reach))
+			start = far_off<D>(&p, block, step);
 		if (POLICY == HZI_LATTICE_CLIP) {
 			const float factor = hzi_lattice_factor(&r, (int)step);
 
@@ -211,25 +214,26 @@ HZ_DEVICE void encode(const hzi_lattice_fast &p, const uint8_t *choices, waiting
 #pragma unroll
 		for (int m = 0; m < M; m++) {
 			codes[m] = POINT::index(w);
-			POINT::parent(w, choices);
 			bias = POINT::next_bias(bias);
+			/* What is left behind the last level only matters to whether it is 0. */
+			if (retries || m < M - 1 || p.overload) {
+				POINT::parent(w, choices);
+				rest = w[0] ^ bias * ones;
+				rest |= POINT::words > 1 ? w[POINT::words - 1] ^ bias * ones : 0;
+			}
 		}
-#pragma unroll
-		for (int i = 0; i < POINT::words; i++)
-			rest |= w[i] ^ bias * ones;
 
-		const bool fits = odd == 0 && (!retries || rest == 0);
+		const bool fits = start == step && (!retries || rest == 0);
 
 		if (retries) {
-			const bool later = mine && odd < 2 && !fits;
+			const bool later = mine && start != LAST && !fits;
 			const uint32_t again = __ballot_sync(~0u, later);
 
 			if (later) {
 				waiting *to = list + count + __popc(again & ((1u << lane) - 1));
 
-				/* Or as far_off() has set it */
 				to->block = block;
-				to->step = step + (odd == 0);
+				to->step = start == step ? step + 1 : start;
 			}
 			count += __popc(again);
 			__syncwarp();
@@ -240,7 +244,7 @@ HZ_DEVICE void encode(const hzi_lattice_fast &p, const uint8_t *choices, waiting
 				p.t[block] = (uint8_t)step;
 			store_codes<M, BYTES>(p, block, codes);
 		}
-		if (mine && odd == 2) {
+		if (mine && start == LAST) {
 			const uint32_t counts = encode_odd<D, BYTES>(&p, block);
 
 			wrong += counts & 0xffff;
@@ -400,30 +404,49 @@ HZ_DEVICE uint32_t scale_of(const hzi_lattice_values &p, uint32_t block)
 	return min(p.t[block >> p.group_shift], HZI_LATTICE_SCALES - 1);
 }
 
+/* Where the scales of a unit are, and its codes; of a last unit that is half, 0 for the other */
+template <int B, int M, typename CODE>
+HZ_DEVICE void load_unit(const hzi_lattice_values &p, uint32_t unit, uint32_t *code, uint32_t *t)
+{
+	const bool half = B == 2 && (unit + 1) * B > p.blocks;
+
+	if (half) {
+#pragma unroll
+		for (int m = 0; m < M; m++) {
+			code[m * B] = __ldg((const CODE *)p.codes +
+					    (int64_t)unit * B * p.code_block + m * p.code_level);
+			code[m * B + B - 1] = 0;
+		}
+	} else {
+		load_codes<B, M, CODE>(p, unit, code);
+	}
+#pragma unroll
+	for (int b = 0; b < B; b++)
+		t[b] = p.t && !(half && b) ? scale_of(p, unit * B + b) : 0;
+}
+
 template <int DTYPE, class LEADERS, int D, int M, typename CODE>
 HZ_DEVICE void decode(const hzi_lattice_values &p, const LEADERS &leaders, const float *scale)
 {
 	constexpr int B = 8 / D;
 	const uint32_t units = (p.blocks + B - 1) / B, step = gridDim.x * blockDim.x;
+	uint32_t u = blockIdx.x * blockDim.x + threadIdx.x, next[B * M], next_t[B];
 
-	for (uint32_t u = blockIdx.x * blockDim.x + threadIdx.x; u < units; u += step) {
+	if (u < units)
+		load_unit<B, M, CODE>(p, u, next, next_t);
+	for (; u < units; u += step) {
 		uint32_t code[B * M], w[2] = {}, weight = 1;
 		float v[8], s[B];
-		const bool half = B == 2 && (u + 1) * B > p.blocks;
 
-		if (half) {
 #pragma unroll
-			for (int m = 0; m < M; m++) {
-				code[m * B] = ((const CODE *)p.codes)[(int64_t)u * B * p.code_block +
-								      m * p.code_level];
-				code[m * B + B - 1] = 0;
-			}
-		} else {
-			load_codes<B, M, CODE>(p, u, code);
-		}
+		for (int i = 0; i < B * M; i++)
+			code[i] = next[i];
 #pragma unroll
 		for (int b = 0; b < B; b++)
-			s[b] = scale[p.t && !(half && b) ? scale_of(p, u * B + b) : 0];
+			s[b] = scale[next_t[b]];
+		/* Those of the next unit are under way meanwhile. */
+		if (u + step < units)
+			load_unit<B, M, CODE>(p, u + step, next, next_t);
 #pragma unroll
 		for (int m = 0; m < M; m++) {
 			if constexpr (D == 4) {
@@ -446,7 +469,7 @@ HZ_DEVICE void decode(const hzi_lattice_values &p, const LEADERS &leaders, const
 
 			v[i] = __fmul_rn(__fsub_rn(exact, p.sub[k]), s[i / D]);
 		}
-		if (half) {
+		if (B == 2 && (u + 1) * B > p.blocks) {
 #pragma unroll
 			for (int i = 0; i < D; i++)
 				store_any(DTYPE, p.y, (int64_t)u * 8 + i, v[i]);

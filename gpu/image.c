@@ -103,6 +103,9 @@ END
 KERNELS(vlut)
 #include "vlut.kernels.def"
 END
+KERNELS(vlut_half)
+#include "vlut_half.kernels.def"
+END
 KERNELS(vlut_mma)
 #include "vlut_mma.kernels.def"
 END

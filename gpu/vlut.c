@@ -228,13 +228,16 @@ size_t hzi_cuda_vlut_gemm_workspace(const struct hz_context *ctx, const struct h
 {
 	if (by_table(a))
 		return (size_t)slices_of(a).bytes;
-	return hzi_cuda_vlut_wgmma_takes(ctx, a) ? hzi_cuda_vlut_wgmma_workspace(ctx, a) : 0;
+	return !hzi_cuda_vlut_half_takes(ctx, a) && hzi_cuda_vlut_wgmma_takes(ctx, a) ?
+	       hzi_cuda_vlut_wgmma_workspace(ctx, a) : 0;
 }
 
 int hzi_cuda_vlut_gemm(struct hz_context *ctx, const struct hzi_vlut_gemm_args *a)
 {
 	if (by_table(a))
 		return gemm_table(ctx, a);
+	if (hzi_cuda_vlut_half_takes(ctx, a))
+		return hzi_cuda_vlut_half(ctx, a);
 	if (hzi_cuda_vlut_wgmma_takes(ctx, a))
 		return hzi_cuda_vlut_wgmma(ctx, a);
 	return hzi_cuda_vlut_mma_takes(ctx, a) ? hzi_cuda_vlut_mma(ctx, a) : gemm_any(ctx, a);

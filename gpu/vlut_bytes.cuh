@@ -105,4 +105,64 @@ struct points {
 	}
 };
 
+HZ_DEVICE uint32_t f16_add(uint32_t a, uint32_t b)
+{
+	uint32_t r;
+
+	asm("add.rn.f16x2 %0, %1, %2;" : "=r"(r) : "r"(a), "r"(b));
+	return r;
+}
+
+HZ_DEVICE uint32_t f16_multiply(uint32_t a, uint32_t b)
+{
+	uint32_t r;
+
+	asm("mul.rn.f16x2 %0, %1, %2;" : "=r"(r) : "r"(a), "r"(b));
+	return r;
+}
+
+/* f16 of values 8 j .. 8 j + 7 of a row whose codes have 4 bits a value, times a scale */
+template <int WORDS, bool SCALED>
+HZ_DEVICE void points_f16(uint32_t (&v)[4], const uint32_t (&codes)[4], int j, uint32_t place, int q,
+			  uint32_t scale)
+{
+	uint32_t bytes[2];
+
+	points<WORDS, 2 * WORDS>::get(bytes, codes, j, place, q);
+#pragma unroll
+	for (int i = 0; i < 4; i++) {
+		/* 1024 + 128 + value */
+		v[i] = f16_add(__byte_perm(bytes[i / 2], 0x64646464, i % 2 ? 0x4342 : 0x4140), 0xe480e480);
+		if (SCALED)
+			v[i] = f16_multiply(v[i], scale);
+	}
+}
+
+/* Elements at, at + step, ... of x, `count` of them; the rest is 0. They are under way together. */
+template <int N>
+HZ_DEVICE void load_run(float (&f)[N], int dtype, const void *x, int64_t at, int64_t step, int count)
+{
+	uint32_t bits[N];
+
+	switch (dtype) {
+	case HZ_F32:
+#pragma unroll
+		for (int i = 0; i < N; i++)
+			f[i] = i < count ? ((const float *)x)[at + i * step] : 0;
+		return;
+	case HZ_S8:
+#pragma unroll
+		for (int i = 0; i < N; i++)
+			f[i] = i < count ? (float)((const int8_t *)x)[at + i * step] : 0;
+		return;
+	default:
+#pragma unroll
+		for (int i = 0; i < N; i++)
+			bits[i] = i < count ? ((const uint16_t *)x)[at + i * step] : 0;
+#pragma unroll
+		for (int i = 0; i < N; i++)
+			f[i] = dtype == HZ_F16 ? f16_low(bits[i]) : bf16_low(bits[i]);
+	}
+}
+
 #endif

@@ -29,6 +29,22 @@ bool hzi_cuda_vlut_rows(const hz_lattice *l, const struct hzi_coded *w);
 /* Bytes of such a row: packed ones are filled up. */
 int64_t hzi_cuda_vlut_row_bytes(const hz_lattice *l, const struct hzi_coded *w);
 
+/*
+ * Scales of groups of 32 2^shift values as f16, twice, and the factor of all sums; without T the
+ * factor alone. False if f16 does not take them, or T is not for such groups.
+ */
+struct hzi_vlut_scales {
+	uint32_t of[HZI_LATTICE_SCALES];
+	float factor;
+	int shift;
+};
+
+bool hzi_cuda_vlut_scales(const hz_lattice *l, const struct hzi_coded *w, struct hzi_vlut_scales *s);
+
+/* Up to 8 vectors of f16. No workspace. */
+bool hzi_cuda_vlut_half_takes(const struct hz_context *ctx, const struct hzi_vlut_gemm_args *a);
+int hzi_cuda_vlut_half(struct hz_context *ctx, const struct hzi_vlut_gemm_args *a);
+
 /* Few vectors at a time, or as many as there are in turns. No workspace. */
 bool hzi_cuda_vlut_mma_takes(const struct hz_context *ctx, const struct hzi_vlut_gemm_args *a);
 int hzi_cuda_vlut_mma(struct hz_context *ctx, const struct hzi_vlut_gemm_args *a);

@@ -5,9 +5,13 @@
  */
 #include <config.h>
 
+#include <math.h>
+
 #include "cuda.h"
 #include "gpu/vlut_launch.h"
 #include "gpu/vlut_mma.h"
+
+#define SCALES_RATIO 4096.0f	/* of the largest and the smallest that f16 takes well */
 
 static int64_t ceil_div(int64_t a, int64_t b)
 {
@@ -50,6 +54,52 @@ bool hzi_cuda_vlut_bytes(const hz_lattice *l, int levels, struct hzi_vlut_bytes 
 			b->leaders[i * (r->d / 4) + j / 4] |= (uint32_t)(c[j] - low) << 8 * (j % 4);
 	}
 	b->words = r->d / 4;
+	return true;
+}
+
+/* ---- Scales as f16 ----------------------------------------------------------------------------- */
+
+/* f16 of 2^-14 .. 2^15, rounded to nearest, halves to even */
+static uint32_t f16_of(float f)
+{
+	int e;
+	const float m = frexpf(f, &e);	/* 0.5 .. 1 */
+
+	return (uint32_t)((e + 14) << 10) + (uint32_t)lrintf((m - 0.5f) * 2048.0f);
+}
+
+/* log2 of how many 32 values share T; -1: not so */
+static int shift_of(const hz_lattice *l, const struct hzi_coded *w)
+{
+	const int values = l->rule.group * l->rule.d;
+
+	return w->t_step != 1 ? -1 : values == 32 ? 0 : values == 64 ? 1 : values == 128 ? 2 : -1;
+}
+
+bool hzi_cuda_vlut_scales(const hz_lattice *l, const struct hzi_coded *w, struct hzi_vlut_scales *s)
+{
+	float least = l->rule.scale[0], most = least;
+	int exponent;
+
+	*s = (struct hzi_vlut_scales){.factor = l->rule.kind == HZ_LATTICE_E8 ? 0.5f : 1.0f};
+	for (int i = 0; i < w->first; i++)
+		s->factor *= (float)l->rule.q;
+	if (!hzi_lattice_has_t(l)) {
+		s->factor *= least;
+		return true;
+	}
+	for (int i = 1; i < l->rule.scales; i++) {
+		least = l->rule.scale[i] < least ? l->rule.scale[i] : least;
+		most = l->rule.scale[i] > most ? l->rule.scale[i] : most;
+	}
+	s->shift = shift_of(l, w);
+	if (s->shift < 0 || !(most / least <= SCALES_RATIO))
+		return false;
+	/* The largest becomes 0.5 to 1, so that no product leaves f16. */
+	frexpf(most, &exponent);
+	for (int i = 0; i < l->rule.scales; i++)
+		s->of[i] = f16_of(ldexpf(l->rule.scale[i], -exponent)) * 0x10001u;
+	s->factor = ldexpf(s->factor, exponent);
 	return true;
 }
 

@@ -108,11 +108,6 @@ struct vlut_mma_block {
 		return SCALED ? 32 * s + 8 * quarter : V * quarter + 8 * s;
 	}
 
-	__device__ __forceinline__ float load_x(int b, int k) const
-	{
-		return k < p.k ? load_any(p.x_dtype, p.x, b * p.x_b + k * p.x_k) : 0;
-	}
-
 	/* The 8 values that a lane takes in a step: unit 8 pair + 2 quarter + half of a chunk */
 	__device__ __forceinline__ void load_unit(float (&f)[8], int b, int unit) const
 	{
@@ -130,9 +125,7 @@ struct vlut_mma_block {
 				f[2 * i + 1] = f16_high(w[i]);
 			}
 		} else {
-#pragma unroll
-			for (int i = 0; i < 8; i++)
-				f[i] = load_x(b, k + i);
+			load_run(f, p.x_dtype, p.x, b * p.x_b + k * p.x_k, p.x_k, p.k - k);
 		}
 	}
 

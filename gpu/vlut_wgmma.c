@@ -5,13 +5,10 @@
  */
 #include <config.h>
 
-#include <math.h>
-
 #include "cuda.h"
 #include "gpu/vlut_launch.h"
 #include "gpu/vlut_wgmma.h"
 
-#define SCALES_RATIO 4096.0f	/* of the largest and the smallest that f16 takes well */
 #define MOST_BYTES 512		/* of the largest of x, and what follows them */
 
 static const char name[] = "vlut_gemm";
@@ -21,36 +18,13 @@ static int64_t ceil_div(int64_t a, int64_t b)
 	return a / b + (a % b != 0);
 }
 
-/* f16 of 2^-14 .. 2^15, rounded to nearest, halves to even */
-static uint32_t f16_of(float f)
-{
-	int e;
-	const float m = frexpf(f, &e);	/* 0.5 .. 1 */
-
-	return (uint32_t)((e + 14) << 10) + (uint32_t)lrintf((m - 0.5f) * 2048.0f);
-}
-
 /* How a call is done: columns of a tile, kernels from `first` on, splits of k */
 struct plan {
-	int columns, kernel, parts, split, shift;
+	int columns, kernel, parts, split;
 	int64_t chunks, tiles, x_bytes;
+	struct hzi_vlut_scales scales;
 	bool scaled;
 };
-
-/* log2 of how many 32 values share T; -1: not so */
-static int shift_of(const hz_lattice *l, const struct hzi_coded *w)
-{
-	const int values = l->rule.group * l->rule.d;
-	float least = l->rule.scale[0], most = least;
-
-	for (int i = 1; i < l->rule.scales; i++) {
-		least = l->rule.scale[i] < least ? l->rule.scale[i] : least;
-		most = l->rule.scale[i] > most ? l->rule.scale[i] : most;
-	}
-	if (w->t_step != 1 || !(most / least <= SCALES_RATIO))
-		return -1;
-	return values == 32 ? 0 : values == 64 ? 1 : values == 128 ? 2 : -1;
-}
 
 static bool plan_of(const struct hz_context *ctx, const struct hzi_vlut_gemm_args *a,
 		    const struct hzi_coded *w, struct plan *p)
@@ -66,10 +40,8 @@ static bool plan_of(const struct hz_context *ctx, const struct hzi_vlut_gemm_arg
 			   .columns = 16};
 	if (g->sm != 90 || a->vlut->route == HZ_VLUT_TABLE || a->x_dtype == HZ_S8 ||
 	    a->batch <= 2 || a->batch > INT32_MAX / 4 || levels * 2 != l->rule.d ||
-	    !hzi_cuda_vlut_rows(l, w) || !hzi_cuda_vlut_bytes(l, levels, &bytes))
-		return false;
-	p->shift = p->scaled ? shift_of(l, w) : 0;
-	if (p->shift < 0)
+	    !hzi_cuda_vlut_rows(l, w) || !hzi_cuda_vlut_bytes(l, levels, &bytes) ||
+	    !hzi_cuda_vlut_scales(l, w, &p->scales))
 		return false;
 	while (p->columns < 128 && p->columns < a->batch * p->parts) {
 		p->columns *= 2;
@@ -136,8 +108,6 @@ int hzi_cuda_vlut_wgmma(struct hz_context *ctx, const struct hzi_vlut_gemm_args 
 	const int levels = l->rule.levels - w.first;
 	struct hzi_vlut_bytes bytes = {0};
 	struct plan plan;
-	float most = 0;
-	int exponent;
 
 	plan_of(ctx, a, &w, &plan);
 	hzi_cuda_vlut_bytes(l, levels, &bytes);
@@ -150,8 +120,8 @@ int hzi_cuda_vlut_wgmma(struct hz_context *ctx, const struct hzi_vlut_gemm_args 
 		.y_i = a->y_i, .y_b = a->y_b, .rows = (int32_t)w.rows,
 		.row_bytes = (int32_t)hzi_cuda_vlut_row_bytes(l, &w), .chunks = (int32_t)plan.chunks,
 		.batch = (int32_t)a->batch, .parts = plan.parts, .y_dtype = a->y_dtype,
-		.q = l->rule.q, .group_shift = plan.shift, .split = plan.split,
-		.scales = l->rule.scales, .scale = l->rule.kind == HZ_LATTICE_E8 ? 0.5f : 1.0f,
+		.q = l->rule.q, .group_shift = plan.scales.shift, .split = plan.split,
+		.scales = l->rule.scales, .scale = plan.scales.factor,
 		.first = {bytes.first[0], bytes.first[1]},
 	};
 	const int64_t room = HZI_VMMA_TABLE_BYTES + (plan.scaled ? HZI_VMMA_SCALES_BYTES : 0) +
@@ -165,19 +135,8 @@ int hzi_cuda_vlut_wgmma(struct hz_context *ctx, const struct hzi_vlut_gemm_args 
 
 	for (int i = 0; i < HZI_VMMA_ENTRIES * bytes.words; i++)
 		p.leaders[i] = bytes.leaders[i];
-	for (int i = 0; i < w.first; i++)
-		p.scale *= (float)l->rule.q;
-	if (plan.scaled) {
-		/* The largest becomes 0.5 to 1, so that no product leaves f16. */
-		for (int i = 0; i < l->rule.scales; i++)
-			most = l->rule.scale[i] > most ? l->rule.scale[i] : most;
-		frexpf(most, &exponent);
-		for (int i = 0; i < l->rule.scales; i++)
-			p.scale_of[i] = f16_of(ldexpf(l->rule.scale[i], -exponent)) * 0x10001u;
-		p.scale = ldexpf(p.scale, exponent);
-	} else {
-		p.scale *= l->rule.scale[0];
-	}
+	for (int i = 0; i < HZI_LATTICE_SCALES; i++)
+		p.scale_of[i] = plan.scales.of[i];
 	HZ_CHECK(prepare_x(ctx, a, &plan));
 	return hzi_cuda_launch(ctx, name, HZI_FAMILY_VLUT_WGMMA, plan.kernel, &launch, &p, sizeof(p));
 }

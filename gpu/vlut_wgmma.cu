@@ -87,13 +87,10 @@ vlut_x_tiles(const __grid_constant__ hzi_vlut_x p)
 		uint8_t *tile = p.tiles + ((int64_t)(b / vectors) * p.chunks + chunk) * p.columns * CHUNK * 2;
 		float f[2];
 
-#pragma unroll
-		for (int e = 0; e < 2; e++) {
-			const int k = 2 * pair + e;
-
-			f[e] = b < p.batch && k < p.k ?
-				load_any(p.x_dtype, p.x, k * p.x_k + b * p.x_b) * up[0] * up[1] : 0;
-		}
+		load_run(f, p.x_dtype, p.x, 2 * pair * p.x_k + b * p.x_b, p.x_k,
+			 b < p.batch ? p.k - 2 * pair : 0);
+		f[0] = f[0] * up[0] * up[1];
+		f[1] = f[1] * up[0] * up[1];
 		for (int part = 0; part < p.parts; part++) {
 			const int column = b % vectors * p.parts + part;
 			const uint32_t h = to_f16x2(f[0], f[1]);
@@ -143,25 +140,8 @@ HZ_DEVICE void wgmma_rs(float (&d)[N], const uint32_t *a, uint64_t b)
 		WGMMA_RS("128", 64, "%64", "%65", "%66", "%67", "%68");
 }
 
-HZ_DEVICE uint32_t f16_add(uint32_t a, uint32_t b)
-{
-	uint32_t r;
-
-	asm("add.rn.f16x2 %0, %1, %2;" : "=r"(r) : "r"(a), "r"(b));
-	return r;
-}
-
-HZ_DEVICE uint32_t f16_multiply(uint32_t a, uint32_t b)
-{
-	uint32_t r;
-
-	asm("mul.rn.f16x2 %0, %1, %2;" : "=r"(r) : "r"(a), "r"(b));
-	return r;
-}
-
 template <int WORDS, int COLUMNS, bool SCALED>
 struct vlut_wgmma_block {
-	using P = points<WORDS, 2 * WORDS>;	/* 4 bits a value */
 	static constexpr int STAGES = HZI_VWG_STAGES(COLUMNS), TILE = COLUMNS * CHUNK * 2;
 	static constexpr int AHEAD = COLUMNS <= 32 ? 4 : COLUMNS == 64 ? 3 : 1, LINE = COLUMNS + 8;
 
@@ -177,24 +157,6 @@ struct vlut_wgmma_block {
 	__device__ __forceinline__ uint32_t *scales(void) const
 	{
 		return (uint32_t *)(memory + HZI_VMMA_TABLE_BYTES);
-	}
-
-	/* f16 of values j * 8 .. j * 8 + 7 of a row */
-	__device__ __forceinline__ void decode(uint32_t (&v)[4], const uint4 &codes, int j,
-					       uint32_t place, uint32_t scale) const
-	{
-		const uint32_t w[4] = {codes.x, codes.y, codes.z, codes.w};
-		uint32_t bytes[2];
-
-		P::get(bytes, w, j, place, p.q);
-#pragma unroll
-		for (int i = 0; i < 4; i++) {
-			/* 1024 + 128 + value */
-			v[i] = f16_add(__byte_perm(bytes[i / 2], 0x64646464, i % 2 ? 0x4342 : 0x4140),
-				       0xe480e480);
-			if (SCALED)
-				v[i] = f16_multiply(v[i], scale);
-		}
 	}
 
 	__device__ __forceinline__ void run(void)
@@ -283,7 +245,9 @@ struct vlut_wgmma_block {
 #pragma unroll
 			for (int d = 0; d < AHEAD; d++) {
 				const int c = c0 + d;
-				const uint4 w[2] = {ring[d][0], ring[d][1]};
+				const uint32_t w[2][4] = {
+					{ring[d][0].x, ring[d][0].y, ring[d][0].z, ring[d][0].w},
+					{ring[d][1].x, ring[d][1].y, ring[d][1].z, ring[d][1].w}};
 				uint32_t s[2] = {};
 
 				if (c >= n)
@@ -301,8 +265,8 @@ struct vlut_wgmma_block {
 								    0x3ffff) >> 4;
 					uint32_t *at = a[j & 1], low[4], high[4];
 
-					decode(low, w[0], j, place, s[0]);
-					decode(high, w[1], j, place, s[1]);
+					points_f16<WORDS, SCALED>(low, w[0], j, place, p.q, s[0]);
+					points_f16<WORDS, SCALED>(high, w[1], j, place, p.q, s[1]);
 #pragma unroll
 					for (int i = 0; i < 4; i++) {
 						at[2 * i] = low[i];
@@ -369,15 +333,25 @@ struct vlut_wgmma_block {
 			const int b = (int)blockIdx.y * vectors + j;
 			float s = 0, low = 0;
 
-			for (int z = 0; z < p.split; z++) {
-				if (p.split == 1) {
-					s = at[0];
-					low = p.parts > 1 ? at[1] : 0;
-					break;
+			if (p.split == 1) {
+				s = at[0];
+				low = p.parts > 1 ? at[1] : 0;
+			} else {
+				/* All under way before the first is used */
+				float f[8], rest[8];
+
+#pragma unroll
+				for (int z = 0; z < 8; z++) {
+					const uint32_t there = cluster_map(shared_address(at), min(z, p.split - 1));
+
+					f[z] = cluster_load(there);
+					rest[z] = p.parts > 1 ? cluster_load(there + 4) : 0;
 				}
-				s += cluster_load(cluster_map(shared_address(at), z));
-				if (p.parts > 1)
-					low += cluster_load(cluster_map(shared_address(at + 1), z));
+#pragma unroll
+				for (int z = 0; z < 8; z++) {
+					s += z < p.split ? f[z] : 0;
+					low += z < p.split ? rest[z] : 0;
+				}
 			}
 			if (row >= p.rows || b >= p.batch)
 				continue;

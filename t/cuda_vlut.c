@@ -61,6 +61,8 @@ static const struct row {
 	unsigned grid, cluster;		/* of the last one */
 } table[] = {
 	{"one vector", {.kind = HZ_LATTICE_D, .q = 4, .levels = 2}, 0, HZ_F16, 4096, 4096, 1, 0,
+	 "vlut_half_d4_1", 128, 0},
+	{"one vector in f32", {.kind = HZ_LATTICE_D, .q = 4, .levels = 2}, 0, HZ_F32, 4096, 4096, 1, 0,
 	 "vlut_mma_d4_2", 132, 0},
 	{"few rows: k is split", {.kind = HZ_LATTICE_D, .q = 4, .levels = 2}, 0, HZ_BF16, 64, 4096, 2, 0,
 	 "vlut_mma_d4_2", 8, 2},
@@ -69,10 +71,16 @@ static const struct row {
 	{"groups of 16", {.kind = HZ_LATTICE_D, .q = 4, .levels = 2, .policy = HZ_LATTICE_GROUP, .group = 16},
 	 0, HZ_F32, 640, 4096, 1, 0, "vlut_any_f32", 10, 0},
 	{"E8", {.kind = HZ_LATTICE_E8, .q = 2, .levels = 4}, 0, HZ_F16, 4096, 4096, 1, 0,
-	 "vlut_mma_d8_4", 132, 0},
+	 "vlut_half_d8_1", 128, 0},
 	{"vectors of s8", {.kind = HZ_LATTICE_D, .q = 4, .levels = 2}, 0, HZ_S8, 4096, 4096, 8, 0,
 	 "vlut_mma_d4_2", 132, 0},
-	{"a batch", {.kind = HZ_LATTICE_D, .q = 4, .levels = 2}, 0, HZ_F16, 4096, 4096, 8, 0,
+	{"8 vectors", {.kind = HZ_LATTICE_D, .q = 4, .levels = 2}, 0, HZ_F16, 4096, 4096, 8, 0,
+	 "vlut_half_d4_8", 128, 0},
+	{"8 long vectors", {.kind = HZ_LATTICE_D, .q = 4, .levels = 2}, 0, HZ_F16, 512, 16384, 8, 0,
+	 "vlut_x_tiles vlut_wgmma_d4_16", 16, 8},
+	{"groups by 8 vectors", {.kind = HZ_LATTICE_D, .q = 4, .levels = 2, .policy = HZ_LATTICE_GROUP,
+	  .group = 32}, 0, HZ_F16, 4096, 4096, 8, 0, "vlut_half_d4_scaled_8", 128, 0},
+	{"a batch", {.kind = HZ_LATTICE_D, .q = 4, .levels = 2}, 0, HZ_F16, 4096, 4096, 16, 0,
 	 "vlut_x_tiles vlut_wgmma_d4_16", 128, 8},
 	{"a batch in f32", {.kind = HZ_LATTICE_D, .q = 4, .levels = 2}, 0, HZ_F32, 4096, 4096, 32, 0,
 	 "vlut_x_most vlut_x_tiles vlut_wgmma_d4_64", 128, 8},
@@ -146,7 +154,7 @@ static void test_packed(void)
 	is_str(taken(), "vlut_pack", "by a kernel");
 	packed.packed = scales;
 	is_int(hz_vlut_gemv(ctx, v, &packed, &xt, &yt), HZ_OK, "and multiplied");
-	is_str(taken(), "vlut_mma_d4_2", "by the matrix units, whatever the length");
+	is_str(taken(), "vlut_half_d4_1", "by the matrix units, whatever the length");
 	hz_vlut_close(v);
 	hz_lattice_close(l);
 }

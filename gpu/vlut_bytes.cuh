@@ -138,8 +138,11 @@ HZ_DEVICE void points_f16(uint32_t (&v)[4], const uint32_t (&codes)[4], int j, u
 	}
 }
 
-/* Elements at, at + step, ... of x, `count` of them; the rest is 0. They are under way together. */
-template <int N>
+/*
+ * N elements of x from `at` on, `step` apart, of which `count` are there; the rest is 0. After each
+ * RUN of them it goes on GAP further than they began. All are under way together.
+ */
+template <int RUN, int GAP, int N>
 HZ_DEVICE void load_run(float (&f)[N], int dtype, const void *x, int64_t at, int64_t step, int count)
 {
 	uint32_t bits[N];
@@ -147,18 +150,27 @@ HZ_DEVICE void load_run(float (&f)[N], int dtype, const void *x, int64_t at, int
 	switch (dtype) {
 	case HZ_F32:
 #pragma unroll
-		for (int i = 0; i < N; i++)
-			f[i] = i < count ? ((const float *)x)[at + i * step] : 0;
+		for (int i = 0; i < N; i++) {
+			const int o = i / RUN * GAP + i % RUN;
+
+			f[i] = o < count ? ((const float *)x)[at + o * step] : 0;
+		}
 		return;
 	case HZ_S8:
 #pragma unroll
-		for (int i = 0; i < N; i++)
-			f[i] = i < count ? (float)((const int8_t *)x)[at + i * step] : 0;
+		for (int i = 0; i < N; i++) {
+			const int o = i / RUN * GAP + i % RUN;
+
+			f[i] = o < count ? (float)((const int8_t *)x)[at + o * step] : 0;
+		}
 		return;
 	default:
 #pragma unroll
-		for (int i = 0; i < N; i++)
-			bits[i] = i < count ? ((const uint16_t *)x)[at + i * step] : 0;
+		for (int i = 0; i < N; i++) {
+			const int o = i / RUN * GAP + i % RUN;
+
+			bits[i] = o < count ? ((const uint16_t *)x)[at + o * step] : 0;
+		}
 #pragma unroll
 		for (int i = 0; i < N; i++)
 			f[i] = dtype == HZ_F16 ? f16_low(bits[i]) : bf16_low(bits[i]);

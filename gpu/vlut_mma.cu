@@ -125,7 +125,7 @@ struct vlut_mma_block {
 				f[2 * i + 1] = f16_high(w[i]);
 			}
 		} else {
-			load_run(f, p.x_dtype, p.x, b * p.x_b + k * p.x_k, p.x_k, p.k - k);
+			load_run<8, 0>(f, p.x_dtype, p.x, b * p.x_b + k * p.x_k, p.x_k, p.k - k);
 		}
 	}
 

@@ -91,7 +91,7 @@ static int prepare_x(struct hz_context *ctx, const struct hzi_vlut_gemm_args *a,
 		.x_dtype = a->x_dtype,
 	};
 	struct hzi_launch l = {.grid = {HZI_VWG_MOST}, .block = {HZI_VLUT_THREADS}, .early = true};
-	const int64_t blocks = ceil_div(plan->x_bytes / 4 / plan->parts, HZI_VLUT_THREADS);
+	const int64_t blocks = ceil_div(plan->x_bytes / 16 / plan->parts, HZI_VLUT_THREADS);
 
 	if (p.most)
 		HZ_CHECK(hzi_cuda_launch(ctx, name, HZI_FAMILY_VLUT_WGMMA, HZI_KERNEL_vlut_x_most, &l, &p,

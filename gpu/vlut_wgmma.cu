@@ -53,13 +53,13 @@ vlut_x_most(const __grid_constant__ hzi_vlut_x p)
 	}
 }
 
-/* Two values of k to their place in a tile */
+/* Of a column and a step the pairs of all four lanes, which lie together in a tile */
 extern "C" __global__ void __launch_bounds__(X_THREADS)
 vlut_x_tiles(const __grid_constant__ hzi_vlut_x p)
 {
 	const int vectors = p.columns / p.parts;	/* of a tile */
-	const int padded = (p.batch + vectors - 1) / vectors * vectors, pairs = p.chunks * (CHUNK / 2);
-	const int64_t total = (int64_t)pairs * padded;
+	const int padded = (p.batch + vectors - 1) / vectors * vectors, places = p.chunks * 16;
+	const int64_t total = (int64_t)places * padded;
 	const bool across = p.x_b == 1;
 	float up[2] = {1, 1};
 
@@ -79,26 +79,29 @@ vlut_x_tiles(const __grid_constant__ hzi_vlut_x p)
 	}
 	for (int64_t i = blockIdx.x * (int64_t)X_THREADS + threadIdx.x; i < total;
 	     i += (int64_t)gridDim.x * X_THREADS) {
-		const int b = (int)(across ? i % padded : i / pairs);
-		const int pair = (int)(across ? i / padded : i % pairs);
-		/* value 2 (pair of 64) of a chunk: lane quarter, step, first or second half of its 4 */
-		const int chunk = pair / (CHUNK / 2), at = pair % (CHUNK / 2);
-		const int quarter = at / 16, half = at % 16;
+		const int b = (int)(across ? i % padded : i / places);
+		const int at = (int)(across ? i / padded : i % places);
+		/* the first or the second half of the 4 values that a step takes from a lane */
+		const int chunk = at / 16, half = at % 16, k = chunk * CHUNK + 2 * half;
 		uint8_t *tile = p.tiles + ((int64_t)(b / vectors) * p.chunks + chunk) * p.columns * CHUNK * 2;
-		float f[2];
+		float f[8];
 
-		load_run(f, p.x_dtype, p.x, 2 * pair * p.x_k + b * p.x_b, p.x_k,
-			 b < p.batch ? p.k - 2 * pair : 0);
-		f[0] = f[0] * up[0] * up[1];
-		f[1] = f[1] * up[0] * up[1];
+		load_run<2, 32>(f, p.x_dtype, p.x, k * p.x_k + b * p.x_b, p.x_k, b < p.batch ? p.k - k : 0);
+#pragma unroll
+		for (int e = 0; e < 8; e++)
+			f[e] = f[e] * up[0] * up[1];
 		for (int part = 0; part < p.parts; part++) {
 			const int column = b % vectors * p.parts + part;
-			const uint32_t h = to_f16x2(f[0], f[1]);
+			uint32_t h[4];
 
-			*(uint32_t *)(tile + (half * (p.columns / 8) + column / 8) * 128 + column % 8 * 16 +
-				      quarter * 4) = h;
-			f[0] = (f[0] - f16_low(h)) * 2048.0f;
-			f[1] = (f[1] - f16_high(h)) * 2048.0f;
+#pragma unroll
+			for (int e = 0; e < 4; e++) {
+				h[e] = to_f16x2(f[2 * e], f[2 * e + 1]);
+				f[2 * e] = (f[2 * e] - f16_low(h[e])) * 2048.0f;
+				f[2 * e + 1] = (f[2 * e + 1] - f16_high(h[e])) * 2048.0f;
+			}
+			*(uint4 *)(tile + (half * (p.columns / 8) + column / 8) * 128 + column % 8 * 16) =
+				make_uint4(h[0], h[1], h[2], h[3]);
 		}
 	}
 }

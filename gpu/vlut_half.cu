@@ -169,9 +169,17 @@ struct vlut_half_block {
 
 		for (; lc >= p.chunks; lc -= p.chunks)
 			lt++;
+		for (int d = 0, c = lc, tile = lt; d < AHEAD && tile < tiles; d++) {
+			const int r0 = ((int)blockIdx.x + tile * (int)gridDim.x) * ROWS + g;
+			const int at = c * HZI_VMMA_CHUNK_BYTES + t * 16;
+
 #pragma unroll
-		for (int d = 0; d < AHEAD; d++)
-			load(d);
+			for (int r = 0; r < R; r++)
+				if (at < p.row_bytes)
+					prefetch(p.codes + min(r0 + 8 * r, p.rows - 1) * p.row + at);
+			for (c += WARPS; c >= p.chunks; c -= p.chunks)
+				tile++;
+		}
 		fill_leaders<WORDS, THREADS>(p.leaders, p.first);
 		if (SCALED) {
 			for (int i = tid; i < p.scales * 32; i += THREADS)
@@ -179,6 +187,9 @@ struct vlut_half_block {
 		}
 		grid_wait();
 		grid_next();
+#pragma unroll
+		for (int d = 0; d < AHEAD; d++)
+			load(d);
 		load_x();
 		__syncthreads();
 		for (int first = 0; first < tiles; first += p.round) {

@@ -278,13 +278,24 @@ struct vlut_mma_block {
 		};
 		for (; lc >= count; lc -= count)
 			lt++;
+		for (int d = 0, c = lc, tile = lt; d < AHEAD && tile < tiles; d++) {
+			const int r0 = (share + tile * shares) * ROWS + g;
+			const int64_t at = (int64_t)(begin + c) * HZI_VMMA_CHUNK_BYTES + t * 16;
+
 #pragma unroll
-		for (int d = 0; d < AHEAD; d++)
-			load(d);
+			for (int r = 0; r < 2 * TILES; r++)
+				if (at < p.row_bytes)
+					prefetch(p.codes + min(r0 + 8 * r, p.rows - 1) * p.row + at);
+			for (c += WARPS; c >= count; c -= count)
+				tile++;
+		}
 		fill_tables();
 		__syncthreads();
 		grid_wait();
 		grid_next();
+#pragma unroll
+		for (int d = 0; d < AHEAD; d++)
+			load(d);
 		prepare_x();
 		__syncthreads();
 

@@ -197,9 +197,14 @@ struct vlut_wgmma_block {
 					ring_t[d][r] = in ? ts[r][4 * (begin + c) + t >> p.group_shift] : 0;
 			}
 		};
+		for (int c = 0; c < AHEAD && c < n; c++) {
+			const int at = (begin + c) * HZI_VMMA_CHUNK_BYTES + t * 16;
+
 #pragma unroll
-		for (int d = 0; d < AHEAD; d++)
-			load(d, d);
+			for (int r = 0; r < 2; r++)
+				if (at < p.row_bytes)
+					prefetch(codes[r] + at);
+		}
 		if (tid == 0) {
 			for (int s = 0; s < STAGES; s++) {
 				barrier_init(full + 8 * s, 1);
@@ -215,6 +220,9 @@ struct vlut_wgmma_block {
 		__syncthreads();
 		grid_wait();
 		grid_next();
+#pragma unroll
+		for (int d = 0; d < AHEAD; d++)
+			load(d, d);
 		if (tid == 0) {
 			for (int s = 0; s < STAGES && s < n; s++)
 				fetch(x, s, s);

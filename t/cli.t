@@ -669,7 +669,7 @@ for word in '^CPU' 'cores' 'caches' 'ISA' '^In use  *cpu' ' hadamard ' 'hadamard
 	grep -q "$word" ../out
 	ok $? "info: $word"
 done
-[ "$(wc -l <../out)" -le 40 ]
+[ "$(wc -l <../out)" -le 50 ]
 ok $? "info is one screen"
 HURWITZ_ISA=c hurwitz info
 grep -q 'ISA *c$' ../out

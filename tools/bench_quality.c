@@ -231,7 +231,7 @@ static int run_row(struct data *d, const struct row *r)
 	static const char *const policy[] = {"wrap", "T", "clip", "bank", "group"};
 	hz_lattice_opts o = opts_of(r);
 	hz_lattice_report report;
-	double bank[16], mse, rate, side;
+	double bank[16], mse = 0, rate = 0, side = 0;
 	char name[64], group[16] = "";
 	hz_lattice *l;
 	int status;

@@ -41,14 +41,14 @@ const struct key lattice_keys[] = {
 	{"alpha", KEY_NUMBER, NULL, 0, 0, "NUMBER",
 	 "scales are beta 2^(alpha T); default 1/3, with policy=group 1/8"},
 	{"policy", KEY_WORD, policy_words, 0, 0, "none|t|clip|bank|group",
-	 "what blocks do that the code does not hold; default as bank= or group= say,\n"
-	 "else t if T is there, else none"},
+	 "what blocks do that the code does not hold; default as bank= or\n"
+	 "group= say, else t if T is there, else none"},
 	{"bank", KEY_TEXT, NULL, 0, 0, "B0,B1,..", "policy=bank: factors of beta, up to 16"},
 	{"first_fit", KEY_WORD, switch_words, 0, 0, "0|1",
 	 "policy=bank: 1: the first that fits, not the one with the least error"},
 	{"group", KEY_INT, NULL, 8, 128, "N", "policy=group: values that share a scale"},
 	{"offset", KEY_TEXT, NULL, 0, 0, "none|center|Z0,Z1,..",
-	 "the point o: nearest to the code's centre, or by its coordinates in the basis"},
+	 "the point o: nearest to the code's centre, or its coordinates"},
 	{"dither", KEY_TEXT, NULL, 0, 0, "Z0,Z1,..",
 	 "added before, taken away after; one for each dimension"},
 	{"sphere", KEY_WORD, switch_words, 0, 0, "0|1",
@@ -58,17 +58,18 @@ const struct key lattice_keys[] = {
 
 static const struct key pack_keys[] = {
 	{"pack", KEY_WORD, pack_words, 0, 0, "level|full64|multiword",
-	 "how codes are packed: an integer a level, the default; uint64; uint32 limbs"},
+	 "an integer a level, the default; uint64; uint32 limbs"},
 	{"rotate", KEY_WORD, switch_words, 0, 0, "0|1",
-	 "1: values pass a transform of rows, as hadamard makes it; default 1 with one\n"
-	 "of the keys below, s or post"},
+	 "1: with a transform of rows, as hadamard makes it; default 1 with one of\n"
+	 "the keys below, s or post"},
 	END,
 };
 
 static const struct key decode_keys[] = {
 	{"levels", KEY_INT, NULL, 0, HZ_LATTICE_MAXLEVELS, "N",
 	 "the coarsest levels to use, or those that codes have; 0, the default: all"},
-	{"to", KEY_WORD, to_words, 0, 0, "values|points|digits", "what y is; default values"},
+	{"to", KEY_WORD, to_words, 0, 0, "values|points|digits", "values [..., N], the default; points [..., blocks, integers] as int32;\n"
+	 "or digits [..., blocks, M, d]"},
 	{"n", KEY_INT, NULL, 0, INT64_MAX, "N", "values of a row; default all of all blocks"},
 	{"out", KEY_WORD, float_words, 0, 0, "f32|f16|bf16", "the dtype of values; default f32"},
 	END,
@@ -416,7 +417,7 @@ const struct op op_lattice_encode = {
 static const struct operand decode_operands[] = {
 	{"codes", NULL, 0, CODES, "[..., blocks, M]; full64: [..., blocks]"},
 	{"y", "x", OUTPUT, "f32 f16 bf16 s32 u8 u32",
-	 "[..., N]; points: [..., blocks, integers]; digits: [..., blocks, M, d]"},
+	 "[..., N], or as to= says"},
 	{"T", "t", OPTIONAL, "u8", "[..., blocks]; policy=group: [..., groups]"},
 	{"basis", NULL, OPTIONAL, "f32 f64", "[d, d]; columns are the basis"},
 	{"transform", NULL, OPTIONAL, "f32 f64", "[d, d], of encoding"},

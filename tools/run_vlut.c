@@ -33,7 +33,7 @@ static const struct key vlut_keys[] = {
 	{"route", KEY_WORD, route_words, 0, 0, "auto|table|decode",
 	 "tables of products, or points times x; auto, the default: the faster"},
 	{"table", KEY_WORD, table_words, 0, 0, "f32|f16|bf16|u8|u16|s8|s16",
-	 "what tables hold: s8 and s16 of two sides, the others of one; default chosen"},
+	 "what tables hold: s8, s16 of two sides, the others of one; default chosen"},
 	{"sum", KEY_WORD, sum_words, 0, 0, "f32|s32", "what sums are in; default chosen"},
 	{"compensated", KEY_WORD, switch_words, 0, 0, "0|1",
 	 "1: sums in f32 with compensation, through tables"},
@@ -134,7 +134,10 @@ static bool transposes(struct job *job)
 
 	if (said->given)
 		return said->n;
-	return x->ndim == 2 && !fits(job, x->shape[0]) && fits(job, x->shape[1]);
+	if (x->ndim != 2 || x->shape[0] == row_length(job))
+		return false;
+	return x->shape[1] == row_length(job) ||
+	       (!fits(job, x->shape[0]) && fits(job, x->shape[1]));
 }
 
 /* The rows of w, and dimensions behind them or (transposed) in front */

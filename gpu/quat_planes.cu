@@ -3,11 +3,9 @@
  *
  * SPDX-License-Identifier: BSD-2-Clause
  *
- * The largest component of a line is scaled to 2^12 or more and below 2^13: four of them, added up,
- * are f16, and what is smaller by 2^-37 is not 0 yet. A NaN does not count, a line with Inf is not
- * scaled.
+ * Each line has a scale of its own. A NaN does not count, a line with Inf is not scaled.
  */
-#include "gpu/quat_gemm.cuh"
+#include "gpu/quat_planes.cuh"
 #include "gpu/quat_tma.h"
 #include "gpu/tma.cuh"
 
@@ -28,24 +26,6 @@ HZ_DEVICE quat load_one(const hzi_quat_planes &p, int64_t line, int64_t k)
 	return p.k_scales ? quat_scale(p.k_scales[k], q) : q;
 }
 
-HZ_DEVICE float magnitude(quat q)
-{
-	return fmaxf(fmaxf(fabsf(q.w), fabsf(q.x)), fmaxf(fabsf(q.y), fabsf(q.z)));
-}
-
-/* The power of two for a line whose largest magnitude is that; its exponent is in -115 .. 126. */
-HZ_DEVICE int scale_exponent(float most)
-{
-	const int e = (int)(__float_as_uint(most) >> 23) - 127;
-
-	return most == 0 || e == 128 ? 0 : min(12 - e, 126);
-}
-
-HZ_DEVICE float power_of_two(int e)
-{
-	return __uint_as_float((uint32_t)(e + 127) << 23);
-}
-
 /* What plane i has of a scaled quaternion. */
 HZ_DEVICE float plane_of(const hzi_quat_planes &p, quat q, int i)
 {
@@ -55,9 +35,7 @@ HZ_DEVICE float plane_of(const hzi_quat_planes &p, quat q, int i)
 		return v[i];
 	if (i >= 4)
 		return p.f1 * v[i - 4];
-	const float s = q.w + q.x, d = q.w - q.x, t = q.y + q.z, u = q.y - q.z;
-
-	return p.f0 * (i == 0 ? s + t : i == 1 ? s - t : i == 2 ? d + u : d - u);
+	return p.f0 * hadamard_of(q, i);
 }
 
 HZ_DEVICE quat scaled(const hzi_quat_planes &p, float by, quat q)

@@ -9,6 +9,7 @@
 #include "cuda.h"
 #include "gpu/quat_gemm.h"
 #include "lib/quat_gemm.h"
+#include "lib/quat_layer.h"
 
 /* ---- Sizes ----------------------------------------------------------------------------------- */
 
@@ -99,5 +100,9 @@ size_t hzi_cuda_quat_simt_workspace(const struct hz_context *ctx,
 				    const struct hzi_quat_gemm_args *a);
 int hzi_cuda_quat_simt(struct hz_context *ctx, const struct hzi_quat_gemm_args *a);
 int hzi_cuda_quat_simt_pack(struct hz_context *ctx, const struct hzi_quat_gemm_pack_args *a);
+
+/* Steps of convolutions: struct hzi_quat_steps. */
+size_t hzi_cuda_quat_conv_step_workspace(const struct hz_context *ctx, const struct hzi_qconv_args *a);
+int hzi_cuda_quat_conv_step(struct hz_context *ctx, const char *op, const struct hzi_qconv_args *a);
 
 #endif

@@ -11,6 +11,7 @@
 #include "gpu/quat_launch.h"
 
 #define ROWS_MAX ((int64_t)1 << 30)	/* of all slabs; and bytes of a plane's lines */
+#define IN_UNIT 8			/* taps of weights begin at 16 bytes of a plane */
 #define USE_LEAST 8			/* of so many products at least one is of numbers that are there */
 
 static int64_t floor_div(int64_t a, int64_t b)
@@ -172,7 +173,8 @@ static bool make_plan(const struct hz_context *ctx, const struct hzi_qconv_args 
 
 	*plan = (struct plan){.rows = 1, .cols = 2};
 	if (!hzi_planes_wanted(ctx, g->dtype, g->precision, &split) || split ||
-	    g->method != HZ_QUAT_FAST || g->k == 0 || g->k > INT16_MAX || g->m > ROWS_MAX / 512)
+	    g->method != HZ_QUAT_FAST || g->k == 0 || g->k > INT16_MAX || g->m > ROWS_MAX / 512 ||
+	    x->channels % IN_UNIT)
 		return false;
 	for (int d = 0; d < 3; d++) {
 		const int64_t most = INT16_MAX;

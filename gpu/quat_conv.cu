@@ -146,60 +146,112 @@ HZ_DEVICE void load_weights(const hzi_quat_conv &p, memory &s, int rank)
 
 /* ---- Pixels ---------------------------------------------------------------------------------- */
 
-/* Eight channels of a pixel, as they lie in memory. */
+/* Two channels of a pixel, as they lie in memory. */
 template <int DTYPE>
-struct eight {
-	uint2 bits[8];
-
-	__device__ __forceinline__ quat get(int i) const
-	{
-		return quat_unpack(DTYPE, bits[i]);
-	}
+struct two {
+	uint4 bits;
 
 	__device__ __forceinline__ void load(const hzi_quat_conv &p, int64_t at, int channel)
 	{
-		if (at >= 0 && p.quick && channel + 8 <= p.in) {
-			const uint4 *const from =
-				(const uint4 *)((const uint16_t *)p.x.data + at + 4 * channel);
-
-#pragma unroll
-			for (int i = 0; i < 4; i++) {
-				const uint4 u = __ldg(from + i);
-
-				bits[2 * i] = {u.x, u.y};
-				bits[2 * i + 1] = {u.z, u.w};
-			}
+		bits = {};
+		if (at >= 0 && p.quick && channel + 2 <= p.in) {
+			bits = __ldg((const uint4 *)((const uint16_t *)p.x.data + at + 4 * channel));
 			return;
 		}
-#pragma unroll
-		for (int i = 0; i < 8; i++) {
-			bits[i] = {};
-			if (at >= 0 && channel + i < p.in)
-				bits[i] = quat_pack(DTYPE,
-						    quat_load(p.x, at + (channel + i) * p.x.col));
+		if (at >= 0 && channel < p.in) {
+			const uint2 q = quat_pack(DTYPE, quat_load(p.x, at + channel * p.x.col));
+
+			bits.x = q.x;
+			bits.y = q.y;
 		}
+		if (at >= 0 && channel + 1 < p.in) {
+			const uint2 q = quat_pack(DTYPE,
+						  quat_load(p.x, at + (channel + 1) * p.x.col));
+
+			bits.z = q.x;
+			bits.w = q.y;
+		}
+	}
+
+	__device__ __forceinline__ quat get(int i) const
+	{
+		return i ? quat_unpack(DTYPE, {bits.z, bits.w}) : quat_unpack(DTYPE, {bits.x, bits.y});
+	}
+
+	/* Magnitudes are ordered as their bits are. */
+	__device__ __forceinline__ float most(void) const
+	{
+		const uint32_t m = larger(larger(bits.x & 0x7fff7fff, bits.y & 0x7fff7fff),
+					  larger(bits.z & 0x7fff7fff, bits.w & 0x7fff7fff));
+
+		return max_nan(load_any(DTYPE, &m, 0), load_any(DTYPE, &m, 1));
+	}
+
+	static __device__ __forceinline__ uint32_t larger(uint32_t a, uint32_t b)
+	{
+		uint32_t c;
+
+		asm("max.u16x2 %0, %1, %2;" : "=r"(c) : "r"(a), "r"(b));
+		return c;
 	}
 };
 
 template <>
-struct eight<HZ_F32> {
-	quat q[8];
+struct two<HZ_F32> {
+	quat q[2];
+
+	__device__ __forceinline__ void load(const hzi_quat_conv &p, int64_t at, int channel)
+	{
+#pragma unroll
+		for (int i = 0; i < 2; i++) {
+			q[i] = {};
+			if (at >= 0 && channel + i < p.in)
+				q[i] = quat_load(p.x, at + (channel + i) * p.x.col);
+		}
+	}
 
 	__device__ __forceinline__ quat get(int i) const
 	{
 		return q[i];
 	}
 
-	__device__ __forceinline__ void load(const hzi_quat_conv &p, int64_t at, int channel)
+	__device__ __forceinline__ float most(void) const
 	{
+		return fmaxf(magnitude(q[0]), magnitude(q[1]));
+	}
+};
+
+/*
+ * A warp takes 4 lines by 16 channels at a time, so that eight threads read 128 bytes of a line, and
+ * BATCH such, so that several are under way.
+ */
+#define BATCH 4
+
+template <int DTYPE>
+struct batch {
+	two<DTYPE> of[BATCH];
+	int line[BATCH], channel[BATCH];	/* channel: of a step */
+
+	__device__ __forceinline__ void load(const hzi_quat_conv &p, const memory &s, int lines,
+					     int first, int k)
+	{
+		const int lane = threadIdx.x % 32;
+
 #pragma unroll
-		for (int i = 0; i < 8; i++) {
-			q[i] = {};
-			if (at >= 0 && channel + i < p.in)
-				q[i] = quat_load(p.x, at + (channel + i) * p.x.col);
+		for (int i = 0; i < BATCH; i++) {
+			const int unit = first + i * CONVERTERS;
+
+			line[i] = unit / 2 * 4 + lane / 8;
+			channel[i] = unit % 2 * 16 + lane % 8 * 2;
+			of[i].load(p, line[i] < lines ? s.from[line[i]] : -1, k + channel[i]);
 		}
 	}
 };
+
+HZ_DEVICE int units_of(int lines)
+{
+	return (lines + 3) / 4 * 2;
+}
 
 HZ_DEVICE void converters_meet(void)
 {
@@ -250,26 +302,23 @@ HZ_DEVICE int find_scale(const hzi_quat_conv &p, memory &s, const tile &o, int a
 	float most = 0;
 
 	for (int g = 0; g < p.groups; g++) {
-		const int lines = p.group[g].lines;
+		const int lines = p.group[g].lines, units = units_of(lines);
 
 		find_lines(p, s, o, g);
-		for (int k = lane / 8 * 8; k < p.in; k += HZI_QC_IN) {
-#pragma unroll 2
-			for (int l = 8 * warp + lane % 8; l < lines; l += 8 * CONVERTERS) {
-				eight<DTYPE> q;
-				float all = 0;
+		for (int k = 0; k < p.in; k += HZI_QC_IN) {
+			for (int u = warp; u < units; u += CONVERTERS * BATCH) {
+				batch<DTYPE> b;
 
-				q.load(p, s.from[l], k);
+				b.load(p, s, lines, u, k);
 #pragma unroll
-				for (int i = 0; i < 8; i++)
-					all = fmaxf(all, magnitude(q.get(i)));
-				if (all == INFINITY) {
-					all = 0;
-#pragma unroll
-					for (int i = 0; i < 8; i++)
-						all = fmaxf(all, finite_magnitude(q.get(i)));
+				for (int i = 0; i < BATCH; i++) {
+					float all = b.of[i].most();
+
+					if (!(all < INFINITY))
+						all = fmaxf(finite_magnitude(b.of[i].get(0)),
+							    finite_magnitude(b.of[i].get(1)));
+					most = fmaxf(most, all);
 				}
-				most = fmaxf(most, all);
 			}
 		}
 	}
@@ -288,37 +337,30 @@ HZ_DEVICE int find_scale(const hzi_quat_conv &p, memory &s, const tile &o, int a
 	return e;
 }
 
-/* Eight channels of a line to four planes. */
-template <int DTYPE, int PHASE>
-HZ_DEVICE void convert(const eight<DTYPE> &from, uint32_t to, float by, float by_xyz)
+HZ_DEVICE void store_pair(uint32_t to, float a, float b)
 {
-	uint32_t w[4][4];
+	asm volatile("st.shared.b32 [%0], %1;" :: "r"(to), "r"(to_f16x2(a, b)) : "memory");
+}
+
+/* Two channels of a line to four planes. */
+template <int DTYPE>
+HZ_DEVICE void convert(const two<DTYPE> &from, uint32_t to, int phase, float by, float by_xyz)
+{
+	quat q[2];
 
 #pragma unroll
-	for (int j = 0; j < 4; j++) {
-		quat q[2];
-
-#pragma unroll
-		for (int h = 0; h < 2; h++) {
-			q[h] = from.get(2 * j + h);
-			q[h] = {by * q[h].w, by_xyz * q[h].x, by_xyz * q[h].y, by_xyz * q[h].z};
-		}
-		if (PHASE == 0) {
-#pragma unroll
-			for (int i = 0; i < 4; i++)
-				w[i][j] = to_f16x2(hadamard_of(q[0], i), hadamard_of(q[1], i));
-		} else {
-			w[0][j] = to_f16x2(q[0].w, q[1].w);
-			w[1][j] = to_f16x2(q[0].y, q[1].y);
-			w[2][j] = to_f16x2(q[0].z, q[1].z);
-			w[3][j] = to_f16x2(q[0].x, q[1].x);
-		}
+	for (int h = 0; h < 2; h++) {
+		q[h] = from.get(h);
+		q[h] = {by * q[h].w, by_xyz * q[h].x, by_xyz * q[h].y, by_xyz * q[h].z};
+		/* Phase 1 wants right planes w, y, z, x: gpu/quat_tma.c. */
+		q[h] = phase ? quat{q[h].w, q[h].y, q[h].z, q[h].x} :
+			       quat{hadamard_of(q[h], 0), hadamard_of(q[h], 1),
+				    hadamard_of(q[h], 2), hadamard_of(q[h], 3)};
 	}
-#pragma unroll
-	for (int i = 0; i < 4; i++)
-		asm volatile("st.shared.v4.b32 [%0], {%1, %2, %3, %4};"
-			     :: "r"(to + i * PLANE), "r"(w[i][0]), "r"(w[i][1]), "r"(w[i][2]),
-				"r"(w[i][3]) : "memory");
+	store_pair(to, q[0].w, q[1].w);
+	store_pair(to + PLANE, q[0].x, q[1].x);
+	store_pair(to + 2 * PLANE, q[0].y, q[1].y);
+	store_pair(to + 3 * PLANE, q[0].z, q[1].z);
 }
 
 template <int DTYPE>
@@ -337,26 +379,31 @@ HZ_DEVICE void load_pixels(const hzi_quat_conv &p, memory &s, int rank)
 #pragma unroll 1
 		for (int g = 0; g < 2 * p.groups; g++) {
 			const int phase = g >= p.groups, group = g - phase * p.groups;
-			const int lines = p.group[group].lines;
+			const int lines = p.group[group].lines, units = units_of(lines);
 
 			if (p.groups > 1)
 				find_lines(p, s, o, group);
 #pragma unroll 1
 			for (int k = 0; k < p.in; k += HZI_QC_IN) {
 				const uint32_t x = shared_address(s.x[ring.at][0]);
-				const int mine = lane / 8;
 
-				barrier_wait(shared_address(&s.x_empty[ring.at]), ring.parity ^ 1);
 #pragma unroll 1
-				for (int l = 8 * warp + lane % 8; l < lines; l += 8 * CONVERTERS) {
-					const uint32_t to = x + (mine * LINES + l) * 16;
-					eight<DTYPE> q;
+				for (int u = warp; u < units; u += CONVERTERS * BATCH) {
+					batch<DTYPE> b;
 
-					q.load(p, s.from[l], k + 8 * mine);
-					if (phase == 0)
-						convert<DTYPE, 0>(q, to, by, by_xyz);
-					else
-						convert<DTYPE, 1>(q, to, by, by_xyz);
+					b.load(p, s, lines, u, k);
+					barrier_wait(shared_address(&s.x_empty[ring.at]),
+						     ring.parity ^ 1);
+#pragma unroll
+					for (int i = 0; i < BATCH; i++) {
+						const int c = b.channel[i];
+
+						if (b.line[i] < lines)
+							convert(b.of[i],
+								x + (c / 8 * LINES + b.line[i]) * 16 +
+									c % 8 * 2,
+								phase, by, by_xyz);
+					}
 				}
 				/* The matrix units are to see it. */
 				asm volatile("fence.proxy.async.shared::cta;" ::: "memory");

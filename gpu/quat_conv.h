@@ -22,7 +22,7 @@
 #define HZI_QC_PIXELS 160	/* and its pixels: columns of products */
 #define HZI_QC_ROWS 20		/* a tile is so many rows of 8 pixels */
 #define HZI_QC_IN 32		/* input channels of a step */
-#define HZI_QC_LINES 240	/* pixels of the input in a step, at most */
+#define HZI_QC_LINES 244	/* pixels of the input in a step, at most; in banks 4 apart from 8 */
 #define HZI_QC_STAGES 5		/* of the ring of weights */
 #define HZI_QC_CLUSTER 2	/* tiles that share weights */
 #define HZI_QC_THREADS 512

@@ -200,11 +200,12 @@ static bool make_plan(const struct hz_context *ctx, const struct hzi_qconv_args 
 	p->strips = (int32_t)(p->flat ? 1 : ceil_div(x->count[plan->cols], 8));
 	per = p->flat ? HZI_QC_PIXELS : HZI_QC_ROWS;
 	along = ceil_div(p->all_rows, per);
-	p->in = (int32_t)x->channels;
+	p->x.channels = (int32_t)x->channels;
 	all = ceil_div(g->m, HZI_QC_OUT) * HZI_QC_OUT * p->strips * along;
 	use = g->m * (p->all_rows / rows * x->count[1] * x->count[2]);
-	if (along > ROWS_MAX / p->strips || all > INT64_MAX / 4096 / p->in ||
-	    all * HZI_QC_PIXELS / use >= USE_LEAST || round_up(p->in, HZI_QC_IN) >= USE_LEAST * p->in ||
+	if (along > ROWS_MAX / p->strips || all > INT64_MAX / 4096 / p->x.channels ||
+	    all * HZI_QC_PIXELS / use >= USE_LEAST || 
+	    round_up(x->channels, HZI_QC_IN) >= USE_LEAST * x->channels ||
 	    !group_taps(plan, x))
 		return false;
 	p->pairs = (int32_t)ceil_div(p->strips * along, 2);
@@ -240,6 +241,19 @@ static struct hzi_quat_view view_of(const struct hzi_qarray *a)
 	return v;
 }
 
+static void set_side(struct hzi_quat_conv_side *s, const struct hzi_qarray *a, int dtype, int conj,
+		     const struct plan *plan)
+{
+	const struct hzi_quat_view v = view_of(a);
+	int64_t steps = 0;
+
+	s->q = hzi_quat_matrix_of(&v, dtype, conj, a->stride + 1, 3);
+	for (int d = 0; d < 4; d++)
+		steps |= a->stride[d];
+	s->quick = s->q.whole && s->q.col == 4 && steps % 8 == 0 && (uintptr_t)v.data % 16 == 0;
+	set_strides(s->stride, a->stride, plan);
+}
+
 static void exchange(int32_t *v, const struct plan *plan)
 {
 	const int32_t rows = v[plan->rows], cols = v[plan->cols];
@@ -256,13 +270,11 @@ int hzi_cuda_quat_conv_step(struct hz_context *ctx, const char *op, const struct
 	};
 	struct hzi_launch launch = {.block = {HZI_QC_THREADS}, .shared_bytes = HZI_QC_BYTES,
 				    .cluster = HZI_QC_CLUSTER, .early = true, .aligned = true};
-	const struct hzi_quat_view x = view_of(&a->x.x);
 	struct hzi_quat_gemm_args g = a->g;
 	struct hzi_quat_matrix w;
 	struct plan plan;
 	struct hzi_quat_conv *p = &plan.p;
 	struct hzi_planes *planes = &plan.weights;
-	int64_t steps = 0;
 	int clusters;
 
 	make_plan(ctx, a, &plan);
@@ -274,11 +286,7 @@ int hzi_cuda_quat_conv_step(struct hz_context *ctx, const char *op, const struct
 	p->weight_scales = planes->scales;
 	p->plane_lines = (int32_t)planes->all_lines;
 
-	p->x = hzi_quat_matrix_of(&x, g.dtype, g.conj_b, a->x.x.stride + 1, 3);
-	for (int d = 0; d < 4; d++)
-		steps |= a->x.x.stride[d];
-	p->quick = p->x.whole && p->x.col == 4 && steps % 8 == 0 && (uintptr_t)x.data % 16 == 0;
-	set_strides(p->x_stride, a->x.x.stride, &plan);
+	set_side(&p->x, &a->x.x, g.dtype, g.conj_b, &plan);
 
 	/* For all steps of C to be looked at */
 	g.ndim = 3;

@@ -14,14 +14,8 @@
  * phase 1 adds Q to, which gives the result's conjugate: gpu/quat_tma.cu.
  *
  * All pixels that a tile sees have one scale, by the largest of them; Inf and NaN do not count.
- *
- * Planes lie in shared memory as 16 bytes of a pixel's channels, those of the next pixel behind them,
- * so that a product may begin at any pixel and go on from row to row.
  */
-#include "gpu/quat_conv.h"
-#include "gpu/quat_planes.cuh"
-#include "gpu/tma.cuh"
-#include "gpu/wgmma_f16.cuh"
+#include "gpu/quat_conv.cuh"
 
 /* Not while nvcc reads the host's side, which has no code of its own here, are kernels left out. */
 #if !defined(__CUDA_ARCH__) || defined(__CUDA_ARCH_FEAT_SM90_ALL)
@@ -36,7 +30,6 @@
 #define LINES HZI_QC_LINES
 #define PIXELS (HZI_QC_PIXELS / 2)	/* of a warpgroup */
 #define SUMS (PIXELS / 2)
-#define CONVERTERS 7			/* warps; the eighth loads weights */
 #define EIGHTS (HZI_QC_IN / 8)
 #define PLANE (EIGHTS * LINES * 16)	/* bytes */
 #define WEIGHTS (HZI_QC_OUT * HZI_QC_IN * 2)
@@ -53,21 +46,6 @@ struct memory {
 };
 
 static_assert(sizeof(memory) + 1024 <= HZI_QC_BYTES, "what the launcher asks for");
-
-/* Of so many in a ring: which, and which time round. */
-template <int N>
-struct turn {
-	int at = 0;
-	uint32_t parity = 0;
-
-	__device__ __forceinline__ void next(void)
-	{
-		if (++at == N) {
-			at = 0;
-			parity ^= 1;
-		}
-	}
-};
 
 struct tile {
 	int channel, row, col;		/* the first; of outputs */
@@ -87,25 +65,18 @@ HZ_DEVICE tile tile_of(const hzi_quat_conv &p, int t, int rank)
 	return r;
 }
 
-/* The slab of a row of all, and the row in it; false: there is none. */
-HZ_DEVICE bool slab_of(const hzi_quat_conv &p, int row, int &image, int &slab, int &inside)
-{
-	const uint32_t of_all = (uint32_t)row / (uint32_t)p.virtual_rows;
-
-	if (row < 0 || row >= p.all_rows)
-		return false;
-	inside = row - (int)of_all * p.virtual_rows;
-	image = (int)(of_all / (uint32_t)p.count[0]);
-	slab = (int)of_all - image * p.count[0];
-	return true;
-}
-
 /* ---- Weights --------------------------------------------------------------------------------- */
 
 /* What left planes are for sums 0 to 3 in either phase, as in gpu/quat_tma.c */
 HZ_DEVICE int left_plane(int phase, int sum)
 {
 	return phase ? 0x6574 >> 4 * sum & 7 : sum;
+}
+
+/* And what right ones: of those that lie in shared memory */
+HZ_DEVICE int right_plane(int phase, int sum)
+{
+	return phase ? 0x1320 >> 4 * sum & 3 : sum;
 }
 
 HZ_DEVICE void load_weights(const hzi_quat_conv &p, memory &s, int rank)
@@ -117,7 +88,7 @@ HZ_DEVICE void load_weights(const hzi_quat_conv &p, memory &s, int rank)
 
 		for (int phase = 0; phase < 2; phase++) {
 			for (int g = 0; g < p.groups; g++) {
-				for (int k = 0; k < p.in; k += HZI_QC_IN) {
+				for (int k = 0; k < p.x.channels; k += HZI_QC_IN) {
 					for (int i = 0; i < p.group[g].taps; i++) {
 						const int tap = p.at[p.group[g].tap + i].number;
 						const uint32_t full = shared_address(&s.full[ring.at]);
@@ -130,7 +101,7 @@ HZ_DEVICE void load_weights(const hzi_quat_conv &p, memory &s, int rank)
 							const int sum = 2 * rank + h;
 
 							copy_box_to(3, shared_address(s.w[ring.at][sum]),
-								    p.weights, 2 * (tap * p.in + k),
+								    p.weights, 2 * (tap * p.x.channels + k),
 								    left_plane(phase, sum) *
 										    p.plane_lines +
 									    channel,
@@ -146,154 +117,6 @@ HZ_DEVICE void load_weights(const hzi_quat_conv &p, memory &s, int rank)
 
 /* ---- Pixels ---------------------------------------------------------------------------------- */
 
-/* Two channels of a pixel, as they lie in memory. */
-template <int DTYPE>
-struct two {
-	uint4 bits;
-
-	__device__ __forceinline__ void load(const hzi_quat_conv &p, int64_t at, int channel)
-	{
-		bits = {};
-		if (at >= 0 && p.quick && channel + 2 <= p.in) {
-			bits = __ldg((const uint4 *)((const uint16_t *)p.x.data + at + 4 * channel));
-			return;
-		}
-		if (at >= 0 && channel < p.in) {
-			const uint2 q = quat_pack(DTYPE, quat_load(p.x, at + channel * p.x.col));
-
-			bits.x = q.x;
-			bits.y = q.y;
-		}
-		if (at >= 0 && channel + 1 < p.in) {
-			const uint2 q = quat_pack(DTYPE,
-						  quat_load(p.x, at + (channel + 1) * p.x.col));
-
-			bits.z = q.x;
-			bits.w = q.y;
-		}
-	}
-
-	__device__ __forceinline__ quat get(int i) const
-	{
-		return i ? quat_unpack(DTYPE, {bits.z, bits.w}) : quat_unpack(DTYPE, {bits.x, bits.y});
-	}
-
-	/* Magnitudes are ordered as their bits are. */
-	__device__ __forceinline__ float most(void) const
-	{
-		const uint32_t m = larger(larger(bits.x & 0x7fff7fff, bits.y & 0x7fff7fff),
-					  larger(bits.z & 0x7fff7fff, bits.w & 0x7fff7fff));
-
-		return max_nan(load_any(DTYPE, &m, 0), load_any(DTYPE, &m, 1));
-	}
-
-	static __device__ __forceinline__ uint32_t larger(uint32_t a, uint32_t b)
-	{
-		uint32_t c;
-
-		asm("max.u16x2 %0, %1, %2;" : "=r"(c) : "r"(a), "r"(b));
-		return c;
-	}
-};
-
-template <>
-struct two<HZ_F32> {
-	quat q[2];
-
-	__device__ __forceinline__ void load(const hzi_quat_conv &p, int64_t at, int channel)
-	{
-#pragma unroll
-		for (int i = 0; i < 2; i++) {
-			q[i] = {};
-			if (at >= 0 && channel + i < p.in)
-				q[i] = quat_load(p.x, at + (channel + i) * p.x.col);
-		}
-	}
-
-	__device__ __forceinline__ quat get(int i) const
-	{
-		return q[i];
-	}
-
-	__device__ __forceinline__ float most(void) const
-	{
-		return fmaxf(magnitude(q[0]), magnitude(q[1]));
-	}
-};
-
-/*
- * A warp takes 4 lines by 16 channels at a time, so that eight threads read 128 bytes of a line, and
- * BATCH such, so that several are under way.
- */
-#define BATCH 4
-
-template <int DTYPE>
-struct batch {
-	two<DTYPE> of[BATCH];
-	int line[BATCH], channel[BATCH];	/* channel: of a step */
-
-	__device__ __forceinline__ void load(const hzi_quat_conv &p, const memory &s, int lines,
-					     int first, int k)
-	{
-		const int lane = threadIdx.x % 32;
-
-#pragma unroll
-		for (int i = 0; i < BATCH; i++) {
-			const int unit = first + i * CONVERTERS;
-
-			line[i] = unit / 2 * 4 + lane / 8;
-			channel[i] = unit % 2 * 16 + lane % 8 * 2;
-			of[i].load(p, line[i] < lines ? s.from[line[i]] : -1, k + channel[i]);
-		}
-	}
-};
-
-HZ_DEVICE int units_of(int lines)
-{
-	return (lines + 3) / 4 * 2;
-}
-
-HZ_DEVICE void converters_meet(void)
-{
-	asm volatile("bar.sync 1, %0;" :: "n"(32 * CONVERTERS) : "memory");
-}
-
-/* Where the pixels are that the taps of a group see. */
-HZ_DEVICE void find_lines(const hzi_quat_conv &p, memory &s, const tile &o, int group)
-{
-	const hzi_quat_conv_group &g = p.group[group];
-
-	converters_meet();
-	for (int l = threadIdx.x % 256; l < g.lines; l += 32 * CONVERTERS) {
-		const int a = l / g.pitch, col = p.col_step * (o.col + g.col + l - a * g.pitch) +
-						 g.col_rest;
-		int64_t at = -1;
-		int image, slab, row;
-
-		if (slab_of(p, o.row + g.row + a, image, slab, row)) {
-			slab = p.slab_step * slab + g.slab;
-			row = p.row_step * row + g.row_rest;
-			if (slab >= 0 && slab < p.size[0] && row < p.size[1] && col >= 0 &&
-			    col < p.size[2])
-				at = image * p.x_stride[0] + slab * p.x_stride[1] +
-				     row * p.x_stride[2] + col * p.x_stride[3];
-		}
-		s.from[l] = at;
-	}
-	converters_meet();
-}
-
-HZ_DEVICE float finite_magnitude(quat q)
-{
-	const float m[4] = {fabsf(q.w), fabsf(q.x), fabsf(q.y), fabsf(q.z)};
-	float most = 0;
-
-#pragma unroll
-	for (int i = 0; i < 4; i++)
-		most = m[i] < INFINITY ? fmaxf(most, m[i]) : most;
-	return most;
-}
-
 /* The exponent of the scale of all that a tile sees. */
 template <int DTYPE>
 HZ_DEVICE int find_scale(const hzi_quat_conv &p, memory &s, const tile &o, int at)
@@ -304,14 +127,14 @@ HZ_DEVICE int find_scale(const hzi_quat_conv &p, memory &s, const tile &o, int a
 	for (int g = 0; g < p.groups; g++) {
 		const int lines = p.group[g].lines, units = units_of(lines);
 
-		find_lines(p, s, o, g);
-		for (int k = 0; k < p.in; k += HZI_QC_IN) {
-			for (int u = warp; u < units; u += CONVERTERS * BATCH) {
+		find_lines(p, s.from, o.row, o.col, g);
+		for (int k = 0; k < p.x.channels; k += HZI_QC_IN) {
+			for (int u = warp; u < units; u += HZI_QC_CONVERTERS * HZI_QC_BATCH) {
 				batch<DTYPE> b;
 
-				b.load(p, s, lines, u, k);
+				b.load(p.x, s.from, lines, u, k);
 #pragma unroll
-				for (int i = 0; i < BATCH; i++) {
+				for (int i = 0; i < HZI_QC_BATCH; i++) {
 					float all = b.of[i].most();
 
 					if (!(all < INFINITY))
@@ -337,32 +160,6 @@ HZ_DEVICE int find_scale(const hzi_quat_conv &p, memory &s, const tile &o, int a
 	return e;
 }
 
-HZ_DEVICE void store_pair(uint32_t to, float a, float b)
-{
-	asm volatile("st.shared.b32 [%0], %1;" :: "r"(to), "r"(to_f16x2(a, b)) : "memory");
-}
-
-/* Two channels of a line to four planes. */
-template <int DTYPE>
-HZ_DEVICE void convert(const two<DTYPE> &from, uint32_t to, int phase, float by, float by_xyz)
-{
-	quat q[2];
-
-#pragma unroll
-	for (int h = 0; h < 2; h++) {
-		q[h] = from.get(h);
-		q[h] = {by * q[h].w, by_xyz * q[h].x, by_xyz * q[h].y, by_xyz * q[h].z};
-		/* Phase 1 wants right planes w, y, z, x: gpu/quat_tma.c. */
-		q[h] = phase ? quat{q[h].w, q[h].y, q[h].z, q[h].x} :
-			       quat{hadamard_of(q[h], 0), hadamard_of(q[h], 1),
-				    hadamard_of(q[h], 2), hadamard_of(q[h], 3)};
-	}
-	store_pair(to, q[0].w, q[1].w);
-	store_pair(to + PLANE, q[0].x, q[1].x);
-	store_pair(to + 2 * PLANE, q[0].y, q[1].y);
-	store_pair(to + 3 * PLANE, q[0].z, q[1].z);
-}
-
 template <int DTYPE>
 HZ_DEVICE void load_pixels(const hzi_quat_conv &p, memory &s, int rank)
 {
@@ -373,7 +170,7 @@ HZ_DEVICE void load_pixels(const hzi_quat_conv &p, memory &s, int rank)
 	for (int t = blockIdx.x / HZI_QC_CLUSTER; t < p.tiles; t += gridDim.x / HZI_QC_CLUSTER) {
 		const tile o = tile_of(p, t, rank);
 		const float by = power_of_two(find_scale<DTYPE>(p, s, o, at));
-		const float by_xyz = p.x.conj ? -by : by;
+		const float by_xyz = p.x.q.conj ? -by : by;
 
 		at ^= 1;
 #pragma unroll 1
@@ -382,27 +179,23 @@ HZ_DEVICE void load_pixels(const hzi_quat_conv &p, memory &s, int rank)
 			const int lines = p.group[group].lines, units = units_of(lines);
 
 			if (p.groups > 1)
-				find_lines(p, s, o, group);
+				find_lines(p, s.from, o.row, o.col, group);
 #pragma unroll 1
-			for (int k = 0; k < p.in; k += HZI_QC_IN) {
+			for (int k = 0; k < p.x.channels; k += HZI_QC_IN) {
 				const uint32_t x = shared_address(s.x[ring.at][0]);
 
 #pragma unroll 1
-				for (int u = warp; u < units; u += CONVERTERS * BATCH) {
+				for (int u = warp; u < units; u += HZI_QC_CONVERTERS * HZI_QC_BATCH) {
 					batch<DTYPE> b;
 
-					b.load(p, s, lines, u, k);
+					b.load(p.x, s.from, lines, u, k);
 					barrier_wait(shared_address(&s.x_empty[ring.at]),
 						     ring.parity ^ 1);
 #pragma unroll
-					for (int i = 0; i < BATCH; i++) {
-						const int c = b.channel[i];
-
+					for (int i = 0; i < HZI_QC_BATCH; i++) {
 						if (b.line[i] < lines)
-							convert(b.of[i],
-								x + (c / 8 * LINES + b.line[i]) * 16 +
-									c % 8 * 2,
-								phase, by, by_xyz);
+							convert(b.of[i], x + b.place(i, LINES),
+								PLANE, phase, by, by_xyz);
 					}
 				}
 				/* The matrix units are to see it. */
@@ -562,7 +355,7 @@ HZ_DEVICE void multiply(const hzi_quat_conv &p, memory &s, int rank, int group)
 			if (phase && g == p.groups)
 				combine(acc);
 #pragma unroll 1
-			for (int k = 0; k < p.in; k += HZI_QC_IN) {
+			for (int k = 0; k < p.x.channels; k += HZI_QC_IN) {
 				const uint32_t x = shared_address(s.x[x_ring.at][0]) +
 						   group * (PIXELS / 8) * eight_bytes;
 
@@ -587,7 +380,7 @@ HZ_DEVICE void multiply(const hzi_quat_conv &p, memory &s, int rank, int group)
 							wgmma<false>(
 								acc[sum],
 								a + (sum * WEIGHTS + c * 32) / 16,
-								b + (sum * PLANE +
+								b + (right_plane(phase, sum) * PLANE +
 								     c * 2 * LINES * 16) / 16,
 								add | c);
 					}
@@ -627,7 +420,7 @@ HZ_DEVICE void kernel(const hzi_quat_conv &p)
 			barrier_init(shared_address(&s.empty[i]), 8 * HZI_QC_CLUSTER);
 		}
 		for (int i = 0; i < 2; i++) {
-			barrier_init(shared_address(&s.x_full[i]), CONVERTERS);
+			barrier_init(shared_address(&s.x_full[i]), HZI_QC_CONVERTERS);
 			barrier_init(shared_address(&s.x_empty[i]), 8);
 			s.most[i] = 0;
 		}
@@ -640,9 +433,9 @@ HZ_DEVICE void kernel(const hzi_quat_conv &p)
 	grid_wait();
 	if (group < 2) {
 		registers_less<56>();
-		if (threadIdx.x < 32 * CONVERTERS)
+		if (threadIdx.x < 32 * HZI_QC_CONVERTERS)
 			load_pixels<DTYPE>(p, s, rank);
-		else if (threadIdx.x == 32 * CONVERTERS)
+		else if (threadIdx.x == 32 * HZI_QC_CONVERTERS)
 			load_weights(p, s, rank);
 	} else {
 		registers_more<200>();

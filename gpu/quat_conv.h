@@ -26,6 +26,7 @@
 #define HZI_QC_STAGES 5		/* of the ring of weights */
 #define HZI_QC_CLUSTER 2	/* tiles that share weights */
 #define HZI_QC_THREADS 512
+#define HZI_QC_CONVERTERS 7	/* warps that make planes; the eighth beside them loads weights */
 #define HZI_QC_GROUPS 64
 #define HZI_QC_TAPS 128
 
@@ -46,22 +47,28 @@ struct hzi_quat_conv_tap {
 	int16_t line;			/* of the pixel that the tile's first sees */
 };
 
+/* Pixels of an array */
+struct hzi_quat_conv_side {
+	struct hzi_quat_matrix q;	/* col: the stride of channels */
+	int64_t stride[4];		/* of images and the dimensions */
+	int32_t channels;
+	int32_t quick;			/* channels, two by two, are aligned and back to back */
+};
+
 struct hzi_quat_conv {
 	struct hzi_tensor_map weights;	/* planes below each other */
 	struct hzi_quat_out out;	/* rows are channels; c.data that of image 0, place 0 */
-	struct hzi_quat_matrix x;	/* col: the stride of channels */
+	struct hzi_quat_conv_side x;
 	const float *weight_scales;	/* what undoes those of rows */
-	int64_t x_stride[4], c_stride[4], pre_stride[4];	/* of images and the dimensions */
+	int64_t c_stride[4], pre_stride[4];	/* of images and the dimensions */
 	int32_t images, size[3], count[3];	/* of x; of C */
 	int32_t slab_step, row_step, col_step;
-	int32_t in;			/* channels */
 	int32_t plane_lines;		/* from a plane of weights to the next */
 	int32_t groups;
 	/* Rows of all slabs follow each other, with room that keeps those of others out of sight. */
 	int32_t virtual_rows, all_rows;
 	int32_t flat;			/* one column: a tile's pixels are rows */
 	int32_t strips, pairs, tiles;	/* of 8 columns; of tiles of a strip and channels; of clusters */
-	int32_t quick;			/* channels of x, 8 by 8, are aligned and back to back */
 	uint32_t flip;			/* 0x80000000: x, y and z of sums are to be negated */
 	int32_t pad_;
 	struct hzi_quat_conv_group group[HZI_QC_GROUPS];

@@ -241,7 +241,8 @@ static struct hzi_quat_view view_of(const struct hzi_qarray *a)
 	return v;
 }
 
-static void set_side(struct hzi_quat_conv_side *s, const struct hzi_qarray *a, int dtype, int conj,
+/* true: channels are whole quaternions of 16 bits back to back, and pixels begin at 16 bytes. */
+static bool set_side(struct hzi_quat_conv_side *s, const struct hzi_qarray *a, int dtype, int conj,
 		     const struct plan *plan)
 {
 	const struct hzi_quat_view v = view_of(a);
@@ -250,8 +251,9 @@ static void set_side(struct hzi_quat_conv_side *s, const struct hzi_qarray *a, i
 	s->q = hzi_quat_matrix_of(&v, dtype, conj, a->stride + 1, 3);
 	for (int d = 0; d < 4; d++)
 		steps |= a->stride[d];
-	s->quick = s->q.whole && s->q.col == 4 && steps % 8 == 0 && (uintptr_t)v.data % 16 == 0;
 	set_strides(s->stride, a->stride, plan);
+	return dtype != HZ_F32 && s->q.whole && s->q.col == 4 && steps % 8 == 0 &&
+	       (uintptr_t)v.data % 16 == 0;
 }
 
 static void exchange(int32_t *v, const struct plan *plan)
@@ -264,10 +266,6 @@ static void exchange(int32_t *v, const struct plan *plan)
 
 int hzi_cuda_quat_conv_step(struct hz_context *ctx, const char *op, const struct hzi_qconv_args *a)
 {
-	static const int kernels[] = {
-		[HZ_F32] = HZI_KERNEL_quat_conv_f32, [HZ_F16] = HZI_KERNEL_quat_conv_f16,
-		[HZ_BF16] = HZI_KERNEL_quat_conv_bf16,
-	};
 	struct hzi_launch launch = {.block = {HZI_QC_THREADS}, .shared_bytes = HZI_QC_BYTES,
 				    .cluster = HZI_QC_CLUSTER, .early = true, .aligned = true};
 	struct hzi_quat_gemm_args g = a->g;
@@ -275,7 +273,7 @@ int hzi_cuda_quat_conv_step(struct hz_context *ctx, const char *op, const struct
 	struct plan plan;
 	struct hzi_quat_conv *p = &plan.p;
 	struct hzi_planes *planes = &plan.weights;
-	int clusters;
+	int clusters, kernel = HZI_KERNEL_quat_conv_any;
 
 	make_plan(ctx, a, &plan);
 	hzi_planes_place(planes, ctx->workspace);
@@ -286,7 +284,8 @@ int hzi_cuda_quat_conv_step(struct hz_context *ctx, const char *op, const struct
 	p->weight_scales = planes->scales;
 	p->plane_lines = (int32_t)planes->all_lines;
 
-	set_side(&p->x, &a->x.x, g.dtype, g.conj_b, &plan);
+	if (set_side(&p->x, &a->x.x, g.dtype, g.conj_b, &plan))
+		kernel = g.dtype == HZ_F16 ? HZI_KERNEL_quat_conv_f16 : HZI_KERNEL_quat_conv_bf16;
 
 	/* For all steps of C to be looked at */
 	g.ndim = 3;
@@ -301,6 +300,9 @@ int hzi_cuda_quat_conv_step(struct hz_context *ctx, const char *op, const struct
 	p->out = hzi_quat_out_of(&g);
 	p->out.c.row = a->y.stride[4];
 	p->out.pre.row = a->pre.stride[4];
+	p->kind = g.pre.data || g.activation > HZ_ACT_LEAKY || !p->out.c.whole ||
+			  g.c_dtype == HZ_F32 ? HZI_QC_ANY :
+		  g.bias || g.activation != HZ_ACT_NONE ? HZI_QC_USUAL : HZI_QC_PLAIN;
 	set_strides(p->c_stride, a->y.stride, &plan);
 	set_strides(p->pre_stride, a->pre.stride, &plan);
 
@@ -309,9 +311,9 @@ int hzi_cuda_quat_conv_step(struct hz_context *ctx, const char *op, const struct
 	p->col_step = (int32_t)a->x.step[plan.cols];
 	exchange(p->size, &plan);
 	exchange(p->count, &plan);
-	HZ_CHECK(hzi_cuda_clusters(ctx, op, HZI_FAMILY_QUAT_CONV, kernels[g.dtype], &launch,
+	HZ_CHECK(hzi_cuda_clusters(ctx, op, HZI_FAMILY_QUAT_CONV, kernel, &launch,
 				   &clusters));
 	launch.grid[0] = (unsigned)(HZI_QC_CLUSTER * min_of(clusters, p->tiles));
-	return hzi_cuda_launch(ctx, op, HZI_FAMILY_QUAT_CONV, kernels[g.dtype], &launch, p,
+	return hzi_cuda_launch(ctx, op, HZI_FAMILY_QUAT_CONV, kernel, &launch, p,
 			       sizeof(*p));
 }

@@ -32,6 +32,11 @@
 #define SUMS (PIXELS / 2)
 #define EIGHTS (HZI_QC_IN / 8)
 #define PLANE (EIGHTS * LINES * 16)	/* bytes */
+/*
+ * So many taps of the first group one warpgroup is ahead of the other, so that one multiplies while
+ * the other stores: less than the ring has.
+ */
+#define LEAD 4
 #define WEIGHTS (HZI_QC_OUT * HZI_QC_IN * 2)
 
 struct memory {
@@ -129,19 +134,16 @@ HZ_DEVICE int find_scale(const hzi_quat_conv &p, memory &s, const tile &o, int a
 
 		find_lines(p, s.from, o.row, o.col, g);
 		for (int k = 0; k < p.x.channels; k += HZI_QC_IN) {
-			for (int u = warp; u < units; u += HZI_QC_CONVERTERS * HZI_QC_BATCH) {
-				batch<DTYPE> b;
+			batch<DTYPE> b;
 
-				b.load(p.x, s.from, lines, u, k);
-#pragma unroll
-				for (int i = 0; i < HZI_QC_BATCH; i++) {
-					float all = b.of[i].most();
+			b.load(p.x, s.from, lines, warp, k);
+#pragma unroll 1
+			for (int u = warp; u < units; u += batch<DTYPE>::step) {
+				batch<DTYPE> next;
 
-					if (!(all < INFINITY))
-						all = fmaxf(finite_magnitude(b.of[i].get(0)),
-							    finite_magnitude(b.of[i].get(1)));
-					most = fmaxf(most, all);
-				}
+				next.load(p.x, s.from, lines, u + batch<DTYPE>::step, k);
+				most = fmaxf(most, b.most());
+				b = next;
 			}
 		}
 	}
@@ -183,20 +185,18 @@ HZ_DEVICE void load_pixels(const hzi_quat_conv &p, memory &s, int rank)
 #pragma unroll 1
 			for (int k = 0; k < p.x.channels; k += HZI_QC_IN) {
 				const uint32_t x = shared_address(s.x[ring.at][0]);
+				batch<DTYPE> b;
 
+				b.load(p.x, s.from, lines, warp, k);
+				barrier_wait(shared_address(&s.x_empty[ring.at]), ring.parity ^ 1);
 #pragma unroll 1
-				for (int u = warp; u < units; u += HZI_QC_CONVERTERS * HZI_QC_BATCH) {
-					batch<DTYPE> b;
+				for (int u = warp; u < units; u += batch<DTYPE>::step) {
+					batch<DTYPE> next;
 
-					b.load(p.x, s.from, lines, u, k);
-					barrier_wait(shared_address(&s.x_empty[ring.at]),
-						     ring.parity ^ 1);
-#pragma unroll
-					for (int i = 0; i < HZI_QC_BATCH; i++) {
-						if (b.line[i] < lines)
-							convert(b.of[i], x + b.place(i, LINES),
-								PLANE, phase, by, by_xyz);
-					}
+					/* Those beyond all units are zeros, and not put anywhere. */
+					next.load(p.x, s.from, lines, u + batch<DTYPE>::step, k);
+					b.convert(x, LINES, PLANE, lines, u, phase, by, by_xyz);
+					b = next;
 				}
 				/* The matrix units are to see it. */
 				asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
@@ -241,6 +241,8 @@ HZ_DEVICE void combine(float (&acc)[4][SUMS])
 #pragma unroll
 		for (int c = 0; c < 4; c++)
 			acc[c][i] = -hadamard_of(sum, c);
+		/* One after the other: all at once there would not be enough registers. */
+		asm volatile("" : "+f"(acc[0][i]), "+f"(acc[1][i]), "+f"(acc[2][i]), "+f"(acc[3][i]));
 	}
 }
 
@@ -284,49 +286,57 @@ HZ_DEVICE quat bias_of(const hzi_quat_out &o, int row)
 		load_any(o.bias_dtype, o.bias, b + o.bias_comp[3])};
 }
 
+HZ_DEVICE float flipped(float v, uint32_t bits)
+{
+	return __uint_as_float(__float_as_uint(v) ^ bits);
+}
+
 HZ_DEVICE float leaky(float v, float slope)
 {
 	return v < 0 ? slope * v : v;
 }
 
-HZ_DEVICE void store(const hzi_quat_conv &p, memory &s, const float (&acc)[4][SUMS],
-		     const tile &o, int group, float scale)
+template <int KIND>
+HZ_DEVICE void store(const hzi_quat_conv &p, const memory &s, const float (&acc)[4][SUMS], int row,
+		     int group, float scale)
 {
 	const hzi_quat_out &out = p.out;
 	const int lane = threadIdx.x % 32;
-	const int row = o.channel + threadIdx.x % 128 / 32 * 16 + lane / 4;
-	const bool usual = !out.pre.data && out.activation <= HZ_ACT_LEAKY;
 	const float slope = out.activation == HZ_ACT_NONE ? 1 :
 			    out.activation == HZ_ACT_LEAKY ? out.slope : 0;
 
 #pragma unroll
 	for (int h = 0; h < 2; h++) {
 		const int r = row + 8 * h;
-		quat bias;
-		float by;
+		const bool there = r < out.m;
+		const float by = there ? scale * p.weight_scales[r] : 0;
+		const float by_xyz = flipped(by, p.flip);
+		const int64_t at = r * out.c.row;
+		const quat bias = KIND == HZI_QC_USUAL && there ? bias_of(out, r) : quat{};
 
-		if (r >= out.m)
-			return;
-		by = scale * p.weight_scales[r];
-		bias = bias_of(out, r);
 #pragma unroll
 		for (int j = 0; j < SUMS / 4; j++) {
+			const int pixel = 8 * j + 2 * (lane & 3);
+			const longlong2 to = *(const longlong2 *)&s.to[group][pixel];
+
 #pragma unroll
 			for (int e = 0; e < 2; e++) {
-				const int pixel = 8 * j + 2 * (lane & 3) + e, i = 4 * j + 2 * h + e;
-				const int64_t to = s.to[group][pixel];
-				quat q = {acc[0][i], acc[1][i], acc[2][i], acc[3][i]};
+				const int i = 4 * j + 2 * h + e;
+				const int64_t begin = e ? to.y : to.x;
+				quat q = {by * acc[0][i], by_xyz * acc[1][i], by_xyz * acc[2][i],
+					  by_xyz * acc[3][i]};
 
-				if (to < 0)
+				if (begin < 0 || !there)
 					continue;
-				q = quat_turn_signs(quat_scale(by, q), p.flip);
-				if (!usual) {
-					finish(out, to, s.pre[group][pixel], r, q);
+				if (KIND == HZI_QC_ANY) {
+					finish(out, begin, s.pre[group][pixel + e], r, q);
 					continue;
 				}
-				q = {leaky(q.w + bias.w, slope), leaky(q.x + bias.x, slope),
-				     leaky(q.y + bias.y, slope), leaky(q.z + bias.z, slope)};
-				quat_store(out.c, to + r * out.c.row, q);
+				if (KIND == HZI_QC_USUAL)
+					q = {leaky(q.w + bias.w, slope), leaky(q.x + bias.x, slope),
+					     leaky(q.y + bias.y, slope), leaky(q.z + bias.z, slope)};
+				__stcs((uint2 *)((uint16_t *)out.c.data + begin + at),
+				       quat_pack(out.c.dtype, q));
 			}
 		}
 	}
@@ -337,12 +347,16 @@ HZ_DEVICE void multiply(const hzi_quat_conv &p, memory &s, int rank, int group)
 {
 	const int lane = threadIdx.x % 32;
 	float acc[4][SUMS];
+	const int lead = min(LEAD, (int)p.group[0].taps);
 	turn<STAGES> ring;
 	turn<2> x_ring;
-	int at = 0;
+	int at = 0, begun = 0;
 
+	if (group == 1)
+		asm volatile("bar.sync 4, 256;" ::: "memory");
 	for (int t = blockIdx.x / HZI_QC_CLUSTER; t < p.tiles; t += gridDim.x / HZI_QC_CLUSTER) {
 		const tile o = tile_of(p, t, rank);
+		const int row = o.channel + threadIdx.x % 128 / 32 * 16 + lane / 4;
 		float scale;
 
 		find_places(p, s, o, group);
@@ -392,6 +406,8 @@ HZ_DEVICE void multiply(const hzi_quat_conv &p, memory &s, int rank, int group)
 						barrier_arrive_at(cluster_map(
 							shared_address(&s.empty[ring.at]), lane));
 					ring.next();
+					if (group == 0 && ++begun == lead)
+						asm volatile("bar.arrive 4, 256;" ::: "memory");
 				}
 				if (lane == 0)
 					barrier_arrive(shared_address(&s.x_empty[x_ring.at]));
@@ -401,7 +417,12 @@ HZ_DEVICE void multiply(const hzi_quat_conv &p, memory &s, int rank, int group)
 		at ^= 1;
 		/* Other threads of the warpgroup found the places, and find the next ones. */
 		asm volatile("bar.sync %0, 128;" :: "r"(2 + group) : "memory");
-		store(p, s, acc, o, group, scale);
+		if (p.kind == HZI_QC_PLAIN)
+			store<HZI_QC_PLAIN>(p, s, acc, row, group, scale);
+		else if (p.kind == HZI_QC_USUAL)
+			store<HZI_QC_USUAL>(p, s, acc, row, group, scale);
+		else
+			store<HZI_QC_ANY>(p, s, acc, row, group, scale);
 		asm volatile("bar.sync %0, 128;" :: "r"(2 + group) : "memory");
 	}
 }
@@ -455,6 +476,6 @@ HZ_DEVICE void kernel(const hzi_quat_conv &p)
 	extern "C" __global__ __launch_bounds__(HZI_QC_THREADS, 1) void \
 	quat_conv_##suffix(const __grid_constant__ hzi_quat_conv p) \
 	BODY(kernel<dtype>(p))
-CONV(f32, HZ_F32)
 CONV(f16, HZ_F16)
 CONV(bf16, HZ_BF16)
+CONV(any, HZI_QC_OTHERS)

@@ -42,7 +42,7 @@ HZ_DEVICE bool slab_of(const hzi_quat_conv &p, int row, int &image, int &slab, i
 	return true;
 }
 
-/* Two channels of a pixel, as they lie in memory. */
+/* Two channels of a pixel, as they lie in memory: whole quaternions of 16 bits in pairs. */
 template <int DTYPE>
 struct two {
 	uint4 bits;
@@ -50,23 +50,8 @@ struct two {
 	__device__ __forceinline__ void load(const hzi_quat_conv_side &p, int64_t at, int channel)
 	{
 		bits = {};
-		if (at >= 0 && p.quick && channel + 2 <= p.channels) {
+		if (at >= 0 && channel < p.channels)
 			bits = __ldg((const uint4 *)((const uint16_t *)p.q.data + at + 4 * channel));
-			return;
-		}
-		if (at >= 0 && channel < p.channels) {
-			const uint2 q = quat_pack(DTYPE, quat_load(p.q, at + channel * p.q.col));
-
-			bits.x = q.x;
-			bits.y = q.y;
-		}
-		if (at >= 0 && channel + 1 < p.channels) {
-			const uint2 q = quat_pack(DTYPE,
-						  quat_load(p.q, at + (channel + 1) * p.q.col));
-
-			bits.z = q.x;
-			bits.w = q.y;
-		}
 	}
 
 	__device__ __forceinline__ quat get(int i) const
@@ -92,8 +77,16 @@ struct two {
 	}
 };
 
+#define HZI_QC_OTHERS (-1)	/* as a dtype: of any, which quaternions in any memory have */
+
+/* Apart, and a call each: else there would be many copies of it. */
+static __device__ __noinline__ quat load_other(const hzi_quat_conv_side &p, int64_t at)
+{
+	return quat_load(p.q, at);
+}
+
 template <>
-struct two<HZ_F32> {
+struct two<HZI_QC_OTHERS> {
 	quat q[2];
 
 	__device__ __forceinline__ void load(const hzi_quat_conv_side &p, int64_t at, int channel)
@@ -102,7 +95,7 @@ struct two<HZ_F32> {
 		for (int i = 0; i < 2; i++) {
 			q[i] = {};
 			if (at >= 0 && channel + i < p.channels)
-				q[i] = quat_load(p.q, at + (channel + i) * p.q.col);
+				q[i] = load_other(p, at + (channel + i) * p.q.col);
 		}
 	}
 
@@ -118,39 +111,6 @@ struct two<HZ_F32> {
 };
 
 #define HZI_QC_BATCH 4
-
-/*
- * A warp takes 4 lines by 16 channels at a time, so that eight threads read 128 bytes of a line, and
- * HZI_QC_BATCH such, so that several are under way.
- */
-
-template <int DTYPE>
-struct batch {
-	two<DTYPE> of[HZI_QC_BATCH];
-	int line[HZI_QC_BATCH], channel[HZI_QC_BATCH];	/* channel: of a step */
-
-	/* from: where lines are in memory */
-	__device__ __forceinline__ void load(const hzi_quat_conv_side &p, const int64_t *from,
-					     int lines, int first, int k)
-	{
-		const int lane = threadIdx.x % 32;
-
-#pragma unroll
-		for (int i = 0; i < HZI_QC_BATCH; i++) {
-			const int unit = first + i * HZI_QC_CONVERTERS;
-
-			line[i] = unit / 2 * 4 + lane / 8;
-			channel[i] = unit % 2 * 16 + lane % 8 * 2;
-			of[i].load(p, line[i] < lines ? from[line[i]] : -1, k + channel[i]);
-		}
-	}
-
-	/* Where number i is in a plane of so many lines, in bytes */
-	__device__ __forceinline__ uint32_t place(int i, int lines) const
-	{
-		return (channel[i] / 8 * lines + line[i]) * 16 + channel[i] % 8 * 2;
-	}
-};
 
 HZ_DEVICE int units_of(int lines)
 {
@@ -209,7 +169,7 @@ HZ_DEVICE void store_pair(uint32_t to, float a, float b)
  * hadamard_of().
  */
 template <int DTYPE>
-HZ_DEVICE void convert(const two<DTYPE> &from, uint32_t to, uint32_t plane, bool raw, float by,
+HZ_DEVICE void convert_two(const two<DTYPE> &from, uint32_t to, uint32_t plane, bool raw, float by,
 		       float by_xyz)
 {
 	quat q[2];
@@ -226,5 +186,72 @@ HZ_DEVICE void convert(const two<DTYPE> &from, uint32_t to, uint32_t plane, bool
 	store_pair(to + 2 * plane, q[0].y, q[1].y);
 	store_pair(to + 3 * plane, q[0].z, q[1].z);
 }
+
+/*
+ * A warp takes 4 lines by 16 channels at a time, so that eight threads read 128 bytes of a line, and
+ * HZI_QC_BATCH such, so that several are under way.
+ */
+
+template <int DTYPE>
+struct batch {
+	static constexpr int size = DTYPE == HZI_QC_OTHERS ? 1 : HZI_QC_BATCH;
+	static constexpr int step = size * HZI_QC_CONVERTERS;	/* units */
+	two<DTYPE> of[size];
+
+	/* Of unit, its line and its channel of a step */
+	static __device__ __forceinline__ int line(int unit)
+	{
+		return unit / 2 * 4 + threadIdx.x % 32 / 8;
+	}
+
+	static __device__ __forceinline__ int channel(int unit)
+	{
+		return unit % 2 * 16 + threadIdx.x % 8 * 2;
+	}
+
+	/* Units from first on, of lines that are at from in memory; zeros beyond them */
+	__device__ __forceinline__ void load(const hzi_quat_conv_side &p, const int64_t *from,
+					     int lines, int first, int k)
+	{
+#pragma unroll
+		for (int i = 0; i < size; i++) {
+			const int unit = first + i * HZI_QC_CONVERTERS, l = line(unit);
+
+			of[i].load(p, l < lines ? from[l] : -1, k + channel(unit));
+		}
+	}
+
+	/* The largest finite magnitude */
+	__device__ __forceinline__ float most(void) const
+	{
+		float r = 0;
+
+#pragma unroll
+		for (int i = 0; i < size; i++) {
+			float all = of[i].most();
+
+			if (!(all < INFINITY))
+				all = fmaxf(finite_magnitude(of[i].get(0)),
+					    finite_magnitude(of[i].get(1)));
+			r = fmaxf(r, all);
+		}
+		return r;
+	}
+
+	/* To planes of plane bytes and, in them, room for so many pixels */
+	__device__ __forceinline__ void convert(uint32_t to, int room, uint32_t plane, int lines,
+						int first, bool raw, float by, float by_xyz) const
+	{
+#pragma unroll
+		for (int i = 0; i < size; i++) {
+			const int unit = first + i * HZI_QC_CONVERTERS, l = line(unit);
+			const int c = channel(unit);
+
+			if (l < lines)
+				convert_two(of[i], to + (c / 8 * room + l) * 16 + c % 8 * 2, plane,
+					    raw, by, by_xyz);
+		}
+	}
+};
 
 #endif

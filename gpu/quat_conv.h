@@ -33,6 +33,13 @@
 /* Bytes of shared memory, with what aligns them */
 #define HZI_QC_BYTES (210 * 1024)
 
+/* What is done to sums */
+enum hzi_quat_conv_kind {
+	HZI_QC_PLAIN,			/* they become whole quaternions of 16 bits */
+	HZI_QC_USUAL,			/* after a bias and what is linear on either side of 0 */
+	HZI_QC_ANY
+};
+
 struct hzi_quat_conv_group {
 	int16_t tap, taps;		/* the first, and how many */
 	int16_t slab;			/* input slab of output slab u: slab_step u + slab */
@@ -52,7 +59,7 @@ struct hzi_quat_conv_side {
 	struct hzi_quat_matrix q;	/* col: the stride of channels */
 	int64_t stride[4];		/* of images and the dimensions */
 	int32_t channels;
-	int32_t quick;			/* channels, two by two, are aligned and back to back */
+	int32_t pad_;
 };
 
 struct hzi_quat_conv {
@@ -70,7 +77,7 @@ struct hzi_quat_conv {
 	int32_t flat;			/* one column: a tile's pixels are rows */
 	int32_t strips, pairs, tiles;	/* of 8 columns; of tiles of a strip and channels; of clusters */
 	uint32_t flip;			/* 0x80000000: x, y and z of sums are to be negated */
-	int32_t pad_;
+	int32_t kind;			/* enum hzi_quat_conv_kind */
 	struct hzi_quat_conv_group group[HZI_QC_GROUPS];
 	struct hzi_quat_conv_tap at[HZI_QC_TAPS];
 };

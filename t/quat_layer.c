@@ -1093,6 +1093,45 @@ static void test_wide_conv(struct dev *dev)
 	}
 }
 
+/* Two images of which one is far smaller: neither loses more digits than the other by it. */
+static void test_conv_of_scales(struct dev *dev)
+{
+	const int64_t xs[] = { 2, 8, 8, 32 }, ws[] = { 32, 3, 3, 32 };
+	const hz_quat_conv_opts o = { .pad = { 1, 1 }, .method = HZ_QUAT_FAST };
+	int t;
+
+	for (t = 0; t < types_of(dev); t++) {
+		const int dtype = types[t];
+		const double small = dtype == HZ_F16 ? 0x1p-8 : 0x1p-20;
+		struct model ref = { .batch = 2, .big = { 1, 8, 8 }, .small = { 1, 8, 8 },
+				     .taps = { 1, 3, 3 }, .step = { 1, 1, 1 }, .dil = { 1, 1, 1 },
+				     .pad = { 0, 1, 1 }, .ci = 32, .co = 32, .groups = 1 };
+		struct tensor x = quats(dev, dtype, 4, xs, AOS, 0, 1);
+		struct tensor w = quats(dev, dtype, 4, ws, AOS, 0, 0.05);
+		struct tensor y = quats(dev, dtype, 4, xs, AOS, 0, 0);
+		size_t half = (size_t)x.n / 2, i, bytes;
+		int good;
+
+		for (i = half; i < 2 * half; i++)
+			x.v[i] *= small;
+		upload(&x, x.v);
+		ref.x = x.v;
+		ref.w = w.v;
+		ref.ny = y.n;
+		ref.y = calloc((size_t)y.n, sizeof(double));
+		conv_ref(&ref);
+		good = reserve(dev, hz_quat_conv_workspace(dev->ctx, &x.view, &w.view, NULL,
+							   &y.view, &o, &bytes), &bytes) &&
+		       status_ok(dev, hz_quat_conv(dev->ctx, &x.view, &w.view, NULL, &y.view,
+						   &o)) && fetch(&y);
+		ok(good && within_norm(y.v, ref.y, half, tolerance(dtype)) &&
+		   within_norm(y.v + half, ref.y + half, half, tolerance(dtype)),
+		   "%s: images of different scales, %s", dev->name, hz_dtype_name(dtype));
+		free(ref.y);
+		drop(&x), drop(&w), drop(&y);
+	}
+}
+
 /* ---- Normalization --------------------------------------------------------------------------- */
 
 static int norm_case(struct dev *dev, int dtype, int whiten, int eval, int params)
@@ -1851,6 +1890,7 @@ int main(void)
 		test_long(&devs[i]);
 		test_conv(&devs[i]);
 		test_wide_conv(&devs[i]);
+		test_conv_of_scales(&devs[i]);
 		test_norm(&devs[i]);
 		test_pool(&devs[i]);
 		test_dropout(&devs[i]);

@@ -12,7 +12,7 @@
 
 #define ROWS_MAX ((int64_t)1 << 30)	/* of all slabs; and bytes of a plane's lines */
 #define IN_UNIT 8			/* taps of weights begin at 16 bytes of a plane */
-#define USE_LEAST 8			/* of so many products at least one is of numbers that are there */
+#define USE_LEAST 4			/* of so many products at least one is of numbers that are there */
 
 static int64_t floor_div(int64_t a, int64_t b)
 {

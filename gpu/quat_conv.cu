@@ -36,7 +36,7 @@
  * So many taps of the first group one warpgroup is ahead of the other, so that one multiplies while
  * the other stores: less than the ring has.
  */
-#define LEAD 4
+#define LEAD 2
 #define WEIGHTS (HZI_QC_OUT * HZI_QC_IN * 2)
 
 struct memory {
@@ -236,6 +236,7 @@ HZ_DEVICE void combine(float (&acc)[4][SUMS])
 {
 #pragma unroll
 	for (int i = 0; i < SUMS; i++) {
+		asm volatile("" : "+f"(acc[0][i]), "+f"(acc[1][i]), "+f"(acc[2][i]), "+f"(acc[3][i]));
 		const quat sum = {acc[0][i], acc[1][i], acc[2][i], acc[3][i]};
 
 #pragma unroll
@@ -296,6 +297,16 @@ HZ_DEVICE float leaky(float v, float slope)
 	return v < 0 ? slope * v : v;
 }
 
+/* Not before what stands ahead: all places at once would not leave registers enough. */
+HZ_DEVICE longlong2 places_at(const int64_t *p)
+{
+	longlong2 v;
+
+	asm volatile("ld.shared.v2.b64 {%0, %1}, [%2];"
+		     : "=l"(v.x), "=l"(v.y) : "r"(shared_address(p)) : "memory");
+	return v;
+}
+
 template <int KIND>
 HZ_DEVICE void store(const hzi_quat_conv &p, const memory &s, const float (&acc)[4][SUMS], int row,
 		     int group, float scale)
@@ -317,17 +328,19 @@ HZ_DEVICE void store(const hzi_quat_conv &p, const memory &s, const float (&acc)
 #pragma unroll
 		for (int j = 0; j < SUMS / 4; j++) {
 			const int pixel = 8 * j + 2 * (lane & 3);
-			const longlong2 to = *(const longlong2 *)&s.to[group][pixel];
+			const longlong2 to = places_at(&s.to[group][pixel]);
 
 #pragma unroll
 			for (int e = 0; e < 2; e++) {
 				const int i = 4 * j + 2 * h + e;
 				const int64_t begin = e ? to.y : to.x;
-				quat q = {by * acc[0][i], by_xyz * acc[1][i], by_xyz * acc[2][i],
-					  by_xyz * acc[3][i]};
+				quat q = {acc[0][i], acc[1][i], acc[2][i], acc[3][i]};
 
+				/* One after the other, for the same reason. */
+				asm volatile("" : "+f"(q.w), "+f"(q.x), "+f"(q.y), "+f"(q.z));
 				if (begin < 0 || !there)
 					continue;
+				q = {by * q.w, by_xyz * q.x, by_xyz * q.y, by_xyz * q.z};
 				if (KIND == HZI_QC_ANY) {
 					finish(out, begin, s.pre[group][pixel + e], r, q);
 					continue;

@@ -110,7 +110,7 @@ struct two<HZI_QC_OTHERS> {
 	}
 };
 
-#define HZI_QC_BATCH 4
+#define HZI_QC_BATCH 2
 
 HZ_DEVICE int units_of(int lines)
 {

@@ -221,7 +221,7 @@ size_t hzi_cuda_quat_conv_step_workspace(const struct hz_context *ctx, const str
 
 	if (!make_plan(ctx, a, &plan))
 		return 0;
-	return hzi_planes_room(&plan.weights) + padded(4 * a->g.m);
+	return hzi_planes_room(&plan.weights);
 }
 
 /* The strides of images, slabs, rows and columns */
@@ -278,8 +278,7 @@ int hzi_cuda_quat_conv_step(struct hz_context *ctx, const char *op, const struct
 	make_plan(ctx, a, &plan);
 	hzi_planes_place(planes, ctx->workspace);
 	w = hzi_quat_matrix_of(&g.a, g.dtype, g.conj_a, NULL, 0);
-	HZ_CHECK(hzi_planes_make(ctx, op, planes, &w, true, NULL,
-				 (char *)ctx->workspace + hzi_planes_room(planes)));
+	HZ_CHECK(hzi_planes_make(ctx, op, planes, &w, true, NULL));
 	HZ_CHECK(hzi_planes_map(ctx, op, &p->weights, planes, 2 * HZI_QC_IN, HZI_QC_OUT));
 	p->weight_scales = planes->scales;
 	p->plane_lines = (int32_t)planes->all_lines;

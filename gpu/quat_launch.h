@@ -68,11 +68,11 @@ void hzi_planes_place(struct hzi_planes *p, void *data);
 
 /*
  * x: rows are lines. left: planes for what becomes packed A, so that products with planes of others
- * have the factors of eight multiplications. most: room for 4 bytes a line, if lines rather than k
- * are next to each other. k_scales: NULL, or what quaternions at k are multiplied by.
+ * have the factors of eight multiplications. k_scales: NULL, or what quaternions at k are
+ * multiplied by.
  */
 int hzi_planes_make(struct hz_context *ctx, const char *op, const struct hzi_planes *y,
-		    const struct hzi_quat_matrix *x, bool left, const float *k_scales, void *most);
+		    const struct hzi_quat_matrix *x, bool left, const float *k_scales);
 
 /* The map for copies of boxes of all planes: hzi_cuda_tensor_map(). */
 int hzi_planes_map(struct hz_context *ctx, const char *op, struct hzi_tensor_map *map,

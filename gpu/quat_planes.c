@@ -71,39 +71,31 @@ static bool is_quick(const struct hzi_quat_matrix *x, int64_t lines)
 }
 
 int hzi_planes_make(struct hz_context *ctx, const char *op, const struct hzi_planes *y,
-		    const struct hzi_quat_matrix *x, bool left, const float *k_scales, void *most)
+		    const struct hzi_quat_matrix *x, bool left, const float *k_scales)
 {
-	const struct hzi_quat_planes p = {
-		.x = *x, .y = y->data, .scales = y->scales, .most = most, .k_scales = k_scales,
+	struct hzi_quat_planes p = {
+		.x = *x, .y = y->data, .scales = y->scales, .k_scales = k_scales,
 		.lines = y->lines, .k = y->k, .y_lines = y->all_lines, .y_k = y->all_k,
-		.planes = y->count, .split = y->split,
+		.planes = y->count, .split = y->split, .parts = 1,
 		.f0 = left ? 0.25f : 1, .f1 = left ? 2 : 1,
 	};
 	struct hzi_launch launch = {.block = {256}, .early = true};
-	int kernel = HZI_KERNEL_quat_planes_any;
+	const int type = x->dtype == HZ_F32 ? 1 : x->dtype == HZ_F16 ? 2 : 3;
 
 	if (is_across(x)) {
-		const int64_t want = 16 * (int64_t)hzi_cuda_device(ctx)->multiprocessors,
-			      tiles = ceil_div(y->lines, HZI_QP_LINES);
-
-		HZ_CHECK(hzi_cuda_fill(ctx, most, 0, 4 * (size_t)y->lines));
-		launch.grid[0] = (unsigned)tiles;
-		launch.grid[1] = (unsigned)min_of(ceil_div(want, tiles),
-						  ceil_div(y->k, HZI_QT_BLOCK));
-		HZ_CHECK(hzi_cuda_launch(ctx, op, HZI_FAMILY_QUAT_PLANES,
-					 HZI_KERNEL_quat_planes_most, &launch, &p, sizeof(p)));
-		launch.grid[0] = (unsigned)ceil_div(y->all_lines, HZI_QP_LINES);
-		launch.grid[1] = (unsigned)(y->all_k / HZI_QT_BLOCK);
+		while (p.parts < HZI_QP_PARTS && p.parts * HZI_QP_TILE < y->k)
+			p.parts *= 2;
+		launch.cluster = (unsigned)p.parts;
+		launch.grid[0] = (unsigned)(ceil_div(y->all_lines, HZI_QP_LINES) * p.parts);
 		return hzi_cuda_launch(ctx, op, HZI_FAMILY_QUAT_PLANES,
-				       HZI_KERNEL_quat_planes_across, &launch, &p, sizeof(p));
+				       HZI_KERNEL_quat_planes_across_any + (x->whole ? type : 0),
+				       &launch, &p, sizeof(p));
 	}
-	if (is_quick(x, y->lines))
-		kernel = x->dtype == HZ_F32 ? HZI_KERNEL_quat_planes_f32
-			 : x->dtype == HZ_F16 ? HZI_KERNEL_quat_planes_f16
-					      : HZI_KERNEL_quat_planes_bf16;
 	launch.grid[0] = (unsigned)y->all_lines;
 	launch.block[0] = (unsigned)min_of(256, round_up(y->all_k / 8, 32));
-	return hzi_cuda_launch(ctx, op, HZI_FAMILY_QUAT_PLANES, kernel, &launch, &p, sizeof(p));
+	return hzi_cuda_launch(ctx, op, HZI_FAMILY_QUAT_PLANES,
+			       HZI_KERNEL_quat_planes_any + (is_quick(x, y->lines) ? type : 0),
+			       &launch, &p, sizeof(p));
 }
 
 int hzi_planes_map(struct hz_context *ctx, const char *op, struct hzi_tensor_map *map,

@@ -89,9 +89,7 @@ int hzi_cuda_quat_tma_pack(struct hz_context *ctx, const struct hzi_quat_gemm_pa
 			item_of(&a->a, a->dtype, 0, offset_of(index, a->a_stride, a->ndim));
 
 		hzi_planes_place(&p, data);
-		/* Behind the scales is room for as many numbers more. */
-		HZ_CHECK(hzi_planes_make(ctx, "quat_gemm_pack", &p, &x, true, NULL,
-				     p.scales + p.all_lines));
+		HZ_CHECK(hzi_planes_make(ctx, "quat_gemm_pack", &p, &x, true, NULL));
 		data += bytes;
 	} while (next_index(index, a->shape, a->ndim));
 	return HZ_OK;
@@ -189,8 +187,7 @@ size_t hzi_cuda_quat_tma_workspace(const struct hz_context *ctx,
 
 	hzi_planes_wanted(ctx, a->dtype, a->precision, &split);
 	p = plan_of(a, split);
-	return (a->packed ? 0 : hzi_planes_room(&p.a)) + hzi_planes_room(&p.b) +
-	       padded(4 * (a->m > a->n ? a->m : a->n));
+	return (a->packed ? 0 : hzi_planes_room(&p.a)) + hzi_planes_room(&p.b);
 }
 
 /* C of the item: rows and columns exchanged where tiles have them so. */
@@ -228,13 +225,32 @@ struct kernel {
 	int columns, kernel, kernel_across;
 };
 
+static const struct kernel usual[] = {
+	{192, HZI_KERNEL_quat_tma, HZI_KERNEL_quat_tma_across},
+	{160, HZI_KERNEL_quat_tma_160, 0},
+}, exact_kernel = {128, HZI_KERNEL_quat_tma_exact, HZI_KERNEL_quat_tma_exact_across};
+
+/* Which of the usual ones takes the least time: so many clusters do a tile each at a time. */
+static const struct kernel *kernel_of(int64_t tiles_m, int64_t n, int clusters)
+{
+	const struct kernel *best = usual;
+	int64_t least = INT64_MAX;
+
+	for (size_t i = 0; i < sizeof(usual) / sizeof(*usual); i++) {
+		const int64_t tiles = tiles_m * ceil_div(n, usual[i].columns);
+		const int64_t cost = ceil_div(tiles, clusters) * usual[i].columns;
+
+		if (cost < least) {
+			least = cost;
+			best = &usual[i];
+		}
+	}
+	return best;
+}
+
 static int multiply(struct hz_context *ctx, const struct hzi_quat_gemm_args *a,
 		    const struct plan *plan, int64_t c_offset, int64_t pre_offset)
 {
-	static const struct kernel kernels[] = {
-		{192, HZI_KERNEL_quat_tma, HZI_KERNEL_quat_tma_across},
-		{128, HZI_KERNEL_quat_tma_exact, HZI_KERNEL_quat_tma_exact_across},
-	};
 	const bool fast = a->method == HZ_QUAT_FAST, across = a->packed && a->packed_t;
 	const struct hzi_planes *rows = plan->a_rows ? &plan->a : &plan->b,
 			    *cols = plan->a_rows ? &plan->b : &plan->a,
@@ -242,7 +258,7 @@ static int multiply(struct hz_context *ctx, const struct hzi_quat_gemm_args *a,
 			    *right = plan->a_left ? &plan->b : &plan->a;
 	const struct hzi_quat_out out = out_of(a, plan, c_offset, pre_offset), *o = &out;
 	const bool exact = plan->a.split || !is_usual(o);
-	const struct kernel *f = &kernels[exact];
+	const struct kernel *f = exact ? &exact_kernel : usual;
 	struct hzi_quat_tma p = {
 		.out = *o,
 		.row_scales = rows->scales, .col_scales = across ? NULL : cols->scales,
@@ -253,7 +269,6 @@ static int multiply(struct hz_context *ctx, const struct hzi_quat_gemm_args *a,
 	};
 	struct hzi_launch launch = {.block = {HZI_QT_THREADS}, .shared_bytes = HZI_QT_BYTES,
 				    .cluster = HZI_QT_CLUSTER, .early = true, .aligned = true};
-	const int kernel = across ? f->kernel_across : f->kernel;
 	int clusters;
 
 	for (int part = 0; part < 2; part++) {
@@ -276,16 +291,19 @@ static int multiply(struct hz_context *ctx, const struct hzi_quat_gemm_args *a,
 	p.alpha = exact ? 1 : o->alpha[0];
 	p.pairs = o->c.dtype != HZ_F32 && o->c.col == 4 && (uintptr_t)o->c.data % 16 == 0 &&
 		  (o->c.row % 8 == 0 || o->m == 1);
+	/* As many of each kernel, which all take a whole multiprocessor */
+	HZ_CHECK(hzi_cuda_clusters(ctx, "quat_gemm", HZI_FAMILY_QUAT_TMA, f->kernel, &launch,
+				   &clusters));
 	p.tiles_m = (int32_t)ceil_div(o->m, 2 * HZI_QT_ROWS);
+	if (!exact && !across)
+		f = kernel_of(p.tiles_m, o->n, clusters);
 	p.tiles_n = (int32_t)ceil_div(o->n, f->columns);
 	HZ_CHECK(hzi_planes_map(ctx, "quat_gemm", &p.rows, rows, 128, HZI_QT_ROWS));
 	HZ_CHECK(hzi_planes_map(ctx, "quat_gemm", &p.cols, cols, 128,
 				across ? HZI_QT_BLOCK / 2 : f->columns / 2));
-	HZ_CHECK(hzi_cuda_clusters(ctx, "quat_gemm", HZI_FAMILY_QUAT_TMA, kernel, &launch,
-				   &clusters));
 	launch.grid[0] = (unsigned)(HZI_QT_CLUSTER * min_of(clusters, (int64_t)p.tiles_m * p.tiles_n));
-	return hzi_cuda_launch(ctx, "quat_gemm", HZI_FAMILY_QUAT_TMA, kernel, &launch, &p,
-			       sizeof(p));
+	return hzi_cuda_launch(ctx, "quat_gemm", HZI_FAMILY_QUAT_TMA,
+			       across ? f->kernel_across : f->kernel, &launch, &p, sizeof(p));
 }
 
 int hzi_cuda_quat_tma(struct hz_context *ctx, const struct hzi_quat_gemm_args *a)
@@ -297,7 +315,6 @@ int hzi_cuda_quat_tma(struct hz_context *ctx, const struct hzi_quat_gemm_args *a
 	bool first = true;
 	struct plan p;
 	char *room = ctx->workspace;
-	void *most;
 	int split;
 
 	hzi_planes_wanted(ctx, a->dtype, a->precision, &split);
@@ -307,7 +324,6 @@ int hzi_cuda_quat_tma(struct hz_context *ctx, const struct hzi_quat_gemm_args *a
 		room += hzi_planes_room(&p.a);
 	}
 	hzi_planes_place(&p.b, room);
-	most = room + hzi_planes_room(&p.b);
 	do {
 		const int64_t b_offset = offset_of(index, a->b_stride, a->ndim);
 		int64_t a_offset;
@@ -321,7 +337,7 @@ int hzi_cuda_quat_tma(struct hz_context *ctx, const struct hzi_quat_gemm_args *a
 				a_offset = offset_of(index, a->a_stride, a->ndim));
 
 			if (first || a_offset != a_last)
-				HZ_CHECK(hzi_planes_make(ctx, "quat_gemm", &p.a, &x, true, NULL, most));
+				HZ_CHECK(hzi_planes_make(ctx, "quat_gemm", &p.a, &x, true, NULL));
 		}
 		if (first || b_offset != b_last || (a->packed_t && a_offset != a_last)) {
 			/* As the left factor it is the conjugate of what it is for C's conjugate. */
@@ -332,7 +348,7 @@ int hzi_cuda_quat_tma(struct hz_context *ctx, const struct hzi_quat_gemm_args *a
 			x.row = x.col;
 			x.col = swap;
 			HZ_CHECK(hzi_planes_make(ctx, "quat_gemm", &p.b, &x, false,
-					     a->packed_t ? p.a.scales : NULL, most));
+					     a->packed_t ? p.a.scales : NULL));
 		}
 		HZ_CHECK(multiply(ctx, a, &p, offset_of(index, a->c_stride, a->ndim),
 				  offset_of(index, a->pre_stride, a->ndim)));

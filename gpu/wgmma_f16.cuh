@@ -34,6 +34,7 @@ HZ_DEVICE void wgmma_keep(float (&sums)[N])
 #define HZ_FLOATS_32(i) HZ_FLOATS_16(i), HZ_FLOATS_16(i + 16)
 #define HZ_FLOATS_40(i) HZ_FLOATS_32(i), HZ_FLOATS_8(i + 32)
 #define HZ_FLOATS_64(i) HZ_FLOATS_32(i), HZ_FLOATS_32(i + 32)
+#define HZ_FLOATS_80(i) HZ_FLOATS_64(i), HZ_FLOATS_16(i + 64)
 #define HZ_FLOATS_96(i) HZ_FLOATS_64(i), HZ_FLOATS_32(i + 64)
 
 #define HZ_WGMMA_F16(columns, sums, a_place, b_place, add_place, across) \
@@ -52,6 +53,7 @@ template <bool ACROSS, int N>
 HZ_DEVICE void wgmma(float (&d)[N], uint64_t a, uint64_t b, int add)
 {
 	HZ_WGMMA_F16_IF("80", 40, "%40", "%41", "%42");
+	HZ_WGMMA_F16_IF("160", 80, "%80", "%81", "%82");
 	HZ_WGMMA_F16_IF("128", 64, "%64", "%65", "%66");
 	HZ_WGMMA_F16_IF("192", 96, "%96", "%97", "%98");
 }

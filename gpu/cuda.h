@@ -76,13 +76,13 @@ int hzi_cuda_clusters(struct hz_context *ctx, const char *op, enum hzi_family fa
 struct hzi_tensor_map;
 
 /*
- * Fills map for copies of boxes of 128 columns by box_rows rows of a matrix of bytes: rows of
- * columns, row_bytes apart, what lies outside being 0. Lines of 128 bytes with the 128-byte
- * swizzle.
+ * Fills map for copies of boxes of box_bytes columns, 64 or 128, by box_rows rows of a matrix of
+ * bytes: rows of columns, row_bytes apart, what lies outside being 0. Lines of as many bytes with
+ * the swizzle of that size.
  */
 int hzi_cuda_tensor_map(struct hz_context *ctx, const char *op, struct hzi_tensor_map *map,
 			const void *p, int64_t columns, int64_t rows, int64_t row_bytes,
-			int box_rows);
+			int box_bytes, int box_rows);
 
 /* ---- What the command line and the tests need besides ---------------------------------------- */
 

@@ -24,7 +24,7 @@ struct shape {
 #define WARPS(n) \
 	.threads = 32 * (n), .elements = 1024 * (n), .shared_bytes = HZI_FAST_WARP_BYTES * (n)
 
-/* Rows of 2^10 and less, then of 2^11 to 2^16 */
+/* Rows of 2^10 and less, then of 2^11 to 2^16; of f32 of 2^7 and less, then of 2^8 to 2^16 */
 static const struct shape halves[] = {
 	{.threads = 32, .elements = 1024},
 	{WARPS(2)},
@@ -35,6 +35,9 @@ static const struct shape halves[] = {
 	/* raw data, and values of a quarter of the row */
 	{.threads = 512, .elements = 1 << 16, .shared_bytes = (2 << 16) + (4 << 14), .stays = true},
 }, singles[] = {
+	{.threads = 128, .elements = 512},
+	{.threads = 64, .elements = 512},
+	{.threads = 32, .elements = 512},
 	{WARPS(1)},
 	{WARPS(2)},
 	{WARPS(4)},
@@ -56,7 +59,8 @@ static int launch_rows(struct hz_context *ctx, const struct hzi_hadamard_fast *p
 		       bool half, bool *done)
 {
 	const struct hzi_cuda_device *device = hzi_cuda_device(ctx);
-	const int above = p->k > LOG2_MAX ? 0 : p->k > 10 ? p->k - 10 : 0;
+	const int least = half ? 10 : 7;
+	const int above = p->k > LOG2_MAX ? 0 : p->k > least ? p->k - least : 0;
 	const struct shape *s = half ? &halves[above] : &singles[above];
 	struct hzi_launch launch = {.block = {(unsigned)s->threads},
 				    .shared_bytes = (unsigned)s->shared_bytes,
@@ -94,6 +98,6 @@ int hzi_hadamard_fast(struct hz_context *ctx, const struct hzi_hadamard_args *a,
 		return HZ_OK;
 	return launch_rows(ctx, &p, dtype == HZ_F16 ? HZI_KERNEL_hadamard_fast_f16_10
 				    : dtype == HZ_BF16 ? HZI_KERNEL_hadamard_fast_bf16_10
-						       : HZI_KERNEL_hadamard_fast_f32_10,
+						       : HZI_KERNEL_hadamard_fast_f32_7,
 			   dtype != HZ_F32, done);
 }

@@ -146,12 +146,13 @@ HZ_DEVICE void fast_first(float *v, uint4 *w, const hzi_hadamard_fast &p, int64_
 }
 
 /* A stage between lanes */
+template <int N = 32>
 HZ_DEVICE void lane_stage(float *v, int lane, int other)
 {
 	const float sign = lane & other ? -1.0f : 1.0f;
 
 #pragma unroll
-	for (int i = 0; i < 32; i++)
+	for (int i = 0; i < N; i++)
 		v[i] = __fmaf_rn(v[i], sign, __shfl_xor_sync(0xffffffff, v[i], other));
 }
 
@@ -266,25 +267,31 @@ HZ_DEVICE void fast_store(char *to, int e, const float *f)
 	}
 }
 
-/* Scales a thread's N values, whose piece i of C begins at element(i), and applies the signs. */
+/* Applies packed signs to a thread's N values, whose piece i of C begins at element(i). */
+template <int C, int N, typename F>
+HZ_DEVICE void fast_flip(float *v, const void *signs, const hzi_hadamard_fast &p, F element)
+{
+#pragma unroll
+	for (int i = 0; i < N / C; i++) {
+		const int at = (int)(element(i) & p.mask);
+		const uint32_t bits = ((const uint8_t *)signs)[at >> 3] >> (at & 7);
+
+#pragma unroll
+		for (int c = 0; c < C; c++)
+			v[C * i + c] = __uint_as_float(__float_as_uint(v[C * i + c]) ^
+						       (bits << (31 - c) & 0x80000000));
+	}
+}
+
+/* Scales them and applies the signs behind. */
 template <int C, bool SIGNS, int N = 32, typename F>
 HZ_DEVICE void fast_finish(float *v, const hzi_hadamard_fast &p, F element)
 {
 #pragma unroll
 	for (int i = 0; i < N; i++)
 		v[i] = __fmul_rn(v[i], p.factor);
-	if (SIGNS && p.post) {
-#pragma unroll
-		for (int i = 0; i < N / C; i++) {
-			const int at = (int)(element(i) & p.mask);
-			const uint32_t bits = ((const uint8_t *)p.post)[at >> 3] >> (at & 7);
-
-#pragma unroll
-			for (int c = 0; c < C; c++)
-				v[C * i + c] = __uint_as_float(__float_as_uint(v[C * i + c]) ^
-							       (bits << (31 - c) & 0x80000000));
-		}
-	}
+	if (SIGNS && p.post)
+		fast_flip<C, N>(v, p.post, p, element);
 }
 
 /* A piece of C values from shared memory and to it */

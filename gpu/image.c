@@ -76,6 +76,9 @@ END
 KERNELS(quat)
 #include "quat.kernels.def"
 END
+KERNELS(quat_conv)
+#include "quat_conv.kernels.def"
+END
 KERNELS(quat_gemv)
 #include "quat_gemv.kernels.def"
 END

@@ -256,7 +256,8 @@ static int launch_few(struct hz_context *ctx, const struct hzi_qgemm_args *t, co
 	launch.cluster = few_shares(hzi_cuda_device(ctx)->multiprocessors, tiles, p.blocks);
 	launch.grid[0] = (unsigned)tiles * launch.cluster;
 	launch.shared_bytes = (unsigned)(SHARED_START + f->bytes);
-	HZ_CHECK(hzi_cuda_tensor_map(ctx, "qgemm", &p.a, t->a, t->k, t->m, t->a_m, f->rows));
+	HZ_CHECK(hzi_cuda_tensor_map(ctx, "qgemm", &p.a, t->a, t->k, t->m, t->a_m, 128,
+				     f->rows));
 	return hzi_cuda_launch(ctx, "qgemm", HZI_FAMILY_QGEMM_TMA,
 			       t->a_dtype == HZ_S8 ? f->kernel_signed : f->kernel, &launch, &p,
 			       sizeof(p));
@@ -316,7 +317,8 @@ static int launch_tma(struct hz_context *ctx, const struct hzi_qgemm_args *t, co
 		SHARED_START + HZI_TMA_REST_BYTES(f->columns, f->stages) +
 		(unsigned)(f->stages * HZI_QK_BLOCK *
 			   (HZI_TMA_ROWS + f->columns + (f->columns == 64 ? HZI_TMA_ONES : 0)));
-	HZ_CHECK(hzi_cuda_tensor_map(ctx, "qgemm", &p.a, t->a, t->k, t->m, t->a_m, HZI_TMA_ROWS));
+	HZ_CHECK(hzi_cuda_tensor_map(ctx, "qgemm", &p.a, t->a, t->k, t->m, t->a_m, 128,
+				     HZI_TMA_ROWS));
 	return hzi_cuda_launch(ctx, "qgemm", HZI_FAMILY_QGEMM_TMA,
 			       t->a_dtype == HZ_S8 ? f->kernel_signed : f->kernel, &launch, &p,
 			       sizeof(p));

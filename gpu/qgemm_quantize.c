@@ -116,12 +116,11 @@ static unsigned grid_any(const struct hz_context *ctx, int64_t total)
 				16 * (int64_t)hzi_cuda_device(ctx)->multiprocessors);
 }
 
-static int launch_flat(struct hz_context *ctx, const char *op, int kernel,
+static int launch_flat(struct hz_context *ctx, const char *op, int kernel, int64_t each,
 		       const struct hzi_quantize_flat *p)
 {
 	const struct hzi_launch launch = {
-		.grid = {(unsigned)max_of(1,
-					  ceil_div(p->pieces, HZI_FLAT_THREADS * HZI_FLAT_PIECES))},
+		.grid = {(unsigned)max_of(1, ceil_div(p->pieces, HZI_FLAT_THREADS * each))},
 		.block = {HZI_FLAT_THREADS},
 	};
 
@@ -150,7 +149,8 @@ static int launch_codes(struct hz_context *ctx, const char *op, const struct hzi
 		      map->q_step, map->q_stride, dtype, p))
 		return launch_flat(ctx, op,
 				   kernel_of(back ? HZI_KERNEL_dequantize_flat_f32
-						  : HZI_KERNEL_quantize_flat_f32, dtype), p);
+						  : HZI_KERNEL_quantize_flat_f32, dtype),
+				   back ? HZI_BACK_PIECES : HZI_FLAT_PIECES, p);
 	any = back ? make_any(map, map->q_step, map->q_stride, map->x_step, map->x_stride, dtype)
 		   : make_any(map, map->x_step, map->x_stride, map->q_step, map->q_stride, dtype);
 	any.x = p->x;

@@ -243,15 +243,15 @@ template <int DTYPE>
 HZ_DEVICE void dequantize_flat(const hzi_quantize_flat &p)
 {
 	const int64_t first =
-		(int64_t)blockIdx.x * (HZI_FLAT_THREADS * HZI_FLAT_PIECES) + threadIdx.x;
+		(int64_t)blockIdx.x * (HZI_FLAT_THREADS * HZI_BACK_PIECES) + threadIdx.x;
 	const uint32_t flip = p.is_signed ? 0x80808080 : 0;
 	const float offset = 8388608.0f + (p.is_signed ? 128 : 0);
 	const int32_t zero = p.zeros ? read_zero(p.zeros, 0, p.is_signed) : p.zero;
 	const float scale = p.scales ? p.scales[0] : p.scale;
-	uint32_t v[HZI_FLAT_PIECES][2];
+	uint32_t v[HZI_BACK_PIECES][2];
 
 #pragma unroll
-	for (int j = 0; j < HZI_FLAT_PIECES; j++) {
+	for (int j = 0; j < HZI_BACK_PIECES; j++) {
 		const int64_t i = first + j * HZI_FLAT_THREADS;
 
 		if (i >= p.pieces)
@@ -266,7 +266,7 @@ HZ_DEVICE void dequantize_flat(const hzi_quantize_flat &p)
 		}
 	}
 #pragma unroll
-	for (int j = 0; j < HZI_FLAT_PIECES; j++) {
+	for (int j = 0; j < HZI_BACK_PIECES; j++) {
 		const int64_t i = first + j * HZI_FLAT_THREADS;
 
 		if (i >= p.pieces)

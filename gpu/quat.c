@@ -42,6 +42,7 @@ static struct hzi_quat_operand operand(const struct hzi_quat_at *at, enum kind k
 		o.stride[d] = at->stride[d];
 		steps |= at->stride[d];
 	}
+	o.width = kind == WHOLE ? 4 : kind == VECTOR3 ? 3 : 1;
 	o.whole = kind == WHOLE && steps % 4 == 0 &&
 		  (uintptr_t)at->data % (dtype == HZ_F32 ? 16 : 8) == 0;
 	for (int c = 0; c < 4; c++) {
@@ -70,31 +71,67 @@ static struct hzi_quat_job job(const struct hzi_quat_dims *dims, int dtype)
 	return p;
 }
 
-/*
- * Whether the kernels for whole quaternions one after the other do it. quaternions: a bit for each
- * operand of such; the others may step as they like.
- */
-static bool is_flat(const struct hzi_quat_job *p, unsigned quaternions)
+/* Whether the bytes from p on, and what other dimensions step to, lie at multiples of align. */
+static bool is_aligned(const struct hzi_quat_operand *o, int ndim, const char *p, int64_t size,
+		       int64_t align)
 {
-	const int last = p->ndim - 1;
+	for (int d = 0; d < ndim - 1; d++) {
+		if (o->stride[d] * size % align)
+			return false;
+	}
+	return (uintptr_t)p % (uintptr_t)align == 0;
+}
 
-	if (p->ndim > 2 || (p->ndim == 2 && p->shape[last] < ROW_LEAST))
+/* Whether an operand lies without gaps in the last dimension, or is one quaternion there. */
+static bool lies_flat(const struct hzi_quat_job *p, struct hzi_quat_operand *o)
+{
+	const int64_t step = p->ndim ? o->stride[p->ndim - 1] : 0;
+	const int64_t size = p->dtype == HZ_F32 ? 4 : 2;
+	const int first = o->width == 3;
+
+	for (int c = first; o->width != 4 && c < first + o->width; c++) {
+		if (o->comp[c] != c - first)
+			return false;
+	}
+	if (o->width == 4 && !o->whole)
+		return false;
+	o->dense = step == o->width;
+	if (o->dense)
+		return is_aligned(o, p->ndim, o->data, size, o->width == 1 ? 4 : 16);
+	return step == 0 && o->width == 4;
+}
+
+/* Whether the kernels for operands that lie one after the other do it. */
+static bool is_flat(struct hzi_quat_job *p)
+{
+	if (p->ndim > 2 || (p->ndim == 2 && p->shape[1] < ROW_LEAST))
 		return false;
 	for (int i = 0; i < HZI_QUAT_OPERANDS; i++) {
-		const struct hzi_quat_operand *o = &p->at[i];
-
-		if (!(quaternions >> i & 1) || !o->data)
-			continue;
-		if (!o->whole)
-			return false;
-		if (p->ndim && o->stride[last] != 4 && o->stride[last] != 0)
-			return false;
-		/* Pairs are read where rows begin, and from there on. */
-		if (p->dtype != HZ_F32 && ((uintptr_t)o->data % 16 || (p->ndim == 2 &&
-								       o->stride[0] % 8)))
+		if (p->at[i].data && !lies_flat(p, &p->at[i]))
 			return false;
 	}
 	return true;
+}
+
+/* Has kernels for any operands take 16 bytes of components at a time where some lie in planes. */
+static void plan_groups(struct hzi_quat_job *p)
+{
+	const int64_t n = p->ndim ? p->shape[p->ndim - 1] : 1, size = p->dtype == HZ_F32 ? 4 : 2;
+	bool planes = false;
+
+	for (int i = 0; i < HZI_QUAT_OPERANDS; i++) {
+		struct hzi_quat_operand *o = &p->at[i];
+
+		o->dense = o->data && p->ndim && o->stride[p->ndim - 1] == 1;
+		for (int c = o->width == 3; c < (o->width == 1 ? 1 : 4); c++)
+			o->dense &= is_aligned(o, p->ndim, (char *)o->data + o->comp[c] * size,
+					       size, 16);
+		planes |= o->dense;
+	}
+	if (!planes || n < 16 / size || n > INT32_MAX)
+		return;
+	p->groups = (int32_t)ceil_div(n, 16 / size);
+	p->count = p->count / n * p->groups;
 }
 
 /* Of kernels that begin with one for any operands, that for whole ones of a dtype. */
@@ -104,13 +141,12 @@ static int whole_kernel(int any, int dtype)
 }
 
 /* kernel: the one for any operands. */
-static int launch(struct hz_context *ctx, const char *op, int kernel, struct hzi_quat_job *p,
-		  unsigned quaternions)
+static int launch(struct hz_context *ctx, const char *op, int kernel, struct hzi_quat_job *p)
 {
 	struct hzi_launch l = {.block = {HZI_QUAT_THREADS}};
-	int64_t blocks = ceil_div(p->count, HZI_QUAT_THREADS);
+	int64_t blocks = 0;
 
-	if (is_flat(p, quaternions)) {
+	if (is_flat(p)) {
 		const int64_t n = p->ndim ? p->shape[p->ndim - 1] : 1;
 		const int64_t row_blocks =
 			ceil_div(n, HZI_QUAT_BLOCK * (p->dtype == HZ_F32 ? 1 : 2));
@@ -121,6 +157,10 @@ static int launch(struct hz_context *ctx, const char *op, int kernel, struct hzi
 			blocks = row_blocks * rows;
 			kernel = whole_kernel(kernel, p->dtype);
 		}
+	}
+	if (!blocks) {
+		plan_groups(p);
+		blocks = ceil_div(p->count, HZI_QUAT_THREADS);
 	}
 	l.grid[0] = (unsigned)(blocks < BLOCKS_MAX ? blocks : BLOCKS_MAX);
 	return hzi_cuda_launch(ctx, op, HZI_FAMILY_QUAT, kernel, &l, p, sizeof(*p));
@@ -153,7 +193,7 @@ int hzi_cuda_quat_mul(struct hz_context *ctx, const struct hzi_quat_mul_args *a)
 	p.conj_a = a->conj_a;
 	p.conj_b = a->conj_b;
 	p.accumulate = a->accumulate;
-	return launch(ctx, "quat_mul", HZI_KERNEL_quat_mul_any, &p, 7);
+	return launch(ctx, "quat_mul", HZI_KERNEL_quat_mul_any, &p);
 }
 
 int hzi_cuda_quat_mul_bwd(struct hz_context *ctx, const struct hzi_quat_mul_bwd_args *a)
@@ -168,7 +208,7 @@ int hzi_cuda_quat_mul_bwd(struct hz_context *ctx, const struct hzi_quat_mul_bwd_
 	p.conj_a = a->conj_a;
 	p.conj_b = a->conj_b;
 	p.accumulate = a->accumulate;
-	return launch(ctx, "quat_mul_bwd", HZI_KERNEL_quat_mul_bwd_any, &p, 31);
+	return launch(ctx, "quat_mul_bwd", HZI_KERNEL_quat_mul_bwd_any, &p);
 }
 
 int hzi_cuda_quat_axpy(struct hz_context *ctx, const struct hzi_quat_axpy_args *a)
@@ -180,7 +220,7 @@ int hzi_cuda_quat_axpy(struct hz_context *ctx, const struct hzi_quat_axpy_args *
 	for (int c = 0; c < 4; c++)
 		p.alpha[c] = (float)a->alpha[c];
 	p.conj_a = a->reversed;
-	return launch(ctx, "quat_axpy", HZI_KERNEL_quat_axpy_any, &p, 3);
+	return launch(ctx, "quat_axpy", HZI_KERNEL_quat_axpy_any, &p);
 }
 
 static bool is_norm(int kind)
@@ -198,7 +238,7 @@ int hzi_cuda_quat_map(struct hz_context *ctx, const struct hzi_quat_map_args *a)
 	p.kind = a->kind;
 	p.eps = (float)a->eps;
 	return launch(ctx, norm ? "quat_norm" : "quat_map",
-		      norm ? HZI_KERNEL_quat_norm_any : HZI_KERNEL_quat_map_any, &p, norm ? 1 : 3);
+		      norm ? HZI_KERNEL_quat_norm_any : HZI_KERNEL_quat_map_any, &p);
 }
 
 int hzi_cuda_quat_map_bwd(struct hz_context *ctx, const struct hzi_quat_map_bwd_args *a)
@@ -213,8 +253,7 @@ int hzi_cuda_quat_map_bwd(struct hz_context *ctx, const struct hzi_quat_map_bwd_
 	p.eps = (float)a->eps;
 	p.accumulate = a->accumulate;
 	return launch(ctx, norm ? "quat_norm_bwd" : "quat_map_bwd",
-		      norm ? HZI_KERNEL_quat_norm_bwd_any : HZI_KERNEL_quat_map_bwd_any, &p,
-		      norm ? 6 : 7);
+		      norm ? HZI_KERNEL_quat_norm_bwd_any : HZI_KERNEL_quat_map_bwd_any, &p);
 }
 
 int hzi_cuda_quat_rotate(struct hz_context *ctx, const struct hzi_quat_rotate_args *a)
@@ -227,7 +266,7 @@ int hzi_cuda_quat_rotate(struct hz_context *ctx, const struct hzi_quat_rotate_ar
 	p.inverse = a->inverse;
 	p.normalize = a->normalize;
 	p.real = a->real;
-	return launch(ctx, "quat_rotate", HZI_KERNEL_quat_rotate_any, &p, 1);
+	return launch(ctx, "quat_rotate", HZI_KERNEL_quat_rotate_any, &p);
 }
 
 /* ---- Sums ------------------------------------------------------------------------------------ */
@@ -364,6 +403,6 @@ int hzi_cuda_quat_rotate_bwd(struct hz_context *ctx, const struct hzi_quat_rotat
 	struct hzi_quat_job p = rotate_bwd_job(a);
 
 	if (a->dims.kept == a->dims.ndim)
-		return launch(ctx, "quat_rotate_bwd", HZI_KERNEL_quat_rotate_bwd_any, &p, 10);
+		return launch(ctx, "quat_rotate_bwd", HZI_KERNEL_quat_rotate_bwd_any, &p);
 	return launch_sum(ctx, "quat_rotate_bwd", HZI_KERNEL_quat_rotate_sum, &p, 3, p.kind);
 }

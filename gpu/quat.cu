@@ -11,6 +11,14 @@
 
 /* ---- Operands of any strides ----------------------------------------------------------------- */
 
+HZ_DEVICE float load_one(const hzi_quat_operand &o, int dtype, int64_t at)
+{
+	if (dtype == HZ_F32)
+		return ((const float *)o.data)[at];
+	return dtype == HZ_F16 ? f16_low(((const uint16_t *)o.data)[at])
+			       : bf16_low(((const uint16_t *)o.data)[at]);
+}
+
 HZ_DEVICE quat operand_load(const hzi_quat_operand &o, operand_kind kind, int dtype, int64_t at)
 {
 	quat q = {0, 0, 0, 0};
@@ -23,11 +31,11 @@ HZ_DEVICE quat operand_load(const hzi_quat_operand &o, operand_kind kind, int dt
 		q = quat_unpack(dtype, *(const uint2 *)((const uint16_t *)o.data + at));
 	} else {
 		if (kind != VECTOR)
-			q.w = load_any(dtype, o.data, at + o.comp[0]);
+			q.w = load_one(o, dtype, at + o.comp[0]);
 		if (kind != REAL) {
-			q.x = load_any(dtype, o.data, at + o.comp[1]);
-			q.y = load_any(dtype, o.data, at + o.comp[2]);
-			q.z = load_any(dtype, o.data, at + o.comp[3]);
+			q.x = load_one(o, dtype, at + o.comp[1]);
+			q.y = load_one(o, dtype, at + o.comp[2]);
+			q.z = load_one(o, dtype, at + o.comp[3]);
 		}
 	}
 	if (kind == VECTOR)
@@ -87,188 +95,524 @@ HZ_DEVICE void places_of(const hzi_quat_job &p, int first, int last, int64_t i, 
 		places<N, uint32_t>(p, first, last, (uint32_t)i, at);
 }
 
+/* One quaternion of each operand, which begin at these elements. */
+template <class OP>
+HZ_DEVICE void run_one(const hzi_quat_job &p, const int64_t (&at)[OP::inputs + OP::outputs])
+{
+	quat in[OP::inputs], out[OP::outputs];
+	OP op;
+
+#pragma unroll
+	for (int n = 0; n < OP::inputs; n++)
+		in[n] = operand_load(p.at[n], OP::kind(n), p.dtype, at[n]);
+	op.run(p, in, out);
+#pragma unroll
+	for (int n = 0; n < OP::outputs; n++) {
+		const int m = OP::inputs + n;
+
+		if (!p.at[m].data)
+			continue;
+		if (op.adds(p))
+			out[n] = quat_add(out[n], operand_old(p.at[m], OP::kind(m), p.dtype, p.real,
+							      at[m]));
+		operand_store(p.at[m], OP::kind(m), p.dtype, p.real, at[m], out[n]);
+	}
+}
+
+/* ---- Words: a number of f32, or two of 16 bits ----------------------------------------------- */
+
+template <int DTYPE>
+HZ_DEVICE uint32_t word_of(float a, float b)
+{
+	return DTYPE == HZ_F32 ? __float_as_uint(a)
+	       : DTYPE == HZ_F16 ? to_f16x2(a, b) : to_bf16x2(a, b);
+}
+
+/* Number i of those in words from w on. */
+template <int DTYPE>
+HZ_DEVICE float number_in(const uint32_t *w, int i)
+{
+	if (DTYPE == HZ_F32)
+		return __uint_as_float(w[i]);
+	if (DTYPE == HZ_F16)
+		return i % 2 ? f16_high(w[i / 2]) : f16_low(w[i / 2]);
+	return i % 2 ? bf16_high(w[i / 2]) : bf16_low(w[i / 2]);
+}
+
+/* ---- Neighbours, 16 bytes of each component -------------------------------------------------- */
+
+/* Four of f32 or eight of 16 bits, component by component. */
+template <int DTYPE>
+struct group {
+	static constexpr int SIZE = DTYPE == HZ_F32 ? 4 : 2, COUNT = 16 / SIZE;
+
+	uint32_t w[4][4];
+
+	static __device__ __forceinline__ bool has(operand_kind kind, int real, int c)
+	{
+		return kind == REAL ? c == 0 : kind == QUATERNION || c > 0 || real;
+	}
+
+	/* Two elements of 16 bits, step elements apart. */
+	static __device__ __forceinline__ uint32_t halves(const char *from, int64_t step)
+	{
+		return *(const uint16_t *)from | *(const uint16_t *)(from + 2 * step) << 16;
+	}
+
+	__device__ __forceinline__ void load(const hzi_quat_operand &o, operand_kind kind, int real,
+					     int64_t at, int64_t step)
+	{
+#pragma unroll
+		for (int c = 0; c < 4; c++) {
+			const char *const from = (const char *)o.data + (at + o.comp[c]) * SIZE;
+
+			if (!has(kind, real, c)) {
+#pragma unroll
+				for (int i = 0; i < 4; i++)
+					w[c][i] = 0;
+			} else if (o.dense) {
+				const uint4 u = *(const uint4 *)from;
+
+				w[c][0] = u.x, w[c][1] = u.y, w[c][2] = u.z, w[c][3] = u.w;
+			} else {
+#pragma unroll
+				for (int i = 0; i < 4; i++)
+					w[c][i] = SIZE == 4 ? *(const uint32_t *)(from + 4 * i * step)
+							    : halves(from + 4 * i * step, step);
+			}
+		}
+	}
+
+	__device__ __forceinline__ void store(const hzi_quat_operand &o, operand_kind kind,
+					      int real, int64_t at, int64_t step) const
+	{
+#pragma unroll
+		for (int c = 0; c < 4; c++) {
+			char *const to = (char *)o.data + (at + o.comp[c]) * SIZE;
+
+			if (!has(kind, real, c))
+				continue;
+			if (o.dense) {
+				*(uint4 *)to = make_uint4(w[c][0], w[c][1], w[c][2], w[c][3]);
+				continue;
+			}
+#pragma unroll
+			for (int i = 0; i < 4; i++) {
+				if (SIZE == 4) {
+					*(uint32_t *)(to + 4 * i * step) = w[c][i];
+					continue;
+				}
+				*(uint16_t *)(to + 4 * i * step) = (uint16_t)w[c][i];
+				*(uint16_t *)(to + (4 * i + 2) * step) = w[c][i] >> 16;
+			}
+		}
+	}
+
+	__device__ __forceinline__ quat get(int e) const
+	{
+		return {number_in<DTYPE>(w[0], e), number_in<DTYPE>(w[1], e),
+			number_in<DTYPE>(w[2], e), number_in<DTYPE>(w[3], e)};
+	}
+
+	/* Word i, of quaternion a, or of 16 bits a and b. */
+	__device__ __forceinline__ void put(int i, quat a, quat b)
+	{
+		w[0][i] = word_of<DTYPE>(a.w, b.w);
+		w[1][i] = word_of<DTYPE>(a.x, b.x);
+		w[2][i] = word_of<DTYPE>(a.y, b.y);
+		w[3][i] = word_of<DTYPE>(a.z, b.z);
+	}
+};
+
+template <class OP, int DTYPE>
+HZ_DEVICE void run_group(const hzi_quat_job &p, const int64_t (&at)[OP::inputs + OP::outputs])
+{
+	constexpr int IN = OP::inputs, OUT = OP::outputs, EACH = group<DTYPE>::COUNT / 4;
+	const int last = p.ndim - 1;
+	group<DTYPE> in[IN], out[OUT];
+	OP op;
+
+#pragma unroll
+	for (int n = 0; n < IN; n++)
+		in[n].load(p.at[n], OP::kind(n), 0, at[n], p.at[n].stride[last]);
+#pragma unroll
+	for (int n = 0; n < OUT; n++)
+		if (op.adds(p) && p.at[IN + n].data)
+			out[n].load(p.at[IN + n], OP::kind(IN + n), p.real, at[IN + n],
+				    p.at[IN + n].stride[last]);
+#pragma unroll
+	for (int i = 0; i < 4; i++) {
+		quat results[EACH][OUT];
+
+#pragma unroll
+		for (int e = 0; e < EACH; e++) {
+			quat one[IN];
+
+#pragma unroll
+			for (int n = 0; n < IN; n++)
+				one[n] = in[n].get(EACH * i + e);
+			op.run(p, one, results[e]);
+		}
+#pragma unroll
+		for (int n = 0; op.adds(p) && n < OUT; n++)
+#pragma unroll
+			for (int e = 0; e < EACH; e++)
+				results[e][n] = quat_add(results[e][n], out[n].get(EACH * i + e));
+#pragma unroll
+		for (int n = 0; n < OUT; n++)
+			out[n].put(i, results[0][n], results[EACH - 1][n]);
+	}
+#pragma unroll
+	for (int n = 0; n < OUT; n++)
+		if (p.at[IN + n].data)
+			out[n].store(p.at[IN + n], OP::kind(IN + n), p.real, at[IN + n],
+				     p.at[IN + n].stride[last]);
+}
+
+/* p.groups of the last dimension, if there are such, else one at a time. */
 template <class OP>
 HZ_DEVICE void run_any(const hzi_quat_job &p)
 {
 	constexpr int N = OP::inputs + OP::outputs;
-	const int64_t step = (int64_t)gridDim.x * HZI_QUAT_THREADS;
-	OP op;
+	const int64_t all = (int64_t)gridDim.x * HZI_QUAT_THREADS;
+	int64_t i = (int64_t)blockIdx.x * HZI_QUAT_THREADS + threadIdx.x;
 
-	for (int64_t i = (int64_t)blockIdx.x * HZI_QUAT_THREADS + threadIdx.x; i < p.count;
-	     i += step) {
+	for (; !p.groups && i < p.count; i += all) {
 		int64_t at[N] = {};
-		quat in[OP::inputs], out[OP::outputs];
 
 		places_of<N>(p, 0, p.ndim, i, at);
-#pragma unroll
-		for (int n = 0; n < OP::inputs; n++)
-			in[n] = operand_load(p.at[n], OP::kind(n), p.dtype, at[n]);
-		op.run(p, in, out);
-#pragma unroll
-		for (int n = 0; n < OP::outputs; n++) {
-			const int m = OP::inputs + n;
+		run_one<OP>(p, at);
+	}
+	for (; p.groups && i < p.count; i += all) {
+		const int last = p.ndim - 1;
+		const int64_t row = i >> 31 ? i / p.groups : (uint32_t)i / (uint32_t)p.groups;
+		const int count = p.dtype == HZ_F32 ? 4 : 8;
+		const int64_t begin = count * (i - row * p.groups);
+		int64_t at[N] = {};
 
-			if (!p.at[m].data)
-				continue;
-			if (op.adds(p))
-				out[n] = quat_add(out[n], operand_old(p.at[m], OP::kind(m), p.dtype,
-								      p.real, at[m]));
-			operand_store(p.at[m], OP::kind(m), p.dtype, p.real, at[m], out[n]);
+		places_of<N>(p, 0, last, row, at);
+#pragma unroll
+		for (int n = 0; n < N; n++)
+			at[n] += begin * p.at[n].stride[last];
+		if (begin + count <= p.shape[last]) {
+			if (p.dtype == HZ_F32)
+				run_group<OP, HZ_F32>(p, at);
+			else if (p.dtype == HZ_F16)
+				run_group<OP, HZ_F16>(p, at);
+			else
+				run_group<OP, HZ_BF16>(p, at);
+			continue;
+		}
+		for (int64_t l = begin; l < p.shape[last]; l++) {
+			run_one<OP>(p, at);
+#pragma unroll
+			for (int n = 0; n < N; n++)
+				at[n] += p.at[n].stride[last];
 		}
 	}
 }
 
-/* ---- Whole quaternions one after the other --------------------------------------------------- */
+/* ---- Operands that lie one after the other --------------------------------------------------- */
 
 /*
- * Rows of the last dimension, a block each HZI_QUAT_BLOCK pieces of 16 bytes: one quaternion of f32
- * or two of 16 bits. Quaternion operands are whole and step by 4, or by 0, which is one for the
- * row; others step as they like.
+ * Rows of the last dimension, a block each HZI_QUAT_BLOCK times 16 bytes of quaternions. A warp
+ * takes portions of COUNT pieces a lane, a piece being a quaternion of f32 or two of 16 bits.
+ * Operands lie without gaps, or are one quaternion for the row.
+ *
+ * The words of a piece: four of QUATERNION; x, y, z in three of VECTOR and their real parts in the
+ * fourth; one of REAL.
  */
 template <int DTYPE>
 struct piece {
 	static constexpr int each = DTYPE == HZ_F32 ? 1 : 2;
 
-	uint4 bits;			/* of quaternions, as they lie in memory */
-	quat q[each];			/* of others */
+	uint32_t w[4];
 
-	__device__ __forceinline__ void load(const hzi_quat_operand &o, operand_kind kind, int real,
-					     int64_t at, int64_t step, bool both)
+	__device__ __forceinline__ float at(int i) const { return number_in<DTYPE>(w, i); }
+
+	/* real: with what a vector has besides. */
+	__device__ __forceinline__ quat get(operand_kind kind, bool real, int e) const
 	{
-		if (kind != QUATERNION) {
-#pragma unroll
-			for (int e = 0; e < each; e++)
-				if (e == 0 || both)
-					q[e] = operand_old(o, kind, DTYPE, real, at + e * step);
-		} else if (DTYPE == HZ_F32) {
-			bits = *(const uint4 *)((const float *)o.data + at);
-		} else if (both && step) {
-			bits = *(const uint4 *)((const uint16_t *)o.data + at);
-		} else {
-			const uint2 u = *(const uint2 *)((const uint16_t *)o.data + at);
+		if (kind == REAL)
+			return {at(e), 0, 0, 0};
+		if (kind == VECTOR)
+			return {real ? at(3 * each + e) : 0, at(3 * e), at(3 * e + 1),
+				at(3 * e + 2)};
+		return {at(4 * e), at(4 * e + 1), at(4 * e + 2), at(4 * e + 3)};
+	}
 
-			bits = make_uint4(u.x, u.y, u.x, u.y);
+	__device__ __forceinline__ void put(operand_kind kind, const quat (&q)[each])
+	{
+		const quat a = q[0], b = q[each - 1];
+
+		if (kind == REAL) {
+			w[0] = word_of<DTYPE>(a.w, b.w);
+		} else if (kind == VECTOR) {
+			w[0] = word_of<DTYPE>(a.x, a.y);
+			w[1] = DTYPE == HZ_F32 ? word_of<DTYPE>(a.y, 0) : word_of<DTYPE>(a.z, b.x);
+			w[2] = DTYPE == HZ_F32 ? word_of<DTYPE>(a.z, 0) : word_of<DTYPE>(b.y, b.z);
+			w[3] = word_of<DTYPE>(a.w, b.w);
+		} else if (DTYPE == HZ_F32) {
+			w[0] = word_of<DTYPE>(a.w, 0), w[1] = word_of<DTYPE>(a.x, 0);
+			w[2] = word_of<DTYPE>(a.y, 0), w[3] = word_of<DTYPE>(a.z, 0);
+		} else {
+			w[0] = word_of<DTYPE>(a.w, a.x), w[1] = word_of<DTYPE>(a.y, a.z);
+			w[2] = word_of<DTYPE>(b.w, b.x), w[3] = word_of<DTYPE>(b.y, b.z);
 		}
 	}
 
-	__device__ __forceinline__ quat get(operand_kind kind, int e) const
+	/* From four words of whole quaternions to those of VECTOR, and back. */
+	__device__ __forceinline__ void to_vector(void)
 	{
-		if (kind != QUATERNION)
-			return q[e];
-		if (DTYPE == HZ_F32)
-			return {__uint_as_float(bits.x), __uint_as_float(bits.y),
-				__uint_as_float(bits.z), __uint_as_float(bits.w)};
-		return quat_unpack(DTYPE,
-				   e ? make_uint2(bits.z, bits.w) : make_uint2(bits.x, bits.y));
+		const uint32_t a = w[0], b = w[1], c = w[2], d = w[3];
+
+		if (DTYPE == HZ_F32) {
+			w[0] = b, w[1] = c, w[2] = d, w[3] = a;
+		} else {
+			w[0] = __byte_perm(a, b, 0x5432);
+			w[1] = __byte_perm(b, c, 0x7632);
+			w[2] = d;
+			w[3] = __byte_perm(a, c, 0x5410);
+		}
 	}
 
-	static __device__ __forceinline__ void store(const hzi_quat_operand &o, operand_kind kind,
-						     int real, int64_t at, int64_t step, bool both,
-						     const quat *q)
+	__device__ __forceinline__ void from_vector(void)
 	{
-		if (kind != QUATERNION || !both) {
-#pragma unroll
-			for (int e = 0; e < each; e++)
-				if (e == 0 || both)
-					operand_store(o, kind, DTYPE, real, at + e * step, q[e]);
-		} else if (DTYPE == HZ_F32) {
-			*(float4 *)((float *)o.data + at) = make_float4(q->w, q->x, q->y, q->z);
-		} else {
-			const uint2 low = quat_pack(DTYPE, q[0]);
-			const uint2 high = quat_pack(DTYPE, q[each - 1]);
+		const uint32_t a = w[0], b = w[1], c = w[2], d = w[3];
 
-			*(uint4 *)((uint16_t *)o.data + at) =
-				make_uint4(low.x, low.y, high.x, high.y);
+		if (DTYPE == HZ_F32) {
+			w[0] = d, w[1] = a, w[2] = b, w[3] = c;
+		} else {
+			w[0] = __byte_perm(d, a, 0x5410);
+			w[1] = __byte_perm(a, b, 0x5432);
+			w[2] = __byte_perm(d, b, 0x7632);
+			w[3] = c;
 		}
 	}
 };
 
-/* Quaternions that a block takes at a time: what is under way is in registers. */
-template <class OP, int DTYPE>
+/* What a warp has of an operand. room: 12 bytes for each piece, for vectors of three. */
+template <int DTYPE, int COUNT>
 struct portion {
-	static constexpr int pieces = OP::inputs + OP::outputs > 3 ? 2 : 4;	/* of a thread */
-	static constexpr int quaternions = pieces * HZI_QUAT_THREADS * piece<DTYPE>::each;
+	static constexpr int each = piece<DTYPE>::each, size = DTYPE == HZ_F32 ? 4 : 2;
+	static constexpr int quaternions = COUNT * 32 * each;
+
+	piece<DTYPE> of[COUNT];
+
+	/* Words of COUNT a lane, three times: a warp's vectors as they lie in memory. */
+	static __device__ __forceinline__ uint32_t *unit(void *first, int i)
+	{
+		return (uint32_t *)first + (32 * i + threadIdx.x % 32) * COUNT;
+	}
+
+	__device__ __forceinline__ void load(const hzi_quat_operand &o, operand_kind kind,
+					     int64_t at)
+	{
+		const int lane = threadIdx.x % 32;
+		char *const from = (char *)o.data + at * size;
+
+		if (kind == REAL) {
+#pragma unroll
+			for (int u = 0; u < COUNT; u++)
+				of[u].w[0] = ((const uint32_t *)from)[32 * u + lane];
+		} else if (kind == VECTOR && o.width == 3) {
+#pragma unroll
+			for (int i = 0; i < 3; i++) {
+				if (COUNT == 4) {
+					const uint4 v = *(const uint4 *)unit(from, i);
+
+					of[0].w[i] = v.x, of[1 % COUNT].w[i] = v.y;
+					of[2 % COUNT].w[i] = v.z, of[3 % COUNT].w[i] = v.w;
+				} else {
+					const uint2 v = *(const uint2 *)unit(from, i);
+
+					of[0].w[i] = v.x, of[1].w[i] = v.y;
+				}
+			}
+		} else if (o.dense) {
+#pragma unroll
+			for (int u = 0; u < COUNT; u++) {
+				const uint4 v = ((const uint4 *)from)[32 * u + lane];
+
+				of[u].w[0] = v.x, of[u].w[1] = v.y;
+				of[u].w[2] = v.z, of[u].w[3] = v.w;
+			}
+		} else {
+			uint4 v;
+
+			if (DTYPE == HZ_F32) {
+				v = *(const uint4 *)from;
+			} else {
+				const uint2 h = *(const uint2 *)from;
+
+				v = make_uint4(h.x, h.y, h.x, h.y);
+			}
+#pragma unroll
+			for (int u = 0; u < COUNT; u++) {
+				of[u].w[0] = v.x, of[u].w[1] = v.y;
+				of[u].w[2] = v.z, of[u].w[3] = v.w;
+			}
+		}
+	}
+
+	/* After all loads are under way. */
+	__device__ __forceinline__ void settle(const hzi_quat_operand &o, operand_kind kind,
+					       uint32_t *room)
+	{
+		if (kind != VECTOR)
+			return;
+		if (o.width != 3) {
+#pragma unroll
+			for (int u = 0; u < COUNT; u++)
+				of[u].to_vector();
+			return;
+		}
+#pragma unroll
+		for (int i = 0; i < 3; i++)
+#pragma unroll
+			for (int u = 0; u < COUNT; u++)
+				unit(room, i)[u] = of[u].w[i];
+		__syncwarp();
+#pragma unroll
+		for (int u = 0; u < COUNT; u++) {
+#pragma unroll
+			for (int i = 0; i < 3; i++)
+				of[u].w[i] = room[(32 * u + threadIdx.x % 32) * 3 + i];
+			of[u].w[3] = 0;
+		}
+		__syncwarp();
+	}
+
+	__device__ __forceinline__ void store(const hzi_quat_operand &o, operand_kind kind,
+					      int64_t at, uint32_t *room)
+	{
+		const int lane = threadIdx.x % 32;
+		char *const to = (char *)o.data + at * size;
+
+		if (kind == REAL) {
+#pragma unroll
+			for (int u = 0; u < COUNT; u++)
+				((uint32_t *)to)[32 * u + lane] = of[u].w[0];
+			return;
+		}
+		if (kind == VECTOR && o.width == 3) {
+#pragma unroll
+			for (int u = 0; u < COUNT; u++)
+#pragma unroll
+				for (int i = 0; i < 3; i++)
+					room[(32 * u + lane) * 3 + i] = of[u].w[i];
+			__syncwarp();
+#pragma unroll
+			for (int i = 0; i < 3; i++) {
+				if (COUNT == 4)
+					*(uint4 *)unit(to, i) = *(const uint4 *)unit(room, i);
+				else
+					*(uint2 *)unit(to, i) = *(const uint2 *)unit(room, i);
+			}
+			__syncwarp();
+			return;
+		}
+#pragma unroll
+		for (int u = 0; u < COUNT; u++) {
+			if (kind == VECTOR)
+				of[u].from_vector();
+			((uint4 *)to)[32 * u + lane] =
+				make_uint4(of[u].w[0], of[u].w[1], of[u].w[2], of[u].w[3]);
+		}
+	}
 };
 
-/* FULL: the block has all its pieces. */
-template <class OP, int DTYPE, bool FULL>
-HZ_DEVICE void run_pieces(const hzi_quat_job &p, int64_t begin, int64_t n, const int64_t *base,
-			  const int64_t *step)
+/* A warp's portion, which is full; at: where it begins in the operands. */
+template <class OP, int DTYPE, int COUNT>
+HZ_DEVICE void run_portion(const hzi_quat_job &p, const int64_t (&at)[OP::inputs + OP::outputs],
+			   uint32_t *room)
 {
-	constexpr int IN = OP::inputs, OUT = OP::outputs;
-	constexpr int EACH = piece<DTYPE>::each, COUNT = portion<OP, DTYPE>::pieces;
-	piece<DTYPE> in[COUNT][IN], old[COUNT][OUT];
+	constexpr int IN = OP::inputs, OUT = OP::outputs, EACH = piece<DTYPE>::each;
+	portion<DTYPE, COUNT> in[IN], out[OUT];
 	OP op;
 
 #pragma unroll
-	for (int u = 0; u < COUNT; u++) {
-		const int64_t i = begin + (u * HZI_QUAT_THREADS + threadIdx.x) * EACH;
-		const bool both = EACH == 1 || FULL || i + 1 < n;
-
-		if (!FULL && i >= n)
-			break;
+	for (int n = 0; n < IN; n++)
+		in[n].load(p.at[n], OP::kind(n), at[n]);
 #pragma unroll
-		for (int o = 0; o < IN; o++)
-			in[u][o].load(p.at[o], OP::kind(o), 0, base[o] + i * step[o], step[o],
-				      both);
-		if (!op.adds(p))
-			continue;
+	for (int n = IN; n < IN + OUT; n++)
+		if (op.adds(p) && p.at[n].data)
+			out[n - IN].load(p.at[n], OP::kind(n), at[n]);
 #pragma unroll
-		for (int o = IN; o < IN + OUT; o++)
-			if (p.at[o].data)
-				old[u][o - IN].load(p.at[o], OP::kind(o), p.real,
-						    base[o] + i * step[o], step[o], both);
-	}
+	for (int n = 0; n < IN; n++)
+		in[n].settle(p.at[n], OP::kind(n), room);
+#pragma unroll
+	for (int n = IN; n < IN + OUT; n++)
+		if (op.adds(p) && p.at[n].data)
+			out[n - IN].settle(p.at[n], OP::kind(n), room);
 #pragma unroll
 	for (int u = 0; u < COUNT; u++) {
-		const int64_t i = begin + (u * HZI_QUAT_THREADS + threadIdx.x) * EACH;
-		const bool both = EACH == 1 || FULL || i + 1 < n;
-		quat out[OUT][EACH];
+		quat results[OUT][EACH];
 
-		if (!FULL && i >= n)
-			break;
 #pragma unroll
 		for (int e = 0; e < EACH; e++) {
 			quat one[IN], result[OUT];
 
 #pragma unroll
-			for (int o = 0; o < IN; o++)
-				one[o] = in[u][o].get(OP::kind(o), e);
+			for (int n = 0; n < IN; n++)
+				one[n] = in[n].of[u].get(OP::kind(n), false, e);
 			op.run(p, one, result);
 #pragma unroll
-			for (int o = 0; o < OUT; o++)
-				out[o][e] = op.adds(p) ? quat_add(result[o], old[u][o].get(
-									OP::kind(IN + o), e))
-						       : result[o];
+			for (int n = 0; n < OUT; n++)
+				results[n][e] = result[n];
 		}
 #pragma unroll
-		for (int o = IN; o < IN + OUT; o++)
-			if (p.at[o].data)
-				piece<DTYPE>::store(p.at[o], OP::kind(o), p.real,
-						    base[o] + i * step[o], step[o], both,
-						    out[o - IN]);
+		for (int n = 0; op.adds(p) && n < OUT; n++)
+#pragma unroll
+			for (int e = 0; e < EACH; e++)
+				results[n][e] = quat_add(results[n][e],
+							 out[n].of[u].get(OP::kind(IN + n), true,
+									  e));
+#pragma unroll
+		for (int n = 0; n < OUT; n++)
+			out[n].of[u].put(OP::kind(IN + n), results[n]);
 	}
+#pragma unroll
+	for (int n = 0; n < OUT; n++)
+		if (p.at[IN + n].data)
+			out[n].store(p.at[IN + n], OP::kind(IN + n), at[IN + n], room);
 }
 
 template <class OP, int DTYPE>
 HZ_DEVICE void run_whole(const hzi_quat_job &p)
 {
 	constexpr int N = OP::inputs + OP::outputs, BLOCK = HZI_QUAT_BLOCK * piece<DTYPE>::each;
+	constexpr bool VECTORS = OP::kind(0) == VECTOR || OP::kind(1) == VECTOR;
+	/* As fit into registers */
+	constexpr int COUNT = N <= 3 || (VECTORS && DTYPE == HZ_F32) ? 4 : 2;
+	constexpr int WARPS = HZI_QUAT_THREADS / 32;
+	constexpr int EACH_WARP = portion<DTYPE, COUNT>::quaternions;
+	__shared__ __align__(16) uint32_t room[VECTORS ? WARPS : 1][VECTORS ? COUNT * 96 : 1];
+	const int warp = threadIdx.x / 32;
 	const int64_t row = blockIdx.x / p.row_blocks, last = p.ndim - 1;
 	const int64_t begin = (int64_t)(blockIdx.x % p.row_blocks) * BLOCK;
-	const int64_t n = p.ndim ? p.shape[last] : 1;
-	int64_t base[N], step[N];
+	const int64_t n = p.ndim ? p.shape[last] : 1, end = min(begin + BLOCK, n);
+
+	for (int64_t i = begin + warp * EACH_WARP; i < end; i += WARPS * EACH_WARP) {
+		int64_t at[N], step[N];
 
 #pragma unroll
-	for (int o = 0; o < N; o++) {
-		base[o] = p.ndim == 2 ? row * p.at[o].stride[0] : 0;
-		step[o] = p.ndim ? p.at[o].stride[last] : 0;
-	}
-	for (int64_t i = begin; i < begin + BLOCK; i += portion<OP, DTYPE>::quaternions) {
-		if (begin + BLOCK <= n)
-			run_pieces<OP, DTYPE, true>(p, i, n, base, step);
-		else
-			run_pieces<OP, DTYPE, false>(p, i, n, base, step);
+		for (int o = 0; o < N; o++) {
+			step[o] = p.ndim ? p.at[o].stride[last] : 0;
+			at[o] = (p.ndim == 2 ? row * p.at[o].stride[0] : 0) + i * step[o];
+		}
+		if (i + EACH_WARP <= end) {
+			run_portion<OP, DTYPE, COUNT>(p, at, room[VECTORS ? warp : 0]);
+			continue;
+		}
+		for (int64_t l = threadIdx.x % 32; i + l < end; l += 32) {
+			int64_t one[N];
+
+#pragma unroll
+			for (int o = 0; o < N; o++)
+				one[o] = at[o] + l * step[o];
+			run_one<OP>(p, one);
+		}
 	}
 }
 
@@ -276,7 +620,8 @@ HZ_DEVICE void run_whole(const hzi_quat_job &p)
 
 /*
  * A block has 2^lanes_log2 results side by side, and of each the terms of a chunk, which the other
- * threads share: thread t takes terms t, t + T, ... and the T sums are added in pairs. Sums of
+ * threads share: thread t takes terms t, t + T, ... and the T sums are added in pairs, t and
+ * t + T / 2 first, for the first threads, a result each. Sums of
  * chunks go to memory and are added by quat_sum_finish() in the same way. The order follows from
  * shapes and strides alone.
  */
@@ -284,21 +629,33 @@ HZ_DEVICE quat block_sum(quat q, int lanes_log2)
 {
 	__shared__ float4 room[HZI_QUAT_THREADS];
 	const int t = threadIdx.x;
+	quat of[HZI_QUAT_THREADS / 32];
 
 	room[t] = make_float4(q.w, q.x, q.y, q.z);
-	for (int half = HZI_QUAT_THREADS / 2; half >= 1 << lanes_log2; half /= 2) {
-		__syncthreads();
-		if (t < half) {
-			const float4 a = room[t], b = room[t + half];
-
-			room[t] = make_float4(a.x + b.x, a.y + b.y, a.z + b.z, a.w + b.w);
-		}
-	}
 	__syncthreads();
+	if (t >= 32)
+		return q;
+#pragma unroll
+	for (int i = 0; i < HZI_QUAT_THREADS / 32; i++) {
+		const float4 f = room[t + 32 * i];
 
-	const float4 f = room[t & ((1 << lanes_log2) - 1)];
+		of[i] = {f.x, f.y, f.z, f.w};
+	}
+#pragma unroll
+	for (int half = HZI_QUAT_THREADS / 64; half; half /= 2)
+#pragma unroll
+		for (int i = 0; i < half; i++)
+			of[i] = quat_add(of[i], of[i + half]);
+	q = of[0];
+	for (int half = 16; half >= 1 << lanes_log2; half /= 2) {
+		const quat other = {
+			__shfl_down_sync(~0u, q.w, half), __shfl_down_sync(~0u, q.x, half),
+			__shfl_down_sync(~0u, q.y, half), __shfl_down_sync(~0u, q.z, half),
+		};
 
-	return {f.x, f.y, f.z, f.w};
+		q = quat_add(q, other);
+	}
+	return q;
 }
 
 /* The whole sum of result i: into operand o, whose place is at. */
@@ -318,8 +675,7 @@ struct sum_dot {
 
 	HZ_DEVICE quat term(const hzi_quat_job &p, const quat *in)
 	{
-		return quat_mul(p.conj_a ? quat_conj(in[0]) : in[0],
-				p.conj_b ? quat_conj(in[1]) : in[1]);
+		return quat_mul(quat_conj_if(p.conj_a, in[0]), quat_conj_if(p.conj_b, in[1]));
 	}
 };
 
@@ -336,6 +692,31 @@ struct sum_rotate {
 		return out[p.kind];
 	}
 };
+
+/* U terms of whole operands, threads apart; at steps on. */
+template <class SUM, int DTYPE, int U, int N>
+HZ_DEVICE void add_terms(const hzi_quat_job &p, int threads, int64_t (&at)[N], quat &sum)
+{
+	quat_raw<DTYPE> q[U][SUM::inputs];
+	SUM op;
+
+#pragma unroll
+	for (int u = 0; u < U; u++)
+#pragma unroll
+		for (int n = 0; n < SUM::inputs; n++) {
+			q[u][n].load(p.at[n].data, at[n]);
+			at[n] += threads * p.at[n].stride[p.kept];
+		}
+#pragma unroll
+	for (int u = 0; u < U; u++) {
+		quat in[SUM::inputs];
+
+#pragma unroll
+		for (int n = 0; n < SUM::inputs; n++)
+			in[n] = q[u][n].get(0);
+		sum = quat_add(sum, op.term(p, in));
+	}
+}
 
 /* DTYPE: whole operands of one summed dimension; 0: any. */
 template <class SUM, int DTYPE>
@@ -354,31 +735,36 @@ HZ_DEVICE void run_sum(const hzi_quat_job &p, operand_kind kind)
 
 	if (i < p.count) {
 		places_of<N + 1>(p, 0, p.kept, i, base);
-		/* A constant number of turns, so that several loads are under way */
-#pragma unroll 4
-		for (int r = 0; r < HZI_QUAT_TERMS; r++, l += threads) {
-			int64_t at[N + 1];
-			quat in[N];
+		if constexpr (WHOLE) {
+			constexpr int U = DTYPE == HZ_F32 ? 4 : 8;	/* under way */
+			const int64_t turns = l < end ? (end - l + threads - 1) / threads : 0;
+			int64_t r = 0;
 
-			if (l >= end)
-				break;
 #pragma unroll
 			for (int n = 0; n < N; n++)
-				at[n] = base[n] + (WHOLE ? l * p.at[n].stride[p.kept] : 0);
-			if (!WHOLE)
+				base[n] += l * p.at[n].stride[p.kept];
+			for (; r + U <= turns; r += U)
+				add_terms<SUM, DTYPE, U>(p, threads, base, sum);
+			for (; r < turns; r++)
+				add_terms<SUM, DTYPE, 1>(p, threads, base, sum);
+		} else {
+			/* A constant number of turns, so that several loads are under way */
+#pragma unroll 4
+			for (int r = 0; r < HZI_QUAT_TERMS; r++, l += threads) {
+				int64_t at[N + 1];
+				quat in[N];
+
+				if (l >= end)
+					break;
+#pragma unroll
+				for (int n = 0; n < N; n++)
+					at[n] = base[n];
 				places_of<N + 1>(p, p.kept, p.ndim, l, at);
 #pragma unroll
-			for (int n = 0; n < N; n++) {
-				if (WHOLE) {
-					quat_raw<DTYPE> q;
-
-					q.load(p.at[n].data, at[n]);
-					in[n] = q.get(0);
-				} else {
+				for (int n = 0; n < N; n++)
 					in[n] = operand_load(p.at[n], SUM::kind(n), p.dtype, at[n]);
-				}
+				sum = quat_add(sum, op.term(p, in));
 			}
-			sum = quat_add(sum, op.term(p, in));
 		}
 	}
 	sum = block_sum(sum, p.lanes_log2);
@@ -417,7 +803,8 @@ quat_sum_finish(const __grid_constant__ hzi_quat_job p)
 
 #define KERNEL(name) extern "C" __global__ void __launch_bounds__(HZI_QUAT_THREADS) name
 #define KERNELS(name) \
-	KERNEL(quat_##name##_any)(const __grid_constant__ hzi_quat_job p) \
+	extern "C" __global__ void __launch_bounds__(HZI_QUAT_THREADS, 2) \
+	quat_##name##_any(const __grid_constant__ hzi_quat_job p) \
 	{ \
 		run_any<op_##name>(p); \
 	} \

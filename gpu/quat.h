@@ -24,7 +24,9 @@ struct hzi_quat_operand {
 	int64_t stride[HZI_QUAT_DIMS];
 	int64_t comp[4];
 	int32_t whole;	/* w, x, y, z are neighbours, and each quaternion aligned to its size */
-	int32_t pad_;
+	int16_t width;	/* elements that make one: 4, 3 of a vector, 1 of a real number */
+	/* No gaps along the last dimension: of any operands those of each component by itself. */
+	int16_t dense;
 };
 
 /* Inputs, then outputs, in the order of the structs in lib/quat.h. */
@@ -42,7 +44,8 @@ struct hzi_quat_job {
 	int32_t lanes_log2;		/* of sums: results side by side in a block */
 	int32_t row_blocks;		/* of whole operands: blocks of a row, the last dimension */
 	float eps, alpha[4];
-	int32_t pad_[2];
+	int32_t groups;			/* of any operands: in the last dimension, 0: one each */
+	int32_t pad_;
 };
 
 HZI_QUAT_ASSERT(sizeof(struct hzi_quat_operand) == 96, "the same layout for C and CUDA");

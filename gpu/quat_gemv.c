@@ -14,11 +14,6 @@
 #define MMA_BLOCKS 96
 #define LINES_BLOCKS 1024
 
-static int64_t ceil_div(int64_t a, int64_t b)
-{
-	return a / b + (a % b != 0);
-}
-
 enum way { NONE, ROWS, MMA, LINES };
 
 /* How a call is done: rows of C and threads of a block, shares of k in whole steps. */

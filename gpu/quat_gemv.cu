@@ -271,22 +271,28 @@ HZ_DEVICE void mma_tf32(float (&c)[4], const uint32_t (&a)[4], uint32_t b0, uint
 		     : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
 }
 
-/* x as a sum of two numbers of 11 bits, and less than 2^-22 of it; x that is not finite stays. */
+/*
+ * x as a sum of a number of 11 bits and one less than 2^-11 of it, of which the unit reads 11 bits.
+ * Inf, and what rounds to it, become NaN: gemv_mma::exact().
+ */
 HZ_DEVICE void split_tf32(uint32_t x, uint32_t &high, uint32_t &low)
 {
-	const float f = __uint_as_float(x);
-
-	high = (x & 0x7f800000) == 0x7f800000 ? x : (x + 0x1000) & 0xffffe000;
-	low = (x & 0x7f800000) == 0x7f800000 ? 0 : __float_as_uint(f - __uint_as_float(high));
+	high = (x + 0x1000) & 0xffffe000;
+	low = __float_as_uint(__uint_as_float(x) - __uint_as_float(high));
 }
 
 /* What 32 rows by 8 columns have in a lane: [tile][component][of the unit's four]. */
 typedef float mma_sums[2][4][4];
 
-/* Quaternion q of four rows, from A, by one of B. signs: of x, y, z of A, turned by these masks. */
+/*
+ * A quaternion of each of four rows of A by one of B. sign: turns x, y, z of A. Parts that are not
+ * multiplied, the smaller ones, are less than 2^-22 of a product.
+ */
 HZ_DEVICE void mma_step_f32(mma_sums &sum, const uint4 (&a)[2][2], const uint4 &x, uint32_t sign)
 {
 	const uint32_t turn = 0x80000000;
+	/* Component o by c of A has c ^ o of B; -: w by x, y, z of A; x by z; y by x; z by y */
+	const int minus = 0xe << 0 | 0x8 << 4 | 0x2 << 8 | 0x4 << 12;
 	uint32_t high[4], low[4];
 
 	split_tf32(x.x, high[0], low[0]);
@@ -294,33 +300,38 @@ HZ_DEVICE void mma_step_f32(mma_sums &sum, const uint4 (&a)[2][2], const uint4 &
 	split_tf32(x.z, high[2], low[2]);
 	split_tf32(x.w, high[3], low[3]);
 #pragma unroll
-	for (int tile = 0; tile < 2; tile++)
+	for (int half = 0; half < 2; half++) {
+		uint32_t big[2][4], small[2][4];
+
 #pragma unroll
-		for (int half = 0; half < 2; half++) {
+		for (int tile = 0; tile < 2; tile++) {
 			/* w, x, or y, z, of rows g and g + 8 */
 			const uint4 u = a[tile][0], v = a[tile][1];
 			const uint32_t in[4] = {half ? u.z ^ sign : u.x, half ? v.z ^ sign : v.x,
 						(half ? u.w : u.y) ^ sign,
 						(half ? v.w : v.y) ^ sign};
-			uint32_t big[4], small[4];
 
 #pragma unroll
 			for (int i = 0; i < 4; i++)
-				split_tf32(in[i], big[i], small[i]);
-#pragma unroll
-			for (int o = 0; o < 4; o++) {
-				/* Component o of B by w, x, y, z of A: c ^ o, and its sign */
-				const int c0 = 2 * half ^ o, c1 = (2 * half + 1) ^ o;
-				/* -: w by x, y, z of A; x by z; y by x; z by y */
-				const int minus = 0xe << 0 | 0x8 << 4 | 0x2 << 8 | 0x4 << 12;
-				const uint32_t s0 = minus >> (4 * o + 2 * half) & 1 ? turn : 0;
-				const uint32_t s1 = minus >> (4 * o + 2 * half + 1) & 1 ? turn : 0;
-
-				mma_tf32(sum[tile][o], small, high[c0] ^ s0, high[c1] ^ s1);
-				mma_tf32(sum[tile][o], big, low[c0] ^ s0, low[c1] ^ s1);
-				mma_tf32(sum[tile][o], big, high[c0] ^ s0, high[c1] ^ s1);
-			}
+				split_tf32(in[i], big[tile][i], small[tile][i]);
 		}
+#pragma unroll
+		for (int part = 0; part < 3; part++)
+#pragma unroll
+			for (int tile = 0; tile < 2; tile++)
+#pragma unroll
+				for (int o = 0; o < 4; o++) {
+					const int c0 = 2 * half ^ o, c1 = (2 * half + 1) ^ o;
+					const uint32_t s0 =
+						minus >> (4 * o + 2 * half) & 1 ? turn : 0;
+					const uint32_t s1 =
+						minus >> (4 * o + 2 * half + 1) & 1 ? turn : 0;
+
+					mma_tf32(sum[tile][o], part == 0 ? small[tile] : big[tile],
+						 (part == 1 ? low[c0] : high[c0]) ^ s0,
+						 (part == 1 ? low[c1] : high[c1]) ^ s1);
+				}
+	}
 }
 
 /* Of the two quaternions in each 16 bytes of A, the first or second. */
@@ -416,6 +427,25 @@ struct gemv_mma {
 		}
 	}
 
+	/*
+	 * Row i by column j with multiply-adds, for sums that are not finite: parts of an Inf, or
+	 * of numbers next to it, give NaN where the product is Inf.
+	 */
+	__device__ __noinline__ quat exact(int i, int j, int begin, int end) const
+	{
+		quat q = quat_zero();
+
+		for (int l = begin; l < end; l++) {
+			quat_raw<DTYPE> a, x;
+
+			a.load(p.a.data, item.a + i * p.a.row + 4 * (int64_t)l);
+			x.load(p.b.data, item.b + l * p.b.row + j * p.b.col);
+			q = quat_fma(a.get(p.a.conj ? 0x80000000 : 0),
+				     x.get(p.b.conj ? 0x80000000 : 0), q);
+		}
+		return q;
+	}
+
 	__device__ __forceinline__ void run(void)
 	{
 		extern __shared__ float4 room[];		/* [WARPS][ROWS][8] */
@@ -470,6 +500,8 @@ struct gemv_mma {
 
 				q = quat_add(q, {f.x, f.y, f.z, f.w});
 			}
+			if (DTYPE == HZ_F32 && !isfinite(q.w + q.x + q.y + q.z))
+				q = exact(i0 + r, c, begin, end);
 			gemv_store(p, item, i0 + r, c, q);
 		}
 	}

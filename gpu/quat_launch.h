@@ -9,6 +9,30 @@
 #include "cuda.h"
 #include "gpu/quat_gemm.h"
 #include "lib/quat_gemm.h"
+#include "lib/quat_layer.h"
+
+/* ---- Sizes ----------------------------------------------------------------------------------- */
+
+static inline int64_t min_of(int64_t a, int64_t b)
+{
+	return a < b ? a : b;
+}
+
+static inline int64_t ceil_div(int64_t a, int64_t b)
+{
+	return a / b + (a % b != 0);
+}
+
+static inline int64_t round_up(int64_t n, int64_t unit)
+{
+	return ceil_div(n, unit) * unit;
+}
+
+/* Of a part of the workspace, so that the next is aligned */
+static inline size_t padded(int64_t bytes)
+{
+	return ((size_t)bytes + 255) & ~(size_t)255;
+}
 
 /* ---- What all of them want (quat_gemm.c) ----------------------------------------------------- */
 
@@ -20,6 +44,39 @@ struct hzi_quat_matrix hzi_quat_matrix_of(const struct hzi_quat_view *v, int dty
 int64_t hzi_quat_batch_of(int64_t *shape3, const int64_t *shape, int ndim);
 
 struct hzi_quat_out hzi_quat_out_of(const struct hzi_quat_gemm_args *a);
+
+/* ---- Planes of f16 (quat_planes.c) ----------------------------------------------------------- */
+
+/* An operand's planes: gpu/quat_tma.h. */
+struct hzi_planes {
+	uint16_t *data;
+	float *scales;
+	int64_t lines, k;		/* of quaternions */
+	int64_t all_lines, all_k;	/* with padding */
+	int32_t count;			/* without those of the rest */
+	int32_t split;
+};
+
+/* Whether products of that dtype and precision are of planes, and whether these are split in two. */
+bool hzi_planes_wanted(const struct hz_context *ctx, int dtype, int precision, int *split);
+
+struct hzi_planes hzi_planes_of(int64_t lines, int64_t k, int count, int split);
+
+/* The bytes of planes and scales, and them put there. */
+size_t hzi_planes_room(const struct hzi_planes *p);
+void hzi_planes_place(struct hzi_planes *p, void *data);
+
+/*
+ * x: rows are lines. left: planes for what becomes packed A, so that products with planes of others
+ * have the factors of eight multiplications. k_scales: NULL, or what quaternions at k are
+ * multiplied by.
+ */
+int hzi_planes_make(struct hz_context *ctx, const char *op, const struct hzi_planes *y,
+		    const struct hzi_quat_matrix *x, bool left, const float *k_scales);
+
+/* The map for copies of boxes of all planes: hzi_cuda_tensor_map(). */
+int hzi_planes_map(struct hz_context *ctx, const char *op, struct hzi_tensor_map *map,
+		   const struct hzi_planes *p, int box_bytes, int box_rows);
 
 /* ---- The ways -------------------------------------------------------------------------------- */
 
@@ -43,5 +100,9 @@ size_t hzi_cuda_quat_simt_workspace(const struct hz_context *ctx,
 				    const struct hzi_quat_gemm_args *a);
 int hzi_cuda_quat_simt(struct hz_context *ctx, const struct hzi_quat_gemm_args *a);
 int hzi_cuda_quat_simt_pack(struct hz_context *ctx, const struct hzi_quat_gemm_pack_args *a);
+
+/* Steps of convolutions: struct hzi_quat_steps. */
+size_t hzi_cuda_quat_conv_step_workspace(const struct hz_context *ctx, const struct hzi_qconv_args *a);
+int hzi_cuda_quat_conv_step(struct hz_context *ctx, const char *op, const struct hzi_qconv_args *a);
 
 #endif

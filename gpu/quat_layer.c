@@ -6,6 +6,7 @@
 #include <config.h>
 
 #include "cuda.h"
+#include "gpu/quat_launch.h"
 #include "gpu/quat_layer.h"
 
 /* A thread for each of total elements; grids of more blocks than CUDA takes go on by themselves. */
@@ -96,7 +97,9 @@ static int zero(struct hz_context *ctx, const char *op, void *p, size_t bytes)
 /* Patches: enough pixels to fill a large GPU with tiles of a product, of 64 channels and 9 taps */
 const struct hzi_quat_steps hzi_cuda_quat_steps = {
 	.map = map, .patch = patch, .sum = sum, .finish = finish, .pool = pool,
-	.rotation = rotation, .zero = zero, .patch_bytes = (size_t)128 << 20, .tiles = 256,
+	.rotation = rotation, .zero = zero,
+	.conv_workspace = hzi_cuda_quat_conv_step_workspace, .conv = hzi_cuda_quat_conv_step,
+	.patch_bytes = (size_t)128 << 20, .tiles = 256,
 };
 
 #define SLOT(name) hzi_cuda_##name

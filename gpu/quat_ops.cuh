@@ -48,32 +48,59 @@ HZ_DEVICE float quat_scale_of(quat a)
 	return e >= 254 ? 0x1p-127f : __int_as_float((254 - e) << 23);
 }
 
+/*
+ * Of numbers far from the ends of the range, which quat_scale_of() makes: four divisions for a
+ * quaternion would take longer than its memory. Errors of at most 2^-23 and 2^-22.9; 0 gives Inf
+ * and Inf 0.
+ */
+HZ_DEVICE float quick_inverse(float f)
+{
+	float r;
+
+	asm("rcp.approx.f32 %0, %1;" : "=f"(r) : "f"(f));
+	return r;
+}
+
+HZ_DEVICE float quick_inverse_root(float f)
+{
+	float r;
+
+	asm("rsqrt.approx.f32 %0, %1;" : "=f"(r) : "f"(f));
+	return r;
+}
+
 HZ_DEVICE quat quat_inverse(quat x)
 {
 	const float s = quat_scale_of(x);
 
 	x = quat_scale(s, x);
-	return quat_scale(s, quat_over(quat_conj(x), quat_inner(x, x)));
+	return quat_scale(s, quat_scale(quick_inverse(quat_inner(x, x)), quat_conj(x)));
 }
 
-/* The norm and x / |x|, 0 where x is 0; as accurate where the norm is denormal. */
+/* x / |x|, 0 where x is 0; as accurate where the norm is denormal. */
 struct polar {
-	float norm, scale, scaled;	/* scaled: |scale x| */
+	float scale, square, root;	/* |scale x|^2, 1 / |scale x| */
 	quat unit;
 
 	__device__ __forceinline__ explicit polar(quat x)
 	{
 		scale = quat_scale_of(x);
 		x = quat_scale(scale, x);
-		scaled = sqrtf(quat_inner(x, x));
-		norm = scaled / scale;
-		unit = scaled == 0 ? quat{0, 0, 0, 0} : quat_over(x, scaled);
+		square = quat_inner(x, x);
+		root = square == 0 ? 0 : quick_inverse_root(square);
+		unit = quat_scale(root, x);
+	}
+
+	/* |x| < eps */
+	__device__ __forceinline__ bool below(float eps) const
+	{
+		return square < scale * eps * (scale * eps);
 	}
 
 	/* a / |x|; 0 where x is 0 */
 	__device__ __forceinline__ quat over(quat a) const
 	{
-		return scaled == 0 ? quat{0, 0, 0, 0} : quat_scale(scale, quat_over(a, scaled));
+		return square == 0 ? quat{0, 0, 0, 0} : quat_scale(scale, quat_scale(root, a));
 	}
 };
 
@@ -90,6 +117,12 @@ HZ_DEVICE quat quat_turn(quat q, quat v)
 		fmaf(q.w, z, fmaf(q.x, y, fmaf(-q.y, x, d * q.z)))};
 }
 
+/* conj: uniform; without a branch, of which there would be one for each quaternion */
+HZ_DEVICE quat quat_conj_if(int conj, quat a)
+{
+	return quat_turn_signs(a, conj ? 0x80000000 : 0);
+}
+
 /* ---- Operations ------------------------------------------------------------------------------ */
 
 /*
@@ -104,10 +137,7 @@ struct op_mul {
 
 	HZ_DEVICE void run(const hzi_quat_job &p, const quat *in, quat *out)
 	{
-		const quat a = p.conj_a ? quat_conj(in[0]) : in[0];
-		const quat b = p.conj_b ? quat_conj(in[1]) : in[1];
-
-		out[0] = quat_mul(a, b);
+		out[0] = quat_mul(quat_conj_if(p.conj_a, in[0]), quat_conj_if(p.conj_b, in[1]));
 	}
 };
 
@@ -119,12 +149,10 @@ struct op_mul_bwd {
 
 	HZ_DEVICE void run(const hzi_quat_job &p, const quat *in, quat *out)
 	{
-		const quat a = p.conj_a ? in[1] : quat_conj(in[1]);
-		const quat b = p.conj_b ? in[2] : quat_conj(in[2]);
-		const quat da = quat_mul(in[0], b), db = quat_mul(a, in[0]);
+		const quat a = quat_conj_if(!p.conj_a, in[1]), b = quat_conj_if(!p.conj_b, in[2]);
 
-		out[0] = p.conj_a ? quat_conj(da) : da;
-		out[1] = p.conj_b ? quat_conj(db) : db;
+		out[0] = quat_conj_if(p.conj_a, quat_mul(in[0], b));
+		out[1] = quat_conj_if(p.conj_b, quat_mul(a, in[0]));
 	}
 };
 
@@ -157,7 +185,7 @@ struct op_map {
 		} else {
 			const polar x(in[0]);
 
-			out[0] = x.norm < p.eps ? quat_over(in[0], p.eps) : x.unit;
+			out[0] = x.below(p.eps) ? quat_over(in[0], p.eps) : x.unit;
 		}
 	}
 };
@@ -191,7 +219,7 @@ struct op_map_bwd {
 
 		const polar x(in[1]);
 
-		if (x.norm < p.eps) {
+		if (x.below(p.eps)) {
 			out[0] = quat_over(in[0], p.eps);
 		} else {
 			const quat u = x.unit;
@@ -226,13 +254,13 @@ struct op_rotate {
 
 	HZ_DEVICE void run(const hzi_quat_job &p, const quat *in, quat *out)
 	{
-		quat q = p.inverse ? quat_conj(in[0]) : in[0];
+		quat q = quat_conj_if(p.inverse, in[0]);
 
 		if (p.normalize)
 			q = quat_scale(quat_scale_of(q), q);
 		out[0] = quat_turn(q, in[1]);
 		if (p.normalize)
-			out[0] = quat_over(out[0], quat_inner(q, q));
+			out[0] = quat_scale(quick_inverse(quat_inner(q, q)), out[0]);
 		out[0].w = 0;
 	}
 };
@@ -246,7 +274,7 @@ struct op_rotate_bwd {
 	HZ_DEVICE void run(const hzi_quat_job &p, const quat *in, quat *out)
 	{
 		const quat dy = in[0], v = in[2];
-		quat q = p.inverse ? quat_conj(in[1]) : in[1], dv, dq;
+		quat q = quat_conj_if(p.inverse, in[1]), dv, dq;
 		float s = 1;
 
 		/* y does not change with the scale of q if it is normalized. */
@@ -258,15 +286,15 @@ struct op_rotate_bwd {
 		/* dy q conj(v) + conj(dy) q v, of two without real parts */
 		dq = quat_scale(-2, quat_mul(quat_mul(dy, q), v));
 		if (p.normalize) {
-			const float n = quat_inner(q, q);
-			const float d = -2 * (quat_inner(dy, quat_turn(q, v)) / n);
+			const float r = quick_inverse(quat_inner(q, q));
+			const float d = -2 * (r * quat_inner(dy, quat_turn(q, v)));
 
-			dv = quat_over(dv, n);
+			dv = quat_scale(r, dv);
 			dq = quat_add(dq, quat_scale(d, q));
-			dq = quat_scale(s, quat_over(dq, n));
+			dq = quat_scale(s, quat_scale(r, dq));
 		}
 		dv.w = 0;
-		out[0] = p.inverse ? quat_conj(dq) : dq;
+		out[0] = quat_conj_if(p.inverse, dq);
 		out[1] = dv;
 	}
 };

@@ -3,13 +3,15 @@
  *
  * SPDX-License-Identifier: BSD-2-Clause
  *
- * The largest component of a line is scaled to 2^12 or more and below 2^13: four of them, added up,
- * are f16, and what is smaller by 2^-37 is not 0 yet. A NaN does not count, a line with Inf is not
- * scaled.
+ * Each line has a scale of its own. A NaN does not count, a line with Inf is not scaled.
  */
-#include "gpu/quat_gemm.cuh"
+#include "gpu/quat_planes.cuh"
 #include "gpu/quat_tma.h"
 #include "gpu/tma.cuh"
+
+#define LINES HZI_QP_LINES
+#define TILE HZI_QP_TILE
+#define PARTS_MAX HZI_QP_PARTS
 
 /* The next kernel may come, and the ones ahead must have ended before anything is touched. */
 HZ_DEVICE void begin(void)
@@ -28,42 +30,18 @@ HZ_DEVICE quat load_one(const hzi_quat_planes &p, int64_t line, int64_t k)
 	return p.k_scales ? quat_scale(p.k_scales[k], q) : q;
 }
 
-HZ_DEVICE float magnitude(quat q)
-{
-	return fmaxf(fmaxf(fabsf(q.w), fabsf(q.x)), fmaxf(fabsf(q.y), fabsf(q.z)));
-}
-
-/* The power of two for a line whose largest magnitude is that; its exponent is in -115 .. 126. */
-HZ_DEVICE int scale_exponent(float most)
-{
-	const int e = (int)(__float_as_uint(most) >> 23) - 127;
-
-	return most == 0 || e == 128 ? 0 : min(12 - e, 126);
-}
-
-HZ_DEVICE float power_of_two(int e)
-{
-	return __uint_as_float((uint32_t)(e + 127) << 23);
-}
-
-/* What plane i has of a scaled quaternion. */
-HZ_DEVICE float plane_of(const hzi_quat_planes &p, quat q, int i)
-{
-	const float v[7] = {q.w, q.x, q.y, q.z, -q.x, -q.y, -q.z};
-
-	if (p.planes != 8)
-		return v[i];
-	if (i >= 4)
-		return p.f1 * v[i - 4];
-	const float s = q.w + q.x, d = q.w - q.x, t = q.y + q.z, u = q.y - q.z;
-
-	return p.f0 * (i == 0 ? s + t : i == 1 ? s - t : i == 2 ? d + u : d - u);
-}
-
 HZ_DEVICE quat scaled(const hzi_quat_planes &p, float by, quat q)
 {
 	q = quat_scale(by, q);
 	return p.x.conj ? quat_conj(q) : q;
+}
+
+/* Eight f16; the compiler would make some of these four stores, for want of registers. */
+HZ_DEVICE void put_words(const hzi_quat_planes &p, int i, int64_t at, const uint32_t (&w)[4])
+{
+	asm volatile("st.global.v4.u32 [%0], {%1, %2, %3, %4};"
+		     :: "l"(p.y + i * p.y_lines * p.y_k + at), "r"(w[0]), "r"(w[1]), "r"(w[2]),
+			"r"(w[3]) : "memory");
 }
 
 /* Eight numbers of a plane, and with a split what f16 does not hold of them. */
@@ -74,14 +52,50 @@ HZ_DEVICE void put_eight(const hzi_quat_planes &p, int i, int64_t at, const floa
 #pragma unroll
 	for (int j = 0; j < 4; j++)
 		w[j] = to_f16x2(v[2 * j], v[2 * j + 1]);
-	*(uint4 *)(p.y + i * p.y_lines * p.y_k + at) = make_uint4(w[0], w[1], w[2], w[3]);
+	put_words(p, i, at, w);
 	if (!p.split)
 		return;
 #pragma unroll
 	for (int j = 0; j < 4; j++)
 		w[j] = to_f16x2(v[2 * j] - f16_low(w[j]), v[2 * j + 1] - f16_high(w[j]));
-	*(uint4 *)(p.y + (i + p.planes) * p.y_lines * p.y_k + at) =
-		make_uint4(w[0], w[1], w[2], w[3]);
+	put_words(p, i + p.planes, at, w);
+}
+
+/* Eight scaled quaternions in all planes; q is lost. */
+HZ_DEVICE void put_planes(const hzi_quat_planes &p, int64_t at, quat (&q)[8])
+{
+	const bool fast = p.planes == 8;
+	const float f1 = fast ? p.f1 : 1;
+	float v[8];
+
+#pragma unroll
+	for (int i = 0; i < 4; i++) {
+#pragma unroll
+		for (int j = 0; j < 8; j++)
+			v[j] = f1 * (i == 0 ? q[j].w : i == 1 ? q[j].x : i == 2 ? q[j].y : q[j].z);
+		put_eight(p, fast ? 4 + i : i, at, v);
+		if (p.planes != 7 || i == 0)
+			continue;
+#pragma unroll
+		for (int j = 0; j < 8; j++)
+			v[j] = -v[j];
+		put_eight(p, 3 + i, at, v);
+	}
+	if (!fast)
+		return;
+	/* In place: there are no registers for both. */
+#pragma unroll
+	for (int j = 0; j < 8; j++)
+		q[j] = {p.f0 * (q[j].w + q[j].x), p.f0 * (q[j].w - q[j].x),
+			p.f0 * (q[j].y + q[j].z), p.f0 * (q[j].y - q[j].z)};
+#pragma unroll
+	for (int i = 0; i < 4; i++) {
+#pragma unroll
+		for (int j = 0; j < 8; j++)
+			v[j] = i == 0 ? q[j].w + q[j].y : i == 1 ? q[j].w - q[j].y
+			       : i == 2 ? q[j].x + q[j].z : q[j].x - q[j].z;
+		put_eight(p, i, at, v);
+	}
 }
 
 /*
@@ -169,44 +183,11 @@ HZ_DEVICE void planes(const hzi_quat_planes &p)
 #pragma unroll
 		for (int i = 0; i < 8; i++)
 			q[i] = scaled(p, power_of_two(e), q[i]);
-#pragma unroll
-		for (int i = 0; i < 8; i++) {
-			float v[8];
-
-			if (i >= p.planes)
-				break;
-#pragma unroll
-			for (int j = 0; j < 8; j++)
-				v[j] = plane_of(p, q[j], i);
-			put_eight(p, i, line * p.y_k + k, v);
-		}
+		put_planes(p, line * p.y_k + k, q);
 	}
 }
 
-/*
- * The same where lines are next to each other in memory rather than k: first the largest magnitudes
- * (most is 0 before), then tiles of 32 lines by 64 of k, which are turned in shared memory.
- */
-HZ_DEVICE void most_across(const hzi_quat_planes &p)
-{
-	__shared__ float most_of[8][32];
-	const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
-	const int64_t line = blockIdx.x * 32 + lane;
-	float most = 0;
-
-	if (line < p.lines) {
-#pragma unroll 4
-		for (int64_t k = blockIdx.y * 8 + warp; k < p.k; k += 8 * gridDim.y)
-			most = fmaxf(most, magnitude(load_one(p, line, k)));
-	}
-	most_of[warp][lane] = most;
-	__syncthreads();
-	if (warp == 0 && line < p.lines) {
-		for (int i = 1; i < 8; i++)
-			most = fmaxf(most, most_of[i][lane]);
-		atomicMax(p.most + line, __float_as_uint(most));
-	}
-}
+/* ---- Where lines are next to each other in memory rather than k ------------------------------ */
 
 /* Where k is in a line of a tile, so that neither writes nor reads of eight threads meet in a bank. */
 HZ_DEVICE int place(int k)
@@ -214,81 +195,122 @@ HZ_DEVICE int place(int k)
 	return k ^ (k >> 3 & 7);
 }
 
-HZ_DEVICE void planes_across(const hzi_quat_planes &p)
+/* Of a tile from k0 on what a thread takes: line threadIdx.x % LINES, every 16th k. */
+template <int DTYPE, bool WHOLE>
+HZ_DEVICE void load_across(const hzi_quat_planes &p, int64_t line, int64_t k0, quat (&q)[8])
 {
-	__shared__ float4 tile[32][65];
-	const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
-	const int64_t line0 = blockIdx.x * 32, k0 = blockIdx.y * 64;
+	const int64_t k = k0 + threadIdx.x / LINES, at = line * p.x.row + k * p.x.col;
+	quat_raw<DTYPE> raw[WHOLE ? 8 : 1] = {};
 
 #pragma unroll
 	for (int h = 0; h < 8; h++) {
-		const int i = warp + 8 * h;
-		const int64_t line = line0 + lane, k = k0 + i;
-		quat q = {};
-
-		if (line < p.lines && k < p.k)
-			q = load_one(p, line, k);
-		tile[lane][place(i)] = make_float4(q.w, q.x, q.y, q.z);
+		q[h] = {};
+		if (line >= p.lines || k + 16 * h >= p.k)
+			continue;
+		if (WHOLE)
+			raw[WHOLE ? h : 0].load(p.x.data, at + 16 * h * p.x.col);
+		else
+			q[h] = load_one(p, line, k + 16 * h);
 	}
-	__syncthreads();
-	{
-		const int r = threadIdx.x / 8, k = threadIdx.x % 8 * 8;
-		const int64_t line = line0 + r;
-		quat q[8];
-		int e;
+#pragma unroll
+	for (int h = 0; WHOLE && h < 8; h++) {
+		q[h] = raw[WHOLE ? h : 0].get(0);
+		if (p.k_scales && k + 16 * h < p.k)
+			q[h] = quat_scale(p.k_scales[k + 16 * h], q[h]);
+	}
+}
 
-		if (line >= p.y_lines)
-			return;
-		e = line < p.lines ? scale_exponent(__uint_as_float(p.most[line])) : 0;
-		if (k0 == 0 && k == 0)
-			p.scales[line] = power_of_two(-e);
+/*
+ * Sixteen lines by a cluster, whose blocks share k in tiles of 128. First their largest magnitudes,
+ * the first tile being read last; then tiles, which are turned in shared memory.
+ */
+template <int DTYPE, bool WHOLE>
+HZ_DEVICE void planes_across(const hzi_quat_planes &p)
+{
+	__shared__ float4 tile[LINES][TILE + 1];
+	__shared__ float most_of[8][LINES], most_here[LINES];
+	__shared__ int exponents[LINES];
+	const int thread = threadIdx.x, column = thread % LINES, r = thread / (TILE / 8);
+	const int part = blockIdx.x % p.parts, step = TILE * p.parts;
+	const int64_t line0 = (int64_t)(blockIdx.x / p.parts) * LINES, line = line0 + r;
+	const int64_t first = TILE * part;
+	float most = 0;
+	quat q[8] = {};
+
+	for (int64_t k0 = first + (p.k - 1 - first) / step * step; k0 >= first; k0 -= step) {
+		load_across<DTYPE, WHOLE>(p, line0 + column, k0, q);
+#pragma unroll
+		for (int h = 0; h < 8; h++)
+			most = fmaxf(most, magnitude(q[h]));
+	}
+	most = fmaxf(most, __shfl_xor_sync(~0u, most, LINES));
+	if (thread % 32 < LINES)
+		most_of[thread / 32][column] = most;
+	__syncthreads();
+	if (thread < LINES) {
+		for (int i = 0; i < 8; i++)
+			most = fmaxf(most, most_of[i][thread]);
+		most_here[thread] = most;
+	}
+	cluster_arrive();
+	cluster_wait();
+	if (thread < LINES) {
+		const uint32_t here = shared_address(&most_here[thread]);
+
+#pragma unroll
+		for (int i = 0; i < PARTS_MAX; i++) {
+			float f;
+
+			/* Beyond the last part its own once more */
+			asm volatile("ld.shared::cluster.f32 %0, [%1];"
+				     : "=f"(f) : "r"(cluster_map(here, i < p.parts ? i : part))
+				     : "memory");
+			most = fmaxf(most, f);
+		}
+		exponents[thread] = scale_exponent(most);
+		if (part == 0 && line0 + thread < p.y_lines)
+			p.scales[line0 + thread] = power_of_two(-exponents[thread]);
+	}
+	cluster_arrive();
+	for (int64_t k0 = first; k0 < p.y_k; k0 += step) {
+		const int k = thread % (TILE / 8) * 8;
+
+		if (k0 != first)
+			load_across<DTYPE, WHOLE>(p, line0 + column, k0, q);
+		__syncthreads();
+#pragma unroll
+		for (int h = 0; h < 8; h++)
+			tile[column][place(thread / LINES + 16 * h)] =
+				make_float4(q[h].w, q[h].x, q[h].y, q[h].z);
+		__syncthreads();
+		if (line >= p.y_lines || k0 + k >= p.y_k)
+			continue;
 #pragma unroll
 		for (int i = 0; i < 8; i++) {
 			const float4 v = tile[r][place(k + i)];
 
-			q[i] = scaled(p, power_of_two(e), {v.x, v.y, v.z, v.w});
+			q[i] = scaled(p, power_of_two(exponents[r]), {v.x, v.y, v.z, v.w});
 		}
-#pragma unroll
-		for (int i = 0; i < 8; i++) {
-			float v[8];
-
-			if (i >= p.planes)
-				break;
-#pragma unroll
-			for (int j = 0; j < 8; j++)
-				v[j] = plane_of(p, q[j], i);
-			put_eight(p, i, line * p.y_k + k0 + k, v);
-		}
+		put_planes(p, line * p.y_k + k0 + k, q);
 	}
+	cluster_wait();
 }
 
-extern "C" __global__ __launch_bounds__(256) void
-quat_planes_most(const __grid_constant__ hzi_quat_planes p)
-{
-	begin();
-	most_across(p);
-}
+/* ---- The kernels ----------------------------------------------------------------------------- */
 
-extern "C" __global__ __launch_bounds__(256) void
-quat_planes_across(const __grid_constant__ hzi_quat_planes p)
-{
-	begin();
-	planes_across(p);
-}
-
-#define PLANES(suffix, dtype) \
-	extern "C" __global__ __launch_bounds__(256) void \
-	quat_planes_##suffix(const __grid_constant__ hzi_quat_planes p) \
+/* blocks: of a multiprocessor, that registers are to do for */
+#define KERNEL(name, blocks, ...) \
+	extern "C" __global__ __launch_bounds__(256, blocks) void \
+	name(const __grid_constant__ hzi_quat_planes p) \
 	{ \
 		begin(); \
-		planes<dtype, true>(p); \
+		__VA_ARGS__(p); \
 	}
-extern "C" __global__ __launch_bounds__(256) void
-quat_planes_any(const __grid_constant__ hzi_quat_planes p)
-{
-	begin();
-	planes<HZ_F32, false>(p);
-}
-PLANES(f32, HZ_F32)
-PLANES(f16, HZ_F16)
-PLANES(bf16, HZ_BF16)
+KERNEL(quat_planes_any, 4, planes<HZ_F32, false>)
+KERNEL(quat_planes_f32, 4, planes<HZ_F32, true>)
+KERNEL(quat_planes_f16, 4, planes<HZ_F16, true>)
+KERNEL(quat_planes_bf16, 4, planes<HZ_BF16, true>)
+KERNEL(quat_planes_across_any, 3, planes_across<HZ_F32, false>)
+KERNEL(quat_planes_across_f32, 3, planes_across<HZ_F32, true>)
+KERNEL(quat_planes_across_f16, 3, planes_across<HZ_F16, true>)
+KERNEL(quat_planes_across_bf16, 3, planes_across<HZ_BF16, true>)

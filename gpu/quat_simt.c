@@ -16,11 +16,6 @@
 #define ITEMS_MAX 65535			/* of a grid along y */
 #define BAND_ROWS 512			/* rows of A whose tiles are done column by column */
 
-static int64_t ceil_div(int64_t a, int64_t b)
-{
-	return a / b + (a % b != 0);
-}
-
 /* What a call needs: floats of an item's planes, 0 where there is nothing to make. */
 struct plan {
 	int halves;

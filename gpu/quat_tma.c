@@ -17,153 +17,17 @@
 #include "gpu/quat_launch.h"
 #include "gpu/quat_tma.h"
 
-#ifndef HZ_CUDA_90A
-#define HZ_CUDA_90A 0
-#endif
-
-#define SM_HOPPER 90
 #define LINES_MAX ((int64_t)1 << 26)	/* all planes' lines are counted in 32 bits */
 #define K_MAX ((int64_t)1 << 22)	/* blocks of 64 along a grid */
 #define SMALL 32
 #define ITEMS 4				/* of a batch, unless each is large */
 #define ITEM_LARGE ((int64_t)1 << 26)	/* m n k */
 
-static int64_t min_of(int64_t a, int64_t b)
-{
-	return a < b ? a : b;
-}
-
-static int64_t ceil_div(int64_t a, int64_t b)
-{
-	return a / b + (a % b != 0);
-}
-
-static int64_t round_up(int64_t n, int64_t unit)
-{
-	return ceil_div(n, unit) * unit;
-}
-
-static size_t padded(int64_t bytes)
-{
-	return ((size_t)bytes + 255) & ~(size_t)255;
-}
-
-/* ---- Planes ---------------------------------------------------------------------------------- */
-
-/* An operand's planes. */
-struct planes {
-	uint16_t *data;
-	float *scales;
-	int64_t lines, k;		/* of quaternions */
-	int64_t all_lines, all_k;	/* with padding */
-	int32_t count;			/* without those of the rest */
-	int32_t split;
-};
-
-/* How many planes, and whether they are split in two; a way that is not mine: 0. */
-static bool is_mine(const struct hz_context *ctx, int dtype, int precision, int *split)
-{
-	*split = precision == HZ_PRECISION_SPLIT ||
-		 (precision == HZ_PRECISION_AUTO && dtype == HZ_F32);
-	return hzi_cuda_device(ctx)->sm == SM_HOPPER && HZ_CUDA_90A &&
-	       precision != HZ_PRECISION_F32;
-}
-
-static struct planes planes_of(int64_t lines, int64_t k, int count, int split)
-{
-	return (struct planes){
-		.lines = lines, .k = k, .count = count, .split = split,
-		.all_lines = round_up(lines, HZI_QT_BLOCK),
-		.all_k = round_up(k, HZI_QT_BLOCK),
-	};
-}
-
-static int64_t planes_bytes(const struct planes *p)
-{
-	return 2 * p->count * (1 + p->split) * p->all_lines * p->all_k;
-}
-
-static size_t room_of(const struct planes *p)
-{
-	return padded(planes_bytes(p)) + padded(4 * p->all_lines);
-}
-
-/* Puts planes and scales at data. */
-static void place(struct planes *p, void *data)
-{
-	p->data = data;
-	p->scales = (float *)(void *)((char *)data + padded(planes_bytes(p)));
-}
-
-/* Whether lines rather than k are next to each other. */
-static bool is_across(const struct hzi_quat_matrix *x)
-{
-	const int64_t line = x->row < 0 ? -x->row : x->row, k = x->col < 0 ? -x->col : x->col;
-
-	return line < k;
-}
-
-/* Whether kernels may load 16 bytes of a line. */
-static bool is_quick(const struct hzi_quat_matrix *x, int64_t lines)
-{
-	const int64_t size = (int64_t)hz_dtype_size(x->dtype), first = x->comp[0];
-
-	if (first != 0 && first != 3)
-		return false;
-	for (int c = 0; c < 4; c++) {
-		if (x->comp[c] != (c + first) % 4)
-			return false;
-	}
-	return x->col == 4 && (uintptr_t)x->data % 16 == 0 &&
-	       (lines == 1 || x->row * size % 16 == 0);
-}
-
-/*
- * x: rows are lines. left: planes for what becomes packed A, so that products with planes of others
- * have the factors of eight multiplications. most: room for 4 bytes a line, if is_across().
- */
-static int make_planes(struct hz_context *ctx, const char *op, const struct planes *y,
-		       const struct hzi_quat_matrix *x, bool left, const float *k_scales,
-		       void *most)
-{
-	const struct hzi_quat_planes p = {
-		.x = *x, .y = y->data, .scales = y->scales, .most = most, .k_scales = k_scales,
-		.lines = y->lines, .k = y->k, .y_lines = y->all_lines, .y_k = y->all_k,
-		.planes = y->count, .split = y->split,
-		.f0 = left ? 0.25f : 1, .f1 = left ? 2 : 1,
-	};
-	struct hzi_launch launch = {.block = {256}, .early = true};
-	int kernel = HZI_KERNEL_quat_planes_any;
-
-	if (is_across(x)) {
-		const int64_t want = 16 * (int64_t)hzi_cuda_device(ctx)->multiprocessors,
-			      tiles = ceil_div(y->lines, HZI_QP_LINES);
-
-		HZ_CHECK(hzi_cuda_fill(ctx, most, 0, 4 * (size_t)y->lines));
-		launch.grid[0] = (unsigned)tiles;
-		launch.grid[1] = (unsigned)min_of(ceil_div(want, tiles),
-						  ceil_div(y->k, HZI_QT_BLOCK));
-		HZ_CHECK(hzi_cuda_launch(ctx, op, HZI_FAMILY_QUAT_PLANES,
-					 HZI_KERNEL_quat_planes_most, &launch, &p, sizeof(p)));
-		launch.grid[0] = (unsigned)ceil_div(y->all_lines, HZI_QP_LINES);
-		launch.grid[1] = (unsigned)(y->all_k / HZI_QT_BLOCK);
-		return hzi_cuda_launch(ctx, op, HZI_FAMILY_QUAT_PLANES,
-				       HZI_KERNEL_quat_planes_across, &launch, &p, sizeof(p));
-	}
-	if (is_quick(x, y->lines))
-		kernel = x->dtype == HZ_F32 ? HZI_KERNEL_quat_planes_f32
-			 : x->dtype == HZ_F16 ? HZI_KERNEL_quat_planes_f16
-					      : HZI_KERNEL_quat_planes_bf16;
-	launch.grid[0] = (unsigned)y->all_lines;
-	launch.block[0] = (unsigned)min_of(256, round_up(y->all_k / 8, 32));
-	return hzi_cuda_launch(ctx, op, HZI_FAMILY_QUAT_PLANES, kernel, &launch, &p, sizeof(p));
-}
-
 /* ---- Packing --------------------------------------------------------------------------------- */
 
-static struct planes packed_planes(int64_t m, int64_t k, int method, int split)
+static struct hzi_planes packed_planes(int64_t m, int64_t k, int method, int split)
 {
-	return planes_of(m, k, method == HZ_QUAT_FAST ? 8 : 4, split);
+	return hzi_planes_of(m, k, method == HZ_QUAT_FAST ? 8 : 4, split);
 }
 
 static bool fits(int64_t m, int64_t n, int64_t k)
@@ -176,7 +40,7 @@ bool hzi_cuda_quat_tma_packs(const struct hz_context *ctx, const struct hzi_quat
 	int split;
 
 	/* For transposed use both sizes are lines. */
-	return is_mine(ctx, a->dtype, a->precision, &split) && fits(a->m, a->k, a->k) &&
+	return hzi_planes_wanted(ctx, a->dtype, a->precision, &split) && fits(a->m, a->k, a->k) &&
 	       fits(a->m, a->k, a->m);
 }
 
@@ -215,19 +79,17 @@ int hzi_cuda_quat_tma_pack(struct hz_context *ctx, const struct hzi_quat_gemm_pa
 	const int64_t bytes = hzi_quat_pack_bytes(a->layout, a->dtype, a->m, a->k);
 	int64_t index[HZ_MAXDIM] = {0};
 	char *data = a->data;
-	struct planes p;
+	struct hzi_planes p;
 	int split;
 
-	is_mine(ctx, a->dtype, a->precision, &split);
+	hzi_planes_wanted(ctx, a->dtype, a->precision, &split);
 	p = packed_planes(a->m, a->k, a->method, split);
 	do {
 		const struct hzi_quat_matrix x =
 			item_of(&a->a, a->dtype, 0, offset_of(index, a->a_stride, a->ndim));
 
-		place(&p, data);
-		/* Behind the scales is room for as many numbers more. */
-		HZ_CHECK(make_planes(ctx, "quat_gemm_pack", &p, &x, true, NULL,
-				     p.scales + p.all_lines));
+		hzi_planes_place(&p, data);
+		HZ_CHECK(hzi_planes_make(ctx, "quat_gemm_pack", &p, &x, true, NULL));
 		data += bytes;
 	} while (next_index(index, a->shape, a->ndim));
 	return HZ_OK;
@@ -250,8 +112,8 @@ static const uint8_t direct[4][4][3] = {
  * The planes that product number e of component c in a phase is made of. Of split planes it is rest
  * times number, number times rest, number times number: the least first.
  */
-static void product_of(int method, int phase, int c, int e, const struct planes *left,
-		       const struct planes *right, int *l, int *r)
+static void product_of(int method, int phase, int c, int e, const struct hzi_planes *left,
+		       const struct hzi_planes *right, int *l, int *r)
 {
 	const int parts = left->split ? 3 : 1;
 
@@ -274,7 +136,7 @@ static void product_of(int method, int phase, int c, int e, const struct planes 
 
 /* What a call needs. */
 struct plan {
-	struct planes a, b;
+	struct hzi_planes a, b;
 	bool a_left;	/* A is the left factor, else C's conjugate is B' A' */
 	bool a_rows;	/* A is the rows of tiles, else their columns */
 };
@@ -292,7 +154,7 @@ static struct plan plan_of(const struct hzi_quat_gemm_args *a, int split)
 		p.a = packed_planes(a->k, a->m, a->method, split);
 	else
 		p.a = packed_planes(a->m, a->k, a->method, split);
-	p.b = planes_of(a->n, a->k, a->method == HZ_QUAT_FAST ? 8 : 7, split);
+	p.b = hzi_planes_of(a->n, a->k, a->method == HZ_QUAT_FAST ? 8 : 7, split);
 	p.a_left = !a->packed || !a->conj_a;
 	/* Columns are next to each other in C where that can be had. */
 	p.a_rows = absolute(a->c.col) <= absolute(a->c.row) && !(a->packed && a->packed_t);
@@ -304,7 +166,7 @@ bool hzi_cuda_quat_tma_takes(const struct hz_context *ctx, const struct hzi_quat
 	int64_t items = 1;
 	int split;
 
-	if (!is_mine(ctx, a->dtype, a->precision, &split) || !fits(a->m, a->n, a->k) || a->k == 0)
+	if (!hzi_planes_wanted(ctx, a->dtype, a->precision, &split) || !fits(a->m, a->n, a->k) || a->k == 0)
 		return false;
 	if (a->packed)
 		return fits(a->m, a->k, a->k) && fits(a->m, a->k, a->m);
@@ -323,10 +185,9 @@ size_t hzi_cuda_quat_tma_workspace(const struct hz_context *ctx,
 	struct plan p;
 	int split;
 
-	is_mine(ctx, a->dtype, a->precision, &split);
+	hzi_planes_wanted(ctx, a->dtype, a->precision, &split);
 	p = plan_of(a, split);
-	return (a->packed ? 0 : room_of(&p.a)) + room_of(&p.b) +
-	       padded(4 * (a->m > a->n ? a->m : a->n));
+	return (a->packed ? 0 : hzi_planes_room(&p.a)) + hzi_planes_room(&p.b);
 }
 
 /* C of the item: rows and columns exchanged where tiles have them so. */
@@ -360,33 +221,44 @@ static bool is_usual(const struct hzi_quat_out *o)
 	       !o->pre.data && o->activation <= HZ_ACT_LEAKY;
 }
 
-static int map_of(struct hz_context *ctx, struct hzi_tensor_map *map, const struct planes *p,
-		  int box_rows)
-{
-	return hzi_cuda_tensor_map(ctx, "quat_gemm", map, p->data, 2 * p->all_k,
-				   p->count * (1 + p->split) * p->all_lines, 2 * p->all_k,
-				   box_rows);
-}
-
 struct kernel {
 	int columns, kernel, kernel_across;
 };
 
+static const struct kernel usual[] = {
+	{192, HZI_KERNEL_quat_tma, HZI_KERNEL_quat_tma_across},
+	{160, HZI_KERNEL_quat_tma_160, 0},
+}, exact_kernel = {128, HZI_KERNEL_quat_tma_exact, HZI_KERNEL_quat_tma_exact_across};
+
+/* Which of the usual ones takes the least time: so many clusters do a tile each at a time. */
+static const struct kernel *kernel_of(int64_t tiles_m, int64_t n, int clusters)
+{
+	const struct kernel *best = usual;
+	int64_t least = INT64_MAX;
+
+	for (size_t i = 0; i < sizeof(usual) / sizeof(*usual); i++) {
+		const int64_t tiles = tiles_m * ceil_div(n, usual[i].columns);
+		const int64_t cost = ceil_div(tiles, clusters) * usual[i].columns;
+
+		if (cost < least) {
+			least = cost;
+			best = &usual[i];
+		}
+	}
+	return best;
+}
+
 static int multiply(struct hz_context *ctx, const struct hzi_quat_gemm_args *a,
 		    const struct plan *plan, int64_t c_offset, int64_t pre_offset)
 {
-	static const struct kernel kernels[] = {
-		{192, HZI_KERNEL_quat_tma, HZI_KERNEL_quat_tma_across},
-		{128, HZI_KERNEL_quat_tma_exact, HZI_KERNEL_quat_tma_exact_across},
-	};
 	const bool fast = a->method == HZ_QUAT_FAST, across = a->packed && a->packed_t;
-	const struct planes *rows = plan->a_rows ? &plan->a : &plan->b,
+	const struct hzi_planes *rows = plan->a_rows ? &plan->a : &plan->b,
 			    *cols = plan->a_rows ? &plan->b : &plan->a,
 			    *left = plan->a_left ? &plan->a : &plan->b,
 			    *right = plan->a_left ? &plan->b : &plan->a;
 	const struct hzi_quat_out out = out_of(a, plan, c_offset, pre_offset), *o = &out;
 	const bool exact = plan->a.split || !is_usual(o);
-	const struct kernel *f = &kernels[exact];
+	const struct kernel *f = exact ? &exact_kernel : usual;
 	struct hzi_quat_tma p = {
 		.out = *o,
 		.row_scales = rows->scales, .col_scales = across ? NULL : cols->scales,
@@ -397,7 +269,6 @@ static int multiply(struct hz_context *ctx, const struct hzi_quat_gemm_args *a,
 	};
 	struct hzi_launch launch = {.block = {HZI_QT_THREADS}, .shared_bytes = HZI_QT_BYTES,
 				    .cluster = HZI_QT_CLUSTER, .early = true, .aligned = true};
-	const int kernel = across ? f->kernel_across : f->kernel;
 	int clusters;
 
 	for (int part = 0; part < 2; part++) {
@@ -420,15 +291,19 @@ static int multiply(struct hz_context *ctx, const struct hzi_quat_gemm_args *a,
 	p.alpha = exact ? 1 : o->alpha[0];
 	p.pairs = o->c.dtype != HZ_F32 && o->c.col == 4 && (uintptr_t)o->c.data % 16 == 0 &&
 		  (o->c.row % 8 == 0 || o->m == 1);
-	p.tiles_m = (int32_t)ceil_div(o->m, 2 * HZI_QT_ROWS);
-	p.tiles_n = (int32_t)ceil_div(o->n, f->columns);
-	HZ_CHECK(map_of(ctx, &p.rows, rows, HZI_QT_ROWS));
-	HZ_CHECK(map_of(ctx, &p.cols, cols, across ? HZI_QT_BLOCK / 2 : f->columns / 2));
-	HZ_CHECK(hzi_cuda_clusters(ctx, "quat_gemm", HZI_FAMILY_QUAT_TMA, kernel, &launch,
+	/* As many of each kernel, which all take a whole multiprocessor */
+	HZ_CHECK(hzi_cuda_clusters(ctx, "quat_gemm", HZI_FAMILY_QUAT_TMA, f->kernel, &launch,
 				   &clusters));
+	p.tiles_m = (int32_t)ceil_div(o->m, 2 * HZI_QT_ROWS);
+	if (!exact && !across)
+		f = kernel_of(p.tiles_m, o->n, clusters);
+	p.tiles_n = (int32_t)ceil_div(o->n, f->columns);
+	HZ_CHECK(hzi_planes_map(ctx, "quat_gemm", &p.rows, rows, 128, HZI_QT_ROWS));
+	HZ_CHECK(hzi_planes_map(ctx, "quat_gemm", &p.cols, cols, 128,
+				across ? HZI_QT_BLOCK / 2 : f->columns / 2));
 	launch.grid[0] = (unsigned)(HZI_QT_CLUSTER * min_of(clusters, (int64_t)p.tiles_m * p.tiles_n));
-	return hzi_cuda_launch(ctx, "quat_gemm", HZI_FAMILY_QUAT_TMA, kernel, &launch, &p,
-			       sizeof(p));
+	return hzi_cuda_launch(ctx, "quat_gemm", HZI_FAMILY_QUAT_TMA,
+			       across ? f->kernel_across : f->kernel, &launch, &p, sizeof(p));
 }
 
 int hzi_cuda_quat_tma(struct hz_context *ctx, const struct hzi_quat_gemm_args *a)
@@ -440,31 +315,29 @@ int hzi_cuda_quat_tma(struct hz_context *ctx, const struct hzi_quat_gemm_args *a
 	bool first = true;
 	struct plan p;
 	char *room = ctx->workspace;
-	void *most;
 	int split;
 
-	is_mine(ctx, a->dtype, a->precision, &split);
+	hzi_planes_wanted(ctx, a->dtype, a->precision, &split);
 	p = plan_of(a, split);
 	if (!a->packed) {
-		place(&p.a, room);
-		room += room_of(&p.a);
+		hzi_planes_place(&p.a, room);
+		room += hzi_planes_room(&p.a);
 	}
-	place(&p.b, room);
-	most = room + room_of(&p.b);
+	hzi_planes_place(&p.b, room);
 	do {
 		const int64_t b_offset = offset_of(index, a->b_stride, a->ndim);
 		int64_t a_offset;
 
 		if (a->packed) {
 			a_offset = offset_of(index, a->packed_stride, a->ndim);
-			place(&p.a, (char *)(uintptr_t)a->packed + a_offset * pack_bytes);
+			hzi_planes_place(&p.a, (char *)(uintptr_t)a->packed + a_offset * pack_bytes);
 		} else {
 			const struct hzi_quat_matrix x = item_of(
 				&a->a, a->dtype, a->conj_a,
 				a_offset = offset_of(index, a->a_stride, a->ndim));
 
 			if (first || a_offset != a_last)
-				HZ_CHECK(make_planes(ctx, "quat_gemm", &p.a, &x, true, NULL, most));
+				HZ_CHECK(hzi_planes_make(ctx, "quat_gemm", &p.a, &x, true, NULL));
 		}
 		if (first || b_offset != b_last || (a->packed_t && a_offset != a_last)) {
 			/* As the left factor it is the conjugate of what it is for C's conjugate. */
@@ -474,8 +347,8 @@ int hzi_cuda_quat_tma(struct hz_context *ctx, const struct hzi_quat_gemm_args *a
 
 			x.row = x.col;
 			x.col = swap;
-			HZ_CHECK(make_planes(ctx, "quat_gemm", &p.b, &x, false,
-					     a->packed_t ? p.a.scales : NULL, most));
+			HZ_CHECK(hzi_planes_make(ctx, "quat_gemm", &p.b, &x, false,
+					     a->packed_t ? p.a.scales : NULL));
 		}
 		HZ_CHECK(multiply(ctx, a, &p, offset_of(index, a->c_stride, a->ndim),
 				  offset_of(index, a->pre_stride, a->ndim)));

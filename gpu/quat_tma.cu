@@ -32,9 +32,7 @@
 
 #if HAVE_WGMMA
 
-#define STAGES HZI_QT_STAGES
-#define GROUPS 4	/* of what is exchanged, each waited for by itself */
-#define STORERS 3	/* warps */
+#define STORERS 3	/* warps; at the last tile also those that multiply */
 #define CLUSTER HZI_QT_CLUSTER
 
 /*
@@ -45,16 +43,21 @@
 template <int COLUMNS, bool EXACT>
 struct memory {
 	static constexpr int sums = COLUMNS / 2, steps = sums / 8;
+	static constexpr int groups = steps % 4 ? 5 : 4;	/* of what is exchanged */
+	/* As many as there is room for beside out */
+	static constexpr int stages = COLUMNS == 192 || EXACT ? 3 : 4;
 
-	uint8_t a[STAGES][HZI_QT_ROWS * 128];
-	uint8_t b[STAGES][COLUMNS * 128];
+	uint8_t a[stages][HZI_QT_ROWS * 128];
+	uint8_t b[stages][COLUMNS * 128];
 	float4 out[steps][2][EXACT ? 2 : 1][256];
-	uint64_t full[STAGES], empty[STAGES];
-	uint64_t got[2][GROUPS];	/* what the partner gives */
+	float row_scales[HZI_QT_ROWS], col_scales[COLUMNS];	/* what sums are multiplied by */
+	uint64_t full[stages], empty[stages];
+	uint64_t got[2][groups];	/* what the partner gives, each waited for by itself */
 	uint64_t ready, stored;		/* out, here and at the partner's */
 };
 
 static_assert(sizeof(memory<192, false>) + 1024 <= HZI_QT_BYTES &&
+	      sizeof(memory<160, false>) + 1024 <= HZI_QT_BYTES &&
 	      sizeof(memory<128, true>) + 1024 <= HZI_QT_BYTES, "what the launcher asks for");
 
 /* Tile t of the clusters' tiles: bands of rows, each done column by column, so that L2 has both. */
@@ -68,6 +71,7 @@ HZ_DEVICE void tile_of(const hzi_quat_tma &p, int t, int &i, int &j)
 }
 
 /* Where in the ring, and which time round. */
+template <int STAGES>
 struct turn {
 	int at = 0;
 	uint32_t parity = 0;
@@ -88,7 +92,7 @@ HZ_DEVICE void load(const hzi_quat_tma &p, memory<COLUMNS, EXACT> &s, int rank)
 	constexpr int share = COLUMNS / 2;
 	const int part = rank & 1, half = rank >> 1;
 	const uint16_t both = 5 << part;
-	turn ring;
+	turn<memory<COLUMNS, EXACT>::stages> ring;
 
 	grid_wait();
 	for (int t = blockIdx.x / CLUSTER; t < p.tiles_m * p.tiles_n; t += gridDim.x / CLUSTER) {
@@ -136,10 +140,10 @@ HZ_DEVICE void load(const hzi_quat_tma &p, memory<COLUMNS, EXACT> &s, int rank)
  * units meanwhile. The matrix units cut sums off at 24 bits: EXACT has them begin anew with every
  * block of k.
  */
-template <bool ACROSS, bool EXACT, int COLUMNS>
+template <bool ACROSS, bool EXACT, int COLUMNS, int STAGES>
 HZ_DEVICE void multiply_blocks(const hzi_quat_tma &p, memory<COLUMNS, EXACT> &s,
-			       float (&acc)[2][COLUMNS / 2], turn &ring, int rank, int group,
-			       int phase)
+			       float (&acc)[2][COLUMNS / 2], turn<STAGES> &ring, int rank,
+			       int group, int phase)
 {
 	const int lane = threadIdx.x % 32;
 	const int turns = EXACT ? p.blocks : p.blocks * p.per, per = EXACT ? p.per : 1;
@@ -208,6 +212,7 @@ template <int COLUMNS, bool EXACT>
 HZ_DEVICE void combine(memory<COLUMNS, EXACT> &s, float (&acc)[2][COLUMNS / 2], int rank, int group,
 		       uint32_t parity)
 {
+	constexpr int GROUPS = memory<COLUMNS, EXACT>::groups;
 	constexpr int steps = COLUMNS / 16, share = steps / GROUPS;
 	constexpr int pitch = sizeof(s.out[0]) / 2;	/* a step has as much room, or twice */
 	const float sign = rank & 1 ? -1 : 1;
@@ -306,82 +311,29 @@ HZ_DEVICE uint4 pairs_bf16(const sums8 &u)
 			  to_bf16x2(u.v[0][2], u.v[1][2]), to_bf16x2(u.v[0][3], u.v[1][3]));
 }
 
-/* Of columns col and col + 1. */
-HZ_DEVICE void load_scales(const hzi_quat_tma &p, int col, float (&scales)[2])
+/*
+ * The tile's scales into shared memory, by the warps that store; multiplying ones, which have read
+ * those of the tile before, wait for it in scales_wait().
+ */
+template <int COLUMNS, bool EXACT>
+HZ_DEVICE void scales_load(const hzi_quat_tma &p, memory<COLUMNS, EXACT> &s, int rank, int i, int j,
+			   int warp)
 {
-	scales[0] = scales[1] = 1;
-	if (p.col_scales) {
-		scales[0] = p.col_scales[min(col, p.out.n - 1)];
-		scales[1] = p.col_scales[min(col + 1, p.out.n - 1)];
+	const int row0 = (2 * i + (rank >> 1)) * HZI_QT_ROWS, col0 = j * COLUMNS;
+
+	for (int l = 32 * warp + threadIdx.x % 32; l < COLUMNS; l += 32 * STORERS) {
+		s.col_scales[l] = p.col_scales ? p.col_scales[min(col0 + l, p.out.n - 1)] : 1;
+		if (l < HZI_QT_ROWS)
+			s.row_scales[l] = p.alpha * (p.row_scales ? p.row_scales[min(row0 + l,
+										p.out.m - 1)]
+								  : 1);
 	}
+	asm volatile("bar.arrive 1, %0;" :: "n"(256 + 32 * STORERS) : "memory");
 }
 
-/* A warpgroup that multiplies: 64 rows. */
-template <int COLUMNS, bool ACROSS, bool EXACT>
-HZ_DEVICE void multiply(const hzi_quat_tma &p, memory<COLUMNS, EXACT> &s, int rank, int group)
+HZ_DEVICE void scales_wait(void)
 {
-	constexpr int sums = COLUMNS / 2, steps = sums / 8;
-	const int lane = threadIdx.x % 32, part = rank & 1, m = p.out.m - 1;
-	const uint32_t ready = shared_address(&s.ready);
-	uint32_t parity = 0;
-	float acc[2][sums];
-	turn ring;
-
-	grid_wait();
-	for (int t = blockIdx.x / CLUSTER; t < p.tiles_m * p.tiles_n; t += gridDim.x / CLUSTER) {
-		int i, j;
-
-		tile_of(p, t, i, j);
-		/* One place that multiplies: with two ptxas moves sums about and runs out of registers. */
-#pragma unroll 1
-		for (int phase = 0;; phase++) {
-			multiply_blocks<ACROSS, EXACT>(p, s, acc, ring, rank, group, phase);
-			if (phase == 0)
-				barrier_wait(shared_address(&s.stored), parity ^ 1);
-			if (phase + 1 == p.phases)
-				break;
-			combine(s, acc, rank, group, parity);
-		}
-
-		const int row = (2 * i + (rank >> 1)) * HZI_QT_ROWS + group * 64 +
-				threadIdx.x % 128 / 32 * 16 + lane / 4;
-		const int col0 = j * COLUMNS + 2 * (lane & 3);
-		const uint32_t flip0 = part ? p.flip : 0;
-		float row_scale[2] = {p.alpha, p.alpha};
-
-		if (p.row_scales) {
-			row_scale[0] *= p.row_scales[min(row, m)];
-			row_scale[1] *= p.row_scales[min(row + 8, m)];
-		}
-#pragma unroll
-		for (int c = 0; c < 2 * steps; c++) {
-			const int col = col0 + 8 * c;
-			float4 *const to = &s.out[c % steps][c / steps][0][threadIdx.x % 128 +
-									 128 * group];
-			float col_scale[2];
-			sums8 u;
-
-			load_scales(p, col, col_scale);
-#pragma unroll
-			for (int e = 0; e < 4; e++) {
-				const float by = row_scale[e / 2] * col_scale[e % 2];
-
-				u.v[0][e] = acc[0][4 * c + e] * flipped(by, flip0);
-				u.v[1][e] = acc[1][4 * c + e] * flipped(by, p.flip);
-			}
-			if (EXACT) {
-				to[0] = make_float4(u.v[0][0], u.v[0][1], u.v[0][2], u.v[0][3]);
-				to[256] = make_float4(u.v[1][0], u.v[1][1], u.v[1][2], u.v[1][3]);
-				continue;
-			}
-			if (!p.plain)
-				u = usual(p.out, u, row, col, 2 * part);
-			*(uint4 *)to = p.out.c.dtype == HZ_F16 ? pairs_f16(u) : pairs_bf16(u);
-		}
-		barrier_arrive(ready);
-		barrier_arrive_at(cluster_map(ready, rank ^ 1));
-		parity ^= 1;
-	}
+	asm volatile("bar.sync 1, %0;" :: "n"(256 + 32 * STORERS) : "memory");
 }
 
 HZ_DEVICE uint4 load_there(uint32_t address)
@@ -448,66 +400,145 @@ HZ_DEVICE void store_quats(const hzi_quat_tma &p, int row, int col, const uint4 
 	}
 }
 
-/* The warps that store. */
+/*
+ * Tile (i, j) of the cluster, of which warps of both blocks store a share each: lanes side by side
+ * what is in a row of C, steps of 8 columns by four threads' places.
+ */
+template <int COLUMNS, bool EXACT>
+HZ_DEVICE void store_tile(const hzi_quat_tma &p, memory<COLUMNS, EXACT> &s, int rank, int i, int j,
+			  int warp, int warps)
+{
+	constexpr int steps = COLUMNS / 16, line = 4 * steps, turns = EXACT ? 1 : 2;
+	const int lane = threadIdx.x % 32, part = rank & 1;
+
+	/* Of turns at once: what the partner has takes a while to come. */
+#pragma unroll 1
+	for (int at = 32 * warp + lane; at < steps * 256; at += 32 * warps * turns) {
+		uint4 mine[turns][EXACT ? 2 : 1], other[turns][EXACT ? 2 : 1];
+
+#pragma unroll
+		for (int u = 0; u < turns; u++) {
+			const int l = min(at + 32 * warps * u, steps * 256 - 1);
+			const float4 *const from =
+				&s.out[l % line / 4][part][0][l / line * 4 + l % 4];
+			const uint32_t there = cluster_map(shared_address(from), rank ^ 1);
+
+#pragma unroll
+			for (int h = 0; h < (EXACT ? 2 : 1); h++) {
+				mine[u][h] = *(const uint4 *)(from + 256 * h);
+				other[u][h] = load_there(there + 4096 * h);
+			}
+		}
+#pragma unroll
+		for (int u = 0; u < turns; u++) {
+			const int l = at + 32 * warps * u, r = l / line;
+			const int row = (2 * i + (rank >> 1)) * HZI_QT_ROWS + r / 8 * 16 + r % 8;
+			const int col = j * COLUMNS + part * (COLUMNS / 2) + l % line * 2;
+
+			if (l >= steps * 256)
+				break;
+			if constexpr (EXACT) {
+				const uint4 v[4] = {part ? other[u][0] : mine[u][0],
+						    part ? other[u][1] : mine[u][1],
+						    part ? mine[u][0] : other[u][0],
+						    part ? mine[u][1] : other[u][1]};
+
+				store_quats(p, row, col, v);
+			} else {
+				store_pairs(p, row, col, part ? other[u][0] : mine[u][0],
+					    part ? mine[u][0] : other[u][0]);
+			}
+		}
+	}
+}
+
+/* The warps that store while others multiply. */
 template <int COLUMNS, bool EXACT>
 HZ_DEVICE void store(const hzi_quat_tma &p, memory<COLUMNS, EXACT> &s, int rank, int warp)
 {
-	constexpr int sums = COLUMNS / 2, steps = sums / 8, turns = EXACT ? 1 : 2;
-	const int lane = threadIdx.x % 32, part = rank & 1;
+	const int tiles = p.tiles_m * p.tiles_n, step = gridDim.x / CLUSTER;
 	const uint32_t stored = shared_address(&s.stored);
 	uint32_t parity = 0;
 
 	grid_wait();
-	for (int t = blockIdx.x / CLUSTER; t < p.tiles_m * p.tiles_n; t += gridDim.x / CLUSTER) {
+	for (int t = blockIdx.x / CLUSTER; t < tiles; t += step) {
 		int i, j;
 
 		tile_of(p, t, i, j);
+		scales_load(p, s, rank, i, j, warp);
 		barrier_wait(shared_address(&s.ready), parity);
-		/* Of turns at once: what the partner has takes a while to come. */
-#pragma unroll 1
-		for (int at = 32 * warp + lane; at < steps * 256; at += 32 * STORERS * turns) {
-			uint4 mine[turns][EXACT ? 2 : 1], other[turns][EXACT ? 2 : 1];
-
-#pragma unroll
-			for (int u = 0; u < turns; u++) {
-				const int l = min(at + 32 * STORERS * u, steps * 256 - 1);
-				const float4 *const from = &s.out[l / 256][part][0][l % 256];
-				const uint32_t there =
-					cluster_map(shared_address(from), rank ^ 1);
-
-#pragma unroll
-				for (int h = 0; h < (EXACT ? 2 : 1); h++) {
-					mine[u][h] = *(const uint4 *)(from + 256 * h);
-					other[u][h] = load_there(there + 4096 * h);
-				}
-			}
-#pragma unroll
-			for (int u = 0; u < turns; u++) {
-				const int l = at + 32 * STORERS * u, thread = l % 256;
-				const int row = (2 * i + (rank >> 1)) * HZI_QT_ROWS +
-						thread / 32 * 16 + thread % 32 / 4;
-				const int col = j * COLUMNS + part * (COLUMNS / 2) + l / 256 * 8 +
-						2 * (thread & 3);
-
-				if (l >= steps * 256)
-					break;
-				if constexpr (EXACT) {
-					const uint4 v[4] = {part ? other[u][0] : mine[u][0],
-							    part ? other[u][1] : mine[u][1],
-							    part ? mine[u][0] : other[u][0],
-							    part ? mine[u][1] : other[u][1]};
-
-					store_quats(p, row, col, v);
-				} else {
-					store_pairs(p, row, col, part ? other[u][0] : mine[u][0],
-						    part ? mine[u][0] : other[u][0]);
-				}
-			}
-		}
+		store_tile(p, s, rank, i, j, warp, t + step < tiles ? STORERS : STORERS + 8);
 		barrier_arrive(stored);
 		barrier_arrive_at(cluster_map(stored, rank ^ 1));
 		parity ^= 1;
 	}
+}
+
+/* A warpgroup that multiplies: 64 rows. */
+template <int COLUMNS, bool ACROSS, bool EXACT>
+HZ_DEVICE void multiply(const hzi_quat_tma &p, memory<COLUMNS, EXACT> &s, int rank, int group)
+{
+	constexpr int sums = COLUMNS / 2, steps = sums / 8;
+	const int lane = threadIdx.x % 32, part = rank & 1;
+	const uint32_t ready = shared_address(&s.ready);
+	uint32_t parity = 0;
+	float acc[2][sums];
+	turn<memory<COLUMNS, EXACT>::stages> ring;
+	int i, j;
+
+	grid_wait();
+	for (int t = blockIdx.x / CLUSTER; t < p.tiles_m * p.tiles_n; t += gridDim.x / CLUSTER) {
+		tile_of(p, t, i, j);
+		/* One place that multiplies: with two ptxas moves sums about and runs out of registers. */
+#pragma unroll 1
+		for (int phase = 0;; phase++) {
+			multiply_blocks<ACROSS, EXACT>(p, s, acc, ring, rank, group, phase);
+			if (phase == 0)
+				barrier_wait(shared_address(&s.stored), parity ^ 1);
+			if (phase + 1 == p.phases)
+				break;
+			combine(s, acc, rank, group, parity);
+		}
+
+		const int row = group * 64 + threadIdx.x % 128 / 32 * 16 + lane / 4;
+		const int row0 = (2 * i + (rank >> 1)) * HZI_QT_ROWS, col0 = j * COLUMNS;
+		const uint32_t flip0 = part ? p.flip : 0;
+
+		scales_wait();
+
+		const float row_scale[2] = {s.row_scales[row], s.row_scales[row + 8]};
+
+#pragma unroll
+		for (int c = 0; c < 2 * steps; c++) {
+			const int col = 2 * (lane & 3) + 8 * c;
+			float4 *const to = &s.out[c % steps][c / steps][0][threadIdx.x % 128 +
+									 128 * group];
+			const float2 scales = *(const float2 *)&s.col_scales[col];
+			const float col_scale[2] = {scales.x, scales.y};
+			sums8 u;
+
+#pragma unroll
+			for (int e = 0; e < 4; e++) {
+				const float by = row_scale[e / 2] * col_scale[e % 2];
+
+				u.v[0][e] = acc[0][4 * c + e] * flipped(by, flip0);
+				u.v[1][e] = acc[1][4 * c + e] * flipped(by, p.flip);
+			}
+			if (EXACT) {
+				to[0] = make_float4(u.v[0][0], u.v[0][1], u.v[0][2], u.v[0][3]);
+				to[256] = make_float4(u.v[1][0], u.v[1][1], u.v[1][2], u.v[1][3]);
+				continue;
+			}
+			if (!p.plain)
+				u = usual(p.out, u, row0 + row, col0 + col, 2 * part);
+			*(uint4 *)to = p.out.c.dtype == HZ_F16 ? pairs_f16(u) : pairs_bf16(u);
+		}
+		barrier_arrive(ready);
+		barrier_arrive_at(cluster_map(ready, rank ^ 1));
+		parity ^= 1;
+	}
+	barrier_wait(ready, parity ^ 1);
+	store_tile(p, s, rank, i, j, STORERS + threadIdx.x / 32 - 4, STORERS + 8);
 }
 
 template <int COLUMNS, bool ACROSS, bool EXACT>
@@ -519,11 +550,13 @@ HZ_DEVICE void kernel(const hzi_quat_tma &p)
 
 	asm("mov.u32 %0, %%cluster_ctarank;" : "=r"(rank));
 	if (threadIdx.x == 0) {
-		for (int i = 0; i < STAGES; i++) {
+		prefetch_map(p.rows);
+		prefetch_map(p.cols);
+		for (int i = 0; i < s.stages; i++) {
 			barrier_init(shared_address(&s.full[i]), 1);
 			barrier_init(shared_address(&s.empty[i]), 16);
 		}
-		for (int i = 0; i < 2 * GROUPS; i++)
+		for (int i = 0; i < 2 * s.groups; i++)
 			barrier_init(shared_address(&s.got[0][i]), 1);
 		barrier_init(shared_address(&s.ready), 2 * 256);
 		barrier_init(shared_address(&s.stored), 2 * 32 * STORERS);
@@ -557,6 +590,7 @@ HZ_DEVICE void kernel(const hzi_quat_tma &p)
 	name(const __grid_constant__ hzi_quat_tma p) \
 	BODY((kernel<columns, across, exact>(p)))
 TMA(quat_tma, 192, false, false)
+TMA(quat_tma_160, 160, false, false)
 TMA(quat_tma_across, 192, true, false)
 TMA(quat_tma_exact, 128, false, true)
 TMA(quat_tma_exact_across, 128, true, true)

@@ -24,15 +24,16 @@
 
 #define HZI_QT_ROWS 128		/* of a block; a cluster has two below each other, each twice */
 #define HZI_QT_CLUSTER 4
-#define HZI_QT_STAGES 3
 #define HZI_QT_BLOCK 64		/* of k */
 #define HZI_QT_THREADS 384
 #define HZI_QT_BAND 4		/* tiles of a cluster along rows, that are done column by column */
-#define HZI_QP_LINES 32		/* of a block that turns lines */
+#define HZI_QP_LINES 16		/* of blocks that turn lines, by so many of k at a time */
+#define HZI_QP_TILE 128
+#define HZI_QP_PARTS 8		/* blocks of a cluster that turns lines, at most */
 #define HZI_QT_PRODUCTS 24	/* for two components, at most: 2 * 4 * 3 */
 
-/* Bytes of shared memory, with what aligns them: as much as a block may have, but for 1 KiB. */
-#define HZI_QT_BYTES (226 * 1024)
+/* Bytes of shared memory, with what aligns them: as much as a block may have. */
+#define HZI_QT_BYTES (227 * 1024)
 
 struct hzi_quat_tma {
 	struct hzi_tensor_map rows, cols;	/* planes below each other */
@@ -56,13 +57,13 @@ struct hzi_quat_planes {
 	struct hzi_quat_matrix x;	/* rows are lines, columns k */
 	uint16_t *y;
 	float *scales;			/* gets what undoes a line's scale */
-	uint32_t *most;			/* _across: the largest magnitudes, as bits */
 	const float *k_scales;		/* NULL: none; quaternions at k are multiplied by it */
 	int64_t lines, k;
 	int64_t y_lines, y_k;		/* with padding: lines of a plane, and elements of a line */
 	int32_t planes;			/* 8: fast; 7 and 4: direct */
 	int32_t split;
 	float f0, f1;
+	int32_t parts, pad_;		/* _across: blocks of a cluster */
 };
 
 HZI_QUAT_ASSERT(sizeof(struct hzi_quat_tma) == 832, "the same layout for C and CUDA");

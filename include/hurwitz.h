@@ -1024,8 +1024,9 @@ typedef struct hz_quat_conv_opts {
  * 4], y any [n, spatial..., Ci, 4] that the convolution would take to the shape of x, b [Ci, 4].
  *
  * Aliasing: no output overlaps another operand.
- * Arithmetic, errors: as hz_quat_linear(). Workspace: hz_quat_conv_workspace(); it has patches of
- * x, for a limited number of pixels at a time.
+ * Arithmetic, errors: as hz_quat_linear(); but in HALF no component of x counts as smaller than
+ * 2^-26 of the largest finite one, as neighbours have a scale in common. Workspace:
+ * hz_quat_conv_workspace(); it may have patches of x, for a limited number of pixels at a time.
  * Source: Gaudet, Maida 2018, "Deep Quaternion Networks", section 3.
  */
 HZ_API int hz_quat_conv(hz_context *ctx, const hz_tensor *x, const hz_tensor *w,

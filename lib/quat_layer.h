@@ -157,7 +157,19 @@ struct hzi_qrotation_args {
 
 #ifndef __CUDACC__
 
-#include "hz.h"
+#include "quat_gemm.h"
+
+/*
+ * A convolution of one group of channels as one step: what product of a by patches it is, b and c
+ * having no data; patches, of all images, x beginning at the group's first channel; and where the
+ * pixels of c and pre are, these beginning at the group's first channel too.
+ */
+struct hzi_qconv_args {
+	struct hzi_quat_gemm_args g;
+	struct hzi_qpatch_args x;
+	struct hzi_qarray y, pre;
+	int64_t images;
+};
 
 /* What a device does around products; each is of this context's kind and in its stream's order. */
 struct hzi_quat_steps {
@@ -170,6 +182,9 @@ struct hzi_quat_steps {
 	int (*rotation)(struct hz_context *ctx, const char *op, const struct hzi_qrotation_args *a,
 			bool backward);
 	int (*zero)(struct hz_context *ctx, const char *op, void *p, size_t bytes);
+	/* The workspace of a convolution, 0 if it is to be made of products; NULL: all are */
+	size_t (*conv_workspace)(const struct hz_context *ctx, const struct hzi_qconv_args *a);
+	int (*conv)(struct hz_context *ctx, const char *op, const struct hzi_qconv_args *a);
 	size_t patch_bytes;		/* patches that are made at a time */
 	int64_t tiles;			/* of 64 x 64, of which the device wants so many in a product;
 					   0: any number will do */

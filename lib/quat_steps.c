@@ -63,15 +63,8 @@ static int map(struct run *r, struct hzi_qmap_args *m)
 /* From how many rows, columns and terms on fewer products pay for the sums around them */
 #define FAST_LEAST 32
 
-static int multiply(struct run *r, struct hzi_quat_gemm_args *g, bool reversed)
+static void settle(const struct run *r, struct hzi_quat_gemm_args *g, bool reversed)
 {
-	void *const workspace = r->ctx->workspace;
-	const size_t bytes = r->ctx->workspace_bytes;
-	size_t need;
-	int status;
-
-	if (g->m == 0 || g->n == 0)
-		return HZ_OK;
 	g->conj_a ^= reversed;
 	g->conj_b ^= reversed;
 	g->conj_c ^= reversed;
@@ -82,18 +75,36 @@ static int multiply(struct run *r, struct hzi_quat_gemm_args *g, bool reversed)
 				    HZ_QUAT_FAST : HZ_QUAT_DIRECT;
 	g->alpha[0] = 1;
 	g->alpha_real = 1;
+}
+
+/* A product, or a convolution that the device takes, with what is left of the workspace */
+static int call_device(struct run *r, const struct hzi_quat_gemm_args *g,
+		       const struct hzi_qconv_args *conv, size_t need)
+{
+	void *const workspace = r->ctx->workspace;
+	const size_t bytes = r->ctx->workspace_bytes;
+	int status;
+
 	if (r->dry) {
-		need = r->used + r->ctx->ops->quat_gemm_workspace(r->ctx, g);
-		if (need > r->peak)
-			r->peak = need;
+		if (r->used + need > r->peak)
+			r->peak = r->used + need;
 		return HZ_OK;
 	}
 	r->ctx->workspace = r->base + r->used;
 	r->ctx->workspace_bytes = bytes - r->used;
-	status = r->ctx->ops->quat_gemm(r->ctx, g);
+	status = conv ? r->steps->conv(r->ctx, r->op, conv) : r->ctx->ops->quat_gemm(r->ctx, g);
 	r->ctx->workspace = workspace;
 	r->ctx->workspace_bytes = bytes;
 	return status;
+}
+
+static int multiply(struct run *r, struct hzi_quat_gemm_args *g, bool reversed)
+{
+	if (g->m == 0 || g->n == 0)
+		return HZ_OK;
+	settle(r, g, reversed);
+	return call_device(r, g, NULL,
+			   r->dry ? r->ctx->ops->quat_gemm_workspace(r->ctx, g) : 0);
 }
 
 #define SPLIT_TERMS 512		/* terms that a part of a product has at least */
@@ -743,6 +754,16 @@ static int64_t pixels_columns(const struct pixels *p)
 	return product3(p->taps) * p->channels;
 }
 
+static void describe_patches(const struct pixels *p, struct hzi_qpatch_args *a)
+{
+	memcpy(a->size, p->t->shape + 1, sizeof(a->size));
+	memcpy(a->count, p->count, sizeof(a->count));
+	memcpy(a->taps, p->taps, sizeof(a->taps));
+	memcpy(a->step, p->sight.step, sizeof(a->step));
+	memcpy(a->each, p->sight.each, sizeof(a->each));
+	memcpy(a->base, p->sight.base, sizeof(a->base));
+}
+
 /*
  * The matrix of pixels from first on: *view of group 0 has pixels as its columns if columns, else
  * as its rows; *group is the step from group to group.
@@ -770,12 +791,7 @@ static int pixels_matrix(struct run *r, const struct pixels *p, int64_t first, i
 		.data = p->scratch, .row = columns ? channel : pixel,
 		.col = columns ? pixel : channel, .comp = {0, 1, 2, 3},
 	};
-	memcpy(a.size, p->t->shape + 1, sizeof(a.size));
-	memcpy(a.count, p->count, sizeof(a.count));
-	memcpy(a.taps, p->taps, sizeof(a.taps));
-	memcpy(a.step, p->sight.step, sizeof(a.step));
-	memcpy(a.each, p->sight.each, sizeof(a.each));
-	memcpy(a.base, p->sight.base, sizeof(a.base));
+	describe_patches(p, &a);
 	return r->dry || k == 0 ? HZ_OK : r->steps->patch(r->ctx, r->op, &a);
 }
 
@@ -796,6 +812,52 @@ static void pixels_scratch(struct run *r, struct pixels *p, int64_t chunk)
 		p->scratch = take(r, chunk * p->groups * pixels_columns(p) * 4, p->t->a.dtype);
 }
 
+static struct hzi_qarray moved(const struct hzi_qarray *a, int64_t channels)
+{
+	struct hzi_qarray b = *a;
+
+	if (a->data)
+		b.data = (char *)a->data + channels * a->stride[4] * (int64_t)dtype_bytes(a->dtype);
+	return b;
+}
+
+/* The same as correlate() does, if the device does it in one step: then *done. */
+static int correlate_at_once(struct run *r, const struct pixels *p, const struct hzi_qtensor *out,
+			     const struct weights *w, bool bias, int activation,
+			     const struct hzi_qarray *pre, bool *done)
+{
+	const struct hzi_qlayer *l = r->l;
+	const struct hzi_qarray none = {.data = NULL};
+
+	*done = false;
+	if (!r->steps->conv_workspace || p->direct)
+		return HZ_OK;
+	for (int64_t i = 0; i < p->groups; i++) {
+		struct hzi_qconv_args a = {
+			.g = {.m = w->out, .n = count_of(4, out->shape), .k = pixels_columns(p),
+			      .dtype = p->t->a.dtype, .c_dtype = out->a.dtype, .conj_a = w->conj,
+			      .activation = activation, .slope = l->slope,
+			      .a = matrix(&w->a, i * w->group, w->row, w->col)},
+			.x = {.x = moved(&p->t->a, i * p->channels), .groups = 1,
+			      .channels = p->channels},
+			.y = moved(&out->a, i * w->out),
+			.pre = pre ? moved(pre, i * w->out) : none, .images = out->shape[0],
+		};
+		size_t need;
+
+		describe_patches(p, &a.x);
+		if (bias)
+			set_bias(&a.g, &l->b.a, i * w->out);
+		settle(r, &a.g, l->reversed);
+		need = r->steps->conv_workspace(r->ctx, &a);
+		if (!need)
+			return HZ_OK;
+		*done = true;
+		HZ_CHECK(call_device(r, NULL, &a, need));
+	}
+	return HZ_OK;
+}
+
 /* out = weights times the pixels of in that are seen from its own, with bias and activation */
 static int correlate(struct run *r, const struct hzi_qtensor *in, const struct hzi_qtensor *out,
 		     int64_t groups, const struct weights *w, const struct sight *sight, bool bias,
@@ -810,10 +872,14 @@ static int correlate(struct run *r, const struct hzi_qtensor *in, const struct h
 	struct pixels p = pixels_of(in, groups, out->shape + 1, w->taps, sight);
 	struct hzi_qtensor to = *out;
 	int64_t pixel = j.stride[0][0], pre_pixel = j.stride[1][0], chunk;
-	int status = HZ_OK;
+	int status;
+	bool done;
 
 	if (rows == 0 || out->shape[4] == 0)
 		return HZ_OK;
+	status = correlate_at_once(r, &p, out, w, bias, activation, pre, &done);
+	if (status != HZ_OK || done)
+		return status;
 	chunk = chunk_rows(r, &p, rows);
 	pixels_scratch(r, &p, chunk);
 	if (j.n > 1) {

@@ -224,6 +224,47 @@ static void test_batch(void)
 	is_int(l->grid[0], 2 + 2, "A and B share a launch, of which B has a part");
 }
 
+#ifndef HZ_CUDA_90A
+#define HZ_CUDA_90A 0
+#endif
+
+/* Which convolutions the kernel of its own takes, and in how many blocks */
+static void test_conv(void)
+{
+	const int64_t xs[] = {4, 28, 28, 64, 4}, ws[] = {64, 3, 3, 64, 4};
+	const int64_t lines[] = {2, 1000, 32, 4}, line_ws[] = {40, 5, 32, 4};
+	hz_tensor x = hz_tensor_nd(a, HZ_BF16, HZ_CUDA, 5, xs);
+	hz_tensor w = hz_tensor_nd(b, HZ_BF16, HZ_CUDA, 5, ws);
+	hz_tensor y = hz_tensor_nd(c, HZ_BF16, HZ_CUDA, 5, xs);
+	hz_quat_conv_opts o = {.pad = {1, 1}, .method = HZ_QUAT_FAST};
+	const struct fakecuda_launch *l;
+	size_t bytes;
+
+	is_int(hz_quat_conv_workspace(ctx, &x, &w, NULL, &y, &o, &bytes), HZ_OK, "a workspace");
+	ok(bytes < (size_t)9 * 64 * 64 * 4 * 8, "of weights alone");
+	is_int(hz_quat_conv(ctx, &x, &w, NULL, &y, &o), HZ_OK, "a convolution");
+	is_str(taken(), "quat_planes_bf16 quat_conv_bf16", "its kernels");
+	l = fake->launch(fake->launches() - 1);
+	is_int(l->cluster, 2, "in clusters");
+	/* 4 strips of 6 tiles, of 4 times 29 rows */
+	is_int(l->grid[0], 24, "a block for each tile");
+	o.flags = HZ_QUAT_TRANSPOSED;
+	hz_quat_conv(ctx, &x, &w, NULL, &y, &o);
+	is_str(taken(), "quat_map_copy quat_planes_bf16 quat_conv_bf16",
+	       "a transposed one, whose weights are gathered before");
+	o.method = HZ_QUAT_DIRECT;
+	hz_quat_conv(ctx, &x, &w, NULL, &y, &o);
+	ok(!strstr(taken(), "quat_conv_bf16"), "not by 16 products");
+	x = hz_tensor_4d(a, HZ_F16, HZ_CUDA, lines[0], lines[1], lines[2], lines[3]);
+	w = hz_tensor_4d(b, HZ_F16, HZ_CUDA, line_ws[0], line_ws[1], line_ws[2], line_ws[3]);
+	y = hz_tensor_4d(c, HZ_F16, HZ_CUDA, lines[0], lines[1], line_ws[0], lines[3]);
+	o = (hz_quat_conv_opts){.pad = {2}, .method = HZ_QUAT_FAST};
+	is_int(hz_quat_conv(ctx, &x, &w, NULL, &y, &o), HZ_OK, "one in one dimension");
+	is_str(taken(), "quat_planes_f16 quat_conv_f16", "its kernels");
+	l = fake->launch(fake->launches() - 1);
+	is_int(l->grid[0], 14, "a block for each 160 of twice 1002 rows, in pairs");
+}
+
 int main(void)
 {
 	hz_options o = {.device = HZ_CUDA};
@@ -246,6 +287,8 @@ int main(void)
 		test_gemm(&table[i]);
 	test_packed();
 	test_batch();
+	if (HZ_CUDA_90A)
+		test_conv();
 	hz_free(ctx, a, HZ_CUDA);
 	hz_free(ctx, b, HZ_CUDA);
 	hz_free(ctx, c, HZ_CUDA);

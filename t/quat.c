@@ -235,6 +235,10 @@ static void sums_expect(struct quat_call *c, int o, struct sums *s, int64_t coun
 
 	for (int64_t i = 0; i < count; i++)
 		expect(c, o, i, first, last, s->sum[i], factor * u * s->size[i], xyzw, accumulate);
+}
+
+static void sums_free(struct sums *s)
+{
 	free(s->sum);
 	free(s->size);
 }
@@ -279,6 +283,8 @@ static int one_mul_bwd(int most_dims, int64_t elements)
 		sums_expect(&c, 0, &suma, ca, 0, 3, 40, xyzw, accumulate);
 	if (c.outs[1])
 		sums_expect(&c, 1, &sumb, cb, 0, 3, 40, xyzw, accumulate);
+	sums_free(&suma);
+	sums_free(&sumb);
 	good = end_call(&c);
 	side_free(&dy);
 	side_free(&a);
@@ -335,6 +341,7 @@ static int one_dot(int most_dims, int64_t elements, int64_t length)
 		}
 	}
 	sums_expect(&c, 0, &sum, count, 0, is_real ? 0 : 3, 40, xyzw, flags & HZ_QUAT_ACCUMULATE);
+	sums_free(&sum);
 	good = end_call(&c);
 	side_free(&a);
 	side_free(&b);
@@ -716,6 +723,8 @@ static int one_rotate_bwd(int64_t elements)
 		sums_expect(&c, 0, &sumq, cq, 0, 3, 60, xyzw, accumulate);
 	if (c.outs[1])
 		sums_expect(&c, 1, &sumv, cv, vc == 3, 3, 60, xyzw, accumulate);
+	sums_free(&sumq);
+	sums_free(&sumv);
 	good = end_call(&c);
 	side_free(&dy);
 	side_free(&q);

@@ -5,6 +5,8 @@
  */
 #include <config.h>
 
+#include <float.h>
+
 #include "hurwitz.h"
 #include "tap.h"
 #include "quat.h"
@@ -553,6 +555,31 @@ static void test_nan(void)
 	}
 }
 
+/* An Inf by finite numbers is Inf, not NaN, also where f32 is multiplied in parts. */
+static void test_inf(void)
+{
+	enum { M = 40, K = 133, COLS = 8 };
+	static float a[M * K * 4], b[K * COLS * 4], c[M * COLS * 4];
+
+	for (int i = 0; i < M * K * 4; i++)
+		a[i] = (float)rnd_normal(&rnd);
+	for (int i = 0; i < K * COLS * 4; i++)
+		b[i] = (float)fmax(fmin(rnd_normal(&rnd), 0.9), -0.9);
+	a[4 * (3 * K + 5) + 2] = INFINITY;
+	a[4 * (35 * K + 132)] = -FLT_MAX;	/* of 11 bits it were Inf */
+	for (int d = 0; d < ndevs; d++) {
+		for (int cols = 1; cols <= COLS; cols++) {
+			int good = 1;
+
+			multiply(&devs[d], a, b, c, M, cols, K, HZ_QUAT_DIRECT, HZ_PRECISION_AUTO);
+			for (int i = 0; i < M * cols * 4; i++)
+				good &= i / (4 * cols) == 3 ? isinf(c[i]) : isfinite(c[i]);
+			if (!good || cols == COLS)
+				ok(good, "Inf is no NaN, %d columns, %s", cols, devs[d].name);
+		}
+	}
+}
+
 /* ---- Packed matrices and contexts ------------------------------------------------------------ */
 
 /* What one context has packed another uses, and it is what that would have packed. */
@@ -788,6 +815,7 @@ int main(void)
 	test_random();
 	test_accuracy();
 	test_nan();
+	test_inf();
 	test_share();
 	test_prefer();
 	test_strides();

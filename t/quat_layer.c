@@ -969,6 +969,173 @@ static void test_conv(struct dev *dev)
 	}
 }
 
+/*
+ * Channels that fill tiles of matrix units, and sizes around those of tiles: y, and dx, which is the
+ * other convolution of dy. Sums of as many terms say what their magnitudes are by themselves.
+ */
+static int wide_conv(struct dev *dev, int dtype, int nd)
+{
+	hz_quat_conv_opts o = { .side = (int)rnd_below(&rnd, 2), .method = HZ_QUAT_FAST,
+				.activation = rnd_below(&rnd, 2) ? 0 : (int)rnd_below(&rnd, 9),
+				.slope = 0.5, .flags = rnd_below(&rnd, 4) ? 0 : HZ_QUAT_XYZW };
+	struct model g = { .batch = 1 + rnd_below(&rnd, 4), .groups = 1 + rnd_below(&rnd, 2),
+			   .taps = { 1, 1, 1 }, .step = { 1, 1, 1 }, .dil = { 1, 1, 1 },
+			   .big = { 1, 1, 1 }, .small = { 1, 1, 1 } }, ref;
+	const int with_bias = (int)rnd_below(&rnd, 2), with_pre = (int)rnd_below(&rnd, 2);
+	int xyzw = (o.flags & HZ_QUAT_XYZW) != 0, good, d;
+	int64_t xs[5], ys[5], ws[5], channels;
+	struct tensor x, w, b = { 0 }, y, pre = { 0 }, dy, dx;
+	size_t bytes;
+
+	g.ci = g.groups * (30 + rnd_below(&rnd, 40));
+	g.co = g.groups * (32 + rnd_below(&rnd, 40));
+	g.transposed = (int)rnd_below(&rnd, 2);
+	o.flags |= g.transposed ? HZ_QUAT_TRANSPOSED : 0;
+	o.groups = (int32_t)g.groups;
+	xs[0] = ys[0] = g.batch;
+	ws[0] = g.co;
+	for (d = 3 - nd; d < 3; d++) {
+		int64_t span;
+
+		g.big[d] = nd == 1 ? 20 + rnd_below(&rnd, 160) : nd == 2 ? 8 + rnd_below(&rnd, 10) :
+			   3 + rnd_below(&rnd, 3);
+		g.taps[d] = 1 + rnd_below(&rnd, nd == 3 ? 3 : 5);
+		g.step[d] = rnd_below(&rnd, 2) ? 1 : 1 + rnd_below(&rnd, 3);
+		g.dil[d] = rnd_below(&rnd, 2) ? 1 : 1 + rnd_below(&rnd, 3);
+		g.pad[d] = rnd_below(&rnd, 4);
+		span = (g.taps[d] - 1) * g.dil[d] + 1;
+		while (g.big[d] + 2 * g.pad[d] < span)
+			g.big[d]++;
+		g.small[d] = (g.big[d] + 2 * g.pad[d] - span) / g.step[d] + 1;
+		xs[d + nd - 2] = g.transposed ? g.small[d] : g.big[d];
+		ys[d + nd - 2] = g.transposed ? g.big[d] : g.small[d];
+		ws[d + nd - 2] = g.taps[d];
+		o.stride[d + nd - 3] = g.step[d];
+		o.dilation[d + nd - 3] = g.dil[d];
+		o.pad[d + nd - 3] = g.pad[d];
+	}
+	channels = g.transposed ? g.ci : g.co;
+	xs[1 + nd] = g.transposed ? g.co : g.ci;
+	ys[1 + nd] = channels;
+	ws[1 + nd] = g.ci / g.groups;
+	x = quats(dev, dtype, nd + 2, xs, layout(), xyzw, 1);
+	w = quats(dev, dtype, nd + 2, ws, layout(), xyzw, 0.05);
+	y = quats(dev, dtype, nd + 2, ys, output_layout(), xyzw, 0);
+	dy = quats(dev, dtype, nd + 2, ys, layout(), xyzw, 1);
+	dx = quats(dev, dtype, nd + 2, xs, output_layout(), xyzw, 0);
+	if (with_bias)
+		b = quats(dev, dtype, 1, &channels, layout(), xyzw, 1);
+	if (with_pre) {
+		pre = quats(dev, dtype, nd + 2, ys, output_layout(), xyzw, 0);
+		o.pre = &pre.view;
+	}
+	ref = g;
+	ref.act = o.activation;
+	ref.slope = o.slope;
+	ref.right = o.side;
+	ref.ny = y.n;
+	ref.x = x.v;
+	ref.w = w.v;
+	ref.b = b.v;
+	ref.y = calloc((size_t)y.n + 1, sizeof(double));
+	ref.pre = with_pre ? calloc((size_t)y.n + 1, sizeof(double)) : NULL;
+	good = reserve(dev, hz_quat_conv_workspace(dev->ctx, &x.view, &w.view,
+			    with_bias ? &b.view : NULL, &y.view, &o, &bytes), &bytes) &&
+	       status_ok(dev, hz_quat_conv(dev->ctx, &x.view, &w.view,
+					   with_bias ? &b.view : NULL, &y.view, &o));
+	conv_ref(&ref);
+	good = good && near(&y, ref.y, "y") && (!with_pre || near(&pre, ref.pre, "pre"));
+	o.activation = HZ_ACT_NONE;
+	o.pre = NULL;
+	good = good && reserve(dev, hz_quat_conv_bwd_workspace(dev->ctx, &x.view, &w.view, NULL,
+				    &dy.view, &dx.view, NULL, NULL, &o, &bytes), &bytes) &&
+	       status_ok(dev, hz_quat_conv_bwd(dev->ctx, &x.view, &w.view, NULL, &dy.view,
+					       &dx.view, NULL, NULL, &o));
+	free(ref.y), free(ref.pre);
+	ref.transposed = !g.transposed;
+	ref.act = HZ_ACT_NONE;
+	ref.ny = dx.n;
+	ref.x = dy.v;
+	ref.b = ref.pre = NULL;
+	ref.y = calloc((size_t)dx.n + 1, sizeof(double));
+	conv_ref(&ref);
+	good = good && near(&dx, ref.y, "dx");
+	if (!good)
+		diag("%s: %s, %d dimensions, images %lld, big %lld %lld %lld, taps %lld %lld %lld, "
+		     "stride %lld %lld %lld, pad %lld %lld %lld, dilation %lld %lld %lld, "
+		     "channels %lld to %lld, groups %lld, side %d, flags %#x, bias %d, pre %d",
+		     dev->name, hz_dtype_name(dtype), nd, (long long)g.batch,
+		     (long long)g.big[0], (long long)g.big[1], (long long)g.big[2],
+		     (long long)g.taps[0], (long long)g.taps[1], (long long)g.taps[2],
+		     (long long)g.step[0], (long long)g.step[1], (long long)g.step[2],
+		     (long long)g.pad[0], (long long)g.pad[1], (long long)g.pad[2],
+		     (long long)g.dil[0], (long long)g.dil[1], (long long)g.dil[2],
+		     (long long)g.ci, (long long)g.co, (long long)g.groups, o.side, o.flags,
+		     with_bias, with_pre);
+	drop(&x), drop(&w), drop(&b), drop(&y), drop(&pre), drop(&dy), drop(&dx);
+	free(ref.y);
+	return good;
+}
+
+static void test_wide_conv(struct dev *dev)
+{
+	const int gpu = dev->device >= HZ_CUDA;
+	int t, nd, i, cases = gpu && !tap_quick() ? 6 : 1;
+
+	/* Levels of the CPU have no code of their own for them. */
+	if (!gpu && dev != devs)
+		return;
+	for (nd = 1; nd <= 3; nd++) {
+		for (t = 0; t < types_of(dev); t++) {
+			int good = 1;
+
+			for (i = 0; i < cases; i++)
+				good &= wide_conv(dev, types[t], nd);
+			ok(good, "%s: convolutions of many channels in %d dimensions, %s",
+			   dev->name, nd, hz_dtype_name(types[t]));
+		}
+	}
+}
+
+/* Two images of which one is far smaller: neither loses more digits than the other by it. */
+static void test_conv_of_scales(struct dev *dev)
+{
+	const int64_t xs[] = { 2, 8, 8, 32 }, ws[] = { 32, 3, 3, 32 };
+	const hz_quat_conv_opts o = { .pad = { 1, 1 }, .method = HZ_QUAT_FAST };
+	int t;
+
+	for (t = 0; t < types_of(dev); t++) {
+		const int dtype = types[t];
+		const double small = dtype == HZ_F16 ? 0x1p-8 : 0x1p-20;
+		struct model ref = { .batch = 2, .big = { 1, 8, 8 }, .small = { 1, 8, 8 },
+				     .taps = { 1, 3, 3 }, .step = { 1, 1, 1 }, .dil = { 1, 1, 1 },
+				     .pad = { 0, 1, 1 }, .ci = 32, .co = 32, .groups = 1 };
+		struct tensor x = quats(dev, dtype, 4, xs, AOS, 0, 1);
+		struct tensor w = quats(dev, dtype, 4, ws, AOS, 0, 0.05);
+		struct tensor y = quats(dev, dtype, 4, xs, AOS, 0, 0);
+		size_t half = (size_t)x.n / 2, i, bytes;
+		int good;
+
+		for (i = half; i < 2 * half; i++)
+			x.v[i] *= small;
+		upload(&x, x.v);
+		ref.x = x.v;
+		ref.w = w.v;
+		ref.ny = y.n;
+		ref.y = calloc((size_t)y.n, sizeof(double));
+		conv_ref(&ref);
+		good = reserve(dev, hz_quat_conv_workspace(dev->ctx, &x.view, &w.view, NULL,
+							   &y.view, &o, &bytes), &bytes) &&
+		       status_ok(dev, hz_quat_conv(dev->ctx, &x.view, &w.view, NULL, &y.view,
+						   &o)) && fetch(&y);
+		ok(good && within_norm(y.v, ref.y, half, tolerance(dtype)) &&
+		   within_norm(y.v + half, ref.y + half, half, tolerance(dtype)),
+		   "%s: images of different scales, %s", dev->name, hz_dtype_name(dtype));
+		free(ref.y);
+		drop(&x), drop(&w), drop(&y);
+	}
+}
+
 /* ---- Normalization --------------------------------------------------------------------------- */
 
 static int norm_case(struct dev *dev, int dtype, int whiten, int eval, int params)
@@ -1726,6 +1893,8 @@ int main(void)
 		test_linear(&devs[i]);
 		test_long(&devs[i]);
 		test_conv(&devs[i]);
+		test_wide_conv(&devs[i]);
+		test_conv_of_scales(&devs[i]);
 		test_norm(&devs[i]);
 		test_pool(&devs[i]);
 		test_dropout(&devs[i]);

@@ -34,17 +34,27 @@ static const struct row {
 } rows[] = {
 	{MUL, CPU | QUICK, HZ_F32, 512, 0, 0, 0, 0},		/* 24 KB */
 	{MUL, CPU, HZ_F32, 8192, 0, 0, 0, 0},			/* 384 KB */
-	{MUL, CPU, HZ_F32, 262144, 0, 0, 0, 0},			/* 12 MB */
+	{MUL, CPU, HZ_F32, 65536, 0, 0, 0, 0},
+	{MUL, BOTH, HZ_F32, 262144, 0, 0, 0, 0},		/* 12 MB */
+	{MUL, GPU, HZ_F32, 1048576, 0, 0, 0, 0},
+	{MUL, GPU, HZ_F32, 8388608, 0, 0, 0, 0},
 	{MUL, BOTH | QUICK, HZ_F32, 0, 0, 0, 0, 0},
 	{MUL, BOTH, HZ_BF16, 0, 0, 0, 0, 0},
+	{MUL, GPU, HZ_BF16, 262144, 0, 0, 0, 0},
+	{MUL, GPU, HZ_BF16, 1048576, 0, 0, 0, 0},
+	{MUL, GPU, HZ_BF16, 8388608, 0, 0, 0, 0},
 	{MUL, BOTH, HZ_F16, 0, 0, 0, 0, 0},
 	{PLANES, CPU, HZ_F32, 512, 0, 0, 0, 0},
 	{PLANES, BOTH, HZ_F32, 0, 0, 0, 0, 0},
+	{PLANES, GPU, HZ_BF16, 0, 0, 0, 0, 0},
 	{CONJ, BOTH, HZ_F32, 0, 0, 0, 0, 0},
 	{NORMALIZE, CPU, HZ_F32, 512, 0, 0, 0, 0},
 	{NORMALIZE, BOTH, HZ_F32, 0, 0, 0, 0, 0},
+	{NORMALIZE, GPU, HZ_BF16, 0, 0, 0, 0, 0},
 	{ROTATE, BOTH, HZ_F32, 0, 0, 0, 0, 0},
+	{ROTATE, GPU, HZ_BF16, 0, 0, 0, 0, 0},
 	{DOT, BOTH, HZ_F32, 0, 0, 0, 0, 0},
+	{DOT, GPU, HZ_BF16, 0, 0, 0, 0, 0},
 	{GEMM, BOTH | QUICK, HZ_F32, 1024, 512, 1024, HZ_QUAT_FAST, 0},
 	{GEMM, CPU, HZ_F32, 1024, 512, 1024, HZ_QUAT_DIRECT, 0},
 	{GEMM, CPU, HZ_F32, 2048, 512, 2048, HZ_QUAT_FAST, 0},
@@ -54,6 +64,15 @@ static const struct row {
 	{GEMM, BOTH | QUICK, HZ_F32, 4096, 1, 4096, HZ_QUAT_DIRECT, 0},
 	{GEMM, BOTH, HZ_F32, 4096, 8, 4096, HZ_QUAT_DIRECT, 0},
 	{GEMM, GPU, HZ_BF16, 4096, 1, 4096, HZ_QUAT_DIRECT, 0},
+	{GEMM, GPU, HZ_BF16, 4096, 8, 4096, HZ_QUAT_DIRECT, 0},
+	{GEMM, CPU, HZ_F32, 64, 64, 64, HZ_QUAT_FAST, 0},	/* for pictures */
+	{GEMM, CPU, HZ_F32, 128, 128, 128, HZ_QUAT_FAST, 0},
+	{GEMM, CPU, HZ_F32, 256, 256, 256, HZ_QUAT_FAST, 0},
+	{GEMM, CPU, HZ_F32, 512, 512, 512, HZ_QUAT_FAST, 0},
+	{GEMM, CPU, HZ_F32, 64, 64, 64, HZ_QUAT_DIRECT, 0},
+	{GEMM, CPU, HZ_F32, 128, 128, 128, HZ_QUAT_DIRECT, 0},
+	{GEMM, CPU, HZ_F32, 256, 256, 256, HZ_QUAT_DIRECT, 0},
+	{GEMM, CPU, HZ_F32, 512, 512, 512, HZ_QUAT_DIRECT, 0},
 	{GEMM, GPU, HZ_F32, 1024, 1024, 1024, HZ_QUAT_FAST, HZ_PRECISION_F32},
 	{GEMM, GPU, HZ_F32, 1024, 1024, 1024, HZ_QUAT_FAST, HZ_PRECISION_SPLIT},
 	{GEMM, GPU | QUICK, HZ_BF16, 1024, 1024, 1024, HZ_QUAT_FAST, 0},
@@ -251,8 +270,13 @@ static int make_gemm(struct bench *b, struct quat_case *q)
 			   (double)hz_tensor_bytes(&q->y);
 	q->c.call = call_gemm;
 	q->c.large = q->c.operations > 1e10;
-	snprintf(q->c.name, sizeof(q->c.name), "%lldx%lldx%lld %s%s", (long long)r->m,
-		 (long long)r->n, (long long)r->k, method[r->method], precision[r->precision]);
+	if (r->m == r->n && r->n == r->k)
+		snprintf(q->c.name, sizeof(q->c.name), "n=%lld %s%s", (long long)r->n,
+			 method[r->method], precision[r->precision]);
+	else
+		snprintf(q->c.name, sizeof(q->c.name), "%lldx%lldx%lld %s%s", (long long)r->m,
+			 (long long)r->n, (long long)r->k, method[r->method],
+			 precision[r->precision]);
 	snprintf(q->c.dtype, sizeof(q->c.dtype), "%s", hz_dtype_name(r->dtype));
 	if (!status)
 		status = bench_fill(b, r->dtype, 4 * r->m * r->k, a);

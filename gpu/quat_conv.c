@@ -1,0 +1,318 @@
+/*
+ * quat_conv.c - launchers of convolutions of quaternions on Hopper's matrix units
+ *
+ * SPDX-License-Identifier: BSD-2-Clause
+ */
+#include <config.h>
+
+#include <string.h>
+
+#include "gpu/quat_conv.h"
+#include "gpu/quat_launch.h"
+
+#define ROWS_MAX ((int64_t)1 << 30)	/* of all slabs; and bytes of a plane's lines */
+#define IN_UNIT 8			/* taps of weights begin at 16 bytes of a plane */
+#define USE_LEAST 4			/* of so many products at least one is of numbers that are there */
+
+static int64_t floor_div(int64_t a, int64_t b)
+{
+	return a / b - (a % b < 0);
+}
+
+/* What a call needs: the kernel's parameters but for what memory they are of, and weights' planes. */
+struct plan {
+	struct hzi_quat_conv p;
+	struct hzi_planes weights;
+	int rows, cols;			/* the dimensions that are these */
+};
+
+/* Of tap t of a dimension: the first of the grid that it sees, and which grid. */
+static int64_t seen_by(const struct hzi_qpatch_args *x, int d, int64_t t, int64_t *rest)
+{
+	const int64_t at = x->each[d] * t + x->base[d], first = floor_div(at, x->step[d]);
+
+	*rest = at - first * x->step[d];
+	return first;
+}
+
+/* What of a tap's two places is in a group: those of all, of one along rows, or of one tap */
+enum span { ALL, ONE_ROW, ONE_TAP };
+
+/*
+ * Adds the group of those taps from tap (t[0], t[1], t[2]) on that are in its grid, and in its span;
+ * false where there is no room.
+ */
+static bool add_group(struct plan *plan, const struct hzi_qpatch_args *x, const int64_t *t,
+		      enum span span)
+{
+	const int r = plan->rows, c = plan->cols;
+	struct hzi_quat_conv *p = &plan->p;
+	const int last = p->groups ? p->groups - 1 : 0;
+	const int first = p->groups ? p->group[last].tap + p->group[last].taps : 0;
+	int64_t low[2] = {INT32_MAX, INT32_MAX}, high[2] = {INT32_MIN, INT32_MIN}, lines, pitch;
+	int64_t rest[2], places[HZI_QC_TAPS][2];
+	struct hzi_quat_conv_group g = {.tap = (int16_t)first};
+
+	if (p->groups == HZI_QC_GROUPS)
+		return false;
+	seen_by(x, r, t[r], &rest[0]);
+	seen_by(x, c, t[c], &rest[1]);
+	for (int64_t i = t[r]; i < x->taps[r] && (i == t[r] || span == ALL); i++) {
+		for (int64_t j = t[c]; j < x->taps[c] && (j == t[c] || span != ONE_TAP); j++) {
+			int64_t tap[3], grid[2], at[2];
+
+			at[0] = seen_by(x, r, i, &grid[0]);
+			at[1] = seen_by(x, c, j, &grid[1]);
+			if (grid[0] != rest[0] || grid[1] != rest[1])
+				continue;
+			if (first + g.taps == HZI_QC_TAPS)
+				return false;
+			for (int d = 0; d < 2; d++) {
+				places[g.taps][d] = at[d];
+				low[d] = at[d] < low[d] ? at[d] : low[d];
+				high[d] = at[d] > high[d] ? at[d] : high[d];
+			}
+			tap[0] = t[0];
+			tap[r] = i;
+			tap[c] = j;
+			p->at[first + g.taps++].number =
+				(int16_t)((tap[0] * x->taps[1] + tap[1]) * x->taps[2] + tap[2]);
+		}
+	}
+	pitch = p->flat ? 1 : 8 + high[1] - low[1];
+	lines = (p->flat ? HZI_QC_PIXELS : HZI_QC_ROWS) + high[0] - low[0];
+	if (lines > HZI_QC_LINES || pitch > HZI_QC_LINES || lines * pitch > HZI_QC_LINES)
+		return false;
+	for (int i = 0; i < g.taps; i++)
+		p->at[first + i].line = (int16_t)((places[i][0] - low[0]) * pitch +
+						  places[i][1] - low[1]);
+	g.slab = (int16_t)(x->each[0] * t[0] + x->base[0]);
+	g.row_rest = (int16_t)rest[0];
+	g.col_rest = (int16_t)rest[1];
+	g.row = (int32_t)low[0];
+	g.col = (int32_t)low[1];
+	g.pitch = (int32_t)pitch;
+	g.lines = (int32_t)(lines * pitch);
+	p->group[p->groups++] = g;
+	return true;
+}
+
+/* All taps in groups, as few as there is room for in shared memory. */
+static bool group_taps(struct plan *plan, const struct hzi_qpatch_args *x)
+{
+	const int r = plan->rows, c = plan->cols;
+	int64_t t[3], period[2], rest[2];
+
+	/* The first taps of all grids are among as many as there are grids. */
+	period[0] = min_of(x->step[r], x->taps[r]);
+	period[1] = min_of(x->step[c], x->taps[c]);
+	for (t[0] = 0; t[0] < x->taps[0]; t[0]++) {
+		for (int64_t i = 0; i < period[0] * period[1]; i++) {
+			bool again = false;
+
+			t[r] = i / period[1];
+			t[c] = i % period[1];
+			/* A grid that an earlier tap saw is done. */
+			seen_by(x, r, t[r], &rest[0]);
+			seen_by(x, c, t[c], &rest[1]);
+			for (int64_t j = 0, other; j < t[r] && !again; j++) {
+				seen_by(x, r, j, &other);
+				again = other == rest[0];
+			}
+			for (int64_t j = 0, other; j < t[c] && !again; j++) {
+				seen_by(x, c, j, &other);
+				again = other == rest[1];
+			}
+			if (again || add_group(plan, x, t, ALL))
+				continue;
+			for (int64_t u = t[r]; u < x->taps[r]; u++) {
+				int64_t at[3] = {t[0], t[1], t[2]}, other;
+
+				at[r] = u;
+				seen_by(x, r, u, &other);
+				if (other != rest[0] || add_group(plan, x, at, ONE_ROW))
+					continue;
+				for (int64_t v = t[c]; v < x->taps[c]; v++) {
+					at[c] = v;
+					seen_by(x, c, v, &other);
+					if (other == rest[1] && !add_group(plan, x, at, ONE_TAP))
+						return false;
+				}
+			}
+		}
+	}
+	return true;
+}
+
+/* Rows from a slab to the next: those of neither are seen from the other. */
+static int64_t virtual_rows(const struct hzi_qpatch_args *x, int r)
+{
+	int64_t low = 0, high = 0, here, above;
+
+	for (int64_t t = 0; t < x->taps[r]; t++) {
+		int64_t rest;
+		const int64_t at = seen_by(x, r, t, &rest);
+
+		low = at < low ? at : low;
+		high = at > high ? at : high;
+	}
+	here = x->count[r] + high;
+	above = ceil_div(x->size[r], x->step[r]) - low;
+	return here > above ? here : above;
+}
+
+/* false: it is not for this kernel. */
+static bool make_plan(const struct hz_context *ctx, const struct hzi_qconv_args *a,
+		      struct plan *plan)
+{
+	const struct hzi_quat_gemm_args *g = &a->g;
+	const struct hzi_qpatch_args *x = &a->x;
+	struct hzi_quat_conv *p = &plan->p;
+	int64_t rows, slabs, per, along, use, all;
+	int split;
+
+	*plan = (struct plan){.rows = 1, .cols = 2};
+	if (!hzi_planes_wanted(ctx, g->dtype, g->precision, &split) || split ||
+	    g->method != HZ_QUAT_FAST || g->k == 0 || g->k > INT16_MAX || g->m > ROWS_MAX / 512 ||
+	    x->channels % IN_UNIT)
+		return false;
+	for (int d = 0; d < 3; d++) {
+		const int64_t most = INT16_MAX;
+
+		if (x->size[d] > ROWS_MAX || x->count[d] > ROWS_MAX || x->taps[d] > HZI_QC_TAPS ||
+		    x->step[d] > most || x->each[d] > most || x->each[d] < -most ||
+		    x->base[d] > most || x->base[d] < -most ||
+		    x->each[d] * x->taps[d] > most || x->each[d] * x->taps[d] < -most)
+			return false;
+		p->size[d] = (int32_t)x->size[d];
+		p->count[d] = (int32_t)x->count[d];
+	}
+	if (x->count[1] == 1 && x->taps[1] == 1) {
+		plan->rows = 2;
+		plan->cols = 1;
+	}
+	p->flat = x->count[plan->cols] == 1 && x->taps[plan->cols] == 1;
+	rows = virtual_rows(x, plan->rows);
+	if (!hzi_mul(a->images, x->count[0], &slabs) || slabs > ROWS_MAX / rows)
+		return false;
+	p->virtual_rows = (int32_t)rows;
+	p->all_rows = (int32_t)(slabs * rows);
+	p->strips = (int32_t)(p->flat ? 1 : ceil_div(x->count[plan->cols], 8));
+	per = p->flat ? HZI_QC_PIXELS : HZI_QC_ROWS;
+	along = ceil_div(p->all_rows, per);
+	p->x.channels = (int32_t)x->channels;
+	all = ceil_div(g->m, HZI_QC_OUT) * HZI_QC_OUT * p->strips * along;
+	use = g->m * (p->all_rows / rows * x->count[1] * x->count[2]);
+	if (along > ROWS_MAX / p->strips || all > INT64_MAX / 4096 / p->x.channels ||
+	    all * HZI_QC_PIXELS / use >= USE_LEAST || 
+	    round_up(x->channels, HZI_QC_IN) >= USE_LEAST * x->channels ||
+	    !group_taps(plan, x))
+		return false;
+	p->pairs = (int32_t)ceil_div(p->strips * along, 2);
+	p->tiles = (int32_t)(p->pairs * ceil_div(g->m, HZI_QC_OUT));
+	p->images = (int32_t)a->images;
+	plan->weights = hzi_planes_of(g->m, g->k, 8, 0);
+	return true;
+}
+
+size_t hzi_cuda_quat_conv_step_workspace(const struct hz_context *ctx, const struct hzi_qconv_args *a)
+{
+	struct plan plan;
+
+	if (!make_plan(ctx, a, &plan))
+		return 0;
+	return hzi_planes_room(&plan.weights);
+}
+
+/* The strides of images, slabs, rows and columns */
+static void set_strides(int64_t *to, const int64_t *from, const struct plan *plan)
+{
+	to[0] = from[0];
+	to[1] = from[1];
+	to[2] = from[1 + plan->rows];
+	to[3] = from[1 + plan->cols];
+}
+
+static struct hzi_quat_view view_of(const struct hzi_qarray *a)
+{
+	struct hzi_quat_view v = {.data = a->data, .row = a->stride[0], .col = a->stride[4]};
+
+	memcpy(v.comp, a->comp, sizeof(v.comp));
+	return v;
+}
+
+/* true: channels are whole quaternions of 16 bits back to back, and pixels begin at 16 bytes. */
+static bool set_side(struct hzi_quat_conv_side *s, const struct hzi_qarray *a, int dtype, int conj,
+		     const struct plan *plan)
+{
+	const struct hzi_quat_view v = view_of(a);
+	int64_t steps = 0;
+
+	s->q = hzi_quat_matrix_of(&v, dtype, conj, a->stride + 1, 3);
+	for (int d = 0; d < 4; d++)
+		steps |= a->stride[d];
+	set_strides(s->stride, a->stride, plan);
+	return dtype != HZ_F32 && s->q.whole && s->q.col == 4 && steps % 8 == 0 &&
+	       (uintptr_t)v.data % 16 == 0;
+}
+
+static void exchange(int32_t *v, const struct plan *plan)
+{
+	const int32_t rows = v[plan->rows], cols = v[plan->cols];
+
+	v[1] = rows;
+	v[2] = cols;
+}
+
+int hzi_cuda_quat_conv_step(struct hz_context *ctx, const char *op, const struct hzi_qconv_args *a)
+{
+	struct hzi_launch launch = {.block = {HZI_QC_THREADS}, .shared_bytes = HZI_QC_BYTES,
+				    .cluster = HZI_QC_CLUSTER, .early = true, .aligned = true};
+	struct hzi_quat_gemm_args g = a->g;
+	struct hzi_quat_matrix w;
+	struct plan plan;
+	struct hzi_quat_conv *p = &plan.p;
+	struct hzi_planes *planes = &plan.weights;
+	int clusters, kernel = HZI_KERNEL_quat_conv_any;
+
+	make_plan(ctx, a, &plan);
+	hzi_planes_place(planes, ctx->workspace);
+	w = hzi_quat_matrix_of(&g.a, g.dtype, g.conj_a, NULL, 0);
+	HZ_CHECK(hzi_planes_make(ctx, op, planes, &w, true, NULL));
+	HZ_CHECK(hzi_planes_map(ctx, op, &p->weights, planes, 2 * HZI_QC_IN, HZI_QC_OUT));
+	p->weight_scales = planes->scales;
+	p->plane_lines = (int32_t)planes->all_lines;
+
+	if (set_side(&p->x, &a->x.x, g.dtype, g.conj_b, &plan))
+		kernel = g.dtype == HZ_F16 ? HZI_KERNEL_quat_conv_f16 : HZI_KERNEL_quat_conv_bf16;
+
+	/* For all steps of C to be looked at */
+	g.ndim = 3;
+	g.c = view_of(&a->y);
+	memcpy(g.c_stride, a->y.stride + 1, 3 * sizeof(*g.c_stride));
+	if (a->pre.data) {
+		g.pre = view_of(&a->pre);
+		memcpy(g.pre_stride, a->pre.stride + 1, 3 * sizeof(*g.pre_stride));
+	}
+	p->flip = g.conj_c ? 0 : 0x80000000;
+	g.conj_c = 0;
+	p->out = hzi_quat_out_of(&g);
+	p->out.c.row = a->y.stride[4];
+	p->out.pre.row = a->pre.stride[4];
+	p->kind = g.pre.data || g.activation > HZ_ACT_LEAKY || !p->out.c.whole ||
+			  g.c_dtype == HZ_F32 ? HZI_QC_ANY :
+		  g.bias || g.activation != HZ_ACT_NONE ? HZI_QC_USUAL : HZI_QC_PLAIN;
+	set_strides(p->c_stride, a->y.stride, &plan);
+	set_strides(p->pre_stride, a->pre.stride, &plan);
+
+	p->slab_step = (int32_t)a->x.step[0];
+	p->row_step = (int32_t)a->x.step[plan.rows];
+	p->col_step = (int32_t)a->x.step[plan.cols];
+	exchange(p->size, &plan);
+	exchange(p->count, &plan);
+	HZ_CHECK(hzi_cuda_clusters(ctx, op, HZI_FAMILY_QUAT_CONV, kernel, &launch,
+				   &clusters));
+	launch.grid[0] = (unsigned)(HZI_QC_CLUSTER * min_of(clusters, p->tiles));
+	return hzi_cuda_launch(ctx, op, HZI_FAMILY_QUAT_CONV, kernel, &launch, p,
+			       sizeof(*p));
+}

@@ -1,0 +1,494 @@
+/*
+ * quat_conv.cu - convolutions of quaternions on Hopper
+ *
+ * SPDX-License-Identifier: BSD-2-Clause
+ *
+ * A tile is 64 output channels by 160 pixels: 20 rows of 8, or where there is but one column 160
+ * rows. A step of it is a group of taps and 32 input channels: seven warps put what pixels of the
+ * input these taps see into shared memory, as planes of f16, once for all taps; the taps' products
+ * read them there from different places on. Weights, whose planes were made before, come by the copy
+ * engine, half of them from each of two blocks for both.
+ *
+ * Each of two warpgroups multiplies for half of the pixels and has all four sums of 64 x 80. Eight
+ * products: phase 0 sums P = (H left / 4) (H right), plane by plane, over all steps; -H P is what
+ * phase 1 adds Q to, which gives the result's conjugate: gpu/quat_tma.cu.
+ *
+ * All pixels that a tile sees have one scale, by the largest of them; Inf and NaN do not count.
+ */
+#include "gpu/quat_conv.cuh"
+
+/* Not while nvcc reads the host's side, which has no code of its own here, are kernels left out. */
+#if !defined(__CUDA_ARCH__) || defined(__CUDA_ARCH_FEAT_SM90_ALL)
+#define HAVE_WGMMA 1
+#else
+#define HAVE_WGMMA 0
+#endif
+
+#if HAVE_WGMMA
+
+#define STAGES HZI_QC_STAGES
+#define LINES HZI_QC_LINES
+#define PIXELS (HZI_QC_PIXELS / 2)	/* of a warpgroup */
+#define SUMS (PIXELS / 2)
+#define EIGHTS (HZI_QC_IN / 8)
+#define PLANE (EIGHTS * LINES * 16)	/* bytes */
+/*
+ * So many taps of the first group one warpgroup is ahead of the other, so that one multiplies while
+ * the other stores: less than the ring has.
+ */
+#define LEAD 2
+#define WEIGHTS (HZI_QC_OUT * HZI_QC_IN * 2)
+
+struct memory {
+	uint8_t w[STAGES][4][WEIGHTS];
+	uint8_t x[2][4][PLANE];
+	int64_t from[LINES];		/* where a line's pixel is in x; < 0: nowhere */
+	int64_t to[2][PIXELS], pre[2][PIXELS];	/* where pixels go */
+	uint32_t most[2];		/* of tiles by turns: the largest magnitude, as bits */
+	float scale[2];			/* what undoes its scale */
+	uint64_t full[STAGES], empty[STAGES];
+	uint64_t x_full[2], x_empty[2];
+};
+
+static_assert(sizeof(memory) + 1024 <= HZI_QC_BYTES, "what the launcher asks for");
+
+struct tile {
+	int channel, row, col;		/* the first; of outputs */
+};
+
+/* A cluster's tiles are two neighbours of the same channels; a last one may be beyond all rows. */
+HZ_DEVICE tile tile_of(const hzi_quat_conv &p, int t, int rank)
+{
+	const int per = p.flat ? HZI_QC_PIXELS : HZI_QC_ROWS;
+	const int along = (p.all_rows + per - 1) / per;
+	const int i = 2 * (t % p.pairs) + rank, strip = i / along;
+	tile r;
+
+	r.channel = t / p.pairs * HZI_QC_OUT;
+	r.row = strip < p.strips ? i % along * per : p.all_rows;
+	r.col = 8 * strip;
+	return r;
+}
+
+/* ---- Weights --------------------------------------------------------------------------------- */
+
+/* What left planes are for sums 0 to 3 in either phase, as in gpu/quat_tma.c */
+HZ_DEVICE int left_plane(int phase, int sum)
+{
+	return phase ? 0x6574 >> 4 * sum & 7 : sum;
+}
+
+/* And what right ones: of those that lie in shared memory */
+HZ_DEVICE int right_plane(int phase, int sum)
+{
+	return phase ? 0x1320 >> 4 * sum & 3 : sum;
+}
+
+HZ_DEVICE void load_weights(const hzi_quat_conv &p, memory &s, int rank)
+{
+	turn<STAGES> ring;
+
+	for (int t = blockIdx.x / HZI_QC_CLUSTER; t < p.tiles; t += gridDim.x / HZI_QC_CLUSTER) {
+		const int channel = tile_of(p, t, rank).channel;
+
+		for (int phase = 0; phase < 2; phase++) {
+			for (int g = 0; g < p.groups; g++) {
+				for (int k = 0; k < p.x.channels; k += HZI_QC_IN) {
+					for (int i = 0; i < p.group[g].taps; i++) {
+						const int tap = p.at[p.group[g].tap + i].number;
+						const uint32_t full = shared_address(&s.full[ring.at]);
+
+						barrier_wait(shared_address(&s.empty[ring.at]),
+							     ring.parity ^ 1);
+						barrier_expect(full, 4 * WEIGHTS);
+#pragma unroll
+						for (int h = 0; h < 2; h++) {
+							const int sum = 2 * rank + h;
+
+							copy_box_to(3, shared_address(s.w[ring.at][sum]),
+								    p.weights, 2 * (tap * p.x.channels + k),
+								    left_plane(phase, sum) *
+										    p.plane_lines +
+									    channel,
+								    full);
+						}
+						ring.next();
+					}
+				}
+			}
+		}
+	}
+}
+
+/* ---- Pixels ---------------------------------------------------------------------------------- */
+
+/* The exponent of the scale of all that a tile sees. */
+template <int DTYPE>
+HZ_DEVICE int find_scale(const hzi_quat_conv &p, memory &s, const tile &o, int at)
+{
+	const int warp = threadIdx.x / 32 % 8, lane = threadIdx.x % 32;
+	float most = 0;
+
+	for (int g = 0; g < p.groups; g++) {
+		const int lines = p.group[g].lines, units = units_of(lines);
+
+		find_lines(p, s.from, o.row, o.col, g);
+		for (int k = 0; k < p.x.channels; k += HZI_QC_IN) {
+			batch<DTYPE> b;
+
+			b.load(p.x, s.from, lines, warp, k);
+#pragma unroll 1
+			for (int u = warp; u < units; u += batch<DTYPE>::step) {
+				batch<DTYPE> next;
+
+				next.load(p.x, s.from, lines, u + batch<DTYPE>::step, k);
+				most = fmaxf(most, b.most());
+				b = next;
+			}
+		}
+	}
+#pragma unroll
+	for (int i = 16; i; i /= 2)
+		most = fmaxf(most, __shfl_xor_sync(~0u, most, i));
+	if (lane == 0)
+		atomicMax(&s.most[at], __float_as_uint(most));
+	converters_meet();
+	const int e = scale_exponent(__uint_as_float(s.most[at]));
+
+	if (threadIdx.x % 256 == 0) {
+		s.scale[at] = power_of_two(-e);
+		s.most[at ^ 1] = 0;
+	}
+	return e;
+}
+
+template <int DTYPE>
+HZ_DEVICE void load_pixels(const hzi_quat_conv &p, memory &s, int rank)
+{
+	const int warp = threadIdx.x / 32 % 8, lane = threadIdx.x % 32;
+	turn<2> ring;
+	int at = 0;
+
+	for (int t = blockIdx.x / HZI_QC_CLUSTER; t < p.tiles; t += gridDim.x / HZI_QC_CLUSTER) {
+		const tile o = tile_of(p, t, rank);
+		const float by = power_of_two(find_scale<DTYPE>(p, s, o, at));
+		const float by_xyz = p.x.q.conj ? -by : by;
+
+		at ^= 1;
+#pragma unroll 1
+		for (int g = 0; g < 2 * p.groups; g++) {
+			const int phase = g >= p.groups, group = g - phase * p.groups;
+			const int lines = p.group[group].lines, units = units_of(lines);
+
+			if (p.groups > 1)
+				find_lines(p, s.from, o.row, o.col, group);
+#pragma unroll 1
+			for (int k = 0; k < p.x.channels; k += HZI_QC_IN) {
+				const uint32_t x = shared_address(s.x[ring.at][0]);
+				batch<DTYPE> b;
+
+				b.load(p.x, s.from, lines, warp, k);
+				barrier_wait(shared_address(&s.x_empty[ring.at]), ring.parity ^ 1);
+#pragma unroll 1
+				for (int u = warp; u < units; u += batch<DTYPE>::step) {
+					batch<DTYPE> next;
+
+					/* Those beyond all units are zeros, and not put anywhere. */
+					next.load(p.x, s.from, lines, u + batch<DTYPE>::step, k);
+					b.convert(x, LINES, PLANE, lines, u, phase, by, by_xyz);
+					b = next;
+				}
+				/* The matrix units are to see it. */
+				asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
+				__syncwarp();
+				if (lane == 0)
+					barrier_arrive(shared_address(&s.x_full[ring.at]));
+				ring.next();
+			}
+		}
+	}
+}
+
+/* ---- Products -------------------------------------------------------------------------------- */
+
+/* A place of lines of 64 bytes of k, with the swizzle of that size. */
+HZ_DEVICE uint64_t weights_place(uint32_t address)
+{
+	return (uint64_t)((address & 0x3ffff) >> 4) | 1ull << 16 | 32ull << 32 | 2ull << 62;
+}
+
+/* One of 16 bytes of k behind each other, by eights of pixels and of k. */
+HZ_DEVICE uint64_t pixels_place(uint32_t address, int eight_bytes)
+{
+	return (uint64_t)((address & 0x3ffff) >> 4) | (uint64_t)LINES << 16 |
+	       (uint64_t)(eight_bytes >> 4) << 32;
+}
+
+HZ_DEVICE void keep(float (&acc)[4][SUMS])
+{
+#pragma unroll
+	for (int i = 0; i < 4; i++)
+		wgmma_keep(acc[i]);
+}
+
+/* From sums of P to what the products of phase 1 are added to. */
+HZ_DEVICE void combine(float (&acc)[4][SUMS])
+{
+#pragma unroll
+	for (int i = 0; i < SUMS; i++) {
+		asm volatile("" : "+f"(acc[0][i]), "+f"(acc[1][i]), "+f"(acc[2][i]), "+f"(acc[3][i]));
+		const quat sum = {acc[0][i], acc[1][i], acc[2][i], acc[3][i]};
+
+#pragma unroll
+		for (int c = 0; c < 4; c++)
+			acc[c][i] = -hadamard_of(sum, c);
+		/* One after the other: all at once there would not be enough registers. */
+		asm volatile("" : "+f"(acc[0][i]), "+f"(acc[1][i]), "+f"(acc[2][i]), "+f"(acc[3][i]));
+	}
+}
+
+/* Where the pixels of a warpgroup go, a thread for each. */
+HZ_DEVICE void find_places(const hzi_quat_conv &p, memory &s, const tile &o, int group)
+{
+	const int i = threadIdx.x % 128;
+	const int row = o.row + (p.flat ? PIXELS * group + i : PIXELS / 8 * group + i / 8);
+	const int col = p.flat ? 0 : o.col + i % 8;
+	int64_t to = -1, pre = 0;
+	int image, slab, inside;
+
+	if (i >= PIXELS)
+		return;
+	if (slab_of(p, row, image, slab, inside) && inside < p.count[1] && col < p.count[2]) {
+		to = image * p.c_stride[0] + slab * p.c_stride[1] + inside * p.c_stride[2] +
+		     col * p.c_stride[3];
+		pre = image * p.pre_stride[0] + slab * p.pre_stride[1] +
+		      inside * p.pre_stride[2] + col * p.pre_stride[3];
+	}
+	s.to[group][i] = to;
+	s.pre[group][i] = pre;
+}
+
+/* Apart: there would be 40 copies of it, which take time to fetch. */
+static __device__ __noinline__ void finish(const hzi_quat_out &o, int64_t to, int64_t pre, int row,
+					   quat q)
+{
+	quat_finish(o, to, pre, row, 0, q);
+}
+
+HZ_DEVICE quat bias_of(const hzi_quat_out &o, int row)
+{
+	const int64_t b = row * o.bias_row;
+
+	if (!o.bias)
+		return {0, 0, 0, 0};
+	return {load_any(o.bias_dtype, o.bias, b + o.bias_comp[0]),
+		load_any(o.bias_dtype, o.bias, b + o.bias_comp[1]),
+		load_any(o.bias_dtype, o.bias, b + o.bias_comp[2]),
+		load_any(o.bias_dtype, o.bias, b + o.bias_comp[3])};
+}
+
+HZ_DEVICE float flipped(float v, uint32_t bits)
+{
+	return __uint_as_float(__float_as_uint(v) ^ bits);
+}
+
+HZ_DEVICE float leaky(float v, float slope)
+{
+	return v < 0 ? slope * v : v;
+}
+
+/* Not before what stands ahead: all places at once would not leave registers enough. */
+HZ_DEVICE longlong2 places_at(const int64_t *p)
+{
+	longlong2 v;
+
+	asm volatile("ld.shared.v2.b64 {%0, %1}, [%2];"
+		     : "=l"(v.x), "=l"(v.y) : "r"(shared_address(p)) : "memory");
+	return v;
+}
+
+template <int KIND>
+HZ_DEVICE void store(const hzi_quat_conv &p, const memory &s, const float (&acc)[4][SUMS], int row,
+		     int group, float scale)
+{
+	const hzi_quat_out &out = p.out;
+	const int lane = threadIdx.x % 32;
+	const float slope = out.activation == HZ_ACT_NONE ? 1 :
+			    out.activation == HZ_ACT_LEAKY ? out.slope : 0;
+
+#pragma unroll
+	for (int h = 0; h < 2; h++) {
+		const int r = row + 8 * h;
+		const bool there = r < out.m;
+		const float by = there ? scale * p.weight_scales[r] : 0;
+		const float by_xyz = flipped(by, p.flip);
+		const int64_t at = r * out.c.row;
+		const quat bias = KIND == HZI_QC_USUAL && there ? bias_of(out, r) : quat{};
+
+#pragma unroll
+		for (int j = 0; j < SUMS / 4; j++) {
+			const int pixel = 8 * j + 2 * (lane & 3);
+			const longlong2 to = places_at(&s.to[group][pixel]);
+
+#pragma unroll
+			for (int e = 0; e < 2; e++) {
+				const int i = 4 * j + 2 * h + e;
+				const int64_t begin = e ? to.y : to.x;
+				quat q = {acc[0][i], acc[1][i], acc[2][i], acc[3][i]};
+
+				/* One after the other, for the same reason. */
+				asm volatile("" : "+f"(q.w), "+f"(q.x), "+f"(q.y), "+f"(q.z));
+				if (begin < 0 || !there)
+					continue;
+				q = {by * q.w, by_xyz * q.x, by_xyz * q.y, by_xyz * q.z};
+				if (KIND == HZI_QC_ANY) {
+					finish(out, begin, s.pre[group][pixel + e], r, q);
+					continue;
+				}
+				if (KIND == HZI_QC_USUAL)
+					q = {leaky(q.w + bias.w, slope), leaky(q.x + bias.x, slope),
+					     leaky(q.y + bias.y, slope), leaky(q.z + bias.z, slope)};
+				__stcs((uint2 *)((uint16_t *)out.c.data + begin + at),
+				       quat_pack(out.c.dtype, q));
+			}
+		}
+	}
+}
+
+/* A warpgroup that multiplies: 80 pixels. */
+HZ_DEVICE void multiply(const hzi_quat_conv &p, memory &s, int rank, int group)
+{
+	const int lane = threadIdx.x % 32;
+	float acc[4][SUMS];
+	const int lead = min(LEAD, (int)p.group[0].taps);
+	turn<STAGES> ring;
+	turn<2> x_ring;
+	int at = 0, begun = 0;
+
+	if (group == 1)
+		asm volatile("bar.sync 4, 256;" ::: "memory");
+	for (int t = blockIdx.x / HZI_QC_CLUSTER; t < p.tiles; t += gridDim.x / HZI_QC_CLUSTER) {
+		const tile o = tile_of(p, t, rank);
+		const int row = o.channel + threadIdx.x % 128 / 32 * 16 + lane / 4;
+		float scale;
+
+		find_places(p, s, o, group);
+#pragma unroll 1
+		for (int g = 0; g < 2 * p.groups; g++) {
+			const int phase = g >= p.groups;
+			const hzi_quat_conv_group &f = p.group[g - phase * p.groups];
+			const int eight_bytes = 16 * (p.flat ? 8 : f.pitch);
+
+			if (phase && g == p.groups)
+				combine(acc);
+#pragma unroll 1
+			for (int k = 0; k < p.x.channels; k += HZI_QC_IN) {
+				const uint32_t x = shared_address(s.x[x_ring.at][0]) +
+						   group * (PIXELS / 8) * eight_bytes;
+
+				barrier_wait(shared_address(&s.x_full[x_ring.at]), x_ring.parity);
+				scale = s.scale[at];
+#pragma unroll 1
+				for (int i = 0; i < f.taps; i++) {
+					const uint64_t a = weights_place(
+						shared_address(s.w[ring.at][0]));
+					const uint64_t b = pixels_place(
+						x + p.at[f.tap + i].line * 16, eight_bytes);
+					const int add = g | k | i;
+
+					barrier_wait(shared_address(&s.full[ring.at]),
+						     ring.parity);
+					keep(acc);
+					wgmma_fence();
+#pragma unroll
+					for (int c = 0; c < HZI_QC_IN / 16; c++) {
+#pragma unroll
+						for (int sum = 0; sum < 4; sum++)
+							wgmma<false>(
+								acc[sum],
+								a + (sum * WEIGHTS + c * 32) / 16,
+								b + (right_plane(phase, sum) * PLANE +
+								     c * 2 * LINES * 16) / 16,
+								add | c);
+					}
+					wgmma_commit();
+					keep(acc);
+					wgmma_wait<0>();
+					keep(acc);
+					if (lane < 2)
+						barrier_arrive_at(cluster_map(
+							shared_address(&s.empty[ring.at]), lane));
+					ring.next();
+					if (group == 0 && ++begun == lead)
+						asm volatile("bar.arrive 4, 256;" ::: "memory");
+				}
+				if (lane == 0)
+					barrier_arrive(shared_address(&s.x_empty[x_ring.at]));
+				x_ring.next();
+			}
+		}
+		at ^= 1;
+		/* Other threads of the warpgroup found the places, and find the next ones. */
+		asm volatile("bar.sync %0, 128;" :: "r"(2 + group) : "memory");
+		if (p.kind == HZI_QC_PLAIN)
+			store<HZI_QC_PLAIN>(p, s, acc, row, group, scale);
+		else if (p.kind == HZI_QC_USUAL)
+			store<HZI_QC_USUAL>(p, s, acc, row, group, scale);
+		else
+			store<HZI_QC_ANY>(p, s, acc, row, group, scale);
+		asm volatile("bar.sync %0, 128;" :: "r"(2 + group) : "memory");
+	}
+}
+
+template <int DTYPE>
+HZ_DEVICE void kernel(const hzi_quat_conv &p)
+{
+	memory &s = *(memory *)shared_start();
+	const int group = __shfl_sync(~0u, threadIdx.x / 128, 0);
+	uint32_t rank;
+
+	asm("mov.u32 %0, %%cluster_ctarank;" : "=r"(rank));
+	if (threadIdx.x == 0) {
+		for (int i = 0; i < STAGES; i++) {
+			barrier_init(shared_address(&s.full[i]), 1);
+			barrier_init(shared_address(&s.empty[i]), 8 * HZI_QC_CLUSTER);
+		}
+		for (int i = 0; i < 2; i++) {
+			barrier_init(shared_address(&s.x_full[i]), HZI_QC_CONVERTERS);
+			barrier_init(shared_address(&s.x_empty[i]), 8);
+			s.most[i] = 0;
+		}
+		barrier_init_fence();
+	}
+	grid_next();
+	__syncthreads();
+	cluster_arrive();
+	cluster_wait();
+	grid_wait();
+	if (group < 2) {
+		registers_less<56>();
+		if (threadIdx.x < 32 * HZI_QC_CONVERTERS)
+			load_pixels<DTYPE>(p, s, rank);
+		else if (threadIdx.x == 32 * HZI_QC_CONVERTERS)
+			load_weights(p, s, rank);
+	} else {
+		registers_more<200>();
+		multiply(p, s, rank, group - 2);
+	}
+	/* The other block may still say here that it has done with weights. */
+	__syncwarp();
+	cluster_arrive();
+	cluster_wait();
+}
+
+#define BODY(call) { call; }
+#else
+#define BODY(call) { }
+#endif
+#define CONV(suffix, dtype) \
+	extern "C" __global__ __launch_bounds__(HZI_QC_THREADS, 1) void \
+	quat_conv_##suffix(const __grid_constant__ hzi_quat_conv p) \
+	BODY(kernel<dtype>(p))
+CONV(f16, HZ_F16)
+CONV(bf16, HZ_BF16)
+CONV(any, HZI_QC_OTHERS)

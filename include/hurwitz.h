@@ -163,7 +163,7 @@ typedef struct hz_options {
 	int32_t device;			/* HZ_AUTO, HZ_CPU or HZ_CUDA + i */
 	int32_t threads;		/* CPU threads; 0: HURWITZ_THREADS, else cores allowed */
 	int32_t isa;			/* enum hz_isa, the highest level to use */
-	uint32_t flags;			/* HZ_NO_TOPOLOGY | HZ_QUAT_PREFER_FAST or _DIRECT | HZ_PROFILE */
+	uint32_t flags;			/* HZ_NO_TOPOLOGY, _QUAT_PREFER_FAST or _DIRECT, _PROFILE */
 	void *topology;			/* a loaded hwloc_topology_t to read instead of its own */
 	const hz_allocator *allocator;	/* copied; NULL: aligned_alloc and free */
 	void (*log)(void *user, int level, const char *message);
@@ -174,8 +174,8 @@ typedef struct hz_options {
 #define HZ_NO_TOPOLOGY 1u		/* do not call hwloc: ask the operating system alone */
 #define HZ_QUAT_PREFER_FAST 2u		/* HZ_QUAT_AUTO means HZ_QUAT_FAST */
 #define HZ_QUAT_PREFER_DIRECT 4u	/* HZ_QUAT_AUTO means HZ_QUAT_DIRECT */
-#define HZ_PROFILE 8u			/* lattice and vlut calls log what they did and how long it took, at
-					   HZ_LOG_DEBUG; on a GPU they wait for that */
+#define HZ_PROFILE 8u			/* lattice and vlut calls log what they did and how long
+					   it took, at HZ_LOG_DEBUG; on a GPU they wait for that */
 
 /*
  * Opens a context. On failure *ctx is NULL and the reason is in hz_open_errmsg(). options may be
@@ -1187,7 +1187,7 @@ HZ_API int hz_quat_init(hz_context *ctx, const hz_tensor *y, int distribution, d
  */
 HZ_API double hz_quat_init_scale(int64_t fan_in, int64_t fan_out);
 
-/* ---- HNLQ: the hierarchical nested lattice quantizer ------------------------------------------ */
+/* ---- HNLQ: the hierarchical nested lattice quantizer ----------------------------------------- */
 
 /*
  * A lattice L = { G z : z integer } of dimension d, a radix q and a number M of levels make a code
@@ -1220,7 +1220,7 @@ HZ_API double hz_quat_init_scale(int64_t fan_in, int64_t fan_out);
 enum hz_lattice_kind {
 	HZ_LATTICE_Z = 1,	/* Z^dim; dim 0 is 1 */
 	HZ_LATTICE_A2 = 2,	/* basis columns (1, 0), (1/2, sqrt(3)/2) */
-	HZ_LATTICE_D = 3,	/* D_dim, dim >= 2, 0 is 4: columns (-1,-1,0..), (1,-1,0..), (0,1,-1,0..), .. */
+	HZ_LATTICE_D = 3,	/* D_dim, >= 2, 0 is 4: (-1,-1,0..), (1,-1,0..), (0,1,-1,0..), .. */
 	HZ_LATTICE_E8 = 4,	/* columns 2 e1, e2 - e1, .., e7 - e6, (1/2)^8 */
 	HZ_LATTICE_BASIS = 5	/* the caller's */
 };
@@ -1229,16 +1229,16 @@ enum hz_lattice_kind {
 enum hz_lattice_policy {
 	HZ_LATTICE_WRAP = 0,	/* nothing: its digits mean another point */
 	HZ_LATTICE_T = 1,	/* scale beta 2^(alpha T), the first T = 0 .. 31 that fits */
-	HZ_LATTICE_CLIP = 2,	/* y is shrunk by the first 2^(-j/16) that fits; nothing is stored */
-	HZ_LATTICE_BANK = 3,	/* of up to 16 scales beta bank[T] that which fits with the least error */
-	HZ_LATTICE_GROUP = 4	/* scale beta 2^(alpha T), T = 0 .. 63, for a group of 8 .. 128 values */
+	HZ_LATTICE_CLIP = 2,	/* y is shrunk by the first 2^(-j/16) that fits; it is not stored */
+	HZ_LATTICE_BANK = 3,	/* of scales beta bank[T] that which fits with the least error */
+	HZ_LATTICE_GROUP = 4	/* beta 2^(alpha T), T = 0 .. 63, for a group of 8 .. 128 values */
 };
 
 enum hz_lattice_pack {
-	HZ_LATTICE_LEVEL = 0,	/* [..., blocks, M]: I_m = sum_j b_m[j] q^j, u8 u16 or u32: q^d <= 2^32 */
+	HZ_LATTICE_LEVEL = 0,	/* [..., blocks, M] u8 u16 u32: I_m = sum_j b_m[j] q^j < 2^32 */
 	HZ_LATTICE_FULL64 = 1,	/* [..., blocks] u64: sum_m I_m q^(d m); q^(d M) <= 2^64 */
-	HZ_LATTICE_LIMBS = 2	/* [..., blocks, limbs] u32: the digits level by level, as many to a limb as
-				   32 bits hold, the first lowest */
+	HZ_LATTICE_LIMBS = 2	/* [..., blocks, limbs] u32: the digits level by level, as many to a
+				   limb as 32 bits hold, the first lowest */
 };
 
 #define HZ_LATTICE_CENTER 1u		/* o: the point nearest to the mean of the code */
@@ -1265,14 +1265,14 @@ typedef struct hz_lattice_opts {
 	double beta;			/* > 0: the scale; 0 stands for 1 */
 	double alpha;			/* > 0: T and GROUP; 0 stands for 1/3, or 1/8 for GROUP */
 	int32_t policy;			/* enum hz_lattice_policy */
-	int32_t group;			/* GROUP: values that share a scale, 8 .. 128, a multiple of d */
+	int32_t group;			/* GROUP: values with one T, 8 .. 128, a multiple of d */
 	int32_t banks;			/* BANK: how many, 1 .. 16 */
 	uint32_t flags;			/* HZ_LATTICE_CENTER | _SPHERE | _FIRST_FIT */
 	const double *bank;		/* BANK: factors of beta, > 0 */
 	const double *basis;		/* BASIS: d x d by rows; its columns are the basis */
-	const double *transform;	/* T, d x d by rows, applied to blocks first; NULL: identity */
+	const double *transform;	/* T, d x d by rows, applied first; NULL: identity */
 	const double *dither;		/* z, d numbers added to y and taken away after; NULL: 0 */
-	const int64_t *offset;		/* o, d coordinates in the basis as given; NULL: 0, or _CENTER */
+	const int64_t *offset;		/* o, d coordinates in the basis; NULL: 0, or _CENTER */
 	int64_t reserved[4];		/* 0 */
 } hz_lattice_opts;
 
@@ -1368,9 +1368,10 @@ typedef struct hz_lattice_code_opts {
 HZ_API int hz_lattice_encode(hz_context *ctx, const hz_lattice *lattice, const hz_tensor *x,
 			     const hz_tensor *codes, const hz_tensor *t, const hz_tensor *overload,
 			     const hz_lattice_code_opts *opts);
-HZ_API int hz_lattice_encode_workspace(hz_context *ctx, const hz_lattice *lattice, const hz_tensor *x,
-				       const hz_tensor *codes, const hz_tensor *t,
-				       const hz_lattice_code_opts *opts, size_t *bytes);
+HZ_API int hz_lattice_encode_workspace(hz_context *ctx, const hz_lattice *lattice,
+				       const hz_tensor *x, const hz_tensor *codes,
+				       const hz_tensor *t, const hz_lattice_code_opts *opts,
+				       size_t *bytes);
 
 /*
  * Decoding: y = T^-1 (s (p - o - z)), or the points p, or the digits.
@@ -1392,10 +1393,12 @@ HZ_API int hz_lattice_encode_workspace(hz_context *ctx, const hz_lattice *lattic
  * Workspace, errors: as of hz_lattice_encode().
  */
 HZ_API int hz_lattice_decode(hz_context *ctx, const hz_lattice *lattice, const hz_tensor *codes,
-			     const hz_tensor *t, const hz_tensor *y, const hz_lattice_code_opts *opts);
+			     const hz_tensor *t, const hz_tensor *y,
+			     const hz_lattice_code_opts *opts);
 HZ_API int hz_lattice_decode_workspace(hz_context *ctx, const hz_lattice *lattice,
-				       const hz_tensor *codes, const hz_tensor *t, const hz_tensor *y,
-				       const hz_lattice_code_opts *opts, size_t *bytes);
+				       const hz_tensor *codes, const hz_tensor *t,
+				       const hz_tensor *y, const hz_lattice_code_opts *opts,
+				       size_t *bytes);
 
 /*
  * Codes of one packing to another, of all levels. from and to have the shapes and dtypes that the
@@ -1418,7 +1421,7 @@ enum hz_vlut_route {
 /* Options of a table; zero is the default of every field. */
 typedef struct hz_vlut_opts {
 	int32_t route;			/* enum hz_vlut_route */
-	int32_t table_dtype;		/* one-sided HZ_F32 HZ_F16 HZ_BF16 HZ_U16 HZ_U8, the last two fixed
+	int32_t table_dtype;		/* one-sided HZ_F32 F16 BF16 U16 U8, the last two fixed
 					   point; two-sided HZ_S8 HZ_S16; 0: chosen */
 	int32_t sum;			/* HZ_F32 or HZ_S32; 0: chosen */
 	uint32_t flags;			/* HZ_VLUT_COMPENSATED */
@@ -1448,7 +1451,7 @@ HZ_API void hz_vlut_close(hz_vlut *vlut);
  * packed with rows and k.
  */
 typedef struct hz_coded {
-	hz_tensor codes;		/* LEVEL: [rows, blocks, M], or its coarsest levels; any strides */
+	hz_tensor codes;		/* LEVEL: [rows, blocks, M or the coarsest], any strides */
 	const hz_tensor *t;		/* u8 [rows, blocks or groups]; NULL without T */
 	const hz_tensor *row_scale;	/* f32 [rows], a further factor; NULL: 1 */
 	const void *packed;		/* instead of codes and t: what hz_vlut_pack() made */
@@ -1467,7 +1470,8 @@ typedef struct hz_coded {
  * Aliasing: packed overlaps no operand.
  * Errors: HZ_EINVAL, HZ_EDTYPE, HZ_ESHAPE, HZ_EDEVICE, HZ_ENOTSUP, HZ_ECUDA, HZ_EFORK.
  */
-HZ_API int hz_vlut_pack_bytes(hz_context *ctx, const hz_vlut *vlut, const hz_coded *w, size_t *bytes);
+HZ_API int hz_vlut_pack_bytes(hz_context *ctx, const hz_vlut *vlut, const hz_coded *w,
+			      size_t *bytes);
 HZ_API int hz_vlut_pack(hz_context *ctx, const hz_vlut *vlut, const hz_coded *w, void *packed);
 
 /*
@@ -1514,7 +1518,7 @@ HZ_API int hz_vlut_gemm2_workspace(hz_context *ctx, const hz_vlut *vlut, const h
 
 /* What hz_lattice_design() found out about its choice. */
 typedef struct hz_lattice_report {
-	double mse, rate, overload;	/* a value; bits a value with T's entropy; share of blocks */
+	double mse, rate, overload;	/* a value; bits a value, T by entropy; share of blocks */
 	double entropy_t, gap_db;	/* bits of a T; 10 log10(mse 2^(2 rate) / variance) */
 } hz_lattice_report;
 
@@ -1534,9 +1538,9 @@ typedef struct hz_lattice_report {
  * same everywhere; it takes some seconds.
  * Errors: HZ_EINVAL, HZ_ENOTSUP (nothing has such a rate, a basis), HZ_ENOMEM, HZ_EFORK.
  */
-HZ_API int hz_lattice_design(hz_context *ctx, const hz_lattice_opts *want, double rate, double sigma,
-			     const hz_tensor *x, hz_lattice_opts *found, double bank[16],
-			     hz_lattice_report *report);
+HZ_API int hz_lattice_design(hz_context *ctx, const hz_lattice_opts *want, double rate,
+			     double sigma, const hz_tensor *x, hz_lattice_opts *found,
+			     double bank[16], hz_lattice_report *report);
 
 #ifdef __cplusplus
 }

@@ -41,12 +41,12 @@ static inline bool hzi_lattice_has_t(const hz_lattice *l)
 	       l->rule.policy == HZI_LATTICE_GROUP;
 }
 
-/* ---- Bases (lib/lattice_basis.c): d x d by rows, columns are the basis ------------------------ */
+/* ---- Bases (lib/lattice_basis.c): d x d by rows, columns are the basis ----------------------- */
 
 /* Columns of a named lattice, as hurwitz.h says them */
 void hzi_basis_named(int kind, int d, double *g);
 
-/* LLL: g becomes a reduced basis of the same lattice. False if its columns are (all but) dependent. */
+/* LLL: g becomes a reduced basis of the same lattice. False if columns are (all but) dependent. */
 bool hzi_basis_reduce(int d, double *g);
 
 /* g = q r, q orthogonal, r upper triangular with a positive diagonal */
@@ -57,7 +57,7 @@ bool hzi_matrix_invert(int d, const double *a, double *inverse);
 
 void hzi_matrix_multiply(int d, const double *a, const double *b, double *c);
 
-/* ---- What implementations get ------------------------------------------------------------------ */
+/* ---- What implementations get ---------------------------------------------------------------- */
 
 /*
  * Of contexts with HZ_PROFILE: the time, or -1 for none, and a line to the log at the end, which
@@ -72,10 +72,10 @@ void hzi_lattice_sub(const hz_lattice *l, int first, float *sub);
 
 /*
  * Rows: all dimensions but the last (codes and points: the last two or three), collapsed as far as
- * strides allow; ndim may be 0: one row. No size is 0. Of a row, element i of values is at
- * i * v_step; of points and digits, block k, level m at k * v_block + m * v_level + i * v_step. Level
- * or limb m of block k of codes is at k * code_block + m * code_level, its T at k / rule.group * t_step.
- * Strides count elements; those of what is read may be negative or 0.
+ * strides allow; ndim may be 0: one row. No size is 0. Of a row, element i of values is at i *
+ * v_step; of points and digits, block k, level m at k * v_block + m * v_level + i * v_step. Level
+ * or limb m of block k of codes is at k * code_block + m * code_level, its T at k / rule.group *
+ * t_step. Strides count elements; those of what is read may be negative or 0.
  */
 struct hzi_lattice_map {
 	int64_t n, blocks;		/* values and blocks of a row: blocks = ceil(n / d) */
@@ -95,13 +95,13 @@ struct hzi_lattice_encode_args {
 	const void *x;
 	void *codes;
 	uint8_t *t;
-	int64_t *overload;		/* set to: blocks wrapped or clipped, blocks with NaN or Inf; or NULL */
+	int64_t *overload;		/* blocks wrapped or clipped, with NaN or Inf; or NULL */
 	int32_t x_dtype, code_dtype, pack;
 };
 
 /*
- * Of codes LEVEL levels first .. M - 1 are there, code_level counts from the level first; others are
- * whole. to: enum hz_lattice_to; POINTS are sums of the levels that are used; DIGITS are of the levels
+ * Of codes LEVEL levels first .. M - 1 are there, code_level counts from the level first; others
+ * are whole. to: enum hz_lattice_to; POINTS are sums of the levels used; DIGITS are of the levels
  * first .. M - 1, v_level counts from first. T of scales and more counts as the last.
  */
 struct hzi_lattice_decode_args {

@@ -45,7 +45,7 @@ enum {
 };
 enum { HZI_LATTICE_LEVEL = 0, HZI_LATTICE_FULL64 = 1, HZI_LATTICE_LIMBS = 2 };
 
-#define HZI_LATTICE_MAPPED 1u		/* blocks go through hzi_lattice_matrices: a transform or a basis */
+#define HZI_LATTICE_MAPPED 1u		/* blocks go through hzi_lattice_matrices */
 #define HZI_LATTICE_DITHERED 2u		/* dither is not all 0 */
 #define HZI_LATTICE_SPHERE 4u		/* level 0 of a basis by the sphere decoder */
 #define HZI_LATTICE_FIRST_FIT 8u
@@ -60,7 +60,7 @@ struct hzi_lattice_rule {
 	int32_t limb_digits;		/* the most that 32 bits hold */
 	int32_t largest;		/* BANK: the first of the largest scales */
 	uint64_t level_size;		/* q^d; 0 if above 2^32 */
-	float reach;			/* no fit where some |v 1/s| is larger; v: see hzi_lattice_map() */
+	float reach;			/* no fit where a |v 1/s| of hzi_lattice_map() is larger */
 	float shrink[16];		/* 2^(-j/16) */
 	float scale[HZI_LATTICE_SCALES];	/* s */
 	float inverse[HZI_LATTICE_SCALES];	/* 1/s of the f32 s, rounded to f32 */
@@ -72,11 +72,11 @@ struct hzi_lattice_rule {
 struct hzi_lattice_matrices {
 	float to[HZI_LATTICE_DIMS * HZI_LATTICE_DIMS];		/* T, for a basis G^-1 T */
 	float from[HZI_LATTICE_DIMS * HZI_LATTICE_DIMS];	/* its inverse */
-	double mu[HZI_LATTICE_DIMS * HZI_LATTICE_DIMS];	/* R_ij / R_ii, j > i, of the QR of a basis */
-	double diagonal[HZI_LATTICE_DIMS];		/* R_ii > 0 */
+	/* Of the QR of a basis: R_ij / R_ii, j > i, and R_ii > 0 */
+	double mu[HZI_LATTICE_DIMS * HZI_LATTICE_DIMS], diagonal[HZI_LATTICE_DIMS];
 };
 
-/* ---- Arithmetic without contraction ------------------------------------------------------------ */
+/* ---- Arithmetic without contraction ---------------------------------------------------------- */
 
 HZI_LATTICE float hzi_lmul(float a, float b)
 {
@@ -118,7 +118,7 @@ HZI_LATTICE int32_t hzi_lfloor(int32_t a, int32_t b)
 	return a / b - (a % b < 0);
 }
 
-/* ---- Nearest points of rationals: levels from 1 on, and the decoder ---------------------------------
+/* ---- Nearest points of rationals: levels from 1 on, and the decoder -----------------------------
  *
  * Q(g / q), integers of points to integers of points, with Q(y + lam) = Q(y) + lam for every point
  * lam: halves are rounded up, and where coordinates are equally good the first is taken.
@@ -148,8 +148,8 @@ HZI_LATTICE void hzi_lattice_nearest_d(int d, int32_t q, int32_t *g)
 /*
  * The same in E8, of doubled coordinates. a is nearest among the integers, f + 1/2 or f - 1/2 with
  * the sign of r among the halves; |r| becomes q - |r| (in units of 1 / 2q), so that the difference
- * of squared distances b - a is a sum of |r|, in units of 1 / 2q. Of equals the one with the smaller
- * first coordinate.
+ * of squared distances b - a is a sum of |r|, in units of 1 / 2q. Of equals the one with the
+ * smaller first coordinate.
  */
 HZI_LATTICE void hzi_lattice_nearest_e8(int32_t q, int32_t *g)
 {
@@ -219,7 +219,7 @@ HZI_LATTICE void hzi_lattice_nearest_a2(int32_t q, int32_t *g)
 	g[k] -= sum;
 }
 
-/* ---- A basis: nearest plane and sphere decoder ----------------------------------------------------- */
+/* ---- A basis: nearest plane and sphere decoder ----------------------------------------------- */
 
 /* Where row i of R puts the i-th coordinate, the later ones being n */
 HZI_LATTICE double hzi_lattice_center(int d, const struct hzi_lattice_matrices *m, int i,
@@ -281,7 +281,7 @@ HZI_LATTICE void hzi_lattice_sphere(int d, const struct hzi_lattice_matrices *m,
 	}
 }
 
-/* ---- Points and digits ------------------------------------------------------------------------- */
+/* ---- Points and digits ----------------------------------------------------------------------- */
 
 /* i mod q, 0 .. q - 1 */
 HZI_LATTICE int32_t hzi_lattice_mod(const struct hzi_lattice_rule *r, int32_t i)
@@ -372,7 +372,7 @@ HZI_LATTICE void hzi_lattice_parent(const struct hzi_lattice_rule *r,
 		hzi_lattice_nearest_e8(r->q, g);
 		return;
 	case HZI_LATTICE_BASIS: {
-		/* Nearest plane of the digits alone, which makes it the same for any g of a coset */
+		/* Nearest plane of the digits alone: the same for any g of a coset */
 		double w[HZI_LATTICE_DIMS];
 		int32_t n[HZI_LATTICE_DIMS];
 
@@ -419,7 +419,7 @@ HZI_LATTICE void hzi_lattice_leader(const struct hzi_lattice_rule *r,
 		c[i] -= r->q * f[i];
 }
 
-/* ---- Codes ------------------------------------------------------------------------------------- */
+/* ---- Codes ----------------------------------------------------------------------------------- */
 
 /* sum_j b_j q^j; below q^d, which 32 bits hold */
 HZI_LATTICE uint32_t hzi_lattice_index(const struct hzi_lattice_rule *r, const int32_t *b)
@@ -567,11 +567,11 @@ HZI_LATTICE void hzi_lattice_read(const struct hzi_lattice_rule *r,
 			for (int i = 0; i < r->embed; i++)
 				p[i] += weight * leader[i];
 		}
-		weight = (int32_t)((uint32_t)weight * (uint32_t)r->q);	/* not used any more if above */
+		weight = (int32_t)((uint32_t)weight * (uint32_t)r->q);
 	}
 }
 
-/* ---- Encoding: level 0 -------------------------------------------------------------------------- */
+/* ---- Encoding: level 0 ----------------------------------------------------------------------- */
 
 /* Rounds y to integers, halves to even, and finds the first largest error. */
 HZI_LATTICE float hzi_lattice_round(int d, const float *y, int32_t *f, int *where, int32_t *turn,
@@ -596,11 +596,12 @@ HZI_LATTICE float hzi_lattice_round(int d, const float *y, int32_t *f, int *wher
 }
 
 /*
- * E8: the nearest integer point by rounding y to f, the nearest half-integer point h + 1/2 by rounding
- * y - 1/2 to h, halves to even both: so h = f - 1 where the error r = y - f is below 0, or is 0 and f
- * odd, and else h = f. Its errors have the sizes 1/2 - |r|, so that the squared distances before
- * corrections differ by 2 - sum |r|; a correction costs 1 - 2 max |r| and 2 min |r|, the halves
- * correct the first least |r|. Of equals the one with the smaller first coordinate.
+ * E8: the nearest integer point by rounding y to f, the nearest half-integer point h + 1/2 by
+ * rounding y - 1/2 to h, halves to even both: so h = f - 1 where the error r = y - f is below 0,
+ * or is 0 and f odd, and else h = f. Its errors have the sizes 1/2 - |r|, so that the squared
+ * distances before corrections differ by 2 - sum |r|; a correction costs 1 - 2 max |r| and 2 min
+ * |r|, the halves correct the first least |r|. Of equals the one with the smaller first
+ * coordinate.
  */
 HZI_LATTICE void hzi_lattice_level0_e8(const float *y, int32_t *g)
 {
@@ -633,7 +634,7 @@ HZI_LATTICE void hzi_lattice_level0_e8(const float *y, int32_t *g)
 		g[i] = half ? 2 * h[i] + 1 : 2 * g[i];
 }
 
-/* A2: y = (y0, y1) as three numbers of sum 0, (y0 + y1 / sqrt 3, -2 y1 / sqrt 3, y1 / sqrt 3 - y0) */
+/* A2: y as three numbers of sum 0, (y0 + y1 / sqrt 3, -2 y1 / sqrt 3, y1 / sqrt 3 - y0) */
 HZI_LATTICE void hzi_lattice_level0_a2(const float *y, int32_t *g)
 {
 	const float a = hzi_lmul(y[1], 0.57735026918962576451f);
@@ -690,7 +691,7 @@ HZI_LATTICE void hzi_lattice_level0(const struct hzi_lattice_rule *r,
 	}
 }
 
-/* ---- Encoding: the choice of a point -------------------------------------------------------------- */
+/* ---- Encoding: the choice of a point --------------------------------------------------------- */
 
 #define HZI_LATTICE_IS_INF 1
 #define HZI_LATTICE_IS_NAN 2
@@ -764,8 +765,8 @@ HZI_LATTICE float hzi_lattice_size(const struct hzi_lattice_rule *r, const float
 }
 
 /*
- * The first 2^(-j/16) that fits, from j = 1 on: that j = 0 does not fit is known. Powers of two tell
- * from where on it can. If none does, which only a dither on an edge can bring about, 0.
+ * The first 2^(-j/16) that fits, from j = 1 on: that j = 0 does not fit is known. Powers of two
+ * tell from where on it can. If none does, which only a dither on an edge can bring about, 0.
  */
 HZI_LATTICE void hzi_lattice_clip(const struct hzi_lattice_rule *r,
 				  const struct hzi_lattice_matrices *m, const float *v, int t,
@@ -777,7 +778,7 @@ HZI_LATTICE void hzi_lattice_clip(const struct hzi_lattice_rule *r,
 
 	frexpf(size, &high);
 	frexpf(r->reach, &low);
-	/* size >= 2^(high - 1), reach < 2^low: no fit up to 16 (high - 1 - low), less one for rounding */
+	/* size >= 2^(high - 1), reach < 2^low: no fit below 16 (high - 1 - low) */
 	if (high - 1 - low > 0)
 		j = 16 * (high - 1 - low);
 	for (; j < HZI_LATTICE_SHRINKS; j++) {
@@ -879,8 +880,8 @@ HZI_LATTICE int hzi_lattice_best_fit(const struct hzi_lattice_rule *r,
 /*
  * The scale of blocks v [n][d] that share it, skip[i] telling which have NaN and take no part: of
  * the first t that all fit at and the two behind it, where all fit, the one with the least error
- * s^2 sum |y - p|^2, summed block by block; with FIRST_FIT that first t. If there is none, the last;
- * if no block takes part, 0.
+ * s^2 sum |y - p|^2, summed block by block; with FIRST_FIT that first t. If there is none, the
+ * last; if no block takes part, 0.
  */
 HZI_LATTICE int hzi_lattice_group(const struct hzi_lattice_rule *r,
 				  const struct hzi_lattice_matrices *m, int n, const float *v,
@@ -933,11 +934,11 @@ HZI_LATTICE int hzi_lattice_choose(const struct hzi_lattice_rule *r,
 	return hzi_lattice_at(r, m, v, *t, g);
 }
 
-/* ---- Decoding to values -------------------------------------------------------------------------- */
+/* ---- Decoding to values ---------------------------------------------------------------------- */
 
 /*
  * x = T^-1 (s (p - o - sub)), each operation rounded: sub is z, less the mean of levels that were
- * left out. Coordinates of A2 and products with T^-1 or a basis are rounded too, one after the other.
+ * left out. Coordinates of A2 and products with T^-1 or a basis are rounded too, one by one.
  */
 HZI_LATTICE void hzi_lattice_value(const struct hzi_lattice_rule *r,
 				   const struct hzi_lattice_matrices *m, const int32_t *p,

@@ -98,13 +98,13 @@ static bool is_flat(const struct hzi_lattice_map *map, const struct hzi_lattice_
 
 /* What the kernels of gpu/lattice_fast.cu hold in bytes */
 static const struct byte_lattice {
-	int kind, d, q, most_levels, kernel;
+	int kind, d, q, most_levels, kernel, sm_blocks;
 	int most;		/* of |integer| of a point */
 } byte_lattices[] = {
-	{HZ_LATTICE_D, 4, 4, 3, HZI_KERNEL_lattice_encode_d4q4, 127},
-	{HZ_LATTICE_D, 4, 2, 4, HZI_KERNEL_lattice_encode_d4q2, 62},
-	{HZ_LATTICE_E8, 8, 4, 2, HZI_KERNEL_lattice_encode_e8q4, 118},
-	{HZ_LATTICE_E8, 8, 2, 4, HZI_KERNEL_lattice_encode_e8q2, 123},
+	{HZ_LATTICE_D, 4, 4, 3, HZI_KERNEL_lattice_encode_d4q4, 4, 127},
+	{HZ_LATTICE_D, 4, 2, 4, HZI_KERNEL_lattice_encode_d4q2, 4, 62},
+	{HZ_LATTICE_E8, 8, 4, 2, HZI_KERNEL_lattice_encode_e8q4, 3, 118},
+	{HZ_LATTICE_E8, 8, 2, 4, HZI_KERNEL_lattice_encode_e8q2, 3, 123},
 };
 
 static const struct byte_lattice *find_byte_lattice(const struct hzi_lattice_encode_args *a)
@@ -141,7 +141,7 @@ static int encode_fast(struct hz_context *ctx, const struct hzi_lattice_encode_a
 		.code_block = (uint32_t)a->map.code_block, .dtype = a->x_dtype,
 	};
 	const struct hzi_launch launch = {
-		.grid = {grid_of(ctx, p.blocks, FAST_THREADS, 3)}, .block = {FAST_THREADS},
+		.grid = {grid_of(ctx, p.blocks, FAST_THREADS, b->sm_blocks)}, .block = {FAST_THREADS},
 	};
 
 	for (int i = 0; i < r->d; i++)

@@ -295,17 +295,18 @@ HZ_DEVICE void encode_levels(const hzi_lattice_fast &p)
 	}
 }
 
-#define ENCODE(name, point)                                                                     \
-	extern "C" __global__ void __launch_bounds__(256, 3)                                    \
+/* blocks: on a multiprocessor, see gpu/lattice.c */
+#define ENCODE(name, point, blocks)                                                             \
+	extern "C" __global__ void __launch_bounds__(256, blocks)                               \
 		lattice_encode_##name(const __grid_constant__ hzi_lattice_fast p)               \
 	{                                                                                       \
 		encode_levels<point>(p);                                                        \
 	}
 
-ENCODE(d4q4, d4_point<4>)
-ENCODE(d4q2, d4_point<2>)
-ENCODE(e8q4, e8_point<4>)
-ENCODE(e8q2, e8_point<2>)
+ENCODE(d4q4, d4_point<4>, 4)
+ENCODE(d4q2, d4_point<2>, 4)
+ENCODE(e8q4, e8_point<4>, 3)
+ENCODE(e8q2, e8_point<2>, 3)
 
 /* ---- Decoding --------------------------------------------------------------------------------- */
 
@@ -404,49 +405,30 @@ HZ_DEVICE uint32_t scale_of(const hzi_lattice_values &p, uint32_t block)
 	return min(p.t[block >> p.group_shift], HZI_LATTICE_SCALES - 1);
 }
 
-/* Where the scales of a unit are, and its codes; of a last unit that is half, 0 for the other */
-template <int B, int M, typename CODE>
-HZ_DEVICE void load_unit(const hzi_lattice_values &p, uint32_t unit, uint32_t *code, uint32_t *t)
-{
-	const bool half = B == 2 && (unit + 1) * B > p.blocks;
-
-	if (half) {
-#pragma unroll
-		for (int m = 0; m < M; m++) {
-			code[m * B] = __ldg((const CODE *)p.codes +
-					    (int64_t)unit * B * p.code_block + m * p.code_level);
-			code[m * B + B - 1] = 0;
-		}
-	} else {
-		load_codes<B, M, CODE>(p, unit, code);
-	}
-#pragma unroll
-	for (int b = 0; b < B; b++)
-		t[b] = p.t && !(half && b) ? scale_of(p, unit * B + b) : 0;
-}
-
 template <int DTYPE, class LEADERS, int D, int M, typename CODE>
 HZ_DEVICE void decode(const hzi_lattice_values &p, const LEADERS &leaders, const float *scale)
 {
 	constexpr int B = 8 / D;
 	const uint32_t units = (p.blocks + B - 1) / B, step = gridDim.x * blockDim.x;
-	uint32_t u = blockIdx.x * blockDim.x + threadIdx.x, next[B * M], next_t[B];
 
-	if (u < units)
-		load_unit<B, M, CODE>(p, u, next, next_t);
-	for (; u < units; u += step) {
+	for (uint32_t u = blockIdx.x * blockDim.x + threadIdx.x; u < units; u += step) {
 		uint32_t code[B * M], w[2] = {}, weight = 1;
 		float v[8], s[B];
+		const bool half = B == 2 && (u + 1) * B > p.blocks;
 
+		if (half) {
 #pragma unroll
-		for (int i = 0; i < B * M; i++)
-			code[i] = next[i];
+			for (int m = 0; m < M; m++) {
+				code[m * B] = ((const CODE *)p.codes)[(int64_t)u * B * p.code_block +
+								      m * p.code_level];
+				code[m * B + B - 1] = 0;
+			}
+		} else {
+			load_codes<B, M, CODE>(p, u, code);
+		}
 #pragma unroll
 		for (int b = 0; b < B; b++)
-			s[b] = scale[next_t[b]];
-		/* Those of the next unit are under way meanwhile. */
-		if (u + step < units)
-			load_unit<B, M, CODE>(p, u + step, next, next_t);
+			s[b] = scale[p.t && !(half && b) ? scale_of(p, u * B + b) : 0];
 #pragma unroll
 		for (int m = 0; m < M; m++) {
 			if constexpr (D == 4) {
@@ -469,7 +451,7 @@ HZ_DEVICE void decode(const hzi_lattice_values &p, const LEADERS &leaders, const
 
 			v[i] = __fmul_rn(__fsub_rn(exact, p.sub[k]), s[i / D]);
 		}
-		if (B == 2 && (u + 1) * B > p.blocks) {
+		if (half) {
 #pragma unroll
 			for (int i = 0; i < D; i++)
 				store_any(DTYPE, p.y, (int64_t)u * 8 + i, v[i]);

@@ -46,7 +46,7 @@ static unsigned grid_of(const struct hz_context *ctx, int64_t threads, int per_b
 	return (unsigned)(blocks < most ? blocks : most);
 }
 
-/* ---- Blocks back to back ----------------------------------------------------------------------- */
+/* ---- Blocks back to back -------------------------------------------------------------------- */
 
 static int64_t rows_of(const struct hzi_lattice_map *map)
 {
@@ -94,7 +94,7 @@ static bool is_flat(const struct hzi_lattice_map *map, const struct hzi_lattice_
 	       map->blocks * rows_of(map) <= INT32_MAX;
 }
 
-/* ---- Encoding --------------------------------------------------------------------------------- */
+/* ---- Encoding ------------------------------------------------------------------------------ */
 
 /* What the kernels of gpu/lattice_fast.cu hold in bytes */
 static const struct byte_lattice {
@@ -141,7 +141,8 @@ static int encode_fast(struct hz_context *ctx, const struct hzi_lattice_encode_a
 		.code_block = (uint32_t)a->map.code_block, .dtype = a->x_dtype,
 	};
 	const struct hzi_launch launch = {
-		.grid = {grid_of(ctx, p.blocks, FAST_THREADS, b->sm_blocks)}, .block = {FAST_THREADS},
+		.grid = {grid_of(ctx, p.blocks, FAST_THREADS, b->sm_blocks)},
+		.block = {FAST_THREADS},
 	};
 
 	for (int i = 0; i < r->d; i++)
@@ -151,7 +152,7 @@ static int encode_fast(struct hz_context *ctx, const struct hzi_lattice_encode_a
 			       &p, sizeof(p));
 }
 
-/* ---- Anything --------------------------------------------------------------------------------- */
+/* ---- Anything ------------------------------------------------------------------------------ */
 
 static struct hzi_lattice_codes codes_of(const struct hzi_lattice_map *map, const void *codes,
 					 int dtype, int pack)
@@ -226,7 +227,7 @@ size_t hzi_cuda_lattice_encode_workspace(const struct hz_context *ctx,
 	return 0;
 }
 
-/* ---- Decoding --------------------------------------------------------------------------------- */
+/* ---- Decoding ------------------------------------------------------------------------------ */
 
 /*
  * Fills p->table with leaders less the least of all coordinates, which must leave 8 bits to the sum
@@ -258,7 +259,7 @@ static int dtype_index(int dtype)
 	return dtype == HZ_F32 ? 0 : dtype == HZ_F16 ? 1 : 2;
 }
 
-/* Fills *p and returns the first of the three kernels if those of gpu/lattice_fast.cu can, or -1. */
+/* Fills *p and returns the first of its three kernels in gpu/lattice_fast.cu, or -1. */
 static int make_values(const struct hzi_lattice_decode_args *a, struct hzi_lattice_values *p)
 {
 	const struct hzi_lattice_rule *r = &a->lattice->rule;
@@ -344,7 +345,7 @@ size_t hzi_cuda_lattice_decode_workspace(const struct hz_context *ctx,
 	return 0;
 }
 
-/* ---- Repacking -------------------------------------------------------------------------------- */
+/* ---- Repacking ----------------------------------------------------------------------------- */
 
 int hzi_cuda_lattice_repack(struct hz_context *ctx, const struct hzi_lattice_repack_args *a)
 {

@@ -37,7 +37,7 @@ HZ_DEVICE hzi_lattice_code code_at(const hzi_lattice_codes &c, int64_t row, int6
 				   c.bytes, c.pack);
 }
 
-/* ---- Encoding --------------------------------------------------------------------------------- */
+/* ---- Encoding ------------------------------------------------------------------------------ */
 
 HZ_DEVICE int load_mapped(const hzi_lattice_any &p, const hzi_lattice_matrices *m, int64_t row,
 			  int64_t block, float *v)
@@ -120,7 +120,7 @@ HZ_DEVICE void encode_any(const hzi_lattice_any &p, const hzi_lattice_matrices *
 		count_overload(p.overload, wrong, met);
 }
 
-/* ---- Decoding --------------------------------------------------------------------------------- */
+/* ---- Decoding ------------------------------------------------------------------------------ */
 
 HZ_DEVICE void store_integer(int dtype, void *y, int64_t i, int32_t v)
 {

@@ -39,8 +39,8 @@ struct e8_choices {
 
 /*
  * Which of a and b: bit e of entry top | bottom << 4 | pa << 8 | pb << 9 | odd << 10 is 1 if it is
- * b when g_0 mod 8 = e; pa, pb: the sum of a, b (as the integers below) is odd, which one correction
- * makes even. See hzi_lattice_nearest_e8().
+ * b when g_0 mod 8 = e; pa, pb: the sum of a, b (as the integers below) is odd, which one
+ * correction makes even. See hzi_lattice_nearest_e8().
  */
 constexpr e8_choices make_e8_choices()
 {
@@ -58,7 +58,7 @@ constexpr e8_choices make_e8_choices()
 			continue;
 		for (int e = odd; e < 8; e += 2) {
 			const int size = e < 4 ? e : 8 - e;
-			/* Of equals the smaller first coordinate; a correction of it turns them round. */
+			/* Of equals the smaller first coordinate; its correction turns them. */
 			const int turned = (pa && size == most) || (pb && size == least);
 
 			t.b[i] |= (b < a || (a == b && (e >= 4) != turned)) << e;
@@ -69,7 +69,7 @@ constexpr e8_choices make_e8_choices()
 
 static __device__ const e8_choices e8_choices_q4 = make_e8_choices();
 
-/* Nibbles c + 8 of the leader of nibbles g mod 16, of whose bits 8 only the number's parity counts */
+/* Nibbles c + 8 of the leader of nibbles g mod 16; how many have bit 8 counts mod 2 alone. */
 HZ_DEVICE uint32_t e8_leader(uint32_t g, const uint8_t *choices)
 {
 	const uint32_t fours = 0x44444444, eights = 0x88888888, odd = 0 - (g & 1), twice = g << 1;
@@ -112,7 +112,7 @@ HZ_DEVICE uint32_t e8_combine_part(uint32_t index)
 	return (e & 0x77777777) | (uint32_t)__popc(e & 0x88888888) << 31;
 }
 
-/* ---- E8 points ------------------------------------------------------------------------------- */
+/* ---- E8 points ---------------------------------------------------------------------------- */
 
 HZ_DEVICE uint32_t permute(uint32_t a, uint32_t b, uint32_t selector)
 {
@@ -255,7 +255,7 @@ struct e8_point {
 	}
 };
 
-/* ---- D4 points ------------------------------------------------------------------------------- */
+/* ---- D4 points ---------------------------------------------------------------------------- */
 
 template <int Q>
 struct d4_point {

@@ -7,7 +7,7 @@
 #include "gpu/lattice_bytes.cuh"
 #include "gpu/lattice_fast.h"
 
-/* ---- Memory ---------------------------------------------------------------------------------- */
+/* ---- Memory ------------------------------------------------------------------------------- */
 
 HZ_DEVICE void unpack(int dtype, uint32_t pair, float *f)
 {
@@ -57,7 +57,7 @@ HZ_DEVICE void load_block(int dtype, const void *x, uint32_t block, float *f)
 	}
 }
 
-/* ---- Encoding --------------------------------------------------------------------------------- */
+/* ---- Encoding ------------------------------------------------------------------------------ */
 
 /* A block of a warp's list: which, and the t or j to try next */
 struct waiting {
@@ -124,8 +124,8 @@ HZ_DEVICE void store_codes(const hzi_lattice_fast &p, uint32_t block, const uint
 }
 
 /*
- * A block that may lie outside of what can fit at t = step, or have no size at all: the first t from
- * step on that may fit it, or what is never reached if it is for encode_odd().
+ * A block that may lie outside of what can fit at t = step, or have no size at all: the first t
+ * from step on that may fit it, or LAST.
  */
 template <int D>
 static __device__ __noinline__ uint32_t far_off(const hzi_lattice_fast *p, uint32_t block,
@@ -280,7 +280,8 @@ HZ_DEVICE void encode_levels(const hzi_lattice_fast &p)
 	waiting *const mine = list[threadIdx.x >> 5];
 
 	if constexpr (POINT::dim == 8) {
-		((uint64_t *)choices)[threadIdx.x] = ((const uint64_t *)e8_choices_q4.b)[threadIdx.x];
+		((uint64_t *)choices)[threadIdx.x] =
+			((const uint64_t *)e8_choices_q4.b)[threadIdx.x];
 		__syncthreads();
 	}
 	if (p.rule.levels == 1)
@@ -308,7 +309,7 @@ ENCODE(d4q2, d4_point<2>, 4)
 ENCODE(e8q4, e8_point<4>, 3)
 ENCODE(e8q2, e8_point<2>, 3)
 
-/* ---- Decoding --------------------------------------------------------------------------------- */
+/* ---- Decoding ------------------------------------------------------------------------------ */
 
 template <int DTYPE>
 HZ_DEVICE uint32_t pack(float low, float high)

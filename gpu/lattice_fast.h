@@ -33,7 +33,7 @@ struct hzi_lattice_values {
 	uint32_t blocks, code_block;
 	int32_t levels, q, group_shift;	/* t of block k: k >> group_shift */
 	float unit, base[8], sub[8], scale[HZI_LATTICE_SCALES];
-	uint32_t table[256];		/* by index: of dimension 4 bytes, of 8 nibbles, all from 0 on */
+	uint32_t table[256];		/* by index: dimension 4: bytes; 8: nibbles; from 0 on */
 };
 
 #endif

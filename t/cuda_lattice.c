@@ -1,5 +1,5 @@
 /*
- * cuda_lattice.c - what the launchers of the lattice quantizer hand to the driver, seen by a stand-in
+ * cuda_lattice.c - what the lattice quantizer hands to the driver, seen by a stand-in
  *
  * SPDX-License-Identifier: BSD-2-Clause
  *
@@ -86,8 +86,9 @@ static void test_row(hz_context *ctx, int device, const struct row *r)
 	char name[96];
 
 	hz_lattice_get_info(l, &info);
-	snprintf(name, sizeof(name), "lattice %d, q %d, %d levels, policy %d, dtype %d, gap %d, %d aside",
-		 r->kind, r->q, r->levels, r->policy, r->dtype, r->gap, r->shift);
+	snprintf(name, sizeof(name),
+		 "lattice %d, q %d, %d levels, policy %d, dtype %d, gap %d, %d aside", r->kind,
+		 r->q, r->levels, r->policy, r->dtype, r->gap, r->shift);
 	values = hz_tensor_2d(x + r->shift, r->dtype, device, 4, BLOCKS * info.dim);
 	values.stride[0] += r->gap;
 	c = hz_tensor_3d(codes, info.level_dtype, device, 4, BLOCKS, r->levels);

@@ -147,6 +147,9 @@ template <int WORDS, int COLUMNS, bool SCALED>
 struct vlut_wgmma_block {
 	static constexpr int STAGES = HZI_VWG_STAGES(COLUMNS), TILE = COLUMNS * CHUNK * 2;
 	static constexpr int AHEAD = COLUMNS <= 32 ? 4 : COLUMNS == 64 ? 3 : 1, LINE = COLUMNS + 8;
+	/* Eights of k that are decoded before the matrix units take them: nothing may be made
+	 * while these run, or the compiler has them wait for each other. */
+	static constexpr int AT_ONCE = COLUMNS <= 64 ? 4 : 2;
 
 	const hzi_vlut_wgmma &p;
 	const int tid, lane, warp, g, t;
@@ -250,7 +253,6 @@ struct vlut_wgmma_block {
 		const uint64_t shape = (uint64_t)COLUMNS << 16 | 8ull << 32;
 		const uint32_t last_t = (uint32_t)p.scales - 1;
 		int stage = 0, phase = 0;
-		uint32_t a[2][8];
 
 		for (int c0 = 0; c0 < n; c0 += AHEAD) {
 #pragma unroll
@@ -269,26 +271,35 @@ struct vlut_wgmma_block {
 						s[r] = scales()[min(ring_t[d][r], last_t) * 32 + lane];
 				}
 				load(d, c + AHEAD);
-				barrier_wait(full + 8 * stage, phase);
 #pragma unroll
-				for (int j = 0; j < 4; j++) {
-					const uint64_t b = shape | ((tiles + stage * TILE + 4 * j * COLUMNS * 16) &
-								    0x3ffff) >> 4;
-					uint32_t *at = a[j & 1], low[4], high[4];
+				for (int first = 0; first < 4; first += AT_ONCE) {
+					uint32_t a[AT_ONCE][8], low[4], high[4];
 
-					points_f16<WORDS, SCALED>(low, w[0], j, place, p.q, s[0]);
-					points_f16<WORDS, SCALED>(high, w[1], j, place, p.q, s[1]);
 #pragma unroll
-					for (int i = 0; i < 4; i++) {
-						at[2 * i] = low[i];
-						at[2 * i + 1] = high[i];
+					for (int j = 0; j < AT_ONCE; j++) {
+						points_f16<WORDS, SCALED>(low, w[0], first + j, place, p.q, s[0]);
+						points_f16<WORDS, SCALED>(high, w[1], first + j, place, p.q, s[1]);
+#pragma unroll
+						for (int i = 0; i < 4; i++) {
+							a[j][2 * i] = low[i];
+							a[j][2 * i + 1] = high[i];
+						}
 					}
+					if (first == 0)
+						barrier_wait(full + 8 * stage, phase);
 					wgmma_fence();
-					wgmma_rs(acc, at, b);
-					wgmma_rs(acc, at + 4, b + 2 * COLUMNS);
+#pragma unroll
+					for (int j = 0; j < AT_ONCE; j++) {
+						const uint64_t b =
+							shape | ((tiles + stage * TILE +
+								  4 * (first + j) * COLUMNS * 16) & 0x3ffff) >> 4;
+
+						wgmma_rs(acc, a[j], b);
+						wgmma_rs(acc, a[j] + 4, b + 2 * COLUMNS);
+					}
 					wgmma_commit();
-					wgmma_wait<1>();
-					if (j == 0 && c > 0)
+					wgmma_wait<0>();
+					if (first == 0 && c > 0)
 						refill(x, c - 1, n, stage, phase);
 				}
 				if (++stage == STAGES) {
@@ -297,7 +308,6 @@ struct vlut_wgmma_block {
 				}
 			}
 		}
-		wgmma_wait<0>();
 	}
 
 	/* The chunk before is done: its stage takes another. */

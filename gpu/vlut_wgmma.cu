@@ -325,6 +325,26 @@ struct vlut_wgmma_block {
 		__syncwarp();
 	}
 
+	/* Four sums of a row: vectors b and on, or with two parts b and b + 1 */
+	__device__ __forceinline__ void store_row(int64_t row, int b, const float (&s)[4],
+						  const float (&down)[2]) const
+	{
+		float scale = p.scale;
+
+		if (row >= p.rows)
+			return;
+		if (p.row_scale)
+			scale *= p.row_scale[row * p.row_scale_step];
+#pragma unroll
+		for (int i = 0; i < 4; i++) {
+			const float v = p.parts == 1 ? s[i] : i < 2 ? s[2 * i] + s[2 * i + 1] * 0x1p-11f : 0;
+
+			if (i < 4 / p.parts && b + i < p.batch)
+				store_any(p.y_dtype, p.y, row * p.y_i + (b + i) * p.y_b,
+					  v * down[0] * down[1] * scale);
+		}
+	}
+
 	__device__ __forceinline__ void finish(float (&acc)[COLUMNS / 2], int part, int row0) const
 	{
 		float *sums = (float *)memory;
@@ -346,40 +366,29 @@ struct vlut_wgmma_block {
 		} else {
 			__syncthreads();
 		}
-		for (int i = tid; i < rows * vectors; i += THREADS) {
-			const int r = part * share + (p.y_b == 1 ? i / vectors : i % rows);
-			const int j = p.y_b == 1 ? i % vectors : i / rows;
-			const float *at = sums + r * LINE + j * p.parts;
-			const int64_t row = row0 + r;
-			const int b = (int)blockIdx.y * vectors + j;
-			float s = 0, low = 0;
-
-			if (p.split == 1) {
-				s = at[0];
-				low = p.parts > 1 ? at[1] : 0;
-			} else {
-				/* All under way before the first is used */
-				float f[8], rest[8];
+		for (int i = tid; i < rows * (COLUMNS / 4); i += THREADS) {
+			/* Four columns of a row, from all splits: under way together */
+			const int r = part * share + (p.y_b == 1 ? i / (COLUMNS / 4) : i % rows);
+			const int j = 4 * (p.y_b == 1 ? i % (COLUMNS / 4) : i / rows);
+			const float *at = sums + r * LINE + j;
+			float4 from[8] = {};
+			float s[4] = {};
 
 #pragma unroll
-				for (int z = 0; z < 8; z++) {
-					const uint32_t there = cluster_map(shared_address(at), min(z, p.split - 1));
-
-					f[z] = cluster_load(there);
-					rest[z] = p.parts > 1 ? cluster_load(there + 4) : 0;
-				}
-#pragma unroll
-				for (int z = 0; z < 8; z++) {
-					s += z < p.split ? f[z] : 0;
-					low += z < p.split ? rest[z] : 0;
-				}
+			for (int z = 0; z < 8; z++) {
+				if (p.split == 1 && z == 0)
+					from[z] = *(const float4 *)at;
+				else if (p.split > 1 && z < p.split)
+					from[z] = cluster_load4(cluster_map(shared_address(at), z));
 			}
-			if (row >= p.rows || b >= p.batch)
-				continue;
-			s = (s + low * 0x1p-11f) * down[0] * down[1] * p.scale;
-			if (p.row_scale)
-				s *= p.row_scale[row * p.row_scale_step];
-			store_any(p.y_dtype, p.y, row * p.y_i + b * p.y_b, s);
+#pragma unroll
+			for (int z = 0; z < 8; z++) {
+				s[0] += from[z].x;
+				s[1] += from[z].y;
+				s[2] += from[z].z;
+				s[3] += from[z].w;
+			}
+			store_row(row0 + r, (int)blockIdx.y * vectors + j / p.parts, s, down);
 		}
 		__syncwarp();
 		if (p.split > 1) {

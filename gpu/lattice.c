@@ -247,9 +247,12 @@ static int make_table(const struct hz_lattice *l, double weights, struct hzi_lat
 	}
 	if (high - low >= 1 << bits || (high - low) * weights > 255)
 		return -1;
-	for (int i = 0; i < (int)r->level_size; i++) {
+	/* Codes from q^d on count modulo it. */
+	for (int i = 0; i < 256; i++) {
+		const int32_t *leader = l->leaders + i % (int)r->level_size * r->d;
+
 		for (int j = 0; j < r->d; j++)
-			p->table[i] |= (uint32_t)(l->leaders[i * r->d + j] - low) << bits * j;
+			p->table[i] |= (uint32_t)(leader[j] - low) << bits * j;
 	}
 	return -low;
 }

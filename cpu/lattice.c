@@ -119,16 +119,20 @@ static bool make_lanes(const struct hz_lattice *lattice, struct hzi_lane_rule *l
 
 /* ---- Rows -------------------------------------------------------------------------------------- */
 
-/* A map whose rows are joined where one begins where the last one ends */
+/*
+ * A map whose rows are joined where one begins where the last one ends: of values; else, of points
+ * and digits, which v_block is for
+ */
 static struct hzi_lattice_map join_rows(const struct hzi_lattice_map *from,
-					const struct hzi_lattice_rule *r, int64_t v_each)
+					const struct hzi_lattice_rule *r, bool values)
 {
 	struct hzi_lattice_map m = *from;
+	const int64_t row = values ? m.n * m.v_step : m.blocks * m.v_block;
 	const int64_t groups = ceil_div(m.blocks, r->group);
 
-	if (m.ndim == 0 || m.n != m.blocks * v_each || m.blocks % r->group)
+	if (m.ndim == 0 || m.n != m.blocks * (values ? r->d : 1) || m.blocks % r->group)
 		return m;
-	if (m.v_stride[m.ndim - 1] != (m.v_block ? m.blocks * m.v_block : m.n * m.v_step) ||
+	if (m.v_stride[m.ndim - 1] != row ||
 	    m.code_stride[m.ndim - 1] != m.blocks * m.code_block ||
 	    m.t_stride[m.ndim - 1] != groups * m.t_step)
 		return m;
@@ -650,7 +654,7 @@ int hzi_cpu_lattice_encode(struct hz_context *ctx, const struct hzi_lattice_enco
 		.a = a,
 		.rule = r,
 		.matrices = a->matrices,
-		.map = join_rows(&a->map, r, r->d),
+		.map = join_rows(&a->map, r, true),
 	};
 	int64_t elements;
 
@@ -892,7 +896,7 @@ int hzi_cpu_lattice_decode(struct hz_context *ctx, const struct hzi_lattice_deco
 		.a = a,
 		.lattice = a->lattice,
 		.rule = r,
-		.map = join_rows(&a->map, r, a->to == HZ_LATTICE_VALUES ? r->d : 1),
+		.map = join_rows(&a->map, r, a->to == HZ_LATTICE_VALUES),
 		.plain = true,
 	};
 	int64_t elements, bytes;

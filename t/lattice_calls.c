@@ -460,6 +460,80 @@ static void test_repack(struct dev *dev, uint64_t *rnd)
 	ok(good, "%s: repacking gives what encoding to that packing gives", dev->name);
 }
 
+/* Bytes that are no codes decode as what they are modulo q^d, to values and points. */
+static void test_any_codes(struct dev *dev, uint64_t *rnd)
+{
+	static const struct {
+		int kind, dim, q, levels;
+	} rows[] = {
+		{HZ_LATTICE_D, 4, 2, 2}, {HZ_LATTICE_D, 4, 3, 2}, {HZ_LATTICE_D, 4, 3, 1},
+		{HZ_LATTICE_Z, 4, 2, 3}, {HZ_LATTICE_E8, 8, 3, 2}, {HZ_LATTICE_Z, 1, 5, 2},
+	};
+	enum { BLOCKS = 300 };
+	int good = 1;
+
+	for (size_t i = 0; i < sizeof(rows) / sizeof(*rows); i++) {
+		hz_lattice_opts o = {.kind = rows[i].kind,
+				     .dim = rows[i].dim,
+				     .q = rows[i].q,
+				     .levels = rows[i].levels,
+				     .beta = 0.5};
+		hz_lattice *l = lattice_new(dev->ctx, &o);
+		struct pair p = pair_new(dev, l, HZ_LATTICE_LEVEL, 2, rows[i].dim * BLOCKS);
+		const size_t bytes = p.codes.bytes, size = hz_dtype_size(p.info.level_dtype);
+		unsigned char *codes = malloc(bytes);
+		float *y[2] = {malloc(p.y.bytes), malloc(p.y.bytes)};
+
+		for (size_t k = 0; k < bytes; k++)
+			codes[k] = (unsigned char)rnd_u64(rnd);
+		put(&p.codes, codes);
+		decode(&p, y[0]);
+		for (size_t k = 0; k < bytes; k += size) {
+			uint16_t code = codes[k];
+
+			if (size == 2)
+				memcpy(&code, codes + k, 2);
+			put_int(codes, size, (int64_t)(k / size),
+				(uint64_t)(code % (p.info.level_max + 1)));
+		}
+		put(&p.codes, codes);
+		decode(&p, y[1]);
+		if (!same_bits(y[0], y[1], p.y.bytes / 4, 4)) {
+			diag("kind %d d %d q %d", rows[i].kind, rows[i].dim, rows[i].q);
+			good = 0;
+		}
+		free(codes);
+		free(y[0]);
+		free(y[1]);
+		pair_free(&p);
+		hz_lattice_close(l);
+	}
+	ok(good, "%s: codes beyond q^d count modulo it", dev->name);
+}
+
+/* One block a row, whose dimension may have any stride: points of each row */
+static void test_one_block(struct dev *dev)
+{
+	enum { ROWS = 5 };
+	const hz_lattice_opts o = {.kind = HZ_LATTICE_Z, .q = 5, .levels = 1};
+	hz_lattice *l = lattice_new(dev->ctx, &o);
+	struct pair p = pair_new(dev, l, HZ_LATTICE_LEVEL, ROWS, 1);
+	const hz_lattice_code_opts points = {.to = HZ_LATTICE_POINTS};
+	hz_tensor y = hz_tensor_3d(p.y.data, HZ_S32, dev->device, ROWS, 1, 1);
+	static const unsigned char codes[ROWS] = {0, 1, 2, 3, 4};
+	static const int32_t want[ROWS] = {0, 1, 2, -2, -1};
+	int32_t got[ROWS];
+
+	y.stride[1] = 0;
+	put(&p.codes, codes);
+	if (hz_lattice_decode(dev->ctx, l, &p.ct, NULL, &y, &points) != HZ_OK)
+		bail("decode: %s", hz_errmsg(dev->ctx));
+	get(&p.y, got);
+	ok(same_bits(got, want, ROWS, 4), "%s: points of rows of one block", dev->name);
+	pair_free(&p);
+	hz_lattice_close(l);
+}
+
 /* ---- Values that are none, large values ------------------------------------------------------ */
 
 static void test_specials(struct dev *dev)
@@ -920,6 +994,8 @@ int main(void)
 		test_bases(&devs[i], &rnd);
 		test_rotation(&devs[i], &rnd);
 		test_repack(&devs[i], &rnd);
+		test_any_codes(&devs[i], &rnd);
+		test_one_block(&devs[i]);
 		test_specials(&devs[i]);
 		test_empty(&devs[i]);
 		test_batches(&devs[i], &rnd);

@@ -508,6 +508,7 @@ bad 2 'ds= needs s=' "the gradient of factors that are not there" run quat_linea
 	w=q12.npy dy=q1.npy ds=n.npy
 
 npy v4.npy "$(header '<f4' '4,')" "$f1$f2$f3$f4"
+npy sq2.npy "$(header '<f4' '2, 2')" "$f1$f2$f3$f4"
 good "lattice_encode" $cpu lattice_encode lattice=D4 q=4 M=2 x=x.npy codes=lc.npy
 is "$(header_of lc.npy)" "$(header '|u1' '2, 1, 2')" "two levels a block"
 good "lattice_decode" $cpu lattice_decode lattice=D4 q=4 M=2 codes=lc.npy y=ly.npy
@@ -535,6 +536,14 @@ bad 2 'lattice= is missing' "no lattice" run lattice_encode q=4 x=x.npy codes=n.
 bad 2 'lattice=D4x: the value' "a lattice that is none" run lattice_encode lattice=D4x q=4 x=x.npy codes=n.npy
 bad 2 'T= is missing' "a policy without T" run lattice_encode lattice=D4 q=4 policy=t x=x.npy codes=n.npy
 bad 2 'say pack=multiword' "a level beyond 32 bits" run lattice_encode lattice=D24 q=3 x=x.npy codes=n.npy
+bad 2 'dither= is of 1' "a dither of one dimension" run lattice_encode lattice=D4 q=4 dither=0.1 \
+	x=x.npy codes=n.npy
+bad 2 'offset= is of 5' "an offset of five" run lattice_encode lattice=D4 q=4 offset=1,0,0,0,0 \
+	x=x.npy codes=n.npy
+bad 2 'must be integers' "an offset beyond integers" run lattice_encode lattice=Z q=4 offset=1e30 \
+	x=x.npy codes=n.npy
+bad 2 'transform is of 2' "a transform of two" run lattice_encode lattice=D4 q=4 transform=sq2.npy \
+	x=x.npy codes=n.npy
 bad 2 'bank=: must be' "scales that are none" run lattice_encode lattice=D4 q=4 bank=1,x x=x.npy \
 	codes=n.npy T=n2.npy
 

@@ -5,6 +5,7 @@
  */
 #include <config.h>
 
+#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -45,7 +46,7 @@ const struct key lattice_keys[] = {
 	 "group= say, else t if T is there, else none"},
 	{"bank", KEY_TEXT, NULL, 0, 0, "B0,B1,..", "policy=bank: factors of beta, up to 16"},
 	{"first_fit", KEY_WORD, switch_words, 0, 0, "0|1",
-	 "policy=bank: 1: the first that fits, not the one with the least error"},
+	 "policy=bank, group: 1: the first that fits, not the one with the least error"},
 	{"group", KEY_INT, NULL, 8, 128, "N", "policy=group: values that share a scale"},
 	{"offset", KEY_TEXT, NULL, 0, 0, "none|center|Z0,Z1,..",
 	 "the point o: nearest to the code's centre, or its coordinates"},
@@ -140,6 +141,7 @@ struct parts {
 	double basis[HZ_LATTICE_MAXDIM * HZ_LATTICE_MAXDIM];
 	double transform[HZ_LATTICE_MAXDIM * HZ_LATTICE_MAXDIM];
 	int64_t offset[HZ_LATTICE_MAXDIM];
+	int dithers, offsets, rows;	/* how many numbers, rows of the transform; 0: none */
 };
 
 static int matrices(struct job *job, hz_lattice_opts *o, struct parts *p)
@@ -156,7 +158,7 @@ static int matrices(struct job *job, hz_lattice_opts *o, struct parts *p)
 			o->kind = HZ_LATTICE_BASIS;
 			o->dim = d;
 		} else if (strcmp(operands[i].name, "transform") == 0) {
-			status = matrix(job, "transform", p->transform, &d);
+			status = matrix(job, "transform", p->transform, &p->rows);
 			o->transform = p->transform;
 		}
 	}
@@ -169,14 +171,15 @@ static int lists(const struct job *job, const char *prefix, hz_lattice_opts *o, 
 	const struct value *offset = prefixed(job, prefix, "offset");
 	const struct value *dither = prefixed(job, prefix, "dither");
 	double coordinate[HZ_LATTICE_MAXDIM];
-	int count, status = 0;
+	int status = 0;
 
 	if (bank->given && o->policy == HZ_LATTICE_BANK) {
 		status = numbers(job, "bank", bank->text, p->bank, HZ_LATTICE_MAXBANKS, &o->banks);
 		o->bank = p->bank;
 	}
 	if (!status && dither->given) {
-		status = numbers(job, "dither", dither->text, p->dither, HZ_LATTICE_MAXDIM, &count);
+		status = numbers(job, "dither", dither->text, p->dither, HZ_LATTICE_MAXDIM,
+				 &p->dithers);
 		o->dither = p->dither;
 	}
 	if (status || !offset->given || strcmp(offset->text, "none") == 0)
@@ -185,15 +188,33 @@ static int lists(const struct job *job, const char *prefix, hz_lattice_opts *o, 
 		o->flags |= HZ_LATTICE_CENTER;
 		return 0;
 	}
-	status = numbers(job, "offset", offset->text, coordinate, HZ_LATTICE_MAXDIM, &count);
-	for (int i = 0; i < count && !status; i++) {
-		if (coordinate[i] != (double)(int32_t)coordinate[i])
+	status = numbers(job, "offset", offset->text, coordinate, HZ_LATTICE_MAXDIM,
+			 &p->offsets);
+	for (int i = 0; i < p->offsets && !status; i++) {
+		if (coordinate[i] != rint(coordinate[i]) || fabs(coordinate[i]) > INT32_MAX)
 			return complain(EXIT_BAD, "%s: offset=: coordinates must be integers",
 					job->op->name);
 		p->offset[i] = (int64_t)coordinate[i];
 	}
 	o->offset = p->offset;
 	return status;
+}
+
+/* Whether there is a number, and a row of the transform, for each dimension */
+static int check_sizes(const struct job *job, const hz_lattice_opts *o, const struct parts *p)
+{
+	const int d = o->dim ? o->dim : o->kind == HZ_LATTICE_E8 ? 8 : o->kind == HZ_LATTICE_A2 ? 2 : 1;
+	const struct {
+		const char *name;
+		int count;
+	} lists[] = {{"dither=", p->dithers}, {"offset=", p->offsets}, {"transform", p->rows}};
+
+	for (int i = 0; i < 3; i++) {
+		if (lists[i].count && lists[i].count != d)
+			return complain(EXIT_BAD, "%s: %s is of %d dimensions, must be of %d", job->op->name,
+					lists[i].name, lists[i].count, d);
+	}
+	return 0;
 }
 
 /* Kind and dimension (0: none) of lattice=; false if it names none. */
@@ -269,6 +290,9 @@ int lattice_of(struct job *job, const char *prefix, bool has_t, hz_lattice **lat
 		return complain(EXIT_BAD, "%s: the key lattice= is missing", job->op->name);
 	if (!o.q)
 		return complain(EXIT_BAD, "%s: the key q= is missing", job->op->name);
+	status = check_sizes(job, &o, &parts);
+	if (status)
+		return status;
 	/* A quantizer is the same for every device. */
 	if (hz_open(&ctx, &host) != HZ_OK)
 		return complain(EXIT_FAILURE, "%s", open_reason());

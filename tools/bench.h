@@ -53,6 +53,10 @@ int bench_fill(struct bench *b, int dtype, int64_t elements, hz_tensor x);
 int bench_copy(struct bench *b, struct bench_case *c);
 void bench_copy_of(struct bench *b, struct bench_case *c);
 
+/* On the CPU, with all threads: c->operations / 2 multiply-adds of f32; a read of n floats */
+int bench_peak(struct bench *b, struct bench_case *c);
+int bench_read(struct bench *b, const float *p, int64_t n);
+
 /* Measures a case and prints it; the exit status. */
 int bench_run(struct bench *b, struct bench_case *c);
 
@@ -69,5 +73,8 @@ int bench_quat_layer(struct bench *b, void (*head)(struct bench *b));
 
 /* bench_quality.c: error against rate of the lattice quantizer; closes the context. */
 int bench_quality(const struct settings *set, hz_context *ctx);
+
+/* bench_vlut.c: products with lattice codes */
+int bench_vlut(struct bench *b, void (*head)(struct bench *b));
 
 #endif

@@ -151,7 +151,7 @@ static int call_triad(struct bench *b, struct bench_case *c)
 	return HZ_OK;
 }
 
-static int call_peak(struct bench *b, struct bench_case *c)
+int bench_peak(struct bench *b, struct bench_case *c)
 {
 	const int threads = b->info.threads;
 	const int64_t each = (int64_t)(c->operations / 2) / threads;
@@ -170,13 +170,10 @@ static int call_peak(struct bench *b, struct bench_case *c)
 
 static volatile float read_sum;
 
-/* The packed matrix, once */
-static int call_read(struct bench *b, struct bench_case *c)
+int bench_read(struct bench *b, const float *p, int64_t n)
 {
-	const struct quat_case *q = (struct quat_case *)c;
 	const int threads = b->info.threads;
-	const int64_t n = (int64_t)q->packed.bytes / 4, units = n / 1024;
-	const float *const p = q->packed.data;
+	const int64_t units = n / 1024;
 
 	if (threads <= 1) {
 		read_sum = b->ctx->kern->read(p, n);
@@ -191,6 +188,14 @@ static int call_read(struct bench *b, struct bench_case *c)
 		read_sum = b->ctx->kern->read(p + at, units * (t + 1) / threads * 1024 - at);
 	}
 	return HZ_OK;
+}
+
+/* The packed matrix, once */
+static int call_read(struct bench *b, struct bench_case *c)
+{
+	const struct quat_case *q = (struct quat_case *)c;
+
+	return bench_read(b, q->packed.data, (int64_t)q->packed.bytes / 4);
 }
 
 /* ---- Cases ----------------------------------------------------------------------------------- */
@@ -312,7 +317,7 @@ static int make_gemm(struct bench *b, struct quat_case *q)
 		q->c.ceiling = call_read;
 		q->c.against = "a read of A in eight streams";
 	} else {
-		q->c.ceiling = call_peak;
+		q->c.ceiling = bench_peak;
 		q->c.against = "bare multiply-adds";
 	}
 	return status;

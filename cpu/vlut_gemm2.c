@@ -4,9 +4,10 @@
  * SPDX-License-Identifier: BSD-2-Clause
  *
  * BYTES: both sides' points as bytes, in exact integers, times one scale of each row
- * VALUES: x is decoded to f32, the rest is a product of codes and vectors
+ * VALUES: x is decoded to f32, the rest is a product of codes and vectors with sums in f32: where
+ *         blocks have scales of their own, or numbers that are no points are taken away
  * TABLE: T[I][J] = <c(I), c(J)>, entry by entry: the oracle
- * EXACT: points of any size, results of s32
+ * EXACT: points of any size, in sums of 64 bits
  */
 #include <config.h>
 
@@ -42,10 +43,10 @@ static int choose(const struct job *j)
 
 	if (a->vlut->route == HZ_VLUT_TABLE || (a->vlut->route == HZ_VLUT_AUTO && a->vlut->compensated))
 		return TABLE;
-	if (a->y_dtype == HZ_S32)
+	if (a->y_dtype == HZ_S32 ||
+	    (integral(j) && !j->w.has_t && !j->x.has_t && !j->w.sub && !j->x.sub))
 		return bytes ? BYTES : EXACT;
-	return bytes && integral(j) && !j->w.has_t && !j->x.has_t && !j->w.sub && !j->x.sub &&
-	       a->vlut->sum != HZ_F32 ? BYTES : VALUES;
+	return VALUES;
 }
 
 /* ---- x as bytes and as values ------------------------------------------------------------------------ */
@@ -120,22 +121,28 @@ struct pair {
 	int w_row, x_row;
 };
 
-/* <p, p'> of integers by the table, or by the points themselves */
+/* p - o of the rows of a view, blocks * embed each */
+static void points_of(const struct hzi_vlut_side *s, const struct hzi_vlut_view *v, int64_t rows,
+		      int32_t *to)
+{
+	for (int i = 0; i < rows; i++) {
+		for (int64_t b = 0; b < s->blocks; b++, to += s->embed) {
+			int32_t p[HZI_LATTICE_DIMS];
+
+			hzi_vlut_point(s, v, i, b, p);
+			for (int e = 0; e < s->embed; e++)
+				to[e] = p[e] - s->rule->offset[e];
+		}
+	}
+}
+
+/* <p, p'> of integers by the table */
 static int64_t dot_points(const struct job *j, const struct pair *r, int64_t b)
 {
 	const struct hz_vlut *o = j->a->vlut;
 	const int64_t cols = (int64_t)j->x.rule->level_size;
 	int64_t sum = 0, wm = 1;
 
-	if (choose(j) == EXACT) {
-		int32_t p[HZI_LATTICE_DIMS], other[HZI_LATTICE_DIMS];
-
-		hzi_vlut_point(&j->w, r->wv, r->w_row, b, p);
-		hzi_vlut_point(&j->x, r->xv, r->x_row, b, other);
-		for (int e = 0; e < j->w.embed; e++)
-			sum += (int64_t)p[e] * other[e];
-		return sum;
-	}
 	for (int m = 0; m < j->w.rule->levels; m++, wm *= j->w.rule->q) {
 		int64_t xm = wm;
 
@@ -209,54 +216,94 @@ static double dot_real(const struct job *j, const struct pair *r, int64_t b)
 	return sum;
 }
 
-static void put_pair(const struct job *j, const struct pair *r, int64_t w_panel, int64_t x_row)
+/* A sum of products of integers, of blocks that have no scale of their own */
+static void put_sum(const struct job *j, int64_t row, int64_t x_row, int64_t sum)
 {
 	const struct hzi_vlut_gemm2_args *a = j->a;
-	const int64_t row = w_panel * HZI_VLUT_ROWS + r->w_row;
+	const struct hzi_vlut_result y = {a->y, a->y_dtype, a->y_i, a->y_j};
+	double v = (double)sum / a->vlut->unit * j->w.rule->scale[0] * j->x.rule->scale[0];
 
 	if (a->y_dtype == HZ_S32) {
-		int64_t sum = 0;
-
-		for (int64_t b = 0; b < j->w.blocks; b++)
-			sum += dot_block(j, r, b);
 		((int32_t *)a->y)[row * a->y_i + x_row * a->y_j] = (int32_t)(uint32_t)sum;
 		return;
 	}
-	{
-		const struct hzi_vlut_result y = {a->y, a->y_dtype, a->y_i, a->y_j};
-		double sum = 0;
+	if (j->x.w->row_scale)
+		v *= j->x.w->row_scale[x_row * j->x.w->row_scale_step];
+	hzi_vlut_put_one(j->ctx->kern, &j->w, &y, row, x_row, (float)v);
+}
 
-		for (int64_t b = 0; b < j->w.blocks; b++)
+static void put_pair(const struct job *j, const struct pair *r, int64_t row, int64_t x_row)
+{
+	const struct hzi_vlut_gemm2_args *a = j->a;
+	const struct hzi_vlut_result y = {a->y, a->y_dtype, a->y_i, a->y_j};
+	int64_t whole = 0;
+	double sum = 0;
+
+	for (int64_t b = 0; b < j->w.blocks; b++) {
+		if (a->y_dtype == HZ_S32)
+			whole += dot_block(j, r, b);
+		else
 			sum += (double)hzi_vlut_scale(&j->w, r->wv, r->w_row, b) *
 			       hzi_vlut_scale(&j->x, r->xv, r->x_row, b) * dot_real(j, r, b);
-		if (j->x.w->row_scale)
-			sum *= j->x.w->row_scale[x_row * j->x.w->row_scale_step];
-		hzi_vlut_put_one(j->ctx->kern, &j->w, &y, row, x_row, (float)sum);
 	}
+	if (a->y_dtype == HZ_S32) {
+		put_sum(j, row, x_row, whole);
+		return;
+	}
+	if (j->x.w->row_scale)
+		sum *= j->x.w->row_scale[x_row * j->x.w->row_scale_step];
+	hzi_vlut_put_one(j->ctx->kern, &j->w, &y, row, x_row, (float)sum);
+}
+
+/* Room that a thread has: views of both sides, and their points */
+static int64_t pairs_bytes(const struct job *j, int64_t *x_codes, int64_t *points)
+{
+	*x_codes = hzi_round_up(hzi_vlut_view_bytes(&j->w, j->w.blocks) + 1, 64);
+	*points = *x_codes + hzi_round_up(hzi_vlut_view_bytes(&j->x, j->x.blocks), 64);
+	return *points + (choose(j) == EXACT ? 8 * HZI_VLUT_ROWS * j->w.blocks * j->w.embed : 0);
 }
 
 static void pairs(void *data, int thread, int64_t begin, int64_t end)
 {
 	const struct job *j = data;
-	uint8_t *w_codes = (uint8_t *)j->scratch + thread * j->scratch_each;
-	uint8_t *x_codes = w_codes + hzi_round_up(hzi_vlut_view_bytes(&j->w, j->w.blocks), 64);
 	const struct hz_kern *kern = j->ctx->kern;
+	const bool exact = choose(j) == EXACT;
+	const int64_t k = j->w.blocks * j->w.embed;
+	uint8_t *scratch = (uint8_t *)j->scratch + thread * j->scratch_each;
+	int64_t x_codes, points;
+	int32_t *wp, *xp;
 
-	for (int64_t wp = begin; wp < end; wp++) {
-		const struct hzi_vlut_view wv = hzi_vlut_view(kern, &j->w, wp, 0, j->w.blocks, w_codes);
-		const int64_t rows = hzi_vlut_min(HZI_VLUT_ROWS, j->w.w->rows - wp * HZI_VLUT_ROWS);
+	pairs_bytes(j, &x_codes, &points);
+	wp = (int32_t *)(void *)(scratch + points);
+	xp = wp + HZI_VLUT_ROWS * k;
+	for (int64_t panel = begin; panel < end; panel++) {
+		const int64_t row = panel * HZI_VLUT_ROWS;
+		const int64_t rows = hzi_vlut_min(HZI_VLUT_ROWS, j->w.w->rows - row);
+		const struct hzi_vlut_view wv =
+			hzi_vlut_view(kern, &j->w, panel, 0, j->w.blocks, scratch);
 
-		for (int64_t xp = 0; xp < j->x.panels; xp++) {
+		if (exact)
+			points_of(&j->w, &wv, rows, wp);
+		for (int64_t col = 0; col < j->x.w->rows; col += HZI_VLUT_ROWS) {
+			const int64_t cols = hzi_vlut_min(HZI_VLUT_ROWS, j->x.w->rows - col);
 			const struct hzi_vlut_view xv =
-				hzi_vlut_view(kern, &j->x, xp, 0, j->x.blocks, x_codes);
-			const int64_t row = xp * HZI_VLUT_ROWS;
-			const int64_t cols = hzi_vlut_min(HZI_VLUT_ROWS, j->x.w->rows - row);
+				hzi_vlut_view(kern, &j->x, col / HZI_VLUT_ROWS, 0, j->x.blocks,
+					      scratch + x_codes);
 
+			if (exact)
+				points_of(&j->x, &xv, cols, xp);
 			for (int i = 0; i < rows; i++) {
 				for (int c = 0; c < cols; c++) {
 					const struct pair r = {&wv, &xv, i, c};
+					int64_t sum = 0;
 
-					put_pair(j, &r, wp, row + c);
+					if (!exact) {
+						put_pair(j, &r, row + i, col + c);
+						continue;
+					}
+					for (int64_t l = 0; l < k; l++)
+						sum += (int64_t)wp[i * k + l] * xp[c * k + l];
+					put_sum(j, row + i, col + c, sum);
 				}
 			}
 		}
@@ -282,6 +329,7 @@ static size_t multiply(struct hz_context *ctx, const struct hzi_vlut_gemm2_args 
 	const int64_t k = a->w.k;
 	struct hz_vlut dense = *a->vlut;
 	struct hzi_vlut_gemm_args gemm;
+	int64_t x_codes, points;
 	size_t used = 0;
 	int way;
 
@@ -311,6 +359,8 @@ static size_t multiply(struct hz_context *ctx, const struct hzi_vlut_gemm2_args 
 		j.values = hzi_vlut_take(base, &used, 4 * a->x.rows * k);
 		dense.route = HZ_VLUT_AUTO;
 		dense.table_dtype = 0;
+		dense.compensated = 0;
+		dense.sum = HZ_F32;
 		gemm = (struct hzi_vlut_gemm_args){
 			.vlut = &dense, .w = a->w, .x = j.values, .y = a->y, .x_dtype = HZ_F32,
 			.y_dtype = a->y_dtype, .batch = a->x.rows, .x_k = 1, .x_b = k, .y_i = a->y_i,
@@ -321,7 +371,7 @@ static size_t multiply(struct hz_context *ctx, const struct hzi_vlut_gemm2_args 
 		return used + hzi_vlut_gemm(ctx, &gemm, base ? base + used : NULL);
 	default:
 		j.threads = hzi_threads(ctx, 16 * a->w.rows * a->x.rows * k);
-		j.scratch_each += hzi_round_up(hzi_vlut_view_bytes(&j.w, j.w.blocks) + 1, 64);
+		j.scratch_each = hzi_round_up(pairs_bytes(&j, &x_codes, &points), 64);
 		j.scratch = hzi_vlut_take(base, &used, j.threads * j.scratch_each);
 		if (base)
 			hzi_parallel(j.threads, pairs, &j, j.w.panels);

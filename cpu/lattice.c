@@ -298,15 +298,34 @@ struct pending {
 	char x[RUN * DIMS * 4];
 };
 
-static void add_pending(struct pending *p, int64_t block, int t, int shrink)
+static inline void add_pending(struct pending *p, int64_t block, int t, int shrink)
 {
 	p->block[p->count] = (int16_t)block;
 	p->t[p->count] = (uint8_t)t;
 	p->shrink[p->count++] = (int16_t)shrink;
 }
 
-static void copy_index(const struct encode_job *job, struct encoded *e, int64_t block,
-		       const uint16_t *index, int64_t i)
+/* A copy of a block, whose size is known when it is compiled for those that are common */
+static inline void copy_block(void *to, const void *from, int64_t bytes)
+{
+	switch (bytes) {
+	case 8:
+		memcpy(to, from, 8);
+		break;
+	case 16:
+		memcpy(to, from, 16);
+		break;
+	case 32:
+		memcpy(to, from, 32);
+		break;
+	default:
+		memcpy(to, from, (size_t)bytes);
+		break;
+	}
+}
+
+static inline void copy_index(const struct encode_job *job, struct encoded *e, int64_t block,
+			      const uint16_t *index, int64_t i)
 {
 	for (int m = 0; m < job->rule->levels; m++)
 		e->index[m * RUN + block] = index[m * RUN + i];
@@ -319,7 +338,7 @@ static void try_pending(const struct encode_job *job, const struct encoded *e, s
 	bool shrinks = false;
 
 	for (int64_t i = 0; i < p->count; i++) {
-		memcpy(p->x + i * bytes, (const char *)e->x + p->block[i] * bytes, (size_t)bytes);
+		copy_block(p->x + i * bytes, (const char *)e->x + p->block[i] * bytes, bytes);
 		p->inverse[i] = job->rule->inverse[p->t[i]];
 		p->factor[i] = p->shrink[i] ? hzi_lattice_factor(job->rule, p->shrink[i]) : 1;
 		shrinks |= p->shrink[i] != 0;
@@ -691,14 +710,22 @@ struct decode_job {
 	int64_t run, runs;
 };
 
-static int t_of(const struct decode_job *job, const struct place *at, int64_t block)
+/* T of blocks first .. first + count - 1 */
+static void get_t(const struct decode_job *job, const struct place *at, int64_t first,
+		  int64_t count, uint8_t *t)
 {
 	const struct hzi_lattice_decode_args *a = job->a;
-	int t = 0;
+	const int group = job->rule->group, last = job->rule->scales - 1;
+	const uint8_t *from = a->t + at->t + first / group * job->map.t_step;
+	int64_t i = 0;
 
-	if (a->t)
-		t = a->t[at->t + block / job->rule->group * job->map.t_step];
-	return t < job->rule->scales ? t : job->rule->scales - 1;
+	while (i < count) {
+		const int64_t end = min_of(i + group, count);
+
+		for (; i < end; i++)
+			t[i] = (uint8_t)(*from < last ? *from : last);
+		from += job->map.t_step;
+	}
 }
 
 static struct hzi_lattice_code code_of(const struct decode_job *job, const struct place *at,
@@ -717,7 +744,7 @@ static void point_of(const struct decode_job *job, struct hzi_lattice_code c, in
 	const struct hzi_lattice_rule *r = job->rule;
 	const int first = job->a->first, embed = r->embed;
 	int32_t weight = 1;
-	uint64_t rest = 0;
+	uint64_t whole = 0;
 
 	if (!job->lattice->leaders || c.pack == HZI_LATTICE_LIMBS) {
 		hzi_lattice_read(r, job->a->matrices, c, first, p);
@@ -725,19 +752,25 @@ static void point_of(const struct decode_job *job, struct hzi_lattice_code c, in
 	}
 	memset(p, 0, (size_t)embed * sizeof(*p));
 	if (c.pack == HZI_LATTICE_FULL64)
-		rest = hzi_lattice_load(&c, 0);
+		whole = hzi_lattice_load(&c, 0);
 	for (int m = 0; m < r->levels; m++) {
+		uint64_t index = 0;
+
+		if (c.pack == HZI_LATTICE_FULL64) {
+			index = whole % r->level_size;
+			whole /= r->level_size;
+		} else if (m >= first) {
+			index = hzi_lattice_load(&c, m - first);
+			/* What no digits have; divisions take their time. */
+			if (index >= r->level_size)
+				index %= r->level_size;
+		}
 		if (m >= first) {
-			const uint64_t index = c.pack == HZI_LATTICE_FULL64
-						       ? rest
-						       : hzi_lattice_load(&c, m - first);
-			const int32_t *leader =
-				job->lattice->leaders + (int64_t)(index % r->level_size) * embed;
+			const int32_t *leader = job->lattice->leaders + (int64_t)index * embed;
 
 			for (int i = 0; i < embed; i++)
 				p[i] += weight * leader[i];
 		}
-		rest /= r->level_size;
 		weight *= r->q;
 	}
 }
@@ -771,9 +804,12 @@ static void decode_values(const struct decode_job *job, const struct place *at, 
 			    job->map.v_step == 1;
 	int32_t p[RUN * DIMS];
 	float x[RUN * DIMS];
+	uint8_t ts[RUN] = {0};
 
+	if (a->t)
+		get_t(job, at, first, count, ts);
 	for (int64_t i = 0; i < count; i++) {
-		const int t = t_of(job, at, first + i);
+		const int t = ts[i];
 		int32_t *const point = p + i * d;
 
 		if (!direct) {
@@ -813,10 +849,12 @@ static void decode_in_lanes(const struct decode_job *job, const struct place *at
 	const struct hzi_lattice_rule *r = job->rule;
 	const int64_t bytes = size_of(a->code_dtype);
 	float scales[RUN + ROOM];
+	uint8_t t[RUN];
 
 	if (a->t) {
+		get_t(job, at, first, count, t);
 		for (int64_t i = 0; i < count; i++)
-			scales[i] = r->scale[t_of(job, at, first + i)];
+			scales[i] = r->scale[t[i]];
 		memset(scales + count, 0, ROOM * sizeof(*scales));
 	}
 	job->kern->lattice_values(&(struct hzi_lattice_values){
@@ -908,7 +946,7 @@ int hzi_cpu_lattice_decode(struct hz_context *ctx, const struct hzi_lattice_deco
 		       job.map.v_step == 1 && (job.map.code_level == 1 || r->levels - a->first == 1) &&
 		       job.map.code_block == r->levels - a->first &&
 		       make_lanes(a->lattice, &job.lanes, &far) && job.lanes.bytes;
-	job.run = RUN;
+	job.run = RUN / r->group * r->group;
 	job.runs = ceil_div(job.map.blocks, job.run);
 	elements = rows_of(&job.map) * job.map.blocks *
 		   (a->to == HZ_LATTICE_VALUES ? r->d : a->to == HZ_LATTICE_POINTS ? r->embed :

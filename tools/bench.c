@@ -691,6 +691,8 @@ static int bench_device(const struct settings *set, hz_context *ctx, bool gpu)
 	if (!status)
 		status = bench_quat_layer(&b, print_head);
 	if (!status)
+		status = bench_lattice(&b, print_head);
+	if (!status)
 		status = bench_vlut(&b, print_head);
 	progress_clear();
 	finish(&b);

@@ -74,6 +74,9 @@ int bench_quat_layer(struct bench *b, void (*head)(struct bench *b));
 /* bench_quality.c: error against rate of the lattice quantizer; closes the context. */
 int bench_quality(const struct settings *set, hz_context *ctx);
 
+/* bench_lattice.c: those of the lattice quantizer */
+int bench_lattice(struct bench *b, void (*head)(struct bench *b));
+
 /* bench_vlut.c: products with lattice codes */
 int bench_vlut(struct bench *b, void (*head)(struct bench *b));
 

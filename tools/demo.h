@@ -16,4 +16,7 @@ int demo_classifier(hz_context *ctx, const float *heights, int64_t rows, int64_t
 int demo_quaternions(hz_context *ctx, const float *heights, int64_t rows, int64_t columns,
 		     int64_t ld);
 
+/* demo_lattice.c: the heights at few bits each, likewise */
+int demo_lattice(hz_context *ctx, const float *heights, int64_t rows, int64_t columns, int64_t ld);
+
 #endif

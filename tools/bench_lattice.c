@@ -1,0 +1,177 @@
+/*
+ * bench_lattice.c - hurwitz bench of the lattice quantizer: encoding and decoding
+ *
+ * SPDX-License-Identifier: BSD-2-Clause
+ *
+ * An operation is a block. Calls are measured against a copy that moves as many bytes as they do.
+ * The numbers are Gaussian, the scales those that suit them best.
+ */
+#include <config.h>
+
+#include <stdlib.h>
+#include <string.h>
+
+#include "bench.h"
+
+enum kind { ENCODE, DECODE };
+
+enum {
+	QUICK = 1,
+	CPU = 2,
+	GPU = 4,
+	BOTH = CPU | GPU,
+};
+
+static const struct quantizer {
+	const char *name;
+	hz_lattice_opts opts;
+} quantizers[] = {
+	{"D4 q=4 M=2", {.kind = HZ_LATTICE_D, .q = 4, .levels = 2, .beta = 0.38,
+			.flags = HZ_LATTICE_CENTER, .policy = HZ_LATTICE_CLIP}},
+	{"D4 q=4 M=2 T", {.kind = HZ_LATTICE_D, .q = 4, .levels = 2, .beta = 0.181,
+			  .flags = HZ_LATTICE_CENTER, .policy = HZ_LATTICE_T}},
+	{"E8 q=4 M=2", {.kind = HZ_LATTICE_E8, .q = 4, .levels = 2, .beta = 0.38,
+			.flags = HZ_LATTICE_CENTER, .policy = HZ_LATTICE_CLIP}},
+	{"E8 q=4 M=2 T", {.kind = HZ_LATTICE_E8, .q = 4, .levels = 2, .beta = 0.216,
+			  .flags = HZ_LATTICE_CENTER, .policy = HZ_LATTICE_T}},
+	{"E8 q=4 M=2 group 32", {.kind = HZ_LATTICE_E8, .q = 4, .levels = 2, .beta = 0.15,
+				 .flags = HZ_LATTICE_CENTER, .policy = HZ_LATTICE_GROUP,
+				 .group = 32}},
+	{"E8 q=3 M=2", {.kind = HZ_LATTICE_E8, .q = 3, .levels = 2, .beta = 0.7,
+			.flags = HZ_LATTICE_CENTER, .policy = HZ_LATTICE_CLIP}},
+};
+
+enum { D4, D4_T, E8, E8_T, E8_GROUP, E8_Q3 };
+
+static const struct row {
+	enum kind kind;
+	int flags, quantizer, dtype;
+	int64_t n;			/* 0: as many as fit */
+} rows[] = {
+	{ENCODE, CPU, D4, HZ_F32, 4096},
+	{ENCODE, CPU, E8, HZ_F32, 4096},
+	{ENCODE, BOTH | QUICK, D4, HZ_F16, 0},
+	{ENCODE, BOTH, D4, HZ_F32, 0},
+	{ENCODE, BOTH, D4_T, HZ_F16, 0},
+	{ENCODE, BOTH | QUICK, E8, HZ_F16, 0},
+	{ENCODE, BOTH, E8, HZ_F32, 0},
+	{ENCODE, BOTH, E8_T, HZ_F16, 0},
+	{ENCODE, BOTH, E8_GROUP, HZ_F16, 0},
+	{ENCODE, BOTH, E8_Q3, HZ_F16, 0},
+	{DECODE, CPU, D4, HZ_F32, 4096},
+	{DECODE, CPU, E8, HZ_F32, 4096},
+	{DECODE, BOTH | QUICK, D4, HZ_F16, 0},
+	{DECODE, BOTH, D4, HZ_F32, 0},
+	{DECODE, BOTH, D4_T, HZ_F16, 0},
+	{DECODE, BOTH | QUICK, E8, HZ_F16, 0},
+	{DECODE, BOTH, E8, HZ_BF16, 0},
+	{DECODE, BOTH, E8, HZ_F32, 0},
+	{DECODE, BOTH, E8_T, HZ_F16, 0},
+	{DECODE, BOTH, E8_GROUP, HZ_F16, 0},
+	{DECODE, BOTH, E8_Q3, HZ_F16, 0},
+};
+
+#define ROWS (sizeof(rows) / sizeof(*rows))
+
+static const char *const op_names[] = {[ENCODE] = "lattice_encode", [DECODE] = "lattice_decode"};
+
+struct lattice_case {
+	struct bench_case c;
+	hz_lattice *lattice;
+	hz_tensor x, codes, t;
+	bool has_t;
+};
+
+static int call_encode(struct bench *b, struct bench_case *c)
+{
+	const struct lattice_case *l = (struct lattice_case *)c;
+
+	return hz_lattice_encode(b->ctx, l->lattice, &l->x, &l->codes, l->has_t ? &l->t : NULL,
+				 NULL, NULL);
+}
+
+static int call_decode(struct bench *b, struct bench_case *c)
+{
+	const struct lattice_case *l = (struct lattice_case *)c;
+
+	return hz_lattice_decode(b->ctx, l->lattice, &l->codes, l->has_t ? &l->t : NULL, &l->x,
+				 NULL);
+}
+
+static int make_case(struct bench *b, const struct row *r, struct lattice_case *l)
+{
+	const struct quantizer *q = &quantizers[r->quantizer];
+	const int device = hz_device(b->ctx);
+	const int64_t n = r->n ? r->n : b->elements / (int64_t)hz_dtype_size(r->dtype);
+	hz_lattice_info info;
+	int64_t blocks;
+	int status = hz_lattice_open(b->ctx, &l->lattice, &q->opts);
+
+	if (status)
+		return status;
+	hz_lattice_get_info(l->lattice, &info);
+	blocks = n / info.dim;
+	l->has_t = info.scales > 0;
+	l->x = hz_tensor_1d(b->x, r->dtype, device, n);
+	l->codes = hz_tensor_2d(NULL, info.level_dtype, device, blocks, info.levels);
+	l->t = hz_tensor_1d(NULL, HZ_U8, device, info.group ? n / info.group : blocks);
+	status = hz_alloc(b->ctx, &l->codes.data, hz_tensor_bytes(&l->codes), device);
+	if (!status)
+		status = hz_alloc(b->ctx, &l->t.data, hz_tensor_bytes(&l->t), device);
+	if (!status)
+		status = bench_fill(b, r->dtype, n, l->x);
+	if (!status)
+		status = call_encode(b, &l->c);
+	l->c.call = r->kind == ENCODE ? call_encode : call_decode;
+	l->c.moved_bytes = (double)(hz_tensor_bytes(&l->x) + hz_tensor_bytes(&l->codes) +
+				    (l->has_t ? hz_tensor_bytes(&l->t) : 0));
+	l->c.operations = (double)blocks;
+	l->c.large = r->n == 0;
+	snprintf(l->c.name, sizeof(l->c.name), "%s n=%lld", q->name, (long long)n);
+	snprintf(l->c.dtype, sizeof(l->c.dtype), "%s", hz_dtype_name(r->dtype));
+	bench_copy_of(b, &l->c);
+	l->c.ceiling = bench_copy;
+	l->c.against = b->gpu ? "device copy" : "copy";
+	return status;
+}
+
+static int run_case(struct bench *b, const struct row *r)
+{
+	struct lattice_case l = {.c.op = op_names[r->kind]};
+	const int device = hz_device(b->ctx);
+	int status;
+
+	progress("bench: %s %s", l.c.op, quantizers[r->quantizer].name);
+	status = make_case(b, r, &l);
+	if (!status)
+		status = l.c.call(b, &l.c);
+	if (status)
+		status = complain(EXIT_FAILURE, "bench: %s %s: %s", l.c.op, l.c.name,
+				  hz_errmsg(b->ctx));
+	else
+		status = bench_run(b, &l.c);
+	hz_sync(b->ctx);
+	if (l.t.data)
+		hz_free(b->ctx, l.t.data, device);
+	if (l.codes.data)
+		hz_free(b->ctx, l.codes.data, device);
+	hz_lattice_close(l.lattice);
+	return status;
+}
+
+int bench_lattice(struct bench *b, void (*head)(struct bench *b))
+{
+	int status = 0;
+
+	for (size_t i = 0; i < ROWS && !status; i++) {
+		const struct row *r = &rows[i];
+
+		if (!(r->flags & (b->gpu ? GPU : CPU)) ||
+		    !bench_wanted(b->set, op_names[r->kind]) ||
+		    (b->set->quick && !(r->flags & QUICK)))
+			continue;
+		head(b);
+		status = run_case(b, r);
+	}
+	return status;
+}

@@ -4,8 +4,8 @@
  * SPDX-License-Identifier: BSD-2-Clause
  *
  * A run of up to HZI_LATTICE_RUN blocks of a row is encoded at once by lattice_points(), as a first
- * try; blocks that miss are gathered and tried again, with the scale that the policy says. What lanes
- * cannot hold goes through the functions of lattice_rule.h, block after block.
+ * try; blocks that miss are gathered and tried again, with the scale that the policy says. What
+ * lanes cannot hold goes through the functions of lattice_rule.h, block after block.
  */
 #include <config.h>
 
@@ -41,7 +41,7 @@ static void *offset(const void *p, int64_t elements, int64_t size)
 	return (char *)(uintptr_t)p + elements * size;
 }
 
-/* ---- Lanes ------------------------------------------------------------------------------------- */
+/* ---- Lanes ----------------------------------------------------------------------------------- */
 
 /* For x mod n of |x| <= range; false if 16 bits do not do. */
 static bool make_divisor(struct hzi_lane_divisor *l, int64_t n, int64_t range)
@@ -54,8 +54,8 @@ static bool make_divisor(struct hzi_lane_divisor *l, int64_t n, int64_t range)
 }
 
 /*
- * How large coordinates that are rounded at level 0 may be for lanes that hold up to limit; margin is
- * what is added to them: the offset, a correction, and by remainder() q or q^M.
+ * How large coordinates that are rounded at level 0 may be for lanes that hold up to limit; margin
+ * is what is added to them: the offset, a correction, and by remainder() q or q^M.
  */
 static int64_t farthest(const struct hzi_lattice_rule *r, int64_t limit, int64_t weight,
 			int64_t offset)
@@ -117,7 +117,7 @@ static bool make_lanes(const struct hz_lattice *lattice, struct hzi_lane_rule *l
 	       make_divisor(&l->digit, r->q, (int64_t)(r->d > 8 ? 2 * r->d : 16) * r->q);
 }
 
-/* ---- Rows -------------------------------------------------------------------------------------- */
+/* ---- Rows ------------------------------------------------------------------------------------ */
 
 /*
  * A map whose rows are joined where one begins where the last one ends: of values; else, of points
@@ -191,7 +191,7 @@ static void scatter(const void *from, int64_t step, int64_t size, int64_t count,
 		memcpy((char *)to + i * step * size, (const char *)from + i * size, (size_t)size);
 }
 
-/* ---- Encoding: block after block ----------------------------------------------------------------- */
+/* ---- Encoding: block after block ------------------------------------------------------------- */
 
 struct encode_job {
 	const struct hz_kern *kern;
@@ -284,7 +284,7 @@ static void index_by_rule(const struct encode_job *job, struct encoded *e, int64
 	}
 }
 
-/* ---- Encoding in lanes --------------------------------------------------------------------------- */
+/* ---- Encoding in lanes ----------------------------------------------------------------------- */
 
 /* Blocks that are tried together, with a scale each */
 struct pending {
@@ -551,7 +551,7 @@ static void encode_groups(const struct encode_job *job, struct encoded *e, struc
 	}
 }
 
-/* ---- Encoding: codes ------------------------------------------------------------------------------- */
+/* ---- Encoding: codes ------------------------------------------------------------------------- */
 
 /* Indices of a run to codes of its blocks */
 static void put_codes(const struct encode_job *job, const struct encoded *e, void *codes)
@@ -697,7 +697,7 @@ size_t hzi_cpu_lattice_encode_workspace(const struct hz_context *ctx,
 	return 0;
 }
 
-/* ---- Decoding ------------------------------------------------------------------------------------ */
+/* ---- Decoding -------------------------------------------------------------------------------- */
 
 struct decode_job {
 	const struct hz_kern *kern;
@@ -969,7 +969,7 @@ size_t hzi_cpu_lattice_decode_workspace(const struct hz_context *ctx,
 	return 0;
 }
 
-/* ---- Repacking ------------------------------------------------------------------------------------- */
+/* ---- Repacking ------------------------------------------------------------------------------- */
 
 struct repack_job {
 	const struct hzi_lattice_repack_args *a;

@@ -345,8 +345,8 @@ INLINE int any_m(vm mask)
 }
 
 /*
- * Lanes of two vectors, saturated to 16 bits, in the order of the level: in_order_s() makes those of
- * v[0] the first ones. part_s() gets v[h] back.
+ * Lanes of two vectors, saturated to 16 bits, in the order of the level: in_order_s() makes those
+ * of v[0] the first ones. part_s() gets v[h] back.
  */
 INLINE vs pack_s(const vi *v)
 {
@@ -499,8 +499,8 @@ INLINE vi part_c(vc v, int h)
 }
 
 /*
- * Lanes as pack_s() or pack_c() has them, as 16 bits to p in their order; of bytes the lower ones are
- * in v[0], the upper ones in v[1].
+ * Lanes as pack_s() or pack_c() has them, as 16 bits to p in their order; of bytes the lower ones
+ * are in v[0], the upper ones in v[1].
  */
 INLINE void store_index_s(uint16_t *p, const vs *v)
 {

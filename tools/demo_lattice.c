@@ -3,9 +3,9 @@
  *
  * SPDX-License-Identifier: BSD-2-Clause
  *
- * Blocks of eight values become points of E8, and 32 values have a scale, one of 64. Beside it stand
- * integers of as many bits with a scale of 16 bits for each 32 values, and what no code of Gaussian
- * numbers can exceed, 6.02 dB a bit. The codes are multiplied by a vector as they are.
+ * Blocks of eight values become points of E8, and 32 values have a scale, one of 64. Beside it
+ * stand integers of as many bits with a scale of 16 bits for each 32 values, and what no code of
+ * Gaussian numbers can exceed, 6.02 dB a bit. The codes are multiplied by a vector as they are.
  */
 #include <config.h>
 
@@ -63,7 +63,7 @@ static void scalar(const float *x, int64_t count, int bits, float *y)
 	}
 }
 
-/* Scales 2^(1/8) apart, from where the largest deviation that is told apart is an eighth of the mean */
+/* Scales 2^(1/8) apart, the least of which is for an eighth of the mean deviation */
 static int open_lattice(const struct matrix *m, int c, hz_lattice **l)
 {
 	const hz_lattice_opts opts = {
@@ -134,10 +134,11 @@ static int show(struct matrix *m)
 {
 	int status = HZ_OK;
 
-	printf("%slattice_encode%s made points of E8 of blocks of eight heights, with one of 64 scales\n"
-	       "for each %d, of the rows as they are or rotated. Signal to noise in dB, beside integers\n"
-	       "with scales of 16 bits, and what codes of Gaussian numbers cannot exceed; and how far\n"
-	       "%svlut_gemv%s, the codes times a vector, is from the product:\n\n",
+	printf("%slattice_encode%s made points of E8 of blocks of eight heights, with one of 64\n"
+	       "scales for each %d, of the rows as they are or rotated. Signal to noise in dB,\n"
+	       "beside integers with scales of 16 bits, and what codes of Gaussian numbers\n"
+	       "cannot exceed; and how far %svlut_gemv%s, the codes times a vector, is from the\n"
+	       "product:\n\n",
 	       style(stdout, BOLD), style(stdout, PLAIN), GROUP, style(stdout, BOLD),
 	       style(stdout, PLAIN));
 	printf("  %-6s%8s%9s%8s%12s%16s%9s\n", "bits", "E8", "rotated", "limit", "integers",

@@ -79,17 +79,23 @@ static int open_lattice(const struct matrix *m, int c, hz_lattice **l)
 	return hz_lattice_open(m->ctx, l, &opts);
 }
 
+static void set_codes(struct matrix *m, const hz_lattice *l)
+{
+	hz_lattice_info info;
+
+	hz_lattice_get_info(l, &info);
+	m->on_codes = hz_tensor_3d(m->on_codes.data, info.level_dtype, hz_device(m->ctx), m->rows,
+				   m->n / info.dim, info.levels);
+}
+
 /* Codes of x, which stay, and the noise of their values */
 static int there_and_back(struct matrix *m, const hz_lattice *l, bool rotate, double *noise)
 {
 	const hz_lattice_code_opts o = {.hadamard = rotate ? &m->rotation : NULL};
 	const hz_tensor y = hz_tensor_2d(m->y, HZ_F32, HZ_CPU, m->rows, m->n);
-	hz_lattice_info info;
 	int status;
 
-	hz_lattice_get_info(l, &info);
-	m->on_codes = hz_tensor_3d(m->on_codes.data, info.level_dtype, hz_device(m->ctx), m->rows,
-				   m->n / info.dim, info.levels);
+	set_codes(m, l);
 	status = hz_lattice_encode(m->ctx, l, &m->on_x, &m->on_codes, &m->on_t, NULL, &o);
 	if (!status)
 		status = hz_lattice_decode(m->ctx, l, &m->on_codes, &m->on_t, &m->on_y, &o);
@@ -130,6 +136,39 @@ static int product_error(struct matrix *m, const hz_lattice *l, bool rotate, dou
 	return status;
 }
 
+/* What calls on a GPU need and may not allocate themselves */
+static int reserve(struct matrix *m, int c)
+{
+	const hz_lattice_code_opts o = {.hadamard = &m->rotation};
+	hz_lattice *l = NULL;
+	hz_vlut *vlut = NULL;
+	hz_coded w = {.t = &m->on_t, .k = m->n};
+	size_t bytes[3] = {0}, most = 0;
+	int status = open_lattice(m, c, &l);
+
+	if (!status)
+		set_codes(m, l);
+	w.codes = m->on_codes;
+	if (!status)
+		status = hz_lattice_encode_workspace(m->ctx, l, &m->on_x, &m->on_codes, &m->on_t, &o,
+						     &bytes[0]);
+	if (!status)
+		status = hz_lattice_decode_workspace(m->ctx, l, &m->on_codes, &m->on_t, &m->on_y, &o,
+						     &bytes[1]);
+	if (!status)
+		status = hz_vlut_open(m->ctx, &vlut, l, NULL, NULL);
+	if (!status)
+		status = hz_vlut_gemm_workspace(m->ctx, vlut, &w, &m->on_v, &m->on_product,
+						&bytes[2]);
+	for (int i = 0; i < 3; i++)
+		most = bytes[i] > most ? bytes[i] : most;
+	if (!status)
+		status = hz_reserve(m->ctx, most);
+	hz_vlut_close(vlut);
+	hz_lattice_close(l);
+	return status;
+}
+
 static int show(struct matrix *m)
 {
 	int status = HZ_OK;
@@ -146,6 +185,7 @@ static int show(struct matrix *m)
 	for (size_t c = 0; c < sizeof(codes) / sizeof(*codes) && !status; c++) {
 		double noise[2], error[2];
 
+		status = reserve(m, (int)c);
 		for (int rotate = 0; rotate < 2 && !status; rotate++) {
 			hz_lattice *l = NULL;
 
@@ -221,38 +261,6 @@ static int prepare(struct matrix *m, const float *heights, int64_t ld)
 	return status;
 }
 
-/* What calls on a GPU need and may not allocate themselves */
-static int reserve(struct matrix *m)
-{
-	const hz_lattice_code_opts o = {.hadamard = &m->rotation};
-	hz_lattice *l = NULL;
-	hz_vlut *vlut = NULL;
-	hz_coded w = {.t = &m->on_t, .k = m->n};
-	size_t bytes[3] = {0}, most = 0;
-	int status = open_lattice(m, 2, &l);
-
-	m->on_codes = hz_tensor_3d(m->on_codes.data, HZ_U16, hz_device(m->ctx), m->rows, m->n / 8, 2);
-	w.codes = m->on_codes;
-	if (!status)
-		status = hz_lattice_encode_workspace(m->ctx, l, &m->on_x, &m->on_codes, &m->on_t, &o,
-						     &bytes[0]);
-	if (!status)
-		status = hz_lattice_decode_workspace(m->ctx, l, &m->on_codes, &m->on_t, &m->on_y, &o,
-						     &bytes[1]);
-	if (!status)
-		status = hz_vlut_open(m->ctx, &vlut, l, NULL, NULL);
-	if (!status)
-		status = hz_vlut_gemm_workspace(m->ctx, vlut, &w, &m->on_v, &m->on_product,
-						&bytes[2]);
-	for (int i = 0; i < 3; i++)
-		most = bytes[i] > most ? bytes[i] : most;
-	if (!status)
-		status = hz_reserve(m->ctx, most);
-	hz_vlut_close(vlut);
-	hz_lattice_close(l);
-	return status;
-}
-
 int demo_lattice(hz_context *ctx, const float *heights, int64_t rows, int64_t columns, int64_t ld)
 {
 	struct matrix m = {.ctx = ctx, .rows = rows, .n = columns / 8 * 8};
@@ -260,8 +268,6 @@ int demo_lattice(hz_context *ctx, const float *heights, int64_t rows, int64_t co
 
 	m.rotation = (hz_hadamard_opts){.plan = HZ_PLAN_GREEDY, .min_block = 1};
 	status = prepare(&m, heights, ld);
-	if (!status)
-		status = reserve(&m);
 	if (!status)
 		status = show(&m);
 	if (status)

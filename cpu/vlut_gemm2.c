@@ -41,12 +41,23 @@ static int choose(const struct job *j)
 	const struct hzi_vlut_gemm2_args *a = j->a;
 	const bool bytes = j->w.reach <= HZI_VLUT_BYTE_REACH && j->x.reach <= HZI_VLUT_BYTE_REACH;
 
-	if (a->vlut->route == HZ_VLUT_TABLE || (a->vlut->route == HZ_VLUT_AUTO && a->vlut->compensated))
+	/* Tables, and the integers of A2, have what lies beyond k, where points need not be 0. */
+	const bool whole = a->w.k % j->w.rule->d == 0;
+
+	if (whole && (a->vlut->route == HZ_VLUT_TABLE ||
+		      (a->vlut->route == HZ_VLUT_AUTO && a->vlut->compensated)))
 		return TABLE;
 	if (a->y_dtype == HZ_S32 ||
-	    (integral(j) && !j->w.has_t && !j->x.has_t && !j->w.sub && !j->x.sub))
+	    ((whole || j->w.embed == j->w.rule->d) && integral(j) && !j->w.has_t && !j->x.has_t &&
+	     !j->w.sub && !j->x.sub))
 		return bytes ? BYTES : EXACT;
 	return VALUES;
+}
+
+/* Integers of a row that count: A2, whose three are of two values, has all of the last block. */
+static int64_t integers(const struct job *j)
+{
+	return j->w.embed == j->w.rule->d ? j->a->w.k : j->w.blocks * j->w.embed;
 }
 
 /* ---- x as bytes and as values ------------------------------------------------------------------------ */
@@ -73,6 +84,7 @@ static void bytes_of_x(void *data, int thread, int64_t begin, int64_t end)
 			for (int64_t l = 0; l < k; l += 4)
 				memcpy(to + l, from + l / 64 * 2048 + l % 64 / 4 * 64,
 				       (size_t)hzi_vlut_min(4, k - l));
+			memset(to + integers(j), 0, (size_t)(k - integers(j)));
 			j->ints.factor[row + i] = (double)j->w.rule->scale[0] * x->rule->scale[0] /
 						  j->a->vlut->unit *
 						  (x->w->row_scale ?
@@ -268,7 +280,7 @@ static void pairs(void *data, int thread, int64_t begin, int64_t end)
 	const struct job *j = data;
 	const struct hz_kern *kern = j->ctx->kern;
 	const bool exact = choose(j) == EXACT;
-	const int64_t k = j->w.blocks * j->w.embed;
+	const int64_t k = j->w.blocks * j->w.embed, counted = integers(j);
 	uint8_t *scratch = (uint8_t *)j->scratch + thread * j->scratch_each;
 	int64_t x_codes, points;
 	int32_t *wp, *xp;
@@ -301,7 +313,7 @@ static void pairs(void *data, int thread, int64_t begin, int64_t end)
 						put_pair(j, &r, row + i, col + c);
 						continue;
 					}
-					for (int64_t l = 0; l < k; l++)
+					for (int64_t l = 0; l < counted; l++)
 						sum += (int64_t)wp[i * k + l] * xp[c * k + l];
 					put_sum(j, row + i, col + c, sum);
 				}

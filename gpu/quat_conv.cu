@@ -42,7 +42,7 @@
 struct memory {
 	uint8_t w[STAGES][4][WEIGHTS];
 	uint8_t x[2][4][PLANE];
-	int64_t from[LINES];		/* where a line's pixel is in x; < 0: nowhere */
+	int64_t from[LINES];		/* where a line's pixel is in x, or nowhere */
 	int64_t to[2][PIXELS], pre[2][PIXELS];	/* where pixels go */
 	uint32_t most[2];		/* of tiles by turns: the largest magnitude, as bits */
 	float scale[2];			/* what undoes its scale */
@@ -253,7 +253,7 @@ HZ_DEVICE void find_places(const hzi_quat_conv &p, memory &s, const tile &o, int
 	const int i = threadIdx.x % 128;
 	const int row = o.row + (p.flat ? PIXELS * group + i : PIXELS / 8 * group + i / 8);
 	const int col = p.flat ? 0 : o.col + i % 8;
-	int64_t to = -1, pre = 0;
+	int64_t to = HZI_QC_NOWHERE, pre = 0;
 	int image, slab, inside;
 
 	if (i >= PIXELS)
@@ -338,7 +338,7 @@ HZ_DEVICE void store(const hzi_quat_conv &p, const memory &s, const float (&acc)
 
 				/* One after the other, for the same reason. */
 				asm volatile("" : "+f"(q.w), "+f"(q.x), "+f"(q.y), "+f"(q.z));
-				if (begin < 0 || !there)
+				if (!is_somewhere(begin) || !there)
 					continue;
 				q = {by * q.w, by_xyz * q.x, by_xyz * q.y, by_xyz * q.z};
 				if (KIND == HZI_QC_ANY) {

@@ -29,6 +29,14 @@ struct turn {
 	}
 };
 
+/* Where there is no pixel: strides may be negative, and so may places. */
+#define HZI_QC_NOWHERE INT64_MIN
+
+HZ_DEVICE bool is_somewhere(int64_t at)
+{
+	return (int32_t)(at >> 32) != (int32_t)(HZI_QC_NOWHERE >> 32);
+}
+
 /* The slab of a row of all, and the row in it; false: there is none. */
 HZ_DEVICE bool slab_of(const hzi_quat_conv &p, int row, int &image, int &slab, int &inside)
 {
@@ -50,7 +58,7 @@ struct two {
 	__device__ __forceinline__ void load(const hzi_quat_conv_side &p, int64_t at, int channel)
 	{
 		bits = {};
-		if (at >= 0 && channel < p.channels)
+		if (is_somewhere(at) && channel < p.channels)
 			bits = __ldg((const uint4 *)((const uint16_t *)p.q.data + at + 4 * channel));
 	}
 
@@ -94,7 +102,7 @@ struct two<HZI_QC_OTHERS> {
 #pragma unroll
 		for (int i = 0; i < 2; i++) {
 			q[i] = {};
-			if (at >= 0 && channel + i < p.channels)
+			if (is_somewhere(at) && channel + i < p.channels)
 				q[i] = load_other(p, at + (channel + i) * p.q.col);
 		}
 	}
@@ -132,7 +140,7 @@ HZ_DEVICE void find_lines(const hzi_quat_conv &p, int64_t *from, int first_row, 
 	for (int l = threadIdx.x % 256; l < g.lines; l += 32 * HZI_QC_CONVERTERS) {
 		const int a = l / g.pitch, col = p.col_step * (first_col + g.col + l - a * g.pitch) +
 						 g.col_rest;
-		int64_t at = -1;
+		int64_t at = HZI_QC_NOWHERE;
 		int image, slab, row;
 
 		if (slab_of(p, first_row + g.row + a, image, slab, row)) {
@@ -217,7 +225,7 @@ struct batch {
 		for (int i = 0; i < size; i++) {
 			const int unit = first + i * HZI_QC_CONVERTERS, l = line(unit);
 
-			of[i].load(p, l < lines ? from[l] : -1, k + channel(unit));
+			of[i].load(p, l < lines ? from[l] : HZI_QC_NOWHERE, k + channel(unit));
 		}
 	}
 

@@ -971,24 +971,26 @@ static void test_conv(struct dev *dev)
 
 /*
  * Channels that fill tiles of matrix units, and sizes around those of tiles: y, and dx, which is the
- * other convolution of dy. Sums of as many terms say what their magnitudes are by themselves.
+ * other convolution of dy. Sums of as many terms say what their magnitudes are by themselves. in: the
+ * layout of x and dy; channels: multiples of unit.
  */
-static int wide_conv(struct dev *dev, int dtype, int nd)
+static int wide_conv(struct dev *dev, int dtype, int nd, int in, int unit)
 {
 	hz_quat_conv_opts o = { .side = (int)rnd_below(&rnd, 2), .method = HZ_QUAT_FAST,
 				.activation = rnd_below(&rnd, 2) ? 0 : (int)rnd_below(&rnd, 9),
 				.slope = 0.5, .flags = rnd_below(&rnd, 4) ? 0 : HZ_QUAT_XYZW };
-	struct model g = { .batch = 1 + rnd_below(&rnd, 4), .groups = 1 + rnd_below(&rnd, 2),
-			   .taps = { 1, 1, 1 }, .step = { 1, 1, 1 }, .dil = { 1, 1, 1 },
-			   .big = { 1, 1, 1 }, .small = { 1, 1, 1 } }, ref;
+	struct model g = { .batch = 1 + (in == BACKWARDS) + rnd_below(&rnd, 3),
+			   .groups = 1 + rnd_below(&rnd, 2), .taps = { 1, 1, 1 },
+			   .step = { 1, 1, 1 }, .dil = { 1, 1, 1 }, .big = { 1, 1, 1 },
+			   .small = { 1, 1, 1 } }, ref;
 	const int with_bias = (int)rnd_below(&rnd, 2), with_pre = (int)rnd_below(&rnd, 2);
 	int xyzw = (o.flags & HZ_QUAT_XYZW) != 0, good, d;
 	int64_t xs[5], ys[5], ws[5], channels;
 	struct tensor x, w, b = { 0 }, y, pre = { 0 }, dy, dx;
 	size_t bytes;
 
-	g.ci = g.groups * (30 + rnd_below(&rnd, 40));
-	g.co = g.groups * (32 + rnd_below(&rnd, 40));
+	g.ci = g.groups * ((30 + rnd_below(&rnd, 40)) / unit * unit);
+	g.co = g.groups * ((32 + rnd_below(&rnd, 40)) / unit * unit);
 	g.transposed = (int)rnd_below(&rnd, 2);
 	o.flags |= g.transposed ? HZ_QUAT_TRANSPOSED : 0;
 	o.groups = (int32_t)g.groups;
@@ -1018,10 +1020,10 @@ static int wide_conv(struct dev *dev, int dtype, int nd)
 	xs[1 + nd] = g.transposed ? g.co : g.ci;
 	ys[1 + nd] = channels;
 	ws[1 + nd] = g.ci / g.groups;
-	x = quats(dev, dtype, nd + 2, xs, layout(), xyzw, 1);
+	x = quats(dev, dtype, nd + 2, xs, in, xyzw, 1);
 	w = quats(dev, dtype, nd + 2, ws, layout(), xyzw, 0.05);
 	y = quats(dev, dtype, nd + 2, ys, output_layout(), xyzw, 0);
-	dy = quats(dev, dtype, nd + 2, ys, layout(), xyzw, 1);
+	dy = quats(dev, dtype, nd + 2, ys, in, xyzw, 1);
 	dx = quats(dev, dtype, nd + 2, xs, output_layout(), xyzw, 0);
 	if (with_bias)
 		b = quats(dev, dtype, 1, &channels, layout(), xyzw, 1);
@@ -1089,8 +1091,10 @@ static void test_wide_conv(struct dev *dev)
 		for (t = 0; t < types_of(dev); t++) {
 			int good = 1;
 
+			/* Of each kind at least one for kernels that want channels by eights */
 			for (i = 0; i < cases; i++)
-				good &= wide_conv(dev, types[t], nd);
+				good &= wide_conv(dev, types[t], nd, i ? layout() : BACKWARDS,
+						  i % 2 ? 1 : 8);
 			ok(good, "%s: convolutions of many channels in %d dimensions, %s",
 			   dev->name, nd, hz_dtype_name(types[t]));
 		}

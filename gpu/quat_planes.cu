@@ -259,12 +259,9 @@ HZ_DEVICE void planes_across(const hzi_quat_planes &p)
 
 #pragma unroll
 		for (int i = 0; i < PARTS_MAX; i++) {
-			float f;
-
 			/* Beyond the last part its own once more */
-			asm volatile("ld.shared::cluster.f32 %0, [%1];"
-				     : "=f"(f) : "r"(cluster_map(here, i < p.parts ? i : part))
-				     : "memory");
+			const float f = cluster_load(cluster_map(here, i < p.parts ? i : part));
+
 			most = fmaxf(most, f);
 		}
 		exponents[thread] = scale_exponent(most);

@@ -313,6 +313,12 @@ INLINE vs shift_right_s(vs a, int n)
 #endif
 }
 
+/* Products modulo 2^16 */
+INLINE vs mul_low_s(vs a, vs b)
+{
+	return (vs)((vwords)a * (vwords)b);
+}
+
 /* The upper halves of products of unsigned numbers */
 INLINE vs mul_high_s(vs a, vs b)
 {

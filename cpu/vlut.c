@@ -420,7 +420,7 @@ void hzi_vlut_put(const struct hz_kern *kern, const struct hzi_vlut_side *s,
 	const int64_t row = panel * HZI_VLUT_ROWS, at = row * y->y_i + col * y->y_j;
 	const int64_t rows = hzi_vlut_min(HZI_VLUT_ROWS, s->w->rows - row);
 	uint16_t half[HZI_VLUT_ROWS];
-	float f[HZI_VLUT_ROWS];
+	float f[HZI_VLUT_ROWS] = {0};
 
 	for (int64_t i = 0; i < rows; i++)
 		f[i] = s->w->row_scale ? from[i] * s->w->row_scale[(row + i) * s->w->row_scale_step]

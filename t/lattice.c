@@ -138,6 +138,10 @@ static void vectors_on(struct dev *dev)
 
 			if (!pack_of(l, pack, &dtype, &last)) {
 				good &= pack == HZ_LATTICE_FULL64 && !v->full64;
+				area_free(&x);
+				area_free(&codes);
+				area_free(&t);
+				area_free(&y);
 				continue;
 			}
 			good &= pack != HZ_LATTICE_FULL64 || v->full64;

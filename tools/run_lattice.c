@@ -46,7 +46,7 @@ const struct key lattice_keys[] = {
 	 "group= say, else t if T is there, else none"},
 	{"bank", KEY_TEXT, NULL, 0, 0, "B0,B1,..", "policy=bank: factors of beta, up to 16"},
 	{"first_fit", KEY_WORD, switch_words, 0, 0, "0|1",
-	 "policy=bank, group: 1: the first that fits, not the one with the least error"},
+	 "policy=bank, group: 1: the first that fits, not that with the least error"},
 	{"group", KEY_INT, NULL, 8, 128, "N", "policy=group: values that share a scale"},
 	{"offset", KEY_TEXT, NULL, 0, 0, "none|center|Z0,Z1,..",
 	 "the point o: nearest to the code's centre, or its coordinates"},

@@ -363,7 +363,7 @@ INLINE vs pack_s(const vi *v)
 #elif HZ_VEC == HZ_VEC_NEON
 	return (vs)vcombine_s16(vqmovn_s32((int32x4_t)v[0]), vqmovn_s32((int32x4_t)v[1]));
 #else
-	vs r;
+	vs r = {0};
 
 	for (int h = 0; h < 2; h++) {
 		const vi low = max_i(v[h], set_i(-32768));

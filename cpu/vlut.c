@@ -51,10 +51,10 @@ void hzi_vlut_side(struct hzi_vlut_side *s, const struct hz_vlut *vlut,
 	s->reach = reach + s->offset_max;
 }
 
-/* What is no code counts modulo q^d, where 0 stands for 2^32. */
+/* What is no code counts modulo q^d, which is not 0: products take codes of at most 32 bits. */
 static uint32_t below(uint32_t code, uint64_t size)
 {
-	return size && code >= size ? (uint32_t)(code % size) : code;
+	return code >= size ? (uint32_t)(code % size) : code;
 }
 
 static uint32_t get_code(const void *codes, int bytes, int64_t at)

@@ -44,8 +44,7 @@ static int choose(const struct job *j)
 	/* Tables, and the integers of A2, have what lies beyond k, where points need not be 0. */
 	const bool whole = a->w.k % j->w.rule->d == 0;
 
-	if (whole && (a->vlut->route == HZ_VLUT_TABLE ||
-		      (a->vlut->route == HZ_VLUT_AUTO && a->vlut->compensated)))
+	if (whole && a->vlut->route == HZ_VLUT_TABLE)
 		return TABLE;
 	if (a->y_dtype == HZ_S32 ||
 	    ((whole || j->w.embed == j->w.rule->d) && integral(j) && !j->w.has_t && !j->x.has_t &&

@@ -133,19 +133,19 @@ static int make_words(struct hz_context *ctx, const hz_lattice *l, uint64_t **wo
 /* The table, on the context's device */
 static int make_table(struct hz_context *ctx, hz_vlut *v)
 {
+	const size_t bytes = v->w->rule.level_size * v->x->rule.level_size *
+			     hz_dtype_size(v->table_dtype);
 	void *host;
 	int status;
 
-	v->table_bytes = (int64_t)(v->w->rule.level_size * v->x->rule.level_size *
-				   hz_dtype_size(v->table_dtype));
-	HZ_CHECK(hz_alloc(ctx, &v->table, (size_t)v->table_bytes, ctx->device));
+	HZ_CHECK(hz_alloc(ctx, &v->table, bytes, ctx->device));
 	if (ctx->device == HZ_CPU) {
 		fill_table(v->w, v->x, v->table_dtype, v->table);
 		return HZ_OK;
 	}
-	HZ_CHECK(hz_alloc(ctx, &host, (size_t)v->table_bytes, HZ_CPU));
+	HZ_CHECK(hz_alloc(ctx, &host, bytes, HZ_CPU));
 	fill_table(v->w, v->x, v->table_dtype, host);
-	status = hzi_cuda_copy(ctx, v->table, ctx->device, host, HZ_CPU, (size_t)v->table_bytes);
+	status = hzi_cuda_copy(ctx, v->table, ctx->device, host, HZ_CPU, bytes);
 	if (status == HZ_OK)
 		status = hz_sync(ctx);
 	hz_free(ctx, host, HZ_CPU);
@@ -154,12 +154,15 @@ static int make_table(struct hz_context *ctx, hz_vlut *v)
 
 static int make_two_sided(struct hz_context *ctx, hz_vlut *v, const hz_vlut_opts *o)
 {
-	const int holds = table_dtype(v->w, v->x);
+	int holds;
 
 	v->unit = v->w->rule.kind == HZ_LATTICE_A2 ? 2 :
 		  (v->w->rule.kind == HZ_LATTICE_E8 ? 2 : 1) *
 		  (v->x->rule.kind == HZ_LATTICE_E8 ? 2 : 1);
-	if (!holds && (o->route == HZ_VLUT_TABLE || o->table_dtype || v->compensated))
+	if (v->route != HZ_VLUT_TABLE && !o->table_dtype)
+		return HZ_OK;
+	holds = table_dtype(v->w, v->x);
+	if (!holds)
 		return hzi_fail(ctx, HZ_ENOTSUP,
 				"%s: there is no table of products of these lattices: it needs named ones "
 				"without transforms, and at most 2^26 entries of 16 bits", open_name);
@@ -167,9 +170,7 @@ static int make_two_sided(struct hz_context *ctx, hz_vlut *v, const hz_vlut_opts
 		return hzi_fail(ctx, HZ_EDTYPE, "%s: opts->table_dtype is s8, must be s16 to hold all products",
 				open_name);
 	v->table_dtype = o->table_dtype ? o->table_dtype : holds;
-	if (o->route == HZ_VLUT_DECODE)
-		v->table_dtype = 0;
-	return v->table_dtype ? make_table(ctx, v) : HZ_OK;
+	return v->route == HZ_VLUT_TABLE ? make_table(ctx, v) : HZ_OK;
 }
 
 int hz_vlut_open(hz_context *ctx, hz_vlut **vlut, const hz_lattice *w, const hz_lattice *x,

@@ -26,7 +26,7 @@ struct hzi_coded {
 
 /*
  * table: two-sided, [q^d of w][q^d of x] of <c, c'> in embedded integers, s8 or s16 (table_dtype), on
- * the context's device; NULL if q^(2d) is above HZI_VLUT_TABLE or the route never takes it.
+ * the context's device; of route HZ_VLUT_TABLE alone, else NULL. It has at most HZI_VLUT_TABLE entries.
  */
 #define HZI_VLUT_TABLE ((int64_t)1 << 26)
 
@@ -36,7 +36,6 @@ struct hz_vlut {
 	int32_t route, table_dtype, sum, compensated;
 	int32_t unit;			/* two-sided: <p, p'> of embedded integers is this times the true one: 1 2 4 */
 	void *table;
-	int64_t table_bytes;
 	uint64_t *words[2];		/* of w and x, on the CPU: [M][q^d] of c q^m as bytes mod 256, the first
 					   coordinate lowest in memory; NULL: q^d <= 256, or not so */
 };

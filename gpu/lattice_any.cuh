@@ -6,6 +6,9 @@
 #ifndef HZI_LATTICE_ANY_CUH
 #define HZI_LATTICE_ANY_CUH
 
+/* Half of the time to compile, and these kernels wait for local memory anyway */
+#define HZI_LATTICE_OFTEN static __host__ __device__ __noinline__
+
 #include "gpu/common.cuh"
 #include "gpu/lattice.h"
 

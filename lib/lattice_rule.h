@@ -22,6 +22,10 @@
 #else
 #define HZI_LATTICE static inline
 #endif
+/* What many places call: a kernel whose speed is no matter may make it a function. */
+#ifndef HZI_LATTICE_OFTEN
+#define HZI_LATTICE_OFTEN HZI_LATTICE
+#endif
 
 #define HZI_LATTICE_DIMS 24		/* HZ_LATTICE_MAXDIM */
 #define HZI_LATTICE_SCALES 64		/* T is less */
@@ -358,7 +362,7 @@ HZI_LATTICE void hzi_lattice_digits(const struct hzi_lattice_rule *r, const int3
 }
 
 /* g becomes Q(g / q), which is (g - c(b)) / q: the point of the next level */
-HZI_LATTICE void hzi_lattice_parent(const struct hzi_lattice_rule *r,
+HZI_LATTICE_OFTEN void hzi_lattice_parent(const struct hzi_lattice_rule *r,
 				    const struct hzi_lattice_matrices *m, int32_t *g)
 {
 	switch (r->kind) {
@@ -734,7 +738,7 @@ HZI_LATTICE float hzi_lattice_factor(const struct hzi_lattice_rule *r, int j)
  * g = Q(y) + o of y = v (1/s) factor + z, each product and the sum rounded; y, for the error, cut
  * off. Whether it fits.
  */
-HZI_LATTICE int hzi_lattice_try(const struct hzi_lattice_rule *r,
+HZI_LATTICE_OFTEN int hzi_lattice_try(const struct hzi_lattice_rule *r,
 				const struct hzi_lattice_matrices *m, const float *v,
 				float inverse, float factor, float *y, int32_t *g)
 {

@@ -179,15 +179,9 @@ static int near_within(double bound, struct tensor *t, const double *want, const
 	return 1;
 }
 
-/* dtype: that of the operands which its error comes from */
-static int near_as(int dtype, struct tensor *t, const double *want, const char *what)
-{
-	return near_within(tolerance(dtype), t, want, what);
-}
-
 static int near(struct tensor *t, const double *want, const char *what)
 {
-	return near_as(t->view.dtype, t, want, what);
+	return near_within(tolerance(t->view.dtype), t, want, what);
 }
 
 static int status_ok(struct dev *dev, int status)
@@ -288,6 +282,29 @@ static double *gradient(struct model *m, const double *dy, double *p, int64_t n)
 	}
 	m->forward(m);
 	return g;
+}
+
+/* Adds old values where a call accumulates: want += old */
+static void add(double *want, const double *old, int64_t n)
+{
+	int64_t i;
+
+	for (i = 0; i < n; i++)
+		want[i] += old[i];
+}
+
+/* Whether t holds that gradient for the numbers of `of`, added to old ones if there are any */
+static int is_gradient(struct model *m, const struct tensor *dy, const struct tensor *of,
+		       const double *old, double bound, struct tensor *t, const char *what)
+{
+	double *want = gradient(m, dy->v, of->v, of->n);
+	int good;
+
+	if (old)
+		add(want, old, of->n);
+	good = near_within(bound, t, want, what);
+	free(want);
+	return good;
 }
 
 /*
@@ -550,15 +567,6 @@ static double *copy_of(const double *v, int64_t n)
 	return c;
 }
 
-/* Adds old values where a call accumulates: want += old */
-static void add(double *want, const double *old, int64_t n)
-{
-	int64_t i;
-
-	for (i = 0; i < n; i++)
-		want[i] += old[i];
-}
-
 static int output_layout(void)
 {
 	int l = layout();
@@ -582,7 +590,8 @@ static int linear_case(struct dev *dev, int dtype, int ndim, const int64_t *lead
 	struct tensor x, w, b = { 0 }, s = { 0 }, y, dy, dx, dw, db = { 0 }, ds = { 0 }, pre = { 0 };
 	struct model ref = { .forward = linear_ref, .n = n, .m = m, .act = o.activation,
 			     .slope = o.slope, .right = o.side, .rotate = rotate };
-	double *want, *old_w, *old_b = NULL, *old_s = NULL;
+	const double bound = tolerance(dtype);	/* of what errors come from */
+	double *old_w, *old_b = NULL, *old_s = NULL;
 	hz_quat_linear_opts back;
 	hz_packed blob;
 	struct area blob_area = { 0 };
@@ -667,28 +676,13 @@ static int linear_case(struct dev *dev, int dtype, int ndim, const int64_t *lead
 				      with_bias ? &db.view : NULL, &back));
 	if (at_kink(&ref, dtype))
 		goto out;
-	want = gradient(&ref, dy.v, x.v, x.n);
-	good = good && near(&dx, want, "dx");
-	free(want);
-	want = gradient(&ref, dy.v, w.v, w.n);
-	if (sum)
-		add(want, old_w, w.n);
-	good = good && near(&dw, want, "dw");
-	free(want);
-	if (with_bias) {
-		want = gradient(&ref, dy.v, b.v, b.n);
-		if (sum)
-			add(want, old_b, b.n);
-		good = good && near_as(dtype, &db, want, "db");
-		free(want);
-	}
-	if (with_s) {
-		want = gradient(&ref, dy.v, s.v, s.n);
-		if (sum)
-			add(want, old_s, s.n);
-		good = good && near(&ds, want, "dscale");
-		free(want);
-	}
+	good = good && is_gradient(&ref, &dy, &x, NULL, bound, &dx, "dx") &&
+	       is_gradient(&ref, &dy, &w, sum ? old_w : NULL, bound, &dw, "dw");
+	if (with_bias)
+		good = good && is_gradient(&ref, &dy, &b, sum ? old_b : NULL, bound, &db, "db");
+	if (with_s)
+		good = good && is_gradient(&ref, &dy, &s, sum ? old_s : NULL,
+					   tolerance(ds.view.dtype), &ds, "dscale");
 out:
 	if (!good)
 		diag("%s: %s, %d leading dimensions, batch %lld, n %lld, m %lld, side %d, method %d, "
@@ -819,7 +813,8 @@ static int conv_case(struct dev *dev, int dtype, int nd, struct model *g, hz_qua
 	struct tensor x, w, b = { 0 }, y, dy, dx, dw, db = { 0 }, pre = { 0 };
 	struct model ref = *g;
 	int64_t channels = g->transposed ? g->ci : g->co;
-	double *want, *old_w, *old_b = NULL;
+	const double bound = tolerance(dtype);	/* of what errors come from */
+	double *old_w, *old_b = NULL;
 	hz_quat_conv_opts back;
 	size_t bytes;
 
@@ -884,21 +879,10 @@ static int conv_case(struct dev *dev, int dtype, int nd, struct model *g, hz_qua
 				      with_bias ? &db.view : NULL, &back));
 	if (at_kink(&ref, dtype))
 		goto out;
-	want = gradient(&ref, dy.v, x.v, x.n);
-	good = good && near(&dx, want, "dx");
-	free(want);
-	want = gradient(&ref, dy.v, w.v, w.n);
-	if (sum)
-		add(want, old_w, w.n);
-	good = good && near(&dw, want, "dw");
-	free(want);
-	if (with_bias) {
-		want = gradient(&ref, dy.v, b.v, b.n);
-		if (sum)
-			add(want, old_b, b.n);
-		good = good && near_as(dtype, &db, want, "db");
-		free(want);
-	}
+	good = good && is_gradient(&ref, &dy, &x, NULL, bound, &dx, "dx") &&
+	       is_gradient(&ref, &dy, &w, sum ? old_w : NULL, bound, &dw, "dw");
+	if (with_bias)
+		good = good && is_gradient(&ref, &dy, &b, sum ? old_b : NULL, bound, &db, "db");
 out:
 	if (!good)
 		diag("%s: %s, %d dimensions, images %lld, big %lld %lld %lld, taps %lld %lld %lld, "
@@ -1154,7 +1138,7 @@ static int norm_case(struct dev *dev, int dtype, int whiten, int eval, int param
 				     .flags = (xyzw ? HZ_QUAT_XYZW : 0) |
 					      (whiten ? HZ_QUAT_WHITEN : 0) |
 					      (eval ? HZ_QUAT_EVAL : 0) };
-	double *want, *old_g, *old_b, *old_m, *old_v;
+	double *old_g, *old_b, *old_m, *old_v;
 	int64_t i, c;
 	size_t bytes;
 
@@ -1254,23 +1238,14 @@ static int norm_case(struct dev *dev, int dtype, int whiten, int eval, int param
 				      params ? &gamma.view : NULL, &dy.view, &dx.view,
 				      params ? &dgamma.view : NULL, params ? &dbeta.view : NULL,
 				      &o));
-	want = gradient(&ref, dy.v, x.v, x.n);
-	good = good && near(&dx, want, "dx");
-	free(want);
-	if (params) {
-		want = gradient(&ref, dy.v, gamma.v, gamma.n);
-		if (sum)
-			add(want, old_g, gamma.n);
-		/* One number may be a small difference of large ones. */
-		good = good && near_within(dgamma.n < 8 ? 50 * tolerance(p_type) :
-					   tolerance(p_type), &dgamma, want, "dgamma");
-		free(want);
-		want = gradient(&ref, dy.v, beta.v, beta.n);
-		if (sum)
-			add(want, old_b, beta.n);
-		good = good && near(&dbeta, want, "dbeta");
-		free(want);
-	}
+	good = good && is_gradient(&ref, &dy, &x, NULL, tolerance(dtype), &dx, "dx");
+	/* One number of gamma's may be a small difference of large ones. */
+	if (params)
+		good = good && is_gradient(&ref, &dy, &gamma, sum ? old_g : NULL,
+					   (dgamma.n < 8 ? 50 : 1) * tolerance(p_type), &dgamma,
+					   "dgamma") &&
+		       is_gradient(&ref, &dy, &beta, sum ? old_b : NULL, tolerance(p_type), &dbeta,
+				   "dbeta");
 	if (!good)
 		diag("%s: %s, whiten %d, eval %d, parameters %d, batch %lld, channels %lld, xyzw %d",
 		     dev->name, hz_dtype_name(dtype), whiten, eval, params, (long long)batch,

@@ -8,9 +8,7 @@
  */
 #include <config.h>
 
-#include "fakecuda.h"
-#include "hurwitz.h"
-#include "tap.h"
+#include "cuda_calls.h"
 
 #if !HZ_HAVE_CUDA
 
@@ -24,7 +22,6 @@ int main(void)
 #define OPERAND_BYTES ((size_t)1 << 22)
 #define BLOCKS 100
 
-static const struct fakecuda *fake;
 static char *x, *codes, *t;
 
 /* gap: elements between rows; shift: bytes that the values lie beside 16 */
@@ -61,11 +58,6 @@ static const struct row {
 	 "lattice_decode_any"},
 };
 
-static const char *last_kernel(void)
-{
-	return fake->launch(fake->launches() - 1)->kernel;
-}
-
 static hz_lattice *open_lattice(hz_context *ctx, const hz_lattice_opts *o)
 {
 	hz_lattice *l;
@@ -95,10 +87,10 @@ static void test_row(hz_context *ctx, int device, const struct row *r)
 	scales = hz_tensor_2d(t, HZ_U8, device, 4, info.group ? BLOCKS * info.dim / 32 : BLOCKS);
 	is_int(hz_lattice_encode(ctx, l, &values, &c, info.scales ? &scales : NULL, NULL, NULL),
 	       HZ_OK, "%s: encodes", name);
-	is_str(last_kernel(), r->encode, "%s: the kernel", name);
+	is_str(last()->kernel, r->encode, "%s: the kernel", name);
 	is_int(hz_lattice_decode(ctx, l, &c, info.scales ? &scales : NULL, &values, NULL), HZ_OK,
 	       "%s: decodes", name);
-	is_str(last_kernel(), r->decode, "%s: the kernel back", name);
+	is_str(last()->kernel, r->decode, "%s: the kernel back", name);
 	hz_lattice_close(l);
 }
 
@@ -118,44 +110,33 @@ static void test_others(hz_context *ctx, int device)
 	hz_lattice *l = open_lattice(ctx, &o);
 
 	is_int(hz_lattice_encode(ctx, l, &values, &c, NULL, NULL, NULL), HZ_OK, "a basis: encodes");
-	is_str(last_kernel(), "lattice_encode_mapped", "a basis: the kernel");
+	is_str(last()->kernel, "lattice_encode_mapped", "a basis: the kernel");
 	is_int(hz_lattice_decode(ctx, l, &c, NULL, &values, NULL), HZ_OK, "a basis: decodes");
-	is_str(last_kernel(), "lattice_decode_mapped", "a basis: the kernel back");
+	is_str(last()->kernel, "lattice_decode_mapped", "a basis: the kernel back");
 	hz_lattice_close(l);
 	l = open_lattice(ctx, &e8);
 	is_int(hz_lattice_decode(ctx, l, &c8, NULL, &integers, &points), HZ_OK, "points");
-	is_str(last_kernel(), "lattice_decode_any", "points: the kernel");
+	is_str(last()->kernel, "lattice_decode_any", "points: the kernel");
 	is_int(hz_lattice_repack(ctx, l, &c8, HZ_LATTICE_LEVEL, &full, HZ_LATTICE_FULL64), HZ_OK,
 	       "repacking");
-	is_str(last_kernel(), "lattice_repack_any", "repacking: the kernel");
+	is_str(last()->kernel, "lattice_repack_any", "repacking: the kernel");
 	hz_lattice_close(l);
 }
 
 int main(void)
 {
 	const int device = HZ_CUDA;
-	const hz_options o = {.device = device};
-	char first[256] = "";
+	char **const arrays[] = {&x, &codes, &t};
 	hz_context *ctx;
 
 	fake = fakecuda_load();
 	if (!fake)
 		skip_all("no stand-in driver");
-	fake->reset();
-	if (hz_open(&ctx, &o) != HZ_OK || hz_alloc(ctx, (void **)&x, OPERAND_BYTES, device) ||
-	    hz_alloc(ctx, (void **)&codes, OPERAND_BYTES, device) ||
-	    hz_alloc(ctx, (void **)&t, OPERAND_BYTES, device))
-		bail("a context: %s", hz_errmsg(ctx));
+	ctx = stand_in_open(device, arrays, 3, OPERAND_BYTES, 0);
 	for (size_t i = 0; i < sizeof(rows) / sizeof(*rows); i++)
 		test_row(ctx, device, &rows[i]);
 	test_others(ctx, device);
-	hz_free(ctx, x, device);
-	hz_free(ctx, codes, device);
-	hz_free(ctx, t, device);
-	hz_close(ctx);
-	is_int(fake->complaints(first, sizeof(first)), 0, "the driver has no complaint");
-	if (*first)
-		diag("%s", first);
+	stand_in_close(ctx, device, arrays, 3);
 	return done_testing();
 }
 

@@ -8,9 +8,7 @@
  */
 #include <config.h>
 
-#include "fakecuda.h"
-#include "hurwitz.h"
-#include "tap.h"
+#include "cuda_calls.h"
 
 #if !HZ_HAVE_CUDA
 
@@ -27,7 +25,6 @@ int main(void)
 
 #define OPERAND_BYTES ((size_t)1 << 27)
 
-static const struct fakecuda *fake;
 static char *a, *b, *c, *blob;
 
 /* The last kernel of a product, on a GPU with wgmma and on any other. */
@@ -66,7 +63,7 @@ static void test_row(hz_context *ctx, int device, const struct row *r, const cha
 	snprintf(name, sizeof(name), "%lld x %lld x %lld", (long long)r->m, (long long)r->n,
 		 (long long)r->k);
 	is_int(hz_qgemm(ctx, &x, &w, &y, &o), HZ_OK, "%s", name);
-	l = fake->launch(fake->launches() - 1);
+	l = last();
 	is_str(l->kernel, kernel, "%s: the kernel", name);
 	is_int(l->early, 0, "%s: B was packed by the kernel ahead", name);
 	hz_qgemm_pack_bytes(ctx, &w, &bytes);
@@ -77,7 +74,7 @@ static void test_row(hz_context *ctx, int device, const struct row *r, const cha
 		const int early = i && l->params_bytes == 0 && r->k % 16 == 0;
 
 		is_int(hz_qgemm(ctx, &x, NULL, &y, &o), HZ_OK, "%s, packed", name);
-		l = fake->launch(fake->launches() - 1);
+		l = last();
 		is_str(l->kernel, kernel, "%s, packed: the kernel", name);
 		is_int(l->early, early, "%s, packed: beside the kernel ahead", name);
 	}
@@ -121,8 +118,7 @@ static void test_rotated(hz_context *ctx, int device, const struct rotated *r)
 	is_int(fake->launches() - before, r->launches, "%d x %d: launches", r->rows, r->n);
 	if (r->first)
 		is_str(fake->launch(before)->kernel, r->first, "%d x %d: first", r->rows, r->n);
-	is_str(fake->launch(fake->launches() - 1)->kernel, r->last, "%d x %d: last", r->rows,
-	       r->n);
+	is_str(last()->kernel, r->last, "%d x %d: last", r->rows, r->n);
 	before = fake->launches();
 	is_int(hz_dequantize(ctx, &q, &x, &o), HZ_OK, "%d x %d back", r->rows, r->n);
 	is_int(fake->launches() - before, r->back_launches, "%d x %d back: launches", r->rows,
@@ -134,30 +130,14 @@ static void test_rotated(hz_context *ctx, int device, const struct rotated *r)
 
 static void test_gpu(int device, int hopper)
 {
-	hz_options o = {.device = device};
-	char first[256] = "";
-	hz_context *ctx;
+	char **const arrays[] = {&a, &b, &c, &blob};
+	hz_context *ctx = stand_in_open(device, arrays, 4, OPERAND_BYTES, 2 * OPERAND_BYTES);
 
-	fake->reset();
-	if (hz_open(&ctx, &o) != HZ_OK || hz_alloc(ctx, (void **)&a, OPERAND_BYTES, device) ||
-	    hz_alloc(ctx, (void **)&b, OPERAND_BYTES, device) ||
-	    hz_alloc(ctx, (void **)&c, OPERAND_BYTES, device) ||
-	    hz_alloc(ctx, (void **)&blob, OPERAND_BYTES, device) ||
-	    hz_reserve(ctx, 2 * OPERAND_BYTES))
-		bail("a context: %s", hz_errmsg(ctx));
 	for (size_t i = 0; i < sizeof(table) / sizeof(*table); i++)
 		test_row(ctx, device, &table[i], hopper ? table[i].hopper : table[i].other);
 	for (size_t i = 0; i < sizeof(rotated) / sizeof(*rotated); i++)
 		test_rotated(ctx, device, &rotated[i]);
-	hz_free(ctx, a, device);
-	hz_free(ctx, b, device);
-	hz_free(ctx, c, device);
-	hz_free(ctx, blob, device);
-	hz_close(ctx);
-	is_int(fake->complaints(first, sizeof(first)), 0,
-	       "the driver has no complaint on GPU %d", device - HZ_CUDA);
-	if (*first)
-		diag("%s", first);
+	stand_in_close(ctx, device, arrays, 4);
 }
 
 int main(void)

@@ -8,9 +8,7 @@
  */
 #include <config.h>
 
-#include "fakecuda.h"
-#include "hurwitz.h"
-#include "tap.h"
+#include "cuda_calls.h"
 
 #if !HZ_HAVE_CUDA
 
@@ -23,25 +21,8 @@ int main(void)
 
 #define OPERAND_BYTES ((size_t)1 << 27)
 
-static const struct fakecuda *fake;
 static hz_context *ctx;
 static char *a, *b, *c, *d;
-
-/* The kernels since the call before, in order, joined by spaces. */
-static const char *taken(void)
-{
-	static long seen;
-	static char names[1024];
-	size_t at = 0;
-
-	names[0] = '\0';
-	if (fake->launches() < seen)
-		seen = 0;
-	for (; seen < fake->launches() && at < sizeof(names); seen++)
-		at += (size_t)snprintf(names + at, sizeof(names) - at, "%s%s", at ? " " : "",
-				       fake->launch(seen)->kernel);
-	return names;
-}
 
 /* ---- Elementwise ----------------------------------------------------------------------------- */
 
@@ -267,20 +248,13 @@ static void test_conv(void)
 
 int main(void)
 {
-	hz_options o = {.device = HZ_CUDA};
-	char first[256] = "";
+	char **const arrays[] = {&a, &b, &c, &d};
 
 	setenv("FAKECUDA_SM", "90", 1);
 	fake = fakecuda_load();
 	if (!fake)
 		skip_all("no stand-in driver");
-	fake->reset();
-	if (hz_open(&ctx, &o) != HZ_OK || hz_alloc(ctx, (void **)&a, OPERAND_BYTES, HZ_CUDA) ||
-	    hz_alloc(ctx, (void **)&b, OPERAND_BYTES, HZ_CUDA) ||
-	    hz_alloc(ctx, (void **)&c, OPERAND_BYTES, HZ_CUDA) ||
-	    hz_alloc(ctx, (void **)&d, OPERAND_BYTES, HZ_CUDA) ||
-	    hz_reserve(ctx, 3 * OPERAND_BYTES))
-		bail("a context: %s", hz_errmsg(ctx));
+	ctx = stand_in_open(HZ_CUDA, arrays, 4, OPERAND_BYTES, 3 * OPERAND_BYTES);
 	test_elementwise();
 	test_sums();
 	for (size_t i = 0; i < sizeof(table) / sizeof(*table); i++)
@@ -289,14 +263,7 @@ int main(void)
 	test_batch();
 	if (HZ_CUDA_90A)
 		test_conv();
-	hz_free(ctx, a, HZ_CUDA);
-	hz_free(ctx, b, HZ_CUDA);
-	hz_free(ctx, c, HZ_CUDA);
-	hz_free(ctx, d, HZ_CUDA);
-	hz_close(ctx);
-	is_int(fake->complaints(first, sizeof(first)), 0, "the driver has no complaint");
-	if (*first)
-		diag("%s", first);
+	stand_in_close(ctx, HZ_CUDA, arrays, 4);
 	return done_testing();
 }
 

@@ -9,9 +9,7 @@
  */
 #include <config.h>
 
-#include "fakecuda.h"
-#include "hurwitz.h"
-#include "tap.h"
+#include "cuda_calls.h"
 
 #if !HZ_HAVE_CUDA
 
@@ -24,28 +22,8 @@ int main(void)
 
 #define OPERAND_BYTES ((size_t)1 << 26)
 
-static const struct fakecuda *fake;
 static hz_context *ctx;
 static char *codes, *scales, *x, *y;
-
-static const struct fakecuda_launch *last(void)
-{
-	return fake->launch(fake->launches() - 1);
-}
-
-/* The kernels since the call before, in order, joined by spaces. */
-static const char *taken(void)
-{
-	static long seen;
-	static char names[1024];
-	size_t at = 0;
-
-	names[0] = '\0';
-	for (; seen < fake->launches() && at < sizeof(names); seen++)
-		at += (size_t)snprintf(names + at, sizeof(names) - at, "%s%s", at ? " " : "",
-				       fake->launch(seen)->kernel);
-	return names;
-}
 
 /* ---- One-sided ------------------------------------------------------------------------------- */
 
@@ -189,31 +167,18 @@ static void test_gemm2(void)
 
 int main(void)
 {
-	const hz_options o = {.device = HZ_CUDA};
-	char first[256] = "";
+	char **const arrays[] = {&codes, &scales, &x, &y};
 
 	setenv("FAKECUDA_SM", "90", 1);
 	fake = fakecuda_load();
 	if (!fake)
 		skip_all("no stand-in driver");
-	fake->reset();
-	if (hz_open(&ctx, &o) != HZ_OK || hz_alloc(ctx, (void **)&codes, OPERAND_BYTES, HZ_CUDA) ||
-	    hz_alloc(ctx, (void **)&scales, OPERAND_BYTES, HZ_CUDA) ||
-	    hz_alloc(ctx, (void **)&x, OPERAND_BYTES, HZ_CUDA) ||
-	    hz_alloc(ctx, (void **)&y, OPERAND_BYTES, HZ_CUDA) || hz_reserve(ctx, 2 * OPERAND_BYTES))
-		bail("a context: %s", hz_errmsg(ctx));
+	ctx = stand_in_open(HZ_CUDA, arrays, 4, OPERAND_BYTES, 2 * OPERAND_BYTES);
 	for (size_t i = 0; i < sizeof(table) / sizeof(*table); i++)
 		test_gemm(&table[i]);
 	test_packed();
 	test_gemm2();
-	hz_free(ctx, codes, HZ_CUDA);
-	hz_free(ctx, scales, HZ_CUDA);
-	hz_free(ctx, x, HZ_CUDA);
-	hz_free(ctx, y, HZ_CUDA);
-	hz_close(ctx);
-	is_int(fake->complaints(first, sizeof(first)), 0, "the driver has no complaint");
-	if (*first)
-		diag("%s", first);
+	stand_in_close(ctx, HZ_CUDA, arrays, 4);
 	return done_testing();
 }
 

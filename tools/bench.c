@@ -576,6 +576,19 @@ int bench_run(struct bench *b, struct bench_case *c)
 	return 0;
 }
 
+int bench_made(struct bench *b, struct bench_case *c, int status)
+{
+	if (!status)
+		status = c->call(b, c);
+	if (status)
+		status = complain(EXIT_FAILURE, "bench: %s %s: %s", c->op, c->name,
+				  hz_errmsg(b->ctx));
+	else
+		status = bench_run(b, c);
+	hz_sync(b->ctx);
+	return status;
+}
+
 static int run_case(struct bench *b, const struct row *r, int64_t n)
 {
 	struct hadamard_case h;

@@ -60,6 +60,12 @@ int bench_read(struct bench *b, const float *p, int64_t n);
 /* Measures a case and prints it; the exit status. */
 int bench_run(struct bench *b, struct bench_case *c);
 
+/*
+ * The same behind a first call, of a case that was made with such a status; then nothing is under
+ * way, and what the case has may be freed.
+ */
+int bench_made(struct bench *b, struct bench_case *c, int status);
+
 bool bench_wanted(const struct settings *set, const char *op);
 
 /* bench_qgemm.c: the cases of that family; head is printed before the first. */

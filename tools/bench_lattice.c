@@ -143,14 +143,7 @@ static int run_case(struct bench *b, const struct row *r)
 
 	progress("bench: %s %s", l.c.op, quantizers[r->quantizer].name);
 	status = make_case(b, r, &l);
-	if (!status)
-		status = l.c.call(b, &l.c);
-	if (status)
-		status = complain(EXIT_FAILURE, "bench: %s %s: %s", l.c.op, l.c.name,
-				  hz_errmsg(b->ctx));
-	else
-		status = bench_run(b, &l.c);
-	hz_sync(b->ctx);
+	status = bench_made(b, &l.c, status);
 	if (l.t.data)
 		hz_free(b->ctx, l.t.data, device);
 	if (l.codes.data)

@@ -265,14 +265,7 @@ static int run_case(struct bench *b, const struct row *r)
 
 	progress("bench: %s", q.c.op);
 	status = r->kind >= QGEMM ? make_product(b, &q) : make_codes(b, &q);
-	if (!status)
-		status = q.c.call(b, &q.c);
-	if (status)
-		status = complain(EXIT_FAILURE, "bench: %s %s: %s", q.c.op, q.c.name,
-				  hz_errmsg(b->ctx));
-	else
-		status = bench_run(b, &q.c);
-	hz_sync(b->ctx);
+	status = bench_made(b, &q.c, status);
 	if (q.blob)
 		hz_free(b->ctx, q.blob, hz_device(b->ctx));
 	if (q.read)

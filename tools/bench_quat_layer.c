@@ -274,14 +274,7 @@ static int run_case(struct bench *b, const struct row *r)
 	status = make_case(b, &l);
 	if (!status && r->kind == NORM_TRAINING)
 		status = hz_quat_batchnorm(b->ctx, &l.t[X], NULL, NULL, &l.t[Y], &l.norm);
-	if (!status)
-		status = l.c.call(b, &l.c);
-	if (status)
-		status = complain(EXIT_FAILURE, "bench: %s %s: %s", l.c.op, l.c.name,
-				  hz_errmsg(b->ctx));
-	else
-		status = bench_run(b, &l.c);
-	hz_sync(b->ctx);
+	status = bench_made(b, &l.c, status);
 	for (int i = 0; i < ARRAYS; i++)
 		hz_free(b->ctx, l.t[i].data, hz_device(b->ctx));
 	return status;

@@ -106,6 +106,9 @@ END
 KERNELS(vlut)
 #include "vlut.kernels.def"
 END
+KERNELS(vlut_fields)
+#include "vlut_fields.kernels.def"
+END
 KERNELS(vlut_half)
 #include "vlut_half.kernels.def"
 END

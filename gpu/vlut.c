@@ -7,6 +7,7 @@
 
 #include "cuda.h"
 #include "gpu/vlut.h"
+#include "gpu/vlut_fields.h"
 #include "gpu/vlut_launch.h"
 
 #define GRID_MAX 65535			/* along y */
@@ -33,7 +34,7 @@ static int launch(struct hz_context *ctx, const char *op, int kernel, int64_t x,
 	return hzi_cuda_launch(ctx, op, HZI_FAMILY_VLUT, kernel, &l, params, bytes);
 }
 
-/* ---- Packing: rows of codes, 16 bytes aligned, all levels; then rows of T -------------------------- */
+/* ---- Packing: rows of codes, 16 bytes aligned, all levels; then rows of T; or fields ---------------- */
 
 static int64_t packed_row(const hz_lattice *l, int64_t blocks, int code_bytes)
 {
@@ -56,7 +57,7 @@ struct hzi_coded hzi_cuda_vlut_unpacked(const hz_lattice *l, const struct hzi_co
 	const int bytes = level_bytes(l);
 	const int64_t row = packed_row(l, c->blocks, bytes);
 
-	if (!c->packed)
+	if (!c->packed || hzi_cuda_vlut_fields(l))
 		return out;
 	out.codes = (const char *)c->packed + (int64_t)c->first * bytes;
 	out.code_dtype = bytes == 1 ? HZ_U8 : bytes == 2 ? HZ_U16 : HZ_U32;
@@ -76,6 +77,8 @@ size_t hzi_cuda_vlut_pack_workspace(const struct hz_context *ctx, const struct h
 	const hz_lattice *l = a->vlut->w;
 
 	(void)ctx;
+	if (hzi_cuda_vlut_fields(l))
+		return hzi_cuda_vlut_fields_bytes(&a->w);
 	return (size_t)(a->w.rows * (packed_row(l, a->w.blocks, level_bytes(l)) +
 				     packed_t_row(l, a->w.blocks)));
 }
@@ -94,6 +97,8 @@ int hzi_cuda_vlut_pack(struct hz_context *ctx, const struct hzi_vlut_pack_args *
 	};
 	const int64_t blocks = ceil_div(p.rows * p.row_bytes / bytes, HZI_VLUT_THREADS);
 
+	if (hzi_cuda_vlut_fields(l))
+		return hzi_cuda_vlut_fields_pack(ctx, a);
 	p.packed_t = p.packed + p.rows * p.row_bytes;
 	return launch(ctx, pack_name, HZI_KERNEL_vlut_pack, blocks < 4096 ? blocks : 4096, 1, &p,
 		      sizeof(p));
@@ -113,6 +118,10 @@ static void fill_coded(struct hzi_vlut_coded *out, const hz_lattice *l, const st
 	};
 	for (int i = 0; i < HZI_LATTICE_DIMS; i++)
 		out->sub[i] = u.sub[i];
+	if (c->packed && hzi_cuda_vlut_fields(l)) {
+		out->codes = c->packed;
+		out->fields = hzi_cuda_vlut_fields_chunks(c);
+	}
 }
 
 static void fill_any(struct hzi_vlut_any *p, const struct hzi_vlut_gemm_args *a)
@@ -228,18 +237,23 @@ size_t hzi_cuda_vlut_gemm_workspace(const struct hz_context *ctx, const struct h
 {
 	if (by_table(a))
 		return (size_t)slices_of(a).bytes;
-	return !hzi_cuda_vlut_half_takes(ctx, a) && hzi_cuda_vlut_wgmma_takes(ctx, a) ?
-	       hzi_cuda_vlut_wgmma_workspace(ctx, a) : 0;
+	return !(a->batch <= HZI_FIELDS_BATCH && hzi_cuda_vlut_fields_takes(ctx, a)) &&
+	       !hzi_cuda_vlut_half_takes(ctx, a) &&
+	       hzi_cuda_vlut_wgmma_takes(ctx, a) ? hzi_cuda_vlut_wgmma_workspace(ctx, a) : 0;
 }
 
 int hzi_cuda_vlut_gemm(struct hz_context *ctx, const struct hzi_vlut_gemm_args *a)
 {
 	if (by_table(a))
 		return gemm_table(ctx, a);
+	if (a->batch <= HZI_FIELDS_BATCH && hzi_cuda_vlut_fields_takes(ctx, a))
+		return hzi_cuda_vlut_fields_gemm(ctx, a);
 	if (hzi_cuda_vlut_half_takes(ctx, a))
 		return hzi_cuda_vlut_half(ctx, a);
 	if (hzi_cuda_vlut_wgmma_takes(ctx, a))
 		return hzi_cuda_vlut_wgmma(ctx, a);
+	if (hzi_cuda_vlut_fields_takes(ctx, a))
+		return hzi_cuda_vlut_fields_gemm(ctx, a);
 	return hzi_cuda_vlut_mma_takes(ctx, a) ? hzi_cuda_vlut_mma(ctx, a) : gemm_any(ctx, a);
 }
 

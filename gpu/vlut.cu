@@ -9,6 +9,7 @@
  */
 #include "gpu/common.cuh"
 #include "gpu/vlut.h"
+#include "gpu/vlut_fields.cuh"
 
 #define TILE HZI_VLUT_TILE
 #define STEP HZI_VLUT_STEP
@@ -19,6 +20,14 @@
 
 HZ_DEVICE uint32_t coded_index(const hzi_vlut_coded &c, int64_t row, int64_t block, int m)
 {
+	if (c.fields) {
+		int32_t leader[4], b[4];
+
+		fields_leader(c.codes, c.fields, row, block, m, leader);
+		hzi_lattice_digits(&c.rule, leader, b);
+		return hzi_lattice_index(&c.rule, b);
+	}
+
 	const int64_t at = row * c.row + block * c.block + (m - c.first) * c.level;
 
 	return c.code_bytes == 1 ? ((const uint8_t *)c.codes)[at] :
@@ -38,6 +47,15 @@ HZ_DEVICE float coded_row_scale(const hzi_vlut_coded &c, int64_t row)
 HZ_DEVICE void coded_point(const hzi_vlut_coded &c, const hzi_lattice_matrices *m, int64_t row,
 			   int64_t block, int32_t *p)
 {
+	if (c.fields) {
+		uint8_t codes[2];
+
+		for (int level = c.first; level < 2; level++)
+			codes[level - c.first] = (uint8_t)coded_index(c, row, block, level);
+		hzi_lattice_read(&c.rule, m, hzi_lattice_code_at(codes, 1, 1, HZI_LATTICE_LEVEL), c.first, p);
+		return;
+	}
+
 	const int64_t at = row * c.row + block * c.block;
 
 	hzi_lattice_read(&c.rule, m,

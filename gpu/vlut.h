@@ -19,7 +19,10 @@
 #define HZI_VLUT_STEP 32	/* of k, at most: whole lattice blocks */
 #define HZI_VLUT_THREADS 256
 
-/* A coded matrix: level m >= first of block b of row i at i * row + b * block + (m - first) * level. */
+/*
+ * A coded matrix: level m >= first of block b of row i at i * row + b * block + (m - first) * level;
+ * or codes are fields as gpu/vlut_fields.h says.
+ */
 struct hzi_vlut_coded {
 	struct hzi_lattice_rule rule;
 	const void *codes;
@@ -29,6 +32,7 @@ struct hzi_vlut_coded {
 	int64_t row, block, level, t_row, t_step, row_scale_step;
 	float sub[HZI_LATTICE_DIMS];
 	int32_t code_bytes, first;
+	int64_t fields;			/* chunks of a row of gpu/vlut_fields.h; 0: not packed so */
 };
 
 /* Dense x, f32 f16 bf16 s8 [k, columns], or the values of a coded matrix's rows; and y. */
@@ -106,9 +110,9 @@ struct hzi_vlut_pack {
 	int32_t code_bytes, levels, first, pad_;
 };
 
-HZI_VLUT_ASSERT(sizeof(struct hzi_vlut_coded) == 1024, "the same layout for C and CUDA");
-HZI_VLUT_ASSERT(sizeof(struct hzi_vlut_table2) == 2184, "the same layout for C and CUDA");
-HZI_VLUT_ASSERT(sizeof(struct hzi_vlut_any2_mapped) == 20936, "the same layout for C and CUDA");
+HZI_VLUT_ASSERT(sizeof(struct hzi_vlut_coded) == 1032, "the same layout for C and CUDA");
+HZI_VLUT_ASSERT(sizeof(struct hzi_vlut_table2) == 2200, "the same layout for C and CUDA");
+HZI_VLUT_ASSERT(sizeof(struct hzi_vlut_any2_mapped) == 20952, "the same layout for C and CUDA");
 
 /* The kernels by index. */
 enum hzi_vlut_kernel {

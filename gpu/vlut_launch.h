@@ -19,6 +19,7 @@ struct hzi_coded hzi_cuda_vlut_unpacked(const hz_lattice *l, const struct hzi_co
 struct hzi_vlut_bytes {
 	uint32_t first[2], leaders[512];
 	int words;
+	bool wide;		/* codes have 16 bits: leaders are in hz_vlut's words */
 };
 
 bool hzi_cuda_vlut_bytes(const hz_lattice *l, int levels, struct hzi_vlut_bytes *b);
@@ -40,6 +41,19 @@ struct hzi_vlut_scales {
 };
 
 bool hzi_cuda_vlut_scales(const hz_lattice *l, const struct hzi_coded *w, struct hzi_vlut_scales *s);
+
+/*
+ * Packed D4 of q = 4 with two levels and one scale (vlut_fields.c): whether a lattice is packed so;
+ * whether a matrix is, with all levels and nothing to subtract; bytes, chunks of a row, packing; and
+ * products by few vectors, or as many as there are in turns.
+ */
+bool hzi_cuda_vlut_fields(const hz_lattice *l);
+bool hzi_cuda_vlut_fields_are(const hz_lattice *l, const struct hzi_coded *w);
+size_t hzi_cuda_vlut_fields_bytes(const struct hzi_coded *w);
+int64_t hzi_cuda_vlut_fields_chunks(const struct hzi_coded *w);
+int hzi_cuda_vlut_fields_pack(struct hz_context *ctx, const struct hzi_vlut_pack_args *a);
+bool hzi_cuda_vlut_fields_takes(const struct hz_context *ctx, const struct hzi_vlut_gemm_args *a);
+int hzi_cuda_vlut_fields_gemm(struct hz_context *ctx, const struct hzi_vlut_gemm_args *a);
 
 /* Up to 8 vectors of f16. No workspace. */
 bool hzi_cuda_vlut_half_takes(const struct hz_context *ctx, const struct hzi_vlut_gemm_args *a);

@@ -26,12 +26,17 @@ bool hzi_cuda_vlut_bytes(const hz_lattice *l, int levels, struct hzi_vlut_bytes 
 	int64_t above = 0, weight = 1;
 	int low = 0, high = 0;
 
-	if (!l->leaders || (r->d != 4 && r->d != 8) || r->embed != r->d || r->level_size > 256 ||
-	    (r->flags & HZI_LATTICE_MAPPED))
+	b->wide = r->level_size > 256;
+	if (!l->leaders || (r->d != 4 && r->d != 8) || r->embed != r->d ||
+	    (b->wide && (r->d != 8 || r->level_size != 65536)) || (r->flags & HZI_LATTICE_MAPPED))
 		return false;
-	for (int64_t i = 0; i < (int64_t)r->level_size * r->d; i++) {
+	for (int64_t i = 0; i < (int64_t)r->level_size * r->d && !b->wide; i++) {
 		low = l->leaders[i] < low ? l->leaders[i] : low;
 		high = l->leaders[i] > high ? l->leaders[i] : high;
+	}
+	if (b->wide) {
+		low = -l->leader_max;
+		high = l->leader_max;
 	}
 	for (int m = 1; m < levels; m++) {
 		weight *= r->q;
@@ -47,7 +52,7 @@ bool hzi_cuda_vlut_bytes(const hz_lattice *l, int levels, struct hzi_vlut_bytes 
 			return false;
 		b->first[j / 4] |= (uint32_t)((first + low) & 0xff) << 8 * (j % 4);
 	}
-	for (int i = 0; i < 256; i++) {
+	for (int i = 0; i < 256 && !b->wide; i++) {
 		const int32_t *c = l->leaders + i % (int)r->level_size * r->d;
 
 		for (int j = 0; j < r->d; j++)
@@ -105,18 +110,22 @@ bool hzi_cuda_vlut_scales(const hz_lattice *l, const struct hzi_coded *w, struct
 
 /* ---- Which calls ------------------------------------------------------------------------------ */
 
-/* Kernels of one lattice dimension and number of levels: for few vectors, for 8; with scales or -1 */
+/*
+ * Kernels of one lattice dimension and number of levels, codes of one or two bytes: for few vectors,
+ * for 8; with scales or -1
+ */
 struct kernels {
-	int d, levels, plain, scaled;
+	int d, levels, bytes, plain, scaled;
 };
 
 static const struct kernels kernels[] = {
-	{4, 1, HZI_KERNEL_vlut_mma_d4_1, -1},
-	{4, 2, HZI_KERNEL_vlut_mma_d4_2, HZI_KERNEL_vlut_mma_d4_2_scaled},
-	{4, 4, HZI_KERNEL_vlut_mma_d4_4, -1},
-	{8, 1, HZI_KERNEL_vlut_mma_d8_1, -1},
-	{8, 2, HZI_KERNEL_vlut_mma_d8_2, -1},
-	{8, 4, HZI_KERNEL_vlut_mma_d8_4, HZI_KERNEL_vlut_mma_d8_4_scaled},
+	{4, 1, 1, HZI_KERNEL_vlut_mma_d4_1, -1},
+	{4, 2, 1, HZI_KERNEL_vlut_mma_d4_2, HZI_KERNEL_vlut_mma_d4_2_scaled},
+	{4, 4, 1, HZI_KERNEL_vlut_mma_d4_4, -1},
+	{8, 1, 1, HZI_KERNEL_vlut_mma_d8_1, -1},
+	{8, 2, 1, HZI_KERNEL_vlut_mma_d8_2, -1},
+	{8, 2, 2, HZI_KERNEL_vlut_mma_wide_2, HZI_KERNEL_vlut_mma_wide_2_scaled},
+	{8, 4, 1, HZI_KERNEL_vlut_mma_d8_4, HZI_KERNEL_vlut_mma_d8_4_scaled},
 };
 
 /* log2 of the values that share T, of groups that the kernels know; else -1 */
@@ -131,20 +140,27 @@ static int group_of(const hz_lattice *l, const struct hzi_coded *w)
 	return values == 32 ? 5 : values == 64 ? 6 : 7;
 }
 
+static int64_t code_bytes(const struct hzi_coded *w)
+{
+	return (int64_t)hz_dtype_size(w->code_dtype);
+}
+
 int64_t hzi_cuda_vlut_row_bytes(const hz_lattice *l, const struct hzi_coded *w)
 {
-	return w->packed ? w->row : w->blocks * (l->rule.levels - w->first);
+	return (w->packed ? w->row : w->blocks * (l->rule.levels - w->first)) * code_bytes(w);
 }
 
 bool hzi_cuda_vlut_rows(const hz_lattice *l, const struct hzi_coded *w)
 {
 	const int64_t levels = l->rule.levels - w->first, bytes = hzi_cuda_vlut_row_bytes(l, w);
 
+	if (w->packed && hzi_cuda_vlut_fields(l))
+		return false;
 	for (int i = 0; i < l->rule.d; i++) {
 		if (w->sub[i] != 0)
 			return false;
 	}
-	return w->code_dtype == HZ_U8 && w->level == 1 && w->block == levels && w->row % 16 == 0 &&
+	return w->level == 1 && w->block == levels && w->row * code_bytes(w) % 16 == 0 &&
 	       (uintptr_t)w->codes % 16 == 0 && bytes % 16 == 0 && bytes > 0 &&
 	       bytes < INT32_MAX && w->rows < INT32_MAX - 256 && w->k < INT32_MAX - 256;
 }
@@ -155,7 +171,7 @@ struct plan {
 	int step;			/* vectors at a time */
 	int split, shares, round, chunk;
 	int64_t chunks, shared;
-	bool scaled;
+	bool scaled, wide;
 };
 
 static struct plan plan_of(const struct hz_context *ctx, const struct hzi_vlut_gemm_args *a,
@@ -168,19 +184,23 @@ static struct plan plan_of(const struct hz_context *ctx, const struct hzi_vlut_g
 	struct hzi_vlut_bytes bytes = {0};
 	struct plan p = {.kernel = -1, .split = 1};
 	int64_t room, columns, x_bytes, tile_bytes;
-	int most;
+	int most, table;
 
 	p.scaled = hzi_lattice_has_t(l) && a->y_dtype != HZ_S32;
 	if (!hzi_cuda_vlut_rows(l, w) || !hzi_cuda_vlut_bytes(l, levels, &bytes) ||
 	    (p.scaled && group_of(l, w) < 0))
 		return p;
+	p.wide = bytes.wide;
+	if (p.wide && !a->vlut->words[0])
+		return p;
+	table = p.wide ? 0 : HZI_VMMA_TABLE_BYTES;
 	p.step = a->batch < HZI_VMMA_BATCH ? (int)a->batch : HZI_VMMA_BATCH;
 	most = a->x_dtype == HZ_S8 ? HZI_VMMA_BATCH : 2;
 	columns = p.step > most ? 24 : p.step == 1 ? 4 : 8;
-	p.chunk = HZI_VMMA_CHUNK_BYTES * l->rule.d / levels;
+	p.chunk = HZI_VMMA_CHUNK_BYTES * l->rule.d / levels / (int)code_bytes(w);
 	p.chunks = ceil_div(w->k, p.chunk);
 	tile_bytes = (int64_t)HZI_VMMA_THREADS * p.step * 4;
-	room = g->shared_block_bytes - 1024 - HZI_VMMA_TABLE_BYTES - 64 -
+	room = g->shared_block_bytes - 1024 - table - 64 -
 	       (p.scaled ? HZI_VMMA_SCALES_BYTES : 0) - tile_bytes;
 	/* Splits of k so that x fits, and so that there is work for all */
 	for (;; p.split *= 2) {
@@ -195,7 +215,8 @@ static struct plan plan_of(const struct hz_context *ctx, const struct hzi_vlut_g
 		}
 	}
 	for (size_t i = 0; i < sizeof(kernels) / sizeof(kernels[0]); i++) {
-		if (kernels[i].d == l->rule.d && kernels[i].levels == levels)
+		if (kernels[i].d == l->rule.d && kernels[i].levels == levels &&
+		    kernels[i].bytes == code_bytes(w))
 			p.kernel = p.scaled ? kernels[i].scaled : kernels[i].plain;
 	}
 	if (p.kernel >= 0 && p.step > most)
@@ -205,7 +226,7 @@ static struct plan plan_of(const struct hz_context *ctx, const struct hzi_vlut_g
 	p.round = (int)ceil_div(tiles, p.shares);
 	if (p.round > 1 + (room - x_bytes) / tile_bytes)
 		p.round = (int)(1 + (room - x_bytes) / tile_bytes);
-	p.shared = 1024 + HZI_VMMA_TABLE_BYTES + 64 + (p.scaled ? HZI_VMMA_SCALES_BYTES : 0) +
+	p.shared = 1024 + table + 64 + (p.scaled ? HZI_VMMA_SCALES_BYTES : 0) +
 		   x_bytes + p.round * tile_bytes;
 	return p;
 }
@@ -226,8 +247,8 @@ int hzi_cuda_vlut_mma(struct hz_context *ctx, const struct hzi_vlut_gemm_args *a
 	struct hzi_vlut_bytes bytes = {0};
 	struct hzi_vlut_mma p = {
 		.codes = w.codes, .t = w.t, .row_scale = w.row_scale, .x = a->x, .y = a->y,
-		.row = w.row, .t_row = w.t_row, .row_scale_step = w.row_scale_step, .x_k = a->x_k,
-		.x_b = a->x_b, .y_i = a->y_i, .y_b = a->y_b, .rows = (int32_t)w.rows,
+		.row = w.row * code_bytes(&w), .wide = a->vlut->words[0], .t_row = w.t_row,
+		.row_scale_step = w.row_scale_step, .x_k = a->x_k, .x_b = a->x_b, .y_i = a->y_i, .y_b = a->y_b, .rows = (int32_t)w.rows,
 		.k = (int32_t)w.k, .chunks = (int32_t)plan.chunks, .x_dtype = a->x_dtype,
 		.y_dtype = a->y_dtype, .q = l->rule.q, .group_log2 = plan.scaled ? group_of(l, &w) : -1,
 		.split = plan.split, .round = plan.round, .scales = l->rule.scales,

@@ -81,9 +81,10 @@ struct power {
 
 /*
  * NT: tiles of 8 columns: 1: columns are digits of up to 2 vectors (4 b + digit), or vectors of s8;
- * 3: tile i is digit i of up to 8 vectors. SCALED: groups have scales.
+ * 3: tile i is digit i of up to 8 vectors. SCALED: groups have scales. WIDE: M is the bytes of a
+ * block, two levels of 16 bits, whose leaders are in global memory.
  */
-template <int WORDS, int M, int NT, bool SCALED>
+template <int WORDS, int M, int NT, bool SCALED, bool WIDE = false>
 struct vlut_mma_block {
 	using P = points<WORDS, M>;
 	static constexpr int V = P::VALUES, CHUNK = 4 * V, STEPS = V / 8, TILES = ROWS / 16;
@@ -208,7 +209,8 @@ struct vlut_mma_block {
 
 	__device__ __forceinline__ void fill_tables(void)
 	{
-		fill_leaders<WORDS, THREADS>(p.leaders, p.first);
+		if constexpr (!WIDE)
+			fill_leaders<WORDS, THREADS>(p.leaders, p.first);
 		if (SCALED) {
 			for (int i = tid; i < p.scales * 8; i += THREADS) {
 				const float s = p.scale_of[i / 8];
@@ -250,7 +252,7 @@ struct vlut_mma_block {
 		count = (int)((int64_t)p.chunks * (part + 1) / p.split) - begin;
 		tiles = (all - share + shares - 1) / shares;
 		columns = NT == 1 && p.batch == 1 ? 4 : 8;
-		scales = (float *)(leader_memory() + HZI_VMMA_TABLE_BYTES);
+		scales = (float *)(leader_memory() + (WIDE ? 0 : HZI_VMMA_TABLE_BYTES));
 		most = (uint32_t *)(scales + (SCALED ? HZI_VMMA_SCALES_BYTES / 4 : 0));
 		x = (uint8_t *)(most + 16);
 		sums = (float *)(x + (int64_t)((p.chunks + p.split - 1) / p.split) * (CHUNK / 16) * 16 *
@@ -416,6 +418,16 @@ struct vlut_mma_block {
 		}
 	}
 
+	/* Eight values plus 128, of two codes */
+	__device__ __forceinline__ void wide_point(uint32_t (&v)[2], uint32_t codes) const
+	{
+		const uint2 a = __ldg((const uint2 *)p.wide + (codes & 0xffff));
+		const uint2 b = __ldg((const uint2 *)p.wide + (codes >> 16));
+
+		v[0] = b.x * p.q + a.x + p.first[0];
+		v[1] = b.y * p.q + a.y + p.first[1];
+	}
+
 	__device__ __forceinline__ void step(int32_t (&acc)[TILES][NT][4], float (&facc)[TILES][4],
 					     const uint32_t (&w)[2 * TILES][4],
 					     const uint32_t (&wt)[2 * TILES], const uint4 *xl,
@@ -436,8 +448,13 @@ struct vlut_mma_block {
 				for (int m = 0; m < TILES; m++) {
 					uint32_t low[2], high[2];
 
-					P::get(low, w[2 * m], s, place4, p.q);
-					P::get(high, w[2 * m + 1], s, place4, p.q);
+					if constexpr (WIDE) {
+						wide_point(low, w[2 * m][s]);
+						wide_point(high, w[2 * m + 1][s]);
+					} else {
+						P::get(low, w[2 * m], s, place4, p.q);
+						P::get(high, w[2 * m + 1], s, place4, p.q);
+					}
 
 					const uint32_t a[4] = {low[0] ^ SIGNS, high[0] ^ SIGNS, low[1] ^ SIGNS,
 							       high[1] ^ SIGNS};
@@ -537,11 +554,11 @@ struct vlut_mma_block {
 };
 
 /* Two blocks fit an SM where there are few vectors, the second of the kernel behind. */
-#define KERNEL(name, words, levels, tiles, scaled) \
+#define KERNEL(name, words, levels, tiles, ...) \
 	extern "C" __global__ void __launch_bounds__(THREADS, tiles == 1 ? 2 : 1) \
 	name(const __grid_constant__ hzi_vlut_mma p) \
 	{ \
-		vlut_mma_block<words, levels, tiles, scaled>(p).run(); \
+		vlut_mma_block<words, levels, tiles, __VA_ARGS__>(p).run(); \
 	}
 #define KERNELS(d, words, levels) \
 	KERNEL(vlut_mma_##d##_##levels, words, levels, 1, false) \
@@ -553,6 +570,10 @@ KERNELS(d4, 1, 4)
 KERNELS(d8, 2, 1)
 KERNELS(d8, 2, 2)
 KERNELS(d8, 2, 4)
+KERNEL(vlut_mma_wide_2, 2, 4, 1, false, true)
+KERNEL(vlut_mma_wide_2_8, 2, 4, 3, false, true)
+KERNEL(vlut_mma_wide_2_scaled, 2, 4, 1, true, true)
+KERNEL(vlut_mma_wide_2_scaled_8, 2, 4, 3, true, true)
 KERNEL(vlut_mma_d4_2_scaled, 1, 2, 1, true)
 KERNEL(vlut_mma_d4_2_scaled_8, 1, 2, 3, true)
 KERNEL(vlut_mma_d8_4_scaled, 2, 4, 1, true)

@@ -27,6 +27,7 @@
  */
 struct hzi_vlut_mma {
 	const uint8_t *codes, *t;
+	const uint64_t *wide;		/* the leaders of codes of 16 bits: 8 bytes each */
 	const float *row_scale;
 	const void *x;
 	void *y;
@@ -40,7 +41,7 @@ struct hzi_vlut_mma {
 	uint32_t leaders[HZI_VMMA_ENTRIES * 2];
 };
 
-HZI_VLUT_ASSERT(sizeof(struct hzi_vlut_mma) == 2464, "the same layout for C and CUDA");
+HZI_VLUT_ASSERT(sizeof(struct hzi_vlut_mma) == 2472, "the same layout for C and CUDA");
 
 /* The kernels by index. */
 enum hzi_vlut_mma_kernel {

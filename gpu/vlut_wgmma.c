@@ -6,6 +6,7 @@
 #include <config.h>
 
 #include "cuda.h"
+#include "gpu/vlut_fields.h"
 #include "gpu/vlut_launch.h"
 #include "gpu/vlut_wgmma.h"
 
@@ -23,7 +24,7 @@ struct plan {
 	int columns, kernel, parts, split;
 	int64_t chunks, tiles, x_bytes;
 	struct hzi_vlut_scales scales;
-	bool scaled;
+	bool scaled, fields;
 };
 
 static bool plan_of(const struct hz_context *ctx, const struct hzi_vlut_gemm_args *a,
@@ -37,17 +38,20 @@ static bool plan_of(const struct hz_context *ctx, const struct hzi_vlut_gemm_arg
 	int size = 0;
 
 	*p = (struct plan){.scaled = hzi_lattice_has_t(l), .parts = a->x_dtype == HZ_F32 ? 2 : 1,
-			   .columns = 16};
+			   .columns = 16, .fields = hzi_cuda_vlut_fields_are(l, w)};
 	if (g->sm != 90 || a->vlut->route == HZ_VLUT_TABLE || a->x_dtype == HZ_S8 ||
 	    a->batch <= 2 || a->batch > INT32_MAX / 4 || levels * 2 != l->rule.d ||
-	    !hzi_cuda_vlut_rows(l, w) || !hzi_cuda_vlut_bytes(l, levels, &bytes) ||
 	    !hzi_cuda_vlut_scales(l, w, &p->scales))
+		return false;
+	if (!p->fields && (!hzi_cuda_vlut_rows(l, w) || !hzi_cuda_vlut_bytes(l, levels, &bytes) ||
+			   bytes.wide))
 		return false;
 	while (p->columns < 128 && p->columns < a->batch * p->parts) {
 		p->columns *= 2;
 		size++;
 	}
-	p->kernel = (l->rule.d == 4 ? HZI_KERNEL_vlut_wgmma_d4_16 : HZI_KERNEL_vlut_wgmma_d8_16) +
+	p->kernel = (p->fields ? HZI_KERNEL_vlut_wgmma_fields_16 :
+		     l->rule.d == 4 ? HZI_KERNEL_vlut_wgmma_d4_16 : HZI_KERNEL_vlut_wgmma_d8_16) +
 		    (p->scaled ? 4 : 0) + size;
 	p->chunks = ceil_div(w->k, HZI_VWG_CHUNK);
 	p->tiles = ceil_div(a->batch * p->parts, p->columns);
@@ -88,7 +92,7 @@ static int prepare_x(struct hz_context *ctx, const struct hzi_vlut_gemm_args *a,
 			(float *)((char *)ctx->workspace + plan->x_bytes),
 		.x_k = a->x_k, .x_b = a->x_b, .k = (int32_t)a->w.k, .batch = (int32_t)a->batch,
 		.chunks = (int32_t)plan->chunks, .columns = plan->columns, .parts = plan->parts,
-		.x_dtype = a->x_dtype,
+		.x_dtype = a->x_dtype, .fields = plan->fields,
 	};
 	struct hzi_launch l = {.grid = {HZI_VWG_MOST}, .block = {HZI_VLUT_THREADS}, .early = true};
 	const int64_t blocks = ceil_div(plan->x_bytes / 16 / plan->parts, HZI_VLUT_THREADS);
@@ -110,7 +114,8 @@ int hzi_cuda_vlut_wgmma(struct hz_context *ctx, const struct hzi_vlut_gemm_args 
 	struct plan plan;
 
 	plan_of(ctx, a, &w, &plan);
-	hzi_cuda_vlut_bytes(l, levels, &bytes);
+	if (!plan.fields)
+		hzi_cuda_vlut_bytes(l, levels, &bytes);
 
 	struct hzi_vlut_wgmma p = {
 		.codes = w.codes, .t = w.t, .tiles = ctx->workspace, .row_scale = w.row_scale,
@@ -124,7 +129,7 @@ int hzi_cuda_vlut_wgmma(struct hz_context *ctx, const struct hzi_vlut_gemm_args 
 		.scales = l->rule.scales, .scale = plan.scales.factor,
 		.first = {bytes.first[0], bytes.first[1]},
 	};
-	const int64_t room = HZI_VMMA_TABLE_BYTES + (plan.scaled ? HZI_VMMA_SCALES_BYTES : 0) +
+	const int64_t room = (plan.fields ? 0 : HZI_VMMA_TABLE_BYTES) + (plan.scaled ? HZI_VMMA_SCALES_BYTES : 0) +
 			     HZI_VWG_STAGES(plan.columns) * ((int64_t)plan.columns * HZI_VWG_CHUNK * 2 + 16);
 	const int64_t sums = (int64_t)HZI_VWG_ROWS * (plan.columns + 8) * 4;
 	const struct hzi_launch launch = {
@@ -137,6 +142,18 @@ int hzi_cuda_vlut_wgmma(struct hz_context *ctx, const struct hzi_vlut_gemm_args 
 		p.leaders[i] = bytes.leaders[i];
 	for (int i = 0; i < HZI_LATTICE_SCALES; i++)
 		p.scale_of[i] = plan.scales.of[i];
+	if (plan.fields) {
+		p.codes = w.packed;
+		p.fields = (int32_t)hzi_cuda_vlut_fields_chunks(&w);
+		p.scale *= 0x1p24f;
+		for (int i = 0; i < 8; i++) {
+			const int32_t o = l->rule.offset[i / 2] * (i % 2 ? 16 : 1);
+
+			/* f16 below 2^-14: sign and absolute value */
+			p.minus[i] = (uint32_t)(o > 0 ? 0x8000 | o : -o) * 0x10001u;
+			p.centred |= o != 0;
+		}
+	}
 	HZ_CHECK(prepare_x(ctx, a, &plan));
 	return hzi_cuda_launch(ctx, name, HZI_FAMILY_VLUT_WGMMA, plan.kernel, &launch, &p, sizeof(p));
 }

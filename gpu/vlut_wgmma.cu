@@ -9,12 +9,17 @@
  * first, by vlut_x_tiles, core matrix by core matrix. Splits of k are blocks of a cluster, whose
  * sums are added in their order.
  *
+ * Packed fields (vlut_fields.h) are decoded by logic; of such a chunk of 128 lane t has 16 values of
+ * either half, and step 4 half + i takes coordinate i of four lattice blocks. Points are in units of
+ * 2^-24, of rows g + 8 in units of 2^-20.
+ *
  * f32 becomes two f16, of which the second is times 2^11, in neighbouring columns; f32 and bf16 are
  * scaled by a power of two that makes the largest 2^14 to 2^15.
  */
 #include "gpu/barrier.cuh"
 #include "gpu/grid.cuh"
 #include "gpu/vlut_bytes.cuh"
+#include "gpu/vlut_fields.cuh"
 #include "gpu/vlut_wgmma.h"
 #include "gpu/wgmma.cuh"
 
@@ -82,11 +87,17 @@ vlut_x_tiles(const __grid_constant__ hzi_vlut_x p)
 		const int b = (int)(across ? i % padded : i / places);
 		const int at = (int)(across ? i / padded : i % places);
 		/* the first or the second half of the 4 values that a step takes from a lane */
-		const int chunk = at / 16, half = at % 16, k = chunk * CHUNK + 2 * half;
+		const int chunk = at / 16, half = at % 16;
+		const int k = chunk * CHUNK + (p.fields ? half / 8 * 64 + half % 2 * 4 + half / 2 % 4 : 2 * half);
+		const int64_t from = k * p.x_k + b * p.x_b;
+		const int there = b < p.batch ? p.k - k : 0;
 		uint8_t *tile = p.tiles + ((int64_t)(b / vectors) * p.chunks + chunk) * p.columns * CHUNK * 2;
 		float f[8];
 
-		load_run<2, 32>(f, p.x_dtype, p.x, k * p.x_k + b * p.x_b, p.x_k, b < p.batch ? p.k - k : 0);
+		if (p.fields)
+			load_run<1, 8>(f, p.x_dtype, p.x, from, p.x_k, there);
+		else
+			load_run<2, 32>(f, p.x_dtype, p.x, from, p.x_k, there);
 #pragma unroll
 		for (int e = 0; e < 8; e++)
 			f[e] = f[e] * up[0] * up[1];
@@ -143,8 +154,10 @@ HZ_DEVICE void wgmma_rs(float (&d)[N], const uint32_t *a, uint64_t b)
 		WGMMA_RS("128", 64, "%64", "%65", "%66", "%67", "%68");
 }
 
+/* WORDS of a leader; 0: fields */
 template <int WORDS, int COLUMNS, bool SCALED>
 struct vlut_wgmma_block {
+	static constexpr bool FIELDS = WORDS == 0;
 	static constexpr int STAGES = HZI_VWG_STAGES(COLUMNS), TILE = COLUMNS * CHUNK * 2;
 	static constexpr int AHEAD = COLUMNS <= 32 ? 4 : COLUMNS == 64 ? 3 : 1, LINE = COLUMNS + 8;
 	/* Eights of k that are decoded before the matrix units take them: nothing may be made
@@ -171,13 +184,13 @@ struct vlut_wgmma_block {
 		const int begin = (int)((int64_t)p.chunks * part / p.split);
 		const int n = (int)((int64_t)p.chunks * (part + 1) / p.split) - begin;
 		const uint8_t *x = p.tiles + ((int64_t)blockIdx.y * p.chunks + begin) * TILE;
-		const uint32_t place = leader_place<WORDS>(lane);
+		const uint32_t place = FIELDS ? 0 : leader_place<WORDS>(lane);
 		const uint8_t *codes[2], *ts[2];
 		uint4 ring[AHEAD][2];
 		uint32_t ring_t[AHEAD][2];
 		float acc[COLUMNS / 2];
 
-		tiles = shared_address(memory) + HZI_VMMA_TABLE_BYTES +
+		tiles = shared_address(memory) + (FIELDS ? 0 : HZI_VMMA_TABLE_BYTES) +
 			(SCALED ? HZI_VMMA_SCALES_BYTES : 0);
 		full = tiles + STAGES * TILE;
 		empty = full + 8 * STAGES;
@@ -185,6 +198,12 @@ struct vlut_wgmma_block {
 		for (int r = 0; r < 2; r++) {
 			const int64_t row = min(row0 + warp * 16 + g + 8 * r, p.rows - 1);
 
+			if (FIELDS) {
+				const int64_t tile = min(row0 / 16 + warp, (p.rows - 1) / 16);
+
+				codes[r] = p.codes + (tile * p.fields + 2 * begin + r) * 512 + lane * 16;
+				continue;
+			}
 			codes[r] = p.codes + row * p.row;
 			ts[r] = p.t + row * p.t_row;
 		}
@@ -193,9 +212,10 @@ struct vlut_wgmma_block {
 
 #pragma unroll
 			for (int r = 0; r < 2; r++) {
-				const bool in = c < n && at < p.row_bytes;
+				const bool in = c < n && (FIELDS ? 2 * (begin + c) + r < p.fields : at < p.row_bytes);
 
-				ring[d][r] = in ? load_codes(codes[r] + at) : make_uint4(0, 0, 0, 0);
+				ring[d][r] = in ? load_codes(codes[r] + (FIELDS ? c * 1024 : at)) :
+					     make_uint4(0, 0, 0, 0);
 				if (SCALED)
 					ring_t[d][r] = in ? ts[r][4 * (begin + c) + t >> p.group_shift] : 0;
 			}
@@ -205,8 +225,8 @@ struct vlut_wgmma_block {
 
 #pragma unroll
 			for (int r = 0; r < 2; r++)
-				if (at < p.row_bytes)
-					prefetch(codes[r] + at);
+				if (FIELDS ? 2 * (begin + c) + r < p.fields : at < p.row_bytes)
+					prefetch(codes[r] + (FIELDS ? c * 1024 : at));
 		}
 		if (tid == 0) {
 			for (int s = 0; s < STAGES; s++) {
@@ -215,7 +235,8 @@ struct vlut_wgmma_block {
 			}
 			barrier_init_fence();
 		}
-		fill_leaders<WORDS, THREADS>(p.leaders, p.first);
+		if constexpr (!FIELDS)
+			fill_leaders<WORDS, THREADS>(p.leaders, p.first);
 		if (SCALED) {
 			for (int i = tid; i < p.scales * 32; i += THREADS)
 				scales()[i] = p.scale_of[i / 32];
@@ -273,18 +294,12 @@ struct vlut_wgmma_block {
 				load(d, c + AHEAD);
 #pragma unroll
 				for (int first = 0; first < 4; first += AT_ONCE) {
-					uint32_t a[AT_ONCE][8], low[4], high[4];
+					uint32_t a[AT_ONCE][8];
 
-#pragma unroll
-					for (int j = 0; j < AT_ONCE; j++) {
-						points_f16<WORDS, SCALED>(low, w[0], first + j, place, p.q, s[0]);
-						points_f16<WORDS, SCALED>(high, w[1], first + j, place, p.q, s[1]);
-#pragma unroll
-						for (int i = 0; i < 4; i++) {
-							a[j][2 * i] = low[i];
-							a[j][2 * i + 1] = high[i];
-						}
-					}
+					if constexpr (FIELDS)
+						decode_fields(a, w, first);
+					else
+						decode(a, w, first, place, s);
 					if (first == 0)
 						barrier_wait(full + 8 * stage, phase);
 					wgmma_fence();
@@ -305,6 +320,48 @@ struct vlut_wgmma_block {
 				if (++stage == STAGES) {
 					stage = 0;
 					phase ^= 1;
+				}
+			}
+		}
+	}
+
+	/* Eights of k, first and on, of two rows */
+	__device__ __forceinline__ void decode(uint32_t (&a)[AT_ONCE][8], const uint32_t (&w)[2][4],
+					       int first, uint32_t place, const uint32_t (&s)[2]) const
+	{
+#pragma unroll
+		for (int j = 0; j < AT_ONCE; j++) {
+			uint32_t low[4], high[4];
+
+			points_f16<WORDS, SCALED>(low, w[0], first + j, place, p.q, s[0]);
+			points_f16<WORDS, SCALED>(high, w[1], first + j, place, p.q, s[1]);
+#pragma unroll
+			for (int i = 0; i < 4; i++) {
+				a[j][2 * i] = low[i];
+				a[j][2 * i + 1] = high[i];
+			}
+		}
+	}
+
+	/* The same of fields, of which 64 values of both rows are two eights */
+	__device__ __forceinline__ void decode_fields(uint32_t (&a)[AT_ONCE][8],
+						      const uint32_t (&w)[2][4], int first) const
+	{
+#pragma unroll
+		for (int f = 0; f < AT_ONCE / 2; f++) {
+			const int half = first / 2 + f;
+			uint32_t word[4] = {w[half][0], w[half][1], w[half][2], w[half][3]}, signs[4];
+
+			fields_signs(word, signs);
+#pragma unroll
+			for (int i = 0; i < 4; i++) {
+				uint32_t *to = a[2 * f + i / 2] + i % 2 * 4;
+
+				fields_f16(to, word[i], signs[i]);
+				if (p.centred) {
+#pragma unroll
+					for (int e = 0; e < 4; e++)
+						to[e] = f16_add(to[e], p.minus[2 * i + e % 2]);
 				}
 			}
 		}
@@ -357,7 +414,9 @@ struct vlut_wgmma_block {
 		for (int i = 0; i < COLUMNS / 2; i += 2) {
 			const int r = warp * 16 + g + i % 4 * 4, column = i / 4 * 8 + 2 * t;
 
-			*(float2 *)(sums + r * LINE + column) = make_float2(acc[i], acc[i + 1]);
+			const float unit = FIELDS && i % 4 ? 0x1p-4f : 1.0f;
+
+			*(float2 *)(sums + r * LINE + column) = make_float2(acc[i] * unit, acc[i + 1] * unit);
 		}
 		__syncwarp();
 		if (p.split > 1) {
@@ -413,6 +472,7 @@ struct vlut_wgmma_block {
 	KERNEL(name##_64, words, 64, scaled) \
 	KERNEL(name##_128, words, 128, scaled)
 
+KERNELS(vlut_wgmma_fields, 0, false)
 KERNELS(vlut_wgmma_d4, 1, false)
 KERNELS(vlut_wgmma_d4_scaled, 1, true)
 KERNELS(vlut_wgmma_d8, 2, false)

@@ -22,6 +22,7 @@ struct hzi_vlut_x {
 	int64_t x_k, x_b;
 	int32_t k, batch, chunks, columns;	/* columns: of a tile */
 	int32_t parts, x_dtype;		/* f16 of one x; with 2 the second is 2^11 times */
+	int32_t fields, pad_;		/* the order of k that packed fields have */
 };
 
 /*
@@ -36,15 +37,17 @@ struct hzi_vlut_wgmma {
 	int32_t rows, row_bytes, chunks, batch;
 	int32_t parts, y_dtype, q, group_shift;	/* 32 2^shift values share T */
 	int32_t split, scales;
+	int32_t fields;			/* codes are packed fields: their chunks of a row; else 0 */
 	float scale;
+	uint32_t minus[8];		/* -o of coordinate i, of an eight of rows, at 2 i + eight: f16, twice */
+	int32_t centred;		/* if that is not 0 */
 	uint32_t first[2];
 	uint32_t scale_of[HZI_LATTICE_SCALES];
 	uint32_t leaders[HZI_VMMA_ENTRIES * 2];
-	int32_t pad_;
 };
 
-HZI_VLUT_ASSERT(sizeof(struct hzi_vlut_x) == 64, "the same layout for C and CUDA");
-HZI_VLUT_ASSERT(sizeof(struct hzi_vlut_wgmma) == 2448, "the same layout for C and CUDA");
+HZI_VLUT_ASSERT(sizeof(struct hzi_vlut_x) == 72, "the same layout for C and CUDA");
+HZI_VLUT_ASSERT(sizeof(struct hzi_vlut_wgmma) == 2488, "the same layout for C and CUDA");
 
 /* The kernels by index. */
 enum hzi_vlut_wgmma_kernel {

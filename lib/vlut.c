@@ -106,28 +106,44 @@ static int table_dtype(const hz_lattice *w, const hz_lattice *x)
 }
 
 /*
- * For codes of 16 bits on the CPU: leaders, times q^m, of at most 8 bytes each. *words stays NULL
- * where leaders are none, or more, or fewer so that registers hold them.
+ * For codes of 16 bits: leaders of at most 8 bytes each, on the CPU times q^m, on a GPU plus
+ * leader_max. *words stays NULL where leaders are none, or more, or fewer so that faster memory
+ * holds them, and on a GPU where they are not 65536 of 8 values.
  */
 static int make_words(struct hz_context *ctx, const hz_lattice *l, uint64_t **words)
 {
 	const struct hzi_lattice_rule *r = &l->rule;
-	uint32_t weight = 1;
+	const bool cpu = ctx->device == HZ_CPU;
+	const int levels = cpu ? r->levels : 1;
+	const size_t bytes = (size_t)(8 * r->level_size) * (size_t)levels;
+	uint32_t weight = 1, plus = cpu ? 0 : (uint32_t)l->leader_max;
+	void *host;
 	uint8_t *to;
+	int status;
 
-	if (ctx->device != HZ_CPU || !l->leaders || r->level_size <= 256 || r->embed > 8)
+	if (!l->leaders || r->level_size <= 256 || r->embed > 8 || (!cpu && (r->embed != 8 || r->level_size != 65536)))
 		return HZ_OK;
-	HZ_CHECK(hz_alloc(ctx, (void **)words, (size_t)(8 * r->level_size) * (size_t)r->levels, HZ_CPU));
-	to = (uint8_t *)*words;
-	for (int m = 0; m < r->levels; m++, weight *= (uint32_t)r->q) {
+	HZ_CHECK(hz_alloc(ctx, &host, bytes, HZ_CPU));
+	to = host;
+	for (int m = 0; m < levels; m++, weight *= (uint32_t)r->q) {
 		const int32_t *c = l->leaders;
 
 		for (uint64_t i = 0; i < r->level_size; i++, to += 8, c += r->embed) {
 			for (int e = 0; e < 8; e++)
-				to[e] = e < r->embed ? (uint8_t)(weight * (uint32_t)c[e]) : 0;
+				to[e] = e < r->embed ? (uint8_t)(weight * (uint32_t)c[e] + plus) : 0;
 		}
 	}
-	return HZ_OK;
+	if (cpu) {
+		*words = host;
+		return HZ_OK;
+	}
+	status = hz_alloc(ctx, (void **)words, bytes, ctx->device);
+	if (status == HZ_OK)
+		status = hzi_cuda_copy(ctx, *words, ctx->device, host, HZ_CPU, bytes);
+	if (status == HZ_OK)
+		status = hz_sync(ctx);
+	hz_free(ctx, host, HZ_CPU);
+	return status;
 }
 
 /* The table, on the context's device */
@@ -228,7 +244,7 @@ void hz_vlut_close(hz_vlut *v)
 		hz_free(v->ctx, v->table, v->ctx->device);
 	for (int i = 0; i < 2; i++) {
 		if (v->words[i])
-			hz_free(v->ctx, v->words[i], HZ_CPU);
+			hz_free(v->ctx, v->words[i], v->ctx->device);
 	}
 	hzi_mfree(v->ctx, v, sizeof(*v));
 }

@@ -70,7 +70,9 @@ static const struct row {
 	{"rows that are not aligned", {.kind = HZ_LATTICE_D, .q = 4, .levels = 2}, 0, HZ_F16, 640, 1024, 1, 8,
 	 "vlut_any_f32", 10, 0},
 	{"codes of 16 bits", {.kind = HZ_LATTICE_E8, .q = 4, .levels = 2}, 0, HZ_F16, 640, 1024, 1, 0,
-	 "vlut_any_f32", 10, 0},
+	 "vlut_mma_wide_2", 40, 0},
+	{"codes of 16 bits, not all of them", {.kind = HZ_LATTICE_E8, .q = 3, .levels = 2}, 0, HZ_F16, 640, 1024,
+	 1, 0, "vlut_any_f32", 10, 0},
 	{"a basis", {.kind = HZ_LATTICE_BASIS, .dim = 2, .q = 4, .levels = 2, .basis = basis}, 0, HZ_F16, 640,
 	 1024, 1, 0, "vlut_any_mapped_f32", 10, 0},
 	{"tables", {.kind = HZ_LATTICE_D, .q = 4, .levels = 2}, HZ_VLUT_TABLE, HZ_F16, 640, 1024, 1, 0,
@@ -111,28 +113,54 @@ static void test_gemm(const struct row *r)
 
 /* ---- Packed and two-sided ---------------------------------------------------------------------- */
 
+/* Packed D4, k 1000; levels: 0 for all */
+static const struct {
+	const char *name;
+	int levels, x_dtype, y_dtype;
+	int64_t rows, batch;
+	const char *kernels;
+	unsigned grid, cluster;
+} packed_table[] = {
+	{"a vector", 0, HZ_F16, HZ_F32, 64, 1, "vlut_fields_2", 8, 2},
+	{"a vector by many rows", 0, HZ_F16, HZ_F32, 20000, 1, "vlut_fields_2", 132, 0},
+	{"two vectors", 0, HZ_F32, HZ_F32, 64, 2, "vlut_fields_2", 8, 2},
+	{"8 vectors", 0, HZ_BF16, HZ_F32, 64, 8, "vlut_fields_8", 8, 2},
+	{"vectors of s8", 0, HZ_S8, HZ_S32, 64, 20, "vlut_fields_2 vlut_fields_2 vlut_fields_2", 8, 2},
+	{"a batch", 0, HZ_F16, HZ_F32, 4096, 32, "vlut_x_tiles vlut_wgmma_fields_32", 32, 2},
+	{"the coarser level", 1, HZ_F16, HZ_F32, 64, 1, "vlut_any_f32", 1, 0},
+};
+
 static void test_packed(void)
 {
 	const hz_lattice_opts o = {.kind = HZ_LATTICE_D, .q = 4, .levels = 2};
 	hz_lattice *l;
 	hz_vlut *v;
-	hz_coded w = {.k = 1000}, packed = {.rows = 64, .k = 1000};
-	const hz_tensor xt = hz_tensor_1d(x, HZ_F16, HZ_CUDA, 1000);
-	const hz_tensor yt = hz_tensor_1d(y, HZ_F32, HZ_CUDA, 64);
+	hz_coded w = {.k = 1000};
 	size_t bytes;
 
 	if (hz_lattice_open(ctx, &l, &o) || hz_vlut_open(ctx, &v, l, NULL, NULL))
 		bail("%s", hz_errmsg(ctx));
-	w.codes = hz_tensor_3d(codes, HZ_U8, HZ_CUDA, 64, 250, 2);
+	w.codes = hz_tensor_3d(codes, HZ_U8, HZ_CUDA, 60, 250, 2);
 	w.codes.stride[0] = 2;
-	w.codes.stride[1] = 2 * 64;
+	w.codes.stride[1] = 2 * 60;
 	is_int(hz_vlut_pack_bytes(ctx, v, &w, &bytes), HZ_OK, "packing");
-	is_int((int64_t)bytes, 64 * 512, "rows of whole pieces of 16 bytes");
+	is_int((int64_t)bytes, 64 * 512, "rows and values are filled up to 16 and 64");
 	is_int(hz_vlut_pack(ctx, v, &w, scales), HZ_OK, "codes by columns are packed");
-	is_str(taken(), "vlut_pack", "by a kernel");
-	packed.packed = scales;
-	is_int(hz_vlut_gemv(ctx, v, &packed, &xt, &yt), HZ_OK, "and multiplied");
-	is_str(taken(), "vlut_half_d4_1", "by the matrix units, whatever the length");
+	is_str(taken(), "vlut_fields_pack", "by a kernel");
+	for (size_t i = 0; i < sizeof(packed_table) / sizeof(*packed_table); i++) {
+		const hz_coded packed = {.rows = packed_table[i].rows, .k = 1000, .packed = scales,
+					 .levels = packed_table[i].levels};
+		const char *name = packed_table[i].name;
+		const hz_tensor xt = hz_tensor_2d(x, packed_table[i].x_dtype, HZ_CUDA, 1000,
+						  packed_table[i].batch);
+		const hz_tensor yt = hz_tensor_2d(y, packed_table[i].y_dtype, HZ_CUDA, packed.rows,
+						  packed_table[i].batch);
+
+		is_int(hz_vlut_gemm(ctx, v, &packed, &xt, &yt), HZ_OK, "%s: %s", name, hz_errmsg(ctx));
+		is_str(taken(), packed_table[i].kernels, "%s: kernels", name);
+		is_int(last()->grid[0], packed_table[i].grid, "%s: blocks", name);
+		is_int(last()->cluster, packed_table[i].cluster, "%s: of a cluster", name);
+	}
 	hz_vlut_close(v);
 	hz_lattice_close(l);
 }

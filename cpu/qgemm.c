@@ -6,6 +6,7 @@
 #include <config.h>
 
 #include <assert.h>
+#include <float.h>
 #include <math.h>
 #include <string.h>
 
@@ -1038,6 +1039,7 @@ int hzi_cpu_choose_qparams(struct hz_context *ctx, const struct hzi_choose_qpara
 	const int64_t params = a->map.params;
 	struct range_job job;
 	const size_t bytes = make_ranges(ctx, a, &job);
+	bool inf = false;
 
 	assert(ctx->workspace_bytes >= bytes);
 	job.lo = ctx->workspace;
@@ -1051,6 +1053,11 @@ int hzi_cpu_choose_qparams(struct hz_context *ctx, const struct hzi_choose_qpara
 			job.hi[p] = fmaxf(job.hi[p], job.hi[t * params + p]);
 		}
 	}
+	for (int64_t p = 0; p < params; p++)
+		inf |= job.lo[p] < -FLT_MAX || job.hi[p] > FLT_MAX;
+	if (inf)
+		return hzi_fail(ctx, HZ_EINVAL,
+				"choose_qparams: x has an Inf, which no scale can hold");
 	hzi_parallel(hzi_threads(ctx, params * 64), params_units, &job, params);
 	return HZ_OK;
 }

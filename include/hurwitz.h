@@ -490,9 +490,9 @@ HZ_API int hz_dequantize_workspace(hz_context *ctx, const hz_tensor *q, const hz
  * Aliasing: no operand may overlap another. scale and zero are contiguous.
  * Arithmetic: quotients are taken in double, scale is rounded once to f32, and zero is computed
  * from the scale so rounded. A scale below FLT_MIN becomes FLT_MIN, or 1 if lo = hi = 0, as of no
- * elements. NaN is left out of the range. An Inf, which no scale can hold, gives the scale Inf and
- * the zero of HZ_QPARAMS_SYMMETRIC: hz_quantize() makes that zero of all values then. The same bits
- * on every ISA, thread count and GPU.
+ * elements. NaN is left out of the range. With an Inf the call is refused on the CPU; on the GPU,
+ * which would have to be waited for, such a scale is Inf and its zero that of
+ * HZ_QPARAMS_SYMMETRIC. The same bits on every ISA, thread count and GPU.
  * Workspace: hz_choose_qparams_workspace().
  * Errors: as hz_quantize().
  */

@@ -79,6 +79,9 @@ END
 KERNELS(quat_conv)
 #include "quat_conv.kernels.def"
 END
+KERNELS(quat_conv_weights)
+#include "quat_conv_weights.kernels.def"
+END
 KERNELS(quat_gemv)
 #include "quat_gemv.kernels.def"
 END

@@ -19,21 +19,50 @@ static int64_t floor_div(int64_t a, int64_t b)
 	return a / b - (a % b < 0);
 }
 
-/* What a call needs: the kernel's parameters but for what memory they are of, and weights' planes. */
-struct plan {
-	struct hzi_quat_conv p;
-	struct hzi_planes weights;
-	int rows, cols;			/* the dimensions that are these */
-};
-
-/* Of tap t of a dimension: the first of the grid that it sees, and which grid. */
-static int64_t seen_by(const struct hzi_qpatch_args *x, int d, int64_t t, int64_t *rest)
+int64_t hzi_qpatch_seen(const struct hzi_qpatch_args *x, int d, int64_t t, int64_t *rest)
 {
 	const int64_t at = x->each[d] * t + x->base[d], first = floor_div(at, x->step[d]);
 
 	*rest = at - first * x->step[d];
 	return first;
 }
+
+int64_t hzi_qpatch_pitch(const struct hzi_qpatch_args *x, int d)
+{
+	int64_t low = 0, high = 0, here, above;
+
+	for (int64_t t = 0; t < x->taps[d]; t++) {
+		int64_t rest;
+		const int64_t at = hzi_qpatch_seen(x, d, t, &rest);
+
+		low = at < low ? at : low;
+		high = at > high ? at : high;
+	}
+	here = x->count[d] + high;
+	above = ceil_div(x->size[d], x->step[d]) - low;
+	return here > above ? here : above;
+}
+
+bool hzi_qpatch_small(const struct hzi_qpatch_args *x)
+{
+	const int64_t most = INT16_MAX;
+
+	for (int d = 0; d < 3; d++) {
+		if (x->size[d] > ROWS_MAX || x->count[d] > ROWS_MAX ||
+		    x->taps[d] > HZI_QC_TAPS || x->step[d] > most || x->each[d] > most ||
+		    x->each[d] < -most || x->base[d] > most || x->base[d] < -most ||
+		    x->each[d] * x->taps[d] > most || x->each[d] * x->taps[d] < -most)
+			return false;
+	}
+	return true;
+}
+
+/* What a call needs: the kernel's parameters but for what memory they are of, and weights' planes. */
+struct plan {
+	struct hzi_quat_conv p;
+	struct hzi_planes weights;
+	int rows, cols;			/* the dimensions that are these */
+};
 
 /* What of a tap's two places is in a group: those of all, of one along rows, or of one tap */
 enum span { ALL, ONE_ROW, ONE_TAP };
@@ -55,14 +84,14 @@ static bool add_group(struct plan *plan, const struct hzi_qpatch_args *x, const 
 
 	if (p->groups == HZI_QC_GROUPS)
 		return false;
-	seen_by(x, r, t[r], &rest[0]);
-	seen_by(x, c, t[c], &rest[1]);
+	hzi_qpatch_seen(x, r, t[r], &rest[0]);
+	hzi_qpatch_seen(x, c, t[c], &rest[1]);
 	for (int64_t i = t[r]; i < x->taps[r] && (i == t[r] || span == ALL); i++) {
 		for (int64_t j = t[c]; j < x->taps[c] && (j == t[c] || span != ONE_TAP); j++) {
 			int64_t tap[3], grid[2], at[2];
 
-			at[0] = seen_by(x, r, i, &grid[0]);
-			at[1] = seen_by(x, c, j, &grid[1]);
+			at[0] = hzi_qpatch_seen(x, r, i, &grid[0]);
+			at[1] = hzi_qpatch_seen(x, c, j, &grid[1]);
 			if (grid[0] != rest[0] || grid[1] != rest[1])
 				continue;
 			if (first + g.taps == HZI_QC_TAPS)
@@ -113,14 +142,14 @@ static bool group_taps(struct plan *plan, const struct hzi_qpatch_args *x)
 			t[r] = i / period[1];
 			t[c] = i % period[1];
 			/* A grid that an earlier tap saw is done. */
-			seen_by(x, r, t[r], &rest[0]);
-			seen_by(x, c, t[c], &rest[1]);
+			hzi_qpatch_seen(x, r, t[r], &rest[0]);
+			hzi_qpatch_seen(x, c, t[c], &rest[1]);
 			for (int64_t j = 0, other; j < t[r] && !again; j++) {
-				seen_by(x, r, j, &other);
+				hzi_qpatch_seen(x, r, j, &other);
 				again = other == rest[0];
 			}
 			for (int64_t j = 0, other; j < t[c] && !again; j++) {
-				seen_by(x, c, j, &other);
+				hzi_qpatch_seen(x, c, j, &other);
 				again = other == rest[1];
 			}
 			if (again || add_group(plan, x, t, ALL))
@@ -129,12 +158,12 @@ static bool group_taps(struct plan *plan, const struct hzi_qpatch_args *x)
 				int64_t at[3] = {t[0], t[1], t[2]}, other;
 
 				at[r] = u;
-				seen_by(x, r, u, &other);
+				hzi_qpatch_seen(x, r, u, &other);
 				if (other != rest[0] || add_group(plan, x, at, ONE_ROW))
 					continue;
 				for (int64_t v = t[c]; v < x->taps[c]; v++) {
 					at[c] = v;
-					seen_by(x, c, v, &other);
+					hzi_qpatch_seen(x, c, v, &other);
 					if (other == rest[1] && !add_group(plan, x, at, ONE_TAP))
 						return false;
 				}
@@ -142,23 +171,6 @@ static bool group_taps(struct plan *plan, const struct hzi_qpatch_args *x)
 		}
 	}
 	return true;
-}
-
-/* Rows from a slab to the next: those of neither are seen from the other. */
-static int64_t virtual_rows(const struct hzi_qpatch_args *x, int r)
-{
-	int64_t low = 0, high = 0, here, above;
-
-	for (int64_t t = 0; t < x->taps[r]; t++) {
-		int64_t rest;
-		const int64_t at = seen_by(x, r, t, &rest);
-
-		low = at < low ? at : low;
-		high = at > high ? at : high;
-	}
-	here = x->count[r] + high;
-	above = ceil_div(x->size[r], x->step[r]) - low;
-	return here > above ? here : above;
 }
 
 /* false: it is not for this kernel. */
@@ -174,16 +186,9 @@ static bool make_plan(const struct hz_context *ctx, const struct hzi_qconv_args 
 	*plan = (struct plan){.rows = 1, .cols = 2};
 	if (!hzi_planes_wanted(ctx, g->dtype, g->precision, &split) || split ||
 	    g->method != HZ_QUAT_FAST || g->k == 0 || g->k > INT16_MAX || g->m > ROWS_MAX / 512 ||
-	    x->channels % IN_UNIT)
+	    x->channels % IN_UNIT || !hzi_qpatch_small(x))
 		return false;
 	for (int d = 0; d < 3; d++) {
-		const int64_t most = INT16_MAX;
-
-		if (x->size[d] > ROWS_MAX || x->count[d] > ROWS_MAX || x->taps[d] > HZI_QC_TAPS ||
-		    x->step[d] > most || x->each[d] > most || x->each[d] < -most ||
-		    x->base[d] > most || x->base[d] < -most ||
-		    x->each[d] * x->taps[d] > most || x->each[d] * x->taps[d] < -most)
-			return false;
 		p->size[d] = (int32_t)x->size[d];
 		p->count[d] = (int32_t)x->count[d];
 	}
@@ -192,7 +197,7 @@ static bool make_plan(const struct hz_context *ctx, const struct hzi_qconv_args 
 		plan->cols = 1;
 	}
 	p->flat = x->count[plan->cols] == 1 && x->taps[plan->cols] == 1;
-	rows = virtual_rows(x, plan->rows);
+	rows = hzi_qpatch_pitch(x, plan->rows);
 	if (!hzi_mul(a->images, x->count[0], &slabs) || slabs > ROWS_MAX / rows)
 		return false;
 	p->virtual_rows = (int32_t)rows;
@@ -233,6 +238,7 @@ static void set_strides(int64_t *to, const int64_t *from, const struct plan *pla
 	to[3] = from[1 + plan->cols];
 }
 
+/* Where c is a convolution's result: steps of pixels are elsewhere. */
 static struct hzi_quat_view view_of(const struct hzi_qarray *a)
 {
 	struct hzi_quat_view v = {.data = a->data, .row = a->stride[0], .col = a->stride[4]};
@@ -241,19 +247,25 @@ static struct hzi_quat_view view_of(const struct hzi_qarray *a)
 	return v;
 }
 
-/* true: channels are whole quaternions of 16 bits back to back, and pixels begin at 16 bytes. */
-static bool set_side(struct hzi_quat_conv_side *s, const struct hzi_qarray *a, int dtype, int conj,
-		     const struct plan *plan)
+bool hzi_quat_conv_side_of(struct hzi_quat_conv_side *s, const struct hzi_qarray *a,
+			   int64_t channels, int conj)
 {
 	const struct hzi_quat_view v = view_of(a);
 	int64_t steps = 0;
 
-	s->q = hzi_quat_matrix_of(&v, dtype, conj, a->stride + 1, 3);
+	s->q = hzi_quat_matrix_of(&v, a->dtype, conj, a->stride + 1, 3);
+	s->channels = (int32_t)channels;
 	for (int d = 0; d < 4; d++)
-		steps |= a->stride[d];
-	set_strides(s->stride, a->stride, plan);
-	return dtype != HZ_F32 && s->q.whole && s->q.col == 4 && steps % 8 == 0 &&
-	       (uintptr_t)v.data % 16 == 0;
+		steps |= s->stride[d] = a->stride[d];
+	return a->dtype != HZ_F32 && s->q.whole && s->q.col == 4 && steps % 8 == 0 &&
+	       (uintptr_t)v.data % 16 == 0 && channels % 2 == 0;
+}
+
+static int kind_of(const struct hzi_quat_gemm_args *g, const struct hzi_quat_out *o)
+{
+	if (g->pre.data || g->activation > HZ_ACT_LEAKY || !o->c.whole || g->c_dtype != g->dtype)
+		return HZI_QC_ANY;
+	return g->bias || g->activation != HZ_ACT_NONE ? HZI_QC_USUAL : HZI_QC_PLAIN;
 }
 
 static void exchange(int32_t *v, const struct plan *plan)
@@ -283,9 +295,6 @@ int hzi_cuda_quat_conv_step(struct hz_context *ctx, const char *op, const struct
 	p->weight_scales = planes->scales;
 	p->plane_lines = (int32_t)planes->all_lines;
 
-	if (set_side(&p->x, &a->x.x, g.dtype, g.conj_b, &plan))
-		kernel = g.dtype == HZ_F16 ? HZI_KERNEL_quat_conv_f16 : HZI_KERNEL_quat_conv_bf16;
-
 	/* For all steps of C to be looked at */
 	g.ndim = 3;
 	g.c = view_of(&a->y);
@@ -299,9 +308,10 @@ int hzi_cuda_quat_conv_step(struct hz_context *ctx, const char *op, const struct
 	p->out = hzi_quat_out_of(&g);
 	p->out.c.row = a->y.stride[4];
 	p->out.pre.row = a->pre.stride[4];
-	p->kind = g.pre.data || g.activation > HZ_ACT_LEAKY || !p->out.c.whole ||
-			  g.c_dtype == HZ_F32 ? HZI_QC_ANY :
-		  g.bias || g.activation != HZ_ACT_NONE ? HZI_QC_USUAL : HZI_QC_PLAIN;
+	if (hzi_quat_conv_side_of(&p->x, &a->x.x, a->x.channels, g.conj_b))
+		kernel = (g.dtype == HZ_F16 ? HZI_KERNEL_quat_conv_f16 : HZI_KERNEL_quat_conv_bf16) +
+			 kind_of(&g, &p->out);
+	set_strides(p->x.stride, a->x.x.stride, &plan);
 	set_strides(p->c_stride, a->y.stride, &plan);
 	set_strides(p->pre_stride, a->pre.stride, &plan);
 

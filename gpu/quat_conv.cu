@@ -10,10 +10,11 @@
  * engine, half of them from each of two blocks for both.
  *
  * Each of two warpgroups multiplies for half of the pixels and has all four sums of 64 x 80. Eight
- * products: phase 0 sums P = (H left / 4) (H right), plane by plane, over all steps; -H P is what
+ * products: phase 0 sums -P = (H left / 4) (-H right), plane by plane, over all steps; -H P is what
  * phase 1 adds Q to, which gives the result's conjugate: gpu/quat_tma.cu.
  *
- * All pixels that a tile sees have one scale, by the largest of them; Inf and NaN do not count.
+ * All pixels that a tile sees have one scale, by the largest of them; Inf and NaN do not count. They
+ * are on their way to L2 a tile ahead of that.
  */
 #include "gpu/quat_conv.cuh"
 
@@ -30,8 +31,7 @@
 #define LINES HZI_QC_LINES
 #define PIXELS (HZI_QC_PIXELS / 2)	/* of a warpgroup */
 #define SUMS (PIXELS / 2)
-#define EIGHTS (HZI_QC_IN / 8)
-#define PLANE (EIGHTS * LINES * 16)	/* bytes */
+#define PLANE HZI_QC_PLANE
 /*
  * So many taps of the first group one warpgroup is ahead of the other, so that one multiplies while
  * the other stores: less than the ring has.
@@ -42,7 +42,7 @@
 struct memory {
 	uint8_t w[STAGES][4][WEIGHTS];
 	uint8_t x[2][4][PLANE];
-	int64_t from[LINES];		/* where a line's pixel is in x, or nowhere */
+	int64_t from[2][LINES];		/* of tiles by turns: where a line's pixel is in x, or nowhere */
 	int64_t to[2][PIXELS], pre[2][PIXELS];	/* where pixels go */
 	uint32_t most[2];		/* of tiles by turns: the largest magnitude, as bits */
 	float scale[2];			/* what undoes its scale */
@@ -51,10 +51,6 @@ struct memory {
 };
 
 static_assert(sizeof(memory) + 1024 <= HZI_QC_BYTES, "what the launcher asks for");
-
-struct tile {
-	int channel, row, col;		/* the first; of outputs */
-};
 
 /* A cluster's tiles are two neighbours of the same channels; a last one may be beyond all rows. */
 HZ_DEVICE tile tile_of(const hzi_quat_conv &p, int t, int rank)
@@ -72,16 +68,16 @@ HZ_DEVICE tile tile_of(const hzi_quat_conv &p, int t, int rank)
 
 /* ---- Weights --------------------------------------------------------------------------------- */
 
-/* What left planes are for sums 0 to 3 in either phase, as in gpu/quat_tma.c */
+/* What left planes are for sums 0 to 3 in either phase; in phase 1 of w, y, x and z: combine() */
 HZ_DEVICE int left_plane(int phase, int sum)
 {
-	return phase ? 0x6574 >> 4 * sum & 7 : sum;
+	return phase ? 0x6754 >> 4 * sum & 7 : sum;
 }
 
 /* And what right ones: of those that lie in shared memory */
 HZ_DEVICE int right_plane(int phase, int sum)
 {
-	return phase ? 0x1320 >> 4 * sum & 3 : sum;
+	return phase ? 0x1230 >> 4 * sum & 3 : sum;
 }
 
 HZ_DEVICE void load_weights(const hzi_quat_conv &p, memory &s, int rank)
@@ -122,31 +118,24 @@ HZ_DEVICE void load_weights(const hzi_quat_conv &p, memory &s, int rank)
 
 /* ---- Pixels ---------------------------------------------------------------------------------- */
 
-/* The exponent of the scale of all that a tile sees. */
+/* The exponent of the scale of all that a tile sees; if that is one group, where its lines are. */
 template <int DTYPE>
 HZ_DEVICE int find_scale(const hzi_quat_conv &p, memory &s, const tile &o, int at)
 {
 	const int warp = threadIdx.x / 32 % 8, lane = threadIdx.x % 32;
-	float most = 0;
+	largest<DTYPE> all;
+	float most;
 
 	for (int g = 0; g < p.groups; g++) {
-		const int lines = p.group[g].lines, units = units_of(lines);
+		const int lines = p.group[g].lines;
 
-		find_lines(p, s.from, o.row, o.col, g);
+		find_lines(p, s.from[at], o.row, o.col, g);
 		for (int k = 0; k < p.x.channels; k += HZI_QC_IN) {
-			batch<DTYPE> b;
-
-			b.load(p.x, s.from, lines, warp, k);
-#pragma unroll 1
-			for (int u = warp; u < units; u += batch<DTYPE>::step) {
-				batch<DTYPE> next;
-
-				next.load(p.x, s.from, lines, u + batch<DTYPE>::step, k);
-				most = fmaxf(most, b.most());
-				b = next;
-			}
+			for (int l = 32 * warp; l < lines; l += 32 * HZI_QC_CONVERTERS)
+				add_lines<DTYPE>(all, p.x, s.from[at], lines, l, k);
 		}
 	}
+	most = all.get();
 #pragma unroll
 	for (int i = 16; i; i /= 2)
 		most = fmaxf(most, __shfl_xor_sync(~0u, most, i));
@@ -165,39 +154,37 @@ HZ_DEVICE int find_scale(const hzi_quat_conv &p, memory &s, const tile &o, int a
 template <int DTYPE>
 HZ_DEVICE void load_pixels(const hzi_quat_conv &p, memory &s, int rank)
 {
+	const int first = blockIdx.x / HZI_QC_CLUSTER, step = gridDim.x / HZI_QC_CLUSTER;
 	const int warp = threadIdx.x / 32 % 8, lane = threadIdx.x % 32;
 	turn<2> ring;
-	int at = 0;
+	int at = 0, e;
 
-	for (int t = blockIdx.x / HZI_QC_CLUSTER; t < p.tiles; t += gridDim.x / HZI_QC_CLUSTER) {
+	for (int t = first; t < p.tiles && t <= first + step; t += step)
+		prefetch_lines<DTYPE>(p, tile_of(p, t, rank));
+	if (first < p.tiles)
+		e = find_scale<DTYPE>(p, s, tile_of(p, first, rank), at);
+	for (int t = first; t < p.tiles; t += step) {
 		const tile o = tile_of(p, t, rank);
-		const float by = power_of_two(find_scale<DTYPE>(p, s, o, at));
-		const float by_xyz = p.x.q.conj ? -by : by;
+		const float by = power_of_two(e), by_xyz = p.x.q.conj ? -by : by;
 
-		at ^= 1;
 #pragma unroll 1
 		for (int g = 0; g < 2 * p.groups; g++) {
 			const int phase = g >= p.groups, group = g - phase * p.groups;
-			const int lines = p.group[group].lines, units = units_of(lines);
+			const int lines = p.group[group].lines;
 
+			/* What phase 1 wants would have to wait for room: there is time. */
+			if (g == p.groups && t + step < p.tiles) {
+				if (t + 2 * step < p.tiles)
+					prefetch_lines<DTYPE>(p, tile_of(p, t + 2 * step, rank));
+			}
 			if (p.groups > 1)
-				find_lines(p, s.from, o.row, o.col, group);
+				find_lines(p, s.from[at], o.row, o.col, group);
 #pragma unroll 1
 			for (int k = 0; k < p.x.channels; k += HZI_QC_IN) {
-				const uint32_t x = shared_address(s.x[ring.at][0]);
-				batch<DTYPE> b;
-
-				b.load(p.x, s.from, lines, warp, k);
 				barrier_wait(shared_address(&s.x_empty[ring.at]), ring.parity ^ 1);
-#pragma unroll 1
-				for (int u = warp; u < units; u += batch<DTYPE>::step) {
-					batch<DTYPE> next;
-
-					/* Those beyond all units are zeros, and not put anywhere. */
-					next.load(p.x, s.from, lines, u + batch<DTYPE>::step, k);
-					b.convert(x, LINES, PLANE, lines, u, phase, by, by_xyz);
-					b = next;
-				}
+				make_planes<DTYPE>(p.x, s.from[at], lines, warp, k,
+						   shared_address(s.x[ring.at][0]), phase, by,
+						   by_xyz);
 				/* The matrix units are to see it. */
 				asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
 				__syncwarp();
@@ -206,6 +193,9 @@ HZ_DEVICE void load_pixels(const hzi_quat_conv &p, memory &s, int rank)
 				ring.next();
 			}
 		}
+		at ^= 1;
+		if (t + step < p.tiles)
+			e = find_scale<DTYPE>(p, s, tile_of(p, t + step, rank), at);
 	}
 }
 
@@ -231,19 +221,25 @@ HZ_DEVICE void keep(float (&acc)[4][SUMS])
 		wgmma_keep(acc[i]);
 }
 
-/* From sums of P to what the products of phase 1 are added to. */
+/* a + b and a - b, in place: with more ptxas puts sums into memory. */
+HZ_DEVICE void pair_up(float &a, float &b)
+{
+	a += b;
+	b = fmaf(-2, b, a);
+}
+
+/*
+ * From negative sums of P to what the products of phase 1 are added to. Of the four, the middle ones
+ * change places.
+ */
 HZ_DEVICE void combine(float (&acc)[4][SUMS])
 {
 #pragma unroll
 	for (int i = 0; i < SUMS; i++) {
-		asm volatile("" : "+f"(acc[0][i]), "+f"(acc[1][i]), "+f"(acc[2][i]), "+f"(acc[3][i]));
-		const quat sum = {acc[0][i], acc[1][i], acc[2][i], acc[3][i]};
-
-#pragma unroll
-		for (int c = 0; c < 4; c++)
-			acc[c][i] = -hadamard_of(sum, c);
-		/* One after the other: all at once there would not be enough registers. */
-		asm volatile("" : "+f"(acc[0][i]), "+f"(acc[1][i]), "+f"(acc[2][i]), "+f"(acc[3][i]));
+		pair_up(acc[0][i], acc[1][i]);
+		pair_up(acc[2][i], acc[3][i]);
+		pair_up(acc[0][i], acc[2][i]);
+		pair_up(acc[1][i], acc[3][i]);
 	}
 }
 
@@ -307,55 +303,66 @@ HZ_DEVICE longlong2 places_at(const int64_t *p)
 	return v;
 }
 
-template <int KIND>
+HZ_DEVICE void store_if(bool there, uint16_t *to, uint2 v)
+{
+	asm volatile("{.reg .pred p; setp.ne.b32 p, %0, 0; @p st.global.cs.v2.b32 [%1], {%2, %3};}"
+		     :: "r"((int)there), "l"(to), "r"(v.x), "r"(v.y) : "memory");
+}
+
+/* Results of DTYPE, or as out says. */
+template <int KIND, int DTYPE>
 HZ_DEVICE void store(const hzi_quat_conv &p, const memory &s, const float (&acc)[4][SUMS], int row,
 		     int group, float scale)
 {
 	const hzi_quat_out &out = p.out;
+	const int dtype = DTYPE == HZI_QC_OTHERS ? out.c.dtype : DTYPE;
 	const int lane = threadIdx.x % 32;
 	const float slope = out.activation == HZ_ACT_NONE ? 1 :
 			    out.activation == HZ_ACT_LEAKY ? out.slope : 0;
+	const int64_t *const places = &s.to[group][2 * (lane & 3)];
+	longlong2 to = places_at(places);
+	uint16_t *c[2];
+	float by[2], by_xyz[2];
+	quat bias[2];
 
 #pragma unroll
 	for (int h = 0; h < 2; h++) {
 		const int r = row + 8 * h;
-		const bool there = r < out.m;
-		const float by = there ? scale * p.weight_scales[r] : 0;
-		const float by_xyz = flipped(by, p.flip);
-		const int64_t at = r * out.c.row;
-		const quat bias = KIND == HZI_QC_USUAL && there ? bias_of(out, r) : quat{};
+
+		by[h] = r < out.m ? scale * p.weight_scales[r] : 0;
+		by_xyz[h] = flipped(by[h], p.flip);
+		c[h] = (uint16_t *)out.c.data + r * out.c.row;
+		bias[h] = KIND == HZI_QC_USUAL && r < out.m ? bias_of(out, r) : quat{};
+	}
+#pragma unroll
+	for (int j = 0; j < SUMS / 4; j++) {
+		const longlong2 next = j + 1 < SUMS / 4 ? places_at(places + 8 * (j + 1)) : to;
 
 #pragma unroll
-		for (int j = 0; j < SUMS / 4; j++) {
-			const int pixel = 8 * j + 2 * (lane & 3);
-			const longlong2 to = places_at(&s.to[group][pixel]);
+		for (int i = 4 * j; i < 4 * j + 4; i++) {
+			const int h = i % 4 / 2, e = i % 2;
+			const int64_t begin = e ? to.y : to.x;
+			const bool there = is_somewhere(begin) && row + 8 * h < out.m;
+			quat q = {by[h] * acc[0][i], by_xyz[h] * acc[2][i], by_xyz[h] * acc[1][i],
+				  by_xyz[h] * acc[3][i]};
 
-#pragma unroll
-			for (int e = 0; e < 2; e++) {
-				const int i = 4 * j + 2 * h + e;
-				const int64_t begin = e ? to.y : to.x;
-				quat q = {acc[0][i], acc[1][i], acc[2][i], acc[3][i]};
-
-				/* One after the other, for the same reason. */
-				asm volatile("" : "+f"(q.w), "+f"(q.x), "+f"(q.y), "+f"(q.z));
-				if (!is_somewhere(begin) || !there)
-					continue;
-				q = {by * q.w, by_xyz * q.x, by_xyz * q.y, by_xyz * q.z};
-				if (KIND == HZI_QC_ANY) {
-					finish(out, begin, s.pre[group][pixel + e], r, q);
-					continue;
-				}
-				if (KIND == HZI_QC_USUAL)
-					q = {leaky(q.w + bias.w, slope), leaky(q.x + bias.x, slope),
-					     leaky(q.y + bias.y, slope), leaky(q.z + bias.z, slope)};
-				__stcs((uint2 *)((uint16_t *)out.c.data + begin + at),
-				       quat_pack(out.c.dtype, q));
+			if (KIND == HZI_QC_ANY) {
+				if (there)
+					finish(out, begin, s.pre[group][8 * j + 2 * (lane & 3) + e],
+					       row + 8 * h, q);
+				continue;
 			}
+			if (KIND == HZI_QC_USUAL)
+				q = {leaky(q.w + bias[h].w, slope), leaky(q.x + bias[h].x, slope),
+				     leaky(q.y + bias[h].y, slope), leaky(q.z + bias[h].z, slope)};
+			store_if(there, c[h] + begin, quat_pack(dtype, q));
 		}
+		to = next;
 	}
 }
 
 /* A warpgroup that multiplies: 80 pixels. */
+template <int DTYPE, int KIND>
 HZ_DEVICE void multiply(const hzi_quat_conv &p, memory &s, int rank, int group)
 {
 	const int lane = threadIdx.x % 32;
@@ -430,17 +437,12 @@ HZ_DEVICE void multiply(const hzi_quat_conv &p, memory &s, int rank, int group)
 		at ^= 1;
 		/* Other threads of the warpgroup found the places, and find the next ones. */
 		asm volatile("bar.sync %0, 128;" :: "r"(2 + group) : "memory");
-		if (p.kind == HZI_QC_PLAIN)
-			store<HZI_QC_PLAIN>(p, s, acc, row, group, scale);
-		else if (p.kind == HZI_QC_USUAL)
-			store<HZI_QC_USUAL>(p, s, acc, row, group, scale);
-		else
-			store<HZI_QC_ANY>(p, s, acc, row, group, scale);
+		store<KIND, DTYPE>(p, s, acc, row, group, scale);
 		asm volatile("bar.sync %0, 128;" :: "r"(2 + group) : "memory");
 	}
 }
 
-template <int DTYPE>
+template <int DTYPE, int KIND>
 HZ_DEVICE void kernel(const hzi_quat_conv &p)
 {
 	memory &s = *(memory *)shared_start();
@@ -473,7 +475,7 @@ HZ_DEVICE void kernel(const hzi_quat_conv &p)
 			load_weights(p, s, rank);
 	} else {
 		registers_more<200>();
-		multiply(p, s, rank, group - 2);
+		multiply<DTYPE, KIND>(p, s, rank, group - 2);
 	}
 	/* The other block may still say here that it has done with weights. */
 	__syncwarp();
@@ -485,10 +487,14 @@ HZ_DEVICE void kernel(const hzi_quat_conv &p)
 #else
 #define BODY(call) { }
 #endif
-#define CONV(suffix, dtype) \
+#define CONV(name, dtype, kind) \
 	extern "C" __global__ __launch_bounds__(HZI_QC_THREADS, 1) void \
-	quat_conv_##suffix(const __grid_constant__ hzi_quat_conv p) \
-	BODY(kernel<dtype>(p))
-CONV(f16, HZ_F16)
-CONV(bf16, HZ_BF16)
-CONV(any, HZI_QC_OTHERS)
+	name(const __grid_constant__ hzi_quat_conv p) \
+	BODY((kernel<dtype, kind>(p)))
+#define CONVS(suffix, dtype) \
+	CONV(quat_conv_##suffix, dtype, HZI_QC_PLAIN) \
+	CONV(quat_conv_usual_##suffix, dtype, HZI_QC_USUAL) \
+	CONV(quat_conv_finish_##suffix, dtype, HZI_QC_ANY)
+CONVS(f16, HZ_F16)
+CONVS(bf16, HZ_BF16)
+CONV(quat_conv_any, HZI_QC_OTHERS, HZI_QC_ANY)

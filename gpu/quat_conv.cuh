@@ -37,6 +37,10 @@ HZ_DEVICE bool is_somewhere(int64_t at)
 	return (int32_t)(at >> 32) != (int32_t)(HZI_QC_NOWHERE >> 32);
 }
 
+struct tile {
+	int channel, row, col;		/* the first; of outputs */
+};
+
 /* The slab of a row of all, and the row in it; false: there is none. */
 HZ_DEVICE bool slab_of(const hzi_quat_conv &p, int row, int &image, int &slab, int &inside)
 {
@@ -55,11 +59,16 @@ template <int DTYPE>
 struct two {
 	uint4 bits;
 
+	/* In the order of the calls: else ptxas has but few under way. */
 	__device__ __forceinline__ void load(const hzi_quat_conv_side &p, int64_t at, int channel)
 	{
-		bits = {};
-		if (is_somewhere(at) && channel < p.channels)
-			bits = __ldg((const uint4 *)((const uint16_t *)p.q.data + at + 4 * channel));
+		const bool there = is_somewhere(at) && channel < p.channels;
+
+		asm volatile("{.reg .pred p; setp.ne.b32 p, %5, 0; mov.b32 %0, 0; mov.b32 %1, 0; "
+			     "mov.b32 %2, 0; mov.b32 %3, 0; "
+			     "@p ld.global.nc.v4.b32 {%0, %1, %2, %3}, [%4];}"
+			     : "=&r"(bits.x), "=&r"(bits.y), "=&r"(bits.z), "=&r"(bits.w)
+			     : "l"((const uint16_t *)p.q.data + at + 4 * channel), "r"((int)there));
 	}
 
 	__device__ __forceinline__ quat get(int i) const
@@ -67,22 +76,6 @@ struct two {
 		return i ? quat_unpack(DTYPE, {bits.z, bits.w}) : quat_unpack(DTYPE, {bits.x, bits.y});
 	}
 
-	/* Magnitudes are ordered as their bits are. */
-	__device__ __forceinline__ float most(void) const
-	{
-		const uint32_t m = larger(larger(bits.x & 0x7fff7fff, bits.y & 0x7fff7fff),
-					  larger(bits.z & 0x7fff7fff, bits.w & 0x7fff7fff));
-
-		return max_nan(load_any(DTYPE, &m, 0), load_any(DTYPE, &m, 1));
-	}
-
-	static __device__ __forceinline__ uint32_t larger(uint32_t a, uint32_t b)
-	{
-		uint32_t c;
-
-		asm("max.u16x2 %0, %1, %2;" : "=r"(c) : "r"(a), "r"(b));
-		return c;
-	}
 };
 
 #define HZI_QC_OTHERS (-1)	/* as a dtype: of any, which quaternions in any memory have */
@@ -112,49 +105,7 @@ struct two<HZI_QC_OTHERS> {
 		return q[i];
 	}
 
-	__device__ __forceinline__ float most(void) const
-	{
-		return fmaxf(magnitude(q[0]), magnitude(q[1]));
-	}
 };
-
-#define HZI_QC_BATCH 2
-
-HZ_DEVICE int units_of(int lines)
-{
-	return (lines + 3) / 4 * 2;
-}
-
-HZ_DEVICE void converters_meet(void)
-{
-	asm volatile("bar.sync 1, %0;" :: "n"(32 * HZI_QC_CONVERTERS) : "memory");
-}
-
-/* Where the pixels are that the taps of a group see. */
-HZ_DEVICE void find_lines(const hzi_quat_conv &p, int64_t *from, int first_row, int first_col,
-			  int group)
-{
-	const hzi_quat_conv_group &g = p.group[group];
-
-	converters_meet();
-	for (int l = threadIdx.x % 256; l < g.lines; l += 32 * HZI_QC_CONVERTERS) {
-		const int a = l / g.pitch, col = p.col_step * (first_col + g.col + l - a * g.pitch) +
-						 g.col_rest;
-		int64_t at = HZI_QC_NOWHERE;
-		int image, slab, row;
-
-		if (slab_of(p, first_row + g.row + a, image, slab, row)) {
-			slab = p.slab_step * slab + g.slab;
-			row = p.row_step * row + g.row_rest;
-			if (slab >= 0 && slab < p.size[0] && row < p.size[1] && col >= 0 &&
-			    col < p.size[2])
-				at = image * p.x.stride[0] + slab * p.x.stride[1] +
-				     row * p.x.stride[2] + col * p.x.stride[3];
-		}
-		from[l] = at;
-	}
-	converters_meet();
-}
 
 HZ_DEVICE float finite_magnitude(quat q)
 {
@@ -167,99 +118,262 @@ HZ_DEVICE float finite_magnitude(quat q)
 	return most;
 }
 
-HZ_DEVICE void store_pair(uint32_t to, float a, float b)
-{
-	asm volatile("st.shared.b32 [%0], %1;" :: "r"(to), "r"(to_f16x2(a, b)) : "memory");
-}
-
 /*
- * Two channels of a line to four planes, plane bytes apart: w, x, y, z if raw, else the sums of
- * hadamard_of().
+ * The largest finite magnitude so far. Magnitudes of 16 bits are ordered as their bits are; they are
+ * moved so that Inf and NaN, and these alone, are negative.
  */
 template <int DTYPE>
-HZ_DEVICE void convert_two(const two<DTYPE> &from, uint32_t to, uint32_t plane, bool raw, float by,
-		       float by_xyz)
-{
-	quat q[2];
+struct largest {
+	static constexpr uint32_t shift = DTYPE == HZ_F16 ? 0x04000400 : 0x00800080;
+	uint32_t bits = shift;
+
+	__device__ __forceinline__ void add(const two<DTYPE> &t)
+	{
+		const uint32_t v[4] = {t.bits.x, t.bits.y, t.bits.z, t.bits.w};
 
 #pragma unroll
-	for (int h = 0; h < 2; h++) {
-		q[h] = from.get(h);
-		q[h] = {by * q[h].w, by_xyz * q[h].x, by_xyz * q[h].y, by_xyz * q[h].z};
-		q[h] = raw ? q[h] : quat{hadamard_of(q[h], 0), hadamard_of(q[h], 1),
-				  hadamard_of(q[h], 2), hadamard_of(q[h], 3)};
-	}
-	store_pair(to, q[0].w, q[1].w);
-	store_pair(to + plane, q[0].x, q[1].x);
-	store_pair(to + 2 * plane, q[0].y, q[1].y);
-	store_pair(to + 3 * plane, q[0].z, q[1].z);
-}
-
-/*
- * A warp takes 4 lines by 16 channels at a time, so that eight threads read 128 bytes of a line, and
- * HZI_QC_BATCH such, so that several are under way.
- */
-
-template <int DTYPE>
-struct batch {
-	static constexpr int size = DTYPE == HZI_QC_OTHERS ? 1 : HZI_QC_BATCH;
-	static constexpr int step = size * HZI_QC_CONVERTERS;	/* units */
-	two<DTYPE> of[size];
-
-	/* Of unit, its line and its channel of a step */
-	static __device__ __forceinline__ int line(int unit)
-	{
-		return unit / 2 * 4 + threadIdx.x % 32 / 8;
+		for (int i = 0; i < 4; i++)
+			asm("max.s16x2 %0, %0, %1;" : "+r"(bits) : "r"((v[i] & 0x7fff7fff) + shift));
 	}
 
-	static __device__ __forceinline__ int channel(int unit)
+	__device__ __forceinline__ float get(void) const
 	{
-		return unit % 2 * 16 + threadIdx.x % 8 * 2;
-	}
+		const uint32_t m = bits - shift;
 
-	/* Units from first on, of lines that are at from in memory; zeros beyond them */
-	__device__ __forceinline__ void load(const hzi_quat_conv_side &p, const int64_t *from,
-					     int lines, int first, int k)
-	{
-#pragma unroll
-		for (int i = 0; i < size; i++) {
-			const int unit = first + i * HZI_QC_CONVERTERS, l = line(unit);
-
-			of[i].load(p, l < lines ? from[l] : HZI_QC_NOWHERE, k + channel(unit));
-		}
-	}
-
-	/* The largest finite magnitude */
-	__device__ __forceinline__ float most(void) const
-	{
-		float r = 0;
-
-#pragma unroll
-		for (int i = 0; i < size; i++) {
-			float all = of[i].most();
-
-			if (!(all < INFINITY))
-				all = fmaxf(finite_magnitude(of[i].get(0)),
-					    finite_magnitude(of[i].get(1)));
-			r = fmaxf(r, all);
-		}
-		return r;
-	}
-
-	/* To planes of plane bytes and, in them, room for so many pixels */
-	__device__ __forceinline__ void convert(uint32_t to, int room, uint32_t plane, int lines,
-						int first, bool raw, float by, float by_xyz) const
-	{
-#pragma unroll
-		for (int i = 0; i < size; i++) {
-			const int unit = first + i * HZI_QC_CONVERTERS, l = line(unit);
-			const int c = channel(unit);
-
-			if (l < lines)
-				convert_two(of[i], to + (c / 8 * room + l) * 16 + c % 8 * 2, plane,
-					    raw, by, by_xyz);
-		}
+		return fmaxf(load_any(DTYPE, &m, 0), load_any(DTYPE, &m, 1));
 	}
 };
+
+template <>
+struct largest<HZI_QC_OTHERS> {
+	float most = 0;
+
+	__device__ __forceinline__ void add(const two<HZI_QC_OTHERS> &t)
+	{
+		most = fmaxf(most, fmaxf(finite_magnitude(t.q[0]), finite_magnitude(t.q[1])));
+	}
+
+	__device__ __forceinline__ float get(void) const
+	{
+		return most;
+	}
+};
+
+HZ_DEVICE void converters_meet(void)
+{
+	asm volatile("bar.sync 1, %0;" :: "n"(32 * HZI_QC_CONVERTERS) : "memory");
+}
+
+/* Where line l of the pixels is that the taps of a group see. */
+HZ_DEVICE int64_t place_of(const hzi_quat_conv &p, const hzi_quat_conv_group &g, int first_row,
+			   int first_col, int l)
+{
+	const int a = l / g.pitch, col = p.col_step * (first_col + g.col + l - a * g.pitch) +
+					 g.col_rest;
+	int image, slab, row;
+
+	if (!slab_of(p, first_row + g.row + a, image, slab, row))
+		return HZI_QC_NOWHERE;
+	slab = p.slab_step * slab + g.slab;
+	row = p.row_step * row + g.row_rest;
+	if (slab < 0 || slab >= p.size[0] || row >= p.size[1] || col < 0 || col >= p.size[2])
+		return HZI_QC_NOWHERE;
+	return image * p.x.stride[0] + slab * p.x.stride[1] + row * p.x.stride[2] +
+	       col * p.x.stride[3];
+}
+
+HZ_DEVICE void find_lines(const hzi_quat_conv &p, int64_t *from, int first_row, int first_col,
+			  int group)
+{
+	const hzi_quat_conv_group &g = p.group[group];
+
+	converters_meet();
+	for (int l = threadIdx.x % 256; l < g.lines; l += 32 * HZI_QC_CONVERTERS)
+		from[l] = place_of(p, g, first_row, first_col, l);
+	converters_meet();
+}
+
+/* All that a tile's taps see is on its way to L2. */
+template <int DTYPE>
+HZ_DEVICE void prefetch_lines(const hzi_quat_conv &p, const tile &o)
+{
+	for (int i = 0; DTYPE != HZI_QC_OTHERS && i < p.groups; i++) {
+		const hzi_quat_conv_group &g = p.group[i];
+
+		for (int l = threadIdx.x % 256; l < g.lines; l += 32 * HZI_QC_CONVERTERS) {
+			const int64_t at = place_of(p, g, o.row, o.col, l);
+
+			if (is_somewhere(at))
+				asm volatile("cp.async.bulk.prefetch.L2.global [%0], %1;"
+					     :: "l"((const uint16_t *)p.x.q.data + at),
+						"r"(8 * p.x.channels) : "memory");
+		}
+	}
+}
+
+/*
+ * What is done to the pixels at places from[] of memory: their planes, and the largest magnitude
+ * that is finite. A warp takes 32 lines and HZI_QC_IN channels at a time; of these eight threads read
+ * 128 bytes of a line, for which loads of several lines are under way.
+ */
+#define HZI_QC_EIGHTS (HZI_QC_IN / 8)
+#define HZI_QC_PLANE (HZI_QC_EIGHTS * HZI_QC_LINES * 16)	/* bytes */
+#define HZI_QC_UNDER_WAY 8
+
+/* Of an eighth of channels of a line, in the first plane */
+HZ_DEVICE uint32_t plane_place(uint32_t planes, int eighth, int line)
+{
+	return planes + (eighth * HZI_QC_LINES + line) * 16;
+}
+
+/* w, x, y, z if raw, else the sums of hadamard_of(), negative: of these are sums of P to be */
+HZ_DEVICE quat for_planes(quat q, bool raw, float by, float by_xyz)
+{
+	by = raw ? by : -by;
+	by_xyz = raw ? by_xyz : -by_xyz;
+	q = {by * q.w, by_xyz * q.x, by_xyz * q.y, by_xyz * q.z};
+	return raw ? q : quat{hadamard_of(q, 0), hadamard_of(q, 1), hadamard_of(q, 2),
+			      hadamard_of(q, 3)};
+}
+
+/* Adds a warp's lines from first on and channels from k on. */
+template <int DTYPE>
+HZ_DEVICE void add_lines(largest<DTYPE> &most, const hzi_quat_conv_side &p, const int64_t *from,
+			 int lines, int first, int k)
+{
+	constexpr int n = DTYPE == HZI_QC_OTHERS ? 1 : HZI_QC_UNDER_WAY;
+	const int lane = threadIdx.x % 32;
+
+#pragma unroll 1
+	for (int i = 0; i < 16; i += n) {
+		two<DTYPE> t[n];
+		int64_t at[n];
+
+#pragma unroll
+		for (int j = 0; j < n; j++) {
+			const int l = first + (i + j) / 2 * 4 + lane / 8;
+
+			at[j] = l < lines ? from[l] : HZI_QC_NOWHERE;
+		}
+#pragma unroll
+		for (int j = 0; j < n; j++)
+			t[j].load(p, at[j], k + (i + j) % 2 * 16 + lane % 8 * 2);
+#pragma unroll
+		for (int j = 0; j < n; j++)
+			most.add(t[j]);
+	}
+}
+
+/*
+ * Lines as they are in memory, of which two channels are 16 bytes, to the places of what they become,
+ * pair j of an eighth to that of plane j. Zeros where there are none.
+ */
+HZ_DEVICE void copy_lines(const hzi_quat_conv_side &p, const int64_t *from, int lines, int first,
+			  int k, uint32_t planes)
+{
+	const int lane = threadIdx.x % 32, channel = k + lane % 8 * 2;
+	const uint16_t *const data = (const uint16_t *)p.q.data + 4 * channel;
+	const uint32_t to = plane_place(planes, lane % 8 / 4, first + lane / 8) +
+			    lane % 4 * HZI_QC_PLANE;
+
+#pragma unroll
+	for (int i = 0; i < 8; i++) {
+		const int l = first + 4 * i + lane / 8;
+		const int64_t at = l < lines ? from[l] : HZI_QC_NOWHERE;
+
+#pragma unroll
+		for (int h = 0; h < HZI_QC_IN / 16 && l < lines; h++) {
+			const bool there = is_somewhere(at) && channel + 16 * h < p.channels;
+
+			asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;"
+				     :: "r"(to + (2 * h * HZI_QC_LINES + 4 * i) * 16),
+					"l"(there ? data + at + 64 * h : data), "r"(there ? 16 : 0)
+				     : "memory");
+		}
+	}
+}
+
+HZ_DEVICE uint4 shared_load(uint32_t from)
+{
+	uint4 v;
+
+	asm volatile("ld.shared.v4.b32 {%0, %1, %2, %3}, [%4];"
+		     : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w) : "r"(from) : "memory");
+	return v;
+}
+
+/* A line's eight channels of copy_lines() to their planes, in place */
+template <int DTYPE>
+HZ_DEVICE void convert_line(uint32_t at, bool raw, float by, float by_xyz)
+{
+	two<DTYPE> from[4];
+	uint32_t to[4][4];
+
+#pragma unroll
+	for (int j = 0; j < 4; j++)
+		from[j].bits = shared_load(at + j * HZI_QC_PLANE);
+#pragma unroll
+	for (int j = 0; j < 4; j++) {
+		const quat a = for_planes(from[j].get(0), raw, by, by_xyz);
+		const quat b = for_planes(from[j].get(1), raw, by, by_xyz);
+
+		to[0][j] = to_f16x2(a.w, b.w);
+		to[1][j] = to_f16x2(a.x, b.x);
+		to[2][j] = to_f16x2(a.y, b.y);
+		to[3][j] = to_f16x2(a.z, b.z);
+	}
+#pragma unroll
+	for (int j = 0; j < 4; j++)
+		asm volatile("st.shared.v4.b32 [%0], {%1, %2, %3, %4};"
+			     :: "r"(at + j * HZI_QC_PLANE), "r"(to[j][0]), "r"(to[j][1]),
+				"r"(to[j][2]), "r"(to[j][3]) : "memory");
+}
+
+/* Planes of lines, by warp 0 to HZI_QC_CONVERTERS - 1 */
+template <int DTYPE>
+HZ_DEVICE void make_planes(const hzi_quat_conv_side &p, const int64_t *from, int lines, int warp,
+			   int k, uint32_t planes, bool raw, float by, float by_xyz)
+{
+	const int lane = threadIdx.x % 32;
+
+	if constexpr (DTYPE == HZI_QC_OTHERS) {
+#pragma unroll 1
+		for (int u = warp; u < (lines + 31) / 32 * 16; u += HZI_QC_CONVERTERS) {
+			const int l = u / 2 * 4 + lane / 8, c = u % 2 * 16 + lane % 8 * 2;
+			two<DTYPE> q;
+
+			if (l >= lines)
+				continue;
+			q.load(p, from[l], k + c);
+
+			const quat a = for_planes(q.get(0), raw, by, by_xyz);
+			const quat b = for_planes(q.get(1), raw, by, by_xyz);
+			const uint32_t v[4] = {to_f16x2(a.w, b.w), to_f16x2(a.x, b.x),
+					       to_f16x2(a.y, b.y), to_f16x2(a.z, b.z)};
+
+#pragma unroll
+			for (int j = 0; j < 4; j++)
+				asm volatile("st.shared.b32 [%0], %1;"
+					     :: "r"(plane_place(planes, c / 8, l) + c % 8 * 2 +
+						    j * HZI_QC_PLANE), "r"(v[j]) : "memory");
+		}
+	} else {
+		for (int l = 32 * warp; l < lines; l += 32 * HZI_QC_CONVERTERS)
+			copy_lines(p, from, lines, l, k, planes);
+		asm volatile("cp.async.wait_all;" ::: "memory");
+		__syncwarp();
+		for (int l = 32 * warp + lane; l < lines; l += 32 * HZI_QC_CONVERTERS) {
+#pragma unroll 1
+			for (int e = 0; e < HZI_QC_EIGHTS; e++) {
+				const uint32_t at = plane_place(planes, e, l);
+
+				if (raw)
+					convert_line<DTYPE>(at, true, by, by_xyz);
+				else
+					convert_line<DTYPE>(at, false, by, by_xyz);
+			}
+		}
+	}
+}
 
 #endif

@@ -31,11 +31,11 @@
 #define HZI_QC_TAPS 128
 
 /* Bytes of shared memory, with what aligns them */
-#define HZI_QC_BYTES (210 * 1024)
+#define HZI_QC_BYTES (212 * 1024)
 
-/* What is done to sums */
+/* What is done to sums; kernels of a dtype are in that order. */
 enum hzi_quat_conv_kind {
-	HZI_QC_PLAIN,			/* they become whole quaternions of 16 bits */
+	HZI_QC_PLAIN,			/* they become whole quaternions of the dtype of x */
 	HZI_QC_USUAL,			/* after a bias and what is linear on either side of 0 */
 	HZI_QC_ANY
 };
@@ -77,7 +77,7 @@ struct hzi_quat_conv {
 	int32_t flat;			/* one column: a tile's pixels are rows */
 	int32_t strips, pairs, tiles;	/* of 8 columns; of tiles of a strip and channels; of clusters */
 	uint32_t flip;			/* 0x80000000: x, y and z of sums are to be negated */
-	int32_t kind;			/* enum hzi_quat_conv_kind */
+	uint32_t pad_;
 	struct hzi_quat_conv_group group[HZI_QC_GROUPS];
 	struct hzi_quat_conv_tap at[HZI_QC_TAPS];
 };

@@ -7,6 +7,7 @@
 #define HZI_GPU_QUAT_LAUNCH_H
 
 #include "cuda.h"
+#include "gpu/quat_conv.h"
 #include "gpu/quat_gemm.h"
 #include "lib/quat_gemm.h"
 #include "lib/quat_layer.h"
@@ -101,8 +102,32 @@ size_t hzi_cuda_quat_simt_workspace(const struct hz_context *ctx,
 int hzi_cuda_quat_simt(struct hz_context *ctx, const struct hzi_quat_gemm_args *a);
 int hzi_cuda_quat_simt_pack(struct hz_context *ctx, const struct hzi_quat_gemm_pack_args *a);
 
-/* Steps of convolutions: struct hzi_quat_steps. */
+/* ---- Convolutions: struct hzi_quat_steps ------------------------------------------------------ */
+
 size_t hzi_cuda_quat_conv_step_workspace(const struct hz_context *ctx, const struct hzi_qconv_args *a);
 int hzi_cuda_quat_conv_step(struct hz_context *ctx, const char *op, const struct hzi_qconv_args *a);
+size_t hzi_cuda_quat_conv_weights_workspace(const struct hz_context *ctx,
+					    const struct hzi_qconv_weights_args *a);
+int hzi_cuda_quat_conv_weights(struct hz_context *ctx, const char *op,
+			       const struct hzi_qconv_weights_args *a);
+
+/*
+ * Inputs whose places in dimension d leave the same rest by the step are a grid: of tap t, the first
+ * of the grid that it sees, and which grid.
+ */
+int64_t hzi_qpatch_seen(const struct hzi_qpatch_args *x, int d, int64_t t, int64_t *rest);
+
+/*
+ * What to count places of dimension d by, so that those of the dimension ahead, put behind each
+ * other, do not see each other's.
+ */
+int64_t hzi_qpatch_pitch(const struct hzi_qpatch_args *x, int d);
+
+/* Whether sizes and places fit into what kernels count them in. */
+bool hzi_qpatch_small(const struct hzi_qpatch_args *x);
+
+/* true: channels are whole quaternions of 16 bits back to back, and pixels begin at 16 bytes. */
+bool hzi_quat_conv_side_of(struct hzi_quat_conv_side *s, const struct hzi_qarray *a,
+			   int64_t channels, int conj);
 
 #endif

@@ -99,6 +99,8 @@ const struct hzi_quat_steps hzi_cuda_quat_steps = {
 	.map = map, .patch = patch, .sum = sum, .finish = finish, .pool = pool,
 	.rotation = rotation, .zero = zero,
 	.conv_workspace = hzi_cuda_quat_conv_step_workspace, .conv = hzi_cuda_quat_conv_step,
+	.weights_workspace = hzi_cuda_quat_conv_weights_workspace,
+	.weights = hzi_cuda_quat_conv_weights,
 	.patch_bytes = (size_t)128 << 20, .tiles = 256,
 };
 

@@ -171,6 +171,19 @@ struct hzi_qconv_args {
 	int64_t images;
 };
 
+/*
+ * The gradient of a group's weights as one step: what product it is of small by patches of big, a, b
+ * and c having no data; small and patches beginning at the group's first channel. The sum is of f32,
+ * rows of taps and channels back to back.
+ */
+struct hzi_qconv_weights_args {
+	struct hzi_quat_gemm_args g;
+	struct hzi_qpatch_args x;
+	struct hzi_qarray small;
+	int64_t images;
+	void *sum;
+};
+
 /* What a device does around products; each is of this context's kind and in its stream's order. */
 struct hzi_quat_steps {
 	int (*map)(struct hz_context *ctx, const char *op, const struct hzi_qmap_args *a);
@@ -185,6 +198,11 @@ struct hzi_quat_steps {
 	/* The workspace of a convolution, 0 if it is to be made of products; NULL: all are */
 	size_t (*conv_workspace)(const struct hz_context *ctx, const struct hzi_qconv_args *a);
 	int (*conv)(struct hz_context *ctx, const char *op, const struct hzi_qconv_args *a);
+	/* The same of a gradient of weights */
+	size_t (*weights_workspace)(const struct hz_context *ctx,
+				    const struct hzi_qconv_weights_args *a);
+	int (*weights)(struct hz_context *ctx, const char *op,
+		       const struct hzi_qconv_weights_args *a);
 	size_t patch_bytes;		/* patches that are made at a time */
 	int64_t tiles;			/* of 64 x 64, of which the device wants so many in a product;
 					   0: any number will do */

@@ -77,9 +77,10 @@ static void settle(const struct run *r, struct hzi_quat_gemm_args *g, bool rever
 	g->alpha_real = 1;
 }
 
-/* A product, or a convolution that the device takes, with what is left of the workspace */
+/* A product, or a step of a convolution that the device takes, with what is left of the workspace */
 static int call_device(struct run *r, const struct hzi_quat_gemm_args *g,
-		       const struct hzi_qconv_args *conv, size_t need)
+		       const struct hzi_qconv_args *conv,
+		       const struct hzi_qconv_weights_args *weights, size_t need)
 {
 	void *const workspace = r->ctx->workspace;
 	const size_t bytes = r->ctx->workspace_bytes;
@@ -92,7 +93,9 @@ static int call_device(struct run *r, const struct hzi_quat_gemm_args *g,
 	}
 	r->ctx->workspace = r->base + r->used;
 	r->ctx->workspace_bytes = bytes - r->used;
-	status = conv ? r->steps->conv(r->ctx, r->op, conv) : r->ctx->ops->quat_gemm(r->ctx, g);
+	status = conv ? r->steps->conv(r->ctx, r->op, conv) :
+		 weights ? r->steps->weights(r->ctx, r->op, weights) :
+			   r->ctx->ops->quat_gemm(r->ctx, g);
 	r->ctx->workspace = workspace;
 	r->ctx->workspace_bytes = bytes;
 	return status;
@@ -103,7 +106,7 @@ static int multiply(struct run *r, struct hzi_quat_gemm_args *g, bool reversed)
 	if (g->m == 0 || g->n == 0)
 		return HZ_OK;
 	settle(r, g, reversed);
-	return call_device(r, g, NULL,
+	return call_device(r, g, NULL, NULL,
 			   r->dry ? r->ctx->ops->quat_gemm_workspace(r->ctx, g) : 0);
 }
 
@@ -853,7 +856,7 @@ static int correlate_at_once(struct run *r, const struct pixels *p, const struct
 		if (!need)
 			return HZ_OK;
 		*done = true;
-		HZ_CHECK(call_device(r, NULL, &a, need));
+		HZ_CHECK(call_device(r, NULL, &a, NULL, need));
 	}
 	return HZ_OK;
 }
@@ -1096,6 +1099,39 @@ static int conv_adjoint(struct run *r, const struct hzi_quat_conv_args *a,
 	return status;
 }
 
+/* What conv_weights() puts into sum, if the device does it in a step for each group: then *done. */
+static int weights_at_once(struct run *r, const struct pixels *s, const struct pixels *p,
+			   const struct hzi_qtensor *sum, bool conj_small, bool reversed, bool *done)
+{
+	const int64_t images = s->t->shape[0], k = pixels_columns(p);
+
+	*done = false;
+	if (!r->steps->weights_workspace || p->direct)
+		return HZ_OK;
+	for (int64_t i = 0; i < p->groups; i++) {
+		struct hzi_qconv_weights_args a = {
+			.g = {.m = s->channels, .n = k, .k = images * product3(s->count),
+			      .dtype = p->t->a.dtype, .c_dtype = sum->a.dtype,
+			      .conj_a = conj_small, .conj_b = !conj_small},
+			.x = {.x = moved(&p->t->a, i * p->channels), .groups = 1,
+			      .channels = p->channels},
+			.small = moved(&s->t->a, i * s->channels), .images = images,
+			.sum = (char *)sum->a.data +
+			       i * s->channels * k * 4 * (int64_t)dtype_bytes(sum->a.dtype),
+		};
+		size_t need;
+
+		describe_patches(p, &a.x);
+		settle(r, &a.g, reversed);
+		need = r->steps->weights_workspace(r->ctx, &a);
+		if (!need)
+			return HZ_OK;
+		*done = true;
+		HZ_CHECK(call_device(r, NULL, NULL, &a, need));
+	}
+	return HZ_OK;
+}
+
 /*
  * dw: sums over the pixels of small of its channels times patches of big, one of them conjugated;
  * flip: the factors in the other order.
@@ -1114,6 +1150,7 @@ static int conv_weights(struct run *r, const struct hzi_quat_conv_args *a,
 	struct hzi_qtensor sum;
 	int64_t chunk, k, splits, part;
 	void *parts = NULL;
+	bool done;
 
 	if (count_of(5, dw->shape) == 0)
 		return HZ_OK;
@@ -1127,6 +1164,9 @@ static int conv_weights(struct run *r, const struct hzi_quat_conv_args *a,
 	chunk = chunk_rows(r, &p, rows);
 	part = count_of(5, dw->shape) * 4;
 	sum = packed_array(take(r, part, dtype), dtype, 5, dw->shape);
+	HZ_CHECK(weights_at_once(r, &s, &p, &sum, conj_small, flip != l->reversed, &done));
+	if (done)
+		return copy(r, &sum.a, dw, l->accumulate);
 	splits = splits_of(r, s.channels, k * a->groups, chunk);
 	if (splits > 1) {
 		parts = take(r, splits * part, dtype);

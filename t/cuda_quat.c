@@ -217,6 +217,7 @@ static void test_conv(void)
 	hz_tensor x = hz_tensor_nd(a, HZ_BF16, HZ_CUDA, 5, xs);
 	hz_tensor w = hz_tensor_nd(b, HZ_BF16, HZ_CUDA, 5, ws);
 	hz_tensor y = hz_tensor_nd(c, HZ_BF16, HZ_CUDA, 5, xs);
+	hz_tensor dw = hz_tensor_nd(d, HZ_BF16, HZ_CUDA, 5, ws);
 	hz_quat_conv_opts o = {.pad = {1, 1}, .method = HZ_QUAT_FAST};
 	const struct fakecuda_launch *l;
 	size_t bytes;
@@ -229,6 +230,16 @@ static void test_conv(void)
 	is_int(l->cluster, 2, "in clusters");
 	/* 4 strips of 6 tiles, of 4 times 29 rows */
 	is_int(l->grid[0], 24, "a block for each tile");
+	is_int(hz_quat_conv_bwd_workspace(ctx, &x, &w, NULL, &y, NULL, &dw, NULL, &o, &bytes),
+	       HZ_OK, "a workspace");
+	is_int(hz_reserve(ctx, bytes), HZ_OK, "which there is");
+	is_int(hz_quat_conv_bwd(ctx, &x, &w, NULL, &y, NULL, &dw, NULL, &o), HZ_OK,
+	       "the gradient of weights");
+	is_str(taken(), "quat_lines_most_bf16 quat_lines_planes_bf16 quat_conv_weights "
+	       "quat_conv_weights_finish quat_map_copy", "its kernels");
+	l = fake->launch(fake->launches() - 3);
+	/* 4 times 29^2 lines in six pieces, each by eight products */
+	is_int(l->grid[0], 48, "nine taps at a time");
 	o.flags = HZ_QUAT_TRANSPOSED;
 	hz_quat_conv(ctx, &x, &w, NULL, &y, &o);
 	is_str(taken(), "quat_map_copy quat_planes_bf16 quat_conv_bf16",

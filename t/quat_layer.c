@@ -248,6 +248,7 @@ struct model {
 	/* convolutions and pooling */
 	int64_t big[3], small[3], taps[3], step[3], dil[3], pad[3], ci, co, groups;
 	int transposed, noconj;
+	double *dw;	/* to be made, not y */
 	/* normalization */
 	double *gamma, *beta, eps, *mean, *var;
 	int whiten, eval, average;
@@ -366,7 +367,10 @@ static void linear_ref(struct model *m)
 	}
 }
 
-/* Image of big, image of small: every pair of places that a tap joins */
+/*
+ * Image of big, image of small: every pair of places that a tap joins. With dw that is what comes of
+ * x and the gradient y.
+ */
 static void conv_ref(struct model *m)
 {
 	int64_t cig = m->ci / m->groups, cog = m->co / m->groups;
@@ -375,7 +379,10 @@ static void conv_ref(struct model *m)
 	int64_t taps = m->taps[0] * m->taps[1] * m->taps[2], i, s, t, o, c, k;
 	int64_t channels = m->transposed ? m->ci : m->co;
 
-	memset(m->y, 0, (size_t)m->ny * sizeof(double));
+	if (m->dw)
+		memset(m->dw, 0, (size_t)(4 * m->co * taps * cig) * sizeof(double));
+	else
+		memset(m->y, 0, (size_t)m->ny * sizeof(double));
 	for (i = 0; i < m->batch; i++) {
 		for (s = 0; s < smalls; s++) {
 			for (t = 0; t < taps; t++) {
@@ -399,20 +406,30 @@ static void conv_ref(struct model *m)
 						int64_t b = (i * bigs + k) * m->ci +
 							    o / cog * cig + c;
 						int64_t u = (i * smalls + s) * m->co + o;
-						double wc[4];
-
-						conj_of(wc, w);
-						if (m->transposed && !m->noconj)
-							w = wc;
+						double wc[4], one[4];
 						double *y = m->y + 4 * (m->transposed ? b : u);
 						double *x = m->x + 4 * (m->transposed ? u : b);
+						int conj = m->transposed && !m->noconj;
+
+						/* Of conj(w) x it is x conj(dy), of w x dy conj(x). */
+						if (m->dw) {
+							double *p = conj ? x : y;
+
+							conj_of(one, conj ? y : x);
+							mul(m->dw + (w - m->w), m->right ? one : p,
+							    m->right ? p : one);
+							continue;
+						}
+						conj_of(wc, w);
+						if (conj)
+							w = wc;
 						mul(y, m->right ? x : w, m->right ? w : x);
 					}
 				}
 			}
 		}
 	}
-	for (i = 0; i < m->ny / 4; i++) {
+	for (i = 0; i < m->ny / 4 && !m->dw; i++) {
 		for (c = 0; c < 4 && m->b; c++)
 			m->y[4 * i + c] += m->b[4 * (i % channels) + c];
 		if (m->pre)
@@ -954,9 +971,9 @@ static void test_conv(struct dev *dev)
 }
 
 /*
- * Channels that fill tiles of matrix units, and sizes around those of tiles: y, and dx, which is the
- * other convolution of dy. Sums of as many terms say what their magnitudes are by themselves. in: the
- * layout of x and dy; channels: multiples of unit.
+ * Channels that fill tiles of matrix units, and sizes around those of tiles: y; dx, which is the
+ * other convolution of dy; and dw. Sums of as many terms say what their magnitudes are by
+ * themselves. in: the layout of x and dy; channels: multiples of unit.
  */
 static int wide_conv(struct dev *dev, int dtype, int nd, int in, int unit)
 {
@@ -970,7 +987,7 @@ static int wide_conv(struct dev *dev, int dtype, int nd, int in, int unit)
 	const int with_bias = (int)rnd_below(&rnd, 2), with_pre = (int)rnd_below(&rnd, 2);
 	int xyzw = (o.flags & HZ_QUAT_XYZW) != 0, good, d;
 	int64_t xs[5], ys[5], ws[5], channels;
-	struct tensor x, w, b = { 0 }, y, pre = { 0 }, dy, dx;
+	struct tensor x, w, b = { 0 }, y, pre = { 0 }, dy, dx, dw;
 	size_t bytes;
 
 	g.ci = g.groups * ((30 + rnd_below(&rnd, 40)) / unit * unit);
@@ -1009,6 +1026,7 @@ static int wide_conv(struct dev *dev, int dtype, int nd, int in, int unit)
 	y = quats(dev, dtype, nd + 2, ys, output_layout(), xyzw, 0);
 	dy = quats(dev, dtype, nd + 2, ys, in, xyzw, 1);
 	dx = quats(dev, dtype, nd + 2, xs, output_layout(), xyzw, 0);
+	dw = quats(dev, dtype, nd + 2, ws, output_layout(), xyzw, 0);
 	if (with_bias)
 		b = quats(dev, dtype, 1, &channels, layout(), xyzw, 1);
 	if (with_pre) {
@@ -1034,10 +1052,16 @@ static int wide_conv(struct dev *dev, int dtype, int nd, int in, int unit)
 	o.activation = HZ_ACT_NONE;
 	o.pre = NULL;
 	good = good && reserve(dev, hz_quat_conv_bwd_workspace(dev->ctx, &x.view, &w.view, NULL,
-				    &dy.view, &dx.view, NULL, NULL, &o, &bytes), &bytes) &&
+				    &dy.view, &dx.view, &dw.view, NULL, &o, &bytes), &bytes) &&
 	       status_ok(dev, hz_quat_conv_bwd(dev->ctx, &x.view, &w.view, NULL, &dy.view,
-					       &dx.view, NULL, NULL, &o));
+					       &dx.view, &dw.view, NULL, &o));
 	free(ref.y), free(ref.pre);
+	ref.y = dy.v;
+	ref.dw = calloc((size_t)w.n + 1, sizeof(double));
+	conv_ref(&ref);
+	good = good && near(&dw, ref.dw, "dw");
+	free(ref.dw);
+	ref.dw = NULL;
 	ref.transposed = !g.transposed;
 	ref.act = HZ_ACT_NONE;
 	ref.ny = dx.n;
@@ -1058,7 +1082,7 @@ static int wide_conv(struct dev *dev, int dtype, int nd, int in, int unit)
 		     (long long)g.dil[0], (long long)g.dil[1], (long long)g.dil[2],
 		     (long long)g.ci, (long long)g.co, (long long)g.groups, o.side, o.flags,
 		     with_bias, with_pre);
-	drop(&x), drop(&w), drop(&b), drop(&y), drop(&pre), drop(&dy), drop(&dx);
+	drop(&x), drop(&w), drop(&b), drop(&y), drop(&pre), drop(&dy), drop(&dx), drop(&dw);
 	free(ref.y);
 	return good;
 }

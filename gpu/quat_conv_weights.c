@@ -1,0 +1,304 @@
+/*
+ * quat_conv_weights.c - launchers of gradients of quaternion convolutions' weights on Hopper
+ *
+ * SPDX-License-Identifier: BSD-2-Clause
+ */
+#include <config.h>
+
+#include <stdlib.h>
+
+#include "gpu/quat_conv_weights.h"
+#include "gpu/quat_launch.h"
+
+#define LINES_MAX ((int64_t)1 << 30)	/* of all planes of an operand; and floats of parts of a tap */
+#define USE_LEAST 4			/* of so many products at least one is of numbers that are there */
+#define PLANES_BYTES ((int64_t)256 << 20)	/* images are done so many at a time; or one */
+#define PLANES_MOST ((int64_t)1 << 30)
+#define BLOCKS 128			/* to be busy with products at a time */
+#define SPLIT_LINES 512			/* that one of them has at least */
+
+/* What a call needs: the kernels' parameters but for what memory they are of. */
+struct plan {
+	struct hzi_quat_lines lines;
+	struct hzi_quat_weights p;
+	int64_t images;			/* at a time */
+	int32_t lead;			/* of big */
+};
+
+struct tap {
+	int grid, number;
+	int64_t line;			/* of big for line 0 of small */
+};
+
+static int by_place(const void *a, const void *b)
+{
+	const struct tap *s = a, *t = b;
+
+	if (s->grid != t->grid)
+		return s->grid < t->grid ? -1 : 1;
+	return (s->line > t->line) - (s->line < t->line);
+}
+
+/* The taps, and the grids that they see; 0: there are too many. */
+static int find_taps(const struct hzi_qpatch_args *x, struct plan *plan, struct tap *taps)
+{
+	struct hzi_quat_lines_side *big = &plan->lines.side[1];
+	int count = 0;
+
+	for (int64_t i = 0; i < x->taps[0] * x->taps[1] * x->taps[2]; i++) {
+		const int64_t t[3] = {i / x->taps[2] / x->taps[1], i / x->taps[2] % x->taps[1],
+				      i % x->taps[2]};
+		struct tap *const tap = &taps[count];
+		int32_t rest[3];
+		int g = 0;
+
+		if (count++ == HZI_QC_TAPS)
+			return 0;
+		*tap = (struct tap){.number = (int)i};
+		for (int d = 0; d < 3; d++) {
+			int64_t r;
+			const int64_t at = hzi_qpatch_seen(x, d, t[d], &r);
+
+			tap->line = tap->line * plan->lines.box[d] + at;
+			rest[d] = (int32_t)r;
+		}
+		while (g < big->grids && (big->rest[g][0] != rest[0] || big->rest[g][1] != rest[1] ||
+					  big->rest[g][2] != rest[2]))
+			g++;
+		if (g == HZI_QW_GRIDS)
+			return 0;
+		for (int d = 0; d < 3; d++)
+			big->rest[g][d] = rest[d];
+		big->grids = g == big->grids ? g + 1 : big->grids;
+		tap->grid = g;
+	}
+	qsort(taps, (size_t)count, sizeof(*taps), by_place);
+	return count;
+}
+
+/* From tap first on, those that are equally far apart; their number */
+static int make_run(const struct tap *taps, int count, int first, struct hzi_quat_weights_run *run)
+{
+	*run = (struct hzi_quat_weights_run){.taps = 1, .number = {(int16_t)taps[first].number}};
+	for (int i = first + 1; i < count && run->taps < HZI_QW_RUN; i++) {
+		const int64_t step = taps[i].line - taps[i - 1].line;
+
+		if (taps[i].grid != taps[first].grid || step == 0 || step > HZI_QW_SPACING ||
+		    (run->taps > 1 && step != run->spacing))
+			break;
+		run->spacing = (int16_t)step;
+		run->number[run->taps++] = (int16_t)taps[i].number;
+	}
+	return run->taps;
+}
+
+/* All taps in sets, whose lines are not too far apart for the ring */
+static bool make_sets(struct plan *plan, const struct tap *taps, int count)
+{
+	struct hzi_quat_weights *p = &plan->p;
+	struct hzi_quat_weights_set *set = NULL;
+	int64_t low = 0, grid = -1;
+
+	for (int i = 0; i < count;) {
+		struct hzi_quat_weights_run run;
+		const int n = make_run(taps, count, i, &run);
+		int64_t last = taps[i + n - 1].line;
+		/* Blocks behind a step's own in which its last line may be */
+		const int64_t ahead = (last - low + HZI_QW_BLOCK - 1) / HZI_QW_BLOCK;
+
+		if (!set || taps[i].grid != grid || set->runs == HZI_QW_RUNS ||
+		    ahead > HZI_QW_AHEAD) {
+			if (p->sets == HZI_QW_SETS)
+				return false;
+			set = &p->set[p->sets++];
+			grid = taps[i].grid;
+			low = taps[i].line;
+			set->line = (int32_t)(grid * 8 * p->big_lines + plan->lead + low);
+		}
+		last -= low;
+		set->ahead = (int16_t)((last + HZI_QW_BLOCK - 1) / HZI_QW_BLOCK);
+		run.line = (int32_t)(taps[i].line - low);
+		set->run[set->runs++] = run;
+		i += n;
+	}
+	return true;
+}
+
+static int64_t absolute(int64_t x)
+{
+	return x < 0 ? -x : x;
+}
+
+/* false: it is not for these kernels. */
+static bool make_plan(const struct hz_context *ctx, const struct hzi_qconv_weights_args *a,
+		      struct plan *plan)
+{
+	const struct hzi_quat_gemm_args *g = &a->g;
+	const struct hzi_qpatch_args *x = &a->x;
+	struct hzi_quat_lines_side *small = &plan->lines.side[0], *big = &plan->lines.side[1];
+	struct hzi_quat_weights *p = &plan->p;
+	struct tap taps[HZI_QC_TAPS];
+	int64_t box = 1, reach = 0, lines, bytes, blocks, splits;
+	int count, split;
+
+	*plan = (struct plan){.images = a->images};
+	if (!hzi_planes_wanted(ctx, g->dtype, g->precision, &split) || split ||
+	    g->method != HZ_QUAT_FAST || g->k == 0 || g->m > LINES_MAX / 4096 ||
+	    x->channels > LINES_MAX / 4096 || !hzi_qpatch_small(x))
+		return false;
+	small->columns = (int32_t)round_up(g->m, HZI_QW_TILE);
+	big->columns = (int32_t)round_up(x->channels, HZI_QW_TILE);
+	if (small->columns * (int64_t)big->columns >= USE_LEAST * g->m * x->channels)
+		return false;
+	for (int d = 0; d < 3; d++) {
+		const int64_t n = hzi_qpatch_pitch(x, d);
+
+		if (n > LINES_MAX / box)
+			return false;
+		box *= n;
+		plan->lines.box[d] = (int32_t)n;
+		small->size[d] = (int32_t)x->count[d];
+		small->step[d] = 1;
+		big->size[d] = (int32_t)x->size[d];
+		big->step[d] = (int32_t)x->step[d];
+	}
+	small->grids = 1;
+	small->left = 1;
+	count = find_taps(x, plan, taps);
+	if (!count)
+		return false;
+	/* Zeros are seen ahead of the first image, and behind the last. */
+	for (int i = 0; i < count; i++)
+		reach = absolute(taps[i].line) > reach ? absolute(taps[i].line) : reach;
+	reach = round_up(reach, HZI_QW_BLOCK);
+	if (reach > LINES_MAX)
+		return false;
+	for (;; plan->images = (plan->images + 1) / 2) {
+		lines = round_up(plan->images * box, HZI_QW_BLOCK);
+		bytes = 16 * (lines * small->columns +
+			      big->grids * (lines + 2 * reach) * big->columns);
+		if (plan->images == 1 || bytes <= PLANES_BYTES)
+			break;
+	}
+	if (lines + 2 * reach > LINES_MAX / (8 * big->grids) || bytes > PLANES_MOST)
+		return false;
+	plan->lead = (int32_t)reach;
+	small->lines = p->small_lines = (int32_t)lines;
+	big->lines = p->big_lines = (int32_t)(lines + 2 * reach);
+	big->lead = plan->lead;
+	if (!make_sets(plan, taps, count))
+		return false;
+	p->tiles_m = small->columns / HZI_QW_TILE;
+	p->tiles_n = big->columns / HZI_QW_TILE;
+	p->rows = small->columns;
+	p->columns = big->columns;
+	p->taps = count;
+	blocks = 8 * (int64_t)p->sets * p->tiles_m * p->tiles_n;
+	splits = min_of(BLOCKS / blocks, lines / SPLIT_LINES);
+	p->lines = (int32_t)lines;
+	p->each = (int32_t)round_up(ceil_div(lines, splits > 1 ? splits : 1), HZI_QW_BLOCK);
+	p->splits = (int32_t)ceil_div(lines, p->each);
+	return blocks <= LINES_MAX / p->splits && (int64_t)p->rows * count * p->columns <= LINES_MAX;
+}
+
+/* Where everything is in the workspace; what it takes */
+static size_t place(struct plan *plan, int64_t images, void *workspace)
+{
+	struct hzi_quat_lines *l = &plan->lines;
+	const struct hzi_quat_weights *p = &plan->p;
+	const int64_t parts = ceil_div(images, plan->images) * p->splits;
+	char *at = workspace;
+
+	for (int i = 0; i < 2; i++) {
+		l->side[i].planes = (uint16_t *)(void *)at;
+		at += padded(16 * (int64_t)l->side[i].grids * l->side[i].lines *
+			     l->side[i].columns);
+	}
+	l->most = (float *)(void *)at;
+	at += padded(8 * HZI_QW_BLOCKS);
+	l->scales = (float *)(void *)at;
+	at += padded(8);
+	plan->p.parts = (float *)(void *)at;
+	at += padded(32 * parts * p->rows * p->taps * p->columns);
+	return (size_t)(at - (char *)workspace);
+}
+
+size_t hzi_cuda_quat_conv_weights_workspace(const struct hz_context *ctx,
+					    const struct hzi_qconv_weights_args *a)
+{
+	struct plan plan;
+
+	return make_plan(ctx, a, &plan) ? place(&plan, a->images, NULL) : 0;
+}
+
+static struct hzi_qarray images_from(const struct hzi_qarray *a, int64_t first)
+{
+	struct hzi_qarray b = *a;
+
+	b.data = (char *)a->data + first * a->stride[0] * (int64_t)hz_dtype_size(a->dtype);
+	return b;
+}
+
+static int kernel_of(int kernel_f16, bool quick, int dtype)
+{
+	return kernel_f16 + (!quick ? 2 : dtype == HZ_BF16);
+}
+
+/* What some images add, to parts of their own */
+static int add_images(struct hz_context *ctx, const char *op, const struct hzi_qconv_weights_args *a,
+		      struct plan *plan, int64_t first)
+{
+	const struct hzi_launch look = {.grid = {HZI_QW_BLOCKS, 2}, .early = true,
+					.block = {HZI_QW_LINES_THREADS}};
+	struct hzi_launch launch = {.block = {HZI_QW_THREADS}, .shared_bytes = HZI_QW_BYTES,
+				    .early = true, .aligned = true};
+	struct hzi_quat_lines *l = &plan->lines;
+	struct hzi_quat_weights *p = &plan->p;
+	const struct hzi_qarray small = images_from(&a->small, first);
+	const struct hzi_qarray big = images_from(&a->x.x, first);
+	bool quick = hzi_quat_conv_side_of(&l->side[0].x, &small, a->g.m, a->g.conj_a);
+
+	quick &= hzi_quat_conv_side_of(&l->side[1].x, &big, a->x.channels, a->g.conj_b);
+	l->images = (int32_t)min_of(plan->images, a->images - first);
+	HZ_CHECK(hzi_cuda_launch(ctx, op, HZI_FAMILY_QUAT_CONV_WEIGHTS,
+				 kernel_of(HZI_KERNEL_quat_lines_most_f16, quick, a->g.dtype), &look,
+				 l, sizeof(*l)));
+	HZ_CHECK(hzi_cuda_launch(ctx, op, HZI_FAMILY_QUAT_CONV_WEIGHTS,
+				 kernel_of(HZI_KERNEL_quat_lines_planes_f16, quick, a->g.dtype),
+				 &look, l, sizeof(*l)));
+	p->scales = l->scales;
+	HZ_CHECK(hzi_cuda_tensor_map(ctx, op, &p->small, l->side[0].planes, 2 * p->rows,
+				     8 * (int64_t)p->small_lines, 2 * p->rows, 128, HZI_QW_BLOCK));
+	HZ_CHECK(hzi_cuda_tensor_map(ctx, op, &p->big, l->side[1].planes, 2 * p->columns,
+				     8 * (int64_t)l->side[1].grids * p->big_lines, 2 * p->columns,
+				     128, HZI_QW_BLOCK));
+	launch.grid[0] = (unsigned)(8 * p->splits * p->sets * p->tiles_m * p->tiles_n);
+	HZ_CHECK(hzi_cuda_launch(ctx, op, HZI_FAMILY_QUAT_CONV_WEIGHTS,
+				 HZI_KERNEL_quat_conv_weights, &launch, p, sizeof(*p)));
+	p->parts += (int64_t)p->splits * 8 * p->rows * p->taps * p->columns;
+	return HZ_OK;
+}
+
+int hzi_cuda_quat_conv_weights(struct hz_context *ctx, const char *op,
+			       const struct hzi_qconv_weights_args *a)
+{
+	struct hzi_launch launch = {.block = {HZI_QW_FINISH, 8}, .early = true};
+	struct plan plan;
+	struct hzi_quat_weights_finish f = {
+		.sum = a->sum, .m = (int32_t)a->g.m, .channels = (int32_t)a->x.channels,
+		.conj = a->g.conj_c,
+	};
+
+	make_plan(ctx, a, &plan);
+	place(&plan, a->images, ctx->workspace);
+	f.parts = plan.p.parts;
+	f.parts_count = (int32_t)(ceil_div(a->images, plan.images) * plan.p.splits);
+	f.rows = plan.p.rows;
+	f.columns = plan.p.columns;
+	f.taps = plan.p.taps;
+	for (int64_t i = 0; i < a->images; i += plan.images)
+		HZ_CHECK(add_images(ctx, op, a, &plan, i));
+	launch.grid[0] = (unsigned)ceil_div((int64_t)f.m * f.taps * f.channels, HZI_QW_FINISH);
+	return hzi_cuda_launch(ctx, op, HZI_FAMILY_QUAT_CONV_WEIGHTS,
+			       HZI_KERNEL_quat_conv_weights_finish, &launch, &f, sizeof(f));
+}

@@ -19,7 +19,7 @@ struct hzi_coded hzi_cuda_vlut_unpacked(const hz_lattice *l, const struct hzi_co
 struct hzi_vlut_bytes {
 	uint32_t first[2], leaders[512];
 	int words;
-	bool wide;		/* codes have 16 bits: leaders are in hz_vlut's words */
+	bool wide;		/* E8 with q = 4: leaders are in hz_vlut's words */
 };
 
 bool hzi_cuda_vlut_bytes(const hz_lattice *l, int levels, struct hzi_vlut_bytes *b);

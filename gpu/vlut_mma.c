@@ -28,15 +28,15 @@ bool hzi_cuda_vlut_bytes(const hz_lattice *l, int levels, struct hzi_vlut_bytes 
 
 	b->wide = r->level_size > 256;
 	if (!l->leaders || (r->d != 4 && r->d != 8) || r->embed != r->d ||
-	    (b->wide && (r->d != 8 || r->level_size != 65536)) || (r->flags & HZI_LATTICE_MAPPED))
+	    (b->wide && (r->kind != HZI_LATTICE_E8 || r->q != 4)) || (r->flags & HZI_LATTICE_MAPPED))
 		return false;
 	for (int64_t i = 0; i < (int64_t)r->level_size * r->d && !b->wide; i++) {
 		low = l->leaders[i] < low ? l->leaders[i] : low;
 		high = l->leaders[i] > high ? l->leaders[i] : high;
 	}
 	if (b->wide) {
-		low = -l->leader_max;
-		high = l->leader_max;
+		low = -8;
+		high = 8;
 	}
 	for (int m = 1; m < levels; m++) {
 		weight *= r->q;
@@ -193,9 +193,11 @@ static struct plan plan_of(const struct hz_context *ctx, const struct hzi_vlut_g
 	p.wide = bytes.wide;
 	if (p.wide && !a->vlut->words[0])
 		return p;
-	table = p.wide ? 0 : HZI_VMMA_TABLE_BYTES;
+	table = p.wide ? HZI_VMMA_WIDE_BYTES : HZI_VMMA_TABLE_BYTES;
 	p.step = a->batch < HZI_VMMA_BATCH ? (int)a->batch : HZI_VMMA_BATCH;
 	most = a->x_dtype == HZ_S8 ? HZI_VMMA_BATCH : 2;
+	if (p.wide && p.step > most)
+		p.step = most;		/* there is no room for more */
 	columns = p.step > most ? 24 : p.step == 1 ? 4 : 8;
 	p.chunk = HZI_VMMA_CHUNK_BYTES * l->rule.d / levels / (int)code_bytes(w);
 	p.chunks = ceil_div(w->k, p.chunk);

@@ -82,7 +82,7 @@ struct power {
 /*
  * NT: tiles of 8 columns: 1: columns are digits of up to 2 vectors (4 b + digit), or vectors of s8;
  * 3: tile i is digit i of up to 8 vectors. SCALED: groups have scales. WIDE: M is the bytes of a
- * block, two levels of 16 bits, whose leaders are in global memory.
+ * block, two levels of E8 with q = 4, whose leaders take 24 bits each in shared memory.
  */
 template <int WORDS, int M, int NT, bool SCALED, bool WIDE = false>
 struct vlut_mma_block {
@@ -211,6 +211,9 @@ struct vlut_mma_block {
 	{
 		if constexpr (!WIDE)
 			fill_leaders<WORDS, THREADS>(p.leaders, p.first);
+		else
+			for (int i = tid; i < HZI_VMMA_WIDE_BYTES / 16; i += THREADS)
+				((uint4 *)leader_memory())[i] = __ldg((const uint4 *)p.wide + i);
 		if (SCALED) {
 			for (int i = tid; i < p.scales * 8; i += THREADS) {
 				const float s = p.scale_of[i / 8];
@@ -252,7 +255,7 @@ struct vlut_mma_block {
 		count = (int)((int64_t)p.chunks * (part + 1) / p.split) - begin;
 		tiles = (all - share + shares - 1) / shares;
 		columns = NT == 1 && p.batch == 1 ? 4 : 8;
-		scales = (float *)(leader_memory() + (WIDE ? 0 : HZI_VMMA_TABLE_BYTES));
+		scales = (float *)(leader_memory() + (WIDE ? HZI_VMMA_WIDE_BYTES : HZI_VMMA_TABLE_BYTES));
 		most = (uint32_t *)(scales + (SCALED ? HZI_VMMA_SCALES_BYTES / 4 : 0));
 		x = (uint8_t *)(most + 16);
 		sums = (float *)(x + (int64_t)((p.chunks + p.split - 1) / p.split) * (CHUNK / 16) * 16 *
@@ -418,14 +421,28 @@ struct vlut_mma_block {
 		}
 	}
 
+	/* A leader's three bits each as bytes: lib/vlut.c says where they are. */
+	__device__ __forceinline__ void wide_leader(uint32_t (&u)[2], uint32_t code) const
+	{
+		const uint32_t v = ((const uint16_t *)leader_memory())[code];
+		const uint32_t b = (leader_memory() + 2 * 65536)[code];
+
+		u[0] = (v & 0x0707) | (v << 13 & 0x07070000);
+		u[1] = (b & 7) | (b << 5 & 0x700) | (v << 10 & 0x03030000) | (b << 12 & 0x40000) |
+		       (b << 19 & 0x4000000);
+	}
+
 	/* Eight values plus 128, of two codes */
 	__device__ __forceinline__ void wide_point(uint32_t (&v)[2], uint32_t codes) const
 	{
-		const uint2 a = __ldg((const uint2 *)p.wide + (codes & 0xffff));
-		const uint2 b = __ldg((const uint2 *)p.wide + (codes >> 16));
+		const uint32_t odd = (codes >> 14 & 1) + (codes >> 30 & 1) * p.q;
+		uint32_t a[2], b[2];
 
-		v[0] = b.x * p.q + a.x + p.first[0];
-		v[1] = b.y * p.q + a.y + p.first[1];
+		wide_leader(a, codes & 0xffff);
+		wide_leader(b, codes >> 16);
+#pragma unroll
+		for (int i = 0; i < 2; i++)
+			v[i] = 2 * (b[i] * p.q + a[i]) + odd * 0x01010101 + p.first[i];
 	}
 
 	__device__ __forceinline__ void step(int32_t (&acc)[TILES][NT][4], float (&facc)[TILES][4],
@@ -553,9 +570,14 @@ struct vlut_mma_block {
 	}
 };
 
+constexpr bool wide_kernel(bool, bool wide = false)
+{
+	return wide;
+}
+
 /* Two blocks fit an SM where there are few vectors, the second of the kernel behind. */
 #define KERNEL(name, words, levels, tiles, ...) \
-	extern "C" __global__ void __launch_bounds__(THREADS, tiles == 1 ? 2 : 1) \
+	extern "C" __global__ void __launch_bounds__(THREADS, tiles == 1 && !wide_kernel(__VA_ARGS__) ? 2 : 1) \
 	name(const __grid_constant__ hzi_vlut_mma p) \
 	{ \
 		vlut_mma_block<words, levels, tiles, __VA_ARGS__>(p).run(); \
@@ -571,9 +593,7 @@ KERNELS(d8, 2, 1)
 KERNELS(d8, 2, 2)
 KERNELS(d8, 2, 4)
 KERNEL(vlut_mma_wide_2, 2, 4, 1, false, true)
-KERNEL(vlut_mma_wide_2_8, 2, 4, 3, false, true)
 KERNEL(vlut_mma_wide_2_scaled, 2, 4, 1, true, true)
-KERNEL(vlut_mma_wide_2_scaled_8, 2, 4, 3, true, true)
 KERNEL(vlut_mma_d4_2_scaled, 1, 2, 1, true)
 KERNEL(vlut_mma_d4_2_scaled_8, 1, 2, 3, true)
 KERNEL(vlut_mma_d8_4_scaled, 2, 4, 1, true)

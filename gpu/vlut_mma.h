@@ -14,6 +14,7 @@
 #define HZI_VMMA_ENTRIES 256
 #define HZI_VMMA_TABLE 1024		/* where the tables lie in shared memory */
 #define HZI_VMMA_TABLE_BYTES 65536
+#define HZI_VMMA_WIDE_BYTES (3 << 16)
 #define HZI_VMMA_SCALES_BYTES 8192
 #define HZI_VMMA_CHUNK_BYTES 64		/* of a row's codes: what a warp takes at a time */
 
@@ -27,7 +28,7 @@
  */
 struct hzi_vlut_mma {
 	const uint8_t *codes, *t;
-	const uint64_t *wide;		/* the leaders of codes of 16 bits: 8 bytes each */
+	const void *wide;		/* the leaders of E8 with q = 4, see lib/vlut.c */
 	const float *row_scale;
 	const void *x;
 	void *y;

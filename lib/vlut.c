@@ -106,37 +106,32 @@ static int table_dtype(const hz_lattice *w, const hz_lattice *x)
 }
 
 /*
- * For codes of 16 bits: leaders of at most 8 bytes each, on the CPU times q^m, on a GPU plus
- * leader_max. *words stays NULL where leaders are none, or more, or fewer so that faster memory
- * holds them, and on a GPU where they are not 65536 of 8 values.
+ * E8 with q = 4 for a GPU: coordinates of leaders, doubled as they are, are odd if bit 14 of the code
+ * is 1, else even, and less that bit -8 .. 6. Half of that plus 4 has three bits, eight of which are
+ * 16 bits and 8 bits of two arrays: coordinates 0 2 6 1 3 7, the last of each three without its
+ * upper bit; 4 5 and those two bits.
  */
-static int make_words(struct hz_context *ctx, const hz_lattice *l, uint64_t **words)
+static void fill_e8(const int32_t *c, uint16_t *low, uint8_t *high)
 {
-	const struct hzi_lattice_rule *r = &l->rule;
-	const bool cpu = ctx->device == HZ_CPU;
-	const int levels = cpu ? r->levels : 1;
-	const size_t bytes = (size_t)(8 * r->level_size) * (size_t)levels;
-	uint32_t weight = 1, plus = cpu ? 0 : (uint32_t)l->leader_max;
+	for (int i = 0; i < 65536; i++, c += 8) {
+		uint32_t u[8];
+
+		for (int e = 0; e < 8; e++)
+			u[e] = (uint32_t)((c[e] - (i >> 14 & 1)) / 2 + 4);
+		low[i] = (uint16_t)(u[0] | u[2] << 3 | (u[6] & 3) << 6 | u[1] << 8 | u[3] << 11 |
+				    (u[7] & 3) << 14);
+		high[i] = (uint8_t)(u[4] | u[5] << 3 | u[6] >> 2 << 6 | u[7] >> 2 << 7);
+	}
+}
+
+static int make_e8(struct hz_context *ctx, const hz_lattice *l, uint64_t **words)
+{
+	const size_t bytes = (size_t)3 << 16;
 	void *host;
-	uint8_t *to;
 	int status;
 
-	if (!l->leaders || r->level_size <= 256 || r->embed > 8 || (!cpu && (r->embed != 8 || r->level_size != 65536)))
-		return HZ_OK;
 	HZ_CHECK(hz_alloc(ctx, &host, bytes, HZ_CPU));
-	to = host;
-	for (int m = 0; m < levels; m++, weight *= (uint32_t)r->q) {
-		const int32_t *c = l->leaders;
-
-		for (uint64_t i = 0; i < r->level_size; i++, to += 8, c += r->embed) {
-			for (int e = 0; e < 8; e++)
-				to[e] = e < r->embed ? (uint8_t)(weight * (uint32_t)c[e] + plus) : 0;
-		}
-	}
-	if (cpu) {
-		*words = host;
-		return HZ_OK;
-	}
+	fill_e8(l->leaders, host, (uint8_t *)host + 2 * 65536);
 	status = hz_alloc(ctx, (void **)words, bytes, ctx->device);
 	if (status == HZ_OK)
 		status = hzi_cuda_copy(ctx, *words, ctx->device, host, HZ_CPU, bytes);
@@ -144,6 +139,33 @@ static int make_words(struct hz_context *ctx, const hz_lattice *l, uint64_t **wo
 		status = hz_sync(ctx);
 	hz_free(ctx, host, HZ_CPU);
 	return status;
+}
+
+/*
+ * For codes of 16 bits on the CPU: leaders, times q^m, of at most 8 bytes each. *words stays NULL
+ * where leaders are none, or more, or fewer so that registers hold them.
+ */
+static int make_words(struct hz_context *ctx, const hz_lattice *l, uint64_t **words)
+{
+	const struct hzi_lattice_rule *r = &l->rule;
+	uint32_t weight = 1;
+	uint8_t *to;
+
+	if (ctx->device != HZ_CPU)
+		return r->kind == HZI_LATTICE_E8 && r->q == 4 && l->leaders ? make_e8(ctx, l, words) : HZ_OK;
+	if (!l->leaders || r->level_size <= 256 || r->embed > 8)
+		return HZ_OK;
+	HZ_CHECK(hz_alloc(ctx, (void **)words, (size_t)(8 * r->level_size) * (size_t)r->levels, HZ_CPU));
+	to = (uint8_t *)*words;
+	for (int m = 0; m < r->levels; m++, weight *= (uint32_t)r->q) {
+		const int32_t *c = l->leaders;
+
+		for (uint64_t i = 0; i < r->level_size; i++, to += 8, c += r->embed) {
+			for (int e = 0; e < 8; e++)
+				to[e] = e < r->embed ? (uint8_t)(weight * (uint32_t)c[e]) : 0;
+		}
+	}
+	return HZ_OK;
 }
 
 /* The table, on the context's device */

@@ -37,8 +37,8 @@ struct hz_vlut {
 	int32_t unit;			/* two-sided: <p, p'> of embedded integers is this times the true one: 1 2 4 */
 	void *table;
 	uint64_t *words[2];		/* of w and x: [M][q^d] of c q^m as bytes mod 256, the first coordinate
-					   lowest in memory; on a GPU [65536] of c + leader_max; NULL: q^d
-					   <= 256, or not so */
+					   lowest in memory; on a GPU of E8 with q = 4, see fill_e8(); NULL:
+					   q^d <= 256, or not so */
 };
 
 /* y[i, j] = row_scale_i sum_k s(T_ik) <p_ik - o - sub, x_jk>, y f32 f16 bf16; no size is 0 */

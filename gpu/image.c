@@ -103,6 +103,12 @@ END
 KERNELS(lattice_fast)
 #include "lattice_fast.kernels.def"
 END
+KERNELS(mhc)
+#include "mhc.kernels.def"
+END
+KERNELS(mhc_pre)
+#include "mhc_pre.kernels.def"
+END
 KERNELS(vlut)
 #include "vlut.kernels.def"
 END

@@ -7,6 +7,11 @@
  * = sum_j A_ij X[j] + q_i (f + bias)), which mix, add, post and expand are cases of, and pre
  * (coefficients of streams, and u of the same pass). Structs are read by the C compiler and by nvcc:
  * fixed-width types only.
+ *
+ * Slots find all checked: n is 1 .. 8, groups divides tokens (token t is of group t / (tokens /
+ * groups)), views of weights are contiguous, strides of sizes of 1 and of empty views are those of a
+ * contiguous array. tokens and channels may be 0 where something is left to be written: sums over
+ * nothing are 0, mean squares of nothing too.
  */
 #ifndef HZI_MHC_H
 #define HZI_MHC_H
@@ -85,20 +90,25 @@ struct hzi_mhc_streams_bwd_args {
 
 /*
  * Coefficients of x, u of the same pass: hz_mhc_pre(). With post.y.data x is not an operand: it is
- * post.y, which is made first of what `post` says (hz_mhc_post_pre()). x.data and post.y.data NULL: y =
- * 0. q.data and a.data NULL: m = n. groups < tokens: of means.
+ * post.y, which is made first of what `post` says, of the same shape, groups being tokens
+ * (hz_mhc_post_pre()). phi NULL: y = 0; x.data is then NULL or only mixed. rule.m is n (p alone, one
+ * alpha) or what the residual needs; of p, q, a and u what is wanted has data. groups < tokens: of
+ * means.
  */
 struct hzi_mhc_pre_args {
 	struct hzi_mhc_shape s;
 	struct hzi_mhc_rule rule;
 	struct hzi_mhc_array x, u;
-	struct hzi_mhc_coef p, q, a;	/* p.data may be NULL if u alone is wanted */
+	struct hzi_mhc_coef p, q, a;
 	const float *phi, *alpha, *bias, *gain, *norm;
 	float *saved;			/* [S, m + 1], contiguous; NULL: not wanted */
 	struct hzi_mhc_streams_args post;
 };
 
-/* hz_mhc_pre_bwd(), and with df or dq hz_mhc_post_pre_bwd(): these are gradients made of dx */
+/*
+ * hz_mhc_pre_bwd(): what comes in and what is wanted has data. phi, x and rule.m as above. dy: dX[j]
+ * gets sum_i A_ij dY[i], and the gradient of a <dY[i], X[j]>, with a as the call made it.
+ */
 struct hzi_mhc_pre_bwd_args {
 	struct hzi_mhc_shape s;
 	struct hzi_mhc_rule rule;

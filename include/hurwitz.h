@@ -1641,10 +1641,11 @@ HZ_API hz_mhc_opts hz_mhc_preset(int preset);
 HZ_API int hz_mhc_rows(int n, const hz_mhc_opts *opts);
 
 /*
- * Sinkhorn and Knopp's iteration on its own: p from m, by residual SINKHORN, map, order, iterations
- * and eps of opts. Rows are sums over the last dimension.
+ * Sinkhorn and Knopp's iteration on its own: p from m, by map, order, iterations and eps of opts.
+ * Rows are sums over the last dimension, whatever HZ_MHC_OLD_NEW says.
  *
- *   m, p  f32 [..., n, n], 1 <= n <= 8, any strides; p may be m
+ *   m, p  f32 [..., n, n], 1 <= n <= 8, any strides, but the dimensions before step as one; p may
+ *         be m
  *
  * Arithmetic: p_ij = r_i k_ij c_j with vectors r and c that each half iteration updates: within
  * 1e-5 of the exact result relative to each element where no k underflows.
@@ -1660,7 +1661,7 @@ HZ_API int hz_mhc_sinkhorn_bwd(hz_context *ctx, const hz_tensor *m, const hz_ten
 
 /*
  * Stream mix: u = sum_i p_i X[i], R[i] = sum_j A_ij X[j]. u (with p) or r (with a) may be NULL, not
- * both.
+ * both. r may be x.
  */
 HZ_API int hz_mhc_mix(hz_context *ctx, const hz_tensor *x, const hz_tensor *p, const hz_tensor *a,
 		      const hz_tensor *u, const hz_tensor *r);
@@ -1696,6 +1697,7 @@ HZ_API int hz_mhc_add_bwd_workspace(hz_context *ctx, const hz_tensor *dy, const 
 /*
  * Residual mix and branch in one pass: Y[i] = sum_j A_ij X[j] + q_i (f + branch_bias). y may be x.
  *
+ *   a            NULL: the identity
  *   branch_bias  NULL: none
  */
 HZ_API int hz_mhc_post(hz_context *ctx, const hz_tensor *x, const hz_tensor *f, const hz_tensor *q,
@@ -1731,10 +1733,11 @@ HZ_API int hz_mhc_expand_bwd(hz_context *ctx, const hz_tensor *dx, const hz_tens
  *     u   = sum_i p_i X[i], divided by its own root mean square and times norm if that is there
  *
  *   x           streams. With p, q and a of fewer than T tokens (S of them), weights are those of
- *               the mean of x over each T / S tokens, and u is mixed by them. NULL, and phi too: no
- *               x, weights are those of y = 0; then u is NULL
- *   phi, alpha, bias  weights, m = hz_mhc_rows(n, opts) rows
- *   p, q, a     coefficients. q and a may be NULL, both: then m = n (see hz_mhc_head())
+ *               the mean of x over each T / S tokens, and u is mixed by them
+ *   phi         NULL: y = 0, so that coefficients are those of bias: static ones, mostly with S = 1.
+ *               x and alpha may be NULL then, too, x if u is
+ *   alpha, bias  weights, m = hz_mhc_rows(n, opts) rows; or m = n, and alpha [1], for p alone
+ *   p, q, a     coefficients; NULL: not wanted
  *   u           branch values; NULL: not wanted
  *   opts        NULL: HZ_MHC_DEEPSEEK. saved [S, m + 1], if it is there, gets the m numbers sum_j
  *               phi_kj g_j x_j and then the mean square of a token, for the gradients
@@ -1773,6 +1776,8 @@ typedef struct hz_mhc_grads {
  *   x, phi, alpha, bias, opts  as there; with opts->saved x is read once less
  *   g     with HZ_MHC_ACCUMULATE dx and the gradients of weights are added to
  *
+ * S is that of g->dp, dq, da or opts->saved; where none is given coefficients are of each token.
+ *
  * Workspace: hz_mhc_pre_bwd_workspace().
  */
 HZ_API int hz_mhc_pre_bwd(hz_context *ctx, const hz_tensor *x, const hz_tensor *phi,
@@ -1803,7 +1808,9 @@ HZ_API int hz_mhc_post_pre_workspace(hz_context *ctx, const hz_tensor *x, const 
 /*
  * Its gradients: hz_mhc_pre_bwd(y, ...) into g->dx, the gradient of y, and of that df = sum_i q_i
  * dY[i], dq_i = <dY[i], f + branch_bias> and dbranch_bias, as hz_mhc_post_bwd(). The gradients of x
- * and a are left to hz_mhc_pre_bwd() of x, with g->dx as its g->dy.
+ * and a are left to hz_mhc_pre_bwd() of x, with g->dx as its g->dy. HZ_MHC_ACCUMULATE: to dx and the
+ * gradients of weights, dbranch_bias being one.
+ * Workspace: hz_mhc_post_pre_bwd_workspace().
  */
 HZ_API int hz_mhc_post_pre_bwd(hz_context *ctx, const hz_tensor *y, const hz_tensor *phi,
 			       const hz_tensor *alpha, const hz_tensor *bias, const hz_tensor *f,
@@ -1820,7 +1827,9 @@ HZ_API int hz_mhc_post_pre_bwd_workspace(hz_context *ctx, const hz_tensor *y, co
 
 /*
  * The end of the network: h = sum_i p_i X[i] with p = sigma(alpha y + bias) + p_eps of weights phi
- * [n, n C], alpha [1], bias [n]: hz_mhc_pre() with p alone. p may be NULL.
+ * [n, n C], alpha [1], bias [n]: hz_mhc_pre() with p alone. p may be NULL. Its gradients are those of
+ * hz_mhc_pre_bwd(), without dq, da and dy.
+ * Workspace: hz_mhc_head_workspace(), hz_mhc_head_bwd_workspace().
  */
 HZ_API int hz_mhc_head(hz_context *ctx, const hz_tensor *x, const hz_tensor *phi,
 		       const hz_tensor *alpha, const hz_tensor *bias, const hz_tensor *p,
@@ -1835,7 +1844,7 @@ HZ_API int hz_mhc_head_bwd_workspace(hz_context *ctx, const hz_tensor *x, const 
 				     const hz_tensor *alpha, const hz_tensor *bias,
 				     const hz_mhc_grads *g, const hz_mhc_opts *opts, size_t *bytes);
 
-/* A layer of hz_mhc_recompute(); a view whose data is NULL is not wanted, or not there */
+/* A layer of hz_mhc_recompute(); a view whose data is NULL is not wanted, or not there (a: I) */
 typedef struct hz_mhc_block {
 	hz_tensor p, q, a;		/* coefficients */
 	hz_tensor f;			/* what the branch gave */
@@ -1846,15 +1855,13 @@ typedef struct hz_mhc_block {
 /*
  * Branch inputs and streams of consecutive layers from the streams x before them, for a backward
  * pass that kept only these: u_l = sum_i p_i X_l[i], X_l+1 = hz_mhc_post(X_l, ...), with every X_l
- * rounded to its dtype: the same bits as the calls one by one. layers <= 64; q, a, f of the last may
- * be missing if its y is.
+ * rounded to its dtype: the same bits as the calls one by one. layers <= 64; q and f of the last may
+ * be missing if its y is. All have the same number of sets of coefficients.
  */
 HZ_API int hz_mhc_recompute(hz_context *ctx, const hz_tensor *x, int layers,
 			    const hz_mhc_block *block);
 
-/*
- * Weights to begin with. phi, alpha, bias as of hz_mhc_pre(), dgain etc. are not touched.
- */
+/* What weights begin with */
 enum hz_mhc_init {
 	HZ_MHC_INIT_IDENTITY = 0,	/* X' = X + F(the mean of streams) nearly, and trains: phi N(0,
 					   1 / (n C)), alpha 0.01, p = 1/n, q = 1, a with 0.9 on its
@@ -1866,6 +1873,11 @@ enum hz_mhc_init {
 					   permutations but 0 at the identity */
 };
 
+/*
+ * Weights to begin with: phi [m, n C] (NULL: static), alpha [3] and bias [m] as of hz_mhc_pre() with
+ * these opts, for the layer of that number; n is what m rows are of. alpha [1]: those of
+ * hz_mhc_head(), m = n. Numbers of a seed are the same on every device but for the last bits.
+ */
 HZ_API int hz_mhc_init(hz_context *ctx, int kind, int layer, uint64_t seed, const hz_tensor *phi,
 		       const hz_tensor *alpha, const hz_tensor *bias, const hz_mhc_opts *opts);
 
@@ -1897,12 +1909,20 @@ typedef struct hz_mhc_layer {
 } hz_mhc_layer;
 
 /*
- * hz_mhc_layer_bind() says the bytes that a layer keeps for T tokens (S of coefficients) and makes
- * p, q, a, saved and dq views of them at data, 64-byte aligned, on the context's device; with data
- * NULL it only counts.
+ * hz_mhc_layer_bind() says the bytes that a layer keeps for `groups` sets of coefficients (one for
+ * each token, for each sequence, or one) and makes p, q, a, saved and dq views of them at data,
+ * 64-byte aligned, on the context's device; with data NULL it only counts. phi and opts have to be
+ * set before.
  */
 HZ_API int hz_mhc_layer_bind(hz_context *ctx, hz_mhc_layer *layer, int n, int64_t groups,
 			     void *data, size_t *bytes);
+
+/*
+ * u = the branch input of x; y = the streams after the branch gave f; df = the gradient of f from
+ * dy, that of y; dx = the gradient of x from dy and du, that of u. With HZ_MHC_ACCUMULATE in opts
+ * dx and the gradients of weights are added to. hz_mhc_layer_end() and _end_bwd() of one layer and
+ * hz_mhc_layer_begin() of the next are hz_mhc_post_pre() and so on for who wants one pass.
+ */
 HZ_API int hz_mhc_layer_begin(hz_context *ctx, const hz_mhc_layer *layer, const hz_tensor *x,
 			      const hz_tensor *u);
 HZ_API int hz_mhc_layer_end(hz_context *ctx, const hz_mhc_layer *layer, const hz_tensor *x,

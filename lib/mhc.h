@@ -74,10 +74,10 @@ struct hzi_mhc_streams_args {
 };
 
 /*
- * dX[j] = p_j du + sum_i A_ij dY[i] (a.data NULL: dY[j]), added to if accumulate; df = sum_i q_i
- * dY[i]; dp_j = <du, X[j]>, dq_i = <dY[i], f + bias>, dA_ij = <dY[i], X[j]>, sums over C and the
- * tokens of a group; dbias = the sum of df over all tokens. What is wanted has data; du.data or
- * dy.data NULL: 0.
+ * dX[j] = p_j du + sum_i A_ij dY[i] (a.data NULL: dY[j]); df = sum_i q_i dY[i] (q.data NULL: q = 1);
+ * dp_j = <du, X[j]>, dq_i = <dY[i], f + bias>, dA_ij = <dY[i], X[j]>, sums over C and the tokens of a
+ * group; dbias = the sum over all tokens of df before it is rounded. What is wanted has data, and
+ * what it needs; du.data or dy.data NULL: 0. accumulate: dX and dbias are added to.
  */
 struct hzi_mhc_streams_bwd_args {
 	struct hzi_mhc_shape s;

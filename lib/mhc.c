@@ -16,7 +16,7 @@
 static const int stream_dtypes[] = {HZ_F32, HZ_F16, HZ_BF16, 0};
 static const int f32_only[] = {HZ_F32, 0};
 
-/* ---- Operands ------------------------------------------------------------------------------------ */
+/* ---- Operands -------------------------------------------------------------------------------- */
 
 /* Dimensions behind those of tokens, or of sets of coefficients */
 static int inner(enum hzi_mhc_kind kind)
@@ -154,7 +154,7 @@ static int64_t or_none(int64_t size)
 	return size < 0 ? 0 : size;
 }
 
-/* ---- Weights ------------------------------------------------------------------------------------- */
+/* ---- Weights --------------------------------------------------------------------------------- */
 
 static int check_size(struct hz_context *ctx, const char *op, const struct hzi_mhc_operand *o, int d,
 		      int64_t size, const char *why)
@@ -211,7 +211,7 @@ int hzi_mhc_check_weights(struct hz_context *ctx, const char *op, const struct h
 	return HZ_OK;
 }
 
-/* ---- Overlap ------------------------------------------------------------------------------------- */
+/* ---- Overlap --------------------------------------------------------------------------------- */
 
 int hzi_mhc_check_apart(struct hz_context *ctx, const char *op,
 			const struct hzi_mhc_operand *list, int count)
@@ -237,7 +237,7 @@ int hzi_mhc_check_apart(struct hz_context *ctx, const char *op,
 	return HZ_OK;
 }
 
-/* ---- Places -------------------------------------------------------------------------------------- */
+/* ---- Places ---------------------------------------------------------------------------------- */
 
 /* Strides of sizes of 1, and of views without elements, are those of a contiguous array. */
 static int fill_array(struct hz_context *ctx, const char *op, const struct hzi_mhc_dims *d,
@@ -323,7 +323,7 @@ int hzi_mhc_operands(struct hz_context *ctx, const char *op, struct hzi_mhc_dims
 	return hzi_mhc_fill(ctx, op, d, list, count, s);
 }
 
-/* ---- Conventions --------------------------------------------------------------------------------- */
+/* ---- Conventions ----------------------------------------------------------------------------- */
 
 hz_mhc_opts hz_mhc_preset(int preset)
 {
@@ -434,7 +434,7 @@ int hz_mhc_rows(int n, const hz_mhc_opts *opts)
 	return rows < 0 ? -1 : 2 * n + (int)rows;
 }
 
-/* ---- Sinkhorn's iteration ------------------------------------------------------------------------ */
+/* ---- Sinkhorn's iteration -------------------------------------------------------------------- */
 
 int hz_mhc_sinkhorn(hz_context *ctx, const hz_tensor *m, const hz_tensor *p,
 		    const hz_mhc_opts *opts)
@@ -481,7 +481,7 @@ int hz_mhc_sinkhorn_bwd(hz_context *ctx, const hz_tensor *m, const hz_tensor *dp
 	return ctx->ops->mhc_sinkhorn_bwd(ctx, &g);
 }
 
-/* ---- Streams ------------------------------------------------------------------------------------- */
+/* ---- Streams --------------------------------------------------------------------------------- */
 
 static int streams(struct hz_context *ctx, const char *op, const struct hzi_mhc_streams_args *a)
 {

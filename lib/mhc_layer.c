@@ -14,7 +14,7 @@
 #define OUT HZI_MHC_OUTPUT
 #define NEED HZI_MHC_NEEDED
 
-/* ---- Chains of layers ---------------------------------------------------------------------------- */
+/* ---- Chains of layers ------------------------------------------------------------------------ */
 
 #define BLOCK_OPERANDS 7
 #define CHAIN_OPERANDS (1 + HZI_MHC_LAYERS * BLOCK_OPERANDS)
@@ -72,7 +72,7 @@ int hz_mhc_recompute(hz_context *ctx, const hz_tensor *x, int layers, const hz_m
 	return ctx->ops->mhc_recompute(ctx, &g);
 }
 
-/* ---- Diagnostics --------------------------------------------------------------------------------- */
+/* ---- Diagnostics ----------------------------------------------------------------------------- */
 
 int hz_mhc_diagnose(hz_context *ctx, const hz_tensor *a, const hz_tensor *out)
 {
@@ -124,7 +124,7 @@ int hz_mhc_diagnose(hz_context *ctx, const hz_tensor *a, const hz_tensor *out)
 	return ctx->ops->mhc_diagnose(ctx, &g);
 }
 
-/* ---- Initial weights ----------------------------------------------------------------------------- */
+/* ---- Initial weights ------------------------------------------------------------------------- */
 
 /* z with sigma(z) = s, at most 8 */
 static double logit(double s)
@@ -272,7 +272,7 @@ int hz_mhc_init(hz_context *ctx, int kind, int layer, uint64_t seed, const hz_te
 	return ctx->ops->mhc_init(ctx, &g);
 }
 
-/* ---- Layers -------------------------------------------------------------------------------------- */
+/* ---- Layers ---------------------------------------------------------------------------------- */
 
 /* A view of a layer, or NULL if it is not there */
 static const hz_tensor *there(const hz_tensor *t)

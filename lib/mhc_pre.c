@@ -10,7 +10,7 @@
 #define OUT HZI_MHC_OUTPUT
 #define NEED HZI_MHC_NEEDED
 
-/* ---- What calls have in common ------------------------------------------------------------------- */
+/* ---- What calls have in common --------------------------------------------------------------- */
 
 /* Which rows phi may have: those of p, q and a, those of p alone, or what bias says of the two */
 enum rows { ROWS_ALL, ROWS_P, ROWS_EITHER };
@@ -72,7 +72,7 @@ static int check_all(struct hz_context *ctx, const struct call *c, uint32_t flag
 	return hzi_mhc_fill(ctx, c->op, &d, list, count, s);
 }
 
-/* ---- Forward ------------------------------------------------------------------------------------- */
+/* ---- Forward --------------------------------------------------------------------------------- */
 
 /* The slot, or its workspace */
 static int pre_slot(struct hz_context *ctx, const struct call *c, struct hzi_mhc_pre_args *a)
@@ -195,7 +195,7 @@ int hz_mhc_head_workspace(hz_context *ctx, const hz_tensor *x, const hz_tensor *
 		   p, NULL, NULL, h, "h");
 }
 
-/* ---- The boundary between two layers ------------------------------------------------------------- */
+/* ---- The boundary between two layers --------------------------------------------------------- */
 
 /* What hz_mhc_post_pre() has beside its weights */
 struct boundary {
@@ -267,7 +267,7 @@ int hz_mhc_post_pre_workspace(hz_context *ctx, const hz_tensor *x, const hz_tens
 				    bytes), &b);
 }
 
-/* ---- Backward ------------------------------------------------------------------------------------ */
+/* ---- Backward -------------------------------------------------------------------------------- */
 
 /* What hz_mhc_post_pre_bwd() has beside hz_mhc_pre_bwd(); all NULL for the latter */
 struct behind {

@@ -31,7 +31,7 @@ static int64_t any_groups(int64_t T)
 	return S;
 }
 
-/* ---- Sinkhorn and Knopp ------------------------------------------------------------------------ */
+/* ---- Sinkhorn and Knopp ---------------------------------------------------------------------- */
 
 static int call_sinkhorn(hz_context *ctx, struct tcase *c, size_t *bytes)
 {
@@ -217,7 +217,7 @@ static void test_sinkhorn_special(void)
 	ok(good, "sinkhorn_bwd: the slope of |z| at 0 is 0");
 }
 
-/* ---- Streams ----------------------------------------------------------------------------------- */
+/* ---- Streams --------------------------------------------------------------------------------- */
 
 enum op { MIX, MIX_BWD, ADD, ADD_BWD, POST, POST_BWD, EXPAND, EXPAND_BWD, OPS };
 
@@ -509,7 +509,7 @@ static void test_streams_special(void)
 	}
 }
 
-/* ---- Recomputation ----------------------------------------------------------------------------- */
+/* ---- Recomputation --------------------------------------------------------------------------- */
 
 enum { LAYERS = 5 };
 
@@ -639,7 +639,7 @@ static void test_recompute(struct dev *dev)
 	ok(good, "%s: recompute has the bits of the calls one by one", dev->name);
 }
 
-/* ---- Diagnosis --------------------------------------------------------------------------------- */
+/* ---- Diagnosis ------------------------------------------------------------------------------- */
 
 static int call_diagnose(hz_context *ctx, struct tcase *c, size_t *bytes)
 {
@@ -724,7 +724,7 @@ static void test_diagnose(void)
 	ok(good, "diagnose: deviations and gains");
 }
 
-/* ---- Conventions and weights to begin with ------------------------------------------------------- */
+/* ---- Conventions and weights to begin with --------------------------------------------------- */
 
 static int same_opts(hz_mhc_opts o, int residual, int map, int order, unsigned flags, double eps,
 		     double p_eps, double q_scale, double rms_eps)

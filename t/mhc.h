@@ -246,7 +246,7 @@ static inline void case_free(struct tcase *c)
 	memset(c, 0, sizeof(*c));
 }
 
-/* ---- Bounds ------------------------------------------------------------------------------------ */
+/* ---- Bounds ---------------------------------------------------------------------------------- */
 
 /*
  * Every output element that is the same sum of the operands' sizes as of the operands: within
@@ -274,7 +274,7 @@ static inline void bound_flat(struct operand *o, double part)
 			      1.01 * ref_half_ulp(o->t.dtype, fabs(o->want[i]) + part * most);
 }
 
-/* ---- Running ----------------------------------------------------------------------------------- */
+/* ---- Running --------------------------------------------------------------------------------- */
 
 static inline int compare(const struct dev *dev, const struct tcase *c, int slot, unsigned char *got)
 {

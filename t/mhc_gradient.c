@@ -32,7 +32,7 @@ static double *some(int64_t n, double mean, double sd)
 	return v;
 }
 
-/* ---- A layer ----------------------------------------------------------------------------------- */
+/* ---- A layer --------------------------------------------------------------------------------- */
 
 /* Coefficients and branch input of x, then the streams behind the branch u -> 0.5 u, weighted */
 struct layer {
@@ -169,7 +169,7 @@ static void test_layers(void)
 	ok(check_layer(4, 6, 6, 5, NULL, 0, 1), "layers: as DeepSeek's");
 }
 
-/* ---- What goes through memory ------------------------------------------------------------------ */
+/* ---- What goes through memory ---------------------------------------------------------------- */
 
 static void test_streams(void)
 {

@@ -3,9 +3,9 @@
  *
  * SPDX-License-Identifier: BSD-2-Clause
  *
- * Arrays are contiguous: streams [T][n][C], branch values [T][C], coefficients [S][n] and [S][n][n].
- * Token t has the coefficients of group t / (T / S). Gradients are added to what is there; a NULL is
- * not there or not wanted.
+ * Arrays are contiguous: streams [T][n][C], branch values [T][C], coefficients [S][n] and
+ * [S][n][n]. Token t has the coefficients of group t / (T / S). Gradients are added to what is
+ * there; a NULL is not there or not wanted.
  */
 #ifndef MHC_REF_H
 #define MHC_REF_H
@@ -189,7 +189,7 @@ static inline void ref_sinkhorn_bwd(const struct ref_rule *r, const double *m, c
 	free(y);
 }
 
-/* ---- Coefficients of y ------------------------------------------------------------------------- */
+/* ---- Coefficients of y ----------------------------------------------------------------------- */
 
 static inline double ref_sigma(double z)
 {
@@ -246,10 +246,12 @@ static inline void ref_residual(const struct ref_rule *r, const double *z, doubl
 		if (dz)
 			dz[k] = 0;
 		for (i = 0; i < n; i++) {
+			const int at = turned ? perm[i] * n + i : i * n + perm[i];
+
 			if (a)
-				a[i * n + perm[i]] += soft[k];
+				a[at] += soft[k];
 			if (da)
-				dz[k] += da[i * n + perm[i]];
+				dz[k] += da[at];
 		}
 		dot += da ? dz[k] * soft[k] : 0;
 	}
@@ -340,7 +342,7 @@ static inline void ref_coefs_bwd(const struct ref_rule *r, const double *y, cons
 	}
 }
 
-/* ---- What goes through memory ------------------------------------------------------------------ */
+/* ---- What goes through memory ---------------------------------------------------------------- */
 
 /* x NULL: 0; a NULL: the identity; f NULL: no such term; q NULL: 1 */
 struct ref_streams {
@@ -431,9 +433,9 @@ static inline void ref_streams_bwd(const struct ref_streams *s, const double *du
 	}
 }
 
-/* ---- Coefficients of streams ------------------------------------------------------------------- */
+/* ---- Coefficients of streams ----------------------------------------------------------------- */
 
-/* head: p alone, of n rows of phi. x NULL: y = 0 */
+/* head: p alone, of n rows of phi. phi NULL: y = 0 */
 struct ref_pre {
 	struct ref_rule r;
 	int64_t T, S, C;
@@ -453,14 +455,15 @@ static inline double *ref_mean(const struct ref_pre *s, int64_t g)
 	double *mean = calloc((size_t)K + 1, sizeof(*mean));
 	int64_t t, j;
 
-	for (t = g * each; t < (g + 1) * each && s->x; t++)
+	for (t = g * each; t < (g + 1) * each && s->phi; t++)
 		for (j = 0; j < K; j++)
 			mean[j] += s->x[t * K + j] / (double)each;
 	return mean;
 }
 
 /* y of a mean; raw [m + 1] gets the sums and the mean square. Returns 1 / root mean square. */
-static inline double ref_project(const struct ref_pre *s, const double *mean, double *raw, double *y)
+static inline double ref_project(const struct ref_pre *s, const double *mean, double *raw,
+				 double *y)
 {
 	const int64_t K = s->r.n * s->C;
 	const int m = ref_pre_rows(s);
@@ -474,7 +477,7 @@ static inline double ref_project(const struct ref_pre *s, const double *mean, do
 	rho = square + s->r.rms_eps == 0 ? 0 : 1 / sqrt(square + s->r.rms_eps);
 	for (k = 0; k < m; k++) {
 		raw[k] = 0;
-		for (j = 0; j < K && s->x; j++)
+		for (j = 0; j < K && s->phi; j++)
 			raw[k] += s->phi[k * K + j] * (s->gain ? s->gain[j] : 1) * mean[j];
 		y[k] = rho * raw[k];
 	}
@@ -530,7 +533,8 @@ struct ref_grads {
 };
 
 /* du of what norm was given, from that of what it gave */
-static inline double *ref_norm_bwd(const struct ref_pre *s, const struct ref_grads *o, const double *u)
+static inline double *ref_norm_bwd(const struct ref_pre *s, const struct ref_grads *o,
+				   const double *u)
 {
 	double *du = calloc((size_t)(s->T * s->C) + 1, sizeof(*du));
 	int64_t t, c;
@@ -576,7 +580,8 @@ static inline void ref_pre_bwd(const struct ref_pre *s, const struct ref_grads *
 	}
 	ref_streams_bwd(&mix, du ? du : o->du, o->dy, o->dx, NULL, dp, NULL, da, NULL);
 	for (g = 0; g < S; g++) {
-		double raw[REF_ROWS + 1], y[REF_ROWS], dy[REF_ROWS], unused[REF_ROWS] = {0}, dot = 0;
+		double raw[REF_ROWS + 1], y[REF_ROWS], dy[REF_ROWS], unused[REF_ROWS] = {0},
+								     dot = 0;
 		double *mean = ref_mean(s, g);
 		const double rho = ref_project(s, mean, raw, y);
 
@@ -585,7 +590,7 @@ static inline void ref_pre_bwd(const struct ref_pre *s, const struct ref_grads *
 			      o->dbias ? o->dbias : unused);
 		for (k = 0; k < m; k++)
 			dot += dy[k] * y[k];
-		for (j = 0; j < K && s->x; j++) {
+		for (j = 0; j < K && s->phi; j++) {
 			const double gain = s->gain ? s->gain[j] : 1;
 			double d = -rho * rho / (double)K * dot * mean[j];
 

@@ -1,5 +1,5 @@
 /*
- * mhc_pre.c - coefficients of streams, branch inputs, heads and layers against definitions in double
+ * mhc_pre.c - coefficients of streams, branch inputs and heads against definitions in double
  *
  * SPDX-License-Identifier: BSD-2-Clause
  *
@@ -626,118 +626,6 @@ static void test_boundaries(void)
 	ok(good, "boundaries of layers, and their gradients");
 }
 
-/* ---- Weights to begin with ------------------------------------------------------------------- */
-
-/* Coefficients that weights give to streams of 0 */
-static int coefficients(struct dev *dev, struct tcase *c, const hz_mhc_opts *o)
-{
-	return hz_mhc_weights(dev->ctx, NULL, NULL, view(c, ALPHA), view(c, BIAS), view(c, P), view(c, Q),
-			      view(c, A), o);
-}
-
-static double *read_all(const struct operand *o)
-{
-	unsigned char *image = malloc(2 * GUARD + o->skew + (size_t)o->bytes);
-	double *v = calloc((size_t)o->count + 1, sizeof(*v));
-	int64_t i;
-
-	area_read(&o->area, image);
-	for (i = 0; i < o->count; i++)
-		v[i] = ref_get(o->t.dtype, element_of(o, image, i), 0);
-	free(image);
-	return v;
-}
-
-static void test_init(struct dev *dev)
-{
-	static const int presets[] = {HZ_MHC_DEEPSEEK, HZ_MHC_PAPER, HZ_MHC_SEED, HZ_MHC_LITE_PRESET};
-	int kind, layer, good = 1, random = 1, i;
-	size_t k;
-
-	for (k = 0; k < sizeof(presets) / sizeof(*presets); k++) {
-		for (kind = 0; kind <= HZ_MHC_INIT_LITE; kind++) {
-			const hz_mhc_opts o = hz_mhc_preset(kind == HZ_MHC_INIT_PLAIN ? HZ_MHC_PLAIN :
-							    kind == HZ_MHC_INIT_LITE ? HZ_MHC_LITE_PRESET :
-							    presets[k]);
-			const struct ref_rule r = ref_rule(4, &o);
-			struct tcase c = {.opts = o};
-			double *phi, *again, *alpha, *bias, *p, *q, *a, mean = 0, square = 0;
-			const int64_t count = r.m * 4 * 64;
-			int64_t j;
-
-			layer = (int)k;
-			weights(&c, PHI, r.m, 4 * 64, 0, 0);
-			weights(&c, DPHI, r.m, 4 * 64, 0, 0);
-			vector(&c, ALPHA, 3, 0, 0, 0);
-			vector(&c, BIAS, r.m, 0, 0, 0);
-			coefs(&c, P, 1, 4, 0, 0, 0);
-			coefs(&c, Q, 1, 4, 0, 0, 0);
-			coefs(&c, A, 1, 4, 1, 0, 0);
-			upload(dev, &c);
-			if (hz_mhc_init(dev->ctx, kind, layer, 7, view(&c, PHI), view(&c, ALPHA),
-					view(&c, BIAS), &o) ||
-			    hz_mhc_init(dev->ctx, kind, layer, kind == 1 ? 8 : 7, view(&c, DPHI),
-					view(&c, ALPHA), view(&c, BIAS), &o) ||
-			    coefficients(dev, &c, &o) || hz_sync(dev->ctx)) {
-				diag("%s: init %d: %s", dev->name, kind, hz_errmsg(dev->ctx));
-				good = 0;
-				unload(&c);
-				case_free(&c);
-				continue;
-			}
-			phi = read_all(c.o[PHI]);
-			again = read_all(c.o[DPHI]);
-			alpha = read_all(c.o[ALPHA]);
-			bias = read_all(c.o[BIAS]);
-			p = read_all(c.o[P]);
-			q = read_all(c.o[Q]);
-			a = read_all(c.o[A]);
-			for (j = 0; j < count; j++) {
-				mean += phi[j] / (double)count;
-				square += phi[j] * phi[j] / (double)count;
-			}
-			if (kind <= HZ_MHC_INIT_PAPER) {
-				const double variance = kind ? 4e-4 : 1.0 / 256;
-
-				random &= fabs(mean) < 5 * sqrt(variance / (double)count);
-				random &= fabs(square / variance - 1) < 0.1;
-				random &= (memcmp(phi, again, (size_t)count * 8) == 0) == (kind == 0);
-			} else {
-				random &= square == 0;
-			}
-			good &= fabs(alpha[0] - (kind == HZ_MHC_INIT_SEED ? 0.1 : 0.01)) < 1e-7 &&
-				alpha[0] == alpha[1] && alpha[1] == alpha[2];
-			for (i = 0; i < 4 && kind == HZ_MHC_INIT_IDENTITY; i++) {
-				good &= fabs(p[i] - 0.25) < 1e-4 && fabs(q[i] - 1) < 1e-4;
-				for (j = 0; j < 4; j++)
-					good &= fabs(a[i * 4 + j] - (i == j ? 0.9 : 0.1 / 3)) < 1e-3;
-			}
-			for (i = 0; i < r.m && kind == HZ_MHC_INIT_PAPER; i++)
-				good &= bias[i] == 0;
-			for (i = 0; i < 4 && (kind == HZ_MHC_INIT_SEED || kind == HZ_MHC_INIT_PLAIN); i++)
-				good &= bias[i] == (i == layer % 4) && bias[4 + i] == 1;
-			for (i = 0; i < 16 && kind == HZ_MHC_INIT_SEED && r.m == 24; i++)
-				good &= bias[8 + i] == (i % 5 == 0);
-			for (i = 0; i < r.m && kind == HZ_MHC_INIT_LITE; i++)
-				good &= bias[i] == (i < 8 ? i % 4 == layer % 4 ? 1 : -1 : i == 8 ? 0 : -8);
-			if (!good)
-				diag("%s: init %d of preset %d: alpha %g p %g q %g a %g %g", dev->name, kind,
-				     presets[k], alpha[0], p[0], q[0], a[0], a[1]);
-			free(phi);
-			free(again);
-			free(alpha);
-			free(bias);
-			free(p);
-			free(q);
-			free(a);
-			unload(&c);
-			case_free(&c);
-		}
-	}
-	ok(good, "%s: weights to begin with", dev->name);
-	ok(random, "%s: random numbers of weights", dev->name);
-}
-
 int main(void)
 {
 	quick = tap_quick();
@@ -747,7 +635,6 @@ int main(void)
 	test_sizes();
 	test_special();
 	test_boundaries();
-	test_init(&devs[ndevs - 1]);
 	dev_close_all();
 	diag("%ld cases", cases);
 	return done_testing();

@@ -614,7 +614,8 @@ static void test_wrong_operands(hz_context *ctx, struct right *r)
 	refused(ctx, hz_mhc_mix_bwd(ctx, &r->X, &r->P, &r->A, &r->U, &r->Y, &r->X, NULL, NULL), HZ_EALIAS, "dx");
 	t = r->M;
 	t.stride[1] = 0;
-	refused(ctx, hz_mhc_sinkhorn(ctx, &r->A, &t, NULL), HZ_EALIAS, "p");
+	refused(ctx, hz_mhc_sinkhorn(ctx, &r->A, &t, NULL), HZ_ESTRIDE,
+		"two elements at one address");
 	t = shaped(r->M, 2, 3);
 	refused(ctx, hz_mhc_sinkhorn(ctx, &t, &r->A, NULL), HZ_ESHAPE, "m.shape[2] is 3");
 	t = shaped(r->PHI, 0, 23);
@@ -628,7 +629,7 @@ static void test_wrong_operands(hz_context *ctx, struct right *r)
 	refused(ctx, hz_mhc_pre(ctx, NULL, &r->PHI, &r->ALPHA, &r->BIAS, &r->P, &r->Q, &r->A, NULL, NULL),
 		HZ_EINVAL, "x");
 	refused(ctx, hz_mhc_head(ctx, &r->X, &r->PHI, &r->ALPHA, &r->BIAS, &r->P, &r->U, NULL), HZ_ESHAPE, "phi");
-	t = shaped(r->OUT, 1, 5);
+	t = hz_tensor_2d(r->m, HZ_F32, HZ_CPU, 6, 5);
 	refused(ctx, hz_mhc_diagnose(ctx, &r->A, &t), HZ_ESHAPE, "out.shape[1] is 5, must be 4");
 	refused(ctx, hz_mhc_recompute(ctx, &r->X, 0, NULL), HZ_EINVAL, "layers is 0, must be 1 to 64");
 	refused(ctx, hz_mhc_recompute(ctx, &r->X, 1, NULL), HZ_EINVAL, "block is NULL");

@@ -19,10 +19,15 @@
 
 #ifdef __CUDACC__
 #define HZI_MHC_FN static __device__ __forceinline__
-#define HZI_MHC_UNROLL _Pragma("unroll")
 #else
 #define HZI_MHC_FN static inline __attribute__((always_inline))
-#ifdef __clang__
+#endif
+
+/* Defined as nothing before, n may be a variable. */
+#ifndef HZI_MHC_UNROLL
+#if defined(__CUDACC__)
+#define HZI_MHC_UNROLL _Pragma("unroll")
+#elif defined(__clang__)
 #define HZI_MHC_UNROLL _Pragma("clang loop unroll(full)")
 #else
 #define HZI_MHC_UNROLL _Pragma("GCC unroll 64")

@@ -124,6 +124,12 @@ static struct phi phi_of(const struct plan *p, const float *phi, const float *ga
 	return (struct phi){work, p->n * p->padded, p->padded};
 }
 
+/* Up to whole pairs of vectors, what widen() fills */
+static int64_t pairs(const struct hz_context *ctx, int64_t count)
+{
+	return hzi_mhc_ceil(count, 2 * ctx->kern->lanes) * 2 * ctx->kern->lanes;
+}
+
 /* Stream j of x as rows of one */
 static struct hzi_mhc_array one_stream(const struct hzi_mhc_array *x, int64_t size, int j)
 {
@@ -165,7 +171,7 @@ static void project(const struct hz_context *ctx, const struct plan *p, const st
 			const struct hzi_mhc_product product = {
 				.x = r->x, .x_ld = HZI_MHC_WIDE,
 				.phi = (float *)(uintptr_t)phi->data + j * phi->stream + c,
-				.phi_ld = phi->row, .sums = r->sums, .count = hzi_mhc_room(count),
+				.phi_ld = phi->row, .sums = r->sums, .count = pairs(ctx, count),
 				.tokens = tokens, .m = p->m,
 			};
 
@@ -283,7 +289,8 @@ static void mean_units(void *data, int thread, int64_t begin, int64_t end)
 				const int tokens = (int)hzi_mhc_min(TOKENS, last - i);
 				const struct hzi_mhc_product product = {
 					.x = x, .x_ld = HZI_MHC_WIDE, .d = d, .phi = sum,
-					.phi_ld = HZI_MHC_WIDE, .count = room, .tokens = tokens, .m = 1,
+					.phi_ld = HZI_MHC_WIDE, .tokens = tokens, .m = 1,
+					.count = pairs(job->ctx, count),
 				};
 
 				widen(job->ctx, job->x, job->s->dtype, g * length + i, tokens, j, c,
@@ -747,7 +754,7 @@ static void chunk_of_tokens(const struct bwd_job *job, int64_t chunk, const stru
 			const int64_t count = hzi_mhc_min(HZI_MHC_TILE, p->channels - c);
 			struct hzi_mhc_product product = {
 				.x = r->x, .x_ld = HZI_MHC_WIDE, .d = d, .factor = factor,
-				.y_ld = n * HZI_MHC_TILE, .count = hzi_mhc_room(count),
+				.y_ld = n * HZI_MHC_TILE, .count = pairs(job->ctx, count),
 				.tokens = tokens, .m = p->m,
 			};
 

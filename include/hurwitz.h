@@ -1608,7 +1608,8 @@ enum hz_mhc_preset {
 
 #define HZ_MHC_OLD_NEW 1u	/* z is [old, new]: rows are summed over new streams */
 #define HZ_MHC_NORMALIZE 2u	/* p is divided by its sum + p_eps, instead of adding p_eps */
-#define HZ_MHC_ACCUMULATE 4u	/* gradients of streams and weights are added to what is there */
+#define HZ_MHC_ACCUMULATE 4u	/* gradients of streams and weights are added to what is there; in
+				   other calls it means nothing */
 
 /*
  * The conventions, and operands that few calls have. A zeroed struct is HZ_MHC_PAPER, NULL is

@@ -156,8 +156,8 @@ static int64_t or_none(int64_t size)
 
 /* ---- Weights --------------------------------------------------------------------------------- */
 
-static int check_size(struct hz_context *ctx, const char *op, const struct hzi_mhc_operand *o, int d,
-		      int64_t size, const char *why)
+static int check_size(struct hz_context *ctx, const char *op, const struct hzi_mhc_operand *o,
+		      int d, int64_t size, const char *why)
 {
 	if (o->t->shape[d] != size)
 		return hzi_fail(ctx, HZ_ESHAPE, "%s: %s.shape[%d] is %lld, must be %lld: %s", op,
@@ -372,7 +372,8 @@ static int check_enum(struct hz_context *ctx, const char *op, const char *name, 
 	return HZ_OK;
 }
 
-static int check_not_negative(struct hz_context *ctx, const char *op, const char *name, double value)
+static int check_not_negative(struct hz_context *ctx, const char *op, const char *name,
+			      double value)
 {
 	if (!(value >= 0) || !isfinite(value))
 		return hzi_fail(ctx, HZ_EINVAL,

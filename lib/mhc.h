@@ -3,15 +3,15 @@
  *
  * SPDX-License-Identifier: BSD-2-Clause
  *
- * All that goes through memory is two operations and their gradients: streams (u = sum p_i X[i], Y[i]
- * = sum_j A_ij X[j] + q_i (f + bias)), which mix, add, post and expand are cases of, and pre
- * (coefficients of streams, and u of the same pass). Structs are read by the C compiler and by nvcc:
- * fixed-width types only.
+ * All that goes through memory is two operations and their gradients: streams (u = sum p_i X[i],
+ * Y[i] = sum_j A_ij X[j] + q_i (f + bias)), which mix, add, post and expand are cases of, and pre
+ * (coefficients of streams, and u of the same pass). Structs are read by the C compiler and by
+ * nvcc: fixed-width types only.
  *
  * Slots find all checked: n is 1 .. 8, groups divides tokens (token t is of group t / (tokens /
- * groups)), views of weights are contiguous, strides of sizes of 1 and of empty views are those of a
- * contiguous array. tokens and channels may be 0 where something is left to be written: sums over
- * nothing are 0, mean squares of nothing too.
+ * groups)), views of weights are contiguous, strides of sizes of 1 and of empty views are those of
+ * a contiguous array. tokens and channels may be 0 where something is left to be written: sums
+ * over nothing are 0, mean squares of nothing too.
  */
 #ifndef HZI_MHC_H
 #define HZI_MHC_H
@@ -49,7 +49,7 @@ struct hzi_mhc_shape {
 	int32_t n, dtype;			/* of streams and branch values */
 };
 
-/* p = sinkhorn(m) of `count` matrices, or dm of dp. (k, i, j) at data + k group + i row + j column */
+/* p = sinkhorn(m) of `count` matrices: (k, i, j) at data + k group + i row + j column */
 struct hzi_mhc_sinkhorn_args {
 	int64_t count;
 	struct hzi_mhc_rule rule;
@@ -74,10 +74,10 @@ struct hzi_mhc_streams_args {
 };
 
 /*
- * dX[j] = p_j du + sum_i A_ij dY[i] (a.data NULL: dY[j]); df = sum_i q_i dY[i] (q.data NULL: q = 1);
- * dp_j = <du, X[j]>, dq_i = <dY[i], f + bias>, dA_ij = <dY[i], X[j]>, sums over C and the tokens of a
- * group; dbias = the sum over all tokens of df before it is rounded. What is wanted has data, and
- * what it needs; du.data or dy.data NULL: 0. accumulate: dX and dbias are added to.
+ * dX[j] = p_j du + sum_i A_ij dY[i] (a.data NULL: dY[j]); df = sum_i q_i dY[i] (q.data NULL: q =
+ * 1); dp_j = <du, X[j]>, dq_i = <dY[i], f + bias>, dA_ij = <dY[i], X[j]>, sums over C and the
+ * tokens of a group; dbias = the sum over all tokens of df before it is rounded. What is wanted
+ * has data, and what it needs; du.data or dy.data NULL: 0. accumulate: dX and dbias are added to.
  */
 struct hzi_mhc_streams_bwd_args {
 	struct hzi_mhc_shape s;
@@ -91,9 +91,9 @@ struct hzi_mhc_streams_bwd_args {
 /*
  * Coefficients of x, u of the same pass: hz_mhc_pre(). With post.y.data x is not an operand: it is
  * post.y, which is made first of what `post` says, of the same shape, groups being tokens
- * (hz_mhc_post_pre()). phi NULL: y = 0; x.data is then NULL or only mixed. rule.m is n (p alone, one
- * alpha) or what the residual needs; of p, q, a and u what is wanted has data. groups < tokens: of
- * means.
+ * (hz_mhc_post_pre()). phi NULL: y = 0; x.data is then NULL or only mixed. rule.m is n (p alone,
+ * one alpha) or what the residual needs; of p, q, a and u what is wanted has data. groups <
+ * tokens: of means.
  */
 struct hzi_mhc_pre_args {
 	struct hzi_mhc_shape s;
@@ -106,8 +106,8 @@ struct hzi_mhc_pre_args {
 };
 
 /*
- * hz_mhc_pre_bwd(): what comes in and what is wanted has data. phi, x and rule.m as above. dy: dX[j]
- * gets sum_i A_ij dY[i], and the gradient of a <dY[i], X[j]>, with a as the call made it.
+ * hz_mhc_pre_bwd(): what comes in and what is wanted has data. phi, x and rule.m as above. dy:
+ * dX[j] gets sum_i A_ij dY[i], and the gradient of a <dY[i], X[j]>, with a as the call made it.
  */
 struct hzi_mhc_pre_bwd_args {
 	struct hzi_mhc_shape s;

@@ -91,7 +91,7 @@ int hz_mhc_diagnose(hz_context *ctx, const hz_tensor *a, const hz_tensor *out)
 
 		if (n < 1 || n > HZI_MHC_STREAMS || n != a->shape[a->ndim - 1])
 			return hzi_fail(ctx, HZ_ESHAPE,
-					"%s: a.shape[%d] is %lld, must be 1 to %d, and both the same",
+					"%s: a.shape[%d] is %lld, must be 1 to %d, the same twice",
 					op, a->ndim - i, (long long)n, HZI_MHC_STREAMS);
 	}
 	g.n = (int32_t)a->shape[a->ndim - 1];
@@ -151,7 +151,7 @@ static void identity_values(const struct hzi_mhc_rule *r, float *bias)
 	for (int i = n; i < r->m && i < 2 * n; i++)
 		bias[i] = (float)(tanh_of ? 1 : logit(1.0 / (double)r->q_scale));
 	if (r->residual == HZ_MHC_LITE && n > 1 && more > 0) {
-		/* Permutations but the identity are alike: a share c of them leaves a stream in place. */
+		/* Other permutations are alike: a share c of them leaves a stream in place. */
 		const double c = (double)(factorial(n - 1) - 1) / (factorial(n) - 1);
 		const double first = (KEPT - c) / (1 - c);
 
@@ -290,8 +290,6 @@ static hz_mhc_opts layer_opts(const hz_mhc_layer *l, bool backward)
 	o.saved = there(&l->saved);
 	o.dgain = backward ? there(&l->dgain) : NULL;
 	o.dnorm = backward ? there(&l->dnorm) : NULL;
-	if (!backward)
-		o.flags &= ~HZ_MHC_ACCUMULATE;
 	return o;
 }
 

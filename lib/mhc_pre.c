@@ -41,10 +41,10 @@ static struct call asking(struct call c, size_t *bytes)
 }
 
 /*
- * Checks a table and fills its places, with the rule for its streams. Coefficients are of each token
- * unless an operand says otherwise.
+ * Checks a table and fills its places, with the rule for its streams. Coefficients are of each
+ * token unless an operand says otherwise.
  */
-static int check_all(struct hz_context *ctx, const struct call *c, uint32_t flags,
+static int check_all(struct hz_context *ctx, const struct call *c,
 		     const struct hzi_mhc_operand *list, int count, struct hzi_mhc_rule *rule,
 		     struct hzi_mhc_shape *s)
 {
@@ -57,7 +57,7 @@ static int check_all(struct hz_context *ctx, const struct call *c, uint32_t flag
 	if (d.n < 0)
 		return hzi_fail(ctx, HZ_EINVAL, "%s: neither streams nor coefficients are given",
 				c->op);
-	HZ_CHECK(hzi_mhc_rule_of(ctx, c->op, d.n, c->opts, flags, rule));
+	HZ_CHECK(hzi_mhc_rule_of(ctx, c->op, d.n, c->opts, HZ_MHC_ACCUMULATE, rule));
 	if (c->rows == ROWS_P || (c->rows == ROWS_EITHER && c->bias->ndim == 1 &&
 				  c->bias->shape[0] == d.n))
 		rule->m = rule->n;
@@ -121,7 +121,7 @@ static int pre(struct hz_context *ctx, struct call c, const hz_tensor *x, const 
 		{"opts->norm", u ? o->norm : NULL, HZI_MHC_CHANNELS, 0, &g.norm, NULL},
 	};
 
-	HZ_CHECK(check_all(ctx, &c, 0, list, LISTED(list), &g.rule, &g.s));
+	HZ_CHECK(check_all(ctx, &c, list, LISTED(list), &g.rule, &g.s));
 	return pre_wanted(&g) ? pre_slot(ctx, &c, &g) : nothing(&c);
 }
 
@@ -227,7 +227,7 @@ static int post_pre(struct hz_context *ctx, struct call c, const struct boundary
 	};
 
 	c.rows = b->q_next || b->a_next ? ROWS_ALL : ROWS_EITHER;
-	HZ_CHECK(check_all(ctx, &c, 0, list, LISTED(list), &g.rule, &g.s));
+	HZ_CHECK(check_all(ctx, &c, list, LISTED(list), &g.rule, &g.s));
 	if (g.s.groups != g.s.tokens && g.s.tokens)
 		return hzi_fail(ctx, HZ_ESHAPE,
 				"%s: q is of %lld sets of coefficients, must be of %lld, one of "
@@ -366,7 +366,7 @@ static int pre_bwd(struct hz_context *ctx, struct call c, const char *x_name, co
 		 NULL},
 	};
 
-	HZ_CHECK(check_all(ctx, &c, HZ_MHC_ACCUMULATE, list, LISTED(list), &a.rule, &a.s));
+	HZ_CHECK(check_all(ctx, &c, list, LISTED(list), &a.rule, &a.s));
 	a.accumulate = (o->flags & HZ_MHC_ACCUMULATE) != 0;
 	pre_part = c;
 	pre_part.bytes = &first;

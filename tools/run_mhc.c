@@ -558,7 +558,8 @@ static int recompute_outputs(struct job *job)
 	if (status)
 		return status;
 	if (x->ndim == HZ_MAXDIM || f->shape[0] < 1 || f->shape[0] > LAYERS)
-		return complain(EXIT_BAD, "%s: x must have less than %d dimensions, f 1 to %d layers",
+		return complain(EXIT_BAD,
+				"%s: x must have less than %d dimensions, f 1 to %d layers",
 				job->op->name, HZ_MAXDIM, LAYERS);
 	leading[0] = f->shape[0];
 	memcpy(leading + 1, x->shape, (size_t)(x->ndim - 2) * sizeof(*leading));
@@ -648,6 +649,6 @@ const struct op op_mhc_diagnose = {
 
 const struct op op_mhc_init = {
 	"mhc_init", "weights to begin with", init_operands,
-	(const struct key *const[]){init_keys, mhc_sinkhorn_keys, mhc_weights_keys, NULL}, init_outputs,
-	init_call,
+	(const struct key *const[]){init_keys, mhc_sinkhorn_keys, mhc_weights_keys, NULL},
+	init_outputs, init_call,
 };

@@ -250,8 +250,8 @@ static int weight_gradients(struct job *job)
 /* ---- Calls ----------------------------------------------------------------------------------- */
 
 /*
- * A call's sequences are those of the gradients of coefficients: where none is given, of one that is
- * 0, which is released by free_device() and free().
+ * A call's sequences are those of the gradients of coefficients: where none is given, of one that
+ * is 0, which is released by free_device() and free().
  */
 static int zero_gradient(hz_context *ctx, struct job *job, hz_mhc_grads *g, hz_tensor *host,
 			 hz_tensor *zero)

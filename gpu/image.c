@@ -106,6 +106,9 @@ END
 KERNELS(mhc)
 #include "mhc.kernels.def"
 END
+KERNELS(mhc_sinkhorn)
+#include "mhc_sinkhorn.kernels.def"
+END
 KERNELS(mhc_pre)
 #include "mhc_pre.kernels.def"
 END

@@ -91,9 +91,11 @@ static inline int64_t element_at(const hz_tensor *t, int64_t i)
 }
 
 /*
- * Sizes size[rank] of one array, the first counting tokens or groups and split into two dimensions
- * where c->split says so; lead 0: it is left out and must be 1.
+ * An array of sizes size[rank]. SPLIT: the first is made two dimensions where c->split says so;
+ * LEFT_OUT: it is 1, and left out.
  */
+enum { LEFT_OUT, WHOLE, SPLIT };
+
 static inline struct operand *make(struct tcase *c, int slot, int dtype, int lead, int rank,
 				   const int64_t *size, int layout)
 {
@@ -124,9 +126,9 @@ static inline struct operand *make(struct tcase *c, int slot, int dtype, int lea
 	for (d = 0; d < rank; d++) {
 		o->count *= size[d];
 		*(stride[d] < 0 ? &low : &high) += stride[d] * (size[d] ? size[d] - 1 : 0);
-		if (d == 0 && !lead)
+		if (d == 0 && lead == LEFT_OUT)
 			continue;
-		if (d == 0 && c->split > 1 && size[0] % c->split == 0 && size[0]) {
+		if (d == 0 && lead == SPLIT && c->split > 1 && size[0] % c->split == 0 && size[0]) {
 			o->t.shape[at] = c->split;
 			o->t.stride[at++] = stride[0] * (size[0] / c->split);
 			o->t.shape[at] = size[0] / c->split;
@@ -183,8 +185,8 @@ static inline struct operand *streams(struct tcase *c, int slot, int dtype, int6
 				      int layout, double sd)
 {
 	const int64_t size[] = {T, n, C}, flat[] = {T, C};
-	struct operand *o = n ? make(c, slot, dtype, 1, 3, size, layout)
-			      : make(c, slot, dtype, 1, 2, flat, layout & ~SWAPPED);
+	struct operand *o = n ? make(c, slot, dtype, SPLIT, 3, size, layout)
+			      : make(c, slot, dtype, SPLIT, 2, flat, layout & ~SWAPPED);
 
 	if (sd > 0)
 		fill(o, 0, sd);
@@ -195,7 +197,7 @@ static inline struct operand *coefs(struct tcase *c, int slot, int64_t S, int n,
 				    double sd)
 {
 	const int64_t size[] = {S, n, n};
-	const int lead = S != 1 || rnd_below(&rnd, 2);
+	const int lead = S != 1 || rnd_below(&rnd, 2) ? SPLIT : LEFT_OUT;
 	struct operand *o = make(c, slot, HZ_F32, lead, matrix ? 3 : 2, size, layout);
 
 	if (sd > 0)
@@ -207,10 +209,8 @@ static inline struct operand *weights(struct tcase *c, int slot, int64_t rows, i
 				      double sd, int layout)
 {
 	const int64_t size[] = {rows, columns};
-	struct operand *o = make(c, slot, HZ_F32, rows > 0, 2, size, layout & SKEWED);
+	struct operand *o = make(c, slot, HZ_F32, WHOLE, 2, size, layout & SKEWED);
 
-	if (!rows)
-		bail("weights of no rows");
 	if (sd > 0)
 		fill(o, 0, sd);
 	return sd > 0 ? o : expect(o, 0);
@@ -220,7 +220,7 @@ static inline struct operand *weights(struct tcase *c, int slot, int64_t rows, i
 static inline struct operand *vector(struct tcase *c, int slot, int64_t count, double mean, double sd,
 				     int layout)
 {
-	struct operand *o = make(c, slot, HZ_F32, 1, 1, &count, layout & SKEWED);
+	struct operand *o = make(c, slot, HZ_F32, WHOLE, 1, &count, layout & SKEWED);
 
 	if (sd > 0)
 		fill(o, mean, sd);

@@ -173,9 +173,9 @@ static int diagnose_case(int n, int layers, int64_t S, int layout)
 
 	snprintf(c.name, sizeof(c.name), "diagnose n %d layers %d S %lld layout %d", n, layers, (long long)S,
 		 layout);
-	a = make(&c, A, HZ_F32, 1, 3, in, layout);
+	a = make(&c, A, HZ_F32, WHOLE, 3, in, layout);
 	fill(a, 1.0 / n, 0.2);
-	out = expect(make(&c, Y, HZ_F32, 1, 2, result, layout), 0);
+	out = expect(make(&c, Y, HZ_F32, WHOLE, 2, result, layout), 0);
 	for (s = 0; s < S; s++) {
 		double product[REF_MATRIX], next[REF_MATRIX], *o = out->want + 4 * s;
 
@@ -397,7 +397,7 @@ static int layer_on(struct dev *dev, int convention, int n, int64_t T, int64_t S
 	struct operand *kept;
 	size_t bytes = 0, more = 0;
 	hz_mhc_grads g;
-	int64_t count;
+	int64_t count, i;
 	int good;
 
 	l.opts.flags |= extras ? HZ_MHC_ACCUMULATE : 0;
@@ -407,7 +407,9 @@ static int layer_on(struct dev *dev, int convention, int n, int64_t T, int64_t S
 	if (!fixed) {
 		fill(weights(&c, PHI, m, n * C, 0.05, 0), 0, 0.05);
 		fill(weights(&c, DPHI, m, n * C, 0, 0), 0, 1);
-		fill(weights(&c, P2, m, n * C, 0, 0), 0, 1);
+		weights(&c, P2, m, n * C, 0, 0);
+		for (i = 0; i < c.o[P2]->count; i++)
+			set(c.o[P2], i, c.o[DPHI]->v[i]);
 	}
 	vector(&c, ALPHA, 3, 0.7, 0.1, 0);
 	vector(&c, BIAS, m, 0, 1, 0);

@@ -219,22 +219,16 @@ static bool check_pre(hz_context *ctx, const char *name, struct arrays *a)
 		const double square = sum(a, d, d), step = 0.02 / sqrt(square);
 		double change = 0;
 
-		for (int side = 1; side >= -1 && !status; side -= 2) {
-			hz_tensor here = a->host[v];
-
-			here.data = allocate((size_t)hz_tensor_bytes(&here));
-			status = here.data ? HZ_OK : HZ_ENOMEM;
-			for (int64_t i = 0; i < count && !status; i++)
-				((float *)here.data)[i] = a->v[v][i] + (float)(side * step) * a->v[d][i];
-			if (!status)
-				status = hz_copy(ctx, &here, &t[v]);
-			if (!status)
+		/* To one side, to the other, and back */
+		for (int place = 0; place < 3 && !status; place++) {
+			for (int64_t i = 0; i < count; i++)
+				a->v[v][i] += (float)(step * (place == 1 ? -2 : 1)) * a->v[d][i];
+			if (t[v].data != a->host[v].data)
+				status = hz_copy(ctx, &a->host[v], &t[v]);
+			if (!status && place < 2)
 				status = forward(ctx, a);
-			change += side * value(a);
-			free(here.data);
+			change += place == 0 ? value(a) : place == 1 ? -value(a) : 0;
 		}
-		if (!status)
-			status = hz_copy(ctx, &a->host[v], &t[v]);
 		good = status || near(name, v == X ? "a step along dx" : v == PHI ? "a step along dphi" :
 				      v == ALPHA ? "a step along dalpha" : "a step along dbias",
 				      change / (2 * step), square, 1e-2 * square);

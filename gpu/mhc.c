@@ -148,7 +148,7 @@ static int64_t chunks_of(const struct hzi_mhc_shape *s)
 static int64_t bias_chunks(const struct hzi_mhc_shape *s)
 {
 	const int64_t columns = ceil_div(s->channels, HZI_MHC_DBIAS_LANES);
-	const int64_t want = BIAS_BLOCKS / (columns < BIAS_BLOCKS ? columns : BIAS_BLOCKS);
+	const int64_t want = columns < BIAS_BLOCKS ? BIAS_BLOCKS / (columns + 1) + 1 : 1;
 	const int64_t most = s->tokens / 64 + 1;
 
 	return want < most ? want : most;

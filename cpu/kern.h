@@ -623,6 +623,17 @@ struct hzi_mhc_product {
 	int32_t tokens, m;
 };
 
+/*
+ * y[t][j] += the sum over 32 steps numbers x_t phi_j of 16 rows x of bf16, x_ld apart, y 16 panels wide:
+ * phi in bf16 as [steps][panels][16 pairs][16][2]
+ */
+struct hzi_mhc_half {
+	const uint16_t *x, *phi;
+	float *y;
+	int64_t x_ld, steps;
+	int32_t panels;
+};
+
 struct hz_kern {
 	int32_t lanes;		/* f32 elements of a vector */
 	int32_t head_bits;	/* most bits that head() takes */
@@ -690,11 +701,12 @@ struct hz_kern {
 	void (*mhc_row)(const struct hzi_mhc_row *a);
 	void (*mhc_row_bwd)(const struct hzi_mhc_row_bwd *a);
 	void (*mhc_scale)(const struct hzi_mhc_scale *a);
-	/* Floats of count numbers of dtype, and the sum of their squares, lanes floats, added to */
+	/* Floats of count numbers of dtype, NULL: none; sums of their squares, lanes floats, added to */
 	void (*mhc_widen)(const void *x, int dtype, int64_t count, float *to, float *squares);
 	/* to[i] = the sum of the lanes floats at sums + i * lanes */
 	void (*mhc_fold)(const float *sums, int64_t count, float *to);
 	void (*mhc_project)(const struct hzi_mhc_product *a);
+	void (*mhc_half)(const struct hzi_mhc_half *a);	/* or NULL */
 	void (*mhc_spread)(const struct hzi_mhc_product *a);
 	void (*mhc_outer)(const struct hzi_mhc_product *a);
 	void (*mhc_coefs)(const struct hzi_mhc_batch *b);

@@ -12,7 +12,8 @@
 
 #include "cpu/mhc.h"
 
-#define TOKENS HZI_MHC_BATCH		/* of a tile */
+#define TOKENS HZI_MHC_BATCH		/* of a tile, whose coefficients are made at once */
+#define BLOCK (4 * TOKENS)		/* for which a part of phi stays in L1: 96 KiB of it a token less */
 
 /* ---- What the two directions share ------------------------------------------------------------ */
 
@@ -20,47 +21,64 @@
 struct phi {
 	const float *data;
 	int64_t row, stream;
+	const uint16_t *half;		/* the same for hz_kern.mhc_half, or NULL */
+	int32_t panels;
 };
 
 /* Arrays of a thread, in floats */
 struct room {
 	float *x;			/* [TOKENS][HZI_MHC_WIDE] */
-	float *sums;			/* [TOKENS][m] lanes */
-	float *squares;			/* [TOKENS] lanes */
+	float *sums;			/* [BLOCK][m] lanes */
+	float *squares;			/* [BLOCK] lanes */
+	float *raw;			/* [BLOCK][m + 1]: sums_k phi_k x of tokens, mean squares */
 	float *y, *dz, *dy;		/* [m][TOKENS] */
 	float *p, *q, *dp, *dq;		/* [n][TOKENS] */
 	float *a, *da;			/* [n n][TOKENS] */
 	float *dalpha;			/* [3][TOKENS] */
 	float *add;			/* [TOKENS][n][HZI_MHC_TILE] */
-	float *du;			/* [TOKENS + 1][C] */
+	float *d, *factor;		/* [BLOCK][m], [BLOCK]: what gradients of these make of x */
+	float *token;			/* [BLOCK][n + n n]: p and a */
+	float *du;			/* [BLOCK + 1][C] */
 };
 
 struct plan {
 	int64_t channels, padded;	/* C, and up to whole pairs of any level's vectors */
 	int n, m;
 	bool all;			/* q and a, too */
+	bool norm;
 	bool pack;			/* phi is copied */
 	size_t phi;			/* floats */
+	int32_t panels;			/* of phi in halves of 16 bits, or 0 */
+	size_t half;			/* the same, in floats */
 	size_t room;			/* floats of a thread */
 	int threads;
 };
 
+#define HALF_LEAST 128			/* tokens whose products pay for phi in another layout */
+#define HALF_TILE 512			/* numbers of it */
+
 static struct plan plan_of(const struct hz_context *ctx, const struct hzi_mhc_shape *s,
-			   const struct hzi_mhc_rule *rule, bool phi, bool gain, bool backwards,
-			   bool norm)
+			   const struct hzi_mhc_rule *rule, const struct hzi_mhc_array *x,
+			   bool phi, bool gain, bool backwards, bool norm)
 {
 	struct plan p = {
 		.channels = s->channels, .padded = hzi_mhc_room(s->channels), .n = s->n,
-		.m = rule->m, .all = rule->m > rule->n,
+		.m = rule->m, .all = rule->m > rule->n, .norm = norm,
 	};
-	const size_t m = (size_t)p.m, n = (size_t)p.n, t = TOKENS;
+	const size_t m = (size_t)p.m, n = (size_t)p.n, t = TOKENS, block = BLOCK;
 
 	p.pack = phi && (gain || p.padded != p.channels);
 	p.phi = p.pack ? m * n * (size_t)p.padded : 0;
-	p.room = t * HZI_MHC_WIDE + t * (m + 1) * HZI_MHC_BATCH + t * (3 * m + 4 * n + 2 * n * n + 3) +
-		 (backwards ? t * n * HZI_MHC_TILE : 0) +
-		 (norm ? (t + 1) * (size_t)p.padded : 0);
+	p.room = t * HZI_MHC_WIDE + block * (m + 1) * (HZI_MHC_BATCH + 1) +
+		 t * (3 * m + 4 * n + 2 * n * n + 3) +
+		 (backwards ? block * (m + 1 + n + n * n) + t * n * HZI_MHC_TILE : 0) +
+		 (norm ? (block + 1) * (size_t)p.padded : 0);
 	p.room = (p.room + 15) / 16 * 16;
+	if (phi && ctx->kern->mhc_half && s->dtype == HZ_BF16 && s->groups == s->tokens &&
+	    s->tokens >= HALF_LEAST && s->channels % 32 == 0 && x->channel == 1) {
+		p.panels = (2 * rule->m + 15) / 16;
+		p.half = n * (size_t)s->channels / 32 * (size_t)p.panels * (HALF_TILE / 2);
+	}
 	p.threads = hzi_threads(ctx, s->tokens * s->channels * s->n * (backwards ? 8 : 2) *
 					     hzi_mhc_size(s->dtype));
 	return p;
@@ -68,13 +86,14 @@ static struct plan plan_of(const struct hz_context *ctx, const struct hzi_mhc_sh
 
 static struct room room_of(const struct plan *p, float *base, int thread)
 {
-	const int64_t t = TOKENS, m = p->m, n = p->n;
+	const int64_t t = TOKENS, block = BLOCK, m = p->m, n = p->n;
 	struct room r;
 
 	r.x = base + (int64_t)p->room * thread;
 	r.sums = r.x + t * HZI_MHC_WIDE;
-	r.squares = r.sums + t * m * HZI_MHC_BATCH;
-	r.y = r.squares + t * HZI_MHC_BATCH;
+	r.squares = r.sums + block * m * HZI_MHC_BATCH;
+	r.raw = r.squares + block * HZI_MHC_BATCH;
+	r.y = r.raw + block * (m + 1);
 	r.dz = r.y + t * m;
 	r.dy = r.dz + t * m;
 	r.p = r.dy + t * m;
@@ -84,8 +103,12 @@ static struct room room_of(const struct plan *p, float *base, int thread)
 	r.a = r.dq + t * n;
 	r.da = r.a + t * n * n;
 	r.dalpha = r.da + t * n * n;
+	/* Of gradients alone, but du is where it is in either direction. */
 	r.du = r.dalpha + 3 * t;
-	r.add = r.du;
+	r.d = r.du + (p->norm ? (block + 1) * p->padded : 0);
+	r.factor = r.d + block * m;
+	r.token = r.factor + block;
+	r.add = r.token + block * (n + n * n);
 	return r;
 }
 
@@ -93,6 +116,8 @@ struct pack_job {
 	const struct plan *plan;
 	const float *phi, *gain;
 	float *to;
+	const struct phi *from;		/* of halves */
+	uint16_t *half;
 };
 
 /* Rows of one stream of phi */
@@ -114,14 +139,71 @@ static void pack_units(void *data, int thread, int64_t begin, int64_t end)
 	}
 }
 
+static uint16_t to_bf16(float v)
+{
+	uint32_t bits;
+
+	memcpy(&bits, &v, 4);
+	if (v != v)
+		return 0x7fc0;
+	return (uint16_t)((bits + 0x7fff + (bits >> 16 & 1)) >> 16);
+}
+
+static float from_bf16(uint16_t h)
+{
+	const uint32_t bits = (uint32_t)h << 16;
+	float v;
+
+	memcpy(&v, &bits, 4);
+	return v;
+}
+
+/*
+ * Steps of 32 numbers: row k of phi is column k rounded to bf16, and column m + k what that leaves,
+ * so that both together have 16 bits or more.
+ */
+static void half_units(void *data, int thread, int64_t begin, int64_t end)
+{
+	const struct pack_job *const job = data;
+	const struct plan *const p = job->plan;
+
+	(void)thread;
+	for (int64_t s = begin; s < end; s++) {
+		uint16_t *const to = job->half + s * p->panels * HALF_TILE;
+
+		memset(to, 0, (size_t)p->panels * HALF_TILE * sizeof(*to));
+		for (int k = 0; k < p->m; k++) {
+			const float *const from = job->from->data + k * job->from->row + s * 32;
+			uint16_t *const high = to + k / 16 * HALF_TILE + k % 16 * 2;
+			uint16_t *const low = to + (p->m + k) / 16 * HALF_TILE + (p->m + k) % 16 * 2;
+
+			for (int e = 0; e < 32; e++) {
+				const uint16_t h = to_bf16(from[e]);
+				const float rest = from[e] - from_bf16(h);
+
+				high[e / 2 * 32 + e % 2] = h;
+				low[e / 2 * 32 + e % 2] = rest == rest ? to_bf16(rest) : 0;
+			}
+		}
+	}
+}
+
+/* work: p->phi + p->half floats */
 static struct phi phi_of(const struct plan *p, const float *phi, const float *gain, float *work)
 {
-	struct pack_job job = {p, phi, gain, work};
+	struct phi to = {.data = phi, .row = p->n * p->channels, .stream = p->channels};
+	struct pack_job job = {p, phi, gain, work, &to, (uint16_t *)(work + p->phi)};
 
-	if (!p->pack)
-		return (struct phi){phi, p->n * p->channels, p->channels};
-	hzi_parallel(p->threads, pack_units, &job, (int64_t)p->m * p->n);
-	return (struct phi){work, p->n * p->padded, p->padded};
+	if (p->pack) {
+		hzi_parallel(p->threads, pack_units, &job, (int64_t)p->m * p->n);
+		to = (struct phi){.data = work, .row = p->n * p->padded, .stream = p->padded};
+	}
+	if (p->half) {
+		hzi_parallel(p->threads, half_units, &job, p->n * p->channels / 32);
+		to.half = job.half;
+		to.panels = p->panels;
+	}
+	return to;
 }
 
 /* Up to whole pairs of vectors, what widen() fills */
@@ -156,35 +238,86 @@ static void widen(const struct hz_context *ctx, const struct hzi_mhc_array *x, i
 	}
 }
 
-/* sums_k phi_k x of tokens and their mean squares: raw [TOKENS][m + 1] */
+static float mean_square(const struct hz_context *ctx, const struct plan *p, const float *squares)
+{
+	float sum;
+
+	ctx->kern->mhc_fold(squares, 1, &sum);
+	return p->channels > 0 ? sum / (float)(p->n * p->channels) : 0;
+}
+
+/* Channels c .. of stream j of a tile, number `at` of a block, which were widened, by phi */
+static void project_tile(const struct hz_context *ctx, const struct plan *p, const struct phi *phi,
+			 int at, int tokens, int j, int64_t c, int64_t count, const struct room *r)
+{
+	const struct hzi_mhc_product product = {
+		.x = r->x, .x_ld = HZI_MHC_WIDE,
+		.phi = (float *)(uintptr_t)phi->data + j * phi->stream + c, .phi_ld = phi->row,
+		.sums = r->sums + (int64_t)at * p->m * ctx->kern->lanes, .count = pairs(ctx, count),
+		.tokens = tokens, .m = p->m,
+	};
+
+	ctx->kern->mhc_project(&product);
+}
+
+/* The same of a whole tile of bf16 as it is, whose squares are summed before: that brings it into L1. */
+static void half_tile(const struct hz_context *ctx, const struct plan *p, const struct phi *phi,
+		      const struct hzi_mhc_array *x, int64_t t, int at, int j, int64_t c,
+		      int64_t count, const struct room *r)
+{
+	const int64_t width = phi->panels * 16;
+	const uint16_t *const from = (uint16_t *)hzi_mhc_at(x, 2, t + at, c) + j * x->stream;
+	const struct hzi_mhc_half half = {
+		.x = from, .phi = phi->half + (j * p->channels + c) / 32 * phi->panels * HALF_TILE,
+		.y = r->sums + at * width, .x_ld = x->token, .steps = count / 32,
+		.panels = phi->panels,
+	};
+
+	for (int i = 0; i < TOKENS; i++)
+		ctx->kern->mhc_widen(from + i * x->token, HZ_BF16, count, NULL,
+				     r->squares + (at + i) * ctx->kern->lanes);
+	ctx->kern->mhc_half(&half);
+}
+
+/*
+ * r->raw of a block of tokens, at most BLOCK. Tiles go through a part of phi one after another. With
+ * halves all tiles are whole but the last, whose sums are of floats.
+ */
 static void project(const struct hz_context *ctx, const struct plan *p, const struct phi *phi,
 		    const struct hzi_mhc_array *x, int dtype, int64_t t, int tokens,
-		    const struct room *r, float *raw)
+		    const struct room *r)
 {
-	const int lanes = ctx->kern->lanes;
+	const int lanes = ctx->kern->lanes, halves = phi->half ? tokens / TOKENS * TOKENS : 0;
+	const int64_t width = phi->panels * 16;
 
-	memset(r->sums, 0, (size_t)(tokens * p->m * lanes) * sizeof(float));
 	memset(r->squares, 0, (size_t)(tokens * lanes) * sizeof(float));
+	memset(r->sums, 0, (size_t)BLOCK * (size_t)p->m * HZI_MHC_BATCH * sizeof(float));
 	for (int j = 0; j < p->n; j++) {
 		for (int64_t c = 0; c < p->channels; c += HZI_MHC_WIDE) {
 			const int64_t count = hzi_mhc_min(HZI_MHC_WIDE, p->channels - c);
-			const struct hzi_mhc_product product = {
-				.x = r->x, .x_ld = HZI_MHC_WIDE,
-				.phi = (float *)(uintptr_t)phi->data + j * phi->stream + c,
-				.phi_ld = phi->row, .sums = r->sums, .count = pairs(ctx, count),
-				.tokens = tokens, .m = p->m,
-			};
 
-			widen(ctx, x, dtype, t, tokens, j, c, count, r);
-			ctx->kern->mhc_project(&product);
+			for (int at = 0; at < halves; at += TOKENS)
+				half_tile(ctx, p, phi, x, t, at, j, c, count, r);
+			for (int at = halves; at < tokens; at += TOKENS) {
+				const int some = (int)hzi_mhc_min(TOKENS, tokens - at);
+				struct room tile = *r;
+
+				tile.squares += at * lanes;
+				widen(ctx, x, dtype, t + at, some, j, c, count, &tile);
+				project_tile(ctx, p, phi, at, some, j, c, count, r);
+			}
 		}
 	}
 	for (int i = 0; i < tokens; i++) {
-		float *const to = raw + i * (p->m + 1);
+		float *const to = r->raw + i * (p->m + 1);
 
-		ctx->kern->mhc_fold(r->sums + (int64_t)i * p->m * lanes, p->m, to);
-		ctx->kern->mhc_fold(r->squares + i * lanes, 1, &to[p->m]);
-		to[p->m] = p->channels > 0 ? to[p->m] / (float)(p->n * p->channels) : 0;
+		if (i < halves) {
+			for (int k = 0; k < p->m; k++)
+				to[k] = r->sums[i * width + k] + r->sums[i * width + p->m + k];
+		} else {
+			ctx->kern->mhc_fold(r->sums + (int64_t)i * p->m * lanes, p->m, to);
+		}
+		to[p->m] = mean_square(ctx, p, r->squares + i * lanes);
 	}
 }
 
@@ -389,45 +522,57 @@ static void post_tile(const struct pre_job *job, int64_t t, int tokens, bool nex
 	}
 }
 
-/* Tiles of groups: coefficients, and if these are tokens post before and u behind */
+/* Coefficients of a tile of groups, at most TOKENS, from r->raw; u if these are tokens */
+static void pre_tile(const struct pre_job *job, int64_t t, int tokens, const float *raw,
+		     const struct room *r)
+{
+	const struct hzi_mhc_pre_args *const a = job->a;
+	const struct plan *const p = job->plan;
+	const struct hzi_mhc_batch b = batch_of(p, &a->rule, a->alpha, a->bias, tokens, r);
+	const int n = p->n;
+	float rho[TOKENS];
+
+	normalize(p, &a->rule, job->x.data ? raw : NULL, tokens, r->y, rho);
+	make_coefs(job->ctx, &b);
+	for (int i = 0; i < tokens; i++) {
+		float out[HZI_MHC_STREAMS * HZI_MHC_STREAMS];
+
+		if (a->q.data)
+			hzi_mhc_put(&a->q, t + i, n, 1, pick(r->q, i, n, out));
+		if (a->a.data)
+			hzi_mhc_put(&a->a, t + i, n, n, pick(r->a, i, n * n, out));
+		pick(r->p, i, n, out);
+		hzi_mhc_put(&a->p, t + i, n, 1, out);
+		if (job->mix && a->u.data)
+			branch_input(job->ctx, a, t + i, out, r->du, job->stream_u,
+				     i + 1 < tokens);
+	}
+}
+
+/* Blocks of groups */
 static void pre_units(void *data, int thread, int64_t begin, int64_t end)
 {
 	const struct pre_job *const job = data;
 	const struct hzi_mhc_pre_args *const a = job->a;
 	const struct plan *const p = job->plan;
 	const struct room r = room_of(p, job->rooms, thread);
-	const int n = p->n;
-	float raw[TOKENS * (HZI_MHC_ROWS + 1)], rho[TOKENS];
 
 	for (int64_t u = begin; u < end; u++) {
-		const int64_t t = u * TOKENS;
-		const int tokens = (int)hzi_mhc_min(TOKENS, a->s.groups - t);
-		const struct hzi_mhc_batch b =
-			batch_of(p, &a->rule, a->alpha, a->bias, tokens, &r);
+		const int64_t t = u * BLOCK;
+		const int tokens = (int)hzi_mhc_min(BLOCK, a->s.groups - t);
 
 		if (job->mix && a->post.y.data)
 			post_tile(job, t, tokens, u + 1 < end);
 		if (job->x.data)
-			project(job->ctx, p, &job->phi, &job->x, job->x_dtype, t, tokens, &r, raw);
+			project(job->ctx, p, &job->phi, &job->x, job->x_dtype, t, tokens, &r);
 		else
-			memset(raw, 0, sizeof(raw));
+			memset(r.raw, 0, (size_t)(tokens * (p->m + 1)) * sizeof(float));
 		if (a->saved)
-			memcpy(a->saved + t * (p->m + 1), raw,
+			memcpy(a->saved + t * (p->m + 1), r.raw,
 			       (size_t)(tokens * (p->m + 1)) * sizeof(float));
-		normalize(p, &a->rule, job->x.data ? raw : NULL, tokens, r.y, rho);
-		make_coefs(job->ctx, &b);
-		for (int i = 0; i < tokens; i++) {
-			float out[HZI_MHC_STREAMS * HZI_MHC_STREAMS];
-
-			if (a->q.data)
-				hzi_mhc_put(&a->q, t + i, n, 1, pick(r.q, i, n, out));
-			if (a->a.data)
-				hzi_mhc_put(&a->a, t + i, n, n, pick(r.a, i, n * n, out));
-			pick(r.p, i, n, out);
-			hzi_mhc_put(&a->p, t + i, n, 1, out);
-			if (job->mix && a->u.data)
-				branch_input(job->ctx, a, t + i, out, r.du, job->stream_u, false);
-		}
+		for (int i = 0; i < tokens; i += TOKENS)
+			pre_tile(job, t + i, (int)hzi_mhc_min(TOKENS, tokens - i),
+				 r.raw + i * (p->m + 1), &r);
 	}
 }
 
@@ -450,13 +595,14 @@ static size_t pre_floats(const struct plan *p, const struct hzi_mhc_pre_args *a)
 {
 	const size_t groups = (size_t)a->s.groups;
 
-	return p->phi + p->room * (size_t)p->threads +
+	return p->phi + p->half + p->room * (size_t)p->threads +
 	       (shared(a) ? groups * (size_t)p->n * (a->phi ? (size_t)p->padded + 1 : 1) : 0);
 }
 
 static struct plan pre_plan(const struct hz_context *ctx, const struct hzi_mhc_pre_args *a)
 {
-	return plan_of(ctx, &a->s, &a->rule, a->phi, a->gain, false, a->norm);
+	return plan_of(ctx, &a->s, &a->rule, a->post.y.data ? &a->post.y : &a->x, a->phi, a->gain,
+		       false, a->norm);
 }
 
 size_t hzi_cpu_mhc_pre_workspace(const struct hz_context *ctx, const struct hzi_mhc_pre_args *a)
@@ -482,7 +628,7 @@ int hzi_cpu_mhc_pre(struct hz_context *ctx, const struct hzi_mhc_pre_args *a)
 		job.phi = phi_of(&p, a->phi, a->gain, work);
 		job.x = a->post.y.data ? a->post.y : a->x;
 	}
-	work += p.phi;
+	work += p.phi + p.half;
 	if (shared(a)) {
 		own.p = (struct hzi_mhc_coef){work, p.n, 1, 1};
 		work += a->s.groups * p.n;
@@ -492,7 +638,7 @@ int hzi_cpu_mhc_pre(struct hz_context *ctx, const struct hzi_mhc_pre_args *a)
 			job.x_dtype = HZ_F32;
 		}
 	}
-	hzi_parallel(p.threads, pre_units, &job, hzi_mhc_ceil(a->s.groups, TOKENS));
+	hzi_parallel(p.threads, pre_units, &job, hzi_mhc_ceil(a->s.groups, BLOCK));
 	if (!shared(a))
 		return HZ_OK;
 	for (int64_t g = 0; g < a->s.groups; g++)
@@ -570,13 +716,17 @@ static struct bwd_plan bwd_plan(const struct hz_context *ctx, const struct hzi_m
 {
 	const struct hzi_mhc_beside beside = beside_of(a);
 	struct bwd_plan b = {
-		.p = plan_of(ctx, &a->s, &a->rule, a->phi, a->gain, true, a->norm),
+		.p = plan_of(ctx, &a->s, &a->rule, &a->x, a->phi, a->gain, true, a->norm),
 		.shared = bwd_shared(a),
 	};
 	const size_t row = (size_t)(b.p.n * b.p.padded);
 	const int64_t each = hzi_mhc_ceil(a->s.groups, CHUNKS_MOST);
 
-	b.chunk = hzi_mhc_ceil(each > CHUNK_LEAST ? each : CHUNK_LEAST, TOKENS) * TOKENS;
+	if (a->saved) {
+		b.p.half = 0;		/* nothing is multiplied again */
+		b.p.panels = 0;
+	}
+	b.chunk = hzi_mhc_ceil(each > CHUNK_LEAST ? each : CHUNK_LEAST, BLOCK) * BLOCK;
 	b.chunks = hzi_mhc_ceil(a->s.groups, b.chunk);
 	b.dphi = a->phi && (a->dphi || a->dgain) ? (size_t)b.p.m * row : 0;
 	b.dnorm = beside.dnorm && !b.shared ? (size_t)b.p.padded : 0;
@@ -601,31 +751,39 @@ size_t hzi_cpu_mhc_pre_bwd_workspace(const struct hz_context *ctx,
 	const struct bwd_plan b = bwd_plan(ctx, a);
 	const size_t chunks = (size_t)b.chunks;
 
-	return (chunks * (b.dphi + b.dnorm) + b.p.phi + b.p.room * (size_t)b.p.threads +
+	return (chunks * (b.dphi + b.dnorm) + b.p.phi + b.p.half + b.p.room * (size_t)b.p.threads +
 		shared_floats(&b, &a->s)) * sizeof(float) +
 	       chunks * b.weights * sizeof(double) + b.unmix + 64;
 }
 
-/* y of a tile of groups from what was saved or anew, and its coefficients */
-static void recall(const struct bwd_job *job, int64_t t, int tokens, const struct room *r, float *rho)
+/* r->raw of a block of groups, from what was saved or anew */
+static const float *recall(const struct bwd_job *job, int64_t t, int tokens, const struct room *r)
+{
+	const struct plan *const p = &job->plan->p;
+
+	if (!job->x.data)
+		return NULL;
+	if (job->a->saved)
+		return job->a->saved + t * (p->m + 1);
+	project(job->ctx, p, &job->phi, &job->x, job->x_dtype, t, tokens, r);
+	return r->raw;
+}
+
+/* y of a tile of these from number `at` on, and coefficients */
+static void remake(const struct bwd_job *job, const float *raw, int at, int tokens,
+		   const struct room *r, float *rho)
 {
 	const struct hzi_mhc_pre_bwd_args *const a = job->a;
 	const struct plan *const p = &job->plan->p;
 	const struct hzi_mhc_batch b = batch_of(p, &a->rule, a->alpha, a->bias, tokens, r);
-	float raw[TOKENS * (HZI_MHC_ROWS + 1)];
 
-	if (job->x.data && a->saved)
-		memcpy(raw, a->saved + t * (p->m + 1),
-		       (size_t)(tokens * (p->m + 1)) * sizeof(float));
-	else if (job->x.data)
-		project(job->ctx, p, &job->phi, &job->x, job->x_dtype, t, tokens, r, raw);
-	normalize(p, &a->rule, job->x.data ? raw : NULL, tokens, r->y, rho);
+	normalize(p, &a->rule, raw ? raw + at * (p->m + 1) : NULL, tokens, r->y, rho);
 	make_coefs(job->ctx, &b);
 }
 
 /* <du, X[j]> and <dY[i], X[j]> of the tokens of a tile, onto those that came in */
-static void sum_tile(const struct bwd_job *job, int64_t t, int tokens, const struct room *r,
-		     float *dnorm)
+static void sum_tile(const struct bwd_job *job, int64_t t, int at, int tokens,
+		     const struct room *r, float *dnorm)
 {
 	const struct hzi_mhc_pre_bwd_args *const a = job->a;
 	const struct hz_kern *const kern = job->ctx->kern;
@@ -637,12 +795,12 @@ static void sum_tile(const struct bwd_job *job, int64_t t, int tokens, const str
 	struct hzi_mhc_unmix u = {.a = &args, .sums = &sums};
 
 	for (int i = 0; i < tokens; i++) {
-		float coef[HZI_MHC_STREAMS], *const du = r->du + i * p->padded;
+		float coef[HZI_MHC_STREAMS], *const du = r->du + (at + i) * p->padded;
 		float sum[HZI_MHC_STREAMS * HZI_MHC_STREAMS], in[HZI_MHC_STREAMS * HZI_MHC_STREAMS];
 
 		if (beside.norm)
 			hzi_mhc_unnorm(job->ctx, &args, &beside, t + i, pick(r->p, i, n, coef),
-				       r->du + TOKENS * p->padded, du, dnorm);
+				       r->du + BLOCK * p->padded, du, dnorm);
 		memset(&sums, 0, sizeof(sums));
 		for (int64_t c = 0; c < p->channels; c += HZI_MHC_TILE) {
 			u.du_floats = beside.norm ? du + c : NULL;
@@ -700,8 +858,8 @@ static void take_sums(const struct bwd_job *job, int64_t g, int groups, const st
 }
 
 /*
- * What the gradients of y make of a tile of what phi multiplied: d [TOKENS][m] of its sums, factor
- * [TOKENS] of x itself; sums of the gradients of bias and alpha
+ * What the gradients of y make of a tile of what phi multiplied, d [m] of its sums and factor of x
+ * itself; sums of the gradients of bias and alpha
  */
 static void back_coefs(const struct bwd_job *job, int tokens, const struct room *r,
 		       const float *rho, float *d, float *factor, double *weights)
@@ -729,63 +887,82 @@ static void back_coefs(const struct bwd_job *job, int tokens, const struct room 
 	}
 }
 
-/* Tiles of tokens of their own coefficients, of a chunk */
-static void chunk_of_tokens(const struct bwd_job *job, int64_t chunk, const struct room *r)
+/* dx of channels c .. of a tile, number `at` of a block, and its share of dphi */
+static void back_tile(const struct bwd_job *job, int64_t t, int at, int tokens, int64_t c,
+		      int64_t count, float *dphi, const struct room *r)
 {
 	const struct hzi_mhc_pre_bwd_args *const a = job->a;
-	const struct bwd_plan *const plan = job->plan;
-	const struct plan *const p = &plan->p;
+	const struct plan *const p = &job->plan->p;
 	const struct hz_kern *const kern = job->ctx->kern;
 	const struct hzi_mhc_streams_bwd_args args = streams_of(a, false, true);
-	const int64_t end = hzi_mhc_min((chunk + 1) * plan->chunk, a->s.tokens);
+	const int n = p->n;
+	struct hzi_mhc_product product = {
+		.x = r->x, .x_ld = HZI_MHC_WIDE, .d = r->d + at * p->m, .factor = r->factor + at,
+		.y_ld = n * HZI_MHC_TILE, .count = pairs(job->ctx, count), .tokens = tokens,
+		.m = p->m,
+	};
+
+	for (int j = 0; j < n && (dphi || a->dx.data); j++) {
+		widen(job->ctx, &a->x, a->s.dtype, t + at, tokens, j, c, count, r);
+		if (a->dx.data) {
+			product.phi = (float *)(uintptr_t)job->phi.data + j * job->phi.stream + c;
+			product.phi_ld = job->phi.row;
+			product.y = r->add + j * HZI_MHC_TILE;
+			kern->mhc_spread(&product);
+		}
+		if (dphi) {
+			product.phi = dphi + j * p->padded + c;
+			product.phi_ld = n * p->padded;
+			kern->mhc_outer(&product);
+		}
+	}
+	for (int i = 0; i < tokens && a->dx.data; i++) {
+		const float *const token = r->token + (at + i) * (n + n * n);
+		const struct hzi_mhc_unmix u = {
+			.a = &args, .coef.p = token, .coef.a = p->all ? token + n : NULL,
+			.du_floats = a->norm && a->du.data ? r->du + (at + i) * p->padded + c : NULL,
+			.add = r->add + i * n * HZI_MHC_TILE, .add_stream = HZI_MHC_TILE,
+			.stream_dx = job->stream_dx, .next = false,
+		};
+
+		hzi_mhc_unmix(job->ctx, &u, t + at + i, c, count);
+	}
+}
+
+/* Blocks of tokens of their own coefficients, of a chunk */
+static void chunk_of_tokens(const struct bwd_job *job, int64_t chunk, const struct room *r)
+{
+	const struct bwd_plan *const plan = job->plan;
+	const struct plan *const p = &plan->p;
+	const int64_t end = hzi_mhc_min((chunk + 1) * plan->chunk, job->a->s.tokens);
+	const int n = p->n;
 	float *const dphi = plan->dphi ? job->dphi + chunk * (int64_t)plan->dphi : NULL;
 	float *const dnorm = plan->dnorm ? job->dnorm + chunk * (int64_t)plan->dnorm : NULL;
 	double *const weights = job->weights + chunk * (int64_t)plan->weights;
-	float *const add = r->add + (a->norm ? (TOKENS + 1) * p->padded : 0);
 
-	for (int64_t t = chunk * plan->chunk; t < end; t += TOKENS) {
-		const int tokens = (int)hzi_mhc_min(TOKENS, end - t), n = p->n;
-		float rho[TOKENS], factor[TOKENS], d[TOKENS * HZI_MHC_ROWS];
+	for (int64_t t = chunk * plan->chunk; t < end; t += BLOCK) {
+		const int block = (int)hzi_mhc_min(BLOCK, end - t);
+		const float *const raw = recall(job, t, block, r);
 
-		recall(job, t, tokens, r, rho);
-		sum_tile(job, t, tokens, r, dnorm);
-		back_coefs(job, tokens, r, rho, d, factor, weights);
+		for (int at = 0; at < block; at += TOKENS) {
+			const int tokens = (int)hzi_mhc_min(TOKENS, block - at);
+			float rho[TOKENS];
+
+			remake(job, raw, at, tokens, r, rho);
+			for (int i = 0; i < tokens; i++) {
+				float *const token = r->token + (at + i) * (n + n * n);
+
+				pick(r->p, i, n, token);
+				if (p->all)
+					pick(r->a, i, n * n, token + n);
+			}
+			sum_tile(job, t + at, at, tokens, r, dnorm);
+			back_coefs(job, tokens, r, rho, r->d + at * p->m, r->factor + at, weights);
+		}
 		for (int64_t c = 0; c < p->channels; c += HZI_MHC_TILE) {
-			const int64_t count = hzi_mhc_min(HZI_MHC_TILE, p->channels - c);
-			struct hzi_mhc_product product = {
-				.x = r->x, .x_ld = HZI_MHC_WIDE, .d = d, .factor = factor,
-				.y_ld = n * HZI_MHC_TILE, .count = pairs(job->ctx, count),
-				.tokens = tokens, .m = p->m,
-			};
-
-			for (int j = 0; j < n && (dphi || a->dx.data); j++) {
-				widen(job->ctx, &a->x, a->s.dtype, t, tokens, j, c, count, r);
-				if (a->dx.data) {
-					product.phi = (float *)(uintptr_t)job->phi.data +
-						      j * job->phi.stream + c;
-					product.phi_ld = job->phi.row;
-					product.y = add + j * HZI_MHC_TILE;
-					kern->mhc_spread(&product);
-				}
-				if (dphi) {
-					product.phi = dphi + j * p->padded + c;
-					product.phi_ld = n * p->padded;
-					kern->mhc_outer(&product);
-				}
-			}
-			for (int i = 0; i < tokens && a->dx.data; i++) {
-				float P[HZI_MHC_STREAMS], A[HZI_MHC_STREAMS * HZI_MHC_STREAMS];
-				const struct hzi_mhc_unmix u = {
-					.a = &args, .coef.p = pick(r->p, i, n, P),
-					.coef.a = p->all ? pick(r->a, i, n * n, A) : NULL,
-					.du_floats = a->norm && a->du.data ?
-							     r->du + i * p->padded + c : NULL,
-					.add = add + i * n * HZI_MHC_TILE,
-					.add_stream = HZI_MHC_TILE, .stream_dx = job->stream_dx,
-				};
-
-				hzi_mhc_unmix(job->ctx, &u, t + i, c, count);
-			}
+			for (int at = 0; at < block; at += TOKENS)
+				back_tile(job, t, at, (int)hzi_mhc_min(TOKENS, block - at), c,
+					  hzi_mhc_min(HZI_MHC_TILE, p->channels - c), dphi, r);
 		}
 	}
 }
@@ -805,7 +982,7 @@ static void chunk_of_groups(const struct bwd_job *job, int64_t chunk, const stru
 		const int groups = (int)hzi_mhc_min(TOKENS, end - g);
 		float rho[TOKENS], factor[TOKENS], d[TOKENS * HZI_MHC_ROWS];
 
-		recall(job, g, groups, r, rho);
+		remake(job, recall(job, g, groups, r), 0, groups, r, rho);
 		take_sums(job, g, groups, r);
 		back_coefs(job, groups, r, rho, d, factor, weights);
 		if (job->x.data) {
@@ -865,7 +1042,7 @@ static void coef_units(void *data, int thread, int64_t begin, int64_t end)
 		const int64_t g = u * TOKENS;
 		const int groups = (int)hzi_mhc_min(TOKENS, job->a->s.groups - g);
 
-		recall(job, g, groups, &r, rho);
+		remake(job, recall(job, g, groups, &r), 0, groups, &r, rho);
 		for (int i = 0; i < groups; i++) {
 			hzi_mhc_put(&job->p, g + i, p->n, 1, pick(r.p, i, p->n, out));
 			if (p->all)
@@ -975,7 +1152,7 @@ int hzi_cpu_mhc_pre_bwd(struct hz_context *ctx, const struct hzi_mhc_pre_bwd_arg
 		job.phi = phi_of(p, a->phi, a->gain, work);
 		job.x = a->x;
 	}
-	work += p->phi;
+	work += p->phi + p->half;
 	if (!plan.shared) {
 		hzi_parallel(p->threads, chunk_units, &job, plan.chunks);
 		put_weights(&job);

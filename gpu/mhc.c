@@ -148,7 +148,7 @@ static int64_t chunks_of(const struct hzi_mhc_shape *s)
 static int64_t bias_chunks(const struct hzi_mhc_shape *s)
 {
 	const int64_t columns = ceil_div(s->channels, HZI_MHC_DBIAS_LANES);
-	const int64_t want = columns < BIAS_BLOCKS ? BIAS_BLOCKS / (columns + 1) + 1 : 1;
+	const int64_t want = BIAS_BLOCKS / (columns < BIAS_BLOCKS ? columns : BIAS_BLOCKS);
 	const int64_t most = s->tokens / 64 + 1;
 
 	return want < most ? want : most;
@@ -229,7 +229,7 @@ int hzi_cuda_mhc_streams_bwd(struct hz_context *ctx, const struct hzi_mhc_stream
 		p.a.x.data = NULL;
 	if (!a->a.data && !a->du.data && !a->accumulate && same_array(&a->dx, &a->dy))
 		p.a.dx.data = NULL;
-	if (a->s.groups == 0 || (!sums && !p.a.dx.data && !a->df.data))
+	if (!sums && !p.a.dx.data && !a->df.data)
 		return HZ_OK;
 	p.kind = vector_terms(&p.a);
 	if (kernel >= 0 && p.kind && in_vectors(&p.a.x, bytes) && in_vectors(&a->f, bytes) &&
@@ -246,7 +246,13 @@ int hzi_cuda_mhc_streams_bwd(struct hz_context *ctx, const struct hzi_mhc_stream
 		p.kind = (a->dp.data ? HZI_TERM_U : 0) | (a->dq.data ? HZI_TERM_F : 0) |
 			 (a->da.data ? HZI_TERM_MIX : 0);
 	}
-	p.sums = sums;
+	if (!sums)
+		p.chunks = 1;
+	if (p.chunks == 1 && p.per > 1 && !sums) {
+		/* Nothing is added up over tokens, but coefficients are still of groups. */
+		p.chunks = chunks_of(&a->s);
+		p.partial = NULL;
+	}
 	blocks = p.per == 1 ? ceil_div(a->s.tokens, per_block) : a->s.groups * p.chunks;
 	HZ_CHECK(launch(ctx, bwd_name, HZI_FAMILY_MHC, kernel, blocks, 1, HZI_MHC_BWD_THREADS, 0, &p,
 			sizeof(p)));

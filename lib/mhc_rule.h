@@ -162,9 +162,12 @@ HZI_MHC_FN void hzi_mhc_map(const int n, const struct hzi_mhc_rule *rule, const 
 	}
 }
 
-/* What r and c begin with: 1. NaN where |z| is infinite, which divided by itself may be lost. */
+/*
+ * What r and c begin with: 1. NaN where |z| is infinite, which divided by itself may be lost; 0 for
+ * rows of 0, whose r would grow by 1 / eps each time.
+ */
 HZI_MHC_FN void hzi_mhc_begin(const int n, const struct hzi_mhc_rule *rule, const hzi_mreal *z,
-			      hzi_mreal *r, hzi_mreal *c)
+			      const hzi_mreal *k, hzi_mreal *r, hzi_mreal *c)
 {
 	hzi_mreal one = hzi_m_set(1);
 
@@ -176,6 +179,17 @@ HZI_MHC_FN void hzi_mhc_begin(const int n, const struct hzi_mhc_rule *rule, cons
 	HZI_MHC_UNROLL
 	for (int i = 0; i < n; i++)
 		r[i] = c[i] = one;
+	if (rule->map != HZ_MHC_EXP || rule->eps == 0)
+		return;
+	HZI_MHC_UNROLL
+	for (int i = 0; i < n; i++) {
+		hzi_mreal sum = k[i * n];
+
+		HZI_MHC_UNROLL
+		for (int j = 1; j < n; j++)
+			sum += k[i * n + j];
+		r[i] = hzi_m_where(hzi_m_set(1e-37f), sum, hzi_m_set(0), one);
+	}
 }
 
 HZI_MHC_FN void hzi_mhc_columns(const int n, hzi_mreal eps, const hzi_mreal *k, const hzi_mreal *r,
@@ -250,7 +264,7 @@ HZI_MHC_FN void hzi_mhc_sinkhorn(const int n, const struct hzi_mhc_rule *rule, c
 
 	hzi_mhc_map(n, rule, z, k);
 	hzi_mhc_lift(n, rule, k, k);
-	hzi_mhc_begin(n, rule, z, r, c);
+	hzi_mhc_begin(n, rule, z, k, r, c);
 	hzi_mhc_iterate(n, rule, 0, rule->iterations, k, r, c, NULL, 0);
 	HZI_MHC_UNROLL
 	for (int i = 0; i < n; i++) {
@@ -266,6 +280,12 @@ HZI_MHC_FN void hzi_mhc_sinkhorn(const int n, const struct hzi_mhc_rule *rule, c
 	}
 }
 
+/* a / b, 0 where b is 0, as a then is */
+HZI_MHC_FN hzi_mreal hzi_mhc_ratio(hzi_mreal a, hzi_mreal b)
+{
+	return hzi_m_where(b, hzi_m_set(0), hzi_m_div(a, b), hzi_m_set(0));
+}
+
 /*
  * One iteration backwards: r_new and c_new from r and c. dr and dc come in as the gradients of
  * r_new and c_new and leave as those of r and c; dk gets its share. Factors are taken in an order
@@ -278,7 +298,7 @@ HZI_MHC_FN void hzi_mhc_step_bwd(const int n, const hzi_mreal eps, const bool co
 {
 	HZI_MHC_UNROLL
 	for (int i = 0; i < n; i++) {
-		const hzi_mreal inverse = hzi_m_div(r_new[i], r[i]);	/* 1 / (r_i sum + eps) */
+		const hzi_mreal inverse = hzi_mhc_ratio(r_new[i], r[i]);	/* 1 / (r_i sum + eps) */
 		const hzi_mreal d = -(dr[i] * r_new[i]) * r_new[i];	/* of the sum */
 
 		dr[i] = dr[i] * (eps * inverse * inverse);
@@ -292,7 +312,7 @@ HZI_MHC_FN void hzi_mhc_step_bwd(const int n, const hzi_mreal eps, const bool co
 		return;
 	HZI_MHC_UNROLL
 	for (int j = 0; j < n; j++) {
-		const hzi_mreal inverse = hzi_m_div(c_new[j], c[j]);
+		const hzi_mreal inverse = hzi_mhc_ratio(c_new[j], c[j]);
 		const hzi_mreal d = -(dc[j] * c_new[j]) * c_new[j];
 
 		dc[j] = dc[j] * (eps * inverse * inverse);
@@ -377,7 +397,7 @@ HZI_MHC_FN void hzi_mhc_sinkhorn_bwd(const int n, const struct hzi_mhc_rule *rul
 	hzi_mhc_lift(n, rule, k, k);
 	for (int last = rule->iterations, first; last > 0; last = first) {
 		first = (last - 1) / HZI_MHC_HISTORY * HZI_MHC_HISTORY;
-		hzi_mhc_begin(n, rule, z, r, c);
+		hzi_mhc_begin(n, rule, z, k, r, c);
 		hzi_mhc_iterate(n, rule, 0, first, k, r, c, NULL, 0);
 		hzi_mhc_iterate(n, rule, first, last, k, r, c, history, stride);
 		if (last == rule->iterations) {

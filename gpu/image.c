@@ -112,6 +112,15 @@ END
 KERNELS(mhc_pre)
 #include "mhc_pre.kernels.def"
 END
+KERNELS(mhc_pre_fused)
+#include "mhc_pre_fused.kernels.def"
+END
+KERNELS(mhc_pre_joint)
+#include "mhc_pre_joint.kernels.def"
+END
+KERNELS(mhc_pre_bwd)
+#include "mhc_pre_bwd.kernels.def"
+END
 KERNELS(vlut)
 #include "vlut.kernels.def"
 END

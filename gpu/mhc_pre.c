@@ -50,14 +50,15 @@ struct hzi_pre_room hzi_pre_room(const struct hz_context *ctx, const struct hzi_
 	return room;
 }
 
-int hzi_pre_sum_rows(struct hz_context *ctx, const char *op, const struct hzi_mhc_sum_rows *p)
+int hzi_pre_sum_rows(struct hz_context *ctx, const char *op, int64_t parts,
+		     const struct hzi_mhc_sum_rows *p)
 {
 	const struct hzi_launch launch = {
-		.grid = {(unsigned)ceil_div(p->width, HZI_PRE_SUM_COLUMNS)}, .block = {256},
-		.early = true,
+		.grid = {(unsigned)(ceil_div(p->width, HZI_PRE_SUM_COLUMNS) * parts)},
+		.block = {256}, .early = true,
 	};
 
-	if (p->width == 0)
+	if (p->width == 0 || parts == 0)
 		return HZ_OK;
 	return hzi_cuda_launch(ctx, op, HZI_FAMILY_MHC_PRE, HZI_KERNEL_mhc_pre_sum_rows, &launch, p,
 			       sizeof(*p));
@@ -89,7 +90,7 @@ int hzi_pre_means(struct hz_context *ctx, const char *op, const struct hzi_mhc_s
 		return HZ_OK;
 	HZ_CHECK(hzi_cuda_launch(ctx, op, HZI_FAMILY_MHC_PRE, HZI_KERNEL_mhc_pre_means, &launch, &p,
 				 sizeof(p)));
-	return hzi_pre_sum_rows(ctx, op, &(struct hzi_mhc_sum_rows){
+	return hzi_pre_sum_rows(ctx, op, 1, &(struct hzi_mhc_sum_rows){
 		.in = room->mean_sums, .out = room->means, .rows = room->mean_splits,
 		.width = s->groups * columns, .stride = s->groups * columns,
 		.scale = 1.0f / (float)(s->tokens / s->groups),

@@ -161,7 +161,10 @@ extern "C" __global__ void __launch_bounds__(256)
 {
 	__shared__ float sums[8][HZI_PRE_SUM_COLUMNS];
 	const int column = threadIdx.x % HZI_PRE_SUM_COLUMNS, part = threadIdx.x / HZI_PRE_SUM_COLUMNS;
-	const int64_t j = (int64_t)blockIdx.x * HZI_PRE_SUM_COLUMNS + column;
+	const int64_t strips = (p.width + HZI_PRE_SUM_COLUMNS - 1) / HZI_PRE_SUM_COLUMNS;
+	const int64_t j = blockIdx.x % strips * HZI_PRE_SUM_COLUMNS + column, s = blockIdx.x / strips;
+	const float *in = p.in + s * p.rows * p.stride;
+	float *out = p.out + s * p.width;
 	float sum = 0;
 
 	grid_next();
@@ -169,7 +172,7 @@ extern "C" __global__ void __launch_bounds__(256)
 	if (j < p.width) {
 #pragma unroll 4
 		for (int64_t r = part; r < p.rows; r += 8)
-			sum += p.in[r * p.stride + j];
+			sum += in[r * p.stride + j];
 	}
 	sums[part][column] = sum;
 	__syncthreads();
@@ -178,7 +181,7 @@ extern "C" __global__ void __launch_bounds__(256)
 	for (int r = 1; r < 8; r++)
 		sum += sums[r][column];
 	sum *= p.scale;
-	p.out[j] = p.accumulate ? p.out[j] + sum : sum;
+	out[j] = p.accumulate ? out[j] + sum : sum;
 }
 
 /* ---- Coefficients ---------------------------------------------------------------------------- */

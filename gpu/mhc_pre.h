@@ -36,7 +36,7 @@ struct hzi_mhc_means {
 	int32_t n, dtype, quick, splits;
 };
 
-/* out[j] (+)= scale sum_r in[r stride + j], j < width */
+/* out[s width + j] (+)= scale sum_r in[(s rows + r) stride + j], j < width, blocks of parts s */
 struct hzi_mhc_sum_rows {
 	const float *in;
 	float *out;
@@ -76,7 +76,7 @@ struct hzi_mhc_norm {
 /* du of u before it was divided [T, C], dp [T, n]; of each block's tokens sums of dnorm [blocks, C] */
 struct hzi_mhc_norm_bwd {
 	struct hzi_mhc_norm of;		/* u: its gradient */
-	void *du;
+	float *du;
 	float *dp, *dnorm;		/* NULL: not wanted */
 };
 
@@ -102,7 +102,7 @@ struct hzi_mhc_dx {
 	struct hzi_mhc_array x, du, dy, dx;
 	const float *phi, *gain, *draw, *own, *p, *a, *shared;
 	int64_t tokens, groups, channels;
-	int32_t n, m, dtype, dx_dtype, accumulate;
+	int32_t n, m, dtype, du_dtype, dx_dtype, accumulate, pad;
 	float scale;			/* of all of it */
 };
 

@@ -18,13 +18,12 @@ struct plan {
 	bool gradients;			/* those of sums are wanted */
 	bool coefs;			/* p and a are */
 	bool norm;			/* u was divided by its root mean square */
-	bool own_dp;			/* the kernel of norm gives dp, else the pass of streams */
 	bool means, projects;
 	bool joint;			/* dx and dphi in one pass */
 	struct hzi_pre_room room;
-	float *p, *a, *dp, *da, *draw, *own, *small, *shared, *partial, *dnorm;
+	float *p, *a, *dp, *dp_tokens, *da, *draw, *own, *small, *shared, *partial, *dnorm;
 	uint32_t *records;
-	void *du;
+	float *du;
 	int64_t blocks, norm_blocks;	/* of kernels that leave sums of blocks */
 	int splits;
 	size_t streams_at, bytes;	/* the workspace of mhc_streams_bwd */
@@ -63,7 +62,6 @@ static struct plan plan_of(const struct hz_context *ctx, const struct hzi_mhc_pr
 	if (p.coefs)
 		p.a = hzi_pre_take(ctx, &p.bytes, S * n * n);
 	if (p.norm) {
-		p.own_dp = S == T;
 		p.norm_blocks = min_of(T, 2 * hzi_cuda_device(ctx)->multiprocessors);
 		p.du = hzi_pre_take(ctx, &p.bytes, T * a->s.channels);
 		if (a->dnorm)
@@ -73,6 +71,8 @@ static struct plan plan_of(const struct hz_context *ctx, const struct hzi_mhc_pr
 		p.blocks = ceil_div(S, HZI_PRE_GROUPS);
 		if (a->du.data)
 			p.dp = hzi_pre_take(ctx, &p.bytes, S * n);
+		if (p.norm)
+			p.dp_tokens = S < T ? hzi_pre_take(ctx, &p.bytes, T * n) : p.dp;
 		if (a->dy.data)
 			p.da = hzi_pre_take(ctx, &p.bytes, S * n * n);
 		if (a->phi) {
@@ -91,14 +91,13 @@ static struct plan plan_of(const struct hz_context *ctx, const struct hzi_mhc_pr
 		p.records = (uint32_t *)(void *)hzi_pre_take(ctx, &p.bytes,
 							     hzi_pre_joint_records(&a->s));
 	p.streams = (struct hzi_mhc_streams_bwd_args){
-		.s = a->s, .x = a->x, .du = a->du, .dy = a->dy,
-		.dp = p.own_dp ? (struct hzi_mhc_coef){0} : hzi_pre_coef(p.dp, n, 1),
-		.da = {p.da, n * n, n, 1},
+		.s = a->s, .x = a->x, .dy = a->dy, .da = {p.da, n * n, n, 1},
 	};
-	if (p.norm)
-		p.streams.du = hzi_pre_array(p.du, 1, a->s.channels);
-	if (p.own_dp)
-		p.streams.du.data = NULL;
+	/* norm's kernel gives dp itself. */
+	if (!p.norm) {
+		p.streams.du = a->du;
+		p.streams.dp = hzi_pre_coef(p.dp, n, 1);
+	}
 	p.streams_at = p.bytes;
 	if (p.gradients)
 		p.bytes += hzi_cuda_mhc_streams_bwd_workspace(ctx, &p.streams);
@@ -141,7 +140,7 @@ static int norm_pass(struct hz_context *ctx, const struct hzi_mhc_pre_bwd_args *
 			.tokens = a->s.tokens, .groups = a->s.groups, .channels = a->s.channels,
 			.n = a->s.n, .dtype = a->s.dtype, .eps = a->rule.norm_eps,
 		},
-		.du = plan->du, .dp = plan->own_dp ? plan->dp : NULL, .dnorm = plan->dnorm,
+		.du = plan->du, .dp = plan->dp_tokens, .dnorm = plan->dnorm,
 	};
 
 	if (!plan->norm)
@@ -150,9 +149,15 @@ static int norm_pass(struct hz_context *ctx, const struct hzi_mhc_pre_bwd_args *
 	if (plan->norm_blocks)
 		HZ_CHECK(hzi_cuda_launch(ctx, OP, HZI_FAMILY_MHC_PRE_BWD,
 					 HZI_KERNEL_mhc_pre_norm_bwd, &launch, &p, sizeof(p)));
+	if (plan->dp_tokens && a->s.groups < a->s.tokens)
+		HZ_CHECK(hzi_pre_sum_rows(ctx, OP, a->s.groups, &(struct hzi_mhc_sum_rows){
+			.in = plan->dp_tokens, .out = plan->dp,
+			.rows = a->s.tokens / a->s.groups, .width = a->s.n, .stride = a->s.n,
+			.scale = 1,
+		}));
 	if (!a->dnorm)
 		return HZ_OK;
-	return hzi_pre_sum_rows(ctx, OP, &(struct hzi_mhc_sum_rows){
+	return hzi_pre_sum_rows(ctx, OP, 1, &(struct hzi_mhc_sum_rows){
 		.in = plan->dnorm, .out = a->dnorm, .rows = plan->norm_blocks,
 		.width = a->s.channels, .stride = a->s.channels, .scale = 1,
 		.accumulate = a->accumulate,
@@ -189,13 +194,13 @@ static int gradient_pass(struct hz_context *ctx, const struct hzi_mhc_pre_bwd_ar
 	if (a->dalpha) {
 		small.out = a->dalpha;
 		small.width = m == a->rule.n ? 1 : 3;
-		HZ_CHECK(hzi_pre_sum_rows(ctx, OP, &small));
+		HZ_CHECK(hzi_pre_sum_rows(ctx, OP, 1, &small));
 	}
 	if (a->dbias) {
 		small.in = plan->small ? plan->small + 3 : NULL;
 		small.out = a->dbias;
 		small.width = m;
-		HZ_CHECK(hzi_pre_sum_rows(ctx, OP, &small));
+		HZ_CHECK(hzi_pre_sum_rows(ctx, OP, 1, &small));
 	}
 	return HZ_OK;
 }
@@ -238,7 +243,7 @@ static bool groups_quick(const struct hzi_mhc_dx *p)
 		if (all[i]->data && !hzi_pre_quick(all[i], p->dtype))
 			return false;
 	}
-	return p->n == 4 && p->dtype != HZ_F32 && p->channels > 0 && p->channels % 8 == 0 &&
+	return p->n == 4 && p->dtype != HZ_F32 && p->du_dtype == p->dtype && p->channels > 0 && p->channels % 8 == 0 &&
 	       p->tokens > p->groups;
 }
 
@@ -251,8 +256,7 @@ static int joint_pass(struct hz_context *ctx, const struct hzi_mhc_pre_bwd_args 
 		.records = plan->records, .tokens = a->s.tokens, .m = a->rule.m,
 	};
 	const struct hzi_mhc_joint p = {
-		.x = a->x, .du = plan->norm ? hzi_pre_array(plan->du, 1, a->s.channels) : a->du,
-		.dy = a->dy, .dx = a->dx, .phi = a->phi, .gain = a->gain,
+		.x = a->x, .du = a->du, .dy = a->dy, .dx = a->dx, .phi = a->phi, .gain = a->gain,
 		.records = plan->records, .partial = plan->partial, .tokens = a->s.tokens,
 		.channels = a->s.channels, .m = a->rule.m,
 		.splits = hzi_pre_joint_splits(ctx, &a->s), .accumulate = a->accumulate,
@@ -276,6 +280,7 @@ static int dx_pass(struct hz_context *ctx, const struct hzi_mhc_pre_bwd_args *a,
 		return HZ_OK;
 	mix.tokens = a->s.tokens;
 	mix.dtype = mix.dx_dtype = a->s.dtype;
+	mix.du_dtype = plan->norm ? HZ_F32 : a->s.dtype;
 	mix.du = plan->norm ? hzi_pre_array(plan->du, 1, a->s.channels) : a->du;
 	mix.dy = a->dy;
 	mix.dx = a->dx;

@@ -141,7 +141,7 @@ extern "C" __global__ void __launch_bounds__(256)
 			const float du = load_value(of.dtype, of.u.data, place(of.u, t, 0, c));
 			const float dv = rho * (du * of.norm[c] - v * dot);
 
-			store_any(of.dtype, p.du, t * of.channels + c, dv);
+			p.du[t * of.channels + c] = dv;
 			if (p.dnorm) {
 				float *sum = p.dnorm + blockIdx.x * of.channels + c;
 
@@ -217,7 +217,7 @@ extern "C" __global__ void __launch_bounds__(HZI_PRE_THREADS)
 					      load_value(p.dtype, p.x.data, place(p.x, t, j, c)), sum[r]);
 			if (p.du.data)
 				sum[r] = fmaf(p.p[s * p.n + j],
-					      load_value(p.dtype, p.du.data, place(p.du, t, 0, c)),
+					      load_value(p.du_dtype, p.du.data, place(p.du, t, 0, c)),
 					      sum[r]);
 			if (p.dy.data) {
 				for (int i = 0; i < p.n; i++)

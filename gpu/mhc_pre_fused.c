@@ -45,7 +45,7 @@ int hzi_pre_fused(struct hz_context *ctx, const struct hzi_mhc_pre_args *a)
 		.q = a->q, .a = a->a, .post_q = post->q, .post_a = post->a, .phi = a->phi,
 		.gain = a->gain, .alpha = a->alpha, .bias = a->bias, .post_bias = post->bias,
 		.saved = a->saved, .rule = a->rule, .tokens = a->s.tokens,
-		.channels = a->s.channels, .ranks = 1,
+		.channels = a->s.channels, .ranks = 2,	/* st.async wants a cluster */
 	};
 	struct hzi_launch launch = {
 		.block = {HZI_FUSED_THREADS}, .shared_bytes = HZI_FUSED_BYTES, .early = true,

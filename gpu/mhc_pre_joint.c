@@ -21,7 +21,7 @@ bool hzi_pre_joint_takes(const struct hz_context *ctx, const struct hzi_mhc_pre_
 
 	return g->sm == SM_HOPPER && g->shared_block_bytes >= HZI_JOINT_BYTES && a->s.n == 4 &&
 	       a->s.dtype != HZ_F32 && a->phi && a->rule.m <= HZI_JOINT_ROWS && a->s.tokens > 0 &&
-	       a->s.groups == a->s.tokens && a->s.channels > 0 && a->s.channels % 8 == 0 &&
+	       !(a->norm && a->du.data) && a->s.groups == a->s.tokens && a->s.channels > 0 && a->s.channels % 8 == 0 &&
 	       (a->dx.data || a->dphi || a->dgain) && is_quick(&a->x) && is_quick(&a->du) &&
 	       is_quick(&a->dy) && is_quick(&a->dx);
 }

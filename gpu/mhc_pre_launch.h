@@ -79,6 +79,7 @@ int64_t hzi_pre_joint_records(const struct hzi_mhc_shape *s);	/* in words of 32 
 int hzi_pre_joint(struct hz_context *ctx, const struct hzi_mhc_records *r,
 		  const struct hzi_mhc_joint *p, int dtype);
 
-int hzi_pre_sum_rows(struct hz_context *ctx, const char *op, const struct hzi_mhc_sum_rows *p);
+int hzi_pre_sum_rows(struct hz_context *ctx, const char *op, int64_t parts,
+		     const struct hzi_mhc_sum_rows *p);
 
 #endif

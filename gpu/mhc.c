@@ -76,6 +76,25 @@ static int64_t tokens_per_group(const struct hzi_mhc_shape *s)
 	return s->groups > 0 ? s->tokens / s->groups : 0;
 }
 
+/*
+ * Threads of a token that has so much for them to do: the most of which a sixteenth or less have
+ * nothing, or 32, but no more than that
+ */
+static int lanes_for(int64_t vectors)
+{
+	int log2;
+
+	for (log2 = 7; log2 > 5; log2--) {
+		const int64_t lanes = (int64_t)1 << log2;
+
+		if ((ceil_div(vectors, lanes) * lanes - vectors) * 16 <= vectors)
+			break;
+	}
+	while (log2 > 0 && (int64_t)1 << (log2 - 1) >= vectors)
+		log2--;
+	return log2;
+}
+
 /* ---- Streams ---------------------------------------------------------------------------------- */
 
 size_t hzi_cuda_mhc_streams_workspace(const struct hz_context *ctx,
@@ -102,23 +121,15 @@ int hzi_cuda_mhc_streams(struct hz_context *ctx, const struct hzi_mhc_streams_ar
 	if (kernel < 0 || (p.kind & HZI_TERM_U && (p.kind & HZI_TERM_ADD || !a->x.data)) ||
 	    !in_vectors(&a->x, bytes) || !in_vectors(&a->f, bytes) || !in_vectors(&a->u, bytes) ||
 	    !in_vectors(&a->y, bytes)) {
-		const int64_t blocks = ceil_div(total, HZI_MHC_THREADS);
-
+		p.lanes_log2 = lanes_for(ceil_div(a->s.channels, HZI_MHC_ANY));
+		p.tiles = (int32_t)ceil_div(a->s.channels, (int64_t)HZI_MHC_ANY << p.lanes_log2);
 		return launch(ctx, streams_name, HZI_FAMILY_MHC, HZI_KERNEL_mhc_streams_any,
-			      blocks < BLOCKS_MAX ? blocks : BLOCKS_MAX, 1, HZI_MHC_THREADS, 0, &p,
-			      sizeof(p));
+			      p.tiles * ceil_div(a->s.tokens, HZI_MHC_THREADS >> p.lanes_log2), 1,
+			      HZI_MHC_THREADS, 0, &p, sizeof(p));
 	}
 	p.vectors = a->s.channels * bytes / 16;
 	p.whole = wholes(&p.a.p, &p.a.q, &p.a.a, a->s.n);
-	/* The most threads side by side of which a sixteenth or less have nothing to do, or 32 */
-	for (p.lanes_log2 = 7; p.lanes_log2 > 5; p.lanes_log2--) {
-		const int64_t lanes = (int64_t)1 << p.lanes_log2;
-
-		if ((ceil_div(p.vectors, lanes) * lanes - p.vectors) * 16 <= p.vectors)
-			break;
-	}
-	while (p.lanes_log2 > 0 && (int64_t)1 << (p.lanes_log2 - 1) >= p.vectors)
-		p.lanes_log2--;
+	p.lanes_log2 = lanes_for(p.vectors);
 	p.tiles = (int32_t)ceil_div(p.vectors, (int64_t)1 << p.lanes_log2);
 	kernel += p.kind & HZI_TERM_MIX ? HZI_KERNEL_mhc_streams_mixed_f32_4 :
 					  HZI_KERNEL_mhc_streams_plain_f32_4;
@@ -147,8 +158,8 @@ static int64_t chunks_of(const struct hzi_mhc_shape *s)
 
 static int64_t bias_chunks(const struct hzi_mhc_shape *s)
 {
-	const int64_t columns = ceil_div(s->channels, HZI_MHC_DBIAS_LANES);
-	const int64_t want = BIAS_BLOCKS / (columns < BIAS_BLOCKS ? columns : BIAS_BLOCKS);
+	const int64_t columns = ceil_div(s->channels, 2 * HZI_MHC_DBIAS_LANES);
+	const int64_t want = columns < BIAS_BLOCKS ? BIAS_BLOCKS / (columns + 1) + 1 : 1;
 	const int64_t most = s->tokens / 64 + 1;
 
 	return want < most ? want : most;
@@ -177,11 +188,13 @@ static int bias_gradient(struct hz_context *ctx, const struct hzi_mhc_streams_bw
 		.chunks = bias_chunks(&a->s), .dbias = a->dbias, .accumulate = a->accumulate,
 		.partial = (float *)((char *)ctx->workspace + sums_bytes(a)),
 	};
+	const int bytes = (int)hz_dtype_size(a->s.dtype);
 
 	p.chunk = ceil_div(a->s.tokens, p.chunks);
+	p.vectors = a->s.channels * bytes % 16 == 0 && in_vectors(&a->dy, bytes);
 	HZ_CHECK(launch(ctx, bwd_name, HZI_FAMILY_MHC, HZI_KERNEL_mhc_dbias,
-			ceil_div(a->s.channels, HZI_MHC_DBIAS_LANES), p.chunks, HZI_MHC_THREADS, 0, &p,
-			sizeof(p)));
+			ceil_div(a->s.channels, HZI_MHC_DBIAS_LANES * (p.vectors ? 16 / bytes : 1)),
+			p.chunks, HZI_MHC_THREADS, 0, &p, sizeof(p)));
 	return launch(ctx, bwd_name, HZI_FAMILY_MHC, HZI_KERNEL_mhc_dbias_finish,
 		      ceil_div(a->s.channels, HZI_MHC_THREADS), 1, HZI_MHC_THREADS, 0, &p, sizeof(p));
 }
@@ -229,7 +242,7 @@ int hzi_cuda_mhc_streams_bwd(struct hz_context *ctx, const struct hzi_mhc_stream
 		p.a.x.data = NULL;
 	if (!a->a.data && !a->du.data && !a->accumulate && same_array(&a->dx, &a->dy))
 		p.a.dx.data = NULL;
-	if (!sums && !p.a.dx.data && !a->df.data)
+	if (a->s.groups == 0 || (!sums && !p.a.dx.data && !a->df.data))
 		return HZ_OK;
 	p.kind = vector_terms(&p.a);
 	if (kernel >= 0 && p.kind && in_vectors(&p.a.x, bytes) && in_vectors(&a->f, bytes) &&
@@ -246,13 +259,7 @@ int hzi_cuda_mhc_streams_bwd(struct hz_context *ctx, const struct hzi_mhc_stream
 		p.kind = (a->dp.data ? HZI_TERM_U : 0) | (a->dq.data ? HZI_TERM_F : 0) |
 			 (a->da.data ? HZI_TERM_MIX : 0);
 	}
-	if (!sums)
-		p.chunks = 1;
-	if (p.chunks == 1 && p.per > 1 && !sums) {
-		/* Nothing is added up over tokens, but coefficients are still of groups. */
-		p.chunks = chunks_of(&a->s);
-		p.partial = NULL;
-	}
+	p.sums = sums;
 	blocks = p.per == 1 ? ceil_div(a->s.tokens, per_block) : a->s.groups * p.chunks;
 	HZ_CHECK(launch(ctx, bwd_name, HZI_FAMILY_MHC, kernel, blocks, 1, HZI_MHC_BWD_THREADS, 0, &p,
 			sizeof(p)));
@@ -321,9 +328,14 @@ static int chain(struct hz_context *ctx, struct hzi_mhc_chain_job *p)
 		       in_vectors(&p->f, bytes) && in_vectors(&p->u, bytes) && in_vectors(&p->y, bytes);
 	int64_t threads = p->s.tokens * p->s.channels;
 
-	for (int l = 0; l < p->layers; l++)
+	p->whole = wholes(&p->p, &p->q, &p->a, p->s.n);
+	for (int l = 0; l < p->layers; l++) {
 		vectors = vectors && ((uintptr_t)p->layer[l].f | (uintptr_t)p->layer[l].u |
 				      (uintptr_t)p->layer[l].y) % 16 == 0;
+		if (((uintptr_t)p->layer[l].p | (uintptr_t)p->layer[l].q |
+		     (uintptr_t)p->layer[l].a) % 16 != 0)
+			p->whole = 0;
+	}
 	if (vectors) {
 		p->vectors = p->s.channels * bytes / 16;
 		threads = p->s.tokens * p->vectors;

@@ -128,9 +128,17 @@ HZ_DEVICE void streams_mixed(const hzi_mhc_streams_job &p)
 VECTORS(streams_plain, HZI_MHC_THREADS, 8, hzi_mhc_streams_job)
 VECTORS(streams_mixed, HZI_MHC_THREADS, 6, hzi_mhc_streams_job)
 
+/* ---- Any streams: a channel a thread at a time ------------------------------------------------- */
+
 HZ_DEVICE float load_at(const hzi_mhc_shape &s, const hzi_mhc_array &a, int64_t t, int i, int64_t c)
 {
-	return load_any(s.dtype, a.data, t * a.token + i * a.stream + c * a.channel);
+	const int64_t at = t * a.token + i * a.stream + c * a.channel;
+	uint16_t half;
+
+	if (s.dtype == HZ_F32)
+		return ((const float *)a.data)[at];
+	half = ((const uint16_t *)a.data)[at];
+	return s.dtype == HZ_F16 ? f16_low(half) : bf16_low(half);
 }
 
 HZ_DEVICE void store_at(const hzi_mhc_shape &s, const hzi_mhc_array &a, int64_t t, int i, int64_t c,
@@ -139,53 +147,71 @@ HZ_DEVICE void store_at(const hzi_mhc_shape &s, const hzi_mhc_array &a, int64_t 
 	store_any(s.dtype, a.data, t * a.token + i * a.stream + c * a.channel, f);
 }
 
-/* A channel of a token a thread: anything */
-KERNEL(mhc_streams_any, HZI_MHC_THREADS, 2, hzi_mhc_streams_job)
+/* Channels that a thread loads before it computes */
+#define TOGETHER(n) ((n) > 4 ? 1 : 2)
+
+template <int N>
+HZ_DEVICE void streams_any(const hzi_mhc_streams_job &p)
 {
-	constexpr int N = HZI_MHC_STREAMS;
+	constexpr int K = TOGETHER(N);
 	const hzi_mhc_streams_args &a = p.a;
-	const int64_t total = a.s.tokens * a.s.channels;
-	const int n = a.s.n;
+	const int64_t row = p.tiles == 1 ? blockIdx.x : blockIdx.x / (uint32_t)p.tiles;
+	const int64_t t = row * (HZI_MHC_THREADS >> p.lanes_log2) +
+			  ((int)threadIdx.x >> p.lanes_log2);
+	const int64_t tile = blockIdx.x - row * p.tiles, lanes = (int64_t)1 << p.lanes_log2;
+	const int64_t first = tile * HZI_MHC_ANY * lanes + ((int)threadIdx.x & ((int)lanes - 1));
+	const int64_t end = first + HZI_MHC_ANY * lanes < a.s.channels ?
+				    first + HZI_MHC_ANY * lanes : a.s.channels;
+	const int64_t s = mhc_divide(t, p.per);
+	float cp[N], cq[N], ca[N][N];
 
 	grid_wait();
-	for (int64_t k = (int64_t)blockIdx.x * HZI_MHC_THREADS + threadIdx.x; k < total;
-	     k += (int64_t)gridDim.x * HZI_MHC_THREADS) {
-		const int64_t t = mhc_divide(k, a.s.channels), c = k - t * a.s.channels;
-		const int64_t s = mhc_divide(t, p.per);
-		const float *cp = a.p.data + s * a.p.group, *cq = a.q.data + s * a.q.group;
-		const float *ca = a.a.data + s * a.a.group;
-		float x[N], f = 0, row[N];
+	if (t >= a.s.tokens)
+		return;
+	if (a.u.data)
+		load_row<N>(a.p, s, false, 1, cp);
+	if (a.y.data && a.f.data)
+		load_row<N>(a.q, s, false, 1, cq);
+	if (a.y.data && a.a.data)
+		load_matrix<N>(a.a, s, false, ca);
+	for (int64_t c = first; c < end; c += K * lanes) {
+		float x[K][N], f[K] = {};
 
 #pragma unroll
-		for (int j = 0; j < N; j++)
-			x[j] = j < n && a.x.data ? load_at(a.s, a.x, t, j, c) : 0;
-		if (a.f.data)
-			f = load_at(a.s, a.f, t, 0, c) + (a.bias ? a.bias[c] : 0);
-		if (a.u.data) {
+		for (int k = 0; k < K; k++) {
+			const int64_t at = c + k * lanes;
+
 #pragma unroll
 			for (int j = 0; j < N; j++)
-				row[j] = j >= n ? 0 : a.p.data ? cp[j * a.p.row] : 1;
-			store_at(a.s, a.u, t, 0, c, mix_row<N>(row, x, n));
+				x[k][j] = at < end && a.x.data ? load_at(a.s, a.x, t, j, at) : 0;
+			if (at < end && a.f.data)
+				f[k] = load_at(a.s, a.f, t, 0, at) + (a.bias ? a.bias[at] : 0);
 		}
-		if (!a.y.data)
-			continue;
 #pragma unroll
-		for (int i = 0; i < N; i++) {
-			float y = x[i];
+		for (int k = 0; k < K; k++) {
+			const int64_t at = c + k * lanes;
 
-			if (i >= n)
+			if (at >= end)
 				break;
-			if (a.a.data) {
+			if (a.u.data)
+				store_at(a.s, a.u, t, 0, at, mix_row<N>(cp, x[k]));
+			if (!a.y.data)
+				continue;
 #pragma unroll
-				for (int j = 0; j < N; j++)
-					row[j] = j < n ? ca[i * a.a.row + j * a.a.column] : 0;
-				y = mix_row<N>(row, x, n);
+			for (int i = 0; i < N; i++) {
+				float y = a.a.data ? mix_row<N>(ca[i], x[k]) : x[k][i];
+
+				if (a.f.data)
+					y = fmaf(cq[i], f[k], y);
+				store_at(a.s, a.y, t, i, at, y);
 			}
-			if (a.f.data)
-				y = fmaf(a.q.data ? cq[i * a.q.row] : 1, f, y);
-			store_at(a.s, a.y, t, i, c, y);
 		}
 	}
+}
+
+KERNEL(mhc_streams_any, HZI_MHC_THREADS, 2, hzi_mhc_streams_job)
+{
+	BY_STREAMS(streams_any, p.a.s.n)
 }
 
 /* ---- Their gradients -------------------------------------------------------------------------- */
@@ -445,83 +471,97 @@ HZ_DEVICE float warp_sum(float v)
 	return v;
 }
 
-/* A channel a thread: anything */
-KERNEL(mhc_streams_bwd_any, HZI_MHC_BWD_THREADS, 1, hzi_mhc_streams_bwd_job)
+/* Any streams and coefficients */
+template <int N>
+HZ_DEVICE void streams_bwd_any(const hzi_mhc_streams_bwd_job &p)
 {
-	constexpr int N = HZI_MHC_STREAMS, warps = HZI_MHC_BWD_THREADS / 32;
-	__shared__ float part[warps][HZI_MHC_ROWS];
+	constexpr int K = TOGETHER(N), warps = HZI_MHC_BWD_THREADS / 32;
+	constexpr int64_t threads = HZI_MHC_BWD_THREADS;
+	__shared__ float part[warps][2 * N + N * N];
 	const hzi_mhc_streams_bwd_args &a = p.a;
 	const tokens own = tokens_of(p, 1);
-	const int n = a.s.n, count = sums_of(p.kind, n);
-	const int warp = (int)threadIdx.x / 32;
-	const float *cp = a.p.data + own.s * a.p.group, *cq = a.q.data + own.s * a.q.group;
-	const float *ca = a.a.data + own.s * a.a.group;
-	float sum_p[N] = {}, sum_q[N] = {}, sum_a[N][N] = {};
+	const int count = sums_of(p.kind, N), warp = (int)threadIdx.x / 32;
+	float cp[N], cq[N], ca[N][N], sum_p[N] = {}, sum_q[N] = {}, sum_a[N][N] = {};
 	int slot = 0;
 
 	grid_wait();
+	load_row<N>(a.p, own.s, false, 1, cp);
+	load_row<N>(a.q, own.s, false, 1, cq);
+	if (a.a.data)
+		load_matrix<N>(a.a, own.s, false, ca);
 	for (int64_t t = own.first; t < own.end; t++) {
-		for (int64_t c = threadIdx.x; c < a.s.channels; c += HZI_MHC_BWD_THREADS) {
-			float x[N], g[N], f = 0, du = 0, df = 0;
+		for (int64_t c = threadIdx.x; c < a.s.channels; c += K * threads) {
+			float x[K][N], g[K][N], f[K] = {}, du[K] = {};
 
 #pragma unroll
-			for (int j = 0; j < N; j++) {
-				x[j] = j < n && a.x.data ? load_at(a.s, a.x, t, j, c) : 0;
-				g[j] = j < n && a.dy.data ? load_at(a.s, a.dy, t, j, c) : 0;
+			for (int k = 0; k < K; k++) {
+				const int64_t at = c + k * threads;
+				const bool in = at < a.s.channels;
+
+#pragma unroll
+				for (int j = 0; j < N; j++) {
+					x[k][j] = in && a.x.data ? load_at(a.s, a.x, t, j, at) : 0;
+					g[k][j] = in && a.dy.data ? load_at(a.s, a.dy, t, j, at) : 0;
+				}
+				if (in && a.f.data)
+					f[k] = load_at(a.s, a.f, t, 0, at) + (a.bias ? a.bias[at] : 0);
+				if (in && a.du.data)
+					du[k] = load_at(a.s, a.du, t, 0, at);
 			}
-			if (a.f.data)
-				f = load_at(a.s, a.f, t, 0, c) + (a.bias ? a.bias[c] : 0);
-			if (a.du.data)
-				du = load_at(a.s, a.du, t, 0, c);
 #pragma unroll
-			for (int j = 0; j < N; j++) {
-				float dx = a.a.data ? 0 : g[j];
+			for (int k = 0; k < K; k++) {
+				const int64_t at = c + k * threads;
 
-				if (j >= n)
-					break;
-				if (a.df.data)
-					df = fmaf(a.q.data ? cq[j * a.q.row] : 1, g[j], df);
-				if (p.kind & HZI_TERM_F)
-					sum_q[j] = fmaf(g[j], f, sum_q[j]);
-				if (p.kind & HZI_TERM_U)
-					sum_p[j] = fmaf(du, x[j], sum_p[j]);
+#pragma unroll
+				for (int j = 0; j < N; j++) {
+					if (p.kind & HZI_TERM_U)
+						sum_p[j] = fmaf(du[k], x[k][j], sum_p[j]);
+					if (p.kind & HZI_TERM_F)
+						sum_q[j] = fmaf(g[k][j], f[k], sum_q[j]);
+				}
 				if (p.kind & HZI_TERM_MIX) {
 #pragma unroll
-					for (int i = 0; i < N; i++)
-						sum_a[i][j] = fmaf(g[i], x[j], sum_a[i][j]);
+					for (int i = 0; i < N * N; i++)
+						sum_a[i / N][i % N] = fmaf(g[k][i / N], x[k][i % N],
+									   sum_a[i / N][i % N]);
 				}
-				if (!a.dx.data)
-					continue;
-				if (a.du.data)
-					dx = fmaf(a.p.data ? cp[j * a.p.row] : 1, du, dx);
-				if (a.a.data) {
+				if (at >= a.s.channels)
+					break;
+				if (a.df.data)
+					store_at(a.s, a.df, t, 0, at, mix_row<N>(cq, g[k]));
 #pragma unroll
-					for (int i = 0; i < N; i++)
-						if (i < n)
-							dx = fmaf(ca[i * a.a.row + j * a.a.column],
-								  g[i], dx);
+				for (int j = 0; j < N; j++) {
+					float dx = a.a.data ? 0 : g[k][j];
+
+					if (!a.dx.data)
+						break;
+					if (a.a.data) {
+#pragma unroll
+						for (int i = 0; i < N; i++)
+							dx = fmaf(ca[i][j], g[k][i], dx);
+					}
+					if (a.du.data)
+						dx = fmaf(cp[j], du[k], dx);
+					if (a.accumulate)
+						dx += load_at(a.s, a.dx, t, j, at);
+					store_at(a.s, a.dx, t, j, at, dx);
 				}
-				if (a.accumulate)
-					dx += load_at(a.s, a.dx, t, j, c);
-				store_at(a.s, a.dx, t, j, c, dx);
 			}
-			if (a.df.data)
-				store_at(a.s, a.df, t, 0, c, df);
 		}
 	}
 #pragma unroll
 	for (int i = 0; i < N; i++) {
-		if (p.kind & HZI_TERM_U && i < n)
+		if (p.kind & HZI_TERM_U)
 			part[warp][slot++] = warp_sum(sum_p[i]);
 	}
 #pragma unroll
 	for (int i = 0; i < N; i++) {
-		if (p.kind & HZI_TERM_F && i < n)
+		if (p.kind & HZI_TERM_F)
 			part[warp][slot++] = warp_sum(sum_q[i]);
 	}
 #pragma unroll
 	for (int i = 0; i < N * N; i++) {
-		if (p.kind & HZI_TERM_MIX && i / N < n && i % N < n)
+		if (p.kind & HZI_TERM_MIX)
 			part[warp][slot++] = warp_sum(sum_a[i / N][i % N]);
 	}
 	__syncthreads();
@@ -535,6 +575,11 @@ KERNEL(mhc_streams_bwd_any, HZI_MHC_BWD_THREADS, 1, hzi_mhc_streams_bwd_job)
 		else
 			put_sum(a, p.kind, own.s, l, all);
 	}
+}
+
+KERNEL(mhc_streams_bwd_any, HZI_MHC_BWD_THREADS, 2, hzi_mhc_streams_bwd_job)
+{
+	BY_STREAMS(streams_bwd_any, p.a.s.n)
 }
 
 /* The sums of chunks: a block for each group and sum */
@@ -559,34 +604,69 @@ KERNEL(mhc_sums_finish, HZI_MHC_BWD_THREADS, 1, hzi_mhc_streams_bwd_job)
 
 /* ---- The gradient of the bias ----------------------------------------------------------------- */
 
-/* sum_i q_i dY[i] of channels side by side over a chunk of tokens, which threads share in rows */
-KERNEL(mhc_dbias, HZI_MHC_THREADS, 1, hzi_mhc_dbias_job)
+/*
+ * sum_i q_i dY[i] over a chunk of tokens, which rows of threads share: of vectors of channels, or
+ * with DT 0 of channels of any strides
+ */
+template <int DT>
+HZ_DEVICE void dbias(const hzi_mhc_dbias_job &p)
 {
-	constexpr int N = HZI_MHC_STREAMS, lanes = HZI_MHC_DBIAS_LANES, rows = HZI_MHC_THREADS / lanes;
-	__shared__ float part[rows][lanes];
-	const int lane = (int)threadIdx.x % lanes, line = (int)threadIdx.x / lanes, n = p.s.n;
-	const int64_t c = (int64_t)blockIdx.x * lanes + lane, first = (int64_t)blockIdx.y * p.chunk;
+	typedef word_of<DT> word;
+	constexpr int lanes = HZI_MHC_DBIAS_LANES, rows = HZI_MHC_THREADS / lanes;
+	constexpr int width = DT ? 4 * word::count : 1;
+	__shared__ float part[rows][lanes * width];
+	const int lane = (int)threadIdx.x % lanes, line = (int)threadIdx.x / lanes;
+	const int64_t c = ((int64_t)blockIdx.x * lanes + lane) * width;
+	const int64_t first = (int64_t)blockIdx.y * p.chunk;
 	const int64_t end = first + p.chunk < p.s.tokens ? first + p.chunk : p.s.tokens;
-	float sum = 0;
+	float sum[width] = {};
 
 	grid_wait();
-#pragma unroll 4
 	for (int64_t t = first + line; t < end && c < p.s.channels; t += rows) {
 		const float *q = p.q.data + mhc_divide(t, p.per) * p.q.group;
 
+#pragma unroll 4
+		for (int i = 0; i < p.s.n; i++) {
+			const float by = p.q.data ? q[i * p.q.row] : 1;
+
+			if (DT) {
+				const words v = load_words((const char *)p.dy.data +
+							   (t * p.dy.token + i * p.dy.stream + c) *
+							   word::bytes);
+
 #pragma unroll
-		for (int i = 0; i < N; i++)
-			if (i < n)
-				sum = fmaf(p.q.data ? q[i * p.q.row] : 1, load_at(p.s, p.dy, t, i, c),
-					   sum);
+				for (int e = 0; e < width; e++)
+					sum[e] = fmaf(by, word::get(v.w[e / word::count],
+								    e % word::count), sum[e]);
+			} else {
+				sum[0] = fmaf(by, load_at(p.s, p.dy, t, i, c), sum[0]);
+			}
+		}
 	}
-	part[line][lane] = sum;
+#pragma unroll
+	for (int e = 0; e < width; e++)
+		part[line][e * lanes + lane] = sum[e];
 	__syncthreads();
 	if (line > 0 || c >= p.s.channels)
 		return;
-	for (int r = 1; r < rows; r++)
-		sum += part[r][lane];
-	p.partial[blockIdx.y * p.s.channels + c] = sum;
+#pragma unroll
+	for (int e = 0; e < width; e++) {
+		for (int r = 1; r < rows; r++)
+			sum[e] += part[r][e * lanes + lane];
+		p.partial[blockIdx.y * p.s.channels + c + e] = sum[e];
+	}
+}
+
+KERNEL(mhc_dbias, HZI_MHC_THREADS, 4, hzi_mhc_dbias_job)
+{
+	if (!p.vectors)
+		dbias<0>(p);
+	else if (p.s.dtype == HZ_F32)
+		dbias<HZ_F32>(p);
+	else if (p.s.dtype == HZ_F16)
+		dbias<HZ_F16>(p);
+	else
+		dbias<HZ_BF16>(p);
 }
 
 KERNEL(mhc_dbias_finish, HZI_MHC_THREADS, 1, hzi_mhc_dbias_job)
@@ -605,6 +685,12 @@ KERNEL(mhc_dbias_finish, HZI_MHC_THREADS, 1, hzi_mhc_dbias_job)
 
 /* ---- Chains of layers ------------------------------------------------------------------------- */
 
+HZ_DEVICE void prefetch(const float *p, int64_t at)
+{
+	if (p)
+		asm volatile("prefetch.global.L2 [%0];" :: "l"(p + at));
+}
+
 template <int N>
 HZ_DEVICE void load_layer(const hzi_mhc_chain_job &p, int l, int64_t s, float *cp, float *cq,
 			  float (*ca)[N])
@@ -614,11 +700,11 @@ HZ_DEVICE void load_layer(const hzi_mhc_chain_job &p, int l, int64_t s, float *c
 	const hzi_mhc_coef mix = {(float *)p.layer[l].a, p.a.group, p.a.row, p.a.column};
 
 	if (p.layer[l].u)
-		load_row<N>(row, s, false, 1, cp);
+		load_row<N>(row, s, p.whole & HZI_MHC_P_WHOLE, 1, cp);
 	if (p.layer[l].f)
-		load_row<N>(post, s, false, 1, cq);
+		load_row<N>(post, s, p.whole & HZI_MHC_Q_WHOLE, 1, cq);
 	if (p.layer[l].a)
-		load_matrix<N>(mix, s, false, ca);
+		load_matrix<N>(mix, s, p.whole & HZI_MHC_A_WHOLE, ca);
 }
 
 /*
@@ -641,6 +727,12 @@ HZ_DEVICE void chain_4(const hzi_mhc_chain_job &p)
 	for (int j = 0; j < N; j++)
 		x[j] = load_words((const char *)p.x.data +
 				  (t * p.x.token + j * p.x.stream) * word::bytes + v * 16);
+	/* Coefficients of all layers are on their way before the first of them is waited for. */
+	for (int l = (int)threadIdx.x; l < p.layers; l += HZI_MHC_THREADS) {
+		prefetch(p.layer[l].p, s * p.p.group);
+		prefetch(p.layer[l].q, s * p.q.group);
+		prefetch(p.layer[l].a, s * p.a.group);
+	}
 	for (int l = 0; l < p.layers; l++) {
 		const bool last = l == p.layers - 1;
 		const int64_t at = t * p.f.token * word::bytes + v * 16;
@@ -693,7 +785,7 @@ HZ_DEVICE void chain_4(const hzi_mhc_chain_job &p)
 	}
 }
 
-KERNEL(mhc_recompute_4, HZI_MHC_THREADS, 2, hzi_mhc_chain_job)
+KERNEL(mhc_recompute_4, HZI_MHC_THREADS, 4, hzi_mhc_chain_job)
 {
 	if (p.s.dtype == HZ_F32)
 		chain_4<HZ_F32>(p);

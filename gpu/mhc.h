@@ -18,7 +18,8 @@
 
 #define HZI_MHC_THREADS 128		/* of kernels of streams */
 #define HZI_MHC_BWD_THREADS 128		/* of those with sums over channels */
-#define HZI_MHC_DBIAS_LANES 64		/* channels side by side */
+#define HZI_MHC_DBIAS_LANES 32		/* channels, or vectors of them, side by side */
+#define HZI_MHC_ANY 4			/* channels of a thread of mhc_streams_any */
 #define HZI_MHC_SINK_THREADS 64		/* a matrix each */
 #define HZI_MHC_SINK_BWD_THREADS(n) ((n) > 4 ? 32 : 64)	/* for history in shared memory */
 #define HZI_MHC_CHAIN 64		/* layers of one launch of mhc_recompute */
@@ -37,7 +38,7 @@ struct hzi_mhc_streams_job {
 	struct hzi_mhc_streams_args a;
 	int64_t per;			/* tokens of a group */
 	int64_t vectors;		/* 16-byte vectors of a row of channels */
-	int32_t lanes_log2;		/* threads of a token, in tiles of as many vectors */
+	int32_t lanes_log2;		/* threads of a token, in tiles of as many vectors, or channels */
 	int32_t tiles, kind, whole;
 };
 
@@ -60,7 +61,7 @@ struct hzi_mhc_dbias_job {
 	struct hzi_mhc_coef q;
 	int64_t per, chunk, chunks;
 	float *partial, *dbias;
-	int64_t accumulate;
+	int32_t accumulate, vectors;	/* vectors: whether rows are of 16-byte vectors */
 };
 
 /* Layers of one layout */
@@ -69,7 +70,7 @@ struct hzi_mhc_chain_job {
 	struct hzi_mhc_array x, f, u, y;	/* strides, of x also its data */
 	struct hzi_mhc_coef p, q, a;
 	int64_t per, vectors;			/* vectors 0: one channel a thread, of any strides */
-	int32_t layers, pad_;
+	int32_t layers, whole;
 	struct {
 		const float *p, *q, *a, *bias;
 		const void *f;

@@ -74,18 +74,6 @@ HZ_DEVICE void sinkhorn_bwd(const hzi_mhc_sinkhorn_bwd_args &p)
 	store_matrix<N>(p.dm, k, dm);
 }
 
-/* Of other n than 4 */
-#define BY_STREAMS(body, n) \
-	switch (n) { \
-	case 1: return body<1>(p); \
-	case 2: return body<2>(p); \
-	case 3: return body<3>(p); \
-	case 5: return body<5>(p); \
-	case 6: return body<6>(p); \
-	case 7: return body<7>(p); \
-	default: return body<8>(p); \
-	}
-
 KERNEL(mhc_sinkhorn_4, hzi_mhc_sinkhorn_args) { sinkhorn<4>(p); }
 KERNEL(mhc_sinkhorn_bwd_4, hzi_mhc_sinkhorn_bwd_args) { sinkhorn_bwd<4>(p); }
 KERNEL(mhc_sinkhorn_any, hzi_mhc_sinkhorn_args) { BY_STREAMS(sinkhorn, p.rule.n) }

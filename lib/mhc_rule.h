@@ -75,11 +75,17 @@ HZI_MHC_FN float hzi_m_fma(float a, float b, float c)
 #endif
 }
 
-/* a / b within 2 ulp, b below 2^126 */
+/* a / b within 2 ulp, of b between 2^-126 and 2^126 */
 HZI_MHC_FN float hzi_m_div(float a, float b)
 {
 #ifdef __CUDACC__
-	return __fdividef(a, b);
+	float r, q, better;
+
+	/* One step of refinement: errors of the approximation add up over iterations. */
+	asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(r) : "f"(b));
+	q = a * r;
+	better = fmaf(fmaf(-b, q, a), r, q);
+	return better == better ? better : q;	/* of b 0 or infinite: q */
 #else
 	return a / b;
 #endif

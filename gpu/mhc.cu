@@ -430,7 +430,7 @@ HZ_DEVICE void streams_bwd(const hzi_mhc_streams_bwd_job &p)
 	const int group = p.per == 1 ? lanes / 32 : warps, l = (int)threadIdx.x & 31;
 	const int64_t s = p.per == 1 ? own.first + warp / group : own.s;
 
-	if (warp % group == 0 && l < count && (p.per > 1 || s < own.end)) {
+	if (p.sums && warp % group == 0 && l < count && (p.per > 1 || s < own.end)) {
 		float all = part[warp][l];
 
 		for (int w = 1; w < group; w++)

@@ -51,7 +51,7 @@ struct hzi_mhc_streams_bwd_job {
 	int64_t per, vectors, chunk, chunks;
 	float *partial;
 	int32_t lanes_log2;
-	int32_t kind, whole, pad_;
+	int32_t kind, whole, sums;	/* sums: whether any are wanted */
 };
 
 /* dbias: a block has channels side by side and a chunk of tokens; partial [chunks][C] */

@@ -630,6 +630,12 @@ HZI_MHC_FN int hzi_mhc_part(const int n, const int k)
 	return k < n ? 0 : k < 2 * n ? 1 : 2;
 }
 
+/* Without phi, y is 0, and there need be no alpha. */
+HZI_MHC_FN hzi_mreal hzi_mhc_alpha(const float *alpha, int part)
+{
+	return hzi_m_set(alpha ? alpha[part] : 0.0f);
+}
+
 /* What alpha multiplies: y, of HZ_MHC_TANH tanh(y); and its derivative */
 HZI_MHC_FN hzi_mreal hzi_mhc_input(const struct hzi_mhc_rule *rule, hzi_mreal y, hzi_mreal *slope)
 {
@@ -649,7 +655,7 @@ HZI_MHC_FN void hzi_mhc_affine(const int n, const struct hzi_mhc_rule *rule, con
 	for (int k = 0; k < 2 * n + hzi_mhc_rest_most(n); k++) {
 		z[k] = hzi_m_set(0);
 		if (k < rows)
-			z[k] = hzi_m_fma(hzi_m_set(alpha[hzi_mhc_part(n, k)]),
+			z[k] = hzi_m_fma(hzi_mhc_alpha(alpha, hzi_mhc_part(n, k)),
 					 hzi_mhc_input(rule, y[k], &slope), hzi_m_set(bias[k]));
 	}
 }
@@ -722,7 +728,7 @@ HZI_MHC_FN void hzi_mhc_coefs_bwd(const int n, const struct hzi_mhc_rule *rule, 
 			const hzi_mreal v = hzi_mhc_input(rule, y[k], &slope);
 
 			dalpha[g] = hzi_m_fma(d[k], v, dalpha[g]);
-			dy[k] = hzi_m_set(alpha[g]) * d[k] * slope;
+			dy[k] = hzi_mhc_alpha(alpha, g) * d[k] * slope;
 			dz[k] = d[k];
 		}
 	}

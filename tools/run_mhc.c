@@ -371,15 +371,27 @@ static int add_call(hz_context *ctx, struct job *job)
 			  view_of(job, "y"));
 }
 
+/* A gradient of coefficients: as these, or where they are not given one of each token of dy */
+static int shape_coef(struct job *job, const char *name, const char *as, bool is_matrix)
+{
+	const struct npy *dy = mhc_array_of(job, "dy");
+	const int64_t n = dy->shape[dy->ndim - 2];
+
+	if (mhc_given(job, as))
+		return mhc_shape_as(job, name, as);
+	mhc_shape(job, name, HZ_F32, dy->ndim - 2, dy->shape, n, is_matrix ? n : -1);
+	return 0;
+}
+
 static int add_bwd_outputs(struct job *job)
 {
-	static const char *const pairs[][2] = {{"dr", "dy"}, {"dq", "q"}, {NULL, NULL}};
-	const int status = mhc_check_ndim(job, "dy", 2);
+	int status = mhc_check_ndim(job, "dy", 2);
 
 	if (status)
 		return status;
 	mhc_shape_branch(job, "df", mhc_array_of(job, "dy"));
-	return mhc_shape_all(job, pairs);
+	status = shape_coef(job, "dq", "q", false);
+	return status ? status : mhc_shape_as(job, "dr", "dy");
 }
 
 static int add_bwd_call(hz_context *ctx, struct job *job)
@@ -407,17 +419,17 @@ static int post_call(hz_context *ctx, struct job *job)
 
 static int post_bwd_outputs(struct job *job)
 {
-	static const char *const pairs[][2] = {
-		{"dx", "dy"}, {"dq", "q"}, {"da", "a"}, {NULL, NULL},
-	};
 	const struct npy *dy = mhc_array_of(job, "dy");
-	const int status = mhc_check_ndim(job, "dy", 2);
+	int status = mhc_check_ndim(job, "dy", 2);
 
 	if (status)
 		return status;
 	mhc_shape_branch(job, "df", dy);
 	mhc_shape(job, "dbias", HZ_F32, 0, NULL, dy->shape[dy->ndim - 1], -1);
-	return mhc_shape_all(job, pairs);
+	status = shape_coef(job, "dq", "q", false);
+	if (!status)
+		status = shape_coef(job, "da", "a", true);
+	return status ? status : mhc_shape_as(job, "dx", "dy");
 }
 
 static int post_bwd_call(hz_context *ctx, struct job *job)
@@ -526,7 +538,7 @@ static const struct operand recompute_operands[] = {
 
 static const struct operand diagnose_operands[] = {
 	{"a", NULL, 0, "f32", "[n, n], [S, n, n] or [L, S, n, n]"},
-	{"out", NULL, OUTPUT, "f32", "[S, 4]: deviations of row and column sums, gains"},
+	{"out", NULL, OUTPUT, "f32", "[S, 4]: deviations of sums, gains"},
 	LAST,
 };
 
@@ -643,7 +655,7 @@ const struct op op_mhc_recompute = {
 };
 
 const struct op op_mhc_diagnose = {
-	"mhc_diagnose", "how far matrices are from doubly stochastic, and gains of their product",
+	"mhc_diagnose", "how far matrices are from doubly stochastic, and their gains",
 	diagnose_operands, no_keys, diagnose_outputs, diagnose_call,
 };
 

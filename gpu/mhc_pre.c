@@ -18,6 +18,17 @@ bool hzi_pre_quick(const struct hzi_mhc_array *x, int dtype)
 	       x->stream * size % 16 == 0;
 }
 
+static bool is_small(int64_t n)
+{
+	return n > -(INT32_MAX / 8) && n < INT32_MAX / 8;
+}
+
+bool hzi_pre_near(const struct hzi_mhc_array *x, int64_t tokens)
+{
+	return !x->data || (hzi_pre_quick(x, HZ_F16) && is_small(x->token) && is_small(x->stream) &&
+			    is_small(tokens));
+}
+
 /* Splits of `most` pieces so that so many blocks each make all multiprocessors busy */
 static int splits_for(const struct hz_context *ctx, int64_t blocks, int64_t most, int64_t limit)
 {

@@ -25,6 +25,12 @@ HZ_DEVICE int64_t place(const hzi_mhc_array &x, int64_t t, int i, int64_t c)
 	return t * x.token + i * x.stream + c * x.channel;
 }
 
+/* The same for strides and numbers that hzi_pre_near() says are small, channels back to back */
+HZ_DEVICE int64_t near_place(const hzi_mhc_array &x, int t, int i, int c)
+{
+	return (int64_t)t * (int)x.token + (i * (int)x.stream + c);
+}
+
 HZ_DEVICE void unpack(int dtype, uint32_t pair, float &low, float &high)
 {
 	low = dtype == HZ_F16 ? f16_low(pair) : bf16_low(pair);

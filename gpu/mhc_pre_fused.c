@@ -10,11 +10,6 @@
 
 #define SM_HOPPER 90
 
-static bool is_quick(const struct hzi_mhc_array *x)
-{
-	return hzi_pre_quick(x, HZ_F16);
-}
-
 bool hzi_pre_fused_takes(const struct hz_context *ctx, const struct hzi_mhc_pre_args *a)
 {
 	const struct hzi_cuda_device *g = hzi_cuda_device(ctx);
@@ -25,11 +20,11 @@ bool hzi_pre_fused_takes(const struct hz_context *ctx, const struct hzi_mhc_pre_
 	    a->s.dtype == HZ_F32 || !a->phi || a->rule.m > HZI_FUSED_ROWS || a->s.tokens == 0 ||
 	    a->s.groups != a->s.tokens || a->s.channels == 0 || a->s.channels % 8 ||
 	    a->s.channels > HZI_FUSED_CHANNELS * HZI_FUSED_BLOCKS || (uintptr_t)a->phi % 8 ||
-	    (uintptr_t)a->gain % 8 || !is_quick(x) || (a->u.data && !is_quick(&a->u)))
+	    (uintptr_t)a->gain % 8 || !hzi_pre_near(x, a->s.tokens) || !hzi_pre_near(&a->u, a->s.tokens))
 		return false;
 	return !post->y.data ||
-	       (is_quick(&post->y) && post->f.data && is_quick(&post->f) && post->q.data &&
-		post->a.data && post->s.groups == a->s.tokens);
+	       (hzi_pre_near(&post->y, a->s.tokens) && post->f.data &&
+		hzi_pre_near(&post->f, a->s.tokens) && post->q.data && post->a.data && post->s.groups == a->s.tokens);
 }
 
 int hzi_pre_fused(struct hz_context *ctx, const struct hzi_mhc_pre_args *a)

@@ -63,49 +63,57 @@ HZ_DEVICE void store_async_one(uint32_t to, float a, uint32_t barrier)
 		     "[%0], %1, [%2];" :: "r"(to), "f"(a), "r"(barrier) : "memory");
 }
 
+/* As multiply_bf16() */
+HZ_DEVICE void multiply_f16(float *c, const uint32_t *a, uint32_t b0, uint32_t b1)
+{
+	asm("mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 {%0, %1, %2, %3}, "
+	    "{%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};"
+	    : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
+	    : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
+}
+
 /* What a block does */
 struct place_of {
 	int rank, ranks;
-	int64_t cluster, clusters, tiles;	/* tiles: of this cluster */
-	int64_t channel;			/* the first, of so many: */
-	int channels;
+	int cluster, clusters, tiles;	/* tiles: of this cluster */
+	int channel, channels;		/* the first, of so many */
 };
 
 HZ_DEVICE place_of block_place(const hzi_mhc_fused &p)
 {
-	const int64_t all = (p.tokens + TILE - 1) / TILE;
+	const int all = ((int)p.tokens + TILE - 1) / TILE;
 	place_of b;
-	int64_t left;
+	int left;
 
 	b.ranks = p.ranks;
 	b.rank = blockIdx.x % p.ranks;
 	b.cluster = blockIdx.x / p.ranks;
 	b.clusters = gridDim.x / p.ranks;
 	b.tiles = (all - b.cluster + b.clusters - 1) / b.clusters;
-	b.channel = (int64_t)b.rank * p.width;
-	left = p.channels - b.channel;
-	b.channels = (int)(left < 0 ? 0 : left < p.width ? left : p.width);
+	b.channel = b.rank * p.width;
+	left = (int)p.channels - b.channel;
+	b.channels = left < 0 ? 0 : left < p.width ? left : p.width;
 	return b;
 }
 
-HZ_DEVICE int64_t tile_token(const place_of &b, int64_t t)
+HZ_DEVICE int tile_token(const place_of &b, int t)
 {
 	return (b.cluster + t * b.clusters) * TILE;
 }
 
 /* A tile, if it is one, on its way into its stage: a warp for each token */
 template <bool POST>
-HZ_DEVICE void load_tile(const hzi_mhc_fused &p, const place_of &b, memory<POST> &m, int64_t t)
+HZ_DEVICE void load_tile(const hzi_mhc_fused &p, const place_of &b, memory<POST> &m, int t)
 {
 	const int stage = t % HZI_FUSED_STAGES(POST), warp = threadIdx.x / 32;
 	const int c = threadIdx.x % 32 * 8;
-	const int64_t token = tile_token(b, t) + warp;
-	const bool copies = token < p.tokens && c < b.channels;
+	const int token = tile_token(b, t) + warp;
+	const bool copies = token < (int)p.tokens && c < b.channels;
 	const uint16_t *from = (const uint16_t *)p.x.data;
 
 	if (t < b.tiles) {
 		if (copies)
-			from += place(p.x, token, 0, b.channel + c);
+			from += near_place(p.x, token, 0, b.channel + c);
 #pragma unroll
 		for (int i = 0; i < 4; i++)
 			copy_or_clear(shared_address(&m.x[stage][warp][i * F_LINE + c * 2]),
@@ -113,7 +121,7 @@ HZ_DEVICE void load_tile(const hzi_mhc_fused &p, const place_of &b, memory<POST>
 		if (POST)
 			copy_or_clear(shared_address(&m.f[stage][warp][c * 2]),
 				      (const uint16_t *)p.f.data +
-					      (copies ? place(p.f, token, 0, b.channel + c) : 0),
+					      (copies ? near_place(p.f, token, 0, b.channel + c) : 0),
 				      copies);
 	}
 	copy_group();
@@ -155,22 +163,22 @@ HZ_DEVICE void project(memory<POST> &m, int stage, const slice &phi)
 {
 	const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
 	const uint32_t row = shared_address(&m.x[stage][lane % 16][warp * 32 + lane / 16 * 16]);
-	float sum[3][4] = {}, squares[2] = {};
+	float sum[3][4] = {}, squares[2][4] = {};	/* products of tokens by tokens 0 - 7, 8 - 15 */
 
 #pragma unroll
 	for (int i = 0; i < 4; i++) {
 		uint32_t x[4], rest[4];
 
 		load_matrices(x, row + i * F_LINE);
+		if (DTYPE == HZ_F16) {
+			multiply_f16(squares[0], x, x[0], x[2]);
+			multiply_f16(squares[1], x, x[1], x[3]);
 #pragma unroll
-		for (int e = 0; e < 4; e++) {
-			float low, high;
-
-			unpack(DTYPE, x[e], low, high);
-			squares[e % 2] = fmaf(low, low, squares[e % 2]);
-			squares[e % 2] = fmaf(high, high, squares[e % 2]);
-			if (DTYPE == HZ_F16)
-				x[e] = split_pair(low, high, rest[e]);
+			for (int e = 0; e < 4; e++)
+				x[e] = split_pair(f16_low(x[e]), f16_high(x[e]), rest[e]);
+		} else {
+			multiply_bf16(squares[0], x, x[0], x[2]);
+			multiply_bf16(squares[1], x, x[1], x[3]);
 		}
 #pragma unroll
 		for (int tile = 0; tile < 3; tile++) {
@@ -185,14 +193,15 @@ HZ_DEVICE void project(memory<POST> &m, int stage, const slice &phi)
 #pragma unroll
 	for (int half = 0; half < 2; half++) {
 		const int token = lane / 4 + half * 8;
-		const float s = sum_lanes<4>(squares[half]);
 
 #pragma unroll
 		for (int tile = 0; tile < 3; tile++)
 			*(float2 *)&m.sums[warp][token][tile * 8 + lane % 4 * 2] =
 				{sum[tile][half * 2], sum[tile][half * 2 + 1]};
-		if (lane % 4 == 0)
-			m.squares[warp][token] = s;
+		/* The diagonal */
+		if (lane / 8 == lane % 4)
+			m.squares[warp][token] = lane / 4 % 2 ? squares[half][half * 2 + 1] :
+								squares[half][half * 2];
 	}
 }
 
@@ -246,14 +255,14 @@ HZ_DEVICE void load_lane(float v[4][8], const uint8_t *line)
 
 /* u of a tile, a warp for each token */
 template <int DTYPE, bool POST>
-HZ_DEVICE void mix_tile(const hzi_mhc_fused &p, const place_of &b, memory<POST> &m, int64_t t)
+HZ_DEVICE void mix_tile(const hzi_mhc_fused &p, const place_of &b, memory<POST> &m, int t)
 {
 	const int warp = threadIdx.x / 32, c = threadIdx.x % 32 * 8;
-	const int64_t token = tile_token(b, t) + warp;
+	const int token = tile_token(b, t) + warp;
 	const float4 weight = *(const float4 *)m.p[t % DEPTH][warp];
 	float v[4][8];
 
-	if (!p.u.data || token >= p.tokens || c >= b.channels)
+	if (!p.u.data || token >= (int)p.tokens || c >= b.channels)
 		return;
 	load_lane<DTYPE>(v, m.x[t % HZI_FUSED_STAGES(POST)][warp]);
 #pragma unroll
@@ -263,7 +272,7 @@ HZ_DEVICE void mix_tile(const hzi_mhc_fused &p, const place_of &b, memory<POST> 
 		v[0][e] = fmaf(weight.z, v[2][e], v[0][e]);
 		v[0][e] = fmaf(weight.w, v[3][e], v[0][e]);
 	}
-	*(uint4 *)((uint16_t *)p.u.data + place(p.u, token, 0, b.channel + c)) =
+	*(uint4 *)((uint16_t *)p.u.data + near_place(p.u, token, 0, b.channel + c)) =
 		pack_eight<DTYPE>(v[0]);
 }
 
@@ -272,7 +281,7 @@ HZ_DEVICE float post_coef(const hzi_mhc_fused &p, int64_t token)
 {
 	const int lane = threadIdx.x % 32;
 
-	if (token >= p.tokens || lane >= 20)
+	if (token >= (int)p.tokens || lane >= 20)
 		return 0;
 	return lane < 16 ? *coef_at(p.post_a, token, lane / 4, lane % 4) :
 			   *coef_at(p.post_q, token, lane - 16, 0);
@@ -280,13 +289,13 @@ HZ_DEVICE float post_coef(const hzi_mhc_fused &p, int64_t token)
 
 /* y in the place of x, and into memory, a warp for each token */
 template <int DTYPE>
-HZ_DEVICE void post_tile(const hzi_mhc_fused &p, const place_of &b, memory<true> &m, int64_t t,
+HZ_DEVICE void post_tile(const hzi_mhc_fused &p, const place_of &b, memory<true> &m, int t,
 			 float coef)
 {
 	const int warp = threadIdx.x / 32, c = threadIdx.x % 32 * 8;
 	const int stage = t % HZI_FUSED_STAGES(true);
-	const int64_t token = tile_token(b, t) + warp;
-	const bool inside = token < p.tokens && c < b.channels;
+	const int token = tile_token(b, t) + warp;
+	const bool inside = token < (int)p.tokens && c < b.channels;
 	float v[4][8], f[8] = {};
 
 	if (inside) {
@@ -326,7 +335,7 @@ HZ_DEVICE void post_tile(const hzi_mhc_fused &p, const place_of &b, memory<true>
 		const uint4 packed = pack_eight<DTYPE>(y);
 
 		*(uint4 *)&m.x[stage][warp][i * F_LINE + c * 2] = packed;
-		*(uint4 *)((uint16_t *)p.y.data + place(p.y, token, i, b.channel + c)) = packed;
+		*(uint4 *)((uint16_t *)p.y.data + near_place(p.y, token, i, b.channel + c)) = packed;
 	}
 }
 
@@ -346,8 +355,8 @@ HZ_DEVICE void work(const hzi_mhc_fused &p, const place_of &b, memory<POST> &m)
 	copy_wait_for<stages - 1>();
 	wait_named(ALL_WORKERS, WORKERS * 32);
 	cluster_wait();
-	for (int64_t t = 0; t < b.tiles + delay; t++) {
-		const int64_t u = t - delay;
+	for (int t = 0; t < b.tiles + delay; t++) {
+		const int u = t - delay;
 
 		if (t < b.tiles) {
 			if (threadIdx.x == 0)
@@ -400,7 +409,7 @@ HZ_DEVICE void make_p(const hzi_mhc_fused &p, const place_of &b, memory<POST> &m
 	int count = 0;
 
 	cluster_wait();
-	for (int64_t t = 0; t < b.tiles; t++) {
+	for (int t = 0; t < b.tiles; t++) {
 		const int at = t % DEPTH;
 		const uint32_t came = shared_address(&m.came[at]);
 
@@ -478,19 +487,19 @@ template <bool POST>
 HZ_DEVICE void make_rest(const hzi_mhc_fused &p, const place_of &b, memory<POST> &m)
 {
 	const int lane = threadIdx.x % 32, slots = TILE / b.ranks;
-	const int64_t all = b.tiles * slots;
+	const int all = b.tiles * slots;
 
 	cluster_wait();
-	for (int64_t first = 0; first < all; first += BATCH) {
+	for (int first = 0; first < all; first += BATCH) {
 		const int half = first / BATCH % 2;
-		const int64_t e = first + lane;
+		const int e = first + lane;
 
 		wait_named(FULL + half, 64);
 		if (e < all) {
-			const int64_t token =
+			const int token =
 				tile_token(b, e / slots) + e % slots * b.ranks + b.rank;
 
-			if (token < p.tokens)
+			if (token < (int)p.tokens)
 				finish_token(p, m.batch[half][lane], token);
 		}
 		__syncwarp();

@@ -10,11 +10,6 @@
 #define OP "mhc_pre_bwd"
 #define SM_HOPPER 90
 
-static bool is_quick(const struct hzi_mhc_array *x)
-{
-	return !x->data || hzi_pre_quick(x, HZ_F16);
-}
-
 bool hzi_pre_joint_takes(const struct hz_context *ctx, const struct hzi_mhc_pre_bwd_args *a)
 {
 	const struct hzi_cuda_device *g = hzi_cuda_device(ctx);
@@ -22,8 +17,8 @@ bool hzi_pre_joint_takes(const struct hz_context *ctx, const struct hzi_mhc_pre_
 	return g->sm == SM_HOPPER && g->shared_block_bytes >= HZI_JOINT_BYTES && a->s.n == 4 &&
 	       a->s.dtype != HZ_F32 && a->phi && a->rule.m <= HZI_JOINT_ROWS && a->s.tokens > 0 &&
 	       !(a->norm && a->du.data) && a->s.groups == a->s.tokens && a->s.channels > 0 && a->s.channels % 8 == 0 &&
-	       (a->dx.data || a->dphi || a->dgain) && is_quick(&a->x) && is_quick(&a->du) &&
-	       is_quick(&a->dy) && is_quick(&a->dx);
+	       (a->dx.data || a->dphi || a->dgain) && hzi_pre_near(&a->x, a->s.tokens) && hzi_pre_near(&a->du, a->s.tokens) &&
+	       hzi_pre_near(&a->dy, a->s.tokens) && hzi_pre_near(&a->dx, a->s.tokens);
 }
 
 int hzi_pre_joint_splits(const struct hz_context *ctx, const struct hzi_mhc_shape *s)

@@ -84,21 +84,21 @@ struct joint_memory {
 static_assert(sizeof(joint_memory) + 1024 <= HZI_JOINT_BYTES, "shared memory");
 
 struct joint_place {
-	int64_t channel, tiles;		/* the first; tiles of this block */
-	int channels, slice, split;
+	int channel, channels;		/* the first, of so many */
+	int tiles, split;		/* tiles: of this block */
 };
 
-HZ_DEVICE int64_t tile_of(const hzi_mhc_joint &p, const joint_place &b, int64_t t)
+HZ_DEVICE int tile_of(const hzi_mhc_joint &p, const joint_place &b, int t)
 {
 	return b.split + t * p.splits;
 }
 
 /* Tokens of a tile */
-HZ_DEVICE int tokens_of(const hzi_mhc_joint &p, int64_t tile)
+HZ_DEVICE int tokens_of(const hzi_mhc_joint &p, int tile)
 {
-	const int64_t left = p.tokens - tile * TILE;
+	const int left = (int)p.tokens - tile * TILE;
 
-	return left < TILE ? (int)left : TILE;
+	return left < TILE ? left : TILE;
 }
 
 /* Pieces of 16 bytes, the e-th of a stage's lines: a line's token, its stream and the channel there */
@@ -110,10 +110,10 @@ HZ_DEVICE void piece_of(int e, int &token, int &i, int &c)
 }
 
 /* A tile, if it is one, on its way into its stage */
-HZ_DEVICE void load_tile(const hzi_mhc_joint &p, const joint_place &b, joint_memory &m, int64_t t)
+HZ_DEVICE void load_tile(const hzi_mhc_joint &p, const joint_place &b, joint_memory &m, int t)
 {
 	const int stage = t % STAGES, e = threadIdx.x;
-	const int64_t tile = tile_of(p, b, t), first = tile * TILE;
+	const int tile = tile_of(p, b, t), first = tile * TILE;
 
 	if (t < b.tiles) {
 		const int tokens = tokens_of(p, tile);
@@ -124,13 +124,13 @@ HZ_DEVICE void load_tile(const hzi_mhc_joint &p, const joint_place &b, joint_mem
 			piece_of(pass * HZI_JOINT_THREADS + e, token, i, c);
 
 			const bool copies = token < tokens && c < b.channels;
-			const int64_t t_x = copies ? place(p.x, first + token, i, b.channel + c) : 0;
+			const int64_t t_x = copies ? near_place(p.x, first + token, i, b.channel + c) : 0;
 
 			copy_or_clear(shared_address(&m.x[stage][token][i * PIECE + c * 2]),
 				      (const uint16_t *)p.x.data + t_x, copies);
 			if (p.dy.data) {
 				const int64_t t_dy =
-					copies ? place(p.dy, first + token, i, b.channel + c) : 0;
+					copies ? near_place(p.dy, first + token, i, b.channel + c) : 0;
 
 				copy_or_clear(shared_address(&m.dy[stage][token][i * PIECE + c * 2]),
 					      (const uint16_t *)p.dy.data + t_dy, copies);
@@ -139,22 +139,22 @@ HZ_DEVICE void load_tile(const hzi_mhc_joint &p, const joint_place &b, joint_mem
 		if (p.du.data && e < TILE * 16) {
 			const bool copies = e / 16 < tokens && e % 16 * 8 < b.channels;
 			const int64_t at =
-				copies ? place(p.du, first + e / 16, 0, b.channel + e % 16 * 8) : 0;
+				copies ? near_place(p.du, first + e / 16, 0, b.channel + e % 16 * 8) : 0;
 
 			copy_or_clear(shared_address(&m.du[stage][e / 16][e % 16 * 16]),
 				      (const uint16_t *)p.du.data + at, copies);
 		}
 		if (e < HZI_JOINT_RECORD / 4)
 			copy_async(shared_address((uint32_t *)&m.record[stage] + e * 4),
-				   p.records + tile * HZI_JOINT_RECORD + e * 4);
+				   p.records + (int64_t)tile * HZI_JOINT_RECORD + e * 4);
 	}
 	copy_group();
 }
 
 /* dx of a tile from its stage */
-HZ_DEVICE void store_tile(const hzi_mhc_joint &p, const joint_place &b, joint_memory &m, int64_t t)
+HZ_DEVICE void store_tile(const hzi_mhc_joint &p, const joint_place &b, joint_memory &m, int t)
 {
-	const int64_t tile = tile_of(p, b, t);
+	const int tile = tile_of(p, b, t);
 	const int tokens = tokens_of(p, tile);
 
 #pragma unroll
@@ -164,7 +164,7 @@ HZ_DEVICE void store_tile(const hzi_mhc_joint &p, const joint_place &b, joint_me
 		piece_of(pass * HZI_JOINT_THREADS + threadIdx.x, token, i, c);
 		if (token < tokens && c < b.channels)
 			*(uint4 *)((uint16_t *)p.dx.data +
-				   place(p.dx, tile * TILE + token, i, b.channel + c)) =
+				   near_place(p.dx, tile * TILE + token, i, b.channel + c)) =
 				*(const uint4 *)&m.x[t % STAGES][token][i * PIECE + c * 2];
 	}
 }
@@ -256,7 +256,7 @@ HZ_DEVICE uint32_t pack(float low, float high)
 /* dx of a tile in the place of x; sum: what phi gives, [stream] as mma leaves it */
 template <int DTYPE>
 HZ_DEVICE void make_dx(const hzi_mhc_joint &p, const joint_place &b, joint_memory &m, int stage,
-		       int64_t tile, float sum[4][4])
+		       int tile, float sum[4][4])
 {
 	const int lane = threadIdx.x % 32, c = threadIdx.x / 32 * 8 + lane % 4 * 2;
 
@@ -309,7 +309,7 @@ HZ_DEVICE void make_dx(const hzi_mhc_joint &p, const joint_place &b, joint_memor
 
 				unpack(DTYPE,
 				       *(const uint32_t *)((const uint16_t *)p.dx.data +
-							   place(p.dx, tile * TILE + r, i,
+							   near_place(p.dx, tile * TILE + r, i,
 								 b.channel + c)), low, high);
 				sum[i][half * 2] += low;
 				sum[i][half * 2 + 1] += high;
@@ -341,17 +341,16 @@ HZ_DEVICE void joint(const hzi_mhc_joint &p)
 {
 #if __CUDA_ARCH__ >= 900
 	joint_memory &m = *(joint_memory *)shared_start();
-	const int64_t tiles = (p.tokens + TILE - 1) / TILE;
+	const int tiles = ((int)p.tokens + TILE - 1) / TILE;
 	const int warp = threadIdx.x / 32;
 	joint_place b;
 	joint_slice phi;
 	float dphi[2][3][4] = {};
 
 	b.split = blockIdx.x % p.splits;
-	b.slice = blockIdx.x / p.splits;
-	b.channel = (int64_t)b.slice * HZI_JOINT_CHANNELS;
-	b.channels = p.channels - b.channel < HZI_JOINT_CHANNELS ? (int)(p.channels - b.channel) :
-								   HZI_JOINT_CHANNELS;
+	b.channel = blockIdx.x / p.splits * HZI_JOINT_CHANNELS;
+	b.channels = (int)p.channels - b.channel < HZI_JOINT_CHANNELS ?
+			     (int)p.channels - b.channel : HZI_JOINT_CHANNELS;
 	b.tiles = (tiles - b.split + p.splits - 1) / p.splits;
 
 	const bool has_channels = warp * 8 < b.channels;
@@ -364,9 +363,9 @@ HZ_DEVICE void joint(const hzi_mhc_joint &p)
 	load_phi(p, b, phi);
 	copy_wait_for<STAGES - 1>();
 	__syncthreads();
-	for (int64_t t = 0; t < b.tiles; t++) {
+	for (int t = 0; t < b.tiles; t++) {
 		const int stage = t % STAGES;
-		const int64_t tile = tile_of(p, b, t);
+		const int tile = tile_of(p, b, t);
 
 		if (has_channels) {
 			const int lane = threadIdx.x % 32;

@@ -47,6 +47,9 @@ static inline struct hzi_mhc_coef hzi_pre_coef(float *data, int64_t group, int64
 /* Whether 8 channels that begin at a multiple of 8 are aligned to 16 bytes */
 bool hzi_pre_quick(const struct hzi_mhc_array *x, int dtype);
 
+/* Whether kernels may count tokens, and steps within one, in 32 bits: of quick ones, or without data */
+bool hzi_pre_near(const struct hzi_mhc_array *x, int64_t tokens);
+
 /* Where the numbers that coefficients are made of lie in the workspace */
 struct hzi_pre_room {
 	float *means, *mean_sums, *sums;

@@ -41,7 +41,8 @@ static hz_tensor part(int array, int place, int dtype, int ndim, const int64_t *
 
 static struct operands make(int dtype, int64_t T, int64_t S, int n, int64_t C)
 {
-	const int64_t streams[] = {T, n, C}, values[] = {T, C}, gates[] = {S, n}, mixes[] = {S, n, n};
+	const int64_t streams[] = {T, n, C}, values[] = {T, C}, gates[] = {S, n},
+		      mixes[] = {S, n, n};
 	const int64_t weights[] = {n * n + 2 * n, n * C}, three[] = {3}, rows[] = {n * n + 2 * n};
 
 	return (struct operands){
@@ -58,7 +59,8 @@ static struct operands make(int dtype, int64_t T, int64_t S, int n, int64_t C)
 	};
 }
 
-/* ---- Streams ----------------------------------------------------------------------------------- */
+/* ---- Streams -----------------------------------------------------------------------------------
+ */
 
 enum call { MIX, MIX_BWD, ADD, ADD_BWD, POST, POST_BWD, EXPAND, EXPAND_BWD };
 
@@ -87,7 +89,8 @@ static const struct row {
 	 "mhc_streams_bwd_mixed_bf16_4 mhc_sums_finish", 40},
 	{"add_bwd", ADD_BWD, HZ_BF16, 64, 64, 4, 4096, 0, "mhc_streams_bwd_plain_bf16_4", 64},
 	{"post_bwd", POST_BWD, HZ_F32, 64, 64, 4, 1024, 0, "mhc_streams_bwd_mixed_f32_4", 64},
-	{"post_bwd of five streams", POST_BWD, HZ_F32, 64, 64, 5, 1024, 0, "mhc_streams_bwd_any", 64},
+	{"post_bwd of five streams", POST_BWD, HZ_F32, 64, 64, 5, 1024, 0, "mhc_streams_bwd_any",
+	 64},
 	{"expand_bwd", EXPAND_BWD, HZ_BF16, 64, 64, 4, 1024, 0, "mhc_streams_bwd_plain_bf16_4", 16},
 };
 
@@ -97,23 +100,24 @@ static int call_streams(const struct row *r, const struct operands *o, size_t *b
 	case MIX:
 		return bytes ? HZ_OK : hz_mhc_mix(ctx, &o->x, &o->p, &o->a, &o->u, &o->y);
 	case MIX_BWD:
-		return bytes ? hz_mhc_mix_bwd_workspace(ctx, &o->x, &o->p, &o->a, &o->du, &o->dy, &o->dx,
-							&o->dp, &o->da, bytes)
-			     : hz_mhc_mix_bwd(ctx, &o->x, &o->p, &o->a, &o->du, &o->dy, &o->dx, &o->dp,
-					      &o->da);
+		return bytes ? hz_mhc_mix_bwd_workspace(ctx, &o->x, &o->p, &o->a, &o->du, &o->dy,
+							&o->dx, &o->dp, &o->da, bytes)
+			     : hz_mhc_mix_bwd(ctx, &o->x, &o->p, &o->a, &o->du, &o->dy, &o->dx,
+					      &o->dp, &o->da);
 	case ADD:
 		return bytes ? HZ_OK : hz_mhc_add(ctx, &o->x, &o->f, &o->q, &o->y);
 	case ADD_BWD:
-		return bytes ? hz_mhc_add_bwd_workspace(ctx, &o->dy, &o->f, &o->q, NULL, &o->df, &o->dq,
-							bytes)
+		return bytes ? hz_mhc_add_bwd_workspace(ctx, &o->dy, &o->f, &o->q, NULL, &o->df,
+							&o->dq, bytes)
 			     : hz_mhc_add_bwd(ctx, &o->dy, &o->f, &o->q, NULL, &o->df, &o->dq);
 	case POST:
 		return bytes ? HZ_OK : hz_mhc_post(ctx, &o->x, &o->f, &o->q, &o->a, NULL, &o->y);
 	case POST_BWD:
-		return bytes ? hz_mhc_post_bwd_workspace(ctx, &o->x, &o->f, &o->q, &o->a, NULL, &o->dy,
-							 &o->dx, &o->df, &o->dq, &o->da, NULL, bytes)
-			     : hz_mhc_post_bwd(ctx, &o->x, &o->f, &o->q, &o->a, NULL, &o->dy, &o->dx,
-					       &o->df, &o->dq, &o->da, NULL);
+		return bytes ? hz_mhc_post_bwd_workspace(ctx, &o->x, &o->f, &o->q, &o->a, NULL,
+							 &o->dy, &o->dx, &o->df, &o->dq, &o->da,
+							 NULL, bytes)
+			     : hz_mhc_post_bwd(ctx, &o->x, &o->f, &o->q, &o->a, NULL, &o->dy,
+					       &o->dx, &o->df, &o->dq, &o->da, NULL);
 	case EXPAND:
 		return bytes ? HZ_OK : hz_mhc_expand(ctx, &o->f, &o->y);
 	default:
@@ -138,7 +142,8 @@ static void test_streams(const struct row *r)
 	is_int(last()->grid[0], r->grid, "%s: blocks", r->name);
 }
 
-/* ---- Matrices, chains, weights ------------------------------------------------------------------ */
+/* ---- Matrices, chains, weights ------------------------------------------------------------------
+ */
 
 static void test_small(void)
 {
@@ -154,7 +159,8 @@ static void test_small(void)
 	is_str(taken(), "mhc_sinkhorn_bwd_4", "its kernel");
 	is_int(last()->shared_bytes, 4 * 2 * 4 * 20 * 64, "the history of 20 iterations");
 	for (l = 0; l < 3; l++) {
-		block[l] = (hz_mhc_block){.p = o.p, .q = o.q, .a = o.a, .f = o.f, .u = o.u, .y = o.y};
+		block[l] = (hz_mhc_block){
+			.p = o.p, .q = o.q, .a = o.a, .f = o.f, .u = o.u, .y = o.y};
 		block[l].u.data = (char *)memory[7] + (size_t)l * (1 << 20);
 		block[l].y.data = memory[l + 1];
 	}
@@ -166,11 +172,13 @@ static void test_small(void)
 	is_str(taken(), "mhc_recompute_4 mhc_recompute_4", "in two");
 	is_int(hz_mhc_diagnose(ctx, &o.a, &out), HZ_OK, "diagnose");
 	is_str(taken(), "mhc_diagnose", "its kernel");
-	is_int(hz_mhc_init(ctx, HZ_MHC_INIT_IDENTITY, 0, 1, &o.phi, &o.alpha, &o.bias, NULL), HZ_OK, "init");
+	is_int(hz_mhc_init(ctx, HZ_MHC_INIT_IDENTITY, 0, 1, &o.phi, &o.alpha, &o.bias, NULL), HZ_OK,
+	       "init");
 	is_str(taken(), "mhc_init", "its kernel");
 }
 
-/* ---- Coefficients ------------------------------------------------------------------------------ */
+/* ---- Coefficients ------------------------------------------------------------------------------
+ */
 
 /* fused: on GPUs that have a kernel for that, one launch and no workspace */
 static void test_pre(int64_t T, int64_t S, int n, int dtype, int fused)
@@ -178,28 +186,31 @@ static void test_pre(int64_t T, int64_t S, int n, int dtype, int fused)
 	struct operands o = make(dtype, T, S, n, 1024);
 	const hz_mhc_opts seed = hz_mhc_preset(HZ_MHC_SEED);
 	const hz_mhc_opts *opts = S == T ? NULL : &seed;
-	const hz_mhc_grads g = {.du = &o.du, .dq = &o.dq, .dy = &o.dy, .dx = &o.dx, .dphi = &o.dphi};
+	const hz_mhc_grads g = {
+		.du = &o.du, .dq = &o.dq, .dy = &o.dy, .dx = &o.dx, .dphi = &o.dphi};
 	size_t bytes = 1;
 	long before;
 
-	is_int(hz_mhc_pre_workspace(ctx, &o.x, &o.phi, &o.alpha, &o.bias, &o.p, &o.q, &o.a, &o.u, opts,
-				    &bytes), HZ_OK, "pre of %d tokens, %d groups: workspace", (int)T,
-	       (int)S);
+	is_int(hz_mhc_pre_workspace(ctx, &o.x, &o.phi, &o.alpha, &o.bias, &o.p, &o.q, &o.a, &o.u,
+				    opts, &bytes),
+	       HZ_OK, "pre of %d tokens, %d groups: workspace", (int)T, (int)S);
 	before = fake->launches();
-	is_int(hz_mhc_pre(ctx, &o.x, &o.phi, &o.alpha, &o.bias, &o.p, &o.q, &o.a, &o.u, opts), HZ_OK,
-	       "pre: %s", hz_errmsg(ctx));
+	is_int(hz_mhc_pre(ctx, &o.x, &o.phi, &o.alpha, &o.bias, &o.p, &o.q, &o.a, &o.u, opts),
+	       HZ_OK, "pre: %s", hz_errmsg(ctx));
 	if (fused) {
 		is_int(fake->launches() - before, 1, "one launch");
 		is_int((long long)bytes, 0, "without a workspace");
-		is_int(hz_mhc_post_pre(ctx, &o.x, &o.f, &o.q, &o.a, NULL, &o.y, &o.phi, &o.alpha, &o.bias,
-				       &o.p, &o.dq, &o.da, &o.u, NULL), HZ_OK, "post_pre");
+		is_int(hz_mhc_post_pre(ctx, &o.x, &o.f, &o.q, &o.a, NULL, &o.y, &o.phi, &o.alpha,
+				       &o.bias, &o.p, &o.dq, &o.da, &o.u, NULL),
+		       HZ_OK, "post_pre");
 		is_int(fake->launches() - before, 2, "and one");
 	} else {
-		ok(fake->launches() - before > 1 && bytes > 0, "more than one launch, and a workspace");
+		ok(fake->launches() - before > 1 && bytes > 0,
+		   "more than one launch, and a workspace");
 	}
 	before = fake->launches();
-	is_int(hz_mhc_pre_bwd_workspace(ctx, &o.x, &o.phi, &o.alpha, &o.bias, &g, opts, &bytes), HZ_OK,
-	       "pre_bwd: workspace");
+	is_int(hz_mhc_pre_bwd_workspace(ctx, &o.x, &o.phi, &o.alpha, &o.bias, &g, opts, &bytes),
+	       HZ_OK, "pre_bwd: workspace");
 	is_int(hz_mhc_pre_bwd(ctx, &o.x, &o.phi, &o.alpha, &o.bias, &g, opts), HZ_OK, "pre_bwd: %s",
 	       hz_errmsg(ctx));
 	ok(fake->launches() > before, "its launches");
@@ -215,19 +226,21 @@ static void test_pre_all(int hopper)
 	test_pre(30, 30, 3, HZ_BF16, 0);
 }
 
-/* ---- What goes wrong --------------------------------------------------------------------------- */
+/* ---- What goes wrong ---------------------------------------------------------------------------
+ */
 
 static void test_errors(void)
 {
 	struct operands o = make(HZ_BF16, 64, 2, 4, 1024);
 	size_t bytes = 0;
 
-	is_int(hz_mhc_mix_bwd_workspace(ctx, &o.x, &o.p, &o.a, &o.du, &o.dy, &o.dx, &o.dp, &o.da, &bytes),
+	is_int(hz_mhc_mix_bwd_workspace(ctx, &o.x, &o.p, &o.a, &o.du, &o.dy, &o.dx, &o.dp, &o.da,
+					&bytes),
 	       HZ_OK, "a workspace is asked for");
 	ok(bytes > 0, "of sums over tokens");
 	is_int(hz_set_workspace(ctx, memory[7], 64), HZ_OK, "one that is too small");
-	is_int(hz_mhc_mix_bwd(ctx, &o.x, &o.p, &o.a, &o.du, &o.dy, &o.dx, &o.dp, &o.da), HZ_EWORKSPACE,
-	       "is refused");
+	is_int(hz_mhc_mix_bwd(ctx, &o.x, &o.p, &o.a, &o.du, &o.dy, &o.dx, &o.dp, &o.da),
+	       HZ_EWORKSPACE, "is refused");
 	has_str(hz_errmsg(ctx), "mhc_mix_bwd", "by a sentence");
 	is_int(hz_set_workspace(ctx, NULL, 0), HZ_OK, "the own one again");
 	fake->fail_at(1, 1, 0);

@@ -8,8 +8,8 @@
 #include "mhc.h"
 
 static const int64_t some_tokens[] = {0, 1, 2, 3, 5, 8, 12, 31, 33, 64, 70};
-static const int64_t some_channels[] = {0, 1, 2, 3, 7, 8, 15, 16, 17, 31, 40, 63, 64, 65, 96, 128, 129,
-					256, 300};
+static const int64_t some_channels[] = {0,  1,  2,  3,  7,  8,   15,  16,  17, 31,
+					40, 63, 64, 65, 96, 128, 129, 256, 300};
 
 #define PICK(list) ((list)[rnd_below(&rnd, (int64_t)(sizeof(list) / sizeof(*(list))))])
 
@@ -41,7 +41,8 @@ static int call_sinkhorn(hz_context *ctx, struct tcase *c, size_t *bytes)
 		return HZ_OK;
 	if (!c->o[DX])
 		return hz_mhc_sinkhorn(ctx, view(c, X), c->o[Y] ? view(c, Y) : view(c, X), o);
-	return hz_mhc_sinkhorn_bwd(ctx, view(c, X), c->o[DY] ? view(c, DY) : view(c, DX), view(c, DX), o);
+	return hz_mhc_sinkhorn_bwd(ctx, view(c, X), c->o[DY] ? view(c, DY) : view(c, DX),
+				   view(c, DX), o);
 }
 
 struct sinkhorn {
@@ -53,9 +54,11 @@ struct sinkhorn {
 
 static void name_sinkhorn(struct tcase *c, const struct sinkhorn *s)
 {
-	snprintf(c->name, sizeof(c->name), "sinkhorn%s n %d map %d order %d iterations %d eps %g sd %g "
-		 "count %lld layout %d in place %d", s->backward ? "_bwd" : "", s->n, s->map, s->order,
-		 s->iterations, s->eps, s->sd, (long long)s->count, s->layout, s->in_place);
+	snprintf(c->name, sizeof(c->name),
+		 "sinkhorn%s n %d map %d order %d iterations %d eps %g sd %g "
+		 "count %lld layout %d in place %d",
+		 s->backward ? "_bwd" : "", s->n, s->map, s->order, s->iterations, s->eps, s->sd,
+		 (long long)s->count, s->layout, s->in_place);
 }
 
 static int sinkhorn_case(const struct sinkhorn *s)
@@ -68,7 +71,8 @@ static int sinkhorn_case(const struct sinkhorn *s)
 	int64_t k, i;
 
 	c.split = 1 + rnd_below(&rnd, 3);
-	c.opts = (hz_mhc_opts){.map = s->map, .order = s->order, .iterations = s->iterations, .eps = s->eps};
+	c.opts = (hz_mhc_opts){
+		.map = s->map, .order = s->order, .iterations = s->iterations, .eps = s->eps};
 	r = ref_rule(s->n, s->default_opts ? NULL : &c.opts);
 	name_sinkhorn(&c, s);
 	m = make(&c, X, HZ_F32, SPLIT, 3, size, s->layout);
@@ -150,13 +154,16 @@ static void test_sinkhorn(void)
 			}
 		}
 		ok(good, "sinkhorn%s: peaked, many iterations", backward ? "_bwd" : "");
-		good = sinkhorn_case(&(struct sinkhorn){.n = 4, .count = 0, .backward = backward, .sd = 1});
+		good = sinkhorn_case(
+			&(struct sinkhorn){.n = 4, .count = 0, .backward = backward, .sd = 1});
 		good &= sinkhorn_case(&(struct sinkhorn){
-			.n = 4, .map = HZ_MHC_SOFTMAX, .order = HZ_MHC_ROWS, .eps = 1e-6, .count = 33,
+			.n = 4, .map = HZ_MHC_SOFTMAX, .order = HZ_MHC_ROWS, .eps = 1e-6,
+			.count = 33,
 			.backward = backward, .sd = 1, .default_opts = 1,
 		});
 		good &= sinkhorn_case(&(struct sinkhorn){
-			.n = 4, .count = quick ? 1000 : 20001, .backward = backward, .sd = 1, .iterations = 3,
+			.n = 4, .count = quick ? 1000 : 20001, .backward = backward, .sd = 1,
+			.iterations = 3,
 		});
 		ok(good, "sinkhorn%s: no matrices, many, default options", backward ? "_bwd" : "");
 	}
@@ -226,20 +233,21 @@ static void test_sinkhorn_special(void)
 
 enum op { MIX, MIX_BWD, ADD, ADD_BWD, POST, POST_BWD, EXPAND, EXPAND_BWD, OPS };
 
-static const char *const op_names[OPS] = {"mix", "mix_bwd", "add", "add_bwd", "post", "post_bwd", "expand",
-					  "expand_bwd"};
+static const char *const op_names[OPS] = {"mix",  "mix_bwd",  "add",    "add_bwd",
+					  "post", "post_bwd", "expand", "expand_bwd"};
 
 static int call_mix(hz_context *ctx, struct tcase *c, size_t *bytes)
 {
-	return bytes ? HZ_OK : hz_mhc_mix(ctx, view(c, X), view(c, P), view(c, A), view(c, U), view(c, Y));
+	return bytes ? HZ_OK
+		     : hz_mhc_mix(ctx, view(c, X), view(c, P), view(c, A), view(c, U), view(c, Y));
 }
 
 static int call_mix_bwd(hz_context *ctx, struct tcase *c, size_t *bytes)
 {
 	if (bytes)
-		return hz_mhc_mix_bwd_workspace(ctx, view(c, X), view(c, P), view(c, A), view(c, DU),
-						view(c, DY), view(c, DX), view(c, DP_OUT), view(c, DA_OUT),
-						bytes);
+		return hz_mhc_mix_bwd_workspace(ctx, view(c, X), view(c, P), view(c, A),
+						view(c, DU), view(c, DY), view(c, DX),
+						view(c, DP_OUT), view(c, DA_OUT), bytes);
 	return hz_mhc_mix_bwd(ctx, view(c, X), view(c, P), view(c, A), view(c, DU), view(c, DY),
 			      view(c, DX), view(c, DP_OUT), view(c, DA_OUT));
 }
@@ -256,9 +264,10 @@ static int call_add_bwd(hz_context *ctx, struct tcase *c, size_t *bytes)
 	const hz_tensor *dr = c->head ? view(c, DY) : view(c, DX);
 
 	if (bytes)
-		return hz_mhc_add_bwd_workspace(ctx, view(c, DY), view(c, F), view(c, Q), dr, view(c, DF),
-						view(c, DQ_OUT), bytes);
-	return hz_mhc_add_bwd(ctx, view(c, DY), view(c, F), view(c, Q), dr, view(c, DF), view(c, DQ_OUT));
+		return hz_mhc_add_bwd_workspace(ctx, view(c, DY), view(c, F), view(c, Q), dr,
+						view(c, DF), view(c, DQ_OUT), bytes);
+	return hz_mhc_add_bwd(ctx, view(c, DY), view(c, F), view(c, Q), dr, view(c, DF),
+			      view(c, DQ_OUT));
 }
 
 static int call_post(hz_context *ctx, struct tcase *c, size_t *bytes)
@@ -270,12 +279,13 @@ static int call_post(hz_context *ctx, struct tcase *c, size_t *bytes)
 static int call_post_bwd(hz_context *ctx, struct tcase *c, size_t *bytes)
 {
 	if (bytes)
-		return hz_mhc_post_bwd_workspace(ctx, view(c, X), view(c, F), view(c, Q), view(c, A),
-						 view(c, BIAS_F), view(c, DY), view(c, DX), view(c, DF),
-						 view(c, DQ_OUT), view(c, DA_OUT), view(c, DBIAS_F), bytes);
+		return hz_mhc_post_bwd_workspace(ctx, view(c, X), view(c, F), view(c, Q),
+						 view(c, A), view(c, BIAS_F), view(c, DY),
+						 view(c, DX), view(c, DF), view(c, DQ_OUT),
+						 view(c, DA_OUT), view(c, DBIAS_F), bytes);
 	return hz_mhc_post_bwd(ctx, view(c, X), view(c, F), view(c, Q), view(c, A), view(c, BIAS_F),
-			       view(c, DY), view(c, DX), view(c, DF), view(c, DQ_OUT), view(c, DA_OUT),
-			       view(c, DBIAS_F));
+			       view(c, DY), view(c, DX), view(c, DF), view(c, DQ_OUT),
+			       view(c, DA_OUT), view(c, DBIAS_F));
 }
 
 static int call_expand(hz_context *ctx, struct tcase *c, size_t *bytes)
@@ -288,8 +298,8 @@ static int call_expand_bwd(hz_context *ctx, struct tcase *c, size_t *bytes)
 	return bytes ? HZ_OK : hz_mhc_expand_bwd(ctx, view(c, DY), view(c, DF));
 }
 
-static const tcall op_calls[OPS] = {call_mix, call_mix_bwd, call_add, call_add_bwd, call_post, call_post_bwd,
-				    call_expand, call_expand_bwd};
+static const tcall op_calls[OPS] = {call_mix,  call_mix_bwd,  call_add,    call_add_bwd,
+				    call_post, call_post_bwd, call_expand, call_expand_bwd};
 
 struct shape {
 	int op, n, dtype;
@@ -449,8 +459,10 @@ static void test_streams(void)
 			good = 1;
 			for (k = 0; k < (quick ? 3 : n == 4 ? 40 : 10); k++) {
 				struct shape s = {
-					.op = op, .n = n, .dtype = floats[k % 3], .T = PICK(some_tokens),
-					.C = PICK(some_channels), .layout = k % 4 ? 0 : -1, .fewer = k % 3 == 0,
+					.op = op, .n = n, .dtype = floats[k % 3],
+					.T = PICK(some_tokens),
+					.C = PICK(some_channels), .layout = k % 4 ? 0 : -1,
+					.fewer = k % 3 == 0,
 					.in_place = k % 5 == 4,
 				};
 
@@ -504,7 +516,8 @@ static void test_streams_special(void)
 		good = 1;
 		for (k = 0; k < 12; k++) {
 			const struct shape s = {
-				.op = op, .n = k % 2 ? 4 : 3, .dtype = floats[k % 3], .T = 9, .S = 9,
+				.op = op, .n = k % 2 ? 4 : 3, .dtype = floats[k % 3], .T = 9,
+				.S = 9,
 				.C = k % 4 ? 64 : 21, .special = special[k / 2 % 3],
 			};
 

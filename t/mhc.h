@@ -21,7 +21,8 @@ static long cases;
 
 enum slot {
 	X, P, Q, A, U, Y, F, BIAS_F, PHI, ALPHA, BIAS, GAIN, NORM, SAVED, P2, Q2, A2,
-	DU, DY, DX, DF, DP, DQ, DA, DBIAS_F, DPHI, DALPHA, DBIAS, DGAIN, DNORM, DP_OUT, DQ_OUT, DA_OUT, SLOTS
+	DU, DY, DX, DF, DP, DQ, DA, DBIAS_F, DPHI, DALPHA, DBIAS, DGAIN, DNORM, DP_OUT, DQ_OUT,
+	DA_OUT, SLOTS
 };
 
 static const char *const slot_names[SLOTS] = {
@@ -182,8 +183,8 @@ static inline struct operand *expect(struct operand *o, int accumulate)
 }
 
 /* Streams or branch values, coefficients, weights; sd 0: an output */
-static inline struct operand *streams(struct tcase *c, int slot, int dtype, int64_t T, int n, int64_t C,
-				      int layout, double sd)
+static inline struct operand *streams(struct tcase *c, int slot, int dtype, int64_t T, int n,
+				      int64_t C, int layout, double sd)
 {
 	const int64_t size[] = {T, n, C}, flat[] = {T, C};
 	struct operand *o = n ? make(c, slot, dtype, SPLIT, 3, size, layout)
@@ -194,8 +195,8 @@ static inline struct operand *streams(struct tcase *c, int slot, int dtype, int6
 	return sd > 0 ? o : expect(o, 0);
 }
 
-static inline struct operand *coefs(struct tcase *c, int slot, int64_t S, int n, int matrix, int layout,
-				    double sd)
+static inline struct operand *coefs(struct tcase *c, int slot, int64_t S, int n, int matrix,
+				    int layout, double sd)
 {
 	const int64_t size[] = {S, n, n};
 	const int lead = S != 1 || rnd_below(&rnd, 2) ? SPLIT : LEFT_OUT;
@@ -218,8 +219,8 @@ static inline struct operand *weights(struct tcase *c, int slot, int64_t rows, i
 }
 
 /* A vector of weights */
-static inline struct operand *vector(struct tcase *c, int slot, int64_t count, double mean, double sd,
-				     int layout)
+static inline struct operand *vector(struct tcase *c, int slot, int64_t count, double mean,
+				     double sd, int layout)
 {
 	struct operand *o = make(c, slot, HZ_F32, WHOLE, 1, &count, layout & SKEWED);
 
@@ -259,7 +260,8 @@ static inline void bound_parts(struct operand *o, double part)
 
 	for (i = 0; o && i < o->count; i++)
 		o->bound[i] = part * o->bound[i] +
-			      1.01 * ref_half_ulp(o->t.dtype, fabs(o->want[i]) + part * o->bound[i]);
+			      1.01 * ref_half_ulp(o->t.dtype,
+						  fabs(o->want[i]) + part * o->bound[i]);
 }
 
 /* Within part of the largest element; 0 elements are within 1e-30. */
@@ -277,7 +279,8 @@ static inline void bound_flat(struct operand *o, double part)
 
 /* ---- Running --------------------------------------------------------------------------------- */
 
-static inline int compare(const struct dev *dev, const struct tcase *c, int slot, unsigned char *got)
+static inline int compare(const struct dev *dev, const struct tcase *c, int slot,
+			  unsigned char *got)
 {
 	const struct operand *o = c->o[slot];
 	const size_t total = GUARD + o->skew + (size_t)o->bytes + GUARD;
@@ -301,9 +304,9 @@ static inline int compare(const struct dev *dev, const struct tcase *c, int slot
 		if (isfinite(w) ? fabs(g - w) <= o->bound[i] : !isfinite(g))
 			continue;
 		if (good && tap_describe())
-			diag("%s, %s: %s[%lld] of %lld is %.9g, must be %.9g within %.3g", dev->name,
-			     c->name, slot_names[slot], (long long)i, (long long)o->count, g, w,
-			     o->bound[i]);
+			diag("%s, %s: %s[%lld] of %lld is %.9g, must be %.9g within %.3g",
+			     dev->name, c->name, slot_names[slot], (long long)i,
+			     (long long)o->count, g, w, o->bound[i]);
 		good = 0;
 	}
 	if (good && o->norm > 0 && !(error <= o->norm * o->norm * square)) {
@@ -392,7 +395,8 @@ static inline int run_on(struct dev *dev, struct tcase *c, const struct dev *bef
 	status = make_call(dev, c);
 	good = status == HZ_OK;
 	if (!good && tap_describe())
-		diag("%s, %s: %s: %s", dev->name, c->name, hz_strerror(status), hz_errmsg(dev->ctx));
+		diag("%s, %s: %s: %s", dev->name, c->name, hz_strerror(status),
+		     hz_errmsg(dev->ctx));
 	for (i = 0; i < SLOTS && status == HZ_OK; i++) {
 		struct operand *o = c->o[i];
 		const size_t total = o ? GUARD + o->skew + (size_t)o->bytes + GUARD : 0;
@@ -412,8 +416,8 @@ static inline int run_on(struct dev *dev, struct tcase *c, const struct dev *bef
 		    memcmp(o->got, got, total) != 0) {
 			good = 0;
 			if (tap_describe())
-				diag("%s, %s: the bits of %s are not those of %s", dev->name, c->name,
-				     slot_names[i], before->name);
+				diag("%s, %s: the bits of %s are not those of %s", dev->name,
+				     c->name, slot_names[i], before->name);
 		}
 		free(o->got);
 		o->got = got;

@@ -34,7 +34,8 @@ static void layers_of(const struct tcase *c, hz_mhc_block *block, int u, int y)
 
 	for (l = 0; l < LAYERS; l++) {
 		block[l] = (hz_mhc_block){
-			.p = slice(c, P, l), .q = slice(c, Q, l), .a = slice(c, A, l), .f = slice(c, F, l),
+			.p = slice(c, P, l), .q = slice(c, Q, l), .a = slice(c, A, l), .f = slice(c,
+			F, l),
 			.u = slice(c, u, l), .y = slice(c, y, l),
 		};
 		if (c->o[BIAS_F])
@@ -63,7 +64,8 @@ static int layers_apart(hz_context *ctx, const struct tcase *c, const hz_mhc_blo
 static int same_operand(const struct tcase *c, int a, int b)
 {
 	const struct operand *x = c->o[a], *y = c->o[b];
-	unsigned char *gx = malloc(2 * GUARD + (size_t)x->bytes), *gy = malloc(2 * GUARD + (size_t)y->bytes);
+	unsigned char *gx = malloc(2 * GUARD + (size_t)x->bytes),
+		      *gy = malloc(2 * GUARD + (size_t)y->bytes);
 	int good;
 
 	area_read(&x->area, gx);
@@ -74,7 +76,8 @@ static int same_operand(const struct tcase *c, int a, int b)
 	return good;
 }
 
-static int recompute_on(struct dev *dev, int n, int dtype, int64_t T, int64_t S, int64_t C, int bias, int last)
+static int recompute_on(struct dev *dev, int n, int dtype, int64_t T, int64_t S, int64_t C,
+			int bias, int last)
 {
 	struct tcase c = {.name = "recompute"};
 	hz_mhc_block block[LAYERS], apart[LAYERS];
@@ -97,7 +100,8 @@ static int recompute_on(struct dev *dev, int n, int dtype, int64_t T, int64_t S,
 	good = layers_apart(dev->ctx, &c, apart) == HZ_OK;
 	if (last) {
 		/* The last layer needs its branch input alone; what is not there is not touched. */
-		block[LAYERS - 1].q.data = block[LAYERS - 1].a.data = block[LAYERS - 1].f.data = NULL;
+		block[LAYERS - 1].q.data = block[LAYERS - 1].a.data = block[LAYERS - 1].f.data =
+			NULL;
 		block[LAYERS - 1].y.data = NULL;
 		block[1].u.data = NULL;
 		good &= hz_mhc_recompute(dev->ctx, &c.o[X]->t, LAYERS, block) == HZ_OK;
@@ -136,8 +140,8 @@ static void test_recompute(struct dev *dev)
 	for (k = 0; k < (quick ? 6 : 24); k++) {
 		const int64_t T = 1 + rnd_below(&rnd, 20), C = PICK(channels);
 
-		good &= recompute_on(dev, k % 2 ? 4 : 1 + k / 2 % 8, floats[k % 3], T, k % 4 ? T : 1, C,
-				     k & 1, k % 3 == 1);
+		good &= recompute_on(dev, k % 2 ? 4 : 1 + k / 2 % 8, floats[k % 3], T,
+				     k % 4 ? T : 1, C, k & 1, k % 3 == 1);
 	}
 	ok(good, "%s: recompute has the bits of the calls one by one", dev->name);
 }
@@ -171,8 +175,8 @@ static int diagnose_case(int n, int layers, int64_t S, int layout)
 	int64_t s;
 	int l, i, j, k;
 
-	snprintf(c.name, sizeof(c.name), "diagnose n %d layers %d S %lld layout %d", n, layers, (long long)S,
-		 layout);
+	snprintf(c.name, sizeof(c.name), "diagnose n %d layers %d S %lld layout %d", n, layers,
+		 (long long)S, layout);
 	a = make(&c, A, HZ_F32, WHOLE, 3, in, layout);
 	fill(a, 1.0 / n, 0.2);
 	out = expect(make(&c, Y, HZ_F32, WHOLE, 2, result, layout), 0);
@@ -192,7 +196,8 @@ static int diagnose_case(int n, int layers, int64_t S, int layout)
 					column += m[j * n + i];
 					next[i * n + j] = 0;
 					for (k = 0; k < n; k++)
-						next[i * n + j] += m[i * n + k] * product[k * n + j];
+						next[i * n + j] += m[i * n + k] *
+								   product[k * n + j];
 				}
 				o[0] = fmax(o[0], fabs(row - 1));
 				o[1] = fmax(o[1], fabs(column - 1));
@@ -234,22 +239,28 @@ static int same_opts(hz_mhc_opts o, int residual, int map, int order, unsigned f
 {
 	return o.residual == residual && o.map == map && o.order == order && o.flags == flags &&
 	       o.eps == eps && o.p_eps == p_eps && (o.q_scale != 0 ? o.q_scale : 2) == q_scale &&
-	       o.rms_eps == rms_eps && (o.iterations ? o.iterations : 20) == 20 && !o.gain && !o.saved;
+	       o.rms_eps == rms_eps && (o.iterations ? o.iterations : 20) == 20 && !o.gain &&
+	       !o.saved;
 }
 
 static void test_presets(void)
 {
-	const hz_mhc_opts lite = {.residual = HZ_MHC_LITE}, identity = {.residual = HZ_MHC_IDENTITY};
+	const hz_mhc_opts lite = {.residual = HZ_MHC_LITE},
+			  identity = {.residual = HZ_MHC_IDENTITY};
 	int n, good = 1;
 
-	ok(same_opts(hz_mhc_preset(HZ_MHC_DEEPSEEK), 0, HZ_MHC_SOFTMAX, HZ_MHC_ROWS, HZ_MHC_OLD_NEW, 1e-6, 1e-6,
-		     2, 1e-6), "preset: deepseek");
+	ok(same_opts(hz_mhc_preset(HZ_MHC_DEEPSEEK), 0, HZ_MHC_SOFTMAX, HZ_MHC_ROWS, HZ_MHC_OLD_NEW,
+		     1e-6, 1e-6, 2, 1e-6),
+	   "preset: deepseek");
 	ok(same_opts(hz_mhc_preset(HZ_MHC_PAPER), 0, HZ_MHC_EXP, HZ_MHC_COLS, 0, 0, 0, 2, 0),
 	   "preset: paper");
-	ok(same_opts(hz_mhc_preset(HZ_MHC_SEED), 0, HZ_MHC_ABS, HZ_MHC_ROWS, HZ_MHC_NORMALIZE, 1e-6, 1e-6, 2,
-		     1e-6), "preset: seed");
-	ok(hz_mhc_preset(HZ_MHC_SEED_STATIC).eps == 1e-8 && hz_mhc_preset(HZ_MHC_SEED_STATIC).q_scale == 1 &&
-	   hz_mhc_preset(HZ_MHC_SEED_STATIC).map == HZ_MHC_ABS, "preset: seed, static");
+	ok(same_opts(hz_mhc_preset(HZ_MHC_SEED), 0, HZ_MHC_ABS, HZ_MHC_ROWS, HZ_MHC_NORMALIZE, 1e-6,
+		     1e-6, 2, 1e-6),
+	   "preset: seed");
+	ok(hz_mhc_preset(HZ_MHC_SEED_STATIC).eps == 1e-8 &&
+		   hz_mhc_preset(HZ_MHC_SEED_STATIC).q_scale == 1 &&
+		   hz_mhc_preset(HZ_MHC_SEED_STATIC).map == HZ_MHC_ABS,
+	   "preset: seed, static");
 	ok(hz_mhc_preset(HZ_MHC_PLAIN).residual == HZ_MHC_TANH, "preset: plain");
 	ok(hz_mhc_preset(HZ_MHC_LITE_PRESET).residual == HZ_MHC_LITE, "preset: lite");
 	ok(hz_mhc_preset(99).map == HZ_MHC_SOFTMAX, "preset: a number that is none");
@@ -267,8 +278,8 @@ static void test_presets(void)
 /* Coefficients that weights give to streams of 0 */
 static int coefficients(struct dev *dev, struct tcase *c, const hz_mhc_opts *o)
 {
-	return hz_mhc_weights(dev->ctx, NULL, NULL, view(c, ALPHA), view(c, BIAS), view(c, P), view(c, Q),
-			      view(c, A), o);
+	return hz_mhc_weights(dev->ctx, NULL, NULL, view(c, ALPHA), view(c, BIAS), view(c, P),
+			      view(c, Q), view(c, A), o);
 }
 
 static double *read_all(const struct operand *o)
@@ -286,16 +297,17 @@ static double *read_all(const struct operand *o)
 
 static void test_init(struct dev *dev)
 {
-	static const int presets[] = {HZ_MHC_DEEPSEEK, HZ_MHC_PAPER, HZ_MHC_SEED, HZ_MHC_LITE_PRESET,
-				      HZ_MHC_PLAIN};
+	static const int presets[] = {HZ_MHC_DEEPSEEK, HZ_MHC_PAPER, HZ_MHC_SEED,
+				      HZ_MHC_LITE_PRESET, HZ_MHC_PLAIN};
 	int kind, layer, good = 1, random = 1, i;
 	size_t k;
 
 	for (k = 0; k < sizeof(presets) / sizeof(*presets); k++) {
 		for (kind = 0; kind <= HZ_MHC_INIT_LITE; kind++) {
-			const hz_mhc_opts o = hz_mhc_preset(kind == HZ_MHC_INIT_PLAIN ? HZ_MHC_PLAIN :
-							    kind == HZ_MHC_INIT_LITE ? HZ_MHC_LITE_PRESET :
-							    presets[k]);
+			const hz_mhc_opts o = hz_mhc_preset(kind == HZ_MHC_INIT_PLAIN ? HZ_MHC_PLAIN
+							    : kind == HZ_MHC_INIT_LITE
+								    ? HZ_MHC_LITE_PRESET
+								    : presets[k]);
 			const struct ref_rule r = ref_rule(4, &o);
 			struct tcase c = {.opts = o};
 			double *phi, *again, *alpha, *bias, *p, *q, *a, mean = 0, square = 0;
@@ -338,7 +350,8 @@ static void test_init(struct dev *dev)
 
 				random &= fabs(mean) < 5 * sqrt(variance / (double)count);
 				random &= fabs(square / variance - 1) < 0.1;
-				random &= (memcmp(phi, again, (size_t)count * 8) == 0) == (kind == 0);
+				random &= (memcmp(phi, again, (size_t)count * 8) == 0) ==
+					  (kind == 0);
 			} else {
 				random &= square == 0;
 			}
@@ -347,19 +360,23 @@ static void test_init(struct dev *dev)
 			for (i = 0; i < 4 && kind == HZ_MHC_INIT_IDENTITY; i++) {
 				good &= fabs(p[i] - 0.25) < 1e-4 && fabs(q[i] - 1) < 1e-4;
 				for (j = 0; j < 4; j++)
-					good &= fabs(a[i * 4 + j] - (i == j ? 0.9 : 0.1 / 3)) < 1e-3;
+					good &= fabs(a[i * 4 + j] - (i == j ? 0.9 : 0.1 / 3)) <
+						1e-3;
 			}
 			for (i = 0; i < r.m && kind == HZ_MHC_INIT_PAPER; i++)
 				good &= bias[i] == 0;
-			for (i = 0; i < 4 && (kind == HZ_MHC_INIT_SEED || kind == HZ_MHC_INIT_PLAIN); i++)
+			for (i = 0;
+			     i < 4 && (kind == HZ_MHC_INIT_SEED || kind == HZ_MHC_INIT_PLAIN); i++)
 				good &= bias[i] == (i == layer % 4) && bias[4 + i] == 1;
 			for (i = 0; i < 16 && kind == HZ_MHC_INIT_SEED && r.m == 24; i++)
 				good &= bias[8 + i] == (i % 5 == 0);
 			for (i = 0; i < r.m && kind == HZ_MHC_INIT_LITE; i++)
-				good &= bias[i] == (i < 8 ? i % 4 == layer % 4 ? 1 : -1 : i == 8 ? 0 : -8);
+				good &= bias[i] == (i < 8    ? i % 4 == layer % 4 ? 1 : -1
+						    : i == 8 ? 0
+							     : -8);
 			if (!good)
-				diag("%s: init %d of preset %d: alpha %g p %g q %g a %g %g", dev->name, kind,
-				     presets[k], alpha[0], p[0], q[0], a[0], a[1]);
+				diag("%s: init %d of preset %d: alpha %g p %g q %g a %g %g",
+				     dev->name, kind, presets[k], alpha[0], p[0], q[0], a[0], a[1]);
 			free(phi);
 			free(again);
 			free(alpha);
@@ -385,10 +402,12 @@ static int near_operand(const struct tcase *c, int a, int b)
 	return good;
 }
 
-/* ---- Layers ------------------------------------------------------------------------------------ */
+/* ---- Layers ------------------------------------------------------------------------------------
+ */
 
 /* A layer's calls are those that it is made of, bit for bit. */
-static int layer_on(struct dev *dev, int convention, int n, int64_t T, int64_t S, int64_t C, int extras)
+static int layer_on(struct dev *dev, int convention, int n, int64_t T, int64_t S, int64_t C,
+		    int extras)
 {
 	struct tcase c = {.opts = hz_mhc_preset(convention)};
 	const int m = hz_mhc_rows(n, &c.opts), dtype = extras ? HZ_F32 : HZ_BF16;
@@ -442,7 +461,8 @@ static int layer_on(struct dev *dev, int convention, int n, int64_t T, int64_t S
 	good &= hz_reserve(dev->ctx, more) == HZ_OK;
 	good &= hz_mhc_layer_begin(dev->ctx, &l, view(&c, X), view(&c, U)) == HZ_OK;
 	good &= hz_mhc_layer_end(dev->ctx, &l, view(&c, X), view(&c, F), view(&c, Y)) == HZ_OK;
-	good &= hz_mhc_layer_end_bwd(dev->ctx, &l, view(&c, F), view(&c, DY), view(&c, DF)) == HZ_OK;
+	good &= hz_mhc_layer_end_bwd(dev->ctx, &l, view(&c, F), view(&c, DY), view(&c, DF)) ==
+		HZ_OK;
 	/* The branch is a copy: the gradient of u is that of f. */
 	good &= hz_mhc_layer_begin_bwd(dev->ctx, &l, view(&c, X), view(&c, DY), view(&c, DF),
 				       view(&c, DX)) == HZ_OK;
@@ -467,17 +487,18 @@ static int layer_on(struct dev *dev, int convention, int n, int64_t T, int64_t S
 		o.flags &= ~HZ_MHC_ACCUMULATE;
 		good &= hz_mhc_layer_bind(dev->ctx, &r, n, S, kept->t.data, &bytes) == HZ_OK;
 		o.saved = fixed ? NULL : &r.saved;
-		good &= hz_mhc_pre(dev->ctx, view(&c, X), phi, view(&c, ALPHA), view(&c, BIAS), &r.p, &r.q,
-				   &r.a, view(&c, DU), &o) == HZ_OK;
+		good &= hz_mhc_pre(dev->ctx, view(&c, X), phi, view(&c, ALPHA), view(&c, BIAS),
+				   &r.p, &r.q, &r.a, view(&c, DU), &o) == HZ_OK;
 		good &= hz_mhc_post(dev->ctx, view(&c, X), view(&c, F), &r.q, &r.a,
 				    extras ? view(&c, BIAS_F) : NULL, view(&c, Y)) == HZ_OK;
 		good &= hz_mhc_post_bwd_workspace(dev->ctx, NULL, view(&c, F), &r.q, NULL,
-						  extras ? view(&c, BIAS_F) : NULL, view(&c, DY), NULL,
-						  view(&c, DF), &r.dq, NULL, NULL, &more) == HZ_OK;
+						  extras ? view(&c, BIAS_F) : NULL, view(&c, DY),
+						  NULL, view(&c, DF), &r.dq, NULL, NULL,
+						  &more) == HZ_OK;
 		good &= hz_reserve(dev->ctx, more) == HZ_OK;
 		good &= hz_mhc_post_bwd(dev->ctx, NULL, view(&c, F), &r.q, NULL,
-					extras ? view(&c, BIAS_F) : NULL, view(&c, DY), NULL, view(&c, DF),
-					&r.dq, NULL, NULL) == HZ_OK;
+					extras ? view(&c, BIAS_F) : NULL, view(&c, DY), NULL,
+					view(&c, DF), &r.dq, NULL, NULL) == HZ_OK;
 		o = l.opts;
 		o.saved = fixed ? NULL : &r.saved;
 		g = (hz_mhc_grads){
@@ -487,8 +508,8 @@ static int layer_on(struct dev *dev, int convention, int n, int64_t T, int64_t S
 		good &= hz_mhc_pre_bwd_workspace(dev->ctx, view(&c, X), phi, view(&c, ALPHA),
 						 view(&c, BIAS), &g, &o, &more) == HZ_OK;
 		good &= hz_reserve(dev->ctx, more) == HZ_OK;
-		good &= hz_mhc_pre_bwd(dev->ctx, view(&c, X), phi, view(&c, ALPHA), view(&c, BIAS), &g,
-				       &o) == HZ_OK;
+		good &= hz_mhc_pre_bwd(dev->ctx, view(&c, X), phi, view(&c, ALPHA), view(&c, BIAS),
+				       &g, &o) == HZ_OK;
 		good &= hz_sync(dev->ctx) == HZ_OK;
 		if (!good)
 			diag("%s", hz_errmsg(dev->ctx));
@@ -511,7 +532,8 @@ static int layer_on(struct dev *dev, int convention, int n, int64_t T, int64_t S
 
 static void test_layers(struct dev *dev)
 {
-	static const int presets[] = {HZ_MHC_DEEPSEEK, HZ_MHC_SEED, HZ_MHC_PLAIN, HZ_MHC_LITE_PRESET};
+	static const int presets[] = {HZ_MHC_DEEPSEEK, HZ_MHC_SEED, HZ_MHC_PLAIN,
+				      HZ_MHC_LITE_PRESET};
 	int good = 1;
 	size_t k;
 
@@ -524,7 +546,8 @@ static void test_layers(struct dev *dev)
 	ok(good, "%s: layers are the calls that they are made of", dev->name);
 }
 
-/* ---- Wrong arguments --------------------------------------------------------------------------- */
+/* ---- Wrong arguments ---------------------------------------------------------------------------
+ */
 
 /* Operands of T = 6, n = 4, C = 8 that calls are right with */
 struct right {
@@ -579,12 +602,16 @@ static void test_wrong_operands(hz_context *ctx, struct right *r)
 	hz_tensor t;
 
 	t = shaped(r->P, 1, 3);
-	refused(ctx, hz_mhc_mix(ctx, &r->X, &t, &r->A, &r->U, &r->Y), HZ_ESHAPE, "mhc_mix: p.shape[1] is 3");
+	refused(ctx, hz_mhc_mix(ctx, &r->X, &t, &r->A, &r->U, &r->Y), HZ_ESHAPE,
+		"mhc_mix: p.shape[1] is 3");
 	t = shaped(r->P, 0, 4);
-	refused(ctx, hz_mhc_mix(ctx, &r->X, &t, NULL, &r->U, NULL), HZ_ESHAPE, "do not divide the 6 tokens");
-	refused(ctx, hz_mhc_mix(ctx, &r->X, &t, &r->A, &r->U, &r->Y), HZ_ESHAPE, "sets of coefficients");
+	refused(ctx, hz_mhc_mix(ctx, &r->X, &t, NULL, &r->U, NULL), HZ_ESHAPE,
+		"do not divide the 6 tokens");
+	refused(ctx, hz_mhc_mix(ctx, &r->X, &t, &r->A, &r->U, &r->Y), HZ_ESHAPE,
+		"sets of coefficients");
 	refused(ctx, hz_mhc_mix(ctx, &r->X, NULL, &r->A, &r->U, &r->Y), HZ_EINVAL, "p");
-	refused(ctx, hz_mhc_mix(ctx, &r->X, &r->P, &r->A, NULL, NULL), HZ_EINVAL, "u and r are NULL");
+	refused(ctx, hz_mhc_mix(ctx, &r->X, &r->P, &r->A, NULL, NULL), HZ_EINVAL,
+		"u and r are NULL");
 	refused(ctx, hz_mhc_mix(ctx, NULL, &r->P, &r->A, &r->U, &r->Y), HZ_EINVAL, "x");
 	t = typed(r->F, HZ_F16);
 	refused(ctx, hz_mhc_add(ctx, &r->X, &t, &r->Q, &r->Y), HZ_EDTYPE, "mhc_add: f");
@@ -593,27 +620,32 @@ static void test_wrong_operands(hz_context *ctx, struct right *r)
 	t = typed(r->Q, HZ_BF16);
 	refused(ctx, hz_mhc_add(ctx, &r->X, &r->F, &t, &r->Y), HZ_EDTYPE, "mhc_add: q");
 	t = shaped(r->F, 1, 7);
-	refused(ctx, hz_mhc_add(ctx, &r->X, &t, &r->Q, &r->Y), HZ_ESHAPE, "f.shape[1] is 7, must be 8");
+	refused(ctx, hz_mhc_add(ctx, &r->X, &t, &r->Q, &r->Y), HZ_ESHAPE,
+		"f.shape[1] is 7, must be 8");
 	t = hz_tensor_3d(r->x, HZ_F32, HZ_CPU, 2, 12, 8);
 	refused(ctx, hz_mhc_expand(ctx, &r->F, &t), HZ_ESHAPE, "must be 1 to 8 streams");
 	t = hz_tensor_1d(r->x, HZ_F32, HZ_CPU, 8);
 	refused(ctx, hz_mhc_expand(ctx, &r->F, &t), HZ_ESHAPE, "x.ndim is 1");
 	t = hz_tensor_4d(r->x, HZ_F32, HZ_CPU, 2, 3, 4, 8);
 	t.stride[0] = 100;
-	refused(ctx, hz_mhc_expand_bwd(ctx, &t, &r->F), HZ_ESTRIDE, "dx.stride[0] is 100, must be 96");
+	refused(ctx, hz_mhc_expand_bwd(ctx, &t, &r->F), HZ_ESTRIDE,
+		"dx.stride[0] is 100, must be 96");
 	t = r->X;
 	t.device = 7;
 	refused(ctx, hz_mhc_post(ctx, &t, &r->F, &r->Q, &r->A, NULL, &r->Y), HZ_EDEVICE, "x");
 	t = shaped(r->BRANCH, 0, 7);
-	refused(ctx, hz_mhc_post(ctx, &r->X, &r->F, &r->Q, &r->A, &t, &r->Y), HZ_ESHAPE, "branch_bias.shape[0] is 7");
+	refused(ctx, hz_mhc_post(ctx, &r->X, &r->F, &r->Q, &r->A, &t, &r->Y), HZ_ESHAPE,
+		"branch_bias.shape[0] is 7");
 	t = shaped(r->BRANCH, 0, 4);
 	t.stride[0] = 2;
 	t.shape[0] = 8;
-	refused(ctx, hz_mhc_post(ctx, &r->X, &r->F, &r->Q, &r->A, &t, &r->Y), HZ_ESTRIDE, "branch_bias");
+	refused(ctx, hz_mhc_post(ctx, &r->X, &r->F, &r->Q, &r->A, &t, &r->Y), HZ_ESTRIDE,
+		"branch_bias");
 	t = r->Y;
 	t.data = r->x + 8;
 	refused(ctx, hz_mhc_post(ctx, &r->X, &r->F, &r->Q, &r->A, NULL, &t), HZ_EALIAS, "y");
-	refused(ctx, hz_mhc_mix_bwd(ctx, &r->X, &r->P, &r->A, &r->U, &r->Y, &r->X, NULL, NULL), HZ_EALIAS, "dx");
+	refused(ctx, hz_mhc_mix_bwd(ctx, &r->X, &r->P, &r->A, &r->U, &r->Y, &r->X, NULL, NULL),
+		HZ_EALIAS, "dx");
 	t = r->M;
 	t.stride[1] = 0;
 	refused(ctx, hz_mhc_sinkhorn(ctx, &r->A, &t, NULL), HZ_ESTRIDE,
@@ -621,23 +653,31 @@ static void test_wrong_operands(hz_context *ctx, struct right *r)
 	t = shaped(r->M, 2, 3);
 	refused(ctx, hz_mhc_sinkhorn(ctx, &t, &r->A, NULL), HZ_ESHAPE, "m.shape[2] is 3");
 	t = shaped(r->PHI, 0, 23);
-	refused(ctx, hz_mhc_weights(ctx, &r->X, &t, &r->ALPHA, &r->BIAS, &r->P, &r->Q, &r->A, NULL), HZ_ESHAPE,
-		"phi.shape[0] is 23, must be 24");
+	refused(ctx, hz_mhc_weights(ctx, &r->X, &t, &r->ALPHA, &r->BIAS, &r->P, &r->Q, &r->A, NULL),
+		HZ_ESHAPE, "phi.shape[0] is 23, must be 24");
 	t = shaped(r->ALPHA, 0, 1);
-	refused(ctx, hz_mhc_pre(ctx, &r->X, &r->PHI, &t, &r->BIAS, &r->P, &r->Q, &r->A, &r->U, NULL), HZ_ESHAPE,
-		"alpha.shape[0] is 1, must be 3");
-	refused(ctx, hz_mhc_pre(ctx, &r->X, &r->PHI, NULL, &r->BIAS, &r->P, &r->Q, &r->A, &r->U, NULL), HZ_EINVAL,
-		"alpha");
-	refused(ctx, hz_mhc_pre(ctx, NULL, &r->PHI, &r->ALPHA, &r->BIAS, &r->P, &r->Q, &r->A, NULL, NULL),
+	refused(ctx,
+		hz_mhc_pre(ctx, &r->X, &r->PHI, &t, &r->BIAS, &r->P, &r->Q, &r->A, &r->U, NULL),
+		HZ_ESHAPE, "alpha.shape[0] is 1, must be 3");
+	refused(ctx,
+		hz_mhc_pre(ctx, &r->X, &r->PHI, NULL, &r->BIAS, &r->P, &r->Q, &r->A, &r->U, NULL),
+		HZ_EINVAL, "alpha");
+	refused(ctx,
+		hz_mhc_pre(ctx, NULL, &r->PHI, &r->ALPHA, &r->BIAS, &r->P, &r->Q, &r->A, NULL,
+			   NULL),
 		HZ_EINVAL, "x");
-	refused(ctx, hz_mhc_head(ctx, &r->X, &r->PHI, &r->ALPHA, &r->BIAS, &r->P, &r->U, NULL), HZ_ESHAPE, "phi");
+	refused(ctx, hz_mhc_head(ctx, &r->X, &r->PHI, &r->ALPHA, &r->BIAS, &r->P, &r->U, NULL),
+		HZ_ESHAPE, "phi");
 	t = hz_tensor_2d(r->m, HZ_F32, HZ_CPU, 6, 5);
 	refused(ctx, hz_mhc_diagnose(ctx, &r->A, &t), HZ_ESHAPE, "out.shape[1] is 5, must be 4");
-	refused(ctx, hz_mhc_recompute(ctx, &r->X, 0, NULL), HZ_EINVAL, "layers is 0, must be 1 to 64");
+	refused(ctx, hz_mhc_recompute(ctx, &r->X, 0, NULL), HZ_EINVAL,
+		"layers is 0, must be 1 to 64");
 	refused(ctx, hz_mhc_recompute(ctx, &r->X, 1, NULL), HZ_EINVAL, "block is NULL");
-	refused(ctx, hz_mhc_init(ctx, 9, 0, 1, &r->PHI, &r->ALPHA, &r->BIAS, NULL), HZ_EINVAL, "kind is 9");
+	refused(ctx, hz_mhc_init(ctx, 9, 0, 1, &r->PHI, &r->ALPHA, &r->BIAS, NULL), HZ_EINVAL,
+		"kind is 9");
 	t = shaped(r->BIAS, 0, 20);
-	refused(ctx, hz_mhc_init(ctx, 0, 0, 1, &r->PHI, &r->ALPHA, &t, NULL), HZ_ESHAPE, "bias.shape[0] is 20");
+	refused(ctx, hz_mhc_init(ctx, 0, 0, 1, &r->PHI, &r->ALPHA, &t, NULL), HZ_ESHAPE,
+		"bias.shape[0] is 20");
 	refused(ctx, hz_mhc_layer_bind(ctx, NULL, 4, 1, NULL, NULL), HZ_EINVAL, "layer is NULL");
 }
 
@@ -669,9 +709,10 @@ static void test_wrong_options(hz_context *ctx, struct right *r)
 	size_t k;
 
 	for (k = 0; k < sizeof(wrong) / sizeof(*wrong); k++)
-		refused(ctx, hz_mhc_sinkhorn(ctx, &r->M, &r->A, &wrong[k].o), HZ_EINVAL, wrong[k].sentence);
-	refused(ctx, hz_mhc_weights(ctx, NULL, NULL, NULL, &r->BIAS, &five_p, NULL, NULL, &lite), HZ_EINVAL,
-		"4 streams at most: there are 5");
+		refused(ctx, hz_mhc_sinkhorn(ctx, &r->M, &r->A, &wrong[k].o), HZ_EINVAL,
+			wrong[k].sentence);
+	refused(ctx, hz_mhc_weights(ctx, NULL, NULL, NULL, &r->BIAS, &five_p, NULL, NULL, &lite),
+		HZ_EINVAL, "4 streams at most: there are 5");
 }
 
 static void test_wrong(void)
@@ -691,7 +732,8 @@ static void test_wrong(void)
 	for (i = 0; i < sizeof(r->y) / sizeof(float); i++)
 		good &= r->y[i] == (float)i && r->x[i] == (float)i;
 	ok(good, "a call that is refused writes nothing");
-	ok(hz_mhc_mix(ctx, &r->X, &r->P, NULL, &r->U, NULL) == HZ_OK, "a right call after it is not");
+	ok(hz_mhc_mix(ctx, &r->X, &r->P, NULL, &r->U, NULL) == HZ_OK,
+	   "a right call after it is not");
 	free(r);
 }
 

@@ -90,25 +90,28 @@ static int agrees(const struct layer *l, const char *name, double *v, const doub
 	return good;
 }
 
-static int check_layer(int n, int64_t T, int64_t S, int64_t C, const hz_mhc_opts *o, int head, int extras)
+static int check_layer(int n, int64_t T, int64_t S, int64_t C, const hz_mhc_opts *o, int head,
+		       int extras)
 {
 	const struct ref_rule r = ref_rule(n, o);
 	const int m = head ? n : r.m;
 	struct layer l = {
 		.s = {.r = r, .T = T, .S = S, .C = C, .head = head},
-		.x = some(T * n * C, 0, 1), .phi = some(m * n * C, 0, 0.5), .alpha = some(3, 0.7, 0.3),
+		.x = some(T * n * C, 0, 1), .phi = some(m * n * C, 0, 0.5), .alpha = some(3, 0.7,
+		0.3),
 		.bias = some(m, 0, 1), .gain = some(n * C, 1, 0.2), .norm = some(C, 1, 0.2),
 		.wu = some(T * C, 0, 1), .wy = some(T * n * C, 0, 1), .wp = some(S * n, 0, 1),
 		.wq = some(S * n, 0, 1), .wa = some(S * n * n, 0, 1),
 	};
 	struct ref_grads g = {
 		.du = l.wu, .dp = l.wp, .dq = head ? NULL : l.wq, .da = head ? NULL : l.wa,
-		.dy = head ? NULL : l.wy, .dx = some(T * n * C, 0, 0), .dphi = some(m * n * C, 0, 0),
+		.dy = head ? NULL : l.wy, .dx = some(T * n * C, 0, 0), .dphi = some(m * n * C, 0,
+		0),
 		.dalpha = some(3, 0, 0), .dbias = some(m, 0, 0), .dgain = some(n * C, 0, 0),
 		.dnorm = some(C, 0, 0),
 	};
-	double *parts[] = {l.x, l.phi, l.alpha, l.bias, l.gain, l.norm, l.wu, l.wy, l.wp, l.wq, l.wa, g.dx,
-			   g.dphi, g.dalpha, g.dbias, g.dgain, g.dnorm};
+	double *parts[] = {l.x,  l.phi, l.alpha, l.bias, l.gain,   l.norm,  l.wu,    l.wy,   l.wp,
+			   l.wq, l.wa,  g.dx,    g.dphi, g.dalpha, g.dbias, g.dgain, g.dnorm};
 	double size = 1;
 	size_t i;
 	int good;
@@ -153,13 +156,15 @@ static void test_layers(void)
 						.residual = residual, .map = map, .order = order,
 						.iterations = 1 + k, .flags = (unsigned)k & 3,
 						.eps = k & 4 ? 0.1 : 1e-6, .p_eps = k & 8 ? 0.1 : 0,
-						.q_scale = k & 1 ? 1.5 : 0, .rms_eps = k & 2 ? 0.1 : 0,
+						.q_scale = k & 1 ? 1.5 : 0,
+						.rms_eps = k & 2 ? 0.1 : 0,
 						.norm_eps = 1e-3,
 					};
 					const int64_t S = 1 + rnd_below(&rnd, 3);
 
-					good &= check_layer(residual == HZ_MHC_LITE ? 1 + k % 4 :
-							    1 + k % 6, S * (1 + k % 2), S, 1 + k % 5, &o,
+					good &= check_layer(residual == HZ_MHC_LITE ? 1 + k % 4
+										    : 1 + k % 6,
+							    S * (1 + k % 2), S, 1 + k % 5, &o,
 							    k % 7 == 6, k % 3 == 0);
 				}
 			}
@@ -214,7 +219,8 @@ static void test_streams(void)
 /* DeepSeek's z[old, new] with eps 0 is the paper's z[new, old]. */
 static void test_conventions(void)
 {
-	const hz_mhc_opts deepseek = {.map = HZ_MHC_SOFTMAX, .order = HZ_MHC_ROWS, .flags = HZ_MHC_OLD_NEW};
+	const hz_mhc_opts deepseek = {
+		.map = HZ_MHC_SOFTMAX, .order = HZ_MHC_ROWS, .flags = HZ_MHC_OLD_NEW};
 	const hz_mhc_opts paper = {0};
 	int good = 1, n, i;
 

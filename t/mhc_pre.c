@@ -17,13 +17,16 @@ static const struct convention {
 	int most;			/* streams */
 } conventions[] = {
 	{"paper", {0}, 8},
-	{"deepseek", {.map = HZ_MHC_SOFTMAX, .order = HZ_MHC_ROWS, .flags = HZ_MHC_OLD_NEW, .eps = 1e-6,
+	{"deepseek", {.map = HZ_MHC_SOFTMAX, .order = HZ_MHC_ROWS, .flags = HZ_MHC_OLD_NEW,
+	 .eps = 1e-6,
 		      .p_eps = 1e-6, .rms_eps = 1e-6, .norm_eps = 1e-6}, 8},
 	{"seed", {.map = HZ_MHC_ABS, .order = HZ_MHC_ROWS, .flags = HZ_MHC_NORMALIZE, .eps = 1e-6,
 		  .p_eps = 1e-6, .rms_eps = 1e-6}, 8},
-	{"exp rows turned", {.order = HZ_MHC_ROWS, .flags = HZ_MHC_OLD_NEW, .eps = 0.01, .p_eps = 0.1,
+	{"exp rows turned", {.order = HZ_MHC_ROWS, .flags = HZ_MHC_OLD_NEW, .eps = 0.01,
+	 .p_eps = 0.1,
 			     .q_scale = 1, .rms_eps = 0.01, .norm_eps = 0.1, .iterations = 3}, 8},
-	{"softmax columns", {.map = HZ_MHC_SOFTMAX, .eps = 0.05, .rms_eps = 1e-5, .iterations = 1}, 8},
+	{"softmax columns", {.map = HZ_MHC_SOFTMAX, .eps = 0.05, .rms_eps = 1e-5, .iterations = 1},
+	 8},
 	{"abs columns", {.map = HZ_MHC_ABS, .flags = HZ_MHC_NORMALIZE | HZ_MHC_OLD_NEW, .eps = 1e-3,
 			 .p_eps = 0.2, .rms_eps = 1e-5, .iterations = 40}, 8},
 	{"lite", {.residual = HZ_MHC_LITE, .rms_eps = 1e-6}, 4},
@@ -38,7 +41,8 @@ static const struct convention {
 /* ---- Cases ----------------------------------------------------------------------------------- */
 
 enum {
-	BACKWARD = 1, HEAD = 2, WITH_GAIN = 4, WITH_NORM = 8, WITH_SAVED = 16, ACCUMULATE = 32, FEWER = 64,
+	BACKWARD = 1, HEAD = 2, WITH_GAIN = 4, WITH_NORM = 8, WITH_SAVED = 16, ACCUMULATE = 32,
+	FEWER = 64,
 	STATIC = 128,		/* no x: coefficients of y = 0 */
 	NO_U = 256, WITH_DY = 512, LAYOUTS = 1024,
 	STATIC_MIX = 2048,	/* coefficients of y = 0, and u of x */
@@ -57,24 +61,29 @@ static const hz_mhc_opts *opts_of(const struct tcase *c)
 
 static int call_pre(hz_context *ctx, struct tcase *c, size_t *bytes)
 {
-	const hz_tensor *x = view(c, X), *phi = view(c, PHI), *alpha = view(c, ALPHA), *bias = view(c, BIAS);
+	const hz_tensor *x = view(c, X), *phi = view(c, PHI), *alpha = view(c, ALPHA),
+			*bias = view(c, BIAS);
 	const hz_mhc_opts *o = opts_of(c);
 
 	if (c->head && bytes)
-		return hz_mhc_head_workspace(ctx, x, phi, alpha, bias, view(c, P), view(c, U), o, bytes);
+		return hz_mhc_head_workspace(ctx, x, phi, alpha, bias, view(c, P), view(c, U), o,
+					     bytes);
 	if (c->head)
 		return hz_mhc_head(ctx, x, phi, alpha, bias, view(c, P), view(c, U), o);
 	if (bytes)
-		return hz_mhc_pre_workspace(ctx, x, phi, alpha, bias, view(c, P), view(c, Q), view(c, A),
-					    view(c, U), o, bytes);
+		return hz_mhc_pre_workspace(ctx, x, phi, alpha, bias, view(c, P), view(c, Q),
+					    view(c, A), view(c, U), o, bytes);
 	if (!c->o[U])
-		return hz_mhc_weights(ctx, x, phi, alpha, bias, view(c, P), view(c, Q), view(c, A), o);
-	return hz_mhc_pre(ctx, x, phi, alpha, bias, view(c, P), view(c, Q), view(c, A), view(c, U), o);
+		return hz_mhc_weights(ctx, x, phi, alpha, bias, view(c, P), view(c, Q), view(c, A),
+				      o);
+	return hz_mhc_pre(ctx, x, phi, alpha, bias, view(c, P), view(c, Q), view(c, A), view(c, U),
+			  o);
 }
 
 static int call_pre_bwd(hz_context *ctx, struct tcase *c, size_t *bytes)
 {
-	const hz_tensor *x = view(c, X), *phi = view(c, PHI), *alpha = view(c, ALPHA), *bias = view(c, BIAS);
+	const hz_tensor *x = view(c, X), *phi = view(c, PHI), *alpha = view(c, ALPHA),
+			*bias = view(c, BIAS);
 	const hz_mhc_opts *o = opts_of(c);
 
 	if (c->head && bytes)
@@ -99,7 +108,8 @@ static int there(const struct pre *s)
 static struct ref_pre reference(const struct tcase *c, const struct pre *s)
 {
 	return (struct ref_pre){
-		.r = ref_rule(s->n, c->default_opts ? NULL : &c->opts), .T = s->T, .S = s->S, .C = s->C,
+		.r = ref_rule(s->n, c->default_opts ? NULL : &c->opts), .T = s->T, .S = s->S,
+		.C = s->C,
 		.head = c->head, .x = values(c, X), .phi = values(c, PHI),
 		.alpha = values(c, ALPHA), .bias = values(c, BIAS), .gain = values(c, GAIN),
 		.norm = values(c, NORM),
@@ -128,7 +138,8 @@ static void make_inputs(struct tcase *c, const struct pre *s)
 
 /*
  * Bounds of coefficients from that of y, 2^-15 of the sum of |phi x| over the root mean square: the
- * slopes of sigma are 1 / 4 and 2 / 4, those of the logarithm of a in z at most 2 for these numbers.
+ * slopes of sigma are 1 / 4 and 2 / 4, those of the logarithm of a in z at most 2 for these
+ * numbers.
  */
 static void bound_coefs(struct tcase *c, const struct pre *s, const struct ref_pre *r)
 {
@@ -146,10 +157,16 @@ static void bound_coefs(struct tcase *c, const struct pre *s, const struct ref_p
 			double sum = 0;
 
 			for (j = 0; j < K; j++)
-				sum += fabs(r->phi[k * K + j] * (r->gain ? r->gain[j] : 1) * mean[j]);
+				sum += fabs(r->phi[k * K + j] * (r->gain ? r->gain[j] : 1) *
+					    mean[j]);
 			sum *= rho * 0x1p-15 * fabs(ref_alpha(&r->r, r->alpha, k));
 			if (isfinite(sum))
-				most[k < n ? 0 : k < 2 * n ? 1 : 2] = fmax(most[k < n ? 0 : k < 2 * n ? 1 : 2], sum);
+				most[k < n       ? 0
+				     : k < 2 * n ? 1
+						 : 2] = fmax(most[k < n       ? 0
+								  : k < 2 * n ? 1
+									      : 2],
+							     sum);
 		}
 		free(mean);
 	}
@@ -159,7 +176,8 @@ static void bound_coefs(struct tcase *c, const struct pre *s, const struct ref_p
 		c->o[Q]->bound[j] = most[1] + 1e-6 * (fabs(c->o[Q]->want[j]) + 1);
 	for (j = 0; c->o[A] && j < c->o[A]->count; j++)
 		c->o[A]->bound[j] = 4 * most[2] + 2e-6 * (fabs(c->o[A]->want[j]) + 1);
-	/* Random errors of thousands of products average out, where phi is as exact as it must be. */
+	/* Random errors of thousands of products average out, where phi is as exact as it must be.
+	 */
 	for (k = 0; k < 3; k++) {
 		struct operand *o = c->o[k == 0 ? P : k == 1 ? Q : A];
 
@@ -174,7 +192,8 @@ static void bound_coefs(struct tcase *c, const struct pre *s, const struct ref_p
 				double sum = 1e-30, *mean = ref_mean(r, g);
 
 				for (j = 0; j < K; j++)
-					sum += fabs(r->phi[k * K + j] * (r->gain ? r->gain[j] : 1) * mean[j]);
+					sum += fabs(r->phi[k * K + j] * (r->gain ? r->gain[j] : 1) *
+						    mean[j]);
 				o->bound[g * (m + 1) + k] = 0x1p-15 * sum;
 				free(mean);
 			}
@@ -200,8 +219,12 @@ static void bound_u(struct tcase *c, const struct pre *s)
 
 			for (i = 0; i < s->n; i++)
 				sum += fabs(x->v[(t * s->n + i) * s->C + b]);
-			e = (c->o[NORM] ? 4 * fabs(c->o[NORM]->v[b]) / 0.3 : 1) * sum * (p_bound + 1e-6);
-			u->bound[t * s->C + b] = e + 1.01 * ref_half_ulp(u->t.dtype, fabs(u->want[t * s->C + b]) + e);
+			e = (c->o[NORM] ? 4 * fabs(c->o[NORM]->v[b]) / 0.3 : 1) * sum *
+			    (p_bound + 1e-6);
+			u->bound[t * s->C + b] = e +
+						 1.01 * ref_half_ulp(u->t.dtype,
+								     fabs(u->want[t * s->C + b]) +
+									     e);
 		}
 	}
 	if (u->t.dtype == HZ_F32)
@@ -211,7 +234,9 @@ static void bound_u(struct tcase *c, const struct pre *s)
 static void name_pre(struct tcase *c, const struct pre *s)
 {
 	snprintf(c->name, sizeof(c->name), "%s %s n %d %s T %lld S %lld C %lld how %#x",
-		 s->how & BACKWARD ? s->how & HEAD ? "head_bwd" : "pre_bwd" : s->how & HEAD ? "head" : "pre",
+		 s->how & BACKWARD ? s->how & HEAD ? "head_bwd" : "pre_bwd"
+		 : s->how & HEAD   ? "head"
+				   : "pre",
 		 conventions[s->convention].name, s->n, hz_dtype_name(s->dtype), (long long)s->T,
 		 (long long)s->S, (long long)s->C, (unsigned)s->how);
 }
@@ -224,7 +249,8 @@ static void begin_case(struct tcase *c, const struct pre *s)
 	c->head = (s->how & HEAD) != 0;
 	c->split = 1 + rnd_below(&rnd, 3);
 	/* What these numbers say is the default. */
-	c->default_opts = s->convention == 1 && !(s->how & (WITH_GAIN | WITH_NORM | WITH_SAVED | ACCUMULATE)) &&
+	c->default_opts = s->convention == 1 &&
+			  !(s->how & (WITH_GAIN | WITH_NORM | WITH_SAVED | ACCUMULATE)) &&
 			  rnd_below(&rnd, 2);
 	name_pre(c, s);
 }
@@ -250,7 +276,8 @@ static int forward_case(const struct pre *s)
 	if (with_u)
 		streams(&c, U, s->dtype, s->T, 0, s->C, any_layout(s), 0);
 	if (s->how & WITH_SAVED)
-		expect(make(&c, SAVED, HZ_F32, SPLIT, 2, (int64_t[]){S, ref_pre_rows(&r) + 1}, 0), 0);
+		expect(make(&c, SAVED, HZ_F32, SPLIT, 2, (int64_t[]){S, ref_pre_rows(&r) + 1}, 0),
+		       0);
 	p = calloc((size_t)(S * s->n) + 1, 8);
 	q = calloc((size_t)(S * s->n) + 1, 8);
 	a = calloc((size_t)(S * s->n * s->n) + 1, 8);
@@ -350,9 +377,11 @@ static int backward_case(const struct pre *s)
 	if (s->how & WITH_NORM && c.o[DU] && there(s))
 		gradient(vector(&c, DNORM, s->C, 0, 0, any_layout(s)), s);
 	g = (struct ref_grads){
-		.du = values(&c, DU), .dp = values(&c, DP), .dq = values(&c, DQ), .da = values(&c, DA),
+		.du = values(&c, DU), .dp = values(&c, DP), .dq = values(&c, DQ), .da = values(&c,
+		DA),
 		.dy = values(&c, DY), .dx = wanted(&c, DX), .dphi = wanted(&c, DPHI),
-		.dalpha = wanted(&c, DALPHA), .dbias = wanted(&c, DBIAS), .dgain = wanted(&c, DGAIN),
+		.dalpha = wanted(&c, DALPHA), .dbias = wanted(&c, DBIAS), .dgain = wanted(&c,
+		DGAIN),
 		.dnorm = wanted(&c, DNORM),
 	};
 	if (S || s->T)
@@ -369,7 +398,8 @@ static int backward_case(const struct pre *s)
 /* ---- What is walked -------------------------------------------------------------------------- */
 
 static const int64_t some_tokens[] = {1, 2, 3, 5, 8, 12, 16, 17, 31, 33, 64, 70};
-static const int64_t some_channels[] = {1, 2, 3, 7, 8, 15, 16, 17, 31, 40, 63, 64, 65, 96, 128, 129, 256};
+static const int64_t some_channels[] = {1,  2,  3,  7,  8,  15,  16,  17, 31,
+					40, 63, 64, 65, 96, 128, 129, 256};
 
 static int64_t any_groups(int64_t T)
 {
@@ -396,7 +426,8 @@ static void test_conventions(void)
 		good = 1;
 		for (k = 0; k < (quick ? 3 : 14); k++) {
 			struct pre s = {
-				.convention = i, .n = k % 2 ? 4 : 1 + k / 2 % 8, .dtype = floats[k % 3],
+				.convention = i, .n = k % 2 ? 4 : 1 + k / 2 % 8,
+				.dtype = floats[k % 3],
 				.T = PICK(some_tokens), .C = PICK(some_channels),
 				.how = (int)rnd_below(&rnd, 64) & ~(BACKWARD | HEAD),
 			};
@@ -467,7 +498,8 @@ static void test_special(void)
 
 	for (k = 0; k < 12; k++) {
 		const struct pre s = {
-			.convention = k % 3, .n = k % 2 ? 4 : 3, .dtype = floats[k % 3], .T = 9, .S = 9,
+			.convention = k % 3, .n = k % 2 ? 4 : 3, .dtype = floats[k % 3], .T = 9,
+			.S = 9,
 			.C = k % 4 ? 64 : 21, .special = special[k / 2 % 2],
 		};
 
@@ -481,13 +513,13 @@ static void test_special(void)
 static int call_post_pre(hz_context *ctx, struct tcase *c, size_t *bytes)
 {
 	if (bytes)
-		return hz_mhc_post_pre_workspace(ctx, view(c, X), view(c, F), view(c, Q), view(c, A),
-						 view(c, BIAS_F), view(c, Y), view(c, PHI), view(c, ALPHA),
-						 view(c, BIAS), view(c, P2), view(c, Q2), view(c, A2),
-						 view(c, U), opts_of(c), bytes);
-	return hz_mhc_post_pre(ctx, view(c, X), view(c, F), view(c, Q), view(c, A), view(c, BIAS_F), view(c, Y),
-			       view(c, PHI), view(c, ALPHA), view(c, BIAS), view(c, P2), view(c, Q2),
-			       view(c, A2), view(c, U), opts_of(c));
+		return hz_mhc_post_pre_workspace(
+			ctx, view(c, X), view(c, F), view(c, Q), view(c, A), view(c, BIAS_F),
+			view(c, Y), view(c, PHI), view(c, ALPHA), view(c, BIAS), view(c, P2),
+			view(c, Q2), view(c, A2), view(c, U), opts_of(c), bytes);
+	return hz_mhc_post_pre(ctx, view(c, X), view(c, F), view(c, Q), view(c, A), view(c, BIAS_F),
+			       view(c, Y), view(c, PHI), view(c, ALPHA), view(c, BIAS), view(c, P2),
+			       view(c, Q2), view(c, A2), view(c, U), opts_of(c));
 }
 
 static void fill_grid(struct operand *o)
@@ -541,8 +573,11 @@ static int post_pre_case(const struct pre *s)
 	pre.o[A] = coefs(&c, A2, T, n, 1, any_layout(s), 0);
 	pre.o[U] = streams(&c, U, s->dtype, T, 0, C, any_layout(s), 0);
 	if (s->how & WITH_SAVED)
-		pre.o[SAVED] = expect(make(&c, SAVED, HZ_F32, SPLIT, 2, (int64_t[]){T, ref_pre_rows(&r) + 1}, 0), 0);
-	ref_pre(&r, wanted(&pre, P), wanted(&pre, Q), wanted(&pre, A), wanted(&pre, U), wanted(&pre, SAVED));
+		pre.o[SAVED] = expect(
+			make(&c, SAVED, HZ_F32, SPLIT, 2, (int64_t[]){T, ref_pre_rows(&r) + 1}, 0),
+			0);
+	ref_pre(&r, wanted(&pre, P), wanted(&pre, Q), wanted(&pre, A), wanted(&pre, U),
+		wanted(&pre, SAVED));
 	bound_coefs(&pre, s, &r);
 	bound_u(&pre, s);
 	pre.o[P] = pre.o[Q] = pre.o[A] = pre.o[U] = pre.o[SAVED] = NULL;
@@ -557,13 +592,13 @@ static int post_pre_case(const struct pre *s)
 static int call_post_pre_bwd(hz_context *ctx, struct tcase *c, size_t *bytes)
 {
 	if (bytes)
-		return hz_mhc_post_pre_bwd_workspace(ctx, view(c, X), view(c, PHI), view(c, ALPHA),
-						     view(c, BIAS), view(c, F), view(c, Q), view(c, BIAS_F),
-						     &c->g, view(c, DF), view(c, DQ_OUT), view(c, DBIAS_F),
-						     opts_of(c), bytes);
-	return hz_mhc_post_pre_bwd(ctx, view(c, X), view(c, PHI), view(c, ALPHA), view(c, BIAS), view(c, F),
-				   view(c, Q), view(c, BIAS_F), &c->g, view(c, DF), view(c, DQ_OUT),
-				   view(c, DBIAS_F), opts_of(c));
+		return hz_mhc_post_pre_bwd_workspace(
+			ctx, view(c, X), view(c, PHI), view(c, ALPHA), view(c, BIAS), view(c, F),
+			view(c, Q), view(c, BIAS_F), &c->g, view(c, DF), view(c, DQ_OUT),
+			view(c, DBIAS_F), opts_of(c), bytes);
+	return hz_mhc_post_pre_bwd(ctx, view(c, X), view(c, PHI), view(c, ALPHA), view(c, BIAS),
+				   view(c, F), view(c, Q), view(c, BIAS_F), &c->g, view(c, DF),
+				   view(c, DQ_OUT), view(c, DBIAS_F), opts_of(c));
 }
 
 /* The streams are y of the boundary; what reaches f and q is made of the gradient of these. */
@@ -594,15 +629,16 @@ static int post_pre_bwd_case(const struct pre *s)
 	coefs(&c, DQ_OUT, T, n, 0, any_layout(s), 0);
 	vector(&c, DBIAS_F, C, 0, 0, any_layout(s));
 	g = (struct ref_grads){
-		.du = values(&c, DU), .dp = values(&c, DP), .da = values(&c, DA), .dy = values(&c, DY),
+		.du = values(&c, DU), .dp = values(&c, DP), .da = values(&c, DA), .dy = values(&c,
+		DY),
 		.dx = wanted(&c, DX), .dphi = wanted(&c, DPHI), .dbias = wanted(&c, DBIAS),
 	};
 	ref_pre_bwd(&r, &g);
 	post.f = values(&c, F);
 	post.bias = values(&c, BIAS_F);
 	post.q = values(&c, Q);
-	ref_streams_bwd(&post, NULL, wanted(&c, DX), NULL, wanted(&c, DF), NULL, wanted(&c, DQ_OUT), NULL,
-			wanted(&c, DBIAS_F));
+	ref_streams_bwd(&post, NULL, wanted(&c, DX), NULL, wanted(&c, DF), NULL, wanted(&c, DQ_OUT),
+			NULL, wanted(&c, DBIAS_F));
 	bound_gradient(c.o[DX], 1e-4);
 	bound_gradient(c.o[DPHI], 2e-4);
 	bound_gradient(c.o[DBIAS], 1e-4);

@@ -3,9 +3,9 @@
  *
  * SPDX-License-Identifier: BSD-2-Clause
  *
- * What is measured against is a copy that moves the least bytes that a call has to move: streams are
- * n, branch values 1 tensor of tokens and channels. An operation is a token; of Sinkhorn's iteration
- * a matrix.
+ * What is measured against is a copy that moves the least bytes that a call has to move: streams
+ * are n, branch values 1 tensor of tokens and channels. An operation is a token; of Sinkhorn's
+ * iteration a matrix.
  */
 #include <config.h>
 
@@ -15,7 +15,8 @@
 #include "bench.h"
 
 enum kind {
-	SINKHORN, SINKHORN_BWD, MIX, MIX_BWD, ADD, ADD_BWD, POST, POST_BWD, END_BWD, EXPAND, EXPAND_BWD,
+	SINKHORN, SINKHORN_BWD, MIX, MIX_BWD, ADD, ADD_BWD, POST, POST_BWD, END_BWD, EXPAND,
+	EXPAND_BWD,
 	WEIGHTS, WEIGHTS_BWD, PRE, PRE_BWD, HEAD, POST_PRE, LAYER, LAYER_TRAINING, RECOMPUTE,
 };
 
@@ -181,8 +182,8 @@ static int call_or_ask(hz_context *ctx, struct mhc_case *m, size_t *bytes)
 	case MIX:
 		return bytes ? HZ_OK : hz_mhc_mix(ctx, x, &m->p, &m->a, u, y);
 	case MIX_BWD:
-		return bytes ? hz_mhc_mix_bwd_workspace(ctx, x, &m->p, &m->a, du, dy, dx, &m->dp, &m->da,
-							bytes)
+		return bytes ? hz_mhc_mix_bwd_workspace(ctx, x, &m->p, &m->a, du, dy, dx, &m->dp,
+							&m->da, bytes)
 			     : hz_mhc_mix_bwd(ctx, x, &m->p, &m->a, du, dy, dx, &m->dp, &m->da);
 	case ADD:
 		return bytes ? HZ_OK : hz_mhc_add(ctx, x, f, &m->q, y);
@@ -192,42 +193,44 @@ static int call_or_ask(hz_context *ctx, struct mhc_case *m, size_t *bytes)
 	case POST:
 		return bytes ? HZ_OK : hz_mhc_post(ctx, x, f, &m->q, &m->a, NULL, y);
 	case POST_BWD:
-		return bytes ? hz_mhc_post_bwd_workspace(ctx, x, f, &m->q, &m->a, NULL, dy, dx, df, &m->dq,
-							 &m->da, NULL, bytes)
-			     : hz_mhc_post_bwd(ctx, x, f, &m->q, &m->a, NULL, dy, dx, df, &m->dq, &m->da,
-					       NULL);
+		return bytes ? hz_mhc_post_bwd_workspace(ctx, x, f, &m->q, &m->a, NULL, dy, dx, df,
+							 &m->dq, &m->da, NULL, bytes)
+			     : hz_mhc_post_bwd(ctx, x, f, &m->q, &m->a, NULL, dy, dx, df, &m->dq,
+					       &m->da, NULL);
 	case END_BWD:
-		return bytes ? hz_mhc_post_bwd_workspace(ctx, NULL, f, &m->q, NULL, NULL, dy, NULL, df,
-							 &m->dq, NULL, NULL, bytes)
-			     : hz_mhc_post_bwd(ctx, NULL, f, &m->q, NULL, NULL, dy, NULL, df, &m->dq, NULL,
-					       NULL);
+		return bytes ? hz_mhc_post_bwd_workspace(ctx, NULL, f, &m->q, NULL, NULL, dy, NULL,
+							 df, &m->dq, NULL, NULL, bytes)
+			     : hz_mhc_post_bwd(ctx, NULL, f, &m->q, NULL, NULL, dy, NULL, df,
+					       &m->dq, NULL, NULL);
 	case EXPAND:
 		return bytes ? HZ_OK : hz_mhc_expand(ctx, f, y);
 	case EXPAND_BWD:
 		return bytes ? HZ_OK : hz_mhc_expand_bwd(ctx, dy, df);
 	case WEIGHTS:
-		return bytes ? hz_mhc_pre_workspace(ctx, x, &m->phi, &m->alpha, &m->bias, &m->p, &m->q,
-						    &m->a, NULL, &m->opts, bytes)
-			     : hz_mhc_weights(ctx, x, &m->phi, &m->alpha, &m->bias, &m->p, &m->q, &m->a,
-					      &m->opts);
+		return bytes ? hz_mhc_pre_workspace(ctx, x, &m->phi, &m->alpha, &m->bias, &m->p,
+						    &m->q, &m->a, NULL, &m->opts, bytes)
+			     : hz_mhc_weights(ctx, x, &m->phi, &m->alpha, &m->bias, &m->p, &m->q,
+					      &m->a, &m->opts);
 	case PRE:
-		return bytes ? hz_mhc_pre_workspace(ctx, x, &m->phi, &m->alpha, &m->bias, &m->p, &m->q,
-						    &m->a, u, &m->opts, bytes)
-			     : hz_mhc_pre(ctx, x, &m->phi, &m->alpha, &m->bias, &m->p, &m->q, &m->a, u,
-					  &m->opts);
+		return bytes ? hz_mhc_pre_workspace(ctx, x, &m->phi, &m->alpha, &m->bias, &m->p,
+						    &m->q, &m->a, u, &m->opts, bytes)
+			     : hz_mhc_pre(ctx, x, &m->phi, &m->alpha, &m->bias, &m->p, &m->q, &m->a,
+					  u, &m->opts);
 	case WEIGHTS_BWD:
 	case PRE_BWD:
-		return bytes ? hz_mhc_pre_bwd_workspace(ctx, x, &m->phi, &m->alpha, &m->bias, &m->grads,
-							&m->opts, bytes)
-			     : hz_mhc_pre_bwd(ctx, x, &m->phi, &m->alpha, &m->bias, &m->grads, &m->opts);
+		return bytes ? hz_mhc_pre_bwd_workspace(ctx, x, &m->phi, &m->alpha, &m->bias,
+							&m->grads, &m->opts, bytes)
+			     : hz_mhc_pre_bwd(ctx, x, &m->phi, &m->alpha, &m->bias, &m->grads,
+					      &m->opts);
 	case HEAD:
 		return bytes ? hz_mhc_head_workspace(ctx, x, &m->phi, &m->alpha, &m->bias, &m->p, u,
 						     &m->opts, bytes)
-			     : hz_mhc_head(ctx, x, &m->phi, &m->alpha, &m->bias, &m->p, u, &m->opts);
+			     : hz_mhc_head(ctx, x, &m->phi, &m->alpha, &m->bias, &m->p, u,
+					   &m->opts);
 	case POST_PRE:
 		return bytes ? hz_mhc_post_pre_workspace(ctx, x, f, &m->q, &m->a, NULL, y, &m->phi,
-							 &m->alpha, &m->bias, &m->p, &m->dq, &m->da, u,
-							 &m->opts, bytes)
+							 &m->alpha, &m->bias, &m->p, &m->dq, &m->da,
+							 u, &m->opts, bytes)
 			     : hz_mhc_post_pre(ctx, x, f, &m->q, &m->a, NULL, y, &m->phi, &m->alpha,
 					       &m->bias, &m->p, &m->dq, &m->da, u, &m->opts);
 	case RECOMPUTE:
@@ -269,8 +272,10 @@ static int call_copy(struct bench *b, struct bench_case *c)
 		if (at + bytes > most)
 			at = 0;
 		bytes = bytes < most ? bytes : most;
-		c->from = hz_tensor_1d((char *)m->m->large[DYS] + at, HZ_U8, hz_device(b->ctx), bytes);
-		c->to = hz_tensor_1d((char *)m->m->large[DXS] + at, HZ_U8, hz_device(b->ctx), bytes);
+		c->from = hz_tensor_1d((char *)m->m->large[DYS] + at, HZ_U8, hz_device(b->ctx),
+				       bytes);
+		c->to = hz_tensor_1d((char *)m->m->large[DXS] + at, HZ_U8, hz_device(b->ctx),
+				     bytes);
 		status = b->gpu ? hz_copy(b->ctx, &c->from, &c->to) : bench_copy(b, c);
 		at += bytes;
 	}
@@ -313,7 +318,8 @@ static void make_views(struct bench *b, struct mhc_case *m)
 		m->grads.dy = &m->t[DYS];
 	}
 	m->layer = (hz_mhc_layer){
-		.phi = m->phi, .alpha = m->alpha, .bias = m->bias, .dphi = m->dphi, .dalpha = m->dalpha,
+		.phi = m->phi, .alpha = m->alpha, .bias = m->bias, .dphi = m->dphi,
+		.dalpha = m->dalpha,
 		.dbias = m->dbias, .p = m->p, .q = m->q, .a = m->a, .saved = m->saved, .dq = m->dq,
 		.opts = m->opts,
 	};
@@ -324,7 +330,8 @@ static void make_views(struct bench *b, struct mhc_case *m)
 		const size_t value = (size_t)(i * T * C) * hz_dtype_size(r->dtype);
 
 		m->block[i] = (hz_mhc_block){
-			.p = m->p, .q = m->q, .a = m->a, .f = m->t[FS], .u = m->t[US], .y = m->t[YS],
+			.p = m->p, .q = m->q, .a = m->a, .f = m->t[FS], .u = m->t[US],
+			.y = m->t[YS],
 		};
 		m->block[i].f.data = (char *)a->large[FS] + value;
 		m->block[i].u.data = (char *)a->large[US] + value;
@@ -338,7 +345,8 @@ static void name_case(struct mhc_case *m)
 	const char *const name = kinds[r->kind].name;
 
 	if (r->kind == SINKHORN || r->kind == SINKHORN_BWD)
-		snprintf(m->c.name, sizeof(m->c.name), "%lld %dx%d", (long long)r->tokens, r->n, r->n);
+		snprintf(m->c.name, sizeof(m->c.name), "%lld %dx%d", (long long)r->tokens, r->n,
+			 r->n);
 	else
 		snprintf(m->c.name, sizeof(m->c.name), "%s%s%lldx%dx%d%s", name, *name ? " " : "",
 			 (long long)r->tokens, r->n, r->channels, r->groups ? "/16" : "");
@@ -372,12 +380,13 @@ static int run_case(struct bench *b, const struct row *r, const struct mhc *a)
 	if (!status)
 		status = hz_reserve(b->ctx, bytes);
 	if (!status && m.opts.saved)
-		status = hz_mhc_weights(b->ctx, &m.t[XS], &m.phi, &m.alpha, &m.bias, &m.p, &m.q, &m.a,
-					&m.opts);
+		status = hz_mhc_weights(b->ctx, &m.t[XS], &m.phi, &m.alpha, &m.bias, &m.p, &m.q,
+					&m.a, &m.opts);
 	if (!status)
 		status = call_or_ask(b->ctx, &m, NULL);
 	if (status)
-		return complain(EXIT_FAILURE, "bench: %s %s: %s", m.c.op, m.c.name, hz_errmsg(b->ctx));
+		return complain(EXIT_FAILURE, "bench: %s %s: %s", m.c.op, m.c.name,
+				hz_errmsg(b->ctx));
 	return bench_run(b, &m.c);
 }
 
@@ -419,7 +428,8 @@ static int make_arrays(struct bench *b, struct mhc *a)
 		{&a->dp, numbers, 1}, {&a->dq, numbers, 1}, {&a->da, 2 * numbers, 1},
 		{&a->saved, (MOST_ROWS + 1) * tokens, 1}, {&a->z, 2 * numbers, 1},
 		{&a->phi, MOST_ROWS * n * channels, 0.01f}, {&a->dphi, MOST_ROWS * n * channels, 1},
-		{&a->alpha, 3, 1}, {&a->dalpha, 3, 1}, {&a->bias, MOST_ROWS, 1}, {&a->dbias, MOST_ROWS, 1},
+		{&a->alpha, 3, 1}, {&a->dalpha, 3, 1}, {&a->bias, MOST_ROWS, 1}, {&a->dbias,
+		MOST_ROWS, 1},
 	};
 	int status = HZ_OK;
 
@@ -441,8 +451,8 @@ static int make_arrays(struct bench *b, struct mhc *a)
 
 static void free_arrays(struct bench *b, struct mhc *a)
 {
-	void *const small[] = {a->p, a->q, a->a, a->dp, a->dq, a->da, a->saved, a->z, a->phi, a->dphi,
-			       a->alpha, a->dalpha, a->bias, a->dbias};
+	void *const small[] = {a->p, a->q,   a->a,    a->dp,    a->dq,     a->da,   a->saved,
+			       a->z, a->phi, a->dphi, a->alpha, a->dalpha, a->bias, a->dbias};
 
 	hz_sync(b->ctx);
 	for (int i = 0; i < LARGE_ARRAYS; i++)

@@ -3,8 +3,8 @@
  *
  * SPDX-License-Identifier: BSD-2-Clause
  *
- * Forward by the definition in double. Gradients by what they have to be on the whole: those of what
- * is linear in an operand give the value back when multiplied by it, others are differences.
+ * Forward by the definition in double. Gradients by what they have to be on the whole: those of
+ * what is linear in an operand give the value back when multiplied by it, others are differences.
  */
 #include <config.h>
 
@@ -29,12 +29,14 @@ static const struct {
 	int64_t shape[3];
 	float size;
 } shapes[ARRAYS] = {
-	[X] = {3, {T, N, C}, 1}, [PHI] = {2, {M, K}, 0.1f}, [ALPHA] = {1, {3}, 0.5f},
-	[BIAS] = {1, {M}, 1}, [F] = {2, {T, C}, 1}, [WP] = {2, {T, N}, 1}, [WQ] = {2, {T, N}, 1},
-	[WA] = {3, {T, N, N}, 1}, [WU] = {2, {T, C}, 1}, [WY] = {3, {T, N, C}, 1}, [P] = {2, {T, N}, 0},
-	[Q] = {2, {T, N}, 0}, [A] = {3, {T, N, N}, 0}, [U] = {2, {T, C}, 0}, [Y] = {3, {T, N, C}, 0},
-	[DX] = {3, {T, N, C}, 0}, [DPHI] = {2, {M, K}, 0}, [DALPHA] = {1, {3}, 0}, [DBIAS] = {1, {M}, 0},
-	[DF] = {2, {T, C}, 0}, [DQ] = {2, {T, N}, 0}, [DA] = {3, {T, N, N}, 0},
+	[X] = {3, {T, N, C}, 1},  [PHI] = {2, {M, K}, 0.1f}, [ALPHA] = {1, {3}, 0.5f},
+	[BIAS] = {1, {M}, 1},     [F] = {2, {T, C}, 1},      [WP] = {2, {T, N}, 1},
+	[WQ] = {2, {T, N}, 1},    [WA] = {3, {T, N, N}, 1},  [WU] = {2, {T, C}, 1},
+	[WY] = {3, {T, N, C}, 1}, [P] = {2, {T, N}, 0},      [Q] = {2, {T, N}, 0},
+	[A] = {3, {T, N, N}, 0},  [U] = {2, {T, C}, 0},      [Y] = {3, {T, N, C}, 0},
+	[DX] = {3, {T, N, C}, 0}, [DPHI] = {2, {M, K}, 0},   [DALPHA] = {1, {3}, 0},
+	[DBIAS] = {1, {M}, 0},    [DF] = {2, {T, C}, 0},     [DQ] = {2, {T, N}, 0},
+	[DA] = {3, {T, N, N}, 0},
 };
 
 struct arrays {
@@ -74,14 +76,14 @@ static int forward(hz_context *ctx, struct arrays *a)
 {
 	const hz_tensor *t = a->on;
 	size_t bytes = 0;
-	int status = hz_mhc_pre_workspace(ctx, &t[X], &t[PHI], &t[ALPHA], &t[BIAS], &t[P], &t[Q], &t[A],
-					  &t[U], NULL, &bytes);
+	int status = hz_mhc_pre_workspace(ctx, &t[X], &t[PHI], &t[ALPHA], &t[BIAS], &t[P], &t[Q],
+					  &t[A], &t[U], NULL, &bytes);
 
 	if (!status)
 		status = hz_reserve(ctx, bytes);
 	if (!status)
-		status = hz_mhc_pre(ctx, &t[X], &t[PHI], &t[ALPHA], &t[BIAS], &t[P], &t[Q], &t[A], &t[U],
-				    NULL);
+		status = hz_mhc_pre(ctx, &t[X], &t[PHI], &t[ALPHA], &t[BIAS], &t[P], &t[Q], &t[A],
+				    &t[U], NULL);
 	if (!status)
 		status = hz_mhc_post(ctx, &t[X], &t[F], &t[Q], &t[A], NULL, &t[Y]);
 	for (int i = P; i <= Y && !status; i++)
@@ -104,7 +106,8 @@ static double value(const struct arrays *a)
 	return sum(a, WP, P) + sum(a, WQ, Q) + sum(a, WA, A) + sum(a, WU, U);
 }
 
-/* Softmax of rows + eps, columns, then 19 times rows and columns; z and its result are [old][new]. */
+/* Softmax of rows + eps, columns, then 19 times rows and columns; z and its result are [old][new].
+ */
 static void sinkhorn(double *z)
 {
 	const double eps = 1e-6;
@@ -150,8 +153,10 @@ static bool check_forward(const char *name, const struct arrays *a)
 		}
 		sinkhorn(z + 2 * N);
 		for (int i = 0; i < N && good; i++) {
-			good = near(name, "p", (double)a->v[P][t * N + i], 1 / (1 + exp(-z[i])), 1e-4) &&
-			       near(name, "q", (double)a->v[Q][t * N + i], 2 / (1 + exp(-z[N + i])), 2e-4);
+			good = near(name, "p", (double)a->v[P][t * N + i], 1 / (1 + exp(-z[i])),
+				    1e-4) &&
+			       near(name, "q", (double)a->v[Q][t * N + i], 2 / (1 + exp(-z[N + i])),
+				    2e-4);
 			for (int j = 0; j < N && good; j++)
 				good = near(name, "a", (double)a->v[A][(t * N + i) * N + j],
 					    z[2 * N + j * N + i], 4e-4);
@@ -162,11 +167,13 @@ static bool check_forward(const char *name, const struct arrays *a)
 			for (int i = 0; i < N && good; i++) {
 				double s = (double)a->v[Q][t * N + i] * (double)a->v[F][t * C + c];
 
-				u += (double)a->v[P][t * N + i] * (double)a->v[X][(t * N + i) * C + c];
+				u += (double)a->v[P][t * N + i] *
+				     (double)a->v[X][(t * N + i) * C + c];
 				for (int j = 0; j < N; j++)
 					s += (double)a->v[A][(t * N + i) * N + j] *
 					     (double)a->v[X][(t * N + j) * C + c];
-				good = near(name, "y", (double)a->v[Y][(t * N + i) * C + c], s, 1e-5);
+				good = near(name, "y", (double)a->v[Y][(t * N + i) * C + c], s,
+					    1e-5);
 			}
 			good = good && near(name, "u", (double)a->v[U][t * C + c], u, 1e-5);
 		}
@@ -178,22 +185,24 @@ static bool check_post(hz_context *ctx, const char *name, struct arrays *a)
 {
 	const hz_tensor *t = a->on;
 	size_t bytes = 0;
-	int status = hz_mhc_post_bwd_workspace(ctx, &t[X], &t[F], &t[Q], &t[A], NULL, &t[WY], &t[DX], &t[DF],
-					       &t[DQ], &t[DA], NULL, &bytes);
+	int status = hz_mhc_post_bwd_workspace(ctx, &t[X], &t[F], &t[Q], &t[A], NULL, &t[WY],
+					       &t[DX], &t[DF], &t[DQ], &t[DA], NULL, &bytes);
 
 	if (!status)
 		status = hz_reserve(ctx, bytes);
 	if (!status)
-		status = hz_mhc_post_bwd(ctx, &t[X], &t[F], &t[Q], &t[A], NULL, &t[WY], &t[DX], &t[DF], &t[DQ],
-					 &t[DA], NULL);
+		status = hz_mhc_post_bwd(ctx, &t[X], &t[F], &t[Q], &t[A], NULL, &t[WY], &t[DX],
+					 &t[DF], &t[DQ], &t[DA], NULL);
 	for (int i = 0; i < ARRAYS && !status; i++) {
 		if (i == DX || i >= DF)
 			status = from_device(ctx, &t[i], &a->host[i]);
 	}
 	if (status)
 		return wrong("%s: mhc_post_bwd: %s", name, hz_errmsg(ctx));
-	return near(name, "what dx and df give", sum(a, DX, X) + sum(a, DF, F), sum(a, WY, Y), 1e-3) &&
-	       near(name, "what da and dq give", sum(a, DA, A) + sum(a, DQ, Q), sum(a, WY, Y), 1e-3);
+	return near(name, "what dx and df give", sum(a, DX, X) + sum(a, DF, F), sum(a, WY, Y),
+		    1e-3) &&
+	       near(name, "what da and dq give", sum(a, DA, A) + sum(a, DQ, Q), sum(a, WY, Y),
+		    1e-3);
 }
 
 /* Of a step along the gradients of x, phi and bias the value changes by their square. */
@@ -201,10 +210,17 @@ static bool check_pre(hz_context *ctx, const char *name, struct arrays *a)
 {
 	static const int moved[][2] = {{X, DX}, {PHI, DPHI}, {ALPHA, DALPHA}, {BIAS, DBIAS}};
 	const hz_tensor *t = a->on;
-	const hz_mhc_grads g = {.du = &t[WU], .dp = &t[WP], .dq = &t[WQ], .da = &t[WA], .dx = &t[DX],
-				.dphi = &t[DPHI], .dalpha = &t[DALPHA], .dbias = &t[DBIAS]};
+	const hz_mhc_grads g = {.du = &t[WU],
+				.dp = &t[WP],
+				.dq = &t[WQ],
+				.da = &t[WA],
+				.dx = &t[DX],
+				.dphi = &t[DPHI],
+				.dalpha = &t[DALPHA],
+				.dbias = &t[DBIAS]};
 	size_t bytes = 0;
-	int status = hz_mhc_pre_bwd_workspace(ctx, &t[X], &t[PHI], &t[ALPHA], &t[BIAS], &g, NULL, &bytes);
+	int status = hz_mhc_pre_bwd_workspace(ctx, &t[X], &t[PHI], &t[ALPHA], &t[BIAS], &g, NULL,
+					      &bytes);
 	bool good = true;
 
 	if (!status)
@@ -229,8 +245,11 @@ static bool check_pre(hz_context *ctx, const char *name, struct arrays *a)
 				status = forward(ctx, a);
 			change += place == 0 ? value(a) : place == 1 ? -value(a) : 0;
 		}
-		good = status || near(name, v == X ? "a step along dx" : v == PHI ? "a step along dphi" :
-				      v == ALPHA ? "a step along dalpha" : "a step along dbias",
+		good = status || near(name,
+				      v == X       ? "a step along dx"
+				      : v == PHI   ? "a step along dphi"
+				      : v == ALPHA ? "a step along dalpha"
+						   : "a step along dbias",
 				      change / (2 * step), square, 1e-2 * square);
 	}
 	if (status)
@@ -247,7 +266,8 @@ bool check_mhc(hz_context *ctx, const char *name)
 	if (!status)
 		status = forward(ctx, &a);
 	good = status ? wrong("%s: mhc_pre, mhc_post: %s", name, hz_errmsg(ctx))
-		      : check_forward(name, &a) && check_post(ctx, name, &a) && check_pre(ctx, name, &a);
+		      : check_forward(name, &a) && check_post(ctx, name, &a) &&
+				check_pre(ctx, name, &a);
 	arrays_free(ctx, &a);
 	return good;
 }

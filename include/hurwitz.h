@@ -1597,7 +1597,7 @@ enum hz_mhc_order {
 	HZ_MHC_ROWS = 1		/* rows, then columns */
 };
 
-enum hz_mhc_preset {
+enum hz_mhc_conventions {
 	HZ_MHC_DEEPSEEK = 0,	/* softmax, rows first, z[old, new], every eps 1e-6 */
 	HZ_MHC_PAPER = 1,	/* exp, columns first, z[new, old], every eps 0 */
 	HZ_MHC_SEED = 2,	/* abs, rows first, z[new, old], eps 1e-6, p divided by its sum */
@@ -1635,7 +1635,7 @@ typedef struct hz_mhc_opts {
 	int64_t reserved[4];		/* 0 */
 } hz_mhc_opts;
 
-/* The conventions of enum hz_mhc_preset; those of HZ_MHC_DEEPSEEK for a number that is none. */
+/* Options for one of enum hz_mhc_conventions; for a number that is none, of HZ_MHC_DEEPSEEK. */
 HZ_API hz_mhc_opts hz_mhc_preset(int preset);
 
 /* The rows m of phi for n streams: 2n and those for a. -1 for an n or options that are not valid. */
@@ -1862,8 +1862,8 @@ typedef struct hz_mhc_block {
 HZ_API int hz_mhc_recompute(hz_context *ctx, const hz_tensor *x, int layers,
 			    const hz_mhc_block *block);
 
-/* What weights begin with */
-enum hz_mhc_init {
+/* Kinds of initial weights */
+enum hz_mhc_init_kind {
 	HZ_MHC_INIT_IDENTITY = 0,	/* X' = X + F(the mean of streams) nearly, and trains: phi N(0,
 					   1 / (n C)), alpha 0.01, p = 1/n, q = 1, a with 0.9 on its
 					   diagonal, equal elsewhere */
@@ -1877,7 +1877,7 @@ enum hz_mhc_init {
 /*
  * Weights to begin with: phi [m, n C] (NULL: static), alpha [3] and bias [m] as of hz_mhc_pre() with
  * these opts, for the layer of that number; n is what m rows are of. alpha [1]: those of
- * hz_mhc_head(), m = n. Numbers of a seed are the same on every device but for the last bits.
+ * hz_mhc_head(), m = n. Random numbers are those of the seed, the same on every device.
  */
 HZ_API int hz_mhc_init(hz_context *ctx, int kind, int layer, uint64_t seed, const hz_tensor *phi,
 		       const hz_tensor *alpha, const hz_tensor *bias, const hz_mhc_opts *opts);

@@ -1547,7 +1547,7 @@ HZ_API int hz_lattice_design(hz_context *ctx, const hz_lattice_opts *want, doubl
 			     double sigma, const hz_tensor *x, hz_lattice_opts *found,
 			     double bank[16], hz_lattice_report *report);
 
-/* ---- Manifold-constrained hyper-connections ---------------------------------------------------- */
+/* ---- Manifold-constrained hyper-connections -------------------------------------------------- */
 
 /*
  * A residual network whose residual stream is n streams wide. For the streams X [n, C] of a token,
@@ -1557,12 +1557,12 @@ HZ_API int hz_lattice_design(hz_context *ctx, const hz_lattice_opts *want, doubl
  *
  * Operands of this section, unless it says otherwise:
  *
- *   streams       [..., n, C], f32 f16 bf16, 1 <= n <= 8; strides are any, but the dimensions before
- *                 n step as one of T tokens: the sizes of these multiply to T
+ *   streams       [..., n, C], f32 f16 bf16, 1 <= n <= 8; strides are any, but the dimensions
+ *                 before n step as one of T tokens: the sizes of these multiply to T
  *   branch values [..., C], u and F: T tokens likewise, the dtype of the streams
- *   coefficients  f32: p, q [..., n] and a [..., n, n], a[new, old]. The sizes before multiply to S,
- *                 which divides T: S = T for coefficients of each token, else token t has those at
- *                 t / (T / S): S sequences of one length, or with S = 1 all share them
+ *   coefficients  f32: p, q [..., n] and a [..., n, n], a[new, old]. The sizes before multiply to
+ *                 S, which divides T: S = T for coefficients of each token, else token t has those
+ *                 at t / (T / S): S sequences of one length, or with S = 1 all share them
  *   weights       f32, contiguous: phi [m, n C], alpha [3], bias [m], gain [n C], norm and
  *                 branch_bias [C]. Rows of phi: n for p, n for q, then those for a
  *
@@ -1577,9 +1577,9 @@ HZ_API int hz_lattice_design(hz_context *ctx, const hz_lattice_opts *want, doubl
 
 /* How a is made of its m - 2n numbers z */
 enum hz_mhc_residual {
-	HZ_MHC_SINKHORN = 0,	/* z [n, n], made (nearly) doubly stochastic by Sinkhorn and Knopp */
+	HZ_MHC_SINKHORN = 0,	/* z [n, n], nearly doubly stochastic by Sinkhorn and Knopp */
 	HZ_MHC_LITE = 1,	/* n <= 4: sum over the n! permutations, in lexicographic order, of
-				   softmax(z)_k P_k, P_k[i, perm_k(i)] = 1: exactly doubly stochastic */
+				   softmax(z)_k P_k, P_k[i, perm_k(i)] = 1: doubly stochastic */
 	HZ_MHC_IDENTITY = 2,	/* a = I; no z */
 	HZ_MHC_TANH = 3		/* plain hyper-connections: p, q, a = alpha tanh(y) + bias */
 };
@@ -1587,7 +1587,7 @@ enum hz_mhc_residual {
 /* The first step of Sinkhorn's iteration */
 enum hz_mhc_map {
 	HZ_MHC_EXP = 0,		/* exp(z - the largest of the row or column normalised first) */
-	HZ_MHC_SOFTMAX = 1,	/* softmax over what is normalised first, plus eps; this is the first
+	HZ_MHC_SOFTMAX = 1,	/* softmax over what is normalised first, plus eps, for the first
 				   half of the first iteration */
 	HZ_MHC_ABS = 2		/* |z| + eps; its slope at 0 is 0 */
 };
@@ -1629,16 +1629,16 @@ typedef struct hz_mhc_opts {
 	double norm_eps;		/* the same of norm */
 	const hz_tensor *gain;		/* of the mean square normalisation of x; NULL: 1 */
 	const hz_tensor *dgain;
-	const hz_tensor *norm;		/* u is divided by its root mean square, times norm; NULL: not */
+	const hz_tensor *norm;		/* u over its root mean square, times norm; NULL: not */
 	const hz_tensor *dnorm;
-	const hz_tensor *saved;		/* f32 [..., m + 1], as x or p has tokens: see hz_mhc_pre() */
+	const hz_tensor *saved;		/* f32 [..., m + 1], as p: see hz_mhc_pre() */
 	int64_t reserved[4];		/* 0 */
 } hz_mhc_opts;
 
 /* Options for one of enum hz_mhc_conventions; for a number that is none, of HZ_MHC_DEEPSEEK. */
 HZ_API hz_mhc_opts hz_mhc_preset(int preset);
 
-/* The rows m of phi for n streams: 2n and those for a. -1 for an n or options that are not valid. */
+/* The rows m of phi for n streams: 2n and those for a. -1 for an n or options that are wrong. */
 HZ_API int hz_mhc_rows(int n, const hz_mhc_opts *opts);
 
 /*
@@ -1656,7 +1656,7 @@ HZ_API int hz_mhc_rows(int n, const hz_mhc_opts *opts);
 HZ_API int hz_mhc_sinkhorn(hz_context *ctx, const hz_tensor *m, const hz_tensor *p,
 			   const hz_mhc_opts *opts);
 
-/* Its gradient dm, exactly that of the iterations done, eps included, from m and dp. dm may be dp. */
+/* Its gradient dm from m and dp, that of the iterations done, eps included. dm may be dp. */
 HZ_API int hz_mhc_sinkhorn_bwd(hz_context *ctx, const hz_tensor *m, const hz_tensor *dp,
 			       const hz_tensor *dm, const hz_mhc_opts *opts);
 
@@ -1685,8 +1685,8 @@ HZ_API int hz_mhc_add(hz_context *ctx, const hz_tensor *r, const hz_tensor *f, c
 		      const hz_tensor *y);
 
 /*
- * Its gradients: dR = dY (a copy: dy itself serves), df = sum_i q_i dY[i], dq_i = <dY[i], f>. dr may
- * be dy. Workspace: hz_mhc_add_bwd_workspace().
+ * Its gradients: dR = dY (a copy: dy itself serves), df = sum_i q_i dY[i], dq_i = <dY[i], f>. dr
+ * may be dy. Workspace: hz_mhc_add_bwd_workspace().
  */
 HZ_API int hz_mhc_add_bwd(hz_context *ctx, const hz_tensor *dy, const hz_tensor *f,
 			  const hz_tensor *q, const hz_tensor *dr, const hz_tensor *df,
@@ -1735,8 +1735,8 @@ HZ_API int hz_mhc_expand_bwd(hz_context *ctx, const hz_tensor *dx, const hz_tens
  *
  *   x           streams. With p, q and a of fewer than T tokens (S of them), weights are those of
  *               the mean of x over each T / S tokens, and u is mixed by them
- *   phi         NULL: y = 0, so that coefficients are those of bias: static ones, mostly with S = 1.
- *               x and alpha may be NULL then, too, x if u is
+ *   phi         NULL: y = 0, so that coefficients are those of bias: static ones, mostly with S =
+ *               1. x and alpha may be NULL then, too, x if u is
  *   alpha, bias  weights, m = hz_mhc_rows(n, opts) rows; or m = n, and alpha [1], for p alone
  *   p, q, a     coefficients; NULL: not wanted
  *   u           branch values; NULL: not wanted
@@ -1760,12 +1760,12 @@ HZ_API int hz_mhc_pre_workspace(hz_context *ctx, const hz_tensor *x, const hz_te
 				const hz_tensor *q, const hz_tensor *a, const hz_tensor *u,
 				const hz_mhc_opts *opts, size_t *bytes);
 
-/* Gradients that reach hz_mhc_pre(), and those it gives. Zero the struct; NULL: none, not wanted. */
+/* Gradients that reach hz_mhc_pre(), and those it gives. Zeroed, NULL: none, not wanted. */
 typedef struct hz_mhc_grads {
 	const hz_tensor *du;		/* in: of u */
-	const hz_tensor *dp, *dq, *da;	/* in: of the coefficients, beside what u and dy make of them */
-	const hz_tensor *dy;		/* in: of the y of hz_mhc_post() with this x and a: dx and the
-					   gradient of a get what that gives, as hz_mhc_post_bwd() says */
+	const hz_tensor *dp, *dq, *da;	/* in: of coefficients, beside what u and dy make */
+	const hz_tensor *dy;		/* in: of the y of hz_mhc_post() with this x and a: dx and
+					   the gradient of a get what hz_mhc_post_bwd() says */
 	const hz_tensor *dx;
 	const hz_tensor *dphi, *dalpha, *dbias;	/* as phi, alpha and bias; opts has dgain, dnorm */
 	int64_t reserved[4];		/* 0 */
@@ -1809,8 +1809,8 @@ HZ_API int hz_mhc_post_pre_workspace(hz_context *ctx, const hz_tensor *x, const 
 /*
  * Its gradients: hz_mhc_pre_bwd(y, ...) into g->dx, the gradient of y, and of that df = sum_i q_i
  * dY[i], dq_i = <dY[i], f + branch_bias> and dbranch_bias, as hz_mhc_post_bwd(). The gradients of x
- * and a are left to hz_mhc_pre_bwd() of x, with g->dx as its g->dy. HZ_MHC_ACCUMULATE: to dx and the
- * gradients of weights, dbranch_bias being one.
+ * and a are left to hz_mhc_pre_bwd() of x, with g->dx as its g->dy. HZ_MHC_ACCUMULATE: to dx and
+ * the gradients of weights, dbranch_bias being one.
  * Workspace: hz_mhc_post_pre_bwd_workspace().
  */
 HZ_API int hz_mhc_post_pre_bwd(hz_context *ctx, const hz_tensor *y, const hz_tensor *phi,
@@ -1828,8 +1828,8 @@ HZ_API int hz_mhc_post_pre_bwd_workspace(hz_context *ctx, const hz_tensor *y, co
 
 /*
  * The end of the network: h = sum_i p_i X[i] with p = sigma(alpha y + bias) + p_eps of weights phi
- * [n, n C], alpha [1], bias [n]: hz_mhc_pre() with p alone. p may be NULL. Its gradients are those of
- * hz_mhc_pre_bwd(), without dq, da and dy.
+ * [n, n C], alpha [1], bias [n]: hz_mhc_pre() with p alone. p may be NULL. Its gradients are those
+ * of hz_mhc_pre_bwd(), without dq, da and dy.
  * Workspace: hz_mhc_head_workspace(), hz_mhc_head_bwd_workspace().
  */
 HZ_API int hz_mhc_head(hz_context *ctx, const hz_tensor *x, const hz_tensor *phi,
@@ -1856,27 +1856,27 @@ typedef struct hz_mhc_block {
 /*
  * Branch inputs and streams of consecutive layers from the streams x before them, for a backward
  * pass that kept only these: u_l = sum_i p_i X_l[i], X_l+1 = hz_mhc_post(X_l, ...), with every X_l
- * rounded to its dtype: the same bits as the calls one by one. layers <= 64; q and f of the last may
- * be missing if its y is. All have the same number of sets of coefficients.
+ * rounded to its dtype: the same bits as the calls one by one. layers <= 64; q and f of the last
+ * may be missing if its y is. All have the same number of sets of coefficients.
  */
 HZ_API int hz_mhc_recompute(hz_context *ctx, const hz_tensor *x, int layers,
 			    const hz_mhc_block *block);
 
 /* Kinds of initial weights */
 enum hz_mhc_init_kind {
-	HZ_MHC_INIT_IDENTITY = 0,	/* X' = X + F(the mean of streams) nearly, and trains: phi N(0,
-					   1 / (n C)), alpha 0.01, p = 1/n, q = 1, a with 0.9 on its
-					   diagonal, equal elsewhere */
-	HZ_MHC_INIT_PAPER = 1,		/* alpha 0.01, phi N(0, 0.02^2), bias 0 */
-	HZ_MHC_INIT_SEED = 2,		/* phi 0, alpha 0.1; bias: p one-hot(layer mod n), q 1, a I */
-	HZ_MHC_INIT_PLAIN = 3,		/* phi 0, alpha 0.01; bias as SEED: for HZ_MHC_TANH */
-	HZ_MHC_INIT_LITE = 4		/* phi 0, alpha 0.01; p and q -1 but 1 at layer mod n, -8 for
-					   permutations but 0 at the identity */
+	/* X' = X + F(the mean of streams) nearly, and trains: phi N(0, 1 / (n C)), alpha 0.01, p = 1/n,
+	   q = 1, a with 0.9 on its diagonal, equal elsewhere */
+	HZ_MHC_INIT_IDENTITY = 0,
+	HZ_MHC_INIT_PAPER = 1,	/* alpha 0.01, phi N(0, 0.02^2), bias 0 */
+	HZ_MHC_INIT_SEED = 2,	/* phi 0, alpha 0.1; bias: p one-hot(layer mod n), q 1, a I */
+	HZ_MHC_INIT_PLAIN = 3,	/* phi 0, alpha 0.01; bias as SEED: for HZ_MHC_TANH */
+	HZ_MHC_INIT_LITE = 4	/* phi 0, alpha 0.01; p and q -1 but 1 at layer mod n, -8 for
+				   permutations but 0 at the identity */
 };
 
 /*
- * Weights to begin with: phi [m, n C] (NULL: static), alpha [3] and bias [m] as of hz_mhc_pre() with
- * these opts, for the layer of that number; n is what m rows are of. alpha [1]: those of
+ * Weights to begin with: phi [m, n C] (NULL: static), alpha [3] and bias [m] as of hz_mhc_pre()
+ * with these opts, for the layer of that number; n is what m rows are of. alpha [1]: those of
  * hz_mhc_head(), m = n. Random numbers are those of the seed, the same on every device.
  */
 HZ_API int hz_mhc_init(hz_context *ctx, int kind, int layer, uint64_t seed, const hz_tensor *phi,
@@ -1906,7 +1906,7 @@ typedef struct hz_mhc_layer {
 	hz_tensor p, q, a, saved;	/* what begin leaves for the other three: m + 1 + 2n + n^2
 					   numbers of f32 a token */
 	hz_tensor dq;			/* what end_bwd leaves for begin_bwd: n numbers a token */
-	hz_mhc_opts opts;		/* conventions; gain, norm, saved and gradients in it are not read */
+	hz_mhc_opts opts;		/* conventions; views in it are not read */
 } hz_mhc_layer;
 
 /*

@@ -548,6 +548,92 @@ struct hzi_lattice_scale {
 	const float *scales, *sub;
 };
 
+/* ---- Hyper-connections -------------------------------------------------------------------------- */
+
+#define HZI_MHC_BATCH 16	/* tokens whose coefficients are made at once; a multiple of all LANES */
+#define HZI_MHC_TILE 256	/* channels at most that mhc_row_bwd() takes */
+
+/*
+ * count channels of a token as of hzi_mhc_streams_args: stream i of x at x + i * x_stream; p, q [n]
+ * and a [n][n] back to back, NULL as there. u_floats instead of u: f32. ahead: x of what comes next,
+ * f_ahead f, brought into the caches; NULL: nothing. stream_u, stream_y: these are aligned, and go past the caches.
+ */
+struct hzi_mhc_row {
+	const void *x, *f, *ahead, *f_ahead;
+	void *u, *y;
+	float *u_floats;
+	int64_t x_stream, y_stream, count;
+	const float *p, *q, *a, *bias;
+	int32_t n, dtype;
+	bool stream_u, stream_y;
+};
+
+/*
+ * count channels of a token as of hzi_mhc_streams_bwd_args, at most HZI_MHC_TILE: sums, lanes floats
+ * each, of dp [n], dq [n], dA [n][n] get their products added, NULL: not wanted; dbias [count] likewise. du_floats
+ * instead of du: f32. dx is added to if accumulate, and gets what is at add, stream i at i * add_stream.
+ */
+struct hzi_mhc_row_bwd {
+	const void *x, *f, *du, *dy;
+	const float *du_floats, *add;
+	void *dx, *df;
+	int64_t x_stream, dy_stream, dx_stream, add_stream, count;
+	const float *p, *q, *a, *bias;
+	float *dp, *dq, *da, *dbias;
+	const void *x_ahead, *dy_ahead;
+	int32_t n, dtype;
+	bool accumulate, stream_dx, stream_df;
+};
+
+/* u = u_floats factor norm[c], the first count of them */
+struct hzi_mhc_scale {
+	const float *u_floats, *norm;
+	void *u;
+	float factor;
+	int64_t count;
+	int32_t dtype;
+};
+
+/*
+ * Coefficients of a batch of tokens: number e of token t at e * HZI_MHC_BATCH + t. n is 2 or 4.
+ * coefs: y [m] to p, q [n], a [n n]; coefs_bwd: y, dp, dq, da to dz, dy [m], dalpha [3]; sinkhorn: y [n n]
+ * to a; sinkhorn_bwd: y and da to dz. all: as of hzi_mhc_coefs()
+ */
+struct hzi_mhc_batch {
+	const struct hzi_mhc_rule *rule;
+	const float *alpha, *bias, *y, *dp, *dq, *da;
+	float *p, *q, *a, *dz, *dy, *dalpha;
+	int32_t count;			/* of tokens */
+	bool all;
+};
+
+/*
+ * Products of rows of f32, count columns each: rows of x x_ld apart, of phi phi_ld.
+ *
+ *   project  sums[(t m + k) lanes] += x_t phi_k, lanes floats each
+ *   spread   y_t = sum_k d[t m + k] phi_k + factor[t] x_t, y_ld apart
+ *   outer    phi_k += sum_t d[t m + k] x_t
+ *
+ * count is a multiple of 2 lanes; rows have that much room.
+ */
+struct hzi_mhc_product {
+	const float *x, *d, *factor;
+	float *phi, *sums, *y;
+	int64_t x_ld, phi_ld, y_ld, count;
+	int32_t tokens, m;
+};
+
+/*
+ * y[t][j] += the sum over 32 steps numbers x_t phi_j of 16 rows x of bf16, x_ld apart, y 16 panels wide:
+ * phi in bf16 as [steps][panels][16 pairs][16][2]
+ */
+struct hzi_mhc_half {
+	const uint16_t *x, *phi;
+	float *y;
+	int64_t x_ld, steps;
+	int32_t panels;
+};
+
 struct hz_kern {
 	int32_t lanes;		/* f32 elements of a vector */
 	int32_t head_bits;	/* most bits that head() takes */
@@ -611,6 +697,22 @@ struct hz_kern {
 			 int64_t step);
 	/* The largest magnitude, as bits: with NaN or Inf no less than 0x7f800000 */
 	int32_t (*vlut_most)(const float *x, int64_t count);
+
+	void (*mhc_row)(const struct hzi_mhc_row *a);
+	void (*mhc_row_bwd)(const struct hzi_mhc_row_bwd *a);
+	void (*mhc_scale)(const struct hzi_mhc_scale *a);
+	/* Floats of count numbers of dtype, NULL: none; sums of their squares, lanes floats, added to */
+	void (*mhc_widen)(const void *x, int dtype, int64_t count, float *to, float *squares);
+	/* to[i] = the sum of the lanes floats at sums + i * lanes */
+	void (*mhc_fold)(const float *sums, int64_t count, float *to);
+	void (*mhc_project)(const struct hzi_mhc_product *a);
+	void (*mhc_half)(const struct hzi_mhc_half *a);	/* or NULL */
+	void (*mhc_spread)(const struct hzi_mhc_product *a);
+	void (*mhc_outer)(const struct hzi_mhc_product *a);
+	void (*mhc_coefs)(const struct hzi_mhc_batch *b);
+	void (*mhc_coefs_bwd)(const struct hzi_mhc_batch *b);
+	void (*mhc_sinkhorn)(const struct hzi_mhc_batch *b);
+	void (*mhc_sinkhorn_bwd)(const struct hzi_mhc_batch *b);
 };
 
 /* Each puts its level's kernels into the table, over those of lower levels. */

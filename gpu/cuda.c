@@ -193,6 +193,7 @@ struct kernel {
 	unsigned shared_bytes;	/* the limit that was asked for */
 	bool wide_cluster;	/* more than CLUSTER_PORTABLE was asked for */
 	int clusters;		/* of hzi_cuda_clusters(), 0: not asked for */
+	unsigned clusters_of;	/* blocks each */
 };
 
 struct hzi_cuda {
@@ -495,7 +496,7 @@ int hzi_cuda_clusters(struct hz_context *ctx, const char *op, enum hzi_family fa
 	CUresult r = CUDA_SUCCESS;
 	int status;
 
-	if (!k->clusters) {
+	if (!k->clusters || k->clusters_of != launch->cluster) {
 		cluster.value.cluster.x = launch->cluster;
 		cluster.value.cluster.y = cluster.value.cluster.z = 1;
 		HZ_CHECK(enter(ctx, op));
@@ -505,6 +506,7 @@ int hzi_cuda_clusters(struct hz_context *ctx, const char *op, enum hzi_family fa
 		leave();
 		HZ_CHECK(status);
 		HZ_CHECK(done(ctx, op, "asking how many clusters run at a time", r));
+		k->clusters_of = launch->cluster;
 	}
 	/* None now may be some later: others hold what they need. */
 	*count = k->clusters > 0 ? k->clusters : 1;

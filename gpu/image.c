@@ -106,6 +106,24 @@ END
 KERNELS(lattice_fast)
 #include "lattice_fast.kernels.def"
 END
+KERNELS(mhc)
+#include "mhc.kernels.def"
+END
+KERNELS(mhc_sinkhorn)
+#include "mhc_sinkhorn.kernels.def"
+END
+KERNELS(mhc_pre)
+#include "mhc_pre.kernels.def"
+END
+KERNELS(mhc_pre_fused)
+#include "mhc_pre_fused.kernels.def"
+END
+KERNELS(mhc_pre_joint)
+#include "mhc_pre_joint.kernels.def"
+END
+KERNELS(mhc_pre_bwd)
+#include "mhc_pre_bwd.kernels.def"
+END
 KERNELS(vlut)
 #include "vlut.kernels.def"
 END

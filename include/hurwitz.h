@@ -1547,6 +1547,395 @@ HZ_API int hz_lattice_design(hz_context *ctx, const hz_lattice_opts *want, doubl
 			     double sigma, const hz_tensor *x, hz_lattice_opts *found,
 			     double bank[16], hz_lattice_report *report);
 
+/* ---- Manifold-constrained hyper-connections -------------------------------------------------- */
+
+/*
+ * A residual network whose residual stream is n streams wide. For the streams X [n, C] of a token,
+ * a branch F of the network, and coefficients p [n], q [n] and A [n, n]:
+ *
+ *     u = sum_i p_i X[i],    X'[i] = sum_j A_ij X[j] + q_i F(u)
+ *
+ * Operands of this section, unless it says otherwise:
+ *
+ *   streams       [..., n, C], f32 f16 bf16, 1 <= n <= 8; strides are any, but the dimensions
+ *                 before n step as one of T tokens: the sizes of these multiply to T
+ *   branch values [..., C], u and F: T tokens likewise, the dtype of the streams
+ *   coefficients  f32: p, q [..., n] and a [..., n, n], a[new, old]. The sizes before multiply to
+ *                 S, which divides T: S = T for coefficients of each token, else token t has those
+ *                 at t / (T / S): S sequences of one length, or with S = 1 all share them
+ *   weights       f32, contiguous: phi [m, n C], alpha [3], bias [m], gain [n C], norm and
+ *                 branch_bias [C]. Rows of phi: n for p, n for q, then those for a
+ *
+ * Sums are f32 at least, results are rounded once. Gradients of p, q, a and of weights are sums in
+ * an order that depends on shapes and the device alone: the same bits for any number of threads and
+ * in every run. Gradients may be NULL: not wanted. No output overlaps another operand, but where it
+ * says so. NaN and Inf propagate within their token (and its sequence).
+ * Errors of all: HZ_EINVAL, HZ_EDTYPE, HZ_ESHAPE, HZ_ESTRIDE, HZ_EALIAS, HZ_EDEVICE, HZ_ENOTSUP,
+ * HZ_ENOMEM, HZ_EWORKSPACE, HZ_ECUDA, HZ_EFORK.
+ * Source: Xie et al. 2025, arXiv 2512.24880, equations 3 to 19; DeepSeek's V4 models.
+ */
+
+/* How a is made of its m - 2n numbers z */
+enum hz_mhc_residual {
+	HZ_MHC_SINKHORN = 0,	/* z [n, n], nearly doubly stochastic by Sinkhorn and Knopp */
+	HZ_MHC_LITE = 1,	/* n <= 4: sum over the n! permutations, in lexicographic order, of
+				   softmax(z)_k P_k, P_k[i, perm_k(i)] = 1: doubly stochastic */
+	HZ_MHC_IDENTITY = 2,	/* a = I; no z */
+	HZ_MHC_TANH = 3		/* plain hyper-connections: p, q, a = alpha tanh(y) + bias */
+};
+
+/* The first step of Sinkhorn's iteration */
+enum hz_mhc_map {
+	HZ_MHC_EXP = 0,		/* exp(z - the largest of the row or column normalised first) */
+	HZ_MHC_SOFTMAX = 1,	/* softmax over what is normalised first, plus eps, for the first
+				   half of the first iteration */
+	HZ_MHC_ABS = 2		/* |z| + eps; its slope at 0 is 0 */
+};
+
+enum hz_mhc_order {
+	HZ_MHC_COLS = 0,	/* each iteration divides columns by their sums + eps, then rows */
+	HZ_MHC_ROWS = 1		/* rows, then columns */
+};
+
+enum hz_mhc_conventions {
+	HZ_MHC_DEEPSEEK = 0,	/* softmax, rows first, z[old, new], every eps 1e-6 */
+	HZ_MHC_PAPER = 1,	/* exp, columns first, z[new, old], every eps 0 */
+	HZ_MHC_SEED = 2,	/* abs, rows first, z[new, old], eps 1e-6, p divided by its sum */
+	HZ_MHC_SEED_STATIC = 3,	/* as it, with eps 1e-8 in sums of a, and q_scale 1 */
+	HZ_MHC_PLAIN = 4,	/* HZ_MHC_TANH */
+	HZ_MHC_LITE_PRESET = 5	/* HZ_MHC_LITE, else as PAPER with rms_eps 1e-6 */
+};
+
+#define HZ_MHC_OLD_NEW 1u	/* z is [old, new]: rows are summed over new streams */
+#define HZ_MHC_NORMALIZE 2u	/* p is divided by its sum + p_eps, instead of adding p_eps */
+#define HZ_MHC_ACCUMULATE 4u	/* gradients of streams and weights are added to what is there; in
+				   other calls it means nothing */
+
+/*
+ * The conventions, and operands that few calls have. A zeroed struct is HZ_MHC_PAPER, NULL is
+ * HZ_MHC_DEEPSEEK; hz_mhc_preset() gives the others.
+ */
+typedef struct hz_mhc_opts {
+	int32_t residual;		/* enum hz_mhc_residual */
+	int32_t map;			/* enum hz_mhc_map */
+	int32_t order;			/* enum hz_mhc_order */
+	int32_t iterations;		/* 0: 20; at most 1000 */
+	uint32_t flags;			/* HZ_MHC_OLD_NEW | NORMALIZE | ACCUMULATE */
+	uint32_t pad;			/* 0 */
+	double eps;			/* of sums of rows and columns */
+	double p_eps;
+	double q_scale;			/* 0: 2 */
+	double rms_eps;			/* added to the mean square */
+	double norm_eps;		/* the same of norm */
+	const hz_tensor *gain;		/* of the mean square normalisation of x; NULL: 1 */
+	const hz_tensor *dgain;
+	const hz_tensor *norm;		/* u over its root mean square, times norm; NULL: not */
+	const hz_tensor *dnorm;
+	const hz_tensor *saved;		/* f32 [..., m + 1], as p: see hz_mhc_pre() */
+	int64_t reserved[4];		/* 0 */
+} hz_mhc_opts;
+
+/* Options for one of enum hz_mhc_conventions; for a number that is none, of HZ_MHC_DEEPSEEK. */
+HZ_API hz_mhc_opts hz_mhc_preset(int preset);
+
+/* The rows m of phi for n streams: 2n and those for a. -1 for an n or options that are wrong. */
+HZ_API int hz_mhc_rows(int n, const hz_mhc_opts *opts);
+
+/*
+ * Sinkhorn and Knopp's iteration on its own: p from m, by map, order, iterations and eps of opts.
+ * Rows are sums over the last dimension, whatever HZ_MHC_OLD_NEW says.
+ *
+ *   m, p  f32 [..., n, n], 1 <= n <= 8, any strides, but the dimensions before step as one; p may
+ *         be m
+ *
+ * Arithmetic: p_ij = r_i k_ij c_j with vectors r and c that each half iteration updates: within
+ * 1e-5 of the exact result relative to each element where no k underflows.
+ * A matrix with NaN or +Inf is NaN as a whole; -Inf is an entry 0, unless all of what is normalised
+ * first is.
+ */
+HZ_API int hz_mhc_sinkhorn(hz_context *ctx, const hz_tensor *m, const hz_tensor *p,
+			   const hz_mhc_opts *opts);
+
+/* Its gradient dm from m and dp, that of the iterations done, eps included. dm may be dp. */
+HZ_API int hz_mhc_sinkhorn_bwd(hz_context *ctx, const hz_tensor *m, const hz_tensor *dp,
+			       const hz_tensor *dm, const hz_mhc_opts *opts);
+
+/*
+ * Stream mix: u = sum_i p_i X[i], R[i] = sum_j A_ij X[j]. u (with p) or r (with a) may be NULL, not
+ * both. r may be x.
+ */
+HZ_API int hz_mhc_mix(hz_context *ctx, const hz_tensor *x, const hz_tensor *p, const hz_tensor *a,
+		      const hz_tensor *u, const hz_tensor *r);
+
+/*
+ * Its gradients: dX[j] = p_j du + sum_i A_ij dR[i], dp_j = <du, X[j]>, dA_ij = <dR[i], X[j]>,
+ * summed over the tokens that share coefficients. du (with p) or dr (with a) may be NULL.
+ * Workspace: hz_mhc_mix_bwd_workspace().
+ */
+HZ_API int hz_mhc_mix_bwd(hz_context *ctx, const hz_tensor *x, const hz_tensor *p,
+			  const hz_tensor *a, const hz_tensor *du, const hz_tensor *dr,
+			  const hz_tensor *dx, const hz_tensor *dp, const hz_tensor *da);
+HZ_API int hz_mhc_mix_bwd_workspace(hz_context *ctx, const hz_tensor *x, const hz_tensor *p,
+				    const hz_tensor *a, const hz_tensor *du, const hz_tensor *dr,
+				    const hz_tensor *dx, const hz_tensor *dp, const hz_tensor *da,
+				    size_t *bytes);
+
+/* Y[i] = R[i] + q_i f. y may be r. */
+HZ_API int hz_mhc_add(hz_context *ctx, const hz_tensor *r, const hz_tensor *f, const hz_tensor *q,
+		      const hz_tensor *y);
+
+/*
+ * Its gradients: dR = dY (a copy: dy itself serves), df = sum_i q_i dY[i], dq_i = <dY[i], f>. dr
+ * may be dy. Workspace: hz_mhc_add_bwd_workspace().
+ */
+HZ_API int hz_mhc_add_bwd(hz_context *ctx, const hz_tensor *dy, const hz_tensor *f,
+			  const hz_tensor *q, const hz_tensor *dr, const hz_tensor *df,
+			  const hz_tensor *dq);
+HZ_API int hz_mhc_add_bwd_workspace(hz_context *ctx, const hz_tensor *dy, const hz_tensor *f,
+				    const hz_tensor *q, const hz_tensor *dr, const hz_tensor *df,
+				    const hz_tensor *dq, size_t *bytes);
+
+/*
+ * Residual mix and branch in one pass: Y[i] = sum_j A_ij X[j] + q_i (f + branch_bias). y may be x.
+ *
+ *   a            NULL: the identity
+ *   branch_bias  NULL: none
+ */
+HZ_API int hz_mhc_post(hz_context *ctx, const hz_tensor *x, const hz_tensor *f, const hz_tensor *q,
+		       const hz_tensor *a, const hz_tensor *branch_bias, const hz_tensor *y);
+
+/*
+ * Its gradients: dX[j] = sum_i A_ij dY[i], df = sum_i q_i dY[i], dq_i = <dY[i], f + branch_bias>,
+ * dA_ij = <dY[i], X[j]>, dbranch_bias = the sum of df over tokens. What is not needed for the
+ * gradients wanted may be NULL. Workspace: hz_mhc_post_bwd_workspace().
+ */
+HZ_API int hz_mhc_post_bwd(hz_context *ctx, const hz_tensor *x, const hz_tensor *f,
+			   const hz_tensor *q, const hz_tensor *a, const hz_tensor *branch_bias,
+			   const hz_tensor *dy, const hz_tensor *dx, const hz_tensor *df,
+			   const hz_tensor *dq, const hz_tensor *da, const hz_tensor *dbranch_bias);
+HZ_API int hz_mhc_post_bwd_workspace(hz_context *ctx, const hz_tensor *x, const hz_tensor *f,
+				     const hz_tensor *q, const hz_tensor *a,
+				     const hz_tensor *branch_bias, const hz_tensor *dy,
+				     const hz_tensor *dx, const hz_tensor *df, const hz_tensor *dq,
+				     const hz_tensor *da, const hz_tensor *dbranch_bias,
+				     size_t *bytes);
+
+/* X[i] = e for every i; and its gradient, de = sum_i dX[i]. */
+HZ_API int hz_mhc_expand(hz_context *ctx, const hz_tensor *e, const hz_tensor *x);
+HZ_API int hz_mhc_expand_bwd(hz_context *ctx, const hz_tensor *dx, const hz_tensor *de);
+
+/*
+ * Coefficients of streams, and the branch input of the same pass. With x the n C numbers of a token
+ * and g the gain,
+ *
+ *     y_k = sum_j phi_kj g_j x_j / sqrt(mean of x_j^2 + rms_eps)     (0 where that is 0)
+ *     z_k = alpha[0 for p, 1 for q, 2 for a] y_k + bias_k
+ *     p_i = sigma(z_i) + p_eps,  q_i = q_scale sigma(z_n+i),  a of the other z by residual
+ *     u   = sum_i p_i X[i], divided by its own root mean square and times norm if that is there
+ *
+ *   x           streams. With p, q and a of fewer than T tokens (S of them), weights are those of
+ *               the mean of x over each T / S tokens, and u is mixed by them
+ *   phi         NULL: y = 0, so that coefficients are those of bias: static ones, mostly with S =
+ *               1. x and alpha may be NULL then, too, x if u is
+ *   alpha, bias  weights, m = hz_mhc_rows(n, opts) rows; or m = n, and alpha [1], for p alone
+ *   p, q, a     coefficients; NULL: not wanted
+ *   u           branch values; NULL: not wanted
+ *   opts        NULL: HZ_MHC_DEEPSEEK. saved [S, m + 1], if it is there, gets the m numbers sum_j
+ *               phi_kj g_j x_j and then the mean square of a token, for the gradients
+ *
+ * hz_mhc_weights() is hz_mhc_pre() without u.
+ * Arithmetic: products with f16 and bf16 streams take phi as two parts of 8 bits or more each:
+ * within 2^-15 sum_j |phi_kj x_j| of the exact y; f32 likewise.
+ * Workspace: hz_mhc_pre_workspace().
+ */
+HZ_API int hz_mhc_weights(hz_context *ctx, const hz_tensor *x, const hz_tensor *phi,
+			  const hz_tensor *alpha, const hz_tensor *bias, const hz_tensor *p,
+			  const hz_tensor *q, const hz_tensor *a, const hz_mhc_opts *opts);
+HZ_API int hz_mhc_pre(hz_context *ctx, const hz_tensor *x, const hz_tensor *phi,
+		      const hz_tensor *alpha, const hz_tensor *bias, const hz_tensor *p,
+		      const hz_tensor *q, const hz_tensor *a, const hz_tensor *u,
+		      const hz_mhc_opts *opts);
+HZ_API int hz_mhc_pre_workspace(hz_context *ctx, const hz_tensor *x, const hz_tensor *phi,
+				const hz_tensor *alpha, const hz_tensor *bias, const hz_tensor *p,
+				const hz_tensor *q, const hz_tensor *a, const hz_tensor *u,
+				const hz_mhc_opts *opts, size_t *bytes);
+
+/* Gradients that reach hz_mhc_pre(), and those it gives. Zeroed, NULL: none, not wanted. */
+typedef struct hz_mhc_grads {
+	const hz_tensor *du;		/* in: of u */
+	const hz_tensor *dp, *dq, *da;	/* in: of coefficients, beside what u and dy make */
+	const hz_tensor *dy;		/* in: of the y of hz_mhc_post() with this x and a: dx and
+					   the gradient of a get what hz_mhc_post_bwd() says */
+	const hz_tensor *dx;
+	const hz_tensor *dphi, *dalpha, *dbias;	/* as phi, alpha and bias; opts has dgain, dnorm */
+	int64_t reserved[4];		/* 0 */
+} hz_mhc_grads;
+
+/*
+ * The gradients of hz_mhc_pre() (and hz_mhc_weights(): no du).
+ *
+ *   x, phi, alpha, bias, opts  as there; with opts->saved x is read once less
+ *   g     with HZ_MHC_ACCUMULATE dx and the gradients of weights are added to
+ *
+ * S is that of g->dp, dq, da or opts->saved; where none is given coefficients are of each token.
+ *
+ * Workspace: hz_mhc_pre_bwd_workspace().
+ */
+HZ_API int hz_mhc_pre_bwd(hz_context *ctx, const hz_tensor *x, const hz_tensor *phi,
+			  const hz_tensor *alpha, const hz_tensor *bias, const hz_mhc_grads *g,
+			  const hz_mhc_opts *opts);
+HZ_API int hz_mhc_pre_bwd_workspace(hz_context *ctx, const hz_tensor *x, const hz_tensor *phi,
+				    const hz_tensor *alpha, const hz_tensor *bias,
+				    const hz_mhc_grads *g, const hz_mhc_opts *opts, size_t *bytes);
+
+/*
+ * The boundary between two layers in one pass: y = hz_mhc_post(x, f, q, a, branch_bias), and
+ * hz_mhc_pre() of y as the streams: p_next, q_next, a_next, u. Coefficients are of each token.
+ * Workspace: hz_mhc_post_pre_workspace().
+ */
+HZ_API int hz_mhc_post_pre(hz_context *ctx, const hz_tensor *x, const hz_tensor *f,
+			   const hz_tensor *q, const hz_tensor *a, const hz_tensor *branch_bias,
+			   const hz_tensor *y, const hz_tensor *phi, const hz_tensor *alpha,
+			   const hz_tensor *bias, const hz_tensor *p_next, const hz_tensor *q_next,
+			   const hz_tensor *a_next, const hz_tensor *u, const hz_mhc_opts *opts);
+HZ_API int hz_mhc_post_pre_workspace(hz_context *ctx, const hz_tensor *x, const hz_tensor *f,
+				     const hz_tensor *q, const hz_tensor *a,
+				     const hz_tensor *branch_bias, const hz_tensor *y,
+				     const hz_tensor *phi, const hz_tensor *alpha,
+				     const hz_tensor *bias, const hz_tensor *p_next,
+				     const hz_tensor *q_next, const hz_tensor *a_next,
+				     const hz_tensor *u, const hz_mhc_opts *opts, size_t *bytes);
+
+/*
+ * Its gradients: hz_mhc_pre_bwd(y, ...) into g->dx, the gradient of y, and of that df = sum_i q_i
+ * dY[i], dq_i = <dY[i], f + branch_bias> and dbranch_bias, as hz_mhc_post_bwd(). The gradients of x
+ * and a are left to hz_mhc_pre_bwd() of x, with g->dx as its g->dy. HZ_MHC_ACCUMULATE: to dx and
+ * the gradients of weights, dbranch_bias being one.
+ * Workspace: hz_mhc_post_pre_bwd_workspace().
+ */
+HZ_API int hz_mhc_post_pre_bwd(hz_context *ctx, const hz_tensor *y, const hz_tensor *phi,
+			       const hz_tensor *alpha, const hz_tensor *bias, const hz_tensor *f,
+			       const hz_tensor *q, const hz_tensor *branch_bias,
+			       const hz_mhc_grads *g, const hz_tensor *df, const hz_tensor *dq,
+			       const hz_tensor *dbranch_bias, const hz_mhc_opts *opts);
+HZ_API int hz_mhc_post_pre_bwd_workspace(hz_context *ctx, const hz_tensor *y, const hz_tensor *phi,
+					 const hz_tensor *alpha, const hz_tensor *bias,
+					 const hz_tensor *f, const hz_tensor *q,
+					 const hz_tensor *branch_bias, const hz_mhc_grads *g,
+					 const hz_tensor *df, const hz_tensor *dq,
+					 const hz_tensor *dbranch_bias, const hz_mhc_opts *opts,
+					 size_t *bytes);
+
+/*
+ * The end of the network: h = sum_i p_i X[i] with p = sigma(alpha y + bias) + p_eps of weights phi
+ * [n, n C], alpha [1], bias [n]: hz_mhc_pre() with p alone. p may be NULL. Its gradients are those
+ * of hz_mhc_pre_bwd(), without dq, da and dy.
+ * Workspace: hz_mhc_head_workspace(), hz_mhc_head_bwd_workspace().
+ */
+HZ_API int hz_mhc_head(hz_context *ctx, const hz_tensor *x, const hz_tensor *phi,
+		       const hz_tensor *alpha, const hz_tensor *bias, const hz_tensor *p,
+		       const hz_tensor *h, const hz_mhc_opts *opts);
+HZ_API int hz_mhc_head_workspace(hz_context *ctx, const hz_tensor *x, const hz_tensor *phi,
+				 const hz_tensor *alpha, const hz_tensor *bias, const hz_tensor *p,
+				 const hz_tensor *h, const hz_mhc_opts *opts, size_t *bytes);
+HZ_API int hz_mhc_head_bwd(hz_context *ctx, const hz_tensor *x, const hz_tensor *phi,
+			   const hz_tensor *alpha, const hz_tensor *bias, const hz_mhc_grads *g,
+			   const hz_mhc_opts *opts);
+HZ_API int hz_mhc_head_bwd_workspace(hz_context *ctx, const hz_tensor *x, const hz_tensor *phi,
+				     const hz_tensor *alpha, const hz_tensor *bias,
+				     const hz_mhc_grads *g, const hz_mhc_opts *opts, size_t *bytes);
+
+/* A layer of hz_mhc_recompute(); a view whose data is NULL is not wanted, or not there (a: I) */
+typedef struct hz_mhc_block {
+	hz_tensor p, q, a;		/* coefficients */
+	hz_tensor f;			/* what the branch gave */
+	hz_tensor branch_bias;
+	hz_tensor u, y;			/* out: branch input, streams after the layer */
+} hz_mhc_block;
+
+/*
+ * Branch inputs and streams of consecutive layers from the streams x before them, for a backward
+ * pass that kept only these: u_l = sum_i p_i X_l[i], X_l+1 = hz_mhc_post(X_l, ...), with every X_l
+ * rounded to its dtype: the same bits as the calls one by one. layers <= 64; q and f of the last
+ * may be missing if its y is. All have the same number of sets of coefficients.
+ */
+HZ_API int hz_mhc_recompute(hz_context *ctx, const hz_tensor *x, int layers,
+			    const hz_mhc_block *block);
+
+/* Kinds of initial weights */
+enum hz_mhc_init_kind {
+	/* X' = X + F(the mean of streams) nearly, and trains: phi N(0, 1 / (n C)), alpha 0.01, p = 1/n,
+	   q = 1, a with 0.9 on its diagonal, equal elsewhere */
+	HZ_MHC_INIT_IDENTITY = 0,
+	HZ_MHC_INIT_PAPER = 1,	/* alpha 0.01, phi N(0, 0.02^2), bias 0 */
+	HZ_MHC_INIT_SEED = 2,	/* phi 0, alpha 0.1; bias: p one-hot(layer mod n), q 1, a I */
+	HZ_MHC_INIT_PLAIN = 3,	/* phi 0, alpha 0.01; bias as SEED: for HZ_MHC_TANH */
+	HZ_MHC_INIT_LITE = 4	/* phi 0, alpha 0.01; p and q -1 but 1 at layer mod n, -8 for
+				   permutations but 0 at the identity */
+};
+
+/*
+ * Weights to begin with: phi [m, n C] (NULL: static), alpha [3] and bias [m] as of hz_mhc_pre()
+ * with these opts, for the layer of that number; n is what m rows are of. alpha [1]: those of
+ * hz_mhc_head(), m = n. Random numbers are those of the seed, the same on every device.
+ */
+HZ_API int hz_mhc_init(hz_context *ctx, int kind, int layer, uint64_t seed, const hz_tensor *phi,
+		       const hz_tensor *alpha, const hz_tensor *bias, const hz_mhc_opts *opts);
+
+/*
+ * How far from doubly stochastic matrices are, and what a chain of them amplifies.
+ *
+ *   a    [L, S, n, n] or [S, n, n] or [n, n] (a[new, old]), any strides
+ *   out  f32 [S, 4]: the largest |row sum - 1|, the largest |column sum - 1| over the L layers; the
+ *        largest sum of |row| and of |column| of the product A_L ... A_2 A_1: the gain of signals
+ *        and of gradients
+ *
+ * Source: arXiv 2512.24880, section 5.4.
+ */
+HZ_API int hz_mhc_diagnose(hz_context *ctx, const hz_tensor *a, const hz_tensor *out);
+
+/*
+ * A layer around a branch of the caller's own: begin, the branch, end; and backwards end_bwd, the
+ * branch's, begin_bwd.
+ */
+typedef struct hz_mhc_layer {
+	hz_tensor phi, alpha, bias;	/* weights; phi.data NULL: of y = 0, shared by all tokens */
+	hz_tensor gain, norm, branch_bias;	/* data NULL: none */
+	hz_tensor dphi, dalpha, dbias;	/* gradients; data NULL: not wanted */
+	hz_tensor dgain, dnorm, dbranch_bias;
+	hz_tensor p, q, a, saved;	/* what begin leaves for the other three: m + 1 + 2n + n^2
+					   numbers of f32 a token */
+	hz_tensor dq;			/* what end_bwd leaves for begin_bwd: n numbers a token */
+	hz_mhc_opts opts;		/* conventions; views in it are not read */
+} hz_mhc_layer;
+
+/*
+ * hz_mhc_layer_bind() says the bytes that a layer keeps for `groups` sets of coefficients (one for
+ * each token, for each sequence, or one) and makes p, q, a, saved and dq views of them at data,
+ * 64-byte aligned, on the context's device; with data NULL it only counts. phi and opts have to be
+ * set before.
+ */
+HZ_API int hz_mhc_layer_bind(hz_context *ctx, hz_mhc_layer *layer, int n, int64_t groups,
+			     void *data, size_t *bytes);
+
+/*
+ * u = the branch input of x; y = the streams after the branch gave f; df = the gradient of f from
+ * dy, that of y; dx = the gradient of x from dy and du, that of u. With HZ_MHC_ACCUMULATE in opts
+ * dx and the gradients of weights are added to. hz_mhc_layer_end() and _end_bwd() of one layer and
+ * hz_mhc_layer_begin() of the next are hz_mhc_post_pre() and so on for who wants one pass.
+ */
+HZ_API int hz_mhc_layer_begin(hz_context *ctx, const hz_mhc_layer *layer, const hz_tensor *x,
+			      const hz_tensor *u);
+HZ_API int hz_mhc_layer_end(hz_context *ctx, const hz_mhc_layer *layer, const hz_tensor *x,
+			    const hz_tensor *f, const hz_tensor *y);
+HZ_API int hz_mhc_layer_end_bwd(hz_context *ctx, const hz_mhc_layer *layer, const hz_tensor *f,
+				const hz_tensor *dy, const hz_tensor *df);
+HZ_API int hz_mhc_layer_begin_bwd(hz_context *ctx, const hz_mhc_layer *layer, const hz_tensor *x,
+				  const hz_tensor *dy, const hz_tensor *du, const hz_tensor *dx);
+/* The largest workspace of the four calls */
+HZ_API int hz_mhc_layer_workspace(hz_context *ctx, const hz_mhc_layer *layer, const hz_tensor *x,
+				  size_t *bytes);
+
 #ifdef __cplusplus
 }
 #endif

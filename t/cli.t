@@ -547,6 +547,66 @@ bad 2 'transform is of 2' "a transform of two" run lattice_encode lattice=D4 q=4
 bad 2 'bank=: must be' "scales that are none" run lattice_encode lattice=D4 q=4 bank=1,x x=x.npy \
 	codes=n.npy T=n2.npy
 
+# ---- Hyper-connections ---------------------------------------------------------------------------
+
+npy p2.npy "$(header '<f4' '2,')" "$f1$f2"
+z4='\000\000\000\000'
+z8=$z4$z4$z4$z4$z4$z4$z4$z4
+npy z1.npy "$(header '<f4' '1,')" "$z4"
+npy z2.npy "$(header '<f4' '2,')" "$z4$z4"
+npy z3.npy "$(header '<f4' '3,')" "$z4$z4$z4"
+npy z8.npy "$(header '<f4' '8,')" "$z8"
+npy z28.npy "$(header '<f4' '2, 8')" "$z8$z8"
+npy z88.npy "$(header '<f4' '8, 8')" "$z8$z8$z8$z8$z8$z8$z8$z8"
+good "mhc_sinkhorn" $cpu mhc_sinkhorn m=sq2.npy p=mp.npy map=abs order=rows eps=0 iters=1
+is "$(tail_of mp.npy 16 f4)" "0.4375 0.53846157 0.5625 0.46153846" "rows, then columns"
+good "mhc_sinkhorn_bwd" $cpu mhc_sinkhorn_bwd m=sq2.npy dp=sq2.npy dm=mp.npy
+is "$(header_of mp.npy)" "$(header "${e}f4" '2, 2')" "a gradient of the shape"
+good "mhc_mix" $cpu mhc_mix x=x.npy p=p2.npy a=sq2.npy u=mu.npy r=mr.npy
+is "$(tail_of mu.npy 16 f4) $(tail_of mr.npy 32 f4)" "9 8 7 6 9 8 7 6 19 18 17 16" "u and r"
+good "mhc_mix_bwd" $cpu mhc_mix_bwd x=x.npy p=p2.npy du=v4.npy dp=mp.npy dx=mr.npy
+is "$(tail_of mp.npy 8 f4) $(tail_of mr.npy 32 f4)" "30 20 1 2 3 4 2 4 6 8" "dp and dx"
+good "mhc_add" $cpu mhc_add r=x.npy f=v4.npy q=p2.npy y=my.npy
+is "$(tail_of my.npy 32 f4)" "2 4 6 8 6 7 8 9" "streams and q f"
+good "mhc_add_bwd" $cpu mhc_add_bwd dy=x.npy f=v4.npy q=p2.npy df=mu.npy dq=mp.npy dr=mr.npy
+is "$(tail_of mu.npy 16 f4) $(tail_of mp.npy 8 f4) $(tail_of mr.npy 32 f4)" \
+	"9 8 7 6 30 20 1 2 3 4 4 3 2 1" "df, dq and dr"
+good "mhc_post bias=" $cpu mhc_post x=x.npy f=v4.npy q=p2.npy a=sq2.npy bias=v4.npy y=my.npy
+is "$(tail_of my.npy 32 f4)" "11 12 13 14 23 26 29 32" "a x and q (f + bias)"
+good "mhc_post_bwd" $cpu mhc_post_bwd x=x.npy f=v4.npy q=p2.npy dy=x.npy da=mp.npy dbias=mu.npy
+is "$(tail_of mp.npy 16 f4) $(tail_of mu.npy 16 f4)" "30 20 20 30 9 8 7 6" "da and dbias"
+good "mhc_expand" $cpu mhc_expand e=v4.npy x=my.npy n=2
+is "$(header_of my.npy)" "$(header "${e}f4" '2, 4')" "two streams"
+good "mhc_expand_bwd" $cpu mhc_expand_bwd dx=x.npy de=mu.npy
+is "$(tail_of mu.npy 16 f4)" "5 5 5 5" "their sum"
+good "mhc_weights, static" $cpu mhc_weights bias=z8.npy preset=paper p=mp.npy q=mq.npy a=ma.npy
+is "$(tail_of mp.npy 8 f4) $(tail_of mq.npy 8 f4) $(tail_of ma.npy 16 f4)" \
+	"0.5 0.5 1 1 0.5 0.5 0.5 0.5" "of zeros"
+good "mhc_pre" $cpu mhc_pre x=x.npy phi=z88.npy alpha=z3.npy bias=z8.npy preset=paper u=mu.npy \
+	saved=ms.npy
+is "$(tail_of mu.npy 16 f4) $(tail_of ms.npy 4 f4)" "2.5 2.5 2.5 2.5 7.5" \
+	"the branch input, the mean square"
+good "mhc_pre_bwd" $cpu mhc_pre_bwd x=x.npy phi=z88.npy alpha=z3.npy bias=z8.npy preset=paper \
+	du=v4.npy dx=mr.npy dbias=mb.npy saved=ms.npy
+is "$(tail_of mr.npy 32 f4) $(tail_of mb.npy 32 f4)" \
+	"0.5 1 1.5 2 0.5 1 1.5 2 7.5 5 0 0 0 0 0 0" "dx and dbias"
+good "mhc_head" $cpu mhc_head x=x.npy phi=z28.npy alpha=z1.npy bias=z2.npy h=mu.npy preset=paper
+is "$(tail_of mu.npy 16 f4)" "2.5 2.5 2.5 2.5" "half of each"
+good "mhc_post_pre" $cpu mhc_post_pre x=x.npy f=v4.npy q=p2.npy a=sq2.npy phi=z88.npy \
+	alpha=z3.npy bias=z8.npy preset=paper y=my.npy p_next=mp.npy u=mu.npy
+is "$(tail_of my.npy 32 f4) $(tail_of mu.npy 16 f4)" "10 10 10 10 21 22 23 24 15.5 16 16.5 17" \
+	"both sides of the boundary"
+good "mhc_diagnose" $cpu mhc_diagnose a=sq2.npy out=mo.npy
+is "$(tail_of mo.npy 16 f4)" "6 5 7 6" "deviations and gains"
+good "mhc_init" $cpu mhc_init n=2 kind=seed layer=3 alpha=mal.npy bias=mb.npy
+is "$(tail_of mb.npy 32 f4)" "0 1 1 1 1 0 0 1" "one-hot, 1, I"
+bad 2 'p is NULL' "no p for u" run mhc_mix x=x.npy u=n.npy
+bad 2 'q.shape\[0\] is 4, must be 2, as r' "q of four" run mhc_add r=x.npy f=v4.npy q=v4.npy y=n.npy
+bad 2 'dp= needs p=' "the gradient of what is not there" run mhc_mix_bwd x=x.npy a=sq2.npy dr=x.npy \
+	dp=n.npy
+bad 2 'bias.shape\[0\] is 4, must be 8' "rows of other streams" run mhc_weights x=x.npy phi=z88.npy \
+	alpha=z3.npy bias=v4.npy q=n.npy
+
 # ---- Hostile files -----------------------------------------------------------------------------------
 
 b=../bad

@@ -7,7 +7,7 @@ if [ "${cross_compiling:-no}" = yes ]; then
 	echo "1..0 # SKIP a cross build"
 	exit 0
 fi
-echo 1..8
+echo 1..10
 # A GPU, if there is one, is another test's business.
 HURWITZ_DEVICE=cpu
 export HURWITZ_DEVICE
@@ -45,10 +45,15 @@ echo "$out" | awk '/^from the real matrix of 160 x 48: [0-9.]+e-0[789]$/ { good 
 	END { exit !good }'
 result 7 "quat_layer: what the real matrix gives" $? "$out"
 
+out=$("$top_builddir/doc/examples/mhc")
+result 8 "mhc" $? "$out"
+echo "$out" | awk '/^gradient of .*: [0-9.]+, by differences [0-9.]+$/ { good++ } END { exit good != 4 }'
+result 9 "mhc: gradients are those of differences" $? "$out"
+
 # From the include on: the README leaves out the file's head.
 want=$(sed -n '/^#include/,$p' "$top_srcdir/doc/examples/minimal.c")
 # shellcheck disable=SC2016 # these are the fences of Markdown
 out=$(awk '/^```/ { inside = $0 == "```c" && !done; if (inside) done = 1; next } inside' \
 	"$top_srcdir/README.md")
 [ "$out" = "$want" ]
-result 8 "README.md shows doc/examples/minimal.c" $? "$out"
+result 10 "README.md shows doc/examples/minimal.c" $? "$out"

@@ -707,6 +707,8 @@ static int bench_device(const struct settings *set, hz_context *ctx, bool gpu)
 		status = bench_lattice(&b, print_head);
 	if (!status)
 		status = bench_vlut(&b, print_head);
+	if (!status)
+		status = bench_mhc(&b, print_head);
 	progress_clear();
 	finish(&b);
 	return status;

@@ -86,4 +86,7 @@ int bench_lattice(struct bench *b, void (*head)(struct bench *b));
 /* bench_vlut.c: products with lattice codes */
 int bench_vlut(struct bench *b, void (*head)(struct bench *b));
 
+/* bench_mhc.c: hyper-connections */
+int bench_mhc(struct bench *b, void (*head)(struct bench *b));
+
 #endif

@@ -874,6 +874,7 @@ static void check_subject(const struct subject *s)
 	test(check_all_quats(s, HZ_QUAT_FAST), "%s: quat_gemm, fast", s->name);
 	test(check_lattices(s->ctx, s->name), "%s: lattice_encode and lattice_decode", s->name);
 	test(check_vluts(s->ctx, s->name), "%s: vlut_gemv, all routes", s->name);
+	test(check_mhc(s->ctx, s->name), "%s: mhc_pre, mhc_post and their gradients", s->name);
 }
 
 /* B B^T = m I for every base matrix there is. */

@@ -15,4 +15,7 @@ __attribute__((format(printf, 1, 2))) bool wrong(const char *format, ...);
 bool check_lattices(hz_context *ctx, const char *name);
 bool check_vluts(hz_context *ctx, const char *name);
 
+/* check_mhc.c: a layer of hyper-connections */
+bool check_mhc(hz_context *ctx, const char *name);
+
 #endif

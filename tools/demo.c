@@ -593,6 +593,8 @@ static int show_device(hz_context *ctx, const struct data *data, int count)
 		status = demo_quaternions(ctx, data[0].x, data[0].rows, data[0].columns, data[0].n);
 	if (!status && count > 1)
 		status = demo_lattice(ctx, data[0].x, data[0].rows, data[0].columns, data[0].n);
+	if (!status && count > 1)
+		status = demo_streams(ctx, data[0].x, data[0].rows, data[0].columns, data[0].n);
 	free(s.bits);
 	return status;
 }

@@ -19,4 +19,7 @@ int demo_quaternions(hz_context *ctx, const float *heights, int64_t rows, int64_
 /* demo_lattice.c: the heights at few bits each, likewise */
 int demo_lattice(hz_context *ctx, const float *heights, int64_t rows, int64_t columns, int64_t ld);
 
+/* demo_mhc.c: networks of four residual streams trained on the ground's shape, likewise */
+int demo_streams(hz_context *ctx, const float *heights, int64_t rows, int64_t columns, int64_t ld);
+
 #endif

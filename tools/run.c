@@ -449,6 +449,11 @@ static const struct op *const ops[] = {
 	&op_quat_dropout, &op_quat_init,
 	&op_lattice_encode, &op_lattice_decode, &op_lattice_repack,
 	&op_vlut_gemv, &op_vlut_gemm, &op_vlut_gemm2,
+	&op_mhc_sinkhorn, &op_mhc_sinkhorn_bwd, &op_mhc_mix, &op_mhc_mix_bwd, &op_mhc_add,
+	&op_mhc_add_bwd, &op_mhc_post, &op_mhc_post_bwd, &op_mhc_weights, &op_mhc_weights_bwd,
+	&op_mhc_pre, &op_mhc_pre_bwd, &op_mhc_post_pre, &op_mhc_post_pre_bwd, &op_mhc_expand,
+	&op_mhc_expand_bwd, &op_mhc_head, &op_mhc_head_bwd, &op_mhc_recompute, &op_mhc_diagnose,
+	&op_mhc_init,
 };
 
 #define OPS (sizeof(ops) / sizeof(*ops))

@@ -51,7 +51,7 @@ struct key {
 	const char *help;
 };
 
-#define OPERANDS_MAX 12
+#define OPERANDS_MAX 24
 #define KEYS_MAX 40
 
 struct value {
@@ -131,6 +131,15 @@ extern const struct op op_lattice_encode, op_lattice_decode, op_lattice_repack;
 
 /* run_vlut.c */
 extern const struct op op_vlut_gemv, op_vlut_gemm, op_vlut_gemm2;
+
+/* run_mhc.c */
+extern const struct op op_mhc_sinkhorn, op_mhc_sinkhorn_bwd, op_mhc_mix, op_mhc_mix_bwd, op_mhc_add,
+	op_mhc_add_bwd, op_mhc_post, op_mhc_post_bwd, op_mhc_expand, op_mhc_expand_bwd,
+	op_mhc_recompute, op_mhc_diagnose, op_mhc_init;
+
+/* run_mhc_pre.c */
+extern const struct op op_mhc_weights, op_mhc_weights_bwd, op_mhc_pre, op_mhc_pre_bwd, op_mhc_head,
+	op_mhc_head_bwd, op_mhc_post_pre, op_mhc_post_pre_bwd;
 
 /* run_qgemm.c */
 extern const struct op op_quantize, op_dequantize, op_choose_qparams, op_qgemm, op_qlinear;

@@ -1,0 +1,851 @@
+/*
+ * mhc.cu - streams of hyper-connections mixed, and the gradients of that
+ *
+ * SPDX-License-Identifier: BSD-2-Clause
+ *
+ * All of it is bound by memory. Kernels for n = 4 and 2 take rows of 16-byte vectors: a thread has one
+ * vector of all streams of a token, with every load under way before the first use. What is not so
+ * aligned, and other n, go a channel a thread.
+ */
+#include "gpu/grid.cuh"
+#include "gpu/mhc.cuh"
+#include "lib/mhc_rule.h"
+
+#define KERNEL(name, threads, blocks, type) \
+	extern "C" __global__ void __launch_bounds__(threads, blocks) \
+		name(const __grid_constant__ type p)
+
+/* ---- Streams ---------------------------------------------------------------------------------- */
+
+/*
+ * Blocks count the vectors of a token, then tokens. Streams are read before they are written, by the
+ * same thread: y may be x.
+ */
+template <int DT, int N, int KIND>
+HZ_DEVICE void streams(const hzi_mhc_streams_job &p)
+{
+	typedef word_of<DT> word;
+	constexpr bool mixed = (KIND & HZI_TERM_MIX) != 0, added = (KIND & HZI_TERM_ADD) != 0;
+	const int64_t row = p.tiles == 1 ? blockIdx.x : blockIdx.x / (uint32_t)p.tiles;
+	const int64_t t = row * (HZI_MHC_THREADS >> p.lanes_log2) +
+			  ((int)threadIdx.x >> p.lanes_log2);
+	const int64_t v = ((blockIdx.x - row * p.tiles) << p.lanes_log2) +
+			  ((int)threadIdx.x & ((1 << p.lanes_log2) - 1));
+	const int64_t s = mhc_divide(t, p.per);
+	const bool have_x = !added || p.a.x.data, have_f = (mixed || added) && p.a.f.data;
+	words x[N], f = {}, u;
+	float cp[N], cq[N], ca[N][N];
+
+	if (v >= p.vectors || t >= p.a.s.tokens)
+		return;
+	grid_wait();
+#pragma unroll
+	for (int j = 0; j < N; j++)
+		x[j] = have_x ? load_words((const char *)p.a.x.data +
+					   (t * p.a.x.token + j * p.a.x.stream) * word::bytes +
+					   v * 16) : words{};
+	if (have_f)
+		f = load_words((const char *)p.a.f.data + t * p.a.f.token * word::bytes +
+			       v * 16);
+	if (KIND & HZI_TERM_U)
+		load_row<N>(p.a.p, s, p.whole & HZI_MHC_P_WHOLE, 1, cp);
+	if (mixed)
+		load_matrix<N>(p.a.a, s, p.whole & HZI_MHC_A_WHOLE, ca);
+	if (have_f)
+		load_row<N>(p.a.q, s, p.whole & HZI_MHC_Q_WHOLE, 1, cq);
+#pragma unroll
+	for (int e = 0; e < 4; e++) {
+		float in[word::count][N], out[N][word::count], sum[word::count];
+
+#pragma unroll
+		for (int c = 0; c < word::count; c++) {
+			float g = 0;
+
+#pragma unroll
+			for (int j = 0; j < N; j++)
+				in[c][j] = word::get(x[j].w[e], c);
+			if (KIND & HZI_TERM_U)
+				sum[c] = mix_row<N>(cp, in[c]);
+			if (have_f) {
+				g = word::get(f.w[e], c);
+				if (p.a.bias)
+					g += p.a.bias[(v * 4 + e) * word::count + c];
+			}
+#pragma unroll
+			for (int i = 0; i < N; i++) {
+				out[i][c] = mixed ? mix_row<N>(ca[i], in[c]) : in[c][i];
+				if (have_f)
+					out[i][c] = fmaf(cq[i], g, out[i][c]);
+			}
+		}
+		if (KIND & HZI_TERM_U)
+			u.w[e] = word::put(sum);
+#pragma unroll
+		for (int i = 0; i < N; i++)
+			x[i].w[e] = word::put(out[i]);
+	}
+	if (KIND & HZI_TERM_U)
+		store_words((char *)p.a.u.data + t * p.a.u.token * word::bytes + v * 16, u);
+	if (mixed || added) {
+#pragma unroll
+		for (int i = 0; i < N; i++)
+			store_words((char *)p.a.y.data +
+				    (t * p.a.y.token + i * p.a.y.stream) * word::bytes + v * 16,
+				    x[i]);
+	}
+}
+
+/* Without a matrix: fewer registers, more threads */
+template <int DT, int N>
+HZ_DEVICE void streams_plain(const hzi_mhc_streams_job &p)
+{
+	if (p.kind == HZI_TERM_U)
+		streams<DT, N, HZI_TERM_U>(p);
+	else
+		streams<DT, N, HZI_TERM_ADD>(p);
+}
+
+template <int DT, int N>
+HZ_DEVICE void streams_mixed(const hzi_mhc_streams_job &p)
+{
+	if (p.kind == HZI_TERM_MIX)
+		streams<DT, N, HZI_TERM_MIX>(p);
+	else
+		streams<DT, N, HZI_TERM_MIX | HZI_TERM_U>(p);
+}
+
+/* The kernels of vectors, with so many blocks on a multiprocessor */
+#define VECTORS(what, threads, blocks, job) \
+	VECTORS_OF(what, f32, HZ_F32, 4, threads, blocks, job) \
+	VECTORS_OF(what, f16, HZ_F16, 4, threads, blocks, job) \
+	VECTORS_OF(what, bf16, HZ_BF16, 4, threads, blocks, job) \
+	VECTORS_OF(what, f32, HZ_F32, 2, threads, blocks, job) \
+	VECTORS_OF(what, f16, HZ_F16, 2, threads, blocks, job) \
+	VECTORS_OF(what, bf16, HZ_BF16, 2, threads, blocks, job)
+#define VECTORS_OF(what, type, dtype, n, threads, blocks, job) \
+	KERNEL(mhc_##what##_##type##_##n, threads, blocks, job) { what<dtype, n>(p); }
+
+VECTORS(streams_plain, HZI_MHC_THREADS, 8, hzi_mhc_streams_job)
+VECTORS(streams_mixed, HZI_MHC_THREADS, 6, hzi_mhc_streams_job)
+
+/* ---- Any streams: a channel a thread at a time ------------------------------------------------- */
+
+HZ_DEVICE float load_at(const hzi_mhc_shape &s, const hzi_mhc_array &a, int64_t t, int i, int64_t c)
+{
+	const int64_t at = t * a.token + i * a.stream + c * a.channel;
+	uint16_t half;
+
+	if (s.dtype == HZ_F32)
+		return ((const float *)a.data)[at];
+	half = ((const uint16_t *)a.data)[at];
+	return s.dtype == HZ_F16 ? f16_low(half) : bf16_low(half);
+}
+
+HZ_DEVICE void store_at(const hzi_mhc_shape &s, const hzi_mhc_array &a, int64_t t, int i, int64_t c,
+			float f)
+{
+	store_any(s.dtype, a.data, t * a.token + i * a.stream + c * a.channel, f);
+}
+
+/* Channels that a thread loads before it computes */
+#define TOGETHER(n) ((n) > 4 ? 1 : 2)
+
+template <int N>
+HZ_DEVICE void streams_any(const hzi_mhc_streams_job &p)
+{
+	constexpr int K = TOGETHER(N);
+	const hzi_mhc_streams_args &a = p.a;
+	const int64_t row = p.tiles == 1 ? blockIdx.x : blockIdx.x / (uint32_t)p.tiles;
+	const int64_t t = row * (HZI_MHC_THREADS >> p.lanes_log2) +
+			  ((int)threadIdx.x >> p.lanes_log2);
+	const int64_t tile = blockIdx.x - row * p.tiles, lanes = (int64_t)1 << p.lanes_log2;
+	const int64_t first = tile * HZI_MHC_ANY * lanes + ((int)threadIdx.x & ((int)lanes - 1));
+	const int64_t end = first + HZI_MHC_ANY * lanes < a.s.channels ?
+				    first + HZI_MHC_ANY * lanes : a.s.channels;
+	const int64_t s = mhc_divide(t, p.per);
+	float cp[N], cq[N], ca[N][N];
+
+	grid_wait();
+	if (t >= a.s.tokens)
+		return;
+	if (a.u.data)
+		load_row<N>(a.p, s, false, 1, cp);
+	if (a.y.data && a.f.data)
+		load_row<N>(a.q, s, false, 1, cq);
+	if (a.y.data && a.a.data)
+		load_matrix<N>(a.a, s, false, ca);
+	for (int64_t c = first; c < end; c += K * lanes) {
+		float x[K][N], f[K] = {};
+
+#pragma unroll
+		for (int k = 0; k < K; k++) {
+			const int64_t at = c + k * lanes;
+
+#pragma unroll
+			for (int j = 0; j < N; j++)
+				x[k][j] = at < end && a.x.data ? load_at(a.s, a.x, t, j, at) : 0;
+			if (at < end && a.f.data)
+				f[k] = load_at(a.s, a.f, t, 0, at) + (a.bias ? a.bias[at] : 0);
+		}
+#pragma unroll
+		for (int k = 0; k < K; k++) {
+			const int64_t at = c + k * lanes;
+
+			if (at >= end)
+				break;
+			if (a.u.data)
+				store_at(a.s, a.u, t, 0, at, mix_row<N>(cp, x[k]));
+			if (!a.y.data)
+				continue;
+#pragma unroll
+			for (int i = 0; i < N; i++) {
+				float y = a.a.data ? mix_row<N>(ca[i], x[k]) : x[k][i];
+
+				if (a.f.data)
+					y = fmaf(cq[i], f[k], y);
+				store_at(a.s, a.y, t, i, at, y);
+			}
+		}
+	}
+}
+
+KERNEL(mhc_streams_any, HZI_MHC_THREADS, 2, hzi_mhc_streams_job)
+{
+	BY_STREAMS(streams_any, p.a.s.n)
+}
+
+/* ---- Their gradients -------------------------------------------------------------------------- */
+
+/*
+ * The sums of a group, in the order in which they lie in partial: dp, dq, da, of which kind says
+ * what there is.
+ */
+HZ_DEVICE void put_sum(const hzi_mhc_streams_bwd_args &a, int kind, int64_t s, int l, float sum)
+{
+	const int n = a.s.n;
+
+	if (kind & HZI_TERM_U) {
+		if (l < n) {
+			if (a.dp.data)
+				a.dp.data[s * a.dp.group + l * a.dp.row] = sum;
+			return;
+		}
+		l -= n;
+	}
+	if (kind & HZI_TERM_F) {
+		if (l < n) {
+			if (a.dq.data)
+				a.dq.data[s * a.dq.group + l * a.dq.row] = sum;
+			return;
+		}
+		l -= n;
+	}
+	if (a.da.data)
+		a.da.data[s * a.da.group + l / n * a.da.row + l % n * a.da.column] = sum;
+}
+
+HZ_DEVICE int sums_of(int kind, int n)
+{
+	return ((kind & HZI_TERM_U) != 0) * n + ((kind & HZI_TERM_F) != 0) * n +
+	       ((kind & HZI_TERM_MIX) != 0) * n * n;
+}
+
+/* This block's group, chunk and first token, and where its tokens end */
+struct tokens {
+	int64_t s, k, first, end;
+};
+
+HZ_DEVICE tokens tokens_of(const hzi_mhc_streams_bwd_job &p, int at_a_time)
+{
+	tokens r;
+
+	if (p.per == 1) {
+		r.k = 0;
+		r.s = r.first = (int64_t)blockIdx.x * at_a_time;
+		r.end = r.first + at_a_time < p.a.s.tokens ? r.first + at_a_time : p.a.s.tokens;
+	} else {
+		r.s = mhc_divide(blockIdx.x, p.chunks);
+		r.k = blockIdx.x - r.s * p.chunks;
+		r.first = r.s * p.per + r.k * p.chunk;
+		r.end = r.k == p.chunks - 1 ? (r.s + 1) * p.per : r.first + p.chunk;
+	}
+	return r;
+}
+
+template <int HALF>
+HZ_DEVICE void fold(float *v)
+{
+	const bool upper = threadIdx.x & HALF;
+
+#pragma unroll
+	for (int i = 0; i < HALF; i++) {
+		const float keep = upper ? v[i + HALF] : v[i], send = upper ? v[i] : v[i + HALF];
+
+		v[i] = keep + __shfl_xor_sync(0xffffffff, send, HALF);
+	}
+	if constexpr (HALF > 1)
+		fold<HALF / 2>(v);
+}
+
+/*
+ * Of 32 values of each lane the sums over lanes: value l ends in lane l. Each step halves what a lane
+ * has, so that it takes 31 exchanges, not 160.
+ */
+template <int COUNT>
+HZ_DEVICE float transposed_sums(const float *value)
+{
+	float v[32];
+
+#pragma unroll
+	for (int i = 0; i < 32; i++)
+		v[i] = i < COUNT ? value[i] : 0;
+	fold<16>(v);
+	return v[0];
+}
+
+/* A warp or more to a token, whose vectors these go through */
+template <int DT, int N, int KIND>
+HZ_DEVICE void streams_bwd(const hzi_mhc_streams_bwd_job &p)
+{
+	typedef word_of<DT> word;
+	constexpr bool mixed = (KIND & HZI_TERM_MIX) != 0, added = (KIND & HZI_TERM_ADD) != 0;
+	constexpr bool have_u = (KIND & HZI_TERM_U) != 0, with_f = (KIND & HZI_TERM_F) != 0;
+	constexpr int at_q = have_u ? N : 0, at_a = at_q + (with_f ? N : 0);
+	constexpr int count = at_a + (mixed ? N * N : 0);
+	constexpr int warps = HZI_MHC_BWD_THREADS / 32;
+	__shared__ float part[warps][32];
+	const hzi_mhc_streams_bwd_args &a = p.a;
+	const int lanes = 1 << p.lanes_log2, lane = (int)threadIdx.x & (lanes - 1);
+	const int sub = (int)threadIdx.x >> p.lanes_log2, warp = (int)threadIdx.x / 32;
+	const int at_a_time = HZI_MHC_BWD_THREADS >> p.lanes_log2;
+	const tokens own = tokens_of(p, at_a_time);
+	const bool have_f = with_f && a.f.data, have_x = (mixed || have_u) && a.x.data;
+	const bool want_df = with_f && a.df.data, want_dx = a.dx.data != nullptr;
+	float sum[count];
+
+#pragma unroll
+	for (int i = 0; i < count; i++)
+		sum[i] = 0;
+	grid_wait();
+	for (int64_t t = own.first + sub; t < own.end; t += at_a_time) {
+		const int64_t s = p.per == 1 ? t : own.s;
+		float cp[N], cq[N], ca[N][N];
+
+		if (have_u && want_dx)
+			load_row<N>(a.p, s, p.whole & HZI_MHC_P_WHOLE, 1, cp);
+		if (mixed && want_dx)
+			load_matrix<N>(a.a, s, p.whole & HZI_MHC_A_WHOLE, ca);
+		if (want_df)
+			load_row<N>(a.q, s, p.whole & HZI_MHC_Q_WHOLE, 1, cq);
+		for (int64_t v = lane; v < p.vectors; v += lanes) {
+			words x[N], dy[N], f = {}, du = {};
+
+#pragma unroll
+			for (int j = 0; j < N; j++) {
+				if (mixed || added)
+					dy[j] = load_words((const char *)a.dy.data +
+							   (t * a.dy.token + j * a.dy.stream) *
+							   word::bytes + v * 16);
+				if (mixed || have_u)
+					x[j] = have_x ? load_words((const char *)a.x.data +
+								   (t * a.x.token +
+								    j * a.x.stream) *
+								   word::bytes + v * 16) : words{};
+			}
+			if (have_f)
+				f = load_words((const char *)a.f.data + t * a.f.token * word::bytes +
+					       v * 16);
+			if (have_u)
+				du = load_words((const char *)a.du.data +
+						t * a.du.token * word::bytes + v * 16);
+#pragma unroll
+			for (int e = 0; e < 4; e++) {
+				float df[word::count], dx[N][word::count];
+
+#pragma unroll
+				for (int c = 0; c < word::count; c++) {
+					float g[N], h[N], b = 0, d = 0;
+
+#pragma unroll
+					for (int j = 0; j < N; j++) {
+						if (mixed || added)
+							g[j] = word::get(dy[j].w[e], c);
+						if (mixed || have_u)
+							h[j] = word::get(x[j].w[e], c);
+					}
+					if (have_u)
+						d = word::get(du.w[e], c);
+					if (have_f) {
+						b = word::get(f.w[e], c);
+						if (a.bias)
+							b += a.bias[(v * 4 + e) * word::count + c];
+					}
+					if (want_df)
+						df[c] = mix_row<N>(cq, g);
+#pragma unroll
+					for (int j = 0; j < N; j++) {
+						if (with_f)
+							sum[at_q + j] = fmaf(g[j], b, sum[at_q + j]);
+						if (have_u)
+							sum[j] = fmaf(d, h[j], sum[j]);
+						if (added)
+							dx[j][c] = g[j];
+						else if (have_u && want_dx)
+							dx[j][c] = cp[j] * d;
+#pragma unroll
+						for (int i = 0; i < (mixed ? N : 0); i++) {
+							sum[at_a + i * N + j] =
+								fmaf(g[i], h[j],
+								     sum[at_a + i * N + j]);
+							if (want_dx)
+								dx[j][c] = i == 0 && !have_u ?
+									ca[i][j] * g[i] :
+									fmaf(ca[i][j], g[i], dx[j][c]);
+						}
+					}
+				}
+				if (want_df)
+					f.w[e] = word::put(df);
+				if (want_dx) {
+#pragma unroll
+					for (int j = 0; j < N; j++)
+						(added ? dy : x)[j].w[e] = word::put(dx[j]);
+				}
+			}
+			if (want_df)
+				store_words((char *)a.df.data + t * a.df.token * word::bytes + v * 16,
+					    f);
+			if (want_dx) {
+#pragma unroll
+				for (int j = 0; j < N; j++)
+					store_words((char *)a.dx.data +
+						    (t * a.dx.token + j * a.dx.stream) * word::bytes +
+						    v * 16, (added ? dy : x)[j]);
+			}
+		}
+	}
+	part[warp][threadIdx.x & 31] = transposed_sums<count>(sum);
+	__syncthreads();
+	/* Each token its own: its warps'; else all warps' */
+	const int group = p.per == 1 ? lanes / 32 : warps, l = (int)threadIdx.x & 31;
+	const int64_t s = p.per == 1 ? own.first + warp / group : own.s;
+
+	if (p.sums && warp % group == 0 && l < count && (p.per > 1 || s < own.end)) {
+		float all = part[warp][l];
+
+		for (int w = 1; w < group; w++)
+			all += part[warp + w][l];
+		if (p.chunks > 1)
+			p.partial[(s * count + l) * p.chunks + own.k] = all;
+		else
+			put_sum(a, KIND, s, l, all);
+	}
+}
+
+template <int DT, int N>
+HZ_DEVICE void streams_bwd_plain(const hzi_mhc_streams_bwd_job &p)
+{
+	if (p.kind == HZI_TERM_U)
+		streams_bwd<DT, N, HZI_TERM_U>(p);
+	else
+		streams_bwd<DT, N, HZI_TERM_ADD | HZI_TERM_F>(p);
+}
+
+template <int DT, int N>
+HZ_DEVICE void streams_bwd_mixed(const hzi_mhc_streams_bwd_job &p)
+{
+	if (p.kind == (HZI_TERM_MIX | HZI_TERM_U))
+		streams_bwd<DT, N, HZI_TERM_MIX | HZI_TERM_U>(p);
+	else
+		streams_bwd<DT, N, HZI_TERM_MIX | HZI_TERM_F>(p);
+}
+
+VECTORS(streams_bwd_plain, HZI_MHC_BWD_THREADS, 7, hzi_mhc_streams_bwd_job)
+VECTORS(streams_bwd_mixed, HZI_MHC_BWD_THREADS, 4, hzi_mhc_streams_bwd_job)
+
+HZ_DEVICE float warp_sum(float v)
+{
+#pragma unroll
+	for (int step = 16; step > 0; step /= 2)
+		v += __shfl_xor_sync(0xffffffff, v, step);
+	return v;
+}
+
+/* Any streams and coefficients */
+template <int N>
+HZ_DEVICE void streams_bwd_any(const hzi_mhc_streams_bwd_job &p)
+{
+	constexpr int K = TOGETHER(N), warps = HZI_MHC_BWD_THREADS / 32;
+	constexpr int64_t threads = HZI_MHC_BWD_THREADS;
+	__shared__ float part[warps][2 * N + N * N];
+	const hzi_mhc_streams_bwd_args &a = p.a;
+	const tokens own = tokens_of(p, 1);
+	const int count = sums_of(p.kind, N), warp = (int)threadIdx.x / 32;
+	float cp[N], cq[N], ca[N][N], sum_p[N] = {}, sum_q[N] = {}, sum_a[N][N] = {};
+	int slot = 0;
+
+	grid_wait();
+	load_row<N>(a.p, own.s, false, 1, cp);
+	load_row<N>(a.q, own.s, false, 1, cq);
+	if (a.a.data)
+		load_matrix<N>(a.a, own.s, false, ca);
+	for (int64_t t = own.first; t < own.end; t++) {
+		for (int64_t c = threadIdx.x; c < a.s.channels; c += K * threads) {
+			float x[K][N], g[K][N], f[K] = {}, du[K] = {};
+
+#pragma unroll
+			for (int k = 0; k < K; k++) {
+				const int64_t at = c + k * threads;
+				const bool in = at < a.s.channels;
+
+#pragma unroll
+				for (int j = 0; j < N; j++) {
+					x[k][j] = in && a.x.data ? load_at(a.s, a.x, t, j, at) : 0;
+					g[k][j] = in && a.dy.data ? load_at(a.s, a.dy, t, j, at) : 0;
+				}
+				if (in && a.f.data)
+					f[k] = load_at(a.s, a.f, t, 0, at) + (a.bias ? a.bias[at] : 0);
+				if (in && a.du.data)
+					du[k] = load_at(a.s, a.du, t, 0, at);
+			}
+#pragma unroll
+			for (int k = 0; k < K; k++) {
+				const int64_t at = c + k * threads;
+
+#pragma unroll
+				for (int j = 0; j < N; j++) {
+					if (p.kind & HZI_TERM_U)
+						sum_p[j] = fmaf(du[k], x[k][j], sum_p[j]);
+					if (p.kind & HZI_TERM_F)
+						sum_q[j] = fmaf(g[k][j], f[k], sum_q[j]);
+				}
+				if (p.kind & HZI_TERM_MIX) {
+#pragma unroll
+					for (int i = 0; i < N * N; i++)
+						sum_a[i / N][i % N] = fmaf(g[k][i / N], x[k][i % N],
+									   sum_a[i / N][i % N]);
+				}
+				if (at >= a.s.channels)
+					break;
+				if (a.df.data)
+					store_at(a.s, a.df, t, 0, at, mix_row<N>(cq, g[k]));
+#pragma unroll
+				for (int j = 0; j < N; j++) {
+					float dx = a.a.data ? 0 : g[k][j];
+
+					if (!a.dx.data)
+						break;
+					if (a.a.data) {
+#pragma unroll
+						for (int i = 0; i < N; i++)
+							dx = fmaf(ca[i][j], g[k][i], dx);
+					}
+					if (a.du.data)
+						dx = fmaf(cp[j], du[k], dx);
+					if (a.accumulate)
+						dx += load_at(a.s, a.dx, t, j, at);
+					store_at(a.s, a.dx, t, j, at, dx);
+				}
+			}
+		}
+	}
+#pragma unroll
+	for (int i = 0; i < N; i++) {
+		if (p.kind & HZI_TERM_U)
+			part[warp][slot++] = warp_sum(sum_p[i]);
+	}
+#pragma unroll
+	for (int i = 0; i < N; i++) {
+		if (p.kind & HZI_TERM_F)
+			part[warp][slot++] = warp_sum(sum_q[i]);
+	}
+#pragma unroll
+	for (int i = 0; i < N * N; i++) {
+		if (p.kind & HZI_TERM_MIX)
+			part[warp][slot++] = warp_sum(sum_a[i / N][i % N]);
+	}
+	__syncthreads();
+	for (int l = (int)threadIdx.x; l < count; l += HZI_MHC_BWD_THREADS) {
+		float all = part[0][l];
+
+		for (int w = 1; w < warps; w++)
+			all += part[w][l];
+		if (p.chunks > 1)
+			p.partial[(own.s * count + l) * p.chunks + own.k] = all;
+		else
+			put_sum(a, p.kind, own.s, l, all);
+	}
+}
+
+KERNEL(mhc_streams_bwd_any, HZI_MHC_BWD_THREADS, 2, hzi_mhc_streams_bwd_job)
+{
+	BY_STREAMS(streams_bwd_any, p.a.s.n)
+}
+
+/* The sums of chunks: a block for each group and sum */
+KERNEL(mhc_sums_finish, HZI_MHC_BWD_THREADS, 1, hzi_mhc_streams_bwd_job)
+{
+	__shared__ float part[HZI_MHC_BWD_THREADS / 32];
+	const int count = sums_of(p.kind, p.a.s.n);
+	const float *from = p.partial + blockIdx.x * p.chunks;
+	float sum = 0;
+
+	grid_wait();
+	for (int64_t k = threadIdx.x; k < p.chunks; k += HZI_MHC_BWD_THREADS)
+		sum += from[k];
+	part[threadIdx.x / 32] = warp_sum(sum);
+	__syncthreads();
+	if (threadIdx.x > 0)
+		return;
+	for (int w = 1; w < HZI_MHC_BWD_THREADS / 32; w++)
+		part[0] += part[w];
+	put_sum(p.a, p.kind, blockIdx.x / count, (int)(blockIdx.x % count), part[0]);
+}
+
+/* ---- The gradient of the bias ----------------------------------------------------------------- */
+
+/*
+ * sum_i q_i dY[i] over a chunk of tokens, which rows of threads share: of vectors of channels, or
+ * with DT 0 of channels of any strides
+ */
+template <int DT>
+HZ_DEVICE void dbias(const hzi_mhc_dbias_job &p)
+{
+	typedef word_of<DT> word;
+	constexpr int lanes = HZI_MHC_DBIAS_LANES, rows = HZI_MHC_THREADS / lanes;
+	constexpr int width = DT ? 4 * word::count : 1;
+	__shared__ float part[rows][lanes * width];
+	const int lane = (int)threadIdx.x % lanes, line = (int)threadIdx.x / lanes;
+	const int64_t c = ((int64_t)blockIdx.x * lanes + lane) * width;
+	const int64_t first = (int64_t)blockIdx.y * p.chunk;
+	const int64_t end = first + p.chunk < p.s.tokens ? first + p.chunk : p.s.tokens;
+	float sum[width] = {};
+
+	grid_wait();
+	for (int64_t t = first + line; t < end && c < p.s.channels; t += rows) {
+		const float *q = p.q.data + mhc_divide(t, p.per) * p.q.group;
+
+#pragma unroll 4
+		for (int i = 0; i < p.s.n; i++) {
+			const float by = p.q.data ? q[i * p.q.row] : 1;
+
+			if (DT) {
+				const words v = load_words((const char *)p.dy.data +
+							   (t * p.dy.token + i * p.dy.stream + c) *
+							   word::bytes);
+
+#pragma unroll
+				for (int e = 0; e < width; e++)
+					sum[e] = fmaf(by, word::get(v.w[e / word::count],
+								    e % word::count), sum[e]);
+			} else {
+				sum[0] = fmaf(by, load_at(p.s, p.dy, t, i, c), sum[0]);
+			}
+		}
+	}
+#pragma unroll
+	for (int e = 0; e < width; e++)
+		part[line][e * lanes + lane] = sum[e];
+	__syncthreads();
+	if (line > 0 || c >= p.s.channels)
+		return;
+#pragma unroll
+	for (int e = 0; e < width; e++) {
+		for (int r = 1; r < rows; r++)
+			sum[e] += part[r][e * lanes + lane];
+		p.partial[blockIdx.y * p.s.channels + c + e] = sum[e];
+	}
+}
+
+KERNEL(mhc_dbias, HZI_MHC_THREADS, 4, hzi_mhc_dbias_job)
+{
+	if (!p.vectors)
+		dbias<0>(p);
+	else if (p.s.dtype == HZ_F32)
+		dbias<HZ_F32>(p);
+	else if (p.s.dtype == HZ_F16)
+		dbias<HZ_F16>(p);
+	else
+		dbias<HZ_BF16>(p);
+}
+
+KERNEL(mhc_dbias_finish, HZI_MHC_THREADS, 1, hzi_mhc_dbias_job)
+{
+	const int64_t c = (int64_t)blockIdx.x * HZI_MHC_THREADS + threadIdx.x;
+	float sum = 0;
+
+	grid_wait();
+	if (c >= p.s.channels)
+		return;
+#pragma unroll 8
+	for (int64_t k = 0; k < p.chunks; k++)
+		sum += p.partial[k * p.s.channels + c];
+	p.dbias[c] = p.accumulate ? p.dbias[c] + sum : sum;
+}
+
+/* ---- Chains of layers ------------------------------------------------------------------------- */
+
+HZ_DEVICE void prefetch(const float *p, int64_t at)
+{
+	if (p)
+		asm volatile("prefetch.global.L2 [%0];" :: "l"(p + at));
+}
+
+template <int N>
+HZ_DEVICE void load_layer(const hzi_mhc_chain_job &p, int l, int64_t s, float *cp, float *cq,
+			  float (*ca)[N])
+{
+	const hzi_mhc_coef row = {(float *)p.layer[l].p, p.p.group, p.p.row, 0};
+	const hzi_mhc_coef post = {(float *)p.layer[l].q, p.q.group, p.q.row, 0};
+	const hzi_mhc_coef mix = {(float *)p.layer[l].a, p.a.group, p.a.row, p.a.column};
+
+	if (p.layer[l].u)
+		load_row<N>(row, s, p.whole & HZI_MHC_P_WHOLE, 1, cp);
+	if (p.layer[l].f)
+		load_row<N>(post, s, p.whole & HZI_MHC_Q_WHOLE, 1, cq);
+	if (p.layer[l].a)
+		load_matrix<N>(mix, s, p.whole & HZI_MHC_A_WHOLE, ca);
+}
+
+/*
+ * Layer by layer on streams that stay in registers, as mhc_streams does each, and rounded as if they
+ * had been stored.
+ */
+template <int DT>
+HZ_DEVICE void chain_4(const hzi_mhc_chain_job &p)
+{
+	constexpr int N = 4;
+	typedef word_of<DT> word;
+	const int64_t i = (int64_t)blockIdx.x * HZI_MHC_THREADS + threadIdx.x;
+	const int64_t t = mhc_divide(i, p.vectors), v = i - t * p.vectors, s = mhc_divide(t, p.per);
+	words x[N], f, next = {}, u;
+
+	grid_wait();
+	if (t >= p.s.tokens)
+		return;
+#pragma unroll
+	for (int j = 0; j < N; j++)
+		x[j] = load_words((const char *)p.x.data +
+				  (t * p.x.token + j * p.x.stream) * word::bytes + v * 16);
+	/* Coefficients of all layers are on their way before the first of them is waited for. */
+	for (int l = (int)threadIdx.x; l < p.layers; l += HZI_MHC_THREADS) {
+		prefetch(p.layer[l].p, s * p.p.group);
+		prefetch(p.layer[l].q, s * p.q.group);
+		prefetch(p.layer[l].a, s * p.a.group);
+	}
+	for (int l = 0; l < p.layers; l++) {
+		const bool last = l == p.layers - 1;
+		const int64_t at = t * p.f.token * word::bytes + v * 16;
+		float cp[N], cq[N], ca[N][N];
+
+		f = next;
+		if (l == 0 && p.layer[0].f)
+			f = load_words((const char *)p.layer[0].f + at);
+		if (!last && p.layer[l + 1].f)
+			next = load_words((const char *)p.layer[l + 1].f + at);
+		load_layer<N>(p, l, s, cp, cq, ca);
+#pragma unroll
+		for (int e = 0; e < 4; e++) {
+			float in[word::count][N], out[N][word::count], sum[word::count];
+
+#pragma unroll
+			for (int c = 0; c < word::count; c++) {
+				float g = 0;
+
+#pragma unroll
+				for (int j = 0; j < N; j++)
+					in[c][j] = word::get(x[j].w[e], c);
+				sum[c] = p.layer[l].u ? mix_row<N>(cp, in[c]) : 0;
+				if (p.layer[l].f) {
+					g = word::get(f.w[e], c);
+					if (p.layer[l].bias)
+						g += p.layer[l].bias[(v * 4 + e) * word::count + c];
+				}
+#pragma unroll
+				for (int j = 0; j < N; j++) {
+					out[j][c] = p.layer[l].a ? mix_row<N>(ca[j], in[c]) : in[c][j];
+					if (p.layer[l].f)
+						out[j][c] = fmaf(cq[j], g, out[j][c]);
+				}
+			}
+			u.w[e] = word::put(sum);
+#pragma unroll
+			for (int j = 0; j < N; j++)
+				x[j].w[e] = word::put(out[j]);
+		}
+		if (p.layer[l].u)
+			store_words((char *)p.layer[l].u + t * p.u.token * word::bytes + v * 16, u);
+		if (p.layer[l].y) {
+#pragma unroll
+			for (int j = 0; j < N; j++)
+				store_words((char *)p.layer[l].y +
+					    (t * p.y.token + j * p.y.stream) * word::bytes + v * 16,
+					    x[j]);
+		}
+	}
+}
+
+KERNEL(mhc_recompute_4, HZI_MHC_THREADS, 4, hzi_mhc_chain_job)
+{
+	if (p.s.dtype == HZ_F32)
+		chain_4<HZ_F32>(p);
+	else if (p.s.dtype == HZ_F16)
+		chain_4<HZ_F16>(p);
+	else
+		chain_4<HZ_BF16>(p);
+}
+
+KERNEL(mhc_recompute_any, HZI_MHC_THREADS, 1, hzi_mhc_chain_job)
+{
+	constexpr int N = HZI_MHC_STREAMS;
+	const int64_t k = (int64_t)blockIdx.x * HZI_MHC_THREADS + threadIdx.x;
+	const int64_t t = mhc_divide(k, p.s.channels), c = k - t * p.s.channels;
+	const int64_t s = mhc_divide(t, p.per);
+	const int n = p.s.n;
+	hzi_mhc_array f = p.f, u = p.u, y = p.y;
+	float x[N], out[N], row[N];
+
+	grid_wait();
+	if (t >= p.s.tokens)
+		return;
+#pragma unroll
+	for (int j = 0; j < N; j++)
+		x[j] = j < n ? load_at(p.s, p.x, t, j, c) : 0;
+	for (int l = 0; l < p.layers; l++) {
+		const float *cp = p.layer[l].p + s * p.p.group, *cq = p.layer[l].q + s * p.q.group;
+		const float *ca = p.layer[l].a + s * p.a.group;
+		float g = 0;
+
+		f.data = (void *)p.layer[l].f;
+		u.data = p.layer[l].u;
+		y.data = p.layer[l].y;
+		if (u.data) {
+#pragma unroll
+			for (int j = 0; j < N; j++)
+				row[j] = j < n && p.layer[l].p ? cp[j * p.p.row] : 1;
+			store_at(p.s, u, t, 0, c, mix_row<N>(row, x, n));
+		}
+		if (f.data)
+			g = load_at(p.s, f, t, 0, c) + (p.layer[l].bias ? p.layer[l].bias[c] : 0);
+#pragma unroll
+		for (int i = 0; i < N; i++) {
+			out[i] = x[i];
+			if (i >= n)
+				continue;
+			if (p.layer[l].a) {
+#pragma unroll
+				for (int j = 0; j < N; j++)
+					row[j] = j < n ? ca[i * p.a.row + j * p.a.column] : 0;
+				out[i] = mix_row<N>(row, x, n);
+			}
+			if (f.data)
+				out[i] = fmaf(p.layer[l].q ? cq[i * p.q.row] : 1, g, out[i]);
+			out[i] = round_to(p.s.dtype, out[i]);
+			if (y.data)
+				store_at(p.s, y, t, i, c, out[i]);
+		}
+#pragma unroll
+		for (int i = 0; i < N; i++)
+			x[i] = out[i];
+	}
+}

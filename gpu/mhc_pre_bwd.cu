@@ -1,0 +1,433 @@
+/*
+ * mhc_pre_bwd.cu - gradients of coefficients of hyper-connections: any streams
+ *
+ * SPDX-License-Identifier: BSD-2-Clause
+ */
+#include "gpu/mhc_pre.cuh"
+
+/* ---- Gradients of what coefficients are made of ----------------------------------------------- */
+
+/* What comes in and, of this call's own, what is added to it */
+HZ_DEVICE float incoming(const hzi_mhc_coef &x, const float *own, int64_t s, int i, int j)
+{
+	return (x.data ? *coef_at(x, s, i, j) : 0) + (own ? *own : 0);
+}
+
+template <int N>
+HZ_DEVICE void gradients(const hzi_mhc_gradients &p, float *memory)
+{
+	const int64_t s = (int64_t)blockIdx.x * HZI_PRE_GROUPS + threadIdx.x;
+	const int m = p.rule.m, n = N ? N : p.rule.n;
+	const bool all = m > n;
+	float y[ROWS<N>], dz[ROWS<N>], dalpha[3] = {};
+	float history[HZI_MHC_HISTORY * 2 * MOST<N>];
+
+	load_sums(p.sums, m, memory);
+#pragma unroll
+	for (int k = 0; k < ROWS<N>; k++)
+		dz[k] = 0;
+	if (s < p.sums.groups) {
+		const float rho = normalise<N>(memory + threadIdx.x * (m + 1), m, p.rule.rms_eps, y);
+		float pre[MOST<N>], post[MOST<N>], mix[MOST<N> * MOST<N>], dy[ROWS<N>] = {}, sum = 0;
+
+		if (p.p || p.a) {
+			hzi_mhc_coefs(n, &p.rule, all, y, p.alpha, p.bias, pre, post, mix);
+#pragma unroll
+			for (int i = 0; i < n; i++) {
+				if (p.p)
+					p.p[s * n + i] = pre[i];
+			}
+#pragma unroll
+			for (int e = 0; e < n * n; e++) {
+				if (p.a)
+					p.a[s * n * n + e] = mix[e];
+			}
+		}
+#pragma unroll
+		for (int i = 0; i < n; i++) {
+			pre[i] = incoming(p.dp, p.dp_own ? p.dp_own + s * n + i : NULL, s, i, 0);
+			post[i] = incoming(p.dq, NULL, s, i, 0);
+#pragma unroll
+			for (int j = 0; j < n; j++) {
+				const int e = i * n + j;
+
+				mix[e] = incoming(p.da, p.da_own ? p.da_own + s * n * n + e : NULL,
+						  s, i, j);
+			}
+		}
+		hzi_mhc_coefs_bwd(n, &p.rule, all, y, p.alpha, p.bias, pre, post, mix, dz, dy,
+				  dalpha, history, 1);
+#pragma unroll
+		for (int k = 0; k < ROWS<N>; k++) {
+			sum = k < m ? fmaf(dy[k], y[k], sum) : sum;
+			if (p.draw && k < m)
+				p.draw[s * m + k] = rho * dy[k];
+		}
+		if (p.own)
+			p.own[s] = p.sums.columns > 0 ? -rho * rho * sum / p.sums.columns : 0;
+	}
+	if (!p.small)
+		return;
+	__syncthreads();
+
+	/* Two warps' sums of each number, the first in the second's place */
+	const int warp = threadIdx.x / 32;
+
+#pragma unroll
+	for (int k = 0; k < ROWS<N> + 3; k++) {
+		const float sum = sum_lanes(k < 3 ? dalpha[k] : dz[k < 3 ? 0 : k - 3]);
+
+		if (threadIdx.x % 32 == 0 && k < m + 3)
+			memory[warp * (m + 3) + k] = sum;
+	}
+	__syncthreads();
+	for (int k = threadIdx.x; k < m + 3; k += HZI_PRE_GROUPS)
+		p.small[blockIdx.x * (m + 3) + k] = memory[k] + memory[m + 3 + k];
+}
+
+extern "C" __global__ void __launch_bounds__(HZI_PRE_GROUPS)
+	mhc_pre_gradients_4(const __grid_constant__ hzi_mhc_gradients p)
+{
+	__shared__ float memory[HZI_PRE_GROUPS * (ROWS<4> + 1)];
+
+	grid_next();
+	grid_wait();
+	gradients<4>(p, memory);
+}
+
+extern "C" __global__ void __launch_bounds__(HZI_PRE_GROUPS)
+	mhc_pre_gradients_any(const __grid_constant__ hzi_mhc_gradients p)
+{
+	__shared__ float memory[HZI_PRE_GROUPS * (ROWS<0> + 1)];
+
+	grid_next();
+	grid_wait();
+	gradients<0>(p, memory);
+}
+
+/* ---- Branch inputs divided by their root mean squares ----------------------------------------- */
+
+/*
+ * Blocks take tokens in turn. With v = sum_i p_i X[i], rho = 1 / sqrt(mean of v^2 + eps) and g = du
+ * norm: dv = rho (g - v rho^2 mean of g v), dnorm = the sum of du v rho over tokens.
+ */
+extern "C" __global__ void __launch_bounds__(256)
+	mhc_pre_norm_bwd(const __grid_constant__ hzi_mhc_norm_bwd p)
+{
+	__shared__ float memory[32];
+	const hzi_mhc_norm &of = p.of;
+	const float inverse = 1.0f / (float)of.channels;
+
+	grid_next();
+	grid_wait();
+	for (int64_t t = blockIdx.x; t < of.tokens; t += gridDim.x) {
+		float weight[HZI_MHC_STREAMS], dp[HZI_MHC_STREAMS] = {}, squares = 0, dot = 0, rho;
+
+#pragma unroll
+		for (int i = 0; i < HZI_MHC_STREAMS; i++)
+			weight[i] = i < of.n ? *coef_at(of.p, t / (of.tokens / of.groups), i, 0) : 0;
+		for (int64_t c = threadIdx.x; c < of.channels; c += 256) {
+			const float v = mixed(of, weight, t, c);
+			const float du = load_value(of.dtype, of.u.data, place(of.u, t, 0, c));
+
+			squares = fmaf(v, v, squares);
+			dot = fmaf(du * of.norm[c], v, dot);
+		}
+		squares = sum_block(squares, memory) * inverse + of.eps;
+		rho = squares == 0 ? 0 : 1 / sqrtf(squares);
+		dot = sum_block(dot, memory) * inverse * rho * rho;
+		for (int64_t c = threadIdx.x; c < of.channels; c += 256) {
+			const float v = mixed(of, weight, t, c);
+			const float du = load_value(of.dtype, of.u.data, place(of.u, t, 0, c));
+			const float dv = rho * (du * of.norm[c] - v * dot);
+
+			p.du[t * of.channels + c] = dv;
+			if (p.dnorm) {
+				float *sum = p.dnorm + blockIdx.x * of.channels + c;
+
+				*sum = (t == blockIdx.x ? 0 : *sum) + du * v * rho;
+			}
+#pragma unroll
+			for (int i = 0; i < HZI_MHC_STREAMS; i++) {
+				if (i < of.n)
+					dp[i] = fmaf(dv,
+						     load_value(of.dtype, of.x.data,
+								place(of.x, t, i, c)), dp[i]);
+			}
+		}
+#pragma unroll
+		for (int i = 0; i < HZI_MHC_STREAMS; i++) {
+			if (i < of.n) {
+				const float sum = sum_block(dp[i], memory);
+
+				if (p.dp && threadIdx.x == 0)
+					p.dp[t * of.n + i] = sum;
+			}
+		}
+	}
+}
+
+/* ---- Gradients of streams --------------------------------------------------------------------- */
+
+/* Blocks of 128 channels by 8 tokens, all streams */
+extern "C" __global__ void __launch_bounds__(HZI_PRE_THREADS)
+	mhc_pre_dx(const __grid_constant__ hzi_mhc_dx p)
+{
+	__shared__ __align__(16) float draw[HZI_MHC_ROWS][HZI_PRE_LANES];
+	const int64_t strips = (p.channels + HZI_PRE_THREADS - 1) / HZI_PRE_THREADS;
+	const int64_t c = blockIdx.x % strips * HZI_PRE_THREADS + threadIdx.x;
+	const int64_t first = blockIdx.x / strips * HZI_PRE_LANES, each = p.tokens / p.groups;
+	const int64_t columns = p.n * p.channels;
+
+	grid_next();
+	grid_wait();
+	if (p.draw) {
+		for (int e = threadIdx.x; e < p.m * HZI_PRE_LANES; e += HZI_PRE_THREADS) {
+			const int64_t t = first + e / p.m;
+
+			draw[e % p.m][e / p.m] = t < p.tokens ? p.draw[t * p.m + e % p.m] : 0;
+		}
+	}
+	__syncthreads();
+	if (c >= p.channels)
+		return;
+	for (int j = 0; j < p.n; j++) {
+		const int64_t at = j * p.channels + c;
+		const float gain = p.gain ? p.gain[at] : 1;
+		float sum[HZI_PRE_LANES] = {};
+
+		if (p.draw) {
+#pragma unroll 4
+			for (int k = 0; k < p.m; k++) {
+				const float phi = p.phi[k * columns + at] * gain;
+
+#pragma unroll
+				for (int r = 0; r < HZI_PRE_LANES; r++)
+					sum[r] = fmaf(draw[k][r], phi, sum[r]);
+			}
+		}
+#pragma unroll
+		for (int r = 0; r < HZI_PRE_LANES; r++) {
+			const int64_t t = first + r, s = t / each;
+
+			if (t >= p.tokens)
+				break;
+			if (p.own)
+				sum[r] = fmaf(p.own[t],
+					      load_value(p.dtype, p.x.data, place(p.x, t, j, c)), sum[r]);
+			if (p.du.data)
+				sum[r] = fmaf(p.p[s * p.n + j],
+					      load_value(p.du_dtype, p.du.data, place(p.du, t, 0, c)),
+					      sum[r]);
+			if (p.dy.data) {
+				for (int i = 0; i < p.n; i++)
+					sum[r] = fmaf(p.a[(s * p.n + i) * p.n + j],
+						      load_value(p.dtype, p.dy.data,
+								 place(p.dy, t, i, c)), sum[r]);
+			}
+			if (p.shared)
+				sum[r] += p.shared[s * columns + at];
+
+			const int64_t to = place(p.dx, t, j, c);
+
+			sum[r] *= p.scale;
+			if (p.accumulate)
+				sum[r] += load_value(p.dx_dtype, p.dx.data, to);
+			store_any(p.dx_dtype, p.dx.data, to, sum[r]);
+		}
+	}
+}
+
+/* 8 channels of a branch value or of stream i of a token */
+template <int DTYPE>
+HZ_DEVICE void load_quick(float *v, const hzi_mhc_array &x, int64_t t, int i, int64_t c)
+{
+	const uint4 a = *(const uint4 *)((const uint16_t *)x.data + place(x, t, i, c));
+
+	unpack(DTYPE, a.x, v[0], v[1]);
+	unpack(DTYPE, a.y, v[2], v[3]);
+	unpack(DTYPE, a.z, v[4], v[5]);
+	unpack(DTYPE, a.w, v[6], v[7]);
+}
+
+/*
+ * Four streams whose tokens share coefficients, aligned pieces of 16 bytes: blocks of 8 channels a
+ * thread by groups; splits of the tokens of a group.
+ */
+template <int DTYPE>
+HZ_DEVICE void dx_groups(const hzi_mhc_dx &p)
+{
+	const int64_t eights = p.channels / 8, each = p.tokens / p.groups;
+	const int64_t strips = (eights + HZI_PRE_THREADS - 1) / HZI_PRE_THREADS;
+	const int64_t c = (blockIdx.x % strips * HZI_PRE_THREADS + threadIdx.x) * 8;
+	const int64_t s = blockIdx.x / strips, split = blockIdx.y;
+	const int64_t begin = s * each + each * split / gridDim.y;
+	const int64_t end = s * each + each * (split + 1) / gridDim.y;
+	float shared[4][8] = {}, weight[4] = {}, mix[16] = {};
+
+	grid_next();
+	grid_wait();
+	if (c >= p.channels)
+		return;
+#pragma unroll
+	for (int i = 0; i < 4; i++) {
+		if (p.du.data)
+			weight[i] = p.p[s * 4 + i];
+#pragma unroll
+		for (int j = 0; j < 4; j++) {
+			if (p.dy.data)
+				mix[i * 4 + j] = p.a[s * 16 + i * 4 + j];
+		}
+#pragma unroll
+		for (int e = 0; e < 8; e++) {
+			if (p.shared)
+				shared[i][e] = p.shared[(s * 4 + i) * p.channels + c + e];
+		}
+	}
+	for (int64_t t = begin; t < end; t++) {
+		float sum[4][8], v[8];
+
+#pragma unroll
+		for (int j = 0; j < 4; j++) {
+#pragma unroll
+			for (int e = 0; e < 8; e++)
+				sum[j][e] = shared[j][e];
+		}
+		if (p.du.data) {
+			load_quick<DTYPE>(v, p.du, t, 0, c);
+#pragma unroll
+			for (int e = 0; e < 32; e++)
+				sum[e / 8][e % 8] = fmaf(weight[e / 8], v[e % 8], sum[e / 8][e % 8]);
+		}
+		if (p.dy.data) {
+#pragma unroll
+			for (int i = 0; i < 4; i++) {
+				load_quick<DTYPE>(v, p.dy, t, i, c);
+#pragma unroll
+				for (int e = 0; e < 32; e++)
+					sum[e / 8][e % 8] = fmaf(mix[i * 4 + e / 8], v[e % 8],
+								 sum[e / 8][e % 8]);
+			}
+		}
+#pragma unroll
+		for (int j = 0; j < 4; j++) {
+			uint4 *to = (uint4 *)((uint16_t *)p.dx.data + place(p.dx, t, j, c));
+
+			if (p.accumulate) {
+				load_quick<DTYPE>(v, p.dx, t, j, c);
+#pragma unroll
+				for (int e = 0; e < 8; e++)
+					sum[j][e] += v[e];
+			}
+			*to = pack_eight<DTYPE>(sum[j]);
+		}
+	}
+}
+
+extern "C" __global__ void __launch_bounds__(HZI_PRE_THREADS)
+	mhc_pre_dx_groups_f16(const __grid_constant__ hzi_mhc_dx p)
+{
+	dx_groups<HZ_F16>(p);
+}
+
+extern "C" __global__ void __launch_bounds__(HZI_PRE_THREADS)
+	mhc_pre_dx_groups_bf16(const __grid_constant__ hzi_mhc_dx p)
+{
+	dx_groups<HZ_BF16>(p);
+}
+
+/* ---- Gradients of phi ------------------------------------------------------------------------- */
+
+#define PART 32				/* tokens whose draw is in shared memory */
+
+/* Blocks of 128 columns, splits of tokens; ROW_COUNT: the most rows of phi */
+template <int ROW_COUNT>
+HZ_DEVICE void dphi(const hzi_mhc_dphi &p)
+{
+	__shared__ __align__(16) float draw[PART][ROW_COUNT];
+	const int64_t columns = p.n * p.channels;
+	const int64_t j = (int64_t)blockIdx.x * HZI_PRE_THREADS + threadIdx.x;
+	const int64_t begin = p.tokens * blockIdx.y / p.splits, end = p.tokens * (blockIdx.y + 1) / p.splits;
+	const int64_t c = j % (p.channels ? p.channels : 1);
+	const int i = (int)(j / (p.channels ? p.channels : 1));
+	float sum[ROW_COUNT] = {};
+
+	grid_next();
+	grid_wait();
+	for (int64_t first = begin; first < end; first += PART) {
+		const int count = (int)(end - first < PART ? end - first : PART);
+
+		__syncthreads();
+		for (int e = threadIdx.x; e < count * ROW_COUNT; e += HZI_PRE_THREADS) {
+			const int k = e % ROW_COUNT;
+
+			draw[e / ROW_COUNT][k] =
+				k < p.m ? p.draw[(first + e / ROW_COUNT) * p.m + k] : 0;
+		}
+		__syncthreads();
+		if (j < columns) {
+#pragma unroll 4
+			for (int r = 0; r < count; r++) {
+				const float x = load_value(p.dtype, p.x.data, place(p.x, first + r, i, c));
+
+#pragma unroll
+				for (int k = 0; k < ROW_COUNT; k++)
+					sum[k] = fmaf(draw[r][k], x, sum[k]);
+			}
+		}
+	}
+	if (j >= columns)
+		return;
+#pragma unroll
+	for (int k = 0; k < ROW_COUNT; k++) {
+		if (k < p.m)
+			p.partial[(blockIdx.y * p.m + k) * columns + j] = sum[k];
+	}
+}
+
+#define DPHI(name, rows) \
+	extern "C" __global__ void __launch_bounds__(HZI_PRE_THREADS) \
+		name(const __grid_constant__ hzi_mhc_dphi p) \
+	{ \
+		dphi<rows>(p); \
+	}
+
+DPHI(mhc_pre_dphi_8, 8)
+DPHI(mhc_pre_dphi_24, 24)
+DPHI(mhc_pre_dphi_80, 80)
+
+/* Blocks of 32 columns, by 8 rows at a time */
+extern "C" __global__ void __launch_bounds__(256)
+	mhc_pre_dphi_sum(const __grid_constant__ hzi_mhc_dphi_sum p)
+{
+	__shared__ float gains[8][HZI_PRE_SUM_COLUMNS];
+	const int column = threadIdx.x % HZI_PRE_SUM_COLUMNS, part = threadIdx.x / HZI_PRE_SUM_COLUMNS;
+	const int64_t j = (int64_t)blockIdx.x * HZI_PRE_SUM_COLUMNS + column;
+	float dgain = 0;
+
+	grid_next();
+	grid_wait();
+	if (j < p.columns) {
+		for (int k = part; k < p.m; k += 8) {
+			const int64_t at = k * p.columns + j;
+			float sum = 0;
+
+#pragma unroll 4
+			for (int i = 0; i < p.splits; i++)
+				sum += p.partial[i * p.m * p.columns + at];
+			if (p.dgain)
+				dgain = fmaf(sum, p.phi[at], dgain);
+			if (p.gain)
+				sum *= p.gain[j];
+			if (p.dphi)
+				p.dphi[at] = p.accumulate ? p.dphi[at] + sum : sum;
+		}
+	}
+	gains[part][column] = dgain;
+	__syncthreads();
+	if (part != 0 || j >= p.columns || !p.dgain)
+		return;
+	for (int i = 1; i < 8; i++)
+		dgain += gains[i][column];
+	p.dgain[j] = p.accumulate ? p.dgain[j] + dgain : dgain;
+}

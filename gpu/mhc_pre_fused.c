@@ -1,0 +1,62 @@
+/*
+ * mhc_pre_fused.c - launchers of coefficients and branch inputs of four streams in one pass
+ *
+ * SPDX-License-Identifier: BSD-2-Clause
+ */
+#include <config.h>
+
+#include "gpu/mhc_pre_fused.h"
+#include "gpu/mhc_pre_launch.h"
+
+#define SM_HOPPER 90
+
+bool hzi_pre_fused_takes(const struct hz_context *ctx, const struct hzi_mhc_pre_args *a)
+{
+	const struct hzi_cuda_device *g = hzi_cuda_device(ctx);
+	const struct hzi_mhc_streams_args *post = &a->post;
+	const struct hzi_mhc_array *x = post->y.data ? &post->x : &a->x;
+
+	if (g->sm != SM_HOPPER || g->shared_block_bytes < HZI_FUSED_BYTES || a->s.n != 4 ||
+	    a->s.dtype == HZ_F32 || !a->phi || a->rule.m > HZI_FUSED_ROWS || a->s.tokens == 0 ||
+	    a->s.groups != a->s.tokens || a->s.channels == 0 || a->s.channels % 8 ||
+	    a->s.channels > HZI_FUSED_CHANNELS * HZI_FUSED_BLOCKS || (uintptr_t)a->phi % 8 ||
+	    (uintptr_t)a->gain % 8 || !hzi_pre_near(x, a->s.tokens) || !hzi_pre_near(&a->u, a->s.tokens))
+		return false;
+	return !post->y.data ||
+	       (hzi_pre_near(&post->y, a->s.tokens) && post->f.data &&
+		hzi_pre_near(&post->f, a->s.tokens) && post->q.data && post->a.data && post->s.groups == a->s.tokens);
+}
+
+int hzi_pre_fused(struct hz_context *ctx, const struct hzi_mhc_pre_args *a)
+{
+	const struct hzi_mhc_streams_args *post = &a->post;
+	const bool has_post = post->y.data != NULL;
+	const int kernel = (has_post ? HZI_KERNEL_mhc_pre_fused_post_f16 :
+				       HZI_KERNEL_mhc_pre_fused_f16) +
+			   (a->s.dtype == HZ_BF16);
+	const int64_t tiles = ceil_div(a->s.tokens, HZI_FUSED_TILE);
+	struct hzi_mhc_fused p = {
+		.x = has_post ? post->x : a->x, .u = a->u, .f = post->f, .y = post->y, .p = a->p,
+		.q = a->q, .a = a->a, .post_q = post->q, .post_a = post->a, .phi = a->phi,
+		.gain = a->gain, .alpha = a->alpha, .bias = a->bias, .post_bias = post->bias,
+		.saved = a->saved, .rule = a->rule, .tokens = a->s.tokens,
+		.channels = a->s.channels, .ranks = 2,	/* st.async wants a cluster */
+	};
+	struct hzi_launch launch = {
+		.block = {HZI_FUSED_THREADS}, .shared_bytes = HZI_FUSED_BYTES, .early = true,
+	};
+	int clusters;
+
+	/* norm is of a whole token: another kernel's. */
+	if (a->norm)
+		p.u.data = NULL;
+	while (p.ranks * HZI_FUSED_CHANNELS < a->s.channels)
+		p.ranks *= 2;
+	p.width = (int32_t)(ceil_div(ceil_div(a->s.channels, p.ranks), 8) * 8);
+	launch.cluster = (unsigned)p.ranks;
+	HZ_CHECK(hzi_cuda_clusters(ctx, "mhc_pre", HZI_FAMILY_MHC_PRE_FUSED, kernel, &launch,
+				   &clusters));
+	launch.grid[0] = (unsigned)(min_of(clusters, tiles) * p.ranks);
+	return hzi_cuda_launch(ctx, "mhc_pre", HZI_FAMILY_MHC_PRE_FUSED, kernel, &launch, &p,
+			       sizeof(p));
+}

@@ -1,0 +1,88 @@
+/*
+ * mhc_pre_launch.h - the launchers of coefficients of hyper-connections, for each other
+ *
+ * SPDX-License-Identifier: BSD-2-Clause
+ */
+#ifndef HZI_GPU_MHC_PRE_LAUNCH_H
+#define HZI_GPU_MHC_PRE_LAUNCH_H
+
+#include "cuda.h"
+#include "gpu/mhc_pre.h"
+#include "gpu/mhc_pre_joint.h"
+#include "lib/mhc.h"
+
+static inline int64_t min_of(int64_t a, int64_t b)
+{
+	return a < b ? a : b;
+}
+
+static inline int64_t ceil_div(int64_t a, int64_t b)
+{
+	return a / b + (a % b != 0);
+}
+
+/*
+ * Takes so many floats of the workspace at *used, and says where they begin: NULL if there are none. Where
+ * there is no workspace yet, and bytes are only counted, it is a place that nobody looks at.
+ */
+static inline float *hzi_pre_take(const struct hz_context *ctx, size_t *used, int64_t floats)
+{
+	const uintptr_t base = ctx->workspace ? (uintptr_t)ctx->workspace : 256, at = base + *used;
+
+	*used += ((size_t)floats * sizeof(float) + 255) & ~(size_t)255;
+	return floats ? (float *)at : NULL;
+}
+
+/* Streams [tokens, n, C] back to back */
+static inline struct hzi_mhc_array hzi_pre_array(void *data, int n, int64_t channels)
+{
+	return (struct hzi_mhc_array){data, n * channels, channels, 1};
+}
+
+static inline struct hzi_mhc_coef hzi_pre_coef(float *data, int64_t group, int64_t row)
+{
+	return (struct hzi_mhc_coef){data, group, row, 1};
+}
+
+/* Whether 8 channels that begin at a multiple of 8 are aligned to 16 bytes */
+bool hzi_pre_quick(const struct hzi_mhc_array *x, int dtype);
+
+/* Whether kernels may count tokens, and steps within one, in 32 bits: of quick ones, or without data */
+bool hzi_pre_near(const struct hzi_mhc_array *x, int64_t tokens);
+
+/* Where the numbers that coefficients are made of lie in the workspace */
+struct hzi_pre_room {
+	float *means, *mean_sums, *sums;
+	int splits, mean_splits;
+};
+
+/* projects: not where sums are there already */
+struct hzi_pre_room hzi_pre_room(const struct hz_context *ctx, const struct hzi_mhc_shape *s, int m,
+				 bool projects, size_t *used);
+
+/* The means of x if groups are not tokens: *from becomes what is projected, of dtype *dtype. */
+int hzi_pre_means(struct hz_context *ctx, const char *op, const struct hzi_mhc_shape *s,
+		  const struct hzi_mhc_array *x, const struct hzi_pre_room *room,
+		  struct hzi_mhc_array *from, int *dtype);
+
+int hzi_pre_project(struct hz_context *ctx, const char *op, const struct hzi_mhc_shape *s, int m,
+		    const struct hzi_mhc_array *x, int dtype, const float *phi, const float *gain,
+		    const struct hzi_pre_room *room);
+
+int hzi_pre_coefs(struct hz_context *ctx, const char *op, const struct hzi_mhc_finish *p);
+
+/* Four 16-bit streams on Hopper, all but norm; no workspace */
+bool hzi_pre_fused_takes(const struct hz_context *ctx, const struct hzi_mhc_pre_args *a);
+int hzi_pre_fused(struct hz_context *ctx, const struct hzi_mhc_pre_args *a);
+
+/* dx and partial sums of dphi of such streams in one pass, once it is known of which draw */
+bool hzi_pre_joint_takes(const struct hz_context *ctx, const struct hzi_mhc_pre_bwd_args *a);
+int hzi_pre_joint_splits(const struct hz_context *ctx, const struct hzi_mhc_shape *s);
+int64_t hzi_pre_joint_records(const struct hzi_mhc_shape *s);	/* in words of 32 bits */
+int hzi_pre_joint(struct hz_context *ctx, const struct hzi_mhc_records *r,
+		  const struct hzi_mhc_joint *p, int dtype);
+
+int hzi_pre_sum_rows(struct hz_context *ctx, const char *op, int64_t parts,
+		     const struct hzi_mhc_sum_rows *p);
+
+#endif

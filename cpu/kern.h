@@ -395,7 +395,7 @@ struct hzi_quat_put {
 	bool conj, accumulate;
 };
 
-/* ---- Products with lattice codes --------------------------------------------------------------- */
+/* ---- Products with lattice codes ------------------------------------------------------------- */
 
 #define HZI_VLUT_ROWS 64	/* of a panel of codes */
 #define HZI_VLUT_ROOM 256	/* the most entries of a table that kernels look into */
@@ -468,7 +468,7 @@ struct hzi_vlut_widen {
 	bool extra;
 };
 
-/* ---- Lattices ---------------------------------------------------------------------------------- */
+/* ---- Lattices -------------------------------------------------------------------------------- */
 
 #define HZI_LATTICE_RUN 256	/* blocks at most that lattice_points() takes */
 
@@ -548,15 +548,16 @@ struct hzi_lattice_scale {
 	const float *scales, *sub;
 };
 
-/* ---- Hyper-connections -------------------------------------------------------------------------- */
+/* ---- Hyper-connections ----------------------------------------------------------------------- */
 
 #define HZI_MHC_BATCH 16	/* tokens whose coefficients are made at once; a multiple of all LANES */
 #define HZI_MHC_TILE 256	/* channels at most that mhc_row_bwd() takes */
 
 /*
  * count channels of a token as of hzi_mhc_streams_args: stream i of x at x + i * x_stream; p, q [n]
- * and a [n][n] back to back, NULL as there. u_floats instead of u: f32. ahead: x of what comes next,
- * f_ahead f, brought into the caches; NULL: nothing. stream_u, stream_y: these are aligned, and go past the caches.
+ * and a [n][n] back to back, NULL as there. u_floats instead of u: f32. ahead: x of what comes
+ * next, f_ahead f, to be fetched; NULL: nothing. stream_u, stream_y: these are aligned, and go past
+ * the caches.
  */
 struct hzi_mhc_row {
 	const void *x, *f, *ahead, *f_ahead;
@@ -569,9 +570,10 @@ struct hzi_mhc_row {
 };
 
 /*
- * count channels of a token as of hzi_mhc_streams_bwd_args, at most HZI_MHC_TILE: sums, lanes floats
- * each, of dp [n], dq [n], dA [n][n] get their products added, NULL: not wanted; dbias [count] likewise. du_floats
- * instead of du: f32. dx is added to if accumulate, and gets what is at add, stream i at i * add_stream.
+ * count channels of a token as of hzi_mhc_streams_bwd_args, at most HZI_MHC_TILE: sums, lanes
+ * floats each, of dp [n], dq [n], dA [n][n] get their products added, NULL: not wanted; dbias
+ * [count] likewise. du_floats instead of du: f32. dx is added to if accumulate, and gets what is at
+ * add, stream i at i * add_stream.
  */
 struct hzi_mhc_row_bwd {
 	const void *x, *f, *du, *dy;
@@ -596,8 +598,8 @@ struct hzi_mhc_scale {
 
 /*
  * Coefficients of a batch of tokens: number e of token t at e * HZI_MHC_BATCH + t. n is 2 or 4.
- * coefs: y [m] to p, q [n], a [n n]; coefs_bwd: y, dp, dq, da to dz, dy [m], dalpha [3]; sinkhorn: y [n n]
- * to a; sinkhorn_bwd: y and da to dz. all: as of hzi_mhc_coefs()
+ * coefs: y [m] to p, q [n], a [n n]; coefs_bwd: y, dp, dq, da to dz, dy [m], dalpha [3]; sinkhorn: y
+ * [n n] to a; sinkhorn_bwd: y and da to dz. all: as of hzi_mhc_coefs()
  */
 struct hzi_mhc_batch {
 	const struct hzi_mhc_rule *rule;
@@ -624,8 +626,8 @@ struct hzi_mhc_product {
 };
 
 /*
- * y[t][j] += the sum over 32 steps numbers x_t phi_j of 16 rows x of bf16, x_ld apart, y 16 panels wide:
- * phi in bf16 as [steps][panels][16 pairs][16][2]
+ * y[t][j] += the sum over 32 steps numbers x_t phi_j of 16 rows x of bf16, x_ld apart, y being 16
+ * panels wide; phi of bf16 as [steps][panels][16 pairs][16][2]
  */
 struct hzi_mhc_half {
 	const uint16_t *x, *phi;
@@ -702,7 +704,8 @@ struct hz_kern {
 	void (*mhc_row_bwd)(const struct hzi_mhc_row_bwd *a);
 	void (*mhc_scale)(const struct hzi_mhc_scale *a);
 	/* Floats of count numbers of dtype, NULL: none; sums of their squares, lanes floats, added to */
-	void (*mhc_widen)(const void *x, int dtype, int64_t count, float *to, float *squares);
+	void (*mhc_widen)(const void *x, int dtype, int64_t count, float *to, float *squares,
+			  const void *ahead);	/* as in struct hzi_mhc_row */
 	/* to[i] = the sum of the lanes floats at sums + i * lanes */
 	void (*mhc_fold)(const float *sums, int64_t count, float *to);
 	void (*mhc_project)(const struct hzi_mhc_product *a);

@@ -11,7 +11,7 @@
 #include "cpu/mhc.h"
 #include "lib/quat_step.h"
 
-/* ---- Places ----------------------------------------------------------------------------------- */
+/* ---- Places ---------------------------------------------------------------------------------- */
 
 const float *hzi_mhc_take(const struct hzi_mhc_coef *a, int64_t group, int rows, int columns,
 			  float *to)
@@ -89,9 +89,9 @@ bool hzi_mhc_stream(const struct hz_context *ctx, const struct hzi_mhc_array *a,
 	       (rows == 1 || a->stream * size % 64 == 0);
 }
 
-/* ---- Streams ---------------------------------------------------------------------------------- */
+/* ---- Streams --------------------------------------------------------------------------------- */
 
-/* What is brought into the caches while a tile is mixed: the next one of the token, or of the next */
+/* What is fetched while a tile is mixed: the next of the token, or the first of the next token */
 static const void *tile_ahead(const struct hzi_mhc_array *a, const struct hzi_mhc_shape *s,
 			      int64_t size, int64_t t, int64_t c, int64_t width, bool next)
 {
@@ -112,11 +112,13 @@ void hzi_mhc_mix(const struct hz_context *ctx, const struct hzi_mhc_streams_args
 
 	for (int64_t c = 0; c < s->channels; c += HZI_MHC_WIDE) {
 		const int64_t count = hzi_mhc_min(HZI_MHC_WIDE, s->channels - c);
-		const struct hzi_mhc_tile tx = hzi_mhc_tile(&a->x, size, t, c, s->n, count, x, true);
+		const struct hzi_mhc_tile tx =
+			hzi_mhc_tile(&a->x, size, t, c, s->n, count, x, true);
 		const struct hzi_mhc_tile tf = hzi_mhc_tile(&a->f, size, t, c, 1, count, f, true);
 		const struct hzi_mhc_tile tu = hzi_mhc_tile(&a->u, size, t, c, 1, count, u, false);
 		/* y may take the place of x: all of a channel is read before it is written. */
-		const struct hzi_mhc_tile ty = hzi_mhc_tile(&a->y, size, t, c, s->n, count, x, false);
+		const struct hzi_mhc_tile ty =
+			hzi_mhc_tile(&a->y, size, t, c, s->n, count, x, false);
 		const struct hzi_mhc_row row = {
 			.x = tx.p, .f = tf.p, .u = tu.p, .y = ty.p,
 			.ahead = tile_ahead(&a->x, s, size, t, c, HZI_MHC_WIDE, next),
@@ -189,7 +191,7 @@ int hzi_cpu_mhc_streams(struct hz_context *ctx, const struct hzi_mhc_streams_arg
 	return HZ_OK;
 }
 
-/* ---- Gradients of streams --------------------------------------------------------------------- */
+/* ---- Gradients of streams -------------------------------------------------------------------- */
 
 void hzi_mhc_unmix(const struct hz_context *ctx, const struct hzi_mhc_unmix *u, int64_t t,
 		   int64_t c, int64_t count)
@@ -205,7 +207,8 @@ void hzi_mhc_unmix(const struct hz_context *ctx, const struct hzi_mhc_unmix *u, 
 	const struct hzi_mhc_tile tf = hzi_mhc_tile(&a->f, size, t, c, 1, count, f, sums);
 	const struct hzi_mhc_tile tu = hzi_mhc_tile(&a->du, size, t, c, 1, count, du, true);
 	const struct hzi_mhc_tile ty = hzi_mhc_tile(&a->dy, size, t, c, s->n, count, dy, true);
-	const struct hzi_mhc_tile to = hzi_mhc_tile(&a->dx, size, t, c, s->n, count, dx, a->accumulate);
+	const struct hzi_mhc_tile to =
+		hzi_mhc_tile(&a->dx, size, t, c, s->n, count, dx, a->accumulate);
 	const struct hzi_mhc_tile tg = hzi_mhc_tile(&a->df, size, t, c, 1, count, df, false);
 	const bool use_u = u->du_floats || tu.p;
 	const struct hzi_mhc_row_bwd row = {
@@ -246,7 +249,7 @@ void hzi_mhc_unnorm(const struct hz_context *ctx, const struct hzi_mhc_streams_b
 		const struct hzi_mhc_tile tile =
 			hzi_mhc_tile(&a->du, size, t, c, 1, count, buffer, true);
 
-		ctx->kern->mhc_widen(tile.p, a->s.dtype, count, g + c, unused);
+		ctx->kern->mhc_widen(tile.p, a->s.dtype, count, g + c, unused, NULL);
 	}
 	for (int64_t c = 0; c < channels; c++) {
 		squares += (double)u[c] * (double)u[c];
@@ -377,8 +380,8 @@ static void bwd_unit(const struct bwd_job *job, int thread, int64_t unit)
 			memset(&lanes, 0, sizeof(lanes));
 		u.next = t + 1 < end;
 		if (room)
-			hzi_mhc_unnorm(job->ctx, a, b, t, u.coef.p, room + hzi_mhc_room(a->s.channels),
-				       room, dnorm);
+			hzi_mhc_unnorm(job->ctx, a, b, t, u.coef.p,
+				       room + hzi_mhc_room(a->s.channels), room, dnorm);
 		for (int64_t c = 0; c < a->s.channels; c += HZI_MHC_TILE) {
 			u.dbias = dbias ? dbias + c : NULL;
 			u.du_floats = room ? room + c : NULL;
@@ -488,7 +491,7 @@ int hzi_cpu_mhc_streams_bwd(struct hz_context *ctx, const struct hzi_mhc_streams
 	return HZ_OK;
 }
 
-/* ---- Sinkhorn --------------------------------------------------------------------------------- */
+/* ---- Sinkhorn -------------------------------------------------------------------------------- */
 
 struct sinkhorn_job {
 	const struct hz_context *ctx;
@@ -498,8 +501,19 @@ struct sinkhorn_job {
 	void (*work)(const struct hzi_mhc_batch *b);
 };
 
-static void take_batch(const struct hzi_mhc_coef *a, int64_t k, int64_t count, int n, float *to)
+/* A whole batch of 4 x 4 matrices back to back is a matrix of their elements, to be transposed. */
+static bool is_square(const struct hzi_mhc_coef *a, int64_t count, int n)
 {
+	return n == 4 && count == HZI_MHC_BATCH && a->group == 16 && a->row == 4 && a->column == 1;
+}
+
+static void take_batch(const struct hz_kern *kern, const struct hzi_mhc_coef *a, int64_t k,
+		       int64_t count, int n, float *to)
+{
+	if (is_square(a, count, n)) {
+		kern->transpose(a->data + k * 16, 16, to, HZI_MHC_BATCH, HZI_MHC_BATCH, 16);
+		return;
+	}
 	for (int64_t t = 0; t < count; t++) {
 		const float *const from = a->data + (k + t) * a->group;
 
@@ -511,9 +525,13 @@ static void take_batch(const struct hzi_mhc_coef *a, int64_t k, int64_t count, i
 	}
 }
 
-static void put_batch(const struct hzi_mhc_coef *a, int64_t k, int64_t count, int n,
-		      const float *from)
+static void put_batch(const struct hz_kern *kern, const struct hzi_mhc_coef *a, int64_t k,
+		      int64_t count, int n, const float *from)
 {
+	if (is_square(a, count, n)) {
+		kern->transpose(from, HZI_MHC_BATCH, a->data + k * 16, 16, 16, HZI_MHC_BATCH);
+		return;
+	}
 	for (int64_t t = 0; t < count; t++) {
 		float *const to = a->data + (k + t) * a->group;
 
@@ -539,11 +557,11 @@ static void sinkhorn_units(void *data, int thread, int64_t begin, int64_t end)
 		const int64_t k = u * HZI_MHC_BATCH;
 
 		b.count = (int32_t)hzi_mhc_min(HZI_MHC_BATCH, job->count - k);
-		take_batch(&job->in, k, b.count, n, z);
+		take_batch(job->ctx->kern, &job->in, k, b.count, n, z);
 		if (job->grad.data)
-			take_batch(&job->grad, k, b.count, n, g);
+			take_batch(job->ctx->kern, &job->grad, k, b.count, n, g);
 		job->work(&b);
-		put_batch(&job->out, k, b.count, n, out);
+		put_batch(job->ctx->kern, &job->out, k, b.count, n, out);
 	}
 }
 
@@ -598,7 +616,7 @@ int hzi_cpu_mhc_sinkhorn_bwd(struct hz_context *ctx, const struct hzi_mhc_sinkho
 	return run_sinkhorn(ctx, &job, 8192);
 }
 
-/* ---- Chains of layers ------------------------------------------------------------------------- */
+/* ---- Chains of layers ------------------------------------------------------------------------ */
 
 /* Layers of a tile of channels follow one another, the streams staying in L1. */
 static void chain_tile(const struct hz_context *ctx, const struct hzi_mhc_recompute_args *a,
@@ -614,8 +632,10 @@ static void chain_tile(const struct hz_context *ctx, const struct hzi_mhc_recomp
 		const struct hzi_mhc_layer_args *const layer = &a->layer[l];
 		float p[HZI_MHC_STREAMS], q[HZI_MHC_STREAMS], A[HZI_MHC_STREAMS * HZI_MHC_STREAMS];
 		const bool last = l + 1 == a->layers && !layer->y.data;
-		const struct hzi_mhc_tile tf = hzi_mhc_tile(&layer->f, size, t, c, 1, count, f, true);
-		const struct hzi_mhc_tile tu = hzi_mhc_tile(&layer->u, size, t, c, 1, count, u, false);
+		const struct hzi_mhc_tile tf =
+			hzi_mhc_tile(&layer->f, size, t, c, 1, count, f, true);
+		const struct hzi_mhc_tile tu =
+			hzi_mhc_tile(&layer->u, size, t, c, 1, count, u, false);
 		struct hzi_mhc_tile ty = {x[l & 1], HZI_MHC_WIDE};
 		struct hzi_mhc_row row = {
 			.x = now.p, .x_stream = now.stream, .count = count, .u = tu.p,
@@ -675,7 +695,7 @@ int hzi_cpu_mhc_recompute(struct hz_context *ctx, const struct hzi_mhc_recompute
 	return HZ_OK;
 }
 
-/* ---- Diagnostics ------------------------------------------------------------------------------ */
+/* ---- Diagnostics ----------------------------------------------------------------------------- */
 
 /* The larger; NaN if either is */
 static float max_nan(float a, float b)
@@ -683,7 +703,7 @@ static float max_nan(float a, float b)
 	return a > b || a != a ? a : b;
 }
 
-/* The largest |sum - 1| over rows of a matrix, elements step apart, or of magnitudes the largest sum */
+/* Of rows of a matrix, elements step apart, the largest |sum - 1|, or sum of magnitudes */
 static float largest(const float *a, int n, int row, int step, bool gain)
 {
 	float most = 0;
@@ -728,7 +748,8 @@ int hzi_cpu_mhc_diagnose(struct hz_context *ctx, const struct hzi_mhc_diagnose_a
 			for (int i = 0; i < n; i++) {
 				for (int j = 0; j < n; j++) {
 					for (int k = 0; k < n; k++)
-						next[i * n + j] += A[i * n + k] * product[k * n + j];
+						next[i * n + j] +=
+							A[i * n + k] * product[k * n + j];
 				}
 			}
 			memcpy(product, next, sizeof(next));
@@ -741,7 +762,7 @@ int hzi_cpu_mhc_diagnose(struct hz_context *ctx, const struct hzi_mhc_diagnose_a
 	return HZ_OK;
 }
 
-/* ---- Weights to begin with -------------------------------------------------------------------- */
+/* ---- Weights to begin with ------------------------------------------------------------------- */
 
 static void init_units(void *data, int thread, int64_t begin, int64_t end)
 {

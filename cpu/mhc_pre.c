@@ -13,9 +13,9 @@
 #include "cpu/mhc.h"
 
 #define TOKENS HZI_MHC_BATCH		/* of a tile, whose coefficients are made at once */
-#define BLOCK (4 * TOKENS)		/* for which a part of phi stays in L1: 96 KiB of it a token less */
+#define BLOCK (4 * TOKENS)		/* of tokens for which a part of phi stays in L1 */
 
-/* ---- What the two directions share ------------------------------------------------------------ */
+/* ---- What the two directions share ----------------------------------------------------------- */
 
 /* phi as products take it: rows of n streams of `stream` numbers each, 0 beyond C, times gain */
 struct phi {
@@ -175,7 +175,8 @@ static void half_units(void *data, int thread, int64_t begin, int64_t end)
 		for (int k = 0; k < p->m; k++) {
 			const float *const from = job->from->data + k * job->from->row + s * 32;
 			uint16_t *const high = to + k / 16 * HALF_TILE + k % 16 * 2;
-			uint16_t *const low = to + (p->m + k) / 16 * HALF_TILE + (p->m + k) % 16 * 2;
+			const int after = p->m + k;
+			uint16_t *const low = to + after / 16 * HALF_TILE + after % 16 * 2;
 
 			for (int e = 0; e < 32; e++) {
 				const uint16_t h = to_bf16(from[e]);
@@ -221,9 +222,21 @@ static struct hzi_mhc_array one_stream(const struct hzi_mhc_array *x, int64_t si
 	return one;
 }
 
+/* What of a token follows channels c .. of stream j, to be fetched: in blocks rows are short. */
+static const void *after(const struct hzi_mhc_array *x, const struct plan *p, int64_t size,
+			 int64_t t, int j, int64_t c)
+{
+	if (x->channel != 1)
+		return NULL;
+	if (c + HZI_MHC_WIDE < p->channels)
+		return (char *)hzi_mhc_at(x, size, t, c + HZI_MHC_WIDE) + j * x->stream * size;
+	return j + 1 < p->n ? (char *)hzi_mhc_at(x, size, t, 0) + (j + 1) * x->stream * size : NULL;
+}
+
 /* Channels c .. of stream j of tokens as floats to r->x, 0 up to whole pairs; their squares */
-static void widen(const struct hz_context *ctx, const struct hzi_mhc_array *x, int dtype, int64_t t,
-		  int tokens, int j, int64_t c, int64_t count, const struct room *r)
+static void widen(const struct hz_context *ctx, const struct plan *p, const struct hzi_mhc_array *x,
+		  int dtype, int64_t t, int tokens, int j, int64_t c, int64_t count,
+		  const struct room *r)
 {
 	const int64_t size = hzi_mhc_size(dtype);
 	const struct hzi_mhc_array one = one_stream(x, size, j);
@@ -234,7 +247,8 @@ static void widen(const struct hz_context *ctx, const struct hzi_mhc_array *x, i
 			hzi_mhc_tile(&one, size, t + i, c, 1, count, buffer, true);
 
 		ctx->kern->mhc_widen(tile.p, dtype, count, r->x + i * HZI_MHC_WIDE,
-				     r->squares + i * ctx->kern->lanes);
+				     r->squares + i * ctx->kern->lanes,
+				     after(x, p, size, t + i, j, c));
 	}
 }
 
@@ -260,7 +274,7 @@ static void project_tile(const struct hz_context *ctx, const struct plan *p, con
 	ctx->kern->mhc_project(&product);
 }
 
-/* The same of a whole tile of bf16 as it is, whose squares are summed before: that brings it into L1. */
+/* The same of a whole tile of bf16 as it is. Its squares are summed first: so it comes into L1. */
 static void half_tile(const struct hz_context *ctx, const struct plan *p, const struct phi *phi,
 		      const struct hzi_mhc_array *x, int64_t t, int at, int j, int64_t c,
 		      int64_t count, const struct room *r)
@@ -275,13 +289,14 @@ static void half_tile(const struct hz_context *ctx, const struct plan *p, const 
 
 	for (int i = 0; i < TOKENS; i++)
 		ctx->kern->mhc_widen(from + i * x->token, HZ_BF16, count, NULL,
-				     r->squares + (at + i) * ctx->kern->lanes);
+				     r->squares + (at + i) * ctx->kern->lanes,
+				     after(x, p, 2, t + at + i, j, c));
 	ctx->kern->mhc_half(&half);
 }
 
 /*
- * r->raw of a block of tokens, at most BLOCK. Tiles go through a part of phi one after another. With
- * halves all tiles are whole but the last, whose sums are of floats.
+ * r->raw of a block of tokens, at most BLOCK. Tiles go through a part of phi one after another.
+ * With halves all tiles are whole but the last, whose sums are of floats.
  */
 static void project(const struct hz_context *ctx, const struct plan *p, const struct phi *phi,
 		    const struct hzi_mhc_array *x, int dtype, int64_t t, int tokens,
@@ -303,7 +318,7 @@ static void project(const struct hz_context *ctx, const struct plan *p, const st
 				struct room tile = *r;
 
 				tile.squares += at * lanes;
-				widen(ctx, x, dtype, t + at, some, j, c, count, &tile);
+				widen(ctx, p, x, dtype, t + at, some, j, c, count, &tile);
 				project_tile(ctx, p, phi, at, some, j, c, count, r);
 			}
 		}
@@ -381,7 +396,7 @@ static void place(float *to, int i, int count, const float *from)
 		to[e * TOKENS + i] = from[e];
 }
 
-/* ---- Means ------------------------------------------------------------------------------------ */
+/* ---- Means ----------------------------------------------------------------------------------- */
 
 #define MEAN_TOKENS 64			/* that are added before their sum is */
 
@@ -390,7 +405,8 @@ struct mean_job {
 	const struct hzi_mhc_array *x;
 	const struct hzi_mhc_shape *s;
 	float *to;			/* [groups][n][padded] */
-	int64_t padded, tiles;
+	const struct plan *plan;
+	int64_t tiles;
 };
 
 /* A tile of a stream of a group's mean */
@@ -411,7 +427,7 @@ static void mean_units(void *data, int thread, int64_t begin, int64_t end)
 		const int j = (int)(u / job->tiles % n);
 		const int64_t count = hzi_mhc_min(HZI_MHC_WIDE, job->s->channels - c);
 		const int64_t room = hzi_mhc_room(count);
-		float *const to = job->to + (g * n + j) * job->padded + c;
+		float *const to = job->to + (g * n + j) * job->plan->padded + c;
 
 		memset(to, 0, (size_t)room * sizeof(float));
 		for (int64_t t = 0; t < length; t += MEAN_TOKENS) {
@@ -426,8 +442,8 @@ static void mean_units(void *data, int thread, int64_t begin, int64_t end)
 					.count = pairs(job->ctx, count),
 				};
 
-				widen(job->ctx, job->x, job->s->dtype, g * length + i, tokens, j, c,
-				      count, &r);
+				widen(job->ctx, job->plan, job->x, job->s->dtype, g * length + i,
+				      tokens, j, c, count, &r);
 				job->ctx->kern->mhc_outer(&product);
 			}
 			for (int64_t i = 0; i < room; i++)
@@ -441,7 +457,7 @@ static void mean_units(void *data, int thread, int64_t begin, int64_t end)
 static void make_means(const struct hz_context *ctx, const struct plan *p,
 		       const struct hzi_mhc_array *x, const struct hzi_mhc_shape *s, float *to)
 {
-	struct mean_job job = {ctx, x, s, to, p->padded, hzi_mhc_ceil(p->channels, HZI_MHC_WIDE)};
+	struct mean_job job = {ctx, x, s, to, p, hzi_mhc_ceil(p->channels, HZI_MHC_WIDE)};
 
 	hzi_parallel(p->threads, mean_units, &job, s->groups * s->n * job.tiles);
 }
@@ -452,7 +468,7 @@ static struct hzi_mhc_array mean_array(const struct plan *p, float *mean)
 	return (struct hzi_mhc_array){mean, p->n * p->padded, p->padded, 1};
 }
 
-/* ---- Forward ---------------------------------------------------------------------------------- */
+/* ---- Forward --------------------------------------------------------------------------------- */
 
 struct pre_job {
 	const struct hz_context *ctx;
@@ -648,7 +664,7 @@ int hzi_cpu_mhc_pre(struct hz_context *ctx, const struct hzi_mhc_pre_args *a)
 	return HZ_OK;
 }
 
-/* ---- Gradients -------------------------------------------------------------------------------- */
+/* ---- Gradients ------------------------------------------------------------------------------- */
 
 /*
  * Units are chunks of tiles, as many as shapes say, each with sums of its own of the gradients of
@@ -662,6 +678,7 @@ struct bwd_plan {
 	bool shared;			/* coefficients are of groups of tokens */
 	int64_t chunk, chunks;		/* of groups */
 	size_t dphi, dnorm, weights;	/* floats, floats, doubles of a chunk */
+	bool direct;			/* the one chunk's sums are dphi itself */
 	size_t means;			/* floats of means, and of their gradients */
 	size_t unmix;			/* bytes of hzi_mhc_unmix_all() */
 };
@@ -729,6 +746,7 @@ static struct bwd_plan bwd_plan(const struct hz_context *ctx, const struct hzi_m
 	b.chunk = hzi_mhc_ceil(each > CHUNK_LEAST ? each : CHUNK_LEAST, BLOCK) * BLOCK;
 	b.chunks = hzi_mhc_ceil(a->s.groups, b.chunk);
 	b.dphi = a->phi && (a->dphi || a->dgain) ? (size_t)b.p.m * row : 0;
+	b.direct = b.dphi && b.chunks == 1 && !b.p.pack && !a->dgain;
 	b.dnorm = beside.dnorm && !b.shared ? (size_t)b.p.padded : 0;
 	b.weights = (size_t)b.p.m + 3;
 	if (b.shared) {
@@ -742,7 +760,9 @@ static struct bwd_plan bwd_plan(const struct hz_context *ctx, const struct hzi_m
 
 static size_t shared_floats(const struct bwd_plan *b, const struct hzi_mhc_shape *s)
 {
-	return b->shared ? (size_t)(s->groups * (2 * b->p.n + 2 * b->p.n * b->p.n)) + 2 * b->means : 0;
+	const size_t n = (size_t)b->p.n;
+
+	return b->shared ? (size_t)s->groups * (2 * n + 2 * n * n) + 2 * b->means : 0;
 }
 
 size_t hzi_cpu_mhc_pre_bwd_workspace(const struct hz_context *ctx,
@@ -751,8 +771,8 @@ size_t hzi_cpu_mhc_pre_bwd_workspace(const struct hz_context *ctx,
 	const struct bwd_plan b = bwd_plan(ctx, a);
 	const size_t chunks = (size_t)b.chunks;
 
-	return (chunks * (b.dphi + b.dnorm) + b.p.phi + b.p.half + b.p.room * (size_t)b.p.threads +
-		shared_floats(&b, &a->s)) * sizeof(float) +
+	return (chunks * ((b.direct ? 0 : b.dphi) + b.dnorm) + b.p.phi + b.p.half +
+		b.p.room * (size_t)b.p.threads + shared_floats(&b, &a->s)) * sizeof(float) +
 	       chunks * b.weights * sizeof(double) + b.unmix + 64;
 }
 
@@ -903,7 +923,7 @@ static void back_tile(const struct bwd_job *job, int64_t t, int at, int tokens, 
 	};
 
 	for (int j = 0; j < n && (dphi || a->dx.data); j++) {
-		widen(job->ctx, &a->x, a->s.dtype, t + at, tokens, j, c, count, r);
+		widen(job->ctx, p, &a->x, a->s.dtype, t + at, tokens, j, c, count, r);
 		if (a->dx.data) {
 			product.phi = (float *)(uintptr_t)job->phi.data + j * job->phi.stream + c;
 			product.phi_ld = job->phi.row;
@@ -920,7 +940,8 @@ static void back_tile(const struct bwd_job *job, int64_t t, int at, int tokens, 
 		const float *const token = r->token + (at + i) * (n + n * n);
 		const struct hzi_mhc_unmix u = {
 			.a = &args, .coef.p = token, .coef.a = p->all ? token + n : NULL,
-			.du_floats = a->norm && a->du.data ? r->du + (at + i) * p->padded + c : NULL,
+			.du_floats = a->norm && a->du.data ?
+					     r->du + (at + i) * p->padded + c : NULL,
 			.add = r->add + i * n * HZI_MHC_TILE, .add_stream = HZI_MHC_TILE,
 			.stream_dx = job->stream_dx, .next = false,
 		};
@@ -1016,7 +1037,7 @@ static void chunk_units(void *data, int thread, int64_t begin, int64_t end)
 	const struct room r = room_of(&plan->p, job->rooms, thread);
 
 	for (int64_t u = begin; u < end; u++) {
-		if (plan->dphi)
+		if (plan->dphi && !(plan->direct && job->a->accumulate))
 			memset(job->dphi + u * (int64_t)plan->dphi, 0, plan->dphi * sizeof(float));
 		if (plan->dnorm)
 			memset(job->dnorm + u * (int64_t)plan->dnorm, 0,
@@ -1123,7 +1144,7 @@ static void put_weights(const struct bwd_job *job)
 			sum += (double)job->dnorm[u * (int64_t)plan->dnorm + c];
 		a->dnorm[c] = (float)sum;
 	}
-	if (plan->dphi)
+	if (plan->dphi && !plan->direct)
 		hzi_parallel(p->threads, weight_units, (void *)(uintptr_t)job,
 			     p->n * hzi_mhc_ceil(p->channels, WEIGHTS));
 }
@@ -1144,8 +1165,8 @@ int hzi_cpu_mhc_pre_bwd(struct hz_context *ctx, const struct hzi_mhc_pre_bwd_arg
 
 	job.rooms = work;
 	work += p->room * (size_t)p->threads;
-	job.dphi = work;
-	work += plan.chunks * (int64_t)plan.dphi;
+	job.dphi = plan.direct ? a->dphi : work;
+	work += plan.direct ? 0 : plan.chunks * (int64_t)plan.dphi;
 	job.dnorm = work;
 	work += plan.chunks * (int64_t)plan.dnorm;
 	if (a->phi) {

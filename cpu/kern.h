@@ -557,7 +557,7 @@ struct hzi_lattice_scale {
  * count channels of a token as of hzi_mhc_streams_args: stream i of x at x + i * x_stream; p, q [n]
  * and a [n][n] back to back, NULL as there. u_floats instead of u: f32. ahead: x of what comes
  * next, f_ahead f, to be fetched; NULL: nothing. stream_u, stream_y: these are aligned, and go past
- * the caches.
+ * the caches; end: of what does, this is the last.
  */
 struct hzi_mhc_row {
 	const void *x, *f, *ahead, *f_ahead;
@@ -566,7 +566,7 @@ struct hzi_mhc_row {
 	int64_t x_stream, y_stream, count;
 	const float *p, *q, *a, *bias;
 	int32_t n, dtype;
-	bool stream_u, stream_y;
+	bool stream_u, stream_y, end;
 };
 
 /*
@@ -584,7 +584,7 @@ struct hzi_mhc_row_bwd {
 	float *dp, *dq, *da, *dbias;
 	const void *x_ahead, *dy_ahead;
 	int32_t n, dtype;
-	bool accumulate, stream_dx, stream_df;
+	bool accumulate, stream_dx, stream_df, end;
 };
 
 /* u = u_floats factor norm[c], the first count of them */

@@ -129,6 +129,7 @@ void hzi_mhc_mix(const struct hz_context *ctx, const struct hzi_mhc_streams_args
 			.bias = a->f.data && a->bias ? a->bias + c : NULL,
 			.n = s->n, .dtype = s->dtype,
 			.stream_u = stream_u, .stream_y = stream_y,
+			.end = !next && c + count == s->channels,
 		};
 
 		ctx->kern->mhc_row(&row);
@@ -226,6 +227,7 @@ void hzi_mhc_unmix(const struct hz_context *ctx, const struct hzi_mhc_unmix *u, 
 		.dy_ahead = tile_ahead(&a->dy, s, size, t, c, HZI_MHC_TILE, u->next),
 		.n = s->n, .dtype = s->dtype, .accumulate = a->accumulate,
 		.stream_dx = u->stream_dx, .stream_df = u->stream_df,
+		.end = !u->next && c + count == s->channels,
 	};
 
 	ctx->kern->mhc_row_bwd(&row);

@@ -1864,8 +1864,8 @@ HZ_API int hz_mhc_recompute(hz_context *ctx, const hz_tensor *x, int layers,
 
 /* Kinds of initial weights */
 enum hz_mhc_init_kind {
-	/* X' = X + F(the mean of streams) nearly, and trains: phi N(0, 1 / (n C)), alpha 0.01, p = 1/n,
-	   q = 1, a with 0.9 on its diagonal, equal elsewhere */
+	/* X' = X + F(the mean of streams) nearly, and trains: phi N(0, 1 / (n C)), alpha 0.01,
+	   p = 1/n, q = 1, a with 0.9 on its diagonal, equal elsewhere */
 	HZ_MHC_INIT_IDENTITY = 0,
 	HZ_MHC_INIT_PAPER = 1,	/* alpha 0.01, phi N(0, 0.02^2), bias 0 */
 	HZ_MHC_INIT_SEED = 2,	/* phi 0, alpha 0.1; bias: p one-hot(layer mod n), q 1, a I */

@@ -5,9 +5,9 @@
  *
  * From the heights of 64 places around a middle a network learns those of four places 70 m away.
  * LAYERS branches of CHANNELS, each w2 silu(w1 u), stand in four residual streams, which are mixed
- * by matrices that are made doubly stochastic, or left to the training. Both networks are trained by
- * Adam, from the same branches and matrices near the identity. The branches are plain loops on the
- * CPU, all the rest is the library's.
+ * by matrices that are made doubly stochastic, or left to the training. Both networks are trained
+ * by Adam, from the same branches and matrices near the identity. The branches are plain loops on
+ * the CPU, all the rest is the library's.
  */
 #include <config.h>
 
@@ -344,7 +344,10 @@ static int make_layers(struct network *n)
 	const hz_tensor alpha = vector(n, on->value.alpha, 1);
 	const hz_tensor bias = vector(n, on->value.bias, STREAMS);
 	const hz_tensor dphi = phi_rows(n, on->gradient.phi, STREAMS), dx = streams(n, on->dx[0]);
-	const hz_mhc_grads grads = {.du = &ends, .dx = &dx, .dphi = &dphi};
+	const hz_tensor dalpha = vector(n, on->gradient.alpha, 1);
+	const hz_tensor dbias = vector(n, on->gradient.bias, STREAMS);
+	const hz_mhc_grads grads = {.du = &ends, .dx = &dx, .dphi = &dphi, .dalpha = &dalpha,
+				    .dbias = &dbias};
 	size_t bytes = 0, most = 0;
 	int status = hz_mhc_init(n->ctx, HZ_MHC_INIT_IDENTITY, 0, LAYERS, &phi, &alpha, &bias,
 				 NULL);
@@ -359,8 +362,8 @@ static int make_layers(struct network *n)
 		to->dphi = phi_rows(n, on->gradient.layer[l].phi, m);
 		to->dalpha = vector(n, on->gradient.layer[l].alpha, 3);
 		to->dbias = vector(n, on->gradient.layer[l].bias, m);
-		status = hz_mhc_init(n->ctx, HZ_MHC_INIT_IDENTITY, l, (uint64_t)l, &to->phi, &to->alpha,
-				     &to->bias, &n->opts);
+		status = hz_mhc_init(n->ctx, HZ_MHC_INIT_IDENTITY, l, (uint64_t)l, &to->phi,
+				     &to->alpha, &to->bias, &n->opts);
 		if (!status && l == 0) {
 			status = hz_mhc_layer_bind(n->ctx, to, STREAMS, BATCH, NULL, &bytes);
 			n->kept_floats = (int64_t)(bytes / sizeof(float));

@@ -8,8 +8,8 @@
  *     hz_mhc_layer_begin()    the branch's input from the streams
  *     hz_mhc_layer_end()      the streams after it
  *
- * and two more in the backward pass. The loss is the sum of what the head gives times fixed numbers;
- * its gradient is compared with differences.
+ * and two more in the backward pass. The loss is the sum of what the head gives times fixed
+ * numbers; its gradient is compared with differences.
  */
 #include <math.h>
 #include <stdio.h>

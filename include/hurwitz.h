@@ -1743,7 +1743,7 @@ HZ_API int hz_mhc_expand_bwd(hz_context *ctx, const hz_tensor *dx, const hz_tens
  *   opts        NULL: HZ_MHC_DEEPSEEK. saved [S, m + 1], if it is there, gets the m numbers sum_j
  *               phi_kj g_j x_j and then the mean square of a token, for the gradients
  *
- * hz_mhc_weights() is hz_mhc_pre() without u.
+ * hz_mhc_weights() is hz_mhc_pre() without u, for the workspace, too.
  * Arithmetic: products with f16 and bf16 streams take phi as two parts of 8 bits or more each:
  * within 2^-15 sum_j |phi_kj x_j| of the exact y; f32 likewise.
  * Workspace: hz_mhc_pre_workspace().

@@ -28,6 +28,20 @@ HZ_DEVICE uint8_t *leader_memory(void)
 	return room + (HZI_VLUT_LEADERS - (int)(shared_address(room) & ~BLOCK_BITS));
 }
 
+/*
+ * What a block's warps have written to its shared memory is there for the cluster: one of them
+ * releases for all, see cluster_arrive_relaxed().
+ */
+HZ_DEVICE void cluster_publish(int warp)
+{
+	__syncthreads();
+	if (warp == 0)
+		cluster_arrive();
+	else
+		cluster_arrive_relaxed();
+	cluster_wait();
+}
+
 /* leaders and first: of struct hzi_vlut_mma */
 template <int WORDS, int THREADS>
 HZ_DEVICE void fill_leaders(const uint32_t *leaders, const uint32_t *first)

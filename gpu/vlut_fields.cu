@@ -684,12 +684,7 @@ struct vlut_fields_block {
 		}
 		if (split == 1)
 			return;
-		__syncthreads();
-		if (warp == 0)
-			cluster_arrive();
-		else
-			cluster_arrive_relaxed();
-		cluster_wait();
+		cluster_publish(warp);
 		for (int i = tid + (blockIdx.x & split - 1) * THREADS; i < n; i += THREADS * split) {
 			int32_t whole = 0;
 			float s = 0;

@@ -523,13 +523,10 @@ struct vlut_mma_block {
 				*at = s;
 			}
 		}
-		__syncwarp();
-		if (p.split > 1) {
-			cluster_arrive();
-			cluster_wait();
-		} else {
+		if (p.split > 1)
+			cluster_publish(warp);
+		else
 			__syncthreads();
-		}
 		for (int i = tid + part * THREADS; i < n; i += THREADS * p.split) {
 			const float *at = sums + (int64_t)(i / width * WARPS) * width + i % width;
 			const int64_t row = (int64_t)(share + (first + i / width) * shares) * ROWS +

@@ -418,13 +418,10 @@ struct vlut_wgmma_block {
 
 			*(float2 *)(sums + r * LINE + column) = make_float2(acc[i] * unit, acc[i + 1] * unit);
 		}
-		__syncwarp();
-		if (p.split > 1) {
-			cluster_arrive();
-			cluster_wait();
-		} else {
+		if (p.split > 1)
+			cluster_publish(warp);
+		else
 			__syncthreads();
-		}
 		for (int i = tid; i < rows * (COLUMNS / 4); i += THREADS) {
 			/* Four columns of a row, from all splits: under way together */
 			const int r = part * share + (p.y_b == 1 ? i / (COLUMNS / 4) : i % rows);

@@ -27,6 +27,15 @@ struct plan {
 	bool scaled, fields;
 };
 
+/*
+ * Clusters of a size that surely run at a time, a block on a multiprocessor: these come in groups of
+ * 16 or 18, one of which may have few, and an H200 has not room for 32 clusters of four.
+ */
+static int64_t clusters_of(const struct hzi_cuda_device *g, int size)
+{
+	return size == 2 ? g->multiprocessors / 2 : (g->multiprocessors - 12) / 16 * (16 / size);
+}
+
 static bool plan_of(const struct hz_context *ctx, const struct hzi_vlut_gemm_args *a,
 		    const struct hzi_coded *w, struct plan *p)
 {
@@ -38,7 +47,7 @@ static bool plan_of(const struct hz_context *ctx, const struct hzi_vlut_gemm_arg
 	int size = 0;
 
 	*p = (struct plan){.scaled = hzi_lattice_has_t(l), .parts = a->x_dtype == HZ_F32 ? 2 : 1,
-			   .columns = 16, .fields = hzi_cuda_vlut_fields_are(l, w)};
+			   .columns = 16, .split = 1, .fields = hzi_cuda_vlut_fields_are(l, w)};
 	if (g->sm != 90 || a->vlut->route == HZ_VLUT_TABLE || a->x_dtype == HZ_S8 ||
 	    a->batch <= 2 || a->batch > INT32_MAX / 4 || levels * 2 != l->rule.d ||
 	    !hzi_cuda_vlut_scales(l, w, &p->scales))
@@ -59,9 +68,10 @@ static bool plan_of(const struct hz_context *ctx, const struct hzi_vlut_gemm_arg
 	blocks = ceil_div(w->rows, HZI_VWG_ROWS) * p->tiles;
 	if (p->tiles > 65535 || blocks > INT32_MAX / 8)
 		return false;
-	for (p->split = 1; p->split < 8 && blocks * p->split * 2 <= g->multiprocessors &&
-			   p->chunks >= 8 * p->split; p->split *= 2)
-		;
+	for (int split = 2; split <= 8 && p->chunks >= 4 * split; split++) {
+		if (blocks <= clusters_of(g, split))
+			p->split = split;
+	}
 	return true;
 }
 

@@ -205,15 +205,16 @@ int hzi_cuda_mhc_pre(struct hz_context *ctx, const struct hzi_mhc_pre_args *a)
 
 	if (plan.p)
 		finish.p = hzi_pre_coef(plan.p, a->s.n, 1);
+	if (a->post.y.data && a->s.tokens > 0 && a->s.channels > 0)
+		HZ_CHECK(hzi_cuda_mhc_streams(ctx, &a->post));
 	if (plan.fused) {
 		struct hzi_mhc_pre_args fused = *a;
 
+		fused.x = x;
 		fused.p = finish.p;
 		HZ_CHECK(hzi_pre_fused(ctx, &fused));
 		return a->norm ? branch_input(ctx, a, &x, &finish.p) : HZ_OK;
 	}
-	if (a->post.y.data && a->s.tokens > 0 && a->s.channels > 0)
-		HZ_CHECK(hzi_cuda_mhc_streams(ctx, &a->post));
 	if (a->phi) {
 		struct hzi_mhc_array from;
 		int dtype;

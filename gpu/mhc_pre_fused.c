@@ -13,32 +13,25 @@
 bool hzi_pre_fused_takes(const struct hz_context *ctx, const struct hzi_mhc_pre_args *a)
 {
 	const struct hzi_cuda_device *g = hzi_cuda_device(ctx);
-	const struct hzi_mhc_streams_args *post = &a->post;
-	const struct hzi_mhc_array *x = post->y.data ? &post->x : &a->x;
+	const struct hzi_mhc_array *x = a->post.y.data ? &a->post.y : &a->x;
 
-	if (g->sm != SM_HOPPER || g->shared_block_bytes < HZI_FUSED_BYTES || a->s.n != 4 ||
-	    a->s.dtype == HZ_F32 || !a->phi || a->rule.m > HZI_FUSED_ROWS || a->s.tokens == 0 ||
-	    a->s.groups != a->s.tokens || a->s.channels == 0 || a->s.channels % 8 ||
-	    a->s.channels > HZI_FUSED_CHANNELS * HZI_FUSED_BLOCKS || (uintptr_t)a->phi % 8 ||
-	    (uintptr_t)a->gain % 8 || !hzi_pre_near(x, a->s.tokens) || !hzi_pre_near(&a->u, a->s.tokens))
-		return false;
-	return !post->y.data ||
-	       (hzi_pre_near(&post->y, a->s.tokens) && post->f.data &&
-		hzi_pre_near(&post->f, a->s.tokens) && post->q.data && post->a.data && post->s.groups == a->s.tokens);
+	return g->sm == SM_HOPPER && g->shared_block_bytes >= HZI_FUSED_BYTES && a->s.n == 4 &&
+	       a->s.dtype != HZ_F32 && a->phi && a->rule.m <= HZI_FUSED_ROWS &&
+	       a->s.tokens > 0 && a->s.groups == a->s.tokens && a->s.channels > 0 &&
+	       a->s.channels % 8 == 0 &&
+	       a->s.channels <= HZI_FUSED_CHANNELS * HZI_FUSED_BLOCKS &&
+	       (uintptr_t)a->phi % 8 == 0 && (uintptr_t)a->gain % 8 == 0 &&
+	       hzi_pre_near(x, a->s.tokens) && hzi_pre_near(&a->u, a->s.tokens);
 }
 
 int hzi_pre_fused(struct hz_context *ctx, const struct hzi_mhc_pre_args *a)
 {
-	const struct hzi_mhc_streams_args *post = &a->post;
-	const bool has_post = post->y.data != NULL;
-	const int kernel = (has_post ? HZI_KERNEL_mhc_pre_fused_post_f16 :
-				       HZI_KERNEL_mhc_pre_fused_f16) +
-			   (a->s.dtype == HZ_BF16);
+	const int kernel = a->s.dtype == HZ_F16 ? HZI_KERNEL_mhc_pre_fused_f16 :
+						  HZI_KERNEL_mhc_pre_fused_bf16;
 	const int64_t tiles = ceil_div(a->s.tokens, HZI_FUSED_TILE);
 	struct hzi_mhc_fused p = {
-		.x = has_post ? post->x : a->x, .u = a->u, .f = post->f, .y = post->y, .p = a->p,
-		.q = a->q, .a = a->a, .post_q = post->q, .post_a = post->a, .phi = a->phi,
-		.gain = a->gain, .alpha = a->alpha, .bias = a->bias, .post_bias = post->bias,
+		.x = a->x, .u = a->u, .p = a->p, .q = a->q, .a = a->a, .phi = a->phi,
+		.gain = a->gain, .alpha = a->alpha, .bias = a->bias,
 		.saved = a->saved, .rule = a->rule, .tokens = a->s.tokens,
 		.channels = a->s.channels, .ranks = 2,	/* st.async wants a cluster */
 	};

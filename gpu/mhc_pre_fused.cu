@@ -22,18 +22,16 @@
 #define TILE HZI_FUSED_TILE
 #define WORKERS 16			/* warps; one more makes p, one more the rest */
 #define LINE (8 * HZI_FUSED_CHANNELS + 16)	/* bytes of a token's slice: rows meet no bank twice */
-#define F_LINE (2 * HZI_FUSED_CHANNELS)
-#define DEPTH 4				/* tiles whose sums or p may be under way */
+#define PIECE (2 * HZI_FUSED_CHANNELS)	/* of a stream's */
+#define DEPTH 8				/* tiles whose sums or p may be under way */
 #define BATCH 32			/* tokens whose other coefficients are made at a time */
 
 /*
- * A block is at most two tiles ahead of p of all tokens (delay), so that sums of tile t + 4 meet those of t
+ * A block is at most `delay` tiles ahead of p of all tokens, so that sums of tile t + 8 meet those of t
  * nowhere.
  */
-template <bool POST>
 struct memory {
-	uint8_t x[HZI_FUSED_STAGES(POST)][TILE][LINE];
-	uint8_t f[POST ? HZI_FUSED_STAGES(POST) : 1][POST ? TILE : 1][F_LINE];
+	uint8_t x[HZI_FUSED_STAGES][TILE][LINE];
 	float sums[WORKERS][TILE][HZI_FUSED_ROWS], squares[WORKERS][TILE];
 	float received[DEPTH][HZI_FUSED_BLOCKS][HZI_FUSED_ROWS + 4];	/* the 25th: squares */
 	float p[DEPTH][TILE][4];
@@ -41,8 +39,7 @@ struct memory {
 	uint64_t came[DEPTH], weights[DEPTH];
 };
 
-static_assert(sizeof(memory<false>) + 1024 <= HZI_FUSED_BYTES, "shared memory");
-static_assert(sizeof(memory<true>) + 1024 <= HZI_FUSED_BYTES, "shared memory");
+static_assert(sizeof(memory) + 1024 <= HZI_FUSED_BYTES, "shared memory");
 
 enum { ALL_WORKERS = 1, FULL = 2, EMPTY = 4 };	/* named barriers; two of the last each */
 
@@ -102,10 +99,9 @@ HZ_DEVICE int tile_token(const place_of &b, int t)
 }
 
 /* A tile, if it is one, on its way into its stage: a warp for each token */
-template <bool POST>
-HZ_DEVICE void load_tile(const hzi_mhc_fused &p, const place_of &b, memory<POST> &m, int t)
+HZ_DEVICE void load_tile(const hzi_mhc_fused &p, const place_of &b, memory &m, int t)
 {
-	const int stage = t % HZI_FUSED_STAGES(POST), warp = threadIdx.x / 32;
+	const int stage = t % HZI_FUSED_STAGES, warp = threadIdx.x / 32;
 	const int c = threadIdx.x % 32 * 8;
 	const int token = tile_token(b, t) + warp;
 	const bool copies = token < (int)p.tokens && c < b.channels;
@@ -116,13 +112,8 @@ HZ_DEVICE void load_tile(const hzi_mhc_fused &p, const place_of &b, memory<POST>
 			from += near_place(p.x, token, 0, b.channel + c);
 #pragma unroll
 		for (int i = 0; i < 4; i++)
-			copy_or_clear(shared_address(&m.x[stage][warp][i * F_LINE + c * 2]),
+			copy_or_clear(shared_address(&m.x[stage][warp][i * PIECE + c * 2]),
 				      copies ? from + i * p.x.stream : from, copies);
-		if (POST)
-			copy_or_clear(shared_address(&m.f[stage][warp][c * 2]),
-				      (const uint16_t *)p.f.data +
-					      (copies ? near_place(p.f, token, 0, b.channel + c) : 0),
-				      copies);
 	}
 	copy_group();
 }
@@ -158,8 +149,8 @@ HZ_DEVICE void load_phi(const hzi_mhc_fused &p, const place_of &b, slice &phi)
 }
 
 /* A warp's share of the sums of a tile */
-template <int DTYPE, bool POST>
-HZ_DEVICE void project(memory<POST> &m, int stage, const slice &phi)
+template <int DTYPE>
+HZ_DEVICE void project(memory &m, int stage, const slice &phi)
 {
 	const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
 	const uint32_t row = shared_address(&m.x[stage][lane % 16][warp * 32 + lane / 16 * 16]);
@@ -169,7 +160,7 @@ HZ_DEVICE void project(memory<POST> &m, int stage, const slice &phi)
 	for (int i = 0; i < 4; i++) {
 		uint32_t x[4], rest[4];
 
-		load_matrices(x, row + i * F_LINE);
+		load_matrices(x, row + i * PIECE);
 		if (DTYPE == HZ_F16) {
 			multiply_f16(squares[0], x, x[0], x[2]);
 			multiply_f16(squares[1], x, x[1], x[3]);
@@ -206,8 +197,7 @@ HZ_DEVICE void project(memory<POST> &m, int stage, const slice &phi)
 }
 
 /* A block's sums of a tile, each token's to the block that owns it */
-template <bool POST>
-HZ_DEVICE void send_sums(const place_of &b, memory<POST> &m, int at)
+HZ_DEVICE void send_sums(const place_of &b, memory &m, int at)
 {
 	const int e = threadIdx.x, token = e < TILE * 6 ? e / 6 : e - TILE * 6;
 	const int owner = token % b.ranks, slot = token / b.ranks * b.ranks + b.rank;
@@ -244,7 +234,7 @@ HZ_DEVICE void load_lane(float v[4][8], const uint8_t *line)
 {
 #pragma unroll
 	for (int i = 0; i < 4; i++) {
-		const uint4 x = *(const uint4 *)(line + i * F_LINE + threadIdx.x % 32 * 16);
+		const uint4 x = *(const uint4 *)(line + i * PIECE + threadIdx.x % 32 * 16);
 
 		unpack(DTYPE, x.x, v[i][0], v[i][1]);
 		unpack(DTYPE, x.y, v[i][2], v[i][3]);
@@ -254,8 +244,8 @@ HZ_DEVICE void load_lane(float v[4][8], const uint8_t *line)
 }
 
 /* u of a tile, a warp for each token */
-template <int DTYPE, bool POST>
-HZ_DEVICE void mix_tile(const hzi_mhc_fused &p, const place_of &b, memory<POST> &m, int t)
+template <int DTYPE>
+HZ_DEVICE void mix_tile(const hzi_mhc_fused &p, const place_of &b, memory &m, int t)
 {
 	const int warp = threadIdx.x / 32, c = threadIdx.x % 32 * 8;
 	const int token = tile_token(b, t) + warp;
@@ -264,7 +254,7 @@ HZ_DEVICE void mix_tile(const hzi_mhc_fused &p, const place_of &b, memory<POST> 
 
 	if (!p.u.data || token >= (int)p.tokens || c >= b.channels)
 		return;
-	load_lane<DTYPE>(v, m.x[t % HZI_FUSED_STAGES(POST)][warp]);
+	load_lane<DTYPE>(v, m.x[t % HZI_FUSED_STAGES][warp]);
 #pragma unroll
 	for (int e = 0; e < 8; e++) {
 		v[0][e] = weight.x * v[0][e];
@@ -276,81 +266,17 @@ HZ_DEVICE void mix_tile(const hzi_mhc_fused &p, const place_of &b, memory<POST> 
 		pack_eight<DTYPE>(v[0]);
 }
 
-/* Number `lane` of what makes y of a token: a [4, 4], then q */
-HZ_DEVICE float post_coef(const hzi_mhc_fused &p, int64_t token)
-{
-	const int lane = threadIdx.x % 32;
-
-	if (token >= (int)p.tokens || lane >= 20)
-		return 0;
-	return lane < 16 ? *coef_at(p.post_a, token, lane / 4, lane % 4) :
-			   *coef_at(p.post_q, token, lane - 16, 0);
-}
-
-/* y in the place of x, and into memory, a warp for each token */
 template <int DTYPE>
-HZ_DEVICE void post_tile(const hzi_mhc_fused &p, const place_of &b, memory<true> &m, int t,
-			 float coef)
+HZ_DEVICE void work(const hzi_mhc_fused &p, const place_of &b, memory &m)
 {
-	const int warp = threadIdx.x / 32, c = threadIdx.x % 32 * 8;
-	const int stage = t % HZI_FUSED_STAGES(true);
-	const int token = tile_token(b, t) + warp;
-	const bool inside = token < (int)p.tokens && c < b.channels;
-	float v[4][8], f[8] = {};
-
-	if (inside) {
-		const uint4 x = *(const uint4 *)&m.f[stage][warp][c * 2];
-
-		load_lane<DTYPE>(v, m.x[stage][warp]);
-		unpack(DTYPE, x.x, f[0], f[1]);
-		unpack(DTYPE, x.y, f[2], f[3]);
-		unpack(DTYPE, x.z, f[4], f[5]);
-		unpack(DTYPE, x.w, f[6], f[7]);
-		if (p.post_bias) {
-#pragma unroll
-			for (int e = 0; e < 8; e++)
-				f[e] += p.post_bias[b.channel + c + e];
-		}
-	}
-#pragma unroll
-	for (int i = 0; i < 4; i++) {
-		const float a0 = __shfl_sync(0xffffffff, coef, i * 4);
-		const float a1 = __shfl_sync(0xffffffff, coef, i * 4 + 1);
-		const float a2 = __shfl_sync(0xffffffff, coef, i * 4 + 2);
-		const float a3 = __shfl_sync(0xffffffff, coef, i * 4 + 3);
-		const float q = __shfl_sync(0xffffffff, coef, 16 + i);
-		float y[8];
-
-		if (!inside)
-			continue;
-#pragma unroll
-		for (int e = 0; e < 8; e++) {
-			y[e] = a0 * v[0][e];
-			y[e] = fmaf(a1, v[1][e], y[e]);
-			y[e] = fmaf(a2, v[2][e], y[e]);
-			y[e] = fmaf(a3, v[3][e], y[e]);
-			y[e] = fmaf(q, f[e], y[e]);
-		}
-
-		const uint4 packed = pack_eight<DTYPE>(y);
-
-		*(uint4 *)&m.x[stage][warp][i * F_LINE + c * 2] = packed;
-		*(uint4 *)((uint16_t *)p.y.data + near_place(p.y, token, i, b.channel + c)) = packed;
-	}
-}
-
-template <int DTYPE, bool POST>
-HZ_DEVICE void work(const hzi_mhc_fused &p, const place_of &b, memory<POST> &m)
-{
-	constexpr int stages = HZI_FUSED_STAGES(POST), delay = POST ? 1 : 2;
+	constexpr int stages = HZI_FUSED_STAGES, delay = 3;
 	const int warp = threadIdx.x / 32;
 	const bool has_channels = warp * 16 < b.channels;
-	float coef = POST ? post_coef(p, tile_token(b, 0) + warp) : 0;
 	slice phi;
 
 #pragma unroll
 	for (int t = 0; t < stages; t++)
-		load_tile<POST>(p, b, m, t);
+		load_tile(p, b, m, t);
 	load_phi(p, b, phi);
 	copy_wait_for<stages - 1>();
 	wait_named(ALL_WORKERS, WORKERS * 32);
@@ -361,12 +287,6 @@ HZ_DEVICE void work(const hzi_mhc_fused &p, const place_of &b, memory<POST> &m)
 		if (t < b.tiles) {
 			if (threadIdx.x == 0)
 				barrier_expect(shared_address(&m.weights[t % DEPTH]), TILE * 16);
-			if constexpr (POST) {
-				post_tile<DTYPE>(p, b, m, t, coef);
-				coef = t + 1 < b.tiles ?
-					       post_coef(p, tile_token(b, t + 1) + warp) : 0;
-				wait_named(ALL_WORKERS, WORKERS * 32);
-			}
 			if (has_channels) {
 				project<DTYPE>(m, t % stages, phi);
 			} else {
@@ -388,7 +308,7 @@ HZ_DEVICE void work(const hzi_mhc_fused &p, const place_of &b, memory<POST> &m)
 		copy_wait_for<stages - delay - 2>();
 		wait_named(ALL_WORKERS, WORKERS * 32);
 		if (u >= 0)
-			load_tile<POST>(p, b, m, u + stages);
+			load_tile(p, b, m, u + stages);
 	}
 }
 
@@ -401,8 +321,7 @@ HZ_DEVICE float inverse_root(float mean)
 }
 
 /* One warp: sums of the tokens that this block owns, and p of these to all blocks */
-template <bool POST>
-HZ_DEVICE void make_p(const hzi_mhc_fused &p, const place_of &b, memory<POST> &m)
+HZ_DEVICE void make_p(const hzi_mhc_fused &p, const place_of &b, memory &m)
 {
 	const int lane = threadIdx.x % 32, slots = TILE / b.ranks;
 	const float columns = (float)(4 * p.channels);
@@ -483,8 +402,7 @@ HZ_DEVICE void finish_token(const hzi_mhc_fused &p, const float *sums, int64_t t
 }
 
 /* One warp: a lane for each token of a batch */
-template <bool POST>
-HZ_DEVICE void make_rest(const hzi_mhc_fused &p, const place_of &b, memory<POST> &m)
+HZ_DEVICE void make_rest(const hzi_mhc_fused &p, const place_of &b, memory &m)
 {
 	const int lane = threadIdx.x % 32, slots = TILE / b.ranks;
 	const int all = b.tiles * slots;
@@ -509,11 +427,11 @@ HZ_DEVICE void make_rest(const hzi_mhc_fused &p, const place_of &b, memory<POST>
 }
 #endif
 
-template <int DTYPE, bool POST>
+template <int DTYPE>
 HZ_DEVICE void fused(const hzi_mhc_fused &p)
 {
 #if __CUDA_ARCH__ >= 900
-	memory<POST> &m = *(memory<POST> *)shared_start();
+	memory &m = *(memory *)shared_start();
 	const place_of b = block_place(p);
 	const int warp = threadIdx.x / 32;
 
@@ -528,11 +446,11 @@ HZ_DEVICE void fused(const hzi_mhc_fused &p)
 	cluster_arrive();
 	grid_wait();
 	if (warp < WORKERS)
-		work<DTYPE, POST>(p, b, m);
+		work<DTYPE>(p, b, m);
 	else if (warp == WORKERS)
-		make_p<POST>(p, b, m);
+		make_p(p, b, m);
 	else
-		make_rest<POST>(p, b, m);
+		make_rest(p, b, m);
 	__syncwarp();
 	/* Nobody ends while others send to it. */
 	cluster_arrive();
@@ -540,14 +458,12 @@ HZ_DEVICE void fused(const hzi_mhc_fused &p)
 #endif
 }
 
-#define FUSED(name, dtype, post) \
+#define FUSED(name, dtype) \
 	extern "C" __global__ void __launch_bounds__(HZI_FUSED_THREADS) \
 		name(const __grid_constant__ hzi_mhc_fused p) \
 	{ \
-		fused<dtype, post>(p); \
+		fused<dtype>(p); \
 	}
 
-FUSED(mhc_pre_fused_f16, HZ_F16, false)
-FUSED(mhc_pre_fused_bf16, HZ_BF16, false)
-FUSED(mhc_pre_fused_post_f16, HZ_F16, true)
-FUSED(mhc_pre_fused_post_bf16, HZ_BF16, true)
+FUSED(mhc_pre_fused_f16, HZ_F16)
+FUSED(mhc_pre_fused_bf16, HZ_BF16)

@@ -13,14 +13,14 @@
 #define HZI_FUSED_TILE 16		/* tokens */
 #define HZI_FUSED_ROWS 24		/* of phi, at most */
 #define HZI_FUSED_THREADS 576
-#define HZI_FUSED_STAGES(post) ((post) ? 4 : 5)
-#define HZI_FUSED_BYTES (204 * 1024)
+#define HZI_FUSED_STAGES 5
+#define HZI_FUSED_BYTES (212 * 1024)
 
 /* Channel strides are 1, all else is aligned to 16 bytes. u.data may be NULL. */
 struct hzi_mhc_fused {
-	struct hzi_mhc_array x, u, f, y;	/* f, y: with post, and x is what y is made of */
-	struct hzi_mhc_coef p, q, a, post_q, post_a;
-	const float *phi, *gain, *alpha, *bias, *post_bias;
+	struct hzi_mhc_array x, u;
+	struct hzi_mhc_coef p, q, a;
+	const float *phi, *gain, *alpha, *bias;
 	float *saved;
 	struct hzi_mhc_rule rule;
 	int64_t tokens, channels;

@@ -24,7 +24,8 @@ bool hzi_pre_joint_takes(const struct hz_context *ctx, const struct hzi_mhc_pre_
 int hzi_pre_joint_splits(const struct hz_context *ctx, const struct hzi_mhc_shape *s)
 {
 	const int64_t slices = ceil_div(s->channels, HZI_JOINT_CHANNELS);
-	const int64_t splits = min_of(hzi_cuda_device(ctx)->multiprocessors / slices,
+	const int64_t blocks = HZI_JOINT_BLOCKS * hzi_cuda_device(ctx)->multiprocessors;
+	const int64_t splits = min_of(blocks / slices,
 				      ceil_div(s->tokens, HZI_JOINT_TILE));
 
 	return splits < 1 ? 1 : (int)splits;

@@ -3,7 +3,7 @@
  *
  * SPDX-License-Identifier: BSD-2-Clause
  *
- * A block has 128 channels of all four streams, a warp 8 of these, and takes every so many tiles of 16
+ * A block has 64 channels of all four streams, a warp 8 of these, and takes every so many tiles of 16
  * tokens. The warp keeps phi of its channels, as two parts of bf16, and its sums of dphi in registers.
  * dx of a tile is put in the place of x in shared memory, and copied from there.
  */
@@ -71,6 +71,7 @@ extern "C" __global__ void __launch_bounds__(128)
 #define PIECE (2 * HZI_JOINT_CHANNELS)	/* bytes of a stream of a token */
 #define LINE (4 * PIECE + 16)		/* of a token's: rows meet no bank twice */
 #define DU_LINE (PIECE + 16)
+#define EIGHTS (HZI_JOINT_CHANNELS / 8)
 #define STAGES HZI_JOINT_STAGES
 
 struct joint_memory {
@@ -104,9 +105,9 @@ HZ_DEVICE int tokens_of(const hzi_mhc_joint &p, int tile)
 /* Pieces of 16 bytes, the e-th of a stage's lines: a line's token, its stream and the channel there */
 HZ_DEVICE void piece_of(int e, int &token, int &i, int &c)
 {
-	token = e / 64;
-	i = e / 16 % 4;
-	c = e % 16 * 8;
+	token = e / (4 * EIGHTS);
+	i = e / EIGHTS % 4;
+	c = e % EIGHTS * 8;
 }
 
 /* A tile, if it is one, on its way into its stage */
@@ -136,17 +137,20 @@ HZ_DEVICE void load_tile(const hzi_mhc_joint &p, const joint_place &b, joint_mem
 					      (const uint16_t *)p.dy.data + t_dy, copies);
 			}
 		}
-		if (p.du.data && e < TILE * 16) {
-			const bool copies = e / 16 < tokens && e % 16 * 8 < b.channels;
-			const int64_t at =
-				copies ? near_place(p.du, first + e / 16, 0, b.channel + e % 16 * 8) : 0;
+		if (p.du.data && e < TILE * EIGHTS) {
+			token = e / EIGHTS;
+			c = e % EIGHTS * 8;
 
-			copy_or_clear(shared_address(&m.du[stage][e / 16][e % 16 * 16]),
+			const bool copies = token < tokens && c < b.channels;
+			const int64_t at =
+				copies ? near_place(p.du, first + token, 0, b.channel + c) : 0;
+
+			copy_or_clear(shared_address(&m.du[stage][token][c * 2]),
 				      (const uint16_t *)p.du.data + at, copies);
 		}
-		if (e < HZI_JOINT_RECORD / 4)
-			copy_async(shared_address((uint32_t *)&m.record[stage] + e * 4),
-				   p.records + (int64_t)tile * HZI_JOINT_RECORD + e * 4);
+		for (int piece = e; piece < HZI_JOINT_RECORD / 4; piece += HZI_JOINT_THREADS)
+			copy_async(shared_address((uint32_t *)&m.record[stage] + piece * 4),
+				   p.records + (int64_t)tile * HZI_JOINT_RECORD + piece * 4);
 	}
 	copy_group();
 }
@@ -406,7 +410,7 @@ HZ_DEVICE void joint(const hzi_mhc_joint &p)
 }
 
 #define JOINT(name, dtype) \
-	extern "C" __global__ void __launch_bounds__(HZI_JOINT_THREADS, 1) \
+	extern "C" __global__ void __launch_bounds__(HZI_JOINT_THREADS, HZI_JOINT_BLOCKS) \
 		name(const __grid_constant__ hzi_mhc_joint p) \
 	{ \
 		joint<dtype>(p); \

@@ -9,14 +9,15 @@
 #include "lib/mhc.h"
 
 #define HZI_JOINT_TILE 16		/* tokens */
-#define HZI_JOINT_CHANNELS 128		/* of a block, in all four streams */
+#define HZI_JOINT_CHANNELS 64		/* of a block, in all four streams */
 #define HZI_JOINT_ROWS 24		/* of phi, at most */
-#define HZI_JOINT_THREADS 512
-#define HZI_JOINT_STAGES 5
+#define HZI_JOINT_THREADS 256
+#define HZI_JOINT_BLOCKS 2		/* of a multiprocessor */
+#define HZI_JOINT_STAGES 4
 #define HZI_JOINT_COEFS 24		/* of a token: a [4, 4], p [4], own, padding */
 #define HZI_JOINT_WORDS (24 * 32)	/* draw of a tile, as matrix units take it */
 #define HZI_JOINT_RECORD (HZI_JOINT_TILE * HZI_JOINT_COEFS + HZI_JOINT_WORDS)
-#define HZI_JOINT_BYTES (212 * 1024)
+#define HZI_JOINT_BYTES (97 * 1024)
 
 /* Records of tiles, of what struct hzi_mhc_gradients says; p and a may be NULL: 0. */
 struct hzi_mhc_records {

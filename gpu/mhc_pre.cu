@@ -3,8 +3,9 @@
  *
  * SPDX-License-Identifier: BSD-2-Clause
  *
- * Sums of splits of the columns first, by matrix units: numbers of 16 and 32 bits are sums of two of
- * bf16, exactly so those of 16, and phi is. Then the coefficients, a thread for each group.
+ * Sums of splits of the columns first, by matrix units: numbers of 16 and 32 bits, and phi, are
+ * taken as sums of two of bf16, exactly so those of 16. Then the coefficients, a thread for each
+ * group.
  */
 #include "gpu/mhc_pre.cuh"
 
@@ -75,7 +76,8 @@ HZ_DEVICE void project(const hzi_mhc_project &p)
 				load_matrices(low, row + step * 32 + sizeof(xs[0]));
 #pragma unroll
 			for (int tile = 0; tile < TILES; tile++) {
-				const uint32_t *b = &phis[0][tile * 8 + lane / 4][step * 8 + lane % 4];
+				const int k = tile * 8 + lane / 4;
+				const uint32_t *b = &phis[0][k][step * 8 + lane % 4];
 				const uint32_t *rest = b + TILES * 8 * LINE;
 
 				multiply_bf16(sum[tile], high, b[0], b[4]);
@@ -117,7 +119,7 @@ PROJECT(mhc_pre_project_8, 1)
 PROJECT(mhc_pre_project_24, 3)
 PROJECT(mhc_pre_project_80, 10)
 
-/* ---- Means over the tokens of a group --------------------------------------------------------- */
+/* ---- Means over the tokens of a group -------------------------------------------------------- */
 
 /* Blocks: of 8 channels of a stream a thread, by groups; splits */
 extern "C" __global__ void __launch_bounds__(HZI_PRE_THREADS)
@@ -160,9 +162,11 @@ extern "C" __global__ void __launch_bounds__(256)
 	mhc_pre_sum_rows(const __grid_constant__ hzi_mhc_sum_rows p)
 {
 	__shared__ float sums[8][HZI_PRE_SUM_COLUMNS];
-	const int column = threadIdx.x % HZI_PRE_SUM_COLUMNS, part = threadIdx.x / HZI_PRE_SUM_COLUMNS;
+	const int column = threadIdx.x % HZI_PRE_SUM_COLUMNS;
+	const int part = threadIdx.x / HZI_PRE_SUM_COLUMNS;
 	const int64_t strips = (p.width + HZI_PRE_SUM_COLUMNS - 1) / HZI_PRE_SUM_COLUMNS;
-	const int64_t j = blockIdx.x % strips * HZI_PRE_SUM_COLUMNS + column, s = blockIdx.x / strips;
+	const int64_t j = blockIdx.x % strips * HZI_PRE_SUM_COLUMNS + column;
+	const int64_t s = blockIdx.x / strips;
 	const float *in = p.in + s * p.rows * p.stride;
 	float *out = p.out + s * p.width;
 	float sum = 0;
@@ -246,7 +250,7 @@ extern "C" __global__ void __launch_bounds__(HZI_PRE_GROUPS)
 	coefs<0>(p, memory);
 }
 
-/* ---- Branch inputs divided by their root mean squares ----------------------------------------- */
+/* ---- Branch inputs divided by their root mean squares ---------------------------------------- */
 
 /* A block for each token */
 extern "C" __global__ void __launch_bounds__(256)

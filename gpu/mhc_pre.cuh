@@ -37,7 +37,7 @@ HZ_DEVICE void unpack(int dtype, uint32_t pair, float &low, float &high)
 	high = dtype == HZ_F16 ? f16_high(pair) : bf16_high(pair);
 }
 
-/* Channels c .. c + 7 of a stream; 0 from `channels` on. quick: aligned pieces, all or none of it. */
+/* Channels c .. c + 7 of a stream; 0 from `channels` on. quick: pieces are aligned. */
 HZ_DEVICE void load_eight(float *v, const hzi_mhc_array &x, int dtype, bool quick, int64_t t, int i,
 			  int64_t c, int64_t channels)
 {
@@ -159,8 +159,8 @@ template <int N>
 constexpr int ROWS = N == 4 ? 32 : 2 * MOST<N> + MOST<N> * MOST<N>;
 
 /*
- * The sums of a block's groups, over the splits: m + 1 of each, in memory [HZI_PRE_GROUPS][m + 1], the last a
- * mean square.
+ * The sums of a block's groups, over the splits: m + 1 of each, in memory [HZI_PRE_GROUPS][m + 1],
+ * the last a mean square.
  */
 HZ_DEVICE void load_sums(const hzi_mhc_sums &sums, int m, float *memory)
 {

@@ -16,8 +16,9 @@
 #define HZI_PRE_GROUPS 64		/* of a block of kernels of coefficients, a thread each */
 
 /*
- * sums[(split groups + s) (m + 1) + k] of x, the streams of so many groups: sum_j phi_kj g_j x_j over
- * the columns of a split, and with k = m the sum of squares. quick: 8 channels are aligned pieces.
+ * sums[(split groups + s) (m + 1) + k] of x, the streams of so many groups: sum_j phi_kj g_j x_j
+ * over the columns of a split, and with k = m the sum of squares. quick: 8 channels are aligned
+ * pieces.
  */
 struct hzi_mhc_project {
 	struct hzi_mhc_array x;
@@ -73,7 +74,7 @@ struct hzi_mhc_norm {
 	int32_t pad;
 };
 
-/* du of u before it was divided [T, C], dp [T, n]; of each block's tokens sums of dnorm [blocks, C] */
+/* du of u before it was divided [T, C], dp [T, n]; sums of dnorm of blocks' tokens [blocks, C] */
 struct hzi_mhc_norm_bwd {
 	struct hzi_mhc_norm of;		/* u: its gradient */
 	float *du;
@@ -81,9 +82,9 @@ struct hzi_mhc_norm_bwd {
 };
 
 /*
- * Of each group: draw [S, m], the gradients of sums, and x's own factor of dx, own [S]; p [S, n] and a
- * [S, n, n]. dp_own and da_own [S, ...] are added to the gradients that come in. small: sums of dalpha
- * and dbias of a block's groups [blocks, 3 + m]. What is wanted is not NULL.
+ * Of each group: draw [S, m], the gradients of sums, and x's own factor of dx, own [S]; p [S, n]
+ * and a [S, n, n]. dp_own and da_own [S, ...] are added to the gradients that come in. small: sums
+ * of dalpha and dbias of a block's groups [blocks, 3 + m]. What is wanted is not NULL.
  */
 struct hzi_mhc_gradients {
 	struct hzi_mhc_sums sums;

@@ -3,8 +3,8 @@
  *
  * SPDX-License-Identifier: BSD-2-Clause
  *
- * A pass over x, du and dy first (mhc_streams_bwd) for the gradients of coefficients; these give those
- * of sums; then a pass for dx, and one for dphi.
+ * A pass over x, du and dy first (mhc_streams_bwd) for the gradients of coefficients; these give
+ * those of sums; then a pass for dx, and one for dphi.
  */
 #include <config.h>
 
@@ -243,8 +243,8 @@ static bool groups_quick(const struct hzi_mhc_dx *p)
 		if (all[i]->data && !hzi_pre_quick(all[i], p->dtype))
 			return false;
 	}
-	return p->n == 4 && p->dtype != HZ_F32 && p->du_dtype == p->dtype && p->channels > 0 && p->channels % 8 == 0 &&
-	       p->tokens > p->groups;
+	return p->n == 4 && p->dtype != HZ_F32 && p->du_dtype == p->dtype && p->channels > 0 &&
+	       p->channels % 8 == 0 && p->tokens > p->groups;
 }
 
 /* dx, and sums of splits of tokens for dphi */

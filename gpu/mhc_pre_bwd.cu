@@ -5,7 +5,7 @@
  */
 #include "gpu/mhc_pre.cuh"
 
-/* ---- Gradients of what coefficients are made of ----------------------------------------------- */
+/* ---- Gradients of what coefficients are made of ---------------------------------------------- */
 
 /* What comes in and, of this call's own, what is added to it */
 HZ_DEVICE float incoming(const hzi_mhc_coef &x, const float *own, int64_t s, int i, int j)
@@ -27,8 +27,10 @@ HZ_DEVICE void gradients(const hzi_mhc_gradients &p, float *memory)
 	for (int k = 0; k < ROWS<N>; k++)
 		dz[k] = 0;
 	if (s < p.sums.groups) {
-		const float rho = normalise<N>(memory + threadIdx.x * (m + 1), m, p.rule.rms_eps, y);
-		float pre[MOST<N>], post[MOST<N>], mix[MOST<N> * MOST<N>], dy[ROWS<N>] = {}, sum = 0;
+		const float rho =
+			normalise<N>(memory + threadIdx.x * (m + 1), m, p.rule.rms_eps, y);
+		float pre[MOST<N>], post[MOST<N>], mix[MOST<N> * MOST<N>];
+		float dy[ROWS<N>] = {}, sum = 0;
 
 		if (p.p || p.a) {
 			hzi_mhc_coefs(n, &p.rule, all, y, p.alpha, p.bias, pre, post, mix);
@@ -105,7 +107,7 @@ extern "C" __global__ void __launch_bounds__(HZI_PRE_GROUPS)
 	gradients<0>(p, memory);
 }
 
-/* ---- Branch inputs divided by their root mean squares ----------------------------------------- */
+/* ---- Branch inputs divided by their root mean squares ---------------------------------------- */
 
 /*
  * Blocks take tokens in turn. With v = sum_i p_i X[i], rho = 1 / sqrt(mean of v^2 + eps) and g = du
@@ -117,6 +119,7 @@ extern "C" __global__ void __launch_bounds__(256)
 	__shared__ float memory[32];
 	const hzi_mhc_norm &of = p.of;
 	const float inverse = 1.0f / (float)of.channels;
+	const int64_t each = of.tokens / of.groups;
 
 	grid_next();
 	grid_wait();
@@ -125,7 +128,7 @@ extern "C" __global__ void __launch_bounds__(256)
 
 #pragma unroll
 		for (int i = 0; i < HZI_MHC_STREAMS; i++)
-			weight[i] = i < of.n ? *coef_at(of.p, t / (of.tokens / of.groups), i, 0) : 0;
+			weight[i] = i < of.n ? *coef_at(of.p, t / each, i, 0) : 0;
 		for (int64_t c = threadIdx.x; c < of.channels; c += 256) {
 			const float v = mixed(of, weight, t, c);
 			const float du = load_value(of.dtype, of.u.data, place(of.u, t, 0, c));
@@ -167,7 +170,7 @@ extern "C" __global__ void __launch_bounds__(256)
 	}
 }
 
-/* ---- Gradients of streams --------------------------------------------------------------------- */
+/* ---- Gradients of streams -------------------------------------------------------------------- */
 
 /* Blocks of 128 channels by 8 tokens, all streams */
 extern "C" __global__ void __launch_bounds__(HZI_PRE_THREADS)
@@ -214,10 +217,12 @@ extern "C" __global__ void __launch_bounds__(HZI_PRE_THREADS)
 				break;
 			if (p.own)
 				sum[r] = fmaf(p.own[t],
-					      load_value(p.dtype, p.x.data, place(p.x, t, j, c)), sum[r]);
+					      load_value(p.dtype, p.x.data, place(p.x, t, j, c)),
+					      sum[r]);
 			if (p.du.data)
 				sum[r] = fmaf(p.p[s * p.n + j],
-					      load_value(p.du_dtype, p.du.data, place(p.du, t, 0, c)),
+					      load_value(p.du_dtype, p.du.data,
+							 place(p.du, t, 0, c)),
 					      sum[r]);
 			if (p.dy.data) {
 				for (int i = 0; i < p.n; i++)
@@ -297,7 +302,8 @@ HZ_DEVICE void dx_groups(const hzi_mhc_dx &p)
 			load_quick<DTYPE>(v, p.du, t, 0, c);
 #pragma unroll
 			for (int e = 0; e < 32; e++)
-				sum[e / 8][e % 8] = fmaf(weight[e / 8], v[e % 8], sum[e / 8][e % 8]);
+				sum[e / 8][e % 8] =
+					fmaf(weight[e / 8], v[e % 8], sum[e / 8][e % 8]);
 		}
 		if (p.dy.data) {
 #pragma unroll
@@ -336,7 +342,7 @@ extern "C" __global__ void __launch_bounds__(HZI_PRE_THREADS)
 	dx_groups<HZ_BF16>(p);
 }
 
-/* ---- Gradients of phi ------------------------------------------------------------------------- */
+/* ---- Gradients of phi ------------------------------------------------------------------------ */
 
 #define PART 32				/* tokens whose draw is in shared memory */
 
@@ -347,7 +353,8 @@ HZ_DEVICE void dphi(const hzi_mhc_dphi &p)
 	__shared__ __align__(16) float draw[PART][ROW_COUNT];
 	const int64_t columns = p.n * p.channels;
 	const int64_t j = (int64_t)blockIdx.x * HZI_PRE_THREADS + threadIdx.x;
-	const int64_t begin = p.tokens * blockIdx.y / p.splits, end = p.tokens * (blockIdx.y + 1) / p.splits;
+	const int64_t begin = p.tokens * blockIdx.y / p.splits;
+	const int64_t end = p.tokens * (blockIdx.y + 1) / p.splits;
 	const int64_t c = j % (p.channels ? p.channels : 1);
 	const int i = (int)(j / (p.channels ? p.channels : 1));
 	float sum[ROW_COUNT] = {};
@@ -368,7 +375,8 @@ HZ_DEVICE void dphi(const hzi_mhc_dphi &p)
 		if (j < columns) {
 #pragma unroll 4
 			for (int r = 0; r < count; r++) {
-				const float x = load_value(p.dtype, p.x.data, place(p.x, first + r, i, c));
+				const float x = load_value(p.dtype, p.x.data,
+							   place(p.x, first + r, i, c));
 
 #pragma unroll
 				for (int k = 0; k < ROW_COUNT; k++)
@@ -401,7 +409,8 @@ extern "C" __global__ void __launch_bounds__(256)
 	mhc_pre_dphi_sum(const __grid_constant__ hzi_mhc_dphi_sum p)
 {
 	__shared__ float gains[8][HZI_PRE_SUM_COLUMNS];
-	const int column = threadIdx.x % HZI_PRE_SUM_COLUMNS, part = threadIdx.x / HZI_PRE_SUM_COLUMNS;
+	const int column = threadIdx.x % HZI_PRE_SUM_COLUMNS;
+	const int part = threadIdx.x / HZI_PRE_SUM_COLUMNS;
 	const int64_t j = (int64_t)blockIdx.x * HZI_PRE_SUM_COLUMNS + column;
 	float dgain = 0;
 

@@ -8,6 +8,10 @@
 #include "gpu/mhc_pre_fused.h"
 #include "gpu/mhc_pre_launch.h"
 
+#ifndef HZ_CUDA_90A
+#define HZ_CUDA_90A 0
+#endif
+
 #define SM_HOPPER 90
 
 bool hzi_pre_fused_takes(const struct hz_context *ctx, const struct hzi_mhc_pre_args *a)
@@ -15,8 +19,8 @@ bool hzi_pre_fused_takes(const struct hz_context *ctx, const struct hzi_mhc_pre_
 	const struct hzi_cuda_device *g = hzi_cuda_device(ctx);
 	const struct hzi_mhc_array *x = a->post.y.data ? &a->post.y : &a->x;
 
-	return g->sm == SM_HOPPER && g->shared_block_bytes >= HZI_FUSED_BYTES && a->s.n == 4 &&
-	       a->s.dtype != HZ_F32 && a->phi && a->rule.m <= HZI_FUSED_ROWS &&
+	return HZ_CUDA_90A && g->sm == SM_HOPPER && g->shared_block_bytes >= HZI_FUSED_BYTES &&
+	       a->s.n == 4 && a->s.dtype != HZ_F32 && a->phi && a->rule.m <= HZI_FUSED_ROWS &&
 	       a->s.tokens > 0 && a->s.groups == a->s.tokens && a->s.channels > 0 &&
 	       a->s.channels % 8 == 0 &&
 	       a->s.channels <= HZI_FUSED_CHANNELS * HZI_FUSED_BLOCKS &&

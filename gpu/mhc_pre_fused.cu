@@ -4,12 +4,13 @@
  * SPDX-License-Identifier: BSD-2-Clause
  *
  * A cluster takes tiles of 16 tokens in turn; each of its blocks has a slice of the channels in all
- * four streams. phi of the slice, as two parts of bf16, stays in registers: a warp has 16 channels. Of
- * each tile, blocks send their sums of a token to the one that owns it; a warp there makes p of them and
- * sends it to all, and these make u of the tile, which is still in shared memory: x is read once. The
- * other coefficients are made by another warp, 32 tokens at a time, so that nobody waits for Sinkhorn.
+ * four streams. phi of the slice, as two parts of bf16, stays in registers: a warp has 16 channels.
+ * Of each tile, blocks send their sums of a token to the one that owns it; a warp there makes p of
+ * them and sends it to all, and these make u of the tile, which is still in shared memory: x is
+ * read once. The other coefficients are made by another warp, 32 tokens at a time, so that nobody
+ * waits for Sinkhorn.
  *
- *     iteration t   | project tile t | send its sums | u of tile t - delay | load tile t - delay + stages
+ *     iteration t | project tile t | send its sums | u of tile t - delay | load t - delay + stages
  *
  * Sums have a fixed order: channels of a warp, warps, blocks.
  */
@@ -21,14 +22,14 @@
 
 #define TILE HZI_FUSED_TILE
 #define WORKERS 16			/* warps; one more makes p, one more the rest */
-#define LINE (8 * HZI_FUSED_CHANNELS + 16)	/* bytes of a token's slice: rows meet no bank twice */
+#define LINE (8 * HZI_FUSED_CHANNELS + 16)	/* bytes of a token: rows meet no bank twice */
 #define PIECE (2 * HZI_FUSED_CHANNELS)	/* of a stream's */
 #define DEPTH 8				/* tiles whose sums or p may be under way */
 #define BATCH 32			/* tokens whose other coefficients are made at a time */
 
 /*
- * A block is at most `delay` tiles ahead of p of all tokens, so that sums of tile t + 8 meet those of t
- * nowhere.
+ * A block is at most `delay` tiles ahead of p of all tokens, so that sums of tile t + 8 meet those
+ * of t nowhere.
  */
 struct memory {
 	uint8_t x[HZI_FUSED_STAGES][TILE][LINE];
@@ -133,7 +134,8 @@ HZ_DEVICE void load_phi(const hzi_mhc_fused &p, const place_of &b, slice &phi)
 	for (int i = 0; i < 4; i++) {
 #pragma unroll
 		for (int e = 0; e < 6; e++) {
-			const int k = e / 2 * 8 + lane / 4, c = warp * 16 + e % 2 * 8 + lane % 4 * 2;
+			const int k = e / 2 * 8 + lane / 4;
+			const int c = warp * 16 + e % 2 * 8 + lane % 4 * 2;
 			const int64_t at = i * p.channels + b.channel + c;
 			float2 v = {}, gain = {1, 1};
 
@@ -154,7 +156,8 @@ HZ_DEVICE void project(memory &m, int stage, const slice &phi)
 {
 	const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
 	const uint32_t row = shared_address(&m.x[stage][lane % 16][warp * 32 + lane / 16 * 16]);
-	float sum[3][4] = {}, squares[2][4] = {};	/* products of tokens by tokens 0 - 7, 8 - 15 */
+	float sum[3][4] = {};
+	float squares[2][4] = {};	/* products of tokens by tokens 0 .. 7, 8 .. 15 */
 
 #pragma unroll
 	for (int i = 0; i < 4; i++) {

@@ -7,6 +7,10 @@
 
 #include "gpu/mhc_pre_launch.h"
 
+#ifndef HZ_CUDA_90A
+#define HZ_CUDA_90A 0
+#endif
+
 #define OP "mhc_pre_bwd"
 #define SM_HOPPER 90
 
@@ -14,19 +18,20 @@ bool hzi_pre_joint_takes(const struct hz_context *ctx, const struct hzi_mhc_pre_
 {
 	const struct hzi_cuda_device *g = hzi_cuda_device(ctx);
 
-	return g->sm == SM_HOPPER && g->shared_block_bytes >= HZI_JOINT_BYTES && a->s.n == 4 &&
-	       a->s.dtype != HZ_F32 && a->phi && a->rule.m <= HZI_JOINT_ROWS && a->s.tokens > 0 &&
-	       !(a->norm && a->du.data) && a->s.groups == a->s.tokens && a->s.channels > 0 && a->s.channels % 8 == 0 &&
-	       (a->dx.data || a->dphi || a->dgain) && hzi_pre_near(&a->x, a->s.tokens) && hzi_pre_near(&a->du, a->s.tokens) &&
-	       hzi_pre_near(&a->dy, a->s.tokens) && hzi_pre_near(&a->dx, a->s.tokens);
+	return HZ_CUDA_90A && g->sm == SM_HOPPER && g->shared_block_bytes >= HZI_JOINT_BYTES &&
+	       a->s.n == 4 && a->s.dtype != HZ_F32 && a->phi && a->rule.m <= HZI_JOINT_ROWS &&
+	       a->s.tokens > 0 && a->s.groups == a->s.tokens && a->s.channels > 0 &&
+	       a->s.channels % 8 == 0 && !(a->norm && a->du.data) &&
+	       (a->dx.data || a->dphi || a->dgain) && hzi_pre_near(&a->x, a->s.tokens) &&
+	       hzi_pre_near(&a->du, a->s.tokens) && hzi_pre_near(&a->dy, a->s.tokens) &&
+	       hzi_pre_near(&a->dx, a->s.tokens);
 }
 
 int hzi_pre_joint_splits(const struct hz_context *ctx, const struct hzi_mhc_shape *s)
 {
 	const int64_t slices = ceil_div(s->channels, HZI_JOINT_CHANNELS);
 	const int64_t blocks = HZI_JOINT_BLOCKS * hzi_cuda_device(ctx)->multiprocessors;
-	const int64_t splits = min_of(blocks / slices,
-				      ceil_div(s->tokens, HZI_JOINT_TILE));
+	const int64_t splits = min_of(blocks / slices, ceil_div(s->tokens, HZI_JOINT_TILE));
 
 	return splits < 1 ? 1 : (int)splits;
 }

@@ -3,9 +3,9 @@
  *
  * SPDX-License-Identifier: BSD-2-Clause
  *
- * A block has 64 channels of all four streams, a warp 8 of these, and takes every so many tiles of 16
- * tokens. The warp keeps phi of its channels, as two parts of bf16, and its sums of dphi in registers.
- * dx of a tile is put in the place of x in shared memory, and copied from there.
+ * A block has 64 channels of all four streams, a warp 8 of these, and takes every so many tiles of
+ * 16 tokens. The warp keeps phi of its channels, as two parts of bf16, and its sums of dphi in
+ * registers. dx of a tile is put in the place of x in shared memory, and copied from there.
  */
 #include "gpu/mhc_pre.cuh"
 #include "gpu/mhc_pre_joint.h"
@@ -13,9 +13,9 @@
 #define TILE HZI_JOINT_TILE
 
 /*
- * A block for each tile. Its words, four of a lane together: draw by tokens, as mma takes a left matrix 16
- * x 16 and 16 x 8 (6 words; the rest of bf16: 6 more), and by rows of phi, as it takes three right
- * matrices 16 x 8 (12 likewise).
+ * A block for each tile. Its words, four of a lane together: draw by tokens, as mma takes a left
+ * matrix 16 x 16 and 16 x 8 (6 words; the rest of bf16: 6 more), and by rows of phi, as it takes
+ * three right matrices 16 x 8 (12 likewise).
  */
 extern "C" __global__ void __launch_bounds__(128)
 	mhc_pre_records(const __grid_constant__ hzi_mhc_records p)
@@ -102,7 +102,7 @@ HZ_DEVICE int tokens_of(const hzi_mhc_joint &p, int tile)
 	return left < TILE ? left : TILE;
 }
 
-/* Pieces of 16 bytes, the e-th of a stage's lines: a line's token, its stream and the channel there */
+/* Pieces of 16 bytes, the e-th of a stage's: its token, stream and channel */
 HZ_DEVICE void piece_of(int e, int &token, int &i, int &c)
 {
 	token = e / (4 * EIGHTS);
@@ -125,16 +125,18 @@ HZ_DEVICE void load_tile(const hzi_mhc_joint &p, const joint_place &b, joint_mem
 			piece_of(pass * HZI_JOINT_THREADS + e, token, i, c);
 
 			const bool copies = token < tokens && c < b.channels;
-			const int64_t t_x = copies ? near_place(p.x, first + token, i, b.channel + c) : 0;
+			const int64_t t_x =
+				copies ? near_place(p.x, first + token, i, b.channel + c) : 0;
 
 			copy_or_clear(shared_address(&m.x[stage][token][i * PIECE + c * 2]),
 				      (const uint16_t *)p.x.data + t_x, copies);
 			if (p.dy.data) {
-				const int64_t t_dy =
-					copies ? near_place(p.dy, first + token, i, b.channel + c) : 0;
+				const int64_t t_dy = copies ? near_place(p.dy, first + token, i,
+									 b.channel + c) : 0;
 
-				copy_or_clear(shared_address(&m.dy[stage][token][i * PIECE + c * 2]),
-					      (const uint16_t *)p.dy.data + t_dy, copies);
+				copy_or_clear(
+					shared_address(&m.dy[stage][token][i * PIECE + c * 2]),
+					(const uint16_t *)p.dy.data + t_dy, copies);
 			}
 		}
 		if (p.du.data && e < TILE * EIGHTS) {
@@ -297,7 +299,8 @@ HZ_DEVICE void make_dx(const hzi_mhc_joint &p, const joint_place &b, joint_memor
 				const float a[4] = {row.x, row.y, row.z, row.w};
 				float low, high;
 
-				unpack(DTYPE, *(uint32_t *)&m.dy[stage][r][j * PIECE + c * 2], low, high);
+				unpack(DTYPE, *(uint32_t *)&m.dy[stage][r][j * PIECE + c * 2], low,
+				       high);
 #pragma unroll
 				for (int i = 0; i < 4; i++) {
 					sum[i][half * 2] = fmaf(a[i], low, sum[i][half * 2]);
@@ -396,7 +399,7 @@ HZ_DEVICE void joint(const hzi_mhc_joint &p)
 			if (p.dx.data)
 				make_dx<DTYPE>(p, b, m, stage, tile, sum);
 		}
-		/* Of the tiles t + 1 .. t + STAGES - 2, the next is there; tile t - 1 was stored. */
+		/* Of tiles t + 1 .. t + STAGES - 2 the next is there; tile t - 1 was stored. */
 		copy_wait_for<STAGES - 3>();
 		__syncthreads();
 		if (p.dx.data)

@@ -28,8 +28,9 @@ struct hzi_mhc_records {
 };
 
 /*
- * dx as of struct hzi_mhc_dx, partial as of struct hzi_mhc_dphi, splits of the tiles in turns. Channel
- * strides are 1, all else is aligned to 16 bytes. du, dy and dx may have no data, partial may be NULL.
+ * dx as of struct hzi_mhc_dx, partial as of struct hzi_mhc_dphi, splits of the tiles in turns.
+ * Channel strides are 1, all else is aligned to 16 bytes. du, dy and dx may have no data, partial
+ * may be NULL.
  */
 struct hzi_mhc_joint {
 	struct hzi_mhc_array x, du, dy, dx;

@@ -22,8 +22,8 @@ static inline int64_t ceil_div(int64_t a, int64_t b)
 }
 
 /*
- * Takes so many floats of the workspace at *used, and says where they begin: NULL if there are none. Where
- * there is no workspace yet, and bytes are only counted, it is a place that nobody looks at.
+ * Takes so many floats of the workspace at *used, and says where they begin: NULL if there are
+ * none. Where there is no workspace yet, and bytes are only counted, nobody looks there.
  */
 static inline float *hzi_pre_take(const struct hz_context *ctx, size_t *used, int64_t floats)
 {
@@ -47,7 +47,7 @@ static inline struct hzi_mhc_coef hzi_pre_coef(float *data, int64_t group, int64
 /* Whether 8 channels that begin at a multiple of 8 are aligned to 16 bytes */
 bool hzi_pre_quick(const struct hzi_mhc_array *x, int dtype);
 
-/* Whether kernels may count tokens, and steps within one, in 32 bits: of quick ones, or without data */
+/* Whether kernels may count its tokens, and steps, in 32 bits: quick ones, or without data */
 bool hzi_pre_near(const struct hzi_mhc_array *x, int64_t tokens);
 
 /* Where the numbers that coefficients are made of lie in the workspace */

@@ -115,6 +115,9 @@ END
 KERNELS(mhc_pre)
 #include "mhc_pre.kernels.def"
 END
+KERNELS(mhc_pre_few)
+#include "mhc_pre_few.kernels.def"
+END
 KERNELS(mhc_pre_fused)
 #include "mhc_pre_fused.kernels.def"
 END

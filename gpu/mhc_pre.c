@@ -147,6 +147,7 @@ int hzi_pre_coefs(struct hz_context *ctx, const char *op, const struct hzi_mhc_f
 /* ---- The call -------------------------------------------------------------------------------- */
 
 struct plan {
+	bool few;			/* in one launch made for that */
 	bool fused;			/* in one launch, but for what norm does */
 	struct hzi_pre_room room;
 	float *p;			/* where the caller wants none */
@@ -157,6 +158,9 @@ static struct plan plan_of(const struct hz_context *ctx, const struct hzi_mhc_pr
 {
 	struct plan plan = {.bytes = 0};
 
+	plan.few = hzi_pre_few_takes(ctx, a);
+	if (plan.few)
+		return plan;
 	plan.fused = hzi_pre_fused_takes(ctx, a);
 	if (a->phi && !plan.fused)
 		plan.room = hzi_pre_room(ctx, &a->s, a->rule.m, true, &plan.bytes);
@@ -203,6 +207,8 @@ int hzi_cuda_mhc_pre(struct hz_context *ctx, const struct hzi_mhc_pre_args *a)
 		.a = a->a, .saved = a->saved,
 	};
 
+	if (plan.few)
+		return hzi_pre_few(ctx, a);
 	if (plan.p)
 		finish.p = hzi_pre_coef(plan.p, a->s.n, 1);
 	if (a->post.y.data && a->s.tokens > 0 && a->s.channels > 0)

@@ -71,6 +71,10 @@ int hzi_pre_project(struct hz_context *ctx, const char *op, const struct hzi_mhc
 
 int hzi_pre_coefs(struct hz_context *ctx, const char *op, const struct hzi_mhc_finish *p);
 
+/* Few tokens of four 16-bit streams, without post and norm; no workspace */
+bool hzi_pre_few_takes(const struct hz_context *ctx, const struct hzi_mhc_pre_args *a);
+int hzi_pre_few(struct hz_context *ctx, const struct hzi_mhc_pre_args *a);
+
 /* Four 16-bit streams on Hopper, all but norm; no workspace */
 bool hzi_pre_fused_takes(const struct hz_context *ctx, const struct hzi_mhc_pre_args *a);
 int hzi_pre_fused(struct hz_context *ctx, const struct hzi_mhc_pre_args *a);

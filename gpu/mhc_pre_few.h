@@ -1,0 +1,36 @@
+/*
+ * mhc_pre_few.h - parameters of coefficients and branch inputs of few tokens
+ *
+ * SPDX-License-Identifier: BSD-2-Clause
+ */
+#ifndef HZI_GPU_MHC_PRE_FEW_H
+#define HZI_GPU_MHC_PRE_FEW_H
+
+#include "lib/mhc.h"
+
+#define HZI_FEW_BLOCKS 16		/* of a cluster */
+#define HZI_FEW_ROWS 24			/* of phi, at most */
+#define HZI_FEW_THREADS 256
+#define HZI_FEW_TOKENS 32		/* for which this pays */
+
+/* Channel strides are 1, all else is aligned to 16 bytes. u.data may be NULL. */
+struct hzi_mhc_few {
+	struct hzi_mhc_array x, u;
+	struct hzi_mhc_coef p, q, a;
+	const float *phi, *gain, *alpha, *bias;
+	float *saved;
+	struct hzi_mhc_rule rule;
+	int64_t tokens, channels;
+	int32_t width;			/* channels of a block: a multiple of 8 */
+	int32_t pad;
+};
+
+/* The kernels by index: by tokens of a cluster, then dtype */
+enum hzi_mhc_pre_few_kernel {
+#define HZ_KERNEL(name) HZI_KERNEL_##name,
+#include "mhc_pre_few.kernels.def"
+#undef HZ_KERNEL
+	HZI_MHC_PRE_FEW_KERNELS
+};
+
+#endif

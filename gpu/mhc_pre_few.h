@@ -11,7 +11,7 @@
 #define HZI_FEW_BLOCKS 16		/* of a cluster */
 #define HZI_FEW_ROWS 24			/* of phi, at most */
 #define HZI_FEW_THREADS 256
-#define HZI_FEW_TOKENS 32		/* for which this pays */
+#define HZI_FEW_TOKENS 16		/* more wait for others: 7 such clusters run at a time on an H200 */
 
 /* Channel strides are 1, all else is aligned to 16 bytes. u.data may be NULL. */
 struct hzi_mhc_few {

@@ -10,10 +10,15 @@
 
 #define SM_HOPPER 90
 
+#ifndef HZ_CUDA_90A
+#define HZ_CUDA_90A 0
+#endif
+
 bool hzi_pre_few_takes(const struct hz_context *ctx, const struct hzi_mhc_pre_args *a)
 {
-	return hzi_cuda_device(ctx)->sm == SM_HOPPER && a->s.n == 4 && a->s.dtype != HZ_F32 && a->phi &&
-	       a->rule.m <= HZI_FEW_ROWS && a->s.tokens > 0 && a->s.tokens <= HZI_FEW_TOKENS &&
+	return HZ_CUDA_90A && hzi_cuda_device(ctx)->sm == SM_HOPPER && a->s.n == 4 &&
+	       a->s.dtype != HZ_F32 && a->phi && a->rule.m <= HZI_FEW_ROWS && a->s.tokens > 0 &&
+	       a->s.tokens <= HZI_FEW_TOKENS &&
 	       a->s.groups == a->s.tokens && a->s.channels > 0 && a->s.channels % 8 == 0 &&
 	       !a->post.y.data && !a->norm && (uintptr_t)a->phi % 16 == 0 &&
 	       (uintptr_t)a->gain % 16 == 0 && hzi_pre_quick(&a->x, a->s.dtype) &&

@@ -121,6 +121,7 @@ static void make_inputs(struct tcase *c, const struct pre *s)
 {
 	const int n = s->n, m = c->head ? n : ref_rule(n, c->default_opts ? NULL : &c->opts).m;
 	const int64_t K = n * s->C;
+	int k;
 
 	if (!(s->how & STATIC))
 		streams(c, X, s->dtype, s->T, n, s->C, any_layout(s), 1.5);
@@ -128,6 +129,9 @@ static void make_inputs(struct tcase *c, const struct pre *s)
 		weights(c, PHI, m, K, 1 / sqrt((double)K + 1), any_layout(s));
 	vector(c, ALPHA, c->head ? 1 : 3, 0.8, 0.2, any_layout(s));
 	vector(c, BIAS, m, 0, 1, any_layout(s));
+	/* |z| has a corner at 0, which what y is off by must not lead across. */
+	for (k = 2 * n; k < m && c->opts.map == HZ_MHC_ABS; k++)
+		set(c->o[BIAS], k, k % 3 ? 6 + rnd_uniform(&rnd) : -6 - rnd_uniform(&rnd));
 	if (s->how & WITH_GAIN)
 		vector(c, GAIN, K, 1, 0.2, any_layout(s));
 	if (s->how & WITH_NORM)

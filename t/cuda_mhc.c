@@ -19,6 +19,9 @@ int main(void)
 
 #else
 
+#ifndef HZ_CUDA_90A
+#define HZ_CUDA_90A 0
+#endif
 #define ARRAYS 8
 #define ARRAY_BYTES ((size_t)1 << 24)
 
@@ -203,7 +206,7 @@ static void test_pre(int64_t T, int64_t S, int n, int dtype, int fused)
 		is_int(hz_mhc_post_pre(ctx, &o.x, &o.f, &o.q, &o.a, NULL, &o.y, &o.phi, &o.alpha,
 				       &o.bias, &o.p, &o.dq, &o.da, &o.u, NULL),
 		       HZ_OK, "post_pre");
-		is_int(fake->launches() - before, 2, "and one");
+		is_int(fake->launches() - before, 3, "and two: post goes ahead");
 	} else {
 		ok(fake->launches() - before > 1 && bytes > 0,
 		   "more than one launch, and a workspace");
@@ -267,7 +270,7 @@ int main(void)
 		for (i = 0; i < sizeof(table) / sizeof(*table); i++)
 			test_streams(&table[i]);
 		test_small();
-		test_pre_all(device == HZ_CUDA);
+		test_pre_all(HZ_CUDA_90A && device == HZ_CUDA);
 		test_errors();
 		stand_in_close(ctx, device, arrays, ARRAYS);
 	}

@@ -310,16 +310,6 @@ struct shape {
 	double special;		/* in the streams and branch values of one token, unless 0 */
 };
 
-static double *sizes_of(const struct operand *o)
-{
-	double *v = o ? calloc((size_t)o->count + 1, sizeof(*v)) : NULL;
-	int64_t i;
-
-	for (i = 0; o && i < o->count; i++)
-		v[i] = fabs(o->v[i]);
-	return v;
-}
-
 /* What outputs have to be, and the sums of sizes that bounds are parts of */
 static void streams_refer(struct tcase *c, const struct shape *s)
 {

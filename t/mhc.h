@@ -172,6 +172,17 @@ static inline void fill(struct operand *o, double mean, double sd)
 		set(o, i, mean + sd * rnd_normal(&rnd));
 }
 
+/* |values|, or NULL */
+static inline double *sizes_of(const struct operand *o)
+{
+	double *v = o ? calloc((size_t)o->count + 1, sizeof(*v)) : NULL;
+	int64_t i;
+
+	for (i = 0; o && i < o->count; i++)
+		v[i] = fabs(o->v[i]);
+	return v;
+}
+
 /* An output: what it has to be is added up from 0 or from what is there. */
 static inline struct operand *expect(struct operand *o, int accumulate)
 {

@@ -609,8 +609,10 @@ static int call_post_pre_bwd(hz_context *ctx, struct tcase *c, size_t *bytes)
 /* The streams are y of the boundary; what reaches f and q is made of the gradient of these. */
 static int post_pre_bwd_case(const struct pre *s)
 {
-	/* dx may have been rounded before it goes on, and be of few numbers. */
-	const double part = s->dtype == HZ_F32 ? 1e-4 : s->dtype == HZ_F16 ? 3e-3 : 2e-2;
+	static const int of_dx[] = {DF, DQ_OUT, DBIAS_F};
+	double *rounded[3], *sizes[3], *ulps;
+	int64_t i;
+	int k;
 	struct tcase c = {.call = call_post_pre_bwd};
 	const int n = s->n;
 	const int64_t T = s->T, C = s->C;
@@ -649,9 +651,27 @@ static int post_pre_bwd_case(const struct pre *s)
 	bound_gradient(c.o[DX], 1e-4);
 	bound_gradient(c.o[DPHI], 2e-4);
 	bound_gradient(c.o[DBIAS], 1e-4);
-	bound_gradient(c.o[DF], part);
-	bound_gradient(c.o[DQ_OUT], part);
-	bound_gradient(c.o[DBIAS_F], part);
+	/* dx may have been rounded before it goes on: errors of half an ulp, with any signs */
+	for (k = 0; k < 3; k++)
+		rounded[k] = calloc((size_t)c.o[of_dx[k]]->count + 1, 8);
+	ulps = calloc((size_t)c.o[DX]->count + 1, 8);
+	for (i = 0; i < c.o[DX]->count; i++)
+		ulps[i] = 2 * ref_half_ulp(s->dtype, c.o[DX]->want[i]);
+	post.f = sizes[0] = sizes_of(c.o[F]);
+	post.bias = sizes[1] = sizes_of(c.o[BIAS_F]);
+	post.q = sizes[2] = sizes_of(c.o[Q]);
+	ref_streams_bwd(&post, NULL, ulps, NULL, rounded[0], NULL, rounded[1], NULL, rounded[2]);
+	for (k = 0; k < 3; k++) {
+		struct operand *o = c.o[of_dx[k]];
+
+		bound_gradient(o, 1e-4);
+		o->norm = 0;
+		for (i = 0; i < o->count; i++)
+			o->bound[i] += rounded[k][i];
+		free(rounded[k]);
+		free(sizes[k]);
+	}
+	free(ulps);
 	return run_case(&c);
 }
 

@@ -1789,8 +1789,9 @@ HZ_API int hz_mhc_pre_bwd_workspace(hz_context *ctx, const hz_tensor *x, const h
 				    const hz_mhc_grads *g, const hz_mhc_opts *opts, size_t *bytes);
 
 /*
- * The boundary between two layers in one pass: y = hz_mhc_post(x, f, q, a, branch_bias), and
- * hz_mhc_pre() of y as the streams: p_next, q_next, a_next, u. Coefficients are of each token.
+ * The boundary between two layers: y = hz_mhc_post(x, f, q, a, branch_bias), and hz_mhc_pre() of y
+ * as the streams: p_next, q_next, a_next, u. Coefficients are of each token. A CPU makes both of some
+ * tokens at a time, while they are in its caches; a GPU one after the other.
  * Workspace: hz_mhc_post_pre_workspace().
  */
 HZ_API int hz_mhc_post_pre(hz_context *ctx, const hz_tensor *x, const hz_tensor *f,

@@ -438,7 +438,8 @@ static void channel_units(void *data, int thread, int64_t begin, int64_t end)
 	(void)thread;
 	for (int64_t c = begin; c < end; c++) {
 		if (job->a->dbias)
-			job->a->dbias[c] = sum_units(job, job->dbias, c);
+			job->a->dbias[c] = sum_units(job, job->dbias, c) +
+					   (job->a->accumulate ? job->a->dbias[c] : 0);
 		if (b && b->dnorm)
 			b->dnorm[c] = sum_units(job, job->dnorm, c) +
 				      (b->accumulate_dnorm ? b->dnorm[c] : 0);

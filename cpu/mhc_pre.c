@@ -485,7 +485,7 @@ struct pre_job {
 /* Whether coefficients are those of groups of tokens, made before u */
 static bool shared(const struct hzi_mhc_pre_args *a)
 {
-	return !a->phi || a->s.groups < a->s.tokens;
+	return !a->phi || a->s.groups != a->s.tokens;
 }
 
 /* u of a token; room [C] for floats if there is a norm */
@@ -698,7 +698,7 @@ struct bwd_job {
 
 static bool bwd_shared(const struct hzi_mhc_pre_bwd_args *a)
 {
-	return !a->phi || a->s.groups < a->s.tokens;
+	return !a->phi || a->s.groups != a->s.tokens;
 }
 
 /* The gradients of streams that come of u and y: sums of coefficients, or dx */
@@ -1163,6 +1163,8 @@ int hzi_cpu_mhc_pre_bwd(struct hz_context *ctx, const struct hzi_mhc_pre_bwd_arg
 	struct hzi_mhc_beside beside = beside_of(a);
 	struct hzi_mhc_streams_bwd_args sums, dx;
 
+	if (a->dnorm && !beside.dnorm && !a->accumulate)
+		memset(a->dnorm, 0, (size_t)p->channels * sizeof(float));
 	job.rooms = work;
 	work += p->room * (size_t)p->threads;
 	job.dphi = plan.direct ? a->dphi : work;

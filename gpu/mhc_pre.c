@@ -44,7 +44,7 @@ struct hzi_pre_room hzi_pre_room(const struct hz_context *ctx, const struct hzi_
 	const int64_t columns = s->n * s->channels;
 	struct hzi_pre_room room = {.splits = 1, .mean_splits = 1};
 
-	if (s->groups < s->tokens) {
+	if (s->groups != s->tokens) {
 		const int64_t strips = ceil_div(s->n * ceil_div(s->channels, 8), HZI_PRE_THREADS);
 
 		room.mean_splits = splits_for(ctx, strips * s->groups,
@@ -104,7 +104,7 @@ int hzi_pre_means(struct hz_context *ctx, const char *op, const struct hzi_mhc_s
 	return hzi_pre_sum_rows(ctx, op, 1, &(struct hzi_mhc_sum_rows){
 		.in = room->mean_sums, .out = room->means, .rows = room->mean_splits,
 		.width = s->groups * columns, .stride = s->groups * columns,
-		.scale = 1.0f / (float)(s->tokens / s->groups),
+		.scale = s->tokens > 0 ? 1.0f / (float)(s->tokens / s->groups) : 0,
 	});
 }
 

@@ -53,7 +53,7 @@ static struct plan plan_of(const struct hz_context *ctx, const struct hzi_mhc_pr
 	p.coefs = a->dx.data && (a->du.data || a->dy.data);
 	p.joint = hzi_pre_joint_takes(ctx, a);
 	p.projects = a->phi && !a->saved && (p.gradients || p.coefs || p.norm);
-	p.means = a->phi && S < T && (p.projects || p.gradients);
+	p.means = a->phi && S != T && (p.projects || p.gradients);
 	p.room = hzi_pre_room(ctx, &(struct hzi_mhc_shape){
 		.tokens = p.means ? T : S, .groups = S, .channels = a->s.channels, .n = a->s.n,
 	}, (int)m, p.projects, &p.bytes);
@@ -142,26 +142,25 @@ static int norm_pass(struct hz_context *ctx, const struct hzi_mhc_pre_bwd_args *
 		},
 		.du = plan->du, .dp = plan->dp_tokens, .dnorm = plan->dnorm,
 	};
+	const struct hzi_mhc_sum_rows dnorm = {
+		.in = plan->dnorm, .out = a->dnorm, .rows = plan->norm_blocks,
+		.width = a->s.channels, .stride = a->s.channels, .scale = 1,
+		.accumulate = a->accumulate,
+	};
 
+	/* Without du, dnorm is a sum of no rows. */
 	if (!plan->norm)
-		return HZ_OK;
+		return a->dnorm ? hzi_pre_sum_rows(ctx, OP, 1, &dnorm) : HZ_OK;
 	HZ_CHECK(hzi_pre_coefs(ctx, OP, finish));
-	if (plan->norm_blocks)
-		HZ_CHECK(hzi_cuda_launch(ctx, OP, HZI_FAMILY_MHC_PRE_BWD,
-					 HZI_KERNEL_mhc_pre_norm_bwd, &launch, &p, sizeof(p)));
+	HZ_CHECK(hzi_cuda_launch(ctx, OP, HZI_FAMILY_MHC_PRE_BWD, HZI_KERNEL_mhc_pre_norm_bwd,
+				 &launch, &p, sizeof(p)));
 	if (plan->dp_tokens && a->s.groups < a->s.tokens)
 		HZ_CHECK(hzi_pre_sum_rows(ctx, OP, a->s.groups, &(struct hzi_mhc_sum_rows){
 			.in = plan->dp_tokens, .out = plan->dp,
 			.rows = a->s.tokens / a->s.groups, .width = a->s.n, .stride = a->s.n,
 			.scale = 1,
 		}));
-	if (!a->dnorm)
-		return HZ_OK;
-	return hzi_pre_sum_rows(ctx, OP, 1, &(struct hzi_mhc_sum_rows){
-		.in = plan->dnorm, .out = a->dnorm, .rows = plan->norm_blocks,
-		.width = a->s.channels, .stride = a->s.channels, .scale = 1,
-		.accumulate = a->accumulate,
-	});
+	return a->dnorm ? hzi_pre_sum_rows(ctx, OP, 1, &dnorm) : HZ_OK;
 }
 
 /* The gradients of sums, dalpha and dbias; p and a */

@@ -300,7 +300,7 @@ int hzi_mhc_fill(struct hz_context *ctx, const char *op, struct hzi_mhc_dims *d,
 		else if (is_coef(o->kind))
 			HZ_CHECK(fill_coef(ctx, op, d, o));
 		else
-			*(float **)o->at = o->t->data;
+			*(float **)o->at = hz_tensor_count(o->t) ? o->t->data : NULL;
 	}
 	*s = (struct hzi_mhc_shape){
 		.tokens = d->tokens,
@@ -383,10 +383,10 @@ static int check_not_negative(struct hz_context *ctx, const char *op, const char
 }
 
 int hzi_mhc_rule_of(struct hz_context *ctx, const char *op, int64_t n, const hz_mhc_opts *opts,
-		    uint32_t flags, struct hzi_mhc_rule *rule)
+		    struct hzi_mhc_rule *rule)
 {
 	const hz_mhc_opts o = opts ? *opts : hz_mhc_preset(HZ_MHC_DEEPSEEK);
-	const uint32_t known = HZ_MHC_OLD_NEW | HZ_MHC_NORMALIZE | flags;
+	const uint32_t known = HZ_MHC_OLD_NEW | HZ_MHC_NORMALIZE | HZ_MHC_ACCUMULATE;
 
 	HZ_CHECK(check_enum(ctx, op, "residual", o.residual, HZ_MHC_TANH));
 	HZ_CHECK(check_enum(ctx, op, "map", o.map, HZ_MHC_ABS));
@@ -451,7 +451,7 @@ int hz_mhc_sinkhorn(hz_context *ctx, const hz_tensor *m, const hz_tensor *p,
 
 	HZ_CHECK(hzi_enter(ctx, op));
 	HZ_CHECK(hzi_mhc_operands(ctx, op, &d, list, LISTED(list), false, &s));
-	HZ_CHECK(hzi_mhc_rule_of(ctx, op, d.n, opts, 0, &g.rule));
+	HZ_CHECK(hzi_mhc_rule_of(ctx, op, d.n, opts, &g.rule));
 	g.count = d.groups;
 	if (g.count == 0)
 		return HZ_OK;
@@ -474,7 +474,7 @@ int hz_mhc_sinkhorn_bwd(hz_context *ctx, const hz_tensor *m, const hz_tensor *dp
 
 	HZ_CHECK(hzi_enter(ctx, op));
 	HZ_CHECK(hzi_mhc_operands(ctx, op, &d, list, LISTED(list), false, &s));
-	HZ_CHECK(hzi_mhc_rule_of(ctx, op, d.n, opts, 0, &g.rule));
+	HZ_CHECK(hzi_mhc_rule_of(ctx, op, d.n, opts, &g.rule));
 	g.count = d.groups;
 	if (g.count == 0)
 		return HZ_OK;

@@ -66,9 +66,9 @@ int hzi_mhc_operands(struct hz_context *ctx, const char *op, struct hzi_mhc_dims
 		     const struct hzi_mhc_operand *list, int count, bool only_bytes,
 		     struct hzi_mhc_shape *s);
 
-/* The rule of options (NULL: the default) for n streams, with all rows; flags: those allowed */
+/* The rule of options (NULL: the default) for n streams, with all rows */
 int hzi_mhc_rule_of(struct hz_context *ctx, const char *op, int64_t n, const hz_mhc_opts *opts,
-		    uint32_t flags, struct hzi_mhc_rule *rule);
+		    struct hzi_mhc_rule *rule);
 
 /* A call, or with only_bytes its workspace; nothing where nothing is to be written */
 int hzi_mhc_streams_bwd(struct hz_context *ctx, const char *op,

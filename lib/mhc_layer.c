@@ -239,7 +239,7 @@ int hz_mhc_init(hz_context *ctx, int kind, int layer, uint64_t seed, const hz_te
 				"%s: bias.shape[0] is %lld, which is the rows of no number of "
 				"streams",
 				op, (long long)bias->shape[0]);
-	HZ_CHECK(hzi_mhc_rule_of(ctx, op, n, opts, 0, &rule));
+	HZ_CHECK(hzi_mhc_rule_of(ctx, op, n, opts, &rule));
 	if (alone)
 		rule.m = n;
 	if (phi) {

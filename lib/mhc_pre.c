@@ -57,7 +57,7 @@ static int check_all(struct hz_context *ctx, const struct call *c,
 	if (d.n < 0)
 		return hzi_fail(ctx, HZ_EINVAL, "%s: neither streams nor coefficients are given",
 				c->op);
-	HZ_CHECK(hzi_mhc_rule_of(ctx, c->op, d.n, c->opts, HZ_MHC_ACCUMULATE, rule));
+	HZ_CHECK(hzi_mhc_rule_of(ctx, c->op, d.n, c->opts, rule));
 	if (c->rows == ROWS_P || (c->rows == ROWS_EITHER && c->bias->ndim == 1 &&
 				  c->bias->shape[0] == d.n))
 		rule->m = rule->n;
@@ -274,22 +274,12 @@ struct behind {
 	const hz_tensor *f, *q, *branch_bias, *df, *dq, *dbranch_bias;
 };
 
-static int pre_bwd_slot(struct hz_context *ctx, const struct call *c,
-			struct hzi_mhc_pre_bwd_args *a)
+/* What of streams is empty counts as not given; whether anything is wanted */
+static bool pre_bwd_wanted(struct hzi_mhc_pre_bwd_args *a)
 {
-	size_t need = 0;
-
 	if (a->s.tokens == 0 || a->s.channels == 0)
-		a->dx.data = NULL;
-	if (!a->dx.data && !a->dphi && !a->dalpha && !a->dbias && !a->dgain && !a->dnorm)
-		return nothing(c);
-	need = ctx->ops->mhc_pre_bwd_workspace(ctx, a);
-	if (c->only_bytes) {
-		*c->bytes = need;
-		return HZ_OK;
-	}
-	HZ_CHECK(hzi_workspace(ctx, c->op, need));
-	return ctx->ops->mhc_pre_bwd(ctx, a);
+		a->dx.data = a->du.data = a->dy.data = NULL;
+	return a->dx.data || a->dphi || a->dalpha || a->dbias || a->dgain || a->dnorm;
 }
 
 /* An operand that is of no use without another */
@@ -330,8 +320,8 @@ static int pre_bwd(struct hz_context *ctx, struct call c, const char *x_name, co
 	const hz_mhc_opts *const o = c.opts;
 	struct hzi_mhc_pre_bwd_args a = {0};
 	struct hzi_mhc_streams_bwd_args post = {0};
-	size_t first = 0, second = 0;
-	struct call pre_part = c;
+	size_t need, more = 0;
+	bool wanted;
 
 	HZ_CHECK(check_grads(ctx, &c, g));
 	if (c.rows != ROWS_P)
@@ -368,17 +358,23 @@ static int pre_bwd(struct hz_context *ctx, struct call c, const char *x_name, co
 
 	HZ_CHECK(check_all(ctx, &c, list, LISTED(list), &a.rule, &a.s));
 	a.accumulate = (o->flags & HZ_MHC_ACCUMULATE) != 0;
-	pre_part = c;
-	pre_part.bytes = &first;
 	post.s = a.s;
 	post.dy = a.dx;
 	post.accumulate = a.accumulate;
-	HZ_CHECK(pre_bwd_slot(ctx, &pre_part, &a));
+	wanted = pre_bwd_wanted(&a);
+	need = wanted ? ctx->ops->mhc_pre_bwd_workspace(ctx, &a) : 0;
 	if (b)
-		HZ_CHECK(hzi_mhc_streams_bwd(ctx, c.op, &post, c.only_bytes, &second));
-	if (c.only_bytes)
-		*c.bytes = first > second ? first : second;
-	return HZ_OK;
+		HZ_CHECK(hzi_mhc_streams_bwd(ctx, c.op, &post, true, &more));
+	need = need > more ? need : more;
+	if (c.only_bytes) {
+		*c.bytes = need;
+		return HZ_OK;
+	}
+	/* Of both parts before either writes */
+	HZ_CHECK(hzi_workspace(ctx, c.op, need));
+	if (wanted)
+		HZ_CHECK(ctx->ops->mhc_pre_bwd(ctx, &a));
+	return b ? hzi_mhc_streams_bwd(ctx, c.op, &post, false, NULL) : HZ_OK;
 }
 
 int hz_mhc_pre_bwd(hz_context *ctx, const hz_tensor *x, const hz_tensor *phi,

@@ -704,6 +704,7 @@ static void test_wrong_options(hz_context *ctx, struct right *r)
 		{{.reserved = {0, 0, 1, 0}}, "reserved"},
 	};
 	const hz_mhc_opts lite = {.residual = HZ_MHC_LITE};
+	const hz_mhc_opts accumulate = {.flags = HZ_MHC_ACCUMULATE};
 	float z[5];
 	const hz_tensor five_p = hz_tensor_2d(z, HZ_F32, HZ_CPU, 1, 5);
 	size_t k;
@@ -713,6 +714,45 @@ static void test_wrong_options(hz_context *ctx, struct right *r)
 			wrong[k].sentence);
 	refused(ctx, hz_mhc_weights(ctx, NULL, NULL, NULL, &r->BIAS, &five_p, NULL, NULL, &lite),
 		HZ_EINVAL, "4 streams at most: there are 5");
+	is_int(hz_mhc_sinkhorn(ctx, &r->M, &r->A, &accumulate), HZ_OK,
+	       "HZ_MHC_ACCUMULATE means nothing where nothing is added to");
+}
+
+/* A call of two parts, whose second needs more: with the workspace of the first it does nothing. */
+static void test_workspace(hz_context *ctx)
+{
+	enum { T = 1024, C = 1024 };
+	float *x = calloc(3 * T * C, sizeof(*x)), *q = calloc(T, sizeof(*q)), z[3] = {0};
+	float *sums = calloc(C, sizeof(*sums));
+	const hz_tensor X = hz_tensor_3d(x, HZ_F32, HZ_CPU, T, 1, C);
+	const hz_tensor DY = hz_tensor_3d(x + T * C, HZ_F32, HZ_CPU, T, 1, C);
+	const hz_tensor DX = hz_tensor_3d(x + 2 * T * C, HZ_F32, HZ_CPU, T, 1, C);
+	const hz_tensor Q = hz_tensor_2d(q, HZ_F32, HZ_CPU, T, 1);
+	const hz_tensor BIAS_OF = hz_tensor_1d(z, HZ_F32, HZ_CPU, 3);
+	const hz_tensor SUMS = hz_tensor_1d(sums, HZ_F32, HZ_CPU, C);
+	const hz_mhc_grads g = {.dy = &DY, .dx = &DX};
+	size_t first = 0, both = 0;
+	void *lent;
+
+	if (!x || !q || !sums)
+		bail("no memory for a workspace's operands");
+	x[T * C] = 1;
+	is_int(hz_mhc_pre_bwd_workspace(ctx, &X, NULL, NULL, &BIAS_OF, &g, NULL, &first), HZ_OK,
+	       "the workspace of a part");
+	is_int(hz_mhc_post_pre_bwd_workspace(ctx, &X, NULL, NULL, &BIAS_OF, NULL, &Q, NULL, &g,
+					     NULL, NULL, &SUMS, NULL, &both), HZ_OK,
+	       "the workspace of both");
+	ok(both > first, "the second part needs more: %zu, %zu", first, both);
+	lent = aligned_alloc(64, (first + 63) / 64 * 64);
+	hz_set_workspace(ctx, lent, first);
+	refused(ctx, hz_mhc_post_pre_bwd(ctx, &X, NULL, NULL, &BIAS_OF, NULL, &Q, NULL, &g, NULL,
+					 NULL, &SUMS, NULL), HZ_EWORKSPACE, "must have");
+	ok(x[2 * T * C] == 0, "dx is as it was");
+	hz_set_workspace(ctx, NULL, 0);
+	free(lent);
+	free(sums);
+	free(q);
+	free(x);
 }
 
 static void test_wrong(void)
@@ -729,6 +769,7 @@ static void test_wrong(void)
 	right_views(r);
 	test_wrong_operands(ctx, r);
 	test_wrong_options(ctx, r);
+	test_workspace(ctx);
 	for (i = 0; i < sizeof(r->y) / sizeof(float); i++)
 		good &= r->y[i] == (float)i && r->x[i] == (float)i;
 	ok(good, "a call that is refused writes nothing");

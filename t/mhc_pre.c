@@ -378,7 +378,7 @@ static int backward_case(const struct pre *s)
 		gradient(vector(&c, DBIAS, m, 0, 0, any_layout(s)), s);
 	if (s->how & WITH_GAIN && !no_phi && there(s))
 		gradient(vector(&c, DGAIN, K, 0, 0, any_layout(s)), s);
-	if (s->how & WITH_NORM && c.o[DU] && there(s))
+	if (s->how & WITH_NORM && !no_x && there(s))
 		gradient(vector(&c, DNORM, s->C, 0, 0, any_layout(s)), s);
 	g = (struct ref_grads){
 		.du = values(&c, DU), .dp = values(&c, DP), .dq = values(&c, DQ), .da = values(&c,
@@ -482,6 +482,12 @@ static void test_sizes(void)
 		{2, 4, HZ_F32, STATIC_MIX | WITH_DY, 40, 1, 40, 0},
 		{1, 4, HZ_BF16, 0, 0, 0, 64, 0},
 		{1, 4, HZ_F32, ACCUMULATE, 0, 0, 16, 0},
+		{1, 4, HZ_F32, WITH_SAVED | WITH_NORM, 0, 0, 16, 0},
+		{0, 4, HZ_F32, WITH_SAVED, 0, 3, 16, 0},
+		{0, 4, HZ_F32, WITH_DY | WITH_GAIN, 0, 1, 40, 0},
+		{1, 4, HZ_BF16, ACCUMULATE, 0, 70, 64, 0},
+		{1, 4, HZ_BF16, WITH_NORM | NO_U, 5, 5, 64, 0},
+		{1, 3, HZ_F32, WITH_NORM | NO_U | ACCUMULATE, 6, 2, 17, 0},
 		{1, 4, HZ_F32, 0, 5, 5, 0, 0},
 	};
 	size_t k;
@@ -631,12 +637,12 @@ static int post_pre_bwd_case(const struct pre *s)
 	coefs(&c, DP, T, n, 0, any_layout(s), 1);
 	coefs(&c, DA, T, n, 1, any_layout(s), 1);
 	streams(&c, DY, s->dtype, T, n, C, any_layout(s), 1);
-	streams(&c, DX, s->dtype, T, n, C, any_layout(s), 0);
-	weights(&c, DPHI, ref_pre_rows(&r), n * C, 0, 0);
-	vector(&c, DBIAS, ref_pre_rows(&r), 0, 0, 0);
+	gradient(streams(&c, DX, s->dtype, T, n, C, any_layout(s), 0), s);
+	gradient(weights(&c, DPHI, ref_pre_rows(&r), n * C, 0, 0), s);
+	gradient(vector(&c, DBIAS, ref_pre_rows(&r), 0, 0, 0), s);
 	streams(&c, DF, s->dtype, T, 0, C, any_layout(s), 0);
 	coefs(&c, DQ_OUT, T, n, 0, any_layout(s), 0);
-	vector(&c, DBIAS_F, C, 0, 0, any_layout(s));
+	gradient(vector(&c, DBIAS_F, C, 0, 0, any_layout(s)), s);
 	g = (struct ref_grads){
 		.du = values(&c, DU), .dp = values(&c, DP), .da = values(&c, DA), .dy = values(&c,
 		DY),
@@ -690,6 +696,8 @@ static void test_boundaries(void)
 			s.how |= WITH_NORM;
 		if (k % 5 == 3)
 			s.how |= WITH_GAIN;
+		if (k % 3 == 2)
+			s.how |= ACCUMULATE;
 		s.S = s.T;
 		good &= post_pre_case(&s);
 		s.how &= ~WITH_SAVED;

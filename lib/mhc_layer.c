@@ -233,6 +233,8 @@ int hz_mhc_init(hz_context *ctx, int kind, int layer, uint64_t seed, const hz_te
 	if (alpha->shape[0] != 1 && alpha->shape[0] != 3)
 		return hzi_fail(ctx, HZ_ESHAPE, "%s: alpha.shape[0] is %lld, must be 3, or 1 for p "
 				"alone", op, (long long)alpha->shape[0]);
+	/* Options that no number of streams has are not the fault of bias. */
+	HZ_CHECK(hzi_mhc_rule_of(ctx, op, 1, opts, &rule));
 	n = streams_of(bias->shape[0], alone, opts);
 	if (n < 0)
 		return hzi_fail(ctx, HZ_ESHAPE,
@@ -423,10 +425,10 @@ int hz_mhc_layer_workspace(hz_context *ctx, const hz_mhc_layer *layer, const hz_
 {
 	static const char op[] = "mhc_layer";
 	static const int dtypes[] = {HZ_F32, HZ_F16, HZ_BF16, 0};
-	size_t begin, end, back;
+	size_t need[3];
 	hz_mhc_opts forward, backward;
 	hz_mhc_grads g;
-	hz_tensor u;
+	hz_tensor u, y;
 
 	HZ_CHECK(check_layer(ctx, op, layer));
 	if (!bytes)
@@ -435,21 +437,31 @@ int hz_mhc_layer_workspace(hz_context *ctx, const hz_mhc_layer *layer, const hz_
 	if (x->ndim < 2)
 		return hzi_fail(ctx, HZ_ESHAPE, "%s: x.ndim is %d, must be 2 to %d", op, x->ndim,
 				HZ_MAXDIM);
-	/* Branch values of as many tokens: a question for bytes does not look at memory. */
-	u = *x;
-	u.ndim--;
-	u.shape[u.ndim - 1] = x->shape[x->ndim - 1];
-	u = hz_tensor_nd(x->data, x->dtype, x->device, u.ndim, u.shape);
 	forward = layer_opts(layer, false);
 	backward = layer_opts(layer, true);
-	g = layer_grads(layer, x, &u, x);
-	HZ_CHECK(hz_mhc_pre_workspace(ctx, x, there(&layer->phi), there(&layer->alpha),
-				      &layer->bias, &layer->p, &layer->q, &layer->a, &u, &forward,
-				      &begin));
-	HZ_CHECK(end_bwd(ctx, layer, &u, x, &u, true, &end));
-	HZ_CHECK(hz_mhc_pre_bwd_workspace(ctx, x, there(&layer->phi), there(&layer->alpha),
-					  &layer->bias, &g, &backward, &back));
-	*bytes = begin > end ? begin : end;
-	*bytes = back > *bytes ? back : *bytes;
+	*bytes = 0;
+	/*
+	 * Branch values of as many tokens: a question for bytes does not look at memory. Aligned,
+	 * and not, since the calls' own operands may be either, and ask for less or more.
+	 */
+	for (int skew = 0; skew < 2; skew++) {
+		char *const data = x->data;
+
+		y = *x;
+		y.data = data ? data + (size_t)skew * hz_dtype_size(x->dtype) : NULL;
+		u = y;
+		u.ndim--;
+		u.shape[u.ndim - 1] = x->shape[x->ndim - 1];
+		u = hz_tensor_nd(y.data, x->dtype, x->device, u.ndim, u.shape);
+		g = layer_grads(layer, &y, &u, &y);
+		HZ_CHECK(hz_mhc_pre_workspace(ctx, x, there(&layer->phi), there(&layer->alpha),
+					      &layer->bias, &layer->p, &layer->q, &layer->a, &u,
+					      &forward, &need[0]));
+		HZ_CHECK(end_bwd(ctx, layer, &u, &y, &u, true, &need[1]));
+		HZ_CHECK(hz_mhc_pre_bwd_workspace(ctx, x, there(&layer->phi), there(&layer->alpha),
+						  &layer->bias, &g, &backward, &need[2]));
+		for (int i = 0; i < 3; i++)
+			*bytes = need[i] > *bytes ? need[i] : *bytes;
+	}
 	return HZ_OK;
 }

@@ -227,6 +227,29 @@ static void test_pre_all(int hopper)
 	test_pre(64, 64, 4, HZ_F32, 0);
 	test_pre(64, 2, 4, HZ_BF16, 0);
 	test_pre(30, 30, 3, HZ_BF16, 0);
+	test_pre(0, 2, 4, HZ_BF16, 0);
+}
+
+/* The workspace of a layer is enough for operands that the fastest kernels do not take. */
+static void test_layer(int64_t T)
+{
+	struct operands o = make(HZ_BF16, T, T, 4, 1024);
+	hz_mhc_layer l = {.phi = o.phi, .alpha = o.alpha, .bias = o.bias,
+			  .opts = hz_mhc_preset(HZ_MHC_DEEPSEEK)};
+	size_t bytes = 0;
+
+	o.u.data = (char *)o.u.data + 2;
+	o.dx.data = (char *)o.dx.data + 2;
+	is_int(hz_mhc_layer_bind(ctx, &l, 4, T, memory[1], NULL), HZ_OK,
+	       "a layer of %d tokens", (int)T);
+	is_int(hz_mhc_layer_workspace(ctx, &l, &o.x, &bytes), HZ_OK, "its workspace");
+	is_int(hz_set_workspace(ctx, memory[0] + ARRAY_BYTES / 2, bytes), HZ_OK, "so much");
+	is_int(hz_mhc_layer_begin(ctx, &l, &o.x, &o.u), HZ_OK, "begin: %s", hz_errmsg(ctx));
+	is_int(hz_mhc_layer_end_bwd(ctx, &l, &o.f, &o.dy, &o.df), HZ_OK, "end_bwd");
+	is_int(hz_mhc_layer_begin_bwd(ctx, &l, &o.x, &o.dy, &o.du, &o.dx), HZ_OK, "begin_bwd: %s",
+	       hz_errmsg(ctx));
+	is_int(hz_set_workspace(ctx, NULL, 0), HZ_OK, "the own one again");
+	taken();
 }
 
 /* ---- What goes wrong ---------------------------------------------------------------------------
@@ -271,6 +294,8 @@ int main(void)
 			test_streams(&table[i]);
 		test_small();
 		test_pre_all(HZ_CUDA_90A && device == HZ_CUDA);
+		test_layer(2);
+		test_layer(64);
 		test_errors();
 		stand_in_close(ctx, device, arrays, ARRAYS);
 	}

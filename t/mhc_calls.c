@@ -714,6 +714,8 @@ static void test_wrong_options(hz_context *ctx, struct right *r)
 			wrong[k].sentence);
 	refused(ctx, hz_mhc_weights(ctx, NULL, NULL, NULL, &r->BIAS, &five_p, NULL, NULL, &lite),
 		HZ_EINVAL, "4 streams at most: there are 5");
+	refused(ctx, hz_mhc_init(ctx, 0, 0, 1, NULL, &r->ALPHA, &r->BIAS, &wrong[0].o), HZ_EINVAL,
+		wrong[0].sentence);
 	is_int(hz_mhc_sinkhorn(ctx, &r->M, &r->A, &accumulate), HZ_OK,
 	       "HZ_MHC_ACCUMULATE means nothing where nothing is added to");
 }

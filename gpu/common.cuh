@@ -268,4 +268,23 @@ HZ_DEVICE void cluster_store(uint32_t address, float f)
 #endif
 }
 
+/*
+ * Of 2 HALF values of each lane the sums over lanes that differ below 2 HALF: value l ends in lane l,
+ * at v[0]. Each step halves what a lane has: with HALF 16 it takes 31 exchanges, not 160.
+ */
+template <int HALF>
+HZ_DEVICE void fold_lanes(float *v)
+{
+	const bool upper = threadIdx.x & HALF;
+
+#pragma unroll
+	for (int i = 0; i < HALF; i++) {
+		const float keep = upper ? v[i + HALF] : v[i], send = upper ? v[i] : v[i + HALF];
+
+		v[i] = keep + __shfl_xor_sync(0xffffffff, send, HALF);
+	}
+	if constexpr (HALF > 1)
+		fold_lanes<HALF / 2>(v);
+}
+
 #endif

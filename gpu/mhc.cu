@@ -272,25 +272,7 @@ HZ_DEVICE tokens tokens_of(const hzi_mhc_streams_bwd_job &p, int at_a_time)
 	return r;
 }
 
-template <int HALF>
-HZ_DEVICE void fold(float *v)
-{
-	const bool upper = threadIdx.x & HALF;
-
-#pragma unroll
-	for (int i = 0; i < HALF; i++) {
-		const float keep = upper ? v[i + HALF] : v[i], send = upper ? v[i] : v[i + HALF];
-
-		v[i] = keep + __shfl_xor_sync(0xffffffff, send, HALF);
-	}
-	if constexpr (HALF > 1)
-		fold<HALF / 2>(v);
-}
-
-/*
- * Of 32 values of each lane the sums over lanes: value l ends in lane l. Each step halves what a lane
- * has, so that it takes 31 exchanges, not 160.
- */
+/* Of COUNT values of each lane the sums over lanes: value l ends in lane l */
 template <int COUNT>
 HZ_DEVICE float transposed_sums(const float *value)
 {
@@ -299,7 +281,7 @@ HZ_DEVICE float transposed_sums(const float *value)
 #pragma unroll
 	for (int i = 0; i < 32; i++)
 		v[i] = i < COUNT ? value[i] : 0;
-	fold<16>(v);
+	fold_lanes<16>(v);
 	return v[0];
 }
 

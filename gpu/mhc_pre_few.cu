@@ -13,22 +13,6 @@
 #define ROWS_MOST HZI_FEW_ROWS
 #define WARPS (HZI_FEW_THREADS / 32)
 
-/* Value l of a lane's 32 summed over lanes, in lane l: mhc.cu says how */
-template <int HALF>
-HZ_DEVICE void fold_lanes(float *v)
-{
-	const bool upper = threadIdx.x & HALF;
-
-#pragma unroll
-	for (int i = 0; i < HALF; i++) {
-		const float keep = upper ? v[i + HALF] : v[i], send = upper ? v[i] : v[i + HALF];
-
-		v[i] = keep + __shfl_xor_sync(0xffffffff, send, HALF);
-	}
-	if constexpr (HALF > 1)
-		fold_lanes<HALF / 2>(v);
-}
-
 /* What is left of a token once its sums are known: lane k has sum k, lane 24 the mean square. */
 HZ_DEVICE void finish_few(const hzi_mhc_few &p, int64_t token, float sum, float rho)
 {

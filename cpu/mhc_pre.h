@@ -1,0 +1,96 @@
+/*
+ * mhc_pre.h - what coefficients of hyper-connections and their gradients share
+ *
+ * SPDX-License-Identifier: BSD-2-Clause
+ */
+#ifndef HZI_CPU_MHC_PRE_H
+#define HZI_CPU_MHC_PRE_H
+
+#include "cpu/mhc.h"
+
+#define TOKENS HZI_MHC_BATCH	/* of a tile, whose coefficients are made at once */
+#define BLOCK (4 * TOKENS)	/* of tokens for which a part of phi stays in L1 */
+
+/* phi as products take it: rows of n streams of `stream` numbers each, 0 beyond C, times gain */
+struct hzi_phi {
+	const float *data;
+	int64_t row, stream;
+	const uint16_t *half;		/* the same for hz_kern.mhc_half, or NULL */
+	int32_t panels;
+};
+
+/* Arrays of a thread, in floats */
+struct hzi_phi_room {
+	float *x;			/* [TOKENS][HZI_MHC_WIDE] */
+	float *sums;			/* [BLOCK][m] lanes */
+	float *squares;			/* [BLOCK] lanes */
+	float *raw;			/* [BLOCK][m + 1]: sums_k phi_k x of tokens, mean squares */
+	float *y, *dz, *dy;		/* [m][TOKENS] */
+	float *p, *q, *dp, *dq;		/* [n][TOKENS] */
+	float *a, *da;			/* [n n][TOKENS] */
+	float *dalpha;			/* [3][TOKENS] */
+	float *add;			/* [TOKENS][n][HZI_MHC_TILE] */
+	float *d, *factor;		/* [BLOCK][m], [BLOCK]: what gradients of these make of x */
+	float *token;			/* [BLOCK][n + n n]: p and a */
+	float *du;			/* [BLOCK + 1][C] */
+};
+
+struct hzi_phi_plan {
+	int64_t channels, padded;	/* C, and up to whole pairs of any level's vectors */
+	int n, m;
+	bool all;			/* q and a, too */
+	bool norm;
+	bool pack;			/* phi is copied */
+	size_t phi;			/* floats */
+	int32_t panels;			/* of phi in halves of 16 bits, or 0 */
+	size_t half;			/* the same, in floats */
+	size_t room;			/* floats of a thread */
+	int threads;
+};
+
+/* x: the streams that are multiplied; phi, gain: there are any; norm: u has one */
+struct hzi_phi_plan hzi_phi_plan_of(const struct hz_context *ctx, const struct hzi_mhc_shape *s,
+				    const struct hzi_mhc_rule *rule, const struct hzi_mhc_array *x,
+				    bool phi, bool gain, bool backwards, bool norm);
+struct hzi_phi_room hzi_phi_room_of(const struct hzi_phi_plan *p, float *base, int thread);
+/* work: p->phi + p->half floats */
+struct hzi_phi hzi_phi_of(const struct hzi_phi_plan *p, const float *phi, const float *gain,
+			  float *work);
+/* Up to whole pairs of vectors, what hzi_phi_widen() fills */
+int64_t hzi_phi_pairs(const struct hz_context *ctx, int64_t count);
+/* Channels c .. of stream j of tokens as floats to r->x, 0 up to whole pairs; their squares */
+void hzi_phi_widen(const struct hz_context *ctx, const struct hzi_phi_plan *p,
+		   const struct hzi_mhc_array *x, int dtype, int64_t t, int tokens, int j,
+		   int64_t c, int64_t count, const struct hzi_phi_room *r);
+/* r->raw of a block of tokens, at most BLOCK */
+void hzi_phi_project(const struct hz_context *ctx, const struct hzi_phi_plan *p,
+		     const struct hzi_phi *phi, const struct hzi_mhc_array *x, int dtype,
+		     int64_t t, int tokens, const struct hzi_phi_room *r);
+/* Numbers y of a tile from sums and mean squares, or 0, and the inverse root mean squares rho */
+void hzi_phi_normalize(const struct hzi_phi_plan *p, const struct hzi_mhc_rule *rule,
+		       const float *raw, int tokens, float *y, float *rho);
+struct hzi_mhc_batch hzi_phi_batch_of(const struct hzi_phi_plan *p, const struct hzi_mhc_rule *rule,
+				      const float *alpha, const float *bias, int tokens,
+				      const struct hzi_phi_room *r);
+void hzi_phi_coefs(const struct hz_context *ctx, const struct hzi_mhc_batch *b);
+void hzi_phi_coefs_bwd(const struct hz_context *ctx, const struct hzi_mhc_batch *b);
+/* Means of groups to to [groups][n][padded], and these as streams of one token a group */
+void hzi_phi_means(const struct hz_context *ctx, const struct hzi_phi_plan *p,
+		   const struct hzi_mhc_array *x, const struct hzi_mhc_shape *s, float *to);
+struct hzi_mhc_array hzi_phi_mean_array(const struct hzi_phi_plan *p, float *mean);
+
+/* Token i of a batch: its numbers, back to back */
+static inline float *hzi_phi_pick(const float *from, int i, int count, float *to)
+{
+	for (int e = 0; e < count; e++)
+		to[e] = from[e * TOKENS + i];
+	return to;
+}
+
+static inline void hzi_phi_place(float *to, int i, int count, const float *from)
+{
+	for (int e = 0; e < count; e++)
+		to[e * TOKENS + i] = from[e];
+}
+
+#endif

@@ -1,0 +1,569 @@
+/*
+ * mhc_pre_bwd.c - gradients of coefficients of hyper-connections and of branch inputs
+ *
+ * SPDX-License-Identifier: BSD-2-Clause
+ *
+ * Units are chunks of tiles, as many as shapes say, each with sums of its own of the gradients of
+ * weights; these are added in order.
+ */
+#include <config.h>
+
+#include <string.h>
+
+#include "cpu/mhc_pre.h"
+
+#define CHUNK_LEAST 256			/* tokens */
+#define CHUNKS_MOST 64
+
+struct bwd_plan {
+	struct hzi_phi_plan p;
+	bool shared;			/* coefficients are of groups of tokens */
+	int64_t chunk, chunks;		/* of groups */
+	size_t dphi, dnorm, weights;	/* floats, floats, doubles of a chunk */
+	bool direct;			/* the one chunk's sums are dphi itself */
+	size_t means;			/* floats of means, and of their gradients */
+	size_t unmix;			/* bytes of hzi_mhc_unmix_all() */
+};
+
+struct bwd_job {
+	const struct hz_context *ctx;
+	const struct hzi_mhc_pre_bwd_args *a;
+	const struct bwd_plan *plan;
+	struct hzi_phi phi;
+	struct hzi_mhc_array x;		/* what was multiplied by phi, data NULL: nothing */
+	int x_dtype;
+	struct hzi_mhc_coef p, A, dp, da;	/* of groups, in work, if shared */
+	float *rooms, *dphi, *dnorm, *dmean;
+	double *weights;		/* [chunks][m + 3]: of bias, of alpha */
+	bool stream_dx;
+};
+
+static bool bwd_shared(const struct hzi_mhc_pre_bwd_args *a)
+{
+	return !a->phi || a->s.groups != a->s.tokens;
+}
+
+/* The gradients of streams that come of u and y: sums of coefficients, or dx */
+static struct hzi_mhc_streams_bwd_args streams_of(const struct hzi_mhc_pre_bwd_args *a, bool sums,
+						  bool dx)
+{
+	static float wanted;
+	const struct hzi_mhc_coef some = {&wanted, 0, 0, 0};
+	struct hzi_mhc_streams_bwd_args s = {.s = a->s, .x = a->x, .du = a->du, .dy = a->dy};
+
+	if (sums && a->du.data)
+		s.dp = some;
+	if (sums && a->dy.data)
+		s.da = some;
+	if (dx) {
+		s.dx = a->dx;
+		s.accumulate = a->accumulate;
+	}
+	return s;
+}
+
+static struct hzi_mhc_beside beside_of(const struct hzi_mhc_pre_bwd_args *a)
+{
+	return (struct hzi_mhc_beside){
+		.norm = a->du.data ? a->norm : NULL, .norm_eps = a->rule.norm_eps,
+		.dnorm = a->du.data && a->norm ? a->dnorm : NULL,
+		.accumulate_dnorm = a->accumulate,
+	};
+}
+
+static struct bwd_plan bwd_plan(const struct hz_context *ctx, const struct hzi_mhc_pre_bwd_args *a)
+{
+	const struct hzi_mhc_beside beside = beside_of(a);
+	struct bwd_plan b = {
+		.p = hzi_phi_plan_of(ctx, &a->s, &a->rule, &a->x, a->phi, a->gain, true, a->norm),
+		.shared = bwd_shared(a),
+	};
+	const size_t row = (size_t)(b.p.n * b.p.padded);
+	const int64_t each = hzi_mhc_ceil(a->s.groups, CHUNKS_MOST);
+
+	if (a->saved) {
+		b.p.half = 0;		/* nothing is multiplied again */
+		b.p.panels = 0;
+	}
+	b.chunk = hzi_mhc_ceil(each > CHUNK_LEAST ? each : CHUNK_LEAST, BLOCK) * BLOCK;
+	b.chunks = hzi_mhc_ceil(a->s.groups, b.chunk);
+	b.dphi = a->phi && (a->dphi || a->dgain) ? (size_t)b.p.m * row : 0;
+	b.direct = b.dphi && b.chunks == 1 && !b.p.pack && !a->dgain;
+	b.dnorm = beside.dnorm && !b.shared ? (size_t)b.p.padded : 0;
+	b.weights = (size_t)b.p.m + 3;
+	if (b.shared) {
+		const struct hzi_mhc_streams_bwd_args s = streams_of(a, true, true);
+
+		b.means = a->phi ? (size_t)a->s.groups * row : 0;
+		b.unmix = hzi_mhc_unmix_bytes(&s, &beside);
+	}
+	return b;
+}
+
+static size_t shared_floats(const struct bwd_plan *b, const struct hzi_mhc_shape *s)
+{
+	const size_t n = (size_t)b->p.n;
+
+	return b->shared ? (size_t)s->groups * (2 * n + 2 * n * n) + 2 * b->means : 0;
+}
+
+size_t hzi_cpu_mhc_pre_bwd_workspace(const struct hz_context *ctx,
+				     const struct hzi_mhc_pre_bwd_args *a)
+{
+	const struct bwd_plan b = bwd_plan(ctx, a);
+	const size_t chunks = (size_t)b.chunks;
+
+	return (chunks * ((b.direct ? 0 : b.dphi) + b.dnorm) + b.p.phi + b.p.half +
+		b.p.room * (size_t)b.p.threads + shared_floats(&b, &a->s)) * sizeof(float) +
+	       chunks * b.weights * sizeof(double) + b.unmix + 64;
+}
+
+/* r->raw of a block of groups, from what was saved or anew */
+static const float *recall(const struct bwd_job *job, int64_t t, int tokens,
+			   const struct hzi_phi_room *r)
+{
+	const struct hzi_phi_plan *const p = &job->plan->p;
+
+	if (!job->x.data)
+		return NULL;
+	if (job->a->saved)
+		return job->a->saved + t * (p->m + 1);
+	hzi_phi_project(job->ctx, p, &job->phi, &job->x, job->x_dtype, t, tokens, r);
+	return r->raw;
+}
+
+/* y of a tile of these from number `at` on, and coefficients */
+static void remake(const struct bwd_job *job, const float *raw, int at, int tokens,
+		   const struct hzi_phi_room *r, float *rho)
+{
+	const struct hzi_mhc_pre_bwd_args *const a = job->a;
+	const struct hzi_phi_plan *const p = &job->plan->p;
+	const struct hzi_mhc_batch b = hzi_phi_batch_of(p, &a->rule, a->alpha, a->bias, tokens, r);
+
+	hzi_phi_normalize(p, &a->rule, raw ? raw + at * (p->m + 1) : NULL, tokens, r->y, rho);
+	hzi_phi_coefs(job->ctx, &b);
+}
+
+/* <du, X[j]> and <dY[i], X[j]> of the tokens of a tile, onto those that came in */
+static void sum_tile(const struct bwd_job *job, int64_t t, int at, int tokens,
+		     const struct hzi_phi_room *r, float *dnorm)
+{
+	const struct hzi_mhc_pre_bwd_args *const a = job->a;
+	const struct hz_kern *const kern = job->ctx->kern;
+	const struct hzi_phi_plan *const p = &job->plan->p;
+	const int n = p->n;
+	const struct hzi_mhc_streams_bwd_args args = streams_of(a, true, false);
+	const struct hzi_mhc_beside beside = beside_of(a);
+	struct hzi_mhc_sums sums;
+	struct hzi_mhc_unmix u = {.a = &args, .sums = &sums};
+
+	for (int i = 0; i < tokens; i++) {
+		float coef[HZI_MHC_STREAMS], *const du = r->du + (at + i) * p->padded;
+		float sum[HZI_MHC_STREAMS * HZI_MHC_STREAMS], in[HZI_MHC_STREAMS * HZI_MHC_STREAMS];
+
+		if (beside.norm)
+			hzi_mhc_unnorm(job->ctx, &args, &beside, t + i,
+				       hzi_phi_pick(r->p, i, n, coef),
+				       r->du + BLOCK * p->padded, du, dnorm);
+		memset(&sums, 0, sizeof(sums));
+		for (int64_t c = 0; c < p->channels; c += HZI_MHC_TILE) {
+			u.du_floats = beside.norm ? du + c : NULL;
+			u.next = i + 1 < tokens;
+			if (args.dp.data || args.da.data)
+				hzi_mhc_unmix(job->ctx, &u, t + i, c,
+					      hzi_mhc_min(HZI_MHC_TILE, p->channels - c));
+		}
+		kern->mhc_fold(sums.dp, n, sum);
+		if (hzi_mhc_take(&a->dp, t + i, n, 1, in)) {
+			for (int e = 0; e < n; e++)
+				sum[e] += in[e];
+		}
+		hzi_phi_place(r->dp, i, n, sum);
+		memset(in, 0, sizeof(in));
+		hzi_mhc_take(&a->dq, t + i, n, 1, in);
+		hzi_phi_place(r->dq, i, n, in);
+		kern->mhc_fold(sums.da, n * n, sum);
+		if (hzi_mhc_take(&a->da, t + i, n, n, in)) {
+			for (int e = 0; e < n * n; e++)
+				sum[e] += in[e];
+		}
+		hzi_phi_place(r->da, i, n * n, sum);
+	}
+}
+
+/* The same of groups, whose sums are in work */
+static void take_sums(const struct bwd_job *job, int64_t g, int groups,
+		      const struct hzi_phi_room *r)
+{
+	const struct hzi_mhc_pre_bwd_args *const a = job->a;
+	const int n = job->plan->p.n, nn = n * n;
+	float own[HZI_MHC_STREAMS * HZI_MHC_STREAMS], in[HZI_MHC_STREAMS * HZI_MHC_STREAMS];
+
+	for (int i = 0; i < groups; i++) {
+		memset(own, 0, sizeof(own));
+		memset(in, 0, sizeof(in));
+		if (a->du.data)
+			hzi_mhc_take(&job->dp, g + i, n, 1, own);
+		hzi_mhc_take(&a->dp, g + i, n, 1, in);
+		for (int e = 0; e < n; e++)
+			own[e] += in[e];
+		hzi_phi_place(r->dp, i, n, own);
+		memset(own, 0, sizeof(own));
+		hzi_mhc_take(&a->dq, g + i, n, 1, own);
+		hzi_phi_place(r->dq, i, n, own);
+		memset(own, 0, sizeof(own));
+		memset(in, 0, sizeof(in));
+		if (a->dy.data)
+			hzi_mhc_take(&job->da, g + i, n, n, own);
+		hzi_mhc_take(&a->da, g + i, n, n, in);
+		for (int e = 0; e < nn; e++)
+			own[e] += in[e];
+		hzi_phi_place(r->da, i, nn, own);
+	}
+}
+
+/*
+ * What the gradients of y make of a tile of what phi multiplied, d [m] of its sums and factor of x
+ * itself; sums of the gradients of bias and alpha
+ */
+static void back_coefs(const struct bwd_job *job, int tokens, const struct hzi_phi_room *r,
+		       const float *rho, float *d, float *factor, double *weights)
+{
+	const struct hzi_phi_plan *const p = &job->plan->p;
+	const struct hzi_mhc_batch b =
+		hzi_phi_batch_of(p, &job->a->rule, job->a->alpha, job->a->bias, tokens, r);
+
+	hzi_phi_coefs_bwd(job->ctx, &b);
+	for (int i = 0; i < tokens; i++) {
+		double dot = 0;
+
+		for (int k = 0; k < p->m; k++) {
+			weights[k] += (double)r->dz[k * TOKENS + i];
+			if (!job->x.data)
+				continue;
+			d[i * p->m + k] = rho[i] * r->dy[k * TOKENS + i];
+			dot += (double)r->dy[k * TOKENS + i] * (double)r->y[k * TOKENS + i];
+		}
+		for (int g = 0; g < (p->all ? 3 : 1); g++)
+			weights[p->m + g] += (double)r->dalpha[g * TOKENS + i];
+		factor[i] = job->x.data && p->channels > 0 ?
+				    (float)(-dot * (double)rho[i] * (double)rho[i] /
+					    (double)(p->n * p->channels)) : 0;
+	}
+}
+
+/* dx of channels c .. of a tile, number `at` of a block, and its share of dphi */
+static void back_tile(const struct bwd_job *job, int64_t t, int at, int tokens, int64_t c,
+		      int64_t count, float *dphi, const struct hzi_phi_room *r)
+{
+	const struct hzi_mhc_pre_bwd_args *const a = job->a;
+	const struct hzi_phi_plan *const p = &job->plan->p;
+	const struct hz_kern *const kern = job->ctx->kern;
+	const struct hzi_mhc_streams_bwd_args args = streams_of(a, false, true);
+	const int n = p->n;
+	struct hzi_mhc_product product = {
+		.x = r->x, .x_ld = HZI_MHC_WIDE, .d = r->d + at * p->m, .factor = r->factor + at,
+		.y_ld = n * HZI_MHC_TILE, .count = hzi_phi_pairs(job->ctx, count), .tokens = tokens,
+		.m = p->m,
+	};
+
+	for (int j = 0; j < n && (dphi || a->dx.data); j++) {
+		hzi_phi_widen(job->ctx, p, &a->x, a->s.dtype, t + at, tokens, j, c, count, r);
+		if (a->dx.data) {
+			product.phi = (float *)(uintptr_t)job->phi.data + j * job->phi.stream + c;
+			product.phi_ld = job->phi.row;
+			product.y = r->add + j * HZI_MHC_TILE;
+			kern->mhc_spread(&product);
+		}
+		if (dphi) {
+			product.phi = dphi + j * p->padded + c;
+			product.phi_ld = n * p->padded;
+			kern->mhc_outer(&product);
+		}
+	}
+	for (int i = 0; i < tokens && a->dx.data; i++) {
+		const float *const token = r->token + (at + i) * (n + n * n);
+		const struct hzi_mhc_unmix u = {
+			.a = &args, .coef.p = token, .coef.a = p->all ? token + n : NULL,
+			.du_floats = a->norm && a->du.data ?
+					     r->du + (at + i) * p->padded + c : NULL,
+			.add = r->add + i * n * HZI_MHC_TILE, .add_stream = HZI_MHC_TILE,
+			.stream_dx = job->stream_dx, .next = false,
+		};
+
+		hzi_mhc_unmix(job->ctx, &u, t + at + i, c, count);
+	}
+}
+
+/* Blocks of tokens of their own coefficients, of a chunk */
+static void chunk_of_tokens(const struct bwd_job *job, int64_t chunk,
+			    const struct hzi_phi_room *r)
+{
+	const struct bwd_plan *const plan = job->plan;
+	const struct hzi_phi_plan *const p = &plan->p;
+	const int64_t end = hzi_mhc_min((chunk + 1) * plan->chunk, job->a->s.tokens);
+	const int n = p->n;
+	float *const dphi = plan->dphi ? job->dphi + chunk * (int64_t)plan->dphi : NULL;
+	float *const dnorm = plan->dnorm ? job->dnorm + chunk * (int64_t)plan->dnorm : NULL;
+	double *const weights = job->weights + chunk * (int64_t)plan->weights;
+
+	for (int64_t t = chunk * plan->chunk; t < end; t += BLOCK) {
+		const int block = (int)hzi_mhc_min(BLOCK, end - t);
+		const float *const raw = recall(job, t, block, r);
+
+		for (int at = 0; at < block; at += TOKENS) {
+			const int tokens = (int)hzi_mhc_min(TOKENS, block - at);
+			float rho[TOKENS];
+
+			remake(job, raw, at, tokens, r, rho);
+			for (int i = 0; i < tokens; i++) {
+				float *const token = r->token + (at + i) * (n + n * n);
+
+				hzi_phi_pick(r->p, i, n, token);
+				if (p->all)
+					hzi_phi_pick(r->a, i, n * n, token + n);
+			}
+			sum_tile(job, t + at, at, tokens, r, dnorm);
+			back_coefs(job, tokens, r, rho, r->d + at * p->m, r->factor + at, weights);
+		}
+		for (int64_t c = 0; c < p->channels; c += HZI_MHC_TILE) {
+			for (int at = 0; at < block; at += TOKENS)
+				back_tile(job, t, at, (int)hzi_mhc_min(TOKENS, block - at), c,
+					  hzi_mhc_min(HZI_MHC_TILE, p->channels - c), dphi, r);
+		}
+	}
+}
+
+/* Tiles of groups of tokens, of a chunk: of means */
+static void chunk_of_groups(const struct bwd_job *job, int64_t chunk,
+			    const struct hzi_phi_room *r)
+{
+	const struct hzi_mhc_pre_bwd_args *const a = job->a;
+	const struct bwd_plan *const plan = job->plan;
+	const struct hzi_phi_plan *const p = &plan->p;
+	const int64_t row = p->n * p->padded;
+	const int64_t end = hzi_mhc_min((chunk + 1) * plan->chunk, a->s.groups);
+	float *const dphi = plan->dphi ? job->dphi + chunk * (int64_t)plan->dphi : NULL;
+	double *const weights = job->weights + chunk * (int64_t)plan->weights;
+
+	for (int64_t g = chunk * plan->chunk; g < end; g += TOKENS) {
+		const int groups = (int)hzi_mhc_min(TOKENS, end - g);
+		float rho[TOKENS], factor[TOKENS], d[TOKENS * HZI_MHC_ROWS];
+
+		remake(job, recall(job, g, groups, r), 0, groups, r, rho);
+		take_sums(job, g, groups, r);
+		back_coefs(job, groups, r, rho, d, factor, weights);
+		if (job->x.data) {
+			struct hzi_mhc_product product = {
+				.x = (float *)job->x.data + g * row, .x_ld = row, .d = d,
+				.factor = factor, .y_ld = row, .count = row, .tokens = groups,
+				.m = p->m,
+			};
+
+			if (a->dx.data) {
+				product.phi = (float *)(uintptr_t)job->phi.data;
+				product.phi_ld = job->phi.row;
+				product.y = job->dmean + g * row;
+				job->ctx->kern->mhc_spread(&product);
+				for (int64_t i = 0; i < groups * row && a->s.tokens > 0; i++)
+					product.y[i] /= (float)hzi_mhc_length(&a->s);
+			}
+			if (dphi) {
+				product.phi = dphi;
+				product.phi_ld = row;
+				job->ctx->kern->mhc_outer(&product);
+			}
+		}
+	}
+}
+
+static void chunk_units(void *data, int thread, int64_t begin, int64_t end)
+{
+	const struct bwd_job *const job = data;
+	const struct bwd_plan *const plan = job->plan;
+	const struct hzi_phi_room r = hzi_phi_room_of(&plan->p, job->rooms, thread);
+
+	for (int64_t u = begin; u < end; u++) {
+		if (plan->dphi && !(plan->direct && job->a->accumulate))
+			memset(job->dphi + u * (int64_t)plan->dphi, 0, plan->dphi * sizeof(float));
+		if (plan->dnorm)
+			memset(job->dnorm + u * (int64_t)plan->dnorm, 0,
+			       plan->dnorm * sizeof(float));
+		memset(job->weights + u * (int64_t)plan->weights, 0,
+		       plan->weights * sizeof(double));
+		if (plan->shared)
+			chunk_of_groups(job, u, &r);
+		else
+			chunk_of_tokens(job, u, &r);
+	}
+}
+
+/* Coefficients of groups, which sums and dx need, to work */
+static void coef_units(void *data, int thread, int64_t begin, int64_t end)
+{
+	const struct bwd_job *const job = data;
+	const struct hzi_phi_plan *const p = &job->plan->p;
+	const struct hzi_phi_room r = hzi_phi_room_of(p, job->rooms, thread);
+	float rho[TOKENS], out[HZI_MHC_STREAMS * HZI_MHC_STREAMS];
+
+	for (int64_t u = begin; u < end; u++) {
+		const int64_t g = u * TOKENS;
+		const int groups = (int)hzi_mhc_min(TOKENS, job->a->s.groups - g);
+
+		remake(job, recall(job, g, groups, &r), 0, groups, &r, rho);
+		for (int i = 0; i < groups; i++) {
+			hzi_mhc_put(&job->p, g + i, p->n, 1, hzi_phi_pick(r.p, i, p->n, out));
+			if (p->all)
+				hzi_mhc_put(&job->A, g + i, p->n, p->n,
+					    hzi_phi_pick(r.a, i, p->n * p->n, out));
+		}
+	}
+}
+
+#define WEIGHTS 64			/* channels whose gradients are summed at once */
+
+/* Gradients of weights from those of chunks: blocks of channels of a stream */
+static void weight_units(void *data, int thread, int64_t begin, int64_t end)
+{
+	const struct bwd_job *const job = data;
+	const struct hzi_mhc_pre_bwd_args *const a = job->a;
+	const struct bwd_plan *const plan = job->plan;
+	const struct hzi_phi_plan *const p = &plan->p;
+	const int64_t C = p->channels, blocks = hzi_mhc_ceil(C, WEIGHTS);
+
+	(void)thread;
+	for (int64_t b = begin; b < end; b++) {
+		const int64_t j = b / blocks, c = b % blocks * WEIGHTS, at = j * C + c;
+		const int64_t count = hzi_mhc_min(WEIGHTS, C - c);
+		float dgain[WEIGHTS] = {0};
+
+		for (int k = 0; k < p->m; k++) {
+			const float *from = job->dphi + (k * p->n + j) * p->padded + c;
+			const int64_t row = k * p->n * C + at;
+			float sum[WEIGHTS] = {0};
+
+			for (int64_t u = 0; u < plan->chunks; u++, from += plan->dphi) {
+				for (int64_t i = 0; i < count; i++)
+					sum[i] += from[i];
+			}
+			for (int64_t i = 0; i < count; i++) {
+				dgain[i] += sum[i] * a->phi[row + i];
+				if (a->gain)
+					sum[i] *= a->gain[at + i];
+				if (a->dphi && a->accumulate)
+					a->dphi[row + i] += sum[i];
+				else if (a->dphi)
+					a->dphi[row + i] = sum[i];
+			}
+		}
+		for (int64_t i = 0; a->dgain && i < count; i++)
+			a->dgain[at + i] = (a->accumulate ? a->dgain[at + i] : 0) + dgain[i];
+	}
+}
+
+/* sum over chunks of what is ld apart, onto or instead of old */
+static float sum_chunks(const double *from, int64_t ld, int64_t chunks, const float *old, bool add)
+{
+	double sum = 0;
+
+	for (int64_t u = 0; u < chunks; u++)
+		sum += from[u * ld];
+	return (float)((add ? (double)*old : 0) + sum);
+}
+
+static void put_weights(const struct bwd_job *job)
+{
+	const struct hzi_mhc_pre_bwd_args *const a = job->a;
+	const struct bwd_plan *const plan = job->plan;
+	const struct hzi_phi_plan *const p = &plan->p;
+	const int64_t ld = (int64_t)plan->weights;
+
+	for (int k = 0; a->dbias && k < p->m; k++)
+		a->dbias[k] = sum_chunks(job->weights + k, ld, plan->chunks, &a->dbias[k],
+					 a->accumulate);
+	for (int g = 0; a->dalpha && g < (p->all ? 3 : 1); g++)
+		a->dalpha[g] = sum_chunks(job->weights + p->m + g, ld, plan->chunks, &a->dalpha[g],
+					  a->accumulate);
+	for (int64_t c = 0; plan->dnorm && c < p->channels; c++) {
+		double sum = a->accumulate ? (double)a->dnorm[c] : 0;
+
+		for (int64_t u = 0; u < plan->chunks; u++)
+			sum += (double)job->dnorm[u * (int64_t)plan->dnorm + c];
+		a->dnorm[c] = (float)sum;
+	}
+	if (plan->dphi && !plan->direct)
+		hzi_parallel(p->threads, weight_units, (void *)(uintptr_t)job,
+			     p->n * hzi_mhc_ceil(p->channels, WEIGHTS));
+}
+
+int hzi_cpu_mhc_pre_bwd(struct hz_context *ctx, const struct hzi_mhc_pre_bwd_args *a)
+{
+	const struct bwd_plan plan = bwd_plan(ctx, a);
+	const struct hzi_phi_plan *const p = &plan.p;
+	const int64_t n = p->n, groups = a->s.groups;
+	struct bwd_job job = {
+		.ctx = ctx, .a = a, .plan = &plan, .x_dtype = a->s.dtype,
+		.weights = ctx->workspace,
+		.stream_dx = hzi_mhc_stream(ctx, &a->dx, &a->s, a->s.n) && !a->accumulate,
+	};
+	float *work = (float *)(job.weights + plan.chunks * (int64_t)plan.weights);
+	struct hzi_mhc_beside beside = beside_of(a);
+	struct hzi_mhc_streams_bwd_args sums, dx;
+
+	if (a->dnorm && !beside.dnorm && !a->accumulate)
+		memset(a->dnorm, 0, (size_t)p->channels * sizeof(float));
+	job.rooms = work;
+	work += p->room * (size_t)p->threads;
+	job.dphi = plan.direct ? a->dphi : work;
+	work += plan.direct ? 0 : plan.chunks * (int64_t)plan.dphi;
+	job.dnorm = work;
+	work += plan.chunks * (int64_t)plan.dnorm;
+	if (a->phi) {
+		job.phi = hzi_phi_of(p, a->phi, a->gain, work);
+		job.x = a->x;
+	}
+	work += p->phi + p->half;
+	if (!plan.shared) {
+		hzi_parallel(p->threads, chunk_units, &job, plan.chunks);
+		put_weights(&job);
+		return HZ_OK;
+	}
+	if (a->phi) {
+		hzi_phi_means(ctx, p, &a->x, &a->s, work);
+		job.x = hzi_phi_mean_array(p, work);
+		job.x_dtype = HZ_F32;
+		work += plan.means;
+		job.dmean = work;
+		work += plan.means;
+	}
+	job.p = (struct hzi_mhc_coef){work, n, 1, 1};
+	job.dp = (struct hzi_mhc_coef){job.p.data + groups * n, n, 1, 1};
+	job.A = (struct hzi_mhc_coef){job.dp.data + groups * n, n * n, n, 1};
+	job.da = (struct hzi_mhc_coef){job.A.data + groups * n * n, n * n, n, 1};
+	work = job.da.data + groups * n * n;
+	work += (uintptr_t)work % 8 / 4;
+	beside.room = job.rooms;
+	hzi_parallel(p->threads, coef_units, &job, hzi_mhc_ceil(groups, TOKENS));
+	sums = streams_of(a, true, false);
+	sums.p = job.p;
+	if (sums.dp.data)
+		sums.dp = job.dp;
+	if (sums.da.data)
+		sums.da = job.da;
+	if (sums.dp.data || sums.da.data)
+		hzi_mhc_unmix_all(ctx, &sums, &beside, work);
+	hzi_parallel(p->threads, chunk_units, &job, plan.chunks);
+	put_weights(&job);
+	if (!a->dx.data)
+		return HZ_OK;
+	dx = streams_of(a, false, true);
+	if (a->du.data)
+		dx.p = job.p;
+	if (a->dy.data && p->all)
+		dx.a = job.A;
+	beside.dnorm = NULL;
+	beside.add = a->phi ? job.dmean : NULL;
+	beside.add_stream = p->padded;
+	hzi_mhc_unmix_all(ctx, &dx, &beside, work);
+	return HZ_OK;
+}

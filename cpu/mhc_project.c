@@ -1,0 +1,414 @@
+/*
+ * mhc_project.c - products of streams and phi, means: what coefficients are made of
+ *
+ * SPDX-License-Identifier: BSD-2-Clause
+ */
+#include <config.h>
+
+#include <string.h>
+
+#include "cpu/mhc_pre.h"
+
+/* ---- Plans ----------------------------------------------------------------------------------- */
+
+#define HALF_LEAST 128			/* tokens whose products pay for phi in another layout */
+#define HALF_TILE 512			/* numbers of it */
+
+struct hzi_phi_plan hzi_phi_plan_of(const struct hz_context *ctx, const struct hzi_mhc_shape *s,
+				    const struct hzi_mhc_rule *rule, const struct hzi_mhc_array *x,
+				    bool phi, bool gain, bool backwards, bool norm)
+{
+	struct hzi_phi_plan p = {
+		.channels = s->channels, .padded = hzi_mhc_room(s->channels), .n = s->n,
+		.m = rule->m, .all = rule->m > rule->n, .norm = norm,
+	};
+	const size_t m = (size_t)p.m, n = (size_t)p.n, t = TOKENS, block = BLOCK;
+
+	p.pack = phi && (gain || p.padded != p.channels);
+	p.phi = p.pack ? m * n * (size_t)p.padded : 0;
+	p.room = t * HZI_MHC_WIDE + block * (m + 1) * (HZI_MHC_BATCH + 1) +
+		 t * (3 * m + 4 * n + 2 * n * n + 3) +
+		 (backwards ? block * (m + 1 + n + n * n) + t * n * HZI_MHC_TILE : 0) +
+		 (norm ? (block + 1) * (size_t)p.padded : 0);
+	p.room = (p.room + 15) / 16 * 16;
+	if (phi && ctx->kern->mhc_half && s->dtype == HZ_BF16 && s->groups == s->tokens &&
+	    s->tokens >= HALF_LEAST && s->channels % 32 == 0 && x->channel == 1) {
+		p.panels = (2 * rule->m + 15) / 16;
+		p.half = n * (size_t)s->channels / 32 * (size_t)p.panels * (HALF_TILE / 2);
+	}
+	p.threads = hzi_threads(ctx, s->tokens * s->channels * s->n * (backwards ? 8 : 2) *
+					     hzi_mhc_size(s->dtype));
+	return p;
+}
+
+struct hzi_phi_room hzi_phi_room_of(const struct hzi_phi_plan *p, float *base, int thread)
+{
+	const int64_t t = TOKENS, block = BLOCK, m = p->m, n = p->n;
+	struct hzi_phi_room r;
+
+	r.x = base + (int64_t)p->room * thread;
+	r.sums = r.x + t * HZI_MHC_WIDE;
+	r.squares = r.sums + block * m * HZI_MHC_BATCH;
+	r.raw = r.squares + block * HZI_MHC_BATCH;
+	r.y = r.raw + block * (m + 1);
+	r.dz = r.y + t * m;
+	r.dy = r.dz + t * m;
+	r.p = r.dy + t * m;
+	r.q = r.p + t * n;
+	r.dp = r.q + t * n;
+	r.dq = r.dp + t * n;
+	r.a = r.dq + t * n;
+	r.da = r.a + t * n * n;
+	r.dalpha = r.da + t * n * n;
+	/* Of gradients alone, but du is where it is in either direction. */
+	r.du = r.dalpha + 3 * t;
+	r.d = r.du + (p->norm ? (block + 1) * p->padded : 0);
+	r.factor = r.d + block * m;
+	r.token = r.factor + block;
+	r.add = r.token + block * (n + n * n);
+	return r;
+}
+
+struct pack_job {
+	const struct hzi_phi_plan *plan;
+	const float *phi, *gain;
+	float *to;
+	const struct hzi_phi *from;		/* of halves */
+	uint16_t *half;
+};
+
+/* Rows of one stream of phi */
+static void pack_units(void *data, int thread, int64_t begin, int64_t end)
+{
+	const struct pack_job *const job = data;
+	const int64_t C = job->plan->channels, padded = job->plan->padded;
+
+	(void)thread;
+	for (int64_t i = begin; i < end; i++) {
+		const float *const from = job->phi + i * C;
+		const float *const gain = job->gain ? job->gain + i % job->plan->n * C : NULL;
+		float *const to = job->to + i * padded;
+
+		for (int64_t c = 0; c < C; c++)
+			to[c] = gain ? from[c] * gain[c] : from[c];
+		for (int64_t c = C; c < padded; c++)
+			to[c] = 0;
+	}
+}
+
+static uint16_t to_bf16(float v)
+{
+	uint32_t bits;
+
+	memcpy(&bits, &v, 4);
+	if (v != v)
+		return 0x7fc0;
+	return (uint16_t)((bits + 0x7fff + (bits >> 16 & 1)) >> 16);
+}
+
+static float from_bf16(uint16_t h)
+{
+	const uint32_t bits = (uint32_t)h << 16;
+	float v;
+
+	memcpy(&v, &bits, 4);
+	return v;
+}
+
+/*
+ * Steps of 32 numbers: row k of phi is column k rounded to bf16, and column m + k what that leaves,
+ * so that both together have 16 bits or more.
+ */
+static void half_units(void *data, int thread, int64_t begin, int64_t end)
+{
+	const struct pack_job *const job = data;
+	const struct hzi_phi_plan *const p = job->plan;
+
+	(void)thread;
+	for (int64_t s = begin; s < end; s++) {
+		uint16_t *const to = job->half + s * p->panels * HALF_TILE;
+
+		memset(to, 0, (size_t)p->panels * HALF_TILE * sizeof(*to));
+		for (int k = 0; k < p->m; k++) {
+			const float *const from = job->from->data + k * job->from->row + s * 32;
+			uint16_t *const high = to + k / 16 * HALF_TILE + k % 16 * 2;
+			const int after = p->m + k;
+			uint16_t *const low = to + after / 16 * HALF_TILE + after % 16 * 2;
+
+			for (int e = 0; e < 32; e++) {
+				const uint16_t h = to_bf16(from[e]);
+				const float rest = from[e] - from_bf16(h);
+
+				high[e / 2 * 32 + e % 2] = h;
+				low[e / 2 * 32 + e % 2] = rest == rest ? to_bf16(rest) : 0;
+			}
+		}
+	}
+}
+
+struct hzi_phi hzi_phi_of(const struct hzi_phi_plan *p, const float *phi, const float *gain,
+			  float *work)
+{
+	struct hzi_phi to = {.data = phi, .row = p->n * p->channels, .stream = p->channels};
+	struct pack_job job = {p, phi, gain, work, &to, (uint16_t *)(work + p->phi)};
+
+	if (p->pack) {
+		hzi_parallel(p->threads, pack_units, &job, (int64_t)p->m * p->n);
+		to = (struct hzi_phi){
+			.data = work, .row = p->n * p->padded, .stream = p->padded,
+		};
+	}
+	if (p->half) {
+		hzi_parallel(p->threads, half_units, &job, p->n * p->channels / 32);
+		to.half = job.half;
+		to.panels = p->panels;
+	}
+	return to;
+}
+
+int64_t hzi_phi_pairs(const struct hz_context *ctx, int64_t count)
+{
+	return hzi_mhc_ceil(count, 2 * ctx->kern->lanes) * 2 * ctx->kern->lanes;
+}
+
+/* Stream j of x as rows of one */
+static struct hzi_mhc_array one_stream(const struct hzi_mhc_array *x, int64_t size, int j)
+{
+	struct hzi_mhc_array one = *x;
+
+	one.data = (char *)one.data + j * one.stream * size;
+	return one;
+}
+
+/* What of a token follows channels c .. of stream j, to be fetched: in blocks rows are short. */
+static const void *after(const struct hzi_mhc_array *x, const struct hzi_phi_plan *p, int64_t size,
+			 int64_t t, int j, int64_t c)
+{
+	if (x->channel != 1)
+		return NULL;
+	if (c + HZI_MHC_WIDE < p->channels)
+		return (char *)hzi_mhc_at(x, size, t, c + HZI_MHC_WIDE) + j * x->stream * size;
+	return j + 1 < p->n ? (char *)hzi_mhc_at(x, size, t, 0) + (j + 1) * x->stream * size : NULL;
+}
+
+void hzi_phi_widen(const struct hz_context *ctx, const struct hzi_phi_plan *p,
+		   const struct hzi_mhc_array *x, int dtype, int64_t t, int tokens, int j,
+		   int64_t c, int64_t count, const struct hzi_phi_room *r)
+{
+	const int64_t size = hzi_mhc_size(dtype);
+	const struct hzi_mhc_array one = one_stream(x, size, j);
+	float buffer[HZI_MHC_WIDE];
+
+	for (int i = 0; i < tokens; i++) {
+		const struct hzi_mhc_tile tile =
+			hzi_mhc_tile(&one, size, t + i, c, 1, count, buffer, true);
+
+		ctx->kern->mhc_widen(tile.p, dtype, count, r->x + i * HZI_MHC_WIDE,
+				     r->squares + i * ctx->kern->lanes,
+				     after(x, p, size, t + i, j, c));
+	}
+}
+
+static float mean_square(const struct hz_context *ctx, const struct hzi_phi_plan *p,
+			 const float *squares)
+{
+	float sum;
+
+	ctx->kern->mhc_fold(squares, 1, &sum);
+	return p->channels > 0 ? sum / (float)(p->n * p->channels) : 0;
+}
+
+/* Channels c .. of stream j of a tile, number `at` of a block, which were widened, by phi */
+static void project_tile(const struct hz_context *ctx, const struct hzi_phi_plan *p,
+			 const struct hzi_phi *phi, int at, int tokens, int j, int64_t c,
+			 int64_t count, const struct hzi_phi_room *r)
+{
+	const struct hzi_mhc_product product = {
+		.x = r->x, .x_ld = HZI_MHC_WIDE,
+		.phi = (float *)(uintptr_t)phi->data + j * phi->stream + c, .phi_ld = phi->row,
+		.sums = r->sums + (int64_t)at * p->m * ctx->kern->lanes,
+		.count = hzi_phi_pairs(ctx, count), .tokens = tokens, .m = p->m,
+	};
+
+	ctx->kern->mhc_project(&product);
+}
+
+/* The same of a whole tile of bf16 as it is. Its squares are summed first: so it comes into L1. */
+static void half_tile(const struct hz_context *ctx, const struct hzi_phi_plan *p,
+		      const struct hzi_phi *phi, const struct hzi_mhc_array *x, int64_t t,
+		      int at, int j, int64_t c, int64_t count, const struct hzi_phi_room *r)
+{
+	const int64_t width = phi->panels * 16;
+	const uint16_t *const from = (uint16_t *)hzi_mhc_at(x, 2, t + at, c) + j * x->stream;
+	const struct hzi_mhc_half half = {
+		.x = from, .phi = phi->half + (j * p->channels + c) / 32 * phi->panels * HALF_TILE,
+		.y = r->sums + at * width, .x_ld = x->token, .steps = count / 32,
+		.panels = phi->panels,
+	};
+
+	for (int i = 0; i < TOKENS; i++)
+		ctx->kern->mhc_widen(from + i * x->token, HZ_BF16, count, NULL,
+				     r->squares + (at + i) * ctx->kern->lanes,
+				     after(x, p, 2, t + at + i, j, c));
+	ctx->kern->mhc_half(&half);
+}
+
+/*
+ * Tiles go through a part of phi one after another. With halves all are whole but the last, whose
+ * sums are of floats.
+ */
+void hzi_phi_project(const struct hz_context *ctx, const struct hzi_phi_plan *p,
+		     const struct hzi_phi *phi, const struct hzi_mhc_array *x, int dtype,
+		     int64_t t, int tokens, const struct hzi_phi_room *r)
+{
+	const int lanes = ctx->kern->lanes, halves = phi->half ? tokens / TOKENS * TOKENS : 0;
+	const int64_t width = phi->panels * 16;
+
+	memset(r->squares, 0, (size_t)(tokens * lanes) * sizeof(float));
+	memset(r->sums, 0, (size_t)BLOCK * (size_t)p->m * HZI_MHC_BATCH * sizeof(float));
+	for (int j = 0; j < p->n; j++) {
+		for (int64_t c = 0; c < p->channels; c += HZI_MHC_WIDE) {
+			const int64_t count = hzi_mhc_min(HZI_MHC_WIDE, p->channels - c);
+
+			for (int at = 0; at < halves; at += TOKENS)
+				half_tile(ctx, p, phi, x, t, at, j, c, count, r);
+			for (int at = halves; at < tokens; at += TOKENS) {
+				const int some = (int)hzi_mhc_min(TOKENS, tokens - at);
+				struct hzi_phi_room tile = *r;
+
+				tile.squares += at * lanes;
+				hzi_phi_widen(ctx, p, x, dtype, t + at, some, j, c, count, &tile);
+				project_tile(ctx, p, phi, at, some, j, c, count, r);
+			}
+		}
+	}
+	for (int i = 0; i < tokens; i++) {
+		float *const to = r->raw + i * (p->m + 1);
+
+		if (i < halves) {
+			for (int k = 0; k < p->m; k++)
+				to[k] = r->sums[i * width + k] + r->sums[i * width + p->m + k];
+		} else {
+			ctx->kern->mhc_fold(r->sums + (int64_t)i * p->m * lanes, p->m, to);
+		}
+		to[p->m] = mean_square(ctx, p, r->squares + i * lanes);
+	}
+}
+
+static bool has_lanes(const struct hzi_mhc_rule *rule)
+{
+	return rule->n == 2 || rule->n == 4;
+}
+
+void hzi_phi_normalize(const struct hzi_phi_plan *p, const struct hzi_mhc_rule *rule,
+		       const float *raw, int tokens, float *y, float *rho)
+{
+	memset(y, 0, (size_t)(p->m * TOKENS) * sizeof(float));
+	for (int i = 0; raw && i < tokens; i++) {
+		const float *const from = raw + i * (p->m + 1);
+
+		rho[i] = hzi_mhc_inverse_root((double)from[p->m], 1, rule->rms_eps);
+		for (int k = 0; k < p->m; k++)
+			y[k * TOKENS + i] = rho[i] * from[k];
+	}
+}
+
+struct hzi_mhc_batch hzi_phi_batch_of(const struct hzi_phi_plan *p, const struct hzi_mhc_rule *rule,
+				     const float *alpha, const float *bias, int tokens,
+				     const struct hzi_phi_room *r)
+{
+	return (struct hzi_mhc_batch){
+		.rule = rule, .alpha = alpha, .bias = bias, .y = r->y, .dp = r->dp, .dq = r->dq,
+		.da = r->da, .p = r->p, .q = r->q, .a = r->a, .dz = r->dz, .dy = r->dy,
+		.dalpha = r->dalpha, .count = tokens, .all = p->all,
+	};
+}
+
+void hzi_phi_coefs(const struct hz_context *ctx, const struct hzi_mhc_batch *b)
+{
+	if (has_lanes(b->rule))
+		ctx->kern->mhc_coefs(b);
+	else
+		hzi_mhc_any_coefs(b);
+}
+
+void hzi_phi_coefs_bwd(const struct hz_context *ctx, const struct hzi_mhc_batch *b)
+{
+	if (has_lanes(b->rule))
+		ctx->kern->mhc_coefs_bwd(b);
+	else
+		hzi_mhc_any_coefs_bwd(b);
+}
+
+/* ---- Means ----------------------------------------------------------------------------------- */
+
+#define MEAN_TOKENS 64			/* that are added before their sum is */
+
+struct mean_job {
+	const struct hz_context *ctx;
+	const struct hzi_mhc_array *x;
+	const struct hzi_mhc_shape *s;
+	float *to;			/* [groups][n][padded] */
+	const struct hzi_phi_plan *plan;
+	int64_t tiles;
+};
+
+/* A tile of a stream of a group's mean */
+static void mean_units(void *data, int thread, int64_t begin, int64_t end)
+{
+	const struct mean_job *const job = data;
+	const int n = job->s->n;
+	const int64_t length = hzi_mhc_length(job->s);
+	float x[TOKENS * HZI_MHC_WIDE], squares[TOKENS * HZI_MHC_BATCH];
+	float sum[HZI_MHC_WIDE], d[TOKENS];
+	const struct hzi_phi_room r = {.x = x, .squares = squares};
+
+	(void)thread;
+	for (int i = 0; i < TOKENS; i++)
+		d[i] = 1;
+	for (int64_t u = begin; u < end; u++) {
+		const int64_t g = u / (n * job->tiles), c = u % job->tiles * HZI_MHC_WIDE;
+		const int j = (int)(u / job->tiles % n);
+		const int64_t count = hzi_mhc_min(HZI_MHC_WIDE, job->s->channels - c);
+		const int64_t room = hzi_mhc_room(count);
+		float *const to = job->to + (g * n + j) * job->plan->padded + c;
+
+		memset(to, 0, (size_t)room * sizeof(float));
+		for (int64_t t = 0; t < length; t += MEAN_TOKENS) {
+			const int64_t last = hzi_mhc_min(t + MEAN_TOKENS, length);
+
+			memset(sum, 0, sizeof(sum));
+			for (int64_t i = t; i < last; i += TOKENS) {
+				const int tokens = (int)hzi_mhc_min(TOKENS, last - i);
+				const struct hzi_mhc_product product = {
+					.x = x, .x_ld = HZI_MHC_WIDE, .d = d, .phi = sum,
+					.phi_ld = HZI_MHC_WIDE, .tokens = tokens, .m = 1,
+					.count = hzi_phi_pairs(job->ctx, count),
+				};
+
+				hzi_phi_widen(job->ctx, job->plan, job->x, job->s->dtype,
+					      g * length + i, tokens, j, c, count, &r);
+				job->ctx->kern->mhc_outer(&product);
+			}
+			for (int64_t i = 0; i < room; i++)
+				to[i] += sum[i];
+		}
+		for (int64_t i = 0; length > 0 && i < room; i++)
+			to[i] /= (float)length;
+	}
+}
+
+void hzi_phi_means(const struct hz_context *ctx, const struct hzi_phi_plan *p,
+		   const struct hzi_mhc_array *x, const struct hzi_mhc_shape *s, float *to)
+{
+	struct mean_job job = {ctx, x, s, to, p, hzi_mhc_ceil(p->channels, HZI_MHC_WIDE)};
+
+	hzi_parallel(p->threads, mean_units, &job, s->groups * s->n * job.tiles);
+}
+
+/* Means as streams of one token a group */
+struct hzi_mhc_array hzi_phi_mean_array(const struct hzi_phi_plan *p, float *mean)
+{
+	return (struct hzi_mhc_array){mean, p->n * p->padded, p->padded, 1};
+}
+

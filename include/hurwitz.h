@@ -1435,7 +1435,7 @@ typedef struct hz_vlut_opts {
  * by codes of x, a quantizer of the same d. Both must live as long. For two sides HZ_VLUT_TABLE
  * allocates the table of <c, c'>, which named lattices without a transform have where q^(2d) is at
  * most 2^26; one-sided tables are made by each call, of its x. A table is used by one context at a time, of the device
- * it was opened on, while that context is open.
+ * it was opened on, while that context is open. On failure *vlut is NULL.
  *
  * Errors: HZ_EINVAL, HZ_EDTYPE, HZ_ENOTSUP (a table that there cannot be), HZ_ENOMEM, HZ_ECUDA,
  * HZ_EFORK.
@@ -1468,7 +1468,7 @@ typedef struct hz_coded {
  * levels are in it.
  *
  * Aliasing: packed overlaps no operand.
- * Errors: HZ_EINVAL, HZ_EDTYPE, HZ_ESHAPE, HZ_EDEVICE, HZ_ENOTSUP, HZ_ECUDA, HZ_EFORK.
+ * Errors: HZ_EINVAL, HZ_EDTYPE, HZ_ESHAPE, HZ_EALIAS, HZ_EDEVICE, HZ_ENOTSUP, HZ_ECUDA, HZ_EFORK.
  */
 HZ_API int hz_vlut_pack_bytes(hz_context *ctx, const hz_vlut *vlut, const hz_coded *w,
 			      size_t *bytes);
@@ -1541,7 +1541,8 @@ typedef struct hz_lattice_report {
  *
  * beta goes in steps of 5 % from the least sensible one on, scales of a bank are 2^(1/8) apart. The
  * same everywhere; it takes some seconds.
- * Errors: HZ_EINVAL, HZ_ENOTSUP (nothing has such a rate, a basis), HZ_ENOMEM, HZ_EFORK.
+ * Errors: HZ_EINVAL, HZ_EDTYPE, HZ_ESHAPE, HZ_ESTRIDE, HZ_EDEVICE, HZ_ENOTSUP (nothing has such a
+ * rate, a basis), HZ_ENOMEM, HZ_EFORK.
  */
 HZ_API int hz_lattice_design(hz_context *ctx, const hz_lattice_opts *want, double rate,
 			     double sigma, const hz_tensor *x, hz_lattice_opts *found,

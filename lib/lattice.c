@@ -464,10 +464,11 @@ int hz_lattice_open(hz_context *ctx, hz_lattice **lattice, const hz_lattice_opts
 	hz_lattice *l;
 	int status;
 
+	if (lattice)
+		*lattice = NULL;
 	HZ_CHECK(hzi_enter(ctx, op));
 	if (!lattice || !o)
 		return hzi_fail(ctx, HZ_EINVAL, "%s: %s is NULL", op, lattice ? "opts" : "lattice");
-	*lattice = NULL;
 	HZ_CHECK(check_opts(ctx, o, d));
 	l = hzi_malloc(ctx, sizeof(*l), 64);
 	if (!l)

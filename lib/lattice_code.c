@@ -315,6 +315,19 @@ static int check_lattice(struct hz_context *ctx, const char *op, const hz_lattic
 	return l ? HZ_OK : hzi_fail(ctx, HZ_EINVAL, "%s: lattice is NULL", op);
 }
 
+/* An output of encoding overlaps neither factor of the transform before it. */
+static int check_factors(struct hz_context *ctx, const struct call *c, const char *name,
+			 const hz_tensor *out)
+{
+	const hz_hadamard_opts *const h = c->o->hadamard;
+
+	if (h && h->pre)
+		HZ_CHECK(hzi_check_apart(ctx, c->op, "pre", h->pre, name, out));
+	if (h && h->post)
+		HZ_CHECK(hzi_check_apart(ctx, c->op, "post", h->post, name, out));
+	return HZ_OK;
+}
+
 /* Two counts that a call sets; NULL is none. */
 static int check_overload(struct hz_context *ctx, const struct call *c, const hz_tensor *overload)
 {
@@ -328,7 +341,7 @@ static int check_overload(struct hz_context *ctx, const struct call *c, const hz
 	HZ_CHECK(hzi_check_apart(ctx, c->op, "codes", c->codes, "overload", overload));
 	if (c->t)
 		HZ_CHECK(hzi_check_apart(ctx, c->op, "t", c->t, "overload", overload));
-	return HZ_OK;
+	return check_factors(ctx, c, "overload", overload);
 }
 
 static int encode_args(struct hz_context *ctx, struct call *c, const hz_tensor *overload,
@@ -354,7 +367,9 @@ static int encode_args(struct hz_context *ctx, struct call *c, const hz_tensor *
 	if (c->t) {
 		HZ_CHECK(hzi_check_apart(ctx, c->op, "x", c->v, "t", c->t));
 		HZ_CHECK(hzi_check_apart(ctx, c->op, "codes", c->codes, "t", c->t));
+		HZ_CHECK(check_factors(ctx, c, "t", c->t));
 	}
+	HZ_CHECK(check_factors(ctx, c, "codes", c->codes));
 	HZ_CHECK(check_overload(ctx, c, overload));
 	c->empty = hz_tensor_count(c->v) == 0;
 	if (c->empty)
@@ -443,13 +458,15 @@ int hz_lattice_encode_workspace(hz_context *ctx, const hz_lattice *l, const hz_t
 	struct call c = {.op = encode_name, .v_name = "x", .l = l, .v = x, .codes = codes, .t = t,
 			 .o = opts};
 	struct hzi_lattice_encode_args a;
-	size_t begin;
+	size_t need = 0, begin;
 
 	HZ_CHECK(encode_args(ctx, &c, NULL, &a));
 	if (!bytes)
 		return hzi_fail(ctx, HZ_EINVAL, "lattice_encode_workspace: bytes is NULL");
-	*bytes = 0;
-	return c.empty ? HZ_OK : encode_workspace(ctx, &c, &a, bytes, &begin);
+	if (!c.empty)
+		HZ_CHECK(encode_workspace(ctx, &c, &a, &need, &begin));
+	*bytes = need;
+	return HZ_OK;
 }
 
 /* ---- Decoding -------------------------------------------------------------------------------- */
@@ -592,13 +609,15 @@ int hz_lattice_decode_workspace(hz_context *ctx, const hz_lattice *l, const hz_t
 	struct call c = {.op = decode_name, .v_name = "y", .l = l, .v = y, .codes = codes, .t = t,
 			 .o = opts, .decode = true};
 	struct hzi_lattice_decode_args a;
-	size_t begin;
+	size_t need = 0, begin;
 
 	HZ_CHECK(decode_args(ctx, &c, &a));
 	if (!bytes)
 		return hzi_fail(ctx, HZ_EINVAL, "lattice_decode_workspace: bytes is NULL");
-	*bytes = 0;
-	return c.empty ? HZ_OK : decode_workspace(ctx, &c, &a, bytes, &begin);
+	if (!c.empty)
+		HZ_CHECK(decode_workspace(ctx, &c, &a, &need, &begin));
+	*bytes = need;
+	return HZ_OK;
 }
 
 /* ---- Repacking ------------------------------------------------------------------------------- */

@@ -425,6 +425,22 @@ static int search(struct search *s)
 	}
 }
 
+/* Data lie on the host, whatever device the context has. */
+static int check_data(struct hz_context *ctx, const hz_tensor *x)
+{
+	hz_tensor here = *x;
+
+	if (x->device == HZ_CPU)
+		here.device = ctx->device;
+	else if (x->device == ctx->device)
+		return hzi_fail(ctx, HZ_EDEVICE, "%s: x is on the GPU, must be on the host", op);
+	HZ_CHECK(hzi_check(ctx, op, "x", &here, (int[]){HZ_F32, 0}, false));
+	if (x->ndim < 1 || hz_tensor_count(x) < HZ_LATTICE_MAXDIM * 16)
+		return hzi_fail(ctx, HZ_ESHAPE, "%s: x is of %lld values, must be of %d at least",
+				op, (long long)hz_tensor_count(x), HZ_LATTICE_MAXDIM * 16);
+	return HZ_OK;
+}
+
 static int check_want(struct hz_context *ctx, const hz_lattice_opts *w, double rate, double sigma,
 		      const hz_tensor *x)
 {
@@ -438,11 +454,8 @@ static int check_want(struct hz_context *ctx, const hz_lattice_opts *w, double r
 				"%s: rate is 0, which needs want->kind, q and levels", op);
 	if (!x && !(sigma > 0 && isfinite(sigma)))
 		return hzi_fail(ctx, HZ_EINVAL, "%s: sigma is %g, must be positive", op, sigma);
-	if (x && (x->device != HZ_CPU || x->dtype != HZ_F32 || x->ndim < 1 ||
-		  hz_tensor_count(x) < HZ_LATTICE_MAXDIM * 16 || !x->data))
-		return hzi_fail(ctx, HZ_EINVAL,
-				"%s: x must be f32 on the host, of %d values at least", op,
-				HZ_LATTICE_MAXDIM * 16);
+	if (x)
+		HZ_CHECK(check_data(ctx, x));
 	if (w->policy == HZ_LATTICE_BANK && (w->banks < 1 || w->banks > HZ_LATTICE_MAXBANKS))
 		return hzi_fail(ctx, HZ_EINVAL, "%s: want->banks is %d, must be 1 to %d", op,
 				w->banks, HZ_LATTICE_MAXBANKS);

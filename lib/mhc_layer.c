@@ -425,7 +425,7 @@ int hz_mhc_layer_workspace(hz_context *ctx, const hz_mhc_layer *layer, const hz_
 {
 	static const char op[] = "mhc_layer";
 	static const int dtypes[] = {HZ_F32, HZ_F16, HZ_BF16, 0};
-	size_t need[3];
+	size_t need[3], most = 0;
 	hz_mhc_opts forward, backward;
 	hz_mhc_grads g;
 	hz_tensor u, y;
@@ -439,7 +439,6 @@ int hz_mhc_layer_workspace(hz_context *ctx, const hz_mhc_layer *layer, const hz_
 				HZ_MAXDIM);
 	forward = layer_opts(layer, false);
 	backward = layer_opts(layer, true);
-	*bytes = 0;
 	/*
 	 * Branch values of as many tokens: a question for bytes does not look at memory. Aligned,
 	 * and not, since the calls' own operands may be either, and ask for less or more.
@@ -461,7 +460,8 @@ int hz_mhc_layer_workspace(hz_context *ctx, const hz_mhc_layer *layer, const hz_
 		HZ_CHECK(hz_mhc_pre_bwd_workspace(ctx, x, there(&layer->phi), there(&layer->alpha),
 						  &layer->bias, &g, &backward, &need[2]));
 		for (int i = 0; i < 3; i++)
-			*bytes = need[i] > *bytes ? need[i] : *bytes;
+			most = need[i] > most ? need[i] : most;
 	}
+	*bytes = most;
 	return HZ_OK;
 }

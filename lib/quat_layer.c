@@ -261,8 +261,8 @@ static int linear_args(struct hz_context *ctx, const struct call *q, const hz_qu
 	if (o->dscale && !q->backward)
 		return hzi_fail(ctx, HZ_EINVAL, "%s: opts->dscale is for the backward call", q->op);
 	if (q->x || needs_x)
-		HZ_CHECK(hzi_quat_check(ctx, q->op, "x", q->x, q->backward && q->y ? q->y->dtype : 0,
-					2, HZ_MAXDIM, false, o->flags, &l->x));
+		HZ_CHECK(hzi_quat_check(ctx, q->op, "x", q->x, 0, 2, HZ_MAXDIM, false, o->flags,
+					&l->x));
 	HZ_CHECK(hzi_quat_check(ctx, q->op, y_name, q->y, q->x ? q->x->dtype : 0, 2, HZ_MAXDIM,
 				!q->backward, o->flags, &l->y));
 	dtype = q->y->dtype;

@@ -219,10 +219,11 @@ int hz_vlut_open(hz_context *ctx, hz_vlut **vlut, const hz_lattice *w, const hz_
 	hz_vlut *v;
 	int status = HZ_OK;
 
+	if (vlut)
+		*vlut = NULL;
 	HZ_CHECK(hzi_enter(ctx, open_name));
 	if (!vlut || !w)
 		return hzi_fail(ctx, HZ_EINVAL, "%s: %s is NULL", open_name, vlut ? "w" : "vlut");
-	*vlut = NULL;
 	HZ_CHECK(check_opts(ctx, o, x != NULL));
 	if (x && x->rule.d != w->rule.d)
 		return hzi_fail(ctx, HZ_EINVAL, "%s: x has blocks of %d, must have %d, as w", open_name,
@@ -456,6 +457,7 @@ int hz_vlut_pack_bytes(hz_context *ctx, const hz_vlut *v, const hz_coded *w, siz
 int hz_vlut_pack(hz_context *ctx, const hz_vlut *v, const hz_coded *w, void *packed)
 {
 	struct hzi_vlut_pack_args a;
+	hz_tensor all;
 	double start;
 
 	HZ_CHECK(pack_args(ctx, v, w, &a));
@@ -464,6 +466,11 @@ int hz_vlut_pack(hz_context *ctx, const hz_vlut *v, const hz_coded *w, void *pac
 	if (!packed || (uintptr_t)packed % 64)
 		return hzi_fail(ctx, HZ_EINVAL, "%s: packed is %p, must be a multiple of 64 bytes", pack_name,
 				packed);
+	all = hz_tensor_1d(packed, HZ_U8, ctx->device,
+			   (int64_t)ctx->ops->vlut_pack_workspace(ctx, &a));
+	HZ_CHECK(hzi_check_apart(ctx, pack_name, "w->codes", &w->codes, "packed", &all));
+	if (w->t)
+		HZ_CHECK(hzi_check_apart(ctx, pack_name, "w->t", w->t, "packed", &all));
 	a.packed = packed;
 	start = hzi_profile_begin(ctx);
 	return hzi_profile_end(ctx, start, ctx->ops->vlut_pack(ctx, &a), pack_name,

@@ -231,7 +231,7 @@ static void bound_u(struct tcase *c, const struct pre *s)
 									     e);
 		}
 	}
-	if (u->t.dtype == HZ_F32)
+	if (u->t.dtype == HZ_F32 && s->S > 4)
 		u->norm = 4e-5;
 }
 
@@ -320,6 +320,21 @@ static void bound_gradient(struct operand *o, double part)
 		o->norm = part;
 }
 
+/* As before, and a part of the sums of sizes in `bound`, which may be far above what is left of them */
+static void bound_dalpha(struct operand *o)
+{
+	double sizes[3];
+	int64_t i;
+
+	if (!o)
+		return;
+	memcpy(sizes, o->bound, (size_t)o->count * sizeof(*sizes));
+	bound_gradient(o, 2e-4);
+	o->norm = 0;
+	for (i = 0; i < o->count; i++)
+		o->bound[i] += 4e-5 * sizes[i];
+}
+
 static struct operand *gradient(struct operand *o, const struct pre *s)
 {
 	if (s->how & ACCUMULATE) {
@@ -387,12 +402,13 @@ static int backward_case(const struct pre *s)
 		.dalpha = wanted(&c, DALPHA), .dbias = wanted(&c, DBIAS), .dgain = wanted(&c,
 		DGAIN),
 		.dnorm = wanted(&c, DNORM),
+		.dalpha_size = c.o[DALPHA] ? c.o[DALPHA]->bound : NULL,
 	};
 	if (S || s->T)
 		ref_pre_bwd(&r, &g);
 	bound_gradient(c.o[DX], 1e-4);
 	bound_gradient(c.o[DPHI], 2e-4);
-	bound_gradient(c.o[DALPHA], 2e-4);
+	bound_dalpha(c.o[DALPHA]);
 	bound_gradient(c.o[DBIAS], 1e-4);
 	bound_gradient(c.o[DGAIN], 2e-4);
 	bound_gradient(c.o[DNORM], 1e-4);

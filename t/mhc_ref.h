@@ -530,6 +530,7 @@ static inline void ref_pre(const struct ref_pre *s, double *p, double *q, double
 struct ref_grads {
 	const double *du, *dp, *dq, *da, *dy;
 	double *dx, *dphi, *dalpha, *dbias, *dgain, *dnorm;
+	double *dalpha_size;	/* what dalpha's sums can be off by is a part of this */
 };
 
 /* du of what norm was given, from that of what it gave */
@@ -588,8 +589,14 @@ static inline void ref_pre_bwd(const struct ref_pre *s, const struct ref_grads *
 		ref_coefs_bwd(&s->r, y, s->alpha, s->bias, dp + g * n, s->head ? NULL : dq + g * n,
 			      da + g * size, dy, o->dalpha ? o->dalpha : unused,
 			      o->dbias ? o->dbias : unused);
-		for (k = 0; k < m; k++)
+		for (k = 0; k < m; k++) {
+			const double alpha = ref_alpha(&s->r, s->alpha, k);
+
 			dot += dy[k] * y[k];
+			if (o->dalpha_size && alpha != 0)
+				o->dalpha_size[s->head || k < n ? 0 : k < 2 * n ? 1 : 2] +=
+					fabs(dy[k] / alpha) * (fabs(y[k]) + 1);
+		}
 		for (j = 0; j < K && s->phi; j++) {
 			const double gain = s->gain ? s->gain[j] : 1;
 			double d = -rho * rho / (double)K * dot * mean[j];

@@ -321,15 +321,15 @@ static void bound_gradient(struct operand *o, double part)
 }
 
 /* As before, and a part of the sums of sizes in `bound`, which may be far above what is left of them */
-static void bound_dalpha(struct operand *o)
+static void bound_sums(struct operand *o, double part)
 {
-	double sizes[3];
+	double sizes[REF_ROWS];
 	int64_t i;
 
 	if (!o)
 		return;
 	memcpy(sizes, o->bound, (size_t)o->count * sizeof(*sizes));
-	bound_gradient(o, 2e-4);
+	bound_gradient(o, part);
 	o->norm = 0;
 	for (i = 0; i < o->count; i++)
 		o->bound[i] += 4e-5 * sizes[i];
@@ -403,13 +403,14 @@ static int backward_case(const struct pre *s)
 		DGAIN),
 		.dnorm = wanted(&c, DNORM),
 		.dalpha_size = c.o[DALPHA] ? c.o[DALPHA]->bound : NULL,
+		.dbias_size = c.o[DBIAS] ? c.o[DBIAS]->bound : NULL,
 	};
 	if (S || s->T)
 		ref_pre_bwd(&r, &g);
 	bound_gradient(c.o[DX], 1e-4);
 	bound_gradient(c.o[DPHI], 2e-4);
-	bound_dalpha(c.o[DALPHA]);
-	bound_gradient(c.o[DBIAS], 1e-4);
+	bound_sums(c.o[DALPHA], 2e-4);
+	bound_sums(c.o[DBIAS], 1e-4);
 	bound_gradient(c.o[DGAIN], 2e-4);
 	bound_gradient(c.o[DNORM], 1e-4);
 	return run_case(&c);

@@ -530,7 +530,7 @@ static inline void ref_pre(const struct ref_pre *s, double *p, double *q, double
 struct ref_grads {
 	const double *du, *dp, *dq, *da, *dy;
 	double *dx, *dphi, *dalpha, *dbias, *dgain, *dnorm;
-	double *dalpha_size;	/* what dalpha's sums can be off by is a part of this */
+	double *dalpha_size, *dbias_size;	/* what those sums can be off by is a part of these */
 };
 
 /* du of what norm was given, from that of what it gave */
@@ -591,11 +591,14 @@ static inline void ref_pre_bwd(const struct ref_pre *s, const struct ref_grads *
 			      o->dbias ? o->dbias : unused);
 		for (k = 0; k < m; k++) {
 			const double alpha = ref_alpha(&s->r, s->alpha, k);
+			const double dz = alpha != 0 ? fabs(dy[k] / alpha) : 0;
 
 			dot += dy[k] * y[k];
-			if (o->dalpha_size && alpha != 0)
+			if (o->dalpha_size)
 				o->dalpha_size[s->head || k < n ? 0 : k < 2 * n ? 1 : 2] +=
-					fabs(dy[k] / alpha) * (fabs(y[k]) + 1);
+					dz * (fabs(y[k]) + 1);
+			if (o->dbias_size)
+				o->dbias_size[k] += dz;
 		}
 		for (j = 0; j < K && s->phi; j++) {
 			const double gain = s->gain ? s->gain[j] : 1;

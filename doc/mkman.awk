@@ -1,13 +1,23 @@
 # mkman.awk - manual pages of section 3, in mdoc, from the comments of include/hurwitz.h
 # SPDX-License-Identifier: BSD-2-Clause
 #
-#	awk -v dir=doc/man3 -f doc/mkman.awk doc/hurwitz.7 include/hurwitz.h
+#	awk -v dir=doc/man3 -f doc/mkman.awk doc/hurwitz.7 include/hurwitz.h include/hurwitz-dlpack.h
 #
 # Each comment that stands at the left margin, with what is declared under it, makes one page, named
 # after the first type or function there; the others get a page that only points to it. Functions
 # without a comment belong to the comment before; types and macros without one to the type after,
-# or else to the comment before. Indented lines of a comment are kept as they are. A paragraph or
-# line that starts with "Errors:" becomes the section of that name. The date is that of hurwitz.7.
+# or else to the comment before. A comment that declares neither type nor function is what the calls
+# of its section have in common, and makes a page whose name stands below. Indented lines of a
+# comment are kept as they are. A sentence that starts with "Errors:" becomes the section of that
+# name; where there is none, it refers to what the calls of the section have in common. The date is
+# that of hurwitz.7.
+
+BEGIN {
+	common["Quantized matrix multiplication"] = "hz_qparams"
+	common["Quaternions"] = "hz_quat"
+	common["Quaternion layers"] = "hz_quat_layers"
+	common["Manifold-constrained hyper-connections"] = "hz_mhc"
+}
 
 function text_line(s)
 {
@@ -36,8 +46,9 @@ function end_item(	kind)
 			add(last, "", pending)
 		pending = ""
 		last = page_of(decl)
-		if (last != "")
-			add(last, comment, decl)
+		if (last == "")
+			last = common[section]
+		add(last, comment, decl)
 	}
 	comment = decl = ""
 }
@@ -87,6 +98,7 @@ function add(page, text, d)
 		return
 	if (!(page in page_decl)) {
 		page_section[page] = section
+		page_header[page] = header
 		order[++pages] = page
 	}
 	if (text != "")
@@ -113,8 +125,21 @@ FNR == NR {
 	sub(/ -+ \*\/$/, "", section)
 	next
 }
+# Each header is over where C++ closes its brace, or at its end.
+FNR == 1 {
+	header = FILENAME
+	sub(/.*\//, "", header)
+	section = header == "hurwitz.h" ? "" : header
+	inside = 0
+}
 section == "" { next }
-/^#ifdef __cplusplus/ { end_item(); if (pending != "") add(last, "", pending); exit }
+/^#ifdef __cplusplus/ {
+	end_item()
+	if (pending != "")
+		add(last, "", pending)
+	pending = section = ""
+	next
+}
 /^\/\* .*\*\/$/ {
 	end_item()
 	comment = $0
@@ -126,6 +151,17 @@ section == "" { next }
 /^\/\*$/ { end_item(); inside = 1; next }
 inside && /^ \*\/$/ { inside = 0; next }
 inside { sub(/^ \* ?/, ""); comment = comment $0 "\n"; next }
+# An inline function declares as a prototype; its body is skipped.
+/^static inline / {
+	sub(/^static inline/, "HZ_API")
+	decl = decl $0 ";\n"
+	end_item()
+	body = 1
+	next
+}
+body { body = !/^}/; next }
+# Of other things that are static nothing is said.
+/^static / { comment = decl = ""; body = 1; next }
 # A blank line ends declarations that can stand alone; a prototype may follow a prototype.
 /^$/ { if (decl != "") end_item(); next }
 { decl = decl $0 "\n" }
@@ -134,18 +170,22 @@ inside { sub(/^ \* ?/, ""); comment = comment $0 "\n"; next }
 
 function one_line_description(page,	s)
 {
+	if (page == common[page_section[page]])
+		return "what calls have in common: " tolower(page_section[page])
 	s = page_text[page]
 	gsub(/\n/, " ", s)
 	sub(/[.:;] .*/, "", s)
 	sub(/[.:;]? *$/, "", s)
-	if (s ~ /^[A-Z][a-z]* / && s !~ /^(Walsh|Hadamard|CPU|CUDA) /)
+	if (s ~ /^Its gradients?/ && page ~ /_bwd$/)
+		sub(/^Its gradients?.*/, "gradients of " substr(page, 1, length(page) - 4), s)
+	if (s ~ /^[A-Z][a-z]* / && s !~ /^(Walsh|Hadamard|Hamilton|Sinkhorn|CPU|CUDA) /)
 		s = tolower(substr(s, 1, 1)) substr(s, 2)
 	return s
 }
 
 function synopsis(page, out,	d, n, i, line, proto, type, name, args, k, arg)
 {
-	print ".Sh SYNOPSIS\n.In hurwitz.h" >out
+	print ".Sh SYNOPSIS\n.In " page_header[page] >out
 	n = split(page_decl[page], line, "\n")
 	proto = ""
 	for (i = 1; i <= n; i++) {
@@ -176,14 +216,12 @@ function synopsis(page, out,	d, n, i, line, proto, type, name, args, k, arg)
 # Prose, with displays for what is indented. Returns the "Errors:" part instead of writing it.
 function prose(s, out,	n, i, line, display, errors, in_errors, previous)
 {
+	gsub(/[.] Errors: /, ".\nErrors: ", s)
+	gsub(/[.] Source: /, ".\nSource: ", s)
 	n = split(s, line, "\n")
 	for (i = 1; i <= n; i++) {
-		if (line[i] ~ /^(Errors:|[A-Z].* Errors: )/) {
+		if (line[i] ~ /^Errors:/) {
 			in_errors = 1
-			if (line[i] !~ /^Errors:/) {
-				sentence(substr(line[i], 1, index(line[i], "Errors:") - 2), out)
-				line[i] = substr(line[i], index(line[i], "Errors:"))
-			}
 			sub(/^Errors: */, "", line[i])
 		} else if (in_errors && (line[i] == "" || line[i] ~ /^[A-Z][a-z]+:/)) {
 			in_errors = 0
@@ -265,9 +303,13 @@ function write_page(page,	out, names, name, n, i, d, line, errors, also, j)
 	}
 	if (d)
 		print ".Ed" >out
+	also = common[page_section[page]]
 	if (errors != "") {
 		print ".Sh ERRORS" >out
-		prose(errors, out)
+		prose(toupper(substr(errors, 1, 1)) substr(errors, 2), out)
+	} else if (page_decl[page] ~ /HZ_API int hz_[a-z0-9_]*\(hz_context/ &&
+		   page_text[also] ~ /Errors:/) {
+		print ".Sh ERRORS\nThose of all calls of its kind, in\n.Xr " also " 3 ." >out
 	}
 	print ".Sh SEE ALSO" >out
 	also = ""

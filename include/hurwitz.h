@@ -224,6 +224,7 @@ typedef struct hz_info {
 	const char *topology_source;	/* "hwloc 2.9.0", "the application", "sched_getaffinity" */
 } hz_info;
 
+/* Fills *info. Errors: HZ_EINVAL. */
 HZ_API int hz_device_info(hz_context *ctx, hz_info *info);
 
 /* The name of an ISA level ("avx512"), "?" for a value that is none. */
@@ -254,10 +255,14 @@ HZ_API int hz_copy(hz_context *ctx, const hz_tensor *src, const hz_tensor *dst);
 /*
  * The CUDA stream (a CUstream, which is what a cudaStream_t is) that later calls enqueue on; NULL
  * is the default stream. The caller keeps it alive. No effect on a CPU context.
+ * Errors: HZ_EINVAL, HZ_ECUDA, HZ_EFORK.
  */
 HZ_API int hz_set_stream(hz_context *ctx, void *stream);
 
-/* Waits for the context's work and reports errors that surfaced late. CPU calls never need it. */
+/*
+ * Waits for the context's work and reports errors that surfaced late. CPU calls never need it.
+ * Errors: HZ_EINVAL, HZ_ECUDA, HZ_EFORK.
+ */
 HZ_API int hz_sync(hz_context *ctx);
 
 /*
@@ -267,6 +272,7 @@ HZ_API int hz_sync(hz_context *ctx);
  * caller's memory instead (64-byte aligned; NULL, 0 gives it back). On a CPU context the workspace
  * grows by itself. A GPU call never allocates: it returns HZ_EWORKSPACE and says the number. A
  * graph keeps the workspace that it was captured with: one that hz_reserve() replaced is gone.
+ * Errors: HZ_EINVAL, HZ_ENOMEM, HZ_EWORKSPACE (during capture), HZ_ECUDA, HZ_EFORK.
  */
 HZ_API int hz_reserve(hz_context *ctx, size_t bytes);
 HZ_API int hz_set_workspace(hz_context *ctx, void *p, size_t bytes);
@@ -274,6 +280,7 @@ HZ_API int hz_set_workspace(hz_context *ctx, void *p, size_t bytes);
 /*
  * Loads all device code now instead of at the first call of each family, so that the first calls
  * are as fast as the later ones and may be captured into a graph. No effect on a CPU context.
+ * Errors: HZ_EINVAL, HZ_ENOMEM, HZ_ENOTSUP (no code for this GPU), HZ_ECUDA, HZ_EFORK.
  */
 HZ_API int hz_prepare(hz_context *ctx);
 
@@ -385,9 +392,10 @@ HZ_API int hz_hadamard_quantize_workspace(hz_context *ctx, const hz_tensor *x, c
 					  size_t *bytes);
 
 /*
- * The way back: y = the transpose of hz_hadamard() with the same opts, applied to q * s. So with
- * scale 1 it undoes hz_hadamard_quantize() up to the rounding of q; HZ_HADAMARD_TRANSPOSE gives the
- * forward transform instead. Operands as there; y f32 f16 bf16 [..., N], any strides.
+ * Dequantization and the transform back: y = the transpose of hz_hadamard() with the same opts,
+ * applied to q * s. So with scale 1 it undoes hz_hadamard_quantize() up to the rounding of q;
+ * HZ_HADAMARD_TRANSPOSE gives the forward transform instead. Operands as there; y f32 f16 bf16
+ * [..., N], any strides.
  * opts->round_to is ignored. Errors: as hz_hadamard().
  */
 HZ_API int hz_dequantize_hadamard(hz_context *ctx, const hz_tensor *q, const hz_tensor *scale,
@@ -400,13 +408,15 @@ HZ_API int hz_dequantize_hadamard_workspace(hz_context *ctx, const hz_tensor *q,
  * The blocks that a plan makes of a length n: writes up to max lengths, in order, to blocks and
  * returns their number (which may exceed max), or a negative status if the plan cannot make n.
  * opts->plan, block, max_block, min_block, base and order are read; NULL: HZ_PLAN_AUTO.
+ * Errors: HZ_EINVAL, HZ_ESHAPE, HZ_ENOTSUP.
  */
 HZ_API int64_t hz_hadamard_plan(int64_t n, const hz_hadamard_opts *opts, int64_t *blocks,
 				int64_t max);
 
 /*
  * A base matrix of HZ_PLAN_TRUE: writes its order x order entries, +1 and -1, row by row, to
- * entries (unless NULL) and returns 1 if it is symmetric, 0 if not, HZ_ENOTSUP if there is none.
+ * entries (unless NULL) and returns 1 if it is symmetric, 0 if not.
+ * Errors: HZ_ENOTSUP if there is none of that kind and order.
  */
 HZ_API int hz_hadamard_base(int base, int order, int8_t *entries);
 
@@ -414,6 +424,7 @@ HZ_API int hz_hadamard_base(int base, int order, int8_t *entries);
  * n random signs as packed bits for opts->pre and post, on the host: word w of 64 bits, little
  * endian, is the first output of splitmix64 started at seed + w. bits has ceil(n / 8) bytes; unused
  * bits of the last byte are 0.
+ * Errors: HZ_EINVAL.
  */
 HZ_API int hz_hadamard_signs(uint8_t *bits, int64_t n, uint64_t seed);
 
@@ -427,6 +438,7 @@ HZ_API int hz_hadamard_signs(uint8_t *bits, int64_t n, uint64_t seed);
  * for an m x n matrix [1, 1] is per tensor, [m, 1] per row, [1, n] per column and [m, n / 64] per
  * group of 64 in a row.
  */
+#define HZ_QPARAMS_SYMMETRIC 1u		/* zero is 0 for s8 and 128 for u8 */
 
 /* Zero the struct and set what is wanted: zero is the default of every field. */
 typedef struct hz_quantize_opts {
@@ -466,16 +478,14 @@ HZ_API int hz_quantize_workspace(hz_context *ctx, const hz_tensor *x, const hz_t
 				 const hz_quantize_opts *opts, size_t *bytes);
 
 /*
- * The way back: y = scale * (q - zero), f32 with one rounding, then one to the dtype of y; with
- * opts->hadamard the transpose of that transform is applied in between, in f32. Operands and errors
- * as of hz_quantize(): q u8 s8, y f32 f16 bf16.
+ * Dequantization, the way back: y = scale * (q - zero), f32 with one rounding, then one to the
+ * dtype of y; with opts->hadamard the transpose of that transform is applied in between, in f32.
+ * Operands as of hz_quantize(): q u8 s8, y f32 f16 bf16. Errors: as hz_quantize().
  */
 HZ_API int hz_dequantize(hz_context *ctx, const hz_tensor *q, const hz_tensor *y,
 			 const hz_quantize_opts *opts);
 HZ_API int hz_dequantize_workspace(hz_context *ctx, const hz_tensor *q, const hz_tensor *y,
 				   const hz_quantize_opts *opts, size_t *bytes);
-
-#define HZ_QPARAMS_SYMMETRIC 1u		/* zero is 0 for s8 and 128 for u8 */
 
 /*
  * Scales and zeros from the range lo .. hi of x, in which 0 is always counted: scale = (hi - lo) /
@@ -603,7 +613,7 @@ HZ_API int hz_qgemm_pack_bytes(hz_context *ctx, const hz_tensor *b, size_t *byte
 /*
  * The multiplier u and shift s of a sigma, sigma = u / 2^s, 2^30 <= u < 2^31, to nearest even where
  * a double has more bits. A sigma below 2^-32 gives u = 0, s = 1, from 2^30 on s is less than 1.
- * HZ_EINVAL if sigma is not positive and finite.
+ * Errors: HZ_EINVAL if sigma is not positive and finite.
  */
 HZ_API int hz_qgemm_multiplier(double sigma, int32_t *multiplier, int32_t *shift);
 
@@ -618,7 +628,7 @@ HZ_API int hz_qgemm_multiplier(double sigma, int32_t *multiplier, int32_t *shift
  *         > 0 quantizes all of x with it and a_zero, instead of each row by its range
  *
  * A row with an Inf has the scale Inf and codes that are its zero, so it gives NaN, or an Inf where
- * an s32 bias is not 0. All else as of hz_qgemm().
+ * an s32 bias is not 0. All else as of hz_qgemm(). Errors: as hz_qgemm().
  */
 HZ_API int hz_qlinear(hz_context *ctx, const hz_tensor *x, const hz_tensor *b, const hz_tensor *y,
 		      const hz_qgemm_opts *opts);
@@ -695,8 +705,8 @@ HZ_API int hz_quat_mul_bwd_workspace(hz_context *ctx, const hz_tensor *dy, const
 
 /*
  * Sums of products over the last dimension but one: y = the sum over l of conj(a[..., l])
- * b[..., l], or its real part, which is the dot product of vectors of four. With HZ_QUAT_CONJ_A a is not
- * conjugated, with HZ_QUAT_CONJ_B b is; with HZ_QUAT_REVERSED the factors change places.
+ * b[..., l], or its real part, which is the dot product of vectors of four. With HZ_QUAT_CONJ_A a
+ * is not conjugated, with HZ_QUAT_CONJ_B b is; with HZ_QUAT_REVERSED the factors change places.
  *
  *   a, b   [..., l, 4], repeated to the shape of y, and to each other in l
  *   y      [..., 4], or [..., 1] for the real part; no dimension for l
@@ -897,7 +907,7 @@ HZ_API int hz_quat_gemm_workspace(hz_context *ctx, const hz_tensor *a, const hz_
  * Packs A for hz_quat_gemm() and the layers: worth it for weights that are used more than once.
  * What is packed, a or with op_a T its transpose, serves every op_a, which then counts from it, and
  * every n. opts->op_a, method, precision and HZ_QUAT_XYZW are read; later calls have the same method
- * and precision, or AUTO. As hz_qgemm_pack() otherwise.
+ * and precision, or AUTO. As hz_qgemm_pack() otherwise. Errors: as hz_qgemm_pack().
  */
 HZ_API int hz_quat_gemm_pack(hz_context *ctx, const hz_tensor *a, void *data, size_t bytes,
 			     hz_packed *packed, const hz_quat_gemm_opts *opts);
@@ -909,6 +919,8 @@ HZ_API int hz_quat_gemm_pack_bytes(hz_context *ctx, const hz_tensor *a,
 /*
  * Tensors are as above: their last dimension holds the four components, HZ_QUAT_XYZW says in which
  * order, and strides the layout. All operands of a call have one dtype, unless it says otherwise.
+ * Errors: HZ_EINVAL, HZ_EDTYPE, HZ_ESHAPE, HZ_ESTRIDE, HZ_EALIAS, HZ_EDEVICE, HZ_ENOTSUP (f64 on a
+ * GPU), HZ_ENOMEM, HZ_EWORKSPACE, HZ_ECUDA, HZ_EFORK.
  */
 #define HZ_QUAT_ROTATION 0x10000u	/* linear: weights rotate vectors */
 #define HZ_QUAT_TRANSPOSED 0x20000u	/* conv: the adjoint of the convolution */
@@ -955,8 +967,6 @@ typedef struct hz_quat_linear_opts {
  * Arithmetic: as hz_quat_gemm(), but HZ_QUAT_AUTO is HZ_QUAT_FAST unless the context says otherwise
  * or one of the sizes is below 32. A product of rotations is one of real 3N x 3M matrices.
  * Workspace: hz_quat_linear_workspace().
- * Errors: HZ_EINVAL, HZ_EDTYPE, HZ_ESHAPE, HZ_ESTRIDE, HZ_EALIAS, HZ_EDEVICE, HZ_ENOTSUP,
- * HZ_ENOMEM, HZ_EWORKSPACE, HZ_ECUDA, HZ_EFORK.
  * Source: Parcollet et al. 2019, "Quaternion Recurrent Neural Networks", equations 6 to 8.
  */
 HZ_API int hz_quat_linear(hz_context *ctx, const hz_tensor *x, const hz_tensor *w,
@@ -1024,9 +1034,10 @@ typedef struct hz_quat_conv_opts {
  * 4], y any [n, spatial..., Ci, 4] that the convolution would take to the shape of x, b [Ci, 4].
  *
  * Aliasing: no output overlaps another operand.
- * Arithmetic, errors: as hz_quat_linear(); but in HALF no component of x counts as smaller than
- * 2^-26 of the largest finite one, as neighbours have a scale in common. Workspace:
- * hz_quat_conv_workspace(); it may have patches of x, for a limited number of pixels at a time.
+ * Arithmetic: as hz_quat_linear(); but in HALF no component of x counts as smaller than 2^-26 of
+ * the largest finite one, as neighbours have a scale in common.
+ * Workspace: hz_quat_conv_workspace(); it may have patches of x, for a limited number of pixels at
+ * a time.
  * Source: Gaudet, Maida 2018, "Deep Quaternion Networks", section 3.
  */
 HZ_API int hz_quat_conv(hz_context *ctx, const hz_tensor *x, const hz_tensor *w,
@@ -1080,7 +1091,7 @@ typedef struct hz_quat_batchnorm_opts {
  * Aliasing: no output overlaps another operand, but for y = x.
  * Arithmetic: sums over each of at most 256 parts of the batch in f32 at least, then in f64. The
  * same bits for any number of threads.
- * Workspace: hz_quat_batchnorm_workspace(). Errors: as hz_quat_linear().
+ * Workspace: hz_quat_batchnorm_workspace().
  * Source: Gaudet, Maida 2018, section 3.3; without HZ_QUAT_WHITEN Parcollet et al., speechbrain.
  */
 HZ_API int hz_quat_batchnorm(hz_context *ctx, const hz_tensor *x, const hz_tensor *gamma,
@@ -1132,7 +1143,7 @@ typedef struct hz_quat_pool_opts {
  *
  * Aliasing: no output overlaps another operand.
  * Arithmetic: norms are compared as squares in f64; a NaN is larger than all else.
- * Workspace: none. Errors: as hz_quat_linear().
+ * Workspace: none.
  */
 HZ_API int hz_quat_pool(hz_context *ctx, const hz_tensor *x, const hz_tensor *y,
 			const hz_tensor *index, const hz_quat_pool_opts *opts);
@@ -1150,7 +1161,7 @@ HZ_API int hz_quat_pool_bwd(hz_context *ctx, const hz_tensor *index, const hz_te
  *   seed, offset  quaternion i, in index order, is dropped if R(offset + i) < p, R(j) being the
  *                 upper 53 bits of output j, from 0, of splitmix64 started at seed, times 2^-53
  *
- * The same quaternions on every device. Errors: as hz_quat_linear().
+ * The same quaternions on every device.
  */
 HZ_API int hz_quat_dropout(hz_context *ctx, const hz_tensor *x, const hz_tensor *y, double p,
 			   uint64_t seed, uint64_t offset);
@@ -1176,7 +1187,7 @@ enum hz_quat_distribution {
  * a, t cos b, t sin b), s = sqrt(1 - u0), t = sqrt(u0), a = 2 pi u1, b = 2 pi u2. HZ_QUAT_NORMAL:
  * scale (s cos a, s sin a, t cos b, t sin b), s = sqrt(-2 ln(1 - u0)), t = sqrt(-2 ln(1 - u2)),
  * a = 2 pi u1, b = 2 pi u3. Computed in f64 and rounded; the same bits on every device.
- * Errors: as hz_quat_linear(). Source: Gaudet, Maida 2018, section 3.4.
+ * Source: Gaudet, Maida 2018, section 3.4.
  */
 HZ_API int hz_quat_init(hz_context *ctx, const hz_tensor *y, int distribution, double scale,
 			uint64_t seed, uint64_t offset, uint32_t flags);
@@ -1310,6 +1321,7 @@ typedef struct hz_lattice_info {
 	const int32_t *leaders;		/* [q^d][embed], as integers, if q^d <= 65536; else NULL */
 } hz_lattice_info;
 
+/* Fills *info. Errors: HZ_EINVAL. */
 HZ_API int hz_lattice_get_info(const hz_lattice *lattice, hz_lattice_info *info);
 
 enum hz_lattice_to {
@@ -1390,7 +1402,7 @@ HZ_API int hz_lattice_encode_workspace(hz_context *ctx, const hz_lattice *lattic
  * Aliasing: y overlaps nothing.
  * Arithmetic: fl(fl(p - o) - z) times the f32 scale, rounded; with T or a basis then a sum of
  * products as in encoding; one rounding to the dtype of y. The same bits everywhere.
- * Workspace, errors: as of hz_lattice_encode().
+ * Workspace: hz_lattice_decode_workspace(), as there. Errors: as hz_lattice_encode().
  */
 HZ_API int hz_lattice_decode(hz_context *ctx, const hz_lattice *lattice, const hz_tensor *codes,
 			     const hz_tensor *t, const hz_tensor *y,
@@ -1434,8 +1446,9 @@ typedef struct hz_vlut_opts {
  * Makes what products with codes of w need on the context's device: by dense vectors (x NULL), or
  * by codes of x, a quantizer of the same d. Both must live as long. For two sides HZ_VLUT_TABLE
  * allocates the table of <c, c'>, which named lattices without a transform have where q^(2d) is at
- * most 2^26; one-sided tables are made by each call, of its x. A table is used by one context at a time, of the device
- * it was opened on, while that context is open. On failure *vlut is NULL.
+ * most 2^26; one-sided tables are made by each call, of its x. A table is used by one context at a
+ * time, of the device it was opened on, while that context is open. On
+ * failure *vlut is NULL.
  *
  * Errors: HZ_EINVAL, HZ_EDTYPE, HZ_ENOTSUP (a table that there cannot be), HZ_ENOMEM, HZ_ECUDA,
  * HZ_EFORK.
@@ -1514,7 +1527,8 @@ HZ_API int hz_vlut_gemm_workspace(hz_context *ctx, const hz_vlut *vlut, const hz
  *         points as integers, exactly, without scales (E8: 4 times, A2: 2 times the product of
  *         points)
  *
- * Aliasing, arithmetic, workspace, errors: as of hz_vlut_gemm(); products of points are exact.
+ * Aliasing, arithmetic: as of hz_vlut_gemm(); products of points are exact.
+ * Workspace: hz_vlut_gemm2_workspace(). Errors: as hz_vlut_gemm().
  */
 HZ_API int hz_vlut_gemm2(hz_context *ctx, const hz_vlut *vlut, const hz_coded *w, const hz_coded *x,
 			 const hz_tensor *y);
@@ -1571,7 +1585,7 @@ HZ_API int hz_lattice_design(hz_context *ctx, const hz_lattice_opts *want, doubl
  * an order that depends on shapes and the device alone: the same bits for any number of threads and
  * in every run. Gradients may be NULL: not wanted. No output overlaps another operand, but where it
  * says so. NaN and Inf propagate within their token (and its sequence).
- * Errors of all: HZ_EINVAL, HZ_EDTYPE, HZ_ESHAPE, HZ_ESTRIDE, HZ_EALIAS, HZ_EDEVICE, HZ_ENOTSUP,
+ * Errors: HZ_EINVAL, HZ_EDTYPE, HZ_ESHAPE, HZ_ESTRIDE, HZ_EALIAS, HZ_EDEVICE, HZ_ENOTSUP,
  * HZ_ENOMEM, HZ_EWORKSPACE, HZ_ECUDA, HZ_EFORK.
  * Source: Xie et al. 2025, arXiv 2512.24880, equations 3 to 19; DeepSeek's V4 models.
  */
@@ -1791,8 +1805,8 @@ HZ_API int hz_mhc_pre_bwd_workspace(hz_context *ctx, const hz_tensor *x, const h
 
 /*
  * The boundary between two layers: y = hz_mhc_post(x, f, q, a, branch_bias), and hz_mhc_pre() of y
- * as the streams: p_next, q_next, a_next, u. Coefficients are of each token. A CPU makes both of some
- * tokens at a time, while they are in its caches; a GPU one after the other.
+ * as the streams: p_next, q_next, a_next, u. Coefficients are of each token. A CPU makes both of
+ * some tokens at a time, while they are in its caches; a GPU one after the other.
  * Workspace: hz_mhc_post_pre_workspace().
  */
 HZ_API int hz_mhc_post_pre(hz_context *ctx, const hz_tensor *x, const hz_tensor *f,

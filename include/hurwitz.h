@@ -1447,8 +1447,7 @@ typedef struct hz_vlut_opts {
  * by codes of x, a quantizer of the same d. Both must live as long. For two sides HZ_VLUT_TABLE
  * allocates the table of <c, c'>, which named lattices without a transform have where q^(2d) is at
  * most 2^26; one-sided tables are made by each call, of its x. A table is used by one context at a
- * time, of the device it was opened on, while that context is open. On
- * failure *vlut is NULL.
+ * time, of the device it was opened on, while that context is open. On failure *vlut is NULL.
  *
  * Errors: HZ_EINVAL, HZ_EDTYPE, HZ_ENOTSUP (a table that there cannot be), HZ_ENOMEM, HZ_ECUDA,
  * HZ_EFORK.

@@ -772,6 +772,85 @@ done
 good "bench --json -" bench -q -s 0.001 -d cpu -j - dequantize_hadamard
 is "$(grep -vc '^{"op": "dequantize_hadamard", .*}$' ../out)" 0 "bench --json -: JSON alone, of one primitive"
 bad 2 'No such' "bench --json to nowhere" bench -q -j nowhere/b.json
+for op in $("$HURWITZ" bench --help | awk '/^Families/ { on = 1; next } on { print $2 }'); do
+	grep -q "\"$op\"" "$top_srcdir"/tools/bench_*.c
+	ok $? "bench has a case of $op"
+done
+
+# Two runs of two cases: the machine became twice as slow, and one case three times as slow as that.
+row() # CASE DTYPE MEDIAN RATIO
+{
+	echo "{\"op\": \"hadamard\", \"case\": \"$1\", \"dtype\": \"$2\", \"device\": \"cpu\", \"isa\": \"c\"," \
+		"\"threads\": 1, \"median_us\": $3, \"min_us\": 1, \"ceiling\": \"memcpy\", \"ratio\": $4}"
+}
+{ row a f32 10 1; row a f16 10 0.8; row gone f32 1 1; } >old.json
+{ row a f32 999 1; row a f32 20 1; row a f16 60 0.26666666; row new f32 1 1; row more f32 1 1; } >new.json
+hurwitz bench --compare old.json --new new.json
+is "$rc" 3 "bench --compare: a case that became slower is status 3"
+is "$(awk '$1 == "hadamard" { print $3, $7, $8, $9, $10 }' ../out | paste -sd, -)" \
+	"f16 6.000 2.000 3.000 slower,f32 2.000 2.000 1.000 " "slowest first, without the machine's part"
+is "$(tail -n 2 ../out | paste -sd' ' -)" "2 cases of both: 1 slower and 0 faster by more than 10 %; \
+the median of net is 2.000, of ceilings 2.000 1 cases only in old.json, 2 that are not in it" "the sum of it"
+good "bench --threshold" bench -c old.json -n new.json -T 250
+good "the other way round it is faster" bench -c new.json -n old.json
+grep -q ' 0.333  faster$' ../out
+ok $? "and says so"
+sed 's/memcpy/read/' new.json >other.json
+hurwitz bench --compare old.json --new other.json
+is "$rc $(awk '$8 == "other" && $7 == $9' ../out | wc -l | tr -d ' ')" "3 2" \
+	"ceilings of different kinds are not compared"
+hurwitz bench -q -s 0.001 -d cpu -c bench.json hadamard
+[ $rc -eq 0 ] || [ $rc -eq 3 ]
+ok $? "bench --compare measures"
+is "$(grep -c '^hadamard ' ../out)" "$((2 * $(grep -c '"op": "hadamard"' bench.json)))" \
+	"and finds every case again"
+bad 2 'No such' "bench --compare with nothing" bench -c nowhere.json
+bad 2 'directory' "bench --compare with a directory" bench -c ../bad
+bad 2 'none of the' "bench --compare: no case in common" bench -c old.json -n bench.json
+bad 2 'is for --compare' "bench --new alone" bench -n new.json
+bad 2 'standard output' "bench --compare with --json -" bench -c old.json -j -
+bad 2 'quality' "bench --compare with --quality" bench -c old.json -Q
+for t in x -1 nan 1e9 ''; do
+	bad 2 'threshold' "bench --threshold '$t'" bench -c old.json -n new.json -T "$t"
+done
+# What nobody wrote with --json; a printf format.
+line=$(row a f32 10 1)
+while IFS='|' read -r pattern format; do
+	printf "$format\n" >wrong.json
+	bad 2 "$pattern" "bench --compare: $pattern" bench -c wrong.json -n new.json
+done <<END
+no case|
+no JSON object|nonsense
+no JSON object|[$line]
+something behind|$line$line
+something behind|${line%?}
+missing|{}
+is missing|{"op": "a"}
+without an end|{"op": "a
+belongs|{"op": 1}
+belongs|{"op": {"op": "a"}}
+belongs|$(echo "$line" | sed 's/"threads": 1/"threads": "1"/')
+neither string nor number|{"x": [1]}
+neither string nor number|{"x": true}
+neither string nor number|{"x": nan}
+number that is none|{"x": 1e999}
+number that is none|{"x": 1-2}
+colon|{"op" "a"}
+twice|{"op": "a", "op": "b"}
+too long|{"op": "aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa"}
+control|{"op": "\\\\n"}
+escape|{"op": "\\\\x"}
+printable|{"op": "\\\\u001b"}
+printable|{"op": "\\\\u12"}
+printable|{"op": "\\033[31m"}
+printable|{"op": "\\303\\244"}
+no text|\\000
+whole number|$(echo "$line" | sed 's/"threads": 1/"threads": 1.5/')
+not above 0|$(row a f32 0 1)
+not above 0|$(row a f32 1 -1)
+END
+{ echo "$line"; head -c 5000 /dev/zero | tr '\0' ' '; } >wrong.json
+bad 2 'line 2: a line that is too long' "bench --compare: a long line" bench -c wrong.json -n new.json
 
 good "demo" demo
 for word in 'Maunga Whau' 'hadamard_quantize' 'dequantize_hadamard' 'error' '4 bits' 'qlinear' 'No GPU'; do

@@ -11,7 +11,6 @@
 #include <config.h>
 
 #include <errno.h>
-#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 #include <time.h>
@@ -19,112 +18,6 @@
 #include "gpu/cuda.h"
 #include "bench.h"
 #include "hz.h"
-
-/* ---- Cases ----------------------------------------------------------------------------------- */
-
-enum kind { HADAMARD, QUANTIZE, DEQUANTIZE };
-
-enum size {
-	LARGE,		/* 2^24 elements on the CPU, 2^27 on a GPU: beyond the caches */
-	SMALL,		/* 4096 elements: 16 KiB of f32, in the first-level cache */
-	ONE_ROW,	/* latency */
-};
-
-enum {
-	CPU = 1,
-	GPU = 2,
-	QUICK = 4,		/* with --quick, too: of a range the lengths 2^8, 2^12, 2^16 */
-	COLUMNS = 8,
-	TWO_STEPS = 16,		/* the ceiling: the transform, then a copy for quantization */
-};
-
-static const struct row {
-	enum kind kind;
-	enum size size;
-	int flags;
-	int x_dtype, y_dtype;	/* the floating-point operand, and what it becomes */
-	int64_t n_low, n_high;	/* in powers of two from one to the other */
-	int plan;
-	int64_t group;		/* quantization; 0: a scale a row */
-	int scale_dtype;
-} rows[] = {
-	{HADAMARD, LARGE, CPU | QUICK, HZ_F32, HZ_F32, 32, 1 << 20, 0, 0, 0},
-	{HADAMARD, SMALL, CPU | QUICK, HZ_F32, HZ_F32, 32, 4096, 0, 0, 0},
-	{HADAMARD, LARGE, CPU, HZ_F16, HZ_F16, 32, 1 << 20, 0, 0, 0},
-	{HADAMARD, LARGE, CPU | QUICK, HZ_BF16, HZ_BF16, 32, 1 << 20, 0, 0, 0},
-	{HADAMARD, LARGE, CPU, HZ_BF16, HZ_F32, 128, 128, 0, 0, 0},
-	{HADAMARD, LARGE, CPU, HZ_BF16, HZ_F32, 4096, 4096, 0, 0, 0},
-	{HADAMARD, LARGE, CPU, HZ_F32, HZ_F16, 4096, 4096, 0, 0, 0},
-	{HADAMARD, LARGE, CPU | COLUMNS | QUICK, HZ_F32, HZ_F32, 128, 128, 0, 0, 0},
-	{HADAMARD, LARGE, CPU | COLUMNS, HZ_BF16, HZ_BF16, 128, 128, 0, 0, 0},
-	{HADAMARD, LARGE, CPU | QUICK, HZ_F32, HZ_F32, 96, 96, HZ_PLAN_GREEDY, 0, 0},
-	{HADAMARD, LARGE, CPU, HZ_F32, HZ_F32, 160, 160, HZ_PLAN_GREEDY, 0, 0},
-	{HADAMARD, LARGE, CPU, HZ_F32, HZ_F32, 192, 192, HZ_PLAN_GREEDY, 0, 0},
-	{HADAMARD, LARGE, CPU, HZ_F32, HZ_F32, 96, 96, HZ_PLAN_UNIFORM, 0, 0},
-	{HADAMARD, LARGE, CPU | QUICK, HZ_F32, HZ_F32, 96, 96, HZ_PLAN_TRUE, 0, 0},
-	{HADAMARD, LARGE, CPU, HZ_F32, HZ_F32, 5120, 5120, HZ_PLAN_TRUE, 0, 0},
-	{HADAMARD, LARGE, CPU, HZ_F32, HZ_F32, 6144, 6144, HZ_PLAN_TRUE, 0, 0},
-	{HADAMARD, LARGE, CPU, HZ_F32, HZ_F32, 11008, 11008, HZ_PLAN_TRUE, 0, 0},
-	{HADAMARD, LARGE, CPU, HZ_F32, HZ_F32, 14336, 14336, HZ_PLAN_TRUE, 0, 0},
-	{QUANTIZE, LARGE, CPU | QUICK, HZ_F32, HZ_S8, 4096, 4096, 0, 0, HZ_F32},
-	{QUANTIZE, LARGE, CPU, HZ_BF16, HZ_S8, 4096, 4096, 0, 0, HZ_F32},
-	{QUANTIZE, LARGE, CPU, HZ_BF16, HZ_S4X2, 4096, 4096, 0, 128, HZ_F32},
-	{QUANTIZE, LARGE, CPU | QUICK, HZ_BF16, HZ_E4M3, 4096, 4096, 0, 128, HZ_F32},
-	{QUANTIZE, LARGE, CPU, HZ_BF16, HZ_E4M3, 128, 128, 0, 32, HZ_E8M0},
-	{QUANTIZE, LARGE, CPU, HZ_BF16, HZ_E5M2, 4096, 4096, 0, 0, HZ_F32},
-	{QUANTIZE, LARGE, CPU | TWO_STEPS, HZ_BF16, HZ_S8, 4096, 4096, 0, 0, HZ_F32},
-	{DEQUANTIZE, LARGE, CPU | QUICK, HZ_BF16, HZ_S8, 4096, 4096, 0, 0, HZ_F32},
-	{DEQUANTIZE, LARGE, CPU, HZ_BF16, HZ_E4M3, 4096, 4096, 0, 128, HZ_F32},
-
-	{HADAMARD, LARGE, GPU | QUICK, HZ_F16, HZ_F16, 64, 65536, 0, 0, 0},
-	{HADAMARD, LARGE, GPU | QUICK, HZ_BF16, HZ_BF16, 64, 65536, 0, 0, 0},
-	{HADAMARD, LARGE, GPU | QUICK, HZ_F32, HZ_F32, 64, 65536, 0, 0, 0},
-	{HADAMARD, LARGE, GPU, HZ_F16, HZ_F16, 6144, 6144, HZ_PLAN_TRUE, 0, 0},
-	{HADAMARD, LARGE, GPU, HZ_F16, HZ_F16, 5120, 5120, HZ_PLAN_TRUE, 0, 0},
-	{HADAMARD, LARGE, GPU, HZ_F16, HZ_F16, 7168, 7168, HZ_PLAN_TRUE, 0, 0},
-	{HADAMARD, LARGE, GPU, HZ_F16, HZ_F16, 14336, 14336, HZ_PLAN_TRUE, 0, 0},
-	{HADAMARD, LARGE, GPU, HZ_F16, HZ_F16, 10240, 10240, HZ_PLAN_TRUE, 0, 0},
-	{HADAMARD, LARGE, GPU, HZ_F16, HZ_F16, 40960, 40960, HZ_PLAN_TRUE, 0, 0},
-	{HADAMARD, LARGE, GPU, HZ_BF16, HZ_BF16, 6144, 6144, HZ_PLAN_TRUE, 0, 0},
-	{HADAMARD, LARGE, GPU, HZ_BF16, HZ_BF16, 5120, 5120, HZ_PLAN_TRUE, 0, 0},
-	{HADAMARD, LARGE, GPU, HZ_BF16, HZ_BF16, 7168, 7168, HZ_PLAN_TRUE, 0, 0},
-	{HADAMARD, LARGE, GPU, HZ_BF16, HZ_BF16, 14336, 14336, HZ_PLAN_TRUE, 0, 0},
-	{HADAMARD, LARGE, GPU, HZ_BF16, HZ_BF16, 10240, 10240, HZ_PLAN_TRUE, 0, 0},
-	{HADAMARD, LARGE, GPU, HZ_BF16, HZ_BF16, 40960, 40960, HZ_PLAN_TRUE, 0, 0},
-	{HADAMARD, LARGE, GPU, HZ_F32, HZ_F32, 6144, 6144, HZ_PLAN_TRUE, 0, 0},
-	{HADAMARD, LARGE, GPU, HZ_F32, HZ_F32, 5120, 5120, HZ_PLAN_TRUE, 0, 0},
-	{HADAMARD, LARGE, GPU, HZ_F32, HZ_F32, 7168, 7168, HZ_PLAN_TRUE, 0, 0},
-	{HADAMARD, LARGE, GPU, HZ_F32, HZ_F32, 14336, 14336, HZ_PLAN_TRUE, 0, 0},
-	{HADAMARD, LARGE, GPU, HZ_F32, HZ_F32, 10240, 10240, HZ_PLAN_TRUE, 0, 0},
-	{HADAMARD, LARGE, GPU, HZ_F32, HZ_F32, 40960, 40960, HZ_PLAN_TRUE, 0, 0},
-	{HADAMARD, LARGE, GPU, HZ_BF16, HZ_BF16, 96, 96, HZ_PLAN_GREEDY, 0, 0},
-	{HADAMARD, LARGE, GPU, HZ_BF16, HZ_BF16, 192, 192, HZ_PLAN_GREEDY, 0, 0},
-	{HADAMARD, LARGE, GPU | COLUMNS, HZ_F16, HZ_F16, 128, 128, 0, 0, 0},
-	{HADAMARD, LARGE, GPU | COLUMNS | QUICK, HZ_BF16, HZ_BF16, 128, 128, 0, 0, 0},
-	{HADAMARD, LARGE, GPU | COLUMNS, HZ_F32, HZ_F32, 128, 128, 0, 0, 0},
-	{QUANTIZE, LARGE, GPU | QUICK, HZ_BF16, HZ_S8, 4096, 4096, 0, 0, HZ_F32},
-	{QUANTIZE, LARGE, GPU | QUICK, HZ_BF16, HZ_E4M3, 4096, 4096, 0, 0, HZ_F32},
-	{QUANTIZE, LARGE, GPU, HZ_BF16, HZ_E4M3, 128, 128, 0, 128, HZ_F32},
-	{QUANTIZE, LARGE, GPU, HZ_BF16, HZ_S4X2, 4096, 4096, 0, 128, HZ_F32},
-	{QUANTIZE, LARGE, GPU, HZ_BF16, HZ_E4M3, 4096, 4096, 0, 32, HZ_E8M0},
-	{QUANTIZE, LARGE, GPU | TWO_STEPS | QUICK, HZ_BF16, HZ_S8, 4096, 4096, 0, 0, HZ_F32},
-	{QUANTIZE, LARGE, GPU | TWO_STEPS | QUICK, HZ_BF16, HZ_E4M3, 4096, 4096, 0, 0, HZ_F32},
-	{QUANTIZE, LARGE, GPU | TWO_STEPS, HZ_BF16, HZ_E4M3, 128, 128, 0, 128, HZ_F32},
-	{DEQUANTIZE, LARGE, GPU, HZ_BF16, HZ_S8, 4096, 4096, 0, 0, HZ_F32},
-	{DEQUANTIZE, LARGE, GPU, HZ_BF16, HZ_E4M3, 4096, 4096, 0, 128, HZ_F32},
-	{HADAMARD, ONE_ROW, GPU | QUICK, HZ_BF16, HZ_BF16, 4096, 4096, 0, 0, 0},
-	{HADAMARD, ONE_ROW, GPU, HZ_F32, HZ_F32, 4096, 4096, 0, 0, 0},
-	{HADAMARD, ONE_ROW, GPU, HZ_BF16, HZ_BF16, 16384, 16384, 0, 0, 0},
-	{QUANTIZE, ONE_ROW, GPU, HZ_BF16, HZ_E4M3, 4096, 4096, 0, 0, HZ_F32},
-};
-
-#define ROWS (sizeof(rows) / sizeof(*rows))
-
-static const char *const op_names[] = {
-	[HADAMARD] = "hadamard",
-	[QUANTIZE] = "hadamard_quantize",
-	[DEQUANTIZE] = "dequantize_hadamard",
-};
 
 static const struct {
 	const char *name, *family;
@@ -165,15 +58,6 @@ bool bench_wanted(const struct settings *set, const char *op)
 
 /* ---- One case -------------------------------------------------------------------------------- */
 
-/* A Hadamard case and what it needs */
-struct hadamard_case {
-	struct bench_case c;
-	const struct row *row;
-	int64_t n, items, elements;
-	hz_tensor x, y, scale;
-	hz_hadamard_opts opts;
-};
-
 /* Element types of the pool, made once and repeated through x. */
 int bench_fill(struct bench *b, int dtype, int64_t elements, hz_tensor x)
 {
@@ -200,27 +84,6 @@ int bench_fill(struct bench *b, int dtype, int64_t elements, hz_tensor x)
 		status = hz_sync(b->ctx);
 	free(pool);
 	return status;
-}
-
-/* Additions that the transform of a row takes. */
-static double additions(int64_t n, const hz_hadamard_opts *o)
-{
-	int64_t length, sum = 0;
-	int64_t *blocks = allocate((size_t)n * sizeof(*blocks));
-	const int64_t count = blocks ? hz_hadamard_plan(n, o, blocks, n) : 0;
-
-	for (int64_t i = 0; i < count; i++) {
-		int64_t m = 1;
-
-		length = blocks[i];
-		if (o->plan == HZ_PLAN_TRUE && (length & (length - 1)))
-			m = 4 * (length / (length & -length));
-		sum += length * (m - 1);
-		for (int64_t power = length / m; power > 1; power /= 2)
-			sum += length;
-	}
-	free(blocks);
-	return (double)sum;
 }
 
 /*
@@ -276,104 +139,6 @@ int bench_copy(struct bench *b, struct bench_case *c)
 		       (size_t)(end - begin));
 	}
 	return HZ_OK;
-}
-
-/* The primitive, once. */
-static int call(struct bench *b, struct bench_case *c)
-{
-	struct hadamard_case *h = (struct hadamard_case *)c;
-
-	switch (h->row->kind) {
-	case HADAMARD:
-		return hz_hadamard(b->ctx, &h->x, &h->y, &h->opts);
-	case QUANTIZE:
-		return hz_hadamard_quantize(b->ctx, &h->x, &h->y, &h->scale, &h->opts);
-	default:
-		return hz_dequantize_hadamard(b->ctx, &h->y, &h->scale, &h->x, &h->opts);
-	}
-}
-
-/* For a fused case: the transform, then a copy, which is the least that two passes can take */
-static int call_two_steps(struct bench *b, struct bench_case *c)
-{
-	struct hadamard_case *h = (struct hadamard_case *)c;
-	hz_tensor t = h->x;
-	int status;
-
-	t.data = b->from;
-	status = hz_hadamard(b->ctx, &h->x, &t, &h->opts);
-	return status ? status : bench_copy(b, c);
-}
-
-static void name_case(struct hadamard_case *h)
-{
-	static const char *const plan[] = {"", "", " greedy", " uniform", " true"};
-	const struct row *r = h->row;
-	const char *layout;
-	char group[32] = "";
-
-	if (r->kind != HADAMARD && r->group)
-		snprintf(group, sizeof(group), " group=%lld", (long long)r->group);
-	layout = r->flags & COLUMNS ? "cols" : r->size == ONE_ROW ? "1 row" : "rows";
-	snprintf(h->c.name, sizeof(h->c.name), "%s n=%lld%s%s%s%s%s", layout, (long long)h->n,
-		 plan[r->plan], group, r->scale_dtype == HZ_E8M0 ? " e8m0" : "",
-		 r->size == SMALL ? " L1" : "", r->flags & TWO_STEPS ? " fused" : "");
-	snprintf(h->c.dtype, sizeof(h->c.dtype), "%s",
-		 hz_dtype_name(r->kind == DEQUANTIZE ? r->y_dtype : r->x_dtype));
-	if (r->x_dtype != r->y_dtype) {
-		const size_t used = strlen(h->c.dtype);
-
-		snprintf(h->c.dtype + used, sizeof(h->c.dtype) - used, ":%s",
-			 hz_dtype_name(r->kind == DEQUANTIZE ? r->x_dtype : r->y_dtype));
-	}
-}
-
-static void make_case(struct bench *b, const struct row *r, int64_t n, struct hadamard_case *h)
-{
-	const int device = hz_device(b->ctx);
-	const int64_t total = r->size == SMALL ? 4096 : r->size == ONE_ROW ? n : b->elements;
-	const int64_t wide = b->gpu ? 8192 : 4096;	/* columns of the matrix */
-
-	memset(h, 0, sizeof(*h));
-	h->row = r;
-	h->n = n;
-	h->items = total / n;
-	h->elements = h->items * n;
-	h->opts = (hz_hadamard_opts){.plan = r->plan};
-	if (r->flags & COLUMNS) {
-		h->x = hz_tensor_2d(b->x, r->x_dtype, device, total / wide, wide);
-		h->opts.axis = 1;
-		h->opts.block = n;
-	} else {
-		h->x = hz_tensor_2d(b->x, r->x_dtype, device, h->items, n);
-	}
-	h->y = h->x;
-	h->y.dtype = (int16_t)r->y_dtype;
-	h->c.moved_bytes = (double)h->elements * (double)hz_dtype_size(r->x_dtype);
-	if (r->kind == HADAMARD) {
-		/* In place on the CPU; others' figures for GPUs are out of place. */
-		if (b->gpu || r->x_dtype != r->y_dtype)
-			h->y.data = b->y;
-	} else {
-		const int64_t group = r->group ? r->group : n;
-
-		h->y = hz_tensor_2d(b->y, r->y_dtype, device, h->items,
-				    r->y_dtype == HZ_S4X2 ? n / 2 : n);
-		h->scale = hz_tensor_2d(b->scale, r->scale_dtype, device, h->items, n / group);
-		h->c.moved_bytes += (double)hz_tensor_bytes(&h->scale);
-	}
-	h->c.moved_bytes += (double)hz_tensor_bytes(&h->y);
-	h->c.operations =
-		(double)(h->elements / n) * additions(n, &(hz_hadamard_opts){.plan = r->plan});
-	h->c.op = op_names[r->kind];
-	h->c.call = call;
-	h->c.ceiling = r->flags & TWO_STEPS ? call_two_steps : bench_copy;
-	h->c.against = r->flags & TWO_STEPS ? "hadamard, then a copy"
-		       : b->gpu		    ? "device copy"
-					    : "memcpy";
-	h->c.large = r->size == LARGE;
-	bench_copy_of(b, &h->c);
-	name_case(h);
 }
 
 /* A call made ready to be repeated: on a GPU as a graph of count calls. */
@@ -516,17 +281,36 @@ static void print_head(struct bench *b)
 	       "GB/s", "Gop/s", "ratio");
 }
 
-static void print_result(const struct bench *b, const struct bench_case *c, const struct result *r)
+static struct bench_row row_of(const struct bench *b, const struct bench_case *c,
+			       const struct result *r)
 {
-	const double ratio = r->ceiling / r->median;
+	struct bench_row row = {
+		.threads = b->gpu ? 0 : b->info.threads,
+		.median_us = r->median * 1e6,
+		.ratio = r->ceiling / r->median,
+	};
+
+	snprintf(row.op, sizeof(row.op), "%s", c->op);
+	snprintf(row.name, sizeof(row.name), "%s", c->name);
+	snprintf(row.dtype, sizeof(row.dtype), "%s", c->dtype);
+	snprintf(row.device, sizeof(row.device), "%s", b->gpu ? "cuda" : "cpu");
+	snprintf(row.ceiling, sizeof(row.ceiling), "%s", c->against);
+	if (b->gpu)
+		snprintf(row.isa, sizeof(row.isa), "sm_%d", b->info.sm);
+	else
+		snprintf(row.isa, sizeof(row.isa), "%s", b->info.isa_name);
+	return row;
+}
+
+static int print_result(const struct bench *b, const struct bench_case *c, const struct result *r)
+{
 	const double gb = c->moved_bytes / r->median * 1e-9, gop = c->operations / r->median * 1e-9;
-	char sm[16];
+	const struct bench_row row = row_of(b, c, r);
 
 	progress_clear();
-	snprintf(sm, sizeof(sm), "sm_%d", b->info.sm);
 	if (b->set->table)
-		printf("%-20s%-28s%-10s%11.2f%11.2f%9.2f%9.2f  %.3f\n", c->op, c->name, c->dtype,
-		       r->median * 1e6, r->min * 1e6, gb, gop, ratio);
+		printf("%-20s%-28s%-10s%11.2f%11.2f%9.2f%9.2f  %.3f\n", row.op, row.name,
+		       row.dtype, row.median_us, r->min * 1e6, gb, gop, row.ratio);
 	if (b->set->json) {
 		FILE *out = b->set->json;
 
@@ -534,34 +318,15 @@ static void print_result(const struct bench *b, const struct bench_case *c, cons
 			"{\"op\": \"%s\", \"case\": \"%s\", \"dtype\": \"%s\", \"device\": \"%s\", "
 			"\"isa\": \"%s\", \"threads\": %d, \"median_us\": %.4f, \"min_us\": %.4f, "
 			"\"gb_per_s\": %.4g, \"gop_per_s\": %.4g, \"ceiling\": \"%s\", \"ratio\": "
-			"%.4f}\n",
-			c->op, c->name, c->dtype, b->gpu ? "cuda" : "cpu",
-			b->gpu ? sm : b->info.isa_name, b->gpu ? 0 : b->info.threads,
-			r->median * 1e6, r->min * 1e6, gb, gop, c->against, ratio);
+			"%.5g}\n",
+			row.op, row.name, row.dtype, row.device, row.isa, row.threads,
+			row.median_us, r->min * 1e6, gb, gop, row.ceiling, row.ratio);
 		fflush(out);
 	}
 	fflush(stdout);
-}
-
-/* The result of repeated calls is still numbers: a figure for NaN would mean nothing. */
-static bool is_finite(struct bench *b, const struct hadamard_case *c)
-{
-	const hz_tensor *const made[] = {
-		[HADAMARD] = &c->y, [QUANTIZE] = &c->scale, [DEQUANTIZE] = &c->x};
-	const hz_tensor *of = made[c->row->kind];
-	const size_t size = hz_dtype_size(of->dtype);
-	char sample[64 * 8];
-	const int64_t count = hz_tensor_count(of) < 64 ? hz_tensor_count(of) : 64;
-	const hz_tensor from = hz_tensor_1d(of->data, of->dtype, of->device, count);
-	const hz_tensor to = hz_tensor_1d(sample, of->dtype, HZ_CPU, count);
-
-	if (size > 8 || hz_copy(b->ctx, &from, &to) != HZ_OK || hz_sync(b->ctx) != HZ_OK)
-		return false;
-	for (int64_t i = 0; i < count; i++) {
-		if (!isfinite(load_element(sample, i, of->dtype)))
-			return false;
-	}
-	return true;
+	if (b->set->measured && !bench_rows_add(b->set->measured, &row))
+		return complain(EXIT_FAILURE, "bench: no memory");
+	return 0;
 }
 
 int bench_run(struct bench *b, struct bench_case *c)
@@ -572,8 +337,7 @@ int bench_run(struct bench *b, struct bench_case *c)
 	if (status)
 		return complain(EXIT_FAILURE, "bench: %s %s: %s", c->op, c->name,
 				hz_errmsg(b->ctx));
-	print_result(b, c, &result);
-	return 0;
+	return print_result(b, c, &result);
 }
 
 int bench_made(struct bench *b, struct bench_case *c, int status)
@@ -586,29 +350,6 @@ int bench_made(struct bench *b, struct bench_case *c, int status)
 	else
 		status = bench_run(b, c);
 	hz_sync(b->ctx);
-	return status;
-}
-
-static int run_case(struct bench *b, const struct row *r, int64_t n)
-{
-	struct hadamard_case h;
-	int status;
-
-	make_case(b, r, n, &h);
-	progress("bench: %s %s %s", h.c.op, h.c.name, h.c.dtype);
-	status = bench_fill(b, r->x_dtype, h.elements, h.x);
-	/* What is dequantized was quantized before. */
-	if (!status && r->kind == DEQUANTIZE)
-		status = hz_hadamard_quantize(b->ctx, &h.x, &h.y, &h.scale, &h.opts);
-	if (!status)
-		status = h.c.call(b, &h.c);
-	if (status)
-		return complain(EXIT_FAILURE, "bench: %s %s: %s", h.c.op, h.c.name,
-				hz_errmsg(b->ctx));
-	status = bench_run(b, &h.c);
-	if (!status && !is_finite(b, &h))
-		return complain(EXIT_FAILURE, "bench: %s %s: the results are no finite numbers",
-				h.c.op, h.c.name);
 	return status;
 }
 
@@ -672,11 +413,6 @@ static void finish(struct bench *b)
 	hz_close(b->ctx);
 }
 
-static bool in_quick(const struct row *r, int64_t n)
-{
-	return (r->flags & QUICK) && (r->n_low == r->n_high || n == 256 || n == 4096 || n == 65536);
-}
-
 static int bench_device(const struct settings *set, hz_context *ctx, bool gpu)
 {
 	struct bench b = {.set = set, .ctx = ctx, .gpu = gpu};
@@ -685,18 +421,8 @@ static int bench_device(const struct settings *set, hz_context *ctx, bool gpu)
 	hz_device_info(ctx, &b.info);
 	progress("bench: making random data");
 	status = prepare(&b);
-	for (size_t i = 0; i < ROWS && !status; i++) {
-		const struct row *r = &rows[i];
-
-		if (!(r->flags & (gpu ? GPU : CPU)) || !bench_wanted(set, op_names[r->kind]))
-			continue;
-		for (int64_t n = r->n_low; n <= r->n_high && !status; n *= 2) {
-			if (set->quick && !in_quick(r, n))
-				continue;
-			print_head(&b);
-			status = run_case(&b, r, n);
-		}
-	}
+	if (!status)
+		status = bench_hadamard(&b, print_head);
 	if (!status)
 		status = bench_qgemm(&b, print_head);
 	if (!status)
@@ -709,6 +435,8 @@ static int bench_device(const struct settings *set, hz_context *ctx, bool gpu)
 		status = bench_vlut(&b, print_head);
 	if (!status)
 		status = bench_mhc(&b, print_head);
+	if (!status)
+		status = bench_rest(&b, print_head);
 	progress_clear();
 	finish(&b);
 	return status;
@@ -751,6 +479,12 @@ static void help(void)
 	       "  -j, --json FILE      one JSON object a line to FILE; '-': to standard output\n"
 	       "                       in place of the table\n"
 	       "  -Q, --quality        of lattice: error against rate in place of time\n"
+	       "  -c, --compare FILE   then each case against that of FILE, which --json wrote:\n"
+	       "                       time by time, ceiling by ceiling, and the first by the\n"
+	       "                       second, which leaves out that a machine is slower; status 3\n"
+	       "                       if a case takes longer by more than the threshold\n"
+	       "  -n, --new FILE       with --compare: nothing is measured, FILE has the cases\n"
+	       "  -T, --threshold P    percent; default 10\n"
 	       "  -h, --help           this\n"
 	       "\n"
 	       "Families and their primitives:\n");
@@ -758,21 +492,30 @@ static void help(void)
 		printf("  %-12s %s\n", primitives[i].family, primitives[i].name);
 }
 
-static int parse(int argc, char **argv, struct settings *set, int32_t *device, const char **json,
-		 bool *done)
+/* What is not a setting of single cases */
+struct request {
+	int32_t device;
+	const char *json, *compare, *new;	/* files */
+	double threshold;			/* percent */
+	bool done;
+};
+
+static int parse(int argc, char **argv, struct settings *set, struct request *request)
 {
 	static const struct option options[] = {
 		{"device", required_argument, NULL, 'd'}, {"threads", required_argument, NULL, 't'},
 		{"quick", no_argument, NULL, 'q'}, {"seconds", required_argument, NULL, 's'},
 		{"json", required_argument, NULL, 'j'}, {"quality", no_argument, NULL, 'Q'},
-		{"help", no_argument, NULL, 'h'}, {NULL, 0, NULL, 0},
+		{"compare", required_argument, NULL, 'c'}, {"new", required_argument, NULL, 'n'},
+		{"threshold", required_argument, NULL, 'T'}, {"help", no_argument, NULL, 'h'},
+		{NULL, 0, NULL, 0},
 	};
 	int c;
 
-	while ((c = next_option(argc, argv, "bench", "d:t:qs:j:Qh", options)) != -1) {
+	while ((c = next_option(argc, argv, "bench", "d:t:qs:j:Qc:n:T:h", options)) != -1) {
 		switch (c) {
 		case 'd':
-			if (parse_device("bench", optarg, device))
+			if (parse_device("bench", optarg, &request->device))
 				return EXIT_BAD;
 			break;
 		case 't':
@@ -790,14 +533,27 @@ static int parse(int argc, char **argv, struct settings *set, int32_t *device, c
 					"bench: the seconds '%s' are no number above 0, to 3600",
 					optarg);
 		case 'j':
-			*json = optarg;
+			request->json = optarg;
 			break;
 		case 'Q':
 			set->quality = true;
 			break;
+		case 'c':
+			request->compare = optarg;
+			break;
+		case 'n':
+			request->new = optarg;
+			break;
+		case 'T':
+			if (parse_number(optarg, &request->threshold) && request->threshold >= 0 &&
+			    request->threshold <= 1e6)
+				break;
+			return complain(EXIT_BAD,
+					"bench: the threshold '%s' is no number of percent, 0 to 1e6",
+					optarg);
 		case 'h':
 			help();
-			*done = true;
+			request->done = true;
 			return EXIT_SUCCESS;
 		default:
 			return EXIT_BAD;
@@ -818,31 +574,59 @@ static int parse(int argc, char **argv, struct settings *set, int32_t *device, c
 				"--help'",
 				argv[i]);
 	}
+	if (request->new && !request->compare)
+		return complain(EXIT_BAD, "bench: --new is for --compare");
+	if (request->compare && set->quality)
+		return complain(EXIT_BAD, "bench: --compare is of times, --quality has none");
+	if (request->compare && request->json && strcmp(request->json, "-") == 0)
+		return complain(EXIT_BAD, "bench: --compare and --json - both print to standard output");
 	return 0;
+}
+
+/* The cases of a comparison: measured now or read. Those of old are there. */
+static int compare(const struct settings *set, const struct request *request,
+		   struct bench_rows *old, struct bench_rows *new)
+{
+	const int status =
+		request->new ? bench_rows_read(new, request->new) : bench_all(set, request->device);
+
+	if (status)
+		return status;
+	if (!request->new)
+		printf("\n");
+	return bench_compare(old, new, request->compare, request->threshold / 100);
 }
 
 int verb_bench(int argc, char **argv)
 {
 	struct settings set = {.threads = 1, .table = true};
-	const char *json = NULL;
-	int32_t device = HZ_AUTO;
-	bool done = false;
-	int status = parse(argc, argv, &set, &device, &json, &done);
+	struct request request = {.device = HZ_AUTO, .threshold = 10};
+	struct bench_rows old = {0}, new = {0};
+	int status = parse(argc, argv, &set, &request);
 
-	if (status || done)
+	if (status || request.done)
 		return status;
 	if (set.seconds == 0)
 		set.seconds = set.quick ? 0.1 : 0.5;
-	if (json && strcmp(json, "-") == 0) {
+	if (request.compare) {
+		/* Before anything is measured, and before --json may replace it. */
+		status = bench_rows_read(&old, request.compare);
+		set.measured = &new;
+	}
+	if (!status && request.json && strcmp(request.json, "-") == 0) {
 		set.json = stdout;
 		set.table = false;
-	} else if (json) {
-		set.json = fopen(json, "w");
+	} else if (!status && request.json) {
+		set.json = fopen(request.json, "w");
 		if (!set.json)
-			return complain(EXIT_BAD, "%s: %s", json, strerror(errno));
+			status = complain(EXIT_BAD, "%s: %s", request.json, strerror(errno));
 	}
-	status = bench_all(&set, device);
+	if (!status)
+		status = request.compare ? compare(&set, &request, &old, &new)
+					 : bench_all(&set, request.device);
 	if (set.json && set.json != stdout && fclose(set.json) != 0 && !status)
-		status = complain(EXIT_FAILURE, "%s: %s", json, strerror(errno));
+		status = complain(EXIT_FAILURE, "%s: %s", request.json, strerror(errno));
+	free(old.row);
+	free(new.row);
 	return status;
 }

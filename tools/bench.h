@@ -8,6 +8,20 @@
 
 #include "tool.h"
 
+/* A case as --json writes it */
+struct bench_row {
+	char op[32], name[64], dtype[32], device[16], isa[16], ceiling[64];
+	int threads;
+	double median_us, ratio;	/* ratio: the ceiling's time by this */
+	size_t line;			/* in the order of reading */
+};
+
+/* Zeroed: none. row is released with free(). */
+struct bench_rows {
+	struct bench_row *row;
+	size_t count, room;
+};
+
 struct settings {
 	bool quick, quality;
 	double seconds;		/* a case */
@@ -16,6 +30,7 @@ struct settings {
 	int wanted_count;
 	FILE *json;
 	bool table;
+	struct bench_rows *measured;	/* gets every case; NULL: nobody asks */
 };
 
 #define POOL ((int64_t)1 << 20)	/* elements of random data, which larger arrays repeat */
@@ -68,7 +83,22 @@ int bench_made(struct bench *b, struct bench_case *c, int status);
 
 bool bench_wanted(const struct settings *set, const char *op);
 
-/* bench_qgemm.c: the cases of that family; head is printed before the first. */
+/*
+ * bench_compare.c. A row from a line of JSON: NULL, or what is wrong with it. Rows of a file and the
+ * comparison give exit statuses; EXIT_SLOWER is that of a case that takes longer than before by more
+ * than the threshold, a fraction.
+ */
+enum { EXIT_SLOWER = 3 };
+const char *bench_row_read(const char *line, struct bench_row *row);
+bool bench_rows_add(struct bench_rows *rows, const struct bench_row *row);
+int bench_rows_read(struct bench_rows *rows, const char *file);
+int bench_compare(struct bench_rows *old, struct bench_rows *new, const char *file,
+		  double threshold);
+
+/* bench_hadamard.c: the cases of that family; head is printed before the first. */
+int bench_hadamard(struct bench *b, void (*head)(struct bench *b));
+
+/* bench_qgemm.c: likewise */
 int bench_qgemm(struct bench *b, void (*head)(struct bench *b));
 
 /* bench_quat.c: those of quaternions */
@@ -88,5 +118,8 @@ int bench_vlut(struct bench *b, void (*head)(struct bench *b));
 
 /* bench_mhc.c: hyper-connections */
 int bench_mhc(struct bench *b, void (*head)(struct bench *b));
+
+/* bench_rest.c: primitives of one case each */
+int bench_rest(struct bench *b, void (*head)(struct bench *b));
 
 #endif

@@ -66,7 +66,7 @@ static const struct row {
 	{GPU | COLD, D4, 0, HZ_F16, 8192, 8192, 8},
 	{GPU | COLD, D4, 0, HZ_F16, 8192, 8192, 32},
 	{GPU | COLD, D4, 0, HZ_F16, 8192, 8192, 256},
-	{BOTH | CODED, D4, 0, HZ_F32, 2048, 4096, 512},
+	{BOTH | CODED | QUICK, D4, 0, HZ_F32, 2048, 4096, 512},
 };
 
 #define ROWS (sizeof(rows) / sizeof(*rows))

@@ -27,7 +27,9 @@ extern "C" {
 
 /*
  * Every function that can fail returns one of these. HZ_OK is 0, errors are negative and never
- * renumbered. A call that is refused leaves every output as it was. hz_errmsg() has the sentence.
+ * renumbered. A call that is refused leaves every output as it was; one that the CUDA driver lets
+ * down on the way (HZ_ECUDA, or HZ_ENOMEM of the driver's) may have written some. hz_errmsg() has the
+ * sentence.
  */
 enum hz_status {
 	HZ_OK = 0,

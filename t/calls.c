@@ -11,9 +11,37 @@
 #include "tap.h"
 
 #define ARENA_BYTES ((size_t)1 << 20)
+#define WORKSPACE_BYTES ((size_t)1 << 20)	/* on a GPU */
 #define PACK_BYTES 294912
 
 /* ---- Memory and quantized matrices --------------------------------------------------------- */
+
+static int alloc_and_free(struct scene *s, views t)
+{
+	void *p = NULL;
+	const int status = hz_alloc(s->ctx, &p, 1000, s->device);
+
+	(void)t;
+	return status == HZ_OK ? hz_free(s->ctx, p, s->device) : status;
+}
+
+static int reserve(struct scene *s, views t)
+{
+	(void)t;
+	return hz_reserve(s->ctx, (size_t)5 << 20);
+}
+
+static int prepare(struct scene *s, views t)
+{
+	(void)t;
+	return hz_prepare(s->ctx);
+}
+
+static int wait(struct scene *s, views t)
+{
+	(void)t;
+	return hz_sync(s->ctx);
+}
 
 static int copy(struct scene *s, views t)
 {
@@ -771,6 +799,9 @@ void scene_open(struct scene *s, const hz_options *options)
 	must(s, hz_copy(s->ctx, &zeros, &there), "copy");
 	pack(s);
 	must(s, hz_sync(s->ctx), "sync");
+	if (s->device != HZ_CPU)
+		must(s, hz_reserve(s->ctx, WORKSPACE_BYTES), "reserve");
+	memset(s->host, 0x3f, ARENA_BYTES);	/* numbers, if they are f32 */
 }
 
 void scene_close(struct scene *s)
@@ -830,14 +861,13 @@ void scene_image(const struct scene *s, const struct call *c, uint64_t seed, uns
 	memset(image, 0xa5, used);
 	for (int i = 0; i < n; i++) {
 		const struct operand *const o = &c->operand[i];
-		unsigned char *const base = o->flags & HOST ? s->host : s->arena;
 		unsigned char *at = (unsigned char *)t[i].data;
 		size_t middle, bytes = room(o, &middle);
 		const int64_t count = (int64_t)(bytes / (o->dtype ? hz_dtype_size(o->dtype) : 1));
 
-		if (o->flags & (OBJECT | RAW))
+		if (o->flags & (OBJECT | RAW | HOST))
 			continue;
-		at = (o->flags & HOST ? s->host : image) + (at - base) - middle;
+		at = image + (at - s->arena) - middle;
 		memset(at, 0, bytes);
 		for (int64_t j = 0; j < count; j++) {
 			if (o->dtype == HZ_F32 || o->dtype == HZ_F16 || o->dtype == HZ_BF16)

@@ -78,4 +78,11 @@ int scene_views(const struct scene *s, const struct call *c, hz_tensor *t, size_
 /* An image of that stretch for random operands, the same for a call and a seed. */
 void scene_image(const struct scene *s, const struct call *c, uint64_t seed, unsigned char *image);
 
+/* The first `used` bytes of the arena; what is read or written has come through on return. */
+void scene_write(const struct scene *s, const unsigned char *image, size_t used);
+void scene_read(const struct scene *s, unsigned char *image, size_t used);
+
+/* Whether a call has an operand that it writes */
+bool call_writes(const struct call *c);
+
 #endif

@@ -513,22 +513,45 @@ int hzi_cuda_clusters(struct hz_context *ctx, const char *op, enum hzi_family fa
 	return HZ_OK;
 }
 
+/* Bytes in so many dimensions; steps: from the second on */
+static int describe(struct hz_context *ctx, const char *op, struct hzi_tensor_map *map,
+		    const void *p, unsigned dimensions, const uint64_t *sizes,
+		    const uint64_t *steps, const uint32_t *box)
+{
+	const uint32_t element_steps[] = {1, 1, 1};
+
+	HZ_CHECK(enter(ctx, op));
+	return finish(ctx, op, "describing a matrix",
+		      cu.TensorMapEncodeTiled(
+			      map, CU_TENSOR_MAP_DATA_TYPE_UINT8, dimensions,
+			      (void *)(uintptr_t)p, sizes, steps, box, element_steps,
+			      CU_TENSOR_MAP_INTERLEAVE_NONE,
+			      box[0] == 64 ? CU_TENSOR_MAP_SWIZZLE_64B :
+					     CU_TENSOR_MAP_SWIZZLE_128B,
+			      CU_TENSOR_MAP_L2_PROMOTION_L2_256B,
+			      CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE));
+}
+
 int hzi_cuda_tensor_map(struct hz_context *ctx, const char *op, struct hzi_tensor_map *map,
 			const void *p, int64_t columns, int64_t rows, int64_t row_bytes,
 			int box_bytes, int box_rows)
 {
 	const uint64_t sizes[] = {(uint64_t)columns, (uint64_t)rows};
 	const uint64_t steps[] = {(uint64_t)row_bytes};
-	const uint32_t box[] = {(uint32_t)box_bytes, (uint32_t)box_rows}, element_steps[] = {1, 1};
+	const uint32_t box[] = {(uint32_t)box_bytes, (uint32_t)box_rows};
 
-	HZ_CHECK(enter(ctx, op));
-	return finish(ctx, op, "describing a matrix",
-		      cu.TensorMapEncodeTiled(
-			      map, CU_TENSOR_MAP_DATA_TYPE_UINT8, 2, (void *)(uintptr_t)p, sizes,
-			      steps, box, element_steps, CU_TENSOR_MAP_INTERLEAVE_NONE,
-			      box_bytes == 64 ? CU_TENSOR_MAP_SWIZZLE_64B :
-						CU_TENSOR_MAP_SWIZZLE_128B, CU_TENSOR_MAP_L2_PROMOTION_L2_256B,
-			      CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE));
+	return describe(ctx, op, map, p, 2, sizes, steps, box);
+}
+
+int hzi_cuda_tensor_map_planes(struct hz_context *ctx, const char *op, struct hzi_tensor_map *map,
+			       const void *p, int64_t columns, int64_t rows, int64_t row_bytes,
+			       int planes, int64_t plane_bytes, int box_rows)
+{
+	const uint64_t sizes[] = {(uint64_t)columns, (uint64_t)rows, (uint64_t)planes};
+	const uint64_t steps[] = {(uint64_t)row_bytes, (uint64_t)plane_bytes};
+	const uint32_t box[] = {128, (uint32_t)box_rows, (uint32_t)planes};
+
+	return describe(ctx, op, map, p, 3, sizes, steps, box);
 }
 
 int hzi_cuda_prepare(struct hz_context *ctx)

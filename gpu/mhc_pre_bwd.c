@@ -57,9 +57,9 @@ static struct plan plan_of(const struct hz_context *ctx, const struct hzi_mhc_pr
 	p.room = hzi_pre_room(ctx, &(struct hzi_mhc_shape){
 		.tokens = p.means ? T : S, .groups = S, .channels = a->s.channels, .n = a->s.n,
 	}, (int)m, p.projects, &p.bytes);
-	if (p.coefs || p.norm)
+	if ((p.coefs && !p.joint) || p.norm)
 		p.p = hzi_pre_take(ctx, &p.bytes, S * n);
-	if (p.coefs)
+	if (p.coefs && !p.joint)
 		p.a = hzi_pre_take(ctx, &p.bytes, S * n * n);
 	if (p.norm) {
 		p.norm_blocks = min_of(T, 2 * hzi_cuda_device(ctx)->multiprocessors);
@@ -75,7 +75,7 @@ static struct plan plan_of(const struct hz_context *ctx, const struct hzi_mhc_pr
 			p.dp_tokens = S < T ? hzi_pre_take(ctx, &p.bytes, T * n) : p.dp;
 		if (a->dy.data)
 			p.da = hzi_pre_take(ctx, &p.bytes, S * n * n);
-		if (a->phi) {
+		if (a->phi && !p.joint) {
 			p.draw = hzi_pre_take(ctx, &p.bytes, S * m);
 			p.own = hzi_pre_take(ctx, &p.bytes, S);
 		}
@@ -172,7 +172,7 @@ static int gradient_pass(struct hz_context *ctx, const struct hzi_mhc_pre_bwd_ar
 		.sums = *sums, .rule = a->rule, .alpha = a->alpha, .bias = a->bias, .dp = a->dp,
 		.dq = a->dq, .da = a->da, .dp_own = plan->dp, .da_own = plan->da,
 		.draw = plan->draw, .own = plan->own, .p = plan->coefs ? plan->p : NULL,
-		.a = plan->a, .small = plan->small,
+		.a = plan->a, .small = plan->small, .records = plan->records, .coefs = plan->coefs,
 	};
 	const struct hzi_launch launch = {
 		.grid = {(unsigned)ceil_div(sums->groups, HZI_PRE_GROUPS)},
@@ -244,24 +244,6 @@ static bool groups_quick(const struct hzi_mhc_dx *p)
 	}
 	return p->n == 4 && p->dtype != HZ_F32 && p->du_dtype == p->dtype && p->channels > 0 &&
 	       p->channels % 8 == 0 && p->tokens > p->groups;
-}
-
-/* dx, and sums of splits of tokens for dphi */
-static int joint_pass(struct hz_context *ctx, const struct hzi_mhc_pre_bwd_args *a,
-		      const struct plan *plan)
-{
-	const struct hzi_mhc_records records = {
-		.draw = plan->draw, .own = plan->own, .p = plan->p, .a = plan->a,
-		.records = plan->records, .tokens = a->s.tokens, .m = a->rule.m,
-	};
-	const struct hzi_mhc_joint p = {
-		.x = a->x, .du = a->du, .dy = a->dy, .dx = a->dx, .phi = a->phi, .gain = a->gain,
-		.records = plan->records, .partial = plan->partial, .tokens = a->s.tokens,
-		.channels = a->s.channels, .m = a->rule.m,
-		.splits = hzi_pre_joint_splits(ctx, &a->s), .accumulate = a->accumulate,
-	};
-
-	return hzi_pre_joint(ctx, &records, &p, a->s.dtype);
 }
 
 /* from: what was projected, of dtype from_dtype */
@@ -366,7 +348,7 @@ int hzi_cuda_mhc_pre_bwd(struct hz_context *ctx, const struct hzi_mhc_pre_bwd_ar
 	HZ_CHECK(coefficient_pass(ctx, &plan));
 	HZ_CHECK(gradient_pass(ctx, a, &plan, &finish.sums));
 	if (plan.joint) {
-		HZ_CHECK(joint_pass(ctx, a, &plan));
+		HZ_CHECK(hzi_pre_joint(ctx, a, plan.records, plan.partial));
 	} else {
 		HZ_CHECK(dx_pass(ctx, a, &plan, &from, from_dtype));
 		HZ_CHECK(dphi_pass(ctx, a, &plan, &from, from_dtype));

@@ -4,6 +4,7 @@
  * SPDX-License-Identifier: BSD-2-Clause
  */
 #include "gpu/mhc_pre.cuh"
+#include "gpu/mhc_pre_joint.h"
 
 /* ---- Gradients of what coefficients are made of ---------------------------------------------- */
 
@@ -11,6 +12,40 @@
 HZ_DEVICE float incoming(const hzi_mhc_coef &x, const float *own, int64_t s, int i, int j)
 {
 	return (x.data ? *coef_at(x, s, i, j) : 0) + (own ? *own : 0);
+}
+
+/* Of a record, a token's coefficients but own */
+HZ_DEVICE void record_coefs(uint32_t *records, int64_t s, const float *pre, const float *mix)
+{
+	float4 *const to = (float4 *)(records + s / HZI_JOINT_TILE * HZI_JOINT_RECORD +
+				      HZI_JOINT_WORDS + s % HZI_JOINT_TILE * HZI_JOINT_COEFS);
+
+#pragma unroll
+	for (int i = 0; i < 4; i++)
+		to[i] = {mix[i * 4], mix[i * 4 + 1], mix[i * 4 + 2], mix[i * 4 + 3]};
+	to[4] = {pre[0], pre[1], pre[2], pre[3]};
+}
+
+/* own, and draw as two parts of bf16 */
+HZ_DEVICE void record_draw(uint32_t *records, int64_t s, const float *draw, float own)
+{
+	uint32_t *const record = records + s / HZI_JOINT_TILE * HZI_JOINT_RECORD;
+	const int token = s % HZI_JOINT_TILE;
+	uint4 *const to = (uint4 *)record + token;
+
+#pragma unroll
+	for (int part = 0; part < HZI_JOINT_ROWS / 8; part++) {
+		uint32_t whole[4], rest[4];
+
+#pragma unroll
+		for (int e = 0; e < 4; e++)
+			whole[e] = split_pair(draw[part * 8 + e * 2], draw[part * 8 + e * 2 + 1],
+					      rest[e]);
+		to[part * HZI_JOINT_TILE] = {whole[0], whole[1], whole[2], whole[3]};
+		to[(part < 2 ? part + 4 : 3) * HZI_JOINT_TILE] = {rest[0], rest[1], rest[2],
+								  rest[3]};
+	}
+	((float4 *)(record + HZI_JOINT_WORDS + token * HZI_JOINT_COEFS))[5] = {own, 0, 0, 0};
 }
 
 template <int N>
@@ -30,9 +65,9 @@ HZ_DEVICE void gradients(const hzi_mhc_gradients &p, float *memory)
 		const float rho =
 			normalise<N>(memory + threadIdx.x * (m + 1), m, p.rule.rms_eps, y);
 		float pre[MOST<N>], post[MOST<N>], mix[MOST<N> * MOST<N>];
-		float dy[ROWS<N>] = {}, sum = 0;
+		float dy[ROWS<N>] = {}, sum = 0, own;
 
-		if (p.p || p.a) {
+		if (p.p || p.a || p.coefs) {
 			hzi_mhc_coefs(n, &p.rule, all, y, p.alpha, p.bias, pre, post, mix);
 #pragma unroll
 			for (int i = 0; i < n; i++) {
@@ -44,6 +79,8 @@ HZ_DEVICE void gradients(const hzi_mhc_gradients &p, float *memory)
 				if (p.a)
 					p.a[s * n * n + e] = mix[e];
 			}
+			if (N == 4 && p.records)
+				record_coefs(p.records, s, pre, mix);
 		}
 #pragma unroll
 		for (int i = 0; i < n; i++) {
@@ -62,11 +99,21 @@ HZ_DEVICE void gradients(const hzi_mhc_gradients &p, float *memory)
 #pragma unroll
 		for (int k = 0; k < ROWS<N>; k++) {
 			sum = k < m ? fmaf(dy[k], y[k], sum) : sum;
+			dy[k] = k < m ? rho * dy[k] : 0;
 			if (p.draw && k < m)
-				p.draw[s * m + k] = rho * dy[k];
+				p.draw[s * m + k] = dy[k];
 		}
+		own = p.sums.columns > 0 ? -rho * rho * sum / p.sums.columns : 0;
 		if (p.own)
-			p.own[s] = p.sums.columns > 0 ? -rho * rho * sum / p.sums.columns : 0;
+			p.own[s] = own;
+		if (N == 4 && p.records)
+			record_draw(p.records, s, dy, own);
+	} else if (N == 4 && p.records &&
+		   s < (p.sums.groups + HZI_JOINT_TILE - 1) / HZI_JOINT_TILE * HZI_JOINT_TILE) {
+		const float none[HZI_JOINT_ROWS] = {};
+
+		record_coefs(p.records, s, none, none);
+		record_draw(p.records, s, none, 0);
 	}
 	if (!p.small)
 		return;

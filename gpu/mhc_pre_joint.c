@@ -14,6 +14,13 @@
 #define OP "mhc_pre_bwd"
 #define SM_HOPPER 90
 
+/* Whether a tensor map of it can be made */
+static bool is_mapped(const struct hzi_mhc_array *x, const struct hzi_mhc_shape *s)
+{
+	return !x->data || (hzi_pre_near(x, s->tokens) && x->token >= s->channels &&
+			    (x->stream == 0 || x->stream >= s->channels));
+}
+
 bool hzi_pre_joint_takes(const struct hz_context *ctx, const struct hzi_mhc_pre_bwd_args *a)
 {
 	const struct hzi_cuda_device *g = hzi_cuda_device(ctx);
@@ -22,16 +29,15 @@ bool hzi_pre_joint_takes(const struct hz_context *ctx, const struct hzi_mhc_pre_
 	       a->s.n == 4 && a->s.dtype != HZ_F32 && a->phi && a->rule.m <= HZI_JOINT_ROWS &&
 	       a->s.tokens > 0 && a->s.groups == a->s.tokens && a->s.channels > 0 &&
 	       a->s.channels % 8 == 0 && !(a->norm && a->du.data) &&
-	       (a->dx.data || a->dphi || a->dgain) && hzi_pre_near(&a->x, a->s.tokens) &&
-	       hzi_pre_near(&a->du, a->s.tokens) && hzi_pre_near(&a->dy, a->s.tokens) &&
-	       hzi_pre_near(&a->dx, a->s.tokens);
+	       (a->dx.data || a->dphi || a->dgain) && is_mapped(&a->x, &a->s) &&
+	       is_mapped(&a->du, &a->s) && is_mapped(&a->dy, &a->s) && is_mapped(&a->dx, &a->s);
 }
 
 int hzi_pre_joint_splits(const struct hz_context *ctx, const struct hzi_mhc_shape *s)
 {
 	const int64_t slices = ceil_div(s->channels, HZI_JOINT_CHANNELS);
-	const int64_t blocks = HZI_JOINT_BLOCKS * hzi_cuda_device(ctx)->multiprocessors;
-	const int64_t splits = min_of(blocks / slices, ceil_div(s->tokens, HZI_JOINT_TILE));
+	const int64_t splits = min_of(hzi_cuda_device(ctx)->multiprocessors / slices,
+				      ceil_div(s->tokens, HZI_JOINT_TILE));
 
 	return splits < 1 ? 1 : (int)splits;
 }
@@ -41,20 +47,36 @@ int64_t hzi_pre_joint_records(const struct hzi_mhc_shape *s)
 	return ceil_div(s->tokens, HZI_JOINT_TILE) * HZI_JOINT_RECORD;
 }
 
-int hzi_pre_joint(struct hz_context *ctx, const struct hzi_mhc_records *r,
-		  const struct hzi_mhc_joint *p, int dtype)
+static int map_array(struct hz_context *ctx, struct hzi_tensor_map *map,
+		     const struct hzi_mhc_array *x, const struct hzi_mhc_shape *s, int streams)
 {
-	const struct hzi_launch records = {
-		.grid = {(unsigned)ceil_div(p->tokens, HZI_JOINT_TILE)}, .block = {128},
-		.early = true,
-	}, launch = {
-		.grid = {(unsigned)(ceil_div(p->channels, HZI_JOINT_CHANNELS) * p->splits)},
-		.block = {HZI_JOINT_THREADS}, .shared_bytes = HZI_JOINT_BYTES, .early = true,
-	};
-	const int kernel = dtype == HZ_F16 ? HZI_KERNEL_mhc_pre_joint_f16 :
-					     HZI_KERNEL_mhc_pre_joint_bf16;
+	if (!x->data)
+		return HZ_OK;
+	return hzi_cuda_tensor_map_planes(ctx, OP, map, x->data, 2 * s->channels, s->tokens,
+					  2 * x->token, streams,
+					  2 * (streams > 1 ? x->stream : x->token), HZI_JOINT_TILE);
+}
 
-	HZ_CHECK(hzi_cuda_launch(ctx, OP, HZI_FAMILY_MHC_PRE_JOINT, HZI_KERNEL_mhc_pre_records,
-				 &records, r, sizeof(*r)));
-	return hzi_cuda_launch(ctx, OP, HZI_FAMILY_MHC_PRE_JOINT, kernel, &launch, p, sizeof(*p));
+int hzi_pre_joint(struct hz_context *ctx, const struct hzi_mhc_pre_bwd_args *a,
+		  const uint32_t *records, float *partial)
+{
+	struct hzi_mhc_joint p = {
+		.du = a->du, .dy = a->dy, .dx = a->dx, .phi = a->phi, .gain = a->gain,
+		.records = records, .partial = partial, .tokens = a->s.tokens,
+		.channels = a->s.channels, .m = a->rule.m, .splits = hzi_pre_joint_splits(ctx, &a->s),
+		.accumulate = a->accumulate,
+	};
+	const struct hzi_launch launch = {
+		.grid = {(unsigned)(ceil_div(p.channels, HZI_JOINT_CHANNELS) * p.splits)},
+		.block = {HZI_JOINT_THREADS}, .shared_bytes = HZI_JOINT_BYTES, .early = true,
+		.aligned = true,
+	};
+	const int kernel = a->s.dtype == HZ_F16 ? HZI_KERNEL_mhc_pre_joint_f16 :
+						  HZI_KERNEL_mhc_pre_joint_bf16;
+
+	HZ_CHECK(map_array(ctx, &p.x_map, &a->x, &a->s, 4));
+	HZ_CHECK(map_array(ctx, &p.dy_map, &a->dy, &a->s, 4));
+	HZ_CHECK(map_array(ctx, &p.dx_map, &a->dx, &a->s, 4));
+	HZ_CHECK(map_array(ctx, &p.du_map, &a->du, &a->s, 1));
+	return hzi_cuda_launch(ctx, OP, HZI_FAMILY_MHC_PRE_JOINT, kernel, &launch, &p, sizeof(p));
 }

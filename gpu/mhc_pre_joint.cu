@@ -3,83 +3,35 @@
  *
  * SPDX-License-Identifier: BSD-2-Clause
  *
- * A block has 64 channels of all four streams, a warp 8 of these, and takes every so many tiles of
- * 16 tokens. The warp keeps phi of its channels, as two parts of bf16, and its sums of dphi in
- * registers. dx of a tile is put in the place of x in shared memory, and copied from there.
+ * A block has 128 channels of all four streams and takes every so many tiles of 16 tokens, which go
+ * through a ring of stages: one warp loads them, eight work on them, and one stores dx, which has
+ * then taken the place of x. Of those eight a warp has 16 of the channels: it keeps phi of these, as
+ * two parts of bf16, and its sums of dphi in registers. What blocks read at a time is whole tokens.
  */
 #include "gpu/mhc_pre.cuh"
 #include "gpu/mhc_pre_joint.h"
 
 #define TILE HZI_JOINT_TILE
 
-/*
- * A block for each tile. Its words, four of a lane together: draw by tokens, as mma takes a left
- * matrix 16 x 16 and 16 x 8 (6 words; the rest of bf16: 6 more), and by rows of phi, as it takes
- * three right matrices 16 x 8 (12 likewise).
- */
-extern "C" __global__ void __launch_bounds__(128)
-	mhc_pre_records(const __grid_constant__ hzi_mhc_records p)
-{
-	__shared__ float draw[TILE][HZI_JOINT_ROWS];
-	const int64_t first = (int64_t)blockIdx.x * TILE;
-	uint32_t *record = p.records + (int64_t)blockIdx.x * HZI_JOINT_RECORD;
-
-	grid_next();
-	grid_wait();
-	for (int e = threadIdx.x; e < TILE * HZI_JOINT_ROWS; e += 128) {
-		const int r = e / HZI_JOINT_ROWS, k = e % HZI_JOINT_ROWS;
-		const int64_t t = first + r;
-
-		draw[r][k] = t < p.tokens && k < p.m ? p.draw[t * p.m + k] : 0;
-	}
-	for (int e = threadIdx.x; e < TILE * HZI_JOINT_COEFS; e += 128) {
-		const int k = e % HZI_JOINT_COEFS;
-		const int64_t t = first + e / HZI_JOINT_COEFS;
-		float v = 0;
-
-		if (t < p.tokens)
-			v = k < 16 ? (p.a ? p.a[t * 16 + k] : 0) :
-			    k < 20 ? (p.p ? p.p[t * 4 + k - 16] : 0) : k == 20 ? p.own[t] : 0;
-		record[e] = __float_as_uint(v);
-	}
-	__syncthreads();
-	for (int e = threadIdx.x; e < HZI_JOINT_WORDS; e += 128) {
-		const int lane = e / 4 % 32, word = e / 128 * 4 + e % 4, w = word % 6;
-		const int group = lane / 4, pair = lane % 4 * 2;
-		float low, high;
-		uint32_t rest, whole;
-
-		if (word < 12) {
-			const int token = group + w % 2 * 8, k = w / 2 * 8 + pair;
-
-			low = draw[token][k];
-			high = draw[token][k + 1];
-		} else {
-			const int token = pair + w % 2 * 8, k = w / 2 * 8 + group;
-
-			low = draw[token][k];
-			high = draw[token + 1][k];
-		}
-		whole = split_pair(low, high, rest);
-		record[TILE * HZI_JOINT_COEFS + e] = word / 6 % 2 ? rest : whole;
-	}
-}
-
 #if __CUDA_ARCH__ >= 900
 #include "gpu/tma.cuh"
 
-#define PIECE (2 * HZI_JOINT_CHANNELS)	/* bytes of a stream of a token */
-#define LINE (4 * PIECE + 16)		/* of a token's: rows meet no bank twice */
-#define DU_LINE (PIECE + 16)
-#define EIGHTS (HZI_JOINT_CHANNELS / 8)
+#define LINE 128			/* bytes of a stream of a token, with the swizzle of that size */
+#define PLANE (TILE * LINE)		/* of a stream of a tile */
 #define STAGES HZI_JOINT_STAGES
+#define HALVES 2			/* of the channels, 64 each */
+#define WORKERS (4 * HALVES)		/* warps; then the one that loads and the one that stores */
+
+struct joint_stage {
+	uint8_t x[HALVES][4 * PLANE], dy[HALVES][4 * PLANE], du[HALVES][PLANE];
+	uint8_t draw[HZI_JOINT_WORDS * 4];
+	float coefs[TILE][HZI_JOINT_COEFS];
+	uint8_t pad[-(HALVES * 9 * PLANE + HZI_JOINT_RECORD * 4) & 1023];
+};
 
 struct joint_memory {
-	uint8_t x[STAGES][TILE][LINE], dy[STAGES][TILE][LINE], du[STAGES][TILE][DU_LINE];
-	struct {
-		float coefs[TILE][HZI_JOINT_COEFS];
-		uint4 words[HZI_JOINT_WORDS / 128][32];
-	} record[STAGES];
+	joint_stage stage[STAGES];
+	uint64_t full[STAGES], done[STAGES], empty[STAGES];
 };
 
 static_assert(sizeof(joint_memory) + 1024 <= HZI_JOINT_BYTES, "shared memory");
@@ -89,96 +41,113 @@ struct joint_place {
 	int tiles, split;		/* tiles: of this block */
 };
 
-HZ_DEVICE int tile_of(const hzi_mhc_joint &p, const joint_place &b, int t)
-{
-	return b.split + t * p.splits;
-}
+/* The stage of tile t, and how often it was filled before */
+struct joint_ring {
+	int at;
+	uint32_t parity;
 
-/* Tokens of a tile */
-HZ_DEVICE int tokens_of(const hzi_mhc_joint &p, int tile)
-{
-	const int left = (int)p.tokens - tile * TILE;
-
-	return left < TILE ? left : TILE;
-}
-
-/* Pieces of 16 bytes, the e-th of a stage's: its token, stream and channel */
-HZ_DEVICE void piece_of(int e, int &token, int &i, int &c)
-{
-	token = e / (4 * EIGHTS);
-	i = e / EIGHTS % 4;
-	c = e % EIGHTS * 8;
-}
-
-/* A tile, if it is one, on its way into its stage */
-HZ_DEVICE void load_tile(const hzi_mhc_joint &p, const joint_place &b, joint_memory &m, int t)
-{
-	const int stage = t % STAGES, e = threadIdx.x;
-	const int tile = tile_of(p, b, t), first = tile * TILE;
-
-	if (t < b.tiles) {
-		const int tokens = tokens_of(p, tile);
-		int token, i, c;
-
-#pragma unroll
-		for (int pass = 0; pass < 2; pass++) {
-			piece_of(pass * HZI_JOINT_THREADS + e, token, i, c);
-
-			const bool copies = token < tokens && c < b.channels;
-			const int64_t t_x =
-				copies ? near_place(p.x, first + token, i, b.channel + c) : 0;
-
-			copy_or_clear(shared_address(&m.x[stage][token][i * PIECE + c * 2]),
-				      (const uint16_t *)p.x.data + t_x, copies);
-			if (p.dy.data) {
-				const int64_t t_dy = copies ? near_place(p.dy, first + token, i,
-									 b.channel + c) : 0;
-
-				copy_or_clear(
-					shared_address(&m.dy[stage][token][i * PIECE + c * 2]),
-					(const uint16_t *)p.dy.data + t_dy, copies);
-			}
+	__device__ void next(void)
+	{
+		if (++at == STAGES) {
+			at = 0;
+			parity ^= 1;
 		}
-		if (p.du.data && e < TILE * EIGHTS) {
-			token = e / EIGHTS;
-			c = e % EIGHTS * 8;
-
-			const bool copies = token < tokens && c < b.channels;
-			const int64_t at =
-				copies ? near_place(p.du, first + token, 0, b.channel + c) : 0;
-
-			copy_or_clear(shared_address(&m.du[stage][token][c * 2]),
-				      (const uint16_t *)p.du.data + at, copies);
-		}
-		for (int piece = e; piece < HZI_JOINT_RECORD / 4; piece += HZI_JOINT_THREADS)
-			copy_async(shared_address((uint32_t *)&m.record[stage] + piece * 4),
-				   p.records + (int64_t)tile * HZI_JOINT_RECORD + piece * 4);
 	}
-	copy_group();
+};
+
+HZ_DEVICE int first_token(const hzi_mhc_joint &p, const joint_place &b, int t)
+{
+	return (b.split + t * p.splits) * TILE;
 }
 
-/* dx of a tile from its stage */
-HZ_DEVICE void store_tile(const hzi_mhc_joint &p, const joint_place &b, joint_memory &m, int t)
+/* ---- One thread each: loads, stores ---------------------------------------------------------- */
+
+HZ_DEVICE void copy_planes(uint32_t to, const hzi_tensor_map &map, int x, int token, uint32_t barrier)
 {
-	const int tile = tile_of(p, b, t);
-	const int tokens = tokens_of(p, tile);
+	asm volatile("cp.async.bulk.tensor.3d.shared::cluster.global.mbarrier::complete_tx::bytes "
+		     "[%0], [%1, {%3, %4, %5}], [%2];"
+		     :: "r"(to), "l"(&map), "r"(barrier), "r"(x), "r"(token), "r"(0) : "memory");
+}
 
+HZ_DEVICE void load_tiles(const hzi_mhc_joint &p, const joint_place &b, joint_memory &m)
+{
+	const uint32_t bytes = HALVES * (4 + (p.dy.data ? 4 : 0) + (p.du.data ? 1 : 0)) * PLANE +
+			       HZI_JOINT_RECORD * 4;
+	joint_ring ring = {0, 1};
+
+	prefetch_map(p.x_map);
+	for (int t = 0; t < b.tiles; t++, ring.next()) {
+		joint_stage &s = m.stage[ring.at];
+		const uint32_t full = shared_address(&m.full[ring.at]);
+		const int token = first_token(p, b, t);
+
+		barrier_wait(shared_address(&m.empty[ring.at]), ring.parity);
+		barrier_expect(full, bytes);
 #pragma unroll
-	for (int pass = 0; pass < 2; pass++) {
-		int token, i, c;
+		for (int h = 0; h < HALVES; h++) {
+			const int x = 2 * b.channel + h * LINE;
 
-		piece_of(pass * HZI_JOINT_THREADS + threadIdx.x, token, i, c);
-		if (token < tokens && c < b.channels)
-			*(uint4 *)((uint16_t *)p.dx.data +
-				   near_place(p.dx, tile * TILE + token, i, b.channel + c)) =
-				*(const uint4 *)&m.x[t % STAGES][token][i * PIECE + c * 2];
+			copy_planes(shared_address(s.x[h]), p.x_map, x, token, full);
+			if (p.dy.data)
+				copy_planes(shared_address(s.dy[h]), p.dy_map, x, token, full);
+			if (p.du.data)
+				copy_planes(shared_address(s.du[h]), p.du_map, x, token, full);
+		}
+		copy_bytes(shared_address(s.draw),
+			   p.records + (int64_t)(token / TILE) * HZI_JOINT_RECORD,
+			   HZI_JOINT_RECORD * 4, full);
 	}
 }
+
+/* Until no more than so many of the copies from shared memory still read there */
+template <int COUNT>
+HZ_DEVICE void stores_wait_for(void)
+{
+	asm volatile("cp.async.bulk.wait_group.read %0;" :: "n"(COUNT) : "memory");
+}
+
+HZ_DEVICE void store_planes(const hzi_tensor_map &map, int x, int token, uint32_t from)
+{
+	asm volatile("cp.async.bulk.tensor.3d.global.shared::cta.bulk_group "
+		     "[%0, {%2, %3, %4}], [%1];"
+		     :: "l"(&map), "r"(from), "r"(x), "r"(token), "r"(0) : "memory");
+}
+
+/* dx of tiles; a stage is free when the next tile's copy has begun and its own has been read. */
+HZ_DEVICE void store_tiles(const hzi_mhc_joint &p, const joint_place &b, joint_memory &m)
+{
+	joint_ring ring = {0, 0}, old = ring;
+
+	for (int t = 0; t < b.tiles; t++, ring.next()) {
+		barrier_wait(shared_address(&m.done[ring.at]), ring.parity);
+		if (p.dx.data) {
+#pragma unroll
+			for (int h = 0; h < HALVES; h++)
+				store_planes(p.dx_map, 2 * b.channel + h * LINE, first_token(p, b, t),
+					     shared_address(m.stage[ring.at].x[h]));
+			asm volatile("cp.async.bulk.commit_group;" ::: "memory");
+		}
+		if (t == 0)
+			continue;
+		stores_wait_for<1>();
+		barrier_arrive(shared_address(&m.empty[old.at]));
+		old.next();
+	}
+	stores_wait_for<0>();
+}
+
+/* ---- Work ------------------------------------------------------------------------------------ */
 
 HZ_DEVICE void load_turned(uint32_t *r, uint32_t address)
 {
 	asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0, %1, %2, %3}, [%4];"
 		     : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3]) : "r"(address) : "memory");
+}
+
+HZ_DEVICE void store_matrices(uint32_t address, const uint32_t *r)
+{
+	asm volatile("stmatrix.sync.aligned.m8n8.x4.shared.b16 [%0], {%1, %2, %3, %4};"
+		     :: "r"(address), "r"(r[0]), "r"(r[1]), "r"(r[2]), "r"(r[3]) : "memory");
 }
 
 /* c += A b: A 16 x 8 by rows, b 8 x 8 by columns */
@@ -189,67 +158,28 @@ HZ_DEVICE void multiply_half(float *c, const uint32_t *a, uint32_t b)
 	    : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3]) : "r"(a[0]), "r"(a[1]), "r"(b));
 }
 
-/* A product of 16 x 24 and 24 x 8 */
-HZ_DEVICE void multiply_rows(float *c, const uint32_t *a, const uint32_t *b)
-{
-	multiply_bf16(c, a, b[0], b[1]);
-	multiply_half(c, a + 4, b[2]);
-}
-
-/* phi of a warp's 8 channels in each stream: right matrices of 24 rows */
+/* phi of a warp's two times 8 channels in each stream: right matrices of 24 rows */
 struct joint_slice {
-	uint32_t high[4][3], low[4][3];
+	uint32_t high[2][4][3], low[2][4][3];
 };
 
 HZ_DEVICE void load_phi(const hzi_mhc_joint &p, const joint_place &b, joint_slice &phi)
 {
-	const int lane = threadIdx.x % 32, c = threadIdx.x / 32 * 8 + lane / 4;
+	const int lane = threadIdx.x % 32;
 
 #pragma unroll
-	for (int i = 0; i < 4; i++) {
+	for (int e = 0; e < 24; e++) {
+		const int half = e / 12, i = e / 3 % 4, part = e % 3;
+		const int c = threadIdx.x / 32 * 16 + half * 8 + lane / 4;
+		const int k = part * 8 + lane % 4 * 2;
 		const int64_t at = i * p.channels + b.channel + c;
 		const float gain = p.gain && c < b.channels ? p.gain[at] : 1;
+		const float *from = p.phi + k * 4 * p.channels + at;
+		const float low = k < p.m && c < b.channels ? from[0] * gain : 0;
+		const float high =
+			k + 1 < p.m && c < b.channels ? from[4 * p.channels] * gain : 0;
 
-#pragma unroll
-		for (int e = 0; e < 3; e++) {
-			const int k = e * 8 + lane % 4 * 2;
-			const float *from = p.phi + k * 4 * p.channels + at;
-			const float low = k < p.m && c < b.channels ? from[0] * gain : 0;
-			const float high =
-				k + 1 < p.m && c < b.channels ? from[4 * p.channels] * gain : 0;
-
-			phi.high[i][e] = split_pair(low, high, phi.low[i][e]);
-		}
-	}
-}
-
-/* sum [pair of streams][8 rows of phi][] += draw x of a tile */
-template <int DTYPE>
-HZ_DEVICE void add_dphi(joint_memory &m, int stage, const uint4 *words, float sum[2][3][4])
-{
-	const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
-	const int token = lane % 8 + lane / 16 * 8, stream = lane / 8 % 2;
-	const uint32_t *high = (const uint32_t *)words, *low = high + 6;
-
-#pragma unroll
-	for (int i = 0; i < 2; i++) {
-		uint32_t x[4], rest[4];
-
-		load_turned(x, shared_address(
-				       &m.x[stage][token][(2 * i + stream) * PIECE + warp * 16]));
-		if (DTYPE == HZ_F16) {
-#pragma unroll
-			for (int e = 0; e < 4; e++)
-				x[e] = split_pair(f16_low(x[e]), f16_high(x[e]), rest[e]);
-		}
-#pragma unroll
-		for (int tile = 0; tile < 3; tile++) {
-			multiply_bf16(sum[i][tile], x, high[2 * tile], high[2 * tile + 1]);
-			multiply_bf16(sum[i][tile], x, low[2 * tile], low[2 * tile + 1]);
-			if (DTYPE == HZ_F16)
-				multiply_bf16(sum[i][tile], rest, high[2 * tile],
-					      high[2 * tile + 1]);
-		}
+		phi.high[half][i][part] = split_pair(low, high, phi.low[half][i][part]);
 	}
 }
 
@@ -259,87 +189,214 @@ HZ_DEVICE uint32_t pack(float low, float high)
 	return DTYPE == HZ_F16 ? to_f16x2(low, high) : to_bf16x2(low, high);
 }
 
-/* dx of a tile in the place of x; sum: what phi gives, [stream] as mma leaves it */
-template <int DTYPE>
-HZ_DEVICE void make_dx(const hzi_mhc_joint &p, const joint_place &b, joint_memory &m, int stage,
-		       int tile, float sum[4][4])
+/*
+ * Where in x and dy of a stage this lane's row of four matrices is: of 8 channels of the warp, tokens
+ * 0 to 7 and 8 to 15 of a stream, then of the next stream. ^ 16: of the warp's other 8 channels, by
+ * the rule of the swizzle.
+ */
+HZ_DEVICE uint32_t lane_row(void)
 {
-	const int lane = threadIdx.x % 32, c = threadIdx.x / 32 * 8 + lane % 4 * 2;
+	const int lane = threadIdx.x % 32, warp = threadIdx.x / 32, r = lane % 16;
+
+	return (warp / 4 * 4 + lane / 16) * PLANE + r * LINE + ((warp % 4 * 2 ^ (r & 7)) << 4);
+}
+
+/* sum [8 channels][pair of streams][8 rows of phi][] += draw x of a tile */
+template <int DTYPE>
+HZ_DEVICE void add_dphi(const joint_stage &s, uint32_t row, float sum[2][2][3][4])
+{
+	const uint32_t draw = shared_address(s.draw) + threadIdx.x % 32 * 16;
+	uint32_t right[3][4];		/* parts 0 and 1, 2 and the rest of 2, those of 0 and 1 */
 
 #pragma unroll
-	for (int half = 0; half < 2; half++) {
-		const int r = lane / 4 + half * 8;
-		const float4 *coefs = (const float4 *)m.record[stage].coefs[r];
-		const float own = coefs[5].x;
+	for (int q = 0; q < 3; q++)
+		load_turned(right[q], draw + q * 512);
+#pragma unroll
+	for (int e = 0; e < 4; e++) {
+		const int half = e / 2, pair = e % 2;
+		float (*const to)[4] = sum[half][pair];
+		uint32_t x[4], rest[4];
+
+		load_turned(x, (shared_address(s.x) + row + pair * 2 * PLANE) ^ half * 16);
+		/* Rows of the left matrix are channels of two streams. */
+		const uint32_t turned[4] = {x[0], x[2], x[1], x[3]};
 
 #pragma unroll
-		for (int i = 0; i < 4; i++) {
-			float low, high;
-
-			unpack(DTYPE, *(uint32_t *)&m.x[stage][r][i * PIECE + c * 2], low, high);
-			sum[i][half * 2] = fmaf(own, low, sum[i][half * 2]);
-			sum[i][half * 2 + 1] = fmaf(own, high, sum[i][half * 2 + 1]);
-		}
-		if (p.du.data) {
-			const float4 weight = coefs[4];
-			const float w[4] = {weight.x, weight.y, weight.z, weight.w};
-			float low, high;
-
-			unpack(DTYPE, *(uint32_t *)&m.du[stage][r][c * 2], low, high);
-#pragma unroll
-			for (int i = 0; i < 4; i++) {
-				sum[i][half * 2] = fmaf(w[i], low, sum[i][half * 2]);
-				sum[i][half * 2 + 1] = fmaf(w[i], high, sum[i][half * 2 + 1]);
-			}
-		}
-		if (p.dy.data) {
-#pragma unroll
-			for (int j = 0; j < 4; j++) {
-				const float4 row = coefs[j];
-				const float a[4] = {row.x, row.y, row.z, row.w};
-				float low, high;
-
-				unpack(DTYPE, *(uint32_t *)&m.dy[stage][r][j * PIECE + c * 2], low,
-				       high);
-#pragma unroll
-				for (int i = 0; i < 4; i++) {
-					sum[i][half * 2] = fmaf(a[i], low, sum[i][half * 2]);
-					sum[i][half * 2 + 1] =
-						fmaf(a[i], high, sum[i][half * 2 + 1]);
-				}
-			}
-		}
-#pragma unroll
-		for (int i = 0; i < 4; i++) {
-			if (p.accumulate && r < tokens_of(p, tile)) {
-				float low, high;
-
-				unpack(DTYPE,
-				       *(const uint32_t *)((const uint16_t *)p.dx.data +
-							   near_place(p.dx, tile * TILE + r, i,
-								 b.channel + c)), low, high);
-				sum[i][half * 2] += low;
-				sum[i][half * 2 + 1] += high;
-			}
-			*(uint32_t *)&m.x[stage][r][i * PIECE + c * 2] =
-				pack<DTYPE>(sum[i][half * 2], sum[i][half * 2 + 1]);
+		for (int i = 0; i < 4; i++)
+			x[i] = DTYPE == HZ_F16 ? split_pair(f16_low(turned[i]),
+							    f16_high(turned[i]), rest[i]) :
+						 turned[i];
+		multiply_bf16(to[0], x, right[0][0], right[0][1]);
+		multiply_bf16(to[1], x, right[0][2], right[0][3]);
+		multiply_bf16(to[2], x, right[1][0], right[1][1]);
+		multiply_bf16(to[0], x, right[2][0], right[2][1]);
+		multiply_bf16(to[1], x, right[2][2], right[2][3]);
+		multiply_bf16(to[2], x, right[1][2], right[1][3]);
+		if (DTYPE == HZ_F16) {
+			multiply_bf16(to[0], rest, right[0][0], right[0][1]);
+			multiply_bf16(to[1], rest, right[0][2], right[0][3]);
+			multiply_bf16(to[2], rest, right[1][0], right[1][1]);
 		}
 	}
 }
 
-HZ_DEVICE void store_dphi(const hzi_mhc_joint &p, const joint_place &b, const float sum[2][3][4])
+/* What a token's row of accumulators gets: sum [stream][channel] += weight [stream] v [channel] */
+HZ_DEVICE void add_weighted(float (*sum)[4], int half, const float4 &weight, float low, float high)
 {
-	const int lane = threadIdx.x % 32;
-	const int64_t c = b.channel + threadIdx.x / 32 * 8 + lane / 4;
+	const float w[4] = {weight.x, weight.y, weight.z, weight.w};
 
 #pragma unroll
-	for (int e = 0; e < 24; e++) {
-		const int i = e / 12 * 2 + e % 4 / 2, k = e % 12 / 4 * 8 + lane % 4 * 2 + e % 2;
-
-		if (k < p.m)
-			p.partial[((int64_t)(b.split * p.m + k) * 4 + i) * p.channels + c] =
-				sum[e / 12][e % 12 / 4][e % 4];
+	for (int i = 0; i < 4; i++) {
+		sum[i][half * 2] = fmaf(w[i], low, sum[i][half * 2]);
+		sum[i][half * 2 + 1] = fmaf(w[i], high, sum[i][half * 2 + 1]);
 	}
+}
+
+/* dx of a tile in the place of x */
+template <int DTYPE>
+HZ_DEVICE void make_dx(const hzi_mhc_joint &p, const joint_place &b, joint_stage &s, uint32_t row,
+		       int token, const joint_slice &phi)
+{
+	const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
+	const uint32_t draw = shared_address(s.draw) + lane * 16;
+	const float4 *coefs[2] = {(const float4 *)s.coefs[lane / 4],
+				  (const float4 *)s.coefs[lane / 4 + 8]};
+	uint32_t left[3][4];		/* as in add_dphi() */
+
+#pragma unroll
+	for (int q = 0; q < 3; q++)
+		load_matrices(left[q], draw + q * 512);
+#pragma unroll
+	for (int eight = 0; eight < 2; eight++) {
+		const uint32_t x_row = (shared_address(s.x) + row) ^ eight * 16;
+		float sum[4][4] = {};
+		uint32_t v[2][4];
+
+#pragma unroll
+		for (int i = 0; i < 4; i++) {
+			const uint32_t *high = phi.high[eight][i], *low = phi.low[eight][i];
+
+			multiply_half(sum[i], left[1], low[2]);
+			multiply_bf16(sum[i], left[0], low[0], low[1]);
+			multiply_bf16(sum[i], left[2], high[0], high[1]);
+			multiply_bf16(sum[i], left[1], high[2], high[2]);
+			multiply_bf16(sum[i], left[0], high[0], high[1]);
+		}
+#pragma unroll
+		for (int pair = 0; pair < 2; pair++)
+			load_matrices(v[pair], x_row + pair * 2 * PLANE);
+#pragma unroll
+		for (int e = 0; e < 8; e++) {
+			const int i = e / 2, half = e % 2;
+			const float own = coefs[half][5].x;
+			float low, high;
+
+			unpack(DTYPE, v[i / 2][i % 2 * 2 + half], low, high);
+			sum[i][half * 2] = fmaf(own, low, sum[i][half * 2]);
+			sum[i][half * 2 + 1] = fmaf(own, high, sum[i][half * 2 + 1]);
+		}
+		if (p.du.data) {
+			const uint32_t du = shared_address(s.du[warp / 4]) + lane / 4 * LINE +
+					    lane % 4 * 4 +
+					    (((warp % 4 * 2 + eight) ^ lane / 4) << 4);
+
+#pragma unroll
+			for (int half = 0; half < 2; half++) {
+				uint32_t word;
+				float low, high;
+
+				asm volatile("ld.shared.u32 %0, [%1];"
+					     : "=r"(word) : "r"(du + half * 8 * LINE) : "memory");
+				unpack(DTYPE, word, low, high);
+				add_weighted(sum, half, coefs[half][4], low, high);
+			}
+		}
+		if (p.dy.data) {
+			const uint32_t dy_row = (shared_address(s.dy) + row) ^ eight * 16;
+
+#pragma unroll
+			for (int pair = 0; pair < 2; pair++)
+				load_matrices(v[pair], dy_row + pair * 2 * PLANE);
+#pragma unroll
+			for (int e = 0; e < 8; e++) {
+				const int j = e / 2, half = e % 2;
+				float low, high;
+
+				unpack(DTYPE, v[j / 2][j % 2 * 2 + half], low, high);
+				add_weighted(sum, half, coefs[half][j], low, high);
+			}
+		}
+		if (p.accumulate) {
+			const int c = warp * 16 + eight * 8 + lane % 4 * 2;
+
+#pragma unroll
+			for (int e = 0; e < 8; e++) {
+				const int i = e / 2, half = e % 2, t = token + lane / 4 + half * 8;
+				float low = 0, high = 0;
+
+				if (t < (int)p.tokens && c < b.channels)
+					unpack(DTYPE, *(const uint32_t *)((const uint16_t *)
+							p.dx.data + near_place(p.dx, t, i,
+							b.channel + c)), low, high);
+				sum[i][half * 2] += low;
+				sum[i][half * 2 + 1] += high;
+			}
+		}
+#pragma unroll
+		for (int pair = 0; pair < 2; pair++) {
+#pragma unroll
+			for (int e = 0; e < 4; e++) {
+				const float *const from = &sum[pair * 2 + e / 2][e % 2 * 2];
+
+				v[pair][e] = pack<DTYPE>(from[0], from[1]);
+			}
+			store_matrices(x_row + pair * 2 * PLANE, v[pair]);
+		}
+	}
+}
+
+HZ_DEVICE void store_dphi(const hzi_mhc_joint &p, const joint_place &b,
+			  const float sum[2][2][3][4])
+{
+	const int lane = threadIdx.x % 32, first = threadIdx.x / 32 * 16 + lane / 4;
+
+#pragma unroll
+	for (int e = 0; e < 48; e++) {
+		const int half = e / 24, pair = e / 12 % 2, part = e / 4 % 3, at = e % 4;
+		const int c = first + half * 8, i = pair * 2 + at / 2;
+		const int k = part * 8 + lane % 4 * 2 + at % 2;
+
+		if (k < p.m && c < b.channels)
+			p.partial[((int64_t)(b.split * p.m + k) * 4 + i) * p.channels +
+				  b.channel + c] = sum[half][pair][part][at];
+	}
+}
+
+template <int DTYPE>
+HZ_DEVICE void work(const hzi_mhc_joint &p, const joint_place &b, joint_memory &m)
+{
+	const uint32_t row = lane_row();
+	joint_ring ring = {0, 0};
+	joint_slice phi;
+	float dphi[2][2][3][4] = {};
+
+	load_phi(p, b, phi);
+	for (int t = 0; t < b.tiles; t++, ring.next()) {
+		joint_stage &s = m.stage[ring.at];
+
+		barrier_wait(shared_address(&m.full[ring.at]), ring.parity);
+		add_dphi<DTYPE>(s, row, dphi);
+		if (p.dx.data) {
+			make_dx<DTYPE>(p, b, s, row, first_token(p, b, t), phi);
+			/* Copies are to see it. */
+			asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
+		}
+		__syncwarp();
+		if (threadIdx.x % 32 == 0)
+			barrier_arrive(shared_address(&m.done[ring.at]));
+	}
+	if (p.partial)
+		store_dphi(p, b, dphi);
 }
 #endif
 
@@ -351,69 +408,37 @@ HZ_DEVICE void joint(const hzi_mhc_joint &p)
 	const int tiles = ((int)p.tokens + TILE - 1) / TILE;
 	const int warp = threadIdx.x / 32;
 	joint_place b;
-	joint_slice phi;
-	float dphi[2][3][4] = {};
 
 	b.split = blockIdx.x % p.splits;
 	b.channel = blockIdx.x / p.splits * HZI_JOINT_CHANNELS;
 	b.channels = (int)p.channels - b.channel < HZI_JOINT_CHANNELS ?
 			     (int)p.channels - b.channel : HZI_JOINT_CHANNELS;
 	b.tiles = (tiles - b.split + p.splits - 1) / p.splits;
-
-	const bool has_channels = warp * 8 < b.channels;
-
 	grid_next();
-	grid_wait();
-#pragma unroll
-	for (int t = 0; t < STAGES; t++)
-		load_tile(p, b, m, t);
-	load_phi(p, b, phi);
-	copy_wait_for<STAGES - 1>();
-	__syncthreads();
-	for (int t = 0; t < b.tiles; t++) {
-		const int stage = t % STAGES;
-		const int tile = tile_of(p, b, t);
-
-		if (has_channels) {
-			const int lane = threadIdx.x % 32;
-			float sum[4][4] = {};
-			uint4 words[3];
-
-#pragma unroll
-			for (int e = 0; e < 3; e++)
-				words[e] = m.record[stage].words[3 + e][lane];
-			add_dphi<DTYPE>(m, stage, words, dphi);
-#pragma unroll
-			for (int e = 0; e < 3; e++)
-				words[e] = m.record[stage].words[e][lane];
-
-			const uint32_t *high = (const uint32_t *)words, *low = high + 6;
-
-#pragma unroll
-			for (int i = 0; i < 4; i++) {
-				multiply_rows(sum[i], high, phi.high[i]);
-				multiply_rows(sum[i], high, phi.low[i]);
-				multiply_rows(sum[i], low, phi.high[i]);
-			}
-			__syncwarp();
-			if (p.dx.data)
-				make_dx<DTYPE>(p, b, m, stage, tile, sum);
-		}
-		/* Of tiles t + 1 .. t + STAGES - 2 the next is there; tile t - 1 was stored. */
-		copy_wait_for<STAGES - 3>();
-		__syncthreads();
-		if (p.dx.data)
-			store_tile(p, b, m, t);
-		if (t >= 1)
-			load_tile(p, b, m, t - 1 + STAGES);
+	if (threadIdx.x < STAGES) {
+		barrier_init(shared_address(&m.full[threadIdx.x]), 1);
+		barrier_init(shared_address(&m.done[threadIdx.x]), WORKERS);
+		barrier_init(shared_address(&m.empty[threadIdx.x]), 1);
 	}
-	if (p.partial && has_channels)
-		store_dphi(p, b, dphi);
+	if (threadIdx.x < 32)
+		barrier_init_fence();
+	__syncthreads();
+	grid_wait();
+	if (warp < WORKERS) {
+		registers_more<232>();
+		work<DTYPE>(p, b, m);
+	} else {
+		registers_less<40>();
+		if (threadIdx.x % 32 == 0 && warp == WORKERS)
+			load_tiles(p, b, m);
+		else if (threadIdx.x % 32 == 0 && warp == WORKERS + 1)
+			store_tiles(p, b, m);
+	}
 #endif
 }
 
 #define JOINT(name, dtype) \
-	extern "C" __global__ void __launch_bounds__(HZI_JOINT_THREADS, HZI_JOINT_BLOCKS) \
+	extern "C" __global__ void __launch_bounds__(HZI_JOINT_THREADS, 1) \
 		name(const __grid_constant__ hzi_mhc_joint p) \
 	{ \
 		joint<dtype>(p); \

@@ -6,34 +6,33 @@
 #ifndef HZI_GPU_MHC_PRE_JOINT_H
 #define HZI_GPU_MHC_PRE_JOINT_H
 
+#include "gpu/tensor_map.h"
 #include "lib/mhc.h"
 
 #define HZI_JOINT_TILE 16		/* tokens */
-#define HZI_JOINT_CHANNELS 64		/* of a block, in all four streams */
+#define HZI_JOINT_CHANNELS 128		/* of a block, in all four streams */
 #define HZI_JOINT_ROWS 24		/* of phi, at most */
-#define HZI_JOINT_THREADS 256
-#define HZI_JOINT_BLOCKS 2		/* of a multiprocessor */
-#define HZI_JOINT_STAGES 4
-#define HZI_JOINT_COEFS 24		/* of a token: a [4, 4], p [4], own, padding */
-#define HZI_JOINT_WORDS (24 * 32)	/* draw of a tile, as matrix units take it */
-#define HZI_JOINT_RECORD (HZI_JOINT_TILE * HZI_JOINT_COEFS + HZI_JOINT_WORDS)
-#define HZI_JOINT_BYTES (97 * 1024)
+#define HZI_JOINT_THREADS 384
+#define HZI_JOINT_STAGES 5
+#define HZI_JOINT_COEFS 28		/* of a token: a [4, 4], p [4], own, padding */
+#define HZI_JOINT_WORDS (6 * 64)	/* draw of a tile: 8 x 16 bytes of bf16 each */
+#define HZI_JOINT_RECORD (HZI_JOINT_WORDS + HZI_JOINT_TILE * HZI_JOINT_COEFS)
+#define HZI_JOINT_BYTES (202 * 1024)
 
-/* Records of tiles, of what struct hzi_mhc_gradients says; p and a may be NULL: 0. */
-struct hzi_mhc_records {
-	const float *draw, *own, *p, *a;
-	uint32_t *records;
-	int64_t tokens;
-	int32_t m, pad;
-};
+/*
+ * A record of each tile, made of what struct hzi_mhc_gradients says: of draw as two parts of bf16
+ * pieces [HZI_JOINT_TILE][8 rows of phi], of the first part 0, 1, 2, of the rest 2, 0, 1; then
+ * coefficients of the tokens. Those that there are not are 0.
+ */
 
 /*
  * dx as of struct hzi_mhc_dx, partial as of struct hzi_mhc_dphi, splits of the tiles in turns.
- * Channel strides are 1, all else is aligned to 16 bytes. du, dy and dx may have no data, partial
- * may be NULL.
+ * The maps are of boxes of 128 bytes of channels, HZI_JOINT_TILE tokens and all streams. du, dy and
+ * dx may have no data, partial may be NULL.
  */
 struct hzi_mhc_joint {
-	struct hzi_mhc_array x, du, dy, dx;
+	struct hzi_tensor_map x_map, du_map, dy_map, dx_map;
+	struct hzi_mhc_array du, dy, dx;
 	const float *phi, *gain;
 	const uint32_t *records;
 	float *partial;

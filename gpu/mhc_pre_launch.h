@@ -83,8 +83,8 @@ int hzi_pre_fused(struct hz_context *ctx, const struct hzi_mhc_pre_args *a);
 bool hzi_pre_joint_takes(const struct hz_context *ctx, const struct hzi_mhc_pre_bwd_args *a);
 int hzi_pre_joint_splits(const struct hz_context *ctx, const struct hzi_mhc_shape *s);
 int64_t hzi_pre_joint_records(const struct hzi_mhc_shape *s);	/* in words of 32 bits */
-int hzi_pre_joint(struct hz_context *ctx, const struct hzi_mhc_records *r,
-		  const struct hzi_mhc_joint *p, int dtype);
+int hzi_pre_joint(struct hz_context *ctx, const struct hzi_mhc_pre_bwd_args *a,
+		  const uint32_t *records, float *partial);
 
 int hzi_pre_sum_rows(struct hz_context *ctx, const char *op, int64_t parts,
 		     const struct hzi_mhc_sum_rows *p);

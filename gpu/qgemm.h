@@ -17,6 +17,8 @@
 
 #include <stdint.h>
 
+#include "gpu/tensor_map.h"
+
 #ifdef __cplusplus
 #define HZI_QGEMM_ASSERT static_assert
 #else
@@ -50,11 +52,6 @@
 #define HZI_FEW_BYTES(rows, stages) \
 	((stages) * (HZI_FEW_COLUMNS + (rows)) * HZI_QK_BLOCK + 20 * HZI_FEW_COLUMNS + \
 	 4 * (rows) * HZI_FEW_PITCH + 16 * (stages) + 16)
-
-/* cuTensorMapEncodeTiled()'s; the driver wants it aligned so. */
-struct hzi_tensor_map {
-	uint64_t opaque[16];
-} __attribute__((aligned(64)));
 
 /* How sums become C, as in struct hzi_qgemm_args, for one matrix. */
 struct hzi_qgemm_out {

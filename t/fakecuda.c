@@ -1075,15 +1075,21 @@ static CUresult fake_TensorMapEncodeTiled(void *map, int type, uint32_t rank, vo
 					  int interleave, int swizzle, int promotion, int fill)
 {
 	BEGIN("cuTensorMapEncodeTiled", INIT);
-	/* What a map of bytes in two dimensions with this swizzle must keep to */
-	if (type != CU_TENSOR_MAP_DATA_TYPE_UINT8 || rank != 2 || interleave || fill ||
-	    (swizzle != CU_TENSOR_MAP_SWIZZLE_128B && swizzle != CU_TENSOR_MAP_SWIZZLE_64B) ||
-	    promotion != CU_TENSOR_MAP_L2_PROMOTION_L2_256B || (uintptr_t)map % 64 ||
-	    (uintptr_t)p % 16 || sizes[0] < 1 || sizes[0] > 1ull << 32 || sizes[1] < 1 ||
-	    sizes[1] > 1ull << 32 || steps[0] % 16 || steps[0] >= 1ull << 40 ||
-	    steps[0] < sizes[0] || box[0] < 1 ||
-	    box[0] > (swizzle == CU_TENSOR_MAP_SWIZZLE_64B ? 64 : 128) || box[1] < 1 || box[1] > 256 ||
-	    element_steps[0] != 1 || element_steps[1] != 1)
+	bool good = type == CU_TENSOR_MAP_DATA_TYPE_UINT8 && (rank == 2 || rank == 3) &&
+		    !interleave && !fill &&
+		    (swizzle == CU_TENSOR_MAP_SWIZZLE_128B ||
+		     swizzle == CU_TENSOR_MAP_SWIZZLE_64B) &&
+		    promotion == CU_TENSOR_MAP_L2_PROMOTION_L2_256B && (uintptr_t)map % 64 == 0 &&
+		    (uintptr_t)p % 16 == 0 &&
+		    box[0] <= (swizzle == CU_TENSOR_MAP_SWIZZLE_64B ? 64 : 128);
+
+	/* What a map of bytes with this swizzle must keep to */
+	for (uint32_t i = 0; good && i < rank; i++)
+		good = sizes[i] >= 1 && sizes[i] <= 1ull << 32 && box[i] >= 1 && box[i] <= 256 &&
+		       element_steps[i] == 1 &&
+		       (i == 0 || (steps[i - 1] % 16 == 0 && steps[i - 1] < 1ull << 40 &&
+				   steps[i - 1] >= sizes[0]));
+	if (!good)
 		return end(
 			complain(CUDA_ERROR_INVALID_VALUE, "cuTensorMapEncodeTiled: bad values"));
 	memset(map, 0x5a, 128);

@@ -12,7 +12,7 @@
 #define HZI_PRE_CHUNK 64		/* channels that it takes at a time */
 #define HZI_PRE_LANES 8			/* tokens that a thread of mhc_pre_dx has */
 #define HZI_PRE_THREADS 128
-#define HZI_PRE_SUM_COLUMNS 32		/* of a block of mhc_pre_sum_rows */
+#define HZI_PRE_SUM_COLUMNS 32		/* of a block of mhc_pre_sum_rows and mhc_pre_sum_weights */
 #define HZI_PRE_GROUPS 64		/* of a block of kernels of coefficients, a thread each */
 
 /*
@@ -119,13 +119,15 @@ struct hzi_mhc_dphi {
 	int32_t n, m, dtype, splits;
 };
 
-/* dphi = g_j sum of partials, dgain_j = sum_k phi_kj of these */
-struct hzi_mhc_dphi_sum {
-	const float *partial, *phi, *gain;
-	float *dphi, *dgain;
-	int64_t columns;
-	int32_t m, splits, accumulate;
-	int32_t pad;
+/*
+ * dphi = g_j sum of partials, dgain_j = sum_k phi_kj of these; columns 0: not wanted. dalpha, so
+ * many, and dbias from the sums of blocks that struct hzi_mhc_gradients leaves.
+ */
+struct hzi_mhc_sum_weights {
+	const float *partial, *phi, *gain, *small;
+	float *dphi, *dgain, *dalpha, *dbias;
+	int64_t columns, blocks;
+	int32_t m, splits, alphas, accumulate;
 };
 
 /* The kernels by index */

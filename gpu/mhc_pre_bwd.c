@@ -163,11 +163,10 @@ static int norm_pass(struct hz_context *ctx, const struct hzi_mhc_pre_bwd_args *
 	return a->dnorm ? hzi_pre_sum_rows(ctx, OP, 1, &dnorm) : HZ_OK;
 }
 
-/* The gradients of sums, dalpha and dbias; p and a */
+/* The gradients of sums, and sums of blocks of dalpha and dbias; p and a */
 static int gradient_pass(struct hz_context *ctx, const struct hzi_mhc_pre_bwd_args *a,
 			 const struct plan *plan, const struct hzi_mhc_sums *sums)
 {
-	const int m = a->rule.m;
 	const struct hzi_mhc_gradients p = {
 		.sums = *sums, .rule = a->rule, .alpha = a->alpha, .bias = a->bias, .dp = a->dp,
 		.dq = a->dq, .da = a->da, .dp_own = plan->dp, .da_own = plan->da,
@@ -180,28 +179,10 @@ static int gradient_pass(struct hz_context *ctx, const struct hzi_mhc_pre_bwd_ar
 	};
 	const int kernel = a->rule.n == 4 ? HZI_KERNEL_mhc_pre_gradients_4 :
 					    HZI_KERNEL_mhc_pre_gradients_any;
-	struct hzi_mhc_sum_rows small = {
-		.in = plan->small, .rows = plan->blocks, .stride = m + 3, .scale = 1,
-		.accumulate = a->accumulate,
-	};
 
-	if (!plan->gradients && !plan->coefs)
+	if ((!plan->gradients && !plan->coefs) || sums->groups == 0)
 		return HZ_OK;
-	if (sums->groups > 0)
-		HZ_CHECK(hzi_cuda_launch(ctx, OP, HZI_FAMILY_MHC_PRE_BWD, kernel, &launch, &p,
-					 sizeof(p)));
-	if (a->dalpha) {
-		small.out = a->dalpha;
-		small.width = m == a->rule.n ? 1 : 3;
-		HZ_CHECK(hzi_pre_sum_rows(ctx, OP, 1, &small));
-	}
-	if (a->dbias) {
-		small.in = plan->small ? plan->small + 3 : NULL;
-		small.out = a->dbias;
-		small.width = m;
-		HZ_CHECK(hzi_pre_sum_rows(ctx, OP, 1, &small));
-	}
-	return HZ_OK;
+	return hzi_cuda_launch(ctx, OP, HZI_FAMILY_MHC_PRE_BWD, kernel, &launch, &p, sizeof(p));
 }
 
 static int launch_dx(struct hz_context *ctx, const struct hzi_mhc_dx *p)
@@ -301,23 +282,26 @@ static int dphi_pass(struct hz_context *ctx, const struct hzi_mhc_pre_bwd_args *
 	return hzi_cuda_launch(ctx, OP, HZI_FAMILY_MHC_PRE_BWD, kernel, &launch, &p, sizeof(p));
 }
 
-/* dphi and dgain from sums of splits */
-static int sum_dphi(struct hz_context *ctx, const struct hzi_mhc_pre_bwd_args *a,
-		    const struct plan *plan)
+/* dphi and dgain from sums of splits, dalpha and dbias from those of blocks */
+static int sum_weights(struct hz_context *ctx, const struct hzi_mhc_pre_bwd_args *a,
+		       const struct plan *plan)
 {
-	const struct hzi_mhc_dphi_sum p = {
-		.partial = plan->partial, .phi = a->phi, .gain = a->gain, .dphi = a->dphi,
-		.dgain = a->dgain, .columns = a->s.n * a->s.channels, .m = a->rule.m,
-		.splits = plan->splits, .accumulate = a->accumulate,
+	const struct hzi_mhc_sum_weights p = {
+		.partial = plan->partial, .phi = a->phi, .gain = a->gain, .small = plan->small,
+		.dphi = a->dphi, .dgain = a->dgain, .dalpha = a->dalpha, .dbias = a->dbias,
+		.columns = plan->partial ? a->s.n * a->s.channels : 0, .blocks = plan->blocks,
+		.m = a->rule.m, .splits = plan->splits, .alphas = a->rule.m == a->rule.n ? 1 : 3,
+		.accumulate = a->accumulate,
 	};
 	const struct hzi_launch launch = {
-		.grid = {(unsigned)ceil_div(p.columns, HZI_PRE_SUM_COLUMNS)}, .block = {256},
-		.early = true,
+		.grid = {(unsigned)(ceil_div(p.columns, HZI_PRE_SUM_COLUMNS) +
+				    (a->dalpha || a->dbias))},
+		.block = {256}, .early = true,
 	};
 
-	if (!plan->partial)
+	if (launch.grid[0] == 0)
 		return HZ_OK;
-	return hzi_cuda_launch(ctx, OP, HZI_FAMILY_MHC_PRE_BWD, HZI_KERNEL_mhc_pre_dphi_sum,
+	return hzi_cuda_launch(ctx, OP, HZI_FAMILY_MHC_PRE_BWD, HZI_KERNEL_mhc_pre_sum_weights,
 			       &launch, &p, sizeof(p));
 }
 
@@ -353,5 +337,5 @@ int hzi_cuda_mhc_pre_bwd(struct hz_context *ctx, const struct hzi_mhc_pre_bwd_ar
 		HZ_CHECK(dx_pass(ctx, a, &plan, &from, from_dtype));
 		HZ_CHECK(dphi_pass(ctx, a, &plan, &from, from_dtype));
 	}
-	return sum_dphi(ctx, a, &plan);
+	return sum_weights(ctx, a, &plan);
 }

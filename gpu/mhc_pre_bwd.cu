@@ -451,18 +451,41 @@ DPHI(mhc_pre_dphi_8, 8)
 DPHI(mhc_pre_dphi_24, 24)
 DPHI(mhc_pre_dphi_80, 80)
 
-/* Blocks of 32 columns, by 8 rows at a time */
+/* ---- Sums of blocks -------------------------------------------------------------------------- */
+
+/* dalpha and dbias, a warp for each number at a time */
+HZ_DEVICE void sum_small(const hzi_mhc_sum_weights &p)
+{
+	for (int k = threadIdx.x / 32; k < p.m + 3; k += 8) {
+		float *const to = k >= 3 ? (p.dbias ? p.dbias + k - 3 : NULL) :
+				  k < p.alphas && p.dalpha ? p.dalpha + k : NULL;
+		float sum = 0;
+
+#pragma unroll 4
+		for (int64_t r = threadIdx.x % 32; r < p.blocks; r += 32)
+			sum += p.small[r * (p.m + 3) + k];
+		sum = sum_lanes(sum);
+		if (to && threadIdx.x % 32 == 0)
+			*to = p.accumulate ? *to + sum : sum;
+	}
+}
+
+/* Blocks of 32 columns, by 8 rows at a time, and one behind these for what is small */
 extern "C" __global__ void __launch_bounds__(256)
-	mhc_pre_dphi_sum(const __grid_constant__ hzi_mhc_dphi_sum p)
+	mhc_pre_sum_weights(const __grid_constant__ hzi_mhc_sum_weights p)
 {
 	__shared__ float gains[8][HZI_PRE_SUM_COLUMNS];
 	const int column = threadIdx.x % HZI_PRE_SUM_COLUMNS;
 	const int part = threadIdx.x / HZI_PRE_SUM_COLUMNS;
-	const int64_t j = (int64_t)blockIdx.x * HZI_PRE_SUM_COLUMNS + column;
+	const int64_t first = (int64_t)blockIdx.x * HZI_PRE_SUM_COLUMNS, j = first + column;
 	float dgain = 0;
 
 	grid_next();
 	grid_wait();
+	if (first >= p.columns) {
+		sum_small(p);
+		return;
+	}
 	if (j < p.columns) {
 		for (int k = part; k < p.m; k += 8) {
 			const int64_t at = k * p.columns + j;

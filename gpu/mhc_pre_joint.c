@@ -63,8 +63,8 @@ int hzi_pre_joint(struct hz_context *ctx, const struct hzi_mhc_pre_bwd_args *a,
 	struct hzi_mhc_joint p = {
 		.du = a->du, .dy = a->dy, .dx = a->dx, .phi = a->phi, .gain = a->gain,
 		.records = records, .partial = partial, .tokens = a->s.tokens,
-		.channels = a->s.channels, .m = a->rule.m, .splits = hzi_pre_joint_splits(ctx, &a->s),
-		.accumulate = a->accumulate,
+		.channels = a->s.channels, .m = a->rule.m,
+		.splits = hzi_pre_joint_splits(ctx, &a->s), .accumulate = a->accumulate,
 	};
 	const struct hzi_launch launch = {
 		.grid = {(unsigned)(ceil_div(p.channels, HZI_JOINT_CHANNELS) * p.splits)},

@@ -1,0 +1,53 @@
+#!/bin/sh
+# abi.t - the interface is that of lib/hurwitz.abi, which applications were built for
+# SPDX-License-Identifier: BSD-2-Clause
+#
+# Any difference of functions and types fails, additions too: "make abi" makes the files anew, and
+# -version-info in Makefile.am has to follow. What only the library sees, as struct hz_context, is in
+# neither. Constants may be added.
+set -u
+: "${top_srcdir:=.}" "${top_builddir:=.}" "${AWK:=awk}"
+library=$top_builddir/.libs/libhurwitz.so
+n=0
+
+# report NAME LINES: a test that passes if there are none
+report()
+{
+	n=$((n + 1))
+	if [ -z "$2" ]; then
+		echo "ok $n - $1"
+	else
+		echo "not ok $n - $1"
+		echo "$2" | sed 's/^/# /' | head -n 60
+	fi
+}
+
+# What stops abidiff from comparing here
+obstacle()
+{
+	if ! command -v abidiff >/dev/null 2>&1; then
+		echo "there is no abidiff here"
+	elif [ "$(uname -m)" != x86_64 ] || [ "${cross_compiling:-no}" = yes ]; then
+		echo "lib/hurwitz.abi is of x86-64"
+	elif [ ! -e "$library" ]; then
+		echo "no shared library in this build"
+	elif ! readelf -S "$library" 2>/dev/null | grep -q '[.]debug_info'; then
+		echo "the library has no debugging information"
+	fi
+}
+
+# shellcheck disable=SC2086 # AWK may be several words
+now=$($AWK -f "$top_srcdir/lib/constants.awk" "$top_srcdir/include/hurwitz.h")
+[ "$(echo "$now" | wc -l)" -gt 100 ] || now="no constants were found"
+report "every constant has the value that it had" "$(while read -r line; do
+	echo "$now" | grep -qxF "$line" || echo "$line"
+done <"$top_srcdir/lib/hurwitz.constants")"
+why=$(obstacle)
+if [ -n "$why" ]; then
+	n=$((n + 1))
+	echo "ok $n - functions and types # SKIP $why"
+else
+	out=$(abidiff "$top_srcdir/lib/hurwitz.abi" "$library" 2>&1) && out=
+	report "functions and types" "$out"
+fi
+echo "1..$n"

@@ -12,6 +12,23 @@
 #include "hz.h"
 #include "requant.h"
 
+/* The least and the largest code; of s32 too. */
+static inline int32_t hzi_qmin(int dtype)
+{
+	return dtype == HZ_U8 ? 0 : dtype == HZ_S8 ? -128 : INT32_MIN;
+}
+
+static inline int32_t hzi_qmax(int dtype)
+{
+	return dtype == HZ_U8 ? 255 : dtype == HZ_S8 ? 127 : INT32_MAX;
+}
+
+/* Options: a scale, for which 0 stands for 1, and a zero of codes of a type. */
+int hzi_qcheck_scale(struct hz_context *ctx, const char *op, const char *name, double value,
+		     float *scale);
+int hzi_qcheck_zero(struct hz_context *ctx, const char *op, const char *name, int32_t zero,
+		    int dtype);
+
 /* ---- Packed B -------------------------------------------------------------------------------- */
 
 /*

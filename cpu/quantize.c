@@ -1,0 +1,290 @@
+/*
+ * quantize.c - quantization on the CPU: floats to codes, back, and ranges
+ *
+ * SPDX-License-Identifier: BSD-2-Clause
+ */
+#include <config.h>
+
+#include <assert.h>
+#include <float.h>
+#include <math.h>
+#include <string.h>
+
+#include "cpu/qgemm.h"
+
+/* Elements that a unit of work has: half a MiB of f32, or what a buffer on the stack gathers */
+#define SEGMENT 65536
+/* Calls that move more than 3/4 of the last cache store past it; its size where not known: */
+#define L3_BYTES ((int64_t)32 << 20)
+
+/*
+ * A map is cut into segments: of whole groups, or where these are longer, inside one.
+ */
+struct segments {
+	const struct hzi_qmap *map;
+	int64_t per_group, length, per_row, count;
+};
+
+static struct segments make_segments(const struct hzi_qmap *map, bool gathered)
+{
+	const int64_t most = gathered ? GATHER : SEGMENT;
+	struct segments s = {.map = map, .per_group = 1};
+
+	if (map->group > most) {
+		s.per_group = ceil_div(map->group, most);
+		s.length = most;
+		s.per_row = map->n / map->group * s.per_group;
+	} else {
+		s.length = most / map->group * map->group;
+		s.per_row = ceil_div(map->n, s.length);
+	}
+	s.count = s.per_row;
+	for (int d = 0; d < map->ndim; d++)
+		s.count *= map->shape[d];
+	return s;
+}
+
+/* Segment u: its length, and its first element in x and q and its first parameter */
+static int64_t segment_at(const struct segments *s, int64_t u, int64_t *x, int64_t *q, int64_t *p)
+{
+	const struct hzi_qmap *map = s->map;
+	const int64_t row = u / s->per_row, i = u % s->per_row;
+	int64_t first = i * s->length, length = min_i64(s->length, map->n - first);
+
+	if (s->per_group > 1) {
+		first = i % s->per_group * s->length;
+		length = min_i64(s->length, map->group - first);
+		first += i / s->per_group * map->group;
+	}
+	*x = item_offset(map->ndim, map->shape, map->x_stride, row) + first * map->x_step;
+	*q = item_offset(map->ndim, map->shape, map->q_stride, row) + first * map->q_step;
+	*p = item_offset(map->ndim, map->shape, map->p_stride, row) + first / map->group;
+	return length;
+}
+
+struct codes_job {
+	const struct hz_kern *kern;
+	struct segments s;
+	char *x, *q;
+	int32_t x_dtype, q_dtype;
+	const float *scales;
+	const void *zeros;
+	bool to_codes, stream;
+};
+
+static void codes_units(void *data, int thread, int64_t begin, int64_t end)
+{
+	const struct codes_job *job = data;
+	const struct hzi_qmap *map = job->s.map;
+	const int64_t size = dtype_bytes(job->x_dtype);
+	float x_buffer[GATHER];
+	char q_buffer[GATHER];
+
+	(void)thread;
+	for (int64_t u = begin; u < end; u++) {
+		int64_t x, q, p;
+		const int64_t n = segment_at(&job->s, u, &x, &q, &p);
+		char *x_at = job->x + x * size, *q_at = job->q + q;
+		const struct hzi_qcodes codes = {
+			.x = map->x_step == 1 ? (void *)x_at : x_buffer,
+			.q = map->q_step == 1 ? q_at : q_buffer,
+			.scales = job->scales + p,
+			.zeros = job->zeros ? (const char *)job->zeros + p : NULL,
+			.count = n,
+			.group = map->group,
+			.x_dtype = job->x_dtype,
+			.q_dtype = job->q_dtype,
+			.stream = job->stream,
+		};
+
+		if (job->to_codes) {
+			if (map->x_step != 1)
+				gather(x_buffer, x_at, n, 1, map->x_step, size);
+			job->kern->codes(&codes);
+			if (map->q_step != 1)
+				gather(q_at, q_buffer, n, map->q_step, 1, 1);
+		} else {
+			if (map->q_step != 1)
+				gather(q_buffer, q_at, n, 1, map->q_step, 1);
+			job->kern->uncode(&codes);
+			if (map->x_step != 1)
+				gather(x_at, x_buffer, n, map->x_step, 1, size);
+		}
+	}
+}
+
+static int64_t map_elements(const struct hzi_qmap *map)
+{
+	int64_t n = map->n;
+
+	for (int d = 0; d < map->ndim; d++)
+		n *= map->shape[d];
+	return n;
+}
+
+static int run_codes(struct hz_context *ctx, struct codes_job *job, const struct hzi_qmap *map,
+		     const float *scale, int32_t zero)
+{
+	/* One code of either type: what is in range has its low byte. */
+	const uint8_t zero_code = (uint8_t)zero;
+	const int64_t bytes = map_elements(map) * (1 + dtype_bytes(job->x_dtype));
+	const int64_t l3 = ctx->topology.l3_bytes > 0 ? ctx->topology.l3_bytes : L3_BYTES;
+
+	job->stream = bytes > l3 / 4 * 3 && map->x_step == 1 && map->q_step == 1;
+	job->kern = ctx->kern;
+	job->s = make_segments(map, map->x_step != 1 || map->q_step != 1);
+	if (!job->scales) {
+		job->scales = scale;
+		job->zeros = &zero_code;
+	}
+	hzi_parallel(hzi_threads(ctx, bytes), codes_units, job, job->s.count);
+	return HZ_OK;
+}
+
+int hzi_cpu_quantize(struct hz_context *ctx, const struct hzi_quantize_args *a)
+{
+	struct codes_job job = {
+		.x = (char *)(uintptr_t)a->x,
+		.q = a->q,
+		.x_dtype = a->x_dtype,
+		.q_dtype = a->q_dtype,
+		.scales = a->scales,
+		.zeros = a->zeros,
+		.to_codes = true,
+	};
+
+	if (a->rotated)
+		return hzi_cpu_rotated_quantize(ctx, a);
+	return run_codes(ctx, &job, &a->map, &a->scale, a->zero);
+}
+
+int hzi_cpu_dequantize(struct hz_context *ctx, const struct hzi_dequantize_args *a)
+{
+	struct codes_job job = {
+		.x = a->x,
+		.q = (char *)(uintptr_t)a->q,
+		.x_dtype = a->x_dtype,
+		.q_dtype = a->q_dtype,
+		.scales = a->scales,
+		.zeros = a->zeros,
+	};
+
+	if (a->rotated)
+		return hzi_cpu_rotated_dequantize(ctx, a);
+	return run_codes(ctx, &job, &a->map, &a->scale, a->zero);
+}
+
+size_t hzi_cpu_quantize_workspace(const struct hz_context *ctx, const struct hzi_quantize_args *a)
+{
+	return a->rotated ? hzi_cpu_rotated_workspace(ctx, a->rotated, false) : 0;
+}
+
+size_t hzi_cpu_dequantize_workspace(const struct hz_context *ctx,
+				    const struct hzi_dequantize_args *a)
+{
+	return a->rotated ? hzi_cpu_rotated_workspace(ctx, a->rotated, true) : 0;
+}
+
+/* ---- Ranges ---------------------------------------------------------------------------------- */
+
+struct range_job {
+	const struct hz_kern *kern;
+	const struct hzi_choose_qparams_args *a;
+	struct segments s;
+	int threads;
+	bool shared; /* segments share parameters: each thread has its own ranges */
+	float *lo, *hi;			/* [threads or 1][params] */
+};
+
+/* Fills all but lo and hi; returns the bytes of workspace. */
+static size_t make_ranges(const struct hz_context *ctx, const struct hzi_choose_qparams_args *a,
+			  struct range_job *job)
+{
+	memset(job, 0, sizeof(*job));
+	job->kern = ctx->kern;
+	job->a = a;
+	job->threads = 1;
+	if (a->map.n > 0) {
+		job->s = make_segments(&a->map, a->map.x_step != 1);
+		job->threads = hzi_threads(ctx, map_elements(&a->map) * dtype_bytes(a->x_dtype));
+		job->shared = job->s.per_group > 1;
+		for (int d = 0; d < a->map.ndim; d++)
+			job->shared |= a->map.p_stride[d] == 0;
+	}
+	return 2 * line(4 * a->map.params * (job->shared ? job->threads : 1));
+}
+
+size_t hzi_cpu_choose_qparams_workspace(const struct hz_context *ctx,
+					const struct hzi_choose_qparams_args *a)
+{
+	struct range_job job;
+
+	return make_ranges(ctx, a, &job);
+}
+
+static void range_units(void *data, int thread, int64_t begin, int64_t end)
+{
+	const struct range_job *job = data;
+	const struct hzi_choose_qparams_args *a = job->a;
+	const int64_t size = dtype_bytes(a->x_dtype),
+		      own = job->shared ? thread * a->map.params : 0;
+	float buffer[GATHER];
+
+	for (int64_t u = begin; u < end; u++) {
+		int64_t x, q, p;
+		const int64_t n = segment_at(&job->s, u, &x, &q, &p);
+		const char *x_at = (const char *)a->x + x * size;
+		const struct hzi_range range = {
+			.x = a->map.x_step == 1 ? (const void *)x_at : buffer,
+			.lo = job->lo + own + p, .hi = job->hi + own + p,
+			.count = n, .group = a->map.group, .x_dtype = a->x_dtype,
+		};
+
+		if (a->map.x_step != 1)
+			gather(buffer, x_at, n, 1, a->map.x_step, size);
+		job->kern->range(&range);
+	}
+}
+
+static void params_units(void *data, int thread, int64_t begin, int64_t end)
+{
+	const struct range_job *job = data;
+	const struct hzi_choose_qparams_args *a = job->a;
+
+	const struct hzi_params params = {
+		.lo = job->lo + begin, .hi = job->hi + begin, .scale = a->scale + begin,
+		.zero = (uint8_t *)a->zero + begin, .count = end - begin, .q_dtype = a->q_dtype,
+		.symmetric = a->symmetric,
+	};
+
+	(void)thread;
+	job->kern->params(&params);
+}
+
+int hzi_cpu_choose_qparams(struct hz_context *ctx, const struct hzi_choose_qparams_args *a)
+{
+	const int64_t params = a->map.params;
+	struct range_job job;
+	const size_t bytes = make_ranges(ctx, a, &job);
+	bool inf = false;
+
+	assert(ctx->workspace_bytes >= bytes);
+	job.lo = ctx->workspace;
+	job.hi = (float *)((char *)ctx->workspace + bytes / 2);
+	memset(ctx->workspace, 0, bytes);
+	if (a->map.n > 0)
+		hzi_parallel(job.threads, range_units, &job, job.s.count);
+	for (int t = 1; job.shared && t < job.threads; t++) {
+		for (int64_t p = 0; p < params; p++) {
+			job.lo[p] = fminf(job.lo[p], job.lo[t * params + p]);
+			job.hi[p] = fmaxf(job.hi[p], job.hi[t * params + p]);
+		}
+	}
+	for (int64_t p = 0; p < params; p++)
+		inf |= job.lo[p] < -FLT_MAX || job.hi[p] > FLT_MAX;
+	if (inf)
+		return hzi_fail(ctx, HZ_EINVAL,
+				"choose_qparams: x has an Inf, which no scale can hold");
+	hzi_parallel(hzi_threads(ctx, params * 64), params_units, &job, params);
+	return HZ_OK;
+}

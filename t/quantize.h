@@ -1,0 +1,254 @@
+/*
+ * quantize.h - quantization by its definition, for its tests: cases, operands of any layout
+ *
+ * SPDX-License-Identifier: BSD-2-Clause
+ */
+#ifndef HZ_T_QUANTIZE_H
+#define HZ_T_QUANTIZE_H
+
+#include <float.h>
+
+#include "hurwitz.h"
+#include "tap.h"
+#include "dev.h"
+
+static uint64_t rnd;
+static int quick;
+
+static const int code_dtypes[] = { HZ_U8, HZ_S8 };
+
+/* ---- The definitions ------------------------------------------------------------------------- */
+
+static inline int qmin_of(int dtype)
+{
+	return dtype == HZ_U8 ? 0 : -128;
+}
+
+static inline int ref_quantize_one(float x, float s, int z, int dtype)
+{
+	const volatile float quotient = x / s;
+	const int qmin = qmin_of(dtype);
+	double r;
+
+	if (isnan(quotient))
+		return z;
+	r = nearbyint((double)quotient) + z;
+	return r < qmin ? qmin : r > qmin + 255 ? qmin + 255 : (int)r;
+}
+
+static inline float ref_dequantize_one(int q, float s, int z)
+{
+	return s * (float)(q - z);
+}
+
+/* 0 if the range has an Inf */
+static inline int ref_params(const double *x, int64_t n, int dtype, int symmetric, float *s, int *z)
+{
+	const int qmin = qmin_of(dtype);
+	double lo = 0, hi = 0, zero;
+	int64_t i;
+
+	for (i = 0; i < n; i++) {
+		if (isnan(x[i]))
+			continue;
+		lo = x[i] < lo ? x[i] : lo;
+		hi = x[i] > hi ? x[i] : hi;
+	}
+	if (isinf(lo) || isinf(hi))
+		return 0;
+	*s = symmetric ? (float)(fmax(-lo, hi) / 127.0) : (float)((hi - lo) / 255);
+	if (*s < FLT_MIN)
+		*s = hi == lo ? 1 : FLT_MIN;
+	*z = qmin + 128;
+	if (!symmetric) {
+		zero = nearbyint(qmin - lo / (double)*s);
+		*z = (int)fmin(fmax(zero, qmin), qmin + 255);
+	}
+	return 1;
+}
+
+/* ---- Cases ----------------------------------------------------------------------------------- */
+
+struct side {
+	int dtype;
+	int64_t stride[HZ_MAXDIM], low;
+	size_t bytes, total;
+	unsigned char *image, *want;
+};
+
+static int plain_sides;	/* no padding, no other order */
+
+static inline void side_new(struct side *s, int dtype, int ndim, const int64_t *shape)
+{
+	int64_t high, turned[HZ_MAXDIM], order[HZ_MAXDIM], plain[HZ_MAXDIM];
+	void *data;
+	int d;
+
+	/* A random order of dimensions, padding behind rows, sometimes one of them backwards */
+	for (d = 0; d < ndim; d++)
+		order[d] = d;
+	if (!plain_sides && rnd_below(&rnd, 3) == 0) {
+		for (d = ndim - 1; d > 0; d--) {
+			const int e = (int)rnd_below(&rnd, d + 1);
+			const int64_t t = order[d];
+
+			order[d] = order[e];
+			order[e] = t;
+		}
+	}
+	for (d = 0; d < ndim; d++)
+		turned[d] = shape[order[d]];
+	lay_out(ndim, turned, plain_sides || rnd_below(&rnd, 2) ? 0 : rnd_below(&rnd, 5), plain);
+	for (d = 0; d < ndim; d++)
+		s->stride[order[d]] = plain[d];
+	if (!plain_sides && ndim && rnd_below(&rnd, 8) == 0)
+		s->stride[rnd_below(&rnd, ndim)] *= -1;
+	s->dtype = dtype;
+	reach(ndim, shape, s->stride, &s->low, &high);
+	for (d = 0; d < ndim; d++) {
+		if (shape[d] == 0)
+			s->low = high = 0;
+	}
+	s->bytes = (size_t)(high - s->low) * hz_dtype_size(dtype);
+	s->total = GUARD + s->bytes + GUARD;
+	s->image = image_new(s->bytes, 0, &data);
+	s->want = image_new(s->bytes, 0, &data);
+}
+
+static inline void *origin(const struct side *s, unsigned char *image)
+{
+	return image + GUARD - s->low * (int64_t)hz_dtype_size(s->dtype);
+}
+
+static inline hz_tensor side_view(const struct side *s, struct area *a, int ndim, const int64_t *shape)
+{
+	hz_tensor t = hz_tensor_nd((char *)a->data - s->low * (int64_t)hz_dtype_size(s->dtype),
+				   s->dtype, a->dev->device, ndim, shape);
+
+	memcpy(t.stride, s->stride, sizeof(t.stride));
+	return t;
+}
+
+static inline void side_free(struct side *s)
+{
+	free(s->image);
+	free(s->want);
+}
+
+struct tcase {
+	int ndim, x_dtype, q_dtype, symmetric, whole;	/* whole: one scalar in the options */
+	int64_t shape[HZ_MAXDIM], own[HZ_MAXDIM];	/* of the parameters */
+	int p_ndim, no_zeros, wild;
+};
+
+/* Offsets of element i in C order, and its parameter */
+static inline void element(const struct tcase *c, int64_t i, const int64_t *xs, const int64_t *qs,
+		    int64_t *x, int64_t *q, int64_t *p)
+{
+	int64_t step = 1;
+	int d;
+
+	*x = *q = *p = 0;
+	for (d = c->ndim - 1; d >= 0; d--) {
+		const int64_t at = i % c->shape[d];
+
+		i /= c->shape[d];
+		*x += at * xs[d];
+		*q += at * qs[d];
+		if (c->p_ndim == c->ndim) {
+			*p += at / (c->shape[d] / c->own[d]) * step;
+			step *= c->own[d];
+		}
+	}
+}
+
+static inline double random_value(const struct tcase *c)
+{
+	static const double special[] = {NAN,	0.0,  -0.0, 1e-42, -1e-40,
+					 65504, -3e4, 0.5,  1.5,   -2.5};
+	static const double infinite[] = { INFINITY, -INFINITY };
+
+	if (c->wild == 2 && rnd_below(&rnd, 50) == 0)
+		return infinite[rnd_below(&rnd, 2)];
+	if (c->wild && rnd_below(&rnd, 10) == 0)
+		return special[rnd_below(&rnd, 10)];
+	return rnd_normal(&rnd) * (rnd_below(&rnd, 5) ? 1 : 100);
+}
+
+static inline float random_scale(int wild)
+{
+	static const float odd[] = {0, -0.5f, NAN, INFINITY, 1e-45f, 3e38f, 1e-30f, 1e25f, FLT_MIN};
+
+	if (wild && rnd_below(&rnd, 6) == 0)
+		return odd[rnd_below(&rnd, 9)];
+	switch (rnd_below(&rnd, 3)) {
+	case 0:
+		return ldexpf(1, (int)rnd_below(&rnd, 12) - 8);
+	default:
+		return (float)(fabs(rnd_normal(&rnd)) * 0.03 + 1e-3);
+	}
+}
+
+static inline struct tcase random_case(int d_max)
+{
+	struct tcase c = { 0 };
+	int d;
+
+	c.ndim = (int)rnd_below(&rnd, d_max + 1);
+	for (d = 0; d < c.ndim; d++)
+		c.shape[d] = 1 + rnd_below(&rnd, d == c.ndim - 1 ? 90 : 7);
+	if (c.ndim > 0 && rnd_below(&rnd, 6) == 0)
+		c.shape[c.ndim - 1] = 32 * (1 + rnd_below(&rnd, 40));
+	if (c.ndim == 2 && rnd_below(&rnd, 6) == 0) {
+		c.shape[0] = 1 + rnd_below(&rnd, 700);
+		c.shape[1] = 1 + rnd_below(&rnd, 700);
+	}
+	c.x_dtype = floats[rnd_below(&rnd, 3)];
+	c.q_dtype = code_dtypes[rnd_below(&rnd, 2)];
+	c.symmetric = (int)rnd_below(&rnd, 2);
+	c.wild = (int)rnd_below(&rnd, 3);
+	c.whole = rnd_below(&rnd, 4) == 0;
+	c.no_zeros = rnd_below(&rnd, 5) == 0;
+	c.p_ndim = rnd_below(&rnd, 6) ? c.ndim : c.ndim == 1 ? 0 : 1;
+	for (d = 0; d < c.ndim; d++)
+		c.own[d] = rnd_below(&rnd, 2) ? c.shape[d] : 1;
+	if (c.ndim > 0 && rnd_below(&rnd, 3) == 0) {
+		const int64_t n = c.shape[c.ndim - 1], group = 1 + rnd_below(&rnd, n);
+
+		c.own[c.ndim - 1] = n % group == 0 ? n / group : n % 2 == 0 ? n / 2 : 1;
+	}
+	if (c.p_ndim != c.ndim)
+		c.own[0] = 1;
+	return c;
+}
+
+static inline const char *describe(const struct tcase *c)
+{
+	static char text[300];
+	size_t used = 0;
+	int d;
+
+	for (d = 0; d < c->ndim; d++)
+		used += (size_t)snprintf(text + used, sizeof(text) - used, "%lld/%lld ",
+					 (long long)c->shape[d],
+					 (long long)(c->p_ndim == c->ndim ? c->own[d] : 1));
+	snprintf(text + used, sizeof(text) - used, "%s %s symmetric %d whole %d wild %d",
+		 hz_dtype_name(c->x_dtype), hz_dtype_name(c->q_dtype), c->symmetric, c->whole,
+		 c->wild);
+	return text;
+}
+
+static inline int same_numbers(int dtype, const void *got, const void *want, int64_t n)
+{
+	int64_t i, bad = 0;
+
+	for (i = 0; i < n; i++) {
+		const double g = ref_get(dtype, got, i), w = ref_get(dtype, want, i);
+
+		if (!(isnan(g) && isnan(w)) && (g != w || signbit(g) != signbit(w)) && bad++ < 3)
+			diag("[%lld] got %a, want %a", (long long)i, g, w);
+	}
+	return !bad;
+}
+
+#endif

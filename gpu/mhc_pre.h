@@ -15,6 +15,9 @@
 #define HZI_PRE_SUM_COLUMNS 32		/* of a block of mhc_pre_sum_rows and mhc_pre_sum_weights */
 #define HZI_PRE_GROUPS 64		/* of a block of kernels of coefficients, a thread each */
 
+/* Shared memory of mhc_pre_gradients_4: sums of groups, and a history of so many iterations */
+#define HZI_PRE_GRADIENTS_BYTES(iterations) (HZI_PRE_GROUPS * (33 + 8 * (iterations)) * 4)
+
 /*
  * sums[(split groups + s) (m + 1) + k] of x, the streams of so many groups: sum_j phi_kj g_j x_j
  * over the columns of a split, and with k = m the sum of squares. quick: 8 channels are aligned

@@ -9,6 +9,7 @@
 #include <config.h>
 
 #include "gpu/mhc_pre_launch.h"
+#include "lib/mhc_rule.h"
 
 #define OP "mhc_pre_bwd"
 #define DPHI_SPLITS 64
@@ -173,9 +174,12 @@ static int gradient_pass(struct hz_context *ctx, const struct hzi_mhc_pre_bwd_ar
 		.draw = plan->draw, .own = plan->own, .p = plan->coefs ? plan->p : NULL,
 		.a = plan->a, .small = plan->small, .records = plan->records, .coefs = plan->coefs,
 	};
+	const int64_t history = min_of(a->rule.iterations, HZI_MHC_HISTORY);
 	const struct hzi_launch launch = {
 		.grid = {(unsigned)ceil_div(sums->groups, HZI_PRE_GROUPS)},
-		.block = {HZI_PRE_GROUPS}, .early = true,
+		.block = {HZI_PRE_GROUPS},
+		.shared_bytes = a->rule.n == 4 ? HZI_PRE_GRADIENTS_BYTES((unsigned)history) : 0,
+		.early = true,
 	};
 	const int kernel = a->rule.n == 4 ? HZI_KERNEL_mhc_pre_gradients_4 :
 					    HZI_KERNEL_mhc_pre_gradients_any;

@@ -48,14 +48,14 @@ HZ_DEVICE void record_draw(uint32_t *records, int64_t s, const float *draw, floa
 	((float4 *)(record + HZI_JOINT_WORDS + token * HZI_JOINT_COEFS))[5] = {own, 0, 0, 0};
 }
 
+/* history: of this thread, a number every `stride` floats */
 template <int N>
-HZ_DEVICE void gradients(const hzi_mhc_gradients &p, float *memory)
+HZ_DEVICE void gradients(const hzi_mhc_gradients &p, float *memory, float *history, int stride)
 {
 	const int64_t s = (int64_t)blockIdx.x * HZI_PRE_GROUPS + threadIdx.x;
 	const int m = p.rule.m, n = N ? N : p.rule.n;
 	const bool all = m > n;
 	float y[ROWS<N>], dz[ROWS<N>], dalpha[3] = {};
-	float history[HZI_MHC_HISTORY * 2 * MOST<N>];
 
 	load_sums(p.sums, m, memory);
 #pragma unroll
@@ -95,7 +95,7 @@ HZ_DEVICE void gradients(const hzi_mhc_gradients &p, float *memory)
 			}
 		}
 		hzi_mhc_coefs_bwd(n, &p.rule, all, y, p.alpha, p.bias, pre, post, mix, dz, dy,
-				  dalpha, history, 1);
+				  dalpha, history, stride);
 #pragma unroll
 		for (int k = 0; k < ROWS<N>; k++) {
 			sum = k < m ? fmaf(dy[k], y[k], sum) : sum;
@@ -137,21 +137,24 @@ HZ_DEVICE void gradients(const hzi_mhc_gradients &p, float *memory)
 extern "C" __global__ void __launch_bounds__(HZI_PRE_GROUPS)
 	mhc_pre_gradients_4(const __grid_constant__ hzi_mhc_gradients p)
 {
-	__shared__ float memory[HZI_PRE_GROUPS * (ROWS<4> + 1)];
+	extern __shared__ float memory[];
+	constexpr int sums = HZI_PRE_GROUPS * (ROWS<4> + 1);
 
+	static_assert(sizeof(float) * sums == HZI_PRE_GRADIENTS_BYTES(0), "shared memory");
 	grid_next();
 	grid_wait();
-	gradients<4>(p, memory);
+	gradients<4>(p, memory, memory + sums + threadIdx.x, HZI_PRE_GROUPS);
 }
 
 extern "C" __global__ void __launch_bounds__(HZI_PRE_GROUPS)
 	mhc_pre_gradients_any(const __grid_constant__ hzi_mhc_gradients p)
 {
 	__shared__ float memory[HZI_PRE_GROUPS * (ROWS<0> + 1)];
+	float history[HZI_MHC_HISTORY * 2 * MOST<0>];
 
 	grid_next();
 	grid_wait();
-	gradients<0>(p, memory);
+	gradients<0>(p, memory, history, 1);
 }
 
 /* ---- Branch inputs divided by their root mean squares ---------------------------------------- */
@@ -453,20 +456,32 @@ DPHI(mhc_pre_dphi_80, 80)
 
 /* ---- Sums of blocks -------------------------------------------------------------------------- */
 
-/* dalpha and dbias, a warp for each number at a time */
-HZ_DEVICE void sum_small(const hzi_mhc_sum_weights &p)
+/* dalpha and dbias: 32 numbers at a time, 8 parts of the blocks */
+HZ_DEVICE void sum_small(const hzi_mhc_sum_weights &p, float (*memory)[HZI_PRE_SUM_COLUMNS])
 {
-	for (int k = threadIdx.x / 32; k < p.m + 3; k += 8) {
-		float *const to = k >= 3 ? (p.dbias ? p.dbias + k - 3 : NULL) :
-				  k < p.alphas && p.dalpha ? p.dalpha + k : NULL;
+	const int column = threadIdx.x % HZI_PRE_SUM_COLUMNS;
+	const int part = threadIdx.x / HZI_PRE_SUM_COLUMNS;
+
+	for (int first = 0; first < p.m + 3; first += HZI_PRE_SUM_COLUMNS) {
+		const int k = first + column;
+		float *const to = k >= 3 ? (p.dbias && k < p.m + 3 ? p.dbias + k - 3 : NULL) :
+				  p.dalpha && k < p.alphas ? p.dalpha + k : NULL;
 		float sum = 0;
 
-#pragma unroll 4
-		for (int64_t r = threadIdx.x % 32; r < p.blocks; r += 32)
-			sum += p.small[r * (p.m + 3) + k];
-		sum = sum_lanes(sum);
-		if (to && threadIdx.x % 32 == 0)
+		if (to) {
+#pragma unroll 16
+			for (int64_t r = part; r < p.blocks; r += 8)
+				sum += p.small[r * (p.m + 3) + k];
+		}
+		memory[part][column] = sum;
+		__syncthreads();
+		if (to && part == 0) {
+#pragma unroll
+			for (int i = 1; i < 8; i++)
+				sum += memory[i][column];
 			*to = p.accumulate ? *to + sum : sum;
+		}
+		__syncthreads();
 	}
 }
 
@@ -483,7 +498,7 @@ extern "C" __global__ void __launch_bounds__(256)
 	grid_next();
 	grid_wait();
 	if (first >= p.columns) {
-		sum_small(p);
+		sum_small(p, gains);
 		return;
 	}
 	if (j < p.columns) {

@@ -14,11 +14,11 @@
 #define OP "mhc_pre_bwd"
 #define SM_HOPPER 90
 
-/* Whether a tensor map of it can be made */
-static bool is_mapped(const struct hzi_mhc_array *x, const struct hzi_mhc_shape *s)
+/* Whether a tensor map of its streams, or of its branch values, can be made */
+static bool is_mapped(const struct hzi_mhc_array *x, const struct hzi_mhc_shape *s, int streams)
 {
 	return !x->data || (hzi_pre_near(x, s->tokens) && x->token >= s->channels &&
-			    (x->stream == 0 || x->stream >= s->channels));
+			    (streams == 1 || x->stream >= s->channels));
 }
 
 bool hzi_pre_joint_takes(const struct hz_context *ctx, const struct hzi_mhc_pre_bwd_args *a)
@@ -29,8 +29,9 @@ bool hzi_pre_joint_takes(const struct hz_context *ctx, const struct hzi_mhc_pre_
 	       a->s.n == 4 && a->s.dtype != HZ_F32 && a->phi && a->rule.m <= HZI_JOINT_ROWS &&
 	       a->s.tokens > 0 && a->s.groups == a->s.tokens && a->s.channels > 0 &&
 	       a->s.channels % 8 == 0 && !(a->norm && a->du.data) &&
-	       (a->dx.data || a->dphi || a->dgain) && is_mapped(&a->x, &a->s) &&
-	       is_mapped(&a->du, &a->s) && is_mapped(&a->dy, &a->s) && is_mapped(&a->dx, &a->s);
+	       (a->dx.data || a->dphi || a->dgain) && is_mapped(&a->x, &a->s, 4) &&
+	       is_mapped(&a->dy, &a->s, 4) && is_mapped(&a->dx, &a->s, 4) &&
+	       is_mapped(&a->du, &a->s, 1);
 }
 
 int hzi_pre_joint_splits(const struct hz_context *ctx, const struct hzi_mhc_shape *s)

@@ -430,10 +430,11 @@ static int set_reach(struct hz_context *ctx, hz_lattice *l)
 	else
 		l->leader_max = (int32_t)fmin(bound, INT32_MAX);
 	point = bound * weight_sum(r, r->levels);
+	/* Not fmax(): GCC 12.2 for aarch64 breaks down over such loops. */
 	for (int i = 0; i < r->embed; i++)
-		offset = fmax(offset, abs(r->offset[i]));
+		offset = abs(r->offset[i]) > offset ? abs(r->offset[i]) : offset;
 	for (int i = 0; i < r->d; i++)
-		dither = fmax(dither, fabs(l->dither[i]));
+		dither = fabs(l->dither[i]) > dither ? fabs(l->dither[i]) : dither;
 	if (!(point + offset <= 1 << 24))
 		return hzi_fail(
 			ctx, HZ_ENOTSUP,

@@ -302,8 +302,12 @@ static double nf4(const float *x, int64_t n)
 	for (int64_t g = 0; g + 64 <= n; g += 64) {
 		double amax = 0;
 
-		for (int i = 0; i < 64; i++)
-			amax = fmax(amax, fabs((double)x[g + i]));
+		/* Not fmax(): GCC 12.2 for aarch64 breaks down over such a loop. */
+		for (int i = 0; i < 64; i++) {
+			const double size = fabs((double)x[g + i]);
+
+			amax = size > amax ? size : amax;
+		}
 		for (int i = 0; i < 64; i++) {
 			double e = 1e30;
 

@@ -852,11 +852,49 @@ END
 { echo "$line"; head -c 5000 /dev/zero | tr '\0' ' '; } >wrong.json
 bad 2 'line 2: a line that is too long' "bench --compare: a long line" bench -c wrong.json -n new.json
 
-good "demo" demo
-for word in 'Maunga Whau' 'hadamard_quantize' 'dequantize_hadamard' 'error' '4 bits' 'qlinear' 'No GPU'; do
+good "demo" demo --quick
+for word in 'Maunga Whau' 'quat_linear' 'mhc_layer' 'right in test' 'qlinear' 'lattice_encode' 'No GPU'; do
 	grep -q "$word" ../out
 	ok $? "demo: $word"
 done
+is "$(grep -cE '^  (f32|8 bits|HNLQ [234])(, rotated)? .*%.*%' ../out)" 9 "demo: nine forms"
+hurwitz demo --quick -d cpu
+sed -n '/epochs/,/^$/p' ../out | awk '{ print $1, $2, $3, $4 }' >../demo.one
+HURWITZ_ISA=avx2 HURWITZ_THREADS=2 hurwitz demo --quick -d cpu
+is "$(sed -n '/epochs/,/^$/p' ../out | awk '{ print $1, $2, $3, $4 }')" "$(cat ../demo.one)" \
+	"demo: the same network by any kernels and threads"
+for chapter in 'hadamard dequantize_hadamard' 'qgemm qlinear' 'quat weights' 'lattice product' 'mhc gain'; do
+	good "demo ${chapter% *}" demo -d cpu "${chapter% *}"
+	grep -q "${chapter#* }" ../out
+	ok $? "demo ${chapter% *}: ${chapter#* }"
+done
+# A stand-in for gnuplot, which may be missing: one that draws, then one that cannot
+mkdir ../gnuplot
+printf '#!/bin/sh\nexec cat\n' >../gnuplot/gnuplot
+chmod +x ../gnuplot/gnuplot
+path=$PATH
+PATH=$PWD/../gnuplot:$PATH
+good "demo --plot" demo -q -d cpu -p demo.png
+grep -q 'The picture: demo.png' ../out && grep -q 'cross entropy' demo.png
+ok $? "demo --plot: the picture"
+bad 2 'No such' "demo --plot to nowhere" demo -q -p nowhere/demo.png
+bad 2 'without a chapter' "demo --plot of a chapter" demo -p demo.png quat
+printf '#!/bin/sh\necho half\nexit 1\n' >../gnuplot/gnuplot
+hurwitz demo -q -d cpu -p half.png
+[ $rc -eq 1 ] && grep -q 'half.png: gnuplot could not draw it' ../err && [ ! -e half.png ] &&
+	! ls -A | grep -q '^\.hurwitz'
+ok $? "demo --plot: no half picture"
+PATH=$path
+(PATH=/nonexistent "$HURWITZ" demo -q -d cpu -p none.png) >../out 2>../err
+[ $? -eq 0 ] && grep -q 'No picture: gnuplot is not installed' ../out && [ ! -e none.png ]
+ok $? "demo --plot without gnuplot"
+if command -v gnuplot >/dev/null 2>&1; then
+	good "demo --plot by gnuplot" demo -q -d cpu -p real.png
+	is "$(head -c 4 real.png | tail -c 3)" PNG "demo --plot: a PNG"
+else
+	skip "demo --plot by gnuplot" "no gnuplot"
+	skip "demo --plot: a PNG" "no gnuplot"
+fi
 printf 'x' | grep -q "$(printf '\033')" ../out
 [ $? -eq 1 ]
 ok $? "no colours in a file"
@@ -869,6 +907,7 @@ bad 2 'no rows' "demo on an empty file" demo empty.npy
 npy nan.npy "$(header '<f4' '2,')" '\000\000\300\177\000\000\300\177'
 bad 2 'nan' "demo on NaN" demo nan.npy
 bad 2 'one file' "demo on two files" demo x.npy w.npy
+bad 2 'takes no file' "demo of a chapter on a file" demo quat x.npy
 
 # ---- Completion -------------------------------------------------------------------------------------------
 

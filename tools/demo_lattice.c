@@ -14,7 +14,6 @@
 #include <string.h>
 
 #include "demo.h"
-#include "tool.h"
 
 #define GROUP 32
 #define SEED 3		/* of the vector, and of the signs of the rotation */
@@ -173,13 +172,12 @@ static int show(struct matrix *m)
 {
 	int status = HZ_OK;
 
-	printf("%slattice_encode%s made points of E8 of blocks of eight heights, with one of 64\n"
+	printf("%s made points of E8 of blocks of eight heights, with one of 64\n"
 	       "scales for each %d, of the rows as they are or rotated. Signal to noise in dB,\n"
 	       "beside integers with scales of 16 bits, and what codes of Gaussian numbers\n"
-	       "cannot exceed; and how far %svlut_gemv%s, the codes times a vector, is from the\n"
+	       "cannot exceed; and how far %s, the codes times a vector, is from the\n"
 	       "product:\n\n",
-	       style(stdout, BOLD), style(stdout, PLAIN), GROUP, style(stdout, BOLD),
-	       style(stdout, PLAIN));
+	       name_of("lattice_encode"), GROUP, name_of("vlut_gemv"));
 	printf("  %-6s%8s%9s%8s%12s%16s%9s\n", "bits", "E8", "rotated", "limit", "integers",
 	       "product of E8", "rotated");
 	for (size_t c = 0; c < sizeof(codes) / sizeof(*codes) && !status; c++) {
@@ -199,18 +197,17 @@ static int show(struct matrix *m)
 		if (status)
 			break;
 		scalar(m->x, m->rows * m->n, codes[c].bits, m->y);
-		printf("  %-6.2f%8.1f%9.1f%8.1f%6.1f (%.1f)%15.2f%%%8.2f%%\n", codes[c].bits + 6.0 / GROUP,
-		       decibels(m->power, noise[0]), decibels(m->power, noise[1]),
+		printf("  %-6.2f%8.1f%9.1f%8.1f%6.1f (%.1f)%15.2f%%%8.2f%%\n",
+		       codes[c].bits + 6.0 / GROUP, decibels(m->power, noise[0]), decibels(m->power, noise[1]),
 		       20 * log10(2) * (codes[c].bits + 6.0 / GROUP),
 		       decibels(m->power, noise_of(m, m->y)), codes[c].bits + 16.0 / GROUP,
 		       100 * error[0], 100 * error[1]);
 	}
-	printf("\n");
 	return status;
 }
 
 /* The heights above their mean, and room on the device */
-static int prepare(struct matrix *m, const float *heights, int64_t ld)
+static int prepare(struct matrix *m, const struct ground *g)
 {
 	const int64_t count = m->rows * m->n;
 	hz_tensor x, room, v, product, signs;
@@ -227,9 +224,9 @@ static int prepare(struct matrix *m, const float *heights, int64_t ld)
 		return HZ_ENOMEM;
 	hz_hadamard_signs(m->bits, m->n, SEED);
 	for (int64_t i = 0; i < count; i++)
-		mean += heights[i / m->n * ld + i % m->n] / (double)count;
+		mean += (double)height(g, i / m->n, i % m->n) / (double)count;
 	for (int64_t i = 0; i < count; i++) {
-		m->x[i] = (float)(heights[i / m->n * ld + i % m->n] - mean);
+		m->x[i] = (float)((double)height(g, i / m->n, i % m->n) - mean);
 		m->power += (double)m->x[i] * m->x[i] / (double)count;
 	}
 	for (int64_t i = 0; i < m->n; i++)
@@ -261,18 +258,16 @@ static int prepare(struct matrix *m, const float *heights, int64_t ld)
 	return status;
 }
 
-int demo_lattice(hz_context *ctx, const float *heights, int64_t rows, int64_t columns, int64_t ld)
+int demo_lattice(hz_context *ctx, const struct ground *g)
 {
-	struct matrix m = {.ctx = ctx, .rows = rows, .n = columns / 8 * 8};
+	struct matrix m = {.ctx = ctx, .rows = g->rows, .n = g->columns / 8 * 8};
 	int status;
 
 	m.rotation = (hz_hadamard_opts){.plan = HZ_PLAN_GREEDY, .min_block = 1};
-	status = prepare(&m, heights, ld);
+	status = prepare(&m, g);
 	if (!status)
 		status = show(&m);
-	if (status)
-		complain(EXIT_FAILURE, "demo: %s",
-			 *hz_errmsg(ctx) ? hz_errmsg(ctx) : hz_strerror(status));
+	status = demo_status(ctx, status);
 	free_device(ctx, &m.on_x);
 	free_device(ctx, &m.on_y);
 	free_device(ctx, &m.on_product);
@@ -288,5 +283,5 @@ int demo_lattice(hz_context *ctx, const float *heights, int64_t rows, int64_t co
 	free(m.v);
 	free(m.product);
 	free(m.bits);
-	return status ? EXIT_FAILURE : 0;
+	return status;
 }

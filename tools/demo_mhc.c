@@ -16,11 +16,10 @@
 #include <string.h>
 
 #include "demo.h"
-#include "tool.h"
 
 #define INPUTS 64		/* 8 x 8, 10 m apart */
 #define OUTPUTS 4
-#define AWAY 7			/* grid points from the middle to a place that is asked about */
+#define FAR 7			/* grid points from the middle to a place that is asked about */
 #define STREAMS 4
 #define CHANNELS 32
 #define HIDDEN 16
@@ -29,48 +28,18 @@
 #define EPOCHS 6
 #define SHOWN 1			/* epochs from line to line */
 #define RATE 0.006
-#define METRES 30.0f		/* that count as 1 */
 #define ROWS_MAX 24
 
-/* ---- The data -------------------------------------------------------------------------------- */
-
-struct set {
-	int64_t count;
-	float *x, *t;			/* [count][INPUTS], [count][OUTPUTS] */
-};
-
-/* Every fourth place, as random numbers have it, is for the test; the others in random order. */
-static void make_sets(const float *heights, int64_t rows, int64_t columns, int64_t ld,
-		      struct set *train, struct set *test)
+/* Heights of 8 x 8 places above the middle, and of the four outside */
+static void describe(const struct ground *g, int64_t i, int64_t j, float *x, float *t)
 {
-	static const int outside[OUTPUTS][2] = {{AWAY, 0}, {-AWAY, 0}, {0, AWAY}, {0, -AWAY}};
-	uint64_t random = 5;
+	static const int outside[OUTPUTS][2] = {{FAR, 0}, {-FAR, 0}, {0, FAR}, {0, -FAR}};
+	const float middle = height(g, i, j);
 
-	for (int64_t i = AWAY; i < rows - AWAY; i++) {
-		for (int64_t j = AWAY; j < columns - AWAY; j++) {
-			struct set *s = random_u64(&random) % 4 ? train : test;
-			const float *middle = heights + i * ld + j;
-			int64_t at = s->count++;
-
-			if (s == train) {
-				const int64_t k = (int64_t)(random_u64(&random) %
-							    (uint64_t)s->count);
-
-				memcpy(s->x + at * INPUTS, s->x + k * INPUTS,
-				       INPUTS * sizeof(float));
-				memcpy(s->t + at * OUTPUTS, s->t + k * OUTPUTS,
-				       OUTPUTS * sizeof(float));
-				at = k;
-			}
-			for (int k = 0; k < INPUTS; k++)
-				s->x[at * INPUTS + k] =
-					(middle[(k / 8 - 4) * ld + k % 8 - 4] - *middle) / METRES;
-			for (int k = 0; k < OUTPUTS; k++)
-				s->t[at * OUTPUTS + k] =
-					(middle[outside[k][0] * ld + outside[k][1]] - *middle) /
-					METRES;
-		}
-	}
+	for (int k = 0; k < INPUTS; k++)
+		x[k] = (height(g, i + k / 8 - 4, j + k % 8 - 4) - middle) / METRES;
+	for (int k = 0; k < OUTPUTS; k++)
+		t[k] = (height(g, i + outside[k][0], j + outside[k][1]) - middle) / METRES;
 }
 
 /* ---- Matrices of the host -------------------------------------------------------------------- */
@@ -163,10 +132,10 @@ struct host {
 	float u[LAYERS][BRANCH_SIZE], pre[LAYERS][HIDDEN_SIZE], hidden[HIDDEN_SIZE];
 	float input[BATCH * INPUTS], h[BRANCH_SIZE], work[BRANCH_SIZE];
 	float answer[BATCH * OUTPUTS];
-	struct parameters value, gradient, first, second;
 };
 
 struct network {
+	struct model m;
 	const char *name;
 	hz_mhc_opts opts;
 	hz_context *ctx;
@@ -175,7 +144,8 @@ struct network {
 	float *kept;			/* of layers, kept_floats each */
 	int64_t kept_floats;
 	hz_mhc_layer layer[LAYERS];
-	double train[EPOCHS / SHOWN + 1], test[EPOCHS / SHOWN + 1], gain, seconds;
+	struct parameters *value, *gradient;	/* those of m */
+	double gain;
 };
 
 static hz_tensor streams(struct network *n, float *at)
@@ -224,10 +194,10 @@ static int branch_forward(struct network *n, int l)
 
 	if (status)
 		return status;
-	multiply(h->u[l], h->value.branch[l].w1, BATCH, CHANNELS, HIDDEN, h->pre[l]);
+	multiply(h->u[l], n->value->branch[l].w1, BATCH, CHANNELS, HIDDEN, h->pre[l]);
 	for (int i = 0; i < HIDDEN_SIZE; i++)
 		h->hidden[i] = silu(h->pre[l][i]);
-	multiply(h->hidden, h->value.branch[l].w2, BATCH, HIDDEN, CHANNELS, h->work);
+	multiply(h->hidden, n->value->branch[l].w2, BATCH, HIDDEN, CHANNELS, h->work);
 	return copy_in(n, h->work, n->on->f[l], BRANCH_SIZE);
 }
 
@@ -241,12 +211,12 @@ static int branch_backward(struct network *n, int l)
 		return status;
 	for (int i = 0; i < HIDDEN_SIZE; i++)
 		h->hidden[i] = silu(h->pre[l][i]);
-	multiply_bwd(h->hidden, h->value.branch[l].w2, h->work, BATCH, HIDDEN, CHANNELS, dhidden,
-		     h->gradient.branch[l].w2);
+	multiply_bwd(h->hidden, n->value->branch[l].w2, h->work, BATCH, HIDDEN, CHANNELS, dhidden,
+		     n->gradient->branch[l].w2);
 	for (int i = 0; i < HIDDEN_SIZE; i++)
 		dhidden[i] *= silu_slope(h->pre[l][i]);
-	multiply_bwd(h->u[l], h->value.branch[l].w1, dhidden, BATCH, CHANNELS, HIDDEN, h->work,
-		     h->gradient.branch[l].w1);
+	multiply_bwd(h->u[l], n->value->branch[l].w1, dhidden, BATCH, CHANNELS, HIDDEN, h->work,
+		     n->gradient->branch[l].w1);
 	return copy_in(n, h->work, n->on->du, BRANCH_SIZE);
 }
 
@@ -260,10 +230,10 @@ static int forward(struct network *n)
 	const hz_tensor phi = phi_rows(n, on->value.phi, STREAMS);
 	const hz_tensor alpha = vector(n, on->value.alpha, 1);
 	const hz_tensor bias = vector(n, on->value.bias, STREAMS);
-	int status = copy_in(n, (float *)&h->value, (float *)&on->value,
+	int status = copy_in(n, (float *)&n->value->mhc, (float *)&on->value,
 			     FLOATS(struct connections));
 
-	multiply(h->input, h->value.in, BATCH, INPUTS, CHANNELS, h->work);
+	multiply(h->input, n->value->in, BATCH, INPUTS, CHANNELS, h->work);
 	if (!status)
 		status = copy_in(n, h->work, on->ends, BRANCH_SIZE);
 	if (!status)
@@ -282,7 +252,7 @@ static int forward(struct network *n)
 		status = hz_mhc_head(n->ctx, &last, &phi, &alpha, &bias, NULL, &ends, NULL);
 	if (!status)
 		status = copy_out(n, on->ends, h->h, BRANCH_SIZE);
-	multiply(h->h, h->value.out, BATCH, CHANNELS, OUTPUTS, h->answer);
+	multiply(h->h, n->value->out, BATCH, CHANNELS, OUTPUTS, h->answer);
 	return status;
 }
 
@@ -304,9 +274,9 @@ static int backward(struct network *n)
 				    .dbias = &dbias};
 	int status;
 
-	memset(&h->gradient, 0, sizeof(h->gradient));
-	multiply_bwd(h->h, h->value.out, h->answer, BATCH, CHANNELS, OUTPUTS, h->work,
-		     h->gradient.out);
+	memset(n->gradient, 0, sizeof(*n->gradient));
+	multiply_bwd(h->h, n->value->out, h->answer, BATCH, CHANNELS, OUTPUTS, h->work,
+		     n->gradient->out);
 	status = copy_in(n, h->work, on->ends, BRANCH_SIZE);
 	if (!status)
 		status = hz_mhc_head_bwd(n->ctx, &last, &phi, &alpha, &bias, &grads, NULL);
@@ -326,11 +296,33 @@ static int backward(struct network *n)
 	if (!status)
 		status = copy_out(n, on->ends, h->work, BRANCH_SIZE);
 	if (!status)
-		status = copy_out(n, (float *)&on->gradient, (float *)&h->gradient,
+		status = copy_out(n, (float *)&on->gradient, (float *)&n->gradient->mhc,
 				  FLOATS(struct connections));
-	multiply_bwd(h->input, h->value.in, h->work, BATCH, INPUTS, CHANNELS, NULL,
-		     h->gradient.in);
+	multiply_bwd(h->input, n->value->in, h->work, BATCH, INPUTS, CHANNELS, NULL,
+		     n->gradient->in);
 	return status;
+}
+
+static int answer(struct model *m, const float *x, int64_t count, float *y)
+{
+	struct network *n = (struct network *)m;
+	struct host *h = n->host;
+	int status;
+
+	memset(h->input, 0, sizeof(h->input));
+	memcpy(h->input, x, (size_t)(count * INPUTS) * sizeof(float));
+	status = forward(n);
+	memcpy(y, h->answer, (size_t)(count * OUTPUTS) * sizeof(float));
+	return status;
+}
+
+static int learn(struct model *m, const float *x, const float *dy)
+{
+	struct network *n = (struct network *)m;
+
+	(void)x;
+	memcpy(n->host->answer, dy, sizeof(n->host->answer));
+	return backward(n);
 }
 
 /* ---- Making one ------------------------------------------------------------------------------ */
@@ -390,134 +382,74 @@ static int make_layers(struct network *n)
 
 static int make_network(struct network *n, hz_context *ctx)
 {
-	struct host *h = n->host = allocate(sizeof(*n->host));
 	uint64_t random = 7;
 	int status;
 
 	n->ctx = ctx;
-	if (!h)
+	n->m = (struct model){
+		.name = n->name, .inputs = INPUTS, .outputs = OUTPUTS, .batch = BATCH,
+		.forward = answer, .backward = learn, .loss = squared_error, .rate = RATE,
+		.epochs = EPOCHS, .shown = SHOWN,
+	};
+	n->host = allocate(sizeof(*n->host));
+	if (!n->host || !make_parameters(&n->m, FLOATS(struct parameters)))
 		return HZ_ENOMEM;
-	memset(h, 0, sizeof(*h));
+	n->value = (struct parameters *)n->m.value;
+	n->gradient = (struct parameters *)n->m.gradient;
 	status = hz_alloc(ctx, (void **)&n->on, sizeof(*n->on), hz_device(ctx));
 	/* What no initial value goes to stays 0. */
 	if (!status)
-		status = copy_in(n, (float *)&h->value, (float *)&n->on->value,
+		status = copy_in(n, (float *)&n->value->mhc, (float *)&n->on->value,
 				 FLOATS(struct connections));
 	if (!status)
-		status = copy_in(n, (float *)&h->value, (float *)&n->on->gradient,
+		status = copy_in(n, (float *)&n->value->mhc, (float *)&n->on->gradient,
 				 FLOATS(struct connections));
 	if (!status)
 		status = make_layers(n);
 	if (!status)
-		status = copy_out(n, (float *)&n->on->value, (float *)&h->value,
+		status = copy_out(n, (float *)&n->on->value, (float *)&n->value->mhc,
 				  FLOATS(struct connections));
 	for (int l = 0; l < LAYERS; l++) {
-		fill_normal(h->value.branch[l].w1, CHANNELS * HIDDEN, sqrt(2.0 / CHANNELS),
+		fill_normal(n->value->branch[l].w1, CHANNELS * HIDDEN, sqrt(2.0 / CHANNELS),
 			    &random);
-		fill_normal(h->value.branch[l].w2, HIDDEN * CHANNELS, sqrt(0.1 / HIDDEN), &random);
+		fill_normal(n->value->branch[l].w2, HIDDEN * CHANNELS, sqrt(0.1 / HIDDEN), &random);
 	}
-	fill_normal(h->value.in, INPUTS * CHANNELS, sqrt(1.0 / INPUTS), &random);
-	fill_normal(h->value.out, CHANNELS * OUTPUTS, sqrt(0.1 / CHANNELS), &random);
+	fill_normal(n->value->in, INPUTS * CHANNELS, sqrt(1.0 / INPUTS), &random);
+	fill_normal(n->value->out, CHANNELS * OUTPUTS, sqrt(0.1 / CHANNELS), &random);
 	return status;
 }
 
 static void free_network(struct network *n)
 {
-	if (!n->ctx)
-		return;
-	hz_free(n->ctx, n->on, hz_device(n->ctx));
-	hz_free(n->ctx, n->kept, hz_device(n->ctx));
+	if (n->on)
+		hz_free(n->ctx, n->on, hz_device(n->ctx));
+	if (n->kept)
+		hz_free(n->ctx, n->kept, hz_device(n->ctx));
 	free(n->host);
+	free(n->m.value);
+	n->m.value = n->m.gradient = NULL;
 }
 
-/* ---- Training -------------------------------------------------------------------------------- */
+/* ---- The chapter ----------------------------------------------------------------------------- */
 
-static void adam(struct host *h, int step)
-{
-	const float rate = (float)(RATE * sqrt(1 - pow(0.999, step)) / (1 - pow(0.9, step)));
-	float *value = (float *)&h->value, *gradient = (float *)&h->gradient;
-	float *first = (float *)&h->first, *second = (float *)&h->second;
-
-	for (int64_t i = 0; i < FLOATS(struct parameters); i++) {
-		const float g = gradient[i];
-
-		first[i] += 0.1f * (g - first[i]);
-		second[i] += 0.001f * (g * g - second[i]);
-		value[i] -= rate * first[i] / (sqrtf(second[i]) + 1e-8f);
-	}
-}
-
-/* The mean of |answer - t|^2 over the whole batches of a set */
-static int measure(struct network *n, const struct set *s, double *loss)
-{
-	int64_t at = 0;
-	double sum = 0;
-
-	for (; at + BATCH <= s->count; at += BATCH) {
-		int status;
-
-		memcpy(n->host->input, s->x + at * INPUTS, sizeof(n->host->input));
-		status = forward(n);
-		if (status)
-			return status;
-		for (int i = 0; i < BATCH * OUTPUTS; i++) {
-			const double e = (double)n->host->answer[i] - s->t[at * OUTPUTS + i];
-
-			sum += e * e;
-		}
-	}
-	*loss = at ? sum / (double)at : 0;
-	return HZ_OK;
-}
-
-/* The mean over the last batch of how much the product of all matrices enlarges signals */
-static int measure_gain(struct network *n)
+/* The mean over a batch of how much the product of all matrices enlarges signals */
+static int measure_gain(struct network *n, const struct places *p)
 {
 	hz_tensor all = hz_tensor_4d(n->layer[0].a.data, HZ_F32, hz_device(n->ctx), LAYERS, BATCH,
 				     STREAMS, STREAMS);
 	const hz_tensor out = hz_tensor_2d(n->on->gains, HZ_F32, hz_device(n->ctx), BATCH, 4);
-	float gains[BATCH][4];
-	int status;
+	float gains[BATCH][4], y[BATCH * OUTPUTS];
+	int status = answer(&n->m, p->x, BATCH, y);
 
 	all.stride[0] = n->kept_floats;
-	status = hz_mhc_diagnose(n->ctx, &all, &out);
+	if (!status)
+		status = hz_mhc_diagnose(n->ctx, &all, &out);
 	if (!status)
 		status = copy_out(n, n->on->gains[0], gains[0], BATCH * 4);
 	n->gain = 0;
 	for (int i = 0; i < BATCH && !status; i++)
 		n->gain += fmax((double)gains[i][2], (double)gains[i][3]) / BATCH;
 	return status;
-}
-
-static int train(struct network *n, const struct set *train, const struct set *test)
-{
-	struct host *h = n->host;
-	int status = HZ_OK, step = 0;
-
-	for (int epoch = 0; epoch <= EPOCHS && !status; epoch++) {
-		double start;
-
-		if (epoch % SHOWN == 0) {
-			status = measure(n, train, &n->train[epoch / SHOWN]);
-			if (!status)
-				status = measure(n, test, &n->test[epoch / SHOWN]);
-		}
-		start = now();
-		for (int64_t at = 0; at + BATCH <= train->count && epoch < EPOCHS && !status;
-		     at += BATCH) {
-			memcpy(h->input, train->x + at * INPUTS, sizeof(h->input));
-			status = forward(n);
-			for (int i = 0; i < BATCH * OUTPUTS; i++)
-				h->answer[i] = 2 * (h->answer[i] - train->t[at * OUTPUTS + i]) /
-					       BATCH;
-			if (!status)
-				status = backward(n);
-			if (!status)
-				adam(h, ++step);
-		}
-		n->seconds += now() - start;
-	}
-	return status ? status : measure_gain(n);
 }
 
 #define NETWORKS 2
@@ -533,59 +465,47 @@ static void show_curves(const struct network *n)
 	for (int i = 0; i <= EPOCHS / SHOWN; i++) {
 		printf("\n  %-12d", i * SHOWN);
 		for (int k = 0; k < NETWORKS; k++)
-			printf("%11.4f%11.4f", n[k].train[i], n[k].test[i]);
+			printf("%11.4f%11.4f", n[k].m.train[i], n[k].m.test[i]);
 	}
 	printf("\n  %-12s", "gain");
 	for (int k = 0; k < NETWORKS; k++)
 		printf("%22.4g", n[k].gain);
 	printf("\n  %-12s", "seconds");
 	for (int k = 0; k < NETWORKS; k++)
-		printf("%22.2f", n[k].seconds);
+		printf("%22.2f", n[k].m.seconds);
 	printf("\n");
 }
 
-int demo_streams(hz_context *ctx, const float *heights, int64_t rows, int64_t columns, int64_t ld)
+int demo_mhc(hz_context *ctx, const struct ground *g)
 {
-	const size_t most = (size_t)(rows * columns);
-	struct set training = {.count = 0}, test = {.count = 0};
+	struct places training, test;
 	struct network n[NETWORKS] = {
 		{.name = "doubly stochastic", .opts = hz_mhc_preset(HZ_MHC_DEEPSEEK)},
 		{.name = "unconstrained", .opts = hz_mhc_preset(HZ_MHC_PLAIN)},
 	};
-	int status = HZ_ENOMEM;
+	int status = HZ_OK;
 
-	training.x = allocate(most * INPUTS * sizeof(float));
-	training.t = allocate(most * OUTPUTS * sizeof(float));
-	test.x = allocate(most * INPUTS * sizeof(float));
-	test.t = allocate(most * OUTPUTS * sizeof(float));
-	if (training.x && training.t && test.x && test.t) {
-		make_sets(heights, rows, columns, ld, &training, &test);
-		status = HZ_OK;
-	}
-	printf("\n%smhc_layer%s in training: from 64 heights around a middle two networks of\n"
+	if (!make_places(&training, &test, g, FAR, INPUTS, OUTPUTS, describe, 5))
+		status = HZ_ENOMEM;
+	printf("%s in training: from 64 heights around a middle two networks of\n"
 	       "%d layers in %d residual streams learn the heights of four places 70 m away. The\n"
 	       "matrices that mix the streams are made doubly stochastic, or are as the training\n"
 	       "wants them. The mean of the squared error over %lld places for training and %lld\n"
 	       "for the test; gain: how much the product of all matrices enlarges a signal, 1 if\n"
 	       "they are doubly stochastic.\n\n",
-	       style(stdout, BOLD), style(stdout, PLAIN), LAYERS, STREAMS,
-	       (long long)training.count, (long long)test.count);
+	       name_of("mhc_layer"), LAYERS, STREAMS, (long long)training.count,
+	       (long long)test.count);
 	for (int k = 0; k < NETWORKS && !status; k++) {
-		progress("demo: training a network, its streams %s", n[k].name);
 		status = make_network(&n[k], ctx);
 		if (!status)
-			status = train(&n[k], &training, &test);
+			status = train_model(&n[k].m, &training, &test);
+		if (!status)
+			status = measure_gain(&n[k], &training);
 		free_network(&n[k]);
 	}
-	progress_clear();
 	if (!status)
 		show_curves(n);
-	free(training.x);
-	free(training.t);
-	free(test.x);
-	free(test.t);
-	if (!status)
-		return 0;
-	return complain(EXIT_FAILURE, "demo: %s",
-			*hz_errmsg(ctx) ? hz_errmsg(ctx) : hz_strerror(status));
+	free_places(&training);
+	free_places(&test);
+	return demo_status(ctx, status);
 }

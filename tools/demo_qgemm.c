@@ -14,19 +14,12 @@
 #include <string.h>
 
 #include "demo.h"
-#include "tool.h"
 
 #define SIDE 8
 #define INPUTS (SIDE * SIDE)
-#define CLASSES 8
-#define AWAY 8		/* grid points from the middle of a patch to where it is asked about */
+#define CLASSES DIRECTIONS
 #define LARGE_EVERY 20
 #define LARGE 20	/* times as large, and the weights as small: the same product */
-
-/* Where the eight directions lead, east to west by rows, south to north by columns */
-static const int steps[CLASSES][2] = {
-	{AWAY, 0}, {6, 6}, {0, AWAY}, {-6, 6}, {-AWAY, 0}, {-6, -6}, {0, -AWAY}, {6, -6},
-};
 
 struct classifier {
 	hz_context *ctx;
@@ -38,27 +31,17 @@ struct classifier {
 };
 
 /* A patch a row, as heights above its middle, and what is right about it */
-static void make_patches(struct classifier *c, const float *heights, int64_t rows, int64_t columns,
-			 int64_t ld)
+static void make_patches(struct classifier *c, const struct ground *g)
 {
 	int64_t at = 0;
 
-	for (int64_t i = AWAY; i < rows - AWAY; i++) {
-		for (int64_t j = AWAY; j < columns - AWAY; j++, at++) {
-			float lowest = INFINITY;
-
+	for (int64_t i = AWAY; i < g->rows - AWAY; i++) {
+		for (int64_t j = AWAY; j < g->columns - AWAY; j++, at++) {
 			for (int k = 0; k < INPUTS; k++)
-				c->x[at * INPUTS + k] = heights[(i - SIDE / 2 + k / SIDE) * ld + j -
-								SIDE / 2 + k % SIDE] -
-							heights[i * ld + j];
-			for (int d = 0; d < CLASSES; d++) {
-				const float h = heights[(i + steps[d][0]) * ld + j + steps[d][1]];
-
-				if (h < lowest) {
-					lowest = h;
-					c->label[at] = d;
-				}
-			}
+				c->x[at * INPUTS + k] = height(g, i - SIDE / 2 + k / SIDE,
+							       j - SIDE / 2 + k % SIDE) -
+							height(g, i, j);
+			c->label[at] = lowest_direction(g, i, j);
 		}
 	}
 }
@@ -72,7 +55,8 @@ static void make_weights(struct classifier *c)
 
 		for (int d = 0; d < CLASSES; d++)
 			c->w[k * CLASSES + d] =
-				(float)(-(down * steps[d][0] + across * steps[d][1]) / 336);
+				(float)((down * directions[d][0] +
+					 across * directions[d][1]) / -336);
 	}
 }
 
@@ -103,30 +87,27 @@ static double accuracy(const struct classifier *c)
 	return 100.0 * (double)right / (double)c->patches;
 }
 
-/* The product in f32, as a compiler makes it of plain loops; seconds of one */
-static double multiply_f32(struct classifier *c)
+/* The product in f32, as a compiler makes it of plain loops */
+static int multiply_f32(void *data)
 {
-	double start = now(), seconds;
-	int times = 0;
+	struct classifier *c = data;
 
-	do {
-		for (int64_t i = 0; i < c->patches; i++) {
-			float sum[CLASSES] = {0};
+	for (int64_t i = 0; i < c->patches; i++) {
+		float sum[CLASSES] = {0};
 
-			for (int k = 0; k < INPUTS; k++) {
-				for (int d = 0; d < CLASSES; d++)
-					sum[d] += c->x[i * INPUTS + k] * c->w[k * CLASSES + d];
-			}
-			memcpy(c->y + i * CLASSES, sum, sizeof(sum));
+		for (int k = 0; k < INPUTS; k++) {
+			for (int d = 0; d < CLASSES; d++)
+				sum[d] += c->x[i * INPUTS + k] * c->w[k * CLASSES + d];
 		}
-		times++;
-		seconds = now() - start;
-	} while (seconds < 0.05);
-	return seconds / times;
+		memcpy(c->y + i * CLASSES, sum, sizeof(sum));
+	}
+	return HZ_OK;
 }
 
 /* Views on the device of what one run in 8 bits takes */
 struct run {
+	hz_context *ctx;
+	bool rotate;
 	hz_tensor x, t, w, codes, scales, zeros, y, signs;
 	hz_hadamard_opts rotation;	/* with random signs, or what is smooth would gather */
 	hz_qgemm_opts opts;
@@ -135,24 +116,26 @@ struct run {
 };
 
 /* The layer once: rotation of x, if there is one, then x quantized by rows and multiplied */
-static int layer(hz_context *ctx, struct run *r, bool rotate)
+static int layer(void *data)
 {
-	const int status = rotate ? hz_hadamard(ctx, &r->x, &r->t, &r->rotation) : HZ_OK;
+	struct run *r = data;
+	const int status = r->rotate ? hz_hadamard(r->ctx, &r->x, &r->t, &r->rotation) : HZ_OK;
 
-	return status ? status : hz_qlinear(ctx, rotate ? &r->t : &r->x, NULL, &r->y, &r->opts);
+	return status ? status :
+			hz_qlinear(r->ctx, r->rotate ? &r->t : &r->x, NULL, &r->y, &r->opts);
 }
 
 /* Weights: rotated as x is, which leaves the product alone; quantized by columns; packed */
-static int make_layer(struct classifier *c, struct run *r, bool rotate)
+static int make_layer(struct run *r)
 {
 	const hz_hadamard_opts columns = {.axis = 1, .pre = &r->signs};
 	const hz_quantize_opts quantize = {.scales = &r->scales, .zeros = &r->zeros};
-	hz_context *ctx = c->ctx;
+	hz_context *ctx = r->ctx;
 	size_t bytes;
 	int status = HZ_OK;
 
 	r->rotation = (hz_hadamard_opts){.pre = &r->signs};
-	if (rotate)
+	if (r->rotate)
 		status = hz_hadamard(ctx, &r->w, &r->w, &columns);
 	if (!status)
 		status = hz_choose_qparams_workspace(ctx, &r->w, &r->scales, &r->zeros,
@@ -180,7 +163,7 @@ static int multiply_u8(struct classifier *c, bool rotate, double *seconds)
 	static uint8_t codes[INPUTS * CLASSES], zeros[CLASSES], bits[INPUTS / 8];
 	static float scales[CLASSES], weights[INPUTS * CLASSES];
 	float *turned = allocate((size_t)c->patches * INPUTS * sizeof(float));
-	struct run r = {.blob = NULL};
+	struct run r = {.ctx = c->ctx, .rotate = rotate};
 	const struct {
 		hz_tensor *on, host;
 		bool copy;
@@ -196,29 +179,15 @@ static int multiply_u8(struct classifier *c, bool rotate, double *seconds)
 	};
 	const size_t views = sizeof(view) / sizeof(*view);
 	int status = turned ? HZ_OK : HZ_ENOMEM;
-	double start;
-	int times = 0;
 
 	memcpy(weights, c->w, sizeof(weights));
 	hz_hadamard_signs(bits, INPUTS, 1);
 	for (size_t i = 0; i < views && !status; i++)
 		status = to_device(c->ctx, &view[i].host, view[i].copy, view[i].on);
 	if (!status)
-		status = make_layer(c, &r, rotate);
+		status = make_layer(&r);
 	if (!status)
-		status = layer(c->ctx, &r, rotate);	/* not counted: it may load code */
-	if (!status)
-		status = hz_sync(c->ctx);
-	start = now();
-	do {
-		for (int i = 0; i < 20 && !status; i++)
-			status = layer(c->ctx, &r, rotate);
-		if (!status)
-			status = hz_sync(c->ctx);
-		times += 20;
-		*seconds = now() - start;
-	} while (!status && *seconds < 0.05);
-	*seconds /= times;
+		status = time_calls(c->ctx, layer, &r, 0.05, seconds);
 	if (!status)
 		status = from_device(c->ctx, &r.y, &view[views - 1].host);
 	for (size_t i = 0; i < views; i++)
@@ -231,11 +200,12 @@ static int multiply_u8(struct classifier *c, bool rotate, double *seconds)
 
 static int show_one(struct classifier *c, const char *name)
 {
-	double seconds = multiply_f32(c);
-	int status;
+	double seconds;
+	int status = time_calls(c->ctx, multiply_f32, c, 0.05, &seconds);
 
 	printf("  %-26s%10.1f%10.2f", name, accuracy(c), seconds * 1e6);
-	status = multiply_u8(c, false, &seconds);
+	if (!status)
+		status = multiply_u8(c, false, &seconds);
 	if (!status)
 		printf("%10.1f%10.2f", accuracy(c), seconds * 1e6);
 	if (!status)
@@ -246,26 +216,27 @@ static int show_one(struct classifier *c, const char *name)
 	return status;
 }
 
-int demo_classifier(hz_context *ctx, const float *heights, int64_t rows, int64_t columns,
-		    int64_t ld)
+int demo_qgemm(hz_context *ctx, const struct ground *g)
 {
-	struct classifier c = {.ctx = ctx, .patches = (rows - 2 * AWAY) * (columns - 2 * AWAY)};
+	struct classifier c = {
+		.ctx = ctx, .patches = (g->rows - 2 * AWAY) * (g->columns - 2 * AWAY),
+	};
 	int status = HZ_ENOMEM;
 
 	c.x = allocate((size_t)c.patches * INPUTS * sizeof(float));
 	c.y = allocate((size_t)c.patches * CLASSES * sizeof(float));
 	c.label = allocate((size_t)c.patches * sizeof(int));
-	printf("\n%sqlinear%s told of %lld patches of 8 x 8 heights in which of eight\n"
+	printf("%s told of %lld patches of 8 x 8 heights in which of eight\n"
 	       "directions, 80 m away and outside of the patch, the ground is lowest: weights\n"
 	       "in s8, patches in u8, each with its own scale and zero, as they are and\n"
 	       "rotated by hadamard before. In f32 it is a plain loop on the CPU. Right in\n"
 	       "percent; us for all patches.\n\n",
-	       style(stdout, BOLD), style(stdout, PLAIN), (long long)c.patches);
+	       name_of("qlinear"), (long long)c.patches);
 	if (c.x && c.y && c.label) {
 		printf("  %-26s%20s%20s%20s\n  %-26s%10s%10s%10s%10s%10s%10s\n", "", "f32",
 		       "8 bits", "8 bits, rotated", "", "right", "us", "right", "us", "right",
 		       "us");
-		make_patches(&c, heights, rows, columns, ld);
+		make_patches(&c, g);
 		make_weights(&c);
 		status = show_one(&c, "heights");
 		if (!status) {
@@ -276,8 +247,5 @@ int demo_classifier(hz_context *ctx, const float *heights, int64_t rows, int64_t
 	free(c.x);
 	free(c.y);
 	free(c.label);
-	if (!status)
-		return 0;
-	return complain(EXIT_FAILURE, "demo: %s",
-			*hz_errmsg(ctx) ? hz_errmsg(ctx) : hz_strerror(status));
+	return demo_status(ctx, status);
 }

@@ -16,139 +16,33 @@
 #include <string.h>
 
 #include "demo.h"
-#include "tool.h"
 
-#define POINTS 16		/* 4 x 4, 20 m apart */
 #define HIDDEN 16
-#define AWAY 7			/* grid points from the middle to the place that is asked about */
+#define FAR 7			/* grid points from the middle to the place that is asked about */
 #define BATCH 128
 #define EPOCHS 32
 #define SHOWN 4			/* epochs from line to line of the curve */
 #define RATE 0.003
-#define METRES 30.0f		/* that count as 1 */
-#define GRID 10.0f		/* metres between heights */
 
-/* ---- The data -------------------------------------------------------------------------------- */
-
-struct set {
-	int64_t count;
-	float *x;			/* [count][POINTS][4] */
-	float *t;			/* [count][4] */
-};
-
-struct ground {
-	const float *heights;
-	int64_t ld;
-};
-
-static float height(const struct ground *g, int64_t i, int64_t j)
+static void describe(const struct ground *g, int64_t i, int64_t j, float *x, float *t)
 {
-	return g->heights[i * g->ld + j];
-}
-
-/* Height above a middle, and the normal */
-static void describe(const struct ground *g, int64_t i, int64_t j, float middle, float *q)
-{
-	const float down = (height(g, i + 1, j) - height(g, i - 1, j)) / (2 * GRID);
-	const float across = (height(g, i, j + 1) - height(g, i, j - 1)) / (2 * GRID);
-	const float size = sqrtf(down * down + across * across + 1);
-
-	q[0] = (height(g, i, j) - middle) / METRES;
-	q[1] = -down / size;
-	q[2] = -across / size;
-	q[3] = 1 / size;
-}
-
-/* Every fourth place, as random numbers have it, is for the test. */
-static void make_sets(const struct ground *g, int64_t rows, int64_t columns, struct set *train,
-		      struct set *test)
-{
-	uint64_t random = 1;
-
-	for (int64_t i = AWAY + 1; i < rows - AWAY - 1; i++) {
-		for (int64_t j = AWAY + 1; j < columns - AWAY - 1; j++) {
-			struct set *s = random_u64(&random) % 4 ? train : test;
-			const float middle = height(g, i, j);
-
-			for (int k = 0; k < POINTS; k++)
-				describe(g, i + k / 4 * 2 - 3, j + k % 4 * 2 - 3, middle,
-					 s->x + (s->count * POINTS + k) * 4);
-			describe(g, i + AWAY, j, middle, s->t + s->count * 4);
-			s->count++;
-		}
-	}
-	/* In random order, or a batch would be of one slope of the mountain */
-	for (int64_t i = train->count - 1; i > 0; i--) {
-		const int64_t k = (int64_t)(random_u64(&random) % (uint64_t)(i + 1));
-
-		for (int e = 0; e < POINTS * 4; e++) {
-			const float v = train->x[i * POINTS * 4 + e];
-
-			train->x[i * POINTS * 4 + e] = train->x[k * POINTS * 4 + e];
-			train->x[k * POINTS * 4 + e] = v;
-		}
-		for (int e = 0; e < 4; e++) {
-			const float v = train->t[i * 4 + e];
-
-			train->t[i * 4 + e] = train->t[k * 4 + e];
-			train->t[k * 4 + e] = v;
-		}
-	}
-}
-
-/* ---- Adam ------------------------------------------------------------------------------------ */
-
-struct parameters {
-	int64_t count;
-	float *value, *gradient, *first, *second;
-};
-
-static bool make_parameters(struct parameters *p, int64_t count)
-{
-	const size_t bytes = (size_t)count * sizeof(float);
-
-	p->count = count;
-	p->value = allocate(4 * bytes);
-	if (!p->value)
-		return false;
-	memset(p->value, 0, 4 * bytes);
-	p->gradient = p->value + count;
-	p->first = p->gradient + count;
-	p->second = p->first + count;
-	return true;
-}
-
-static void adam(struct parameters *p, int step)
-{
-	const float rate = (float)(RATE * sqrt(1 - pow(0.999, step)) / (1 - pow(0.9, step)));
-
-	for (int64_t i = 0; i < p->count; i++) {
-		const float g = p->gradient[i];
-
-		p->first[i] += 0.1f * (g - p->first[i]);
-		p->second[i] += 0.001f * (g * g - p->second[i]);
-		p->value[i] -= rate * p->first[i] / (sqrtf(p->second[i]) + 1e-8f);
-	}
+	describe_around(g, i, j, 4, 1, x);
+	describe_point(g, i + FAR, j, height(g, i, j), 1, t);
 }
 
 /* ---- A network ------------------------------------------------------------------------------- */
 
 /* y = w2 silu(w1 x + b1) + b2, of quaternions or of real numbers */
 struct network {
-	const char *name;
-	struct parameters p;		/* w1 b1 w2 b2 */
+	struct model m;			/* parameters: w1 b1 w2 b2 */
 	int64_t w1, b1, w2, b2;		/* their sizes, in numbers */
-	/* answers for a batch at x, then gradients for the errors in y */
-	int (*forward)(struct network *n, const float *x, int64_t count, float *y);
-	int (*backward)(struct network *n, const float *x, int64_t count, const float *dy);
-	double test[EPOCHS / SHOWN + 1], train[EPOCHS / SHOWN + 1], seconds;
 	/* of quaternions */
 	hz_context *ctx;
 	hz_tensor on[4], to[4];		/* parameters and their gradients on the device */
 	hz_tensor x, pre, h, dh, y;
 	hz_quat_linear_opts hidden;
 	/* of real numbers */
-	float *buffer;			/* [3][BATCH][4 HIDDEN] */
+	float *buffer;			/* [2][BATCH][4 HIDDEN] */
 };
 
 static float *part(struct network *n, float *of, int which)
@@ -156,6 +50,18 @@ static float *part(struct network *n, float *of, int which)
 	const int64_t at[4] = {0, n->w1, n->w1 + n->b1, n->w1 + n->b1 + n->w2};
 
 	return of + at[which];
+}
+
+static void make_model(struct network *n, const char *name)
+{
+	n->m.name = name;
+	n->m.inputs = 4 * POINTS;
+	n->m.outputs = 4;
+	n->m.batch = BATCH;
+	n->m.loss = squared_error;
+	n->m.rate = RATE;
+	n->m.epochs = EPOCHS;
+	n->m.shown = SHOWN;
 }
 
 /* ---- Of quaternions -------------------------------------------------------------------------- */
@@ -194,8 +100,9 @@ static int copy_out(struct network *n, const hz_tensor *on, float *data)
 	return status ? status : hz_sync(n->ctx);
 }
 
-static int quaternion_forward(struct network *n, const float *x, int64_t count, float *y)
+static int quaternion_forward(struct model *m, const float *x, int64_t count, float *y)
 {
+	struct network *n = (struct network *)m;
 	const hz_tensor vx = rows_of(&n->x, count), h = rows_of(&n->h, count);
 	const hz_tensor vy = rows_of(&n->y, count), pre = rows_of(&n->pre, count);
 	hz_quat_linear_opts o = n->hidden;
@@ -203,7 +110,7 @@ static int quaternion_forward(struct network *n, const float *x, int64_t count, 
 
 	o.pre = &pre;
 	for (int k = 0; k < 4 && !status; k++)
-		status = copy_in(n, part(n, n->p.value, k), &n->on[k]);
+		status = copy_in(n, part(n, n->m.value, k), &n->on[k]);
 	if (!status)
 		status = hz_quat_linear(n->ctx, &vx, &n->on[0], &n->on[1], &h, &o);
 	if (!status)
@@ -211,24 +118,22 @@ static int quaternion_forward(struct network *n, const float *x, int64_t count, 
 	return status ? status : copy_out(n, &vy, y);
 }
 
-static int quaternion_backward(struct network *n, const float *x, int64_t count, const float *dy)
+static int quaternion_backward(struct model *m, const float *x, const float *dy)
 {
-	const hz_tensor vx = rows_of(&n->x, count), h = rows_of(&n->h, count);
-	const hz_tensor vy = rows_of(&n->y, count), pre = rows_of(&n->pre, count);
-	const hz_tensor dh = rows_of(&n->dh, count);
+	struct network *n = (struct network *)m;
 	hz_quat_linear_opts o = n->hidden;
-	int status = copy_in(n, dy, &vy);
+	int status = copy_in(n, dy, &n->y);
 
 	(void)x;
-	o.pre = &pre;
+	o.pre = &n->pre;
 	if (!status)
-		status = hz_quat_linear_bwd(n->ctx, &h, &n->on[2], &n->on[3], &vy, &dh, &n->to[2],
-					    &n->to[3], NULL);
+		status = hz_quat_linear_bwd(n->ctx, &n->h, &n->on[2], &n->on[3], &n->y, &n->dh,
+					    &n->to[2], &n->to[3], NULL);
 	if (!status)
-		status = hz_quat_linear_bwd(n->ctx, &vx, &n->on[0], &n->on[1], &dh, NULL,
+		status = hz_quat_linear_bwd(n->ctx, &n->x, &n->on[0], &n->on[1], &n->dh, NULL,
 					    &n->to[0], &n->to[1], &o);
 	for (int k = 0; k < 4 && !status; k++)
-		status = copy_out(n, &n->to[k], part(n, n->p.gradient, k));
+		status = copy_out(n, &n->to[k], part(n, n->m.gradient, k));
 	return status;
 }
 
@@ -256,12 +161,13 @@ static int make_quaternions(struct network *n, hz_context *ctx)
 
 	n->ctx = ctx;
 	n->hidden.activation = HZ_ACT_SILU;
-	n->forward = quaternion_forward;
-	n->backward = quaternion_backward;
+	make_model(n, "a network of quaternions");
+	n->m.forward = quaternion_forward;
+	n->m.backward = quaternion_backward;
 	n->w1 = HIDDEN * POINTS * 4;
 	n->b1 = n->w2 = HIDDEN * 4;
 	n->b2 = 4;
-	if (!make_parameters(&n->p, n->w1 + n->b1 + n->w2 + n->b2))
+	if (!make_parameters(&n->m, n->w1 + n->b1 + n->w2 + n->b2))
 		return HZ_ENOMEM;
 	for (int i = 0; i < 8 && !status; i++)
 		status = new_array(ctx, all[i], sizes[i % 4][0], sizes[i % 4][1]);
@@ -274,9 +180,9 @@ static int make_quaternions(struct network *n, hz_context *ctx)
 		status = hz_quat_init(ctx, &n->on[2], HZ_QUAT_POLAR,
 				      hz_quat_init_scale(HIDDEN, 1), 2, 0, 0);
 	if (!status)
-		status = copy_out(n, &n->on[0], part(n, n->p.value, 0));
+		status = copy_out(n, &n->on[0], part(n, n->m.value, 0));
 	if (!status)
-		status = copy_out(n, &n->on[2], part(n, n->p.value, 2));
+		status = copy_out(n, &n->on[2], part(n, n->m.value, 2));
 	if (!status)
 		status = hz_quat_linear_bwd_workspace(ctx, &n->x, &n->on[0], &n->on[1], &n->dh,
 						      NULL, &n->to[0], &n->to[1], &n->hidden,
@@ -304,7 +210,7 @@ static void free_quaternions(struct network *n)
 
 	for (size_t i = 0; i < sizeof(all) / sizeof(*all); i++)
 		hz_free(n->ctx, all[i]->data, hz_device(n->ctx));
-	free(n->p.value);
+	free(n->m.value);
 }
 
 /* ---- Of real numbers, as a compiler makes it of plain loops ---------------------------------- */
@@ -313,10 +219,11 @@ static void free_quaternions(struct network *n)
 #define INPUTS (4 * POINTS)
 
 /* y[i] += w[i][...] . x, w by rows of inputs */
-static int real_forward(struct network *n, const float *x, int64_t count, float *y)
+static int real_forward(struct model *m, const float *x, int64_t count, float *y)
 {
-	const float *w1 = part(n, n->p.value, 0), *b1 = part(n, n->p.value, 1);
-	const float *w2 = part(n, n->p.value, 2), *b2 = part(n, n->p.value, 3);
+	struct network *n = (struct network *)m;
+	const float *w1 = part(n, n->m.value, 0), *b1 = part(n, n->m.value, 1);
+	const float *w2 = part(n, n->m.value, 2), *b2 = part(n, n->m.value, 3);
 	float *pre = n->buffer, *h = pre + BATCH * UNITS;
 
 	for (int64_t i = 0; i < count; i++, x += INPUTS, pre += UNITS, h += UNITS) {
@@ -335,14 +242,15 @@ static int real_forward(struct network *n, const float *x, int64_t count, float 
 	return HZ_OK;
 }
 
-static int real_backward(struct network *n, const float *x, int64_t count, const float *dy)
+static int real_backward(struct model *m, const float *x, const float *dy)
 {
-	const float *w2 = part(n, n->p.value, 2), *pre = n->buffer, *h = pre + BATCH * UNITS;
-	float *dw1 = part(n, n->p.gradient, 0), *db1 = part(n, n->p.gradient, 1);
-	float *dw2 = part(n, n->p.gradient, 2), *db2 = part(n, n->p.gradient, 3);
+	struct network *n = (struct network *)m;
+	const float *w2 = part(n, n->m.value, 2), *pre = n->buffer, *h = pre + BATCH * UNITS;
+	float *dw1 = part(n, n->m.gradient, 0), *db1 = part(n, n->m.gradient, 1);
+	float *dw2 = part(n, n->m.gradient, 2), *db2 = part(n, n->m.gradient, 3);
 
-	memset(n->p.gradient, 0, (size_t)n->p.count * sizeof(float));
-	for (int64_t i = 0; i < count; i++, x += INPUTS, pre += UNITS, h += UNITS, dy += 4) {
+	memset(n->m.gradient, 0, (size_t)n->m.count * sizeof(float));
+	for (int64_t i = 0; i < BATCH; i++, x += INPUTS, pre += UNITS, h += UNITS, dy += 4) {
 		float dh[UNITS];
 
 		for (int c = 0; c < 4; c++)
@@ -370,142 +278,77 @@ static int make_reals(struct network *n)
 {
 	uint64_t random = 3;
 
-	n->forward = real_forward;
-	n->backward = real_backward;
+	make_model(n, "a network of real numbers");
+	n->m.forward = real_forward;
+	n->m.backward = real_backward;
 	n->w1 = UNITS * INPUTS;
 	n->b1 = UNITS;
 	n->w2 = 4 * UNITS;
 	n->b2 = 4;
 	n->buffer = allocate(2 * BATCH * UNITS * sizeof(float));
-	if (!n->buffer || !make_parameters(&n->p, n->w1 + n->b1 + n->w2 + n->b2))
+	if (!n->buffer || !make_parameters(&n->m, n->w1 + n->b1 + n->w2 + n->b2))
 		return HZ_ENOMEM;
 	for (int64_t i = 0; i < n->w1; i++)
-		n->p.value[i] = random_normal(&random) * sqrtf(2.0f / (INPUTS + UNITS));
+		n->m.value[i] = random_normal(&random) * sqrtf(2.0f / (INPUTS + UNITS));
 	for (int64_t i = 0; i < n->w2; i++)
-		part(n, n->p.value, 2)[i] = random_normal(&random) * sqrtf(2.0f / (UNITS + 4));
+		part(n, n->m.value, 2)[i] = random_normal(&random) * sqrtf(2.0f / (UNITS + 4));
 	return HZ_OK;
 }
 
-/* ---- Training -------------------------------------------------------------------------------- */
-
-/* The mean of |answer - t|^2 over a set */
-static int measure(struct network *n, const struct set *s, double *loss)
-{
-	float y[BATCH * 4];
-	double sum = 0;
-
-	for (int64_t at = 0; at < s->count; at += BATCH) {
-		const int64_t count = s->count - at < BATCH ? s->count - at : BATCH;
-		const int status = n->forward(n, s->x + at * INPUTS, count, y);
-
-		if (status)
-			return status;
-		for (int64_t i = 0; i < count * 4; i++) {
-			const double e = (double)y[i] - (double)s->t[at * 4 + i];
-
-			sum += e * e;
-		}
-	}
-	*loss = sum / (double)s->count;
-	return HZ_OK;
-}
-
-static int train(struct network *n, const struct set *train, const struct set *test)
-{
-	float y[BATCH * 4];
-	int status = HZ_OK, step = 0;
-
-	for (int epoch = 0; epoch <= EPOCHS && !status; epoch++) {
-		double start;
-
-		if (epoch % SHOWN == 0) {
-			status = measure(n, train, &n->train[epoch / SHOWN]);
-			if (!status)
-				status = measure(n, test, &n->test[epoch / SHOWN]);
-		}
-		start = now();
-		for (int64_t at = 0; at + BATCH <= train->count && epoch < EPOCHS && !status;
-		     at += BATCH) {
-			const float *x = train->x + at * INPUTS;
-
-			status = n->forward(n, x, BATCH, y);
-			for (int i = 0; i < BATCH * 4; i++)
-				y[i] = 2 * (y[i] - train->t[at * 4 + i]) / BATCH;
-			if (!status)
-				status = n->backward(n, x, BATCH, y);
-			adam(&n->p, ++step);
-		}
-		n->seconds += now() - start;
-	}
-	return status;
-}
+/* ---- The chapter ----------------------------------------------------------------------------- */
 
 #define STARS 30	/* from the best to the worst */
 
 static void show_curve(const struct network *q, const struct network *r)
 {
-	const double best = log(q->test[EPOCHS / SHOWN]), all = log(q->test[0]) - best;
+	const double best = log(q->m.test[EPOCHS / SHOWN]), all = log(q->m.test[0]) - best;
 
 	printf("  %-12s%24s%24s\n  %-12s%12s%12s%12s%12s\n", "", "quaternions", "real numbers",
 	       "epochs", "training", "test", "training", "test");
 	for (int i = 0; i <= EPOCHS / SHOWN; i++) {
-		const double above = (log(q->test[i]) - best) / all;
+		const double above = (log(q->m.test[i]) - best) / all;
 		const int bar = above > 0 && above <= 1 ? (int)lrint(above * STARS) : 0;
 
-		printf("  %-12d%12.4f%12.4f%12.4f%12.4f  ", i * SHOWN, q->train[i], q->test[i],
-		       r->train[i], r->test[i]);
+		printf("  %-12d%12.4f%12.4f%12.4f%12.4f  ", i * SHOWN, q->m.train[i], q->m.test[i],
+		       r->m.train[i], r->m.test[i]);
 		for (int k = 0; k <= bar; k++)
 			putchar('*');
 		putchar('\n');
 	}
 	printf("  %-12s%24lld%24lld\n  %-12s%24.2f%24.2f\n", "weights",
-	       (long long)(q->w1 + q->w2), (long long)(r->w1 + r->w2), "seconds", q->seconds,
-	       r->seconds);
+	       (long long)(q->w1 + q->w2), (long long)(r->w1 + r->w2), "seconds", q->m.seconds,
+	       r->m.seconds);
 }
 
-int demo_quaternions(hz_context *ctx, const float *heights, int64_t rows, int64_t columns,
-		     int64_t ld)
+int demo_quat(hz_context *ctx, const struct ground *g)
 {
-	const struct ground g = {.heights = heights, .ld = ld};
-	const size_t most = (size_t)(rows * columns);
-	struct set training = {.count = 0}, test = {.count = 0};
-	struct network q = {.name = "quaternions"}, r = {.name = "real numbers"};
+	struct places training, test;
+	struct network q = {.ctx = NULL}, r = {.ctx = NULL};
 	int status = HZ_ENOMEM;
 
-	training.x = allocate(most * INPUTS * sizeof(float));
-	training.t = allocate(most * 4 * sizeof(float));
-	test.x = allocate(most * INPUTS * sizeof(float));
-	test.t = allocate(most * 4 * sizeof(float));
-	if (training.x && training.t && test.x && test.t) {
-		make_sets(&g, rows, columns, &training, &test);
+	if (make_places(&training, &test, g, FAR + 1, INPUTS, 4, describe, 1))
 		status = make_quaternions(&q, ctx);
-	}
 	if (!status)
 		status = make_reals(&r);
-	printf("\n%squat_linear%s in training: of 16 places around a middle two networks know the\n"
+	printf("%s in training: of 16 places around a middle two networks know the\n"
 	       "height above it and the normal of the ground, and learn the same of a place\n"
 	       "outside, 70 m from the middle. One is of quaternions, 16, %d and 1, one of real\n"
 	       "numbers, 64, %d and 4, with four times the weights, in plain loops on the CPU.\n"
 	       "The mean of the squared error over %lld places for training and %lld for the\n"
 	       "test; stars: that of quaternions in the test, on a logarithmic scale.\n\n",
-	       style(stdout, BOLD), style(stdout, PLAIN), HIDDEN, UNITS,
-	       (long long)training.count, (long long)test.count);
+	       name_of("quat_linear"), HIDDEN, UNITS, (long long)training.count,
+	       (long long)test.count);
 	if (!status)
-		status = train(&q, &training, &test);
+		status = train_model(&q.m, &training, &test);
 	if (!status)
-		status = train(&r, &training, &test);
+		status = train_model(&r.m, &training, &test);
 	if (!status)
 		show_curve(&q, &r);
 	if (q.ctx)
 		free_quaternions(&q);
-	free(r.p.value);
+	free(r.m.value);
 	free(r.buffer);
-	free(training.x);
-	free(training.t);
-	free(test.x);
-	free(test.t);
-	if (!status)
-		return 0;
-	return complain(EXIT_FAILURE, "demo: %s",
-			*hz_errmsg(ctx) ? hz_errmsg(ctx) : hz_strerror(status));
+	free_places(&training);
+	free_places(&test);
+	return demo_status(ctx, status);
 }

@@ -9,14 +9,11 @@
 #include <config.h>
 
 #include <errno.h>
-#include <fcntl.h>
-#include <limits.h>
-#include <signal.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/stat.h>
 #include <unistd.h>
 
+#include "output.h"
 #include "run.h"
 
 /* ---- Tables ---------------------------------------------------------------------------------- */
@@ -794,128 +791,14 @@ static int read_input(struct job *job, const struct operand *o, struct slot *s)
 
 /* ---- Outputs --------------------------------------------------------------------------------- */
 
-/*
- * An output is written to a file beside its place, which gets its name when all are complete. What
- * is there meanwhile is removed when the program ends early, by a signal too.
- */
-struct output {
-	int fd;
-	bool named;		/* temporary exists */
-	char place[PATH_MAX], temporary[PATH_MAX + 64];
-};
-
-static struct output outputs[OPERANDS_MAX];
-static volatile sig_atomic_t output_count;
-
-static void remove_temporaries(void)
-{
-	for (int i = 0; i < output_count; i++) {
-		if (outputs[i].named)
-			unlink(outputs[i].temporary);
-		outputs[i].named = false;
-	}
-}
-
-static void on_signal(int number)
-{
-	remove_temporaries();
-	signal(number, SIG_DFL);
-	raise(number);
-}
-
-static void catch_signals(void)
-{
-	static const int numbers[] = {SIGINT, SIGTERM, SIGHUP, SIGPIPE, SIGXCPU, SIGXFSZ};
-	struct sigaction old, action = {.sa_handler = on_signal};
-
-	sigemptyset(&action.sa_mask);
-	for (size_t i = 0; i < sizeof(numbers) / sizeof(*numbers); i++) {
-		if (sigaction(numbers[i], NULL, &old) == 0 && old.sa_handler != SIG_IGN)
-			sigaction(numbers[i], &action, NULL);
-	}
-}
-
-/* What an errno of open() blames: the argument, or the machine. */
-static int blame(int error)
-{
-	switch (error) {
-	case EACCES:
-	case EISDIR:
-	case ELOOP:
-	case ENAMETOOLONG:
-	case ENOENT:
-	case ENOTDIR:
-	case EPERM:
-	case EROFS:
-		return EXIT_BAD;
-	default:
-		return EXIT_FAILURE;
-	}
-}
-
-static int open_output(const char *path)
-{
-	struct output *out = &outputs[output_count];
-	const char *slash;
-	size_t directory;
-	struct stat st;
-	bool there;
-
-	out->fd = -1;
-	out->named = false;
-	if (strcmp(path, "-") == 0) {
-		if (isatty(STDOUT_FILENO))
-			return complain(
-				EXIT_BAD,
-				"standard output is a terminal, where an array is of no use");
-		out->fd = STDOUT_FILENO;
-		output_count++;
-		return 0;
-	}
-	there = stat(path, &st) == 0;
-	if (there && S_ISDIR(st.st_mode))
-		return complain(EXIT_BAD, "%s: is a directory", path);
-	if (there && !S_ISREG(st.st_mode)) {
-		/* A device or a pipe is no file that could be replaced. */
-		out->fd = open(path, O_WRONLY | O_CLOEXEC);
-		if (out->fd < 0)
-			return complain(blame(errno), "%s: %s", path, strerror(errno));
-		output_count++;
-		return 0;
-	}
-	/* The file that a symbolic link points to is replaced, not the link. */
-	if (strlen(path) >= PATH_MAX)
-		return complain(EXIT_BAD, "%s: %s", path, strerror(ENAMETOOLONG));
-	if (!there || !realpath(path, out->place))
-		strcpy(out->place, path);
-	slash = strrchr(out->place, '/');
-	directory = slash ? (size_t)(slash + 1 - out->place) : 0;
-	memcpy(out->temporary, out->place, directory);
-	for (int i = 0; i < 100 && out->fd < 0; i++) {
-		snprintf(out->temporary + directory, sizeof(out->temporary) - directory,
-			 ".hurwitz-%ld-%d-%d.tmp", (long)getpid(), (int)output_count, i);
-		out->fd = open(out->temporary, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
-		if (out->fd < 0 && errno != EEXIST)
-			break;
-	}
-	if (out->fd < 0)
-		return complain(blame(errno), "%s: %s", path, strerror(errno));
-	out->named = true;
-	output_count++;
-	if (there && fchmod(out->fd, st.st_mode & 07777) != 0)
-		return complain(EXIT_FAILURE, "%s: %s", path, strerror(errno));
-	return 0;
-}
-
 static int open_outputs(struct job *job)
 {
 	const struct operand *o = job->op->operands;
 	int status = 0;
 
-	catch_signals();
 	for (int i = 0; o[i].name && !status; i++) {
 		if (o[i].flags & OUTPUT && job->slot[i].path)
-			status = open_output(job->slot[i].path);
+			status = output_open(job->slot[i].path);
 	}
 	return status;
 }
@@ -942,21 +825,14 @@ static int write_outputs(struct job *job)
 			print_output(&o[i], &s->array);
 			continue;
 		}
-		if (!npy_write(outputs[at].fd, s->array.dtype, s->array.ndim, s->array.shape,
+		if (!npy_write(output_fd(at), s->array.dtype, s->array.ndim, s->array.shape,
 			       s->array.data))
 			return complain(EXIT_FAILURE, "%s: %s", s->path, strerror(errno));
-		if (outputs[at].fd != STDOUT_FILENO && close(outputs[at].fd) != 0)
-			return complain(EXIT_FAILURE, "%s: %s", s->path, strerror(errno));
+		if (output_close(at, s->path))
+			return EXIT_FAILURE;
 		at++;
 	}
-	for (int i = 0; i < output_count; i++) {
-		if (!outputs[i].named)
-			continue;
-		if (rename(outputs[i].temporary, outputs[i].place) != 0)
-			return complain(EXIT_FAILURE, "%s: %s", outputs[i].place, strerror(errno));
-		outputs[i].named = false;
-	}
-	return 0;
+	return outputs_finish();
 }
 
 /* ---- The run --------------------------------------------------------------------------------- */
@@ -1095,7 +971,7 @@ static int run_op(struct job *job, int32_t device, int32_t threads)
 		status = compute(job, device, threads);
 	if (!status)
 		status = write_outputs(job);
-	remove_temporaries();
+	outputs_drop();
 	for (int i = 0; o[i].name; i++)
 		npy_free(&job->slot[i].array);
 	return status;

@@ -2,12 +2,14 @@
 # examples.t - the examples run and say what they should, and the README shows the one that is compiled
 # SPDX-License-Identifier: BSD-2-Clause
 set -u
-: "${top_builddir:=.}" "${top_srcdir:=.}"
+: "${top_builddir:=.}" "${top_srcdir:=.}" "${CC:=cc}" "${NM:=nm}"
 if [ "${cross_compiling:-no}" = yes ]; then
 	echo "1..0 # SKIP a cross build"
 	exit 0
 fi
-echo 1..10
+work=$(mktemp -d) || exit 99
+trap 'rm -rf "$work"' EXIT
+echo 1..16
 # A GPU, if there is one, is another test's business.
 HURWITZ_DEVICE=cpu
 export HURWITZ_DEVICE
@@ -50,10 +52,99 @@ result 8 "mhc" $? "$out"
 echo "$out" | awk '/^gradient of .*: [0-9.]+, by differences [0-9.]+$/ { good++ } END { exit good != 4 }'
 result 9 "mhc: gradients are those of differences" $? "$out"
 
+out=$("$top_builddir/doc/examples/lattice")
+result 10 "lattice" $? "$out"
+echo "$out" | awk '/^4.19 bits a weight: error 0\.0/ { fine = 1 } /^2.19 bits a weight: error 0\.[1-4]/ { coarse = 1 }
+	/^product of codes: error 0\.[01]/ { product = 1 } END { exit !(fine && coarse && product) }'
+result 11 "lattice: 4 bits, 2 of them, and the product of codes" $? "$out"
+
 # From the include on: the README leaves out the file's head.
 want=$(sed -n '/^#include/,$p' "$top_srcdir/doc/examples/minimal.c")
 # shellcheck disable=SC2016 # these are the fences of Markdown
 out=$(awk '/^```/ { inside = $0 == "```c" && !done; if (inside) done = 1; next } inside' \
 	"$top_srcdir/README.md")
 [ "$out" = "$want" ]
-result 10 "README.md shows doc/examples/minimal.c" $? "$out"
+result 12 "README.md shows doc/examples/minimal.c" $? "$out"
+
+skip() # N NAME REASON
+{
+	echo "ok $1 - $2 # SKIP $3"
+}
+
+# instrumented FILE: whether applications would need this build's own flags
+instrumented()
+{
+	# shellcheck disable=SC2086 # may be several words
+	$NM "$1" 2>/dev/null | grep -Eq ' (U|T) (__asan_|__tsan_|__msan_|__ubsan_|__gcov_)'
+}
+
+# The others are built as an application would: with the archive, and what hurwitz.pc says it needs.
+archive=$top_builddir/.libs/libhurwitz.a
+libs=$(sed -n 's/^Libs.private: *//p' "$top_builddir/hurwitz.pc")
+why=
+[ -e "$archive" ] || why="no archive in this build"
+instrumented "$archive" && why="an instrumented build"
+
+# build NAME COMPILER FLAG...: doc/examples/NAME.c to $work/NAME, saying in $out why not
+build()
+{
+	example=$1
+	shift
+	# shellcheck disable=SC2086 # lists of words
+	out=$("$@" -o "$work/$example" -O1 -Wall -Wextra -I"$top_srcdir/include" \
+		"$top_srcdir/doc/examples/$example.c" "$archive" $cudart $libs -lm 2>&1)
+}
+
+# Two ranks on this machine; Open MPI wants to be told that they may share a core, and be root.
+OMPI_CC=$CC MPICH_CC=$CC OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1
+OMPI_MCA_rmaps_base_oversubscribe=1 PRTE_MCA_rmaps_default_mapping_policy=:oversubscribe
+export OMPI_CC MPICH_CC OMPI_ALLOW_RUN_AS_ROOT OMPI_ALLOW_RUN_AS_ROOT_CONFIRM
+export OMPI_MCA_rmaps_base_oversubscribe PRTE_MCA_rmaps_default_mapping_policy
+cudart=
+name="mpi: two ranks learn what one would"
+if [ -n "$why" ]; then
+	skip 13 "$name" "$why"
+elif ! command -v mpicc >/dev/null 2>&1 || ! mpirun -n 2 true >/dev/null 2>&1; then
+	skip 13 "$name" "no MPI"
+elif ! build mpi mpicc; then
+	result 13 "$name" 1 "$out"
+else
+	out=$(HURWITZ_THREADS=1 mpirun -n 2 "$work/mpi" 2>&1) && echo "$out" | grep -q '^2 ranks: '
+	result 13 "$name" $? "$out"
+fi
+
+cuda=${CUDA_HOME:-/usr/local/cuda}
+cudart="-isystem $cuda/include -L$cuda/lib64 -lcudart_static -ldl -lrt -lpthread"
+if [ -n "$why" ] || ! [ -e "$cuda/include/cuda_runtime_api.h" ] || ! [ -e "$cuda/lib64/libcudart_static.a" ]; then
+	skip 14 "stream: compiles" "${why:-no CUDA runtime}"
+	skip 15 "stream: runs" "${why:-no CUDA runtime}"
+else
+	# shellcheck disable=SC2086 # may be several words
+	build stream $CC
+	status=$?
+	result 14 "stream: compiles" $status "$out"
+	[ $status -eq 0 ] && out=$("$work/stream" 2>&1)
+	status=$?
+	case $status in
+	77) skip 15 "stream: runs" "no GPU" ;;
+	*) result 15 "stream: runs" $status "$out" ;;
+	esac
+fi
+
+name="dlpack.py: arrays where they lie"
+HURWITZ_LIBRARY=$top_builddir/.libs/libhurwitz.so
+export HURWITZ_LIBRARY
+if ! [ -e "$HURWITZ_LIBRARY" ]; then
+	skip 16 "$name" "no shared library in this build"
+elif instrumented "$HURWITZ_LIBRARY"; then
+	skip 16 "$name" "an instrumented build"
+elif ! command -v python3 >/dev/null 2>&1; then
+	skip 16 "$name" "no python3"
+else
+	out=$(python3 "$top_srcdir/doc/examples/dlpack.py" 2>&1)
+	status=$?
+	case $status in
+	77) skip 16 "$name" "neither NumPy nor PyTorch" ;;
+	*) result 16 "$name" $status "$out" ;;
+	esac
+fi

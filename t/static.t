@@ -107,6 +107,34 @@ consumer()
 	report "$name" $status
 }
 
+# The application that is installed as an example, by its own Makefile and by CMake
+example=$(find "$work/stage" -path '*/examples/app/app.c')
+example=${example%/app.c}
+example() # NAME PROGRAM WORDS...: runs the words, which build it, then the program
+{
+	name=$1
+	program=$2
+	shift 2
+	"$@" >"$work/log" 2>&1 &&
+		HURWITZ_DEVICE=cpu LD_LIBRARY_PATH=$libdir${LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH} \
+			"$program" >"$work/out" 2>>"$work/log" &&
+		grep -q 'there and back within' "$work/out"
+	report "$name" $?
+}
+cp -r "$example" "$work/example"
+example "the example's Makefile" "$work/example/app" \
+	"$MAKE" -C "$work/example" CC="$CC" PKG_CONFIG="$PKG_CONFIG"
+by_cmake()
+{
+	CC=$CC PKG_CONFIG=$PKG_CONFIG cmake -S "$example" -B "$work/cmake" &&
+		cmake --build "$work/cmake"
+}
+if command -v cmake >/dev/null 2>&1; then
+	example "the example's CMakeLists.txt" "$work/cmake/app" by_cmake
+else
+	skip "the example's CMakeLists.txt" "no cmake"
+fi
+
 # app.c comes before the libraries that it needs, as the flags stand last.
 {
 	if [ -e "$libdir/libhurwitz.so" ]; then

@@ -100,8 +100,11 @@ static int expand(struct net *n, const hz_tensor *x, const hz_tensor *rows)
 	return hz_quat_mul(n->ctx, &units, &from, &to, 0);
 }
 
-/* silu of each number, by a layer that multiplies each four of them with 1 */
-static int activate(struct net *n, const hz_tensor *x, const hz_tensor *y)
+/*
+ * silu of each number, by a layer that multiplies each four of them with 1; with bytes, what that
+ * needs instead
+ */
+static int activate(struct net *n, const hz_tensor *x, const hz_tensor *y, size_t *bytes)
 {
 	struct coding *c = n->form;
 	const int64_t fours = x->shape[0] * x->shape[1] / 4;
@@ -110,7 +113,8 @@ static int activate(struct net *n, const hz_tensor *x, const hz_tensor *y)
 	const hz_tensor to = hz_tensor_3d(y->data, HZ_F32, y->device, fours, 1, 4);
 	const hz_quat_linear_opts o = {.activation = HZ_ACT_SILU};
 
-	return hz_quat_linear(n->ctx, &from, &one, NULL, &to, &o);
+	return bytes ? hz_quat_linear_workspace(n->ctx, &from, &one, NULL, &to, &o, bytes) :
+		       hz_quat_linear(n->ctx, &from, &one, NULL, &to, &o);
 }
 
 static hz_qgemm_opts integers(struct coded_matrix *w, const hz_tensor *scales)
@@ -141,7 +145,7 @@ static int product_coded(struct net *n, int which, const hz_tensor *x, const hz_
 
 		status = hz_qlinear(n->ctx, &rows, NULL, &sum, &o);
 	}
-	return status || !s.active ? status : activate(n, &sum, &result);
+	return status || !s.active ? status : activate(n, &sum, &result, NULL);
 }
 
 /* ---- Coding a matrix ------------------------------------------------------------------------- */
@@ -210,27 +214,32 @@ static int code_integers(struct net *n, struct coded_matrix *w, int64_t rows, in
 	return status ? status : hz_reserve(n->ctx, bytes);
 }
 
-/* What coding and products with a lattice need */
-static int reserve_lattice(struct net *n, struct coded_matrix *w, const hz_tensor *x,
-			   const hz_tensor *back)
+/* What coding needs that may not allocate itself, on a GPU */
+static int reserve_coding(struct net *n, struct coded_matrix *w, const hz_tensor *x,
+			  const hz_tensor *back)
 {
-	struct coding *c = n->form;
-	const hz_tensor rows = on(n, c->expanded, HZ_F32, 4 * n->tokens, x->shape[1]);
-	const hz_tensor sums = on(n, n->at[0].pre, HZ_F32, 4 * n->tokens, x->shape[0]);
-	const hz_tensor columns = transposed(&rows), to = transposed(&sums);
-	size_t bytes[3] = {0};
+	size_t encode, decode;
 	int status = hz_lattice_encode_workspace(n->ctx, w->lattice, x, &w->coded.codes, &w->t,
-						 NULL, &bytes[0]);
+						 NULL, &encode);
 
 	if (!status)
 		status = hz_lattice_decode_workspace(n->ctx, w->lattice, &w->coded.codes, &w->t,
-						     back, NULL, &bytes[1]);
-	if (!status)
-		status = hz_vlut_gemm_workspace(n->ctx, w->vlut, &w->coded, &columns, &to,
-						&bytes[2]);
-	for (int i = 0; i < 3 && !status; i++)
-		status = hz_reserve(n->ctx, bytes[i]);
-	return status;
+						     back, NULL, &decode);
+	return status ? status : hz_reserve(n->ctx, encode > decode ? encode : decode);
+}
+
+/* The same of products with what is packed */
+static int reserve_product(struct net *n, struct coded_matrix *w)
+{
+	struct coding *c = n->form;
+	const hz_tensor rows = on(n, c->expanded, HZ_F32, 4 * n->tokens, w->coded.k);
+	const hz_tensor sums = on(n, n->at[0].pre, HZ_F32, 4 * n->tokens, w->coded.rows);
+	const hz_tensor columns = transposed(&rows), to = transposed(&sums);
+	size_t bytes;
+	const int status =
+		hz_vlut_gemm_workspace(n->ctx, w->vlut, &w->coded, &columns, &to, &bytes);
+
+	return status ? status : hz_reserve(n->ctx, bytes);
 }
 
 /* Points of E8 for blocks of eight weights, a scale for each GROUP */
@@ -268,7 +277,7 @@ static int code_lattice(struct net *n, struct coded_matrix *w, int64_t rows, int
 	c->bits += (double)(rows * k) * info.bits;
 	status = hz_vlut_open(n->ctx, &w->vlut, w->lattice, NULL, NULL);
 	if (!status)
-		status = reserve_lattice(n, w, &x, &back);
+		status = reserve_coding(n, w, &x, &back);
 	if (!status)
 		status = hz_lattice_encode(n->ctx, w->lattice, &x, &w->coded.codes, &w->t, NULL,
 					   NULL);
@@ -281,7 +290,7 @@ static int code_lattice(struct net *n, struct coded_matrix *w, int64_t rows, int
 	if (!status)
 		status = hz_vlut_pack(n->ctx, w->vlut, &w->coded, w->packed);
 	w->coded = (hz_coded){.packed = w->packed, .rows = rows, .k = k};
-	return status;
+	return status ? status : reserve_product(n, w);
 }
 
 static int code_matrix(struct net *n, struct weights *trained, int which)
@@ -337,7 +346,8 @@ static int make_coding(struct net *n, struct coding *c, struct weights *trained)
 	const int device = hz_device(n->ctx);
 	const hz_tensor host_units = hz_tensor_2d(units, HZ_F32, HZ_CPU, 4, 4);
 	const hz_tensor host_signs = hz_tensor_1d(bits, HZ_U8, HZ_CPU, K_MAX / 8);
-	hz_tensor to;
+	hz_tensor to, pre, hidden;
+	size_t bytes;
 	int status = hz_alloc(n->ctx, (void **)&c->expanded,
 			      (size_t)(4 * n->tokens * K_MAX) * sizeof(float), device);
 
@@ -360,6 +370,12 @@ static int make_coding(struct net *n, struct coding *c, struct weights *trained)
 		status = hz_copy(n->ctx, &host_signs, &to);
 	n->form = c;
 	n->product = product_coded;
+	pre = on(n, n->at[0].pre, HZ_F32, 4 * n->tokens, HIDDEN);
+	hidden = on(n, n->at[0].hidden, HZ_F32, 4 * n->tokens, HIDDEN);
+	if (!status)
+		status = activate(n, &pre, &hidden, &bytes);
+	if (!status)
+		status = hz_reserve(n->ctx, bytes);
 	for (int k = 0; k < MATRICES && !status; k++)
 		status = code_matrix(n, trained, k);
 	return status;

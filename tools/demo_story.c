@@ -569,8 +569,9 @@ int tell_story(const struct demo *d, const struct ground *g)
 	float *f32 = NULL;
 	int status = 0;
 
-	if (!(make_places(&train, &test, g, AWAY, INPUTS, CLASSES, describe, SEED) &&
-			 (f32 = allocate((size_t)(test.count * CLASSES) * sizeof(float)))))
+	if (make_places(&train, &test, g, AWAY, INPUTS, CLASSES, describe, SEED))
+		f32 = allocate((size_t)(test.count * CLASSES) * sizeof(float));
+	if (!f32)
 		status = complain(EXIT_FAILURE, "demo: there is not enough memory");
 	if (!status)
 		status = train_story(&s, &train, &test, d->quick);

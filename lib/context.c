@@ -19,6 +19,9 @@
 #define WORKSPACE_ALIGN 64
 #define QUAT_PREFER (HZ_QUAT_PREFER_FAST | HZ_QUAT_PREFER_DIRECT)
 
+/* Sizes of operands are 64 bits, and device code shares structs with the host. */
+_Static_assert(sizeof(void *) == 8, "hurwitz is for processors with addresses of 64 bits");
+
 /* ---- Errors and log -------------------------------------------------------------------------- */
 
 static _Thread_local char open_errmsg[HZI_ERRMSG_BYTES];

@@ -333,6 +333,23 @@ else
 	skip "a device that is full" "no /dev/full"
 	skip "--help on a full device" "no /dev/full"
 fi
+"$HURWITZ" $cpu hadamard x=x.npy y=closed.npy <&- >&- 2>&- && cmp y.npy closed.npy
+ok $? "no standard streams: files do not take their numbers"
+"$HURWITZ" $cpu hadamard x=nothing.npy y=closed.npy 2>&-
+is $? 2 "a refusal without standard error"
+"$HURWITZ" --version >&- 2>../err
+is $? 1 "--version without standard output"
+"$HURWITZ" $cpu hadamard x=x.npy y=- >&- 2>../err
+is $? 1 "an output to a standard output that is closed"
+env -i "$HURWITZ" $cpu hadamard x=x.npy y=z.npy && cmp y.npy z.npy
+ok $? "an empty environment: no HOME, no PATH"
+good "half of it" $cpu hadamard scale=0.5 x=x.npy y=half.npy
+comma=$(locale -a 2>/dev/null | grep -E '^(de|fr|es|it|pl|ru)_' | head -n 1)
+LC_ALL=${comma:-C} "$HURWITZ" $cpu hadamard scale=0.5 x=x.npy y=z.npy && cmp half.npy z.npy
+ok $? "points in numbers, in the locale ${comma:-C}"
+mkdir sealed && cp x.npy sealed && chmod 555 sealed
+(cd sealed && "$HURWITZ" $cpu hadamard x=x.npy y=../z.npy && cmp ../y.npy ../z.npy)
+ok $? "a folder that cannot be written, when nothing is to be"
 
 # ---- run: quantization -------------------------------------------------------------------------------
 

@@ -474,8 +474,10 @@ int main(void)
 		bail("t/fakecuda.so beside this program is needed");
 	completeness();
 	all_rows(HZ_CPU, "CPU");
+#if HZ_HAVE_CUDA
 	fake->reset();
 	all_rows(HZ_CUDA, "stand-in for a GPU");
+#endif
 	is_int(fake->complaints(first, sizeof(first)), 0, "the driver has no complaint");
 	if (*first)
 		diag("%s", first);

@@ -171,7 +171,7 @@ static void large(struct scene *s, const struct call *c, int64_t small, int64_t 
 		if (long_one(&r, i) && row_elements(&r, i) > widest)
 			widest = row_elements(&r, i);
 	}
-	/* Rows of calls.def with another first dimension, and with packed codes, which have theirs */
+	/* Rows with another first dimension, and with packed codes, which have theirs */
 	if (widest == 0 || (c->operand[0].flags & OBJECT && c->operand[0].name[0] == 'w'))
 		return;
 	r.rows = (INT64_C(1) << 31) / widest + 37;

@@ -4,8 +4,8 @@
  * SPDX-License-Identifier: BSD-2-Clause
  *
  * Each row of calls.def runs with a context whose k-th allocation fails, or whose k-th driver call
- * does, once or from then on, for k = 1, 2, ... until nothing fails any more. A call that is refused
- * must have said so, with memory untouched unless it is the driver that failed; the same call must
+ * does, once or from then on, for k = 1, 2, ... until nothing fails any more. A call that is
+ * refused must have said so, with memory untouched unless it is the driver that failed; the same call must
  * work right afterwards, or the device be given up for good; and closing everything must leave
  * nothing behind.
  */
@@ -280,10 +280,12 @@ int main(void)
 	if (!now.image || !now.want)
 		bail("no memory");
 	opening(HZ_CPU, "CPU");
-	opening(HZ_CUDA, "stand-in for a GPU");
 	rows(HZ_CPU, HOST_MEMORY, "CPU, allocations");
+#if HZ_HAVE_CUDA
+	opening(HZ_CUDA, "stand-in for a GPU");
 	rows(HZ_CUDA, HOST_MEMORY, "stand-in for a GPU, allocations");
 	rows(HZ_CUDA, DRIVER, "stand-in for a GPU, driver calls");
+#endif
 	free(now.image);
 	free(now.want);
 	return done_testing();

@@ -129,7 +129,7 @@ static void level(int isa)
 	forget_references();
 }
 
-/* ---- Larger calls, which do start threads ----------------------------------------------------- */
+/* ---- Larger calls, which do start threads ---------------------------------------------------- */
 
 #define LINES 4096
 #define LENGTH 256
@@ -239,7 +239,7 @@ static void child(void)
 	forget_references();
 }
 
-/* ---- The shared library, loaded and unloaded -------------------------------------------------- */
+/* ---- The shared library, loaded and unloaded ------------------------------------------------- */
 
 static long resident_pages(void)
 {

@@ -91,9 +91,12 @@ static bool make_lanes(const struct hz_lattice *lattice, struct hzi_lane_rule *l
 	l->pow2 = r->log2q >= 0;
 	l->shift = __builtin_ctz((unsigned)r->q);
 	l->inverse = 1;
-	/* Newton's iteration doubles the bits that are right. */
-	for (int i = 0; i < 4; i++)
-		l->inverse = (int16_t)(l->inverse * (2 - (r->q >> l->shift) * l->inverse));
+	/* Newton's iteration, modulo 2^16, doubles the bits that are right. */
+	for (int i = 0; i < 4; i++) {
+		const unsigned odd = (unsigned)(r->q >> l->shift), u = (uint16_t)l->inverse;
+
+		l->inverse = (int16_t)(uint16_t)(u * (2 - odd * u));
+	}
 	if (l->pow2) {
 		l->q.n = r->q;
 		largest = farthest(r, 127, weight, offset);

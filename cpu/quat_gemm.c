@@ -720,8 +720,10 @@ static void multiply(struct part *t, char *acc, bool first, int64_t rows, int64_
 			m.ahead_step = 0;
 		}
 		p->kern->mul(&m);
-		ahead->p += panels * ahead->step;
-		ahead->left -= panels;
+		if (ahead->left > 0) {
+			ahead->p += panels * ahead->step;
+			ahead->left -= panels;
+		}
 	}
 }
 

@@ -316,7 +316,7 @@ static void sum_run(const struct hzi_qsum_args *a, int kind, int64_t begin, int6
 static void sum_block(const struct hzi_qsum_args *a, int kind, int64_t begin, int64_t end,
 		      int64_t first, int64_t count, v4 (*total)[5])
 {
-	const float *saved = (const float *)a->mean + first * HZI_QSAVED;
+	const float *saved = a->mean ? (const float *)a->mean + first * HZI_QSAVED : NULL;
 	v4 mean[BLOCK] = {{0}}, m[BLOCK][4];
 
 	for (int64_t k = 0; k < count && kind != HZI_QSUM_PLAIN; k++) {
@@ -331,9 +331,11 @@ static void sum_block(const struct hzi_qsum_args *a, int kind, int64_t begin, in
 	for (int64_t r = begin; r < end; r++) {
 		const float *x = (const float *)a->a.data + 4 * first +
 				 row_offset(a->ndim, a->shape, a->a.stride, r);
-		const float *dy = (const float *)a->b.data + 4 * first +
-				  row_offset(a->ndim, a->shape, a->b.stride, r);
+		const float *dy = NULL;
 
+		if (kind == HZI_QSUM_CROSS)
+			dy = (const float *)a->b.data + 4 * first +
+			     row_offset(a->ndim, a->shape, a->b.stride, r);
 		for (int64_t k = 0; k < count; k++) {
 			const v4 v = load4(x + 4 * k) - mean[k];
 			v4 left = v, right = v;

@@ -36,6 +36,19 @@ static int sum_dtype(int dtype)
 	return dtype == HZ_F64 ? HZ_F64 : HZ_F32;
 }
 
+#define DRY_STEPS 64	/* of a dry run; more addresses modulo 16 bytes there are not */
+
+/*
+ * Where the step after that at i begins, of steps of a size: in a dry run, which counts the bytes of
+ * sizes for which there may be no memory, the last but for the first DRY_STEPS, as all are alike.
+ */
+static int64_t next_step(const struct run *r, int64_t i, int64_t size, int64_t end)
+{
+	const int64_t last = (end - 1) / size * size;
+
+	return r->dry && i / size >= DRY_STEPS && i < last ? last : i + size;
+}
+
 static struct run run_begin(struct hz_context *ctx, const struct hzi_quat_steps *steps,
 			    const struct hzi_qlayer *l, const char *op, bool dry)
 {
@@ -446,7 +459,8 @@ static int weight_gradient(struct run *r, const struct hzi_qtensor *z)
 		sum = packed_array(take(r, count_of(2, l->dw.shape) * 4, sum_dtype(z->a.dtype)),
 				   sum_dtype(z->a.dtype), 2, l->dw.shape);
 	/* Without items there is one product of no terms. */
-	for (int64_t i = 0; i < (items ? items : 1) && status == HZ_OK; i++) {
+	for (int64_t i = 0; i < (items ? items : 1) && status == HZ_OK;
+	     i = next_step(r, i, 1, items)) {
 		int64_t rest = i, z_at = 0, x_at = 0;
 		struct hzi_quat_gemm_args g = {
 			.m = l->dw.shape[0], .n = l->dw.shape[1],
@@ -891,7 +905,8 @@ static int correlate(struct run *r, const struct hzi_qtensor *in, const struct h
 				  out->shape);
 		pixel = to.a.stride[3];
 	}
-	for (int64_t first = 0; first < rows && status == HZ_OK; first += chunk) {
+	for (int64_t first = 0; first < rows && status == HZ_OK;
+	     first = next_step(r, first, chunk, rows)) {
 		const int64_t n = rows - first < chunk ? rows - first : chunk;
 		struct hzi_quat_gemm_args g = {
 			.m = w->out, .k = pixels_columns(&p), .n = n, .dtype = in->a.dtype,
@@ -1175,7 +1190,8 @@ static int conv_weights(struct run *r, const struct hzi_quat_conv_args *a,
 	pixels_scratch(r, &p, chunk);
 	pixels_scratch(r, &s, chunk);
 	/* Without pixels there is one product of no terms. */
-	for (int64_t first = 0; first == 0 || first < rows; first += chunk) {
+	for (int64_t first = 0; first == 0 || first < rows;
+	     first = next_step(r, first, chunk, rows)) {
 		struct hzi_quat_gemm_args g = {
 			.m = s.channels, .n = k, .k = rows - first < chunk ? rows - first : chunk,
 			.dtype = big->a.dtype, .c_dtype = dtype, .conj_a = conj_small,

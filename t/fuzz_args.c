@@ -83,7 +83,7 @@ static bool give_memory(struct input *in, const struct call *c, int n)
 
 		if (raw)
 			t->data = in->memory[i] = aligned_alloc(64, ((size_t)bytes + 63) / 64 * 64);
-		else if (other >= 0 && other < i && in->memory[other] && bytes >= 0 &&
+		else if (other >= 0 && other < i && in->memory[other] && bytes > 0 &&
 			 bytes <= hz_tensor_bytes(&in->t[other]))
 			t->data = (char *)in->memory[other] + below(t);
 		else if (bytes > LARGEST)

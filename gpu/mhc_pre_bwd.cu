@@ -48,27 +48,33 @@ HZ_DEVICE void record_draw(uint32_t *records, int64_t s, const float *draw, floa
 	((float4 *)(record + HZI_JOINT_WORDS + token * HZI_JOINT_COEFS))[5] = {own, 0, 0, 0};
 }
 
-/* history: of this thread, a number every `stride` floats */
-template <int N>
+/*
+ * history: of this thread, a number every `stride` floats. USUAL: all rows there are of Sinkhorn's
+ * iteration, of which the compiler is to know.
+ */
+template <int N, bool USUAL>
 HZ_DEVICE void gradients(const hzi_mhc_gradients &p, float *memory, float *history, int stride)
 {
 	const int64_t s = (int64_t)blockIdx.x * HZI_PRE_GROUPS + threadIdx.x;
-	const int m = p.rule.m, n = N ? N : p.rule.n;
+	const int n = N ? N : p.rule.n, m = USUAL ? 2 * n + n * n : p.rule.m;
 	const bool all = m > n;
+	hzi_mhc_rule rule = p.rule;
 	float y[ROWS<N>], dz[ROWS<N>], dalpha[3] = {};
 
+	if (USUAL)
+		rule.residual = HZ_MHC_SINKHORN;
 	load_sums(p.sums, m, memory);
 #pragma unroll
 	for (int k = 0; k < ROWS<N>; k++)
 		dz[k] = 0;
 	if (s < p.sums.groups) {
 		const float rho =
-			normalise<N>(memory + threadIdx.x * (m + 1), m, p.rule.rms_eps, y);
+			normalise<N>(memory + threadIdx.x * (m + 1), m, rule.rms_eps, y);
 		float pre[MOST<N>], post[MOST<N>], mix[MOST<N> * MOST<N>];
 		float dy[ROWS<N>] = {}, sum = 0, own;
 
 		if (p.p || p.a || p.coefs) {
-			hzi_mhc_coefs(n, &p.rule, all, y, p.alpha, p.bias, pre, post, mix);
+			hzi_mhc_coefs(n, &rule, all, y, p.alpha, p.bias, pre, post, mix);
 #pragma unroll
 			for (int i = 0; i < n; i++) {
 				if (p.p)
@@ -94,7 +100,7 @@ HZ_DEVICE void gradients(const hzi_mhc_gradients &p, float *memory, float *histo
 						  s, i, j);
 			}
 		}
-		hzi_mhc_coefs_bwd(n, &p.rule, all, y, p.alpha, p.bias, pre, post, mix, dz, dy,
+		hzi_mhc_coefs_bwd(n, &rule, all, y, p.alpha, p.bias, pre, post, mix, dz, dy,
 				  dalpha, history, stride);
 #pragma unroll
 		for (int k = 0; k < ROWS<N>; k++) {
@@ -119,15 +125,26 @@ HZ_DEVICE void gradients(const hzi_mhc_gradients &p, float *memory, float *histo
 		return;
 	__syncthreads();
 
-	/* Two warps' sums of each number, the first in the second's place */
-	const int warp = threadIdx.x / 32;
+	/* Two warps' sums of each number, 32 of them at a time */
+	constexpr int numbers = ROWS<N> + 3;
 
 #pragma unroll
-	for (int k = 0; k < ROWS<N> + 3; k++) {
-		const float sum = sum_lanes(k < 3 ? dalpha[k] : dz[k < 3 ? 0 : k - 3]);
+	for (int first = 0; first < numbers; first += 32) {
+		const int k = first + threadIdx.x % 32;
+		float v[32];
 
-		if (threadIdx.x % 32 == 0 && k < m + 3)
-			memory[warp * (m + 3) + k] = sum;
+		if (first >= m + 3)
+			break;
+#pragma unroll
+		for (int e = 0; e < 32; e++) {
+			const int from = first + e;
+
+			v[e] = from < 3 ? dalpha[from] :
+			       from < numbers ? dz[from < numbers ? from - 3 : 0] : 0;
+		}
+		fold_lanes<16>(v);
+		if (k < m + 3)
+			memory[threadIdx.x / 32 * (m + 3) + k] = v[0];
 	}
 	__syncthreads();
 	for (int k = threadIdx.x; k < m + 3; k += HZI_PRE_GROUPS)
@@ -143,7 +160,10 @@ extern "C" __global__ void __launch_bounds__(HZI_PRE_GROUPS)
 	static_assert(sizeof(float) * sums == HZI_PRE_GRADIENTS_BYTES(0), "shared memory");
 	grid_next();
 	grid_wait();
-	gradients<4>(p, memory, memory + sums + threadIdx.x, HZI_PRE_GROUPS);
+	if (p.rule.residual == HZ_MHC_SINKHORN && p.rule.m == 24)
+		gradients<4, true>(p, memory, memory + sums + threadIdx.x, HZI_PRE_GROUPS);
+	else
+		gradients<4, false>(p, memory, memory + sums + threadIdx.x, HZI_PRE_GROUPS);
 }
 
 extern "C" __global__ void __launch_bounds__(HZI_PRE_GROUPS)
@@ -154,7 +174,7 @@ extern "C" __global__ void __launch_bounds__(HZI_PRE_GROUPS)
 
 	grid_next();
 	grid_wait();
-	gradients<0>(p, memory, history, 1);
+	gradients<0, false>(p, memory, history, 1);
 }
 
 /* ---- Branch inputs divided by their root mean squares ---------------------------------------- */

@@ -549,7 +549,7 @@ int hzi_cuda_tensor_map_planes(struct hz_context *ctx, const char *op, struct hz
 {
 	const uint64_t sizes[] = {(uint64_t)columns, (uint64_t)rows, (uint64_t)planes};
 	const uint64_t steps[] = {(uint64_t)row_bytes, (uint64_t)plane_bytes};
-	const uint32_t box[] = {128, (uint32_t)box_rows, (uint32_t)planes};
+	const uint32_t box[] = {128, (uint32_t)box_rows, 1};
 
 	return describe(ctx, op, map, p, 3, sizes, steps, box);
 }

@@ -13,7 +13,7 @@
 #define HZI_JOINT_CHANNELS 128		/* of a block, in all four streams */
 #define HZI_JOINT_ROWS 24		/* of phi, at most */
 #define HZI_JOINT_THREADS 384
-#define HZI_JOINT_STAGES 5
+#define HZI_JOINT_STAGES 5		/* at most */
 #define HZI_JOINT_COEFS 28		/* of a token: a [4, 4], p [4], own, padding */
 #define HZI_JOINT_WORDS (6 * 64)	/* draw of a tile: 8 x 16 bytes of bf16 each */
 #define HZI_JOINT_RECORD (HZI_JOINT_WORDS + HZI_JOINT_TILE * HZI_JOINT_COEFS)
@@ -27,7 +27,7 @@
 
 /*
  * dx as of struct hzi_mhc_dx, partial as of struct hzi_mhc_dphi, splits of the tiles in turns.
- * The maps are of boxes of 128 bytes of channels, HZI_JOINT_TILE tokens and all streams. du, dy and
+ * The maps are of boxes of 128 bytes of channels by HZI_JOINT_TILE tokens of a stream. du, dy and
  * dx may have no data, partial may be NULL.
  */
 struct hzi_mhc_joint {

@@ -941,8 +941,9 @@ if command -v bash >/dev/null 2>&1; then
 	is "$(complete_with "$HURWITZ" run hadamard x = bi)" "big.npy bigfortran.npy" "completion: files"
 	is "$(complete_with "$HURWITZ" bench --js)" "--json" "completion: options"
 	is "$(complete_with "$HURWITZ" run -d '')" "auto cpu cuda" "completion: devices"
+	is "$(complete_with "$HURWITZ" demo latti)" "lattice" "completion: chapters"
 else
-	for i in 1 2 3 4 5 6 7; do
+	for i in 1 2 3 4 5 6 7 8; do
 		skip "completion" "no bash"
 	done
 fi

@@ -7,9 +7,6 @@
  * through a ring of stages: one warp loads them, eight work on them, and one stores dx, which has
  * then taken the place of x. A warp of the eight has 16 of the channels: it keeps phi of these, as
  * two parts of bf16, and its sums of dphi in registers. What blocks read at a time is whole tokens.
- *
- * With 64 channels to a block, and so pieces of 128 bytes of memory, the same takes a fifth longer
- * where dy is read.
  */
 #include "gpu/mhc_pre.cuh"
 #include "gpu/mhc_pre_joint.h"

@@ -95,6 +95,17 @@ build()
 		"$top_srcdir/doc/examples/$example.c" "$archive" $cudart $libs -lm 2>&1)
 }
 
+# usable HEADER CALL COMPILER: whether a program with that library links and starts; it may not, of
+# another C library or another width of words than the library's
+usable()
+{
+	printf '#include <%s>\nint main(int n, char **v) { if (n > 9) %s; return v == 0; }\n' "$1" "$2" \
+		>"$work/probe.c"
+	shift 2
+	# shellcheck disable=SC2086 # a list of words
+	"$@" -o "$work/probe" "$work/probe.c" $cudart >/dev/null 2>&1 && "$work/probe"
+}
+
 # Two ranks on this machine; Open MPI wants to be told that they may share a core, and be root.
 OMPI_CC=$CC MPICH_CC=$CC OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1
 OMPI_MCA_rmaps_base_oversubscribe=1 PRTE_MCA_rmaps_default_mapping_policy=:oversubscribe
@@ -104,7 +115,7 @@ cudart=
 name="mpi: two ranks learn what one would"
 if [ -n "$why" ]; then
 	skip 13 "$name" "$why"
-elif ! command -v mpicc >/dev/null 2>&1 || ! mpirun -n 2 true >/dev/null 2>&1; then
+elif ! usable mpi.h 'MPI_Finalize()' mpicc || ! mpirun -n 2 true >/dev/null 2>&1; then
 	skip 13 "$name" "no MPI"
 elif ! build mpi mpicc; then
 	result 13 "$name" 1 "$out"
@@ -115,7 +126,8 @@ fi
 
 cuda=${CUDA_HOME:-/usr/local/cuda}
 cudart="-isystem $cuda/include -L$cuda/lib64 -lcudart_static -ldl -lrt -lpthread"
-if [ -n "$why" ] || ! [ -e "$cuda/include/cuda_runtime_api.h" ] || ! [ -e "$cuda/lib64/libcudart_static.a" ]; then
+# shellcheck disable=SC2086 # may be several words
+if [ -n "$why" ] || ! usable cuda_runtime_api.h 'cudaDeviceSynchronize()' $CC; then
 	skip 14 "stream: compiles" "${why:-no CUDA runtime}"
 	skip 15 "stream: runs" "${why:-no CUDA runtime}"
 else
@@ -138,8 +150,8 @@ if ! [ -e "$HURWITZ_LIBRARY" ]; then
 	skip 16 "$name" "no shared library in this build"
 elif instrumented "$HURWITZ_LIBRARY"; then
 	skip 16 "$name" "an instrumented build"
-elif ! command -v python3 >/dev/null 2>&1; then
-	skip 16 "$name" "no python3"
+elif ! python3 -c 'import ctypes, sys; ctypes.CDLL(sys.argv[1])' "$HURWITZ_LIBRARY" 2>/dev/null; then
+	skip 16 "$name" "no python3 that can load it"
 else
 	out=$(python3 "$top_srcdir/doc/examples/dlpack.py" 2>&1)
 	status=$?

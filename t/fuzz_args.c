@@ -86,12 +86,12 @@ static bool give_memory(struct input *in, const struct call *c, int n)
 		else if (other >= 0 && other < i && in->memory[other] && bytes > 0 &&
 			 bytes <= hz_tensor_bytes(&in->t[other]))
 			t->data = (char *)in->memory[other] + below(t);
-		else if (bytes > LARGEST)
-			all = false;
+		else if (bytes > LARGEST || hz_tensor_count(t) > LARGEST)
+			all = false;	/* strides of 0 make much work of little memory */
 		else if (bytes > 0 && (in->memory[i] = malloc((size_t)(bytes + in->skew[i]))))
 			t->data = (char *)in->memory[i] + in->skew[i] + below(t);
 		if (in->memory[i])
-			memset(in->memory[i], 1, (size_t)bytes);
+			memset(in->memory[i], 1, (size_t)(bytes + (raw ? 0 : in->skew[i])));
 	}
 	return all;
 }

@@ -66,7 +66,6 @@ int time_calls(hz_context *ctx, int (*f)(void *data), void *data, double at_leas
 
 /* ---- Places of the ground, and training (demo_train.c) --------------------------------------- */
 
-#define GRID 10.0f		/* metres between heights */
 #define METRES 30.0f		/* that count as 1 in what networks see */
 
 /* What is known of places, and what is to be learnt of them */
@@ -133,10 +132,8 @@ struct model {
 /* Memory for count parameters, which are 0; released by free(m->value) */
 bool make_parameters(struct model *m, int64_t count);
 
+/* A library status */
 int train_model(struct model *m, const struct places *train, const struct places *test);
-
-/* The mean loss over places, and the share that is right (NULL: not wanted) */
-int measure_model(struct model *m, const struct places *p, double *loss, double *right);
 
 /* Squared error, for m->loss */
 double squared_error(const float *y, const float *t, int outputs, float *dy);

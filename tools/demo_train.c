@@ -12,6 +12,7 @@
 #include "demo.h"
 
 #define PI 3.14159265358979323846
+#define GRID 10.0f	/* metres between heights */
 
 /* ---- Places ---------------------------------------------------------------------------------- */
 
@@ -149,7 +150,8 @@ static void adam(struct model *m, double rate, int step)
 	}
 }
 
-int measure_model(struct model *m, const struct places *p, double *loss, double *right)
+/* The mean loss over places, and the share that is right (NULL: not wanted) */
+static int measure(struct model *m, const struct places *p, double *loss, double *right)
 {
 	float *y = allocate((size_t)(m->batch * m->outputs) * sizeof(float));
 	double sum = 0;
@@ -177,10 +179,10 @@ int measure_model(struct model *m, const struct places *p, double *loss, double 
 static int take_point(struct model *m, const struct places *train, const struct places *test)
 {
 	const int at = m->points;
-	int status = measure_model(m, train, &m->train[at], NULL);
+	int status = measure(m, train, &m->train[at], NULL);
 
 	if (!status)
-		status = measure_model(m, test, &m->test[at], &m->correct[at]);
+		status = measure(m, test, &m->test[at], &m->correct[at]);
 	m->points++;
 	if (!status && m->show) {
 		progress_clear();

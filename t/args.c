@@ -476,9 +476,7 @@ int main(void)
 	all_rows(HZ_CPU, "CPU");
 #if HZ_HAVE_CUDA
 	fake->reset();
-#if HZ_HAVE_CUDA
 	all_rows(HZ_CUDA, "stand-in for a GPU");
-#endif
 #endif
 	is_int(fake->complaints(first, sizeof(first)), 0, "the driver has no complaint");
 	if (*first)

@@ -91,6 +91,31 @@ HZI_MHC_FN float hzi_m_div(float a, float b)
 #endif
 }
 
+/* 1 / a within 2 ulp, of a between 2^-126 and 2^126; NaN where that is 0 or infinite */
+HZI_MHC_FN float hzi_m_inverse(float a)
+{
+#ifdef __CUDACC__
+	float r;
+
+	asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(r) : "f"(a));
+	return fmaf(fmaf(-a, r, 1.0f), r, r);
+#else
+	return 1.0f / a;
+#endif
+}
+
+/* Whether that pays, and a is below b in all lanes */
+HZI_MHC_FN bool hzi_m_all_below(float a, float b)
+{
+#ifdef __CUDACC__
+	return __all_sync(__activemask(), a < b);
+#else
+	(void)a;
+	(void)b;
+	return false;
+#endif
+}
+
 /* The same number in every lane */
 HZI_MHC_FN float hzi_m_set(float a)
 {
@@ -125,9 +150,18 @@ HZI_MHC_FN hzi_mreal hzi_mhc_tanh(hzi_mreal z, hzi_mreal *slope)
  *
  *     c_j = c_j / (c_j sum_i k_ij r_i + eps), then r_i = r_i / (r_i sum_j k_ij c_j + eps)
  *
+ * or, of inverses, 1 / c_j = sum_i k_ij r_i + eps / c_j: with these kept from one iteration to the
+ * next, what a half of one waits for is a sum and an inverse.
+ *
  * HZ_MHC_SOFTMAX is the first half of the first iteration itself: k = softmax + eps, c = 1.
  */
 #define HZI_MHC_SQUARE (HZI_MHC_STREAMS * HZI_MHC_STREAMS)
+
+/* of_r, of_c: inverses of r and c; least: a part of of_r */
+struct hzi_mhc_state {
+	hzi_mreal r[HZI_MHC_STREAMS], c[HZI_MHC_STREAMS];
+	hzi_mreal of_r[HZI_MHC_STREAMS], of_c[HZI_MHC_STREAMS], least[HZI_MHC_STREAMS];
+};
 
 /* Element (i, j) of a matrix or of its transpose; a choice of two, not a computed index */
 HZI_MHC_FN hzi_mreal hzi_mhc_turn(const int n, const bool turned, const hzi_mreal *z, const int i,
@@ -169,11 +203,12 @@ HZI_MHC_FN void hzi_mhc_map(const int n, const struct hzi_mhc_rule *rule, const 
 }
 
 /*
- * What r and c begin with: 1. NaN where |z| is infinite, which divided by itself may be lost; 0 for
- * rows of 0, whose r would grow by 1 / eps each time.
+ * What r, c and their inverses begin with: 1. NaN where |z| is infinite, which divided by itself may
+ * be lost. Rows of 0, whose r would grow by 1 / eps each time, get a part of 1 / r that keeps it at
+ * 1.
  */
 HZI_MHC_FN void hzi_mhc_begin(const int n, const struct hzi_mhc_rule *rule, const hzi_mreal *z,
-			      const hzi_mreal *k, hzi_mreal *r, hzi_mreal *c)
+			      const hzi_mreal *k, struct hzi_mhc_state *s)
 {
 	hzi_mreal one = hzi_m_set(1);
 
@@ -183,8 +218,10 @@ HZI_MHC_FN void hzi_mhc_begin(const int n, const struct hzi_mhc_rule *rule, cons
 			one += z[i] * hzi_m_set(0);
 	}
 	HZI_MHC_UNROLL
-	for (int i = 0; i < n; i++)
-		r[i] = c[i] = one;
+	for (int i = 0; i < n; i++) {
+		s->r[i] = s->c[i] = s->of_r[i] = s->of_c[i] = one;
+		s->least[i] = hzi_m_set(0);
+	}
 	if (rule->map != HZ_MHC_EXP || rule->eps == 0)
 		return;
 	HZI_MHC_UNROLL
@@ -194,60 +231,82 @@ HZI_MHC_FN void hzi_mhc_begin(const int n, const struct hzi_mhc_rule *rule, cons
 		HZI_MHC_UNROLL
 		for (int j = 1; j < n; j++)
 			sum += k[i * n + j];
-		r[i] = hzi_m_where(hzi_m_set(1e-37f), sum, hzi_m_set(0), one);
+		s->least[i] = hzi_m_where(hzi_m_set(1e-37f), sum, one, hzi_m_set(0));
 	}
 }
 
-HZI_MHC_FN void hzi_mhc_columns(const int n, hzi_mreal eps, const hzi_mreal *k, const hzi_mreal *r,
-				hzi_mreal *c)
+/* 1 / a, which is near r, or not: then how far a r is from 1 goes to *change, if that is more */
+HZI_MHC_FN hzi_mreal hzi_mhc_inverse(const bool near, hzi_mreal a, hzi_mreal r, hzi_mreal *change)
 {
+	const hzi_mreal one = hzi_m_set(1);
+
+	if (!near) {
+		*change = hzi_m_max(*change, hzi_m_abs(hzi_m_fma(-a, r, one)));
+		return hzi_m_inverse(a);
+	}
 	HZI_MHC_UNROLL
-	for (int j = 0; j < n; j++) {
-		hzi_mreal sum = k[j] * r[0];
-
-		HZI_MHC_UNROLL
-		for (int i = 1; i < n; i++)
-			sum = hzi_m_fma(k[i * n + j], r[i], sum);
-		c[j] = hzi_m_div(c[j], hzi_m_fma(c[j], sum, eps));
-	}
+	for (int i = 0; i < 3; i++)	/* 0.125^8 is half an ulp of 1 */
+		r = hzi_m_fma(hzi_m_fma(-a, r, one), r, r);
+	return r;
 }
 
-HZI_MHC_FN void hzi_mhc_rows(const int n, hzi_mreal eps, const hzi_mreal *k, hzi_mreal *r,
-			     const hzi_mreal *c)
+/*
+ * One iteration, or its second half. near: r and c change so little that Newton's iteration finds
+ * inverses from those before; else *change gets how far the farthest is from 1 relative to its own.
+ */
+HZI_MHC_FN void hzi_mhc_step(const int n, const hzi_mreal eps, const bool columns, const bool near,
+			     const hzi_mreal *k, struct hzi_mhc_state *s, hzi_mreal *change)
 {
+	if (columns) {
+		HZI_MHC_UNROLL
+		for (int j = 0; j < n; j++) {
+			s->of_c[j] *= eps;
+			HZI_MHC_UNROLL
+			for (int i = 0; i < n; i++)
+				s->of_c[j] = hzi_m_fma(k[i * n + j], s->r[i], s->of_c[j]);
+			s->c[j] = hzi_mhc_inverse(near, s->of_c[j], s->c[j], change);
+		}
+	}
 	HZI_MHC_UNROLL
 	for (int i = 0; i < n; i++) {
-		hzi_mreal sum = k[i * n] * c[0];
-
+		s->of_r[i] = hzi_m_fma(eps, s->of_r[i], s->least[i]);
 		HZI_MHC_UNROLL
-		for (int j = 1; j < n; j++)
-			sum = hzi_m_fma(k[i * n + j], c[j], sum);
-		r[i] = hzi_m_div(r[i], hzi_m_fma(r[i], sum, eps));
+		for (int j = 0; j < n; j++)
+			s->of_r[i] = hzi_m_fma(k[i * n + j], s->c[j], s->of_r[i]);
+		s->r[i] = hzi_mhc_inverse(near, s->of_r[i], s->r[i], change);
 	}
 }
 
 /*
  * Iterations first .. last - 1. history, if it is not NULL, gets r and c from before each: number e
  * of iteration first + t, 2n of them, is at (t * 2 * n + e) * stride.
+ *
+ * If all 1 / r and 1 / c of an iteration are those before times numbers from 1 / b to b, those of the
+ * next are, too: they are sums of positive terms, each times such a number.
  */
 HZI_MHC_FN void hzi_mhc_iterate(const int n, const struct hzi_mhc_rule *rule, int first, int last,
-				const hzi_mreal *k, hzi_mreal *r, hzi_mreal *c, hzi_mreal *history,
+				const hzi_mreal *k, struct hzi_mhc_state *s, hzi_mreal *history,
 				int stride)
 {
 	const hzi_mreal eps = hzi_m_set(rule->eps);
+	int t = first;
 
-	for (int t = first; t < last; t++) {
+	for (bool near = false; t < last && !near; t++) {
+		const bool columns = t > 0 || rule->map != HZ_MHC_SOFTMAX;
+		hzi_mreal change = hzi_m_set(0);
+
 		if (history) {
 			HZI_MHC_UNROLL
 			for (int i = 0; i < n; i++) {
-				history[((t - first) * 2 * n + i) * stride] = r[i];
-				history[((t - first) * 2 * n + n + i) * stride] = c[i];
+				history[((t - first) * 2 * n + i) * stride] = s->r[i];
+				history[((t - first) * 2 * n + n + i) * stride] = s->c[i];
 			}
 		}
-		if (t > 0 || rule->map != HZ_MHC_SOFTMAX)
-			hzi_mhc_columns(n, eps, k, r, c);
-		hzi_mhc_rows(n, eps, k, r, c);
+		hzi_mhc_step(n, eps, columns, false, k, s, &change);
+		near = columns && !history && hzi_m_all_below(change, 0.11f);
 	}
+	for (; t < last; t++)
+		hzi_mhc_step(n, eps, true, true, k, s, NULL);
 }
 
 /* The matrix iterated on, from what hzi_mhc_map() gave */
@@ -266,17 +325,18 @@ HZI_MHC_FN void hzi_mhc_sinkhorn(const int n, const struct hzi_mhc_rule *rule, c
 				 hzi_mreal *p)
 {
 	const bool turned = rule->order == HZ_MHC_ROWS;
-	hzi_mreal k[HZI_MHC_SQUARE], r[HZI_MHC_STREAMS], c[HZI_MHC_STREAMS];
+	hzi_mreal k[HZI_MHC_SQUARE];
+	struct hzi_mhc_state s;
 
 	hzi_mhc_map(n, rule, z, k);
 	hzi_mhc_lift(n, rule, k, k);
-	hzi_mhc_begin(n, rule, z, k, r, c);
-	hzi_mhc_iterate(n, rule, 0, rule->iterations, k, r, c, NULL, 0);
+	hzi_mhc_begin(n, rule, z, k, &s);
+	hzi_mhc_iterate(n, rule, 0, rule->iterations, k, &s, NULL, 0);
 	HZI_MHC_UNROLL
 	for (int i = 0; i < n; i++) {
 		HZI_MHC_UNROLL
 		for (int j = 0; j < n; j++)
-			k[i * n + j] = r[i] * k[i * n + j] * c[j];
+			k[i * n + j] = s.r[i] * k[i * n + j] * s.c[j];
 	}
 	HZI_MHC_UNROLL
 	for (int i = 0; i < n; i++) {
@@ -390,7 +450,7 @@ HZI_MHC_FN void hzi_mhc_sinkhorn_bwd(const int n, const struct hzi_mhc_rule *rul
 	const bool turned = rule->order == HZ_MHC_ROWS;
 	const hzi_mreal eps = hzi_m_set(rule->eps);
 	hzi_mreal k[HZI_MHC_SQUARE], dk[HZI_MHC_SQUARE];
-	hzi_mreal r[HZI_MHC_STREAMS], c[HZI_MHC_STREAMS];
+	struct hzi_mhc_state s;
 	hzi_mreal dr[HZI_MHC_STREAMS], dc[HZI_MHC_STREAMS];
 
 	HZI_MHC_UNROLL
@@ -403,9 +463,9 @@ HZI_MHC_FN void hzi_mhc_sinkhorn_bwd(const int n, const struct hzi_mhc_rule *rul
 	hzi_mhc_lift(n, rule, k, k);
 	for (int last = rule->iterations, first; last > 0; last = first) {
 		first = (last - 1) / HZI_MHC_HISTORY * HZI_MHC_HISTORY;
-		hzi_mhc_begin(n, rule, z, k, r, c);
-		hzi_mhc_iterate(n, rule, 0, first, k, r, c, NULL, 0);
-		hzi_mhc_iterate(n, rule, first, last, k, r, c, history, stride);
+		hzi_mhc_begin(n, rule, z, k, &s);
+		hzi_mhc_iterate(n, rule, 0, first, k, &s, NULL, 0);
+		hzi_mhc_iterate(n, rule, first, last, k, &s, history, stride);
 		if (last == rule->iterations) {
 			HZI_MHC_UNROLL
 			for (int i = 0; i < n; i++) {
@@ -414,9 +474,9 @@ HZI_MHC_FN void hzi_mhc_sinkhorn_bwd(const int n, const struct hzi_mhc_rule *rul
 					const hzi_mreal g = hzi_mhc_turn(n, turned, dp, i, j);
 					const hzi_mreal gk = g * k[i * n + j];
 
-					dk[i * n + j] = g * r[i] * c[j];
-					dr[i] = hzi_m_fma(gk, c[j], dr[i]);
-					dc[j] = hzi_m_fma(gk, r[i], dc[j]);
+					dk[i * n + j] = g * s.r[i] * s.c[j];
+					dr[i] = hzi_m_fma(gk, s.c[j], dr[i]);
+					dc[j] = hzi_m_fma(gk, s.r[i], dc[j]);
 				}
 			}
 		}
@@ -429,11 +489,11 @@ HZI_MHC_FN void hzi_mhc_sinkhorn_bwd(const int n, const struct hzi_mhc_rule *rul
 				c_old[i] = history[((t - first) * 2 * n + n + i) * stride];
 			}
 			hzi_mhc_step_bwd(n, eps, t > 0 || rule->map != HZ_MHC_SOFTMAX, k, r_old, c_old,
-					 r, c, dk, dr, dc);
+					 s.r, s.c, dk, dr, dc);
 			HZI_MHC_UNROLL
 			for (int i = 0; i < n; i++) {
-				r[i] = r_old[i];
-				c[i] = c_old[i];
+				s.r[i] = r_old[i];
+				s.c[i] = c_old[i];
 			}
 		}
 	}
@@ -532,10 +592,11 @@ HZI_MHC_FN int hzi_mhc_rest(const int n, const struct hzi_mhc_rule *rule)
 	       rule->residual == HZ_MHC_IDENTITY ? 0 : n * n;
 }
 
-/* p from its z: sigma + p_eps, or sigma divided by the sum + p_eps */
+/* p from its z: sigma + p_eps, or sigma divided by the sum + p_eps; z itself of HZ_MHC_TANH */
 HZI_MHC_FN void hzi_mhc_gates(const int n, const struct hzi_mhc_rule *rule, const hzi_mreal *z,
 			      hzi_mreal *p)
 {
+	const bool plain = rule->residual == HZ_MHC_TANH;
 	const hzi_mreal eps = hzi_m_set(rule->p_eps);
 	hzi_mreal sum = eps, slope;
 
@@ -545,8 +606,22 @@ HZI_MHC_FN void hzi_mhc_gates(const int n, const struct hzi_mhc_rule *rule, cons
 		sum += p[i];
 	}
 	HZI_MHC_UNROLL
-	for (int i = 0; i < n; i++)
+	for (int i = 0; i < n; i++) {
 		p[i] = rule->flags & HZ_MHC_NORMALIZE ? hzi_m_div(p[i], sum) : p[i] + eps;
+		p[i] = plain ? z[i] : p[i];
+	}
+}
+
+/* q from its z: `count` of them */
+HZI_MHC_FN void hzi_mhc_post_gates(const int count, const struct hzi_mhc_rule *rule,
+				   const hzi_mreal *z, hzi_mreal *q)
+{
+	const bool plain = rule->residual == HZ_MHC_TANH;
+	hzi_mreal slope;
+
+	HZI_MHC_UNROLL
+	for (int i = 0; i < count; i++)
+		q[i] = plain ? z[i] : hzi_m_set(rule->q_scale) * hzi_mhc_sigma(z[i], &slope);
 }
 
 HZI_MHC_FN void hzi_mhc_gates_bwd(const int n, const struct hzi_mhc_rule *rule, const hzi_mreal *z,
@@ -668,20 +743,13 @@ HZI_MHC_FN void hzi_mhc_coefs(const int n, const struct hzi_mhc_rule *rule, cons
 			      const hzi_mreal *y, const float *alpha, const float *bias,
 			      hzi_mreal *p, hzi_mreal *q, hzi_mreal *a)
 {
-	const bool plain = rule->residual == HZ_MHC_TANH;
-	hzi_mreal z[HZI_MHC_ROWS], slope;
+	hzi_mreal z[HZI_MHC_ROWS];
 
 	hzi_mhc_affine(n, rule, all, y, alpha, bias, z);
 	hzi_mhc_gates(n, rule, z, p);
-	HZI_MHC_UNROLL
-	for (int i = 0; i < n; i++)
-		p[i] = plain ? z[i] : p[i];
 	if (!all)
 		return;
-	HZI_MHC_UNROLL
-	for (int i = 0; i < n; i++)
-		q[i] = plain ? z[n + i] :
-			       hzi_m_set(rule->q_scale) * hzi_mhc_sigma(z[n + i], &slope);
+	hzi_mhc_post_gates(n, rule, z + n, q);
 	hzi_mhc_residual(n, rule, z + 2 * n, a);
 }
 

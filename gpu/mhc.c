@@ -5,8 +5,8 @@
  */
 #include <config.h>
 
-#include "cuda.h"
 #include "gpu/mhc.h"
+#include "gpu/mhc_pre_launch.h"
 #include "lib/mhc_rule.h"
 
 #define BLOCKS_MAX ((int64_t)0x7fffffff)	/* along x */
@@ -16,27 +16,23 @@
 static const char streams_name[] = "mhc_streams", bwd_name[] = "mhc_streams_bwd",
 		  chain_name[] = "mhc_recompute";
 
-static int64_t ceil_div(int64_t a, int64_t b)
-{
-	return a / b + (a % b != 0);
-}
-
 static size_t padded(int64_t bytes)
 {
 	return ((size_t)bytes + 255) & ~(size_t)255;
 }
 
-static int launch(struct hz_context *ctx, const char *op, enum hzi_family family, int kernel,
-		  int64_t x, int64_t y, int threads, size_t shared, const void *params, size_t bytes)
+int hzi_mhc_launch(struct hz_context *ctx, const char *op, enum hzi_family family, int kernel,
+		   int64_t x, int64_t y, int threads, size_t shared_bytes, const void *params,
+		   size_t params_bytes)
 {
-	const struct hzi_launch l = {
+	const struct hzi_launch launch = {
 		.grid = {(unsigned)x, (unsigned)y}, .block = {(unsigned)threads},
-		.shared_bytes = (unsigned)shared, .early = true,
+		.shared_bytes = (unsigned)shared_bytes, .early = true,
 	};
 
 	if (x > BLOCKS_MAX)
 		return hzi_fail(ctx, HZ_ENOTSUP, "%s: too many tokens for a GPU", op);
-	return hzi_cuda_launch(ctx, op, family, kernel, &l, params, bytes);
+	return hzi_cuda_launch(ctx, op, family, kernel, &launch, params, params_bytes);
 }
 
 /* ---- Which operands are rows of 16-byte vectors ------------------------------------------------ */
@@ -47,15 +43,16 @@ static bool in_vectors(const struct hzi_mhc_array *a, int bytes)
 			    a->token * bytes % 16 == 0 && a->stream * bytes % 16 == 0);
 }
 
-/* Whether there are kernels for such rows: their index after the first, -1 if not */
+/* Such rows' kernel after the first: 6 or more of other n than 4 and 2, -1 if they are none */
 static int vector_kernel(const struct hzi_mhc_shape *s)
 {
+	static const int place[HZI_MHC_STREAMS + 1] = {-1, 2, 1, 3, 0, 4, 5, 6, 7};
 	const int type = s->dtype == HZ_F32 ? 0 : s->dtype == HZ_F16 ? 1 : 2;
 
 	if (s->tokens == 0 || s->channels == 0 ||
 	    s->channels * (int64_t)hz_dtype_size(s->dtype) % 16 != 0)
 		return -1;
-	return s->n == 4 ? type : s->n == 2 ? 3 + type : -1;
+	return type + 3 * place[s->n];
 }
 
 static bool whole(const struct hzi_mhc_coef *c, int n, bool matrix)
@@ -120,12 +117,13 @@ int hzi_cuda_mhc_streams(struct hz_context *ctx, const struct hzi_mhc_streams_ar
 		 (!a->y.data ? 0 : p.a.a.data ? HZI_TERM_MIX : HZI_TERM_ADD);
 	if (kernel < 0 || (p.kind & HZI_TERM_U && (p.kind & HZI_TERM_ADD || !a->x.data)) ||
 	    !in_vectors(&a->x, bytes) || !in_vectors(&a->f, bytes) || !in_vectors(&a->u, bytes) ||
-	    !in_vectors(&a->y, bytes)) {
+	    !in_vectors(&a->y, bytes) ||
+	    (kernel >= 6 && p.kind & HZI_TERM_MIX && lanes_for(a->s.channels * bytes / 16) < 5)) {
 		p.lanes_log2 = lanes_for(ceil_div(a->s.channels, HZI_MHC_ANY));
 		p.tiles = (int32_t)ceil_div(a->s.channels, (int64_t)HZI_MHC_ANY << p.lanes_log2);
-		return launch(ctx, streams_name, HZI_FAMILY_MHC, HZI_KERNEL_mhc_streams_any,
-			      p.tiles * ceil_div(a->s.tokens, HZI_MHC_THREADS >> p.lanes_log2), 1,
-			      HZI_MHC_THREADS, 0, &p, sizeof(p));
+		return hzi_mhc_launch(ctx, streams_name, HZI_FAMILY_MHC, HZI_KERNEL_mhc_streams_any,
+				      p.tiles * ceil_div(a->s.tokens, HZI_MHC_THREADS >> p.lanes_log2),
+				      1, HZI_MHC_THREADS, 0, &p, sizeof(p));
 	}
 	p.vectors = a->s.channels * bytes / 16;
 	p.whole = wholes(&p.a.p, &p.a.q, &p.a.a, a->s.n);
@@ -133,9 +131,9 @@ int hzi_cuda_mhc_streams(struct hz_context *ctx, const struct hzi_mhc_streams_ar
 	p.tiles = (int32_t)ceil_div(p.vectors, (int64_t)1 << p.lanes_log2);
 	kernel += p.kind & HZI_TERM_MIX ? HZI_KERNEL_mhc_streams_mixed_f32_4 :
 					  HZI_KERNEL_mhc_streams_plain_f32_4;
-	return launch(ctx, streams_name, HZI_FAMILY_MHC, kernel,
-		      p.tiles * ceil_div(a->s.tokens, HZI_MHC_THREADS >> p.lanes_log2), 1,
-		      HZI_MHC_THREADS, 0, &p, sizeof(p));
+	return hzi_mhc_launch(ctx, streams_name, HZI_FAMILY_MHC, kernel,
+			      p.tiles * ceil_div(a->s.tokens, HZI_MHC_THREADS >> p.lanes_log2), 1,
+			      HZI_MHC_THREADS, 0, &p, sizeof(p));
 }
 
 /* ---- Their gradients -------------------------------------------------------------------------- */
@@ -192,11 +190,12 @@ static int bias_gradient(struct hz_context *ctx, const struct hzi_mhc_streams_bw
 
 	p.chunk = ceil_div(a->s.tokens, p.chunks);
 	p.vectors = a->s.channels * bytes % 16 == 0 && in_vectors(&a->dy, bytes);
-	HZ_CHECK(launch(ctx, bwd_name, HZI_FAMILY_MHC, HZI_KERNEL_mhc_dbias,
-			ceil_div(a->s.channels, HZI_MHC_DBIAS_LANES * (p.vectors ? 16 / bytes : 1)),
-			p.chunks, HZI_MHC_THREADS, 0, &p, sizeof(p)));
-	return launch(ctx, bwd_name, HZI_FAMILY_MHC, HZI_KERNEL_mhc_dbias_finish,
-		      ceil_div(a->s.channels, HZI_MHC_THREADS), 1, HZI_MHC_THREADS, 0, &p, sizeof(p));
+	HZ_CHECK(hzi_mhc_launch(ctx, bwd_name, HZI_FAMILY_MHC, HZI_KERNEL_mhc_dbias,
+				ceil_div(a->s.channels, HZI_MHC_DBIAS_LANES * (p.vectors ? 16 / bytes : 1)),
+				p.chunks, HZI_MHC_THREADS, 0, &p, sizeof(p)));
+	return hzi_mhc_launch(ctx, bwd_name, HZI_FAMILY_MHC, HZI_KERNEL_mhc_dbias_finish,
+			      ceil_div(a->s.channels, HZI_MHC_THREADS), 1, HZI_MHC_THREADS, 0, &p,
+			      sizeof(p));
 }
 
 static bool same_array(const struct hzi_mhc_array *a, const struct hzi_mhc_array *b)
@@ -245,7 +244,7 @@ int hzi_cuda_mhc_streams_bwd(struct hz_context *ctx, const struct hzi_mhc_stream
 	if (a->s.groups == 0 || (!sums && !p.a.dx.data && !a->df.data))
 		return HZ_OK;
 	p.kind = vector_terms(&p.a);
-	if (kernel >= 0 && p.kind && in_vectors(&p.a.x, bytes) && in_vectors(&a->f, bytes) &&
+	if (kernel >= 0 && kernel < 6 && p.kind && in_vectors(&p.a.x, bytes) && in_vectors(&a->f, bytes) &&
 	    in_vectors(&a->du, bytes) && in_vectors(&a->dy, bytes) && in_vectors(&p.a.dx, bytes) &&
 	    in_vectors(&a->df, bytes)) {
 		kernel += p.kind & HZI_TERM_MIX ? HZI_KERNEL_mhc_streams_bwd_mixed_f32_4 :
@@ -261,14 +260,14 @@ int hzi_cuda_mhc_streams_bwd(struct hz_context *ctx, const struct hzi_mhc_stream
 	}
 	p.sums = sums;
 	blocks = p.per == 1 ? ceil_div(a->s.tokens, per_block) : a->s.groups * p.chunks;
-	HZ_CHECK(launch(ctx, bwd_name, HZI_FAMILY_MHC, kernel, blocks, 1, HZI_MHC_BWD_THREADS, 0, &p,
-			sizeof(p)));
+	HZ_CHECK(hzi_mhc_launch(ctx, bwd_name, HZI_FAMILY_MHC, kernel, blocks, 1,
+				HZI_MHC_BWD_THREADS, 0, &p, sizeof(p)));
 	if (!sums || p.chunks == 1)
 		return HZ_OK;
 	count = (p.kind & HZI_TERM_U ? n : 0) + (p.kind & HZI_TERM_F ? n : 0) +
 		(p.kind & HZI_TERM_MIX ? n * n : 0);
-	return launch(ctx, bwd_name, HZI_FAMILY_MHC, HZI_KERNEL_mhc_sums_finish, a->s.groups * count, 1,
-		      HZI_MHC_BWD_THREADS, 0, &p, sizeof(p));
+	return hzi_mhc_launch(ctx, bwd_name, HZI_FAMILY_MHC, HZI_KERNEL_mhc_sums_finish,
+			      a->s.groups * count, 1, HZI_MHC_BWD_THREADS, 0, &p, sizeof(p));
 }
 
 /* ---- Chains of layers ------------------------------------------------------------------------- */
@@ -340,9 +339,10 @@ static int chain(struct hz_context *ctx, struct hzi_mhc_chain_job *p)
 		p->vectors = p->s.channels * bytes / 16;
 		threads = p->s.tokens * p->vectors;
 	}
-	return launch(ctx, chain_name, HZI_FAMILY_MHC,
-		      vectors ? HZI_KERNEL_mhc_recompute_4 : HZI_KERNEL_mhc_recompute_any,
-		      ceil_div(threads, HZI_MHC_THREADS), 1, HZI_MHC_THREADS, 0, p, sizeof(*p));
+	return hzi_mhc_launch(ctx, chain_name, HZI_FAMILY_MHC,
+			      vectors ? HZI_KERNEL_mhc_recompute_4 : HZI_KERNEL_mhc_recompute_any,
+			      ceil_div(threads, HZI_MHC_THREADS), 1, HZI_MHC_THREADS, 0, p,
+			      sizeof(*p));
 }
 
 /* One launch for layers that lie alike, which goes on from the streams that the one before stored */
@@ -384,10 +384,10 @@ int hzi_cuda_mhc_sinkhorn(struct hz_context *ctx, const struct hzi_mhc_sinkhorn_
 {
 	if (a->count == 0)
 		return HZ_OK;
-	return launch(ctx, "mhc_sinkhorn", HZI_FAMILY_MHC_SINKHORN,
-		      a->rule.n == 4 ? HZI_KERNEL_mhc_sinkhorn_4 : HZI_KERNEL_mhc_sinkhorn_any,
-		      ceil_div(a->count, HZI_MHC_SINK_THREADS), 1, HZI_MHC_SINK_THREADS, 0, a,
-		      sizeof(*a));
+	return hzi_mhc_launch(ctx, "mhc_sinkhorn", HZI_FAMILY_MHC_SINKHORN,
+			      a->rule.n == 4 ? HZI_KERNEL_mhc_sinkhorn_4 : HZI_KERNEL_mhc_sinkhorn_any,
+			      ceil_div(a->count, HZI_MHC_SINK_THREADS), 1, HZI_MHC_SINK_THREADS, 0,
+			      a, sizeof(*a));
 }
 
 size_t hzi_cuda_mhc_sinkhorn_bwd_workspace(const struct hz_context *ctx,
@@ -405,10 +405,10 @@ int hzi_cuda_mhc_sinkhorn_bwd(struct hz_context *ctx, const struct hzi_mhc_sinkh
 
 	if (a->count == 0)
 		return HZ_OK;
-	return launch(ctx, "mhc_sinkhorn_bwd", HZI_FAMILY_MHC_SINKHORN,
-		      n == 4 ? HZI_KERNEL_mhc_sinkhorn_bwd_4 : HZI_KERNEL_mhc_sinkhorn_bwd_any,
-		      ceil_div(a->count, threads), 1, threads, sizeof(float) * (size_t)(2 * n * kept * threads),
-		      a, sizeof(*a));
+	return hzi_mhc_launch(ctx, "mhc_sinkhorn_bwd", HZI_FAMILY_MHC_SINKHORN,
+			      n == 4 ? HZI_KERNEL_mhc_sinkhorn_bwd_4 : HZI_KERNEL_mhc_sinkhorn_bwd_any,
+			      ceil_div(a->count, threads), 1, threads,
+			      sizeof(float) * (size_t)(2 * n * kept * threads), a, sizeof(*a));
 }
 
 size_t hzi_cuda_mhc_diagnose_workspace(const struct hz_context *ctx,
@@ -423,9 +423,9 @@ int hzi_cuda_mhc_diagnose(struct hz_context *ctx, const struct hzi_mhc_diagnose_
 {
 	if (a->groups == 0)
 		return HZ_OK;
-	return launch(ctx, "mhc_diagnose", HZI_FAMILY_MHC_SINKHORN, HZI_KERNEL_mhc_diagnose,
-		      ceil_div(a->groups, HZI_MHC_SINK_THREADS), 1, HZI_MHC_SINK_THREADS, 0, a,
-		      sizeof(*a));
+	return hzi_mhc_launch(ctx, "mhc_diagnose", HZI_FAMILY_MHC_SINKHORN, HZI_KERNEL_mhc_diagnose,
+			      ceil_div(a->groups, HZI_MHC_SINK_THREADS), 1, HZI_MHC_SINK_THREADS, 0,
+			      a, sizeof(*a));
 }
 
 size_t hzi_cuda_mhc_init_workspace(const struct hz_context *ctx, const struct hzi_mhc_init_args *a)
@@ -440,7 +440,7 @@ int hzi_cuda_mhc_init(struct hz_context *ctx, const struct hzi_mhc_init_args *a)
 	const int64_t blocks = ceil_div(a->phi ? a->count : 0, 4 * HZI_MHC_SINK_THREADS);
 	const int64_t least = ceil_div(HZI_MHC_ROWS, HZI_MHC_SINK_THREADS);	/* for the bias */
 
-	return launch(ctx, "mhc_init", HZI_FAMILY_MHC_SINKHORN, HZI_KERNEL_mhc_init,
-		      blocks < least ? least : blocks < 4096 ? blocks : 4096, 1, HZI_MHC_SINK_THREADS, 0,
-		      a, sizeof(*a));
+	return hzi_mhc_launch(ctx, "mhc_init", HZI_FAMILY_MHC_SINKHORN, HZI_KERNEL_mhc_init,
+			      blocks < least ? least : blocks < 4096 ? blocks : 4096, 1,
+			      HZI_MHC_SINK_THREADS, 0, a, sizeof(*a));
 }

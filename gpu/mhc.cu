@@ -3,9 +3,9 @@
  *
  * SPDX-License-Identifier: BSD-2-Clause
  *
- * All of it is bound by memory. Kernels for n = 4 and 2 take rows of 16-byte vectors: a thread has one
- * vector of all streams of a token, with every load under way before the first use. What is not so
- * aligned, and other n, go a channel a thread.
+ * All of it is bound by memory. Kernels of rows of 16-byte vectors, for n = 4 and 2 and forward for
+ * others: a thread has one vector of all streams of a token, with every load under way before the
+ * first use. What is not so aligned, and other gradients, go a channel a thread.
  */
 #include "gpu/grid.cuh"
 #include "gpu/mhc.cuh"
@@ -17,6 +17,17 @@
 
 /* ---- Streams ---------------------------------------------------------------------------------- */
 
+/* A thread's token and vector, and the group */
+HZ_DEVICE int64_t vector_place(const hzi_mhc_streams_job &p, int64_t &t, int64_t &v)
+{
+	const int64_t row = p.tiles == 1 ? blockIdx.x : blockIdx.x / (uint32_t)p.tiles;
+
+	t = row * (HZI_MHC_THREADS >> p.lanes_log2) + ((int)threadIdx.x >> p.lanes_log2);
+	v = ((blockIdx.x - row * p.tiles) << p.lanes_log2) +
+	    ((int)threadIdx.x & ((1 << p.lanes_log2) - 1));
+	return mhc_divide(t, p.per);
+}
+
 /*
  * Blocks count the vectors of a token, then tokens. Streams are read before they are written, by the
  * same thread: y may be x.
@@ -26,12 +37,8 @@ HZ_DEVICE void streams(const hzi_mhc_streams_job &p)
 {
 	typedef word_of<DT> word;
 	constexpr bool mixed = (KIND & HZI_TERM_MIX) != 0, added = (KIND & HZI_TERM_ADD) != 0;
-	const int64_t row = p.tiles == 1 ? blockIdx.x : blockIdx.x / (uint32_t)p.tiles;
-	const int64_t t = row * (HZI_MHC_THREADS >> p.lanes_log2) +
-			  ((int)threadIdx.x >> p.lanes_log2);
-	const int64_t v = ((blockIdx.x - row * p.tiles) << p.lanes_log2) +
-			  ((int)threadIdx.x & ((1 << p.lanes_log2) - 1));
-	const int64_t s = mhc_divide(t, p.per);
+	int64_t t, v;
+	const int64_t s = vector_place(p, t, v);
 	const bool have_x = !added || p.a.x.data, have_f = (mixed || added) && p.a.f.data;
 	words x[N], f = {}, u;
 	float cp[N], cq[N], ca[N][N];
@@ -113,6 +120,88 @@ HZ_DEVICE void streams_mixed(const hzi_mhc_streams_job &p)
 	else
 		streams<DT, N, HZI_TERM_MIX | HZI_TERM_U>(p);
 }
+
+/*
+ * The same of mixed streams of other numbers: coefficients of a block's tokens, no more than one for
+ * each warp, come by shared memory, and rows of the matrix one after the other.
+ */
+template <int DT, int N>
+HZ_DEVICE void streams_by_rows(const hzi_mhc_streams_job &p)
+{
+	typedef word_of<DT> word;
+	constexpr int width = 4 * word::count, count = N * N + 2 * N;
+	__shared__ __align__(16) float coefs[HZI_MHC_THREADS / 32][(count + 3) / 4 * 4];
+	float *const own = coefs[(int)threadIdx.x >> p.lanes_log2];
+	int64_t t, v;
+	const int64_t s = vector_place(p, t, v);
+	const bool in = v < p.vectors && t < p.a.s.tokens;
+	words x[N], f = {};
+	float value[width][N], g[width], sum[width];
+
+	grid_wait();
+#pragma unroll
+	for (int j = 0; j < N; j++)
+		x[j] = in ? load_words((const char *)p.a.x.data +
+				       (t * p.a.x.token + j * p.a.x.stream) * word::bytes + v * 16) :
+			    words{};
+	if (in && p.a.f.data)
+		f = load_words((const char *)p.a.f.data + t * p.a.f.token * word::bytes + v * 16);
+	/* Rows of a, p, q */
+	for (int e = (int)threadIdx.x & ((1 << p.lanes_log2) - 1); e < count && t < p.a.s.tokens;
+	     e += 1 << p.lanes_log2) {
+		const int i = e / N, j = e % N;
+		const hzi_mhc_coef &from = i < N ? p.a.a : i == N ? p.a.p : p.a.q;
+
+		own[e] = !from.data ? 1 : from.data[s * from.group + (i < N ? i * from.row +
+								       j * from.column : j * from.row)];
+	}
+	__syncthreads();
+	if (!in)
+		return;
+#pragma unroll
+	for (int c = 0; c < width; c++) {
+		g[c] = word::get(f.w[c / word::count], c % word::count);
+		if (p.a.f.data && p.a.bias)
+			g[c] += p.a.bias[v * width + c];
+#pragma unroll
+		for (int j = 0; j < N; j++)
+			value[c][j] = word::get(x[j].w[c / word::count], c % word::count);
+	}
+	/* u last, as row N */
+#pragma unroll 1
+	for (int i = 0; i < N + (p.kind & HZI_TERM_U); i++) {
+		words out;
+
+#pragma unroll
+		for (int c = 0; c < width; c++) {
+			sum[c] = mix_row<N>(own + i * N, value[c]);
+			if (i < N && p.a.f.data)
+				sum[c] = fmaf(own[(N + 1) * N + i], g[c], sum[c]);
+		}
+#pragma unroll
+		for (int e = 0; e < 4; e++)
+			out.w[e] = word::put(sum + e * word::count);
+		if (i == N)
+			store_words((char *)p.a.u.data + t * p.a.u.token * word::bytes + v * 16, out);
+		else
+			store_words((char *)p.a.y.data +
+				    (t * p.a.y.token + i * p.a.y.stream) * word::bytes + v * 16, out);
+	}
+}
+
+/* Streams of other numbers than 4 and 2 */
+#define OTHERS(type, dtype) \
+	OTHER(type, dtype, 1, 8) OTHER(type, dtype, 3, 8) OTHER(type, dtype, 5, 6) \
+	OTHER(type, dtype, 6, 5) OTHER(type, dtype, 7, 5) OTHER(type, dtype, 8, 4)
+#define OTHER(type, dtype, n, blocks) \
+	KERNEL(mhc_streams_plain_##type##_##n, HZI_MHC_THREADS, blocks, hzi_mhc_streams_job) \
+	{ streams_plain<dtype, n>(p); } \
+	KERNEL(mhc_streams_mixed_##type##_##n, HZI_MHC_THREADS, blocks, hzi_mhc_streams_job) \
+	{ streams_by_rows<dtype, n>(p); }
+
+OTHERS(f32, HZ_F32)
+OTHERS(f16, HZ_F16)
+OTHERS(bf16, HZ_BF16)
 
 /* The kernels of vectors, with so many blocks on a multiprocessor */
 #define VECTORS(what, threads, blocks, job) \

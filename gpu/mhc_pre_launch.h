@@ -1,5 +1,5 @@
 /*
- * mhc_pre_launch.h - the launchers of coefficients of hyper-connections, for each other
+ * mhc_pre_launch.h - the launchers of hyper-connections, for each other
  *
  * SPDX-License-Identifier: BSD-2-Clause
  */
@@ -20,6 +20,11 @@ static inline int64_t ceil_div(int64_t a, int64_t b)
 {
 	return a / b + (a % b != 0);
 }
+
+/* x by y blocks of so many threads, which may start early */
+int hzi_mhc_launch(struct hz_context *ctx, const char *op, enum hzi_family family, int kernel,
+		   int64_t x, int64_t y, int threads, size_t shared_bytes, const void *params,
+		   size_t params_bytes);
 
 /*
  * Takes so many floats of the workspace at *used, and says where they begin: NULL if there are
@@ -71,7 +76,7 @@ int hzi_pre_project(struct hz_context *ctx, const char *op, const struct hzi_mhc
 
 int hzi_pre_coefs(struct hz_context *ctx, const char *op, const struct hzi_mhc_finish *p);
 
-/* Few tokens of four 16-bit streams, without post and norm; no workspace */
+/* Few tokens of four streams on Hopper, all but post and norm; no workspace */
 bool hzi_pre_few_takes(const struct hz_context *ctx, const struct hzi_mhc_pre_args *a);
 int hzi_pre_few(struct hz_context *ctx, const struct hzi_mhc_pre_args *a);
 

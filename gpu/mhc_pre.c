@@ -64,15 +64,11 @@ struct hzi_pre_room hzi_pre_room(const struct hz_context *ctx, const struct hzi_
 int hzi_pre_sum_rows(struct hz_context *ctx, const char *op, int64_t parts,
 		     const struct hzi_mhc_sum_rows *p)
 {
-	const struct hzi_launch launch = {
-		.grid = {(unsigned)(ceil_div(p->width, HZI_PRE_SUM_COLUMNS) * parts)},
-		.block = {256}, .early = true,
-	};
-
 	if (p->width == 0 || parts == 0)
 		return HZ_OK;
-	return hzi_cuda_launch(ctx, op, HZI_FAMILY_MHC_PRE, HZI_KERNEL_mhc_pre_sum_rows, &launch, p,
-			       sizeof(*p));
+	return hzi_mhc_launch(ctx, op, HZI_FAMILY_MHC_PRE, HZI_KERNEL_mhc_pre_sum_rows,
+			      ceil_div(p->width, HZI_PRE_SUM_COLUMNS) * parts, 1, 256, 0, p,
+			      sizeof(*p));
 }
 
 int hzi_pre_means(struct hz_context *ctx, const char *op, const struct hzi_mhc_shape *s,
@@ -86,10 +82,6 @@ int hzi_pre_means(struct hz_context *ctx, const char *op, const struct hzi_mhc_s
 		.quick = hzi_pre_quick(x, s->dtype), .splits = room->mean_splits,
 	};
 	const int64_t strips = ceil_div(s->n * ceil_div(s->channels, 8), HZI_PRE_THREADS);
-	const struct hzi_launch launch = {
-		.grid = {(unsigned)(strips * s->groups), (unsigned)room->mean_splits},
-		.block = {HZI_PRE_THREADS}, .early = true,
-	};
 
 	*from = *x;
 	*dtype = s->dtype;
@@ -99,8 +91,9 @@ int hzi_pre_means(struct hz_context *ctx, const char *op, const struct hzi_mhc_s
 	*dtype = HZ_F32;
 	if (columns == 0)
 		return HZ_OK;
-	HZ_CHECK(hzi_cuda_launch(ctx, op, HZI_FAMILY_MHC_PRE, HZI_KERNEL_mhc_pre_means, &launch, &p,
-				 sizeof(p)));
+	HZ_CHECK(hzi_mhc_launch(ctx, op, HZI_FAMILY_MHC_PRE, HZI_KERNEL_mhc_pre_means,
+				strips * s->groups, room->mean_splits, HZI_PRE_THREADS, 0, &p,
+				sizeof(p)));
 	return hzi_pre_sum_rows(ctx, op, 1, &(struct hzi_mhc_sum_rows){
 		.in = room->mean_sums, .out = room->means, .rows = room->mean_splits,
 		.width = s->groups * columns, .stride = s->groups * columns,
@@ -117,38 +110,32 @@ int hzi_pre_project(struct hz_context *ctx, const char *op, const struct hzi_mhc
 		.channels = s->channels, .n = s->n, .m = m, .dtype = dtype,
 		.quick = hzi_pre_quick(x, dtype), .splits = room->splits,
 	};
-	const struct hzi_launch launch = {
-		.grid = {(unsigned)ceil_div(s->groups, HZI_PRE_TOKENS), (unsigned)room->splits},
-		.block = {HZI_PRE_THREADS}, .early = true,
-	};
 	const int kernel = m <= 8 ? HZI_KERNEL_mhc_pre_project_8 :
 			   m <= 24 ? HZI_KERNEL_mhc_pre_project_24 :
 				     HZI_KERNEL_mhc_pre_project_80;
 
 	if (s->groups == 0)
 		return HZ_OK;
-	return hzi_cuda_launch(ctx, op, HZI_FAMILY_MHC_PRE, kernel, &launch, &p, sizeof(p));
+	return hzi_mhc_launch(ctx, op, HZI_FAMILY_MHC_PRE, kernel, ceil_div(s->groups, HZI_PRE_TOKENS),
+			      room->splits, HZI_PRE_THREADS, 0, &p, sizeof(p));
 }
 
 int hzi_pre_coefs(struct hz_context *ctx, const char *op, const struct hzi_mhc_finish *p)
 {
-	const struct hzi_launch launch = {
-		.grid = {(unsigned)ceil_div(p->sums.groups, HZI_PRE_GROUPS)},
-		.block = {HZI_PRE_GROUPS}, .early = true,
-	};
 	const int kernel = p->rule.n == 4 ? HZI_KERNEL_mhc_pre_coefs_4 :
 					    HZI_KERNEL_mhc_pre_coefs_any;
 
 	if (p->sums.groups == 0)
 		return HZ_OK;
-	return hzi_cuda_launch(ctx, op, HZI_FAMILY_MHC_PRE, kernel, &launch, p, sizeof(*p));
+	return hzi_mhc_launch(ctx, op, HZI_FAMILY_MHC_PRE, kernel,
+			      ceil_div(p->sums.groups, HZI_PRE_GROUPS), 1, HZI_PRE_GROUPS, 0, p,
+			      sizeof(*p));
 }
 
 /* ---- The call -------------------------------------------------------------------------------- */
 
 struct plan {
-	bool few;			/* in one launch made for that */
-	bool fused;			/* in one launch, but for what norm does */
+	bool few, fused;		/* in one launch, but for post and what norm does */
 	struct hzi_pre_room room;
 	float *p;			/* where the caller wants none */
 	size_t bytes;
@@ -159,12 +146,10 @@ static struct plan plan_of(const struct hz_context *ctx, const struct hzi_mhc_pr
 	struct plan plan = {.bytes = 0};
 
 	plan.few = hzi_pre_few_takes(ctx, a);
-	if (plan.few)
-		return plan;
-	plan.fused = hzi_pre_fused_takes(ctx, a);
-	if (a->phi && !plan.fused)
+	plan.fused = !plan.few && hzi_pre_fused_takes(ctx, a);
+	if (a->phi && !plan.few && !plan.fused)
 		plan.room = hzi_pre_room(ctx, &a->s, a->rule.m, true, &plan.bytes);
-	if (a->u.data && !a->p.data && (!plan.fused || a->norm))
+	if (a->u.data && !a->p.data && (!(plan.few || plan.fused) || a->norm))
 		plan.p = hzi_pre_take(ctx, &plan.bytes, a->s.groups * a->s.n);
 	return plan;
 }
@@ -177,23 +162,19 @@ size_t hzi_cuda_mhc_pre_workspace(const struct hz_context *ctx, const struct hzi
 static int branch_input(struct hz_context *ctx, const struct hzi_mhc_pre_args *a,
 			const struct hzi_mhc_array *x, const struct hzi_mhc_coef *p)
 {
-	const struct hzi_launch launch = {
-		.grid = {(unsigned)a->s.tokens}, .block = {256}, .early = true,
-	};
-
 	if (!a->u.data || a->s.tokens == 0 || a->s.channels == 0)
 		return HZ_OK;
 	if (!a->norm)
 		return hzi_cuda_mhc_streams(ctx, &(struct hzi_mhc_streams_args){
 			.s = a->s, .x = *x, .u = a->u, .p = *p,
 		});
-	return hzi_cuda_launch(ctx, "mhc_pre", HZI_FAMILY_MHC_PRE, HZI_KERNEL_mhc_pre_norm, &launch,
-			       &(struct hzi_mhc_norm){
-				       .x = *x, .u = a->u, .p = *p, .norm = a->norm,
-				       .tokens = a->s.tokens, .groups = a->s.groups,
-				       .channels = a->s.channels, .n = a->s.n, .dtype = a->s.dtype,
-				       .eps = a->rule.norm_eps,
-			       }, sizeof(struct hzi_mhc_norm));
+	return hzi_mhc_launch(ctx, "mhc_pre", HZI_FAMILY_MHC_PRE, HZI_KERNEL_mhc_pre_norm, a->s.tokens,
+			      1, 256, 0, &(struct hzi_mhc_norm){
+				      .x = *x, .u = a->u, .p = *p, .norm = a->norm,
+				      .tokens = a->s.tokens, .groups = a->s.groups,
+				      .channels = a->s.channels, .n = a->s.n, .dtype = a->s.dtype,
+				      .eps = a->rule.norm_eps,
+			      }, sizeof(struct hzi_mhc_norm));
 }
 
 int hzi_cuda_mhc_pre(struct hz_context *ctx, const struct hzi_mhc_pre_args *a)
@@ -207,18 +188,18 @@ int hzi_cuda_mhc_pre(struct hz_context *ctx, const struct hzi_mhc_pre_args *a)
 		.a = a->a, .saved = a->saved,
 	};
 
-	if (plan.few)
-		return hzi_pre_few(ctx, a);
 	if (plan.p)
 		finish.p = hzi_pre_coef(plan.p, a->s.n, 1);
 	if (a->post.y.data && a->s.tokens > 0 && a->s.channels > 0)
 		HZ_CHECK(hzi_cuda_mhc_streams(ctx, &a->post));
-	if (plan.fused) {
-		struct hzi_mhc_pre_args fused = *a;
+	if (plan.few || plan.fused) {
+		struct hzi_mhc_pre_args one = *a;
 
-		fused.x = x;
-		fused.p = finish.p;
-		HZ_CHECK(hzi_pre_fused(ctx, &fused));
+		one.x = x;
+		one.p = finish.p;
+		if (a->norm)
+			one.u.data = NULL;	/* of a whole token: another kernel's */
+		HZ_CHECK(plan.few ? hzi_pre_few(ctx, &one) : hzi_pre_fused(ctx, &one));
 		return a->norm ? branch_input(ctx, a, &x, &finish.p) : HZ_OK;
 	}
 	if (a->phi) {

@@ -16,19 +16,21 @@
 
 bool hzi_pre_few_takes(const struct hz_context *ctx, const struct hzi_mhc_pre_args *a)
 {
-	return HZ_CUDA_90A && hzi_cuda_device(ctx)->sm == SM_HOPPER && a->s.n == 4 &&
-	       a->s.dtype != HZ_F32 && a->phi && a->rule.m <= HZI_FEW_ROWS && a->s.tokens > 0 &&
-	       a->s.tokens <= HZI_FEW_TOKENS &&
+	const struct hzi_mhc_array *x = a->post.y.data ? &a->post.y : &a->x;
+
+	return HZ_CUDA_90A && hzi_cuda_device(ctx)->sm == SM_HOPPER && a->s.n == 4 && a->phi &&
+	       a->rule.m <= HZI_FEW_ROWS && a->s.tokens > 0 && a->s.tokens <= HZI_FEW_TOKENS &&
 	       a->s.groups == a->s.tokens && a->s.channels > 0 && a->s.channels % 8 == 0 &&
-	       !a->post.y.data && !a->norm && (uintptr_t)a->phi % 16 == 0 &&
-	       (uintptr_t)a->gain % 16 == 0 && hzi_pre_quick(&a->x, a->s.dtype) &&
-	       (!a->u.data || hzi_pre_quick(&a->u, a->s.dtype));
+	       a->s.channels <= HZI_FEW_CHANNELS && (uintptr_t)a->phi % 16 == 0 &&
+	       (uintptr_t)a->gain % 16 == 0 && hzi_pre_quick(x, a->s.dtype) &&
+	       hzi_pre_near(x, a->s.tokens) && (!a->u.data || hzi_pre_quick(&a->u, a->s.dtype));
 }
 
-/* A token to a cluster, or more of them, so that all clusters find room at a time */
 int hzi_pre_few(struct hz_context *ctx, const struct hzi_mhc_pre_args *a)
 {
-	const int log2 = a->s.tokens <= 4 ? 0 : a->s.tokens <= 8 ? 1 : 2;
+	const int kernel = a->s.dtype == HZ_F32 ? HZI_KERNEL_mhc_pre_few_f32 :
+			   a->s.dtype == HZ_F16 ? HZI_KERNEL_mhc_pre_few_f16 :
+						  HZI_KERNEL_mhc_pre_few_bf16;
 	const struct hzi_mhc_few p = {
 		.x = a->x, .u = a->u, .p = a->p, .q = a->q, .a = a->a, .phi = a->phi, .gain = a->gain,
 		.alpha = a->alpha, .bias = a->bias, .saved = a->saved, .rule = a->rule,
@@ -36,11 +38,9 @@ int hzi_pre_few(struct hz_context *ctx, const struct hzi_mhc_pre_args *a)
 		.width = (int32_t)(ceil_div(ceil_div(a->s.channels, HZI_FEW_BLOCKS), 8) * 8),
 	};
 	const struct hzi_launch launch = {
-		.grid = {(unsigned)(ceil_div(a->s.tokens, 1 << log2) * HZI_FEW_BLOCKS)},
+		.grid = {(unsigned)(ceil_div(a->s.tokens, HZI_FEW_BLOCKS) * HZI_FEW_BLOCKS)},
 		.block = {HZI_FEW_THREADS}, .cluster = HZI_FEW_BLOCKS, .early = true,
 	};
 
-	return hzi_cuda_launch(ctx, "mhc_pre", HZI_FAMILY_MHC_PRE_FEW,
-			       HZI_KERNEL_mhc_pre_few_1_f16 + 2 * log2 + (a->s.dtype == HZ_BF16),
-			       &launch, &p, sizeof(p));
+	return hzi_cuda_launch(ctx, "mhc_pre", HZI_FAMILY_MHC_PRE_FEW, kernel, &launch, &p, sizeof(p));
 }

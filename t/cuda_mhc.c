@@ -80,7 +80,10 @@ static const struct row {
 	{"mix", MIX, HZ_BF16, 64, 64, 4, 4096, 0, "mhc_streams_mixed_bf16_4", 256},
 	{"mix in f32", MIX, HZ_F32, 64, 64, 4, 1024, 0, "mhc_streams_mixed_f32_4", 128},
 	{"mix of two streams", MIX, HZ_F16, 64, 64, 2, 1024, 0, "mhc_streams_mixed_f16_2", 64},
-	{"mix of three streams", MIX, HZ_F16, 64, 64, 3, 1024, 0, "mhc_streams_any", 128},
+	{"mix of three streams", MIX, HZ_F16, 64, 64, 3, 1024, 0, "mhc_streams_mixed_f16_3", 64},
+	{"mix of eight streams", MIX, HZ_F32, 64, 64, 8, 1024, 0, "mhc_streams_mixed_f32_8", 128},
+	{"mix of few channels", MIX, HZ_BF16, 64, 64, 3, 64, 0, "mhc_streams_any", 8},
+	{"add of five streams", ADD, HZ_BF16, 64, 64, 5, 64, 0, "mhc_streams_plain_bf16_5", 4},
 	{"mix of odd channels", MIX, HZ_BF16, 64, 64, 4, 1023, 0, "mhc_streams_any", 128},
 	{"mix of channels apart", MIX, HZ_BF16, 64, 64, 4, 512, 4, "mhc_streams_any", 64},
 	{"add", ADD, HZ_BF16, 64, 64, 4, 4096, 0, "mhc_streams_plain_bf16_4", 256},
@@ -224,7 +227,8 @@ static void test_pre_all(int hopper)
 {
 	test_pre(1, 1, 4, HZ_BF16, hopper);
 	test_pre(64, 64, 4, HZ_F16, hopper);
-	test_pre(64, 64, 4, HZ_F32, 0);
+	test_pre(64, 64, 4, HZ_F32, hopper);
+	test_pre(113, 113, 4, HZ_F32, 0);
 	test_pre(64, 2, 4, HZ_BF16, 0);
 	test_pre(30, 30, 3, HZ_BF16, 0);
 	test_pre(0, 2, 4, HZ_BF16, 0);

@@ -275,21 +275,99 @@ HZ_DEVICE void make_gates(const hzi_mhc_few &p, const place_of &b, memory &m, fl
 		*coef_at(p.q, token, lane % 4, 0) = post;
 }
 
-/* The matrix: the same in all lanes, of which each stores an element */
-HZ_DEVICE void make_matrix(const hzi_mhc_few &p, const place_of &b, float z)
+/* sum_d k[d] v of lane l ^ d, and `first` */
+HZ_DEVICE float sum_of_four(const float *k, float v, float first)
 {
-	const int lane = threadIdx.x % 32;
-	float of_a[16], a[16];
+	first = fmaf(k[0], v, first);
+#pragma unroll
+	for (int d = 1; d < 4; d++)
+		first = fmaf(k[d], __shfl_xor_sync(0xffffffff, v, d), first);
+	return first;
+}
+
+/*
+ * As hzi_mhc_sinkhorn(), of whose matrix k lane l, of four, has row l, and to begin with column l: [d]
+ * is the element of column, or row, l ^ d. A half of an iteration is a sum, a reciprocal and three
+ * exchanges, where one thread would make four of each; here nothing else is to be done meanwhile.
+ */
+HZ_DEVICE void sinkhorn_of_lanes(const hzi_mhc_rule &rule, const float *z, float *row)
+{
+	float column[4], most = z[0], sum = 0, one = 1, least = 0, r, c, of_r, of_c;
+	int t = 0;
 
 #pragma unroll
-	for (int i = 0; i < 16; i++)
-		of_a[i] = __shfl_sync(0xffffffff, z, 8 + i);
-	hzi_mhc_residual(4, &p.rule, of_a, a);
+	for (int d = 1; d < 4; d++)
+		most = hzi_m_max(most, z[d]);
 #pragma unroll
-	for (int i = 1; i < 16; i++)
-		a[0] = lane == i ? a[i] : a[0];
-	if (lane < 16)
-		*coef_at(p.a, b.token + b.rank, lane / 4, lane % 4) = a[0];
+	for (int d = 0; d < 4; d++) {
+		column[d] = rule.map == HZ_MHC_ABS ? fabsf(z[d]) + rule.eps : hzi_m_exp(z[d] - most);
+		sum += column[d];
+		if (rule.map == HZ_MHC_ABS)
+			one = fmaf(z[d], 0, one);
+	}
+	if (rule.map == HZ_MHC_SOFTMAX) {
+		sum = hzi_m_inverse(sum);
+#pragma unroll
+		for (int d = 0; d < 4; d++)
+			column[d] = fmaf(column[d], sum, rule.eps);
+	}
+	sum = 0;
+#pragma unroll
+	for (int d = 0; d < 4; d++) {
+		row[d] = __shfl_xor_sync(0xffffffff, column[d], d);
+		sum += row[d];
+	}
+	one = sum_lanes<4>(one) - 3;
+	r = c = of_r = of_c = one;
+	if (rule.map == HZ_MHC_EXP && rule.eps != 0 && sum < 1e-37f)
+		least = one;
+	for (bool near = false; t < rule.iterations && !near; t++) {
+		const bool columns = t > 0 || rule.map != HZ_MHC_SOFTMAX;
+		float change = 0;
+
+		if (columns) {
+			of_c = sum_of_four(column, r, of_c * rule.eps);
+			c = hzi_mhc_inverse(false, of_c, c, &change);
+		}
+		of_r = sum_of_four(row, c, fmaf(of_r, rule.eps, least));
+		r = hzi_mhc_inverse(false, of_r, r, &change);
+		near = columns && hzi_m_all_below(change, 0.11f);
+	}
+	for (; t < rule.iterations; t++) {
+		of_c = sum_of_four(column, r, of_c * rule.eps);
+		c = hzi_mhc_inverse(true, of_c, c, NULL);
+		of_r = sum_of_four(row, c, fmaf(of_r, rule.eps, least));
+		r = hzi_mhc_inverse(true, of_r, r, NULL);
+	}
+#pragma unroll
+	for (int d = 0; d < 4; d++)
+		row[d] = r * row[d] * __shfl_xor_sync(0xffffffff, c, d);
+}
+
+/* The matrix: lane l, of four, has elements (l, l ^ d) */
+HZ_DEVICE void make_matrix(const hzi_mhc_few &p, const place_of &b, float z)
+{
+	const int lane = threadIdx.x % 32, l = lane % 4;
+	const bool sinkhorn = p.rule.residual == HZ_MHC_SINKHORN;
+	/* Sinkhorn's k, of which lanes want columns, is z or the transposed. */
+	const bool turned = sinkhorn && p.rule.order == HZ_MHC_ROWS;
+	const bool by_rows = !sinkhorn || turned;
+	const bool crossed = turned != ((p.rule.flags & HZ_MHC_OLD_NEW) != 0);
+	float of_a[4], a[4];
+
+#pragma unroll
+	for (int d = 0; d < 4; d++) {
+		of_a[d] = __shfl_sync(0xffffffff, z,
+				      8 + (by_rows ? l * 4 + (l ^ d) : (l ^ d) * 4 + l));
+		a[d] = p.rule.residual == HZ_MHC_IDENTITY ? d == 0 : of_a[d];
+	}
+	if (sinkhorn)
+		sinkhorn_of_lanes(p.rule, of_a, a);
+#pragma unroll
+	for (int d = 0; d < 4; d++) {
+		if (lane < 4)
+			*coef_at(p.a, b.token + b.rank, crossed ? l ^ d : l, crossed ? l : l ^ d) = a[d];
+	}
 }
 
 template <int DTYPE>

@@ -191,7 +191,8 @@ static int bias_gradient(struct hz_context *ctx, const struct hzi_mhc_streams_bw
 	p.chunk = ceil_div(a->s.tokens, p.chunks);
 	p.vectors = a->s.channels * bytes % 16 == 0 && in_vectors(&a->dy, bytes);
 	HZ_CHECK(hzi_mhc_launch(ctx, bwd_name, HZI_FAMILY_MHC, HZI_KERNEL_mhc_dbias,
-				ceil_div(a->s.channels, HZI_MHC_DBIAS_LANES * (p.vectors ? 16 / bytes : 1)),
+				ceil_div(a->s.channels,
+					 HZI_MHC_DBIAS_LANES * (p.vectors ? 16 / bytes : 1)),
 				p.chunks, HZI_MHC_THREADS, 0, &p, sizeof(p)));
 	return hzi_mhc_launch(ctx, bwd_name, HZI_FAMILY_MHC, HZI_KERNEL_mhc_dbias_finish,
 			      ceil_div(a->s.channels, HZI_MHC_THREADS), 1, HZI_MHC_THREADS, 0, &p,
@@ -244,8 +245,8 @@ int hzi_cuda_mhc_streams_bwd(struct hz_context *ctx, const struct hzi_mhc_stream
 	if (a->s.groups == 0 || (!sums && !p.a.dx.data && !a->df.data))
 		return HZ_OK;
 	p.kind = vector_terms(&p.a);
-	if (kernel >= 0 && kernel < 6 && p.kind && in_vectors(&p.a.x, bytes) && in_vectors(&a->f, bytes) &&
-	    in_vectors(&a->du, bytes) && in_vectors(&a->dy, bytes) && in_vectors(&p.a.dx, bytes) &&
+	if (kernel >= 0 && kernel < 6 && p.kind && in_vectors(&p.a.x, bytes) &&
+	    in_vectors(&a->f, bytes) && in_vectors(&a->du, bytes) && in_vectors(&a->dy, bytes) && in_vectors(&p.a.dx, bytes) &&
 	    in_vectors(&a->df, bytes)) {
 		kernel += p.kind & HZI_TERM_MIX ? HZI_KERNEL_mhc_streams_bwd_mixed_f32_4 :
 						  HZI_KERNEL_mhc_streams_bwd_plain_f32_4;

@@ -116,8 +116,8 @@ int hzi_pre_project(struct hz_context *ctx, const char *op, const struct hzi_mhc
 
 	if (s->groups == 0)
 		return HZ_OK;
-	return hzi_mhc_launch(ctx, op, HZI_FAMILY_MHC_PRE, kernel, ceil_div(s->groups, HZI_PRE_TOKENS),
-			      room->splits, HZI_PRE_THREADS, 0, &p, sizeof(p));
+	return hzi_mhc_launch(ctx, op, HZI_FAMILY_MHC_PRE, kernel,
+			      ceil_div(s->groups, HZI_PRE_TOKENS), room->splits, HZI_PRE_THREADS, 0, &p, sizeof(p));
 }
 
 int hzi_pre_coefs(struct hz_context *ctx, const char *op, const struct hzi_mhc_finish *p)
@@ -168,8 +168,8 @@ static int branch_input(struct hz_context *ctx, const struct hzi_mhc_pre_args *a
 		return hzi_cuda_mhc_streams(ctx, &(struct hzi_mhc_streams_args){
 			.s = a->s, .x = *x, .u = a->u, .p = *p,
 		});
-	return hzi_mhc_launch(ctx, "mhc_pre", HZI_FAMILY_MHC_PRE, HZI_KERNEL_mhc_pre_norm, a->s.tokens,
-			      1, 256, 0, &(struct hzi_mhc_norm){
+	return hzi_mhc_launch(ctx, "mhc_pre", HZI_FAMILY_MHC_PRE, HZI_KERNEL_mhc_pre_norm,
+			      a->s.tokens, 1, 256, 0, &(struct hzi_mhc_norm){
 				      .x = *x, .u = a->u, .p = *p, .norm = a->norm,
 				      .tokens = a->s.tokens, .groups = a->s.groups,
 				      .channels = a->s.channels, .n = a->s.n, .dtype = a->s.dtype,

@@ -365,8 +365,10 @@ HZ_DEVICE void make_matrix(const hzi_mhc_few &p, const place_of &b, float z)
 		sinkhorn_of_lanes(p.rule, of_a, a);
 #pragma unroll
 	for (int d = 0; d < 4; d++) {
+		const int i = crossed ? l ^ d : l, j = crossed ? l : l ^ d;
+
 		if (lane < 4)
-			*coef_at(p.a, b.token + b.rank, crossed ? l ^ d : l, crossed ? l : l ^ d) = a[d];
+			*coef_at(p.a, b.token + b.rank, i, j) = a[d];
 	}
 }
 

@@ -551,7 +551,7 @@ struct hzi_lattice_scale {
 /* ---- Hyper-connections ----------------------------------------------------------------------- */
 
 #define HZI_MHC_BATCH 16	/* tokens whose coefficients are made at once; a multiple of all LANES */
-#define HZI_MHC_TILE 256	/* channels at most that mhc_row_bwd() takes */
+#define HZI_MHC_TILE 256	/* channels at most of which mhc_row_bwd() makes dp or da */
 
 /*
  * count channels of a token as of hzi_mhc_streams_args: stream i of x at x + i * x_stream; p, q [n]
@@ -570,16 +570,17 @@ struct hzi_mhc_row {
 };
 
 /*
- * count channels of a token as of hzi_mhc_streams_bwd_args, at most HZI_MHC_TILE: sums, lanes
+ * count channels of a token as of hzi_mhc_streams_bwd_args: sums, lanes
  * floats each, of dp [n], dq [n], dA [n][n] get their products added, NULL: not wanted; dbias
- * [count] likewise. du_floats instead of du: f32. dx is added to if accumulate, and gets what is at
- * add, stream i at i * add_stream.
+ * [count] likewise. du_floats instead of du: f32. dx is added to if accumulate, and with add gets
+ * what is there, stream i at i * add_stream, and factor x.
  */
 struct hzi_mhc_row_bwd {
 	const void *x, *f, *du, *dy;
 	const float *du_floats, *add;
 	void *dx, *df;
 	int64_t x_stream, dy_stream, dx_stream, add_stream, count;
+	float factor;
 	const float *p, *q, *a, *bias;
 	float *dp, *dq, *da, *dbias;
 	const void *x_ahead, *dy_ahead;
@@ -599,7 +600,8 @@ struct hzi_mhc_scale {
 /*
  * Coefficients of a batch of tokens: number e of token t at e * HZI_MHC_BATCH + t. n is 2 or 4.
  * coefs: y [m] to p, q [n], a [n n]; coefs_bwd: y, dp, dq, da to dz, dy [m], dalpha [3]; sinkhorn: y
- * [n n] to a; sinkhorn_bwd: y and da to dz. all: as of hzi_mhc_coefs()
+ * [n n] to a; sinkhorn_bwd: y and da to dz. all: as of hzi_mhc_coefs(). Those of Sinkhorn take more
+ * than a batch, one behind the other.
  */
 struct hzi_mhc_batch {
 	const struct hzi_mhc_rule *rule;
@@ -613,27 +615,77 @@ struct hzi_mhc_batch {
  * Products of rows of f32, count columns each: rows of x x_ld apart, of phi phi_ld.
  *
  *   project  sums[(t m + k) lanes] += x_t phi_k, lanes floats each
- *   spread   y_t = sum_k d[t m + k] phi_k + factor[t] x_t, y_ld apart
+ *   spread   y_t = sum_k d[t m + k] phi_k, y_ld apart
  *   outer    phi_k += sum_t d[t m + k] x_t
  *
  * count is a multiple of 2 lanes; rows have that much room.
  */
 struct hzi_mhc_product {
-	const float *x, *d, *factor;
+	const float *x, *d;
 	float *phi, *sums, *y;
 	int64_t x_ld, phi_ld, y_ld, count;
 	int32_t tokens, m;
 };
 
 /*
- * y[t][j] += the sum over 32 steps numbers x_t phi_j of 16 rows x of bf16, x_ld apart, y being 16
- * panels wide; phi of bf16 as [steps][panels][16 pairs][16][2]
+ * The first count numbers of rows as bf16, and of f16 and f32 in low the rest, for matrix units:
+ * both together have 16 bits or more.
+ *
+ *   split  of x, side by side, 0 up to a multiple of 32; its squares are added to squares, lanes
+ *   weave  of x and y (either NULL: 0) as [c / 16][16 such pairs of rows][16][2], 0 up to one of 16
+ */
+struct hzi_mhc_parts {
+	const void *x, *y;
+	uint16_t *high, *low;
+	float *squares;
+	int64_t count;
+	int32_t dtype;
+};
+
+/* Rows of what is read next, to be fetched while tiles are multiplied; x NULL: nothing */
+struct hzi_mhc_ahead {
+	const char *x;
+	int64_t row_bytes, step_bytes;	/* of 32 columns */
+};
+
+#define HZI_MHC_HALVES 512	/* numbers of 16 bits of a tile of matrix units */
+#define HZI_MHC_HALF_ROWS 32	/* the most rows of phi that gradients by matrix units take */
+
+/*
+ * y[t][j] += the sum over 32 steps numbers x_t phi_j of 16 rows x, and low (NULL: none), of bf16,
+ * x_ld apart, y being 16 panels wide; phi of bf16 as [steps][panels][16 pairs][16][2]
  */
 struct hzi_mhc_half {
-	const uint16_t *x, *phi;
+	const uint16_t *x, *low, *phi;
 	float *y;
 	int64_t x_ld, steps;
+	struct hzi_mhc_ahead ahead;	/* of 16 rows */
 	int32_t panels;
+};
+
+/*
+ * spread of 16 tokens without x, in groups of 16 columns: d in two parts of [16][32]; phi as
+ * [groups][2 parts][(m + 1) / 2 pairs of rows][16][2]
+ */
+struct hzi_mhc_half_spread {
+	const uint16_t *d, *phi;
+	float *y;
+	int64_t y_ld, groups;
+	int32_t m;
+};
+
+/*
+ * outer of 32 steps tokens, in groups of 16 columns: d as [steps][2 parts][m][32 tokens], x and low
+ * (NULL: none) as [steps][groups][16 pairs of tokens][16][2], phi as [groups][m][16]; fresh: as if
+ * it had been 0
+ */
+struct hzi_mhc_half_outer {
+	const uint16_t *d, *x, *low;
+	float *phi;
+	int64_t steps, groups;
+	struct hzi_mhc_ahead ahead;	/* of 32 rows */
+	int32_t m;
+	bool fresh;
 };
 
 struct hz_kern {
@@ -709,7 +761,12 @@ struct hz_kern {
 	/* to[i] = the sum of the lanes floats at sums + i * lanes */
 	void (*mhc_fold)(const float *sums, int64_t count, float *to);
 	void (*mhc_project)(const struct hzi_mhc_product *a);
-	void (*mhc_half)(const struct hzi_mhc_half *a);	/* or NULL */
+	/* Of matrix units: all or none */
+	void (*mhc_split)(const struct hzi_mhc_parts *a);
+	void (*mhc_weave)(const struct hzi_mhc_parts *a);
+	void (*mhc_half)(const struct hzi_mhc_half *a);
+	void (*mhc_half_spread)(const struct hzi_mhc_half_spread *a);
+	void (*mhc_half_outer)(const struct hzi_mhc_half_outer *a);
 	void (*mhc_spread)(const struct hzi_mhc_product *a);
 	void (*mhc_outer)(const struct hzi_mhc_product *a);
 	void (*mhc_coefs)(const struct hzi_mhc_batch *b);

@@ -204,7 +204,8 @@ void hzi_mhc_unmix(const struct hz_context *ctx, const struct hzi_mhc_unmix *u, 
 	float dx[HZI_MHC_STREAMS * HZI_MHC_WIDE];
 	float f[HZI_MHC_WIDE], du[HZI_MHC_WIDE], df[HZI_MHC_WIDE];
 	const bool sums = u->sums, all = a->dx.data;
-	const struct hzi_mhc_tile tx = hzi_mhc_tile(&a->x, size, t, c, s->n, count, x, sums);
+	const struct hzi_mhc_tile tx =
+		hzi_mhc_tile(&a->x, size, t, c, s->n, count, x, sums || u->factor != 0);
 	const struct hzi_mhc_tile tf = hzi_mhc_tile(&a->f, size, t, c, 1, count, f, sums);
 	const struct hzi_mhc_tile tu = hzi_mhc_tile(&a->du, size, t, c, 1, count, du, true);
 	const struct hzi_mhc_tile ty = hzi_mhc_tile(&a->dy, size, t, c, s->n, count, dy, true);
@@ -215,6 +216,7 @@ void hzi_mhc_unmix(const struct hz_context *ctx, const struct hzi_mhc_unmix *u, 
 	const struct hzi_mhc_row_bwd row = {
 		.x = tx.p, .f = tf.p, .du = tu.p, .dy = ty.p, .dx = to.p, .df = tg.p,
 		.du_floats = u->du_floats, .add = u->add, .add_stream = u->add_stream,
+		.factor = u->factor,
 		.x_stream = tx.stream, .dy_stream = ty.stream, .dx_stream = to.stream,
 		.count = count,
 		.p = use_u && all ? u->coef.p : NULL, .q = u->coef.q, .a = u->coef.a,
@@ -223,8 +225,8 @@ void hzi_mhc_unmix(const struct hz_context *ctx, const struct hzi_mhc_unmix *u, 
 		.dq = sums && a->dq.data && ty.p ? u->sums->dq : NULL,
 		.da = sums && a->da.data && ty.p && tx.p ? u->sums->da : NULL,
 		.dbias = u->dbias,
-		.x_ahead = tile_ahead(&a->x, s, size, t, c, HZI_MHC_TILE, u->next),
-		.dy_ahead = tile_ahead(&a->dy, s, size, t, c, HZI_MHC_TILE, u->next),
+		.x_ahead = u->last ? NULL : tile_ahead(&a->x, s, size, t, c, count, u->next),
+		.dy_ahead = u->last ? NULL : tile_ahead(&a->dy, s, size, t, c, count, u->next),
 		.n = s->n, .dtype = s->dtype, .accumulate = a->accumulate,
 		.stream_dx = u->stream_dx, .stream_df = u->stream_df,
 		.end = !u->next && c + count == s->channels,
@@ -496,11 +498,16 @@ int hzi_cpu_mhc_streams_bwd(struct hz_context *ctx, const struct hzi_mhc_streams
 
 /* ---- Sinkhorn -------------------------------------------------------------------------------- */
 
+static bool has_lanes(const struct hzi_mhc_rule *rule)
+{
+	return rule->n == 2 || rule->n == 4;
+}
+
 struct sinkhorn_job {
 	const struct hz_context *ctx;
 	const struct hzi_mhc_rule *rule;
 	struct hzi_mhc_coef in, grad, out;
-	int64_t count;
+	int64_t count, each;		/* matrices, of a unit */
 	void (*work)(const struct hzi_mhc_batch *b);
 };
 
@@ -549,7 +556,8 @@ static void put_batch(const struct hz_kern *kern, const struct hzi_mhc_coef *a, 
 static void sinkhorn_units(void *data, int thread, int64_t begin, int64_t end)
 {
 	const struct sinkhorn_job *const job = data;
-	const int n = job->rule->n;
+	const struct hz_kern *const kern = job->ctx->kern;
+	const int n = job->rule->n, size = n * n * HZI_MHC_BATCH;
 	float z[HZI_MHC_STREAMS * HZI_MHC_STREAMS * HZI_MHC_BATCH] = {0};
 	float g[HZI_MHC_STREAMS * HZI_MHC_STREAMS * HZI_MHC_BATCH] = {0};
 	float out[HZI_MHC_STREAMS * HZI_MHC_STREAMS * HZI_MHC_BATCH];
@@ -557,28 +565,31 @@ static void sinkhorn_units(void *data, int thread, int64_t begin, int64_t end)
 
 	(void)thread;
 	for (int64_t u = begin; u < end; u++) {
-		const int64_t k = u * HZI_MHC_BATCH;
+		const int64_t k = u * job->each;
 
-		b.count = (int32_t)hzi_mhc_min(HZI_MHC_BATCH, job->count - k);
-		take_batch(job->ctx->kern, &job->in, k, b.count, n, z);
-		if (job->grad.data)
-			take_batch(job->ctx->kern, &job->grad, k, b.count, n, g);
+		b.count = (int32_t)hzi_mhc_min(job->each, job->count - k);
+		for (int64_t i = 0; i < b.count; i += HZI_MHC_BATCH) {
+			const int64_t some = hzi_mhc_min(HZI_MHC_BATCH, b.count - i);
+			const int64_t at = i / HZI_MHC_BATCH * size;
+
+			take_batch(kern, &job->in, k + i, some, n, z + at);
+			if (job->grad.data)
+				take_batch(kern, &job->grad, k + i, some, n, g + at);
+		}
 		job->work(&b);
-		put_batch(job->ctx->kern, &job->out, k, b.count, n, out);
+		for (int64_t i = 0; i < b.count; i += HZI_MHC_BATCH)
+			put_batch(kern, &job->out, k + i, hzi_mhc_min(HZI_MHC_BATCH, b.count - i),
+				  n, out + i / HZI_MHC_BATCH * size);
 	}
 }
 
 /* A matrix is worth about 2 KiB of memory traffic forwards, 8 KiB backwards. */
 static int run_sinkhorn(struct hz_context *ctx, struct sinkhorn_job *job, int64_t worth)
 {
+	job->each = has_lanes(job->rule) ? 2 * HZI_MHC_BATCH : HZI_MHC_BATCH;
 	hzi_parallel(hzi_threads(ctx, job->count * worth), sinkhorn_units, job,
-		     hzi_mhc_ceil(job->count, HZI_MHC_BATCH));
+		     hzi_mhc_ceil(job->count, job->each));
 	return HZ_OK;
-}
-
-static bool has_lanes(const struct hzi_mhc_rule *rule)
-{
-	return rule->n == 2 || rule->n == 4;
 }
 
 size_t hzi_cpu_mhc_sinkhorn_workspace(const struct hz_context *ctx,

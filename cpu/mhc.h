@@ -96,9 +96,9 @@ void hzi_mhc_mix(const struct hz_context *ctx, const struct hzi_mhc_streams_args
 		 bool next);
 
 /*
- * Channels c .. c + count - 1, at most HZI_MHC_TILE, of gradients of a token: sums of dp, dq and da
- * where a has data for them, dx, df; dbias [count] is added to, du_floats [count] stands for du, and
- * add [n][add_stream] is added to dx; NULL: none.
+ * Channels c .. c + count - 1 of gradients of a token, at most HZI_MHC_TILE if there are sums: sums
+ * of dp, dq and da where a has data for them, dx, df; dbias [count] is added to, du_floats [count]
+ * stands for du, and add [n][add_stream] is added to dx, and with it factor x; NULL: none.
  */
 struct hzi_mhc_unmix {
 	const struct hzi_mhc_streams_bwd_args *a;
@@ -107,7 +107,9 @@ struct hzi_mhc_unmix {
 	float *dbias;
 	const float *du_floats, *add;
 	int64_t add_stream;
-	bool stream_dx, stream_df, next;
+	float factor;
+	bool stream_dx, stream_df;
+	bool next, last;		/* there is a token after it; nothing is fetched ahead */
 };
 
 void hzi_mhc_unmix(const struct hz_context *ctx, const struct hzi_mhc_unmix *u, int64_t t,

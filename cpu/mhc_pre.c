@@ -116,8 +116,8 @@ static void pre_units(void *data, int thread, int64_t begin, int64_t end)
 	const struct hzi_phi_room r = hzi_phi_room_of(p, job->rooms, thread);
 
 	for (int64_t u = begin; u < end; u++) {
-		const int64_t t = u * BLOCK;
-		const int tokens = (int)hzi_mhc_min(BLOCK, a->s.groups - t);
+		const int64_t t = u * p->block;
+		const int tokens = (int)hzi_mhc_min(p->block, a->s.groups - t);
 
 		if (job->mix && a->post.y.data)
 			post_tile(job, t, tokens, u + 1 < end);
@@ -154,14 +154,13 @@ static size_t pre_floats(const struct hzi_phi_plan *p, const struct hzi_mhc_pre_
 {
 	const size_t groups = (size_t)a->s.groups;
 
-	return p->phi + p->half + p->room * (size_t)p->threads +
+	return hzi_phi_floats(p) + p->room * (size_t)p->threads +
 	       (shared(a) ? groups * (size_t)p->n * (a->phi ? (size_t)p->padded + 1 : 1) : 0);
 }
 
 static struct hzi_phi_plan pre_plan(const struct hz_context *ctx, const struct hzi_mhc_pre_args *a)
 {
-	return hzi_phi_plan_of(ctx, &a->s, &a->rule, a->post.y.data ? &a->post.y : &a->x, a->phi,
-			       a->gain, false, a->norm);
+	return hzi_phi_plan_of(ctx, &a->s, &a->rule, a->phi, a->gain, false, a->norm);
 }
 
 size_t hzi_cpu_mhc_pre_workspace(const struct hz_context *ctx, const struct hzi_mhc_pre_args *a)
@@ -187,7 +186,7 @@ int hzi_cpu_mhc_pre(struct hz_context *ctx, const struct hzi_mhc_pre_args *a)
 		job.phi = hzi_phi_of(&p, a->phi, a->gain, work);
 		job.x = a->post.y.data ? a->post.y : a->x;
 	}
-	work += p.phi + p.half;
+	work += hzi_phi_floats(&p);
 	if (shared(a)) {
 		own.p = (struct hzi_mhc_coef){work, p.n, 1, 1};
 		work += a->s.groups * p.n;
@@ -197,7 +196,7 @@ int hzi_cpu_mhc_pre(struct hz_context *ctx, const struct hzi_mhc_pre_args *a)
 			job.x_dtype = HZ_F32;
 		}
 	}
-	hzi_parallel(p.threads, pre_units, &job, hzi_mhc_ceil(a->s.groups, BLOCK));
+	hzi_parallel(p.threads, pre_units, &job, hzi_mhc_ceil(a->s.groups, p.block));
 	if (!shared(a))
 		return HZ_OK;
 	for (int64_t g = 0; g < a->s.groups; g++)

@@ -75,7 +75,7 @@ static struct bwd_plan bwd_plan(const struct hz_context *ctx, const struct hzi_m
 {
 	const struct hzi_mhc_beside beside = beside_of(a);
 	struct bwd_plan b = {
-		.p = hzi_phi_plan_of(ctx, &a->s, &a->rule, &a->x, a->phi, a->gain, true, a->norm),
+		.p = hzi_phi_plan_of(ctx, &a->s, &a->rule, a->phi, a->gain, true, a->norm),
 		.shared = bwd_shared(a),
 	};
 	const size_t row = (size_t)(b.p.n * b.p.padded);
@@ -85,10 +85,10 @@ static struct bwd_plan bwd_plan(const struct hz_context *ctx, const struct hzi_m
 		b.p.half = 0;		/* nothing is multiplied again */
 		b.p.panels = 0;
 	}
-	b.chunk = hzi_mhc_ceil(each > CHUNK_LEAST ? each : CHUNK_LEAST, BLOCK) * BLOCK;
+	b.chunk = hzi_mhc_ceil(each > CHUNK_LEAST ? each : CHUNK_LEAST, b.p.block) * b.p.block;
 	b.chunks = hzi_mhc_ceil(a->s.groups, b.chunk);
 	b.dphi = a->phi && (a->dphi || a->dgain) ? (size_t)b.p.m * row : 0;
-	b.direct = b.dphi && b.chunks == 1 && !b.p.pack && !a->dgain;
+	b.direct = b.dphi && b.chunks == 1 && !b.p.pack && !a->dgain && !b.p.halves;
 	b.dnorm = beside.dnorm && !b.shared ? (size_t)b.p.padded : 0;
 	b.weights = (size_t)b.p.m + 3;
 	if (b.shared) {
@@ -113,7 +113,7 @@ size_t hzi_cpu_mhc_pre_bwd_workspace(const struct hz_context *ctx,
 	const struct bwd_plan b = bwd_plan(ctx, a);
 	const size_t chunks = (size_t)b.chunks;
 
-	return (chunks * ((b.direct ? 0 : b.dphi) + b.dnorm) + b.p.phi + b.p.half +
+	return (chunks * ((b.direct ? 0 : b.dphi) + b.dnorm) + hzi_phi_floats(&b.p) +
 		b.p.room * (size_t)b.p.threads + shared_floats(&b, &a->s)) * sizeof(float) +
 	       chunks * b.weights * sizeof(double) + b.unmix + 64;
 }
@@ -164,7 +164,7 @@ static void sum_tile(const struct bwd_job *job, int64_t t, int at, int tokens,
 		if (beside.norm)
 			hzi_mhc_unnorm(job->ctx, &args, &beside, t + i,
 				       hzi_phi_pick(r->p, i, n, coef),
-				       r->du + BLOCK * p->padded, du, dnorm);
+				       r->du + p->block * p->padded, du, dnorm);
 		memset(&sums, 0, sizeof(sums));
 		for (int64_t c = 0; c < p->channels; c += HZI_MHC_TILE) {
 			u.du_floats = beside.norm ? du + c : NULL;
@@ -252,6 +252,30 @@ static void back_coefs(const struct bwd_job *job, int tokens, const struct hzi_p
 	}
 }
 
+/* dx of channels c .. of a tile, number `at` of a block, whose products with phi are in r->add */
+static void back_streams(const struct bwd_job *job, int64_t t, int at, int tokens, int64_t c,
+			 int64_t count, bool last, const struct hzi_phi_room *r)
+{
+	const struct hzi_mhc_pre_bwd_args *const a = job->a;
+	const struct hzi_phi_plan *const p = &job->plan->p;
+	const struct hzi_mhc_streams_bwd_args args = streams_of(a, false, true);
+	const int n = p->n;
+
+	for (int i = 0; i < tokens; i++) {
+		const float *const token = r->token + (at + i) * (n + n * n);
+		const struct hzi_mhc_unmix u = {
+			.a = &args, .coef.p = token, .coef.a = p->all ? token + n : NULL,
+			.du_floats = a->norm && a->du.data ?
+					     r->du + (at + i) * p->padded + c : NULL,
+			.add = r->add + i * HZI_PHI_ADD, .add_stream = TOKENS * HZI_PHI_ADD,
+			.factor = r->factor[at + i], .stream_dx = job->stream_dx, .next = false,
+			.last = last,
+		};
+
+		hzi_mhc_unmix(job->ctx, &u, t + at + i, c, count);
+	}
+}
+
 /* dx of channels c .. of a tile, number `at` of a block, and its share of dphi */
 static void back_tile(const struct bwd_job *job, int64_t t, int at, int tokens, int64_t c,
 		      int64_t count, float *dphi, const struct hzi_phi_room *r)
@@ -259,41 +283,141 @@ static void back_tile(const struct bwd_job *job, int64_t t, int at, int tokens, 
 	const struct hzi_mhc_pre_bwd_args *const a = job->a;
 	const struct hzi_phi_plan *const p = &job->plan->p;
 	const struct hz_kern *const kern = job->ctx->kern;
-	const struct hzi_mhc_streams_bwd_args args = streams_of(a, false, true);
-	const int n = p->n;
 	struct hzi_mhc_product product = {
-		.x = r->x, .x_ld = HZI_MHC_WIDE, .d = r->d + at * p->m, .factor = r->factor + at,
-		.y_ld = n * HZI_MHC_TILE, .count = hzi_phi_pairs(job->ctx, count), .tokens = tokens,
-		.m = p->m,
+		.x = r->x, .x_ld = HZI_PHI_LD, .d = r->d + at * p->m, .y_ld = HZI_PHI_ADD,
+		.count = hzi_phi_pairs(job->ctx, count), .tokens = tokens, .m = p->m,
 	};
 
-	for (int j = 0; j < n && (dphi || a->dx.data); j++) {
-		hzi_phi_widen(job->ctx, p, &a->x, a->s.dtype, t + at, tokens, j, c, count, r);
+	for (int j = 0; j < p->n; j++) {
 		if (a->dx.data) {
 			product.phi = (float *)(uintptr_t)job->phi.data + j * job->phi.stream + c;
 			product.phi_ld = job->phi.row;
-			product.y = r->add + j * HZI_MHC_TILE;
+			product.y = r->add + j * TOKENS * HZI_PHI_ADD;
 			kern->mhc_spread(&product);
 		}
 		if (dphi) {
+			hzi_phi_widen(job->ctx, p, &a->x, a->s.dtype, t + at, tokens, j, c, count,
+				      r);
 			product.phi = dphi + j * p->padded + c;
-			product.phi_ld = n * p->padded;
+			product.phi_ld = p->n * p->padded;
 			kern->mhc_outer(&product);
 		}
 	}
-	for (int i = 0; i < tokens && a->dx.data; i++) {
-		const float *const token = r->token + (at + i) * (n + n * n);
-		const struct hzi_mhc_unmix u = {
-			.a = &args, .coef.p = token, .coef.a = p->all ? token + n : NULL,
-			.du_floats = a->norm && a->du.data ?
-					     r->du + (at + i) * p->padded + c : NULL,
-			.add = r->add + i * n * HZI_MHC_TILE, .add_stream = HZI_MHC_TILE,
-			.stream_dx = job->stream_dx, .next = false,
-		};
+	if (a->dx.data)
+		back_streams(job, t, at, tokens, c, count, false, r);
+}
 
-		hzi_mhc_unmix(job->ctx, &u, t + at + i, c, count);
+/* ---- By halves: dphi as [n padded / 16][m][16] ----------------------------------------------- */
+
+#define STEP 32				/* tokens of a step of mhc_half_outer() */
+
+/* d of a block in two parts, of tokens by rows of phi and the other way round, 0 beyond */
+static void split_d(const struct bwd_job *job, int block, const struct hzi_phi_room *r)
+{
+	const size_t numbers = (size_t)job->plan->p.block * 2;
+	const int m = job->plan->p.m;
+
+	memset(r->d_spread, 0, numbers * 32 * sizeof(*r->d_spread));
+	memset(r->d_outer, 0, numbers * (size_t)m * sizeof(*r->d_outer));
+	for (int i = 0; i < block; i++) {
+		uint16_t *const spread = r->d_spread + i / TOKENS * 2 * HZI_MHC_HALVES +
+					 i % TOKENS * 32;
+		uint16_t *const outer = r->d_outer + i / STEP * 2 * m * STEP + i % STEP;
+
+		for (int k = 0; k < m; k++) {
+			hzi_phi_parts(r->d[i * m + k], &spread[k], &spread[HZI_MHC_HALVES + k]);
+			outer[k * STEP] = spread[k];
+			outer[(m + k) * STEP] = spread[HZI_MHC_HALVES + k];
+		}
 	}
 }
+
+/*
+ * Channels c .. of stream j of the share of dphi of tokens from number `at` of a block on; fresh:
+ * it is the first
+ */
+static void outer_halves(const struct bwd_job *job, int64_t t, int at, int tokens, int j, int64_t c,
+			 int64_t count, bool fresh, float *dphi, const struct hzi_phi_room *r)
+{
+	const struct hzi_mhc_pre_bwd_args *const a = job->a;
+	const struct hzi_phi_plan *const p = &job->plan->p;
+	const int64_t size = hzi_mhc_size(a->s.dtype), groups = hzi_mhc_ceil(count, 16);
+	const int64_t tiles = groups * HZI_MHC_HALVES;
+	uint16_t *const low = r->woven + HZI_PHI_SOME * HZI_PHI_WIDE;
+	const bool more = j + 1 < p->n;
+	const struct hzi_mhc_half_outer outer = {
+		.ahead = hzi_phi_ahead(&a->x, p, size, more ? t + at : t + at + HZI_PHI_SOME,
+				       more ? j + 1 : 0, c),
+		.d = r->d_outer + at * 2 * p->m, .x = r->woven,
+		.low = a->s.dtype == HZ_BF16 ? NULL : low,
+		.phi = dphi + (j * p->padded + c) * p->m, .steps = hzi_mhc_ceil(tokens, STEP),
+		.groups = groups, .m = p->m, .fresh = fresh,
+	};
+	float buffer[2][HZI_PHI_WIDE];
+
+	for (int i = 0; i < outer.steps * STEP; i += 2) {
+		struct hzi_mhc_parts parts = {
+			.high = r->woven + i / STEP * tiles + i % STEP / 2 * 32,
+			.low = low + i / STEP * tiles + i % STEP / 2 * 32, .count = count,
+			.dtype = a->s.dtype,
+		};
+
+		if (i < tokens)
+			parts.x = hzi_phi_stream(&a->x, size, t + at + i, j, c, count, buffer[0]);
+		if (i + 1 < tokens)
+			parts.y = hzi_phi_stream(&a->x, size, t + at + i + 1, j, c, count,
+						 buffer[1]);
+		job->ctx->kern->mhc_weave(&parts);
+	}
+	job->ctx->kern->mhc_half_outer(&outer);
+}
+
+/* Channels c .. of dx of tokens from number `at` of a block on */
+static void dx_halves(const struct bwd_job *job, int64_t t, int at, int tokens, int64_t c,
+		      int64_t count, bool last, const struct hzi_phi_room *r)
+{
+	const struct hzi_phi_plan *const p = &job->plan->p;
+	const int64_t part = (p->m + 1) / 2 * 32;
+
+	for (int j = 0; j < p->n; j++) {
+		const struct hzi_mhc_half_spread spread = {
+			.d = r->d_spread + at / TOKENS * 2 * HZI_MHC_HALVES,
+			.phi = job->phi.spread + (j * p->padded + c) / 16 * 2 * part,
+			.y = r->add + j * TOKENS * HZI_PHI_ADD, .y_ld = HZI_PHI_ADD,
+			.groups = hzi_mhc_ceil(count, 16), .m = p->m,
+		};
+
+		job->ctx->kern->mhc_half_spread(&spread);
+	}
+	back_streams(job, t, at, tokens, c, count, last, r);
+}
+
+/*
+ * Channels c .. of a block: dx and its share of dphi. Parts of phi and dphi stay in L2 for the
+ * block, streams for some tokens of it.
+ */
+static void back_halves(const struct bwd_job *job, int64_t t, int block, int64_t c, int64_t count,
+			bool fresh, float *dphi, const struct hzi_phi_room *r)
+{
+	const struct hzi_mhc_pre_bwd_args *const a = job->a;
+	const struct hzi_phi_plan *const p = &job->plan->p;
+
+	for (int at = 0; at < block; at += TOKENS) {
+		if (at % HZI_PHI_SOME == 0) {
+			const int some = (int)hzi_mhc_min(HZI_PHI_SOME, block - at);
+
+			for (int j = 0; j < p->n && dphi; j++)
+				outer_halves(job, t, at, some, j, c, count, fresh && at == 0, dphi,
+					     r);
+		}
+		for (int64_t e = 0; e < count && a->dx.data; e += HZI_MHC_TILE)
+			dx_halves(job, t, at, (int)hzi_mhc_min(TOKENS, block - at), c + e,
+				  hzi_mhc_min(HZI_MHC_TILE, count - e), e + HZI_MHC_TILE >= count,
+				  r);
+	}
+}
+
+/* ---- Chunks ---------------------------------------------------------------------------------- */
 
 /* Blocks of tokens of their own coefficients, of a chunk */
 static void chunk_of_tokens(const struct bwd_job *job, int64_t chunk,
@@ -306,9 +430,10 @@ static void chunk_of_tokens(const struct bwd_job *job, int64_t chunk,
 	float *const dphi = plan->dphi ? job->dphi + chunk * (int64_t)plan->dphi : NULL;
 	float *const dnorm = plan->dnorm ? job->dnorm + chunk * (int64_t)plan->dnorm : NULL;
 	double *const weights = job->weights + chunk * (int64_t)plan->weights;
+	const int64_t wide = p->halves ? HZI_PHI_WIDE : HZI_MHC_TILE;
 
-	for (int64_t t = chunk * plan->chunk; t < end; t += BLOCK) {
-		const int block = (int)hzi_mhc_min(BLOCK, end - t);
+	for (int64_t t = chunk * plan->chunk; t < end; t += p->block) {
+		const int block = (int)hzi_mhc_min(p->block, end - t);
 		const float *const raw = recall(job, t, block, r);
 
 		for (int at = 0; at < block; at += TOKENS) {
@@ -326,10 +451,19 @@ static void chunk_of_tokens(const struct bwd_job *job, int64_t chunk,
 			sum_tile(job, t + at, at, tokens, r, dnorm);
 			back_coefs(job, tokens, r, rho, r->d + at * p->m, r->factor + at, weights);
 		}
-		for (int64_t c = 0; c < p->channels; c += HZI_MHC_TILE) {
+		if (p->halves)
+			split_d(job, block, r);
+		for (int64_t c = 0; c < p->channels; c += wide) {
+			const int64_t count = hzi_mhc_min(wide, p->channels - c);
+
+			if (p->halves) {
+				back_halves(job, t, block, c, count, t == chunk * plan->chunk, dphi,
+					    r);
+				continue;
+			}
 			for (int at = 0; at < block; at += TOKENS)
 				back_tile(job, t, at, (int)hzi_mhc_min(TOKENS, block - at), c,
-					  hzi_mhc_min(HZI_MHC_TILE, p->channels - c), dphi, r);
+					  count, dphi, r);
 		}
 	}
 }
@@ -356,8 +490,7 @@ static void chunk_of_groups(const struct bwd_job *job, int64_t chunk,
 		if (job->x.data) {
 			struct hzi_mhc_product product = {
 				.x = (float *)job->x.data + g * row, .x_ld = row, .d = d,
-				.factor = factor, .y_ld = row, .count = row, .tokens = groups,
-				.m = p->m,
+				.y_ld = row, .count = row, .tokens = groups, .m = p->m,
 			};
 
 			if (a->dx.data) {
@@ -366,7 +499,9 @@ static void chunk_of_groups(const struct bwd_job *job, int64_t chunk,
 				product.y = job->dmean + g * row;
 				job->ctx->kern->mhc_spread(&product);
 				for (int64_t i = 0; i < groups * row && a->s.tokens > 0; i++)
-					product.y[i] /= (float)hzi_mhc_length(&a->s);
+					product.y[i] = (product.y[i] +
+							factor[i / row] * product.x[i]) /
+						       (float)hzi_mhc_length(&a->s);
 			}
 			if (dphi) {
 				product.phi = dphi;
@@ -384,7 +519,7 @@ static void chunk_units(void *data, int thread, int64_t begin, int64_t end)
 	const struct hzi_phi_room r = hzi_phi_room_of(&plan->p, job->rooms, thread);
 
 	for (int64_t u = begin; u < end; u++) {
-		if (plan->dphi && !(plan->direct && job->a->accumulate))
+		if (plan->dphi && !plan->p.halves && !(plan->direct && job->a->accumulate))
 			memset(job->dphi + u * (int64_t)plan->dphi, 0, plan->dphi * sizeof(float));
 		if (plan->dnorm)
 			memset(job->dnorm + u * (int64_t)plan->dnorm, 0,
@@ -422,6 +557,26 @@ static void coef_units(void *data, int thread, int64_t begin, int64_t end)
 
 #define WEIGHTS 64			/* channels whose gradients are summed at once */
 
+/* Channels c .. of stream j of row k of a chunk's dphi, added to sum */
+static void sum_row(const struct bwd_plan *plan, const float *dphi, int64_t j, int k, int64_t c,
+		    int64_t count, float *sum)
+{
+	const struct hzi_phi_plan *const p = &plan->p;
+	const float *const from = dphi + (k * p->n + j) * p->padded + c;
+
+	if (!p->halves) {
+		for (int64_t i = 0; i < count; i++)
+			sum[i] += from[i];
+		return;
+	}
+	for (int64_t i = 0; i < count; i += 16) {
+		const float *const group = dphi + (j * p->padded + c + i) * p->m + k * 16;
+
+		for (int64_t e = 0; e < hzi_mhc_min(16, count - i); e++)
+			sum[i + e] += group[e];
+	}
+}
+
 /* Gradients of weights from those of chunks: blocks of channels of a stream */
 static void weight_units(void *data, int thread, int64_t begin, int64_t end)
 {
@@ -438,14 +593,12 @@ static void weight_units(void *data, int thread, int64_t begin, int64_t end)
 		float dgain[WEIGHTS] = {0};
 
 		for (int k = 0; k < p->m; k++) {
-			const float *from = job->dphi + (k * p->n + j) * p->padded + c;
 			const int64_t row = k * p->n * C + at;
 			float sum[WEIGHTS] = {0};
 
-			for (int64_t u = 0; u < plan->chunks; u++, from += plan->dphi) {
-				for (int64_t i = 0; i < count; i++)
-					sum[i] += from[i];
-			}
+			for (int64_t u = 0; u < plan->chunks; u++)
+				sum_row(plan, job->dphi + u * (int64_t)plan->dphi, j, k, c, count,
+					sum);
 			for (int64_t i = 0; i < count; i++) {
 				dgain[i] += sum[i] * a->phi[row + i];
 				if (a->gain)
@@ -506,7 +659,9 @@ int hzi_cpu_mhc_pre_bwd(struct hz_context *ctx, const struct hzi_mhc_pre_bwd_arg
 		.weights = ctx->workspace,
 		.stream_dx = hzi_mhc_stream(ctx, &a->dx, &a->s, a->s.n) && !a->accumulate,
 	};
-	float *work = (float *)(job.weights + plan.chunks * (int64_t)plan.weights);
+	/* As workspaces do, it begins where a line does. */
+	float *work = (float *)(job.weights +
+				hzi_mhc_ceil(plan.chunks * (int64_t)plan.weights, 8) * 8);
 	struct hzi_mhc_beside beside = beside_of(a);
 	struct hzi_mhc_streams_bwd_args sums, dx;
 
@@ -522,7 +677,7 @@ int hzi_cpu_mhc_pre_bwd(struct hz_context *ctx, const struct hzi_mhc_pre_bwd_arg
 		job.phi = hzi_phi_of(p, a->phi, a->gain, work);
 		job.x = a->x;
 	}
-	work += p->phi + p->half;
+	work += hzi_phi_floats(p);
 	if (!plan.shared) {
 		hzi_parallel(p->threads, chunk_units, &job, plan.chunks);
 		put_weights(&job);

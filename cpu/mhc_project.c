@@ -12,43 +12,65 @@
 /* ---- Plans ----------------------------------------------------------------------------------- */
 
 #define HALF_LEAST 128			/* tokens whose products pay for phi in another layout */
-#define HALF_TILE 512			/* numbers of it */
+#define HALF_TILE HZI_MHC_HALVES
+#define BLOCK (4 * TOKENS)		/* for which a part of phi stays in L1 */
+#define HALF_BLOCK 256			/* for which all of it, 1.5 MB, is read from beyond L2 */
 
 struct hzi_phi_plan hzi_phi_plan_of(const struct hz_context *ctx, const struct hzi_mhc_shape *s,
-				    const struct hzi_mhc_rule *rule, const struct hzi_mhc_array *x,
-				    bool phi, bool gain, bool backwards, bool norm)
+				    const struct hzi_mhc_rule *rule, bool phi, bool gain,
+				    bool backwards, bool norm)
 {
 	struct hzi_phi_plan p = {
 		.channels = s->channels, .padded = hzi_mhc_room(s->channels), .n = s->n,
-		.m = rule->m, .all = rule->m > rule->n, .norm = norm,
+		.m = rule->m, .all = rule->m > rule->n,
+		.block = BLOCK, .backwards = backwards, .norm = norm,
 	};
-	const size_t m = (size_t)p.m, n = (size_t)p.n, t = TOKENS, block = BLOCK;
+	const size_t m = (size_t)p.m, n = (size_t)p.n, t = TOKENS;
+	size_t block;
 
-	p.pack = phi && (gain || p.padded != p.channels);
-	p.phi = p.pack ? m * n * (size_t)p.padded : 0;
-	p.room = t * HZI_MHC_WIDE + block * (m + 1) * (HZI_MHC_BATCH + 1) +
-		 t * (3 * m + 4 * n + 2 * n * n + 3) +
-		 (backwards ? block * (m + 1 + n + n * n) + t * n * HZI_MHC_TILE : 0) +
-		 (norm ? (block + 1) * (size_t)p.padded : 0);
-	p.room = (p.room + 15) / 16 * 16;
-	if (phi && ctx->kern->mhc_half && s->dtype == HZ_BF16 && s->groups == s->tokens &&
-	    s->tokens >= HALF_LEAST && s->channels % 32 == 0 && x->channel == 1) {
-		p.panels = (2 * rule->m + 15) / 16;
-		p.half = n * (size_t)s->channels / 32 * (size_t)p.panels * (HALF_TILE / 2);
-	}
 	p.threads = hzi_threads(ctx, s->tokens * s->channels * s->n * (backwards ? 8 : 2) *
 					     hzi_mhc_size(s->dtype));
+	p.pack = phi && (gain || p.padded != p.channels);
+	p.phi = p.pack ? m * n * (size_t)p.padded : 0;
+	if (phi && ctx->kern->mhc_half && s->groups == s->tokens && s->tokens >= HALF_LEAST) {
+		p.panels = (2 * rule->m + 15) / 16;
+		p.half = n * (size_t)p.padded / 32 * (size_t)p.panels * (HALF_TILE / 2);
+		p.halves = backwards && rule->m <= HZI_MHC_HALF_ROWS;
+	}
+	/* Results are the same for any. */
+	if (backwards ? p.halves : p.half && s->tokens >= HALF_BLOCK * 2 * p.threads)
+		p.block = HALF_BLOCK;
+	block = (size_t)p.block;
+	p.spread = p.halves ? n * (size_t)p.padded / 16 * ((m + 1) / 2) * 32 : 0;
+	p.sums = p.half ? (size_t)p.panels * 16 : m * HZI_MHC_BATCH;
+	p.room = t * HZI_PHI_LD + block * (p.sums + HZI_MHC_BATCH + m + 1) +
+		 t * (3 * m + 4 * n + 2 * n * n + 3) +
+		 (backwards ? block * (m + 1 + n + n * n) + t * n * HZI_PHI_ADD : 0) +
+		 (p.halves ? HZI_PHI_SOME * HZI_PHI_WIDE + block * (32 + m) : 0) +
+		 (norm ? (backwards ? block + 1 : 1) * (size_t)p.padded : 0);
+	p.room = (p.room + 15) / 16 * 16;
 	return p;
 }
 
 struct hzi_phi_room hzi_phi_room_of(const struct hzi_phi_plan *p, float *base, int thread)
 {
-	const int64_t t = TOKENS, block = BLOCK, m = p->m, n = p->n;
-	struct hzi_phi_room r;
+	const int64_t t = TOKENS, block = p->block, m = p->m, n = p->n;
+	struct hzi_phi_room r = {0};
 
-	r.x = base + (int64_t)p->room * thread;
-	r.sums = r.x + t * HZI_MHC_WIDE;
-	r.squares = r.sums + block * m * HZI_MHC_BATCH;
+	/* What tiles are loaded from comes first: its lines begin where those of memory do. */
+	base += (int64_t)p->room * thread;
+	if (p->halves) {
+		r.woven = (uint16_t *)base;
+		r.d_spread = r.woven + HZI_PHI_SOME * 2 * HZI_PHI_WIDE;
+		r.d_outer = r.d_spread + block * 2 * 32;
+		base += HZI_PHI_SOME * HZI_PHI_WIDE + block * (32 + m);
+	}
+	r.add = base;
+	if (p->backwards)
+		base += t * n * HZI_PHI_ADD;
+	r.x = base;
+	r.sums = r.x + t * HZI_PHI_LD;
+	r.squares = r.sums + block * (int64_t)p->sums;
 	r.raw = r.squares + block * HZI_MHC_BATCH;
 	r.y = r.raw + block * (m + 1);
 	r.dz = r.y + t * m;
@@ -62,10 +84,9 @@ struct hzi_phi_room hzi_phi_room_of(const struct hzi_phi_plan *p, float *base, i
 	r.dalpha = r.da + t * n * n;
 	/* Of gradients alone, but du is where it is in either direction. */
 	r.du = r.dalpha + 3 * t;
-	r.d = r.du + (p->norm ? (block + 1) * p->padded : 0);
+	r.d = r.du + (p->norm ? (p->backwards ? block + 1 : 1) * p->padded : 0);
 	r.factor = r.d + block * m;
 	r.token = r.factor + block;
-	r.add = r.token + block * (n + n * n);
 	return r;
 }
 
@@ -74,7 +95,7 @@ struct pack_job {
 	const float *phi, *gain;
 	float *to;
 	const struct hzi_phi *from;		/* of halves */
-	uint16_t *half;
+	uint16_t *half, *spread;
 };
 
 /* Rows of one stream of phi */
@@ -106,13 +127,15 @@ static uint16_t to_bf16(float v)
 	return (uint16_t)((bits + 0x7fff + (bits >> 16 & 1)) >> 16);
 }
 
-static float from_bf16(uint16_t h)
+void hzi_phi_parts(float v, uint16_t *high, uint16_t *low)
 {
+	const uint16_t h = to_bf16(v);
 	const uint32_t bits = (uint32_t)h << 16;
-	float v;
+	float near;
 
-	memcpy(&v, &bits, 4);
-	return v;
+	memcpy(&near, &bits, 4);
+	*high = h;
+	*low = v - near == v - near ? to_bf16(v - near) : 0;
 }
 
 /*
@@ -126,31 +149,60 @@ static void half_units(void *data, int thread, int64_t begin, int64_t end)
 
 	(void)thread;
 	for (int64_t s = begin; s < end; s++) {
+		const int64_t steps = p->padded / 32;
+		const int64_t at = s / steps * job->from->stream + s % steps * 32;
 		uint16_t *const to = job->half + s * p->panels * HALF_TILE;
 
 		memset(to, 0, (size_t)p->panels * HALF_TILE * sizeof(*to));
 		for (int k = 0; k < p->m; k++) {
-			const float *const from = job->from->data + k * job->from->row + s * 32;
+			const float *const from = job->from->data + k * job->from->row + at;
 			uint16_t *const high = to + k / 16 * HALF_TILE + k % 16 * 2;
 			const int after = p->m + k;
 			uint16_t *const low = to + after / 16 * HALF_TILE + after % 16 * 2;
 
-			for (int e = 0; e < 32; e++) {
-				const uint16_t h = to_bf16(from[e]);
-				const float rest = from[e] - from_bf16(h);
-
-				high[e / 2 * 32 + e % 2] = h;
-				low[e / 2 * 32 + e % 2] = rest == rest ? to_bf16(rest) : 0;
-			}
+			for (int e = 0; e < 32; e++)
+				hzi_phi_parts(from[e], high + e / 2 * 32 + e % 2,
+					      low + e / 2 * 32 + e % 2);
 		}
 	}
+}
+
+/* Groups of 16 columns, for mhc_half_spread */
+static void spread_units(void *data, int thread, int64_t begin, int64_t end)
+{
+	const struct pack_job *const job = data;
+	const struct hzi_phi_plan *const p = job->plan;
+	const int64_t groups = p->padded / 16, part = (p->m + 1) / 2 * 32;
+
+	(void)thread;
+	for (int64_t g = begin; g < end; g++) {
+		const int64_t at = g / groups * job->from->stream + g % groups * 16;
+		uint16_t *const to = job->spread + g * 2 * part;
+
+		memset(to, 0, (size_t)(2 * part) * sizeof(*to));
+		for (int k = 0; k < p->m; k++) {
+			const float *const from = job->from->data + k * job->from->row + at;
+			uint16_t *const high = to + k / 2 * 32 + k % 2;
+
+			for (int e = 0; e < 16; e++)
+				hzi_phi_parts(from[e], high + 2 * e, high + part + 2 * e);
+		}
+	}
+}
+
+size_t hzi_phi_floats(const struct hzi_phi_plan *p)
+{
+	return p->phi + p->half + p->spread;
 }
 
 struct hzi_phi hzi_phi_of(const struct hzi_phi_plan *p, const float *phi, const float *gain,
 			  float *work)
 {
 	struct hzi_phi to = {.data = phi, .row = p->n * p->channels, .stream = p->channels};
-	struct pack_job job = {p, phi, gain, work, &to, (uint16_t *)(work + p->phi)};
+	struct pack_job job = {
+		p, phi, gain, work, &to, (uint16_t *)(work + p->phi),
+		(uint16_t *)(work + p->phi + p->half),
+	};
 
 	if (p->pack) {
 		hzi_parallel(p->threads, pack_units, &job, (int64_t)p->m * p->n);
@@ -159,9 +211,13 @@ struct hzi_phi hzi_phi_of(const struct hzi_phi_plan *p, const float *phi, const 
 		};
 	}
 	if (p->half) {
-		hzi_parallel(p->threads, half_units, &job, p->n * p->channels / 32);
+		hzi_parallel(p->threads, half_units, &job, p->n * p->padded / 32);
 		to.half = job.half;
 		to.panels = p->panels;
+	}
+	if (p->spread) {
+		hzi_parallel(p->threads, spread_units, &job, p->n * p->padded / 16);
+		to.spread = job.spread;
 	}
 	return to;
 }
@@ -171,13 +227,13 @@ int64_t hzi_phi_pairs(const struct hz_context *ctx, int64_t count)
 	return hzi_mhc_ceil(count, 2 * ctx->kern->lanes) * 2 * ctx->kern->lanes;
 }
 
-/* Stream j of x as rows of one */
-static struct hzi_mhc_array one_stream(const struct hzi_mhc_array *x, int64_t size, int j)
+const void *hzi_phi_stream(const struct hzi_mhc_array *x, int64_t size, int64_t t, int j,
+			   int64_t c, int64_t count, void *buffer)
 {
 	struct hzi_mhc_array one = *x;
 
 	one.data = (char *)one.data + j * one.stream * size;
-	return one;
+	return hzi_mhc_tile(&one, size, t, c, 1, count, buffer, true).p;
 }
 
 /* What of a token follows channels c .. of stream j, to be fetched: in blocks rows are short. */
@@ -196,17 +252,13 @@ void hzi_phi_widen(const struct hz_context *ctx, const struct hzi_phi_plan *p,
 		   int64_t c, int64_t count, const struct hzi_phi_room *r)
 {
 	const int64_t size = hzi_mhc_size(dtype);
-	const struct hzi_mhc_array one = one_stream(x, size, j);
 	float buffer[HZI_MHC_WIDE];
 
-	for (int i = 0; i < tokens; i++) {
-		const struct hzi_mhc_tile tile =
-			hzi_mhc_tile(&one, size, t + i, c, 1, count, buffer, true);
-
-		ctx->kern->mhc_widen(tile.p, dtype, count, r->x + i * HZI_MHC_WIDE,
+	for (int i = 0; i < tokens; i++)
+		ctx->kern->mhc_widen(hzi_phi_stream(x, size, t + i, j, c, count, buffer), dtype,
+				     count, r->x + i * HZI_PHI_LD,
 				     r->squares + i * ctx->kern->lanes,
 				     after(x, p, size, t + i, j, c));
-	}
 }
 
 static float mean_square(const struct hz_context *ctx, const struct hzi_phi_plan *p,
@@ -224,7 +276,7 @@ static void project_tile(const struct hz_context *ctx, const struct hzi_phi_plan
 			 int64_t count, const struct hzi_phi_room *r)
 {
 	const struct hzi_mhc_product product = {
-		.x = r->x, .x_ld = HZI_MHC_WIDE,
+		.x = r->x, .x_ld = HZI_PHI_LD,
 		.phi = (float *)(uintptr_t)phi->data + j * phi->stream + c, .phi_ld = phi->row,
 		.sums = r->sums + (int64_t)at * p->m * ctx->kern->lanes,
 		.count = hzi_phi_pairs(ctx, count), .tokens = tokens, .m = p->m,
@@ -233,49 +285,73 @@ static void project_tile(const struct hz_context *ctx, const struct hzi_phi_plan
 	ctx->kern->mhc_project(&product);
 }
 
-/* The same of a whole tile of bf16 as it is. Its squares are summed first: so it comes into L1. */
-static void half_tile(const struct hz_context *ctx, const struct hzi_phi_plan *p,
-		      const struct hzi_phi *phi, const struct hzi_mhc_array *x, int64_t t,
-		      int at, int j, int64_t c, int64_t count, const struct hzi_phi_room *r)
+struct hzi_mhc_ahead hzi_phi_ahead(const struct hzi_mhc_array *x, const struct hzi_phi_plan *p,
+				   int64_t size, int64_t t, int j, int64_t c)
 {
-	const int64_t width = phi->panels * 16;
-	const uint16_t *const from = (uint16_t *)hzi_mhc_at(x, 2, t + at, c) + j * x->stream;
+	if (x->channel != 1 || c >= p->channels || j >= p->n)
+		return (struct hzi_mhc_ahead){0};
+	return (struct hzi_mhc_ahead){
+		.x = (char *)hzi_mhc_at(x, size, t, c) + j * x->stream * size,
+		.row_bytes = x->token * size, .step_bytes = 32 * size,
+	};
+}
+
+/* The same by halves; rows that are not there are what they were. */
+static void half_tile(const struct hz_context *ctx, const struct hzi_phi_plan *p,
+		      const struct hzi_phi *phi, const struct hzi_mhc_array *x, int dtype,
+		      int64_t t, int at, int block, int j, int64_t c, int64_t count,
+		      const struct hzi_phi_room *r)
+{
+	const int tokens = (int)hzi_mhc_min(TOKENS, block - at);
+	const int64_t size = hzi_mhc_size(dtype), ld = HZI_PHI_LD;
+	uint16_t *const high = (uint16_t *)r->x, *const low = high + TOKENS * ld;
+	const bool more = at + TOKENS < block;
 	const struct hzi_mhc_half half = {
-		.x = from, .phi = phi->half + (j * p->channels + c) / 32 * phi->panels * HALF_TILE,
-		.y = r->sums + at * width, .x_ld = x->token, .steps = count / 32,
+		.ahead = hzi_phi_ahead(x, p, size, more ? t + at + TOKENS : t, j,
+				       more ? c : c + HZI_PHI_WIDE),
+		.x = high, .low = dtype == HZ_BF16 ? NULL : low, .x_ld = ld,
+		.phi = phi->half + (j * p->padded + c) / 32 * phi->panels * HALF_TILE,
+		.y = r->sums + at * phi->panels * 16, .steps = hzi_mhc_ceil(count, 32),
 		.panels = phi->panels,
 	};
+	float buffer[HZI_PHI_WIDE];
 
-	for (int i = 0; i < TOKENS; i++)
-		ctx->kern->mhc_widen(from + i * x->token, HZ_BF16, count, NULL,
-				     r->squares + (at + i) * ctx->kern->lanes,
-				     after(x, p, 2, t + at + i, j, c));
+	for (int i = 0; i < tokens; i++) {
+		const struct hzi_mhc_parts parts = {
+			.x = hzi_phi_stream(x, size, t + at + i, j, c, count, buffer),
+			.high = high + i * ld, .low = low + i * ld,
+			.squares = r->squares + (at + i) * ctx->kern->lanes, .count = count,
+			.dtype = dtype,
+		};
+
+		ctx->kern->mhc_split(&parts);
+	}
 	ctx->kern->mhc_half(&half);
 }
 
-/*
- * Tiles go through a part of phi one after another. With halves all are whole but the last, whose
- * sums are of floats.
- */
+/* Tiles go through a part of phi one after another. */
 void hzi_phi_project(const struct hz_context *ctx, const struct hzi_phi_plan *p,
 		     const struct hzi_phi *phi, const struct hzi_mhc_array *x, int dtype,
 		     int64_t t, int tokens, const struct hzi_phi_room *r)
 {
-	const int lanes = ctx->kern->lanes, halves = phi->half ? tokens / TOKENS * TOKENS : 0;
-	const int64_t width = phi->panels * 16;
+	const int lanes = ctx->kern->lanes;
+	const int64_t width = phi->panels * 16, wide = phi->half ? HZI_PHI_WIDE : HZI_MHC_WIDE;
 
 	memset(r->squares, 0, (size_t)(tokens * lanes) * sizeof(float));
-	memset(r->sums, 0, (size_t)BLOCK * (size_t)p->m * HZI_MHC_BATCH * sizeof(float));
+	memset(r->sums, 0, (size_t)p->block * p->sums * sizeof(float));
 	for (int j = 0; j < p->n; j++) {
-		for (int64_t c = 0; c < p->channels; c += HZI_MHC_WIDE) {
-			const int64_t count = hzi_mhc_min(HZI_MHC_WIDE, p->channels - c);
+		for (int64_t c = 0; c < p->channels; c += wide) {
+			const int64_t count = hzi_mhc_min(wide, p->channels - c);
 
-			for (int at = 0; at < halves; at += TOKENS)
-				half_tile(ctx, p, phi, x, t, at, j, c, count, r);
-			for (int at = halves; at < tokens; at += TOKENS) {
+			for (int at = 0; at < tokens; at += TOKENS) {
 				const int some = (int)hzi_mhc_min(TOKENS, tokens - at);
 				struct hzi_phi_room tile = *r;
 
+				if (phi->half) {
+					half_tile(ctx, p, phi, x, dtype, t, at, tokens, j, c,
+						  count, r);
+					continue;
+				}
 				tile.squares += at * lanes;
 				hzi_phi_widen(ctx, p, x, dtype, t + at, some, j, c, count, &tile);
 				project_tile(ctx, p, phi, at, some, j, c, count, r);
@@ -285,7 +361,7 @@ void hzi_phi_project(const struct hz_context *ctx, const struct hzi_phi_plan *p,
 	for (int i = 0; i < tokens; i++) {
 		float *const to = r->raw + i * (p->m + 1);
 
-		if (i < halves) {
+		if (phi->half) {
 			for (int k = 0; k < p->m; k++)
 				to[k] = r->sums[i * width + k] + r->sums[i * width + p->m + k];
 		} else {
@@ -359,7 +435,7 @@ static void mean_units(void *data, int thread, int64_t begin, int64_t end)
 	const struct mean_job *const job = data;
 	const int n = job->s->n;
 	const int64_t length = hzi_mhc_length(job->s);
-	float x[TOKENS * HZI_MHC_WIDE], squares[TOKENS * HZI_MHC_BATCH];
+	float x[TOKENS * HZI_PHI_LD], squares[TOKENS * HZI_MHC_BATCH];
 	float sum[HZI_MHC_WIDE], d[TOKENS];
 	const struct hzi_phi_room r = {.x = x, .squares = squares};
 
@@ -381,7 +457,7 @@ static void mean_units(void *data, int thread, int64_t begin, int64_t end)
 			for (int64_t i = t; i < last; i += TOKENS) {
 				const int tokens = (int)hzi_mhc_min(TOKENS, last - i);
 				const struct hzi_mhc_product product = {
-					.x = x, .x_ld = HZI_MHC_WIDE, .d = d, .phi = sum,
+					.x = x, .x_ld = HZI_PHI_LD, .d = d, .phi = sum,
 					.phi_ld = HZI_MHC_WIDE, .tokens = tokens, .m = 1,
 					.count = hzi_phi_pairs(job->ctx, count),
 				};

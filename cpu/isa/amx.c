@@ -757,59 +757,11 @@ static void half_mul(const struct hzi_quat_half_mul *a)
 	BARRIER();
 }
 
-/* ---- Coefficients of hyper-connections --------------------------------------------------------- */
-
-/* Three panels at once, or what is left: a tile of x for them, one of phi for each */
-INLINE void mhc_panels(const struct hzi_mhc_half *a, int panel, const int panels)
-{
-	const uint16_t *x = a->x, *phi = a->phi + panel * HALF_TILE;
-	float *const y = a->y + panel * 16;
-	const int64_t ld = a->panels * 64;
-
-	_tile_loadd(0, y, ld);
-	if (panels > 1)
-		_tile_loadd(1, y + 16, ld);
-	if (panels > 2)
-		_tile_loadd(2, y + 32, ld);
-	for (int64_t s = 0; s < a->steps; s++, x += 32, phi += a->panels * HALF_TILE) {
-		_tile_loadd(3, x, a->x_ld * 2);
-		_tile_loadd(4, phi, 64);
-		if (panels > 1)
-			_tile_loadd(5, phi + HALF_TILE, 64);
-		if (panels > 2)
-			_tile_loadd(6, phi + 2 * HALF_TILE, 64);
-		_tile_dpbf16ps(0, 3, 4);
-		if (panels > 1)
-			_tile_dpbf16ps(1, 3, 5);
-		if (panels > 2)
-			_tile_dpbf16ps(2, 3, 6);
-	}
-	_tile_stored(0, y, ld);
-	if (panels > 1)
-		_tile_stored(1, y + 16, ld);
-	if (panels > 2)
-		_tile_stored(2, y + 32, ld);
-}
-
-static void mhc_half(const struct hzi_mhc_half *a)
-{
-	int panel = 0;
-
-	BARRIER();
-	__asm__ volatile("ldtilecfg %0" : : "m"(config));
-	for (; panel + 3 <= a->panels; panel += 3)
-		mhc_panels(a, panel, 3);
-	if (panel + 2 == a->panels)
-		mhc_panels(a, panel, 2);
-	else if (panel < a->panels)
-		mhc_panels(a, panel, 1);
-	_tile_release();
-	BARRIER();
-}
+#include "cpu/isa/mhc_amx.inc"
 
 void hzi_kern_amx(struct hz_kern *kern)
 {
-	kern->mhc_half = mhc_half;
+	fill_mhc_amx(kern);
 	kern->quat[0].half_v = half_v;
 	kern->quat[0].half_s = half_s;
 	kern->quat[0].half_mul = half_mul;

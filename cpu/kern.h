@@ -600,8 +600,7 @@ struct hzi_mhc_scale {
 /*
  * Coefficients of a batch of tokens: number e of token t at e * HZI_MHC_BATCH + t. n is 2 or 4.
  * coefs: y [m] to p, q [n], a [n n]; coefs_bwd: y, dp, dq, da to dz, dy [m], dalpha [3]; sinkhorn: y
- * [n n] to a; sinkhorn_bwd: y and da to dz. all: as of hzi_mhc_coefs(). Those of Sinkhorn take more
- * than a batch, one behind the other.
+ * [n n] to a; sinkhorn_bwd: y and da to dz. all: as of hzi_mhc_coefs()
  */
 struct hzi_mhc_batch {
 	const struct hzi_mhc_rule *rule;

@@ -498,16 +498,11 @@ int hzi_cpu_mhc_streams_bwd(struct hz_context *ctx, const struct hzi_mhc_streams
 
 /* ---- Sinkhorn -------------------------------------------------------------------------------- */
 
-static bool has_lanes(const struct hzi_mhc_rule *rule)
-{
-	return rule->n == 2 || rule->n == 4;
-}
-
 struct sinkhorn_job {
 	const struct hz_context *ctx;
 	const struct hzi_mhc_rule *rule;
 	struct hzi_mhc_coef in, grad, out;
-	int64_t count, each;		/* matrices, of a unit */
+	int64_t count;
 	void (*work)(const struct hzi_mhc_batch *b);
 };
 
@@ -556,8 +551,7 @@ static void put_batch(const struct hz_kern *kern, const struct hzi_mhc_coef *a, 
 static void sinkhorn_units(void *data, int thread, int64_t begin, int64_t end)
 {
 	const struct sinkhorn_job *const job = data;
-	const struct hz_kern *const kern = job->ctx->kern;
-	const int n = job->rule->n, size = n * n * HZI_MHC_BATCH;
+	const int n = job->rule->n;
 	float z[HZI_MHC_STREAMS * HZI_MHC_STREAMS * HZI_MHC_BATCH] = {0};
 	float g[HZI_MHC_STREAMS * HZI_MHC_STREAMS * HZI_MHC_BATCH] = {0};
 	float out[HZI_MHC_STREAMS * HZI_MHC_STREAMS * HZI_MHC_BATCH];
@@ -565,31 +559,28 @@ static void sinkhorn_units(void *data, int thread, int64_t begin, int64_t end)
 
 	(void)thread;
 	for (int64_t u = begin; u < end; u++) {
-		const int64_t k = u * job->each;
+		const int64_t k = u * HZI_MHC_BATCH;
 
-		b.count = (int32_t)hzi_mhc_min(job->each, job->count - k);
-		for (int64_t i = 0; i < b.count; i += HZI_MHC_BATCH) {
-			const int64_t some = hzi_mhc_min(HZI_MHC_BATCH, b.count - i);
-			const int64_t at = i / HZI_MHC_BATCH * size;
-
-			take_batch(kern, &job->in, k + i, some, n, z + at);
-			if (job->grad.data)
-				take_batch(kern, &job->grad, k + i, some, n, g + at);
-		}
+		b.count = (int32_t)hzi_mhc_min(HZI_MHC_BATCH, job->count - k);
+		take_batch(job->ctx->kern, &job->in, k, b.count, n, z);
+		if (job->grad.data)
+			take_batch(job->ctx->kern, &job->grad, k, b.count, n, g);
 		job->work(&b);
-		for (int64_t i = 0; i < b.count; i += HZI_MHC_BATCH)
-			put_batch(kern, &job->out, k + i, hzi_mhc_min(HZI_MHC_BATCH, b.count - i),
-				  n, out + i / HZI_MHC_BATCH * size);
+		put_batch(job->ctx->kern, &job->out, k, b.count, n, out);
 	}
 }
 
 /* A matrix is worth about 2 KiB of memory traffic forwards, 8 KiB backwards. */
 static int run_sinkhorn(struct hz_context *ctx, struct sinkhorn_job *job, int64_t worth)
 {
-	job->each = has_lanes(job->rule) ? 2 * HZI_MHC_BATCH : HZI_MHC_BATCH;
 	hzi_parallel(hzi_threads(ctx, job->count * worth), sinkhorn_units, job,
-		     hzi_mhc_ceil(job->count, job->each));
+		     hzi_mhc_ceil(job->count, HZI_MHC_BATCH));
 	return HZ_OK;
+}
+
+static bool has_lanes(const struct hzi_mhc_rule *rule)
+{
+	return rule->n == 2 || rule->n == 4;
 }
 
 size_t hzi_cpu_mhc_sinkhorn_workspace(const struct hz_context *ctx,

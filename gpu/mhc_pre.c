@@ -29,6 +29,24 @@ bool hzi_pre_near(const struct hzi_mhc_array *x, int64_t tokens)
 			    is_small(tokens));
 }
 
+bool hzi_pre_mapped(const struct hzi_mhc_array *x, const struct hzi_mhc_shape *s, int streams)
+{
+	return !x->data || (hzi_pre_near(x, s->tokens) && x->token >= s->channels &&
+			    (streams == 1 || x->stream >= s->channels));
+}
+
+int hzi_pre_map(struct hz_context *ctx, const char *op, struct hzi_tensor_map *map,
+		const struct hzi_mhc_array *x, const struct hzi_mhc_shape *s, int streams, int tokens,
+		int at_a_time)
+{
+	if (!x->data)
+		return HZ_OK;
+	return hzi_cuda_tensor_map_planes(ctx, op, map, x->data, 2 * s->channels, s->tokens,
+					  2 * x->token, streams,
+					  2 * (streams > 1 ? x->stream : x->token), tokens,
+					  at_a_time);
+}
+
 /* Splits of `most` pieces so that so many blocks each make all multiprocessors busy */
 static int splits_for(const struct hz_context *ctx, int64_t blocks, int64_t most, int64_t limit)
 {
@@ -136,6 +154,7 @@ int hzi_pre_coefs(struct hz_context *ctx, const char *op, const struct hzi_mhc_f
 
 struct plan {
 	bool few, fused;		/* in one launch, but for post and what norm does */
+	bool posts;			/* that launch makes post's streams too */
 	struct hzi_pre_room room;
 	float *p;			/* where the caller wants none */
 	size_t bytes;
@@ -147,6 +166,7 @@ static struct plan plan_of(const struct hz_context *ctx, const struct hzi_mhc_pr
 
 	plan.few = hzi_pre_few_takes(ctx, a);
 	plan.fused = !plan.few && hzi_pre_fused_takes(ctx, a);
+	plan.posts = plan.fused && hzi_pre_fused_posts(a);
 	if (a->phi && !plan.few && !plan.fused)
 		plan.room = hzi_pre_room(ctx, &a->s, a->rule.m, true, &plan.bytes);
 	if (a->u.data && !a->p.data && (!(plan.few || plan.fused) || a->norm))
@@ -190,13 +210,15 @@ int hzi_cuda_mhc_pre(struct hz_context *ctx, const struct hzi_mhc_pre_args *a)
 
 	if (plan.p)
 		finish.p = hzi_pre_coef(plan.p, a->s.n, 1);
-	if (a->post.y.data && a->s.tokens > 0 && a->s.channels > 0)
+	if (a->post.y.data && !plan.posts && a->s.tokens > 0 && a->s.channels > 0)
 		HZ_CHECK(hzi_cuda_mhc_streams(ctx, &a->post));
 	if (plan.few || plan.fused) {
 		struct hzi_mhc_pre_args one = *a;
 
 		one.x = x;
 		one.p = finish.p;
+		if (!plan.posts)
+			one.post = (struct hzi_mhc_streams_args){.s = a->s};
 		if (a->norm)
 			one.u.data = NULL;	/* of a whole token: another kernel's */
 		HZ_CHECK(plan.few ? hzi_pre_few(ctx, &one) : hzi_pre_fused(ctx, &one));

@@ -3,46 +3,72 @@
  *
  * SPDX-License-Identifier: BSD-2-Clause
  *
- * A cluster takes tiles of 16 tokens in turn; each of its blocks has a slice of the channels in all
- * four streams. phi of the slice, as two parts of bf16, stays in registers: a warp has 16 channels.
- * Of each tile, blocks send their sums of a token to the one that owns it; a warp there makes p of
- * them and sends it to all, and these make u of the tile, which is still in shared memory: x is
- * read once. The other coefficients are made by another warp, 32 tokens at a time, so that nobody
- * waits for Sinkhorn.
+ * A cluster takes tiles of 8 tokens in turn; each of its blocks has a slice of the channels in all
+ * four streams. phi of the slice, as two parts of bf16, stays in registers of the warps that
+ * project. Each tile goes through a block's warps by barriers in shared memory, no one of which all
+ * wait for:
  *
- *     iteration t | project tile t | send its sums | u of tile t - delay | load t - delay + stages
+ *     load (1 warp)      boxes of channels of all streams
+ *     mix (4)            streams after a branch, if they are not there already: as copies left them
+ *     project (8)        sums of a tile over 32 channels of four streams each
+ *     reduce (1)         these added, to the block that owns the tile
+ *     make p (1)         p of the tiles that this block owns, to all blocks
+ *     mix                u of the tile, which is still in shared memory: x is read once
+ *     make the rest (1)  the other coefficients, a lane a token: nobody waits for Sinkhorn
  *
  * Sums have a fixed order: channels of a warp, warps, blocks.
  */
 #include "gpu/mhc_pre.cuh"
 #include "gpu/mhc_pre_fused.h"
 
-#if __CUDA_ARCH__ >= 900
+/* What is not built for compute capability 9.0 alone has nothing here. */
+#if !defined(__CUDA_ARCH__) || defined(__CUDA_ARCH_FEAT_SM90_ALL)
 #include "gpu/tma.cuh"
 
 #define TILE HZI_FUSED_TILE
-#define WORKERS 16			/* warps; one more makes p, one more the rest */
-#define LINE (8 * HZI_FUSED_CHANNELS + 16)	/* bytes of a token: rows meet no bank twice */
-#define PIECE (2 * HZI_FUSED_CHANNELS)	/* of a stream's */
-#define DEPTH 8				/* tiles whose sums or p may be under way */
+#define PROJECTORS 8			/* warps by what they do, in this order */
+#define MIXERS 4
+#define BOXES (HZI_FUSED_CHANNELS / HZI_FUSED_BOX)
+#define SHEET (TILE * 2 * HZI_FUSED_BOX)	/* bytes of a box of one stream */
+#define ROW 28				/* floats: sums of a token, and 4 parts of that of squares */
 #define BATCH 32			/* tokens whose other coefficients are made at a time */
 
-/*
- * A block is at most `delay` tiles ahead of p of all tokens, so that sums of tile t + 8 meet those
- * of t nowhere.
- */
-struct memory {
-	uint8_t x[HZI_FUSED_STAGES][TILE][LINE];
-	float sums[WORKERS][TILE][HZI_FUSED_ROWS], squares[WORKERS][TILE];
-	float received[DEPTH][HZI_FUSED_BLOCKS][HZI_FUSED_ROWS + 4];	/* the 25th: squares */
-	float p[DEPTH][TILE][4];
-	float batch[2][BATCH][HZI_FUSED_ROWS + 5];
-	uint64_t came[DEPTH], weights[DEPTH];
+/* A tile: boxes of streams, or of those before the branch, its values and coefficients */
+template <bool POST>
+struct stage {
+	uint8_t x[BOXES][4][SHEET];
 };
 
-static_assert(sizeof(memory) + 1024 <= HZI_FUSED_BYTES, "shared memory");
+template <>
+struct __align__(1024) stage<true> {
+	uint8_t x[BOXES][4][SHEET];
+	uint8_t f[BOXES][SHEET];
+	float4 a[TILE][4], q[TILE];
+};
 
-enum { ALL_WORKERS = 1, FULL = 2, EMPTY = 4 };	/* named barriers; two of the last each */
+/*
+ * Tiles belong to blocks in turn. Who mixes one has its p, which its owner made of sums of all
+ * blocks. So a block is less than `stages` tiles ahead of any other, which are no more than blocks
+ * have room for, and what belongs to tile t + stages meets nothing of tile t.
+ */
+template <bool POST>
+struct memory {
+	static constexpr int stages = POST ? 9 : 11, slots = POST ? 2 : 3;
+
+	stage<POST> tile[stages];
+	float sums[slots][PROJECTORS][TILE][ROW];
+	float received[HZI_FUSED_BLOCKS][TILE][ROW];	/* of some tiles */
+	float4 p[stages][TILE];
+	float batch[2][BATCH][ROW];
+	uint64_t full[stages], made[stages], weights[stages], empty[stages];
+	uint64_t summed[slots], drained[slots], came[HZI_FUSED_BLOCKS / 2];
+};
+
+static_assert(memory<false>::stages <= HZI_FUSED_BLOCKS, "room for sums of tiles");
+static_assert(sizeof(memory<false>) + 1024 <= HZI_FUSED_BYTES, "shared memory");
+static_assert(sizeof(memory<true>) + 1024 <= HZI_FUSED_BYTES, "shared memory");
+
+enum { FULL = 2, EMPTY = 4 };		/* named barriers, two of each */
 
 HZ_DEVICE void wait_named(int barrier, int threads)
 {
@@ -54,27 +80,69 @@ HZ_DEVICE void arrive_named(int barrier, int threads)
 	asm volatile("barrier.arrive %0, %1;" :: "r"(barrier), "r"(threads) : "memory");
 }
 
-/* As store_async(), of 4 bytes */
-HZ_DEVICE void store_async_one(uint32_t to, float a, uint32_t barrier)
+/* Whether the phase of that parity is over, for all lanes */
+HZ_DEVICE bool is_over(uint32_t barrier, uint32_t parity)
 {
-	asm volatile("st.async.weak.shared::cluster.mbarrier::complete_tx::bytes.f32 "
-		     "[%0], %1, [%2];" :: "r"(to), "f"(a), "r"(barrier) : "memory");
+	uint32_t over;
+
+	asm volatile("{.reg .pred p; mbarrier.test_wait.parity.shared::cta.b64 p, [%1], %2; "
+		     "selp.u32 %0, 1, 0, p;}"
+		     : "=r"(over) : "r"(barrier), "r"(parity) : "memory");
+	return __all_sync(0xffffffff, over);
 }
 
-/* As multiply_bf16() */
-HZ_DEVICE void multiply_f16(float *c, const uint32_t *a, uint32_t b0, uint32_t b1)
+/* So that it is not computed anew each time. */
+HZ_DEVICE uint32_t kept(uint32_t v)
 {
-	asm("mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 {%0, %1, %2, %3}, "
-	    "{%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};"
-	    : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
-	    : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
+	asm volatile("" : "+r"(v));
+	return v;
+}
+
+HZ_DEVICE void store_shared(uint32_t to, float v)
+{
+	asm volatile("st.shared.f32 [%0], %1;" :: "r"(to), "f"(v) : "memory");
+}
+
+/* A place in a ring, and the parity of its barrier's phase */
+template <int COUNT>
+struct turn {
+	int at = 0;
+	uint32_t parity = 0;
+
+	__device__ void next(void)
+	{
+		at++;
+		if (at == COUNT) {
+			at = 0;
+			parity ^= 1;
+		}
+	}
+};
+
+/* A ring of barriers: of place t */
+template <int COUNT>
+HZ_DEVICE void wait_turn(uint64_t *barriers, int t)
+{
+	barrier_wait(shared_address(&barriers[t % COUNT]), t / COUNT & 1);
+}
+
+/* Where 8 channels of a token lie in a box of one stream, as copies permute them */
+HZ_DEVICE int place_in(int token, int eight)
+{
+	return token * 128 + ((eight ^ token) * 16);
+}
+
+/* What this thread wrote to shared memory is there before copies that it begins. */
+HZ_DEVICE void copy_fence(void)
+{
+	asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
 }
 
 /* What a block does */
 struct place_of {
 	int rank, ranks;
 	int cluster, clusters, tiles;	/* tiles: of this cluster */
-	int channel, channels;		/* the first, of so many */
+	int channel, channels, boxes;	/* the first, of so many */
 };
 
 HZ_DEVICE place_of block_place(const hzi_mhc_fused &p)
@@ -91,6 +159,7 @@ HZ_DEVICE place_of block_place(const hzi_mhc_fused &p)
 	b.channel = b.rank * p.width;
 	left = (int)p.channels - b.channel;
 	b.channels = left < 0 ? 0 : left < p.width ? left : p.width;
+	b.boxes = (b.channels + HZI_FUSED_BOX - 1) / HZI_FUSED_BOX;
 	return b;
 }
 
@@ -99,31 +168,14 @@ HZ_DEVICE int tile_token(const place_of &b, int t)
 	return (b.cluster + t * b.clusters) * TILE;
 }
 
-/* A tile, if it is one, on its way into its stage: a warp for each token */
-HZ_DEVICE void load_tile(const hzi_mhc_fused &p, const place_of &b, memory &m, int t)
-{
-	const int stage = t % HZI_FUSED_STAGES, warp = threadIdx.x / 32;
-	const int c = threadIdx.x % 32 * 8;
-	const int token = tile_token(b, t) + warp;
-	const bool copies = token < (int)p.tokens && c < b.channels;
-	const uint16_t *from = (const uint16_t *)p.x.data;
+/* ---- Sums ------------------------------------------------------------------------------------ */
 
-	if (t < b.tiles) {
-		if (copies)
-			from += near_place(p.x, token, 0, b.channel + c);
-#pragma unroll
-		for (int i = 0; i < 4; i++)
-			copy_or_clear(shared_address(&m.x[stage][warp][i * PIECE + c * 2]),
-				      copies ? from + i * p.x.stream : from, copies);
-	}
-	copy_group();
-}
-
-/* ---- Workers --------------------------------------------------------------------------------- */
-
-/* phi of a warp's 16 channels in each stream, by tiles of 8 rows, as mma wants it */
+/*
+ * phi of a warp's 32 channels in each stream, as mma wants it: tiles of 8 rows as bf16, and 8 of
+ * what that leaves of them, by steps of 16 channels.
+ */
 struct slice {
-	uint32_t high[4][3][2], low[4][3][2];
+	uint32_t part[4][2][3][4];
 };
 
 HZ_DEVICE void load_phi(const hzi_mhc_fused &p, const place_of &b, slice &phi)
@@ -133,10 +185,11 @@ HZ_DEVICE void load_phi(const hzi_mhc_fused &p, const place_of &b, slice &phi)
 #pragma unroll
 	for (int i = 0; i < 4; i++) {
 #pragma unroll
-		for (int e = 0; e < 6; e++) {
-			const int k = e / 2 * 8 + lane / 4;
-			const int c = warp * 16 + e % 2 * 8 + lane % 4 * 2;
+		for (int e = 0; e < 12; e++) {
+			const int k = e % 3 * 8 + lane / 4, step = e / 6, half = e / 3 % 2;
+			const int c = warp * 32 + step * 16 + half * 8 + lane % 4 * 2;
 			const int64_t at = i * p.channels + b.channel + c;
+			uint32_t *part = phi.part[i][step][e % 3];
 			float2 v = {}, gain = {1, 1};
 
 			if (k < p.rule.m && c < b.channels) {
@@ -144,174 +197,339 @@ HZ_DEVICE void load_phi(const hzi_mhc_fused &p, const place_of &b, slice &phi)
 				if (p.gain)
 					gain = *(const float2 *)(p.gain + at);
 			}
-			phi.high[i][e / 2][e % 2] = split_pair(v.x * gain.x, v.y * gain.y,
-							       phi.low[i][e / 2][e % 2]);
+			part[half * 2] = split_pair(v.x * gain.x, v.y * gain.y, part[half * 2 + 1]);
 		}
 	}
 }
 
-/* A warp's share of the sums of a tile */
-template <int DTYPE>
-HZ_DEVICE void project(memory &m, int stage, const slice &phi)
+/* Sums of 4 numbers of the first `count` <= COUNT sets of rows of a tile's tokens */
+template <int COUNT>
+HZ_DEVICE float4 sum_rows(const float *from, int count)
 {
-	const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
-	const uint32_t row = shared_address(&m.x[stage][lane % 16][warp * 32 + lane / 16 * 16]);
-	float sum[3][4] = {};
-	float squares[2][4] = {};	/* products of tokens by tokens 0 .. 7, 8 .. 15 */
+	float4 sum[2] = {};
+
+#pragma unroll
+	for (int i = 0; i < COUNT; i++) {
+		if (i < count) {
+			const float4 v = *(const float4 *)(from + i * (TILE * ROW));
+
+			sum[i % 2].x += v.x;
+			sum[i % 2].y += v.y;
+			sum[i % 2].z += v.z;
+			sum[i % 2].w += v.w;
+		}
+	}
+	return {sum[0].x + sum[1].x, sum[0].y + sum[1].y, sum[0].z + sum[1].z,
+		sum[0].w + sum[1].w};
+}
+
+/* Vectors of 4 of the sums of a tile, which the lanes of a warp have two of each, but for the last */
+#define VECTORS (TILE * ROW / 4)
+
+HZ_DEVICE int vector_of(int i)
+{
+	return min(i * 32 + (int)threadIdx.x % 32, VECTORS - 1);
+}
+
+/* Of 4 numbers in 2 vectors of each lane, those of a place counted over lanes, then vectors */
+HZ_DEVICE float4 shuffle_vectors(const float4 *v, int place)
+{
+	float4 w[2];
+
+#pragma unroll
+	for (int i = 0; i < 2; i++) {
+		w[i].x = __shfl_sync(0xffffffff, v[i].x, place % 32);
+		w[i].y = __shfl_sync(0xffffffff, v[i].y, place % 32);
+		w[i].z = __shfl_sync(0xffffffff, v[i].z, place % 32);
+		w[i].w = __shfl_sync(0xffffffff, v[i].w, place % 32);
+	}
+	return place < 32 ? w[0] : w[1];
+}
+
+/* x of a tile: 32 channels of each stream, by tokens */
+HZ_DEVICE void load_x(uint32_t x[4][4], uint32_t from)
+{
+#pragma unroll
+	for (int i = 0; i < 4; i++)
+		load_matrices(x[i], from + i * SHEET);
+}
+
+/* Sums of these: of a lane, of two tokens each; squares */
+template <int DTYPE>
+HZ_DEVICE float project_tile(float sum[3][4], uint32_t x[4][4], const slice &phi)
+{
+	float squares[4] = {}, more[3][4] = {};	/* two chains of products each */
 
 #pragma unroll
 	for (int i = 0; i < 4; i++) {
-		uint32_t x[4], rest[4];
+		uint32_t rest[4];
 
-		load_matrices(x, row + i * PIECE);
-		if (DTYPE == HZ_F16) {
-			multiply_f16(squares[0], x, x[0], x[2]);
-			multiply_f16(squares[1], x, x[1], x[3]);
 #pragma unroll
-			for (int e = 0; e < 4; e++)
-				x[e] = split_pair(f16_low(x[e]), f16_high(x[e]), rest[e]);
-		} else {
-			multiply_bf16(squares[0], x, x[0], x[2]);
-			multiply_bf16(squares[1], x, x[1], x[3]);
-		}
-#pragma unroll
-		for (int tile = 0; tile < 3; tile++) {
-			const uint32_t *h = phi.high[i][tile], *l = phi.low[i][tile];
+		for (int e = 0; e < 4; e++) {
+			float low, high;
 
-			multiply_bf16(sum[tile], x, h[0], h[1]);
-			multiply_bf16(sum[tile], x, l[0], l[1]);
+			unpack(DTYPE, x[i][e], low, high);
+			squares[e % 2 * 2] = fmaf(low, low, squares[e % 2 * 2]);
+			squares[e % 2 * 2 + 1] = fmaf(high, high, squares[e % 2 * 2 + 1]);
 			if (DTYPE == HZ_F16)
-				multiply_bf16(sum[tile], rest, h[0], h[1]);
+				x[i][e] = split_pair(low, high, rest[e]);
+		}
+#pragma unroll
+		for (int step = 0; step < 2; step++) {
+#pragma unroll
+			for (int tile = 0; tile < 3; tile++) {
+				const uint32_t *a = phi.part[i][step][tile];
+
+				float *to = step ? more[tile] : sum[tile];
+
+				multiply_bf16(to, a, x[i][step * 2], x[i][step * 2 + 1]);
+				if (DTYPE == HZ_F16)
+					multiply_bf16(to, a, rest[step * 2], rest[step * 2 + 1]);
+			}
 		}
 	}
 #pragma unroll
-	for (int half = 0; half < 2; half++) {
-		const int token = lane / 4 + half * 8;
-
-#pragma unroll
-		for (int tile = 0; tile < 3; tile++)
-			*(float2 *)&m.sums[warp][token][tile * 8 + lane % 4 * 2] =
-				{sum[tile][half * 2], sum[tile][half * 2 + 1]};
-		/* The diagonal */
-		if (lane / 8 == lane % 4)
-			m.squares[warp][token] = lane / 4 % 2 ? squares[half][half * 2 + 1] :
-								squares[half][half * 2];
-	}
+	for (int e = 0; e < 12; e++)
+		sum[e / 4][e % 4] += more[e / 4][e % 4];
+	return squares[0] + squares[1] + (squares[2] + squares[3]);
 }
 
-/* A block's sums of a tile, each token's to the block that owns it */
-HZ_DEVICE void send_sums(const place_of &b, memory &m, int at)
+/* A warp's share of the sums of all tiles */
+template <int DTYPE, bool POST>
+HZ_DEVICE void project(const hzi_mhc_fused &p, const place_of &b, memory<POST> &m)
 {
-	const int e = threadIdx.x, token = e < TILE * 6 ? e / 6 : e - TILE * 6;
-	const int owner = token % b.ranks, slot = token / b.ranks * b.ranks + b.rank;
-	const uint32_t barrier = cluster_map(shared_address(&m.came[at]), owner);
-	const uint32_t to = cluster_map(shared_address(&m.received[at][slot][0]), owner);
-
-	if (e < TILE * 6) {
-		const int k = e % 6 * 4;
-		float4 sum = *(const float4 *)&m.sums[0][token][k];
-
-#pragma unroll
-		for (int w = 1; w < WORKERS; w++) {
-			const float4 v = *(const float4 *)&m.sums[w][token][k];
-
-			sum.x += v.x;
-			sum.y += v.y;
-			sum.z += v.z;
-			sum.w += v.w;
-		}
-		store_async(to + k * 4, sum.x, sum.y, sum.z, sum.w, barrier);
-	} else if (e < TILE * 7) {
-		float sum = m.squares[0][token];
-
-#pragma unroll
-		for (int w = 1; w < WORKERS; w++)
-			sum += m.squares[w][token];
-		store_async_one(to + HZI_FUSED_ROWS * 4, sum, barrier);
-	}
-}
-
-/* v[i] of 8 channels of four streams: a token's line, lane by lane */
-template <int DTYPE>
-HZ_DEVICE void load_lane(float v[4][8], const uint8_t *line)
-{
-#pragma unroll
-	for (int i = 0; i < 4; i++) {
-		const uint4 x = *(const uint4 *)(line + i * PIECE + threadIdx.x % 32 * 16);
-
-		unpack(DTYPE, x.x, v[i][0], v[i][1]);
-		unpack(DTYPE, x.y, v[i][2], v[i][3]);
-		unpack(DTYPE, x.z, v[i][4], v[i][5]);
-		unpack(DTYPE, x.w, v[i][6], v[i][7]);
-	}
-}
-
-/* u of a tile, a warp for each token */
-template <int DTYPE>
-HZ_DEVICE void mix_tile(const hzi_mhc_fused &p, const place_of &b, memory &m, int t)
-{
-	const int warp = threadIdx.x / 32, c = threadIdx.x % 32 * 8;
-	const int token = tile_token(b, t) + warp;
-	const float4 weight = *(const float4 *)m.p[t % DEPTH][warp];
-	float v[4][8];
-
-	if (!p.u.data || token >= (int)p.tokens || c >= b.channels)
-		return;
-	load_lane<DTYPE>(v, m.x[t % HZI_FUSED_STAGES][warp]);
-#pragma unroll
-	for (int e = 0; e < 8; e++) {
-		v[0][e] = weight.x * v[0][e];
-		v[0][e] = fmaf(weight.y, v[1][e], v[0][e]);
-		v[0][e] = fmaf(weight.z, v[2][e], v[0][e]);
-		v[0][e] = fmaf(weight.w, v[3][e], v[0][e]);
-	}
-	*(uint4 *)((uint16_t *)p.u.data + near_place(p.u, token, 0, b.channel + c)) =
-		pack_eight<DTYPE>(v[0]);
-}
-
-template <int DTYPE>
-HZ_DEVICE void work(const hzi_mhc_fused &p, const place_of &b, memory &m)
-{
-	constexpr int stages = HZI_FUSED_STAGES, delay = 3;
-	const int warp = threadIdx.x / 32;
-	const bool has_channels = warp * 16 < b.channels;
+	typedef memory<POST> all;
+	const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
+	const uint32_t first = kept(shared_address(m.tile[0].x[warp / 2]) +
+				    place_in(lane % 8, warp % 2 * 4 + lane / 8));
+	const uint32_t made = kept(shared_address(POST ? m.made : m.full));
+	const uint32_t summed = kept(shared_address(m.summed));
+	const uint32_t drained = kept(shared_address(m.drained));
+	const uint32_t sums = kept(shared_address(&m.sums[0][warp][lane % 4 * 2][lane / 4]));
+	const uint32_t squares =
+		kept(shared_address(&m.sums[0][warp][lane / 4][HZI_FUSED_ROWS + lane % 4]));
+	turn<all::stages> now;
+	turn<all::slots> slot;
+	bool loaded = false;
+	uint32_t x[4][4];
 	slice phi;
 
-#pragma unroll
-	for (int t = 0; t < stages; t++)
-		load_tile(p, b, m, t);
 	load_phi(p, b, phi);
-	copy_wait_for<stages - 1>();
-	wait_named(ALL_WORKERS, WORKERS * 32);
-	cluster_wait();
-	for (int t = 0; t < b.tiles + delay; t++) {
-		const int u = t - delay;
+	for (int t = 0; t < b.tiles; t++) {
+		const uint32_t to = slot.at * (PROJECTORS * TILE * ROW * 4);
+		const bool free = t < all::slots || is_over(drained + slot.at * 8, slot.parity ^ 1);
+		float sum[3][4] = {}, square;
 
-		if (t < b.tiles) {
-			if (threadIdx.x == 0)
-				barrier_expect(shared_address(&m.weights[t % DEPTH]), TILE * 16);
-			if (has_channels) {
-				project<DTYPE>(m, t % stages, phi);
-			} else {
-				float *sums = &m.sums[warp][0][0];
+		if (!loaded) {
+			barrier_wait(made + now.at * 8, now.parity);
+			load_x(x, first + now.at * sizeof(stage<POST>));
+		}
+		square = project_tile<DTYPE>(sum, x, phi);
+		now.next();
+		/* The next, if it is there, while sums of this come out of the matrix units */
+		loaded = t + 1 < b.tiles && is_over(made + now.at * 8, now.parity);
+		if (loaded)
+			load_x(x, first + now.at * sizeof(stage<POST>));
+		if (!free)
+			barrier_wait(drained + slot.at * 8, slot.parity ^ 1);
+#pragma unroll
+		for (int e = 0; e < 6; e++)
+			store_shared(sums + to + (e % 2 * ROW + e / 2 * 8) * 4,
+				     sum[e / 2][e % 2] + sum[e / 2][e % 2 + 2]);
+		store_shared(squares + to, square);
+		barrier_arrive(summed + slot.at * 8);
+		slot.next();
+	}
+}
 
-				for (int e = threadIdx.x % 32; e < TILE * HZI_FUSED_ROWS; e += 32)
-					sums[e] = 0;
-				if (threadIdx.x % 32 < TILE)
-					m.squares[warp][threadIdx.x % 32] = 0;
+/* One warp: a block's sums of each tile, to the block that owns it */
+template <bool POST>
+HZ_DEVICE void reduce(const place_of &b, memory<POST> &m)
+{
+	constexpr int slots = memory<POST>::slots;
+	const int lane = threadIdx.x % 32, turns = HZI_FUSED_BLOCKS / b.ranks;
+
+	for (int t = 0; t < b.tiles; t++) {
+		const int owner = t & (b.ranks - 1), turn = t / b.ranks & (turns - 1);
+		const uint32_t came = cluster_map(shared_address(&m.came[turn]), owner);
+		const uint32_t to = cluster_map(
+			shared_address(m.received[turn * b.ranks + b.rank]), owner);
+		float4 sum[2];
+
+		wait_turn<slots>(m.summed, t);
+#pragma unroll
+		for (int i = 0; i < 2; i++)
+			sum[i] = sum_rows<PROJECTORS>(m.sums[t % slots][0][0] + vector_of(i) * 4,
+						      PROJECTORS);
+		barrier_arrive(shared_address(&m.drained[t % slots]));
+#pragma unroll
+		for (int i = 0; i < 2; i++) {
+			if (i * 32 + lane < VECTORS)
+				store_async(to + vector_of(i) * 16, sum[i].x, sum[i].y, sum[i].z,
+					    sum[i].w, came);
+		}
+	}
+}
+
+/* ---- Streams and branch inputs --------------------------------------------------------------- */
+
+/* One thread: tiles into stages */
+template <bool POST>
+HZ_DEVICE void load(const hzi_mhc_fused &p, const place_of &b, memory<POST> &m)
+{
+	constexpr int stages = memory<POST>::stages;
+
+	prefetch_map(p.x_map);
+	for (int t = 0; t < b.tiles; t++) {
+		const int first = tile_token(b, t), count = min(TILE, (int)p.tokens - first);
+		const uint32_t full = shared_address(&m.full[t % stages]);
+		stage<POST> &to = m.tile[t % stages];
+
+		if (t >= stages)
+			wait_turn<stages>(m.empty, t - stages);
+		barrier_expect(full, b.boxes * (POST ? 5 : 4) * SHEET + (POST ? count * 80 : 0));
+		for (int i = 0; i < b.boxes; i++)
+			copy_planes(shared_address(to.x[i]), p.x_map,
+				    (b.channel + i * HZI_FUSED_BOX) * 2, first, 0, full);
+		if constexpr (POST) {
+			for (int i = 0; i < b.boxes; i++)
+				copy_planes(shared_address(to.f[i]), p.f_map,
+					    (b.channel + i * HZI_FUSED_BOX) * 2, first, 0, full);
+			copy_bytes(shared_address(to.a), p.post_a + first * 16, count * 64, full);
+			copy_bytes(shared_address(to.q), p.post_q + first * 4, count * 16, full);
+		}
+	}
+}
+
+template <int DTYPE>
+HZ_DEVICE void unpack_eight(float *v, uint4 x)
+{
+	unpack(DTYPE, x.x, v[0], v[1]);
+	unpack(DTYPE, x.y, v[2], v[3]);
+	unpack(DTYPE, x.z, v[4], v[5]);
+	unpack(DTYPE, x.w, v[6], v[7]);
+}
+
+/* v[i] of 8 channels of four streams of a token, lane by lane */
+template <int DTYPE>
+HZ_DEVICE void load_lane(float v[4][8], const uint8_t (*x)[4][SHEET], int token)
+{
+	const int lane = threadIdx.x % 32;
+
+#pragma unroll
+	for (int i = 0; i < 4; i++)
+		unpack_eight<DTYPE>(v[i], *(const uint4 *)(x[lane / 8][i] +
+							   place_in(token, lane % 8)));
+}
+
+/* u of the tokens of a tile that a warp has */
+template <int DTYPE>
+HZ_DEVICE void mix_tokens(const hzi_mhc_fused &p, const place_of &b, int first, int begin,
+			  const float4 *weight, const uint8_t (*x)[4][SHEET])
+{
+	constexpr int own = TILE / MIXERS;
+	const int c = threadIdx.x % 32 * 8;
+	float v[own][4][8];
+
+#pragma unroll
+	for (int i = 0; i < own; i++)
+		load_lane<DTYPE>(v[i], x, begin + i);
+#pragma unroll
+	for (int i = 0; i < own; i++) {
+		const float4 w = weight[begin + i];
+		const int token = first + begin + i;
+
+#pragma unroll
+		for (int e = 0; e < 8; e++) {
+			v[i][0][e] = w.x * v[i][0][e];
+			v[i][0][e] = fmaf(w.y, v[i][1][e], v[i][0][e]);
+			v[i][0][e] = fmaf(w.z, v[i][2][e], v[i][0][e]);
+			v[i][0][e] = fmaf(w.w, v[i][3][e], v[i][0][e]);
+		}
+		if (token < (int)p.tokens && c < b.channels)
+			*(uint4 *)((uint16_t *)p.u.data +
+				   near_place(p.u, token, 0, b.channel + c)) =
+				pack_eight<DTYPE>(v[i][0]);
+	}
+}
+
+/* Streams after the branch of a token of a tile: stored, and where those before it were */
+template <int DTYPE>
+HZ_DEVICE void post_token(const hzi_mhc_fused &p, const place_of &b, int first, int i,
+			  stage<true> &s, const float *bias)
+{
+	const int lane = threadIdx.x % 32, c = lane * 8, at = place_in(i, lane % 8);
+	const float4 scale = s.q[i];
+	const float q[4] = {scale.x, scale.y, scale.z, scale.w};
+	const float4 a[4] = {s.a[i][0], s.a[i][1], s.a[i][2], s.a[i][3]};
+	float v[4][8], f[8];
+
+	if (first + i >= (int)p.tokens || c >= b.channels)
+		return;
+	load_lane<DTYPE>(v, s.x, i);
+	unpack_eight<DTYPE>(f, *(const uint4 *)(s.f[lane / 8] + at));
+	if (p.post_bias) {
+#pragma unroll
+		for (int e = 0; e < 8; e++)
+			f[e] += bias[e];
+	}
+#pragma unroll
+	for (int j = 0; j < 4; j++) {
+		float y[8];
+
+#pragma unroll
+		for (int e = 0; e < 8; e++) {
+			y[e] = a[j].x * v[0][e];
+			y[e] = fmaf(a[j].y, v[1][e], y[e]);
+			y[e] = fmaf(a[j].z, v[2][e], y[e]);
+			y[e] = fmaf(a[j].w, v[3][e], y[e]);
+			y[e] = fmaf(q[j], f[e], y[e]);
+		}
+
+		const uint4 packed = pack_eight<DTYPE>(y);
+
+		*(uint4 *)(s.x[lane / 8][j] + at) = packed;
+		*(uint4 *)((uint16_t *)p.y.data + near_place(p.y, first + i, j, b.channel + c)) =
+			packed;
+	}
+}
+
+template <int DTYPE, bool POST>
+HZ_DEVICE void mix(const hzi_mhc_fused &p, const place_of &b, memory<POST> &m)
+{
+	constexpr int own = TILE / MIXERS, stages = memory<POST>::stages, ahead = 4;
+	const int begin = (threadIdx.x / 32 - PROJECTORS) * own, c = threadIdx.x % 32 * 8;
+	const bool leads = threadIdx.x % 32 == 0;
+	float bias[8] = {};
+	int posted = 0;
+
+	if (POST && p.post_bias && c < b.channels) {
+#pragma unroll
+		for (int e = 0; e < 8; e++)
+			bias[e] = p.post_bias[b.channel + c + e];
+	}
+	for (int t = 0; t < b.tiles; t++) {
+		const int at = t % stages;
+
+		if constexpr (POST) {
+			for (; posted < b.tiles && posted < t + ahead; posted++) {
+				wait_turn<stages>(m.full, posted);
+#pragma unroll 1
+				for (int i = begin; i < begin + own; i++)
+					post_token<DTYPE>(p, b, tile_token(b, posted), i,
+							  m.tile[posted % stages], bias);
+				copy_fence();
+				barrier_arrive(shared_address(&m.made[posted % stages]));
 			}
-			wait_named(ALL_WORKERS, WORKERS * 32);
-			send_sums(b, m, t % DEPTH);
 		}
-		if (u >= 0) {
-			barrier_wait(shared_address(&m.weights[u % DEPTH]), u / DEPTH & 1);
-			mix_tile<DTYPE>(p, b, m, u);
-		}
-		/* Of the tiles t + 1 .. u + stages - 1, the next is there. */
-		copy_wait_for<stages - delay - 2>();
-		wait_named(ALL_WORKERS, WORKERS * 32);
-		if (u >= 0)
-			load_tile(p, b, m, u + stages);
+		if (threadIdx.x == PROJECTORS * 32)
+			barrier_expect(shared_address(&m.weights[at]), TILE * 16);
+		wait_turn<stages>(m.weights, t);
+		if (p.u.data)
+			mix_tokens<DTYPE>(p, b, tile_token(b, t), begin, m.p[at], m.tile[at].x);
+		__syncwarp();
+		if (leads)
+			barrier_arrive(shared_address(&m.empty[at]));
 	}
 }
 
@@ -323,53 +541,69 @@ HZ_DEVICE float inverse_root(float mean)
 	return mean == 0 ? 0 : 1 / sqrtf(mean);
 }
 
-/* One warp: sums of the tokens that this block owns, and p of these to all blocks */
-HZ_DEVICE void make_p(const hzi_mhc_fused &p, const place_of &b, memory &m)
+/* One warp: sums of the tiles that this block owns, and p of these to all blocks */
+template <bool POST>
+HZ_DEVICE void make_p(const hzi_mhc_fused &p, const place_of &b, memory<POST> &m)
 {
-	const int lane = threadIdx.x % 32, slots = TILE / b.ranks;
-	const float columns = (float)(4 * p.channels);
+	constexpr int batch = BATCH / TILE;
+	const int lane = threadIdx.x % 32, token = lane % TILE, turns = HZI_FUSED_BLOCKS / b.ranks;
+	const float columns = (float)(4 * p.channels), alpha = p.alpha ? p.alpha[0] : 0;
+	const float bias[4] = {p.bias[0], p.bias[1], p.bias[2], p.bias[3]};
 	int count = 0;
 
-	cluster_wait();
-	for (int t = 0; t < b.tiles; t++) {
-		const int at = t % DEPTH;
-		const uint32_t came = shared_address(&m.came[at]);
+	for (int t = b.rank; t < b.tiles; t += b.ranks, count++) {
+		const int turn = count & (turns - 1), at = t % memory<POST>::stages;
+		const int part = count % batch, buffer = count / batch % 2;
+		const float *rows = m.received[turn * b.ranks][0];
+		const uint32_t came = shared_address(&m.came[turn]);
+		const uint32_t weights = shared_address(&m.weights[at]);
+		float4 sum[2], own;
+		float weight[4], rho;
 
 		if (lane == 0)
-			barrier_expect(came, TILE * (HZI_FUSED_ROWS + 1) * 4);
-		barrier_wait(came, t / DEPTH & 1);
-		for (int slot = 0; slot < slots; slot++, count++) {
-			const int half = count / BATCH % 2;
-			float sum = 0, y[4], weight[4], mean, rho;
+			barrier_expect(came, b.ranks * TILE * ROW * 4);
+		barrier_wait(came, count / turns & 1);
+		/* All of it before p: who has that may send sums of the next tile. */
+#pragma unroll
+		for (int i = 0; i < 2; i++) {
+			const int e = vector_of(i);
 
-			if (lane <= HZI_FUSED_ROWS) {
-#pragma unroll
-				for (int r = 0; r < HZI_FUSED_BLOCKS; r++)
-					sum += r < b.ranks ?
-						       m.received[at][slot * b.ranks + r][lane] : 0;
-			}
-			mean = __shfl_sync(0xffffffff, sum, HZI_FUSED_ROWS) / columns;
-			rho = inverse_root(mean + p.rule.rms_eps);
-#pragma unroll
-			for (int i = 0; i < 4; i++)
-				y[i] = rho * __shfl_sync(0xffffffff, sum, i);
-			hzi_mhc_coefs(4, &p.rule, false, y, p.alpha, p.bias, weight, NULL, NULL);
-			if (lane < b.ranks)
-				store_async(cluster_map(shared_address(
-						    m.p[at][slot * b.ranks + b.rank]), lane),
-					    weight[0], weight[1], weight[2], weight[3],
-					    cluster_map(shared_address(&m.weights[at]), lane));
-			if (count % BATCH == 0 && count >= 2 * BATCH)
-				wait_named(EMPTY + half, 64);
-			if (lane <= HZI_FUSED_ROWS)
-				m.batch[half][count % BATCH][lane] =
-					lane < HZI_FUSED_ROWS ? sum : mean;
-			if (count % BATCH == BATCH - 1)
-				arrive_named(FULL + half, 64);
+			sum[i] = sum_rows<HZI_FUSED_BLOCKS>(rows + e * 4, b.ranks);
+			if (e % (ROW / 4) == ROW / 4 - 1)
+				sum[i].x = (sum[i].x + sum[i].y + (sum[i].z + sum[i].w)) / columns;
 		}
+		rho = inverse_root(shuffle_vectors(sum, (token + 1) * (ROW / 4) - 1).x +
+				   p.rule.rms_eps);
+		own = shuffle_vectors(sum, token * (ROW / 4));
+
+		const float y[4] = {rho * own.x, rho * own.y, rho * own.z, rho * own.w};
+
+		hzi_mhc_coefs(4, &p.rule, false, y, &alpha, bias, weight, NULL, NULL);
+#pragma unroll
+		for (int i = 0; i < TILE / 2; i++) {
+			const int from = lane / 16 * (TILE / 2) + i;
+			float w[4];
+
+#pragma unroll
+			for (int e = 0; e < 4; e++)
+				w[e] = __shfl_sync(0xffffffff, weight[e], from);
+			if (lane % 16 < b.ranks)
+				store_async(cluster_map(shared_address(&m.p[at][from]), lane % 16),
+					    w[0], w[1], w[2], w[3],
+					    cluster_map(weights, lane % 16));
+		}
+		if (part == 0 && count >= 2 * batch)
+			wait_named(EMPTY + buffer, 64);
+#pragma unroll
+		for (int i = 0; i < 2; i++) {
+			if (i * 32 + lane < VECTORS)
+				((float4 *)m.batch[buffer][part * TILE])[i * 32 + lane] = sum[i];
+		}
+		if (part == batch - 1)
+			arrive_named(FULL + buffer, 64);
 	}
-	if (count % BATCH)
-		arrive_named(FULL + count / BATCH % 2, 64);
+	if (count % batch)
+		arrive_named(FULL + count / batch % 2, 64);
 }
 
 /* All coefficients of a token, from its sums and mean square */
@@ -405,55 +639,79 @@ HZ_DEVICE void finish_token(const hzi_mhc_fused &p, const float *sums, int64_t t
 }
 
 /* One warp: a lane for each token of a batch */
-HZ_DEVICE void make_rest(const hzi_mhc_fused &p, const place_of &b, memory &m)
+template <bool POST>
+HZ_DEVICE void make_rest(const hzi_mhc_fused &p, const place_of &b, memory<POST> &m)
 {
-	const int lane = threadIdx.x % 32, slots = TILE / b.ranks;
-	const int all = b.tiles * slots;
+	constexpr int batch = BATCH / TILE;
+	const int lane = threadIdx.x % 32, step = batch * b.ranks;
 
-	cluster_wait();
-	for (int first = 0; first < all; first += BATCH) {
-		const int half = first / BATCH % 2;
-		const int e = first + lane;
+	for (int first = b.rank, buffer = 0; first < b.tiles; first += step, buffer ^= 1) {
+		const int t = first + lane / TILE * b.ranks;
 
-		wait_named(FULL + half, 64);
-		if (e < all) {
-			const int token =
-				tile_token(b, e / slots) + e % slots * b.ranks + b.rank;
+		wait_named(FULL + buffer, 64);
+		if (t < b.tiles) {
+			const int token = tile_token(b, t) + lane % TILE;
 
 			if (token < (int)p.tokens)
-				finish_token(p, m.batch[half][lane], token);
+				finish_token(p, m.batch[buffer][lane], token);
 		}
 		__syncwarp();
-		if (first + 2 * BATCH < all)
-			arrive_named(EMPTY + half, 64);
+		if (first + 2 * step < b.tiles)
+			arrive_named(EMPTY + buffer, 64);
 	}
 }
 #endif
 
-template <int DTYPE>
+template <int DTYPE, bool POST>
 HZ_DEVICE void fused(const hzi_mhc_fused &p)
 {
-#if __CUDA_ARCH__ >= 900
-	memory &m = *(memory *)shared_start();
+#ifdef __CUDA_ARCH_FEAT_SM90_ALL
+	constexpr int stages = memory<POST>::stages;
+	memory<POST> &m = *(memory<POST> *)shared_start();
 	const place_of b = block_place(p);
 	const int warp = threadIdx.x / 32;
 
 	grid_next();
-	if (threadIdx.x < DEPTH) {
-		barrier_init(shared_address(&m.came[threadIdx.x]), 1);
+	if (threadIdx.x < stages) {
+		barrier_init(shared_address(&m.full[threadIdx.x]), 1);
+		barrier_init(shared_address(&m.made[threadIdx.x]), MIXERS * 32);
 		barrier_init(shared_address(&m.weights[threadIdx.x]), 1);
+		barrier_init(shared_address(&m.empty[threadIdx.x]), MIXERS);
 	}
-	if (threadIdx.x < 32)
-		barrier_init_fence();
+	if (threadIdx.x < memory<POST>::slots) {
+		barrier_init(shared_address(&m.summed[threadIdx.x]), PROJECTORS * 32);
+		barrier_init(shared_address(&m.drained[threadIdx.x]), 32);
+	}
+	if (threadIdx.x < HZI_FUSED_BLOCKS / 2)
+		barrier_init(shared_address(&m.came[threadIdx.x]), 1);
+	barrier_init_fence();
+	/* Boxes that there are not: 0 */
+	if (b.boxes < BOXES) {
+		for (int e = threadIdx.x; e < (int)sizeof(m.tile) / 16; e += HZI_FUSED_THREADS)
+			((uint4 *)m.tile)[e] = {};
+		copy_fence();
+	}
 	__syncthreads();
 	cluster_arrive();
+	cluster_wait();
 	grid_wait();
-	if (warp < WORKERS)
-		work<DTYPE>(p, b, m);
-	else if (warp == WORKERS)
-		make_p(p, b, m);
-	else
-		make_rest(p, b, m);
+	if (warp < PROJECTORS) {
+		registers_more<168>();
+		project<DTYPE, POST>(p, b, m);
+	} else if (warp < PROJECTORS + MIXERS) {
+		registers_less<88>();
+		mix<DTYPE, POST>(p, b, m);
+	} else {
+		registers_less<88>();
+		if (warp == PROJECTORS + MIXERS)
+			reduce<POST>(b, m);
+		else if (warp == PROJECTORS + MIXERS + 1)
+			make_p<POST>(p, b, m);
+		else if (warp == PROJECTORS + MIXERS + 2)
+			make_rest<POST>(p, b, m);
+		else if (threadIdx.x % 32 == 0)
+			load<POST>(p, b, m);
+	}
 	__syncwarp();
 	/* Nobody ends while others send to it. */
 	cluster_arrive();
@@ -461,12 +719,14 @@ HZ_DEVICE void fused(const hzi_mhc_fused &p)
 #endif
 }
 
-#define FUSED(name, dtype) \
-	extern "C" __global__ void __launch_bounds__(HZI_FUSED_THREADS) \
+#define FUSED(name, dtype, post) \
+	extern "C" __global__ void __launch_bounds__(HZI_FUSED_THREADS, 1) \
 		name(const __grid_constant__ hzi_mhc_fused p) \
 	{ \
-		fused<dtype>(p); \
+		fused<dtype, post>(p); \
 	}
 
-FUSED(mhc_pre_fused_f16, HZ_F16)
-FUSED(mhc_pre_fused_bf16, HZ_BF16)
+FUSED(mhc_pre_fused_f16, HZ_F16, false)
+FUSED(mhc_pre_fused_bf16, HZ_BF16, false)
+FUSED(mhc_post_pre_fused_f16, HZ_F16, true)
+FUSED(mhc_post_pre_fused_bf16, HZ_BF16, true)

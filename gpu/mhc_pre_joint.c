@@ -14,13 +14,6 @@
 #define OP "mhc_pre_bwd"
 #define SM_HOPPER 90
 
-/* Whether a tensor map of its streams, or of its branch values, can be made */
-static bool is_mapped(const struct hzi_mhc_array *x, const struct hzi_mhc_shape *s, int streams)
-{
-	return !x->data || (hzi_pre_near(x, s->tokens) && x->token >= s->channels &&
-			    (streams == 1 || x->stream >= s->channels));
-}
-
 bool hzi_pre_joint_takes(const struct hz_context *ctx, const struct hzi_mhc_pre_bwd_args *a)
 {
 	const struct hzi_cuda_device *g = hzi_cuda_device(ctx);
@@ -29,9 +22,9 @@ bool hzi_pre_joint_takes(const struct hz_context *ctx, const struct hzi_mhc_pre_
 	       a->s.n == 4 && a->s.dtype != HZ_F32 && a->phi && a->rule.m <= HZI_JOINT_ROWS &&
 	       a->s.tokens > 0 && a->s.groups == a->s.tokens && a->s.channels > 0 &&
 	       a->s.channels % 8 == 0 && !(a->norm && a->du.data) &&
-	       (a->dx.data || a->dphi || a->dgain) && is_mapped(&a->x, &a->s, 4) &&
-	       is_mapped(&a->dy, &a->s, 4) && is_mapped(&a->dx, &a->s, 4) &&
-	       is_mapped(&a->du, &a->s, 1);
+	       (a->dx.data || a->dphi || a->dgain) && hzi_pre_mapped(&a->x, &a->s, 4) &&
+	       hzi_pre_mapped(&a->dy, &a->s, 4) && hzi_pre_mapped(&a->dx, &a->s, 4) &&
+	       hzi_pre_mapped(&a->du, &a->s, 1);
 }
 
 int hzi_pre_joint_splits(const struct hz_context *ctx, const struct hzi_mhc_shape *s)
@@ -46,16 +39,6 @@ int hzi_pre_joint_splits(const struct hz_context *ctx, const struct hzi_mhc_shap
 int64_t hzi_pre_joint_records(const struct hzi_mhc_shape *s)
 {
 	return ceil_div(s->tokens, HZI_JOINT_TILE) * HZI_JOINT_RECORD;
-}
-
-static int map_array(struct hz_context *ctx, struct hzi_tensor_map *map,
-		     const struct hzi_mhc_array *x, const struct hzi_mhc_shape *s, int streams)
-{
-	if (!x->data)
-		return HZ_OK;
-	return hzi_cuda_tensor_map_planes(ctx, OP, map, x->data, 2 * s->channels, s->tokens,
-					  2 * x->token, streams,
-					  2 * (streams > 1 ? x->stream : x->token), HZI_JOINT_TILE);
 }
 
 int hzi_pre_joint(struct hz_context *ctx, const struct hzi_mhc_pre_bwd_args *a,
@@ -75,9 +58,9 @@ int hzi_pre_joint(struct hz_context *ctx, const struct hzi_mhc_pre_bwd_args *a,
 	const int kernel = a->s.dtype == HZ_F16 ? HZI_KERNEL_mhc_pre_joint_f16 :
 						  HZI_KERNEL_mhc_pre_joint_bf16;
 
-	HZ_CHECK(map_array(ctx, &p.x_map, &a->x, &a->s, 4));
-	HZ_CHECK(map_array(ctx, &p.dy_map, &a->dy, &a->s, 4));
-	HZ_CHECK(map_array(ctx, &p.dx_map, &a->dx, &a->s, 4));
-	HZ_CHECK(map_array(ctx, &p.du_map, &a->du, &a->s, 1));
+	HZ_CHECK(hzi_pre_map(ctx, OP, &p.x_map, &a->x, &a->s, 4, HZI_JOINT_TILE, 1));
+	HZ_CHECK(hzi_pre_map(ctx, OP, &p.dy_map, &a->dy, &a->s, 4, HZI_JOINT_TILE, 1));
+	HZ_CHECK(hzi_pre_map(ctx, OP, &p.dx_map, &a->dx, &a->s, 4, HZI_JOINT_TILE, 1));
+	HZ_CHECK(hzi_pre_map(ctx, OP, &p.du_map, &a->du, &a->s, 1, HZI_JOINT_TILE, 1));
 	return hzi_cuda_launch(ctx, OP, HZI_FAMILY_MHC_PRE_JOINT, kernel, &launch, &p, sizeof(p));
 }

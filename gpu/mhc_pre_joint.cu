@@ -70,11 +70,8 @@ HZ_DEVICE void load_planes(uint8_t *to, int half_bytes, int streams, const hzi_t
 	for (int e = 0; e < streams * HALVES; e++) {
 		const int i = e / HALVES, h = e % HALVES;
 
-		asm volatile("cp.async.bulk.tensor.3d.shared::cluster.global"
-			     ".mbarrier::complete_tx::bytes [%0], [%1, {%3, %4, %5}], [%2];"
-			     :: "r"(shared_address(to + h * half_bytes + i * PLANE)), "l"(&map),
-				"r"(barrier), "r"(2 * b.channel + h * LINE), "r"(token), "r"(i)
-			     : "memory");
+		copy_planes(shared_address(to + h * half_bytes + i * PLANE), map,
+			    2 * b.channel + h * LINE, token, i, barrier);
 	}
 }
 

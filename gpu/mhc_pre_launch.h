@@ -55,6 +55,15 @@ bool hzi_pre_quick(const struct hzi_mhc_array *x, int dtype);
 /* Whether kernels may count its tokens, and steps, in 32 bits: quick ones, or without data */
 bool hzi_pre_near(const struct hzi_mhc_array *x, int64_t tokens);
 
+/*
+ * Whether a tensor map of streams, or of branch values, of 16 bits can be made; that. Its boxes are
+ * 64 channels of so many tokens, of so many streams at a time.
+ */
+bool hzi_pre_mapped(const struct hzi_mhc_array *x, const struct hzi_mhc_shape *s, int streams);
+int hzi_pre_map(struct hz_context *ctx, const char *op, struct hzi_tensor_map *map,
+		const struct hzi_mhc_array *x, const struct hzi_mhc_shape *s, int streams, int tokens,
+		int at_a_time);
+
 /* Where the numbers that coefficients are made of lie in the workspace */
 struct hzi_pre_room {
 	float *means, *mean_sums, *sums;
@@ -82,6 +91,7 @@ int hzi_pre_few(struct hz_context *ctx, const struct hzi_mhc_pre_args *a);
 
 /* Four 16-bit streams on Hopper, all but norm; no workspace */
 bool hzi_pre_fused_takes(const struct hz_context *ctx, const struct hzi_mhc_pre_args *a);
+bool hzi_pre_fused_posts(const struct hzi_mhc_pre_args *a);	/* whether it makes post's y too */
 int hzi_pre_fused(struct hz_context *ctx, const struct hzi_mhc_pre_args *a);
 
 /* dx and partial sums of dphi of such streams in one pass, once it is known of which draw */

@@ -30,6 +30,15 @@ HZ_DEVICE void copy_box_to(uint16_t mask, uint32_t to, const hzi_tensor_map &map
 		     :: "r"(to), "l"(&map), "r"(barrier), "r"(x), "r"(y), "h"(mask) : "memory");
 }
 
+/* The same of planes of the map, from one on. */
+HZ_DEVICE void copy_planes(uint32_t to, const hzi_tensor_map &map, int x, int y, int plane,
+			   uint32_t barrier)
+{
+	asm volatile("cp.async.bulk.tensor.3d.shared::cluster.global.mbarrier::complete_tx::bytes "
+		     "[%0], [%1, {%3, %4, %5}], [%2];"
+		     :: "r"(to), "l"(&map), "r"(barrier), "r"(x), "r"(y), "r"(plane) : "memory");
+}
+
 /* 16 bytes, or 4, to another block's memory; addresses of cluster_map(). */
 HZ_DEVICE void store_async(uint32_t to, float a, float b, float c, float d, uint32_t barrier)
 {

@@ -209,7 +209,8 @@ static void test_pre(int64_t T, int64_t S, int n, int dtype, int fused)
 		is_int(hz_mhc_post_pre(ctx, &o.x, &o.f, &o.q, &o.a, NULL, &o.y, &o.phi, &o.alpha,
 				       &o.bias, &o.p, &o.dq, &o.da, &o.u, NULL),
 		       HZ_OK, "post_pre");
-		is_int(fake->launches() - before, 3, "and two: post goes ahead");
+		is_int(fake->launches() - before, T > 112 ? 2 : 3,
+		       "and one, post made on the way; or post ahead of few tokens");
 	} else {
 		ok(fake->launches() - before > 1 && bytes > 0,
 		   "more than one launch, and a workspace");
@@ -229,6 +230,7 @@ static void test_pre_all(int hopper)
 	test_pre(64, 64, 4, HZ_F16, hopper);
 	test_pre(64, 64, 4, HZ_F32, hopper);
 	test_pre(113, 113, 4, HZ_F32, 0);
+	test_pre(113, 113, 4, HZ_F16, hopper);
 	test_pre(64, 2, 4, HZ_BF16, 0);
 	test_pre(30, 30, 3, HZ_BF16, 0);
 	test_pre(0, 2, 4, HZ_BF16, 0);

@@ -67,6 +67,12 @@ END
 KERNELS(qgemm)
 #include "qgemm.kernels.def"
 END
+KERNELS(qlinear)
+#include "qlinear.kernels.def"
+END
+KERNELS(qgemm_few)
+#include "qgemm_few.kernels.def"
+END
 KERNELS(qgemm_tma)
 #include "qgemm_tma.kernels.def"
 END

@@ -258,7 +258,7 @@ static int launch_few(struct hz_context *ctx, const struct hzi_qgemm_args *t, co
 	launch.shared_bytes = (unsigned)(SHARED_START + f->bytes);
 	HZ_CHECK(hzi_cuda_tensor_map(ctx, "qgemm", &p.a, t->a, t->k, t->m, t->a_m, 128,
 				     f->rows));
-	return hzi_cuda_launch(ctx, "qgemm", HZI_FAMILY_QGEMM_TMA,
+	return hzi_cuda_launch(ctx, "qgemm", HZI_FAMILY_QGEMM_FEW,
 			       t->a_dtype == HZ_S8 ? f->kernel_signed : f->kernel, &launch, &p,
 			       sizeof(p));
 }
@@ -443,6 +443,48 @@ int hzi_cuda_qgemm(struct hz_context *ctx, const struct hzi_qgemm_args *a)
 
 /* ---- qlinear --------------------------------------------------------------------------------- */
 
+/*
+ * Few rows in one launch: each block makes their codes, in shared memory. Fills p; false if x is not
+ * rows of whole pieces of 16 bytes, or if codes in memory take less time: with more rows, or more of
+ * B than threads keep in registers.
+ */
+static bool make_few(const struct hz_context *ctx, const struct hzi_qlinear_args *a,
+		     struct hzi_qlinear_few *p)
+{
+	const struct hzi_qgemm_args t = join_rows(&a->g);
+	const int64_t size = (int64_t)hz_dtype_size(a->x_dtype);
+	const int64_t blocks = ceil_div(t.k, HZI_QK_BLOCK);
+	const uint8_t *b = t.packed;
+
+	if (!b || t.ndim > 0 || t.wide || t.k == 0 ||
+	    t.m > (a->fixed ? HZI_LINEAR_ROWS : HZI_LINEAR_RANGES) || blocks > HZI_LINEAR_BLOCKS ||
+	    ceil_div(t.n, HZI_LINEAR_COLUMNS) > hzi_cuda_device(ctx)->multiprocessors ||
+	    (t.a_k != 1 && t.k > 1) || t.k * size % 16 || (uintptr_t)a->x % 16 ||
+	    (t.m > 1 && t.a_m * size % 16))
+		return false;
+	*p = (struct hzi_qlinear_few){
+		.x = a->x, .b = b,
+		.out = make_out(&t, (const int32_t *)(const void *)(
+					    b + hzi_qpack_codes(HZI_QLAYOUT_CUDA, t.k, t.n))),
+		.x_m = t.a_m * size, .width = (int32_t)hzi_qpack_width(HZI_QLAYOUT_CUDA, t.n),
+		.blocks = (int32_t)blocks, .lanes = t.m == 1 ? 9 : t.m == 2 ? 8 : 7,
+		.x_dtype = a->x_dtype, .q_dtype = t.a_dtype, .symmetric = a->symmetric,
+		.fixed = a->fixed, .scale = t.a_scale, .zero = t.a_zero,
+	};
+	return true;
+}
+
+static int launch_few_linear(struct hz_context *ctx, const struct hzi_qlinear_few *p)
+{
+	const struct hzi_launch launch = {
+		.grid = {(unsigned)ceil_div(p->out.n, HZI_LINEAR_COLUMNS)},
+		.block = {HZI_LINEAR_THREADS}, .early = hzi_cuda_device(ctx)->sm >= SM_HOPPER,
+	};
+
+	return hzi_cuda_launch(ctx, "qlinear", HZI_FAMILY_QLINEAR, HZI_KERNEL_qlinear_few, &launch,
+			       p, sizeof(*p));
+}
+
 /* Where in the workspace the codes, scales and zeros of the rows of x lie, and what qgemm has of
  * it. */
 struct linear_room {
@@ -486,12 +528,17 @@ static struct hzi_qgemm_args linear_args(const struct hzi_qlinear_args *a, char 
 size_t hzi_cuda_qlinear_workspace(const struct hz_context *ctx, const struct hzi_qlinear_args *a)
 {
 	const struct hzi_qgemm_args g = linear_args(a, NULL);
+	struct hzi_qlinear_few few;
 
+	if (make_few(ctx, a, &few))
+		return 0;
 	return room_of(a).rest + hzi_cuda_qgemm_workspace(ctx, &g);
 }
 
 int hzi_cuda_qlinear(struct hz_context *ctx, const struct hzi_qlinear_args *a)
 {
+	struct hzi_qlinear_few few;
+
 	const struct linear_room r = room_of(a);
 	char *room = ctx->workspace;
 	const struct hzi_qgemm_args g = linear_args(a, room);
@@ -511,6 +558,8 @@ int hzi_cuda_qlinear(struct hz_context *ctx, const struct hzi_qlinear_args *a)
 			   : a->x_dtype == HZ_F16 ? HZI_KERNEL_quantize_rows_f16
 						  : HZI_KERNEL_quantize_rows_bf16;
 
+	if (make_few(ctx, a, &few))
+		return launch_few_linear(ctx, &few);
 	if (g.rows > INT32_MAX)
 		return hzi_fail(ctx, HZ_ENOTSUP,
 				"qlinear: x has %lld rows, must be below 2^31 on a GPU",

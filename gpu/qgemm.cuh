@@ -160,25 +160,6 @@ HZ_DEVICE void quick_kind(const hzi_qgemm_out &o, F f)
 		o.bounded ? f(std_int<0>(), std_int<1>()) : f(std_int<0>(), std_int<0>());
 }
 
-/* Four codes of a row, from raw sums. */
-template <int N>
-HZ_DEVICE uint32_t quick_codes(const hzi_qgemm_out &o, const int32_t (&raw)[4],
-			       const out_columns<N> &columns, int at, int32_t row_sum)
-{
-	const int32_t offset = o.c_dtype == HZ_S8 ? 128 : 0;
-	int32_t y[4];
-
-#pragma unroll
-	for (int j = 0; j < 4; j++) {
-		const int i = at + j;
-		const int32_t v = raw[j] + columns.add[i] + columns.zero[i] * row_sum;
-
-		y[j] = multiply_high_add(v, columns.factor[i], columns.round[i]) >> columns.more[i];
-		y[j] = max(o.min + offset, min(o.max + offset, y[j]));
-	}
-	return pack_u8(y) ^ (offset ? 0x80808080 : 0);
-}
-
 /* Where two rows of C begin, from some column on, and the columns that are left; 0 beyond m. */
 struct out_rows {
 	uint8_t *c[2];
@@ -256,17 +237,18 @@ HZ_DEVICE int stage_at(int n)
 	return n ^ (n >> 2 & 8);
 }
 
-/* What a row of A brings along; zero and scale for the quick way. */
+/* What a row of A brings along. */
 struct out_row {
 	int32_t sum, zero;
 	float scale;
 };
 
-HZ_DEVICE out_row quick_row(const hzi_qgemm_out &o, int r)
+/* The zero and the scale of row r. */
+HZ_DEVICE out_row general_row(const hzi_qgemm_out &o, int r)
 {
-	out_row row = {0, 0, o.a_scale};
+	out_row row = {0, o.a_zero, o.a_scale};
 
-	if (o.quick != HZI_QUICK_ROWS || r >= o.m)
+	if (r >= o.m)
 		return row;
 	if (o.a_zeros) {
 		const uint8_t code = o.a_zeros[o.zero_row + (int64_t)r * o.zero_step];
@@ -278,6 +260,18 @@ HZ_DEVICE out_row quick_row(const hzi_qgemm_out &o, int r)
 	return row;
 }
 
+/* The same for the quick ways, where a zero of all rows is part of what columns bring along. */
+HZ_DEVICE out_row quick_row(const hzi_qgemm_out &o, int r)
+{
+	out_row row = {0, 0, o.a_scale};
+
+	if (o.quick == HZI_QUICK_ROWS)
+		row = general_row(o, r);
+	if (!o.a_zeros)
+		row.zero = 0;
+	return row;
+}
+
 /* Two floats, given by their bits, as two of 16 bits. */
 HZ_DEVICE int32_t to_pair(int dtype, int32_t low, int32_t high)
 {
@@ -286,9 +280,9 @@ HZ_DEVICE int32_t to_pair(int dtype, int32_t low, int32_t high)
 	return (int32_t)(dtype == HZ_F16 ? to_f16x2(l, h) : to_bf16x2(l, h));
 }
 
-/* What HZI_QUICK_ROWS needs of four columns. */
+/* Four of struct out_columns. */
 struct four_columns {
-	int4 add, zero, scale, bias, times;
+	int4 add, zero, factor, round, more;
 };
 
 template <int N>
@@ -297,6 +291,24 @@ HZ_DEVICE four_columns load_four(const out_columns<N> &columns, int at)
 	return {*(const int4 *)&columns.add[at], *(const int4 *)&columns.zero[at],
 		*(const int4 *)&columns.factor[at], *(const int4 *)&columns.round[at],
 		*(const int4 *)&columns.more[at]};
+}
+
+/* Four codes of a row, from raw sums. */
+HZ_DEVICE uint32_t quick_codes(const hzi_qgemm_out &o, const int4 &raw, const four_columns &c,
+			       int32_t row_sum)
+{
+	const int32_t offset = o.c_dtype == HZ_S8 ? 128 : 0;
+	int32_t y[4];
+
+#pragma unroll
+	for (int j = 0; j < 4; j++) {
+		const int32_t v = element(raw, j) + element(c.add, j) + element(c.zero, j) * row_sum;
+
+		y[j] = multiply_high_add(v, element(c.factor, j), element(c.round, j)) >>
+		       element(c.more, j);
+		y[j] = max(o.min + offset, min(o.max + offset, y[j]));
+	}
+	return pack_u8(y) ^ (offset ? 0x80808080 : 0);
 }
 
 /* Four columns from n on of row r, from raw sums. */
@@ -311,7 +323,7 @@ HZ_DEVICE void quick_four(const hzi_qgemm_out &o, const int4 &raw, const out_row
 #pragma unroll
 	for (int i = 0; i < 4; i++)
 		v[i] = element(raw, i) + element(c.add, i) + element(c.zero, i) * row.sum +
-		       element(c.times, i) * row.zero;
+		       element(c.more, i) * row.zero;
 	if (o.c_dtype == HZ_S32) {
 #pragma unroll
 		for (int i = 0; i < 4; i++)
@@ -321,10 +333,10 @@ HZ_DEVICE void quick_four(const hzi_qgemm_out &o, const int4 &raw, const out_row
 	}
 #pragma unroll
 	for (int i = 0; i < 4; i++) {
-		float t = __fmul_rn(__int2float_rn(v[i]), __int_as_float(element(c.scale, i)));
+		float t = __fmul_rn(__int2float_rn(v[i]), __int_as_float(element(c.factor, i)));
 
 		t = __fmul_rn(t, row.scale);
-		v[i] = __float_as_int(__fadd_rn(t, __int_as_float(element(c.bias, i))));
+		v[i] = __float_as_int(__fadd_rn(t, __int_as_float(element(c.round, i))));
 	}
 #pragma unroll
 	for (int i = 0; o.bounded && i < 4; i++) {
@@ -410,29 +422,27 @@ HZ_DEVICE int64_t clamp64(int64_t x, int64_t low, int64_t high)
 	return x < low ? low : x > high ? high : x;
 }
 
-/* Stores one element from its raw sum, which is exact modulo 2^32 (int32_t) or exact (int64_t). */
+/*
+ * Stores one element from its raw sum, which is exact modulo 2^32 (int32_t) or exact (int64_t), and
+ * what row r of A brings along.
+ */
 template <typename T>
-HZ_DEVICE void general_put(const hzi_qgemm_out &o, const out_column &c, T raw, int32_t row_sum,
-			   int r, int n)
+HZ_DEVICE void general_put_row(const hzi_qgemm_out &o, const out_column &c, T raw,
+			       const out_row &of, int r, int n)
 {
 	const int64_t at = r * o.c_m + n * o.c_n;
-	int32_t a_zero = o.a_zero, acc;
+	int32_t acc;
 	int64_t sum;
 
 	if (r >= o.m || n >= o.n)
 		return;
-	if (o.a_zeros) {
-		const uint8_t code = o.a_zeros[o.zero_row + (int64_t)r * o.zero_step];
-
-		a_zero = o.a_signed ? (int8_t)code : code;
-	}
 	if (sizeof(T) == 4)
-		sum = (int32_t)((uint32_t)raw - (uint32_t)c.zero * (uint32_t)row_sum +
-				(uint32_t)a_zero *
+		sum = (int32_t)((uint32_t)raw - (uint32_t)c.zero * (uint32_t)of.sum +
+				(uint32_t)of.zero *
 					((uint32_t)o.k * (uint32_t)c.zero - (uint32_t)c.sum));
 	else
-		sum = raw - (int64_t)c.zero * row_sum +
-		      (int64_t)a_zero * ((int64_t)o.k * c.zero - c.sum);
+		sum = raw - (int64_t)c.zero * of.sum +
+		      (int64_t)of.zero * ((int64_t)o.k * c.zero - c.sum);
 	acc = (int32_t)clamp64(sum + c.bias, INT32_MIN, INT32_MAX);
 	if (o.c_dtype == HZ_U8 || o.c_dtype == HZ_S8 || o.c_dtype == HZ_S32) {
 		const int64_t y = o.identity ? acc
@@ -448,13 +458,22 @@ HZ_DEVICE void general_put(const hzi_qgemm_out &o, const out_column &c, T raw, i
 	} else {
 		float t = __fmul_rn(__int2float_rn(acc), c.scale);
 
-		t = __fmul_rn(t, o.a_scales ? o.a_scales[o.scale_row + (int64_t)r * o.scale_step]
-					    : o.a_scale);
+		t = __fmul_rn(t, of.scale);
 		if (o.bias_dtype == HZ_F32)
 			t = __fadd_rn(t, c.float_bias);
 		t = t < o.fmin ? o.fmin : t > o.fmax ? o.fmax : t;
 		store_any(o.c_dtype, o.c, at, t);
 	}
+}
+
+template <typename T>
+HZ_DEVICE void general_put(const hzi_qgemm_out &o, const out_column &c, T raw, int32_t row_sum,
+			   int r, int n)
+{
+	out_row of = general_row(o, r);
+
+	of.sum = row_sum;
+	general_put_row(o, c, raw, of, r, n);
 }
 
 /* A warp stores its 8 rows from r0 on by 64 columns from n0 on. */

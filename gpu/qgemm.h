@@ -33,10 +33,16 @@
 #define HZI_FEW_COLUMNS 64	/* of a cluster of the kernels for few rows */
 #define HZI_FEW_ROWS 64		/* at most */
 #define HZI_FEW_THREADS 384	/* two warpgroups that multiply, and one with other tasks */
-#define HZI_FEW_STAGES_8 10	/* two blocks share a multiprocessor */
+#define HZI_FEW_STAGES_8 8
 #define HZI_FEW_STAGES_16 8
-#define HZI_FEW_STAGES_32 8
-#define HZI_FEW_STAGES_64 4
+#define HZI_FEW_STAGES_32 6
+#define HZI_FEW_STAGES_64 6
+#define HZI_LINEAR_ROWS 4	/* of a linear layer in one launch, if the scale is given */
+#define HZI_LINEAR_RANGES 2	/* if it comes from their ranges */
+#define HZI_LINEAR_COLUMNS 32	/* of a block */
+#define HZI_LINEAR_THREADS 512
+#define HZI_LINEAR_BLOCKS 32	/* of k: what the threads of a block have in registers */
+#define HZI_LINEAR_PITCH (HZI_LINEAR_BLOCKS * HZI_QK_BLOCK + 64) /* of codes: no banks meet */
 #define HZI_FEW_PITCH 68	/* words of a row of sums of 64 columns */
 #define HZI_ANY_ROWS 128	/* of a block of the kernels for any GPU; half of it if wide */
 #define HZI_ANY_COLUMNS 128
@@ -102,6 +108,20 @@ struct hzi_qgemm_few {
 	int32_t width, blocks;
 };
 
+/* A linear layer: up to 4 rows of floats, which are whole pieces of 16 bytes. */
+struct hzi_qlinear_few {
+	const void *x;
+	const uint8_t *b;
+	struct hzi_qgemm_out out;	/* without zeros and scales of rows */
+	int64_t x_m;			/* bytes from row to row */
+	int32_t width, blocks;
+	int32_t lanes;			/* 2^lanes threads for a row: enough for all rows */
+	int32_t x_dtype, q_dtype, symmetric;
+	int32_t fixed;			/* scale and zero are given; else they come from ranges */
+	float scale;
+	int32_t zero, pad_;
+};
+
 /* Any GPU: A with rows of 16-byte aligned codes. */
 struct hzi_qgemm_any {
 	const uint8_t *a, *b;
@@ -126,6 +146,7 @@ struct hzi_qgemm_lines {
 HZI_QGEMM_ASSERT(sizeof(struct hzi_qgemm_out) == 216, "the same layout for C and CUDA");
 HZI_QGEMM_ASSERT(sizeof(struct hzi_qgemm_tma) == 384, "the same layout for C and CUDA");
 HZI_QGEMM_ASSERT(sizeof(struct hzi_qgemm_few) == 384, "the same layout for C and CUDA");
+HZI_QGEMM_ASSERT(sizeof(struct hzi_qlinear_few) == 280, "the same layout for C and CUDA");
 HZI_QGEMM_ASSERT(sizeof(struct hzi_qgemm_any) == 248, "the same layout for C and CUDA");
 HZI_QGEMM_ASSERT(sizeof(struct hzi_qgemm_lines) == 80, "the same layout for C and CUDA");
 
@@ -135,6 +156,20 @@ enum hzi_qgemm_kernel {
 #include "qgemm.kernels.def"
 #undef HZ_KERNEL
 	HZI_QGEMM_KERNELS
+};
+
+enum hzi_qgemm_few_kernel {
+#define HZ_KERNEL(name) HZI_KERNEL_##name,
+#include "qgemm_few.kernels.def"
+#undef HZ_KERNEL
+	HZI_QGEMM_FEW_KERNELS
+};
+
+enum hzi_qlinear_kernel {
+#define HZ_KERNEL(name) HZI_KERNEL_##name,
+#include "qlinear.kernels.def"
+#undef HZ_KERNEL
+	HZI_QLINEAR_KERNELS
 };
 
 enum hzi_qgemm_tma_kernel {

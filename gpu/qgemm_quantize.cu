@@ -8,51 +8,11 @@
  */
 #include "gpu/common.cuh"
 #include "gpu/grid.cuh"
+#include "gpu/qgemm_codes.cuh"
 #include "gpu/qgemm_quantize.h"
 #include "lib/qgemm.h"
 
-/* ---- One element ----------------------------------------------------------------------------- */
-
-/*
- * rne(x / scale) with the quotient of IEEE division: q + (x - q scale) / scale with q = x (1 /
- * scale) is that quotient as long as nothing under- or overflows on the way. quick: the scale makes
- * nothing do so, but x may, and then q is not finite. A tiny quotient may be off: it is 0 then all
- * the same.
- */
-struct divisor {
-	float scale, inverse, low, high;	/* bounds of the result, before the zero is added */
-	int32_t zero;
-	bool quick;
-};
-
-#define TO_INTEGER 12582912.0f	/* 1.5 2^23: the sum with it has no bits behind the point */
-
-HZ_DEVICE divisor make_divisor(float scale, int32_t zero, bool is_signed)
-{
-	const float size = fabsf(scale);
-	divisor d;
-
-	d.scale = scale;
-	d.inverse = __frcp_rn(scale);
-	d.low = (float)((is_signed ? -128 : 0) - zero);
-	d.high = d.low + 255;
-	d.zero = zero;
-	d.quick = size >= 0x1p-60f && size <= 0x1p60f;
-	return d;
-}
-
-/* The code of a quotient is in the lowest byte. */
-HZ_DEVICE uint32_t code_of(const divisor &d, float t)
-{
-	return __float_as_uint(__fadd_rn(fminf(fmaxf(t, d.low), d.high), TO_INTEGER)) + d.zero;
-}
-
-HZ_DEVICE uint32_t encode(const divisor &d, float x)
-{
-	const float t = __fdiv_rn(x, d.scale);
-
-	return code_of(d, isnan(t) ? 0.0f : t);
-}
+/* ---- Small things ---------------------------------------------------------------------------- */
 
 /* Codes with an offset that makes them u8; zero has it too. */
 HZ_DEVICE float decode(uint32_t code, float scale, float base)
@@ -65,61 +25,15 @@ HZ_DEVICE int32_t read_zero(const uint8_t *zeros, int64_t p, bool is_signed)
 	return is_signed ? (int8_t)zeros[p] : zeros[p];
 }
 
-/* ---- Pieces ---------------------------------------------------------------------------------- */
-
 template <int DTYPE>
-struct piece {
-	static constexpr int count = DTYPE == HZ_F32 ? 4 : 8;
-};
-
-template <int DTYPE>
-HZ_DEVICE void unpack(float (&f)[8], const uint4 &v)
+HZ_DEVICE void put_codes(void *y, int64_t i, const uint4 &v, const divisor &d)
 {
-	const uint32_t w[4] = {v.x, v.y, v.z, v.w};
+	const uint2 codes = encode_piece<DTYPE>(v, d);
 
-#pragma unroll
-	for (int i = 0; i < 4; i++) {
-		if (DTYPE == HZ_F32) {
-			f[i] = __uint_as_float(w[i]);
-		} else {
-			f[2 * i] = DTYPE == HZ_F16 ? f16_low(w[i]) : bf16_low(w[i]);
-			f[2 * i + 1] = DTYPE == HZ_F16 ? f16_high(w[i]) : bf16_high(w[i]);
-		}
-	}
-}
-
-HZ_DEVICE uint32_t low_bytes(uint32_t a, uint32_t b, uint32_t c, uint32_t d)
-{
-	return __byte_perm(__byte_perm(a, b, 0x0040), __byte_perm(c, d, 0x0040), 0x5410);
-}
-
-template <int DTYPE>
-HZ_DEVICE void encode_piece(void *y, int64_t i, const uint4 &v, const divisor &d)
-{
-	constexpr int count = piece<DTYPE>::count;
-	float f[8], finite = d.quick ? 0.0f : NAN;
-	uint32_t code[8], w[2];
-
-	unpack<DTYPE>(f, v);
-#pragma unroll
-	for (int j = 0; j < count; j++) {
-		const float q = __fmul_rn(f[j], d.inverse);
-
-		finite = __fmaf_rn(q, 0.0f, finite);
-		code[j] = code_of(d, __fmaf_rn(__fmaf_rn(-q, d.scale, f[j]), d.inverse, q));
-	}
-	if (isnan(finite)) {
-#pragma unroll
-		for (int j = 0; j < count; j++)
-			code[j] = encode(d, f[j]);
-	}
-	w[0] = low_bytes(code[0], code[1], code[2], code[3]);
-	if (DTYPE == HZ_F32) {
-		__stcs((uint32_t *)y + i, w[0]);
-		return;
-	}
-	w[1] = low_bytes(code[4], code[5], code[6], code[7]);
-	__stcs((uint2 *)y + i, make_uint2(w[0], w[1]));
+	if (DTYPE == HZ_F32)
+		__stcs((uint32_t *)y + i, codes.x);
+	else
+		__stcs((uint2 *)y + i, codes);
 }
 
 /* Of a number below 2^31. */
@@ -162,11 +76,11 @@ HZ_DEVICE void quantize_flat(const hzi_quantize_flat &p)
 		if (i >= p.pieces)
 			break;
 		if (p.row.divisor == 0) {
-			encode_piece<DTYPE>(p.y, i, v[j], all);
+			put_codes<DTYPE>(p.y, i, v[j], all);
 		} else {
 			const int64_t n = parameter_of(p, i);
 
-			encode_piece<DTYPE>(
+			put_codes<DTYPE>(
 				p.y, i, v[j],
 				make_divisor(p.scales[n],
 					     p.zeros ? read_zero(p.zeros, n, p.is_signed) : 0,
@@ -309,27 +223,6 @@ dequantize_any(const __grid_constant__ hzi_quantize_any p)
 }
 
 /* ---- Ranges ---------------------------------------------------------------------------------- */
-
-/* fmaxf() passes by NaN. */
-struct range {
-	float below, above;
-};
-
-HZ_DEVICE void widen(range &r, float x)
-{
-	r.below = fmaxf(r.below, -x);
-	r.above = fmaxf(r.above, x);
-}
-
-HZ_DEVICE range join_warp(range r)
-{
-#pragma unroll
-	for (int i = 16; i; i /= 2) {
-		r.below = fmaxf(r.below, __shfl_xor_sync(~0u, r.below, i));
-		r.above = fmaxf(r.above, __shfl_xor_sync(~0u, r.above, i));
-	}
-	return r;
-}
 
 /* That of a block of 256 threads, in all of them. */
 HZ_DEVICE range join_block(range r)
@@ -479,7 +372,7 @@ HZ_DEVICE void quantize_rows(const hzi_quantize_rows &p)
 
 #pragma unroll 4
 	for (int64_t i = threadIdx.x; i < pieces; i += HZI_ROWS_THREADS)
-		encode_piece<DTYPE>(y, i, ((const uint4 *)x)[i], d);
+		put_codes<DTYPE>(y, i, ((const uint4 *)x)[i], d);
 	for (int64_t i = pieces * count + threadIdx.x; i < p.y_row; i += HZI_ROWS_THREADS)
 		y[i] = i < p.k ? (uint8_t)encode(d, load_any(DTYPE, x, i * p.x_k)) : 0;
 }

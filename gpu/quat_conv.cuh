@@ -14,21 +14,6 @@
 #include "gpu/tma.cuh"
 #include "gpu/wgmma_f16.cuh"
 
-/* Of so many in a ring: which, and which time round. */
-template <int N>
-struct turn {
-	int at = 0;
-	uint32_t parity = 0;
-
-	__device__ __forceinline__ void next(void)
-	{
-		if (++at == N) {
-			at = 0;
-			parity ^= 1;
-		}
-	}
-};
-
 /* Where there is no pixel: strides may be negative, and so may places. */
 #define HZI_QC_NOWHERE INT64_MIN
 

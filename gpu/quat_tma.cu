@@ -70,21 +70,6 @@ HZ_DEVICE void tile_of(const hzi_quat_tma &p, int t, int &i, int &j)
 	j = rest / rows;
 }
 
-/* Where in the ring, and which time round. */
-template <int STAGES>
-struct turn {
-	int at = 0;
-	uint32_t parity = 0;
-
-	__device__ __forceinline__ void next(void)
-	{
-		if (++at == STAGES) {
-			at = 0;
-			parity ^= 1;
-		}
-	}
-};
-
 /* The thread that loads: its own rows, and half of the columns for the block with the same sums. */
 template <int COLUMNS, bool ACROSS, bool EXACT>
 HZ_DEVICE void load(const hzi_quat_tma &p, memory<COLUMNS, EXACT> &s, int rank)

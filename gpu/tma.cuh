@@ -13,6 +13,12 @@
 /* cuTensorMapEncodeTiled()'s; the driver wants it aligned so. */
 struct hzi_tensor_map;
 
+/* What this thread wrote to shared memory is there for copies. */
+HZ_DEVICE void copy_fence(void)
+{
+	asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
+}
+
 /* A box of the map, from column x and row y on. */
 HZ_DEVICE void copy_box(uint32_t to, const hzi_tensor_map &map, int x, int y, uint32_t barrier)
 {
@@ -71,6 +77,21 @@ HZ_DEVICE void prefetch_map(const hzi_tensor_map &map)
 {
 	asm volatile("prefetch.tensormap [%0];" :: "l"(&map) : "memory");
 }
+
+/* Where in the ring, and which time round. */
+template <int STAGES>
+struct turn {
+	int at = 0;
+	uint32_t parity = 0;
+
+	__device__ __forceinline__ void next(void)
+	{
+		if (++at == STAGES) {
+			at = 0;
+			parity ^= 1;
+		}
+	}
+};
 
 /* The first multiple of 1024 in dynamic shared memory, as the swizzle wants it. */
 HZ_DEVICE uint8_t *shared_start(void)

@@ -119,12 +119,6 @@ vlut_x_tiles(const __grid_constant__ hzi_vlut_x p)
 
 /* ---- Products ---------------------------------------------------------------------------------- */
 
-#if !defined(__CUDA_ARCH__) || defined(__CUDA_ARCH_FEAT_SM90_ALL)
-#define HAVE_WGMMA 1
-#else
-#define HAVE_WGMMA 0
-#endif
-
 #if HAVE_WGMMA
 
 #define THREADS HZI_VWG_THREADS

@@ -12,6 +12,15 @@
 
 #include "gpu/common.cuh"
 
+/* Not while nvcc reads the host's side, which has no code of its own here, are kernels left out. */
+#if !defined(__CUDA_ARCH__) || defined(__CUDA_ARCH_FEAT_SM90_ALL)
+#define HAVE_WGMMA 1
+#define HZ_HOPPER_BODY(call) { call; }
+#else
+#define HAVE_WGMMA 0
+#define HZ_HOPPER_BODY(call) { }
+#endif
+
 /* The place of 64 or N lines from an address on: the groups of 8 lines are 1024 bytes apart. */
 HZ_DEVICE uint64_t wgmma_lines(uint32_t address)
 {

@@ -629,6 +629,11 @@ HZ_API int hz_qgemm_multiplier(double sigma, int32_t *multiplier, int32_t *shift
  *   opts  b_zero(s), b_scale(s), bias, min, max and flags as of hz_qgemm(), and x_dtype; a_scale
  *         > 0 quantizes all of x with it and a_zero, instead of each row by its range
  *
+ * On a GPU the codes of up to 2 rows, 4 with a_scale, stay inside one launch if opts->packed is
+ * given, k is at most 4096 and a multiple of what 16 bytes of x hold, rows begin at multiples of 16
+ * bytes, and n is at most 32 for each multiprocessor. Else they are the workspace, written by a launch ahead of that
+ * of the product: to make them again for each tile of columns takes longer.
+ *
  * A row with an Inf has the scale Inf and codes that are its zero, so it gives NaN, or an Inf where
  * an s32 bias is not 0. All else as of hz_qgemm(). Errors: as hz_qgemm().
  */

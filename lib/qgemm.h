@@ -208,6 +208,26 @@ struct hzi_choose_qparams_args {
 	int32_t x_dtype, q_dtype, symmetric;
 };
 
+/*
+ * a / b, rounded once. On a GPU in a quarter of the time: r is within a unit of 1 / b, so that q is
+ * within one of the quotient, and no quotient of these operands, of 53 bits by 24 or of 24 by 24,
+ * is as near to the middle between two numbers as what is left after the correction.
+ */
+HZI_BOTH double hzi_divide(double a, double b)
+{
+#ifdef __CUDA_ARCH__
+	double r, q;
+
+	asm("rcp.approx.ftz.f64 %0, %1;" : "=d"(r) : "d"(b));
+	r = fma(fma(-b, r, 1.0), r, r);
+	r = fma(fma(-b, r, 1.0), r, r);
+	q = a * r;
+	return fma(fma(-b, q, a), r, q);
+#else
+	return a / b;
+#endif
+}
+
 /* The scale and zero of codes of q_dtype for a range lo <= 0 <= hi, as hz_choose_qparams() says. */
 HZI_BOTH void hzi_qparams(float lo, float hi, int32_t q_dtype, int symmetric, float *scale,
 			  int32_t *zero)
@@ -217,14 +237,16 @@ HZI_BOTH void hzi_qparams(float lo, float hi, int32_t q_dtype, int symmetric, fl
 	const int inf = hi - hi != 0 || lo - lo != 0;
 	double s, z;
 
-	s = symmetric ? (double)(-lo > hi ? -lo : hi) / 127 : ((double)hi - (double)lo) / 255;
+	s = symmetric ? hzi_divide(-lo > hi ? -lo : hi, 127) : hzi_divide((double)hi - lo, 255);
+	if (inf)
+		s = (double)hi - lo;
 	*scale = (float)s;
 	*zero = qmin + 128;
 	if (*scale < least)
 		*scale = hi == lo ? 1 : least;
 	if (symmetric || inf)
 		return;
-	z = qmin - (double)lo / (double)*scale;
+	z = qmin - hzi_divide(lo, *scale);
 	/* Beyond the range before rounding or after: the same code */
 	z = z < qmin ? qmin : z > qmin + 255 ? qmin + 255 : rint(z);
 	*zero = (int32_t)z;

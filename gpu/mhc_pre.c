@@ -36,8 +36,8 @@ bool hzi_pre_mapped(const struct hzi_mhc_array *x, const struct hzi_mhc_shape *s
 }
 
 int hzi_pre_map(struct hz_context *ctx, const char *op, struct hzi_tensor_map *map,
-		const struct hzi_mhc_array *x, const struct hzi_mhc_shape *s, int streams, int tokens,
-		int at_a_time)
+		const struct hzi_mhc_array *x, const struct hzi_mhc_shape *s, int streams,
+		int tokens, int at_a_time)
 {
 	if (!x->data)
 		return HZ_OK;

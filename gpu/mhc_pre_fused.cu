@@ -30,7 +30,7 @@
 #define MIXERS 4
 #define BOXES (HZI_FUSED_CHANNELS / HZI_FUSED_BOX)
 #define SHEET (TILE * 2 * HZI_FUSED_BOX)	/* bytes of a box of one stream */
-#define ROW 28				/* floats: sums of a token, and 4 parts of that of squares */
+#define ROW 28				/* sums of a token, and 4 parts of that of squares */
 #define BATCH 32			/* tokens whose other coefficients are made at a time */
 
 /* A tile: boxes of streams, or of those before the branch, its values and coefficients */
@@ -223,7 +223,7 @@ HZ_DEVICE float4 sum_rows(const float *from, int count)
 		sum[0].w + sum[1].w};
 }
 
-/* Vectors of 4 of the sums of a tile, which the lanes of a warp have two of each, but for the last */
+/* Vectors of 4 of the sums of a tile, of which lanes of a warp have two each, but for the last */
 #define VECTORS (TILE * ROW / 4)
 
 HZ_DEVICE int vector_of(int i)

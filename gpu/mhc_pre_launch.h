@@ -61,8 +61,8 @@ bool hzi_pre_near(const struct hzi_mhc_array *x, int64_t tokens);
  */
 bool hzi_pre_mapped(const struct hzi_mhc_array *x, const struct hzi_mhc_shape *s, int streams);
 int hzi_pre_map(struct hz_context *ctx, const char *op, struct hzi_tensor_map *map,
-		const struct hzi_mhc_array *x, const struct hzi_mhc_shape *s, int streams, int tokens,
-		int at_a_time);
+		const struct hzi_mhc_array *x, const struct hzi_mhc_shape *s, int streams,
+		int tokens, int at_a_time);
 
 /* Where the numbers that coefficients are made of lie in the workspace */
 struct hzi_pre_room {

@@ -103,22 +103,6 @@ HZ_DEVICE void store_shared(uint32_t to, float v)
 	asm volatile("st.shared.f32 [%0], %1;" :: "r"(to), "f"(v) : "memory");
 }
 
-/* A place in a ring, and the parity of its barrier's phase */
-template <int COUNT>
-struct turn {
-	int at = 0;
-	uint32_t parity = 0;
-
-	__device__ void next(void)
-	{
-		at++;
-		if (at == COUNT) {
-			at = 0;
-			parity ^= 1;
-		}
-	}
-};
-
 /* A ring of barriers: of place t */
 template <int COUNT>
 HZ_DEVICE void wait_turn(uint64_t *barriers, int t)

@@ -116,12 +116,6 @@ HZ_DEVICE int place_in(int token, int eight)
 	return token * 128 + ((eight ^ token) * 16);
 }
 
-/* What this thread wrote to shared memory is there before copies that it begins. */
-HZ_DEVICE void copy_fence(void)
-{
-	asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
-}
-
 /* What a block does */
 struct place_of {
 	int rank, ranks;

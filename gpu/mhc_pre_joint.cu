@@ -13,7 +13,8 @@
 
 #define TILE HZI_JOINT_TILE
 
-#if __CUDA_ARCH__ >= 900
+/* What is not built for compute capability 9.0 alone has nothing here. */
+#if !defined(__CUDA_ARCH__) || defined(__CUDA_ARCH_FEAT_SM90_ALL)
 #include "gpu/tma.cuh"
 
 #define LINE 128			/* bytes of a stream of a token, swizzled as such */
@@ -406,7 +407,7 @@ HZ_DEVICE void work(const hzi_mhc_joint &p, const joint_place &b, joint_memory &
 template <int DTYPE>
 HZ_DEVICE void joint(const hzi_mhc_joint &p)
 {
-#if __CUDA_ARCH__ >= 900
+#ifdef __CUDA_ARCH_FEAT_SM90_ALL
 	joint_memory &m = *(joint_memory *)shared_start();
 	const int tiles = ((int)p.tokens + TILE - 1) / TILE;
 	const int warp = threadIdx.x / 32;

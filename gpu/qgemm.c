@@ -443,6 +443,12 @@ int hzi_cuda_qgemm(struct hz_context *ctx, const struct hzi_qgemm_args *a)
 
 /* ---- qlinear --------------------------------------------------------------------------------- */
 
+/* Blocks of few rows: two share a group of columns, of each 16 of which 8 successive ones are one's. */
+static int64_t few_blocks(int64_t n)
+{
+	return ceil_div(n, HZI_QN_GROUP) * (HZI_QN_GROUP / HZI_LINEAR_COLUMNS);
+}
+
 /*
  * Few rows in one launch: each block makes their codes, in shared memory. Fills p; false if x is not
  * rows of whole pieces of 16 bytes, or if codes in memory take less time: with more rows, or more of
@@ -458,7 +464,7 @@ static bool make_few(const struct hz_context *ctx, const struct hzi_qlinear_args
 
 	if (!b || t.ndim > 0 || t.wide || t.k == 0 ||
 	    t.m > (a->fixed ? HZI_LINEAR_ROWS : HZI_LINEAR_RANGES) || blocks > HZI_LINEAR_BLOCKS ||
-	    ceil_div(t.n, HZI_LINEAR_COLUMNS) > hzi_cuda_device(ctx)->multiprocessors ||
+	    few_blocks(t.n) > hzi_cuda_device(ctx)->multiprocessors ||
 	    (t.a_k != 1 && t.k > 1) || t.k * size % 16 || (uintptr_t)a->x % 16 ||
 	    (t.m > 1 && t.a_m * size % 16))
 		return false;
@@ -477,7 +483,7 @@ static bool make_few(const struct hz_context *ctx, const struct hzi_qlinear_args
 static int launch_few_linear(struct hz_context *ctx, const struct hzi_qlinear_few *p)
 {
 	const struct hzi_launch launch = {
-		.grid = {(unsigned)ceil_div(p->out.n, HZI_LINEAR_COLUMNS)},
+		.grid = {(unsigned)few_blocks(p->out.n)},
 		.block = {HZI_LINEAR_THREADS}, .early = hzi_cuda_device(ctx)->sm >= SM_HOPPER,
 	};
 

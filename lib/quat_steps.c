@@ -36,12 +36,13 @@ static int sum_dtype(int dtype)
 	return dtype == HZ_F64 ? HZ_F64 : HZ_F32;
 }
 
-#define DRY_STEPS 64	/* of a dry run; more addresses modulo 16 bytes there are not */
-
 /*
- * Where the step after that at i begins, of steps of a size: in a dry run, which counts the bytes of
- * sizes for which there may be no memory, the last but for the first DRY_STEPS, as all are alike.
+ * Steps of a dry run, which counts the bytes of sizes for which there may be no memory: where steps
+ * are a stride of whole elements apart, the ninth is where the first is, modulo 16 bytes.
  */
+#define DRY_STEPS 8
+
+/* Where the step after that at i begins, of steps of a size; in a dry run the last one by then. */
 static int64_t next_step(const struct run *r, int64_t i, int64_t size, int64_t end)
 {
 	const int64_t last = (end - 1) / size * size;
@@ -448,9 +449,15 @@ static int weight_gradient(struct run *r, const struct hzi_qtensor *z)
 	const int64_t splits = items == 1 ? splits_of(r, l->dw.shape[0], l->dw.shape[1], k) : 1;
 	const size_t used = r->used;
 	struct hzi_qtensor sum = l->dw;
+	struct joint walked = j;
 	void *parts = NULL;
+	int64_t steps = 1;		/* Without items there is one product of no terms. */
 	int status = HZ_OK;
 
+	for (int d = 0; d < j.n - 1 && r->dry; d++)
+		walked.size[d] = j.size[d] < DRY_STEPS ? j.size[d] : DRY_STEPS;
+	if (items)
+		steps = count_of(j.n - 1, walked.size);
 	if (splits > 1) {
 		parts = take(r, splits * part, sum_dtype(z->a.dtype));
 		status = clear(r, parts, splits * part, sum_dtype(z->a.dtype));
@@ -458,9 +465,7 @@ static int weight_gradient(struct run *r, const struct hzi_qtensor *z)
 	if (items != 1 || parts)
 		sum = packed_array(take(r, count_of(2, l->dw.shape) * 4, sum_dtype(z->a.dtype)),
 				   sum_dtype(z->a.dtype), 2, l->dw.shape);
-	/* Without items there is one product of no terms. */
-	for (int64_t i = 0; i < (items ? items : 1) && status == HZ_OK;
-	     i = next_step(r, i, 1, items)) {
+	for (int64_t i = 0; i < steps && status == HZ_OK; i++) {
 		int64_t rest = i, z_at = 0, x_at = 0;
 		struct hzi_quat_gemm_args g = {
 			.m = l->dw.shape[0], .n = l->dw.shape[1],
@@ -471,9 +476,9 @@ static int weight_gradient(struct run *r, const struct hzi_qtensor *z)
 		};
 
 		for (int d = j.n - 2; d >= 0; d--) {
-			z_at += rest % j.size[d] * j.stride[0][d];
-			x_at += rest % j.size[d] * j.stride[1][d];
-			rest /= j.size[d];
+			z_at += rest % walked.size[d] * j.stride[0][d];
+			x_at += rest % walked.size[d] * j.stride[1][d];
+			rest /= walked.size[d];
 		}
 		g.a = matrix(&z->a, z_at, z->a.stride[last], j.stride[0][j.n - 1]);
 		g.b = matrix(&l->x.a, x_at, j.stride[1][j.n - 1], l->x.a.stride[last]);

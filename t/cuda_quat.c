@@ -205,6 +205,26 @@ static void test_batch(void)
 	is_int(l->grid[0], 2 + 2, "A and B share a launch, of which B has a part");
 }
 
+/* What the gradient of weights needs for items of a batch, each of which may lie as no other does */
+static void test_linear_workspace(void)
+{
+	const int64_t xs[] = {5, 70, 5, 4, 4}, ys[] = {5, 70, 5, 16, 4}, ws[] = {16, 4, 4};
+	hz_tensor x = hz_tensor_nd(a, HZ_F32, HZ_CUDA, 5, xs);
+	hz_tensor dy = hz_tensor_nd(b, HZ_F32, HZ_CUDA, 5, ys);
+	hz_tensor w = hz_tensor_nd(c, HZ_F32, HZ_CUDA, 3, ws);
+	hz_tensor dw = hz_tensor_nd(d, HZ_F32, HZ_CUDA, 3, ws);
+	size_t of_many, of_few;
+
+	dy.stride[1] = 6 * 64;
+	dy.stride[0] = 70 * dy.stride[1] + 1;
+	is_int(hz_quat_linear_bwd_workspace(ctx, &x, &w, NULL, &dy, NULL, &dw, NULL, NULL,
+					    &of_many), HZ_OK, "a workspace");
+	x.shape[1] = dy.shape[1] = 2;
+	is_int(hz_quat_linear_bwd_workspace(ctx, &x, &w, NULL, &dy, NULL, &dw, NULL, NULL,
+					    &of_few), HZ_OK, "one of few items");
+	is_int((int64_t)of_many, (int64_t)of_few, "which is the same");
+}
+
 #ifndef HZ_CUDA_90A
 #define HZ_CUDA_90A 0
 #endif
@@ -272,6 +292,7 @@ int main(void)
 		test_gemm(&table[i]);
 	test_packed();
 	test_batch();
+	test_linear_workspace();
 	if (HZ_CUDA_90A)
 		test_conv();
 	stand_in_close(ctx, HZ_CUDA, arrays, 4);

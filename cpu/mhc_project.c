@@ -5,6 +5,7 @@
  */
 #include <config.h>
 
+#include <math.h>
 #include <string.h>
 
 #include "cpu/mhc_pre.h"
@@ -129,10 +130,14 @@ static uint16_t to_bf16(float v)
 
 void hzi_phi_parts(float v, uint16_t *high, uint16_t *low)
 {
-	const uint16_t h = to_bf16(v);
-	const uint32_t bits = (uint32_t)h << 16;
+	uint16_t h = to_bf16(v);
+	uint32_t bits;
 	float near;
 
+	/* Near the largest number what is nearest is infinite: the largest of 16 bits serves. */
+	if ((h & 0x7fff) == 0x7f80 && isfinite(v))
+		h--;
+	bits = (uint32_t)h << 16;
 	memcpy(&near, &bits, 4);
 	*high = h;
 	*low = v - near == v - near ? to_bf16(v - near) : 0;

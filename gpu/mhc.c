@@ -246,8 +246,8 @@ int hzi_cuda_mhc_streams_bwd(struct hz_context *ctx, const struct hzi_mhc_stream
 		return HZ_OK;
 	p.kind = vector_terms(&p.a);
 	if (kernel >= 0 && kernel < 6 && p.kind && in_vectors(&p.a.x, bytes) &&
-	    in_vectors(&a->f, bytes) && in_vectors(&a->du, bytes) && in_vectors(&a->dy, bytes) && in_vectors(&p.a.dx, bytes) &&
-	    in_vectors(&a->df, bytes)) {
+	    in_vectors(&a->f, bytes) && in_vectors(&a->du, bytes) && in_vectors(&a->dy, bytes) &&
+	    in_vectors(&p.a.dx, bytes) && in_vectors(&a->df, bytes)) {
 		kernel += p.kind & HZI_TERM_MIX ? HZI_KERNEL_mhc_streams_bwd_mixed_f32_4 :
 						  HZI_KERNEL_mhc_streams_bwd_plain_f32_4;
 		p.vectors = a->s.channels * bytes / 16;

@@ -20,7 +20,7 @@ bool hzi_pre_quick(const struct hzi_mhc_array *x, int dtype)
 
 static bool is_small(int64_t n)
 {
-	return n > -(INT32_MAX / 8) && n < INT32_MAX / 8;
+	return n > -(INT32_MAX / 16) && n < INT32_MAX / 16;
 }
 
 bool hzi_pre_near(const struct hzi_mhc_array *x, int64_t tokens)
@@ -135,7 +135,8 @@ int hzi_pre_project(struct hz_context *ctx, const char *op, const struct hzi_mhc
 	if (s->groups == 0)
 		return HZ_OK;
 	return hzi_mhc_launch(ctx, op, HZI_FAMILY_MHC_PRE, kernel,
-			      ceil_div(s->groups, HZI_PRE_TOKENS), room->splits, HZI_PRE_THREADS, 0, &p, sizeof(p));
+			      ceil_div(s->groups, HZI_PRE_TOKENS), room->splits, HZI_PRE_THREADS, 0,
+			      &p, sizeof(p));
 }
 
 int hzi_pre_coefs(struct hz_context *ctx, const char *op, const struct hzi_mhc_finish *p)

@@ -122,25 +122,6 @@ HZ_DEVICE void multiply_bf16(float *c, const uint32_t *a, uint32_t b0, uint32_t 
 	    : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
 }
 
-/* As copy_async(), or 16 bytes of 0. These are counted in groups: the copies since the last. */
-HZ_DEVICE void copy_or_clear(uint32_t to, const void *from, bool copies)
-{
-	asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;"
-		     :: "r"(to), "l"(from), "r"(copies ? 16 : 0) : "memory");
-}
-
-HZ_DEVICE void copy_group(void)
-{
-	asm volatile("cp.async.commit_group;" ::: "memory");
-}
-
-/* Until no more than so many of this thread's groups are under way */
-template <int COUNT>
-HZ_DEVICE void copy_wait_for(void)
-{
-	asm volatile("cp.async.wait_group %0;" :: "n"(COUNT) : "memory");
-}
-
 /* Four 8 x 8 matrices whose rows are at the addresses of 8 lanes each */
 HZ_DEVICE void load_matrices(uint32_t *r, uint32_t address)
 {
@@ -149,8 +130,6 @@ HZ_DEVICE void load_matrices(uint32_t *r, uint32_t address)
 }
 
 /* ---- Coefficients ---------------------------------------------------------------------------- */
-
-
 
 /* The most streams and rows of phi of kernels for N streams, or with 0 for any number of them */
 template <int N>

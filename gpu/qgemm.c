@@ -443,7 +443,7 @@ int hzi_cuda_qgemm(struct hz_context *ctx, const struct hzi_qgemm_args *a)
 
 /* ---- qlinear --------------------------------------------------------------------------------- */
 
-/* Blocks of few rows: two share a group of columns, of each 16 of which 8 successive ones are one's. */
+/* Blocks of few rows: two share a group of columns, of each 16 of which 8 are one's. */
 static int64_t few_blocks(int64_t n)
 {
 	return ceil_div(n, HZI_QN_GROUP) * (HZI_QN_GROUP / HZI_LINEAR_COLUMNS);

@@ -32,7 +32,7 @@
 #define HZI_TMA_THREADS 384	/* two warpgroups that multiply, and one with other tasks */
 #define HZI_FEW_COLUMNS 64	/* of a cluster of the kernels for few rows */
 #define HZI_FEW_ROWS 64		/* at most */
-#define HZI_FEW_THREADS 384	/* two warpgroups that multiply, and one with other tasks */
+#define HZI_FEW_THREADS 384	/* a warpgroup that multiplies, and eight warps with other tasks */
 #define HZI_FEW_STAGES_8 8
 #define HZI_FEW_STAGES_16 8
 #define HZI_FEW_STAGES_32 6

@@ -45,18 +45,12 @@ HZ_DEVICE void copy_planes(uint32_t to, const hzi_tensor_map &map, int x, int y,
 		     :: "r"(to), "l"(&map), "r"(barrier), "r"(x), "r"(y), "r"(plane) : "memory");
 }
 
-/* 16 bytes, or 4, to another block's memory; addresses of cluster_map(). */
+/* 16 bytes to another block's memory; addresses of cluster_map(). */
 HZ_DEVICE void store_async(uint32_t to, float a, float b, float c, float d, uint32_t barrier)
 {
 	asm volatile("st.async.weak.shared::cluster.mbarrier::complete_tx::bytes.v4.f32 "
 		     "[%0], {%1, %2, %3, %4}, [%5];"
 		     :: "r"(to), "f"(a), "f"(b), "f"(c), "f"(d), "r"(barrier) : "memory");
-}
-
-HZ_DEVICE void store_async(uint32_t to, float a, uint32_t barrier)
-{
-	asm volatile("st.async.weak.shared::cluster.mbarrier::complete_tx::bytes.f32 "
-		     "[%0], %1, [%2];" :: "r"(to), "f"(a), "r"(barrier) : "memory");
 }
 
 /* Registers of the threads of a warpgroup: what some give back, others take. */

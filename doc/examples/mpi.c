@@ -5,9 +5,9 @@
  *
  * Every rank holds all weights of a network of quaternions, 24 to 32 to 8, and a part of the batch.
  * hz_quat_linear_bwd() gives the gradients of that part, MPI_Allreduce() the sum of all, and every
- * rank takes the same step. Each uses the device that HURWITZ_DEVICE says, or a GPU of its machine
- * in turn; gradients are summed on the host, from where they are copied to the device again: a
- * CUDA-aware MPI would take pointers of the device, after hz_sync(), and spare that.
+ * rank takes the same step. Each uses the device that HURWITZ_DEVICE says, or the GPUs of its
+ * machine in turn; gradients are summed on the host, from where they are copied to the device
+ * again: a CUDA-aware MPI would take pointers of the device, after hz_sync(), and spare that.
  *
  *     mpicc mpi.c $(pkg-config --cflags --libs --static hurwitz) -lm
  *     mpirun -n 2 ./a.out
@@ -168,7 +168,7 @@ int main(int argc, char **argv)
 		MPI_Abort(MPI_COMM_WORLD, 1);
 	}
 	hz_device_info(ctx, &info);
-	if (info.device != HZ_CPU && local % info.cuda_devices) {
+	if (!getenv("HURWITZ_DEVICE") && info.device != HZ_CPU && local % info.cuda_devices) {
 		options.device = HZ_CUDA + local % info.cuda_devices;
 		hz_close(ctx);
 		if (hz_open(&ctx, &options) != HZ_OK) {

@@ -5,7 +5,8 @@
  *
  * The threads begin at different rows and have contexts of 1 to 3 threads of every level; results
  * must have the bits of one thread alone, whatever else runs beside it. This is the program for a
- * thread sanitizer. On a GPU all contexts are on the same device.
+ * thread sanitizer. With HZ_TEST_DEVICE=cuda the contexts are on all GPUs in turn, which have to be
+ * of one kind; what they make must have the bits of the first.
  */
 #include <config.h>
 
@@ -28,14 +29,17 @@ static struct {
 	size_t used;
 } row[128];
 
-static hz_options options_of(int isa, int threads)
+static int gpus;	/* that the driver shows; 0: the CPU is what is tested */
+
+/* Of the number-th context of several */
+static hz_options options_of(int number, int isa, int threads)
 {
-	return (hz_options){.device = tap_cuda() ? HZ_CUDA : HZ_CPU, .isa = isa,
+	return (hz_options){.device = gpus ? HZ_CUDA + number % gpus : HZ_CPU, .isa = isa,
 			    .threads = threads};
 }
 
-/* Makes a call with the row's image and returns whether memory is then as wanted. */
-static int run(struct scene *s, int i, unsigned char *got)
+/* Makes a call with the row's image; on a GPU it may then still be under way. */
+static int begin(struct scene *s, int i)
 {
 	const hz_tensor *operand[CALL_OPERANDS] = {NULL};
 	hz_tensor t[CALL_OPERANDS];
@@ -45,10 +49,19 @@ static int run(struct scene *s, int i, unsigned char *got)
 	for (int k = 0; k < n; k++)
 		operand[k] = &t[k];
 	scene_write(s, row[i].image, used);
-	if (calls[i].run(s, operand) != HZ_OK)
-		return 0;
-	scene_read(s, got, used);
-	return !row[i].want || memcmp(got, row[i].want, used) == 0;
+	return calls[i].run(s, operand) == HZ_OK;
+}
+
+/* Whether memory is then as wanted */
+static int end(struct scene *s, int i, unsigned char *got)
+{
+	scene_read(s, got, row[i].used);
+	return !row[i].want || memcmp(got, row[i].want, row[i].used) == 0;
+}
+
+static int run(struct scene *s, int i, unsigned char *got)
+{
+	return begin(s, i) && end(s, i, got);
 }
 
 struct worker {
@@ -59,7 +72,7 @@ struct worker {
 static void *work(void *arg)
 {
 	struct worker *const w = arg;
-	const hz_options o = options_of(w->isa, 1 + w->number % 3);
+	const hz_options o = options_of(w->number, w->isa, 1 + w->number % 3);
 	struct scene s;
 	unsigned char *got;
 
@@ -75,7 +88,7 @@ static void *work(void *arg)
 
 static void references(int isa)
 {
-	const hz_options o = options_of(isa, 1);
+	const hz_options o = options_of(0, isa, 1);
 	unsigned char *got;
 	struct scene s;
 
@@ -126,6 +139,45 @@ static void level(int isa)
 	}
 	is_int(failed, 0, "%s: %d calls by each of %d threads", hz_isa_name(isa), calls_count,
 	       THREADS);
+	forget_references();
+}
+
+/* One thread, the same call on every GPU at a time */
+static void every_gpu(void)
+{
+	struct scene s[THREADS];
+	const int n = gpus < THREADS ? gpus : THREADS;
+	unsigned char *got;
+	int failed = 0;
+
+	if (n < 2) {
+		skip(1, "one GPU");
+		return;
+	}
+	references(HZ_ISA_AUTO);
+	for (int g = 0; g < n; g++) {
+		const hz_options o = options_of(g, HZ_ISA_AUTO, 1);
+
+		scene_open(&s[g], &o);
+	}
+	got = malloc(s[0].arena_bytes);
+	if (!got)
+		bail("no memory");
+	for (int i = 0; i < calls_count; i++) {
+		int good = 1;
+
+		for (int g = 0; g < n; g++)
+			good &= begin(&s[g], i);
+		for (int g = n - 1; g >= 0; g--)
+			good &= end(&s[g], i, got);
+		if (!good)
+			diag("%s", calls[i].name);
+		failed += !good;
+	}
+	is_int(failed, 0, "%d calls on %d GPUs by one thread", calls_count, n);
+	free(got);
+	for (int g = 0; g < n; g++)
+		scene_close(&s[g]);
 	forget_references();
 }
 
@@ -212,7 +264,7 @@ static void modes(void)
 /* A child of fork() goes on with the contexts of its parent. */
 static void child(void)
 {
-	const hz_options o = options_of(HZ_ISA_AUTO, 3);
+	const hz_options o = options_of(0, HZ_ISA_AUTO, 3);
 	unsigned char *got;
 	struct scene s;
 	int status = -1;
@@ -319,11 +371,20 @@ int main(void)
 		bail("%d rows", calls_count);
 	tap_seed();
 	if (tap_cuda()) {
+		hz_context *ctx;
+		hz_info info;
+
+		if (hz_open(&ctx, &(hz_options){.device = HZ_CUDA}) != HZ_OK)
+			bail("hz_open: %s", hz_open_errmsg());
+		hz_device_info(ctx, &info);
+		hz_close(ctx);
+		gpus = info.cuda_devices;
 		level(HZ_ISA_AUTO);
+		every_gpu();
 		return done_testing();
 	}
 	for (int isa = HZ_ISA_C; isa <= HZ_ISA_DOTPROD; isa++) {
-		const hz_options o = options_of(isa, 1);
+		const hz_options o = options_of(0, isa, 1);
 		hz_context *ctx;
 		hz_info info;
 

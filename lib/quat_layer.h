@@ -4,9 +4,9 @@
  * SPDX-License-Identifier: BSD-2-Clause
  *
  * Layers are made of products of quaternion matrices and of a few steps around them. How, stands
- * once, in lib/quat_layer.c and lib/quat_norm.c; a device gives the steps. Structs are read by the
- * C compiler and by nvcc: fixed-width types only. What a step does to one element is in
- * lib/quat_step.h, for both.
+ * once, in lib/quat_linear.c, lib/quat_conv.c and lib/quat_norm.c; a device gives the steps. Structs
+ * are read by the C compiler and by nvcc: fixed-width types only. What a step does to one element is
+ * in lib/quat_step.h, for both.
  */
 #ifndef HZI_QUAT_LAYER_H
 #define HZI_QUAT_LAYER_H
@@ -308,7 +308,7 @@ int hzi_quat_check_range(struct hz_context *ctx, const char *op, const char *nam
 			 int64_t low, int64_t high);
 int hzi_quat_check_flags(struct hz_context *ctx, const char *op, uint32_t flags, uint32_t known);
 
-/* ---- lib/quat_steps.c: composition ----------------------------------------------------------- */
+/* ---- Composition: lib/quat_steps.c, quat_linear.c, quat_conv.c, quat_norm.c ------------------- */
 
 /*
  * A map over the shape of out; a, b and pre of its shape, or NULL. Dimensions that step together

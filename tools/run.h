@@ -103,7 +103,10 @@ const hz_tensor *view_of(struct job *job, const char *name);
 /* The dtype of an output that is called name in sentences: out=, y:DTYPE=, or the default. */
 int output_dtype(struct job *job, struct slot *y, const char *name, int absent);
 
-/* Keys of a transform but axis= and scale=, and the shape of its operands s and post */
+extern const struct word float_words[];		/* f32 f16 bf16 */
+extern const struct word switch_words[];	/* 0 1 */
+
+/* run_hadamard.c: keys of a transform but axis= and scale=, the shape of its operands s and post */
 extern const struct key rotation_keys[];
 #define SIGNS_SHAPE "[N] or [block]; u8: packed, set = minus"
 
@@ -113,8 +116,7 @@ hz_hadamard_opts hadamard_opts(struct job *job, int ndim);
 /* Checks axis= against the operand, and makes the operand s of seed=. */
 int hadamard_common(struct job *job, int ndim, const int64_t *shape);
 
-extern const struct word float_words[];		/* f32 f16 bf16 */
-extern const struct word switch_words[];	/* 0 1 */
+extern const struct op op_hadamard, op_hadamard_quantize, op_dequantize_hadamard;
 
 /* run_quat.c, which other calls of quaternions share */
 extern const struct word order_words[], method_words[], precision_words[], activation_words[];

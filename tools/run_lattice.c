@@ -69,7 +69,8 @@ static const struct key pack_keys[] = {
 static const struct key decode_keys[] = {
 	{"levels", KEY_INT, NULL, 0, HZ_LATTICE_MAXLEVELS, "N",
 	 "the coarsest levels to use, or those that codes have; 0, the default: all"},
-	{"to", KEY_WORD, to_words, 0, 0, "values|points|digits", "values [..., N], the default; points [..., blocks, integers] as int32;\n"
+	{"to", KEY_WORD, to_words, 0, 0, "values|points|digits",
+	 "values [..., N], the default; points [..., blocks, integers] as int32;\n"
 	 "or digits [..., blocks, M, d]"},
 	{"n", KEY_INT, NULL, 0, INT64_MAX, "N", "values of a row; default all of all blocks"},
 	{"out", KEY_WORD, float_words, 0, 0, "f32|f16|bf16", "the dtype of values; default f32"},
@@ -203,7 +204,10 @@ static int lists(const struct job *job, const char *prefix, hz_lattice_opts *o, 
 /* Whether there is a number, and a row of the transform, for each dimension */
 static int check_sizes(const struct job *job, const hz_lattice_opts *o, const struct parts *p)
 {
-	const int d = o->dim ? o->dim : o->kind == HZ_LATTICE_E8 ? 8 : o->kind == HZ_LATTICE_A2 ? 2 : 1;
+	const int d = o->dim		       ? o->dim :
+		      o->kind == HZ_LATTICE_E8 ? 8 :
+		      o->kind == HZ_LATTICE_A2 ? 2 :
+						 1;
 	const struct {
 		const char *name;
 		int count;
@@ -211,8 +215,8 @@ static int check_sizes(const struct job *job, const hz_lattice_opts *o, const st
 
 	for (int i = 0; i < 3; i++) {
 		if (lists[i].count && lists[i].count != d)
-			return complain(EXIT_BAD, "%s: %s is of %d dimensions, must be of %d", job->op->name,
-					lists[i].name, lists[i].count, d);
+			return complain(EXIT_BAD, "%s: %s is of %d dimensions, must be of %d",
+					job->op->name, lists[i].name, lists[i].count, d);
 	}
 	return 0;
 }

@@ -96,7 +96,7 @@ double median(double *values, int n);
 /* 64-byte aligned; NULL if there is none. Released with free(). */
 void *allocate(size_t bytes);
 
-/* ---- References (check.c) -------------------------------------------------------------------- */
+/* ---- References (check_hadamard.c) ----------------------------------------------------------- */
 
 /*
  * The operator of hz_hadamard() for a row of n elements by its definition. reference_make() is

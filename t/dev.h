@@ -217,11 +217,56 @@ static inline hz_tensor random_diag(uint64_t *rnd, int64_t n, int64_t block, voi
 	return hz_tensor_1d(*memory, dtype, HZ_CPU, dtype == HZ_U8 ? (count + 7) / 8 : count);
 }
 
+/* The diagonals of a case */
+struct diags {
+	hz_tensor pre, post;
+	void *memory[2];
+};
+
+/* One before, one after the transform, each in a third of the cases */
+static inline void random_diags(uint64_t *rnd, hz_hadamard_opts *o, int64_t n, int64_t block,
+				struct diags *d)
+{
+	memset(d, 0, sizeof(*d));
+	if (rnd_below(rnd, 3) == 0) {
+		d->pre = random_diag(rnd, n, block, &d->memory[0]);
+		o->pre = &d->pre;
+	}
+	if (rnd_below(rnd, 3) == 0) {
+		d->post = random_diag(rnd, n, block, &d->memory[1]);
+		o->post = &d->post;
+	}
+}
+
+static inline void free_diags(struct diags *d)
+{
+	free(d->memory[0]);
+	free(d->memory[1]);
+}
+
+/* n elements along one axis, and of the others as many as there is room for */
+static inline void random_shape(uint64_t *rnd, int ndim, int axis, int64_t n, int64_t room,
+				int64_t *shape)
+{
+	int d;
+
+	room /= n;
+	for (d = 0; d < ndim; d++) {
+		if (d == axis) {
+			shape[d] = n;
+			continue;
+		}
+		shape[d] = 1 + rnd_below(rnd, room < 1 ? 1 : room > 40 ? 40 : room);
+		room /= shape[d];
+	}
+}
+
 /* The options of a case that failed */
 static inline void describe_opts(const hz_hadamard_opts *o)
 {
 	diag("axis %d block %lld plan %d max %lld min %lld base %d order %d flags %u scale %g round %d"
-	     " pre %s post %s", o->axis, (long long)o->block, o->plan, (long long)o->max_block,
+	     " pre %s post %s",
+	     o->axis, (long long)o->block, o->plan, (long long)o->max_block,
 	     (long long)o->min_block, o->base, o->order, o->flags, o->scale, o->round_to,
 	     o->pre ? hz_dtype_name(o->pre->dtype) : "no",
 	     o->post ? hz_dtype_name(o->post->dtype) : "no");

@@ -785,24 +785,15 @@ static void test_random(int count)
 
 	for (i = 0; i < count; i++) {
 		struct tcase c = { .ndim = 1 + (int)rnd_below(&rnd, HZ_MAXDIM) };
-		void *pre_memory = NULL, *post_memory = NULL;
-		int64_t block, n, room = quick ? 2000 : 5000, step;
-		hz_tensor pre, post;
+		struct diags diags;
+		int64_t block, n, step;
 		int last = c.ndim - 1;
 
 		block = random_block(&rnd, &c.o);
 		n = block * (1 + (rnd_below(&rnd, 2) ? rnd_below(&rnd, 5) : 0));
 		if (n != block || rnd_below(&rnd, 2))
 			c.o.block = block;
-		room /= n;
-		for (d = 0; d < c.ndim; d++) {
-			if (d == last) {
-				c.shape[d] = n;
-				continue;
-			}
-			c.shape[d] = 1 + rnd_below(&rnd, room < 1 ? 1 : room > 40 ? 40 : room);
-			room /= c.shape[d];
-		}
+		random_shape(&rnd, c.ndim, last, n, quick ? 2000 : 5000, c.shape);
 		c.v_dtype = floats[rnd_below(&rnd, 3)];
 		c.q_dtype = codes[rnd_below(&rnd, 4)];
 		if (n % 2 && c.q_dtype == HZ_S4X2)
@@ -823,20 +814,12 @@ static void test_random(int count)
 		c.values = rnd_below(&rnd, 4) ? RANDOM : OUTLIERS;
 		c.o.scale = factors[rnd_below(&rnd, 6)];
 		c.o.flags = (uint32_t)rnd_below(&rnd, 4);
-		if (rnd_below(&rnd, 3) == 0) {
-			pre = random_diag(&rnd, n, block, &pre_memory);
-			c.o.pre = &pre;
-		}
-		if (rnd_below(&rnd, 3) == 0) {
-			post = random_diag(&rnd, n, block, &post_memory);
-			c.o.post = &post;
-		}
+		random_diags(&rnd, &c.o, n, block, &diags);
 		if (!check_case(&c)) {
 			diag("random case %d", i);
 			good = 0;
 		}
-		free(pre_memory);
-		free(post_memory);
+		free_diags(&diags);
 	}
 	ok(good, "%d random cases: dimensions, strides, plans, diagonals, flags, rounding", count);
 }
@@ -873,83 +856,6 @@ static void test_sizes(void)
 	ok(good, "rows of 65536");
 }
 
-/* ---- Properties ------------------------------------------------------------------------------ */
-
-#define N 1024
-
-static float xs[16 * N], ys[16 * N];
-
-/* ys = x there and back with one scale a row; true if both calls work. */
-static int there_and_back(struct dev *dev, int q_dtype, int64_t rows, const hz_hadamard_opts *o)
-{
-	struct area ax = area_new(dev, sizeof(xs), 0), aq = area_new(dev, 16 * N, 0);
-	struct area as = area_new(dev, 16 * 4, 0);
-	hz_tensor x = hz_tensor_2d(ax.data, HZ_F32, dev->device, rows, N);
-	hz_tensor q = hz_tensor_2d(aq.data, q_dtype, dev->device, rows,
-				   q_dtype == HZ_S4X2 ? N / 2 : N);
-	hz_tensor s = hz_tensor_2d(as.data, HZ_F32, dev->device, rows, 1);
-	unsigned char *image;
-	void *data;
-	int good;
-
-	image = image_new(sizeof(xs), 0, &data);
-	memcpy(data, xs, sizeof(xs));
-	area_write(&ax, image);
-	good = hz_hadamard_quantize(dev->ctx, &x, &q, &s, o) == HZ_OK;
-	good &= hz_dequantize_hadamard(dev->ctx, &q, &s, &x, o) == HZ_OK;
-	area_read(&ax, image);
-	memcpy(ys, data, sizeof(xs));
-	free(image);
-	area_free(&ax);
-	area_free(&aq);
-	area_free(&as);
-	return good;
-}
-
-static double relative_error(int64_t n)
-{
-	double e = 0, w = 0;
-	int64_t i;
-
-	for (i = 0; i < n; i++) {
-		e += ((double)xs[i] - (double)ys[i]) * ((double)xs[i] - (double)ys[i]);
-		w += (double)xs[i] * (double)xs[i];
-	}
-	return sqrt(e / w);
-}
-
-/* What rotation is for: with an outlier in each row the error of few bits falls. */
-static void test_quality(void)
-{
-	static const hz_hadamard_opts plain = { .block = 1 }, rotated = { 0 };
-	static const hz_hadamard_opts truly = { .block = 256, .plan = HZ_PLAN_TRUE };
-	static const double worst[] = { 0.0115, 0.2, 0.03, 0.06 };
-	double before, after;
-	int64_t i;
-	int d, f, good;
-
-	for (f = 0; f < 4; f++) {
-		good = 1;
-		for (d = 0; d < ndevs; d++) {
-			for (i = 0; i < 16 * N; i++)
-				xs[i] = (float)(rnd_normal(&rnd) * (i % N == 77 ? 100 : 1));
-			good &= there_and_back(&devs[d], codes[f], 16, &plain);
-			before = relative_error(16 * N);
-			good &= there_and_back(&devs[d], codes[f], 16, &truly);
-			good &= there_and_back(&devs[d], codes[f], 16, &rotated);
-			after = relative_error(16 * N);
-			good &= after < worst[f];
-			if (codes[f] == HZ_S8 || codes[f] == HZ_S4X2)
-				good &= after < 0.5 * before;
-			if (d == 0)
-				diag("%s: relative error %.4f, rotated %.4f",
-				     hz_dtype_name(codes[f]), before,
-				     after);
-		}
-		ok(good, "%s there and back", hz_dtype_name(codes[f]));
-	}
-}
-
 static void test_nothing(void)
 {
 	int d, good = 1;
@@ -973,200 +879,6 @@ static void test_nothing(void)
 	ok(good, "no rows");
 }
 
-/* ---- Wrong arguments ------------------------------------------------------------------------- */
-
-#define OPTS(...) (&(hz_hadamard_opts){ __VA_ARGS__ })
-
-static struct area wx, wq, ws;
-static unsigned char *w_image, *w_guard;
-
-static int untouched(const struct area *a)
-{
-	area_read(a, w_image);
-	return memcmp(w_image, w_guard, a->total) == 0;
-}
-
-static void refused(struct dev *dev, const hz_tensor *x, const hz_tensor *q, const hz_tensor *s,
-		    const hz_hadamard_opts *o, int status, const char *sentence)
-{
-	size_t bytes = 4321;
-
-	is_int(hz_hadamard_quantize(dev->ctx, x, q, s, o), status, "refused: %s", sentence);
-	is_str(hz_errmsg(dev->ctx), sentence, "the sentence");
-	ok(untouched(&wq) && untouched(&ws) &&
-	   hz_hadamard_quantize_workspace(dev->ctx, x, q, s, o, &bytes) == status && bytes == 4321,
-	   "q and scale are untouched, the workspace is refused likewise");
-}
-
-static void refused_back(struct dev *dev, const hz_tensor *q, const hz_tensor *s,
-			 const hz_tensor *y,
-			 const hz_hadamard_opts *o, int status, const char *sentence)
-{
-	size_t bytes = 4321;
-
-	is_int(hz_dequantize_hadamard(dev->ctx, q, s, y, o), status, "refused: %s", sentence);
-	is_str(hz_errmsg(dev->ctx), sentence, "the sentence");
-	ok(untouched(&wx) &&
-	   hz_dequantize_hadamard_workspace(dev->ctx, q, s, y, o,
-					    &bytes) == status && bytes == 4321,
-	   "y is untouched, the workspace is refused likewise");
-}
-
-static void test_refusals(struct dev *dev)
-{
-	const char *here = dev->device == HZ_CPU ? "the CPU" : "CUDA device 0";
-	const char *there = dev->device == HZ_CPU ? "CUDA device 1" : "the CPU";
-	int elsewhere = dev->device == HZ_CPU ? HZ_CUDA + 1 : HZ_CPU;
-	char sentence[200];
-	hz_tensor x, q, s, t, u;
-	void *data;
-
-	wx = area_new(dev, 8192, 0);
-	wq = area_new(dev, 8192, 0);
-	ws = area_new(dev, 8192, 0);
-	w_guard = image_new(8192, 0, &data);
-	w_image = image_new(8192, 0, &data);
-	area_write(&wx, w_guard);
-	area_write(&wq, w_guard);
-	area_write(&ws, w_guard);
-	x = hz_tensor_2d(wx.data, HZ_F32, dev->device, 10, 64);
-	q = hz_tensor_2d(wq.data, HZ_S8, dev->device, 10, 64);
-	s = hz_tensor_2d(ws.data, HZ_F32, dev->device, 10, 2);
-
-	is_int(hz_hadamard_quantize(NULL, &x, &q, &s, NULL), HZ_EINVAL,
-	       "refused: the context is NULL");
-	is_int(hz_dequantize_hadamard(NULL, &q, &s, &x, NULL), HZ_EINVAL, "and on the way back");
-	refused(dev, NULL, &q, &s, NULL, HZ_EINVAL, "hadamard_quantize: x is NULL, must be a view");
-	refused(dev, &x, NULL, &s, NULL, HZ_EINVAL, "hadamard_quantize: q is NULL, must be a view");
-	refused(dev, &x, &q, NULL, NULL, HZ_EINVAL,
-		"hadamard_quantize: scale is NULL, must be a view");
-	refused_back(dev, NULL, &s, &x, NULL, HZ_EINVAL,
-		     "dequantize_hadamard: q is NULL, must be a view");
-	refused_back(dev, &q, NULL, &x, NULL, HZ_EINVAL,
-		     "dequantize_hadamard: scale is NULL, must be a view");
-	refused_back(dev, &q, &s, NULL, NULL, HZ_EINVAL,
-		     "dequantize_hadamard: y is NULL, must be a view");
-
-	t = x;
-	t.dtype = HZ_S32;
-	refused(dev, &t, &q, &s, NULL, HZ_EDTYPE,
-		"hadamard_quantize: x.dtype is s32, must be f32, f16 or bf16");
-	refused_back(dev, &q, &s, &t, NULL, HZ_EDTYPE,
-		     "dequantize_hadamard: y.dtype is s32, must be f32, f16 or bf16");
-	t = q;
-	t.dtype = HZ_U8;
-	refused(dev, &x, &t, &s, NULL, HZ_EDTYPE,
-		"hadamard_quantize: q.dtype is u8, must be s8, s4x2, e4m3 or e5m2");
-	t = s;
-	t.dtype = HZ_F16;
-	refused(dev, &x, &q, &t, NULL, HZ_EDTYPE,
-		"hadamard_quantize: scale.dtype is f16, must be f32 or e8m0");
-	refused_back(dev, &q, &t, &x, NULL, HZ_EDTYPE,
-		     "dequantize_hadamard: scale.dtype is f16, must be f32 or e8m0");
-
-	t = hz_tensor_1d(wq.data, HZ_S8, dev->device, 640);
-	refused(dev, &x, &t, &s, NULL, HZ_ESHAPE,
-		"hadamard_quantize: q.ndim is 1, must be 2, as x");
-	t = hz_tensor_2d(wq.data, HZ_S8, dev->device, 9, 64);
-	refused(dev, &x, &t, &s, NULL, HZ_ESHAPE,
-		"hadamard_quantize: q.shape[0] is 9, must be 10, as x");
-	refused_back(dev, &t, &s, &x, NULL, HZ_ESHAPE,
-		     "dequantize_hadamard: q.shape[0] is 9, must be 10, as y");
-	t = hz_tensor_2d(wq.data, HZ_S8, dev->device, 10, 32);
-	refused(dev, &x, &t, &s, NULL, HZ_ESHAPE,
-		"hadamard_quantize: q.shape[1] is 32, must be 64");
-	t = hz_tensor_2d(wq.data, HZ_S4X2, dev->device, 10, 64);
-	refused(dev, &x, &t, &s, NULL, HZ_ESHAPE,
-		"hadamard_quantize: q.shape[1] is 64, must be 32");
-	t = hz_tensor_2d(ws.data, HZ_F32, dev->device, 10, 3);
-	refused(dev, &x, &q, &t, NULL, HZ_ESHAPE,
-		"hadamard_quantize: scale.shape[1] is 3, must be 1, or 64 divided by "
-		"32, 64 or 128");
-	t = hz_tensor_2d(ws.data, HZ_F32, dev->device, 10, 4);
-	refused_back(dev, &q, &t, &x, NULL, HZ_ESHAPE,
-		     "dequantize_hadamard: scale.shape[1] is 4, must be 1, or 64 divided by "
-		     "32, 64 or 128");
-	t = hz_tensor_2d(ws.data, HZ_F32, dev->device, 10, 0);
-	refused(dev, &x, &q, &t, NULL, HZ_ESHAPE,
-		"hadamard_quantize: scale.shape[1] is 0, must be 1, or 64 divided by "
-		"32, 64 or 128");
-	t = hz_tensor_2d(wx.data, HZ_F32, dev->device, 10, 33);
-	u = hz_tensor_2d(wq.data, HZ_S4X2, dev->device, 10, 16);
-	refused(dev, &t, &u, &s, OPTS(.block = 1), HZ_ESHAPE,
-		"hadamard_quantize: x.shape[1] is 33, must be even for s4x2");
-
-	t = q;
-	t.shape[1] = 64;
-	t.stride[1] = 2;
-	t.stride[0] = 128;
-	refused(dev, &x, &t, &s, NULL, HZ_ESTRIDE,
-		"hadamard_quantize: q.stride[1] is 2, must be 1");
-	t = s;
-	t.stride[1] = -1;
-	t.data = (float *)ws.data + 1;
-	refused(dev, &x, &q, &t, NULL, HZ_ESTRIDE,
-		"hadamard_quantize: scale.stride[1] is -1, must be 1");
-	t = s;
-	t.stride[0] = 0;
-	refused(dev, &x, &q, &t, NULL, HZ_ESTRIDE,
-		"hadamard_quantize: scale has strides that put two elements at one address");
-	t = q;
-	t.data = (char *)wx.data + 100;
-	refused(dev, &x, &t, &s, NULL, HZ_EALIAS,
-		"hadamard_quantize: q overlaps x, must be apart from it");
-	refused_back(dev, &t, &s, &x, NULL, HZ_EALIAS,
-		     "dequantize_hadamard: y overlaps q, must be apart from it");
-	t = s;
-	t.data = wx.data;
-	refused(dev, &x, &q, &t, NULL, HZ_EALIAS,
-		"hadamard_quantize: scale overlaps x, must be apart from it");
-	t.data = (char *)wq.data + 600;
-	refused(dev, &x, &q, &t, NULL, HZ_EALIAS,
-		"hadamard_quantize: scale overlaps q, must be apart from it");
-	t = hz_tensor_1d((char *)wq.data + 8, HZ_F32, dev->device, 64);
-	refused(dev, &x, &q, &s, OPTS(.pre = &t), HZ_EALIAS,
-		"hadamard_quantize: q overlaps pre, must be apart from it");
-	t = hz_tensor_1d((char *)ws.data + 8, HZ_F32, dev->device, 64);
-	refused(dev, &x, &q, &s, OPTS(.post = &t), HZ_EALIAS,
-		"hadamard_quantize: scale overlaps post, must be apart from it");
-	t = hz_tensor_1d((char *)wx.data + 8, HZ_F32, dev->device, 64);
-	refused_back(dev, &q, &s, &x, OPTS(.post = &t), HZ_EALIAS,
-		     "dequantize_hadamard: y overlaps post, must be apart from it");
-	t = q;
-	t.device = elsewhere;
-	snprintf(sentence, sizeof(sentence), "hadamard_quantize: q is on %s, the context is on %s",
-		 there,
-		 here);
-	refused(dev, &x, &t, &s, NULL, HZ_EDEVICE, sentence);
-	snprintf(sentence, sizeof(sentence),
-		 "dequantize_hadamard: q is on %s, the context is on %s", there,
-		 here);
-	refused_back(dev, &t, &s, &x, NULL, HZ_EDEVICE, sentence);
-
-	refused(dev, &x, &q, &s, OPTS(.axis = 1), HZ_ENOTSUP,
-		"hadamard_quantize: opts->axis is 1, must be 0");
-	refused(dev, &x, &q, &s, OPTS(.round_to = HZ_S8), HZ_EINVAL,
-		"hadamard_quantize: opts->round_to is s8, must be f16, bf16 or 0");
-	refused(dev, &x, &q, &s, OPTS(.block = 48), HZ_ESHAPE,
-		"hadamard_quantize: opts->block is 48, must divide 64, the length of axis 1");
-	refused_back(dev, &q, &s, &x, OPTS(.plan = 9), HZ_EINVAL,
-		     "dequantize_hadamard: opts->plan is 9, must be 0 to 4");
-	refused_back(dev, &q, &s, &x, OPTS(.plan = HZ_PLAN_TRUE, .order = 12), HZ_ESHAPE,
-		     "dequantize_hadamard: the true plan cannot make 64: it is not 12 times "
-		     "a power of two");
-	is_int(hz_hadamard_quantize_workspace(dev->ctx, &x, &q, &s, NULL, NULL), HZ_EINVAL,
-	       "refused: the workspace's bytes is NULL");
-	is_int(hz_dequantize_hadamard_workspace(dev->ctx, &q, &s, &x, NULL, NULL), HZ_EINVAL,
-	       "and on the way back");
-	is_int(hz_hadamard_quantize(dev->ctx, &x, &q, &s, NULL), HZ_OK,
-	       "and the good ones are taken");
-	free(w_image);
-	free(w_guard);
-	area_free(&wx);
-	area_free(&wq);
-	area_free(&ws);
-}
-
 int main(void)
 {
 	rnd = tap_seed();
@@ -1178,9 +890,7 @@ int main(void)
 	test_ties();
 	test_random(quick ? 60 : 800);
 	test_sizes();
-	test_quality();
 	test_nothing();
-	test_refusals(&devs[0]);
 	diag("%ld cases on %d contexts", cases, ndevs);
 	dev_close_all();
 	return done_testing();

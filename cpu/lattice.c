@@ -1,5 +1,5 @@
 /*
- * lattice.c - the lattice quantizer on the CPU: runs of blocks, policies, packings
+ * lattice.c - encoding by a lattice quantizer on the CPU: runs of blocks, policies
  *
  * SPDX-License-Identifier: BSD-2-Clause
  *
@@ -9,37 +9,7 @@
  */
 #include <config.h>
 
-#include <math.h>
-#include <stdlib.h>
-#include <string.h>
-
-#include "cpu/cpu.h"
-#include "lib/lattice.h"
-
-#define RUN HZI_LATTICE_RUN
-#define DIMS HZI_LATTICE_DIMS
-#define GROUP 128			/* blocks that may share T */
-#define ROOM 64				/* elements that vectors may go beyond arrays of RUN */
-
-static int64_t min_of(int64_t a, int64_t b)
-{
-	return a < b ? a : b;
-}
-
-static int64_t ceil_div(int64_t a, int64_t b)
-{
-	return a / b + (a % b != 0);
-}
-
-static int64_t size_of(int dtype)
-{
-	return (int64_t)hz_dtype_size(dtype);
-}
-
-static void *offset(const void *p, int64_t elements, int64_t size)
-{
-	return (char *)(uintptr_t)p + elements * size;
-}
+#include "cpu/lattice.h"
 
 /* ---- Lanes ----------------------------------------------------------------------------------- */
 
@@ -64,11 +34,7 @@ static int64_t farthest(const struct hzi_lattice_rule *r, int64_t limit, int64_t
 					   limit - offset - weight / 2 - 2;
 }
 
-/*
- * Fills l, and *far for lattice_points(). False if points of this quantizer do not fit lanes of 16
- * bits, of which *far has to be beyond what blocks that fit reach.
- */
-static bool make_lanes(const struct hz_lattice *lattice, struct hzi_lane_rule *l, int32_t *far)
+bool hzi_lattice_lanes(const struct hz_lattice *lattice, struct hzi_lane_rule *l, int32_t *far)
 {
 	const struct hzi_lattice_rule *r = &lattice->rule;
 	const bool tabular = r->kind == HZI_LATTICE_E8 || (r->kind == HZI_LATTICE_D && r->d == 4);
@@ -122,11 +88,7 @@ static bool make_lanes(const struct hz_lattice *lattice, struct hzi_lane_rule *l
 
 /* ---- Rows ------------------------------------------------------------------------------------ */
 
-/*
- * A map whose rows are joined where one begins where the last one ends: of values; else, of points
- * and digits, which v_block is for
- */
-static struct hzi_lattice_map join_rows(const struct hzi_lattice_map *from,
+struct hzi_lattice_map hzi_lattice_join(const struct hzi_lattice_map *from,
 					const struct hzi_lattice_rule *r, bool values)
 {
 	struct hzi_lattice_map m = *from;
@@ -145,35 +107,6 @@ static struct hzi_lattice_map join_rows(const struct hzi_lattice_map *from,
 	return m;
 }
 
-/* Where a row begins */
-struct place {
-	int64_t v, code, t;
-};
-
-static struct place row_place(const struct hzi_lattice_map *m, int64_t row)
-{
-	struct place p = {0, 0, 0};
-
-	for (int i = m->ndim - 1; i >= 0; i--) {
-		const int64_t at = row % m->shape[i];
-
-		row /= m->shape[i];
-		p.v += at * m->v_stride[i];
-		p.code += at * m->code_stride[i];
-		p.t += at * m->t_stride[i];
-	}
-	return p;
-}
-
-static int64_t rows_of(const struct hzi_lattice_map *m)
-{
-	int64_t rows = 1;
-
-	for (int i = 0; i < m->ndim; i++)
-		rows *= m->shape[i];
-	return rows;
-}
-
 /* count elements, step apart, side by side; what is beyond valid is 0. */
 static void gather(const void *from, int64_t step, int64_t size, int64_t valid, int64_t count,
 		   void *to)
@@ -186,12 +119,6 @@ static void gather(const void *from, int64_t step, int64_t size, int64_t valid, 
 			((uint16_t *)to)[i] = ((const uint16_t *)from)[i * step];
 	}
 	memset((char *)to + valid * size, 0, (size_t)((count - valid) * size));
-}
-
-static void scatter(const void *from, int64_t step, int64_t size, int64_t count, void *to)
-{
-	for (int64_t i = 0; i < count; i++)
-		memcpy((char *)to + i * step * size, (const char *)from + i * size, (size_t)size);
 }
 
 /* ---- Encoding: block after block ------------------------------------------------------------- */
@@ -676,11 +603,11 @@ int hzi_cpu_lattice_encode(struct hz_context *ctx, const struct hzi_lattice_enco
 		.a = a,
 		.rule = r,
 		.matrices = a->matrices,
-		.map = join_rows(&a->map, r, true),
+		.map = hzi_lattice_join(&a->map, r, true),
 	};
 	int64_t elements;
 
-	job.in_lanes = make_lanes(a->lattice, &job.lanes, &job.far);
+	job.in_lanes = hzi_lattice_lanes(a->lattice, &job.lanes, &job.far);
 	job.run = RUN / r->group * r->group;
 	job.runs = ceil_div(job.map.blocks, job.run);
 	elements = rows_of(&job.map) * job.map.n;
@@ -694,336 +621,6 @@ int hzi_cpu_lattice_encode(struct hz_context *ctx, const struct hzi_lattice_enco
 
 size_t hzi_cpu_lattice_encode_workspace(const struct hz_context *ctx,
 					const struct hzi_lattice_encode_args *a)
-{
-	(void)ctx;
-	(void)a;
-	return 0;
-}
-
-/* ---- Decoding -------------------------------------------------------------------------------- */
-
-struct decode_job {
-	const struct hz_kern *kern;
-	const struct hzi_lattice_decode_args *a;
-	const struct hz_lattice *lattice;
-	const struct hzi_lattice_rule *rule;
-	struct hzi_lattice_map map;
-	struct hzi_lane_rule lanes;
-	bool in_lanes, stream, plain;	/* plain: no sub */
-	int64_t run, runs;
-};
-
-/* T of blocks first .. first + count - 1 */
-static void get_t(const struct decode_job *job, const struct place *at, int64_t first,
-		  int64_t count, uint8_t *t)
-{
-	const struct hzi_lattice_decode_args *a = job->a;
-	const int group = job->rule->group, last = job->rule->scales - 1;
-	const uint8_t *from = a->t + at->t + first / group * job->map.t_step;
-	int64_t i = 0;
-
-	while (i < count) {
-		const int64_t end = min_of(i + group, count);
-
-		for (; i < end; i++)
-			t[i] = (uint8_t)(*from < last ? *from : last);
-		from += job->map.t_step;
-	}
-}
-
-static struct hzi_lattice_code code_of(const struct decode_job *job, const struct place *at,
-				       int64_t block)
-{
-	const struct hzi_lattice_decode_args *a = job->a;
-	const int64_t bytes = size_of(a->code_dtype);
-
-	return hzi_lattice_code_at(offset(a->codes, at->code + block * job->map.code_block, bytes),
-				   job->map.code_level, (int)bytes, a->pack);
-}
-
-/* The point of a block: by the table of leaders, or by the rule */
-static void point_of(const struct decode_job *job, struct hzi_lattice_code c, int32_t *p)
-{
-	const struct hzi_lattice_rule *r = job->rule;
-	const int first = job->a->first, embed = r->embed;
-	int32_t weight = 1;
-	uint64_t whole = 0;
-
-	if (!job->lattice->leaders || c.pack == HZI_LATTICE_LIMBS) {
-		hzi_lattice_read(r, job->a->matrices, c, first, p);
-		return;
-	}
-	memset(p, 0, (size_t)embed * sizeof(*p));
-	if (c.pack == HZI_LATTICE_FULL64)
-		whole = hzi_lattice_load(&c, 0);
-	for (int m = 0; m < r->levels; m++) {
-		uint64_t index = 0;
-
-		if (c.pack == HZI_LATTICE_FULL64) {
-			index = whole % r->level_size;
-			whole /= r->level_size;
-		} else if (m >= first) {
-			index = hzi_lattice_load(&c, m - first);
-			/* What no digits have; divisions take their time. */
-			if (index >= r->level_size)
-				index %= r->level_size;
-		}
-		if (m >= first) {
-			const int32_t *leader = job->lattice->leaders + (int64_t)index * embed;
-
-			for (int i = 0; i < embed; i++)
-				p[i] += weight * leader[i];
-		}
-		weight *= r->q;
-	}
-}
-
-/* count values of a run, in f32, to y */
-static void put_floats(const struct decode_job *job, const float *x, int64_t count, void *y)
-{
-	const struct hzi_lattice_decode_args *a = job->a;
-	char apart[RUN * DIMS * 4];
-
-	job->kern->head(&(struct hzi_head){
-		.x = x,
-		.y = job->map.v_step == 1 ? y : apart,
-		.rows = 1,
-		.count = count,
-		.x_dtype = HZ_F32,
-		.y_dtype = a->y_dtype,
-	});
-	if (job->map.v_step != 1)
-		scatter(apart, job->map.v_step, size_of(a->y_dtype), count, y);
-}
-
-static void decode_values(const struct decode_job *job, const struct place *at, int64_t first,
-			  int64_t count)
-{
-	const struct hzi_lattice_decode_args *a = job->a;
-	const struct hzi_lattice_rule *r = job->rule;
-	const int64_t d = r->d, values = min_of(count * d, job->map.n - first * d);
-	void *y = offset(a->y, at->v + first * d * job->map.v_step, size_of(a->y_dtype));
-	const bool direct = r->kind != HZI_LATTICE_A2 && !(r->flags & HZI_LATTICE_MAPPED) &&
-			    job->map.v_step == 1;
-	int32_t p[RUN * DIMS];
-	float x[RUN * DIMS];
-	uint8_t ts[RUN] = {0};
-
-	if (a->t)
-		get_t(job, at, first, count, ts);
-	for (int64_t i = 0; i < count; i++) {
-		const int t = ts[i];
-		int32_t *const point = p + i * d;
-
-		if (!direct) {
-			int32_t g[DIMS];
-
-			point_of(job, code_of(job, at, first + i), g);
-			hzi_lattice_value(r, a->matrices, g, a->sub, t, x + i * d);
-			continue;
-		}
-		point_of(job, code_of(job, at, first + i), point);
-		for (int64_t j = 0; j < d; j++) {
-			point[j] -= r->offset[j];
-			x[i * d + j] = r->scale[t];
-		}
-	}
-	if (!direct) {
-		put_floats(job, x, values, y);
-		return;
-	}
-	job->kern->lattice_scale(&(struct hzi_lattice_scale){
-		.p = p,
-		.y = y,
-		.count = values,
-		.d = (int32_t)d,
-		.y_dtype = a->y_dtype,
-		.unit = r->kind == HZI_LATTICE_E8 ? 0.5f : 1,
-		.scales = x,
-		.sub = job->plain ? NULL : a->sub,
-	});
-}
-
-/* Whole blocks, codes and values back to back */
-static void decode_in_lanes(const struct decode_job *job, const struct place *at, int64_t first,
-			    int64_t count)
-{
-	const struct hzi_lattice_decode_args *a = job->a;
-	const struct hzi_lattice_rule *r = job->rule;
-	const int64_t bytes = size_of(a->code_dtype);
-	float scales[RUN + ROOM];
-	uint8_t t[RUN];
-
-	if (a->t) {
-		get_t(job, at, first, count, t);
-		for (int64_t i = 0; i < count; i++)
-			scales[i] = r->scale[t[i]];
-		memset(scales + count, 0, ROOM * sizeof(*scales));
-	}
-	job->kern->lattice_values(&(struct hzi_lattice_values){
-		.rule = r,
-		.lanes = &job->lanes,
-		.codes = offset(a->codes, at->code + first * job->map.code_block, bytes),
-		.y = offset(a->y, at->v + first * r->d, size_of(a->y_dtype)),
-		.count = count,
-		.levels = r->levels - a->first,
-		.bytes = (int32_t)bytes,
-		.first = a->first,
-		.y_dtype = a->y_dtype,
-		.scale = r->scale[0],
-		.scales = a->t ? scales : NULL,
-		.sub = job->plain ? NULL : a->sub,
-		.stream = job->stream,
-	});
-}
-
-static void put_integer(void *y, int64_t i, int64_t size, int32_t v)
-{
-	memcpy((char *)y + i * size, &v, (size_t)size);
-}
-
-/* POINTS and DIGITS of a block */
-static void decode_integers(const struct decode_job *job, const struct place *at, int64_t block)
-{
-	const struct hzi_lattice_decode_args *a = job->a;
-	const struct hzi_lattice_rule *r = job->rule;
-	const int64_t size = size_of(a->y_dtype);
-	struct hzi_lattice_code c = code_of(job, at, block);
-	void *y = offset(a->y, at->v + block * job->map.v_block, size);
-	int32_t v[DIMS];
-
-	if (a->to == HZ_LATTICE_POINTS) {
-		point_of(job, c, v);
-		for (int i = 0; i < r->embed; i++)
-			put_integer(y, i * job->map.v_step, size, v[i]);
-		return;
-	}
-	for (int m = a->pack == HZ_LATTICE_LEVEL ? a->first : 0; m < r->levels; m++) {
-		hzi_lattice_get(&c, r, v);
-		for (int i = 0; i < r->d && m >= a->first; i++)
-			put_integer(y, (m - a->first) * job->map.v_level + i * job->map.v_step,
-				    size, v[i]);
-	}
-}
-
-/* Unit: a run of a row */
-static void decode_units(void *data, int thread, int64_t begin, int64_t end)
-{
-	const struct decode_job *job = data;
-
-	(void)thread;
-	for (int64_t u = begin; u < end; u++) {
-		const struct place at = row_place(&job->map, u / job->runs);
-		const int64_t first = u % job->runs * job->run;
-		const int64_t count = min_of(job->run, job->map.blocks - first);
-
-		if (job->a->to != HZ_LATTICE_VALUES) {
-			for (int64_t i = 0; i < count; i++)
-				decode_integers(job, &at, first + i);
-		} else if (job->in_lanes && (first + count) * job->rule->d <= job->map.n) {
-			decode_in_lanes(job, &at, first, count);
-		} else {
-			decode_values(job, &at, first, count);
-		}
-	}
-}
-
-int hzi_cpu_lattice_decode(struct hz_context *ctx, const struct hzi_lattice_decode_args *a)
-{
-	const struct hzi_lattice_rule *r = &a->lattice->rule;
-	const int64_t size = size_of(a->y_dtype);
-	struct decode_job job = {
-		.kern = ctx->kern,
-		.a = a,
-		.lattice = a->lattice,
-		.rule = r,
-		.map = join_rows(&a->map, r, a->to == HZ_LATTICE_VALUES),
-		.plain = true,
-	};
-	int64_t elements, bytes;
-	int32_t far;
-
-	for (int i = 0; i < r->d; i++)
-		job.plain &= a->sub[i] == 0;
-	job.in_lanes = a->to == HZ_LATTICE_VALUES && a->pack == HZ_LATTICE_LEVEL &&
-		       job.map.v_step == 1 && (job.map.code_level == 1 || r->levels - a->first == 1) &&
-		       job.map.code_block == r->levels - a->first &&
-		       make_lanes(a->lattice, &job.lanes, &far) && job.lanes.bytes;
-	job.run = RUN / r->group * r->group;
-	job.runs = ceil_div(job.map.blocks, job.run);
-	elements = rows_of(&job.map) * job.map.blocks *
-		   (a->to == HZ_LATTICE_VALUES ? r->d : a->to == HZ_LATTICE_POINTS ? r->embed :
-							 r->levels * r->d);
-	bytes = elements * size;
-	job.stream = job.in_lanes && bytes > hzi_cache_share(ctx) / 4 * 3 &&
-		     (uintptr_t)a->y % 64 == 0;
-	for (int i = 0; i < job.map.ndim; i++)
-		job.stream &= job.map.v_stride[i] * size % 64 == 0;
-	hzi_parallel(hzi_threads(ctx, job.in_lanes ? 2 * bytes : elements * 64), decode_units, &job,
-		     rows_of(&job.map) * job.runs);
-	return HZ_OK;
-}
-
-size_t hzi_cpu_lattice_decode_workspace(const struct hz_context *ctx,
-					const struct hzi_lattice_decode_args *a)
-{
-	(void)ctx;
-	(void)a;
-	return 0;
-}
-
-/* ---- Repacking ------------------------------------------------------------------------------- */
-
-struct repack_job {
-	const struct hzi_lattice_repack_args *a;
-	int64_t runs;
-};
-
-static void repack_units(void *data, int thread, int64_t begin, int64_t end)
-{
-	const struct repack_job *job = data;
-	const struct hzi_lattice_repack_args *a = job->a;
-	const struct hzi_lattice_rule *r = &a->lattice->rule;
-	const int64_t from_size = size_of(a->from_dtype), to_size = size_of(a->to_dtype);
-
-	(void)thread;
-	for (int64_t u = begin; u < end; u++) {
-		const int64_t row = u / job->runs, first = u % job->runs * RUN;
-		const int64_t last = min_of(first + RUN, a->from.blocks);
-		const int64_t from = row_place(&a->from, row).code;
-		const int64_t to = row_place(&a->to, row).code;
-
-		for (int64_t i = first; i < last; i++) {
-			struct hzi_lattice_code in = hzi_lattice_code_at(
-				offset(a->from_codes, from + i * a->from.code_block, from_size),
-				a->from.code_level, (int)from_size, a->from_pack);
-			struct hzi_lattice_code out = hzi_lattice_code_at(
-				offset(a->to_codes, to + i * a->to.code_block, to_size),
-				a->to.code_level, (int)to_size, a->to_pack);
-			int32_t digits[DIMS];
-
-			for (int m = 0; m < r->levels; m++) {
-				hzi_lattice_get(&in, r, digits);
-				hzi_lattice_put(&out, r, digits);
-			}
-			hzi_lattice_flush(&out);
-		}
-	}
-}
-
-int hzi_cpu_lattice_repack(struct hz_context *ctx, const struct hzi_lattice_repack_args *a)
-{
-	struct repack_job job = {.a = a, .runs = ceil_div(a->from.blocks, RUN)};
-	const int64_t rows = rows_of(&a->from);
-
-	hzi_parallel(hzi_threads(ctx, rows * a->from.blocks * a->lattice->rule.levels *
-				      a->lattice->rule.d * 16),
-		     repack_units, &job, rows * job.runs);
-	return HZ_OK;
-}
-
-size_t hzi_cpu_lattice_repack_workspace(const struct hz_context *ctx,
-					const struct hzi_lattice_repack_args *a)
 {
 	(void)ctx;
 	(void)a;

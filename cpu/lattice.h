@@ -1,0 +1,82 @@
+/*
+ * lattice.h - what encoding and decoding of lattice codes share
+ *
+ * SPDX-License-Identifier: BSD-2-Clause
+ */
+#ifndef HZI_CPU_LATTICE_H
+#define HZI_CPU_LATTICE_H
+
+#include <stdlib.h>
+#include <string.h>
+
+#include "cpu/cpu.h"
+#include "lib/lattice.h"
+
+#define RUN HZI_LATTICE_RUN		/* blocks of a row that are done at once */
+#define DIMS HZI_LATTICE_DIMS
+#define GROUP 128			/* blocks that may share T */
+#define ROOM 64				/* elements that vectors may go beyond arrays of RUN */
+
+static inline int64_t min_of(int64_t a, int64_t b)
+{
+	return a < b ? a : b;
+}
+
+static inline int64_t ceil_div(int64_t a, int64_t b)
+{
+	return a / b + (a % b != 0);
+}
+
+static inline int64_t size_of(int dtype)
+{
+	return (int64_t)hz_dtype_size(dtype);
+}
+
+static inline void *offset(const void *p, int64_t elements, int64_t size)
+{
+	return (char *)(uintptr_t)p + elements * size;
+}
+
+/*
+ * Fills l, and *far for lattice_points(). False if points of this quantizer do not fit lanes of 16
+ * bits, of which *far has to be beyond what blocks that fit reach.
+ */
+bool hzi_lattice_lanes(const struct hz_lattice *lattice, struct hzi_lane_rule *l, int32_t *far);
+
+/*
+ * A map whose rows are joined where one begins where the last one ends: of values; else, of points
+ * and digits, which v_block is for
+ */
+struct hzi_lattice_map hzi_lattice_join(const struct hzi_lattice_map *from,
+					const struct hzi_lattice_rule *r, bool values);
+
+/* Where a row begins */
+struct place {
+	int64_t v, code, t;
+};
+
+static inline struct place row_place(const struct hzi_lattice_map *m, int64_t row)
+{
+	struct place p = {0, 0, 0};
+
+	for (int i = m->ndim - 1; i >= 0; i--) {
+		const int64_t at = row % m->shape[i];
+
+		row /= m->shape[i];
+		p.v += at * m->v_stride[i];
+		p.code += at * m->code_stride[i];
+		p.t += at * m->t_stride[i];
+	}
+	return p;
+}
+
+static inline int64_t rows_of(const struct hzi_lattice_map *m)
+{
+	int64_t rows = 1;
+
+	for (int i = 0; i < m->ndim; i++)
+		rows *= m->shape[i];
+	return rows;
+}
+
+#endif

@@ -8,19 +8,8 @@
 set -u
 : "${top_srcdir:=.}" "${top_builddir:=.}" "${AWK:=awk}"
 library=$top_builddir/.libs/libhurwitz.so
-n=0
-
-# report NAME LINES: a test that passes if there are none
-report()
-{
-	n=$((n + 1))
-	if [ -z "$2" ]; then
-		echo "ok $n - $1"
-	else
-		echo "not ok $n - $1"
-		echo "$2" | sed 's/^/# /' | head -n 60
-	fi
-}
+# shellcheck source=t/tap.sh
+. "$top_srcdir/t/tap.sh"
 
 # What stops abidiff from comparing here
 obstacle()

@@ -245,7 +245,7 @@ static inline void free_diags(struct diags *d)
 }
 
 /* n elements along one axis, and of the others as many as there is room for */
-static inline void random_shape(uint64_t *rnd, int ndim, int axis, int64_t n, int64_t room,
+static inline void random_sizes(uint64_t *rnd, int ndim, int axis, int64_t n, int64_t room,
 				int64_t *shape)
 {
 	int d;

@@ -793,7 +793,7 @@ static void test_random(int count)
 		n = block * (1 + (rnd_below(&rnd, 2) ? rnd_below(&rnd, 5) : 0));
 		if (n != block || rnd_below(&rnd, 2))
 			c.o.block = block;
-		random_shape(&rnd, c.ndim, last, n, quick ? 2000 : 5000, c.shape);
+		random_sizes(&rnd, c.ndim, last, n, quick ? 2000 : 5000, c.shape);
 		c.v_dtype = floats[rnd_below(&rnd, 3)];
 		c.q_dtype = codes[rnd_below(&rnd, 4)];
 		if (n % 2 && c.q_dtype == HZ_S4X2)

@@ -10,25 +10,8 @@ work=$(mktemp -d) || exit 99
 trap 'rm -rf "$work"' EXIT
 header=$top_srcdir/include/hurwitz.h
 bridge=$top_srcdir/include/hurwitz-dlpack.h
-n=0
-
-# report NAME LINES: a test that passes if there are none
-report()
-{
-	n=$((n + 1))
-	if [ -z "$2" ]; then
-		echo "ok $n - $1"
-	else
-		echo "not ok $n - $1"
-		echo "$2" | sed 's/^/# /' | head -n 20
-	fi
-}
-
-skip()
-{
-	n=$((n + 1))
-	echo "ok $n - $1 # SKIP $2"
-}
+# shellcheck source=t/tap.sh
+. "$top_srcdir/t/tap.sh"
 
 mkdir "$work/man3"
 report "doc/mkman.awk says nothing" "$($AWK -v dir="$work/man3" -f "$top_srcdir/doc/mkman.awk" \

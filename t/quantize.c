@@ -10,104 +10,55 @@
 /* Quantize and dequantize with random parameters, on every context */
 static int run_codes(const struct tcase *c)
 {
-	hz_tensor ps, pz;
-	struct side x, q, y;
-	int64_t n = 1, params = 1, i;
-	float *scales;
-	unsigned char *zeros;
-	const float scalar = fabsf(random_scale(0));
-	int scalar_zero, good = 1, d;
+	struct operands m;
+	int64_t n = 1, i;
+	int good = 1, d;
 
 	for (d = 0; d < c->ndim; d++)
 		n *= c->shape[d];
-	for (d = 0; d < c->p_ndim; d++)
-		params *= c->own[d];
-	side_new(&x, c->x_dtype, c->ndim, c->shape);
-	side_new(&q, c->q_dtype, c->ndim, c->shape);
-	side_new(&y, c->x_dtype, c->ndim, c->shape);
-	scales = calloc((size_t)params, sizeof(*scales));
-	zeros = calloc((size_t)params, 1);
-	for (i = 0; i < params; i++) {
-		scales[i] = random_scale(c->wild);
-		zeros[i] = c->no_zeros ? 0 : (unsigned char)rnd_u64(&rnd);
-	}
-	scalar_zero = qmin_of(c->q_dtype) + (int)rnd_below(&rnd, 256);
+	operands_new(&m, c, 0);
 	for (i = 0; i < n; i++) {
 		int64_t at, q_at, y_at, p;
 		float s, v;
 		int z, code;
 
-		element(c, i, x.stride, q.stride, &at, &q_at, &p);
-		element(c, i, y.stride, q.stride, &y_at, &q_at, &p);
-		s = c->whole ? scalar : scales[p];
-		z = c->whole ? scalar_zero : c->no_zeros ? 0 :
-		    c->q_dtype == HZ_U8 ? zeros[p] : (int8_t)zeros[p];
+		element(c, i, m.x.stride, m.q.stride, &at, &q_at, &p);
+		element(c, i, m.y.stride, m.q.stride, &y_at, &q_at, &p);
+		s = params_of(&m, c, p, &z);
 		/* Often on a tie */
 		v = rnd_below(&rnd, 3) ? (float)random_value(c)
 				       : s * ((float)rnd_below(&rnd, 600) - 300) / 2;
-		ref_put(c->x_dtype, origin(&x, x.image), at, v);
-		v = (float)ref_get(c->x_dtype, origin(&x, x.image), at);
+		ref_put(c->x_dtype, origin(&m.x, m.x.image), at, v);
+		v = (float)ref_get(c->x_dtype, origin(&m.x, m.x.image), at);
 		code = ref_quantize_one(v, s, z, c->q_dtype);
-		((unsigned char *)origin(&q, q.want))[q_at] = (unsigned char)code;
-		ref_put(c->x_dtype, origin(&y, y.want), y_at, ref_dequantize_one(code, s, z));
+		((unsigned char *)origin(&m.q, m.q.want))[q_at] = (unsigned char)code;
+		ref_put(c->x_dtype, origin(&m.y, m.y.want), y_at, ref_dequantize_one(code, s, z));
 	}
 	for (d = 0; d < ndevs && good; d++) {
 		struct dev *dev = &devs[d];
-		struct area xa = area_new(dev, x.bytes, 0), qa = area_new(dev, q.bytes, 0);
-		struct area ya = area_new(dev, y.bytes, 0), sa, za;
-		unsigned char *got = malloc(q.total > y.total ? q.total : y.total);
-		hz_quantize_opts o = { 0 };
-		hz_tensor xt, qt, yt;
+		unsigned char *got = malloc(m.q.total > m.y.total ? m.q.total : m.y.total);
+		struct placed t;
 		int st;
 
-		area_write(&xa, x.image);
-		area_write(&qa, q.image);
-		area_write(&ya, y.image);
-		ps = hz_tensor_nd(scales, HZ_F32, HZ_CPU, c->p_ndim, c->own);
-		pz = hz_tensor_nd(zeros, c->q_dtype, HZ_CPU, c->p_ndim, c->own);
-		ps = to_device(dev, &ps, &sa);
-		pz = to_device(dev, &pz, &za);
-		if (c->whole) {
-			o.scale = scalar;
-			o.zero = scalar_zero;
-		} else {
-			o.scales = &ps;
-			o.zeros = c->no_zeros ? NULL : &pz;
-		}
-		xt = side_view(&x, &xa, c->ndim, c->shape);
-		qt = side_view(&q, &qa, c->ndim, c->shape);
-		yt = side_view(&y, &ya, c->ndim, c->shape);
-		st = hz_quantize(dev->ctx, &xt, &qt, &o);
-		area_read(&qa, got);
-		good = !st && same_bits(got, q.want, q.total, 1);
+		place(&t, dev, c, &m);
+		st = hz_quantize(dev->ctx, &t.x, &t.q, &t.o);
+		area_read(&t.qa, got);
+		good = !st && same_bits(got, m.q.want, m.q.total, 1);
 		if (!good)
 			diag("quantize, %s: %s: %s", dev->name, describe(c),
 			     st ? hz_errmsg(dev->ctx) : "wrong");
 		if (good) {
-			st = hz_dequantize(dev->ctx, &qt, &yt, &o);
-			area_read(&ya, got);
-			/* Guards by their bits, numbers by their values: a NaN has many. */
-			good = !st && same_bits(got, y.want, GUARD, 1) &&
-			       same_bits(got + GUARD + y.bytes, y.want + GUARD + y.bytes, GUARD,
-					 1) &&
-			       same_numbers(c->x_dtype, got + GUARD, y.want + GUARD,
-					    (int64_t)(y.bytes / hz_dtype_size(c->x_dtype)));
+			st = hz_dequantize(dev->ctx, &t.q, &t.y, &t.o);
+			area_read(&t.ya, got);
+			good = !st && same_side(&m.y, got);
 			if (!good)
 				diag("dequantize, %s: %s: %s", dev->name, describe(c),
 				     st ? hz_errmsg(dev->ctx) : "wrong");
 		}
 		free(got);
-		area_free(&xa);
-		area_free(&qa);
-		area_free(&ya);
-		area_free(&sa);
-		area_free(&za);
+		unplace(&t);
 	}
-	side_free(&x);
-	side_free(&q);
-	side_free(&y);
-	free(scales);
-	free(zeros);
+	operands_free(&m);
 	return good;
 }
 

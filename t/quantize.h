@@ -120,7 +120,8 @@ static inline void *origin(const struct side *s, unsigned char *image)
 	return image + GUARD - s->low * (int64_t)hz_dtype_size(s->dtype);
 }
 
-static inline hz_tensor side_view(const struct side *s, struct area *a, int ndim, const int64_t *shape)
+static inline hz_tensor side_view(const struct side *s, struct area *a, int ndim,
+				  const int64_t *shape)
 {
 	hz_tensor t = hz_tensor_nd((char *)a->data - s->low * (int64_t)hz_dtype_size(s->dtype),
 				   s->dtype, a->dev->device, ndim, shape);
@@ -249,6 +250,103 @@ static inline int same_numbers(int dtype, const void *got, const void *want, int
 			diag("[%lld] got %a, want %a", (long long)i, g, w);
 	}
 	return !bad;
+}
+
+/* ---- The operands of quantization and the way back ------------------------------------------- */
+
+struct operands {
+	struct side x, q, y;
+	float *scales, scalar;		/* scalar, scalar_zero: of a case of a whole */
+	unsigned char *zeros;
+	int scalar_zero;
+};
+
+static inline void operands_new(struct operands *m, const struct tcase *c, float least)
+{
+	int64_t params = 1, i;
+	int d;
+
+	for (d = 0; d < c->p_ndim; d++)
+		params *= c->own[d];
+	m->scalar = fabsf(random_scale(0)) + least;
+	side_new(&m->x, c->x_dtype, c->ndim, c->shape);
+	side_new(&m->q, c->q_dtype, c->ndim, c->shape);
+	side_new(&m->y, c->x_dtype, c->ndim, c->shape);
+	m->scales = calloc((size_t)params, sizeof(*m->scales));
+	m->zeros = calloc((size_t)params, 1);
+	for (i = 0; i < params; i++) {
+		m->scales[i] = random_scale(c->wild);
+		m->zeros[i] = c->no_zeros ? 0 : (unsigned char)rnd_u64(&rnd);
+	}
+	m->scalar_zero = qmin_of(c->q_dtype) + (int)rnd_below(&rnd, 256);
+}
+
+static inline void operands_free(struct operands *m)
+{
+	side_free(&m->x);
+	side_free(&m->q);
+	side_free(&m->y);
+	free(m->scales);
+	free(m->zeros);
+}
+
+/* The scale and the zero point of parameter p */
+static inline float params_of(const struct operands *m, const struct tcase *c, int64_t p, int *z)
+{
+	*z = c->whole ? m->scalar_zero : c->no_zeros ? 0 :
+	     c->q_dtype == HZ_U8 ? m->zeros[p] : (int8_t)m->zeros[p];
+	return c->whole ? m->scalar : m->scales[p];
+}
+
+/* The operands on a device, and the options that name them */
+struct placed {
+	struct area xa, qa, ya, sa, za;
+	hz_tensor x, q, y, scales, zeros;
+	hz_quantize_opts o;
+};
+
+static inline void place(struct placed *t, struct dev *dev, const struct tcase *c,
+			 const struct operands *m)
+{
+	memset(t, 0, sizeof(*t));
+	t->xa = area_new(dev, m->x.bytes, 0);
+	t->qa = area_new(dev, m->q.bytes, 0);
+	t->ya = area_new(dev, m->y.bytes, 0);
+	area_write(&t->xa, m->x.image);
+	area_write(&t->qa, m->q.image);
+	area_write(&t->ya, m->y.image);
+	t->scales = hz_tensor_nd(m->scales, HZ_F32, HZ_CPU, c->p_ndim, c->own);
+	t->zeros = hz_tensor_nd(m->zeros, c->q_dtype, HZ_CPU, c->p_ndim, c->own);
+	t->scales = to_device(dev, &t->scales, &t->sa);
+	t->zeros = to_device(dev, &t->zeros, &t->za);
+	if (c->whole) {
+		t->o.scale = m->scalar;
+		t->o.zero = m->scalar_zero;
+	} else {
+		t->o.scales = &t->scales;
+		t->o.zeros = c->no_zeros ? NULL : &t->zeros;
+	}
+	t->x = side_view(&m->x, &t->xa, c->ndim, c->shape);
+	t->q = side_view(&m->q, &t->qa, c->ndim, c->shape);
+	t->y = side_view(&m->y, &t->ya, c->ndim, c->shape);
+}
+
+static inline void unplace(struct placed *t)
+{
+	area_free(&t->xa);
+	area_free(&t->qa);
+	area_free(&t->ya);
+	area_free(&t->sa);
+	area_free(&t->za);
+}
+
+/* Guards by their bits, numbers by their values: a NaN has many. */
+static inline int same_side(const struct side *y, const unsigned char *got)
+{
+	return same_bits(got, y->want, GUARD, 1) &&
+	       same_bits(got + GUARD + y->bytes, y->want + GUARD + y->bytes, GUARD, 1) &&
+	       same_numbers(y->dtype, got + GUARD, y->want + GUARD,
+			    (int64_t)(y->bytes / hz_dtype_size(y->dtype)));
 }
 
 #endif

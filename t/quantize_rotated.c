@@ -93,99 +93,67 @@ static double allowed(const float *row, int64_t n, const struct rotation *r)
 static int run_rotated(const struct tcase *c, const struct rotation *r)
 {
 	const int64_t n = c->shape[c->ndim - 1], size = (int64_t)hz_dtype_size(c->x_dtype);
-	struct side x, q, y;
-	int64_t total = 1, params = 1, i;
-	float *scales, *values, *turned, *back;
-	unsigned char *zeros, *result;
-	const float scalar = fabsf(random_scale(0)) + 0.01f;
-	int scalar_zero, good = 1, d;
+	struct operands m;
+	int64_t total = 1, i;
+	float *values, *turned, *back;
+	unsigned char *result;
+	int good = 1, d;
 
 	for (d = 0; d < c->ndim; d++)
 		total *= c->shape[d];
-	for (d = 0; d < c->p_ndim; d++)
-		params *= c->own[d];
-	side_new(&x, c->x_dtype, c->ndim, c->shape);
-	side_new(&q, c->q_dtype, c->ndim, c->shape);
-	side_new(&y, c->x_dtype, c->ndim, c->shape);
-	scales = calloc((size_t)params, sizeof(*scales));
-	zeros = calloc((size_t)params, 1);
+	operands_new(&m, c, 0.01f);
 	values = calloc((size_t)total, sizeof(*values));
 	turned = calloc((size_t)total, sizeof(*turned));
 	back = calloc((size_t)total, sizeof(*back));
 	result = calloc((size_t)total, sizeof(float));
-	for (i = 0; i < params; i++) {
-		scales[i] = random_scale(c->wild);
-		zeros[i] = c->no_zeros ? 0 : (unsigned char)rnd_u64(&rnd);
-	}
-	scalar_zero = qmin_of(c->q_dtype) + (int)rnd_below(&rnd, 256);
 	for (i = 0; i < total; i++) {
 		int64_t at, none, p;
 
-		element(c, i, x.stride, x.stride, &at, &none, &p);
-		ref_put(c->x_dtype, origin(&x, x.image), at, c->wild == 2 && i % 997 == 5 ?
+		element(c, i, m.x.stride, m.x.stride, &at, &none, &p);
+		ref_put(c->x_dtype, origin(&m.x, m.x.image), at, c->wild == 2 && i % 997 == 5 ?
 			random_value(c) : rnd_normal(&rnd));
-		values[i] = (float)ref_get(c->x_dtype, origin(&x, x.image), at);
+		values[i] = (float)ref_get(c->x_dtype, origin(&m.x, m.x.image), at);
 	}
 	rotate(values, HZ_F32, turned, total / n, n, r, 0);
 	for (i = 0; i < total; i++) {
 		int64_t at, q_at, p;
-		const float *s = &scalar;
-		int z = scalar_zero, code;
+		float s;
+		int z, code;
 
-		element(c, i, x.stride, q.stride, &at, &q_at, &p);
-		if (!c->whole) {
-			s = &scales[p];
-			z = c->q_dtype == HZ_U8 ? zeros[p] : (int8_t)zeros[p];
-		}
-		code = ref_quantize_one(turned[i], *s, z, c->q_dtype);
-		((unsigned char *)origin(&q, q.want))[q_at] = (unsigned char)code;
-		back[i] = ref_dequantize_one(code, *s, z);
+		element(c, i, m.x.stride, m.q.stride, &at, &q_at, &p);
+		s = params_of(&m, c, p, &z);
+		code = ref_quantize_one(turned[i], s, z, c->q_dtype);
+		((unsigned char *)origin(&m.q, m.q.want))[q_at] = (unsigned char)code;
+		back[i] = ref_dequantize_one(code, s, z);
 	}
 	rotate(back, c->x_dtype, result, total / n, n, r, 1);
 	for (i = 0; i < total; i++) {
 		int64_t at, none, p;
 
-		element(c, i, y.stride, y.stride, &at, &none, &p);
-		memcpy((unsigned char *)origin(&y, y.want) + at * size, result + i * size,
+		element(c, i, m.y.stride, m.y.stride, &at, &none, &p);
+		memcpy((unsigned char *)origin(&m.y, m.y.want) + at * size, result + i * size,
 		       (size_t)size);
 	}
 	for (d = 0; d < ndevs && good; d++) {
 		struct dev *dev = &devs[d];
 		const int exact = dev->device == HZ_CPU || c->x_dtype == HZ_F32;
-		struct area xa = area_new(dev, x.bytes, 0), qa = area_new(dev, q.bytes, 0);
-		struct area ya = area_new(dev, y.bytes, 0), sa, za, diag_areas[2];
-		unsigned char *got = malloc(q.total > y.total ? q.total : y.total);
-		hz_tensor xt, qt, yt, ps, pz, diags[2];
-		hz_quantize_opts o = { 0 };
+		unsigned char *got = malloc(m.q.total > m.y.total ? m.q.total : m.y.total);
+		struct area diag_areas[2];
+		hz_tensor diags[2];
+		struct placed t;
 		hz_hadamard_opts h = rotation_opts(r, dev, diags, diag_areas);
 		size_t bytes = 0;
 		double e = 0;
 		int st;
 
-		area_write(&xa, x.image);
-		area_write(&qa, q.image);
-		area_write(&ya, y.image);
-		ps = hz_tensor_nd(scales, HZ_F32, HZ_CPU, c->p_ndim, c->own);
-		pz = hz_tensor_nd(zeros, c->q_dtype, HZ_CPU, c->p_ndim, c->own);
-		ps = to_device(dev, &ps, &sa);
-		pz = to_device(dev, &pz, &za);
-		if (c->whole) {
-			o.scale = scalar;
-			o.zero = scalar_zero;
-		} else {
-			o.scales = &ps;
-			o.zeros = c->no_zeros ? NULL : &pz;
-		}
-		o.hadamard = &h;
-		xt = side_view(&x, &xa, c->ndim, c->shape);
-		qt = side_view(&q, &qa, c->ndim, c->shape);
-		yt = side_view(&y, &ya, c->ndim, c->shape);
-		st = hz_quantize_workspace(dev->ctx, &xt, &qt, &o, &bytes);
+		place(&t, dev, c, &m);
+		t.o.hadamard = &h;
+		st = hz_quantize_workspace(dev->ctx, &t.x, &t.q, &t.o, &bytes);
 		if (!st)
 			st = hz_reserve(dev->ctx, bytes);
 		if (!st)
-			st = hz_quantize(dev->ctx, &xt, &qt, &o);
-		area_read(&qa, got);
+			st = hz_quantize(dev->ctx, &t.x, &t.q, &t.o);
+		area_read(&t.qa, got);
 		for (i = 0; !st && !exact && i < total; i++) {
 			int64_t at, q_at, p;
 			float s;
@@ -193,68 +161,54 @@ static int run_rotated(const struct tcase *c, const struct rotation *r)
 
 			if (i % n == 0)
 				e = allowed(values + i, n, r);
-			element(c, i, x.stride, q.stride, &at, &q_at, &p);
-			s = c->whole ? scalar : scales[p];
-			z = c->whole ? scalar_zero : c->q_dtype == HZ_U8 ? zeros[p]
-									 : (int8_t)zeros[p];
-			code = c->q_dtype == HZ_U8 ? ((uint8_t *)origin(&q, got))[q_at]
-						   : ((int8_t *)origin(&q, got))[q_at];
+			element(c, i, m.x.stride, m.q.stride, &at, &q_at, &p);
+			s = params_of(&m, c, p, &z);
+			code = c->q_dtype == HZ_U8 ? ((uint8_t *)origin(&m.q, got))[q_at]
+						   : ((int8_t *)origin(&m.q, got))[q_at];
 			if (ref_quantize_one((float)(turned[i] - e), s, z, c->q_dtype) <= code &&
 			    code <= ref_quantize_one((float)(turned[i] + e), s, z, c->q_dtype))
-				((unsigned char *)origin(&q, got))[q_at] =
-					((unsigned char *)origin(&q, q.want))[q_at];
+				((unsigned char *)origin(&m.q, got))[q_at] =
+					((unsigned char *)origin(&m.q, m.q.want))[q_at];
 		}
-		good = !st && same_bits(got, q.want, q.total, 1);
+		good = !st && same_bits(got, m.q.want, m.q.total, 1);
 		if (!good)
 			diag("quantize, %s: %s plan %d block %lld: %s", dev->name, describe(c),
 			     r->o.plan, (long long)r->block, st ? hz_errmsg(dev->ctx) : "wrong");
-		area_write(&qa, q.want);
+		area_write(&t.qa, m.q.want);
 		if (good) {
-			st = hz_dequantize_workspace(dev->ctx, &qt, &yt, &o, &bytes);
+			st = hz_dequantize_workspace(dev->ctx, &t.q, &t.y, &t.o, &bytes);
 			if (!st)
 				st = hz_reserve(dev->ctx, bytes);
 			if (!st)
-				st = hz_dequantize(dev->ctx, &qt, &yt, &o);
-			area_read(&ya, got);
+				st = hz_dequantize(dev->ctx, &t.q, &t.y, &t.o);
+			area_read(&t.ya, got);
 			for (i = 0; !st && !exact && i < total; i++) {
 				int64_t at, none, p;
 				double g, w;
 
 				if (i % n == 0)
 					e = allowed(back + i, n, r);
-				element(c, i, y.stride, y.stride, &at, &none, &p);
-				g = ref_get(c->x_dtype, origin(&y, got), at);
-				w = ref_get(c->x_dtype, origin(&y, y.want), at);
+				element(c, i, m.y.stride, m.y.stride, &at, &none, &p);
+				g = ref_get(c->x_dtype, origin(&m.y, got), at);
+				w = ref_get(c->x_dtype, origin(&m.y, m.y.want), at);
 				if (fabs(g - w) <=
 				    e + ldexp(fabs(w), c->x_dtype == HZ_F16 ? -10 : -7))
-					ref_put(c->x_dtype, origin(&y, got), at, w);
+					ref_put(c->x_dtype, origin(&m.y, got), at, w);
 			}
-			good = !st && same_bits(got, y.want, GUARD, 1) &&
-			       same_bits(got + GUARD + y.bytes, y.want + GUARD + y.bytes, GUARD,
-					 1) &&
-			       same_numbers(c->x_dtype, got + GUARD, y.want + GUARD,
-					    (int64_t)(y.bytes / hz_dtype_size(c->x_dtype)));
+			good = !st && same_side(&m.y, got);
 			if (!good)
 				diag("dequantize, %s: %s plan %d block %lld: %s", dev->name,
 				     describe(c), r->o.plan, (long long)r->block,
 				     st ? hz_errmsg(dev->ctx) : "wrong");
 		}
 		free(got);
-		area_free(&xa);
-		area_free(&qa);
-		area_free(&ya);
-		area_free(&sa);
-		area_free(&za);
+		unplace(&t);
 		for (i = 0; i < 2; i++) {
 			if (r->memory[i])
 				area_free(&diag_areas[i]);
 		}
 	}
-	side_free(&x);
-	side_free(&q);
-	side_free(&y);
-	free(scales);
-	free(zeros);
+	operands_free(&m);
 	free(values);
 	free(turned);
 	free(back);

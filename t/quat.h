@@ -395,4 +395,52 @@ static inline int64_t random_size(uint64_t *rnd, int64_t most)
 	return size < most ? size : most;
 }
 
+/* ---- Functions of one quaternion ------------------------------------------------------------- */
+
+enum kind { CONJ, NORM, NORM2, NORMALIZE, INVERSE, KINDS };
+
+static const char *const kind_names[] = {"conj", "norm", "norm2", "normalize", "inverse"};
+
+struct map_arg {
+	int kind;
+	double eps;
+	uint32_t flags;
+};
+
+static inline int run_map(hz_context *ctx, const hz_tensor *in, const hz_tensor *out,
+			  const void *arg)
+{
+	const struct map_arg *m = arg;
+
+	switch (m->kind) {
+	case CONJ:
+		return hz_quat_conj(ctx, in, out, m->flags);
+	case NORM:
+		return hz_quat_norm(ctx, in, out, m->flags);
+	case NORM2:
+		return hz_quat_norm(ctx, in, out, m->flags | HZ_QUAT_SQUARED);
+	case NORMALIZE:
+		return hz_quat_normalize(ctx, in, out, m->eps, m->flags);
+	default:
+		return hz_quat_inverse(ctx, in, out, m->flags);
+	}
+}
+
+static inline int run_map_bwd(hz_context *ctx, const hz_tensor *in, const hz_tensor *out,
+			      const void *arg)
+{
+	const struct map_arg *m = arg;
+
+	switch (m->kind) {
+	case NORM:
+		return hz_quat_norm_bwd(ctx, &in[0], &in[1], out, m->flags);
+	case NORM2:
+		return hz_quat_norm_bwd(ctx, &in[0], &in[1], out, m->flags | HZ_QUAT_SQUARED);
+	case NORMALIZE:
+		return hz_quat_normalize_bwd(ctx, &in[0], &in[1], out, m->eps, m->flags);
+	default:
+		return hz_quat_inverse_bwd(ctx, &in[0], &in[1], out, m->flags);
+	}
+}
+
 #endif

@@ -1,5 +1,5 @@
 /*
- * quat_layer.c - linear layers of quaternions against definitions in double; all layers: bits, errors
+ * quat_layer.c - linear layers of quaternions against definitions; of all layers: bits, errors
  *
  * SPDX-License-Identifier: BSD-2-Clause
  */
@@ -51,7 +51,7 @@ static int linear_case(struct dev *dev, int dtype, int ndim, const int64_t *lead
 	int rotate = (o.flags & HZ_QUAT_ROTATION) != 0, with_s = rotate && rnd_below(&rnd, 2);
 	int sum = rnd_below(&rnd, 2) ? HZ_QUAT_ACCUMULATE : 0;
 	int b_type = dtype == HZ_F64 || rnd_below(&rnd, 2) ? dtype : HZ_F32;
-	struct tensor x, w, b = { 0 }, s = { 0 }, y, dy, dx, dw, db = { 0 }, ds = { 0 }, pre = { 0 };
+	struct tensor x, w, b = {0}, s = {0}, y, dy, dx, dw, db = {0}, ds = {0}, pre = {0};
 	struct model ref = { .forward = linear_ref, .n = n, .m = m, .act = o.activation,
 			     .slope = o.slope, .right = o.side, .rotate = rotate };
 	const double bound = tolerance(dtype);	/* of what errors come from */
@@ -105,8 +105,11 @@ static int linear_case(struct dev *dev, int dtype, int ndim, const int64_t *lead
 				&blob, &g));
 		o.packed = &blob;
 	}
-	good = good && reserve(dev, hz_quat_linear_workspace(dev->ctx, &x.view, packed ? NULL : &w.view,
-				    with_bias ? &b.view : NULL, &y.view, &o, &bytes), &bytes);
+	good = good &&
+	       reserve(dev,
+		       hz_quat_linear_workspace(dev->ctx, &x.view, packed ? NULL : &w.view,
+						with_bias ? &b.view : NULL, &y.view, &o, &bytes),
+		       &bytes);
 	good = good && status_ok(dev, hz_quat_linear(dev->ctx, &x.view, packed ? NULL : &w.view,
 						     with_bias ? &b.view : NULL, &y.view, &o));
 	ref.forward(&ref);
@@ -150,9 +153,10 @@ static int linear_case(struct dev *dev, int dtype, int ndim, const int64_t *lead
 out:
 	if (!good)
 		diag("%s: %s, %d leading dimensions, batch %lld, n %lld, m %lld, side %d, method %d, "
-		     "activation %d, flags %#x, bias %d, pre %d, packed %d", dev->name,
-		     hz_dtype_name(dtype), ndim, (long long)batch, (long long)n, (long long)m,
-		     o.side, o.method, o.activation, o.flags, with_bias, with_pre, packed);
+		     "activation %d, flags %#x, bias %d, pre %d, packed %d",
+		     dev->name, hz_dtype_name(dtype), ndim, (long long)batch, (long long)n,
+		     (long long)m, o.side, o.method, o.activation, o.flags, with_bias, with_pre,
+		     packed);
 	drop(&x), drop(&w), drop(&b), drop(&s), drop(&y), drop(&dy), drop(&dx), drop(&dw);
 	drop(&db), drop(&ds), drop(&pre);
 	if (packed)
@@ -285,7 +289,7 @@ static void test_cat(struct dev *dev)
 	struct tensor w = make(dev, HZ_F32, 3, ws, AOS, 0, 0, 1);
 	struct tensor y = make(dev, HZ_F32, 2, ys, AOS, 0, 0, 0);
 	hz_tensor qx = { x.view.data, HZ_F32, 3, dev->device, { BATCH, IN, 4 }, { 4 * IN, 1, IN } };
-	hz_tensor qw = { w.view.data, HZ_F32, 3, dev->device, { OUT, IN, 4 }, { 1, OUT, IN * OUT } };
+	hz_tensor qw = {w.view.data, HZ_F32, 3, dev->device, {OUT, IN, 4}, {1, OUT, IN * OUT}};
 	hz_tensor qy = { y.view.data, HZ_F32, 3, dev->device, { BATCH, OUT, 4 },
 			 { 4 * OUT, 1, OUT } };
 	double *want = calloc(BATCH * 4 * OUT, sizeof(*want)), *conv;
@@ -350,10 +354,16 @@ static void test_cat(struct dev *dev)
 					for (u = 0; u < TAPS; u++) {
 						for (v = 0; v < TAPS; v++)
 							conv[at] += cat_sign[p][q] *
-								w.v[(((cat_part[p][q] * OUT + o) * IN +
-								      i) * TAPS + u) * TAPS + v] *
-								x.v[((b * 4 * IN + q * IN + i) * SIDE +
-								     row + u) * SIDE + column + v];
+								    w.v[(((cat_part[p][q] * OUT +
+									   o) * IN +
+									  i) * TAPS +
+									 u) * TAPS +
+									v] *
+								    x.v[((b * 4 * IN + q * IN + i) *
+										 SIDE +
+									 row + u) *
+										SIDE +
+									column + v];
 					}
 				}
 			}
@@ -402,10 +412,13 @@ static void test_far(struct dev *dev)
 					 x.v[4 * (6 * image + 3 + i) + c]) / 2;
 		}
 	}
-	ok(reserve(dev, hz_quat_conv_bwd_workspace(dev->ctx, &x.view, &w.view, NULL, &y.view,
-						   &dx.view, NULL, NULL, &o, &bytes), &bytes) &&
-	   status_ok(dev, hz_quat_conv_bwd(dev->ctx, &x.view, &w.view, NULL, &y.view, &dx.view, NULL,
-					   NULL, &o)) && near(&dx, want, "dx"),
+	ok(reserve(dev,
+		   hz_quat_conv_bwd_workspace(dev->ctx, &x.view, &w.view, NULL, &y.view, &dx.view,
+					      NULL, NULL, &o, &bytes),
+		   &bytes) &&
+		   status_ok(dev, hz_quat_conv_bwd(dev->ctx, &x.view, &w.view, NULL, &y.view,
+						   &dx.view, NULL, NULL, &o)) &&
+		   near(&dx, want, "dx"),
 	   "%s: strides far larger than x", dev->name);
 	ok(status_ok(dev, hz_quat_pool(dev->ctx, &x.view, &pooled.view, NULL, &p)) &&
 	   near(&pooled, mean, "mean"), "%s: windows far larger than x", dev->name);
@@ -440,16 +453,23 @@ static double *large_results(struct dev *dev, int64_t *count)
 	t[7] = make(dev, HZ_F32, 2, ps, AOS, 0, 0, 0);
 	rnd = keep;
 	n.saved = &t[7].view;
-	good = reserve(dev, hz_quat_conv_workspace(dev->ctx, &t[0].view, &t[1].view, &t[2].view,
-						   &t[3].view, &o, &bytes), &bytes) &&
+	good = reserve(dev,
+		       hz_quat_conv_workspace(dev->ctx, &t[0].view, &t[1].view, &t[2].view,
+					      &t[3].view, &o, &bytes),
+		       &bytes) &&
 	       status_ok(dev, hz_quat_conv(dev->ctx, &t[0].view, &t[1].view, &t[2].view, &t[3].view,
 					   &o)) &&
-	       reserve(dev, hz_quat_batchnorm_workspace(dev->ctx, &t[3].view, NULL, NULL,
-							&t[3].view, &n, &bytes), &bytes) &&
-	       status_ok(dev, hz_quat_batchnorm(dev->ctx, &t[3].view, NULL, NULL, &t[3].view, &n)) &&
-	       reserve(dev, hz_quat_conv_bwd_workspace(dev->ctx, &t[0].view, &t[1].view, &t[2].view,
-						       &t[3].view, &t[4].view, &t[5].view,
-						       &t[6].view, &o, &bytes), &bytes) &&
+	       reserve(dev,
+		       hz_quat_batchnorm_workspace(dev->ctx, &t[3].view, NULL, NULL, &t[3].view, &n,
+						   &bytes),
+		       &bytes) &&
+	       status_ok(dev,
+			 hz_quat_batchnorm(dev->ctx, &t[3].view, NULL, NULL, &t[3].view, &n)) &&
+	       reserve(dev,
+		       hz_quat_conv_bwd_workspace(dev->ctx, &t[0].view, &t[1].view, &t[2].view,
+						  &t[3].view, &t[4].view, &t[5].view, &t[6].view,
+						  &o, &bytes),
+		       &bytes) &&
 	       status_ok(dev, hz_quat_conv_bwd(dev->ctx, &t[0].view, &t[1].view, &t[2].view,
 					       &t[3].view, &t[4].view, &t[5].view, &t[6].view, &o));
 	if (!good)

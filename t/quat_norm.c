@@ -85,7 +85,7 @@ static void pool_ref(struct model *m)
 	for (i = 0; i < m->batch; i++) {
 		for (s = 0; s < smalls; s++) {
 			for (c = 0; c < m->ci; c++) {
-				double *y = m->y + 4 * ((i * smalls + s) * m->ci + c), sum[4] = { 0 };
+				double *y = m->y + 4 * ((i * smalls + s) * m->ci + c), sum[4] = {0};
 				double best = -1;
 				int64_t count = 0;
 
@@ -389,7 +389,8 @@ static void test_dropout(struct dev *dev)
 			for (i = 0; i < x.n; i++)
 				want[i] = uniform(99, 5 + (uint64_t)(i / 4)) < p ?
 					  0 : p < 1 ? want[i] / (1 - p) : 0;
-			good &= status_ok(dev, hz_quat_dropout(dev->ctx, &x.view, &y.view, p, 99, 5));
+			good &= status_ok(dev,
+					  hz_quat_dropout(dev->ctx, &x.view, &y.view, p, 99, 5));
 			good &= near(&y, want, "dropout");
 			free(want);
 			drop(&x), drop(&y);

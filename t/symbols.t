@@ -3,28 +3,11 @@
 # SPDX-License-Identifier: BSD-2-Clause
 # shellcheck disable=SC2086 # NM, CC and CXX may be several words
 set -u
-: "${top_builddir:=.}" "${NM:=nm}"
+: "${top_srcdir:=.}" "${top_builddir:=.}" "${NM:=nm}"
 shared=$top_builddir/.libs/libhurwitz.so
 static=$top_builddir/.libs/libhurwitz.a
-n=0
-
-# report NAME LINES: a test that passes if there are none
-report()
-{
-	n=$((n + 1))
-	if [ -z "$2" ]; then
-		echo "ok $n - $1"
-	else
-		echo "not ok $n - $1"
-		echo "$2" | sed 's/^/# /' | head -n 20
-	fi
-}
-
-skip()
-{
-	n=$((n + 1))
-	echo "ok $n # SKIP $1"
-}
+# shellcheck source=t/tap.sh
+. "$top_srcdir/t/tap.sh"
 
 # The names that a compiler adds of itself: on i386, in instrumented builds.
 compilers='^(__x86[.]get_pc_thunk|__asan|__ubsan|__tsan|__msan|__sanitizer|__gcov|__llvm|__odr|mangle_path|__start_|__stop_)'
@@ -47,11 +30,11 @@ if [ -e "$shared" ]; then
 	# Every function of the header is there: one that was declared and never written is found here.
 	report "the shared library has every function of hurwitz.h" \
 		"$(sed -n 's/^HZ_API.*[ *]\(hz_[a-z0-9_]*\)(.*/\1/p' \
-			"${top_srcdir:-.}/include/hurwitz.h" | while read -r name; do
+			"$top_srcdir/include/hurwitz.h" | while read -r name; do
 			echo "$exported" | grep -qx "$name" || echo "$name"
 		done)"
 else
-	for _ in 1 2 3; do skip "no shared library in this build"; done
+	for _ in 1 2 3; do skip "what it exports" "no shared library in this build"; done
 fi
 
 if [ -e "$static" ]; then
@@ -65,16 +48,16 @@ if [ -e "$static" ]; then
 		echo "not ok $n - the archive has hz_version"
 	fi
 else
-	for _ in 1 2; do skip "no archive in this build"; done
+	for _ in 1 2; do skip "names of the archive" "no archive in this build"; done
 fi
 
 # Sanitizers and coverage register themselves in constructors; the library itself has none.
 if [ ! -e "$static" ] || ! command -v objdump >/dev/null 2>&1; then
-	skip "no archive, or no objdump"
-	skip "no archive, or no objdump"
+	skip "no constructors" "no archive, or no objdump"
+	skip "no executable stack" "no archive, or no objdump"
 elif $NM "$static" 2>/dev/null | grep -Eq ' (__asan_init|__tsan_init|__msan_init|__gcov_init)'; then
-	skip "an instrumented build"
-	skip "an instrumented build"
+	skip "no constructors" "an instrumented build"
+	skip "no executable stack" "an instrumented build"
 else
 	report "the archive has no constructors" \
 		"$(objdump -h "$static" 2>/dev/null |

@@ -19,7 +19,9 @@ static bool make_divisor(struct hzi_lane_divisor *l, int64_t n, int64_t range)
 	const int64_t bias = (range / (2 * n) + 1) * 2 * n, mul = 65536 / n + 1;
 
 	*l = (struct hzi_lane_divisor){(int32_t)n, (int32_t)bias, (int32_t)mul};
-	/* x mul / 65536 exceeds x / n by x (mul n - 65536) / (65536 n), which is to be below 1 / n. */
+	/*
+	 * x mul / 65536 exceeds x / n by x (mul n - 65536) / (65536 n), which is to be below 1 / n.
+	 */
 	return (bias + range) * (mul * n - 65536) < 65536;
 }
 
@@ -66,7 +68,10 @@ bool hzi_lattice_lanes(const struct hz_lattice *lattice, struct hzi_lane_rule *l
 	if (l->pow2) {
 		l->q.n = r->q;
 		largest = farthest(r, 127, weight, offset);
-		/* Digits lie in one byte each, and so do coordinates in the basis up to their digit. */
+		/*
+		 * Digits lie in one byte each, and so do coordinates in the basis up to their
+		 * digit.
+		 */
 		l->bytes = tabular && point + offset <= 127 && r->q <= 16 && weight <= 64 &&
 			   (r->kind == HZI_LATTICE_D || weight <= 16) &&
 			   (r->level_size <= 256 || 8 % l->shift == 0);

@@ -12,7 +12,9 @@
 
 /* ---- Quaternions of f32 in a vector, w x y z back to back ------------------------------------ */
 
-/* Four lanes, as every CPU has them: a level of its own would gain little where memory is slower. */
+/*
+ * Four lanes, as every CPU has them: a level of its own would gain little where memory is slower.
+ */
 typedef float v4 __attribute__((vector_size(16)));
 
 #define LANE(v, i) ((v4){(v)[i], (v)[i], (v)[i], (v)[i]})
@@ -296,7 +298,8 @@ static void sum_run(const struct hzi_qsum_args *a, int kind, int64_t begin, int6
 				rest /= a->shape[d];
 			}
 			for (int64_t c = 0; c < a->channels; c++) {
-				struct hzi_q q = hzi_qload(&a->a, at + c * a->a.stride[last]), b = q;
+				struct hzi_q q = hzi_qload(&a->a, at + c * a->a.stride[last]),
+					     b = q;
 				double saved[HZI_QSAVED];
 
 				if (kind == HZI_QSUM_CROSS)

@@ -9,12 +9,12 @@
 
 #include "cpu/vlut.h"
 
-/* ---- Panels of codes ---------------------------------------------------------------------------- */
+/* ---- Panels of codes ------------------------------------------------------------------------- */
 
 /*
- * A packed matrix: panels of 64 rows, each with [blocks][M][64] codes and then [blocks or groups][64]
- * of T. Bytes lie at hzi_vlut_place() of their row, codes of 16 and 32 bits in the order of rows.
- * Levels that were not given when it was packed are codes 0, whose leader is 0.
+ * A packed matrix: panels of 64 rows, each with [blocks][M][64] codes and then [blocks or
+ * groups][64] of T. Bytes lie at hzi_vlut_place() of their row, codes of 16 and 32 bits in the
+ * order of rows. Levels that were not given when it was packed are codes 0, whose leader is 0.
  */
 void hzi_vlut_side(struct hzi_vlut_side *s, const struct hz_vlut *vlut,
 		   const struct hz_lattice *lattice, const struct hzi_coded *w)
@@ -32,7 +32,8 @@ void hzi_vlut_side(struct hzi_vlut_side *s, const struct hz_vlut *vlut,
 	s->group = s->has_t ? r->group : 1;
 	s->groups = s->has_t ? (s->blocks + s->group - 1) / s->group : 0;
 	s->panels = (w->rows + HZI_VLUT_ROWS - 1) / HZI_VLUT_ROWS;
-	s->panel_bytes = s->blocks * r->levels * HZI_VLUT_ROWS * s->bytes + s->groups * HZI_VLUT_ROWS;
+	s->panel_bytes =
+		s->blocks * r->levels * HZI_VLUT_ROWS * s->bytes + s->groups * HZI_VLUT_ROWS;
 	s->small = lattice->leaders && r->level_size <= HZI_VLUT_ROOM;
 	s->size = !s->small ? 0 : r->level_size <= 16 ? 16 : r->level_size <= 64 ? 64 :
 		  r->level_size <= 128 ? 128 : 256;
@@ -59,8 +60,9 @@ static uint32_t below(uint32_t code, uint64_t size)
 
 static uint32_t get_code(const void *codes, int bytes, int64_t at)
 {
-	return bytes == 1 ? ((const uint8_t *)codes)[at] : bytes == 2 ? ((const uint16_t *)codes)[at] :
-								       ((const uint32_t *)codes)[at];
+	return bytes == 1 ? ((const uint8_t *)codes)[at] :
+	       bytes == 2 ? ((const uint16_t *)codes)[at] :
+			    ((const uint32_t *)codes)[at];
 }
 
 static void put_code(void *codes, int bytes, int64_t at, uint32_t code)
@@ -74,8 +76,8 @@ static void put_code(void *codes, int bytes, int64_t at, uint32_t code)
 }
 
 /* Row i, blocks from number b of a panel's on, behind below_levels levels that stay as they are */
-static void pack_row(const struct hzi_vlut_side *s, int64_t i, int64_t first, int64_t b, int64_t blocks,
-		     int below_levels, uint8_t *codes)
+static void pack_row(const struct hzi_vlut_side *s, int64_t i, int64_t first, int64_t b,
+		     int64_t blocks, int below_levels, uint8_t *codes)
 {
 	const struct hzi_coded *w = s->w;
 	const int64_t from = i * w->row + first * w->block;
@@ -86,8 +88,8 @@ static void pack_row(const struct hzi_vlut_side *s, int64_t i, int64_t first, in
 	for (const int64_t end = b + blocks; b < end; b++) {
 		to += below_levels * HZI_VLUT_ROWS;
 		for (int level = 0; level < s->levels; level++, to += HZI_VLUT_ROWS) {
-			const uint32_t code =
-				get_code(w->codes, s->bytes, from + b * w->block + level * w->level);
+			const uint32_t code = get_code(w->codes, s->bytes,
+						       from + b * w->block + level * w->level);
 
 			put_code(codes, s->bytes, to, below(code, s->rule->level_size));
 		}
@@ -95,8 +97,8 @@ static void pack_row(const struct hzi_vlut_side *s, int64_t i, int64_t first, in
 }
 
 /* T of groups from number g on; rows that are not there get 0. */
-static void pack_t(const struct hz_kern *kern, const struct hzi_vlut_side *s, int64_t panel, int64_t g,
-		   int64_t groups, uint8_t *t)
+static void pack_t(const struct hz_kern *kern, const struct hzi_vlut_side *s, int64_t panel,
+		   int64_t g, int64_t groups, uint8_t *t)
 {
 	const struct hzi_coded *w = s->w;
 	const int64_t row = panel * HZI_VLUT_ROWS;
@@ -141,8 +143,8 @@ static void pack_panel(const struct hz_kern *kern, const struct hzi_vlut_side *s
 			memset(codes, 0, (size_t)(count * HZI_VLUT_ROWS * s->bytes));
 		for (int64_t b = 0; b < blocks; b += SOME) {
 			for (int64_t i = 0; i < rows; i++)
-				pack_row(s, row + i, first, b, hzi_vlut_min(SOME, blocks - b), below_levels,
-					 codes);
+				pack_row(s, row + i, first, b, hzi_vlut_min(SOME, blocks - b),
+					 below_levels, codes);
 		}
 	}
 	if (s->has_t)
@@ -199,8 +201,8 @@ int hzi_cpu_vlut_pack(struct hz_context *ctx, const struct hzi_vlut_pack_args *a
 	struct pack_job job = {.kern = ctx->kern, .packed = a->packed};
 
 	hzi_vlut_side(&job.side, a->vlut, a->vlut->w, &a->w);
-	hzi_parallel(hzi_threads(ctx, 2 * job.side.panels * job.side.panel_bytes), pack_panels, &job,
-		     job.side.panels);
+	hzi_parallel(hzi_threads(ctx, 2 * job.side.panels * job.side.panel_bytes), pack_panels,
+		     &job, job.side.panels);
 	return HZ_OK;
 }
 
@@ -213,7 +215,7 @@ size_t hzi_cpu_vlut_pack_workspace(const struct hz_context *ctx, const struct hz
 	return (size_t)(s.panels * s.panel_bytes);
 }
 
-/* ---- Points ------------------------------------------------------------------------------------- */
+/* ---- Points ---------------------------------------------------------------------------------- */
 
 void hzi_vlut_leader(const struct hzi_vlut_side *s, uint32_t code, int32_t *c)
 {
@@ -237,8 +239,8 @@ uint32_t hzi_vlut_code(const struct hzi_vlut_side *s, const struct hzi_vlut_view
 			       ((const uint32_t *)(const void *)p)[row];
 }
 
-void hzi_vlut_point(const struct hzi_vlut_side *s, const struct hzi_vlut_view *v, int row, int64_t block,
-		    int32_t *p)
+void hzi_vlut_point(const struct hzi_vlut_side *s, const struct hzi_vlut_view *v, int row,
+		    int64_t block, int32_t *p)
 {
 	uint32_t weight = 1;
 
@@ -267,9 +269,11 @@ void hzi_vlut_byte_table(const struct hzi_vlut_side *s, uint8_t *table)
 	for (int m = 0; s->small && m < s->rule->levels; m++, weight *= (uint32_t)s->rule->q) {
 		for (int e = 0; m >= s->first && e < s->embed; e++, table += s->size) {
 			memset(table, 0, (size_t)s->size);
-			for (uint64_t i = 0; i < s->rule->level_size; i++)
-				table[i] = (uint8_t)(weight * (uint32_t)s->lattice->leaders[i * (uint64_t)s->embed +
-											   (uint64_t)e]);
+			for (uint64_t i = 0; i < s->rule->level_size; i++) {
+				const uint64_t at = i * (uint64_t)s->embed + (uint64_t)e;
+
+				table[i] = (uint8_t)(weight * (uint32_t)s->lattice->leaders[at]);
+			}
 		}
 	}
 }
@@ -277,7 +281,8 @@ void hzi_vlut_byte_table(const struct hzi_vlut_side *s, uint8_t *table)
 /* Four of k, of a row, in two panels of packed B */
 static uint8_t *quad_at(uint8_t *b, int64_t k, int row, int64_t b_panel)
 {
-	return b + k / 64 * 2048 + k % 64 / 4 * 64 + row / 16 % 2 * 1024 + row / 32 * b_panel + row % 16 * 4;
+	return b + k / 64 * 2048 + k % 64 / 4 * 64 + row / 16 % 2 * 1024 + row / 32 * b_panel +
+	       row % 16 * 4;
 }
 
 /* Codes of 16 bits in up to 8 dimensions: for each level a word of bytes */
@@ -293,7 +298,8 @@ static void word_points(const struct hzi_vlut_side *s, const struct hzi_vlut_vie
 		offset[e] = (uint8_t)s->rule->offset[e];
 	words += s->first * size;
 	for (int64_t block = 0; block < blocks; block++) {
-		const uint16_t *codes = (const uint16_t *)(const void *)(v->codes + block * v->step);
+		const uint16_t *codes =
+			(const uint16_t *)(const void *)(v->codes + block * v->step);
 
 		for (int row = 0; row < HZI_VLUT_ROWS; row++) {
 			eight sum = -offset;
@@ -329,7 +335,8 @@ void hzi_vlut_bytes(const struct hz_kern *kern, const struct hzi_vlut_side *s,
 	}
 	if (s->small) {
 		struct hzi_vlut_points p = {
-			.codes = v->codes, .table = table, .b = b, .blocks = blocks, .step = v->step,
+			.codes = v->codes, .table = table, .b = b, .blocks = blocks,
+			.step = v->step,
 			.b_panel = b_panel, .embed = s->embed, .levels = s->levels, .size = s->size,
 		};
 
@@ -355,7 +362,7 @@ void hzi_vlut_bytes(const struct hz_kern *kern, const struct hzi_vlut_side *s,
 	}
 }
 
-/* ---- Vectors ------------------------------------------------------------------------------------ */
+/* ---- Vectors --------------------------------------------------------------------------------- */
 
 /* count elements back to back from one dtype to another, one of which is f32 */
 static void convert(const struct hz_kern *kern, const void *x, int x_dtype, void *y, int y_dtype,
@@ -370,8 +377,8 @@ static void convert(const struct hz_kern *kern, const void *x, int x_dtype, void
 }
 
 /* Columns that are neighbours: rows as they lie become f32, some at a time, and are transposed. */
-static void load_across(const struct hz_kern *kern, const void *x, int dtype, int64_t n, int64_t step,
-			int64_t first, int64_t cols, float *to, int64_t to_ld)
+static void load_across(const struct hz_kern *kern, const void *x, int dtype, int64_t n,
+			int64_t step, int64_t first, int64_t cols, float *to, int64_t to_ld)
 {
 	enum { ROWS = 128 };
 	float rows[ROWS * HZI_VLUT_COLUMNS];
@@ -384,7 +391,8 @@ static void load_across(const struct hz_kern *kern, const void *x, int dtype, in
 		};
 
 		if (dtype == HZ_F32) {
-			kern->transpose((const float *)x + first, step, to + i, to_ld, h.rows, cols);
+			kern->transpose((const float *)x + first, step, to + i, to_ld, h.rows,
+					cols);
 			continue;
 		}
 		kern->head(&h);
@@ -393,7 +401,8 @@ static void load_across(const struct hz_kern *kern, const void *x, int dtype, in
 }
 
 void hzi_vlut_load(const struct hz_kern *kern, const void *x, int dtype, int64_t n, int64_t step,
-		   int64_t first, int64_t cols, int64_t x_ld, uint16_t *some, float *to, int64_t to_ld)
+		   int64_t first, int64_t cols, int64_t x_ld, uint16_t *some, float *to,
+		   int64_t to_ld)
 {
 	if (x_ld == 1 && cols > 1 && dtype != HZ_S8) {
 		load_across(kern, x, dtype, n, step, first, cols, to, to_ld);

@@ -3,8 +3,8 @@
  *
  * SPDX-License-Identifier: BSD-2-Clause
  *
- * Points less o are bytes. So is x, in parts: a column is 2^8 j times part j, summed, times a factor.
- * Sums of products are exact, hence the same for any level and any number of threads.
+ * Points less o are bytes. So is x, in parts: a column is 2^8 j times part j, summed, times a
+ * factor. Sums of products are exact, hence the same for any level and any number of threads.
  */
 #include <config.h>
 
@@ -45,7 +45,8 @@ void hzi_vlut_ints_place(struct hzi_vlut_ints *j, char *base, size_t *used)
 	j->groups = (j->cols + COLUMNS - 1) / COLUMNS;
 	j->zero = kern->qpack_a_less(HZ_S8, HZ_S8) != 0;
 	padded = hzi_round_up(j->chunk * w->embed, 64);
-	j->threads = hzi_threads(j->ctx, w->panels * HZI_VLUT_ROWS * j->k * (1 + j->cols * j->parts / 64));
+	j->threads = hzi_threads(j->ctx,
+				 w->panels * HZI_VLUT_ROWS * j->k * (1 + j->cols * j->parts / 64));
 	j->factor = hzi_vlut_take(base, used, 8 * j->cols);
 	j->shift = hzi_vlut_take(base, used, 8 * j->cols);
 	j->rows = hzi_vlut_take(base, used, (j->cols * j->parts + j->groups) * j->k);
@@ -53,7 +54,8 @@ void hzi_vlut_ints_place(struct hzi_vlut_ints *j, char *base, size_t *used)
 	j->packed_each = hzi_round_up(kern->qpack_a_bytes(group_rows(j, most), padded), 64);
 	j->packed = hzi_vlut_take(base, used, j->groups * j->chunks * j->packed_each);
 	/* A view, the points, sums of a group, and these of all chunks */
-	j->scratch_each = hzi_round_up(hzi_vlut_view_bytes(w, j->chunk), 64) + HZI_VLUT_ROWS * padded +
+	j->scratch_each = hzi_round_up(hzi_vlut_view_bytes(w, j->chunk), 64) +
+			  HZI_VLUT_ROWS * padded +
 			  HZI_VLUT_ROWS * (4 * group_rows(j, most) + 8 * most) + 64;
 	j->scratch_each = hzi_round_up(j->scratch_each, 64);
 	j->scratch = hzi_vlut_take(base, used, j->threads * j->scratch_each);
@@ -73,8 +75,10 @@ static void pack_rows(void *data, int thread, int64_t begin, int64_t end)
 		const int64_t g = u / j->chunks, c = u % j->chunks, cols = group_cols(j, g);
 		int8_t *row = hzi_vlut_ints_row(j, g * COLUMNS) + c * j->chunk * j->w->embed;
 		const struct hzi_qpack_a p = {
-			.a = row, .packed = j->packed + u * j->packed_each, .m = group_rows(j, cols),
-			.k = chunk_k(j, c), .a_m = j->k, .a_k = 1, .a_dtype = HZ_S8, .b_dtype = HZ_S8,
+			.a = row, .packed = j->packed + u * j->packed_each,
+			.m = group_rows(j, cols),
+			.k = chunk_k(j, c), .a_m = j->k, .a_k = 1, .a_dtype = HZ_S8,
+			.b_dtype = HZ_S8,
 		};
 
 		memset(row + cols * j->parts * j->k, 0, (size_t)p.k);
@@ -83,7 +87,8 @@ static void pack_rows(void *data, int thread, int64_t begin, int64_t end)
 }
 
 /* Of a panel and a group: the sums of column i, of all its parts, and what they stand for, to y */
-static void put_column(const struct hzi_vlut_ints *j, int64_t panel, int64_t col, const int64_t *sums)
+static void put_column(const struct hzi_vlut_ints *j, int64_t panel, int64_t col,
+		       const int64_t *sums)
 {
 	const struct hzi_vlut_side *w = j->w;
 	float y[HZI_VLUT_ROWS];
@@ -123,17 +128,20 @@ static void multiply_panels(void *data, int thread, int64_t begin, int64_t end)
 			memset(sums, 0, (size_t)(cols * HZI_VLUT_ROWS) * 8);
 			for (int64_t c = 0; c < j->chunks; c++) {
 				const struct hzi_qmul mul = {
-					.a = j->packed + (g * j->chunks + c) * j->packed_each, .b = b,
+					.a = j->packed + (g * j->chunks + c) * j->packed_each,
+					.b = b,
 					.c = raw, .m = rows, .n = HZI_VLUT_ROWS, .k = chunk_k(j, c),
 					.b_panel = b_panel, .c_ld = HZI_VLUT_ROWS, .a_dtype = HZ_S8,
 					.b_dtype = HZ_S8, .c_dtype = HZ_S32, .raw = true,
 				};
 				const int64_t blocks = mul.k / w->embed;
-				const int32_t *none = j->zero ? raw + cols * j->parts * HZI_VLUT_ROWS : NULL;
+				const int32_t *none =
+					j->zero ? raw + cols * j->parts * HZI_VLUT_ROWS : NULL;
 
 				if (decoded != c) {
 					const struct hzi_vlut_view v =
-						hzi_vlut_view(kern, w, panel, c * j->chunk, blocks, codes);
+						hzi_vlut_view(kern, w, panel, c * j->chunk, blocks,
+							      codes);
 
 					hzi_vlut_bytes(kern, w, &v, j->table, blocks, b, b_panel);
 					decoded = c;
@@ -145,8 +153,9 @@ static void multiply_panels(void *data, int thread, int64_t begin, int64_t end)
 					const int32_t *from = raw + i * HZI_VLUT_ROWS;
 
 					for (int r = 0; r < HZI_VLUT_ROWS; r++)
-						to[r] += weight * (int32_t)((uint32_t)from[r] -
-									    (none ? (uint32_t)none[r] : 0));
+						to[r] += weight *
+							 (int32_t)((uint32_t)from[r] -
+								   (none ? (uint32_t)none[r] : 0));
 				}
 			}
 			for (int64_t i = 0; i < cols; i++)

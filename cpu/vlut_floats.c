@@ -3,8 +3,9 @@
  *
  * SPDX-License-Identifier: BSD-2-Clause
  *
- * A panel's points, some blocks at a time, become s (p - o), which the kernel of quaternion products
- * multiplies by panels of six columns. Where <sub, x> counts, a block has one more number, s itself.
+ * A panel's points, some blocks at a time, become s (p - o), which the kernel of quaternion
+ * products multiplies by panels of six columns. Where <sub, x> counts, a block has one more number,
+ * s itself.
  */
 #include <config.h>
 
@@ -27,12 +28,15 @@ void hzi_vlut_floats_place(struct hzi_vlut_floats *j, char *base, size_t *used)
 	j->chunk = NUMBERS / j->each / w->group * w->group;
 	j->chunk = hzi_vlut_min(j->chunk < w->group ? w->group : j->chunk, w->blocks);
 	padded = hzi_round_up(j->chunk * w->embed, 64);
-	j->threads = hzi_threads(j->ctx, w->panels * HZI_VLUT_ROWS * j->length * (1 + j->v.cols / 4));
-	j->panels = hzi_vlut_take(base, used, 4 * hzi_round_up(j->v.cols, HZI_QUAT_COLS) * j->length);
+	j->threads =
+		hzi_threads(j->ctx, w->panels * HZI_VLUT_ROWS * j->length * (1 + j->v.cols / 4));
+	j->panels =
+		hzi_vlut_take(base, used, 4 * hzi_round_up(j->v.cols, HZI_QUAT_COLS) * j->length);
 	j->table = hzi_vlut_take(base, used, hzi_vlut_byte_table_bytes(w));
 	/* A view, points, scales, these times points, sums */
-	j->scratch_each = hzi_round_up(hzi_vlut_view_bytes(w, j->chunk), 64) +
-			  HZI_VLUT_ROWS * (padded + 4 * j->chunk + 4 * j->chunk * j->each + 4 * cols);
+	j->scratch_each =
+		hzi_round_up(hzi_vlut_view_bytes(w, j->chunk), 64) +
+		HZI_VLUT_ROWS * (padded + 4 * j->chunk + 4 * j->chunk * j->each + 4 * cols);
 	j->scratch = hzi_vlut_take(base, used, j->threads * j->scratch_each);
 }
 
@@ -42,7 +46,8 @@ static void fill_panels(void *data, int thread, int64_t begin, int64_t end)
 
 	(void)thread;
 	for (int64_t col = begin * HZI_QUAT_COLS; col < end * HZI_QUAT_COLS; col++) {
-		float *to = j->panels + col / HZI_QUAT_COLS * j->length * HZI_QUAT_COLS + col % HZI_QUAT_COLS;
+		float *to = j->panels + col / HZI_QUAT_COLS * j->length * HZI_QUAT_COLS +
+			    col % HZI_QUAT_COLS;
 
 		for (int64_t b = 0; b < j->w->blocks; b++) {
 			for (int64_t e = 0; e < j->each; e++, to += HZI_QUAT_COLS) {
@@ -90,7 +95,8 @@ static void widen(const struct hzi_vlut_floats *j, int64_t panel, int64_t first,
 	}
 	for (int64_t b = 0; b < blocks; b++) {
 		for (int i = 0; i < HZI_VLUT_ROWS; i++) {
-			const float scale = r->scale[(w->has_t ? b / w->group : 0) * HZI_VLUT_ROWS + i];
+			const float scale =
+				r->scale[(w->has_t ? b / w->group : 0) * HZI_VLUT_ROWS + i];
 			float *to = r->wide + (i / rows * blocks + b) * j->each * rows + i % rows;
 			int32_t p[HZI_LATTICE_DIMS];
 
@@ -113,7 +119,8 @@ static void multiply_panels(void *data, int thread, int64_t begin, int64_t end)
 	struct room r = {.codes = (uint8_t *)scratch};
 
 	r.bytes = r.codes + hzi_round_up(hzi_vlut_view_bytes(w, j->chunk), 64);
-	r.scale = (float *)(void *)(r.bytes + HZI_VLUT_ROWS * hzi_round_up(j->chunk * w->embed, 64));
+	r.scale =
+		(float *)(void *)(r.bytes + HZI_VLUT_ROWS * hzi_round_up(j->chunk * w->embed, 64));
 	r.wide = r.scale + HZI_VLUT_ROWS * j->chunk;
 	r.sum = r.wide + HZI_VLUT_ROWS * j->chunk * j->each;
 	for (int64_t panel = begin; panel < end; panel++) {
@@ -124,7 +131,8 @@ static void multiply_panels(void *data, int thread, int64_t begin, int64_t end)
 			for (int64_t first = 0; first < w->blocks; first += j->chunk) {
 				const int64_t blocks = hzi_vlut_min(j->chunk, w->blocks - first);
 				struct hzi_quat_mul mul = {
-					.s = j->panels + (col * j->length + first * j->each * HZI_QUAT_COLS),
+					.s = j->panels + (col * j->length +
+							  first * j->each * HZI_QUAT_COLS),
 					.rows = rows, .cols = cols, .k = blocks * j->each,
 					.s_panel = j->length * HZI_QUAT_COLS, .mode = HZI_QUAT_ADD,
 				};

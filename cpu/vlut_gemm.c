@@ -17,7 +17,10 @@
 #define SMALL_BYTES 2
 #define SMALL_FLOATS 4
 #define SMALL_8 8
-/* The largest |x'| of a column as bits, 2^-50 to 2^50, whose squares and inverses are normal numbers */
+/*
+ * The largest |x'| of a column as bits, 2^-50 to 2^50, whose squares and inverses are normal
+ * numbers
+ */
 #define LEAST ((127 - 50) << 23)
 #define MOST ((127 + 50) << 23)
 #define PAD 16		/* between columns, lest they meet in few sets of a cache */
@@ -39,7 +42,7 @@ struct job {
 	struct hzi_vlut_tables tables;
 };
 
-/* ---- Vectors --------------------------------------------------------------------------------------- */
+/* ---- Vectors --------------------------------------------------------------------------------- */
 
 /* x' of one block, and <sub, F^T x> */
 static float map_block(const struct hzi_vlut_side *w, const float *x, float *to)
@@ -100,10 +103,11 @@ static void map_columns(void *data, int thread, int64_t begin, int64_t end)
 	uint16_t *some = (uint16_t *)(void *)(x + HZI_VLUT_COLUMNS * ld);
 
 	for (int64_t g = begin; g < end; g++) {
-		const int64_t cols = hzi_vlut_min(HZI_VLUT_COLUMNS, a->batch - g * HZI_VLUT_COLUMNS);
+		const int64_t cols =
+			hzi_vlut_min(HZI_VLUT_COLUMNS, a->batch - g * HZI_VLUT_COLUMNS);
 
-		hzi_vlut_load(j->ctx->kern, a->x, a->x_dtype, a->w.k, a->x_k, g * HZI_VLUT_COLUMNS * a->x_b, cols,
-			      a->x_b, some, x, ld);
+		hzi_vlut_load(j->ctx->kern, a->x, a->x_dtype, a->w.k, a->x_k,
+			      g * HZI_VLUT_COLUMNS * a->x_b, cols, a->x_b, some, x, ld);
 		for (int64_t c = 0; c < cols; c++) {
 			memset(x + c * ld + a->w.k, 0, (size_t)(padded - a->w.k) * 4);
 			map_column(j, g * HZI_VLUT_COLUMNS + c, x + c * ld);
@@ -111,7 +115,7 @@ static void map_columns(void *data, int thread, int64_t begin, int64_t end)
 	}
 }
 
-/* ---- Parts of bytes -------------------------------------------------------------------------------- */
+/* ---- Parts of bytes -------------------------------------------------------------------------- */
 
 /* What parts bytes, each of -127 .. 127, reach; less than 2^22, up to where every level rounds */
 static double reach_of(int parts)
@@ -154,7 +158,7 @@ static void cut_columns(void *data, int thread, int64_t begin, int64_t end)
 	}
 }
 
-/* ---- Integers of any size ---------------------------------------------------------------------------- */
+/* ---- Integers of any size -------------------------------------------------------------------- */
 
 /* y of s32 where points do not fit bytes: sums mod 2^32 */
 static void exact_panels(void *data, int thread, int64_t begin, int64_t end)
@@ -162,6 +166,7 @@ static void exact_panels(void *data, int thread, int64_t begin, int64_t end)
 	const struct job *j = data;
 	const struct hzi_vlut_side *w = &j->w;
 	const struct hzi_vlut_gemm_args *a = j->a;
+	const int8_t *x = a->x;
 	uint8_t *codes = (uint8_t *)j->scratch + thread * j->scratch_each;
 
 	for (int64_t panel = begin; panel < end; panel++) {
@@ -178,10 +183,14 @@ static void exact_panels(void *data, int thread, int64_t begin, int64_t end)
 					int32_t p[HZI_LATTICE_DIMS];
 
 					hzi_vlut_point(w, &v, (int)i, b, p);
-					for (int e = 0; e < w->embed && b * w->embed + e < a->w.k; e++)
+					for (int e = 0; e < w->embed; e++) {
+						const int64_t k = b * w->embed + e;
+
+						if (k >= a->w.k)
+							break;
 						sum += (uint32_t)(p[e] - w->rule->offset[e]) *
-						       (uint32_t)((const int8_t *)a->x)[(b * w->embed + e) * a->x_k +
-											c * a->x_b];
+						       (uint32_t)x[k * a->x_k + c * a->x_b];
+					}
 				}
 				((int32_t *)a->y)[(row + i) * a->y_i + c * a->y_b] = (int32_t)sum;
 			}
@@ -189,7 +198,7 @@ static void exact_panels(void *data, int thread, int64_t begin, int64_t end)
 	}
 }
 
-/* ---- The way to sum ----------------------------------------------------------------------------------- */
+/* ---- The way to sum -------------------------------------------------------------------------- */
 
 static bool bytes_can(const struct job *j)
 {
@@ -205,7 +214,8 @@ static int choose(const struct job *j)
 
 	if (a->y_dtype == HZ_S32)
 		return j->w.reach <= HZI_VLUT_BYTE_REACH ? BYTES : EXACT;
-	if ((table == HZ_U8 || table == HZ_U16) && (o->route == HZ_VLUT_TABLE || a->batch <= SMALL_8))
+	if ((table == HZ_U8 || table == HZ_U16) &&
+	    (o->route == HZ_VLUT_TABLE || a->batch <= SMALL_8))
 		return SMALL;
 	if ((table && table != HZ_U8 && table != HZ_U16) || o->route == HZ_VLUT_TABLE)
 		return TABLES;
@@ -308,10 +318,12 @@ size_t hzi_vlut_gemm(struct hz_context *ctx, const struct hzi_vlut_gemm_args *a,
 			j.v.sub = (float *)1;
 	}
 	j.most = hzi_vlut_take(base, &used, 4 * j.v.cols);
-	j.scratch_each = hzi_round_up((4 * HZI_VLUT_COLUMNS + 2) * (j.w.blocks * j.w.rule->d + PAD), 64);
+	j.scratch_each =
+		hzi_round_up((4 * HZI_VLUT_COLUMNS + 2) * (j.w.blocks * j.w.rule->d + PAD), 64);
 	j.scratch = hzi_vlut_take(base, &used, j.threads * j.scratch_each);
 	if (base) {
-		hzi_parallel(j.threads, map_columns, &j, (j.v.cols + HZI_VLUT_COLUMNS - 1) / HZI_VLUT_COLUMNS);
+		hzi_parallel(j.threads, map_columns, &j,
+			     (j.v.cols + HZI_VLUT_COLUMNS - 1) / HZI_VLUT_COLUMNS);
 		for (int64_t c = 0; c < j.v.cols; c++)
 			moderate &= j.most[c] == 0 || (j.most[c] >= LEAST && j.most[c] <= MOST);
 		if (!moderate && method != TABLES && a->y_dtype != HZ_S32)

@@ -59,7 +59,7 @@ static int64_t integers(const struct job *j)
 	return j->w.embed == j->w.rule->d ? j->a->w.k : j->w.blocks * j->w.embed;
 }
 
-/* ---- x as bytes and as values ------------------------------------------------------------------------ */
+/* ---- x as bytes and as values ---------------------------------------------------------------- */
 
 static void bytes_of_x(void *data, int thread, int64_t begin, int64_t end)
 {
@@ -84,10 +84,11 @@ static void bytes_of_x(void *data, int thread, int64_t begin, int64_t end)
 				memcpy(to + l, from + l / 64 * 2048 + l % 64 / 4 * 64,
 				       (size_t)hzi_vlut_min(4, k - l));
 			memset(to + integers(j), 0, (size_t)(k - integers(j)));
-			j->ints.factor[row + i] = (double)j->w.rule->scale[0] * x->rule->scale[0] /
-						  j->a->vlut->unit *
-						  (x->w->row_scale ?
-						   x->w->row_scale[(row + i) * x->w->row_scale_step] : 1);
+			j->ints.factor[row + i] =
+				(double)j->w.rule->scale[0] * x->rule->scale[0] / j->a->vlut->unit *
+				(x->w->row_scale ?
+					 x->w->row_scale[(row + i) * x->w->row_scale_step] :
+					 1);
 			j->ints.shift[row + i] = 0;
 		}
 	}
@@ -125,7 +126,7 @@ static void values_of_x(void *data, int thread, int64_t begin, int64_t end)
 	}
 }
 
-/* ---- Row by row: tables, and integers of any size ------------------------------------------------------- */
+/* ---- Row by row: tables, and integers of any size -------------------------------------------- */
 
 struct pair {
 	const struct hzi_vlut_view *wv, *xv;
@@ -196,8 +197,8 @@ static int64_t dot_block(const struct job *j, const struct pair *r, int64_t b)
 }
 
 /* Coordinates of p - o; scaled by 1 */
-static void coordinates(const struct hzi_vlut_side *s, const struct hzi_vlut_view *v, int row, int64_t b,
-			double *u)
+static void coordinates(const struct hzi_vlut_side *s, const struct hzi_vlut_view *v, int row,
+			int64_t b, double *u)
 {
 	int32_t p[HZI_LATTICE_DIMS];
 
@@ -321,7 +322,7 @@ static void pairs(void *data, int thread, int64_t begin, int64_t end)
 	}
 }
 
-/* ---- The way to sum ------------------------------------------------------------------------------------- */
+/* ---- The way to sum -------------------------------------------------------------------------- */
 
 static void clear(const struct hzi_vlut_gemm2_args *a)
 {
@@ -355,7 +356,8 @@ static size_t multiply(struct hz_context *ctx, const struct hzi_vlut_gemm2_args 
 		j.table = hzi_vlut_take(base, &used, hzi_vlut_byte_table_bytes(&j.x));
 		j.scratch = hzi_vlut_take(base, &used, j.threads * j.scratch_each);
 		j.ints = (struct hzi_vlut_ints){
-			.ctx = ctx, .w = &j.w, .y = {a->y, a->y_dtype, a->y_i, a->y_j}, .cols = a->x.rows,
+			.ctx = ctx, .w = &j.w, .y = {a->y, a->y_dtype, a->y_i, a->y_j},
+			.cols = a->x.rows,
 			.parts = 1,
 		};
 		hzi_vlut_ints_place(&j.ints, base, &used);
@@ -374,7 +376,8 @@ static size_t multiply(struct hz_context *ctx, const struct hzi_vlut_gemm2_args 
 		dense.sum = HZ_F32;
 		gemm = (struct hzi_vlut_gemm_args){
 			.vlut = &dense, .w = a->w, .x = j.values, .y = a->y, .x_dtype = HZ_F32,
-			.y_dtype = a->y_dtype, .batch = a->x.rows, .x_k = 1, .x_b = k, .y_i = a->y_i,
+			.y_dtype = a->y_dtype, .batch = a->x.rows, .x_k = 1, .x_b = k,
+			.y_i = a->y_i,
 			.y_b = a->y_j,
 		};
 		if (base)
@@ -399,7 +402,8 @@ int hzi_cpu_vlut_gemm2(struct hz_context *ctx, const struct hzi_vlut_gemm2_args 
 	return HZ_OK;
 }
 
-size_t hzi_cpu_vlut_gemm2_workspace(const struct hz_context *ctx, const struct hzi_vlut_gemm2_args *a)
+size_t hzi_cpu_vlut_gemm2_workspace(const struct hz_context *ctx,
+				    const struct hzi_vlut_gemm2_args *a)
 {
 	/* Counting changes nothing in the context. */
 	return a->w.blocks ? multiply((struct hz_context *)(uintptr_t)ctx, a, NULL) : 0;

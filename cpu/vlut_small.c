@@ -5,9 +5,9 @@
  *
  * For each block and column there is a table of <c, x'>, which all levels share. Entries are of 16
  * bits, in two planes of bytes, in units of a 32767th of the most that a group of blocks can reach;
- * or of 8 bits between the least and the largest of the block. Sums of a group are exact: one unit is
- * one for the group. That of 8 bits should be small, so blocks come in the order of their ranges: then
- * neighbours need about the same. Where codes have T, groups are those of T.
+ * or of 8 bits between the least and the largest of the block. Sums of a group are exact: one unit
+ * is one for the group. That of 8 bits should be small, so blocks come in the order of their
+ * ranges: then neighbours need about the same. Where codes have T, groups are those of T.
  *
  * Errors, of D4 with q = 4, M = 2 and normal x and W: 16 bits 2e-5 of |y|, 8 bits 0.6 %, where the
  * quantization itself has 6.4 %.
@@ -74,15 +74,18 @@ static void fill_leaders(const struct hzi_vlut_small *j)
 /* Piece p of column c: what its tables are made of */
 static struct hzi_vlut_table piece(const struct hzi_vlut_small *j, int64_t u)
 {
-	const int64_t pieces = (j->blocks + PIECE - 1) / PIECE, c = u / pieces, p = u % pieces * PIECE;
+	const int64_t pieces = (j->blocks + PIECE - 1) / PIECE, c = u / pieces,
+		      p = u % pieces * PIECE;
 	const struct hzi_vlut_side *w = j->w;
 	const int64_t at = c * j->chunk + p;
 
 	return (struct hzi_vlut_table){
 		.x = j->v.x + (j->col + c) * j->v.k + j->first * w->embed, .leaders = j->leaders,
-		.order = j->order + at, .table = j->table + at * j->planes * w->size, .low = j->low + at,
+		.order = j->order + at, .table = j->table + at * j->planes * w->size,
+		.low = j->low + at,
 		.high = j->high + at, .inverse = j->inverse + at,
-		.blocks = hzi_vlut_min(PIECE, j->blocks - p), .embed = w->embed, .planes = j->planes,
+		.blocks = hzi_vlut_min(PIECE, j->blocks - p), .embed = w->embed,
+		.planes = j->planes,
 		.size = w->size,
 	};
 }
@@ -190,8 +193,9 @@ static void plan_column(const struct hzi_vlut_small *j, int64_t c, float leader)
 		for (int64_t l = i; l < end; l++) {
 			const int32_t block = order[l];
 			const float *xs = x + block * w->embed;
-			const float range = j->planes == 1 ? j->high[at + block] - j->low[at + block]
-							   : square(j, xs);
+			const float range = j->planes == 1 ?
+						    j->high[at + block] - j->low[at + block] :
+						    square(j, xs);
 
 			most = range > most ? range : most;
 			j->ordered[at + l] = j->planes == 1 ? j->low[at + block] : 0;
@@ -228,7 +232,8 @@ static void sums(void *data, int thread, int64_t begin, int64_t end)
 			const struct hzi_vlut_sum s = {
 				.codes = v.codes, .t = v.t,
 				.table = j->table + c * j->chunk * j->planes * w->size,
-				.order = j->planes == 1 && !w->has_t ? j->order + c * j->chunk : NULL,
+				.order = j->planes == 1 && !w->has_t ? j->order + c * j->chunk :
+								       NULL,
 				.weight = j->weight + c * groups, .base = j->base + c * groups,
 				.scale = w->rule->scale,
 				.y = j->sum + c * j->padded + panel * HZI_VLUT_ROWS,

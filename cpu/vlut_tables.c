@@ -15,7 +15,7 @@
 
 #define ENTRIES 65536		/* of tables at once: 256 KiB */
 
-/* ---- One-sided ------------------------------------------------------------------------------------ */
+/* ---- One-sided ------------------------------------------------------------------------------- */
 
 void hzi_vlut_tables_place(struct hzi_vlut_tables *j, char *base, size_t *used)
 {
@@ -106,10 +106,12 @@ static void look_up(void *data, int thread, int64_t begin, int64_t end)
 			for (int64_t b = 0; b < j->blocks; b++) {
 				float weight = 1, s = j->base[b];
 
-				for (int m = 0; m < w->rule->levels; m++, weight *= (float)w->rule->q) {
+				for (int m = 0; m < w->rule->levels;
+				     m++, weight *= (float)w->rule->q) {
 					if (m >= w->first)
-						s += weight * j->table[b * entries + hzi_vlut_code(w, &v, row, b,
-												   m - w->first)];
+						s += weight * j->table[b * entries +
+								       hzi_vlut_code(w, &v, row, b,
+										     m - w->first)];
 				}
 				add(sum, s * hzi_vlut_scale(w, &v, row, b), j->compensated);
 			}

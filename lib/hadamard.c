@@ -35,7 +35,7 @@ static int64_t floor_power(int64_t n)
 	return (int64_t)1 << log2_of(n);
 }
 
-/* ---- Plans --------------------------------------------------------------------------------------- */
+/* ---- Plans ----------------------------------------------------------------------------------- */
 
 /* Why a plan failed, without the name of the call. */
 struct why {
@@ -67,7 +67,8 @@ static int plan_greedy(int64_t n, const hz_hadamard_opts *o, struct hzi_plan *pl
 
 		if (block < min_block) {
 			snprintf(why->text, sizeof(why->text),
-				 "the greedy plan of %lld needs a block of %lld, less than min_block %lld",
+				 "the greedy plan of %lld needs a block of %lld, less than "
+				 "min_block %lld",
 				 (long long)n, (long long)block, (long long)min_block);
 			return HZ_ESHAPE;
 		}
@@ -97,13 +98,14 @@ static int plan_true(int64_t n, const hz_hadamard_opts *o, struct hzi_plan *plan
 	}
 	if (n % m || !is_power_of_two(n / m)) {
 		snprintf(why->text, sizeof(why->text),
-			 "the true plan cannot make %lld: it is not %lld times a power of two", (long long)n,
-			 (long long)m);
+			 "the true plan cannot make %lld: it is not %lld times a power of two",
+			 (long long)n, (long long)m);
 		return HZ_ESHAPE;
 	}
 	if (m > HZI_BASE_MAX || hz_hadamard_base(o->base, (int)m, NULL) < 0) {
 		snprintf(why->text, sizeof(why->text),
-			 "the true plan cannot make %lld: there is no such base matrix of order %lld",
+			 "the true plan cannot make %lld: there is no such base matrix of order "
+			 "%lld",
 			 (long long)n, (long long)m);
 		return m > HZI_BASE_MAX || hzi_base_auto((int)m) == 0 ? HZ_ESHAPE : HZ_ENOTSUP;
 	}
@@ -150,11 +152,11 @@ struct range {
 static __attribute__((cold)) int fail_range(const struct range *r, int64_t value, struct why *why)
 {
 	if (r->high == INT64_MAX)
-		snprintf(why->text, sizeof(why->text), "opts->%s is %lld, must not be negative", r->name,
-			 (long long)value);
+		snprintf(why->text, sizeof(why->text), "opts->%s is %lld, must not be negative",
+			 r->name, (long long)value);
 	else
-		snprintf(why->text, sizeof(why->text), "opts->%s is %lld, must be %lld to %lld", r->name,
-			 (long long)value, (long long)r->low, (long long)r->high);
+		snprintf(why->text, sizeof(why->text), "opts->%s is %lld, must be %lld to %lld",
+			 r->name, (long long)value, (long long)r->low, (long long)r->high);
 	return HZ_EINVAL;
 }
 
@@ -188,12 +190,14 @@ static int check_opts(const hz_hadamard_opts *o, struct why *why)
 			return fail_range(&range[i], value, why);
 	}
 	if (o->round_to && o->round_to != HZ_F16 && o->round_to != HZ_BF16) {
-		snprintf(why->text, sizeof(why->text), "opts->round_to is %s, must be f16, bf16 or 0",
+		snprintf(why->text, sizeof(why->text),
+			 "opts->round_to is %s, must be f16, bf16 or 0",
 			 hz_dtype_name(o->round_to));
 		return HZ_EINVAL;
 	}
 	if (!isfinite((float)o->scale)) {
-		snprintf(why->text, sizeof(why->text), "opts->scale is %g, must be finite in f32", o->scale);
+		snprintf(why->text, sizeof(why->text), "opts->scale is %g, must be finite in f32",
+			 o->scale);
 		return HZ_EINVAL;
 	}
 	return HZ_OK;
@@ -257,8 +261,9 @@ static int finish_plan(struct hz_context *ctx, const char *op, const hz_hadamard
 		struct hzi_segment *seg = &plan->seg[s];
 
 		if (seg->length > length_max(ctx))
-			return hzi_fail(ctx, HZ_ENOTSUP, "%s: a block of %lld is too long, at most %lld %s",
-					op, (long long)seg->length, (long long)length_max(ctx),
+			return hzi_fail(ctx, HZ_ENOTSUP,
+					"%s: a block of %lld is too long, at most %lld %s", op,
+					(long long)seg->length, (long long)length_max(ctx),
 					ctx->device == HZ_CPU ? "on the CPU" : "on the GPU");
 		if (seg->m > 1)
 			HZ_CHECK(hzi_base_get(ctx, op, o->base, seg->m, &seg->base));
@@ -267,7 +272,7 @@ static int finish_plan(struct hz_context *ctx, const char *op, const hz_hadamard
 	return HZ_OK;
 }
 
-/* ---- Arguments ------------------------------------------------------------------------------------ */
+/* ---- Arguments ------------------------------------------------------------------------------- */
 
 static const int float_types[] = {HZ_F32, HZ_F16, HZ_BF16, 0};
 static const int code_types[] = {HZ_S8, HZ_S4X2, HZ_E4M3, HZ_E5M2, 0};
@@ -300,7 +305,8 @@ static int make_diag(struct hz_context *ctx, const char *op, const char *name, c
 	if (t->shape[0] != for_row && t->shape[0] != for_block)
 		return hzi_fail(ctx, HZ_ESHAPE, "%s: %s.shape[0] is %lld, must be %lld%s", op, name,
 				(long long)t->shape[0], (long long)for_row,
-				for_block == for_row ? "" : ", or for one block as opts->block says");
+				for_block == for_row ? "" :
+						       ", or for one block as opts->block says");
 	if (!hz_tensor_contiguous(t))
 		return hzi_fail(ctx, HZ_ESTRIDE, "%s: %s.stride[0] is %lld, must be 1", op, name,
 				(long long)t->stride[0]);
@@ -409,7 +415,8 @@ static int make_common(struct hz_context *ctx, const char *op, const hz_tensor *
 	int status;
 
 	if (n_row % n)
-		return hzi_fail(ctx, HZ_ESHAPE, "%s: opts->block is %lld, must divide %lld, the length of axis %d",
+		return hzi_fail(ctx, HZ_ESHAPE,
+				"%s: opts->block is %lld, must divide %lld, the length of axis %d",
 				op, (long long)n, (long long)n_row, axis);
 	status = make_plan(n, o, &a->plan, &why);
 	if (status)
@@ -445,8 +452,8 @@ static int check_begin(struct hz_context *ctx, const char *op, const hz_hadamard
 		return hzi_fail(ctx, HZ_ESHAPE, "%s: %s.ndim is 0, must be 1 to %d", op,
 				strcmp(op, "dequantize_hadamard") ? "x" : "y", HZ_MAXDIM);
 	if ((*opts)->axis < 0 || (*opts)->axis >= v->ndim)
-		return hzi_fail(ctx, HZ_EINVAL, "%s: opts->axis is %d, must be 0 to %d", op, (*opts)->axis,
-				v->ndim - 1);
+		return hzi_fail(ctx, HZ_EINVAL, "%s: opts->axis is %d, must be 0 to %d", op,
+				(*opts)->axis, v->ndim - 1);
 	*axis = v->ndim - 1 - (*opts)->axis;
 	return HZ_OK;
 }
@@ -476,7 +483,7 @@ static void put_strides(const struct outer *o, int operand, int64_t *stride)
 		stride[i] = o->stride[operand][i];
 }
 
-/* ---- hadamard ------------------------------------------------------------------------------------- */
+/* ---- hadamard -------------------------------------------------------------------------------- */
 
 /* Whether options, but for the scale, are the defaults */
 static bool is_default(const hz_hadamard_opts *o)
@@ -497,10 +504,10 @@ static bool meet(const hz_tensor *x, const hz_tensor *y, int64_t count)
 }
 
 /*
- * Whether the call is of the commonest kind, and so keeps all the rules that hadamard_args() looks at
- * one by one: default options, rows of a power of two, plain operands that are the same or apart.
- * Then *a is what hadamard_args() would make. Few rows take no longer than the checks: 13 ns so, 29
- * ns one by one.
+ * Whether the call is of the commonest kind, and so keeps all the rules that hadamard_args() looks
+ * at one by one: default options, rows of a power of two, plain operands that are the same or
+ * apart. Then *a is what hadamard_args() would make. Few rows take no longer than the checks: 13 ns
+ * so, 29 ns one by one.
  */
 static bool at_a_glance(const struct hz_context *ctx, const hz_tensor *x, const hz_tensor *y,
 			const hz_hadamard_opts *o, struct hzi_hadamard_args *a)
@@ -509,8 +516,8 @@ static bool at_a_glance(const struct hz_context *ctx, const hz_tensor *x, const 
 
 	if (!o)
 		o = &default_opts;
-	if (!is_default(o) || !isfinite((float)o->scale) || !hzi_plain(ctx, x, float_types, &count) ||
-	    x->ndim < 1)
+	if (!is_default(o) || !isfinite((float)o->scale) ||
+	    !hzi_plain(ctx, x, float_types, &count) || x->ndim < 1)
 		return false;
 	if (x != y) {
 		if (!hzi_plain(ctx, y, float_types, &n) || y->ndim != x->ndim)
@@ -606,11 +613,12 @@ int hz_hadamard_workspace(hz_context *ctx, const hz_tensor *x, const hz_tensor *
 	return HZ_OK;
 }
 
-/* ---- hadamard_quantize and dequantize_hadamard ---------------------------------------------------- */
+/* ---- hadamard_quantize and dequantize_hadamard ----------------------------------------------- */
 
 /* Codes and scales against the floating-point operand v: shapes, strides, and the group. */
 static int check_codes(struct hz_context *ctx, const char *op, const char *v_name,
-		       const hz_tensor *v, const hz_tensor *q, const hz_tensor *scale, int64_t *group)
+		       const hz_tensor *v, const hz_tensor *q, const hz_tensor *scale,
+		       int64_t *group)
 {
 	const int last = v->ndim - 1;
 	const int64_t n = v->shape[last];
@@ -628,8 +636,9 @@ static int check_codes(struct hz_context *ctx, const char *op, const char *v_nam
 					operand[p].name, t->ndim, v->ndim, v_name);
 		for (int i = 0; i < last; i++) {
 			if (t->shape[i] != v->shape[i])
-				return hzi_fail(ctx, HZ_ESHAPE, "%s: %s.shape[%d] is %lld, must be %lld, as %s",
-						op, operand[p].name, i, (long long)t->shape[i],
+				return hzi_fail(ctx, HZ_ESHAPE,
+						"%s: %s.shape[%d] is %lld, must be %lld, as %s", op,
+						operand[p].name, i, (long long)t->shape[i],
 						(long long)v->shape[i], v_name);
 		}
 		if (t->shape[last] > 1 && t->stride[last] != 1)
@@ -637,8 +646,8 @@ static int check_codes(struct hz_context *ctx, const char *op, const char *v_nam
 					operand[p].name, last, (long long)t->stride[last]);
 	}
 	if (n % per_byte)
-		return hzi_fail(ctx, HZ_ESHAPE, "%s: %s.shape[%d] is %lld, must be even for s4x2", op, v_name,
-				last, (long long)n);
+		return hzi_fail(ctx, HZ_ESHAPE, "%s: %s.shape[%d] is %lld, must be even for s4x2",
+				op, v_name, last, (long long)n);
 	if (q->shape[last] != n / per_byte)
 		return hzi_fail(ctx, HZ_ESHAPE, "%s: q.shape[%d] is %lld, must be %lld", op, last,
 				(long long)q->shape[last], (long long)(n / per_byte));
@@ -647,14 +656,15 @@ static int check_codes(struct hz_context *ctx, const char *op, const char *v_nam
 	*group = scale->shape[last] > 0 && n % scale->shape[last] == 0 ? n / scale->shape[last] : 0;
 	if (*group != n && *group != 32 && *group != 64 && *group != 128)
 		return hzi_fail(ctx, HZ_ESHAPE,
-				"%s: scale.shape[%d] is %lld, must be 1, or %lld divided by 32, 64 or 128", op,
+				"%s: scale.shape[%d] is %lld, must be 1, or %lld divided by 32, 64 "
+				"or 128", op,
 				last, (long long)scale->shape[last], (long long)n);
 	return HZ_OK;
 }
 
 /*
- * Zeros an argument struct of so many bytes that begins with t, but for the plan, by far the largest
- * member, which is filled as far as it is used.
+ * Zeros an argument struct of so many bytes that begins with t, but for the plan, by far the
+ * largest member, which is filled as far as it is used.
  */
 static void clear_codes_args(struct hzi_hadamard_args *t, size_t bytes)
 {
@@ -718,12 +728,14 @@ int hz_hadamard_quantize(hz_context *ctx, const hz_tensor *x, const hz_tensor *q
 	HZ_CHECK(quantize_args(ctx, x, q, scale, opts, &a, &empty));
 	if (empty)
 		return HZ_OK;
-	HZ_CHECK(hzi_workspace(ctx, "hadamard_quantize", ctx->ops->hadamard_quantize_workspace(ctx, &a)));
+	HZ_CHECK(hzi_workspace(ctx, "hadamard_quantize",
+			       ctx->ops->hadamard_quantize_workspace(ctx, &a)));
 	return ctx->ops->hadamard_quantize(ctx, &a);
 }
 
 int hz_hadamard_quantize_workspace(hz_context *ctx, const hz_tensor *x, const hz_tensor *q,
-				   const hz_tensor *scale, const hz_hadamard_opts *opts, size_t *bytes)
+				   const hz_tensor *scale, const hz_hadamard_opts *opts,
+				   size_t *bytes)
 {
 	struct hzi_hadamard_quantize_args a;
 	bool empty;
@@ -792,7 +804,8 @@ int hz_dequantize_hadamard(hz_context *ctx, const hz_tensor *q, const hz_tensor 
 }
 
 int hz_dequantize_hadamard_workspace(hz_context *ctx, const hz_tensor *q, const hz_tensor *scale,
-				     const hz_tensor *y, const hz_hadamard_opts *opts, size_t *bytes)
+				     const hz_tensor *y, const hz_hadamard_opts *opts,
+				     size_t *bytes)
 {
 	struct hzi_dequantize_hadamard_args a;
 	bool empty;
@@ -804,7 +817,7 @@ int hz_dequantize_hadamard_workspace(hz_context *ctx, const hz_tensor *q, const 
 	return HZ_OK;
 }
 
-/* ---- quantize and dequantize with a transform ------------------------------------------------------ */
+/* ---- quantize and dequantize with a transform ------------------------------------------------ */
 
 int hzi_rotated_args(struct hz_context *ctx, const char *op, const char *v_name,
 		     const hz_tensor *v, const char *q_name, const hz_tensor *q,
@@ -856,7 +869,7 @@ int hzi_rotated_args(struct hz_context *ctx, const char *op, const char *v_name,
 	return HZ_OK;
 }
 
-/* ---- Random signs ---------------------------------------------------------------------------------- */
+/* ---- Random signs ---------------------------------------------------------------------------- */
 
 /* The first output of splitmix64 (Steele, Lea, Flood 2014) started at that state. */
 static uint64_t splitmix64(uint64_t state)

@@ -31,8 +31,8 @@ void *hzi_malloc(const struct hz_context *ctx, size_t bytes, size_t align)
 		return ctx->allocator.alloc(ctx->allocator.user, bytes, align);
 #ifdef MADV_HUGEPAGE
 	/*
-	 * Large pages, since the processor remembers few of 4 KiB: 4 to 7 % of a quantized multiplication
-	 * of 2048^3. A refusal does not matter.
+	 * Large pages, since the processor remembers few of 4 KiB: 4 to 7 % of a quantized
+	 * multiplication of 2048^3. A refusal does not matter.
 	 */
 	if (bytes >= 2 * HUGE_PAGE && bytes <= PTRDIFF_MAX - HUGE_PAGE && align <= HUGE_PAGE) {
 		const size_t total = (bytes + HUGE_PAGE - 1) / HUGE_PAGE * HUGE_PAGE;
@@ -222,8 +222,7 @@ int hz_copy(hz_context *ctx, const hz_tensor *src, const hz_tensor *dst)
 	}
 	if (!hz_tensor_contiguous(src) || !hz_tensor_contiguous(dst))
 		return hzi_fail(ctx, HZ_ESTRIDE,
-				"copy: %s is not contiguous, must be for a copy from or "
-				"to the GPU",
+				"copy: %s is not contiguous, must be for a copy from or to the GPU",
 				hz_tensor_contiguous(src) ? "dst" : "src");
 	return hzi_cuda_copy(ctx, dst->data, dst->device, src->data, src->device, (size_t)bytes);
 }

@@ -22,7 +22,7 @@ struct part {
 	const hz_tensor *t;
 	struct hzi_quat_at *at;
 	int comps, cut;
-	bool empty;			/* then strides may be any numbers, and nothing steps by them */
+	bool empty;			/* then strides may be any numbers, nothing steps by them */
 };
 
 /* ---- Checks ---------------------------------------------------------------------------------- */

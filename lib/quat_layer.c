@@ -60,11 +60,12 @@ int hzi_quat_check(struct hz_context *ctx, const char *op, const char *name, con
 	}
 	HZ_CHECK(hzi_quat_check_size(ctx, op, name, t->ndim - 1, t->shape[t->ndim - 1], 4, ""));
 	/*
-	 * With strides of 0 there may be more elements than memory has bytes for copies of them; and
-	 * of an empty tensor the other sizes may be as large.
+	 * With strides of 0 there may be more elements than memory has bytes for copies of them;
+	 * and of an empty tensor the other sizes may be as large.
 	 */
 	for (int d = 0; d < t->ndim; d++) {
-		if (t->shape[d] && (!hzi_mul(count, t->shape[d], &count) || count > INT64_MAX >> 12))
+		if (t->shape[d] &&
+		    (!hzi_mul(count, t->shape[d], &count) || count > INT64_MAX >> 12))
 			return hzi_fail(ctx, HZ_ESHAPE, "%s: %s is too large: its size overflows",
 					op, name);
 	}

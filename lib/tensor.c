@@ -10,7 +10,7 @@
 
 #include "hz.h"
 
-/* ---- Dtypes ----------------------------------------------------------------------------------- */
+/* ---- Dtypes ---------------------------------------------------------------------------------- */
 
 static const struct {
 	const char *name;
@@ -36,7 +36,7 @@ const char *hz_dtype_name(int dtype)
 	return is_dtype(dtype) ? dtype_table[dtype].name : "?";
 }
 
-/* ---- Constructors ------------------------------------------------------------------------------ */
+/* ---- Constructors ---------------------------------------------------------------------------- */
 
 hz_tensor hz_tensor_nd(void *data, int dtype, int device, int ndim, const int64_t *shape)
 {
@@ -51,7 +51,9 @@ hz_tensor hz_tensor_nd(void *data, int dtype, int device, int ndim, const int64_
 	for (int i = ndim - 1; i >= 0; i--) {
 		t.shape[i] = shape[i];
 		t.stride[i] = stride;
-		/* Sizes that overflow are refused by their shape; the strides then do not matter. */
+		/*
+		 * Sizes that overflow are refused by their shape; the strides then do not matter.
+		 */
 		if (shape[i] > 1 && __builtin_mul_overflow(stride, shape[i], &stride))
 			stride = 0;
 	}
@@ -79,7 +81,7 @@ hz_tensor hz_tensor_4d(void *data, int dtype, int device, int64_t n0, int64_t n1
 	return hz_tensor_nd(data, dtype, device, 4, (int64_t[]){n0, n1, n2, n3});
 }
 
-/* ---- Queries ------------------------------------------------------------------------------------ */
+/* ---- Queries --------------------------------------------------------------------------------- */
 
 int64_t hz_tensor_count(const hz_tensor *t)
 {
@@ -173,7 +175,7 @@ int hz_tensor_overlap(const hz_tensor *a, const hz_tensor *b)
 	       (uintptr_t)b->data + (uintptr_t)b_low < (uintptr_t)a->data + (uintptr_t)a_high;
 }
 
-/* ---- Checks ------------------------------------------------------------------------------------- */
+/* ---- Checks ---------------------------------------------------------------------------------- */
 
 static bool is_among(int dtype, const int *dtypes)
 {
@@ -190,10 +192,11 @@ static int fail_dtype(struct hz_context *ctx, const char *op, const char *name, 
 
 	for (const int *d = dtypes; *d && used < sizeof(wanted); d++)
 		used += (size_t)snprintf(wanted + used, sizeof(wanted) - used, "%s%s",
-					 d == dtypes ? "" : d[1] ? ", " : " or ", hz_dtype_name(*d));
+					 d == dtypes ? "" : d[1] ? ", " : " or ",
+					 hz_dtype_name(*d));
 	if (!is_dtype(t->dtype))
-		return hzi_fail(ctx, HZ_EDTYPE, "%s: %s.dtype is %d, must be %s", op, name, t->dtype,
-				wanted);
+		return hzi_fail(ctx, HZ_EDTYPE, "%s: %s.dtype is %d, must be %s", op, name,
+				t->dtype, wanted);
 	return hzi_fail(ctx, HZ_EDTYPE, "%s: %s.dtype is %s, must be %s", op, name,
 			hz_dtype_name(t->dtype), wanted);
 }
@@ -270,16 +273,17 @@ static __attribute__((noinline)) int check_rules(struct hz_context *ctx, const c
 	if (!is_among(t->dtype, dtypes))
 		return fail_dtype(ctx, op, name, t, dtypes);
 	if (t->ndim < 0 || t->ndim > HZ_MAXDIM)
-		return hzi_fail(ctx, HZ_ESHAPE, "%s: %s.ndim is %d, must be 0 to %d", op, name, t->ndim,
-				HZ_MAXDIM);
+		return hzi_fail(ctx, HZ_ESHAPE, "%s: %s.ndim is %d, must be 0 to %d", op, name,
+				t->ndim, HZ_MAXDIM);
 	for (int i = 0; i < t->ndim; i++) {
 		if (t->shape[i] < 0)
-			return hzi_fail(ctx, HZ_ESHAPE, "%s: %s.shape[%d] is %lld, must not be negative",
-					op, name, i, (long long)t->shape[i]);
+			return hzi_fail(ctx, HZ_ESHAPE,
+					"%s: %s.shape[%d] is %lld, must not be negative", op, name,
+					i, (long long)t->shape[i]);
 	}
 	if (!extent(t, &low, &high))
-		return hzi_fail(ctx, HZ_ESHAPE, "%s: %s is too large: its size or strides overflow", op,
-				name);
+		return hzi_fail(ctx, HZ_ESHAPE, "%s: %s is too large: its size or strides overflow",
+				op, name);
 	if (t->device != ctx->device)
 		return hzi_fail(ctx, HZ_EDEVICE, "%s: %s is on %s, the context is on %s", op, name,
 				device_text(t->device, there, sizeof(there)),
@@ -287,14 +291,16 @@ static __attribute__((noinline)) int check_rules(struct hz_context *ctx, const c
 	if (high == low)
 		return HZ_OK;
 	if (!t->data)
-		return hzi_fail(ctx, HZ_EINVAL, "%s: %s.data is NULL, must hold %lld elements", op, name,
-				(long long)hz_tensor_count(t));
+		return hzi_fail(ctx, HZ_EINVAL, "%s: %s.data is NULL, must hold %lld elements", op,
+				name, (long long)hz_tensor_count(t));
 	if ((uintptr_t)t->data % hz_dtype_size(t->dtype))
-		return hzi_fail(ctx, HZ_ESTRIDE, "%s: %s.data is %p, must be a multiple of %zu bytes", op,
-				name, t->data, hz_dtype_size(t->dtype));
+		return hzi_fail(ctx, HZ_ESTRIDE,
+				"%s: %s.data is %p, must be a multiple of %zu bytes", op, name,
+				t->data, hz_dtype_size(t->dtype));
 	if (output && writes_twice(t))
 		return hzi_fail(ctx, HZ_ESTRIDE,
-				"%s: %s has strides that put two elements at one address", op, name);
+				"%s: %s has strides that put two elements at one address",
+				op, name);
 	return HZ_OK;
 }
 
@@ -324,8 +330,8 @@ int hzi_check_apart(struct hz_context *ctx, const char *op, const char *a_name, 
 		    const char *b_name, const hz_tensor *b)
 {
 	if (hz_tensor_overlap(a, b))
-		return hzi_fail(ctx, HZ_EALIAS, "%s: %s overlaps %s, must be apart from it", op, b_name,
-				a_name);
+		return hzi_fail(ctx, HZ_EALIAS, "%s: %s overlaps %s, must be apart from it", op,
+				b_name, a_name);
 	return HZ_OK;
 }
 
@@ -347,8 +353,8 @@ int hzi_check_apart_or_same(struct hz_context *ctx, const char *op, const char *
 {
 	if (!same_view(a, b) && hz_tensor_overlap(a, b))
 		return hzi_fail(ctx, HZ_EALIAS,
-				"%s: %s overlaps %s, must be apart from it or the same view", op, b_name,
-				a_name);
+				"%s: %s overlaps %s, must be apart from it or the same view",
+				op, b_name, a_name);
 	return HZ_OK;
 }
 
@@ -360,8 +366,9 @@ int hzi_check_same_shape(struct hz_context *ctx, const char *op, const char *a_n
 				b->ndim, a->ndim, a_name);
 	for (int i = 0; i < a->ndim; i++) {
 		if (a->shape[i] != b->shape[i])
-			return hzi_fail(ctx, HZ_ESHAPE, "%s: %s.shape[%d] is %lld, must be %lld, as %s", op,
-					b_name, i, (long long)b->shape[i], (long long)a->shape[i], a_name);
+			return hzi_fail(ctx, HZ_ESHAPE,
+					"%s: %s.shape[%d] is %lld, must be %lld, as %s", op, b_name,
+					i, (long long)b->shape[i], (long long)a->shape[i], a_name);
 	}
 	return HZ_OK;
 }
@@ -376,7 +383,7 @@ int hzi_check_reserved(struct hz_context *ctx, const char *op, const int64_t *re
 	return HZ_OK;
 }
 
-/* ---- Packed matrices ----------------------------------------------------------------------------- */
+/* ---- Packed matrices ------------------------------------------------------------------------- */
 
 /* FNV-1a */
 uint32_t hzi_packed_check(const hz_packed *p)

@@ -40,7 +40,10 @@ static int64_t cache_bytes(hwloc_topology_t t, hwloc_const_cpuset_t allowed, hwl
 	return cache ? (int64_t)cache->attr->cache.size : 0;
 }
 
-/* Cores, not hardware threads: a second thread of a core adds nothing to bandwidth or multiply units. */
+/*
+ * Cores, not hardware threads: a second thread of a core adds nothing to bandwidth or multiply
+ * units.
+ */
 static void read_hwloc(struct hzi_topology *out, hwloc_topology_t t)
 {
 	hwloc_bitmap_t allowed = hwloc_bitmap_dup(hwloc_topology_get_allowed_cpuset(t));
@@ -56,8 +59,8 @@ static void read_hwloc(struct hzi_topology *out, hwloc_topology_t t)
 	if (allowed) {
 		hwloc_obj_t core = NULL;
 
-		while ((core = hwloc_get_next_obj_covering_cpuset_by_type(t, allowed, HWLOC_OBJ_CORE,
-									   core)))
+		while ((core = hwloc_get_next_obj_covering_cpuset_by_type(t, allowed,
+									  HWLOC_OBJ_CORE, core)))
 			cores++;
 		if (cores == 0)
 			cores = hwloc_bitmap_weight(allowed);

@@ -22,7 +22,8 @@ static const char open_name[] = "vlut_open", pack_name[] = "vlut_pack", gemv_nam
 
 static int check_opts(struct hz_context *ctx, const hz_vlut_opts *o, bool two_sided)
 {
-	static const int one[] = {0, HZ_F32, HZ_F16, HZ_BF16, HZ_U8, HZ_U16}, two[] = {0, HZ_S8, HZ_S16};
+	static const int one[] = {0, HZ_F32, HZ_F16, HZ_BF16, HZ_U8, HZ_U16},
+			 two[] = {0, HZ_S8, HZ_S16};
 	const int *allowed = two_sided ? two : one;
 	const int count = two_sided ? 3 : 6;
 	bool known = false;
@@ -33,20 +34,21 @@ static int check_opts(struct hz_context *ctx, const hz_vlut_opts *o, bool two_si
 	for (int i = 0; i < count; i++)
 		known |= o->table_dtype == allowed[i];
 	if (!known)
-		return hzi_fail(ctx, HZ_EDTYPE, "%s: opts->table_dtype is %s, must be %s", open_name,
-				hz_dtype_name(o->table_dtype), two_sided ? "0, s8 or s16" :
-				"0, f32, f16, bf16, u8 or u16");
+		return hzi_fail(ctx, HZ_EDTYPE, "%s: opts->table_dtype is %s, must be %s",
+				open_name, hz_dtype_name(o->table_dtype),
+				two_sided ? "0, s8 or s16" : "0, f32, f16, bf16, u8 or u16");
 	if (o->sum != 0 && o->sum != HZ_F32 && o->sum != HZ_S32)
-		return hzi_fail(ctx, HZ_EDTYPE, "%s: opts->sum is %s, must be 0, f32 or s32", open_name,
-				hz_dtype_name(o->sum));
+		return hzi_fail(ctx, HZ_EDTYPE, "%s: opts->sum is %s, must be 0, f32 or s32",
+				open_name, hz_dtype_name(o->sum));
 	if (o->flags & ~HZ_VLUT_COMPENSATED)
-		return hzi_fail(ctx, HZ_EINVAL, "%s: opts->flags is %u, must be made of %u", open_name,
-				o->flags, HZ_VLUT_COMPENSATED);
+		return hzi_fail(ctx, HZ_EINVAL, "%s: opts->flags is %u, must be made of %u",
+				open_name, o->flags, HZ_VLUT_COMPENSATED);
 	if ((o->flags & HZ_VLUT_COMPENSATED) &&
 	    (o->route == HZ_VLUT_DECODE || o->sum == HZ_S32 || o->table_dtype == HZ_U8 ||
 	     o->table_dtype == HZ_U16))
 		return hzi_fail(ctx, HZ_EINVAL,
-				"%s: HZ_VLUT_COMPENSATED is for tables of floats and sums in f32", open_name);
+				"%s: HZ_VLUT_COMPENSATED is for tables of floats and sums in f32",
+				open_name);
 	return hzi_check_reserved(ctx, open_name, o->reserved, 4);
 }
 
@@ -74,7 +76,8 @@ static void fill_table(const hz_lattice *w, const hz_lattice *x, int dtype, void
 
 	for (int64_t i = 0; i < rows; i++) {
 		for (int64_t j = 0; j < cols; j++) {
-			const int32_t s = dot(embed, w->leaders + i * embed, x->leaders + j * embed);
+			const int32_t s =
+				dot(embed, w->leaders + i * embed, x->leaders + j * embed);
 
 			if (dtype == HZ_S8)
 				((int8_t *)table)[i * cols + j] = (int8_t)s;
@@ -106,10 +109,10 @@ static int table_dtype(const hz_lattice *w, const hz_lattice *x)
 }
 
 /*
- * E8 with q = 4 for a GPU: coordinates of leaders, doubled as they are, are odd if bit 14 of the code
- * is 1, else even, and less that bit -8 .. 6. Half of that plus 4 has three bits, eight of which are
- * 16 bits and 8 bits of two arrays: coordinates 0 2 6 1 3 7, the last of each three without its
- * upper bit; 4 5 and those two bits.
+ * E8 with q = 4 for a GPU: coordinates of leaders, doubled as they are, are odd if bit 14 of the
+ * code is 1, else even, and less that bit -8 .. 6. Half of that plus 4 has three bits, eight of
+ * which are 16 bits and 8 bits of two arrays: coordinates 0 2 6 1 3 7, the last of each three
+ * without its upper bit; 4 5 and those two bits.
  */
 static void fill_e8(const int32_t *c, uint16_t *low, uint8_t *high)
 {
@@ -152,10 +155,13 @@ static int make_words(struct hz_context *ctx, const hz_lattice *l, uint64_t **wo
 	uint8_t *to;
 
 	if (ctx->device != HZ_CPU)
-		return r->kind == HZI_LATTICE_E8 && r->q == 4 && l->leaders ? make_e8(ctx, l, words) : HZ_OK;
+		return r->kind == HZI_LATTICE_E8 && r->q == 4 && l->leaders ?
+			       make_e8(ctx, l, words) :
+			       HZ_OK;
 	if (!l->leaders || r->level_size <= 256 || r->embed > 8)
 		return HZ_OK;
-	HZ_CHECK(hz_alloc(ctx, (void **)words, (size_t)(8 * r->level_size) * (size_t)r->levels, HZ_CPU));
+	HZ_CHECK(hz_alloc(ctx, (void **)words, (size_t)(8 * r->level_size) * (size_t)r->levels,
+			  HZ_CPU));
 	to = (uint8_t *)*words;
 	for (int m = 0; m < r->levels; m++, weight *= (uint32_t)r->q) {
 		const int32_t *c = l->leaders;
@@ -202,10 +208,13 @@ static int make_two_sided(struct hz_context *ctx, hz_vlut *v, const hz_vlut_opts
 	holds = table_dtype(v->w, v->x);
 	if (!holds)
 		return hzi_fail(ctx, HZ_ENOTSUP,
-				"%s: there is no table of products of these lattices: it needs named ones "
-				"without transforms, and at most 2^26 entries of 16 bits", open_name);
+				"%s: there is no table of products of these lattices: it needs "
+				"named ones without transforms, and at most 2^26 entries of 16 "
+				"bits",
+				open_name);
 	if (o->table_dtype == HZ_S8 && holds == HZ_S16)
-		return hzi_fail(ctx, HZ_EDTYPE, "%s: opts->table_dtype is s8, must be s16 to hold all products",
+		return hzi_fail(ctx, HZ_EDTYPE,
+				"%s: opts->table_dtype is s8, must be s16 to hold all products",
 				open_name);
 	v->table_dtype = o->table_dtype ? o->table_dtype : holds;
 	return v->route == HZ_VLUT_TABLE ? make_table(ctx, v) : HZ_OK;
@@ -226,20 +235,22 @@ int hz_vlut_open(hz_context *ctx, hz_vlut **vlut, const hz_lattice *w, const hz_
 		return hzi_fail(ctx, HZ_EINVAL, "%s: %s is NULL", open_name, vlut ? "w" : "vlut");
 	HZ_CHECK(check_opts(ctx, o, x != NULL));
 	if (x && x->rule.d != w->rule.d)
-		return hzi_fail(ctx, HZ_EINVAL, "%s: x has blocks of %d, must have %d, as w", open_name,
-				x->rule.d, w->rule.d);
+		return hzi_fail(ctx, HZ_EINVAL, "%s: x has blocks of %d, must have %d, as w",
+				open_name, x->rule.d, w->rule.d);
 	if (!x && (o->table_dtype == HZ_U8 || o->table_dtype == HZ_U16) &&
 	    (!w->leaders || w->rule.level_size > 256))
 		return hzi_fail(ctx, HZ_ENOTSUP, "%s: tables of %s need q^d <= 256", open_name,
 				hz_dtype_name(o->table_dtype));
-	if (!x && (o->route == HZ_VLUT_TABLE || o->table_dtype || (o->flags & HZ_VLUT_COMPENSATED)) &&
+	if (!x &&
+	    (o->route == HZ_VLUT_TABLE || o->table_dtype || (o->flags & HZ_VLUT_COMPENSATED)) &&
 	    !w->leaders)
 		return hzi_fail(ctx, HZ_ENOTSUP,
-				"%s: a table needs q^d <= %d, must be route HZ_VLUT_DECODE", open_name,
-				HZI_LATTICE_LEADERS);
+				"%s: a table needs q^d <= %d, must be route HZ_VLUT_DECODE",
+				open_name, HZI_LATTICE_LEADERS);
 	v = hzi_malloc(ctx, sizeof(*v), 64);
 	if (!v)
-		return hzi_fail(ctx, HZ_ENOMEM, "%s: no memory for %zu bytes", open_name, sizeof(*v));
+		return hzi_fail(ctx, HZ_ENOMEM, "%s: no memory for %zu bytes", open_name,
+				sizeof(*v));
 	*v = (hz_vlut){.ctx = ctx, .w = w, .x = x, .route = o->route, .table_dtype = o->table_dtype,
 		       .sum = o->sum, .compensated = (o->flags & HZ_VLUT_COMPENSATED) != 0,
 		       .unit = 1};
@@ -280,7 +291,8 @@ static int check_vlut(struct hz_context *ctx, const char *op, const hz_vlut *v, 
 	if (!v)
 		return hzi_fail(ctx, HZ_EINVAL, "%s: vlut is NULL", op);
 	if (v->ctx->device != ctx->device)
-		return hzi_fail(ctx, HZ_EDEVICE, "%s: vlut is on another device than the context", op);
+		return hzi_fail(ctx, HZ_EDEVICE, "%s: vlut is on another device than the context",
+				op);
 	if (two_sided != (v->x != NULL))
 		return hzi_fail(ctx, HZ_EINVAL, "%s: vlut was opened %s a lattice of x", op,
 				two_sided ? "without" : "with");
@@ -291,13 +303,16 @@ static int check_packed(struct hz_context *ctx, const char *op, const char *name
 			const hz_coded *c)
 {
 	if (c->rows < 0 || c->k < 0)
-		return hzi_fail(ctx, HZ_ESHAPE, "%s: %s->rows and k are %lld and %lld, must not be negative",
-				op, name, (long long)c->rows, (long long)c->k);
+		return hzi_fail(ctx, HZ_ESHAPE,
+				"%s: %s->rows and k are %lld and %lld, must not be negative", op,
+				name, (long long)c->rows, (long long)c->k);
 	if ((uintptr_t)c->packed % 64)
-		return hzi_fail(ctx, HZ_EINVAL, "%s: %s->packed is %p, must be a multiple of 64 bytes", op,
-				name, c->packed);
+		return hzi_fail(ctx, HZ_EINVAL,
+				"%s: %s->packed is %p, must be a multiple of 64 bytes", op, name,
+				c->packed);
 	if (c->t || c->codes.data)
-		return hzi_fail(ctx, HZ_EINVAL, "%s: %s->packed is given, and %s too: must be one of them", op,
+		return hzi_fail(ctx, HZ_EINVAL,
+				"%s: %s->packed is given, and %s too: must be one of them", op,
 				name, c->t ? "t" : "codes");
 	return HZ_OK;
 }
@@ -313,20 +328,25 @@ static int check_coded_views(struct hz_context *ctx, const char *op, const char 
 	codes[0] = t[0] = name[0];
 	hz_lattice_get_info(l, &info);
 	if (!info.level_dtype)
-		return hzi_fail(ctx, HZ_ENOTSUP, "%s: a level has %d digits of %d, more than 32 bits: products do "
-				"not take that", op, info.dim, info.q);
+		return hzi_fail(ctx, HZ_ENOTSUP,
+				"%s: a level has %d digits of %d, more than 32 bits: products do "
+				"not take that",
+				op, info.dim, info.q);
 	HZ_CHECK(hzi_check(ctx, op, codes, &c->codes, (int[]){info.level_dtype, 0}, false));
 	if (c->codes.ndim != 3)
-		return hzi_fail(ctx, HZ_ESHAPE, "%s: %s.ndim is %d, must be 3", op, codes, c->codes.ndim);
+		return hzi_fail(ctx, HZ_ESHAPE, "%s: %s.ndim is %d, must be 3", op, codes,
+				c->codes.ndim);
 	if (c->codes.shape[2] != info.levels && !(c->levels && c->codes.shape[2] == c->levels))
-		return hzi_fail(ctx, HZ_ESHAPE, "%s: %s.shape[2] is %lld, must be %d, the levels", op, codes,
-				(long long)c->codes.shape[2], info.levels);
+		return hzi_fail(ctx, HZ_ESHAPE, "%s: %s.shape[2] is %lld, must be %d, the levels",
+				op, codes, (long long)c->codes.shape[2], info.levels);
 	if (c->rows != 0 && c->rows != c->codes.shape[0])
-		return hzi_fail(ctx, HZ_ESHAPE, "%s: %s->rows is %lld, must be 0 or %lld, as codes have", op,
-				name, (long long)c->rows, (long long)c->codes.shape[0]);
+		return hzi_fail(ctx, HZ_ESHAPE,
+				"%s: %s->rows is %lld, must be 0 or %lld, as codes have", op, name,
+				(long long)c->rows, (long long)c->codes.shape[0]);
 	if (!hzi_lattice_has_t(l)) {
 		if (c->t)
-			return hzi_fail(ctx, HZ_EINVAL, "%s: %s is given, must be NULL: the policy has one scale",
+			return hzi_fail(ctx, HZ_EINVAL,
+					"%s: %s is given, must be NULL: the policy has one scale",
 					op, t);
 		return HZ_OK;
 	}
@@ -338,7 +358,9 @@ static int check_coded_views(struct hz_context *ctx, const char *op, const char 
 	return HZ_OK;
 }
 
-/* Fills *out from a matrix whose rows have k values; k < 0: what the matrix says, or whole blocks. */
+/*
+ * Fills *out from a matrix whose rows have k values; k < 0: what the matrix says, or whole blocks.
+ */
 static int coded_args(struct hz_context *ctx, const char *op, const char *name,
 		      const hz_lattice *l, const hz_coded *c, int64_t k, struct hzi_coded *out)
 {
@@ -350,8 +372,8 @@ static int coded_args(struct hz_context *ctx, const char *op, const char *name,
 		return hzi_fail(ctx, HZ_EINVAL, "%s: %s is NULL", op, name);
 	HZ_CHECK(hzi_check_reserved(ctx, op, c->reserved, 3));
 	if (c->levels < 0 || c->levels > levels)
-		return hzi_fail(ctx, HZ_EINVAL, "%s: %s->levels is %d, must be 0 to %d", op, name, c->levels,
-				levels);
+		return hzi_fail(ctx, HZ_EINVAL, "%s: %s->levels is %d, must be 0 to %d", op, name,
+				c->levels, levels);
 	memset(out, 0, sizeof(*out));
 	out->first = c->levels ? levels - c->levels : 0;
 	hz_lattice_get_info(l, &info);
@@ -383,13 +405,16 @@ static int coded_args(struct hz_context *ctx, const char *op, const char *name,
 			out->t_step = t.stride[1];
 		}
 		if (out->k < 0 || (out->k + d - 1) / d != out->blocks)
-			return hzi_fail(ctx, HZ_ESHAPE, "%s: %s has %lld blocks, must have %lld for %lld values of "
-					"a row", op, name, (long long)out->blocks,
+			return hzi_fail(ctx, HZ_ESHAPE,
+					"%s: %s has %lld blocks, must have %lld for %lld values of "
+					"a row",
+					op, name, (long long)out->blocks,
 					(long long)(out->k < 0 ? 0 : (out->k + d - 1) / d),
 					(long long)out->k);
 	}
 	if (k >= 0 && out->k != k)
-		return hzi_fail(ctx, HZ_ESHAPE, "%s: %s has rows of %lld values, must be %lld, as x", op, name,
+		return hzi_fail(ctx, HZ_ESHAPE,
+				"%s: %s has rows of %lld values, must be %lld, as x", op, name,
 				(long long)out->k, (long long)k);
 	if (c->row_scale) {
 		char scale[24] = "w->row_scale";
@@ -397,8 +422,8 @@ static int coded_args(struct hz_context *ctx, const char *op, const char *name,
 		scale[0] = name[0];
 		HZ_CHECK(hzi_check(ctx, op, scale, c->row_scale, scale_types, false));
 		if (c->row_scale->ndim != 1 || c->row_scale->shape[0] != out->rows)
-			return hzi_fail(ctx, HZ_ESHAPE, "%s: %s must have the shape [%lld]", op, scale,
-					(long long)out->rows);
+			return hzi_fail(ctx, HZ_ESHAPE, "%s: %s must have the shape [%lld]", op,
+					scale, (long long)out->rows);
 		out->row_scale = c->row_scale->data;
 		out->row_scale_step = hzi_tame(c->row_scale).stride[0];
 	}
@@ -464,8 +489,8 @@ int hz_vlut_pack(hz_context *ctx, const hz_vlut *v, const hz_coded *w, void *pac
 	if (a.w.rows == 0 || a.w.blocks == 0)
 		return HZ_OK;
 	if (!packed || (uintptr_t)packed % 64)
-		return hzi_fail(ctx, HZ_EINVAL, "%s: packed is %p, must be a multiple of 64 bytes", pack_name,
-				packed);
+		return hzi_fail(ctx, HZ_EINVAL, "%s: packed is %p, must be a multiple of 64 bytes",
+				pack_name, packed);
 	all = hz_tensor_1d(packed, HZ_U8, ctx->device,
 			   (int64_t)ctx->ops->vlut_pack_workspace(ctx, &a));
 	HZ_CHECK(hzi_check_apart(ctx, pack_name, "w->codes", &w->codes, "packed", &all));
@@ -490,12 +515,14 @@ static int gemm_args(struct hz_context *ctx, const char *op, const hz_vlut *v, c
 	HZ_CHECK(hzi_check(ctx, op, "y", y, y_types, true));
 	if (x->ndim != ndim || y->ndim != ndim)
 		return hzi_fail(ctx, HZ_ESHAPE, "%s: %s.ndim is %d, must be %d", op,
-				x->ndim != ndim ? "x" : "y", x->ndim != ndim ? x->ndim : y->ndim, ndim);
+				x->ndim != ndim ? "x" : "y", x->ndim != ndim ? x->ndim : y->ndim,
+				ndim);
 	memset(a, 0, sizeof(*a));
 	HZ_CHECK(coded_args(ctx, op, "w", v->w, w, x->shape[0], &a->w));
 	a->batch = ndim == 2 ? x->shape[1] : 1;
 	if (y->shape[0] != a->w.rows)
-		return hzi_fail(ctx, HZ_ESHAPE, "%s: y.shape[0] is %lld, must be %lld, the rows of w", op,
+		return hzi_fail(ctx, HZ_ESHAPE,
+				"%s: y.shape[0] is %lld, must be %lld, the rows of w", op,
 				(long long)y->shape[0], (long long)a->w.rows);
 	if (ndim == 2 && y->shape[1] != a->batch)
 		return hzi_fail(ctx, HZ_ESHAPE, "%s: y.shape[1] is %lld, must be %lld, as x", op,
@@ -503,8 +530,10 @@ static int gemm_args(struct hz_context *ctx, const char *op, const hz_vlut *v, c
 	if (y->dtype == HZ_S32 &&
 	    (x->dtype != HZ_S8 || !integral(&v->w->rule, &v->w->rule) ||
 	     v->w->rule.kind == HZ_LATTICE_A2))
-		return hzi_fail(ctx, HZ_EDTYPE, "%s: y.dtype is s32, which takes x of s8, and Z, D or E8 without a "
-				"transform", op);
+		return hzi_fail(ctx, HZ_EDTYPE,
+				"%s: y.dtype is s32, which takes x of s8, and Z, D or E8 without a "
+				"transform",
+				op);
 	HZ_CHECK(check_coded_apart(ctx, op, "w", w, y));
 	HZ_CHECK(hzi_check_apart(ctx, op, "x", x, "y", y));
 	xt = hzi_tame(x);
@@ -574,11 +603,13 @@ static int gemm2_args(struct hz_context *ctx, const hz_vlut *v, const hz_coded *
 	HZ_CHECK(coded_args(ctx, gemm2_name, "x", v->x, x, a->w.k, &a->x));
 	HZ_CHECK(hzi_check(ctx, gemm2_name, "y", y, y_types, true));
 	if (y->ndim != 2 || y->shape[0] != a->w.rows || y->shape[1] != a->x.rows)
-		return hzi_fail(ctx, HZ_ESHAPE, "%s: y must have the shape [%lld, %lld], the rows of w and x",
+		return hzi_fail(ctx, HZ_ESHAPE,
+				"%s: y must have the shape [%lld, %lld], the rows of w and x",
 				gemm2_name, (long long)a->w.rows, (long long)a->x.rows);
 	if (y->dtype == HZ_S32 && !integral(&v->w->rule, &v->x->rule))
 		return hzi_fail(ctx, HZ_EDTYPE,
-				"%s: y.dtype is s32, but points of these lattices have no integer products",
+				"%s: y.dtype is s32, but points of these lattices have no integer "
+				"products",
 				gemm2_name);
 	HZ_CHECK(check_coded_apart(ctx, gemm2_name, "w", w, y));
 	HZ_CHECK(check_coded_apart(ctx, gemm2_name, "x", x, y));
@@ -604,9 +635,10 @@ int hz_vlut_gemm2(hz_context *ctx, const hz_vlut *vlut, const hz_coded *w, const
 	start = hzi_profile_begin(ctx);
 	return hzi_profile_end(ctx, start, ctx->ops->vlut_gemm2(ctx, &a), gemm2_name,
 			       coded_bytes(vlut->w, &a.w) + coded_bytes(vlut->x, &a.x) +
-			       hz_tensor_count(y) * (int64_t)hz_dtype_size(y->dtype),
+				       hz_tensor_count(y) * (int64_t)hz_dtype_size(y->dtype),
 			       a.w.rows * a.x.rows * a.w.blocks *
-			       (vlut->w->rule.levels - a.w.first) * (vlut->x->rule.levels - a.x.first));
+				       (vlut->w->rule.levels - a.w.first) *
+				       (vlut->x->rule.levels - a.x.first));
 }
 
 int hz_vlut_gemm2_workspace(hz_context *ctx, const hz_vlut *vlut, const hz_coded *w,

@@ -209,8 +209,7 @@ static void open_faults(void)
 			char settings[128];
 
 			snprintf(settings, sizeof(settings),
-				 "FAKECUDA_FAIL_AT=%ld FAKECUDA_FAIL_CODE=%d "
-				 "FAKECUDA_FAIL_EVER=%d",
+				 "FAKECUDA_FAIL_AT=%ld FAKECUDA_FAIL_CODE=%d FAKECUDA_FAIL_EVER=%d",
 				 k, code, mode & 1);
 			out = try_open(settings, device);
 			cases++;
@@ -835,8 +834,8 @@ static void lost_device(void)
 }
 
 /*
- * Everything that uses the driver, in one go, whatever fails on the way. Returns the number of calls
- * that were refused.
+ * Everything that uses the driver, in one go, whatever fails on the way. Returns the number of
+ * calls that were refused.
  */
 static int scenario(void)
 {

@@ -1,5 +1,6 @@
 /*
- * cuda_calls.h - a context on the stand-in driver, its operands, and the kernels that calls launched
+ * cuda_calls.h - a context on the stand-in driver, its operands, and the kernels that calls
+ * launched
  *
  * SPDX-License-Identifier: BSD-2-Clause
  */

@@ -205,7 +205,9 @@ static void test_batch(void)
 	is_int(l->grid[0], 2 + 2, "A and B share a launch, of which B has a part");
 }
 
-/* What the gradient of weights needs for items of a batch, each of which may lie as no other does */
+/*
+ * What the gradient of weights needs for items of a batch, each of which may lie as no other does
+ */
 static void test_linear_workspace(void)
 {
 	const int64_t xs[] = {5, 70, 5, 4, 4}, ys[] = {5, 70, 5, 16, 4}, ws[] = {16, 4, 4};

@@ -40,13 +40,17 @@ static const struct row {
 } table[] = {
 	{"one vector", {.kind = HZ_LATTICE_D, .q = 4, .levels = 2}, 0, HZ_F16, 4096, 4096, 1, 0,
 	 "vlut_half_d4_1", 128, 0},
-	{"one vector in f32", {.kind = HZ_LATTICE_D, .q = 4, .levels = 2}, 0, HZ_F32, 4096, 4096, 1, 0,
+	{"one vector in f32", {.kind = HZ_LATTICE_D, .q = 4, .levels = 2}, 0, HZ_F32, 4096, 4096, 1,
+	 0,
 	 "vlut_mma_d4_2", 132, 0},
-	{"few rows: k is split", {.kind = HZ_LATTICE_D, .q = 4, .levels = 2}, 0, HZ_BF16, 64, 4096, 2, 0,
+	{"few rows: k is split", {.kind = HZ_LATTICE_D, .q = 4, .levels = 2}, 0, HZ_BF16, 64, 4096,
+	 2, 0,
 	 "vlut_mma_d4_2", 8, 2},
-	{"groups", {.kind = HZ_LATTICE_D, .q = 4, .levels = 2, .policy = HZ_LATTICE_GROUP, .group = 32},
+	{"groups",
+	 {.kind = HZ_LATTICE_D, .q = 4, .levels = 2, .policy = HZ_LATTICE_GROUP, .group = 32},
 	 0, HZ_F32, 4096, 4096, 1, 0, "vlut_mma_d4_2_scaled", 132, 0},
-	{"groups of 16", {.kind = HZ_LATTICE_D, .q = 4, .levels = 2, .policy = HZ_LATTICE_GROUP, .group = 16},
+	{"groups of 16",
+	 {.kind = HZ_LATTICE_D, .q = 4, .levels = 2, .policy = HZ_LATTICE_GROUP, .group = 16},
 	 0, HZ_F32, 640, 4096, 1, 0, "vlut_any_f32", 10, 0},
 	{"E8", {.kind = HZ_LATTICE_E8, .q = 2, .levels = 4}, 0, HZ_F16, 4096, 4096, 1, 0,
 	 "vlut_half_d8_1", 128, 0},
@@ -56,28 +60,36 @@ static const struct row {
 	 "vlut_half_d4_8", 128, 0},
 	{"8 long vectors", {.kind = HZ_LATTICE_D, .q = 4, .levels = 2}, 0, HZ_F16, 512, 16384, 8, 0,
 	 "vlut_x_tiles vlut_wgmma_d4_16", 16, 8},
-	{"groups by 8 vectors", {.kind = HZ_LATTICE_D, .q = 4, .levels = 2, .policy = HZ_LATTICE_GROUP,
+	{"groups by 8 vectors",
+	 {.kind = HZ_LATTICE_D, .q = 4, .levels = 2, .policy = HZ_LATTICE_GROUP,
 	  .group = 32}, 0, HZ_F16, 4096, 4096, 8, 0, "vlut_half_d4_scaled_8", 128, 0},
 	{"a batch", {.kind = HZ_LATTICE_D, .q = 4, .levels = 2}, 0, HZ_F16, 4096, 4096, 16, 0,
 	 "vlut_x_tiles vlut_wgmma_d4_16", 80, 5},
-	{"a batch in f32", {.kind = HZ_LATTICE_D, .q = 4, .levels = 2}, 0, HZ_F32, 4096, 4096, 32, 0,
+	{"a batch in f32", {.kind = HZ_LATTICE_D, .q = 4, .levels = 2}, 0, HZ_F32, 4096, 4096, 32,
+	 0,
 	 "vlut_x_most vlut_x_tiles vlut_wgmma_d4_64", 80, 5},
 	{"a batch by groups of E8", {.kind = HZ_LATTICE_E8, .q = 2, .levels = 4,
 	  .policy = HZ_LATTICE_GROUP, .group = 64}, 0, HZ_F16, 8192, 1024, 256, 0,
 	 "vlut_x_tiles vlut_wgmma_d8_scaled_128", 64, 2},
 	{"two bits", {.kind = HZ_LATTICE_D, .q = 4, .levels = 1}, 0, HZ_F16, 4096, 4096, 16, 0,
 	 "vlut_mma_d4_1_8 vlut_mma_d4_1_8", 132, 0},
-	{"rows that are not aligned", {.kind = HZ_LATTICE_D, .q = 4, .levels = 2}, 0, HZ_F16, 640, 1024, 1, 8,
+	{"rows that are not aligned", {.kind = HZ_LATTICE_D, .q = 4, .levels = 2}, 0, HZ_F16, 640,
+	 1024, 1, 8,
 	 "vlut_any_f32", 10, 0},
-	{"codes of 16 bits", {.kind = HZ_LATTICE_E8, .q = 4, .levels = 2}, 0, HZ_F16, 640, 1024, 1, 0,
+	{"codes of 16 bits", {.kind = HZ_LATTICE_E8, .q = 4, .levels = 2}, 0, HZ_F16, 640, 1024, 1,
+	 0,
 	 "vlut_mma_wide_2", 40, 0},
-	{"codes of 16 bits, not all of them", {.kind = HZ_LATTICE_E8, .q = 3, .levels = 2}, 0, HZ_F16, 640, 1024,
+	{"codes of 16 bits, not all of them", {.kind = HZ_LATTICE_E8, .q = 3, .levels = 2}, 0,
+	 HZ_F16, 640, 1024,
 	 1, 0, "vlut_any_f32", 10, 0},
-	{"a basis", {.kind = HZ_LATTICE_BASIS, .dim = 2, .q = 4, .levels = 2, .basis = basis}, 0, HZ_F16, 640,
+	{"a basis", {.kind = HZ_LATTICE_BASIS, .dim = 2, .q = 4, .levels = 2, .basis = basis}, 0,
+	 HZ_F16, 640,
 	 1024, 1, 0, "vlut_any_mapped_f32", 10, 0},
-	{"tables", {.kind = HZ_LATTICE_D, .q = 4, .levels = 2}, HZ_VLUT_TABLE, HZ_F16, 640, 1024, 1, 0,
+	{"tables", {.kind = HZ_LATTICE_D, .q = 4, .levels = 2}, HZ_VLUT_TABLE, HZ_F16, 640, 1024, 1,
+	 0,
 	 "vlut_table_f32 vlut_lookup_f32", 3, 0},
-	{"tables in slices", {.kind = HZ_LATTICE_E8, .q = 4, .levels = 2}, HZ_VLUT_TABLE, HZ_F16, 640, 4096, 1,
+	{"tables in slices", {.kind = HZ_LATTICE_E8, .q = 4, .levels = 2}, HZ_VLUT_TABLE, HZ_F16,
+	 640, 4096, 1,
 	 0, "vlut_table_f32 vlut_lookup_f32 vlut_table_f32 vlut_lookup_f32", 3, 0},
 };
 
@@ -102,7 +114,8 @@ static void test_gemm(const struct row *r)
 	w.t = info.group ? &t : NULL;
 	xt = hz_tensor_2d(x, r->x_dtype, HZ_CUDA, r->k, r->batch);
 	yt = hz_tensor_2d(y, HZ_F32, HZ_CUDA, r->rows, r->batch);
-	is_int(hz_vlut_gemm_workspace(ctx, v, &w, &xt, &yt, &bytes), HZ_OK, "%s: workspace", r->name);
+	is_int(hz_vlut_gemm_workspace(ctx, v, &w, &xt, &yt, &bytes), HZ_OK, "%s: workspace",
+	       r->name);
 	is_int(hz_vlut_gemm(ctx, v, &w, &xt, &yt), HZ_OK, "%s: %s", r->name, hz_errmsg(ctx));
 	is_str(taken(), r->kernels, "%s: kernels", r->name);
 	is_int(last()->grid[0], r->grid, "%s: blocks", r->name);
@@ -111,7 +124,7 @@ static void test_gemm(const struct row *r)
 	hz_lattice_close(l);
 }
 
-/* ---- Packed and two-sided ---------------------------------------------------------------------- */
+/* ---- Packed and two-sided -------------------------------------------------------------------- */
 
 /* Packed D4, k 1000; levels: 0 for all */
 static const struct {
@@ -125,7 +138,8 @@ static const struct {
 	{"a vector by many rows", 0, HZ_F16, HZ_F32, 20000, 1, "vlut_fields_2", 132, 0},
 	{"two vectors", 0, HZ_F32, HZ_F32, 64, 2, "vlut_fields_2", 8, 2},
 	{"8 vectors", 0, HZ_BF16, HZ_F32, 64, 8, "vlut_fields_8", 8, 2},
-	{"vectors of s8", 0, HZ_S8, HZ_S32, 64, 20, "vlut_fields_2 vlut_fields_2 vlut_fields_2", 8, 2},
+	{"vectors of s8", 0, HZ_S8, HZ_S32, 64, 20, "vlut_fields_2 vlut_fields_2 vlut_fields_2", 8,
+	 2},
 	{"a batch", 0, HZ_F16, HZ_F32, 4096, 32, "vlut_x_tiles vlut_wgmma_fields_32", 32, 2},
 	{"the coarser level", 1, HZ_F16, HZ_F32, 64, 1, "vlut_any_f32", 1, 0},
 };
@@ -156,7 +170,8 @@ static void test_packed(void)
 		const hz_tensor yt = hz_tensor_2d(y, packed_table[i].y_dtype, HZ_CUDA, packed.rows,
 						  packed_table[i].batch);
 
-		is_int(hz_vlut_gemm(ctx, v, &packed, &xt, &yt), HZ_OK, "%s: %s", name, hz_errmsg(ctx));
+		is_int(hz_vlut_gemm(ctx, v, &packed, &xt, &yt), HZ_OK, "%s: %s", name,
+		       hz_errmsg(ctx));
 		is_str(taken(), packed_table[i].kernels, "%s: kernels", name);
 		is_int(last()->grid[0], packed_table[i].grid, "%s: blocks", name);
 		is_int(last()->cluster, packed_table[i].cluster, "%s: of a cluster", name);

@@ -5,8 +5,8 @@
  *
  * A target defines LLVMFuzzerTestOneInput() and FUZZ_NAME, and ends the process where something is
  * wrong. Compiled with HZ_FUZZ it is for libFuzzer ("make fuzz"), else a program of its own, which
- * replays t/corpus/FUZZ_NAME, an input per line in hexadecimal digits. With a folder as its argument
- * it writes these as files into that instead, for libFuzzer to begin with.
+ * replays t/corpus/FUZZ_NAME, an input per line in hexadecimal digits. With a folder as its
+ * argument it writes these as files into that instead, for libFuzzer to begin with.
  */
 #ifndef FUZZ_H
 #define FUZZ_H

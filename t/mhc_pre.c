@@ -320,7 +320,10 @@ static void bound_gradient(struct operand *o, double part)
 		o->norm = part;
 }
 
-/* As before, and a part of the sums of sizes in `bound`, which may be far above what is left of them */
+/*
+ * As before, and a part of the sums of sizes in `bound`, which may be far above what is left of
+ * them
+ */
 static void bound_sums(struct operand *o, double part)
 {
 	double sizes[REF_ROWS];

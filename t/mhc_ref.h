@@ -530,7 +530,7 @@ static inline void ref_pre(const struct ref_pre *s, double *p, double *q, double
 struct ref_grads {
 	const double *du, *dp, *dq, *da, *dy;
 	double *dx, *dphi, *dalpha, *dbias, *dgain, *dnorm;
-	double *dalpha_size, *dbias_size;	/* what those sums can be off by is a part of these */
+	double *dalpha_size, *dbias_size; /* what those sums can be off by is a part of these */
 };
 
 /* du of what norm was given, from that of what it gave */

@@ -5,9 +5,9 @@
  *
  * Each row of calls.def runs with a context whose k-th allocation fails, or whose k-th driver call
  * does, once or from then on, for k = 1, 2, ... until nothing fails any more. A call that is
- * refused must have said so, with memory untouched unless it is the driver that failed; the same call must
- * work right afterwards, or the device be given up for good; and closing everything must leave
- * nothing behind.
+ * refused must have said so, with memory untouched unless it is the driver that failed; the same
+ * call must work right afterwards, or the device be given up for good; and closing everything must
+ * leave nothing behind.
  */
 #include <config.h>
 

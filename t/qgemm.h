@@ -75,8 +75,8 @@ static inline int random_code(int dtype, enum values values)
 	}
 }
 
-static inline int reserve(struct dev *dev, const hz_tensor *a, const hz_tensor *b, const hz_tensor *c,
-		   const hz_qgemm_opts *o)
+static inline int reserve(struct dev *dev, const hz_tensor *a, const hz_tensor *b,
+			  const hz_tensor *c, const hz_qgemm_opts *o)
 {
 	size_t bytes;
 

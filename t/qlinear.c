@@ -20,11 +20,11 @@ static hz_tensor device_tensor(struct dev *dev, struct area *area, int dtype, in
 enum { SYMMETRIC = 1, FIXED = 2, ACROSS = 4, WILD = 8 };
 
 /*
- * x has rows of k + more elements, or columns of m + more (ACROSS); some are not finite, or far from
- * the others (WILD).
+ * x has rows of k + more elements, or columns of m + more (ACROSS); some are not finite, or far
+ * from the others (WILD).
  */
-static int linear_case(struct dev *dev, int x_dtype, int q_dtype, int y_dtype, int how, int64_t more,
-		       int64_t batch, int64_t m, int64_t n, int64_t k)
+static int linear_case(struct dev *dev, int x_dtype, int q_dtype, int y_dtype, int how,
+		       int64_t more, int64_t batch, int64_t m, int64_t n, int64_t k)
 {
 	const int symmetric = how & SYMMETRIC, fixed = how & FIXED, across = how & ACROSS;
 	const int64_t memory[] = { batch, across ? k : m, (across ? m : k) + more };

@@ -6,8 +6,8 @@
 #include "quat_layer.h"
 
 /*
- * Image of big, image of small: every pair of places that a tap joins. With dw that is what comes of
- * x and the gradient y.
+ * Image of big, image of small: every pair of places that a tap joins. With dw that is what comes
+ * of x and the gradient y.
  */
 static void conv_ref(struct model *m)
 {
@@ -49,7 +49,9 @@ static void conv_ref(struct model *m)
 						double *x = m->x + 4 * (m->transposed ? u : b);
 						int conj = m->transposed && !m->noconj;
 
-						/* Of conj(w) x it is x conj(dy), of w x dy conj(x). */
+						/*
+						 * Of conj(w) x it is x conj(dy), of w x dy conj(x).
+						 */
 						if (m->dw) {
 							double *p = conj ? x : y;
 

@@ -152,8 +152,8 @@ static int linear_case(struct dev *dev, int dtype, int ndim, const int64_t *lead
 					   tolerance(ds.view.dtype), &ds, "dscale");
 out:
 	if (!good)
-		diag("%s: %s, %d leading dimensions, batch %lld, n %lld, m %lld, side %d, method %d, "
-		     "activation %d, flags %#x, bias %d, pre %d, packed %d",
+		diag("%s: %s, %d leading dimensions, batch %lld, n %lld, m %lld, side %d, "
+		     "method %d, activation %d, flags %#x, bias %d, pre %d, packed %d",
 		     dev->name, hz_dtype_name(dtype), ndim, (long long)batch, (long long)n,
 		     (long long)m, o.side, o.method, o.activation, o.flags, with_bias, with_pre,
 		     packed);
@@ -209,8 +209,8 @@ static void test_linear(struct dev *dev)
 }
 
 /*
- * Sums over a batch so long that a device may cut it into parts. 20000 products that are added up in
- * turn in f32 are off by about 2^-24 sqrt(20000) / 2 = 4e-6 of what they amount to.
+ * Sums over a batch so long that a device may cut it into parts. 20000 products that are added up
+ * in turn in f32 are off by about 2^-24 sqrt(20000) / 2 = 4e-6 of what they amount to.
  */
 static void test_long(struct dev *dev)
 {
@@ -599,7 +599,8 @@ static void test_errors(struct dev *dev)
 	os[2] = 5;
 	bad = hz_tensor_nd(memory + 2000, HZ_F32, HZ_CPU, 5, os);
 	refuses(dev, hz_quat_conv(c, &image, &kernel, NULL, &bad, NULL), HZ_ESHAPE,
-		"quat_conv: y.shape[2] is 5, must be 4, what the convolution makes of x.shape[2] = 6");
+		"quat_conv: y.shape[2] is 5, must be 4, what the convolution makes of x.shape[2] = "
+		"6");
 	v.groups = 3;
 	refuses(dev, hz_quat_conv(c, &image, &kernel, NULL, &out, &v), HZ_ESHAPE,
 		"quat_conv: w.shape[0] is 4, must be a multiple of opts->groups");

@@ -89,8 +89,8 @@ static inline void set_strides(hz_tensor *t, int layout)
 }
 
 /* An operand of random numbers, or (fill 0) of guard bytes, which an output is. */
-static inline struct tensor make(struct dev *dev, int dtype, int ndim, const int64_t *shape, int layout,
-			  int quaternions, int xyzw, double fill)
+static inline struct tensor make(struct dev *dev, int dtype, int ndim, const int64_t *shape,
+				 int layout, int quaternions, int xyzw, double fill)
 {
 	struct tensor t = { .quaternions = quaternions, .xyzw = xyzw };
 	size_t size = hz_dtype_size(dtype), bytes;
@@ -124,8 +124,8 @@ static inline struct tensor make(struct dev *dev, int dtype, int ndim, const int
 	return t;
 }
 
-static inline struct tensor quats(struct dev *dev, int dtype, int ndim, const int64_t *shape, int layout,
-			   int xyzw, double fill)
+static inline struct tensor quats(struct dev *dev, int dtype, int ndim, const int64_t *shape,
+				  int layout, int xyzw, double fill)
 {
 	int64_t all[HZ_MAXDIM];
 

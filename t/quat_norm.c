@@ -244,7 +244,8 @@ static int norm_case(struct dev *dev, int dtype, int whiten, int eval, int param
 		       is_gradient(&ref, &dy, &beta, sum ? old_b : NULL, tolerance(p_type), &dbeta,
 				   "dbeta");
 	if (!good)
-		diag("%s: %s, whiten %d, eval %d, parameters %d, batch %lld, channels %lld, xyzw %d",
+		diag("%s: %s, whiten %d, eval %d, parameters %d, batch %lld, channels %lld, "
+		     "xyzw %d",
 		     dev->name, hz_dtype_name(dtype), whiten, eval, params, (long long)batch,
 		     (long long)channels, xyzw);
 	drop(&x), drop(&y), drop(&dy), drop(&dx), drop(&gamma), drop(&beta), drop(&dgamma);

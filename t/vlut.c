@@ -15,7 +15,7 @@ static uint64_t rnd;
 static int quick;
 static long cases;
 
-/* ---- Lattices ---------------------------------------------------------------------------------- */
+/* ---- Lattices -------------------------------------------------------------------------------- */
 
 static const double basis3[] = {1.0, 0.4, 0.3, 0.1, 1.2, -0.2, 0.0, 0.3, 0.9};
 static const double transform4[] = {0.5, 0.5, 0.5, 0.5, 0.5, -0.5, 0.5, -0.5,
@@ -34,12 +34,14 @@ static const struct {
 	{"D4 q 3 M 3 clip", {.kind = HZ_LATTICE_D, .q = 3, .levels = 3, .policy = HZ_LATTICE_CLIP}},
 	{"D4 q 2 M 4 bank dithered", {.kind = HZ_LATTICE_D, .q = 2, .levels = 4, .beta = 0.1,
 	  .policy = HZ_LATTICE_BANK, .banks = 4, .bank = bank, .dither = dither8}},
-	{"D4 q 4 M 2 transformed", {.kind = HZ_LATTICE_D, .q = 4, .levels = 2, .transform = transform4}},
+	{"D4 q 4 M 2 transformed",
+	 {.kind = HZ_LATTICE_D, .q = 4, .levels = 2, .transform = transform4}},
 	{"D4 q 16 M 1", {.kind = HZ_LATTICE_D, .q = 16, .levels = 1}},
 	{"D4 q 4 M 4", {.kind = HZ_LATTICE_D, .q = 4, .levels = 4, .flags = HZ_LATTICE_CENTER}},
 	{"D3 q 3 M 2", {.kind = HZ_LATTICE_D, .dim = 3, .q = 3, .levels = 2}},
 	{"Z q 16 M 2", {.kind = HZ_LATTICE_Z, .q = 16, .levels = 2}},
-	{"Z q 4 M 2 group 128", {.kind = HZ_LATTICE_Z, .q = 4, .levels = 2, .policy = HZ_LATTICE_GROUP,
+	{"Z q 4 M 2 group 128",
+	 {.kind = HZ_LATTICE_Z, .q = 4, .levels = 2, .policy = HZ_LATTICE_GROUP,
 	  .group = 128}},
 	{"Z^2 q 5 M 3", {.kind = HZ_LATTICE_Z, .dim = 2, .q = 5, .levels = 3, .dither = dither8}},
 	{"A2 q 4 M 2", {.kind = HZ_LATTICE_A2, .q = 4, .levels = 2, .flags = HZ_LATTICE_CENTER}},
@@ -47,14 +49,16 @@ static const struct {
 	{"E8 q 2 M 4", {.kind = HZ_LATTICE_E8, .q = 2, .levels = 4, .flags = HZ_LATTICE_CENTER}},
 	{"E8 q 3 M 2", {.kind = HZ_LATTICE_E8, .q = 3, .levels = 2}},
 	{"E8 q 4 M 2", {.kind = HZ_LATTICE_E8, .q = 4, .levels = 2, .dither = dither8}},
-	{"E8 q 4 M 2 group 32", {.kind = HZ_LATTICE_E8, .q = 4, .levels = 2, .policy = HZ_LATTICE_GROUP,
+	{"E8 q 4 M 2 group 32",
+	 {.kind = HZ_LATTICE_E8, .q = 4, .levels = 2, .policy = HZ_LATTICE_GROUP,
 	  .group = 32, .flags = HZ_LATTICE_CENTER}},
 	{"D3 q 6 M 4 centred", {.kind = HZ_LATTICE_D, .dim = 3, .q = 6, .levels = 4, .beta = 2,
 	  .flags = HZ_LATTICE_CENTER}},
 	{"E8 q 14 M 1", {.kind = HZ_LATTICE_E8, .q = 14, .levels = 1}},
 	{"D12 q 2 M 2", {.kind = HZ_LATTICE_D, .dim = 12, .q = 2, .levels = 2}},
 	{"Z^24 q 2 M 1", {.kind = HZ_LATTICE_Z, .dim = 24, .q = 2, .levels = 1}},
-	{"a basis, q 4 M 2", {.kind = HZ_LATTICE_BASIS, .dim = 3, .q = 4, .levels = 2, .basis = basis3}},
+	{"a basis, q 4 M 2",
+	 {.kind = HZ_LATTICE_BASIS, .dim = 3, .q = 4, .levels = 2, .basis = basis3}},
 };
 
 #define LATTICES ((int)(sizeof(lattices) / sizeof(*lattices)))
@@ -79,7 +83,7 @@ static void close_lattices(void)
 	}
 }
 
-/* ---- Operands ---------------------------------------------------------------------------------- */
+/* ---- Operands -------------------------------------------------------------------------------- */
 
 /* A coded matrix, on the host and on the device, and what it stands for */
 struct coded {
@@ -111,7 +115,7 @@ struct decoder {
 	const hz_lattice *l;
 	int first;			/* of the levels in use */
 	float sub[HZI_LATTICE_DIMS];
-	int32_t (*leaders)[1 + HZI_LATTICE_DIMS];	/* [q^d]: 1 where there is one; NULL: not kept */
+	int32_t (*leaders)[1 + HZI_LATTICE_DIMS]; /* [q^d]: 1 where there is one; NULL: not kept */
 };
 
 static void leader_of(const struct decoder *d, uint32_t code, int32_t *c)
@@ -130,7 +134,8 @@ static void leader_of(const struct decoder *d, uint32_t code, int32_t *c)
 }
 
 /* What a block is: value[d] times 1, and p - o */
-static void decode(const struct decoder *from, const uint32_t *code, int t, double *value, int32_t *p)
+static void decode(const struct decoder *from, const uint32_t *code, int t, double *value,
+		   int32_t *p)
 {
 	const struct hzi_lattice_rule *r = &from->l->rule;
 	const struct hzi_lattice_matrices *m = hzi_lattice_matrices_of(from->l);
@@ -222,7 +227,8 @@ static struct coded coded_new(struct dev *dev, const hz_lattice *l, const hz_vlu
 			       w.points + (i * blocks + b) * r->embed);
 			for (int e = 0; e < d && b * d + e < k; e++) {
 				w.values[i * k + b * d + e] = value[e] * scale[i];
-				sum += r->scale[has_t ? t[i * groups + b / r->group] : 0] * scale[i] * most;
+				sum += r->scale[has_t ? t[i * groups + b / r->group] : 0] *
+				       scale[i] * most;
 			}
 		}
 		w.reach = sum > w.reach ? sum : w.reach;
@@ -230,7 +236,8 @@ static struct coded coded_new(struct dev *dev, const hz_lattice *l, const hz_vlu
 	area_put(dev, &w.codes_area, codes, (size_t)(count * size));
 	area_put(dev, &w.t_area, t, (size_t)(rows * groups));
 	area_put(dev, &w.scale_area, scale, (size_t)rows * 4);
-	w.c.codes = hz_tensor_3d(w.codes_area.data, info.level_dtype, dev->device, rows, blocks, stored);
+	w.c.codes = hz_tensor_3d(w.codes_area.data, info.level_dtype, dev->device, rows, blocks,
+				 stored);
 	if (how & PLANES) {
 		w.c.codes.stride[0] = blocks;
 		w.c.codes.stride[1] = 1;
@@ -283,13 +290,13 @@ static void coded_free(struct coded *w)
 	free(w->points);
 }
 
-/* ---- Bounds --------------------------------------------------------------------------------------- */
+/* ---- Bounds ---------------------------------------------------------------------------------- */
 
 /*
- * |y - exact| of column j is at most rounding + part * sum |w x| + unit * max |x| * sum |w|, with half of
- * the most that leaders could make added to both sums, since o and levels may cancel. The second is
- * of f32 sums, or tables, and the third of fixed-point numbers. A GPU multiplies in f16, with
- * scales of blocks rounded to it.
+ * |y - exact| of column j is at most rounding + part * sum |w x| + unit * max |x| * sum |w|, with
+ * half of the most that leaders could make added to both sums, since o and levels may cancel. The
+ * second is of f32 sums, or tables, and the third of fixed-point numbers. A GPU multiplies in f16,
+ * with scales of blocks rounded to it.
  */
 struct bound {
 	double part, unit;
@@ -310,7 +317,7 @@ static struct bound bound_of(const struct dev *dev, int table)
 	return b;
 }
 
-/* ---- One-sided ------------------------------------------------------------------------------------- */
+/* ---- One-sided ------------------------------------------------------------------------------- */
 
 struct one {
 	int lattice, route, table, sum, compensated, how, x_dtype, y_dtype, turned, gemv;
@@ -320,14 +327,15 @@ struct one {
 
 static void describe(const struct dev *dev, const struct one *o)
 {
-	diag("%s: %s rows %lld k %lld batch %lld route %d table %s sum %d how %d x %s y %s turned %d gemv %d",
+	diag("%s: %s rows %lld k %lld batch %lld route %d table %s sum %d how %d x %s y %s "
+	     "turned %d gemv %d",
 	     dev->name, lattices[o->lattice].name, (long long)o->rows, (long long)o->k,
-	     (long long)o->batch, o->route, o->table ? hz_dtype_name(o->table) : "0", o->sum, o->how,
-	     hz_dtype_name(o->x_dtype), hz_dtype_name(o->y_dtype), o->turned, o->gemv);
+	     (long long)o->batch, o->route, o->table ? hz_dtype_name(o->table) : "0", o->sum,
+	     o->how, hz_dtype_name(o->x_dtype), hz_dtype_name(o->y_dtype), o->turned, o->gemv);
 }
 
-static hz_vlut *open_vlut(struct dev *dev, const hz_lattice *w, const hz_lattice *x, int route, int table,
-			  int sum, int compensated)
+static hz_vlut *open_vlut(struct dev *dev, const hz_lattice *w, const hz_lattice *x, int route,
+			  int table, int sum, int compensated)
 {
 	const hz_vlut_opts opts = {.route = route, .table_dtype = table, .sum = sum,
 				   .flags = compensated ? HZ_VLUT_COMPENSATED : 0};
@@ -339,8 +347,8 @@ static hz_vlut *open_vlut(struct dev *dev, const hz_lattice *w, const hz_lattice
 }
 
 /* Whether y, [rows][batch] with `pad` more elements between rows or columns, is as wanted */
-static int same(const struct dev *dev, const struct one *o, const unsigned char *image, size_t bytes,
-		const double *want, const double *bound, const int64_t *stride)
+static int same(const struct dev *dev, const struct one *o, const unsigned char *image,
+		size_t bytes, const double *want, const double *bound, const int64_t *stride)
 {
 	const unsigned char *y = image + GUARD;
 	const int64_t size = (int64_t)hz_dtype_size(o->y_dtype);
@@ -351,24 +359,28 @@ static int same(const struct dev *dev, const struct one *o, const unsigned char 
 		for (int64_t j = 0; j < o->batch && good; j++) {
 			const int64_t at = i * stride[0] + j * stride[1];
 			const double w = want[i * o->batch + j];
-			const double got = o->y_dtype == HZ_S32 ? ((const int32_t *)(const void *)y)[at]
-								: ref_get(o->y_dtype, y, at);
+			const double got = o->y_dtype == HZ_S32 ?
+						   ((const int32_t *)(const void *)y)[at] :
+						   ref_get(o->y_dtype, y, at);
 
 			memset(seen + at * size, 1, (size_t)size);
-			/* Inf times 0 is NaN, and a coordinate may be a difference: either will do. */
+			/*
+			 * Inf times 0 is NaN, and a coordinate may be a difference: either will do.
+			 */
 			if (o->y_dtype == HZ_F16 && fabs(w) > 65400 && fabs(got) > 65400)
 				continue;
 			if (!isfinite(w) ? !isfinite(got) :
 			    got == w || fabs(got - w) <= bound[i * o->batch + j])
 				continue;
 			describe(dev, o);
-			diag("element %lld, %lld is %.9g, must be %.9g within %.3g", (long long)i, (long long)j,
-			     got, w, bound[i * o->batch + j]);
+			diag("element %lld, %lld is %.9g, must be %.9g within %.3g", (long long)i,
+			     (long long)j, got, w, bound[i * o->batch + j]);
 			good = 0;
 		}
 	}
 	for (size_t b = 0; b < GUARD + bytes + GUARD && good; b++) {
-		if ((b < GUARD || b >= GUARD + bytes || !seen[b - GUARD]) && image[b] != GUARD_BYTE) {
+		if ((b < GUARD || b >= GUARD + bytes || !seen[b - GUARD]) &&
+		    image[b] != GUARD_BYTE) {
 			describe(dev, o);
 			diag("byte %lld of y was written", (long long)b - GUARD);
 			good = 0;
@@ -390,10 +402,12 @@ static int run_one(struct dev *dev, const struct one *o, int special)
 	const int64_t y_stride[2] = {o->turned ? 1 : n + pad, o->turned ? o->rows + pad : 1};
 	const size_t x_bytes = (size_t)((o->turned ? n : o->k) * (pad + (o->turned ? o->k : n))) *
 			       hz_dtype_size(o->x_dtype);
-	const size_t y_bytes = (size_t)((o->turned ? n : o->rows) * (pad + (o->turned ? o->rows : n))) *
-			       hz_dtype_size(o->y_dtype);
+	const size_t y_bytes =
+		(size_t)((o->turned ? n : o->rows) * (pad + (o->turned ? o->rows : n))) *
+		hz_dtype_size(o->y_dtype);
 	unsigned char *x = calloc(x_bytes + 1, 1), *image = malloc(y_bytes + 2 * GUARD);
-	double *want = calloc((size_t)(o->rows * n) + 1, 8), *bounds = calloc((size_t)(o->rows * n) + 1, 8);
+	double *want = calloc((size_t)(o->rows * n) + 1, 8),
+	       *bounds = calloc((size_t)(o->rows * n) + 1, 8);
 	struct area xa, ya = area_new(dev, y_bytes, 0);
 	hz_tensor xt, yt;
 	int status, good;
@@ -405,7 +419,8 @@ static int run_one(struct dev *dev, const struct one *o, int special)
 			if (o->x_dtype == HZ_S8)
 				x[at] = (unsigned char)(rnd_below(&rnd, 256) - 128);
 			else
-				ref_put(o->x_dtype, x, at, rnd_normal(&rnd) * (o->size ? o->size : 1));
+				ref_put(o->x_dtype, x, at,
+					rnd_normal(&rnd) * (o->size ? o->size : 1));
 		}
 	}
 	if (special && n > 1) {
@@ -417,7 +432,8 @@ static int run_one(struct dev *dev, const struct one *o, int special)
 
 		for (int64_t l2 = 0; l2 < o->k; l2++) {
 			const int64_t at = l2 * x_stride[0] + j * x_stride[1];
-			const double f = o->x_dtype == HZ_S8 ? (int8_t)x[at] : ref_get(o->x_dtype, x, at);
+			const double f =
+				o->x_dtype == HZ_S8 ? (int8_t)x[at] : ref_get(o->x_dtype, x, at);
 
 			most = fabs(f) > most ? fabs(f) : most;
 		}
@@ -435,7 +451,8 @@ static int run_one(struct dev *dev, const struct one *o, int special)
 				size += fabs(w.values[i * o->k + e] * f);
 				weight += fabs(w.values[i * o->k + e]);
 				if (o->y_dtype == HZ_S32)
-					whole += (int64_t)w.points[(i * w.blocks + e / d) * embed + e % d] *
+					whole += (int64_t)w.points[(i * w.blocks + e / d) * embed +
+								   e % d] *
 						 (int64_t)f;
 			}
 			want[i * n + j] = sum;
@@ -445,7 +462,8 @@ static int run_one(struct dev *dev, const struct one *o, int special)
 			}
 			bounds[i * n + j] = bound.part * size + bound.unit * most * weight +
 					    (bound.part + bound.unit) * most * w.reach / 2;
-			bounds[i * n + j] += 2 * ref_half_ulp(o->y_dtype, fabs(sum) + bounds[i * n + j]);
+			bounds[i * n + j] +=
+				2 * ref_half_ulp(o->y_dtype, fabs(sum) + bounds[i * n + j]);
 		}
 	}
 	area_put(dev, &xa, x, x_bytes);
@@ -462,7 +480,8 @@ static int run_one(struct dev *dev, const struct one *o, int special)
 	if (status == HZ_EWORKSPACE) {
 		size_t bytes;
 
-		if (hz_vlut_gemm_workspace(dev->ctx, v, coded_view(&w, o->how), &xt, &yt, &bytes) != HZ_OK ||
+		if (hz_vlut_gemm_workspace(dev->ctx, v, coded_view(&w, o->how), &xt, &yt, &bytes) !=
+			    HZ_OK ||
 		    hz_reserve(dev->ctx, bytes) != HZ_OK)
 			bail("hz_reserve: %s", hz_errmsg(dev->ctx));
 		status = o->gemv ? hz_vlut_gemv(dev->ctx, v, coded_view(&w, o->how), &xt, &yt)
@@ -488,7 +507,9 @@ static int run_one(struct dev *dev, const struct one *o, int special)
 	return good;
 }
 
-/* Whether more threads are what is new about a context: they cut rows elsewhere, and nothing more. */
+/*
+ * Whether more threads are what is new about a context: they cut rows elsewhere, and nothing more.
+ */
 static int more_threads(const struct dev *dev)
 {
 	return dev->device == HZ_CPU && !strstr(dev->name, " 1 threads");
@@ -501,18 +522,22 @@ static void test_routes(struct dev *dev)
 
 	for (int i = 0; i < LATTICES; i++) {
 		hz_lattice *l = lattice_of(dev, i);
-		const int leaders = l->leaders != NULL, small = leaders && l->rule.level_size <= 256;
+		const int leaders = l->leaders != NULL,
+			  small = leaders && l->rule.level_size <= 256;
 		int good = 1;
 
 		for (int route = HZ_VLUT_AUTO; route <= HZ_VLUT_DECODE; route++) {
 			for (int t = 0; t < 6; t++) {
 				struct one o = {
 					.lattice = i, .route = route, .table = tables[t],
-					.how = (int)rnd_below(&rnd, 32), .rows = 1 + rnd_below(&rnd, 150),
-					.k = 1 + rnd_below(&rnd, l->rule.level_size > 4096 ? 50 : 200),
+					.how = (int)rnd_below(&rnd, 32),
+					.rows = 1 + rnd_below(&rnd, 150),
+					.k = 1 + rnd_below(&rnd, l->rule.level_size > 4096 ? 50 :
+											     200),
 					.batch = 1 + rnd_below(&rnd, 9),
 					.x_dtype = floats[rnd_below(&rnd, 3)],
-					.y_dtype = floats[rnd_below(&rnd, 3)], .turned = rnd_below(&rnd, 2),
+					.y_dtype = floats[rnd_below(&rnd, 3)],
+					.turned = rnd_below(&rnd, 2),
 				};
 
 				if (more_threads(dev) && rnd_below(&rnd, 3))
@@ -523,7 +548,8 @@ static void test_routes(struct dev *dev)
 					continue;
 				if (route == HZ_VLUT_TABLE && (o.table == 0 || o.table == HZ_F32))
 					o.compensated = rnd_below(&rnd, 2);
-				if (!o.compensated && !o.table && route != HZ_VLUT_TABLE && rnd_below(&rnd, 2))
+				if (!o.compensated && !o.table && route != HZ_VLUT_TABLE &&
+				    rnd_below(&rnd, 2))
 					o.sum = HZ_F32;
 				good &= run_one(dev, &o, 0);
 			}
@@ -536,19 +562,22 @@ static void test_routes(struct dev *dev)
 static void test_sizes(struct dev *dev)
 {
 	static const int which[] = {0, 1, 2, 3, 12, 14, 16, 17};
-	static const int64_t batches[] = {0, 1, 2, 3, 4, 5, 6, 7, 11, 12, 13, 16, 31, 32, 33, 95, 96, 97, 128,
-					  300};
+	static const int64_t batches[] = {0,  1,  2,  3,  4,  5,  6,  7,  11,  12,
+					  13, 16, 31, 32, 33, 95, 96, 97, 128, 300};
 	static const int64_t rows[] = {0, 1, 2, 63, 64, 65, 127, 128, 129, 200};
-	static const int64_t ks[] = {0, 1, 3, 4, 5, 8, 15, 16, 17, 63, 64, 65, 127, 128, 129, 255, 257, 520};
+	static const int64_t ks[] = {0,	 1,  3,	 4,   5,   8,	15,  16,  17,
+				     63, 64, 65, 127, 128, 129, 255, 257, 520};
 
 	for (int i = 0; i < (int)(sizeof(which) / sizeof(*which)); i++) {
 		int good = 1;
 
 		for (int b = 0; b < (int)(sizeof(batches) / sizeof(*batches)); b++) {
 			struct one o = {
-				.lattice = which[i], .how = (int)rnd_below(&rnd, 32), .batch = batches[b],
+				.lattice = which[i], .how = (int)rnd_below(&rnd, 32),
+				.batch = batches[b],
 				.rows = rows[rnd_below(&rnd, 10)], .k = ks[rnd_below(&rnd, 18)],
-				.x_dtype = floats[rnd_below(&rnd, 3)], .y_dtype = floats[rnd_below(&rnd, 3)],
+				.x_dtype = floats[rnd_below(&rnd, 3)],
+				.y_dtype = floats[rnd_below(&rnd, 3)],
 				.turned = rnd_below(&rnd, 2),
 			};
 
@@ -558,9 +587,11 @@ static void test_sizes(struct dev *dev)
 		}
 		for (int b = 0; b < 18 + 10; b++) {
 			struct one o = {
-				.lattice = which[i], .how = (int)rnd_below(&rnd, 32), .batch = 1, .gemv = 1,
+				.lattice = which[i], .how = (int)rnd_below(&rnd, 32), .batch = 1,
+				.gemv = 1,
 				.rows = b < 18 ? 70 : rows[b - 18], .k = b < 18 ? ks[b] : 100,
-				.x_dtype = floats[rnd_below(&rnd, 3)], .y_dtype = floats[rnd_below(&rnd, 3)],
+				.x_dtype = floats[rnd_below(&rnd, 3)],
+				.y_dtype = floats[rnd_below(&rnd, 3)],
 			};
 
 			if (quick && b % 4)
@@ -579,7 +610,8 @@ static void test_long(struct dev *dev)
 
 	for (int i = 0; i < 5; i++) {
 		struct one o = {
-			.lattice = which[i], .how = (int)rnd_below(&rnd, 32), .batch = 1 + rnd_below(&rnd, 6),
+			.lattice = which[i], .how = (int)rnd_below(&rnd, 32),
+			.batch = 1 + rnd_below(&rnd, 6),
 			.rows = 3 + rnd_below(&rnd, 80), .k = 20000 + rnd_below(&rnd, 300),
 			.x_dtype = HZ_F32, .y_dtype = HZ_F32,
 		};
@@ -603,8 +635,10 @@ static void test_bytes(struct dev *dev)
 	for (int i = 0; i < LATTICES; i++) {
 		hz_lattice *l = lattice_of(dev, i);
 		struct one o = {
-			.lattice = i, .how = (int)rnd_below(&rnd, 32), .batch = 1 + rnd_below(&rnd, 40),
-			.rows = 1 + rnd_below(&rnd, 130), .k = 1 + rnd_below(&rnd, 300), .x_dtype = HZ_S8,
+			.lattice = i, .how = (int)rnd_below(&rnd, 32),
+			.batch = 1 + rnd_below(&rnd, 40),
+			.rows = 1 + rnd_below(&rnd, 130), .k = 1 + rnd_below(&rnd, 300),
+			.x_dtype = HZ_S8,
 			.y_dtype = HZ_F32, .turned = rnd_below(&rnd, 2),
 		};
 
@@ -633,8 +667,10 @@ static void test_special(struct dev *dev)
 	good = 1;
 	for (int i = 0; i < 20; i++) {
 		const struct one o = {
-			.lattice = i % LATTICES, .how = (int)rnd_below(&rnd, 32), .batch = 1 + rnd_below(&rnd, 5),
-			.rows = 1 + rnd_below(&rnd, 130), .k = 10 + rnd_below(&rnd, 300), .x_dtype = HZ_F32,
+			.lattice = i % LATTICES, .how = (int)rnd_below(&rnd, 32),
+			.batch = 1 + rnd_below(&rnd, 5),
+			.rows = 1 + rnd_below(&rnd, 130), .k = 10 + rnd_below(&rnd, 300),
+			.x_dtype = HZ_F32,
 			.y_dtype = HZ_F32, .size = i % 2 ? 1e30 : 1e-30,
 		};
 
@@ -643,10 +679,10 @@ static void test_special(struct dev *dev)
 	ok(good, "%s: x of extreme sizes", dev->name);
 }
 
-/* ---- Two-sided ------------------------------------------------------------------------------------- */
+/* ---- Two-sided ------------------------------------------------------------------------------- */
 
-static int run_two(struct dev *dev, int wi, int xi, int route, int table, int how_w, int how_x, int64_t rows,
-		   int64_t cols, int64_t k, int y_dtype)
+static int run_two(struct dev *dev, int wi, int xi, int route, int table, int how_w, int how_x,
+		   int64_t rows, int64_t cols, int64_t k, int y_dtype)
 {
 	hz_lattice *wl = lattice_of(dev, wi), *xl = lattice_of(dev, xi);
 	hz_vlut *v = open_vlut(dev, wl, xl, route, table, 0, 0);
@@ -656,15 +692,23 @@ static int run_two(struct dev *dev, int wi, int xi, int route, int table, int ho
 	struct coded x = coded_new(dev, xl, vx, cols, k, how_x);
 	const int64_t y_stride[2] = {cols + 2, 1};
 	const size_t bytes = (size_t)(rows * (cols + 2)) * hz_dtype_size(y_dtype);
-	struct one o = {.lattice = wi, .route = route, .table = table, .how = how_w, .x_dtype = HZ_F32,
-			.y_dtype = y_dtype, .rows = rows, .k = k, .batch = cols};
-	double *want = calloc((size_t)(rows * cols) + 1, 8), *bounds = calloc((size_t)(rows * cols) + 1, 8);
+	struct one o = {.lattice = wi,
+			.route = route,
+			.table = table,
+			.how = how_w,
+			.x_dtype = HZ_F32,
+			.y_dtype = y_dtype,
+			.rows = rows,
+			.k = k,
+			.batch = cols};
+	double *want = calloc((size_t)(rows * cols) + 1, 8),
+	       *bounds = calloc((size_t)(rows * cols) + 1, 8);
 	unsigned char *image = malloc(bytes + 2 * GUARD);
 	struct area ya = area_new(dev, bytes, 0);
 	hz_tensor y = hz_tensor_2d(ya.data, y_dtype, dev->device, rows, cols);
 	/* Without scales of blocks exact but for the roundings of factors and the result */
-	const int exact = !hzi_lattice_has_t(wl) && !hzi_lattice_has_t(xl) && dev->device == HZ_CPU &&
-			  wl->rule.embed == xl->rule.embed &&
+	const int exact = !hzi_lattice_has_t(wl) && !hzi_lattice_has_t(xl) &&
+			  dev->device == HZ_CPU && wl->rule.embed == xl->rule.embed &&
 			  !((wl->rule.flags | xl->rule.flags) &
 			    (HZI_LATTICE_MAPPED | HZI_LATTICE_DITHERED)) &&
 			  !((how_w | how_x) & FEWER);
@@ -690,20 +734,24 @@ static int run_two(struct dev *dev, int wi, int xi, int route, int table, int ho
 			}
 			for (int64_t e = 0; e < (n == w.blocks * wl->rule.d ? k : n); e++)
 				whole += (int64_t)w.points[i * n + e] * x.points[j * n + e];
-			want[i * cols + j] = y_dtype == HZ_S32 ? (double)(int32_t)(uint32_t)whole : sum;
+			want[i * cols + j] =
+				y_dtype == HZ_S32 ? (double)(int32_t)(uint32_t)whole : sum;
 			if (y_dtype == HZ_S32)
 				continue;
 			bounds[i * cols + j] = bound.part * size + bound.unit * most * weight +
 					       (bound.part + bound.unit) * most * w.reach / 2;
 			/* A matrix in f32 leaves a rounding of what cancels: of x's numbers too. */
 			if (mapped)
-				bounds[i * cols + j] += 0x1p-20 / (double)k * (weight * x.reach + most * w.reach);
-			bounds[i * cols + j] += 2 * ref_half_ulp(y_dtype, fabs(sum) + bounds[i * cols + j]) +
-						0x1p-22 * fabs(sum) + 1e-13 * size;
+				bounds[i * cols + j] +=
+					0x1p-20 / (double)k * (weight * x.reach + most * w.reach);
+			bounds[i * cols + j] +=
+				2 * ref_half_ulp(y_dtype, fabs(sum) + bounds[i * cols + j]) +
+				0x1p-22 * fabs(sum) + 1e-13 * size;
 		}
 	}
-	if (hz_vlut_gemm2_workspace(dev->ctx, v, coded_view(&w, how_w), coded_view(&x, how_x), &y, &room) !=
-	    HZ_OK || hz_reserve(dev->ctx, room) != HZ_OK)
+	if (hz_vlut_gemm2_workspace(dev->ctx, v, coded_view(&w, how_w), coded_view(&x, how_x), &y,
+				    &room) != HZ_OK ||
+	    hz_reserve(dev->ctx, room) != HZ_OK)
 		bail("hz_vlut_gemm2_workspace: %s", hz_errmsg(dev->ctx));
 	status = hz_vlut_gemm2(dev->ctx, v, coded_view(&w, how_w), coded_view(&x, how_x), &y);
 	good = status == HZ_OK;
@@ -738,24 +786,32 @@ static void test_two_sided(struct dev *dev)
 				  l->rule.level_size * l->rule.level_size <=
 				  (uint64_t)1 << (dev == devs ? 26 : 20);
 		const int d = l->rule.d;
-		/* The last block may reach beyond k, where its points are not 0; of A2 it counts for s32. */
+		/*
+		 * The last block may reach beyond k, where its points are not 0; of A2 it counts
+		 * for s32.
+		 */
 		const int64_t beyond = l->rule.embed == d ? rnd_below(&rnd, d) : 0;
 		const int64_t k = d * (1 + rnd_below(&rnd, 20)) - beyond;
 		int good = 1;
 
 		for (int n = 0; n < (quick ? 2 : 6); n++) {
-			const int64_t rows = 1 + rnd_below(&rnd, 140), cols = 1 + rnd_below(&rnd, 140);
+			const int64_t rows = 1 + rnd_below(&rnd, 140),
+				      cols = 1 + rnd_below(&rnd, 140);
 			const int how = (int)rnd_below(&rnd, 32), other = (int)rnd_below(&rnd, 32);
 
-			good &= run_two(dev, i, i, n % 2 ? HZ_VLUT_DECODE : HZ_VLUT_AUTO, 0, how, other, rows, cols,
-					k, floats[rnd_below(&rnd, 3)]);
+			good &= run_two(dev, i, i, n % 2 ? HZ_VLUT_DECODE : HZ_VLUT_AUTO, 0, how,
+					other, rows, cols, k, floats[rnd_below(&rnd, 3)]);
 			if (integral)
-				good &= run_two(dev, i, i, HZ_VLUT_AUTO, 0, how, other, rows, cols, k, HZ_S32);
-			good &= run_two(dev, i, i, HZ_VLUT_AUTO, 0, 0, 0, rows, 1 + rnd_below(&rnd, 4), k, HZ_F32);
+				good &= run_two(dev, i, i, HZ_VLUT_AUTO, 0, how, other, rows, cols,
+						k, HZ_S32);
+			good &= run_two(dev, i, i, HZ_VLUT_AUTO, 0, 0, 0, rows,
+					1 + rnd_below(&rnd, 4), k, HZ_F32);
 		}
 		if (table) {
-			good &= run_two(dev, i, i, HZ_VLUT_TABLE, 0, 0, PACKED | FEWER, 9, 11, k, HZ_F32);
-			good &= run_two(dev, i, i, HZ_VLUT_TABLE, HZ_S16, SCALED, PLANES, 9, 70, k, HZ_S32);
+			good &= run_two(dev, i, i, HZ_VLUT_TABLE, 0, 0, PACKED | FEWER, 9, 11, k,
+					HZ_F32);
+			good &= run_two(dev, i, i, HZ_VLUT_TABLE, HZ_S16, SCALED, PLANES, 9, 70, k,
+					HZ_S32);
 		}
 		ok(good, "%s: %s by itself", dev->name, lattices[i].name);
 	}
@@ -768,7 +824,7 @@ static void test_two_sided(struct dev *dev)
 	   "%s: one lattice by another", dev->name);
 }
 
-/* ---- The same bits, errors --------------------------------------------------------------------------- */
+/* ---- The same bits, errors ------------------------------------------------------------------- */
 
 /* Any number of threads gives the same bits. */
 static void test_threads(void)
@@ -795,7 +851,8 @@ static void test_threads(void)
 				struct dev *dev = &devs[i - n];
 				hz_lattice *l = lattice_of(dev, 0);
 				hz_vlut *v = open_vlut(dev, l, NULL, 0, tables[c / 3], 0, 0);
-				hz_coded w = {.codes = hz_tensor_3d(codes, HZ_U8, HZ_CPU, ROWS, K / 4, 2)};
+				hz_coded w = {.codes = hz_tensor_3d(codes, HZ_U8, HZ_CPU, ROWS,
+								    K / 4, 2)};
 				hz_tensor xt = hz_tensor_2d(x, HZ_F32, HZ_CPU, K, batch);
 				hz_tensor yt = hz_tensor_2d(y[n], HZ_F32, HZ_CPU, ROWS, batch);
 
@@ -836,17 +893,19 @@ static void test_accuracy(struct dev *dev)
 		}
 		area_put(dev, &xa, x, K * 4);
 		xt = hz_tensor_1d(xa.data, HZ_F32, dev->device, K);
-		if (hz_vlut_gemm_workspace(dev->ctx, v, coded_view(&w, 0), &xt, &yt, &bytes) != HZ_OK ||
+		if (hz_vlut_gemm_workspace(dev->ctx, v, coded_view(&w, 0), &xt, &yt, &bytes) !=
+			    HZ_OK ||
 		    hz_reserve(dev->ctx, bytes) != HZ_OK ||
 		    hz_vlut_gemv(dev->ctx, v, coded_view(&w, 0), &xt, &yt) != HZ_OK)
 			bail("hz_vlut_gemv: %s", hz_errmsg(dev->ctx));
 		area_read(&ya, y);
 		for (int i = 0; i < ROWS; i++)
 			got[i] = y[GUARD / 4 + i];
-		diag("%s: table %s: error %.3g", dev->name, kinds[c].table ? hz_dtype_name(kinds[c].table) : "0",
+		diag("%s: table %s: error %.3g", dev->name,
+		     kinds[c].table ? hz_dtype_name(kinds[c].table) : "0",
 		     norm_error(got, want, ROWS));
-		ok(norm_error(got, want, ROWS) <= kinds[c].most, "%s: error of tables of %s", dev->name,
-		   kinds[c].table ? hz_dtype_name(kinds[c].table) : "any kind");
+		ok(norm_error(got, want, ROWS) <= kinds[c].most, "%s: error of tables of %s",
+		   dev->name, kinds[c].table ? hz_dtype_name(kinds[c].table) : "any kind");
 		area_free(&xa);
 		area_free(&ya);
 		free(want);
@@ -869,7 +928,8 @@ static void test_errors(struct dev *dev)
 	hz_lattice *l = lattice_of(dev, 0), *tl = lattice_of(dev, 1), *e8 = lattice_of(dev, 16),
 		   *none = lattice_of(dev, 21), *a2 = lattice_of(dev, 12);
 	hz_vlut *v = open_vlut(dev, l, NULL, 0, 0, 0, 0), *two = open_vlut(dev, l, l, 0, 0, 0, 0),
-		*tv = open_vlut(dev, tl, NULL, 0, 0, 0, 0), *av = open_vlut(dev, a2, NULL, 0, 0, 0, 0), *got;
+		*tv = open_vlut(dev, tl, NULL, 0, 0, 0, 0),
+		*av = open_vlut(dev, a2, NULL, 0, 0, 0, 0), *got;
 	struct area area = area_new(dev, 1 << 16, 0);
 	char *p = area.data;
 	hz_tensor t = hz_tensor_2d(p + 4096, HZ_U8, dev->device, 8, 16);
@@ -941,7 +1001,8 @@ static void test_errors(struct dev *dev)
 	c = w;
 	bad = hz_tensor_1d(p + 4096, HZ_F32, dev->device, 7);
 	c.row_scale = &bad;
-	REFUSED(HZ_ESHAPE, "w->row_scale must have the shape [8]", hz_vlut_gemv(ctx, v, &c, &x, &y));
+	REFUSED(HZ_ESHAPE, "w->row_scale must have the shape [8]",
+		hz_vlut_gemv(ctx, v, &c, &x, &y));
 	c = w;
 	c.reserved[1] = 1;
 	REFUSED(HZ_EINVAL, "reserved", hz_vlut_gemv(ctx, v, &c, &x, &y));

@@ -451,7 +451,8 @@ static int bench_all(const struct settings *set, int32_t device)
 	if (device == HZ_AUTO || device == HZ_CPU) {
 		status = open_context(&ctx, HZ_CPU, set->threads, HZ_ISA_AUTO);
 		if (!status)
-			status = set->quality ? bench_quality(set, ctx) : bench_device(set, ctx, false);
+			status = set->quality ? bench_quality(set, ctx) :
+						bench_device(set, ctx, false);
 	}
 	/* The quality is the same everywhere. */
 	if (status || device == HZ_CPU || (set->quality && device == HZ_AUTO))
@@ -481,7 +482,8 @@ static void help(void)
 	       "  -Q, --quality        of lattice: error against rate in place of time\n"
 	       "  -c, --compare FILE   then each case against that of FILE, which --json wrote:\n"
 	       "                       time by time, ceiling by ceiling, and the first by the\n"
-	       "                       second, which leaves out that a machine is slower; status 3\n"
+	       "                       second, which leaves out that a machine is slower; status "
+	       "3\n"
 	       "                       if a case takes longer by more than the threshold\n"
 	       "  -n, --new FILE       with --compare: nothing is measured, FILE has the cases\n"
 	       "  -T, --threshold P    percent; default 10\n"
@@ -549,7 +551,8 @@ static int parse(int argc, char **argv, struct settings *set, struct request *re
 			    request->threshold <= 1e6)
 				break;
 			return complain(EXIT_BAD,
-					"bench: the threshold '%s' is no number of percent, 0 to 1e6",
+					"bench: the threshold '%s' is no number of percent, 0 to "
+					"1e6",
 					optarg);
 		case 'h':
 			help();
@@ -579,7 +582,8 @@ static int parse(int argc, char **argv, struct settings *set, struct request *re
 	if (request->compare && set->quality)
 		return complain(EXIT_BAD, "bench: --compare is of times, --quality has none");
 	if (request->compare && request->json && strcmp(request->json, "-") == 0)
-		return complain(EXIT_BAD, "bench: --compare and --json - both print to standard output");
+		return complain(EXIT_BAD,
+				"bench: --compare and --json - both print to standard output");
 	return 0;
 }
 

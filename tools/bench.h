@@ -84,9 +84,9 @@ int bench_made(struct bench *b, struct bench_case *c, int status);
 bool bench_wanted(const struct settings *set, const char *op);
 
 /*
- * bench_compare.c. A row from a line of JSON: NULL, or what is wrong with it. Rows of a file and the
- * comparison give exit statuses; EXIT_SLOWER is that of a case that takes longer than before by more
- * than the threshold, a fraction.
+ * bench_compare.c. A row from a line of JSON: NULL, or what is wrong with it. Rows of a file and
+ * the comparison give exit statuses; EXIT_SLOWER is that of a case that takes longer than before by
+ * more than the threshold, a fraction.
  */
 enum { EXIT_SLOWER = 3 };
 const char *bench_row_read(const char *line, struct bench_row *row);

@@ -83,8 +83,9 @@ static bool read_string(struct text *t, char *out, size_t size)
 				return wrong(t, "an escape that JSON does not have");
 		}
 		if (c < ' ' || c > '~')
-			return wrong(t, c == 0 || c == '\n' ? "a string without an end"
-							    : "a string that is no printable ASCII");
+			return wrong(t, c == 0 || c == '\n' ?
+						"a string without an end" :
+						"a string that is no printable ASCII");
 		if (used + 1 >= size)
 			return wrong(t, "a string that is too long");
 		out[used++] = (char)c;
@@ -261,7 +262,8 @@ int bench_rows_read(struct bench_rows *rows, const char *file)
 		else if (line[strspn(line, " \t\r\n")] == '\0')
 			continue;
 		else
-			why = rows->count < ROWS_MOST ? bench_row_read(line, &row) : "too many lines";
+			why = rows->count < ROWS_MOST ? bench_row_read(line, &row) :
+							"too many lines";
 		if (why)
 			status = complain(EXIT_BAD, "bench: %s: line %zu: %s", file, number, why);
 		else if (!bench_rows_add(rows, &row))

@@ -210,7 +210,8 @@ static int make_case(struct bench *b, struct layer *l)
 	const bool linear = r->kind <= TRAINING, conv = r->kind == CONV || r->kind == CONV_TRAINING;
 	const int device = hz_device(b->ctx), dtype = r->dtype;
 	const int64_t side = r->kind == POOLING ? r->n / 2 : r->n;
-	const int64_t xs[] = {r->m, r->n, r->n, r->batch, 4}, ys[] = {r->m, side, side, r->batch, 4};
+	const int64_t xs[] = {r->m, r->n, r->n, r->batch, 4},
+		      ys[] = {r->m, side, side, r->batch, 4};
 	const int64_t ws[] = {r->batch, 3, 3, r->batch, 4};
 	const double passes = r->kind == NORM_TRAINING ? 5 : 4;	/* over x or dy */
 	hz_tensor *t = l->t;

@@ -25,7 +25,7 @@ struct rest {
 	hz_packed packed;
 	void *blob;			/* what is packed */
 	size_t bytes;
-	int64_t n;			/* quaternions or blocks, where the name does not say them */
+	int64_t n; /* quaternions or blocks, where the name does not say them */
 };
 
 /* Both return a library status. */
@@ -223,7 +223,8 @@ static int call_axpy(hz_context *ctx, struct rest *r)
 
 static int make_pool_bwd(struct bench *b, struct rest *r)
 {
-	const int64_t images = b->gpu ? 32 : 8, side = b->gpu ? 56 : 28, channels = b->gpu ? 64 : 32;
+	const int64_t images = b->gpu ? 32 : 8, side = b->gpu ? 56 : 28,
+		      channels = b->gpu ? 64 : 32;
 
 	r->pool = (hz_quat_pool_opts){.kind = HZ_POOL_AVERAGE, .window = {2, 2}};
 	r->n = images * side * side * channels;

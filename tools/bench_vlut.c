@@ -3,10 +3,10 @@
  *
  * SPDX-License-Identifier: BSD-2-Clause
  *
- * Operations are 2 rows k batch, as a dense product has. W is packed. Few columns are measured on the
- * CPU against a read of W in f32, which a dense product cannot beat, more against bare multiply-adds
- * of f32; on a GPU against a copy of the bytes of codes. Large matrices are so many copies, in turn,
- * that none of them is in a cache when it comes again.
+ * Operations are 2 rows k batch, as a dense product has. W is packed. Few columns are measured on
+ * the CPU against a read of W in f32, which a dense product cannot beat, more against bare
+ * multiply-adds of f32; on a GPU against a copy of the bytes of codes. Large matrices are so many
+ * copies, in turn, that none of them is in a cache when it comes again.
  */
 #include <config.h>
 
@@ -103,8 +103,8 @@ static int call_read(struct bench *b, struct bench_case *c)
 }
 
 /* Random codes of `rows` rows, and T 0 .. 3; *codes and *t are to be freed. */
-static int make_coded(struct bench *b, struct vlut_case *q, int64_t n, hz_coded *coded, void **codes,
-		      void **t)
+static int make_coded(struct bench *b, struct vlut_case *q, int64_t n, hz_coded *coded,
+		      void **codes, void **t)
 {
 	const int device = hz_device(b->ctx);
 	hz_lattice_info info;
@@ -123,7 +123,8 @@ static int make_coded(struct bench *b, struct vlut_case *q, int64_t n, hz_coded 
 		return status;
 	status = hz_alloc(b->ctx, t, (size_t)(n * groups), device);
 	if (!status)
-		status = bench_fill(b, HZ_U8, n * groups, hz_tensor_1d(*t, HZ_U8, device, n * groups));
+		status = bench_fill(b, HZ_U8, n * groups,
+				    hz_tensor_1d(*t, HZ_U8, device, n * groups));
 	q->t = hz_tensor_2d(*t, HZ_U8, device, n, groups);
 	coded->t = &q->t;
 	return status;
@@ -168,11 +169,13 @@ static int make_x(struct bench *b, struct vlut_case *q)
 		status = make_coded(b, q, r->batch, &q->x_coded, &codes, &t);
 		q->x_codes = q->x_coded.codes;
 		if (!status)
-			status = hz_vlut_gemm2_workspace(b->ctx, q->vlut, &q->w, &q->x_coded, &q->y, &bytes);
+			status = hz_vlut_gemm2_workspace(b->ctx, q->vlut, &q->w, &q->x_coded, &q->y,
+							 &bytes);
 	} else {
 		status = bench_fill(b, r->dtype, r->k * r->batch, q->x);
 		if (!status)
-			status = hz_vlut_gemm_workspace(b->ctx, q->vlut, &q->w, &q->x, &q->y, &bytes);
+			status = hz_vlut_gemm_workspace(b->ctx, q->vlut, &q->w, &q->x, &q->y,
+							&bytes);
 	}
 	return status ? status : hz_reserve(b->ctx, bytes);
 }
@@ -194,8 +197,8 @@ static int make_case(struct bench *b, struct vlut_case *q)
 		status = make_x(b, q);
 	q->c.call = call_gemm;
 	q->c.operations = 2 * count * (double)r->batch;
-	q->c.moved_bytes = (double)q->each +
-			   (double)(r->k + r->rows) * (double)r->batch * (double)hz_dtype_size(r->dtype);
+	q->c.moved_bytes = (double)q->each + (double)(r->k + r->rows) * (double)r->batch *
+						     (double)hz_dtype_size(r->dtype);
 	q->c.large = q->c.operations > 1e10;
 	snprintf(q->c.name, sizeof(q->c.name), "%lldx%lldx%lld %s%s%s", (long long)r->rows,
 		 (long long)r->batch, (long long)r->k, lattices[r->lattice].name,

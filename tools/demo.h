@@ -97,8 +97,8 @@ void describe_point(const struct ground *g, int64_t i, int64_t j, float middle, 
 		    float *q);
 
 /*
- * In which of eight directions the ground is lowest, AWAY grid points or 80 m from a middle: east to
- * west by rows, south to north by columns
+ * In which of eight directions the ground is lowest, AWAY grid points or 80 m from a middle: east
+ * to west by rows, south to north by columns
  */
 #define AWAY 8
 #define DIRECTIONS 8

@@ -149,11 +149,11 @@ static int reserve(struct matrix *m, int c)
 		set_codes(m, l);
 	w.codes = m->on_codes;
 	if (!status)
-		status = hz_lattice_encode_workspace(m->ctx, l, &m->on_x, &m->on_codes, &m->on_t, &o,
-						     &bytes[0]);
+		status = hz_lattice_encode_workspace(m->ctx, l, &m->on_x, &m->on_codes, &m->on_t,
+						     &o, &bytes[0]);
 	if (!status)
-		status = hz_lattice_decode_workspace(m->ctx, l, &m->on_codes, &m->on_t, &m->on_y, &o,
-						     &bytes[1]);
+		status = hz_lattice_decode_workspace(m->ctx, l, &m->on_codes, &m->on_t, &m->on_y,
+						     &o, &bytes[1]);
 	if (!status)
 		status = hz_vlut_open(m->ctx, &vlut, l, NULL, NULL);
 	if (!status)
@@ -198,8 +198,8 @@ static int show(struct matrix *m)
 			break;
 		scalar(m->x, m->rows * m->n, codes[c].bits, m->y);
 		printf("  %-6.2f%8.1f%9.1f%8.1f%6.1f (%.1f)%15.2f%%%8.2f%%\n",
-		       codes[c].bits + 6.0 / GROUP, decibels(m->power, noise[0]), decibels(m->power, noise[1]),
-		       20 * log10(2) * (codes[c].bits + 6.0 / GROUP),
+		       codes[c].bits + 6.0 / GROUP, decibels(m->power, noise[0]),
+		       decibels(m->power, noise[1]), 20 * log10(2) * (codes[c].bits + 6.0 / GROUP),
 		       decibels(m->power, noise_of(m, m->y)), codes[c].bits + 16.0 / GROUP,
 		       100 * error[0], 100 * error[1]);
 	}

@@ -459,7 +459,8 @@ static int train_story(struct student *s, const struct places *train, const stru
 	       "ground is lowest 80 m away, outside of what it sees. %d layers, each a perceptron\n"
 	       "of quaternions (%s) in four residual streams (%s), are trained on\n"
 	       "the CPU, by kernels that are the same everywhere: with %lld places, %d at a time;\n"
-	       "every fourth place, %lld in all, is kept for the test. Losses are cross entropies.\n\n",
+	       "every fourth place, %lld in all, is kept for the test. Losses are cross "
+	       "entropies.\n\n",
 	       LAYERS, name_of("quat_linear"), name_of("mhc_layer"), (long long)train->count,
 	       BATCH, (long long)test->count);
 	status = make_student(s, ctx);
@@ -505,7 +506,8 @@ static void print_forms(const struct demo *d, const struct places *test)
 	       "with a scale for each 32 weights (%s, %s), as they are or\n"
 	       "rotated before (%s). Bits a weight, with scales; kB as they lie in memory, 3\n"
 	       "bits being held in 4; noise: signal to noise of the weights in dB; right in the\n"
-	       "test; as f32: the same answer; us for a place, all %lld of the test being asked at\n"
+	       "test; as f32: the same answer; us for a place, all %lld of the test being asked "
+	       "at\n"
 	       "once. The %.0f kB of weights of the connections are f32 throughout. So small\n"
 	       "matrices fewer bits do not make faster; 'hurwitz bench' has large ones.\n\n",
 	       MATRICES, name_of("qlinear"), name_of("lattice_encode"), name_of("vlut_gemm"),

@@ -51,7 +51,9 @@ bool make_places(struct places *train, struct places *test, const struct ground 
 			struct places *p = random_u64(&seed) % 4 ? train : test;
 			int64_t at = p->count++;
 
-			/* A batch in the order of the grid would be of one slope of the mountain. */
+			/*
+			 * A batch in the order of the grid would be of one slope of the mountain.
+			 */
 			if (p == train) {
 				const int64_t k =
 					(int64_t)(random_u64(&seed) % (uint64_t)p->count);

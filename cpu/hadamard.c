@@ -22,6 +22,11 @@
 #define TILE_COLUMNS 512
 /* Floats that are passed over several times before the next ones: 16 KiB, half of an L1 */
 #define L1_FLOATS 4096
+/*
+ * How far ahead 16-bit rows are fetched that go through registers alone. Longer ones are used a
+ * block of L1_FLOATS at a time, with pauses that end the processor's own guesses: the next block.
+ */
+#define STREAM_AHEAD 1024
 /* A transform beyond 2^BIG_BITS is made of sub-blocks of 2^SUB_BITS, which stay in L2. */
 #define BIG_BITS 17
 #define SUB_BITS 15
@@ -124,6 +129,7 @@ static void column_tile(const struct columns *a, int64_t c, float *scratch)
 		p.y_ld = (to_y ? a->y_ld : ld) * step;
 		p.last = to_y && a->last;
 		p.post_ld = a->post_ld * step;
+		p.y_ahead = to_y && a->y != a->x ? width : 0;
 		for (int64_t j = 0; j < rows; j += step << bits) {
 			for (int64_t l = j; l < j + step; l++) {
 				p.x = from_x ? a->x + (l * a->x_ld + c) * x_size :
@@ -333,6 +339,7 @@ static void sylvester(const struct transform *a, int64_t offset, int64_t count, 
 			.scale = a->seg->scale,
 			.pre = a->pre ? a->pre + offset : NULL,
 			.post = a->post ? a->post + offset : NULL,
+			.ahead = L1_FLOATS,
 		};
 
 		kern->head(&h);
@@ -564,6 +571,7 @@ static void run_contiguous(const struct rows *r, const struct areas *areas, int6
 							  NULL,
 					.pre_ld = r->pre_ld,
 					.post_ld = r->post_ld,
+					.ahead = STREAM_AHEAD,
 				};
 
 				if (flat) {
@@ -1004,6 +1012,7 @@ static void run_simple(const struct hz_kern *kern, const struct hzi_hadamard_arg
 		.post = a->post.data,
 		.pre_ld = a->pre.block_step,
 		.post_ld = a->post.block_step,
+		.ahead = STREAM_AHEAD,
 	};
 
 	if (h.bits > kern->head_bits) {

@@ -20,8 +20,10 @@
  * Butterflies of strides 1, 2, .. 2^(bits - 1) on rows of count contiguous elements, count a
  * multiple of 2^bits. pre: element i of row r is first multiplied by pre[r * pre_ld + i]. last: the
  * results are multiplied by scale, then by post; else y is f32 and gets them as they are. With 0
- * bits it converts. Neighbours here are not neighbours in struct hzi_hadamard_args: compilers would
- * copy them in pairs, and a load of two values just stored apart waits for both stores (4 ns).
+ * bits it converts. If x has 16 bits and ahead is not 0, what lies ahead elements behind those that
+ * are read is brought into L2; it need not be there. Neighbours here are not neighbours in struct
+ * hzi_hadamard_args: compilers would copy them in pairs, and a load of two values just stored apart
+ * waits for both stores (4 ns).
  */
 struct hzi_head {
 	const void *x;
@@ -32,7 +34,7 @@ struct hzi_head {
 	bool last;
 	float scale;
 	const float *pre, *post;
-	int64_t pre_ld, post_ld;
+	int64_t pre_ld, post_ld, ahead;
 };
 
 /*
@@ -40,13 +42,14 @@ struct hzi_head {
  * pre: row j is first multiplied by pre[j * pre_ld]. last: scale, then post: row j by
  * post[j * post_ld], or element c of row j by post[j * post_ld + c] if post_wide. That for groups
  * groups of rows, x_group, y_group, pre_group and post_group apart. What lies ahead elements behind
- * each vector of x is brought into L2, if ahead is not 0; it need not be there.
+ * each vector of x is brought into L2, if ahead is not 0; it need not be there. The same of y_ahead
+ * and y of 16 bits, whose lines have to be there when they are stored to.
  */
 struct hzi_pass {
 	const void *x;
 	void *y;
 	int64_t x_ld, y_ld, width;
-	int64_t groups, x_group, y_group, pre_group, post_group, ahead;
+	int64_t groups, x_group, y_group, pre_group, post_group, ahead, y_ahead;
 	int32_t x_dtype, y_dtype, bits;
 	bool last, post_wide;
 	float scale;

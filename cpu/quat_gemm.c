@@ -2,6 +2,8 @@
  * quat_gemm.c - products of quaternion matrices on the CPU: packing, blocking, threads
  *
  * SPDX-License-Identifier: BSD-2-Clause
+ *
+ * A thousand lines in one file: all of them work on struct plan and struct part.
  */
 #include <config.h>
 

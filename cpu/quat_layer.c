@@ -8,7 +8,7 @@
 #include <string.h>
 
 #include "cpu/cpu.h"
-#include "lib/quat_step.h"
+#include "lib/quat_sums.h"
 
 /* ---- Quaternions of f32 in a vector, w x y z back to back ------------------------------------ */
 

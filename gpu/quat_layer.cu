@@ -8,7 +8,7 @@
  */
 #include "gpu/common.cuh"
 #include "gpu/quat_layer.h"
-#include "lib/quat_step.h"
+#include "lib/quat_sums.h"
 
 #define THREADS HZI_QUAT_STEP_THREADS
 

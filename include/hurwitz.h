@@ -2,6 +2,9 @@
  * hurwitz.h - neural-network primitives for CPU and CUDA: the whole public interface
  *
  * SPDX-License-Identifier: BSD-2-Clause
+ *
+ * One file for all families, as there is one library. Half of the lines are comments, which are the
+ * manual's source; a section can be read alone.
  */
 #ifndef HURWITZ_H
 #define HURWITZ_H

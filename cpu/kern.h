@@ -220,8 +220,8 @@ enum hzi_quat_mode {
  * p[j * R + i] = the sum over l < k of v[l * R + i] s[j / 6 * s_panel + l * 6 + j % 6], for
  * i < rows up to a whole vector and j < cols, R being the rows of a panel, in ascending order of l;
  * before that as mode says. For each panel of S that is multiplied, HZI_QUAT_AHEAD bytes from
- * ahead on are brought into L2, or less with k below 128; for the next panel from ahead_step further
- * on. They need not be there.
+ * ahead on are brought into L2, or less with k below 128; for the next panel from ahead_step
+ * further on. They need not be there.
  */
 struct hzi_quat_mul {
 	const void *v, *s;
@@ -404,8 +404,9 @@ struct hzi_quat_put {
 #define HZI_VLUT_ROOM 256	/* the most entries of a table that kernels look into */
 
 /*
- * A panel of 64 rows has, for each block and level, 64 bytes: the code of row i is at hzi_vlut_place(i).
- * In parts of 16 bytes rows lie so that four bytes of each, side by side, come out in order.
+ * A panel of 64 rows has, for each block and level, 64 bytes: the code of row i is at
+ * hzi_vlut_place(i). In parts of 16 bytes rows lie so that four bytes of each, side by side, come
+ * out in order.
  */
 static inline int hzi_vlut_place(int row)
 {
@@ -413,11 +414,12 @@ static inline int hzi_vlut_place(int row)
 }
 
 /*
- * y[i] += sum over groups g of scale[T of row i and g] * (weight[g] * sum_l q^l s_l + base[g]), where
- * s_l sums over group blocks (the last group may have less) the entries of the codes of level l, each
- * less 32768 if planes is 2. Table j is of block order[j], or j; its entries are bytes, or with planes 2
- * the low bytes of 16 bits and then, size on, the high ones. Level l of block b is at codes + b * step +
- * l * 64; T of group g at t + g * 64 in the order of codes. t NULL: scale is not used.
+ * y[i] += sum over groups g of scale[T of row i and g] * (weight[g] * sum_l q^l s_l + base[g]),
+ * where s_l sums over group blocks (the last group may have less) the entries of the codes of level
+ * l, each less 32768 if planes is 2. Table j is of block order[j], or j; its entries are bytes, or
+ * with planes 2 the low bytes of 16 bits and then, size on, the high ones. Level l of block b is at
+ * codes + b * step + l * 64; T of group g at t + g * 64 in the order of codes. t NULL: scale is not
+ * used.
  */
 struct hzi_vlut_sum {
 	const uint8_t *codes, *table, *t;
@@ -430,9 +432,9 @@ struct hzi_vlut_sum {
 };
 
 /*
- * Tables of the products of leaders, [embed][size, but at least 64] of f32, with embed numbers x of each block, for
- * blocks order[i], or i: entry e is round((<c_e, x> - low[i]) * inverse[i]), with planes 2 plus
- * 32768, which 16 bits hold. range: the least and the largest of them.
+ * Tables of the products of leaders, [embed][size, but at least 64] of f32, with embed numbers x of
+ * each block, for blocks order[i], or i: entry e is round((<c_e, x> - low[i]) * inverse[i]), with
+ * planes 2 plus 32768, which 16 bits hold. range: the least and the largest of them.
  */
 struct hzi_vlut_table {
 	const float *x, *leaders;
@@ -445,8 +447,8 @@ struct hzi_vlut_table {
 };
 
 /*
- * Points of a panel less offset, bytes, to two panels of packed B (lib/qgemm.h), b_panel bytes apart:
- * number e of block b is k = b * embed + e. table is [levels][embed][size] of bytes: the
+ * Points of a panel less offset, bytes, to two panels of packed B (lib/qgemm.h), b_panel bytes
+ * apart: number e of block b is k = b * embed + e. table is [levels][embed][size] of bytes: the
  * leaders times q^l. Sums are mod 256. What is beyond k up to a multiple of 4 becomes 0.
  */
 struct hzi_vlut_points {
@@ -458,9 +460,9 @@ struct hzi_vlut_points {
 };
 
 /*
- * Such bytes of k .. k + count - 1, count a multiple of embed and k of 4, to floats: number e of row i
- * times scale[i], scale being 64 floats for each group blocks, in panels of `rows` rows, panel
- * elements apart, [count][rows]; extra: after each block a row of the scales themselves.
+ * Such bytes of k .. k + count - 1, count a multiple of embed and k of 4, to floats: number e of
+ * row i times scale[i], scale being 64 floats for each group blocks, in panels of `rows` rows,
+ * panel elements apart, [count][rows]; extra: after each block a row of the scales themselves.
  */
 struct hzi_vlut_widen {
 	const uint8_t *b;
@@ -482,8 +484,8 @@ struct hzi_lane_divisor {
 
 /*
  * A rule for lanes: q is 2^shift times an odd number, whose inverse mod 2^16 is inverse. q2 is 2 q;
- * digit divides coordinates in the basis. Points are of 16 bits, with byte_points of 8; bytes: those
- * that fit can be of 8 bits when decoded.
+ * digit divides coordinates in the basis. Points are of 16 bits, with byte_points of 8; bytes:
+ * those that fit can be of 8 bits when decoded.
  */
 struct hzi_lane_rule {
 	struct hzi_lane_divisor q, q2, digit;
@@ -493,10 +495,10 @@ struct hzi_lane_rule {
 
 /*
  * Points of count blocks x, back to back, and their indices: level m of block i at index[m *
- * HZI_LATTICE_RUN + i]. The scale is inverse, or inverses[i], times factors[i] if not NULL. miss[i]: 0,
- * HZI_LATTICE_MISS if the block does not fit, and HZI_LATTICE_FAR beside it where indices mean
- * nothing: y is not a number, or rounds to more than far. error[i], if wanted, is that of
- * hzi_lattice_error(). Arrays have HZI_LATTICE_RUN elements.
+ * HZI_LATTICE_RUN + i]. The scale is inverse, or inverses[i], times factors[i] if not NULL.
+ * miss[i]: 0, HZI_LATTICE_MISS if the block does not fit, and HZI_LATTICE_FAR beside it where
+ * indices mean nothing: y is not a number, or rounds to more than far. error[i], if wanted, is that
+ * of hzi_lattice_error(). Arrays have HZI_LATTICE_RUN elements.
  */
 #define HZI_LATTICE_MISS 1
 #define HZI_LATTICE_FAR 2
@@ -524,10 +526,10 @@ struct hzi_lattice_codes {
 };
 
 /*
- * Values of count blocks from LEVEL codes, back to back, levels of each of bytes bytes, the finest of
- * weight q^first: (p - o) unit - sub[j], times scale, or scales[i] for block i. D_4 and E8 with lanes
- * of 8 bits. scales has room for LANES more; sub is NULL for all 0. stream: as of stream_f32(). y of
- * HZ_S8 gets p - o itself, count being a multiple of 64.
+ * Values of count blocks from LEVEL codes, back to back, levels of each of bytes bytes, the finest
+ * of weight q^first: (p - o) unit - sub[j], times scale, or scales[i] for block i. D_4 and E8 with
+ * lanes of 8 bits. scales has room for LANES more; sub is NULL for all 0. stream: as of
+ * stream_f32(). y of HZ_S8 gets p - o itself, count being a multiple of 64.
  */
 struct hzi_lattice_values {
 	const struct hzi_lattice_rule *rule;
@@ -553,7 +555,7 @@ struct hzi_lattice_scale {
 
 /* ---- Hyper-connections ----------------------------------------------------------------------- */
 
-#define HZI_MHC_BATCH 16	/* tokens whose coefficients are made at once; a multiple of all LANES */
+#define HZI_MHC_BATCH 16	/* tokens made coefficients of at once; a multiple of all LANES */
 #define HZI_MHC_TILE 256	/* channels at most of which mhc_row_bwd() makes dp or da */
 
 /*
@@ -602,8 +604,8 @@ struct hzi_mhc_scale {
 
 /*
  * Coefficients of a batch of tokens: number e of token t at e * HZI_MHC_BATCH + t. n is 2 or 4.
- * coefs: y [m] to p, q [n], a [n n]; coefs_bwd: y, dp, dq, da to dz, dy [m], dalpha [3]; sinkhorn: y
- * [n n] to a; sinkhorn_bwd: y and da to dz. all: as of hzi_mhc_coefs()
+ * coefs: y [m] to p, q [n], a [n n]; coefs_bwd: y, dp, dq, da to dz, dy [m], dalpha [3]; sinkhorn:
+ * y [n n] to a; sinkhorn_bwd: y and da to dz. all: as of hzi_mhc_coefs()
  */
 struct hzi_mhc_batch {
 	const struct hzi_mhc_rule *rule;
@@ -743,7 +745,7 @@ struct hz_kern {
 	void (*vlut_table)(const struct hzi_vlut_table *a);
 	void (*vlut_points)(const struct hzi_vlut_points *a);
 	void (*vlut_widen)(const struct hzi_vlut_widen *a);
-	/* 64 rows of bytes each at rows + i * step and count long, to count * 64 as panels have them */
+	/* 64 rows of bytes, count long, row i at rows + i * step, to count * 64 as in panels */
 	void (*vlut_turn)(const uint8_t *rows, int64_t step, int64_t count, uint8_t *to);
 	/*
 	 * round(x factor), less than 2^22 in magnitude, as sums of 256^p times the signed byte at
@@ -757,7 +759,7 @@ struct hz_kern {
 	void (*mhc_row)(const struct hzi_mhc_row *a);
 	void (*mhc_row_bwd)(const struct hzi_mhc_row_bwd *a);
 	void (*mhc_scale)(const struct hzi_mhc_scale *a);
-	/* Floats of count numbers of dtype, NULL: none; sums of their squares, lanes floats, added to */
+	/* Floats of count numbers of dtype, NULL: none; sums of squares, lanes floats, added to */
 	void (*mhc_widen)(const void *x, int dtype, int64_t count, float *to, float *squares,
 			  const void *ahead);	/* as in struct hzi_mhc_row */
 	/* to[i] = the sum of the lanes floats at sums + i * lanes */

@@ -15,7 +15,7 @@ struct hzi_vlut_side {
 	const struct hzi_lattice_rule *rule;
 	const struct hzi_lattice_matrices *matrices;
 	const struct hzi_coded *w;
-	const uint64_t *words;		/* [M][q^d]: bytes of leaders times q^m; NULL: there are none */
+	const uint64_t *words;		/* [M][q^d]: bytes of leaders times q^m; NULL: none */
 	int64_t blocks, panels, panel_bytes;
 	int64_t group, groups;		/* blocks that share T; T of a row, 0 without T */
 	int64_t reach, offset_max;	/* |p_i - o_i| <= reach, if that is below 2^31; |o_i| */
@@ -60,19 +60,20 @@ void hzi_vlut_bytes(const struct hz_kern *kern, const struct hzi_vlut_side *s,
 		    int64_t b_panel);
 
 /* Scale of T of a row in a view, by groups */
-static inline float hzi_vlut_scale(const struct hzi_vlut_side *s, const struct hzi_vlut_view *v, int row,
-				   int64_t block)
+static inline float hzi_vlut_scale(const struct hzi_vlut_side *s, const struct hzi_vlut_view *v,
+				   int row, int64_t block)
 {
 	return s->rule->scale[v->t ? v->t[block / s->group * 64 + hzi_vlut_place(row)] : 0];
 }
 
 /*
- * Column c < cols, cols <= HZI_VLUT_COLUMNS, at x + first + c * x_ld, n elements step apart, to floats; some is room
- * for n of these.
+ * Column c < cols, cols <= HZI_VLUT_COLUMNS, at x + first + c * x_ld, n elements step apart, to
+ * floats; some is room for n of these.
  */
 #define HZI_VLUT_COLUMNS 16
 void hzi_vlut_load(const struct hz_kern *kern, const void *x, int dtype, int64_t n, int64_t step,
-		   int64_t first, int64_t cols, int64_t x_ld, uint16_t *some, float *to, int64_t to_ld);
+		   int64_t first, int64_t cols, int64_t x_ld, uint16_t *some, float *to,
+		   int64_t to_ld);
 
 /* Places in a workspace, in whole cache lines: with base NULL they are counted alone. */
 static inline void *hzi_vlut_take(char *base, size_t *used, int64_t bytes)
@@ -110,8 +111,8 @@ void hzi_vlut_put_one(const struct hz_kern *kern, const struct hzi_vlut_side *s,
 		      const struct hzi_vlut_result *y, int64_t row, int64_t col, float value);
 
 /*
- * Each of the ways to sum has a struct whose first members the caller fills; _place() finds the rest
- * room in a workspace, or counts it, and _run() does the work.
+ * Each of the ways to sum has a struct whose first members the caller fills; _place() finds the
+ * rest room in a workspace, or counts it, and _run() does the work.
  */
 
 /* Tables in registers: 8 bits (planes 1) or 16. q^d <= 256; x is finite. */
@@ -122,7 +123,7 @@ struct hzi_vlut_small {
 	struct hzi_vlut_result y;
 	int32_t planes;
 	/* place */
-	int64_t chunk, group, cols, padded;	/* blocks at once, of a group; columns at once; rows */
+	int64_t chunk, group, cols, padded;	/* blocks at once, of a group; columns; rows */
 	int64_t first, blocks, col, count;	/* what is at work: a chunk, some columns */
 	float *leaders, *low, *high, *ordered, *inverse, *weight, *base, *sum;
 	int32_t *order;
@@ -163,7 +164,8 @@ struct hzi_vlut_tables {
 	bool compensated;
 	/* place */
 	int64_t chunk, first, blocks, col;	/* blocks at once; what is at work */
-	float *table, *base, *sum;	/* [chunk][q^d], [chunk]; [panels][64][2]: a sum and what it lost */
+	float *table, *base;		/* [chunk][q^d], [chunk] */
+	float *sum;			/* [panels][64][2]: a sum and what it lost */
 	char *scratch;
 	int64_t scratch_each;
 	int threads;
@@ -180,7 +182,7 @@ struct hzi_vlut_ints {
 	int64_t cols;
 	int32_t parts;			/* rows of bytes that make a column, the lowest first */
 	/* place */
-	double *factor, *shift;		/* [cols]: y = row_scale_i (factor_j sum + shift_j); not of s32 */
+	double *factor, *shift;		/* [cols]: y = row_scale_i (factor_j sum + shift_j) */
 	int8_t *rows;
 	int64_t k, chunk, chunks, groups;	/* blocks at once; groups of columns */
 	uint8_t *table;

@@ -31,8 +31,8 @@ extern "C" {
 /*
  * Every function that can fail returns one of these. HZ_OK is 0, errors are negative and never
  * renumbered. A call that is refused leaves every output as it was; one that the CUDA driver lets
- * down on the way (HZ_ECUDA, or HZ_ENOMEM of the driver's) may have written some. hz_errmsg() has the
- * sentence.
+ * down on the way (HZ_ECUDA, or HZ_ENOMEM of the driver's) may have written some. hz_errmsg() has
+ * the sentence.
  */
 enum hz_status {
 	HZ_OK = 0,
@@ -648,11 +648,11 @@ HZ_API int hz_qlinear_workspace(hz_context *ctx, const hz_tensor *x, const hz_te
 /* ---- Quaternions ----------------------------------------------------------------------------- */
 
 /*
- * A quaternion tensor is a tensor whose last dimension has the size 4: w, x, y, z of q = w + xi + yj
- * + zk, or x, y, z, w in all operands of a call with HZ_QUAT_XYZW. Its shape without that dimension
- * is its quaternion shape. Strides say the layout: [n, 4] contiguous; four planes, of strides {1,
- * n}; [batch, m, 4] of strides {4 m, 1, m} is the r|i|j|k block layout of PyTorch's quaternion
- * libraries, whose [batch, 4 m] tensors need no copy.
+ * A quaternion tensor is a tensor whose last dimension has the size 4: w, x, y, z of q = w + xi +
+ * yj + zk, or x, y, z, w in all operands of a call with HZ_QUAT_XYZW. Its shape without that
+ * dimension is its quaternion shape. Strides say the layout: [n, 4] contiguous; four planes, of
+ * strides {1, n}; [batch, m, 4] of strides {4 m, 1, m} is the r|i|j|k block layout of PyTorch's
+ * quaternion libraries, whose [batch, 4 m] tensors need no copy.
  *
  * What the elementwise calls, hz_quat_mul() to hz_quat_rotate_bwd(), have in common: operands have
  * one dtype, f32 f16 bf16, or f64 on the CPU, and any strides, with at most five dimensions of
@@ -847,7 +847,7 @@ enum hz_precision {
 	HZ_PRECISION_F32 = 1,	/* f32 multiply-adds */
 	HZ_PRECISION_SPLIT = 2,	/* f32 operands in parts on matrix units: nearly as accurate */
 	HZ_PRECISION_TF32 = 3,	/* f32 operands rounded to 11 bits */
-	HZ_PRECISION_HALF = 4	/* operands of 11 bits (f16) with scales, or of their own 8 (bf16) */
+	HZ_PRECISION_HALF = 4	/* operands of 11 bits (f16) with scales, or of 8 (bf16) */
 };
 
 /* Activations: of each component ("split") but for the last two, which keep its direction. */
@@ -916,8 +916,8 @@ HZ_API int hz_quat_gemm_workspace(hz_context *ctx, const hz_tensor *a, const hz_
 /*
  * Packs A for hz_quat_gemm() and the layers: worth it for weights that are used more than once.
  * What is packed, a or with op_a T its transpose, serves every op_a, which then counts from it, and
- * every n. opts->op_a, method, precision and HZ_QUAT_XYZW are read; later calls have the same method
- * and precision, or AUTO. As hz_qgemm_pack() otherwise. Errors: as hz_qgemm_pack().
+ * every n. opts->op_a, method, precision and HZ_QUAT_XYZW are read; later calls have the same
+ * method and precision, or AUTO. As hz_qgemm_pack() otherwise. Errors: as hz_qgemm_pack().
  */
 HZ_API int hz_quat_gemm_pack(hz_context *ctx, const hz_tensor *a, void *data, size_t bytes,
 			     hz_packed *packed, const hz_quat_gemm_opts *opts);
@@ -1513,8 +1513,8 @@ HZ_API int hz_vlut_pack(hz_context *ctx, const hz_vlut *vlut, const hz_coded *w,
  * bits). sum = HZ_F32 keeps all in f32, as it is where x has NaN or Inf, or its largest |x_k| is
  * not within 2^-50 .. 2^50. On a GPU errors are at most 2^-9 of the norms of the parts, x being f16
  * in products. Tables of f16 and bf16 add the roundings of their entries; those of u8, 0.6 % for
- * normal numbers, are taken for up to 8 columns, and for more with route TABLE. Then one rounding to
- * the dtype of y.
+ * normal numbers, are taken for up to 8 columns, and for more with route TABLE. Then one rounding
+ * to the dtype of y.
  * Workspace: hz_vlut_gemm_workspace(), for both.
  * Errors: HZ_EINVAL, HZ_EDTYPE, HZ_ESHAPE, HZ_ESTRIDE, HZ_EALIAS, HZ_EDEVICE, HZ_ENOTSUP,
  * HZ_ENOMEM, HZ_EWORKSPACE, HZ_ECUDA, HZ_EFORK.

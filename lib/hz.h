@@ -49,7 +49,7 @@ extern const struct hz_ops hzi_cuda_ops;	/* gpu/cuda.c */
 #include "ops.def"
 #undef HZ_OP
 
-/* ---- Topology (lib/topology.c) ---------------------------------------------------------------- */
+/* ---- Topology (lib/topology.c) --------------------------------------------------------------- */
 
 struct hzi_topology {
 	int cores;			/* physical cores in this process's cpuset, at least 1 */
@@ -106,8 +106,8 @@ void *hzi_malloc(const struct hz_context *ctx, size_t bytes, size_t align);
 void hzi_mfree(const struct hz_context *ctx, void *p, size_t bytes);
 
 /*
- * Makes ctx->workspace at least that large: grows on the CPU, HZ_EWORKSPACE on the GPU. op names the
- * call in the sentence.
+ * Makes ctx->workspace at least that large: grows on the CPU, HZ_EWORKSPACE on the GPU. op names
+ * the call in the sentence.
  */
 int hzi_workspace(struct hz_context *ctx, const char *op, size_t bytes);
 
@@ -117,7 +117,7 @@ unsigned hzi_fork_generation(void);
 /* HZ_OK, or the status of a context that cannot be used here: NULL, a GPU context after fork(). */
 int hzi_enter(struct hz_context *ctx, const char *op);
 
-/* ---- CPU dispatch (cpu/cpu.c) ------------------------------------------------------------------ */
+/* ---- CPU dispatch (cpu/cpu.c) ---------------------------------------------------------------- */
 
 /*
  * Picks the micro-kernels: the highest ISA up to cap (enum hz_isa; HZ_ISA_AUTO: none) that this
@@ -137,7 +137,7 @@ int64_t hzi_cache_share(const struct hz_context *ctx);
 /* Threads worth starting for a call that moves or makes that many bytes: 1 .. ctx->threads. */
 int hzi_threads(const struct hz_context *ctx, int64_t bytes);
 
-/* ---- CUDA (gpu/cuda.c) ------------------------------------------------------------------------- */
+/* ---- CUDA (gpu/cuda.c) ----------------------------------------------------------------------- */
 
 /*
  * The GPU half of a context. hzi_cuda_open() returns HZ_OK and sets ctx->cuda and ctx->device, or a
@@ -154,10 +154,10 @@ int hzi_cuda_copy(struct hz_context *ctx, void *dst, int dst_device, const void 
 		  int src_device, size_t bytes);
 int hzi_cuda_set_stream(struct hz_context *ctx, void *stream);
 int hzi_cuda_sync(struct hz_context *ctx);
-bool hzi_cuda_capturing(struct hz_context *ctx);	/* the stream is being captured into a graph */
+bool hzi_cuda_capturing(struct hz_context *ctx);	/* whether its stream goes into a graph */
 int hzi_cuda_prepare(struct hz_context *ctx);
 
-/* ---- Argument checks (lib/tensor.c) ------------------------------------------------------------- */
+/* ---- Argument checks (lib/tensor.c) ---------------------------------------------------------- */
 
 /*
  * Whether a view keeps every rule of hzi_check() at a glance: contiguous, not empty, and no larger
@@ -168,7 +168,8 @@ bool hzi_plain(const struct hz_context *ctx, const hz_tensor *t, const int *dtyp
 /*
  * Checks a view: not NULL, dtype in the list (ends with 0), ndim and shape sane, products and
  * address ranges without overflow, data not NULL unless empty, aligned to its element, on the
- * context's device; for an output, no two elements at one address. op and name go into the sentence.
+ * context's device; for an output, no two elements at one address. op and name go into the
+ * sentence.
  */
 int hzi_check(struct hz_context *ctx, const char *op, const char *name, const hz_tensor *t,
 	      const int *dtypes, bool output);

@@ -73,7 +73,7 @@ struct hzi_quat_view {
 /*
  * For each item of the batch (ndim may be 0: one item; at most 3 dimensions), i < m and j < n:
  *
- *   t = sum_{l < k} ca(a[i, l]) cb(b[l, j]);  t = cc(t)		(ca, cb, cc: conjugate or not)
+ *   t = sum_{l < k} ca(a[i, l]) cb(b[l, j]);  t = cc(t)	(ca, cb, cc: conjugate or not)
  *   t = alpha t + beta c[i, j] + bias[i or j];  pre[i, j] = t;  c[i, j] = act(t)
  *
  * in f32 (f64 for f64), c being read only if beta is not 0. An order reversed by the caller is in
@@ -89,7 +89,7 @@ struct hzi_quat_gemm_args {
 	double alpha[4], beta, slope;
 	int32_t alpha_real;		/* alpha[1 .. 3] are 0 */
 
-	const void *packed;		/* instead of a: layout and conj_a say how to read it; with */
+	const void *packed;		/* instead of a: to be read by layout and conj_a; with */
 	int32_t layout;			/* packed_t it holds the transpose: m and k exchanged */
 	int32_t packed_t;
 	int64_t packed_stride[HZ_MAXDIM];	/* batch strides, in packed matrices */

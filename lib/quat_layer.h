@@ -4,9 +4,9 @@
  * SPDX-License-Identifier: BSD-2-Clause
  *
  * Layers are made of products of quaternion matrices and of a few steps around them. How, stands
- * once, in lib/quat_linear.c, lib/quat_conv.c and lib/quat_norm.c; a device gives the steps. Structs
- * are read by the C compiler and by nvcc: fixed-width types only. What a step does to one element is
- * in lib/quat_step.h, for both.
+ * once, in lib/quat_linear.c, lib/quat_conv.c and lib/quat_norm.c; a device gives the steps.
+ * Structs are read by the C compiler and by nvcc: fixed-width types only. What a step does to one
+ * element is in lib/quat_step.h, for both.
  */
 #ifndef HZI_QUAT_LAYER_H
 #define HZI_QUAT_LAYER_H
@@ -33,13 +33,13 @@ struct hzi_qarray {
 	int64_t stride[HZI_QDIM];
 	int64_t comp[4];
 	int32_t dtype;
-	int32_t whole;			/* the components are 0 1 2 3, aligned: one load takes all */
+	int32_t whole;			/* components 0 1 2 3, aligned: one load takes all */
 };
 
 enum hzi_qmap_kind {
 	HZI_QMAP_COPY,			/* out = a */
 	HZI_QMAP_ACT,			/* pre = a + b, out = act(pre); b, pre: if they are there */
-	HZI_QMAP_ACT_BWD,		/* out = the gradient of act at a, for b that of its result */
+	HZI_QMAP_ACT_BWD,		/* out = the gradient of act at a; b: of its result */
 	HZI_QMAP_DROPOUT,		/* out = a * scale, or 0 */
 	HZI_QMAP_INIT,			/* out = random */
 	HZI_QMAP_AFFINE,		/* out = coef[c] of a: struct hzi_qaffine */
@@ -54,7 +54,7 @@ struct hzi_qmap_args {
 	int64_t shape[HZI_QDIM];
 	int32_t ndim, kind;
 	int32_t accumulate;		/* out is added to; COPY and ACT_BWD */
-	int32_t pure;			/* 1: the real part of a counts as 0; 2: that of out is left */
+	int32_t pure;			/* 1: the real part of a is 0; 2: that of out is left */
 	int32_t activation, init;
 	double slope, scale, drop;
 	uint64_t seed, offset;
@@ -172,9 +172,9 @@ struct hzi_qconv_args {
 };
 
 /*
- * The gradient of a group's weights as one step: what product it is of small by patches of big, a, b
- * and c having no data; small and patches beginning at the group's first channel. The sum is of f32,
- * rows of taps and channels back to back.
+ * The gradient of a group's weights as one step: what product it is of small by patches of big, a,
+ * b and c having no data; small and patches beginning at the group's first channel. The sum is of
+ * f32, rows of taps and channels back to back.
  */
 struct hzi_qconv_weights_args {
 	struct hzi_quat_gemm_args g;
@@ -204,8 +204,7 @@ struct hzi_quat_steps {
 	int (*weights)(struct hz_context *ctx, const char *op,
 		       const struct hzi_qconv_weights_args *a);
 	size_t patch_bytes;		/* patches that are made at a time */
-	int64_t tiles;			/* of 64 x 64, of which the device wants so many in a product;
-					   0: any number will do */
+	int64_t tiles;			/* of 64 x 64 that the device wants in a product; 0: any */
 };
 
 extern const struct hzi_quat_steps hzi_cpu_quat_steps;	/* cpu/quat_layer.c */
@@ -308,7 +307,7 @@ int hzi_quat_check_range(struct hz_context *ctx, const char *op, const char *nam
 			 int64_t low, int64_t high);
 int hzi_quat_check_flags(struct hz_context *ctx, const char *op, uint32_t flags, uint32_t known);
 
-/* ---- Composition: lib/quat_steps.c, quat_linear.c, quat_conv.c, quat_norm.c ------------------- */
+/* ---- Composition: lib/quat_steps.c, quat_linear.c, quat_conv.c, quat_norm.c ------------------ */
 
 /*
  * A map over the shape of out; a, b and pre of its shape, or NULL. Dimensions that step together

@@ -9,9 +9,10 @@
 #include "lattice.h"
 
 /*
- * One coded matrix: rows of k values, blocks = ceil(k / d) blocks each, values beyond k not counted.
- * Either codes (and t, if the policy has T) or packed, which has them both. Level m >= first of
- * block b of row i is at i * row + b * block + (m - first) * level; T at i * t_row + b / group * t_step.
+ * One coded matrix: rows of k values, blocks = ceil(k / d) blocks each, values beyond k not
+ * counted. Either codes (and t, if the policy has T) or packed, which has them both. Level m >=
+ * first of block b of row i is at i * row + b * block + (m - first) * level; T at i * t_row + b /
+ * group * t_step.
  */
 struct hzi_coded {
 	const void *codes, *packed;
@@ -25,8 +26,9 @@ struct hzi_coded {
 };
 
 /*
- * table: two-sided, [q^d of w][q^d of x] of <c, c'> in embedded integers, s8 or s16 (table_dtype), on
- * the context's device; of route HZ_VLUT_TABLE alone, else NULL. It has at most HZI_VLUT_TABLE entries.
+ * table: two-sided, [q^d of w][q^d of x] of <c, c'> in embedded integers, s8 or s16 (table_dtype),
+ * on the context's device; of route HZ_VLUT_TABLE alone, else NULL. It has at most HZI_VLUT_TABLE
+ * entries.
  */
 #define HZI_VLUT_TABLE ((int64_t)1 << 26)
 
@@ -34,11 +36,13 @@ struct hz_vlut {
 	hz_context *ctx;
 	const struct hz_lattice *w, *x;	/* x NULL: dense */
 	int32_t route, table_dtype, sum, compensated;
-	int32_t unit;			/* two-sided: <p, p'> of embedded integers is this times the true one: 1 2 4 */
+	int32_t unit;			/* two-sided: <p, p'> of integers by the true one: 1 2 4 */
 	void *table;
-	uint64_t *words[2];		/* of w and x: [M][q^d] of c q^m as bytes mod 256, the first coordinate
-					   lowest in memory; on a GPU of E8 with q = 4, see fill_e8(); NULL:
-					   q^d <= 256, or not so */
+	/*
+	 * Of w and x: [M][q^d] of c q^m as bytes mod 256, the first coordinate lowest in memory; on
+	 * a GPU of E8 with q = 4, see fill_e8(). NULL: q^d <= 256, or not so.
+	 */
+	uint64_t *words[2];
 };
 
 /* y[i, j] = row_scale_i sum_k s(T_ik) <p_ik - o - sub, x_jk>, y f32 f16 bf16; no size is 0 */
@@ -51,7 +55,10 @@ struct hzi_vlut_gemm_args {
 	int64_t batch, x_k, x_b, y_i, y_b;
 };
 
-/* y[i, j] = the same by codes of both; s32: sum_k <p_ik - o, p'_jk - o'> without scales, embedded integers */
+/*
+ * y[i, j] = the same by codes of both; s32: sum_k <p_ik - o, p'_jk - o'> of embedded integers,
+ * without scales
+ */
 struct hzi_vlut_gemm2_args {
 	const struct hz_vlut *vlut;
 	struct hzi_coded w, x;

@@ -26,8 +26,11 @@
  *   is free as long as the loop keeps its state in registers: stores that the loads of a tile may
  *   alias (by the low 12 bits of their addresses) hold these up, so that ten spilled counters cost
  *   15 %, and a store in each step 5 %.
+ * - A tile that is stored after 2000 cycles without such a store takes 900 cycles more. So blocks
+ *   end after at most KC steps, by which sums go out and in: else idle stores have to be put between.
  * - What misses L1 is the limit then: 16 lines at a time. With k beyond 1024 there are, beside B,
- *   the sums of parts, 9 % of the time, and the change of A's panel, 5 %.
+ *   the sums of parts and the change of A's panel; lines of the last cache, those of C too, add 8
+ *   cycles each to a step of 64, whatever fetches them.
  */
 enum {
 	ROWS = 32,
@@ -131,12 +134,15 @@ struct block {
 	int64_t init_ld;
 };
 
-/* What goes on beside: rows of A are packed, and lines come into L2, in each step */
+/*
+ * What goes on beside: rows of A are packed, and lines come into L2, in each step; with each pair of
+ * rows of codes a line of C does, from row to row
+ */
 struct beside {
 	const char *from;
 	char *to;
 	int64_t from_ld, rows;
-	const char *soon;
+	const char *soon, *c;
 	int64_t lines;
 };
 
@@ -213,7 +219,8 @@ INLINE void run(const int signs, const bool half, const int kind, const int pair
 {
 	const struct bounds limit = *bounds;
 	const struct scale scale = f->scale;
-	const char *a = k->a, *b = k->b, *soon = s->soon, *sums = f->sums, *from = s->from;
+	const char *a = k->a, *b = k->b, *soon = s->soon, *c_soon = s->c, *sums = f->sums;
+	const char *from = s->from;
 	const int64_t a_ld = k->a_ld, a_step = k->a_step, c_ld = f->c_ld, lines = s->lines;
 	const int64_t from_ld = s->from_ld;
 	const int32_t *row = f->row;
@@ -242,6 +249,8 @@ INLINE void run(const int signs, const bool half, const int kind, const int pair
 				float_row += 2;
 				continue;
 			}
+			_mm_prefetch(c_soon, _MM_HINT_T1);
+			c_soon += c_ld;
 			codes = two_rows(sums, row, &scale, &limit);
 			_mm256_storeu_si256((void *)c, _mm512_castsi512_si256(codes));
 			_mm256_storeu_si256((void *)below, _mm512_extracti64x4_epi64(codes, 1));
@@ -490,19 +499,18 @@ static void prepare_rows(struct region *g, bool is_signed, int64_t p, const char
 }
 
 /* Rows of the next band to be packed beside block j: of the steps from k0 on */
-static struct beside pack_beside(const struct region *g, int64_t p, int64_t j, int64_t each,
-				 int64_t k0)
+static void pack_beside(const struct region *g, int64_t p, int64_t j, int64_t each, int64_t k0,
+			struct beside *s)
 {
 	const struct hzi_qmul *q = g->q;
 	const int64_t first = (p + 1) * ROWS + j * each;
-	struct beside s = {
-		.from = (const char *)q->src + first * q->src_ld + k0 * STEP, .from_ld = q->src_ld,
-		.to = (char *)q->a + ((p + 1) * g->steps + k0) * PAIR + j * each * STEP,
-		.rows = each, .lines = 1,
-	};
 
-	s.soon = s.from + each * q->src_ld;
-	return s;
+	s->from = (const char *)q->src + first * q->src_ld + k0 * STEP;
+	s->from_ld = q->src_ld;
+	s->to = (char *)q->a + ((p + 1) * g->steps + k0) * PAIR + j * each * STEP;
+	s->rows = each;
+	s->lines = 1;
+	s->soon = s->from + each * q->src_ld;
 }
 
 /* The block at a column of band p has been multiplied, and its tiles are held. */
@@ -539,6 +547,24 @@ static void hold(struct region *g, int64_t p, int64_t column, char *own, const i
 		set_floats(&f->floats, q, column, f->mask);
 }
 
+/*
+ * Beside block j of a band: half of the rows of a line of C that the next but one and the one after
+ * it write, at the end of a band those of the next. Stores that wait for the last cache to hand over
+ * their lines hold up loads: 5 % at 4096^3.
+ */
+static const char *next_c(const struct region *g, int64_t p, int64_t j0, int64_t j, int64_t width)
+{
+	const struct hzi_qmul *q = g->q;
+	const int64_t panel = j0 + j;
+	int64_t row = p * ROWS + panel % 2 * (ROWS / 2), column = (panel / 2 + 1) * 2 * COLS;
+
+	if (j + 2 >= width) {
+		row += p + 1 < g->bands ? ROWS : 0;
+		column = j0 * COLS;
+	}
+	return (const char *)q->c + (row * q->c_ld + column) * g->size;
+}
+
 static void region(int signs, struct region *g)
 {
 	const struct hzi_qmul *q = g->q;
@@ -567,9 +593,10 @@ static void region(int signs, struct region *g)
 			const char *const a = direct ? (const char *)q->src + p * ROWS * q->src_ld :
 						       (const char *)q->a + p * steps * PAIR;
 			const int64_t a_ld = direct ? q->src_ld : 64, a_step = direct ? 64 : PAIR;
-			/* Beside a block, a share of the next band comes into L2. */
-			const char *soon = a + ROWS * (direct ? q->src_ld : steps * 64);
-			int64_t lines = next ? ceil_div(ROWS, width) : 0;
+			/* Beside a block, a share of the next band, or part of one, comes into L2. */
+			const bool near = !direct && bands > FEW;
+			const char *soon = a + ROWS * q->src_ld;
+			int64_t lines = next || near ? ceil_div(ROWS, width) : 0;
 
 			if (pack && !direct)
 				pack_band(g, p, packed);
@@ -591,6 +618,9 @@ static void region(int signs, struct region *g)
 			for (int64_t k0 = 0; k0 < steps; k0 += g->part) {
 				const bool last = k0 + g->part >= steps;
 
+				if (near)
+					soon = !last ? a + (k0 + g->part) * PAIR :
+					       p + 1 < bands ? a + steps * PAIR : q->a;
 				for (int64_t j = 0; j < width; j++) {
 					const int64_t column = (j0 + j) * COLS;
 					char *own = sums + (g->part < steps ? j : j & 1) * SUMS;
@@ -603,10 +633,13 @@ static void region(int signs, struct region *g)
 							(const char *)(q->col + column),
 						.init_ld = k0 ? SUMS_LD : 0,
 					};
-					struct beside s = {.soon = soon, .lines = lines};
+					struct beside s = {
+						.soon = soon, .lines = lines,
+						.c = next_c(g, p, j0, j, width),
+					};
 
 					if (beside && next && j * each < ROWS) {
-						s = pack_beside(g, p, j, each, k0);
+						pack_beside(g, p, j, each, k0, &s);
 						packed = (j + 1) * each;
 					} else if (bands == 1 && !half) {
 						/* 32 x 4096 x 4096 in 0.66 ms, not 0.73 */

@@ -27,7 +27,7 @@
  *   alias (by the low 12 bits of their addresses) hold these up, so that ten spilled counters cost
  *   15 %, and a store in each step 5 %.
  * - A tile that is stored after 2000 cycles without such a store takes 900 cycles more. So blocks
- *   end after at most KC steps, by which sums go out and in: else idle stores have to be put between.
+ *   end after at most KC steps, by which sums go out and in: else idle stores have to stand between.
  * - What misses L1 is the limit then: 16 lines at a time. With k beyond 1024 there are, beside B,
  *   the sums of parts and the change of A's panel; lines of the last cache, those of C too, add 8
  *   cycles each to a step of 64, whatever fetches them.
@@ -135,8 +135,8 @@ struct block {
 };
 
 /*
- * What goes on beside: rows of A are packed, and lines come into L2, in each step; with each pair of
- * rows of codes a line of C does, from row to row
+ * What goes on beside: rows of A are packed, and lines come into L2, in each step; with each pair
+ * of rows of codes a line of C does, from row to row
  */
 struct beside {
 	const char *from;
@@ -428,12 +428,12 @@ struct region {
 };
 
 /*
- * Columns are taken by so many panels of B as stay in L2, of which 1.25 of 2 MiB keep their rate when
- * they are read again and again; with k in parts, sums and two bands of A are there, too. Where B is
- * read but a few times and the next panels have to be on their way meanwhile, a sixth. Rows are taken
- * by bands of 32; k by parts whose panel of A stays in L1, unless there is but one band, in which
- * nothing would be used twice. Room for B at 2048^3: 1 MiB 5.98 ms, 768 KiB 5.60; at 4096^3 48.9,
- * 47.8.
+ * Columns are taken by so many panels of B as stay in L2, of which 1.25 of 2 MiB keep their rate
+ * when they are read again and again; with k in parts, sums and two bands of A are there, too.
+ * Where B is read but a few times and the next panels have to be on their way meanwhile, a
+ * sixth. Rows are taken by bands of 32; k by parts whose panel of A stays in L1, unless there is
+ * but one band, in which nothing would be used twice. Room for B at 2048^3: 1 MiB 5.98 ms, 768
+ * KiB 5.60; at 4096^3 48.9, 47.8.
  */
 static void plan(struct region *g)
 {
@@ -549,8 +549,8 @@ static void hold(struct region *g, int64_t p, int64_t column, char *own, const i
 
 /*
  * Beside block j of a band: half of the rows of a line of C that the next but one and the one after
- * it write, at the end of a band those of the next. Stores that wait for the last cache to hand over
- * their lines hold up loads: 5 % at 4096^3.
+ * it write, at the end of a band those of the next. Stores that wait for the last cache hold up
+ * loads: 5 % at 4096^3.
  */
 static const char *next_c(const struct region *g, int64_t p, int64_t j0, int64_t j, int64_t width)
 {
@@ -593,7 +593,7 @@ static void region(int signs, struct region *g)
 			const char *const a = direct ? (const char *)q->src + p * ROWS * q->src_ld :
 						       (const char *)q->a + p * steps * PAIR;
 			const int64_t a_ld = direct ? q->src_ld : 64, a_step = direct ? 64 : PAIR;
-			/* Beside a block, a share of the next band, or part of one, comes into L2. */
+			/* Beside a block, a share of the next band or part comes into L2. */
 			const bool near = !direct && bands > FEW;
 			const char *soon = a + ROWS * q->src_ld;
 			int64_t lines = next || near ? ceil_div(ROWS, width) : 0;

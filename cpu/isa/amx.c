@@ -27,7 +27,7 @@
  *   alias (by the low 12 bits of their addresses) hold these up, so that ten spilled counters cost
  *   15 %, and a store in each step 5 %.
  * - A tile that is stored after 2000 cycles without such a store takes 900 cycles more. So blocks
- *   end after at most KC steps, by which sums go out and in: else idle stores have to stand between.
+ *   end after KC steps at most, by which sums go out and in, or idle stores would be needed.
  * - What misses L1 is the limit then: 16 lines at a time. With k beyond 1024 there are, beside B,
  *   the sums of parts and the change of A's panel; lines of the last cache, those of C too, add 8
  *   cycles each to a step of 64, whatever fetches them.

@@ -12,116 +12,185 @@
 
 /* ---- Codes ----------------------------------------------------------------------------------- */
 
-#define TO_INTEGER 12582912.0f	/* 1.5 2^23: the sum with it has no bits behind the point */
+/*
+ * 1.5 2^23 + 2^14: the sum with it has no bits behind the point, and the lower half of its bits is
+ * the integer and 2^14, which neither carries nor borrows when a zero is added.
+ */
+#define TO_INTEGER 12599296.0f
 
-/* What sums with one parameter become codes by; those beyond limit, and NaN, one by one */
-struct coder {
-	float s, r, inverse, limit;	/* r: factor / s, inverse: 1 / s */
-	int32_t zero, base;		/* base: zero less the bits of TO_INTEGER */
+struct parameter {
+	float s;
+	int32_t zero;
 };
 
-HZ_DEVICE coder coder_of(const hzi_hadamard_static &p, int64_t i)
+/* The one of the piece with element e */
+HZ_DEVICE parameter parameter_of(const hzi_hadamard_static &p, int64_t e)
 {
-	coder c;
+	const uint32_t piece = (uint32_t)(e >> 3);
+	const int64_t i =
+		p.group.divisor ? (__umulhi(piece, p.group.magic) + piece) >> p.group.shift : 0;
 
-	c.s = p.scales ? p.scales[i] : p.scale;
-	c.zero = !p.scales ? p.zero : !p.zeros ? 0 : p.is_signed ? (int8_t)p.zeros[i] : p.zeros[i];
-	c.base = c.zero - __float_as_int(TO_INTEGER);
-	c.r = __fdiv_rn(p.f.factor, c.s);
-	c.inverse = __frcp_rn(c.s);
-	/* Where nothing over- or underflows on the way, products to 2^20; else none */
-	c.limit = fabsf(c.s) >= 0x1p-60f && fabsf(c.s) <= 0x1p60f ? __fdividef(0x1p20f, fabsf(c.r))
-								  : -1;
+	if (!p.scales)
+		return {p.scale, p.zero};
+	return {p.scales[i], !p.zeros ? 0 : p.is_signed ? (int8_t)p.zeros[i] : p.zeros[i]};
+}
+
+/*
+ * What sums become codes by: r is factor / s and d s / factor. To plain in magnitude all are in the
+ * codes' range, to limit nothing over- or underflows on the way and products are below 2^20; those
+ * beyond, and NaN, go one by one.
+ */
+struct coder {
+	float r, d, plain, limit;
+	int32_t zero;
+};
+
+static_assert(sizeof(coder) <= 2 * HZI_STATIC_WARP_BYTES, "what the launcher asks for");
+
+HZ_DEVICE coder coder_of(const hzi_hadamard_static &p, const parameter &q, float factor)
+{
+	const int32_t least = p.is_signed ? -128 : 0;
+	const float inside = (float)min(least + 255 - q.zero, q.zero - least) + 0.25f;
+	coder c = {__fmul_rn(__frcp_rn(q.s), factor), __fmul_rn(q.s, __frcp_rn(factor)), -1, -1,
+		   q.zero};
+
+	if (fabsf(q.s) >= 0x1p-60f && fabsf(q.s) <= 0x1p60f) {
+		const float one = __fdividef(1, fabsf(c.r));
+
+		c.plain = one * inside;
+		c.limit = one * 0x1p20f;
+	}
 	return c;
 }
 
-/* Of the piece with element e */
-HZ_DEVICE int64_t parameter_of(const hzi_hadamard_static &p, int64_t e)
-{
-	const uint32_t piece = (uint32_t)(e >> 3);
-
-	return p.group.divisor ? (__umulhi(piece, p.group.magic) + piece) >> p.group.shift : 0;
-}
-
-/* The integers that codes become by saturation, as bits; by divisions */
+/* The largest magnitude, NaN above all */
 template <int N>
-HZ_DEVICE void codes_by_division(float *v, const coder &c, float factor)
-{
-#pragma unroll
-	for (int i = 0; i < N; i++) {
-		const float t = __fdiv_rn(__fmul_rn(v[i], factor), c.s);
-		const float cut = fminf(fmaxf(isnan(t) ? 0.0f : t, -512.0f), 512.0f);
-
-		v[i] = __int_as_float(__float2int_rn(cut) + c.zero);
-	}
-}
-
-/* The same of any t within the bounds of 16 bits */
-template <int N>
-HZ_DEVICE void codes_of(float *v, const coder &c, float factor)
+HZ_DEVICE float largest_of(const float *v)
 {
 	float most = fabsf(v[0]);
 
 #pragma unroll
 	for (int i = 1; i < N; i++)
 		most = max_nan(most, fabsf(v[i]));
-	if (most <= c.limit) {
-#pragma unroll
-		for (int i = 0; i < N; i++)
-			v[i] = __int_as_float(
-				__float_as_int(__fmaf_rn(v[i], c.r, TO_INTEGER)) + c.base);
-		return;
-	}
-	codes_by_division<N>(v, c, factor);
+	return most;
 }
 
-/*
- * The same as by divisions: q + (t - q s) / s with q = t (1 / s) is the quotient as long as nothing
- * under- or overflows on the way, and then q is finite; a tiny one may be off, and is 0 all the same.
- */
+/* The codes of N = 2 or 4 J sums with TO_INTEGER, none of which saturates */
 template <int N>
-HZ_DEVICE void codes_exact(float *v, const coder &c, float factor)
+HZ_DEVICE void pack_plain(uint32_t *w, const float *v, int32_t zero)
 {
-	float finite = c.limit > 0 ? 0.0f : __uint_as_float(0x7fc00000);
-	int code[N];
+	const uint32_t both = (uint32_t)zero * 0x10001;
+
+	auto pair = [&](int i) {
+		return __byte_perm(__float_as_uint(v[i]), __float_as_uint(v[i + 1]), 0x5410) + both;
+	};
+
+#pragma unroll
+	for (int i = 0; i < N; i += 4)
+		w[i / 4] = __byte_perm(pair(i), N > 2 ? pair((i + 2) % N) : 0, 0x6420);
+}
+
+/* The same of integers, by saturation */
+template <int N>
+HZ_DEVICE void pack_saturated(uint32_t *w, const int32_t *v, int is_signed)
+{
+#pragma unroll
+	for (int i = 0; i < N; i += 4) {
+		const int32_t a = v[i], b = v[i + 1];
+		const int32_t c = N > 2 ? v[(i + 2) % N] : 0, d = N > 2 ? v[(i + 3) % N] : 0;
+		uint32_t high;
+
+		if (is_signed) {
+			asm("cvt.pack.sat.s8.s32.b32 %0, %1, %2, %3;"
+			    : "=r"(high) : "r"(d), "r"(c), "r"(0));
+			asm("cvt.pack.sat.s8.s32.b32 %0, %1, %2, %3;"
+			    : "=r"(w[i / 4]) : "r"(b), "r"(a), "r"(high));
+		} else {
+			asm("cvt.pack.sat.u8.s32.b32 %0, %1, %2, %3;"
+			    : "=r"(high) : "r"(d), "r"(c), "r"(0));
+			asm("cvt.pack.sat.u8.s32.b32 %0, %1, %2, %3;"
+			    : "=r"(w[i / 4]) : "r"(b), "r"(a), "r"(high));
+		}
+	}
+}
+
+/* Any sums, by divisions; e: an element that has their parameter */
+template <int N>
+HZ_DEVICE void codes_by_division(uint32_t *w, const float *v, const hzi_hadamard_static &p,
+				 int64_t e, float factor)
+{
+	const parameter q = parameter_of(p, e);
+	int32_t code[N];
 
 #pragma unroll
 	for (int i = 0; i < N; i++) {
-		const float t = __fmul_rn(v[i], factor), q = __fmul_rn(t, c.inverse);
-		const float right = __fmaf_rn(__fmaf_rn(-q, c.s, t), c.inverse, q);
+		const float t = __fdiv_rn(__fmul_rn(v[i], factor), q.s);
+		const float cut = fminf(fmaxf(isnan(t) ? 0.0f : t, -512.0f), 512.0f);
 
-		finite = __fmaf_rn(q, 0.0f, finite);
-		code[i] = __float_as_int(__fadd_rn(fminf(fmaxf(right, -512.0f), 512.0f),
-						   TO_INTEGER)) + c.base;
+		code[i] = __float2int_rn(cut) + q.zero;
 	}
-	if (isnan(finite)) {
-		codes_by_division<N>(v, c, factor);
+	pack_saturated<N>(w, code, p.is_signed);
+}
+
+/* The codes of sums with TO_INTEGER, the largest of which is most before */
+template <int N>
+HZ_DEVICE void pack_codes(uint32_t *w, const float *v, const coder &c, float most, int is_signed)
+{
+	const int32_t base = c.zero - __float_as_int(TO_INTEGER);
+	int32_t code[N];
+
+	if (most <= c.plain) {
+		pack_plain<N>(w, v, c.zero);
 		return;
 	}
 #pragma unroll
 	for (int i = 0; i < N; i++)
-		v[i] = __int_as_float(code[i]);
+		code[i] = __float_as_int(v[i]) + base;
+	pack_saturated<N>(w, code, is_signed);
 }
 
-/* Four of them to bytes */
-HZ_DEVICE uint32_t pack_codes(const float *v, int is_signed)
+/*
+ * N sums of 16-bit rows to codes, any t within the bounds: a value and its quotient are never made,
+ * as v r is no less exact.
+ */
+template <int N>
+HZ_DEVICE void codes_near(uint32_t *w, float *v, const coder &c, const hzi_hadamard_static &p,
+			  int64_t e)
 {
-	const int a = __float_as_int(v[0]), b = __float_as_int(v[1]), c = __float_as_int(v[2]),
-		  d = __float_as_int(v[3]);
-	uint32_t high, all;
+	const float most = largest_of<N>(v);
 
-	if (is_signed) {
-		asm("cvt.pack.sat.s8.s32.b32 %0, %1, %2, %3;"
-		    : "=r"(high) : "r"(d), "r"(c), "r"(0));
-		asm("cvt.pack.sat.s8.s32.b32 %0, %1, %2, %3;"
-		    : "=r"(all) : "r"(b), "r"(a), "r"(high));
-	} else {
-		asm("cvt.pack.sat.u8.s32.b32 %0, %1, %2, %3;"
-		    : "=r"(high) : "r"(d), "r"(c), "r"(0));
-		asm("cvt.pack.sat.u8.s32.b32 %0, %1, %2, %3;"
-		    : "=r"(all) : "r"(b), "r"(a), "r"(high));
+	if (!(most <= c.limit)) {
+		codes_by_division<N>(w, v, p, e, p.f.factor);
+		return;
 	}
-	return all;
+#pragma unroll
+	for (int i = 0; i < N; i++)
+		v[i] = __fmaf_rn(v[i], c.r, TO_INTEGER);
+	pack_codes<N>(w, v, c, most, p.is_signed);
+}
+
+/*
+ * The same codes as by divisions, if factor is a power of two: q + (v - q d) / d with q = v (1 / d)
+ * is the quotient as long as nothing under- or overflows on the way; a tiny one may be off, and is
+ * 0 all the same.
+ */
+template <int N>
+HZ_DEVICE void codes_exact(uint32_t *w, float *v, const coder &c, const hzi_hadamard_static &p,
+			   int64_t e, float factor)
+{
+	const float most = largest_of<N>(v);
+
+	if (!(most <= c.limit)) {
+		codes_by_division<N>(w, v, p, e, factor);
+		return;
+	}
+#pragma unroll
+	for (int i = 0; i < N; i++) {
+		const float q = __fmul_rn(v[i], c.r);
+
+		v[i] = __fadd_rn(__fmaf_rn(__fmaf_rn(-q, c.d, v[i]), c.r, q), TO_INTEGER);
+	}
+	pack_codes<N>(w, v, c, most, p.is_signed);
 }
 
 /* ---- Rows ------------------------------------------------------------------------------------ */
@@ -147,6 +216,9 @@ HZ_DEVICE void static_short(const hzi_hadamard_static &p)
 	/* Shorter rows have no need of it. */
 	if (K > 7 && blockIdx.x + p.ahead + 1 < gridDim.x)
 		fetch_ahead<11>((const uint16_t *)p.f.x + e0 + p.ahead * 32 * blockDim.x);
+
+	const parameter all = parameter_of(p, e1 < left ? e0 + e1 : e0);
+
 	if (p.signs)
 		sign_chunks<32>(w, p.f, e1);
 	first_in_place<DTYPE>(v, w, lane);
@@ -155,22 +227,24 @@ HZ_DEVICE void static_short(const hzi_hadamard_static &p)
 		sign_pieces<8>(v, p.f, [&](int c) { return e1 + 32 * c; });
 	uint8_t *y = (uint8_t *)p.f.y + e0 + e1;
 
+	uint32_t w8[8];
+
 	/* A thread's chunks, of 128 elements, have one parameter or all their own. */
 	if (p.group.divisor % 16 == 0) {
-		codes_of<32>(v, coder_of(p, parameter_of(p, e1 < left ? e0 + e1 : e0)), p.f.factor);
+		codes_near<32>(w8, v, coder_of(p, all, p.f.factor), p, e1 < left ? e0 + e1 : e0);
 	} else {
 #pragma unroll
 		for (int c = 0; c < 4; c++) {
 			const int64_t e = e0 + (e1 + 32 * c < left ? e1 + 32 * c : 0);
 
-			codes_of<8>(&v[8 * c], coder_of(p, parameter_of(p, e)), p.f.factor);
+			codes_near<8>(&w8[2 * c], &v[8 * c],
+				      coder_of(p, parameter_of(p, e), p.f.factor), p, e);
 		}
 	}
 #pragma unroll
 	for (int c = 0; c < 4; c++) {
 		if (e1 + 32 * c < left)
-			*(uint2 *)(y + 32 * c) = make_uint2(pack_codes(&v[8 * c], p.is_signed),
-							    pack_codes(&v[8 * c + 4], p.is_signed));
+			*(uint2 *)(y + 32 * c) = make_uint2(w8[2 * c], w8[2 * c + 1]);
 	}
 }
 
@@ -183,6 +257,7 @@ HZ_DEVICE void static_long(const hzi_hadamard_static &p)
 	const int64_t e0 = (int64_t)blockIdx.x * (1024 * WARPS);
 	const uint16_t *x = (const uint16_t *)p.f.x + e0 + loads_at(t);
 	const bool whole = p.group.divisor == 0 || p.group.divisor % (128 * WARPS) == 0;
+	coder *all = (coder *)((char *)shared + WARPS * HZI_FAST_WARP_BYTES);
 	float v[32];
 	uint4 w[4];
 
@@ -191,6 +266,13 @@ HZ_DEVICE void static_long(const hzi_hadamard_static &p)
 		w[i] = *(const uint4 *)(x + 64 * i);
 	if (blockIdx.x + p.ahead < gridDim.x)
 		fetch_ahead<11>((const uint16_t *)p.f.x + e0 + (p.ahead * WARPS + t / 32) * 1024);
+	/* One warp makes ready what all threads need behind the barrier of the sums. */
+	if (whole && t < 32) {
+		const coder c = coder_of(p, parameter_of(p, e0), p.f.factor);
+
+		if (t == 0)
+			*all = c;
+	}
 	if (p.signs)
 		sign_chunks<64>(w, p.f, loads_at(t));
 	sums_long<DTYPE, WARPS, C, LANES>(v, w, p.f, (char *)shared, [](float *) {});
@@ -198,24 +280,27 @@ HZ_DEVICE void static_long(const hzi_hadamard_static &p)
 		sign_pieces<C>(v, p.f, [&](int i) { return i * SPAN + t * C; });
 	uint8_t *y = (uint8_t *)p.f.y + e0 + t * C;
 
+	uint32_t w8[8];
+
 	if (whole) {
-		codes_of<32>(v, coder_of(p, parameter_of(p, e0)), p.f.factor);
+		codes_near<32>(w8, v, *all, p, e0);
 	} else {
 #pragma unroll
-		for (int i = 0; i < 32 / C; i++)
-			codes_of<C>(&v[C * i], coder_of(p, parameter_of(p, e0 + t * C + i * SPAN)),
-				    p.f.factor);
+		for (int i = 0; i < 32 / C; i++) {
+			const int64_t e = e0 + t * C + i * SPAN;
+			uint32_t one;
+
+			codes_near<C>(&one, &v[C * i],
+				      coder_of(p, parameter_of(p, e), p.f.factor), p, e);
+			w8[i * C / 4] = i * C % 4 ? w8[i * C / 4] | one << 16 : one;
+		}
 	}
 #pragma unroll
 	for (int i = 0; i < 32 / C; i++) {
 		if constexpr (C == 4)
-			*(uint32_t *)(y + i * SPAN) = pack_codes(&v[4 * i], p.is_signed);
-		else if (i % 2 == 0) {
-			const uint32_t two = pack_codes(&v[2 * i], p.is_signed);
-
-			*(uint16_t *)(y + i * SPAN) = (uint16_t)two;
-			*(uint16_t *)(y + (i + 1) * SPAN) = (uint16_t)(two >> 16);
-		}
+			*(uint32_t *)(y + i * SPAN) = w8[i];
+		else
+			*(uint16_t *)(y + i * SPAN) = (uint16_t)(w8[i / 2] >> i % 2 * 16);
 	}
 }
 
@@ -239,6 +324,19 @@ HZ_DEVICE void static_f32(const hzi_hadamard_static &p)
 
 	if (e0 >= p.f.total)
 		return;
+
+	/* What is no power of two is part of the values first. */
+	const bool power = !(__float_as_uint(p.f.factor) & 0x7fffff);
+	const float factor = power ? p.f.factor : 1;
+	coder all;
+
+	if (WARPS == 1) {
+		all = coder_of(p, parameter_of(p, e0), factor);
+	} else if (whole && t < 32) {
+		all = coder_of(p, parameter_of(p, e0), factor);
+		if (t == 0)
+			*(coder *)((char *)shared + WARPS * HZI_FAST_WARP_BYTES) = all;
+	}
 	fast_f32<true>(v, p.f, e0 + (WARPS > 1 ? warp * 1024 : 0), own, lane,
 		       WARPS > 1 ? 10 : p.f.k);
 	/* Each thread puts back what it took alone. */
@@ -264,27 +362,40 @@ HZ_DEVICE void static_f32(const hzi_hadamard_static &p)
 
 	if (p.f.post)
 		sign_pieces<C>(v, p.f, element);
-	const coder all = coder_of(p, parameter_of(p, e0));
+	uint32_t w8[8];
 
+	if (!power) {
+#pragma unroll
+		for (int i = 0; i < 32; i++)
+			v[i] = __fmul_rn(v[i], p.f.factor);
+	}
+	if (whole || p.group.divisor == 0) {
+		if (WARPS > 1)
+			all = *(const coder *)((char *)shared + WARPS * HZI_FAST_WARP_BYTES);
+		codes_exact<32>(w8, v, all, p, e0, factor);
+	} else {
+#pragma unroll
+		for (int i = 0; i < 32 / C; i++) {
+			const int64_t e = e0 + element(i);
+			const int64_t in = WARPS == 1 && e >= p.f.total ? e0 : e;
+			uint32_t one;
+
+			codes_exact<C>(&one, &v[C * i], coder_of(p, parameter_of(p, in), factor), p,
+				       in, factor);
+			w8[i * C / 4] = i * C % 4 ? w8[i * C / 4] | one << 16 : one;
+		}
+	}
 #pragma unroll
 	for (int i = 0; i < 32 / C; i++) {
 		const int64_t e = e0 + element(i);
-		float codes[4] = {};
+		uint8_t *y = (uint8_t *)p.f.y + e;
 
 		if (WARPS == 1 && e >= p.f.total)
 			continue;
-		if (whole || p.group.divisor == 0)
-			codes_exact<C>(&v[C * i], all, p.f.factor);
-		else
-			codes_exact<C>(&v[C * i], coder_of(p, parameter_of(p, e)), p.f.factor);
-#pragma unroll
-		for (int c = 0; c < C; c++)
-			codes[c] = v[C * i + c];
 		if constexpr (C == 4)
-			*(uint32_t *)((uint8_t *)p.f.y + e) = pack_codes(codes, p.is_signed);
+			*(uint32_t *)y = w8[i];
 		else
-			*(uint16_t *)((uint8_t *)p.f.y + e) =
-				(uint16_t)pack_codes(codes, p.is_signed);
+			*(uint16_t *)y = (uint16_t)(w8[i / 2] >> i % 2 * 16);
 	}
 }
 

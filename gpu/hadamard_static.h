@@ -11,6 +11,8 @@
 #include "gpu/hadamard_fast.h"
 #include "gpu/qgemm_quantize.h"
 
+#define HZI_STATIC_WARP_BYTES 16	/* of shared memory beside the values, of rows from 2048 on */
+
 /*
  * Rows of 2^k, codes back to back; y is codes. Of pieces of 8 elements each group.divisor
  * successive ones have one parameter; divisor 0: all have parameter 0, or without scales scale and

@@ -143,10 +143,11 @@ static int make_codes(struct bench *b, struct qcase *q)
 	const int64_t elements = b->elements * 4 / (int64_t)hz_dtype_size(r->x_dtype);
 	const int64_t n = 4096, m = elements / n;
 	const int64_t params = r->flags & ROWS_OWN ? m : 1;
+	hz_tensor values = hz_tensor_2d(b->x, r->x_dtype, device, m, n);
 	size_t bytes;
 	int status;
 
-	q->x = hz_tensor_2d(b->x, r->x_dtype, device, m, n);
+	q->x = values;
 	q->q = hz_tensor_2d(b->y, r->q_dtype, device, m, n);
 	q->scales = hz_tensor_2d(b->scale, HZ_F32, device, params, 1);
 	q->zeros = hz_tensor_2d((char *)b->scale + 4 * params, r->q_dtype, device, params, 1);
@@ -165,13 +166,22 @@ static int make_codes(struct bench *b, struct qcase *q)
 	status = bench_fill(b, r->x_dtype, elements, q->x);
 	if (!status && r->kind == DEQUANTIZE)
 		status = bench_fill(b, r->q_dtype, elements, q->q);
+	if (!status && r->kind == QUANTIZE && r->flags & ROTATED) {
+		/* Ranges are those of what is quantized. */
+		values.data = b->from;
+		status = hz_hadamard_workspace(b->ctx, &q->x, &values, &q->rotation, &bytes);
+		if (!status)
+			status = hz_reserve(b->ctx, bytes);
+		if (!status)
+			status = hz_hadamard(b->ctx, &q->x, &values, &q->rotation);
+	}
 	if (!status)
-		status = hz_choose_qparams_workspace(b->ctx, &q->x, &q->scales, &q->zeros, 0,
+		status = hz_choose_qparams_workspace(b->ctx, &values, &q->scales, &q->zeros, 0,
 						     &bytes);
 	if (!status)
 		status = hz_reserve(b->ctx, bytes);
 	if (!status)
-		status = hz_choose_qparams(b->ctx, &q->x, &q->scales, &q->zeros, 0);
+		status = hz_choose_qparams(b->ctx, &values, &q->scales, &q->zeros, 0);
 	if (r->flags & ROWS_OWN) {
 		q->quantize.scales = &q->scales;
 		q->quantize.zeros = &q->zeros;

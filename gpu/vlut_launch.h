@@ -59,14 +59,42 @@ int hzi_cuda_vlut_fields_gemm(struct hz_context *ctx, const struct hzi_vlut_gemm
 bool hzi_cuda_vlut_half_takes(const struct hz_context *ctx, const struct hzi_vlut_gemm_args *a);
 int hzi_cuda_vlut_half(struct hz_context *ctx, const struct hzi_vlut_gemm_args *a);
 
-/* Few vectors at a time, or as many as there are in turns. No workspace. */
-bool hzi_cuda_vlut_mma_takes(const struct hz_context *ctx, const struct hzi_vlut_gemm_args *a);
+/* So many vectors at a time; 0: it does not take them. No workspace. */
+int hzi_cuda_vlut_mma_step(const struct hz_context *ctx, const struct hzi_vlut_gemm_args *a);
 int hzi_cuda_vlut_mma(struct hz_context *ctx, const struct hzi_vlut_gemm_args *a);
 
-/* More of them, on Hopper */
-bool hzi_cuda_vlut_wgmma_takes(const struct hz_context *ctx, const struct hzi_vlut_gemm_args *a);
+/*
+ * More of them, on Hopper; by codes, or by values of W that are there as f16. values: [rows][k
+ * rounded up to HZI_VWG_CHUNK], or NULL; factor: of all results; column_scale: of columns, or NULL.
+ */
+struct hzi_vlut_product {
+	const void *values;
+	float factor;
+	const float *column_scale;
+	int64_t column_scale_step;
+	char *room;		/* the workspace */
+	bool again;		/* x is in order there already */
+};
+
+bool hzi_cuda_vlut_wgmma_takes(const struct hz_context *ctx, const struct hzi_vlut_gemm_args *a,
+			       bool values);
 size_t hzi_cuda_vlut_wgmma_workspace(const struct hz_context *ctx,
-				     const struct hzi_vlut_gemm_args *a);
-int hzi_cuda_vlut_wgmma(struct hz_context *ctx, const struct hzi_vlut_gemm_args *a);
+				     const struct hzi_vlut_gemm_args *a, bool values);
+int hzi_cuda_vlut_wgmma(struct hz_context *ctx, const struct hzi_vlut_gemm_args *a,
+			const struct hzi_vlut_product *o);
+
+/*
+ * Anything that decodes to f16 first: W, where nothing above takes its codes, and coded x
+ * (vlut_values.c). On Hopper
+ */
+bool hzi_cuda_vlut_values_takes(const struct hz_context *ctx, const struct hzi_vlut_gemm_args *a);
+size_t hzi_cuda_vlut_values_workspace(const struct hz_context *ctx,
+				      const struct hzi_vlut_gemm_args *a);
+int hzi_cuda_vlut_values(struct hz_context *ctx, const struct hzi_vlut_gemm_args *a);
+bool hzi_cuda_vlut_values2_takes(const struct hz_context *ctx,
+				 const struct hzi_vlut_gemm2_args *a);
+size_t hzi_cuda_vlut_values2_workspace(const struct hz_context *ctx,
+				       const struct hzi_vlut_gemm2_args *a);
+int hzi_cuda_vlut_values2(struct hz_context *ctx, const struct hzi_vlut_gemm2_args *a);
 
 #endif

@@ -233,11 +233,12 @@ static struct plan plan_of(const struct hz_context *ctx, const struct hzi_vlut_g
 	return p;
 }
 
-bool hzi_cuda_vlut_mma_takes(const struct hz_context *ctx, const struct hzi_vlut_gemm_args *a)
+int hzi_cuda_vlut_mma_step(const struct hz_context *ctx, const struct hzi_vlut_gemm_args *a)
 {
 	const struct hzi_coded w = hzi_cuda_vlut_unpacked(a->vlut->w, &a->w);
+	const struct plan p = plan_of(ctx, a, &w);
 
-	return a->vlut->route != HZ_VLUT_TABLE && plan_of(ctx, a, &w).kernel >= 0;
+	return a->vlut->route != HZ_VLUT_TABLE && p.kernel >= 0 ? p.step : 0;
 }
 
 int hzi_cuda_vlut_mma(struct hz_context *ctx, const struct hzi_vlut_gemm_args *a)

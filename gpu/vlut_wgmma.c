@@ -10,6 +10,10 @@
 #include "gpu/vlut_launch.h"
 #include "gpu/vlut_wgmma.h"
 
+#ifndef HZ_CUDA_90A
+#define HZ_CUDA_90A 0
+#endif
+
 #define MOST_BYTES 512		/* of the largest of x, and what follows them */
 
 static const char name[] = "vlut_gemm";
@@ -24,7 +28,7 @@ struct plan {
 	int columns, kernel, parts, split;
 	int64_t chunks, tiles, x_bytes;
 	struct hzi_vlut_scales scales;
-	bool scaled, fields;
+	bool scaled, fields, values;
 };
 
 /*
@@ -37,7 +41,7 @@ static int64_t clusters_of(const struct hzi_cuda_device *g, int size)
 }
 
 static bool plan_of(const struct hz_context *ctx, const struct hzi_vlut_gemm_args *a,
-		    const struct hzi_coded *w, struct plan *p)
+		    const struct hzi_coded *w, bool values, struct plan *p)
 {
 	const struct hzi_cuda_device *g = hzi_cuda_device(ctx);
 	const hz_lattice *l = a->vlut->w;
@@ -46,20 +50,26 @@ static bool plan_of(const struct hz_context *ctx, const struct hzi_vlut_gemm_arg
 	int64_t blocks;
 	int size = 0;
 
-	*p = (struct plan){.scaled = hzi_lattice_has_t(l), .parts = a->x_dtype == HZ_F32 ? 2 : 1,
-			   .columns = 16, .split = 1, .fields = hzi_cuda_vlut_fields_are(l, w)};
-	if (g->sm != 90 || a->vlut->route == HZ_VLUT_TABLE || a->x_dtype == HZ_S8 ||
-	    a->batch <= 2 || a->batch > INT32_MAX / 4 || levels * 2 != l->rule.d ||
-	    !hzi_cuda_vlut_scales(l, w, &p->scales))
+	*p = (struct plan){.scaled = !values && hzi_lattice_has_t(l), .columns = 16, .split = 1,
+			   .parts = a->x_dtype == HZ_F32 ? 2 : 1, .values = values,
+			   .fields = !values && hzi_cuda_vlut_fields_are(l, w)};
+	if (g->sm != 90 || !HZ_CUDA_90A || a->vlut->route == HZ_VLUT_TABLE || a->batch > INT32_MAX / 4 ||
+	    a->y_dtype == HZ_S32)
 		return false;
-	if (!p->fields && (!hzi_cuda_vlut_rows(l, w) || !hzi_cuda_vlut_bytes(l, levels, &bytes) ||
-			   bytes.wide))
+	if (!values && (a->x_dtype == HZ_S8 || levels * 2 != l->rule.d ||
+			!hzi_cuda_vlut_scales(l, w, &p->scales)))
 		return false;
-	while (p->columns < 128 && p->columns < a->batch * p->parts) {
+	if (!values && !p->fields && (!hzi_cuda_vlut_rows(l, w) || !hzi_cuda_vlut_bytes(l, levels, &bytes) ||
+				      bytes.wide))
+		return false;
+	if (values && (w->rows > INT32_MAX - HZI_VWG_ROWS || w->k > INT32_MAX / 4))
+		return false;
+	while (p->columns < (values ? 64 : 128) && p->columns < a->batch * p->parts) {
 		p->columns *= 2;
 		size++;
 	}
-	p->kernel = (p->fields ? HZI_KERNEL_vlut_wgmma_fields_16 :
+	p->kernel = (values ? HZI_KERNEL_vlut_wgmma_values_16 :
+		     p->fields ? HZI_KERNEL_vlut_wgmma_fields_16 :
 		     l->rule.d == 4 ? HZI_KERNEL_vlut_wgmma_d4_16 : HZI_KERNEL_vlut_wgmma_d8_16) +
 		    (p->scaled ? 4 : 0) + size;
 	p->chunks = ceil_div(w->k, HZI_VWG_CHUNK);
@@ -75,31 +85,31 @@ static bool plan_of(const struct hz_context *ctx, const struct hzi_vlut_gemm_arg
 	return true;
 }
 
-bool hzi_cuda_vlut_wgmma_takes(const struct hz_context *ctx, const struct hzi_vlut_gemm_args *a)
+bool hzi_cuda_vlut_wgmma_takes(const struct hz_context *ctx, const struct hzi_vlut_gemm_args *a,
+			       bool values)
 {
 	const struct hzi_coded w = hzi_cuda_vlut_unpacked(a->vlut->w, &a->w);
 	struct plan p;
 
-	return plan_of(ctx, a, &w, &p);
+	return plan_of(ctx, a, &w, values, &p);
 }
 
 size_t hzi_cuda_vlut_wgmma_workspace(const struct hz_context *ctx,
-				     const struct hzi_vlut_gemm_args *a)
+				     const struct hzi_vlut_gemm_args *a, bool values)
 {
 	const struct hzi_coded w = hzi_cuda_vlut_unpacked(a->vlut->w, &a->w);
 	struct plan p;
 
-	plan_of(ctx, a, &w, &p);
+	plan_of(ctx, a, &w, values, &p);
 	return (size_t)p.x_bytes + MOST_BYTES;
 }
 
 static int prepare_x(struct hz_context *ctx, const struct hzi_vlut_gemm_args *a,
-		     const struct plan *plan)
+		     const struct plan *plan, char *room)
 {
 	const struct hzi_vlut_x p = {
-		.x = a->x, .tiles = ctx->workspace,
-		.most = a->x_dtype == HZ_F16 ? NULL :
-			(float *)((char *)ctx->workspace + plan->x_bytes),
+		.x = a->x, .tiles = (uint8_t *)room,
+		.most = a->x_dtype == HZ_F16 ? NULL : (float *)(void *)(room + plan->x_bytes),
 		.x_k = a->x_k, .x_b = a->x_b, .k = (int32_t)a->w.k, .batch = (int32_t)a->batch,
 		.chunks = (int32_t)plan->chunks, .columns = plan->columns, .parts = plan->parts,
 		.x_dtype = a->x_dtype, .fields = plan->fields,
@@ -115,7 +125,8 @@ static int prepare_x(struct hz_context *ctx, const struct hzi_vlut_gemm_args *a,
 			       sizeof(p));
 }
 
-int hzi_cuda_vlut_wgmma(struct hz_context *ctx, const struct hzi_vlut_gemm_args *a)
+int hzi_cuda_vlut_wgmma(struct hz_context *ctx, const struct hzi_vlut_gemm_args *a,
+			const struct hzi_vlut_product *o)
 {
 	const hz_lattice *l = a->vlut->w;
 	const struct hzi_coded w = hzi_cuda_vlut_unpacked(l, &a->w);
@@ -123,23 +134,24 @@ int hzi_cuda_vlut_wgmma(struct hz_context *ctx, const struct hzi_vlut_gemm_args 
 	struct hzi_vlut_bytes bytes = {0};
 	struct plan plan;
 
-	plan_of(ctx, a, &w, &plan);
-	if (!plan.fields)
+	plan_of(ctx, a, &w, o->values != NULL, &plan);
+	if (!plan.fields && !plan.values)
 		hzi_cuda_vlut_bytes(l, levels, &bytes);
 
 	struct hzi_vlut_wgmma p = {
-		.codes = w.codes, .t = w.t, .tiles = ctx->workspace, .row_scale = w.row_scale,
+		.codes = w.codes, .t = w.t, .tiles = (uint8_t *)o->room, .row_scale = w.row_scale,
 		.power = a->x_dtype == HZ_F16 ? NULL :
-			 (float *)((char *)ctx->workspace + plan.x_bytes) + HZI_VWG_MOST,
+			 (float *)(void *)(o->room + plan.x_bytes) + HZI_VWG_MOST,
+		.column_scale = o->column_scale, .column_scale_step = o->column_scale_step,
 		.y = a->y, .row = w.row, .t_row = w.t_row, .row_scale_step = w.row_scale_step,
 		.y_i = a->y_i, .y_b = a->y_b, .rows = (int32_t)w.rows,
 		.row_bytes = (int32_t)hzi_cuda_vlut_row_bytes(l, &w), .chunks = (int32_t)plan.chunks,
 		.batch = (int32_t)a->batch, .parts = plan.parts, .y_dtype = a->y_dtype,
 		.q = l->rule.q, .group_shift = plan.scales.shift, .split = plan.split,
-		.scales = l->rule.scales, .scale = plan.scales.factor,
+		.scales = l->rule.scales, .scale = (plan.values ? 1 : plan.scales.factor) * o->factor,
 		.first = {bytes.first[0], bytes.first[1]},
 	};
-	const int64_t room = (plan.fields ? 0 : HZI_VMMA_TABLE_BYTES) + (plan.scaled ? HZI_VMMA_SCALES_BYTES : 0) +
+	const int64_t room = (plan.fields || plan.values ? 0 : HZI_VMMA_TABLE_BYTES) + (plan.scaled ? HZI_VMMA_SCALES_BYTES : 0) +
 			     HZI_VWG_STAGES(plan.columns) * ((int64_t)plan.columns * HZI_VWG_CHUNK * 2 + 16);
 	const int64_t sums = (int64_t)HZI_VWG_ROWS * (plan.columns + 8) * 4;
 	const struct hzi_launch launch = {
@@ -164,6 +176,12 @@ int hzi_cuda_vlut_wgmma(struct hz_context *ctx, const struct hzi_vlut_gemm_args 
 			p.centred |= o != 0;
 		}
 	}
-	HZ_CHECK(prepare_x(ctx, a, &plan));
+	if (plan.values) {
+		p.codes = o->values;
+		p.row_bytes = p.chunks * HZI_VWG_CHUNK * 2;
+		p.row = p.row_bytes;
+	}
+	if (!o->again)
+		HZ_CHECK(prepare_x(ctx, a, &plan, o->room));
 	return hzi_cuda_launch(ctx, name, HZI_FAMILY_VLUT_WGMMA, plan.kernel, &launch, &p, sizeof(p));
 }

@@ -148,12 +148,16 @@ HZ_DEVICE void wgmma_rs(float (&d)[N], const uint32_t *a, uint64_t b)
 		WGMMA_RS("128", 64, "%64", "%65", "%66", "%67", "%68");
 }
 
-/* WORDS of a leader; 0: fields */
+/* WORDS of a leader; 0: fields; VALUES: f16, not codes */
+#define VALUES 4
+
 template <int WORDS, int COLUMNS, bool SCALED>
 struct vlut_wgmma_block {
-	static constexpr bool FIELDS = WORDS == 0;
+	static constexpr bool FIELDS = WORDS == 0, HALF = WORDS == VALUES, TABLES = !FIELDS && !HALF;
 	static constexpr int STAGES = HZI_VWG_STAGES(COLUMNS), TILE = COLUMNS * CHUNK * 2;
-	static constexpr int AHEAD = COLUMNS <= 32 ? 4 : COLUMNS == 64 ? 3 : 1, LINE = COLUMNS + 8;
+	static constexpr int AHEAD = HALF ? 1 : COLUMNS <= 32 ? 4 : COLUMNS == 64 ? 3 : 1, LINE = COLUMNS + 8;
+	/* Of 16 bytes in a row of a chunk, a lane's, and bytes of the chunk in a row */
+	static constexpr int PIECES = HALF ? 4 : 1, CHUNK_BYTES = PIECES * HZI_VMMA_CHUNK_BYTES;
 	/* Eights of k that are decoded before the matrix units take them: nothing may be made
 	 * while these run, or the compiler has them wait for each other. */
 	static constexpr int AT_ONCE = COLUMNS <= 64 ? 4 : 2;
@@ -178,13 +182,13 @@ struct vlut_wgmma_block {
 		const int begin = (int)((int64_t)p.chunks * part / p.split);
 		const int n = (int)((int64_t)p.chunks * (part + 1) / p.split) - begin;
 		const uint8_t *x = p.tiles + ((int64_t)blockIdx.y * p.chunks + begin) * TILE;
-		const uint32_t place = FIELDS ? 0 : leader_place<WORDS>(lane);
+		const uint32_t place = TABLES ? leader_place<WORDS>(lane) : 0;
 		const uint8_t *codes[2], *ts[2];
-		uint4 ring[AHEAD][2];
+		uint4 ring[AHEAD][2 * PIECES];
 		uint32_t ring_t[AHEAD][2];
 		float acc[COLUMNS / 2];
 
-		tiles = shared_address(memory) + (FIELDS ? 0 : HZI_VMMA_TABLE_BYTES) +
+		tiles = shared_address(memory) + (TABLES ? HZI_VMMA_TABLE_BYTES : 0) +
 			(SCALED ? HZI_VMMA_SCALES_BYTES : 0);
 		full = tiles + STAGES * TILE;
 		empty = full + 8 * STAGES;
@@ -202,26 +206,21 @@ struct vlut_wgmma_block {
 			ts[r] = p.t + row * p.t_row;
 		}
 		auto load = [&](int d, int c) {
-			const int at = (begin + c) * HZI_VMMA_CHUNK_BYTES + t * 16;
+			const int at = (begin + c) * CHUNK_BYTES + t * 16 * PIECES;
 
 #pragma unroll
 			for (int r = 0; r < 2; r++) {
 				const bool in = c < n && (FIELDS ? 2 * (begin + c) + r < p.fields : at < p.row_bytes);
 
-				ring[d][r] = in ? load_codes(codes[r] + (FIELDS ? c * 1024 : at)) :
-					     make_uint4(0, 0, 0, 0);
+#pragma unroll
+				for (int i = 0; i < PIECES; i++)
+					ring[d][r * PIECES + i] =
+						in ? load_codes(codes[r] + (FIELDS ? c * 1024 : at + i * 16)) :
+						     make_uint4(0, 0, 0, 0);
 				if (SCALED)
 					ring_t[d][r] = in ? ts[r][4 * (begin + c) + t >> p.group_shift] : 0;
 			}
 		};
-		for (int c = 0; c < AHEAD && c < n; c++) {
-			const int at = (begin + c) * HZI_VMMA_CHUNK_BYTES + t * 16;
-
-#pragma unroll
-			for (int r = 0; r < 2; r++)
-				if (FIELDS ? 2 * (begin + c) + r < p.fields : at < p.row_bytes)
-					prefetch(codes[r] + (FIELDS ? c * 1024 : at));
-		}
 		if (tid == 0) {
 			for (int s = 0; s < STAGES; s++) {
 				barrier_init(full + 8 * s, 1);
@@ -229,18 +228,26 @@ struct vlut_wgmma_block {
 			}
 			barrier_init_fence();
 		}
-		if constexpr (!FIELDS)
+		if constexpr (TABLES)
 			fill_leaders<WORDS, THREADS>(p.leaders, p.first);
 		if (SCALED) {
 			for (int i = tid; i < p.scales * 32; i += THREADS)
 				scales()[i] = p.scale_of[i / 32];
 		}
 		__syncthreads();
+		/* Codes were there before x was put in order, and so before this kernel; values were not. */
+		if (!HALF) {
+#pragma unroll
+			for (int d = 0; d < AHEAD; d++)
+				load(d, d);
+		}
 		grid_wait();
 		grid_next();
+		if (HALF) {
 #pragma unroll
-		for (int d = 0; d < AHEAD; d++)
-			load(d, d);
+			for (int d = 0; d < AHEAD; d++)
+				load(d, d);
+		}
 		if (tid == 0) {
 			for (int s = 0; s < STAGES && s < n; s++)
 				fetch(x, s, s);
@@ -260,7 +267,7 @@ struct vlut_wgmma_block {
 	}
 
 	template <class Load>
-	__device__ __forceinline__ void multiply(float (&acc)[COLUMNS / 2], uint4 (&ring)[AHEAD][2],
+	__device__ __forceinline__ void multiply(float (&acc)[COLUMNS / 2], uint4 (&ring)[AHEAD][2 * PIECES],
 						 uint32_t (&ring_t)[AHEAD][2], Load load,
 						 const uint8_t *x, int n, uint32_t place)
 	{
@@ -273,13 +280,17 @@ struct vlut_wgmma_block {
 #pragma unroll
 			for (int d = 0; d < AHEAD; d++) {
 				const int c = c0 + d;
-				const uint32_t w[2][4] = {
-					{ring[d][0].x, ring[d][0].y, ring[d][0].z, ring[d][0].w},
-					{ring[d][1].x, ring[d][1].y, ring[d][1].z, ring[d][1].w}};
-				uint32_t s[2] = {};
+				uint32_t w[2 * PIECES][4], s[2] = {};
 
 				if (c >= n)
 					break;
+#pragma unroll
+				for (int i = 0; i < 2 * PIECES; i++) {
+					w[i][0] = ring[d][i].x;
+					w[i][1] = ring[d][i].y;
+					w[i][2] = ring[d][i].z;
+					w[i][3] = ring[d][i].w;
+				}
 				if (SCALED) {
 #pragma unroll
 					for (int r = 0; r < 2; r++)
@@ -292,6 +303,8 @@ struct vlut_wgmma_block {
 
 					if constexpr (FIELDS)
 						decode_fields(a, w, first);
+					else if constexpr (HALF)
+						take(a, w, first);
 					else
 						decode(a, w, first, place, s);
 					if (first == 0)
@@ -319,7 +332,18 @@ struct vlut_wgmma_block {
 		}
 	}
 
-	/* Eights of k, first and on, of two rows */
+	/* Eights of k, first and on, of two rows: of values that are there */
+	__device__ __forceinline__ void take(uint32_t (&a)[AT_ONCE][8], const uint32_t (&w)[2 * PIECES][4],
+					     int first) const
+	{
+#pragma unroll
+		for (int j = 0; j < AT_ONCE; j++)
+#pragma unroll
+			for (int i = 0; i < 8; i++)
+				a[j][i] = w[i % 2 * PIECES + first + j][i / 2];
+	}
+
+	/* The same of codes */
 	__device__ __forceinline__ void decode(uint32_t (&a)[AT_ONCE][8], const uint32_t (&w)[2][4],
 					       int first, uint32_t place, const uint32_t (&s)[2]) const
 	{
@@ -388,11 +412,14 @@ struct vlut_wgmma_block {
 			scale *= p.row_scale[row * p.row_scale_step];
 #pragma unroll
 		for (int i = 0; i < 4; i++) {
-			const float v = p.parts == 1 ? s[i] : i < 2 ? s[2 * i] + s[2 * i + 1] * 0x1p-11f : 0;
+			float v = p.parts == 1 ? s[i] : i < 2 ? s[2 * i] + s[2 * i + 1] * 0x1p-11f : 0;
 
-			if (i < 4 / p.parts && b + i < p.batch)
-				store_any(p.y_dtype, p.y, row * p.y_i + (b + i) * p.y_b,
-					  v * down[0] * down[1] * scale);
+			if (i >= 4 / p.parts || b + i >= p.batch)
+				continue;
+			v = v * down[0] * down[1] * scale;
+			if (p.column_scale)
+				v *= p.column_scale[(b + i) * p.column_scale_step];
+			store_any(p.y_dtype, p.y, row * p.y_i + (b + i) * p.y_b, v);
 		}
 	}
 
@@ -468,3 +495,6 @@ KERNELS(vlut_wgmma_d4, 1, false)
 KERNELS(vlut_wgmma_d4_scaled, 1, true)
 KERNELS(vlut_wgmma_d8, 2, false)
 KERNELS(vlut_wgmma_d8_scaled, 2, true)
+KERNEL(vlut_wgmma_values_16, VALUES, 16, false)
+KERNEL(vlut_wgmma_values_32, VALUES, 32, false)
+KERNEL(vlut_wgmma_values_64, VALUES, 64, false)

@@ -32,8 +32,9 @@ struct hzi_vlut_x {
 struct hzi_vlut_wgmma {
 	const uint8_t *codes, *t, *tiles;
 	const float *row_scale, *power;	/* power: of hzi_vlut_x, or NULL */
+	const float *column_scale;	/* or NULL */
 	void *y;
-	int64_t row, t_row, row_scale_step, y_i, y_b;
+	int64_t row, t_row, row_scale_step, column_scale_step, y_i, y_b;
 	int32_t rows, row_bytes, chunks, batch;
 	int32_t parts, y_dtype, q, group_shift;	/* 32 2^shift values share T */
 	int32_t split, scales;
@@ -47,7 +48,7 @@ struct hzi_vlut_wgmma {
 };
 
 HZI_VLUT_ASSERT(sizeof(struct hzi_vlut_x) == 72, "the same layout for C and CUDA");
-HZI_VLUT_ASSERT(sizeof(struct hzi_vlut_wgmma) == 2488, "the same layout for C and CUDA");
+HZI_VLUT_ASSERT(sizeof(struct hzi_vlut_wgmma) == 2504, "the same layout for C and CUDA");
 
 /* The kernels by index. */
 enum hzi_vlut_wgmma_kernel {

@@ -51,7 +51,8 @@ static const struct row {
 	 0, HZ_F32, 4096, 4096, 1, 0, "vlut_mma_d4_2_scaled", 132, 0},
 	{"groups of 16",
 	 {.kind = HZ_LATTICE_D, .q = 4, .levels = 2, .policy = HZ_LATTICE_GROUP, .group = 16},
-	 0, HZ_F32, 640, 4096, 1, 0, "vlut_any_f32", 10, 0},
+	 0, HZ_F32, 640, 4096, 1, 0,
+	 "lattice_decode_d4_f16 vlut_x_most vlut_x_tiles vlut_wgmma_values_16", 24, 8},
 	{"E8", {.kind = HZ_LATTICE_E8, .q = 2, .levels = 4}, 0, HZ_F16, 4096, 4096, 1, 0,
 	 "vlut_half_d8_1", 128, 0},
 	{"vectors of s8", {.kind = HZ_LATTICE_D, .q = 4, .levels = 2}, 0, HZ_S8, 4096, 4096, 8, 0,
@@ -74,17 +75,20 @@ static const struct row {
 	{"two bits", {.kind = HZ_LATTICE_D, .q = 4, .levels = 1}, 0, HZ_F16, 4096, 4096, 16, 0,
 	 "vlut_mma_d4_1_8 vlut_mma_d4_1_8", 132, 0},
 	{"rows that are not aligned", {.kind = HZ_LATTICE_D, .q = 4, .levels = 2}, 0, HZ_F16, 640,
-	 1024, 1, 8,
-	 "vlut_any_f32", 10, 0},
+	 1024, 1, 8, "lattice_decode_any vlut_x_tiles vlut_wgmma_values_16", 6, 2},
 	{"codes of 16 bits", {.kind = HZ_LATTICE_E8, .q = 4, .levels = 2}, 0, HZ_F16, 640, 1024, 1,
 	 0,
 	 "vlut_mma_wide_2", 40, 0},
 	{"codes of 16 bits, not all of them", {.kind = HZ_LATTICE_E8, .q = 3, .levels = 2}, 0,
-	 HZ_F16, 640, 1024,
-	 1, 0, "vlut_any_f32", 10, 0},
+	 HZ_F16, 640, 1024, 1, 0, "lattice_decode_any vlut_x_tiles vlut_wgmma_values_16", 6, 2},
+	{"more vectors than go with large tables", {.kind = HZ_LATTICE_E8, .q = 4, .levels = 2}, 0,
+	 HZ_F16, 640, 1024, 40, 0, "lattice_decode_e8q4_f16 vlut_x_tiles vlut_wgmma_values_64", 6, 2},
+	{"rows that are decoded in slabs", {.kind = HZ_LATTICE_E8, .q = 4, .levels = 2}, 0, HZ_F16,
+	 8192, 16384, 8, 0, "lattice_decode_e8q4_f16 vlut_x_tiles vlut_wgmma_values_16 "
+	 "lattice_decode_e8q4_f16 vlut_wgmma_values_16", 80, 5},
 	{"a basis", {.kind = HZ_LATTICE_BASIS, .dim = 2, .q = 4, .levels = 2, .basis = basis}, 0,
-	 HZ_F16, 640,
-	 1024, 1, 0, "vlut_any_mapped_f32", 10, 0},
+	 HZ_F16, 640, 1024, 1, 0,
+	 "lattice_decode_mapped vlut_x_tiles vlut_wgmma_values_16", 6, 2},
 	{"tables", {.kind = HZ_LATTICE_D, .q = 4, .levels = 2}, HZ_VLUT_TABLE, HZ_F16, 640, 1024, 1,
 	 0,
 	 "vlut_table_f32 vlut_lookup_f32", 3, 0},
@@ -197,8 +201,8 @@ static void test_gemm2(void)
 	is_int(hz_vlut_gemm2(ctx, v, &w, &u, &whole), HZ_OK, "both coded: %s", hz_errmsg(ctx));
 	is_str(taken(), "vlut_any2_s32", "whole numbers");
 	is_int(hz_vlut_gemm2(ctx, v, &w, &u, &real), HZ_OK, "both coded");
-	is_str(taken(), "vlut_any2_f32", "floats");
-	is_int(last()->grid[0] * 100 + last()->grid[1], 1002, "tiles");
+	is_str(taken(), "lattice_decode_d4_f16 vlut_x_tiles vlut_wgmma_d4_128", "floats");
+	is_int(last()->grid[0] * 100 + last()->grid[1], 601, "tiles");
 	hz_vlut_close(v);
 	if (hz_vlut_open(ctx, &v, l, l, &by_table))
 		bail("%s", hz_errmsg(ctx));
@@ -216,7 +220,7 @@ int main(void)
 	fake = fakecuda_load();
 	if (!fake)
 		skip_all("no stand-in driver");
-	ctx = stand_in_open(HZ_CUDA, arrays, 4, OPERAND_BYTES, 2 * OPERAND_BYTES);
+	ctx = stand_in_open(HZ_CUDA, arrays, 4, OPERAND_BYTES, 3 * OPERAND_BYTES);
 	for (size_t i = 0; i < sizeof(table) / sizeof(*table); i++)
 		test_gemm(&table[i]);
 	test_packed();

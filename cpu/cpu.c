@@ -129,7 +129,8 @@ static unsigned saved_state(void)
 static bool may_use_tiles(void)
 {
 #if defined(__linux__) && defined(SYS_arch_prctl)
-	const long request = 0x1023, tile_data = 18;	/* ARCH_REQ_XCOMP_PERM, XFEATURE_XTILEDATA */
+	const long request = 0x1023;	/* ARCH_REQ_XCOMP_PERM */
+	const long tile_data = 18;	/* XFEATURE_XTILEDATA */
 
 	return syscall(SYS_arch_prctl, request, tile_data) == 0;
 #else

@@ -978,8 +978,8 @@ static bool is_float_or_none(const struct hzi_diag *d)
 }
 
 /*
- * Whether it takes no scratch, no constants and no more than sylvester(): rows of one transform that
- * fits in registers, or of f32 ones back to back. They may be few, so that the way there counts.
+ * Whether it takes no scratch, no constants and no more than sylvester(): rows of one transform
+ * that fits in registers, or of f32 ones back to back. Of few rows the way there counts.
  */
 static bool is_simple(const struct hz_kern *kern, const struct hzi_hadamard_args *a)
 {

@@ -541,7 +541,7 @@ INLINE vh f32_to_bf16_any(vf v)
 	return f32_to_bf16(v);
 }
 
-/* ---- Quaternions ------------------------------------------------------------------------------ */
+/* ---- Quaternions ----------------------------------------------------------------------------- */
 
 /*
  * The 4 x 4 matrices of groups of four lanes, transposed: component c of what four vectors of

@@ -4,10 +4,10 @@
 #	awk -f doc/tables.awk bench.json
 #	awk -v columns=1 -f doc/tables.awk bench.json
 #
-# A table for each op, device, level, number of threads and ceiling; a row for each case, a column for
-# each dtype: the ratio and, behind it, GB/s.
-# With columns=1, a line for each object instead: group, kind (the case without its n=NUMBER), dtype,
-# n, ratio, GB/s, median us, separated by tabs.
+# A table for each op, device, level, number of threads and ceiling; a row for each case, a column
+# for each dtype: the ratio and, behind it, GB/s.
+# With columns=1, a line for each object instead: group, kind (the case without its n=NUMBER),
+# dtype, n, ratio, GB/s, median us, separated by tabs.
 
 function value(key,	s)
 {

@@ -1,4 +1,4 @@
-# constants.awk - the names and values of the constants in hurwitz.h, in their order, but the version
+# constants.awk - the names and values of the constants in hurwitz.h, in order, but the version
 # SPDX-License-Identifier: BSD-2-Clause
 /HZ_VERSION_/ { next }
 $1 == "#define" && $2 ~ /^HZ_[A-Z0-9_]*$/ && $3 ~ /^[0-9]/ { print $2, $3 }

@@ -57,15 +57,15 @@ void hzi_quat_gemm_bias(struct hzi_quat_gemm_args *g, const struct hzi_qarray *b
 /* What the layer says of its products; reversed: the factors in the other order */
 void hzi_qrun_settle(const struct hzi_qrun *r, struct hzi_quat_gemm_args *g, bool reversed);
 
-/* A product, or a step of a convolution that the device takes, with what is left of the workspace */
+/* A product, or a step of a convolution that the device takes, in what is left of the workspace */
 int hzi_qrun_call(struct hzi_qrun *r, const struct hzi_quat_gemm_args *g,
 		  const struct hzi_qconv_args *conv, const struct hzi_qconv_weights_args *weights);
 
 int hzi_qrun_multiply(struct hzi_qrun *r, struct hzi_quat_gemm_args *g, bool reversed);
 
 /*
- * Parts into which a product of few rows and columns, but many terms, is cut along these: as many as
- * give the device enough to do at once. Sizes alone say how many.
+ * Parts into which a product of few rows and columns, but many terms, is cut along these: as many
+ * as give the device enough to do at once. Sizes alone say how many.
  */
 int64_t hzi_qrun_splits(const struct hzi_qrun *r, int64_t m, int64_t n, int64_t k);
 

@@ -3,8 +3,8 @@
 # SPDX-License-Identifier: BSD-2-Clause
 #
 # Any difference of functions and types fails, additions too: "make abi" makes the files anew, and
-# -version-info in Makefile.am has to follow. What only the library sees, as struct hz_context, is in
-# neither. Constants may be added.
+# -version-info in Makefile.am has to follow. What only the library sees, as struct hz_context, is
+# in neither. Constants may be added.
 set -u
 : "${top_srcdir:=.}" "${top_builddir:=.}" "${AWK:=awk}"
 library=$top_builddir/.libs/libhurwitz.so

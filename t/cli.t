@@ -86,7 +86,7 @@ bad() # STATUS PATTERN NAME ARGUMENT...
 	} | diag
 }
 
-# ---- Fixtures -------------------------------------------------------------------------------------
+# ---- Fixtures ------------------------------------------------------------------------------------
 
 octal()
 {
@@ -150,7 +150,7 @@ npy n32.npy "$(header '<f4' '32,')" "$ones"
 npy n96.npy "$(header '<f4' '96,')" "$ones$ones$ones"
 npy w.npy "$(header '<f4' '2, 64')" "$ones$ones$ones$ones"
 
-# ---- Help and usage ---------------------------------------------------------------------------------
+# ---- Help and usage ------------------------------------------------------------------------------
 
 for verb in '' info check bench demo run; do
 	good "hurwitz $verb --help" $verb --help
@@ -193,7 +193,7 @@ bad 2 'device' "run: a device that is none" run -d tpu hadamard x=x.npy y=y.npy
 bad 2 'threads' "run: threads that are no number" run -t 0 hadamard x=x.npy y=y.npy
 HURWITZ_ISA=sse9 bad 2 'HURWITZ_ISA' "an environment that means nothing" run hadamard x=x.npy y=y.npy
 
-# ---- run: arguments ---------------------------------------------------------------------------------
+# ---- run: arguments ------------------------------------------------------------------------------
 
 bad 2 'no primitive' "run: no primitive" run
 bad 2 "no primitive 'fft'" "run: an unknown primitive" run fft x=x.npy
@@ -217,7 +217,7 @@ bad 2 'disagree' "run: out= against y:DTYPE=" run hadamard out=f16 y:bf16=y.npy 
 bad 2 'cannot be said' "run: a dtype that the operand never has" run hadamard x:e4m3=x.npy y=y.npy
 bad 2 'both' "run: one file for two outputs" run hadamard_quantize x=x.npy q=o.npy scale_out=o.npy
 
-# ---- run: hadamard ----------------------------------------------------------------------------------
+# ---- run: hadamard -------------------------------------------------------------------------------
 
 cpu='run -d cpu'
 sylvester='5 -1 -2 0 5 1 2 0'
@@ -351,7 +351,7 @@ mkdir sealed && cp x.npy sealed && chmod 555 sealed
 (cd sealed && "$HURWITZ" $cpu hadamard x=x.npy y=../z.npy && cmp ../y.npy ../z.npy)
 ok $? "a folder that cannot be written, when nothing is to be"
 
-# ---- run: quantization -------------------------------------------------------------------------------
+# ---- run: quantization ---------------------------------------------------------------------------
 
 # A row of 64 ones is 8 in one place: amax 8, code qmax.
 good "hadamard_quantize" $cpu hadamard_quantize x=w.npy q=q.npy scale_out=s.npy
@@ -391,7 +391,7 @@ bad 2 'scale_type=' "float32 with scale_type=e8m0" \
 bad 2 'group=' "scales of another group" run dequantize_hadamard format=e5m2 group=64 q=q.npy scale_in=x.npy y=n.npy
 bad 2 'scale.ndim' "scales of another shape" run -d cpu dequantize_hadamard format=e5m2 q=q.npy scale_in=row.npy y=n.npy
 
-# ---- run: quantized multiplication ---------------------------------------------------------------------
+# ---- run: quantized multiplication ---------------------------------------------------------------
 
 # [[0, 10, 255], [128, 127, 3]] and [[1, 200], [2, 100], [255, 0]], zeros 128 and 100:
 # [[43921, -25500], [-19277, 12500]]
@@ -452,7 +452,7 @@ npy wq.npy "$(header '|i1' '4, 1')" '\001\001\001\001'
 good "qlinear" $cpu qlinear x=x.npy b=wq.npy y=qy.npy a_scale=1 type=s8
 is "$(header_of qy.npy) $(tail_of qy.npy 8 f4)" "$(header "${e}f4" '2, 1') 10 10" "sums of rows"
 
-# ---- run: quaternions -------------------------------------------------------------------------------
+# ---- run: quaternions ----------------------------------------------------------------------------
 
 # x.npy is 1+2i+3j+4k and 4+3i+2j+k, row.npy the first of these
 npy q12.npy "$(header '<f4' '1, 2, 4')" "$f1$f2$f3$f4$f4$f3$f2$f1"
@@ -624,7 +624,7 @@ bad 2 'dp= needs p=' "the gradient of what is not there" run mhc_mix_bwd x=x.npy
 bad 2 'bias.shape\[0\] is 4, must be 8' "rows of other streams" run mhc_weights x=x.npy phi=z88.npy \
 	alpha=z3.npy bias=v4.npy q=n.npy
 
-# ---- Hostile files -----------------------------------------------------------------------------------
+# ---- Hostile files -------------------------------------------------------------------------------
 
 b=../bad
 long=$(printf '%0500d' 0 | tr 0 ' ')
@@ -710,12 +710,12 @@ else
 	ok 1 "the fuzz target compiles"
 fi
 
-# ---- Interruption -------------------------------------------------------------------------------------
+# ---- Interruption --------------------------------------------------------------------------------
 
 # q is begun, then opening scale_out, a pipe that nobody reads, takes for ever.
 mkfifo fifo
 for signal in TERM HUP; do
-	# Under nohup the signal is ignored, by the tool too; the shell says nothing if it dies of it.
+	# Under nohup the signal is ignored, by the tool too; a shell that dies of it says nothing.
 	[ -z "$(sh -c "kill -$signal \$\$; echo ignored" 2>/dev/null)" ] || continue
 	mkdir s
 	"$HURWITZ" $cpu hadamard_quantize x=w.npy q=s/q.npy scale_out=fifo 2>/dev/null &
@@ -735,7 +735,7 @@ for signal in TERM HUP; do
 done
 rm -f fifo
 
-# ---- Devices -------------------------------------------------------------------------------------------
+# ---- Devices -------------------------------------------------------------------------------------
 
 HURWITZ_LIBCUDA=$dir/no-such-library
 export HURWITZ_LIBCUDA
@@ -749,7 +749,7 @@ good "no GPU: info" info
 grep -q '^GPU *none in use: .' ../out
 ok $? "info says why there is none"
 
-# ---- info, check, bench, demo ---------------------------------------------------------------------------
+# ---- info, check, bench, demo --------------------------------------------------------------------
 
 for word in '^CPU' 'cores' 'caches' 'ISA' '^In use  *cpu' ' hadamard ' 'hadamard_quantize' 'dequantize_hadamard'; do
 	grep -q "$word" ../out
@@ -925,7 +925,7 @@ bad 2 'one file' "demo on two files" demo x.npy w.npy
 bad 2 'takes no file' "demo of a chapter on a file" demo quat x.npy
 unset HURWITZ_THREADS
 
-# ---- Completion -------------------------------------------------------------------------------------------
+# ---- Completion ----------------------------------------------------------------------------------
 
 complete_with() # WORD...
 {

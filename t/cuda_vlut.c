@@ -82,7 +82,8 @@ static const struct row {
 	{"codes of 16 bits, not all of them", {.kind = HZ_LATTICE_E8, .q = 3, .levels = 2}, 0,
 	 HZ_F16, 640, 1024, 1, 0, "lattice_decode_any vlut_x_tiles vlut_wgmma_values_16", 6, 2},
 	{"more vectors than go with large tables", {.kind = HZ_LATTICE_E8, .q = 4, .levels = 2}, 0,
-	 HZ_F16, 640, 1024, 40, 0, "lattice_decode_e8q4_f16 vlut_x_tiles vlut_wgmma_values_64", 6, 2},
+	 HZ_F16, 640, 1024, 40, 0,
+	 "lattice_decode_e8q4_f16 vlut_x_tiles vlut_wgmma_values_64", 6, 2},
 	{"rows that are decoded in slabs", {.kind = HZ_LATTICE_E8, .q = 4, .levels = 2}, 0, HZ_F16,
 	 8192, 16384, 8, 0, "lattice_decode_e8q4_f16 vlut_x_tiles vlut_wgmma_values_16 "
 	 "lattice_decode_e8q4_f16 vlut_wgmma_values_16", 80, 5},

@@ -1,5 +1,5 @@
 #!/bin/sh
-# examples.t - the examples run and say what they should, and the README shows the one that is compiled
+# examples.t - the examples run and say what they should; the README shows what is compiled
 # SPDX-License-Identifier: BSD-2-Clause
 set -u
 : "${top_builddir:=.}" "${top_srcdir:=.}" "${CC:=cc}" "${NM:=nm}"

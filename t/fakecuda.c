@@ -6,8 +6,8 @@
  * Device memory is host memory, kernels are not run but recorded. Everything else is meant to be
  * stricter than a driver: handles are checked, limits hold, calls without a current context are
  * complaints, a captured stream refuses what a driver may refuse, a child of fork() gets nothing.
- * fakecuda.h says how it is set up and asked. It is one file, because what a driver keeps of handles,
- * contexts and errors every entry point looks at, and none of it is to be seen outside.
+ * fakecuda.h says how it is set up and asked. It is one file, because what a driver keeps of
+ * handles, contexts and errors every entry point looks at, and none of it is to be seen outside.
  */
 #define _GNU_SOURCE 1
 

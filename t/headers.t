@@ -1,5 +1,5 @@
 #!/bin/sh
-# headers.t - the public headers compile alone, in every C and C++ that they promise, without a warning
+# headers.t - the public headers compile alone, without a warning, in every C and C++ they promise
 # SPDX-License-Identifier: BSD-2-Clause
 set -u
 : "${top_srcdir:=.}" "${CC:=cc}" "${CXX:=}"

@@ -1,5 +1,5 @@
 #!/bin/sh
-# symbols.t - what the libraries show to the linker: hz_* alone, no constructors, no executable stack
+# symbols.t - what the linker sees: hz_* alone, no constructors, no executable stack
 # SPDX-License-Identifier: BSD-2-Clause
 # shellcheck disable=SC2086 # NM, CC and CXX may be several words
 set -u
@@ -27,7 +27,7 @@ if [ -e "$shared" ]; then
 	fi
 	report "the shared library exports hz_* alone" \
 		"$(echo "$exported" | grep -v '^hz_' | grep -Ev "$compilers")"
-	# Every function of the header is there: one that was declared and never written is found here.
+	# A function that was declared and never written is found here.
 	report "the shared library has every function of hurwitz.h" \
 		"$(sed -n 's/^HZ_API.*[ *]\(hz_[a-z0-9_]*\)(.*/\1/p' \
 			"$top_srcdir/include/hurwitz.h" | while read -r name; do

@@ -89,7 +89,8 @@ int main(void)
 	/* A made-up activation: small values, and the same few large channels in each row. */
 	for (int i = 0; i < ROWS; i++)
 		for (int j = 0; j < N; j++)
-			a[i * N + j] = (float)((i * 37 + j * 101) % 199 - 99) / 99 * (j % 128 == 5 ? 60 : 1);
+			a[i * N + j] = (float)((i * 37 + j * 101) % 199 - 99) / 99 *
+				       (j % 128 == 5 ? 60 : 1);
 
 	x = on_device(&host_a);
 	y = on_device(&host_b);

@@ -204,7 +204,8 @@ int main(int argc, char **argv)
 	MPI_Allreduce(MPI_IN_PLACE, &high, 1, MPI_DOUBLE, MPI_MAX, MPI_COMM_WORLD);
 	good = loss < 0.5 * begin && apart < 1e-5 && low == high;
 	if (rank == 0)
-		printf("%d ranks: loss %.4f, %.4f after %d steps; gradients %.0e from those of one\n",
+		printf("%d ranks: loss %.4f, %.4f after %d steps; "
+		       "gradients %.0e from those of one\n",
 		       ranks, begin, loss, STEPS, apart);
 	free_step(&s);
 	hz_close(ctx);

@@ -19,12 +19,8 @@ fi
 
 if [ -e "$shared" ]; then
 	exported=$($NM -D --defined-only "$shared" | awk '$2 != "A" { sub(/@.*/, "", $3); print $3 }')
-	n=$((n + 1))
-	if echo "$exported" | grep -q '^hz_version$'; then
-		echo "ok $n - the shared library exports hz_version"
-	else
-		echo "not ok $n - the shared library exports hz_version"
-	fi
+	report "the shared library exports hz_version" \
+		"$(echo "$exported" | grep -qx hz_version || echo "it does not")"
 	report "the shared library exports hz_* alone" \
 		"$(echo "$exported" | grep -v '^hz_' | grep -Ev "$compilers")"
 	# A function that was declared and never written is found here.

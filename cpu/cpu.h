@@ -20,9 +20,9 @@ typedef void (*hzi_work)(void *job, int thread, int64_t begin, int64_t end);
 void hzi_parallel(int threads, hzi_work work, void *job, int64_t units);
 
 /* quantize() and dequantize() of arguments with a transform (cpu/hadamard.c) */
+struct hzi_codes_args;
 struct hzi_rotated;
-int hzi_cpu_rotated_quantize(struct hz_context *ctx, const struct hzi_quantize_args *a);
-int hzi_cpu_rotated_dequantize(struct hz_context *ctx, const struct hzi_dequantize_args *a);
+int hzi_cpu_rotated_codes(struct hz_context *ctx, const struct hzi_codes_args *a);
 size_t hzi_cpu_rotated_workspace(const struct hz_context *ctx, const struct hzi_rotated *r,
 				 bool back);
 

@@ -1416,43 +1416,26 @@ size_t hzi_cpu_dequantize_hadamard_workspace(const struct hz_context *ctx,
 /* Elements of a row with one scale that are converted at once, where threads share the row */
 #define PIECE 1024
 
-/* scale and zero are those that are one for all, the zero as a code. */
-static struct codes given_codes(const struct hzi_rotated *r, bool back, int q_dtype, const void *q,
-				const float *scales, const void *zeros, const float *scale,
-				const uint8_t *zero)
+int hzi_cpu_rotated_codes(struct hz_context *ctx, const struct hzi_codes_args *a)
 {
-	return (struct codes){
-		.q = (char *)(uintptr_t)q,
-		.q_dtype = q_dtype,
-		.back = back,
+	const struct hzi_rotated *r = a->rotated;
+	/* One code of either type: what is in range has its low byte. */
+	const uint8_t zero = (uint8_t)a->zero;
+	const struct codes codes = {
+		.q = a->q,
+		.q_dtype = a->q_dtype,
+		.back = a->back,
 		.group = r->group < row_length(&r->t) ? r->group : PIECE,
 		.q_stride = r->q_stride,
 		.scale_stride = r->p_stride,
 		.given = true,
-		.scales = scales ? scales : scale,
-		.zeros = scales ? zeros : (const void *)zero,
+		.scales = a->scales ? a->scales : &a->scale,
+		.zeros = a->scales ? a->zeros : (const void *)&zero,
 		.q_step = r->q_step,
 		.param_group = r->group,
 	};
-}
 
-int hzi_cpu_rotated_quantize(struct hz_context *ctx, const struct hzi_quantize_args *a)
-{
-	/* One code of either type: what is in range has its low byte. */
-	const uint8_t zero = (uint8_t)a->zero;
-	const struct codes codes = given_codes(a->rotated, false, a->q_dtype, a->q, a->scales,
-					       a->zeros, &a->scale, &zero);
-
-	return run_codes(ctx, &a->rotated->t, &codes);
-}
-
-int hzi_cpu_rotated_dequantize(struct hz_context *ctx, const struct hzi_dequantize_args *a)
-{
-	const uint8_t zero = (uint8_t)a->zero;
-	const struct codes codes = given_codes(a->rotated, true, a->q_dtype, a->q, a->scales,
-					       a->zeros, &a->scale, &zero);
-
-	return run_codes(ctx, &a->rotated->t, &codes);
+	return run_codes(ctx, &r->t, &codes);
 }
 
 size_t hzi_cpu_rotated_workspace(const struct hz_context *ctx, const struct hzi_rotated *r,

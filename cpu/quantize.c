@@ -122,67 +122,54 @@ static int64_t map_elements(const struct hzi_qmap *map)
 	return n;
 }
 
-static int run_codes(struct hz_context *ctx, struct codes_job *job, const struct hzi_qmap *map,
-		     const float *scale, int32_t zero)
+static int run_codes(struct hz_context *ctx, const struct hzi_codes_args *a)
 {
+	const struct hzi_qmap *map = &a->map;
 	/* One code of either type: what is in range has its low byte. */
-	const uint8_t zero_code = (uint8_t)zero;
-	const int64_t bytes = map_elements(map) * (1 + dtype_bytes(job->x_dtype));
+	const uint8_t zero_code = (uint8_t)a->zero;
+	const int64_t bytes = map_elements(map) * (1 + dtype_bytes(a->x_dtype));
 	const int64_t l3 = ctx->topology.l3_bytes > 0 ? ctx->topology.l3_bytes : L3_BYTES;
+	struct codes_job job = {
+		.kern = ctx->kern,
+		.s = make_segments(map, map->x_step != 1 || map->q_step != 1),
+		.x = a->x,
+		.q = a->q,
+		.x_dtype = a->x_dtype,
+		.q_dtype = a->q_dtype,
+		.scales = a->scales ? a->scales : &a->scale,
+		.zeros = a->scales ? a->zeros : &zero_code,
+		.to_codes = !a->back,
+		.stream = bytes > l3 / 4 * 3 && map->x_step == 1 && map->q_step == 1,
+	};
 
-	job->stream = bytes > l3 / 4 * 3 && map->x_step == 1 && map->q_step == 1;
-	job->kern = ctx->kern;
-	job->s = make_segments(map, map->x_step != 1 || map->q_step != 1);
-	if (!job->scales) {
-		job->scales = scale;
-		job->zeros = &zero_code;
-	}
-	hzi_parallel(hzi_threads(ctx, bytes), codes_units, job, job->s.count);
+	hzi_parallel(hzi_threads(ctx, bytes), codes_units, &job, job.s.count);
 	return HZ_OK;
+}
+
+static size_t codes_workspace(const struct hz_context *ctx, const struct hzi_codes_args *a)
+{
+	return a->rotated ? hzi_cpu_rotated_workspace(ctx, a->rotated, a->back) : 0;
 }
 
 int hzi_cpu_quantize(struct hz_context *ctx, const struct hzi_quantize_args *a)
 {
-	struct codes_job job = {
-		.x = (char *)(uintptr_t)a->x,
-		.q = a->q,
-		.x_dtype = a->x_dtype,
-		.q_dtype = a->q_dtype,
-		.scales = a->scales,
-		.zeros = a->zeros,
-		.to_codes = true,
-	};
-
-	if (a->rotated)
-		return hzi_cpu_rotated_quantize(ctx, a);
-	return run_codes(ctx, &job, &a->map, &a->scale, a->zero);
+	return a->codes.rotated ? hzi_cpu_rotated_codes(ctx, &a->codes) : run_codes(ctx, &a->codes);
 }
 
 int hzi_cpu_dequantize(struct hz_context *ctx, const struct hzi_dequantize_args *a)
 {
-	struct codes_job job = {
-		.x = a->x,
-		.q = (char *)(uintptr_t)a->q,
-		.x_dtype = a->x_dtype,
-		.q_dtype = a->q_dtype,
-		.scales = a->scales,
-		.zeros = a->zeros,
-	};
-
-	if (a->rotated)
-		return hzi_cpu_rotated_dequantize(ctx, a);
-	return run_codes(ctx, &job, &a->map, &a->scale, a->zero);
+	return a->codes.rotated ? hzi_cpu_rotated_codes(ctx, &a->codes) : run_codes(ctx, &a->codes);
 }
 
 size_t hzi_cpu_quantize_workspace(const struct hz_context *ctx, const struct hzi_quantize_args *a)
 {
-	return a->rotated ? hzi_cpu_rotated_workspace(ctx, a->rotated, false) : 0;
+	return codes_workspace(ctx, &a->codes);
 }
 
 size_t hzi_cpu_dequantize_workspace(const struct hz_context *ctx,
 				    const struct hzi_dequantize_args *a)
 {
-	return a->rotated ? hzi_cpu_rotated_workspace(ctx, a->rotated, true) : 0;
+	return codes_workspace(ctx, &a->codes);
 }
 
 /* ---- Ranges ---------------------------------------------------------------------------------- */

@@ -24,9 +24,7 @@ int hzi_hadamard_quantize_fast(struct hz_context *ctx, const struct hzi_hadamard
 			       bool *done);
 int hzi_dequantize_hadamard_fast(struct hz_context *ctx,
 				 const struct hzi_dequantize_hadamard_args *a, bool *done);
-int hzi_hadamard_static_fast(struct hz_context *ctx, const struct hzi_quantize_args *a,
-			     bool *done);
-int hzi_dequantize_static_fast(struct hz_context *ctx, const struct hzi_dequantize_args *a,
-			       bool *done);
+int hzi_hadamard_static_fast(struct hz_context *ctx, const struct hzi_codes_args *a, bool *done);
+int hzi_dequantize_static_fast(struct hz_context *ctx, const struct hzi_codes_args *a, bool *done);
 
 #endif

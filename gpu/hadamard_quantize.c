@@ -202,8 +202,7 @@ static bool is_flat(const struct hzi_rotated *r)
 	return r->t.ndim == 0 || r->p_stride[0] == r->t.blocks * r->t.plan.n / r->group;
 }
 
-int hzi_hadamard_static_fast(struct hz_context *ctx, const struct hzi_quantize_args *a,
-			     bool *done)
+int hzi_hadamard_static_fast(struct hz_context *ctx, const struct hzi_codes_args *a, bool *done)
 {
 	const struct hzi_rotated *r = a->rotated;
 	const struct hzi_hadamard_args *t = &r->t;
@@ -238,8 +237,7 @@ int hzi_hadamard_static_fast(struct hz_context *ctx, const struct hzi_quantize_a
 		      &p.f, k > LOG2_SHORT ? HZI_STATIC_WARP_BYTES : 0, &p, sizeof(p), done);
 }
 
-int hzi_dequantize_static_fast(struct hz_context *ctx, const struct hzi_dequantize_args *a,
-			       bool *done)
+int hzi_dequantize_static_fast(struct hz_context *ctx, const struct hzi_codes_args *a, bool *done)
 {
 	const struct hzi_rotated *r = a->rotated;
 	const struct hzi_hadamard_args *t = &r->t;

@@ -164,39 +164,43 @@ static int launch_codes(struct hz_context *ctx, const char *op, const struct hzi
 			  &any);
 }
 
-size_t hzi_cuda_quantize_workspace(const struct hz_context *ctx, const struct hzi_quantize_args *a)
+static int run_codes(struct hz_context *ctx, const char *op, const struct hzi_codes_args *a)
+{
+	struct hzi_quantize_flat p = {
+		.x = a->back ? a->q : a->x, .y = a->back ? a->x : a->q, .scales = a->scales,
+		.zeros = a->zeros, .is_signed = a->q_dtype == HZ_S8, .scale = a->scale,
+		.zero = a->zero,
+	};
+
+	if (a->rotated)
+		return hzi_cuda_rotated_codes(ctx, a);
+	return launch_codes(ctx, op, &a->map, a->x_dtype, &p, a->back);
+}
+
+static size_t codes_workspace(const struct hz_context *ctx, const struct hzi_codes_args *a)
 {
 	return a->rotated ? hzi_cuda_rotated_workspace(ctx, a->rotated) : 0;
 }
 
+size_t hzi_cuda_quantize_workspace(const struct hz_context *ctx, const struct hzi_quantize_args *a)
+{
+	return codes_workspace(ctx, &a->codes);
+}
+
 int hzi_cuda_quantize(struct hz_context *ctx, const struct hzi_quantize_args *a)
 {
-	struct hzi_quantize_flat p = {
-		.x = a->x, .y = a->q, .scales = a->scales, .zeros = a->zeros,
-		.is_signed = a->q_dtype == HZ_S8, .scale = a->scale, .zero = a->zero,
-	};
-
-	if (a->rotated)
-		return hzi_cuda_rotated_quantize(ctx, a);
-	return launch_codes(ctx, "quantize", &a->map, a->x_dtype, &p, false);
+	return run_codes(ctx, "quantize", &a->codes);
 }
 
 size_t hzi_cuda_dequantize_workspace(const struct hz_context *ctx,
 				     const struct hzi_dequantize_args *a)
 {
-	return a->rotated ? hzi_cuda_rotated_workspace(ctx, a->rotated) : 0;
+	return codes_workspace(ctx, &a->codes);
 }
 
 int hzi_cuda_dequantize(struct hz_context *ctx, const struct hzi_dequantize_args *a)
 {
-	struct hzi_quantize_flat p = {
-		.x = a->q, .y = a->x, .scales = a->scales, .zeros = a->zeros,
-		.is_signed = a->q_dtype == HZ_S8, .scale = a->scale, .zero = a->zero,
-	};
-
-	if (a->rotated)
-		return hzi_cuda_rotated_dequantize(ctx, a);
-	return launch_codes(ctx, "dequantize", &a->map, a->x_dtype, &p, true);
+	return run_codes(ctx, "dequantize", &a->codes);
 }
 
 /* ---- choose_qparams -------------------------------------------------------------------------- */

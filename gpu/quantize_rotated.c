@@ -134,35 +134,27 @@ static struct hzi_qmap map_of(const struct hzi_rotated *r)
 }
 
 /* A chunk of rows, its floats from x on, codes from q on and parameters from number p on */
-static int run_chunk(struct hz_context *ctx, const struct hzi_quantize_args *a,
-		     const struct hzi_rotated *r, char *x, char *q, int64_t p, bool back)
+static int run_chunk(struct hz_context *ctx, const struct hzi_codes_args *a,
+		     const struct hzi_rotated *r, char *x, char *q, int64_t p)
 {
-	const float *scales = a->scales ? a->scales + p : NULL;
-	const char *zeros = a->zeros ? (const char *)a->zeros + p : NULL;
+	const struct hzi_codes_args codes = {
+		.map = map_of(r), .back = a->back, .x = ctx->workspace, .q = q, .x_dtype = HZ_F32,
+		.q_dtype = a->q_dtype, .scales = a->scales ? a->scales + p : NULL,
+		.zeros = a->zeros ? (const char *)a->zeros + p : NULL, .scale = a->scale,
+		.zero = a->zero,
+	};
 	struct hzi_hadamard_args t = r->t;
 
-	if (back) {
-		const struct hzi_dequantize_args codes = {
-			.map = map_of(r), .q = q, .x = ctx->workspace, .x_dtype = HZ_F32,
-			.q_dtype = a->q_dtype, .scales = scales, .zeros = zeros, .scale = a->scale,
-			.zero = a->zero,
-		};
-
+	if (a->back) {
 		t.x = ctx->workspace;
 		t.y = x;
 		t.x_step = 1;
 		t.x_block = t.plan.n;
 		lay_out(&t, t.x_stride);
 		fold(&t);
-		HZ_CHECK(hzi_cuda_dequantize(ctx, &codes));
+		HZ_CHECK(hzi_cuda_dequantize(ctx, &(struct hzi_dequantize_args){codes}));
 		return hzi_cuda_hadamard(ctx, &t);
 	}
-	const struct hzi_quantize_args codes = {
-		.map = map_of(r), .x = ctx->workspace, .q = q, .x_dtype = HZ_F32,
-		.q_dtype = a->q_dtype, .scales = scales, .zeros = zeros, .scale = a->scale,
-		.zero = a->zero,
-	};
-
 	t.x = x;
 	t.y = ctx->workspace;
 	t.y_step = 1;
@@ -170,11 +162,10 @@ static int run_chunk(struct hz_context *ctx, const struct hzi_quantize_args *a,
 	lay_out(&t, t.y_stride);
 	fold(&t);
 	HZ_CHECK(hzi_cuda_hadamard(ctx, &t));
-	return hzi_cuda_quantize(ctx, &codes);
+	return hzi_cuda_quantize(ctx, &(struct hzi_quantize_args){codes});
 }
 
-/* a: for both ways, x being the floats */
-static int run_chunks(struct hz_context *ctx, const struct hzi_quantize_args *a, bool back)
+static int run_chunks(struct hz_context *ctx, const struct hzi_codes_args *a)
 {
 	const struct hzi_rotated *r = a->rotated;
 	const struct hzi_hadamard_args *t = &r->t;
@@ -187,7 +178,7 @@ static int run_chunks(struct hz_context *ctx, const struct hzi_quantize_args *a,
 		outer *= t->shape[d];
 	for (int64_t o = 0; o < outer; o++) {
 		for (int64_t i = 0, count; i < size; i += count) {
-			char *x = (char *)(uintptr_t)a->x, *q = a->q;
+			char *x = a->x, *q = a->q;
 			struct hzi_rotated part = *r;
 			int64_t p = 0, rest = o;
 
@@ -200,29 +191,19 @@ static int run_chunks(struct hz_context *ctx, const struct hzi_quantize_args *a,
 			if (c.level < t->ndim)
 				step_by(&part, c.level, i, hz_dtype_size(a->x_dtype), &x, &q, &p);
 			cut(&part, c.level, count);
-			HZ_CHECK(run_chunk(ctx, a, &part, x, q, p, back));
+			HZ_CHECK(run_chunk(ctx, a, &part, x, q, p));
 		}
 	}
 	return HZ_OK;
 }
 
-int hzi_cuda_rotated_quantize(struct hz_context *ctx, const struct hzi_quantize_args *a)
+int hzi_cuda_rotated_codes(struct hz_context *ctx, const struct hzi_codes_args *a)
 {
 	bool done;
 
-	HZ_CHECK(hzi_hadamard_static_fast(ctx, a, &done));
-	return done ? HZ_OK : run_chunks(ctx, a, false);
-}
-
-int hzi_cuda_rotated_dequantize(struct hz_context *ctx, const struct hzi_dequantize_args *a)
-{
-	const struct hzi_quantize_args both = {
-		.rotated = a->rotated, .x = a->x, .q = (void *)(uintptr_t)a->q,
-		.x_dtype = a->x_dtype, .q_dtype = a->q_dtype, .scales = a->scales,
-		.zeros = a->zeros, .scale = a->scale, .zero = a->zero,
-	};
-	bool done;
-
-	HZ_CHECK(hzi_dequantize_static_fast(ctx, a, &done));
-	return done ? HZ_OK : run_chunks(ctx, &both, true);
+	if (a->back)
+		HZ_CHECK(hzi_dequantize_static_fast(ctx, a, &done));
+	else
+		HZ_CHECK(hzi_hadamard_static_fast(ctx, a, &done));
+	return done ? HZ_OK : run_chunks(ctx, a);
 }

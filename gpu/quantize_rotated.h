@@ -8,8 +8,7 @@
 
 #include "lib/qgemm.h"
 
-int hzi_cuda_rotated_quantize(struct hz_context *ctx, const struct hzi_quantize_args *a);
-int hzi_cuda_rotated_dequantize(struct hz_context *ctx, const struct hzi_dequantize_args *a);
+int hzi_cuda_rotated_codes(struct hz_context *ctx, const struct hzi_codes_args *a);
 size_t hzi_cuda_rotated_workspace(const struct hz_context *ctx, const struct hzi_rotated *r);
 
 #endif

@@ -171,12 +171,15 @@ struct hzi_qmap {
 	int64_t params;			/* how many scales there are; 0 without */
 };
 
-/* rotated: the operands are found by it, and map is empty; NULL: there is no transform. */
-struct hzi_quantize_args {
+/*
+ * Floats x to codes q; back: codes to floats. rotated: the operands are found by it, and map is
+ * empty; NULL: there is no transform.
+ */
+struct hzi_codes_args {
 	struct hzi_qmap map;
 	const struct hzi_rotated *rotated;
-	const void *x;
-	void *q;
+	bool back;
+	void *x, *q;
 	int32_t x_dtype, q_dtype;
 	const float *scales;
 	const void *zeros;
@@ -184,16 +187,12 @@ struct hzi_quantize_args {
 	int32_t zero;
 };
 
+struct hzi_quantize_args {
+	struct hzi_codes_args codes;
+};
+
 struct hzi_dequantize_args {
-	struct hzi_qmap map;
-	const struct hzi_rotated *rotated;
-	const void *q;
-	void *x;
-	int32_t x_dtype, q_dtype;
-	const float *scales;
-	const void *zeros;
-	float scale;
-	int32_t zero;
+	struct hzi_codes_args codes;
 };
 
 /*

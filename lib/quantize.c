@@ -211,17 +211,19 @@ static int check_codes(struct hz_context *ctx, const char *op, const hz_tensor *
 	return hzi_check_apart(ctx, op, "zeros", o->zeros, out_name, out);
 }
 
-/* The arguments; rotated is where those of a transform may be put. */
-static int quantize_args(struct hz_context *ctx, const hz_tensor *x, const hz_tensor *q,
-			 const hz_quantize_opts *opts, struct hzi_rotated *rotated,
-			 struct hzi_quantize_args *a)
+/* The arguments; rotated is where those of a transform may be put. x may be the output. */
+static int codes_args(struct hz_context *ctx, const hz_tensor *x, const hz_tensor *q,
+		      const hz_quantize_opts *opts, bool back, struct hzi_rotated *rotated,
+		      struct hzi_codes_args *a)
 {
 	static const hz_quantize_opts defaults;
 	const hz_quantize_opts *o = opts ? opts : &defaults;
+	const char *op = back ? "dequantize" : "quantize", *x_name = back ? "y" : "x";
 	float scale;
 
-	HZ_CHECK(check_codes(ctx, "quantize", x, "x", q, true, o, &scale));
-	*a = (struct hzi_quantize_args){
+	HZ_CHECK(check_codes(ctx, op, x, x_name, q, !back, o, &scale));
+	*a = (struct hzi_codes_args){
+		.back = back,
 		.x = x->data,
 		.q = q->data,
 		.x_dtype = x->dtype,
@@ -233,8 +235,8 @@ static int quantize_args(struct hz_context *ctx, const hz_tensor *x, const hz_te
 	};
 	if (o->hadamard) {
 		a->rotated = rotated;
-		return hzi_rotated_args(ctx, "quantize: hadamard", "x", x, "q", q, o->scales,
-					o->hadamard, false, rotated);
+		return hzi_rotated_args(ctx, back ? "dequantize: hadamard" : "quantize: hadamard",
+					x_name, x, "q", q, o->scales, o->hadamard, back, rotated);
 	}
 	if (hz_tensor_count(x) > 0)
 		make_map(x, q, o->scales, &a->map);
@@ -247,7 +249,7 @@ int hz_quantize(hz_context *ctx, const hz_tensor *x, const hz_tensor *q,
 	struct hzi_rotated rotated;
 	struct hzi_quantize_args a;
 
-	HZ_CHECK(quantize_args(ctx, x, q, opts, &rotated, &a));
+	HZ_CHECK(codes_args(ctx, x, q, opts, false, &rotated, &a.codes));
 	if (hz_tensor_count(x) == 0)
 		return HZ_OK;
 	HZ_CHECK(hzi_workspace(ctx, "quantize", ctx->ops->quantize_workspace(ctx, &a)));
@@ -260,39 +262,10 @@ int hz_quantize_workspace(hz_context *ctx, const hz_tensor *x, const hz_tensor *
 	struct hzi_rotated rotated;
 	struct hzi_quantize_args a;
 
-	HZ_CHECK(quantize_args(ctx, x, q, opts, &rotated, &a));
+	HZ_CHECK(codes_args(ctx, x, q, opts, false, &rotated, &a.codes));
 	if (!bytes)
 		return hzi_fail(ctx, HZ_EINVAL, "quantize_workspace: bytes is NULL");
 	*bytes = hz_tensor_count(x) == 0 ? 0 : ctx->ops->quantize_workspace(ctx, &a);
-	return HZ_OK;
-}
-
-static int dequantize_args(struct hz_context *ctx, const hz_tensor *q, const hz_tensor *y,
-			   const hz_quantize_opts *opts, struct hzi_rotated *rotated,
-			   struct hzi_dequantize_args *a)
-{
-	static const hz_quantize_opts defaults;
-	const hz_quantize_opts *o = opts ? opts : &defaults;
-	float scale;
-
-	HZ_CHECK(check_codes(ctx, "dequantize", y, "y", q, false, o, &scale));
-	*a = (struct hzi_dequantize_args){
-		.x = y->data,
-		.q = q->data,
-		.x_dtype = y->dtype,
-		.q_dtype = q->dtype,
-		.scales = o->scales ? o->scales->data : NULL,
-		.zeros = o->zeros ? o->zeros->data : NULL,
-		.scale = scale,
-		.zero = o->zero,
-	};
-	if (o->hadamard) {
-		a->rotated = rotated;
-		return hzi_rotated_args(ctx, "dequantize: hadamard", "y", y, "q", q, o->scales,
-					o->hadamard, true, rotated);
-	}
-	if (hz_tensor_count(q) > 0)
-		make_map(y, q, o->scales, &a->map);
 	return HZ_OK;
 }
 
@@ -302,7 +275,7 @@ int hz_dequantize(hz_context *ctx, const hz_tensor *q, const hz_tensor *y,
 	struct hzi_rotated rotated;
 	struct hzi_dequantize_args a;
 
-	HZ_CHECK(dequantize_args(ctx, q, y, opts, &rotated, &a));
+	HZ_CHECK(codes_args(ctx, y, q, opts, true, &rotated, &a.codes));
 	if (hz_tensor_count(q) == 0)
 		return HZ_OK;
 	HZ_CHECK(hzi_workspace(ctx, "dequantize", ctx->ops->dequantize_workspace(ctx, &a)));
@@ -315,7 +288,7 @@ int hz_dequantize_workspace(hz_context *ctx, const hz_tensor *q, const hz_tensor
 	struct hzi_rotated rotated;
 	struct hzi_dequantize_args a;
 
-	HZ_CHECK(dequantize_args(ctx, q, y, opts, &rotated, &a));
+	HZ_CHECK(codes_args(ctx, y, q, opts, true, &rotated, &a.codes));
 	if (!bytes)
 		return hzi_fail(ctx, HZ_EINVAL, "dequantize_workspace: bytes is NULL");
 	*bytes = hz_tensor_count(q) == 0 ? 0 : ctx->ops->dequantize_workspace(ctx, &a);

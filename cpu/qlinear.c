@@ -60,7 +60,7 @@ static void strided_range(const struct linear *l, const char *x, float *lo, floa
 			.x_dtype = l->a->x_dtype,
 		};
 
-		gather(buffer, x + k * g->a_k * size, n, 1, g->a_k, size);
+		copy_strided(buffer, 1, x + k * g->a_k * size, g->a_k, n, size);
 		l->kern->range(&range);
 	}
 }
@@ -79,7 +79,7 @@ static void strided_codes(const struct linear *l, const char *x, char *to, const
 			.group = GATHER + 1, .x_dtype = l->a->x_dtype, .q_dtype = g->a_dtype,
 		};
 
-		gather(buffer, x + k * g->a_k * size, n, 1, g->a_k, size);
+		copy_strided(buffer, 1, x + k * g->a_k * size, g->a_k, n, size);
 		l->kern->codes(&codes);
 	}
 }

@@ -38,9 +38,7 @@ static struct segments make_segments(const struct hzi_qmap *map, bool gathered)
 		s.length = most / map->group * map->group;
 		s.per_row = ceil_div(map->n, s.length);
 	}
-	s.count = s.per_row;
-	for (int d = 0; d < map->ndim; d++)
-		s.count *= map->shape[d];
+	s.count = s.per_row * item_count(map->ndim, map->shape);
 	return s;
 }
 
@@ -99,27 +97,23 @@ static void codes_units(void *data, int thread, int64_t begin, int64_t end)
 
 		if (job->to_codes) {
 			if (map->x_step != 1)
-				gather(x_buffer, x_at, n, 1, map->x_step, size);
+				copy_strided(x_buffer, 1, x_at, map->x_step, n, size);
 			job->kern->codes(&codes);
 			if (map->q_step != 1)
-				gather(q_at, q_buffer, n, map->q_step, 1, 1);
+				copy_strided(q_at, map->q_step, q_buffer, 1, n, 1);
 		} else {
 			if (map->q_step != 1)
-				gather(q_buffer, q_at, n, 1, map->q_step, 1);
+				copy_strided(q_buffer, 1, q_at, map->q_step, n, 1);
 			job->kern->uncode(&codes);
 			if (map->x_step != 1)
-				gather(x_at, x_buffer, n, map->x_step, 1, size);
+				copy_strided(x_at, map->x_step, x_buffer, 1, n, size);
 		}
 	}
 }
 
-static int64_t map_elements(const struct hzi_qmap *map)
+static int64_t elements(const struct hzi_qmap *map)
 {
-	int64_t n = map->n;
-
-	for (int d = 0; d < map->ndim; d++)
-		n *= map->shape[d];
-	return n;
+	return map->n * item_count(map->ndim, map->shape);
 }
 
 static int run_codes(struct hz_context *ctx, const struct hzi_codes_args *a)
@@ -127,7 +121,7 @@ static int run_codes(struct hz_context *ctx, const struct hzi_codes_args *a)
 	const struct hzi_qmap *map = &a->map;
 	/* One code of either type: what is in range has its low byte. */
 	const uint8_t zero_code = (uint8_t)a->zero;
-	const int64_t bytes = map_elements(map) * (1 + dtype_bytes(a->x_dtype));
+	const int64_t bytes = elements(map) * (1 + dtype_bytes(a->x_dtype));
 	const int64_t l3 = ctx->topology.l3_bytes > 0 ? ctx->topology.l3_bytes : L3_BYTES;
 	struct codes_job job = {
 		.kern = ctx->kern,
@@ -193,7 +187,7 @@ static size_t make_ranges(const struct hz_context *ctx, const struct hzi_choose_
 	job->threads = 1;
 	if (a->map.n > 0) {
 		job->s = make_segments(&a->map, a->map.x_step != 1);
-		job->threads = hzi_threads(ctx, map_elements(&a->map) * dtype_bytes(a->x_dtype));
+		job->threads = hzi_threads(ctx, elements(&a->map) * dtype_bytes(a->x_dtype));
 		job->shared = job->s.per_group > 1;
 		for (int d = 0; d < a->map.ndim; d++)
 			job->shared |= a->map.p_stride[d] == 0;
@@ -228,7 +222,7 @@ static void range_units(void *data, int thread, int64_t begin, int64_t end)
 		};
 
 		if (a->map.x_step != 1)
-			gather(buffer, x_at, n, 1, a->map.x_step, size);
+			copy_strided(buffer, 1, x_at, a->map.x_step, n, size);
 		job->kern->range(&range);
 	}
 }

@@ -11,6 +11,7 @@
 #include <string.h>
 
 #include "cpu/cpu.h"
+#include "cpu/sizes.h"
 #include "lib/quat_gemm.h"
 
 /*
@@ -35,58 +36,9 @@
 /* What a thread moves from memory in the time of a product of two quaternions, roughly */
 #define BYTES_PER_PRODUCT 2
 
-static int64_t min_i64(int64_t a, int64_t b)
-{
-	return a < b ? a : b;
-}
-
-static int64_t max_i64(int64_t a, int64_t b)
-{
-	return a > b ? a : b;
-}
-
-static int64_t ceil_div(int64_t a, int64_t b)
-{
-	return (a + b - 1) / b;
-}
-
 static int64_t round_up(int64_t a, int64_t b)
 {
 	return ceil_div(a, b) * b;
-}
-
-static int64_t dtype_bytes(int dtype)
-{
-	return dtype == HZ_F64 ? 8 : dtype == HZ_F32 ? 4 : 2;
-}
-
-/* Scratch in whole cache lines, so that threads share none */
-static void *take(char **scratch, int64_t bytes)
-{
-	void *p = *scratch;
-
-	*scratch += round_up(bytes, 64);
-	return p;
-}
-
-static int64_t item_offset(int ndim, const int64_t *shape, const int64_t *stride, int64_t i)
-{
-	int64_t offset = 0;
-
-	for (int d = ndim - 1; d >= 0; d--) {
-		offset += i % shape[d] * stride[d];
-		i /= shape[d];
-	}
-	return offset;
-}
-
-static int64_t item_count(int ndim, const int64_t *shape)
-{
-	int64_t count = 1;
-
-	for (int d = 0; d < ndim; d++)
-		count *= shape[d];
-	return count;
 }
 
 /* ---- Packed matrices ------------------------------------------------------------------------- */

@@ -6,6 +6,8 @@
  * A context uses the device's primary context, which the CUDA runtime and other libraries of the
  * process use as well: pointers and streams can be exchanged freely. It is never configured, and
  * pushed only for the length of a call, so that the caller's current context stays what it was.
+ *
+ * A thousand lines in one file: nobody else sees the driver's functions, or what is wrong with it.
  */
 #include <config.h>
 

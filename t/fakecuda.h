@@ -70,6 +70,15 @@ struct fakecuda {
 	const struct cu_functions *cu;
 };
 
+/* What is alive and should not be; dropped counts only where nothing kept it from being freed. */
+__attribute__((unused)) static int fakecuda_leaked(const struct fakecuda *fake)
+{
+	const struct fakecuda_live l = fake->live();
+
+	return l.contexts + l.allocations + l.streams + l.events + l.libraries + l.graphs +
+	       l.pushed;
+}
+
 /* The stand-in beside the running program, or NULL with a line on stderr. */
 __attribute__((unused)) static const struct fakecuda *fakecuda_load(void)
 {

@@ -113,15 +113,6 @@ static bool deadly(const struct fault *f)
 	return f->what == DRIVER && f->code == CUDA_ERROR_LAUNCH_FAILED;
 }
 
-/* What the GPU has left when everything is closed */
-static int left_over(void)
-{
-	const struct fakecuda_live l = fake->live();
-
-	return l.contexts + l.allocations + l.streams + l.events + l.libraries + l.graphs +
-	       l.pushed;
-}
-
 static void check_after(struct scene *s, const struct call *c, const struct fault *f, int status)
 {
 	const char *const sentence = hz_errmsg(s->ctx);
@@ -187,8 +178,8 @@ static bool one_fault(int device, const struct call *c, const struct fault *f)
 		complain(c, f, first, 0, "");
 	if (meter.live || meter.bytes)
 		complain(c, f, "host memory is left over", (int)meter.live, "");
-	if (device != HZ_CPU && left_over())
-		complain(c, f, "something is left over on the GPU", left_over(), "");
+	if (device != HZ_CPU && fakecuda_leaked(fake))
+		complain(c, f, "something is left over on the GPU", fakecuda_leaked(fake), "");
 	meter.live = 0;
 	meter.bytes = 0;
 	return failed;

@@ -139,63 +139,76 @@ struct encode_job {
 	int32_t far;
 	int64_t run, runs;		/* blocks of a run, runs of a row */
 	int64_t overload[2];		/* sums of all threads */
+	struct room *rooms;		/* of threads, in lanes */
 };
 
-/* What a run has by now */
+/*
+ * What a run has by now. Runs are of blocks that lanes hold: 2^d <= level_size <= 65536, and 2^M <=
+ * q^M <= 4096.
+ */
+#define LEVELS 12
+#define VALUES 2048			/* of a run at most */
+
 struct encoded {
 	const void *x;			/* blocks back to back */
 	int64_t count;
 	int64_t overload[2];
 	uint8_t t[RUN];			/* of a group: at its first block */
-	uint16_t index[HZ_LATTICE_MAXLEVELS * RUN + ROOM];
+	uint16_t index[LEVELS * RUN + ROOM];
 	uint16_t miss[RUN + ROOM];
-	char apart[RUN * DIMS * 4 + ROOM * 4];	/* x, if it does not lie like that */
+	float apart[VALUES + ROOM];	/* x, if it does not lie like that */
 };
 
-/* Blocks first .. first + count - 1 as f32 */
-static void block_floats(const struct encode_job *job, const struct encoded *e, int64_t first,
-			 int64_t count, float *x)
+/* count values as f32 */
+static void floats_of(const struct encode_job *job, const void *x, int64_t count, float *to)
 {
-	const int64_t d = job->rule->d;
-
 	job->kern->head(&(struct hzi_head){
-		.x = offset(e->x, first * d, size_of(job->a->x_dtype)),
-		.y = x,
+		.x = x,
+		.y = to,
 		.rows = 1,
-		.count = count * d,
+		.count = count,
 		.x_dtype = job->a->x_dtype,
 		.y_dtype = HZ_F32,
 	});
 }
 
-/* The points of a group of blocks, of one block without GROUP, and their T */
-static int choose_group(const struct encode_job *job, const float *x, int64_t count,
-			int64_t *overload, int32_t *points)
+/* Blocks that share T, one block without GROUP */
+struct group {
+	float v[GROUP];
+	uint8_t skip[GROUP];
+	int t;				/* without GROUP: known when its point is */
+};
+
+/* g->v holds count blocks of x. */
+static void take_group(const struct encode_job *job, int64_t count, int64_t *overload,
+		       struct group *g)
 {
 	const struct hzi_lattice_rule *r = job->rule;
-	float v[GROUP * DIMS];
-	uint8_t skip[GROUP];
-	int t = 0;
 
 	for (int64_t i = 0; i < count; i++) {
-		const int met = hzi_lattice_map(r, job->matrices, x + i * r->d, v + i * r->d);
+		float *const v = g->v + i * r->d;
+		const int met = hzi_lattice_map(r, job->matrices, v, v);
 
 		overload[1] += met != 0;
-		skip[i] = (met & HZI_LATTICE_IS_NAN) != 0;
+		g->skip[i] = (met & HZI_LATTICE_IS_NAN) != 0;
 	}
-	if (r->policy == HZI_LATTICE_GROUP)
-		t = hzi_lattice_group(r, job->matrices, (int)count, v, skip);
-	for (int64_t i = 0; i < count; i++) {
-		int32_t *const g = points + i * DIMS;
+	g->t = r->policy == HZI_LATTICE_GROUP ?
+		       hzi_lattice_group(r, job->matrices, (int)count, g->v, g->skip) : 0;
+}
 
-		if (skip[i])
-			memcpy(g, r->offset, sizeof(r->offset));
-		else if (r->policy == HZI_LATTICE_GROUP)
-			overload[0] += hzi_lattice_at(r, job->matrices, v + i * r->d, t, g);
-		else
-			overload[0] += hzi_lattice_choose(r, job->matrices, v, &t, g);
-	}
-	return t;
+/* flatten: otherwise GCC 12 thinks that coordinates may not have been set. */
+static __attribute__((flatten)) void point_of(const struct encode_job *job, struct group *g,
+					      int64_t i, int64_t *overload, int32_t *p)
+{
+	const struct hzi_lattice_rule *r = job->rule;
+	const float *const v = g->v + i * r->d;
+
+	if (g->skip[i])
+		memcpy(p, r->offset, sizeof(r->offset));
+	else if (r->policy == HZI_LATTICE_GROUP)
+		overload[0] += hzi_lattice_at(r, job->matrices, v, g->t, p);
+	else
+		overload[0] += hzi_lattice_choose(r, job->matrices, v, &g->t, p);
 }
 
 /* Block or group `first` by the rule alone, into the indices */
@@ -203,20 +216,20 @@ static void index_by_rule(const struct encode_job *job, struct encoded *e, int64
 {
 	const struct hzi_lattice_rule *r = job->rule;
 	const int64_t count = min_of(r->group, e->count - first);
-	float x[GROUP * DIMS];
-	int32_t points[GROUP * DIMS], digits[DIMS];
+	struct group group;
+	int32_t p[DIMS], digits[DIMS];
 
-	block_floats(job, e, first, count, x);
-	e->t[first] = (uint8_t)choose_group(job, x, count, e->overload, points);
+	floats_of(job, offset(e->x, first * r->d, size_of(job->a->x_dtype)), count * r->d, group.v);
+	take_group(job, count, e->overload, &group);
 	for (int64_t i = 0; i < count; i++) {
-		int32_t *g = points + i * DIMS;
-
+		point_of(job, &group, i, e->overload, p);
 		for (int m = 0; m < r->levels; m++) {
-			hzi_lattice_digits(r, g, digits);
+			hzi_lattice_digits(r, p, digits);
 			e->index[m * RUN + first + i] = (uint16_t)hzi_lattice_index(r, digits);
-			hzi_lattice_parent(r, job->matrices, g);
+			hzi_lattice_parent(r, job->matrices, p);
 		}
 	}
+	e->t[first] = (uint8_t)group.t;
 }
 
 /* ---- Encoding in lanes ----------------------------------------------------------------------- */
@@ -229,8 +242,14 @@ struct pending {
 	int16_t shrink[RUN];		/* of CLIP: j of 2^(-j/16) */
 	float inverse[RUN + ROOM], factor[RUN + ROOM];
 	float error[RUN + ROOM];
-	uint16_t index[HZ_LATTICE_MAXLEVELS * RUN + ROOM], miss[RUN + ROOM];
-	char x[RUN * DIMS * 4];
+	uint16_t index[LEVELS * RUN + ROOM], miss[RUN + ROOM];
+	float x[VALUES + ROOM];
+};
+
+/* Of a thread, in the workspace: stacks may be small. */
+struct room {
+	struct encoded encoded;
+	struct pending pending;
 };
 
 static inline void add_pending(struct pending *p, int64_t block, int t, int shrink)
@@ -273,7 +292,7 @@ static void try_pending(const struct encode_job *job, const struct encoded *e, s
 	bool shrinks = false;
 
 	for (int64_t i = 0; i < p->count; i++) {
-		copy_block(p->x + i * bytes, (const char *)e->x + p->block[i] * bytes, bytes);
+		copy_block((char *)p->x + i * bytes, (const char *)e->x + p->block[i] * bytes, bytes);
 		p->inverse[i] = job->rule->inverse[p->t[i]];
 		p->factor[i] = p->shrink[i] ? hzi_lattice_factor(job->rule, p->shrink[i]) : 1;
 		shrinks |= p->shrink[i] != 0;
@@ -449,9 +468,9 @@ static void encode_groups(const struct encode_job *job, struct encoded *e, struc
 {
 	const struct hzi_lattice_rule *r = job->rule;
 	struct group_state state[RUN];
-	float x[RUN * DIMS];
+	float *const x = p->x;		/* until something is tried */
 
-	block_floats(job, e, 0, e->count, x);
+	floats_of(job, e->x, e->count * r->d, x);
 	p->count = 0;
 	for (int64_t i = 0; i < e->count; i += r->group) {
 		const int64_t blocks = min_of(r->group, e->count - i);
@@ -530,77 +549,133 @@ static void put_codes(const struct encode_job *job, const struct encoded *e, voi
 	}
 }
 
-/* A run by the rule alone */
-static void encode_by_rule(const struct encode_job *job, struct encoded *e, void *codes)
+/* A unit: a run of a row */
+struct run {
+	const void *x;
+	int64_t valid;			/* values of it that are there, the others count as 0 */
+	int64_t count;
+	void *codes;
+	uint8_t *t;			/* NULL: not wanted */
+};
+
+static struct run run_of(const struct encode_job *job, int64_t unit)
 {
 	const struct hzi_lattice_encode_args *a = job->a;
-	const struct hzi_lattice_rule *r = job->rule;
-	const int64_t bytes = size_of(a->code_dtype);
-	float x[GROUP * DIMS];
-	int32_t points[GROUP * DIMS];
+	const struct place at = row_place(&job->map, unit / job->runs);
+	const int64_t first = unit % job->runs * job->run, d = job->rule->d;
+	const int64_t count = min_of(job->run, job->map.blocks - first);
 
-	for (int64_t i = 0; i < e->count; i += r->group) {
-		const int64_t count = min_of(r->group, e->count - i);
-
-		block_floats(job, e, i, count, x);
-		e->t[i] = (uint8_t)choose_group(job, x, count, e->overload, points);
-		for (int64_t j = 0; j < count; j++)
-			hzi_lattice_write(r, job->matrices, points + j * DIMS,
-					  hzi_lattice_code_at(offset(codes, (i + j) *
-								     job->map.code_block, bytes),
-							      job->map.code_level, (int)bytes,
-							      a->pack));
-	}
+	return (struct run){
+		.x = offset(a->x, at.v + first * d * job->map.v_step, size_of(a->x_dtype)),
+		.valid = min_of(count * d, job->map.n - first * d),
+		.count = count,
+		.codes = offset(a->codes, at.code + first * job->map.code_block,
+				size_of(a->code_dtype)),
+		.t = a->t ? a->t + at.t + first / job->rule->group * job->map.t_step : NULL,
+	};
 }
 
-/* Unit: a run of a row */
-static void encode_units(void *data, int thread, int64_t begin, int64_t end)
+/* Blocks of a run back to back: where they lie, or in apart */
+static const void *blocks_of(const struct encode_job *job, const struct run *run, float *apart)
+{
+	const int64_t step = job->map.v_step, values = run->count * job->rule->d;
+
+	if (step == 1 && run->valid == values)
+		return run->x;
+	gather(run->x, step, size_of(job->a->x_dtype), run->valid, values, apart);
+	return apart;
+}
+
+/* Values begin .. begin + count - 1 of a run, at most GROUP, as f32 */
+static void take_values(const struct encode_job *job, const struct run *run, int64_t begin,
+			int64_t count, float *to)
+{
+	const int64_t size = size_of(job->a->x_dtype), step = job->map.v_step;
+	float apart[GROUP];
+
+	gather(offset(run->x, begin * step, size), step, size, min_of(count, run->valid - begin),
+	       count, apart);
+	floats_of(job, apart, count, to);
+}
+
+static void add_overload(struct encode_job *job, const int64_t *overload)
+{
+	for (int i = 0; i < 2; i++)
+		__atomic_fetch_add(&job->overload[i], overload[i], __ATOMIC_RELAXED);
+}
+
+static void encode_by_rule(void *data, int thread, int64_t begin, int64_t end)
 {
 	struct encode_job *job = data;
 	const struct hzi_lattice_encode_args *a = job->a;
 	const struct hzi_lattice_rule *r = job->rule;
-	const int64_t size = size_of(a->x_dtype), d = r->d;
-	struct encoded e;
-	struct pending p;
+	const int64_t bytes = size_of(a->code_dtype);
+	int64_t overload[2] = {0, 0};
+	struct group group;
+	int32_t p[DIMS];
 
 	(void)thread;
-	e.overload[0] = e.overload[1] = 0;
 	for (int64_t u = begin; u < end; u++) {
-		const struct place at = row_place(&job->map, u / job->runs);
-		const int64_t first = u % job->runs * job->run;
-		const void *x = offset(a->x, at.v + first * d * job->map.v_step, size);
-		void *codes;
-		int64_t valid;
+		const struct run run = run_of(job, u);
 
-		e.count = min_of(job->run, job->map.blocks - first);
-		valid = min_of(e.count * d, job->map.n - first * d);
-		codes = offset(a->codes, at.code + first * job->map.code_block,
-			       size_of(a->code_dtype));
-		e.x = x;
-		if (job->map.v_step != 1 || valid < e.count * d) {
-			gather(x, job->map.v_step, size, valid, e.count * d, e.apart);
-			e.x = e.apart;
+		for (int64_t i = 0; i < run.count; i += r->group) {
+			const int64_t count = min_of(r->group, run.count - i);
+
+			take_values(job, &run, i * r->d, count * r->d, group.v);
+			take_group(job, count, overload, &group);
+			for (int64_t j = 0; j < count; j++) {
+				void *const code = offset(run.codes, (i + j) * job->map.code_block,
+							  bytes);
+
+				point_of(job, &group, j, overload, p);
+				hzi_lattice_write(r, job->matrices, p,
+						  hzi_lattice_code_at(code, job->map.code_level,
+								      (int)bytes, a->pack));
+			}
+			if (run.t)
+				run.t[i / r->group * job->map.t_step] = (uint8_t)group.t;
 		}
-		if (!job->in_lanes) {
-			encode_by_rule(job, &e, codes);
-		} else {
-			if (r->policy == HZI_LATTICE_GROUP)
-				encode_groups(job, &e, &p);
-			else if (r->policy == HZI_LATTICE_BANK &&
-				 !(r->flags & HZI_LATTICE_FIRST_FIT))
-				encode_best_fit(job, &e, &p);
-			else
-				encode_first_fit(job, &e, &p);
-			put_codes(job, &e, codes);
-		}
-		for (int64_t i = 0; i < e.count && a->t; i += r->group)
-			a->t[at.t + (first + i) / r->group * job->map.t_step] = e.t[i];
 	}
-	for (int i = 0; i < 2; i++)
-		__atomic_fetch_add(&job->overload[i], e.overload[i], __ATOMIC_RELAXED);
+	add_overload(job, overload);
 }
 
-int hzi_cpu_lattice_encode(struct hz_context *ctx, const struct hzi_lattice_encode_args *a)
+static void encode_in_lanes(void *data, int thread, int64_t begin, int64_t end)
+{
+	struct encode_job *job = data;
+	const struct hzi_lattice_rule *r = job->rule;
+	struct room *room = &job->rooms[thread];
+	struct encoded *e = &room->encoded;
+	struct pending *p = &room->pending;
+
+	e->overload[0] = e->overload[1] = 0;
+	for (int64_t u = begin; u < end; u++) {
+		const struct run run = run_of(job, u);
+
+		e->count = run.count;
+		e->x = blocks_of(job, &run, e->apart);
+		if (r->policy == HZI_LATTICE_GROUP)
+			encode_groups(job, e, p);
+		else if (r->policy == HZI_LATTICE_BANK && !(r->flags & HZI_LATTICE_FIRST_FIT))
+			encode_best_fit(job, e, p);
+		else
+			encode_first_fit(job, e, p);
+		put_codes(job, e, run.codes);
+		for (int64_t i = 0; i < run.count && run.t; i += r->group)
+			run.t[i / r->group * job->map.t_step] = e->t[i];
+	}
+	add_overload(job, e->overload);
+}
+
+/* Work for a value is that of moving some tens of bytes, by the rule alone thousands. */
+static int threads_of(const struct hz_context *ctx, const struct encode_job *job)
+{
+	const int64_t values = rows_of(&job->map) * job->map.n;
+
+	return hzi_threads(ctx, values * (job->in_lanes ? 16 : 512));
+}
+
+static struct encode_job make_job(const struct hz_context *ctx,
+				  const struct hzi_lattice_encode_args *a)
 {
 	const struct hzi_lattice_rule *r = &a->lattice->rule;
 	struct encode_job job = {
@@ -610,14 +685,19 @@ int hzi_cpu_lattice_encode(struct hz_context *ctx, const struct hzi_lattice_enco
 		.matrices = a->matrices,
 		.map = hzi_lattice_join(&a->map, r, true),
 	};
-	int64_t elements;
 
 	job.in_lanes = hzi_lattice_lanes(a->lattice, &job.lanes, &job.far);
-	job.run = RUN / r->group * r->group;
+	job.run = (job.in_lanes ? min_of(RUN, VALUES / r->d) : RUN) / r->group * r->group;
 	job.runs = ceil_div(job.map.blocks, job.run);
-	elements = rows_of(&job.map) * job.map.n;
-	/* Work for a value is that of moving some tens of bytes, by the rule alone thousands. */
-	hzi_parallel(hzi_threads(ctx, elements * (job.in_lanes ? 16 : 512)), encode_units, &job,
+	return job;
+}
+
+int hzi_cpu_lattice_encode(struct hz_context *ctx, const struct hzi_lattice_encode_args *a)
+{
+	struct encode_job job = make_job(ctx, a);
+
+	job.rooms = ctx->workspace;
+	hzi_parallel(threads_of(ctx, &job), job.in_lanes ? encode_in_lanes : encode_by_rule, &job,
 		     rows_of(&job.map) * job.runs);
 	if (a->overload)
 		memcpy(a->overload, job.overload, sizeof(job.overload));
@@ -627,7 +707,7 @@ int hzi_cpu_lattice_encode(struct hz_context *ctx, const struct hzi_lattice_enco
 size_t hzi_cpu_lattice_encode_workspace(const struct hz_context *ctx,
 					const struct hzi_lattice_encode_args *a)
 {
-	(void)ctx;
-	(void)a;
-	return 0;
+	const struct encode_job job = make_job(ctx, a);
+
+	return job.in_lanes ? (size_t)threads_of(ctx, &job) * sizeof(struct room) : 0;
 }

@@ -14,7 +14,7 @@
 
 #define RUN HZI_LATTICE_RUN		/* blocks of a row that are done at once */
 #define DIMS HZI_LATTICE_DIMS
-#define GROUP 128			/* blocks that may share T */
+#define GROUP 128			/* values that may share T, no fewer than a block has */
 #define ROOM 64				/* elements that vectors may go beyond arrays of RUN */
 
 static inline int64_t min_of(int64_t a, int64_t b)

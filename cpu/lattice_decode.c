@@ -91,11 +91,16 @@ static void point_of(const struct decode_job *job, struct hzi_lattice_code c, in
 	}
 }
 
-/* count values of a run, in f32, to y */
+/*
+ * Values that are made of points at a time, and lie on the stack, of which threads may have little
+ */
+#define PIECE 1024
+
+/* count values, at most PIECE, in f32, to y */
 static void put_floats(const struct decode_job *job, const float *x, int64_t count, void *y)
 {
 	const struct hzi_lattice_decode_args *a = job->a;
-	char apart[RUN * DIMS * 4];
+	float apart[PIECE];
 
 	job->kern->head(&(struct hzi_head){
 		.x = x,
@@ -109,8 +114,9 @@ static void put_floats(const struct decode_job *job, const float *x, int64_t cou
 		scatter(apart, job->map.v_step, size_of(a->y_dtype), count, y);
 }
 
-static void decode_values(const struct decode_job *job, const struct place *at, int64_t first,
-			  int64_t count)
+/* Blocks of a run, of at most PIECE values, with T if there is any */
+static void decode_piece(const struct decode_job *job, const struct place *at, int64_t first,
+			 int64_t count, const uint8_t *ts)
 {
 	const struct hzi_lattice_decode_args *a = job->a;
 	const struct hzi_lattice_rule *r = job->rule;
@@ -118,12 +124,9 @@ static void decode_values(const struct decode_job *job, const struct place *at, 
 	void *y = offset(a->y, at->v + first * d * job->map.v_step, size_of(a->y_dtype));
 	const bool direct = r->kind != HZI_LATTICE_A2 && !(r->flags & HZI_LATTICE_MAPPED) &&
 			    job->map.v_step == 1;
-	int32_t p[RUN * DIMS];
-	float x[RUN * DIMS];
-	uint8_t ts[RUN] = {0};
+	int32_t p[PIECE];
+	float x[PIECE];
 
-	if (a->t)
-		get_t(job, at, first, count, ts);
 	for (int64_t i = 0; i < count; i++) {
 		const int t = ts[i];
 		int32_t *const point = p + i * d;
@@ -155,6 +158,18 @@ static void decode_values(const struct decode_job *job, const struct place *at, 
 		.scales = x,
 		.sub = job->plain ? NULL : a->sub,
 	});
+}
+
+static void decode_values(const struct decode_job *job, const struct place *at, int64_t first,
+			  int64_t count)
+{
+	const int64_t blocks = PIECE / job->rule->d;
+	uint8_t t[RUN] = {0};
+
+	if (job->a->t)
+		get_t(job, at, first, count, t);
+	for (int64_t i = 0; i < count; i += blocks)
+		decode_piece(job, at, first + i, min_of(blocks, count - i), t + i);
 }
 
 /* Whole blocks, codes and values back to back */

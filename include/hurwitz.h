@@ -1382,7 +1382,7 @@ typedef struct hz_lattice_code_opts {
  * rint(y)|: where both candidates are equally far but for 2^-21 either may be taken. Errors of
  * BANK and GROUP are sums in f32 in the order of coordinates and blocks. All else is in integers.
  * The same bits on every ISA, thread count and GPU.
- * Workspace: hz_lattice_encode_workspace(); 0 on the CPU without a transform.
+ * Workspace: hz_lattice_encode_workspace().
  * Errors: HZ_EINVAL, HZ_EDTYPE, HZ_ESHAPE, HZ_ESTRIDE, HZ_EALIAS, HZ_EDEVICE, HZ_ENOTSUP,
  * HZ_ENOMEM, HZ_EWORKSPACE, HZ_ECUDA, HZ_EFORK.
  * Source: Kaplan and Ordentlich 2025, algorithms 1 and 2; NestQuant (Savkin et al. 2025) for BANK.

@@ -57,13 +57,14 @@ struct hzi_mhc_tile hzi_mhc_tile(const struct hzi_mhc_array *a, int64_t size, in
 				 int n, int64_t count, void *buffer, bool read)
 {
 	struct hzi_mhc_tile tile = {hzi_mhc_at(a, size, t, c), a->stream};
+	const int64_t room = hzi_mhc_room(count);
 
-	if (!a->data || a->channel == 1)
+	if (hzi_mhc_in_place(a))
 		return tile;
 	for (int i = 0; read && i < n; i++)
-		copy_strided((char *)buffer + i * HZI_MHC_WIDE * size, 1,
+		copy_strided((char *)buffer + i * room * size, 1,
 			     (char *)tile.p + i * a->stream * size, a->channel, count, size);
-	return (struct hzi_mhc_tile){buffer, HZI_MHC_WIDE};
+	return (struct hzi_mhc_tile){buffer, room};
 }
 
 void hzi_mhc_untile(const struct hzi_mhc_array *a, int64_t size, int64_t t, int64_t c, int n,
@@ -71,11 +72,11 @@ void hzi_mhc_untile(const struct hzi_mhc_array *a, int64_t size, int64_t t, int6
 {
 	char *const to = hzi_mhc_at(a, size, t, c);
 
-	if (!a->data || a->channel == 1)
+	if (hzi_mhc_in_place(a))
 		return;
 	for (int i = 0; i < n; i++)
 		copy_strided(to + i * a->stream * size, a->channel,
-			     (char *)tile->p + i * HZI_MHC_WIDE * size, 1, count, size);
+			     (char *)tile->p + i * tile->stream * size, 1, count, size);
 }
 
 bool hzi_mhc_stream(const struct hz_context *ctx, const struct hzi_mhc_array *a,
@@ -108,10 +109,13 @@ void hzi_mhc_mix(const struct hz_context *ctx, const struct hzi_mhc_streams_args
 {
 	const struct hzi_mhc_shape *const s = &a->s;
 	const int64_t size = hzi_mhc_size(s->dtype);
-	float x[HZI_MHC_STREAMS * HZI_MHC_WIDE], f[HZI_MHC_WIDE], u[HZI_MHC_WIDE];
+	const bool in_place = hzi_mhc_in_place(&a->x) && hzi_mhc_in_place(&a->f) &&
+			      hzi_mhc_in_place(&a->u) && hzi_mhc_in_place(&a->y);
+	const int64_t wide = in_place ? HZI_MHC_WIDE : HZI_MHC_NARROW;
+	float x[HZI_MHC_STREAMS * HZI_MHC_NARROW], f[HZI_MHC_NARROW], u[HZI_MHC_NARROW];
 
-	for (int64_t c = 0; c < s->channels; c += HZI_MHC_WIDE) {
-		const int64_t count = hzi_mhc_min(HZI_MHC_WIDE, s->channels - c);
+	for (int64_t c = 0; c < s->channels; c += wide) {
+		const int64_t count = hzi_mhc_min(wide, s->channels - c);
 		const struct hzi_mhc_tile tx =
 			hzi_mhc_tile(&a->x, size, t, c, s->n, count, x, true);
 		const struct hzi_mhc_tile tf = hzi_mhc_tile(&a->f, size, t, c, 1, count, f, true);
@@ -121,8 +125,8 @@ void hzi_mhc_mix(const struct hz_context *ctx, const struct hzi_mhc_streams_args
 			hzi_mhc_tile(&a->y, size, t, c, s->n, count, x, false);
 		const struct hzi_mhc_row row = {
 			.x = tx.p, .f = tf.p, .u = tu.p, .y = ty.p,
-			.ahead = tile_ahead(&a->x, s, size, t, c, HZI_MHC_WIDE, next),
-			.f_ahead = tile_ahead(&a->f, s, size, t, c, HZI_MHC_WIDE, next),
+			.ahead = tile_ahead(&a->x, s, size, t, c, wide, next),
+			.f_ahead = tile_ahead(&a->f, s, size, t, c, wide, next),
 			.u_floats = u_floats ? u_floats + c : NULL,
 			.x_stream = tx.stream, .y_stream = ty.stream, .count = count,
 			.p = u_floats || a->u.data ? coef->p : NULL, .q = coef->q, .a = coef->a,
@@ -194,15 +198,16 @@ int hzi_cpu_mhc_streams(struct hz_context *ctx, const struct hzi_mhc_streams_arg
 
 /* ---- Gradients of streams -------------------------------------------------------------------- */
 
-void hzi_mhc_unmix(const struct hz_context *ctx, const struct hzi_mhc_unmix *u, int64_t t,
-		   int64_t c, int64_t count)
+/* As hzi_mhc_unmix(), of at most HZI_MHC_NARROW channels if an array is not in place */
+static void unmix_tile(const struct hz_context *ctx, const struct hzi_mhc_unmix *u, int64_t t,
+		       int64_t c, int64_t count)
 {
 	const struct hzi_mhc_streams_bwd_args *const a = u->a;
 	const struct hzi_mhc_shape *const s = &a->s;
 	const int64_t size = hzi_mhc_size(s->dtype);
-	float x[HZI_MHC_STREAMS * HZI_MHC_WIDE], dy[HZI_MHC_STREAMS * HZI_MHC_WIDE];
-	float dx[HZI_MHC_STREAMS * HZI_MHC_WIDE];
-	float f[HZI_MHC_WIDE], du[HZI_MHC_WIDE], df[HZI_MHC_WIDE];
+	float x[HZI_MHC_STREAMS * HZI_MHC_NARROW], dy[HZI_MHC_STREAMS * HZI_MHC_NARROW];
+	float dx[HZI_MHC_STREAMS * HZI_MHC_NARROW];
+	float f[HZI_MHC_NARROW], du[HZI_MHC_NARROW], df[HZI_MHC_NARROW];
 	const bool sums = u->sums, all = a->dx.data;
 	const struct hzi_mhc_tile tx =
 		hzi_mhc_tile(&a->x, size, t, c, s->n, count, x, sums || u->factor != 0);
@@ -235,6 +240,26 @@ void hzi_mhc_unmix(const struct hz_context *ctx, const struct hzi_mhc_unmix *u, 
 	ctx->kern->mhc_row_bwd(&row);
 	hzi_mhc_untile(&a->dx, size, t, c, s->n, count, &to);
 	hzi_mhc_untile(&a->df, size, t, c, 1, count, &tg);
+}
+
+void hzi_mhc_unmix(const struct hz_context *ctx, const struct hzi_mhc_unmix *u, int64_t t,
+		   int64_t c, int64_t count)
+{
+	const struct hzi_mhc_streams_bwd_args *const a = u->a;
+	struct hzi_mhc_unmix part = *u;
+
+	if (hzi_mhc_in_place(&a->x) && hzi_mhc_in_place(&a->f) && hzi_mhc_in_place(&a->du) &&
+	    hzi_mhc_in_place(&a->dy) && hzi_mhc_in_place(&a->dx) && hzi_mhc_in_place(&a->df)) {
+		unmix_tile(ctx, u, t, c, count);
+		return;
+	}
+	/* Sums are the same bits: lanes are added to in the order of channels. */
+	for (int64_t e = 0; e < count; e += HZI_MHC_NARROW) {
+		part.dbias = u->dbias ? u->dbias + e : NULL;
+		part.du_floats = u->du_floats ? u->du_floats + e : NULL;
+		part.add = u->add ? u->add + e : NULL;
+		unmix_tile(ctx, &part, t, c + e, hzi_mhc_min(HZI_MHC_NARROW, count - e));
+	}
 }
 
 void hzi_mhc_unnorm(const struct hz_context *ctx, const struct hzi_mhc_streams_bwd_args *a,
@@ -623,6 +648,8 @@ int hzi_cpu_mhc_sinkhorn_bwd(struct hz_context *ctx, const struct hzi_mhc_sinkho
 
 /* ---- Chains of layers ------------------------------------------------------------------------ */
 
+#define CHAIN_BYTES 4096	/* of the streams of a tile, which are on the stack twice */
+
 /* Layers of a tile of channels follow one another, the streams staying in L1. */
 static void chain_tile(const struct hz_context *ctx, const struct hzi_mhc_recompute_args *a,
 		       int64_t t, int64_t c, int64_t count)
@@ -630,7 +657,8 @@ static void chain_tile(const struct hz_context *ctx, const struct hzi_mhc_recomp
 	const struct hzi_mhc_shape *const s = &a->s;
 	const int n = s->n;
 	const int64_t size = hzi_mhc_size(s->dtype), g = t / hzi_mhc_length(s);
-	float x[2][HZI_MHC_STREAMS * HZI_MHC_WIDE], f[HZI_MHC_WIDE], u[HZI_MHC_WIDE];
+	const int64_t room = hzi_mhc_room(count);
+	float x[2][CHAIN_BYTES / 4], f[HZI_MHC_WIDE], u[HZI_MHC_WIDE];
 	struct hzi_mhc_tile now = hzi_mhc_tile(&a->x, size, t, c, n, count, x[1], true);
 
 	for (int l = 0; l < a->layers; l++) {
@@ -641,7 +669,7 @@ static void chain_tile(const struct hz_context *ctx, const struct hzi_mhc_recomp
 			hzi_mhc_tile(&layer->f, size, t, c, 1, count, f, true);
 		const struct hzi_mhc_tile tu =
 			hzi_mhc_tile(&layer->u, size, t, c, 1, count, u, false);
-		struct hzi_mhc_tile ty = {x[l & 1], HZI_MHC_WIDE};
+		struct hzi_mhc_tile ty = {x[l & 1], room};
 		struct hzi_mhc_row row = {
 			.x = now.p, .x_stream = now.stream, .count = count, .u = tu.p,
 			.p = tu.p ? hzi_mhc_take(&layer->p, g, n, 1, p) : NULL,
@@ -674,12 +702,14 @@ struct chain_job {
 static void chain_units(void *data, int thread, int64_t begin, int64_t end)
 {
 	const struct chain_job *const job = data;
-	const int64_t channels = job->a->s.channels;
+	const struct hzi_mhc_shape *const s = &job->a->s;
+	const int64_t most = CHAIN_BYTES / (s->n * hzi_mhc_size(s->dtype)) / 32 * 32;
+	const int64_t wide = hzi_mhc_min(HZI_MHC_WIDE, most);
 
 	(void)thread;
 	for (int64_t t = begin; t < end; t++) {
-		for (int64_t c = 0; c < channels; c += HZI_MHC_WIDE)
-			chain_tile(job->ctx, job->a, t, c, hzi_mhc_min(HZI_MHC_WIDE, channels - c));
+		for (int64_t c = 0; c < s->channels; c += wide)
+			chain_tile(job->ctx, job->a, t, c, hzi_mhc_min(wide, s->channels - c));
 	}
 }
 

@@ -58,16 +58,29 @@ const float *hzi_mhc_take(const struct hzi_mhc_coef *a, int64_t group, int rows,
 void hzi_mhc_put(const struct hzi_mhc_coef *a, int64_t group, int rows, int columns,
 		 const float *from);
 
+#define HZI_MHC_WIDE 512		/* channels of a tile at most */
+/* Of a tile that has to be gathered: buffers are on the stack, which threads may have little of. */
+#define HZI_MHC_NARROW 64
+
+static inline int64_t hzi_mhc_room(int64_t channels)
+{
+	return hzi_mhc_ceil(channels, 32) * 32;
+}
+
 /*
  * A tile of a token's streams with channels side by side: where they lie, or if they do not lie so
- * in buffer, rows of ld elements.
+ * in buffer, rows of hzi_mhc_room(count) elements.
  */
 struct hzi_mhc_tile {
 	void *p;			/* NULL: none */
 	int64_t stream;
 };
 
-#define HZI_MHC_WIDE 512		/* channels of a tile at most */
+/* Whether tiles of it need no buffer */
+static inline bool hzi_mhc_in_place(const struct hzi_mhc_array *a)
+{
+	return !a->data || a->channel == 1;
+}
 
 struct hzi_mhc_tile hzi_mhc_tile(const struct hzi_mhc_array *a, int64_t size, int64_t t, int64_t c,
 				 int n, int64_t count, void *buffer, bool read);
@@ -125,11 +138,6 @@ struct hzi_mhc_beside {
 	const float *add;		/* onto dx, [groups][n][add_stream]; NULL: none */
 	int64_t add_stream;
 };
-
-static inline int64_t hzi_mhc_room(int64_t channels)
-{
-	return hzi_mhc_ceil(channels, 32) * 32;
-}
 
 /*
  * g [C] = the gradient of u before its norm, from that after, du; dnorm [C] is added to. u [C] is

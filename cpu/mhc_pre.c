@@ -191,7 +191,7 @@ int hzi_cpu_mhc_pre(struct hz_context *ctx, const struct hzi_mhc_pre_args *a)
 		own.p = (struct hzi_mhc_coef){work, p.n, 1, 1};
 		work += a->s.groups * p.n;
 		if (a->phi) {
-			hzi_phi_means(ctx, &p, &job.x, &a->s, work);
+			hzi_phi_means(ctx, &p, &job.x, &a->s, job.rooms, work);
 			job.x = hzi_phi_mean_array(&p, work);
 			job.x_dtype = HZ_F32;
 		}

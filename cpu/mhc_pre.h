@@ -102,7 +102,8 @@ void hzi_phi_coefs(const struct hz_context *ctx, const struct hzi_mhc_batch *b);
 void hzi_phi_coefs_bwd(const struct hz_context *ctx, const struct hzi_mhc_batch *b);
 /* Means of groups to to [groups][n][padded], and these as streams of one token a group */
 void hzi_phi_means(const struct hz_context *ctx, const struct hzi_phi_plan *p,
-		   const struct hzi_mhc_array *x, const struct hzi_mhc_shape *s, float *to);
+		   const struct hzi_mhc_array *x, const struct hzi_mhc_shape *s, float *rooms,
+		   float *to);
 struct hzi_mhc_array hzi_phi_mean_array(const struct hzi_phi_plan *p, float *mean);
 
 /* Token i of a batch: its numbers, back to back */

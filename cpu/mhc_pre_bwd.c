@@ -684,7 +684,7 @@ int hzi_cpu_mhc_pre_bwd(struct hz_context *ctx, const struct hzi_mhc_pre_bwd_arg
 		return HZ_OK;
 	}
 	if (a->phi) {
-		hzi_phi_means(ctx, p, &a->x, &a->s, work);
+		hzi_phi_means(ctx, p, &a->x, &a->s, job.rooms, work);
 		job.x = hzi_phi_mean_array(p, work);
 		job.x_dtype = HZ_F32;
 		work += plan.means;

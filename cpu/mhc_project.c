@@ -431,6 +431,7 @@ struct mean_job {
 	const struct hzi_mhc_shape *s;
 	float *to;			/* [groups][n][padded] */
 	const struct hzi_phi_plan *plan;
+	float *rooms;
 	int64_t tiles;
 };
 
@@ -440,11 +441,9 @@ static void mean_units(void *data, int thread, int64_t begin, int64_t end)
 	const struct mean_job *const job = data;
 	const int n = job->s->n;
 	const int64_t length = hzi_mhc_length(job->s);
-	float x[TOKENS * HZI_PHI_LD], squares[TOKENS * HZI_MHC_BATCH];
+	const struct hzi_phi_room r = hzi_phi_room_of(job->plan, job->rooms, thread);
 	float sum[HZI_MHC_WIDE], d[TOKENS];
-	const struct hzi_phi_room r = {.x = x, .squares = squares};
 
-	(void)thread;
 	for (int i = 0; i < TOKENS; i++)
 		d[i] = 1;
 	for (int64_t u = begin; u < end; u++) {
@@ -462,7 +461,7 @@ static void mean_units(void *data, int thread, int64_t begin, int64_t end)
 			for (int64_t i = t; i < last; i += TOKENS) {
 				const int tokens = (int)hzi_mhc_min(TOKENS, last - i);
 				const struct hzi_mhc_product product = {
-					.x = x, .x_ld = HZI_PHI_LD, .d = d, .phi = sum,
+					.x = r.x, .x_ld = HZI_PHI_LD, .d = d, .phi = sum,
 					.phi_ld = HZI_MHC_WIDE, .tokens = tokens, .m = 1,
 					.count = hzi_phi_pairs(job->ctx, count),
 				};
@@ -480,9 +479,12 @@ static void mean_units(void *data, int thread, int64_t begin, int64_t end)
 }
 
 void hzi_phi_means(const struct hz_context *ctx, const struct hzi_phi_plan *p,
-		   const struct hzi_mhc_array *x, const struct hzi_mhc_shape *s, float *to)
+		   const struct hzi_mhc_array *x, const struct hzi_mhc_shape *s, float *rooms,
+		   float *to)
 {
-	struct mean_job job = {ctx, x, s, to, p, hzi_mhc_ceil(p->channels, HZI_MHC_WIDE)};
+	struct mean_job job = {
+		ctx, x, s, to, p, rooms, hzi_mhc_ceil(p->channels, HZI_MHC_WIDE),
+	};
 
 	hzi_parallel(p->threads, mean_units, &job, s->groups * s->n * job.tiles);
 }

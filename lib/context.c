@@ -320,6 +320,7 @@ void hz_close(hz_context *ctx)
 	else
 		hzi_mfree(ctx, ctx->own_workspace, ctx->own_workspace_bytes);
 	hzi_base_free(ctx);
+	hzi_mhc_chain_free(ctx);
 	hzi_mfree(&seed, ctx, sizeof(*ctx));
 }
 

@@ -88,6 +88,7 @@ struct hz_context {
 	void *log_user;
 	struct hzi_topology topology;
 	struct hzi_base *base[HZI_BASES];	/* lib/base.c; filled in order, NULL at the end */
+	struct hzi_mhc_chain *chain;		/* lib/mhc_layer.c; made when it is first needed */
 	char isa_reason[160];
 	char gpu_reason[HZI_ERRMSG_BYTES];
 	char errmsg[HZI_ERRMSG_BYTES];
@@ -100,6 +101,9 @@ int hzi_fail(struct hz_context *ctx, int status, const char *format, ...)
 /* A line to the log callback, if there is one. */
 void hzi_log(const struct hz_context *ctx, int level, const char *format, ...)
 	__attribute__((format(printf, 3, 4)));
+
+/* Frees ctx->chain. */
+void hzi_mhc_chain_free(struct hz_context *ctx);
 
 /* Host memory from the context's allocator; NULL if there is none. Not zeroed. */
 void *hzi_malloc(const struct hz_context *ctx, size_t bytes, size_t align);

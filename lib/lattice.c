@@ -270,15 +270,22 @@ void hzi_lattice_sub(const hz_lattice *l, int first, float *sub)
 
 /* ---- The parts of a quantizer ---------------------------------------------------------------- */
 
+/* What matrices are made of: 27 KiB, not for the stack */
+struct factors {
+	double q[DIMS * DIMS], qt[DIMS * DIMS], t[DIMS * DIMS], t_inverse[DIMS * DIMS];
+	double to[DIMS * DIMS], from[DIMS * DIMS];
+};
+
 /*
  * Basis, factors and maps. With T the transform, G = Q R: T_to_lat = Q^T T / beta, T_from_lat is
  * its inverse; kernels map by T, or for a basis by G^-1 T to coordinates in it.
  */
-static int set_matrices(struct hz_context *ctx, hz_lattice *l, const hz_lattice_opts *o)
+static int make_matrices(struct hz_context *ctx, hz_lattice *l, const hz_lattice_opts *o,
+			 struct factors *f)
 {
 	const int d = l->rule.d;
-	double q[DIMS * DIMS], qt[DIMS * DIMS], t[DIMS * DIMS], t_inverse[DIMS * DIMS];
-	double to[DIMS * DIMS], from[DIMS * DIMS];
+	double *const q = f->q, *const qt = f->qt, *const t = f->t, *const t_inverse = f->t_inverse;
+	double *const to = f->to, *const from = f->from;
 
 	hzi_basis_named(HZ_LATTICE_Z, d, t);
 	if (o->transform)
@@ -308,8 +315,8 @@ static int set_matrices(struct hz_context *ctx, hz_lattice *l, const hz_lattice_
 	}
 	if (o->basis || o->transform)
 		l->rule.flags |= HZI_LATTICE_MAPPED;
-	memcpy(to, t, sizeof(t));
-	memcpy(from, t_inverse, sizeof(t));
+	memcpy(to, t, sizeof(f->t));
+	memcpy(from, t_inverse, sizeof(f->t));
 	if (o->basis) {
 		if (!hzi_matrix_invert(d, l->basis, q))
 			return hzi_fail(ctx, HZ_EINVAL, "%s: opts->basis is singular", op);
@@ -332,6 +339,18 @@ static int set_matrices(struct hz_context *ctx, hz_lattice *l, const hz_lattice_
 			l->rule.flags |= HZI_LATTICE_DITHERED;
 	}
 	return HZ_OK;
+}
+
+static int set_matrices(struct hz_context *ctx, hz_lattice *l, const hz_lattice_opts *o)
+{
+	struct factors *const f = hzi_malloc(ctx, sizeof(*f), 64);
+	int status;
+
+	if (!f)
+		return hzi_fail(ctx, HZ_ENOMEM, "%s: no memory for %zu bytes", op, sizeof(*f));
+	status = make_matrices(ctx, l, o, f);
+	hzi_mfree(ctx, f, sizeof(*f));
+	return status;
 }
 
 /* Scales in f32, and what they are multiplied with, the same on every device */

@@ -19,14 +19,21 @@
 #define BLOCK_OPERANDS 7
 #define CHAIN_OPERANDS (1 + HZI_MHC_LAYERS * BLOCK_OPERANDS)
 
-struct chain {
+/* Of a call; the context keeps it, as it is too large for the stack of some threads. */
+struct hzi_mhc_chain {
+	struct hzi_mhc_recompute_args args;
 	struct hzi_mhc_operand list[CHAIN_OPERANDS];
 	char name[CHAIN_OPERANDS][24];
 	int count;
 };
 
+void hzi_mhc_chain_free(struct hz_context *ctx)
+{
+	hzi_mfree(ctx, ctx->chain, sizeof(*ctx->chain));
+}
+
 /* The operand `field` of block l, not given if it has no data and is not empty */
-static void add_operand(struct chain *c, int l, const char *field, const hz_tensor *t,
+static void add_operand(struct hzi_mhc_chain *c, int l, const char *field, const hz_tensor *t,
 			enum hzi_mhc_kind kind, unsigned flags, void *at)
 {
 	char *const name = c->name[c->count];
@@ -40,9 +47,9 @@ static void add_operand(struct chain *c, int l, const char *field, const hz_tens
 int hz_mhc_recompute(hz_context *ctx, const hz_tensor *x, int layers, const hz_mhc_block *block)
 {
 	static const char op[] = "mhc_recompute";
-	struct hzi_mhc_recompute_args g = {.layers = layers};
 	struct hzi_mhc_dims d = HZI_MHC_NO_DIMS;
-	struct chain c;
+	struct hzi_mhc_recompute_args *g;
+	struct hzi_mhc_chain *c;
 
 	HZ_CHECK(hzi_enter(ctx, op));
 	if (layers < 1 || layers > HZI_MHC_LAYERS)
@@ -50,26 +57,32 @@ int hz_mhc_recompute(hz_context *ctx, const hz_tensor *x, int layers, const hz_m
 				HZI_MHC_LAYERS);
 	if (!block)
 		return hzi_fail(ctx, HZ_EINVAL, "%s: block is NULL", op);
-	c.count = 1;
-	c.list[0] = (struct hzi_mhc_operand){"x", x, HZI_MHC_X, NEED, &g.x, NULL};
+	if (!ctx->chain && !(ctx->chain = hzi_malloc(ctx, sizeof(*c), 64)))
+		return hzi_fail(ctx, HZ_ENOMEM, "%s: no memory for %zu bytes", op, sizeof(*c));
+	c = ctx->chain;
+	g = &c->args;
+	memset(g, 0, sizeof(*g));
+	g->layers = layers;
+	c->count = 1;
+	c->list[0] = (struct hzi_mhc_operand){"x", x, HZI_MHC_X, NEED, &g->x, NULL};
 	for (int l = 0; l < layers; l++) {
 		const hz_mhc_block *const b = &block[l];
-		struct hzi_mhc_layer_args *const to = &g.layer[l];
+		struct hzi_mhc_layer_args *const to = &g->layer[l];
 		const unsigned goes_on = l < layers - 1 || b->y.data ? NEED : 0;
 
-		add_operand(&c, l, "p", &b->p, HZI_MHC_P, b->u.data ? NEED : 0, &to->p);
-		add_operand(&c, l, "q", &b->q, HZI_MHC_P, goes_on, &to->q);
-		add_operand(&c, l, "a", &b->a, HZI_MHC_A, 0, &to->a);
-		add_operand(&c, l, "f", &b->f, HZI_MHC_U, goes_on, &to->f);
-		add_operand(&c, l, "branch_bias", &b->branch_bias, HZI_MHC_CHANNELS, 0, &to->bias);
-		add_operand(&c, l, "u", &b->u, HZI_MHC_U, OUT, &to->u);
-		add_operand(&c, l, "y", &b->y, HZI_MHC_X, OUT, &to->y);
+		add_operand(c, l, "p", &b->p, HZI_MHC_P, b->u.data ? NEED : 0, &to->p);
+		add_operand(c, l, "q", &b->q, HZI_MHC_P, goes_on, &to->q);
+		add_operand(c, l, "a", &b->a, HZI_MHC_A, 0, &to->a);
+		add_operand(c, l, "f", &b->f, HZI_MHC_U, goes_on, &to->f);
+		add_operand(c, l, "branch_bias", &b->branch_bias, HZI_MHC_CHANNELS, 0, &to->bias);
+		add_operand(c, l, "u", &b->u, HZI_MHC_U, OUT, &to->u);
+		add_operand(c, l, "y", &b->y, HZI_MHC_X, OUT, &to->y);
 	}
-	HZ_CHECK(hzi_mhc_operands(ctx, op, &d, c.list, c.count, false, &g.s));
-	if (g.s.tokens == 0 || g.s.channels == 0)
+	HZ_CHECK(hzi_mhc_operands(ctx, op, &d, c->list, c->count, false, &g->s));
+	if (g->s.tokens == 0 || g->s.channels == 0)
 		return HZ_OK;
-	HZ_CHECK(hzi_workspace(ctx, op, ctx->ops->mhc_recompute_workspace(ctx, &g)));
-	return ctx->ops->mhc_recompute(ctx, &g);
+	HZ_CHECK(hzi_workspace(ctx, op, ctx->ops->mhc_recompute_workspace(ctx, g)));
+	return ctx->ops->mhc_recompute(ctx, g);
 }
 
 /* ---- Diagnostics ----------------------------------------------------------------------------- */

@@ -362,7 +362,8 @@ static int make_matrices(struct hz_context *ctx, const struct call *q,
 static int make_bias(struct hz_context *ctx, const struct call *q, struct hzi_quat_gemm_args *g)
 {
 	const hz_tensor *t = q->o->bias;
-	const int bias_types[] = {HZ_F32, q->c->dtype, 0};
+	const int c_type = q->c->dtype;
+	const int bias_types[] = {HZ_F32, c_type == HZ_F32 ? 0 : c_type, 0};
 	const bool columns = q->o->flags & HZ_QUAT_BIAS_COLUMNS;
 
 	if (!t) {

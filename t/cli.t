@@ -216,6 +216,8 @@ bad 2 's= and seed=' "run: signs twice" run hadamard seed=1 s=packed.npy x=row.n
 bad 2 'disagree' "run: out= against y:DTYPE=" run hadamard out=f16 y:bf16=y.npy x=x.npy
 bad 2 'cannot be said' "run: a dtype that the operand never has" run hadamard x:e4m3=x.npy y=y.npy
 bad 2 'both' "run: one file for two outputs" run hadamard_quantize x=x.npy q=o.npy scale_out=o.npy
+bad 2 'two outputs' "run: one file spelt in two ways" run hadamard_quantize x=x.npy q=o.npy \
+	scale_out=../work/./o.npy
 
 # ---- run: hadamard -------------------------------------------------------------------------------
 
@@ -425,6 +427,15 @@ bad 2 'a_zero is 256' "a zero out of range" run qgemm a=a.npy b=b.npy c=n.npy a_
 bad 2 'shift=63: the value must be S, 1 to 62' "a shift out of range" run qgemm a=a.npy b=b.npy c=n.npy shift=63
 bad 2 'a_scale' "a scale of 0" run qgemm a=a.npy b=b.npy c=n.npy a_scale=0
 bad 2 'positive' "a negative scale" run qgemm a=a.npy b=b.npy c=n.npy a_scale=-1
+npy qminus.npy "$(header '<f4' '2,')" '\000\000\200\277\000\000\000\000'
+npy qone.npy "$(header '<i4' '2,')" '\001\000\000\000\001\000\000\000'
+npy qnone.npy "$(header '<i4' '2,')" '\001\000\000\000\000\000\000\000'
+bad 2 'element 0 of b_scale is -1' "a scale of a column below 0" run qgemm a=a.npy b=b.npy c=n.npy \
+	b_scale=qminus.npy
+bad 2 'element 1 of shift is 0' "a shift of a column out of range" run qgemm a=a.npy b=b.npy \
+	c=n.npy multiplier=qone.npy shift=qnone.npy
+bad 2 'element 0 of scale is -1' "a scale of a column of codes below 0" run quantize x=x.npy \
+	scale=qminus.npy q=n.npy
 bad 2 'must be 3, as a' "matrices that do not fit" run qgemm a=a.npy b=bt.npy c=n.npy
 bad 2 'leaves nothing' "bounds the wrong way round" run qgemm a=a.npy b=b.npy c=n.npy min=3 max=2
 bad 2 'float32' "codes that are floats" run qgemm a=x.npy b=b.npy c=n.npy
@@ -520,6 +531,13 @@ is "$(header_of qy.npy)" "$(header "${e}f2" '3, 5, 4')" "the shape, and componen
 bad 2 'window= is missing' "a pool without a window" run quat_pool x=q121.npy y=n.npy
 bad 2 'has 2 numbers, must have 1 or 1' "strides of two dimensions" run quat_conv1d x=q121.npy \
 	w=q121.npy y=n.npy stride=1,1
+bad 2 'window= is 3 in dimension 1' "a window larger than x" run quat_pool x=q121.npy y=n.npy \
+	window=3
+bad 2 'taps span 4 elements' "taps beyond x" run quat_conv1d x=q121.npy w=q121.npy y=n.npy \
+	dilation=3
+bad 2 'transposed=1' "output_pad= forwards" run quat_conv1d x=q121.npy w=q121.npy y=n.npy \
+	output_pad=1
+bad 2 'no output' "gradients of which none is wanted" run quat_mul_bwd dy=x.npy a=x.npy b=row.npy
 bad 2 'x.ndim is 2, must be 5' "no image" run quat_conv2d x=x.npy w=q121.npy y=n.npy
 bad 2 'ds= needs s=' "the gradient of factors that are not there" run quat_linear_bwd x=x.npy \
 	w=q12.npy dy=q1.npy ds=n.npy
@@ -551,6 +569,7 @@ is "$(header_of ly.npy) $(tail_of ly.npy 16 d4)" "$(header "${e}i4" '2, 2') 30 2
 	"codes by codes"
 bad 2 'lattice= is missing' "no lattice" run lattice_encode q=4 x=x.npy codes=n.npy
 bad 2 'lattice=D4x: the value' "a lattice that is none" run lattice_encode lattice=D4x q=4 x=x.npy codes=n.npy
+bad 2 'not of 4 dimensions' "two dimensions" run lattice_encode lattice=E8 dim=4 q=4 x=x.npy codes=n.npy
 bad 2 'T= is missing' "a policy without T" run lattice_encode lattice=D4 q=4 policy=t x=x.npy codes=n.npy
 bad 2 'say pack=multiword' "a level beyond 32 bits" run lattice_encode lattice=D24 q=3 x=x.npy codes=n.npy
 bad 2 'dither= is of 1' "a dither of one dimension" run lattice_encode lattice=D4 q=4 dither=0.1 \

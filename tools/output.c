@@ -9,6 +9,7 @@
 #include <fcntl.h>
 #include <limits.h>
 #include <signal.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
@@ -76,6 +77,19 @@ static int blame(int error)
 	}
 }
 
+/* The place of a file that is not there yet, so that it is known again however it is spelt */
+static void place_of(const char *path, char place[PATH_MAX])
+{
+	const char *slash = strrchr(path, '/'), *name = slash ? slash + 1 : path;
+	char directory[PATH_MAX] = ".", real[PATH_MAX];
+
+	if (slash)
+		snprintf(directory, sizeof(directory), "%.*s", (int)(slash + 1 - path), path);
+	if (!realpath(directory, real) ||
+	    snprintf(place, PATH_MAX, "%s/%s", real, name) >= PATH_MAX)
+		strcpy(place, path);
+}
+
 int output_open(const char *path)
 {
 	struct output *out = &outputs[output_count];
@@ -114,7 +128,11 @@ int output_open(const char *path)
 	if (strlen(path) >= PATH_MAX)
 		return complain(EXIT_BAD, "%s: %s", path, strerror(ENAMETOOLONG));
 	if (!there || !realpath(path, out->place))
-		strcpy(out->place, path);
+		place_of(path, out->place);
+	for (int i = 0; i < output_count; i++) {
+		if (outputs[i].named && strcmp(outputs[i].place, out->place) == 0)
+			return complain(EXIT_BAD, "%s: two outputs have this place", path);
+	}
 	slash = strrchr(out->place, '/');
 	directory = slash ? (size_t)(slash + 1 - out->place) : 0;
 	memcpy(out->temporary, out->place, directory);

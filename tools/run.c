@@ -371,12 +371,21 @@ static int parse_argument(struct job *job, char *argument)
 static int check_operands(const struct job *job)
 {
 	const struct operand *o = job->op->operands;
+	const char *output = NULL;
+	bool made = false;
 
 	for (int i = 0; o[i].name; i++) {
 		if (!job->slot[i].path && !(o[i].flags & OPTIONAL))
 			return complain(EXIT_BAD, "%s: the operand %s= is missing", job->op->name,
 					o[i].name);
+		if (!(o[i].flags & OUTPUT))
+			continue;
+		output = output ? output : o[i].name;
+		made |= in_use(job, i);
 	}
+	if (!made)
+		return complain(EXIT_BAD, "%s: no output is given, such as %s=", job->op->name,
+				output);
 	for (int i = 0; o[i].name; i++) {
 		for (int j = 0; j < i; j++) {
 			const char *a = job->slot[i].path, *b = job->slot[j].path;

@@ -265,6 +265,7 @@ int lattice_of(struct job *job, const char *prefix, bool has_t, hz_lattice **lat
 								HZ_LATTICE_WRAP),
 	};
 	hz_context *ctx;
+	int32_t dim;
 	int status;
 
 	if (name->given && !kind_of(name->text, &o))
@@ -273,8 +274,12 @@ int lattice_of(struct job *job, const char *prefix, bool has_t, hz_lattice **lat
 			"%s: lattice=%s: the value must be Z, Z2 to Z24, A2, D2 to D24, E8, Zn, Dn "
 			"or basis",
 			job->op->name, name->text);
+	dim = (int32_t)prefixed_or(job, prefix, "dim", prefixed_or(job, prefix, "d", 0));
+	if (o.dim && dim && o.dim != dim)
+		return complain(EXIT_BAD, "%s: lattice=%s is not of %d dimensions, as dim= says",
+				job->op->name, name->text, dim);
 	if (!o.dim)
-		o.dim = (int32_t)prefixed_or(job, prefix, "dim", prefixed_or(job, prefix, "d", 0));
+		o.dim = dim;
 	if (o.kind == HZ_LATTICE_D && !o.dim)
 		return complain(EXIT_BAD, "%s: lattice=%s: the key dim= is missing", job->op->name,
 				name->text);

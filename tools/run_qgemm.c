@@ -77,6 +77,35 @@ static const struct operand dequantize_operands[] = {
 	{NULL, NULL, 0, NULL, NULL},
 };
 
+/* Calls on a GPU do not look at these; here they are in files still. The exit status. */
+static int check_scales(struct job *job, const char *name)
+{
+	const struct slot *slot = slot_of(job, name);
+	const float *scale = slot->array.data;
+
+	if (!slot->path)
+		return 0;
+	for (int64_t i = 0; i < slot->array.count && slot->array.dtype == HZ_F32; i++)
+		if (!(scale[i] > 0 && isfinite(scale[i])))
+			return complain(EXIT_BAD, "%s: element %lld of %s is %g, must be positive"
+				" and finite", job->op->name, (long long)i, name, scale[i]);
+	return 0;
+}
+
+static int check_range(struct job *job, const char *name, int32_t high)
+{
+	const struct slot *slot = slot_of(job, name);
+	const int32_t *v = slot->array.data;
+
+	if (!slot->path)
+		return 0;
+	for (int64_t i = 0; i < slot->array.count && slot->array.dtype == HZ_S32; i++)
+		if (v[i] < 1 || v[i] > high)
+			return complain(EXIT_BAD, "%s: element %lld of %s is %d, must be 1 to %d",
+					job->op->name, (long long)i, name, (int)v[i], (int)high);
+	return 0;
+}
+
 /* As NumPy broadcasts: dimensions that a scale lacks in front are 1. */
 static hz_tensor widen(const hz_tensor *t, int ndim)
 {
@@ -140,11 +169,12 @@ static int quantize_outputs(struct job *job)
 {
 	const struct npy *x = &slot_of(job, "x")->array;
 	struct slot *q = slot_of(job, "q"), *zero = slot_of(job, "zero");
+	const int status = check_scales(job, "scale");
 
 	q->array.dtype = (int)value_or(job, "type", zero->path ? zero->array.dtype : HZ_U8);
 	q->array.ndim = x->ndim;
 	memcpy(q->array.shape, x->shape, sizeof(x->shape));
-	return hadamard_common(job, x->ndim, x->shape);
+	return status ? status : hadamard_common(job, x->ndim, x->shape);
 }
 
 static int quantize_call(hz_context *ctx, struct job *job)
@@ -447,11 +477,19 @@ static int gemm_call(hz_context *ctx, struct job *job, const hz_tensor *a, const
 static int qgemm_outputs(struct job *job)
 {
 	struct slot *c = slot_of(job, "c");
-	const int status = product_shape(job, &slot_of(job, "a")->array,
-					 value_or(job, "trans_a", 0), &slot_of(job, "b")->array,
-					 value_or(job, "trans_b", 0), &c->array);
+	int status = product_shape(job, &slot_of(job, "a")->array, value_or(job, "trans_a", 0),
+				   &slot_of(job, "b")->array, value_or(job, "trans_b", 0),
+				   &c->array);
 
-	return status ? status : output_dtype(job, c, "c", HZ_U8);
+	if (!status)
+		status = output_dtype(job, c, "c", HZ_U8);
+	/* A float C takes any scale: 0 is that of a row of zeros. */
+	if (!status && (c->array.dtype == HZ_U8 || c->array.dtype == HZ_S8 ||
+			c->array.dtype == HZ_S32))
+		status = check_scales(job, "b_scale");
+	if (!status)
+		status = check_range(job, "multiplier", INT32_MAX);
+	return status ? status : check_range(job, "shift", 62);
 }
 
 static int qgemm_call(hz_context *ctx, struct job *job)

@@ -390,12 +390,19 @@ static int conv_outputs(struct job *job)
 		status = read_list(job, "output_pad", n, 0, more);
 	if (status)
 		return status;
+	if (!(o.flags & HZ_QUAT_TRANSPOSED) &&
+	    (more[0] | (n > 1 ? more[1] : 0) | (n > 2 ? more[2] : 0)))
+		return complain(EXIT_BAD, "%s: output_pad= is for transposed=1", job->op->name);
 	shape_like(job, "y", x);
 	y->shape[n + 1] = o.flags & HZ_QUAT_TRANSPOSED ? w->shape[n + 1] * o.groups : w->shape[0];
 	for (int d = 0; d < n; d++) {
 		const int64_t span = (w->shape[1 + d] - 1) * o.dilation[d] + 1;
 		int64_t size = x->shape[1 + d] + 2 * o.pad[d] - span;
 
+		if (!(o.flags & HZ_QUAT_TRANSPOSED) && size < 0 && x->shape[1 + d] > 0)
+			return complain(EXIT_BAD, "%s: taps span %lld elements of dimension %d of x"
+				", which has %lld with pad=", job->op->name, (long long)span,
+				1 + d, (long long)(x->shape[1 + d] + 2 * o.pad[d]));
 		if (o.flags & HZ_QUAT_TRANSPOSED)
 			size = (x->shape[1 + d] - 1) * o.stride[d] + span - 2 * o.pad[d] + more[d];
 		else
@@ -676,6 +683,10 @@ static int pool_outputs(struct job *job)
 	for (int d = 0; d < x->ndim - 3; d++) {
 		const int64_t rest = x->shape[1 + d] + 2 * o.pad[d] - o.window[d];
 
+		if (rest < 0 && x->shape[1 + d] > 0)
+			return complain(EXIT_BAD, "%s: window= is %lld in dimension %d of x, which "
+				"has %lld with pad=", job->op->name, (long long)o.window[d], 1 + d,
+				(long long)(x->shape[1 + d] + 2 * o.pad[d]));
 		y->shape[1 + d] = rest < 0 ? 0 :
 				  rest / (o.stride[d] ? o.stride[d] : o.window[d]) + 1;
 	}

@@ -113,4 +113,46 @@ int hzi_cuda_event_free(struct hz_context *ctx, void *event);
 
 int hzi_cuda_fill(struct hz_context *ctx, void *p, int byte, size_t bytes);
 
+/* ---- Sizes, indices ------------------------------------------------------------------------- */
+
+static inline int64_t min_of(int64_t a, int64_t b)
+{
+	return a < b ? a : b;
+}
+
+static inline int64_t max_of(int64_t a, int64_t b)
+{
+	return a > b ? a : b;
+}
+
+static inline int64_t ceil_div(int64_t a, int64_t b)
+{
+	return a / b + (a % b != 0);
+}
+
+static inline int64_t round_up(int64_t n, int64_t unit)
+{
+	return ceil_div(n, unit) * unit;
+}
+
+/* Steps an index through a shape; false after the last. */
+static inline bool next_index(int64_t *index, const int64_t *shape, int ndim)
+{
+	for (int d = ndim - 1; d >= 0; d--) {
+		if (++index[d] < shape[d])
+			return true;
+		index[d] = 0;
+	}
+	return false;
+}
+
+static inline int64_t offset_of(const int64_t *index, const int64_t *stride, int ndim)
+{
+	int64_t offset = 0;
+
+	for (int d = 0; d < ndim; d++)
+		offset += index[d] * stride[d];
+	return offset;
+}
+
 #endif

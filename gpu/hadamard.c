@@ -39,16 +39,6 @@ static int log2_of(int64_t power)
 	return 63 - __builtin_clzll((unsigned long long)power);
 }
 
-static int64_t min_of(int64_t a, int64_t b)
-{
-	return a < b ? a : b;
-}
-
-static int64_t ceil_div(int64_t a, int64_t b)
-{
-	return a / b + (a % b != 0);
-}
-
 /* Bits of an element of memory. */
 static int bits_of(int dtype)
 {

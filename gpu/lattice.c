@@ -32,11 +32,6 @@ enum {
 
 #define FAST_THREADS 256
 
-static int64_t ceil_div(int64_t a, int64_t b)
-{
-	return (a + b - 1) / b;
-}
-
 static unsigned grid_of(const struct hz_context *ctx, int64_t threads, int per_block,
 			int blocks_per_sm)
 {

@@ -11,16 +11,6 @@
 #include "gpu/mhc_pre_joint.h"
 #include "lib/mhc.h"
 
-static inline int64_t min_of(int64_t a, int64_t b)
-{
-	return a < b ? a : b;
-}
-
-static inline int64_t ceil_div(int64_t a, int64_t b)
-{
-	return a / b + (a % b != 0);
-}
-
 /* x by y blocks of so many threads, which may start early */
 int hzi_mhc_launch(struct hz_context *ctx, const char *op, enum hzi_family family, int kernel,
 		   int64_t x, int64_t y, int threads, size_t shared_bytes, const void *params,

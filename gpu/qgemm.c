@@ -26,16 +26,6 @@
 #define ROWS_MAX ((int64_t)1 << 22)	/* of one launch: 65535 blocks of 64 along a grid */
 #define SHARED_START 1024		/* to align what a kernel has in shared memory */
 
-static int64_t min_of(int64_t a, int64_t b)
-{
-	return a < b ? a : b;
-}
-
-static int64_t ceil_div(int64_t a, int64_t b)
-{
-	return a / b + (a % b != 0);
-}
-
 static size_t padded(size_t bytes)
 {
 	return (bytes + 255) & ~(size_t)255;
@@ -73,26 +63,6 @@ static int pack_b(struct hz_context *ctx, const char *op, const void *b, int dty
 }
 
 /* ---- Batches --------------------------------------------------------------------------------- */
-
-/* Steps an index through a shape; false after the last. */
-static bool next_index(int64_t *index, const int64_t *shape, int ndim)
-{
-	for (int d = ndim - 1; d >= 0; d--) {
-		if (++index[d] < shape[d])
-			return true;
-		index[d] = 0;
-	}
-	return false;
-}
-
-static int64_t offset_of(const int64_t *index, const int64_t *stride, int ndim)
-{
-	int64_t offset = 0;
-
-	for (int d = 0; d < ndim; d++)
-		offset += index[d] * stride[d];
-	return offset;
-}
 
 size_t hzi_cuda_qgemm_pack_workspace(const struct hz_context *ctx,
 				     const struct hzi_qgemm_pack_args *a)

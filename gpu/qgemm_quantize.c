@@ -15,21 +15,6 @@
 #include "gpu/quantize_rotated.h"
 #include "lib/qgemm.h"
 
-static int64_t min_of(int64_t a, int64_t b)
-{
-	return a < b ? a : b;
-}
-
-static int64_t max_of(int64_t a, int64_t b)
-{
-	return a > b ? a : b;
-}
-
-static int64_t ceil_div(int64_t a, int64_t b)
-{
-	return a / b + (a % b != 0);
-}
-
 /* The kernel of three that is for a dtype: those for f32, f16 and bf16 follow each other. */
 static int kernel_of(int f32_kernel, int dtype)
 {

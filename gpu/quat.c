@@ -22,11 +22,6 @@ _Static_assert(HZI_QUAT_DIMS == HZ_MAXDIM, "a job has room for all dimensions");
 #define ROW_LEAST 512			/* elements, for which a row has blocks of its own */
 #define LANES_LOG2 5			/* results side by side: a line of memory and more */
 
-static int64_t ceil_div(int64_t a, int64_t b)
-{
-	return a / b + (a % b != 0);
-}
-
 /* ---- Operands -------------------------------------------------------------------------------- */
 
 /* What an operand is: its whole quaternions, vectors of three, or real numbers. */

@@ -14,21 +14,6 @@
 
 /* ---- Sizes ----------------------------------------------------------------------------------- */
 
-static inline int64_t min_of(int64_t a, int64_t b)
-{
-	return a < b ? a : b;
-}
-
-static inline int64_t ceil_div(int64_t a, int64_t b)
-{
-	return a / b + (a % b != 0);
-}
-
-static inline int64_t round_up(int64_t n, int64_t unit)
-{
-	return ceil_div(n, unit) * unit;
-}
-
 /* Of a part of the workspace, so that the next is aligned */
 static inline size_t padded(int64_t bytes)
 {

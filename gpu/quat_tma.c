@@ -44,26 +44,6 @@ bool hzi_cuda_quat_tma_packs(const struct hz_context *ctx, const struct hzi_quat
 	       fits(a->m, a->k, a->m);
 }
 
-/* Steps an index through a shape; false after the last. */
-static bool next_index(int64_t *index, const int64_t *shape, int ndim)
-{
-	for (int d = ndim - 1; d >= 0; d--) {
-		if (++index[d] < shape[d])
-			return true;
-		index[d] = 0;
-	}
-	return false;
-}
-
-static int64_t offset_of(const int64_t *index, const int64_t *stride, int ndim)
-{
-	int64_t offset = 0;
-
-	for (int d = 0; d < ndim; d++)
-		offset += index[d] * stride[d];
-	return offset;
-}
-
 static struct hzi_quat_matrix item_of(const struct hzi_quat_view *v, int dtype, int conj,
 				      int64_t offset)
 {

@@ -16,16 +16,6 @@
 
 static const char gemm_name[] = "vlut_gemm", gemm2_name[] = "vlut_gemm2", pack_name[] = "vlut_pack";
 
-static int64_t ceil_div(int64_t a, int64_t b)
-{
-	return a / b + (a % b != 0);
-}
-
-static int64_t round_up(int64_t a, int64_t b)
-{
-	return ceil_div(a, b) * b;
-}
-
 static int launch(struct hz_context *ctx, const char *op, int kernel, int64_t x, int64_t y,
 		  const void *params, size_t bytes)
 {

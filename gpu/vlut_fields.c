@@ -14,11 +14,6 @@
 #define SHARED_MOST (160 << 10)	/* of a block, where k can be split */
 #define CLUSTER 8		/* splits of k, at most */
 
-static int64_t ceil_div(int64_t a, int64_t b)
-{
-	return a / b + (a % b != 0);
-}
-
 bool hzi_cuda_vlut_fields(const hz_lattice *l)
 {
 	const struct hzi_lattice_rule *r = &l->rule;

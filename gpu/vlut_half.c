@@ -11,11 +11,6 @@
 
 #define COLUMNS 8
 
-static int64_t ceil_div(int64_t a, int64_t b)
-{
-	return a / b + (a % b != 0);
-}
-
 /* How a call is done */
 struct plan {
 	int kernel, columns, round;

@@ -13,11 +13,6 @@
 
 #define SCALES_RATIO 4096.0f	/* of the largest and the smallest that f16 takes well */
 
-static int64_t ceil_div(int64_t a, int64_t b)
-{
-	return a / b + (a % b != 0);
-}
-
 /* ---- Points as bytes --------------------------------------------------------------------------- */
 
 bool hzi_cuda_vlut_bytes(const hz_lattice *l, int levels, struct hzi_vlut_bytes *b)

@@ -20,11 +20,6 @@
 #define SLAB_BYTES ((int64_t)128 << 20)	/* of values at a time */
 #define SCALES_RATIO 0x1p18f	/* of the largest and the smallest, whose halves are normal in f16 */
 
-static int64_t round_up(int64_t a, int64_t b)
-{
-	return (a + b - 1) / b * b;
-}
-
 /* f16 of a row, and bytes of all */
 static int64_t line_of(const struct hzi_coded *w)
 {

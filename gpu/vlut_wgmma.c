@@ -18,11 +18,6 @@
 
 static const char name[] = "vlut_gemm";
 
-static int64_t ceil_div(int64_t a, int64_t b)
-{
-	return a / b + (a % b != 0);
-}
-
 /* How a call is done: columns of a tile, kernels from `first` on, splits of k */
 struct plan {
 	int columns, kernel, parts, split;

@@ -9,24 +9,10 @@
 #include <string.h>
 
 #include "cpu/cpu.h"
+#include "cpu/sizes.h"
 #include "lib/quat.h"
 
 #define OPERANDS 5			/* of a row: three inputs, two outputs */
-
-static int64_t min_of(int64_t a, int64_t b)
-{
-	return a < b ? a : b;
-}
-
-static int64_t ceil_div(int64_t a, int64_t b)
-{
-	return a / b + (a % b != 0);
-}
-
-static int64_t size_of(int dtype)
-{
-	return dtype == HZ_F64 ? 8 : dtype == HZ_F32 ? 4 : 2;
-}
 
 static void *offset(const void *p, int64_t elements, int64_t size)
 {
@@ -123,7 +109,7 @@ static void row_units(void *data, int thread, int64_t begin, int64_t end)
 			if (l->p)
 				l->p = offset(l->p, walk.at[i] + first * l->step, job->size);
 		}
-		row.count = min_of(PIECE, job->n - first);
+		row.count = min_i64(PIECE, job->n - first);
 		job->kern->quat_row(&row);
 		walk_on(&walk);
 	}
@@ -159,7 +145,7 @@ static int run_rows(struct hz_context *ctx, const struct hzi_quat_dims *dims,
 {
 	static const struct hzi_quat_at none;
 	const int along = row_dim(dims);
-	const int64_t size = size_of(row->dtype);
+	const int64_t size = dtype_bytes(row->dtype);
 	const struct hzi_quat_at *at[OPERANDS];
 	int64_t bytes = 0, elements = 1;
 	struct row_job job;
@@ -232,7 +218,7 @@ static int64_t begin_tile(const struct sum_job *job, struct walk *kept, int64_t 
 {
 	walk_to(kept, tile / job->pieces);
 	*first = tile % job->pieces * WIDTH;
-	return job->columns ? min_of(WIDTH, job->n - *first) : 1;
+	return job->columns ? min_i64(WIDTH, job->n - *first) : 1;
 }
 
 /* Adds terms begin .. end - 1 of a tile to sum. */
@@ -249,7 +235,7 @@ static void add_terms(const struct sum_job *job, int64_t tile, int64_t begin, in
 		walk_to(&terms, begin / job->inner);
 	at = begin < end ? begin % job->inner : 0;
 	while (begin < end) {
-		const int64_t n = min_of(min_of(job->inner - at, end - begin), TERMS);
+		const int64_t n = min_i64(min_i64(job->inner - at, end - begin), TERMS);
 
 		for (int i = 0; i < 3; i++) {
 			struct hzi_quat_list *const l = &call.row.in[i];
@@ -293,7 +279,8 @@ static void sum_units(void *data, int thread, int64_t begin, int64_t end)
 	(void)thread;
 	for (int64_t u = begin; u < end; u++) {
 		const int64_t tile = u / job->blocks, block = u % job->blocks;
-		const int64_t from = block * job->block, to = min_of(from + job->block, job->count);
+		const int64_t from = block * job->block;
+		const int64_t to = min_i64(from + job->block, job->count);
 		double own[4 * WIDTH], *const sum = job->part ? job->part + 4 * width * u : own;
 
 		memset(sum, 0, (size_t)width * 4 * sizeof(*sum));
@@ -345,7 +332,7 @@ static void make_sum(const struct hz_context *ctx, const struct hzi_quat_dims *d
 		at[i] = operand[i] ? operand[i] : &none;
 	job->kern = ctx->kern;
 	job->sum.row = *row;
-	job->size = size_of(row->dtype);
+	job->size = dtype_bytes(row->dtype);
 	job->columns = k >= 0 && (!sums || step_of(at, k) < step_of(at, r));
 	job->sum.columns = job->columns;
 	job->kept.operands = job->terms.operands = 4;

@@ -24,7 +24,7 @@ static inline int64_t max_i64(int64_t a, int64_t b)
 
 static inline int64_t ceil_div(int64_t a, int64_t b)
 {
-	return (a + b - 1) / b;
+	return a / b + (a % b != 0);
 }
 
 /* Of a number or a code of 8 bits */

@@ -215,6 +215,14 @@ static inline bool hzi_mul(int64_t a, int64_t b, int64_t *product)
 	return a >= 0 && b >= 0 && !__builtin_mul_overflow(a, b, product);
 }
 
+/* Size d of an operand's batch, counted as the dimensions of the result: 1 where it has none */
+static inline int64_t hzi_batch_size(int ndim, const int64_t *shape, int result_ndim, int d)
+{
+	const int own = d - (result_ndim - ndim);
+
+	return own < 0 ? 1 : shape[own];
+}
+
 /* Whether a dimension of a stride outer goes on where size steps of inner end */
 static inline bool hzi_continues(int64_t outer, int64_t inner, int64_t size)
 {

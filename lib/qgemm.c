@@ -171,14 +171,6 @@ struct call {
 	bool linear;
 };
 
-/* Size d of a's or b's batch, counted as c's dimensions are: 1 where it has none. */
-static int64_t batch_size(int ndim, const int64_t *shape, int c_ndim, int d)
-{
-	const int own = d - (c_ndim - ndim);
-
-	return own < 0 ? 1 : shape[own];
-}
-
 static int check_batch(struct hz_context *ctx, const struct call *q, const char *name, int ndim,
 		       const int64_t *shape)
 {
@@ -188,7 +180,7 @@ static int check_batch(struct hz_context *ctx, const struct call *q, const char 
 		return hzi_fail(ctx, HZ_ESHAPE, "%s: %s.ndim is %d, must be 2 to %d, as %s", q->op,
 				name, ndim, c->ndim, q->c_name);
 	for (int d = 0; d < c->ndim - 2; d++) {
-		const int64_t size = batch_size(ndim, shape, c->ndim, d);
+		const int64_t size = hzi_batch_size(ndim, shape, c->ndim, d);
 
 		if (size != 1 && size != c->shape[d])
 			return hzi_fail(ctx, HZ_ESHAPE,
@@ -247,11 +239,11 @@ static void make_strides(const struct call *q, struct hzi_qgemm_args *g)
 	/* From the innermost dimension out; each continues the last one if it can. */
 	for (int d = nc - 3; d >= 0; d--) {
 		const int64_t size = c->shape[d];
-		const int64_t b_size = batch_size(nb, p ? p->shape : q->b->shape, nc, d);
+		const int64_t b_size = hzi_batch_size(nb, p ? p->shape : q->b->shape, nc, d);
 		int64_t as = 0, bs = 0;
 		const int64_t cs = c->stride[d];
 
-		if (batch_size(na, a->shape, nc, d) > 1)
+		if (hzi_batch_size(na, a->shape, nc, d) > 1)
 			as = a->stride[d - (nc - na)];
 		if (b_size > 1)
 			bs = p ? matrices : q->b->stride[d - (nc - nb)];

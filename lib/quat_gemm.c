@@ -289,14 +289,6 @@ static int check_packed(struct hz_context *ctx, const struct call *q, int *metho
 
 /* ---- The product ----------------------------------------------------------------------------- */
 
-/* Size d of a's or b's batch, counted as c's dimensions are: 1 where it has none. */
-static int64_t batch_size(int ndim, const int64_t *shape, int c_ndim, int d)
-{
-	const int own = d - (c_ndim - ndim);
-
-	return own < 0 ? 1 : shape[own];
-}
-
 static int check_batch(struct hz_context *ctx, const struct call *q, const char *name, int ndim,
 		       const int64_t *shape)
 {
@@ -306,7 +298,7 @@ static int check_batch(struct hz_context *ctx, const struct call *q, const char 
 		return hzi_fail(ctx, HZ_ESHAPE, "%s: %s.ndim is %d, must be 3 to %d, as c", op_name,
 				name, ndim, c->ndim);
 	for (int d = 0; d < c->ndim - 3; d++) {
-		const int64_t size = batch_size(ndim, shape, c->ndim, d);
+		const int64_t size = hzi_batch_size(ndim, shape, c->ndim, d);
 
 		if (size != 1 && size != c->shape[d])
 			return hzi_fail(ctx, HZ_ESHAPE,
@@ -435,12 +427,12 @@ static void make_batch(const struct call *q, struct hzi_quat_gemm_args *g)
 
 	for (int d = nc - 4; d >= 0; d--) {
 		const int64_t size = c->shape[d], cs = c->stride[d], ps = pre ? pre->stride[d] : 0;
-		const int64_t a_size = batch_size(na, p ? p->shape : a->shape, nc, d);
+		const int64_t a_size = hzi_batch_size(na, p ? p->shape : a->shape, nc, d);
 		int64_t as = 0, bs = 0;
 
 		if (a_size > 1)
 			as = p ? matrices : a->stride[d - (nc - na)];
-		if (batch_size(b->ndim, b->shape, nc, d) > 1)
+		if (hzi_batch_size(b->ndim, b->shape, nc, d) > 1)
 			bs = b->stride[d - (nc - b->ndim)];
 		matrices *= a_size;
 		if (size == 1)

@@ -303,12 +303,12 @@ static size_t sum_bytes(const struct hzi_quat_job *p)
 }
 
 /* kind: of the output, for quat_sum_finish(): 0 quaternion, 1 vector, 2 real number. */
-static int launch_sum(struct hz_context *ctx, const char *op, int kernel, struct hzi_quat_job *p,
-		      int inputs, int kind)
+static int launch_sum(struct hz_context *ctx, const char *op, int kernel, int threads,
+		      struct hzi_quat_job *p, int inputs, int kind)
 {
 	const int64_t groups = ceil_div(p->count, (int64_t)1 << p->lanes_log2);
 	const int64_t chunks = chunks_of(p);
-	struct hzi_launch l = {.block = {HZI_QUAT_THREADS}};
+	struct hzi_launch l = {.block = {(unsigned)threads}};
 
 	if (groups > BLOCKS_MAX / chunks)
 		return hzi_fail(ctx, HZ_ENOTSUP,
@@ -317,14 +317,15 @@ static int launch_sum(struct hz_context *ctx, const char *op, int kernel, struct
 	if (chunks > 1)
 		p->partial = ctx->workspace;
 	l.grid[0] = (unsigned)(groups * chunks);
-	HZ_CHECK(hzi_cuda_launch(ctx, op, HZI_FAMILY_QUAT, kernel, &l, p, sizeof(*p)));
+	HZ_CHECK(hzi_cuda_launch(ctx, op, HZI_FAMILY_QUAT_DOT, kernel, &l, p, sizeof(*p)));
 	if (chunks == 1)
 		return HZ_OK;
 	p->at[0] = p->at[inputs];
 	p->kind = kind;
 	p->terms = chunks;
 	l.grid[0] = (unsigned)groups;
-	return hzi_cuda_launch(ctx, op, HZI_FAMILY_QUAT, HZI_KERNEL_quat_sum_finish, &l, p,
+	l.block[0] = HZI_QUAT_THREADS;
+	return hzi_cuda_launch(ctx, op, HZI_FAMILY_QUAT_DOT, HZI_KERNEL_quat_sum_finish, &l, p,
 			       sizeof(*p));
 }
 
@@ -352,14 +353,35 @@ size_t hzi_cuda_quat_dot_workspace(const struct hz_context *ctx, const struct hz
 	return sum_bytes(&p);
 }
 
+/* Terms without gaps, of which two are 16 bytes, and a result for each block */
+static bool has_pairs(const struct hzi_quat_job *p)
+{
+	if (p->dtype == HZ_F32 || p->lanes_log2)
+		return false;
+	for (int i = 0; i < 2; i++) {
+		const struct hzi_quat_operand *o = &p->at[i];
+
+		if (o->stride[p->ndim - 1] != 4 || !is_aligned(o, p->ndim, o->data, 2, 16))
+			return false;
+	}
+	return true;
+}
+
 int hzi_cuda_quat_dot(struct hz_context *ctx, const struct hzi_quat_dot_args *a)
 {
 	struct hzi_quat_job p = dot_job(a);
-	const bool whole = p.at[0].whole && p.at[1].whole && p.ndim - p.kept == 1;
+	int kernel = HZI_KERNEL_quat_dot_any, threads = HZI_QUAT_THREADS;
 
-	return launch_sum(ctx, "quat_dot",
-			  whole ? whole_kernel(HZI_KERNEL_quat_dot_any, a->dtype)
-				: HZI_KERNEL_quat_dot_any, &p, 2, a->real ? 2 : 0);
+	if (p.at[0].whole && p.at[1].whole && p.ndim - p.kept == 1) {
+		if (has_pairs(&p)) {
+			kernel = a->dtype == HZ_F16 ? HZI_KERNEL_quat_dot_pairs_f16
+						    : HZI_KERNEL_quat_dot_pairs_bf16;
+			threads = HZI_QUAT_THREADS / 2;
+		} else {
+			kernel = whole_kernel(kernel, a->dtype);
+		}
+	}
+	return launch_sum(ctx, "quat_dot", kernel, threads, &p, 2, a->real ? 2 : 0);
 }
 
 static struct hzi_quat_job rotate_bwd_job(const struct hzi_quat_rotate_bwd_args *a)
@@ -399,5 +421,6 @@ int hzi_cuda_quat_rotate_bwd(struct hz_context *ctx, const struct hzi_quat_rotat
 
 	if (a->dims.kept == a->dims.ndim)
 		return launch(ctx, "quat_rotate_bwd", HZI_KERNEL_quat_rotate_bwd_any, &p);
-	return launch_sum(ctx, "quat_rotate_bwd", HZI_KERNEL_quat_rotate_sum, &p, 3, p.kind);
+	return launch_sum(ctx, "quat_rotate_bwd", HZI_KERNEL_quat_rotate_sum, HZI_QUAT_THREADS, &p,
+			  3, p.kind);
 }

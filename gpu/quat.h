@@ -56,12 +56,19 @@ enum hzi_quat_map_kind {
 	HZI_MAP_CONJ, HZI_MAP_NORM, HZI_MAP_NORM2, HZI_MAP_NORMALIZE, HZI_MAP_INVERSE
 };
 
-/* The kernels by index. */
+/* The kernels by index: of gpu/quat.cu, of gpu/quat_dot.cu. */
 enum hzi_quat_kernel {
 #define HZ_KERNEL(name) HZI_KERNEL_##name,
 #include "quat.kernels.def"
 #undef HZ_KERNEL
 	HZI_QUAT_KERNELS
+};
+
+enum hzi_quat_dot_kernel {
+#define HZ_KERNEL(name) HZI_KERNEL_##name,
+#include "quat_dot.kernels.def"
+#undef HZ_KERNEL
+	HZI_QUAT_DOT_KERNELS
 };
 
 #endif

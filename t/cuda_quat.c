@@ -99,6 +99,9 @@ static void test_sums(void)
 	const hz_tensor dy = hz_tensor_3d(d, HZ_F32, HZ_CUDA, 5000, 100, 4);
 	const hz_tensor row = hz_tensor_3d(b, HZ_F32, HZ_CUDA, 1, 100, 4);
 	const hz_tensor drow = hz_tensor_3d(c, HZ_F32, HZ_CUDA, 1, 100, 4);
+	const hz_tensor h = quats(a, HZ_BF16, 100001), g = quats(b, HZ_BF16, 100001);
+	const hz_tensor odd = quats(a + 8, HZ_BF16, 100001);
+	const hz_tensor t = hz_tensor_1d(c, HZ_BF16, HZ_CUDA, 4);
 	const struct fakecuda_launch *l;
 
 	is_int(hz_quat_dot(ctx, &x, &y, &s, 0), HZ_OK, "dot");
@@ -107,6 +110,13 @@ static void test_sums(void)
 	is_int(l->grid[0], 13, "a block for each 8192 terms");
 	hz_quat_dot(ctx, &few, &p, &s, 0);
 	is_str(taken(), "quat_dot_any", "dot of few terms and any strides, in one step");
+	hz_quat_dot(ctx, &h, &g, &t, 0);
+	is_str(taken(), "quat_dot_pairs_bf16 quat_sum_finish", "dot of bf16, two in 16 bytes");
+	l = fake->launch(fake->launches() - 2);
+	is_int(l->block[0], 128, "with half the threads");
+	is_int(fake->launch(fake->launches() - 1)->block[0], 256, "but for the sums of chunks");
+	hz_quat_dot(ctx, &odd, &g, &t, 0);
+	is_str(taken(), "quat_dot_bf16 quat_sum_finish", "dot of such that are not aligned");
 	is_int(hz_quat_mul_bwd(ctx, &dy, &rows, &row, NULL, &drow, 0), HZ_OK, "a summed gradient");
 	is_str(taken(), "quat_dot_f32 quat_sum_finish", "a gradient summed over rows");
 	l = fake->launch(fake->launches() - 2);

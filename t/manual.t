@@ -78,6 +78,12 @@ if [ "${cross_compiling:-no}" = no ] && [ -x "$HURWITZ" ]; then
 		"$("$HURWITZ" run --help | sed -n 's/^\([a-z_0-9]*\): .*/\1/p' | while read -r op; do
 			grep -Eq "^\.It Cm .*\b$op\b|Cm $op\b|^\.Cm $op\b|, $op( |$)" "$top_srcdir/doc/hurwitz.1" || echo "$op"
 		done)"
+	# Keys of the second matrix of vlut_gemm2 are those of the first behind x_.
+	report "hurwitz(1) has every operand and key of run" "$("$HURWITZ" run --help |
+		$AWK '$1 ~ /^[<>?]$/ { print $2 } /^  [A-Za-z_]+=/ { sub(/=.*/, "", $1); print $1 }' |
+		sed 's/^x_//' | sort -u | while read -r name; do
+			grep -Eq "Cm.* $name=|^[.]Cm $name\$" "$top_srcdir/doc/hurwitz.1" || echo "$name"
+		done)"
 	report "hurwitz(1) has every option" "$(for verb in info check bench demo run; do
 		"$HURWITZ" $verb --help | sed -n 's/^  -., --\([a-z-]*\).*/\1/p' | while read -r option; do
 			grep -q "^\.Fl -$option" "$top_srcdir/doc/hurwitz.1" || echo "$verb --$option"
@@ -85,6 +91,7 @@ if [ "${cross_compiling:-no}" = no ] && [ -x "$HURWITZ" ]; then
 	done)"
 else
 	skip "hurwitz(1) has every primitive of run" "a cross build"
+	skip "hurwitz(1) has every operand and key of run" "a cross build"
 	skip "hurwitz(1) has every option" "a cross build"
 fi
 echo "1..$n"

@@ -1,7 +1,7 @@
 #!/bin/sh
 # manual.t - a page for every function, type and constant of the headers, and no page that is wrong
 # SPDX-License-Identifier: BSD-2-Clause
-# shellcheck disable=SC2015,SC2086 # A && B || C is meant so; AWK may be several words
+# shellcheck disable=SC2015,SC2016,SC2086 # A && B || C, $1 of awk; AWK may be several words
 set -u
 : "${top_srcdir:=.}" "${AWK:=awk}" "${HURWITZ:=./hurwitz}"
 LC_ALL=C

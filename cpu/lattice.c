@@ -292,7 +292,8 @@ static void try_pending(const struct encode_job *job, const struct encoded *e, s
 	bool shrinks = false;
 
 	for (int64_t i = 0; i < p->count; i++) {
-		copy_block((char *)p->x + i * bytes, (const char *)e->x + p->block[i] * bytes, bytes);
+		copy_block((char *)p->x + i * bytes, (const char *)e->x + p->block[i] * bytes,
+			   bytes);
 		p->inverse[i] = job->rule->inverse[p->t[i]];
 		p->factor[i] = p->shrink[i] ? hzi_lattice_factor(job->rule, p->shrink[i]) : 1;
 		shrinks |= p->shrink[i] != 0;

@@ -3,11 +3,11 @@
  *
  * SPDX-License-Identifier: BSD-2-Clause
  *
- * The launchers of hadamard_launch.h are asked first: each takes what it is made for. Any other call
- * becomes one launch for each segment of the plan: on a fast path, rows, base matrices or columns, if
- * sizes, strides and alignment allow, else through the kernel for everything. Which one it is changes
- * no bit of a transform in f32; with 16 bits or codes on either side the matrix units may do it, within
- * the bounds of hurwitz.h.
+ * The launchers of hadamard_launch.h are asked first: each takes what it is made for. Any other
+ * call becomes one launch for each segment of the plan: on a fast path, rows, base matrices or
+ * columns, if sizes, strides and alignment allow, else through the kernel for everything. Which one
+ * it is changes no bit of a transform in f32; with 16 bits or codes on either side the matrix units
+ * may do it, within the bounds of hurwitz.h.
  */
 #include <config.h>
 

@@ -394,8 +394,8 @@ HZ_DEVICE float team_amax(float most, float *room, int t)
 }
 
 /*
- * Stages of the bits LOW .. HIGH - 1, the first count of them or all. Where branches meet again values
- * have to be in the same registers, so there is one for each count and not for each stage.
+ * Stages of the bits LOW .. HIGH - 1, the first count of them or all. Where branches meet again
+ * values have to be in the same registers, so there is one for each count and not for each stage.
  */
 template <int LOW, int HIGH>
 HZ_DEVICE void some_stages(float *v, int count)

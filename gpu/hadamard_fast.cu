@@ -201,8 +201,8 @@ template <int C, bool SIGNS>
 HZ_DEVICE void fast_f32_lanes(const hzi_hadamard_fast &p)
 {
 	const int lane = threadIdx.x % 32;
-	const int64_t e0 = ((int64_t)blockIdx.x * (blockDim.x / 32) + threadIdx.x / 32) * (128 * C) +
-			   4 * lane;
+	const int64_t e0 = ((int64_t)blockIdx.x * (blockDim.x / 32) + threadIdx.x / 32) *
+			   (128 * C) + 4 * lane;
 	const float *x = (const float *)p.x + e0;
 	const bool there = e0 < p.total;	/* and so is all of the row */
 	float v[4 * C] = {};

@@ -228,8 +228,9 @@ int hzi_hadamard_static_fast(struct hz_context *ctx, const struct hzi_codes_args
 		return launch(ctx, "quantize", HZI_FAMILY_HADAMARD_STATIC,
 			      HZI_KERNEL_hadamard_static_f32_10 +
 				      (k > LOG2_SHORT ? k - LOG2_SHORT : 0),
-			      &p.f, k > LOG2_SHORT ? HZI_STATIC_WARP_BYTES : HZI_FAST_WARP_BYTES, &p,
-			      sizeof(p), done);
+			      &p.f,
+			      k > LOG2_SHORT ? HZI_STATIC_WARP_BYTES : HZI_FAST_WARP_BYTES,
+			      &p, sizeof(p), done);
 	return launch(ctx, "quantize", HZI_FAMILY_HADAMARD_STATIC,
 		      (t->x_dtype == HZ_F16 ? HZI_KERNEL_hadamard_static_f16_5
 					    : HZI_KERNEL_hadamard_static_bf16_5) +

@@ -11,7 +11,7 @@
 #include "gpu/hadamard_fast.h"
 #include "gpu/qgemm_quantize.h"
 
-#define HZI_STATIC_WARP_BYTES 16	/* of shared memory beside the values, of rows from 2048 on */
+#define HZI_STATIC_WARP_BYTES 16	/* of shared memory beside values, of rows from 2048 on */
 
 /*
  * Rows of 2^k, codes back to back; y is codes. Of pieces of 8 elements each group.divisor

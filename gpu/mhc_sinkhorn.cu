@@ -20,7 +20,8 @@
 template <int N>
 HZ_DEVICE bool is_whole(const hzi_mhc_coef &c)
 {
-	return N == 4 && c.column == 1 && c.row == 4 && c.group % 4 == 0 && (uintptr_t)c.data % 16 == 0;
+	return N == 4 && c.column == 1 && c.row == 4 && c.group % 4 == 0 &&
+	       (uintptr_t)c.data % 16 == 0;
 }
 
 template <int N>
@@ -79,9 +80,12 @@ KERNEL(mhc_sinkhorn_bwd_4, hzi_mhc_sinkhorn_bwd_args) { sinkhorn_bwd<4>(p); }
 KERNEL(mhc_sinkhorn_any, hzi_mhc_sinkhorn_args) { BY_STREAMS(sinkhorn, p.rule.n) }
 KERNEL(mhc_sinkhorn_bwd_any, hzi_mhc_sinkhorn_bwd_args) { BY_STREAMS(sinkhorn_bwd, p.rule.n) }
 
-/* ---- What matrices do to signals -------------------------------------------------------------- */
+/* ---- What matrices do to signals ------------------------------------------------------------- */
 
-/* A thread for all layers of a token: the product so far stays in registers, a column at a time made. */
+/*
+ * A thread for all layers of a token: the product so far stays in registers, a column at a time
+ * made.
+ */
 KERNEL(mhc_diagnose, hzi_mhc_diagnose_args)
 {
 	constexpr int N = HZI_MHC_STREAMS;
@@ -147,7 +151,7 @@ KERNEL(mhc_diagnose, hzi_mhc_diagnose_args)
 		p.out[s * p.out_row + i * p.out_column] = most[i];
 }
 
-/* ---- First weights ---------------------------------------------------------------------------- */
+/* ---- First weights --------------------------------------------------------------------------- */
 
 /* Four numbers a thread, which come as one quaternion */
 KERNEL(mhc_init, hzi_mhc_init_args)

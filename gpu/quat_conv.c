@@ -12,7 +12,8 @@
 
 #define ROWS_MAX ((int64_t)1 << 30)	/* of all slabs; and bytes of a plane's lines */
 #define IN_UNIT 8			/* taps of weights begin at 16 bytes of a plane */
-#define USE_LEAST 4			/* of so many products at least one is of numbers that are there */
+/* Of so many products at least one is of numbers that are there */
+#define USE_LEAST 4
 
 static int64_t floor_div(int64_t a, int64_t b)
 {
@@ -57,7 +58,9 @@ bool hzi_qpatch_small(const struct hzi_qpatch_args *x)
 	return true;
 }
 
-/* What a call needs: the kernel's parameters but for what memory they are of, and weights' planes. */
+/*
+ * What a call needs: the kernel's parameters but for what memory they are of, and weights' planes.
+ */
 struct plan {
 	struct hzi_quat_conv p;
 	struct hzi_planes weights;
@@ -68,8 +71,8 @@ struct plan {
 enum span { ALL, ONE_ROW, ONE_TAP };
 
 /*
- * Adds the group of those taps from tap (t[0], t[1], t[2]) on that are in its grid, and in its span;
- * false where there is no room.
+ * Adds the group of those taps from tap (t[0], t[1], t[2]) on that are in its grid, and in its
+ * span; false where there is no room.
  */
 static bool add_group(struct plan *plan, const struct hzi_qpatch_args *x, const int64_t *t,
 		      enum span span)
@@ -220,7 +223,8 @@ static bool make_plan(const struct hz_context *ctx, const struct hzi_qconv_args 
 	return true;
 }
 
-size_t hzi_cuda_quat_conv_step_workspace(const struct hz_context *ctx, const struct hzi_qconv_args *a)
+size_t hzi_cuda_quat_conv_step_workspace(const struct hz_context *ctx,
+					 const struct hzi_qconv_args *a)
 {
 	struct plan plan;
 
@@ -309,7 +313,8 @@ int hzi_cuda_quat_conv_step(struct hz_context *ctx, const char *op, const struct
 	p->out.c.row = a->y.stride[4];
 	p->out.pre.row = a->pre.stride[4];
 	if (hzi_quat_conv_side_of(&p->x, &a->x.x, a->x.channels, g.conj_b))
-		kernel = (g.dtype == HZ_F16 ? HZI_KERNEL_quat_conv_f16 : HZI_KERNEL_quat_conv_bf16) +
+		kernel = (g.dtype == HZ_F16 ? HZI_KERNEL_quat_conv_f16 :
+			  HZI_KERNEL_quat_conv_bf16) +
 			 kind_of(&g, &p->out);
 	set_strides(p->x.stride, a->x.x.stride, &plan);
 	set_strides(p->c_stride, a->y.stride, &plan);

@@ -6,15 +6,15 @@
  * A tile is 64 output channels by 160 pixels: 20 rows of 8, or where there is but one column 160
  * rows. A step of it is a group of taps and 32 input channels: seven warps put what pixels of the
  * input these taps see into shared memory, as planes of f16, once for all taps; the taps' products
- * read them there from different places on. Weights, whose planes were made before, come by the copy
- * engine, half of them from each of two blocks for both.
+ * read them there from different places on. Weights, whose planes were made before, come by the
+ * copy engine, half of them from each of two blocks for both.
  *
  * Each of two warpgroups multiplies for half of the pixels and has all four sums of 64 x 80. Eight
  * products: phase 0 sums -P = (H left / 4) (-H right), plane by plane, over all steps; -H P is what
  * phase 1 adds Q to, which gives the result's conjugate: gpu/quat_tma.cu.
  *
- * All pixels that a tile sees have one scale, by the largest of them; Inf and NaN do not count. They
- * are on their way to L2 a tile ahead of that.
+ * All pixels that a tile sees have one scale, by the largest of them; Inf and NaN do not count.
+ * They are on their way to L2 a tile ahead of that.
  */
 #include "gpu/quat_conv.cuh"
 
@@ -42,7 +42,8 @@
 struct memory {
 	uint8_t w[STAGES][4][WEIGHTS];
 	uint8_t x[2][4][PLANE];
-	int64_t from[2][LINES];		/* of tiles by turns: where a line's pixel is in x, or nowhere */
+	/* Of tiles by turns: where a line's pixel is in x, or nowhere */
+	int64_t from[2][LINES];
 	int64_t to[2][PIXELS], pre[2][PIXELS];	/* where pixels go */
 	uint32_t most[2];		/* of tiles by turns: the largest magnitude, as bits */
 	float scale[2];			/* what undoes its scale */
@@ -92,7 +93,8 @@ HZ_DEVICE void load_weights(const hzi_quat_conv &p, memory &s, int rank)
 				for (int k = 0; k < p.x.channels; k += HZI_QC_IN) {
 					for (int i = 0; i < p.group[g].taps; i++) {
 						const int tap = p.at[p.group[g].tap + i].number;
-						const uint32_t full = shared_address(&s.full[ring.at]);
+						const uint32_t full =
+							shared_address(&s.full[ring.at]);
 
 						barrier_wait(shared_address(&s.empty[ring.at]),
 							     ring.parity ^ 1);
@@ -101,8 +103,11 @@ HZ_DEVICE void load_weights(const hzi_quat_conv &p, memory &s, int rank)
 						for (int h = 0; h < 2; h++) {
 							const int sum = 2 * rank + h;
 
-							copy_box_to(3, shared_address(s.w[ring.at][sum]),
-								    p.weights, 2 * (tap * p.x.channels + k),
+							copy_box_to(3,
+								    shared_address(
+									    s.w[ring.at][sum]),
+								    p.weights,
+								    2 * (tap * p.x.channels + k),
 								    left_plane(phase, sum) *
 										    p.plane_lines +
 									    channel,
@@ -229,8 +234,8 @@ HZ_DEVICE void pair_up(float &a, float &b)
 }
 
 /*
- * From negative sums of P to what the products of phase 1 are added to. Of the four, the middle ones
- * change places.
+ * From negative sums of P to what the products of phase 1 are added to. Of the four, the middle
+ * ones change places.
  */
 HZ_DEVICE void combine(float (&acc)[4][SUMS])
 {
@@ -414,8 +419,9 @@ HZ_DEVICE void multiply(const hzi_quat_conv &p, memory &s, int rank, int group)
 							wgmma<false>(
 								acc[sum],
 								a + (sum * WEIGHTS + c * 32) / 16,
-								b + (right_plane(phase, sum) * PLANE +
-								     c * 2 * LINES * 16) / 16,
+								b + (right_plane(phase, sum) *
+								     PLANE + c * 2 * LINES * 16) /
+									    16,
 								add | c);
 					}
 					wgmma_commit();

@@ -3,8 +3,8 @@
  *
  * SPDX-License-Identifier: BSD-2-Clause
  *
- * Planes lie in shared memory as 16 bytes of a pixel's channels, those of the next pixel behind them,
- * so that a product may begin at any pixel and go on from row to row.
+ * Planes lie in shared memory as 16 bytes of a pixel's channels, those of the next pixel behind
+ * them, so that a product may begin at any pixel and go on from row to row.
  */
 #ifndef HZI_QUAT_CONV_CUH
 #define HZI_QUAT_CONV_CUH
@@ -58,7 +58,8 @@ struct two {
 
 	__device__ __forceinline__ quat get(int i) const
 	{
-		return i ? quat_unpack(DTYPE, {bits.z, bits.w}) : quat_unpack(DTYPE, {bits.x, bits.y});
+		return i ? quat_unpack(DTYPE, {bits.z, bits.w}) :
+		       quat_unpack(DTYPE, {bits.x, bits.y});
 	}
 
 };
@@ -104,8 +105,8 @@ HZ_DEVICE float finite_magnitude(quat q)
 }
 
 /*
- * The largest finite magnitude so far. Magnitudes of 16 bits are ordered as their bits are; they are
- * moved so that Inf and NaN, and these alone, are negative.
+ * The largest finite magnitude so far. Magnitudes of 16 bits are ordered as their bits are; they
+ * are moved so that Inf and NaN, and these alone, are negative.
  */
 template <int DTYPE>
 struct largest {
@@ -118,7 +119,8 @@ struct largest {
 
 #pragma unroll
 		for (int i = 0; i < 4; i++)
-			asm("max.s16x2 %0, %0, %1;" : "+r"(bits) : "r"((v[i] & 0x7fff7fff) + shift));
+			asm("max.s16x2 %0, %0, %1;" : "+r"(bits) :
+			    "r"((v[i] & 0x7fff7fff) + shift));
 	}
 
 	__device__ __forceinline__ float get(void) const
@@ -198,8 +200,8 @@ HZ_DEVICE void prefetch_lines(const hzi_quat_conv &p, const tile &o)
 
 /*
  * What is done to the pixels at places from[] of memory: their planes, and the largest magnitude
- * that is finite. A warp takes 32 lines and HZI_QC_IN channels at a time; of these eight threads read
- * 128 bytes of a line, for which loads of several lines are under way.
+ * that is finite. A warp takes 32 lines and HZI_QC_IN channels at a time; of these eight threads
+ * read 128 bytes of a line, for which loads of several lines are under way.
  */
 #define HZI_QC_EIGHTS (HZI_QC_IN / 8)
 #define HZI_QC_PLANE (HZI_QC_EIGHTS * HZI_QC_LINES * 16)	/* bytes */
@@ -250,8 +252,8 @@ HZ_DEVICE void add_lines(largest<DTYPE> &most, const hzi_quat_conv_side &p, cons
 }
 
 /*
- * Lines as they are in memory, of which two channels are 16 bytes, to the places of what they become,
- * pair j of an eighth to that of plane j. Zeros where there are none.
+ * Lines as they are in memory, of which two channels are 16 bytes, to the places of what they
+ * become, pair j of an eighth to that of plane j. Zeros where there are none.
  */
 HZ_DEVICE void copy_lines(const hzi_quat_conv_side &p, const int64_t *from, int lines, int first,
 			  int k, uint32_t planes)

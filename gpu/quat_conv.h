@@ -22,7 +22,8 @@
 #define HZI_QC_PIXELS 160	/* and its pixels: columns of products */
 #define HZI_QC_ROWS 20		/* a tile is so many rows of 8 pixels */
 #define HZI_QC_IN 32		/* input channels of a step */
-#define HZI_QC_LINES 244	/* pixels of the input in a step, at most; in banks 4 apart from 8 */
+/* Pixels of the input in a step, at most; in banks 4 apart from 8 */
+#define HZI_QC_LINES 244
 #define HZI_QC_STAGES 5		/* of the ring of weights */
 #define HZI_QC_CLUSTER 2	/* tiles that share weights */
 #define HZI_QC_THREADS 512
@@ -72,10 +73,13 @@ struct hzi_quat_conv {
 	int32_t slab_step, row_step, col_step;
 	int32_t plane_lines;		/* from a plane of weights to the next */
 	int32_t groups;
-	/* Rows of all slabs follow each other, with room that keeps those of others out of sight. */
+	/*
+	 * Rows of all slabs follow each other, with room that keeps those of others out of sight.
+	 */
 	int32_t virtual_rows, all_rows;
 	int32_t flat;			/* one column: a tile's pixels are rows */
-	int32_t strips, pairs, tiles;	/* of 8 columns; of tiles of a strip and channels; of clusters */
+	/* Of 8 columns; of tiles of a strip and channels; of clusters */
+	int32_t strips, pairs, tiles;
 	uint32_t flip;			/* 0x80000000: x, y and z of sums are to be negated */
 	uint32_t pad_;
 	struct hzi_quat_conv_group group[HZI_QC_GROUPS];

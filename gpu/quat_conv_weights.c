@@ -10,8 +10,10 @@
 #include "gpu/quat_conv_weights.h"
 #include "gpu/quat_launch.h"
 
-#define LINES_MAX ((int64_t)1 << 30)	/* of all planes of an operand; and floats of parts of a tap */
-#define USE_LEAST 4			/* of so many products at least one is of numbers that are there */
+/* Of all planes of an operand; and floats of parts of a tap */
+#define LINES_MAX ((int64_t)1 << 30)
+/* Of so many products at least one is of numbers that are there */
+#define USE_LEAST 4
 #define PLANES_BYTES ((int64_t)256 << 20)	/* images are done so many at a time; or one */
 #define PLANES_MOST ((int64_t)1 << 30)
 #define BLOCKS 128			/* to be busy with products at a time */
@@ -62,8 +64,8 @@ static int find_taps(const struct hzi_qpatch_args *x, struct plan *plan, struct 
 			tap->line = tap->line * plan->lines.box[d] + at;
 			rest[d] = (int32_t)r;
 		}
-		while (g < big->grids && (big->rest[g][0] != rest[0] || big->rest[g][1] != rest[1] ||
-					  big->rest[g][2] != rest[2]))
+		while (g < big->grids && (big->rest[g][0] != rest[0] ||
+					  big->rest[g][1] != rest[1] || big->rest[g][2] != rest[2]))
 			g++;
 		if (g == HZI_QW_GRIDS)
 			return 0;
@@ -198,7 +200,8 @@ static bool make_plan(const struct hz_context *ctx, const struct hzi_qconv_weigh
 	p->lines = (int32_t)lines;
 	p->each = (int32_t)round_up(ceil_div(lines, splits > 1 ? splits : 1), HZI_QW_BLOCK);
 	p->splits = (int32_t)ceil_div(lines, p->each);
-	return blocks <= LINES_MAX / p->splits && (int64_t)p->rows * count * p->columns <= LINES_MAX;
+	return blocks <= LINES_MAX / p->splits &&
+	       (int64_t)p->rows * count * p->columns <= LINES_MAX;
 }
 
 /* Where everything is in the workspace; what it takes */
@@ -245,8 +248,8 @@ static int kernel_of(int kernel_f16, bool quick, int dtype)
 }
 
 /* What some images add, to parts of their own */
-static int add_images(struct hz_context *ctx, const char *op, const struct hzi_qconv_weights_args *a,
-		      struct plan *plan, int64_t first)
+static int add_images(struct hz_context *ctx, const char *op,
+		      const struct hzi_qconv_weights_args *a, struct plan *plan, int64_t first)
 {
 	const struct hzi_launch look = {.grid = {HZI_QW_BLOCKS, 2}, .early = true,
 					.block = {HZI_QW_LINES_THREADS}};
@@ -261,8 +264,8 @@ static int add_images(struct hz_context *ctx, const char *op, const struct hzi_q
 	quick &= hzi_quat_conv_side_of(&l->side[1].x, &big, a->x.channels, a->g.conj_b);
 	l->images = (int32_t)min_of(plan->images, a->images - first);
 	HZ_CHECK(hzi_cuda_launch(ctx, op, HZI_FAMILY_QUAT_CONV_WEIGHTS,
-				 kernel_of(HZI_KERNEL_quat_lines_most_f16, quick, a->g.dtype), &look,
-				 l, sizeof(*l)));
+				 kernel_of(HZI_KERNEL_quat_lines_most_f16, quick, a->g.dtype),
+				 &look, l, sizeof(*l)));
 	HZ_CHECK(hzi_cuda_launch(ctx, op, HZI_FAMILY_QUAT_CONV_WEIGHTS,
 				 kernel_of(HZI_KERNEL_quat_lines_planes_f16, quick, a->g.dtype),
 				 &look, l, sizeof(*l)));

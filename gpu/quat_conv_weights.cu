@@ -61,7 +61,8 @@ struct piece {
 	int channel, line, grid;
 	two<DTYPE> of[GROUP];
 
-	__device__ __forceinline__ piece(const hzi_quat_lines &p, const hzi_quat_lines_side &s, int i)
+	__device__ __forceinline__ piece(const hzi_quat_lines &p, const hzi_quat_lines_side &s,
+					 int i)
 	{
 		const int tiles = s.columns / HZI_QW_TILE, groups = s.lines / GROUP;
 		const int lane = threadIdx.x % 32;

@@ -7,8 +7,8 @@
  *
  * Pixels of all images are lines behind each other, as many for small (what the other's patches are
  * multiplied by) as for big: a line for each place of a box of an image that has room between what
- * is seen from neighbours, so that a tap sees what is so many lines further on. Of big, pixels whose
- * places leave the same rest by the step are a grid, which has planes of its own.
+ * is seen from neighbours, so that a tap sees what is so many lines further on. Of big, pixels
+ * whose places leave the same rest by the step are a grid, which has planes of its own.
  */
 #ifndef HZI_GPU_QUAT_CONV_WEIGHTS_H
 #define HZI_GPU_QUAT_CONV_WEIGHTS_H
@@ -19,16 +19,19 @@
 
 #define HZI_QW_TILE 64		/* channels of a tile of either */
 #define HZI_QW_BLOCK 64		/* lines of a step */
-#define HZI_QW_RUN 3		/* taps that are equally far apart, at most: 192 columns of a product */
+/* Taps that are equally far apart, at most: 192 columns of a product */
+#define HZI_QW_RUN 3
 #define HZI_QW_RUNS 3		/* of a set: a warpgroup for each */
 #define HZI_QW_SETS 43		/* for HZI_QC_TAPS taps, if they are in sets as they should be */
 #define HZI_QW_GRIDS 8
 #define HZI_QW_SMALL_RING 7	/* steps of small */
 #define HZI_QW_BIG_RING 16	/* and of big; the first once more behind the last */
 #define HZI_QW_SPACING ((HZI_QW_BLOCK - 16) / (HZI_QW_RUN - 1))	/* so that slices end there */
-#define HZI_QW_AHEAD (HZI_QW_BIG_RING - HZI_QW_SMALL_RING)	/* blocks of big, of a set's reach */
+/* Blocks of big, of a set's reach */
+#define HZI_QW_AHEAD (HZI_QW_BIG_RING - HZI_QW_SMALL_RING)
 #define HZI_QW_THREADS (128 * HZI_QW_RUNS + 32)
-#define HZI_QW_BLOCKS 396	/* that look at lines of either: six of a large GPU's multiprocessors */
+/* That look at lines of either: six of a large GPU's multiprocessors */
+#define HZI_QW_BLOCKS 396
 #define HZI_QW_LINES_THREADS 256
 #define HZI_QW_FINISH 32	/* results of a block, by eight threads each */
 
@@ -62,7 +65,8 @@ struct hzi_quat_weights_run {
 };
 
 struct hzi_quat_weights_set {
-	int32_t line;			/* of all planes of big, for product 0 and line 0 of small */
+	/* Of all planes of big, for product 0 and line 0 of small */
+	int32_t line;
 	int16_t ahead, runs;		/* blocks that are wanted ahead of a step's own */
 	struct hzi_quat_weights_run run[HZI_QW_RUNS];
 };

@@ -43,7 +43,9 @@ struct hzi_planes {
 	int32_t split;
 };
 
-/* Whether products of that dtype and precision are of planes, and whether these are split in two. */
+/*
+ * Whether products of that dtype and precision are of planes, and whether these are split in two.
+ */
 bool hzi_planes_wanted(const struct hz_context *ctx, int dtype, int precision, int *split);
 
 struct hzi_planes hzi_planes_of(int64_t lines, int64_t k, int count, int split);
@@ -87,9 +89,10 @@ size_t hzi_cuda_quat_simt_workspace(const struct hz_context *ctx,
 int hzi_cuda_quat_simt(struct hz_context *ctx, const struct hzi_quat_gemm_args *a);
 int hzi_cuda_quat_simt_pack(struct hz_context *ctx, const struct hzi_quat_gemm_pack_args *a);
 
-/* ---- Convolutions: struct hzi_quat_steps ------------------------------------------------------ */
+/* ---- Convolutions: struct hzi_quat_steps ----------------------------------------------------- */
 
-size_t hzi_cuda_quat_conv_step_workspace(const struct hz_context *ctx, const struct hzi_qconv_args *a);
+size_t hzi_cuda_quat_conv_step_workspace(const struct hz_context *ctx,
+					 const struct hzi_qconv_args *a);
 int hzi_cuda_quat_conv_step(struct hz_context *ctx, const char *op, const struct hzi_qconv_args *a);
 size_t hzi_cuda_quat_conv_weights_workspace(const struct hz_context *ctx,
 					    const struct hzi_qconv_weights_args *a);
@@ -97,8 +100,8 @@ int hzi_cuda_quat_conv_weights(struct hz_context *ctx, const char *op,
 			       const struct hzi_qconv_weights_args *a);
 
 /*
- * Inputs whose places in dimension d leave the same rest by the step are a grid: of tap t, the first
- * of the grid that it sees, and which grid.
+ * Inputs whose places in dimension d leave the same rest by the step are a grid: of tap t, the
+ * first of the grid that it sees, and which grid.
  */
 int64_t hzi_qpatch_seen(const struct hzi_qpatch_args *x, int d, int64_t t, int64_t *rest);
 

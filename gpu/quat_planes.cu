@@ -99,8 +99,8 @@ HZ_DEVICE void put_planes(const hzi_quat_planes &p, int64_t at, quat (&q)[8])
 }
 
 /*
- * Eight quaternions of a line, or as many as there are and zeros. QUICK: those of a line are back to
- * back, and lines begin at multiples of 16 bytes.
+ * Eight quaternions of a line, or as many as there are and zeros. QUICK: those of a line are back
+ * to back, and lines begin at multiples of 16 bytes.
  */
 template <int DTYPE, bool QUICK>
 HZ_DEVICE void load_eight(const hzi_quat_planes &p, int64_t line, int64_t k, quat (&q)[8])
@@ -189,7 +189,9 @@ HZ_DEVICE void planes(const hzi_quat_planes &p)
 
 /* ---- Where lines are next to each other in memory rather than k ------------------------------ */
 
-/* Where k is in a line of a tile, so that neither writes nor reads of eight threads meet in a bank. */
+/*
+ * Where k is in a line of a tile, so that neither writes nor reads of eight threads meet in a bank.
+ */
 HZ_DEVICE int place(int k)
 {
 	return k ^ (k >> 3 & 7);

@@ -3,8 +3,8 @@
  *
  * SPDX-License-Identifier: BSD-2-Clause
  *
- * Both operands are planes of f16, made in the workspace, or of A when it was packed. The items of a
- * batch are done one after the other in the same workspace.
+ * Both operands are planes of f16, made in the workspace, or of A when it was packed. The items of
+ * a batch are done one after the other in the same workspace.
  *
  * What is packed is never conjugated: conj(w) x = conj(conj(x) w), so that for a conjugated A it
  * becomes the right factor, and C's conjugate is stored. A transposed one is read across its lines,
@@ -146,7 +146,8 @@ bool hzi_cuda_quat_tma_takes(const struct hz_context *ctx, const struct hzi_quat
 	int64_t items = 1;
 	int split;
 
-	if (!hzi_planes_wanted(ctx, a->dtype, a->precision, &split) || !fits(a->m, a->n, a->k) || a->k == 0)
+	if (!hzi_planes_wanted(ctx, a->dtype, a->precision, &split) || !fits(a->m, a->n, a->k) ||
+	    a->k == 0)
 		return false;
 	if (a->packed)
 		return fits(a->m, a->k, a->k) && fits(a->m, a->k, a->m);
@@ -254,7 +255,9 @@ static int multiply(struct hz_context *ctx, const struct hzi_quat_gemm_args *a,
 	for (int part = 0; part < 2; part++) {
 		for (int i = 0; i < p.phases * 2 * p.per; i++) {
 			const int phase = i / (2 * p.per), c = i / p.per % 2, e = i % p.per;
-			/* The exact kernels do one sum after the other, the others both by turns. */
+			/*
+			 * The exact kernels do one sum after the other, the others both by turns.
+			 */
 			const int at = exact ? c * p.per + e : 2 * e + c;
 			int l, r;
 
@@ -281,7 +284,8 @@ static int multiply(struct hz_context *ctx, const struct hzi_quat_gemm_args *a,
 	HZ_CHECK(hzi_planes_map(ctx, "quat_gemm", &p.rows, rows, 128, HZI_QT_ROWS));
 	HZ_CHECK(hzi_planes_map(ctx, "quat_gemm", &p.cols, cols, 128,
 				across ? HZI_QT_BLOCK / 2 : f->columns / 2));
-	launch.grid[0] = (unsigned)(HZI_QT_CLUSTER * min_of(clusters, (int64_t)p.tiles_m * p.tiles_n));
+	launch.grid[0] = (unsigned)(HZI_QT_CLUSTER *
+				    min_of(clusters, (int64_t)p.tiles_m * p.tiles_n));
 	return hzi_cuda_launch(ctx, "quat_gemm", HZI_FAMILY_QUAT_TMA,
 			       across ? f->kernel_across : f->kernel, &launch, &p, sizeof(p));
 }
@@ -310,7 +314,8 @@ int hzi_cuda_quat_tma(struct hz_context *ctx, const struct hzi_quat_gemm_args *a
 
 		if (a->packed) {
 			a_offset = offset_of(index, a->packed_stride, a->ndim);
-			hzi_planes_place(&p.a, (char *)(uintptr_t)a->packed + a_offset * pack_bytes);
+			hzi_planes_place(&p.a, (char *)(uintptr_t)a->packed +
+					 a_offset * pack_bytes);
 		} else {
 			const struct hzi_quat_matrix x = item_of(
 				&a->a, a->dtype, a->conj_a,
@@ -320,7 +325,9 @@ int hzi_cuda_quat_tma(struct hz_context *ctx, const struct hzi_quat_gemm_args *a
 				HZ_CHECK(hzi_planes_make(ctx, "quat_gemm", &p.a, &x, true, NULL));
 		}
 		if (first || b_offset != b_last || (a->packed_t && a_offset != a_last)) {
-			/* As the left factor it is the conjugate of what it is for C's conjugate. */
+			/*
+			 * As the left factor it is the conjugate of what it is for C's conjugate.
+			 */
 			struct hzi_quat_matrix x = item_of(&a->b, a->dtype,
 							   a->conj_b ^ !p.a_left, b_offset);
 			const int64_t swap = x.row;

@@ -8,15 +8,16 @@
  * sums in its registers and the other 2 and 3. Planes of both operands come by the copy engine into
  * a ring in shared memory, columns for upper and lower half at once.
  *
- * Eight products: with H the Hadamard matrix of order 4, P = (H left / 4) (H right), plane by plane,
- * and Q = (2 a e, 2 d g, 2 b h, 2 c f) for left (a, b, c, d) and right (e, f, g, h), the result is
- * (Q0 - G0, G1 - Q1, G2 - Q2, G3 - Q3), where G = H P. Phase 0 sums P over all of k; then a block
- * has P0 + P1 and P0 - P1, or these of P2 and P3, gives one of them away, gets the other's and has
- * -G0 and -G1, or -G2 and -G3, on which phase 1 adds Q: so a result's conjugate.
+ * Eight products: with H the Hadamard matrix of order 4, P = (H left / 4) (H right), plane by
+ * plane, and Q = (2 a e, 2 d g, 2 b h, 2 c f) for left (a, b, c, d) and right (e, f, g, h), the
+ * result is (Q0 - G0, G1 - Q1, G2 - Q2, G3 - Q3), where G = H P. Phase 0 sums P over all of k; then
+ * a block has P0 + P1 and P0 - P1, or these of P2 and P3, gives one of them away, gets the other's
+ * and has -G0 and -G1, or -G2 and -G3, on which phase 1 adds Q: so a result's conjugate.
  *
- * The end of a tile is left to three warps of their own while the next is begun: those that multiply
- * put sums into shared memory, the block of even rank takes what is in the left half of the columns
- * out of its own and its partner's memory and stores it, the other what is in the right half.
+ * The end of a tile is left to three warps of their own while the next is begun: those that
+ * multiply put sums into shared memory, the block of even rank takes what is in the left half of
+ * the columns out of its own and its partner's memory and stores it, the other what is in the right
+ * half.
  */
 #include "gpu/quat_gemm.cuh"
 #include "gpu/quat_tma.h"
@@ -263,8 +264,8 @@ struct sums8 {
 };
 
 /*
- * Bias and activation of components component and component + 1, where they are of components alone.
- * Apart: there would be 24 copies of it, which take time to fetch.
+ * Bias and activation of components component and component + 1, where they are of components
+ * alone. Apart: there would be 24 copies of it, which take time to fetch.
  */
 static __device__ __noinline__ sums8 usual(const hzi_quat_out &o, sums8 s, int row, int col,
 					   int component)
@@ -371,8 +372,8 @@ HZ_DEVICE void store_quats(const hzi_quat_tma &p, int row, int col, const uint4 
 #pragma unroll
 		for (int e = 0; e < 4; e++) {
 			if (row + e / 2 * 8 < o.m && col + e % 2 < o.n)
-				quat_store(o.c, (row + e / 2 * 8) * o.c.row + (col + e % 2) * o.c.col,
-					   q[e]);
+				quat_store(o.c, (row + e / 2 * 8) * o.c.row +
+					   (col + e % 2) * o.c.col, q[e]);
 		}
 		return;
 	}
@@ -474,7 +475,10 @@ HZ_DEVICE void multiply(const hzi_quat_tma &p, memory<COLUMNS, EXACT> &s, int ra
 	grid_wait();
 	for (int t = blockIdx.x / CLUSTER; t < p.tiles_m * p.tiles_n; t += gridDim.x / CLUSTER) {
 		tile_of(p, t, i, j);
-		/* One place that multiplies: with two ptxas moves sums about and runs out of registers. */
+		/*
+		 * One place that multiplies: with two ptxas moves sums about and runs out of
+		 * registers.
+		 */
 #pragma unroll 1
 		for (int phase = 0;; phase++) {
 			multiply_blocks<ACROSS, EXACT>(p, s, acc, ring, rank, group, phase);

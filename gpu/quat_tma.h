@@ -45,7 +45,8 @@ struct hzi_quat_tma {
 	int32_t band;			/* tiles along m that are done column by column */
 	int32_t phases, per;		/* products for each of two sums and block of k */
 	uint32_t flip;			/* 0x80000000: x, y and z of sums are to be negated */
-	float alpha;			/* sums are multiplied by it; out.alpha is for exact kernels */
+	/* Sums are multiplied by it; out.alpha is for exact kernels */
+	float alpha;
 	int32_t plain;			/* sums times alpha are what C gets */
 	int32_t pairs;			/* two columns of C are 16 aligned bytes */
 	/* [blocks of even, odd rank][phase]: planes of rows and of columns */

@@ -19,12 +19,13 @@ static const char gemm_name[] = "vlut_gemm", gemm2_name[] = "vlut_gemm2", pack_n
 static int launch(struct hz_context *ctx, const char *op, int kernel, int64_t x, int64_t y,
 		  const void *params, size_t bytes)
 {
-	const struct hzi_launch l = {.grid = {(unsigned)x, (unsigned)y}, .block = {HZI_VLUT_THREADS}};
+	const struct hzi_launch l = {.grid = {(unsigned)x, (unsigned)y},
+				     .block = {HZI_VLUT_THREADS}};
 
 	return hzi_cuda_launch(ctx, op, HZI_FAMILY_VLUT, kernel, &l, params, bytes);
 }
 
-/* ---- Packing: rows of codes, 16 bytes aligned, all levels; then rows of T; or fields ---------------- */
+/* ---- Packing: rows of codes, 16 bytes aligned, all levels; then rows of T; or fields --------- */
 
 static int64_t packed_row(const hz_lattice *l, int64_t blocks, int code_bytes)
 {
@@ -62,7 +63,8 @@ struct hzi_coded hzi_cuda_vlut_unpacked(const hz_lattice *l, const struct hzi_co
 	return out;
 }
 
-size_t hzi_cuda_vlut_pack_workspace(const struct hz_context *ctx, const struct hzi_vlut_pack_args *a)
+size_t hzi_cuda_vlut_pack_workspace(const struct hz_context *ctx,
+				    const struct hzi_vlut_pack_args *a)
 {
 	const hz_lattice *l = a->vlut->w;
 
@@ -79,9 +81,10 @@ int hzi_cuda_vlut_pack(struct hz_context *ctx, const struct hzi_vlut_pack_args *
 	const int bytes = level_bytes(l);
 	struct hzi_vlut_pack p = {
 		.codes = a->w.codes, .t = a->w.t, .packed = a->packed, .rows = a->w.rows,
-		.blocks = a->w.blocks, .groups = ceil_div(a->w.blocks, l->rule.group), .row = a->w.row,
-		.block = a->w.block, .level = a->w.level, .t_row = a->w.t_row, .t_step = a->w.t_step,
-		.row_bytes = packed_row(l, a->w.blocks, bytes),
+		.blocks = a->w.blocks, .groups = ceil_div(a->w.blocks, l->rule.group),
+		.row = a->w.row,
+		.block = a->w.block, .level = a->w.level, .t_row = a->w.t_row,
+		.t_step = a->w.t_step, .row_bytes = packed_row(l, a->w.blocks, bytes),
 		.t_bytes = packed_t_row(l, a->w.blocks), .code_bytes = bytes,
 		.levels = l->rule.levels, .first = a->w.first,
 	};
@@ -101,7 +104,8 @@ static void fill_coded(struct hzi_vlut_coded *out, const hz_lattice *l, const st
 	const struct hzi_coded u = hzi_cuda_vlut_unpacked(l, c);
 
 	*out = (struct hzi_vlut_coded){
-		.rule = l->rule, .codes = u.codes, .t = u.t, .row_scale = u.row_scale, .rows = u.rows,
+		.rule = l->rule, .codes = u.codes, .t = u.t, .row_scale = u.row_scale,
+		.rows = u.rows,
 		.blocks = u.blocks, .row = u.row, .block = u.block, .level = u.level,
 		.t_row = u.t_row, .t_step = u.t_step, .row_scale_step = u.row_scale_step,
 		.code_bytes = (int32_t)hz_dtype_size(u.code_dtype), .first = u.first,
@@ -128,7 +132,7 @@ static int64_t element(int dtype)
 	return (int64_t)hz_dtype_size(dtype);
 }
 
-/* ---- One-sided: tables ------------------------------------------------------------------------- */
+/* ---- One-sided: tables ----------------------------------------------------------------------- */
 
 /* How a call goes through tables: columns at a time, and lattice blocks of a slice. */
 struct slices {
@@ -140,7 +144,8 @@ static struct slices slices_of(const struct hzi_vlut_gemm_args *a)
 {
 	const int64_t entries = (int64_t)a->vlut->w->rule.level_size;
 	struct slices s = {
-		.dtype = a->y_dtype == HZ_S32 || !a->vlut->table_dtype ? HZ_F32 : a->vlut->table_dtype,
+		.dtype = a->y_dtype == HZ_S32 || !a->vlut->table_dtype ? HZ_F32 :
+		a->vlut->table_dtype,
 		.columns = SLICE_BYTES / (entries * ENTRY_BYTES * a->w.blocks),
 	};
 
@@ -184,20 +189,24 @@ static int gemm_table(struct hz_context *ctx, const struct hzi_vlut_gemm_args *a
 		t->any.d.y = (char *)a->y + c * a->y_b * element(a->y_dtype);
 		t->any.d.columns = columns;
 		for (t->begin = 0; t->begin < a->w.blocks; t->begin += s.blocks) {
-			t->count = a->w.blocks - t->begin < s.blocks ? a->w.blocks - t->begin : s.blocks;
+			t->count = a->w.blocks - t->begin < s.blocks ? a->w.blocks - t->begin :
+				   s.blocks;
 			t->last = t->begin + t->count == a->w.blocks;
 			HZ_CHECK(launch(ctx, gemm_name, mapped ? HZI_KERNEL_vlut_table_mapped_f32 :
-					whole ? HZI_KERNEL_vlut_table_s32 : HZI_KERNEL_vlut_table_f32,
-					t->count, columns, &p, mapped ? sizeof(p) : sizeof(p.table)));
+					whole ? HZI_KERNEL_vlut_table_s32 :
+						HZI_KERNEL_vlut_table_f32,
+					t->count, columns, &p, mapped ? sizeof(p) :
+					sizeof(p.table)));
 			HZ_CHECK(launch(ctx, gemm_name, whole ? HZI_KERNEL_vlut_lookup_s32 :
 					HZI_KERNEL_vlut_lookup_f32,
-					ceil_div(a->w.rows, HZI_VLUT_THREADS), columns, t, sizeof(*t)));
+					ceil_div(a->w.rows, HZI_VLUT_THREADS), columns, t,
+					sizeof(*t)));
 		}
 	}
 	return HZ_OK;
 }
 
-/* ---- One-sided: decoding ------------------------------------------------------------------------ */
+/* ---- One-sided: decoding --------------------------------------------------------------------- */
 
 static int gemm_any(struct hz_context *ctx, const struct hzi_vlut_gemm_args *a)
 {
@@ -213,7 +222,8 @@ static int gemm_any(struct hz_context *ctx, const struct hzi_vlut_gemm_args *a)
 	for (int64_t c = 0; c < a->batch; c += step) {
 		any->d.columns = a->batch - c < step ? a->batch - c : step;
 		HZ_CHECK(launch(ctx, gemm_name, mapped ? HZI_KERNEL_vlut_any_mapped_f32 :
-				a->y_dtype == HZ_S32 ? HZI_KERNEL_vlut_any_s32 : HZI_KERNEL_vlut_any_f32,
+				a->y_dtype == HZ_S32 ? HZI_KERNEL_vlut_any_s32 :
+					HZI_KERNEL_vlut_any_f32,
 				ceil_div(a->w.rows, HZI_VLUT_TILE),
 				ceil_div(any->d.columns, HZI_VLUT_TILE), &p,
 				mapped ? sizeof(p) : sizeof(*any)));
@@ -227,8 +237,8 @@ static int gemm_any(struct hz_context *ctx, const struct hzi_vlut_gemm_args *a)
 enum way { FIELDS, HALF, WGMMA, MMA, DECODED, ANY };
 
 /*
- * Turns of vlut_mma before decoding to memory is faster: of 8 vectors, or 2 by the large tables of E8
- * with q = 4. On an H200, 8192 x 8192 of these: 67 us a turn, 120 decoded, for up to 32 vectors.
+ * Turns of vlut_mma before decoding to memory is faster: of 8 vectors, or 2 by the large tables of
+ * E8 with q = 4. On an H200, 8192 x 8192 of these: 67 us a turn, 120 decoded, for up to 32 vectors.
  */
 #define MOST_TURNS(step) ((step) == 2 ? 1 : 4)
 
@@ -249,7 +259,8 @@ static enum way way_of(const struct hz_context *ctx, const struct hzi_vlut_gemm_
 	return hzi_cuda_vlut_values_takes(ctx, a) ? DECODED : step > 0 ? MMA : ANY;
 }
 
-size_t hzi_cuda_vlut_gemm_workspace(const struct hz_context *ctx, const struct hzi_vlut_gemm_args *a)
+size_t hzi_cuda_vlut_gemm_workspace(const struct hz_context *ctx,
+				    const struct hzi_vlut_gemm_args *a)
 {
 	if (by_table(a))
 		return (size_t)slices_of(a).bytes;
@@ -285,7 +296,7 @@ int hzi_cuda_vlut_gemm(struct hz_context *ctx, const struct hzi_vlut_gemm_args *
 	}
 }
 
-/* ---- Two-sided --------------------------------------------------------------------------------- */
+/* ---- Two-sided ------------------------------------------------------------------------------- */
 
 /* A table knows whole blocks alone. */
 static bool by_table2(const struct hzi_vlut_gemm2_args *a)
@@ -335,10 +346,12 @@ static int gemm2_table(struct hz_context *ctx, const struct hzi_vlut_gemm2_args 
 	for (int64_t c = 0; c < a->x.rows; c += GRID_MAX) {
 		const int64_t columns = a->x.rows - c < GRID_MAX ? a->x.rows - c : GRID_MAX;
 
-		HZ_CHECK(launch(ctx, gemm2_name, a->y_dtype == HZ_S32 ? HZI_KERNEL_vlut_lookup2_s32 :
+		HZ_CHECK(launch(ctx, gemm2_name,
+				a->y_dtype == HZ_S32 ? HZI_KERNEL_vlut_lookup2_s32 :
 				HZI_KERNEL_vlut_lookup2_f32,
 				ceil_div(a->w.rows, HZI_VLUT_THREADS), columns, &p, sizeof(p)));
-		p.any.x.codes = (const char *)p.any.x.codes + GRID_MAX * p.any.x.row * p.any.x.code_bytes;
+		p.any.x.codes = (const char *)p.any.x.codes +
+				GRID_MAX * p.any.x.row * p.any.x.code_bytes;
 		if (p.any.x.t)
 			p.any.x.t += GRID_MAX * p.any.x.t_row;
 		if (p.any.x.row_scale)
@@ -364,8 +377,8 @@ int hzi_cuda_vlut_gemm2(struct hz_context *ctx, const struct hzi_vlut_gemm2_args
 	}
 	fill_any2(&p.any, a);
 	if (ceil_div(a->x.rows, HZI_VLUT_TILE) > GRID_MAX)
-		return hzi_fail(ctx, HZ_ENOTSUP, "%s: x has %lld rows, more than a GPU takes", gemm2_name,
-				(long long)a->x.rows);
+		return hzi_fail(ctx, HZ_ENOTSUP, "%s: x has %lld rows, more than a GPU takes",
+				gemm2_name, (long long)a->x.rows);
 	return launch(ctx, gemm2_name, mapped ? HZI_KERNEL_vlut_any2_mapped_f32 :
 		      a->y_dtype == HZ_S32 ? HZI_KERNEL_vlut_any2_s32 : HZI_KERNEL_vlut_any2_f32,
 		      ceil_div(a->w.rows, HZI_VLUT_TILE), ceil_div(a->x.rows, HZI_VLUT_TILE), &p,

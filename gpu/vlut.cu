@@ -31,12 +31,14 @@ HZ_DEVICE uint32_t coded_index(const hzi_vlut_coded &c, int64_t row, int64_t blo
 	const int64_t at = row * c.row + block * c.block + (m - c.first) * c.level;
 
 	return c.code_bytes == 1 ? ((const uint8_t *)c.codes)[at] :
-	       c.code_bytes == 2 ? ((const uint16_t *)c.codes)[at] : ((const uint32_t *)c.codes)[at];
+	       c.code_bytes == 2 ? ((const uint16_t *)c.codes)[at] :
+		       ((const uint32_t *)c.codes)[at];
 }
 
 HZ_DEVICE int coded_t(const hzi_vlut_coded &c, int64_t row, int64_t block)
 {
-	return c.t ? min((int)c.t[row * c.t_row + block / c.rule.group * c.t_step], c.rule.scales - 1) : 0;
+	return c.t ? min((int)c.t[row * c.t_row + block / c.rule.group * c.t_step],
+			 c.rule.scales - 1) : 0;
 }
 
 HZ_DEVICE float coded_row_scale(const hzi_vlut_coded &c, int64_t row)
@@ -52,15 +54,16 @@ HZ_DEVICE void coded_point(const hzi_vlut_coded &c, const hzi_lattice_matrices *
 
 		for (int level = c.first; level < 2; level++)
 			codes[level - c.first] = (uint8_t)coded_index(c, row, block, level);
-		hzi_lattice_read(&c.rule, m, hzi_lattice_code_at(codes, 1, 1, HZI_LATTICE_LEVEL), c.first, p);
+		hzi_lattice_read(&c.rule, m, hzi_lattice_code_at(codes, 1, 1, HZI_LATTICE_LEVEL),
+				 c.first, p);
 		return;
 	}
 
 	const int64_t at = row * c.row + block * c.block;
 
 	hzi_lattice_read(&c.rule, m,
-			 hzi_lattice_code_at((char *)c.codes + at * c.code_bytes, c.level, c.code_bytes,
-					     HZI_LATTICE_LEVEL),
+			 hzi_lattice_code_at((char *)c.codes + at * c.code_bytes, c.level,
+					     c.code_bytes, HZI_LATTICE_LEVEL),
 			 c.first, p);
 }
 
@@ -91,7 +94,9 @@ HZ_DEVICE int block_width(const hzi_vlut_coded &c)
 	return sizeof(S) == sizeof(int32_t) && S(0.5f) == S(0) ? c.rule.embed : c.rule.d;
 }
 
-/* Lattice blocks first .. of the rows of a tile, `blocks` of them; what lies at or behind k is 0. */
+/*
+ * Lattice blocks first .. of the rows of a tile, `blocks` of them; what lies at or behind k is 0.
+ */
 template <class S>
 HZ_DEVICE void decode_tile(S (*to)[TILE + 1], const hzi_vlut_coded &c,
 			   const hzi_lattice_matrices *m, int64_t row0, int64_t first, int blocks,
@@ -150,7 +155,8 @@ HZ_DEVICE void any(const hzi_vlut_coded &w, const hzi_lattice_matrices *wm, cons
 			for (int i = threadIdx.x; i < TILE * width; i += THREADS)
 				b[i / TILE][i % TILE] = 0;
 			__syncthreads();
-			for (int64_t k = first * d / dx; k * dx < first * d + width && k < x->blocks; k++) {
+			for (int64_t k = first * d / dx;
+			     k * dx < first * d + width && k < x->blocks; k++) {
 				for (int i = threadIdx.x; i < TILE; i += THREADS) {
 					S v[DIMS];
 
@@ -325,7 +331,8 @@ HZ_DEVICE void make_table(const hzi_vlut_table &p, const hzi_lattice_matrices *m
 		leader_value(p.any.w, m, i, false, v);
 		s = block_dot(p, v, block, blockIdx.y);
 		if (coded) {
-			const float code = factor > 0 ? fminf(rintf(((float)s - least) / factor), steps) : 0;
+			const float code = factor > 0 ?
+					   fminf(rintf(((float)s - least) / factor), steps) : 0;
 
 			if (p.table_dtype == HZ_U8)
 				((uint8_t *)p.table)[at] = (uint8_t)code;
@@ -346,7 +353,8 @@ HZ_DEVICE float table_entry(const hzi_vlut_table &p, int64_t slot, uint32_t inde
 	if (p.table_dtype == HZ_U8)
 		return ((const uint8_t *)p.table)[at] * p.factor[2 * slot] + p.factor[2 * slot + 1];
 	if (p.table_dtype == HZ_U16)
-		return ((const uint16_t *)p.table)[at] * p.factor[2 * slot] + p.factor[2 * slot + 1];
+		return ((const uint16_t *)p.table)[at] * p.factor[2 * slot] +
+		       p.factor[2 * slot + 1];
 	return load_any(p.table_dtype, p.table, at);
 }
 
@@ -526,10 +534,12 @@ HZ_DEVICE void lookup2(const hzi_vlut_table2 &p)
 			int32_t xw = level_weight(x.rule, x.first);
 
 			for (int l = x.first; l < x.rule.levels; l++) {
-				const uint32_t j = coded_index(x, column, k, l) % (uint32_t)p.x_entries;
+				const uint32_t j = coded_index(x, column, k, l) %
+						   (uint32_t)p.x_entries;
 				const int64_t at = i * p.x_entries + j;
 
-				n += ww * xw * (p.table_dtype == HZ_S8 ? ((const int8_t *)p.table)[at] :
+				n += ww * xw * (p.table_dtype == HZ_S8 ?
+						((const int8_t *)p.table)[at] :
 						((const int16_t *)p.table)[at]);
 				xw = (int32_t)((uint32_t)xw * (uint32_t)x.rule.q);
 			}
@@ -542,7 +552,8 @@ HZ_DEVICE void lookup2(const hzi_vlut_table2 &p)
 			sum += n;
 		else
 			sum += (n * p.unit - w_part - x_part + subs) *
-			       (w.rule.scale[coded_t(w, row, k)] * x.rule.scale[coded_t(x, column, k)]);
+			       (w.rule.scale[coded_t(w, row, k)] *
+				x.rule.scale[coded_t(x, column, k)]);
 	}
 	store_sum(p.any.d, row, column, sum, coded_row_scale(w, row) * coded_row_scale(x, column));
 }

@@ -20,8 +20,8 @@
 #define HZI_VLUT_THREADS 256
 
 /*
- * A coded matrix: level m >= first of block b of row i at i * row + b * block + (m - first) * level;
- * or codes are fields as gpu/vlut_fields.h says.
+ * A coded matrix: level m >= first of block b of row i at i * row + b * block + (m - first) *
+ * level; or codes are fields as gpu/vlut_fields.h says.
  */
 struct hzi_vlut_coded {
 	struct hzi_lattice_rule rule;

@@ -81,7 +81,9 @@ HZ_DEVICE uint4 load_codes(const void *p)
 	return v;
 }
 
-/* A leader: `at` is code * 256 + the place of this lane; UPPER: the table of levels above the first */
+/*
+ * A leader: `at` is code * 256 + the place of this lane; UPPER: the table of levels above the first
+ */
 template <int WORDS, bool UPPER>
 HZ_DEVICE void load_leader(uint32_t (&e)[WORDS], uint32_t at)
 {
@@ -98,7 +100,8 @@ template <int WORDS, int M>
 struct points {
 	static constexpr int VALUES = 64 * WORDS / M;	/* of 16 bytes */
 
-	HZ_DEVICE void get(uint32_t (&v)[2], const uint32_t (&codes)[4], int j, uint32_t place, int q)
+	HZ_DEVICE void get(uint32_t (&v)[2], const uint32_t (&codes)[4], int j, uint32_t place,
+			   int q)
 	{
 #pragma unroll
 		for (int b = 0; b < 2 / WORDS; b++) {
@@ -143,8 +146,8 @@ HZ_DEVICE uint32_t f16_multiply(uint32_t a, uint32_t b)
 
 /* f16 of values 8 j .. 8 j + 7 of a row whose codes have 4 bits a value, times a scale */
 template <int WORDS, bool SCALED>
-HZ_DEVICE void points_f16(uint32_t (&v)[4], const uint32_t (&codes)[4], int j, uint32_t place, int q,
-			  uint32_t scale)
+HZ_DEVICE void points_f16(uint32_t (&v)[4], const uint32_t (&codes)[4], int j, uint32_t place,
+			  int q, uint32_t scale)
 {
 	uint32_t bytes[2];
 
@@ -152,7 +155,8 @@ HZ_DEVICE void points_f16(uint32_t (&v)[4], const uint32_t (&codes)[4], int j, u
 #pragma unroll
 	for (int i = 0; i < 4; i++) {
 		/* 1024 + 128 + value */
-		v[i] = f16_add(__byte_perm(bytes[i / 2], 0x64646464, i % 2 ? 0x4342 : 0x4140), 0xe480e480);
+		v[i] = f16_add(__byte_perm(bytes[i / 2], 0x64646464, i % 2 ? 0x4342 : 0x4140),
+			       0xe480e480);
 		if (SCALED)
 			v[i] = f16_multiply(v[i], scale);
 	}
@@ -163,7 +167,8 @@ HZ_DEVICE void points_f16(uint32_t (&v)[4], const uint32_t (&codes)[4], int j, u
  * RUN of them it goes on GAP further than they began. All are under way together.
  */
 template <int RUN, int GAP, int N>
-HZ_DEVICE void load_run(float (&f)[N], int dtype, const void *x, int64_t at, int64_t step, int count)
+HZ_DEVICE void load_run(float (&f)[N], int dtype, const void *x, int64_t at, int64_t step,
+			int count)
 {
 	uint32_t bits[N];
 

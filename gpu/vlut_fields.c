@@ -28,8 +28,8 @@ bool hzi_cuda_vlut_fields_are(const hz_lattice *l, const struct hzi_coded *w)
 		if (w->sub[i] != 0)
 			return false;
 	}
-	return w->packed && hzi_cuda_vlut_fields(l) && w->first == 0 && w->k > 0 && w->k < INT32_MAX / 64 &&
-	       w->rows < INT32_MAX / 64;
+	return w->packed && hzi_cuda_vlut_fields(l) && w->first == 0 && w->k > 0 &&
+	       w->k < INT32_MAX / 64 && w->rows < INT32_MAX / 64;
 }
 
 int64_t hzi_cuda_vlut_fields_chunks(const struct hzi_coded *w)
@@ -63,8 +63,8 @@ int hzi_cuda_vlut_fields_pack(struct hz_context *ctx, const struct hzi_vlut_pack
 		for (int j = 0; j < 4; j++)
 			p.leaders[i] |= (uint32_t)(a->vlut->w->leaders[4 * i + j] & 0xff) << 8 * j;
 	}
-	return hzi_cuda_launch(ctx, "vlut_pack", HZI_FAMILY_VLUT_FIELDS, HZI_KERNEL_vlut_fields_pack,
-			       &launch, &p, sizeof(p));
+	return hzi_cuda_launch(ctx, "vlut_pack", HZI_FAMILY_VLUT_FIELDS,
+			       HZI_KERNEL_vlut_fields_pack, &launch, &p, sizeof(p));
 }
 
 /* How a call is done */
@@ -91,7 +91,8 @@ static void lay_out(struct plan *p, int columns, int limit)
 	}
 }
 
-static bool plan_of(const struct hz_context *ctx, const struct hzi_vlut_gemm_args *a, struct plan *p)
+static bool plan_of(const struct hz_context *ctx, const struct hzi_vlut_gemm_args *a,
+		    struct plan *p)
 {
 	const struct hzi_cuda_device *g = hzi_cuda_device(ctx);
 	const bool whole = a->x_dtype == HZ_S8;
@@ -100,15 +101,16 @@ static bool plan_of(const struct hz_context *ctx, const struct hzi_vlut_gemm_arg
 	if (a->vlut->route == HZ_VLUT_TABLE || !hzi_cuda_vlut_fields_are(a->vlut->w, &a->w) ||
 	    a->w.k > MOST_K)
 		return false;
-	*p = (struct plan){.chunks = hzi_cuda_vlut_fields_chunks(&a->w), .tiles = tiles_of(&a->w), .split = 1};
+	*p = (struct plan){.chunks = hzi_cuda_vlut_fields_chunks(&a->w),
+			   .tiles = tiles_of(&a->w), .split = 1};
 	p->step = a->batch < HZI_FIELDS_BATCH ? (int)a->batch : HZI_FIELDS_BATCH;
 	while (1 << p->step_log2 < p->step)
 		p->step_log2++;
 	p->kernel = whole || p->step <= 2 ? HZI_KERNEL_vlut_fields_2 : HZI_KERNEL_vlut_fields_8;
 	columns = p->kernel == HZI_KERNEL_vlut_fields_8 ? 16 : p->step == 1 ? 4 : 8;
 	/*
-	 * Splits of k, so that x of them fits and there is work for all. On an H200, 8192 x 8192 by 8
-	 * vectors: 17 us with two, 20 with none, 32 with four.
+	 * Splits of k, so that x of them fits and there is work for all. On an H200, 8192 x 8192 by
+	 * 8 vectors: 17 us with two, 20 with none, 32 with four.
 	 */
 	for (;; p->split *= 2) {
 		const int shares = g->multiprocessors / p->split;
@@ -134,9 +136,12 @@ int hzi_cuda_vlut_fields_gemm(struct hz_context *ctx, const struct hzi_vlut_gemm
 {
 	const hz_lattice *l = a->vlut->w;
 	struct hzi_vlut_fields p = {
-		.packed = a->w.packed, .row_scale = a->w.row_scale, .row_scale_step = a->w.row_scale_step,
-		.x_k = a->x_k, .x_b = a->x_b, .y_i = a->y_i, .y_b = a->y_b, .rows = (int32_t)a->w.rows,
-		.k = (int32_t)a->w.k, .x_dtype = a->x_dtype, .y_dtype = a->y_dtype, .scale = l->rule.scale[0],
+		.packed = a->w.packed, .row_scale = a->w.row_scale,
+		.row_scale_step = a->w.row_scale_step,
+		.x_k = a->x_k, .x_b = a->x_b, .y_i = a->y_i, .y_b = a->y_b,
+		.rows = (int32_t)a->w.rows,
+		.k = (int32_t)a->w.k, .x_dtype = a->x_dtype, .y_dtype = a->y_dtype,
+		.scale = l->rule.scale[0],
 	};
 	struct plan plan;
 
@@ -144,7 +149,8 @@ int hzi_cuda_vlut_fields_gemm(struct hz_context *ctx, const struct hzi_vlut_gemm
 
 	const struct hzi_launch launch = {
 		.grid = {(unsigned)(plan.shares * plan.split)}, .block = {HZI_FIELDS_THREADS},
-		.shared_bytes = (unsigned)plan.shared, .cluster = (unsigned)plan.split, .early = true,
+		.shared_bytes = (unsigned)plan.shared, .cluster = (unsigned)plan.split,
+		.early = true,
 	};
 
 	p.chunks = (int32_t)plan.chunks;
@@ -165,8 +171,8 @@ int hzi_cuda_vlut_fields_gemm(struct hz_context *ctx, const struct hzi_vlut_gemm
 			  (p.batch == 8 ? a->x_b == 1 && a->x_k % 8 == 0 :
 			   p.batch == 1 && plan.step == 1 && a->x_k == 1 && a->w.k % 16 == 0);
 		p.y = (char *)a->y + b * a->y_b * (int64_t)hz_dtype_size(a->y_dtype);
-		HZ_CHECK(hzi_cuda_launch(ctx, "vlut_gemm", HZI_FAMILY_VLUT_FIELDS, plan.kernel, &launch, &p,
-					 sizeof(p)));
+		HZ_CHECK(hzi_cuda_launch(ctx, "vlut_gemm", HZI_FAMILY_VLUT_FIELDS, plan.kernel,
+					 &launch, &p, sizeof(p)));
 	}
 	return HZ_OK;
 }

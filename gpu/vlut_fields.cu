@@ -64,11 +64,11 @@ vlut_fields_pack(const __grid_constant__ hzi_fields_pack p)
 	}
 }
 
-/* ---- Products ---------------------------------------------------------------------------------- */
+/* ---- Products -------------------------------------------------------------------------------- */
 
 /* 16 x 8 += 16 x 32 of u8 times 32 x 8 of s8 */
-HZ_DEVICE void mma_u8(int32_t (&c)[4], uint32_t a0, uint32_t a1, uint32_t a2, uint32_t a3, uint32_t b0,
-		      uint32_t b1)
+HZ_DEVICE void mma_u8(int32_t (&c)[4], uint32_t a0, uint32_t a1, uint32_t a2, uint32_t a3,
+		      uint32_t b0, uint32_t b1)
 {
 	asm("mma.sync.aligned.m16n8k32.row.col.s32.u8.s8.s32 {%0, %1, %2, %3}, "
 		     "{%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};"
@@ -110,12 +110,15 @@ struct vlut_fields_block {
 	const int tid, lane, warp, g, t;
 	int begin, count;		/* chunks of this split */
 	int tile0, tiles;		/* of this block */
-	int items, padded;		/* of x, of a vector: see value_of(); filled up to whole warps */
+	/* Of x, of a vector: see value_of(); filled up to whole warps */
+	int items, padded;
 	int columns;			/* in shared memory, of a tile of 8: the rest are copies */
 	bool digits;			/* x is not s8 */
 	uint32_t *most;			/* [vector] the largest |x|, as bits */
-	int32_t *offsets;		/* [vector][digit] sums of x times o; before, units of plain rows */
-	uint4 *x;			/* [chunk][tile of columns][column][t]: word i is coordinate i */
+	/* [vector][digit] sums of x times o; before, units of plain rows */
+	int32_t *offsets;
+	/* [chunk][tile of columns][column][t]: word i is coordinate i */
+	uint4 *x;
 	uint4 *stages;			/* [warp][stage][lane] of codes */
 	int2 *spans;			/* [warp] the first tile and the last */
 	float *sums, *totals;		/* [warp][slot][row][vector]; [tile][row][vector] */
@@ -150,7 +153,10 @@ struct vlut_fields_block {
 		return tiles * count * w / WARPS;
 	}
 
-	/* 2^shift: the largest |x| of a vector becomes 2^(X_BITS - 1) and more; 0 if it is not finite. */
+	/*
+	 * 2^shift: the largest |x| of a vector becomes 2^(X_BITS - 1) and more; 0 if it is not
+	 * finite.
+	 */
 	__device__ __forceinline__ int shift(int b) const
 	{
 		const int exponent = (int)(most[b] >> 23);
@@ -167,8 +173,9 @@ struct vlut_fields_block {
 	}
 
 	/*
-	 * Items of x: those of 16 values, unit 4 chunk + t of a split, that are coordinate i, values i,
-	 * 4 + i, 8 + i and 12 + i, which make a word. This is the one of the first column.
+	 * Items of x: those of 16 values, unit 4 chunk + t of a split, that are coordinate i,
+	 * values i, 4 + i, 8 + i and 12 + i, which make a word. This is the one of the first
+	 * column.
 	 */
 	__device__ __forceinline__ uint32_t *place(int item) const
 	{
@@ -186,17 +193,20 @@ struct vlut_fields_block {
 		const int up = shift(b), half = up / 2;
 
 		return digits ? make_float2(__int_as_float(half + 127 << 23),
-					    __int_as_float(up - half + 127 << 23) * LIMIT) : make_float2(1, 1);
+					    __int_as_float(up - half + 127 << 23) * LIMIT) :
+					    make_float2(1, 1);
 	}
 
 	/* Rounded, as bytes of digits: 1.5 2^23 makes the integer the lower bits. */
 	__device__ __forceinline__ static uint32_t digits_of(float f, float2 units)
 	{
-		return __float_as_uint(fmaf(f * units.x, units.y, 12582912.0f)) + 0x808080 - 0x400000 ^ 0x808080;
+		return __float_as_uint(fmaf(f * units.x, units.y, 12582912.0f)) + 0x808080 -
+		       0x400000 ^ 0x808080;
 	}
 
 	/* Digit d of four */
-	__device__ __forceinline__ static uint32_t word_of(uint32_t a, uint32_t b, uint32_t c, uint32_t e, int d)
+	__device__ __forceinline__ static uint32_t word_of(uint32_t a, uint32_t b, uint32_t c,
+							   uint32_t e, int d)
 	{
 		const uint32_t pick = d | (d + 4) << 4;
 
@@ -209,7 +219,8 @@ struct vlut_fields_block {
 		return (NT == 2 ? d * 8 + b : digits ? 4 * b + d : b) * 16;
 	}
 
-	__device__ __forceinline__ void store_item(const float (&f)[4], int b, uint32_t *to, float2 units) const
+	__device__ __forceinline__ void store_item(const float (&f)[4], int b, uint32_t *to,
+						   float2 units) const
 	{
 		uint32_t v[4];
 
@@ -259,7 +270,8 @@ struct vlut_fields_block {
 	{
 #pragma unroll
 		for (int r = 0; r < x_items::EACH; r++) {
-			const int i = first + r * THREADS + tid, b = vector_of(i), item = i - b * padded;
+			const int i = first + r * THREADS + tid, b = vector_of(i),
+				  item = i - b * padded;
 			const int k = value_of(item);
 
 			load_run<1, 4>(x.f[r], p.x_dtype, p.x, b * p.x_b + k * p.x_k, p.x_k,
@@ -281,7 +293,8 @@ struct vlut_fields_block {
 					load_items(x, first);
 #pragma unroll
 				for (int r = 0; r < x_items::EACH; r++) {
-					const int i = first + r * THREADS + tid, b = vector_of(i), item = i - b * padded;
+					const int i = first + r * THREADS + tid, b = vector_of(i),
+						  item = i - b * padded;
 
 					if (i - lane >= total)
 						break;
@@ -290,13 +303,15 @@ struct vlut_fields_block {
 
 #pragma unroll
 						for (int j = 0; j < 4; j++)
-							u = max(u, __float_as_uint(x.f[r][j]) & 0x7fffffff);
+							u = max(u, __float_as_uint(x.f[r][j]) &
+								0x7fffffff);
 						u = __reduce_max_sync(~0u, u);
 						if (lane == 0)
 							atomicMax(&most[b], u);
 					} else {
 						if (item < items)
-							store_item(x.f[r], b, place(item), units_of(b));
+							store_item(x.f[r], b, place(item),
+								   units_of(b));
 					}
 				}
 			}
@@ -343,11 +358,14 @@ struct vlut_fields_block {
 				load_rows(x, first);
 #pragma unroll
 			for (int j = 0; j < 16 * x_rows::EACH; j++)
-				largest[j % 4] = __vmaxu2(largest[j % 4], x.row[j / 16][j / 4 % 4][j % 4] & 0x7fff7fff);
+				largest[j % 4] = __vmaxu2(largest[j % 4],
+							  x.row[j / 16][j / 4 % 4][j % 4] &
+							  0x7fff7fff);
 		}
 #pragma unroll
 		for (int c = 0; c < 8; c++) {
-			const uint32_t u = __reduce_max_sync(~0u, largest[c / 2] >> 16 * (c % 2) & 0xffff);
+			const uint32_t u = __reduce_max_sync(~0u, largest[c / 2] >> 16 * (c % 2) &
+							     0xffff);
 
 			if (lane == c)
 				atomicMax(&most[c], __float_as_uint(f16_low(u)));
@@ -389,7 +407,10 @@ struct vlut_fields_block {
 		__syncthreads();
 	}
 
-	/* The same of one vector of f16 back to back, of whole units, 16 values and as many bytes aligned */
+	/*
+	 * The same of one vector of f16 back to back, of whole units, 16 values and as many bytes
+	 * aligned
+	 */
 	struct x_units {
 		uint32_t v[8];
 	};
@@ -450,13 +471,14 @@ struct vlut_fields_block {
 				for (int i = 0; i < 4; i++)
 					w[i] = word_of(v[i], v[4 + i], v[8 + i], v[12 + i], d);
 				if (unit < units)
-					*(uint4 *)(place(unit * 4) + d * 16) = make_uint4(w[0], w[1], w[2], w[3]);
+					*(uint4 *)(place(unit * 4) + d * 16) =
+						make_uint4(w[0], w[1], w[2], w[3]);
 			}
 		}
 		__syncthreads();
 	}
 
-	/* ---- Codes: pairs of chunks on their way to shared memory, each lane its own 16 bytes ---- */
+	/* ---- Codes: pairs of chunks on their way to shared memory, 16 bytes a lane ---- */
 
 	struct codes {
 		const uint8_t *from;	/* this lane's of the next chunk */
@@ -501,14 +523,16 @@ struct vlut_fields_block {
 		int c = lo % count, slot = 0;
 		codes q;
 
-		q.from = p.packed + lane * 16 + ((int64_t)(tile0 + lo / count) * p.chunks + begin + c) * BYTES;
+		q.from = p.packed + lane * 16 +
+			 ((int64_t)(tile0 + lo / count) * p.chunks + begin + c) * BYTES;
 		q.left = count - c;
 		q.chunks = hi - lo;
 		q.ring = q.at = shared_address(stages) + (warp * AHEAD * 32 + lane) * 16;
 		if (tid < BATCH)
 			most[tid] = 0;
 		if (lane == 0)
-			spans[warp] = make_int2(lo < hi ? lo / count : 1, lo < hi ? (hi - 1) / count : 0);
+			spans[warp] = make_int2(lo < hi ? lo / count : 1,
+						lo < hi ? (hi - 1) / count : 0);
 		__syncthreads();
 		grid_wait();
 		grid_next();
@@ -520,7 +544,8 @@ struct vlut_fields_block {
 		if (p.centred)
 			add_offsets();
 
-		const uint32_t x0 = shared_address(x + (g & (columns - 1)) * 4 + t), step_x = NT * columns * 64;
+		const uint32_t x0 = shared_address(x + (g & (columns - 1)) * 4 + t),
+			       step_x = NT * columns * 64;
 		uint32_t xl = x0 + c * step_x, at = q.ring;
 
 #pragma unroll 1
@@ -575,17 +600,23 @@ struct vlut_fields_block {
 			uint32_t b[4];
 
 			load_shared(b, xl + n * columns * 64);
-			mma_u8(acc[n], w[0], w[0] & 0xf0f0f0f0, w[1], w[1] & 0xf0f0f0f0, b[0], b[1]);
+			mma_u8(acc[n], w[0], w[0] & 0xf0f0f0f0, w[1], w[1] & 0xf0f0f0f0, b[0],
+			       b[1]);
 			mma_u8(signs[n], s[0] & 0x05050505, s[0] & 0x50505050, s[1] & 0x05050505,
 			       s[1] & 0x50505050, b[0], b[1]);
-			mma_u8(acc[n], w[2], w[2] & 0xf0f0f0f0, w[3], w[3] & 0xf0f0f0f0, b[2], b[3]);
+			mma_u8(acc[n], w[2], w[2] & 0xf0f0f0f0, w[3], w[3] & 0xf0f0f0f0, b[2],
+			       b[3]);
 			mma_u8(signs[n], s[2] & 0x05050505, s[2] & 0x50505050, s[3] & 0x05050505,
 			       s[3] & 0x50505050, b[2], b[3]);
 		}
 	}
 
-	/* A warp's sums of a tile, in units of x as integers; of s8, whole numbers: the bits themselves */
-	__device__ __forceinline__ void flush(int32_t (&acc)[NT][4], int32_t (&signs)[NT][4], int slot) const
+	/*
+	 * A warp's sums of a tile, in units of x as integers; of s8, whole numbers: the bits
+	 * themselves
+	 */
+	__device__ __forceinline__ void flush(int32_t (&acc)[NT][4], int32_t (&signs)[NT][4],
+					      int slot) const
 	{
 		float *to = sums + ((warp * p.slots + slot) * ROWS << p.batch_log2);
 		int32_t whole[NT][4];
@@ -630,7 +661,8 @@ struct vlut_fields_block {
 	/* Sums of the warps, and what they are of x: of s8 whole numbers, as bits */
 	__device__ __forceinline__ float add_warps(int i) const
 	{
-		const int width_log2 = 4 + p.batch_log2, tile = i >> width_log2, b = i & (1 << p.batch_log2) - 1;
+		const int width_log2 = 4 + p.batch_log2, tile = i >> width_log2,
+			  b = i & (1 << p.batch_log2) - 1;
 		int32_t whole = 0;
 		float s = 0;
 
@@ -685,12 +717,14 @@ struct vlut_fields_block {
 		if (split == 1)
 			return;
 		cluster_publish(warp);
-		for (int i = tid + (blockIdx.x & split - 1) * THREADS; i < n; i += THREADS * split) {
+		for (int i = tid + (blockIdx.x & split - 1) * THREADS; i < n;
+		     i += THREADS * split) {
 			int32_t whole = 0;
 			float s = 0;
 
 			for (int z = 0; z < split; z++) {
-				const float f = cluster_load(cluster_map(shared_address(totals + i), z));
+				const float f = cluster_load(cluster_map(shared_address(totals + i),
+									 z));
 
 				s += f;
 				whole += __float_as_int(f);

@@ -24,7 +24,8 @@
  */
 HZ_DEVICE void fields_signs(uint32_t (&w)[4], uint32_t (&s)[4])
 {
-	const uint32_t turned = w[3], h0 = w[0] >> 1, h1 = w[1] >> 1, h2 = w[2] >> 1, h3 = w[3] >> 1;
+	const uint32_t turned = w[3], h0 = w[0] >> 1, h1 = w[1] >> 1, h2 = w[2] >> 1,
+		       h3 = w[3] >> 1;
 	const uint32_t l0 = w[0], l1 = w[1], l2 = w[2], l3 = l0 ^ l1 ^ l2;
 	/* whether a coordinate up to the i-th is -2 */
 	const uint32_t two0 = h0 & ~l0, two1 = two0 | (h1 & ~l1), two2 = two1 | (h2 & ~l2),

@@ -13,7 +13,8 @@
 #define HZI_FIELDS_CHUNK 64		/* of k: a tile's are 512 bytes */
 #define HZI_FIELDS_BYTES 512
 #define HZI_FIELDS_BATCH 8		/* vectors, at most */
-#define HZI_FIELDS_STAGES 8		/* chunks of a warp in shared memory, or on their way: even */
+/* Chunks of a warp in shared memory, or on their way: even */
+#define HZI_FIELDS_STAGES 8
 #define HZI_FIELDS_STAGES_BYTES (HZI_FIELDS_STAGES * HZI_FIELDS_BYTES * HZI_FIELDS_THREADS / 32)
 
 /*

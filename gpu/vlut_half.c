@@ -30,7 +30,8 @@ static bool plan_of(const struct hz_context *ctx, const struct hzi_vlut_gemm_arg
 
 	if (a->vlut->route == HZ_VLUT_TABLE || a->x_dtype != HZ_F16 || a->y_dtype == HZ_S32 ||
 	    a->batch > COLUMNS || levels * 2 != l->rule.d || !hzi_cuda_vlut_rows(l, w) ||
-	    !hzi_cuda_vlut_bytes(l, levels, &bytes) || bytes.wide || !hzi_cuda_vlut_scales(l, w, &p->scales))
+	    !hzi_cuda_vlut_bytes(l, levels, &bytes) || bytes.wide ||
+	    !hzi_cuda_vlut_scales(l, w, &p->scales))
 		return false;
 	p->columns = a->batch == 1 ? 1 : COLUMNS;
 	p->kernel = (l->rule.d == 4 ? HZI_KERNEL_vlut_half_d4_1 : HZI_KERNEL_vlut_half_d8_1) +

@@ -18,8 +18,8 @@
 #define AHEAD 2			/* chunks under way per warp */
 
 /* 16 x 8 += 16 x 16 times 16 x 8 */
-HZ_DEVICE void mma_f16(float (&c)[4], uint32_t a0, uint32_t a1, uint32_t a2, uint32_t a3, uint32_t b0,
-		       uint32_t b1)
+HZ_DEVICE void mma_f16(float (&c)[4], uint32_t a0, uint32_t a1, uint32_t a2, uint32_t a3,
+		       uint32_t b0, uint32_t b1)
 {
 	asm volatile("mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 {%0, %1, %2, %3}, "
 		     "{%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};"
@@ -110,8 +110,8 @@ struct vlut_half_block {
 #pragma unroll
 				for (int j = 0; j < 8; j++)
 					e[j] = k + j < p.k ? at[j * p.x_k] : 0;
-				v = make_uint4(e[0] | e[1] << 16, e[2] | e[3] << 16, e[4] | e[5] << 16,
-					       e[6] | e[7] << 16);
+				v = make_uint4(e[0] | e[1] << 16, e[2] | e[3] << 16,
+					       e[4] | e[5] << 16, e[6] | e[7] << 16);
 			}
 			*place(unit, c) = v;
 		}
@@ -141,7 +141,9 @@ struct vlut_half_block {
 					ring[d][r] = in ? load_codes(p.codes + row * p.row + at) :
 						     make_uint4(0, 0, 0, 0);
 					if (SCALED)
-						ring_t[d][r] = in ? p.t[row * p.t_row + (4 * lc + t >> p.group_shift)]
+						ring_t[d][r] = in ? p.t[row * p.t_row +
+									(4 * lc + t >>
+									 p.group_shift)]
 								  : 0;
 				}
 			}
@@ -151,11 +153,13 @@ struct vlut_half_block {
 		auto flush = [&](int slot) {
 #pragma unroll
 			for (int m = 0; m < R / 2; m++) {
-				float *to = sums + ((slot * WARPS + warp) * ROWS + m * 16 + g) * COLUMNS;
+				float *to = sums + ((slot * WARPS + warp) * ROWS + m * 16 + g) *
+					    COLUMNS;
 
 				if (COLUMNS == 8) {
 					*(float2 *)(to + 2 * t) = make_float2(acc[m][0], acc[m][1]);
-					*(float2 *)(to + 64 + 2 * t) = make_float2(acc[m][2], acc[m][3]);
+					*(float2 *)(to + 64 + 2 * t) =
+						make_float2(acc[m][2], acc[m][3]);
 				} else if (t == 0) {
 					to[0] = acc[m][0];
 					to[8] = acc[m][2];
@@ -176,7 +180,8 @@ struct vlut_half_block {
 #pragma unroll
 			for (int r = 0; r < R; r++)
 				if (at < p.row_bytes)
-					prefetch(p.codes + min(r0 + 8 * r, p.rows - 1) * p.row + at);
+					prefetch(p.codes + min(r0 + 8 * r, p.rows - 1) * p.row +
+						 at);
 			for (c += WARPS; c >= p.chunks; c -= p.chunks)
 				tile++;
 		}
@@ -211,7 +216,8 @@ struct vlut_half_block {
 						w[r][2] = ring[d][r].z;
 						w[r][3] = ring[d][r].w;
 						if (SCALED)
-							s[r] = scales()[min(ring_t[d][r], last_t) * 32 + lane];
+							s[r] = scales()[min(ring_t[d][r], last_t) *
+									32 + lane];
 					}
 					load(d);
 #pragma unroll
@@ -222,14 +228,20 @@ struct vlut_half_block {
 						for (int m = 0; m < R / 2; m++) {
 							uint32_t u[4], v[4];
 
-							points_f16<WORDS, SCALED>(u, w[2 * m], j, pos, p.q, s[2 * m]);
-							points_f16<WORDS, SCALED>(v, w[2 * m + 1], j, pos, p.q,
+							points_f16<WORDS, SCALED>(u, w[2 * m], j,
+										  pos, p.q,
+										  s[2 * m]);
+							points_f16<WORDS, SCALED>(v, w[2 * m + 1],
+										  j, pos, p.q,
 										  s[2 * m + 1]);
-							mma_f16(acc[m], u[0], v[0], u[1], v[1], b.x, b.y);
-							mma_f16(acc[m], u[2], v[2], u[3], v[3], b.z, b.w);
+							mma_f16(acc[m], u[0], v[0], u[1], v[1], b.x,
+								b.y);
+							mma_f16(acc[m], u[2], v[2], u[3], v[3], b.z,
+								b.w);
 						}
 					}
-					for (cc += WARPS; cc >= p.chunks && ct < end; cc -= p.chunks)
+					for (cc += WARPS; cc >= p.chunks && ct < end;
+					     cc -= p.chunks)
 						flush(ct++ - first);
 				}
 			}
@@ -244,7 +256,8 @@ struct vlut_half_block {
 		__syncthreads();
 		for (int i = tid; i < (end - first) * width; i += THREADS) {
 			const float *at = sums + i / width * WARPS * width + i % width;
-			const int64_t row = (int64_t)((int)blockIdx.x + (first + i / width) * (int)gridDim.x) *
+			const int64_t row = (int64_t)((int)blockIdx.x +
+						      (first + i / width) * (int)gridDim.x) *
 						    ROWS + i % width / COLUMNS;
 			const int b = i % COLUMNS;
 			float s = 0;

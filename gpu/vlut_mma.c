@@ -13,7 +13,7 @@
 
 #define SCALES_RATIO 4096.0f	/* of the largest and the smallest that f16 takes well */
 
-/* ---- Points as bytes --------------------------------------------------------------------------- */
+/* ---- Points as bytes ------------------------------------------------------------------------- */
 
 bool hzi_cuda_vlut_bytes(const hz_lattice *l, int levels, struct hzi_vlut_bytes *b)
 {
@@ -23,7 +23,8 @@ bool hzi_cuda_vlut_bytes(const hz_lattice *l, int levels, struct hzi_vlut_bytes 
 
 	b->wide = r->level_size > 256;
 	if (!l->leaders || (r->d != 4 && r->d != 8) || r->embed != r->d ||
-	    (b->wide && (r->kind != HZI_LATTICE_E8 || r->q != 4)) || (r->flags & HZI_LATTICE_MAPPED))
+	    (b->wide && (r->kind != HZI_LATTICE_E8 || r->q != 4)) ||
+	    (r->flags & HZI_LATTICE_MAPPED))
 		return false;
 	for (int64_t i = 0; i < (int64_t)r->level_size * r->d && !b->wide; i++) {
 		low = l->leaders[i] < low ? l->leaders[i] : low;
@@ -57,7 +58,7 @@ bool hzi_cuda_vlut_bytes(const hz_lattice *l, int levels, struct hzi_vlut_bytes 
 	return true;
 }
 
-/* ---- Scales as f16 ----------------------------------------------------------------------------- */
+/* ---- Scales as f16 --------------------------------------------------------------------------- */
 
 /* f16 of 2^-14 .. 2^15, rounded to nearest, halves to even */
 static uint32_t f16_of(float f)
@@ -103,11 +104,11 @@ bool hzi_cuda_vlut_scales(const hz_lattice *l, const struct hzi_coded *w, struct
 	return true;
 }
 
-/* ---- Which calls ------------------------------------------------------------------------------ */
+/* ---- Which calls ----------------------------------------------------------------------------- */
 
 /*
- * Kernels of one lattice dimension and number of levels, codes of one or two bytes: for few vectors,
- * for 8; with scales or -1
+ * Kernels of one lattice dimension and number of levels, codes of one or two bytes: for few
+ * vectors, for 8; with scales or -1
  */
 struct kernels {
 	int d, levels, bytes, plain, scaled;
@@ -246,9 +247,11 @@ int hzi_cuda_vlut_mma(struct hz_context *ctx, const struct hzi_vlut_gemm_args *a
 	struct hzi_vlut_mma p = {
 		.codes = w.codes, .t = w.t, .row_scale = w.row_scale, .x = a->x, .y = a->y,
 		.row = w.row * code_bytes(&w), .wide = a->vlut->words[0], .t_row = w.t_row,
-		.row_scale_step = w.row_scale_step, .x_k = a->x_k, .x_b = a->x_b, .y_i = a->y_i, .y_b = a->y_b, .rows = (int32_t)w.rows,
+		.row_scale_step = w.row_scale_step, .x_k = a->x_k, .x_b = a->x_b, .y_i = a->y_i,
+		.y_b = a->y_b, .rows = (int32_t)w.rows,
 		.k = (int32_t)w.k, .chunks = (int32_t)plan.chunks, .x_dtype = a->x_dtype,
-		.y_dtype = a->y_dtype, .q = l->rule.q, .group_log2 = plan.scaled ? group_of(l, &w) : -1,
+		.y_dtype = a->y_dtype, .q = l->rule.q,
+		.group_log2 = plan.scaled ? group_of(l, &w) : -1,
 		.split = plan.split, .round = plan.round, .scales = l->rule.scales,
 		.row_bytes = (int32_t)hzi_cuda_vlut_row_bytes(l, &w),
 		.scale = (l->rule.kind == HZ_LATTICE_E8 ? 0.5f : 1.0f) *
@@ -256,7 +259,8 @@ int hzi_cuda_vlut_mma(struct hz_context *ctx, const struct hzi_vlut_gemm_args *a
 	};
 	const struct hzi_launch launch = {
 		.grid = {(unsigned)(plan.shares * plan.split)}, .block = {HZI_VMMA_THREADS},
-		.shared_bytes = (unsigned)plan.shared, .cluster = (unsigned)plan.split, .early = true,
+		.shared_bytes = (unsigned)plan.shared, .cluster = (unsigned)plan.split,
+		.early = true,
 	};
 
 	hzi_cuda_vlut_bytes(l, levels, &bytes);
@@ -272,8 +276,8 @@ int hzi_cuda_vlut_mma(struct hz_context *ctx, const struct hzi_vlut_gemm_args *a
 		p.batch = (int32_t)(a->batch - b < plan.step ? a->batch - b : plan.step);
 		p.x = (const char *)a->x + b * a->x_b * (int64_t)hz_dtype_size(a->x_dtype);
 		p.y = (char *)a->y + b * a->y_b * (int64_t)hz_dtype_size(a->y_dtype);
-		HZ_CHECK(hzi_cuda_launch(ctx, "vlut_gemm", HZI_FAMILY_VLUT_MMA, plan.kernel, &launch, &p,
-					 sizeof(p)));
+		HZ_CHECK(hzi_cuda_launch(ctx, "vlut_gemm", HZI_FAMILY_VLUT_MMA, plan.kernel,
+					 &launch, &p, sizeof(p)));
 	}
 	return HZ_OK;
 }

@@ -96,12 +96,14 @@ struct vlut_mma_block {
 	int columns;			/* in shared memory, of a tile of 8: the rest are copies */
 	uint32_t last_t;
 	bool digits;			/* x is not s8 */
-	uint8_t *x;			/* [pair of steps][tile of columns][column][4] of 16 bytes */
+	/* [pair of steps][tile of columns][column][4] of 16 bytes */
+	uint8_t *x;
 	float *scales, *sums;
 	uint32_t *most;			/* [column] */
 
 	__device__ __forceinline__ explicit vlut_mma_block(const hzi_vlut_mma &p_)
-		: p(p_), tid(threadIdx.x), lane(tid % 32), warp(tid / 32), g(lane / 4), t(lane % 4) {}
+		: p(p_), tid(threadIdx.x), lane(tid % 32), warp(tid / 32), g(lane / 4),
+		t(lane % 4) {}
 
 	/* Which 8 values step s of a chunk takes from lane t */
 	__device__ __forceinline__ int value_of(int s, int quarter) const
@@ -156,7 +158,8 @@ struct vlut_mma_block {
 			v[i / 4][i % 4] = (uint32_t)__float2int_rn(digits ? up.times(f[i]) : f[i]) +
 					  0x808080;
 		if (!digits) {
-			*place(unit, b) = make_uint2(gather(v[0], 0) ^ SIGNS, gather(v[1], 0) ^ SIGNS);
+			*place(unit, b) =
+				make_uint2(gather(v[0], 0) ^ SIGNS, gather(v[1], 0) ^ SIGNS);
 			return;
 		}
 #pragma unroll
@@ -255,10 +258,12 @@ struct vlut_mma_block {
 		count = (int)((int64_t)p.chunks * (part + 1) / p.split) - begin;
 		tiles = (all - share + shares - 1) / shares;
 		columns = NT == 1 && p.batch == 1 ? 4 : 8;
-		scales = (float *)(leader_memory() + (WIDE ? HZI_VMMA_WIDE_BYTES : HZI_VMMA_TABLE_BYTES));
+		scales = (float *)(leader_memory() +
+				   (WIDE ? HZI_VMMA_WIDE_BYTES : HZI_VMMA_TABLE_BYTES));
 		most = (uint32_t *)(scales + (SCALED ? HZI_VMMA_SCALES_BYTES / 4 : 0));
 		x = (uint8_t *)(most + 16);
-		sums = (float *)(x + (int64_t)((p.chunks + p.split - 1) / p.split) * (CHUNK / 16) * 16 *
+		sums = (float *)(x + (int64_t)((p.chunks + p.split - 1) / p.split) * (CHUNK / 16) *
+				 16 *
 				     columns * NT);
 
 		/* Chunks in their order over the tiles; this warp has every 16th. */
@@ -266,16 +271,19 @@ struct vlut_mma_block {
 		auto load = [&](int d) {
 			if (lt < tiles) {
 				const int r0 = (share + lt * shares) * ROWS + g;
-				const int64_t at = (int64_t)(begin + lc) * HZI_VMMA_CHUNK_BYTES + t * 16;
+				const int64_t at = (int64_t)(begin + lc) * HZI_VMMA_CHUNK_BYTES +
+						   t * 16;
 
 #pragma unroll
 				for (int r = 0; r < 2 * TILES; r++) {
 					const int64_t row = min(r0 + 8 * r, p.rows - 1);
 
-					ring[d][r] = at < p.row_bytes ? load_codes(p.codes + row * p.row + at) :
+					ring[d][r] = at < p.row_bytes ?
+						     load_codes(p.codes + row * p.row + at) :
 						     make_uint4(0, 0, 0, 0);
 					if (SCALED)
-						ring_t[d][r] = load_t(p.t + row * p.t_row, begin + lc);
+						ring_t[d][r] = load_t(p.t + row * p.t_row,
+								      begin + lc);
 				}
 			}
 			for (lc += WARPS; lc >= count; lc -= count)
@@ -290,7 +298,8 @@ struct vlut_mma_block {
 #pragma unroll
 			for (int r = 0; r < 2 * TILES; r++)
 				if (at < p.row_bytes)
-					prefetch(p.codes + min(r0 + 8 * r, p.rows - 1) * p.row + at);
+					prefetch(p.codes + min(r0 + 8 * r, p.rows - 1) * p.row +
+						 at);
 			for (c += WARPS; c >= count; c -= count)
 				tile++;
 		}
@@ -315,7 +324,10 @@ struct vlut_mma_block {
 					facc[m][i] = 0;
 				}
 		};
-		/* Sums of a tile for the others to see: [warp][row][vector], in units of x as integers */
+		/*
+		 * Sums of a tile for the others to see: [warp][row][vector], in units of x as
+		 * integers
+		 */
 		auto flush = [&](int slot) {
 			float *to = sums + (int64_t)(slot * WARPS + warp) * ROWS * p.batch;
 
@@ -335,7 +347,8 @@ struct vlut_mma_block {
 						} else if (NT == 1 || !digits) {
 							v[e] = (float)acc[m][0][i];
 						} else {
-							v[e] = (float)acc[m][0][i] + 256.0f * (float)acc[m][NT / 2][i] +
+							v[e] = (float)acc[m][0][i] + 256.0f *
+							       (float)acc[m][NT / 2][i] +
 							       65536.0f * (float)acc[m][NT - 1][i];
 						}
 					}
@@ -345,14 +358,18 @@ struct vlut_mma_block {
 						const float high = __shfl_down_sync(~0u, v[0], 1);
 
 						if (t % 2 == 0 && t / 2 < p.batch)
-							to[r * p.batch + t / 2] = low + 65536.0f * high;
+							to[r * p.batch + t / 2] = low +
+										  65536.0f * high;
 					} else if (NT == 1) {
 						/* whole numbers of s8: the bits themselves */
 #pragma unroll
 						for (int e = 0; e < 2; e++)
 							if (2 * t + e < p.batch)
-								to[r * p.batch + 2 * t + e] = SCALED ? v[e] :
-									__int_as_float(acc[m][0][2 * h + e]);
+								to[r * p.batch + 2 * t + e] =
+									SCALED ? v[e] :
+									__int_as_float(
+										acc[m][0][2 * h +
+											  e]);
 					} else {
 #pragma unroll
 						for (int e = 0; e < 2; e++)
@@ -391,8 +408,8 @@ struct vlut_mma_block {
 							transpose(w[r], lane);
 					}
 					load(d);
-					step(acc, facc, w, wt, xl + (int64_t)cc * (STEPS / 2) * NT * columns * 4,
-					     place4, magic);
+					step(acc, facc, w, wt, xl + (int64_t)cc * (STEPS / 2) * NT *
+					     columns * 4, place4, magic);
 					for (cc += WARPS; cc >= count && ct < end; cc -= count) {
 						flush(ct - first);
 						ct++;
@@ -416,7 +433,8 @@ struct vlut_mma_block {
 
 			if (NT == 3)
 				v = fmaf(fmaf(__int_as_float(r[NT - 1][i]) - 12582912.0f, 256.0f,
-					      __int_as_float(r[NT / 2][i]) - 12582912.0f), 256.0f, v);
+					      __int_as_float(r[NT / 2][i]) - 12582912.0f), 256.0f,
+					      v);
 			to[i] = fmaf(f[i / 2], v, to[i]);
 		}
 	}
@@ -473,14 +491,15 @@ struct vlut_mma_block {
 						P::get(high, w[2 * m + 1], s, place4, p.q);
 					}
 
-					const uint32_t a[4] = {low[0] ^ SIGNS, high[0] ^ SIGNS, low[1] ^ SIGNS,
-							       high[1] ^ SIGNS};
+					const uint32_t a[4] = {low[0] ^ SIGNS, high[0] ^ SIGNS,
+							       low[1] ^ SIGNS, high[1] ^ SIGNS};
 
 					int32_t r[NT][4];
 
 #pragma unroll
 					for (int n = 0; n < NT; n++) {
-						const uint32_t b0 = h ? b[n].z : b[n].x, b1 = h ? b[n].w : b[n].y;
+						const uint32_t b0 = h ? b[n].z : b[n].x,
+							       b1 = h ? b[n].w : b[n].y;
 
 						if constexpr (SCALED)
 							mma_s8(r[n], a, b0, b1, magic);
@@ -488,7 +507,8 @@ struct vlut_mma_block {
 							mma_s8(acc[m][n], a, b0, b1, acc[m][n]);
 					}
 					if constexpr (SCALED)
-						add_scaled(facc[m], r, wt[2 * m] >> 8 * s, wt[2 * m + 1] >> 8 * s);
+						add_scaled(facc[m], r, wt[2 * m] >> 8 * s,
+							   wt[2 * m + 1] >> 8 * s);
 				}
 			}
 		}
@@ -540,7 +560,8 @@ struct vlut_mma_block {
 				whole_s = __float_as_int(s);
 			} else {
 				for (int z = 0; z < p.split; z++) {
-					const float f = cluster_load(cluster_map(shared_address(at), z));
+					const float f = cluster_load(cluster_map(shared_address(at),
+										 z));
 
 					s += f;
 					whole_s += __float_as_int(f);
@@ -574,7 +595,8 @@ constexpr bool wide_kernel(bool, bool wide = false)
 
 /* Two blocks fit an SM where there are few vectors, the second of the kernel behind. */
 #define KERNEL(name, words, levels, tiles, ...) \
-	extern "C" __global__ void __launch_bounds__(THREADS, tiles == 1 && !wide_kernel(__VA_ARGS__) ? 2 : 1) \
+	extern "C" __global__ void __launch_bounds__( \
+		THREADS, tiles == 1 && !wide_kernel(__VA_ARGS__) ? 2 : 1) \
 	name(const __grid_constant__ hzi_vlut_mma p) \
 	{ \
 		vlut_mma_block<words, levels, tiles, __VA_ARGS__>(p).run(); \

@@ -18,7 +18,8 @@
 
 #define TILE HZI_VWG_ROWS
 #define SLAB_BYTES ((int64_t)128 << 20)	/* of values at a time */
-#define SCALES_RATIO 0x1p18f	/* of the largest and the smallest, whose halves are normal in f16 */
+/* Of the largest and the smallest, whose halves are normal in f16 */
+#define SCALES_RATIO 0x1p18f
 
 /* f16 of a row, and bytes of all */
 static int64_t line_of(const struct hzi_coded *w)
@@ -113,7 +114,8 @@ static int decode(struct hz_context *ctx, const hz_lattice *l, const struct hzi_
 		.first = w->first,
 		.map = {.n = w->k, .blocks = w->blocks, .ndim = 1, .shape = {w->rows},
 			.v_stride = {line_of(w)}, .code_stride = {w->row}, .t_stride = {w->t_row},
-			.v_step = 1, .code_block = w->block, .code_level = w->level, .t_step = w->t_step},
+			.v_step = 1, .code_block = w->block, .code_level = w->level,
+			.t_step = w->t_step},
 	};
 
 	for (int i = 0; i < HZI_LATTICE_DIMS; i++)
@@ -169,7 +171,7 @@ static int multiply(struct hz_context *ctx, const struct hzi_vlut_gemm_args *a,
 	return HZ_OK;
 }
 
-/* ---- One-sided ----------------------------------------------------------------------------------- */
+/* ---- One-sided ------------------------------------------------------------------------------- */
 
 bool hzi_cuda_vlut_values_takes(const struct hz_context *ctx, const struct hzi_vlut_gemm_args *a)
 {
@@ -189,13 +191,14 @@ int hzi_cuda_vlut_values(struct hz_context *ctx, const struct hzi_vlut_gemm_args
 	return multiply(ctx, a, &o, ctx->workspace);
 }
 
-/* ---- Two-sided ----------------------------------------------------------------------------------- */
+/* ---- Two-sided ------------------------------------------------------------------------------- */
 
 /* The same with the values of coded x, which lie at `x` */
 static struct hzi_vlut_gemm_args one_sided(const struct hzi_vlut_gemm2_args *a, const void *x)
 {
 	return (struct hzi_vlut_gemm_args){
-		.vlut = a->vlut, .w = a->w, .x = x, .y = a->y, .x_dtype = HZ_F16, .y_dtype = a->y_dtype,
+		.vlut = a->vlut, .w = a->w, .x = x, .y = a->y, .x_dtype = HZ_F16,
+		.y_dtype = a->y_dtype,
 		.batch = a->x.rows, .x_k = 1, .x_b = line_of(&a->x), .y_i = a->y_i, .y_b = a->y_j,
 	};
 }
@@ -225,7 +228,8 @@ int hzi_cuda_vlut_values2(struct hz_context *ctx, const struct hzi_vlut_gemm2_ar
 	const struct hzi_coded x = hzi_cuda_vlut_unpacked(a->vlut->x, &a->x);
 	const struct hzi_vlut_gemm_args one = one_sided(a, room);
 	struct hzi_vlut_product o = {
-		.factor = 1, .column_scale = a->x.row_scale, .column_scale_step = a->x.row_scale_step,
+		.factor = 1, .column_scale = a->x.row_scale,
+		.column_scale_step = a->x.row_scale_step,
 	};
 
 	HZ_CHECK(decode(ctx, a->vlut->x, &x, room, &o.factor));

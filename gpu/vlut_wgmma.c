@@ -27,8 +27,8 @@ struct plan {
 };
 
 /*
- * Clusters of a size that surely run at a time, a block on a multiprocessor: these come in groups of
- * 16 or 18, one of which may have few, and an H200 has not room for 32 clusters of four.
+ * Clusters of a size that surely run at a time, a block on a multiprocessor: these come in groups
+ * of 16 or 18, one of which may have few, and an H200 has not room for 32 clusters of four.
  */
 static int64_t clusters_of(const struct hzi_cuda_device *g, int size)
 {
@@ -48,14 +48,14 @@ static bool plan_of(const struct hz_context *ctx, const struct hzi_vlut_gemm_arg
 	*p = (struct plan){.scaled = !values && hzi_lattice_has_t(l), .columns = 16, .split = 1,
 			   .parts = a->x_dtype == HZ_F32 ? 2 : 1, .values = values,
 			   .fields = !values && hzi_cuda_vlut_fields_are(l, w)};
-	if (g->sm != 90 || !HZ_CUDA_90A || a->vlut->route == HZ_VLUT_TABLE || a->batch > INT32_MAX / 4 ||
-	    a->y_dtype == HZ_S32)
+	if (g->sm != 90 || !HZ_CUDA_90A || a->vlut->route == HZ_VLUT_TABLE ||
+	    a->batch > INT32_MAX / 4 || a->y_dtype == HZ_S32)
 		return false;
 	if (!values && (a->x_dtype == HZ_S8 || levels * 2 != l->rule.d ||
 			!hzi_cuda_vlut_scales(l, w, &p->scales)))
 		return false;
-	if (!values && !p->fields && (!hzi_cuda_vlut_rows(l, w) || !hzi_cuda_vlut_bytes(l, levels, &bytes) ||
-				      bytes.wide))
+	if (!values && !p->fields && (!hzi_cuda_vlut_rows(l, w) ||
+				      !hzi_cuda_vlut_bytes(l, levels, &bytes) || bytes.wide))
 		return false;
 	if (values && (w->rows > INT32_MAX - HZI_VWG_ROWS || w->k > INT32_MAX / 4))
 		return false;
@@ -113,8 +113,8 @@ static int prepare_x(struct hz_context *ctx, const struct hzi_vlut_gemm_args *a,
 	const int64_t blocks = ceil_div(plan->x_bytes / 16 / plan->parts, HZI_VLUT_THREADS);
 
 	if (p.most)
-		HZ_CHECK(hzi_cuda_launch(ctx, name, HZI_FAMILY_VLUT_WGMMA, HZI_KERNEL_vlut_x_most, &l, &p,
-					 sizeof(p)));
+		HZ_CHECK(hzi_cuda_launch(ctx, name, HZI_FAMILY_VLUT_WGMMA, HZI_KERNEL_vlut_x_most,
+					 &l, &p, sizeof(p)));
 	l.grid[0] = (unsigned)(blocks < 1024 ? blocks : 1024);
 	return hzi_cuda_launch(ctx, name, HZI_FAMILY_VLUT_WGMMA, HZI_KERNEL_vlut_x_tiles, &l, &p,
 			       sizeof(p));
@@ -140,17 +140,21 @@ int hzi_cuda_vlut_wgmma(struct hz_context *ctx, const struct hzi_vlut_gemm_args 
 		.column_scale = o->column_scale, .column_scale_step = o->column_scale_step,
 		.y = a->y, .row = w.row, .t_row = w.t_row, .row_scale_step = w.row_scale_step,
 		.y_i = a->y_i, .y_b = a->y_b, .rows = (int32_t)w.rows,
-		.row_bytes = (int32_t)hzi_cuda_vlut_row_bytes(l, &w), .chunks = (int32_t)plan.chunks,
+		.row_bytes = (int32_t)hzi_cuda_vlut_row_bytes(l, &w),
+		.chunks = (int32_t)plan.chunks,
 		.batch = (int32_t)a->batch, .parts = plan.parts, .y_dtype = a->y_dtype,
 		.q = l->rule.q, .group_shift = plan.scales.shift, .split = plan.split,
-		.scales = l->rule.scales, .scale = (plan.values ? 1 : plan.scales.factor) * o->factor,
-		.first = {bytes.first[0], bytes.first[1]},
+		.scales = l->rule.scales, .scale = (plan.values ? 1 : plan.scales.factor) *
+		o->factor, .first = {bytes.first[0], bytes.first[1]},
 	};
-	const int64_t room = (plan.fields || plan.values ? 0 : HZI_VMMA_TABLE_BYTES) + (plan.scaled ? HZI_VMMA_SCALES_BYTES : 0) +
-			     HZI_VWG_STAGES(plan.columns) * ((int64_t)plan.columns * HZI_VWG_CHUNK * 2 + 16);
+	const int64_t room = (plan.fields || plan.values ? 0 : HZI_VMMA_TABLE_BYTES) +
+			     (plan.scaled ? HZI_VMMA_SCALES_BYTES : 0) +
+			     HZI_VWG_STAGES(plan.columns) * ((int64_t)plan.columns * HZI_VWG_CHUNK *
+							     2 + 16);
 	const int64_t sums = (int64_t)HZI_VWG_ROWS * (plan.columns + 8) * 4;
 	const struct hzi_launch launch = {
-		.grid = {(unsigned)(ceil_div(w.rows, HZI_VWG_ROWS) * plan.split), (unsigned)plan.tiles},
+		.grid = {(unsigned)(ceil_div(w.rows, HZI_VWG_ROWS) * plan.split),
+			 (unsigned)plan.tiles},
 		.block = {HZI_VWG_THREADS}, .cluster = (unsigned)plan.split, .early = true,
 		.shared_bytes = (unsigned)(1024 + (room > sums ? room : sums)),
 	};
@@ -178,5 +182,6 @@ int hzi_cuda_vlut_wgmma(struct hz_context *ctx, const struct hzi_vlut_gemm_args 
 	}
 	if (!o->again)
 		HZ_CHECK(prepare_x(ctx, a, &plan, o->room));
-	return hzi_cuda_launch(ctx, name, HZI_FAMILY_VLUT_WGMMA, plan.kernel, &launch, &p, sizeof(p));
+	return hzi_cuda_launch(ctx, name, HZI_FAMILY_VLUT_WGMMA, plan.kernel, &launch, &p,
+			       sizeof(p));
 }

@@ -9,9 +9,9 @@
  * first, by vlut_x_tiles, core matrix by core matrix. Splits of k are blocks of a cluster, whose
  * sums are added in their order.
  *
- * Packed fields (vlut_fields.h) are decoded by logic; of such a chunk of 128 lane t has 16 values of
- * either half, and step 4 half + i takes coordinate i of four lattice blocks. Points are in units of
- * 2^-24, of rows g + 8 in units of 2^-20.
+ * Packed fields (vlut_fields.h) are decoded by logic; of such a chunk of 128 lane t has 16 values
+ * of either half, and step 4 half + i takes coordinate i of four lattice blocks. Points are in
+ * units of 2^-24, of rows g + 8 in units of 2^-20.
  *
  * f32 becomes two f16, of which the second is times 2^11, in neighbouring columns; f32 and bf16 are
  * scaled by a power of two that makes the largest 2^14 to 2^15.
@@ -26,7 +26,7 @@
 #define CHUNK HZI_VWG_CHUNK
 #define X_THREADS HZI_VLUT_THREADS
 
-/* ---- x ---------------------------------------------------------------------------------------- */
+/* ---- x --------------------------------------------------------------------------------------- */
 
 /* The largest finite |x| of a share */
 extern "C" __global__ void __launch_bounds__(X_THREADS)
@@ -39,8 +39,10 @@ vlut_x_most(const __grid_constant__ hzi_vlut_x p)
 
 	grid_wait();
 	grid_next();
-	for (int64_t i = blockIdx.x * X_THREADS + threadIdx.x; i < n; i += HZI_VWG_MOST * X_THREADS) {
-		const int64_t k = across ? i / p.batch : i % p.k, b = across ? i % p.batch : i / p.k;
+	for (int64_t i = blockIdx.x * X_THREADS + threadIdx.x; i < n;
+	     i += HZI_VWG_MOST * X_THREADS) {
+		const int64_t k = across ? i / p.batch : i % p.k,
+			      b = across ? i % p.batch : i / p.k;
 		const float f = fabsf(load_any(p.x_dtype, p.x, k * p.x_k + b * p.x_b));
 
 		if (f < __uint_as_float(0x7f800000))
@@ -88,10 +90,12 @@ vlut_x_tiles(const __grid_constant__ hzi_vlut_x p)
 		const int at = (int)(across ? i / padded : i % places);
 		/* the first or the second half of the 4 values that a step takes from a lane */
 		const int chunk = at / 16, half = at % 16;
-		const int k = chunk * CHUNK + (p.fields ? half / 8 * 64 + half % 2 * 4 + half / 2 % 4 : 2 * half);
+		const int k = chunk * CHUNK + (p.fields ? half / 8 * 64 + half % 2 * 4 +
+					       half / 2 % 4 : 2 * half);
 		const int64_t from = k * p.x_k + b * p.x_b;
 		const int there = b < p.batch ? p.k - k : 0;
-		uint8_t *tile = p.tiles + ((int64_t)(b / vectors) * p.chunks + chunk) * p.columns * CHUNK * 2;
+		uint8_t *tile = p.tiles + ((int64_t)(b / vectors) * p.chunks + chunk) * p.columns *
+				CHUNK * 2;
 		float f[8];
 
 		if (p.fields)
@@ -111,13 +115,14 @@ vlut_x_tiles(const __grid_constant__ hzi_vlut_x p)
 				f[2 * e] = (f[2 * e] - f16_low(h[e])) * 2048.0f;
 				f[2 * e + 1] = (f[2 * e + 1] - f16_high(h[e])) * 2048.0f;
 			}
-			*(uint4 *)(tile + (half * (p.columns / 8) + column / 8) * 128 + column % 8 * 16) =
+			*(uint4 *)(tile + (half * (p.columns / 8) + column / 8) * 128 +
+				   column % 8 * 16) =
 				make_uint4(h[0], h[1], h[2], h[3]);
 		}
 	}
 }
 
-/* ---- Products ---------------------------------------------------------------------------------- */
+/* ---- Products -------------------------------------------------------------------------------- */
 
 #if HAVE_WGMMA
 
@@ -130,7 +135,8 @@ vlut_x_tiles(const __grid_constant__ hzi_vlut_x p)
 #define REGS_32(i) REGS_16(i), REGS_16(i + 16)
 #define REGS_64(i) REGS_32(i), REGS_32(i + 32)
 #define WGMMA_RS(columns, sums, a0, a1, a2, a3, place) \
-	asm volatile("wgmma.mma_async.sync.aligned.m64n" columns "k16.f32.f16.f16 {" HZ_SUMS_##sums \
+	asm volatile("wgmma.mma_async.sync.aligned.m64n" columns "k16.f32.f16.f16 {" \
+		     HZ_SUMS_##sums \
 		     "}, {" a0 ", " a1 ", " a2 ", " a3 "}, " place ", 1, 1, 1, 0;" \
 		     : REGS_##sums(0) : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b))
 
@@ -153,9 +159,11 @@ HZ_DEVICE void wgmma_rs(float (&d)[N], const uint32_t *a, uint64_t b)
 
 template <int WORDS, int COLUMNS, bool SCALED>
 struct vlut_wgmma_block {
-	static constexpr bool FIELDS = WORDS == 0, HALF = WORDS == VALUES, TABLES = !FIELDS && !HALF;
+	static constexpr bool FIELDS = WORDS == 0, HALF = WORDS == VALUES,
+			      TABLES = !FIELDS && !HALF;
 	static constexpr int STAGES = HZI_VWG_STAGES(COLUMNS), TILE = COLUMNS * CHUNK * 2;
-	static constexpr int AHEAD = HALF ? 1 : COLUMNS <= 32 ? 4 : COLUMNS == 64 ? 3 : 1, LINE = COLUMNS + 8;
+	static constexpr int AHEAD = HALF ? 1 : COLUMNS <= 32 ? 4 : COLUMNS == 64 ? 3 : 1,
+			     LINE = COLUMNS + 8;
 	/* Of 16 bytes in a row of a chunk, a lane's, and bytes of the chunk in a row */
 	static constexpr int PIECES = HALF ? 4 : 1, CHUNK_BYTES = PIECES * HZI_VMMA_CHUNK_BYTES;
 	/* Eights of k that are decoded before the matrix units take them: nothing may be made
@@ -199,7 +207,8 @@ struct vlut_wgmma_block {
 			if (FIELDS) {
 				const int64_t tile = min(row0 / 16 + warp, (p.rows - 1) / 16);
 
-				codes[r] = p.codes + (tile * p.fields + 2 * begin + r) * 512 + lane * 16;
+				codes[r] = p.codes + (tile * p.fields + 2 * begin + r) * 512 +
+					   lane * 16;
 				continue;
 			}
 			codes[r] = p.codes + row * p.row;
@@ -210,15 +219,18 @@ struct vlut_wgmma_block {
 
 #pragma unroll
 			for (int r = 0; r < 2; r++) {
-				const bool in = c < n && (FIELDS ? 2 * (begin + c) + r < p.fields : at < p.row_bytes);
+				const bool in = c < n && (FIELDS ? 2 * (begin + c) + r < p.fields :
+							  at < p.row_bytes);
 
 #pragma unroll
 				for (int i = 0; i < PIECES; i++)
 					ring[d][r * PIECES + i] =
-						in ? load_codes(codes[r] + (FIELDS ? c * 1024 : at + i * 16)) :
+						in ? load_codes(codes[r] + (FIELDS ? c * 1024 :
+									    at + i * 16)) :
 						     make_uint4(0, 0, 0, 0);
 				if (SCALED)
-					ring_t[d][r] = in ? ts[r][4 * (begin + c) + t >> p.group_shift] : 0;
+					ring_t[d][r] = in ? ts[r][4 * (begin + c) + t >>
+								  p.group_shift] : 0;
 			}
 		};
 		if (tid == 0) {
@@ -235,7 +247,10 @@ struct vlut_wgmma_block {
 				scales()[i] = p.scale_of[i / 32];
 		}
 		__syncthreads();
-		/* Codes were there before x was put in order, and so before this kernel; values were not. */
+		/*
+		 * Codes were there before x was put in order, and so before this kernel; values
+		 * were not.
+		 */
 		if (!HALF) {
 #pragma unroll
 			for (int d = 0; d < AHEAD; d++)
@@ -267,7 +282,8 @@ struct vlut_wgmma_block {
 	}
 
 	template <class Load>
-	__device__ __forceinline__ void multiply(float (&acc)[COLUMNS / 2], uint4 (&ring)[AHEAD][2 * PIECES],
+	__device__ __forceinline__ void multiply(float (&acc)[COLUMNS / 2],
+						 uint4 (&ring)[AHEAD][2 * PIECES],
 						 uint32_t (&ring_t)[AHEAD][2], Load load,
 						 const uint8_t *x, int n, uint32_t place)
 	{
@@ -294,7 +310,8 @@ struct vlut_wgmma_block {
 				if (SCALED) {
 #pragma unroll
 					for (int r = 0; r < 2; r++)
-						s[r] = scales()[min(ring_t[d][r], last_t) * 32 + lane];
+						s[r] = scales()[min(ring_t[d][r], last_t) * 32 +
+								lane];
 				}
 				load(d, c + AHEAD);
 #pragma unroll
@@ -314,7 +331,8 @@ struct vlut_wgmma_block {
 					for (int j = 0; j < AT_ONCE; j++) {
 						const uint64_t b =
 							shape | ((tiles + stage * TILE +
-								  4 * (first + j) * COLUMNS * 16) & 0x3ffff) >> 4;
+								  4 * (first + j) * COLUMNS * 16) &
+								  0x3ffff) >> 4;
 
 						wgmma_rs(acc, a[j], b);
 						wgmma_rs(acc, a[j] + 4, b + 2 * COLUMNS);
@@ -333,8 +351,8 @@ struct vlut_wgmma_block {
 	}
 
 	/* Eights of k, first and on, of two rows: of values that are there */
-	__device__ __forceinline__ void take(uint32_t (&a)[AT_ONCE][8], const uint32_t (&w)[2 * PIECES][4],
-					     int first) const
+	__device__ __forceinline__ void take(uint32_t (&a)[AT_ONCE][8],
+					     const uint32_t (&w)[2 * PIECES][4], int first) const
 	{
 #pragma unroll
 		for (int j = 0; j < AT_ONCE; j++)
@@ -345,7 +363,8 @@ struct vlut_wgmma_block {
 
 	/* The same of codes */
 	__device__ __forceinline__ void decode(uint32_t (&a)[AT_ONCE][8], const uint32_t (&w)[2][4],
-					       int first, uint32_t place, const uint32_t (&s)[2]) const
+					       int first, uint32_t place,
+					       const uint32_t (&s)[2]) const
 	{
 #pragma unroll
 		for (int j = 0; j < AT_ONCE; j++) {
@@ -368,7 +387,8 @@ struct vlut_wgmma_block {
 #pragma unroll
 		for (int f = 0; f < AT_ONCE / 2; f++) {
 			const int half = first / 2 + f;
-			uint32_t word[4] = {w[half][0], w[half][1], w[half][2], w[half][3]}, signs[4];
+			uint32_t word[4] = {w[half][0], w[half][1], w[half][2], w[half][3]},
+				 signs[4];
 
 			fields_signs(word, signs);
 #pragma unroll
@@ -412,7 +432,8 @@ struct vlut_wgmma_block {
 			scale *= p.row_scale[row * p.row_scale_step];
 #pragma unroll
 		for (int i = 0; i < 4; i++) {
-			float v = p.parts == 1 ? s[i] : i < 2 ? s[2 * i] + s[2 * i + 1] * 0x1p-11f : 0;
+			float v = p.parts == 1 ? s[i] : i < 2 ? s[2 * i] + s[2 * i + 1] * 0x1p-11f :
+				  0;
 
 			if (i >= 4 / p.parts || b + i >= p.batch)
 				continue;
@@ -437,7 +458,8 @@ struct vlut_wgmma_block {
 
 			const float unit = FIELDS && i % 4 ? 0x1p-4f : 1.0f;
 
-			*(float2 *)(sums + r * LINE + column) = make_float2(acc[i] * unit, acc[i + 1] * unit);
+			*(float2 *)(sums + r * LINE + column) =
+				make_float2(acc[i] * unit, acc[i + 1] * unit);
 		}
 		if (p.split > 1)
 			cluster_publish(warp);

@@ -18,7 +18,8 @@
 struct hzi_vlut_x {
 	const void *x;
 	uint8_t *tiles;		/* [tile of columns][chunk][columns * 128] of f16 */
-	float *most;		/* of the blocks; behind them 2^i as a product of two, to go back by */
+	/* Of the blocks; behind them 2^i as a product of two, to go back by */
+	float *most;
 	int64_t x_k, x_b;
 	int32_t k, batch, chunks, columns;	/* columns: of a tile */
 	int32_t parts, x_dtype;		/* f16 of one x; with 2 the second is 2^11 times */
@@ -26,8 +27,8 @@ struct hzi_vlut_x {
 };
 
 /*
- * A grid of tiles of rows times splits of k, which are a cluster, and of tiles of columns. scale_of:
- * f16, twice, times 2^-something that scale has.
+ * A grid of tiles of rows times splits of k, which are a cluster, and of tiles of columns.
+ * scale_of: f16, twice, times 2^-something that scale has.
  */
 struct hzi_vlut_wgmma {
 	const uint8_t *codes, *t, *tiles;
@@ -40,7 +41,8 @@ struct hzi_vlut_wgmma {
 	int32_t split, scales;
 	int32_t fields;			/* codes are packed fields: their chunks of a row; else 0 */
 	float scale;
-	uint32_t minus[8];		/* -o of coordinate i, of an eight of rows, at 2 i + eight: f16, twice */
+	/* -o of coordinate i, of an eight of rows, at 2 i + eight: f16, twice */
+	uint32_t minus[8];
 	int32_t centred;		/* if that is not 0 */
 	uint32_t first[2];
 	uint32_t scale_of[HZI_LATTICE_SCALES];

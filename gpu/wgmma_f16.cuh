@@ -5,8 +5,8 @@
  *
  * A is lines of 128 bytes of k in shared memory, with the 128-byte swizzle, as in wgmma.cuh; B is
  * that, or with ACROSS lines of 128 bytes of columns, one for each k; with A_ACROSS so is A, of its
- * rows. Thread t of 128 holds sums of rows 16 (t / 32) + t % 32 / 4 + 8 h and columns 8 j + 2 (t % 4)
- * + e: number 4 j + 2 h + e.
+ * rows. Thread t of 128 holds sums of rows 16 (t / 32) + t % 32 / 4 + 8 h and columns
+ * 8 j + 2 (t % 4) + e: number 4 j + 2 h + e.
  */
 #ifndef HZI_WGMMA_F16_CUH
 #define HZI_WGMMA_F16_CUH

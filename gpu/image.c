@@ -133,6 +133,9 @@ END
 KERNELS(mhc_pre_joint)
 #include "mhc_pre_joint.kernels.def"
 END
+KERNELS(mhc_weights)
+#include "mhc_weights.kernels.def"
+END
 KERNELS(mhc_pre_bwd)
 #include "mhc_pre_bwd.kernels.def"
 END

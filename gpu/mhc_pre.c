@@ -155,6 +155,7 @@ int hzi_pre_coefs(struct hz_context *ctx, const char *op, const struct hzi_mhc_f
 
 struct plan {
 	bool few, fused;		/* in one launch, but for post and what norm does */
+	bool weights;			/* coefficients in one launch, without u and post */
 	bool posts;			/* that launch makes post's streams too */
 	struct hzi_pre_room room;
 	float *p;			/* where the caller wants none */
@@ -168,7 +169,10 @@ static struct plan plan_of(const struct hz_context *ctx, const struct hzi_mhc_pr
 	plan.few = hzi_pre_few_takes(ctx, a);
 	plan.fused = !plan.few && hzi_pre_fused_takes(ctx, a);
 	plan.posts = plan.fused && hzi_pre_fused_posts(a);
-	if (a->phi && !plan.few && !plan.fused)
+	plan.weights = !plan.few && !plan.posts && (!plan.fused || !a->u.data || a->norm) &&
+		       hzi_weights_takes(ctx, a);
+	plan.fused = plan.fused && !plan.weights;
+	if (a->phi && !plan.few && !plan.fused && !plan.weights)
 		plan.room = hzi_pre_room(ctx, &a->s, a->rule.m, true, &plan.bytes);
 	if (a->u.data && !a->p.data && (!(plan.few || plan.fused) || a->norm))
 		plan.p = hzi_pre_take(ctx, &plan.bytes, a->s.groups * a->s.n);
@@ -213,7 +217,7 @@ int hzi_cuda_mhc_pre(struct hz_context *ctx, const struct hzi_mhc_pre_args *a)
 		finish.p = hzi_pre_coef(plan.p, a->s.n, 1);
 	if (a->post.y.data && !plan.posts && a->s.tokens > 0 && a->s.channels > 0)
 		HZ_CHECK(hzi_cuda_mhc_streams(ctx, &a->post));
-	if (plan.few || plan.fused) {
+	if (plan.few || plan.fused || plan.weights) {
 		struct hzi_mhc_pre_args one = *a;
 
 		one.x = x;
@@ -222,8 +226,9 @@ int hzi_cuda_mhc_pre(struct hz_context *ctx, const struct hzi_mhc_pre_args *a)
 			one.post = (struct hzi_mhc_streams_args){.s = a->s};
 		if (a->norm)
 			one.u.data = NULL;	/* of a whole token: another kernel's */
-		HZ_CHECK(plan.few ? hzi_pre_few(ctx, &one) : hzi_pre_fused(ctx, &one));
-		return a->norm ? branch_input(ctx, a, &x, &finish.p) : HZ_OK;
+		HZ_CHECK(plan.few ? hzi_pre_few(ctx, &one) :
+			 plan.fused ? hzi_pre_fused(ctx, &one) : hzi_weights(ctx, &one));
+		return a->norm || plan.weights ? branch_input(ctx, a, &x, &finish.p) : HZ_OK;
 	}
 	if (a->phi) {
 		struct hzi_mhc_array from;

@@ -122,6 +122,51 @@ HZ_DEVICE void multiply_bf16(float *c, const uint32_t *a, uint32_t b0, uint32_t 
 	    : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
 }
 
+/* The same of f16, or of bf16 */
+template <int DTYPE>
+HZ_DEVICE void multiply(float *c, const uint32_t *a, uint32_t b0, uint32_t b1)
+{
+	if (DTYPE == HZ_BF16) {
+		multiply_bf16(c, a, b0, b1);
+		return;
+	}
+	asm("mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 {%0, %1, %2, %3}, "
+	    "{%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};"
+	    : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
+	    : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
+}
+
+/*
+ * Weights for streams of f16 are two parts of f16: to split streams into parts of bf16 takes longer
+ * than all else. So that they are numbers of f16 a row is multiplied by row_scale(): 2^14 over the
+ * power of 2 in the largest of its numbers that four lanes have. Errors are 2^-24 of an element or
+ * 2^-39 of that one.
+ */
+HZ_DEVICE float row_scale(float most)
+{
+	uint32_t power;
+
+	most = fmaxf(most, __shfl_xor_sync(0xffffffff, most, 1));
+	most = fmaxf(most, __shfl_xor_sync(0xffffffff, most, 2));
+	/* Of what is nearly 0 less, so that factors are normal; of what is infinite anything. */
+	power = max(__float_as_uint(most) & 0x7f800000, 16u << 23);
+	return __uint_as_float((268u << 23) - min(power, 254u << 23));
+}
+
+/* 1 / a of a power of 2 between 2^-126 and 2^126 */
+HZ_DEVICE float inverse_power(float a)
+{
+	return __uint_as_float((254u << 23) - __float_as_uint(a));
+}
+
+HZ_DEVICE uint32_t split_scaled(float low, float high, uint32_t &rest)
+{
+	const uint32_t pair = to_f16x2(low, high);
+
+	rest = to_f16x2(low - f16_low(pair), high - f16_high(pair));
+	return pair;
+}
+
 /* Four 8 x 8 matrices whose rows are at the addresses of 8 lanes each */
 HZ_DEVICE void load_matrices(uint32_t *r, uint32_t address)
 {
@@ -192,6 +237,61 @@ HZ_DEVICE float mixed(const hzi_mhc_norm &p, const float *weight, int64_t t, int
 			u = fmaf(weight[i], load_value(p.dtype, p.x.data, place(p.x, t, i, c)), u);
 	}
 	return u;
+}
+
+/* ---- Coefficients of four streams ------------------------------------------------------------ */
+
+#define FOUR_ROWS 24			/* of phi, at most */
+
+/* 1 / sqrt(mean square + eps), or 0 */
+HZ_DEVICE float inverse_root(float mean)
+{
+	return mean == 0 ? 0 : 1 / sqrtf(mean);
+}
+
+/* Four numbers of row i of a group, `step` apart, if they are wanted */
+HZ_DEVICE void store_four(const hzi_mhc_coef &x, int64_t group, int i, int64_t step, const float *v)
+{
+	float *to = x.data + group * x.group + i * x.row;
+
+	if (!x.data)
+		return;
+	if (step == 1 && (uintptr_t)to % 16 == 0) {
+		*(float4 *)to = {v[0], v[1], v[2], v[3]};
+		return;
+	}
+#pragma unroll
+	for (int j = 0; j < 4; j++)
+		to[j * step] = v[j];
+}
+
+/* All coefficients of a token, from its sums and mean square: [FOUR_ROWS + 1] */
+template <class PARAMS>
+HZ_DEVICE void finish_token(const PARAMS &p, const float *sums, int64_t token)
+{
+	const float rho = inverse_root(sums[FOUR_ROWS] + p.rule.rms_eps);
+	const int rows = p.rule.m;
+	float y[FOUR_ROWS], pre[4], post[4], mix[16];
+
+#pragma unroll
+	for (int k = 0; k < FOUR_ROWS; k++)
+		y[k] = rho * sums[k];
+	hzi_mhc_coefs(4, &p.rule, rows > 4, y, p.alpha, p.bias, pre, post, mix);
+	store_four(p.p, token, 0, p.p.row, pre);
+	store_four(p.q, token, 0, p.q.row, post);
+#pragma unroll
+	for (int i = 0; i < 4; i++)
+		store_four(p.a, token, i, p.a.column, mix + i * 4);
+	if (p.saved) {
+		float *saved = p.saved + token * (rows + 1);
+
+#pragma unroll
+		for (int k = 0; k < FOUR_ROWS; k++) {
+			if (k < rows)
+				saved[k] = sums[k];
+		}
+		saved[rows] = sums[FOUR_ROWS];
+	}
 }
 
 #endif

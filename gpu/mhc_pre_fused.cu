@@ -513,12 +513,6 @@ HZ_DEVICE void mix(const hzi_mhc_fused &p, const place_of &b, memory<POST> &m)
 
 /* ---- Coefficients ---------------------------------------------------------------------------- */
 
-/* 1 / sqrt(mean square + eps), or 0 */
-HZ_DEVICE float inverse_root(float mean)
-{
-	return mean == 0 ? 0 : 1 / sqrtf(mean);
-}
-
 /* One warp: sums of the tiles that this block owns, and p of these to all blocks */
 template <bool POST>
 HZ_DEVICE void make_p(const hzi_mhc_fused &p, const place_of &b, memory<POST> &m)
@@ -582,38 +576,6 @@ HZ_DEVICE void make_p(const hzi_mhc_fused &p, const place_of &b, memory<POST> &m
 	}
 	if (count % batch)
 		arrive_named(FULL + count / batch % 2, 64);
-}
-
-/* All coefficients of a token, from its sums and mean square */
-HZ_DEVICE void finish_token(const hzi_mhc_fused &p, const float *sums, int64_t token)
-{
-	const float rho = inverse_root(sums[HZI_FUSED_ROWS] + p.rule.rms_eps);
-	const int rows = p.rule.m;
-	float y[HZI_FUSED_ROWS], pre[4], post[4], mix[16];
-
-#pragma unroll
-	for (int k = 0; k < HZI_FUSED_ROWS; k++)
-		y[k] = rho * sums[k];
-	hzi_mhc_coefs(4, &p.rule, rows > 4, y, p.alpha, p.bias, pre, post, mix);
-#pragma unroll
-	for (int i = 0; i < 4; i++) {
-		if (p.p.data)
-			*coef_at(p.p, token, i, 0) = pre[i];
-		if (p.q.data)
-			*coef_at(p.q, token, i, 0) = post[i];
-#pragma unroll
-		for (int j = 0; j < 4; j++) {
-			if (p.a.data)
-				*coef_at(p.a, token, i, j) = mix[i * 4 + j];
-		}
-	}
-	if (p.saved) {
-		float *saved = p.saved + token * (rows + 1);
-
-		for (int k = 0; k < rows; k++)
-			saved[k] = sums[k];
-		saved[rows] = sums[HZI_FUSED_ROWS];
-	}
 }
 
 /* One warp: a lane for each token of a batch */

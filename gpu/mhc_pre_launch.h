@@ -84,6 +84,10 @@ bool hzi_pre_fused_takes(const struct hz_context *ctx, const struct hzi_mhc_pre_
 bool hzi_pre_fused_posts(const struct hzi_mhc_pre_args *a);	/* whether it makes post's y too */
 int hzi_pre_fused(struct hz_context *ctx, const struct hzi_mhc_pre_args *a);
 
+/* Coefficients alone of many tokens of such streams, of any number of channels; no workspace */
+bool hzi_weights_takes(const struct hz_context *ctx, const struct hzi_mhc_pre_args *a);
+int hzi_weights(struct hz_context *ctx, const struct hzi_mhc_pre_args *a);
+
 /* dx and partial sums of dphi of such streams in one pass, once it is known of which draw */
 bool hzi_pre_joint_takes(const struct hz_context *ctx, const struct hzi_mhc_pre_bwd_args *a);
 int hzi_pre_joint_splits(const struct hz_context *ctx, const struct hzi_mhc_shape *s);

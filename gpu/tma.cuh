@@ -45,6 +45,16 @@ HZ_DEVICE void copy_planes(uint32_t to, const hzi_tensor_map &map, int x, int y,
 		     :: "r"(to), "l"(&map), "r"(barrier), "r"(x), "r"(y), "r"(plane) : "memory");
 }
 
+/* The same to that place in each of those blocks of the cluster. */
+HZ_DEVICE void copy_planes_to(uint16_t mask, uint32_t to, const hzi_tensor_map &map, int x, int y,
+			      int plane, uint32_t barrier)
+{
+	asm volatile("cp.async.bulk.tensor.3d.shared::cluster.global.mbarrier::complete_tx::bytes"
+		     ".multicast::cluster [%0], [%1, {%3, %4, %5}], [%2], %6;"
+		     :: "r"(to), "l"(&map), "r"(barrier), "r"(x), "r"(y), "r"(plane), "h"(mask)
+		     : "memory");
+}
+
 /* 16 bytes to another block's memory; addresses of cluster_map(). */
 HZ_DEVICE void store_async(uint32_t to, float a, float b, float c, float d, uint32_t barrier)
 {

@@ -236,6 +236,54 @@ static void test_pre_all(int hopper)
 	test_pre(0, 2, 4, HZ_BF16, 0);
 }
 
+/* Coefficients of many tokens have a kernel of their own, if u is not made of the same pass. */
+static void test_weights(int hopper)
+{
+	static const struct {
+		const char *name;
+		int64_t T, C;
+		int dtype, with_u, moved;	/* bytes that phi begins later */
+		const char *kernels;
+		unsigned grid;
+	} rows_of[] = {
+		{"of many tokens", 8192, 64, HZ_BF16, 0, 0, "mhc_weights_bf16", 128},
+		{"of more than one turn", 32768, 8, HZ_F16, 0, 0, "mhc_weights_f16", 128},
+		{"of fewer", 8191, 64, HZ_BF16, 0, 0, "mhc_pre_fused_bf16", 132},
+		{"and u", 8192, 64, HZ_BF16, 1, 0, "mhc_pre_fused_bf16", 132},
+		{"of an odd phi", 8192, 64, HZ_BF16, 0, 8, "mhc_pre_fused_bf16", 132},
+		{"of many channels", 1024, 4104, HZ_BF16, 0, 0, "mhc_weights_bf16", 32},
+		{"of fewer of many channels", 1023, 4104, HZ_BF16, 0, 0,
+		 "mhc_pre_project_24 mhc_pre_coefs_4", 16},
+	};
+	size_t i, bytes = 1;
+
+	for (i = 0; i < sizeof(rows_of) / sizeof(*rows_of); i++) {
+		struct operands o = make(rows_of[i].dtype, rows_of[i].T, rows_of[i].T, 4,
+					 rows_of[i].C);
+		const hz_tensor *u = rows_of[i].with_u ? &o.u : NULL;
+
+		o.phi.data = (char *)o.phi.data + rows_of[i].moved;
+		is_int(hz_mhc_pre_workspace(ctx, &o.x, &o.phi, &o.alpha, &o.bias, &o.p, &o.q, &o.a,
+					    u, NULL, &bytes),
+		       HZ_OK, "weights %s: workspace", rows_of[i].name);
+		is_int(u ? hz_mhc_pre(ctx, &o.x, &o.phi, &o.alpha, &o.bias, &o.p, &o.q, &o.a, u,
+				      NULL)
+			 : hz_mhc_weights(ctx, &o.x, &o.phi, &o.alpha, &o.bias, &o.p, &o.q, &o.a,
+					  NULL),
+		       HZ_OK, "weights %s: %s", rows_of[i].name, hz_errmsg(ctx));
+		if (hopper) {
+			is_str(taken(), rows_of[i].kernels, "weights %s: kernels", rows_of[i].name);
+			is_int(last()->grid[0], rows_of[i].grid, "weights %s: blocks",
+			       rows_of[i].name);
+			is_int(bytes > 0, strstr(rows_of[i].kernels, "project") != NULL,
+			       "weights %s: a workspace", rows_of[i].name);
+		} else {
+			ok(bytes > 0, "weights %s: a workspace", rows_of[i].name);
+			taken();
+		}
+	}
+}
+
 /* The workspace of a layer is enough for operands that the fastest kernels do not take. */
 static void test_layer(int64_t T)
 {
@@ -300,6 +348,7 @@ int main(void)
 			test_streams(&table[i]);
 		test_small();
 		test_pre_all(HZ_CUDA_90A && device == HZ_CUDA);
+		test_weights(HZ_CUDA_90A && device == HZ_CUDA);
 		test_layer(2);
 		test_layer(64);
 		test_errors();

@@ -46,6 +46,7 @@ enum {
 	STATIC = 128,		/* no x: coefficients of y = 0 */
 	NO_U = 256, WITH_DY = 512, LAYOUTS = 1024,
 	STATIC_MIX = 2048,	/* coefficients of y = 0, and u of x */
+	APART = 4096,		/* rows of phi of very different sizes */
 };
 
 struct pre {
@@ -127,6 +128,12 @@ static void make_inputs(struct tcase *c, const struct pre *s)
 		streams(c, X, s->dtype, s->T, n, s->C, any_layout(s), 1.5);
 	if (!(s->how & (STATIC | STATIC_MIX)))
 		weights(c, PHI, m, K, 1 / sqrt((double)K + 1), any_layout(s));
+	for (k = 0; s->how & APART && k < m; k++) {
+		int64_t j;
+
+		for (j = 0; j < K; j++)
+			set(c->o[PHI], k * K + j, ldexp(c->o[PHI]->v[k * K + j], 40 * (k % 3 - 1)));
+	}
 	vector(c, ALPHA, c->head ? 1 : 3, 0.8, 0.2, any_layout(s));
 	vector(c, BIAS, m, 0, 1, any_layout(s));
 	/* |z| has a corner at 0, which what y is off by must not lead across. */
@@ -522,6 +529,44 @@ static void test_sizes(void)
 	}
 }
 
+/* So many tokens that a GPU has kernels of their own for them, and what these do not take */
+static void test_many(void)
+{
+	static const struct pre list[] = {
+		{1, 4, HZ_BF16, NO_U | WITH_SAVED, 8192, 8192, 64, 0},
+		{1, 4, HZ_F16, NO_U | WITH_SAVED, 8225, 8225, 72, 0},
+		{0, 4, HZ_BF16, NO_U | WITH_GAIN | WITH_SAVED, 8600, 8600, 264, 0},
+		{1, 4, HZ_F16, NO_U | WITH_GAIN, 8193, 8193, 8, 0},
+		{2, 4, HZ_BF16, NO_U | LAYOUTS, 8300, 8300, 40, 0},
+		{6, 4, HZ_BF16, NO_U | LAYOUTS | WITH_SAVED, 8300, 8300, 40, NAN},
+		{8, 4, HZ_F16, NO_U | WITH_SAVED, 8200, 8200, 16, INFINITY},
+		{9, 4, HZ_BF16, NO_U, 8197, 8197, 128, 0},
+		{8, 4, HZ_F16, NO_U | WITH_SAVED | APART, 8200, 8200, 80, 0},
+		{8, 4, HZ_F16, WITH_SAVED | APART, 120, 120, 80, 0},
+		{8, 4, HZ_F16, WITH_SAVED | APART, 20, 20, 80, 0},
+		{8, 4, HZ_BF16, WITH_SAVED | APART, 120, 120, 80, 0},
+		{1, 4, HZ_BF16, WITH_NORM | WITH_SAVED, 8200, 8200, 136, 0},
+		{1, 4, HZ_BF16, HEAD | WITH_NORM, 8200, 8200, 48, 0},
+		{1, 4, HZ_BF16, NO_U, 8200, 8200, 17, 0},
+		{1, 4, HZ_F32, NO_U, 8200, 8200, 16, 0},
+		{1, 3, HZ_BF16, NO_U, 8200, 8200, 16, 0},
+		{1, 4, HZ_BF16, NO_U, 8200, 4100, 16, 0},
+		{1, 4, HZ_BF16, NO_U | WITH_SAVED, 70001, 70001, 8, 0},
+		{1, 4, HZ_BF16, 0, 1030, 1030, 4104, 0},
+	};
+	size_t k;
+
+	for (k = 0; k < sizeof(list) / sizeof(*list); k++) {
+		const struct pre *s = &list[k];
+
+		if (quick && (k > 7 || k % 3))
+			continue;
+		ok(forward_case(s), "n %d %s T %lld S %lld C %lld how %#x", s->n,
+		   hz_dtype_name(s->dtype), (long long)s->T, (long long)s->S, (long long)s->C,
+		   (unsigned)s->how);
+	}
+}
+
 static void test_special(void)
 {
 	static const double special[] = {NAN, INFINITY};
@@ -733,6 +778,7 @@ int main(void)
 	dev_open_all();
 	test_conventions();
 	test_sizes();
+	test_many();
 	test_special();
 	test_boundaries();
 	dev_close_all();

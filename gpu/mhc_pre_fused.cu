@@ -149,25 +149,34 @@ HZ_DEVICE int tile_token(const place_of &b, int t)
 /* ---- Sums ------------------------------------------------------------------------------------ */
 
 /*
- * phi of a warp's 32 channels in each stream, as mma wants it: tiles of 8 rows as bf16, and 8 of
- * what that leaves of them, by steps of 16 channels.
+ * phi of a warp's 32 channels in each stream, as mma wants it: tiles of 8 rows in x's dtype, and 8
+ * of what that leaves of them, by steps of 16 channels. Sums of f16 are to be multiplied by `back`.
  */
 struct slice {
 	uint32_t part[4][2][3][4];
+	float back[3];
 };
 
+template <int DTYPE>
 HZ_DEVICE void load_phi(const hzi_mhc_fused &p, const place_of &b, slice &phi)
 {
 	const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
+	float most[3] = {};
 
 #pragma unroll
-	for (int i = 0; i < 4; i++) {
+	for (int pass = DTYPE != HZ_F16; pass < 2; pass++) {
 #pragma unroll
-		for (int e = 0; e < 12; e++) {
-			const int k = e % 3 * 8 + lane / 4, step = e / 6, half = e / 3 % 2;
+		for (int i = 0; i < 3 && DTYPE == HZ_F16 && pass; i++) {
+			most[i] = row_scale(most[i]);
+			phi.back[i] = inverse_power(most[i]);
+		}
+#pragma unroll
+		for (int e = 0; e < 48; e++) {
+			const int i = e / 12, tile = e % 3, step = e / 6 % 2, half = e / 3 % 2;
+			const int k = tile * 8 + lane / 4;
 			const int c = warp * 32 + step * 16 + half * 8 + lane % 4 * 2;
 			const int64_t at = i * p.channels + b.channel + c;
-			uint32_t *part = phi.part[i][step][e % 3];
+			uint32_t *part = &phi.part[i][step][tile][half * 2];
 			float2 v = {}, gain = {1, 1};
 
 			if (k < p.rule.m && c < b.channels) {
@@ -175,7 +184,14 @@ HZ_DEVICE void load_phi(const hzi_mhc_fused &p, const place_of &b, slice &phi)
 				if (p.gain)
 					gain = *(const float2 *)(p.gain + at);
 			}
-			part[half * 2] = split_pair(v.x * gain.x, v.y * gain.y, part[half * 2 + 1]);
+			v.x *= gain.x;
+			v.y *= gain.y;
+			if (pass == 0)
+				most[tile] = fmaxf(most[tile], fmaxf(fabsf(v.x), fabsf(v.y)));
+			else if (DTYPE == HZ_F16)
+				part[0] = split_scaled(v.x * most[tile], v.y * most[tile], part[1]);
+			else
+				part[0] = split_pair(v.x, v.y, part[1]);
 		}
 	}
 }
@@ -234,14 +250,12 @@ HZ_DEVICE void load_x(uint32_t x[4][4], uint32_t from)
 
 /* Sums of these: of a lane, of two tokens each; squares */
 template <int DTYPE>
-HZ_DEVICE float project_tile(float sum[3][4], uint32_t x[4][4], const slice &phi)
+HZ_DEVICE float project_tile(float sum[3][4], const uint32_t x[4][4], const slice &phi)
 {
 	float squares[4] = {}, more[3][4] = {};	/* two chains of products each */
 
 #pragma unroll
 	for (int i = 0; i < 4; i++) {
-		uint32_t rest[4];
-
 #pragma unroll
 		for (int e = 0; e < 4; e++) {
 			float low, high;
@@ -249,21 +263,14 @@ HZ_DEVICE float project_tile(float sum[3][4], uint32_t x[4][4], const slice &phi
 			unpack(DTYPE, x[i][e], low, high);
 			squares[e % 2 * 2] = fmaf(low, low, squares[e % 2 * 2]);
 			squares[e % 2 * 2 + 1] = fmaf(high, high, squares[e % 2 * 2 + 1]);
-			if (DTYPE == HZ_F16)
-				x[i][e] = split_pair(low, high, rest[e]);
 		}
 #pragma unroll
 		for (int step = 0; step < 2; step++) {
 #pragma unroll
-			for (int tile = 0; tile < 3; tile++) {
-				const uint32_t *a = phi.part[i][step][tile];
-
-				float *to = step ? more[tile] : sum[tile];
-
-				multiply_bf16(to, a, x[i][step * 2], x[i][step * 2 + 1]);
-				if (DTYPE == HZ_F16)
-					multiply_bf16(to, a, rest[step * 2], rest[step * 2 + 1]);
-			}
+			for (int tile = 0; tile < 3; tile++)
+				multiply<DTYPE>(step ? more[tile] : sum[tile],
+						phi.part[i][step][tile], x[i][step * 2],
+						x[i][step * 2 + 1]);
 		}
 	}
 #pragma unroll
@@ -292,7 +299,7 @@ HZ_DEVICE void project(const hzi_mhc_fused &p, const place_of &b, memory<POST> &
 	uint32_t x[4][4];
 	slice phi;
 
-	load_phi(p, b, phi);
+	load_phi<DTYPE>(p, b, phi);
 	for (int t = 0; t < b.tiles; t++) {
 		const uint32_t to = slot.at * (PROJECTORS * TILE * ROW * 4);
 		const bool free = t < all::slots || is_over(drained + slot.at * 8, slot.parity ^ 1);
@@ -313,7 +320,8 @@ HZ_DEVICE void project(const hzi_mhc_fused &p, const place_of &b, memory<POST> &
 #pragma unroll
 		for (int e = 0; e < 6; e++)
 			store_shared(sums + to + (e % 2 * ROW + e / 2 * 8) * 4,
-				     sum[e / 2][e % 2] + sum[e / 2][e % 2 + 2]);
+				     (sum[e / 2][e % 2] + sum[e / 2][e % 2 + 2]) *
+					     (DTYPE == HZ_F16 ? phi.back[e / 2] : 1));
 		store_shared(squares + to, square);
 		barrier_arrive(summed + slot.at * 8);
 		slot.next();

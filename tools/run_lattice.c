@@ -283,6 +283,10 @@ int lattice_of(struct job *job, const char *prefix, bool has_t, hz_lattice **lat
 	if (o.kind == HZ_LATTICE_D && !o.dim)
 		return complain(EXIT_BAD, "%s: lattice=%s: the key dim= is missing", job->op->name,
 				name->text);
+	if (o.policy == HZ_LATTICE_GROUP && !prefixed(job, prefix, "group")->given)
+		return complain(EXIT_BAD, "%s: policy=group needs group=", job->op->name);
+	if (o.policy == HZ_LATTICE_BANK && !prefixed(job, prefix, "bank")->given)
+		return complain(EXIT_BAD, "%s: policy=bank needs bank=", job->op->name);
 	if (o.policy == HZ_LATTICE_GROUP)
 		o.group = (int32_t)prefixed_or(job, prefix, "group", 0);
 	if (prefixed_or(job, prefix, "sphere", 0))

@@ -128,6 +128,7 @@ struct hzi_qmul {
 	const float *a_scale, *b_scale, *bias;
 	int64_t a_step;			/* 0: a_scale is one for all */
 	float fmin, fmax;
+	void *sums;			/* hz_kern.q_sums bytes, or NULL, which is slower */
 };
 
 /*
@@ -716,6 +717,7 @@ struct hz_kern {
 	 * it with another.
 	 */
 	int32_t q_rows;
+	int32_t q_sums;			/* bytes that qmul() wants for sums of parts of k, or 0 */
 	bool q_lazy, q_floats;
 	int64_t (*qpack_a_bytes)(int64_t m, int64_t k);
 	int32_t (*qpack_a_less)(int32_t a_dtype, int32_t b_dtype);

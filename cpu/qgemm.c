@@ -310,7 +310,8 @@ static void pack_rows(void *data, int thread, int64_t begin, int64_t end)
  * the sums where qmul() cannot do it all.
  */
 static void multiply(const struct job *job, int64_t slot, int64_t i, int64_t rows, int64_t j,
-		     int64_t cols, const uint8_t *b, const struct columns *c, int32_t *tile)
+		     int64_t cols, const uint8_t *b, const struct columns *c, int32_t *tile,
+		     void *sums)
 {
 	const struct hzi_qgemm_args *a = job->a;
 	const int64_t item = job->item + slot,
@@ -323,7 +324,7 @@ static void multiply(const struct job *job, int64_t slot, int64_t i, int64_t row
 		.b_panel = hzi_round_up(a->k, 64) * PANEL, .c_ld = a->c_m, .a_dtype = a->a_dtype,
 		.b_dtype = a->b_dtype, .c_dtype = a->c_dtype, .one_u = c->one_u, .col = c->col,
 		.b_zero = c->b_zero, .u = c->u, .shift = c->shift, .row = row, .c_zero = a->c_zero,
-		.min = a->min, .max = a->max,
+		.min = a->min, .max = a->max, .sums = sums,
 	};
 
 	if (c->floats) {
@@ -472,6 +473,7 @@ static void multiply_units(void *data, int thread, int64_t begin, int64_t end)
 			int32_t *tile = take(&scratch,
 					     4 * hzi_round_up(TILE_ROWS, job->kern->q_rows) *
 						     TILE_COLS);
+			void *const sums = take(&scratch, job->kern->q_sums);
 			const int32_t *sum;
 			const uint8_t *b;
 			struct columns c;
@@ -479,7 +481,8 @@ static void multiply_units(void *data, int thread, int64_t begin, int64_t end)
 			b = a->packed ? packed_b(a, item, u.j + j, &sum) :
 					pack_b(job, item, u.j + j, cols, &sum, &scratch);
 			c = make_columns(job, u.j + j, cols, sum, &scratch);
-			multiply(job, u.slot, u.i, u.rows, u.j + j, cols, b, &c, tile);
+			multiply(job, u.slot, u.i, u.rows, u.j + j, cols, b, &c, tile,
+				 sums);
 		}
 	}
 }
@@ -498,6 +501,7 @@ static void multiply_wide(const struct job *job, const struct unit *u, char *scr
 	int32_t *tile = take(&scratch, 4 * WIDE_ROWS * WIDE_COLS);
 	int64_t *total = take(&scratch, 8 * WIDE_ROWS * WIDE_COLS);
 	char *packed_a = take(&scratch, job->kern->qpack_a_bytes(WIDE_ROWS, chunk));
+	void *const sums = take(&scratch, job->kern->q_sums);
 	int32_t row[WIDE_ROWS];
 	int64_t rows_sum[WIDE_ROWS] = {0};
 	const int32_t *bias = a->bias_dtype == HZ_S32 ? a->bias : NULL, *sum;
@@ -537,6 +541,7 @@ static void multiply_wide(const struct job *job, const struct unit *u, char *scr
 			.b_dtype = a->b_dtype,
 			.c_dtype = HZ_S32,
 			.raw = true,
+			.sums = sums,
 		};
 
 		job->kern->qpack_a(&pack);
@@ -651,6 +656,7 @@ static size_t make_job(const struct hz_context *ctx, const struct hzi_qgemm_args
 					  max_i64(B_BYTES / k_padded / PANEL, 1) * PANEL);
 		bytes = line(4 * hzi_round_up(TILE_ROWS, q_rows) * TILE_COLS);
 	}
+	bytes += line(ctx->kern->q_sums);
 	if (a->packed)
 		bytes += columns_scratch(min_i64(job->unit_cols, padded));
 	else

@@ -39,7 +39,8 @@ enum {
 	PAIR = 2 * TILE,	/* a step of a panel, of A and of B */
 	KC = 16,		/* steps whose panel of A, 32 KiB, fits L1 beside the rest */
 	SUMS = ROWS * SUMS_LD,	/* bytes of a block's sums */
-	WIDTH = 32,		/* panels of B at once at most: 128 KiB of sums */
+	WIDTH = 32,		/* panels of B at once at most: 128 KiB of sums of the caller's */
+	OWN = 2,		/* the same without: of the stack, which threads may have little of */
 	FEW = 8			/* bands of rows */
 };
 
@@ -443,6 +444,8 @@ static void plan(struct region *g)
 	int64_t most = room / (g->steps * PAIR);
 
 	g->part = g->bands == 1 ? g->steps : ceil_div(g->steps, ceil_div(g->steps, KC));
+	if (most > (q->sums ? WIDTH : OWN) && g->part < g->steps)
+		most = q->sums ? WIDTH : OWN;
 	most = most < 1 ? 1 : most > WIDTH ? WIDTH : most;
 	g->width = g->bands == 1 ? g->panels : ceil_div(g->panels, ceil_div(g->panels, most));
 	g->pack = q->src;
@@ -569,7 +572,8 @@ static void region(int signs, struct region *g)
 {
 	const struct hzi_qmul *q = g->q;
 	const int64_t steps = g->steps, bands = g->bands;
-	char sums[WIDTH * SUMS] __attribute__((aligned(64)));
+	char own_sums[OWN * SUMS] __attribute__((aligned(64)));
+	char *const sums = q->sums && g->part < steps ? q->sums : own_sums;
 	/* In turn: the last block of a band is finished beside the first of the next. */
 	int32_t off[2][ROWS] __attribute__((aligned(64))) = {{0}};
 	struct float_row float_row[2][ROWS];
@@ -799,6 +803,7 @@ void hzi_kern_amx(struct hz_kern *kern)
 	kern->quat[0].half_s = half_s;
 	kern->quat[0].half_mul = half_mul;
 	kern->q_rows = ROWS;
+	kern->q_sums = WIDTH * SUMS;
 	kern->q_lazy = kern->q_floats = true;
 	kern->qpack_a_bytes = qpack_a_bytes;
 	kern->qpack_a_less = qpack_a_less;

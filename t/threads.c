@@ -1,5 +1,6 @@
 /*
- * threads.c - every call in 8 threads, in a parallel region, in a child, in a library loaded again
+ * threads.c - every call in 8 threads, in a parallel region, in a child, on a small stack, in a
+ * library loaded again
  *
  * SPDX-License-Identifier: BSD-2-Clause
  *
@@ -12,6 +13,7 @@
 
 #include <dlfcn.h>
 #include <pthread.h>
+#include <sys/mman.h>
 #include <sys/wait.h>
 #include <unistd.h>
 #ifdef __SSE2__
@@ -363,6 +365,235 @@ static void unloading(void)
 	   resident_pages());
 }
 
+/* ---- Stacks ---------------------------------------------------------------------------------- */
+
+/*
+ * Every call of calls.def, and some that take what is largest, in a thread of its own whose stack
+ * is filled with a pattern: what differs then has been used. Contexts are of one thread, whose
+ * part of the work is that of any other, and opened outside. See hurwitz(7) for what is promised.
+ */
+#define STACK_BYTES ((size_t)1 << 20)
+#define STACK_MOST ((size_t)96 << 10)
+#define PATTERN 0xa5
+
+static unsigned char *stack;
+
+struct task {
+	struct scene *s;
+	const struct call *call;
+	const hz_tensor *operand[CALL_OPERANDS];
+	int (*other)(hz_context *ctx);
+	int status;
+};
+
+static void *on_stack(void *arg)
+{
+	struct task *const t = arg;
+
+	t->status = t->other ? t->other(t->s->ctx) : t->call->run(t->s, t->operand);
+	return NULL;
+}
+
+/* Bytes of the stack that a task took, the thread's own among them */
+static size_t bytes_of(struct task *t)
+{
+	pthread_attr_t attr;
+	pthread_t thread;
+	size_t left = 0;
+
+	memset(stack, PATTERN, STACK_BYTES);
+	if (pthread_attr_init(&attr) || pthread_attr_setstack(&attr, stack, STACK_BYTES) ||
+	    pthread_create(&thread, &attr, on_stack, t))
+		bail("no thread");
+	pthread_join(thread, NULL);
+	pthread_attr_destroy(&attr);
+	while (left < STACK_BYTES && stack[left] == PATTERN)
+		left++;
+	return STACK_BYTES - left;
+}
+
+static int opening(hz_context *unused)
+{
+	hz_context *ctx;
+	const int status = hz_open(&ctx, &(hz_options){.device = HZ_CPU});
+
+	(void)unused;
+	hz_close(ctx);
+	return status;
+}
+
+/* Lattices of 24 dimensions, by the rule alone, and of 16 in lanes; T of many blocks, or of one */
+#define BLOCKS 300
+
+static int codes_of(hz_context *ctx, int dim, int policy, int64_t step)
+{
+	static float x[2 * BLOCKS * 24], y[2 * BLOCKS * 24];
+	static uint32_t codes[4 * BLOCKS];
+	static uint8_t ts[BLOCKS];
+	const hz_lattice_opts o = {
+		.kind = HZ_LATTICE_Z, .dim = dim, .q = 2, .levels = 2, .policy = policy,
+		.group = policy == HZ_LATTICE_GROUP ? 128 / dim * dim : 0,
+	};
+	const hz_lattice_code_opts pack = {.pack = HZ_LATTICE_LIMBS};
+	hz_tensor tx = hz_tensor_1d(x, HZ_F32, HZ_CPU, BLOCKS * dim);
+	hz_tensor ty = hz_tensor_1d(y, HZ_F32, HZ_CPU, BLOCKS * dim);
+	hz_tensor tc, tt = hz_tensor_1d(ts, HZ_U8, HZ_CPU, BLOCKS);
+	hz_lattice_info info;
+	hz_lattice *l;
+	int status = hz_lattice_open(ctx, &l, &o);
+
+	if (status != HZ_OK)
+		return status;
+	hz_lattice_get_info(l, &info);
+	tc = hz_tensor_2d(codes, HZ_U32, HZ_CPU, BLOCKS, info.limbs);
+	if (o.group)
+		tt.shape[0] = (BLOCKS * dim + o.group - 1) / o.group;
+	tx.stride[0] = ty.stride[0] = step;
+	for (int i = 0; i < 2 * BLOCKS * 24; i++)
+		x[i] = (float)(i % 17 - 8);
+	status = hz_lattice_encode(ctx, l, &tx, &tc, info.scales ? &tt : NULL, NULL, &pack);
+	if (status == HZ_OK)
+		status = hz_lattice_decode(ctx, l, &tc, info.scales ? &tt : NULL, &ty, &pack);
+	hz_lattice_close(l);
+	return status;
+}
+
+static int rule_group(hz_context *ctx)
+{
+	return codes_of(ctx, 24, HZ_LATTICE_GROUP, 2);
+}
+
+static int lanes_group(hz_context *ctx)
+{
+	return codes_of(ctx, 16, HZ_LATTICE_GROUP, 2);
+}
+
+static int lanes_t(hz_context *ctx)
+{
+	return codes_of(ctx, 16, HZ_LATTICE_T, 1);
+}
+
+/* Eight streams whose channels do not lie side by side, and a chain of 64 layers of these */
+#define TOKENS 6
+#define CHANNELS 600
+#define STREAMS 8
+
+static float x[TOKENS * STREAMS * CHANNELS * 2], y[TOKENS * STREAMS * CHANNELS * 2];
+static float dx[TOKENS * STREAMS * CHANNELS * 2], f[TOKENS * CHANNELS * 2];
+static float df[TOKENS * CHANNELS * 2];
+static float p[TOKENS * STREAMS], dp[TOKENS * STREAMS];
+static float a[TOKENS * STREAMS * STREAMS], da[TOKENS * STREAMS * STREAMS];
+
+static hz_tensor streams_view(float *data)
+{
+	hz_tensor t = hz_tensor_3d(data, HZ_F32, HZ_CPU, TOKENS, STREAMS, CHANNELS);
+
+	for (int i = 0; i < 3; i++)
+		t.stride[i] *= 2;
+	return t;
+}
+
+static hz_tensor branch_view(float *data)
+{
+	hz_tensor t = hz_tensor_2d(data, HZ_F32, HZ_CPU, TOKENS, CHANNELS);
+
+	for (int i = 0; i < 2; i++)
+		t.stride[i] *= 2;
+	return t;
+}
+
+static int streams(hz_context *ctx)
+{
+	const hz_tensor tx = streams_view(x), ty = streams_view(y), tdx = streams_view(dx);
+	const hz_tensor tf = branch_view(f), tdf = branch_view(df);
+	const hz_tensor tp = hz_tensor_2d(p, HZ_F32, HZ_CPU, TOKENS, STREAMS);
+	const hz_tensor tdp = hz_tensor_2d(dp, HZ_F32, HZ_CPU, TOKENS, STREAMS);
+	const hz_tensor ta = hz_tensor_3d(a, HZ_F32, HZ_CPU, TOKENS, STREAMS, STREAMS);
+	const hz_tensor tda = hz_tensor_3d(da, HZ_F32, HZ_CPU, TOKENS, STREAMS, STREAMS);
+	const int status = hz_mhc_post(ctx, &tx, &tf, &tp, &ta, NULL, &ty);
+
+	return status ? status : hz_mhc_post_bwd(ctx, &tx, &tf, &tp, &ta, NULL, &ty, &tdx, &tdf,
+						 &tdp, &tda, NULL);
+}
+
+static int chain(hz_context *ctx)
+{
+	static hz_mhc_block block[64];
+	const hz_tensor tx = streams_view(x);
+
+	for (int l = 0; l < 64; l++) {
+		block[l].p = block[l].q = hz_tensor_2d(p, HZ_F32, HZ_CPU, TOKENS, STREAMS);
+		block[l].a = hz_tensor_3d(a, HZ_F32, HZ_CPU, TOKENS, STREAMS, STREAMS);
+		block[l].f = branch_view(f);
+	}
+	block[63].u = branch_view(df);
+	block[63].y = streams_view(y);
+	return hz_mhc_recompute(ctx, &tx, 64, block);
+}
+
+static const struct {
+	const char *name;
+	int (*run)(hz_context *ctx);
+} largest[] = {
+	{"open", opening}, {"groups by the rule", rule_group}, {"groups in lanes", lanes_group},
+	{"T in lanes", lanes_t}, {"streams apart", streams}, {"a chain of them", chain},
+};
+
+static void stacks(int isa)
+{
+	const hz_options o = {.device = HZ_CPU, .isa = isa, .threads = 1};
+	size_t most = 0;
+	const char *name = "";
+	struct scene s;
+	int failed = 0;
+
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__) || !defined(__OPTIMIZE__)
+	skip(2, "stacks are those of an optimized build");
+	return;
+#endif
+	stack = mmap(NULL, STACK_BYTES, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+	if (stack == MAP_FAILED)
+		bail("no memory");
+	scene_open(&s, &o);
+	for (int i = 0; i < calls_count + (int)(sizeof(largest) / sizeof(*largest)); i++) {
+		struct task task = {.s = &s};
+		hz_tensor t[CALL_OPERANDS];
+		size_t used = 0;
+
+		if (i < calls_count) {
+			unsigned char *image;
+			const int n = scene_views(&s, &calls[i], t, &used);
+
+			task.call = &calls[i];
+			for (int k = 0; k < n; k++)
+				task.operand[k] = &t[k];
+			image = malloc(used + 1);
+			if (!image)
+				bail("no memory");
+			scene_image(&s, &calls[i], tap_seed(), image);
+			scene_write(&s, image, used);
+			free(image);
+		} else {
+			task.other = largest[i - calls_count].run;
+		}
+		used = bytes_of(&task);
+		if (task.status != HZ_OK)
+			diag("%s", hz_errmsg(s.ctx));
+		failed += task.status != HZ_OK;
+		if (used > STACK_MOST)
+			diag("%s: %zu bytes", task.call ? task.call->name :
+			     largest[i - calls_count].name, used);
+		if (used > most) {
+			most = used;
+			name = task.call ? task.call->name : largest[i - calls_count].name;
+		}
+	}
+	is_int(failed, 0, "%s: all calls", hz_isa_name(isa));
+	ok(most <= STACK_MOST, "%s: %zu bytes of stack at most, by %s", hz_isa_name(isa), most, name);
+	scene_close(&s);
+	munmap(stack, STACK_BYTES);
+}
+
 int main(void)
 {
 	unsetenv("HURWITZ_DEVICE");
@@ -392,8 +623,10 @@ int main(void)
 			continue;
 		hz_device_info(ctx, &info);
 		hz_close(ctx);
-		if (info.isa == isa)
-			level(isa);
+		if (info.isa != isa)
+			continue;
+		level(isa);
+		stacks(isa);
 	}
 	many_threads();
 	modes();

@@ -448,6 +448,46 @@ struct hzi_vlut_table {
 };
 
 /*
+ * D4 with q = 4 and two levels, packed: a coordinate of a leader is three bits, s h l, -4 s + 2 h +
+ * l, whose remainder modulo 4 in -2 .. 1 has s = h; where the nearest point of 4 D4 is not that of
+ * 4 Z^4, s of one coordinate is turned, the first of the largest. That, h and l of all, the l
+ * having an even sum, are the 256 leaders. So a coordinate is a field of two bits: l, or of the
+ * last one whether a sign is turned, and h above.
+ *
+ * codes: of 32 rows, steps of 16 lattice blocks, 1 KiB: [4][4 coordinates][16 rows][4 blocks] of
+ * bytes, whose lower nibbles are rows 0 .. 15, level 0 below level 1, the upper ones 16 .. 31.
+ *
+ * sums[i][32] = the sums of points times row i of x, mod 2^32; rows are x_ld apart, in the order of
+ * vlut_fields_order(), and have `steps` times 64 numbers. Up to 2^15 of these: 16 times a sum fits.
+ */
+struct hzi_vlut_fields {
+	const uint8_t *codes;
+	const int8_t *x;
+	int32_t *sums;
+	int64_t x_ld, steps;
+	int32_t count;
+};
+
+/* Coordinates of masked codes, less offset, to rows of packed B, k in that order, too */
+struct hzi_vlut_fields_points {
+	const uint8_t *codes;
+	uint8_t *b;
+	int64_t chunks;			/* of four blocks */
+	uint32_t mask;
+	int8_t offset[4];
+};
+
+/*
+ * To codes of a panel of 64 rows, whose second half is so many bytes behind. table: of the fields
+ * of all coordinates, the first one lowest, the code.
+ */
+struct hzi_vlut_fields_codes {
+	const uint8_t *codes, *table;
+	uint8_t *to;
+	int64_t half, chunks;
+};
+
+/*
  * Points of a panel less offset, bytes, to two panels of packed B (lib/qgemm.h), b_panel bytes
  * apart: number e of block b is k = b * embed + e. table is [levels][embed][size] of bytes: the
  * leaders times q^l. Sums are mod 256. What is beyond k up to a multiple of 4 becomes 0.
@@ -757,6 +797,13 @@ struct hz_kern {
 			 int64_t step);
 	/* The largest magnitude, as bits: with NaN or Inf no less than 0x7f800000 */
 	int32_t (*vlut_most)(const float *x, int64_t count);
+	/* Rows of x at a time, 16 at most, and in all, up to which it beats vlut_fields_points() */
+	int32_t fields_rows, fields_most;
+	void (*vlut_fields)(const struct hzi_vlut_fields *a);
+	void (*vlut_fields_points)(const struct hzi_vlut_fields_points *a);
+	void (*vlut_fields_codes)(const struct hzi_vlut_fields_codes *a);
+	/* count numbers, a multiple of 16: of each 16 number 4 j + i comes to 4 i + j. */
+	void (*vlut_fields_order)(int8_t *x, int64_t count);
 
 	void (*mhc_row)(const struct hzi_mhc_row *a);
 	void (*mhc_row_bwd)(const struct hzi_mhc_row_bwd *a);

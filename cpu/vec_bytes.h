@@ -108,6 +108,30 @@ INLINE void lookup(const uint8_t *table, const int size, vbytes *v, const int n)
 #endif
 }
 
+/* Four bytes in every lane */
+INLINE vbytes four_bytes(const int8_t *p)
+{
+	int32_t four;
+
+	memcpy(&four, p, 4);
+	return (vbytes)set_i(four);
+}
+
+/* Products of bytes below 64 and signed bytes, those of neighbours added, as words */
+INLINE vwords madd_bytes(vbytes u, vbytes v)
+{
+#if HZ_VEC == HZ_VEC_AVX512
+	return (vwords)_mm512_maddubs_epi16((__m512i)u, (__m512i)v);
+#elif HZ_VEC == HZ_VEC_AVX2
+	return (vwords)_mm256_maddubs_epi16((__m256i)u, (__m256i)v);
+#else
+	typedef int16_t vshort __attribute__((vector_size(4 * LANES)));
+
+	return (vwords)((vshort)((vwords)u & 255) * ((vshort)((vwords)v << 8) >> 8) +
+			(vshort)((vwords)u >> 8) * ((vshort)v >> 8));
+#endif
+}
+
 /* table[i] of up to 64 floats, 0 <= i < 64 */
 INLINE vf lookup_f32(const float *table, vi i)
 {

@@ -14,7 +14,8 @@
 /*
  * A packed matrix: panels of 64 rows, each with [blocks][M][64] codes and then [blocks or
  * groups][64] of T. Bytes lie at hzi_vlut_place() of their row, codes of 16 and 32 bits in the
- * order of rows. Levels that were not given when it was packed are codes 0, whose leader is 0.
+ * order of rows. Levels that were not given when it was packed are codes 0, whose leader is 0. With
+ * fields it is two halves of 32 rows, of struct hzi_vlut_fields.
  */
 void hzi_vlut_side(struct hzi_vlut_side *s, const struct hz_vlut *vlut,
 		   const struct hz_lattice *lattice, const struct hzi_coded *w)
@@ -28,12 +29,16 @@ void hzi_vlut_side(struct hzi_vlut_side *s, const struct hz_vlut *vlut,
 		.words = lattice == vlut->w ? vlut->words[0] : vlut->words[1],
 		.embed = r->embed, .first = w->first, .levels = r->levels - w->first,
 		.blocks = w->blocks, .has_t = hzi_lattice_has_t(lattice),
+		.fields = vlut->fields && lattice == vlut->w, .field_codes = vlut->field_codes,
 	};
 	s->group = s->has_t ? r->group : 1;
 	s->groups = s->has_t ? (s->blocks + s->group - 1) / s->group : 0;
 	s->panels = (w->rows + HZI_VLUT_ROWS - 1) / HZI_VLUT_ROWS;
 	s->panel_bytes =
 		s->blocks * r->levels * HZI_VLUT_ROWS * s->bytes + s->groups * HZI_VLUT_ROWS;
+	s->half_bytes = (s->blocks + 15) / 16 * 1024;
+	if (s->fields)
+		s->panel_bytes = 2 * s->half_bytes;
 	s->small = lattice->leaders && r->level_size <= HZI_VLUT_ROOM;
 	s->size = !s->small ? 0 : r->level_size <= 16 ? 16 : r->level_size <= 64 ? 64 :
 		  r->level_size <= 128 ? 128 : 256;
@@ -151,8 +156,59 @@ static void pack_panel(const struct hz_kern *kern, const struct hzi_vlut_side *s
 		pack_t(kern, s, panel, first / s->group, (blocks + s->group - 1) / s->group, t);
 }
 
+/* Codes to fields, a byte for each coordinate */
+static void make_fields(const struct hzi_vlut_side *s, uint32_t *fields)
+{
+	for (uint32_t f = 0; f < 256; f++)
+		fields[s->field_codes[f]] = (f & 3) | (f >> 2 & 3) << 8 | (f >> 4 & 3) << 16 |
+					    (f >> 6) << 24;
+}
+
+static void pack_fields(const struct hzi_vlut_side *s, const uint32_t *fields, int64_t panel,
+			uint8_t *to)
+{
+	const struct hzi_coded *w = s->w;
+	const int64_t row = panel * HZI_VLUT_ROWS;
+	const int64_t rows = hzi_vlut_min(HZI_VLUT_ROWS, w->rows - row);
+
+	memset(to, 0, (size_t)s->panel_bytes);
+	for (int64_t b = 0; b < s->blocks; b++) {
+		uint8_t *at = to + b / 4 * 256 + b % 4;
+
+		for (int64_t i = 0; i < rows; i++) {
+			const int64_t from = (row + i) * w->row + b * w->block;
+			uint8_t *byte = at + i / 32 * s->half_bytes + i % 16 * 4;
+			uint32_t all = 0;
+
+			for (int l = 0; l < s->levels; l++)
+				all |= fields[get_code(w->codes, s->bytes, from + l * w->level)]
+				       << 2 * (s->first + l);
+			for (int e = 0; e < 4; e++)
+				byte[e * 64] |= (uint8_t)((all >> 8 * e & 15) << i / 16 % 2 * 4);
+		}
+	}
+}
+
+static struct hzi_vlut_view view_fields(const struct hz_kern *kern, const struct hzi_vlut_side *s,
+					int64_t panel, int64_t first, int64_t blocks,
+					uint8_t *scratch)
+{
+	const struct hzi_vlut_fields_codes a = {
+		.codes = (const uint8_t *)s->w->packed + panel * s->panel_bytes + first / 4 * 256,
+		.table = s->field_codes, .to = scratch, .half = s->half_bytes,
+		.chunks = (first % 4 + blocks + 3) / 4,
+	};
+
+	kern->vlut_fields_codes(&a);
+	return (struct hzi_vlut_view){
+		.codes = scratch + first % 4 * 128 + s->first * HZI_VLUT_ROWS, .step = 128,
+	};
+}
+
 int64_t hzi_vlut_view_bytes(const struct hzi_vlut_side *s, int64_t blocks)
 {
+	if (s->w->packed && s->fields)
+		return (blocks + 8) * 128;
 	return s->w->packed ? 0 : blocks * (s->levels * s->bytes + 1) * HZI_VLUT_ROWS;
 }
 
@@ -161,6 +217,8 @@ struct hzi_vlut_view hzi_vlut_view(const struct hz_kern *kern, const struct hzi_
 {
 	struct hzi_vlut_view v;
 
+	if (s->w->packed && s->fields)
+		return view_fields(kern, s, panel, first, blocks, scratch);
 	if (s->w->packed) {
 		const uint8_t *p = (const uint8_t *)s->w->packed + panel * s->panel_bytes;
 
@@ -180,6 +238,7 @@ struct pack_job {
 	const struct hz_kern *kern;
 	struct hzi_vlut_side side;
 	uint8_t *packed;
+	uint32_t fields[256];
 };
 
 static void pack_panels(void *data, int thread, int64_t begin, int64_t end)
@@ -191,6 +250,10 @@ static void pack_panels(void *data, int thread, int64_t begin, int64_t end)
 	for (int64_t p = begin; p < end; p++) {
 		uint8_t *to = job->packed + p * s->panel_bytes;
 
+		if (s->fields) {
+			pack_fields(s, job->fields, p, to);
+			continue;
+		}
 		pack_panel(job->kern, s, p, 0, s->blocks, s->first, to,
 			   to + s->panel_bytes - s->groups * HZI_VLUT_ROWS);
 	}
@@ -201,6 +264,8 @@ int hzi_cpu_vlut_pack(struct hz_context *ctx, const struct hzi_vlut_pack_args *a
 	struct pack_job job = {.kern = ctx->kern, .packed = a->packed};
 
 	hzi_vlut_side(&job.side, a->vlut, a->vlut->w, &a->w);
+	if (job.side.fields)
+		make_fields(&job.side, job.fields);
 	hzi_parallel(hzi_threads(ctx, 2 * job.side.panels * job.side.panel_bytes), pack_panels,
 		     &job, job.side.panels);
 	return HZ_OK;
@@ -362,6 +427,23 @@ void hzi_vlut_bytes(const struct hz_kern *kern, const struct hzi_vlut_side *s,
 	}
 }
 
+void hzi_vlut_fields_bytes(const struct hz_kern *kern, const struct hzi_vlut_side *s,
+			   int64_t panel, int64_t first, int64_t blocks, uint8_t *b, int64_t b_panel)
+{
+	const uint8_t *codes = (const uint8_t *)s->w->packed + panel * s->panel_bytes;
+	struct hzi_vlut_fields_points p = {
+		.chunks = (blocks + 15) / 16 * 4, .mask = s->first ? 0xcccccccc : 0xffffffff,
+	};
+
+	for (int e = 0; e < 4; e++)
+		p.offset[e] = (int8_t)s->rule->offset[e];
+	for (int h = 0; h < 2; h++) {
+		p.codes = codes + h * s->half_bytes + first / 4 * 256;
+		p.b = b + h * b_panel;
+		kern->vlut_fields_points(&p);
+	}
+}
+
 /* ---- Vectors --------------------------------------------------------------------------------- */
 
 /* count elements back to back from one dtype to another, one of which is f32 */
@@ -409,7 +491,9 @@ void hzi_vlut_load(const struct hz_kern *kern, const void *x, int dtype, int64_t
 		return;
 	}
 	for (int64_t c = 0; c < cols && n > 0; c++, first += x_ld, to += to_ld) {
-		if (dtype == HZ_F32) {
+		if (dtype == HZ_F32 && step == 1) {
+			memcpy(to, (const float *)x + first, (size_t)n * 4);
+		} else if (dtype == HZ_F32) {
 			for (int64_t i = 0; i < n; i++)
 				to[i] = ((const float *)x)[first + i * step];
 		} else if (dtype == HZ_S8) {

@@ -16,12 +16,14 @@ struct hzi_vlut_side {
 	const struct hzi_lattice_matrices *matrices;
 	const struct hzi_coded *w;
 	const uint64_t *words;		/* [M][q^d]: bytes of leaders times q^m; NULL: none */
-	int64_t blocks, panels, panel_bytes;
+	int64_t blocks, panels, panel_bytes, half_bytes;
 	int64_t group, groups;		/* blocks that share T; T of a row, 0 without T */
 	int64_t reach, offset_max;	/* |p_i - o_i| <= reach, if that is below 2^31; |o_i| */
 	int32_t bytes, embed, first, levels;	/* of a code; of a point; of those in use */
 	int32_t size;			/* of tables of bytes: 16, 64, 128 or 256, if small */
 	bool has_t, small, sub;		/* q^d <= 256; w->sub is not 0 */
+	bool fields;			/* what is packed is as in struct hzi_vlut_fields */
+	const uint8_t *field_codes;	/* [256]: the codes that fields stand for */
 };
 
 /* Some blocks of a panel: level l of block b is at codes + b * step + l * 64 codes */
@@ -58,6 +60,14 @@ void hzi_vlut_byte_table(const struct hzi_vlut_side *s, uint8_t *table);
 void hzi_vlut_bytes(const struct hz_kern *kern, const struct hzi_vlut_side *s,
 		    const struct hzi_vlut_view *v, const uint8_t *table, int64_t blocks, uint8_t *b,
 		    int64_t b_panel);
+
+/*
+ * The same of a packed matrix of fields, k of each 16 in the order of vlut_fields_order(), whole
+ * steps of 64 of them; first is a multiple of 16.
+ */
+void hzi_vlut_fields_bytes(const struct hz_kern *kern, const struct hzi_vlut_side *s,
+			   int64_t panel, int64_t first, int64_t blocks, uint8_t *b,
+			   int64_t b_panel);
 
 /* Scale of T of a row in a view, by groups */
 static inline float hzi_vlut_scale(const struct hzi_vlut_side *s, const struct hzi_vlut_view *v,
@@ -196,6 +206,27 @@ void hzi_vlut_ints_place(struct hzi_vlut_ints *j, char *base, size_t *used);
 /* Where the caller puts the parts of a column, k apart, with its factor and shift */
 int8_t *hzi_vlut_ints_row(const struct hzi_vlut_ints *j, int64_t col);
 void hzi_vlut_ints_run(struct hzi_vlut_ints *j);
+
+/* Packed fields by few rows of bytes, which the caller puts where _row() says */
+struct hzi_vlut_fields_job {
+	struct hz_context *ctx;
+	const struct hzi_vlut_side *w;
+	struct hzi_vlut_result y;
+	int64_t cols;
+	int32_t parts;			/* as of struct hzi_vlut_ints */
+	/* place */
+	double *factor, *shift;		/* likewise */
+	int64_t *less;			/* [cols]: <o, x'> */
+	int64_t k, rows;		/* k: whole steps */
+	int8_t *x;			/* [rows][k] */
+	char *scratch;
+	int64_t scratch_each;
+	int threads;
+};
+
+void hzi_vlut_fields_place(struct hzi_vlut_fields_job *j, char *base, size_t *used);
+int8_t *hzi_vlut_fields_row(const struct hzi_vlut_fields_job *j, int64_t col);
+void hzi_vlut_fields_run(struct hzi_vlut_fields_job *j);
 
 /* A product with blocks in the workspace from base on; NULL: its bytes are counted alone. */
 size_t hzi_vlut_gemm(struct hz_context *ctx, const struct hzi_vlut_gemm_args *a, char *base);

@@ -16,6 +16,11 @@
 #define CHUNK 16384		/* of k: 1 MiB of a panel's points; sums of 2^28 at most */
 #define COLUMNS 96		/* that are multiplied at once */
 
+static bool from_fields(const struct hzi_vlut_ints *j)
+{
+	return j->w->fields && j->w->w->packed;
+}
+
 /* Columns of group g, and rows of A that they make: with one of 0, if the level changes codes */
 static int64_t group_cols(const struct hzi_vlut_ints *j, int64_t g)
 {
@@ -27,9 +32,17 @@ static int64_t group_rows(const struct hzi_vlut_ints *j, int64_t cols)
 	return cols * j->parts + (j->zero ? 1 : 0);
 }
 
+/* Scratch for the codes of a chunk */
+static int64_t codes_bytes(const struct hzi_vlut_ints *j)
+{
+	return from_fields(j) ? 0 : hzi_round_up(hzi_vlut_view_bytes(j->w, j->chunk), 64);
+}
+
 static int64_t chunk_k(const struct hzi_vlut_ints *j, int64_t c)
 {
-	return hzi_vlut_min(j->chunk, j->w->blocks - c * j->chunk) * j->w->embed;
+	const int64_t k = hzi_vlut_min(j->chunk, j->w->blocks - c * j->chunk) * j->w->embed;
+
+	return from_fields(j) ? hzi_round_up(k, 64) : k;
 }
 
 void hzi_vlut_ints_place(struct hzi_vlut_ints *j, char *base, size_t *used)
@@ -40,6 +53,8 @@ void hzi_vlut_ints_place(struct hzi_vlut_ints *j, char *base, size_t *used)
 	int64_t padded;
 
 	j->k = w->blocks * w->embed;
+	if (from_fields(j))
+		j->k = hzi_round_up(j->k, 64);
 	j->chunk = hzi_vlut_min(CHUNK / w->embed, w->blocks);
 	j->chunks = (w->blocks + j->chunk - 1) / j->chunk;
 	j->groups = (j->cols + COLUMNS - 1) / COLUMNS;
@@ -54,7 +69,7 @@ void hzi_vlut_ints_place(struct hzi_vlut_ints *j, char *base, size_t *used)
 	j->packed_each = hzi_round_up(kern->qpack_a_bytes(group_rows(j, most), padded), 64);
 	j->packed = hzi_vlut_take(base, used, j->groups * j->chunks * j->packed_each);
 	/* A view, the points, sums of a group, and these of all chunks */
-	j->scratch_each = hzi_round_up(hzi_vlut_view_bytes(w, j->chunk), 64) +
+	j->scratch_each = codes_bytes(j) +
 			  HZI_VLUT_ROWS * padded +
 			  HZI_VLUT_ROWS * (4 * group_rows(j, most) + 8 * most) + 64;
 	j->scratch_each = hzi_round_up(j->scratch_each, 64);
@@ -82,6 +97,12 @@ static void pack_rows(void *data, int thread, int64_t begin, int64_t end)
 		};
 
 		memset(row + cols * j->parts * j->k, 0, (size_t)p.k);
+		for (int64_t i = 0; i < cols * j->parts && from_fields(j); i++) {
+			const int64_t k = hzi_vlut_min(p.k, (j->w->blocks - c * j->chunk) * 4);
+
+			memset(row + i * j->k + k, 0, (size_t)(p.k - k));
+			j->ctx->kern->vlut_fields_order(row + i * j->k, p.k);
+		}
 		j->ctx->kern->qpack_a(&p);
 	}
 }
@@ -115,7 +136,7 @@ static void multiply_panels(void *data, int thread, int64_t begin, int64_t end)
 	const int64_t padded = hzi_round_up(j->chunk * w->embed, 64), b_panel = 32 * padded;
 	char *scratch = j->scratch + thread * j->scratch_each;
 	uint8_t *codes = (uint8_t *)scratch;
-	uint8_t *b = codes + hzi_round_up(hzi_vlut_view_bytes(w, j->chunk), 64);
+	uint8_t *b = codes + codes_bytes(j);
 	int64_t *sums = (int64_t *)(void *)(b + HZI_VLUT_ROWS * padded);
 	int32_t *raw = (int32_t *)(void *)(sums + HZI_VLUT_ROWS * most);
 
@@ -138,7 +159,11 @@ static void multiply_panels(void *data, int thread, int64_t begin, int64_t end)
 				const int32_t *none =
 					j->zero ? raw + cols * j->parts * HZI_VLUT_ROWS : NULL;
 
-				if (decoded != c) {
+				if (decoded != c && from_fields(j)) {
+					hzi_vlut_fields_bytes(kern, w, panel, c * j->chunk,
+							      mul.k / 4, b, b_panel);
+					decoded = c;
+				} else if (decoded != c) {
 					const struct hzi_vlut_view v =
 						hzi_vlut_view(kern, w, panel, c * j->chunk, blocks,
 							      codes);

@@ -25,7 +25,7 @@
 #define MOST ((127 + 50) << 23)
 #define PAD 16		/* between columns, lest they meet in few sets of a cache */
 
-enum { SMALL, BYTES, FLOATS, TABLES, EXACT };
+enum { SMALL, FIELDS, BYTES, FLOATS, TABLES, EXACT };
 
 struct job {
 	struct hz_context *ctx;
@@ -33,10 +33,12 @@ struct job {
 	struct hzi_vlut_side w;
 	struct hzi_vlut_vectors v;
 	int32_t *most;			/* [cols]: of |x'|, as bits */
+	int32_t parts;			/* of a column, where it becomes bytes */
 	char *scratch;
 	int64_t scratch_each;
 	int threads;
 	struct hzi_vlut_small small;
+	struct hzi_vlut_fields_job fields;
 	struct hzi_vlut_ints ints;
 	struct hzi_vlut_floats floats;
 	struct hzi_vlut_tables tables;
@@ -129,11 +131,13 @@ static bool whole(const struct job *j)
 	return j->a->x_dtype == HZ_S8 && !j->w.matrices && j->w.rule->kind != HZ_LATTICE_A2;
 }
 
-/* Columns to parts: x' = unit * sum_p 256^p part_p, to the nearest */
+/* Columns to parts: x' = unit * sum_p 256^p part_p, to the nearest; of the method that has rows */
 static void cut_columns(void *data, int thread, int64_t begin, int64_t end)
 {
 	struct job *j = data;
-	struct hzi_vlut_ints *ints = &j->ints;
+	const struct hzi_vlut_fields_job *f = &j->fields;
+	const struct hzi_vlut_ints *ints = &j->ints;
+	const int parts = f->x ? f->parts : ints->parts;
 	const double scale = j->w.rule->scale[0];
 
 	(void)thread;
@@ -148,13 +152,15 @@ static void cut_columns(void *data, int thread, int64_t begin, int64_t end)
 		if (whole(j))
 			unit = j->w.rule->kind == HZ_LATTICE_E8 ? 0.5 : 1;
 		else if (most > 0)
-			unit = most / reach_of(ints->parts);
+			unit = most / reach_of(parts);
 		/* The product rounds once more, by less than half a unit. */
-		j->ctx->kern->vlut_cut(x, j->v.k, (float)(1 / unit), ints->parts,
-				       hzi_vlut_ints_row(ints, c), j->v.k);
+		j->ctx->kern->vlut_cut(x, j->v.k, (float)(1 / unit), parts,
+				       f->x ? hzi_vlut_fields_row(f, c) :
+					      hzi_vlut_ints_row(ints, c),
+				       f->x ? f->k : ints->k);
 		unit = 1 / (double)(float)(1 / unit);
-		ints->factor[c] = unit * scale;
-		ints->shift[c] = sub * scale;
+		(f->x ? f->factor : ints->factor)[c] = unit * scale;
+		(f->x ? f->shift : ints->shift)[c] = sub * scale;
 	}
 }
 
@@ -205,6 +211,45 @@ static bool bytes_can(const struct job *j)
 	return j->w.reach <= HZI_VLUT_BYTE_REACH && !j->w.has_t;
 }
 
+/* Parts that a column needs: so that its error is below that of f32 sums, or of a y of 16 bits */
+static int parts_of(const struct job *j)
+{
+	const struct hzi_vlut_gemm_args *a = j->a;
+
+	return whole(j) ? 1 : a->y_dtype == HZ_F32 ? 3 : 2;
+}
+
+/*
+ * Whether two parts of each column, of 16 bits, err by no more than 4e-5 of y for a y of f32: the
+ * error of x' is sqrt(1 / 12) units of the largest by reach_of(2) at most, so that this is so
+ * where the largest is 4.5 times the root of the mean square, or less. Of four sums, lest one wait
+ * for itself.
+ */
+static bool two_do(const struct job *j)
+{
+	for (int64_t c = 0; c < j->v.cols; c++) {
+		const float *x = j->v.x + c * j->v.k;
+		float s[4] = {0}, most, inverse;
+
+		memcpy(&most, &j->most[c], 4);
+		inverse = most > 0 ? 1 / most : 0;
+		for (int64_t i = 0; i < j->v.k; i += 4) {
+			for (int l = 0; l < 4; l++)
+				s[l] += (x[i + l] * inverse) * (x[i + l] * inverse);
+		}
+		if (most > 0 && (s[0] + s[1] + s[2] + s[3]) * (4.5f * 4.5f) < (float)j->v.k)
+			return false;
+	}
+	return true;
+}
+
+/* Whether what is packed is fields, all of which are wanted, and rows of x are few */
+static bool fields_do(const struct job *j)
+{
+	return j->w.fields && j->a->w.packed && j->w.first == 0 &&
+	       j->a->batch * parts_of(j) <= j->ctx->kern->fields_most;
+}
+
 /* As options say, for x of moderate numbers */
 static int choose(const struct job *j)
 {
@@ -212,6 +257,8 @@ static int choose(const struct job *j)
 	const struct hz_vlut *o = a->vlut;
 	const int table = o->table_dtype;
 
+	if (fields_do(j) && (o->sum != HZ_F32 || a->y_dtype == HZ_S32))
+		return FIELDS;
 	if (a->y_dtype == HZ_S32)
 		return j->w.reach <= HZI_VLUT_BYTE_REACH ? BYTES : EXACT;
 	if ((table == HZ_U8 || table == HZ_U16) &&
@@ -229,14 +276,6 @@ static int choose(const struct job *j)
 	return bytes_can(j) ? BYTES : FLOATS;
 }
 
-/* Parts that a column needs: so that its error is below that of f32 sums, or of a y of 16 bits */
-static int parts_of(const struct job *j)
-{
-	const struct hzi_vlut_gemm_args *a = j->a;
-
-	return whole(j) ? 1 : a->y_dtype == HZ_F32 ? 3 : 2;
-}
-
 static void make_job(struct job *j, struct hz_context *ctx, const struct hzi_vlut_gemm_args *a)
 {
 	*j = (struct job){.ctx = ctx, .a = a};
@@ -244,6 +283,7 @@ static void make_job(struct job *j, struct hz_context *ctx, const struct hzi_vlu
 	j->v.cols = a->batch;
 	j->v.k = j->w.blocks * j->w.embed;
 	j->threads = hzi_threads(ctx, 8 * j->v.cols * j->v.k);
+	j->parts = parts_of(j);
 }
 
 /* Fills what a method wants, and finds room for it. */
@@ -260,9 +300,15 @@ static void place(struct job *j, int method, char *base, size_t *used)
 		};
 		hzi_vlut_small_place(&j->small, base, used);
 		break;
+	case FIELDS:
+		j->fields = (struct hzi_vlut_fields_job){
+			.ctx = j->ctx, .w = &j->w, .y = y, .cols = a->batch, .parts = j->parts,
+		};
+		hzi_vlut_fields_place(&j->fields, base, used);
+		break;
 	case BYTES:
 		j->ints = (struct hzi_vlut_ints){
-			.ctx = j->ctx, .w = &j->w, .y = y, .cols = a->batch, .parts = parts_of(j),
+			.ctx = j->ctx, .w = &j->w, .y = y, .cols = a->batch, .parts = j->parts,
 		};
 		hzi_vlut_ints_place(&j->ints, base, used);
 		break;
@@ -328,6 +374,8 @@ size_t hzi_vlut_gemm(struct hz_context *ctx, const struct hzi_vlut_gemm_args *a,
 			moderate &= j.most[c] == 0 || (j.most[c] >= LEAST && j.most[c] <= MOST);
 		if (!moderate && method != TABLES && a->y_dtype != HZ_S32)
 			method = FLOATS;
+		if (method == FIELDS && j.parts == 3 && two_do(&j))
+			j.parts = 2;
 	}
 	first = other = used;
 	place(&j, method, base, &first);
@@ -339,6 +387,10 @@ size_t hzi_vlut_gemm(struct hz_context *ctx, const struct hzi_vlut_gemm_args *a,
 	switch (method) {
 	case SMALL:
 		hzi_vlut_small_run(&j.small);
+		break;
+	case FIELDS:
+		hzi_parallel(j.threads, cut_columns, &j, j.v.cols);
+		hzi_vlut_fields_run(&j.fields);
 		break;
 	case BYTES:
 		hzi_parallel(j.threads, cut_columns, &j, j.v.cols);

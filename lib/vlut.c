@@ -174,6 +174,29 @@ static int make_words(struct hz_context *ctx, const hz_lattice *l, uint64_t **wo
 	return HZ_OK;
 }
 
+/*
+ * D4 with q = 4 and two levels of one scale on the CPU by dense numbers, unless tables were asked
+ * for: leaders to fields, as cpu/kern.h has them.
+ */
+static void make_fields(hz_vlut *v)
+{
+	const struct hzi_lattice_rule *r = &v->w->rule;
+
+	v->fields = v->ctx->device == HZ_CPU && !v->x && r->kind == HZI_LATTICE_D && r->d == 4 &&
+		    r->q == 4 && r->levels == 2 && v->w->leaders && !hzi_lattice_has_t(v->w) &&
+		    !v->table_dtype && v->route != HZ_VLUT_TABLE;
+	for (int i = 0; v->fields && i < 256; i++) {
+		const int32_t *c = v->w->leaders + 4 * i;
+		int at = 0, turned = 0;
+
+		for (int e = 0; e < 4; e++) {
+			at |= (c[e] & (e < 3 ? 3 : 2)) << 2 * e;
+			turned ^= (c[e] >> 2 ^ c[e] >> 1) & 1;
+		}
+		v->field_codes[at | turned << 6] = (uint8_t)i;
+	}
+}
+
 /* The table, on the context's device */
 static int make_table(struct hz_context *ctx, hz_vlut *v)
 {
@@ -258,6 +281,7 @@ int hz_vlut_open(hz_context *ctx, hz_vlut **vlut, const hz_lattice *w, const hz_
 		v->route = HZ_VLUT_TABLE;
 	if (x)
 		status = make_two_sided(ctx, v, o);
+	make_fields(v);
 	if (status == HZ_OK)
 		status = make_words(ctx, w, &v->words[0]);
 	if (status == HZ_OK && x && x != w)

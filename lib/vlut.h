@@ -43,6 +43,9 @@ struct hz_vlut {
 	 * a GPU of E8 with q = 4, see fill_e8(). NULL: q^d <= 256, or not so.
 	 */
 	uint64_t *words[2];
+	/* On the CPU, of w: packed as fields of bits, cpu/kern.h; the codes that fields stand for */
+	bool fields;
+	uint8_t field_codes[256];
 };
 
 /* y[i, j] = row_scale_i sum_k s(T_ik) <p_ik - o - sub, x_jk>, y f32 f16 bf16; no size is 0 */

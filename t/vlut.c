@@ -342,6 +342,56 @@ static void test_bytes(struct dev *dev)
 	ok(good, "%s: x of s8, y of s32", dev->name);
 }
 
+/* Packed fields: batches around what rows of bytes are few, an x with a number that stands out */
+static void test_fields(struct dev *dev)
+{
+	static const int which[] = {0, 5, LATTICES - 1};
+	enum { ROWS = 70, K = 2048 };
+	struct one o = {.rows = ROWS, .k = 33000, .batch = 1, .how = PACKED, .x_dtype = HZ_F32,
+			.y_dtype = HZ_F32};
+	int good = 1;
+
+	for (int i = 0; i < 3 * 18; i++) {
+		struct one some = {
+			.lattice = which[i % 3], .batch = i / 3,
+			.how = PACKED | (int)rnd_below(&rnd, 32), .rows = 1 + rnd_below(&rnd, 150),
+			.k = 1 + rnd_below(&rnd, 300), .turned = rnd_below(&rnd, 2),
+			.x_dtype = i % 4 ? floats[rnd_below(&rnd, 3)] : HZ_S8,
+			.y_dtype = i % 8 || which[i % 3] == 5 ? floats[rnd_below(&rnd, 3)] : HZ_S32,
+		};
+
+		if (!quick || i % 3 == 0)
+			good &= run_one(dev, &some, 0);
+	}
+	good &= run_one(dev, &o, 0);
+	ok(good, "%s: packed fields", dev->name);
+	if (dev->device == HZ_CPU) {
+		hz_lattice *l = lattice_of(dev, 0);
+		hz_vlut *v = open_vlut(dev, l, NULL, 0, 0, 0, 0);
+		struct coded w = coded_new(dev, l, v, ROWS, K, PACKED);
+		double want[ROWS] = {0}, got[ROWS];
+		float x[K], y[ROWS];
+		const hz_tensor xt = hz_tensor_1d(x, HZ_F32, HZ_CPU, K);
+		const hz_tensor yt = hz_tensor_1d(y, HZ_F32, HZ_CPU, ROWS);
+
+		for (int i = 0; i < K; i++)
+			x[i] = (float)rnd_normal(&rnd);
+		x[77] = 100;
+		for (int i = 0; i < ROWS; i++) {
+			for (int e = 0; e < K; e++)
+				want[i] += w.values[i * K + e] * x[e];
+		}
+		if (hz_vlut_gemv(dev->ctx, v, coded_view(&w, PACKED), &xt, &yt) != HZ_OK)
+			bail("hz_vlut_gemv: %s", hz_errmsg(dev->ctx));
+		for (int i = 0; i < ROWS; i++)
+			got[i] = y[i];
+		ok(norm_error(got, want, ROWS) <= 2e-5, "%s: x with a number that stands out",
+		   dev->name);
+		coded_free(&w);
+		hz_vlut_close(v);
+	}
+}
+
 static void test_special(struct dev *dev)
 {
 	int good = 1;
@@ -734,6 +784,7 @@ int main(void)
 			continue;
 		test_sizes(&devs[i]);
 		test_bytes(&devs[i]);
+		test_fields(&devs[i]);
 		test_special(&devs[i]);
 		test_two_sided(&devs[i]);
 		test_accuracy(&devs[i]);

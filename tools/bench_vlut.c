@@ -45,6 +45,8 @@ static const struct row {
 	int64_t rows, k, batch;
 } rows[] = {
 	{CPU | QUICK, D4, 0, HZ_F32, 2048, 4096, 1},		/* codes of 4 MB */
+	{CPU | QUICK, D4, 0, HZ_F32, 512, 4096, 1},
+	{CPU, D4, 0, HZ_F16, 2048, 4096, 1},
 	{CPU | QUICK, D4, HZ_U8, HZ_F32, 2048, 4096, 1},
 	{CPU, D4_GROUP, 0, HZ_F32, 2048, 4096, 1},
 	{CPU, D4_GROUP, HZ_U8, HZ_F32, 2048, 4096, 1},

@@ -7,6 +7,7 @@
 
 #define HZ_VEC HZ_VEC_AVX512
 #include "cpu/kern.inc"
+#include "cpu/isa/fields512.inc"
 #include "cpu/isa/finish512.inc"
 
 /* ---- Quantized multiplication ---------------------------------------------------------------- */
@@ -347,6 +348,8 @@ static void vnni_peak(int64_t macs)
 void hzi_kern_vnni(struct hz_kern *kern)
 {
 	fill(kern);
+	kern->fields_rows = 3;
+	kern->vlut_fields = fields512_few;
 	kern->q_rows = BLOCK;
 	kern->q_floats = true;
 	kern->qpack_a_bytes = vnni_pack_a_bytes;

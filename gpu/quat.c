@@ -117,11 +117,16 @@ static void plan_groups(struct hzi_quat_job *p)
 	for (int i = 0; i < HZI_QUAT_OPERANDS; i++) {
 		struct hzi_quat_operand *o = &p->at[i];
 
-		o->dense = o->data && p->ndim && o->stride[p->ndim - 1] == 1;
+		bool dense = o->data && p->ndim && o->stride[p->ndim - 1] == 1;
+
 		for (int c = o->width == 3; c < (o->width == 1 ? 1 : 4); c++)
-			o->dense &= is_aligned(o, p->ndim, (char *)o->data + o->comp[c] * size,
-					       size, 16);
-		planes |= o->dense;
+			dense &= is_aligned(o, p->ndim, (char *)o->data + o->comp[c] * size,
+					    size, 16);
+		planes |= dense;
+		o->dense = dense ? HZI_QUAT_PLANES : HZI_QUAT_GAPS;
+		if (o->data && o->whole && p->ndim && o->stride[p->ndim - 1] == 4 &&
+		    is_aligned(o, p->ndim, o->data, size, 16))
+			o->dense = HZI_QUAT_WHOLE;
 	}
 	if (!planes || n < 16 / size || n > INT32_MAX)
 		return;

@@ -55,7 +55,10 @@ HZ_DEVICE float number_in(const uint32_t *w, int i)
 
 /* ---- Neighbours, 16 bytes of each component -------------------------------------------------- */
 
-/* Four of f32 or eight of 16 bits, component by component. */
+/*
+ * Four of f32 or eight of 16 bits, component by component. In memory the components are in planes,
+ * or quaternions side by side, or anything else.
+ */
 template <int DTYPE>
 struct group {
 	static constexpr int SIZE = DTYPE == HZ_F32 ? 4 : 2, COUNT = 16 / SIZE;
@@ -67,15 +70,84 @@ struct group {
 		return kind == REAL ? c == 0 : kind == QUATERNION || c > 0 || real;
 	}
 
+	/* From four pieces of whole quaternions to those of components, or back. */
+	__device__ __forceinline__ void turn(bool back)
+	{
+		uint32_t v[4][4];
+
+#pragma unroll
+		for (int i = 0; i < 4; i++)
+#pragma unroll
+			for (int c = 0; c < 4; c++)
+				v[i][c] = w[i][c];
+#pragma unroll
+		for (int i = 0; i < 4; i++)
+#pragma unroll
+			for (int c = 0; c < 4; c++) {
+				const uint32_t halves[2] = {0x5410, 0x7632};	/* lower, upper */
+
+				if (SIZE == 4)
+					w[c][i] = v[i][c];
+				else if (back)
+					w[c][i] = __byte_perm(v[2 * (i % 2)][c],
+							      v[2 * (i % 2) + 1][c],
+							      halves[i / 2]);
+				else
+					w[c][i] = __byte_perm(v[i][c / 2], v[i][2 + c / 2],
+							      halves[c % 2]);
+			}
+	}
+
+	/* Piece i of lane j becomes piece j of lane i, of four lanes. */
+	__device__ __forceinline__ void exchange(void)
+	{
+#pragma unroll
+		for (int step = 1; step < 4; step *= 2) {
+			const bool upper = threadIdx.x & step;
+
+#pragma unroll
+			for (int i = 0; i < 4; i++) {
+				if (i & step)
+					continue;
+#pragma unroll
+				for (int c = 0; c < 4; c++) {
+					uint32_t &low = w[i][c], &high = w[i | step][c];
+					const uint32_t other = __shfl_xor_sync(
+						~0u, upper ? low : high, step);
+
+					low = upper ? other : low;
+					high = upper ? high : other;
+				}
+			}
+		}
+	}
+
 	/* Two elements of 16 bits, step elements apart. */
 	static __device__ __forceinline__ uint32_t halves(const char *from, int64_t step)
 	{
 		return *(const uint16_t *)from | *(const uint16_t *)(from + 2 * step) << 16;
 	}
 
+	/*
+	 * beside: four lanes have groups that lie side by side, so that they read and write whole
+	 * sectors and exchange their pieces.
+	 */
 	__device__ __forceinline__ void load(const hzi_quat_operand &o, operand_kind kind, int real,
-					     int64_t at, int64_t step)
+					     int64_t at, int64_t step, bool beside)
 	{
+		if (kind == QUATERNION && o.dense == HZI_QUAT_WHOLE) {
+			const uint4 *from = (const uint4 *)((const char *)o.data + at * SIZE);
+
+			if (beside)
+				from -= 3 * (threadIdx.x % 4);
+#pragma unroll
+			for (int i = 0; i < 4; i++) {
+				const uint4 u = from[beside ? 4 * i : i];
+
+				w[i][0] = u.x, w[i][1] = u.y, w[i][2] = u.z, w[i][3] = u.w;
+			}
+			return;
+		}
 #pragma unroll
 		for (int c = 0; c < 4; c++) {
 			const char *const from = (const char *)o.data + (at + o.comp[c]) * SIZE;
@@ -84,7 +156,7 @@ struct group {
 #pragma unroll
 				for (int i = 0; i < 4; i++)
 					w[c][i] = 0;
-			} else if (o.dense) {
+			} else if (o.dense == HZI_QUAT_PLANES) {
 				const uint4 u = *(const uint4 *)from;
 
 				w[c][0] = u.x, w[c][1] = u.y, w[c][2] = u.z, w[c][3] = u.w;
@@ -97,16 +169,41 @@ struct group {
 		}
 	}
 
-	__device__ __forceinline__ void store(const hzi_quat_operand &o, operand_kind kind,
-					      int real, int64_t at, int64_t step) const
+	/* After all loads are under way. */
+	__device__ __forceinline__ void settle(const hzi_quat_operand &o, operand_kind kind,
+					       bool beside)
 	{
+		if (kind != QUATERNION || o.dense != HZI_QUAT_WHOLE)
+			return;
+		if (beside)
+			exchange();
+		turn(false);
+	}
+
+	__device__ __forceinline__ void store(const hzi_quat_operand &o, operand_kind kind,
+					      int real, int64_t at, int64_t step, bool beside)
+	{
+		if (kind == QUATERNION && o.dense == HZI_QUAT_WHOLE) {
+			uint4 *to = (uint4 *)((char *)o.data + at * SIZE);
+
+			turn(true);
+			if (beside) {
+				exchange();
+				to -= 3 * (threadIdx.x % 4);
+			}
+#pragma unroll
+			for (int i = 0; i < 4; i++)
+				to[beside ? 4 * i : i] =
+					make_uint4(w[i][0], w[i][1], w[i][2], w[i][3]);
+			return;
+		}
 #pragma unroll
 		for (int c = 0; c < 4; c++) {
 			char *const to = (char *)o.data + (at + o.comp[c]) * SIZE;
 
 			if (!has(kind, real, c))
 				continue;
-			if (o.dense) {
+			if (o.dense == HZI_QUAT_PLANES) {
 				*(uint4 *)to = make_uint4(w[c][0], w[c][1], w[c][2], w[c][3]);
 				continue;
 			}
@@ -139,7 +236,8 @@ struct group {
 };
 
 template <class OP, int DTYPE>
-HZ_DEVICE void run_group(const hzi_quat_job &p, const int64_t (&at)[OP::inputs + OP::outputs])
+HZ_DEVICE void run_group(const hzi_quat_job &p, const int64_t (&at)[OP::inputs + OP::outputs],
+			 bool beside)
 {
 	constexpr int IN = OP::inputs, OUT = OP::outputs, EACH = group<DTYPE>::COUNT / 4;
 	const int last = p.ndim - 1;
@@ -148,12 +246,19 @@ HZ_DEVICE void run_group(const hzi_quat_job &p, const int64_t (&at)[OP::inputs +
 
 #pragma unroll
 	for (int n = 0; n < IN; n++)
-		in[n].load(p.at[n], OP::kind(n), 0, at[n], p.at[n].stride[last]);
+		in[n].load(p.at[n], OP::kind(n), 0, at[n], p.at[n].stride[last], beside);
 #pragma unroll
 	for (int n = 0; n < OUT; n++)
 		if (op.adds(p) && p.at[IN + n].data)
 			out[n].load(p.at[IN + n], OP::kind(IN + n), p.real, at[IN + n],
-				    p.at[IN + n].stride[last]);
+				    p.at[IN + n].stride[last], beside);
+#pragma unroll
+	for (int n = 0; n < IN; n++)
+		in[n].settle(p.at[n], OP::kind(n), beside);
+#pragma unroll
+	for (int n = 0; n < OUT; n++)
+		if (op.adds(p) && p.at[IN + n].data)
+			out[n].settle(p.at[IN + n], OP::kind(IN + n), beside);
 #pragma unroll
 	for (int i = 0; i < 4; i++) {
 		quat results[EACH][OUT];
@@ -180,7 +285,7 @@ HZ_DEVICE void run_group(const hzi_quat_job &p, const int64_t (&at)[OP::inputs +
 	for (int n = 0; n < OUT; n++)
 		if (p.at[IN + n].data)
 			out[n].store(p.at[IN + n], OP::kind(IN + n), p.real, at[IN + n],
-				     p.at[IN + n].stride[last]);
+				     p.at[IN + n].stride[last], beside);
 }
 
 /* p.groups of the last dimension, if there are such, else one at a time. */
@@ -197,24 +302,30 @@ HZ_DEVICE void run_any(const hzi_quat_job &p)
 		places_of<N>(p, 0, p.ndim, i, at);
 		run_one<OP>(p, at);
 	}
-	for (; p.groups && i < p.count; i += all) {
+	/* Warps as wholes, whose lanes exchange what they store */
+	for (const int lane = threadIdx.x % 32; p.groups && i - lane < p.count; i += all) {
 		const int last = p.ndim - 1;
 		const int64_t row = i >> 31 ? i / p.groups : (uint32_t)i / (uint32_t)p.groups;
 		const int count = p.dtype == HZ_F32 ? 4 : 8;
 		const int64_t begin = count * (i - row * p.groups);
+		const bool full = i < p.count && begin + count <= p.shape[last];
+		const bool beside = __all_sync(~0u, full && begin >= count * (lane % 4));
 		int64_t at[N] = {};
+
+		if (i >= p.count)
+			continue;
 
 		places_of<N>(p, 0, last, row, at);
 #pragma unroll
 		for (int n = 0; n < N; n++)
 			at[n] += begin * p.at[n].stride[last];
-		if (begin + count <= p.shape[last]) {
+		if (full) {
 			if (p.dtype == HZ_F32)
-				run_group<OP, HZ_F32>(p, at);
+				run_group<OP, HZ_F32>(p, at, beside);
 			else if (p.dtype == HZ_F16)
-				run_group<OP, HZ_F16>(p, at);
+				run_group<OP, HZ_F16>(p, at, beside);
 			else
-				run_group<OP, HZ_BF16>(p, at);
+				run_group<OP, HZ_BF16>(p, at, beside);
 			continue;
 		}
 		for (int64_t l = begin; l < p.shape[last]; l++) {

@@ -25,9 +25,11 @@ struct hzi_quat_operand {
 	int64_t comp[4];
 	int32_t whole;	/* w, x, y, z are neighbours, and each quaternion aligned to its size */
 	int16_t width;	/* elements that make one: 4, 3 of a vector, 1 of a real number */
-	/* No gaps along the last dimension: of any operands those of each component by itself. */
-	int16_t dense;
+	int16_t dense;	/* no gaps along the last dimension; of any operands enum hzi_quat_dense */
 };
+
+/* Of any operands: four pieces of 16 bytes are of one component each, or of whole quaternions. */
+enum hzi_quat_dense { HZI_QUAT_GAPS, HZI_QUAT_PLANES, HZI_QUAT_WHOLE };
 
 /* Inputs, then outputs, in the order of the structs in lib/quat.h. */
 struct hzi_quat_job {

@@ -19,7 +19,10 @@ static int cases(int n)
 
 /* ---- Shapes ---------------------------------------------------------------------------------- */
 
-/* Where not 0: one dimension of this size for all, and a kind of layout, see side_layout() */
+/*
+ * Where not 0: one dimension of this size for all, and a kind of layout, see side_layout(); -1: 1 or
+ * 2 for each
+ */
 static int64_t fixed_size;
 static int fixed_kind;
 
@@ -68,7 +71,8 @@ static struct side new_side(int dtype, int n, const int64_t *shape, int comps)
 	memcpy(all, shape, (size_t)n * sizeof(*all));
 	if (comps)
 		all[n++] = comps;
-	s = side_new(&rnd, dtype, n, all, fixed_kind);
+	s = side_new(&rnd, dtype, n, all,
+		     fixed_kind < 0 ? 1 + (int)rnd_below(&rnd, 2) : fixed_kind);
 	side_random(&s, &rnd, 1);
 	return s;
 }
@@ -739,6 +743,14 @@ static void test_large(void)
 	for (int i = 0; i < cases(6) && good; i++)
 		good = one_dot(1, 3, 50000 + rnd_below(&rnd, 3000)) && one_rotate_bwd(50000);
 	ok(good, "long sums");
+	good = 1;
+	fixed_kind = -1;
+	for (int i = 0; i < cases(12) && good; i++) {
+		fixed_size = 8 * (100 + rnd_below(&rnd, 200));
+		good = one_mul(0, 0) && one_mul_bwd(0, 0) && one_map() && one_rotate();
+	}
+	ok(good, "planes and whole quaternions mixed");
+	fixed_size = fixed_kind = 0;
 }
 
 /* So large that results go past the caches, at any alignment */

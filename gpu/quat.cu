@@ -603,16 +603,157 @@ HZ_DEVICE void run_portion(const hzi_quat_job &p, const int64_t (&at)[OP::inputs
 			out[n].store(p.at[IN + n], OP::kind(IN + n), at[IN + n], room);
 }
 
+/* What an output holds, of piece u; as of(). */
+template <int DTYPE, int COUNT>
+HZ_DEVICE piece<DTYPE> old_piece(const hzi_quat_operand &o, operand_kind kind, const char *from,
+				 int u)
+{
+	const int at = 32 * u + threadIdx.x % 32;
+	piece<DTYPE> old;
+
+	if (kind == VECTOR && o.width == 3) {
+#pragma unroll
+		for (int i = 0; i < 3; i++)
+			old.w[i] = ((const uint32_t *)from)[3 * at + i];
+		old.w[3] = 0;
+		return old;
+	}
+	const uint4 v = ((const uint4 *)from)[at];
+
+	old.w[0] = v.x, old.w[1] = v.y, old.w[2] = v.z, old.w[3] = v.w;
+	if (kind == VECTOR)
+		old.to_vector();
+	return old;
+}
+
+/*
+ * The same where registers for all that is under way would leave room for few warps: inputs come
+ * through shared memory. tile: COUNT * 32 pieces of 16 bytes for each.
+ */
+template <class OP, int DTYPE, int COUNT>
+HZ_DEVICE void run_staged(const hzi_quat_job &p, const int64_t (&at)[OP::inputs + OP::outputs],
+			  uint4 *tile, uint32_t *room)
+{
+	constexpr int IN = OP::inputs, OUT = OP::outputs, EACH = piece<DTYPE>::each;
+	constexpr int PIECES = 32 * COUNT, VECTORS = 24 * COUNT, SIZE = DTYPE == HZ_F32 ? 4 : 2;
+	const int lane = threadIdx.x % 32;
+	OP op;
+
+#pragma unroll
+	for (int n = 0; n < IN; n++) {
+		const uint4 *const from = (const uint4 *)((const char *)p.at[n].data +
+							  at[n] * SIZE);
+		const int pieces = !p.at[n].dense ? 0 : p.at[n].width == 3 ? VECTORS : PIECES;
+
+#pragma unroll
+		for (int i = lane; i < PIECES; i += 32)
+			if (i < pieces)
+				copy_async(shared_address(tile + n * PIECES + i), from + i);
+	}
+	copy_wait();
+	__syncwarp();
+#pragma unroll
+	for (int u = 0; u < COUNT; u++) {
+		piece<DTYPE> in[IN];
+		quat results[OUT][EACH];
+
+#pragma unroll
+		for (int n = 0; n < IN; n++) {
+			const hzi_quat_operand &o = p.at[n];
+			const uint4 *const from = tile + n * PIECES;
+
+			if (OP::kind(n) == VECTOR && o.width == 3) {
+#pragma unroll
+				for (int i = 0; i < 3; i++)
+					in[n].w[i] = ((const uint32_t *)from)[(32 * u + lane) * 3 +
+									      i];
+				in[n].w[3] = 0;
+				continue;
+			}
+			uint4 v;
+
+			if (o.dense) {
+				v = from[32 * u + lane];
+			} else if (DTYPE == HZ_F32) {
+				v = *(const uint4 *)((const char *)o.data + at[n] * SIZE);
+			} else {
+				const uint2 h = *(const uint2 *)((const char *)o.data +
+								 at[n] * SIZE);
+
+				v = make_uint4(h.x, h.y, h.x, h.y);
+			}
+			in[n].w[0] = v.x, in[n].w[1] = v.y, in[n].w[2] = v.z, in[n].w[3] = v.w;
+			if (OP::kind(n) == VECTOR)
+				in[n].to_vector();
+		}
+#pragma unroll
+		for (int e = 0; e < EACH; e++) {
+			quat one[IN], result[OUT];
+
+#pragma unroll
+			for (int n = 0; n < IN; n++)
+				one[n] = in[n].get(OP::kind(n), false, e);
+			op.run(p, one, result);
+#pragma unroll
+			for (int n = 0; n < OUT; n++)
+				results[n][e] = result[n];
+		}
+#pragma unroll
+		for (int n = 0; n < OUT; n++) {
+			const hzi_quat_operand &o = p.at[IN + n];
+			const operand_kind kind = OP::kind(IN + n);
+			char *const to = (char *)o.data + at[IN + n] * SIZE;
+			piece<DTYPE> out;
+
+			if (!o.data)
+				continue;
+			if (op.adds(p)) {
+				const auto old = old_piece<DTYPE, COUNT>(o, kind, to, u);
+
+#pragma unroll
+				for (int e = 0; e < EACH; e++)
+					results[n][e] = quat_add(results[n][e],
+								 old.get(kind, true, e));
+			}
+			out.put(kind, results[n]);
+			if (kind == VECTOR && o.width == 3) {
+#pragma unroll
+				for (int i = 0; i < 3; i++)
+					room[(32 * u + lane) * 3 + i] = out.w[i];
+				continue;
+			}
+			if (kind == VECTOR)
+				out.from_vector();
+			((uint4 *)to)[32 * u + lane] =
+				make_uint4(out.w[0], out.w[1], out.w[2], out.w[3]);
+		}
+	}
+	__syncwarp();
+#pragma unroll
+	for (int n = IN; n < IN + OUT; n++) {
+		if (OP::kind(n) != VECTOR || !p.at[n].data || p.at[n].width != 3)
+			continue;
+#pragma unroll
+		for (int i = lane; i < PIECES; i += 32)
+			if (i < VECTORS)
+				((uint4 *)((char *)p.at[n].data + at[n] * SIZE))[i] =
+					((const uint4 *)room)[i];
+	}
+	__syncwarp();
+}
+
 template <class OP, int DTYPE>
 HZ_DEVICE void run_whole(const hzi_quat_job &p)
 {
 	constexpr int N = OP::inputs + OP::outputs, BLOCK = HZI_QUAT_BLOCK * piece<DTYPE>::each;
 	constexpr bool VECTORS = OP::kind(0) == VECTOR || OP::kind(1) == VECTOR;
+	constexpr bool STAGED = VECTORS && N > 3;
 	/* As fit into registers */
-	constexpr int COUNT = N <= 3 || (VECTORS && DTYPE == HZ_F32) ? 4 : 2;
+	constexpr int COUNT = N <= 3 ? 4 : 2, TILE = OP::inputs * COUNT * 32;
 	constexpr int WARPS = HZI_QUAT_THREADS / 32;
 	constexpr int EACH_WARP = portion<DTYPE, COUNT>::quaternions;
 	__shared__ __align__(16) uint32_t room[VECTORS ? WARPS : 1][VECTORS ? COUNT * 96 : 1];
+	__shared__ uint4 tile[STAGED ? WARPS : 1][STAGED ? TILE : 1];
 	const int warp = threadIdx.x / 32;
 	const int64_t row = blockIdx.x / p.row_blocks, last = p.ndim - 1;
 	const int64_t begin = (int64_t)(blockIdx.x % p.row_blocks) * BLOCK;
@@ -627,7 +768,10 @@ HZ_DEVICE void run_whole(const hzi_quat_job &p)
 			at[o] = (p.ndim == 2 ? row * p.at[o].stride[0] : 0) + i * step[o];
 		}
 		if (i + EACH_WARP <= end) {
-			run_portion<OP, DTYPE, COUNT>(p, at, room[VECTORS ? warp : 0]);
+			if constexpr (STAGED)
+				run_staged<OP, DTYPE, COUNT>(p, at, tile[warp], room[warp]);
+			else
+				run_portion<OP, DTYPE, COUNT>(p, at, room[VECTORS ? warp : 0]);
 			continue;
 		}
 		for (int64_t l = threadIdx.x % 32; i + l < end; l += 32) {
@@ -643,32 +787,34 @@ HZ_DEVICE void run_whole(const hzi_quat_job &p)
 
 /* ---- The kernels ----------------------------------------------------------------------------- */
 
-#define KERNEL(name) extern "C" __global__ void __launch_bounds__(HZI_QUAT_THREADS) name
-#define KERNELS(name) \
+/* blocks: of a multiprocessor, that registers of whole operands are to do for; 0: any */
+#define KERNEL(name, blocks) \
+	extern "C" __global__ void __launch_bounds__(HZI_QUAT_THREADS, blocks) name
+#define KERNELS(name, blocks) \
 	extern "C" __global__ void __launch_bounds__(HZI_QUAT_THREADS, 2) \
 	quat_##name##_any(const __grid_constant__ hzi_quat_job p) \
 	{ \
 		run_any<op_##name>(p); \
 	} \
-	KERNEL(quat_##name##_f32)(const __grid_constant__ hzi_quat_job p) \
+	KERNEL(quat_##name##_f32, blocks)(const __grid_constant__ hzi_quat_job p) \
 	{ \
 		run_whole<op_##name, HZ_F32>(p); \
 	} \
-	KERNEL(quat_##name##_f16)(const __grid_constant__ hzi_quat_job p) \
+	KERNEL(quat_##name##_f16, blocks)(const __grid_constant__ hzi_quat_job p) \
 	{ \
 		run_whole<op_##name, HZ_F16>(p); \
 	} \
-	KERNEL(quat_##name##_bf16)(const __grid_constant__ hzi_quat_job p) \
+	KERNEL(quat_##name##_bf16, blocks)(const __grid_constant__ hzi_quat_job p) \
 	{ \
 		run_whole<op_##name, HZ_BF16>(p); \
 	}
 
-KERNELS(mul)
-KERNELS(mul_bwd)
-KERNELS(axpy)
-KERNELS(map)
-KERNELS(norm)
-KERNELS(map_bwd)
-KERNELS(norm_bwd)
-KERNELS(rotate)
-KERNELS(rotate_bwd)
+KERNELS(mul, 0)
+KERNELS(mul_bwd, 0)
+KERNELS(axpy, 0)
+KERNELS(map, 0)
+KERNELS(norm, 0)
+KERNELS(map_bwd, 0)
+KERNELS(norm_bwd, 0)
+KERNELS(rotate, 0)
+KERNELS(rotate_bwd, 4)

@@ -12,6 +12,7 @@
 #define SHARES_MAX 1024
 #define ROWS_BLOCKS 512			/* enough to read at full speed */
 #define MMA_BLOCKS 96
+#define MMA_TERMS 32			/* of f32: where errors of 2^-17 count for little */
 #define LINES_BLOCKS 1024
 
 enum way { NONE, ROWS, MMA, LINES };
@@ -19,7 +20,7 @@ enum way { NONE, ROWS, MMA, LINES };
 /* How a call is done: rows of C and threads of a block, shares of k in whole steps. */
 struct plan {
 	enum way way;
-	int kernel, rows, threads, shared_bytes;
+	int kernel, rows, threads, stages;
 	int64_t items, shares, share;
 	struct hzi_quat_matrix a;
 };
@@ -37,7 +38,7 @@ static bool has_pairs(const struct hzi_quat_gemm_args *a)
 static enum way way_of(const struct hz_context *ctx, const struct hzi_quat_gemm_args *a)
 {
 	const bool f32 = a->dtype == HZ_F32;
-	const bool mma = hzi_cuda_device(ctx)->shared_block_bytes >= HZI_GEMV_MMA_BYTES;
+	const bool mma = hzi_cuda_device(ctx)->shared_block_bytes >= 2 * HZI_GEMV_MMA_BYTES;
 
 	if (a->n > HZI_GEMV_COLUMNS || a->packed || a->k == 0 ||
 	    !hzi_quat_matrix_of(&a->a, a->dtype, 0, a->a_stride, a->ndim).whole ||
@@ -45,7 +46,8 @@ static enum way way_of(const struct hz_context *ctx, const struct hzi_quat_gemm_
 		return NONE;
 	if (a->a.col == 4) {
 		if (f32)
-			return !mma || a->n <= 2 || a->precision == HZ_PRECISION_F32 ? ROWS : MMA;
+			return !mma || a->n <= 2 || a->k < MMA_TERMS ||
+			       a->precision == HZ_PRECISION_F32 ? ROWS : MMA;
 		if (mma && has_pairs(a))
 			return MMA;
 	}
@@ -78,7 +80,9 @@ static struct plan plan_of(const struct hz_context *ctx, const struct hzi_quat_g
 		p.kernel = HZI_KERNEL_quat_gemv_mma_f32 + type;
 		p.rows = HZI_GEMV_MMA_ROWS;
 		p.threads = HZI_GEMV_MMA_THREADS;
-		p.shared_bytes = HZI_GEMV_MMA_BYTES;
+		p.stages = HZI_GEMV_STAGES;
+		while (p.stages * HZI_GEMV_MMA_BYTES > hzi_cuda_device(ctx)->shared_block_bytes)
+			p.stages--;
 		want = MMA_BLOCKS;
 		least = 512;
 		break;
@@ -125,6 +129,7 @@ int hzi_cuda_quat_gemv(struct hz_context *ctx, const struct hzi_quat_gemm_args *
 		.b = hzi_quat_matrix_of(&a->b, a->dtype, a->conj_b, a->b_stride, a->ndim),
 		.partial = plan.shares > 1 ? ctx->workspace : NULL,
 		.k = (int32_t)a->k, .share = (int32_t)plan.share, .shares = (int32_t)plan.shares,
+		.stages = plan.stages,
 	};
 
 	for (p.first = 0; p.first < plan.items; p.first += group) {
@@ -133,7 +138,8 @@ int hzi_cuda_quat_gemv(struct hz_context *ctx, const struct hzi_quat_gemm_args *
 			.grid = {(unsigned)ceil_div(a->m, plan.rows), (unsigned)plan.shares,
 				 (unsigned)(rest < group ? rest : group)},
 			.block = {(unsigned)plan.threads},
-			.shared_bytes = (unsigned)plan.shared_bytes,
+			.shared_bytes = (unsigned)(plan.stages * HZI_GEMV_MMA_BYTES),
+			.early = true,
 		};
 
 		HZ_CHECK(hzi_cuda_launch(ctx, "quat_gemm", HZI_FAMILY_QUAT_GEMV, plan.kernel, &l,

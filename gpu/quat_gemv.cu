@@ -7,6 +7,7 @@
  * under way. Where k is shared among blocks, their sums go to memory and quat_gemv_finish() adds
  * them, in order.
  */
+#include "gpu/grid.cuh"
 #include "gpu/quat_gemm.cuh"
 #include "gpu/quat_gemv.h"
 
@@ -57,6 +58,8 @@ quat_gemv_finish(const __grid_constant__ hzi_quat_gemv p)
 	const int i = blockIdx.x * THREADS + threadIdx.x, j = blockIdx.y;
 	quat sum = quat_zero();
 
+	grid_next();
+	grid_wait();
 	if (i >= p.out.m)
 		return;
 	for (int s = 0; s < p.shares; s++) {
@@ -272,67 +275,32 @@ HZ_DEVICE void mma_tf32(float (&c)[4], const uint32_t (&a)[4], uint32_t b0, uint
 }
 
 /*
- * x as a sum of a number of 11 bits and one less than 2^-11 of it, of which the unit reads 11 bits.
- * Inf, and what rounds to it, become NaN: gemv_mma::exact().
+ * x as a sum of a number of 11 bits and one less than 2^-11 of it. Inf, and what rounds to it,
+ * become NaN: gemv_mma::exact().
  */
-HZ_DEVICE void split_tf32(uint32_t x, uint32_t &high, uint32_t &low)
+HZ_DEVICE void split_tf32(uint32_t x, uint32_t &high, float &low)
 {
 	high = (x + 0x1000) & 0xffffe000;
-	low = __float_as_uint(__uint_as_float(x) - __uint_as_float(high));
+	low = __uint_as_float(x) - __uint_as_float(high);
+}
+
+/* What the unit, which reads 11 bits, leaves of x. */
+HZ_DEVICE float rest_tf32(uint32_t x)
+{
+	return __uint_as_float(x) - __uint_as_float(x & 0xffffe000);
+}
+
+HZ_DEVICE uint4 shared_16(uint32_t at)
+{
+	uint4 u;
+
+	asm volatile("ld.shared.v4.u32 {%0, %1, %2, %3}, [%4];"
+		     : "=r"(u.x), "=r"(u.y), "=r"(u.z), "=r"(u.w) : "r"(at) : "memory");
+	return u;
 }
 
 /* What 32 rows by 8 columns have in a lane: [tile][component][of the unit's four]. */
 typedef float mma_sums[2][4][4];
-
-/*
- * A quaternion of each of four rows of A by one of B. sign: turns x, y, z of A. Parts that are not
- * multiplied, the smaller ones, are less than 2^-22 of a product.
- */
-HZ_DEVICE void mma_step_f32(mma_sums &sum, const uint4 (&a)[2][2], const uint4 &x, uint32_t sign)
-{
-	const uint32_t turn = 0x80000000;
-	/* Component o by c of A has c ^ o of B; -: w by x, y, z of A; x by z; y by x; z by y */
-	const int minus = 0xe << 0 | 0x8 << 4 | 0x2 << 8 | 0x4 << 12;
-	uint32_t high[4], low[4];
-
-	split_tf32(x.x, high[0], low[0]);
-	split_tf32(x.y, high[1], low[1]);
-	split_tf32(x.z, high[2], low[2]);
-	split_tf32(x.w, high[3], low[3]);
-#pragma unroll
-	for (int half = 0; half < 2; half++) {
-		uint32_t big[2][4], small[2][4];
-
-#pragma unroll
-		for (int tile = 0; tile < 2; tile++) {
-			/* w, x, or y, z, of rows g and g + 8 */
-			const uint4 u = a[tile][0], v = a[tile][1];
-			const uint32_t in[4] = {half ? u.z ^ sign : u.x, half ? v.z ^ sign : v.x,
-						(half ? u.w : u.y) ^ sign,
-						(half ? v.w : v.y) ^ sign};
-
-#pragma unroll
-			for (int i = 0; i < 4; i++)
-				split_tf32(in[i], big[tile][i], small[tile][i]);
-		}
-#pragma unroll
-		for (int part = 0; part < 3; part++)
-#pragma unroll
-			for (int tile = 0; tile < 2; tile++)
-#pragma unroll
-				for (int o = 0; o < 4; o++) {
-					const int c0 = 2 * half ^ o, c1 = (2 * half + 1) ^ o;
-					const uint32_t s0 =
-						minus >> (4 * o + 2 * half) & 1 ? turn : 0;
-					const uint32_t s1 =
-						minus >> (4 * o + 2 * half + 1) & 1 ? turn : 0;
-
-					mma_tf32(sum[tile][o], part == 0 ? small[tile] : big[tile],
-						 (part == 1 ? low[c0] : high[c0]) ^ s0,
-						 (part == 1 ? low[c1] : high[c1]) ^ s1);
-				}
-	}
-}
 
 /* Of the two quaternions in each 16 bytes of A, the first or second. */
 HZ_DEVICE void mma_step_16(bool bf16, mma_sums &sum, const uint4 (&a)[2][2], int which,
@@ -359,49 +327,112 @@ HZ_DEVICE void mma_step_16(bool bf16, mma_sums &sum, const uint4 (&a)[2][2], int
 	}
 }
 
+/*
+ * A quaternion of each of four rows of A by one of B. sign: turns x, y, z of A. Products of the
+ * larger parts are exact; those of one smaller part are of bf16, twice as many in an instruction,
+ * which leaves 2^-18 of a product, and those of two are left out, 2^-21.
+ */
+HZ_DEVICE void mma_step_f32(mma_sums &sum, const uint4 (&a)[2][2], const uint4 &x, uint32_t sign)
+{
+	const uint32_t turn = 0x80000000;
+	/* Component o by c of A has c ^ o of B; -: w by x, y, z of A; x by z; y by x; z by y */
+	const int minus = 0xe << 0 | 0x8 << 4 | 0x2 << 8 | 0x4 << 12;
+	const uint32_t in[4] = {x.x, x.y, x.z, x.w};
+	uint32_t high[4];
+	uint4 large[2][2], small[2][2];
+	float low[4];
+
+#pragma unroll
+	for (int c = 0; c < 4; c++)
+		split_tf32(in[c], high[c], low[c]);
+#pragma unroll
+	for (int tile = 0; tile < 2; tile++)
+#pragma unroll
+		for (int h = 0; h < 2; h++) {
+			const uint4 u = a[tile][h];
+			const uint32_t p = u.y ^ sign, q = u.z ^ sign, r = u.w ^ sign;
+
+			large[tile][h] = make_uint4(
+				to_bf16x2(__uint_as_float(u.x), __uint_as_float(p)),
+				to_bf16x2(__uint_as_float(q), __uint_as_float(r)), 0, 0);
+			small[tile][h] = make_uint4(to_bf16x2(rest_tf32(u.x), rest_tf32(p)),
+						    to_bf16x2(rest_tf32(q), rest_tf32(r)), 0, 0);
+		}
+	mma_step_16(true, sum, small, 0, make_uint2(
+			    to_bf16x2(__uint_as_float(high[0]), __uint_as_float(high[1])),
+			    to_bf16x2(__uint_as_float(high[2]), __uint_as_float(high[3]))), 0);
+	mma_step_16(true, sum, large, 0,
+		    make_uint2(to_bf16x2(low[0], low[1]), to_bf16x2(low[2], low[3])), 0);
+#pragma unroll
+	for (int half = 0; half < 2; half++)
+#pragma unroll
+		for (int tile = 0; tile < 2; tile++) {
+			/* w, x, or y, z, of rows g and g + 8 */
+			const uint4 u = a[tile][0], v = a[tile][1];
+			const uint32_t of_a[4] = {half ? u.z ^ sign : u.x, half ? v.z ^ sign : v.x,
+						  (half ? u.w : u.y) ^ sign,
+						  (half ? v.w : v.y) ^ sign};
+
+#pragma unroll
+			for (int o = 0; o < 4; o++) {
+				const int c0 = 2 * half ^ o, c1 = (2 * half + 1) ^ o;
+				const uint32_t s0 = minus >> (4 * o + 2 * half) & 1 ? turn : 0;
+				const uint32_t s1 = minus >> (4 * o + 2 * half + 1) & 1 ? turn : 0;
+
+				mma_tf32(sum[tile][o], of_a, high[c0] ^ s0, high[c1] ^ s1);
+			}
+		}
+}
+
+/*
+ * A warp's tiles of 32 rows and 128 bytes of A come ahead through shared memory, whole lines at a
+ * time: the 64 bytes of 8 rows that four lanes each want would keep L2 from full speed. In a tile
+ * odd rows have their halves exchanged, against bank conflicts.
+ */
 template <int DTYPE>
 struct gemv_mma {
 	static constexpr int ROWS = HZI_GEMV_MMA_ROWS, WARPS = HZI_GEMV_MMA_THREADS / 32;
+	static constexpr int SIZE = DTYPE == HZ_F32 ? 4 : 2;
 	static constexpr int EACH = DTYPE == HZ_F32 ? 1 : 2;	/* quaternions in 16 bytes */
-	static constexpr int U = 2;
-	static constexpr int STEP = 4 * EACH * U;		/* elements of k of a warp */
+	static constexpr int U = 2;				/* steps of four lanes in a tile */
+	static constexpr int STEP = 4 * EACH * U;		/* elements of k of a tile */
+	static constexpr int TILE = ROWS * 128;			/* bytes */
 
 	const hzi_quat_gemv &p;
 	const gemv_item item;
-	const uint4 *row[2][2];
-	const char *column;		/* of B */
-	int64_t b_row;			/* bytes */
-	uint32_t turn_a;		/* sign bits that a conjugation turns: of A */
-	uint32_t turn_w, turn;		/* of B: of w and x; of others */
+	const char *a, *column;		/* of A, of B */
+	int64_t a_row, b_row;		/* bytes */
 	int t;
 	mma_sums sum;
 
 	__device__ __forceinline__ explicit gemv_mma(const hzi_quat_gemv &p_)
 		: p(p_), item(p_), sum{} {}
 
-	/* Elements l .. l + STEP - 1 of k, of which those from end on count as 0. */
-	template <bool TAIL>
-	__device__ __forceinline__ void add(int l0, int end)
+	/* A tile from element l0 of k on, of which those from end on are 0, begins to come. */
+	__device__ __forceinline__ void fetch(uint32_t to, int i0, int l0, int end) const
 	{
-		uint4 a[U][2][2], x[U];
+		const int lane = threadIdx.x % 32, piece = lane % 8, row = lane / 8;
+		const int l = l0 + piece * EACH, bytes = l < end ? 16 : 0;
+		const char *const from = a + (bytes ? (int64_t)l * (4 * SIZE) : 0);
 
+		to += row * 128 + (piece ^ row % 2 * 4) * 16;
+#pragma unroll
+		for (int i = 0; i < ROWS / 4; i++)
+			asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;"
+				     :: "r"(to + i * 512),
+					"l"(from + min(i0 + 4 * i + row, p.out.m - 1) * a_row),
+					"r"(bytes) : "memory");
+	}
+
+	/* What a lane wants of B for a tile. */
+	__device__ __forceinline__ void load_b(uint4 (&x)[U], int l0, int end) const
+	{
 #pragma unroll
 		for (int u = 0; u < U; u++) {
 			const int l = l0 + (4 * u + t) * EACH;
+			const char *const from = column + l * b_row;
 
-#pragma unroll
-			for (int tile = 0; tile < 2; tile++)
-#pragma unroll
-				for (int h = 0; h < 2; h++)
-					a[u][tile][h] = TAIL && l >= end ? make_uint4(0, 0, 0, 0)
-									 : row[tile][h][l / EACH];
-		}
-#pragma unroll
-		for (int u = 0; u < U; u++) {
-			const int l = l0 + (4 * u + t) * EACH;
-			const char *from = column + l * b_row;
-
-			if (TAIL && l >= end) {
+			if (l >= end) {
 				x[u] = make_uint4(0, 0, 0, 0);
 			} else if (DTYPE == HZ_F32) {
 				x[u] = *(const uint4 *)from;
@@ -410,19 +441,6 @@ struct gemv_mma {
 				const uint2 w = *(const uint2 *)(from + b_row);
 
 				x[u] = make_uint4(v.x, v.y, w.x, w.y);
-			}
-		}
-#pragma unroll
-		for (int u = 0; u < U; u++) {
-			if (DTYPE == HZ_F32) {
-				mma_step_f32(sum, a[u],
-					     make_uint4(x[u].x, x[u].y ^ turn, x[u].z ^ turn,
-							x[u].w ^ turn), turn_a);
-			} else {
-				mma_step_16(DTYPE == HZ_BF16, sum, a[u], 0,
-					    make_uint2(x[u].x ^ turn_w, x[u].y ^ turn), turn_a);
-				mma_step_16(DTYPE == HZ_BF16, sum, a[u], 1,
-					    make_uint2(x[u].z ^ turn_w, x[u].w ^ turn), turn_a);
 			}
 		}
 	}
@@ -446,36 +464,87 @@ struct gemv_mma {
 		return q;
 	}
 
+	/* The sums of this warp's tiles. */
+	__device__ __forceinline__ void add_tiles(uint32_t ring, int i0, int begin, int end)
+	{
+		const int g = threadIdx.x % 32 / 4, stages = p.stages;
+		const uint32_t all = DTYPE == HZ_F32 ? 0x80000000 : 0x80008000;
+		/* Sign bits that a conjugation turns: of A; of w and x of B; of the others */
+		const uint32_t turn_a = p.a.conj ? all : 0;
+		const uint32_t turn_w = p.b.conj ? 0x80000000 : 0, turn = p.b.conj ? all : 0;
+		int l = begin, slot = 0, ahead = stages - 1;
+		uint4 next[U];
+
+		for (int s = 0; s < stages - 1; s++) {
+			fetch(ring + s * TILE, i0, begin + s * (WARPS * STEP), end);
+			asm volatile("cp.async.commit_group;" ::: "memory");
+		}
+		load_b(next, begin, end);
+#pragma unroll 1
+		for (; l < end; l += WARPS * STEP) {
+			uint4 x[U];
+
+#pragma unroll
+			for (int u = 0; u < U; u++)
+				x[u] = next[u];
+			load_b(next, l + WARPS * STEP, end);
+			/* The oldest tile is there, and all are done with the one before it. */
+			if (stages == HZI_GEMV_STAGES)
+				asm volatile("cp.async.wait_group %0;"
+					     :: "n"(HZI_GEMV_STAGES - 2) : "memory");
+			else
+				asm volatile("cp.async.wait_group 0;" ::: "memory");
+			__syncwarp();
+			fetch(ring + ahead * TILE, i0, l + (stages - 1) * (WARPS * STEP), end);
+			asm volatile("cp.async.commit_group;" ::: "memory");
+#pragma unroll
+			for (int u = 0; u < U; u++) {
+				const uint32_t from = ring + slot * TILE + g * 128 +
+						      ((4 * u + t) ^ g % 2 * 4) * 16;
+				uint4 v[2][2];
+
+#pragma unroll
+				for (int tile = 0; tile < 2; tile++)
+#pragma unroll
+					for (int h = 0; h < 2; h++)
+						v[tile][h] = shared_16(
+							from + (16 * tile + 8 * h) * 128);
+				if (DTYPE == HZ_F32) {
+					mma_step_f32(sum, v,
+						     make_uint4(x[u].x, x[u].y ^ turn,
+								x[u].z ^ turn, x[u].w ^ turn),
+						     turn_a);
+				} else {
+					mma_step_16(DTYPE == HZ_BF16, sum, v, 0,
+						    make_uint2(x[u].x ^ turn_w, x[u].y ^ turn),
+						    turn_a);
+					mma_step_16(DTYPE == HZ_BF16, sum, v, 1,
+						    make_uint2(x[u].z ^ turn_w, x[u].w ^ turn),
+						    turn_a);
+				}
+			}
+			slot = slot + 1 == stages ? 0 : slot + 1;
+			ahead = ahead + 1 == stages ? 0 : ahead + 1;
+		}
+		asm volatile("cp.async.wait_group 0;" ::: "memory");
+	}
+
 	__device__ __forceinline__ void run(void)
 	{
-		extern __shared__ float4 room[];		/* [WARPS][ROWS][8] */
-		constexpr int size = DTYPE == HZ_F32 ? 4 : 2;
+		extern __shared__ float4 room[];	/* tiles; then [WARPS][ROWS][8] */
 		const int i0 = blockIdx.x * ROWS, warp = threadIdx.x / 32;
 		const int g = threadIdx.x % 32 / 4;
 		const int begin = blockIdx.y * p.share, end = begin + min(p.share, p.k - begin);
-		int l = begin + warp * STEP;
 
 		t = threadIdx.x % 4;
-		turn = DTYPE == HZ_F32 ? 0x80000000 : 0x80008000;
-		turn_a = p.a.conj ? turn : 0;
-		turn_w = p.b.conj ? 0x80000000 : 0;
-		turn = p.b.conj ? turn : 0;
-#pragma unroll
-		for (int tile = 0; tile < 2; tile++)
-#pragma unroll
-			for (int h = 0; h < 2; h++) {
-				const int i = min(i0 + 16 * tile + 8 * h + g, p.out.m - 1);
-
-				row[tile][h] = (const uint4 *)((const char *)p.a.data +
-							       size * (item.a + i * p.a.row));
-			}
+		a = (const char *)p.a.data + SIZE * item.a;
+		a_row = SIZE * p.a.row;
 		/* Columns that B has not: the last one once more */
-		column = (const char *)p.b.data + size * (item.b + min(g, p.out.n - 1) * p.b.col);
-		b_row = size * p.b.row;
-		for (; l + STEP <= end; l += WARPS * STEP)
-			add<false>(l, end);
-		if (l < end)
-			add<true>(l, end);
+		column = (const char *)p.b.data + SIZE * (item.b + min(g, p.out.n - 1) * p.b.col);
+		b_row = SIZE * p.b.row;
+		add_tiles(shared_address(room) + warp * p.stages * TILE, i0, begin + warp * STEP,
+			  end);
+		__syncthreads();
 #pragma unroll
 		for (int tile = 0; tile < 2; tile++)
 #pragma unroll
@@ -484,13 +553,15 @@ struct gemv_mma {
 				for (int e = 0; e < 2; e++) {
 					const int r = 16 * tile + 8 * h + g, n = 2 * h + e;
 
+					if (2 * t + e >= p.out.n)
+						continue;
 					room[(warp * ROWS + r) * 8 + 2 * t + e] =
 						make_float4(sum[tile][0][n], sum[tile][1][n],
 							    sum[tile][2][n], sum[tile][3][n]);
 				}
 		__syncthreads();
 		if (threadIdx.x < ROWS * 8) {
-			const int r = threadIdx.x % ROWS, c = threadIdx.x / ROWS;
+			const int r = threadIdx.x / 8, c = threadIdx.x % 8;
 			quat q = quat_zero();
 
 			if (i0 + r >= p.out.m || c >= p.out.n)
@@ -513,7 +584,11 @@ struct gemv_mma {
 	extern "C" __global__ void __launch_bounds__(threads) \
 	name(const __grid_constant__ hzi_quat_gemv p) \
 	{ \
-		__VA_ARGS__(p).run(); \
+		__VA_ARGS__ product(p); \
+\
+		grid_next(); \
+		grid_wait(); \
+		product.run(); \
 	}
 #define LINES(n) \
 	KERNEL(quat_gemv_lines_f32_##n, THREADS, gemv_lines<n, HZ_F32>) \

@@ -76,8 +76,17 @@ static int pool(struct hz_context *ctx, const char *op, const struct hzi_qpool_a
 		bool backward)
 {
 	const int64_t *size = backward ? a->size : a->count;
+	int kernel = backward ? HZI_KERNEL_quat_pool_bwd : HZI_KERNEL_quat_pool;
+	bool tiles = backward;
 
-	return launch(ctx, op, backward ? HZI_KERNEL_quat_pool_bwd : HZI_KERNEL_quat_pool,
+	for (int d = 0; d < 3; d++)
+		tiles &= a->pad[d] == 0 && a->step[d] == a->window[d] &&
+			 a->size[d] == a->count[d] * a->window[d];
+	if (tiles) {
+		kernel = HZI_KERNEL_quat_pool_bwd_windows;
+		size = a->count;
+	}
+	return launch(ctx, op, kernel,
 		      a->images * size[0] * size[1] * size[2] * a->channels, a, sizeof(*a));
 }
 

@@ -26,17 +26,12 @@ HZ_DEVICE int64_t step_elements(void)
 	return (int64_t)gridDim.x * THREADS;
 }
 
-/* i / n and i % n; of 32 bits, which are several times as fast, wherever they do */
 HZ_DEVICE int64_t divide(int64_t i, int64_t n, int64_t *rest)
 {
-	if (((uint64_t)i | (uint64_t)n) >> 32 == 0) {
-		const uint32_t q = (uint32_t)i / (uint32_t)n;
+	const int64_t q = hzi_qdivide(i, n);
 
-		*rest = (uint32_t)i - q * (uint32_t)n;
-		return q;
-	}
-	*rest = i % n;
-	return i / n;
+	*rest = i - q * n;
+	return q;
 }
 
 /* ---- Maps ------------------------------------------------------------------------------------ */
@@ -283,18 +278,21 @@ KERNEL(quat_finish, hzi_qfinish_args)
 
 	for (int64_t i = first_element(); i < p.channels * 32; i += step_elements()) {
 		const int64_t channel = i / 32;
-		double total[20];
+		double total[20] = {};
+
+#pragma unroll 2
+		for (int64_t k = lane; k < p.chunks; k += 32) {
+			const double *part = p.part + (k * p.channels + channel) * values;
 
 #pragma unroll
-		for (int v = 0; v < 20; v++) {
-			double all = 0;
-
-			for (int64_t k = lane; v < values && k < p.chunks; k += 32)
-				all += p.part[(k * p.channels + channel) * values + v];
-			for (int step = 16; step > 0; step /= 2)
-				all += __shfl_down_sync(0xffffffff, all, step);
-			total[v] = all;
+			for (int v = 0; v < 20; v++)
+				if (v < values)
+					total[v] += part[v];
 		}
+#pragma unroll
+		for (int v = 0; v < 20; v++)
+			for (int step = 16; v < values && step > 0; step /= 2)
+				total[v] += __shfl_down_sync(0xffffffff, total[v], step);
 		if (lane == 0)
 			hzi_qfinish_one(&p, channel, total);
 	}
@@ -316,6 +314,15 @@ KERNEL(quat_pool_bwd, hzi_qpool_args)
 
 	for (int64_t i = first_element(); i < total; i += step_elements())
 		hzi_qpool_bwd_one(&p, hzi_qplace(i, p.size, p.channels));
+}
+
+/* Of windows that do not overlap and leave nothing out */
+KERNEL(quat_pool_bwd_windows, hzi_qpool_args)
+{
+	const int64_t total = p.images * p.count[0] * p.count[1] * p.count[2] * p.channels;
+
+	for (int64_t i = first_element(); i < total; i += step_elements())
+		hzi_qpool_bwd_window(&p, hzi_qplace(i, p.count, p.channels));
 }
 
 KERNEL(quat_rotation, hzi_qrotation_args)

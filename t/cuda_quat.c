@@ -237,6 +237,23 @@ static void test_linear_workspace(void)
 	is_int((int64_t)of_many, (int64_t)of_few, "which is the same");
 }
 
+static void test_pool(void)
+{
+	const hz_tensor x = hz_tensor_4d(a, HZ_F32, HZ_CUDA, 2, 64, 32, 4);
+	hz_tensor y = hz_tensor_4d(b, HZ_F32, HZ_CUDA, 2, 32, 32, 4);
+	const hz_tensor index = hz_tensor_3d(c, HZ_S32, HZ_CUDA, 2, 32, 32);
+	hz_quat_pool_opts o = {.window = {2}};
+
+	is_int(hz_quat_pool_bwd(ctx, &index, &y, &x, &o), HZ_OK, "a gradient of pooling");
+	is_str(taken(), "quat_pool_bwd_windows", "window by window");
+	is_int(fake->launch(fake->launches() - 1)->grid[0], 8, "of which there are 2048");
+	o.stride[0] = 1;
+	y.shape[1] = 63;
+	o.kind = HZ_POOL_AVERAGE;
+	is_int(hz_quat_pool_bwd(ctx, NULL, &y, &x, &o), HZ_OK, "of windows that overlap");
+	is_str(taken(), "quat_pool_bwd", "element by element");
+}
+
 #ifndef HZ_CUDA_90A
 #define HZ_CUDA_90A 0
 #endif
@@ -305,6 +322,7 @@ int main(void)
 	test_packed();
 	test_batch();
 	test_linear_workspace();
+	test_pool();
 	if (HZ_CUDA_90A)
 		test_conv();
 	stand_in_close(ctx, HZ_CUDA, arrays, 4);

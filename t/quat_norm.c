@@ -296,7 +296,8 @@ static int pool_case(struct dev *dev, int dtype, int nd, int average)
 			     .batch = 1 + rnd_below(&rnd, 2), .ci = 1 + rnd_below(&rnd, 4),
 			     .taps = { 1, 1, 1 }, .step = { 1, 1, 1 }, .big = { 1, 1, 1 },
 			     .small = { 1, 1, 1 } };
-	int xyzw = (int)rnd_below(&rnd, 2), good = 1, d, sum;
+	/* tiles: windows side by side that leave nothing out */
+	int xyzw = (int)rnd_below(&rnd, 2), tiles = !rnd_below(&rnd, 3), good = 1, d, sum;
 	hz_quat_pool_opts o = { .kind = average ? HZ_POOL_AVERAGE : HZ_POOL_MAX,
 				.flags = xyzw ? HZ_QUAT_XYZW : 0 };
 	int64_t xs[5], ys[5];
@@ -312,6 +313,11 @@ static int pool_case(struct dev *dev, int dtype, int nd, int average)
 		o.stride[d] = rnd_below(&rnd, 3);
 		ref.step[in] = o.stride[d] ? o.stride[d] : o.window[d];
 		o.pad[d] = ref.pad[in] = rnd_below(&rnd, o.window[d] / 2 + 1);
+		if (tiles) {
+			o.stride[d] = o.pad[d] = ref.pad[in] = 0;
+			ref.step[in] = ref.taps[in];
+			ref.big[in] = ref.taps[in] * (1 + rnd_below(&rnd, 3));
+		}
 		if (ref.big[in] < ref.taps[in])
 			ref.big[in] = ref.taps[in];
 		ref.small[in] = (ref.big[in] + 2 * ref.pad[in] - ref.taps[in]) / ref.step[in] + 1;

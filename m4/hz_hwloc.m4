@@ -1,8 +1,8 @@
 # hz_hwloc.m4 - find hwloc 2.1 or later
 # SPDX-License-Identifier: BSD-2-Clause
 
-# HZ_HWLOC: --with-hwloc; sets HWLOC_CFLAGS, HWLOC_LIBS, hz_hwloc, HZ_HAVE_HWLOC. A link test follows
-# pkg-config, which in a cross build finds the build machine's library.
+# HZ_HWLOC: --with-hwloc; sets HWLOC_CFLAGS, HWLOC_LIBS, hz_hwloc, HZ_HAVE_HWLOC. A link test
+# follows pkg-config, which in a cross build finds the build machine's library.
 AC_DEFUN([HZ_HWLOC], [
 	AC_ARG_WITH([hwloc],
 		[AS_HELP_STRING([--without-hwloc], [ask the operating system alone for the topology])],

@@ -29,8 +29,8 @@ m4_define([HZ_AVX512_FLAGS], [HZ_AVX2_FLAGS -mavx512f -mavx512bw -mavx512dq -mav
 # HZ_ISA: the levels; and HZ_KERNEL_CFLAGS, which the micro-kernels of all of them are compiled with
 AC_DEFUN([HZ_ISA], [
 	hz_isa_summary=c
-	# Where a debugger finds each variable of so much unrolled code takes gcc longer than the code:
-	# without, it needs half the time and memory.
+	# Where a debugger finds each variable of so much unrolled code takes gcc longer than the
+	# code: without, it needs half the time and memory.
 	AC_CACHE_CHECK([whether $CC takes -fno-var-tracking], [hz_cv_no_var_tracking],
 		[hz_save_CFLAGS=$CFLAGS
 		CFLAGS="$CFLAGS -Werror -fno-var-tracking"

@@ -104,7 +104,7 @@ static int zero(struct hz_context *ctx, const char *op, void *p, size_t bytes)
 }
 
 /* Patches: enough pixels to fill a large GPU with tiles of a product, of 64 channels and 9 taps */
-const struct hzi_quat_steps hzi_cuda_quat_steps = {
+static const struct hzi_quat_steps steps = {
 	.map = map, .patch = patch, .sum = sum, .finish = finish, .pool = pool,
 	.rotation = rotation, .zero = zero,
 	.conv_workspace = hzi_cuda_quat_conv_step_workspace, .conv = hzi_cuda_quat_conv_step,
@@ -114,5 +114,4 @@ const struct hzi_quat_steps hzi_cuda_quat_steps = {
 };
 
 #define SLOT(name) hzi_cuda_##name
-#define STEPS hzi_cuda_quat_steps
 #include "lib/quat_slots.inc"

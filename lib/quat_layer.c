@@ -12,7 +12,8 @@
 
 /* ---- What all layers check ------------------------------------------------------------------- */
 
-struct hzi_qtensor hzi_quat_tensor(const hz_tensor *from, uint32_t flags)
+/* A view as quaternions: its last dimension is that of components. */
+static struct hzi_qtensor quaternions_of(const hz_tensor *from, uint32_t flags)
 {
 	const hz_tensor tame = hzi_tame(from), *const t = &tame;
 	struct hzi_qtensor q = {.a = {.data = t->data, .dtype = t->dtype}, .ndim = t->ndim - 1};
@@ -69,7 +70,7 @@ int hzi_quat_check(struct hz_context *ctx, const char *op, const char *name, con
 			return hzi_fail(ctx, HZ_ESHAPE, "%s: %s is too large: its size overflows",
 					op, name);
 	}
-	*q = hzi_quat_tensor(t, flags);
+	*q = quaternions_of(t, flags);
 	return HZ_OK;
 }
 

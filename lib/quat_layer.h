@@ -207,9 +207,6 @@ struct hzi_quat_steps {
 	int64_t tiles;			/* of 64 x 64 that the device wants in a product; 0: any */
 };
 
-extern const struct hzi_quat_steps hzi_cpu_quat_steps;	/* cpu/quat_layer.c */
-extern const struct hzi_quat_steps hzi_cuda_quat_steps;	/* gpu/quat_layer.c */
-
 /* An array with its shape, in quaternions */
 struct hzi_qtensor {
 	struct hzi_qarray a;
@@ -291,9 +288,6 @@ struct hzi_qoperand {
 int hzi_quat_check(struct hz_context *ctx, const char *op, const char *name, const hz_tensor *t,
 		   int dtype, int min_ndim, int max_ndim, bool output, uint32_t flags,
 		   struct hzi_qtensor *q);
-
-/* t as quaternions: its last dimension is that of components. */
-struct hzi_qtensor hzi_quat_tensor(const hz_tensor *t, uint32_t flags);
 
 /* HZ_OK if size d of a tensor is what it must be, as the text says */
 int hzi_quat_check_size(struct hz_context *ctx, const char *op, const char *name, int d,

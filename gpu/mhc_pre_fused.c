@@ -8,10 +8,6 @@
 #include "gpu/mhc_pre_fused.h"
 #include "gpu/mhc_pre_launch.h"
 
-#ifndef HZ_CUDA_90A
-#define HZ_CUDA_90A 0
-#endif
-
 #define SM_HOPPER 90
 
 bool hzi_pre_fused_takes(const struct hz_context *ctx, const struct hzi_mhc_pre_args *a)

@@ -8,10 +8,6 @@
 #include "gpu/mhc_pre_launch.h"
 #include "gpu/mhc_weights.h"
 
-#ifndef HZ_CUDA_90A
-#define HZ_CUDA_90A 0
-#endif
-
 #define SM_HOPPER 90
 
 /*

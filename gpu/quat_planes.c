@@ -8,10 +8,6 @@
 #include "gpu/quat_launch.h"
 #include "gpu/quat_tma.h"
 
-#ifndef HZ_CUDA_90A
-#define HZ_CUDA_90A 0
-#endif
-
 #define SM_HOPPER 90
 
 bool hzi_planes_wanted(const struct hz_context *ctx, int dtype, int precision, int *split)

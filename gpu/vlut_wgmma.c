@@ -10,10 +10,6 @@
 #include "gpu/vlut_launch.h"
 #include "gpu/vlut_wgmma.h"
 
-#ifndef HZ_CUDA_90A
-#define HZ_CUDA_90A 0
-#endif
-
 #define MOST_BYTES 512		/* of the largest of x, and what follows them */
 
 static const char name[] = "vlut_gemm";

@@ -54,8 +54,8 @@ AC_DEFUN([HZ_CUDA], [
 	])
 	AS_IF([test "$hz_cuda" = yes],
 		[AC_DEFINE([HZ_HAVE_CUDA], [1], [Define to 1 if device code is built.])])
-	AS_CASE([" $hz_cuda_made "], [*" 90a "*],
-		[AC_DEFINE([HZ_CUDA_90A], [1], [Define to 1 if there is code for sm_90a.])])
+	AS_CASE([" $hz_cuda_made "], [*" 90a "*], [hz_cuda_90a=1], [hz_cuda_90a=0])
+	AC_DEFINE_UNQUOTED([HZ_CUDA_90A], [$hz_cuda_90a], [Whether there is code for sm_90a: 0 or 1.])
 	AS_IF([test -z "$NVCCFLAGS"], [
 		NVCCFLAGS=-O3
 		AS_IF([test "$enable_debug" = yes], [NVCCFLAGS="$NVCCFLAGS -lineinfo"])

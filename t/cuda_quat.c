@@ -254,10 +254,6 @@ static void test_pool(void)
 	is_str(taken(), "quat_pool_bwd", "element by element");
 }
 
-#ifndef HZ_CUDA_90A
-#define HZ_CUDA_90A 0
-#endif
-
 /* Which convolutions the kernel of its own takes, and in how many blocks */
 static void test_conv(void)
 {

@@ -438,7 +438,8 @@ INLINE vc unpack8_high(vc a, vc b)
 #elif HZ_VEC == HZ_VEC_NEON
 	return (vc)vzip2q_s8((int8x16_t)a, (int8x16_t)b);
 #else
-	return (vc)SHUFFLE_LANES(vc, a, b, 8, 24, 9, 25, 10, 26, 11, 27, 12, 28, 13, 29, 14, 30, 15, 31);
+	return (vc)SHUFFLE_LANES(vc, a, b, 8, 24, 9, 25, 10, 26, 11, 27, 12, 28, 13, 29, 14, 30, 15,
+				 31);
 #endif
 }
 
@@ -520,8 +521,8 @@ INLINE void store_index_c(uint16_t *p, const vc *v)
 	/* So that unpacking in parts of 128 bits makes a half of each */
 	for (int i = 0; i < 2; i++) {
 #if HZ_VEC == HZ_VEC_AVX512
-		const __m512i order = _mm512_setr_epi32(0, 4, 2, 6, 8, 12, 10, 14, 1, 5, 3, 7, 9, 13,
-							11, 15);
+		const __m512i order = _mm512_setr_epi32(0, 4, 2, 6, 8, 12, 10, 14, 1, 5, 3, 7, 9,
+							13, 11, 15);
 
 		t[i] = (vc)_mm512_permutexvar_epi32(order, (__m512i)v[i]);
 #elif HZ_VEC == HZ_VEC_AVX2

@@ -428,7 +428,8 @@ void hzi_vlut_bytes(const struct hz_kern *kern, const struct hzi_vlut_side *s,
 }
 
 void hzi_vlut_fields_bytes(const struct hz_kern *kern, const struct hzi_vlut_side *s,
-			   int64_t panel, int64_t first, int64_t blocks, uint8_t *b, int64_t b_panel)
+			   int64_t panel, int64_t first, int64_t blocks, uint8_t *b,
+			   int64_t b_panel)
 {
 	const uint8_t *codes = (const uint8_t *)s->w->packed + panel * s->panel_bytes;
 	struct hzi_vlut_fields_points p = {

@@ -1,5 +1,5 @@
 /*
- * barrier.cuh - barriers in shared memory, and copies that they wait for: for compute capability 9.0
+ * barrier.cuh - barriers in shared memory, and copies that they wait for: from Hopper on
  *
  * SPDX-License-Identifier: BSD-2-Clause
  */

@@ -269,8 +269,8 @@ HZ_DEVICE void cluster_store(uint32_t address, float f)
 }
 
 /*
- * Of 2 HALF values of each lane the sums over lanes that differ below 2 HALF: value l ends in lane l,
- * at v[0]. Each step halves what a lane has: with HALF 16 it takes 31 exchanges, not 160.
+ * Of 2 HALF values of each lane the sums over lanes that differ below 2 HALF: value l ends in lane
+ * l, at v[0]. Each step halves what a lane has: with HALF 16 it takes 31 exchanges, not 160.
  */
 template <int HALF>
 HZ_DEVICE void fold_lanes(float *v)

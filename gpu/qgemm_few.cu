@@ -105,7 +105,9 @@ HZ_DEVICE void few_kernel(const hzi_qgemm_few &p)
 		return cluster_map(ready, r >> bits);
 	};
 
-	/* A warp takes long to begin a copy, so that the first are begun by as many as there are. */
+	/*
+	 * A warp takes long to begin a copy, so that the first are begun by as many as there are.
+	 */
 	const int mine = warp + lane * (HZI_FEW_THREADS / 32);
 
 	if (mine < STAGES) {
@@ -182,8 +184,8 @@ HZ_DEVICE void few_kernel(const hzi_qgemm_few &p)
 				*(int4 *)&s.slots[r][at] =
 					make_int4(acc[e], acc[e + 1], acc[e + 4], acc[e + 5]);
 			else
-				send_four(slot_of(r, at), acc[e], acc[e + 1], acc[e + 4], acc[e + 5],
-					  ready_of(r));
+				send_four(slot_of(r, at), acc[e], acc[e + 1], acc[e + 4],
+					  acc[e + 5], ready_of(r));
 		}
 #pragma unroll
 		for (int i = 0; !upright && i < ROWS / 2; i++) {

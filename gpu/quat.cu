@@ -163,8 +163,9 @@ struct group {
 			} else {
 #pragma unroll
 				for (int i = 0; i < 4; i++)
-					w[c][i] = SIZE == 4 ? *(const uint32_t *)(from + 4 * i * step)
-							    : halves(from + 4 * i * step, step);
+					w[c][i] = SIZE == 4 ?
+						  *(const uint32_t *)(from + 4 * i * step) :
+						  halves(from + 4 * i * step, step);
 			}
 		}
 	}

@@ -73,8 +73,8 @@ struct coefficients<HZI_QMAP_AFFINE_BWD> {
 };
 
 /*
- * The affine maps: a thread keeps its channel, whose coefficients stay in registers, and goes through
- * rows. The grid's y counts blocks of channels.
+ * The affine maps: a thread keeps its channel, whose coefficients stay in registers, and goes
+ * through rows. The grid's y counts blocks of channels.
  */
 template <int KIND>
 HZ_DEVICE void affine(const hzi_qmap_args &p)
@@ -157,8 +157,10 @@ HZ_DEVICE void patch(const hzi_qpatch_args &p)
 
 					if (line && a2 >= 0 && a2 < p.size[2])
 						v = p.x.whole ? *(const quaternion *)at :
-							quaternion{at[p.x.comp[0]], at[p.x.comp[1]],
-								   at[p.x.comp[2]], at[p.x.comp[3]]};
+							quaternion{at[p.x.comp[0]],
+								   at[p.x.comp[1]],
+								   at[p.x.comp[2]],
+								   at[p.x.comp[3]]};
 					*to = v;
 				}
 			}

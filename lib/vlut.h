@@ -43,7 +43,9 @@ struct hz_vlut {
 	 * a GPU of E8 with q = 4, see fill_e8(). NULL: q^d <= 256, or not so.
 	 */
 	uint64_t *words[2];
-	/* On the CPU, of w: packed as fields of bits, cpu/kern.h; the codes that fields stand for */
+	/*
+	 * On the CPU, of w: packed as fields of bits, cpu/kern.h; the codes that fields stand for
+	 */
 	bool fields;
 	uint8_t field_codes[256];
 };

@@ -20,8 +20,8 @@ static int cases(int n)
 /* ---- Shapes ---------------------------------------------------------------------------------- */
 
 /*
- * Where not 0: one dimension of this size for all, and a kind of layout, see side_layout(); -1: 1 or
- * 2 for each
+ * Where not 0: one dimension of this size for all, and a kind of layout, see side_layout(); -1: 1
+ * or 2 for each
  */
 static int64_t fixed_size;
 static int fixed_kind;

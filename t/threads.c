@@ -589,7 +589,8 @@ static void stacks(int isa)
 		}
 	}
 	is_int(failed, 0, "%s: all calls", hz_isa_name(isa));
-	ok(most <= STACK_MOST, "%s: %zu bytes of stack at most, by %s", hz_isa_name(isa), most, name);
+	ok(most <= STACK_MOST, "%s: %zu bytes of stack at most, by %s", hz_isa_name(isa), most,
+	   name);
 	scene_close(&s);
 	munmap(stack, STACK_BYTES);
 }

@@ -41,7 +41,8 @@ enum {
 	KC = 16,		/* steps whose panel of A, 32 KiB, fits L1 beside the rest */
 	SUMS = ROWS * SUMS_LD,	/* bytes of a block's sums */
 	WIDTH = 32,		/* panels of B at once at most: 128 KiB of sums of the caller's */
-	OWN = 2,		/* the same without: of the stack, which threads may have little of */
+	/* The same without: of the stack, which threads may have little of */
+	OWN = 2,
 	FEW = 8			/* bands of rows */
 };
 

@@ -315,7 +315,8 @@ int hzi_cuda_lattice_decode(struct hz_context *ctx, const struct hzi_lattice_dec
 
 	if (kernel >= 0) {
 		const struct hzi_launch launch = {
-			.grid = {grid_of(ctx, values.blocks, FAST_THREADS, 8)},
+			.grid = {grid_of(ctx, values.blocks, FAST_THREADS,
+					 kernel == HZI_KERNEL_lattice_decode_e8q4_f32 ? 6 : 8)},
 			.block = {FAST_THREADS},
 		};
 

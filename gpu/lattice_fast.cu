@@ -406,14 +406,103 @@ HZ_DEVICE uint32_t scale_of(const hzi_lattice_values &p, uint32_t block)
 	return min(p.t[block >> p.group_shift], HZI_LATTICE_SCALES - 1);
 }
 
-template <int DTYPE, class LEADERS, int D, int M, typename CODE>
+/* The coordinates of 8 values, as bytes */
+template <class LEADERS, int D, int M>
+HZ_DEVICE void decode_bytes(const hzi_lattice_values &p, const LEADERS &leaders,
+			    const uint32_t *code, uint32_t *w)
+{
+	constexpr int B = 8 / D;
+	uint32_t weight = 1;
+
+	w[0] = w[1] = 0;
+#pragma unroll
+	for (int m = 0; m < M; m++) {
+		if constexpr (D == 4) {
+			w[0] += leaders(code[m * B]) * weight;
+			w[1] += leaders(code[m * B + B - 1]) * weight;
+		} else {
+			const uint32_t c = leaders(code[m]);
+
+			w[0] += (c & 0x0f0f0f0f) * weight;
+			w[1] += (c >> 4 & 0x0f0f0f0f) * weight;
+		}
+		weight *= (uint32_t)p.q;
+	}
+}
+
+/* ... and these as numbers; scales are of blocks */
+template <int D>
+HZ_DEVICE void scale_bytes(const hzi_lattice_values &p, const uint32_t *w, const float *s, float *v)
+{
+#pragma unroll
+	for (int i = 0; i < 8; i++) {
+		const int k = D == 4 ? i & 3 : i;
+		const float n = D == 4 ? byte_number(w[i / 4], k) : byte_number(w[i & 1], i / 2);
+		const float exact = __fmaf_rn(n, p.unit, -p.base[k]);
+
+		v[i] = __fmul_rn(__fsub_rn(exact, p.sub[k]), s[i / D]);
+	}
+}
+
+/*
+ * Codes back to back, of one scale: EACH units of a thread, whose codes are read, and left as they
+ * are, while the units before are decoded. Taken apart at once they would be waited for.
+ */
+template <int DTYPE, class LEADERS, int D, int M, typename CODE, int EACH>
+HZ_DEVICE void decode_flat(const hzi_lattice_values &p, const LEADERS &leaders, float scale)
+{
+	constexpr int B = 8 / D, BITS = 8 * sizeof(CODE);
+	const uint32_t units = p.blocks / B, step = gridDim.x * blockDim.x;
+	const uint32_t *const from = (const uint32_t *)p.codes;
+	uint32_t next[EACH], u = blockIdx.x * blockDim.x + threadIdx.x;
+
+	if (u >= units)
+		return;
+#pragma unroll
+	for (int i = 0; i < EACH; i++)
+		next[i] = __ldg(from + min(u + i * step, units - 1));
+	for (; u < units; u += EACH * step) {
+		uint32_t raw[EACH];
+
+#pragma unroll
+		for (int i = 0; i < EACH; i++) {
+			raw[i] = next[i];
+			next[i] = __ldg(from + min(u + (EACH + i) * step, units - 1));
+		}
+#pragma unroll
+		for (int i = 0; i < EACH; i++) {
+			const float s[2] = {scale, scale};
+			uint32_t code[B * M], w[2];
+			float v[8];
+
+			if (u + i * step >= units)
+				break;
+#pragma unroll
+			for (int j = 0; j < B * M; j++)
+				code[j % M * B + j / M] = raw[i] >> BITS * j & (1u << BITS) - 1;
+			decode_bytes<LEADERS, D, M>(p, leaders, code, w);
+			scale_bytes<D>(p, w, s, v);
+			store_values<DTYPE>(p.y, u + i * step, v);
+		}
+	}
+}
+
+template <int DTYPE, class LEADERS, int D, int M, typename CODE, int EACH>
 HZ_DEVICE void decode(const hzi_lattice_values &p, const LEADERS &leaders, const float *scale)
 {
 	constexpr int B = 8 / D;
 	const uint32_t units = (p.blocks + B - 1) / B, step = gridDim.x * blockDim.x;
+	uint32_t u = blockIdx.x * blockDim.x + threadIdx.x;
 
-	for (uint32_t u = blockIdx.x * blockDim.x + threadIdx.x; u < units; u += step) {
-		uint32_t code[B * M], w[2] = {}, weight = 1;
+	if constexpr (B * M * sizeof(CODE) == 4) {
+		if (p.code_block == M && p.code_level == 1 && !p.t) {
+			decode_flat<DTYPE, LEADERS, D, M, CODE, EACH>(p, leaders, scale[0]);
+			/* A last block alone */
+			u += p.blocks / B;
+		}
+	}
+	for (; u < units; u += step) {
+		uint32_t code[B * M], w[2];
 		float v[8], s[B];
 		const bool half = B == 2 && (u + 1) * B > p.blocks;
 
@@ -430,28 +519,8 @@ HZ_DEVICE void decode(const hzi_lattice_values &p, const LEADERS &leaders, const
 #pragma unroll
 		for (int b = 0; b < B; b++)
 			s[b] = scale[p.t && !(half && b) ? scale_of(p, u * B + b) : 0];
-#pragma unroll
-		for (int m = 0; m < M; m++) {
-			if constexpr (D == 4) {
-				w[0] += leaders(code[m * B]) * weight;
-				w[1] += leaders(code[m * B + B - 1]) * weight;
-			} else {
-				const uint32_t c = leaders(code[m]);
-
-				w[0] += (c & 0x0f0f0f0f) * weight;
-				w[1] += (c >> 4 & 0x0f0f0f0f) * weight;
-			}
-			weight *= (uint32_t)p.q;
-		}
-#pragma unroll
-		for (int i = 0; i < 8; i++) {
-			const int k = D == 4 ? i & 3 : i;
-			const float n = D == 4 ? byte_number(w[i / 4], k) :
-						 byte_number(w[i & 1], i / 2);
-			const float exact = __fmaf_rn(n, p.unit, -p.base[k]);
-
-			v[i] = __fmul_rn(__fsub_rn(exact, p.sub[k]), s[i / D]);
-		}
+		decode_bytes<LEADERS, D, M>(p, leaders, code, w);
+		scale_bytes<D>(p, w, s, v);
 		if (half) {
 #pragma unroll
 			for (int i = 0; i < D; i++)
@@ -462,7 +531,7 @@ HZ_DEVICE void decode(const hzi_lattice_values &p, const LEADERS &leaders, const
 	}
 }
 
-template <int DTYPE, class LEADERS, int D, typename CODE, int MOST>
+template <int DTYPE, class LEADERS, int D, typename CODE, int MOST, int EACH>
 HZ_DEVICE void decode_levels(const hzi_lattice_values &p)
 {
 	__shared__ __align__(16) LEADERS leaders;
@@ -473,33 +542,29 @@ HZ_DEVICE void decode_levels(const hzi_lattice_values &p)
 		scale[threadIdx.x] = p.scale[threadIdx.x];
 	__syncthreads();
 	if (p.levels == 1)
-		decode<DTYPE, LEADERS, D, 1, CODE>(p, leaders, scale);
+		decode<DTYPE, LEADERS, D, 1, CODE, EACH>(p, leaders, scale);
 	else if (p.levels == 2)
-		decode<DTYPE, LEADERS, D, 2, CODE>(p, leaders, scale);
+		decode<DTYPE, LEADERS, D, 2, CODE, EACH>(p, leaders, scale);
 	else if constexpr (MOST > 2) {
 		if (p.levels == 3)
-			decode<DTYPE, LEADERS, D, 3, CODE>(p, leaders, scale);
+			decode<DTYPE, LEADERS, D, 3, CODE, EACH>(p, leaders, scale);
 		else
-			decode<DTYPE, LEADERS, D, 4, CODE>(p, leaders, scale);
+			decode<DTYPE, LEADERS, D, 4, CODE, EACH>(p, leaders, scale);
 	}
 }
 
-#define DECODE(name, dtype)                                                                     \
-	extern "C" __global__ void __launch_bounds__(256)                                       \
-		lattice_decode_d4_##name(const __grid_constant__ hzi_lattice_values p)          \
+/* As many blocks on a multiprocessor as gpu/lattice.c starts */
+#define DECODE_ONE(name, blocks, dtype, ...)                                                     \
+	extern "C" __global__ void __launch_bounds__(256, blocks)                               \
+		lattice_decode_##name(const __grid_constant__ hzi_lattice_values p)             \
 	{                                                                                       \
-		decode_levels<dtype, table_leaders, 4, uint8_t, 4>(p);                          \
-	}                                                                                       \
-	extern "C" __global__ void __launch_bounds__(256)                                       \
-		lattice_decode_d8_##name(const __grid_constant__ hzi_lattice_values p)          \
-	{                                                                                       \
-		decode_levels<dtype, table_leaders, 8, uint8_t, 4>(p);                          \
-	}                                                                                       \
-	extern "C" __global__ void __launch_bounds__(256)                                       \
-		lattice_decode_e8q4_##name(const __grid_constant__ hzi_lattice_values p)        \
-	{                                                                                       \
-		decode_levels<dtype, e8_leaders, 8, uint16_t, 2>(p);                            \
+		decode_levels<dtype, __VA_ARGS__>(p);                                           \
 	}
+
+#define DECODE(name, dtype)                                                                      \
+	DECODE_ONE(d4_##name, 8, dtype, table_leaders, 4, uint8_t, 4, 1)                         \
+	DECODE_ONE(d8_##name, 8, dtype, table_leaders, 8, uint8_t, 4, 1)                         \
+	DECODE_ONE(e8q4_##name, 6, dtype, e8_leaders, 8, uint16_t, 2, 2)
 
 DECODE(f32, HZ_F32)
 DECODE(f16, HZ_F16)

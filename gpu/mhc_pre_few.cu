@@ -14,16 +14,16 @@
 #if __CUDA_ARCH__ >= 900
 #include "gpu/tma.cuh"
 
-#define TILE HZI_FEW_BLOCKS		/* tokens */
-#define ROWS_MOST HZI_FEW_ROWS
+#define TILE HZI_PRE_FEW_BLOCKS		/* tokens */
+#define ROWS_MOST HZI_PRE_FEW_ROWS
 #define COLUMNS (ROWS_MOST + 4)		/* sums of a token; the 25th: of squares */
-#define WARPS (HZI_FEW_THREADS / 32)
+#define WARPS (HZI_PRE_FEW_THREADS / 32)
 #define STEPS 4				/* of 16 channels, whose loads a warp has under way */
 #define STRIDE (WARPS / 4 * 16)		/* channels from a warp's step to its next */
 
 struct memory {
 	float sums[WARPS][TILE][COLUMNS];
-	float received[HZI_FEW_BLOCKS][COLUMNS];	/* of this block's token */
+	float received[HZI_PRE_FEW_BLOCKS][COLUMNS];	/* of this block's token */
 	float p[TILE][4];
 	uint64_t came, weights;
 };
@@ -240,7 +240,7 @@ HZ_DEVICE float receive(const hzi_mhc_few &p, memory &m, float alpha, float bias
 
 	barrier_wait(shared_address(&m.came), 0);
 #pragma unroll
-	for (int r = 0; r < HZI_FEW_BLOCKS; r++)
+	for (int r = 0; r < HZI_PRE_FEW_BLOCKS; r++)
 		sum += lane <= ROWS_MOST ? m.received[r][lane] : 0;
 	if (lane == ROWS_MOST)
 		sum *= part;
@@ -262,7 +262,7 @@ HZ_DEVICE void make_gates(const hzi_mhc_few &p, const place_of &b, memory &m, fl
 	for (int i = 0; i < 4; i++)
 		of_p[i] = __shfl_sync(0xffffffff, z, i);
 	hzi_mhc_gates(4, &p.rule, of_p, gate);
-	if (p.u.data && lane < HZI_FEW_BLOCKS)
+	if (p.u.data && lane < HZI_PRE_FEW_BLOCKS)
 		store_async(cluster_map(shared_address(m.p[b.rank]), lane), gate[0], gate[1],
 			    gate[2], gate[3], cluster_map(shared_address(&m.weights), lane));
 	if (p.p.data && lane == 0) {
@@ -293,7 +293,6 @@ HZ_DEVICE float sum_of_four(const float *k, float v, float first)
 HZ_DEVICE void sinkhorn_of_lanes(const hzi_mhc_rule &rule, const float *z, float *row)
 {
 	float column[4], most = z[0], sum = 0, one = 1, least = 0, r, c, of_r, of_c;
-	int t = 0;
 
 #pragma unroll
 	for (int d = 1; d < 4; d++)
@@ -321,23 +320,13 @@ HZ_DEVICE void sinkhorn_of_lanes(const hzi_mhc_rule &rule, const float *z, float
 	r = c = of_r = of_c = one;
 	if (rule.map == HZ_MHC_EXP && rule.eps != 0 && sum < 1e-37f)
 		least = one;
-	for (bool near = false; t < rule.iterations && !near; t++) {
-		const bool columns = t > 0 || rule.map != HZ_MHC_SOFTMAX;
-		float change = 0;
-
-		if (columns) {
+	for (int t = 0; t < rule.iterations; t++) {
+		if (t > 0 || rule.map != HZ_MHC_SOFTMAX) {
 			of_c = sum_of_four(column, r, of_c * rule.eps);
-			c = hzi_mhc_inverse(false, of_c, c, &change);
+			c = hzi_m_inverse(of_c);
 		}
 		of_r = sum_of_four(row, c, fmaf(of_r, rule.eps, least));
-		r = hzi_mhc_inverse(false, of_r, r, &change);
-		near = columns && hzi_m_all_below(change, 0.11f);
-	}
-	for (; t < rule.iterations; t++) {
-		of_c = sum_of_four(column, r, of_c * rule.eps);
-		c = hzi_mhc_inverse(true, of_c, c, NULL);
-		of_r = sum_of_four(row, c, fmaf(of_r, rule.eps, least));
-		r = hzi_mhc_inverse(true, of_r, r, NULL);
+		r = hzi_m_inverse(of_r);
 	}
 #pragma unroll
 	for (int d = 0; d < 4; d++)
@@ -391,7 +380,7 @@ HZ_DEVICE void mix(const hzi_mhc_few &p, const place_of &b, memory &m)
 {
 	const int eights = b.channels / 8, first = threadIdx.x - 64;
 
-	for (int e = first; e == first || e < b.tokens * eights; e += HZI_FEW_THREADS - 64) {
+	for (int e = first; e == first || e < b.tokens * eights; e += HZI_PRE_FEW_THREADS - 64) {
 		const bool works = e < b.tokens * eights;
 		const int t = works ? e / eights : 0;
 		const int c = b.channel + (works ? e % eights : 0) * 8;
@@ -426,8 +415,8 @@ HZ_DEVICE void few(const hzi_mhc_few &p)
 	int left;
 	float alpha = 0, bias = 0;
 
-	b.rank = blockIdx.x % HZI_FEW_BLOCKS;
-	b.token = blockIdx.x / HZI_FEW_BLOCKS * TILE;
+	b.rank = blockIdx.x % HZI_PRE_FEW_BLOCKS;
+	b.token = blockIdx.x / HZI_PRE_FEW_BLOCKS * TILE;
 	left = (int)p.tokens - b.token;
 	b.tokens = left < TILE ? left : TILE;
 	b.channel = b.rank * p.width;
@@ -437,7 +426,7 @@ HZ_DEVICE void few(const hzi_mhc_few &p)
 		barrier_init(shared_address(&m.came), 1);
 		barrier_init(shared_address(&m.weights), 1);
 		barrier_init_fence();
-		barrier_expect(shared_address(&m.came), HZI_FEW_BLOCKS * COLUMNS * 4);
+		barrier_expect(shared_address(&m.came), HZI_PRE_FEW_BLOCKS * COLUMNS * 4);
 		barrier_expect(shared_address(&m.weights), b.tokens * 16);
 	}
 	cluster_arrive_relaxed();
@@ -470,7 +459,7 @@ HZ_DEVICE void few(const hzi_mhc_few &p)
 
 #if __CUDA_ARCH__ >= 900
 #define FEW(name, dtype) \
-	extern "C" __global__ void __launch_bounds__(HZI_FEW_THREADS, 1) \
+	extern "C" __global__ void __launch_bounds__(HZI_PRE_FEW_THREADS, 1) \
 		name(const __grid_constant__ hzi_mhc_few p) { few<dtype>(p); }
 #else
 #define FEW(name, dtype) \

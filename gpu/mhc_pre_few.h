@@ -8,11 +8,11 @@
 
 #include "lib/mhc.h"
 
-#define HZI_FEW_BLOCKS 16		/* of a cluster, which has as many tokens */
-#define HZI_FEW_ROWS 24			/* of phi, at most */
-#define HZI_FEW_THREADS 512
-#define HZI_FEW_CHANNELS (1 << 20)	/* at most: places in phi are counted in 32 bits */
-#define HZI_FEW_TOKENS 112		/* 7 such clusters run at a time on an H200 */
+#define HZI_PRE_FEW_BLOCKS 16		/* of a cluster, which has as many tokens */
+#define HZI_PRE_FEW_ROWS 24		/* of phi, at most */
+#define HZI_PRE_FEW_THREADS 512
+#define HZI_PRE_FEW_CHANNELS (1 << 20)	/* at most: places in phi are counted in 32 bits */
+#define HZI_PRE_FEW_TOKENS 112		/* 7 such clusters run at a time on an H200 */
 
 /* Channel strides are 1, all else is aligned to 16 bytes. u.data may be NULL. */
 struct hzi_mhc_few {

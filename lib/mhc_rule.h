@@ -91,28 +91,17 @@ HZI_MHC_FN float hzi_m_div(float a, float b)
 #endif
 }
 
-/* 1 / a within 2 ulp, of a between 2^-126 and 2^126; NaN where that is 0 or infinite */
+/* 1 / a within 2 ulp, of a between 2^-126 and 2^126 */
 HZI_MHC_FN float hzi_m_inverse(float a)
 {
 #ifdef __CUDACC__
 	float r;
 
+	/* Half iterations correct the errors of those before, and wait for nothing but this. */
 	asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(r) : "f"(a));
-	return fmaf(fmaf(-a, r, 1.0f), r, r);
+	return r;
 #else
 	return 1.0f / a;
-#endif
-}
-
-/* Whether that pays, and a is below b in all lanes */
-HZI_MHC_FN bool hzi_m_all_below(float a, float b)
-{
-#ifdef __CUDACC__
-	return __all_sync(__activemask(), a < b);
-#else
-	(void)a;
-	(void)b;
-	return false;
 #endif
 }
 
@@ -235,27 +224,9 @@ HZI_MHC_FN void hzi_mhc_begin(const int n, const struct hzi_mhc_rule *rule, cons
 	}
 }
 
-/* 1 / a, which is near r, or not: then how far a r is from 1 goes to *change, if that is more */
-HZI_MHC_FN hzi_mreal hzi_mhc_inverse(const bool near, hzi_mreal a, hzi_mreal r, hzi_mreal *change)
-{
-	const hzi_mreal one = hzi_m_set(1);
-
-	if (!near) {
-		*change = hzi_m_max(*change, hzi_m_abs(hzi_m_fma(-a, r, one)));
-		return hzi_m_inverse(a);
-	}
-	HZI_MHC_UNROLL
-	for (int i = 0; i < 3; i++)	/* 0.125^8 is half an ulp of 1 */
-		r = hzi_m_fma(hzi_m_fma(-a, r, one), r, r);
-	return r;
-}
-
-/*
- * One iteration, or its second half. near: r and c change so little that Newton's iteration finds
- * inverses from those before; else *change gets how far the farthest is from 1 relative to its own.
- */
-HZI_MHC_FN void hzi_mhc_step(const int n, const hzi_mreal eps, const bool columns, const bool near,
-			     const hzi_mreal *k, struct hzi_mhc_state *s, hzi_mreal *change)
+/* One iteration, or its second half */
+HZI_MHC_FN void hzi_mhc_step(const int n, const hzi_mreal eps, const bool columns,
+			     const hzi_mreal *k, struct hzi_mhc_state *s)
 {
 	if (columns) {
 		HZI_MHC_UNROLL
@@ -264,7 +235,7 @@ HZI_MHC_FN void hzi_mhc_step(const int n, const hzi_mreal eps, const bool column
 			HZI_MHC_UNROLL
 			for (int i = 0; i < n; i++)
 				s->of_c[j] = hzi_m_fma(k[i * n + j], s->r[i], s->of_c[j]);
-			s->c[j] = hzi_mhc_inverse(near, s->of_c[j], s->c[j], change);
+			s->c[j] = hzi_m_inverse(s->of_c[j]);
 		}
 	}
 	HZI_MHC_UNROLL
@@ -273,28 +244,21 @@ HZI_MHC_FN void hzi_mhc_step(const int n, const hzi_mreal eps, const bool column
 		HZI_MHC_UNROLL
 		for (int j = 0; j < n; j++)
 			s->of_r[i] = hzi_m_fma(k[i * n + j], s->c[j], s->of_r[i]);
-		s->r[i] = hzi_mhc_inverse(near, s->of_r[i], s->r[i], change);
+		s->r[i] = hzi_m_inverse(s->of_r[i]);
 	}
 }
 
 /*
  * Iterations first .. last - 1. history, if it is not NULL, gets r and c from before each: number e
  * of iteration first + t, 2n of them, is at (t * 2 * n + e) * stride.
- *
- * If all 1 / r and 1 / c of an iteration are those before times numbers from 1 / b to b, those of the
- * next are, too: they are sums of positive terms, each times such a number.
  */
 HZI_MHC_FN void hzi_mhc_iterate(const int n, const struct hzi_mhc_rule *rule, int first, int last,
 				const hzi_mreal *k, struct hzi_mhc_state *s, hzi_mreal *history,
 				int stride)
 {
 	const hzi_mreal eps = hzi_m_set(rule->eps);
-	int t = first;
 
-	for (bool near = false; t < last && !near; t++) {
-		const bool columns = t > 0 || rule->map != HZ_MHC_SOFTMAX;
-		hzi_mreal change = hzi_m_set(0);
-
+	for (int t = first; t < last; t++) {
 		if (history) {
 			HZI_MHC_UNROLL
 			for (int i = 0; i < n; i++) {
@@ -302,11 +266,8 @@ HZI_MHC_FN void hzi_mhc_iterate(const int n, const struct hzi_mhc_rule *rule, in
 				history[((t - first) * 2 * n + n + i) * stride] = s->c[i];
 			}
 		}
-		hzi_mhc_step(n, eps, columns, false, k, s, &change);
-		near = columns && !history && hzi_m_all_below(change, 0.11f);
+		hzi_mhc_step(n, eps, t > 0 || rule->map != HZ_MHC_SOFTMAX, k, s);
 	}
-	for (; t < last; t++)
-		hzi_mhc_step(n, eps, true, true, k, s, NULL);
 }
 
 /* The matrix iterated on, from what hzi_mhc_map() gave */

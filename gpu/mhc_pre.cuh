@@ -104,11 +104,12 @@ HZ_DEVICE float sum_block(float v, float *memory)
 
 /* ---- Products of 16-bit floats --------------------------------------------------------------- */
 
-/* A pair as bf16, and what that leaves, as bf16 too */
+/* A pair as bf16, finite next to the largest numbers too, and what that leaves, as bf16 */
 HZ_DEVICE uint32_t split_pair(float low, float high, uint32_t &rest)
 {
-	const uint32_t pair = to_bf16x2(low, high);
+	uint32_t pair;
 
+	asm("cvt.rn.satfinite.bf16x2.f32 %0, %1, %2;" : "=r"(pair) : "f"(high), "f"(low));
 	rest = to_bf16x2(low - bf16_low(pair), high - bf16_high(pair));
 	return pair;
 }

@@ -132,9 +132,6 @@ static int coefficient_pass(struct hz_context *ctx, const struct plan *plan)
 static int norm_pass(struct hz_context *ctx, const struct hzi_mhc_pre_bwd_args *a,
 		     const struct plan *plan, const struct hzi_mhc_finish *finish)
 {
-	const struct hzi_launch launch = {
-		.grid = {(unsigned)plan->norm_blocks}, .block = {256}, .early = true,
-	};
 	const struct hzi_mhc_norm_bwd p = {
 		.of = {
 			.x = a->x, .u = a->du, .p = finish->p, .norm = a->norm,
@@ -153,8 +150,8 @@ static int norm_pass(struct hz_context *ctx, const struct hzi_mhc_pre_bwd_args *
 	if (!plan->norm)
 		return a->dnorm ? hzi_pre_sum_rows(ctx, OP, 1, &dnorm) : HZ_OK;
 	HZ_CHECK(hzi_pre_coefs(ctx, OP, finish));
-	HZ_CHECK(hzi_cuda_launch(ctx, OP, HZI_FAMILY_MHC_PRE_BWD, HZI_KERNEL_mhc_pre_norm_bwd,
-				 &launch, &p, sizeof(p)));
+	HZ_CHECK(hzi_mhc_launch(ctx, OP, HZI_FAMILY_MHC_PRE_BWD, HZI_KERNEL_mhc_pre_norm_bwd,
+				plan->norm_blocks, 1, 256, 0, &p, sizeof(p)));
 	if (plan->dp_tokens && a->s.groups < a->s.tokens)
 		HZ_CHECK(hzi_pre_sum_rows(ctx, OP, a->s.groups, &(struct hzi_mhc_sum_rows){
 			.in = plan->dp_tokens, .out = plan->dp,
@@ -175,32 +172,26 @@ static int gradient_pass(struct hz_context *ctx, const struct hzi_mhc_pre_bwd_ar
 		.a = plan->a, .small = plan->small, .records = plan->records, .coefs = plan->coefs,
 	};
 	const int64_t history = min_of(a->rule.iterations, HZI_MHC_HISTORY);
-	const struct hzi_launch launch = {
-		.grid = {(unsigned)ceil_div(sums->groups, HZI_PRE_GROUPS)},
-		.block = {HZI_PRE_GROUPS},
-		.shared_bytes = a->rule.n == 4 ? HZI_PRE_GRADIENTS_BYTES((unsigned)history) : 0,
-		.early = true,
-	};
+	const size_t shared = a->rule.n == 4 ? HZI_PRE_GRADIENTS_BYTES((size_t)history) : 0;
 	const int kernel = a->rule.n == 4 ? HZI_KERNEL_mhc_pre_gradients_4 :
 					    HZI_KERNEL_mhc_pre_gradients_any;
 
 	if ((!plan->gradients && !plan->coefs) || sums->groups == 0)
 		return HZ_OK;
-	return hzi_cuda_launch(ctx, OP, HZI_FAMILY_MHC_PRE_BWD, kernel, &launch, &p, sizeof(p));
+	return hzi_mhc_launch(ctx, OP, HZI_FAMILY_MHC_PRE_BWD, kernel,
+			      ceil_div(sums->groups, HZI_PRE_GROUPS), 1, HZI_PRE_GROUPS, shared,
+			      &p, sizeof(p));
 }
 
 static int launch_dx(struct hz_context *ctx, const struct hzi_mhc_dx *p)
 {
 	const int64_t strips = ceil_div(p->channels, HZI_PRE_THREADS);
-	const struct hzi_launch launch = {
-		.grid = {(unsigned)(strips * ceil_div(p->tokens, HZI_PRE_LANES))},
-		.block = {HZI_PRE_THREADS}, .early = true,
-	};
 
 	if (p->channels == 0 || p->tokens == 0)
 		return HZ_OK;
-	return hzi_cuda_launch(ctx, OP, HZI_FAMILY_MHC_PRE_BWD, HZI_KERNEL_mhc_pre_dx, &launch, p,
-			       sizeof(*p));
+	return hzi_mhc_launch(ctx, OP, HZI_FAMILY_MHC_PRE_BWD, HZI_KERNEL_mhc_pre_dx,
+			      strips * ceil_div(p->tokens, HZI_PRE_LANES), 1, HZI_PRE_THREADS, 0,
+			      p, sizeof(*p));
 }
 
 /* dx of four streams whose tokens share coefficients */
@@ -209,14 +200,11 @@ static int launch_groups(struct hz_context *ctx, const struct hzi_mhc_dx *p)
 	const int64_t blocks = ceil_div(p->channels / 8, HZI_PRE_THREADS) * p->groups;
 	const int64_t wanted = 16 * hzi_cuda_device(ctx)->multiprocessors;
 	const int64_t splits = min_of(ceil_div(wanted, blocks), ceil_div(p->tokens / p->groups, 8));
-	const struct hzi_launch launch = {
-		.grid = {(unsigned)blocks, (unsigned)splits}, .block = {HZI_PRE_THREADS},
-		.early = true,
-	};
 	const int kernel = p->dtype == HZ_F16 ? HZI_KERNEL_mhc_pre_dx_groups_f16 :
 						HZI_KERNEL_mhc_pre_dx_groups_bf16;
 
-	return hzi_cuda_launch(ctx, OP, HZI_FAMILY_MHC_PRE_BWD, kernel, &launch, p, sizeof(*p));
+	return hzi_mhc_launch(ctx, OP, HZI_FAMILY_MHC_PRE_BWD, kernel, blocks, splits,
+			      HZI_PRE_THREADS, 0, p, sizeof(*p));
 }
 
 static bool groups_quick(const struct hzi_mhc_dx *p)
@@ -274,16 +262,14 @@ static int dphi_pass(struct hz_context *ctx, const struct hzi_mhc_pre_bwd_args *
 		.channels = a->s.channels, .n = a->s.n, .m = a->rule.m, .dtype = from_dtype,
 		.splits = plan->splits,
 	};
-	const struct hzi_launch launch = {
-		.grid = {(unsigned)ceil_div(columns, HZI_PRE_THREADS), (unsigned)plan->splits},
-		.block = {HZI_PRE_THREADS}, .early = true,
-	};
 	const int kernel = p.m <= 8 ? HZI_KERNEL_mhc_pre_dphi_8 :
 			   p.m <= 24 ? HZI_KERNEL_mhc_pre_dphi_24 : HZI_KERNEL_mhc_pre_dphi_80;
 
 	if (!plan->partial)
 		return HZ_OK;
-	return hzi_cuda_launch(ctx, OP, HZI_FAMILY_MHC_PRE_BWD, kernel, &launch, &p, sizeof(p));
+	return hzi_mhc_launch(ctx, OP, HZI_FAMILY_MHC_PRE_BWD, kernel,
+			      ceil_div(columns, HZI_PRE_THREADS), plan->splits, HZI_PRE_THREADS, 0,
+			      &p, sizeof(p));
 }
 
 /* dphi and dgain from sums of splits, dalpha and dbias from those of blocks */
@@ -297,16 +283,12 @@ static int sum_weights(struct hz_context *ctx, const struct hzi_mhc_pre_bwd_args
 		.m = a->rule.m, .splits = plan->splits, .alphas = a->rule.m == a->rule.n ? 1 : 3,
 		.accumulate = a->accumulate,
 	};
-	const struct hzi_launch launch = {
-		.grid = {(unsigned)(ceil_div(p.columns, HZI_PRE_SUM_COLUMNS) +
-				    (a->dalpha || a->dbias))},
-		.block = {256}, .early = true,
-	};
+	const int64_t blocks = ceil_div(p.columns, HZI_PRE_SUM_COLUMNS) + (a->dalpha || a->dbias);
 
-	if (launch.grid[0] == 0)
+	if (blocks == 0)
 		return HZ_OK;
-	return hzi_cuda_launch(ctx, OP, HZI_FAMILY_MHC_PRE_BWD, HZI_KERNEL_mhc_pre_sum_weights,
-			       &launch, &p, sizeof(p));
+	return hzi_mhc_launch(ctx, OP, HZI_FAMILY_MHC_PRE_BWD, HZI_KERNEL_mhc_pre_sum_weights,
+			      blocks, 1, 256, 0, &p, sizeof(p));
 }
 
 int hzi_cuda_mhc_pre_bwd(struct hz_context *ctx, const struct hzi_mhc_pre_bwd_args *a)

@@ -44,10 +44,12 @@ int64_t hzi_pre_joint_records(const struct hzi_mhc_shape *s)
 int hzi_pre_joint(struct hz_context *ctx, const struct hzi_mhc_pre_bwd_args *a,
 		  const uint32_t *records, float *partial)
 {
+	const struct hzi_mhc_array none = {.data = NULL};
 	struct hzi_mhc_joint p = {
-		.du = a->du, .dy = a->dy, .dx = a->dx, .phi = a->phi, .gain = a->gain,
-		.records = records, .partial = partial, .tokens = a->s.tokens,
-		.channels = a->s.channels, .m = a->rule.m,
+		/* Of dx alone; what else they give, the records have. */
+		.du = a->dx.data ? a->du : none, .dy = a->dx.data ? a->dy : none, .dx = a->dx,
+		.phi = a->phi, .gain = a->gain, .records = records, .partial = partial,
+		.tokens = a->s.tokens, .channels = a->s.channels, .m = a->rule.m,
 		.splits = hzi_pre_joint_splits(ctx, &a->s), .accumulate = a->accumulate,
 	};
 	const struct hzi_launch launch = {
@@ -59,8 +61,8 @@ int hzi_pre_joint(struct hz_context *ctx, const struct hzi_mhc_pre_bwd_args *a,
 						  HZI_KERNEL_mhc_pre_joint_bf16;
 
 	HZ_CHECK(hzi_pre_map(ctx, OP, &p.x_map, &a->x, &a->s, 4, HZI_JOINT_TILE, 1));
-	HZ_CHECK(hzi_pre_map(ctx, OP, &p.dy_map, &a->dy, &a->s, 4, HZI_JOINT_TILE, 1));
+	HZ_CHECK(hzi_pre_map(ctx, OP, &p.dy_map, &p.dy, &a->s, 4, HZI_JOINT_TILE, 1));
 	HZ_CHECK(hzi_pre_map(ctx, OP, &p.dx_map, &a->dx, &a->s, 4, HZI_JOINT_TILE, 1));
-	HZ_CHECK(hzi_pre_map(ctx, OP, &p.du_map, &a->du, &a->s, 1, HZI_JOINT_TILE, 1));
+	HZ_CHECK(hzi_pre_map(ctx, OP, &p.du_map, &p.du, &a->s, 1, HZI_JOINT_TILE, 1));
 	return hzi_cuda_launch(ctx, OP, HZI_FAMILY_MHC_PRE_JOINT, kernel, &launch, &p, sizeof(p));
 }

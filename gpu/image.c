@@ -118,6 +118,9 @@ END
 KERNELS(mhc)
 #include "mhc.kernels.def"
 END
+KERNELS(mhc_bwd)
+#include "mhc_bwd.kernels.def"
+END
 KERNELS(mhc_sinkhorn)
 #include "mhc_sinkhorn.kernels.def"
 END

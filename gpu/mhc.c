@@ -43,7 +43,7 @@ static bool in_vectors(const struct hzi_mhc_array *a, int bytes)
 			    a->token * bytes % 16 == 0 && a->stream * bytes % 16 == 0);
 }
 
-/* Such rows' kernel after the first: 6 or more of other n than 4 and 2, -1 if they are none */
+/* Such rows' kernel after the first, -1 if they are none */
 static int vector_kernel(const struct hzi_mhc_shape *s)
 {
 	static const int place[HZI_MHC_STREAMS + 1] = {-1, 2, 1, 3, 0, 4, 5, 6, 7};
@@ -190,11 +190,11 @@ static int bias_gradient(struct hz_context *ctx, const struct hzi_mhc_streams_bw
 
 	p.chunk = ceil_div(a->s.tokens, p.chunks);
 	p.vectors = a->s.channels * bytes % 16 == 0 && in_vectors(&a->dy, bytes);
-	HZ_CHECK(hzi_mhc_launch(ctx, bwd_name, HZI_FAMILY_MHC, HZI_KERNEL_mhc_dbias,
+	HZ_CHECK(hzi_mhc_launch(ctx, bwd_name, HZI_FAMILY_MHC_BWD, HZI_KERNEL_mhc_dbias,
 				ceil_div(a->s.channels,
 					 HZI_MHC_DBIAS_LANES * (p.vectors ? 16 / bytes : 1)),
 				p.chunks, HZI_MHC_THREADS, 0, &p, sizeof(p)));
-	return hzi_mhc_launch(ctx, bwd_name, HZI_FAMILY_MHC, HZI_KERNEL_mhc_dbias_finish,
+	return hzi_mhc_launch(ctx, bwd_name, HZI_FAMILY_MHC_BWD, HZI_KERNEL_mhc_dbias_finish,
 			      ceil_div(a->s.channels, HZI_MHC_THREADS), 1, HZI_MHC_THREADS, 0, &p,
 			      sizeof(p));
 }
@@ -245,7 +245,7 @@ int hzi_cuda_mhc_streams_bwd(struct hz_context *ctx, const struct hzi_mhc_stream
 	if (a->s.groups == 0 || (!sums && !p.a.dx.data && !a->df.data))
 		return HZ_OK;
 	p.kind = vector_terms(&p.a);
-	if (kernel >= 0 && kernel < 6 && p.kind && in_vectors(&p.a.x, bytes) &&
+	if (kernel >= 0 && p.kind && in_vectors(&p.a.x, bytes) &&
 	    in_vectors(&a->f, bytes) && in_vectors(&a->du, bytes) && in_vectors(&a->dy, bytes) &&
 	    in_vectors(&p.a.dx, bytes) && in_vectors(&a->df, bytes)) {
 		kernel += p.kind & HZI_TERM_MIX ? HZI_KERNEL_mhc_streams_bwd_mixed_f32_4 :
@@ -261,13 +261,13 @@ int hzi_cuda_mhc_streams_bwd(struct hz_context *ctx, const struct hzi_mhc_stream
 	}
 	p.sums = sums;
 	blocks = p.per == 1 ? ceil_div(a->s.tokens, per_block) : a->s.groups * p.chunks;
-	HZ_CHECK(hzi_mhc_launch(ctx, bwd_name, HZI_FAMILY_MHC, kernel, blocks, 1,
+	HZ_CHECK(hzi_mhc_launch(ctx, bwd_name, HZI_FAMILY_MHC_BWD, kernel, blocks, 1,
 				HZI_MHC_BWD_THREADS, 0, &p, sizeof(p)));
 	if (!sums || p.chunks == 1)
 		return HZ_OK;
 	count = (p.kind & HZI_TERM_U ? n : 0) + (p.kind & HZI_TERM_F ? n : 0) +
 		(p.kind & HZI_TERM_MIX ? n * n : 0);
-	return hzi_mhc_launch(ctx, bwd_name, HZI_FAMILY_MHC, HZI_KERNEL_mhc_sums_finish,
+	return hzi_mhc_launch(ctx, bwd_name, HZI_FAMILY_MHC_BWD, HZI_KERNEL_mhc_sums_finish,
 			      a->s.groups * count, 1, HZI_MHC_BWD_THREADS, 0, &p, sizeof(p));
 }
 

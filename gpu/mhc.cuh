@@ -130,4 +130,24 @@ HZ_DEVICE float mix_row(const float *c, const float *x, int n = N)
 	return y;
 }
 
+HZ_DEVICE float load_at(const hzi_mhc_shape &s, const hzi_mhc_array &a, int64_t t, int i, int64_t c)
+{
+	const int64_t at = t * a.token + i * a.stream + c * a.channel;
+	uint16_t half;
+
+	if (s.dtype == HZ_F32)
+		return ((const float *)a.data)[at];
+	half = ((const uint16_t *)a.data)[at];
+	return s.dtype == HZ_F16 ? f16_low(half) : bf16_low(half);
+}
+
+HZ_DEVICE void store_at(const hzi_mhc_shape &s, const hzi_mhc_array &a, int64_t t, int i, int64_t c,
+			float f)
+{
+	store_any(s.dtype, a.data, t * a.token + i * a.stream + c * a.channel, f);
+}
+
+/* Channels that a thread of kernels for any streams loads before it computes */
+#define TOGETHER(n) ((n) > 4 ? 1 : 2)
+
 #endif

@@ -91,6 +91,13 @@ enum hzi_mhc_kernel {
 	HZI_MHC_KERNELS
 };
 
+enum hzi_mhc_bwd_kernel {
+#define HZ_KERNEL(name) HZI_KERNEL_##name,
+#include "mhc_bwd.kernels.def"
+#undef HZ_KERNEL
+	HZI_MHC_BWD_KERNELS
+};
+
 enum hzi_mhc_sinkhorn_kernel {
 #define HZ_KERNEL(name) HZI_KERNEL_##name,
 #include "mhc_sinkhorn.kernels.def"

@@ -95,8 +95,12 @@ static const struct row {
 	 "mhc_streams_bwd_mixed_bf16_4 mhc_sums_finish", 40},
 	{"add_bwd", ADD_BWD, HZ_BF16, 64, 64, 4, 4096, 0, "mhc_streams_bwd_plain_bf16_4", 64},
 	{"post_bwd", POST_BWD, HZ_F32, 64, 64, 4, 1024, 0, "mhc_streams_bwd_mixed_f32_4", 64},
-	{"post_bwd of five streams", POST_BWD, HZ_F32, 64, 64, 5, 1024, 0, "mhc_streams_bwd_any",
+	{"post_bwd of five streams", POST_BWD, HZ_F32, 64, 64, 5, 1024, 0,
+	 "mhc_streams_bwd_mixed_f32_5", 64},
+	{"post_bwd of odd channels", POST_BWD, HZ_F32, 64, 64, 5, 1023, 0, "mhc_streams_bwd_any",
 	 64},
+	{"mix_bwd of eight streams, of sequences", MIX_BWD, HZ_BF16, 64, 2, 8, 4096, 0,
+	 "mhc_streams_bwd_mixed_bf16_8 mhc_sums_finish", 144},
 	{"expand_bwd", EXPAND_BWD, HZ_BF16, 64, 64, 4, 1024, 0, "mhc_streams_bwd_plain_bf16_4", 16},
 };
 

@@ -570,6 +570,8 @@ is "$(header_of ly.npy) $(tail_of ly.npy 16 d4)" "$(header "${e}i4" '2, 2') 30 2
 bad 2 'lattice= is missing' "no lattice" run lattice_encode q=4 x=x.npy codes=n.npy
 bad 2 'lattice=D4x: the value' "a lattice that is none" run lattice_encode lattice=D4x q=4 x=x.npy codes=n.npy
 bad 2 'not of 4 dimensions' "two dimensions" run lattice_encode lattice=E8 dim=4 q=4 x=x.npy codes=n.npy
+bad 2 'basis is of 2' "three dimensions of two" run lattice_encode basis=sq2.npy dim=3 q=4 x=x.npy codes=n.npy
+bad 2 'is for lattice=basis' "two lattices" run lattice_encode lattice=Z2 basis=sq2.npy q=4 x=x.npy codes=n.npy
 bad 2 'policy=bank needs bank=' "no bank" run lattice_encode lattice=D4 q=4 policy=bank x=x.npy codes=n.npy
 bad 2 'policy=group needs group=' "no group" run lattice_encode lattice=D4 q=4 policy=group x=x.npy codes=n.npy
 bad 2 'T= is missing' "a policy without T" run lattice_encode lattice=D4 q=4 policy=t x=x.npy codes=n.npy

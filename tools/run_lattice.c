@@ -155,6 +155,12 @@ static int matrices(struct job *job, hz_lattice_opts *o, struct parts *p)
 			continue;
 		if (strcmp(operands[i].name, "basis") == 0) {
 			status = matrix(job, "basis", p->basis, &d);
+			if (!status && o->kind && o->kind != HZ_LATTICE_BASIS)
+				status = complain(EXIT_BAD, "%s: basis= is for lattice=basis",
+						  job->op->name);
+			if (!status && o->dim && o->dim != d)
+				status = complain(EXIT_BAD, "%s: basis is of %d dimensions, not %d "
+						  "as dim= says", job->op->name, d, o->dim);
 			o->basis = p->basis;
 			o->kind = HZ_LATTICE_BASIS;
 			o->dim = d;

@@ -33,13 +33,13 @@ int hzi_pre_few(struct hz_context *ctx, const struct hzi_mhc_pre_args *a)
 			   a->s.dtype == HZ_F16 ? HZI_KERNEL_mhc_pre_few_f16 :
 						  HZI_KERNEL_mhc_pre_few_bf16;
 	const struct hzi_mhc_few p = {
-		.x = a->x, .u = a->u, .p = a->p, .q = a->q, .a = a->a, .phi = a->phi, .gain = a->gain,
-		.alpha = a->alpha, .bias = a->bias, .saved = a->saved, .rule = a->rule,
+		.x = a->x, .u = a->u, .p = a->p, .q = a->q, .a = a->a, .phi = a->phi,
+		.gain = a->gain, .alpha = a->alpha, .bias = a->bias, .saved = a->saved, .rule = a->rule,
 		.tokens = a->s.tokens, .channels = a->s.channels,
 		.width = (int32_t)(ceil_div(ceil_div(a->s.channels, HZI_PRE_FEW_BLOCKS), 8) * 8),
 	};
 	const struct hzi_launch launch = {
-		.grid = {(unsigned)(ceil_div(a->s.tokens, HZI_PRE_FEW_BLOCKS) * HZI_PRE_FEW_BLOCKS)},
+		.grid = {(unsigned)ceil_div(a->s.tokens, HZI_PRE_FEW_BLOCKS) * HZI_PRE_FEW_BLOCKS},
 		.block = {HZI_PRE_FEW_THREADS}, .cluster = HZI_PRE_FEW_BLOCKS, .early = true,
 	};
 

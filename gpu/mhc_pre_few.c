@@ -34,8 +34,8 @@ int hzi_pre_few(struct hz_context *ctx, const struct hzi_mhc_pre_args *a)
 						  HZI_KERNEL_mhc_pre_few_bf16;
 	const struct hzi_mhc_few p = {
 		.x = a->x, .u = a->u, .p = a->p, .q = a->q, .a = a->a, .phi = a->phi,
-		.gain = a->gain, .alpha = a->alpha, .bias = a->bias, .saved = a->saved, .rule = a->rule,
-		.tokens = a->s.tokens, .channels = a->s.channels,
+		.gain = a->gain, .alpha = a->alpha, .bias = a->bias, .saved = a->saved,
+		.rule = a->rule, .tokens = a->s.tokens, .channels = a->s.channels,
 		.width = (int32_t)(ceil_div(ceil_div(a->s.channels, HZI_PRE_FEW_BLOCKS), 8) * 8),
 	};
 	const struct hzi_launch launch = {

@@ -234,21 +234,32 @@ static int launch_few(struct hz_context *ctx, const struct hzi_qgemm_args *t, co
 }
 
 /*
- * Tiles. The one is taken that needs the fewest cycles, waves * (blocks of k * block + tile) +
- * once; the numbers are from an H200.
+ * Tiles, of clusters of blocks down along m by across along n. The one is taken that needs the
+ * fewest cycles, waves * (blocks of k * block + tile) + once; the numbers are from an H200.
  */
 struct tma_kernel {
-	int columns, kernel, kernel_signed, stages, cluster;
+	int columns, kernel, kernel_signed, stages, down, across;
 	int block, tile, once;
 };
 
 static const struct tma_kernel tma_kernels[] = {
-	{256, HZI_KERNEL_qgemm_tma_256_u, HZI_KERNEL_qgemm_tma_256_s, 4, 2, 1060, 3700, 3000},
-	{192, HZI_KERNEL_qgemm_tma_192_u, HZI_KERNEL_qgemm_tma_192_s, 5, 2, 810, 2900, 3000},
-	{128, HZI_KERNEL_qgemm_tma_128_u, HZI_KERNEL_qgemm_tma_128_s, 6, 2, 640, 2200, 3000},
-	{128, HZI_KERNEL_qgemm_tma_128_1_u, HZI_KERNEL_qgemm_tma_128_1_s, 6, 1, 700, 2200, 2700},
-	{64, HZI_KERNEL_qgemm_tma_64_u, HZI_KERNEL_qgemm_tma_64_s, 7, 1, 440, 1300, 2700},
+	{256, HZI_KERNEL_qgemm_tma_256_u, HZI_KERNEL_qgemm_tma_256_s, 4, 2, 1, 1060, 3700, 3000},
+	{192, HZI_KERNEL_qgemm_tma_192_u, HZI_KERNEL_qgemm_tma_192_s, 5, 2, 1, 810, 2900, 3000},
+	{128, HZI_KERNEL_qgemm_tma_128_u, HZI_KERNEL_qgemm_tma_128_s, 6, 2, 1, 535, 2200, 3000},
+	{128, HZI_KERNEL_qgemm_tma_128_1_u, HZI_KERNEL_qgemm_tma_128_1_s, 6, 1, 1, 740, 2200,
+	 2700},
+	{96, HZI_KERNEL_qgemm_tma_96_u, HZI_KERNEL_qgemm_tma_96_s, 7, 1, 4, 520, 1700, 3000},
+	{64, HZI_KERNEL_qgemm_tma_64_u, HZI_KERNEL_qgemm_tma_64_s, 7, 1, 1, 440, 1300, 2700},
 };
+
+/*
+ * Clusters at once. Those of 4 have to fit in what is one part of the GPU, of some 16 blocks: of 33
+ * on an H200 30 do.
+ */
+static int64_t clusters(int64_t sms, int blocks)
+{
+	return blocks < 4 ? sms / blocks : sms * 10 / 11 / blocks;
+}
 
 #define BAND_ROWS 2048	/* of A, of which a wave has tiles by as many columns */
 
@@ -267,9 +278,9 @@ static int launch_tma(struct hz_context *ctx, const struct hzi_qgemm_args *t, co
 
 	for (size_t i = 0; i < sizeof(tma_kernels) / sizeof(*tma_kernels); i++) {
 		const struct tma_kernel *g = &tma_kernels[i];
-		const int64_t tiles = ceil_div(t->m, HZI_TMA_ROWS * g->cluster) *
-				      ceil_div(t->n, g->columns);
-		const int64_t cycles = ceil_div(tiles, sms / g->cluster) *
+		const int64_t tiles = ceil_div(t->m, HZI_TMA_ROWS * g->down) *
+				      ceil_div(t->n, g->columns * g->across);
+		const int64_t cycles = ceil_div(tiles, clusters(sms, g->down * g->across)) *
 				       (blocks * g->block + g->tile) + g->once;
 
 		if (cycles < least) {
@@ -277,18 +288,15 @@ static int launch_tma(struct hz_context *ctx, const struct hzi_qgemm_args *t, co
 			f = g;
 		}
 	}
-	p.tiles_m = (int32_t)ceil_div(t->m, HZI_TMA_ROWS * f->cluster);
-	p.tiles_n = (int32_t)ceil_div(t->n, f->columns);
-	p.band = BAND_ROWS / (HZI_TMA_ROWS * f->cluster);
-	launch.cluster = (unsigned)f->cluster;
-	launch.grid[0] =
-		(unsigned)(min_of((int64_t)p.tiles_m * p.tiles_n, sms / f->cluster) * f->cluster);
-	launch.shared_bytes =
-		SHARED_START + HZI_TMA_REST_BYTES(f->columns, f->stages) +
-		(unsigned)(f->stages * HZI_QK_BLOCK *
-			   (HZI_TMA_ROWS + f->columns + (f->columns == 64 ? HZI_TMA_ONES : 0)));
+	p.tiles_m = (int32_t)ceil_div(t->m, HZI_TMA_ROWS * f->down);
+	p.tiles_n = (int32_t)ceil_div(t->n, f->columns * f->across);
+	p.band = BAND_ROWS / (HZI_TMA_ROWS * f->down);
+	launch.cluster = (unsigned)(f->down * f->across);
+	launch.grid[0] = (unsigned)min_of((int64_t)p.tiles_m * p.tiles_n,
+					  clusters(sms, f->down * f->across)) * launch.cluster;
+	launch.shared_bytes = SHARED_START + (unsigned)HZI_TMA_BYTES(f->columns, f->stages);
 	HZ_CHECK(hzi_cuda_tensor_map(ctx, "qgemm", &p.a, t->a, t->k, t->m, t->a_m, 128,
-				     HZI_TMA_ROWS));
+				     HZI_TMA_ROWS / f->across));
 	return hzi_cuda_launch(ctx, "qgemm", HZI_FAMILY_QGEMM_TMA,
 			       t->a_dtype == HZ_S8 ? f->kernel_signed : f->kernel, &launch, &p,
 			       sizeof(p));

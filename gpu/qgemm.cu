@@ -253,7 +253,7 @@ HZ_DEVICE void multiply_any(const hzi_qgemm_any &p)
 				v[e / 16][e % 16] = acc[i][e % 16 / 2][e / 16 * 2 + e % 2];
 			quick_kind(p.out, [&](auto uniform, auto bounded) {
 				quick_put<decltype(uniform)::value, decltype(bounded)::value>(
-					p.out, v, columns, at, row_sum[i],
+					p.out, v, columns, at, at, row_sum[i],
 					quick_out(p.out, r + lane / 4, n0));
 			});
 			continue;

@@ -173,17 +173,20 @@ HZ_DEVICE out_rows quick_out(const hzi_qgemm_out &o, int r, int n)
 	return {{c, c + 8 * o.c_m}, {r < o.m ? o.n - n : 0, r + 8 < o.m ? o.n - n : 0}};
 }
 
-/* 16 columns from number at on of two rows. UNIFORM: all is as of the first, but for add. */
-template <bool UNIFORM, bool BOUNDED, int N>
-HZ_DEVICE void quick_put(const hzi_qgemm_out &o, const int32_t (&raw)[2][16],
-			 const out_columns<N> &columns, int at, const int32_t (&row_sum)[2],
-			 const out_rows &to)
+/*
+ * W columns, 8 or 16, of two rows: from number place on in columns, at column at of the rows.
+ * UNIFORM: all is as of the first, but for add.
+ */
+template <bool UNIFORM, bool BOUNDED, int W, int N>
+HZ_DEVICE void quick_put(const hzi_qgemm_out &o, const int32_t (&raw)[2][W],
+			 const out_columns<N> &columns, int place, int at,
+			 const int32_t (&row_sum)[2], const out_rows &to)
 {
 	const int32_t offset = o.c_dtype == HZ_S8 ? 128 : 0;
 	const uint32_t flip = offset ? 0x80808080 : 0;
 	const int32_t u = columns.factor[0], round = columns.round[0], shift = columns.more[0];
 	int32_t zeros[2];
-	uint32_t w[2][4];
+	uint32_t w[2][W / 4];
 
 	/* Not to be multiplied again for each sum: three summands are one instruction. */
 #pragma unroll
@@ -192,16 +195,16 @@ HZ_DEVICE void quick_put(const hzi_qgemm_out &o, const int32_t (&raw)[2][16],
 		asm("" : "+r"(zeros[h]));
 	}
 #pragma unroll
-	for (int i = 0; i < 16; i += 4) {
-		const int4 add = *(const int4 *)&columns.add[at + i];
+	for (int i = 0; i < W; i += 4) {
+		const int4 add = *(const int4 *)&columns.add[place + i];
 		int4 zero = {}, factor = {}, rounds = {}, shifts = {};
 		int32_t y[2][4];
 
 		if (!UNIFORM) {
-			zero = *(const int4 *)&columns.zero[at + i];
-			factor = *(const int4 *)&columns.factor[at + i];
-			rounds = *(const int4 *)&columns.round[at + i];
-			shifts = *(const int4 *)&columns.more[at + i];
+			zero = *(const int4 *)&columns.zero[place + i];
+			factor = *(const int4 *)&columns.factor[place + i];
+			rounds = *(const int4 *)&columns.round[place + i];
+			shifts = *(const int4 *)&columns.more[place + i];
 		}
 #pragma unroll
 		for (int e = 0; e < 8; e++) {
@@ -221,8 +224,12 @@ HZ_DEVICE void quick_put(const hzi_qgemm_out &o, const int32_t (&raw)[2][16],
 	}
 #pragma unroll
 	for (int h = 0; h < 2; h++) {
-		if (at < to.left[h])
+		if (at >= to.left[h])
+			continue;
+		if constexpr (W == 16)
 			*(uint4 *)(to.c[h] + at) = make_uint4(w[h][0], w[h][1], w[h][2], w[h][3]);
+		else
+			*(uint2 *)(to.c[h] + at) = make_uint2(w[h][0], w[h][1]);
 	}
 }
 
@@ -351,20 +358,24 @@ HZ_DEVICE void quick_four(const hzi_qgemm_out &o, const int4 &raw, const out_row
 							    to_pair(o.c_dtype, v[2], v[3]));
 }
 
-/* Puts a thread's 16 sums of a row where a warp finds 8 rows by 64 columns. */
-template <typename T>
-HZ_DEVICE void stage_put(T *stage, const T (&v)[16], const out_row &of)
+/*
+ * Puts a thread's 16 sums of a row where a warp finds 8 rows by 64 columns; or 8 sums, from number
+ * part of the 16 on.
+ */
+template <typename T, int W>
+HZ_DEVICE void stage_put(T *stage, const T (&v)[W], const out_row &of, int part = 0)
 {
 	const int g = threadIdx.x % 32 >> 2, q = threadIdx.x & 3;
 	T *row = stage + g * HZI_QSTAGE_WORDS;
 
 #pragma unroll
-	for (int j = 0; j < 16; j += 4) {
+	for (int j = 0; j < W; j += 4) {
 		struct alignas(16) piece {
 			T v[4];
 		};
+		const int at = stage_at(16 * q + part + j);
 
-		*(piece *)(row + stage_at(16 * q + j)) = {v[j], v[j + 1], v[j + 2], v[j + 3]};
+		*(piece *)(row + at) = {v[j], v[j + 1], v[j + 2], v[j + 3]};
 	}
 	if (q == 0) {
 		row[HZI_QN_GROUP] = of.sum;
@@ -373,9 +384,20 @@ HZ_DEVICE void stage_put(T *stage, const T (&v)[16], const out_row &of)
 	}
 }
 
+/* Which columns of 64 a warp stores: all, or 8 of each 16. */
+struct out_part {
+	int mask, part;
+
+	__device__ __forceinline__ bool has(int n) const
+	{
+		return (n & mask) == part;
+	}
+};
+
 /* A warp stores its 8 rows from r0 on by 64 columns from n0 on; columns: those of the lane. */
 HZ_DEVICE void quick_rows(const hzi_qgemm_out &o, const int32_t *stage,
-			  const four_columns &columns, int r0, int n0)
+			  const four_columns &columns, int r0, int n0,
+			  const out_part &part = {})
 {
 	const int at = threadIdx.x % 16 * 4;
 
@@ -386,8 +408,9 @@ HZ_DEVICE void quick_rows(const hzi_qgemm_out &o, const int32_t *stage,
 		const int32_t *row = stage + r * HZI_QSTAGE_WORDS;
 		const int4 of = *(const int4 *)(row + HZI_QN_GROUP);
 
-		quick_four(o, *(const int4 *)(row + stage_at(at)),
-			   {of.x, of.y, __int_as_float(of.z)}, columns, r0 + r, n0 + at);
+		if (part.has(at))
+			quick_four(o, *(const int4 *)(row + stage_at(at)),
+				   {of.x, of.y, __int_as_float(of.z)}, columns, r0 + r, n0 + at);
 	}
 	__syncwarp();
 }
@@ -478,7 +501,8 @@ HZ_DEVICE void general_put(const hzi_qgemm_out &o, const out_column &c, T raw, i
 
 /* A warp stores its 8 rows from r0 on by 64 columns from n0 on. */
 template <typename T>
-HZ_DEVICE void general_rows(const hzi_qgemm_out &o, const T *stage, int r0, int n0)
+HZ_DEVICE void general_rows(const hzi_qgemm_out &o, const T *stage, int r0, int n0,
+			    const out_part &part = {})
 {
 	const int lane = threadIdx.x % 32;
 
@@ -491,8 +515,9 @@ HZ_DEVICE void general_rows(const hzi_qgemm_out &o, const T *stage, int r0, int 
 		for (int i = 0; i < 8; i++) {
 			const T *row = stage + i * HZI_QSTAGE_WORDS;
 
-			general_put(o, c, row[stage_at(e + lane)], (int32_t)row[HZI_QN_GROUP],
-				    r0 + i, n0 + e + lane);
+			if (part.has(e + lane))
+				general_put(o, c, row[stage_at(e + lane)],
+					    (int32_t)row[HZI_QN_GROUP], r0 + i, n0 + e + lane);
 		}
 	}
 	__syncwarp();

@@ -51,10 +51,11 @@
 #define HZI_QUICK_CODES 1
 #define HZI_QUICK_ROWS 2
 
-/* Bytes of shared memory beside the ring, or a little more. */
-#define HZI_TMA_REST_BYTES(columns, stages) \
-	(2 * (20 * (columns) + 4 * HZI_TMA_ROWS) + 4 * 64 * HZI_QSTAGE_WORDS + 16 * (stages) + 64)
-/* All of it. */
+/* Bytes of shared memory, or a little more. */
+#define HZI_TMA_BYTES(columns, stages) \
+	((stages) * HZI_QK_BLOCK * \
+		 (HZI_TMA_ROWS + (columns) + ((columns) == 64 ? HZI_TMA_ONES : 0)) + \
+	 2 * (20 * (columns) + 4 * HZI_TMA_ROWS) + 4 * 64 * HZI_QSTAGE_WORDS + 16 * (stages) + 64)
 #define HZI_FEW_BYTES(rows, stages) \
 	((stages) * (HZI_FEW_COLUMNS + (rows)) * HZI_QK_BLOCK + 20 * HZI_FEW_COLUMNS + \
 	 4 * (rows) * HZI_FEW_PITCH + 16 * (stages) + 16)
@@ -89,7 +90,7 @@ struct hzi_qgemm_out {
 	int32_t quick, bounded, bias_max;
 };
 
-/* Many rows: tiles of 128 rows (for each block of a cluster) by a kernel's columns. */
+/* Many rows: each block of a cluster has a tile of 128 rows by a kernel's columns. */
 struct hzi_qgemm_tma {
 	struct hzi_tensor_map a;	/* k x m */
 	const uint8_t *b;

@@ -61,9 +61,9 @@ HZ_DEVICE void wgmma_keep(int32_t (&sums)[N])
 	", %16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, " \
 	"%30, %31"
 #define HZ_SUMS_40 HZ_SUMS_32 ", %32, %33, %34, %35, %36, %37, %38, %39"
-#define HZ_SUMS_64 HZ_SUMS_40 \
-	", %40, %41, %42, %43, %44, %45, %46, %47, %48, %49, %50, %51, %52, %53, " \
-	"%54, %55, %56, %57, %58, %59, %60, %61, %62, %63"
+#define HZ_SUMS_48 HZ_SUMS_40 ", %40, %41, %42, %43, %44, %45, %46, %47"
+#define HZ_SUMS_64 HZ_SUMS_48 \
+	", %48, %49, %50, %51, %52, %53, %54, %55, %56, %57, %58, %59, %60, %61, %62, %63"
 #define HZ_SUMS_80 HZ_SUMS_64 \
 	", %64, %65, %66, %67, %68, %69, %70, %71, %72, %73, %74, %75, %76, %77, %78, %79"
 #define HZ_SUMS_96 HZ_SUMS_80 \
@@ -79,6 +79,7 @@ HZ_DEVICE void wgmma_keep(int32_t (&sums)[N])
 #define HZ_REGS_16(i) HZ_REGS_8(i), HZ_REGS_8(i + 8)
 #define HZ_REGS_32(i) HZ_REGS_16(i), HZ_REGS_16(i + 16)
 #define HZ_REGS_40(i) HZ_REGS_32(i), HZ_REGS_8(i + 32)
+#define HZ_REGS_48(i) HZ_REGS_32(i), HZ_REGS_16(i + 32)
 #define HZ_REGS_64(i) HZ_REGS_32(i), HZ_REGS_32(i + 32)
 #define HZ_REGS_96(i) HZ_REGS_64(i), HZ_REGS_32(i + 64)
 #define HZ_REGS_128(i) HZ_REGS_64(i), HZ_REGS_64(i + 64)
@@ -112,6 +113,46 @@ HZ_DEVICE void wgmma(int32_t (&d)[N], uint64_t a, uint64_t b, int add)
 	HZ_WGMMA_IF("128", 64, "%64", "%65", "%66");
 	HZ_WGMMA_IF("192", 96, "%96", "%97", "%98");
 	HZ_WGMMA_IF("256", 128, "%128", "%129", "%130");
+}
+
+#define HZ_WGMMA_LEFT(columns, sums, a_places, b_place, add_place, types) \
+	asm volatile("{.reg .pred p; setp.ne.b32 p, " add_place ", 0; " \
+		     "wgmma.mma_async.sync.aligned.m64n" columns "k32.s32." types " " \
+		     "{" HZ_SUMS_##sums "}, {" a_places "}, " b_place ", p;}" \
+		     : HZ_REGS_##sums(0) \
+		     : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "r"(add))
+#define HZ_WGMMA_LEFT_IF(columns, sums, a_places, b_place, add_place) \
+	if constexpr (N == sums && A_SIGNED) \
+		HZ_WGMMA_LEFT(columns, sums, a_places, b_place, add_place, "s8.u8"); \
+	else if constexpr (N == sums) \
+		HZ_WGMMA_LEFT(columns, sums, a_places, b_place, add_place, "u8.u8")
+
+/* The same with A from registers of left_load(), which stay what they are until it is done. */
+template <bool A_SIGNED, int N>
+HZ_DEVICE void wgmma_left(int32_t (&d)[N], const uint32_t *a, uint64_t b, int add)
+{
+	HZ_WGMMA_LEFT_IF("64", 32, "%32, %33, %34, %35", "%36", "%37");
+	HZ_WGMMA_LEFT_IF("96", 48, "%48, %49, %50, %51", "%52", "%53");
+	HZ_WGMMA_LEFT_IF("128", 64, "%64, %65, %66, %67", "%68", "%69");
+	HZ_WGMMA_LEFT_IF("192", 96, "%96, %97, %98, %99", "%100", "%101");
+	HZ_WGMMA_LEFT_IF("256", 128, "%128, %129, %130, %131", "%132", "%133");
+}
+
+/*
+ * A warp's 16 lines of 128 bytes of k, with the swizzle: number 4 c + 2 e + h of a thread is bytes
+ * 32 c + 16 e + 4 (t % 4) of row t % 32 / 4 + 8 h.
+ */
+HZ_DEVICE void left_load(uint32_t (&a)[16], uint32_t lines)
+{
+	const int lane = threadIdx.x % 32, r = lane % 16;
+	const uint32_t line = lines + r * 128;
+
+#pragma unroll
+	for (int c = 0; c < 4; c++)
+		asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];"
+			     : "=r"(a[4 * c]), "=r"(a[4 * c + 1]), "=r"(a[4 * c + 2]),
+			       "=r"(a[4 * c + 3])
+			     : "r"(line + 16 * (2 * c + lane / 16 ^ r % 8)) : "memory");
 }
 
 #endif

@@ -41,10 +41,16 @@ static const struct row {
 	{2048, 2048, 2048, "qgemm_tma_256_u", "qgemm_any_u"},
 	{4096, 4096, 4096, "qgemm_tma_256_u", "qgemm_any_u"},
 	{512, 4096, 4096, "qgemm_tma_128_u", "qgemm_any_u"},
-	{128, 11008, 4096, "qgemm_tma_128_1_u", "qgemm_any_u"},
+	{128, 11008, 4096, "qgemm_tma_96_u", "qgemm_any_u"},
 	{256, 11008, 4096, "qgemm_tma_192_u", "qgemm_any_u"},
 	{256, 11000, 4090, "qgemm_tma_192_u", "qgemm_any_u"},	/* A is aligned first */
 	{512, 8448, 8192, "qgemm_tma_256_u", "qgemm_any_u"},
+	/* As test_wide() of qgemm.c */
+	{100, 9008, 129, "qgemm_tma_96_u", "qgemm_any_u"},
+	{90, 12000, 100, "qgemm_tma_128_1_u", "qgemm_any_u"},
+	{300, 4200, 130, "qgemm_tma_128_u", "qgemm_any_u"},
+	{140, 12000, 200, "qgemm_tma_192_u", "qgemm_any_u"},
+	{130, 16496, 70, "qgemm_tma_256_u", "qgemm_any_u"},
 	{7, 9, 0, "qgemm_any_u", "qgemm_any_u"},
 	{7, 9, 80000, "qgemm_any_wide_u", "qgemm_any_wide_u"},
 };

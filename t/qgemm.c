@@ -232,6 +232,38 @@ static void test_bands(void)
 	ok(!bad, "bands of rows, groups of columns and parts of k");
 }
 
+/* What a GPU has wider tiles for; t/cuda_qgemm.c says which. */
+static void test_wide(void)
+{
+	static const int64_t sizes[][3] = {
+		{ 100, 9008, 129 }, { 90, 12000, 100 }, { 300, 4200, 130 }, { 140, 12000, 200 },
+		{ 130, 16496, 70 },
+	};
+	int bad = 0;
+
+	for (size_t i = 0; tap_cuda() && i < sizeof(sizes) / sizeof(*sizes); i++) {
+		for (int kind = 0; kind < (quick ? 2 : 4); kind++) {
+			struct tcase c = { .a_dtype = code_dtypes[kind & 1], .b_dtype = HZ_U8 };
+
+			if (kind > 2)
+				c = random_case();
+			c.batch_ndim = 0;
+			c.m = sizes[i][0];
+			c.n = sizes[i][1];
+			c.k = sizes[i][2];
+			c.packed = 1;
+			if (kind < 3) {
+				c.c_dtype = kind == 1 ? HZ_BF16 : code_dtypes[kind / 2];
+				c.o.a_zero = random_zero(c.a_dtype);
+				c.o.b_zero = random_zero(c.b_dtype);
+				c.o.a_scale = 1e-4f;
+			}
+			bad += !run_case(&c);
+		}
+	}
+	ok(!bad, "tiles of every width");
+}
+
 static void test_long_k(void)
 {
 	static const int64_t lengths[] = {
@@ -721,6 +753,7 @@ int main(void)
 	test_random();
 	test_large();
 	test_bands();
+	test_wide();
 	test_long_k();
 	test_requantization();
 	test_ties();

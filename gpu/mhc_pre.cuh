@@ -104,12 +104,11 @@ HZ_DEVICE float sum_block(float v, float *memory)
 
 /* ---- Products of 16-bit floats --------------------------------------------------------------- */
 
-/* A pair as bf16, finite next to the largest numbers too, and what that leaves, as bf16 */
+/* A pair as bf16, and what that leaves, as bf16 too */
 HZ_DEVICE uint32_t split_pair(float low, float high, uint32_t &rest)
 {
-	uint32_t pair;
+	const uint32_t pair = to_bf16x2(low, high);
 
-	asm("cvt.rn.satfinite.bf16x2.f32 %0, %1, %2;" : "=r"(pair) : "f"(high), "f"(low));
 	rest = to_bf16x2(low - bf16_low(pair), high - bf16_high(pair));
 	return pair;
 }

@@ -374,7 +374,8 @@ size_t hzi_vlut_gemm(struct hz_context *ctx, const struct hzi_vlut_gemm_args *a,
 			moderate &= j.most[c] == 0 || (j.most[c] >= LEAST && j.most[c] <= MOST);
 		if (!moderate && method != TABLES && a->y_dtype != HZ_S32)
 			method = FLOATS;
-		if (method == FIELDS && j.parts == 3 && two_do(&j))
+		if (method == FIELDS && j.parts == 3 && a->vlut->route == HZ_VLUT_AUTO &&
+		    two_do(&j))
 			j.parts = 2;
 	}
 	first = other = used;

@@ -310,8 +310,7 @@ static int metamorphic(struct dev *dev)
 				ws[i] = xs[i ^ s];
 			good &= F32_ROWS(dev, 1, n, ws, zs, NULL);
 			for (i = 0; i < n; i++)
-				ws[i] = parity(i & s) ? -ys[i] : ys[i];
-			good &= same_bits(zs, ws, (size_t)n, 4);
+				good &= zs[i] == (parity(i & s) ? -ys[i] : ys[i]);
 		}
 		good &= F32_ROWS(dev, 1, n, xs, zs, &twice);
 		for (i = 0; i < n; i++)
@@ -553,7 +552,7 @@ static int random_signs(struct dev *dev)
 	return good;
 }
 
-/* P18: an outlier is spread over its block. */
+/* P18: an outlier is spread over its block; beside it lies what has a deviation of 1, within 7. */
 static int outlier(struct dev *dev)
 {
 	int64_t b, i;
@@ -567,7 +566,7 @@ static int outlier(struct dev *dev)
 		good &= F32_ROWS(dev, 1, b, xs, ys, NULL);
 		for (i = 0; i < b; i++)
 			amax = fabsf(ys[i]) > amax ? fabsf(ys[i]) : amax;
-		good &= (double)amax <= 100 / sqrt((double)b) + 5;
+		good &= (double)amax <= 100 / sqrt((double)b) + 7;
 	}
 	return good;
 }

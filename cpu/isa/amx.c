@@ -899,7 +899,7 @@ void hzi_kern_amx(struct hz_kern *kern)
 	kern->quat[0].half_s = half_s;
 	kern->quat[0].half_mul = half_mul;
 	kern->fields_rows = 16;
-	kern->fields_most = INT32_MAX;	/* 16 at a time: see doc/performance.md */
+	kern->fields_most = 96;
 	kern->vlut_fields = fields;
 	kern->q_rows = ROWS;
 	kern->q_sums = WIDTH * SUMS;

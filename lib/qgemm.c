@@ -56,13 +56,16 @@ static int check_k(struct hz_context *ctx, const char *op, int64_t k)
 	return HZ_OK;
 }
 
-/* Strides of B's two dimensions. That of one element may be anything, so it is not looked at. */
+/*
+ * Strides of B's two dimensions. That of one element may be anything, so it is not looked at, and
+ * nor are those of a matrix without any.
+ */
 static void b_strides(const hz_tensor *b, int64_t *b_k, int64_t *b_n)
 {
 	const int64_t k = b->shape[b->ndim - 2], n = b->shape[b->ndim - 1];
 
 	*b_k = k > 1 ? b->stride[b->ndim - 2] : n;
-	*b_n = n > 1 ? b->stride[b->ndim - 1] : 1;
+	*b_n = n > 1 && k > 0 ? b->stride[b->ndim - 1] : 1;
 }
 
 static int pack_args(struct hz_context *ctx, const char *op, const hz_tensor *b,
@@ -87,7 +90,7 @@ static int pack_args(struct hz_context *ctx, const char *op, const hz_tensor *b,
 	count = 1;
 	for (int d = 0; d < a->ndim; d++) {
 		a->shape[d] = b->shape[d];
-		a->b_stride[d] = b->stride[d];
+		a->b_stride[d] = k > 0 ? b->stride[d] : 0;
 		if (!hzi_mul(count, b->shape[d], &count))
 			return hzi_fail(ctx, HZ_ESHAPE, "%s: b is too large: its size overflows",
 					op);
@@ -230,7 +233,7 @@ static void make_strides(const struct call *q, struct hzi_qgemm_args *g)
 	int64_t matrices = 1, rows = g->m;
 	int n = 0;
 
-	g->a_m = a->stride[na - 2];
+	g->a_m = g->k > 0 ? a->stride[na - 2] : 0;
 	g->a_k = g->k > 1 ? a->stride[na - 1] : 1;
 	g->c_m = c->stride[nc - 2];
 	g->c_n = g->n > 1 ? c->stride[nc - 1] : 1;
@@ -243,10 +246,12 @@ static void make_strides(const struct call *q, struct hzi_qgemm_args *g)
 		int64_t as = 0, bs = 0;
 		const int64_t cs = c->stride[d];
 
-		if (hzi_batch_size(na, a->shape, nc, d) > 1)
+		if (g->k > 0 && hzi_batch_size(na, a->shape, nc, d) > 1)
 			as = a->stride[d - (nc - na)];
-		if (b_size > 1)
-			bs = p ? matrices : q->b->stride[d - (nc - nb)];
+		if (b_size > 1 && p)
+			bs = matrices;
+		else if (b_size > 1 && g->k > 0)
+			bs = q->b->stride[d - (nc - nb)];
 		matrices *= b_size;
 		if (size == 1)
 			continue;

@@ -21,7 +21,7 @@
  * of a plane of S, 6 x 128, pass by from L2. Sums of a tile of C stay in L2; those of all tiles
  * wait for the next block of k.
  */
-#define K_BLOCK HZI_QUAT_BLOCK
+#define K_BLOCK HZI_QUAT_K_BLOCK
 #define S_COLS 264		/* of S that are packed at once: 8 planes, 1056 KiB */
 #define TILE_COLS 66		/* four planes of sums: 66 KiB */
 #define CHUNK_COLS 48		/* of S on the way to panels: 32 of k, four planes, 24 KiB */

@@ -37,7 +37,7 @@ static inline int hzi_quat_layout_precision(int32_t layout)
  * last are 0. That is for both methods, and for the transpose.
  */
 #define HZI_QUAT_PANEL 64
-#define HZI_QUAT_BLOCK 128
+#define HZI_QUAT_K_BLOCK 128
 
 /*
  * Bytes of one packed m x k matrix, a multiple of 64; 0 if they overflow. Any level of the CPU

@@ -1,5 +1,5 @@
 /*
- * calls.h - a valid call of every public function that takes operands, as a table, and its memory
+ * calls.h - a valid call of every public function that takes operands, as a table; its memory
  *
  * SPDX-License-Identifier: BSD-2-Clause
  *
@@ -39,6 +39,7 @@ struct operand {
 typedef const hz_tensor *const *views;	/* of the operands, NULL for those that are left out */
 
 #define SCENE_GUARD 256
+#define PACK_BYTES 294912	/* that a packed matrix may take */
 
 /* A context, objects for the calls, and one stretch of memory in which all operands lie. */
 struct scene {
@@ -65,6 +66,9 @@ struct call {
 extern const struct call calls[];
 extern const int calls_count;
 
+/* Whether a call has an operand that it writes */
+bool call_writes(const struct call *c);
+
 /* Opens a context with these options and what the calls need; ends the program if that fails. */
 void scene_open(struct scene *s, const hz_options *options);
 void scene_close(struct scene *s);
@@ -81,8 +85,5 @@ void scene_image(const struct scene *s, const struct call *c, uint64_t seed, uns
 /* The first `used` bytes of the arena; what is read or written has come through on return. */
 void scene_write(const struct scene *s, const unsigned char *image, size_t used);
 void scene_read(const struct scene *s, unsigned char *image, size_t used);
-
-/* Whether a call has an operand that it writes */
-bool call_writes(const struct call *c);
 
 #endif

@@ -1,0 +1,575 @@
+#!/bin/sh
+# run.t - the verb run from outside: primitives, files, errors, exit statuses
+# SPDX-License-Identifier: BSD-2-Clause
+# shellcheck disable=SC2002,SC2012,SC2015,SC2059,SC2086,SC2231 # word splitting, formats of octal: meant
+
+# shellcheck source=t/cli.sh
+. "${top_srcdir:=.}/t/cli.sh"
+
+# ---- run: arguments ------------------------------------------------------------------------------
+
+bad 2 'no primitive' "run: no primitive" run
+bad 2 "no primitive 'fft'" "run: an unknown primitive" run fft x=x.npy
+bad 2 "'colour'" "run: an unknown key" run hadamard colour=red x=x.npy y=y.npy
+bad 2 "'z'" "run: an unknown operand" run hadamard z=x.npy y=y.npy
+bad 2 "'z:bf16'" "run: an unknown operand with a dtype" run hadamard z:bf16=x.npy y=y.npy
+bad 2 'neither' "run: an argument without =" run hadamard x.npy y=y.npy
+bad 2 'x is given twice' "run: an operand twice" run hadamard x=x.npy x=row.npy y=y.npy
+bad 2 'block is given twice' "run: a key twice" run hadamard block=2 block=4 x=x.npy y=y.npy
+bad 2 'x= is missing' "run: an input missing" run hadamard y=y.npy
+bad 2 'y= is missing' "run: an output missing" run hadamard x=x.npy
+bad 2 'needs a file' "run: an operand without a file" run hadamard x= y=y.npy
+for value in plan=fast plan= block=-1 block=two block=1.5 'block= 4' block=99999999999999999999 scale=0 \
+	scale=inf scale=nan scale=big scale=1x transpose=2 raw=yes axis=middle axis=7 base=hadamard \
+	out=f64 order=-1 seed=x; do
+	bad 2 "${value%%=*}" "run: $value" run hadamard "$value" x=x.npy y=y.npy
+done
+bad 2 'axis' "run: an axis beyond the array" run hadamard axis=2 x=x.npy y=y.npy
+bad 2 's= and seed=' "run: signs twice" run hadamard seed=1 s=packed.npy x=row.npy y=y.npy
+bad 2 'disagree' "run: out= against y:DTYPE=" run hadamard out=f16 y:bf16=y.npy x=x.npy
+bad 2 'cannot be said' "run: a dtype that the operand never has" run hadamard x:e4m3=x.npy y=y.npy
+bad 2 'both' "run: one file for two outputs" run hadamard_quantize x=x.npy q=o.npy scale_out=o.npy
+bad 2 'two outputs' "run: one file spelt in two ways" run hadamard_quantize x=x.npy q=o.npy \
+	scale_out=../work/./o.npy
+
+# ---- run: hadamard -------------------------------------------------------------------------------
+
+cpu='run -d cpu'
+sylvester='5 -1 -2 0 5 1 2 0'
+good "run hadamard" $cpu hadamard x=x.npy y=y.npy
+[ ! -s ../out ]
+ok $? "run prints nothing"
+is "$(tail_of y.npy 32 f4)" "$sylvester" "its rows are right"
+is "$(header_of y.npy)" "$(header "${e}f4" '2, 4')" "its header is right"
+is "$(wc -c <y.npy | tr -d ' ')" 160 "its data begin at byte 128"
+is "$(ls -l y.npy | cut -c1-10)" "$(: >plain; ls -l plain | cut -c1-10)" "its mode is that of any new file"
+rm -f plain
+for x in fortran big bigfortran; do
+	good "run hadamard on $x.npy" $cpu hadamard x=$x.npy y=z.npy
+	cmp y.npy z.npy
+	ok $? "the result is the same"
+done
+good "axis=first" $cpu hadamard axis=first raw=1 x=x.npy y=z.npy
+is "$(tail_of z.npy 32 f4)" "5 5 5 5 -3 -1 1 3" "columns are right"
+$HURWITZ $cpu hadamard axis=0 raw=1 x=x.npy y=0.npy && $HURWITZ $cpu hadamard axis=-2 raw=1 x=x.npy y=1.npy
+cmp z.npy 0.npy && cmp z.npy 1.npy
+ok $? "axis=0 and axis=-2 are the same as axis=first"
+good "block=2" $cpu hadamard block=2 raw=1 x=row.npy y=z.npy
+is "$(tail_of z.npy 16 f4)" "3 -1 7 -1" "two blocks of two"
+good "scale=" $cpu hadamard scale=-2.5 x=row.npy y=z.npy
+is "$(tail_of z.npy 16 f4)" "-12.5 2.5 5 -0" "the factor is there"
+good "raw=1" $cpu hadamard raw=1 x=row.npy y=z.npy
+is "$(tail_of z.npy 16 f4)" "10 -2 -4 0" "entries are +-1"
+good "float16" $cpu hadamard x=half.npy y=z.npy
+is "$(tail_of z.npy 8 x2)" "4500 bc00 c000 0000" "float16 to float16"
+good "float16 to float32" $cpu hadamard out=f32 x=half.npy y=z.npy
+is "$(tail_of z.npy 16 f4)" "5 -1 -2 0" "out=f32"
+good "bfloat16" $cpu hadamard x:bf16=brain.npy y=z.npy
+is "$(header_of z.npy | cut -c1-18) $(tail_of z.npy 8 x2)" "{'descr': '${e}u2', ' 40a0 bf80 c000 0000" \
+	"bfloat16 travels as uint16"
+good "y:bf16=" $cpu hadamard x=row.npy y:bf16=1.npy
+cmp z.npy 1.npy
+ok $? "y:bf16= makes bfloat16 of float32"
+bad 2 'x:bf16=brain.npy' "uint16 that is not said to be bfloat16" run hadamard x=brain.npy y=no.npy
+bad 2 'holds float32' "float32 that is said to be bfloat16" run hadamard x:bf16=x.npy y=no.npy
+bad 2 'float64' "float64" run hadamard x=double.npy y=no.npy
+
+good "plan=greedy of 96" $cpu hadamard plan=greedy raw=1 x=n96.npy y=z.npy
+is "$(tail_of z.npy 384 f4 | tr ' ' '\n' | grep -vx 0 | paste -sd' ' -)" "64 32" "96 = 64 + 32"
+good "plan=uniform of 96" $cpu hadamard plan=uniform raw=1 x=n96.npy y=z.npy
+is "$(tail_of z.npy 384 f4 | tr ' ' '\n' | grep -vx 0 | paste -sd' ' -)" "32 32 32" "96 = 3 x 32"
+good "max_block=" $cpu hadamard max_block=16 raw=1 x=n32.npy y=z.npy
+is "$(tail_of z.npy 128 f4 | tr ' ' '\n' | grep -vx 0 | paste -sd' ' -)" "16 16" "32 = 2 x 16"
+for base in auto paley1 paley2 dao quip; do
+	good "plan=true base=$base" $cpu hadamard plan=true base=$base order=12 raw=1 x=n96.npy y=z.npy
+	good "and back" $cpu hadamard plan=true base=$base order=12 raw=1 transpose=1 x=z.npy y=z.npy
+	is "$(tail_of z.npy 384 f4 | tr ' ' '\n' | sort -u)" 96 "B^T B = 96 I"
+done
+bad 2 'min_block' "a greedy plan that cannot be" run hadamard plan=greedy x=row.npy y=no.npy
+good "min_block=" $cpu hadamard plan=greedy min_block=1 x=row.npy y=z.npy
+bad 2 'power of two' "a Sylvester plan of 96" run hadamard plan=sylvester x=n96.npy y=no.npy
+bad 2 'block' "a block that does not divide" run hadamard block=3 x=x.npy y=no.npy
+bad 2 'ndim' "an array without dimensions" run hadamard x=scalar.npy y=no.npy
+good "an empty array" $cpu hadamard x=empty.npy y=z.npy
+is "$(header_of z.npy)" "$(header "${e}f4" '0, 4')" "it comes out with its shape"
+
+$HURWITZ $cpu hadamard s=packed.npy x=row.npy y=0.npy
+$HURWITZ $cpu hadamard s=plusminus.npy x=row.npy y=1.npy
+$HURWITZ $cpu hadamard s=factors.npy x=row.npy y=z.npy
+is "$(tail_of z.npy 16 f4)" "1 -5 0 2" "s= as float32"
+cmp 0.npy z.npy
+ok $? "s= as packed bits"
+cmp 1.npy z.npy
+ok $? "s= as int8"
+good "post=" $cpu hadamard post=plusminus.npy x=row.npy y=z.npy
+is "$(tail_of z.npy 16 f4)" "-5 -1 2 0" "signs after the transform"
+bad 2 '+1 or -1' "s= as int8 that is no sign" run hadamard s=zeroone.npy x=row.npy y=no.npy
+bad 2 'pre.ndim' "s= of two dimensions" run -d cpu hadamard s=x.npy x=row.npy y=no.npy
+bad 2 'pre.shape' "s= of a wrong length" run -d cpu hadamard s=n32.npy x=row.npy y=no.npy
+good "seed=" $cpu hadamard seed=7 x=w.npy y=z.npy
+cmp -s z.npy w.npy
+[ $? -eq 1 ]
+ok $? "random signs change something"
+good "seed= and back" $cpu hadamard seed=7 transpose=1 x=z.npy y=z.npy
+is "$(tail_of z.npy 512 f4 | tr ' ' '\n' | sort -u)" 1 "the transpose brings it back, into the file it read"
+good "a seed of 64 bits" $cpu hadamard seed=18446744073709551615 x=w.npy y=z.npy
+$HURWITZ $cpu hadamard seed=-1 x=w.npy y=0.npy
+cmp z.npy 0.npy
+ok $? "2^64 - 1 is -1"
+for isa in c avx2 avx512; do
+	HURWITZ_ISA=$isa $HURWITZ $cpu -t 2 hadamard seed=-1 x=w.npy y=1.npy && cmp 0.npy 1.npy
+	ok $? "the same bits with HURWITZ_ISA=$isa and two threads"
+done
+
+"$HURWITZ" $cpu hadamard x=- y=- <x.npy >z.npy && cmp y.npy z.npy
+ok $? "standard input and output"
+cat big.npy | "$HURWITZ" $cpu hadamard x=- y=- | cmp - y.npy
+ok $? "through pipes"
+cp x.npy link-target.npy
+chmod 640 link-target.npy
+ln -s link-target.npy link.npy
+good "an output through a symbolic link" $cpu hadamard x=link.npy y=link.npy
+[ -L link.npy ] && cmp y.npy link-target.npy
+ok $? "it replaces the file, not the link"
+is "$(ls -l link-target.npy | cut -c1-10)" -rw-r----- "it keeps the mode of the file"
+good "an output that is a device" $cpu hadamard x=x.npy y=/dev/null
+[ -c /dev/null ]
+ok $? "the device is still there"
+bad 2 'directory' "an output that is a directory" run hadamard x=x.npy y=../bad
+bad 2 'No such' "an output in no directory" run hadamard x=x.npy y=nowhere/y.npy
+if [ -c /dev/full ]; then
+	"$HURWITZ" $cpu hadamard x=x.npy y=- >/dev/full 2>../err
+	is $? 1 "standard output that is full"
+	bad 1 'space' "a device that is full" $cpu hadamard x=x.npy y=/dev/full
+	"$HURWITZ" --help >/dev/full 2>../err
+	is $? 1 "--help on a full device"
+else
+	skip "standard output that is full" "no /dev/full"
+	skip "a device that is full" "no /dev/full"
+	skip "--help on a full device" "no /dev/full"
+fi
+"$HURWITZ" $cpu hadamard x=x.npy y=closed.npy <&- >&- 2>&- && cmp y.npy closed.npy
+ok $? "no standard streams: files do not take their numbers"
+"$HURWITZ" $cpu hadamard x=nothing.npy y=closed.npy 2>&-
+is $? 2 "a refusal without standard error"
+"$HURWITZ" --version >&- 2>../err
+is $? 1 "--version without standard output"
+"$HURWITZ" $cpu hadamard x=x.npy y=- >&- 2>../err
+is $? 1 "an output to a standard output that is closed"
+env -i "$HURWITZ" $cpu hadamard x=x.npy y=z.npy && cmp y.npy z.npy
+ok $? "an empty environment: no HOME, no PATH"
+good "half of it" $cpu hadamard scale=0.5 x=x.npy y=half.npy
+comma=$(locale -a 2>/dev/null | grep -E '^(de|fr|es|it|pl|ru)_' | head -n 1)
+LC_ALL=${comma:-C} "$HURWITZ" $cpu hadamard scale=0.5 x=x.npy y=z.npy && cmp half.npy z.npy
+ok $? "points in numbers, in the locale ${comma:-C}"
+mkdir sealed && cp x.npy sealed && chmod 555 sealed
+(cd sealed && "$HURWITZ" $cpu hadamard x=x.npy y=../z.npy && cmp ../y.npy ../z.npy)
+ok $? "a folder that cannot be written, when nothing is to be"
+
+# ---- run: quantization ---------------------------------------------------------------------------
+
+# A row of 64 ones is 8 in one place: amax 8, code qmax.
+good "hadamard_quantize" $cpu hadamard_quantize x=w.npy q=q.npy scale_out=s.npy
+is "$(header_of q.npy)" "$(header '|i1' '2, 64')" "q is int8"
+is "$(header_of s.npy)" "$(header "${e}f4" '2, 1')" "one scale a row"
+is "$(tail_of q.npy 128 d1 | tr ' ' '\n' | grep -vx 0 | paste -sd' ' -)" "127 127" "its codes are right"
+is "$(tail_of s.npy 8 x4)" "3d810204 3d810204" "its scales are 8 / 127"
+good "dequantize_hadamard" $cpu dequantize_hadamard q=q.npy scale_in=s.npy y=z.npy
+is "$(header_of z.npy)" "$(header "${e}f4" '2, 64')" "y is float32"
+is "$(tail_of z.npy 512 f4 | tr ' ' '\n' | sort -u)" 1 "and what it was"
+good "scale_out= for scale_in=" $cpu dequantize_hadamard q=q.npy scale_out=s.npy y:bf16=1.npy format=s8 group=row
+is "$(tail_of 1.npy 256 x2 | tr ' ' '\n' | sort -u)" 3f80 "y:bf16="
+good "format=s4 group=32" $cpu hadamard_quantize format=s4 group=32 x=w.npy q=q.npy scale_out=s.npy
+is "$(header_of q.npy) $(header_of s.npy)" "$(header '|u1' '2, 32') $(header "${e}f4" '2, 2')" "two codes a byte"
+is "$(tail_of q.npy 64 x1 | tr ' ' '\n' | grep -vx 00 | paste -sd' ' -)" "07 07" "the earlier in the low half"
+is "$(tail_of s.npy 16 f4 | tr ' ' '\n' | sort -u | paste -sd' ' -)" "1 1.1428572" "a group of zeros has scale 1"
+good "and back" $cpu dequantize_hadamard format=s4 group=32 q=q.npy scale_in=s.npy y=z.npy
+is "$(tail_of z.npy 512 f4 | tr ' ' '\n' | sort -u)" 1 "what it was"
+good "format=e4m3 scale_type=e8m0" $cpu hadamard_quantize format=e4m3 scale_type=e8m0 x=w.npy q=q.npy scale_out=s.npy
+is "$(header_of s.npy) $(tail_of s.npy 2 u1)" "$(header '|u1' '2, 1') 122 122" "8 / 448 up to 2^-5"
+is "$(tail_of q.npy 128 x1 | tr ' ' '\n' | grep -vx 00 | paste -sd' ' -)" "78 78" "8 * 2^5 = 256 in e4m3"
+good "and back" $cpu dequantize_hadamard format=e4m3 q=q.npy scale_in=s.npy y=z.npy
+is "$(tail_of z.npy 512 f4 | tr ' ' '\n' | sort -u)" 1 "what it was"
+good "format=e5m2" $cpu hadamard_quantize format=e5m2 x=w.npy q=q.npy scale_out=s.npy
+is "$(tail_of q.npy 128 x1 | tr ' ' '\n' | grep -vx 00 | paste -sd' ' -)" "7b 7b" "57344 in e5m2"
+for round in none 0 f16 bf16 1; do
+	good "round_intermediate=$round" $cpu hadamard_quantize round_intermediate=$round x=w.npy q=0.npy scale_out=1.npy
+done
+good "an empty array" $cpu hadamard_quantize x=empty.npy q=0.npy scale_out=1.npy
+bad 2 'group=' "a group that does not divide" run hadamard_quantize group=128 x=w.npy q=n.npy scale_out=m.npy
+bad 2 'group' "a group that is none" run hadamard_quantize group=48 x=w.npy q=n.npy scale_out=m.npy
+bad 2 'axis' "quantization of columns" run -d cpu hadamard_quantize axis=first x=w.npy q=n.npy scale_out=m.npy
+bad 2 'uint8' "uint8 without format=" run dequantize_hadamard q=q.npy scale_in=s.npy y=n.npy
+bad 2 'wants int8' "uint8 with format=s8" run dequantize_hadamard format=s8 q=q.npy scale_in=s.npy y=n.npy
+bad 2 'scale_type=' "float32 with scale_type=e8m0" \
+	run dequantize_hadamard format=e5m2 scale_type=e8m0 q=q.npy scale_in=s.npy y=n.npy
+bad 2 'group=' "scales of another group" run dequantize_hadamard format=e5m2 group=64 q=q.npy scale_in=x.npy y=n.npy
+bad 2 'scale.ndim' "scales of another shape" run -d cpu dequantize_hadamard format=e5m2 q=q.npy scale_in=row.npy y=n.npy
+
+# ---- run: quantized multiplication ---------------------------------------------------------------
+
+# [[0, 10, 255], [128, 127, 3]] and [[1, 200], [2, 100], [255, 0]], zeros 128 and 100:
+# [[43921, -25500], [-19277, 12500]]
+npy a.npy "$(header '|u1' '2, 3')" '\000\012\377\200\177\003'
+npy b.npy "$(header '|u1' '3, 2')" '\001\310\002\144\377\000'
+npy bt.npy "$(header '|u1' '2, 3')" '\001\002\377\310\144\000'
+npy a2.npy "$(header '|u1' '2, 2, 3')" '\000\012\377\200\177\003\000\012\377\200\177\003'
+npy qbias.npy "$(header '<i4' '2,')" '\001\000\000\000\377\377\377\377'
+npy qscale.npy "$(header '<f4' '2,')" '\000\000\200\077\000\000\000\100'
+zeros="a_zero=128 b_zero=100"
+scales="a_scale=.02 b_scale=.01 c_scale=.05 c_zero=7"
+good "qgemm out=s32" $cpu qgemm a=a.npy b=b.npy c=c.npy $zeros out=s32
+is "$(header_of c.npy)" "$(header "${e}i4" '2, 2')" "c is int32"
+is "$(tail_of c.npy 16 d4)" "43921 -25500 -19277 12500" "its sums are right"
+good "qgemm" $cpu qgemm a=a.npy b=b.npy c=c.npy $zeros $scales
+is "$(header_of c.npy) $(tail_of c.npy 4 u1)" "$(header '|u1' '2, 2') 183 0 0 57" "c is uint8 by default"
+good "out=s8 pack=1" $cpu qgemm a=a.npy b=b.npy c=c.npy $zeros $scales out=s8 pack=1
+is "$(header_of c.npy) $(tail_of c.npy 4 d1)" "$(header '|i1' '2, 2') 127 -95 -70 57" "c is int8"
+good "trans_b=1 bias=" $cpu qgemm a=a.npy b=bt.npy trans_b=1 bias=qbias.npy c=c.npy $zeros out=s32
+is "$(tail_of c.npy 16 d4)" "43922 -25501 -19276 12499" "the bias is added"
+good "a batch of a" $cpu qgemm a=a2.npy b=b.npy c=c.npy $zeros out=s32
+is "$(header_of c.npy)" "$(header "${e}i4" '2, 2, 2')" "c is a batch"
+is "$(tail_of c.npy 16 d4)" "43921 -25500 -19277 12500" "of the same"
+good "out=f32 b_scale=FILE" $cpu qgemm a=a.npy b=b.npy c=c.npy $zeros b_scale=qscale.npy a_scale=.5 out=f32
+is "$(tail_of c.npy 16 f4)" "21960.5 -25500 -9638.5 12500" "a scale for each column"
+good "multiplier= shift=" $cpu qgemm a=a.npy b=b.npy c=c.npy $zeros multiplier=1099511552 shift=38 c_zero=7
+is "$(tail_of c.npy 4 u1)" "183 0 0 57" "the same sigma"
+good "min= max=" $cpu qgemm a=a.npy b=b.npy c=c.npy $zeros $scales min=20 max=100.5 rounding=tflite
+is "$(tail_of c.npy 4 u1)" "100 20 20 57" "bounds"
+bad 2 'a_zero is 256' "a zero out of range" run qgemm a=a.npy b=b.npy c=n.npy a_zero=256
+bad 2 'shift=63: the value must be S, 1 to 62' "a shift out of range" run qgemm a=a.npy b=b.npy c=n.npy shift=63
+bad 2 'a_scale' "a scale of 0" run qgemm a=a.npy b=b.npy c=n.npy a_scale=0
+bad 2 'positive' "a negative scale" run qgemm a=a.npy b=b.npy c=n.npy a_scale=-1
+npy qminus.npy "$(header '<f4' '2,')" '\000\000\200\277\000\000\000\000'
+npy qone.npy "$(header '<i4' '2,')" '\001\000\000\000\001\000\000\000'
+npy qnone.npy "$(header '<i4' '2,')" '\001\000\000\000\000\000\000\000'
+bad 2 'element 0 of b_scale is -1' "a scale of a column below 0" run qgemm a=a.npy b=b.npy c=n.npy \
+	b_scale=qminus.npy
+bad 2 'element 1 of shift is 0' "a shift of a column out of range" run qgemm a=a.npy b=b.npy \
+	c=n.npy multiplier=qone.npy shift=qnone.npy
+bad 2 'element 0 of scale is -1' "a scale of a column of codes below 0" run quantize x=x.npy \
+	scale=qminus.npy q=n.npy
+bad 2 'must be 3, as a' "matrices that do not fit" run qgemm a=a.npy b=bt.npy c=n.npy
+bad 2 'leaves nothing' "bounds the wrong way round" run qgemm a=a.npy b=b.npy c=n.npy min=3 max=2
+bad 2 'float32' "codes that are floats" run qgemm a=x.npy b=b.npy c=n.npy
+good "choose_qparams" $cpu choose_qparams x=x.npy
+is "$(paste -sd' ' ../out)" "scale=0.0156862754 zero=0" "printed"
+good "choose_qparams to files" $cpu choose_qparams x=x.npy per=row symmetric=1 type=s8 scale=s.npy zero=z.npy
+is "$(header_of s.npy) $(header_of z.npy)" "$(header "${e}f4" '2, 1') $(header '|i1' '2, 1')" "one a row"
+good "quantize" $cpu quantize x=x.npy q=q.npy scale=0.5 zero=3
+is "$(header_of q.npy) $(tail_of q.npy 8 u1)" "$(header '|u1' '2, 4') 5 7 9 11 11 9 7 5" "codes"
+good "quantize by rows" $cpu quantize x=x.npy q=q.npy scale=s.npy zero=z.npy
+is "$(header_of q.npy) $(tail_of q.npy 8 d1)" "$(header '|i1' '2, 4') 32 64 95 127 127 95 64 32" "codes of rows"
+good "dequantize" $cpu dequantize q=q.npy y=qy.npy scale=0.5 zero=-1 out=f16
+is "$(header_of qy.npy) $(tail_of qy.npy 8 x2)" "$(header "${e}f2" '2, 4') 5400 5200 5010 4c20" "and back"
+good "quantize plan=" $cpu quantize x=x.npy q=q.npy type=s8 plan=sylvester raw=1 scale=0.5
+is "$(tail_of q.npy 8 d1)" "20 -4 -8 0 20 4 8 0" "codes of transformed rows"
+good "dequantize plan=" $cpu dequantize q=q.npy y=qy.npy plan=sylvester scale=.125
+is "$(tail_of qy.npy 32 f4)" "0.5 1 1.5 2 2 1.5 1 0.5" "and back"
+good "quantize rotate=0" $cpu quantize x=x.npy q=q.npy rotate=0 plan=sylvester scale=0.5 zero=3
+is "$(tail_of q.npy 8 u1)" "5 7 9 11 11 9 7 5" "rotate=0: as they are"
+good "quantize rotate=1 seed=" $cpu quantize x=w.npy q=q.npy rotate=1 seed=3 type=s8 scale=0.1
+good "dequantize rotate=1 seed=" $cpu dequantize q=q.npy y=qy.npy rotate=1 seed=3 scale=0.1
+bad 2 'greedy plan of 4' "a plan that is none" run quantize x=x.npy q=n.npy plan=greedy
+bad 2 'zero is 300' "a zero that is none" run quantize x=x.npy q=n.npy zero=300
+npy wq.npy "$(header '|i1' '4, 1')" '\001\001\001\001'
+good "qlinear" $cpu qlinear x=x.npy b=wq.npy y=qy.npy a_scale=1 type=s8
+is "$(header_of qy.npy) $(tail_of qy.npy 8 f4)" "$(header "${e}f4" '2, 1') 10 10" "sums of rows"
+
+# ---- run: quaternions ----------------------------------------------------------------------------
+
+# x.npy is 1+2i+3j+4k and 4+3i+2j+k, row.npy the first of these
+npy q12.npy "$(header '<f4' '1, 2, 4')" "$f1$f2$f3$f4$f4$f3$f2$f1"
+npy q21.npy "$(header '<f4' '2, 1, 4')" "$f1$f2$f3$f4$f4$f3$f2$f1"
+good "quat_mul" $cpu quat_mul a=x.npy b=row.npy y=qy.npy
+is "$(tail_of qy.npy 32 f4)" "-28 4 6 8 -12 16 4 22" "b repeated to a"
+good "accumulate=1" $cpu quat_mul a=x.npy b=row.npy y=qy.npy accumulate=1
+is "$(tail_of qy.npy 32 f4)" "-56 8 12 16 -24 32 8 44" "adds to the file"
+good "conj_a=1" $cpu quat_mul a=x.npy b=x.npy y=qy.npy conj_a=1
+is "$(tail_of qy.npy 32 f4)" "30 0 0 0 30 0 0 0" "conj(q) q"
+good "order=xyzw reversed=1" $cpu quat_mul a=x.npy b=row.npy y=qy.npy order=xyzw reversed=1
+is "$(tail_of qy.npy 16 f4)" "12 24 6 -12" "the other order of both"
+good "quat_mul_bwd" $cpu quat_mul_bwd dy=x.npy a=x.npy b=row.npy db=qy.npy
+is "$(tail_of qy.npy 16 f4)" "60 0 0 0" "summed where b is repeated, da not made"
+good "quat_norm" $cpu quat_norm x=x.npy n=qy.npy squared=1
+is "$(tail_of qy.npy 8 f4)" "30 30" "squares"
+good "quat_dot" $cpu quat_dot a=x.npy b=x.npy y=qy.npy real=1
+is "$(tail_of qy.npy 4 f4)" "60" "a real part"
+good "quat_axpy" $cpu quat_axpy alpha=0,1,0,0 x=row.npy y=qaxpy.npy
+is "$(tail_of qaxpy.npy 16 f4)" "-2 1 -4 3" "i times it, added to nothing"
+good "quat_gemm" $cpu quat_gemm a=q12.npy b=q21.npy c=qc.npy
+is "$(tail_of qc.npy 16 f4)" "-26 28 22 16" "a row by a column"
+good "method=fast pack=1 alpha=2 beta=-1" $cpu quat_gemm a=q12.npy b=q21.npy c=qc.npy method=fast \
+	pack=1 alpha=2 beta=-1
+is "$(tail_of qc.npy 16 f4)" "-26 28 22 16" "twice it less itself"
+good "op_b=h" $cpu quat_gemm a=q12.npy b=q12.npy c=qc.npy op_b=h
+is "$(tail_of qc.npy 16 f4)" "60 0 0 0" "by its own adjoint"
+bad 2 'must be 1, as a' "matrices of quaternions that do not fit" run quat_gemm a=q21.npy b=q21.npy c=n.npy
+bad 2 'alpha=1,2: the value' "half a quaternion" run quat_axpy alpha=1,2 x=row.npy y=n.npy
+bad 2 'another dtype or shape' "a sum into another shape" run quat_mul a=x.npy b=x.npy y=row.npy accumulate=1
+
+npy q1.npy "$(header '<f4' '1, 4')" "$f1$f2$f3$f4"
+npy q121.npy "$(header '<f4' '1, 2, 1, 4')" "$f1$f2$f3$f4$f4$f3$f2$f1"
+good "quat_linear" $cpu quat_linear x=x.npy w=q12.npy y=qy.npy
+is "$(header_of qy.npy) $(tail_of qy.npy 16 f4)" "$(header "${e}f4" '1, 4') -26 28 22 16" \
+	"a row by a column again"
+good "quat_linear activation=relu" $cpu quat_linear x=x.npy w=q12.npy b=q1.npy y=qy.npy pre=qz.npy \
+	activation=relu side=right
+is "$(tail_of qy.npy 16 f4) $(tail_of qz.npy 4 f4)" "0 30 25 20 20" "and its input"
+good "quat_linear_bwd" $cpu quat_linear_bwd x=x.npy w=q12.npy dy=q1.npy dw=qy.npy
+is "$(header_of qy.npy) $(tail_of qy.npy 32 f4 | sed 's/-0 /0 /g')" \
+	"$(header "${e}f4" '1, 2, 4') 30 0 0 0 20 10 0 20" \
+	"dw alone"
+good "quat_conv1d" $cpu quat_conv1d x=q121.npy w=q121.npy y=qy.npy
+is "$(header_of qy.npy) $(tail_of qy.npy 16 f4)" "$(header "${e}f4" '1, 1, 1, 4') -26 28 22 16" \
+	"two taps"
+good "quat_conv1d transposed=1" $cpu quat_conv1d x=qy.npy w=q121.npy y=qz.npy transposed=1 stride=2
+is "$(header_of qz.npy)" "$(header "${e}f4" '1, 2, 1, 4')" "back to the shape of x"
+good "quat_conv1d_bwd" $cpu quat_conv1d_bwd x=q121.npy w=q121.npy dy=qy.npy dx=qd.npy
+is "$(cmp qd.npy qz.npy)" "" "dx is the adjoint"
+good "quat_pool" $cpu quat_pool x=q121.npy y=qy.npy index=qi.npy window=2
+is "$(tail_of qy.npy 16 f4) $(tail_of qi.npy 4 d4)" "1 2 3 4 0" "the first of two norms"
+good "quat_pool kind=average" $cpu quat_pool x=q121.npy y=qy.npy window=2 kind=average
+is "$(tail_of qy.npy 16 f4)" "2.5 2.5 2.5 2.5" "their mean"
+good "quat_pool_bwd" $cpu quat_pool_bwd dy=qy.npy index=qi.npy dx=qd.npy window=2 size=2
+is "$(tail_of qd.npy 32 f4)" "2.5 2.5 2.5 2.5 0 0 0 0" "to what was taken"
+good "quat_batchnorm" $cpu quat_batchnorm x=q121.npy y=qy.npy new_mean=qm.npy momentum=1 saved=qs.npy
+is "$(tail_of qm.npy 16 f4)" "2.5 2.5 2.5 2.5" "the mean of the batch"
+good "quat_batchnorm_bwd" $cpu quat_batchnorm_bwd x=q121.npy dy=q121.npy saved=qs.npy dbeta=qd.npy
+is "$(tail_of qd.npy 16 f4)" "5 5 5 5" "sums"
+good "quat_dropout p=1" $cpu quat_dropout x=q1.npy y=qy.npy p=1
+is "$(tail_of qy.npy 16 f4)" "0 0 0 0" "nothing is left"
+good "quat_init" $cpu quat_init y=qy.npy shape=3,5 seed=1 out=f16
+is "$(header_of qy.npy)" "$(header "${e}f2" '3, 5, 4')" "the shape, and components"
+bad 2 'window= is missing' "a pool without a window" run quat_pool x=q121.npy y=n.npy
+bad 2 'has 2 numbers, must have 1 or 1' "strides of two dimensions" run quat_conv1d x=q121.npy \
+	w=q121.npy y=n.npy stride=1,1
+bad 2 'window= is 3 in dimension 1' "a window larger than x" run quat_pool x=q121.npy y=n.npy \
+	window=3
+bad 2 'taps span 4 elements' "taps beyond x" run quat_conv1d x=q121.npy w=q121.npy y=n.npy \
+	dilation=3
+bad 2 'transposed=1' "output_pad= forwards" run quat_conv1d x=q121.npy w=q121.npy y=n.npy \
+	output_pad=1
+bad 2 'no output' "gradients of which none is wanted" run quat_mul_bwd dy=x.npy a=x.npy b=row.npy
+bad 2 'x.ndim is 2, must be 5' "no image" run quat_conv2d x=x.npy w=q121.npy y=n.npy
+bad 2 'ds= needs s=' "the gradient of factors that are not there" run quat_linear_bwd x=x.npy \
+	w=q12.npy dy=q1.npy ds=n.npy
+
+npy v4.npy "$(header '<f4' '4,')" "$f1$f2$f3$f4"
+npy sq2.npy "$(header '<f4' '2, 2')" "$f1$f2$f3$f4"
+good "lattice_encode" $cpu lattice_encode lattice=D4 q=4 M=2 x=x.npy codes=lc.npy
+is "$(header_of lc.npy)" "$(header '|u1' '2, 1, 2')" "two levels a block"
+good "lattice_decode" $cpu lattice_decode lattice=D4 q=4 M=2 codes=lc.npy y=ly.npy
+is "$(header_of ly.npy) $(tail_of ly.npy 32 f4)" "$(header "${e}f4" '2, 4') 1 2 3 4 4 3 2 1" \
+	"points come back"
+good "to=points" $cpu lattice_decode lattice=D4 q=4 M=2 codes=lc.npy y=ly.npy to=points
+is "$(tail_of ly.npy 32 d4)" "1 2 3 4 4 3 2 1" "as integers"
+good "lattice_encode lattice=Z2 pack=multiword policy=t" $cpu lattice_encode lattice=Z2 q=3 M=2 \
+	x=x.npy codes=lz.npy T=lt.npy pack=multiword policy=t overload=lo.npy
+is "$(header_of lz.npy) $(header_of lt.npy) $(tail_of lo.npy 16 d8)" \
+	"$(header "${e}u4" '2, 2, 1') $(header '|u1' '2, 2') 0 0" "limbs, and T"
+good "lattice_repack" $cpu lattice_repack lattice=Z2 q=3 M=2 from=lz.npy to=ll.npy \
+	from_pack=multiword to_pack=full64
+is "$(header_of ll.npy)" "$(header "${e}u8" '2, 2')" "a number a block"
+good "vlut_gemv" $cpu vlut_gemv lattice=D4 q=4 M=2 w=lc.npy x=v4.npy y=ly.npy route=decode
+is "$(header_of ly.npy) $(tail_of ly.npy 8 f4)" "$(header "${e}f4" '2,') 30 20" "rows by a vector"
+good "vlut_gemm pack_w=1" $cpu vlut_gemm lattice=D4 q=4 M=2 w=lc.npy x=x.npy y=ly.npy pack_w=1 \
+	route=decode
+is "$(header_of ly.npy) $(tail_of ly.npy 16 f4)" "$(header "${e}f4" '2, 2') 30 20 20 30" \
+	"rows by rows, which fit"
+good "vlut_gemm2 out=s32" $cpu vlut_gemm2 lattice=D4 q=4 M=2 w=lc.npy x=lc.npy y=ly.npy out=s32
+is "$(header_of ly.npy) $(tail_of ly.npy 16 d4)" "$(header "${e}i4" '2, 2') 30 20 20 30" \
+	"codes by codes"
+bad 2 'lattice= is missing' "no lattice" run lattice_encode q=4 x=x.npy codes=n.npy
+bad 2 'lattice=D4x: the value' "a lattice that is none" run lattice_encode lattice=D4x q=4 x=x.npy codes=n.npy
+bad 2 'not of 4 dimensions' "two dimensions" run lattice_encode lattice=E8 dim=4 q=4 x=x.npy codes=n.npy
+bad 2 'basis is of 2' "three dimensions of two" run lattice_encode basis=sq2.npy dim=3 q=4 x=x.npy codes=n.npy
+bad 2 'is for lattice=basis' "two lattices" run lattice_encode lattice=Z2 basis=sq2.npy q=4 x=x.npy codes=n.npy
+bad 2 'policy=bank needs bank=' "no bank" run lattice_encode lattice=D4 q=4 policy=bank x=x.npy codes=n.npy
+bad 2 'policy=group needs group=' "no group" run lattice_encode lattice=D4 q=4 policy=group x=x.npy codes=n.npy
+bad 2 'T= is missing' "a policy without T" run lattice_encode lattice=D4 q=4 policy=t x=x.npy codes=n.npy
+bad 2 'say pack=multiword' "a level beyond 32 bits" run lattice_encode lattice=D24 q=3 x=x.npy codes=n.npy
+bad 2 'dither= is of 1' "a dither of one dimension" run lattice_encode lattice=D4 q=4 dither=0.1 \
+	x=x.npy codes=n.npy
+bad 2 'offset= is of 5' "an offset of five" run lattice_encode lattice=D4 q=4 offset=1,0,0,0,0 \
+	x=x.npy codes=n.npy
+bad 2 'must be integers' "an offset beyond integers" run lattice_encode lattice=Z q=4 offset=1e30 \
+	x=x.npy codes=n.npy
+bad 2 'transform is of 2' "a transform of two" run lattice_encode lattice=D4 q=4 transform=sq2.npy \
+	x=x.npy codes=n.npy
+bad 2 'bank=: must be' "scales that are none" run lattice_encode lattice=D4 q=4 bank=1,x x=x.npy \
+	codes=n.npy T=n2.npy
+
+# ---- Hyper-connections ---------------------------------------------------------------------------
+
+npy p2.npy "$(header '<f4' '2,')" "$f1$f2"
+z4='\000\000\000\000'
+z8=$z4$z4$z4$z4$z4$z4$z4$z4
+npy z1.npy "$(header '<f4' '1,')" "$z4"
+npy z2.npy "$(header '<f4' '2,')" "$z4$z4"
+npy z3.npy "$(header '<f4' '3,')" "$z4$z4$z4"
+npy z8.npy "$(header '<f4' '8,')" "$z8"
+npy z28.npy "$(header '<f4' '2, 8')" "$z8$z8"
+npy z88.npy "$(header '<f4' '8, 8')" "$z8$z8$z8$z8$z8$z8$z8$z8"
+good "mhc_sinkhorn" $cpu mhc_sinkhorn m=sq2.npy p=mp.npy map=abs order=rows eps=0 iters=1
+is "$(tail_of mp.npy 16 f4)" "0.4375 0.53846157 0.5625 0.46153846" "rows, then columns"
+good "mhc_sinkhorn_bwd" $cpu mhc_sinkhorn_bwd m=sq2.npy dp=sq2.npy dm=mp.npy
+is "$(header_of mp.npy)" "$(header "${e}f4" '2, 2')" "a gradient of the shape"
+good "mhc_mix" $cpu mhc_mix x=x.npy p=p2.npy a=sq2.npy u=mu.npy r=mr.npy
+is "$(tail_of mu.npy 16 f4) $(tail_of mr.npy 32 f4)" "9 8 7 6 9 8 7 6 19 18 17 16" "u and r"
+good "mhc_mix_bwd" $cpu mhc_mix_bwd x=x.npy p=p2.npy du=v4.npy dp=mp.npy dx=mr.npy
+is "$(tail_of mp.npy 8 f4) $(tail_of mr.npy 32 f4)" "30 20 1 2 3 4 2 4 6 8" "dp and dx"
+good "mhc_add" $cpu mhc_add r=x.npy f=v4.npy q=p2.npy y=my.npy
+is "$(tail_of my.npy 32 f4)" "2 4 6 8 6 7 8 9" "streams and q f"
+good "mhc_add_bwd" $cpu mhc_add_bwd dy=x.npy f=v4.npy q=p2.npy df=mu.npy dq=mp.npy dr=mr.npy
+is "$(tail_of mu.npy 16 f4) $(tail_of mp.npy 8 f4) $(tail_of mr.npy 32 f4)" \
+	"9 8 7 6 30 20 1 2 3 4 4 3 2 1" "df, dq and dr"
+good "mhc_post bias=" $cpu mhc_post x=x.npy f=v4.npy q=p2.npy a=sq2.npy bias=v4.npy y=my.npy
+is "$(tail_of my.npy 32 f4)" "11 12 13 14 23 26 29 32" "a x and q (f + bias)"
+good "mhc_post_bwd" $cpu mhc_post_bwd x=x.npy f=v4.npy q=p2.npy dy=x.npy da=mp.npy dbias=mu.npy
+is "$(tail_of mp.npy 16 f4) $(tail_of mu.npy 16 f4)" "30 20 20 30 9 8 7 6" "da and dbias"
+good "mhc_expand" $cpu mhc_expand e=v4.npy x=my.npy n=2
+is "$(header_of my.npy)" "$(header "${e}f4" '2, 4')" "two streams"
+good "mhc_expand_bwd" $cpu mhc_expand_bwd dx=x.npy de=mu.npy
+is "$(tail_of mu.npy 16 f4)" "5 5 5 5" "their sum"
+good "mhc_weights, static" $cpu mhc_weights bias=z8.npy preset=paper p=mp.npy q=mq.npy a=ma.npy
+is "$(tail_of mp.npy 8 f4) $(tail_of mq.npy 8 f4) $(tail_of ma.npy 16 f4)" \
+	"0.5 0.5 1 1 0.5 0.5 0.5 0.5" "of zeros"
+good "mhc_pre" $cpu mhc_pre x=x.npy phi=z88.npy alpha=z3.npy bias=z8.npy preset=paper u=mu.npy \
+	saved=ms.npy
+is "$(tail_of mu.npy 16 f4) $(tail_of ms.npy 4 f4)" "2.5 2.5 2.5 2.5 7.5" \
+	"the branch input, the mean square"
+good "mhc_pre_bwd" $cpu mhc_pre_bwd x=x.npy phi=z88.npy alpha=z3.npy bias=z8.npy preset=paper \
+	du=v4.npy dx=mr.npy dbias=mb.npy saved=ms.npy
+is "$(tail_of mr.npy 32 f4) $(tail_of mb.npy 32 f4)" \
+	"0.5 1 1.5 2 0.5 1 1.5 2 7.5 5 0 0 0 0 0 0" "dx and dbias"
+good "mhc_head" $cpu mhc_head x=x.npy phi=z28.npy alpha=z1.npy bias=z2.npy h=mu.npy preset=paper
+is "$(tail_of mu.npy 16 f4)" "2.5 2.5 2.5 2.5" "half of each"
+good "mhc_post_pre" $cpu mhc_post_pre x=x.npy f=v4.npy q=p2.npy a=sq2.npy phi=z88.npy \
+	alpha=z3.npy bias=z8.npy preset=paper y=my.npy p_next=mp.npy u=mu.npy
+is "$(tail_of my.npy 32 f4) $(tail_of mu.npy 16 f4)" "10 10 10 10 21 22 23 24 15.5 16 16.5 17" \
+	"both sides of the boundary"
+good "mhc_diagnose" $cpu mhc_diagnose a=sq2.npy out=mo.npy
+is "$(tail_of mo.npy 16 f4)" "6 5 7 6" "deviations and gains"
+good "mhc_init" $cpu mhc_init n=2 kind=seed layer=3 alpha=mal.npy bias=mb.npy
+is "$(tail_of mb.npy 32 f4)" "0 1 1 1 1 0 0 1" "one-hot, 1, I"
+bad 2 'p is NULL' "no p for u" run mhc_mix x=x.npy u=n.npy
+bad 2 'q.shape\[0\] is 4, must be 2, as r' "q of four" run mhc_add r=x.npy f=v4.npy q=v4.npy y=n.npy
+bad 2 'dp= needs p=' "the gradient of what is not there" run mhc_mix_bwd x=x.npy a=sq2.npy dr=x.npy \
+	dp=n.npy
+bad 2 'bias.shape\[0\] is 4, must be 8' "rows of other streams" run mhc_weights x=x.npy phi=z88.npy \
+	alpha=z3.npy bias=v4.npy q=n.npy
+
+# ---- Hostile files -------------------------------------------------------------------------------
+
+b=../bad
+long=$(printf '%0500d' 0 | tr 0 ' ')
+npy $b/complex.npy "$(header '<c8' '1,')" "$f1$f1"
+npy $b/bool.npy "$(header '|b1' '1,')" '\001'
+npy $b/object.npy "$(header '|O' '1,')" '\200\003]q'
+npy $b/string.npy "$(header '<U3' '1,')" "$f1$f1$f1"
+npy $b/bytes.npy "$(header '|S4' '1,')" "$f1"
+npy $b/void.npy "$(header '|V4' '1,')" "$f1"
+npy $b/date.npy "$(header '<M8[ns]' '1,')" "$f1$f1"
+npy $b/longdouble.npy "$(header '<f16' '1,')" "$f1$f1$f1$f1"
+npy $b/structured.npy "{'descr': [('a', '<f4')], 'fortran_order': False, 'shape': (1,), }" "$f1"
+npy $b/dims40.npy "$(header '<f4' "$(printf '1, %.0s' 1 2 3 4 5 6 7 8 9 10 11 12 13 14 15 16 17 18 19 20 \
+	21 22 23 24 25 26 27 28 29 30 31 32 33 34 35 36 37 38 39)1")" "$f1"
+npy $b/dims7.npy "$(header '<f4' '1, 1, 1, 1, 1, 1, 1')" "$f1"
+npy $b/negative.npy "$(header '<f4' '-4,')" "$f1$f2$f3$f4"
+npy $b/overflow.npy "$(header '<f4' '4611686018427387904, 4')" "$f1"
+npy $b/overflow0.npy "$(header '<f4' '0, 4611686018427387904, 4')" ''
+npy $b/beyond64.npy "$(header '<f4' '99999999999999999999999,')" "$f1"
+npy $b/huge.npy "$(header '<f4' '1099511627776,')" "$f1"
+npy $b/short.npy "$(header '<f4' '5,')" "$f1$f2$f3$f4"
+npy $b/trailing.npy "$(header '<f4' '3,')" "$f1$f2$f3$f4"
+npy $b/number.npy "$(header '<f4' '4')" "$f1$f2$f3$f4"
+npy $b/float.npy "$(header '<f4' '4.0,')" "$f1$f2$f3$f4"
+npy $b/expression.npy "$(header '<f4' '2*2,')" "$f1$f2$f3$f4"
+npy $b/noshape.npy "{'descr': '<f4', 'fortran_order': False, }" "$f1"
+npy $b/twice.npy "{'descr': '<f4', 'descr': '<f4', 'fortran_order': False, 'shape': (1,), }" "$f1"
+npy $b/morekeys.npy "{'descr': '<f4', 'evil': 1, 'fortran_order': False, 'shape': (1,), }" "$f1"
+npy $b/order.npy "$(header '<f4' '1,' Maybe)" "$f1"
+npy $b/after.npy "$(header '<f4' '1,') import os" "$f1"
+npy $b/nodict.npy "hello" "$f1"
+npy $b/unclosed.npy "{'descr': '<f4', 'fortran_order': False, 'shape': (1,)" "$f1"
+npy $b/openstring.npy "{'descr': '<f4" "$f1"
+npy $b/noheader.npy "" ""
+printf 'PK\003\004 this is a zip file' >$b/magic.npy
+: >$b/nothing.npy
+printf '\223NUM' >$b/prefix.npy
+printf '\223NUMPY\001\000\166' >$b/cut.npy
+printf '\223NUMPY\001\000\377\377{}' >$b/lyingheader.npy
+printf '\223NUMPY\002\000\377\377\377\377{}' >$b/lyingheader2.npy
+printf '\223NUMPY\011\000\001\000{' >$b/version9.npy
+head -c 60 x.npy >$b/halfheader.npy
+for file in $b/*.npy; do
+	bad 2 "^hurwitz: $file: " "refused: ${file#../bad/}" run -d cpu hadamard x=$file y=no.npy
+done
+bad 2 'complex' "the sentence on complex numbers" run hadamard x=$b/complex.npy y=no.npy
+bad 2 'booleans' "the sentence on booleans" run hadamard x=$b/bool.npy y=no.npy
+bad 2 'objects' "the sentence on objects" run hadamard x=$b/object.npy y=no.npy
+bad 2 '40 dimensions' "the sentence on 40 dimensions" run hadamard x=$b/dims40.npy y=no.npy
+bad 2 'truncated' "the sentence on a short file" run hadamard x=$b/short.npy y=no.npy
+bad 2 'No such file' "a file that is not there" run hadamard x=$b/none.npy y=no.npy
+bad 2 'directory' "a file that is a directory" run hadamard x=$b y=no.npy
+for file in $b/*.npy; do
+	"$HURWITZ" $cpu hadamard x=- y=no.npy <"$file" >../out 2>../err
+	[ $? -eq 2 ] && [ ! -e no.npy ] || echo "$file"
+done >../list
+is "$(cat ../list)" "" "all refused from standard input, too"
+for file in $b/*.npy; do
+	cat "$file" | "$HURWITZ" $cpu hadamard x=- y=no.npy >../out 2>../err
+	[ $? -eq 2 ] && [ ! -e no.npy ] || echo "$file"
+done >../list
+is "$(cat ../list)" "" "all refused from a pipe, too"
+bad 2 "^hurwitz: $b/short.npy: " "the second operand is read as strictly" run hadamard x=row.npy s=$b/short.npy y=no.npy
+npy python2.npy "{'descr': '<f4', 'fortran_order': False, 'shape': (2L, 4L), }" "$f1$f2$f3$f4$f4$f3$f2$f1"
+npy order.npy "{\"shape\":(2,4),\"fortran_order\":False,\"descr\":\"<f4\"}$long" "$f1$f2$f3$f4$f4$f3$f2$f1"
+for version in 2 3; do
+	{
+		printf "\223NUMPY\00$version\000$(octal $((${#xheader} + 1)))\000\000\000"
+		tail -c +11 x.npy
+	} >version$version.npy
+done
+for x in python2 order version2 version3; do
+	good "read: $x.npy" $cpu hadamard x=$x.npy y=z.npy
+	cmp y.npy z.npy
+	ok $? "read right: $x.npy"
+done
+if $CC -DHZ_FUZZ_REPLAY -I"$build" -I"$top_srcdir/include" -I"$top_srcdir/lib" -I"$top_srcdir/tools" \
+	-o ../replay "$top_srcdir/t/fuzz_npy.c" 2>../err; then
+	../replay $b/*.npy ./*.npy >../out 2>&1
+	ok $? "the fuzz target on all these files"
+else
+	diag <../err
+	ok 1 "the fuzz target compiles"
+fi
+
+# ---- Interruption --------------------------------------------------------------------------------
+
+# q is begun, then opening scale_out, a pipe that nobody reads, takes for ever.
+mkfifo fifo
+for signal in TERM HUP; do
+	# Under nohup the signal is ignored, by the tool too; a shell that dies of it says nothing.
+	[ -z "$(sh -c "kill -$signal \$\$; echo ignored" 2>/dev/null)" ] || continue
+	mkdir s
+	"$HURWITZ" $cpu hadamard_quantize x=w.npy q=s/q.npy scale_out=fifo 2>/dev/null &
+	pid=$!
+	i=0
+	while [ -z "$(ls -A s)" ] && [ $i -lt 100 ]; do
+		sleep 0.1
+		i=$((i + 1))
+	done
+	during=$(ls -A s)
+	kill -$signal $pid
+	wait $pid 2>/dev/null
+	[ $? -gt 128 ] && [ -n "$during" ] && [ "$during" != q.npy ]
+	ok $? "SIG$signal ends it, while the output has another name"
+	is "$(ls -A s)" "" "and leaves nothing"
+	rm -rf s
+done
+rm -f fifo
+
+echo "1..$tests"
+[ $failed -eq 0 ]

@@ -126,11 +126,15 @@ HZ_DEVICE void few_kernel(const hzi_qgemm_few &p)
 	}
 	grid_next();
 	__syncthreads();
-	/* From here on others may write here. */
-	cluster_arrive_relaxed();
+	/* From here on others may write here; of blocks alone there are no clusters. */
+	if (!alone)
+		cluster_arrive_relaxed();
 	grid_wait();
 	if (mine < STAGES && mine < count)
 		load_a(mine, mine);
+	__syncwarp();
+	if (!alone)
+		cluster_wait();
 
 	bool fits = p.out.quick;
 	turn<STAGES> ring;
@@ -170,7 +174,6 @@ HZ_DEVICE void few_kernel(const hzi_qgemm_few &p)
 		}
 		wgmma_wait<0>();
 		wgmma_keep(acc);
-		cluster_wait();
 #pragma unroll
 		for (int i = 0; upright && i < HZI_FEW_COLUMNS / 2; i += 4) {
 			const int r = warp * 16 + (lane >> 2) + i / 16 * 8;
@@ -225,7 +228,6 @@ HZ_DEVICE void few_kernel(const hzi_qgemm_few &p)
 			last = ring.at;
 			ring.next();
 		}
-		cluster_wait();
 #pragma unroll
 		for (int i = 0; i < items; i++) {
 			const int r = thread / 8 + 4 * sum_warps * i;
@@ -252,7 +254,6 @@ HZ_DEVICE void few_kernel(const hzi_qgemm_few &p)
 			fits = quick_column(p.out, n0 + column, s.column, column);
 		}
 		__syncwarp();
-		cluster_wait();
 	}
 	fits = __syncthreads_and(fits);
 	if (!alone)

@@ -106,6 +106,12 @@ END
 KERNELS(quat_layer)
 #include "quat_layer.kernels.def"
 END
+KERNELS(quat_norm)
+#include "quat_norm.kernels.def"
+END
+KERNELS(quat_pool)
+#include "quat_pool.kernels.def"
+END
 KERNELS(lattice)
 #include "lattice.kernels.def"
 END

@@ -22,11 +22,32 @@ static int launch(struct hz_context *ctx, const char *op, int kernel, int64_t to
 	return hzi_cuda_launch(ctx, op, HZI_FAMILY_QUAT_LAYER, kernel, &l, params, bytes);
 }
 
+/* Of a dtype, behind the first of a kind of gpu/quat_norm.cu */
+static int kernel_of(int first, int dtype)
+{
+	return first + (dtype == HZ_F32 ? 0 : dtype == HZ_F16 ? 1 : 2);
+}
+
+/* The kernel of gpu/quat_norm.cu that does a map; -1: there is none. */
+static int whole_kernel(const struct hzi_qmap_args *a)
+{
+	if (!a->a.whole || !a->out.whole || a->accumulate || a->pure)
+		return -1;
+	if (a->kind == HZI_QMAP_DROPOUT && a->ndim == 1)
+		return kernel_of(HZI_KERNEL_quat_dropout_f32, a->out.dtype);
+	if (a->kind == HZI_QMAP_AFFINE && a->ndim <= 2)
+		return kernel_of(HZI_KERNEL_quat_affine_f32, a->out.dtype);
+	if (a->kind == HZI_QMAP_AFFINE_BWD && a->ndim <= 2 && a->b.whole)
+		return kernel_of(HZI_KERNEL_quat_affine_bwd_f32, a->out.dtype);
+	return -1;
+}
+
 /* Blocks of channels, or fewer for few of them: as many rows as there are threads left */
 static int launch_affine(struct hz_context *ctx, const char *op, const struct hzi_qmap_args *a)
 {
 	const int64_t channels = a->shape[a->ndim - 1], rows = a->total / channels;
 	const int64_t most = 16 * (int64_t)hzi_cuda_device(ctx)->multiprocessors;
+	const int whole = whole_kernel(a);
 	int64_t lanes = HZI_QUAT_SUM_LANES, columns, lines;
 	struct hzi_launch l = {.block = {HZI_QUAT_STEP_THREADS}};
 
@@ -38,6 +59,8 @@ static int launch_affine(struct hz_context *ctx, const char *op, const struct hz
 	l.grid[0] = (unsigned)(lines * columns > most && most / columns > 0 ? most / columns :
 			       lines < most ? lines : most);
 	l.grid[1] = (unsigned)columns;
+	if (whole >= 0 && columns == ceil_div(channels, lanes))
+		return hzi_cuda_launch(ctx, op, HZI_FAMILY_QUAT_NORM, whole, &l, a, sizeof(*a));
 	return hzi_cuda_launch(ctx, op, HZI_FAMILY_QUAT_LAYER,
 			       HZI_KERNEL_quat_map_copy + a->kind, &l, a, sizeof(*a));
 }
@@ -46,6 +69,16 @@ static int map(struct hz_context *ctx, const char *op, const struct hzi_qmap_arg
 {
 	if (a->kind == HZI_QMAP_AFFINE || a->kind == HZI_QMAP_AFFINE_BWD)
 		return launch_affine(ctx, op, a);
+	if (whole_kernel(a) >= 0) {
+		const int64_t blocks = ceil_div(a->total, 4 * HZI_QUAT_STEP_THREADS);
+		const struct hzi_launch l = {
+			.grid = {(unsigned)(blocks < 1 << 30 ? blocks : 1 << 30)},
+			.block = {HZI_QUAT_STEP_THREADS},
+		};
+
+		return hzi_cuda_launch(ctx, op, HZI_FAMILY_QUAT_NORM, whole_kernel(a), &l, a,
+				       sizeof(*a));
+	}
 	return launch(ctx, op, HZI_KERNEL_quat_map_copy + a->kind, a->total, a, sizeof(*a));
 }
 
@@ -63,6 +96,11 @@ static int sum(struct hz_context *ctx, const char *op, const struct hzi_qsum_arg
 		.block = {HZI_QUAT_STEP_THREADS},
 	};
 
+	if (a->a.whole && (a->kind != HZI_QSUM_CROSS || a->b.whole))
+		return hzi_cuda_launch(ctx, op, HZI_FAMILY_QUAT_NORM,
+				       kernel_of(HZI_KERNEL_quat_plain_f32 + 3 * a->kind,
+						 a->a.dtype),
+				       &l, a, sizeof(*a));
 	return hzi_cuda_launch(ctx, op, HZI_FAMILY_QUAT_LAYER, HZI_KERNEL_quat_sum_plain + a->kind,
 			       &l, a, sizeof(*a));
 }
@@ -79,6 +117,8 @@ static int pool(struct hz_context *ctx, const char *op, const struct hzi_qpool_a
 	int kernel = backward ? HZI_KERNEL_quat_pool_bwd : HZI_KERNEL_quat_pool;
 	bool tiles = backward;
 
+	if (hzi_cuda_quat_pool_takes(a, backward))
+		return hzi_cuda_quat_pool_2d(ctx, op, a, backward);
 	for (int d = 0; d < 3; d++)
 		tiles &= a->pad[d] == 0 && a->step[d] == a->window[d] &&
 			 a->size[d] == a->count[d] * a->window[d];

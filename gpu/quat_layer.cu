@@ -6,33 +6,7 @@
  * A thread does one quaternion at a time, neighbours in the last dimension being with neighbouring
  * threads, so that what lies back to back is moved in whole lines.
  */
-#include "gpu/common.cuh"
-#include "gpu/quat_layer.h"
-#include "lib/quat_sums.h"
-
-#define THREADS HZI_QUAT_STEP_THREADS
-
-#define KERNEL(name, type) \
-	extern "C" __global__ void __launch_bounds__(THREADS) name(const __grid_constant__ type p)
-
-/* This thread's elements: i = first; i < total; i += step */
-HZ_DEVICE int64_t first_element(void)
-{
-	return (int64_t)blockIdx.x * THREADS + threadIdx.x;
-}
-
-HZ_DEVICE int64_t step_elements(void)
-{
-	return (int64_t)gridDim.x * THREADS;
-}
-
-HZ_DEVICE int64_t divide(int64_t i, int64_t n, int64_t *rest)
-{
-	const int64_t q = hzi_qdivide(i, n);
-
-	*rest = i - q * n;
-	return q;
-}
+#include "gpu/quat_layer.cuh"
 
 /* ---- Maps ------------------------------------------------------------------------------------ */
 
@@ -188,90 +162,9 @@ KERNEL(quat_patch, hzi_qpatch_args)
 
 /* ---- Sums ------------------------------------------------------------------------------------ */
 
-#define SUM_ROWS 4		/* rows that a thread has under way */
-
-HZ_DEVICE int64_t row_offset(const hzi_qsum_args &p, const int64_t *stride, int64_t row, int64_t c)
-{
-	int64_t at = c * stride[p.ndim], index;
-
-	for (int d = p.ndim - 1; d > 0; d--) {
-		row = divide(row, p.shape[d], &index);
-		at += index * stride[d];
-	}
-	return at + row * stride[0];
-}
-
-/*
- * A block has a chunk of rows and 32 channels, or fewer, as a power of two, if there are fewer:
- * then more threads share the rows. Partial sums are added in the order of threads.
- */
-template <int KIND>
-HZ_DEVICE void sum(const hzi_qsum_args &p)
-{
-	constexpr int values = HZI_QSUM_VALUES(KIND);
-	__shared__ float part[THREADS][values + 1];
-	int lanes = HZI_QUAT_SUM_LANES;
-
-	while (lanes / 2 >= p.channels)
-		lanes /= 2;
-	const int lane = (int)threadIdx.x % lanes, line = (int)threadIdx.x / lanes;
-	const int lines = THREADS / lanes;
-	const int64_t first = (int64_t)blockIdx.y * p.chunk;
-	const int64_t last = first + p.chunk < p.rows ? first + p.chunk : p.rows;
-
-	for (int64_t block = blockIdx.x; block * HZI_QUAT_SUM_LANES < p.channels;
-	     block += gridDim.x) {
-		const int64_t c = block * HZI_QUAT_SUM_LANES + lane;
-		float total[values], saved[HZI_QSAVED];
-
-#pragma unroll
-		for (int i = 0; i < values; i++)
-			total[i] = 0;
-		if (c < p.channels && KIND != HZI_QSUM_PLAIN) {
-#pragma unroll
-			for (int i = 0; i < HZI_QSAVED; i++)
-				saved[i] = ((const float *)p.mean)[c * HZI_QSAVED + i];
-		}
-		for (int64_t r = first + line; c < p.channels && r < last; r += SUM_ROWS * lines) {
-			struct hzi_q q[SUM_ROWS], b[SUM_ROWS];
-
-#pragma unroll
-			for (int k = 0; k < SUM_ROWS; k++) {
-				if (r + k * lines >= last)
-					continue;
-				q[k] = hzi_qload(&p.a, row_offset(p, p.a.stride, r + k * lines, c));
-				b[k] = q[k];
-				if (KIND == HZI_QSUM_CROSS)
-					b[k] = hzi_qload(&p.b, row_offset(p, p.b.stride,
-									  r + k * lines, c));
-			}
-#pragma unroll
-			for (int k = 0; k < SUM_ROWS; k++) {
-				if (r + k * lines < last)
-					hzi_qsum_one(KIND, q[k], b[k], saved, total);
-			}
-		}
-#pragma unroll
-		for (int i = 0; i < values; i++)
-			part[threadIdx.x][i] = total[i];
-		__syncthreads();
-		for (int i = (int)threadIdx.x; i < lanes * values; i += THREADS) {
-			const int l = i / values, v = i % values;
-			const int64_t to = block * HZI_QUAT_SUM_LANES + l;
-			double all = 0;
-
-			for (int k = 0; k < lines; k++)
-				all += part[k * lanes + l][v];
-			if (to < p.channels)
-				p.part[(blockIdx.y * p.channels + to) * values + v] = all;
-		}
-		__syncthreads();
-	}
-}
-
-KERNEL(quat_sum_plain, hzi_qsum_args) { sum<HZI_QSUM_PLAIN>(p); }
-KERNEL(quat_sum_squares, hzi_qsum_args) { sum<HZI_QSUM_SQUARES>(p); }
-KERNEL(quat_sum_cross, hzi_qsum_args) { sum<HZI_QSUM_CROSS>(p); }
+KERNEL(quat_sum_plain, hzi_qsum_args) { sum<HZI_QSUM_PLAIN, 0>(p); }
+KERNEL(quat_sum_squares, hzi_qsum_args) { sum<HZI_QSUM_SQUARES, 0>(p); }
+KERNEL(quat_sum_cross, hzi_qsum_args) { sum<HZI_QSUM_CROSS, 0>(p); }
 
 /* A warp for each channel: chunks by lanes, then lanes in pairs, always the same ones */
 KERNEL(quat_finish, hzi_qfinish_args)

@@ -26,6 +26,13 @@ HZI_QUAT_LAYER_ASSERT(sizeof(struct hzi_qfinish_args) == 248, "the same layout f
 HZI_QUAT_LAYER_ASSERT(sizeof(struct hzi_qpool_args) == 392, "the same layout for C and CUDA");
 HZI_QUAT_LAYER_ASSERT(sizeof(struct hzi_qrotation_args) == 288, "the same layout for C and CUDA");
 
+enum hzi_quat_norm_kernel {
+#define HZ_KERNEL(name) HZI_KERNEL_##name,
+#include "quat_norm.kernels.def"
+#undef HZ_KERNEL
+	HZI_QUAT_NORM_KERNELS
+};
+
 enum hzi_quat_layer_kernel {
 #define HZ_KERNEL(name) HZI_KERNEL_##name,
 #include "quat_layer.kernels.def"

@@ -254,6 +254,35 @@ static void test_pool(void)
 	is_str(taken(), "quat_pool_bwd", "element by element");
 }
 
+/* Which kernels take windows in two dimensions, and how many blocks */
+static void test_pool_2d(void)
+{
+	const int64_t xs[] = {2, 28, 28, 16, 4}, ys[] = {2, 14, 14, 16, 4};
+	const hz_tensor x = hz_tensor_nd(a, HZ_BF16, HZ_CUDA, 5, xs);
+	const hz_tensor y = hz_tensor_nd(b, HZ_BF16, HZ_CUDA, 5, ys);
+	const hz_tensor index = hz_tensor_4d(c, HZ_S32, HZ_CUDA, 2, 14, 14, 16);
+	hz_quat_pool_opts o = {.window = {2, 2}};
+	hz_tensor odd = x;
+
+	is_int(hz_quat_pool(ctx, &x, &y, &index, &o), HZ_OK, "pooling, 2 x 2");
+	is_str(taken(), "quat_pool_2_bf16", "by a kernel of its own");
+	is_int(fake->launch(fake->launches() - 1)->grid[1], 28, "a line of blocks for each row");
+	is_int(hz_quat_pool_bwd(ctx, &index, &y, &x, &o), HZ_OK, "its gradient");
+	is_str(taken(), "quat_pool_bwd_2_by_2_bf16", "by another");
+	o = (hz_quat_pool_opts){.window = {3, 3}, .stride = {2, 2}, .pad = {1, 1}};
+	is_int(hz_quat_pool_bwd(ctx, &index, &y, &x, &o), HZ_OK, "of 3 x 3 by 2");
+	is_str(taken(), "quat_pool_bwd_3_by_2_bf16", "by a third");
+	is_int(fake->launch(fake->launches() - 1)->grid[1], 30, "cells reach behind x");
+	odd.data = (char *)a + 2;
+	is_int(hz_quat_pool_bwd(ctx, &index, &y, &odd, &o), HZ_OK, "of what is not aligned");
+	is_str(taken(), "quat_pool_bwd", "element by element");
+	o.stride[1] = 3;
+	odd = y;
+	odd.shape[2] = 10;
+	is_int(hz_quat_pool(ctx, &x, &odd, NULL, &o), HZ_OK, "of windows that step unlike");
+	is_str(taken(), "quat_pool_3_bf16", "which only gradients mind");
+}
+
 /* Which convolutions the kernel of its own takes, and in how many blocks */
 static void test_conv(void)
 {
@@ -319,6 +348,7 @@ int main(void)
 	test_batch();
 	test_linear_workspace();
 	test_pool();
+	test_pool_2d();
 	if (HZ_CUDA_90A)
 		test_conv();
 	stand_in_close(ctx, HZ_CUDA, arrays, 4);

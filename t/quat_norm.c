@@ -290,14 +290,16 @@ static double *largest_gradient(const struct model *m, const double *dy, int64_t
 	return g;
 }
 
-static int pool_case(struct dev *dev, int dtype, int nd, int average)
+/* square: two dimensions of windows alike, whole quaternions back to back */
+static int pool_case(struct dev *dev, int dtype, int nd, int average, int square)
 {
 	struct model ref = { .forward = pool_ref, .average = average,
 			     .batch = 1 + rnd_below(&rnd, 2), .ci = 1 + rnd_below(&rnd, 4),
 			     .taps = { 1, 1, 1 }, .step = { 1, 1, 1 }, .big = { 1, 1, 1 },
 			     .small = { 1, 1, 1 } };
 	/* tiles: windows side by side that leave nothing out */
-	int xyzw = (int)rnd_below(&rnd, 2), tiles = !rnd_below(&rnd, 3), good = 1, d, sum;
+	int xyzw = square ? 0 : (int)rnd_below(&rnd, 2);
+	int tiles = !square && !rnd_below(&rnd, 3), good = 1, d, sum;
 	hz_quat_pool_opts o = { .kind = average ? HZ_POOL_AVERAGE : HZ_POOL_MAX,
 				.flags = xyzw ? HZ_QUAT_XYZW : 0 };
 	int64_t xs[5], ys[5];
@@ -308,9 +310,13 @@ static int pool_case(struct dev *dev, int dtype, int nd, int average)
 	for (d = 0; d < nd; d++) {
 		int in = 3 - nd + d;
 
-		ref.big[in] = 2 + rnd_below(&rnd, 6);
+		ref.big[in] = 2 + rnd_below(&rnd, square ? 10 : 6);
 		o.window[d] = ref.taps[in] = 1 + rnd_below(&rnd, 3);
 		o.stride[d] = rnd_below(&rnd, 3);
+		if (square) {
+			o.window[d] = ref.taps[in] = d ? o.window[0] : 2 + rnd_below(&rnd, 2);
+			o.stride[d] = d ? o.stride[0] : 1 + rnd_below(&rnd, 2);
+		}
 		ref.step[in] = o.stride[d] ? o.stride[d] : o.window[d];
 		o.pad[d] = ref.pad[in] = rnd_below(&rnd, o.window[d] / 2 + 1);
 		if (tiles) {
@@ -325,10 +331,10 @@ static int pool_case(struct dev *dev, int dtype, int nd, int average)
 		ys[1 + d] = ref.small[in];
 	}
 	xs[1 + nd] = ys[1 + nd] = ref.ci;
-	x = quats(dev, dtype, nd + 2, xs, layout(), xyzw, 1);
-	y = quats(dev, dtype, nd + 2, ys, output_layout(), xyzw, 0);
-	dy = quats(dev, dtype, nd + 2, ys, layout(), xyzw, 1);
-	dx = quats(dev, dtype, nd + 2, xs, output_layout(), xyzw, 1);
+	x = quats(dev, dtype, nd + 2, xs, square ? AOS : layout(), xyzw, 1);
+	y = quats(dev, dtype, nd + 2, ys, square ? AOS : output_layout(), xyzw, 0);
+	dy = quats(dev, dtype, nd + 2, ys, square ? AOS : layout(), xyzw, 1);
+	dx = quats(dev, dtype, nd + 2, xs, square ? AOS : output_layout(), xyzw, 1);
 	index = make(dev, HZ_S32, nd + 2, ys, output_layout(), 0, 0, 0);
 	ref.x = x.v;
 	ref.ny = y.n;
@@ -367,8 +373,11 @@ static void test_pool(struct dev *dev)
 	for (t = 0; t < types_of(dev); t++) {
 		good = 1;
 		for (i = 0; i < cases; i++)
-			good &= pool_case(dev, types[t], 1 + i % 3, i / 3 % 2);
+			good &= pool_case(dev, types[t], 1 + i % 3, i / 3 % 2, 0);
 		ok(good, "%s: pooling, %s", dev->name, hz_dtype_name(types[t]));
+		for (i = 0, good = 1; i < 2 * cases; i++)
+			good &= pool_case(dev, types[t], 2, i % 2, 1);
+		ok(good, "%s: pooling over squares, %s", dev->name, hz_dtype_name(types[t]));
 	}
 }
 

@@ -1,0 +1,181 @@
+/*
+ * quat_layer.cuh - what kernels of quaternion layers share
+ *
+ * SPDX-License-Identifier: BSD-2-Clause
+ */
+#ifndef HZI_GPU_QUAT_LAYER_CUH
+#define HZI_GPU_QUAT_LAYER_CUH
+
+#include "gpu/common.cuh"
+#include "gpu/quat_layer.h"
+#include "lib/quat_sums.h"
+
+#define THREADS HZI_QUAT_STEP_THREADS
+
+#define KERNEL(name, type) \
+	extern "C" __global__ void __launch_bounds__(THREADS) name(const __grid_constant__ type p)
+
+/* This thread's elements: i = first; i < total; i += step */
+HZ_DEVICE int64_t first_element(void)
+{
+	return (int64_t)blockIdx.x * THREADS + threadIdx.x;
+}
+
+HZ_DEVICE int64_t step_elements(void)
+{
+	return (int64_t)gridDim.x * THREADS;
+}
+
+HZ_DEVICE int64_t divide(int64_t i, int64_t n, int64_t *rest)
+{
+	const int64_t q = hzi_qdivide(i, n);
+
+	*rest = i - q * n;
+	return q;
+}
+
+/*
+ * An element as it lies in memory, so that several are under way, of arrays of whole quaternions;
+ * DTYPE 0: of any.
+ */
+template <int DTYPE>
+struct qraw {
+	uint2 bits;
+
+	__device__ __forceinline__ void load(const hzi_qarray &a, int64_t at)
+	{
+		bits = *(const uint2 *)((const uint16_t *)a.data + at);
+	}
+
+	__device__ __forceinline__ hzi_q get(void) const
+	{
+		if (DTYPE == HZ_F16)
+			return {f16_low(bits.x), f16_high(bits.x), f16_low(bits.y),
+				f16_high(bits.y)};
+		return {bf16_low(bits.x), bf16_high(bits.x), bf16_low(bits.y), bf16_high(bits.y)};
+	}
+
+	static __device__ __forceinline__ void store(const hzi_qarray &a, int64_t at, hzi_q q)
+	{
+		uint2 *const to = (uint2 *)((uint16_t *)a.data + at);
+
+		*to = DTYPE == HZ_F16 ?
+		      make_uint2(to_f16x2(q.c[0], q.c[1]), to_f16x2(q.c[2], q.c[3])) :
+		      make_uint2(to_bf16x2(q.c[0], q.c[1]), to_bf16x2(q.c[2], q.c[3]));
+	}
+};
+
+template <>
+struct qraw<HZ_F32> {
+	float4 f;
+
+	__device__ __forceinline__ void load(const hzi_qarray &a, int64_t at)
+	{
+		f = *(const float4 *)((const float *)a.data + at);
+	}
+
+	__device__ __forceinline__ hzi_q get(void) const { return {f.x, f.y, f.z, f.w}; }
+
+	static __device__ __forceinline__ void store(const hzi_qarray &a, int64_t at, hzi_q q)
+	{
+		*(float4 *)((float *)a.data + at) = make_float4(q.c[0], q.c[1], q.c[2], q.c[3]);
+	}
+};
+
+template <>
+struct qraw<0> {
+	hzi_q q;
+
+	__device__ __forceinline__ void load(const hzi_qarray &a, int64_t at)
+	{
+		q = hzi_qload(&a, at);
+	}
+
+	__device__ __forceinline__ hzi_q get(void) const { return q; }
+};
+
+/* ---- Sums ------------------------------------------------------------------------------------ */
+
+HZ_DEVICE int64_t row_offset(const hzi_qsum_args &p, const int64_t *stride, int64_t row, int64_t c)
+{
+	int64_t at = c * stride[p.ndim], index;
+
+	for (int d = p.ndim - 1; d > 0; d--) {
+		row = divide(row, p.shape[d], &index);
+		at += index * stride[d];
+	}
+	return at + row * stride[0];
+}
+
+/*
+ * A block has a chunk of rows and 32 channels, or fewer, as a power of two, if there are fewer:
+ * then more threads share the rows. Partial sums are added in the order of threads.
+ */
+template <int KIND, int DTYPE>
+HZ_DEVICE void sum(const hzi_qsum_args &p)
+{
+	constexpr int values = HZI_QSUM_VALUES(KIND);
+	constexpr int ROWS = DTYPE == 0 || DTYPE == HZ_F32 ? 4 : 8;	/* under way */
+	__shared__ float part[THREADS][values + 1];
+	int lanes = HZI_QUAT_SUM_LANES;
+
+	while (lanes / 2 >= p.channels)
+		lanes /= 2;
+	const int lane = (int)threadIdx.x % lanes, line = (int)threadIdx.x / lanes;
+	const int lines = THREADS / lanes;
+	const int64_t first = (int64_t)blockIdx.y * p.chunk;
+	const int64_t last = first + p.chunk < p.rows ? first + p.chunk : p.rows;
+
+	for (int64_t block = blockIdx.x; block * HZI_QUAT_SUM_LANES < p.channels;
+	     block += gridDim.x) {
+		const int64_t c = block * HZI_QUAT_SUM_LANES + lane;
+		float total[values], saved[HZI_QSAVED];
+
+#pragma unroll
+		for (int i = 0; i < values; i++)
+			total[i] = 0;
+		if (c < p.channels && KIND != HZI_QSUM_PLAIN) {
+#pragma unroll
+			for (int i = 0; i < HZI_QSAVED; i++)
+				saved[i] = ((const float *)p.mean)[c * HZI_QSAVED + i];
+		}
+		for (int64_t r = first + line; c < p.channels && r < last; r += ROWS * lines) {
+			qraw<DTYPE> q[ROWS], b[ROWS];
+
+#pragma unroll
+			for (int k = 0; k < ROWS; k++) {
+				const int64_t row = r + k * lines;
+
+				if (row >= last)
+					continue;
+				q[k].load(p.a, row_offset(p, p.a.stride, row, c));
+				if (KIND == HZI_QSUM_CROSS)
+					b[k].load(p.b, row_offset(p, p.b.stride, row, c));
+			}
+#pragma unroll
+			for (int k = 0; k < ROWS; k++) {
+				if (r + k * lines < last)
+					hzi_qsum_one(KIND, q[k].get(),
+						     KIND == HZI_QSUM_CROSS ? b[k].get() :
+						     hzi_q{}, saved, total);
+			}
+		}
+#pragma unroll
+		for (int i = 0; i < values; i++)
+			part[threadIdx.x][i] = total[i];
+		__syncthreads();
+		for (int i = (int)threadIdx.x; i < lanes * values; i += THREADS) {
+			const int l = i / values, v = i % values;
+			const int64_t to = block * HZI_QUAT_SUM_LANES + l;
+			double all = 0;
+
+			for (int k = 0; k < lines; k++)
+				all += part[k * lanes + l][v];
+			if (to < p.channels)
+				p.part[(blockIdx.y * p.channels + to) * values + v] = all;
+		}
+		__syncthreads();
+	}
+}
+
+#endif

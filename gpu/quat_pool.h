@@ -1,0 +1,41 @@
+/*
+ * quat_pool.h - parameters of the kernels that pool quaternions in two dimensions
+ *
+ * SPDX-License-Identifier: BSD-2-Clause
+ *
+ * Read by the C compiler and by nvcc: fixed-width types only, and the same layout for both.
+ */
+#ifndef HZI_GPU_QUAT_POOL_H
+#define HZI_GPU_QUAT_POOL_H
+
+#include <stdint.h>
+
+#ifdef __cplusplus
+#define HZI_QUAT_POOL_ASSERT static_assert
+#else
+#define HZI_QUAT_POOL_ASSERT _Static_assert
+#endif
+
+#define HZI_QUAT_POOL_THREADS 256
+
+/* Strides are of images, two dimensions and channels, in elements; [0]: rows, [1]: columns. */
+struct hzi_quat_pool_job {
+	void *x, *y;			/* the gradients in the backward pass */
+	int32_t *index;			/* NULL: none */
+	int64_t x_stride[4], y_stride[4], index_stride[4];
+	int32_t images, channels;
+	int32_t size[2], count[2], step[2], pad[2];
+	int32_t cells[2];		/* of step by step elements of x that windows begin with */
+	int32_t max, accumulate;
+};
+
+HZI_QUAT_POOL_ASSERT(sizeof(struct hzi_quat_pool_job) == 176, "the same layout for C and CUDA");
+
+enum hzi_quat_pool_kernel {
+#define HZ_KERNEL(name) HZI_KERNEL_##name,
+#include "quat_pool.kernels.def"
+#undef HZ_KERNEL
+	HZI_QUAT_POOL_KERNELS
+};
+
+#endif

@@ -5,6 +5,7 @@
  *
  * Coefficients of streams are in t/mhc_pre.c, all other calls in t/mhc_calls.c.
  */
+#include "hz.h"
 #include "mhc.h"
 
 static const int64_t some_tokens[] = {0, 1, 2, 3, 5, 8, 12, 31, 33, 64, 70};
@@ -517,6 +518,33 @@ static void test_streams_special(void)
 	}
 }
 
+/* Results go past the caches where these are small: whole lines, their last ones in parts too. */
+static void test_streams_past(void)
+{
+	int64_t l3[DEV_MAX];
+	int op, d, k, good;
+
+	for (d = 0; d < ndevs; d++) {
+		l3[d] = devs[d].ctx->topology.l3_bytes;
+		devs[d].ctx->topology.l3_bytes = 1;
+	}
+	for (op = 0; op < OPS; op++) {
+		good = 1;
+		for (k = 0; k < (quick ? 6 : 24); k++) {
+			const struct shape s = {
+				.op = op, .n = k % 4 == 3 ? 1 + k % 8 : 4, .dtype = floats[k % 3],
+				.T = 5, .S = 5, .C = 32 * (1 + rnd_below(&rnd, 40)),
+				.fewer = k % 2, .in_place = k % 5 == 4,
+			};
+
+			good &= streams_case(&s);
+		}
+		ok(good, "%s: past the caches", op_names[op]);
+	}
+	for (d = 0; d < ndevs; d++)
+		devs[d].ctx->topology.l3_bytes = l3[d];
+}
+
 int main(void)
 {
 	quick = tap_quick();
@@ -527,6 +555,7 @@ int main(void)
 	test_streams();
 	test_streams_large();
 	test_streams_special();
+	test_streams_past();
 	dev_close_all();
 	diag("%ld cases", cases);
 	return done_testing();

@@ -363,6 +363,14 @@ static void try_all(const struct encode_job *job, const struct encoded *e, int t
 	});
 }
 
+static inline bool none_missed(const uint16_t *miss)
+{
+	uint64_t four;
+
+	memcpy(&four, miss, 8);
+	return four == 0;
+}
+
 /* WRAP, T, CLIP, BANK with FIRST_FIT */
 static void encode_first_fit(const struct encode_job *job, struct encoded *e, struct pending *p)
 {
@@ -372,6 +380,11 @@ static void encode_first_fit(const struct encode_job *job, struct encoded *e, st
 	memset(e->t, 0, (size_t)e->count);
 	p->count = 0;
 	for (int64_t i = 0; i < e->count; i++) {
+		/* Most fit, and are passed by four. */
+		if (i + 4 <= e->count && none_missed(e->miss + i)) {
+			i += 3;
+			continue;
+		}
 		if (!e->miss[i])
 			continue;
 		if (e->miss[i] & HZI_LATTICE_FAR)

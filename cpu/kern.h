@@ -570,7 +570,8 @@ struct hzi_lattice_codes {
  * Values of count blocks from LEVEL codes, back to back, levels of each of bytes bytes, the finest
  * of weight q^first: (p - o) unit - sub[j], times scale, or scales[i] for block i. D_4 and E8 with
  * lanes of 8 bits. scales has room for LANES more; sub is NULL for all 0. stream: as of
- * stream_f32(). y of HZ_S8 gets p - o itself, count being a multiple of 64.
+ * stream_f32(), whose end a count of 0 is. y of HZ_S8 gets p - o itself, count being a multiple of
+ * 64.
  */
 struct hzi_lattice_values {
 	const struct hzi_lattice_rule *rule;

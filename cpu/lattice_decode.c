@@ -26,6 +26,8 @@ struct decode_job {
 	int64_t run, runs;
 };
 
+#define PLAIN_RUN (4 * RUN)		/* blocks that are done at once, if they have no T */
+
 /* T of blocks first .. first + count - 1 */
 static void get_t(const struct decode_job *job, const struct place *at, int64_t first,
 		  int64_t count, uint8_t *t)
@@ -163,13 +165,17 @@ static void decode_piece(const struct decode_job *job, const struct place *at, i
 static void decode_values(const struct decode_job *job, const struct place *at, int64_t first,
 			  int64_t count)
 {
-	const int64_t blocks = PIECE / job->rule->d;
+	const struct hzi_lattice_rule *r = job->rule;
+	const int64_t blocks = min_of(RUN, PIECE / r->d) / r->group * r->group;
 	uint8_t t[RUN] = {0};
 
-	if (job->a->t)
-		get_t(job, at, first, count, t);
-	for (int64_t i = 0; i < count; i += blocks)
-		decode_piece(job, at, first + i, min_of(blocks, count - i), t + i);
+	for (int64_t i = 0; i < count; i += blocks) {
+		const int64_t n = min_of(blocks, count - i);
+
+		if (job->a->t)
+			get_t(job, at, first + i, n, t);
+		decode_piece(job, at, first + i, n, t);
+	}
 }
 
 /* Whole blocks, codes and values back to back */
@@ -202,6 +208,17 @@ static void decode_in_lanes(const struct decode_job *job, const struct place *at
 		.scales = a->t ? scales : NULL,
 		.sub = job->plain ? NULL : a->sub,
 		.stream = job->stream,
+	});
+}
+
+/* What went past the caches is seen by other threads. */
+static void end_stream(const struct decode_job *job)
+{
+	job->kern->lattice_values(&(struct hzi_lattice_values){
+		.rule = job->rule,
+		.lanes = &job->lanes,
+		.y_dtype = job->a->y_dtype,
+		.stream = true,
 	});
 }
 
@@ -245,15 +262,21 @@ static void decode_units(void *data, int thread, int64_t begin, int64_t end)
 		const int64_t first = u % job->runs * job->run;
 		const int64_t count = min_of(job->run, job->map.blocks - first);
 
+		/* Of the last block of a row some values may be missing. */
+		const int64_t whole = min_of(count, job->map.n / job->rule->d - first);
+
 		if (job->a->to != HZ_LATTICE_VALUES) {
 			for (int64_t i = 0; i < count; i++)
 				decode_integers(job, &at, first + i);
-		} else if (job->in_lanes && (first + count) * job->rule->d <= job->map.n) {
-			decode_in_lanes(job, &at, first, count);
-		} else {
+		} else if (!job->in_lanes) {
 			decode_values(job, &at, first, count);
+		} else {
+			decode_in_lanes(job, &at, first, whole);
+			decode_values(job, &at, first + whole, count - whole);
 		}
 	}
+	if (job->stream)
+		end_stream(job);
 }
 
 int hzi_cpu_lattice_decode(struct hz_context *ctx, const struct hzi_lattice_decode_args *a)
@@ -278,7 +301,7 @@ int hzi_cpu_lattice_decode(struct hz_context *ctx, const struct hzi_lattice_deco
 		       (job.map.code_level == 1 || r->levels - a->first == 1) &&
 		       job.map.code_block == r->levels - a->first &&
 		       hzi_lattice_lanes(a->lattice, &job.lanes, &far) && job.lanes.bytes;
-	job.run = RUN / r->group * r->group;
+	job.run = a->t ? RUN / r->group * r->group : PLAIN_RUN;
 	job.runs = ceil_div(job.map.blocks, job.run);
 	elements = rows_of(&job.map) * job.map.blocks *
 		   (a->to == HZ_LATTICE_VALUES ? r->d : a->to == HZ_LATTICE_POINTS ? r->embed :

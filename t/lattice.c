@@ -661,7 +661,8 @@ static int decode_case(uint64_t *rnd, const struct config *f)
 		shape[i] = 1 + rnd_below(rnd, 4);
 		c.rows *= shape[i];
 	}
-	c.n = 1 + rnd_below(rnd, 300);
+	/* sometimes more blocks than are done at once */
+	c.n = 1 + rnd_below(rnd, rnd_below(rnd, 8) ? 300 : 7000);
 	c.blocks = (c.n + f->dim - 1) / f->dim;
 	shape[ndim] = c.blocks;
 	shape[ndim + 1] = last;

@@ -526,12 +526,13 @@ struct hzi_lane_divisor {
 /*
  * A rule for lanes: q is 2^shift times an odd number, whose inverse mod 2^16 is inverse. q2 is 2 q;
  * digit divides coordinates in the basis. Points are of 16 bits, with byte_points of 8; bytes:
- * those that fit can be of 8 bits when decoded.
+ * those that fit can be of 8 bits when decoded, and then no coordinate less o is beyond largest.
  */
 struct hzi_lane_rule {
 	struct hzi_lane_divisor q, q2, digit;
 	int32_t shift, inverse;
 	bool pow2, bytes, byte_points;
+	int32_t largest;
 };
 
 /*

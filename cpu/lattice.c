@@ -75,6 +75,7 @@ bool hzi_lattice_lanes(const struct hz_lattice *lattice, struct hzi_lane_rule *l
 		l->bytes = tabular && point + offset <= 127 && r->q <= 16 && weight <= 64 &&
 			   (r->kind == HZI_LATTICE_D || weight <= 16) &&
 			   (r->level_size <= 256 || 8 % l->shift == 0);
+		l->largest = (int32_t)(point + offset);
 		l->byte_points = l->bytes && (double)largest >= beyond;
 		if (!l->byte_points)
 			largest = farthest(r, 16383, weight, offset);

@@ -22,6 +22,12 @@ INLINE void store_bytes(uint8_t *p, vbytes v)
 	*(vbytes_any *)p = v;
 }
 
+/* As stream_f32() */
+INLINE void stream_bytes(uint8_t *p, vbytes v)
+{
+	stream_f32((float *)(void *)p, (vf)v);
+}
+
 /*
  * v[j] = table[v[j]] for n vectors of indices below size, which is 16, 64, 128 or 256. A level
  * whose shuffles know 16 entries sees through all parts of the table: for an index beyond a part

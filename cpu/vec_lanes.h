@@ -575,4 +575,26 @@ INLINE vc odd_bytes(vc a, vc b)
 
 #undef SHUFFLE_LANES
 
+/* Whether there are tables of 64 bytes: table[i & 63] */
+#if HZ_VEC == HZ_VEC_AVX512 && defined(__AVX512VBMI__)
+#define LOOKUP_64 1
+
+INLINE vc lookup_64(vc table, vc i)
+{
+	return (vc)_mm512_permutexvar_epi8((__m512i)i, (__m512i)table);
+}
+
+/* 0, 1, 2 and so on */
+INLINE vc bytes_upward(void)
+{
+	vc v;
+
+	for (int i = 0; i < 4 * LANES; i++)
+		v[i] = (int8_t)i;
+	return v;
+}
+#else
+#define LOOKUP_64 0
+#endif
+
 #endif

@@ -93,13 +93,13 @@ static bool is_flat(const struct hzi_lattice_map *map, const struct hzi_lattice_
 
 /* What the kernels of gpu/lattice_fast.cu hold in bytes */
 static const struct byte_lattice {
-	int kind, d, q, most_levels, kernel, sm_blocks;
+	int kind, d, q, most_levels, kernel, threads, sm_blocks;
 	int most;		/* of |integer| of a point */
 } byte_lattices[] = {
-	{HZ_LATTICE_D, 4, 4, 3, HZI_KERNEL_lattice_encode_d4q4, 4, 127},
-	{HZ_LATTICE_D, 4, 2, 4, HZI_KERNEL_lattice_encode_d4q2, 4, 62},
-	{HZ_LATTICE_E8, 8, 4, 2, HZI_KERNEL_lattice_encode_e8q4, 3, 118},
-	{HZ_LATTICE_E8, 8, 2, 4, HZI_KERNEL_lattice_encode_e8q2, 3, 123},
+	{HZ_LATTICE_D, 4, 4, 3, HZI_KERNEL_lattice_encode_d4q4, FAST_THREADS, 4, 127},
+	{HZ_LATTICE_D, 4, 2, 4, HZI_KERNEL_lattice_encode_d4q2, FAST_THREADS, 4, 62},
+	{HZ_LATTICE_E8, 8, 4, 2, HZI_KERNEL_lattice_encode_e8q4, 768, 1, 118},
+	{HZ_LATTICE_E8, 8, 2, 4, HZI_KERNEL_lattice_encode_e8q2, FAST_THREADS, 3, 123},
 };
 
 static const struct byte_lattice *find_byte_lattice(const struct hzi_lattice_encode_args *a)
@@ -136,8 +136,8 @@ static int encode_fast(struct hz_context *ctx, const struct hzi_lattice_encode_a
 		.code_block = (uint32_t)a->map.code_block, .dtype = a->x_dtype,
 	};
 	const struct hzi_launch launch = {
-		.grid = {grid_of(ctx, p.blocks, FAST_THREADS, b->sm_blocks)},
-		.block = {FAST_THREADS},
+		.grid = {grid_of(ctx, p.blocks, b->threads, b->sm_blocks)},
+		.block = {(unsigned)b->threads},
 	};
 
 	for (int i = 0; i < r->d; i++)
@@ -314,15 +314,18 @@ int hzi_cuda_lattice_decode(struct hz_context *ctx, const struct hzi_lattice_dec
 	const int kernel = make_values(a, &values);
 
 	if (kernel >= 0) {
+		/* Larger blocks share larger tables. */
+		const bool e8q4 = kernel == HZI_KERNEL_lattice_decode_e8q4_f32;
+		const int dtype = dtype_index(a->y_dtype);
+		const int threads = !e8q4 ? FAST_THREADS : dtype ? 1024 : 512;
+		const int sm_blocks = !e8q4 ? 8 : dtype ? 2 : 3;
 		const struct hzi_launch launch = {
-			.grid = {grid_of(ctx, values.blocks, FAST_THREADS,
-					 kernel == HZI_KERNEL_lattice_decode_e8q4_f32 ? 6 : 8)},
-			.block = {FAST_THREADS},
+			.grid = {grid_of(ctx, values.blocks, threads, sm_blocks)},
+			.block = {(unsigned)threads},
 		};
 
 		return hzi_cuda_launch(ctx, "lattice_decode", HZI_FAMILY_LATTICE_FAST,
-				       kernel + dtype_index(a->y_dtype), &launch, &values,
-				       sizeof(values));
+				       kernel + dtype, &launch, &values, sizeof(values));
 	}
 	p = make_any(a->lattice, &a->map, 1);
 	p.codes = codes_of(&a->map, a->codes, a->code_dtype, a->pack);

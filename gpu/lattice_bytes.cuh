@@ -11,13 +11,8 @@
 #ifndef HZI_LATTICE_BYTES_CUH
 #define HZI_LATTICE_BYTES_CUH
 
-#include "gpu/common.cuh"
+#include "gpu/lattice_e8.cuh"
 #include "lib/lattice_rule.h"
-
-HZ_DEVICE uint32_t lowest_bit(uint32_t x)
-{
-	return x & (0 - x);
-}
 
 /* a where the bits of mask are 1, else b */
 HZ_DEVICE uint32_t choose_bits(uint32_t mask, uint32_t a, uint32_t b)
@@ -25,102 +20,7 @@ HZ_DEVICE uint32_t choose_bits(uint32_t mask, uint32_t a, uint32_t b)
 	return (a & mask) | (b & ~mask);
 }
 
-/* ---- E8: coset leaders of q = 4 ---------------------------------------------------------------
- *
- * g / 8 of doubled coordinates is rounded to the integers a, or to b = halves. In eighths, the
- * errors of a are r = g mod 8 in -4 .. 3, those of b r - 4 or r + 4. Only the sizes of r matter to
- * which is nearer, and all are even or all odd: 4 2 0 or 3 1. "top" are those of the largest size,
- * 4 or 3, "bottom" of the least, 0 or 1; of how many there are follows everything but ties.
- */
-
-struct e8_choices {
-	uint8_t b[2048];
-};
-
-/*
- * Which of a and b: bit e of entry top | bottom << 4 | pa << 8 | pb << 9 | odd << 10 is 1 if it is
- * b when g_0 mod 8 = e; pa, pb: the sum of a, b (as the integers below) is odd, which one
- * correction makes even. See hzi_lattice_nearest_e8().
- */
-constexpr e8_choices make_e8_choices()
-{
-	e8_choices t = {};
-
-	for (int i = 0; i < 2048; i++) {
-		const int top = i & 15, bottom = i >> 4 & 15, pa = i >> 8 & 1, pb = i >> 9 & 1;
-		const int odd = i >> 10;
-		const int most = odd ? (top ? 3 : 1) : top ? 4 : bottom < 8 ? 2 : 0;
-		const int least = odd ? (bottom ? 1 : 3) : bottom ? 0 : top < 8 ? 2 : 4;
-		const int total = odd ? 3 * top + bottom : 16 + 2 * top - 2 * bottom;
-		const int a = pa ? 8 - 2 * most : 0, b = 16 - total + (pb ? 2 * least : 0);
-
-		if (top + bottom > 8 || (odd && top + bottom < 8))
-			continue;
-		for (int e = odd; e < 8; e += 2) {
-			const int size = e < 4 ? e : 8 - e;
-			/* Of equals the smaller first coordinate; its correction turns them. */
-			const int turned = (pa && size == most) || (pb && size == least);
-
-			t.b[i] |= (b < a || (a == b && (e >= 4) != turned)) << e;
-		}
-	}
-	return t;
-}
-
-static __device__ const e8_choices e8_choices_q4 = make_e8_choices();
-
-/* Nibbles c + 8 of the leader of nibbles g mod 16; how many have bit 8 counts mod 2 alone. */
-HZ_DEVICE uint32_t e8_leader(uint32_t g, const uint8_t *choices)
-{
-	const uint32_t fours = 0x44444444, eights = 0x88888888, odd = 0 - (g & 1), twice = g << 1;
-	const uint32_t top = ((g & ~twice) | (odd & ~g & twice)) & fours;
-	const uint32_t bottom = (~(g | twice) | (odd & g & twice)) & fours;
-	const uint32_t pa = __popc((g ^ twice) & eights), pb = __popc(g & eights);
-	const uint32_t n = __popc(top) + (__popc(bottom) << 4);
-	const uint32_t entry = choices[n + ((pa & 1) << 8) + ((pb & 1) << 9) + ((g & 1) << 10)];
-	const bool b = entry >> (g & 7) & 1;
-	const uint32_t first = b ? bottom : top, other = (b ? top : bottom) ^ fours;
-	const uint32_t where = first ? first : other ? other : 4;
-	const uint32_t flip = (b ? pb : pa) & 1 ? lowest_bit(where) << 1 : 0;
-
-	return (((g & 0x77777777) ^ (b ? 0 : fours)) + fours) ^ flip;
-}
-
-/* What e8_leader() takes of a sum of digits z_j << 2j: G z mod 16 */
-HZ_DEVICE uint32_t e8_combine(uint32_t index)
-{
-	uint32_t z = index, shifted, v, e;
-
-	z = (z | z << 8) & 0x00ff00ff;
-	z = (z | z << 4) & 0x0f0f0f0f;
-	z = (z | z << 2) & 0x33333333;
-	shifted = (z >> 4 & 0x00ffffff) | (z & 0xf0000000);
-	/* z_j - z_(j+1) + 4, 1 .. 10; what is cut off of it is even but for bit 2 */
-	v = z + (0x44444444 | (z & 3)) - shifted;
-	e = 2 * (v & 0x33333333) + (index >> 14) * 0x11111111;
-	return e ^ (v << 1 & 0x88888888);
-}
-
-/*
- * The same as a sum of the entries of two tables for the bytes of the index: nibbles mod 8, whose
- * sums cannot pass 15, and the parity of what that leaves out as the highest bit.
- */
-HZ_DEVICE uint32_t e8_combine_part(uint32_t index)
-{
-	const uint32_t e = e8_combine(index);
-
-	return (e & 0x77777777) | (uint32_t)__popc(e & 0x88888888) << 31;
-}
-
 /* ---- E8 points ---------------------------------------------------------------------------- */
-
-HZ_DEVICE uint32_t permute(uint32_t a, uint32_t b, uint32_t selector)
-{
-	uint32_t r;
-
-	asm("prmt.b32 %0, %1, %2, %3;" : "=r"(r) : "r"(a), "r"(b), "r"(selector));
-	return r;
-}
 
 /* The lowest bytes of four floats' bits */
 HZ_DEVICE uint32_t low_bytes(float a, float b, float c, float d)
@@ -140,8 +40,19 @@ constexpr float rounder = 12582912.0f;	/* 1.5 2^23: the sum with y has rint(y) i
 constexpr uint32_t ones = 0x01010101;
 
 template <int Q>
+struct e8_tables_of {
+	using type = e8_choices;
+};
+
+template <>
+struct e8_tables_of<4> {
+	using type = e8_tables;
+};
+
+template <int Q>
 struct e8_point {
 	static constexpr int dim = 8, words = 2, q = Q;
+	using tables = typename e8_tables_of<Q>::type;
 	/*
 	 * Of coordinates at level 0. A level's leader is subtracted as c + 8 / (4 / Q), then all is
 	 * divided by Q: biases are multiples of 2 Q at each level but the last result.
@@ -241,15 +152,20 @@ struct e8_point {
 		return ((z0 & ones) + 2 * (z1 & ones)) * 0x01041040 >> 24;
 	}
 
-	/* w becomes the point of the next level, whose bias is next_bias(). */
-	static __device__ __forceinline__ void parent(uint32_t *w, const uint8_t *choices)
+	/* w, of index `code`, becomes the point of the next level, whose bias is next_bias(). */
+	static __device__ __forceinline__ void parent(uint32_t *w, uint32_t code,
+						      const tables &tables)
 	{
 		constexpr uint32_t low = Q == 4 ? 0x0f0f0f0f : 0x07070707;
 		constexpr uint32_t kept = Q == 4 ? 0x3f3f3f3f : 0x7f7f7f7f;
 		constexpr int shift = Q == 4 ? 0 : 1;
-		const uint32_t g = choose_bits(0x0f0f0f0f, w[0] << shift, w[1] << (4 + shift));
-		const uint32_t c = e8_leader(Q == 4 ? g : g & 0xeeeeeeee, choices);
+		uint32_t c;
 
+		if constexpr (Q == 4)
+			c = e8_lookup(tables, code);
+		else
+			c = e8_leader(choose_bits(0x0f0f0f0f, w[0] << 1, w[1] << 5) & 0xeeeeeeee,
+				      tables.b);
 		w[0] = (w[0] - (c >> shift & low)) >> Q / 2 & kept;
 		w[1] = (w[1] - (c >> (4 + shift) & low)) >> Q / 2 & kept;
 	}
@@ -260,6 +176,7 @@ struct e8_point {
 template <int Q>
 struct d4_point {
 	static constexpr int dim = 4, words = 1, q = Q;
+	struct tables {};
 	static constexpr int bias = Q == 4 ? 128 : 64, most_levels = Q == 4 ? 3 : 4;
 	static constexpr int reach = Q == 4 ? 100 : 50;
 
@@ -306,7 +223,7 @@ struct d4_point {
 		return (z & ones) * 0x02040801 >> 24;
 	}
 
-	static __device__ __forceinline__ void parent(uint32_t *w, const uint8_t *)
+	static __device__ __forceinline__ void parent(uint32_t *w, uint32_t, const tables &)
 	{
 		/* By q = 4, of doubled coordinates if q = 2 */
 		const uint32_t t = (Q == 4 ? w[0] : 2 * w[0]) + 0x02020202;

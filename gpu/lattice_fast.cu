@@ -57,6 +57,23 @@ HZ_DEVICE void load_block(int dtype, const void *x, uint32_t block, float *f)
 	}
 }
 
+/* By all threads of a block; the tables of D4 are none. */
+template <class TABLES>
+HZ_DEVICE void copy_tables(TABLES &to, const TABLES &from)
+{
+	for (uint32_t i = threadIdx.x; i < sizeof(TABLES) / 16; i += blockDim.x)
+		((uint4 *)&to)[i] = __ldg((const uint4 *)&from + i);
+}
+
+template <class TABLES>
+HZ_DEVICE void fill_tables(TABLES &to)
+{
+	if constexpr (sizeof(TABLES) == sizeof(e8_tables))
+		copy_tables(to, e8_tables_q4);
+	else if constexpr (sizeof(TABLES) == sizeof(e8_choices))
+		copy_tables(to, e8_choices_q4);
+}
+
 /* ---- Encoding ------------------------------------------------------------------------------ */
 
 /* A block of a warp's list: which, and the t or j to try next */
@@ -151,7 +168,8 @@ static __device__ __noinline__ uint32_t far_off(const hzi_lattice_fast *p, uint3
  * together, with the next scale: so the warp is full whatever share of blocks that is.
  */
 template <class POINT, int M, int POLICY>
-HZ_DEVICE void encode(const hzi_lattice_fast &p, const uint8_t *choices, waiting *list)
+HZ_DEVICE void encode(const hzi_lattice_fast &p, const typename POINT::tables &tables,
+		      waiting *list)
 {
 	constexpr int D = POINT::dim, Q = POINT::q, BYTES = D == 8 && Q == 4 ? 2 : 1;
 	constexpr bool retries = POLICY != HZI_LATTICE_WRAP;
@@ -217,7 +235,7 @@ HZ_DEVICE void encode(const hzi_lattice_fast &p, const uint8_t *choices, waiting
 			bias = POINT::next_bias(bias);
 			/* What is left behind the last level only matters to whether it is 0. */
 			if (retries || m < M - 1 || p.overload) {
-				POINT::parent(w, choices);
+				POINT::parent(w, codes[m], tables);
 				rest = w[0] ^ bias * ones;
 				rest |= POINT::words > 1 ? w[POINT::words - 1] ^ bias * ones : 0;
 			}
@@ -262,52 +280,50 @@ HZ_DEVICE void encode(const hzi_lattice_fast &p, const uint8_t *choices, waiting
 }
 
 template <class POINT, int M>
-HZ_DEVICE void encode_policy(const hzi_lattice_fast &p, const uint8_t *choices, waiting *list)
+HZ_DEVICE void encode_policy(const hzi_lattice_fast &p, const typename POINT::tables &tables,
+			     waiting *list)
 {
 	if (p.rule.policy == HZI_LATTICE_WRAP)
-		encode<POINT, M, HZI_LATTICE_WRAP>(p, choices, list);
+		encode<POINT, M, HZI_LATTICE_WRAP>(p, tables, list);
 	else if (p.rule.policy == HZI_LATTICE_T)
-		encode<POINT, M, HZI_LATTICE_T>(p, choices, list);
+		encode<POINT, M, HZI_LATTICE_T>(p, tables, list);
 	else
-		encode<POINT, M, HZI_LATTICE_CLIP>(p, choices, list);
+		encode<POINT, M, HZI_LATTICE_CLIP>(p, tables, list);
 }
 
-template <class POINT>
+template <class POINT, int THREADS>
 HZ_DEVICE void encode_levels(const hzi_lattice_fast &p)
 {
-	__shared__ waiting list[8][LIST];
-	__shared__ __align__(16) uint8_t choices[POINT::dim == 8 ? 2048 : 16];
+	__shared__ waiting list[THREADS / 32][LIST];
+	__shared__ __align__(16) typename POINT::tables tables;
 	waiting *const mine = list[threadIdx.x >> 5];
 
-	if constexpr (POINT::dim == 8) {
-		((uint64_t *)choices)[threadIdx.x] =
-			((const uint64_t *)e8_choices_q4.b)[threadIdx.x];
-		__syncthreads();
-	}
+	fill_tables(tables);
+	__syncthreads();
 	if (p.rule.levels == 1)
-		encode_policy<POINT, 1>(p, choices, mine);
+		encode_policy<POINT, 1>(p, tables, mine);
 	else if (p.rule.levels == 2)
-		encode_policy<POINT, 2>(p, choices, mine);
+		encode_policy<POINT, 2>(p, tables, mine);
 	else if constexpr (POINT::most_levels >= 3) {
 		if (p.rule.levels == 3)
-			encode_policy<POINT, 3>(p, choices, mine);
+			encode_policy<POINT, 3>(p, tables, mine);
 		else if constexpr (POINT::most_levels >= 4)
-			encode_policy<POINT, 4>(p, choices, mine);
+			encode_policy<POINT, 4>(p, tables, mine);
 	}
 }
 
 /* blocks: on a multiprocessor, see gpu/lattice.c */
-#define ENCODE(name, point, blocks)                                                             \
-	extern "C" __global__ void __launch_bounds__(256, blocks)                               \
+#define ENCODE(name, point, threads, blocks)                                                    \
+	extern "C" __global__ void __launch_bounds__(threads, blocks)                           \
 		lattice_encode_##name(const __grid_constant__ hzi_lattice_fast p)               \
 	{                                                                                       \
-		encode_levels<point>(p);                                                        \
+		encode_levels<point, threads>(p);                                               \
 	}
 
-ENCODE(d4q4, d4_point<4>, 4)
-ENCODE(d4q2, d4_point<2>, 4)
-ENCODE(e8q4, e8_point<4>, 3)
-ENCODE(e8q2, e8_point<2>, 3)
+ENCODE(d4q4, d4_point<4>, 256, 4)
+ENCODE(d4q2, d4_point<2>, 256, 4)
+ENCODE(e8q4, e8_point<4>, 768, 1)
+ENCODE(e8q2, e8_point<2>, 256, 3)
 
 /* ---- Decoding ------------------------------------------------------------------------------ */
 
@@ -317,7 +333,7 @@ HZ_DEVICE uint32_t pack(float low, float high)
 	return DTYPE == HZ_F16 ? to_f16x2(low, high) : to_bf16x2(low, high);
 }
 
-/* Leaders by tables in shared memory: of dimension 4 four bytes, of 8 the nibbles of e8_leader() */
+/* Leaders by tables in shared memory: of dimension 4 four bytes, of 8 nibbles */
 struct table_leaders {
 	uint32_t table[256];
 
@@ -333,20 +349,16 @@ struct table_leaders {
 };
 
 struct e8_leaders {
-	uint32_t parts[2][256];
-	uint8_t choices[2048];
+	e8_tables tables;
 
 	__device__ __forceinline__ void fill(const hzi_lattice_values &)
 	{
-		parts[0][threadIdx.x] = e8_combine_part(threadIdx.x);
-		parts[1][threadIdx.x] = e8_combine_part(threadIdx.x << 8);
-		((uint64_t *)choices)[threadIdx.x] =
-			((const uint64_t *)e8_choices_q4.b)[threadIdx.x];
+		fill_tables(tables);
 	}
 
 	__device__ __forceinline__ uint32_t operator()(uint32_t index) const
 	{
-		return e8_leader(parts[0][index & 255] + parts[1][index >> 8], choices);
+		return e8_lookup(tables, index);
 	}
 };
 
@@ -430,8 +442,8 @@ HZ_DEVICE void decode_bytes(const hzi_lattice_values &p, const LEADERS &leaders,
 	}
 }
 
-/* ... and these as numbers; scales are of blocks */
-template <int D>
+/* ... and these as numbers; scales are of blocks. SUB: p.sub is not 0. */
+template <int D, bool SUB>
 HZ_DEVICE void scale_bytes(const hzi_lattice_values &p, const uint32_t *w, const float *s, float *v)
 {
 #pragma unroll
@@ -440,7 +452,7 @@ HZ_DEVICE void scale_bytes(const hzi_lattice_values &p, const uint32_t *w, const
 		const float n = D == 4 ? byte_number(w[i / 4], k) : byte_number(w[i & 1], i / 2);
 		const float exact = __fmaf_rn(n, p.unit, -p.base[k]);
 
-		v[i] = __fmul_rn(__fsub_rn(exact, p.sub[k]), s[i / D]);
+		v[i] = __fmul_rn(SUB ? __fsub_rn(exact, p.sub[k]) : exact, s[i / D]);
 	}
 }
 
@@ -448,7 +460,7 @@ HZ_DEVICE void scale_bytes(const hzi_lattice_values &p, const uint32_t *w, const
  * Codes back to back, of one scale: EACH units of a thread, whose codes are read, and left as they
  * are, while the units before are decoded. Taken apart at once they would be waited for.
  */
-template <int DTYPE, class LEADERS, int D, int M, typename CODE, int EACH>
+template <int DTYPE, class LEADERS, int D, int M, typename CODE, int EACH, bool SUB>
 HZ_DEVICE void decode_flat(const hzi_lattice_values &p, const LEADERS &leaders, float scale)
 {
 	constexpr int B = 8 / D, BITS = 8 * sizeof(CODE);
@@ -481,7 +493,7 @@ HZ_DEVICE void decode_flat(const hzi_lattice_values &p, const LEADERS &leaders, 
 			for (int j = 0; j < B * M; j++)
 				code[j % M * B + j / M] = raw[i] >> BITS * j & (1u << BITS) - 1;
 			decode_bytes<LEADERS, D, M>(p, leaders, code, w);
-			scale_bytes<D>(p, w, s, v);
+			scale_bytes<D, SUB>(p, w, s, v);
 			store_values<DTYPE>(p.y, u + i * step, v);
 		}
 	}
@@ -496,7 +508,17 @@ HZ_DEVICE void decode(const hzi_lattice_values &p, const LEADERS &leaders, const
 
 	if constexpr (B * M * sizeof(CODE) == 4) {
 		if (p.code_block == M && p.code_level == 1 && !p.t) {
-			decode_flat<DTYPE, LEADERS, D, M, CODE, EACH>(p, leaders, scale[0]);
+			bool sub = false;
+
+#pragma unroll
+			for (int i = 0; i < D; i++)
+				sub |= p.sub[i] != 0;
+			if (sub)
+				decode_flat<DTYPE, LEADERS, D, M, CODE, EACH, true>(p, leaders,
+										    scale[0]);
+			else
+				decode_flat<DTYPE, LEADERS, D, M, CODE, EACH, false>(p, leaders,
+										     scale[0]);
 			/* A last block alone */
 			u += p.blocks / B;
 		}
@@ -520,7 +542,7 @@ HZ_DEVICE void decode(const hzi_lattice_values &p, const LEADERS &leaders, const
 		for (int b = 0; b < B; b++)
 			s[b] = scale[p.t && !(half && b) ? scale_of(p, u * B + b) : 0];
 		decode_bytes<LEADERS, D, M>(p, leaders, code, w);
-		scale_bytes<D>(p, w, s, v);
+		scale_bytes<D, true>(p, w, s, v);
 		if (half) {
 #pragma unroll
 			for (int i = 0; i < D; i++)
@@ -554,18 +576,18 @@ HZ_DEVICE void decode_levels(const hzi_lattice_values &p)
 }
 
 /* As many blocks on a multiprocessor as gpu/lattice.c starts */
-#define DECODE_ONE(name, blocks, dtype, ...)                                                     \
-	extern "C" __global__ void __launch_bounds__(256, blocks)                               \
+#define DECODE_ONE(name, threads, blocks, dtype, ...)                                            \
+	extern "C" __global__ void __launch_bounds__(threads, blocks)                           \
 		lattice_decode_##name(const __grid_constant__ hzi_lattice_values p)             \
 	{                                                                                       \
 		decode_levels<dtype, __VA_ARGS__>(p);                                           \
 	}
 
-#define DECODE(name, dtype)                                                                      \
-	DECODE_ONE(d4_##name, 8, dtype, table_leaders, 4, uint8_t, 4, 1)                         \
-	DECODE_ONE(d8_##name, 8, dtype, table_leaders, 8, uint8_t, 4, 1)                         \
-	DECODE_ONE(e8q4_##name, 6, dtype, e8_leaders, 8, uint16_t, 2, 2)
+#define DECODE(name, dtype, threads, blocks)                                                    \
+	DECODE_ONE(d4_##name, 256, 8, dtype, table_leaders, 4, uint8_t, 4, 1)                   \
+	DECODE_ONE(d8_##name, 256, 8, dtype, table_leaders, 8, uint8_t, 4, 1)                   \
+	DECODE_ONE(e8q4_##name, threads, blocks, dtype, e8_leaders, 8, uint16_t, 2, 1)
 
-DECODE(f32, HZ_F32)
-DECODE(f16, HZ_F16)
-DECODE(bf16, HZ_BF16)
+DECODE(f32, HZ_F32, 512, 3)
+DECODE(f16, HZ_F16, 1024, 2)
+DECODE(bf16, HZ_BF16, 1024, 2)

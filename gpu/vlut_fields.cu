@@ -602,12 +602,12 @@ struct vlut_fields_block {
 			load_shared(b, xl + n * columns * 64);
 			mma_u8(acc[n], w[0], w[0] & 0xf0f0f0f0, w[1], w[1] & 0xf0f0f0f0, b[0],
 			       b[1]);
-			mma_u8(signs[n], s[0] & 0x05050505, s[0] & 0x50505050, s[1] & 0x05050505,
-			       s[1] & 0x50505050, b[0], b[1]);
+			mma_u8(signs[n], s[0] & 0x0a0a0a0a, s[0] & 0xa0a0a0a0, s[1] & 0x0a0a0a0a,
+			       s[1] & 0xa0a0a0a0, b[0], b[1]);
 			mma_u8(acc[n], w[2], w[2] & 0xf0f0f0f0, w[3], w[3] & 0xf0f0f0f0, b[2],
 			       b[3]);
-			mma_u8(signs[n], s[2] & 0x05050505, s[2] & 0x50505050, s[3] & 0x05050505,
-			       s[3] & 0x50505050, b[2], b[3]);
+			mma_u8(signs[n], s[2] & 0x0a0a0a0a, s[2] & 0xa0a0a0a0, s[3] & 0x0a0a0a0a,
+			       s[3] & 0xa0a0a0a0, b[2], b[3]);
 		}
 	}
 
@@ -626,8 +626,8 @@ struct vlut_fields_block {
 #pragma unroll
 			for (int e = 0; e < 2; e++) {
 				/* rows g: less rows g + 8, which are 16 times */
-				whole[n][e] = acc[n][e] - acc[n][2 + e] - 4 * signs[n][e];
-				whole[n][2 + e] = (acc[n][2 + e] - 4 * signs[n][2 + e]) >> 4;
+				whole[n][e] = acc[n][e] - acc[n][2 + e] - 2 * signs[n][e];
+				whole[n][2 + e] = (acc[n][2 + e] - 2 * signs[n][2 + e]) >> 4;
 				acc[n][e] = acc[n][2 + e] = signs[n][e] = signs[n][2 + e] = 0;
 			}
 #pragma unroll

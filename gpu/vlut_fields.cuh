@@ -16,17 +16,17 @@
 
 #include "gpu/common.cuh"
 
-#define FIELDS_EVEN 0x55555555
+#define FIELDS_ODD 0xaaaaaaaa
 
 /*
- * w: the words of the four coordinates, become h l throughout. s: the signs at the even bits, the
- * others are anything. The point is the nibble of w less 4 times that of s.
+ * w: the words of the four coordinates, become h l throughout. s: the signs at the odd bits, the
+ * others are anything. The point is the nibble of w less twice that of s. Words are moved up, not
+ * down, as multiplications do that beside the logic.
  */
 HZ_DEVICE void fields_signs(uint32_t (&w)[4], uint32_t (&s)[4])
 {
-	const uint32_t turned = w[3], h0 = w[0] >> 1, h1 = w[1] >> 1, h2 = w[2] >> 1,
-		       h3 = w[3] >> 1;
-	const uint32_t l0 = w[0], l1 = w[1], l2 = w[2], l3 = l0 ^ l1 ^ l2;
+	const uint32_t h0 = w[0], h1 = w[1], h2 = w[2], h3 = w[3], turned = w[3] * 2;
+	const uint32_t l0 = w[0] * 2, l1 = w[1] * 2, l2 = w[2] * 2, l3 = l0 ^ l1 ^ l2;
 	/* whether a coordinate up to the i-th is -2 */
 	const uint32_t two0 = h0 & ~l0, two1 = two0 | (h1 & ~l1), two2 = two1 | (h2 & ~l2),
 		       two3 = two2 | (h3 & ~l3);
@@ -34,12 +34,13 @@ HZ_DEVICE void fields_signs(uint32_t (&w)[4], uint32_t (&s)[4])
 	const uint32_t later = ~l0 & (l1 | l2), at0 = two0 | ~(two3 | later),
 		       second = ~two3 & ~l0 & l1, at1 = second | (two1 & ~two0),
 		       at3 = two3 & ~two2, at2 = ~(at0 | at1 | at3);
+	const uint32_t low3 = w[0] ^ w[1] ^ w[2];
 
-	w[3] = (turned & ~FIELDS_EVEN) | (l3 & FIELDS_EVEN);
 	s[0] = h0 ^ (turned & at0);
 	s[1] = h1 ^ (turned & at1);
 	s[2] = h2 ^ (turned & at2);
 	s[3] = h3 ^ (turned & at3);
+	w[3] = (h3 & FIELDS_ODD) | (low3 & ~FIELDS_ODD);
 }
 
 /* a b + c of pairs of f16; subnormal numbers are exact. */
@@ -60,9 +61,9 @@ HZ_DEVICE void fields_f16(uint32_t *to, uint32_t w, uint32_t s)
 {
 #pragma unroll
 	for (int i = 0; i < 4; i++) {
-		const uint32_t at = (i % 2 ? 0x00f000f0 : 0x000f000f), sign = at & FIELDS_EVEN;
+		const uint32_t at = (i % 2 ? 0x00f000f0 : 0x000f000f), sign = at & FIELDS_ODD;
 
-		to[i] = f16_fma((i < 2 ? s : s >> 8) & sign, 0xc400c400, (i < 2 ? w : w >> 8) & at);
+		to[i] = f16_fma((i < 2 ? s : s >> 8) & sign, 0xc000c000, (i < 2 ? w : w >> 8) & at);
 	}
 }
 
@@ -81,7 +82,7 @@ HZ_DEVICE void fields_leader(const void *packed, int64_t chunks, int64_t row, in
 
 	fields_signs(w, s);
 	for (int i = 0; i < 4; i++)
-		leader[i] = (int32_t)(w[i] >> field & 3) - (int32_t)(s[i] >> field & 1) * 4;
+		leader[i] = (int32_t)(w[i] >> field & 3) - (int32_t)(s[i] >> field & 2) * 2;
 }
 
 #endif

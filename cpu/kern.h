@@ -700,14 +700,28 @@ struct hzi_mhc_ahead {
 
 /*
  * y[t][j] += the sum over 32 steps numbers x_t phi_j of 16 rows x, and low (NULL: none), of bf16,
- * x_ld apart, y being 16 panels wide; phi of bf16 as [steps][panels][16 pairs][16][2]
+ * x_ld apart, y being 16 panels wide; phi of bf16 as [steps][panels][16 pairs][16][2]. squares, if
+ * there are any: lanes of each row get the squares of x added.
  */
 struct hzi_mhc_half {
 	const uint16_t *x, *low, *phi;
-	float *y;
+	float *y, *squares;
 	int64_t x_ld, steps;
 	struct hzi_mhc_ahead ahead;	/* of 16 rows */
 	int32_t panels;
+};
+
+/*
+ * Columns of phi, m rows `row` apart, in two parts of bf16, low what high leaves:
+ *
+ *   phi_half    a step of 32, for mhc_half: high of row k is column k, low m + k, 0 beyond
+ *   phi_spread  a group of 16, for mhc_half_spread
+ */
+struct hzi_mhc_phi {
+	const float *phi;
+	int64_t row;
+	uint16_t *to;
+	int32_t m, panels;
 };
 
 /*
@@ -828,6 +842,8 @@ struct hz_kern {
 	void (*mhc_coefs_bwd)(const struct hzi_mhc_batch *b);
 	void (*mhc_sinkhorn)(const struct hzi_mhc_batch *b);
 	void (*mhc_sinkhorn_bwd)(const struct hzi_mhc_batch *b);
+	void (*mhc_phi_half)(const struct hzi_mhc_phi *a);
+	void (*mhc_phi_spread)(const struct hzi_mhc_phi *a);
 };
 
 /* Each puts its level's kernels into the table, over those of lower levels. */

@@ -183,7 +183,7 @@ int hzi_cpu_mhc_pre(struct hz_context *ctx, const struct hzi_mhc_pre_args *a)
 	job.rooms = work;
 	work += p.room * (size_t)p.threads;
 	if (a->phi) {
-		job.phi = hzi_phi_of(&p, a->phi, a->gain, work);
+		job.phi = hzi_phi_of(ctx, &p, a->phi, a->gain, work);
 		job.x = a->post.y.data ? a->post.y : a->x;
 	}
 	work += hzi_phi_floats(&p);

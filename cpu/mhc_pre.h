@@ -72,8 +72,8 @@ struct hzi_phi_plan hzi_phi_plan_of(const struct hz_context *ctx, const struct h
 struct hzi_phi_room hzi_phi_room_of(const struct hzi_phi_plan *p, float *base, int thread);
 /* work: hzi_phi_floats() */
 size_t hzi_phi_floats(const struct hzi_phi_plan *p);
-struct hzi_phi hzi_phi_of(const struct hzi_phi_plan *p, const float *phi, const float *gain,
-			  float *work);
+struct hzi_phi hzi_phi_of(const struct hz_context *ctx, const struct hzi_phi_plan *p,
+			  const float *phi, const float *gain, float *work);
 /* v as two numbers of bf16, to 16 bits or more */
 void hzi_phi_parts(float v, uint16_t *high, uint16_t *low);
 /* Up to whole pairs of vectors, what hzi_phi_widen() fills */

@@ -674,7 +674,7 @@ int hzi_cpu_mhc_pre_bwd(struct hz_context *ctx, const struct hzi_mhc_pre_bwd_arg
 	job.dnorm = work;
 	work += plan.chunks * (int64_t)plan.dnorm;
 	if (a->phi) {
-		job.phi = hzi_phi_of(p, a->phi, a->gain, work);
+		job.phi = hzi_phi_of(ctx, p, a->phi, a->gain, work);
 		job.x = a->x;
 	}
 	work += hzi_phi_floats(p);

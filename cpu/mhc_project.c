@@ -15,6 +15,7 @@
 #define HALF_LEAST 128			/* tokens whose products pay for phi in another layout */
 #define HALF_TILE HZI_MHC_HALVES
 #define BLOCK (4 * TOKENS)		/* for which a part of phi stays in L1 */
+#define NEAR_WIDE 4096			/* channels of a tile where it lies: 400 KB of phi in L2 */
 #define HALF_BLOCK 256			/* for which all of it, 1.5 MB, is read from beyond L2 */
 
 struct hzi_phi_plan hzi_phi_plan_of(const struct hz_context *ctx, const struct hzi_mhc_shape *s,
@@ -92,6 +93,7 @@ struct hzi_phi_room hzi_phi_room_of(const struct hzi_phi_plan *p, float *base, i
 }
 
 struct pack_job {
+	const struct hz_kern *kern;
 	const struct hzi_phi_plan *plan;
 	const float *phi, *gain;
 	float *to;
@@ -143,32 +145,22 @@ void hzi_phi_parts(float v, uint16_t *high, uint16_t *low)
 	*low = v - near == v - near ? to_bf16(v - near) : 0;
 }
 
-/*
- * Steps of 32 numbers: row k of phi is column k rounded to bf16, and column m + k what that leaves,
- * so that both together have 16 bits or more.
- */
+/* Steps of 32 columns for mhc_half */
 static void half_units(void *data, int thread, int64_t begin, int64_t end)
 {
 	const struct pack_job *const job = data;
 	const struct hzi_phi_plan *const p = job->plan;
+	const int64_t steps = p->padded / 32;
 
 	(void)thread;
 	for (int64_t s = begin; s < end; s++) {
-		const int64_t steps = p->padded / 32;
-		const int64_t at = s / steps * job->from->stream + s % steps * 32;
-		uint16_t *const to = job->half + s * p->panels * HALF_TILE;
+		const struct hzi_mhc_phi phi = {
+			.phi = job->from->data + s / steps * job->from->stream + s % steps * 32,
+			.row = job->from->row, .to = job->half + s * p->panels * HALF_TILE,
+			.m = p->m, .panels = p->panels,
+		};
 
-		memset(to, 0, (size_t)p->panels * HALF_TILE * sizeof(*to));
-		for (int k = 0; k < p->m; k++) {
-			const float *const from = job->from->data + k * job->from->row + at;
-			uint16_t *const high = to + k / 16 * HALF_TILE + k % 16 * 2;
-			const int after = p->m + k;
-			uint16_t *const low = to + after / 16 * HALF_TILE + after % 16 * 2;
-
-			for (int e = 0; e < 32; e++)
-				hzi_phi_parts(from[e], high + e / 2 * 32 + e % 2,
-					      low + e / 2 * 32 + e % 2);
-		}
+		job->kern->mhc_phi_half(&phi);
 	}
 }
 
@@ -181,17 +173,12 @@ static void spread_units(void *data, int thread, int64_t begin, int64_t end)
 
 	(void)thread;
 	for (int64_t g = begin; g < end; g++) {
-		const int64_t at = g / groups * job->from->stream + g % groups * 16;
-		uint16_t *const to = job->spread + g * 2 * part;
+		const struct hzi_mhc_phi phi = {
+			.phi = job->from->data + g / groups * job->from->stream + g % groups * 16,
+			.row = job->from->row, .to = job->spread + g * 2 * part, .m = p->m,
+		};
 
-		memset(to, 0, (size_t)(2 * part) * sizeof(*to));
-		for (int k = 0; k < p->m; k++) {
-			const float *const from = job->from->data + k * job->from->row + at;
-			uint16_t *const high = to + k / 2 * 32 + k % 2;
-
-			for (int e = 0; e < 16; e++)
-				hzi_phi_parts(from[e], high + 2 * e, high + part + 2 * e);
-		}
+		job->kern->mhc_phi_spread(&phi);
 	}
 }
 
@@ -200,12 +187,12 @@ size_t hzi_phi_floats(const struct hzi_phi_plan *p)
 	return p->phi + p->half + p->spread;
 }
 
-struct hzi_phi hzi_phi_of(const struct hzi_phi_plan *p, const float *phi, const float *gain,
-			  float *work)
+struct hzi_phi hzi_phi_of(const struct hz_context *ctx, const struct hzi_phi_plan *p,
+			  const float *phi, const float *gain, float *work)
 {
 	struct hzi_phi to = {.data = phi, .row = p->n * p->channels, .stream = p->channels};
 	struct pack_job job = {
-		p, phi, gain, work, &to, (uint16_t *)(work + p->phi),
+		ctx->kern, p, phi, gain, work, &to, (uint16_t *)(work + p->phi),
 		(uint16_t *)(work + p->phi + p->half),
 	};
 
@@ -334,13 +321,33 @@ static void half_tile(const struct hz_context *ctx, const struct hzi_phi_plan *p
 	ctx->kern->mhc_half(&half);
 }
 
+/*
+ * All of a tile of bf16 where it lies, without copies. The processor fetches rows by itself, at
+ * nearly the rate of one long read; asked to fetch tiles ahead, it is slower.
+ */
+static void near_tile(const struct hz_context *ctx, const struct hzi_phi_plan *p,
+		      const struct hzi_phi *phi, const struct hzi_mhc_array *x, int64_t t, int at,
+		      int j, int64_t c, int64_t count, const struct hzi_phi_room *r)
+{
+	const struct hzi_mhc_half half = {
+		.x = (uint16_t *)hzi_mhc_at(x, 2, t + at, c) + j * x->stream, .x_ld = x->token,
+		.phi = phi->half + (j * p->padded + c) / 32 * phi->panels * HALF_TILE,
+		.y = r->sums + at * phi->panels * 16, .steps = count / 32, .panels = phi->panels,
+		.squares = r->squares + at * ctx->kern->lanes,
+	};
+
+	ctx->kern->mhc_half(&half);
+}
+
 /* Tiles go through a part of phi one after another. */
 void hzi_phi_project(const struct hz_context *ctx, const struct hzi_phi_plan *p,
 		     const struct hzi_phi *phi, const struct hzi_mhc_array *x, int dtype,
 		     int64_t t, int tokens, const struct hzi_phi_room *r)
 {
 	const int lanes = ctx->kern->lanes;
-	const int64_t width = phi->panels * 16, wide = phi->half ? HZI_PHI_WIDE : HZI_MHC_WIDE;
+	const bool near = phi->half && dtype == HZ_BF16 && x->channel == 1;
+	const int64_t width = phi->panels * 16;
+	const int64_t wide = near ? NEAR_WIDE : phi->half ? HZI_PHI_WIDE : HZI_MHC_WIDE;
 
 	memset(r->squares, 0, (size_t)(tokens * lanes) * sizeof(float));
 	memset(r->sums, 0, (size_t)p->block * p->sums * sizeof(float));
@@ -352,11 +359,15 @@ void hzi_phi_project(const struct hz_context *ctx, const struct hzi_phi_plan *p,
 				const int some = (int)hzi_mhc_min(TOKENS, tokens - at);
 				struct hzi_phi_room tile = *r;
 
-				if (phi->half) {
-					half_tile(ctx, p, phi, x, dtype, t, at, tokens, j, c,
-						  count, r);
+				if (near && some == TOKENS && count % 32 == 0) {
+					near_tile(ctx, p, phi, x, t, at, j, c, count, r);
 					continue;
 				}
+				for (int64_t e = 0; phi->half && e < count; e += HZI_PHI_WIDE)
+					half_tile(ctx, p, phi, x, dtype, t, at, tokens, j, c + e,
+						  hzi_mhc_min(HZI_PHI_WIDE, count - e), r);
+				if (phi->half)
+					continue;
 				tile.squares += at * lanes;
 				hzi_phi_widen(ctx, p, x, dtype, t + at, some, j, c, count, &tile);
 				project_tile(ctx, p, phi, at, some, j, c, count, r);

@@ -10,7 +10,7 @@
 #include "lib/mhc_rule.h"
 
 #define BLOCKS_MAX ((int64_t)0x7fffffff)	/* along x */
-#define CHUNK_BLOCKS 8192	/* of sums over tokens: 4 tokens of 32768, 4 % faster than 16 on an H200 */
+#define CHUNK_BLOCKS 8192	/* of sums over tokens: 4 of 32768, 4 % faster than 16 on an H200 */
 #define BIAS_BLOCKS 2048	/* of dbias, about */
 
 static const char streams_name[] = "mhc_streams", bwd_name[] = "mhc_streams_bwd",
@@ -35,7 +35,7 @@ int hzi_mhc_launch(struct hz_context *ctx, const char *op, enum hzi_family famil
 	return hzi_cuda_launch(ctx, op, family, kernel, &launch, params, params_bytes);
 }
 
-/* ---- Which operands are rows of 16-byte vectors ------------------------------------------------ */
+/* ---- Which operands are rows of 16-byte vectors ---------------------------------------------- */
 
 static bool in_vectors(const struct hzi_mhc_array *a, int bytes)
 {
@@ -65,7 +65,8 @@ static int wholes(const struct hzi_mhc_coef *p, const struct hzi_mhc_coef *q,
 		  const struct hzi_mhc_coef *a, int n)
 {
 	return (whole(p, n, false) ? HZI_MHC_P_WHOLE : 0) |
-	       (whole(q, n, false) ? HZI_MHC_Q_WHOLE : 0) | (whole(a, n, true) ? HZI_MHC_A_WHOLE : 0);
+	       (whole(q, n, false) ? HZI_MHC_Q_WHOLE : 0) |
+	       (whole(a, n, true) ? HZI_MHC_A_WHOLE : 0);
 }
 
 static int64_t tokens_per_group(const struct hzi_mhc_shape *s)
@@ -92,7 +93,7 @@ static int lanes_for(int64_t vectors)
 	return log2;
 }
 
-/* ---- Streams ---------------------------------------------------------------------------------- */
+/* ---- Streams --------------------------------------------------------------------------------- */
 
 size_t hzi_cuda_mhc_streams_workspace(const struct hz_context *ctx,
 				      const struct hzi_mhc_streams_args *a)
@@ -122,7 +123,8 @@ int hzi_cuda_mhc_streams(struct hz_context *ctx, const struct hzi_mhc_streams_ar
 		p.lanes_log2 = lanes_for(ceil_div(a->s.channels, HZI_MHC_ANY));
 		p.tiles = (int32_t)ceil_div(a->s.channels, (int64_t)HZI_MHC_ANY << p.lanes_log2);
 		return hzi_mhc_launch(ctx, streams_name, HZI_FAMILY_MHC, HZI_KERNEL_mhc_streams_any,
-				      p.tiles * ceil_div(a->s.tokens, HZI_MHC_THREADS >> p.lanes_log2),
+				      p.tiles * ceil_div(a->s.tokens,
+							 HZI_MHC_THREADS >> p.lanes_log2),
 				      1, HZI_MHC_THREADS, 0, &p, sizeof(p));
 	}
 	p.vectors = a->s.channels * bytes / 16;
@@ -136,7 +138,7 @@ int hzi_cuda_mhc_streams(struct hz_context *ctx, const struct hzi_mhc_streams_ar
 			      HZI_MHC_THREADS, 0, &p, sizeof(p));
 }
 
-/* ---- Their gradients -------------------------------------------------------------------------- */
+/* ---- Their gradients ------------------------------------------------------------------------- */
 
 /* Tokens that a block adds up: depends on nothing but sizes, and so do the sums' bits */
 static int64_t chunk_of(const struct hzi_mhc_shape *s)
@@ -271,7 +273,7 @@ int hzi_cuda_mhc_streams_bwd(struct hz_context *ctx, const struct hzi_mhc_stream
 			      a->s.groups * count, 1, HZI_MHC_BWD_THREADS, 0, &p, sizeof(p));
 }
 
-/* ---- Chains of layers ------------------------------------------------------------------------- */
+/* ---- Chains of layers ------------------------------------------------------------------------ */
 
 size_t hzi_cuda_mhc_recompute_workspace(const struct hz_context *ctx,
 					const struct hzi_mhc_recompute_args *a)
@@ -325,7 +327,8 @@ static int chain(struct hz_context *ctx, struct hzi_mhc_chain_job *p)
 {
 	const int bytes = (int)hz_dtype_size(p->s.dtype);
 	bool vectors = p->s.n == 4 && vector_kernel(&p->s) >= 0 && in_vectors(&p->x, bytes) &&
-		       in_vectors(&p->f, bytes) && in_vectors(&p->u, bytes) && in_vectors(&p->y, bytes);
+		       in_vectors(&p->f, bytes) && in_vectors(&p->u, bytes) &&
+		       in_vectors(&p->y, bytes);
 	int64_t threads = p->s.tokens * p->s.channels;
 
 	p->whole = wholes(&p->p, &p->q, &p->a, p->s.n);
@@ -346,7 +349,7 @@ static int chain(struct hz_context *ctx, struct hzi_mhc_chain_job *p)
 			      sizeof(*p));
 }
 
-/* One launch for layers that lie alike, which goes on from the streams that the one before stored */
+/* One launch for layers that lie alike; the next goes on from the streams that it stored. */
 int hzi_cuda_mhc_recompute(struct hz_context *ctx, const struct hzi_mhc_recompute_args *a)
 {
 	const struct hzi_mhc_chain_job none = {
@@ -361,8 +364,8 @@ int hzi_cuda_mhc_recompute(struct hz_context *ctx, const struct hzi_mhc_recomput
 			continue;
 		if (!a->layer[l - 1].y.data)
 			return hzi_fail(ctx, HZ_ENOTSUP,
-					"%s: block[%d] has other strides than those before it: on a GPU "
-					"block[%d].y has to be there", chain_name, l, l - 1);
+					"%s: block[%d] has other strides than those before it: on "
+					"a GPU block[%d].y has to be there", chain_name, l, l - 1);
 		HZ_CHECK(chain(ctx, &p));
 		p = none;
 		p.x = a->layer[l - 1].y;
@@ -371,7 +374,7 @@ int hzi_cuda_mhc_recompute(struct hz_context *ctx, const struct hzi_mhc_recomput
 	return p.layers > 0 ? chain(ctx, &p) : HZ_OK;
 }
 
-/* ---- Small matrices, weights ------------------------------------------------------------------ */
+/* ---- Small matrices, weights ----------------------------------------------------------------- */
 
 size_t hzi_cuda_mhc_sinkhorn_workspace(const struct hz_context *ctx,
 				       const struct hzi_mhc_sinkhorn_args *a)
@@ -386,7 +389,8 @@ int hzi_cuda_mhc_sinkhorn(struct hz_context *ctx, const struct hzi_mhc_sinkhorn_
 	if (a->count == 0)
 		return HZ_OK;
 	return hzi_mhc_launch(ctx, "mhc_sinkhorn", HZI_FAMILY_MHC_SINKHORN,
-			      a->rule.n == 4 ? HZI_KERNEL_mhc_sinkhorn_4 : HZI_KERNEL_mhc_sinkhorn_any,
+			      a->rule.n == 4 ? HZI_KERNEL_mhc_sinkhorn_4 :
+					       HZI_KERNEL_mhc_sinkhorn_any,
 			      ceil_div(a->count, HZI_MHC_SINK_THREADS), 1, HZI_MHC_SINK_THREADS, 0,
 			      a, sizeof(*a));
 }
@@ -402,12 +406,14 @@ size_t hzi_cuda_mhc_sinkhorn_bwd_workspace(const struct hz_context *ctx,
 int hzi_cuda_mhc_sinkhorn_bwd(struct hz_context *ctx, const struct hzi_mhc_sinkhorn_bwd_args *a)
 {
 	const int n = a->rule.n, threads = HZI_MHC_SINK_BWD_THREADS(n);
-	const int kept = a->rule.iterations < HZI_MHC_HISTORY ? a->rule.iterations : HZI_MHC_HISTORY;
+	const int kept = a->rule.iterations < HZI_MHC_HISTORY ? a->rule.iterations :
+								HZI_MHC_HISTORY;
 
 	if (a->count == 0)
 		return HZ_OK;
 	return hzi_mhc_launch(ctx, "mhc_sinkhorn_bwd", HZI_FAMILY_MHC_SINKHORN,
-			      n == 4 ? HZI_KERNEL_mhc_sinkhorn_bwd_4 : HZI_KERNEL_mhc_sinkhorn_bwd_any,
+			      n == 4 ? HZI_KERNEL_mhc_sinkhorn_bwd_4 :
+				       HZI_KERNEL_mhc_sinkhorn_bwd_any,
 			      ceil_div(a->count, threads), 1, threads,
 			      sizeof(float) * (size_t)(2 * n * kept * threads), a, sizeof(*a));
 }

@@ -428,9 +428,9 @@ static int64_t few_blocks(int64_t n)
 }
 
 /*
- * Few rows in one launch: each block makes their codes, in shared memory. Fills p; false if x is not
- * rows of whole pieces of 16 bytes, or if codes in memory take less time: with more rows, or more of
- * B than threads keep in registers.
+ * Few rows in one launch: each block makes their codes, in shared memory. Fills p; false if x is
+ * not rows of whole pieces of 16 bytes, or if codes in memory take less time: with more rows, or
+ * more of B than threads keep in registers.
  */
 static bool make_few(const struct hz_context *ctx, const struct hzi_qlinear_args *a,
 		     struct hzi_qlinear_few *p)

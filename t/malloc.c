@@ -1,0 +1,67 @@
+/*
+ * malloc.c - for LD_PRELOAD: one allocation of a process fails, which HZ_MALLOC_FAIL counts
+ *
+ * SPDX-License-Identifier: BSD-2-Clause
+ *
+ * A program that ends before it came to that one has the exit status 77. Of glibc alone.
+ */
+#include <errno.h>
+#include <stdlib.h>
+#include <unistd.h>
+
+void *__libc_malloc(size_t bytes);
+void *__libc_calloc(size_t count, size_t bytes);
+void *__libc_realloc(void *p, size_t bytes);
+void *__libc_memalign(size_t align, size_t bytes);
+
+static long fail_at = -1, count;
+
+/* The environment is there before the first constructor has run. */
+static int fails(void)
+{
+	if (fail_at < 0) {
+		const char *const at = getenv("HZ_MALLOC_FAIL");
+
+		fail_at = at ? atol(at) : 0;
+	}
+	if (__atomic_add_fetch(&count, 1, __ATOMIC_RELAXED) != fail_at)
+		return 0;
+	errno = ENOMEM;
+	return 1;
+}
+
+void *malloc(size_t bytes)
+{
+	return fails() ? NULL : __libc_malloc(bytes);
+}
+
+void *calloc(size_t n, size_t bytes)
+{
+	return fails() ? NULL : __libc_calloc(n, bytes);
+}
+
+void *realloc(void *p, size_t bytes)
+{
+	return fails() ? NULL : __libc_realloc(p, bytes);
+}
+
+void *aligned_alloc(size_t align, size_t bytes)
+{
+	return fails() ? NULL : __libc_memalign(align, bytes);
+}
+
+int posix_memalign(void **p, size_t align, size_t bytes)
+{
+	void *const got = aligned_alloc(align, bytes);
+
+	if (!got)
+		return ENOMEM;
+	*p = got;
+	return 0;
+}
+
+__attribute__((destructor)) static void end(void)
+{
+	if (count < fail_at)
+		_exit(77);
+}

@@ -88,6 +88,9 @@ END
 KERNELS(quat_conv_weights)
 #include "quat_conv_weights.kernels.def"
 END
+KERNELS(quat_tiles)
+#include "quat_tiles.kernels.def"
+END
 KERNELS(quat_dot)
 #include "quat_dot.kernels.def"
 END

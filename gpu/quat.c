@@ -9,7 +9,7 @@
 #include <stdlib.h>
 
 #include "cuda.h"
-#include "gpu/quat.h"
+#include "gpu/quat_tiles.h"
 #include "lib/quat.h"
 
 _Static_assert((int)HZI_MAP_CONJ == (int)HZI_QUAT_CONJ && (int)HZI_MAP_NORM == (int)HZI_QUAT_NORM &&
@@ -134,6 +134,51 @@ static void plan_groups(struct hzi_quat_job *p)
 	p->count = p->count / n * p->groups;
 }
 
+/* How an operand of tiles lies in the last dimension, which steps by step. */
+static int dense_of(const struct hzi_quat_operand *o, int ndim, int64_t size)
+{
+	const int64_t step = o->stride[ndim - 1];
+	bool turned = o->width == 4 && o->comp[0] == 3, planes = step == 1;
+
+	if (o->whole && step == 4 && is_aligned(o, ndim, o->data, size, 16))
+		return HZI_QUAT_WHOLE;
+	for (int c = 1; c < 4; c++)
+		turned &= o->comp[c] == c - 1;
+	if (turned && step == 4 && is_aligned(o, ndim, o->data, size, 16))
+		return HZI_QUAT_TURNED;
+	for (int c = o->width == 3; c < (o->width == 1 ? 1 : 4); c++)
+		planes &= is_aligned(o, ndim, (char *)o->data + o->comp[c] * size, size, 16);
+	return planes ? HZI_QUAT_PLANES : HZI_QUAT_GAPS;
+}
+
+/*
+ * Whether kernels of tiles are to do it, of so many pieces a lane: which pays where something lies
+ * in planes.
+ */
+static bool plan_tiles(struct hzi_quat_job *p, int pieces)
+{
+	const int64_t n = p->ndim ? p->shape[p->ndim - 1] : 1, size = p->dtype == HZ_F32 ? 4 : 2;
+	const int64_t tile = 32 * pieces * (4 / size);
+	bool pays = false;
+
+	/* A warp has a tile of one row. */
+	if (n < tile / 2 || n > INT32_MAX)
+		return false;
+	for (int i = 0; i < HZI_QUAT_OPERANDS; i++) {
+		struct hzi_quat_operand *o = &p->at[i];
+
+		if (!o->data)
+			continue;
+		o->dense = dense_of(o, p->ndim, size);
+		pays |= o->dense == HZI_QUAT_PLANES || o->dense == HZI_QUAT_TURNED;
+	}
+	if (!pays)
+		return false;
+	p->groups = (int32_t)ceil_div(n, tile);
+	p->count = p->count / n * p->groups;
+	return true;
+}
+
 /* Of kernels that begin with one for any operands, that for whole ones of a dtype. */
 static int whole_kernel(int any, int dtype)
 {
@@ -166,6 +211,21 @@ static int launch(struct hz_context *ctx, const char *op, int kernel, struct hzi
 	return hzi_cuda_launch(ctx, op, HZI_FAMILY_QUAT, kernel, &l, p, sizeof(*p));
 }
 
+/* Products and their gradients; kernel: the one of tiles of f32, any: the one for any operands. */
+static int launch_mul(struct hz_context *ctx, const char *op, int kernel, int pieces, int any,
+		      struct hzi_quat_job *p)
+{
+	struct hzi_launch l = {.block = {HZI_QUAT_THREADS}};
+	int64_t blocks;
+
+	if (is_flat(p) || !plan_tiles(p, pieces))
+		return launch(ctx, op, any, p);
+	blocks = ceil_div(p->count, HZI_QUAT_THREADS / 32);
+	kernel += p->dtype == HZ_F32 ? 0 : p->dtype == HZ_F16 ? 1 : 2;
+	l.grid[0] = (unsigned)(blocks < BLOCKS_MAX ? blocks : BLOCKS_MAX);
+	return hzi_cuda_launch(ctx, op, HZI_FAMILY_QUAT_TILES, kernel, &l, p, sizeof(*p));
+}
+
 /* ---- Operations ------------------------------------------------------------------------------ */
 
 #define NO_WORKSPACE(name) \
@@ -193,10 +253,11 @@ int hzi_cuda_quat_mul(struct hz_context *ctx, const struct hzi_quat_mul_args *a)
 	p.conj_a = a->conj_a;
 	p.conj_b = a->conj_b;
 	p.accumulate = a->accumulate;
-	return launch(ctx, "quat_mul", HZI_KERNEL_quat_mul_any, &p);
+	return launch_mul(ctx, "quat_mul", HZI_KERNEL_quat_mul_tiles_f32, HZI_QUAT_TILE_MUL,
+			  HZI_KERNEL_quat_mul_any, &p);
 }
 
-int hzi_cuda_quat_mul_bwd(struct hz_context *ctx, const struct hzi_quat_mul_bwd_args *a)
+static struct hzi_quat_job mul_bwd_job(const struct hzi_quat_mul_bwd_args *a)
 {
 	struct hzi_quat_job p = job(&a->dims, a->dtype);
 
@@ -208,7 +269,40 @@ int hzi_cuda_quat_mul_bwd(struct hz_context *ctx, const struct hzi_quat_mul_bwd_
 	p.conj_a = a->conj_a;
 	p.conj_b = a->conj_b;
 	p.accumulate = a->accumulate;
-	return launch(ctx, "quat_mul_bwd", HZI_KERNEL_quat_mul_bwd_any, &p);
+	return p;
+}
+
+/* The one that is wanted as a product: da = ca(dy conj(cb(b))) or db = cb(conj(ca(a)) dy) */
+static struct hzi_quat_job one_gradient_job(const struct hzi_quat_mul_bwd_args *a)
+{
+	const struct hzi_quat_job all = mul_bwd_job(a);
+	const bool left = a->da.data != NULL, turned = left ? a->conj_a : a->conj_b;
+	const bool dy_first = left != turned;
+	struct hzi_quat_job p = all;
+
+	/* The conjugate of a product is that of the conjugates, in the other order */
+	p.at[dy_first ? 0 : 1] = all.at[0];
+	p.at[dy_first ? 1 : 0] = all.at[left ? 2 : 1];
+	p.at[2] = all.at[left ? 3 : 4];
+	p.at[3].data = p.at[4].data = NULL;
+	p.conj_a = dy_first ? turned : (left ? a->conj_b : a->conj_a) == turned;
+	p.conj_b = dy_first ? (left ? a->conj_b : a->conj_a) == turned : turned;
+	return p;
+}
+
+int hzi_cuda_quat_mul_bwd(struct hz_context *ctx, const struct hzi_quat_mul_bwd_args *a)
+{
+	static const char op[] = "quat_mul_bwd";
+	struct hzi_quat_job p;
+
+	if (!a->da.data || !a->db.data) {
+		p = one_gradient_job(a);
+		return launch_mul(ctx, op, HZI_KERNEL_quat_mul_tiles_f32, HZI_QUAT_TILE_MUL,
+				  HZI_KERNEL_quat_mul_any, &p);
+	}
+	p = mul_bwd_job(a);
+	return launch_mul(ctx, op, HZI_KERNEL_quat_mul_bwd_tiles_f32, HZI_QUAT_TILE_MUL_BWD,
+			  HZI_KERNEL_quat_mul_bwd_any, &p);
 }
 
 int hzi_cuda_quat_axpy(struct hz_context *ctx, const struct hzi_quat_axpy_args *a)

@@ -92,4 +92,48 @@ HZ_DEVICE void places_of(const hzi_quat_job &p, int first, int last, int64_t i, 
 		places<N, uint32_t>(p, first, last, (uint32_t)i, at);
 }
 
+/* One quaternion of each operand, which begin at these elements. */
+template <class OP>
+HZ_DEVICE void run_one(const hzi_quat_job &p, const int64_t (&at)[OP::inputs + OP::outputs])
+{
+	quat in[OP::inputs], out[OP::outputs];
+	OP op;
+
+#pragma unroll
+	for (int n = 0; n < OP::inputs; n++)
+		in[n] = operand_load(p.at[n], OP::kind(n), p.dtype, at[n]);
+	op.run(p, in, out);
+#pragma unroll
+	for (int n = 0; n < OP::outputs; n++) {
+		const int m = OP::inputs + n;
+
+		if (!p.at[m].data)
+			continue;
+		if (op.adds(p))
+			out[n] = quat_add(out[n], operand_old(p.at[m], OP::kind(m), p.dtype, p.real,
+							      at[m]));
+		operand_store(p.at[m], OP::kind(m), p.dtype, p.real, at[m], out[n]);
+	}
+}
+
+/* ---- Words: a number of f32, or two of 16 bits ----------------------------------------------- */
+
+template <int DTYPE>
+HZ_DEVICE uint32_t word_of(float a, float b)
+{
+	return DTYPE == HZ_F32 ? __float_as_uint(a)
+	       : DTYPE == HZ_F16 ? to_f16x2(a, b) : to_bf16x2(a, b);
+}
+
+/* Number i of those in words from w on. */
+template <int DTYPE>
+HZ_DEVICE float number_in(const uint32_t *w, int i)
+{
+	if (DTYPE == HZ_F32)
+		return __uint_as_float(w[i]);
+	if (DTYPE == HZ_F16)
+		return i % 2 ? f16_high(w[i / 2]) : f16_low(w[i / 2]);
+	return i % 2 ? bf16_high(w[i / 2]) : bf16_low(w[i / 2]);
+}
+
 #endif

@@ -67,12 +67,15 @@ static void test_elementwise(void)
 	hz_quat_mul(ctx, &skew, &y, &z, 0);
 	is_str(taken(), "quat_mul_any", "mul in f32 of quaternions that are not aligned");
 	hz_quat_mul(ctx, &p, &p, &q, 0);
-	is_str(taken(), "quat_mul_any", "mul of planes");
+	is_str(taken(), "quat_mul_tiles_f16", "mul of planes");
+	is_int(fake->launch(fake->launches() - 1)->grid[0], 1, "one block for 1000 of them");
+	hz_quat_mul(ctx, &h, &g, &g, HZ_QUAT_XYZW);
+	is_str(taken(), "quat_mul_tiles_bf16", "mul in bf16 of x, y, z, w");
 	hz_quat_mul(ctx, &rows, &row, &out, 0);
 	is_str(taken(), "quat_mul_f32", "mul of rows by one row");
 	is_int(fake->launch(fake->launches() - 1)->grid[0], 50, "a block for each row");
 	hz_quat_mul_bwd(ctx, &x, &y, &y, &z, NULL, 0);
-	is_str(taken(), "quat_mul_bwd_f32", "gradient of one factor");
+	is_str(taken(), "quat_mul_f32", "gradient of one factor, which is a product");
 	hz_quat_mul_bwd(ctx, &rows, &rows, &row, NULL, &(hz_tensor){0}, 0);
 	is_str(taken(), "", "a refused call starts nothing");
 	hz_quat_axpy(ctx, alpha, &x, &y, 0);

@@ -10,10 +10,6 @@
 
 #define SM_HOPPER 90
 
-#ifndef HZ_CUDA_90A
-#define HZ_CUDA_90A 0
-#endif
-
 bool hzi_pre_few_takes(const struct hz_context *ctx, const struct hzi_mhc_pre_args *a)
 {
 	const struct hzi_mhc_array *x = a->post.y.data ? &a->post.y : &a->x;

@@ -7,10 +7,6 @@
 
 #include "gpu/mhc_pre_launch.h"
 
-#ifndef HZ_CUDA_90A
-#define HZ_CUDA_90A 0
-#endif
-
 #define OP "mhc_pre_bwd"
 #define SM_HOPPER 90
 

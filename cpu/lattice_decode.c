@@ -46,6 +46,29 @@ static void get_t(const struct decode_job *job, const struct place *at, int64_t 
 	}
 }
 
+/* The scales of these, of which a T for each block is the common case */
+static void get_scales(const struct decode_job *job, const struct place *at, int64_t first,
+		       int64_t count, float *scales)
+{
+	const struct hzi_lattice_rule *r = job->rule;
+	const int64_t step = job->map.t_step;
+	const uint8_t *from = job->a->t + at->t + first / r->group * step;
+	const int last = r->scales - 1;
+
+	if (r->group == 1) {
+		for (int64_t i = 0; i < count; i++, from += step)
+			scales[i] = r->scale[*from < last ? *from : last];
+		return;
+	}
+	for (int64_t i = 0; i < count; from += step) {
+		const int64_t end = min_of(i + r->group, count);
+		const float scale = r->scale[*from < last ? *from : last];
+
+		for (; i < end; i++)
+			scales[i] = scale;
+	}
+}
+
 static struct hzi_lattice_code code_of(const struct decode_job *job, const struct place *at,
 				       int64_t block)
 {
@@ -186,12 +209,9 @@ static void decode_in_lanes(const struct decode_job *job, const struct place *at
 	const struct hzi_lattice_rule *r = job->rule;
 	const int64_t bytes = size_of(a->code_dtype);
 	float scales[RUN + ROOM];
-	uint8_t t[RUN];
 
 	if (a->t) {
-		get_t(job, at, first, count, t);
-		for (int64_t i = 0; i < count; i++)
-			scales[i] = r->scale[t[i]];
+		get_scales(job, at, first, count, scales);
 		memset(scales + count, 0, ROOM * sizeof(*scales));
 	}
 	job->kern->lattice_values(&(struct hzi_lattice_values){

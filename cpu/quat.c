@@ -577,7 +577,7 @@ size_t hzi_cpu_quat_rotate_bwd_workspace(const struct hz_context *ctx,
 	struct sum_job job;
 
 	if (a->dims.kept == a->dims.ndim)
-		return 0;
+		return a->sum ? hzi_cpu_quat_rotate_bwd_workspace(ctx, a->sum) : 0;
 	make_rotate_sum(ctx, a, &job);
 	return sum_bytes(&job);
 }
@@ -587,10 +587,12 @@ int hzi_cpu_quat_rotate_bwd(struct hz_context *ctx, const struct hzi_quat_rotate
 	struct hzi_quat_row row = rotate_bwd_row(a);
 	struct sum_job job;
 
-	if (a->dims.kept == a->dims.ndim)
-		return run_rows(ctx, &a->dims, &row,
-				(const struct hzi_quat_at *[]){&a->dy, &a->q, &a->v, &a->dq,
-							       &a->dv});
+	if (a->dims.kept == a->dims.ndim) {
+		HZ_CHECK(run_rows(ctx, &a->dims, &row,
+				  (const struct hzi_quat_at *[]){&a->dy, &a->q, &a->v, &a->dq,
+								 &a->dv}));
+		return a->sum ? hzi_cpu_quat_rotate_bwd(ctx, a->sum) : HZ_OK;
+	}
 	make_rotate_sum(ctx, a, &job);
 	return run_sum(ctx, &job);
 }

@@ -19,6 +19,7 @@ _Static_assert((int)HZI_MAP_CONJ == (int)HZI_QUAT_CONJ && (int)HZI_MAP_NORM == (
 _Static_assert(HZI_QUAT_DIMS == HZ_MAXDIM, "a job has room for all dimensions");
 
 #define BLOCKS_MAX INT32_MAX		/* of a grid along x */
+#define JOINT_LEAST 32768		/* quaternions that are summed while others are written */
 #define ROW_LEAST 512			/* elements, for which a row has blocks of its own */
 #define LANES_LOG2 5			/* results side by side: a line of memory and more */
 
@@ -505,21 +506,80 @@ static struct hzi_quat_job rotate_bwd_job(const struct hzi_quat_rotate_bwd_args 
 	return p;
 }
 
+/* ---- An elementwise gradient and one that is a sum, in one pass ------------------------------ */
+
+static int64_t joint_blocks(const struct hzi_quat_job *p)
+{
+	return ceil_div(p->shape[0], HZI_QUAT_SUM_BLOCK * (p->dtype == HZ_F32 ? 1 : 2));
+}
+
+/* Whether p, whose output kind has the place of the sum, is of one row that is long enough. */
+static bool is_joint(struct hzi_quat_job *p, const struct hzi_quat_dims *sum)
+{
+	return p->ndim == 1 && sum->ndim == 1 && sum->kept == 0 && p->shape[0] >= JOINT_LEAST &&
+	       joint_blocks(p) <= BLOCKS_MAX && is_flat(p);
+}
+
+/* kernel: that of f32. */
+static int launch_joint(struct hz_context *ctx, const char *op, int kernel, struct hzi_quat_job *p)
+{
+	const int64_t blocks = joint_blocks(p);
+	struct hzi_launch l = {.grid = {(unsigned)blocks}, .block = {HZI_QUAT_THREADS}};
+
+	p->row_blocks = (int32_t)blocks;
+	p->partial = ctx->workspace;
+	kernel += p->dtype == HZ_F32 ? 0 : p->dtype == HZ_F16 ? 1 : 2;
+	HZ_CHECK(hzi_cuda_launch(ctx, op, HZI_FAMILY_QUAT, kernel, &l, p, sizeof(*p)));
+	p->at[0] = p->at[3 + p->kind];
+	p->kind = 0;
+	p->terms = blocks;
+	p->count = 1;
+	p->kept = 0;
+	l.grid[0] = 1;
+	return hzi_cuda_launch(ctx, op, HZI_FAMILY_QUAT_DOT, HZI_KERNEL_quat_sum_finish, &l, p,
+			       sizeof(*p));
+}
+
+static size_t joint_bytes(const struct hzi_quat_job *p)
+{
+	return 16 * (size_t)joint_blocks(p);
+}
+
+static const struct hzi_quat_dims no_dims;	/* of one quaternion for all */
+
+/* Both, that of q being a sum: true if one kernel does them. */
+static bool joint_rotate_bwd_job(const struct hzi_quat_rotate_bwd_args *a, struct hzi_quat_job *p)
+{
+	*p = rotate_bwd_job(a);
+	if (!a->sum || !a->sum->dq.data)
+		return false;
+	p->at[3] = operand(&a->sum->dq, WHOLE, a->dtype, &no_dims);
+	return is_joint(p, &a->sum->dims);
+}
+
 size_t hzi_cuda_quat_rotate_bwd_workspace(const struct hz_context *ctx,
 					  const struct hzi_quat_rotate_bwd_args *a)
 {
-	const struct hzi_quat_job p = rotate_bwd_job(a);
+	struct hzi_quat_job p;
 
-	(void)ctx;
+	if (joint_rotate_bwd_job(a, &p))
+		return joint_bytes(&p);
+	if (a->sum)
+		return hzi_cuda_quat_rotate_bwd_workspace(ctx, a->sum);
 	return a->dims.kept < a->dims.ndim ? sum_bytes(&p) : 0;
 }
 
 int hzi_cuda_quat_rotate_bwd(struct hz_context *ctx, const struct hzi_quat_rotate_bwd_args *a)
 {
-	struct hzi_quat_job p = rotate_bwd_job(a);
+	static const char op[] = "quat_rotate_bwd";
+	struct hzi_quat_job p;
 
-	if (a->dims.kept == a->dims.ndim)
-		return launch(ctx, "quat_rotate_bwd", HZI_KERNEL_quat_rotate_bwd_any, &p);
-	return launch_sum(ctx, "quat_rotate_bwd", HZI_KERNEL_quat_rotate_sum, HZI_QUAT_THREADS, &p,
-			  3, p.kind);
+	if (joint_rotate_bwd_job(a, &p))
+		return launch_joint(ctx, op, HZI_KERNEL_quat_rotate_bwd_sum_f32, &p);
+	p = rotate_bwd_job(a);
+	if (a->dims.kept < a->dims.ndim)
+		return launch_sum(ctx, op, HZI_KERNEL_quat_rotate_sum, HZI_QUAT_THREADS, &p, 3,
+				  p.kind);
+	HZ_CHECK(launch(ctx, op, HZI_KERNEL_quat_rotate_bwd_any, &p));
+	return a->sum ? hzi_cuda_quat_rotate_bwd(ctx, a->sum) : HZ_OK;
 }

@@ -585,11 +585,12 @@ HZ_DEVICE piece<DTYPE> old_piece(const hzi_quat_operand &o, operand_kind kind, c
 
 /*
  * The same where registers for all that is under way would leave room for few warps: inputs come
- * through shared memory. tile: COUNT * 32 pieces of 16 bytes for each.
+ * through shared memory. tile: COUNT * 32 pieces of 16 bytes for each. SUM: output p.kind is added
+ * to sum.
  */
-template <class OP, int DTYPE, int COUNT>
+template <class OP, int DTYPE, int COUNT, bool SUM>
 HZ_DEVICE void run_staged(const hzi_quat_job &p, const int64_t (&at)[OP::inputs + OP::outputs],
-			  uint4 *tile, uint32_t *room)
+			  uint4 *tile, uint32_t *room, quat &sum)
 {
 	constexpr int IN = OP::inputs, OUT = OP::outputs, EACH = piece<DTYPE>::each;
 	constexpr int PIECES = 32 * COUNT, VECTORS = 24 * COUNT, SIZE = DTYPE == HZ_F32 ? 4 : 2;
@@ -662,6 +663,12 @@ HZ_DEVICE void run_staged(const hzi_quat_job &p, const int64_t (&at)[OP::inputs 
 			char *const to = (char *)o.data + at[IN + n] * SIZE;
 			piece<DTYPE> out;
 
+			if (SUM && n == p.kind) {
+#pragma unroll
+				for (int e = 0; e < EACH; e++)
+					sum = quat_add(sum, results[n][e]);
+				continue;
+			}
 			if (!o.data)
 				continue;
 			if (op.adds(p)) {
@@ -688,7 +695,8 @@ HZ_DEVICE void run_staged(const hzi_quat_job &p, const int64_t (&at)[OP::inputs 
 	__syncwarp();
 #pragma unroll
 	for (int n = IN; n < IN + OUT; n++) {
-		if (OP::kind(n) != VECTOR || !p.at[n].data || p.at[n].width != 3)
+		if (OP::kind(n) != VECTOR || !p.at[n].data || p.at[n].width != 3 ||
+		    (SUM && n - IN == p.kind))
 			continue;
 #pragma unroll
 		for (int i = lane; i < PIECES; i += 32)
@@ -699,10 +707,12 @@ HZ_DEVICE void run_staged(const hzi_quat_job &p, const int64_t (&at)[OP::inputs 
 	__syncwarp();
 }
 
-template <class OP, int DTYPE>
+/* SUM: sums of an output, by blocks, are put at p.partial. */
+template <class OP, int DTYPE, bool SUM = false>
 HZ_DEVICE void run_whole(const hzi_quat_job &p)
 {
-	constexpr int N = OP::inputs + OP::outputs, BLOCK = HZI_QUAT_BLOCK * piece<DTYPE>::each;
+	constexpr int N = OP::inputs + OP::outputs;
+	constexpr int BLOCK = (SUM ? HZI_QUAT_SUM_BLOCK : HZI_QUAT_BLOCK) * piece<DTYPE>::each;
 	constexpr bool VECTORS = OP::kind(0) == VECTOR || OP::kind(1) == VECTOR;
 	constexpr bool STAGED = VECTORS && N > 3;
 	/* As fit into registers */
@@ -715,6 +725,7 @@ HZ_DEVICE void run_whole(const hzi_quat_job &p)
 	const int64_t row = blockIdx.x / p.row_blocks, last = p.ndim - 1;
 	const int64_t begin = (int64_t)(blockIdx.x % p.row_blocks) * BLOCK;
 	const int64_t n = p.ndim ? p.shape[last] : 1, end = min(begin + BLOCK, n);
+	quat sum = {0, 0, 0, 0};
 
 	for (int64_t i = begin + warp * EACH_WARP; i < end; i += WARPS * EACH_WARP) {
 		int64_t at[N], step[N];
@@ -726,7 +737,8 @@ HZ_DEVICE void run_whole(const hzi_quat_job &p)
 		}
 		if (i + EACH_WARP <= end) {
 			if constexpr (STAGED)
-				run_staged<OP, DTYPE, COUNT>(p, at, tile[warp], room[warp]);
+				run_staged<OP, DTYPE, COUNT, SUM>(p, at, tile[warp], room[warp],
+								  sum);
 			else
 				run_portion<OP, DTYPE, COUNT>(p, at, room[VECTORS ? warp : 0]);
 			continue;
@@ -737,8 +749,14 @@ HZ_DEVICE void run_whole(const hzi_quat_job &p)
 #pragma unroll
 			for (int o = 0; o < N; o++)
 				one[o] = at[o] + l * step[o];
-			run_one<OP>(p, one);
+			run_one<OP, SUM>(p, one, &sum);
 		}
+	}
+	if constexpr (SUM) {
+		sum = block_sum<false>({sum}, 0);
+		if (threadIdx.x == 0)
+			((float4 *)p.partial)[blockIdx.x] =
+				make_float4(sum.w, sum.x, sum.y, sum.z);
 	}
 }
 
@@ -775,3 +793,13 @@ KERNELS(map_bwd, 0)
 KERNELS(norm_bwd, 0)
 KERNELS(rotate, 0)
 KERNELS(rotate_bwd, 4)
+
+#define SUMS(name, dtype, type) \
+	KERNEL(quat_##name##_sum_##type, 4)(const __grid_constant__ hzi_quat_job p) \
+	{ \
+		run_whole<op_##name, dtype, true>(p); \
+	}
+
+SUMS(rotate_bwd, HZ_F32, f32)
+SUMS(rotate_bwd, HZ_F16, f16)
+SUMS(rotate_bwd, HZ_BF16, bf16)

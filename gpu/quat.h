@@ -16,6 +16,7 @@
 #define HZI_QUAT_OPERANDS 5
 #define HZI_QUAT_THREADS 256
 #define HZI_QUAT_BLOCK 1024	/* 16-byte pieces of a block of the kernels for whole quaternions */
+#define HZI_QUAT_SUM_BLOCK 4096	/* the same of those that sum besides */
 #define HZI_QUAT_TERMS 32	/* that a thread sums */
 
 /* Element strides and the places of components, as struct hzi_quat_at. */

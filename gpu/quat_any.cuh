@@ -92,9 +92,13 @@ HZ_DEVICE void places_of(const hzi_quat_job &p, int first, int last, int64_t i, 
 		places<N, uint32_t>(p, first, last, (uint32_t)i, at);
 }
 
-/* One quaternion of each operand, which begin at these elements. */
-template <class OP>
-HZ_DEVICE void run_one(const hzi_quat_job &p, const int64_t (&at)[OP::inputs + OP::outputs])
+/*
+ * One quaternion of each operand, which begin at these elements. SUM: output p.kind is added to
+ * sum.
+ */
+template <class OP, bool SUM = false>
+HZ_DEVICE void run_one(const hzi_quat_job &p, const int64_t (&at)[OP::inputs + OP::outputs],
+		       quat *sum = nullptr)
 {
 	quat in[OP::inputs], out[OP::outputs];
 	OP op;
@@ -107,6 +111,10 @@ HZ_DEVICE void run_one(const hzi_quat_job &p, const int64_t (&at)[OP::inputs + O
 	for (int n = 0; n < OP::outputs; n++) {
 		const int m = OP::inputs + n;
 
+		if (SUM && n == p.kind) {
+			*sum = quat_add(*sum, out[n]);
+			continue;
+		}
 		if (!p.at[m].data)
 			continue;
 		if (op.adds(p))
@@ -134,6 +142,46 @@ HZ_DEVICE float number_in(const uint32_t *w, int i)
 	if (DTYPE == HZ_F16)
 		return i % 2 ? f16_high(w[i / 2]) : f16_low(w[i / 2]);
 	return i % 2 ? bf16_high(w[i / 2]) : bf16_low(w[i / 2]);
+}
+
+/* ---- Sums ------------------------------------------------------------------------------------ */
+
+/* PAIRS: of half as many threads, of which each has the sums of two, 2 t and 2 t + 1. */
+template <bool PAIRS>
+HZ_DEVICE quat block_sum(const quat (&sums)[1 + PAIRS], int lanes_log2)
+{
+	__shared__ float4 room[HZI_QUAT_THREADS];
+	const int t = threadIdx.x;
+	quat of[HZI_QUAT_THREADS / 32], q = sums[0];
+
+#pragma unroll
+	for (int e = 0; e <= PAIRS; e++)
+		room[(1 + PAIRS) * t + e] =
+			make_float4(sums[e].w, sums[e].x, sums[e].y, sums[e].z);
+	__syncthreads();
+	if (t >= 32)
+		return q;
+#pragma unroll
+	for (int i = 0; i < HZI_QUAT_THREADS / 32; i++) {
+		const float4 f = room[t + 32 * i];
+
+		of[i] = {f.x, f.y, f.z, f.w};
+	}
+#pragma unroll
+	for (int half = HZI_QUAT_THREADS / 64; half; half /= 2)
+#pragma unroll
+		for (int i = 0; i < half; i++)
+			of[i] = quat_add(of[i], of[i + half]);
+	q = of[0];
+	for (int half = 16; half >= 1 << lanes_log2; half /= 2) {
+		const quat other = {
+			__shfl_down_sync(~0u, q.w, half), __shfl_down_sync(~0u, q.x, half),
+			__shfl_down_sync(~0u, q.y, half), __shfl_down_sync(~0u, q.z, half),
+		};
+
+		q = quat_add(q, other);
+	}
+	return q;
 }
 
 #endif

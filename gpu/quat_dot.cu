@@ -10,44 +10,6 @@
  */
 #include "gpu/quat_any.cuh"
 
-/* PAIRS: of half as many threads, of which each has the sums of two, 2 t and 2 t + 1. */
-template <bool PAIRS>
-HZ_DEVICE quat block_sum(const quat (&sums)[1 + PAIRS], int lanes_log2)
-{
-	__shared__ float4 room[HZI_QUAT_THREADS];
-	const int t = threadIdx.x;
-	quat of[HZI_QUAT_THREADS / 32], q = sums[0];
-
-#pragma unroll
-	for (int e = 0; e <= PAIRS; e++)
-		room[(1 + PAIRS) * t + e] =
-			make_float4(sums[e].w, sums[e].x, sums[e].y, sums[e].z);
-	__syncthreads();
-	if (t >= 32)
-		return q;
-#pragma unroll
-	for (int i = 0; i < HZI_QUAT_THREADS / 32; i++) {
-		const float4 f = room[t + 32 * i];
-
-		of[i] = {f.x, f.y, f.z, f.w};
-	}
-#pragma unroll
-	for (int half = HZI_QUAT_THREADS / 64; half; half /= 2)
-#pragma unroll
-		for (int i = 0; i < half; i++)
-			of[i] = quat_add(of[i], of[i + half]);
-	q = of[0];
-	for (int half = 16; half >= 1 << lanes_log2; half /= 2) {
-		const quat other = {
-			__shfl_down_sync(~0u, q.w, half), __shfl_down_sync(~0u, q.x, half),
-			__shfl_down_sync(~0u, q.y, half), __shfl_down_sync(~0u, q.z, half),
-		};
-
-		q = quat_add(q, other);
-	}
-	return q;
-}
-
 /* The whole sum of result i: into operand o, whose place is at. */
 HZ_DEVICE void sum_store(const hzi_quat_job &p, int o, operand_kind kind, int64_t at, quat q)
 {

@@ -766,6 +766,21 @@ static int rotate_bwd_args(struct hz_context *ctx, const hz_tensor *dy, const hz
 		g->real = pd[1].comps == 4;
 		r->calls++;
 	}
+	/* A sum is done with the other gradient, if that is none. */
+	for (int i = 0; r->calls == 2 && i < 2; i++) {
+		const struct hzi_quat_dims *sum = &r->call[i].dims, *one = &r->call[1 - i].dims;
+
+		if (sum->kept == sum->ndim || one->kept < one->ndim)
+			continue;
+		if (i == 0) {
+			const struct hzi_quat_rotate_bwd_args first = r->call[0];
+
+			r->call[0] = r->call[1];
+			r->call[1] = first;
+		}
+		r->call[0].sum = &r->call[1];
+		r->calls = 1;
+	}
 	return HZ_OK;
 }
 

@@ -106,12 +106,14 @@ struct hzi_quat_rotate_args {
  *   dq = inverse ? conj(dp) : dp
  * added to what is there if accumulate; dy, like v, has no real part. real: dv has one, which
  * becomes 0 (or stays, if accumulate). dq.data or dv.data may be NULL: not wanted. If dimensions
- * are summed over, one is.
+ * are summed over, one is. sum: to be done too, the one that is not wanted here, which is a sum; or
+ * NULL.
  */
 struct hzi_quat_rotate_bwd_args {
 	struct hzi_quat_dims dims;
 	struct hzi_quat_at dy, q, v, dq, dv;
 	int32_t dtype, inverse, normalize, accumulate, real;
+	const struct hzi_quat_rotate_bwd_args *sum;
 };
 
 #endif

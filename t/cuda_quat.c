@@ -129,6 +129,26 @@ static void test_sums(void)
 	is_str(taken(), "quat_rotate_sum quat_sum_finish", "in two steps");
 }
 
+/* Gradients of one rotation, of which that is a sum */
+static void test_joint(void)
+{
+	const hz_tensor x = quats(a, HZ_BF16, 100000), dy = quats(b, HZ_BF16, 100000);
+	const hz_tensor dx = quats(c, HZ_BF16, 100000);
+	const hz_tensor q = quats(d, HZ_BF16, 1), dq = quats(d + 16, HZ_BF16, 1);
+	hz_tensor few = x, dfew = dx;
+
+	is_int(hz_quat_rotate_bwd(ctx, &dy, &q, &x, &dq, &dx, 0), HZ_OK, "both, of one rotation");
+	is_str(taken(), "quat_rotate_bwd_sum_bf16 quat_sum_finish", "in one pass");
+	is_int(fake->launch(fake->launches() - 2)->grid[0], 13, "a block for each 8192");
+	is_int(hz_quat_rotate_bwd(ctx, &dy, &q, &x, &dq, &dx, HZ_QUAT_XYZW), HZ_OK,
+	       "of x, y, z, w");
+	is_str(taken(), "quat_rotate_bwd_any quat_rotate_sum quat_sum_finish",
+	       "one after the other");
+	few.shape[0] = dfew.shape[0] = 100;
+	is_int(hz_quat_rotate_bwd(ctx, &few, &q, &few, &dq, &dfew, 0), HZ_OK, "of few");
+	is_str(taken(), "quat_rotate_bwd_bf16 quat_rotate_sum", "one after the other");
+}
+
 /* ---- Products of matrices -------------------------------------------------------------------- */
 
 /* precision F32, so that the answer is the same for every GPU */
@@ -345,6 +365,7 @@ int main(void)
 	ctx = stand_in_open(HZ_CUDA, arrays, 4, OPERAND_BYTES, 3 * OPERAND_BYTES);
 	test_elementwise();
 	test_sums();
+	test_joint();
 	for (size_t i = 0; i < sizeof(table) / sizeof(*table); i++)
 		test_gemm(&table[i]);
 	test_packed();

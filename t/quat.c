@@ -25,6 +25,8 @@ static int cases(int n)
  */
 static int64_t fixed_size;
 static int fixed_kind;
+/* Where not 0: all gradients are wanted, and the first or second factor is one for all. */
+static int fixed_one, repeated_shapes;
 
 /* A random shape of quaternions, and one that is repeated to it */
 static int random_shape(int64_t *shape, int most_dims, int64_t elements)
@@ -49,9 +51,19 @@ static int repeated_shape(int n, const int64_t *whole, int64_t *shape)
 {
 	const int drop = rnd_below(&rnd, 3) || fixed_size ? 0 : (int)rnd_below(&rnd, n + 1);
 
+	if (fixed_one) {
+		shape[0] = repeated_shapes++ % 2 + 1 == fixed_one ? 1 : whole[0];
+		return n;
+	}
 	for (int d = drop; d < n; d++)
 		shape[d - drop] = rnd_below(&rnd, 3) || fixed_size ? whole[d] : 1;
 	return n - drop;
+}
+
+/* Flags that such cases do without, so that most take the kernels for them */
+static uint32_t one_flags(void)
+{
+	return fixed_one ? HZ_QUAT_XYZW : 0;
 }
 
 static int64_t product(int n, const int64_t *shape)
@@ -248,7 +260,8 @@ static void sums_free(struct sums *s)
 static int one_mul_bwd(int most_dims, int64_t elements)
 {
 	const int dtype = random_dtype(&rnd);
-	struct mul_bwd_arg m = {(uint32_t)rnd_u64(&rnd) & MUL_FLAGS, 1 + (int)rnd_below(&rnd, 3)};
+	struct mul_bwd_arg m = {(uint32_t)rnd_u64(&rnd) & MUL_FLAGS & ~one_flags(),
+				fixed_one ? 3 : 1 + (int)rnd_below(&rnd, 3)};
 	int64_t shape[HZ_MAXDIM], sa[HZ_MAXDIM], sb[HZ_MAXDIM];
 	const int n = random_shape(shape, most_dims, elements);
 	const int na = repeated_shape(n, shape, sa), nb = repeated_shape(n, shape, sb);
@@ -645,8 +658,9 @@ static int bytes_rotate_bwd(hz_context *ctx, const hz_tensor *in, const hz_tenso
 static int one_rotate_bwd(int64_t elements)
 {
 	const int dtype = random_dtype(&rnd);
-	struct mul_bwd_arg m = {(uint32_t)rnd_u64(&rnd) & (ROTATE_FLAGS | HZ_QUAT_ACCUMULATE),
-				1 + (int)rnd_below(&rnd, 3)};
+	struct mul_bwd_arg m = {(uint32_t)rnd_u64(&rnd) & (ROTATE_FLAGS | HZ_QUAT_ACCUMULATE) &
+				~one_flags(),
+				fixed_one ? 3 : 1 + (int)rnd_below(&rnd, 3)};
 	const int vc = 3 + (int)rnd_below(&rnd, 2), yc = 3 + (int)rnd_below(&rnd, 2);
 	int64_t shape[HZ_MAXDIM], sq[HZ_MAXDIM], sv[HZ_MAXDIM];
 	const int n = random_shape(shape, 5, elements), xyzw = m.flags & HZ_QUAT_XYZW;
@@ -750,7 +764,16 @@ static void test_large(void)
 		good = one_mul(0, 0) && one_mul_bwd(0, 0) && one_map() && one_rotate();
 	}
 	ok(good, "planes and whole quaternions mixed");
-	fixed_size = fixed_kind = 0;
+	good = 1;
+	fixed_kind = 1;
+	for (int i = 0; i < cases(24) && good; i++) {
+		fixed_size = 32768 + rnd_below(&rnd, 3000);
+		fixed_one = 1 + (int)rnd_below(&rnd, 2);
+		repeated_shapes = 0;
+		good = one_mul_bwd(0, 0) && one_rotate_bwd(0);
+	}
+	ok(good, "gradients of which one is a long sum");
+	fixed_size = fixed_kind = fixed_one = 0;
 }
 
 /* So large that results go past the caches, at any alignment */

@@ -41,8 +41,8 @@ bool hzi_cuda_quat_pool_takes(const struct hzi_qpool_args *a, bool backward)
 {
 	if (kernel_of(a, backward) < 0 || !a->x.whole || !a->y.whole)
 		return false;
-	/* Whatever is counted in 32 bits */
-	return (double)a->images * (double)(a->size[1] + 4) < INT32_MAX &&
+	/* Whatever is counted in 32 bits, rows with a step behind the last */
+	return (double)a->images * (double)(a->size[1] + 4) < INT32_MAX / 2 &&
 	       (double)a->channels * (double)(a->size[2] + 4) < INT32_MAX &&
 	       (double)a->size[1] * (double)a->size[2] < INT32_MAX &&
 	       a->step[1] * a->count[1] < INT32_MAX && a->step[2] * a->count[2] < INT32_MAX;

@@ -64,7 +64,7 @@ HZ_DEVICE void project(const hzi_mhc_project &p)
 				low = p.gain ? phi[0] * p.gain[at] : phi[0];
 			if (k < p.m && c + 1 < p.channels)
 				high = p.gain ? phi[1] * p.gain[at + 1] : phi[1];
-			phis[0][k][pair] = split_pair(low, high, phis[1][k][pair]);
+			phis[0][k][pair] = split_weights(low, high, phis[1][k][pair]);
 		}
 		__syncthreads();
 #pragma unroll

@@ -113,6 +113,19 @@ HZ_DEVICE uint32_t split_pair(float low, float high, uint32_t &rest)
 	return pair;
 }
 
+/*
+ * The same of weights, whose second part is always used: what rounds to Inf, but is not, has a
+ * finite first part, and of Inf the second is Inf.
+ */
+HZ_DEVICE uint32_t split_weights(float low, float high, uint32_t &rest)
+{
+	uint32_t pair;
+
+	asm("cvt.rn.satfinite.bf16x2.f32 %0, %1, %2;" : "=r"(pair) : "f"(high), "f"(low));
+	rest = to_bf16x2(low - bf16_low(pair), high - bf16_high(pair));
+	return pair;
+}
+
 /* c += A b: A 16 x 16 by rows, b 16 x 8 by columns */
 HZ_DEVICE void multiply_bf16(float *c, const uint32_t *a, uint32_t b0, uint32_t b1)
 {

@@ -173,8 +173,8 @@ HZ_DEVICE void project_steps(const sources &from, int c, int left, float (*sum)[
 #pragma unroll
 		for (int i = 0; i < 3; i++) {
 			uint32_t rest[2];
-			const uint32_t phi[2] = {split_pair(w[j][i].x, w[j][i].y, rest[0]),
-						 split_pair(w[j][i].z, w[j][i].w, rest[1])};
+			const uint32_t phi[2] = {split_weights(w[j][i].x, w[j][i].y, rest[0]),
+						 split_weights(w[j][i].z, w[j][i].w, rest[1])};
 
 			multiply_bf16(sum[i], high, phi[0], phi[1]);
 			multiply_bf16(sum[i], high, rest[0], rest[1]);

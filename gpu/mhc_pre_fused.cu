@@ -191,7 +191,7 @@ HZ_DEVICE void load_phi(const hzi_mhc_fused &p, const place_of &b, slice &phi)
 			else if (DTYPE == HZ_F16)
 				part[0] = split_scaled(v.x * most[tile], v.y * most[tile], part[1]);
 			else
-				part[0] = split_pair(v.x, v.y, part[1]);
+				part[0] = split_weights(v.x, v.y, part[1]);
 		}
 	}
 }

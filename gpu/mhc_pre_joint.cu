@@ -183,7 +183,7 @@ HZ_DEVICE void load_phi(const hzi_mhc_joint &p, const joint_place &b, joint_slic
 		const float high =
 			k + 1 < p.m && c < b.channels ? from[4 * p.channels] * gain : 0;
 
-		phi.high[half][i][part] = split_pair(low, high, phi.low[half][i][part]);
+		phi.high[half][i][part] = split_weights(low, high, phi.low[half][i][part]);
 	}
 }
 

@@ -180,7 +180,7 @@ HZ_DEVICE void split_phi(const hzi_mhc_weights &p, const memory &m, int at, slic
 				} else if (DTYPE == HZ_F16) {
 					high = split_scaled(v.x * most[i], v.y * most[i], low);
 				} else {
-					high = split_pair(v.x, v.y, low);
+					high = split_weights(v.x, v.y, low);
 				}
 			}
 		}

@@ -47,6 +47,7 @@ enum {
 	NO_U = 256, WITH_DY = 512, LAYOUTS = 1024,
 	STATIC_MIX = 2048,	/* coefficients of y = 0, and u of x */
 	APART = 4096,		/* rows of phi of very different sizes */
+	LARGE_PHI = 8192,	/* one number of phi is almost the largest there is */
 };
 
 struct pre {
@@ -122,6 +123,7 @@ static void make_inputs(struct tcase *c, const struct pre *s)
 {
 	const int n = s->n, m = c->head ? n : ref_rule(n, c->default_opts ? NULL : &c->opts).m;
 	const int64_t K = n * s->C;
+	int64_t t;
 	int k;
 
 	if (!(s->how & STATIC))
@@ -145,6 +147,11 @@ static void make_inputs(struct tcase *c, const struct pre *s)
 		vector(c, NORM, s->C, 1, 0.2, any_layout(s));
 	if (s->special != 0 && s->T > 1 && s->C)
 		set(c->o[X], K + K / 2, s->special);
+	if (s->how & LARGE_PHI) {
+		set(c->o[PHI], K / 2, 3.4e38);
+		for (t = 0; t < s->T; t++)
+			set(c->o[X], t * K + K / 2, rnd_uniform(&rnd) / 4);
+	}
 }
 
 /*
@@ -497,6 +504,10 @@ static void test_sizes(void)
 		{1, 4, HZ_BF16, WITH_DY | WITH_GAIN, 33, 33, 1024, 0},
 		{1, 4, HZ_BF16, WITH_SAVED, 1, 1, 4096, 0},
 		{1, 4, HZ_BF16, WITH_SAVED, 8, 8, 2048, 0},
+		{2, 4, HZ_BF16, WITH_SAVED | WITH_GAIN, 3, 3, 7168, 0},
+		{1, 4, HZ_F16, WITH_GAIN, 16, 16, 2056, 0},
+		{1, 4, HZ_F32, WITH_SAVED, 16, 16, 1032, 0},
+		{8, 4, HZ_BF16, WITH_SAVED | NO_U, 17, 17, 264, 0},
 		{1, 4, HZ_BF16, 0, 64, 64, 512, 0},
 		{2, 4, HZ_BF16, 0, 96, 4, 256, 0},
 		{2, 4, HZ_F16, 0, 64, 1, 264, 0},
@@ -582,6 +593,17 @@ static void test_special(void)
 		good &= forward_case(&s);
 	}
 	ok(good, "NaN and Inf stay within their token");
+	good = 1;
+	for (k = 0; k < 12; k++) {
+		const struct pre s = {
+			.convention = 1, .n = k % 4 ? 4 : 3, .dtype = floats[k % 3],
+			.how = LARGE_PHI | NO_U | WITH_SAVED, .T = k / 3 % 2 ? 200 : 5,
+			.S = k / 3 % 2 ? 200 : 5, .C = k == 5 ? 21 : 64,
+		};
+
+		good &= forward_case(&s);
+	}
+	ok(good, "sums are finite next to the largest weights");
 }
 
 /* ---- Boundaries of layers -------------------------------------------------------------------- */

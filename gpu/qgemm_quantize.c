@@ -135,7 +135,7 @@ static int launch_codes(struct hz_context *ctx, const char *op, const struct hzi
 		return launch_flat(ctx, op,
 				   kernel_of(back ? HZI_KERNEL_dequantize_flat_f32
 						  : HZI_KERNEL_quantize_flat_f32, dtype),
-				   back ? HZI_BACK_PIECES : HZI_FLAT_PIECES, p);
+				   back ? HZI_BACK_PIECES : HZI_FLAT_PIECES(dtype), p);
 	any = back ? make_any(map, map->q_step, map->q_stride, map->x_step, map->x_stride, dtype)
 		   : make_any(map, map->x_step, map->x_stride, map->q_step, map->q_stride, dtype);
 	any.x = p->x;

@@ -19,7 +19,8 @@
 #endif
 
 #define HZI_FLAT_THREADS 256
-#define HZI_FLAT_PIECES 4	/* of 16 bytes of floats, that a thread has under way */
+/* Pieces of 16 bytes of floats that a thread has under way; of 16-bit floats twice as many. */
+#define HZI_FLAT_PIECES(dtype) ((dtype) == HZ_F32 ? 4 : 8)
 #define HZI_BACK_PIECES 2	/* the same on the way back to floats */
 #define HZI_RANGE_PIECES 8
 #define HZI_ROWS_THREADS 256

@@ -51,6 +51,8 @@ static const struct row {
 	{300, 4200, 130, "qgemm_tma_128_u", "qgemm_any_u"},
 	{140, 12000, 200, "qgemm_tma_192_u", "qgemm_any_u"},
 	{130, 16496, 70, "qgemm_tma_256_u", "qgemm_any_u"},
+	{2700, 3000, 260, "qgemm_tma_256_u", "qgemm_any_u"},
+	{2700, 3000, 130, "qgemm_tma_256_u", "qgemm_any_u"},
 	{7, 9, 0, "qgemm_any_u", "qgemm_any_u"},
 	{7, 9, 80000, "qgemm_any_wide_u", "qgemm_any_wide_u"},
 };

@@ -264,6 +264,24 @@ static void test_wide(void)
 	ok(!bad, "tiles of every width");
 }
 
+/* More tiles of a GPU than it has places for, so that some follow others; t/cuda_qgemm.c says so. */
+static void test_waves(void)
+{
+	int bad = 0;
+
+	for (int kind = 0; tap_cuda() && !quick && kind < 2; kind++) {
+		struct tcase c = {.m = 2700, .n = 3000, .k = kind ? 260 : 130, .packed = 1,
+				  .a_dtype = code_dtypes[kind & 1], .b_dtype = HZ_U8};
+
+		c.c_dtype = HZ_U8;
+		c.o.a_zero = random_zero(c.a_dtype);
+		c.o.b_zero = random_zero(c.b_dtype);
+		c.o.a_scale = 1e-4f;
+		bad += !run_case(&c);
+	}
+	ok(!bad, "tiles one after the other");
+}
+
 static void test_long_k(void)
 {
 	static const int64_t lengths[] = {
@@ -754,6 +772,7 @@ int main(void)
 	test_large();
 	test_bands();
 	test_wide();
+	test_waves();
 	test_long_k();
 	test_requantization();
 	test_ties();

@@ -15,7 +15,7 @@
 	extern "C" __global__ void __launch_bounds__(threads, blocks) \
 		name(const __grid_constant__ type p)
 
-/* ---- Streams ---------------------------------------------------------------------------------- */
+/* ---- Streams --------------------------------------------------------------------------------- */
 
 /* A thread's token and vector, and the group */
 HZ_DEVICE int64_t vector_place(const hzi_mhc_streams_job &p, int64_t &t, int64_t &v)
@@ -29,8 +29,8 @@ HZ_DEVICE int64_t vector_place(const hzi_mhc_streams_job &p, int64_t &t, int64_t
 }
 
 /*
- * Blocks count the vectors of a token, then tokens. Streams are read before they are written, by the
- * same thread: y may be x.
+ * Blocks count the vectors of a token, then tokens. Streams are read before they are written, by
+ * the same thread: y may be x.
  */
 template <int DT, int N, int KIND>
 HZ_DEVICE void streams(const hzi_mhc_streams_job &p)
@@ -122,8 +122,8 @@ HZ_DEVICE void streams_mixed(const hzi_mhc_streams_job &p)
 }
 
 /*
- * The same of mixed streams of other numbers: coefficients of a block's tokens, no more than one for
- * each warp, come by shared memory, and rows of the matrix one after the other.
+ * The same of mixed streams of other numbers: coefficients of a block's tokens, no more than one
+ * for each warp, come by shared memory, and rows of the matrix one after the other.
  */
 template <int DT, int N>
 HZ_DEVICE void streams_by_rows(const hzi_mhc_streams_job &p)
@@ -142,7 +142,8 @@ HZ_DEVICE void streams_by_rows(const hzi_mhc_streams_job &p)
 #pragma unroll
 	for (int j = 0; j < N; j++)
 		x[j] = in ? load_words((const char *)p.a.x.data +
-				       (t * p.a.x.token + j * p.a.x.stream) * word::bytes + v * 16) :
+				       (t * p.a.x.token + j * p.a.x.stream) * word::bytes +
+				       v * 16) :
 			    words{};
 	if (in && p.a.f.data)
 		f = load_words((const char *)p.a.f.data + t * p.a.f.token * word::bytes + v * 16);
@@ -152,8 +153,9 @@ HZ_DEVICE void streams_by_rows(const hzi_mhc_streams_job &p)
 		const int i = e / N, j = e % N;
 		const hzi_mhc_coef &from = i < N ? p.a.a : i == N ? p.a.p : p.a.q;
 
-		own[e] = !from.data ? 1 : from.data[s * from.group + (i < N ? i * from.row +
-								       j * from.column : j * from.row)];
+		own[e] = !from.data ? 1 : from.data[s * from.group +
+						    (i < N ? i * from.row + j * from.column :
+							     j * from.row)];
 	}
 	__syncthreads();
 	if (!in)
@@ -182,10 +184,12 @@ HZ_DEVICE void streams_by_rows(const hzi_mhc_streams_job &p)
 		for (int e = 0; e < 4; e++)
 			out.w[e] = word::put(sum + e * word::count);
 		if (i == N)
-			store_words((char *)p.a.u.data + t * p.a.u.token * word::bytes + v * 16, out);
+			store_words((char *)p.a.u.data + t * p.a.u.token * word::bytes + v * 16,
+				    out);
 		else
 			store_words((char *)p.a.y.data +
-				    (t * p.a.y.token + i * p.a.y.stream) * word::bytes + v * 16, out);
+				    (t * p.a.y.token + i * p.a.y.stream) * word::bytes + v * 16,
+				    out);
 	}
 }
 
@@ -215,7 +219,7 @@ OTHERS(bf16, HZ_BF16)
 VECTORS(streams_plain, 8)
 VECTORS(streams_mixed, 6)
 
-/* ---- Any streams: a channel a thread at a time ------------------------------------------------- */
+/* ---- Any streams: a channel a thread at a time ----------------------------------------------- */
 
 template <int N>
 HZ_DEVICE void streams_any(const hzi_mhc_streams_job &p)
@@ -281,7 +285,7 @@ KERNEL(mhc_streams_any, HZI_MHC_THREADS, 2, hzi_mhc_streams_job)
 	BY_STREAMS(streams_any, p.a.s.n)
 }
 
-/* ---- Chains of layers ------------------------------------------------------------------------- */
+/* ---- Chains of layers ------------------------------------------------------------------------ */
 
 HZ_DEVICE void prefetch(const float *p, int64_t at)
 {
@@ -306,8 +310,8 @@ HZ_DEVICE void load_layer(const hzi_mhc_chain_job &p, int l, int64_t s, float *c
 }
 
 /*
- * Layer by layer on streams that stay in registers, as mhc_streams does each, and rounded as if they
- * had been stored.
+ * Layer by layer on streams that stay in registers, as mhc_streams does each, and rounded as if
+ * they had been stored.
  */
 template <int DT>
 HZ_DEVICE void chain_4(const hzi_mhc_chain_job &p)
@@ -361,7 +365,8 @@ HZ_DEVICE void chain_4(const hzi_mhc_chain_job &p)
 				}
 #pragma unroll
 				for (int j = 0; j < N; j++) {
-					out[j][c] = p.layer[l].a ? mix_row<N>(ca[j], in[c]) : in[c][j];
+					out[j][c] = p.layer[l].a ? mix_row<N>(ca[j], in[c]) :
+								   in[c][j];
 					if (p.layer[l].f)
 						out[j][c] = fmaf(cq[j], g, out[j][c]);
 				}

@@ -3,8 +3,8 @@
  *
  * SPDX-License-Identifier: BSD-2-Clause
  *
- * u and y of a channel are made by one sequence of operations wherever that happens: what recomputes
- * streams, or makes them on the way to something else, has the same bits.
+ * u and y of a channel are made by one sequence of operations wherever that happens: what
+ * recomputes streams, or makes them on the way to something else, has the same bits.
  */
 #ifndef HZI_MHC_CUH
 #define HZI_MHC_CUH
@@ -25,13 +25,13 @@
 	default: return body<8>(p); \
 	}
 
-/* ---- Vectors of 16 bytes ---------------------------------------------------------------------- */
+/* ---- Vectors of 16 bytes --------------------------------------------------------------------- */
 
 struct words {
 	uint32_t w[4];
 };
 
-/* In the order of the program: every load before the first use, and before stores to the same place */
+/* In the order of the program: loads before the first use, and before stores to the same place */
 HZ_DEVICE words load_words(const void *p)
 {
 	words v;
@@ -69,7 +69,7 @@ struct word_of {
 	}
 };
 
-/* ---- Coefficients ----------------------------------------------------------------------------- */
+/* ---- Coefficients ---------------------------------------------------------------------------- */
 
 HZ_DEVICE int64_t mhc_divide(int64_t i, int64_t n)
 {
@@ -115,7 +115,7 @@ HZ_DEVICE void load_matrix(const hzi_mhc_coef &c, int64_t s, bool whole, float (
 	}
 }
 
-/* ---- A channel -------------------------------------------------------------------------------- */
+/* ---- A channel ------------------------------------------------------------------------------- */
 
 /* sum_j c_j x_j, of n <= N streams */
 template <int N>

@@ -38,7 +38,7 @@ struct hzi_mhc_streams_job {
 	struct hzi_mhc_streams_args a;
 	int64_t per;			/* tokens of a group */
 	int64_t vectors;		/* 16-byte vectors of a row of channels */
-	int32_t lanes_log2;		/* threads of a token, in tiles of as many vectors, or channels */
+	int32_t lanes_log2;		/* threads of a token; tiles: as many vectors or channels */
 	int32_t tiles, kind, whole;
 };
 
@@ -69,7 +69,7 @@ struct hzi_mhc_chain_job {
 	struct hzi_mhc_shape s;
 	struct hzi_mhc_array x, f, u, y;	/* strides, of x also its data */
 	struct hzi_mhc_coef p, q, a;
-	int64_t per, vectors;			/* vectors 0: one channel a thread, of any strides */
+	int64_t per, vectors;			/* vectors 0: a channel a thread, of any strides */
 	int32_t layers, whole;
 	struct {
 		const float *p, *q, *a, *bias;

@@ -13,7 +13,7 @@
 	extern "C" __global__ void __launch_bounds__(threads, blocks) \
 		name(const __grid_constant__ type p)
 
-/* ---- Streams ---------------------------------------------------------------------------------- */
+/* ---- Streams --------------------------------------------------------------------------------- */
 
 /*
  * The sums of a group, in the order in which they lie in partial: dp, dq, da, of which kind says
@@ -134,8 +134,8 @@ HZ_DEVICE void streams_bwd(const hzi_mhc_streams_bwd_job &p)
 								   word::bytes + v * 16) : words{};
 			}
 			if (have_f)
-				f = load_words((const char *)a.f.data + t * a.f.token * word::bytes +
-					       v * 16);
+				f = load_words((const char *)a.f.data +
+					       t * a.f.token * word::bytes + v * 16);
 			if (have_u)
 				du = load_words((const char *)a.du.data +
 						t * a.du.token * word::bytes + v * 16);
@@ -166,7 +166,8 @@ HZ_DEVICE void streams_bwd(const hzi_mhc_streams_bwd_job &p)
 #pragma unroll
 					for (int j = 0; j < N; j++) {
 						if (with_f)
-							sum[at_q + j] = fmaf(g[j], b, sum[at_q + j]);
+							sum[at_q + j] = fmaf(g[j], b,
+									     sum[at_q + j]);
 						if (have_u)
 							sum[j] = fmaf(d, h[j], sum[j]);
 						if (added)
@@ -181,7 +182,8 @@ HZ_DEVICE void streams_bwd(const hzi_mhc_streams_bwd_job &p)
 							if (want_dx)
 								dx[j][c] = i == 0 && !have_u ?
 									ca[i][j] * g[i] :
-									fmaf(ca[i][j], g[i], dx[j][c]);
+									fmaf(ca[i][j], g[i],
+									     dx[j][c]);
 						}
 					}
 				}
@@ -194,14 +196,15 @@ HZ_DEVICE void streams_bwd(const hzi_mhc_streams_bwd_job &p)
 				}
 			}
 			if (want_df)
-				store_words((char *)a.df.data + t * a.df.token * word::bytes + v * 16,
-					    f);
+				store_words((char *)a.df.data + t * a.df.token * word::bytes +
+					    v * 16, f);
 			if (want_dx) {
 #pragma unroll
 				for (int j = 0; j < N; j++)
 					store_words((char *)a.dx.data +
-						    (t * a.dx.token + j * a.dx.stream) * word::bytes +
-						    v * 16, (added ? dy : x)[j]);
+						    (t * a.dx.token + j * a.dx.stream) *
+							    word::bytes + v * 16,
+						    (added ? dy : x)[j]);
 			}
 		}
 	}
@@ -299,10 +302,12 @@ HZ_DEVICE void streams_bwd_any(const hzi_mhc_streams_bwd_job &p)
 #pragma unroll
 				for (int j = 0; j < N; j++) {
 					x[k][j] = in && a.x.data ? load_at(a.s, a.x, t, j, at) : 0;
-					g[k][j] = in && a.dy.data ? load_at(a.s, a.dy, t, j, at) : 0;
+					g[k][j] = in && a.dy.data ? load_at(a.s, a.dy, t, j, at) :
+								    0;
 				}
 				if (in && a.f.data)
-					f[k] = load_at(a.s, a.f, t, 0, at) + (a.bias ? a.bias[at] : 0);
+					f[k] = load_at(a.s, a.f, t, 0, at) +
+					       (a.bias ? a.bias[at] : 0);
 				if (in && a.du.data)
 					du[k] = load_at(a.s, a.du, t, 0, at);
 			}
@@ -400,7 +405,7 @@ KERNEL(mhc_sums_finish, HZI_MHC_BWD_THREADS, 1, hzi_mhc_streams_bwd_job)
 	put_sum(p.a, p.kind, blockIdx.x / count, (int)(blockIdx.x % count), part[0]);
 }
 
-/* ---- The gradient of the bias ----------------------------------------------------------------- */
+/* ---- The gradient of the bias ---------------------------------------------------------------- */
 
 /*
  * sum_i q_i dY[i] over a chunk of tokens, which rows of threads share: of vectors of channels, or

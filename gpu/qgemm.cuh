@@ -309,7 +309,8 @@ HZ_DEVICE uint32_t quick_codes(const hzi_qgemm_out &o, const int4 &raw, const fo
 
 #pragma unroll
 	for (int j = 0; j < 4; j++) {
-		const int32_t v = element(raw, j) + element(c.add, j) + element(c.zero, j) * row_sum;
+		const int32_t v = element(raw, j) + element(c.add, j) +
+				  element(c.zero, j) * row_sum;
 
 		y[j] = multiply_high_add(v, element(c.factor, j), element(c.round, j)) >>
 		       element(c.more, j);

@@ -192,9 +192,9 @@ HZI_MHC_FN void hzi_mhc_map(const int n, const struct hzi_mhc_rule *rule, const 
 }
 
 /*
- * What r, c and their inverses begin with: 1. NaN where |z| is infinite, which divided by itself may
- * be lost. Rows of 0, whose r would grow by 1 / eps each time, get a part of 1 / r that keeps it at
- * 1.
+ * What r, c and their inverses begin with: 1. NaN where |z| is infinite, which divided by itself
+ * may be lost. Rows of 0, whose r would grow by 1 / eps each time, get a part of 1 / r that keeps
+ * it at 1.
  */
 HZI_MHC_FN void hzi_mhc_begin(const int n, const struct hzi_mhc_rule *rule, const hzi_mreal *z,
 			      const hzi_mreal *k, struct hzi_mhc_state *s)
@@ -325,7 +325,8 @@ HZI_MHC_FN void hzi_mhc_step_bwd(const int n, const hzi_mreal eps, const bool co
 {
 	HZI_MHC_UNROLL
 	for (int i = 0; i < n; i++) {
-		const hzi_mreal inverse = hzi_mhc_ratio(r_new[i], r[i]);	/* 1 / (r_i sum + eps) */
+		/* 1 / (r_i sum + eps) */
+		const hzi_mreal inverse = hzi_mhc_ratio(r_new[i], r[i]);
 		const hzi_mreal d = -(dr[i] * r_new[i]) * r_new[i];	/* of the sum */
 
 		dr[i] = dr[i] * (eps * inverse * inverse);
@@ -379,11 +380,12 @@ HZI_MHC_FN void hzi_mhc_map_bwd(const int n, const struct hzi_mhc_rule *rule, co
 			for (int i = 0; i < n; i++)
 				d[i * n + j] = s[i * n + j] * (dk[i * n + j] - sum);
 		} else if (rule->map == HZ_MHC_EXP && rule->eps != 0) {
-			/* That the largest is subtracted matters: the first of those that became 1. */
+			/* That the largest is subtracted matters: the first that became 1. */
 			HZI_MHC_UNROLL
 			for (int i = 0; i < n; i++) {
 				const hzi_mreal near_one = hzi_m_set(0.99999994f);
-				const hzi_mreal rest = hzi_m_where(s[i * n + j], near_one, zero, sum);
+				const hzi_mreal rest = hzi_m_where(s[i * n + j], near_one, zero,
+								   sum);
 
 				d[i * n + j] -= sum - rest;
 				sum = rest;
@@ -449,8 +451,8 @@ HZI_MHC_FN void hzi_mhc_sinkhorn_bwd(const int n, const struct hzi_mhc_rule *rul
 				r_old[i] = history[((t - first) * 2 * n + i) * stride];
 				c_old[i] = history[((t - first) * 2 * n + n + i) * stride];
 			}
-			hzi_mhc_step_bwd(n, eps, t > 0 || rule->map != HZ_MHC_SOFTMAX, k, r_old, c_old,
-					 s.r, s.c, dk, dr, dc);
+			hzi_mhc_step_bwd(n, eps, t > 0 || rule->map != HZ_MHC_SOFTMAX, k, r_old,
+					 c_old, s.r, s.c, dk, dr, dc);
 			HZI_MHC_UNROLL
 			for (int i = 0; i < n; i++) {
 				s.r[i] = r_old[i];

@@ -160,6 +160,9 @@ END
 KERNELS(vlut_half)
 #include "vlut_half.kernels.def"
 END
+KERNELS(vlut_stream)
+#include "vlut_stream.kernels.def"
+END
 KERNELS(vlut_mma)
 #include "vlut_mma.kernels.def"
 END

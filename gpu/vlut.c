@@ -234,7 +234,7 @@ static int gemm_any(struct hz_context *ctx, const struct hzi_vlut_gemm_args *a)
 }
 
 /* The ways that a call can go, in the order of preference */
-enum way { FIELDS, HALF, WGMMA, MMA, DECODED, ANY };
+enum way { STREAM, FIELDS, HALF, WGMMA, MMA, DECODED, ANY };
 
 /*
  * Turns of vlut_mma before decoding to memory is faster: of 8 vectors, or 2 by the large tables of
@@ -247,6 +247,8 @@ static enum way way_of(const struct hz_context *ctx, const struct hzi_vlut_gemm_
 	const bool wgmma = a->batch > 2 && hzi_cuda_vlut_wgmma_takes(ctx, a, false);
 	int step;
 
+	if (hzi_cuda_vlut_stream_takes(ctx, a))
+		return STREAM;
 	if ((a->batch <= HZI_FIELDS_BATCH || !wgmma) && hzi_cuda_vlut_fields_takes(ctx, a))
 		return FIELDS;
 	if (hzi_cuda_vlut_half_takes(ctx, a))
@@ -281,6 +283,8 @@ int hzi_cuda_vlut_gemm(struct hz_context *ctx, const struct hzi_vlut_gemm_args *
 	if (by_table(a))
 		return gemm_table(ctx, a);
 	switch (way_of(ctx, a)) {
+	case STREAM:
+		return hzi_cuda_vlut_stream(ctx, a);
 	case FIELDS:
 		return hzi_cuda_vlut_fields_gemm(ctx, a);
 	case HALF:

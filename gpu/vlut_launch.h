@@ -56,6 +56,10 @@ int hzi_cuda_vlut_fields_pack(struct hz_context *ctx, const struct hzi_vlut_pack
 bool hzi_cuda_vlut_fields_takes(const struct hz_context *ctx, const struct hzi_vlut_gemm_args *a);
 int hzi_cuda_vlut_fields_gemm(struct hz_context *ctx, const struct hzi_vlut_gemm_args *a);
 
+/* The same codes, by 3 to 8 vectors of f16. No workspace. */
+bool hzi_cuda_vlut_stream_takes(const struct hz_context *ctx, const struct hzi_vlut_gemm_args *a);
+int hzi_cuda_vlut_stream(struct hz_context *ctx, const struct hzi_vlut_gemm_args *a);
+
 /* Up to 8 vectors of f16. No workspace. */
 bool hzi_cuda_vlut_half_takes(const struct hz_context *ctx, const struct hzi_vlut_gemm_args *a);
 int hzi_cuda_vlut_half(struct hz_context *ctx, const struct hzi_vlut_gemm_args *a);

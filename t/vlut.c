@@ -15,6 +15,7 @@ struct one {
 	int lattice, route, table, sum, compensated, how, x_dtype, y_dtype, turned, gemv;
 	int64_t rows, k, batch;
 	double size;			/* of x; 0: 1 */
+	int pad;			/* between rows of x and of y; 0: 3 */
 };
 
 static void describe(const struct dev *dev, const struct one *o)
@@ -89,7 +90,7 @@ static int run_one(struct dev *dev, const struct one *o, int special)
 	hz_vlut *v = open_vlut(dev, l, NULL, o->route, o->table, o->sum, o->compensated);
 	struct coded w = coded_new(dev, l, v, o->rows, o->k, o->how);
 	const struct bound bound = bound_of(dev, o->table);
-	const int64_t pad = 3, n = o->batch;
+	const int64_t pad = o->pad ? o->pad : 3, n = o->batch;
 	const int64_t x_stride[2] = {o->turned ? 1 : n + pad, o->turned ? o->k + pad : 1};
 	const int64_t y_stride[2] = {o->turned ? 1 : n + pad, o->turned ? o->rows + pad : 1};
 	const size_t x_bytes = (size_t)((o->turned ? n : o->k) * (pad + (o->turned ? o->k : n))) *
@@ -390,6 +391,36 @@ static void test_fields(struct dev *dev)
 		coded_free(&w);
 		hz_vlut_close(v);
 	}
+}
+
+/*
+ * Many rows of packed fields by few vectors of f16 that are aligned, as rows or one by one: so many
+ * tiles that blocks of a GPU have one, some, and more than they take at a time
+ */
+static void test_aligned(struct dev *dev)
+{
+	static const int64_t rows[] = {1070, 4240, 8460, 17000};
+	int good = 1;
+
+	for (int i = 0; i < 16; i++) {
+		struct one o = {
+			.lattice = i / 4 % 2 ? LATTICES - 2 : 0, .rows = rows[i % 4],
+			.how = PACKED | (int)rnd_below(&rnd, 32), .k = 1 + rnd_below(&rnd, 200),
+			.batch = 8, .turned = i / 8, .pad = 8, .x_dtype = HZ_F16,
+			.y_dtype = floats[rnd_below(&rnd, 3)],
+		};
+
+		if (quick && i % 5)
+			continue;
+		if (i % 4 == 0)
+			o.k += 1500;
+		if (o.turned) {
+			o.batch = 3 + rnd_below(&rnd, 6);
+			o.pad += (int)(-o.k & 7);
+		}
+		good &= run_one(dev, &o, i % 8 == 5);
+	}
+	ok(good, "%s: packed fields by aligned vectors", dev->name);
 }
 
 static void test_special(struct dev *dev)
@@ -785,6 +816,8 @@ int main(void)
 		test_sizes(&devs[i]);
 		test_bytes(&devs[i]);
 		test_fields(&devs[i]);
+		if (devs[i].device == HZ_CUDA)
+			test_aligned(&devs[i]);
 		test_special(&devs[i]);
 		test_two_sided(&devs[i]);
 		test_accuracy(&devs[i]);

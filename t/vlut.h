@@ -59,6 +59,8 @@ static const struct {
 	{"Z^24 q 2 M 1", {.kind = HZ_LATTICE_Z, .dim = 24, .q = 2, .levels = 1}},
 	{"a basis, q 4 M 2",
 	 {.kind = HZ_LATTICE_BASIS, .dim = 3, .q = 4, .levels = 2, .basis = basis3}},
+	{"D4 q 4 M 2 centred",
+	 {.kind = HZ_LATTICE_D, .q = 4, .levels = 2, .beta = 0.3, .flags = HZ_LATTICE_CENTER}},
 	{"D4 q 4 M 2 centred, dithered", {.kind = HZ_LATTICE_D, .q = 4, .levels = 2, .beta = 0.3,
 	  .flags = HZ_LATTICE_CENTER, .dither = dither8}},
 };

@@ -304,10 +304,11 @@ HZ_DEVICE void project(const hzi_mhc_weights &p, const place_of &b, memory &m)
 
 			barrier_wait(shared_address(&m.phi_full[slot.at]), slot.parity);
 			split_phi<DTYPE>(p, m, slot.at, phi);
-			__syncwarp();
-			if (lane < BLOCKS)
+			/* All lanes: racecheck takes what others have read for unordered. */
+#pragma unroll
+			for (int i = 0; i < BLOCKS; i++)
 				barrier_arrive_at(
-					cluster_map(shared_address(&m.phi_empty[slot.at]), lane));
+					cluster_map(shared_address(&m.phi_empty[slot.at]), i));
 			slot.next();
 #pragma unroll
 			for (int part = 0; part < PARTS; part++) {
@@ -350,7 +351,8 @@ HZ_DEVICE void weights(const hzi_mhc_weights &p)
 	}
 	if (threadIdx.x < SLOTS) {
 		barrier_init(shared_address(&m.phi_full[threadIdx.x]), 1);
-		barrier_init(shared_address(&m.phi_empty[threadIdx.x]), PROJECTORS * BLOCKS);
+		barrier_init(shared_address(&m.phi_empty[threadIdx.x]),
+			     32 * PROJECTORS * BLOCKS);
 	}
 	barrier_init_fence();
 	/*

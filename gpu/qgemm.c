@@ -18,10 +18,6 @@
 #include "gpu/qgemm_quantize.h"
 #include "lib/qgemm.h"
 
-#ifndef HZ_CUDA_90A
-#define HZ_CUDA_90A 0
-#endif
-
 #define SM_HOPPER 90
 #define ROWS_MAX ((int64_t)1 << 22)	/* of one launch: 65535 blocks of 64 along a grid */
 #define SHARED_START 1024		/* to align what a kernel has in shared memory */

@@ -368,17 +368,41 @@ HZ_DEVICE float byte_number(uint32_t word, int i)
 	return __uint_as_float(__byte_perm(word, 0x47000000, 0x7604 | i << 4));
 }
 
-/* 8 values: a block of 8, or two of 4 */
+/*
+ * 8 values: a block of 8, or two of 4. Units from count on are not stored. Of f32 by a whole warp,
+ * of which each lane has the unit behind that of the lane before: a pair of lanes stores one unit
+ * and then the other, so that sectors of 32 bytes are written at once.
+ */
 template <int DTYPE>
-HZ_DEVICE void store_values(void *y, int64_t i, const float *v)
+HZ_DEVICE void store_values(void *y, uint32_t unit, uint32_t count, const float *v)
 {
 	if constexpr (DTYPE == HZ_F32) {
-		((float4 *)y)[2 * i] = make_float4(v[0], v[1], v[2], v[3]);
-		((float4 *)y)[2 * i + 1] = make_float4(v[4], v[5], v[6], v[7]);
-	} else {
-		((uint4 *)y)[i] = make_uint4(pack<DTYPE>(v[0], v[1]), pack<DTYPE>(v[2], v[3]),
-					     pack<DTYPE>(v[4], v[5]), pack<DTYPE>(v[6], v[7]));
+		const bool odd = threadIdx.x & 1;
+		const uint32_t even = unit - odd;
+		float4 *const to = (float4 *)y + 2 * (int64_t)even + odd;
+		float other[4];
+
+#pragma unroll
+		for (int i = 0; i < 4; i++)
+			other[i] = __shfl_xor_sync(~0u, odd ? v[i] : v[4 + i], 1);
+		if (even < count)
+			to[0] = odd ? make_float4(other[0], other[1], other[2], other[3]) :
+				      make_float4(v[0], v[1], v[2], v[3]);
+		if (even + 1 < count)
+			to[2] = odd ? make_float4(v[4], v[5], v[6], v[7]) :
+				      make_float4(other[0], other[1], other[2], other[3]);
+	} else if (unit < count) {
+		((uint4 *)y)[unit] =
+			make_uint4(pack<DTYPE>(v[0], v[1]), pack<DTYPE>(v[2], v[3]),
+				   pack<DTYPE>(v[4], v[5]), pack<DTYPE>(v[6], v[7]));
 	}
+}
+
+/* What a thread's unit is ahead of the first of those that are stored together */
+template <int DTYPE>
+HZ_DEVICE uint32_t lane_of_store()
+{
+	return DTYPE == HZ_F32 ? threadIdx.x % 32 : 0;
 }
 
 /* The codes of B blocks, level m of block b in code[m * B + b] */
@@ -466,14 +490,15 @@ HZ_DEVICE void decode_flat(const hzi_lattice_values &p, const LEADERS &leaders, 
 	constexpr int B = 8 / D, BITS = 8 * sizeof(CODE);
 	const uint32_t units = p.blocks / B, step = gridDim.x * blockDim.x;
 	const uint32_t *const from = (const uint32_t *)p.codes;
+	const uint32_t lane = lane_of_store<DTYPE>();
 	uint32_t next[EACH], u = blockIdx.x * blockDim.x + threadIdx.x;
 
-	if (u >= units)
+	if (u - lane >= units)
 		return;
 #pragma unroll
 	for (int i = 0; i < EACH; i++)
 		next[i] = __ldg(from + min(u + i * step, units - 1));
-	for (; u < units; u += EACH * step) {
+	for (; u - lane < units; u += EACH * step) {
 		uint32_t raw[EACH];
 
 #pragma unroll
@@ -487,14 +512,14 @@ HZ_DEVICE void decode_flat(const hzi_lattice_values &p, const LEADERS &leaders, 
 			uint32_t code[B * M], w[2];
 			float v[8];
 
-			if (u + i * step >= units)
+			if (u - lane + i * step >= units)
 				break;
 #pragma unroll
 			for (int j = 0; j < B * M; j++)
 				code[j % M * B + j / M] = raw[i] >> BITS * j & (1u << BITS) - 1;
 			decode_bytes<LEADERS, D, M>(p, leaders, code, w);
 			scale_bytes<D, SUB>(p, w, s, v);
-			store_values<DTYPE>(p.y, u + i * step, v);
+			store_values<DTYPE>(p.y, u + i * step, units, v);
 		}
 	}
 }
@@ -504,6 +529,7 @@ HZ_DEVICE void decode(const hzi_lattice_values &p, const LEADERS &leaders, const
 {
 	constexpr int B = 8 / D;
 	const uint32_t units = (p.blocks + B - 1) / B, step = gridDim.x * blockDim.x;
+	const uint32_t lane = lane_of_store<DTYPE>();
 	uint32_t u = blockIdx.x * blockDim.x + threadIdx.x;
 
 	if constexpr (B * M * sizeof(CODE) == 4) {
@@ -523,33 +549,34 @@ HZ_DEVICE void decode(const hzi_lattice_values &p, const LEADERS &leaders, const
 			u += p.blocks / B;
 		}
 	}
-	for (; u < units; u += step) {
+	for (; u - lane < units; u += step) {
+		/* Lanes behind the last unit decode it too. */
+		const uint32_t at = min(u, units - 1);
+		const bool half = B == 2 && (at + 1) * B > p.blocks;
 		uint32_t code[B * M], w[2];
 		float v[8], s[B];
-		const bool half = B == 2 && (u + 1) * B > p.blocks;
 
 		if (half) {
 #pragma unroll
 			for (int m = 0; m < M; m++) {
-				code[m * B] = ((const CODE *)p.codes)[(int64_t)u * B * p.code_block +
+				code[m * B] = ((const CODE *)p.codes)[(int64_t)at * B * p.code_block +
 								      m * p.code_level];
 				code[m * B + B - 1] = 0;
 			}
 		} else {
-			load_codes<B, M, CODE>(p, u, code);
+			load_codes<B, M, CODE>(p, at, code);
 		}
 #pragma unroll
 		for (int b = 0; b < B; b++)
-			s[b] = scale[p.t && !(half && b) ? scale_of(p, u * B + b) : 0];
+			s[b] = scale[p.t && !(half && b) ? scale_of(p, at * B + b) : 0];
 		decode_bytes<LEADERS, D, M>(p, leaders, code, w);
 		scale_bytes<D, true>(p, w, s, v);
-		if (half) {
+		if (half && u == at) {
 #pragma unroll
 			for (int i = 0; i < D; i++)
 				store_any(DTYPE, p.y, (int64_t)u * 8 + i, v[i]);
-		} else {
-			store_values<DTYPE>(p.y, u, v);
 		}
+		store_values<DTYPE>(p.y, u, p.blocks / B, v);
 	}
 }
 

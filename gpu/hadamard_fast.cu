@@ -313,7 +313,7 @@ HZ_DEVICE void fast_f32_longest(const hzi_hadamard_fast &p)
 
 /* Each for rows without signs and with them. */
 #define FAST(name, threads, blocks, function, ...) \
-	extern "C" __global__ void __launch_bounds__(threads, blocks) \
+	extern "C" __global__ void __launch_bounds__(threads, HZ_BLOCKS(threads, blocks)) \
 	hadamard_fast_##name(const __grid_constant__ hzi_hadamard_fast p) \
 	{ \
 		function<__VA_ARGS__ false>(p); \

@@ -604,7 +604,7 @@ HZ_DEVICE void decode_levels(const hzi_lattice_values &p)
 
 /* As many blocks on a multiprocessor as gpu/lattice.c starts */
 #define DECODE_ONE(name, threads, blocks, dtype, ...)                                            \
-	extern "C" __global__ void __launch_bounds__(threads, blocks)                           \
+	extern "C" __global__ void __launch_bounds__(threads, HZ_BLOCKS(threads, blocks))       \
 		lattice_decode_##name(const __grid_constant__ hzi_lattice_values p)             \
 	{                                                                                       \
 		decode_levels<dtype, __VA_ARGS__>(p);                                           \

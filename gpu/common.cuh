@@ -16,7 +16,8 @@
  * For __launch_bounds__: so many blocks on a multiprocessor, or as many as it holds. Those of GPUs
  * for graphics have room for 1536 threads, not 2048.
  */
-#if defined(__CUDA_ARCH__) && (__CUDA_ARCH__ >= 1200 || (__CUDA_ARCH__ > 800 && __CUDA_ARCH__ < 900))
+#if defined(__CUDA_ARCH__) && \
+	(__CUDA_ARCH__ >= 1200 || (__CUDA_ARCH__ > 800 && __CUDA_ARCH__ < 900))
 #define HZ_BLOCKS(threads, blocks) \
 	((threads) * (blocks) > 1536 ? 1536 / (threads) : (blocks) > 16 ? 16 : (blocks))
 #else

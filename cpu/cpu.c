@@ -58,9 +58,9 @@ static const struct level {
 	{HZ_ISA_AVX512, "avx512", "AVX-512 F, BW, DQ, VL and CD", NULL},
 #endif
 #ifdef HZ_HAVE_VNNI
-	{HZ_ISA_VNNI, "vnni", "AVX-512 VNNI, BF16 and VBMI", hzi_kern_vnni},
+	{HZ_ISA_VNNI, "vnni", "AVX-512 VNNI, BF16, VBMI, BITALG and GFNI", hzi_kern_vnni},
 #else
-	{HZ_ISA_VNNI, "vnni", "AVX-512 VNNI, BF16 and VBMI", NULL},
+	{HZ_ISA_VNNI, "vnni", "AVX-512 VNNI, BF16, VBMI, BITALG and GFNI", NULL},
 #endif
 #ifdef HZ_HAVE_AMX
 	{HZ_ISA_AMX, "amx", "AMX", hzi_kern_amx},
@@ -159,8 +159,8 @@ static int detect(void)
 	if ((state & zmm) != zmm || !(ebx7 & bit_AVX512F) || !(ebx7 & bit_AVX512BW) ||
 	    !(ebx7 & bit_AVX512DQ) || !(ebx7 & bit_AVX512VL) || !(ebx7 & bit_AVX512CD))
 		return HZ_ISA_AVX2;
-	/* AVX512_VBMI, AVX512_VNNI; AVX512_BF16 */
-	if (!(ecx7 & 1u << 1) || !(ecx7 & 1u << 11) || !(eax71 & 1u << 5))
+	/* AVX512_VBMI, GFNI, AVX512_VNNI, AVX512_BITALG: bits 1, 8, 11 and 12; AVX512_BF16 */
+	if ((ecx7 & 0x1902) != 0x1902 || !(eax71 & 1u << 5))
 		return HZ_ISA_AVX512;
 	/* AMX-BF16, AMX-TILE, AMX-INT8: bits 22, 24 and 25 */
 	if ((state & tiles) != tiles || (edx7 & 0x3400000) != 0x3400000 || !may_use_tiles())

@@ -597,4 +597,45 @@ INLINE vc bytes_upward(void)
 #define LOOKUP_64 0
 #endif
 
+/* Whether bits of bytes can be moved */
+#if LOOKUP_64 && defined(__GFNI__) && defined(__AVX512BITALG__)
+#define BIT_MATRICES 1
+
+/* Of each byte: bit i is the parity of those of x that are in r_i. */
+INLINE vc bit_rows(vc x, uint64_t r0, uint64_t r1, uint64_t r2, uint64_t r3, uint64_t r4,
+		   uint64_t r5, uint64_t r6, uint64_t r7)
+{
+	const uint64_t m = r7 | r6 << 8 | r5 << 16 | r4 << 24 | r3 << 32 | r2 << 40 | r1 << 48 |
+			   r0 << 56;
+
+	return (vc)_mm512_gf2p8affine_epi64_epi8((__m512i)x, _mm512_set1_epi64((int64_t)m), 0);
+}
+
+/* Of each eight bytes: bit j of byte i is bit i of byte 7 - j. */
+INLINE vc bit_columns(vc x)
+{
+	return (vc)_mm512_gf2p8affine_epi64_epi8(_mm512_set1_epi64((int64_t)0x8040201008040201),
+						 (__m512i)x, 0);
+}
+
+INLINE vc count_bits(vc x)
+{
+	return (vc)_mm512_popcnt_epi8((__m512i)x);
+}
+
+/* Lanes of 32 bits: number i is number order[i] of x. */
+INLINE vc permute_32(vc x, vi order)
+{
+	return (vc)_mm512_permutexvar_epi32((__m512i)order, (__m512i)x);
+}
+
+/* Shifts of lanes of 16 bits without their sign */
+INLINE vs shift_right_u(vs a, const int n)
+{
+	return (vs)_mm512_srli_epi16((__m512i)a, n);
+}
+#else
+#define BIT_MATRICES 0
+#endif
+
 #endif

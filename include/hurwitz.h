@@ -148,7 +148,7 @@ enum hz_isa {
 	HZ_ISA_C = 1,		/* what the compiler's baseline has: x86-64-v1, armv8-a */
 	HZ_ISA_AVX2 = 2,	/* AVX2, FMA, F16C */
 	HZ_ISA_AVX512 = 3,	/* AVX-512 F, BW, DQ, VL, CD */
-	HZ_ISA_VNNI = 4,	/* and VNNI, VBMI, BF16 conversion */
+	HZ_ISA_VNNI = 4,	/* and VNNI, VBMI, BITALG, GFNI, BF16 conversion */
 	HZ_ISA_AMX = 5,		/* and AMX tiles, int8 and bf16 */
 	HZ_ISA_NEON = 16,	/* armv8-a Advanced SIMD */
 	HZ_ISA_DOTPROD = 17	/* and the int8 dot product */

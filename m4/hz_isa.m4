@@ -45,10 +45,12 @@ AC_DEFUN([HZ_ISA], [
 	HZ_ISA_LEVEL([avx512], [x86_64], [HZ_AVX512_FLAGS],
 		[[#include <immintrin.h>]],
 		[[__m512 a = _mm512_setzero_ps(); a = _mm512_fmadd_ps(a, a, a); (void)a;]])
-	HZ_ISA_LEVEL([vnni], [x86_64], [HZ_AVX512_FLAGS -mavx512vnni -mavx512bf16 -mavx512vbmi],
+	HZ_ISA_LEVEL([vnni], [x86_64],
+		[HZ_AVX512_FLAGS -mavx512vnni -mavx512bf16 -mavx512vbmi -mavx512bitalg -mgfni],
 		[[#include <immintrin.h>]],
 		[[__m256bh a = _mm512_cvtneps_pbh(_mm512_setzero_ps());
 		  __m512i b = _mm512_permutexvar_epi8(_mm512_setzero_si512(), _mm512_setzero_si512());
+		  b = _mm512_gf2p8affine_epi64_epi8(_mm512_popcnt_epi8(b), b, 0);
 		  (void)a; (void)b;]])
 	HZ_ISA_LEVEL([amx], [x86_64], [HZ_AVX512_FLAGS -mavx512vnni -mamx-tile -mamx-int8 -mamx-bf16],
 		[[#include <immintrin.h>]],

@@ -10,6 +10,7 @@
 #include <stdint.h>
 
 #include "hurwitz.h"
+#include "lib/quat_layer.h"
 
 /*
  * All kernels: no alignment beyond the element; strides count elements; dtypes are HZ_F32, HZ_F16
@@ -788,6 +789,17 @@ struct hz_kern {
 	void (*quat_row)(const struct hzi_quat_row *a);
 	void (*quat_total)(const struct hzi_quat_total *a);
 	void (*quat_put)(const struct hzi_quat_put *a);
+	/*
+	 * Steps of lib/quat_layer.h, of f32, f16 or bf16, one dtype in all arrays, whose channels
+	 * lie back to back: rows, chunks or pixels begin to end - 1; of dropout count quaternions
+	 * back to back, the first of which is number from.
+	 */
+	void (*quat_affine)(const struct hzi_qmap_args *a, int64_t begin, int64_t end);
+	void (*quat_sums)(const struct hzi_qsum_args *a, int64_t begin, int64_t end);
+	void (*quat_drop)(const struct hzi_qmap_args *a, const void *x, void *y, int64_t count,
+			  uint64_t from);
+	void (*quat_pool)(const struct hzi_qpool_args *a, int64_t begin, int64_t end);
+	void (*quat_pool_bwd)(const struct hzi_qpool_args *a, int64_t begin, int64_t end);
 	/* For bench: the instructions alone of so many multiplications, or NULL */
 	void (*qpeak)(int64_t macs);
 	/* of so many multiply-adds of f32; y = a + 3 b, for whole vectors, aligned if streamed */

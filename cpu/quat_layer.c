@@ -10,51 +10,19 @@
 #include "cpu/cpu.h"
 #include "lib/quat_sums.h"
 
-/* ---- Quaternions of f32 in a vector, w x y z back to back ------------------------------------ */
-
 /*
- * Four lanes, as every CPU has them: a level of its own would gain little where memory is slower.
+ * Whether an array is for the kernels of cpu/quat_layer.inc: not f64, channels back to back, too.
  */
-typedef float v4 __attribute__((vector_size(16)));
-
-#define LANE(v, i) ((v4){(v)[i], (v)[i], (v)[i], (v)[i]})
-#define BLOCK 8			/* channels that are done at a time: two lines of memory */
-
-static inline v4 load4(const float *p)
+static bool is_plain(const struct hzi_qarray *a, int channel, int dtype)
 {
-	v4 v;
-
-	memcpy(&v, p, sizeof(v));
-	return v;
+	return dtype != HZ_F64 && a->dtype == dtype && a->whole && a->stride[channel] == 4;
 }
 
-static inline void store4(float *p, v4 v)
-{
-	memcpy(p, &v, sizeof(v));
-}
-
-/* m v, m by columns */
-static inline v4 matrix4(const v4 *m, v4 v)
-{
-	return m[0] * LANE(v, 0) + m[1] * LANE(v, 1) + m[2] * LANE(v, 2) + m[3] * LANE(v, 3);
-}
-
-/* Whether an array is such that channels lie back to back, too */
-static bool is_plain(const struct hzi_qarray *a, int channel)
-{
-	return a->dtype == HZ_F32 && a->whole && a->stride[channel] == 4;
-}
-
-static int64_t row_offset(int ndim, const int64_t *shape, const int64_t *stride, int64_t row)
-{
-	int64_t at = 0;
-
-	for (int d = ndim - 1; d > 0; d--) {
-		at += row % shape[d] * stride[d];
-		row /= shape[d];
-	}
-	return ndim > 0 ? at + row * stride[0] : 0;
-}
+/* A step and the kernels that it is made of */
+struct job {
+	const struct hz_kern *kern;
+	const void *args;
+};
 
 /* ---- Maps ------------------------------------------------------------------------------------ */
 
@@ -138,78 +106,56 @@ static void map_work(void *job, int thread, int64_t begin, int64_t end)
 	}
 }
 
-struct affine {
-	v4 m[4], n[4], mean, shift;
-};
-
-/* The coefficients of a block of channels as vectors, matrices by columns */
-static void affine_block(const struct hzi_qmap_args *a, int64_t first, int64_t count,
-			 struct affine *f)
-{
-	for (int64_t k = 0; k < count; k++) {
-		const struct hzi_qaffine *one = (const struct hzi_qaffine *)a->coef + first + k;
-		const struct hzi_qaffine_bwd *two =
-			(const struct hzi_qaffine_bwd *)a->coef + first + k;
-		const bool backward = a->kind == HZI_QMAP_AFFINE_BWD;
-
-		for (int r = 0; r < 4; r++) {
-			for (int c = 0; c < 4; c++) {
-				f[k].m[c][r] = (float)(backward ? two->m : one->m)[4 * r + c];
-				f[k].n[c][r] = backward ? (float)two->n[4 * r + c] : 0;
-			}
-			f[k].mean[r] = (float)(backward ? two->mean : one->mean)[r];
-			f[k].shift[r] = (float)(backward ? two->shift : one->shift)[r];
-		}
-	}
-}
-
-/* Rows of the affine maps of f32 */
 static void affine_work(void *job, int thread, int64_t begin, int64_t end)
 {
-	const struct hzi_qmap_args *a = job;
-	const int last = a->ndim - 1;
-	const int64_t channels = a->shape[last];
-	struct affine f[BLOCK];
+	const struct job *j = job;
 
 	(void)thread;
-	for (int64_t first = 0; first < channels; first += BLOCK) {
-		const int64_t count = channels - first < BLOCK ? channels - first : BLOCK;
+	j->kern->quat_affine(j->args, begin, end);
+}
 
-		affine_block(a, first, count, f);
-		for (int64_t r = begin; r < end; r++) {
-			const float *x = (const float *)a->a.data + 4 * first +
-					 row_offset(last, a->shape, a->a.stride, r);
-			const float *dy = (const float *)a->b.data + 4 * first +
-					  row_offset(last, a->shape, a->b.stride, r);
-			float *y = (float *)a->out.data + 4 * first +
-				   row_offset(last, a->shape, a->out.stride, r);
+/* Dropout of elements begin to end - 1, row by row */
+static void drop_work(void *job, int thread, int64_t begin, int64_t end)
+{
+	const struct job *j = job;
+	const struct hzi_qmap_args *m = j->args;
+	const int last = m->ndim - 1;
+	const size_t size = hz_dtype_size(m->a.dtype);
 
-			for (int64_t k = 0; k < count; k++, x += 4, dy += 4, y += 4) {
-				const v4 v = load4(x) - f[k].mean;
+	(void)thread;
+	while (begin < end) {
+		const int64_t channel = begin % m->shape[last];
+		int64_t from = 4 * channel, to = 4 * channel, rest = begin / m->shape[last];
+		int64_t count = m->shape[last] - channel;
 
-				if (a->kind == HZI_QMAP_AFFINE)
-					store4(y, f[k].shift + matrix4(f[k].m, v));
-				else
-					store4(y, f[k].shift + matrix4(f[k].n, v) +
-							  matrix4(f[k].m, load4(dy)));
-			}
+		for (int d = last - 1; d >= 0; d--) {
+			from += rest % m->shape[d] * m->a.stride[d];
+			to += rest % m->shape[d] * m->out.stride[d];
+			rest /= m->shape[d];
 		}
+		count = count < end - begin ? count : end - begin;
+		j->kern->quat_drop(m, (const char *)m->a.data + (size_t)from * size,
+				   (char *)m->out.data + (size_t)to * size, count,
+				   m->offset + (uint64_t)begin);
+		begin += count;
 	}
 }
 
 static int map(struct hz_context *ctx, const char *op, const struct hzi_qmap_args *a)
 {
-	const int last = a->ndim - 1;
+	const int last = a->ndim - 1, dtype = a->out.dtype;
 	const bool affine = a->kind == HZI_QMAP_AFFINE || a->kind == HZI_QMAP_AFFINE_BWD;
+	const bool plain = is_plain(&a->a, last, dtype) && is_plain(&a->out, last, dtype);
+	const int threads = hzi_threads(ctx, a->total * 32);
+	struct job job = {ctx->kern, a};
 
 	(void)op;
-	if (affine && is_plain(&a->a, last) && is_plain(&a->out, last) &&
-	    (a->kind == HZI_QMAP_AFFINE || is_plain(&a->b, last))) {
-		hzi_parallel(hzi_threads(ctx, a->total * 32), affine_work, (void *)(uintptr_t)a,
-			     a->total / a->shape[last]);
-		return HZ_OK;
-	}
-	hzi_parallel(hzi_threads(ctx, a->total * 32), map_work, (void *)(uintptr_t)a, a->total);
+	if (affine && plain && (a->kind == HZI_QMAP_AFFINE || is_plain(&a->b, last, dtype)))
+		hzi_parallel(threads, affine_work, &job, a->total / a->shape[last]);
+	else if (a->kind == HZI_QMAP_DROPOUT && plain && !a->accumulate && !a->pure)
+		hzi_parallel(threads, drop_work, &job, a->total);
+	else
+		hzi_parallel(threads, map_work, (void *)(uintptr_t)a, a->total);
 	return HZ_OK;
 }
 
@@ -313,102 +259,12 @@ static void sum_run(const struct hzi_qsum_args *a, int kind, int64_t begin, int6
 	}
 }
 
-#define FLUSH 128		/* rows after which f32 sums go on from 0, in f64 */
-
-/* What rows begin to end - 1 have for a block of channels: as hzi_qsum_one() has it, in f32 */
-static void sum_block(const struct hzi_qsum_args *a, int kind, int64_t begin, int64_t end,
-		      int64_t first, int64_t count, v4 (*total)[5])
-{
-	const float *saved = a->mean ? (const float *)a->mean + first * HZI_QSAVED : NULL;
-	v4 mean[BLOCK] = {{0}}, m[BLOCK][4];
-
-	for (int64_t k = 0; k < count && kind != HZI_QSUM_PLAIN; k++) {
-		int at = 4;
-
-		mean[k] = load4(saved + k * HZI_QSAVED);
-		for (int r = 0; r < 4; r++) {
-			for (int c = 0; c < 4; c++)
-				m[k][c][r] = c > r ? 0 : saved[k * HZI_QSAVED + at++];
-		}
-	}
-	for (int64_t r = begin; r < end; r++) {
-		const float *x = (const float *)a->a.data + 4 * first +
-				 row_offset(a->ndim, a->shape, a->a.stride, r);
-		const float *dy = NULL;
-
-		if (kind == HZI_QSUM_CROSS)
-			dy = (const float *)a->b.data + 4 * first +
-			     row_offset(a->ndim, a->shape, a->b.stride, r);
-		for (int64_t k = 0; k < count; k++) {
-			const v4 v = load4(x + 4 * k) - mean[k];
-			v4 left = v, right = v;
-
-			if (kind == HZI_QSUM_PLAIN) {
-				total[k][0] += v;
-				continue;
-			}
-			if (kind == HZI_QSUM_CROSS) {
-				left = load4(dy + 4 * k);
-				right = matrix4(m[k], v);
-				total[k][4] += left;
-			}
-			for (int c = 0; c < 4; c++)
-				total[k][c] += LANE(left, c) * right;
-		}
-	}
-}
-
-static void sum_plain_run(const struct hzi_qsum_args *a, int kind, int64_t begin, int64_t end)
-{
-	const int values = HZI_QSUM_VALUES(kind);
-
-	for (int64_t chunk = begin; chunk < end; chunk++) {
-		const int64_t low = chunk * a->chunk;
-		const int64_t high = low + a->chunk < a->rows ? low + a->chunk : a->rows;
-		double *part = a->part + chunk * a->channels * values;
-
-		memset(part, 0, (size_t)(a->channels * values) * sizeof(*part));
-		for (int64_t first = 0; first < a->channels; first += BLOCK) {
-			const int64_t count = a->channels - first < BLOCK ? a->channels - first :
-									    BLOCK;
-
-			for (int64_t r = low; r < high; r += FLUSH) {
-				v4 total[BLOCK][5] = {{{0}}};
-
-				sum_block(a, kind, r, r + FLUSH < high ? r + FLUSH : high, first,
-					  count, total);
-				for (int64_t k = 0; k < count; k++) {
-					double *to = part + (first + k) * values;
-
-					for (int i = 0; i < 4 && kind == HZI_QSUM_CROSS; i++)
-						*to++ += (double)total[k][4][i];
-					for (int i = 0; i < 16; i++) {
-						if (kind == HZI_QSUM_PLAIN ? i >= 4 :
-						    kind == HZI_QSUM_SQUARES && i % 4 < i / 4)
-							continue;
-						*to++ += (double)total[k][i / 4][i % 4];
-					}
-				}
-			}
-		}
-	}
-}
-
 static void sum_plain_work(void *job, int thread, int64_t begin, int64_t end)
 {
-	const struct hzi_qsum_args *a = job;
+	const struct job *j = job;
 
 	(void)thread;
-	switch (a->kind) {
-	case HZI_QSUM_PLAIN:
-		sum_plain_run(a, HZI_QSUM_PLAIN, begin, end);
-		break;
-	case HZI_QSUM_SQUARES:
-		sum_plain_run(a, HZI_QSUM_SQUARES, begin, end);
-		break;
-	default:
-		sum_plain_run(a, HZI_QSUM_CROSS, begin, end);
-	}
+	j->kern->quat_sums(j->args, begin, end);
 }
 
 static void sum_work(void *job, int thread, int64_t begin, int64_t end)
@@ -430,12 +286,17 @@ static void sum_work(void *job, int thread, int64_t begin, int64_t end)
 
 static int sum(struct hz_context *ctx, const char *op, const struct hzi_qsum_args *a)
 {
-	const bool plain = is_plain(&a->a, a->ndim) && a->rows > 0 &&
-			   (a->kind != HZI_QSUM_CROSS || is_plain(&a->b, a->ndim));
+	const bool plain = is_plain(&a->a, a->ndim, a->a.dtype) && a->rows > 0 &&
+			   (a->kind == HZI_QSUM_PLAIN || a->mean_dtype == HZ_F32) &&
+			   (a->kind != HZI_QSUM_CROSS || is_plain(&a->b, a->ndim, a->a.dtype));
+	const int threads = hzi_threads(ctx, a->rows * a->channels * 32);
+	struct job job = {ctx->kern, a};
 
 	(void)op;
-	hzi_parallel(hzi_threads(ctx, a->rows * a->channels * 32),
-		     plain ? sum_plain_work : sum_work, (void *)(uintptr_t)a, a->chunks);
+	if (plain)
+		hzi_parallel(threads, sum_plain_work, &job, a->chunks);
+	else
+		hzi_parallel(threads, sum_work, (void *)(uintptr_t)a, a->chunks);
 	return HZ_OK;
 }
 
@@ -493,19 +354,44 @@ static void pool_bwd_work(void *job, int thread, int64_t begin, int64_t end)
 	}
 }
 
+static void pool_plain_work(void *job, int thread, int64_t begin, int64_t end)
+{
+	const struct job *j = job;
+
+	(void)thread;
+	j->kern->quat_pool(j->args, begin, end);
+}
+
+static void pool_bwd_plain_work(void *job, int thread, int64_t begin, int64_t end)
+{
+	const struct job *j = job;
+
+	(void)thread;
+	j->kern->quat_pool_bwd(j->args, begin, end);
+}
+
 static int pool(struct hz_context *ctx, const char *op, const struct hzi_qpool_args *a,
 		bool backward)
 {
 	const int64_t *size = backward ? a->size : a->count;
 	const int64_t pixels = a->images * size[0] * size[1] * size[2];
+	const bool plain = is_plain(&a->x, 4, a->y.dtype) && is_plain(&a->y, 4, a->y.dtype) &&
+			   (!a->index || a->index_stride[4] == 1);
+	struct job job = {ctx->kern, a};
 	int64_t reads = 1;
+	int threads;
 
 	/* Windows may be far larger than x. */
 	for (int d = 0; d < 3; d++)
 		reads *= a->window[d] < a->size[d] ? a->window[d] : a->size[d];
 	(void)op;
-	hzi_parallel(hzi_threads(ctx, pixels * a->channels * 16 * (backward ? 2 : reads + 1)),
-		     backward ? pool_bwd_work : pool_work, (void *)(uintptr_t)a, pixels);
+	threads = hzi_threads(ctx, pixels * a->channels * 16 * (backward ? 2 : reads + 1));
+	if (plain)
+		hzi_parallel(threads, backward ? pool_bwd_plain_work : pool_plain_work, &job,
+			     pixels);
+	else
+		hzi_parallel(threads, backward ? pool_bwd_work : pool_work,
+			     (void *)(uintptr_t)a, pixels);
 	return HZ_OK;
 }
 

@@ -67,6 +67,8 @@ typedef uint32_t vu __attribute__((vector_size(4 * LANES)));
 typedef uint16_t vh __attribute__((vector_size(2 * LANES)));
 typedef int8_t vb __attribute__((vector_size(LANES)));
 typedef double vd __attribute__((vector_size(4 * LANES)));
+typedef int64_t vl __attribute__((vector_size(4 * LANES)));
+typedef uint64_t vul __attribute__((vector_size(4 * LANES)));
 typedef uint8_t vbytes __attribute__((vector_size(4 * LANES)));
 typedef uint16_t vwords __attribute__((vector_size(4 * LANES)));
 
@@ -74,8 +76,10 @@ typedef uint16_t vwords __attribute__((vector_size(4 * LANES)));
 
 #if defined(__clang__) || __GNUC__ >= 12
 #define SHUFFLE(a, b, ...) __builtin_shufflevector(a, b, __VA_ARGS__)
+#define SHUFFLE_PAIRS(a, ...) __builtin_shufflevector(a, a, __VA_ARGS__)
 #else
 #define SHUFFLE(a, b, ...) __builtin_shuffle(a, b, (vi){__VA_ARGS__})
+#define SHUFFLE_PAIRS(a, ...) __builtin_shuffle(a, (vl){__VA_ARGS__})	/* of 64 bits */
 #endif
 
 #if LANES == 16
@@ -198,6 +202,33 @@ INLINE vd fma_d(vd a, vd b, vd c)
 	return (vd)vfmaq_f64((float64x2_t)c, (float64x2_t)a, (float64x2_t)b);
 #else
 	return a * b + c;
+#endif
+}
+
+/* The lower half of the lanes and the upper as f64, and back, to nearest even */
+INLINE void f32_to_f64(vf v, vd *to)
+{
+#if HZ_VEC == HZ_VEC_AVX512
+	to[0] = (vd)_mm512_cvtps_pd(_mm512_castps512_ps256((__m512)v));
+	to[1] = (vd)_mm512_cvtps_pd(_mm512_extractf32x8_ps((__m512)v, 1));
+#elif HZ_VEC == HZ_VEC_AVX2
+	to[0] = (vd)_mm256_cvtps_pd(_mm256_castps256_ps128((__m256)v));
+	to[1] = (vd)_mm256_cvtps_pd(_mm256_extractf128_ps((__m256)v, 1));
+#else
+	to[0] = (vd){(double)v[0], (double)v[1]};
+	to[1] = (vd){(double)v[2], (double)v[3]};
+#endif
+}
+
+INLINE vf f64_to_f32(vd low, vd high)
+{
+#if HZ_VEC == HZ_VEC_AVX512
+	return (vf)_mm512_insertf32x8(_mm512_castps256_ps512(_mm512_cvtpd_ps((__m512d)low)),
+				      _mm512_cvtpd_ps((__m512d)high), 1);
+#elif HZ_VEC == HZ_VEC_AVX2
+	return (vf)_mm256_set_m128(_mm256_cvtpd_ps((__m256d)high), _mm256_cvtpd_ps((__m256d)low));
+#else
+	return (vf){(float)low[0], (float)low[1], (float)high[0], (float)high[1]};
 #endif
 }
 

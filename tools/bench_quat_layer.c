@@ -42,8 +42,11 @@ static const struct row {
 	{CONV_TRAINING, CPU | QUICK, HZ_F32, 2, 28, 32},
 	{NORM, CPU | QUICK, HZ_F32, 8, 28, 32},
 	{WHITEN, CPU, HZ_F32, 8, 28, 32},
+	{NORM, CPU, HZ_BF16, 8, 28, 32},
 	{NORM_TRAINING, CPU | QUICK, HZ_F32, 8, 28, 32},
+	{NORM_TRAINING, CPU, HZ_BF16, 8, 28, 32},
 	{POOLING, CPU | QUICK, HZ_F32, 8, 28, 32},
+	{POOLING, CPU, HZ_BF16, 8, 28, 32},
 };
 
 #define ROWS (sizeof(rows) / sizeof(*rows))

@@ -397,9 +397,7 @@ size_t hzi_cpu_quat_mul_workspace(const struct hz_context *ctx, const struct hzi
 size_t hzi_cpu_quat_mul_bwd_workspace(const struct hz_context *ctx,
 				      const struct hzi_quat_mul_bwd_args *a)
 {
-	(void)ctx;
-	(void)a;
-	return 0;
+	return a->sum ? hzi_cpu_quat_dot_workspace(ctx, a->sum) : 0;
 }
 
 size_t hzi_cpu_quat_axpy_workspace(const struct hz_context *ctx, const struct hzi_quat_axpy_args *a)
@@ -456,8 +454,9 @@ int hzi_cpu_quat_mul_bwd(struct hz_context *ctx, const struct hzi_quat_mul_bwd_a
 		.accumulate = a->accumulate,
 	};
 
-	return run_rows(ctx, &a->dims, &row,
-			(const struct hzi_quat_at *[]){&a->dy, &a->a, &a->b, &a->da, &a->db});
+	HZ_CHECK(run_rows(ctx, &a->dims, &row,
+			  (const struct hzi_quat_at *[]){&a->dy, &a->a, &a->b, &a->da, &a->db}));
+	return a->sum ? hzi_cpu_quat_dot(ctx, a->sum) : HZ_OK;
 }
 
 int hzi_cpu_quat_axpy(struct hz_context *ctx, const struct hzi_quat_axpy_args *a)

@@ -32,6 +32,7 @@ static struct hzi_quat_operand operand(const struct hzi_quat_at *at, enum kind k
 				       const struct hzi_quat_dims *dims)
 {
 	struct hzi_quat_operand o = {.data = at->data};
+	bool wxyz = true, xyzw = true;
 	int64_t steps = 0;
 
 	for (int d = 0; d < dims->ndim; d++) {
@@ -39,19 +40,22 @@ static struct hzi_quat_operand operand(const struct hzi_quat_at *at, enum kind k
 		steps |= at->stride[d];
 	}
 	o.width = kind == WHOLE ? 4 : kind == VECTOR3 ? 3 : 1;
-	o.whole = kind == WHOLE && steps % 4 == 0 &&
-		  (uintptr_t)at->data % (dtype == HZ_F32 ? 16 : 8) == 0;
 	for (int c = 0; c < 4; c++) {
 		o.comp[c] = at->comp[c];
-		o.whole &= at->comp[c] == c;
+		wxyz &= at->comp[c] == c;
+		xyzw &= at->comp[c] == (c + 3) % 4;
 	}
+	if (kind == WHOLE && steps % 4 == 0 &&
+	    (uintptr_t)at->data % (dtype == HZ_F32 ? 16 : 8) == 0)
+		o.whole = wxyz ? HZI_QUAT_WXYZ : xyzw ? HZI_QUAT_XYZW : HZI_QUAT_APART;
 	return o;
 }
 
 /* The kind of an operand of vectors: with a real part at comp[0] beside them, or not. */
 static enum kind vector_kind(const struct hzi_quat_at *at)
 {
-	return at->comp[1] == 1 && at->comp[3] == 3 ? WHOLE : VECTOR3;
+	return (at->comp[0] == 0 && at->comp[1] == 1 && at->comp[3] == 3) ||
+	       (at->comp[0] == 3 && at->comp[1] == 0 && at->comp[3] == 2) ? WHOLE : VECTOR3;
 }
 
 static struct hzi_quat_job job(const struct hzi_quat_dims *dims, int dtype)
@@ -97,16 +101,34 @@ static bool lies_flat(const struct hzi_quat_job *p, struct hzi_quat_operand *o)
 	return step == 0 && o->width == 4;
 }
 
-/* Whether the kernels for operands that lie one after the other do it. */
+/* Whether the kernels for operands that lie one after the other do it, all in one order. */
 static bool is_flat(struct hzi_quat_job *p)
 {
+	bool wxyz = false;
+
+	p->turned = false;
 	if (p->ndim > 2 || (p->ndim == 2 && p->shape[1] < ROW_LEAST))
 		return false;
 	for (int i = 0; i < HZI_QUAT_OPERANDS; i++) {
-		if (p->at[i].data && !lies_flat(p, &p->at[i]))
+		const struct hzi_quat_operand *o = &p->at[i];
+
+		if (!o->data)
+			continue;
+		if (!lies_flat(p, &p->at[i]))
 			return false;
+		wxyz |= o->whole == HZI_QUAT_WXYZ;
+		p->turned |= o->whole == HZI_QUAT_XYZW;
 	}
-	return true;
+	return !(wxyz && p->turned);
+}
+
+/* How whole quaternions lie that are back to back in the last dimension, in pieces of 16 bytes. */
+static int16_t dense_whole(const struct hzi_quat_job *p, const struct hzi_quat_operand *o)
+{
+	if (!o->whole || o->stride[p->ndim - 1] != 4 ||
+	    !is_aligned(o, p->ndim, o->data, p->dtype == HZ_F32 ? 4 : 2, 16))
+		return HZI_QUAT_GAPS;
+	return o->whole == HZI_QUAT_XYZW ? HZI_QUAT_TURNED : HZI_QUAT_WHOLE;
 }
 
 /* Has kernels for any operands take 16 bytes of components at a time where some lie in planes. */
@@ -125,9 +147,8 @@ static void plan_groups(struct hzi_quat_job *p)
 					    size, 16);
 		planes |= dense;
 		o->dense = dense ? HZI_QUAT_PLANES : HZI_QUAT_GAPS;
-		if (o->data && o->whole && p->ndim && o->stride[p->ndim - 1] == 4 &&
-		    is_aligned(o, p->ndim, o->data, size, 16))
-			o->dense = HZI_QUAT_WHOLE;
+		if (o->data && p->ndim && dense_whole(p, o))
+			o->dense = dense_whole(p, o);
 	}
 	if (!planes || n < 16 / size || n > INT32_MAX)
 		return;
@@ -136,19 +157,15 @@ static void plan_groups(struct hzi_quat_job *p)
 }
 
 /* How an operand of tiles lies in the last dimension, which steps by step. */
-static int dense_of(const struct hzi_quat_operand *o, int ndim, int64_t size)
+static int16_t dense_of(const struct hzi_quat_job *p, const struct hzi_quat_operand *o)
 {
-	const int64_t step = o->stride[ndim - 1];
-	bool turned = o->width == 4 && o->comp[0] == 3, planes = step == 1;
+	const int64_t size = p->dtype == HZ_F32 ? 4 : 2;
+	bool planes = o->stride[p->ndim - 1] == 1;
 
-	if (o->whole && step == 4 && is_aligned(o, ndim, o->data, size, 16))
-		return HZI_QUAT_WHOLE;
-	for (int c = 1; c < 4; c++)
-		turned &= o->comp[c] == c - 1;
-	if (turned && step == 4 && is_aligned(o, ndim, o->data, size, 16))
-		return HZI_QUAT_TURNED;
+	if (dense_whole(p, o))
+		return dense_whole(p, o);
 	for (int c = o->width == 3; c < (o->width == 1 ? 1 : 4); c++)
-		planes &= is_aligned(o, ndim, (char *)o->data + o->comp[c] * size, size, 16);
+		planes &= is_aligned(o, p->ndim, (char *)o->data + o->comp[c] * size, size, 16);
 	return planes ? HZI_QUAT_PLANES : HZI_QUAT_GAPS;
 }
 
@@ -170,7 +187,7 @@ static bool plan_tiles(struct hzi_quat_job *p, int pieces)
 
 		if (!o->data)
 			continue;
-		o->dense = dense_of(o, p->ndim, size);
+		o->dense = dense_of(p, o);
 		pays |= o->dense == HZI_QUAT_PLANES || o->dense == HZI_QUAT_TURNED;
 	}
 	if (!pays)
@@ -238,7 +255,6 @@ static int launch_mul(struct hz_context *ctx, const char *op, int kernel, int pi
 	}
 
 NO_WORKSPACE(quat_mul)
-NO_WORKSPACE(quat_mul_bwd)
 NO_WORKSPACE(quat_axpy)
 NO_WORKSPACE(quat_map)
 NO_WORKSPACE(quat_map_bwd)
@@ -291,7 +307,8 @@ static struct hzi_quat_job one_gradient_job(const struct hzi_quat_mul_bwd_args *
 	return p;
 }
 
-int hzi_cuda_quat_mul_bwd(struct hz_context *ctx, const struct hzi_quat_mul_bwd_args *a)
+/* Without the one that is a sum */
+static int mul_bwd(struct hz_context *ctx, const struct hzi_quat_mul_bwd_args *a)
 {
 	static const char op[] = "quat_mul_bwd";
 	struct hzi_quat_job p;
@@ -472,7 +489,8 @@ int hzi_cuda_quat_dot(struct hz_context *ctx, const struct hzi_quat_dot_args *a)
 	struct hzi_quat_job p = dot_job(a);
 	int kernel = HZI_KERNEL_quat_dot_any, threads = HZI_QUAT_THREADS;
 
-	if (p.at[0].whole && p.at[1].whole && p.ndim - p.kept == 1) {
+	p.turned = p.at[0].whole == HZI_QUAT_XYZW;
+	if (p.at[0].whole && p.at[0].whole == p.at[1].whole && p.ndim - p.kept == 1) {
 		if (has_pairs(&p)) {
 			kernel = a->dtype == HZ_F16 ? HZI_KERNEL_quat_dot_pairs_f16
 						    : HZI_KERNEL_quat_dot_pairs_bf16;
@@ -513,25 +531,29 @@ static int64_t joint_blocks(const struct hzi_quat_job *p)
 	return ceil_div(p->shape[0], HZI_QUAT_SUM_BLOCK * (p->dtype == HZ_F32 ? 1 : 2));
 }
 
-/* Whether p, whose output kind has the place of the sum, is of one row that is long enough. */
+/*
+ * Operands: dy, what is many, what all of these share, the output of the many. Whether that is of
+ * one row that is long enough; sum: the dimensions of the other output.
+ */
 static bool is_joint(struct hzi_quat_job *p, const struct hzi_quat_dims *sum)
 {
 	return p->ndim == 1 && sum->ndim == 1 && sum->kept == 0 && p->shape[0] >= JOINT_LEAST &&
-	       joint_blocks(p) <= BLOCKS_MAX && is_flat(p);
+	       joint_blocks(p) <= BLOCKS_MAX && is_flat(p) && p->at[0].dense && p->at[1].dense &&
+	       p->at[3].dense;
 }
 
-/* kernel: that of f32. */
-static int launch_joint(struct hz_context *ctx, const char *op, int kernel, struct hzi_quat_job *p)
+/* kernel: that of f32; y: the sum */
+static int launch_joint(struct hz_context *ctx, const char *op, int kernel, struct hzi_quat_job *p,
+			const struct hzi_quat_at *y)
 {
+	static const struct hzi_quat_dims no_dims;
 	const int64_t blocks = joint_blocks(p);
 	struct hzi_launch l = {.grid = {(unsigned)blocks}, .block = {HZI_QUAT_THREADS}};
 
-	p->row_blocks = (int32_t)blocks;
 	p->partial = ctx->workspace;
 	kernel += p->dtype == HZ_F32 ? 0 : p->dtype == HZ_F16 ? 1 : 2;
-	HZ_CHECK(hzi_cuda_launch(ctx, op, HZI_FAMILY_QUAT, kernel, &l, p, sizeof(*p)));
-	p->at[0] = p->at[3 + p->kind];
-	p->kind = 0;
+	HZ_CHECK(hzi_cuda_launch(ctx, op, HZI_FAMILY_QUAT_DOT, kernel, &l, p, sizeof(*p)));
+	p->at[0] = operand(y, WHOLE, p->dtype, &no_dims);
 	p->terms = blocks;
 	p->count = 1;
 	p->kept = 0;
@@ -545,15 +567,62 @@ static size_t joint_bytes(const struct hzi_quat_job *p)
 	return 16 * (size_t)joint_blocks(p);
 }
 
-static const struct hzi_quat_dims no_dims;	/* of one quaternion for all */
+/*
+ * With X the many, K the one and their conjugations: dX = cx(dy conj(ck(K))) and dK = ck(the sum of
+ * conj(cx(X)) dy) where K is the right factor; where it is the left one, the same of conj(dy), with
+ * all of it conjugated. True if one kernel does both.
+ */
+static bool joint_mul_bwd_job(const struct hzi_quat_mul_bwd_args *a, struct hzi_quat_job *p)
+{
+	const bool right = a->da.data != NULL;
+	const struct hzi_quat_job all = mul_bwd_job(a);
+
+	if (!a->sum)
+		return false;
+	*p = all;
+	p->at[1] = all.at[right ? 1 : 2];
+	p->at[2] = all.at[right ? 2 : 1];
+	p->at[3] = all.at[right ? 3 : 4];
+	p->at[4].data = NULL;
+	p->conj_a = !right;
+	p->conj_b = right ? a->conj_a : !a->conj_b;
+	p->conj_y = right ? a->conj_b : !a->conj_a;
+	return is_joint(p, &a->sum->dims);
+}
+
+size_t hzi_cuda_quat_mul_bwd_workspace(const struct hz_context *ctx,
+				       const struct hzi_quat_mul_bwd_args *a)
+{
+	struct hzi_quat_job p;
+
+	if (joint_mul_bwd_job(a, &p))
+		return joint_bytes(&p);
+	return a->sum ? hzi_cuda_quat_dot_workspace(ctx, a->sum) : 0;
+}
+
+int hzi_cuda_quat_mul_bwd(struct hz_context *ctx, const struct hzi_quat_mul_bwd_args *a)
+{
+	struct hzi_quat_job p;
+
+	if (joint_mul_bwd_job(a, &p))
+		return launch_joint(ctx, "quat_mul_bwd", HZI_KERNEL_quat_mul_joint_f32, &p,
+				    &a->sum->y);
+	HZ_CHECK(mul_bwd(ctx, a));
+	return a->sum ? hzi_cuda_quat_dot(ctx, a->sum) : HZ_OK;
+}
 
 /* Both, that of q being a sum: true if one kernel does them. */
 static bool joint_rotate_bwd_job(const struct hzi_quat_rotate_bwd_args *a, struct hzi_quat_job *p)
 {
-	*p = rotate_bwd_job(a);
+	const struct hzi_quat_job all = rotate_bwd_job(a);
+
+	*p = all;
 	if (!a->sum || !a->sum->dq.data)
 		return false;
-	p->at[3] = operand(&a->sum->dq, WHOLE, a->dtype, &no_dims);
+	p->at[1] = all.at[2];
+	p->at[2] = all.at[1];
+	p->at[3] = all.at[4];
+	p->at[4].data = NULL;
 	return is_joint(p, &a->sum->dims);
 }
 
@@ -575,7 +644,7 @@ int hzi_cuda_quat_rotate_bwd(struct hz_context *ctx, const struct hzi_quat_rotat
 	struct hzi_quat_job p;
 
 	if (joint_rotate_bwd_job(a, &p))
-		return launch_joint(ctx, op, HZI_KERNEL_quat_rotate_bwd_sum_f32, &p);
+		return launch_joint(ctx, op, HZI_KERNEL_quat_rotate_joint_f32, &p, &a->sum->dq);
 	p = rotate_bwd_job(a);
 	if (a->dims.kept < a->dims.ndim)
 		return launch_sum(ctx, op, HZI_KERNEL_quat_rotate_sum, HZI_QUAT_THREADS, &p, 3,

@@ -7,7 +7,7 @@
  * after the other, in 16-byte pieces of which a thread has several under way; and one for anything
  * else.
  */
-#include "gpu/quat_any.cuh"
+#include "gpu/quat_flat.cuh"
 
 /* ---- Neighbours, 16 bytes of each component -------------------------------------------------- */
 
@@ -26,8 +26,11 @@ struct group {
 		return kind == REAL ? c == 0 : kind == QUATERNION || c > 0 || real;
 	}
 
-	/* From four pieces of whole quaternions to those of components, or back. */
-	__device__ __forceinline__ void turn(bool back)
+	/*
+	 * From four pieces of whole quaternions to those of components, or back; turned: of x, y,
+	 * z, w.
+	 */
+	__device__ __forceinline__ void turn(bool back, bool turned)
 	{
 		uint32_t v[4][4];
 
@@ -35,7 +38,7 @@ struct group {
 		for (int i = 0; i < 4; i++)
 #pragma unroll
 			for (int c = 0; c < 4; c++)
-				v[i][c] = w[i][c];
+				v[i][c] = turned && back ? w[(i + 1) % 4][c] : w[i][c];
 #pragma unroll
 		for (int i = 0; i < 4; i++)
 #pragma unroll
@@ -52,6 +55,21 @@ struct group {
 					w[c][i] = __byte_perm(v[i][c / 2], v[i][2 + c / 2],
 							      halves[c % 2]);
 			}
+		if (!turned || back)
+			return;
+#pragma unroll
+		for (int i = 0; i < 4; i++) {
+			const uint32_t last = w[3][i];
+
+			w[3][i] = w[2][i], w[2][i] = w[1][i], w[1][i] = w[0][i], w[0][i] = last;
+		}
+	}
+
+	/* An operand's pieces are of whole quaternions. */
+	static __device__ __forceinline__ bool is_whole(const hzi_quat_operand &o,
+							operand_kind kind)
+	{
+		return kind == QUATERNION && o.dense >= HZI_QUAT_WHOLE;
 	}
 
 	/* Piece i of lane j becomes piece j of lane i, of four lanes. */
@@ -91,7 +109,7 @@ struct group {
 	__device__ __forceinline__ void load(const hzi_quat_operand &o, operand_kind kind, int real,
 					     int64_t at, int64_t step, bool beside)
 	{
-		if (kind == QUATERNION && o.dense == HZI_QUAT_WHOLE) {
+		if (is_whole(o, kind)) {
 			const uint4 *from = (const uint4 *)((const char *)o.data + at * SIZE);
 
 			if (beside)
@@ -130,20 +148,20 @@ struct group {
 	__device__ __forceinline__ void settle(const hzi_quat_operand &o, operand_kind kind,
 					       bool beside)
 	{
-		if (kind != QUATERNION || o.dense != HZI_QUAT_WHOLE)
+		if (!is_whole(o, kind))
 			return;
 		if (beside)
 			exchange();
-		turn(false);
+		turn(false, o.dense == HZI_QUAT_TURNED);
 	}
 
 	__device__ __forceinline__ void store(const hzi_quat_operand &o, operand_kind kind,
 					      int real, int64_t at, int64_t step, bool beside)
 	{
-		if (kind == QUATERNION && o.dense == HZI_QUAT_WHOLE) {
+		if (is_whole(o, kind)) {
 			uint4 *to = (uint4 *)((char *)o.data + at * SIZE);
 
-			turn(true);
+			turn(true, o.dense == HZI_QUAT_TURNED);
 			if (beside) {
 				exchange();
 				to -= 3 * (threadIdx.x % 4);
@@ -298,216 +316,16 @@ HZ_DEVICE void run_any(const hzi_quat_job &p)
 
 /*
  * Rows of the last dimension, a block each HZI_QUAT_BLOCK times 16 bytes of quaternions. A warp
- * takes portions of COUNT pieces a lane, a piece being a quaternion of f32 or two of 16 bits.
- * Operands lie without gaps, or are one quaternion for the row.
- *
- * The words of a piece: four of QUATERNION; x, y, z in three of VECTOR and their real parts in the
- * fourth; one of REAL.
+ * takes portions (gpu/quat_flat.cuh). Operands lie without gaps, or are one quaternion for the row.
  */
-template <int DTYPE>
-struct piece {
-	static constexpr int each = DTYPE == HZ_F32 ? 1 : 2;
 
-	uint32_t w[4];
-
-	__device__ __forceinline__ float at(int i) const { return number_in<DTYPE>(w, i); }
-
-	/* real: with what a vector has besides. */
-	__device__ __forceinline__ quat get(operand_kind kind, bool real, int e) const
-	{
-		if (kind == REAL)
-			return {at(e), 0, 0, 0};
-		if (kind == VECTOR)
-			return {real ? at(3 * each + e) : 0, at(3 * e), at(3 * e + 1),
-				at(3 * e + 2)};
-		return {at(4 * e), at(4 * e + 1), at(4 * e + 2), at(4 * e + 3)};
-	}
-
-	__device__ __forceinline__ void put(operand_kind kind, const quat (&q)[each])
-	{
-		const quat a = q[0], b = q[each - 1];
-
-		if (kind == REAL) {
-			w[0] = word_of<DTYPE>(a.w, b.w);
-		} else if (kind == VECTOR) {
-			w[0] = word_of<DTYPE>(a.x, a.y);
-			w[1] = DTYPE == HZ_F32 ? word_of<DTYPE>(a.y, 0) : word_of<DTYPE>(a.z, b.x);
-			w[2] = DTYPE == HZ_F32 ? word_of<DTYPE>(a.z, 0) : word_of<DTYPE>(b.y, b.z);
-			w[3] = word_of<DTYPE>(a.w, b.w);
-		} else if (DTYPE == HZ_F32) {
-			w[0] = word_of<DTYPE>(a.w, 0), w[1] = word_of<DTYPE>(a.x, 0);
-			w[2] = word_of<DTYPE>(a.y, 0), w[3] = word_of<DTYPE>(a.z, 0);
-		} else {
-			w[0] = word_of<DTYPE>(a.w, a.x), w[1] = word_of<DTYPE>(a.y, a.z);
-			w[2] = word_of<DTYPE>(b.w, b.x), w[3] = word_of<DTYPE>(b.y, b.z);
-		}
-	}
-
-	/* From four words of whole quaternions to those of VECTOR, and back. */
-	__device__ __forceinline__ void to_vector(void)
-	{
-		const uint32_t a = w[0], b = w[1], c = w[2], d = w[3];
-
-		if (DTYPE == HZ_F32) {
-			w[0] = b, w[1] = c, w[2] = d, w[3] = a;
-		} else {
-			w[0] = __byte_perm(a, b, 0x5432);
-			w[1] = __byte_perm(b, c, 0x7632);
-			w[2] = d;
-			w[3] = __byte_perm(a, c, 0x5410);
-		}
-	}
-
-	__device__ __forceinline__ void from_vector(void)
-	{
-		const uint32_t a = w[0], b = w[1], c = w[2], d = w[3];
-
-		if (DTYPE == HZ_F32) {
-			w[0] = d, w[1] = a, w[2] = b, w[3] = c;
-		} else {
-			w[0] = __byte_perm(d, a, 0x5410);
-			w[1] = __byte_perm(a, b, 0x5432);
-			w[2] = __byte_perm(d, b, 0x7632);
-			w[3] = c;
-		}
-	}
-};
-
-/* What a warp has of an operand. room: 12 bytes for each piece, for vectors of three. */
-template <int DTYPE, int COUNT>
-struct portion {
-	static constexpr int each = piece<DTYPE>::each, size = DTYPE == HZ_F32 ? 4 : 2;
-	static constexpr int quaternions = COUNT * 32 * each;
-
-	piece<DTYPE> of[COUNT];
-
-	/* Words of COUNT a lane, three times: a warp's vectors as they lie in memory. */
-	static __device__ __forceinline__ uint32_t *unit(void *first, int i)
-	{
-		return (uint32_t *)first + (32 * i + threadIdx.x % 32) * COUNT;
-	}
-
-	__device__ __forceinline__ void load(const hzi_quat_operand &o, operand_kind kind,
-					     int64_t at)
-	{
-		const int lane = threadIdx.x % 32;
-		char *const from = (char *)o.data + at * size;
-
-		if (kind == REAL) {
-#pragma unroll
-			for (int u = 0; u < COUNT; u++)
-				of[u].w[0] = ((const uint32_t *)from)[32 * u + lane];
-		} else if (kind == VECTOR && o.width == 3) {
-#pragma unroll
-			for (int i = 0; i < 3; i++) {
-				if (COUNT == 4) {
-					const uint4 v = *(const uint4 *)unit(from, i);
-
-					of[0].w[i] = v.x, of[1 % COUNT].w[i] = v.y;
-					of[2 % COUNT].w[i] = v.z, of[3 % COUNT].w[i] = v.w;
-				} else {
-					const uint2 v = *(const uint2 *)unit(from, i);
-
-					of[0].w[i] = v.x, of[1].w[i] = v.y;
-				}
-			}
-		} else if (o.dense) {
-#pragma unroll
-			for (int u = 0; u < COUNT; u++) {
-				const uint4 v = ((const uint4 *)from)[32 * u + lane];
-
-				of[u].w[0] = v.x, of[u].w[1] = v.y;
-				of[u].w[2] = v.z, of[u].w[3] = v.w;
-			}
-		} else {
-			uint4 v;
-
-			if (DTYPE == HZ_F32) {
-				v = *(const uint4 *)from;
-			} else {
-				const uint2 h = *(const uint2 *)from;
-
-				v = make_uint4(h.x, h.y, h.x, h.y);
-			}
-#pragma unroll
-			for (int u = 0; u < COUNT; u++) {
-				of[u].w[0] = v.x, of[u].w[1] = v.y;
-				of[u].w[2] = v.z, of[u].w[3] = v.w;
-			}
-		}
-	}
-
-	/* After all loads are under way. */
-	__device__ __forceinline__ void settle(const hzi_quat_operand &o, operand_kind kind,
-					       uint32_t *room)
-	{
-		if (kind != VECTOR)
-			return;
-		if (o.width != 3) {
-#pragma unroll
-			for (int u = 0; u < COUNT; u++)
-				of[u].to_vector();
-			return;
-		}
-#pragma unroll
-		for (int i = 0; i < 3; i++)
-#pragma unroll
-			for (int u = 0; u < COUNT; u++)
-				unit(room, i)[u] = of[u].w[i];
-		__syncwarp();
-#pragma unroll
-		for (int u = 0; u < COUNT; u++) {
-#pragma unroll
-			for (int i = 0; i < 3; i++)
-				of[u].w[i] = room[(32 * u + threadIdx.x % 32) * 3 + i];
-			of[u].w[3] = 0;
-		}
-		__syncwarp();
-	}
-
-	__device__ __forceinline__ void store(const hzi_quat_operand &o, operand_kind kind,
-					      int64_t at, uint32_t *room)
-	{
-		const int lane = threadIdx.x % 32;
-		char *const to = (char *)o.data + at * size;
-
-		if (kind == REAL) {
-#pragma unroll
-			for (int u = 0; u < COUNT; u++)
-				((uint32_t *)to)[32 * u + lane] = of[u].w[0];
-			return;
-		}
-		if (kind == VECTOR && o.width == 3) {
-#pragma unroll
-			for (int u = 0; u < COUNT; u++)
-#pragma unroll
-				for (int i = 0; i < 3; i++)
-					room[(32 * u + lane) * 3 + i] = of[u].w[i];
-			__syncwarp();
-#pragma unroll
-			for (int i = 0; i < 3; i++) {
-				if (COUNT == 4)
-					*(uint4 *)unit(to, i) = *(const uint4 *)unit(room, i);
-				else
-					*(uint2 *)unit(to, i) = *(const uint2 *)unit(room, i);
-			}
-			__syncwarp();
-			return;
-		}
-#pragma unroll
-		for (int u = 0; u < COUNT; u++) {
-			if (kind == VECTOR)
-				of[u].from_vector();
-			((uint4 *)to)[32 * u + lane] =
-				make_uint4(of[u].w[0], of[u].w[1], of[u].w[2], of[u].w[3]);
-		}
-	}
-};
-
-/* A warp's portion, which is full; at: where it begins in the operands. */
+/*
+ * A warp's portion, which is full; at: where it begins in the operands. turned is a constant where
+ * it is called: what turns words costs registers.
+ */
 template <class OP, int DTYPE, int COUNT>
 HZ_DEVICE void run_portion(const hzi_quat_job &p, const int64_t (&at)[OP::inputs + OP::outputs],
-			   uint32_t *room)
+			   bool turned, uint32_t *room)
 {
 	constexpr int IN = OP::inputs, OUT = OP::outputs, EACH = piece<DTYPE>::each;
 	portion<DTYPE, COUNT> in[IN], out[OUT];
@@ -522,11 +340,11 @@ HZ_DEVICE void run_portion(const hzi_quat_job &p, const int64_t (&at)[OP::inputs
 			out[n - IN].load(p.at[n], OP::kind(n), at[n]);
 #pragma unroll
 	for (int n = 0; n < IN; n++)
-		in[n].settle(p.at[n], OP::kind(n), room);
+		in[n].settle(p.at[n], OP::kind(n), turned, room);
 #pragma unroll
 	for (int n = IN; n < IN + OUT; n++)
 		if (op.adds(p) && p.at[n].data)
-			out[n - IN].settle(p.at[n], OP::kind(n), room);
+			out[n - IN].settle(p.at[n], OP::kind(n), turned, room);
 #pragma unroll
 	for (int u = 0; u < COUNT; u++) {
 		quat results[OUT][EACH];
@@ -557,40 +375,16 @@ HZ_DEVICE void run_portion(const hzi_quat_job &p, const int64_t (&at)[OP::inputs
 #pragma unroll
 	for (int n = 0; n < OUT; n++)
 		if (p.at[IN + n].data)
-			out[n].store(p.at[IN + n], OP::kind(IN + n), at[IN + n], room);
-}
-
-/* What an output holds, of piece u; as of(). */
-template <int DTYPE, int COUNT>
-HZ_DEVICE piece<DTYPE> old_piece(const hzi_quat_operand &o, operand_kind kind, const char *from,
-				 int u)
-{
-	const int at = 32 * u + threadIdx.x % 32;
-	piece<DTYPE> old;
-
-	if (kind == VECTOR && o.width == 3) {
-#pragma unroll
-		for (int i = 0; i < 3; i++)
-			old.w[i] = ((const uint32_t *)from)[3 * at + i];
-		old.w[3] = 0;
-		return old;
-	}
-	const uint4 v = ((const uint4 *)from)[at];
-
-	old.w[0] = v.x, old.w[1] = v.y, old.w[2] = v.z, old.w[3] = v.w;
-	if (kind == VECTOR)
-		old.to_vector();
-	return old;
+			out[n].store(p.at[IN + n], OP::kind(IN + n), turned, at[IN + n], room);
 }
 
 /*
  * The same where registers for all that is under way would leave room for few warps: inputs come
- * through shared memory. tile: COUNT * 32 pieces of 16 bytes for each. SUM: output p.kind is added
- * to sum.
+ * through shared memory. tile: COUNT * 32 pieces of 16 bytes for each.
  */
-template <class OP, int DTYPE, int COUNT, bool SUM>
+template <class OP, int DTYPE, int COUNT>
 HZ_DEVICE void run_staged(const hzi_quat_job &p, const int64_t (&at)[OP::inputs + OP::outputs],
-			  uint4 *tile, uint32_t *room, quat &sum)
+			  bool turned, uint4 *tile, uint32_t *room)
 {
 	constexpr int IN = OP::inputs, OUT = OP::outputs, EACH = piece<DTYPE>::each;
 	constexpr int PIECES = 32 * COUNT, VECTORS = 24 * COUNT, SIZE = DTYPE == HZ_F32 ? 4 : 2;
@@ -641,8 +435,7 @@ HZ_DEVICE void run_staged(const hzi_quat_job &p, const int64_t (&at)[OP::inputs 
 				v = make_uint4(h.x, h.y, h.x, h.y);
 			}
 			in[n].w[0] = v.x, in[n].w[1] = v.y, in[n].w[2] = v.z, in[n].w[3] = v.w;
-			if (OP::kind(n) == VECTOR)
-				in[n].to_vector();
+			in[n].settle(OP::kind(n), turned);
 		}
 #pragma unroll
 		for (int e = 0; e < EACH; e++) {
@@ -663,16 +456,10 @@ HZ_DEVICE void run_staged(const hzi_quat_job &p, const int64_t (&at)[OP::inputs 
 			char *const to = (char *)o.data + at[IN + n] * SIZE;
 			piece<DTYPE> out;
 
-			if (SUM && n == p.kind) {
-#pragma unroll
-				for (int e = 0; e < EACH; e++)
-					sum = quat_add(sum, results[n][e]);
-				continue;
-			}
 			if (!o.data)
 				continue;
 			if (op.adds(p)) {
-				const auto old = old_piece<DTYPE, COUNT>(o, kind, to, u);
+				const auto old = old_piece<DTYPE, COUNT>(o, kind, turned, to, u);
 
 #pragma unroll
 				for (int e = 0; e < EACH; e++)
@@ -686,8 +473,7 @@ HZ_DEVICE void run_staged(const hzi_quat_job &p, const int64_t (&at)[OP::inputs 
 					room[(32 * u + lane) * 3 + i] = out.w[i];
 				continue;
 			}
-			if (kind == VECTOR)
-				out.from_vector();
+			out.unsettle(kind, turned);
 			((uint4 *)to)[32 * u + lane] =
 				make_uint4(out.w[0], out.w[1], out.w[2], out.w[3]);
 		}
@@ -695,8 +481,7 @@ HZ_DEVICE void run_staged(const hzi_quat_job &p, const int64_t (&at)[OP::inputs 
 	__syncwarp();
 #pragma unroll
 	for (int n = IN; n < IN + OUT; n++) {
-		if (OP::kind(n) != VECTOR || !p.at[n].data || p.at[n].width != 3 ||
-		    (SUM && n - IN == p.kind))
+		if (OP::kind(n) != VECTOR || !p.at[n].data || p.at[n].width != 3)
 			continue;
 #pragma unroll
 		for (int i = lane; i < PIECES; i += 32)
@@ -707,12 +492,11 @@ HZ_DEVICE void run_staged(const hzi_quat_job &p, const int64_t (&at)[OP::inputs 
 	__syncwarp();
 }
 
-/* SUM: sums of an output, by blocks, are put at p.partial. */
-template <class OP, int DTYPE, bool SUM = false>
+template <class OP, int DTYPE>
 HZ_DEVICE void run_whole(const hzi_quat_job &p)
 {
 	constexpr int N = OP::inputs + OP::outputs;
-	constexpr int BLOCK = (SUM ? HZI_QUAT_SUM_BLOCK : HZI_QUAT_BLOCK) * piece<DTYPE>::each;
+	constexpr int BLOCK = HZI_QUAT_BLOCK * piece<DTYPE>::each;
 	constexpr bool VECTORS = OP::kind(0) == VECTOR || OP::kind(1) == VECTOR;
 	constexpr bool STAGED = VECTORS && N > 3;
 	/* As fit into registers */
@@ -725,7 +509,6 @@ HZ_DEVICE void run_whole(const hzi_quat_job &p)
 	const int64_t row = blockIdx.x / p.row_blocks, last = p.ndim - 1;
 	const int64_t begin = (int64_t)(blockIdx.x % p.row_blocks) * BLOCK;
 	const int64_t n = p.ndim ? p.shape[last] : 1, end = min(begin + BLOCK, n);
-	quat sum = {0, 0, 0, 0};
 
 	for (int64_t i = begin + warp * EACH_WARP; i < end; i += WARPS * EACH_WARP) {
 		int64_t at[N], step[N];
@@ -736,11 +519,16 @@ HZ_DEVICE void run_whole(const hzi_quat_job &p)
 			at[o] = (p.ndim == 2 ? row * p.at[o].stride[0] : 0) + i * step[o];
 		}
 		if (i + EACH_WARP <= end) {
-			if constexpr (STAGED)
-				run_staged<OP, DTYPE, COUNT, SUM>(p, at, tile[warp], room[warp],
-								  sum);
-			else
-				run_portion<OP, DTYPE, COUNT>(p, at, room[VECTORS ? warp : 0]);
+			if constexpr (STAGED) {
+				run_staged<OP, DTYPE, COUNT>(p, at, p.turned, tile[warp],
+							     room[warp]);
+			} else if (p.turned) {
+				run_portion<OP, DTYPE, COUNT>(p, at, true,
+							      room[VECTORS ? warp : 0]);
+			} else {
+				run_portion<OP, DTYPE, COUNT>(p, at, false,
+							      room[VECTORS ? warp : 0]);
+			}
 			continue;
 		}
 		for (int64_t l = threadIdx.x % 32; i + l < end; l += 32) {
@@ -749,14 +537,8 @@ HZ_DEVICE void run_whole(const hzi_quat_job &p)
 #pragma unroll
 			for (int o = 0; o < N; o++)
 				one[o] = at[o] + l * step[o];
-			run_one<OP, SUM>(p, one, &sum);
+			run_one<OP>(p, one);
 		}
-	}
-	if constexpr (SUM) {
-		sum = block_sum<false>({sum}, 0);
-		if (threadIdx.x == 0)
-			((float4 *)p.partial)[blockIdx.x] =
-				make_float4(sum.w, sum.x, sum.y, sum.z);
 	}
 }
 
@@ -793,13 +575,3 @@ KERNELS(map_bwd, 0)
 KERNELS(norm_bwd, 0)
 KERNELS(rotate, 0)
 KERNELS(rotate_bwd, 4)
-
-#define SUMS(name, dtype, type) \
-	KERNEL(quat_##name##_sum_##type, 4)(const __grid_constant__ hzi_quat_job p) \
-	{ \
-		run_whole<op_##name, dtype, true>(p); \
-	}
-
-SUMS(rotate_bwd, HZ_F32, f32)
-SUMS(rotate_bwd, HZ_F16, f16)
-SUMS(rotate_bwd, HZ_BF16, bf16)

@@ -24,13 +24,19 @@ struct hzi_quat_operand {
 	void *data;			/* an output's may be NULL: not wanted */
 	int64_t stride[HZI_QUAT_DIMS];
 	int64_t comp[4];
-	int32_t whole;	/* w, x, y, z are neighbours, and each quaternion aligned to its size */
+	int32_t whole;	/* enum hzi_quat_whole */
 	int16_t width;	/* elements that make one: 4, 3 of a vector, 1 of a real number */
 	int16_t dense;	/* no gaps along the last dimension; of any operands enum hzi_quat_dense */
 };
 
-/* Of any operands: four pieces of 16 bytes are of one component each, or of whole quaternions. */
-enum hzi_quat_dense { HZI_QUAT_GAPS, HZI_QUAT_PLANES, HZI_QUAT_WHOLE };
+/* Components that are neighbours, of quaternions that are aligned to their size, and their order. */
+enum hzi_quat_whole { HZI_QUAT_APART, HZI_QUAT_WXYZ, HZI_QUAT_XYZW };
+
+/*
+ * Of any operands: four pieces of 16 bytes are of one component each, or of whole quaternions; the
+ * last: of x, y, z, w.
+ */
+enum hzi_quat_dense { HZI_QUAT_GAPS, HZI_QUAT_PLANES, HZI_QUAT_WHOLE, HZI_QUAT_TURNED };
 
 /* Inputs, then outputs, in the order of the structs in lib/quat.h. */
 struct hzi_quat_job {
@@ -48,7 +54,7 @@ struct hzi_quat_job {
 	int32_t row_blocks;		/* of whole operands: blocks of a row, the last dimension */
 	float eps, alpha[4];
 	int32_t groups;			/* of any operands: in the last dimension, 0: one each */
-	int32_t pad_;
+	int32_t turned;			/* of whole operands: all of x, y, z, w */
 };
 
 HZI_QUAT_ASSERT(sizeof(struct hzi_quat_operand) == 96, "the same layout for C and CUDA");

@@ -16,6 +16,44 @@ HZ_DEVICE float load_one(const hzi_quat_operand &o, int dtype, int64_t at)
 			       : bf16_low(((const uint16_t *)o.data)[at]);
 }
 
+/* From x, y, z, w as they lie in memory, and back. */
+HZ_DEVICE quat quat_from_xyzw(quat q)
+{
+	return {q.z, q.w, q.x, q.y};
+}
+
+HZ_DEVICE quat quat_to_xyzw(quat q)
+{
+	return {q.x, q.y, q.z, q.w};
+}
+
+/* The same of a piece of 16 bytes: four words of one quaternion of f32, of two of 16 bits. */
+template <int DTYPE>
+HZ_DEVICE void words_from_xyzw(uint32_t (&w)[4])
+{
+	const uint32_t a = w[0], b = w[1], c = w[2], d = w[3];
+
+	if (DTYPE == HZ_F32) {
+		w[0] = d, w[1] = a, w[2] = b, w[3] = c;
+	} else {
+		w[0] = __byte_perm(b, a, 0x5432), w[1] = __byte_perm(a, b, 0x5432);
+		w[2] = __byte_perm(d, c, 0x5432), w[3] = __byte_perm(c, d, 0x5432);
+	}
+}
+
+template <int DTYPE>
+HZ_DEVICE void words_to_xyzw(uint32_t (&w)[4])
+{
+	const uint32_t a = w[0], b = w[1], c = w[2], d = w[3];
+
+	if (DTYPE == HZ_F32) {
+		w[0] = b, w[1] = c, w[2] = d, w[3] = a;
+	} else {
+		w[0] = __byte_perm(a, b, 0x5432), w[1] = __byte_perm(b, a, 0x5432);
+		w[2] = __byte_perm(c, d, 0x5432), w[3] = __byte_perm(d, c, 0x5432);
+	}
+}
+
 HZ_DEVICE quat operand_load(const hzi_quat_operand &o, operand_kind kind, int dtype, int64_t at)
 {
 	quat q = {0, 0, 0, 0};
@@ -35,6 +73,8 @@ HZ_DEVICE quat operand_load(const hzi_quat_operand &o, operand_kind kind, int dt
 			q.z = load_one(o, dtype, at + o.comp[3]);
 		}
 	}
+	if (o.whole == HZI_QUAT_XYZW)
+		q = quat_from_xyzw(q);
 	if (kind == VECTOR)
 		q.w = 0;
 	return q;
@@ -44,6 +84,8 @@ HZ_DEVICE quat operand_load(const hzi_quat_operand &o, operand_kind kind, int dt
 HZ_DEVICE void operand_store(const hzi_quat_operand &o, operand_kind kind, int dtype, int real,
 			     int64_t at, quat q)
 {
+	if (o.whole == HZI_QUAT_XYZW)
+		q = quat_to_xyzw(q);
 	if (o.whole && dtype == HZ_F32) {
 		*(float4 *)((float *)o.data + at) = make_float4(q.w, q.x, q.y, q.z);
 		return;
@@ -92,13 +134,9 @@ HZ_DEVICE void places_of(const hzi_quat_job &p, int first, int last, int64_t i, 
 		places<N, uint32_t>(p, first, last, (uint32_t)i, at);
 }
 
-/*
- * One quaternion of each operand, which begin at these elements. SUM: output p.kind is added to
- * sum.
- */
-template <class OP, bool SUM = false>
-HZ_DEVICE void run_one(const hzi_quat_job &p, const int64_t (&at)[OP::inputs + OP::outputs],
-		       quat *sum = nullptr)
+/* One quaternion of each operand, which begin at these elements. */
+template <class OP>
+HZ_DEVICE void run_one(const hzi_quat_job &p, const int64_t (&at)[OP::inputs + OP::outputs])
 {
 	quat in[OP::inputs], out[OP::outputs];
 	OP op;
@@ -111,10 +149,6 @@ HZ_DEVICE void run_one(const hzi_quat_job &p, const int64_t (&at)[OP::inputs + O
 	for (int n = 0; n < OP::outputs; n++) {
 		const int m = OP::inputs + n;
 
-		if (SUM && n == p.kind) {
-			*sum = quat_add(*sum, out[n]);
-			continue;
-		}
 		if (!p.at[m].data)
 			continue;
 		if (op.adds(p))

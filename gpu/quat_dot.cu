@@ -8,7 +8,7 @@
  * t + T / 2 first, for the first threads, a result each. Sums of chunks go to memory and are added
  * by quat_sum_finish() in the same way. The order follows from shapes and strides alone.
  */
-#include "gpu/quat_any.cuh"
+#include "gpu/quat_flat.cuh"
 
 /* The whole sum of result i: into operand o, whose place is at. */
 HZ_DEVICE void sum_store(const hzi_quat_job &p, int o, operand_kind kind, int64_t at, quat q)
@@ -76,7 +76,7 @@ HZ_DEVICE void add_terms(const hzi_quat_job &p, int threads, int64_t (&at)[N], q
 
 #pragma unroll
 		for (int n = 0; n < SUM::inputs; n++)
-			in[n] = q[u][n].get(0);
+			in[n] = p.turned ? quat_from_xyzw(q[u][n].get(0)) : q[u][n].get(0);
 		sum = quat_add(sum, op.term(p, in));
 	}
 }
@@ -163,10 +163,18 @@ HZ_DEVICE void run_pairs(const hzi_quat_job &p, operand_kind kind)
 		}
 #pragma unroll
 		for (int u = 0; u < U; u++) {
-			const quat first[2] = {quat_unpack(DTYPE, make_uint2(x[u].x, x[u].y)),
-					       quat_unpack(DTYPE, make_uint2(y[u].x, y[u].y))};
-			const quat second[2] = {quat_unpack(DTYPE, make_uint2(x[u].z, x[u].w)),
-						quat_unpack(DTYPE, make_uint2(y[u].z, y[u].w))};
+			uint32_t v[4] = {x[u].x, x[u].y, x[u].z, x[u].w};
+			uint32_t w[4] = {y[u].x, y[u].y, y[u].z, y[u].w};
+
+			if (p.turned) {
+				words_from_xyzw<DTYPE>(v);
+				words_from_xyzw<DTYPE>(w);
+			}
+
+			const quat first[2] = {quat_unpack(DTYPE, make_uint2(v[0], v[1])),
+					       quat_unpack(DTYPE, make_uint2(w[0], w[1]))};
+			const quat second[2] = {quat_unpack(DTYPE, make_uint2(v[2], v[3])),
+						quat_unpack(DTYPE, make_uint2(w[2], w[3]))};
 
 			sum[0] = quat_add(sum[0], op.term(p, first));
 			sum[1] = quat_add(sum[1], op.term(p, second));
@@ -177,8 +185,11 @@ HZ_DEVICE void run_pairs(const hzi_quat_job &p, operand_kind kind)
 		for (int e = 0; e < 2; e++) {
 			if (l + e >= end)
 				continue;
-			const quat in[2] = {quat_unpack(DTYPE, ((const uint2 *)a)[e]),
-					    quat_unpack(DTYPE, ((const uint2 *)b)[e])};
+			quat in[2] = {quat_unpack(DTYPE, ((const uint2 *)a)[e]),
+				      quat_unpack(DTYPE, ((const uint2 *)b)[e])};
+
+			if (p.turned)
+				in[0] = quat_from_xyzw(in[0]), in[1] = quat_from_xyzw(in[1]);
 
 			sum[e] = quat_add(sum[e], op.term(p, in));
 		}
@@ -187,6 +198,203 @@ HZ_DEVICE void run_pairs(const hzi_quat_job &p, operand_kind kind)
 	if (threadIdx.x == 0)
 		chunk_store(p, 2, kind, chunk, i, base[2], sum[0]);
 }
+
+/* ---- An elementwise gradient and one that is a sum, in one pass ------------------------------ */
+
+/*
+ * Gradients of what is many, in operands dy, x and the output dx, and of the one that all of them
+ * share, which is operand 2. step(): dx of one, and what it adds to the sum, which total() makes.
+ */
+
+/*
+ * Of d k with d = dy or its conjugate (conj_a), k = operand 2, conjugated unless conj_y: dx is that
+ * or its conjugate (conj_b), and what is summed is x d with x or its conjugate (not conj_b).
+ */
+struct joint_mul {
+	static constexpr operand_kind KIND = QUATERNION;
+	static constexpr int COUNT = 4;		/* pieces under way, as registers suffice for */
+	const uint32_t turn_dy, turn_dx, turn_x;
+	quat k, sum;
+
+	__device__ __forceinline__ explicit joint_mul(const hzi_quat_job &p)
+		: turn_dy(p.conj_a ? 0x80000000 : 0), turn_dx(p.conj_b ? 0x80000000 : 0),
+		  turn_x(p.conj_b ? 0 : 0x80000000), sum{0, 0, 0, 0}
+	{
+		k = quat_conj_if(!p.conj_y, operand_load(p.at[2], QUATERNION, p.dtype, 0));
+	}
+
+	__device__ __forceinline__ quat step(quat dy, quat x)
+	{
+		const quat d = quat_turn_signs(dy, turn_dy);
+
+		sum = quat_fma(quat_turn_signs(x, turn_x), d, sum);
+		return quat_turn_signs(quat_mul(d, k), turn_dx);
+	}
+
+	__device__ __forceinline__ quat total(void) const { return sum; }
+};
+
+/*
+ * Of rotations: dx = R^T dy. The sum is a linear function of the matrix M = the sum of dy x^T:
+ * -2 dy q x, that of e_i q e_j times M_ij; <dy, R x>, that of R times M.
+ */
+struct joint_rotate {
+	static constexpr operand_kind KIND = VECTOR;
+	static constexpr int COUNT = 2;
+	const hzi_quat_job &p;
+	float turn[3][3], m[3][3];
+
+	static __device__ __forceinline__ quat unit(int i)
+	{
+		return {0, i == 0 ? 1.0f : 0, i == 1 ? 1.0f : 0, i == 2 ? 1.0f : 0};
+	}
+
+	/* The rotation, times *scale if normalized; 1 / its square, or 1 */
+	__device__ __forceinline__ quat rotation(float *scale, float *r) const
+	{
+		quat q = quat_conj_if(p.inverse, operand_load(p.at[2], QUATERNION, p.dtype, 0));
+
+		*scale = *r = 1;
+		if (p.normalize) {
+			*scale = quat_scale_of(q);
+			q = quat_scale(*scale, q);
+			*r = quick_inverse(quat_inner(q, q));
+		}
+		return q;
+	}
+
+	__device__ __forceinline__ explicit joint_rotate(const hzi_quat_job &p_) : p(p_), m{}
+	{
+		float scale, r;
+		const quat q = rotation(&scale, &r);
+
+#pragma unroll
+		for (int i = 0; i < 3; i++) {
+			const quat e = unit(i);
+			const quat v = quat_scale(r, quat_turn(q, e));
+
+			turn[0][i] = v.x, turn[1][i] = v.y, turn[2][i] = v.z;
+		}
+	}
+
+	__device__ __forceinline__ quat step(quat dy, quat x)
+	{
+		const float a[3] = {dy.x, dy.y, dy.z}, b[3] = {x.x, x.y, x.z};
+		float d[3];
+
+#pragma unroll
+		for (int i = 0; i < 3; i++) {
+			d[i] = fmaf(turn[0][i], a[0], fmaf(turn[1][i], a[1], turn[2][i] * a[2]));
+#pragma unroll
+			for (int j = 0; j < 3; j++)
+				m[i][j] = fmaf(a[i], b[j], m[i][j]);
+		}
+		return {0, d[0], d[1], d[2]};
+	}
+
+	__device__ __forceinline__ quat total(void) const
+	{
+		quat dq = {0, 0, 0, 0};
+		float inner = 0, scale, r;
+		const quat q = rotation(&scale, &r);
+
+#pragma unroll
+		for (int i = 0; i < 3; i++) {
+			const quat row = {0, m[i][0], m[i][1], m[i][2]};
+			const quat e = unit(i);
+
+			dq = quat_add(dq, quat_mul(quat_mul(e, q), row));
+			inner = fmaf(turn[i][0], row.x, fmaf(turn[i][1], row.y,
+							     fmaf(turn[i][2], row.z, inner)));
+		}
+		dq = quat_scale(-2, dq);
+		if (p.normalize) {
+			dq = quat_add(dq, quat_scale(-2 * inner, q));
+			dq = quat_scale(scale, quat_scale(r, dq));
+		}
+		return quat_conj_if(p.inverse, dq);
+	}
+};
+
+/* A warp's portion, which is full; turned is a constant where it is called. */
+template <class OP, int DTYPE, int COUNT>
+HZ_DEVICE void joint_portion(const hzi_quat_job &p, const int64_t (&at)[3], bool turned, OP &op,
+			     uint32_t *room)
+{
+	constexpr int EACH = piece<DTYPE>::each;
+	const hzi_quat_operand &to = p.at[3];
+	const char *const before = (const char *)to.data + at[2] * (DTYPE == HZ_F32 ? 4 : 2);
+	portion<DTYPE, COUNT> dy, x;	/* dy, then dx */
+
+	dy.load(p.at[0], OP::KIND, at[0]);
+	x.load(p.at[1], OP::KIND, at[1]);
+	dy.settle(p.at[0], OP::KIND, turned, room);
+	x.settle(p.at[1], OP::KIND, turned, room);
+#pragma unroll
+	for (int u = 0; u < COUNT; u++) {
+		quat results[EACH];
+
+#pragma unroll
+		for (int e = 0; e < EACH; e++)
+			results[e] = op.step(dy.of[u].get(OP::KIND, false, e),
+					     x.of[u].get(OP::KIND, false, e));
+		if (p.accumulate) {
+			const auto old = old_piece<DTYPE, COUNT>(to, OP::KIND, turned, before, u);
+
+#pragma unroll
+			for (int e = 0; e < EACH; e++)
+				results[e] = quat_add(results[e], old.get(OP::KIND, true, e));
+		}
+		dy.of[u].put(OP::KIND, results);
+	}
+	dy.store(to, OP::KIND, turned, at[2], room);
+}
+
+/* Sums of blocks are put at p.partial. */
+template <class OP, int DTYPE>
+HZ_DEVICE void run_joint(const hzi_quat_job &p)
+{
+	constexpr int COUNT = OP::COUNT, WARPS = HZI_QUAT_THREADS / 32;
+	constexpr int BLOCK = HZI_QUAT_SUM_BLOCK * piece<DTYPE>::each;
+	constexpr int EACH_WARP = portion<DTYPE, COUNT>::quaternions;
+	constexpr bool VECTORS = OP::KIND == VECTOR;
+	__shared__ __align__(16) uint32_t room[VECTORS ? WARPS : 1][VECTORS ? COUNT * 96 : 1];
+	const int warp = threadIdx.x / 32;
+	const int64_t begin = (int64_t)blockIdx.x * BLOCK, end = min(begin + BLOCK, p.shape[0]);
+	const int64_t step[3] = {p.at[0].stride[0], p.at[1].stride[0], p.at[3].stride[0]};
+	OP op(p);
+
+	for (int64_t i = begin + warp * EACH_WARP; i < end; i += WARPS * EACH_WARP) {
+		uint32_t *const mine = room[VECTORS ? warp : 0];
+
+		if (i + EACH_WARP <= end) {
+			const int64_t at[3] = {i * step[0], i * step[1], i * step[2]};
+
+			if (p.turned)
+				joint_portion<OP, DTYPE, COUNT>(p, at, true, op, mine);
+			else
+				joint_portion<OP, DTYPE, COUNT>(p, at, false, op, mine);
+			continue;
+		}
+		for (int64_t l = i + threadIdx.x % 32; l < end; l += 32) {
+			const hzi_quat_operand &to = p.at[3];
+			const int64_t at = l * step[2];
+			quat q = op.step(operand_load(p.at[0], OP::KIND, p.dtype, l * step[0]),
+					 operand_load(p.at[1], OP::KIND, p.dtype, l * step[1]));
+
+			if (p.accumulate)
+				q = quat_add(q, operand_old(to, OP::KIND, p.dtype, p.real, at));
+			operand_store(to, OP::KIND, p.dtype, p.real, at, q);
+		}
+	}
+
+	const quat sum = block_sum<false>({op.total()}, 0);
+
+	if (threadIdx.x == 0)
+		((float4 *)p.partial)[blockIdx.x] = make_float4(sum.w, sum.x, sum.y, sum.z);
+}
+
+/* ---- The last step --------------------------------------------------------------------------- */
 
 /* Operand 0 is the output; terms is the number of chunks. */
 extern "C" __global__ void __launch_bounds__(HZI_QUAT_THREADS)
@@ -198,6 +406,7 @@ quat_sum_finish(const __grid_constant__ hzi_quat_job p)
 	int64_t at[1] = {};
 
 	if (i < p.count) {
+#pragma unroll 8
 		for (int64_t l = threadIdx.x >> p.lanes_log2; l < p.terms; l += threads) {
 			const float4 f = *(const float4 *)(p.partial + 4 * (l * p.count + i));
 
@@ -237,3 +446,17 @@ KERNEL(quat_rotate_sum, HZI_QUAT_THREADS)
 {
 	run_sum<sum_rotate, 0>(p, p.kind ? VECTOR : QUATERNION);
 }
+
+#define JOINT(name, dtype, type) \
+	extern "C" __global__ void __launch_bounds__(HZI_QUAT_THREADS, 4) \
+	quat_##name##_joint_##type(const __grid_constant__ hzi_quat_job p) \
+	{ \
+		run_joint<joint_##name, dtype>(p); \
+	}
+
+JOINT(mul, HZ_F32, f32)
+JOINT(mul, HZ_F16, f16)
+JOINT(mul, HZ_BF16, bf16)
+JOINT(rotate, HZ_F32, f32)
+JOINT(rotate, HZ_F16, f16)
+JOINT(rotate, HZ_BF16, bf16)

@@ -14,9 +14,6 @@
 #define HZI_QUAT_TILE_MUL 4
 #define HZI_QUAT_TILE_MUL_BWD 2
 
-/* Behind enum hzi_quat_dense: whole quaternions of x, y, z, w */
-#define HZI_QUAT_TURNED (HZI_QUAT_WHOLE + 1)
-
 enum hzi_quat_tiles_kernel {
 #define HZ_KERNEL(name) HZI_KERNEL_##name,
 #include "quat_tiles.kernels.def"

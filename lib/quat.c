@@ -312,7 +312,7 @@ int hz_quat_mul(hz_context *ctx, const hz_tensor *a, const hz_tensor *b, const h
 	return ctx->ops->quat_mul(ctx, &g);
 }
 
-/* What hz_quat_mul_bwd() does: gradients without sums together, each with sums by itself */
+/* What hz_quat_mul_bwd() does: gradients without sums together, sums with them or by themselves */
 struct mul_bwd {
 	struct hzi_quat_mul_bwd_args both;
 	struct hzi_quat_dot_args sum[2];	/* of the left factor, of the right one */
@@ -405,6 +405,12 @@ static int mul_bwd_args(struct hz_context *ctx, const hz_tensor *dy, const hz_te
 	m->both.conj_a = f.conj_left;
 	m->both.conj_b = f.conj_right;
 	m->both.accumulate = (flags & HZ_QUAT_ACCUMULATE) != 0;
+	/* A sum is done with the other gradient. */
+	for (int i = 0; i < 2; i++) {
+		if (m->any_sum[i])
+			m->both.sum = &m->sum[i];
+		m->any_sum[i] = false;
+	}
 	return HZ_OK;
 }
 

@@ -38,14 +38,18 @@ struct hzi_quat_mul_args {
 	int32_t dtype, conj_a, conj_b, accumulate;
 };
 
+struct hzi_quat_dot_args;
+
 /*
  * The gradients of z = ca(a) cb(b): da = ca(dz conj(cb(b))), db = cb(conj(ca(a)) dz), added to da
- * and db if accumulate. da.data or db.data may be NULL: not wanted.
+ * and db if accumulate. da.data or db.data may be NULL: not wanted. sum: to be done too, the one that
+ * is not wanted here, which is a sum; or NULL.
  */
 struct hzi_quat_mul_bwd_args {
 	struct hzi_quat_dims dims;
 	struct hzi_quat_at dy, a, b, da, db;
 	int32_t dtype, conj_a, conj_b, accumulate;
+	const struct hzi_quat_dot_args *sum;
 };
 
 /*

@@ -70,7 +70,9 @@ static void test_elementwise(void)
 	is_str(taken(), "quat_mul_tiles_f16", "mul of planes");
 	is_int(fake->launch(fake->launches() - 1)->grid[0], 1, "one block for 1000 of them");
 	hz_quat_mul(ctx, &h, &g, &g, HZ_QUAT_XYZW);
-	is_str(taken(), "quat_mul_tiles_bf16", "mul in bf16 of x, y, z, w");
+	is_str(taken(), "quat_mul_bf16", "mul in bf16 of x, y, z, w");
+	hz_quat_mul(ctx, &p, &q, &q, HZ_QUAT_XYZW);
+	is_str(taken(), "quat_mul_tiles_f16", "mul of planes by x, y, z, w");
 	hz_quat_mul(ctx, &rows, &row, &out, 0);
 	is_str(taken(), "quat_mul_f32", "mul of rows by one row");
 	is_int(fake->launch(fake->launches() - 1)->grid[0], 50, "a block for each row");
@@ -84,6 +86,10 @@ static void test_elementwise(void)
 	hz_quat_inverse(ctx, &x, &y, 0);
 	hz_quat_normalize(ctx, &x, &y, 0, 0);
 	is_str(taken(), "quat_map_f32 quat_map_f32 quat_map_f32", "conj, inverse, normalize");
+	hz_quat_conj(ctx, &x, &y, HZ_QUAT_XYZW);
+	hz_quat_norm(ctx, &x, &norms, HZ_QUAT_XYZW);
+	hz_quat_rotate(ctx, &x, &y, &z, HZ_QUAT_XYZW);
+	is_str(taken(), "quat_map_f32 quat_norm_f32 quat_rotate_f32", "of x, y, z, w");
 	hz_quat_norm(ctx, &x, &norms, 0);
 	hz_quat_norm_bwd(ctx, &norms, &x, &y, 0);
 	is_str(taken(), "quat_norm_f32 quat_norm_bwd_f32", "norm and its gradient");
@@ -118,6 +124,8 @@ static void test_sums(void)
 	l = fake->launch(fake->launches() - 2);
 	is_int(l->block[0], 128, "with half the threads");
 	is_int(fake->launch(fake->launches() - 1)->block[0], 256, "but for the sums of chunks");
+	hz_quat_dot(ctx, &h, &g, &t, HZ_QUAT_XYZW);
+	is_str(taken(), "quat_dot_pairs_bf16 quat_sum_finish", "of x, y, z, w");
 	hz_quat_dot(ctx, &odd, &g, &t, 0);
 	is_str(taken(), "quat_dot_bf16 quat_sum_finish", "dot of such that are not aligned");
 	is_int(hz_quat_mul_bwd(ctx, &dy, &rows, &row, NULL, &drow, 0), HZ_OK, "a summed gradient");
@@ -138,15 +146,20 @@ static void test_joint(void)
 	hz_tensor few = x, dfew = dx;
 
 	is_int(hz_quat_rotate_bwd(ctx, &dy, &q, &x, &dq, &dx, 0), HZ_OK, "both, of one rotation");
-	is_str(taken(), "quat_rotate_bwd_sum_bf16 quat_sum_finish", "in one pass");
+	is_str(taken(), "quat_rotate_joint_bf16 quat_sum_finish", "in one pass");
 	is_int(fake->launch(fake->launches() - 2)->grid[0], 13, "a block for each 8192");
 	is_int(hz_quat_rotate_bwd(ctx, &dy, &q, &x, &dq, &dx, HZ_QUAT_XYZW), HZ_OK,
 	       "of x, y, z, w");
-	is_str(taken(), "quat_rotate_bwd_any quat_rotate_sum quat_sum_finish",
-	       "one after the other");
+	is_str(taken(), "quat_rotate_joint_bf16 quat_sum_finish", "in one pass, too");
+	is_int(hz_quat_mul_bwd(ctx, &dy, &x, &q, &dx, &dq, 0), HZ_OK, "of products with one");
+	is_str(taken(), "quat_mul_joint_bf16 quat_sum_finish", "in one pass");
+	is_int(hz_quat_mul_bwd(ctx, &dy, &x, &q, NULL, &dq, 0), HZ_OK, "that of the one alone");
+	is_str(taken(), "quat_dot_pairs_bf16 quat_sum_finish", "a sum");
 	few.shape[0] = dfew.shape[0] = 100;
 	is_int(hz_quat_rotate_bwd(ctx, &few, &q, &few, &dq, &dfew, 0), HZ_OK, "of few");
 	is_str(taken(), "quat_rotate_bwd_bf16 quat_rotate_sum", "one after the other");
+	is_int(hz_quat_mul_bwd(ctx, &few, &few, &q, &dfew, &dq, 0), HZ_OK, "of few products");
+	is_str(taken(), "quat_mul_bf16 quat_dot_pairs_bf16", "one after the other");
 }
 
 /* ---- Products of matrices -------------------------------------------------------------------- */

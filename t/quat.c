@@ -60,12 +60,6 @@ static int repeated_shape(int n, const int64_t *whole, int64_t *shape)
 	return n - drop;
 }
 
-/* Flags that such cases do without, so that most take the kernels for them */
-static uint32_t one_flags(void)
-{
-	return fixed_one ? HZ_QUAT_XYZW : 0;
-}
-
 static int64_t product(int n, const int64_t *shape)
 {
 	int64_t count = 1;
@@ -260,7 +254,7 @@ static void sums_free(struct sums *s)
 static int one_mul_bwd(int most_dims, int64_t elements)
 {
 	const int dtype = random_dtype(&rnd);
-	struct mul_bwd_arg m = {(uint32_t)rnd_u64(&rnd) & MUL_FLAGS & ~one_flags(),
+	struct mul_bwd_arg m = {(uint32_t)rnd_u64(&rnd) & MUL_FLAGS,
 				fixed_one ? 3 : 1 + (int)rnd_below(&rnd, 3)};
 	int64_t shape[HZ_MAXDIM], sa[HZ_MAXDIM], sb[HZ_MAXDIM];
 	const int n = random_shape(shape, most_dims, elements);
@@ -658,8 +652,7 @@ static int bytes_rotate_bwd(hz_context *ctx, const hz_tensor *in, const hz_tenso
 static int one_rotate_bwd(int64_t elements)
 {
 	const int dtype = random_dtype(&rnd);
-	struct mul_bwd_arg m = {(uint32_t)rnd_u64(&rnd) & (ROTATE_FLAGS | HZ_QUAT_ACCUMULATE) &
-				~one_flags(),
+	struct mul_bwd_arg m = {(uint32_t)rnd_u64(&rnd) & (ROTATE_FLAGS | HZ_QUAT_ACCUMULATE),
 				fixed_one ? 3 : 1 + (int)rnd_below(&rnd, 3)};
 	const int vc = 3 + (int)rnd_below(&rnd, 2), yc = 3 + (int)rnd_below(&rnd, 2);
 	int64_t shape[HZ_MAXDIM], sq[HZ_MAXDIM], sv[HZ_MAXDIM];

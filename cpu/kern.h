@@ -680,7 +680,8 @@ struct hzi_mhc_product {
  * both together have 16 bits or more.
  *
  *   split  of x, side by side, 0 up to a multiple of 32; its squares are added to squares, lanes
- *   weave  of x and y (either NULL: 0) as [c / 16][16 such pairs of rows][16][2], 0 up to one of 16
+ *   weave  of x and y (either NULL: 0) as [c / 32][even, odd c][16 such pairs of rows][16][2], 0 up
+ *          to one of 32
  */
 struct hzi_mhc_parts {
 	const void *x, *y;
@@ -737,7 +738,8 @@ struct hzi_mhc_half_spread {
 };
 
 /*
- * outer of 32 steps tokens, in groups of 16 columns: d as [steps][2 parts][m][32 tokens], x and low
+ * outer of 32 steps tokens, in groups of 16 columns, the even and the odd of 32: d as [steps][2
+ * parts][m][32 tokens], x and low
  * (NULL: none) as [steps][groups][16 pairs of tokens][16][2], phi as [groups][m][16]; fresh: as if
  * it had been 0
  */
@@ -748,6 +750,23 @@ struct hzi_mhc_half_outer {
 	struct hzi_mhc_ahead ahead;	/* of 32 rows */
 	int32_t m;
 	bool fresh;
+};
+
+#define HZI_MHC_BACK 32		/* tokens of mhc_half_back() */
+
+/*
+ * outer and spread of whole tiles of x of bf16, of blocks of 32 columns: dphi, NULL: none, gets what
+ * outer makes, dx, NULL: none, what spread makes and factor times x. m is 17 .. 32. stream: rows of
+ * dx are aligned, and go past the caches.
+ */
+struct hzi_mhc_half_back {
+	const uint16_t *x, *d_spread, *d_outer, *phi;
+	const float *factor;
+	float *dphi;
+	uint16_t *dx;
+	int64_t x_ld, dx_ld, blocks;
+	int32_t m;
+	bool fresh, stream;
 };
 
 struct hz_kern {
@@ -848,6 +867,7 @@ struct hz_kern {
 	void (*mhc_half)(const struct hzi_mhc_half *a);
 	void (*mhc_half_spread)(const struct hzi_mhc_half_spread *a);
 	void (*mhc_half_outer)(const struct hzi_mhc_half_outer *a);
+	void (*mhc_half_back)(const struct hzi_mhc_half_back *a);
 	void (*mhc_spread)(const struct hzi_mhc_product *a);
 	void (*mhc_outer)(const struct hzi_mhc_product *a);
 	void (*mhc_coefs)(const struct hzi_mhc_batch *b);

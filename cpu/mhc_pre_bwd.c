@@ -307,9 +307,24 @@ static void back_tile(const struct bwd_job *job, int64_t t, int at, int tokens, 
 		back_streams(job, t, at, tokens, c, count, false, r);
 }
 
-/* ---- By halves: dphi as [n padded / 16][m][16] ----------------------------------------------- */
+/* ---- By halves: dphi as [n padded / 32][2][m][16] -------------------------------------------- */
 
 #define STEP 32				/* tokens of a step of mhc_half_outer() */
+
+/* Whether dx is made of x and d alone, and where it lies */
+static bool is_alone(const struct hzi_mhc_pre_bwd_args *a)
+{
+	return a->dx.data && a->dx.channel == 1 && !a->du.data && !a->dy.data && !a->accumulate;
+}
+
+/* Whether mhc_half_back() takes tiles of count channels */
+static bool is_near(const struct bwd_job *job, int64_t count)
+{
+	const struct hzi_mhc_pre_bwd_args *const a = job->a;
+
+	return a->s.dtype == HZ_BF16 && a->x.channel == 1 && job->plan->p.m > 16 &&
+	       count % 32 == 0;
+}
 
 /* d of a block in two parts, of tokens by rows of phi and the other way round, 0 beyond */
 static void split_d(const struct bwd_job *job, int block, const struct hzi_phi_room *r)
@@ -341,7 +356,7 @@ static void outer_halves(const struct bwd_job *job, int64_t t, int at, int token
 {
 	const struct hzi_mhc_pre_bwd_args *const a = job->a;
 	const struct hzi_phi_plan *const p = &job->plan->p;
-	const int64_t size = hzi_mhc_size(a->s.dtype), groups = hzi_mhc_ceil(count, 16);
+	const int64_t size = hzi_mhc_size(a->s.dtype), groups = hzi_mhc_ceil(count, 32) * 2;
 	const int64_t tiles = groups * HZI_MHC_HALVES;
 	uint16_t *const low = r->woven + HZI_PHI_SOME * HZI_PHI_WIDE;
 	const bool more = j + 1 < p->n;
@@ -393,6 +408,31 @@ static void dx_halves(const struct bwd_job *job, int64_t t, int at, int tokens, 
 }
 
 /*
+ * Channels c .. of stream j of whole tiles where they lie, HZI_MHC_BACK tokens from number `at` of a
+ * block on: their share of dphi, and dx if nothing but x and d makes it
+ */
+static void near_halves(const struct bwd_job *job, int64_t t, int at, int j, int64_t c,
+			int64_t count, bool fresh, float *dphi, const struct hzi_phi_room *r)
+{
+	const struct hzi_mhc_pre_bwd_args *const a = job->a;
+	const struct hzi_phi_plan *const p = &job->plan->p;
+	const int64_t part = (p->m + 1) / 2 * 32;
+	const struct hzi_mhc_half_back back = {
+		.x = (uint16_t *)hzi_mhc_at(&a->x, 2, t + at, c) + j * a->x.stream,
+		.x_ld = a->x.token, .d_spread = r->d_spread + at / TOKENS * 2 * HZI_MHC_HALVES,
+		.d_outer = r->d_outer + at * 2 * p->m,
+		.phi = job->phi.spread + (j * p->padded + c) / 16 * 2 * part,
+		.factor = r->factor + at, .dphi = dphi ? dphi + (j * p->padded + c) * p->m : NULL,
+		.dx = is_alone(a) ? (uint16_t *)hzi_mhc_at(&a->dx, 2, t + at, c) +
+					    j * a->dx.stream : NULL,
+		.dx_ld = a->dx.token, .blocks = count / 32, .m = p->m, .fresh = fresh,
+		.stream = job->stream_dx,
+	};
+
+	job->ctx->kern->mhc_half_back(&back);
+}
+
+/*
  * Channels c .. of a block: dx and its share of dphi. Parts of phi and dphi stay in L2 for the
  * block, streams for some tokens of it.
  */
@@ -401,9 +441,17 @@ static void back_halves(const struct bwd_job *job, int64_t t, int block, int64_t
 {
 	const struct hzi_mhc_pre_bwd_args *const a = job->a;
 	const struct hzi_phi_plan *const p = &job->plan->p;
+	const bool alone = is_alone(a);
+	const int near = is_near(job, count) ? block / HZI_MHC_BACK * HZI_MHC_BACK : 0;
 
-	for (int at = 0; at < block; at += TOKENS) {
-		if (at % HZI_PHI_SOME == 0) {
+	for (int j = 0; j < p->n && alone; j++) {
+		for (int at = 0; at < near; at += HZI_MHC_BACK)
+			near_halves(job, t, at, j, c, count, fresh && at == 0, dphi, r);
+	}
+	for (int at = alone ? near : 0; at < block; at += TOKENS) {
+		for (int j = 0; j < p->n && dphi && at < near && at % HZI_MHC_BACK == 0; j++)
+			near_halves(job, t, at, j, c, count, fresh && at == 0, dphi, r);
+		if (at >= near && at % HZI_PHI_SOME == 0) {
 			const int some = (int)hzi_mhc_min(HZI_PHI_SOME, block - at);
 
 			for (int j = 0; j < p->n && dphi; j++)
@@ -557,23 +605,33 @@ static void coef_units(void *data, int thread, int64_t begin, int64_t end)
 
 #define WEIGHTS 64			/* channels whose gradients are summed at once */
 
-/* Channels c .. of stream j of row k of a chunk's dphi, added to sum */
-static void sum_row(const struct bwd_plan *plan, const float *dphi, int64_t j, int k, int64_t c,
-		    int64_t count, float *sum)
+/* Channels c .. of stream j of all rows of chunks' dphi to sum [m][WEIGHTS] */
+static void sum_rows(const struct bwd_job *job, int64_t j, int64_t c, int64_t count,
+		     float (*sum)[WEIGHTS])
 {
+	const struct bwd_plan *const plan = job->plan;
 	const struct hzi_phi_plan *const p = &plan->p;
-	const float *const from = dphi + (k * p->n + j) * p->padded + c;
 
-	if (!p->halves) {
-		for (int64_t i = 0; i < count; i++)
-			sum[i] += from[i];
-		return;
-	}
-	for (int64_t i = 0; i < count; i += 16) {
-		const float *const group = dphi + (j * p->padded + c + i) * p->m + k * 16;
+	memset(sum, 0, (size_t)p->m * sizeof(*sum));
+	for (int64_t u = 0; u < plan->chunks; u++) {
+		const float *const dphi = job->dphi + u * (int64_t)plan->dphi;
+		const int64_t ahead = u + 1 < plan->chunks ? (int64_t)plan->dphi : 0;
 
-		for (int64_t e = 0; e < hzi_mhc_min(16, count - i); e++)
-			sum[i + e] += group[e];
+		for (int k = 0; k < p->m && !p->halves; k++) {
+			const float *const from = dphi + (k * p->n + j) * p->padded + c;
+
+			for (int64_t i = 0; i < count; i++)
+				sum[k][i] += from[i];
+		}
+		for (int64_t i = 0; i < hzi_mhc_room(count) && p->halves; i += 16) {
+			const float *from = dphi + (j * p->padded + c + i) * p->m;
+
+			for (int k = 0; k < p->m; k++, from += 16) {
+				__builtin_prefetch(from + ahead);
+				for (int e = 0; e < 16; e++)
+					sum[k][i + e] += from[e];
+			}
+		}
 	}
 }
 
@@ -582,32 +640,32 @@ static void weight_units(void *data, int thread, int64_t begin, int64_t end)
 {
 	const struct bwd_job *const job = data;
 	const struct hzi_mhc_pre_bwd_args *const a = job->a;
-	const struct bwd_plan *const plan = job->plan;
-	const struct hzi_phi_plan *const p = &plan->p;
+	const struct hzi_phi_plan *const p = &job->plan->p;
 	const int64_t C = p->channels, blocks = hzi_mhc_ceil(C, WEIGHTS);
 
 	(void)thread;
 	for (int64_t b = begin; b < end; b++) {
 		const int64_t j = b / blocks, c = b % blocks * WEIGHTS, at = j * C + c;
 		const int64_t count = hzi_mhc_min(WEIGHTS, C - c);
-		float dgain[WEIGHTS] = {0};
+		float dgain[WEIGHTS] = {0}, all[HZI_MHC_ROWS][WEIGHTS];
 
+		sum_rows(job, j, c, count, all);
 		for (int k = 0; k < p->m; k++) {
 			const int64_t row = k * p->n * C + at;
-			float sum[WEIGHTS] = {0};
+			float sum[WEIGHTS];
 
-			for (int64_t u = 0; u < plan->chunks; u++)
-				sum_row(plan, job->dphi + u * (int64_t)plan->dphi, j, k, c, count,
-					sum);
-			for (int64_t i = 0; i < count; i++) {
+			/* Of 32 channels by halves the even ones come first. */
+			for (int64_t i = 0; i < WEIGHTS; i++)
+				sum[i] = all[k][p->halves ? i / 32 * 32 + i % 2 * 16 + i % 32 / 2 :
+							    i];
+			for (int64_t i = 0; a->dgain && i < count; i++)
 				dgain[i] += sum[i] * a->phi[row + i];
-				if (a->gain)
-					sum[i] *= a->gain[at + i];
-				if (a->dphi && a->accumulate)
-					a->dphi[row + i] += sum[i];
-				else if (a->dphi)
-					a->dphi[row + i] = sum[i];
-			}
+			for (int64_t i = 0; a->gain && i < count; i++)
+				sum[i] *= a->gain[at + i];
+			for (int64_t i = 0; a->dphi && a->accumulate && i < count; i++)
+				sum[i] += a->dphi[row + i];
+			if (a->dphi)
+				memcpy(a->dphi + row, sum, (size_t)count * sizeof(*sum));
 		}
 		for (int64_t i = 0; a->dgain && i < count; i++)
 			a->dgain[at + i] = (a->accumulate ? a->dgain[at + i] : 0) + dgain[i];

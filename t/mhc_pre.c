@@ -499,6 +499,13 @@ static void test_sizes(void)
 {
 	static const struct pre list[] = {
 		{1, 4, HZ_BF16, WITH_SAVED | WITH_DY, 130, 130, 256, 0},
+		{1, 4, HZ_BF16, NO_U | WITH_SAVED, 303, 303, 32, 0},
+		{1, 4, HZ_BF16, NO_U | WITH_GAIN, 140, 140, 64, 0},
+		{1, 4, HZ_BF16, NO_U | WITH_SAVED | ACCUMULATE, 161, 161, 32, 0},
+		{1, 4, HZ_BF16, WITH_SAVED | WITH_DY, 150, 150, 64, 0},
+		{1, 4, HZ_BF16, NO_U | WITH_SAVED, 600, 600, 1056, 0},
+		{1, 4, HZ_BF16, NO_U, 290, 290, 1064, 0},
+		{1, 4, HZ_F16, NO_U, 150, 150, 40, 0},
 		{1, 4, HZ_F16, WITH_DY, 67, 67, 512, 0},
 		{1, 4, HZ_F32, WITH_SAVED | WITH_DY, 65, 65, 128, 0},
 		{1, 4, HZ_BF16, WITH_DY | WITH_GAIN, 33, 33, 1024, 0},

@@ -248,24 +248,24 @@ HZ_DEVICE void load_x(uint32_t x[4][4], uint32_t from)
 		load_matrices(x[i], from + i * SHEET);
 }
 
-/* Sums of these: of a lane, of two tokens each; squares */
+/*
+ * Sums of these: of a lane, of two tokens each; squares of token lane / 4, from one of its lanes. As
+ * rows of a matrix x is in registers just as it is as columns of one, so that a product with
+ * itself has squares on its diagonal: 8 of these are 64 instructions less.
+ */
 template <int DTYPE>
 HZ_DEVICE float project_tile(float sum[3][4], const uint32_t x[4][4], const slice &phi)
 {
-	float squares[4] = {}, more[3][4] = {};	/* two chains of products each */
+	const int lane = threadIdx.x % 32, token = lane / 4;
+	float squares[2][4] = {}, more[3][4] = {};	/* two chains of products each */
 
 #pragma unroll
 	for (int i = 0; i < 4; i++) {
 #pragma unroll
-		for (int e = 0; e < 4; e++) {
-			float low, high;
-
-			unpack(DTYPE, x[i][e], low, high);
-			squares[e % 2 * 2] = fmaf(low, low, squares[e % 2 * 2]);
-			squares[e % 2 * 2 + 1] = fmaf(high, high, squares[e % 2 * 2 + 1]);
-		}
-#pragma unroll
 		for (int step = 0; step < 2; step++) {
+			const uint32_t rows[4] = {x[i][step * 2], 0, x[i][step * 2 + 1], 0};
+
+			multiply<DTYPE>(squares[step], rows, rows[0], rows[2]);
 #pragma unroll
 			for (int tile = 0; tile < 3; tile++)
 				multiply<DTYPE>(step ? more[tile] : sum[tile],
@@ -276,7 +276,8 @@ HZ_DEVICE float project_tile(float sum[3][4], const uint32_t x[4][4], const slic
 #pragma unroll
 	for (int e = 0; e < 12; e++)
 		sum[e / 4][e % 4] += more[e / 4][e % 4];
-	return squares[0] + squares[1] + (squares[2] + squares[3]);
+	return lane % 4 != token / 2 ? 0 :
+	       token % 2 ? squares[0][1] + squares[1][1] : squares[0][0] + squares[1][0];
 }
 
 /* A warp's share of the sums of all tiles */

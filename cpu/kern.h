@@ -517,7 +517,7 @@ struct hzi_vlut_widen {
 
 /* ---- Lattices -------------------------------------------------------------------------------- */
 
-#define HZI_LATTICE_RUN 256	/* blocks at most that lattice_points() takes */
+#define HZI_LATTICE_RUN 1024	/* blocks at most that lattice_points() takes */
 
 /* Division by n of x, with bias a multiple of 2 n: (x + bias) * mul >> 16, if n is not 2^k */
 struct hzi_lane_divisor {

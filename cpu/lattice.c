@@ -148,7 +148,8 @@ struct encode_job {
  * q^M <= 4096.
  */
 #define LEVELS 12
-#define VALUES 2048			/* of a run at most */
+#define VALUES 8192			/* of a run at most */
+#define LEAST_RUN 256			/* blocks of one, if each thread is to have some */
 
 struct encoded {
 	const void *x;			/* blocks back to back */
@@ -235,14 +236,20 @@ static void index_by_rule(const struct encode_job *job, struct encoded *e, int64
 
 /* ---- Encoding in lanes ----------------------------------------------------------------------- */
 
-/* Blocks that are tried together, with a scale each */
+/* What is known of a group: the best scale by now, or -1, and the first that is not to be tried */
+struct group_state {
+	int best, end;
+	float least;
+};
+
+/* Blocks that are tried together */
 struct pending {
 	int64_t count;
-	int16_t block[RUN];
-	uint8_t t[RUN];
-	int16_t shrink[RUN];		/* of CLIP: j of 2^(-j/16) */
+	int16_t block[RUN + ROOM];
+	uint8_t t[RUN];			/* of GROUP, by now */
 	float inverse[RUN + ROOM], factor[RUN + ROOM];
 	float error[RUN + ROOM];
+	struct group_state state[RUN];	/* of a group: at its first block */
 	uint16_t index[LEVELS * RUN + ROOM], miss[RUN + ROOM];
 	float x[VALUES + ROOM];
 };
@@ -253,30 +260,12 @@ struct room {
 	struct pending pending;
 };
 
-static inline void add_pending(struct pending *p, int64_t block, int t, int shrink)
+/* The blocks that are to be tried, back to back; their size is known when this is compiled. */
+static inline void gather_blocks(const struct encoded *e, struct pending *p, const int64_t bytes)
 {
-	p->block[p->count] = (int16_t)block;
-	p->t[p->count] = (uint8_t)t;
-	p->shrink[p->count++] = (int16_t)shrink;
-}
-
-/* A copy of a block, whose size is known when it is compiled for those that are common */
-static inline void copy_block(void *to, const void *from, int64_t bytes)
-{
-	switch (bytes) {
-	case 8:
-		memcpy(to, from, 8);
-		break;
-	case 16:
-		memcpy(to, from, 16);
-		break;
-	case 32:
-		memcpy(to, from, 32);
-		break;
-	default:
-		memcpy(to, from, (size_t)bytes);
-		break;
-	}
+	for (int64_t i = 0; i < p->count; i++)
+		memcpy((char *)p->x + i * bytes, (const char *)e->x + p->block[i] * bytes,
+		       (size_t)bytes);
 }
 
 static inline void copy_index(const struct encode_job *job, struct encoded *e, int64_t block,
@@ -286,64 +275,79 @@ static inline void copy_index(const struct encode_job *job, struct encoded *e, i
 		e->index[m * RUN + block] = index[m * RUN + i];
 }
 
-/* Fills p->index, p->miss and, of GROUP, p->error. */
-static void try_pending(const struct encode_job *job, const struct encoded *e, struct pending *p)
+/* Fills p->x, p->index, p->miss and p->error of a, which says how they are scaled. */
+static void try_pending(const struct encode_job *job, const struct encoded *e, struct pending *p,
+			struct hzi_lattice_points *a)
 {
 	const int64_t bytes = job->rule->d * size_of(job->a->x_dtype);
-	bool shrinks = false;
 
-	for (int64_t i = 0; i < p->count; i++) {
-		copy_block((char *)p->x + i * bytes, (const char *)e->x + p->block[i] * bytes,
-			   bytes);
-		p->inverse[i] = job->rule->inverse[p->t[i]];
-		p->factor[i] = p->shrink[i] ? hzi_lattice_factor(job->rule, p->shrink[i]) : 1;
-		shrinks |= p->shrink[i] != 0;
+	switch (bytes) {
+	case 8:
+		gather_blocks(e, p, 8);
+		break;
+	case 16:
+		gather_blocks(e, p, 16);
+		break;
+	case 32:
+		gather_blocks(e, p, 32);
+		break;
+	default:
+		gather_blocks(e, p, bytes);
+		break;
 	}
-	/* Vectors are whole. */
-	for (int64_t i = p->count; i < ceil_div(p->count, ROOM) * ROOM; i++)
-		p->inverse[i] = p->factor[i] = 0;
-	job->kern->lattice_points(&(struct hzi_lattice_points){
-		.rule = job->rule,
-		.lanes = &job->lanes,
-		.x = p->x,
-		.count = p->count,
-		.x_dtype = job->a->x_dtype,
-		.far = job->far,
-		.inverses = p->inverse,
-		.factors = shrinks ? p->factor : NULL,
-		.index = p->index,
-		.miss = p->miss,
-		.error = job->rule->policy == HZI_LATTICE_GROUP ? p->error : NULL,
-	});
+	a->rule = job->rule;
+	a->lanes = &job->lanes;
+	a->x = p->x;
+	a->count = p->count;
+	a->x_dtype = job->a->x_dtype;
+	a->far = job->far;
+	a->index = p->index;
+	a->miss = p->miss;
+	job->kern->lattice_points(a);
 }
 
-/* T, BANK with FIRST_FIT: scales in turn. CLIP: factors in turn. */
+/*
+ * T, BANK with FIRST_FIT: all that are pending at one scale after the other from 1 on. CLIP: with
+ * one factor after the other. Which blocks fit is hard to foretell, so that no jump depends on it.
+ */
 static void retry(const struct encode_job *job, struct encoded *e, struct pending *p)
 {
 	const struct hzi_lattice_rule *r = job->rule;
 	const bool clip = r->policy == HZI_LATTICE_CLIP;
 
-	while (p->count) {
+	for (int k = 1; p->count && k < (clip ? HZI_LATTICE_SHRINKS : r->scales); k++) {
+		struct hzi_lattice_points a = {.inverse = r->inverse[clip ? 0 : k]};
 		const int64_t count = p->count;
+		const float factor = clip ? hzi_lattice_factor(r, k) : 1;
 
-		try_pending(job, e, p);
+		if (clip) {
+			/* Vectors are whole. */
+			for (int64_t i = 0; i < count + ROOM; i++)
+				p->factor[i] = factor;
+			a.factors = p->factor;
+		}
+		try_pending(job, e, p, &a);
+		/* What did not fit is written over once more. */
+		for (int m = 0; m < r->levels; m++) {
+			for (int64_t i = 0; i < count; i++)
+				e->index[m * RUN + p->block[i]] = p->index[m * RUN + i];
+		}
 		p->count = 0;
 		for (int64_t i = 0; i < count; i++) {
-			const int64_t block = p->block[i];
-			const int t = p->t[i], shrink = p->shrink[i];
+			const int16_t block = p->block[i];
 
-			if (!p->miss[i]) {
-				copy_index(job, e, block, p->index, i);
-				e->t[block] = (uint8_t)t;
-				e->overload[0] += clip;
-			} else if ((p->miss[i] & HZI_LATTICE_FAR) || t + !clip >= r->scales ||
-				   shrink + clip >= HZI_LATTICE_SHRINKS) {
+			e->t[block] = clip ? 0 : (uint8_t)k;
+			e->overload[0] += clip & !p->miss[i];
+			if (__builtin_expect(p->miss[i] & HZI_LATTICE_FAR, 0)) {
 				index_by_rule(job, e, block);
-			} else {
-				add_pending(p, block, t + !clip, shrink + clip);
+				continue;
 			}
+			p->block[p->count] = block;
+			p->count += p->miss[i] != 0;
 		}
 	}
+	for (int64_t i = 0; i < p->count; i++)
+		index_by_rule(job, e, p->block[i]);
 }
 
 /* The first try of all blocks at scale t; error: NULL or to be filled */
@@ -375,31 +379,35 @@ static inline bool none_missed(const uint16_t *miss)
 /* WRAP, T, CLIP, BANK with FIRST_FIT */
 static void encode_first_fit(const struct encode_job *job, struct encoded *e, struct pending *p)
 {
-	const int policy = job->rule->policy;
+	const int64_t count = e->count;
+	int64_t misses = 0;
 
 	try_all(job, e, 0, e->index, e->miss, NULL);
-	memset(e->t, 0, (size_t)e->count);
-	p->count = 0;
-	for (int64_t i = 0; i < e->count; i++) {
+	memset(e->t, 0, (size_t)count);
+	for (int64_t i = 0; i < 4; i++)
+		e->miss[count + i] = 0;
+	for (int64_t i = 0; i < count; i += 4) {
 		/* Most fit, and are passed by four. */
-		if (i + 4 <= e->count && none_missed(e->miss + i)) {
-			i += 3;
+		if (none_missed(e->miss + i))
 			continue;
+		for (int64_t j = i; j < i + 4; j++) {
+			p->block[misses] = (int16_t)j;
+			misses += e->miss[j] != 0;
 		}
-		if (!e->miss[i])
-			continue;
-		if (e->miss[i] & HZI_LATTICE_FAR)
-			index_by_rule(job, e, i);
-		else if (policy == HZI_LATTICE_WRAP)
-			e->overload[0]++;
-		else if (policy == HZI_LATTICE_CLIP)
-			add_pending(p, i, 0, 1);
-		else if (job->rule->scales > 1)
-			add_pending(p, i, 1, 0);
-		else
-			index_by_rule(job, e, i);
 	}
-	retry(job, e, p);
+	p->count = 0;
+	for (int64_t i = 0; i < misses; i++) {
+		const int16_t block = p->block[i];
+
+		if (__builtin_expect(e->miss[block] & HZI_LATTICE_FAR, 0))
+			index_by_rule(job, e, block);
+		else
+			p->block[p->count++] = block;
+	}
+	if (job->rule->policy == HZI_LATTICE_WRAP)
+		e->overload[0] += p->count;
+	else
+		retry(job, e, p);
 }
 
 /* BANK: all scales, of which the best is kept */
@@ -433,23 +441,15 @@ static void encode_best_fit(const struct encode_job *job, struct encoded *e, str
 static int first_scale(const struct encode_job *job, const float *x, int64_t elements)
 {
 	const struct hzi_lattice_rule *r = job->rule;
-	float most = 0, sum = 0;
+	const int32_t bits = job->kern->vlut_most(x, elements);
+	float most;
 	int t = 0;
 
-	for (int64_t i = 0; i < elements; i++) {
-		most = fabsf(x[i]) > most ? fabsf(x[i]) : most;
-		sum += x[i] * 0;
-	}
+	memcpy(&most, &bits, 4);
 	while (t < r->scales && !(most * r->inverse[t] <= r->reach))
 		t++;
-	return sum == 0 && t < r->scales ? t : -1;
+	return bits < 0x7f800000 && t < r->scales ? t : -1;
 }
-
-/* What is known of a group: the best scale by now, or -1, and the first that is not to be tried */
-struct group_state {
-	int best, end;
-	float least;
-};
 
 /* A try of blocks i .. end - 1 of the pending, a group; whether to try the next scale */
 static bool judge_group(const struct encode_job *job, struct encoded *e, const struct pending *p,
@@ -478,11 +478,24 @@ static bool judge_group(const struct encode_job *job, struct encoded *e, const s
 	return t + 1 < g->end;
 }
 
+/* The blocks of a group, at scale t */
+static inline void add_group(const struct encode_job *job, struct pending *p, int64_t first,
+			     int64_t blocks, int t)
+{
+	const float inverse = job->rule->inverse[t];
+
+	for (int64_t j = 0; j < blocks; j++) {
+		p->block[p->count] = (int16_t)(first + j);
+		p->inverse[p->count] = inverse;
+		p->t[p->count++] = (uint8_t)t;
+	}
+}
+
 /* GROUP, as hzi_lattice_group(): all blocks of a group again at the next scale */
 static void encode_groups(const struct encode_job *job, struct encoded *e, struct pending *p)
 {
 	const struct hzi_lattice_rule *r = job->rule;
-	struct group_state state[RUN];
+	struct group_state *const state = p->state;
 	float *const x = p->x;		/* until something is tried */
 
 	floats_of(job, e->x, e->count * r->d, x);
@@ -492,25 +505,27 @@ static void encode_groups(const struct encode_job *job, struct encoded *e, struc
 		const int t = first_scale(job, x + i * r->d, blocks * r->d);
 
 		state[i] = (struct group_state){.best = -1, .end = r->scales};
-		for (int64_t j = 0; j < blocks && t >= 0; j++)
-			add_pending(p, i + j, t, 0);
+		if (t >= 0)
+			add_group(job, p, i, blocks, t);
 	}
 	while (p->count) {
 		const int64_t count = p->count;
-		int64_t end;
+		int64_t blocks;
 
-		try_pending(job, e, p);
+		for (int64_t i = count; i < count + ROOM; i++)
+			p->inverse[i] = 0;
+		try_pending(job, e, p, &(struct hzi_lattice_points){
+			.inverses = p->inverse,
+			.error = p->error,
+		});
 		p->count = 0;
-		for (int64_t i = 0; i < count; i = end) {
-			const int64_t first = p->block[i] / r->group * r->group;
+		for (int64_t i = 0; i < count; i += blocks) {
+			const int64_t first = p->block[i];
 			const int t = p->t[i];
-			bool again;
 
-			for (end = i + 1; end < count && p->block[end] < first + r->group; end++)
-				;
-			again = judge_group(job, e, p, i, end, &state[first]);
-			for (int64_t j = i; j < end && again; j++)
-				add_pending(p, p->block[j], t + 1, 0);
+			blocks = min_of(r->group, e->count - first);
+			if (judge_group(job, e, p, i, i + blocks, &state[first]))
+				add_group(job, p, first, blocks, t + 1);
 		}
 	}
 	for (int64_t i = 0; i < e->count; i += r->group) {
@@ -700,9 +715,15 @@ static struct encode_job make_job(const struct hz_context *ctx,
 		.matrices = a->matrices,
 		.map = hzi_lattice_join(&a->map, r, true),
 	};
+	int64_t most, threads;
 
 	job.in_lanes = hzi_lattice_lanes(a->lattice, &job.lanes, &job.far);
-	job.run = (job.in_lanes ? min_of(RUN, VALUES / r->d) : RUN) / r->group * r->group;
+	most = job.in_lanes ? min_of(RUN, VALUES / r->d) : LEAST_RUN;
+	threads = threads_of(ctx, &job);
+	while (threads > 1 && most > LEAST_RUN &&
+	       rows_of(&job.map) * (job.map.blocks / most) < 4 * threads)
+		most /= 2;
+	job.run = most / r->group * r->group;
 	job.runs = ceil_div(job.map.blocks, job.run);
 	return job;
 }

@@ -669,6 +669,12 @@ static void encode_by_rule(void *data, int thread, int64_t begin, int64_t end)
 	add_overload(job, overload);
 }
 
+static void put_t(const struct encoded *e, int64_t group, int64_t step, uint8_t *t)
+{
+	for (int64_t i = 0; i < e->count; i += group, t += step)
+		*t = e->t[i];
+}
+
 static void encode_in_lanes(void *data, int thread, int64_t begin, int64_t end)
 {
 	struct encode_job *job = data;
@@ -690,8 +696,8 @@ static void encode_in_lanes(void *data, int thread, int64_t begin, int64_t end)
 		else
 			encode_first_fit(job, e, p);
 		put_codes(job, e, run.codes);
-		for (int64_t i = 0; i < run.count && run.t; i += r->group)
-			run.t[i / r->group * job->map.t_step] = e->t[i];
+		if (run.t)
+			put_t(e, r->group, job->map.t_step, run.t);
 	}
 	add_overload(job, e->overload);
 }

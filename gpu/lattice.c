@@ -137,12 +137,19 @@ static int encode_fast(struct hz_context *ctx, const struct hzi_lattice_encode_a
 	};
 	const struct hzi_launch launch = {
 		.grid = {grid_of(ctx, p.blocks, b->threads, b->sm_blocks)},
-		.block = {(unsigned)b->threads},
+		.block = {(unsigned)b->threads}, .early = true,
 	};
 
 	for (int i = 0; i < r->d; i++)
 		p.offset[r->d == 8 ? i & 1 : 0] += (uint32_t)r->offset[i]
 						   << (r->d == 8 ? i / 2 : i) * 8;
+	if (a->overload) {
+		const struct hzi_lattice_clear clear = {.overload = p.overload};
+		const struct hzi_launch one = {.block = {32}, .early = true};
+
+		HZ_CHECK(hzi_cuda_launch(ctx, "lattice_encode", HZI_FAMILY_LATTICE_FAST,
+					 HZI_KERNEL_lattice_clear, &one, &clear, sizeof(clear)));
+	}
 	return hzi_cuda_launch(ctx, "lattice_encode", HZI_FAMILY_LATTICE_FAST, b->kernel, &launch,
 			       &p, sizeof(p));
 }
@@ -200,10 +207,10 @@ int hzi_cuda_lattice_encode(struct hz_context *ctx, const struct hzi_lattice_enc
 	const struct byte_lattice *b = find_byte_lattice(a);
 	struct hzi_lattice_any p;
 
-	if (a->overload)
-		HZ_CHECK(hzi_cuda_fill(ctx, a->overload, 0, 2 * sizeof(int64_t)));
 	if (b)
 		return encode_fast(ctx, a, b);
+	if (a->overload)
+		HZ_CHECK(hzi_cuda_fill(ctx, a->overload, 0, 2 * sizeof(int64_t)));
 	p = make_any(a->lattice, &a->map, a->lattice->rule.group);
 	p.codes = codes_of(&a->map, a->codes, a->code_dtype, a->pack);
 	p.v = (void *)(uintptr_t)a->x;
@@ -321,7 +328,7 @@ int hzi_cuda_lattice_decode(struct hz_context *ctx, const struct hzi_lattice_dec
 		const int sm_blocks = !e8q4 ? 8 : dtype ? 2 : 3;
 		const struct hzi_launch launch = {
 			.grid = {grid_of(ctx, values.blocks, threads, sm_blocks)},
-			.block = {(unsigned)threads},
+			.block = {(unsigned)threads}, .early = true,
 		};
 
 		return hzi_cuda_launch(ctx, "lattice_decode", HZI_FAMILY_LATTICE_FAST,

@@ -3,7 +3,7 @@
  *
  * SPDX-License-Identifier: BSD-2-Clause
  */
-#include "gpu/common.cuh"
+#include "gpu/grid.cuh"
 #include "gpu/lattice_bytes.cuh"
 #include "gpu/lattice_fast.h"
 
@@ -21,7 +21,7 @@ HZ_DEVICE void load_block(int dtype, const void *x, uint32_t block, float *f)
 	if (dtype == HZ_F32) {
 #pragma unroll
 		for (int i = 0; i < D / 4; i++) {
-			const float4 v = __ldg((const float4 *)x + (int64_t)block * (D / 4) + i);
+			const float4 v = ((const float4 *)x)[(int64_t)block * (D / 4) + i];
 
 			f[4 * i] = v.x;
 			f[4 * i + 1] = v.y;
@@ -33,12 +33,12 @@ HZ_DEVICE void load_block(int dtype, const void *x, uint32_t block, float *f)
 	uint32_t pair[D / 2];
 
 	if constexpr (D == 4) {
-		const uint2 v = __ldg((const uint2 *)x + block);
+		const uint2 v = ((const uint2 *)x)[block];
 
 		pair[0] = v.x;
 		pair[1] = v.y;
 	} else {
-		const uint4 v = __ldg((const uint4 *)x + block);
+		const uint4 v = ((const uint4 *)x)[block];
 
 		pair[0] = v.x;
 		pair[1] = v.y;
@@ -300,6 +300,8 @@ HZ_DEVICE void encode_levels(const hzi_lattice_fast &p)
 
 	fill_tables(tables);
 	__syncthreads();
+	grid_wait();
+	grid_next();
 	if (p.rule.levels == 1)
 		encode_policy<POINT, 1>(p, tables, mine);
 	else if (p.rule.levels == 2)
@@ -324,6 +326,16 @@ ENCODE(d4q4, d4_point<4>, 256, 4)
 ENCODE(d4q2, d4_point<2>, 256, 4)
 ENCODE(e8q4, e8_point<4>, 768, 1)
 ENCODE(e8q2, e8_point<2>, 256, 3)
+
+/* What encoding adds to. A kernel may start while the one ahead ends, which a fill cannot. */
+extern "C" __global__ void __launch_bounds__(32)
+lattice_clear(const __grid_constant__ hzi_lattice_clear p)
+{
+	grid_wait();
+	grid_next();
+	if (threadIdx.x < 2)
+		p.overload[threadIdx.x] = 0;
+}
 
 /* ---- Decoding ------------------------------------------------------------------------------ */
 
@@ -417,11 +429,11 @@ HZ_DEVICE void load_codes(const hzi_lattice_values &p, uint32_t unit, uint32_t *
 			uint64_t all;
 
 			if constexpr (B * M * bytes == 8)
-				all = __ldg((const unsigned long long *)from + unit);
+				all = ((const unsigned long long *)from)[unit];
 			else if constexpr (B * M * bytes == 4)
-				all = __ldg((const uint32_t *)from + unit);
+				all = ((const uint32_t *)from)[unit];
 			else
-				all = __ldg((const uint16_t *)from + unit);
+				all = ((const uint16_t *)from)[unit];
 #pragma unroll
 			for (int i = 0; i < B * M; i++)
 				code[i % M * B + i / M] =
@@ -433,8 +445,8 @@ HZ_DEVICE void load_codes(const hzi_lattice_values &p, uint32_t unit, uint32_t *
 	for (int m = 0; m < M; m++)
 #pragma unroll
 		for (int b = 0; b < B; b++)
-			code[m * B + b] = __ldg(from + (int64_t)(unit * B + b) * p.code_block +
-						m * p.code_level);
+			code[m * B + b] = from[(int64_t)(unit * B + b) * p.code_block +
+					       m * p.code_level];
 }
 
 HZ_DEVICE uint32_t scale_of(const hzi_lattice_values &p, uint32_t block)
@@ -497,14 +509,14 @@ HZ_DEVICE void decode_flat(const hzi_lattice_values &p, const LEADERS &leaders, 
 		return;
 #pragma unroll
 	for (int i = 0; i < EACH; i++)
-		next[i] = __ldg(from + min(u + i * step, units - 1));
+		next[i] = from[min(u + i * step, units - 1)];
 	for (; u - lane < units; u += EACH * step) {
 		uint32_t raw[EACH];
 
 #pragma unroll
 		for (int i = 0; i < EACH; i++) {
 			raw[i] = next[i];
-			next[i] = __ldg(from + min(u + (EACH + i) * step, units - 1));
+			next[i] = from[min(u + (EACH + i) * step, units - 1)];
 		}
 #pragma unroll
 		for (int i = 0; i < EACH; i++) {
@@ -590,6 +602,8 @@ HZ_DEVICE void decode_levels(const hzi_lattice_values &p)
 	if (threadIdx.x < HZI_LATTICE_SCALES)
 		scale[threadIdx.x] = p.scale[threadIdx.x];
 	__syncthreads();
+	grid_wait();
+	grid_next();
 	if (p.levels == 1)
 		decode<DTYPE, LEADERS, D, 1, CODE, EACH>(p, leaders, scale);
 	else if (p.levels == 2)

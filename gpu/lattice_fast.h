@@ -21,6 +21,10 @@ struct hzi_lattice_fast {
 	int32_t dtype;
 };
 
+struct hzi_lattice_clear {
+	uint64_t *overload;		/* two */
+};
+
 /*
  * Values are (n unit - base_i - sub_i) scale_t, n being 32768 plus the sum of the leaders' bytes at
  * weights 1, q, q^2 ...

@@ -123,6 +123,40 @@ static void test_others(hz_context *ctx, int device)
 	hz_lattice_close(l);
 }
 
+/*
+ * Codes back to back, one call after the other: each kernel may start before the one ahead has
+ * ended, also where blocks are counted, as a kernel clears the counts. Others are ordinary.
+ */
+static void test_early(hz_context *ctx, int device)
+{
+	const hz_lattice_opts e8 = {.kind = HZ_LATTICE_E8, .q = 4, .levels = 2};
+	const hz_lattice_opts e8_q3 = {.kind = HZ_LATTICE_E8, .q = 3, .levels = 2};
+	const hz_tensor values = hz_tensor_1d(x, HZ_F16, device, 8 * BLOCKS);
+	const hz_tensor c = hz_tensor_2d(codes, HZ_U16, device, BLOCKS, 2);
+	const hz_tensor counts = hz_tensor_1d(t, HZ_S64, device, 2);
+	hz_lattice *l = open_lattice(ctx, &e8);
+
+	taken();
+	for (int i = 0; i < 2; i++) {
+		is_int(hz_lattice_encode(ctx, l, &values, &c, NULL, &counts, NULL), HZ_OK,
+		       "call %d: encodes and counts", i);
+		is_str(taken(), "lattice_clear lattice_encode_e8q4", "call %d: the kernels", i);
+		is_int(fake->launch(fake->launches() - 2)->early, i, "call %d: clears early", i);
+		is_int(last()->early, 1, "call %d: encodes early", i);
+		is_int(hz_lattice_decode(ctx, l, &c, NULL, &values, NULL), HZ_OK,
+		       "call %d: decodes", i);
+		is_str(taken(), "lattice_decode_e8q4_f16", "call %d: the kernel back", i);
+		is_int(last()->early, 1, "call %d: decodes early", i);
+	}
+	hz_lattice_close(l);
+	l = open_lattice(ctx, &e8_q3);
+	is_int(hz_lattice_encode(ctx, l, &values, &c, NULL, &counts, NULL), HZ_OK,
+	       "q 3: encodes and counts");
+	is_str(taken(), "lattice_encode_any", "q 3: the kernel");
+	is_int(last()->early, 0, "q 3: after all that is ahead");
+	hz_lattice_close(l);
+}
+
 int main(void)
 {
 	const int device = HZ_CUDA;
@@ -136,6 +170,7 @@ int main(void)
 	for (size_t i = 0; i < sizeof(rows) / sizeof(*rows); i++)
 		test_row(ctx, device, &rows[i]);
 	test_others(ctx, device);
+	test_early(ctx, device);
 	stand_in_close(ctx, device, arrays, 3);
 	return done_testing();
 }

@@ -134,6 +134,8 @@ static int encode_fast(struct hz_context *ctx, const struct hzi_lattice_encode_a
 		.overload = (uint64_t *)a->overload, .code_level = a->map.code_level,
 		.blocks = (uint32_t)(a->map.blocks * rows_of(&a->map)),
 		.code_block = (uint32_t)a->map.code_block, .dtype = a->x_dtype,
+		.plain = a->x_dtype == HZ_F16 && r->levels == 2 && a->map.code_block == 2 &&
+			 a->map.code_level == 1 && !(r->flags & HZI_LATTICE_DITHERED),
 	};
 	const struct hzi_launch launch = {
 		.grid = {grid_of(ctx, p.blocks, b->threads, b->sm_blocks)},
@@ -142,7 +144,7 @@ static int encode_fast(struct hz_context *ctx, const struct hzi_lattice_encode_a
 
 	for (int i = 0; i < r->d; i++)
 		p.offset[r->d == 8 ? i & 1 : 0] += (uint32_t)r->offset[i]
-						   << (r->d == 8 ? i / 2 : i) * 8;
+						   << (r->d == 8 ? 3 - i / 2 : i) * 8;
 	if (a->overload) {
 		const struct hzi_lattice_clear clear = {.overload = p.overload};
 		const struct hzi_launch one = {.block = {32}, .early = true};

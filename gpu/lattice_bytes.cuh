@@ -5,8 +5,8 @@
  *
  * The rules of lattice_rule.h, for all coordinates of a block at a time. Points are integers as
  * there. A D4 point is one word of four bytes, each the coordinate plus a bias that is a multiple
- * of 8; an E8 point is two, w[0] with coordinates 0 2 4 6 and w[1] with 1 3 5 7, so that the low
- * halves of the bytes of w[0] and w[1] make eight nibbles in order.
+ * of 8; an E8 point is two, w[0] with coordinates 6 4 2 0 and w[1] with 7 5 3 1: digits are sums of
+ * coordinates from one to the last, and a product with 01010101 adds up bytes from the lowest.
  */
 #ifndef HZI_LATTICE_BYTES_CUH
 #define HZI_LATTICE_BYTES_CUH
@@ -21,6 +21,15 @@ HZ_DEVICE uint32_t choose_bits(uint32_t mask, uint32_t a, uint32_t b)
 }
 
 /* ---- E8 points ---------------------------------------------------------------------------- */
+
+/* The highest 1, alone; x is not 0. */
+HZ_DEVICE uint32_t highest_bit(uint32_t x)
+{
+	uint32_t at;
+
+	asm("bfind.u32 %0, %1;" : "=r"(at) : "r"(x));
+	return 1u << at;
+}
 
 /* The lowest bytes of four floats' bits */
 HZ_DEVICE uint32_t low_bytes(float a, float b, float c, float d)
@@ -65,22 +74,25 @@ struct e8_point {
 		return Q == 4 ? (b - 8) / 4 : (b - 4) / 2;
 	}
 
-	/* hzi_lattice_level0_e8(); no y is -0. */
+	/*
+	 * hzi_lattice_level0_e8(); no y is -0. Comparisons, selections and logic start at half the
+	 * rate of floating point, so what can be is that.
+	 */
 	static __device__ __forceinline__ void nearest(const float *y, uint32_t *w)
 	{
 		constexpr float magic = rounder + bias / 2;
-		float t[8], r[8], most, least, total, da, db;
-		uint32_t f[2], s[2], k = 7;
+		float t[8], r[8], apart[8], most, least, total, da, db;
+		uint32_t f[2], s[2], n[2];
 
 #pragma unroll
 		for (int i = 0; i < 8; i++) {
 			t[i] = __fadd_rn(y[i], magic);
 			r[i] = __fsub_rn(y[i], __fsub_rn(t[i], magic));
 		}
-		f[0] = low_bytes(t[0], t[2], t[4], t[6]);
-		f[1] = low_bytes(t[1], t[3], t[5], t[7]);
-		s[0] = sign_bytes(r[0], r[2], r[4], r[6]);
-		s[1] = sign_bytes(r[1], r[3], r[5], r[7]);
+		f[0] = low_bytes(t[6], t[4], t[2], t[0]);
+		f[1] = low_bytes(t[7], t[5], t[3], t[1]);
+		s[0] = sign_bytes(r[6], r[4], r[2], r[0]);
+		s[1] = sign_bytes(r[7], r[5], r[3], r[1]);
 		most = least = fabsf(r[0]);
 #pragma unroll
 		for (int i = 1; i < 8; i++) {
@@ -92,82 +104,102 @@ struct e8_point {
 #pragma unroll
 			for (int i = 0; i < 8; i++) {
 				if (r[i] == 0 && __float_as_uint(t[i]) & 1)
-					s[i & 1] |= 255u << i / 2 * 8;
+					s[i & 1] |= 255u << (24 - i / 2 * 8);
 			}
 		}
 		total = __fadd_rn(__fadd_rn(__fadd_rn(fabsf(r[0]), fabsf(r[1])),
 					    __fadd_rn(fabsf(r[2]), fabsf(r[3]))),
 				  __fadd_rn(__fadd_rn(fabsf(r[4]), fabsf(r[5])),
 					    __fadd_rn(fabsf(r[6]), fabsf(r[7]))));
-		const bool pa = __popc((f[0] ^ f[1]) & ones) & 1;
-		const bool pb = __popc((f[0] ^ f[1] ^ s[0] ^ s[1]) & ones) & 1;
+		const uint32_t pa = __popc((f[0] ^ f[1]) & ones) & 1;
+		const uint32_t pb = __popc((f[0] ^ f[1] ^ s[0] ^ s[1]) & ones) & 1;
 
 		da = pa ? __fsub_rn(1.0f, __fadd_rn(most, most)) : 0.0f;
 		db = __fadd_rn(__fsub_rn(2.0f, total), pb ? __fadd_rn(least, least) : 0.0f);
 		bool b = db < da;
 		if (db == da) {
 			/* The first coordinates, less f_0 */
-			const int below0 = (int)(s[0] & 1);
+			const int below0 = (int)(s[0] >> 31);
 			const int up = fabsf(r[0]) != most || !pa ? 0 : r[0] >= 0 ? 1 : -1;
 			const int half = fabsf(r[0]) != least || !pb ? 0 :
 					 below0 || r[0] == 0.5f ? 1 : -1;
 
 			b = half - below0 < up;
 		}
-		const float which = b ? least : most;
+		/* Negative but where |r| is what is turned: the first of these, the highest bit */
+		const float which = b ? least : -most, way = b ? -1.0f : 1.0f;
 
 #pragma unroll
-		for (int i = 6; i >= 0; i--)
-			k = fabsf(r[i]) == which ? i : k;
-		const uint32_t halves = b ? ones : 0, shift = k >> 1 << 3;
-		const uint32_t sign = (k & 1 ? s[1] : s[0]) >> shift & 1;
-		uint32_t turn = (b ? pb : pa) ? 2u << shift : 0;
+		for (int i = 0; i < 8; i++)
+			apart[i] = __fmaf_rn(fabsf(r[i]), way, which);
+		n[0] = sign_bytes(apart[6], apart[4], apart[2], apart[0]);
+		n[1] = sign_bytes(apart[7], apart[5], apart[3], apart[1]);
 
-		/* Up is where y - f >= 0, or y - h >= 0 */
-		const bool up = b ? sign || which == 0.5f : !sign || which == 0;
+		const uint32_t first = highest_bit((~n[0] & 2 * ones) | (~n[1] & ones));
+		const uint32_t even = first & 2 * ones, odd = first & ones;
+		/* Up is where y - f >= 0, or y - h >= 0: also where -most is 0, or least a half */
+		const bool below = (s[0] & even) | (s[1] & odd);
+		const bool up = below == b || __fmaf_rn(way, 0.25f, __fadd_rn(which, -0.25f)) == 0;
+		const uint32_t halves = b ? ones : 0;
+		const uint32_t turn = (b ? pb : pa) * (up ? 1 : ~0u);
 
-		turn = up ? turn : 0 - turn;
-		w[0] = 2 * (f[0] - (s[0] & halves)) + halves + (k & 1 ? 0 : turn);
-		w[1] = 2 * (f[1] - (s[1] & halves)) + halves + (k & 1 ? turn : 0);
+		w[0] = 2 * f[0] + halves - 2 * (s[0] & halves) + even * turn;
+		w[1] = 2 * f[1] + halves - 2 * (s[1] & halves) + odd * (2 * turn);
 	}
 
-	/* The index of the digits */
+	/* The index of the digits; with q = 4 twice, in the lower half and in the upper. */
 	static __device__ __forceinline__ uint32_t index(const uint32_t *w)
 	{
-		const uint32_t h = w[1] >> 24, turned = 0x80808080 - h * ones;
+		const uint32_t h = w[1] & 0xff, turned = 0x80808080 - h * ones;
 		/* (p_j - p_7) / 2 mod 8, of which z_j are the sums from j to 6 */
 		const uint32_t even = (w[0] + turned) >> 1 & 0x07070707;
 		const uint32_t odd = (w[1] + turned) >> 1 & 0x07070707;
-		const uint32_t pairs = odd + (even >> 8);
-		const uint32_t z1 = pairs + (pairs >> 8) + (pairs >> 16) + (w[1] & 0xff000000);
-		const uint32_t sums = even + z1;	/* the highest byte is too large by p_7 */
-		uint32_t z0 = choose_bits(0xff, sums >> 1, sums);
+		const uint32_t pairs = odd + (even << 8);
+		const uint32_t z1 = pairs * ones + h, sums = pairs * ones + even;
+		const uint32_t z0 = (sums & 0x00030303) | (sums >> 1 & 0x03000000);
 
-		z0 -= w[1] & 0xff000000;
 		if (Q == 4) {
-			const uint32_t n = (z0 & 0x03030303) | (z1 & 0x03030303) << 2;
+			const uint32_t n = z0 | (4 * z1 & 0x0c0c0c0c);
 
-			return permute(n | n >> 4, 0, 0x4420);
+			return permute(n * 0x1001, 0, 0x1313);
 		}
-		return ((z0 & ones) + 2 * (z1 & ones)) * 0x01041040 >> 24;
+		return ((z0 & ones) + 2 * (z1 & ones)) * 0x40100401 >> 24;
 	}
 
-	/* w, of index `code`, becomes the point of the next level, whose bias is next_bias(). */
-	static __device__ __forceinline__ void parent(uint32_t *w, uint32_t code,
-						      const tables &tables)
+	/*
+	 * w, of index `code`, less its leader: a multiple of q, with q times the bias of the point
+	 * of the next level
+	 */
+	static __device__ __forceinline__ void subtract(uint32_t *w, uint32_t code,
+							const tables &tables)
 	{
 		constexpr uint32_t low = Q == 4 ? 0x0f0f0f0f : 0x07070707;
-		constexpr uint32_t kept = Q == 4 ? 0x3f3f3f3f : 0x7f7f7f7f;
 		constexpr int shift = Q == 4 ? 0 : 1;
 		uint32_t c;
 
-		if constexpr (Q == 4)
-			c = e8_lookup(tables, code);
-		else
-			c = e8_leader(choose_bits(0x0f0f0f0f, w[0] << 1, w[1] << 5) & 0xeeeeeeee,
-				      tables.b);
-		w[0] = (w[0] - (c >> shift & low)) >> Q / 2 & kept;
-		w[1] = (w[1] - (c >> (4 + shift) & low)) >> Q / 2 & kept;
+		if constexpr (Q == 4) {
+			c = e8_lookup<true>(tables, code);
+		} else {
+			c = choose_bits(0x0f0f0f0f, w[0] << 1, w[1] << 5) & 0xeeeeeeee;
+			c = permute(e8_leader(permute(c, 0, 0x0123), tables.b), 0, 0x0123);
+		}
+		w[0] -= c >> shift & low;
+		w[1] -= c >> (4 + shift) & low;
+	}
+
+	/* The point of the next level, of what subtract() leaves: its bias is next_bias(). */
+	static __device__ __forceinline__ void divide(uint32_t *w)
+	{
+		constexpr uint32_t kept = Q == 4 ? 0x3f3f3f3f : 0x7f7f7f7f;
+
+		w[0] = w[0] >> Q / 2 & kept;
+		w[1] = w[1] >> Q / 2 & kept;
+	}
+
+	/* Whether what subtract() leaves is not 0, of a next level with bias b */
+	static __device__ __forceinline__ bool left(const uint32_t *w, uint32_t b)
+	{
+		return (w[0] ^ Q * b * ones) | (w[1] ^ Q * b * ones);
 	}
 };
 
@@ -223,7 +255,8 @@ struct d4_point {
 		return (z & ones) * 0x02040801 >> 24;
 	}
 
-	static __device__ __forceinline__ void parent(uint32_t *w, uint32_t, const tables &)
+	/* The point of the next level by the rule itself: see e8_point. */
+	static __device__ __forceinline__ void subtract(uint32_t *w, uint32_t, const tables &)
 	{
 		/* By q = 4, of doubled coordinates if q = 2 */
 		const uint32_t t = (Q == 4 ? w[0] : 2 * w[0]) + 0x02020202;
@@ -232,6 +265,13 @@ struct d4_point {
 		const uint32_t turn = __popc(t & 0x04040404) & 1 ? lowest_bit(worst) : 0;
 
 		w[0] = (t >> 2 & 0x3f3f3f3f) + 2 * (turn & t >> 1) - turn;
+	}
+
+	static __device__ __forceinline__ void divide(uint32_t *) {}
+
+	static __device__ __forceinline__ bool left(const uint32_t *w, uint32_t b)
+	{
+		return w[0] ^ b * ones;
 	}
 };
 

@@ -98,7 +98,7 @@ HZ_DEVICE uint32_t e8_leader(uint32_t g, const uint8_t *choices)
 #define E8_IS_B 0x20			/* of `choices`; below it is 4, or 5 if all are odd */
 
 struct e8_tables {
-	uint32_t low[4096];		/* by digits 0 .. 4, 7 */
+	uint32_t low[4096];		/* by digits 7, 0 .. 4 */
 	uint32_t high[256];		/* by digits 4 .. 7 */
 	uint16_t choices[8192];		/* the signs of the bytes: the half is corrected */
 };
@@ -162,8 +162,8 @@ constexpr e8_tables make_e8_tables()
 	e8_tables r = {};
 
 	for (int i = 0; i < 4096; i++) {
-		const int z[8] = {i & 3, i >> 2 & 3, i >> 4 & 3, i >> 6 & 3, i >> 8 & 3, 0, 0,
-				  i >> 10};
+		const int z[8] = {i >> 2 & 3, i >> 4 & 3, i >> 6 & 3, i >> 8 & 3, i >> 10, 0, 0,
+				  i & 3};
 		const uint32_t half = e8_half(z, 0);
 
 		r.low[i] = half | (uint32_t)(z[7] & 1) << 11 | (half >> 17 & 3) << 12;
@@ -194,17 +194,34 @@ constexpr e8_tables make_e8_tables()
 
 static __device__ const __align__(16) e8_tables e8_tables_q4 = make_e8_tables();
 
-/* Nibbles c + 8 of the leader of a code */
+/* a if x has that bit, else b: one instruction finds out, and does not shift the bit first */
+HZ_DEVICE uint32_t choose_by_bit(uint32_t x, uint32_t bit, uint32_t a, uint32_t b)
+{
+	uint32_t r;
+
+	asm("{\n\t.reg .pred p;\n\t.reg .b32 t;\n\tand.b32 t, %1, %2;\n\t"
+	    "setp.ne.u32 p, t, 0;\n\tselp.b32 %0, %3, %4, p;\n\t}"
+	    : "=r"(r) : "r"(x), "r"(bit), "r"(a), "r"(b));
+	return r;
+}
+
+/*
+ * Nibbles c + 8 of the leader of a code, which stands in both halves of `code`. TURNED: bytes, of
+ * two coordinates, in the opposite order.
+ */
+template <bool TURNED>
 HZ_DEVICE uint32_t e8_lookup(const e8_tables &tables, uint32_t code)
 {
-	const uint32_t low = tables.low[(code & 0x3ff) | (code >> 4 & 0xc00)];
-	const uint32_t high = tables.high[code >> 8 & 0xff];
+	const uint32_t low = *(const uint32_t *)((const uint8_t *)tables.low +
+						 (code >> 12 & 0x3ffc));
+	const uint32_t high = *(const uint32_t *)((const uint8_t *)tables.high +
+						  (code >> 6 & 0x3fc));
 	const uint32_t choice =
 		*(const uint16_t *)((const uint8_t *)tables.choices + ((low ^ high) & E8_INDEX));
-	const uint32_t g = permute(low, high, 0x7632);
-	const bool b = choice & E8_IS_B;
-	const uint32_t marks = (b ? g << 3 : g) & E8_MARK_A & permute(choice, 0, 0x9988);
-	const uint32_t value = (g & E8_VALUE) ^ (b ? 0 : 0x44444444);
+	const uint32_t g = permute(low, high, TURNED ? 0x2367 : 0x7632);
+	const uint32_t marks = choose_by_bit(choice, E8_IS_B, g << 3, g) & E8_MARK_A &
+			       permute(choice, 0, TURNED ? 0x8899 : 0x9988);
+	const uint32_t value = (g & E8_VALUE) ^ choose_by_bit(choice, E8_IS_B, 0, 0x44444444);
 
 	return (value + (choice & 7) * E8_MARK_B) ^ marks;
 }

@@ -112,20 +112,31 @@ static __device__ __noinline__ uint32_t encode_odd(const hzi_lattice_fast *p, ui
 	return counts;
 }
 
+/* The codes of a block as one number; of those of 16 bits only the lower half counts. */
+template <int M, int BYTES>
+HZ_DEVICE void store_number(const hzi_lattice_fast &p, uint32_t block, const uint32_t *codes)
+{
+	uint32_t all = codes[0];
+
+	if constexpr (BYTES == 2) {
+		all = permute(codes[0], codes[M - 1], 0x5410);
+	} else {
+#pragma unroll
+		for (int m = 1; m < M; m++)
+			all |= codes[m] << 8 * m;
+	}
+	if (M * BYTES == 4)
+		((uint32_t *)p.codes)[block] = all;
+	else
+		((uint16_t *)p.codes)[block] = (uint16_t)all;
+}
+
 template <int M, int BYTES>
 HZ_DEVICE void store_codes(const hzi_lattice_fast &p, uint32_t block, const uint32_t *codes)
 {
 	if constexpr (M * BYTES == 4 || M * BYTES == 2) {
 		if (p.code_block == M && (M == 1 || p.code_level == 1)) {
-			uint32_t all = 0;
-
-#pragma unroll
-			for (int m = 0; m < M; m++)
-				all |= codes[m] << (8 * BYTES * m);
-			if (M * BYTES == 4)
-				((uint32_t *)p.codes)[block] = all;
-			else
-				((uint16_t *)p.codes)[block] = (uint16_t)all;
+			store_number<M, BYTES>(p, block, codes);
 			return;
 		}
 	}
@@ -165,9 +176,10 @@ static __device__ __noinline__ uint32_t far_off(const hzi_lattice_fast *p, uint3
 
 /*
  * A warp takes 32 blocks at a time. Those that do not fit are put on a list, and tried again, 32
- * together, with the next scale: so the warp is full whatever share of blocks that is.
+ * together, with the next scale: so the warp is full whatever share of blocks that is. PLAIN: f16,
+ * no dither, and the codes of a block are one number.
  */
-template <class POINT, int M, int POLICY>
+template <class POINT, int M, int POLICY, bool PLAIN>
 HZ_DEVICE void encode(const hzi_lattice_fast &p, const typename POINT::tables &tables,
 		      waiting *list)
 {
@@ -181,13 +193,14 @@ HZ_DEVICE void encode(const hzi_lattice_fast &p, const typename POINT::tables &t
 
 	while (next < p.blocks || (retries && count)) {
 		uint32_t block = next + lane, step = 0;
-		bool mine = block < p.blocks;
+		bool mine = block < p.blocks, again = false;
 
 		if (!retries || (next < p.blocks && count < 32)) {
 			next += warps * 32;
 		} else {
 			const uint32_t taken = min(count, 32u);
 
+			again = true;
 			count -= taken;
 			mine = lane < taken;
 			block = list[count + lane].block;
@@ -196,11 +209,11 @@ HZ_DEVICE void encode(const hzi_lattice_fast &p, const typename POINT::tables &t
 		}
 		const float inverse = r.inverse[POLICY == HZI_LATTICE_T ? step : 0];
 		float v[D], size = 0;
-		uint32_t w[POINT::words], codes[M], rest = 0, bias = POINT::bias;
-		uint32_t start = step;
+		uint32_t w[POINT::words], codes[M], bias = POINT::bias, start = step;
+		bool rest = false;
 
 		block = mine ? block : 0;
-		load_block<D>(p.dtype, p.x, block, v);
+		load_block<D>(PLAIN ? HZ_F16 : p.dtype, p.x, block, v);
 #pragma unroll
 		for (int i = 0; i < D; i++) {
 			/* + 0, so that none is -0 */
@@ -213,14 +226,14 @@ HZ_DEVICE void encode(const hzi_lattice_fast &p, const typename POINT::tables &t
 			start = LAST;
 		else if (!(size < reach))
 			start = far_off<D>(&p, block, step);
-		if (POLICY == HZI_LATTICE_CLIP) {
+		if (POLICY == HZI_LATTICE_CLIP && again) {
 			const float factor = hzi_lattice_factor(&r, (int)step);
 
 #pragma unroll
 			for (int i = 0; i < D; i++)
 				v[i] = __fmul_rn(v[i], factor);
 		}
-		if (r.flags & HZI_LATTICE_DITHERED) {
+		if (!PLAIN && r.flags & HZI_LATTICE_DITHERED) {
 #pragma unroll
 			for (int i = 0; i < D; i++)
 				v[i] = __fadd_rn(v[i], r.dither[i]);
@@ -235,32 +248,35 @@ HZ_DEVICE void encode(const hzi_lattice_fast &p, const typename POINT::tables &t
 			bias = POINT::next_bias(bias);
 			/* What is left behind the last level only matters to whether it is 0. */
 			if (retries || m < M - 1 || p.overload) {
-				POINT::parent(w, codes[m], tables);
-				rest = w[0] ^ bias * ones;
-				rest |= POINT::words > 1 ? w[POINT::words - 1] ^ bias * ones : 0;
+				POINT::subtract(w, codes[m], tables);
+				rest = POINT::left(w, bias);
+				POINT::divide(w);
 			}
 		}
 
-		const bool fits = start == step && (!retries || rest == 0);
+		const bool fits = start == step && (!retries || !rest);
 
 		if (retries) {
 			const bool later = mine && start != LAST && !fits;
-			const uint32_t again = __ballot_sync(~0u, later);
+			const uint32_t all = __ballot_sync(~0u, later);
 
 			if (later) {
-				waiting *to = list + count + __popc(again & ((1u << lane) - 1));
+				waiting *to = list + count + __popc(all & ((1u << lane) - 1));
 
 				to->block = block;
 				to->step = start == step ? step + 1 : start;
 			}
-			count += __popc(again);
+			count += __popc(all);
 			__syncwarp();
 		}
 		if (mine && fits) {
-			wrong += POLICY == HZI_LATTICE_CLIP ? step > 0 : rest != 0;
+			wrong += POLICY == HZI_LATTICE_CLIP ? step > 0 : rest;
 			if (POLICY == HZI_LATTICE_T)
 				p.t[block] = (uint8_t)step;
-			store_codes<M, BYTES>(p, block, codes);
+			if constexpr (PLAIN)
+				store_number<M, BYTES>(p, block, codes);
+			else
+				store_codes<M, BYTES>(p, block, codes);
 		}
 		if (mine && start == LAST) {
 			const uint32_t counts = encode_odd<D, BYTES>(&p, block);
@@ -279,16 +295,16 @@ HZ_DEVICE void encode(const hzi_lattice_fast &p, const typename POINT::tables &t
 	}
 }
 
-template <class POINT, int M>
+template <class POINT, int M, bool PLAIN>
 HZ_DEVICE void encode_policy(const hzi_lattice_fast &p, const typename POINT::tables &tables,
 			     waiting *list)
 {
 	if (p.rule.policy == HZI_LATTICE_WRAP)
-		encode<POINT, M, HZI_LATTICE_WRAP>(p, tables, list);
+		encode<POINT, M, HZI_LATTICE_WRAP, PLAIN>(p, tables, list);
 	else if (p.rule.policy == HZI_LATTICE_T)
-		encode<POINT, M, HZI_LATTICE_T>(p, tables, list);
+		encode<POINT, M, HZI_LATTICE_T, PLAIN>(p, tables, list);
 	else
-		encode<POINT, M, HZI_LATTICE_CLIP>(p, tables, list);
+		encode<POINT, M, HZI_LATTICE_CLIP, PLAIN>(p, tables, list);
 }
 
 template <class POINT, int THREADS>
@@ -302,15 +318,17 @@ HZ_DEVICE void encode_levels(const hzi_lattice_fast &p)
 	__syncthreads();
 	grid_wait();
 	grid_next();
-	if (p.rule.levels == 1)
-		encode_policy<POINT, 1>(p, tables, mine);
+	if (POINT::q == 4 && p.plain)
+		encode_policy<POINT, 2, true>(p, tables, mine);
+	else if (p.rule.levels == 1)
+		encode_policy<POINT, 1, false>(p, tables, mine);
 	else if (p.rule.levels == 2)
-		encode_policy<POINT, 2>(p, tables, mine);
+		encode_policy<POINT, 2, false>(p, tables, mine);
 	else if constexpr (POINT::most_levels >= 3) {
 		if (p.rule.levels == 3)
-			encode_policy<POINT, 3>(p, tables, mine);
+			encode_policy<POINT, 3, false>(p, tables, mine);
 		else if constexpr (POINT::most_levels >= 4)
-			encode_policy<POINT, 4>(p, tables, mine);
+			encode_policy<POINT, 4, false>(p, tables, mine);
 	}
 }
 
@@ -368,9 +386,10 @@ struct e8_leaders {
 		fill_tables(tables);
 	}
 
+	/* The index twice, in the lower half and in the upper */
 	__device__ __forceinline__ uint32_t operator()(uint32_t index) const
 	{
-		return e8_lookup(tables, index);
+		return e8_lookup<false>(tables, index);
 	}
 };
 
@@ -528,7 +547,9 @@ HZ_DEVICE void decode_flat(const hzi_lattice_values &p, const LEADERS &leaders, 
 				break;
 #pragma unroll
 			for (int j = 0; j < B * M; j++)
-				code[j % M * B + j / M] = raw[i] >> BITS * j & (1u << BITS) - 1;
+				code[j % M * B + j / M] = BITS == 16 ?
+					permute(raw[i], 0, j ? 0x3232 : 0x1010) :
+					raw[i] >> BITS * j & (1u << BITS) - 1;
 			decode_bytes<LEADERS, D, M>(p, leaders, code, w);
 			scale_bytes<D, SUB>(p, w, s, v);
 			store_values<DTYPE>(p.y, u + i * step, units, v);
@@ -578,6 +599,9 @@ HZ_DEVICE void decode(const hzi_lattice_values &p, const LEADERS &leaders, const
 		} else {
 			load_codes<B, M, CODE>(p, at, code);
 		}
+#pragma unroll
+		for (int i = 0; i < B * M && sizeof(CODE) == 2; i++)
+			code[i] *= 0x10001;
 #pragma unroll
 		for (int b = 0; b < B; b++)
 			s[b] = scale[p.t && !(half && b) ? scale_of(p, at * B + b) : 0];

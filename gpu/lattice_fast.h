@@ -19,6 +19,7 @@ struct hzi_lattice_fast {
 	uint32_t blocks, code_block;
 	uint32_t offset[2];		/* o, of words as of gpu/lattice_bytes.cuh */
 	int32_t dtype;
+	int32_t plain;			/* f16, no dither, two levels in one number */
 };
 
 struct hzi_lattice_clear {

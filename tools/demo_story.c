@@ -253,13 +253,13 @@ static int reserve(struct net *n)
 	const hz_tensor phi = view(n, n->value->phi, STREAMS, STREAMS * CHANNELS);
 	const hz_tensor alpha = vector(n, n->value->alpha, 1);
 	const hz_tensor bias = vector(n, n->value->bias, STREAMS);
-	size_t bytes, most;
+	size_t bytes = 0, most = 0;
 	int status = hz_mhc_layer_workspace(n->ctx, &n->layer[0], &x, &most);
 
 	if (!status)
 		status = hz_mhc_head_workspace(n->ctx, &x, &phi, &alpha, &bias, NULL, &h, NULL,
 					       &bytes);
-	most = !status && bytes > most ? bytes : most;
+	most = bytes > most ? bytes : most;
 	for (int k = 0; k < MATRICES && !status; k++) {
 		const struct shape s = shape_of(k);
 		const hz_quat_linear_opts o = linear_opts(k, NULL);

@@ -148,7 +148,7 @@ struct parts {
 static int matrices(struct job *job, hz_lattice_opts *o, struct parts *p)
 {
 	const struct operand *operands = job->op->operands;
-	int d, status = 0;
+	int d = 0, status = 0;
 
 	for (int i = 0; operands[i].name && !status; i++) {
 		if (!job->slot[i].path)

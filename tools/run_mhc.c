@@ -587,8 +587,9 @@ static hz_tensor layer_of(struct job *job, const char *name, int64_t l)
 	const hz_tensor *t = view_of(job, name);
 	const int64_t bytes = t ? (int64_t)hz_dtype_size(t->dtype) : 0;
 
-	return !t ? (hz_tensor){0} :
-	       hz_tensor_nd((char *)t->data + l * t->stride[0] * bytes, t->dtype, t->device,
+	if (!t)
+		return (hz_tensor){0};
+	return hz_tensor_nd((char *)t->data + l * t->stride[0] * bytes, t->dtype, t->device,
 			    t->ndim - 1, t->shape + 1);
 }
 

@@ -94,11 +94,13 @@ static struct dims make_dims(const struct call *c, const struct hzi_segment *seg
 	const bool whole = c->scale_stride && c->group == row;
 	struct dims dims = {0};
 
-	for (int i = 0; i < t->ndim; i++)
+	for (int i = 0; i < t->ndim; i++) {
+		const int64_t step = c->scale_stride ? c->scale_stride[i] : 0;
+
 		add_dim(&dims, (struct hzi_hadamard_dim){
 			.size = t->shape[i], .x = c->x_stride[i], .y = c->y_stride[i],
-			.scale = whole ? c->scale_stride[i] : 0,
-			.place = c->scale_stride && !whole ? c->scale_stride[i] * c->group : 0});
+			.scale = whole ? step : 0, .place = whole ? 0 : step * c->group});
+	}
 	if (!seg)
 		return dims;
 	add_dim(&dims, (struct hzi_hadamard_dim){

@@ -418,7 +418,7 @@ static void reverse(int64_t *list, int n)
 static void make_batch(const struct call *q, struct hzi_quat_gemm_args *g)
 {
 	const hz_packed *p = q->o->packed;
-	const hz_tensor tame_a = p ? (hz_tensor){.ndim = 0} : hzi_tame(q->a);
+	const hz_tensor none = {.ndim = 0}, tame_a = p ? none : hzi_tame(q->a);
 	const hz_tensor tame_b = hzi_tame(q->b), *const a = &tame_a, *const b = &tame_b;
 	const hz_tensor *c = q->c, *pre = q->o->pre;
 	const int nc = c->ndim, na = p ? p->ndim : a->ndim;

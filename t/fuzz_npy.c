@@ -3,11 +3,8 @@
  *
  * SPDX-License-Identifier: BSD-2-Clause
  *
- *	clang -g -O1 -fsanitize=fuzzer,address,undefined -I. -I$S/include -I$S/lib -I$S/tools \
- *		$S/t/fuzz_npy.c && ./a.out -max_total_time=600 corpus
- *
- * in a build directory, S being the sources. With -DHZ_FUZZ_REPLAY and any compiler it is a program
- * that takes files and reads each, which is what the tests do.
+ * "make fuzz" compiles it for libFuzzer. With -DHZ_FUZZ_REPLAY and any compiler it is a program
+ * that takes files and reads each, which is what t/run.t does with good and bad ones.
  */
 #include "../tools/npy.c"
 

@@ -755,8 +755,8 @@ struct hzi_mhc_half_outer {
 #define HZI_MHC_BACK 32		/* tokens of mhc_half_back() */
 
 /*
- * outer and spread of whole tiles of x of bf16, of blocks of 32 columns: dphi, NULL: none, gets what
- * outer makes, dx, NULL: none, what spread makes and factor times x. m is 17 .. 32. stream: rows of
+ * outer and spread of whole tiles of x of bf16, blocks of 32 columns: dphi (NULL: none) gets what
+ * outer makes, dx (NULL: none) what spread makes and factor times x. m is 17 .. 32. stream: rows of
  * dx are aligned, and go past the caches.
  */
 struct hzi_mhc_half_back {

@@ -408,8 +408,8 @@ static void dx_halves(const struct bwd_job *job, int64_t t, int at, int tokens, 
 }
 
 /*
- * Channels c .. of stream j of whole tiles where they lie, HZI_MHC_BACK tokens from number `at` of a
- * block on: their share of dphi, and dx if nothing but x and d makes it
+ * Channels c .. of stream j of whole tiles where they lie, HZI_MHC_BACK tokens from number `at` of
+ * a block on: their share of dphi, and dx if nothing but x and d makes it
  */
 static void near_halves(const struct bwd_job *job, int64_t t, int at, int j, int64_t c,
 			int64_t count, bool fresh, float *dphi, const struct hzi_phi_room *r)

@@ -281,8 +281,8 @@ HZ_DEVICE void row_sums(float *v, const hzi_hadamard_quantize &p, int64_t e0, ch
 	for (int i = 0; i < 4; i++)
 		w[i] = *(const uint4 *)(x + 64 * i);
 	if (blockIdx.x + p.ahead < gridDim.x)
-		fetch_ahead<11>((const uint16_t *)p.f.x + e0 +
-				(p.ahead * WARPS + threadIdx.x / 32) * 1024);
+		fetch_block_ahead<2048 * WARPS>((const uint16_t *)p.f.x + e0 +
+						(int64_t)p.ahead * WARPS * 1024);
 	if (p.signs)
 		sign_chunks<64>(w, p.f, loads_at(threadIdx.x));
 	sums_long<DTYPE, WARPS, C, LANES>(v, w, p.f, memory, [](float *) {});

@@ -23,6 +23,22 @@ HZ_DEVICE void fetch_ahead(const void *from)
 	asm volatile("prefetch.global.L2 [%0];" :: "l"(line));
 }
 
+/*
+ * The same of a block's BYTES, a multiple of 16: on Hopper one thread has the copy engine ask for
+ * them, by whole lines.
+ */
+template <int BYTES>
+HZ_DEVICE void fetch_block_ahead(const void *from)
+{
+#if __CUDA_ARCH__ >= 900
+	if (threadIdx.x == 0)
+		asm volatile("cp.async.bulk.prefetch.L2.global [%0], %1;" :: "l"(from), "n"(BYTES)
+			     : "memory");
+#else
+	fetch_ahead<11>((const char *)from + threadIdx.x / 32 * 2048);
+#endif
+}
+
 /* The signs before: 8 elements in each of 4 chunks, STEP apart, the first of them at e */
 template <int STEP>
 HZ_DEVICE void sign_chunks(uint4 *w, const hzi_hadamard_fast &p, uint32_t e)

@@ -265,7 +265,8 @@ HZ_DEVICE void static_long(const hzi_hadamard_static &p)
 	for (int i = 0; i < 4; i++)
 		w[i] = *(const uint4 *)(x + 64 * i);
 	if (blockIdx.x + p.ahead < gridDim.x)
-		fetch_ahead<11>((const uint16_t *)p.f.x + e0 + (p.ahead * WARPS + t / 32) * 1024);
+		fetch_block_ahead<2048 * WARPS>((const uint16_t *)p.f.x + e0 +
+						(int64_t)p.ahead * WARPS * 1024);
 	/* One warp makes ready what all threads need behind the barrier of the sums. */
 	if (whole && t < 32) {
 		const coder c = coder_of(p, parameter_of(p, e0), p.f.factor);

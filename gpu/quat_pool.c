@@ -18,6 +18,8 @@ static int kernel_of(const struct hzi_qpool_args *a, bool backward)
 
 	if (a->window[0] != 1 || a->size[0] != 1 || a->count[0] != 1 || a->window[2] != window)
 		return -1;
+	if (!backward && window == 3 && step == 1 && a->step[2] == 1)
+		return HZI_KERNEL_quat_pool_3_by_1_f32;
 	if (!backward)
 		return window == 2 ? HZI_KERNEL_quat_pool_2_f32 :
 		       window == 3 ? HZI_KERNEL_quat_pool_3_f32 : -1;
@@ -62,6 +64,7 @@ int hzi_cuda_quat_pool_2d(struct hz_context *ctx, const char *op, const struct h
 		.x = a->x.data, .y = a->y.data, .index = a->index, .images = (int32_t)a->images,
 		.channels = (int32_t)a->channels, .max = a->max, .accumulate = a->accumulate,
 	};
+	const int kernel = kernel_of(a, backward);
 	const int dtype = a->x.dtype == HZ_F32 ? 0 : a->x.dtype == HZ_F16 ? 1 : 2;
 	struct hzi_launch l = {.grid = {0}};
 	int64_t lanes = HZI_QUAT_POOL_THREADS, columns, rows, lines;
@@ -78,6 +81,14 @@ int hzi_cuda_quat_pool_2d(struct hz_context *ctx, const char *op, const struct h
 	}
 	columns = (backward ? p.cells[1] : p.count[1]) * a->channels;
 	rows = (backward ? p.cells[0] : p.count[0]) * a->images;
+	if (kernel == HZI_KERNEL_quat_pool_3_by_1_f32 ||
+	    kernel == HZI_KERNEL_quat_pool_bwd_3_by_1_f32) {
+		const int32_t *size = backward ? p.size : p.count;
+
+		p.strips = ceil_div(size[0], HZI_QUAT_POOL_STRIP);
+		columns = size[1] * a->channels;
+		rows = p.strips * a->images;
+	}
 	while (lanes > LANES_LEAST && lanes / 2 >= columns)
 		lanes /= 2;
 	l.block[0] = (unsigned)lanes;
@@ -85,6 +96,5 @@ int hzi_cuda_quat_pool_2d(struct hz_context *ctx, const char *op, const struct h
 	lines = ceil_div(rows, l.block[1]);
 	l.grid[0] = (unsigned)ceil_div(columns, lanes);
 	l.grid[1] = (unsigned)(lines < ROWS_MAX ? lines : ROWS_MAX);
-	return hzi_cuda_launch(ctx, op, HZI_FAMILY_QUAT_POOL, kernel_of(a, backward) + dtype, &l,
-			       &p, sizeof(p));
+	return hzi_cuda_launch(ctx, op, HZI_FAMILY_QUAT_POOL, kernel + dtype, &l, &p, sizeof(p));
 }

@@ -12,6 +12,8 @@
 
 #define THREADS HZI_QUAT_POOL_THREADS
 
+enum { NONE = -1, ALL = -2 };		/* instead of an index */
+
 template <int DTYPE>
 HZ_DEVICE void store(void *data, int64_t at, quat q)
 {
@@ -118,7 +120,6 @@ template <int W, int S, int DTYPE>
 HZ_DEVICE void pool_bwd(const hzi_quat_pool_job &p)
 {
 	constexpr int K = (W + S - 1) / S;
-	constexpr int32_t NONE = -1, ALL = -2;	/* instead of an index */
 	const walk t(p, p.cells[1]);
 	const int32_t left = t.column * S - p.pad[1], first = t.column - (K - 1);
 
@@ -201,6 +202,223 @@ HZ_DEVICE void pool_bwd(const hzi_quat_pool_job &p)
 	}
 }
 
+/* ---- Windows of three at each place ---------------------------------------------------------- */
+
+/* A quaternion, its squared norm, and where it is. */
+struct largest {
+	quat q;
+	double norm;
+	int32_t index;
+
+	/* Of one behind it in the window */
+	__device__ __forceinline__ void see(const largest &b)
+	{
+		if (b.index < 0 || !(index < 0 || b.norm > norm ||
+				     (b.norm != b.norm && norm == norm)))
+			return;
+		*this = b;
+	}
+};
+
+/* Three neighbours of a row of so many rows, of those columns that are there. */
+template <int DTYPE>
+HZ_DEVICE void load_row(quat_raw<DTYPE> (&to)[3], const void *data, int64_t from,
+			const int64_t *stride, int32_t line, int32_t rows, const bool (&column)[3])
+{
+#pragma unroll
+	for (int b = 0; b < 3; b++)
+		if ((uint32_t)line < (uint32_t)rows && column[b])
+			to[b].load(data, from + line * stride[1] + b * stride[2]);
+}
+
+/* What their windows took; NONE of those that are not there, ALL without MAX. */
+template <bool MAX>
+HZ_DEVICE void load_index(const hzi_quat_pool_job &p, int32_t (&to)[3], int64_t from, int32_t line,
+			  const bool (&column)[3])
+{
+#pragma unroll
+	for (int b = 0; b < 3; b++) {
+		to[b] = NONE;
+		if ((uint32_t)line < (uint32_t)p.count[0] && column[b])
+			to[b] = !MAX ? ALL : p.index[from + line * p.index_stride[1] +
+						     b * p.index_stride[2]];
+	}
+}
+
+/*
+ * A thread goes down a strip of rows, so that of each window only the last row is new. MAX: what is
+ * kept of a row is its largest; else all of it, since sums are in the order of the window.
+ */
+template <int DTYPE, bool MAX>
+HZ_DEVICE void pool_strip(const hzi_quat_pool_job &p)
+{
+	constexpr int STRIP = HZI_QUAT_POOL_STRIP;
+	const walk t(p, p.count[1]);
+	const int32_t left = t.column - p.pad[1];
+	bool column[3];
+
+	if (!t.in)
+		return;
+#pragma unroll
+	for (int b = 0; b < 3; b++)
+		column[b] = (uint32_t)(left + b) < (uint32_t)p.size[1];
+	for (int32_t row = t.row; row < p.images * p.strips; row += walk::step()) {
+		const int32_t image = row / p.strips, begin = (row - image * p.strips) * STRIP;
+		const int32_t lines = min(STRIP, p.count[0] - begin), top = begin - p.pad[0];
+		const int64_t from = image * p.x_stride[0] + left * p.x_stride[2] +
+				     t.c * p.x_stride[3];
+		quat_raw<DTYPE> raw[3][3], next[3];
+		largest most[3] = {{{}, 0, NONE}, {{}, 0, NONE}, {{}, 0, NONE}};	/* of MAX */
+
+		load_row(next, p.x, from, p.x_stride, top, p.size[0], column);
+		/* One at a time: registers for more would leave room for few threads */
+#pragma unroll 1
+		for (int i = 0; i < lines + 2; i++) {
+			const int32_t line = top + i;
+			const bool inside_x = (uint32_t)line < (uint32_t)p.size[0];
+
+#pragma unroll
+			for (int b = 0; b < 3; b++) {
+				raw[0][b] = raw[1][b];
+				raw[1][b] = raw[2][b];
+				raw[2][b] = next[b];
+			}
+			load_row(next, p.x, from, p.x_stride, line + 1, p.size[0], column);
+			if (MAX) {
+				most[0] = most[1];
+				most[1] = most[2];
+				most[2].index = NONE;
+#pragma unroll
+				for (int b = 0; b < 3; b++) {
+					largest one;
+
+					if (!inside_x || !column[b])
+						continue;
+					one.q = raw[2][b].get(0);
+					one.norm = (double)one.q.w * one.q.w;
+					one.norm += (double)one.q.x * one.q.x;
+					one.norm += (double)one.q.y * one.q.y;
+					one.norm += (double)one.q.z * one.q.z;
+					one.index = line * p.size[1] + left + b;
+					most[2].see(one);
+				}
+			}
+			if (i < 2)
+				continue;
+
+			const int32_t y = begin + i - 2;
+			quat sum = {0, 0, 0, 0};
+			largest all = {sum, 0, NONE};
+			int32_t count = 0;
+
+#pragma unroll
+			for (int a = 0; a < 3; a++) {
+				all.see(most[a]);
+#pragma unroll
+				for (int b = 0; b < 3; b++) {
+					const quat q = raw[a][b].get(0);
+
+					if (MAX ||
+					    (uint32_t)(line - 2 + a) >= (uint32_t)p.size[0] ||
+					    !column[b])
+						continue;
+					count++;
+					sum = {sum.w + q.w, sum.x + q.x, sum.y + q.y,
+					       sum.z + q.z};
+				}
+			}
+			sum = MAX ? all.q : quat{sum.w / count, sum.x / count, sum.y / count,
+						 sum.z / count};
+			store<DTYPE>(p.y, image * p.y_stride[0] + y * p.y_stride[1] +
+					  t.column * p.y_stride[2] + t.c * p.y_stride[3], sum);
+			if (MAX && p.index)
+				p.index[image * p.index_stride[0] + y * p.index_stride[1] +
+					t.column * p.index_stride[2] + t.c * p.index_stride[3]] =
+					all.index;
+		}
+	}
+}
+
+/* The same of its gradient: windows begin with the element, or one or two ahead of it. */
+template <int DTYPE, bool MAX>
+HZ_DEVICE void pool_strip_bwd(const hzi_quat_pool_job &p)
+{
+	constexpr int STRIP = HZI_QUAT_POOL_STRIP;
+	const walk t(p, p.size[1]);
+	const int32_t left = t.column + p.pad[1] - 2;
+	bool column[3];
+
+	if (!t.in)
+		return;
+#pragma unroll
+	for (int b = 0; b < 3; b++)
+		column[b] = (uint32_t)(left + b) < (uint32_t)p.count[1];
+	for (int32_t row = t.row; row < p.images * p.strips; row += walk::step()) {
+		const int32_t image = row / p.strips, begin = (row - image * p.strips) * STRIP;
+		const int32_t lines = min(STRIP, p.size[0] - begin), top = begin + p.pad[0] - 2;
+		const int64_t from = image * p.y_stride[0] + left * p.y_stride[2] +
+				     t.c * p.y_stride[3];
+		const int64_t index = image * p.index_stride[0] + left * p.index_stride[2] +
+				      t.c * p.index_stride[3];
+		quat_raw<DTYPE> raw[3][3], next[3];
+		int32_t best[3][3], next_best[3];
+		quat d[3][3];
+
+		load_row(next, p.y, from, p.y_stride, top, p.count[0], column);
+		load_index<MAX>(p, next_best, index, top, column);
+#pragma unroll 1
+		for (int i = 0; i < lines + 2; i++) {
+			const int32_t line = top + i;
+
+#pragma unroll
+			for (int b = 0; b < 3; b++) {
+				raw[0][b] = raw[1][b], best[0][b] = best[1][b];
+				raw[1][b] = raw[2][b], best[1][b] = best[2][b];
+				raw[2][b] = next[b], best[2][b] = next_best[b];
+				d[0][b] = d[1][b];
+				d[1][b] = d[2][b];
+			}
+			load_row(next, p.y, from, p.y_stride, line + 1, p.count[0], column);
+			load_index<MAX>(p, next_best, index, line + 1, column);
+#pragma unroll
+			for (int b = 0; !MAX && b < 3; b++) {
+				const float count =
+					(float)(inside(line - p.pad[0], 3, p.size[0]) *
+						inside(left + b - p.pad[1], 3, p.size[1]));
+				const quat q = raw[2][b].get(0);
+
+				d[2][b] = {q.w / count, q.x / count, q.y / count, q.z / count};
+			}
+			if (i < 2)
+				continue;
+
+			const int32_t x = begin + i - 2;
+			const int32_t own = MAX ? x * p.size[1] + t.column : ALL;
+			const int64_t at = image * p.x_stride[0] + x * p.x_stride[1] +
+					   t.column * p.x_stride[2] + t.c * p.x_stride[3];
+			quat sum = {0, 0, 0, 0};
+
+			if (p.accumulate) {
+				quat_raw<DTYPE> old;
+
+				old.load(p.x, at);
+				sum = old.get(0);
+			}
+#pragma unroll
+			for (int a = 0; a < 3; a++)
+#pragma unroll
+				for (int b = 0; b < 3; b++) {
+					const quat q = MAX ? raw[a][b].get(0) : d[a][b];
+
+					if (best[a][b] == own)
+						sum = {sum.w + q.w, sum.x + q.x, sum.y + q.y,
+						       sum.z + q.z};
+				}
+			store<DTYPE>(p.x, at, sum);
+		}
+	}
+}
+
 #define KERNEL(name, body, ...) \
 	extern "C" __global__ void __launch_bounds__(THREADS) \
 	name(const __grid_constant__ hzi_quat_pool_job p) \
@@ -212,8 +430,23 @@ HZ_DEVICE void pool_bwd(const hzi_quat_pool_job &p)
 	KERNEL(name##_f16, body, __VA_ARGS__, HZ_F16) \
 	KERNEL(name##_bf16, body, __VA_ARGS__, HZ_BF16)
 
+#define STRIP(name, body, dtype) \
+	extern "C" __global__ void __launch_bounds__(THREADS) \
+	name(const __grid_constant__ hzi_quat_pool_job p) \
+	{ \
+		if (p.max) \
+			body<dtype, true>(p); \
+		else \
+			body<dtype, false>(p); \
+	}
+#define STRIPS(name, body) \
+	STRIP(name##_f32, body, HZ_F32) \
+	STRIP(name##_f16, body, HZ_F16) \
+	STRIP(name##_bf16, body, HZ_BF16)
+
 KERNELS(quat_pool_2, pool, 2)
 KERNELS(quat_pool_3, pool, 3)
 KERNELS(quat_pool_bwd_2_by_2, pool_bwd, 2, 2)
 KERNELS(quat_pool_bwd_3_by_2, pool_bwd, 3, 2)
-KERNELS(quat_pool_bwd_3_by_1, pool_bwd, 3, 1)
+STRIPS(quat_pool_3_by_1, pool_strip)
+STRIPS(quat_pool_bwd_3_by_1, pool_strip_bwd)

@@ -17,6 +17,7 @@
 #endif
 
 #define HZI_QUAT_POOL_THREADS 256
+#define HZI_QUAT_POOL_STRIP 8	/* rows of a thread, of windows of three at each place */
 
 /* Strides are of images, two dimensions and channels, in elements; [0]: rows, [1]: columns. */
 struct hzi_quat_pool_job {
@@ -26,10 +27,12 @@ struct hzi_quat_pool_job {
 	int32_t images, channels;
 	int32_t size[2], count[2], step[2], pad[2];
 	int32_t cells[2];		/* of step by step elements of x that windows begin with */
+	int32_t strips;			/* of rows of an image */
 	int32_t max, accumulate;
+	int32_t pad_;
 };
 
-HZI_QUAT_POOL_ASSERT(sizeof(struct hzi_quat_pool_job) == 176, "the same layout for C and CUDA");
+HZI_QUAT_POOL_ASSERT(sizeof(struct hzi_quat_pool_job) == 184, "the same layout for C and CUDA");
 
 enum hzi_quat_pool_kernel {
 #define HZ_KERNEL(name) HZI_KERNEL_##name,

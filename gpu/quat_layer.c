@@ -17,6 +17,7 @@ static int launch(struct hz_context *ctx, const char *op, int kernel, int64_t to
 	const struct hzi_launch l = {
 		.grid = {(unsigned)(blocks < 1 << 30 ? blocks : 1 << 30)},
 		.block = {HZI_QUAT_STEP_THREADS},
+		.early = kernel == HZI_KERNEL_quat_finish,
 	};
 
 	return hzi_cuda_launch(ctx, op, HZI_FAMILY_QUAT_LAYER, kernel, &l, params, bytes);
@@ -59,8 +60,10 @@ static int launch_affine(struct hz_context *ctx, const char *op, const struct hz
 	l.grid[0] = (unsigned)(lines * columns > most && most / columns > 0 ? most / columns :
 			       lines < most ? lines : most);
 	l.grid[1] = (unsigned)columns;
-	if (whole >= 0 && columns == ceil_div(channels, lanes))
+	if (whole >= 0 && columns == ceil_div(channels, lanes)) {
+		l.early = a->kind == HZI_QMAP_AFFINE;
 		return hzi_cuda_launch(ctx, op, HZI_FAMILY_QUAT_NORM, whole, &l, a, sizeof(*a));
+	}
 	return hzi_cuda_launch(ctx, op, HZI_FAMILY_QUAT_LAYER,
 			       HZI_KERNEL_quat_map_copy + a->kind, &l, a, sizeof(*a));
 }
@@ -93,7 +96,7 @@ static int sum(struct hz_context *ctx, const char *op, const struct hzi_qsum_arg
 	const int64_t lanes = (a->channels + HZI_QUAT_SUM_LANES - 1) / HZI_QUAT_SUM_LANES;
 	const struct hzi_launch l = {
 		.grid = {(unsigned)(lanes < 1 << 30 ? lanes : 1 << 30), (unsigned)a->chunks},
-		.block = {HZI_QUAT_STEP_THREADS},
+		.block = {HZI_QUAT_STEP_THREADS}, .early = a->kind != HZI_QSUM_CROSS,
 	};
 
 	if (a->a.whole && (a->kind != HZI_QSUM_CROSS || a->b.whole))
@@ -107,7 +110,8 @@ static int sum(struct hz_context *ctx, const char *op, const struct hzi_qsum_arg
 
 static int finish(struct hz_context *ctx, const char *op, const struct hzi_qfinish_args *a)
 {
-	return launch(ctx, op, HZI_KERNEL_quat_finish, a->channels * 32, a, sizeof(*a));
+	return launch(ctx, op, HZI_KERNEL_quat_finish, a->channels * HZI_QUAT_STEP_THREADS, a,
+		      sizeof(*a));
 }
 
 static int pool(struct hz_context *ctx, const char *op, const struct hzi_qpool_args *a,
@@ -150,7 +154,7 @@ static const struct hzi_quat_steps steps = {
 	.conv_workspace = hzi_cuda_quat_conv_step_workspace, .conv = hzi_cuda_quat_conv_step,
 	.weights_workspace = hzi_cuda_quat_conv_weights_workspace,
 	.weights = hzi_cuda_quat_conv_weights,
-	.patch_bytes = (size_t)128 << 20, .tiles = 256,
+	.patch_bytes = (size_t)128 << 20, .tiles = 256, .moments = true,
 };
 
 #define SLOT(name) hzi_cuda_##name

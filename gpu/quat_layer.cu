@@ -165,31 +165,38 @@ KERNEL(quat_patch, hzi_qpatch_args)
 KERNEL(quat_sum_plain, hzi_qsum_args) { sum<HZI_QSUM_PLAIN, 0>(p); }
 KERNEL(quat_sum_squares, hzi_qsum_args) { sum<HZI_QSUM_SQUARES, 0>(p); }
 KERNEL(quat_sum_cross, hzi_qsum_args) { sum<HZI_QSUM_CROSS, 0>(p); }
+KERNEL(quat_sum_moments, hzi_qsum_args) { moments<0>(p); }
 
-/* A warp for each channel: chunks by lanes, then lanes in pairs, always the same ones */
+/* A block for each channel, a lane for each value: chunks by warps, then warps in order */
 KERNEL(quat_finish, hzi_qfinish_args)
 {
-	const int values = hzi_qfinish_values(p.kind), lane = (int)threadIdx.x % 32;
+	constexpr int WARPS = THREADS / 32;
+	__shared__ double part[WARPS][32];
+	const int values = hzi_qfinish_values(p.kind);
+	const int lane = (int)threadIdx.x % 32, warp = (int)threadIdx.x / 32;
 
-	for (int64_t i = first_element(); i < p.channels * 32; i += step_elements()) {
-		const int64_t channel = i / 32;
-		double total[20] = {};
+	grid_next();
+	grid_wait();
+	for (int64_t channel = blockIdx.x; channel < p.channels; channel += gridDim.x) {
+		const double *from = p.part + channel * values + lane;
+		double sum = 0;
 
-#pragma unroll 2
-		for (int64_t k = lane; k < p.chunks; k += 32) {
-			const double *part = p.part + (k * p.channels + channel) * values;
+#pragma unroll 16
+		for (int64_t k = warp; k < p.chunks && lane < values; k += WARPS)
+			sum += from[k * p.channels * values];
+		part[warp][lane] = sum;
+		__syncthreads();
+		if (threadIdx.x == 0) {
+			double total[20];
 
-#pragma unroll
-			for (int v = 0; v < 20; v++)
-				if (v < values)
-					total[v] += part[v];
-		}
-#pragma unroll
-		for (int v = 0; v < 20; v++)
-			for (int step = 16; v < values && step > 0; step /= 2)
-				total[v] += __shfl_down_sync(0xffffffff, total[v], step);
-		if (lane == 0)
+			for (int v = 0; v < 20; v++) {
+				total[v] = 0;
+				for (int w = 0; w < WARPS && v < values; w++)
+					total[v] += part[w][v];
+			}
 			hzi_qfinish_one(&p, channel, total);
+		}
+		__syncthreads();
 	}
 }
 

@@ -6,7 +6,7 @@
 #ifndef HZI_GPU_QUAT_LAYER_CUH
 #define HZI_GPU_QUAT_LAYER_CUH
 
-#include "gpu/common.cuh"
+#include "gpu/grid.cuh"
 #include "gpu/quat_layer.h"
 #include "lib/quat_sums.h"
 
@@ -119,6 +119,8 @@ HZ_DEVICE void sum(const hzi_qsum_args &p)
 	__shared__ float part[THREADS][values + 1];
 	int lanes = HZI_QUAT_SUM_LANES;
 
+	grid_next();
+	grid_wait();
 	while (lanes / 2 >= p.channels)
 		lanes /= 2;
 	const int lane = (int)threadIdx.x % lanes, line = (int)threadIdx.x / lanes;
@@ -173,6 +175,111 @@ HZ_DEVICE void sum(const hzi_qsum_args &p)
 				all += part[k * lanes + l][v];
 			if (to < p.channels)
 				p.part[(blockIdx.y * p.channels + to) * values + v] = all;
+		}
+		__syncthreads();
+	}
+}
+
+/*
+ * HZI_QSUM_MOMENTS in one pass: a thread's sums in f32 are about the mean of its first rows, from
+ * which that of all its rows is not many deviations away; what threads have is put together about
+ * row 0, in f64.
+ */
+template <int DTYPE>
+HZ_DEVICE void moments(const hzi_qsum_args &p)
+{
+	constexpr int VALUES = HZI_QSUM_VALUES(HZI_QSUM_MOMENTS);
+	constexpr int ROWS = DTYPE == 0 || DTYPE == HZ_F32 ? 4 : 8;	/* under way */
+	__shared__ double part[THREADS][VALUES + 1];
+	int lanes = HZI_QUAT_SUM_LANES;
+
+	grid_next();
+	grid_wait();
+	while (lanes / 2 >= p.channels)
+		lanes /= 2;
+	const int lane = (int)threadIdx.x % lanes, line = (int)threadIdx.x / lanes;
+	const int lines = THREADS / lanes;
+	const int64_t first = (int64_t)blockIdx.y * p.chunk;
+	const int64_t last = first + p.chunk < p.rows ? first + p.chunk : p.rows;
+
+	for (int64_t block = blockIdx.x; block * HZI_QUAT_SUM_LANES < p.channels;
+	     block += gridDim.x) {
+		const int64_t c = block * HZI_QUAT_SUM_LANES + lane;
+		const bool in = c < p.channels && first + line < last;
+		float center[4] = {}, sum[4] = {}, square[10] = {};
+		double u[4] = {}, rows = 0;
+		int at = 4;
+
+		for (int64_t r = first + line; in && r < last; r += ROWS * lines) {
+			const int64_t left = (last - r + lines - 1) / lines;
+			const int count = left < ROWS ? (int)left : ROWS;
+			qraw<DTYPE> raw[ROWS];
+
+#pragma unroll
+			for (int k = 0; k < ROWS; k++)
+				if (k < count)
+					raw[k].load(p.a, row_offset(p, p.a.stride, r + k * lines,
+								    c));
+			if (r == first + line) {
+#pragma unroll
+				for (int k = 0; k < ROWS; k++) {
+					const hzi_q q = raw[k].get();
+
+#pragma unroll
+					for (int i = 0; k < count && i < 4; i++)
+						center[i] += q.c[i];
+				}
+#pragma unroll
+				for (int i = 0; i < 4; i++)
+					center[i] /= count;
+			}
+#pragma unroll
+			for (int k = 0; k < ROWS; k++) {
+				hzi_q d = raw[k].get();
+				int n = 0;
+
+				if (k >= count)
+					continue;
+#pragma unroll
+				for (int i = 0; i < 4; i++) {
+					d.c[i] -= center[i];
+					sum[i] += d.c[i];
+				}
+#pragma unroll
+				for (int i = 0; i < 4; i++)
+#pragma unroll
+					for (int j = i; j < 4; j++, n++)
+						square[n] = fmaf(d.c[i], d.c[j], square[n]);
+			}
+			rows += count;
+		}
+		if (in) {
+			const hzi_q pivot = hzi_qload(&p.a, row_offset(p, p.a.stride, 0, c));
+
+			for (int i = 0; i < 4; i++) {
+				u[i] = (double)center[i] - (double)pivot.c[i];
+				if (blockIdx.y == 0 && line == 0)
+					((float *)p.mean)[c * HZI_QSAVED + i] = pivot.c[i];
+			}
+		}
+#pragma unroll
+		for (int i = 0; i < 4; i++) {
+			part[threadIdx.x][i] = sum[i] + rows * u[i];
+#pragma unroll
+			for (int j = i; j < 4; j++, at++)
+				part[threadIdx.x][at] = square[at - 4] + u[i] * sum[j] +
+							sum[i] * u[j] + rows * u[i] * u[j];
+		}
+		__syncthreads();
+		for (int i = (int)threadIdx.x; i < lanes * VALUES; i += THREADS) {
+			const int l = i / VALUES, v = i % VALUES;
+			const int64_t to = block * HZI_QUAT_SUM_LANES + l;
+			double all = 0;
+
+			for (int k = 0; k < lines; k++)
+				all += part[k * lanes + l][v];
+			if (to < p.channels)
+				p.part[(blockIdx.y * p.channels + to) * VALUES + v] = all;
 		}
 		__syncthreads();
 	}

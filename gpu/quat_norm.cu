@@ -71,22 +71,26 @@ struct channel_walk {
 template <int DTYPE>
 HZ_DEVICE void affine(const hzi_qmap_args &p)
 {
+	constexpr int ROWS = DTYPE == HZ_F32 ? 4 : 8;	/* under way */
 	channel_walk t(p);
+
+	grid_next();
+	grid_wait();
 
 	if (t.c >= p.shape[p.ndim - 1])
 		return;
 
 	const hzi_qaffine own = ((const hzi_qaffine *)p.coef)[t.c];
 
-	for (; t.row < t.rows; t.row += UNDER_WAY * t.step) {
-		qraw<DTYPE> raw[UNDER_WAY];
+	for (; t.row < t.rows; t.row += ROWS * t.step) {
+		qraw<DTYPE> raw[ROWS];
 
 #pragma unroll
-		for (int k = 0; k < UNDER_WAY; k++)
+		for (int k = 0; k < ROWS; k++)
 			if (t.row + k * t.step < t.rows)
 				raw[k].load(p.a, t.place(p.a, p.ndim, t.row + k * t.step, t.c));
 #pragma unroll
-		for (int k = 0; k < UNDER_WAY; k++) {
+		for (int k = 0; k < ROWS; k++) {
 			hzi_q q = raw[k].get(), d;
 
 			if (t.row + k * t.step >= t.rows)
@@ -159,3 +163,4 @@ KERNELS(quat_affine_bwd, hzi_qmap_args, affine_bwd)
 KERNELS(quat_plain, hzi_qsum_args, sum, KIND(HZI_QSUM_PLAIN))
 KERNELS(quat_squares, hzi_qsum_args, sum, KIND(HZI_QSUM_SQUARES))
 KERNELS(quat_cross, hzi_qsum_args, sum, KIND(HZI_QSUM_CROSS))
+KERNELS(quat_moments, hzi_qsum_args, moments)

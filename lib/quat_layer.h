@@ -87,11 +87,14 @@ enum hzi_qsum_kind {
 	HZI_QSUM_PLAIN,			/* 4: sums of a */
 	HZI_QSUM_SQUARES,		/* 10: of (a - mean) (a - mean)^T, upper triangle by rows */
 	HZI_QSUM_CROSS,			/* 20: of b, then of b z^T with z = m (a - mean) */
+	HZI_QSUM_MOMENTS,		/* 14: of a - p and (a - p) (a - p)^T; mean gets p, row 0 */
 	HZI_QSUM_KINDS
 };
 
 /* Values of one channel that a kind sums */
-#define HZI_QSUM_VALUES(kind) ((kind) == HZI_QSUM_PLAIN ? 4 : (kind) == HZI_QSUM_SQUARES ? 10 : 20)
+#define HZI_QSUM_VALUES(kind) \
+	((kind) == HZI_QSUM_PLAIN ? 4 : (kind) == HZI_QSUM_SQUARES ? 10 : \
+	 (kind) == HZI_QSUM_MOMENTS ? 14 : 20)
 #define HZI_QSUM_CHUNKS 256
 
 /*
@@ -105,7 +108,7 @@ struct hzi_qsum_args {
 	int64_t rows, channels, chunk, chunks;
 	int64_t shape[HZI_QDIM];	/* without channels */
 	int32_t ndim, kind;
-	const void *mean;		/* f32; f64 on the CPU if a is */
+	void *mean;			/* f32; f64 on the CPU if a is */
 	int32_t mean_step, mean_dtype;	/* from channel to channel */
 	double *part;
 };
@@ -115,6 +118,7 @@ enum hzi_qfinish_kind {
 	HZI_QFINISH_BIAS,		/* out = the sum, or += */
 	HZI_QFINISH_MEAN,		/* saved gets the mean */
 	HZI_QFINISH_NORM,		/* and m; running values; coef: struct hzi_qaffine */
+	HZI_QFINISH_MOMENTS,		/* both; saved has p of HZI_QSUM_MOMENTS */
 	HZI_QFINISH_NORM_BWD,		/* dgamma, dbeta; coef: struct hzi_qaffine_bwd */
 };
 
@@ -204,6 +208,7 @@ struct hzi_quat_steps {
 	int (*weights)(struct hz_context *ctx, const char *op,
 		       const struct hzi_qconv_weights_args *a);
 	size_t patch_bytes;		/* patches that are made at a time */
+	bool moments;			/* sum() has HZI_QSUM_MOMENTS, which pays */
 	int64_t tiles;			/* of 64 x 64 that the device wants in a product; 0: any */
 };
 

@@ -174,15 +174,20 @@ int hzi_quat_batchnorm_do(struct hz_context *ctx, const struct hzi_quat_steps *s
 		m.coef = f.coef;
 		return steps->map(ctx, op, &m);
 	}
-	if (!f.eval) {
+	f.kind = HZI_QFINISH_NORM;
+	if (!f.eval && steps->moments) {
+		s.kind = HZI_QSUM_MOMENTS;
+		HZ_CHECK(steps->sum(ctx, op, &s));
+		f.kind = HZI_QFINISH_MOMENTS;
+	} else if (!f.eval) {
 		s.kind = HZI_QSUM_PLAIN;
 		HZ_CHECK(steps->sum(ctx, op, &s));
 		f.kind = HZI_QFINISH_MEAN;
 		HZ_CHECK(steps->finish(ctx, op, &f));
 		s.kind = HZI_QSUM_SQUARES;
 		HZ_CHECK(steps->sum(ctx, op, &s));
+		f.kind = HZI_QFINISH_NORM;
 	}
-	f.kind = HZI_QFINISH_NORM;
 	HZ_CHECK(steps->finish(ctx, op, &f));
 	if (a->f.rows == 0)
 		return HZ_OK;

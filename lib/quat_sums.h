@@ -261,10 +261,30 @@ HZI_QSTEP void hzi_qfinish_norm_bwd(const struct hzi_qfinish_args *f, int64_t ch
 	}
 }
 
+/* Sums of x - p and (x - p) (x - p)^T to the mean and to the sums of hzi_qfinish_norm() */
+HZI_QSTEP void hzi_qfinish_moments(const struct hzi_qfinish_args *f, int64_t channel, double *sum)
+{
+	double d[4];
+	int at = 0;
+
+	for (int c = 0; c < 4; c++) {
+		const int64_t j = HZI_QSAVED * channel + c;
+
+		d[c] = sum[c] / (double)f->rows;
+		hzi_qset(f->dtype, f->saved, j, hzi_qparam(f->dtype, f->saved, j) + d[c]);
+	}
+	for (int r = 0; r < 4; r++) {
+		for (int c = r; c < 4; c++, at++)
+			sum[at] = sum[4 + at] - (double)f->rows * d[r] * d[c];
+	}
+	hzi_qfinish_norm(f, channel, sum);
+}
+
 /* Values of one channel that a kind needs */
 HZI_QSTEP int hzi_qfinish_values(int kind)
 {
-	return kind == HZI_QFINISH_NORM ? 10 : kind == HZI_QFINISH_NORM_BWD ? 20 : 4;
+	return kind == HZI_QFINISH_NORM ? 10 : kind == HZI_QFINISH_MOMENTS ? 14 :
+	       kind == HZI_QFINISH_NORM_BWD ? 20 : 4;
 }
 
 /* What comes of the sums of a channel */
@@ -290,6 +310,9 @@ HZI_QSTEP void hzi_qfinish_one(const struct hzi_qfinish_args *f, int64_t channel
 		break;
 	case HZI_QFINISH_NORM:
 		hzi_qfinish_norm(f, channel, sum);
+		break;
+	case HZI_QFINISH_MOMENTS:
+		hzi_qfinish_moments(f, channel, sum);
 		break;
 	default:
 		hzi_qfinish_norm_bwd(f, channel, sum);

@@ -297,6 +297,8 @@ static void test_pool_2d(void)
 	const hz_tensor x = hz_tensor_nd(a, HZ_BF16, HZ_CUDA, 5, xs);
 	const hz_tensor y = hz_tensor_nd(b, HZ_BF16, HZ_CUDA, 5, ys);
 	const hz_tensor index = hz_tensor_4d(c, HZ_S32, HZ_CUDA, 2, 14, 14, 16);
+	const hz_tensor places = hz_tensor_4d(c, HZ_S32, HZ_CUDA, 2, 28, 28, 16);
+	const hz_tensor same = hz_tensor_nd(b, HZ_BF16, HZ_CUDA, 5, xs);
 	hz_quat_pool_opts o = {.window = {2, 2}};
 	hz_tensor odd = x;
 
@@ -309,6 +311,12 @@ static void test_pool_2d(void)
 	is_int(hz_quat_pool_bwd(ctx, &index, &y, &x, &o), HZ_OK, "of 3 x 3 by 2");
 	is_str(taken(), "quat_pool_bwd_3_by_2_bf16", "by a third");
 	is_int(fake->launch(fake->launches() - 1)->grid[1], 30, "cells reach behind x");
+	o.stride[0] = o.stride[1] = 1;
+	is_int(hz_quat_pool(ctx, &x, &same, NULL, &o), HZ_OK, "3 x 3 at each place");
+	is_int(hz_quat_pool_bwd(ctx, &places, &same, &x, &o), HZ_OK, "its gradient");
+	is_str(taken(), "quat_pool_3_by_1_bf16 quat_pool_bwd_3_by_1_bf16", "in strips");
+	is_int(fake->launch(fake->launches() - 1)->grid[1], 8, "of eight rows");
+	o.stride[0] = o.stride[1] = 2;
 	odd.data = (char *)a + 2;
 	is_int(hz_quat_pool_bwd(ctx, &index, &y, &odd, &o), HZ_OK, "of what is not aligned");
 	is_str(taken(), "quat_pool_bwd", "element by element");
@@ -317,6 +325,26 @@ static void test_pool_2d(void)
 	odd.shape[2] = 10;
 	is_int(hz_quat_pool(ctx, &x, &odd, NULL, &o), HZ_OK, "of windows that step unlike");
 	is_str(taken(), "quat_pool_3_bf16", "which only gradients mind");
+}
+
+/* Normalization: the values of a batch in one pass */
+static void test_norm(void)
+{
+	const int64_t shape[] = {32, 28, 28, 48, 4};
+	const hz_tensor x = hz_tensor_nd(a, HZ_F16, HZ_CUDA, 5, shape);
+	hz_tensor apart = x;
+	size_t bytes;
+
+	is_int(hz_quat_batchnorm_workspace(ctx, &x, NULL, NULL, &x, NULL, &bytes), HZ_OK,
+	       "a workspace");
+	is_int(hz_reserve(ctx, bytes), HZ_OK, "which there is");
+	is_int(hz_quat_batchnorm(ctx, &x, NULL, NULL, &x, NULL), HZ_OK, "batch normalization");
+	is_str(taken(), "quat_moments_f16 quat_finish quat_affine_f16", "two passes over x");
+	is_int(fake->launch(fake->launches() - 2)->grid[0], 48, "a block for each channel");
+	apart.stride[3] = 1;
+	apart.stride[4] = 48;
+	is_int(hz_quat_batchnorm(ctx, &apart, NULL, NULL, &apart, NULL), HZ_OK, "of planes");
+	is_str(taken(), "quat_sum_moments quat_finish quat_map_affine", "the same");
 }
 
 /* Which convolutions the kernel of its own takes, and in how many blocks */
@@ -385,6 +413,7 @@ int main(void)
 	test_batch();
 	test_linear_workspace();
 	test_pool();
+	test_norm();
 	test_pool_2d();
 	if (HZ_CUDA_90A)
 		test_conv();

@@ -254,9 +254,37 @@ static int norm_case(struct dev *dev, int dtype, int whiten, int eval, int param
 	return good;
 }
 
+/* Means far from 0, a first row far from these, and more rows than a thread has under way */
+static int far_case(struct dev *dev, int whiten)
+{
+	const int64_t channels = 40, batch = 5000, shape[] = { batch, channels };
+	struct tensor x = quats(dev, HZ_F32, 2, shape, AOS, 0, 1);
+	struct tensor y = quats(dev, HZ_F32, 2, shape, AOS, 0, 0);
+	struct model ref = { .forward = norm_ref, .whiten = whiten, .eps = 1e-3, .n = channels,
+			     .batch = batch, .x = x.v, .ny = y.n };
+	hz_quat_batchnorm_opts o = { .eps = 1e-3, .flags = whiten ? HZ_QUAT_WHITEN : 0 };
+	size_t bytes;
+	int good;
+
+	for (int64_t i = 0; i < x.n; i++)
+		x.v[i] = i < 4 * channels ? 0 : (float)(50 + x.v[i]);
+	upload(&x, x.v);
+	ref.y = calloc((size_t)y.n, sizeof(double));
+	ref.forward(&ref);
+	good = reserve(dev, hz_quat_batchnorm_workspace(dev->ctx, &x.view, NULL, NULL, &y.view, &o,
+							&bytes), &bytes) &&
+	       status_ok(dev, hz_quat_batchnorm(dev->ctx, &x.view, NULL, NULL, &y.view, &o)) &&
+	       near(&y, ref.y, "y");
+	drop(&x), drop(&y);
+	free(ref.y);
+	return good;
+}
+
 static void test_norm(struct dev *dev)
 {
 	int t, i, good, cases = dev == devs && !tap_quick() ? 8 : 4;
+
+	ok(far_case(dev, 0) && far_case(dev, 1), "%s: means far from 0", dev->name);
 
 	for (t = 0; t < types_of(dev); t++) {
 		good = 1;

@@ -259,20 +259,6 @@ static int64_t clusters(int64_t sms, int blocks)
 
 #define BAND_ROWS 2048	/* of A, of which a wave has tiles by as many columns */
 
-/*
- * How many clusters do the tiles: where that takes no further turn a multiple of what a band has
- * along m, so that clusters at work at the same time share rows and columns of all they read.
- */
-static int64_t clusters_of(const struct hzi_qgemm_tma *p, int64_t at_once)
-{
-	const int64_t tiles = (int64_t)p->tiles_m * p->tiles_n;
-	const int64_t band = min_of(p->band, p->tiles_m), even = at_once - at_once % band;
-
-	return min_of(tiles, even > 0 && ceil_div(tiles, even) == ceil_div(tiles, at_once)
-				     ? even
-				     : at_once);
-}
-
 static int launch_tma(struct hz_context *ctx, const struct hzi_qgemm_args *t, const uint8_t *b,
 		      const struct hzi_qgemm_out *out, bool early)
 {
@@ -302,8 +288,8 @@ static int launch_tma(struct hz_context *ctx, const struct hzi_qgemm_args *t, co
 	p.tiles_n = (int32_t)ceil_div(t->n, f->columns * f->across);
 	p.band = BAND_ROWS / (HZI_TMA_ROWS * f->down);
 	launch.cluster = (unsigned)(f->down * f->across);
-	launch.grid[0] = (unsigned)clusters_of(&p, clusters(sms, f->down * f->across)) *
-			 launch.cluster;
+	launch.grid[0] = (unsigned)min_of((int64_t)p.tiles_m * p.tiles_n,
+					  clusters(sms, f->down * f->across)) * launch.cluster;
 	launch.shared_bytes = SHARED_START + (unsigned)HZI_TMA_BYTES(f->columns, f->stages);
 	HZ_CHECK(hzi_cuda_tensor_map(ctx, "qgemm", &p.a, t->a, t->k, t->m, t->a_m, 128,
 				     HZI_TMA_ROWS / f->across));

@@ -57,35 +57,6 @@ static const struct row {
 	{7, 9, 80000, "qgemm_any_wide_u", "qgemm_any_wide_u"},
 };
 
-/* Blocks where tiles follow each other: 8 clusters along m by 8 if that takes no further turn. */
-static void test_blocks(hz_context *ctx, int device)
-{
-	static const struct {
-		int64_t m, n, k;
-		int blocks;
-	} sizes[] = {
-		{4096, 4096, 4096, 128},
-		{8192, 8192, 8192, 128},
-		{2816, 3072, 4096, 132},
-		{768, 33024, 4096, 132},
-		{2048, 2048, 2048, 128},
-	};
-
-	for (size_t i = 0; i < sizeof(sizes) / sizeof(*sizes); i++) {
-		const int64_t m = sizes[i].m, n = sizes[i].n, k = sizes[i].k;
-		const hz_tensor x = hz_tensor_2d(a, HZ_U8, device, m, k);
-		const hz_tensor w = hz_tensor_2d(b, HZ_U8, device, k, n);
-		const hz_tensor y = hz_tensor_2d(c, HZ_U8, device, m, n);
-		const hz_qgemm_opts o = {.a_zero = 3, .b_zero = 5, .multiplier = 1 << 30,
-					 .shift = 40};
-
-		is_int(hz_qgemm(ctx, &x, &w, &y, &o), HZ_OK, "%lld x %lld x %lld", (long long)m,
-		       (long long)n, (long long)k);
-		is_int(last()->grid[0], sizes[i].blocks, "%lld x %lld x %lld: blocks",
-		       (long long)m, (long long)n, (long long)k);
-	}
-}
-
 static void test_row(hz_context *ctx, int device, const struct row *r, const char *kernel)
 {
 	const hz_tensor x = hz_tensor_2d(a, HZ_U8, device, r->m, r->k);
@@ -172,8 +143,6 @@ static void test_gpu(int device, int hopper)
 
 	for (size_t i = 0; i < sizeof(table) / sizeof(*table); i++)
 		test_row(ctx, device, &table[i], hopper ? table[i].hopper : table[i].other);
-	if (hopper)
-		test_blocks(ctx, device);
 	for (size_t i = 0; i < sizeof(rotated) / sizeof(*rotated); i++)
 		test_rotated(ctx, device, &rotated[i]);
 	stand_in_close(ctx, device, arrays, 4);

@@ -9,6 +9,7 @@
 #include "gpu/mhc_pre_launch.h"
 
 #define SM_HOPPER 90
+#define APART 3				/* tiles of tokens, of which two clusters each run at a time */
 
 bool hzi_pre_few_takes(const struct hz_context *ctx, const struct hzi_mhc_pre_args *a)
 {
@@ -28,14 +29,17 @@ int hzi_pre_few(struct hz_context *ctx, const struct hzi_mhc_pre_args *a)
 	const int kernel = a->s.dtype == HZ_F32 ? HZI_KERNEL_mhc_pre_few_f32 :
 			   a->s.dtype == HZ_F16 ? HZI_KERNEL_mhc_pre_few_f16 :
 						  HZI_KERNEL_mhc_pre_few_bf16;
+	const int64_t tiles = ceil_div(a->s.tokens, HZI_PRE_FEW_BLOCKS);
+	const bool apart = a->a.data && a->rule.m > 8 && tiles <= APART;
 	const struct hzi_mhc_few p = {
 		.x = a->x, .u = a->u, .p = a->p, .q = a->q, .a = a->a, .phi = a->phi,
 		.gain = a->gain, .alpha = a->alpha, .bias = a->bias, .saved = a->saved,
 		.rule = a->rule, .tokens = a->s.tokens, .channels = a->s.channels,
 		.width = (int32_t)(ceil_div(ceil_div(a->s.channels, HZI_PRE_FEW_BLOCKS), 8) * 8),
+		.matrices = apart ? (int32_t)tiles : 0,
 	};
 	const struct hzi_launch launch = {
-		.grid = {(unsigned)ceil_div(a->s.tokens, HZI_PRE_FEW_BLOCKS) * HZI_PRE_FEW_BLOCKS},
+		.grid = {(unsigned)((apart ? 2 : 1) * tiles * HZI_PRE_FEW_BLOCKS)},
 		.block = {HZI_PRE_FEW_THREADS}, .cluster = HZI_PRE_FEW_BLOCKS, .early = true,
 	};
 

@@ -5,8 +5,8 @@
  *
  * What this takes is latency. A cluster of 16 blocks has up to 16 tokens, each block a slice of the
  * channels, of which a warp has 64 of phi on their way before it uses the first. Blocks send their
- * sums of a token to the one that owns it. There one warp makes p, which it sends to all, for u, and
- * another the matrix at the same time.
+ * sums of a token to the one that owns it. There one warp makes p, which it sends to all, for u,
+ * and another the matrix at the same time; of up to 48 tokens a cluster does the one or the other.
  */
 #include "gpu/mhc_pre.cuh"
 #include "gpu/mhc_pre_few.h"
@@ -32,6 +32,19 @@ struct memory {
 struct place_of {
 	int token, channel;		/* the first */
 	int rank, tokens, channels;
+};
+
+/* The rows of phi that a cluster has, in eights, and what is made of these */
+template <int FIRST, int COUNT>
+struct rows_of {
+	static constexpr int first = FIRST, count = COUNT;
+	static constexpr bool gates = FIRST == 0, matrix = FIRST + COUNT == 3;
+	static constexpr int vectors = COUNT * 2 + 1;	/* of 4 of a token's sums that it sends */
+
+	static __device__ __forceinline__ bool has(int row)
+	{
+		return row >= FIRST * 8 && row < (FIRST + COUNT) * 8;
+	}
 };
 
 /* 4 channels of a token, as pairs of bf16, and what these leave */
@@ -86,27 +99,28 @@ HZ_DEVICE quad split_quad(const raw<DTYPE> &x, float &squares)
 	return r;
 }
 
-/* What a lane reads: three rows of phi, two tokens, the gain if there is one */
+/* What a lane reads: rows of phi, two tokens, the gain if there is one */
+template <class ROWS>
 struct sources {
-	const float *phi[3], *gain;
+	const float *phi[ROWS::count], *gain;
 	const char *x[2];
 };
 
 /*
- * A warp has one stream, 16 channels at a time. Of these a lane has four next to each other, of
- * three rows of phi and of two tokens. What is there for rows and tokens that there are none of,
+ * A warp has one stream, 16 channels at a time. Of these a lane has four next to each other, of up
+ * to three rows of phi and of two tokens. What is there for rows and tokens that there are none of,
  * nobody reads. Addresses are known before the kernel ahead has ended.
  */
-template <int DTYPE>
-HZ_DEVICE sources find_sources(const hzi_mhc_few &p, const place_of &b)
+template <int DTYPE, class ROWS>
+HZ_DEVICE sources<ROWS> find_sources(const hzi_mhc_few &p, const place_of &b)
 {
 	const int lane = threadIdx.x % 32, row = lane / 4, stream = threadIdx.x / 32 % 4;
 	const int channels = (int)p.channels, at = b.channel + threadIdx.x / 128 * 16 + lane % 4 * 4;
-	sources from = {};
+	sources<ROWS> from = {};
 
 #pragma unroll
-	for (int i = 0; i < 3; i++) {
-		const int k = i * 8 + row < p.rule.m ? i * 8 + row : 0;
+	for (int i = 0; i < ROWS::count; i++) {
+		const int of_i = (ROWS::first + i) * 8 + row, k = of_i < p.rule.m ? of_i : 0;
 
 		from.phi[i] = p.phi + ((k * 4 + stream) * channels + at);
 		asm volatile("" : "+l"(from.phi[i]));
@@ -128,10 +142,11 @@ HZ_DEVICE sources find_sources(const hzi_mhc_few &p, const place_of &b)
  * STEPS steps from channel c on, or with WHOLE false what there is of them: `left` channels. mma
  * takes a lane's four channels for 2q, 2q + 1, 2q + 8, 2q + 9: sums do not mind.
  */
-template <int DTYPE, bool WHOLE>
-HZ_DEVICE void project_steps(const sources &from, int c, int left, float (*sum)[4], float *squares)
+template <int DTYPE, bool WHOLE, class ROWS>
+HZ_DEVICE void project_steps(const sources<ROWS> &from, int c, int left, float (*sum)[4],
+			     float *squares)
 {
-	float4 w[STEPS][3];
+	float4 w[STEPS][ROWS::count];
 	raw<DTYPE> x[STEPS][2];
 
 #pragma unroll
@@ -146,7 +161,7 @@ HZ_DEVICE void project_steps(const sources &from, int c, int left, float (*sum)[
 					 from.x[i] + (c + j * STRIDE) * (DTYPE == HZ_F32 ? 4 : 2));
 		}
 #pragma unroll
-		for (int i = 0; i < 3; i++) {
+		for (int i = 0; i < ROWS::count; i++) {
 			w[j][i] = {};
 			if (in)
 				load_now(w[j][i], from.phi[i] + (c + j * STRIDE));
@@ -163,7 +178,7 @@ HZ_DEVICE void project_steps(const sources &from, int c, int left, float (*sum)[
 			const float4 gain = *(const float4 *)(from.gain + (c + j * STRIDE));
 
 #pragma unroll
-			for (int i = 0; i < 3; i++) {
+			for (int i = 0; i < ROWS::count; i++) {
 				w[j][i].x *= gain.x;
 				w[j][i].y *= gain.y;
 				w[j][i].z *= gain.z;
@@ -171,7 +186,7 @@ HZ_DEVICE void project_steps(const sources &from, int c, int left, float (*sum)[
 			}
 		}
 #pragma unroll
-		for (int i = 0; i < 3; i++) {
+		for (int i = 0; i < ROWS::count; i++) {
 			uint32_t rest[2];
 			const uint32_t phi[2] = {split_weights(w[j][i].x, w[j][i].y, rest[0]),
 						 split_weights(w[j][i].z, w[j][i].w, rest[1])};
@@ -185,11 +200,11 @@ HZ_DEVICE void project_steps(const sources &from, int c, int left, float (*sum)[
 }
 
 /* A warp's sums */
-template <int DTYPE>
-HZ_DEVICE void project(const sources &from, const place_of &b, memory &m)
+template <int DTYPE, class ROWS>
+HZ_DEVICE void project(const sources<ROWS> &from, const place_of &b, memory &m)
 {
 	const int warp = threadIdx.x / 32, lane = threadIdx.x % 32, row = lane / 4;
-	float sum[3][4] = {}, squares[2] = {};
+	float sum[ROWS::count][4] = {}, squares[2] = {};
 
 	for (int c = 0, left; left = b.channels - c - warp / 4 * 16, left > 0; c += STEPS * STRIDE) {
 		if (left >= (STEPS - 1) * STRIDE + 16 && !from.gain)
@@ -200,8 +215,9 @@ HZ_DEVICE void project(const sources &from, const place_of &b, memory &m)
 #pragma unroll
 	for (int half = 0; half < 2; half++) {
 #pragma unroll
-		for (int i = 0; i < 3; i++)
-			*(float2 *)&m.sums[warp][half * 8 + row][i * 8 + lane % 4 * 2] =
+		for (int i = 0; i < ROWS::count; i++)
+			*(float2 *)&m.sums[warp][half * 8 + row]
+					  [(ROWS::first + i) * 8 + lane % 4 * 2] =
 				{sum[i][half * 2], sum[i][half * 2 + 1]};
 		squares[half] = sum_lanes<4>(squares[half]);
 		if (lane % 4 == 0)
@@ -210,9 +226,11 @@ HZ_DEVICE void project(const sources &from, const place_of &b, memory &m)
 }
 
 /* The block's sums of each token to the block that owns it, four a thread */
+template <class ROWS>
 HZ_DEVICE void send_sums(const place_of &b, memory &m)
 {
-	const int token = threadIdx.x / (COLUMNS / 4), k = threadIdx.x % (COLUMNS / 4) * 4;
+	const int token = threadIdx.x / ROWS::vectors, v = threadIdx.x % ROWS::vectors;
+	const int k = v < ROWS::vectors - 1 ? ROWS::first * 8 + v * 4 : ROWS_MOST;
 	float4 sum;
 
 	if (token >= b.tokens)
@@ -232,20 +250,24 @@ HZ_DEVICE void send_sums(const place_of &b, memory &m)
 }
 
 /* Lane k's number z of the block's own token; of it alpha and bias, which came before */
+template <class ROWS>
 HZ_DEVICE float receive(const hzi_mhc_few &p, memory &m, float alpha, float bias, float *saved)
 {
 	const int lane = threadIdx.x % 32;
+	const bool has = ROWS::has(lane), square = lane == ROWS_MOST;
 	const float part = 1 / (float)(4 * p.channels);
 	float sum = 0, mean, slope;
 
 	barrier_wait(shared_address(&m.came), 0);
 #pragma unroll
 	for (int r = 0; r < HZI_PRE_FEW_BLOCKS; r++)
-		sum += lane <= ROWS_MOST ? m.received[r][lane] : 0;
-	if (lane == ROWS_MOST)
+		sum += has || square ? m.received[r][lane] : 0;
+	if (square)
 		sum *= part;
-	if (saved && (lane < p.rule.m || lane == ROWS_MOST))
-		saved[lane < p.rule.m ? lane : p.rule.m] = sum;
+	if (saved && has && lane < p.rule.m)
+		saved[lane] = sum;
+	if (saved && square && ROWS::gates)
+		saved[p.rule.m] = sum;
 	mean = __shfl_sync(0xffffffff, sum, ROWS_MOST) + p.rule.rms_eps;
 	return hzi_m_fma(alpha, hzi_mhc_input(&p.rule, mean == 0 ? 0 : sum * rsqrtf(mean), &slope),
 			 bias);
@@ -275,90 +297,116 @@ HZ_DEVICE void make_gates(const hzi_mhc_few &p, const place_of &b, memory &m, fl
 		*coef_at(p.q, token, lane % 4, 0) = post;
 }
 
-/* sum_d k[d] v of lane l ^ d, and `first` */
-HZ_DEVICE float sum_of_four(const float *k, float v, float first)
+/*
+ * A half of an iteration, ROWS or columns: sums of k times `from` and eps parts of the sums of the
+ * half of its kind before, and `to`, their inverses times a factor that all four have: products of
+ * the other three, by about 1 / product of all. Such factors cancel in what comes behind, but for
+ * eps: with h the product of all by that, sums are those before times h of the last half by that of
+ * the one ahead of it, [0]. What is waited for is sums and three products, not a reciprocal.
+ */
+template <bool ROWS>
+HZ_DEVICE void divide(const float *k, float eps, const float *from, float *sums, float *to,
+		      float (&h)[2])
 {
-	first = fmaf(k[0], v, first);
+	const float part = eps * hzi_m_inverse(h[0]) * h[1];
+	float low, high, all, inverse;
+
 #pragma unroll
-	for (int d = 1; d < 4; d++)
-		first = fmaf(k[d], __shfl_xor_sync(0xffffffff, v, d), first);
-	return first;
+	for (int j = 0; j < 4; j++) {
+		float sum = k[ROWS ? j * 4 : j] * from[0];
+
+#pragma unroll
+		for (int i = 1; i < 4; i++)
+			sum = fmaf(k[ROWS ? j * 4 + i : i * 4 + j], from[i], sum);
+		sums[j] = fmaf(part, sums[j], sum);
+	}
+	low = sums[0] * sums[1];
+	high = sums[2] * sums[3];
+	all = low * high;
+	/* Exponents are subtracted, and mantissas with them. */
+	inverse = __uint_as_float(0x7ef311c7 - __float_as_uint(all));
+	to[0] = sums[1] * high * inverse;
+	to[1] = sums[0] * high * inverse;
+	to[2] = sums[3] * low * inverse;
+	to[3] = sums[2] * low * inverse;
+	h[0] = h[1];
+	h[1] = all * inverse;
 }
 
 /*
- * As hzi_mhc_sinkhorn(), of whose matrix k lane l, of four, has row l, and to begin with column l: [d]
- * is the element of column, or row, l ^ d. A half of an iteration is a sum, a reciprocal and three
- * exchanges, where one thread would make four of each; here nothing else is to be done meanwhile.
+ * As hzi_mhc_sinkhorn(), of whose k lane i * 4 + j, of 16, has an element, and in the end one of
+ * the result. All iterate on all of it: each half is a chain of dependent operations, of which four
+ * products take less than a reciprocal of each sum, and less than lanes that tell each other. What
+ * may overflow on the way, or take an infinity for a number, goes by hzi_mhc_sinkhorn().
  */
-HZ_DEVICE void sinkhorn_of_lanes(const hzi_mhc_rule &rule, const float *z, float *row)
+HZ_DEVICE float sinkhorn_of_lanes(const hzi_mhc_rule &rule, float z)
 {
-	float column[4], most = z[0], sum = 0, one = 1, least = 0, r, c, of_r, of_c;
+	const int i = threadIdx.x / 4 % 4, j = threadIdx.x % 4;
+	float k[16], r[4] = {1, 1, 1, 1}, c[4] = {1, 1, 1, 1}, h[2] = {1, 1};
+	float of_r[4] = {1, 1, 1, 1}, of_c[4] = {1, 1, 1, 1};
+	float own = fabsf(z) + rule.eps, result = 0;
+	hzi_mhc_rule upright = rule;
 
-#pragma unroll
-	for (int d = 1; d < 4; d++)
-		most = hzi_m_max(most, z[d]);
-#pragma unroll
-	for (int d = 0; d < 4; d++) {
-		column[d] = rule.map == HZ_MHC_ABS ? fabsf(z[d]) + rule.eps : hzi_m_exp(z[d] - most);
-		sum += column[d];
-		if (rule.map == HZ_MHC_ABS)
-			one = fmaf(z[d], 0, one);
+	if (rule.map != HZ_MHC_ABS) {
+		float most = hzi_m_max(z, __shfl_xor_sync(0xffffffff, z, 4));
+
+		most = hzi_m_max(most, __shfl_xor_sync(0xffffffff, most, 8));
+		own = hzi_m_exp(z - most);
 	}
 	if (rule.map == HZ_MHC_SOFTMAX) {
-		sum = hzi_m_inverse(sum);
-#pragma unroll
-		for (int d = 0; d < 4; d++)
-			column[d] = fmaf(column[d], sum, rule.eps);
+		float sum = own + __shfl_xor_sync(0xffffffff, own, 4);
+
+		sum += __shfl_xor_sync(0xffffffff, sum, 8);
+		own = fmaf(own, hzi_m_inverse(sum), rule.eps);
 	}
-	sum = 0;
+	if (__all_sync(0xffffffff, own > 0x1p-20f && own < 4) && rule.eps < 0.5f &&
+	    rule.iterations <= 64) {
 #pragma unroll
-	for (int d = 0; d < 4; d++) {
-		row[d] = __shfl_xor_sync(0xffffffff, column[d], d);
-		sum += row[d];
-	}
-	one = sum_lanes<4>(one) - 3;
-	r = c = of_r = of_c = one;
-	if (rule.map == HZ_MHC_EXP && rule.eps != 0 && sum < 1e-37f)
-		least = one;
-	for (int t = 0; t < rule.iterations; t++) {
-		if (t > 0 || rule.map != HZ_MHC_SOFTMAX) {
-			of_c = sum_of_four(column, r, of_c * rule.eps);
-			c = hzi_m_inverse(of_c);
+		for (int e = 0; e < 16; e++)
+			k[e] = __shfl_sync(0xffffffff, own, e);
+		for (int t = 0; t < rule.iterations; t++) {
+			if (t > 0 || rule.map != HZ_MHC_SOFTMAX)
+				divide<false>(k, rule.eps, r, of_c, c, h);
+			divide<true>(k, rule.eps, c, of_r, r, h);
 		}
-		of_r = sum_of_four(row, c, fmaf(of_r, rule.eps, least));
-		r = hzi_m_inverse(of_r);
-	}
 #pragma unroll
-	for (int d = 0; d < 4; d++)
-		row[d] = r * row[d] * __shfl_xor_sync(0xffffffff, c, d);
+		for (int e = 1; e < 4; e++) {
+			of_r[0] = i == e ? of_r[e] : of_r[0];
+			c[0] = j == e ? c[e] : c[0];
+		}
+		return hzi_m_inverse(of_r[0]) * own * c[0];
+	}
+	upright.order = HZ_MHC_COLS;
+#pragma unroll
+	for (int e = 0; e < 16; e++)
+		k[e] = __shfl_sync(0xffffffff, z, e);
+	hzi_mhc_sinkhorn(4, &upright, k, k);
+#pragma unroll
+	for (int e = 0; e < 16; e++) {
+		float v = k[e];
+
+		asm volatile("" : "+f"(v));	/* or it is looked up in memory */
+		result = i * 4 + j == e ? v : result;
+	}
+	return result;
 }
 
-/* The matrix: lane l, of four, has elements (l, l ^ d) */
+/* The matrix, an element a lane */
 HZ_DEVICE void make_matrix(const hzi_mhc_few &p, const place_of &b, float z)
 {
-	const int lane = threadIdx.x % 32, l = lane % 4;
+	const int lane = threadIdx.x % 32, i = lane / 4 % 4, j = lane % 4;
 	const bool sinkhorn = p.rule.residual == HZ_MHC_SINKHORN;
-	/* Sinkhorn's k, of which lanes want columns, is z or the transposed. */
+	/* Sinkhorn's k is z or the transposed. */
 	const bool turned = sinkhorn && p.rule.order == HZ_MHC_ROWS;
-	const bool by_rows = !sinkhorn || turned;
 	const bool crossed = turned != ((p.rule.flags & HZ_MHC_OLD_NEW) != 0);
-	float of_a[4], a[4];
+	float a = __shfl_sync(0xffffffff, z, 8 + (turned ? j * 4 + i : i * 4 + j));
 
-#pragma unroll
-	for (int d = 0; d < 4; d++) {
-		of_a[d] = __shfl_sync(0xffffffff, z,
-				      8 + (by_rows ? l * 4 + (l ^ d) : (l ^ d) * 4 + l));
-		a[d] = p.rule.residual == HZ_MHC_IDENTITY ? d == 0 : of_a[d];
-	}
 	if (sinkhorn)
-		sinkhorn_of_lanes(p.rule, of_a, a);
-#pragma unroll
-	for (int d = 0; d < 4; d++) {
-		const int i = crossed ? l ^ d : l, j = crossed ? l : l ^ d;
-
-		if (lane < 4)
-			*coef_at(p.a, b.token + b.rank, i, j) = a[d];
-	}
+		a = sinkhorn_of_lanes(p.rule, a);
+	else if (p.rule.residual == HZ_MHC_IDENTITY)
+		a = i == j;
+	if (lane < 16)
+		*coef_at(p.a, b.token + b.rank, crossed ? j : i, crossed ? i : j) = a;
 }
 
 template <int DTYPE>
@@ -405,32 +453,24 @@ HZ_DEVICE void mix(const hzi_mhc_few &p, const place_of &b, memory &m)
 	}
 }
 
-template <int DTYPE>
-HZ_DEVICE void few(const hzi_mhc_few &p)
+/* Of a cluster's tokens what its rows of phi make */
+template <int DTYPE, class ROWS>
+HZ_DEVICE void make(const hzi_mhc_few &p, const place_of &b, memory &m)
 {
-	__shared__ memory m;
 	const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
-	sources from;
-	place_of b;
-	int left;
+	const bool matrix = ROWS::matrix && p.a.data;
+	sources<ROWS> from;
 	float alpha = 0, bias = 0;
 
-	b.rank = blockIdx.x % HZI_PRE_FEW_BLOCKS;
-	b.token = blockIdx.x / HZI_PRE_FEW_BLOCKS * TILE;
-	left = (int)p.tokens - b.token;
-	b.tokens = left < TILE ? left : TILE;
-	b.channel = b.rank * p.width;
-	left = (int)p.channels - b.channel;
-	b.channels = left < 0 ? 0 : left < p.width ? left : p.width;
 	if (threadIdx.x == 0) {
 		barrier_init(shared_address(&m.came), 1);
 		barrier_init(shared_address(&m.weights), 1);
 		barrier_init_fence();
-		barrier_expect(shared_address(&m.came), HZI_PRE_FEW_BLOCKS * COLUMNS * 4);
+		barrier_expect(shared_address(&m.came), HZI_PRE_FEW_BLOCKS * ROWS::vectors * 16);
 		barrier_expect(shared_address(&m.weights), b.tokens * 16);
 	}
 	cluster_arrive_relaxed();
-	from = find_sources<DTYPE>(p, b);
+	from = find_sources<DTYPE, ROWS>(p, b);
 	cluster_wait();			/* All blocks' barriers are there. */
 	grid_next();
 	grid_wait();
@@ -440,20 +480,48 @@ HZ_DEVICE void few(const hzi_mhc_few &p)
 	}
 	project<DTYPE>(from, b, m);
 	__syncthreads();
-	send_sums(b, m);
+	send_sums<ROWS>(b, m);
 	if (warp >= 2) {
-		if (p.u.data)
+		if (ROWS::gates && p.u.data)
 			mix<DTYPE>(p, b, m);
-	} else if (b.rank < b.tokens && (warp == 0 || p.a.data)) {
-		float *saved = warp == 0 && p.saved ?
-				       p.saved + (b.token + b.rank) * (p.rule.m + 1) : NULL;
-		const float z = receive(p, m, alpha, bias, saved);
+	} else if (b.rank < b.tokens && (warp == 0 ? ROWS::gates : matrix)) {
+		const bool saves = p.saved && warp == (ROWS::gates ? 0 : 1);
+		float *saved = saves ? p.saved + (b.token + b.rank) * (p.rule.m + 1) : NULL;
+		const float z = receive<ROWS>(p, m, alpha, bias, saved);
 
 		if (warp == 0)
 			make_gates(p, b, m, z);
 		else
 			make_matrix(p, b, z);
 	}
+}
+
+/*
+ * Clusters share the tokens, 16 each; or the first p.matrices of them make the matrices, and as
+ * many again the rest. A cluster's blocks are of one group of multiprocessors, which L2 gives only
+ * so much: most of the time goes for phi.
+ */
+template <int DTYPE>
+HZ_DEVICE void few(const hzi_mhc_few &p)
+{
+	__shared__ memory m;
+	const int cluster = blockIdx.x / HZI_PRE_FEW_BLOCKS;
+	place_of b;
+	int left;
+
+	b.rank = blockIdx.x % HZI_PRE_FEW_BLOCKS;
+	b.token = (cluster < p.matrices ? cluster : cluster - p.matrices) * TILE;
+	left = (int)p.tokens - b.token;
+	b.tokens = left < TILE ? left : TILE;
+	b.channel = b.rank * p.width;
+	left = (int)p.channels - b.channel;
+	b.channels = left < 0 ? 0 : left < p.width ? left : p.width;
+	if (p.matrices == 0)
+		make<DTYPE, rows_of<0, 3>>(p, b, m);
+	else if (cluster < p.matrices)
+		make<DTYPE, rows_of<1, 2>>(p, b, m);
+	else
+		make<DTYPE, rows_of<0, 1>>(p, b, m);
 }
 #endif
 

@@ -23,7 +23,7 @@ struct hzi_mhc_few {
 	struct hzi_mhc_rule rule;
 	int64_t tokens, channels;
 	int32_t width;			/* channels of a block: a multiple of 8 */
-	int32_t pad;
+	int32_t matrices;		/* clusters that make nothing else: half, or 0 */
 };
 
 /* The kernels by index: by dtype */

@@ -251,6 +251,8 @@ static void test_weights(int hopper)
 		unsigned grid;
 	} rows_of[] = {
 		{"of many tokens", 8192, 64, HZ_BF16, 0, 0, "mhc_weights_bf16", 128},
+		{"and u of few", 48, 64, HZ_BF16, 1, 0, "mhc_pre_few_bf16", 96},
+		{"and u of more", 49, 64, HZ_BF16, 1, 0, "mhc_pre_few_bf16", 64},
 		{"of more than one turn", 32768, 8, HZ_F16, 0, 0, "mhc_weights_f16", 128},
 		{"of fewer", 8191, 64, HZ_BF16, 0, 0, "mhc_pre_fused_bf16", 132},
 		{"and u", 8192, 64, HZ_BF16, 1, 0, "mhc_pre_fused_bf16", 132},

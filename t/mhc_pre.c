@@ -34,6 +34,7 @@ static const struct convention {
 	{"identity", {.residual = HZ_MHC_IDENTITY, .rms_eps = 1e-6}, 8},
 	{"tanh", {.residual = HZ_MHC_TANH, .rms_eps = 1e-6}, 8},
 	{"tanh turned", {.residual = HZ_MHC_TANH, .flags = HZ_MHC_OLD_NEW, .rms_eps = 1e-6}, 8},
+	{"many iterations", {.eps = 1e-3, .rms_eps = 1e-6, .iterations = 70}, 8},
 };
 
 #define CONVENTIONS ((int)(sizeof(conventions) / sizeof(*conventions)))
@@ -48,6 +49,7 @@ enum {
 	STATIC_MIX = 2048,	/* coefficients of y = 0, and u of x */
 	APART = 4096,		/* rows of phi of very different sizes */
 	LARGE_PHI = 8192,	/* one number of phi is almost the largest there is */
+	PEAKED = 16384,		/* entries of exp(z) that are 1e-8 of others */
 };
 
 struct pre {
@@ -141,6 +143,8 @@ static void make_inputs(struct tcase *c, const struct pre *s)
 	/* |z| has a corner at 0, which what y is off by must not lead across. */
 	for (k = 2 * n; k < m && c->opts.map == HZ_MHC_ABS; k++)
 		set(c->o[BIAS], k, k % 3 ? 6 + rnd_uniform(&rnd) : -6 - rnd_uniform(&rnd));
+	for (k = 2 * n; k < m && s->how & PEAKED; k++)
+		set(c->o[BIAS], k, k % 3 ? 0 : -18);
 	if (s->how & WITH_GAIN)
 		vector(c, GAIN, K, 1, 0.2, any_layout(s));
 	if (s->how & WITH_NORM)
@@ -516,6 +520,11 @@ static void test_sizes(void)
 		{1, 4, HZ_F32, WITH_SAVED, 16, 16, 1032, 0},
 		{8, 4, HZ_BF16, WITH_SAVED | NO_U, 17, 17, 264, 0},
 		{1, 4, HZ_BF16, 0, 64, 64, 512, 0},
+		{1, 4, HZ_BF16, WITH_SAVED, 48, 48, 136, 0},
+		{1, 4, HZ_F16, WITH_SAVED, 49, 49, 136, 0},
+		{0, 4, HZ_F32, PEAKED | WITH_SAVED, 33, 33, 64, 0},
+		{1, 4, HZ_BF16, PEAKED, 7, 7, 264, 0},
+		{11, 4, HZ_BF16, 0, 20, 20, 264, 0},
 		{2, 4, HZ_BF16, 0, 96, 4, 256, 0},
 		{2, 4, HZ_F16, 0, 64, 1, 264, 0},
 		{0, 2, HZ_BF16, WITH_DY, 100, 100, 264, 0},
@@ -562,6 +571,8 @@ static void test_many(void)
 		{8, 4, HZ_F16, NO_U | WITH_SAVED | APART, 8200, 8200, 80, 0},
 		{8, 4, HZ_F16, WITH_SAVED | APART, 120, 120, 80, 0},
 		{8, 4, HZ_F16, WITH_SAVED | APART, 20, 20, 80, 0},
+		{5, 4, HZ_BF16, 0, 20, 20, 264, NAN},
+		{0, 4, HZ_F16, WITH_SAVED, 20, 20, 264, INFINITY},
 		{8, 4, HZ_BF16, WITH_SAVED | APART, 120, 120, 80, 0},
 		{1, 4, HZ_BF16, WITH_NORM | WITH_SAVED, 8200, 8200, 136, 0},
 		{1, 4, HZ_BF16, HEAD | WITH_NORM, 8200, 8200, 48, 0},

@@ -10,11 +10,14 @@
  * copy engine, half of them from each of two blocks for both.
  *
  * Each of two warpgroups multiplies for half of the pixels and has all four sums of 64 x 80. Eight
- * products: phase 0 sums -P = (H left / 4) (-H right), plane by plane, over all steps; -H P is what
- * phase 1 adds Q to, which gives the result's conjugate: gpu/quat_tma.cu.
+ * products, of P = (H left / 4) (H right) and Q, give the result's conjugate Q - H P:
+ * gpu/quat_tma.cu. Phase 0 sums Q, of w, x, y and z as they are, over all steps. H Q / 4 is what
+ * phase 1 adds -P to, plane by plane, and H times that is the result. Where there are two steps or
+ * one, all pixels of a tile stay where they are, and their planes of phase 0 become those of phase
+ * 1 there.
  *
- * All pixels that a tile sees have one scale, by the largest of them; Inf and NaN do not count.
- * They are on their way to L2 a tile ahead of that.
+ * All pixels of a step have one scale, by the largest of them and of the steps ahead; sums follow
+ * when it changes. Inf and NaN do not count. Pixels are on their way to L2 a tile ahead.
  */
 #include "gpu/quat_conv.cuh"
 
@@ -37,6 +40,7 @@
  * the other stores: less than the ring has.
  */
 #define LEAD 2
+#define EXPONENT_MAX 126	/* of scale_exponent() */
 #define WEIGHTS (HZI_QC_OUT * HZI_QC_IN * 2)
 
 struct memory {
@@ -45,8 +49,9 @@ struct memory {
 	/* Of tiles by turns: where a line's pixel is in x, or nowhere */
 	int64_t from[2][LINES];
 	int64_t to[2][PIXELS], pre[2][PIXELS];	/* where pixels go */
-	uint32_t most[2];		/* of tiles by turns: the largest magnitude, as bits */
-	float scale[2];			/* what undoes its scale */
+	/* Of steps by turns: the largest magnitude that a warp saw, as bits */
+	uint32_t most[2][HZI_QC_CONVERTERS];
+	int exponent[2];		/* of the scale of what is in x */
 	uint64_t full[STAGES], empty[STAGES];
 	uint64_t x_full[2], x_empty[2];
 };
@@ -69,16 +74,16 @@ HZ_DEVICE tile tile_of(const hzi_quat_conv &p, int t, int rank)
 
 /* ---- Weights --------------------------------------------------------------------------------- */
 
-/* What left planes are for sums 0 to 3 in either phase; in phase 1 of w, y, x and z: combine() */
+/* What left planes are for sums 0 to 3 in either phase; in phase 0 of w, y, x and z: transform() */
 HZ_DEVICE int left_plane(int phase, int sum)
 {
-	return phase ? 0x6754 >> 4 * sum & 7 : sum;
+	return phase ? sum : 0x6754 >> 4 * sum & 7;
 }
 
 /* And what right ones: of those that lie in shared memory */
 HZ_DEVICE int right_plane(int phase, int sum)
 {
-	return phase ? 0x1230 >> 4 * sum & 3 : sum;
+	return phase ? sum : 0x1230 >> 4 * sum & 3;
 }
 
 HZ_DEVICE void load_weights(const hzi_quat_conv &p, memory &s, int rank)
@@ -123,37 +128,29 @@ HZ_DEVICE void load_weights(const hzi_quat_conv &p, memory &s, int rank)
 
 /* ---- Pixels ---------------------------------------------------------------------------------- */
 
-/* The exponent of the scale of all that a tile sees; if that is one group, where its lines are. */
-template <int DTYPE>
-HZ_DEVICE int find_scale(const hzi_quat_conv &p, memory &s, const tile &o, int at)
+/* The largest magnitude that the converters saw in a step. */
+HZ_DEVICE float largest_of_all(memory &s, float most, int at)
 {
 	const int warp = threadIdx.x / 32 % 8, lane = threadIdx.x % 32;
-	largest<DTYPE> all;
-	float most;
+	const uint32_t here = __reduce_max_sync(~0u, __float_as_uint(most));
 
-	for (int g = 0; g < p.groups; g++) {
-		const int lines = p.group[g].lines;
-
-		find_lines(p, s.from[at], o.row, o.col, g);
-		for (int k = 0; k < p.x.channels; k += HZI_QC_IN) {
-			for (int l = 32 * warp; l < lines; l += 32 * HZI_QC_CONVERTERS)
-				add_lines<DTYPE>(all, p.x, s.from[at], lines, l, k);
-		}
-	}
-	most = all.get();
-#pragma unroll
-	for (int i = 16; i; i /= 2)
-		most = fmaxf(most, __shfl_xor_sync(~0u, most, i));
 	if (lane == 0)
-		atomicMax(&s.most[at], __float_as_uint(most));
+		s.most[at][warp] = here;
 	converters_meet();
-	const int e = scale_exponent(__uint_as_float(s.most[at]));
+	return __uint_as_float(
+		__reduce_max_sync(~0u, lane < HZI_QC_CONVERTERS ? s.most[at][lane] : 0));
+}
 
-	if (threadIdx.x % 256 == 0) {
-		s.scale[at] = power_of_two(-e);
-		s.most[at ^ 1] = 0;
-	}
-	return e;
+/* No larger than the one ahead; most = 0 is for any. */
+HZ_DEVICE int next_exponent(int e, float most)
+{
+	return most == 0 ? e : min(e, scale_exponent(most));
+}
+
+/* What takes numbers with the one scale to the other, which is no larger; or to next to nothing. */
+HZ_DEVICE float rescale(int from, int to)
+{
+	return power_of_two(max(to - from, -126));
 }
 
 template <int DTYPE>
@@ -161,35 +158,68 @@ HZ_DEVICE void load_pixels(const hzi_quat_conv &p, memory &s, int rank)
 {
 	const int first = blockIdx.x / HZI_QC_CLUSTER, step = gridDim.x / HZI_QC_CLUSTER;
 	const int warp = threadIdx.x / 32 % 8, lane = threadIdx.x % 32;
+	const int steps = p.groups * ((p.x.channels + HZI_QC_IN - 1) / HZI_QC_IN);
 	turn<2> ring;
-	int at = 0, e;
+	int at = 0, e_of[2] = {0, 0};
 
 	for (int t = first; t < p.tiles && t <= first + step; t += step)
 		prefetch_lines<DTYPE>(p, tile_of(p, t, rank));
-	if (first < p.tiles)
-		e = find_scale<DTYPE>(p, s, tile_of(p, first, rank), at);
+	if (p.groups == 1 && first < p.tiles) {
+		const tile o = tile_of(p, first, rank);
+
+		find_lines(p, s.from[at], o.row, o.col, 0);
+	}
 	for (int t = first; t < p.tiles; t += step) {
 		const tile o = tile_of(p, t, rank);
-		const float by = power_of_two(e), by_xyz = p.x.q.conj ? -by : by;
+		int e = EXPONENT_MAX;
 
 #pragma unroll 1
 		for (int g = 0; g < 2 * p.groups; g++) {
 			const int phase = g >= p.groups, group = g - phase * p.groups;
 			const int lines = p.group[group].lines;
+			const bool here = DTYPE != HZI_QC_OTHERS && phase && steps <= 2;
 
 			/* What phase 1 wants would have to wait for room: there is time. */
 			if (g == p.groups && t + step < p.tiles) {
 				if (t + 2 * step < p.tiles)
 					prefetch_lines<DTYPE>(p, tile_of(p, t + 2 * step, rank));
+				if (p.groups == 1) {
+					const tile next = tile_of(p, t + step, rank);
+
+					find_lines(p, s.from[at ^ 1], next.row, next.col, 0);
+				}
 			}
-			if (p.groups > 1)
+			if (p.groups > 1 && !here)
 				find_lines(p, s.from[at], o.row, o.col, group);
 #pragma unroll 1
 			for (int k = 0; k < p.x.channels; k += HZI_QC_IN) {
+				const uint32_t x = shared_address(s.x[ring.at][0]);
+
 				barrier_wait(shared_address(&s.x_empty[ring.at]), ring.parity ^ 1);
-				make_planes<DTYPE>(p.x, s.from[at], lines, warp, k,
-						   shared_address(s.x[ring.at][0]), phase, by,
-						   by_xyz);
+				if (here) {
+					/* Of one step the planes of phase 0 are in the other x. */
+					const int from = steps == 1 ? ring.at ^ 1 : ring.at;
+
+					turn_planes(shared_address(s.x[from][0]), x, lines, warp,
+						    rescale(from ? e_of[1] : e_of[0], e));
+				} else {
+					float most = load_lines<DTYPE>(p.x, s.from[at], lines, warp,
+								       k, x, !phase);
+
+					if (!phase)
+						e = next_exponent(e, largest_of_all(s, most,
+										    ring.at));
+					if (ring.at)
+						e_of[1] = e;
+					else
+						e_of[0] = e;
+					const float by = power_of_two(e);
+
+					make_planes<DTYPE>(p.x, s.from[at], lines, warp, k, x,
+							   !phase, by, p.x.q.conj ? -by : by);
+				}
+				if (threadIdx.x % 256 == 0)
+					s.exponent[ring.at] = e;
 				/* The matrix units are to see it. */
 				asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
 				__syncwarp();
@@ -199,8 +229,6 @@ HZ_DEVICE void load_pixels(const hzi_quat_conv &p, memory &s, int rank)
 			}
 		}
 		at ^= 1;
-		if (t + step < p.tiles)
-			e = find_scale<DTYPE>(p, s, tile_of(p, t + step, rank), at);
 	}
 }
 
@@ -219,6 +247,13 @@ HZ_DEVICE uint64_t pixels_place(uint32_t address, int eight_bytes)
 	       (uint64_t)(eight_bytes >> 4) << 32;
 }
 
+HZ_DEVICE void scale_sums(float (&acc)[4][SUMS], float by)
+{
+#pragma unroll
+	for (int i = 0; i < 4 * SUMS; i++)
+		acc[i / SUMS][i % SUMS] *= by;
+}
+
 HZ_DEVICE void keep(float (&acc)[4][SUMS])
 {
 #pragma unroll
@@ -233,11 +268,8 @@ HZ_DEVICE void pair_up(float &a, float &b)
 	b = fmaf(-2, b, a);
 }
 
-/*
- * From negative sums of P to what the products of phase 1 are added to. Of the four, the middle
- * ones change places.
- */
-HZ_DEVICE void combine(float (&acc)[4][SUMS])
+/* H times the four sums, the middle ones of which change places: twice, that is 4 times these. */
+HZ_DEVICE void transform(float (&acc)[4][SUMS])
 {
 #pragma unroll
 	for (int i = 0; i < SUMS; i++) {
@@ -375,14 +407,14 @@ HZ_DEVICE void multiply(const hzi_quat_conv &p, memory &s, int rank, int group)
 	const int lead = min(LEAD, (int)p.group[0].taps);
 	turn<STAGES> ring;
 	turn<2> x_ring;
-	int at = 0, begun = 0;
+	int begun = 0;
 
 	if (group == 1)
 		asm volatile("bar.sync 4, 256;" ::: "memory");
 	for (int t = blockIdx.x / HZI_QC_CLUSTER; t < p.tiles; t += gridDim.x / HZI_QC_CLUSTER) {
 		const tile o = tile_of(p, t, rank);
 		const int row = o.channel + threadIdx.x % 128 / 32 * 16 + lane / 4;
-		float scale;
+		int e = EXPONENT_MAX, next;
 
 		find_places(p, s, o, group);
 #pragma unroll 1
@@ -391,15 +423,22 @@ HZ_DEVICE void multiply(const hzi_quat_conv &p, memory &s, int rank, int group)
 			const hzi_quat_conv_group &f = p.group[g - phase * p.groups];
 			const int eight_bytes = 16 * (p.flat ? 8 : f.pitch);
 
-			if (phase && g == p.groups)
-				combine(acc);
+			if (phase && g == p.groups) {
+				transform(acc);
+				scale_sums(acc, 0.25f);
+			}
 #pragma unroll 1
 			for (int k = 0; k < p.x.channels; k += HZI_QC_IN) {
 				const uint32_t x = shared_address(s.x[x_ring.at][0]) +
 						   group * (PIXELS / 8) * eight_bytes;
 
 				barrier_wait(shared_address(&s.x_full[x_ring.at]), x_ring.parity);
-				scale = s.scale[at];
+				/* One lane reads, which then says that it has done so. */
+				next = lane == 0 ? s.exponent[x_ring.at] : 0;
+				next = __shfl_sync(~0u, next, 0);
+				if (next != e && (g | k))
+					scale_sums(acc, rescale(e, next));
+				e = next;
 #pragma unroll 1
 				for (int i = 0; i < f.taps; i++) {
 					const uint64_t a = weights_place(
@@ -440,10 +479,10 @@ HZ_DEVICE void multiply(const hzi_quat_conv &p, memory &s, int rank, int group)
 				x_ring.next();
 			}
 		}
-		at ^= 1;
+		transform(acc);
 		/* Other threads of the warpgroup found the places, and find the next ones. */
 		asm volatile("bar.sync %0, 128;" :: "r"(2 + group) : "memory");
-		store<KIND, DTYPE>(p, s, acc, row, group, scale);
+		store<KIND, DTYPE>(p, s, acc, row, group, power_of_two(-e));
 		asm volatile("bar.sync %0, 128;" :: "r"(2 + group) : "memory");
 	}
 }
@@ -464,7 +503,6 @@ HZ_DEVICE void kernel(const hzi_quat_conv &p)
 		for (int i = 0; i < 2; i++) {
 			barrier_init(shared_address(&s.x_full[i]), HZI_QC_CONVERTERS);
 			barrier_init(shared_address(&s.x_empty[i]), 8);
-			s.most[i] = 0;
 		}
 		barrier_init_fence();
 	}

@@ -316,7 +316,45 @@ HZ_DEVICE void convert_line(uint32_t at, bool raw, float by, float by_xyz)
 				"r"(to[j][2]), "r"(to[j][3]) : "memory");
 }
 
-/* Planes of lines, by warp 0 to HZI_QC_CONVERTERS - 1 */
+/*
+ * What is to be planes, by warp 0 to HZI_QC_CONVERTERS - 1: on its way and here, and if wanted the
+ * largest magnitude of what this thread sees of it.
+ */
+template <int DTYPE>
+HZ_DEVICE float load_lines(const hzi_quat_conv_side &p, const int64_t *from, int lines, int warp,
+			   int k, uint32_t planes, bool wanted)
+{
+	const int lane = threadIdx.x % 32;
+	largest<DTYPE> most;
+
+	if constexpr (DTYPE == HZI_QC_OTHERS) {
+		for (int l = 32 * warp; l < lines && wanted; l += 32 * HZI_QC_CONVERTERS)
+			add_lines<DTYPE>(most, p, from, lines, l, k);
+		return most.get();
+	} else {
+		for (int l = 32 * warp; l < lines; l += 32 * HZI_QC_CONVERTERS)
+			copy_lines(p, from, lines, l, k, planes);
+		asm volatile("cp.async.wait_all;" ::: "memory");
+		__syncwarp();
+		for (int l = 32 * warp + lane; l < lines && wanted; l += 32 * HZI_QC_CONVERTERS) {
+#pragma unroll 1
+			for (int e = 0; e < HZI_QC_EIGHTS; e++) {
+				two<DTYPE> t[4];
+
+#pragma unroll
+				for (int j = 0; j < 4; j++)
+					t[j].bits = shared_load(plane_place(planes, e, l) +
+								j * HZI_QC_PLANE);
+#pragma unroll
+				for (int j = 0; j < 4; j++)
+					most.add(t[j]);
+			}
+		}
+		return most.get();
+	}
+}
+
+/* Planes of lines that load_lines() loaded */
 template <int DTYPE>
 HZ_DEVICE void make_planes(const hzi_quat_conv_side &p, const int64_t *from, int lines, int warp,
 			   int k, uint32_t planes, bool raw, float by, float by_xyz)
@@ -345,10 +383,6 @@ HZ_DEVICE void make_planes(const hzi_quat_conv_side &p, const int64_t *from, int
 						    j * HZI_QC_PLANE), "r"(v[j]) : "memory");
 		}
 	} else {
-		for (int l = 32 * warp; l < lines; l += 32 * HZI_QC_CONVERTERS)
-			copy_lines(p, from, lines, l, k, planes);
-		asm volatile("cp.async.wait_all;" ::: "memory");
-		__syncwarp();
 		for (int l = 32 * warp + lane; l < lines; l += 32 * HZI_QC_CONVERTERS) {
 #pragma unroll 1
 			for (int e = 0; e < HZI_QC_EIGHTS; e++) {
@@ -359,6 +393,47 @@ HZ_DEVICE void make_planes(const hzi_quat_conv_side &p, const int64_t *from, int
 				else
 					convert_line<DTYPE>(at, false, by, by_xyz);
 			}
+		}
+	}
+}
+
+/* Planes w, x, y, z to what for_planes() makes of them, by the same threads */
+HZ_DEVICE void turn_planes(uint32_t from, uint32_t to, int lines, int warp, float by)
+{
+	const int lane = threadIdx.x % 32;
+
+	for (int l = 32 * warp + lane; l < lines; l += 32 * HZI_QC_CONVERTERS) {
+#pragma unroll 1
+		for (int e = 0; e < HZI_QC_EIGHTS; e++) {
+			uint32_t v[4][4], h[4][4];
+
+#pragma unroll
+			for (int i = 0; i < 4; i++) {
+				const uint4 u = shared_load(plane_place(from, e, l) +
+							    i * HZI_QC_PLANE);
+
+				v[i][0] = u.x, v[i][1] = u.y, v[i][2] = u.z, v[i][3] = u.w;
+			}
+#pragma unroll
+			for (int j = 0; j < 4; j++) {
+				const quat a = for_planes({f16_low(v[0][j]), f16_low(v[1][j]),
+							   f16_low(v[2][j]), f16_low(v[3][j])},
+							  false, by, by);
+				const quat b = for_planes({f16_high(v[0][j]), f16_high(v[1][j]),
+							   f16_high(v[2][j]), f16_high(v[3][j])},
+							  false, by, by);
+
+				h[0][j] = to_f16x2(a.w, b.w);
+				h[1][j] = to_f16x2(a.x, b.x);
+				h[2][j] = to_f16x2(a.y, b.y);
+				h[3][j] = to_f16x2(a.z, b.z);
+			}
+#pragma unroll
+			for (int i = 0; i < 4; i++)
+				asm volatile("st.shared.v4.b32 [%0], {%1, %2, %3, %4};"
+					     :: "r"(plane_place(to, e, l) + i * HZI_QC_PLANE),
+						"r"(h[i][0]), "r"(h[i][1]), "r"(h[i][2]),
+						"r"(h[i][3]) : "memory");
 		}
 	}
 }

@@ -405,6 +405,66 @@ static void test_conv_of_scales(struct dev *dev)
 	}
 }
 
+/*
+ * Channels of different scales, 32 by 32, with weights that make up for it: sums of all channels
+ * keep step with the largest number so far.
+ */
+static int conv_of_channel_scales(struct dev *dev, int dtype, int64_t channels, const int *x_log2,
+				  const int *w_log2)
+{
+	const int64_t xs[] = { 1, 9, 9, channels }, ys[] = { 1, 9, 9, 16 };
+	const int64_t ws[] = { 16, 3, 3, channels };
+	const hz_quat_conv_opts o = { .pad = { 1, 1 }, .method = HZ_QUAT_FAST };
+	struct model ref = { .batch = 1, .big = { 1, 9, 9 }, .small = { 1, 9, 9 },
+			     .taps = { 1, 3, 3 }, .step = { 1, 1, 1 }, .dil = { 1, 1, 1 },
+			     .pad = { 0, 1, 1 }, .ci = channels, .co = 16, .groups = 1 };
+	struct tensor x = quats(dev, dtype, 4, xs, AOS, 0, 1);
+	struct tensor w = quats(dev, dtype, 4, ws, AOS, 0, 0.05);
+	struct tensor y = quats(dev, dtype, 4, ys, AOS, 0, 0);
+	size_t bytes;
+	int64_t i;
+	int good;
+
+	for (i = 0; i < x.n; i++)
+		x.v[i] = ldexp(x.v[i], x_log2[i / 4 % channels / 32]);
+	for (i = 0; i < w.n; i++)
+		w.v[i] = ldexp(w.v[i], w_log2[i / 4 % channels / 32]);
+	upload(&x, x.v);
+	upload(&w, w.v);
+	ref.x = x.v;
+	ref.w = w.v;
+	ref.ny = y.n;
+	ref.y = calloc((size_t)y.n, sizeof(double));
+	conv_ref(&ref);
+	good = reserve(dev, hz_quat_conv_workspace(dev->ctx, &x.view, &w.view, NULL, &y.view, &o,
+						   &bytes), &bytes) &&
+	       status_ok(dev, hz_quat_conv(dev->ctx, &x.view, &w.view, NULL, &y.view, &o)) &&
+	       fetch(&y) && within_norm(y.v, ref.y, (size_t)y.n, tolerance(dtype));
+	free(ref.y);
+	drop(&x), drop(&w), drop(&y);
+	return good;
+}
+
+static void test_conv_of_channel_scales(struct dev *dev)
+{
+	static const int up[] = { -10, 0, -5 }, down[] = { 0, -10, -4 }, none[] = { 0, 0, 0 };
+	static const int w_up[] = { 10, 0, 5 }, w_down[] = { 0, 10, 4 }, far[] = { -70, 70, 0 };
+	int t;
+
+	for (t = 0; t < types_of(dev); t++) {
+		int good = 1;
+
+		for (int64_t channels = 64; channels <= 96; channels += 32) {
+			good &= conv_of_channel_scales(dev, types[t], channels, up, w_up);
+			good &= conv_of_channel_scales(dev, types[t], channels, down, w_down);
+			if (types[t] != HZ_F16)
+				good &= conv_of_channel_scales(dev, types[t], channels, far, none);
+		}
+		ok(good, "%s: channels of different scales, %s", dev->name,
+		   hz_dtype_name(types[t]));
+	}
+}
+
 int main(void)
 {
 	int i;
@@ -415,6 +475,7 @@ int main(void)
 		test_conv(&devs[i]);
 		test_wide_conv(&devs[i]);
 		test_conv_of_scales(&devs[i]);
+		test_conv_of_channel_scales(&devs[i]);
 	}
 	dev_close_all();
 	return done_testing();

@@ -209,7 +209,8 @@ struct kernel {
 static const struct kernel usual[] = {
 	{192, HZI_KERNEL_quat_tma, HZI_KERNEL_quat_tma_across},
 	{160, HZI_KERNEL_quat_tma_160, 0},
-}, exact_kernel = {128, HZI_KERNEL_quat_tma_exact, HZI_KERNEL_quat_tma_exact_across};
+}, once = {160, HZI_KERNEL_quat_tma_once, 0},
+exact_kernel = {128, HZI_KERNEL_quat_tma_exact, HZI_KERNEL_quat_tma_exact_across};
 
 /* Which of the usual ones takes the least time: so many clusters do a tile each at a time. */
 static const struct kernel *kernel_of(int64_t tiles_m, int64_t n, int clusters)
@@ -217,6 +218,8 @@ static const struct kernel *kernel_of(int64_t tiles_m, int64_t n, int clusters)
 	const struct kernel *best = usual;
 	int64_t least = INT64_MAX;
 
+	if (tiles_m * ceil_div(n, once.columns) <= clusters)
+		return &once;
 	for (size_t i = 0; i < sizeof(usual) / sizeof(*usual); i++) {
 		const int64_t tiles = tiles_m * ceil_div(n, usual[i].columns);
 		const int64_t cost = ceil_div(tiles, clusters) * usual[i].columns;
@@ -227,6 +230,15 @@ static const struct kernel *kernel_of(int64_t tiles_m, int64_t n, int clusters)
 		}
 	}
 	return best;
+}
+
+/* Beyond a plane's lines there are zeros, which take less power than the next plane's would. */
+static int map_lines(struct hz_context *ctx, struct hzi_tensor_map *map,
+		     const struct hzi_planes *p, int box_lines)
+{
+	return hzi_cuda_tensor_map_planes(ctx, "quat_gemm", map, p->data, 2 * p->all_k, p->lines,
+					  2 * p->all_k, p->count * (1 + p->split),
+					  2 * p->all_k * p->all_lines, box_lines, 1);
 }
 
 static int multiply(struct hz_context *ctx, const struct hzi_quat_gemm_args *a,
@@ -243,7 +255,7 @@ static int multiply(struct hz_context *ctx, const struct hzi_quat_gemm_args *a,
 	struct hzi_quat_tma p = {
 		.out = *o,
 		.row_scales = rows->scales, .col_scales = across ? NULL : cols->scales,
-		.row_lines = (int32_t)rows->all_lines, .col_lines = (int32_t)cols->all_lines,
+		.col_lines = (int32_t)cols->all_lines,
 		.blocks = (int32_t)(plan->b.all_k / HZI_QT_BLOCK),
 		.band = HZI_QT_BAND, .phases = fast ? 2 : 1,
 		.per = (fast ? 1 : 4) * (left->split ? 3 : 1),
@@ -281,9 +293,11 @@ static int multiply(struct hz_context *ctx, const struct hzi_quat_gemm_args *a,
 	if (!exact && !across)
 		f = kernel_of(p.tiles_m, o->n, clusters);
 	p.tiles_n = (int32_t)ceil_div(o->n, f->columns);
-	HZ_CHECK(hzi_planes_map(ctx, "quat_gemm", &p.rows, rows, 128, HZI_QT_ROWS));
-	HZ_CHECK(hzi_planes_map(ctx, "quat_gemm", &p.cols, cols, 128,
-				across ? HZI_QT_BLOCK / 2 : f->columns / 2));
+	HZ_CHECK(map_lines(ctx, &p.rows, rows, HZI_QT_ROWS));
+	if (across)
+		HZ_CHECK(hzi_planes_map(ctx, "quat_gemm", &p.cols, cols, 128, HZI_QT_BLOCK / 2));
+	else
+		HZ_CHECK(map_lines(ctx, &p.cols, cols, f->columns / 2));
 	launch.grid[0] = (unsigned)(HZI_QT_CLUSTER *
 				    min_of(clusters, (int64_t)p.tiles_m * p.tiles_n));
 	return hzi_cuda_launch(ctx, "quat_gemm", HZI_FAMILY_QUAT_TMA,

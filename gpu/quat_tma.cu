@@ -18,6 +18,12 @@
  * multiply put sums into shared memory, the block of even rank takes what is in the left half of
  * the columns out of its own and its partner's memory and stores it, the other what is in the right
  * half.
+ *
+ * ONCE: where no cluster has a second tile nothing hides what is between phases and at the end.
+ * There phase 1 begins with the block's own part of -G, while the three warps exchange what is the
+ * partner's, which is added at the end; and threads that multiply hand halves of their results
+ * over to the same thread of the partner, and store. To have both halves in the same registers, the
+ * block of even rank has the right half of the columns in front.
  */
 #include "gpu/quat_gemm.cuh"
 #include "gpu/quat_tma.h"
@@ -55,6 +61,8 @@ struct memory {
 	uint64_t full[stages], empty[stages];
 	uint64_t got[2][groups];	/* what the partner gives, each waited for by itself */
 	uint64_t ready, stored;		/* out, here and at the partner's */
+	/* ONCE: what is exchanged is there, and here; the partner's ring is free; its results */
+	uint64_t given, swapped, done, handed[2];
 };
 
 static_assert(sizeof(memory<192, false>) + 1024 <= HZI_QT_BYTES &&
@@ -72,11 +80,12 @@ HZ_DEVICE void tile_of(const hzi_quat_tma &p, int t, int &i, int &j)
 }
 
 /* The thread that loads: its own rows, and half of the columns for the block with the same sums. */
-template <int COLUMNS, bool ACROSS, bool EXACT>
+template <int COLUMNS, bool ACROSS, bool EXACT, bool ONCE>
 HZ_DEVICE void load(const hzi_quat_tma &p, memory<COLUMNS, EXACT> &s, int rank)
 {
 	constexpr int share = COLUMNS / 2;
 	const int part = rank & 1, half = rank >> 1;
+	const int place = ONCE && part == 0 ? 1 - half : half;
 	const uint16_t both = 5 << part;
 	turn<memory<COLUMNS, EXACT>::stages> ring;
 
@@ -99,14 +108,13 @@ HZ_DEVICE void load(const hzi_quat_tma &p, memory<COLUMNS, EXACT> &s, int rank)
 					barrier_wait(shared_address(&s.empty[ring.at]),
 						     ring.parity ^ 1);
 					barrier_expect(full, (HZI_QT_ROWS + COLUMNS) * 128);
-					copy_box(shared_address(s.a[ring.at]), p.rows, k * 128,
-						 row_plane[e] * p.row_lines + m0, full);
+					copy_planes(shared_address(s.a[ring.at]), p.rows, k * 128,
+						    m0, row_plane[e], full);
 					if (!ACROSS)
-						copy_box_to(both, b + half * share * 128,
-							    p.cols, k * 128,
-							    col_plane[e] * p.col_lines + n0 +
-								    half * share,
-							    full);
+						copy_planes_to(both, b + place * share * 128,
+							       p.cols, k * 128,
+							       n0 + half * share, col_plane[e],
+							       full);
 					for (int c = 0; ACROSS && c < COLUMNS / 64; c++)
 						copy_box_to(both, b + c * 8192 + half * 4096,
 							    p.cols, 2 * n0 + c * 128,
@@ -530,7 +538,206 @@ HZ_DEVICE void multiply(const hzi_quat_tma &p, memory<COLUMNS, EXACT> &s, int ra
 	store_tile(p, s, rank, i, j, STORERS + threadIdx.x / 32 - 4, STORERS + 8);
 }
 
-template <int COLUMNS, bool ACROSS, bool EXACT>
+/* ---- One tile alone -------------------------------------------------------------------------- */
+
+/* This thread has got so far, for here and for the partner. */
+HZ_DEVICE void arrive_both(uint64_t &barrier, int rank)
+{
+	const uint32_t here = shared_address(&barrier);
+
+	barrier_arrive(here);
+	barrier_arrive_at(cluster_map(here, rank ^ 1));
+}
+
+/* Sums of P to the block's own part of -G, and what is the partner's, in the partner's order. */
+template <int COLUMNS>
+HZ_DEVICE void give(memory<COLUMNS, false> &s, float (&acc)[2][COLUMNS / 2], int rank, int group)
+{
+	constexpr int steps = COLUMNS / 16;
+	const float sign = rank & 1 ? -1 : 1;
+	const uint32_t to = shared_address(&s.out[0][0][0][threadIdx.x % 128 + 128 * group]);
+
+#pragma unroll
+	for (int c = 0; c < 2 * steps; c++) {
+		float v[4];
+
+#pragma unroll
+		for (int e = 0; e < 4; e++) {
+			const float x = acc[0][4 * c + e], y = sign * acc[1][4 * c + e];
+
+			acc[0][4 * c + e] = -(x + y);
+			acc[1][4 * c + e] = -sign * (x + y);
+			v[e] = x - y;
+		}
+		asm volatile("st.shared.v4.f32 [%0], {%1, %2, %3, %4};"
+			     :: "r"(to + c * (int)sizeof(s.out[0]) / 2), "f"(v[0]), "f"(v[1]),
+				"f"(v[2]), "f"(v[3]) : "memory");
+	}
+	arrive_both(s.given, rank);
+}
+
+/* Adds what the thread of the same number of the partner gave. */
+template <int COLUMNS>
+HZ_DEVICE void take(memory<COLUMNS, false> &s, float (&acc)[2][COLUMNS / 2], int rank, int group)
+{
+	constexpr int steps = COLUMNS / 16;
+	const float sign = rank & 1 ? -1 : 1;
+	const uint32_t from = shared_address(&s.out[0][0][0][threadIdx.x % 128 + 128 * group]);
+
+	barrier_wait(shared_address(&s.swapped), 0);
+#pragma unroll
+	for (int c = 0; c < 2 * steps; c++) {
+		float v[4];
+
+		asm volatile("ld.shared.v4.f32 {%0, %1, %2, %3}, [%4];"
+			     : "=f"(v[0]), "=f"(v[1]), "=f"(v[2]), "=f"(v[3])
+			     : "r"(from + c * (int)sizeof(s.out[0]) / 2) : "memory");
+#pragma unroll
+		for (int e = 0; e < 4; e++) {
+			acc[0][4 * c + e] -= v[e];
+			acc[1][4 * c + e] = fmaf(sign, v[e], acc[1][4 * c + e]);
+		}
+	}
+}
+
+HZ_DEVICE void store_there(uint32_t address, uint4 v)
+{
+	asm volatile("st.shared::cluster.v4.u32 [%0], {%1, %2, %3, %4};"
+		     :: "r"(address), "r"(v.x), "r"(v.y), "r"(v.z), "r"(v.w) : "memory");
+}
+
+/* What both blocks gave, in place: each does a half of it, by the warps that store. */
+template <int COLUMNS>
+HZ_DEVICE void swap_given(memory<COLUMNS, false> &s, int rank, int warp)
+{
+	constexpr int turns = 4, steps = COLUMNS / 16;
+
+#pragma unroll 1
+	for (int at = 256 * warp; at < steps * 256;
+	     at += at % 256 ? 256 * STORERS - 32 * turns : 32 * turns) {
+		const int i = at % 256 + threadIdx.x % 32;
+		uint4 *const here = (uint4 *)&s.out[at / 256][rank & 1][0][i];
+		const float4 *const place =
+			&s.out[(at / 256 + steps / 2) % steps][rank & 1][0][i];
+		const uint32_t there = cluster_map(shared_address(place), rank ^ 1);
+		uint4 other[turns];
+
+#pragma unroll
+		for (int u = 0; u < turns; u++)
+			other[u] = load_there(there + 512 * u);
+#pragma unroll
+		for (int u = 0; u < turns; u++) {
+			store_there(there + 512 * u, here[32 * u]);
+			here[32 * u] = other[u];
+		}
+	}
+}
+
+/* What the three warps do. */
+template <int COLUMNS>
+HZ_DEVICE void exchange(const hzi_quat_tma &p, memory<COLUMNS, false> &s, int rank, int warp)
+{
+	int i, j;
+
+	grid_wait();
+	tile_of(p, blockIdx.x / CLUSTER, i, j);
+	scales_load(p, s, rank, i, j, warp);
+	if (p.phases == 2) {
+		barrier_wait(shared_address(&s.given), 0);
+		swap_given(s, rank, warp);
+		arrive_both(s.swapped, rank);
+	}
+}
+
+/*
+ * The end of the one tile that a cluster has: half of the columns to the partner, into what was its
+ * ring; the other half, with what the partner has of it, to C.
+ */
+template <int COLUMNS>
+HZ_DEVICE void hand_over(const hzi_quat_tma &p, memory<COLUMNS, false> &s,
+			 float (&acc)[2][COLUMNS / 2], int rank, int group)
+{
+	constexpr int steps = COLUMNS / 16, share = COLUMNS / 2;
+	const int lane = threadIdx.x % 32, part = rank & 1, place = threadIdx.x % 128 + 128 * group;
+	const int row = group * 64 + threadIdx.x % 128 / 32 * 16 + lane / 4;
+	const uint32_t flip0 = part ? p.flip : 0;
+	const uint32_t here = shared_address(s.a) + 16 * place;
+	const uint32_t there = cluster_map(here, rank ^ 1);
+	const uint32_t got = shared_address(&s.handed[group]);
+	const uint32_t there_got = cluster_map(got, rank ^ 1);
+	uint4 kept[steps];
+	int i, j;
+
+	tile_of(p, blockIdx.x / CLUSTER, i, j);
+	const int row0 = (2 * i + (rank >> 1)) * HZI_QT_ROWS, col0 = j * COLUMNS;
+
+	if (threadIdx.x % 128 == 0)
+		barrier_expect(got, steps * 128 * 16);
+	scales_wait();
+
+	const float row_scale[2] = {s.row_scales[row], s.row_scales[row + 8]};
+
+	barrier_wait(shared_address(&s.done), 0);
+#pragma unroll
+	for (int c = 0; c < 2 * steps; c++) {
+		const int col = ((c < steps) == (part == 0) ? share : 0) + 2 * (lane & 3) +
+				8 * (c % steps);
+		const float2 scales = *(const float2 *)&s.col_scales[col];
+		const float col_scale[2] = {scales.x, scales.y};
+		sums8 u;
+		uint4 v;
+
+#pragma unroll
+		for (int e = 0; e < 4; e++) {
+			const float by = row_scale[e / 2] * col_scale[e % 2];
+
+			u.v[0][e] = acc[0][4 * c + e] * flipped(by, flip0);
+			u.v[1][e] = acc[1][4 * c + e] * flipped(by, p.flip);
+		}
+		if (!p.plain)
+			u = usual(p.out, u, row0 + row, col0 + col, 2 * part);
+		v = p.out.c.dtype == HZ_F16 ? pairs_f16(u) : pairs_bf16(u);
+		if (c < steps)
+			store_async(there + c * 4096, __uint_as_float(v.x), __uint_as_float(v.y),
+				    __uint_as_float(v.z), __uint_as_float(v.w), there_got);
+		else
+			kept[c - steps] = v;
+	}
+	barrier_wait(got, 0);
+#pragma unroll
+	for (int c = 0; c < steps; c++) {
+		uint4 v;
+
+		asm volatile("ld.shared.v4.u32 {%0, %1, %2, %3}, [%4];"
+			     : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w) : "r"(here + c * 4096)
+			     : "memory");
+		store_pairs(p, row0 + row, col0 + part * share + 2 * (lane & 3) + 8 * c,
+			    part ? v : kept[c], part ? kept[c] : v);
+	}
+}
+
+/* A warpgroup that multiplies: 64 rows. */
+template <int COLUMNS>
+HZ_DEVICE void multiply_once(const hzi_quat_tma &p, memory<COLUMNS, false> &s, int rank, int group)
+{
+	float acc[2][COLUMNS / 2];
+	turn<memory<COLUMNS, false>::stages> ring;
+
+	grid_wait();
+#pragma unroll 1
+	for (int phase = 0;; phase++) {
+		multiply_blocks<false, false>(p, s, acc, ring, rank, group, phase);
+		if (phase + 1 == p.phases)
+			break;
+		give(s, acc, rank, group);
+	}
+	barrier_arrive_at(cluster_map(shared_address(&s.done), rank ^ 1));
+	if (p.phases == 2)
+		take(s, acc, rank, group);
+	hand_over(p, s, acc, rank, group);
+}
+
+template <int COLUMNS, bool ACROSS, bool EXACT, bool ONCE>
 HZ_DEVICE void kernel(const hzi_quat_tma &p)
 {
 	auto &s = *(memory<COLUMNS, EXACT> *)shared_start();
@@ -549,6 +756,11 @@ HZ_DEVICE void kernel(const hzi_quat_tma &p)
 			barrier_init(shared_address(&s.got[0][i]), 1);
 		barrier_init(shared_address(&s.ready), 2 * 256);
 		barrier_init(shared_address(&s.stored), 2 * 32 * STORERS);
+		barrier_init(shared_address(&s.given), 2 * 256);
+		barrier_init(shared_address(&s.swapped), 2 * 32 * STORERS);
+		barrier_init(shared_address(&s.done), 256);
+		barrier_init(shared_address(&s.handed[0]), 1);
+		barrier_init(shared_address(&s.handed[1]), 1);
 		barrier_init_fence();
 	}
 	grid_next();
@@ -556,13 +768,20 @@ HZ_DEVICE void kernel(const hzi_quat_tma &p)
 	cluster_wait();
 	if (group == 0) {
 		registers_less<40>();
-		if (threadIdx.x == 0)
-			load<COLUMNS, ACROSS, EXACT>(p, s, rank);
-		else if (threadIdx.x >= 32)
-			store<COLUMNS, EXACT>(p, s, rank, threadIdx.x / 32 - 1);
+		if (threadIdx.x == 0) {
+			load<COLUMNS, ACROSS, EXACT, ONCE>(p, s, rank);
+		} else if (threadIdx.x >= 32) {
+			if constexpr (ONCE)
+				exchange(p, s, rank, threadIdx.x / 32 - 1);
+			else
+				store<COLUMNS, EXACT>(p, s, rank, threadIdx.x / 32 - 1);
+		}
 	} else {
 		registers_more<232>();
-		multiply<COLUMNS, ACROSS, EXACT>(p, s, rank, group - 1);
+		if constexpr (ONCE)
+			multiply_once(p, s, rank, group - 1);
+		else
+			multiply<COLUMNS, ACROSS, EXACT>(p, s, rank, group - 1);
 	}
 	/* Others may still read and write here. */
 	__syncwarp();
@@ -574,12 +793,13 @@ HZ_DEVICE void kernel(const hzi_quat_tma &p)
 #else
 #define BODY(call) { }
 #endif
-#define TMA(name, columns, across, exact) \
+#define TMA(name, columns, across, exact, once) \
 	extern "C" __global__ __launch_bounds__(HZI_QT_THREADS, 1) void \
 	name(const __grid_constant__ hzi_quat_tma p) \
-	BODY((kernel<columns, across, exact>(p)))
-TMA(quat_tma, 192, false, false)
-TMA(quat_tma_160, 160, false, false)
-TMA(quat_tma_across, 192, true, false)
-TMA(quat_tma_exact, 128, false, true)
-TMA(quat_tma_exact_across, 128, true, true)
+	BODY((kernel<columns, across, exact, once>(p)))
+TMA(quat_tma, 192, false, false, false)
+TMA(quat_tma_160, 160, false, false, false)
+TMA(quat_tma_once, 160, false, false, true)
+TMA(quat_tma_across, 192, true, false, false)
+TMA(quat_tma_exact, 128, false, true, false)
+TMA(quat_tma_exact_across, 128, true, true, false)

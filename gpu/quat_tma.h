@@ -36,10 +36,11 @@
 #define HZI_QT_BYTES (227 * 1024)
 
 struct hzi_quat_tma {
-	struct hzi_tensor_map rows, cols;	/* planes below each other */
+	/* Planes of lines; of cols_across planes below each other */
+	struct hzi_tensor_map rows, cols;
 	struct hzi_quat_out out;	/* of rows and columns of tiles; c.conj is 0 */
 	const float *row_scales, *col_scales;	/* what undoes the scales of lines; NULL: nothing */
-	int32_t row_lines, col_lines;	/* from a plane to the next; cols_across: in lines of k */
+	int32_t col_lines, pad_;	/* cols_across: lines of k from a plane to the next */
 	int32_t blocks;			/* of k */
 	int32_t tiles_m, tiles_n;	/* of clusters */
 	int32_t band;			/* tiles along m that are done column by column */

@@ -209,6 +209,24 @@ static void test_gemm(const struct row *r)
 	is_str(taken(), r->kernels, "%s: the kernels", name);
 }
 
+/* Products on Hopper's matrix units: which kernel depends on how many tiles a cluster has. */
+static void test_tiles(void)
+{
+	const hz_tensor x = hz_tensor_3d(a, HZ_BF16, HZ_CUDA, 1024, 1024, 4);
+	const hz_quat_gemm_opts o = {.method = HZ_QUAT_FAST};
+
+	for (int i = 0; i < 2; i++) {
+		const int64_t n = i ? 4096 : 1024;
+		const hz_tensor w = hz_tensor_3d(b, HZ_BF16, HZ_CUDA, 1024, n, 4);
+		const hz_tensor y = hz_tensor_3d(c, HZ_BF16, HZ_CUDA, 1024, n, 4);
+
+		is_int(hz_quat_gemm(ctx, &x, &w, &y, &o), HZ_OK, "%d columns", (int)n);
+		is_str(taken(), i ? "quat_planes_bf16 quat_planes_across_bf16 quat_tma" :
+			       "quat_planes_bf16 quat_planes_across_bf16 quat_tma_once",
+		       i ? "several tiles a cluster" : "one tile a cluster");
+	}
+}
+
 static void test_packed(void)
 {
 	const hz_tensor x = hz_tensor_3d(a, HZ_F32, HZ_CUDA, 200, 300, 4);
@@ -415,8 +433,10 @@ int main(void)
 	test_pool();
 	test_norm();
 	test_pool_2d();
-	if (HZ_CUDA_90A)
+	if (HZ_CUDA_90A) {
+		test_tiles();
 		test_conv();
+	}
 	stand_in_close(ctx, HZ_CUDA, arrays, 4);
 	return done_testing();
 }

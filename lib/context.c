@@ -26,6 +26,7 @@ _Static_assert(sizeof(void *) == 8, "hurwitz is for processors with addresses of
 
 static _Thread_local char open_errmsg[HZI_ERRMSG_BYTES];
 
+#undef hzi_fail
 int hzi_fail(struct hz_context *ctx, int status, const char *format, ...)
 {
 	va_list ap;

@@ -466,12 +466,14 @@ HZ_DEVICE void make(const hzi_mhc_few &p, const place_of &b, memory &m)
 		barrier_init(shared_address(&m.came), 1);
 		barrier_init(shared_address(&m.weights), 1);
 		barrier_init_fence();
-		barrier_expect(shared_address(&m.came), HZI_PRE_FEW_BLOCKS * ROWS::vectors * 16);
-		barrier_expect(shared_address(&m.weights), b.tokens * 16);
 	}
 	cluster_arrive_relaxed();
 	from = find_sources<DTYPE, ROWS>(p, b);
 	cluster_wait();			/* All blocks' barriers are there. */
+	if (threadIdx.x == 0) {
+		barrier_expect(shared_address(&m.came), HZI_PRE_FEW_BLOCKS * ROWS::vectors * 16);
+		barrier_expect(shared_address(&m.weights), b.tokens * 16);
+	}
 	grid_next();
 	grid_wait();
 	if (warp < 2 && lane < p.rule.m) {

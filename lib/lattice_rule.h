@@ -7,7 +7,8 @@
  * coordinates; A2: t = (z0 + z1, -z1, -z0), whose sum is 0; a basis: coordinates z in it.
  *
  * Any implementation gives the codes of these functions, bit for bit. So what is written here with
- * hzi_lmul() and hzi_ladd() is rounded after each of them, in this order, on every device.
+ * hzi_lmul() and hzi_ladd() is rounded after each of them, in this order, on every device. It is
+ * one file, of more than 900 lines, so that there is one place to look for what a code means.
  */
 #ifndef HZI_LATTICE_RULE_H
 #define HZI_LATTICE_RULE_H

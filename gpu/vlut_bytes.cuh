@@ -162,6 +162,16 @@ HZ_DEVICE void points_f16(uint32_t (&v)[4], const uint32_t (&codes)[4], int j, u
 	}
 }
 
+/* The sum of row and column b of a product, to y by the scales of the parameters p */
+template <typename P>
+HZ_DEVICE void store_sum(const P &p, int64_t row, int b, float sum)
+{
+	sum *= p.scale;
+	if (p.row_scale)
+		sum *= p.row_scale[row * p.row_scale_step];
+	store_any(p.y_dtype, p.y, row * p.y_i + b * p.y_b, sum);
+}
+
 /*
  * N elements of x from `at` on, `step` apart, of which `count` are there; the rest is 0. After each
  * RUN of them it goes on GAP further than they began. All are under way together.

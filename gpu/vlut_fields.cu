@@ -694,10 +694,7 @@ struct vlut_fields_block {
 			((int32_t *)p.y)[row * p.y_i + b * p.y_b] = whole;
 			return;
 		}
-		s = (digits ? s : (float)whole) * p.scale;
-		if (p.row_scale)
-			s *= p.row_scale[row * p.row_scale_step];
-		store_any(p.y_dtype, p.y, row * p.y_i + b * p.y_b, s);
+		store_sum(p, row, b, digits ? s : (float)whole);
 	}
 
 	/* Sums of warps, then of splits, to y. */

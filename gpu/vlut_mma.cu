@@ -573,10 +573,7 @@ struct vlut_mma_block {
 				((int32_t *)p.y)[row * p.y_i + b * p.y_b] = whole_s;
 				continue;
 			}
-			s = (whole ? (float)whole_s : s) * p.scale;
-			if (p.row_scale)
-				s *= p.row_scale[row * p.row_scale_step];
-			store_any(p.y_dtype, p.y, row * p.y_i + b * p.y_b, s);
+			store_sum(p, row, b, whole ? (float)whole_s : s);
 		}
 		__syncwarp();
 		if (p.split > 1) {

@@ -265,12 +265,8 @@ struct vlut_stream_block {
 #pragma unroll
 			for (int w = 0; w < WARPS; w++)
 				s += ((const float *)(memory + w * RING))[i];
-			if (row >= p.rows || b >= p.batch)
-				continue;
-			s *= p.scale;
-			if (p.row_scale)
-				s *= p.row_scale[row * p.row_scale_step];
-			store_any(p.y_dtype, p.y, row * p.y_i + b * p.y_b, s);
+			if (row < p.rows && b < p.batch)
+				store_sum(p, row, b, s);
 		}
 	}
 };

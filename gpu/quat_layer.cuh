@@ -109,28 +109,61 @@ HZ_DEVICE int64_t row_offset(const hzi_qsum_args &p, const int64_t *stride, int6
 
 /*
  * A block has a chunk of rows and 32 channels, or fewer, as a power of two, if there are fewer:
- * then more threads share the rows. Partial sums are added in the order of threads.
+ * then more threads share the rows.
  */
+struct sum_place {
+	int lanes = HZI_QUAT_SUM_LANES, lines, lane, line;
+	int64_t first, last;
+
+	__device__ __forceinline__ explicit sum_place(const hzi_qsum_args &p)
+	{
+		while (lanes / 2 >= p.channels)
+			lanes /= 2;
+		lines = THREADS / lanes;
+		lane = (int)threadIdx.x % lanes;
+		line = (int)threadIdx.x / lanes;
+		first = (int64_t)blockIdx.y * p.chunk;
+		last = first + p.chunk < p.rows ? first + p.chunk : p.rows;
+	}
+};
+
+/* What threads have of a block's channels is added in their order, to p.part. */
+template <typename T, int WIDTH>
+HZ_DEVICE void sum_store(const hzi_qsum_args &p, const sum_place &place, int64_t block,
+			 const T (&part)[THREADS][WIDTH])
+{
+	constexpr int VALUES = WIDTH - 1;	/* a column to spare keeps banks apart */
+
+	__syncthreads();
+	for (int i = (int)threadIdx.x; i < place.lanes * VALUES; i += THREADS) {
+		const int l = i / VALUES, v = i % VALUES;
+		const int64_t to = block * HZI_QUAT_SUM_LANES + l;
+		double all = 0;
+
+		for (int k = 0; k < place.lines; k++)
+			all += part[k * place.lanes + l][v];
+		if (to < p.channels)
+			p.part[(blockIdx.y * p.channels + to) * VALUES + v] = all;
+	}
+	__syncthreads();
+}
+
 template <int KIND, int DTYPE>
 HZ_DEVICE void sum(const hzi_qsum_args &p)
 {
 	constexpr int values = HZI_QSUM_VALUES(KIND);
 	constexpr int ROWS = DTYPE == 0 || DTYPE == HZ_F32 ? 4 : 8;	/* under way */
 	__shared__ float part[THREADS][values + 1];
-	int lanes = HZI_QUAT_SUM_LANES;
 
 	grid_next();
 	grid_wait();
-	while (lanes / 2 >= p.channels)
-		lanes /= 2;
-	const int lane = (int)threadIdx.x % lanes, line = (int)threadIdx.x / lanes;
-	const int lines = THREADS / lanes;
-	const int64_t first = (int64_t)blockIdx.y * p.chunk;
-	const int64_t last = first + p.chunk < p.rows ? first + p.chunk : p.rows;
+	const sum_place place(p);
+	const int line = place.line, lines = place.lines;
+	const int64_t first = place.first, last = place.last;
 
 	for (int64_t block = blockIdx.x; block * HZI_QUAT_SUM_LANES < p.channels;
 	     block += gridDim.x) {
-		const int64_t c = block * HZI_QUAT_SUM_LANES + lane;
+		const int64_t c = block * HZI_QUAT_SUM_LANES + place.lane;
 		float total[values], saved[HZI_QSAVED];
 
 #pragma unroll
@@ -165,18 +198,7 @@ HZ_DEVICE void sum(const hzi_qsum_args &p)
 #pragma unroll
 		for (int i = 0; i < values; i++)
 			part[threadIdx.x][i] = total[i];
-		__syncthreads();
-		for (int i = (int)threadIdx.x; i < lanes * values; i += THREADS) {
-			const int l = i / values, v = i % values;
-			const int64_t to = block * HZI_QUAT_SUM_LANES + l;
-			double all = 0;
-
-			for (int k = 0; k < lines; k++)
-				all += part[k * lanes + l][v];
-			if (to < p.channels)
-				p.part[(blockIdx.y * p.channels + to) * values + v] = all;
-		}
-		__syncthreads();
+		sum_store(p, place, block, part);
 	}
 }
 
@@ -191,20 +213,16 @@ HZ_DEVICE void moments(const hzi_qsum_args &p)
 	constexpr int VALUES = HZI_QSUM_VALUES(HZI_QSUM_MOMENTS);
 	constexpr int ROWS = DTYPE == 0 || DTYPE == HZ_F32 ? 4 : 8;	/* under way */
 	__shared__ double part[THREADS][VALUES + 1];
-	int lanes = HZI_QUAT_SUM_LANES;
 
 	grid_next();
 	grid_wait();
-	while (lanes / 2 >= p.channels)
-		lanes /= 2;
-	const int lane = (int)threadIdx.x % lanes, line = (int)threadIdx.x / lanes;
-	const int lines = THREADS / lanes;
-	const int64_t first = (int64_t)blockIdx.y * p.chunk;
-	const int64_t last = first + p.chunk < p.rows ? first + p.chunk : p.rows;
+	const sum_place place(p);
+	const int line = place.line, lines = place.lines;
+	const int64_t first = place.first, last = place.last;
 
 	for (int64_t block = blockIdx.x; block * HZI_QUAT_SUM_LANES < p.channels;
 	     block += gridDim.x) {
-		const int64_t c = block * HZI_QUAT_SUM_LANES + lane;
+		const int64_t c = block * HZI_QUAT_SUM_LANES + place.lane;
 		const bool in = c < p.channels && first + line < last;
 		float center[4] = {}, sum[4] = {}, square[10] = {};
 		double u[4] = {}, rows = 0;
@@ -270,18 +288,7 @@ HZ_DEVICE void moments(const hzi_qsum_args &p)
 				part[threadIdx.x][at] = square[at - 4] + u[i] * sum[j] +
 							sum[i] * u[j] + rows * u[i] * u[j];
 		}
-		__syncthreads();
-		for (int i = (int)threadIdx.x; i < lanes * VALUES; i += THREADS) {
-			const int l = i / VALUES, v = i % VALUES;
-			const int64_t to = block * HZI_QUAT_SUM_LANES + l;
-			double all = 0;
-
-			for (int k = 0; k < lines; k++)
-				all += part[k * lanes + l][v];
-			if (to < p.channels)
-				p.part[(blockIdx.y * p.channels + to) * VALUES + v] = all;
-		}
-		__syncthreads();
+		sum_store(p, place, block, part);
 	}
 }
 

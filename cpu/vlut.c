@@ -282,7 +282,7 @@ size_t hzi_cpu_vlut_pack_workspace(const struct hz_context *ctx, const struct hz
 
 /* ---- Points ---------------------------------------------------------------------------------- */
 
-void hzi_vlut_leader(const struct hzi_vlut_side *s, uint32_t code, int32_t *c)
+static void leader(const struct hzi_vlut_side *s, uint32_t code, int32_t *c)
 {
 	int32_t b[HZI_LATTICE_DIMS] = {0};
 
@@ -315,7 +315,7 @@ void hzi_vlut_point(const struct hzi_vlut_side *s, const struct hzi_vlut_view *v
 
 		if (m < s->first)
 			continue;
-		hzi_vlut_leader(s, hzi_vlut_code(s, v, row, block, m - s->first), c);
+		leader(s, hzi_vlut_code(s, v, row, block, m - s->first), c);
 		for (int e = 0; e < s->embed; e++)
 			p[e] += (int32_t)(weight * (uint32_t)c[e]);
 	}

@@ -41,10 +41,9 @@ int64_t hzi_vlut_view_bytes(const struct hzi_vlut_side *s, int64_t blocks);
 struct hzi_vlut_view hzi_vlut_view(const struct hz_kern *kern, const struct hzi_vlut_side *s,
 				   int64_t panel, int64_t first, int64_t blocks, uint8_t *scratch);
 
-/* A code, below q^d, of a row of a panel; its leader; the point of all levels */
+/* A code, below q^d, of a row of a panel; the point of all levels */
 uint32_t hzi_vlut_code(const struct hzi_vlut_side *s, const struct hzi_vlut_view *v, int row,
 		       int64_t block, int level);
-void hzi_vlut_leader(const struct hzi_vlut_side *s, uint32_t code, int32_t *c);
 void hzi_vlut_point(const struct hzi_vlut_side *s, const struct hzi_vlut_view *v, int row,
 		    int64_t block, int32_t *p);
 

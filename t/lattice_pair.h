@@ -17,7 +17,6 @@ struct pair {
 	int64_t rows, n, blocks, groups;
 	struct area x, codes, t, y, over;
 	hz_tensor xt, ct, tt, yt, ot;
-	const hz_tensor *t_or_null;
 };
 
 static inline struct pair pair_new(struct dev *dev, hz_lattice *l, int pack, int64_t rows,

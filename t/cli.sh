@@ -10,7 +10,6 @@ if [ "${cross_compiling:-no}" = yes ]; then
 fi
 case $HURWITZ in /*) ;; *) HURWITZ=$PWD/$HURWITZ ;; esac
 case $top_srcdir in /*) ;; *) top_srcdir=$PWD/$top_srcdir ;; esac
-build=$PWD
 LC_ALL=C
 export LC_ALL
 unset HURWITZ_DEVICE HURWITZ_THREADS HURWITZ_ISA HURWITZ_QUAT NO_COLOR

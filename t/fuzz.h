@@ -1,5 +1,6 @@
 /*
- * fuzz.h - a fuzz target as a test: it replays a corpus, then inputs made of random numbers
+ * fuzz.h - a fuzz target as a test: it replays a corpus, then that with bytes changed, and random
+ * bytes
  *
  * SPDX-License-Identifier: BSD-2-Clause
  *
@@ -48,6 +49,13 @@ static inline void fuzz_must(int condition, const char *what, const char *detail
 #define FUZZ_BYTES 256
 #define FUZZ_RANDOM 20000
 
+#define FUZZ_CORPUS 4096
+
+static struct fuzz_input {
+	uint8_t data[FUZZ_BYTES];
+	size_t size;
+} corpus[FUZZ_CORPUS];
+
 /* The bytes of a line of hexadecimal digits */
 static size_t from_line(const char *line, uint8_t *data)
 {
@@ -75,24 +83,43 @@ static long use_corpus(const char *folder)
 {
 	const char *const top = getenv("top_srcdir");
 	char path[1024], line[2 * FUZZ_BYTES + 2];
-	uint8_t data[FUZZ_BYTES];
 	long inputs = 0;
 	FILE *in;
 
 	snprintf(path, sizeof(path), "%s/t/corpus/" FUZZ_NAME, top ? top : "..");
 	in = fopen(path, "r");
-	while (in && fgets(line, sizeof(line), in)) {
-		const size_t size = from_line(line, data);
+	while (in && inputs < FUZZ_CORPUS && fgets(line, sizeof(line), in)) {
+		struct fuzz_input *const input = &corpus[inputs];
 
+		input->size = from_line(line, input->data);
 		if (folder)
-			write_input(folder, inputs, data, size);
+			write_input(folder, inputs, input->data, input->size);
 		else
-			LLVMFuzzerTestOneInput(data, size);
+			LLVMFuzzerTestOneInput(input->data, input->size);
 		inputs++;
 	}
 	if (in)
 		fclose(in);
 	return inputs;
+}
+
+/* Random bytes, or one of the inputs with up to four bytes changed, and perhaps its end cut off */
+static struct fuzz_input new_input(uint64_t *rnd, long inputs)
+{
+	struct fuzz_input input;
+
+	if (inputs == 0 || rnd_below(rnd, 2)) {
+		input.size = (size_t)rnd_below(rnd, 48);
+		for (size_t j = 0; j < input.size; j++)
+			input.data[j] = (uint8_t)rnd_u64(rnd);
+		return input;
+	}
+	input = corpus[rnd_below(rnd, inputs)];
+	for (int64_t left = 1 + rnd_below(rnd, 4); left > 0 && input.size > 0; left--)
+		input.data[rnd_below(rnd, (int64_t)input.size)] = (uint8_t)rnd_u64(rnd);
+	if (rnd_below(rnd, 8) == 0)
+		input.size = (size_t)rnd_below(rnd, (int64_t)input.size + 1);
+	return input;
 }
 
 int main(int argc, char **argv)
@@ -110,14 +137,11 @@ int main(int argc, char **argv)
 	if (argc > 1)
 		return done_testing();
 	for (long i = 0; i < count; i++) {
-		uint8_t data[FUZZ_BYTES];
-		const size_t size = (size_t)rnd_below(&rnd, 48);
+		const struct fuzz_input input = new_input(&rnd, inputs);
 
-		for (size_t j = 0; j < size; j++)
-			data[j] = (uint8_t)rnd_u64(&rnd);
-		LLVMFuzzerTestOneInput(data, size);
+		LLVMFuzzerTestOneInput(input.data, input.size);
 	}
-	ok(1, "%ld random inputs", count);
+	ok(1, "%ld inputs of random bytes, or with some", count);
 	return done_testing();
 }
 

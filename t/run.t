@@ -537,15 +537,6 @@ for x in python2 order version2 version3; do
 	cmp y.npy z.npy
 	ok $? "read right: $x.npy"
 done
-if $CC -DHZ_FUZZ_REPLAY -I"$build" -I"$top_srcdir/include" -I"$top_srcdir/lib" -I"$top_srcdir/tools" \
-	-o ../replay "$top_srcdir/t/fuzz_npy.c" 2>../err; then
-	../replay $b/*.npy ./*.npy >../out 2>&1
-	ok $? "the fuzz target on all these files"
-else
-	diag <../err
-	ok 1 "the fuzz target compiles"
-fi
-
 # ---- Interruption --------------------------------------------------------------------------------
 
 # q is begun, then opening scale_out, a pipe that nobody reads, takes for ever.

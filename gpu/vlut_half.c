@@ -67,7 +67,7 @@ int hzi_cuda_vlut_half(struct hz_context *ctx, const struct hzi_vlut_gemm_args *
 	const hz_lattice *l = a->vlut->w;
 	const struct hzi_coded w = hzi_cuda_vlut_unpacked(l, &a->w);
 	struct hzi_vlut_bytes bytes = {0};
-	struct plan plan;
+	struct plan plan = {0};
 
 	plan_of(ctx, a, &w, &plan);
 	hzi_cuda_vlut_bytes(l, l->rule.levels - w.first, &bytes);

@@ -862,9 +862,26 @@ static void on_gpu(void)
 	hz_close(ctx);
 }
 
+/* Each status has words of its own. */
+static void statuses(void)
+{
+	int good = 1;
+
+	is_str(hz_strerror(HZ_OK), "success", "no error");
+	for (int i = HZ_OK; i >= HZ_EFORK; i--) {
+		good &= *hz_strerror(i) != '\0' && strcmp(hz_strerror(i), hz_strerror(1)) != 0;
+		for (int j = HZ_OK; j > i; j--)
+			good &= strcmp(hz_strerror(i), hz_strerror(j)) != 0;
+	}
+	ok(good, "each status is called by another name");
+	is_str(hz_strerror(HZ_EFORK - 1), "unknown status", "a status that there is not");
+	is_str(hz_strerror(1), "unknown status", "a positive one");
+}
+
 int main(void)
 {
 	clear_environment();
+	statuses();
 	is_str(hz_open_errmsg(), "", "no open has failed yet");
 	fallback();
 	bad_options();

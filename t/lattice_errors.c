@@ -186,7 +186,28 @@ static void test_call_errors(void)
 	c.to = 3;
 	refused("to", hz_lattice_decode(ctx, l, &p.ct, &p.tt, &p.yt, &c), HZ_EINVAL,
 		"opts->to is 3");
+	c.to = HZ_LATTICE_VALUES;
+	c.flags = 1;
+	refused("flags of a call", hz_lattice_encode(ctx, l, &p.xt, &p.ct, &p.tt, NULL, &c),
+		HZ_EINVAL, "opts->flags is 1, must be 0");
+	c.flags = 0;
+	c.to = HZ_LATTICE_DIGITS;
+	bad = hz_tensor_4d(p.y.data, HZ_U8, dev->device, 3, 4, 1, 4);
+	refused("levels of digits", hz_lattice_decode(ctx, l, &p.ct, NULL, &bad, &c), HZ_ESHAPE,
+		"y.shape[2] is 1, must be 2, the levels");
+	bad = hz_tensor_4d(p.y.data, HZ_U8, dev->device, 3, 4, 2, 3);
+	refused("digits of a block", hz_lattice_decode(ctx, l, &p.ct, NULL, &bad, &c), HZ_ESHAPE,
+		"y.shape[3] is 3, must be 4, the dimension of the lattice");
+	bad = hz_tensor_4d(p.y.data, HZ_U8, dev->device, 3, 4, 2, 4);
+	refused("digits beyond u8", hz_lattice_decode(ctx, wide, &p.ct, NULL, &bad, &c), HZ_EDTYPE,
+		"y.dtype is u8, but digits are up to 299");
 	c.to = HZ_LATTICE_POINTS;
+	bad = points;
+	bad.shape[2] = 3;
+	refused("coordinates of points", hz_lattice_decode(ctx, l, &p.ct, NULL, &bad, &c),
+		HZ_ESHAPE, "y.shape[2] is 3, must be 4");
+	refused("points beyond s8", hz_lattice_decode(ctx, wide, &p.ct, NULL, &points, &c),
+		HZ_EDTYPE, "y.dtype is s8, but points have integers up to");
 	points.dtype = HZ_F32;
 	refused("points in f32", hz_lattice_decode(ctx, l, &p.ct, &p.tt, &points, &c), HZ_EDTYPE,
 		"y.dtype is f32, must be s8, s16 or s32");
@@ -199,6 +220,12 @@ static void test_call_errors(void)
 	c.hadamard = &(hz_hadamard_opts){.axis = 1};
 	refused("rotated columns", hz_lattice_encode(ctx, l, &p.xt, &p.ct, &p.tt, NULL, &c),
 		HZ_ENOTSUP, "opts->hadamard->axis is 1, must be 0");
+	bad = hz_tensor_1d(p.ct.data, HZ_F32, dev->device, 16);
+	c.hadamard = &(hz_hadamard_opts){.post = &bad};
+	refused("codes over factors", hz_lattice_encode(ctx, l, &p.xt, &p.ct, &p.tt, NULL, &c),
+		HZ_EALIAS, "overlaps");
+	refused("pack of repack", hz_lattice_repack(ctx, l, &p.ct, 0, &p.ct, 3), HZ_EINVAL,
+		"to_pack is 3, must be 0 to 2");
 	refused("repack", hz_lattice_repack(ctx, l, &p.ct, 0, &p.ct, 0), HZ_EALIAS,
 		"to overlaps from");
 	refused("repack shape", hz_lattice_repack(ctx, l, &p.ct, 1, &p.ct, 0), HZ_EDTYPE,

@@ -599,6 +599,8 @@ static hz_tensor typed(hz_tensor t, int dtype)
 /* Streams, coefficients and weights that do not fit each other, or what is there */
 static void test_wrong_operands(hz_context *ctx, struct right *r)
 {
+	hz_mhc_layer layer = {.opts = {.residual = HZ_MHC_LITE}};
+	size_t bytes;
 	hz_tensor t;
 
 	t = shaped(r->P, 1, 3);
@@ -679,6 +681,14 @@ static void test_wrong_operands(hz_context *ctx, struct right *r)
 	refused(ctx, hz_mhc_init(ctx, 0, 0, 1, &r->PHI, &r->ALPHA, &t, NULL), HZ_ESHAPE,
 		"bias.shape[0] is 20");
 	refused(ctx, hz_mhc_layer_bind(ctx, NULL, 4, 1, NULL, NULL), HZ_EINVAL, "layer is NULL");
+	refused(ctx, hz_mhc_layer_bind(ctx, &layer, 5, 1, NULL, &bytes), HZ_EINVAL,
+		"n is 5, which the options do not allow");
+	refused(ctx, hz_mhc_layer_bind(ctx, &layer, 4, -1, NULL, &bytes), HZ_EINVAL,
+		"groups is -1, must be 0 to");
+	refused(ctx, hz_mhc_layer_workspace(ctx, &layer, &r->X, NULL), HZ_EINVAL,
+		"bytes is NULL");
+	refused(ctx, hz_mhc_init(ctx, 0, -1, 1, NULL, &r->ALPHA, &r->BIAS, NULL), HZ_EINVAL,
+		"layer is -1, must not be negative");
 }
 
 static void test_wrong_options(hz_context *ctx, struct right *r)

@@ -88,6 +88,29 @@ static void test_row(hz_context *ctx, int device, const struct row *r, const cha
 	}
 }
 
+/* A linear layer of up to 2 rows is one launch; of more, they are quantized ahead of the product. */
+static void test_linear(hz_context *ctx, int device, const char *product)
+{
+	const hz_tensor w = hz_tensor_2d(b, HZ_S8, device, 4096, 256);
+	hz_packed packed;
+	const hz_qgemm_opts o = {.packed = &packed};
+	size_t bytes;
+
+	hz_qgemm_pack_bytes(ctx, &w, &bytes);
+	is_int(hz_qgemm_pack(ctx, &w, blob, bytes, &packed), HZ_OK, "weights are packed");
+	for (int m = 1; m <= 3; m++) {
+		const hz_tensor x = hz_tensor_2d(a, HZ_F16, device, m, 4096);
+		const hz_tensor y = hz_tensor_2d(c, HZ_F16, device, m, 256);
+		const int before = fake->launches();
+
+		is_int(hz_qlinear(ctx, &x, NULL, &y, &o), HZ_OK, "a linear layer, %d rows", m);
+		is_int(fake->launches() - before, m < 3 ? 1 : 2, "%d rows: launches", m);
+		is_str(fake->launch(before)->kernel, m < 3 ? "qlinear_few" : "quantize_rows_f16",
+		       "%d rows: the first kernel", m);
+		is_str(last()->kernel, m < 3 ? "qlinear_few" : product, "%d rows: the last", m);
+	}
+}
+
 /* Quantization with a transform: one launch, or two for each 2^22 values, and back */
 static const struct rotated {
 	int dtype, rows, n, block, columns;	/* columns: a scale for each */
@@ -145,6 +168,7 @@ static void test_gpu(int device, int hopper)
 		test_row(ctx, device, &table[i], hopper ? table[i].hopper : table[i].other);
 	for (size_t i = 0; i < sizeof(rotated) / sizeof(*rotated); i++)
 		test_rotated(ctx, device, &rotated[i]);
+	test_linear(ctx, device, hopper ? "qgemm_few_8_u" : "qgemm_any_u");
 	stand_in_close(ctx, device, arrays, 4);
 }
 

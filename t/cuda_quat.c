@@ -291,6 +291,24 @@ static void test_linear_workspace(void)
 	is_int((int64_t)of_many, (int64_t)of_few, "which is the same");
 }
 
+/* One product of many terms and few results is shared by blocks, whose sums are added in order. */
+static void test_linear_split(void)
+{
+	const hz_tensor x = hz_tensor_3d(a, HZ_F32, HZ_CUDA, 4200, 4, 4);
+	const hz_tensor dy = hz_tensor_3d(b, HZ_F32, HZ_CUDA, 4200, 16, 4);
+	const hz_tensor w = hz_tensor_3d(c, HZ_F32, HZ_CUDA, 16, 4, 4);
+	const hz_tensor dw = hz_tensor_3d(d, HZ_F32, HZ_CUDA, 16, 4, 4);
+	size_t bytes;
+
+	is_int(hz_quat_linear_bwd_workspace(ctx, &x, &w, NULL, &dy, NULL, &dw, NULL, NULL, &bytes),
+	       HZ_OK, "the workspace of a gradient of many terms");
+	is_int(hz_reserve(ctx, bytes), HZ_OK, "which there is");
+	taken();
+	is_int(hz_quat_linear_bwd(ctx, &x, &w, NULL, &dy, NULL, &dw, NULL, NULL), HZ_OK,
+	       "the gradient of weights");
+	ok(strstr(taken(), " quat_plain_f32 quat_finish") != NULL, "its parts, then their sum");
+}
+
 static void test_pool(void)
 {
 	const hz_tensor x = hz_tensor_4d(a, HZ_F32, HZ_CUDA, 2, 64, 32, 4);
@@ -430,6 +448,7 @@ int main(void)
 	test_packed();
 	test_batch();
 	test_linear_workspace();
+	test_linear_split();
 	test_pool();
 	test_norm();
 	test_pool_2d();

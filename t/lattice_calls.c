@@ -174,6 +174,42 @@ static void test_bases(struct dev *dev, uint64_t *rnd)
 	}
 }
 
+/*
+ * An offset is in the coordinates of the caller's basis, though codes are in those of a reduced
+ * one: a basis of Z^2 and the unit vectors give the same points, if their offsets are the same.
+ */
+static void test_offset_of_basis(uint64_t *rnd)
+{
+	static const double unit[4] = {1, 0, 0, 1}, skew[4] = {1, 2, 0, 1};
+	static const int64_t by_unit[2] = {3, 2}, by_skew[2] = {-1, 2};	/* the same point */
+	float x[256], y[2][256];
+	int64_t over[2][2];
+	int good = 1;
+
+	for (int k = 0; k < ndevs; k++) {
+		for (int i = 0; i < 256; i++)
+			x[i] = (float)(4 * rnd_normal(rnd));
+		for (int s = 0; s < 2; s++) {
+			const hz_lattice_opts o = {.kind = HZ_LATTICE_BASIS,
+						   .dim = 2,
+						   .q = 4,
+						   .levels = 2,
+						   .basis = s ? skew : unit,
+						   .offset = s ? by_skew : by_unit,
+						   .policy = HZ_LATTICE_CLIP};
+			hz_lattice *l = lattice_new(devs[k].ctx, &o);
+			struct pair p = pair_new(&devs[k], l, HZ_LATTICE_LIMBS, 1, 256);
+
+			encode(&p, x, over[s]);
+			decode(&p, y[s]);
+			pair_free(&p);
+			hz_lattice_close(l);
+		}
+		good &= memcmp(y[0], y[1], sizeof(x)) == 0 && over[0][0] == over[1][0];
+	}
+	ok(good, "an offset in a basis that is reduced");
+}
+
 /* A random basis and transform: what is decoded is encoded to itself, and all devices agree. */
 static void test_random_basis(uint64_t *rnd)
 {
@@ -564,6 +600,7 @@ int main(void)
 		test_empty(&devs[i]);
 		test_batches(&devs[i], &rnd);
 	}
+	test_offset_of_basis(&rnd);
 	test_random_basis(&rnd);
 	dev_close_all();
 	return done_testing();

@@ -600,6 +600,7 @@ static hz_tensor typed(hz_tensor t, int dtype)
 static void test_wrong_operands(hz_context *ctx, struct right *r)
 {
 	hz_mhc_layer layer = {.opts = {.residual = HZ_MHC_LITE}};
+	hz_mhc_grads g = {0};
 	size_t bytes;
 	hz_tensor t;
 
@@ -687,6 +688,14 @@ static void test_wrong_operands(hz_context *ctx, struct right *r)
 		"groups is -1, must be 0 to");
 	refused(ctx, hz_mhc_layer_workspace(ctx, &layer, &r->X, NULL), HZ_EINVAL,
 		"bytes is NULL");
+	refused(ctx, hz_mhc_pre_bwd(ctx, &r->X, &r->PHI, &r->ALPHA, &r->BIAS, NULL, NULL),
+		HZ_EINVAL, "mhc_pre_bwd: g is NULL");
+	g.reserved[1] = 3;
+	refused(ctx, hz_mhc_pre_bwd(ctx, &r->X, &r->PHI, &r->ALPHA, &r->BIAS, &g, NULL), HZ_EINVAL,
+		"mhc_pre_bwd: g->reserved[1] is 3, must be 0");
+	g = (hz_mhc_grads){.dy = &r->Y};
+	refused(ctx, hz_mhc_head_bwd(ctx, &r->X, NULL, NULL, &r->BIAS, &g, NULL), HZ_EINVAL,
+		"mhc_head_bwd: g->dy is given: a head has p alone");
 	refused(ctx, hz_mhc_init(ctx, 0, -1, 1, NULL, &r->ALPHA, &r->BIAS, NULL), HZ_EINVAL,
 		"layer is -1, must not be negative");
 }

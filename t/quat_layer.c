@@ -540,12 +540,14 @@ static void test_errors(struct dev *dev)
 	int64_t is[] = { 1, 6, 6, 2, 4 }, ks[] = { 4, 3, 3, 2, 4 }, os[] = { 1, 4, 4, 4, 4 };
 	hz_tensor image = hz_tensor_nd(memory + 600, HZ_F32, HZ_CPU, 5, is);
 	hz_tensor kernel = hz_tensor_nd(memory + 1000, HZ_F32, HZ_CPU, 5, ks);
-	hz_tensor out = hz_tensor_nd(memory + 2000, HZ_F32, HZ_CPU, 5, os), bad;
+	hz_tensor out = hz_tensor_nd(memory + 2000, HZ_F32, HZ_CPU, 5, os), bad, places;
 	hz_quat_linear_opts o = { 0 };
 	hz_quat_conv_opts v = { 0 };
 	hz_quat_batchnorm_opts n = { 0 };
 	hz_quat_pool_opts p = { .window = { 2, 2 } };
+	hz_packed packed = { 0 };
 	size_t bytes;
+	void *blob;
 
 	if (dev->device != HZ_CPU)
 		return;
@@ -587,6 +589,28 @@ static void test_errors(struct dev *dev)
 	o = (hz_quat_linear_opts){ .scale = &s };
 	refuses(dev, hz_quat_linear(c, &x, &w, &b, &y, &o), HZ_EINVAL,
 		"quat_linear: opts->scale needs HZ_QUAT_ROTATION");
+	o = (hz_quat_linear_opts){ .flags = HZ_QUAT_ROTATION, .dscale = &s };
+	refuses(dev, hz_quat_linear(c, &x, &w, &b, &y, &o), HZ_EINVAL,
+		"quat_linear: opts->dscale is for the backward call");
+	o = (hz_quat_linear_opts){ .flags = HZ_QUAT_ROTATION, .packed = &packed };
+	refuses(dev, hz_quat_linear(c, &x, NULL, &b, &y, &o), HZ_EINVAL,
+		"quat_linear: opts->packed does not go with HZ_QUAT_ROTATION");
+	o = (hz_quat_linear_opts){ .packed = &packed };
+	refuses(dev, hz_quat_linear(c, &x, &w, &b, &y, &o), HZ_EINVAL,
+		"quat_linear: w and opts->packed are both given");
+	refuses(dev, hz_quat_linear(c, &x, NULL, &b, &y, &o), HZ_EINVAL,
+		"quat_linear: opts->packed is not as hz_quat_gemm_pack() filled it");
+	hz_quat_gemm_pack_bytes(c, &w, NULL, &bytes);
+	blob = aligned_alloc(64, (bytes + 63) / 64 * 64);
+	is_int(hz_quat_gemm_pack(c, &w, blob, bytes, &packed, NULL), HZ_OK, "weights are packed");
+	t = x;
+	t.dtype = HZ_F64;
+	refuses(dev, hz_quat_linear(c, &t, NULL, NULL, &t, &o), HZ_EDTYPE,
+		"quat_linear: opts->packed->dtype is f32, must be f64, as x");
+	o.method = HZ_QUAT_FAST;
+	refuses(dev, hz_quat_linear(c, &x, NULL, &b, &y, &o), HZ_EINVAL,
+		"quat_linear: opts->method and precision must be those of opts->packed");
+	free(blob);
 	o = (hz_quat_linear_opts){ .reserved = { 0, 1 } };
 	refuses(dev, hz_quat_linear(c, &x, &w, &b, &y, &o), HZ_EINVAL, "opts->reserved[1] is 1");
 	refuses(dev, hz_quat_linear_workspace(c, &x, &w, &b, &y, NULL, NULL), HZ_EINVAL,
@@ -642,6 +666,15 @@ static void test_errors(struct dev *dev)
 	n = (hz_quat_batchnorm_opts){ .eps = -1 };
 	refuses(dev, hz_quat_batchnorm(c, &x, &g, NULL, &t, &n), HZ_EINVAL,
 		"quat_batchnorm: opts->eps is -1, must be positive and finite");
+	n = (hz_quat_batchnorm_opts){ .momentum = 2 };
+	refuses(dev, hz_quat_batchnorm(c, &x, &g, NULL, &t, &n), HZ_EINVAL,
+		"quat_batchnorm: opts->momentum is 2, must be 0 to 1");
+	n = (hz_quat_batchnorm_opts){ .reserved32 = 1 };
+	refuses(dev, hz_quat_batchnorm(c, &x, &g, NULL, &t, &n), HZ_EINVAL,
+		"quat_batchnorm: opts->reserved32 is 1, must be 0");
+	n = (hz_quat_batchnorm_opts){ .flags = HZ_QUAT_ACCUMULATE };
+	refuses(dev, hz_quat_batchnorm(c, &x, &g, NULL, &t, &n), HZ_EINVAL,
+		"quat_batchnorm: HZ_QUAT_ACCUMULATE is for the backward call");
 	refuses(dev, hz_quat_batchnorm_bwd(c, &x, &g, &t, NULL, NULL, NULL, NULL), HZ_EINVAL,
 		"quat_batchnorm_bwd: opts->saved is NULL");
 	refuses(dev, hz_quat_pool(c, &image, &out, NULL, NULL), HZ_EINVAL,
@@ -655,6 +688,21 @@ static void test_errors(struct dev *dev)
 	bad = hz_tensor_nd(memory + 2000, HZ_F32, HZ_CPU, 5, os);
 	refuses(dev, hz_quat_pool(c, &image, &bad, NULL, &p), HZ_EINVAL,
 		"quat_pool: opts->pad is 2, must be 0 to 1");
+	p = (hz_quat_pool_opts){ .window = { 2, 2 }, .flags = HZ_QUAT_ACCUMULATE };
+	refuses(dev, hz_quat_pool(c, &image, &bad, NULL, &p), HZ_EINVAL,
+		"quat_pool: HZ_QUAT_ACCUMULATE is for the backward call");
+	os[1] = os[2] = 3;
+	bad = hz_tensor_nd(memory + 2000, HZ_F32, HZ_CPU, 5, os);
+	places = hz_tensor_nd(memory + 3000, HZ_S32, HZ_CPU, 4, os);
+	p = (hz_quat_pool_opts){ .window = { 2, 2 }, .kind = HZ_POOL_AVERAGE };
+	refuses(dev, hz_quat_pool(c, &image, &bad, &places, &p), HZ_EINVAL,
+		"quat_pool: index needs HZ_POOL_MAX");
+	p.kind = HZ_POOL_MAX;
+	refuses(dev, hz_quat_pool_bwd(c, NULL, &bad, &image, &p), HZ_EINVAL,
+		"quat_pool_bwd: index is NULL, must be what hz_quat_pool() filled");
+	places.ndim = 3;
+	refuses(dev, hz_quat_pool(c, &image, &bad, &places, &p), HZ_ESHAPE,
+		"quat_pool: index.ndim is 3, must be 4");
 	t = x;
 	t.data = memory + 3000;
 	refuses(dev, hz_quat_dropout(c, &x, &t, 1.5, 0, 0), HZ_EINVAL,
@@ -663,6 +711,7 @@ static void test_errors(struct dev *dev)
 		"quat_init: distribution is 3, must be 0 to 2");
 	refuses(dev, hz_quat_init(c, &x, 0, 0, 0, 0, 0), HZ_EINVAL,
 		"quat_init: scale is 0, must be positive and finite");
+	refuses(dev, hz_quat_init(c, &x, 0, 1, 0, 0, HZ_QUAT_EVAL), HZ_EINVAL, "quat_init: flags is");
 	is_int(hz_quat_linear_workspace(c, &x, &w, &b, &y, NULL, &bytes), HZ_OK, "workspace");
 }
 

@@ -101,7 +101,11 @@ enum {
 /* Of tensor maps, in the order of cuTensorMapEncodeTiled()'s parameters. */
 enum { CU_TENSOR_MAP_DATA_TYPE_UINT8 = 0 };
 enum { CU_TENSOR_MAP_INTERLEAVE_NONE = 0 };
-enum { CU_TENSOR_MAP_SWIZZLE_64B = 2, CU_TENSOR_MAP_SWIZZLE_128B = 3 };
+enum {
+	CU_TENSOR_MAP_SWIZZLE_32B = 1,
+	CU_TENSOR_MAP_SWIZZLE_64B = 2,
+	CU_TENSOR_MAP_SWIZZLE_128B = 3
+};
 enum { CU_TENSOR_MAP_L2_PROMOTION_L2_256B = 3 };
 enum { CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE = 0 };
 

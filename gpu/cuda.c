@@ -528,6 +528,7 @@ static int describe(struct hz_context *ctx, const char *op, struct hzi_tensor_ma
 			      map, CU_TENSOR_MAP_DATA_TYPE_UINT8, dimensions,
 			      (void *)(uintptr_t)p, sizes, steps, box, element_steps,
 			      CU_TENSOR_MAP_INTERLEAVE_NONE,
+			      box[0] == 32 ? CU_TENSOR_MAP_SWIZZLE_32B :
 			      box[0] == 64 ? CU_TENSOR_MAP_SWIZZLE_64B :
 					     CU_TENSOR_MAP_SWIZZLE_128B,
 			      CU_TENSOR_MAP_L2_PROMOTION_L2_256B,

@@ -85,6 +85,12 @@ END
 KERNELS(quat_conv)
 #include "quat_conv.kernels.def"
 END
+KERNELS(quat_conv_split)
+#include "quat_conv_split.kernels.def"
+END
+KERNELS(quat_conv_few)
+#include "quat_conv_few.kernels.def"
+END
 KERNELS(quat_conv_weights)
 #include "quat_conv_weights.kernels.def"
 END

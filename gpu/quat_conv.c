@@ -13,7 +13,9 @@
 #define ROWS_MAX ((int64_t)1 << 30)	/* of all slabs; and bytes of a plane's lines */
 #define IN_UNIT 8			/* taps of weights begin at 16 bytes of a plane */
 /* Of so many products at least one is of numbers that are there */
-#define USE_LEAST 4
+#define USE_LEAST 16
+/* Products with one tap are left to quat_gemm from so many channels of both sides on */
+#define POINTS_LEAST 128
 
 static int64_t floor_div(int64_t a, int64_t b)
 {
@@ -187,9 +189,12 @@ static bool make_plan(const struct hz_context *ctx, const struct hzi_qconv_args 
 	int split;
 
 	*plan = (struct plan){.rows = 1, .cols = 2};
-	if (!hzi_planes_wanted(ctx, g->dtype, g->precision, &split) || split ||
+	if (x->groups > 1 || !hzi_planes_wanted(ctx, g->dtype, g->precision, &split) ||
 	    g->method != HZ_QUAT_FAST || g->k == 0 || g->k > INT16_MAX || g->m > ROWS_MAX / 512 ||
 	    x->channels % IN_UNIT || !hzi_qpatch_small(x))
+		return false;
+	if (x->taps[0] * x->taps[1] * x->taps[2] == 1 && g->m >= POINTS_LEAST &&
+	    x->channels >= POINTS_LEAST)
 		return false;
 	for (int d = 0; d < 3; d++) {
 		p->size[d] = (int32_t)x->size[d];
@@ -212,14 +217,14 @@ static bool make_plan(const struct hz_context *ctx, const struct hzi_qconv_args 
 	all = ceil_div(g->m, HZI_QC_OUT) * HZI_QC_OUT * p->strips * along;
 	use = g->m * (p->all_rows / rows * x->count[1] * x->count[2]);
 	if (along > ROWS_MAX / p->strips || all > INT64_MAX / 4096 / p->x.channels ||
-	    all * HZI_QC_PIXELS / use >= USE_LEAST || 
-	    round_up(x->channels, HZI_QC_IN) >= USE_LEAST * x->channels ||
+	    all * HZI_QC_PIXELS / use >= USE_LEAST ||
+	    round_up(x->channels, split ? HZI_QS_IN : HZI_QC_IN) >= USE_LEAST * x->channels ||
 	    !group_taps(plan, x))
 		return false;
 	p->pairs = (int32_t)ceil_div(p->strips * along, 2);
 	p->tiles = (int32_t)(p->pairs * ceil_div(g->m, HZI_QC_OUT));
 	p->images = (int32_t)a->images;
-	plan->weights = hzi_planes_of(g->m, g->k, 8, 0);
+	plan->weights = hzi_planes_of(g->m, g->k, 8, split);
 	return true;
 }
 
@@ -228,6 +233,8 @@ size_t hzi_cuda_quat_conv_step_workspace(const struct hz_context *ctx,
 {
 	struct plan plan;
 
+	if (hzi_cuda_quat_conv_few_takes(a))
+		return 1;
 	if (!make_plan(ctx, a, &plan))
 		return 0;
 	return hzi_planes_room(&plan.weights);
@@ -261,8 +268,10 @@ bool hzi_quat_conv_side_of(struct hzi_quat_conv_side *s, const struct hzi_qarray
 	s->channels = (int32_t)channels;
 	for (int d = 0; d < 4; d++)
 		steps |= s->stride[d] = a->stride[d];
-	return a->dtype != HZ_F32 && s->q.whole && s->q.col == 4 && steps % 8 == 0 &&
-	       (uintptr_t)v.data % 16 == 0 && channels % 2 == 0;
+	if (a->dtype == HZ_F32)
+		return s->q.whole && s->q.col == 4 && steps % 4 == 0;
+	return s->q.whole && s->q.col == 4 && steps % 8 == 0 && (uintptr_t)v.data % 16 == 0 &&
+	       channels % 2 == 0;
 }
 
 static int kind_of(const struct hzi_quat_gemm_args *g, const struct hzi_quat_out *o)
@@ -289,13 +298,18 @@ int hzi_cuda_quat_conv_step(struct hz_context *ctx, const char *op, const struct
 	struct plan plan;
 	struct hzi_quat_conv *p = &plan.p;
 	struct hzi_planes *planes = &plan.weights;
+	enum hzi_family family = HZI_FAMILY_QUAT_CONV;
 	int clusters, kernel = HZI_KERNEL_quat_conv_any;
+	bool quick;
 
+	if (hzi_cuda_quat_conv_few_takes(a))
+		return hzi_cuda_quat_conv_few(ctx, op, a);
 	make_plan(ctx, a, &plan);
 	hzi_planes_place(planes, ctx->workspace);
 	w = hzi_quat_matrix_of(&g.a, g.dtype, g.conj_a, NULL, 0);
 	HZ_CHECK(hzi_planes_make(ctx, op, planes, &w, true, NULL));
-	HZ_CHECK(hzi_planes_map(ctx, op, &p->weights, planes, 2 * HZI_QC_IN, HZI_QC_OUT));
+	HZ_CHECK(hzi_planes_map(ctx, op, &p->weights, planes,
+				2 * (planes->split ? HZI_QS_IN : HZI_QC_IN), HZI_QC_OUT));
 	p->weight_scales = planes->scales;
 	p->plane_lines = (int32_t)planes->all_lines;
 
@@ -312,10 +326,18 @@ int hzi_cuda_quat_conv_step(struct hz_context *ctx, const char *op, const struct
 	p->out = hzi_quat_out_of(&g);
 	p->out.c.row = a->y.stride[4];
 	p->out.pre.row = a->pre.stride[4];
-	if (hzi_quat_conv_side_of(&p->x, &a->x.x, a->x.channels, g.conj_b))
+	quick = hzi_quat_conv_side_of(&p->x, &a->x.x, a->x.channels, g.conj_b);
+	if (planes->split) {
+		family = HZI_FAMILY_QUAT_CONV_SPLIT;
+		kernel = quick ? HZI_KERNEL_quat_conv_split_f32 + kind_of(&g, &p->out) :
+				 HZI_KERNEL_quat_conv_split_any;
+		launch.block[0] = HZI_QS_THREADS;
+		launch.shared_bytes = HZI_QS_BYTES;
+	} else if (quick && g.dtype != HZ_F32) {
 		kernel = (g.dtype == HZ_F16 ? HZI_KERNEL_quat_conv_f16 :
 			  HZI_KERNEL_quat_conv_bf16) +
 			 kind_of(&g, &p->out);
+	}
 	set_strides(p->x.stride, a->x.x.stride, &plan);
 	set_strides(p->c_stride, a->y.stride, &plan);
 	set_strides(p->pre_stride, a->pre.stride, &plan);
@@ -325,9 +347,7 @@ int hzi_cuda_quat_conv_step(struct hz_context *ctx, const char *op, const struct
 	p->col_step = (int32_t)a->x.step[plan.cols];
 	exchange(p->size, &plan);
 	exchange(p->count, &plan);
-	HZ_CHECK(hzi_cuda_clusters(ctx, op, HZI_FAMILY_QUAT_CONV, kernel, &launch,
-				   &clusters));
+	HZ_CHECK(hzi_cuda_clusters(ctx, op, family, kernel, &launch, &clusters));
 	launch.grid[0] = (unsigned)(HZI_QC_CLUSTER * min_of(clusters, p->tiles));
-	return hzi_cuda_launch(ctx, op, HZI_FAMILY_QUAT_CONV, kernel, &launch, p,
-			       sizeof(*p));
+	return hzi_cuda_launch(ctx, op, family, kernel, &launch, p, sizeof(*p));
 }

@@ -19,7 +19,7 @@
  * All pixels of a step have one scale, by the largest of them and of the steps ahead; sums follow
  * when it changes. Inf and NaN do not count. Pixels are on their way to L2 a tile ahead.
  */
-#include "gpu/quat_conv.cuh"
+#include "gpu/quat_conv_sums.cuh"
 
 /* Not while nvcc reads the host's side, which has no code of its own here, are kernels left out. */
 #if !defined(__CUDA_ARCH__) || defined(__CUDA_ARCH_FEAT_SM90_ALL)
@@ -32,15 +32,12 @@
 
 #define STAGES HZI_QC_STAGES
 #define LINES HZI_QC_LINES
-#define PIXELS (HZI_QC_PIXELS / 2)	/* of a warpgroup */
-#define SUMS (PIXELS / 2)
 #define PLANE HZI_QC_PLANE
 /*
  * So many taps of the first group one warpgroup is ahead of the other, so that one multiplies while
  * the other stores: less than the ring has.
  */
 #define LEAD 2
-#define EXPONENT_MAX 126	/* of scale_exponent() */
 #define WEIGHTS (HZI_QC_OUT * HZI_QC_IN * 2)
 
 struct memory {
@@ -58,33 +55,7 @@ struct memory {
 
 static_assert(sizeof(memory) + 1024 <= HZI_QC_BYTES, "what the launcher asks for");
 
-/* A cluster's tiles are two neighbours of the same channels; a last one may be beyond all rows. */
-HZ_DEVICE tile tile_of(const hzi_quat_conv &p, int t, int rank)
-{
-	const int per = p.flat ? HZI_QC_PIXELS : HZI_QC_ROWS;
-	const int along = (p.all_rows + per - 1) / per;
-	const int i = 2 * (t % p.pairs) + rank, strip = i / along;
-	tile r;
-
-	r.channel = t / p.pairs * HZI_QC_OUT;
-	r.row = strip < p.strips ? i % along * per : p.all_rows;
-	r.col = 8 * strip;
-	return r;
-}
-
 /* ---- Weights --------------------------------------------------------------------------------- */
-
-/* What left planes are for sums 0 to 3 in either phase; in phase 0 of w, y, x and z: transform() */
-HZ_DEVICE int left_plane(int phase, int sum)
-{
-	return phase ? sum : 0x6754 >> 4 * sum & 7;
-}
-
-/* And what right ones: of those that lie in shared memory */
-HZ_DEVICE int right_plane(int phase, int sum)
-{
-	return phase ? sum : 0x1230 >> 4 * sum & 3;
-}
 
 HZ_DEVICE void load_weights(const hzi_quat_conv &p, memory &s, int rank)
 {
@@ -139,18 +110,6 @@ HZ_DEVICE float largest_of_all(memory &s, float most, int at)
 	converters_meet();
 	return __uint_as_float(
 		__reduce_max_sync(~0u, lane < HZI_QC_CONVERTERS ? s.most[at][lane] : 0));
-}
-
-/* No larger than the one ahead; most = 0 is for any. */
-HZ_DEVICE int next_exponent(int e, float most)
-{
-	return most == 0 ? e : min(e, scale_exponent(most));
-}
-
-/* What takes numbers with the one scale to the other, which is no larger; or to next to nothing. */
-HZ_DEVICE float rescale(int from, int to)
-{
-	return power_of_two(max(to - from, -126));
 }
 
 template <int DTYPE>
@@ -247,157 +206,6 @@ HZ_DEVICE uint64_t pixels_place(uint32_t address, int eight_bytes)
 	       (uint64_t)(eight_bytes >> 4) << 32;
 }
 
-HZ_DEVICE void scale_sums(float (&acc)[4][SUMS], float by)
-{
-#pragma unroll
-	for (int i = 0; i < 4 * SUMS; i++)
-		acc[i / SUMS][i % SUMS] *= by;
-}
-
-HZ_DEVICE void keep(float (&acc)[4][SUMS])
-{
-#pragma unroll
-	for (int i = 0; i < 4; i++)
-		wgmma_keep(acc[i]);
-}
-
-/* a + b and a - b, in place: with more ptxas puts sums into memory. */
-HZ_DEVICE void pair_up(float &a, float &b)
-{
-	a += b;
-	b = fmaf(-2, b, a);
-}
-
-/* H times the four sums, the middle ones of which change places: twice, that is 4 times these. */
-HZ_DEVICE void transform(float (&acc)[4][SUMS])
-{
-#pragma unroll
-	for (int i = 0; i < SUMS; i++) {
-		pair_up(acc[0][i], acc[1][i]);
-		pair_up(acc[2][i], acc[3][i]);
-		pair_up(acc[0][i], acc[2][i]);
-		pair_up(acc[1][i], acc[3][i]);
-	}
-}
-
-/* Where the pixels of a warpgroup go, a thread for each. */
-HZ_DEVICE void find_places(const hzi_quat_conv &p, memory &s, const tile &o, int group)
-{
-	const int i = threadIdx.x % 128;
-	const int row = o.row + (p.flat ? PIXELS * group + i : PIXELS / 8 * group + i / 8);
-	const int col = p.flat ? 0 : o.col + i % 8;
-	int64_t to = HZI_QC_NOWHERE, pre = 0;
-	int image, slab, inside;
-
-	if (i >= PIXELS)
-		return;
-	if (slab_of(p, row, image, slab, inside) && inside < p.count[1] && col < p.count[2]) {
-		to = image * p.c_stride[0] + slab * p.c_stride[1] + inside * p.c_stride[2] +
-		     col * p.c_stride[3];
-		pre = image * p.pre_stride[0] + slab * p.pre_stride[1] +
-		      inside * p.pre_stride[2] + col * p.pre_stride[3];
-	}
-	s.to[group][i] = to;
-	s.pre[group][i] = pre;
-}
-
-/* Apart: there would be 40 copies of it, which take time to fetch. */
-static __device__ __noinline__ void finish(const hzi_quat_out &o, int64_t to, int64_t pre, int row,
-					   quat q)
-{
-	quat_finish(o, to, pre, row, 0, q);
-}
-
-HZ_DEVICE quat bias_of(const hzi_quat_out &o, int row)
-{
-	const int64_t b = row * o.bias_row;
-
-	if (!o.bias)
-		return {0, 0, 0, 0};
-	return {load_any(o.bias_dtype, o.bias, b + o.bias_comp[0]),
-		load_any(o.bias_dtype, o.bias, b + o.bias_comp[1]),
-		load_any(o.bias_dtype, o.bias, b + o.bias_comp[2]),
-		load_any(o.bias_dtype, o.bias, b + o.bias_comp[3])};
-}
-
-HZ_DEVICE float flipped(float v, uint32_t bits)
-{
-	return __uint_as_float(__float_as_uint(v) ^ bits);
-}
-
-HZ_DEVICE float leaky(float v, float slope)
-{
-	return v < 0 ? slope * v : v;
-}
-
-/* Not before what stands ahead: all places at once would not leave registers enough. */
-HZ_DEVICE longlong2 places_at(const int64_t *p)
-{
-	longlong2 v;
-
-	asm volatile("ld.shared.v2.b64 {%0, %1}, [%2];"
-		     : "=l"(v.x), "=l"(v.y) : "r"(shared_address(p)) : "memory");
-	return v;
-}
-
-HZ_DEVICE void store_if(bool there, uint16_t *to, uint2 v)
-{
-	asm volatile("{.reg .pred p; setp.ne.b32 p, %0, 0; @p st.global.cs.v2.b32 [%1], {%2, %3};}"
-		     :: "r"((int)there), "l"(to), "r"(v.x), "r"(v.y) : "memory");
-}
-
-/* Results of DTYPE, or as out says. */
-template <int KIND, int DTYPE>
-HZ_DEVICE void store(const hzi_quat_conv &p, const memory &s, const float (&acc)[4][SUMS], int row,
-		     int group, float scale)
-{
-	const hzi_quat_out &out = p.out;
-	const int dtype = DTYPE == HZI_QC_OTHERS ? out.c.dtype : DTYPE;
-	const int lane = threadIdx.x % 32;
-	const float slope = out.activation == HZ_ACT_NONE ? 1 :
-			    out.activation == HZ_ACT_LEAKY ? out.slope : 0;
-	const int64_t *const places = &s.to[group][2 * (lane & 3)];
-	longlong2 to = places_at(places);
-	uint16_t *c[2];
-	float by[2], by_xyz[2];
-	quat bias[2];
-
-#pragma unroll
-	for (int h = 0; h < 2; h++) {
-		const int r = row + 8 * h;
-
-		by[h] = r < out.m ? scale * p.weight_scales[r] : 0;
-		by_xyz[h] = flipped(by[h], p.flip);
-		c[h] = (uint16_t *)out.c.data + r * out.c.row;
-		bias[h] = KIND == HZI_QC_USUAL && r < out.m ? bias_of(out, r) : quat{};
-	}
-#pragma unroll
-	for (int j = 0; j < SUMS / 4; j++) {
-		const longlong2 next = j + 1 < SUMS / 4 ? places_at(places + 8 * (j + 1)) : to;
-
-#pragma unroll
-		for (int i = 4 * j; i < 4 * j + 4; i++) {
-			const int h = i % 4 / 2, e = i % 2;
-			const int64_t begin = e ? to.y : to.x;
-			const bool there = is_somewhere(begin) && row + 8 * h < out.m;
-			quat q = {by[h] * acc[0][i], by_xyz[h] * acc[2][i], by_xyz[h] * acc[1][i],
-				  by_xyz[h] * acc[3][i]};
-
-			if (KIND == HZI_QC_ANY) {
-				if (there)
-					finish(out, begin, s.pre[group][8 * j + 2 * (lane & 3) + e],
-					       row + 8 * h, q);
-				continue;
-			}
-			if (KIND == HZI_QC_USUAL)
-				q = {leaky(q.w + bias[h].w, slope), leaky(q.x + bias[h].x, slope),
-				     leaky(q.y + bias[h].y, slope), leaky(q.z + bias[h].z, slope)};
-			store_if(there, c[h] + begin, quat_pack(dtype, q));
-		}
-		to = next;
-	}
-}
-
 /* A warpgroup that multiplies: 80 pixels. */
 template <int DTYPE, int KIND>
 HZ_DEVICE void multiply(const hzi_quat_conv &p, memory &s, int rank, int group)
@@ -416,7 +224,7 @@ HZ_DEVICE void multiply(const hzi_quat_conv &p, memory &s, int rank, int group)
 		const int row = o.channel + threadIdx.x % 128 / 32 * 16 + lane / 4;
 		int e = EXPONENT_MAX, next;
 
-		find_places(p, s, o, group);
+		find_places(p, s.to[group], s.pre[group], o, group);
 #pragma unroll 1
 		for (int g = 0; g < 2 * p.groups; g++) {
 			const int phase = g >= p.groups;
@@ -482,7 +290,7 @@ HZ_DEVICE void multiply(const hzi_quat_conv &p, memory &s, int rank, int group)
 		transform(acc);
 		/* Other threads of the warpgroup found the places, and find the next ones. */
 		asm volatile("bar.sync %0, 128;" :: "r"(2 + group) : "memory");
-		store<KIND, DTYPE>(p, s, acc, row, group, power_of_two(-e));
+		store<KIND, DTYPE>(p, s.to[group], s.pre[group], acc, row, power_of_two(-e));
 		asm volatile("bar.sync %0, 128;" :: "r"(2 + group) : "memory");
 	}
 }

@@ -64,6 +64,28 @@ struct two {
 
 };
 
+/* Of f32 they are twice as much. */
+template <>
+struct two<HZ_F32> {
+	float4 q[2];
+
+	__device__ __forceinline__ void load(const hzi_quat_conv_side &p, int64_t at, int channel)
+	{
+#pragma unroll
+		for (int i = 0; i < 2; i++) {
+			q[i] = {};
+			if (is_somewhere(at) && channel + i < p.channels)
+				q[i] = __ldg((const float4 *)((const float *)p.q.data + at +
+							      4 * (channel + i)));
+		}
+	}
+
+	__device__ __forceinline__ quat get(int i) const
+	{
+		return {q[i].x, q[i].y, q[i].z, q[i].w};
+	}
+};
+
 #define HZI_QC_OTHERS (-1)	/* as a dtype: of any, which quaternions in any memory have */
 
 /* Apart, and a call each: else there would be many copies of it. */
@@ -131,13 +153,13 @@ struct largest {
 	}
 };
 
-template <>
-struct largest<HZI_QC_OTHERS> {
+struct largest_float {
 	float most = 0;
 
-	__device__ __forceinline__ void add(const two<HZI_QC_OTHERS> &t)
+	template <typename TWO>
+	__device__ __forceinline__ void add(const TWO &t)
 	{
-		most = fmaxf(most, fmaxf(finite_magnitude(t.q[0]), finite_magnitude(t.q[1])));
+		most = fmaxf(most, fmaxf(finite_magnitude(t.get(0)), finite_magnitude(t.get(1))));
 	}
 
 	__device__ __forceinline__ float get(void) const
@@ -146,9 +168,17 @@ struct largest<HZI_QC_OTHERS> {
 	}
 };
 
+template <>
+struct largest<HZI_QC_OTHERS> : largest_float {};
+
+template <>
+struct largest<HZ_F32> : largest_float {};
+
+/* WARPS: 0 and so many after it convert. */
+template <int WARPS = HZI_QC_CONVERTERS>
 HZ_DEVICE void converters_meet(void)
 {
-	asm volatile("bar.sync 1, %0;" :: "n"(32 * HZI_QC_CONVERTERS) : "memory");
+	asm volatile("bar.sync 1, %0;" :: "n"(32 * WARPS) : "memory");
 }
 
 /* Where line l of the pixels is that the taps of a group see. */
@@ -169,31 +199,34 @@ HZ_DEVICE int64_t place_of(const hzi_quat_conv &p, const hzi_quat_conv_group &g,
 	       col * p.x.stride[3];
 }
 
+template <int WARPS = HZI_QC_CONVERTERS>
 HZ_DEVICE void find_lines(const hzi_quat_conv &p, int64_t *from, int first_row, int first_col,
 			  int group)
 {
 	const hzi_quat_conv_group &g = p.group[group];
 
-	converters_meet();
-	for (int l = threadIdx.x % 256; l < g.lines; l += 32 * HZI_QC_CONVERTERS)
+	converters_meet<WARPS>();
+	for (int l = threadIdx.x; l < g.lines; l += 32 * WARPS)
 		from[l] = place_of(p, g, first_row, first_col, l);
-	converters_meet();
+	converters_meet<WARPS>();
 }
 
 /* All that a tile's taps see is on its way to L2. */
-template <int DTYPE>
+template <int DTYPE, int WARPS = HZI_QC_CONVERTERS>
 HZ_DEVICE void prefetch_lines(const hzi_quat_conv &p, const tile &o)
 {
+	const int size = DTYPE == HZ_F32 ? 4 : 2;
+
 	for (int i = 0; DTYPE != HZI_QC_OTHERS && i < p.groups; i++) {
 		const hzi_quat_conv_group &g = p.group[i];
 
-		for (int l = threadIdx.x % 256; l < g.lines; l += 32 * HZI_QC_CONVERTERS) {
+		for (int l = threadIdx.x; l < g.lines; l += 32 * WARPS) {
 			const int64_t at = place_of(p, g, o.row, o.col, l);
 
 			if (is_somewhere(at))
 				asm volatile("cp.async.bulk.prefetch.L2.global [%0], %1;"
-					     :: "l"((const uint16_t *)p.x.q.data + at),
-						"r"(8 * p.x.channels) : "memory");
+					     :: "l"((const char *)p.x.q.data + size * at),
+						"r"(4 * size * p.x.channels) : "memory");
 		}
 	}
 }

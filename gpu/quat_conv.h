@@ -34,6 +34,13 @@
 /* Bytes of shared memory, with what aligns them */
 #define HZI_QC_BYTES (212 * 1024)
 
+/* In parts, gpu/quat_conv_split.cu: channels of a step; of the ring, a sum's of a tap; warps */
+#define HZI_QS_IN 16
+#define HZI_QS_STAGES 9
+#define HZI_QS_THREADS 384
+#define HZI_QS_CONVERTERS 3
+#define HZI_QS_BYTES (227 * 1024)
+
 /* What is done to sums; kernels of a dtype are in that order. */
 enum hzi_quat_conv_kind {
 	HZI_QC_PLAIN,			/* they become whole quaternions of the dtype of x */
@@ -94,6 +101,13 @@ enum hzi_quat_conv_kernel {
 #include "quat_conv.kernels.def"
 #undef HZ_KERNEL
 	HZI_QUAT_CONV_KERNELS
+};
+
+enum hzi_quat_conv_split_kernel {
+#define HZ_KERNEL(name) HZI_KERNEL_##name,
+#include "quat_conv_split.kernels.def"
+#undef HZ_KERNEL
+	HZI_QUAT_CONV_SPLIT_KERNELS
 };
 
 #endif

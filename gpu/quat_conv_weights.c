@@ -13,10 +13,11 @@
 /* Of all planes of an operand; and floats of parts of a tap */
 #define LINES_MAX ((int64_t)1 << 30)
 /* Of so many products at least one is of numbers that are there */
-#define USE_LEAST 4
+#define USE_LEAST 64
 #define PLANES_BYTES ((int64_t)256 << 20)	/* images are done so many at a time; or one */
 #define PLANES_MOST ((int64_t)1 << 30)
-#define BLOCKS 128			/* to be busy with products at a time */
+/* To be busy with products at a time; twice as many of parts */
+#define BLOCKS 128
 #define SPLIT_LINES 512			/* that one of them has at least */
 
 /* What a call needs: the kernels' parameters but for what memory they are of. */
@@ -79,10 +80,11 @@ static int find_taps(const struct hzi_qpatch_args *x, struct plan *plan, struct 
 }
 
 /* From tap first on, those that are equally far apart; their number */
-static int make_run(const struct tap *taps, int count, int first, struct hzi_quat_weights_run *run)
+static int make_run(const struct tap *taps, int count, int first, int most,
+		    struct hzi_quat_weights_run *run)
 {
 	*run = (struct hzi_quat_weights_run){.taps = 1, .number = {(int16_t)taps[first].number}};
-	for (int i = first + 1; i < count && run->taps < HZI_QW_RUN; i++) {
+	for (int i = first + 1; i < count && run->taps < most; i++) {
 		const int64_t step = taps[i].line - taps[i - 1].line;
 
 		if (taps[i].grid != taps[first].grid || step == 0 || step > HZI_QW_SPACING ||
@@ -99,11 +101,13 @@ static bool make_sets(struct plan *plan, const struct tap *taps, int count)
 {
 	struct hzi_quat_weights *p = &plan->p;
 	struct hzi_quat_weights_set *set = NULL;
+	const int parts = plan->lines.side[1].parts;
+	const int most = parts > 1 ? HZI_QW_RUN_SPLIT : HZI_QW_RUN;
 	int64_t low = 0, grid = -1;
 
 	for (int i = 0; i < count;) {
 		struct hzi_quat_weights_run run;
-		const int n = make_run(taps, count, i, &run);
+		const int n = make_run(taps, count, i, most, &run);
 		int64_t last = taps[i + n - 1].line;
 		/* Blocks behind a step's own in which its last line may be */
 		const int64_t ahead = (last - low + HZI_QW_BLOCK - 1) / HZI_QW_BLOCK;
@@ -115,7 +119,7 @@ static bool make_sets(struct plan *plan, const struct tap *taps, int count)
 			set = &p->set[p->sets++];
 			grid = taps[i].grid;
 			low = taps[i].line;
-			set->line = (int32_t)(grid * 8 * p->big_lines + plan->lead + low);
+			set->line = (int32_t)(grid * 8 * parts * p->big_lines + plan->lead + low);
 		}
 		last -= low;
 		set->ahead = (int16_t)((last + HZI_QW_BLOCK - 1) / HZI_QW_BLOCK);
@@ -144,13 +148,13 @@ static bool make_plan(const struct hz_context *ctx, const struct hzi_qconv_weigh
 	int count, split;
 
 	*plan = (struct plan){.images = a->images};
-	if (!hzi_planes_wanted(ctx, g->dtype, g->precision, &split) || split ||
+	if (x->groups > 1 || !hzi_planes_wanted(ctx, g->dtype, g->precision, &split) ||
 	    g->method != HZ_QUAT_FAST || g->k == 0 || g->m > LINES_MAX / 4096 ||
 	    x->channels > LINES_MAX / 4096 || !hzi_qpatch_small(x))
 		return false;
 	small->columns = (int32_t)round_up(g->m, HZI_QW_TILE);
 	big->columns = (int32_t)round_up(x->channels, HZI_QW_TILE);
-	if (small->columns * (int64_t)big->columns >= USE_LEAST * g->m * x->channels)
+	if (small->columns * (int64_t)big->columns >= USE_LEAST * g->m * x->channels + 1)
 		return false;
 	for (int d = 0; d < 3; d++) {
 		const int64_t n = hzi_qpatch_pitch(x, d);
@@ -166,6 +170,8 @@ static bool make_plan(const struct hz_context *ctx, const struct hzi_qconv_weigh
 	}
 	small->grids = 1;
 	small->left = 1;
+	small->parts = big->parts = 1 + split;
+	p->pairs = split ? 3 : 1;
 	count = find_taps(x, plan, taps);
 	if (!count)
 		return false;
@@ -177,12 +183,13 @@ static bool make_plan(const struct hz_context *ctx, const struct hzi_qconv_weigh
 		return false;
 	for (;; plan->images = (plan->images + 1) / 2) {
 		lines = round_up(plan->images * box, HZI_QW_BLOCK);
-		bytes = 16 * (lines * small->columns +
-			      big->grids * (lines + 2 * reach) * big->columns);
-		if (plan->images == 1 || bytes <= PLANES_BYTES)
+		bytes = 16 * small->parts * (lines * small->columns +
+					     big->grids * (lines + 2 * reach) *
+						     big->columns);
+		if (plan->images == 1 || bytes <= PLANES_BYTES * small->parts)
 			break;
 	}
-	if (lines + 2 * reach > LINES_MAX / (8 * big->grids) || bytes > PLANES_MOST)
+	if (lines + 2 * reach > LINES_MAX / (16 * big->grids) || bytes > PLANES_MOST)
 		return false;
 	plan->lead = (int32_t)reach;
 	small->lines = p->small_lines = (int32_t)lines;
@@ -195,8 +202,8 @@ static bool make_plan(const struct hz_context *ctx, const struct hzi_qconv_weigh
 	p->rows = small->columns;
 	p->columns = big->columns;
 	p->taps = count;
-	blocks = 8 * (int64_t)p->sets * p->tiles_m * p->tiles_n;
-	splits = min_of(BLOCKS / blocks, lines / SPLIT_LINES);
+	blocks = 8 * (int64_t)p->pairs * p->sets * p->tiles_m * p->tiles_n;
+	splits = min_of(BLOCKS * small->parts / blocks, lines / SPLIT_LINES);
 	p->lines = (int32_t)lines;
 	p->each = (int32_t)round_up(ceil_div(lines, splits > 1 ? splits : 1), HZI_QW_BLOCK);
 	p->splits = (int32_t)ceil_div(lines, p->each);
@@ -209,12 +216,12 @@ static size_t place(struct plan *plan, int64_t images, void *workspace)
 {
 	struct hzi_quat_lines *l = &plan->lines;
 	const struct hzi_quat_weights *p = &plan->p;
-	const int64_t parts = ceil_div(images, plan->images) * p->splits;
+	const int64_t parts = ceil_div(images, plan->images) * p->splits * p->pairs;
 	char *at = workspace;
 
 	for (int i = 0; i < 2; i++) {
 		l->side[i].planes = (uint16_t *)(void *)at;
-		at += padded(16 * (int64_t)l->side[i].grids * l->side[i].lines *
+		at += padded(16 * (int64_t)l->side[i].parts * l->side[i].grids * l->side[i].lines *
 			     l->side[i].columns);
 	}
 	l->most = (float *)(void *)at;
@@ -231,6 +238,8 @@ size_t hzi_cuda_quat_conv_weights_workspace(const struct hz_context *ctx,
 {
 	struct plan plan;
 
+	if (hzi_cuda_quat_conv_few_weights_takes(a))
+		return hzi_cuda_quat_conv_few_weights_workspace(ctx, a);
 	return make_plan(ctx, a, &plan) ? place(&plan, a->images, NULL) : 0;
 }
 
@@ -242,9 +251,10 @@ static struct hzi_qarray images_from(const struct hzi_qarray *a, int64_t first)
 	return b;
 }
 
-static int kernel_of(int kernel_f16, bool quick, int dtype)
+static int kernel_of(int kernel_f16, bool quick, int dtype, int parts)
 {
-	return kernel_f16 + (!quick ? 2 : dtype == HZ_BF16);
+	return kernel_f16 + (parts > 1 ? 4 - quick :
+			     !quick || dtype == HZ_F32 ? 2 : dtype == HZ_BF16);
 }
 
 /* What some images add, to parts of their own */
@@ -259,26 +269,33 @@ static int add_images(struct hz_context *ctx, const char *op,
 	struct hzi_quat_weights *p = &plan->p;
 	const struct hzi_qarray small = images_from(&a->small, first);
 	const struct hzi_qarray big = images_from(&a->x.x, first);
+	const int parts = l->side[0].parts;
 	bool quick = hzi_quat_conv_side_of(&l->side[0].x, &small, a->g.m, a->g.conj_a);
 
 	quick &= hzi_quat_conv_side_of(&l->side[1].x, &big, a->x.channels, a->g.conj_b);
 	l->images = (int32_t)min_of(plan->images, a->images - first);
 	HZ_CHECK(hzi_cuda_launch(ctx, op, HZI_FAMILY_QUAT_CONV_WEIGHTS,
-				 kernel_of(HZI_KERNEL_quat_lines_most_f16, quick, a->g.dtype),
+				 kernel_of(HZI_KERNEL_quat_lines_most_f16, quick, a->g.dtype, parts),
 				 &look, l, sizeof(*l)));
 	HZ_CHECK(hzi_cuda_launch(ctx, op, HZI_FAMILY_QUAT_CONV_WEIGHTS,
-				 kernel_of(HZI_KERNEL_quat_lines_planes_f16, quick, a->g.dtype),
+				 kernel_of(HZI_KERNEL_quat_lines_planes_f16, quick, a->g.dtype,
+					   parts),
 				 &look, l, sizeof(*l)));
 	p->scales = l->scales;
 	HZ_CHECK(hzi_cuda_tensor_map(ctx, op, &p->small, l->side[0].planes, 2 * p->rows,
-				     8 * (int64_t)p->small_lines, 2 * p->rows, 128, HZI_QW_BLOCK));
+				     8 * parts * (int64_t)p->small_lines, 2 * p->rows, 128,
+				     HZI_QW_BLOCK));
 	HZ_CHECK(hzi_cuda_tensor_map(ctx, op, &p->big, l->side[1].planes, 2 * p->columns,
-				     8 * (int64_t)l->side[1].grids * p->big_lines, 2 * p->columns,
+				     8 * parts * (int64_t)l->side[1].grids * p->big_lines,
+				     2 * p->columns,
 				     128, HZI_QW_BLOCK));
-	launch.grid[0] = (unsigned)(8 * p->splits * p->sets * p->tiles_m * p->tiles_n);
+	launch.grid[0] = (unsigned)(8 * p->pairs * p->splits * p->sets * p->tiles_m *
+				    p->tiles_n);
 	HZ_CHECK(hzi_cuda_launch(ctx, op, HZI_FAMILY_QUAT_CONV_WEIGHTS,
-				 HZI_KERNEL_quat_conv_weights, &launch, p, sizeof(*p)));
-	p->parts += (int64_t)p->splits * 8 * p->rows * p->taps * p->columns;
+				 parts > 1 ? HZI_KERNEL_quat_conv_weights_split :
+					     HZI_KERNEL_quat_conv_weights,
+				 &launch, p, sizeof(*p)));
+	p->parts += (int64_t)p->splits * p->pairs * 8 * p->rows * p->taps * p->columns;
 	return HZ_OK;
 }
 
@@ -292,10 +309,12 @@ int hzi_cuda_quat_conv_weights(struct hz_context *ctx, const char *op,
 		.conj = a->g.conj_c,
 	};
 
+	if (hzi_cuda_quat_conv_few_weights_takes(a))
+		return hzi_cuda_quat_conv_few_weights(ctx, op, a);
 	make_plan(ctx, a, &plan);
 	place(&plan, a->images, ctx->workspace);
 	f.parts = plan.p.parts;
-	f.parts_count = (int32_t)(ceil_div(a->images, plan.images) * plan.p.splits);
+	f.parts_count = (int32_t)(ceil_div(a->images, plan.images) * plan.p.splits * plan.p.pairs);
 	f.rows = plan.p.rows;
 	f.columns = plan.p.columns;
 	f.taps = plan.p.taps;

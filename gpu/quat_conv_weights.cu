@@ -126,7 +126,7 @@ HZ_DEVICE void lines_most(const hzi_quat_lines &p)
 }
 
 /* Product i is of planes i of small and big: sums by H, then w z x y of the left, w y z x. */
-template <int DTYPE>
+template <int DTYPE, bool SPLIT>
 HZ_DEVICE void lines_planes(const hzi_quat_lines &p)
 {
 	const hzi_quat_lines_side &s = p.side[blockIdx.y];
@@ -147,13 +147,13 @@ HZ_DEVICE void lines_planes(const hzi_quat_lines &p)
 		p.scales[blockIdx.y] = power_of_two(-e);
 	for (int i = blockIdx.x * WARPS + threadIdx.x / 32; i < count; i += step) {
 		const piece<DTYPE> at(p, s, i);
-		uint16_t *const to = s.planes + 8 * at.grid * plane +
+		uint16_t *const to = s.planes + 8 * s.parts * at.grid * plane +
 				     (int64_t)at.line * s.columns + at.channel;
 
 #pragma unroll
 		for (int l = 0; l < GROUP; l++) {
 			quat q[2], h[2];
-			uint32_t v[8];
+			float2 f[8];
 
 #pragma unroll
 			for (int j = 0; j < 2; j++) {
@@ -165,18 +165,25 @@ HZ_DEVICE void lines_planes(const hzi_quat_lines &p)
 			}
 #pragma unroll
 			for (int j = 0; j < 4; j++)
-				v[j] = to_f16x2(hadamard_of(h[0], j), hadamard_of(h[1], j));
+				f[j] = {hadamard_of(h[0], j), hadamard_of(h[1], j)};
 
-			const uint32_t x = to_f16x2(q[0].x, q[1].x), y = to_f16x2(q[0].y, q[1].y);
-			const uint32_t z = to_f16x2(q[0].z, q[1].z);
+			const float2 x = {q[0].x, q[1].x}, y = {q[0].y, q[1].y};
+			const float2 z = {q[0].z, q[1].z};
 
-			v[4] = to_f16x2(q[0].w, q[1].w);
-			v[5] = s.left ? z : y;
-			v[6] = s.left ? x : z;
-			v[7] = s.left ? y : x;
+			f[4] = {q[0].w, q[1].w};
+			f[5] = s.left ? z : y;
+			f[6] = s.left ? x : z;
+			f[7] = s.left ? y : x;
 #pragma unroll
-			for (int j = 0; j < 8; j++)
-				*(uint32_t *)(to + j * plane + (int64_t)l * s.columns) = v[j];
+			for (int j = 0; j < 8; j++) {
+				const uint32_t v = to_f16x2(f[j].x, f[j].y);
+				uint16_t *const place = to + j * plane + (int64_t)l * s.columns;
+
+				*(uint32_t *)place = v;
+				if (SPLIT)
+					*(uint32_t *)(place + 8 * plane) =
+						to_f16x2(f[j].x - f16_low(v), f[j].y - f16_high(v));
+			}
 		}
 	}
 }
@@ -186,7 +193,6 @@ HZ_DEVICE void lines_planes(const hzi_quat_lines &p)
 #define SMALL_RING HZI_QW_SMALL_RING
 #define BIG_RING HZI_QW_BIG_RING
 #define BLOCK_BYTES (HZI_QW_BLOCK * 128)
-#define SUMS (HZI_QW_RUN * HZI_QW_TILE / 2)
 
 struct memory {
 	uint8_t small[SMALL_RING][BLOCK_BYTES];
@@ -198,7 +204,8 @@ static_assert(sizeof(memory) + 1024 <= HZI_QW_BYTES, "what the launcher asks for
 
 /* What a block does. */
 struct work {
-	int product, split, set, tile_m, tile_n;
+	int product, pair, split, set, tile_m, tile_n;
+	int small_plane, big_plane;
 	int line, blocks;		/* the first of small; steps */
 
 	__device__ __forceinline__ work(const hzi_quat_weights &p)
@@ -208,7 +215,11 @@ struct work {
 		tile_n = i % p.tiles_n, i /= p.tiles_n;
 		tile_m = i % p.tiles_m, i /= p.tiles_m;
 		set = i % p.sets, i /= p.sets;
-		product = i % 8, split = i / 8;
+		product = i % 8, i /= 8;
+		pair = i % p.pairs, split = i / p.pairs;
+		/* In parts: the first by the first, by the rest, and the rest by the first */
+		small_plane = product + (pair == 2 ? 8 : 0);
+		big_plane = product + (pair == 1 ? 8 : 0);
 		line = split * p.each;
 		blocks = (min(p.each, p.lines - line) + HZI_QW_BLOCK - 1) / HZI_QW_BLOCK;
 	}
@@ -217,7 +228,7 @@ struct work {
 /* Block number i of big, also behind the ring's end where it is at its beginning */
 HZ_DEVICE void load_big(const hzi_quat_weights &p, memory &s, const work &w, int i, uint32_t full)
 {
-	const int line = p.set[w.set].line + w.product * p.big_lines + w.line + i * HZI_QW_BLOCK;
+	const int line = p.set[w.set].line + w.big_plane * p.big_lines + w.line + i * HZI_QW_BLOCK;
 	const int at = i % BIG_RING;
 
 	copy_box(shared_address(s.big[at]), p.big, 128 * w.tile_n, line, full);
@@ -245,7 +256,7 @@ HZ_DEVICE void load(const hzi_quat_weights &p, memory &s, const work &w)
 		barrier_wait(shared_address(&s.empty[ring.at]), ring.parity ^ 1);
 		barrier_expect(full, (1 + copies_of(k + ahead)) * BLOCK_BYTES);
 		copy_box(shared_address(s.small[ring.at]), p.small, 128 * w.tile_m,
-			 w.product * p.small_lines + w.line + k * HZI_QW_BLOCK, full);
+			 w.small_plane * p.small_lines + w.line + k * HZI_QW_BLOCK, full);
 		load_big(p, s, w, k + ahead, full);
 		ring.next();
 	}
@@ -257,14 +268,19 @@ HZ_DEVICE uint64_t lines_place(uint32_t address, int lines)
 	return wgmma_across(address, 128 * lines);
 }
 
-/* A warpgroup that multiplies: a run of taps. */
+/*
+ * A warpgroup that multiplies: a run of up to RUN taps. The matrix units cut sums off at 24 bits:
+ * SPLIT has them begin anew with every block of lines.
+ */
+template <int RUN, bool SPLIT>
 HZ_DEVICE void multiply(const hzi_quat_weights &p, memory &s, const work &w, int group)
 {
 	const hzi_quat_weights_set &set = p.set[w.set];
 	const hzi_quat_weights_run &run = set.run[group];
 	const int lane = threadIdx.x % 32, spacing = run.spacing;
+	constexpr int SUMS = RUN * HZI_QW_TILE / 2;
 	turn<SMALL_RING> ring;
-	float acc[SUMS];
+	float acc[SUMS], sums[SPLIT ? SUMS : 1];
 	int line = run.line;
 
 	if (group >= set.runs) {
@@ -287,32 +303,43 @@ HZ_DEVICE void multiply(const hzi_quat_weights &p, memory &s, const work &w, int
 
 		barrier_wait(shared_address(&s.full[ring.at]), ring.parity);
 		wgmma_keep(acc);
+		wgmma_keep(sums);
 		wgmma_fence();
 #pragma unroll
 		for (int c = 0; c < HZI_QW_BLOCK / 16; c++) {
 			const int at = (line + 16 * c) % (BIG_RING * HZI_QW_BLOCK);
 
-			wgmma<true, true>(acc, lines_place(small + c * 2048, 0),
-					  lines_place(big + at * 128, spacing), 1);
+			const uint64_t a = lines_place(small + c * 2048, 0);
+			const uint64_t b = lines_place(big + at * 128, spacing);
+
+			if constexpr (SPLIT)
+				wgmma<true, true>(sums, a, b, c);
+			else
+				wgmma<true, true>(acc, a, b, 1);
 		}
 		wgmma_commit();
 		wgmma_keep(acc);
+		wgmma_keep(sums);
 		wgmma_wait<0>();
 		wgmma_keep(acc);
+		wgmma_keep(sums);
 		if (lane == 0)
 			barrier_arrive(shared_address(&s.empty[ring.at]));
 		line += HZI_QW_BLOCK;
 		ring.next();
+#pragma unroll
+		for (int i = 0; SPLIT && i < SUMS; i++)
+			acc[i] += sums[SPLIT ? i : 0];
 	}
 
 	const float by = p.scales[0] * p.scales[1];
 	const int row = HZI_QW_TILE * w.tile_m + threadIdx.x % 128 / 32 * 16 + lane / 4;
-	float *const part = p.parts + ((int64_t)(w.split * 8 + w.product) * p.rows + row) * p.taps *
-					      p.columns +
+	const int number = (w.split * p.pairs + w.pair) * 8 + w.product;
+	float *const part = p.parts + ((int64_t)number * p.rows + row) * p.taps * p.columns +
 			    HZI_QW_TILE * w.tile_n + 2 * (lane & 3);
 
 #pragma unroll
-	for (int t = 0; t < HZI_QW_RUN; t++) {
+	for (int t = 0; t < RUN; t++) {
 		if (t >= run.taps)
 			break;
 #pragma unroll
@@ -327,6 +354,7 @@ HZ_DEVICE void multiply(const hzi_quat_weights &p, memory &s, const work &w, int
 	}
 }
 
+template <int RUN, bool SPLIT>
 HZ_DEVICE void product(const hzi_quat_weights &p)
 {
 	memory &s = *(memory *)shared_start();
@@ -345,7 +373,7 @@ HZ_DEVICE void product(const hzi_quat_weights &p)
 	__syncthreads();
 	grid_wait();
 	if (group < HZI_QW_RUNS)
-		multiply(p, s, w, group);
+		multiply<RUN, SPLIT>(p, s, w, group);
 	else if (threadIdx.x % 32 == 0)
 		load(p, s, w);
 }
@@ -391,20 +419,27 @@ HZ_DEVICE void finish(const hzi_quat_weights_finish &p)
 #else
 #define BODY(call) { }
 #endif
-#define LINES(name, dtype) \
-	extern "C" __global__ __launch_bounds__(HZI_QW_LINES_THREADS, 6) void \
+/* blocks: of a multiprocessor, that registers are to do for */
+#define LINES(name, dtype, split, blocks) \
+	extern "C" __global__ __launch_bounds__(HZI_QW_LINES_THREADS, blocks) void \
 	quat_lines_most_##name(const __grid_constant__ hzi_quat_lines p) \
 	BODY(lines_most<dtype>(p)) \
-	extern "C" __global__ __launch_bounds__(HZI_QW_LINES_THREADS, 6) void \
+	extern "C" __global__ __launch_bounds__(HZI_QW_LINES_THREADS, blocks) void \
 	quat_lines_planes_##name(const __grid_constant__ hzi_quat_lines p) \
-	BODY(lines_planes<dtype>(p))
-LINES(f16, HZ_F16)
-LINES(bf16, HZ_BF16)
-LINES(any, HZI_QC_OTHERS)
+	BODY((lines_planes<dtype, split>(p)))
+LINES(f16, HZ_F16, false, 6)
+LINES(bf16, HZ_BF16, false, 6)
+LINES(any, HZI_QC_OTHERS, false, 6)
+LINES(split_f32, HZ_F32, true, 4)
+LINES(split_any, HZI_QC_OTHERS, true, 4)
 
 extern "C" __global__ __launch_bounds__(HZI_QW_THREADS, 1) void
 quat_conv_weights(const __grid_constant__ hzi_quat_weights p)
-BODY(product(p))
+BODY((product<HZI_QW_RUN, false>(p)))
+
+extern "C" __global__ __launch_bounds__(HZI_QW_THREADS, 1) void
+quat_conv_weights_split(const __grid_constant__ hzi_quat_weights p)
+BODY((product<HZI_QW_RUN_SPLIT, true>(p)))
 
 extern "C" __global__ __launch_bounds__(8 * HZI_QW_FINISH) void
 quat_conv_weights_finish(const __grid_constant__ hzi_quat_weights_finish p)

@@ -21,6 +21,7 @@
 #define HZI_QW_BLOCK 64		/* lines of a step */
 /* Taps that are equally far apart, at most: 192 columns of a product */
 #define HZI_QW_RUN 3
+#define HZI_QW_RUN_SPLIT 2		/* of f32 in parts */
 #define HZI_QW_RUNS 3		/* of a set: a warpgroup for each */
 #define HZI_QW_SETS 43		/* for HZI_QC_TAPS taps, if they are in sets as they should be */
 #define HZI_QW_GRIDS 8
@@ -41,13 +42,13 @@
 /* Pixels and what becomes of them */
 struct hzi_quat_lines_side {
 	struct hzi_quat_conv_side x;
-	uint16_t *planes;		/* [grid][8][lines][columns] */
+	uint16_t *planes;		/* [grid][parts][8][lines][columns] */
 	int32_t size[3], step[3];
 	int32_t rest[HZI_QW_GRIDS][3];
 	int32_t grids, columns;		/* columns: channels, padded */
 	int32_t lines, lead;		/* of a plane; zeros ahead of image 0 */
 	int32_t left;			/* the factor that 1/4 and 2 are in */
-	int32_t pad_;
+	int32_t parts;			/* 2: eight planes of what f16 leaves follow */
 };
 
 struct hzi_quat_lines {
@@ -78,7 +79,8 @@ struct hzi_quat_weights {
 	int32_t small_lines, big_lines;	/* of a plane */
 	int32_t lines, each;		/* small's, but for padding; of a split */
 	int32_t splits, sets, tiles_m, tiles_n;
-	int32_t rows, columns, taps, pad_;
+	int32_t rows, columns, taps;
+	int32_t pairs;			/* 3: of parts, whose products are splits of their own */
 	struct hzi_quat_weights_set set[HZI_QW_SETS];
 };
 

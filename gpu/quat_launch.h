@@ -99,6 +99,15 @@ size_t hzi_cuda_quat_conv_weights_workspace(const struct hz_context *ctx,
 int hzi_cuda_quat_conv_weights(struct hz_context *ctx, const char *op,
 			       const struct hzi_qconv_weights_args *a);
 
+/* The same of few channels in a group, of all groups at once (quat_conv_few.c) */
+bool hzi_cuda_quat_conv_few_takes(const struct hzi_qconv_args *a);
+int hzi_cuda_quat_conv_few(struct hz_context *ctx, const char *op, const struct hzi_qconv_args *a);
+bool hzi_cuda_quat_conv_few_weights_takes(const struct hzi_qconv_weights_args *a);
+size_t hzi_cuda_quat_conv_few_weights_workspace(const struct hz_context *ctx,
+						const struct hzi_qconv_weights_args *a);
+int hzi_cuda_quat_conv_few_weights(struct hz_context *ctx, const char *op,
+				   const struct hzi_qconv_weights_args *a);
+
 /*
  * Inputs whose places in dimension d leave the same rest by the step are a grid: of tap t, the
  * first of the grid that it sees, and which grid.

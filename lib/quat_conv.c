@@ -132,6 +132,17 @@ static struct hzi_qarray moved(const struct hzi_qarray *a, int64_t channels)
 	return b;
 }
 
+/* Where a device has a step for a convolution, fewer products pay earlier than by themselves. */
+#define CONV_FAST_LEAST 8
+
+static void settle_conv(const struct hzi_qrun *r, struct hzi_quat_gemm_args *g, bool reversed)
+{
+	hzi_qrun_settle(r, g, reversed);
+	if (!r->l->method && !r->ctx->quat_method && g->m >= CONV_FAST_LEAST &&
+	    g->n >= CONV_FAST_LEAST)
+		g->method = HZ_QUAT_FAST;
+}
+
 /* The same as correlate() does, if the device does it in one step: then *done. */
 static int correlate_at_once(struct hzi_qrun *r, const struct pixels *p,
 			     const struct hzi_qtensor *out, const struct weights *w, bool bias,
@@ -139,29 +150,37 @@ static int correlate_at_once(struct hzi_qrun *r, const struct pixels *p,
 {
 	const struct hzi_qlayer *l = r->l;
 	const struct hzi_qarray none = {.data = NULL};
+	bool all = false;
 
 	*done = false;
-	if (!r->steps->conv_workspace || p->direct)
+	if (!r->steps->conv_workspace)
 		return HZ_OK;
-	for (int64_t i = 0; i < p->groups; i++) {
+	/* All groups, or else each by itself, of which the first says whether they are taken */
+	for (int64_t i = p->groups > 1 ? -1 : 0; i < p->groups && !all; i++) {
+		const int64_t first = i < 0 ? 0 : i;
 		struct hzi_qconv_args a = {
 			.g = {.m = w->out, .n = hzi_qcount(4, out->shape), .k = pixels_columns(p),
 			      .dtype = p->t->a.dtype, .c_dtype = out->a.dtype, .conj_a = w->conj,
 			      .activation = activation, .slope = l->slope,
-			      .a = hzi_qarray_matrix(&w->a, i * w->group, w->row, w->col)},
-			.x = {.x = moved(&p->t->a, i * p->channels), .groups = 1,
-			      .channels = p->channels},
-			.y = moved(&out->a, i * w->out),
-			.pre = pre ? moved(pre, i * w->out) : none, .images = out->shape[0],
+			      .a = hzi_qarray_matrix(&w->a, first * w->group, w->row, w->col)},
+			.x = {.x = moved(&p->t->a, first * p->channels),
+			      .groups = i < 0 ? p->groups : 1, .channels = p->channels},
+			.y = moved(&out->a, first * w->out),
+			.pre = pre ? moved(pre, first * w->out) : none,
+			.images = out->shape[0], .a_group = w->group,
 		};
 
 		describe_patches(p, &a.x);
 		if (bias)
-			hzi_quat_gemm_bias(&a.g, &l->b.a, i * w->out);
-		hzi_qrun_settle(r, &a.g, l->reversed);
-		if (!r->steps->conv_workspace(r->ctx, &a))
+			hzi_quat_gemm_bias(&a.g, &l->b.a, first * w->out);
+		settle_conv(r, &a.g, l->reversed);
+		if (!r->steps->conv_workspace(r->ctx, &a)) {
+			if (i < 0)
+				continue;
 			return HZ_OK;
+		}
 		*done = true;
+		all = i < 0;
 		HZ_CHECK(hzi_qrun_call(r, NULL, &a, NULL));
 	}
 	return HZ_OK;
@@ -416,27 +435,33 @@ static int weights_at_once(struct hzi_qrun *r, const struct pixels *s, const str
 			   bool *done)
 {
 	const int64_t images = s->t->shape[0], k = pixels_columns(p);
+	bool all = false;
 
 	*done = false;
-	if (!r->steps->weights_workspace || p->direct)
+	if (!r->steps->weights_workspace)
 		return HZ_OK;
-	for (int64_t i = 0; i < p->groups; i++) {
+	for (int64_t i = p->groups > 1 ? -1 : 0; i < p->groups && !all; i++) {
+		const int64_t first = i < 0 ? 0 : i;
 		struct hzi_qconv_weights_args a = {
 			.g = {.m = s->channels, .n = k, .k = images * product3(s->count),
 			      .dtype = p->t->a.dtype, .c_dtype = sum->a.dtype,
 			      .conj_a = conj_small, .conj_b = !conj_small},
-			.x = {.x = moved(&p->t->a, i * p->channels), .groups = 1,
-			      .channels = p->channels},
-			.small = moved(&s->t->a, i * s->channels), .images = images,
+			.x = {.x = moved(&p->t->a, first * p->channels),
+			      .groups = i < 0 ? p->groups : 1, .channels = p->channels},
+			.small = moved(&s->t->a, first * s->channels), .images = images,
 			.sum = (char *)sum->a.data +
-			       i * s->channels * k * 4 * (int64_t)hz_dtype_size(sum->a.dtype),
+			       first * s->channels * k * 4 * (int64_t)hz_dtype_size(sum->a.dtype),
 		};
 
 		describe_patches(p, &a.x);
-		hzi_qrun_settle(r, &a.g, reversed);
-		if (!r->steps->weights_workspace(r->ctx, &a))
+		settle_conv(r, &a.g, reversed);
+		if (!r->steps->weights_workspace(r->ctx, &a)) {
+			if (i < 0)
+				continue;
 			return HZ_OK;
+		}
 		*done = true;
+		all = i < 0;
 		HZ_CHECK(hzi_qrun_call(r, NULL, NULL, &a));
 	}
 	return HZ_OK;

@@ -164,21 +164,22 @@ struct hzi_qrotation_args {
 #include "quat_gemm.h"
 
 /*
- * A convolution of one group of channels as one step: what product of a by patches it is, b and c
- * having no data; patches, of all images, x beginning at the group's first channel; and where the
- * pixels of c and pre are, these beginning at the group's first channel too.
+ * A convolution of some groups of channels as one step: what product of a by patches that of the
+ * first is, b and c having no data; patches, of all images, x beginning at the first channel; where
+ * the pixels of c and pre are, these beginning at the first channel too; and from a to that of the
+ * next group. Devices are asked for all groups first, and then for one at a time.
  */
 struct hzi_qconv_args {
 	struct hzi_quat_gemm_args g;
 	struct hzi_qpatch_args x;
 	struct hzi_qarray y, pre;
-	int64_t images;
+	int64_t images, a_group;
 };
 
 /*
- * The gradient of a group's weights as one step: what product it is of small by patches of big, a,
- * b and c having no data; small and patches beginning at the group's first channel. The sum is of
- * f32, rows of taps and channels back to back.
+ * The gradient of some groups' weights as one step: what product that of the first is of small by
+ * patches of big, a, b and c having no data; small and patches beginning at the first channel. The
+ * sum is of f32, rows of taps and channels back to back.
  */
 struct hzi_qconv_weights_args {
 	struct hzi_quat_gemm_args g;

@@ -431,6 +431,66 @@ static void test_conv(void)
 	is_int(l->grid[0], 14, "a block for each 160 of twice 1002 rows, in pairs");
 }
 
+/* The same of f32, in parts */
+static void test_conv_split(void)
+{
+	const int64_t xs[] = {4, 28, 28, 32, 4}, ws[] = {32, 3, 3, 32, 4};
+	hz_tensor x = hz_tensor_nd(a, HZ_F32, HZ_CUDA, 5, xs);
+	hz_tensor w = hz_tensor_nd(b, HZ_F32, HZ_CUDA, 5, ws);
+	hz_tensor y = hz_tensor_nd(c, HZ_F32, HZ_CUDA, 5, xs);
+	hz_tensor dw = hz_tensor_nd(d, HZ_F32, HZ_CUDA, 5, ws);
+	hz_quat_conv_opts o = {.pad = {1, 1}, .activation = HZ_ACT_RELU};
+	size_t bytes;
+
+	is_int(hz_quat_conv_bwd_workspace(ctx, &x, &w, NULL, &y, NULL, &dw, NULL, &o, &bytes),
+	       HZ_OK, "a workspace");
+	is_int(hz_reserve(ctx, bytes), HZ_OK, "which there is");
+	is_int(hz_quat_conv(ctx, &x, &w, NULL, &y, &o), HZ_OK, "a convolution of f32");
+	is_str(taken(), "quat_planes_f32 quat_conv_split_usual_f32", "its kernels");
+	is_int(fake->launch(fake->launches() - 1)->grid[0], 24, "a block for each tile");
+	o.activation = HZ_ACT_NONE;
+	is_int(hz_quat_conv_bwd(ctx, &x, &w, NULL, &y, NULL, &dw, NULL, &o), HZ_OK,
+	       "the gradient of weights");
+	is_str(taken(), "quat_lines_most_split_f32 quat_lines_planes_split_f32 "
+	       "quat_conv_weights_split quat_conv_weights_finish quat_map_copy", "its kernels");
+	/* Five taps and four, in so many pieces, each by eight products of three pairs of parts */
+	is_int(fake->launch(fake->launches() - 3)->grid[0], 2 * 5 * 24, "in two sets of taps");
+	x.data = (char *)a + 4;
+	is_int(hz_quat_conv(ctx, &x, &w, NULL, &y, &o), HZ_OK, "what is not aligned");
+	is_str(taken(), "quat_planes_f32 quat_conv_split_any", "by another");
+}
+
+/* Few channels: all groups at once, on any GPU */
+static void test_conv_few(void)
+{
+	const int64_t xs[] = {4, 28, 28, 64, 4}, ys[] = {4, 28, 28, 3, 4};
+	const int64_t ws[] = {64, 3, 3, 1, 4}, narrow[] = {3, 3, 3, 64, 4};
+	hz_tensor x = hz_tensor_nd(a, HZ_BF16, HZ_CUDA, 5, xs);
+	hz_tensor w = hz_tensor_nd(b, HZ_BF16, HZ_CUDA, 5, ws);
+	hz_tensor y = hz_tensor_nd(c, HZ_BF16, HZ_CUDA, 5, xs);
+	hz_tensor dw = hz_tensor_nd(d, HZ_BF16, HZ_CUDA, 5, ws);
+	hz_quat_conv_opts o = {.pad = {1, 1}, .groups = 64};
+	size_t bytes;
+
+	is_int(hz_quat_conv_bwd_workspace(ctx, &x, &w, NULL, &y, NULL, &dw, NULL, &o, &bytes),
+	       HZ_OK, "a workspace");
+	is_int(hz_reserve(ctx, bytes), HZ_OK, "which there is");
+	is_int(hz_quat_conv(ctx, &x, &w, NULL, &y, &o), HZ_OK, "channel by channel");
+	is_str(taken(), "quat_conv_few_bf16", "in one launch");
+	/* 7 times four pixels of each row of each channel */
+	is_int(fake->launch(fake->launches() - 1)->grid[0], 4 * 28 * 7 * 64 / 256, "of threads");
+	is_int(hz_quat_conv_bwd(ctx, &x, &w, NULL, &y, NULL, &dw, NULL, &o), HZ_OK,
+	       "the gradient of weights");
+	is_str(taken(), "quat_conv_few_weights_bf16 quat_conv_few_sum quat_map_copy",
+	       "its kernels");
+	o.groups = 1;
+	w = hz_tensor_nd(b, HZ_BF16, HZ_CUDA, 5, narrow);
+	y = hz_tensor_nd(c, HZ_BF16, HZ_CUDA, 5, ys);
+	is_int(hz_quat_conv(ctx, &x, &w, NULL, &y, &o), HZ_OK, "three outputs of 64 channels");
+	is_str(taken(), "quat_conv_narrow_bf16", "in another");
+	is_int(fake->launch(fake->launches() - 1)->grid[0], 4 * 28 * 7 / 8, "of warps");
+}
+
 int main(void)
 {
 	char **const arrays[] = {&a, &b, &c, &d};
@@ -455,7 +515,9 @@ int main(void)
 	if (HZ_CUDA_90A) {
 		test_tiles();
 		test_conv();
+		test_conv_split();
 	}
+	test_conv_few();
 	stand_in_close(ctx, HZ_CUDA, arrays, 4);
 	return done_testing();
 }

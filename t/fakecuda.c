@@ -1078,11 +1078,10 @@ static CUresult fake_TensorMapEncodeTiled(void *map, int type, uint32_t rank, vo
 	BEGIN("cuTensorMapEncodeTiled", INIT);
 	bool good = type == CU_TENSOR_MAP_DATA_TYPE_UINT8 && (rank == 2 || rank == 3) &&
 		    !interleave && !fill &&
-		    (swizzle == CU_TENSOR_MAP_SWIZZLE_128B ||
-		     swizzle == CU_TENSOR_MAP_SWIZZLE_64B) &&
+		    swizzle >= CU_TENSOR_MAP_SWIZZLE_32B && swizzle <= CU_TENSOR_MAP_SWIZZLE_128B &&
 		    promotion == CU_TENSOR_MAP_L2_PROMOTION_L2_256B && (uintptr_t)map % 64 == 0 &&
 		    (uintptr_t)p % 16 == 0 &&
-		    box[0] <= (swizzle == CU_TENSOR_MAP_SWIZZLE_64B ? 64 : 128);
+		    box[0] <= 16u << swizzle;
 
 	/* What a map of bytes with this swizzle must keep to */
 	for (uint32_t i = 0; good && i < rank; i++)

@@ -344,6 +344,36 @@ static int wide_conv(struct dev *dev, int dtype, int nd, int in, int unit)
 	return good;
 }
 
+/*
+ * Groups of few channels, and few outputs of many channels: their kernels on a GPU, forward and for
+ * gradients
+ */
+static void test_few_channels(struct dev *dev)
+{
+	static const int64_t channels[][3] = { { 6, 6, 6 }, { 4, 8, 2 }, { 18, 3, 1 }, { 2, 17, 1 },
+					       { 32, 2, 2 } };
+	int t, i;
+
+	for (t = 0; t < types_of(dev); t++) {
+		int good = 1;
+
+		for (i = 0; i < (int)(sizeof(channels) / sizeof(*channels)); i++) {
+			hz_quat_conv_opts o = { .side = i % 2 };
+			struct model g = { .batch = 1 + i % 2, .groups = channels[i][2],
+					   .big = { 1, 3, 5 }, .taps = { 1, 2, 3 },
+					   .step = { 1, 1 + i % 2, 1 }, .dil = { 1, 1, 1 + i / 3 },
+					   .pad = { 0, 1, 1 }, .small = { 1, 1, 1 },
+					   .ci = channels[i][0], .co = channels[i][1] };
+
+			for (int d = 1; d < 3; d++)
+				g.small[d] = (g.big[d] + 2 * g.pad[d] - (g.taps[d] - 1) * g.dil[d] -
+					      1) / g.step[d] + 1;
+			good &= conv_case(dev, types[t], 2, &g, o, i % 2, 0);
+		}
+		ok(good, "%s: few channels, %s", dev->name, hz_dtype_name(types[t]));
+	}
+}
+
 static void test_wide_conv(struct dev *dev)
 {
 	const int gpu = dev->device >= HZ_CUDA;
@@ -375,7 +405,9 @@ static void test_conv_of_scales(struct dev *dev)
 
 	for (t = 0; t < types_of(dev); t++) {
 		const int dtype = types[t];
-		const double small = dtype == HZ_F16 ? 0x1p-8 : 0x1p-20;
+		/* In parts, f32 ends at 2^-37 of the largest. */
+		const double small = dtype == HZ_F16 ? 0x1p-8 : dtype == HZ_F32 ? 0x1p-16 :
+									     0x1p-20;
 		struct model ref = { .batch = 2, .big = { 1, 8, 8 }, .small = { 1, 8, 8 },
 				     .taps = { 1, 3, 3 }, .step = { 1, 1, 1 }, .dil = { 1, 1, 1 },
 				     .pad = { 0, 1, 1 }, .ci = 32, .co = 32, .groups = 1 };
@@ -474,6 +506,8 @@ int main(void)
 	for (i = 0; i < ndevs; i++) {
 		test_conv(&devs[i]);
 		test_wide_conv(&devs[i]);
+		if (i == 0 || devs[i].device >= HZ_CUDA)
+			test_few_channels(&devs[i]);
 		test_conv_of_scales(&devs[i]);
 		test_conv_of_channel_scales(&devs[i]);
 	}

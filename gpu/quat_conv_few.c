@@ -1,0 +1,169 @@
+/*
+ * quat_conv_few.c - launchers of quaternion convolutions of few channels in a group
+ *
+ * SPDX-License-Identifier: BSD-2-Clause
+ */
+#include <config.h>
+
+#include <string.h>
+
+#include "gpu/quat_conv_few.h"
+#include "gpu/quat_launch.h"
+
+/* Products of channels of a group: more are faster as products of matrices */
+#define PAIRS_MOST 32
+/* Input channels from which on a warp is worth having for an output */
+#define LANES_LEAST 16
+#define COUNT_MAX ((int64_t)1 << 30)
+#define BLOCKS 4			/* that a multiprocessor has room for, or more */
+#define ROUNDS 16			/* pixels of a part at least, unless there are fewer */
+#define PARTS_MOST 4096
+
+static bool fits(const struct hzi_qpatch_args *x, int64_t images, int64_t outs)
+{
+	for (int d = 0; d < 3; d++) {
+		if (x->size[d] > COUNT_MAX || x->count[d] > COUNT_MAX || x->taps[d] > COUNT_MAX)
+			return false;
+	}
+	return hzi_qpatch_small(x) && images <= COUNT_MAX &&
+	       x->groups * outs <= COUNT_MAX && x->groups * x->channels <= COUNT_MAX;
+}
+
+/* Where c is one side of a convolution: steps of pixels are elsewhere. */
+static struct hzi_quat_matrix pixels_of(const struct hzi_qarray *a, int conj, int64_t *stride)
+{
+	struct hzi_quat_view v = {.data = a->data, .col = a->stride[4]};
+	struct hzi_quat_matrix m;
+
+	memcpy(v.comp, a->comp, sizeof(v.comp));
+	m = hzi_quat_matrix_of(&v, a->dtype, conj, NULL, 0);
+	for (int d = 0; d < 4; d++) {
+		stride[d] = a->stride[d];
+		m.whole &= a->stride[d] % 4 == 0;
+	}
+	return m;
+}
+
+static struct hzi_quat_few_sight sight_of(const struct hzi_qpatch_args *x, int64_t images,
+					  int64_t outs, int conj)
+{
+	struct hzi_quat_few_sight s = {
+		.images = (int32_t)images, .groups = (int32_t)x->groups,
+		.channels = (int32_t)x->channels, .outs = (int32_t)outs,
+		.strips = (int32_t)ceil_div(x->count[2], HZI_QF_PIXELS),
+	};
+
+	s.x = pixels_of(&x->x, conj, s.x_stride);
+	for (int d = 0; d < 3; d++) {
+		s.size[d] = (int32_t)x->size[d];
+		s.count[d] = (int32_t)x->count[d];
+		s.taps[d] = (int32_t)x->taps[d];
+		s.step[d] = (int32_t)x->step[d];
+		s.each[d] = (int32_t)x->each[d];
+		s.base[d] = (int32_t)x->base[d];
+	}
+	return s;
+}
+
+static int kernel_of(int kernel_f32, bool whole, int dtype)
+{
+	return kernel_f32 + (!whole ? 3 : dtype == HZ_F32 ? 0 : dtype == HZ_F16 ? 1 : 2);
+}
+
+bool hzi_cuda_quat_conv_few_takes(const struct hzi_qconv_args *a)
+{
+	const int64_t in = a->x.channels, out = a->g.m;
+
+	return fits(&a->x, a->images, out) && in > 0 && out > 0 &&
+	       (in * out <= PAIRS_MOST || (out <= HZI_QF_OUT && in >= LANES_LEAST));
+}
+
+int hzi_cuda_quat_conv_few(struct hz_context *ctx, const char *op, const struct hzi_qconv_args *a)
+{
+	const struct hzi_qpatch_args *x = &a->x;
+	const bool narrow = x->channels * a->g.m > PAIRS_MOST;
+	struct hzi_quat_gemm_args g = a->g;
+	struct hzi_launch launch = {.block = {HZI_QF_THREADS}, .early = true};
+	struct hzi_quat_few p = {.s = sight_of(x, a->images, g.m, g.conj_b)};
+	int64_t blocks;
+
+	p.w = hzi_quat_matrix_of(&g.a, g.dtype, g.conj_a, &a->a_group, 1);
+	p.w.batch[0] = a->a_group;
+	g.m *= x->groups;
+	g.c = (struct hzi_quat_view){.data = a->y.data, .row = a->y.stride[4]};
+	memcpy(g.c.comp, a->y.comp, sizeof(g.c.comp));
+	if (a->pre.data) {
+		g.pre = (struct hzi_quat_view){.data = a->pre.data, .row = a->pre.stride[4]};
+		memcpy(g.pre.comp, a->pre.comp, sizeof(g.pre.comp));
+	}
+	p.out = hzi_quat_out_of(&g);
+	p.out.c.whole &= pixels_of(&a->y, 0, p.c_stride).whole;
+	if (a->pre.data)
+		p.out.pre.whole &= pixels_of(&a->pre, 0, p.pre_stride).whole;
+	p.plain = !g.bias && !g.pre.data && g.activation == HZ_ACT_NONE;
+	p.total = a->images * x->count[0] * x->count[1] * p.s.strips *
+		  (narrow ? x->groups : x->groups * a->g.m);
+	blocks = ceil_div(p.total, narrow ? HZI_QF_THREADS / 32 : HZI_QF_THREADS);
+	launch.grid[0] = (unsigned)min_of(blocks, COUNT_MAX);
+	return hzi_cuda_launch(ctx, op, HZI_FAMILY_QUAT_CONV_FEW,
+			       kernel_of(narrow ? HZI_KERNEL_quat_conv_narrow_f32 :
+						  HZI_KERNEL_quat_conv_few_f32,
+					 p.s.x.whole && p.w.whole, g.dtype),
+			       &launch, &p, sizeof(p));
+}
+
+/* ---- Gradients of weights -------------------------------------------------------------------- */
+
+bool hzi_cuda_quat_conv_few_weights_takes(const struct hzi_qconv_weights_args *a)
+{
+	const int64_t taps = a->x.taps[0] * a->x.taps[1] * a->x.taps[2];
+
+	return fits(&a->x, a->images, a->g.m) && a->g.k > 0 && a->x.channels > 0 && a->g.m > 0 &&
+	       a->x.channels * a->g.m <= PAIRS_MOST && ceil_div(taps, HZI_QF_TAPS) < 1 << 16 &&
+	       a->x.groups * a->g.m * a->x.channels * taps <= COUNT_MAX;
+}
+
+static int64_t parts_of(const struct hz_context *ctx, const struct hzi_qconv_weights_args *a)
+{
+	const int64_t threads = BLOCKS * HZI_QF_THREADS *
+				(int64_t)hzi_cuda_device(ctx)->multiprocessors;
+	const int64_t most = min_of(ceil_div(a->g.k, ROUNDS), PARTS_MOST);
+
+	return min_of(ceil_div(threads, a->x.groups * a->g.m * a->x.channels), most);
+}
+
+size_t hzi_cuda_quat_conv_few_weights_workspace(const struct hz_context *ctx,
+						const struct hzi_qconv_weights_args *a)
+{
+	return padded(16 * parts_of(ctx, a) * a->x.groups * a->g.m * a->g.n);
+}
+
+int hzi_cuda_quat_conv_few_weights(struct hz_context *ctx, const char *op,
+				   const struct hzi_qconv_weights_args *a)
+{
+	const int64_t taps = a->x.taps[0] * a->x.taps[1] * a->x.taps[2];
+	struct hzi_launch launch = {.block = {HZI_QF_THREADS}, .early = true};
+	struct hzi_quat_few_weights p = {
+		.s = sight_of(&a->x, a->images, a->g.m, a->g.conj_b),
+		.parts = ctx->workspace, .pixels = a->g.k,
+		.pairs = (int32_t)(a->x.groups * a->g.m * a->x.channels),
+	};
+	struct hzi_quat_few_sum sum = {
+		.parts = ctx->workspace, .sum = a->sum, .count = p.pairs * taps,
+		.conj = a->g.conj_c,
+	};
+
+	p.each = ceil_div(p.pixels, parts_of(ctx, a));
+	p.parts_count = sum.parts_count = (int32_t)ceil_div(p.pixels, p.each);
+	p.small = pixels_of(&a->small, a->g.conj_a, p.small_stride);
+	launch.grid[0] = (unsigned)ceil_div((int64_t)p.parts_count * p.pairs, HZI_QF_THREADS);
+	launch.grid[1] = (unsigned)ceil_div(taps, HZI_QF_TAPS);
+	HZ_CHECK(hzi_cuda_launch(ctx, op, HZI_FAMILY_QUAT_CONV_FEW,
+				 kernel_of(HZI_KERNEL_quat_conv_few_weights_f32,
+					   p.s.x.whole && p.small.whole, a->g.dtype),
+				 &launch, &p, sizeof(p)));
+	launch = (struct hzi_launch){.grid = {(unsigned)ceil_div(sum.count, 32)}, .early = true,
+				     .block = {32, HZI_QF_PARTS}};
+	return hzi_cuda_launch(ctx, op, HZI_FAMILY_QUAT_CONV_FEW, HZI_KERNEL_quat_conv_few_sum,
+			       &launch, &sum, sizeof(sum));
+}

@@ -1,0 +1,394 @@
+/*
+ * quat_conv_few.cu - convolutions of quaternions of few channels in a group
+ *
+ * SPDX-License-Identifier: BSD-2-Clause
+ *
+ * Of few channels on both sides, as in depthwise convolutions, a thread has one output channel of a
+ * few pixels, and threads side by side have channels side by side. Where there are but one to three
+ * outputs of many channels a warp has these of a few pixels, and its lanes share the channels.
+ * Gradients of weights: a thread has one pair of channels and a few taps, and sums over the pixels
+ * of a part; parts are added up in their order.
+ */
+#include "gpu/grid.cuh"
+#include "gpu/quat_conv_few.h"
+#include "gpu/quat_gemm.cuh"
+
+#define OTHERS (-1)
+#define PIXELS HZI_QF_PIXELS
+
+/* A quaternion as it lies in memory, or 0; those of any memory by a call. */
+template <int DTYPE>
+struct element {
+	quat_raw<DTYPE> raw;
+
+	__device__ __forceinline__ void load(const hzi_quat_matrix &m, int64_t at, bool there)
+	{
+		raw = {};
+		if (there)
+			raw.load(m.data, at);
+	}
+
+	__device__ __forceinline__ quat get(uint32_t turn) const
+	{
+		return raw.get(turn);
+	}
+};
+
+static __device__ __noinline__ quat load_other(const hzi_quat_matrix &m, int64_t at)
+{
+	return quat_load(m, at);
+}
+
+template <>
+struct element<OTHERS> {
+	quat q;
+
+	__device__ __forceinline__ void load(const hzi_quat_matrix &m, int64_t at, bool there)
+	{
+		q = {};
+		if (there)
+			q = load_other(m, at);
+	}
+
+	__device__ __forceinline__ quat get(uint32_t turn) const
+	{
+		return quat_turn_signs(q, turn);
+	}
+};
+
+HZ_DEVICE uint32_t turn_of(const hzi_quat_matrix &m)
+{
+	return m.conj ? 0x80000000 : 0;
+}
+
+/* Pixels of an output, from at[2] on in the last dimension */
+struct pixels {
+	int image, at[3];
+
+	__device__ __forceinline__ pixels(const hzi_quat_few_sight &s, int64_t i)
+	{
+		at[2] = (int)(i % s.strips) * PIXELS, i /= s.strips;
+		at[1] = (int)(i % s.count[1]), i /= s.count[1];
+		at[0] = (int)(i % s.count[0]);
+		image = (int)(i / s.count[0]);
+	}
+};
+
+static __device__ __noinline__ void finish(const hzi_quat_out &o, int64_t to, int64_t pre, int row,
+					   quat q)
+{
+	quat_finish(o, to, pre, row, 0, q);
+}
+
+HZ_DEVICE void put(const hzi_quat_few &p, const pixels &o, int pixel, int row, quat q)
+{
+	int64_t to = o.image * p.c_stride[0], pre = o.image * p.pre_stride[0];
+
+	if (o.at[2] + pixel >= p.s.count[2])
+		return;
+#pragma unroll
+	for (int d = 0; d < 3; d++) {
+		const int at = d < 2 ? o.at[d] : o.at[2] + pixel;
+
+		to += at * p.c_stride[1 + d];
+		pre += at * p.pre_stride[1 + d];
+	}
+	if (p.plain)
+		quat_store(p.out.c, to + row * p.out.c.row,
+			   quat_turn_signs(q, turn_of(p.out.c)));
+	else
+		finish(p.out, to, pre, row, q);
+}
+
+/* ---- Few channels ---------------------------------------------------------------------------- */
+
+template <int DTYPE>
+HZ_DEVICE void few(const hzi_quat_few &p)
+{
+	const hzi_quat_few_sight &s = p.s;
+	const int outs = s.groups * s.outs;
+	const int64_t step = (int64_t)gridDim.x * HZI_QF_THREADS;
+	const uint32_t turn_x = turn_of(s.x), turn_w = turn_of(p.w);
+
+	grid_next();
+	grid_wait();
+	for (int64_t i = (int64_t)blockIdx.x * HZI_QF_THREADS + threadIdx.x; i < p.total;
+	     i += step) {
+		const pixels o(s, i / outs);
+		const int row = (int)(i % outs), group = row / s.outs;
+		const int64_t w0 = group * p.w.batch[0] + (row - group * s.outs) * p.w.row;
+		const int64_t x0 = o.image * s.x_stride[0] + (int64_t)group * s.channels * s.x.col;
+		const int first = s.step[2] * o.at[2] + s.base[2];
+		quat sum[PIXELS] = {};
+		int64_t w_at = w0;
+
+		for (int t0 = 0; t0 < s.taps[0]; t0++) {
+			const int a0 = s.step[0] * o.at[0] + s.each[0] * t0 + s.base[0];
+
+			for (int t1 = 0; t1 < s.taps[1]; t1++) {
+				const int a1 = s.step[1] * o.at[1] + s.each[1] * t1 + s.base[1];
+				const int64_t x1 = x0 + a0 * s.x_stride[1] + a1 * s.x_stride[2];
+
+				if ((uint32_t)a0 >= (uint32_t)s.size[0] ||
+				    (uint32_t)a1 >= (uint32_t)s.size[1]) {
+					w_at += (int64_t)s.taps[2] * s.channels * p.w.col;
+					continue;
+				}
+				for (int t2 = 0; t2 < s.taps[2]; t2++) {
+					const int a2 = first + s.each[2] * t2;
+#pragma unroll 1
+					for (int c = 0; c < s.channels; c++) {
+						element<DTYPE> w, x[PIXELS];
+
+						w.load(p.w, w_at, true);
+						w_at += p.w.col;
+#pragma unroll
+						for (int j = 0; j < PIXELS; j++) {
+							const int a = a2 + s.step[2] * j;
+
+							x[j].load(s.x,
+								  x1 + a * s.x_stride[3] +
+									  c * s.x.col,
+								  (uint32_t)a <
+									  (uint32_t)s.size[2]);
+						}
+#pragma unroll
+						for (int j = 0; j < PIXELS; j++)
+							sum[j] = quat_fma(w.get(turn_w),
+									  x[j].get(turn_x), sum[j]);
+					}
+				}
+			}
+		}
+#pragma unroll
+		for (int j = 0; j < PIXELS; j++)
+			put(p, o, j, row, sum[j]);
+	}
+}
+
+/* ---- Few outputs of many channels ------------------------------------------------------------ */
+
+/* The sum over lanes, in all of them */
+HZ_DEVICE quat over_lanes(quat q)
+{
+#pragma unroll
+	for (int i = 16; i; i /= 2) {
+		q.w += __shfl_xor_sync(~0u, q.w, i);
+		q.x += __shfl_xor_sync(~0u, q.x, i);
+		q.y += __shfl_xor_sync(~0u, q.y, i);
+		q.z += __shfl_xor_sync(~0u, q.z, i);
+	}
+	return q;
+}
+
+template <int DTYPE>
+HZ_DEVICE void narrow(const hzi_quat_few &p)
+{
+	const hzi_quat_few_sight &s = p.s;
+	const int64_t step = (int64_t)gridDim.x * (HZI_QF_THREADS / 32);
+	const int lane = threadIdx.x % 32;
+	const uint32_t turn_x = turn_of(s.x), turn_w = turn_of(p.w);
+
+	grid_next();
+	grid_wait();
+	for (int64_t i = (int64_t)blockIdx.x * (HZI_QF_THREADS / 32) + threadIdx.x / 32;
+	     i < p.total; i += step) {
+		const pixels o(s, i / s.groups);
+		const int group = (int)(i % s.groups);
+		const int64_t w0 = group * p.w.batch[0];
+		const int64_t x0 = o.image * s.x_stride[0] + (int64_t)group * s.channels * s.x.col;
+		const int first = s.step[2] * o.at[2] + s.base[2];
+		quat sum[HZI_QF_OUT][PIXELS] = {};
+
+		for (int t0 = 0; t0 < s.taps[0]; t0++) {
+			const int a0 = s.step[0] * o.at[0] + s.each[0] * t0 + s.base[0];
+
+			for (int t1 = 0; t1 < s.taps[1]; t1++) {
+				const int a1 = s.step[1] * o.at[1] + s.each[1] * t1 + s.base[1];
+				const int64_t x1 = x0 + a0 * s.x_stride[1] + a1 * s.x_stride[2];
+				const int tap = (t0 * s.taps[1] + t1) * s.taps[2];
+
+				if ((uint32_t)a0 >= (uint32_t)s.size[0] ||
+				    (uint32_t)a1 >= (uint32_t)s.size[1])
+					continue;
+				for (int t2 = 0; t2 < s.taps[2]; t2++) {
+					const int a2 = first + s.each[2] * t2;
+					const int64_t w1 = w0 + (int64_t)(tap + t2) * s.channels *
+									p.w.col;
+#pragma unroll 1
+					for (int c = lane; c < s.channels; c += 32) {
+						element<DTYPE> w[HZI_QF_OUT], x[PIXELS];
+
+#pragma unroll
+						for (int j = 0; j < PIXELS; j++) {
+							const int a = a2 + s.step[2] * j;
+
+							x[j].load(s.x,
+								  x1 + a * s.x_stride[3] +
+									  c * s.x.col,
+								  (uint32_t)a <
+									  (uint32_t)s.size[2]);
+						}
+#pragma unroll
+						for (int m = 0; m < HZI_QF_OUT; m++)
+							w[m].load(p.w,
+								  w1 + m * p.w.row + c * p.w.col,
+								  m < s.outs);
+#pragma unroll
+						for (int m = 0; m < HZI_QF_OUT; m++) {
+							if (m >= s.outs)
+								break;
+#pragma unroll
+							for (int j = 0; j < PIXELS; j++)
+								sum[m][j] = quat_fma(
+									w[m].get(turn_w),
+									x[j].get(turn_x),
+									sum[m][j]);
+						}
+					}
+				}
+			}
+		}
+#pragma unroll
+		for (int m = 0; m < HZI_QF_OUT; m++) {
+			if (m >= s.outs)
+				break;
+#pragma unroll
+			for (int j = 0; j < PIXELS; j++) {
+				const quat q = over_lanes(sum[m][j]);
+
+				if (lane == PIXELS * m + j)
+					put(p, o, j, group * s.outs + m, q);
+			}
+		}
+	}
+}
+
+/* ---- Gradients of weights -------------------------------------------------------------------- */
+
+template <int DTYPE>
+HZ_DEVICE void few_weights(const hzi_quat_few_weights &p)
+{
+	const hzi_quat_few_sight &s = p.s;
+	const int64_t i = (int64_t)blockIdx.x * HZI_QF_THREADS + threadIdx.x;
+	const int pair = (int)(i % p.pairs), part = (int)(i / p.pairs);
+	const int row = pair / s.channels, group = row / s.outs, channel = pair % s.channels;
+	const int first_tap = blockIdx.y * HZI_QF_TAPS;
+	const int taps = min(HZI_QF_TAPS, s.taps[0] * s.taps[1] * s.taps[2] - first_tap);
+	const int64_t x_channel = ((int64_t)group * s.channels + channel) * s.x.col;
+	const uint32_t turn_x = turn_of(s.x), turn_y = turn_of(p.small);
+	quat sum[HZI_QF_TAPS] = {};
+	int place[HZI_QF_TAPS][3];
+	int64_t pixel = part * p.each, rest = pixel;
+	const int64_t end = min(p.pixels, pixel + p.each);
+	int image, at[3];
+
+	grid_next();
+	grid_wait();
+	if (part >= p.parts_count)
+		return;
+#pragma unroll
+	for (int t = 0; t < HZI_QF_TAPS; t++) {
+		const int tap = first_tap + t, outer = tap / s.taps[2];
+
+		place[t][2] = s.each[2] * (tap % s.taps[2]) + s.base[2];
+		place[t][1] = s.each[1] * (outer % s.taps[1]) + s.base[1];
+		place[t][0] = s.each[0] * (outer / s.taps[1]) + s.base[0];
+	}
+	at[2] = (int)(rest % s.count[2]), rest /= s.count[2];
+	at[1] = (int)(rest % s.count[1]), rest /= s.count[1];
+	at[0] = (int)(rest % s.count[0]);
+	image = (int)(rest / s.count[0]);
+	for (; pixel < end; pixel++) {
+		element<DTYPE> y, x[HZI_QF_TAPS];
+
+		y.load(p.small, image * p.small_stride[0] + at[0] * p.small_stride[1] +
+					at[1] * p.small_stride[2] + at[2] * p.small_stride[3] +
+					row * p.small.col, true);
+#pragma unroll
+		for (int t = 0; t < HZI_QF_TAPS; t++) {
+			const int a0 = s.step[0] * at[0] + place[t][0];
+			const int a1 = s.step[1] * at[1] + place[t][1];
+			const int a2 = s.step[2] * at[2] + place[t][2];
+			const bool there = t < taps && (uint32_t)a0 < (uint32_t)s.size[0] &&
+					   (uint32_t)a1 < (uint32_t)s.size[1] &&
+					   (uint32_t)a2 < (uint32_t)s.size[2];
+
+			x[t].load(s.x, image * s.x_stride[0] + a0 * s.x_stride[1] +
+					       a1 * s.x_stride[2] + a2 * s.x_stride[3] + x_channel,
+				  there);
+		}
+#pragma unroll
+		for (int t = 0; t < HZI_QF_TAPS; t++)
+			sum[t] = quat_fma(y.get(turn_y), x[t].get(turn_x), sum[t]);
+		if (++at[2] == s.count[2]) {
+			at[2] = 0;
+			if (++at[1] == s.count[1]) {
+				at[1] = 0;
+				if (++at[0] == s.count[0]) {
+					at[0] = 0;
+					image++;
+				}
+			}
+		}
+	}
+#pragma unroll
+	for (int t = 0; t < HZI_QF_TAPS; t++) {
+		const int64_t outs = (int64_t)s.groups * s.outs;
+		const int all = s.taps[0] * s.taps[1] * s.taps[2];
+
+		if (t < taps)
+			((float4 *)p.parts)[((part * outs + row) * all + first_tap + t) *
+						    s.channels + channel] =
+				make_float4(sum[t].w, sum[t].x, sum[t].y, sum[t].z);
+	}
+}
+
+/* As many parts by each of eight threads, whose sums are added up then */
+extern "C" __global__ __launch_bounds__(32 * HZI_QF_PARTS) void
+quat_conv_few_sum(const __grid_constant__ hzi_quat_few_sum p)
+{
+	__shared__ float4 sums[HZI_QF_PARTS][32];
+	const int64_t i = (int64_t)blockIdx.x * 32 + threadIdx.x;
+	const int each = (p.parts_count + HZI_QF_PARTS - 1) / HZI_QF_PARTS;
+	const int first = threadIdx.y * each, end = min(first + each, p.parts_count);
+	float4 sum = {};
+
+	grid_next();
+	grid_wait();
+	if (i < p.count) {
+#pragma unroll 8
+		for (int part = first; part < end; part++) {
+			const float4 f = ((const float4 *)p.parts)[part * p.count + i];
+
+			sum.x += f.x, sum.y += f.y, sum.z += f.z, sum.w += f.w;
+		}
+	}
+	sums[threadIdx.y][threadIdx.x] = sum;
+	__syncthreads();
+	if (threadIdx.y || i >= p.count)
+		return;
+	for (int j = 1; j < HZI_QF_PARTS; j++) {
+		const float4 f = sums[j][threadIdx.x];
+
+		sum.x += f.x, sum.y += f.y, sum.z += f.z, sum.w += f.w;
+	}
+	if (p.conj)
+		sum.y = -sum.y, sum.z = -sum.z, sum.w = -sum.w;
+	((float4 *)p.sum)[i] = sum;
+}
+
+#define KERNEL(name, params, call) \
+	extern "C" __global__ __launch_bounds__(HZI_QF_THREADS) void \
+	name(const __grid_constant__ params p) \
+	{ \
+		call(p); \
+	}
+#define KERNELS(name, params, call) \
+	KERNEL(name##_f32, params, call<HZ_F32>) \
+	KERNEL(name##_f16, params, call<HZ_F16>) \
+	KERNEL(name##_bf16, params, call<HZ_BF16>) \
+	KERNEL(name##_any, params, call<OTHERS>)
+KERNELS(quat_conv_few, hzi_quat_few, few)
+KERNELS(quat_conv_narrow, hzi_quat_few, narrow)
+KERNELS(quat_conv_few_weights, hzi_quat_few_weights, few_weights)

@@ -300,6 +300,57 @@ static void test_nan(void)
 	}
 }
 
+/* ---- Strides --------------------------------------------------------------------------------- */
+
+/* Quaternions whose components are one number each, by a stride of 0, are as if written out. */
+static void test_repeated(void)
+{
+	enum { N = 37 };
+
+	for (int d = 0; d < ndevs; d++) {
+		struct area one = area_new(&devs[d], N * 4, 0), all = area_new(&devs[d], N * 16, 0);
+		struct area b = area_new(&devs[d], N * 16, 0), y = area_new(&devs[d], N * 16, 0);
+		hz_tensor to = hz_tensor_2d(one.data, HZ_F32, devs[d].device, N, 4);
+		hz_tensor ta = hz_tensor_2d(all.data, HZ_F32, devs[d].device, N, 4);
+		hz_tensor tb = hz_tensor_2d(b.data, HZ_F32, devs[d].device, N, 4);
+		hz_tensor ty = hz_tensor_2d(y.data, HZ_F32, devs[d].device, N, 4);
+		float image[2 * GUARD / 4 + 4 * N], want[4 * N];
+		float *const in = image + GUARD / 4;
+		int good = 1;
+
+		to.stride[0] = 1;
+		to.stride[1] = 0;
+		for (int i = 0; i < N; i++)
+			in[i] = (float)(i % 7 - 3);
+		area_write(&one, image);
+		for (int i = 0; i < 4 * N; i++)
+			in[i] = (float)(i / 4 % 7 - 3);
+		area_write(&all, image);
+		for (int i = 0; i < 4 * N; i++)
+			in[i] = (float)(i % 9 - 4);
+		area_write(&b, image);
+		for (uint32_t f = 0; f < 24; f++) {
+			const uint32_t flag = f & 7;	/* what is conjugated, and the order */
+			const hz_tensor *const left[] = {&ta, &tb, &ta};
+			const hz_tensor *const right[] = {&tb, &ta, &ta};
+			const hz_tensor *const l = left[f / 8], *const r = right[f / 8];
+
+			good &= hz_quat_mul(devs[d].ctx, l, r, &ty, flag) == HZ_OK;
+			area_read(&y, image);
+			memcpy(want, in, sizeof(want));
+			good &= hz_quat_mul(devs[d].ctx, l == &ta ? &to : l, r == &ta ? &to : r,
+					    &ty, flag) == HZ_OK;
+			area_read(&y, image);
+			good &= memcmp(want, in, sizeof(want)) == 0;
+		}
+		ok(good, "quaternions of one number each, %s", devs[d].name);
+		area_free(&one);
+		area_free(&all);
+		area_free(&b);
+		area_free(&y);
+	}
+}
+
 /* ---- Errors ---------------------------------------------------------------------------------- */
 
 static hz_tensor A, B, Y, V;
@@ -428,6 +479,7 @@ int main(void)
 	test_differences();
 	test_special();
 	test_nan();
+	test_repeated();
 	test_empty();
 	test_errors();
 	dev_close_all();

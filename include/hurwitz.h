@@ -1045,7 +1045,9 @@ typedef struct hz_quat_conv_opts {
  *
  * Aliasing: no output overlaps another operand.
  * Arithmetic: as hz_quat_linear(); but in HALF no component of x counts as smaller than 2^-26 of
- * the largest finite one, as neighbours have a scale in common.
+ * the largest finite one, in SPLIT than 2^-37, as neighbours have a scale in common. On a GPU
+ * HZ_QUAT_AUTO may be HZ_QUAT_FAST from 8 channels on, and groups of few channels, and few outputs,
+ * have f32 multiply-adds by the direct method, whatever the method and the precision.
  * Workspace: hz_quat_conv_workspace(); it may have patches of x, for a limited number of pixels at
  * a time.
  * Source: Gaudet, Maida 2018, "Deep Quaternion Networks", section 3.

@@ -502,6 +502,18 @@ struct hzi_vlut_points {
 };
 
 /*
+ * Points of a panel less offset to such bytes, count of k from k on, multiples of 4: of 64 rows, as
+ * p [count][64]; or bytes [count / embed][64][embed], embed 4 or 8.
+ */
+struct hzi_vlut_quads {
+	const int16_t *p;
+	const int8_t *bytes;
+	uint8_t *b;
+	int64_t k, count, b_panel;
+	int32_t embed;
+};
+
+/*
  * Such bytes of k .. k + count - 1, count a multiple of embed and k of 4, to floats: number e of
  * row i times scale[i], scale being 64 floats for each group blocks, in panels of `rows` rows,
  * panel elements apart, [count][rows]; extra: after each block a row of the scales themselves.
@@ -528,28 +540,36 @@ struct hzi_lane_divisor {
  * A rule for lanes: q is 2^shift times an odd number, whose inverse mod 2^16 is inverse. q2 is 2 q;
  * digit divides coordinates in the basis. Points are of 16 bits, with byte_points of 8; bytes:
  * those that fit can be of 8 bits when decoded, and then no coordinate less o is beyond largest.
+ * The index of a level is in `planes` numbers of 16 bits, of `digits` digits each, the lowest
+ * first; bytes, and byte_points, have but one.
  */
 struct hzi_lane_rule {
 	struct hzi_lane_divisor q, q2, digit;
 	int32_t shift, inverse;
 	bool pow2, bytes, byte_points;
 	int32_t largest;
+	int32_t digits, planes;
 };
 
+#define HZI_LATTICE_PLANES 24	/* of all levels that lanes hold */
+
 /*
- * Points of count blocks x, back to back, and their indices: level m of block i at index[m *
- * HZI_LATTICE_RUN + i]. The scale is inverse, or inverses[i], times factors[i] if not NULL.
- * miss[i]: 0, HZI_LATTICE_MISS if the block does not fit, and HZI_LATTICE_FAR beside it where
- * indices mean nothing: y is not a number, or rounds to more than far. error[i], if wanted, is that
- * of hzi_lattice_error(). Arrays have HZI_LATTICE_RUN elements.
+ * Points of count blocks x, back to back, and their indices: plane n of level m of block i at
+ * index[(m * planes + n) * HZI_LATTICE_RUN + i]. The scale is inverse, or inverses[i], times
+ * factors[i] if not NULL. miss[i]: 0, HZI_LATTICE_MISS if the block does not fit, and
+ * HZI_LATTICE_FAR beside it where indices mean nothing: y is not a number, or rounds to more than
+ * far. error[i], if wanted, is that of hzi_lattice_error(). Arrays have HZI_LATTICE_RUN elements.
+ * matrices: NULL, or of a named lattice with a transform.
  */
 #define HZI_LATTICE_MISS 1
 #define HZI_LATTICE_FAR 2
 
 struct hzi_lattice_rule;
+struct hzi_lattice_matrices;
 
 struct hzi_lattice_points {
 	const struct hzi_lattice_rule *rule;
+	const struct hzi_lattice_matrices *matrices;
 	const struct hzi_lane_rule *lanes;
 	const void *x;
 	int64_t count;
@@ -587,14 +607,67 @@ struct hzi_lattice_values {
 	bool stream;
 };
 
-/* count values, (p[i] unit - sub[i % d]) scale, or scales[i] */
+/*
+ * LEVEL codes of count blocks to indices, in planes `step` apart; blocks and levels are code_block
+ * and code_level apart. size: q^d, weight: q^digits.
+ */
+struct hzi_lattice_index {
+	const struct hzi_lane_rule *lanes;
+	const void *codes;
+	uint16_t *index;
+	int64_t count, step, code_block, code_level;
+	int32_t levels, bytes;
+	uint64_t size;
+	uint32_t weight;
+};
+
+/*
+ * Points less o of count blocks: q^first times the sum of levels, whose indices lie in planes
+ * `step` apart, to coordinates that do. Whole vectors, at most of 64, are read and written.
+ */
+struct hzi_lattice_leaders {
+	const struct hzi_lattice_rule *rule;
+	const struct hzi_lane_rule *lanes;
+	const uint16_t *index;
+	int16_t *p;
+	int64_t count, step;
+	int32_t levels, first;
+};
+
+/*
+ * Values of such points, as hzi_lattice_value(), back to back; scales[i] is that of block i, or
+ * NULL: scale. sub and matrices are NULL where there is nothing to be done.
+ */
 struct hzi_lattice_scale {
-	const int32_t *p;
+	const struct hzi_lattice_rule *rule;
+	const struct hzi_lattice_matrices *matrices;
+	const int16_t *p;
 	void *y;
-	int64_t count;
-	int32_t d, y_dtype;
-	float unit, scale;
+	int64_t count, step;
+	int32_t y_dtype;
+	float scale;
 	const float *scales, *sub;
+};
+
+/*
+ * Of count blocks x, back to back, times the matrix unless NULL: sums of squares, and the largest
+ * of sizes; norm and most have room for LANES more.
+ */
+struct hzi_lattice_norms {
+	const struct hzi_lattice_matrices *matrices;
+	const void *x;
+	float *norm, *most;
+	int64_t count;
+	int32_t d, x_dtype;
+};
+
+/* scale[t] of count T, those beyond last being last */
+struct hzi_lattice_scales {
+	const uint8_t *t;
+	const float *scale;
+	float *to;
+	int64_t count;
+	int32_t last;
 };
 
 /* ---- Hyper-connections ----------------------------------------------------------------------- */
@@ -804,7 +877,11 @@ struct hz_kern {
 	void (*lattice_points)(const struct hzi_lattice_points *a);
 	void (*lattice_codes)(const struct hzi_lattice_codes *a);
 	void (*lattice_values)(const struct hzi_lattice_values *a);
+	void (*lattice_index)(const struct hzi_lattice_index *a);
+	void (*lattice_leaders)(const struct hzi_lattice_leaders *a);
 	void (*lattice_scale)(const struct hzi_lattice_scale *a);
+	void (*lattice_scales)(const struct hzi_lattice_scales *a);
+	void (*lattice_norms)(const struct hzi_lattice_norms *a);
 	void (*quat_row)(const struct hzi_quat_row *a);
 	void (*quat_total)(const struct hzi_quat_total *a);
 	void (*quat_put)(const struct hzi_quat_put *a);
@@ -833,6 +910,8 @@ struct hz_kern {
 	void (*vlut_range)(const struct hzi_vlut_table *a);
 	void (*vlut_table)(const struct hzi_vlut_table *a);
 	void (*vlut_points)(const struct hzi_vlut_points *a);
+	void (*vlut_quads)(const struct hzi_vlut_quads *a);
+	bool vlut_computes;		/* leaders by lanes, where there are tables of words too */
 	void (*vlut_widen)(const struct hzi_vlut_widen *a);
 	/* 64 rows of bytes, count long, row i at rows + i * step, to count * 64 as in panels */
 	void (*vlut_turn)(const uint8_t *rows, int64_t step, int64_t count, uint8_t *to);

@@ -9,109 +9,9 @@
  */
 #include <config.h>
 
+#include <math.h>
+
 #include "cpu/lattice.h"
-
-/* ---- Lanes ----------------------------------------------------------------------------------- */
-
-/* For x mod n of |x| <= range; false if 16 bits do not do. */
-static bool make_divisor(struct hzi_lane_divisor *l, int64_t n, int64_t range)
-{
-	const int64_t bias = (range / (2 * n) + 1) * 2 * n, mul = 65536 / n + 1;
-
-	*l = (struct hzi_lane_divisor){(int32_t)n, (int32_t)bias, (int32_t)mul};
-	/*
-	 * x mul / 65536 exceeds x / n by x (mul n - 65536) / (65536 n), which is to be below 1 / n.
-	 */
-	return (bias + range) * (mul * n - 65536) < 65536;
-}
-
-/*
- * How large coordinates that are rounded at level 0 may be for lanes that hold up to limit; margin
- * is what is added to them: the offset, a correction, and by remainder() q or q^M.
- */
-static int64_t farthest(const struct hzi_lattice_rule *r, int64_t limit, int64_t weight,
-			int64_t offset)
-{
-	return r->kind == HZI_LATTICE_E8 ? (limit - offset - weight - 3) / 2 :
-					   limit - offset - weight / 2 - 2;
-}
-
-bool hzi_lattice_lanes(const struct hz_lattice *lattice, struct hzi_lane_rule *l, int32_t *far)
-{
-	const struct hzi_lattice_rule *r = &lattice->rule;
-	const bool tabular = r->kind == HZI_LATTICE_E8 || (r->kind == HZI_LATTICE_D && r->d == 4);
-	/* A number of A2 is at most 2 |y|. */
-	const double beyond = (r->kind == HZI_LATTICE_A2 ? 2 : 1) * (double)r->reach + 2;
-	int64_t point = 0, offset = 0, weight = 1, largest;
-
-	memset(l, 0, sizeof(*l));
-	if (r->kind == HZI_LATTICE_BASIS || (r->flags & HZI_LATTICE_MAPPED) ||
-	    r->level_size == 0 || r->level_size > 65536 || r->q > 256)
-		return false;
-	for (int m = 0; m < r->levels; m++) {
-		point = point * r->q + lattice->leader_max;
-		weight *= r->q;
-		if (point > 16384 || weight > 4096)
-			return false;
-	}
-	for (int i = 0; i < r->embed; i++)
-		offset = abs(r->offset[i]) > offset ? abs(r->offset[i]) : offset;
-	l->pow2 = r->log2q >= 0;
-	l->shift = __builtin_ctz((unsigned)r->q);
-	l->inverse = 1;
-	/* Newton's iteration, modulo 2^16, doubles the bits that are right. */
-	for (int i = 0; i < 4; i++) {
-		const unsigned odd = (unsigned)(r->q >> l->shift), u = (uint16_t)l->inverse;
-
-		l->inverse = (int16_t)(uint16_t)(u * (2 - odd * u));
-	}
-	if (l->pow2) {
-		l->q.n = r->q;
-		largest = farthest(r, 127, weight, offset);
-		/*
-		 * Digits lie in one byte each, and so do coordinates in the basis up to their
-		 * digit.
-		 */
-		l->bytes = tabular && point + offset <= 127 && r->q <= 16 && weight <= 64 &&
-			   (r->kind == HZI_LATTICE_D || weight <= 16) &&
-			   (r->level_size <= 256 || 8 % l->shift == 0);
-		l->largest = (int32_t)(point + offset);
-		l->byte_points = l->bytes && (double)largest >= beyond;
-		if (!l->byte_points)
-			largest = farthest(r, 16383, weight, offset);
-		*far = (int32_t)largest;
-		return (double)largest >= beyond;
-	}
-	if (!(beyond < 16384))
-		return false;
-	*far = 2 * (int32_t)beyond;
-	largest = (r->kind == HZI_LATTICE_E8 ? 2 : 1) * ((int64_t)*far + 2) + offset;
-	/* Coordinates of leaders, within 2 q: sums of E8 are of 8, of D_d of d. */
-	return make_divisor(&l->q, r->q, largest + r->q) &&
-	       make_divisor(&l->q2, 2 * r->q, largest + 2 * r->q) &&
-	       make_divisor(&l->digit, r->q, (int64_t)(r->d > 8 ? 2 * r->d : 16) * r->q);
-}
-
-/* ---- Rows ------------------------------------------------------------------------------------ */
-
-struct hzi_lattice_map hzi_lattice_join(const struct hzi_lattice_map *from,
-					const struct hzi_lattice_rule *r, bool values)
-{
-	struct hzi_lattice_map m = *from;
-	const int64_t row = values ? m.n * m.v_step : m.blocks * m.v_block;
-	const int64_t groups = ceil_div(m.blocks, r->group);
-
-	if (m.ndim == 0 || m.n != m.blocks * (values ? r->d : 1) || m.blocks % r->group)
-		return m;
-	if (m.v_stride[m.ndim - 1] != row ||
-	    m.code_stride[m.ndim - 1] != m.blocks * m.code_block ||
-	    m.t_stride[m.ndim - 1] != groups * m.t_step)
-		return m;
-	m.ndim--;
-	m.n *= m.shape[m.ndim];
-	m.blocks *= m.shape[m.ndim];
-	return m;
-}
 
 /* count elements, step apart, side by side; what is beyond valid is 0. */
 static void gather(const void *from, int64_t step, int64_t size, int64_t valid, int64_t count,
@@ -138,25 +38,24 @@ struct encode_job {
 	struct hzi_lane_rule lanes;
 	bool in_lanes;
 	int32_t far;
+	struct hzi_lattice_powers powers;	/* in lanes */
+	float norm;			/* of reach_squared(), with GROUP */
 	int64_t run, runs;		/* blocks of a run, runs of a row */
 	int64_t overload[2];		/* sums of all threads */
 	struct room *rooms;		/* of threads, in lanes */
 };
 
-/*
- * What a run has by now. Runs are of blocks that lanes hold: 2^d <= level_size <= 65536, and 2^M <=
- * q^M <= 4096.
- */
-#define LEVELS 12
+#define PLANES HZI_LATTICE_PLANES
 #define VALUES 8192			/* of a run at most */
 #define LEAST_RUN 256			/* blocks of one, if each thread is to have some */
 
+/* What a run has by now */
 struct encoded {
 	const void *x;			/* blocks back to back */
 	int64_t count;
 	int64_t overload[2];
 	uint8_t t[RUN];			/* of a group: at its first block */
-	uint16_t index[LEVELS * RUN + ROOM];
+	uint16_t index[PLANES * RUN + ROOM];
 	uint16_t miss[RUN + ROOM];
 	float apart[VALUES + ROOM];	/* x, if it does not lie like that */
 };
@@ -213,6 +112,20 @@ static __attribute__((flatten)) void point_of(const struct encode_job *job, stru
 		overload[0] += hzi_lattice_choose(r, job->matrices, v, &g->t, p);
 }
 
+/* Digits of a level to planes */
+static void put_index(const struct encode_job *job, const int32_t *digits, uint16_t *index)
+{
+	const int count = job->lanes.digits;
+
+	for (int first = 0; first < job->rule->d; first += count, index += RUN) {
+		uint32_t sum = 0;
+
+		for (int i = (int)min_of(first + count, job->rule->d) - 1; i >= first; i--)
+			sum = sum * (uint32_t)job->rule->q + (uint32_t)digits[i];
+		*index = (uint16_t)sum;
+	}
+}
+
 /* Block or group `first` by the rule alone, into the indices */
 static void index_by_rule(const struct encode_job *job, struct encoded *e, int64_t first)
 {
@@ -227,7 +140,7 @@ static void index_by_rule(const struct encode_job *job, struct encoded *e, int64
 		point_of(job, &group, i, e->overload, p);
 		for (int m = 0; m < r->levels; m++) {
 			hzi_lattice_digits(r, p, digits);
-			e->index[m * RUN + first + i] = (uint16_t)hzi_lattice_index(r, digits);
+			put_index(job, digits, e->index + m * job->lanes.planes * RUN + first + i);
 			hzi_lattice_parent(r, job->matrices, p);
 		}
 	}
@@ -236,9 +149,12 @@ static void index_by_rule(const struct encode_job *job, struct encoded *e, int64
 
 /* ---- Encoding in lanes ----------------------------------------------------------------------- */
 
-/* What is known of a group: the best scale by now, or -1, and the first that is not to be tried */
+/*
+ * What is known of a group: the best scale by now, or -1, and its error; the first scale that all
+ * fit at, or where the search for it is; the block that is tried alone meanwhile
+ */
 struct group_state {
-	int best, end;
+	int best, first, scout;
 	float least;
 };
 
@@ -246,11 +162,12 @@ struct group_state {
 struct pending {
 	int64_t count;
 	int16_t block[RUN + ROOM];
-	uint8_t t[RUN];			/* of GROUP, by now */
+	uint8_t t[RUN + 1];		/* of GROUP, by now */
 	float inverse[RUN + ROOM], factor[RUN + ROOM];
 	float error[RUN + ROOM];
-	struct group_state state[RUN];	/* of a group: at its first block */
-	uint16_t index[LEVELS * RUN + ROOM], miss[RUN + ROOM];
+	struct group_state state[RUN];	/* of groups, in their order */
+	int16_t group[RUN], searching[RUN];	/* of a block; those that search */
+	uint16_t index[PLANES * RUN + ROOM], miss[RUN + ROOM];
 	float x[VALUES + ROOM];
 };
 
@@ -271,8 +188,8 @@ static inline void gather_blocks(const struct encoded *e, struct pending *p, con
 static inline void copy_index(const struct encode_job *job, struct encoded *e, int64_t block,
 			      const uint16_t *index, int64_t i)
 {
-	for (int m = 0; m < job->rule->levels; m++)
-		e->index[m * RUN + block] = index[m * RUN + i];
+	for (int n = 0; n < job->powers.planes; n++)
+		e->index[n * RUN + block] = index[n * RUN + i];
 }
 
 /* Fills p->x, p->index, p->miss and p->error of a, which says how they are scaled. */
@@ -296,6 +213,7 @@ static void try_pending(const struct encode_job *job, const struct encoded *e, s
 		break;
 	}
 	a->rule = job->rule;
+	a->matrices = job->matrices;
 	a->lanes = &job->lanes;
 	a->x = p->x;
 	a->count = p->count;
@@ -328,9 +246,9 @@ static void retry(const struct encode_job *job, struct encoded *e, struct pendin
 		}
 		try_pending(job, e, p, &a);
 		/* What did not fit is written over once more. */
-		for (int m = 0; m < r->levels; m++) {
+		for (int n = 0; n < job->powers.planes; n++) {
 			for (int64_t i = 0; i < count; i++)
-				e->index[m * RUN + p->block[i]] = p->index[m * RUN + i];
+				e->index[n * RUN + p->block[i]] = p->index[n * RUN + i];
 		}
 		p->count = 0;
 		for (int64_t i = 0; i < count; i++) {
@@ -356,6 +274,7 @@ static void try_all(const struct encode_job *job, const struct encoded *e, int t
 {
 	job->kern->lattice_points(&(struct hzi_lattice_points){
 		.rule = job->rule,
+		.matrices = job->matrices,
 		.lanes = &job->lanes,
 		.x = e->x,
 		.count = e->count,
@@ -437,116 +356,345 @@ static void encode_best_fit(const struct encode_job *job, struct encoded *e, str
 	}
 }
 
-/* The first scale at which no block of a group is beyond reach; -1: for the rule alone */
-static int first_scale(const struct encode_job *job, const float *x, int64_t elements)
+/*
+ * What |v / s|^2 of a block that fits is at most: a leader is no longer than q times the covering
+ * radius, a block no further than that from its point.
+ */
+static float reach_squared(const struct hzi_lattice_rule *r)
+{
+	double radius = r->kind == HZI_LATTICE_Z || r->d > 4 ? sqrt(r->d) / 2 : 1;
+	double leaders = 0, weight = r->q, norm = 0, apart = 0;
+
+	if (r->kind == HZI_LATTICE_E8)
+		radius = 1;
+	for (int m = 0; m < r->levels; m++, weight *= r->q)
+		leaders += weight;
+	for (int i = 0; i < r->embed; i++)
+		norm += (double)r->offset[i] * r->offset[i] * (r->kind == HZI_LATTICE_E8 ? .25 : 1);
+	for (int i = 0; i < r->d; i++)
+		apart += (double)r->dither[i] * r->dither[i];
+	radius = (radius * (leaders + 1) + sqrt(norm) + sqrt(apart)) * 1.001;
+	return (float)(radius * radius);
+}
+
+/* The first scale at which a group may fit, whose largest |v|^2 and |v_i| are given, or `scales` */
+static int first_scale(const struct encode_job *job, float norm, float most)
 {
 	const struct hzi_lattice_rule *r = job->rule;
-	const int32_t bits = job->kern->vlut_most(x, elements);
-	float most;
 	int t = 0;
 
-	memcpy(&most, &bits, 4);
-	while (t < r->scales && !(most * r->inverse[t] <= r->reach))
+	while (t < r->scales && !(most * r->inverse[t] <= r->reach &&
+				  norm * r->inverse[t] * r->inverse[t] <= job->norm))
 		t++;
-	return bits < 0x7f800000 && t < r->scales ? t : -1;
+	return t;
 }
 
-/* A try of blocks i .. end - 1 of the pending, a group; whether to try the next scale */
-static bool judge_group(const struct encode_job *job, struct encoded *e, const struct pending *p,
-			int64_t i, int64_t end, struct group_state *g)
-{
-	const struct hzi_lattice_rule *r = job->rule;
-	const int t = p->t[i], tries = r->flags & HZI_LATTICE_FIRST_FIT ? 1 : HZI_LATTICE_TRIES;
-	float sum = 0;
-	int any = 0;
-
-	for (int64_t j = i; j < end; j++) {
-		any |= p->miss[j];
-		sum += p->error[j];
-	}
-	if (!any) {
-		sum *= r->scale[t] * r->scale[t];
-		if (g->best < 0)
-			g->end = t + tries < r->scales ? t + tries : r->scales;
-		if (g->best < 0 || sum < g->least) {
-			g->best = t;
-			g->least = sum;
-			for (int64_t j = i; j < end; j++)
-				copy_index(job, e, p->block[j], p->index, j);
-		}
-	}
-	return t + 1 < g->end;
-}
-
-/* The blocks of a group, at scale t */
-static inline void add_group(const struct encode_job *job, struct pending *p, int64_t first,
-			     int64_t blocks, int t)
+static inline void add_blocks(const struct encode_job *job, struct pending *p, int64_t first,
+			      int64_t blocks, int64_t group, int t)
 {
 	const float inverse = job->rule->inverse[t];
 
-	for (int64_t j = 0; j < blocks; j++) {
-		p->block[p->count] = (int16_t)(first + j);
-		p->inverse[p->count] = inverse;
-		p->t[p->count++] = (uint8_t)t;
+	for (int64_t j = first; j < first + blocks; j++) {
+		p->block[p->count] = (int16_t)j;
+		p->group[p->count] = (int16_t)group;
+		p->t[p->count] = (uint8_t)t;
+		p->inverse[p->count++] = inverse;
 	}
 }
 
-/* GROUP, as hzi_lattice_group(): all blocks of a group again at the next scale */
+static void try_groups(const struct encode_job *job, const struct encoded *e, struct pending *p)
+{
+	for (int64_t i = p->count; i < p->count + ROOM; i++)
+		p->inverse[i] = 0;
+	try_pending(job, e, p, &(struct hzi_lattice_points){
+		.inverses = p->inverse,
+		.error = p->error,
+	});
+}
+
+/*
+ * The scouts of `count` groups that search, from where these are: until they fit. When that is is
+ * hard to foretell, so that no jump depends on it.
+ */
+static void send_scouts(const struct encode_job *job, const struct encoded *e, struct pending *p,
+			int64_t count)
+{
+	const struct hzi_lattice_rule *r = job->rule;
+
+	p->count = 0;
+	for (int64_t i = 0; i < count; i++) {
+		const int64_t group = p->searching[i];
+
+		add_blocks(job, p, p->state[group].scout, 1, group, p->state[group].first);
+	}
+	while (p->count) {
+		const int64_t tried = p->count;
+
+		try_groups(job, e, p);
+		p->count = 0;
+		for (int64_t i = 0; i < tried; i++) {
+			const int16_t group = p->group[i], block = p->block[i];
+			const int miss = p->miss[i] != 0, t = p->t[i] + miss;
+
+			p->state[group].first = t;
+			p->block[p->count] = block;
+			p->group[p->count] = group;
+			p->t[p->count] = (uint8_t)t;
+			p->inverse[p->count] = r->inverse[t & (HZI_LATTICE_SCALES - 1)];
+			p->count += miss & (t < r->scales);
+		}
+	}
+}
+
+/* The error of blocks i to i + count - 1 of what was tried; -1: one of them does not fit, *which */
+static float error_of(const struct pending *p, int64_t i, int64_t count, int64_t *which)
+{
+	float sum = 0;
+	int any = 0;
+
+	for (int64_t j = i; j < i + count; j++) {
+		any |= p->miss[j];
+		sum += p->error[j];
+	}
+	for (int64_t j = i; any && j < i + count; j++)
+		*which = p->miss[j] ? j : *which;
+	return any ? -1 : sum;
+}
+
+/* What was tried from i on, at scale t, is the best by now. */
+static void keep_group(const struct encode_job *job, struct encoded *e, const struct pending *p,
+		       int64_t i, int64_t first, int64_t count, int t, float error,
+		       struct group_state *g)
+{
+	g->best = t;
+	g->least = error;
+	for (int n = 0; n < job->powers.planes; n++)
+		memcpy(e->index + n * RUN + first, p->index + n * RUN + i,
+		       (size_t)count * sizeof(*e->index));
+}
+
+/* All blocks of `count` groups that search, where scouts fit; how many go on searching */
+static int64_t follow_scouts(const struct encode_job *job, struct encoded *e, struct pending *p,
+			     int64_t count)
+{
+	const struct hzi_lattice_rule *r = job->rule;
+	int64_t on = 0, i = 0;
+
+	p->count = 0;
+	for (int64_t s = 0; s < count; s++) {
+		const int64_t group = p->searching[s], first = group * r->group;
+
+		if (p->state[group].first < r->scales)
+			add_blocks(job, p, first, min_of(r->group, e->count - first), group,
+				   p->state[group].first);
+	}
+	if (p->count == 0)
+		return 0;
+	try_groups(job, e, p);
+	while (i < p->count) {
+		const int16_t group = p->group[i];
+		const int64_t first = group * r->group;
+		const int64_t blocks = min_of(r->group, e->count - first);
+		struct group_state *g = &p->state[group];
+		int64_t which = 0;
+		const float error = error_of(p, i, blocks, &which), scale = r->scale[g->first];
+
+		if (error >= 0) {
+			keep_group(job, e, p, i, first, blocks, g->first,
+				   error * (scale * scale), g);
+		} else if (++g->first < r->scales) {
+			g->scout = p->block[which];
+			p->searching[on++] = group;
+		}
+		i += blocks;
+	}
+	return on;
+}
+
+/* All groups `more` scales behind the first one */
+static void try_further(const struct encode_job *job, struct encoded *e, struct pending *p,
+			int64_t groups, int more)
+{
+	const struct hzi_lattice_rule *r = job->rule;
+
+	p->count = 0;
+	for (int64_t g = 0; g < groups; g++) {
+		const int64_t first = g * r->group;
+		const int t = p->state[g].first + more;
+
+		if (p->state[g].best >= 0 && t < r->scales)
+			add_blocks(job, p, first, min_of(r->group, e->count - first), g, t);
+	}
+	if (p->count == 0)
+		return;
+	try_groups(job, e, p);
+	for (int64_t i = 0; i < p->count;) {
+		struct group_state *g = &p->state[p->group[i]];
+		const int64_t first = p->group[i] * r->group;
+		const int64_t blocks = min_of(r->group, e->count - first);
+		const float scale = r->scale[p->t[i]];
+		int64_t which;
+		float error = error_of(p, i, blocks, &which);
+
+		error = error < 0 ? INFINITY : error * (scale * scale);
+		if (error < g->least)
+			keep_group(job, e, p, i, first, blocks, p->t[i], error, g);
+		i += blocks;
+	}
+}
+
+/*
+ * GROUP, as hzi_lattice_group(). No group fits before all of its blocks do: the longest one is
+ * tried alone at first.
+ */
 static void encode_groups(const struct encode_job *job, struct encoded *e, struct pending *p)
 {
 	const struct hzi_lattice_rule *r = job->rule;
-	struct group_state *const state = p->state;
-	float *const x = p->x;		/* until something is tried */
+	const int64_t groups = ceil_div(e->count, r->group);
+	float *const norm = p->factor, *const most = p->error;	/* until something is tried */
+	int64_t search = 0;
 
-	floats_of(job, e->x, e->count * r->d, x);
-	p->count = 0;
-	for (int64_t i = 0; i < e->count; i += r->group) {
-		const int64_t blocks = min_of(r->group, e->count - i);
-		const int t = first_scale(job, x + i * r->d, blocks * r->d);
+	job->kern->lattice_norms(&(struct hzi_lattice_norms){
+		.matrices = job->matrices,
+		.x = e->x,
+		.norm = norm,
+		.most = most,
+		.count = e->count,
+		.d = r->d,
+		.x_dtype = job->a->x_dtype,
+	});
+	for (int64_t g = 0; g < groups; g++) {
+		const int64_t first = g * r->group, end = min_of(first + r->group, e->count);
+		int64_t longest = first;
+		float largest = 0;
+		bool finite = true;
 
-		state[i] = (struct group_state){.best = -1, .end = r->scales};
-		if (t >= 0)
-			add_group(job, p, i, blocks, t);
-	}
-	while (p->count) {
-		const int64_t count = p->count;
-		int64_t blocks;
-
-		for (int64_t i = count; i < count + ROOM; i++)
-			p->inverse[i] = 0;
-		try_pending(job, e, p, &(struct hzi_lattice_points){
-			.inverses = p->inverse,
-			.error = p->error,
-		});
-		p->count = 0;
-		for (int64_t i = 0; i < count; i += blocks) {
-			const int64_t first = p->block[i];
-			const int t = p->t[i];
-
-			blocks = min_of(r->group, e->count - first);
-			if (judge_group(job, e, p, i, i + blocks, &state[first]))
-				add_group(job, p, first, blocks, t + 1);
+		for (int64_t j = first; j < end; j++) {
+			finite &= norm[j] <= FLT_MAX;
+			longest = norm[j] > norm[longest] ? j : longest;
+			largest = most[j] > largest ? most[j] : largest;
 		}
+		p->state[g] = (struct group_state){
+			.best = -1,
+			.first = finite ? first_scale(job, norm[longest], largest) : r->scales,
+			.scout = (int)longest,
+		};
+		p->searching[search] = (int16_t)g;
+		search += p->state[g].first < r->scales;
 	}
-	for (int64_t i = 0; i < e->count; i += r->group) {
-		e->t[i] = (uint8_t)state[i].best;
-		if (state[i].best < 0)
-			index_by_rule(job, e, i);
+	while (search) {
+		send_scouts(job, e, p, search);
+		search = follow_scouts(job, e, p, search);
+	}
+	for (int k = 1; k < HZI_LATTICE_TRIES && !(r->flags & HZI_LATTICE_FIRST_FIT); k++)
+		try_further(job, e, p, groups, k);
+	for (int64_t g = 0; g < groups; g++) {
+		e->t[g * r->group] = (uint8_t)p->state[g].best;
+		if (p->state[g].best < 0)
+			index_by_rule(job, e, g * r->group);
 	}
 }
 
 /* ---- Encoding: codes ------------------------------------------------------------------------- */
+
+/* The digits of a level, as one number, whose planes begin at index */
+static inline uint32_t level_of(const struct encode_job *job, const uint16_t *index)
+{
+	uint32_t whole = 0;
+
+	for (int n = job->lanes.planes - 1; n >= 0; n--)
+		whole = whole * job->powers.power[job->powers.digits] + index[n * RUN];
+	return whole;
+}
+
+/* LEVEL, anywhere */
+static inline void put_levels(const struct encode_job *job, const struct encoded *e, void *codes,
+			      const int64_t bytes)
+{
+	const struct hzi_lattice_map *const map = &job->map;
+
+	for (int m = 0; m < job->rule->levels; m++) {
+		const uint16_t *const index = e->index + m * job->lanes.planes * RUN;
+
+		for (int64_t i = 0; i < e->count; i++) {
+			const int64_t at = i * map->code_block + m * map->code_level;
+
+			if (bytes == 1)
+				((uint8_t *)codes)[at] = (uint8_t)index[i];
+			else if (bytes == 2)
+				((uint16_t *)codes)[at] = index[i];
+			else
+				((uint32_t *)codes)[at] = level_of(job, index + i);
+		}
+	}
+}
+
+static void put_whole(const struct encode_job *job, const struct encoded *e, uint64_t *codes)
+{
+	const int64_t block = job->map.code_block;
+
+	for (int n = job->powers.planes - 1; n >= 0; n--) {
+		const uint64_t power = job->powers.power[hzi_lattice_digits_in(&job->powers, n)];
+		const uint16_t *const index = e->index + n * RUN;
+
+		for (int64_t i = 0; i < e->count; i++)
+			codes[i * block] = (n + 1 < job->powers.planes ? codes[i * block] * power : 0) +
+					   index[i];
+	}
+}
+
+/* Digits come plane by plane, and leave limb by limb. */
+static void put_limbs(const struct encode_job *job, const uint16_t *index, uint32_t *to)
+{
+	const struct hzi_lattice_rule *r = job->rule;
+	uint32_t limb = 0, weight = 1;
+	int room = r->limb_digits;
+
+	for (int n = 0; n < job->powers.planes; n++) {
+		uint32_t left = index[n * RUN];
+		int digits = hzi_lattice_digits_in(&job->powers, n);
+
+		while (digits) {
+			const int some = digits < room ? digits : room;
+
+			if (some == digits) {
+				limb += left * weight;
+			} else {
+				const uint32_t upper = left / job->powers.power[some];
+
+				limb += (left - upper * job->powers.power[some]) * weight;
+				left = upper;
+			}
+			digits -= some;
+			room -= some;
+			weight *= job->powers.power[some];
+			if (room == 0) {
+				*to = limb;
+				to += job->map.code_level;
+				limb = 0;
+				weight = 1;
+				room = r->limb_digits;
+			}
+		}
+	}
+	if (room < r->limb_digits)
+		*to = limb;
+}
 
 /* Indices of a run to codes of its blocks */
 static void put_codes(const struct encode_job *job, const struct encoded *e, void *codes)
 {
 	const struct hzi_lattice_encode_args *a = job->a;
 	const struct hzi_lattice_rule *r = job->rule;
-	const int64_t bytes = size_of(a->code_dtype);
-	int32_t digits[DIMS];
+	const int64_t bytes = size_of(a->code_dtype), block = job->map.code_block;
 
-	if (a->pack == HZ_LATTICE_LEVEL && job->map.code_level == 1 &&
-	    job->map.code_block == r->levels && bytes <= 2) {
+	if (a->pack == HZ_LATTICE_LIMBS) {
+		for (int64_t i = 0; i < e->count; i++)
+			put_limbs(job, e->index + i, (uint32_t *)codes + i * block);
+	} else if (a->pack == HZ_LATTICE_FULL64) {
+		put_whole(job, e, codes);
+	} else if (job->map.code_level == 1 && block == r->levels && job->lanes.planes == 1 &&
+		   bytes <= 2) {
 		job->kern->lattice_codes(&(struct hzi_lattice_codes){
 			.index = e->index,
 			.codes = codes,
@@ -554,28 +702,12 @@ static void put_codes(const struct encode_job *job, const struct encoded *e, voi
 			.levels = r->levels,
 			.bytes = (int32_t)bytes,
 		});
-		return;
-	}
-	for (int64_t i = 0; i < e->count; i++) {
-		struct hzi_lattice_code c =
-			hzi_lattice_code_at(offset(codes, i * job->map.code_block, bytes),
-					    job->map.code_level, (int)bytes, a->pack);
-		uint64_t whole = 0;
-
-		if (a->pack == HZ_LATTICE_LIMBS) {
-			for (int m = 0; m < r->levels; m++) {
-				hzi_lattice_unindex(r, e->index[m * RUN + i], digits);
-				hzi_lattice_put(&c, r, digits);
-			}
-			hzi_lattice_flush(&c);
-		} else if (a->pack == HZ_LATTICE_FULL64) {
-			for (int m = r->levels - 1; m >= 0; m--)
-				whole = whole * r->level_size + e->index[m * RUN + i];
-			hzi_lattice_store(&c, 0, whole);
-		} else {
-			for (int m = 0; m < r->levels; m++)
-				hzi_lattice_store(&c, m, e->index[m * RUN + i]);
-		}
+	} else if (bytes == 1) {
+		put_levels(job, e, codes, 1);
+	} else if (bytes == 2) {
+		put_levels(job, e, codes, 2);
+	} else {
+		put_levels(job, e, codes, 4);
 	}
 }
 
@@ -724,6 +856,9 @@ static struct encode_job make_job(const struct hz_context *ctx,
 	int64_t most, threads;
 
 	job.in_lanes = hzi_lattice_lanes(a->lattice, &job.lanes, &job.far);
+	job.norm = reach_squared(r);
+	if (job.in_lanes)
+		hzi_lattice_powers(r, &job.lanes, &job.powers);
 	most = job.in_lanes ? min_of(RUN, VALUES / r->d) : LEAST_RUN;
 	threads = threads_of(ctx, &job);
 	while (threads > 1 && most > LEAST_RUN &&

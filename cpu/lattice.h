@@ -43,6 +43,21 @@ static inline void *offset(const void *p, int64_t elements, int64_t size)
  */
 bool hzi_lattice_lanes(const struct hz_lattice *lattice, struct hzi_lane_rule *l, int32_t *far);
 
+/* How the digits of all levels lie in planes, those of a level one after the other */
+struct hzi_lattice_powers {
+	int32_t planes, each;		/* of all levels, of one */
+	int32_t digits, last;		/* of a plane; of the last one of a level */
+	uint32_t power[17];		/* q^i, i <= digits */
+};
+
+void hzi_lattice_powers(const struct hzi_lattice_rule *r, const struct hzi_lane_rule *lanes,
+			struct hzi_lattice_powers *p);
+
+static inline int hzi_lattice_digits_in(const struct hzi_lattice_powers *p, int plane)
+{
+	return (plane + 1) % p->each ? p->digits : p->last;
+}
+
 /*
  * A map whose rows are joined where one begins where the last one ends: of values; else, of points
  * and digits, which v_block is for

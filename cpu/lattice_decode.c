@@ -9,8 +9,13 @@
 
 static void scatter(const void *from, int64_t step, int64_t size, int64_t count, void *to)
 {
-	for (int64_t i = 0; i < count; i++)
-		memcpy((char *)to + i * step * size, (const char *)from + i * size, (size_t)size);
+	if (size == 4) {
+		for (int64_t i = 0; i < count; i++)
+			((uint32_t *)to)[i * step] = ((const uint32_t *)from)[i];
+	} else {
+		for (int64_t i = 0; i < count; i++)
+			((uint16_t *)to)[i * step] = ((const uint16_t *)from)[i];
+	}
 }
 
 /* ---- Decoding -------------------------------------------------------------------------------- */
@@ -22,7 +27,10 @@ struct decode_job {
 	const struct hzi_lattice_rule *rule;
 	struct hzi_lattice_map map;
 	struct hzi_lane_rule lanes;
-	bool in_lanes, stream, plain;	/* plain: no sub */
+	/* Codes and values back to back, by lattice_values(); any, by planes; plain: no sub */
+	bool in_lanes, in_planes, stream, plain;
+	int64_t at_once;		/* blocks, by planes */
+	struct hzi_lattice_powers powers;	/* by planes */
 	int64_t run, runs;
 };
 
@@ -55,9 +63,23 @@ static void get_scales(const struct decode_job *job, const struct place *at, int
 	const uint8_t *from = job->a->t + at->t + first / r->group * step;
 	const int last = r->scales - 1;
 
-	if (r->group == 1) {
-		for (int64_t i = 0; i < count; i++, from += step)
-			scales[i] = r->scale[*from < last ? *from : last];
+	if (step == 1) {
+		float apart[RUN];
+		float *const each = r->group == 1 ? scales : apart;
+
+		job->kern->lattice_scales(&(struct hzi_lattice_scales){
+			.t = from,
+			.scale = r->scale,
+			.to = each,
+			.count = ceil_div(count, r->group),
+			.last = last,
+		});
+		for (int64_t i = 0, g = 0; r->group > 1 && i < count; g++) {
+			const int64_t end = min_of(i + r->group, count);
+
+			while (i < end)
+				scales[i++] = apart[g];
+		}
 		return;
 	}
 	for (int64_t i = 0; i < count; from += step) {
@@ -146,43 +168,16 @@ static void decode_piece(const struct decode_job *job, const struct place *at, i
 	const struct hzi_lattice_decode_args *a = job->a;
 	const struct hzi_lattice_rule *r = job->rule;
 	const int64_t d = r->d, values = min_of(count * d, job->map.n - first * d);
-	void *y = offset(a->y, at->v + first * d * job->map.v_step, size_of(a->y_dtype));
-	const bool direct = r->kind != HZI_LATTICE_A2 && !(r->flags & HZI_LATTICE_MAPPED) &&
-			    job->map.v_step == 1;
-	int32_t p[PIECE];
 	float x[PIECE];
 
 	for (int64_t i = 0; i < count; i++) {
-		const int t = ts[i];
-		int32_t *const point = p + i * d;
+		int32_t p[DIMS];
 
-		if (!direct) {
-			int32_t g[DIMS];
-
-			point_of(job, code_of(job, at, first + i), g);
-			hzi_lattice_value(r, a->matrices, g, a->sub, t, x + i * d);
-			continue;
-		}
-		point_of(job, code_of(job, at, first + i), point);
-		for (int64_t j = 0; j < d; j++) {
-			point[j] -= r->offset[j];
-			x[i * d + j] = r->scale[t];
-		}
+		point_of(job, code_of(job, at, first + i), p);
+		hzi_lattice_value(r, a->matrices, p, a->sub, ts[i], x + i * d);
 	}
-	if (!direct) {
-		put_floats(job, x, values, y);
-		return;
-	}
-	job->kern->lattice_scale(&(struct hzi_lattice_scale){
-		.p = p,
-		.y = y,
-		.count = values,
-		.d = (int32_t)d,
-		.y_dtype = a->y_dtype,
-		.unit = r->kind == HZI_LATTICE_E8 ? 0.5f : 1,
-		.scales = x,
-		.sub = job->plain ? NULL : a->sub,
-	});
+	put_floats(job, x, values, offset(a->y, at->v + first * d * job->map.v_step,
+					  size_of(a->y_dtype)));
 }
 
 static void decode_values(const struct decode_job *job, const struct place *at, int64_t first,
@@ -200,6 +195,213 @@ static void decode_values(const struct decode_job *job, const struct place *at, 
 		decode_piece(job, at, first + i, n, t);
 	}
 }
+
+/* ---- By planes ------------------------------------------------------------------------------- */
+
+#define PLANE_ELEMENTS 4096	/* of all planes of what is done at once */
+
+/* Indices of all levels in one number; plane n of those in use goes to index[n * step]. */
+static void split_whole(const struct decode_job *job, uint64_t whole, int64_t step,
+			uint16_t *index)
+{
+	const int planes = job->powers.planes;
+	const int used = job->a->first * job->powers.each;
+
+	for (int n = 0; n < planes; n++) {
+		const uint32_t power = job->powers.power[hzi_lattice_digits_in(&job->powers, n)];
+		const uint64_t upper = whole / power;
+
+		if (n >= used)
+			index[(n - used) * step] = (uint16_t)(whole - upper * power);
+		whole = upper;
+	}
+}
+
+/* The same of count blocks, q = 2^k */
+static void shift_whole(const struct decode_job *job, const uint64_t *codes, int64_t count,
+			int64_t step, uint16_t *index)
+{
+	const int planes = job->powers.planes;
+	const int used = job->a->first * job->powers.each;
+	int shift = 0;
+
+	for (int n = 0; n < planes; n++) {
+		const int digits = hzi_lattice_digits_in(&job->powers, n);
+		const uint64_t mask = job->powers.power[digits] - 1;
+		uint16_t *const to = index + (n - used) * step;
+
+		for (int64_t i = 0; i < count && n >= used; i++)
+			to[i] = (uint16_t)(codes[i * job->map.code_block] >> shift & mask);
+		shift += digits * job->rule->log2q;
+	}
+}
+
+/* Digits leave limb by limb, and come plane by plane. */
+static void split_limbs(const struct decode_job *job, const uint32_t *from, int64_t step,
+			uint16_t *index)
+{
+	const int planes = job->powers.planes;
+	const int used = job->a->first * job->powers.each;
+	uint32_t limb = 0;
+	int left = 0;
+
+	for (int n = 0; n < planes; n++) {
+		int digits = hzi_lattice_digits_in(&job->powers, n);
+		uint32_t sum = 0, weight = 1;
+
+		while (digits) {
+			uint32_t upper;
+			int some;
+
+			if (left == 0) {
+				limb = *from;
+				from += job->map.code_level;
+				left = job->rule->limb_digits;
+			}
+			some = digits < left ? digits : left;
+			upper = limb / job->powers.power[some];
+			sum += (limb - upper * job->powers.power[some]) * weight;
+			weight *= job->powers.power[some];
+			limb = upper;
+			digits -= some;
+			left -= some;
+		}
+		if (n >= used)
+			index[(n - used) * step] = (uint16_t)sum;
+	}
+}
+
+static void get_indices(const struct decode_job *job, const struct place *at, int64_t first,
+			int64_t count, int64_t step, uint16_t *index)
+{
+	const struct hzi_lattice_decode_args *a = job->a;
+	const struct hzi_lattice_rule *r = job->rule;
+	const int64_t bytes = size_of(a->code_dtype), block = job->map.code_block;
+	const void *codes = offset(a->codes, at->code + first * block, bytes);
+
+	if (a->pack == HZ_LATTICE_LIMBS) {
+		for (int64_t i = 0; i < count; i++)
+			split_limbs(job, (const uint32_t *)codes + i * block, step, index + i);
+	} else if (a->pack == HZ_LATTICE_FULL64 && r->log2q >= 0) {
+		shift_whole(job, codes, count, step, index);
+	} else if (a->pack == HZ_LATTICE_FULL64) {
+		for (int64_t i = 0; i < count; i++)
+			split_whole(job, ((const uint64_t *)codes)[i * block], step, index + i);
+	} else {
+		job->kern->lattice_index(&(struct hzi_lattice_index){
+			.lanes = &job->lanes,
+			.codes = codes,
+			.index = index,
+			.count = count,
+			.step = step,
+			.code_block = block,
+			.code_level = job->map.code_level,
+			.levels = r->levels - a->first,
+			.bytes = (int32_t)bytes,
+			.size = r->level_size,
+			.weight = job->powers.power[job->powers.digits],
+		});
+	}
+}
+
+/* Points less o of a basis, from the table of leaders */
+static void leaders_of_table(const struct decode_job *job, const uint16_t *index, int64_t count,
+			     int64_t step, int16_t *p)
+{
+	const struct hzi_lattice_rule *r = job->rule;
+	const uint32_t size = (uint32_t)r->level_size;
+
+	for (int64_t i = 0; i < count; i++) {
+		int32_t sum[DIMS], weight = 1;
+
+		for (int j = 0; j < r->embed; j++)
+			sum[j] = -r->offset[j];
+		for (int m = 0; m < r->levels; m++, weight *= r->q) {
+			const int32_t *leader;
+			uint32_t code;
+
+			if (m < job->a->first)
+				continue;
+			code = index[(m - job->a->first) * step + i];
+			leader = job->lattice->leaders +
+				 (int64_t)(code >= size ? code % size : code) * r->embed;
+			for (int j = 0; j < r->embed; j++)
+				sum[j] += weight * leader[j];
+		}
+		for (int j = 0; j < r->embed; j++)
+			p[j * step + i] = (int16_t)sum[j];
+	}
+}
+
+/* At most at_once blocks: values to y, back to back, which hold whole blocks */
+static void decode_planes(const struct decode_job *job, const struct place *at, int64_t first,
+			  int64_t count, void *y)
+{
+	const struct hzi_lattice_decode_args *a = job->a;
+	const struct hzi_lattice_rule *r = job->rule;
+	const int64_t step = (count + ROOM - 1) / ROOM * ROOM;
+	uint16_t index[PLANE_ELEMENTS + HZI_LATTICE_PLANES * ROOM];
+	int16_t p[PLANE_ELEMENTS + DIMS * ROOM];
+	float scales[RUN + ROOM];
+
+	get_indices(job, at, first, count, step, index);
+	if (r->kind == HZI_LATTICE_BASIS) {
+		leaders_of_table(job, index, count, step, p);
+	} else {
+		job->kern->lattice_leaders(&(struct hzi_lattice_leaders){
+			.rule = r,
+			.lanes = &job->lanes,
+			.index = index,
+			.p = p,
+			.count = count,
+			.step = step,
+			.levels = r->levels - a->first,
+			.first = a->first,
+		});
+	}
+	if (a->t) {
+		get_scales(job, at, first, count, scales);
+		memset(scales + count, 0, ROOM * sizeof(*scales));
+	}
+	job->kern->lattice_scale(&(struct hzi_lattice_scale){
+		.rule = r,
+		.matrices = a->matrices,
+		.p = p,
+		.y = y,
+		.count = count,
+		.step = step,
+		.y_dtype = a->y_dtype,
+		.scale = r->scale[0],
+		.scales = a->t ? scales : NULL,
+		.sub = job->plain ? NULL : a->sub,
+	});
+}
+
+static void decode_in_planes(const struct decode_job *job, const struct place *at, int64_t first,
+			     int64_t count)
+{
+	const int64_t d = job->rule->d, step = job->map.v_step, size = size_of(job->a->y_dtype);
+	const int64_t end = first + count;
+	float apart[PLANE_ELEMENTS];
+
+	while (first < end) {
+		int64_t n = min_of(job->at_once, end - first);
+		void *y = offset(job->a->y, at->v + first * d * step, size);
+		const int64_t values = min_of(n * d, job->map.n - first * d);
+
+		if (step == 1 && values >= d) {
+			/* A part of a block comes by itself. */
+			n = values / d;
+			decode_planes(job, at, first, n, y);
+		} else {
+			decode_planes(job, at, first, n, apart);
+			scatter(apart, step, size, values, y);
+		}
+		first += n;
+	}
+}
+
+/* ---- In lanes of bytes ----------------------------------------------------------------------- */
 
 /* Whole blocks, codes and values back to back */
 static void decode_in_lanes(const struct decode_job *job, const struct place *at, int64_t first,
@@ -288,15 +490,48 @@ static void decode_units(void *data, int thread, int64_t begin, int64_t end)
 		if (job->a->to != HZ_LATTICE_VALUES) {
 			for (int64_t i = 0; i < count; i++)
 				decode_integers(job, &at, first + i);
-		} else if (!job->in_lanes) {
-			decode_values(job, &at, first, count);
-		} else {
+		} else if (job->in_lanes) {
 			decode_in_lanes(job, &at, first, whole);
-			decode_values(job, &at, first + whole, count - whole);
+			decode_in_planes(job, &at, first + whole, count - whole);
+		} else if (job->in_planes) {
+			decode_in_planes(job, &at, first, count);
+		} else {
+			decode_values(job, &at, first, count);
 		}
 	}
 	if (job->stream)
 		end_stream(job);
+}
+
+/* Which way blocks become values; point and offset as s16, in lanes or by a table of leaders */
+static void choose_way(struct decode_job *job)
+{
+	const struct hzi_lattice_decode_args *a = job->a;
+	const struct hzi_lattice_rule *r = job->rule;
+	int64_t most = r->embed, group;
+	int32_t far;
+
+	if (a->to != HZ_LATTICE_VALUES)
+		return;
+	job->in_planes = hzi_lattice_lanes(a->lattice, &job->lanes, &far);
+	if (r->kind == HZI_LATTICE_BASIS && a->lattice->leaders) {
+		int32_t offset = 0;
+
+		for (int i = 0; i < r->d; i++)
+			offset = abs(r->offset[i]) > offset ? abs(r->offset[i]) : offset;
+		job->in_planes = a->lattice->point_max <= INT16_MAX - offset;
+		job->lanes.digits = r->d;
+		job->lanes.planes = 1;
+	}
+	if (!job->in_planes)
+		return;
+	hzi_lattice_powers(r, &job->lanes, &job->powers);
+	most = most < job->powers.planes ? job->powers.planes : most;
+	group = r->group > ROOM ? r->group : ROOM / r->group * r->group;
+	job->at_once = min_of(RUN, PLANE_ELEMENTS / most) / group * group;
+	job->in_lanes = a->pack == HZ_LATTICE_LEVEL && job->map.v_step == 1 && !a->matrices &&
+			(job->map.code_level == 1 || r->levels - a->first == 1) &&
+			job->map.code_block == r->levels - a->first && job->lanes.bytes;
 }
 
 int hzi_cpu_lattice_decode(struct hz_context *ctx, const struct hzi_lattice_decode_args *a)
@@ -312,15 +547,10 @@ int hzi_cpu_lattice_decode(struct hz_context *ctx, const struct hzi_lattice_deco
 		.plain = true,
 	};
 	int64_t elements, bytes;
-	int32_t far;
 
 	for (int i = 0; i < r->d; i++)
 		job.plain &= a->sub[i] == 0;
-	job.in_lanes = a->to == HZ_LATTICE_VALUES && a->pack == HZ_LATTICE_LEVEL &&
-		       job.map.v_step == 1 &&
-		       (job.map.code_level == 1 || r->levels - a->first == 1) &&
-		       job.map.code_block == r->levels - a->first &&
-		       hzi_lattice_lanes(a->lattice, &job.lanes, &far) && job.lanes.bytes;
+	choose_way(&job);
 	job.run = a->t ? RUN / r->group * r->group : PLAIN_RUN;
 	job.runs = ceil_div(job.map.blocks, job.run);
 	elements = rows_of(&job.map) * job.map.blocks *
@@ -331,8 +561,10 @@ int hzi_cpu_lattice_decode(struct hz_context *ctx, const struct hzi_lattice_deco
 		     (uintptr_t)a->y % 64 == 0;
 	for (int i = 0; i < job.map.ndim; i++)
 		job.stream &= job.map.v_stride[i] * size % 64 == 0;
-	hzi_parallel(hzi_threads(ctx, job.in_lanes ? 2 * bytes : elements * 64), decode_units, &job,
-		     rows_of(&job.map) * job.runs);
+	hzi_parallel(hzi_threads(ctx, job.in_lanes    ? 2 * bytes :
+				      job.in_planes ? 8 * bytes :
+						      elements * 64),
+		     decode_units, &job, rows_of(&job.map) * job.runs);
 	return HZ_OK;
 }
 

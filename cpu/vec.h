@@ -854,6 +854,24 @@ INLINE vi load_s8(const int8_t *p)
 	return widen_s8(*(const vb_any *)p);
 }
 
+/* Numbers of 16 bits, widened with their sign */
+INLINE vi load_s16(const int16_t *p)
+{
+#if HZ_VEC == HZ_VEC_AVX512
+	return (vi)_mm512_cvtepi16_epi32(_mm256_loadu_si256((const void *)p));
+#elif HZ_VEC == HZ_VEC_AVX2
+	return (vi)_mm256_cvtepi16_epi32(_mm_loadu_si128((const void *)p));
+#elif HZ_VEC == HZ_VEC_NEON
+	return (vi)vmovl_s16(vld1_s16(p));
+#else
+	vi v;
+
+	for (int i = 0; i < LANES; i++)
+		v[i] = p[i];
+	return v;
+#endif
+}
+
 INLINE vi load_u8(const int8_t *p)
 {
 #if HZ_VEC == HZ_VEC_AVX512

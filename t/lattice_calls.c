@@ -280,6 +280,106 @@ static void test_random_basis(uint64_t *rnd)
 	ok(good, "random bases and transforms: the same on every device, and stable");
 }
 
+/* T x as hz_lattice_encode() says: Inf counts as the largest number, before and after. */
+static void transformed(int d, const double *t, const float *x, float *v)
+{
+	int i, j;
+
+	for (i = 0; i < d; i++) {
+		volatile float sum = 0, one;
+
+		for (j = 0; j < d; j++) {
+			one = (float)t[i * d + j] * fmaxf(fminf(x[j], FLT_MAX), -FLT_MAX);
+			sum = j ? sum + one : one;
+			sum = isnan(x[j]) ? NAN : sum;
+		}
+		v[i] = isnan(sum) ? NAN : fmaxf(fminf(sum, FLT_MAX), -FLT_MAX);
+	}
+}
+
+/*
+ * A named lattice with a transform has the codes that its values, transformed, have without one;
+ * what is decoded is transformed back.
+ */
+static void test_transformed(struct dev *dev, uint64_t *rnd)
+{
+	static const struct {
+		int kind, dim, q, levels;
+	} rows[] = {{HZ_LATTICE_Z, 1, 16, 1}, {HZ_LATTICE_Z, 3, 5, 2}, {HZ_LATTICE_A2, 2, 4, 2},
+		    {HZ_LATTICE_D, 4, 4, 2}, {HZ_LATTICE_D, 6, 3, 2}, {HZ_LATTICE_E8, 8, 4, 2},
+		    {HZ_LATTICE_E8, 8, 14, 1}};
+	double bank[3] = {1, 1.5, 2.2}, t[8 * 8];
+	size_t r, c;
+	int i, policy, good = 1;
+
+	for (r = 0; r < sizeof(rows) / sizeof(*rows) && good; r++) {
+		for (policy = 0; policy < 5 && good; policy++) {
+			const int d = rows[r].dim;
+			const int64_t count = (int64_t)d * (1 + rnd_below(rnd, 300));
+			float *x = malloc((size_t)count * 4), *v = malloc((size_t)count * 4);
+			hz_lattice_opts o = {.kind = rows[r].kind, .dim = d, .q = rows[r].q,
+					     .levels = rows[r].levels, .beta = 0.3,
+					     .policy = policy, .bank = bank};
+			int64_t over[2][2];
+			hz_lattice *l[2];
+			struct pair p[2];
+			unsigned char *codes[2], *ts[2];
+
+			o.banks = policy == HZ_LATTICE_BANK ? 3 : 0;
+			o.group = policy == HZ_LATTICE_GROUP ? 24 : 0;
+			for (i = 0; i < d * d; i++)
+				t[i] = (double)(float)(0.3 * rnd_normal(rnd) +
+						       (i % (d + 1) ? 0 : 1));
+			for (i = 0; i < count; i++) {
+				x[i] = (float)(rnd_normal(rnd) * (rnd_below(rnd, 20) ? 1 : 30));
+				if (rnd_below(rnd, 200) == 0)
+					x[i] = rnd_below(rnd, 2) ? NAN : INFINITY;
+			}
+			for (i = 0; i < count; i += d)
+				transformed(d, t, x + i, v + i);
+			for (i = 0; i < 2; i++) {
+				o.transform = i ? NULL : t;
+				l[i] = lattice_new(dev->ctx, &o);
+				p[i] = pair_new(dev, l[i], HZ_LATTICE_LIMBS, 1, count);
+				encode(&p[i], i ? v : x, over[i]);
+				codes[i] = malloc(p[i].codes.bytes);
+				ts[i] = malloc(p[i].t.bytes);
+				get(&p[i].codes, codes[i]);
+				get(&p[i].t, ts[i]);
+			}
+			good &= !memcmp(codes[0], codes[1], p[0].codes.bytes);
+			good &= !p[0].info.scales || !memcmp(ts[0], ts[1], p[0].t.bytes);
+			good &= over[0][0] == over[1][0];
+			for (i = 0; i < 2; i++)
+				decode(&p[i], i ? v : x);
+			for (c = 0; c < (size_t)count && good; c++) {
+				const size_t first = c / (size_t)d * (size_t)d;
+				double sum = 0, size = 0;
+
+				/* T y is what the other one decodes to. */
+				for (i = 0; i < d; i++) {
+					sum += t[(c - first) * (size_t)d + (size_t)i] *
+					       x[first + (size_t)i];
+					size += fabs(x[first + (size_t)i]);
+				}
+				good &= fabs(sum - v[c]) <= 1e-4 * (size + fabs(v[c]));
+			}
+			if (!good)
+				diag("%s: kind %d, dim %d, q %d, policy %d", dev->name, o.kind, d,
+				     o.q, policy);
+			for (i = 0; i < 2; i++) {
+				pair_free(&p[i]);
+				hz_lattice_close(l[i]);
+				free(codes[i]);
+				free(ts[i]);
+			}
+			free(x);
+			free(v);
+		}
+	}
+	ok(good, "%s: named lattices with transforms", dev->name);
+}
+
 /* ---- Rotation, packings ---------------------------------------------------------------------- */
 
 static void test_rotation(struct dev *dev, uint64_t *rnd)
@@ -592,6 +692,7 @@ int main(void)
 		if (i % 2 == 1 && i + 1 < ndevs)	/* one thread, and once more */
 			continue;
 		test_bases(&devs[i], &rnd);
+		test_transformed(&devs[i], &rnd);
 		test_rotation(&devs[i], &rnd);
 		test_repack(&devs[i], &rnd);
 		test_any_codes(&devs[i], &rnd);

@@ -7,6 +7,7 @@
 
 #include <string.h>
 
+#include "cpu/lattice.h"
 #include "cpu/vlut.h"
 
 /* ---- Panels of codes ------------------------------------------------------------------------- */
@@ -22,6 +23,7 @@ void hzi_vlut_side(struct hzi_vlut_side *s, const struct hz_vlut *vlut,
 {
 	const struct hzi_lattice_rule *r = &lattice->rule;
 	int64_t reach = 0, weight = 1;
+	int32_t far;
 
 	*s = (struct hzi_vlut_side){
 		.lattice = lattice, .rule = r, .w = w, .matrices = hzi_lattice_matrices_of(lattice),
@@ -39,6 +41,7 @@ void hzi_vlut_side(struct hzi_vlut_side *s, const struct hz_vlut *vlut,
 	s->half_bytes = (s->blocks + 15) / 16 * 1024;
 	if (s->fields)
 		s->panel_bytes = 2 * s->half_bytes;
+	s->in_lanes = hzi_lattice_lanes(lattice, &s->lanes, &far);
 	s->small = lattice->leaders && r->level_size <= HZI_VLUT_ROOM;
 	s->size = !s->small ? 0 : r->level_size <= 16 ? 16 : r->level_size <= 64 ? 64 :
 		  r->level_size <= 128 ? 128 : 256;
@@ -80,6 +83,17 @@ static void put_code(void *codes, int bytes, int64_t at, uint32_t code)
 		((uint32_t *)codes)[at] = code;
 }
 
+/* Codes of 16 bits of a row, blocks and levels apart, each of which goes to a row of 64 */
+static void pack_words(const uint16_t *from, int64_t block, int64_t level, int64_t blocks,
+		       int levels, int below_levels, uint64_t size, uint16_t *to)
+{
+	for (int64_t b = 0; b < blocks; b++, from += block) {
+		to += below_levels * HZI_VLUT_ROWS;
+		for (int l = 0; l < levels; l++, to += HZI_VLUT_ROWS)
+			*to = (uint16_t)below(from[l * level], size);
+	}
+}
+
 /* Row i, blocks from number b of a panel's on, behind below_levels levels that stay as they are */
 static void pack_row(const struct hzi_vlut_side *s, int64_t i, int64_t first, int64_t b,
 		     int64_t blocks, int below_levels, uint8_t *codes)
@@ -90,6 +104,12 @@ static void pack_row(const struct hzi_vlut_side *s, int64_t i, int64_t first, in
 	int64_t to = b * (below_levels + s->levels) * HZI_VLUT_ROWS +
 		     (s->bytes == 1 ? hzi_vlut_place(row) : row);
 
+	if (s->bytes == 2) {
+		pack_words((const uint16_t *)w->codes + from + b * w->block, w->block, w->level,
+			   blocks, s->levels, below_levels, s->rule->level_size,
+			   (uint16_t *)(void *)codes + to);
+		return;
+	}
 	for (const int64_t end = b + blocks; b < end; b++) {
 		to += below_levels * HZI_VLUT_ROWS;
 		for (int level = 0; level < s->levels; level++, to += HZI_VLUT_ROWS) {
@@ -387,6 +407,99 @@ static void word_points(const struct hzi_vlut_side *s, const struct hzi_vlut_vie
 	}
 }
 
+#define BYTE_LEVELS 2	/* of codes of 16 bits, in lanes of bytes */
+
+/* Codes of a block, [levels][64], row by row */
+static void rows_of_codes(const uint8_t *from, int levels, uint16_t *to)
+{
+	typedef uint16_t eight __attribute__((vector_size(16)));
+	typedef uint32_t words __attribute__((vector_size(32)));
+
+	if (levels == 1) {
+		memcpy(to, from, HZI_VLUT_ROWS * sizeof(*to));
+		return;
+	}
+	for (int row = 0; row < HZI_VLUT_ROWS; row += 8) {
+		eight v[BYTE_LEVELS];
+		words both;
+
+		memcpy(&v[0], from + 2 * row, sizeof(v[0]));
+		memcpy(&v[1], from + 2 * (HZI_VLUT_ROWS + row), sizeof(v[1]));
+		both = __builtin_convertvector(v[0], words) |
+		       __builtin_convertvector(v[1], words) << 16;
+		memcpy(to + 2 * row, &both, sizeof(both));
+	}
+}
+
+/* D4 and E8 in lanes of bytes, whose codes lie row by row for that */
+static void byte_points(const struct hz_kern *kern, const struct hzi_vlut_side *s,
+			const struct hzi_vlut_view *v, int64_t blocks, uint8_t *b, int64_t b_panel)
+{
+	enum { SOME = 16 };	/* blocks of all rows */
+	uint16_t codes[SOME * HZI_VLUT_ROWS * BYTE_LEVELS];
+	int8_t bytes[SOME * HZI_VLUT_ROWS * 8];
+
+	for (int64_t first = 0; first < blocks; first += SOME) {
+		const int64_t n = hzi_vlut_min(SOME, blocks - first);
+
+		for (int64_t i = 0; i < n; i++)
+			rows_of_codes(v->codes + (first + i) * v->step, s->levels,
+				      codes + i * HZI_VLUT_ROWS * s->levels);
+		kern->lattice_values(&(struct hzi_lattice_values){
+			.rule = s->rule, .lanes = &s->lanes, .codes = codes, .y = bytes,
+			.count = n * HZI_VLUT_ROWS, .levels = s->levels, .bytes = 2,
+			.first = s->first, .y_dtype = HZ_S8,
+		});
+		kern->vlut_quads(&(struct hzi_vlut_quads){
+			.bytes = bytes, .b = b, .k = first * s->embed, .count = n * s->embed,
+			.b_panel = b_panel, .embed = s->embed,
+		});
+	}
+}
+
+/* Any lattice that lanes of 16 bits hold; four blocks have a multiple of four coordinates. */
+static void lane_points(const struct hz_kern *kern, const struct hzi_vlut_side *s,
+			const struct hzi_vlut_view *v, int64_t blocks, uint8_t *b, int64_t b_panel)
+{
+	enum { FOUR = 4 };
+	uint16_t index[HZI_LATTICE_PLANES * HZI_VLUT_ROWS];
+	int16_t p[FOUR * HZI_LATTICE_DIMS * HZI_VLUT_ROWS];
+	struct hzi_lattice_powers powers;
+
+	hzi_lattice_powers(s->rule, &s->lanes, &powers);
+	for (int64_t first = 0; first < blocks; first += FOUR) {
+		const int64_t n = hzi_vlut_min(FOUR, blocks - first), count = n * s->embed;
+
+		for (int64_t i = 0; i < n; i++) {
+			const uint8_t *codes = v->codes + (first + i) * v->step;
+
+			if (s->bytes != 2)
+				kern->lattice_index(&(struct hzi_lattice_index){
+					.lanes = &s->lanes, .codes = codes, .index = index,
+					.count = HZI_VLUT_ROWS, .step = HZI_VLUT_ROWS,
+					.code_block = 1, .code_level = HZI_VLUT_ROWS,
+					.levels = s->levels, .bytes = s->bytes,
+					.size = s->rule->level_size,
+					.weight = powers.power[powers.digits],
+				});
+			kern->lattice_leaders(&(struct hzi_lattice_leaders){
+				.rule = s->rule, .lanes = &s->lanes,
+				.index = s->bytes == 2 ? (const uint16_t *)(const void *)codes :
+							 index,
+				.p = p + i * s->embed * HZI_VLUT_ROWS, .count = HZI_VLUT_ROWS,
+				.step = HZI_VLUT_ROWS, .levels = s->levels, .first = s->first,
+			});
+		}
+		/* Up to a multiple of 4 of k */
+		memset(p + count * HZI_VLUT_ROWS, 0, (size_t)(-count & 3) * sizeof(*p) *
+						     HZI_VLUT_ROWS);
+		kern->vlut_quads(&(struct hzi_vlut_quads){
+			.p = p, .b = b, .k = first * s->embed, .count = (count + 3) & ~3,
+			.b_panel = b_panel,
+		});
+	}
+}
+
 void hzi_vlut_bytes(const struct hz_kern *kern, const struct hzi_vlut_side *s,
 		    const struct hzi_vlut_view *v, const uint8_t *table, int64_t blocks, uint8_t *b,
 		    int64_t b_panel)
@@ -408,8 +521,12 @@ void hzi_vlut_bytes(const struct hz_kern *kern, const struct hzi_vlut_side *s,
 		for (int e = 0; e < s->embed; e++)
 			p.offset[e] = (int8_t)s->rule->offset[e];
 		kern->vlut_points(&p);
-	} else if (s->words) {
+	} else if (s->words && !(s->in_lanes && s->lanes.pow2 && kern->vlut_computes)) {
 		word_points(s, v, s->words, blocks, b, b_panel);
+	} else if (s->in_lanes && s->lanes.bytes && s->bytes == 2 && s->levels <= BYTE_LEVELS) {
+		byte_points(kern, s, v, blocks, b, b_panel);
+	} else if (s->in_lanes && s->bytes > 1) {
+		lane_points(kern, s, v, blocks, b, b_panel);
 	} else {
 		for (int64_t block = 0; block < blocks; block++) {
 			for (int row = 0; row < HZI_VLUT_ROWS; row++) {
@@ -516,9 +633,16 @@ void hzi_vlut_put(const struct hz_kern *kern, const struct hzi_vlut_side *s,
 	uint16_t half[HZI_VLUT_ROWS];
 	float f[HZI_VLUT_ROWS] = {0};
 
-	for (int64_t i = 0; i < rows; i++)
-		f[i] = s->w->row_scale ? from[i] * s->w->row_scale[(row + i) * s->w->row_scale_step]
-				       : from[i];
+	if (s->w->row_scale) {
+		for (int64_t i = 0; i < rows; i++)
+			f[i] = from[i] * s->w->row_scale[(row + i) * s->w->row_scale_step];
+	} else {
+		memcpy(f, from, sizeof(f));
+	}
+	if (y->dtype == HZ_F32 && y->y_i == 1) {
+		memcpy((float *)y->y + at, f, (size_t)rows * 4);
+		return;
+	}
 	if (y->dtype == HZ_F32) {
 		for (int64_t i = 0; i < rows; i++)
 			((float *)y->y)[at + i * y->y_i] = f[i];

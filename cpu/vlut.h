@@ -16,12 +16,14 @@ struct hzi_vlut_side {
 	const struct hzi_lattice_matrices *matrices;
 	const struct hzi_coded *w;
 	const uint64_t *words;		/* [M][q^d]: bytes of leaders times q^m; NULL: none */
+	struct hzi_lane_rule lanes;	/* if in_lanes */
 	int64_t blocks, panels, panel_bytes, half_bytes;
 	int64_t group, groups;		/* blocks that share T; T of a row, 0 without T */
 	int64_t reach, offset_max;	/* |p_i - o_i| <= reach, if that is below 2^31; |o_i| */
 	int32_t bytes, embed, first, levels;	/* of a code; of a point; of those in use */
 	int32_t size;			/* of tables of bytes: 16, 64, 128 or 256, if small */
 	bool has_t, small, sub;		/* q^d <= 256; w->sub is not 0 */
+	bool in_lanes;
 	bool fields;			/* what is packed is as in struct hzi_vlut_fields */
 	const uint8_t *field_codes;	/* [256]: the codes that fields stand for */
 };

@@ -805,7 +805,8 @@ void hzi_kern_amx(struct hz_kern *kern)
 	fill_mhc_amx(kern);
 	fill_quat_amx(kern);
 	kern->fields_rows = 16;
-	kern->fields_most = 96;
+	/* Eight columns, mostly of two rows: beyond these codes would be decoded once more. */
+	kern->fields_most = 24;
 	kern->vlut_fields = fields;
 	kern->q_rows = ROWS;
 	kern->q_sums = WIDTH * SUMS;

@@ -39,9 +39,19 @@ static const struct quantizer {
 				 .group = 32}},
 	{"E8 q=3 M=2", {.kind = HZ_LATTICE_E8, .q = 3, .levels = 2, .beta = 0.7,
 			.flags = HZ_LATTICE_CENTER, .policy = HZ_LATTICE_CLIP}},
+	{"E8 q=16 M=1 T", {.kind = HZ_LATTICE_E8, .q = 16, .levels = 1, .beta = 0.2156,
+			   .policy = HZ_LATTICE_T}},
+	{"E8 q=14 M=1 group 16", {.kind = HZ_LATTICE_E8, .q = 14, .levels = 1, .beta = 0.15,
+				  .policy = HZ_LATTICE_GROUP, .group = 16}},
+	{"D4 q=8 M=2 T", {.kind = HZ_LATTICE_D, .q = 8, .levels = 2, .beta = 0.0465,
+			  .policy = HZ_LATTICE_T}},
+	{"A2 q=4 M=2 T", {.kind = HZ_LATTICE_A2, .q = 4, .levels = 2, .beta = 0.25,
+			  .flags = HZ_LATTICE_CENTER, .policy = HZ_LATTICE_T}},
+	{"Z q=16 M=1 T", {.kind = HZ_LATTICE_Z, .q = 16, .levels = 1, .beta = 0.2473,
+			  .policy = HZ_LATTICE_T}},
 };
 
-enum { D4, D4_T, E8, E8_T, E8_GROUP, E8_Q3 };
+enum { D4, D4_T, E8, E8_T, E8_GROUP, E8_Q3, E8_Q16, E8_Q14, D4_Q8, A2, Z };
 
 static const struct row {
 	enum kind kind;
@@ -58,6 +68,11 @@ static const struct row {
 	{ENCODE, BOTH, E8_T, HZ_F16, 0},
 	{ENCODE, BOTH, E8_GROUP, HZ_F16, 0},
 	{ENCODE, BOTH, E8_Q3, HZ_F16, 0},
+	{ENCODE, CPU, E8_Q16, HZ_F16, 0},
+	{ENCODE, CPU, E8_Q14, HZ_F16, 0},
+	{ENCODE, CPU, D4_Q8, HZ_F16, 0},
+	{ENCODE, CPU, A2, HZ_F16, 0},
+	{ENCODE, CPU, Z, HZ_F16, 0},
 	{DECODE, CPU, D4, HZ_F32, 4096},
 	{DECODE, CPU, E8, HZ_F32, 4096},
 	{DECODE, BOTH | QUICK, D4, HZ_F16, 0},
@@ -69,6 +84,11 @@ static const struct row {
 	{DECODE, BOTH, E8_T, HZ_F16, 0},
 	{DECODE, BOTH, E8_GROUP, HZ_F16, 0},
 	{DECODE, BOTH, E8_Q3, HZ_F16, 0},
+	{DECODE, CPU, E8_Q16, HZ_F16, 0},
+	{DECODE, CPU, E8_Q14, HZ_F16, 0},
+	{DECODE, CPU, D4_Q8, HZ_F16, 0},
+	{DECODE, CPU, A2, HZ_F16, 0},
+	{DECODE, CPU, Z, HZ_F16, 0},
 };
 
 #define ROWS (sizeof(rows) / sizeof(*rows))

@@ -16,7 +16,7 @@
 #include "bench.h"
 #include "hz.h"
 
-enum { D4, D4_GROUP, E8, E8_GROUP, E8_BITS };
+enum { D4, D4_GROUP, E8, E8_GROUP, E8_BITS, E8_Q16, D4_Q8 };
 
 static const struct {
 	const char *name;
@@ -29,6 +29,8 @@ static const struct {
 	[E8_GROUP] = {"E8 q=4 M=2 /32", {.kind = HZ_LATTICE_E8, .q = 4, .levels = 2,
 		      .policy = HZ_LATTICE_GROUP, .group = 32}},
 	[E8_BITS] = {"E8 q=2 M=4", {.kind = HZ_LATTICE_E8, .q = 2, .levels = 4}},
+	[E8_Q16] = {"E8 q=16 M=1", {.kind = HZ_LATTICE_E8, .q = 16, .levels = 1}},
+	[D4_Q8] = {"D4 q=8 M=2", {.kind = HZ_LATTICE_D, .q = 8, .levels = 2}},
 };
 
 enum {
@@ -52,6 +54,9 @@ static const struct row {
 	{CPU, D4_GROUP, HZ_U8, HZ_F32, 2048, 4096, 1},
 	{CPU, E8_BITS, 0, HZ_F32, 2048, 4096, 1},
 	{CPU, E8, 0, HZ_F32, 2048, 4096, 1},
+	{CPU, E8_GROUP, 0, HZ_F32, 2048, 4096, 1},
+	{CPU, E8_Q16, 0, HZ_F32, 2048, 4096, 1},
+	{CPU, D4_Q8, 0, HZ_F32, 2048, 4096, 1},
 	{CPU, D4, HZ_F32, HZ_F32, 512, 1024, 1},
 	{CPU, D4, 0, HZ_F32, 2048, 4096, 4},
 	{CPU, D4, 0, HZ_F32, 2048, 4096, 32},

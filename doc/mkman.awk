@@ -1,7 +1,8 @@
 # mkman.awk - manual pages of section 3, in mdoc, from the comments of include/hurwitz.h
 # SPDX-License-Identifier: BSD-2-Clause
 #
-#	awk -v dir=doc/man3 -f doc/mkman.awk doc/hurwitz.7 include/hurwitz.h include/hurwitz-dlpack.h
+#	awk -v dir=doc/man3 -f doc/mkman.awk doc/hurwitz.7 include/hurwitz.h \
+#		include/hurwitz-dlpack.h
 #
 # Each comment that stands at the left margin, with what is declared under it, makes one page, named
 # after the first type or function there; the others get a page that only points to it. Functions
@@ -239,7 +240,8 @@ function prose(s, out,	n, i, line, display, errors, in_errors, previous)
 		}
 		if (display)
 			print text_line(substr(line[i], 3)) >out
-		else if (line[i] == "" && i < n && line[i + 1] != "" && line[i + 1] !~ /^(  |Errors:)/)
+		else if (line[i] == "" && i < n && line[i + 1] != "" &&
+			 line[i + 1] !~ /^(  |Errors:)/)
 			print ".Pp" >out
 		else if (line[i] != "") {
 			if (previous ~ /\.$/ && line[i] ~ /^[A-Z][a-z]+( [a-z])?: /)

@@ -47,7 +47,8 @@ function remember(list, s)
 		kind = substr(kase, 1, RSTART - 1) substr(kase, RSTART + RLENGTH)
 		gsub(/ +/, " ", kind)
 		sub(/ $/, "", kind)
-		printf "%s\t%s\t%s\t%s\t%s\t%s\t%s\n", group, kind, value("dtype"), n, value("ratio"),
+		printf "%s\t%s\t%s\t%s\t%s\t%s\t%s\n",
+			group, kind, value("dtype"), n, value("ratio"),
 			value("gb_per_s"), value("median_us")
 		next
 	}

@@ -69,6 +69,17 @@ static int wholes(const struct hzi_mhc_coef *p, const struct hzi_mhc_coef *q,
 	       (whole(a, n, true) ? HZI_MHC_A_WHOLE : 0);
 }
 
+/* Whether streams of a channel lie next to each other, as one aligned vector or two */
+static bool together(const struct hzi_mhc_array *a, const struct hzi_mhc_shape *s)
+{
+	const int64_t bytes = s->n * (int64_t)hz_dtype_size(s->dtype);
+	const int64_t size = bytes < 16 ? bytes : 16;
+
+	return !a->data || (a->stream == 1 && a->channel % s->n == 0 && a->token % s->n == 0 &&
+			    (uintptr_t)a->data % (uintptr_t)size == 0 &&
+			    (s->n == 2 || s->n == 4 || s->n == 8));
+}
+
 static int64_t tokens_per_group(const struct hzi_mhc_shape *s)
 {
 	return s->groups > 0 ? s->tokens / s->groups : 0;
@@ -120,6 +131,7 @@ int hzi_cuda_mhc_streams(struct hz_context *ctx, const struct hzi_mhc_streams_ar
 	    !in_vectors(&a->x, bytes) || !in_vectors(&a->f, bytes) || !in_vectors(&a->u, bytes) ||
 	    !in_vectors(&a->y, bytes) ||
 	    (kernel >= 6 && p.kind & HZI_TERM_MIX && lanes_for(a->s.channels * bytes / 16) < 5)) {
+		p.whole = together(&a->x, &a->s) && together(&a->y, &a->s);
 		p.lanes_log2 = lanes_for(ceil_div(a->s.channels, HZI_MHC_ANY));
 		p.tiles = (int32_t)ceil_div(a->s.channels, (int64_t)HZI_MHC_ANY << p.lanes_log2);
 		return hzi_mhc_launch(ctx, streams_name, HZI_FAMILY_MHC, HZI_KERNEL_mhc_streams_any,
@@ -260,6 +272,8 @@ int hzi_cuda_mhc_streams_bwd(struct hz_context *ctx, const struct hzi_mhc_stream
 		kernel = HZI_KERNEL_mhc_streams_bwd_any;
 		p.kind = (a->dp.data ? HZI_TERM_U : 0) | (a->dq.data ? HZI_TERM_F : 0) |
 			 (a->da.data ? HZI_TERM_MIX : 0);
+		p.whole = together(&p.a.x, &a->s) && together(&a->dy, &a->s) &&
+			  together(&p.a.dx, &a->s);
 	}
 	p.sums = sums;
 	blocks = p.per == 1 ? ceil_div(a->s.tokens, per_block) : a->s.groups * p.chunks;
@@ -326,7 +340,7 @@ static bool add_layer(struct hzi_mhc_chain_job *p, const struct hzi_mhc_layer_ar
 static int chain(struct hz_context *ctx, struct hzi_mhc_chain_job *p)
 {
 	const int bytes = (int)hz_dtype_size(p->s.dtype);
-	bool vectors = p->s.n == 4 && vector_kernel(&p->s) >= 0 && in_vectors(&p->x, bytes) &&
+	bool vectors = vector_kernel(&p->s) >= 0 && in_vectors(&p->x, bytes) &&
 		       in_vectors(&p->f, bytes) && in_vectors(&p->u, bytes) &&
 		       in_vectors(&p->y, bytes);
 	int64_t threads = p->s.tokens * p->s.channels;
@@ -344,7 +358,10 @@ static int chain(struct hz_context *ctx, struct hzi_mhc_chain_job *p)
 		threads = p->s.tokens * p->vectors;
 	}
 	return hzi_mhc_launch(ctx, chain_name, HZI_FAMILY_MHC,
-			      vectors ? HZI_KERNEL_mhc_recompute_4 : HZI_KERNEL_mhc_recompute_any,
+			      !vectors ? HZI_KERNEL_mhc_recompute_any :
+			      p->s.n == 4 ? HZI_KERNEL_mhc_recompute_4 :
+			      p->s.n < 4 ? HZI_KERNEL_mhc_recompute_few :
+					   HZI_KERNEL_mhc_recompute_many,
 			      ceil_div(threads, HZI_MHC_THREADS), 1, HZI_MHC_THREADS, 0, p,
 			      sizeof(*p));
 }
@@ -408,6 +425,7 @@ int hzi_cuda_mhc_sinkhorn_bwd(struct hz_context *ctx, const struct hzi_mhc_sinkh
 	const int n = a->rule.n, threads = HZI_MHC_SINK_BWD_THREADS(n);
 	const int kept = a->rule.iterations < HZI_MHC_HISTORY ? a->rule.iterations :
 								HZI_MHC_HISTORY;
+	const int staged = n == 4 ? 0 : HZI_MHC_SINK_APART(n);
 
 	if (a->count == 0)
 		return HZ_OK;
@@ -415,7 +433,8 @@ int hzi_cuda_mhc_sinkhorn_bwd(struct hz_context *ctx, const struct hzi_mhc_sinkh
 			      n == 4 ? HZI_KERNEL_mhc_sinkhorn_bwd_4 :
 				       HZI_KERNEL_mhc_sinkhorn_bwd_any,
 			      ceil_div(a->count, threads), 1, threads,
-			      sizeof(float) * (size_t)(2 * n * kept * threads), a, sizeof(*a));
+			      sizeof(float) * (size_t)((2 * n * kept + staged) * threads), a,
+			      sizeof(*a));
 }
 
 size_t hzi_cuda_mhc_diagnose_workspace(const struct hz_context *ctx,

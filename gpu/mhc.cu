@@ -221,10 +221,11 @@ VECTORS(streams_mixed, 6)
 
 /* ---- Any streams: a channel a thread at a time ----------------------------------------------- */
 
-template <int N>
+template <int DT, int N, bool TOGETHER>
 HZ_DEVICE void streams_any(const hzi_mhc_streams_job &p)
 {
-	constexpr int K = TOGETHER(N);
+	typedef channel_of<DT, N, TOGETHER> channel;
+	constexpr int K = N > 4 ? 1 : N > 2 ? 2 : 4;	/* channels whose loads are under way */
 	const hzi_mhc_streams_args &a = p.a;
 	const int64_t row = p.tiles == 1 ? blockIdx.x : blockIdx.x / (uint32_t)p.tiles;
 	const int64_t t = row * (HZI_MHC_THREADS >> p.lanes_log2) +
@@ -234,6 +235,7 @@ HZ_DEVICE void streams_any(const hzi_mhc_streams_job &p)
 	const int64_t end = first + HZI_MHC_ANY * lanes < a.s.channels ?
 				    first + HZI_MHC_ANY * lanes : a.s.channels;
 	const int64_t s = mhc_divide(t, p.per);
+	const token_row<DT> of_x(a.x, t), of_f(a.f, t), of_u(a.u, t), of_y(a.y, t);
 	float cp[N], cq[N], ca[N][N];
 
 	grid_wait();
@@ -246,43 +248,44 @@ HZ_DEVICE void streams_any(const hzi_mhc_streams_job &p)
 	if (a.y.data && a.a.data)
 		load_matrix<N>(a.a, s, false, ca);
 	for (int64_t c = first; c < end; c += K * lanes) {
-		float x[K][N], f[K] = {};
+		float x[K][N] = {}, f[K] = {};
 
-#pragma unroll
-		for (int k = 0; k < K; k++) {
-			const int64_t at = c + k * lanes;
-
-#pragma unroll
-			for (int j = 0; j < N; j++)
-				x[k][j] = at < end && a.x.data ? load_at(a.s, a.x, t, j, at) : 0;
-			if (at < end && a.f.data)
-				f[k] = load_at(a.s, a.f, t, 0, at) + (a.bias ? a.bias[at] : 0);
-		}
 #pragma unroll
 		for (int k = 0; k < K; k++) {
 			const int64_t at = c + k * lanes;
 
 			if (at >= end)
 				break;
+			if (a.x.data)
+				channel::load(of_x, at, x[k]);
+			if (a.f.data)
+				f[k] = of_f.load(at) + (a.bias ? a.bias[at] : 0);
+		}
+#pragma unroll
+		for (int k = 0; k < K; k++) {
+			const int64_t at = c + k * lanes;
+			float y[N];
+
+			if (at >= end)
+				break;
 			if (a.u.data)
-				store_at(a.s, a.u, t, 0, at, mix_row<N>(cp, x[k]));
+				of_u.store(at, mix_row<N>(cp, x[k]));
 			if (!a.y.data)
 				continue;
 #pragma unroll
 			for (int i = 0; i < N; i++) {
-				float y = a.a.data ? mix_row<N>(ca[i], x[k]) : x[k][i];
-
+				y[i] = a.a.data ? mix_row<N>(ca[i], x[k]) : x[k][i];
 				if (a.f.data)
-					y = fmaf(cq[i], f[k], y);
-				store_at(a.s, a.y, t, i, at, y);
+					y[i] = fmaf(cq[i], f[k], y[i]);
 			}
+			channel::store(of_y, at, y);
 		}
 	}
 }
 
-KERNEL(mhc_streams_any, HZI_MHC_THREADS, 2, hzi_mhc_streams_job)
+KERNEL(mhc_streams_any, HZI_MHC_THREADS, 4, hzi_mhc_streams_job)
 {
-	BY_STREAMS(streams_any, p.a.s.n)
+	ANY_STREAMS(streams_any, p.a.s, p.whole, p)
 }
 
 /* ---- Chains of layers ------------------------------------------------------------------------ */
@@ -313,10 +316,9 @@ HZ_DEVICE void load_layer(const hzi_mhc_chain_job &p, int l, int64_t s, float *c
  * Layer by layer on streams that stay in registers, as mhc_streams does each, and rounded as if
  * they had been stored.
  */
-template <int DT>
-HZ_DEVICE void chain_4(const hzi_mhc_chain_job &p)
+template <int DT, int N>
+HZ_DEVICE void chain(const hzi_mhc_chain_job &p)
 {
-	constexpr int N = 4;
 	typedef word_of<DT> word;
 	const int64_t i = (int64_t)blockIdx.x * HZI_MHC_THREADS + threadIdx.x;
 	const int64_t t = mhc_divide(i, p.vectors), v = i - t * p.vectors, s = mhc_divide(t, p.per);
@@ -388,14 +390,39 @@ HZ_DEVICE void chain_4(const hzi_mhc_chain_job &p)
 	}
 }
 
-KERNEL(mhc_recompute_4, HZI_MHC_THREADS, 4, hzi_mhc_chain_job)
+template <int N>
+HZ_DEVICE void chain_of(const hzi_mhc_chain_job &p)
 {
 	if (p.s.dtype == HZ_F32)
-		chain_4<HZ_F32>(p);
+		chain<HZ_F32, N>(p);
 	else if (p.s.dtype == HZ_F16)
-		chain_4<HZ_F16>(p);
+		chain<HZ_F16, N>(p);
 	else
-		chain_4<HZ_BF16>(p);
+		chain<HZ_BF16, N>(p);
+}
+
+KERNEL(mhc_recompute_4, HZI_MHC_THREADS, 4, hzi_mhc_chain_job)
+{
+	chain_of<4>(p);
+}
+
+KERNEL(mhc_recompute_few, HZI_MHC_THREADS, 5, hzi_mhc_chain_job)
+{
+	switch (p.s.n) {
+	case 1: return chain_of<1>(p);
+	case 2: return chain_of<2>(p);
+	default: return chain_of<3>(p);
+	}
+}
+
+KERNEL(mhc_recompute_many, HZI_MHC_THREADS, 3, hzi_mhc_chain_job)
+{
+	switch (p.s.n) {
+	case 5: return chain_of<5>(p);
+	case 6: return chain_of<6>(p);
+	case 7: return chain_of<7>(p);
+	default: return chain_of<8>(p);
+	}
 }
 
 KERNEL(mhc_recompute_any, HZI_MHC_THREADS, 1, hzi_mhc_chain_job)

@@ -147,7 +147,127 @@ HZ_DEVICE void store_at(const hzi_mhc_shape &s, const hzi_mhc_array &a, int64_t 
 	store_any(s.dtype, a.data, t * a.token + i * a.stream + c * a.channel, f);
 }
 
-/* Channels that a thread of kernels for any streams loads before it computes */
-#define TOGETHER(n) ((n) > 4 ? 1 : 2)
+/* ---- Any layout ------------------------------------------------------------------------------ */
+
+template <int DT>
+struct element {
+	typedef uint16_t type;
+};
+
+template <>
+struct element<HZ_F32> {
+	typedef float type;
+};
+
+template <int DT>
+HZ_DEVICE float float_of(typename element<DT>::type v)
+{
+	if constexpr (DT == HZ_F32)
+		return v;
+	else
+		return DT == HZ_F16 ? f16_low(v) : bf16_low(v);
+}
+
+template <int DT>
+HZ_DEVICE typename element<DT>::type element_of(float v)
+{
+	if constexpr (DT == HZ_F32)
+		return v;
+	else
+		return (uint16_t)(DT == HZ_F16 ? to_f16x2(v, v) : to_bf16x2(v, v));
+}
+
+/* A token of streams or of branch values: its place, and steps */
+template <int DT>
+struct token_row {
+	typename element<DT>::type *data;
+	int64_t stream, channel;
+
+	__device__ token_row(const hzi_mhc_array &a, int64_t t) :
+		data((typename element<DT>::type *)a.data + t * a.token), stream(a.stream),
+		channel(a.channel)
+	{
+	}
+
+	__device__ float load(int64_t c) const
+	{
+		return float_of<DT>(data[c * channel]);
+	}
+
+	__device__ void store(int64_t c, float v) const
+	{
+		data[c * channel] = element_of<DT>(v);
+	}
+};
+
+/* All streams of a channel; TOGETHER: they lie next to each other, aligned as one vector or two */
+template <int DT, int N, bool TOGETHER>
+struct channel_of {
+	typedef typename element<DT>::type type;
+
+	struct __align__(N * sizeof(type) > 16 ? 16 : TOGETHER ? N * sizeof(type) : sizeof(type))
+		pack {
+		type v[N];
+	};
+
+	static __device__ __forceinline__ void load(const token_row<DT> &from, int64_t c, float *to)
+	{
+		const type *const at = from.data + c * from.channel;
+		pack all;
+
+		if constexpr (TOGETHER) {
+			all = *(const pack *)at;
+		} else {
+#pragma unroll
+			for (int i = 0; i < N; i++)
+				all.v[i] = at[i * from.stream];
+		}
+#pragma unroll
+		for (int i = 0; i < N; i++)
+			to[i] = float_of<DT>(all.v[i]);
+	}
+
+	static __device__ __forceinline__ void store(const token_row<DT> &to, int64_t c,
+						     const float *from)
+	{
+		type *const at = to.data + c * to.channel;
+		pack all;
+
+#pragma unroll
+		for (int i = 0; i < N; i++)
+			all.v[i] = element_of<DT>(from[i]);
+		if constexpr (TOGETHER) {
+			*(pack *)at = all;
+		} else {
+#pragma unroll
+			for (int i = 0; i < N; i++)
+				at[i * to.stream] = all.v[i];
+		}
+	}
+};
+
+/* body<dtype, n, together>(...): together, as the launcher found, is of 2, 4 or 8 streams. */
+#define ANY_STREAMS(body, s, together, ...) \
+	if ((s).dtype == HZ_F32) { \
+		ANY_STREAMS_OF(body, HZ_F32, (s).n, together, __VA_ARGS__) \
+	} else if ((s).dtype == HZ_F16) { \
+		ANY_STREAMS_OF(body, HZ_F16, (s).n, together, __VA_ARGS__) \
+	} else { \
+		ANY_STREAMS_OF(body, HZ_BF16, (s).n, together, __VA_ARGS__) \
+	}
+#define ANY_STREAMS_OF(body, dtype, n, together, ...) \
+	switch (n) { \
+	case 1: return body<dtype, 1, false>(__VA_ARGS__); \
+	case 2: return together ? body<dtype, 2, true>(__VA_ARGS__) : \
+				  body<dtype, 2, false>(__VA_ARGS__); \
+	case 3: return body<dtype, 3, false>(__VA_ARGS__); \
+	case 4: return together ? body<dtype, 4, true>(__VA_ARGS__) : \
+				  body<dtype, 4, false>(__VA_ARGS__); \
+	case 5: return body<dtype, 5, false>(__VA_ARGS__); \
+	case 6: return body<dtype, 6, false>(__VA_ARGS__); \
+	case 7: return body<dtype, 7, false>(__VA_ARGS__); \
+	default: return together ? body<dtype, 8, true>(__VA_ARGS__) : \
+				   body<dtype, 8, false>(__VA_ARGS__); \
+	}
 
 #endif

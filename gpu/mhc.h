@@ -22,6 +22,7 @@
 #define HZI_MHC_ANY 4			/* channels of a thread of mhc_streams_any */
 #define HZI_MHC_SINK_THREADS 64		/* a matrix each */
 #define HZI_MHC_SINK_BWD_THREADS(n) ((n) > 4 ? 32 : 64)	/* for history in shared memory */
+#define HZI_MHC_SINK_APART(n) ((n) * (n) | 1)	/* floats of a matrix in shared memory */
 #define HZI_MHC_CHAIN 64		/* layers of one launch of mhc_recompute */
 
 /* What kernels of whole 16-byte vectors do: terms of u, streams mixed by a or as they are, f */

@@ -272,117 +272,117 @@ HZ_DEVICE float warp_sum(float v)
 	return v;
 }
 
-/* Any streams and coefficients */
-template <int N>
-HZ_DEVICE void streams_bwd_any(const hzi_mhc_streams_bwd_job &p)
+/* Any layout. part: of 32 sums of a warp each */
+template <int DT, int N, bool TOGETHER>
+HZ_DEVICE void streams_bwd_any(const hzi_mhc_streams_bwd_job &p,
+			       float (*part)[HZI_MHC_BWD_THREADS / 32][32])
 {
-	constexpr int K = TOGETHER(N), warps = HZI_MHC_BWD_THREADS / 32;
+	typedef channel_of<DT, N, TOGETHER> channel;
+	constexpr int warps = HZI_MHC_BWD_THREADS / 32, count = 2 * N + N * N;
+	constexpr int rounds = (count + 31) / 32;
 	constexpr int64_t threads = HZI_MHC_BWD_THREADS;
-	__shared__ float part[warps][2 * N + N * N];
 	const hzi_mhc_streams_bwd_args &a = p.a;
 	const tokens own = tokens_of(p, 1);
-	const int count = sums_of(p.kind, N), warp = (int)threadIdx.x / 32;
-	float cp[N], cq[N], ca[N][N], sum_p[N] = {}, sum_q[N] = {}, sum_a[N][N] = {};
-	int slot = 0;
+	const int warp = (int)threadIdx.x / 32;
+	const bool u = (p.kind & HZI_TERM_U) != 0, with_f = (p.kind & HZI_TERM_F) != 0;
+	const bool mixes = (p.kind & HZI_TERM_MIX) != 0;
+	float cp[N], cq[N], sum[count] = {};
 
 	grid_wait();
 	load_row<N>(a.p, own.s, false, 1, cp);
 	load_row<N>(a.q, own.s, false, 1, cq);
-	if (a.a.data)
-		load_matrix<N>(a.a, own.s, false, ca);
 	for (int64_t t = own.first; t < own.end; t++) {
-		for (int64_t c = threadIdx.x; c < a.s.channels; c += K * threads) {
-			float x[K][N], g[K][N], f[K] = {}, du[K] = {};
+		const token_row<DT> of_x(a.x, t), of_dy(a.dy, t), of_f(a.f, t), of_du(a.du, t);
+		const token_row<DT> of_dx(a.dx, t), of_df(a.df, t);
 
-#pragma unroll
-			for (int k = 0; k < K; k++) {
-				const int64_t at = c + k * threads;
-				const bool in = at < a.s.channels;
+		for (int64_t c = threadIdx.x; c < a.s.channels; c += threads) {
+			float x[N] = {}, g[N] = {}, f = 0, du = 0;
 
+			if (a.x.data)
+				channel::load(of_x, c, x);
+			if (a.dy.data)
+				channel::load(of_dy, c, g);
+			if (a.f.data)
+				f = of_f.load(c) + (a.bias ? a.bias[c] : 0);
+			if (a.du.data)
+				du = of_du.load(c);
 #pragma unroll
-				for (int j = 0; j < N; j++) {
-					x[k][j] = in && a.x.data ? load_at(a.s, a.x, t, j, at) : 0;
-					g[k][j] = in && a.dy.data ? load_at(a.s, a.dy, t, j, at) :
-								    0;
-				}
-				if (in && a.f.data)
-					f[k] = load_at(a.s, a.f, t, 0, at) +
-					       (a.bias ? a.bias[at] : 0);
-				if (in && a.du.data)
-					du[k] = load_at(a.s, a.du, t, 0, at);
+			for (int j = 0; j < N; j++) {
+				if (u)
+					sum[j] = fmaf(du, x[j], sum[j]);
+				if (with_f)
+					sum[N + j] = fmaf(g[j], f, sum[N + j]);
 			}
+			if (mixes) {
 #pragma unroll
-			for (int k = 0; k < K; k++) {
-				const int64_t at = c + k * threads;
-
-#pragma unroll
-				for (int j = 0; j < N; j++) {
-					if (p.kind & HZI_TERM_U)
-						sum_p[j] = fmaf(du[k], x[k][j], sum_p[j]);
-					if (p.kind & HZI_TERM_F)
-						sum_q[j] = fmaf(g[k][j], f[k], sum_q[j]);
-				}
-				if (p.kind & HZI_TERM_MIX) {
-#pragma unroll
-					for (int i = 0; i < N * N; i++)
-						sum_a[i / N][i % N] = fmaf(g[k][i / N], x[k][i % N],
-									   sum_a[i / N][i % N]);
-				}
-				if (at >= a.s.channels)
-					break;
-				if (a.df.data)
-					store_at(a.s, a.df, t, 0, at, mix_row<N>(cq, g[k]));
-#pragma unroll
-				for (int j = 0; j < N; j++) {
-					float dx = a.a.data ? 0 : g[k][j];
-
-					if (!a.dx.data)
-						break;
-					if (a.a.data) {
-#pragma unroll
-						for (int i = 0; i < N; i++)
-							dx = fmaf(ca[i][j], g[k][i], dx);
-					}
-					if (a.du.data)
-						dx = fmaf(cp[j], du[k], dx);
-					if (a.accumulate)
-						dx += load_at(a.s, a.dx, t, j, at);
-					store_at(a.s, a.dx, t, j, at, dx);
-				}
+				for (int i = 0; i < N * N; i++)
+					sum[2 * N + i] = fmaf(g[i / N], x[i % N], sum[2 * N + i]);
 			}
+			if (a.df.data)
+				of_df.store(c, mix_row<N>(cq, g));
+			if (!a.dx.data)
+				continue;
+			if (a.a.data) {
+				float row[N], dx[N] = {};
+
+				/* Rows come from the first-level cache: registers have the sums. */
+#pragma unroll
+				for (int i = 0; i < N; i++) {
+#pragma unroll
+					for (int j = 0; j < N; j++)
+						row[j] = a.a.data[own.s * a.a.group + i * a.a.row +
+								  j * a.a.column];
+#pragma unroll
+					for (int j = 0; j < N; j++)
+						dx[j] = fmaf(row[j], g[i], dx[j]);
+				}
+#pragma unroll
+				for (int j = 0; j < N; j++)
+					g[j] = dx[j];
+			}
+			if (a.du.data) {
+#pragma unroll
+				for (int j = 0; j < N; j++)
+					g[j] = fmaf(cp[j], du, g[j]);
+			}
+			if (a.accumulate) {
+				channel::load(of_dx, c, x);
+#pragma unroll
+				for (int j = 0; j < N; j++)
+					g[j] += x[j];
+			}
+			channel::store(of_dx, c, g);
 		}
 	}
 #pragma unroll
-	for (int i = 0; i < N; i++) {
-		if (p.kind & HZI_TERM_U)
-			part[warp][slot++] = warp_sum(sum_p[i]);
-	}
-#pragma unroll
-	for (int i = 0; i < N; i++) {
-		if (p.kind & HZI_TERM_F)
-			part[warp][slot++] = warp_sum(sum_q[i]);
-	}
-#pragma unroll
-	for (int i = 0; i < N * N; i++) {
-		if (p.kind & HZI_TERM_MIX)
-			part[warp][slot++] = warp_sum(sum_a[i / N][i % N]);
-	}
+	for (int r = 0; r < rounds; r++)
+		part[r][warp][threadIdx.x & 31] = transposed_sums(sum + r * 32, count - r * 32);
 	__syncthreads();
+	if (!p.sums)
+		return;
+	/* Where a sum is of those that there are */
 	for (int l = (int)threadIdx.x; l < count; l += HZI_MHC_BWD_THREADS) {
-		float all = part[0][l];
+		const int term = l < N ? HZI_TERM_U : l < 2 * N ? HZI_TERM_F : HZI_TERM_MIX;
+		const int to = l - (l >= N && !u ? N : 0) - (l >= 2 * N && !with_f ? N : 0);
+		const int all_there = sums_of(p.kind, N);
+		float all = part[l / 32][0][l % 32];
 
+		if (!(p.kind & term))
+			continue;
 		for (int w = 1; w < warps; w++)
-			all += part[w][l];
+			all += part[l / 32][w][l % 32];
 		if (p.chunks > 1)
-			p.partial[(own.s * count + l) * p.chunks + own.k] = all;
+			p.partial[(own.s * all_there + to) * p.chunks + own.k] = all;
 		else
-			put_sum(a, p.kind, own.s, l, all);
+			put_sum(a, p.kind, own.s, to, all);
 	}
 }
 
-KERNEL(mhc_streams_bwd_any, HZI_MHC_BWD_THREADS, 2, hzi_mhc_streams_bwd_job)
+KERNEL(mhc_streams_bwd_any, HZI_MHC_BWD_THREADS, 3, hzi_mhc_streams_bwd_job)
 {
-	BY_STREAMS(streams_bwd_any, p.a.s.n)
+	__shared__ float part[3][HZI_MHC_BWD_THREADS / 32][32];
+
+	ANY_STREAMS(streams_bwd_any, p.a.s, p.whole, p, part)
 }
 
 /* The sums of chunks: a block for each group and sum */

@@ -43,42 +43,124 @@ HZ_DEVICE void store_matrix(const hzi_mhc_coef &c, int64_t k, const float *from)
 	}
 }
 
+/* Shared memory of a block's matrices: a thread's are where no other's are in the same bank. */
 template <int N>
-HZ_DEVICE void sinkhorn(const hzi_mhc_sinkhorn_args &p)
-{
-	const int64_t k = (int64_t)blockIdx.x * THREADS + threadIdx.x;
-	float m[N][N], out[N * N];
+constexpr int APART = HZI_MHC_SINK_APART(N);
 
-	grid_wait();
-	if (k >= p.count)
+/* Whether matrices lie one behind the other, so that a block's are read and written as one piece */
+template <int N>
+HZ_DEVICE bool is_packed(const hzi_mhc_coef &c)
+{
+	return c.column == 1 && c.row == N && c.group == N * N;
+}
+
+/* How many matrices a block of so many threads has */
+HZ_DEVICE int matrices_of(int64_t count, int threads)
+{
+	const int64_t left = count - (int64_t)blockIdx.x * threads;
+
+	return left < threads ? (int)left : threads;
+}
+
+/* A thread's matrix. shared: of the block, or NULL, and then all have to call this */
+template <int N>
+HZ_DEVICE void load_own(const hzi_mhc_coef &c, int64_t count, int threads, float *shared,
+			float (*to)[N])
+{
+	const int64_t k = (int64_t)blockIdx.x * threads + threadIdx.x;
+	const int all = matrices_of(count, threads) * (N * N);
+
+	if (!shared || !is_packed<N>(c)) {
+		if (k < count)
+			load_matrix<N>(c, k, is_whole<N>(c), to);
 		return;
-	load_matrix<N>(p.m, k, is_whole<N>(p.m), m);
-	hzi_mhc_sinkhorn(N, &p.rule, &m[0][0], out);
-	store_matrix<N>(p.p, k, out);
+	}
+	__syncthreads();
+	for (int e = threadIdx.x; e < all; e += threads)
+		shared[e / (N * N) * APART<N> + e % (N * N)] =
+			c.data[(int64_t)blockIdx.x * threads * (N * N) + e];
+	__syncthreads();
+#pragma unroll
+	for (int e = 0; e < N * N; e++)
+		to[e / N][e % N] = shared[threadIdx.x * APART<N> + e];
 }
 
 template <int N>
-HZ_DEVICE void sinkhorn_bwd(const hzi_mhc_sinkhorn_bwd_args &p)
+HZ_DEVICE void store_own(const hzi_mhc_coef &c, int64_t count, int threads, float *shared,
+			 const float *from)
+{
+	const int64_t k = (int64_t)blockIdx.x * threads + threadIdx.x;
+	const int all = matrices_of(count, threads) * (N * N);
+
+	if (!shared || !is_packed<N>(c)) {
+		if (k < count)
+			store_matrix<N>(c, k, from);
+		return;
+	}
+	/* Nobody reads there but its own matrix. */
+#pragma unroll
+	for (int e = 0; e < N * N; e++)
+		shared[threadIdx.x * APART<N> + e] = from[e];
+	__syncthreads();
+	for (int e = threadIdx.x; e < all; e += threads)
+		c.data[(int64_t)blockIdx.x * threads * (N * N) + e] =
+			shared[e / (N * N) * APART<N> + e % (N * N)];
+}
+
+template <int N>
+HZ_DEVICE void sinkhorn(const hzi_mhc_sinkhorn_args &p, float *shared)
+{
+	float m[N][N] = {}, out[N * N];
+
+	grid_wait();
+	load_own<N>(p.m, p.count, THREADS, shared, m);
+	hzi_mhc_sinkhorn(N, &p.rule, &m[0][0], out);
+	store_own<N>(p.p, p.count, THREADS, shared, out);
+}
+
+/* staged: behind the history there is room for a block's matrices. */
+template <int N>
+HZ_DEVICE void sinkhorn_bwd(const hzi_mhc_sinkhorn_bwd_args &p, bool staged)
 {
 	extern __shared__ float history[];	/* [2n min(iterations, 32)][threads] */
 	constexpr int threads = HZI_MHC_SINK_BWD_THREADS(N);
-	const int64_t k = (int64_t)blockIdx.x * threads + threadIdx.x;
-	float m[N][N], dp[N][N], dm[N * N];
+	const int kept = min(p.rule.iterations, HZI_MHC_HISTORY);
+	float *const shared = staged ? history + 2 * N * kept * threads : NULL;
+	float m[N][N] = {}, dp[N][N] = {}, dm[N * N];
 
 	grid_wait();
-	if (k >= p.count)
-		return;
-	load_matrix<N>(p.m, k, is_whole<N>(p.m), m);
-	load_matrix<N>(p.dp, k, is_whole<N>(p.dp), dp);
+	load_own<N>(p.m, p.count, threads, shared, m);
+	load_own<N>(p.dp, p.count, threads, shared, dp);
 	hzi_mhc_sinkhorn_bwd(N, &p.rule, &m[0][0], &dp[0][0], dm, history + threadIdx.x,
 			     threads);
-	store_matrix<N>(p.dm, k, dm);
+	store_own<N>(p.dm, p.count, threads, shared, dm);
 }
 
-KERNEL(mhc_sinkhorn_4, hzi_mhc_sinkhorn_args) { sinkhorn<4>(p); }
-KERNEL(mhc_sinkhorn_bwd_4, hzi_mhc_sinkhorn_bwd_args) { sinkhorn_bwd<4>(p); }
-KERNEL(mhc_sinkhorn_any, hzi_mhc_sinkhorn_args) { BY_STREAMS(sinkhorn, p.rule.n) }
-KERNEL(mhc_sinkhorn_bwd_any, hzi_mhc_sinkhorn_bwd_args) { BY_STREAMS(sinkhorn_bwd, p.rule.n) }
+#define OTHERS(body, n, p, shared) \
+	switch (n) { \
+	case 1: return body<1>(p, shared); \
+	case 2: return body<2>(p, shared); \
+	case 3: return body<3>(p, shared); \
+	case 5: return body<5>(p, shared); \
+	case 6: return body<6>(p, shared); \
+	case 7: return body<7>(p, shared); \
+	default: return body<8>(p, shared); \
+	}
+
+KERNEL(mhc_sinkhorn_4, hzi_mhc_sinkhorn_args) { sinkhorn<4>(p, NULL); }
+KERNEL(mhc_sinkhorn_bwd_4, hzi_mhc_sinkhorn_bwd_args) { sinkhorn_bwd<4>(p, false); }
+
+KERNEL(mhc_sinkhorn_any, hzi_mhc_sinkhorn_args)
+{
+	__shared__ float shared[THREADS * APART<HZI_MHC_STREAMS>];
+
+	OTHERS(sinkhorn, p.rule.n, p, shared)
+}
+
+KERNEL(mhc_sinkhorn_bwd_any, hzi_mhc_sinkhorn_bwd_args)
+{
+	OTHERS(sinkhorn_bwd, p.rule.n, p, true)
+}
 
 /* ---- What matrices do to signals ------------------------------------------------------------- */
 

@@ -148,6 +148,9 @@ END
 KERNELS(mhc_pre_fused)
 #include "mhc_pre_fused.kernels.def"
 END
+KERNELS(mhc_pre_wide)
+#include "mhc_pre_wide.kernels.def"
+END
 KERNELS(mhc_pre_joint)
 #include "mhc_pre_joint.kernels.def"
 END

@@ -47,6 +47,13 @@ int hzi_pre_map(struct hz_context *ctx, const char *op, struct hzi_tensor_map *m
 					  at_a_time);
 }
 
+bool hzi_pre_norm_near(const struct hzi_mhc_array *x, const struct hzi_mhc_array *u,
+		       const struct hzi_mhc_shape *s)
+{
+	return s->channels % 8 == 0 && s->channels <= HZI_NORM_CHANNELS &&
+	       hzi_pre_quick(x, s->dtype) && hzi_pre_quick(u, s->dtype);
+}
+
 /* Splits of `most` pieces so that so many blocks each make all multiprocessors busy */
 static int splits_for(const struct hz_context *ctx, int64_t blocks, int64_t most, int64_t limit)
 {
@@ -57,6 +64,7 @@ static int splits_for(const struct hz_context *ctx, int64_t blocks, int64_t most
 }
 
 struct hzi_pre_room hzi_pre_room(const struct hz_context *ctx, const struct hzi_mhc_shape *s, int m,
+				 const struct hzi_mhc_array *x, const float *phi, const float *gain,
 				 bool projects, size_t *used)
 {
 	const int64_t columns = s->n * s->channels;
@@ -71,10 +79,21 @@ struct hzi_pre_room hzi_pre_room(const struct hz_context *ctx, const struct hzi_
 		room.mean_sums = hzi_pre_take(ctx, used, room.mean_splits * s->groups * columns);
 	}
 	if (projects) {
-		const int64_t chunks = s->n * ceil_div(s->channels, HZI_PRE_CHUNK);
+		/* Means are f32, back to back. */
+		room.wide = hzi_pre_wide_takes(s->groups != s->tokens ? NULL : x, s, phi, gain);
+		if (room.wide) {
+			room.splits = hzi_pre_wide_project_splits(ctx, s);
+			if (room.splits > 1)
+				room.parts = hzi_pre_take(ctx, used,
+							  room.splits * s->groups * (m + 1));
+		} else {
+			const int64_t chunks = s->n * ceil_div(s->channels, HZI_PRE_CHUNK);
 
-		room.splits = splits_for(ctx, ceil_div(s->groups, HZI_PRE_TOKENS), chunks, SPLITS);
-		room.sums = hzi_pre_take(ctx, used, room.splits * s->groups * (m + 1));
+			room.splits = splits_for(ctx, ceil_div(s->groups, HZI_PRE_TOKENS), chunks,
+						 SPLITS);
+		}
+		room.sums = hzi_pre_take(ctx, used, (room.parts ? 1 : room.splits) * s->groups *
+						    (m + 1));
 	}
 	return room;
 }
@@ -124,7 +143,8 @@ int hzi_pre_project(struct hz_context *ctx, const char *op, const struct hzi_mhc
 		    const struct hzi_pre_room *room)
 {
 	const struct hzi_mhc_project p = {
-		.x = *x, .phi = phi, .gain = gain, .sums = room->sums, .groups = s->groups,
+		.x = *x, .phi = phi, .gain = gain,
+		.sums = room->parts ? room->parts : room->sums, .groups = s->groups,
 		.channels = s->channels, .n = s->n, .m = m, .dtype = dtype,
 		.quick = hzi_pre_quick(x, dtype), .splits = room->splits,
 	};
@@ -134,6 +154,15 @@ int hzi_pre_project(struct hz_context *ctx, const char *op, const struct hzi_mhc
 
 	if (s->groups == 0)
 		return HZ_OK;
+	if (room->wide) {
+		HZ_CHECK(hzi_pre_wide_project(ctx, op, &p));
+		return !room->parts ? HZ_OK : hzi_pre_sum_rows(ctx, op, 1,
+			&(struct hzi_mhc_sum_rows){
+				.in = room->parts, .out = room->sums, .rows = room->splits,
+				.width = s->groups * (m + 1), .stride = s->groups * (m + 1),
+				.scale = 1,
+			});
+	}
 	return hzi_mhc_launch(ctx, op, HZI_FAMILY_MHC_PRE, kernel,
 			      ceil_div(s->groups, HZI_PRE_TOKENS), room->splits, HZI_PRE_THREADS, 0,
 			      &p, sizeof(p));
@@ -173,7 +202,9 @@ static struct plan plan_of(const struct hz_context *ctx, const struct hzi_mhc_pr
 		       hzi_weights_takes(ctx, a);
 	plan.fused = plan.fused && !plan.weights;
 	if (a->phi && !plan.few && !plan.fused && !plan.weights)
-		plan.room = hzi_pre_room(ctx, &a->s, a->rule.m, true, &plan.bytes);
+		plan.room = hzi_pre_room(ctx, &a->s, a->rule.m,
+					 a->post.y.data ? &a->post.y : &a->x, a->phi, a->gain,
+					 true, &plan.bytes);
 	if (a->u.data && !a->p.data && (!(plan.few || plan.fused) || a->norm))
 		plan.p = hzi_pre_take(ctx, &plan.bytes, a->s.groups * a->s.n);
 	return plan;
@@ -194,11 +225,12 @@ static int branch_input(struct hz_context *ctx, const struct hzi_mhc_pre_args *a
 			.s = a->s, .x = *x, .u = a->u, .p = *p,
 		});
 	return hzi_mhc_launch(ctx, "mhc_pre", HZI_FAMILY_MHC_PRE, HZI_KERNEL_mhc_pre_norm,
-			      a->s.tokens, 1, 256, 0, &(struct hzi_mhc_norm){
+			      a->s.tokens, 1, HZI_NORM_THREADS, 0, &(struct hzi_mhc_norm){
 				      .x = *x, .u = a->u, .p = *p, .norm = a->norm,
 				      .tokens = a->s.tokens, .groups = a->s.groups,
 				      .channels = a->s.channels, .n = a->s.n, .dtype = a->s.dtype,
 				      .eps = a->rule.norm_eps,
+				      .near = hzi_pre_norm_near(x, &a->u, &a->s),
 			      }, sizeof(struct hzi_mhc_norm));
 }
 
@@ -238,7 +270,7 @@ int hzi_cuda_mhc_pre(struct hz_context *ctx, const struct hzi_mhc_pre_args *a)
 		HZ_CHECK(hzi_pre_project(ctx, "mhc_pre", &a->s, a->rule.m, &from, dtype, a->phi,
 					 a->gain, &plan.room));
 		finish.sums.data = plan.room.sums;
-		finish.sums.splits = plan.room.splits;
+		finish.sums.splits = plan.room.parts ? 1 : plan.room.splits;
 	}
 	HZ_CHECK(hzi_pre_coefs(ctx, "mhc_pre", &finish));
 	return branch_input(ctx, a, &x, &finish.p);

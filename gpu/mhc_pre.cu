@@ -121,9 +121,9 @@ PROJECT(mhc_pre_project_80, 10)
 
 /* ---- Means over the tokens of a group -------------------------------------------------------- */
 
-/* Blocks: of 8 channels of a stream a thread, by groups; splits */
-extern "C" __global__ void __launch_bounds__(HZI_PRE_THREADS)
-	mhc_pre_means(const __grid_constant__ hzi_mhc_means p)
+/* Blocks: of 8 channels of a stream a thread, by groups; splits. DT 0: of any layout */
+template <int DT>
+HZ_DEVICE void means(const hzi_mhc_means &p)
 {
 	const int64_t eights = (p.channels + 7) / 8, tokens = p.tokens / p.groups;
 	const int64_t strips = (p.n * eights + HZI_PRE_THREADS - 1) / HZI_PRE_THREADS;
@@ -134,15 +134,16 @@ extern "C" __global__ void __launch_bounds__(HZI_PRE_THREADS)
 	const int i = (int)(unit / eights);
 	float sum[8] = {};
 
-	grid_next();
-	grid_wait();
 	if (i >= p.n)
 		return;
-#pragma unroll 4
+#pragma unroll (DT == 0 ? 1 : DT == HZ_F32 ? 4 : 8)
 	for (int64_t t = begin; t < end; t++) {
 		float v[8];
 
-		load_eight(v, p.x, p.dtype, p.quick, s * tokens + t, i, c, p.channels);
+		if constexpr (DT)
+			load_near<DT, 8>(v, p.x, place(p.x, s * tokens + t, i, c));
+		else
+			load_eight(v, p.x, p.dtype, p.quick, s * tokens + t, i, c, p.channels);
 #pragma unroll
 		for (int e = 0; e < 8; e++)
 			sum[e] += v[e];
@@ -155,6 +156,23 @@ extern "C" __global__ void __launch_bounds__(HZI_PRE_THREADS)
 		if (c + e < p.channels)
 			out[e] = sum[e];
 	}
+}
+
+extern "C" __global__ void __launch_bounds__(HZI_PRE_THREADS, 6)
+	mhc_pre_means(const __grid_constant__ hzi_mhc_means p)
+{
+	const bool near = p.quick && p.channels % 8 == 0;
+
+	grid_next();
+	grid_wait();
+	if (near && p.dtype == HZ_F32)
+		means<HZ_F32>(p);
+	else if (near && p.dtype == HZ_F16)
+		means<HZ_F16>(p);
+	else if (near)
+		means<HZ_BF16>(p);
+	else
+		means<0>(p);
 }
 
 /* Blocks of 32 columns, by 8 rows at a time */
@@ -194,23 +212,23 @@ template <int N>
 HZ_DEVICE void coefs(const hzi_mhc_finish &p, const float *memory)
 {
 	const int64_t s = (int64_t)blockIdx.x * HZI_PRE_GROUPS + threadIdx.x;
-	const int m = p.rule.m, n = N ? N : p.rule.n;
-	float y[ROWS<N>], pre[MOST<N>], post[MOST<N>], mix[MOST<N> * MOST<N>];
+	const int m = p.rule.m;
+	float y[ROWS<N>], pre[N], post[N], mix[N * N];
 
 	if (s >= p.sums.groups)
 		return;
 	normalise<N>(memory + threadIdx.x * (m + 1), m, p.rule.rms_eps, y);
-	hzi_mhc_coefs(n, &p.rule, m > n, y, p.alpha, p.bias, pre, post, mix);
+	hzi_mhc_coefs(N, &p.rule, m > N, y, p.alpha, p.bias, pre, post, mix);
 #pragma unroll
-	for (int i = 0; i < n; i++) {
+	for (int i = 0; i < N; i++) {
 		if (p.p.data)
 			*coef_at(p.p, s, i, 0) = pre[i];
 		if (p.q.data)
 			*coef_at(p.q, s, i, 0) = post[i];
 #pragma unroll
-		for (int j = 0; j < n; j++) {
+		for (int j = 0; j < N; j++) {
 			if (p.a.data)
-				*coef_at(p.a, s, i, j) = mix[i * n + j];
+				*coef_at(p.a, s, i, j) = mix[i * N + j];
 		}
 	}
 }
@@ -244,35 +262,109 @@ extern "C" __global__ void __launch_bounds__(HZI_PRE_GROUPS)
 extern "C" __global__ void __launch_bounds__(HZI_PRE_GROUPS)
 	mhc_pre_coefs_any(const __grid_constant__ hzi_mhc_finish p)
 {
-	__shared__ float memory[HZI_PRE_GROUPS * (ROWS<0> + 1)];
+	__shared__ float memory[HZI_PRE_GROUPS * (ROWS<HZI_MHC_STREAMS> + 1)];
 
 	begin_coefs(p, memory);
-	coefs<0>(p, memory);
+	BY_OTHERS(coefs, p.rule.n, p, memory)
 }
 
 /* ---- Branch inputs divided by their root mean squares ---------------------------------------- */
 
-/* A block for each token */
-extern "C" __global__ void __launch_bounds__(256)
-	mhc_pre_norm(const __grid_constant__ hzi_mhc_norm p)
+/* A block for each token; of any layout */
+HZ_DEVICE void norm_any(const hzi_mhc_norm &p, float *memory)
 {
-	__shared__ float memory[32];
 	const int64_t t = blockIdx.x;
 	float weight[HZI_MHC_STREAMS], squares = 0, rho;
 
-	grid_next();
-	grid_wait();
 #pragma unroll
 	for (int i = 0; i < HZI_MHC_STREAMS; i++)
 		weight[i] = i < p.n ? *coef_at(p.p, t / (p.tokens / p.groups), i, 0) : 0;
-	for (int64_t c = threadIdx.x; c < p.channels; c += 256) {
+	for (int64_t c = threadIdx.x; c < p.channels; c += HZI_NORM_THREADS) {
 		const float u = mixed(p, weight, t, c);
 
 		squares = fmaf(u, u, squares);
 	}
 	squares = sum_block(squares, memory) / (float)p.channels + p.eps;
-	rho = squares == 0 ? 0 : 1 / sqrtf(squares);
-	for (int64_t c = threadIdx.x; c < p.channels; c += 256)
+	rho = inverse_root(squares);
+	for (int64_t c = threadIdx.x; c < p.channels; c += HZI_NORM_THREADS)
 		store_any(p.dtype, p.u.data, place(p.u, t, 0, c),
 			  mixed(p, weight, t, c) * rho * p.norm[c]);
+}
+
+/* The same of aligned rows of up to HZI_NORM_CHANNELS channels, which stay in registers */
+template <int N, int DT>
+HZ_DEVICE void norm_near(const hzi_mhc_norm &p, float *memory)
+{
+	constexpr int pieces = HZI_NORM_CHANNELS / (8 * HZI_NORM_THREADS);
+	const int64_t t = blockIdx.x, group = t / (p.tokens / p.groups);
+	float weight[N], u[pieces][8], squares = 0, rho;
+
+#pragma unroll
+	for (int i = 0; i < N; i++)
+		weight[i] = *coef_at(p.p, group, i, 0);
+#pragma unroll
+	for (int k = 0; k < pieces; k++) {
+		const int64_t c = (k * HZI_NORM_THREADS + threadIdx.x) * 8;
+		float v[N][8];
+
+		if (c >= p.channels)
+			break;
+#pragma unroll
+		for (int i = 0; i < N; i++)
+			load_near<DT, 8>(v[i], p.x, place(p.x, t, i, c));
+#pragma unroll
+		for (int e = 0; e < 8; e++) {
+			u[k][e] = weight[0] * v[0][e];
+#pragma unroll
+			for (int i = 1; i < N; i++)
+				u[k][e] = fmaf(weight[i], v[i][e], u[k][e]);
+			squares = fmaf(u[k][e], u[k][e], squares);
+		}
+	}
+	rho = inverse_root(sum_block(squares, memory) / (float)p.channels + p.eps);
+#pragma unroll
+	for (int k = 0; k < pieces; k++) {
+		const int64_t c = (k * HZI_NORM_THREADS + threadIdx.x) * 8;
+		const int64_t to = place(p.u, t, 0, c);
+
+		if (c >= p.channels)
+			break;
+#pragma unroll
+		for (int e = 0; e < 8; e++)
+			u[k][e] *= rho * p.norm[c + e];
+		store_near<DT>(p.u, to, u[k]);
+		store_near<DT>(p.u, to + 4, u[k] + 4);
+	}
+}
+
+template <int DT>
+HZ_DEVICE void norm_of(const hzi_mhc_norm &p, float *memory)
+{
+	switch (p.n) {
+	case 1: return norm_near<1, DT>(p, memory);
+	case 2: return norm_near<2, DT>(p, memory);
+	case 3: return norm_near<3, DT>(p, memory);
+	case 4: return norm_near<4, DT>(p, memory);
+	case 5: return norm_near<5, DT>(p, memory);
+	case 6: return norm_near<6, DT>(p, memory);
+	case 7: return norm_near<7, DT>(p, memory);
+	default: return norm_near<8, DT>(p, memory);
+	}
+}
+
+extern "C" __global__ void __launch_bounds__(HZI_NORM_THREADS, 2)
+	mhc_pre_norm(const __grid_constant__ hzi_mhc_norm p)
+{
+	__shared__ float memory[32];
+
+	grid_next();
+	grid_wait();
+	if (!p.near)
+		norm_any(p, memory);
+	else if (p.dtype == HZ_F32)
+		norm_of<HZ_F32>(p, memory);
+	else if (p.dtype == HZ_F16)
+		norm_of<HZ_F16>(p, memory);
+	else
+		norm_of<HZ_BF16>(p, memory);
 }

@@ -65,6 +65,40 @@ HZ_DEVICE void load_eight(float *v, const hzi_mhc_array &x, int dtype, bool quic
 		v[e] = c + e < channels ? load_value(dtype, x.data, at + e * x.channel) : 0;
 }
 
+template <int DT>
+constexpr bool is_wide = DT == HZ_F32;
+
+/* COUNT values next to each other, 4 or 8, aligned to 8 bytes at least */
+template <int DT, int COUNT>
+HZ_DEVICE void load_near(float *v, const hzi_mhc_array &x, int64_t at)
+{
+#pragma unroll
+	for (int e = 0; e < COUNT; e += 4) {
+		if constexpr (is_wide<DT>) {
+			const float4 a = *(const float4 *)((const float *)x.data + at + e);
+
+			v[e] = a.x, v[e + 1] = a.y, v[e + 2] = a.z, v[e + 3] = a.w;
+		} else {
+			const uint2 a = *(const uint2 *)((const uint16_t *)x.data + at + e);
+
+			unpack(DT, a.x, v[e], v[e + 1]);
+			unpack(DT, a.y, v[e + 2], v[e + 3]);
+		}
+	}
+}
+
+/* 4 values, likewise */
+template <int DT>
+HZ_DEVICE void store_near(const hzi_mhc_array &x, int64_t at, const float *v)
+{
+	if constexpr (is_wide<DT>)
+		*(float4 *)((float *)x.data + at) = {v[0], v[1], v[2], v[3]};
+	else
+		*(uint2 *)((uint16_t *)x.data + at) =
+			DT == HZ_F16 ? uint2{to_f16x2(v[0], v[1]), to_f16x2(v[2], v[3])} :
+				       uint2{to_bf16x2(v[0], v[1]), to_bf16x2(v[2], v[3])};
+}
+
 /* 8 values of 16 bits */
 template <int DTYPE>
 HZ_DEVICE uint4 pack_eight(const float *v)
@@ -189,11 +223,21 @@ HZ_DEVICE void load_matrices(uint32_t *r, uint32_t address)
 
 /* ---- Coefficients ---------------------------------------------------------------------------- */
 
-/* The most streams and rows of phi of kernels for N streams, or with 0 for any number of them */
+/* The most rows of phi for N streams */
 template <int N>
-constexpr int MOST = N ? N : HZI_MHC_STREAMS;
-template <int N>
-constexpr int ROWS = N == 4 ? 32 : 2 * MOST<N> + MOST<N> * MOST<N>;
+constexpr int ROWS = N == 4 ? 32 : 2 * N + N * N;
+
+/* body<n>(p, memory) for other numbers of streams than four */
+#define BY_OTHERS(body, n, p, memory) \
+	switch (n) { \
+	case 1: return body<1>(p, memory); \
+	case 2: return body<2>(p, memory); \
+	case 3: return body<3>(p, memory); \
+	case 5: return body<5>(p, memory); \
+	case 6: return body<6>(p, memory); \
+	case 7: return body<7>(p, memory); \
+	default: return body<8>(p, memory); \
+	}
 
 /*
  * The sums of a block's groups, over the splits: m + 1 of each, in memory [HZI_PRE_GROUPS][m + 1],
@@ -211,7 +255,7 @@ HZ_DEVICE void load_sums(const hzi_mhc_sums &sums, int m, float *memory)
 		if (sums.data) {
 			const float *from = sums.data + first * (m + 1) + e;
 
-#pragma unroll 4
+#pragma unroll 16
 			for (int i = 0; i < sums.splits; i++)
 				sum += from[i * step];
 			if (e % (m + 1) == m && !sums.saved)

@@ -13,6 +13,12 @@
 #define HZI_PRE_LANES 8			/* tokens that a thread of mhc_pre_dx has */
 #define HZI_PRE_THREADS 128
 #define HZI_PRE_SUM_COLUMNS 32		/* of a block of mhc_pre_sum_rows and mhc_pre_sum_weights */
+#define HZI_NORM_THREADS 256
+#define HZI_NORM_CHANNELS 8192		/* that these have in registers */
+#define HZI_WIDE_THREADS 256		/* of blocks of mhc_wide_... */
+#define HZI_WIDE_TOKENS 256		/* of a block of mhc_wide_project */
+#define HZI_WIDE_CHUNK 64		/* channels that it takes at a time */
+#define HZI_WIDE_PART 64		/* tokens that mhc_wide_dphi takes at a time */
 #define HZI_PRE_GROUPS 64		/* of a block of kernels of coefficients, a thread each */
 
 /* Shared memory of mhc_pre_gradients_4: sums of groups, and a history of so many iterations */
@@ -74,7 +80,7 @@ struct hzi_mhc_norm {
 	int64_t tokens, groups, channels;
 	int32_t n, dtype;
 	float eps;
-	int32_t pad;
+	int32_t near;			/* all rows are aligned, and not long */
 };
 
 /* du of u before it was divided [T, C], dp [T, n]; sums of dnorm of blocks' tokens [blocks, C] */
@@ -109,7 +115,8 @@ struct hzi_mhc_dx {
 	struct hzi_mhc_array x, du, dy, dx;
 	const float *phi, *gain, *draw, *own, *p, *a, *shared;
 	int64_t tokens, groups, channels;
-	int32_t n, m, dtype, du_dtype, dx_dtype, accumulate, pad;
+	int32_t n, m, dtype, du_dtype, dx_dtype, accumulate;
+	int32_t wide;			/* of mhc_wide_dx: 16 channels that a block has, so often */
 	float scale;			/* of all of it */
 };
 
@@ -134,6 +141,13 @@ struct hzi_mhc_sum_weights {
 };
 
 /* The kernels by index */
+enum hzi_mhc_pre_wide_kernel {
+#define HZ_KERNEL(name) HZI_KERNEL_##name,
+#include "mhc_pre_wide.kernels.def"
+#undef HZ_KERNEL
+	HZI_MHC_PRE_WIDE_KERNELS
+};
+
 enum hzi_mhc_pre_kernel {
 #define HZ_KERNEL(name) HZI_KERNEL_##name,
 #include "mhc_pre.kernels.def"

@@ -21,6 +21,7 @@ struct plan {
 	bool norm;			/* u was divided by its root mean square */
 	bool means, projects;
 	bool joint;			/* dx and dphi in one pass */
+	bool wide;			/* dphi by mhc_wide_dphi */
 	struct hzi_pre_room room;
 	float *p, *a, *dp, *dp_tokens, *da, *draw, *own, *small, *shared, *partial, *dnorm;
 	uint32_t *records;
@@ -57,7 +58,7 @@ static struct plan plan_of(const struct hz_context *ctx, const struct hzi_mhc_pr
 	p.means = a->phi && S != T && (p.projects || p.gradients);
 	p.room = hzi_pre_room(ctx, &(struct hzi_mhc_shape){
 		.tokens = p.means ? T : S, .groups = S, .channels = a->s.channels, .n = a->s.n,
-	}, (int)m, p.projects, &p.bytes);
+	}, (int)m, &a->x, a->phi, a->gain, p.projects, &p.bytes);
 	if ((p.coefs && !p.joint) || p.norm)
 		p.p = hzi_pre_take(ctx, &p.bytes, S * n);
 	if (p.coefs && !p.joint)
@@ -85,7 +86,11 @@ static struct plan plan_of(const struct hz_context *ctx, const struct hzi_mhc_pr
 	if (a->phi && S < T && a->dx.data)
 		p.shared = hzi_pre_take(ctx, &p.bytes, S * columns);
 	if (a->phi && (a->dphi || a->dgain)) {
-		p.splits = p.joint ? hzi_pre_joint_splits(ctx, &a->s) : dphi_splits(ctx, &a->s);
+		/* Means are f32, back to back. */
+		p.wide = !p.joint && (p.means ? a->s.channels > 0 && a->s.channels % 8 == 0 :
+				      hzi_pre_wide_takes_dphi(&a->x, a->s.channels, a->s.dtype));
+		p.splits = p.joint ? hzi_pre_joint_splits(ctx, &a->s) :
+			   p.wide ? hzi_pre_wide_splits(ctx, &a->s) : dphi_splits(ctx, &a->s);
 		p.partial = hzi_pre_take(ctx, &p.bytes, p.splits * m * columns);
 	}
 	if (p.joint)
@@ -137,6 +142,7 @@ static int norm_pass(struct hz_context *ctx, const struct hzi_mhc_pre_bwd_args *
 			.x = a->x, .u = a->du, .p = finish->p, .norm = a->norm,
 			.tokens = a->s.tokens, .groups = a->s.groups, .channels = a->s.channels,
 			.n = a->s.n, .dtype = a->s.dtype, .eps = a->rule.norm_eps,
+			.near = hzi_pre_norm_near(&a->x, &a->du, &a->s),
 		},
 		.du = plan->du, .dp = plan->dp_tokens, .dnorm = plan->dnorm,
 	};
@@ -151,7 +157,8 @@ static int norm_pass(struct hz_context *ctx, const struct hzi_mhc_pre_bwd_args *
 		return a->dnorm ? hzi_pre_sum_rows(ctx, OP, 1, &dnorm) : HZ_OK;
 	HZ_CHECK(hzi_pre_coefs(ctx, OP, finish));
 	HZ_CHECK(hzi_mhc_launch(ctx, OP, HZI_FAMILY_MHC_PRE_BWD, HZI_KERNEL_mhc_pre_norm_bwd,
-				plan->norm_blocks, 1, 256, 0, &p, sizeof(p)));
+				plan->norm_blocks, 1, HZI_NORM_THREADS, 0, &p,
+				sizeof(p)));
 	if (plan->dp_tokens && a->s.groups < a->s.tokens)
 		HZ_CHECK(hzi_pre_sum_rows(ctx, OP, a->s.groups, &(struct hzi_mhc_sum_rows){
 			.in = plan->dp_tokens, .out = plan->dp,
@@ -189,6 +196,8 @@ static int launch_dx(struct hz_context *ctx, const struct hzi_mhc_dx *p)
 
 	if (p->channels == 0 || p->tokens == 0)
 		return HZ_OK;
+	if (hzi_pre_wide_takes_dx(ctx, p))
+		return hzi_pre_wide_dx(ctx, p);
 	return hzi_mhc_launch(ctx, OP, HZI_FAMILY_MHC_PRE_BWD, HZI_KERNEL_mhc_pre_dx,
 			      strips * ceil_div(p->tokens, HZI_PRE_LANES), 1, HZI_PRE_THREADS, 0,
 			      p, sizeof(*p));
@@ -267,6 +276,8 @@ static int dphi_pass(struct hz_context *ctx, const struct hzi_mhc_pre_bwd_args *
 
 	if (!plan->partial)
 		return HZ_OK;
+	if (plan->wide)
+		return hzi_pre_wide_dphi(ctx, &p);
 	return hzi_mhc_launch(ctx, OP, HZI_FAMILY_MHC_PRE_BWD, kernel,
 			      ceil_div(columns, HZI_PRE_THREADS), plan->splits, HZI_PRE_THREADS, 0,
 			      &p, sizeof(p));
@@ -309,7 +320,7 @@ int hzi_cuda_mhc_pre_bwd(struct hz_context *ctx, const struct hzi_mhc_pre_bwd_ar
 		HZ_CHECK(hzi_pre_project(ctx, OP, &a->s, a->rule.m, &from, from_dtype, a->phi,
 					 a->gain, &plan.room));
 		finish.sums.data = plan.room.sums;
-		finish.sums.splits = plan.room.splits;
+		finish.sums.splits = plan.room.parts ? 1 : plan.room.splits;
 	} else if (a->phi) {
 		finish.sums.data = a->saved;
 		finish.sums.saved = 1;

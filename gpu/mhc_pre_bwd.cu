@@ -56,8 +56,8 @@ template <int N, bool USUAL>
 HZ_DEVICE void gradients(const hzi_mhc_gradients &p, float *memory, float *history, int stride)
 {
 	const int64_t s = (int64_t)blockIdx.x * HZI_PRE_GROUPS + threadIdx.x;
-	const int n = N ? N : p.rule.n, m = USUAL ? 2 * n + n * n : p.rule.m;
-	const bool all = m > n;
+	const int m = USUAL ? 2 * N + N * N : p.rule.m;
+	const bool all = m > N;
 	hzi_mhc_rule rule = p.rule;
 	float y[ROWS<N>], dz[ROWS<N>], dalpha[3] = {};
 
@@ -70,37 +70,37 @@ HZ_DEVICE void gradients(const hzi_mhc_gradients &p, float *memory, float *histo
 	if (s < p.sums.groups) {
 		const float rho =
 			normalise<N>(memory + threadIdx.x * (m + 1), m, rule.rms_eps, y);
-		float pre[MOST<N>], post[MOST<N>], mix[MOST<N> * MOST<N>];
+		float pre[N], post[N], mix[N * N];
 		float dy[ROWS<N>] = {}, sum = 0, own;
 
 		if (p.p || p.a || p.coefs) {
-			hzi_mhc_coefs(n, &rule, all, y, p.alpha, p.bias, pre, post, mix);
+			hzi_mhc_coefs(N, &rule, all, y, p.alpha, p.bias, pre, post, mix);
 #pragma unroll
-			for (int i = 0; i < n; i++) {
+			for (int i = 0; i < N; i++) {
 				if (p.p)
-					p.p[s * n + i] = pre[i];
+					p.p[s * N + i] = pre[i];
 			}
 #pragma unroll
-			for (int e = 0; e < n * n; e++) {
+			for (int e = 0; e < N * N; e++) {
 				if (p.a)
-					p.a[s * n * n + e] = mix[e];
+					p.a[s * N * N + e] = mix[e];
 			}
 			if (N == 4 && p.records)
 				record_coefs(p.records, s, pre, mix);
 		}
 #pragma unroll
-		for (int i = 0; i < n; i++) {
-			pre[i] = incoming(p.dp, p.dp_own ? p.dp_own + s * n + i : NULL, s, i, 0);
+		for (int i = 0; i < N; i++) {
+			pre[i] = incoming(p.dp, p.dp_own ? p.dp_own + s * N + i : NULL, s, i, 0);
 			post[i] = incoming(p.dq, NULL, s, i, 0);
 #pragma unroll
-			for (int j = 0; j < n; j++) {
-				const int e = i * n + j;
+			for (int j = 0; j < N; j++) {
+				const int e = i * N + j;
 
-				mix[e] = incoming(p.da, p.da_own ? p.da_own + s * n * n + e : NULL,
+				mix[e] = incoming(p.da, p.da_own ? p.da_own + s * N * N + e : NULL,
 						  s, i, j);
 			}
 		}
-		hzi_mhc_coefs_bwd(n, &rule, all, y, p.alpha, p.bias, pre, post, mix, dz, dy,
+		hzi_mhc_coefs_bwd(N, &rule, all, y, p.alpha, p.bias, pre, post, mix, dz, dy,
 				  dalpha, history, stride);
 #pragma unroll
 		for (int k = 0; k < ROWS<N>; k++) {
@@ -166,15 +166,22 @@ extern "C" __global__ void __launch_bounds__(HZI_PRE_GROUPS)
 		gradients<4, false>(p, memory, memory + sums + threadIdx.x, HZI_PRE_GROUPS);
 }
 
+template <int N>
+HZ_DEVICE void gradients_other(const hzi_mhc_gradients &p, float *memory)
+{
+	float history[HZI_MHC_HISTORY * 2 * N];
+
+	gradients<N, false>(p, memory, history, 1);
+}
+
 extern "C" __global__ void __launch_bounds__(HZI_PRE_GROUPS)
 	mhc_pre_gradients_any(const __grid_constant__ hzi_mhc_gradients p)
 {
-	__shared__ float memory[HZI_PRE_GROUPS * (ROWS<0> + 1)];
-	float history[HZI_MHC_HISTORY * 2 * MOST<0>];
+	__shared__ float memory[HZI_PRE_GROUPS * (ROWS<HZI_MHC_STREAMS> + 1)];
 
 	grid_next();
 	grid_wait();
-	gradients<0, false>(p, memory, history, 1);
+	BY_OTHERS(gradients_other, p.rule.n, p, memory)
 }
 
 /* ---- Branch inputs divided by their root mean squares ---------------------------------------- */
@@ -183,23 +190,19 @@ extern "C" __global__ void __launch_bounds__(HZI_PRE_GROUPS)
  * Blocks take tokens in turn. With v = sum_i p_i X[i], rho = 1 / sqrt(mean of v^2 + eps) and g = du
  * norm: dv = rho (g - v rho^2 mean of g v), dnorm = the sum of du v rho over tokens.
  */
-extern "C" __global__ void __launch_bounds__(256)
-	mhc_pre_norm_bwd(const __grid_constant__ hzi_mhc_norm_bwd p)
+HZ_DEVICE void norm_bwd_any(const hzi_mhc_norm_bwd &p, float *memory)
 {
-	__shared__ float memory[32];
 	const hzi_mhc_norm &of = p.of;
 	const float inverse = 1.0f / (float)of.channels;
 	const int64_t each = of.tokens / of.groups;
 
-	grid_next();
-	grid_wait();
 	for (int64_t t = blockIdx.x; t < of.tokens; t += gridDim.x) {
 		float weight[HZI_MHC_STREAMS], dp[HZI_MHC_STREAMS] = {}, squares = 0, dot = 0, rho;
 
 #pragma unroll
 		for (int i = 0; i < HZI_MHC_STREAMS; i++)
 			weight[i] = i < of.n ? *coef_at(of.p, t / each, i, 0) : 0;
-		for (int64_t c = threadIdx.x; c < of.channels; c += 256) {
+		for (int64_t c = threadIdx.x; c < of.channels; c += HZI_NORM_THREADS) {
 			const float v = mixed(of, weight, t, c);
 			const float du = load_value(of.dtype, of.u.data, place(of.u, t, 0, c));
 
@@ -209,7 +212,7 @@ extern "C" __global__ void __launch_bounds__(256)
 		squares = sum_block(squares, memory) * inverse + of.eps;
 		rho = squares == 0 ? 0 : 1 / sqrtf(squares);
 		dot = sum_block(dot, memory) * inverse * rho * rho;
-		for (int64_t c = threadIdx.x; c < of.channels; c += 256) {
+		for (int64_t c = threadIdx.x; c < of.channels; c += HZI_NORM_THREADS) {
 			const float v = mixed(of, weight, t, c);
 			const float du = load_value(of.dtype, of.u.data, place(of.u, t, 0, c));
 			const float dv = rho * (du * of.norm[c] - v * dot);
@@ -238,6 +241,153 @@ extern "C" __global__ void __launch_bounds__(256)
 			}
 		}
 	}
+}
+
+#define NUMBERS 32			/* sums of a token, at most */
+
+/* Sums over a block of 2N + 2 numbers, which then every thread has in memory */
+template <int N>
+HZ_DEVICE void sum_numbers(const float *mine, float (*memory)[NUMBERS])
+{
+	float v[NUMBERS];
+
+#pragma unroll
+	for (int e = 0; e < NUMBERS; e++)
+		v[e] = e < 2 * N + 2 ? mine[e < 2 * N + 2 ? e : 0] : 0;
+	fold_lanes<16>(v);
+	memory[threadIdx.x / 32][threadIdx.x % 32] = v[0];
+	__syncthreads();
+}
+
+/*
+ * The same of aligned rows, whose v and g stay in registers. x is read once: with sums of g X[i] and
+ * of v X[i], dp_i = rho (sum of g X[i] - rho^2 mean of g v, sum of v X[i]).
+ */
+template <int N, int DT>
+HZ_DEVICE void norm_bwd_near(const hzi_mhc_norm_bwd &p,
+			     float (*memory)[HZI_NORM_THREADS / 32][NUMBERS])
+{
+	constexpr int pieces = HZI_NORM_CHANNELS / (8 * HZI_NORM_THREADS);
+	constexpr int warps = HZI_NORM_THREADS / 32;
+	const hzi_mhc_norm &of = p.of;
+	const float inverse = 1.0f / (float)of.channels;
+	const int64_t each = of.tokens / of.groups;
+	float dnorm[pieces][8] = {};
+	int slot = 0;
+
+	for (int64_t t = blockIdx.x; t < of.tokens; t += gridDim.x, slot ^= 1) {
+		const int64_t group = each == 1 ? t : t / each;
+		float weight[N], v[pieces][8], du[pieces][8], mine[2 * N + 2] = {}, rho, dot;
+
+#pragma unroll
+		for (int i = 0; i < N; i++)
+			weight[i] = *coef_at(of.p, group, i, 0);
+#pragma unroll
+		for (int k = 0; k < pieces; k++) {
+			const int64_t c = (k * HZI_NORM_THREADS + threadIdx.x) * 8;
+			float x[N][8];
+
+			if (c >= of.channels)
+				break;
+#pragma unroll
+			for (int i = 0; i < N; i++)
+				load_near<DT, 8>(x[i], of.x, place(of.x, t, i, c));
+			load_near<DT, 8>(du[k], of.u, place(of.u, t, 0, c));
+#pragma unroll
+			for (int e = 0; e < 8; e++) {
+				const float g = du[k][e] * of.norm[c + e];
+
+				v[k][e] = weight[0] * x[0][e];
+#pragma unroll
+				for (int i = 1; i < N; i++)
+					v[k][e] = fmaf(weight[i], x[i][e], v[k][e]);
+#pragma unroll
+				for (int i = 0; i < N; i++) {
+					mine[i] = fmaf(g, x[i][e], mine[i]);
+					mine[N + i] = fmaf(v[k][e], x[i][e], mine[N + i]);
+				}
+				mine[2 * N] = fmaf(v[k][e], v[k][e], mine[2 * N]);
+				mine[2 * N + 1] = fmaf(g, v[k][e], mine[2 * N + 1]);
+			}
+		}
+		sum_numbers<N>(mine, memory[slot]);
+		rho = dot = 0;
+#pragma unroll
+		for (int w = 0; w < warps; w++) {
+			rho += memory[slot][w][2 * N];
+			dot += memory[slot][w][2 * N + 1];
+		}
+		rho = inverse_root(rho * inverse + of.eps);
+		dot *= inverse * rho * rho;
+		if (p.dp && threadIdx.x < N) {
+			float of_g = 0, of_v = 0;
+
+			for (int w = 0; w < warps; w++) {
+				of_g += memory[slot][w][threadIdx.x];
+				of_v += memory[slot][w][N + threadIdx.x];
+			}
+			p.dp[t * N + threadIdx.x] = rho * (of_g - dot * of_v);
+		}
+#pragma unroll
+		for (int k = 0; k < pieces; k++) {
+			const int64_t c = (k * HZI_NORM_THREADS + threadIdx.x) * 8;
+			float4 *const to = (float4 *)(p.du + t * of.channels + c);
+			float dv[8];
+
+			if (c >= of.channels)
+				break;
+#pragma unroll
+			for (int e = 0; e < 8; e++) {
+				dv[e] = rho * (du[k][e] * of.norm[c + e] - v[k][e] * dot);
+				dnorm[k][e] = fmaf(du[k][e], v[k][e] * rho, dnorm[k][e]);
+			}
+			to[0] = {dv[0], dv[1], dv[2], dv[3]};
+			to[1] = {dv[4], dv[5], dv[6], dv[7]};
+		}
+	}
+#pragma unroll
+	for (int k = 0; k < pieces; k++) {
+		const int64_t c = (k * HZI_NORM_THREADS + threadIdx.x) * 8;
+
+		if (!p.dnorm || c >= of.channels)
+			break;
+#pragma unroll
+		for (int e = 0; e < 8; e++)
+			p.dnorm[blockIdx.x * of.channels + c + e] = dnorm[k][e];
+	}
+}
+
+template <int DT>
+HZ_DEVICE void norm_bwd_of(const hzi_mhc_norm_bwd &p,
+			   float (*memory)[HZI_NORM_THREADS / 32][NUMBERS])
+{
+	switch (p.of.n) {
+	case 1: return norm_bwd_near<1, DT>(p, memory);
+	case 2: return norm_bwd_near<2, DT>(p, memory);
+	case 3: return norm_bwd_near<3, DT>(p, memory);
+	case 4: return norm_bwd_near<4, DT>(p, memory);
+	case 5: return norm_bwd_near<5, DT>(p, memory);
+	case 6: return norm_bwd_near<6, DT>(p, memory);
+	case 7: return norm_bwd_near<7, DT>(p, memory);
+	default: return norm_bwd_near<8, DT>(p, memory);
+	}
+}
+
+extern "C" __global__ void __launch_bounds__(HZI_NORM_THREADS)
+	mhc_pre_norm_bwd(const __grid_constant__ hzi_mhc_norm_bwd p)
+{
+	__shared__ float memory[2][HZI_NORM_THREADS / 32][NUMBERS];
+
+	grid_next();
+	grid_wait();
+	if (!p.of.near)
+		norm_bwd_any(p, memory[0][0]);
+	else if (p.of.dtype == HZ_F32)
+		norm_bwd_of<HZ_F32>(p, memory);
+	else if (p.of.dtype == HZ_F16)
+		norm_bwd_of<HZ_F16>(p, memory);
+	else
+		norm_bwd_of<HZ_BF16>(p, memory);
 }
 
 /* ---- Gradients of streams -------------------------------------------------------------------- */

@@ -42,6 +42,10 @@ static inline struct hzi_mhc_coef hzi_pre_coef(float *data, int64_t group, int64
 /* Whether 8 channels that begin at a multiple of 8 are aligned to 16 bytes */
 bool hzi_pre_quick(const struct hzi_mhc_array *x, int dtype);
 
+/* Whether rows of streams and of branch values, or gradients, are such and not long */
+bool hzi_pre_norm_near(const struct hzi_mhc_array *x, const struct hzi_mhc_array *u,
+		       const struct hzi_mhc_shape *s);
+
 /* Whether kernels may count its tokens, and steps, in 32 bits: quick ones, or without data */
 bool hzi_pre_near(const struct hzi_mhc_array *x, int64_t tokens);
 
@@ -57,11 +61,14 @@ int hzi_pre_map(struct hz_context *ctx, const char *op, struct hzi_tensor_map *m
 /* Where the numbers that coefficients are made of lie in the workspace */
 struct hzi_pre_room {
 	float *means, *mean_sums, *sums;
-	int splits, mean_splits;
+	float *parts;			/* of sums, of mhc_wide_project: added up by another kernel */
+	int splits, mean_splits;	/* splits: of sums, or of parts if they are there */
+	bool wide;			/* by mhc_wide_project */
 };
 
-/* projects: not where sums are there already */
+/* projects: not where sums of x are there already */
 struct hzi_pre_room hzi_pre_room(const struct hz_context *ctx, const struct hzi_mhc_shape *s, int m,
+				 const struct hzi_mhc_array *x, const float *phi, const float *gain,
 				 bool projects, size_t *used);
 
 /* The means of x if groups are not tokens: *from becomes what is projected, of dtype *dtype. */
@@ -94,6 +101,19 @@ int hzi_pre_joint_splits(const struct hz_context *ctx, const struct hzi_mhc_shap
 int64_t hzi_pre_joint_records(const struct hzi_mhc_shape *s);	/* in words of 32 bits */
 int hzi_pre_joint(struct hz_context *ctx, const struct hzi_mhc_pre_bwd_args *a,
 		  const uint32_t *records, float *partial);
+
+/* Products of any number of streams in aligned rows and phi; x NULL: of means of that shape */
+bool hzi_pre_wide_takes(const struct hzi_mhc_array *x, const struct hzi_mhc_shape *s,
+			const float *phi, const float *gain);
+int hzi_pre_wide_project_splits(const struct hz_context *ctx, const struct hzi_mhc_shape *s);
+int hzi_pre_wide_project(struct hz_context *ctx, const char *op, const struct hzi_mhc_project *p);
+
+/* dx and partial sums of dphi of such streams, in a pass each */
+bool hzi_pre_wide_takes_dx(const struct hz_context *ctx, const struct hzi_mhc_dx *p);
+int hzi_pre_wide_dx(struct hz_context *ctx, const struct hzi_mhc_dx *of);
+bool hzi_pre_wide_takes_dphi(const struct hzi_mhc_array *x, int64_t channels, int dtype);
+int hzi_pre_wide_splits(const struct hz_context *ctx, const struct hzi_mhc_shape *s);
+int hzi_pre_wide_dphi(struct hz_context *ctx, const struct hzi_mhc_dphi *p);
 
 int hzi_pre_sum_rows(struct hz_context *ctx, const char *op, int64_t parts,
 		     const struct hzi_mhc_sum_rows *p);

@@ -155,6 +155,16 @@ static void test_streams(const struct row *r)
 /* ---- Matrices, chains, weights ------------------------------------------------------------------
  */
 
+static void test_chain(int n, const char *kernels)
+{
+	struct operands o = make(HZ_BF16, 8, 8, n, 1024);
+	const hz_mhc_block block = {.p = o.p, .q = o.q, .a = o.a, .f = o.f, .u = o.u, .y = o.y};
+
+	is_int(hz_mhc_recompute(ctx, &o.x, 1, &block), HZ_OK, "recompute of %d streams: %s", n,
+	       hz_errmsg(ctx));
+	is_str(taken(), kernels, "its kernel");
+}
+
 static void test_small(void)
 {
 	struct operands o = make(HZ_BF16, 64, 64, 4, 1024);
@@ -176,6 +186,8 @@ static void test_small(void)
 	}
 	is_int(hz_mhc_recompute(ctx, &o.x, 3, block), HZ_OK, "recompute: %s", hz_errmsg(ctx));
 	is_str(taken(), "mhc_recompute_4", "three layers in one launch");
+	test_chain(2, "mhc_recompute_few");
+	test_chain(8, "mhc_recompute_many");
 	block[2].y.stride[1] *= 2;
 	block[2].y.stride[0] *= 2;
 	is_int(hz_mhc_recompute(ctx, &o.x, 3, block), HZ_OK, "recompute of another layout");
@@ -259,7 +271,7 @@ static void test_weights(int hopper)
 		{"of an odd phi", 8192, 64, HZ_BF16, 0, 8, "mhc_pre_fused_bf16", 132},
 		{"of many channels", 1024, 4104, HZ_BF16, 0, 0, "mhc_weights_bf16", 32},
 		{"of fewer of many channels", 1023, 4104, HZ_BF16, 0, 0,
-		 "mhc_pre_project_24 mhc_pre_coefs_4", 16},
+		 "mhc_wide_project_bf16_24 mhc_pre_sum_rows mhc_pre_coefs_4", 16},
 	};
 	size_t i, bytes = 1;
 
@@ -287,6 +299,47 @@ static void test_weights(int hopper)
 			ok(bytes > 0, "weights %s: a workspace", rows_of[i].name);
 			taken();
 		}
+	}
+}
+
+/* Gradients of all but four streams of 16 bits, of aligned rows and of others */
+static void test_gradients(void)
+{
+	static const struct {
+		const char *name;
+		int dtype, n, moved;		/* bytes that dx begins later */
+		int64_t T, C;
+		const char *kernels;
+	} rows_of[] = {
+		{"of f32", HZ_F32, 4, 0, 64, 512,
+		 "mhc_streams_bwd_mixed_f32_4 mhc_pre_gradients_4 mhc_wide_dx_f32_4 "
+		 "mhc_wide_dphi_f32_32 mhc_pre_sum_weights"},
+		{"of eight streams", HZ_BF16, 8, 0, 64, 256,
+		 "mhc_streams_bwd_mixed_bf16_8 mhc_pre_gradients_any mhc_wide_dx_bf16_8 "
+		 "mhc_wide_dphi_bf16_80 mhc_pre_sum_weights"},
+		{"of two streams", HZ_F16, 2, 0, 3, 8,
+		 "mhc_streams_bwd_mixed_f16_2 mhc_pre_gradients_any mhc_wide_dx_f16_4 "
+		 "mhc_wide_dphi_f16_32 mhc_pre_sum_weights"},
+		{"of an odd dx", HZ_F16, 2, 2, 3, 8,
+		 "mhc_streams_bwd_mixed_f16_2 mhc_pre_gradients_any mhc_pre_dx "
+		 "mhc_wide_dphi_f16_32 mhc_pre_sum_weights"},
+		{"of odd channels", HZ_F32, 3, 0, 64, 33,
+		 "mhc_streams_bwd_any mhc_pre_gradients_any mhc_pre_dx mhc_pre_dphi_24 "
+		 "mhc_pre_sum_weights"},
+	};
+
+	for (size_t i = 0; i < sizeof(rows_of) / sizeof(*rows_of); i++) {
+		const int64_t T = rows_of[i].T, n = rows_of[i].n;
+		struct operands o = make(rows_of[i].dtype, T, T, (int)n, rows_of[i].C);
+		const hz_tensor saved = part(7, 6, HZ_F32, 2, (int64_t[]){T, n * n + 2 * n + 1});
+		hz_mhc_opts opts = hz_mhc_preset(HZ_MHC_DEEPSEEK);
+		const hz_mhc_grads g = {.du = &o.du, .dy = &o.dy, .dx = &o.dx, .dphi = &o.dphi};
+
+		opts.saved = &saved;
+		o.dx.data = (char *)o.dx.data + rows_of[i].moved;
+		is_int(hz_mhc_pre_bwd(ctx, &o.x, &o.phi, &o.alpha, &o.bias, &g, &opts), HZ_OK,
+		       "gradients %s: %s", rows_of[i].name, hz_errmsg(ctx));
+		is_str(taken(), rows_of[i].kernels, "gradients %s: kernels", rows_of[i].name);
 	}
 }
 
@@ -355,6 +408,7 @@ int main(void)
 		test_small();
 		test_pre_all(HZ_CUDA_90A && device == HZ_CUDA);
 		test_weights(HZ_CUDA_90A && device == HZ_CUDA);
+		test_gradients();
 		test_layer(2);
 		test_layer(64);
 		test_errors();

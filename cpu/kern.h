@@ -886,10 +886,11 @@ struct hz_kern {
 	void (*quat_total)(const struct hzi_quat_total *a);
 	void (*quat_put)(const struct hzi_quat_put *a);
 	/*
-	 * Steps of lib/quat_layer.h, of f32, f16 or bf16, one dtype in all arrays, whose channels
-	 * lie back to back: rows, chunks or pixels begin to end - 1; of dropout count quaternions
-	 * back to back, the first of which is number from.
+	 * Steps of lib/quat_layer.h, of f32, f16 or bf16: boxes of cpu/quat_box.h, chunks or pixels
+	 * begin to end - 1. Affine and drop take one dtype in all arrays, whose channels lie back
+	 * to back: rows begin to end - 1; count quaternions, the first of which is number from.
 	 */
+	void (*quat_map)(const struct hzi_qmap_args *a, int64_t begin, int64_t end);
 	void (*quat_affine)(const struct hzi_qmap_args *a, int64_t begin, int64_t end);
 	void (*quat_sums)(const struct hzi_qsum_args *a, int64_t begin, int64_t end);
 	void (*quat_drop)(const struct hzi_qmap_args *a, const void *x, void *y, int64_t count,

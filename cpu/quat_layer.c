@@ -8,15 +8,8 @@
 #include <string.h>
 
 #include "cpu/cpu.h"
+#include "cpu/quat_box.h"
 #include "lib/quat_sums.h"
-
-/*
- * Whether an array is for the kernels of cpu/quat_layer.inc: not f64, channels back to back, too.
- */
-static bool is_plain(const struct hzi_qarray *a, int channel, int dtype)
-{
-	return dtype != HZ_F64 && a->dtype == dtype && a->whole && a->stride[channel] == 4;
-}
 
 /* A step and the kernels that it is made of */
 struct job {
@@ -141,19 +134,45 @@ static void drop_work(void *job, int thread, int64_t begin, int64_t end)
 	}
 }
 
+static void box_work(void *job, int thread, int64_t begin, int64_t end)
+{
+	const struct job *j = job;
+
+	(void)thread;
+	j->kern->quat_map(j->args, begin, end);
+}
+
+/* Whether kernels do it for arrays of any layout: no f64, which they do not know */
+static bool is_boxed(const struct hzi_qmap_args *a)
+{
+	const struct hzi_qarray *const arrays[4] = {&a->a, &a->b, &a->out, &a->pre};
+
+	for (int i = 0; i < 4; i++) {
+		if (arrays[i]->data && arrays[i]->dtype == HZ_F64)
+			return false;
+	}
+	return a->kind != HZI_QMAP_INIT;
+}
+
 static int map(struct hz_context *ctx, const char *op, const struct hzi_qmap_args *a)
 {
 	const int last = a->ndim - 1, dtype = a->out.dtype;
 	const bool affine = a->kind == HZI_QMAP_AFFINE || a->kind == HZI_QMAP_AFFINE_BWD;
-	const bool plain = is_plain(&a->a, last, dtype) && is_plain(&a->out, last, dtype);
+	const bool plain = hzi_quat_is_plain(&a->a, last, dtype) &&
+			   hzi_quat_is_plain(&a->out, last, dtype);
+	const bool copies = a->kind == HZI_QMAP_COPY && plain && !a->accumulate && !a->pure;
 	const int threads = hzi_threads(ctx, a->total * 32);
+	const struct hzi_quat_boxes boxes = hzi_quat_boxes(a);
 	struct job job = {ctx->kern, a};
 
 	(void)op;
-	if (affine && plain && (a->kind == HZI_QMAP_AFFINE || is_plain(&a->b, last, dtype)))
+	if (affine && plain &&
+	    (a->kind == HZI_QMAP_AFFINE || hzi_quat_is_plain(&a->b, last, dtype)))
 		hzi_parallel(threads, affine_work, &job, a->total / a->shape[last]);
 	else if (a->kind == HZI_QMAP_DROPOUT && plain && !a->accumulate && !a->pure)
 		hzi_parallel(threads, drop_work, &job, a->total);
+	else if (is_boxed(a) && !copies)
+		hzi_parallel(threads, box_work, &job, boxes.outer * boxes.down * boxes.across);
 	else
 		hzi_parallel(threads, map_work, (void *)(uintptr_t)a, a->total);
 	return HZ_OK;
@@ -259,7 +278,7 @@ static void sum_run(const struct hzi_qsum_args *a, int kind, int64_t begin, int6
 	}
 }
 
-static void sum_plain_work(void *job, int thread, int64_t begin, int64_t end)
+static void sum_kernel_work(void *job, int thread, int64_t begin, int64_t end)
 {
 	const struct job *j = job;
 
@@ -286,15 +305,15 @@ static void sum_work(void *job, int thread, int64_t begin, int64_t end)
 
 static int sum(struct hz_context *ctx, const char *op, const struct hzi_qsum_args *a)
 {
-	const bool plain = is_plain(&a->a, a->ndim, a->a.dtype) && a->rows > 0 &&
-			   (a->kind == HZI_QSUM_PLAIN || a->mean_dtype == HZ_F32) &&
-			   (a->kind != HZI_QSUM_CROSS || is_plain(&a->b, a->ndim, a->a.dtype));
+	const bool kernels = a->a.dtype != HZ_F64 && a->rows > 0 &&
+			     (a->kind == HZI_QSUM_PLAIN || a->mean_dtype == HZ_F32) &&
+			     (a->kind != HZI_QSUM_CROSS || a->b.dtype != HZ_F64);
 	const int threads = hzi_threads(ctx, a->rows * a->channels * 32);
 	struct job job = {ctx->kern, a};
 
 	(void)op;
-	if (plain)
-		hzi_parallel(threads, sum_plain_work, &job, a->chunks);
+	if (kernels)
+		hzi_parallel(threads, sum_kernel_work, &job, a->chunks);
 	else
 		hzi_parallel(threads, sum_work, (void *)(uintptr_t)a, a->chunks);
 	return HZ_OK;
@@ -354,7 +373,7 @@ static void pool_bwd_work(void *job, int thread, int64_t begin, int64_t end)
 	}
 }
 
-static void pool_plain_work(void *job, int thread, int64_t begin, int64_t end)
+static void pool_kernel_work(void *job, int thread, int64_t begin, int64_t end)
 {
 	const struct job *j = job;
 
@@ -362,7 +381,7 @@ static void pool_plain_work(void *job, int thread, int64_t begin, int64_t end)
 	j->kern->quat_pool(j->args, begin, end);
 }
 
-static void pool_bwd_plain_work(void *job, int thread, int64_t begin, int64_t end)
+static void pool_bwd_kernel_work(void *job, int thread, int64_t begin, int64_t end)
 {
 	const struct job *j = job;
 
@@ -375,8 +394,7 @@ static int pool(struct hz_context *ctx, const char *op, const struct hzi_qpool_a
 {
 	const int64_t *size = backward ? a->size : a->count;
 	const int64_t pixels = a->images * size[0] * size[1] * size[2];
-	const bool plain = is_plain(&a->x, 4, a->y.dtype) && is_plain(&a->y, 4, a->y.dtype) &&
-			   (!a->index || a->index_stride[4] == 1);
+	const bool kernels = a->x.dtype != HZ_F64 && a->y.dtype != HZ_F64;
 	struct job job = {ctx->kern, a};
 	int64_t reads = 1;
 	int threads;
@@ -386,8 +404,8 @@ static int pool(struct hz_context *ctx, const char *op, const struct hzi_qpool_a
 		reads *= a->window[d] < a->size[d] ? a->window[d] : a->size[d];
 	(void)op;
 	threads = hzi_threads(ctx, pixels * a->channels * 16 * (backward ? 2 : reads + 1));
-	if (plain)
-		hzi_parallel(threads, backward ? pool_bwd_plain_work : pool_plain_work, &job,
+	if (kernels)
+		hzi_parallel(threads, backward ? pool_bwd_kernel_work : pool_kernel_work, &job,
 			     pixels);
 	else
 		hzi_parallel(threads, backward ? pool_bwd_work : pool_work,

@@ -525,6 +525,109 @@ static void test_init(struct dev *dev)
 	   hz_quat_init_scale(0, 1) == 0, "scales of Glorot and He");
 }
 
+/* ---- Layouts --------------------------------------------------------------------------------- */
+
+/* x, y, index, dy, dx of a layer, whose outputs become numbers */
+struct run {
+	struct tensor t[5];
+	hz_quat_pool_opts pool;
+	int norm, good;
+};
+
+static void run_layer(struct dev *dev, struct run *r)
+{
+	const hz_tensor *x = &r->t[0].view, *y = &r->t[1].view, *dy = &r->t[3].view;
+	const hz_tensor *dx = &r->t[4].view;
+	const hz_tensor *index = r->pool.kind == HZ_POOL_AVERAGE ? NULL : &r->t[2].view;
+	int64_t shape[2] = { x->shape[3], 14 };
+	struct tensor saved = make(dev, HZ_F32, 2, shape, AOS, 0, 0, 0);
+	hz_quat_batchnorm_opts o = { .flags = r->pool.flags | HZ_QUAT_WHITEN,
+				     .saved = &saved.view };
+	size_t bytes;
+
+	if (r->norm) {
+		r->good = reserve(dev, hz_quat_batchnorm_workspace(dev->ctx, x, NULL, NULL, y, &o,
+								   &bytes), &bytes) &&
+			  status_ok(dev, hz_quat_batchnorm(dev->ctx, x, NULL, NULL, y, &o)) &&
+			  reserve(dev, hz_quat_batchnorm_bwd_workspace(dev->ctx, x, NULL, dy, dx,
+								       NULL, NULL, &o, &bytes),
+				  &bytes) &&
+			  status_ok(dev, hz_quat_batchnorm_bwd(dev->ctx, x, NULL, dy, dx, NULL,
+							       NULL, &o));
+	} else {
+		r->good = status_ok(dev, hz_quat_pool(dev->ctx, x, y, index, &r->pool)) &&
+			  status_ok(dev, hz_quat_pool_bwd(dev->ctx, index, dy, dx, &r->pool));
+	}
+	r->good = r->good && fetch(&r->t[1]) && fetch(&r->t[4]) && (!index || r->norm ||
+								      fetch(&r->t[2]));
+	drop(&saved);
+}
+
+/*
+ * Arrays beyond what is done at a time: in any layout pooling gives the numbers that it does where
+ * channels lie back to back, batch normalization about these. what: maximum, average, normalization
+ */
+static int layout_case(struct dev *dev, int dtype, int what)
+{
+	int64_t xs[4] = { 2, 4 + rnd_below(&rnd, 5), 17 + rnd_below(&rnd, 40),
+			  15 + rnd_below(&rnd, 70) };
+	struct run a = { .norm = what == 2 }, b;
+	int xyzw = (int)rnd_below(&rnd, 2), out = output_layout(), i, d, good;
+	int64_t ys[4];
+
+	memcpy(ys, xs, sizeof(ys));
+	a.pool.kind = what == 1 ? HZ_POOL_AVERAGE : HZ_POOL_MAX;
+	for (d = 0; d < 2 && !a.norm; d++) {
+		a.pool.window[d] = 1 + rnd_below(&rnd, 4);
+		a.pool.stride[d] = 1 + rnd_below(&rnd, 3);
+		a.pool.pad[d] = rnd_below(&rnd, a.pool.window[d] / 2 + 1);
+		ys[1 + d] = (xs[1 + d] + 2 * a.pool.pad[d] - a.pool.window[d]) /
+			    a.pool.stride[d] + 1;
+	}
+	b = a;
+	b.pool.flags = xyzw ? HZ_QUAT_XYZW : 0;
+	for (i = 0; i < 5; i++) {
+		int64_t *shape = i == 0 || i == 4 ? xs : ys;
+		int in = i == 0 || i == 3;
+
+		a.t[i] = i == 2 ? make(dev, HZ_S32, 4, ys, AOS, 0, 0, 0) :
+				  quats(dev, dtype, 4, shape, AOS, 0, in);
+		b.t[i] = i == 2 ? make(dev, HZ_S32, 4, ys, output_layout(), 0, 0, 0) :
+				  quats(dev, dtype, 4, shape, in ? layout() : out, xyzw, in);
+		if (in)
+			upload(&b.t[i], a.t[i].v);
+	}
+	run_layer(dev, &a);
+	run_layer(dev, &b);
+	good = a.good && b.good;
+	for (i = 1; i < 5 && good; i++) {
+		if (i == 3 || (i == 2 && what > 0))
+			continue;
+		good = a.norm ? near(&b.t[i], a.t[i].v, "a layout") :
+				memcmp(b.t[i].v, a.t[i].v, (size_t)a.t[i].n * sizeof(double)) == 0;
+	}
+	if (!good)
+		diag("%s: %s, %d, [%lld %lld %lld], output %d, xyzw %d", dev->name,
+		     hz_dtype_name(dtype), what, (long long)xs[1], (long long)xs[2],
+		     (long long)xs[3], out, xyzw);
+	for (i = 0; i < 5; i++)
+		drop(&a.t[i]), drop(&b.t[i]);
+	return good;
+}
+
+static void test_layouts(struct dev *dev)
+{
+	int t, i, good, cases = tap_quick() ? 3 : 9;
+
+	for (t = 0; t < types_of(dev); t++) {
+		if (types[t] == HZ_F64)
+			continue;
+		for (i = 0, good = 1; i < cases; i++)
+			good &= layout_case(dev, types[t], i % 3);
+		ok(good, "%s: layouts, %s", dev->name, hz_dtype_name(types[t]));
+	}
+}
+
 int main(void)
 {
 	int i;
@@ -536,6 +639,7 @@ int main(void)
 		test_pool(&devs[i]);
 		test_dropout(&devs[i]);
 		test_init(&devs[i]);
+		test_layouts(&devs[i]);
 	}
 	dev_close_all();
 	return done_testing();

@@ -891,6 +891,7 @@ struct hz_kern {
 	 * to back: rows begin to end - 1; count quaternions, the first of which is number from.
 	 */
 	void (*quat_map)(const struct hzi_qmap_args *a, int64_t begin, int64_t end);
+	void (*quat_depth)(const struct hzi_qdepth_args *a, int64_t begin, int64_t end);
 	void (*quat_affine)(const struct hzi_qmap_args *a, int64_t begin, int64_t end);
 	void (*quat_sums)(const struct hzi_qsum_args *a, int64_t begin, int64_t end);
 	void (*quat_drop)(const struct hzi_qmap_args *a, const void *x, void *y, int64_t count,

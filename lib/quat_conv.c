@@ -1,5 +1,5 @@
 /*
- * quat_conv.c - convolutions of quaternions, as products with patches
+ * quat_conv.c - convolutions of quaternions, as products with patches, or by a device's own steps
  *
  * SPDX-License-Identifier: BSD-2-Clause
  *
@@ -186,6 +186,34 @@ static int correlate_at_once(struct hzi_qrun *r, const struct pixels *p,
 	return HZ_OK;
 }
 
+/* The same if each group has one channel of either, by the device's step for that: then *done. */
+static int correlate_depth(struct hzi_qrun *r, const struct pixels *p,
+			   const struct hzi_qtensor *out, const struct weights *w, bool bias,
+			   int activation, const struct hzi_qarray *pre, bool *done)
+{
+	const struct hzi_qlayer *l = r->l;
+	struct hzi_qdepth_args a = {
+		.x = {.x = p->t->a, .rows = hzi_qcount(4, out->shape), .groups = p->groups,
+		      .channels = 1},
+		.w = w->a, .y = out->a, .conj = w->conj, .reversed = l->reversed,
+		.activation = activation, .slope = l->slope,
+	};
+
+	*done = r->steps->depth && p->groups > 1 && w->in == 1 && w->out == 1 && a.x.x.whole &&
+		a.x.x.stride[4] == 4 && a.x.x.dtype != HZ_F64 && out->a.dtype != HZ_F64;
+	if (!*done)
+		return HZ_OK;
+	describe_patches(p, &a.x);
+	a.w.stride[0] = w->group;
+	a.w.stride[1] = w->col;
+	if (pre)
+		a.pre = *pre;
+	if (bias)
+		a.b = l->b.a;
+	a.coef = hzi_qrun_take(r, hzi_qdepth_floats(product3(p->taps), p->groups), HZ_F32);
+	return r->dry ? HZ_OK : r->steps->depth(r->ctx, r->op, &a);
+}
+
 /* out = weights times the pixels of in that are seen from its own, with bias and activation */
 static int correlate(struct hzi_qrun *r, const struct hzi_qtensor *in,
 		     const struct hzi_qtensor *out, int64_t groups, const struct weights *w,
@@ -209,6 +237,11 @@ static int correlate(struct hzi_qrun *r, const struct hzi_qtensor *in,
 	status = correlate_at_once(r, &p, out, w, bias, activation, pre, &done);
 	if (status != HZ_OK || done)
 		return status;
+	status = correlate_depth(r, &p, out, w, bias, activation, pre, &done);
+	if (status != HZ_OK || done) {
+		r->used = used;
+		return status;
+	}
 	chunk = chunk_rows(r, &p, rows);
 	pixels_scratch(r, &p, chunk);
 	if (j.n > 1) {
@@ -467,6 +500,110 @@ static int weights_at_once(struct hzi_qrun *r, const struct pixels *s, const str
 	return HZ_OK;
 }
 
+#define DEPTH_CHUNKS 32			/* of the pixels of a tap: at most */
+
+/* Places u of count for which 0 <= u step + base < size: from *low on; how many */
+static int64_t seen(int64_t count, int64_t step, int64_t base, int64_t size, int64_t *low)
+{
+	int64_t high = size > base ? (size - 1 - base) / step + 1 : 0;
+
+	*low = base < 0 ? (step - 1 - base) / step : 0;
+	high = high < count ? high : count;
+	return high > *low ? high - *low : 0;
+}
+
+/* Of one tap, of those of each dimension: the sums of products of components, [channels][20] */
+static int depth_products(struct hzi_qrun *r, const struct pixels *s, const struct pixels *p,
+			  const int64_t *tap, void *mean, double *part)
+{
+	struct hzi_qtensor x = *p->t, z = *s->t;
+	struct hzi_qsum_args a = {.kind = HZI_QSUM_CROSS};
+
+	memset(part, 0, (size_t)x.shape[4] * 20 * sizeof(*part));
+	for (int d = 0; d < 3; d++) {
+		const int64_t step = p->sight.step[d];
+		const int64_t base = p->sight.base[d] + tap[d] * p->sight.each[d];
+		const int64_t size = (int64_t)hz_dtype_size(x.a.dtype);
+		int64_t low;
+
+		z.shape[1 + d] = seen(p->count[d], step, base, x.shape[1 + d], &low);
+		if (z.shape[1 + d] == 0)
+			return HZ_OK;
+		x.a.data = (char *)x.a.data + (low * step + base) * x.a.stride[1 + d] * size;
+		z.a.data = (char *)z.a.data + low * z.a.stride[1 + d] * size;
+		x.a.stride[1 + d] *= z.shape[1 + d] > 1 ? step : 1;
+		x.shape[1 + d] = z.shape[1 + d];
+	}
+	hzi_quat_sum_shape(&a, &x, &z);
+	if (a.rows == 0)
+		return HZ_OK;
+	while (a.chunks > DEPTH_CHUNKS) {
+		a.chunk *= 2;
+		a.chunks = (a.rows + a.chunk - 1) / a.chunk;
+	}
+	a.mean = mean;
+	a.mean_step = 14;
+	a.mean_dtype = HZ_F32;
+	a.part = part;
+	HZ_CHECK(r->steps->sum(r->ctx, r->op, &a));
+	for (int64_t c = 1; c < a.chunks; c++) {
+		for (int64_t i = 0; i < a.channels * 20; i++)
+			part[i] += part[c * a.channels * 20 + i];
+	}
+	return HZ_OK;
+}
+
+/*
+ * What conv_weights() puts into sum where each group has one channel of either: then *done. Of each
+ * tap and channel the sums of all products of components, as batch normalization has them.
+ */
+static int weights_depth(struct hzi_qrun *r, const struct pixels *s, const struct pixels *p,
+			 const struct hzi_qtensor *sum, bool conj_small, bool reversed, bool *done)
+{
+	/* Of component a of the left factor and b of the right one, in component a ^ b */
+	static const double sign[4][4] = {
+		{1, 1, 1, 1}, {1, -1, 1, -1}, {1, -1, -1, 1}, {1, 1, -1, -1},
+	};
+	const int64_t channels = p->groups, taps = product3(p->taps);
+	double *part;
+	float *mean;
+
+	*done = r->steps->depth && channels > 1 && s->channels == 1 && p->channels == 1 &&
+		p->t->a.dtype != HZ_F64;
+	if (!*done)
+		return HZ_OK;
+	part = hzi_qrun_take(r, DEPTH_CHUNKS * channels * 20, HZ_F64);
+	mean = hzi_qrun_take(r, channels * 14, HZ_F32);
+	if (r->dry)
+		return HZ_OK;
+	for (int64_t i = 0; i < 14 * channels; i++) {
+		const int64_t k = i % 14;	/* a mean of 0, a matrix of 1 */
+
+		mean[i] = k == 4 || k == 6 || k == 9 || k == 13;
+	}
+	for (int64_t t = 0; t < taps; t++) {
+		const int64_t tap[3] = {t / p->taps[2] / p->taps[1], t / p->taps[2] % p->taps[1],
+					t % p->taps[2]};
+
+		HZ_CHECK(depth_products(r, s, p, tap, mean, part));
+		for (int64_t c = 0; c < channels; c++) {
+			double q[4] = {0};
+
+			for (int i = 0; i < 16; i++) {
+				const int a = i / 4, b = i % 4;	/* of small, of big */
+				const bool negative = conj_small ? a > 0 : b > 0;
+				const double v = part[c * 20 + 4 + i] *
+						 (reversed ? sign[b][a] : sign[a][b]);
+
+				q[a ^ b] += negative ? -v : v;
+			}
+			for (int k = 0; k < 4; k++)
+				((float *)sum->a.data)[(c * taps + t) * 4 + k] = (float)q[k];
+		}
+	}
+	return HZ_OK;
+}
+
 /*
  * dw: sums over the pixels of small of its channels times patches of big, one of them conjugated;
  * flip: the factors in the other order.
@@ -500,6 +637,8 @@ static int conv_weights(struct hzi_qrun *r, const struct hzi_quat_conv_args *a,
 	part = hzi_qcount(5, dw->shape) * 4;
 	sum = hzi_qtensor_packed(hzi_qrun_take(r, part, dtype), dtype, 5, dw->shape);
 	HZ_CHECK(weights_at_once(r, &s, &p, &sum, conj_small, flip != l->reversed, &done));
+	if (!done)
+		HZ_CHECK(weights_depth(r, &s, &p, &sum, conj_small, flip != l->reversed, &done));
 	if (done)
 		return hzi_qrun_copy(r, &sum.a, dw, l->accumulate);
 	splits = hzi_qrun_splits(r, s.channels, k * a->groups, chunk);
@@ -537,6 +676,23 @@ static int conv_weights(struct hzi_qrun *r, const struct hzi_quat_conv_args *a,
 	return hzi_qrun_copy(r, &sum.a, dw, l->accumulate);
 }
 
+/* Quaternions that are copied at most: what is repeated may be any number of these. */
+#define PACK_MOST ((int64_t)1 << 26)
+
+/* Of an array that patches are made of a copy with channels whole and back to back, if that pays */
+static int pack_input(struct hzi_qrun *r, const struct hzi_quat_conv_args *a, struct hzi_qtensor *t)
+{
+	const struct hzi_qarray from = t->a;
+
+	if (!r->steps->packs || (from.whole && from.stride[4] == 4) || from.dtype == HZ_F64 ||
+	    hzi_qcount(5, t->shape) > PACK_MOST ||
+	    (product3(r->l->w.shape + 1) == 1 && a->groups == 1))
+		return HZ_OK;
+	*t = hzi_qtensor_packed(hzi_qrun_take(r, hzi_qcount(5, t->shape) * 4, from.dtype),
+				from.dtype, 5, t->shape);
+	return hzi_qrun_copy(r, &from, t, false);
+}
+
 static int conv_input(struct hzi_qrun *r, const void *args, const struct hzi_qtensor *y)
 {
 	const struct hzi_quat_conv_args *a = args;
@@ -555,6 +711,8 @@ static int conv_backward(struct hzi_qrun *r, const struct hzi_quat_conv_args *a)
 	HZ_CHECK(hzi_qrun_act_gradient(r, &z, conv_input, a));
 	if (l->db.a.data)
 		HZ_CHECK(hzi_qrun_bias_gradient(r, &z, &l->db));
+	if (l->dx.a.data || l->dw.a.data)
+		HZ_CHECK(pack_input(r, a, &z));
 	if (l->dx.a.data && a->transposed)
 		HZ_CHECK(conv_forward(r, a, &z, &l->dx, !a->conj, false, HZ_ACT_NONE, NULL));
 	if (l->dx.a.data && !a->transposed)
@@ -570,11 +728,16 @@ static int conv_backward(struct hzi_qrun *r, const struct hzi_quat_conv_args *a)
 int hzi_quat_conv_do(struct hz_context *ctx, const struct hzi_quat_steps *steps,
 		     const struct hzi_quat_conv_args *a, bool backward, size_t *bytes)
 {
-	const struct hzi_qlayer *l = &a->l;
+	struct hzi_quat_conv_args own = *a;
+	struct hzi_qlayer *const l = &own.l;
 	struct hzi_qrun r = hzi_qrun_begin(ctx, steps, l, backward ? "quat_conv_bwd" : "quat_conv",
 					   bytes != NULL);
-	int status;
+	int status = HZ_OK;
 
+	if (!backward || l->dw.a.data || (l->activation != HZ_ACT_NONE && !l->pre.a.data))
+		status = pack_input(&r, a, &l->x);
+	if (status != HZ_OK)
+		return status;
 	if (backward)
 		status = conv_backward(&r, a);
 	else if (a->transposed)

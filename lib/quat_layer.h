@@ -177,6 +177,29 @@ struct hzi_qconv_args {
 };
 
 /*
+ * A convolution whose groups have one channel in and one out, as one step: y[p, c] = the sum over
+ * taps of w[c, t] x[..., c], or x w if reversed, with a bias and an activation. x: its patches, of
+ * the pixels of y; groups are channels. Channels of x are whole and back to back.
+ */
+struct hzi_qdepth_args {
+	struct hzi_qpatch_args x;
+	struct hzi_qarray w, y, pre, b;	/* w: strides of channels, of taps; pre, b: maybe none */
+	int32_t conj, reversed, activation, pad_;
+	double slope;
+	float *coef;			/* scratch: hzi_qdepth_floats() */
+};
+
+static inline int64_t hzi_qdepth_row(int64_t channels)
+{
+	return (4 * channels + 15) / 16 * 16;
+}
+
+static inline int64_t hzi_qdepth_floats(int64_t taps, int64_t channels)
+{
+	return (4 * taps + 1) * hzi_qdepth_row(channels);
+}
+
+/*
  * The gradient of some groups' weights as one step: what product that of the first is of small by
  * patches of big, a, b and c having no data; small and patches beginning at the first channel. The
  * sum is of f32, rows of taps and channels back to back.
@@ -208,6 +231,9 @@ struct hzi_quat_steps {
 				    const struct hzi_qconv_weights_args *a);
 	int (*weights)(struct hz_context *ctx, const char *op,
 		       const struct hzi_qconv_weights_args *a);
+	/* Convolutions of one channel for each group, but those in f64; NULL: as products */
+	int (*depth)(struct hz_context *ctx, const char *op, const struct hzi_qdepth_args *a);
+	bool packs;			/* patches want channels whole and back to back, or a copy */
 	size_t patch_bytes;		/* patches that are made at a time */
 	bool moments;			/* sum() has HZI_QSUM_MOMENTS, which pays */
 	int64_t tiles;			/* of 64 x 64 that the device wants in a product; 0: any */

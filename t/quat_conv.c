@@ -184,17 +184,22 @@ static int random_conv(struct dev *dev, int dtype, int nd)
 	struct model g = { .batch = 1 + rnd_below(&rnd, 3), .groups = 1 + rnd_below(&rnd, 3),
 			   .taps = { 1, 1, 1 }, .step = { 1, 1, 1 }, .dil = { 1, 1, 1 },
 			   .big = { 1, 1, 1 }, .small = { 1, 1, 1 } };
-	int plain = rnd_below(&rnd, 5) == 0, d;
+	int plain = rnd_below(&rnd, 5) == 0, many = 0, d;
 
 	g.ci = g.groups * (1 + rnd_below(&rnd, 3));
 	g.co = g.groups * (1 + rnd_below(&rnd, 3));
+	if (rnd_below(&rnd, 4) == 0) {	/* a channel for each group */
+		many = nd == 1 && rnd_below(&rnd, 3) == 0;
+		g.ci = g.co = g.groups = (many ? 60 : 2) + rnd_below(&rnd, 9);
+		g.batch = many ? 1 : g.batch;
+	}
 	if (rnd_below(&rnd, 2)) {
 		g.transposed = 1;
 		g.noconj = (int)rnd_below(&rnd, 2);
 		o.flags |= HZ_QUAT_TRANSPOSED | (g.noconj ? HZ_QUAT_NOCONJ : 0);
 	}
 	for (d = 3 - nd; d < 3; d++) {
-		int64_t most = nd == 3 ? 4 : nd == 2 ? 6 : 12, span;
+		int64_t most = nd == 3 || many ? 4 : nd == 2 ? 6 : 12, span;
 
 		g.big[d] = 1 + rnd_below(&rnd, most);
 		if (!plain) {

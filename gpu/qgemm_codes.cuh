@@ -51,6 +51,16 @@ HZ_DEVICE uint32_t encode(const divisor &d, float x)
 	return code_of(d, isnan(t) ? 0.0f : t);
 }
 
+/* The same in fewer steps for usual numbers. */
+HZ_DEVICE uint32_t encode_quick(const divisor &d, float x)
+{
+	const float q = __fmul_rn(x, d.inverse);
+
+	if (!d.quick || isnan(__fmul_rn(q, 0.0f)))
+		return encode(d, x);
+	return code_of(d, __fmaf_rn(__fmaf_rn(-q, d.scale, x), d.inverse, q));
+}
+
 /* ---- Pieces ---------------------------------------------------------------------------------- */
 
 template <int DTYPE>

@@ -127,7 +127,7 @@ static const struct rotated {
 	{HZ_F32, 8, 4096, 0, 0, "hadamard_static_f32_12", "hadamard_static_f32_12", 1, NULL, 2},
 	{HZ_F32, 9, 384, 128, 0, "hadamard_static_f32_10", "hadamard_static_f32_10", 1, NULL, 2},
 	{HZ_F32, 313, 32768, 0, 0, NULL, "quantize_flat_f32", 6, NULL, 6},
-	{HZ_BF16, 8, 4096, 0, 1, NULL, "quantize_any", 2, NULL, 2},
+	{HZ_BF16, 8, 4096, 0, 1, NULL, "quantize_tiles_f32", 2, NULL, 2},
 	{HZ_F16, 8, 96, 0, 0, NULL, "quantize_flat_f32", 3, NULL, 3},
 };
 

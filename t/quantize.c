@@ -207,6 +207,41 @@ static void test_large(void)
 	ok(!bad, "sizes that threads share");
 }
 
+/* More than a tile of a GPU in each direction, or a part of one, in layouts that tiles follow */
+static void test_tiles(void)
+{
+	static const int64_t shapes[][5] = {
+		{200, 300, 0, 1, 300},	{130, 260, 0, 130, 1},	{130, 264, 0, 130, 33},
+		{70, 1288, 0, 1, 1288},	{1100, 7, 0, 1100, 1},	{70, 65, 0, 1, 1},
+		{3, 9001, 0, 3, 1},	{1, 9001, 0, 1, 9001},	{1, 9000, 0, 1, 45},
+		{20, 4112, 0, 20, 257},	{300, 128, 0, 300, 4},	{9, 40, 130, 1, 40},
+		{40, 9, 136, 40, 1},
+	};
+	const int rounds = quick ? 3 : 20;
+	size_t i;
+	int bad = 0, round;
+
+	for (round = 0; round < rounds && bad < 5; round++) {
+		for (i = 0; i < sizeof(shapes) / sizeof(*shapes) && bad < 5; i++) {
+			struct tcase c = { .q_dtype = code_dtypes[rnd_below(&rnd, 2)] };
+			const int more = shapes[i][2] > 0;
+
+			c.ndim = c.p_ndim = 2 + more;
+			c.shape[0] = shapes[i][0];
+			c.shape[1] = shapes[i][1];
+			c.shape[2] = shapes[i][2];
+			c.own[0] = shapes[i][3];
+			c.own[1] = shapes[i][4];
+			c.own[2] = 1;
+			c.x_dtype = floats[rnd_below(&rnd, 3)];
+			bad += !run_codes(&c);
+			if (c.own[0] * c.own[1] <= 300)
+				bad += !run_params(&c);
+		}
+	}
+	ok(!bad, "tiles of any layout, %d times", rounds);
+}
+
 /* Quotients on and beside ties, of every scale that the fast way of division takes */
 static void test_division(void)
 {
@@ -420,6 +455,7 @@ int main(void)
 	dev_open_all();
 	test_random();
 	test_large();
+	test_tiles();
 	test_division();
 	test_every();
 	test_empty();

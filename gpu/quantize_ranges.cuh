@@ -1,0 +1,332 @@
+/*
+ * quantize_ranges.cuh - the ranges of floats, and the parameters that follow
+ *
+ * SPDX-License-Identifier: BSD-2-Clause
+ */
+#ifndef HZI_QUANTIZE_RANGES_CUH
+#define HZI_QUANTIZE_RANGES_CUH
+
+#include "gpu/quantize_tiles.cuh"
+#include "lib/qgemm.h"
+
+/* ---- Ranges ---------------------------------------------------------------------------------- */
+
+/* That of a block of 256 threads, in all of them. */
+HZ_DEVICE range join_block(range r)
+{
+	__shared__ range part[8];
+
+	r = join_warp(r);
+	if (threadIdx.x % 32 == 0)
+		part[threadIdx.x / 32] = r;
+	__syncthreads();
+	return join_warp(part[threadIdx.x % 8]);
+}
+
+/* Numbers from 0 up are in the order of their bits. Most ranges change nothing any more. */
+HZ_DEVICE void put_range(uint32_t *ranges, int64_t p, const range &r)
+{
+	const uint32_t bits[2] = {__float_as_uint(r.below), __float_as_uint(r.above)};
+
+#pragma unroll
+	for (int i = 0; i < 2; i++) {
+		if (bits[i] > ((volatile uint32_t *)ranges)[2 * p + i])
+			atomicMax(&ranges[2 * p + i], bits[i]);
+	}
+}
+
+template <int DTYPE>
+HZ_DEVICE void widen_piece(range &r, const uint4 &v)
+{
+	float f[8];
+
+	unpack<DTYPE>(f, v);
+#pragma unroll
+	for (int e = 0; e < piece<DTYPE>::count; e++)
+		widen(r, f[e]);
+}
+
+/* Of all pieces there are; a block does a share. */
+template <int DTYPE>
+HZ_DEVICE void range_flat(const hzi_range_flat &p)
+{
+	const int64_t begin = blockIdx.x * p.share, end = min(p.pieces, begin + p.share);
+	const uint4 *x = (const uint4 *)p.x;
+	range r = {0, 0};
+
+	for (int64_t i = begin + threadIdx.x; i < end; i += HZI_FLAT_THREADS * HZI_RANGE_PIECES) {
+		uint4 v[HZI_RANGE_PIECES];
+
+#pragma unroll
+		for (int j = 0; j < HZI_RANGE_PIECES; j++)
+			v[j] = i + j * HZI_FLAT_THREADS < end ? __ldcs(x + i + j * HZI_FLAT_THREADS)
+							      : make_uint4(0, 0, 0, 0);
+#pragma unroll
+		for (int j = 0; j < HZI_RANGE_PIECES; j++)
+			widen_piece<DTYPE>(r, v[j]);
+	}
+	r = join_block(r);
+	if (threadIdx.x == 0)
+		put_range(p.range, 0, r);
+}
+
+HZ_DEVICE void put_parameters(const hzi_range_tiles &p, int64_t n, const range &r)
+{
+	int32_t zero;
+
+	hzi_qparams(-r.below, r.above, p.q_dtype, p.symmetric, &p.scale[n], &zero);
+	((uint8_t *)p.zero)[n] = (uint8_t)zero;
+}
+
+HZ_DEVICE range join(const range &a, const range &b)
+{
+	return {fmaxf(a.below, b.below), fmaxf(a.above, b.above)};
+}
+
+/* Where a row of a range begins, its parameter and its elements. */
+struct range_place {
+	int64_t x, p;
+	int count;
+};
+
+HZ_DEVICE range_place place_range(const hzi_range_tiles &a, uint32_t n)
+{
+	range_place at = {0, 0, a.size_i};
+
+	for (int d = a.ndim - 1; d >= 0; d--) {
+		const uint32_t up = quotient(n, a.shape[d]);
+		const int64_t index = n - up * a.shape[d].divisor;
+
+		/* The last dimension is what a long row was cut into. */
+		if (d == a.ndim - 1 && index == a.shape[d].divisor - 1)
+			at.count = a.last_i;
+		at.x += index * a.x_stride[d];
+		at.p += index * a.p_stride[d];
+		n = up;
+	}
+	return at;
+}
+
+/* Element or piece number i of a row from x on, of count. */
+template <int DTYPE, int V>
+struct range_values {
+	uint4 v;
+
+	__device__ __forceinline__ void load(const hzi_range_tiles &p, int64_t x, int i, int count)
+	{
+		v = i < count ? ((const uint4 *)p.x)[x / V + i] : make_uint4(0, 0, 0, 0);
+	}
+	__device__ __forceinline__ void put(range &r) const
+	{
+		widen_piece<DTYPE>(r, v);
+	}
+};
+
+template <int DTYPE>
+struct range_values<DTYPE, 1> {
+	raw_float<DTYPE> v;
+
+	__device__ __forceinline__ void load(const hzi_range_tiles &p, int64_t x, int i, int count)
+	{
+		v.bits = 0;
+		if (i < count)
+			v = ((const raw_float<DTYPE> *)p.x)[x + i * p.x_i];
+	}
+	__device__ __forceinline__ void put(range &r) const
+	{
+		widen(r, v.value());
+	}
+};
+
+/* Joins ranges of so many lanes next to each other, a power of two; mask has these lanes. */
+HZ_DEVICE void join_rows(range *r, int count, int lanes, uint32_t mask)
+{
+#pragma unroll
+	for (int d = 16; d; d /= 2) {
+		if (d >= lanes)
+			continue;
+#pragma unroll
+		for (int s = 0; s < count; s++)
+			r[s] = join(r[s], {__shfl_xor_sync(mask, r[s].below, d),
+					   __shfl_xor_sync(mask, r[s].above, d)});
+	}
+}
+
+/*
+ * Rows of one parameter each, 2^log_i lanes for a row. Each goes on by the grid, and has a range
+ * until the parameter is another.
+ */
+template <int DTYPE, int V>
+HZ_DEVICE void range_long(const hzi_range_tiles &p)
+{
+	const int lanes = 1 << p.log_i, lane = threadIdx.x & (lanes - 1);
+	const uint32_t mask = lanes == 32 ? ~0u : ((1u << lanes) - 1) << (threadIdx.x & 31 & -lanes);
+	const uint32_t workers = gridDim.x * HZI_FLAT_THREADS >> p.log_i;
+	int64_t last = -1;
+	range r = {0, 0};
+
+	auto flush = [&](int64_t next) {
+		join_rows(&r, 1, lanes, mask);
+		if (lane == 0 && last >= 0 && p.scale)
+			put_parameters(p, last, r);
+		else if (lane == 0 && last >= 0)
+			put_range(p.range, last, r);
+		last = next;
+		r = {0, 0};
+	};
+
+	for (int64_t row = (blockIdx.x * HZI_FLAT_THREADS + threadIdx.x) >> p.log_i; row < p.tiles;
+	     row += workers) {
+		const range_place at = place_range(p, (uint32_t)row);
+		range_values<DTYPE, V> v[HZI_RANGE_PIECES];
+
+		if (at.p != last)
+			flush(at.p);
+#pragma unroll 1
+		for (int i = lane; i < at.count / V; i += lanes * HZI_RANGE_PIECES) {
+#pragma unroll
+			for (int s = 0; s < HZI_RANGE_PIECES; s++)
+				v[s].load(p, at.x, i + s * lanes, at.count / V);
+#pragma unroll
+			for (int s = 0; s < HZI_RANGE_PIECES; s++)
+				v[s].put(r);
+		}
+	}
+	flush(-1);
+}
+
+/*
+ * The same where a lane has no more than HZI_RANGE_PIECES values or pieces of a row: several rows
+ * at once, 2^log_turns pieces of each, so that their parameters are made side by side.
+ */
+template <int DTYPE, int V>
+HZ_DEVICE void range_short(const hzi_range_tiles &p)
+{
+	const int lanes = 1 << p.log_i, lane = threadIdx.x & (lanes - 1), turns = 1 << p.log_turns;
+	const int rows = HZI_RANGE_PIECES >> p.log_turns;
+	const uint32_t mask = lanes == 32 ? ~0u : ((1u << lanes) - 1) << (threadIdx.x & 31 & -lanes);
+	const uint32_t workers = gridDim.x * HZI_FLAT_THREADS >> p.log_i;
+
+	for (int64_t row = (blockIdx.x * HZI_FLAT_THREADS + threadIdx.x) >> p.log_i; row < p.tiles;
+	     row += (int64_t)workers * rows) {
+		range_values<DTYPE, V> v[HZI_RANGE_PIECES];
+		range r[HZI_RANGE_PIECES];
+		range_place at = {};
+
+#pragma unroll
+		for (int s = 0; s < HZI_RANGE_PIECES; s++) {
+			const int64_t n = row + (int64_t)(s >> p.log_turns) * workers;
+
+			if ((s & (turns - 1)) == 0 && n < p.tiles)
+				at = place_range(p, (uint32_t)n);
+			v[s].load(p, at.x, lane + (s & (turns - 1)) * lanes,
+				  n < p.tiles ? at.count / V : 0);
+		}
+#pragma unroll
+		for (int s = 0; s < HZI_RANGE_PIECES; s++) {
+			r[s] = {0, 0};
+			v[s].put(r[s]);
+		}
+#pragma unroll
+		for (int w = 1; w < HZI_RANGE_PIECES; w *= 2) {
+#pragma unroll
+			for (int s = 0; w < turns && s < HZI_RANGE_PIECES; s += 2 * w)
+				r[s] = join(r[s], r[s + w]);
+		}
+		join_rows(r, HZI_RANGE_PIECES, lanes, mask);
+		/* Lane n finishes rows n, n + lanes and so on. */
+		for (int n = lane; n < rows; n += lanes) {
+			const int64_t of = row + (int64_t)n * workers;
+			range mine = r[0];
+
+#pragma unroll
+			for (int s = 1; s < HZI_RANGE_PIECES; s++) {
+				if (s == n << p.log_turns)
+					mine = r[s];
+			}
+			if (of >= p.tiles)
+				break;
+			at = place_range(p, (uint32_t)of);
+			if (p.scale)
+				put_parameters(p, at.p, mine);
+			else
+				put_range(p.range, at.p, mine);
+		}
+	}
+}
+
+/*
+ * Elements along i with parameters of their own: a block has some, in 2^log_i elements or pieces,
+ * and a share of the rows.
+ */
+template <int DTYPE, int V>
+HZ_DEVICE void range_each(const hzi_range_tiles &p)
+{
+	__shared__ range part[HZI_FLAT_THREADS][V + 1];
+	const int across = 1 << p.log_i, down = HZI_FLAT_THREADS >> p.log_i;
+	const int tx = threadIdx.x & (across - 1), ty = threadIdx.x >> p.log_i;
+	const uint32_t tile = quotient(blockIdx.x, p.tiles_i);
+	const int i0 = (int)(blockIdx.x - tile * p.tiles_i.divisor) * across * V;
+	const uint32_t outer = quotient(tile, p.shares);
+	const int share = (int)(tile - outer * p.shares.divisor);
+	const int begin = share * p.share, end = min(p.size_j, begin + p.share);
+	const range_place at = place_range(p, outer);
+	range r[V] = {};
+
+	for (int j = begin + ty; j < end; j += down * HZI_RANGE_PIECES) {
+		range_values<DTYPE, V> v[HZI_RANGE_PIECES];
+
+#pragma unroll
+		for (int s = 0; s < HZI_RANGE_PIECES; s++) {
+			const int row = j + s * down;
+
+			v[s].load(p, at.x + row * p.x_j, i0 / V + tx,
+				  row < end ? p.size_i / V : 0);
+		}
+#pragma unroll
+		for (int s = 0; s < HZI_RANGE_PIECES; s++) {
+			if constexpr (V == 1) {
+				v[s].put(r[0]);
+			} else {
+				float f[8];
+
+				unpack<DTYPE>(f, v[s].v);
+#pragma unroll
+				for (int e = 0; e < V; e++)
+					widen(r[e], f[e]);
+			}
+		}
+	}
+#pragma unroll
+	for (int e = 0; e < V; e++)
+		part[threadIdx.x][e] = r[e];
+	__syncthreads();
+	for (int n = threadIdx.x; n < across * V && i0 + n < p.size_i; n += HZI_FLAT_THREADS) {
+		range all = part[n / V][n % V];
+
+		for (int s = 1; s < down; s++)
+			all = join(all, part[(s << p.log_i) + n / V][n % V]);
+		put_range(p.range, at.p + (i0 + n) * p.p_i, all);
+	}
+}
+
+template <int DTYPE>
+HZ_DEVICE void range_rows(const hzi_range_tiles &p)
+{
+	constexpr int V = piece<DTYPE>::count;
+
+	if (p.log_turns >= 0)
+		p.pieces ? range_short<DTYPE, V>(p) : range_short<DTYPE, 1>(p);
+	else
+		p.pieces ? range_long<DTYPE, V>(p) : range_long<DTYPE, 1>(p);
+}
+
+template <int DTYPE>
+HZ_DEVICE void range_columns(const hzi_range_tiles &p)
+{
+	constexpr int V = piece<DTYPE>::count;
+
+	p.pieces ? range_each<DTYPE, V>(p) : range_each<DTYPE, 1>(p);
+}
+
+#endif

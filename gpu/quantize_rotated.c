@@ -14,6 +14,7 @@
 
 #include "cuda.h"
 #include "gpu/hadamard_launch.h"
+#include "gpu/qgemm_quantize.h"
 #include "gpu/quantize_rotated.h"
 #include "lib/qgemm.h"
 
@@ -133,6 +134,42 @@ static struct hzi_qmap map_of(const struct hzi_rotated *r)
 	return map;
 }
 
+/*
+ * Whether a chunk is 16-bit rows back to back, with a base matrix: for f32 there are kernels of
+ * these, but none from 16 bits to f32 or back. Fills how many pieces of 16 bytes they are.
+ */
+static bool converts(const struct hzi_codes_args *a, const struct hzi_hadamard_args *t,
+		     int64_t step, int64_t block, const int64_t *stride, const void *x,
+		     int64_t *pieces)
+{
+	int64_t back_to_back[HZ_MAXDIM], values = row_of(t);
+
+	lay_out(t, back_to_back);
+	for (int d = 0; d < t->ndim; d++) {
+		if (stride[d] != back_to_back[d])
+			return false;
+		values *= t->shape[d];
+	}
+	*pieces = values / 8;
+	return a->x_dtype != HZ_F32 && t->plan.nseg == 1 && t->plan.seg[0].m > 1 && step == 1 &&
+	       block == t->plan.n && values % 8 == 0 && (uintptr_t)x % 16 == 0;
+}
+
+static int convert(struct hz_context *ctx, const char *op, int dtype, const void *x, void *y,
+		   int64_t pieces, bool narrow)
+{
+	const struct hzi_convert_flat p = {.x = x, .y = y, .pieces = pieces};
+	const struct hzi_launch launch = {
+		.grid = {(unsigned)ceil_div(pieces, HZI_FLAT_THREADS)},
+		.block = {HZI_FLAT_THREADS},
+	};
+
+	return hzi_cuda_launch(ctx, op, HZI_FAMILY_QGEMM_QUANTIZE,
+			       (narrow ? HZI_KERNEL_narrow_f16 : HZI_KERNEL_widen_f16) +
+				       (dtype == HZ_BF16),
+			       &launch, &p, sizeof(p));
+}
+
 /* A chunk of rows, its floats from x on, codes from q on and parameters from number p on */
 static int run_chunk(struct hz_context *ctx, const struct hzi_codes_args *a,
 		     const struct hzi_rotated *r, char *x, char *q, int64_t p)
@@ -144,18 +181,34 @@ static int run_chunk(struct hz_context *ctx, const struct hzi_codes_args *a,
 		.zero = a->zero,
 	};
 	struct hzi_hadamard_args t = r->t;
+	int64_t pieces;
 
 	if (a->back) {
+		const bool narrow =
+			converts(a, &t, t.y_step, t.y_block, t.y_stride, x, &pieces);
+
 		t.x = ctx->workspace;
 		t.y = x;
+		if (narrow) {
+			t.y = ctx->workspace;
+			t.y_dtype = HZ_F32;
+		}
 		t.x_step = 1;
 		t.x_block = t.plan.n;
 		lay_out(&t, t.x_stride);
 		fold(&t);
 		HZ_CHECK(hzi_cuda_dequantize(ctx, &(struct hzi_dequantize_args){codes}));
-		return hzi_cuda_hadamard(ctx, &t);
+		HZ_CHECK(hzi_cuda_hadamard(ctx, &t));
+		return narrow ? convert(ctx, "dequantize", a->x_dtype, ctx->workspace, x, pieces,
+					true)
+			      : HZ_OK;
 	}
 	t.x = x;
+	if (converts(a, &t, t.x_step, t.x_block, t.x_stride, x, &pieces)) {
+		HZ_CHECK(convert(ctx, "quantize", a->x_dtype, x, ctx->workspace, pieces, false));
+		t.x = ctx->workspace;
+		t.x_dtype = HZ_F32;
+	}
 	t.y = ctx->workspace;
 	t.y_step = 1;
 	t.y_block = t.plan.n;

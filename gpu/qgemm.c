@@ -20,6 +20,8 @@
 
 #define SM_HOPPER 90
 #define ROWS_MAX ((int64_t)1 << 22)	/* of one launch: 65535 blocks of 64 along a grid */
+#define ROWS_SHORT 1024		/* of x, that a warp quantizes if there are many */
+#define ROWS_MANY 8		/* for a multiprocessor */
 #define SHARED_START 1024		/* to align what a kernel has in shared memory */
 
 static size_t padded(size_t bytes)
@@ -29,22 +31,61 @@ static size_t padded(size_t bytes)
 
 /* ---- Packing --------------------------------------------------------------------------------- */
 
-/* Launches enough blocks for all multiprocessors, of 64 lines and a share of k each. */
-static int launch_lines(struct hz_context *ctx, const char *op, const struct hzi_qgemm_lines *p,
-			int64_t lines)
+#define ITEMS_MAX 65535		/* of a launch: blocks along a grid */
+#define ITEMS_FEW 4		/* whose sums may be cleared one by one */
+
+/* The dimensions of a batch along which an operand changes */
+struct items {
+	int32_t ndim;
+	int64_t count, shape[HZ_MAXDIM], stride[HZ_MAXDIM];
+};
+
+static struct items items_of(int ndim, const int64_t *shape, const int64_t *stride, bool all)
+{
+	struct items t = {.count = 1};
+
+	for (int d = 0; d < ndim; d++) {
+		if (!all && !stride[d])
+			continue;
+		t.shape[t.ndim] = shape[d];
+		t.stride[t.ndim++] = stride[d];
+		t.count *= shape[d];
+	}
+	return t;
+}
+
+/*
+ * Launches enough blocks for all multiprocessors, of 64 lines of an item and a share of k each.
+ * Sums of columns are cleared before if a column is not one block's.
+ */
+static int launch_lines(struct hz_context *ctx, const char *op, struct hzi_qgemm_lines p,
+			const struct items *items, int64_t lines)
 {
 	const int64_t columns = lines / HZI_QN_GROUP;
 	const int64_t want = 8 * (int64_t)hzi_cuda_device(ctx)->multiprocessors;
 	struct hzi_launch launch = {.block = {256}};
 
 	launch.grid[0] = (unsigned)columns;
-	launch.grid[1] = (unsigned)min_of(min_of(ceil_div(want, columns), p->blocks), 65535);
-	return hzi_cuda_launch(ctx, op, HZI_FAMILY_QGEMM, HZI_KERNEL_qgemm_lines, &launch, p,
-			       sizeof(*p));
+	if (!p.sums || items->count <= ITEMS_FEW)
+		launch.grid[1] = (unsigned)min_of(min_of(ceil_div(want, columns * items->count),
+							 p.blocks), 65535);
+	p.ndim = items->ndim;
+	memcpy(p.shape, items->shape, sizeof(p.shape));
+	memcpy(p.x_stride, items->stride, sizeof(p.x_stride));
+	for (int64_t i = 0; i < items->count && launch.grid[1] > 1 && p.sums; i++)
+		HZ_CHECK(hzi_cuda_fill(ctx, (char *)p.sums + i * p.y_item, 0,
+				       4 * (size_t)p.width));
+	for (; p.first < items->count; p.first += ITEMS_MAX) {
+		launch.grid[2] = (unsigned)min_of(items->count - p.first, ITEMS_MAX);
+		HZ_CHECK(hzi_cuda_launch(ctx, op, HZI_FAMILY_QGEMM, HZI_KERNEL_qgemm_lines, &launch,
+					 &p, sizeof(p)));
+	}
+	return HZ_OK;
 }
 
+/* Packed matrices follow each other in the order of the items. */
 static int pack_b(struct hz_context *ctx, const char *op, const void *b, int dtype, int64_t k,
-		  int64_t n, int64_t b_k, int64_t b_n, void *data)
+		  int64_t n, int64_t b_k, int64_t b_n, const struct items *items, void *data)
 {
 	const int64_t codes = hzi_qpack_codes(HZI_QLAYOUT_CUDA, k, n);
 	const int64_t width = hzi_qpack_width(HZI_QLAYOUT_CUDA, n);
@@ -52,11 +93,15 @@ static int pack_b(struct hz_context *ctx, const char *op, const void *b, int dty
 		.x = b, .y = data, .sums = (int32_t *)(void *)((char *)data + codes),
 		.x_line = b_n, .x_k = b_k, .lines = n, .k = k, .width = width,
 		.blocks = (int32_t)ceil_div(k, HZI_QK_BLOCK), .flip = dtype == HZ_S8 ? 0x80 : 0,
+		.y_item = hzi_qpack_bytes(HZI_QLAYOUT_CUDA, k, n),
 	};
 
-	HZ_CHECK(hzi_cuda_fill(ctx, (char *)data + codes, 0, 4 * (size_t)width));
-	return k ? launch_lines(ctx, op, &p, width) : HZ_OK;
+	if (k == 0)
+		return hzi_cuda_fill(ctx, data, 0, (size_t)(p.y_item * items->count));
+	return launch_lines(ctx, op, p, items, width);
 }
+
+static const struct items one_item = {.count = 1};
 
 /* ---- Batches --------------------------------------------------------------------------------- */
 
@@ -69,18 +114,10 @@ size_t hzi_cuda_qgemm_pack_workspace(const struct hz_context *ctx,
 
 int hzi_cuda_qgemm_pack(struct hz_context *ctx, const struct hzi_qgemm_pack_args *a)
 {
-	const int64_t bytes = hzi_qpack_bytes(HZI_QLAYOUT_CUDA, a->k, a->n);
-	int64_t index[HZ_MAXDIM] = {0};
-	char *data = a->data;
+	const struct items items = items_of(a->ndim, a->shape, a->b_stride, true);
 
-	do {
-		const char *b = (const char *)a->b + offset_of(index, a->b_stride, a->ndim);
-
-		HZ_CHECK(
-			pack_b(ctx, "qgemm_pack", b, a->b_dtype, a->k, a->n, a->b_k, a->b_n, data));
-		data += bytes;
-	} while (next_index(index, a->shape, a->ndim));
-	return HZ_OK;
+	return pack_b(ctx, "qgemm_pack", a->b, a->b_dtype, a->k, a->n, a->b_k, a->b_n, &items,
+		      a->data);
 }
 
 /* The innermost dimensions of a batch whose items are rows of one matrix become that matrix. */
@@ -147,27 +184,36 @@ static struct hzi_qgemm_out make_out(const struct hzi_qgemm_args *t, const int32
 	return o;
 }
 
-static int launch_any(struct hz_context *ctx, const struct hzi_qgemm_args *t, const uint8_t *b,
-		      const struct hzi_qgemm_out *out)
+static struct hzi_qgemm_any make_any(const struct hzi_qgemm_args *t, const uint8_t *b,
+				     const struct hzi_qgemm_out *out)
 {
-	const int rows = t->wide ? HZI_ANY_ROWS / 2 : HZI_ANY_ROWS;
-	const struct hzi_qgemm_any p = {
+	return (struct hzi_qgemm_any){
 		.a = t->a, .b = b, .out = *out, .a_m = t->a_m,
 		.width = (int32_t)hzi_qpack_width(HZI_QLAYOUT_CUDA, t->n),
 		.blocks = (int32_t)ceil_div(t->k, HZI_QK_BLOCK),
 	};
+}
+
+static int launch_any(struct hz_context *ctx, const struct hzi_qgemm_args *t,
+		      struct hzi_qgemm_any *p, int64_t items)
+{
+	const int rows = t->wide ? HZI_ANY_ROWS / 2 : HZI_ANY_ROWS;
 	const bool is_signed = t->a_dtype == HZ_S8;
-	const struct hzi_launch launch = {
+	struct hzi_launch launch = {
 		.grid = {(unsigned)ceil_div(t->n, HZI_ANY_COLUMNS), (unsigned)ceil_div(t->m, rows)},
 		.block = {256},
 		.shared_bytes =
 			(unsigned)(HZI_ANY_STAGES * (rows + HZI_ANY_COLUMNS) * HZI_QK_BLOCK),
 	};
-	int kernel = is_signed ? HZI_KERNEL_qgemm_any_s : HZI_KERNEL_qgemm_any_u;
+	const int kernel = (p->ndim ? HZI_KERNEL_qgemm_batch_u : HZI_KERNEL_qgemm_any_u) +
+			   (t->wide ? 2 : 0) + is_signed;
 
-	if (t->wide)
-		kernel = is_signed ? HZI_KERNEL_qgemm_any_wide_s : HZI_KERNEL_qgemm_any_wide_u;
-	return hzi_cuda_launch(ctx, "qgemm", HZI_FAMILY_QGEMM, kernel, &launch, &p, sizeof(p));
+	for (; p->first < items; p->first += ITEMS_MAX) {
+		launch.grid[2] = (unsigned)min_of(items - p->first, ITEMS_MAX);
+		HZ_CHECK(hzi_cuda_launch(ctx, "qgemm", HZI_FAMILY_QGEMM, kernel, &launch, p,
+					 sizeof(*p)));
+	}
+	return HZ_OK;
 }
 
 /* Kernels for up to that many rows. */
@@ -335,7 +381,8 @@ static int multiply(struct hz_context *ctx, struct hzi_qgemm_args *t, const uint
 			.blocks = (int32_t)ceil_div(t->k, HZI_QK_BLOCK),
 		};
 
-		HZ_CHECK(launch_lines(ctx, "qgemm", &p, hzi_round_up(t->m, HZI_QN_GROUP)));
+		HZ_CHECK(launch_lines(ctx, "qgemm", p, &one_item,
+				      hzi_round_up(t->m, HZI_QN_GROUP)));
 		t->a = room;
 		t->a_m = p.y_line;
 		t->a_k = 1;
@@ -354,42 +401,148 @@ static int multiply(struct hz_context *ctx, struct hzi_qgemm_args *t, const uint
 		out.zero_row = out.scale_row = t->row_stride[HZ_MAXDIM - 1] + row;
 		out.zero_row *= t->zero_step;
 		out.scale_row *= t->scale_step;
-		if (device->sm != SM_HOPPER || !HZ_CUDA_90A || t->wide || t->k == 0)
-			HZ_CHECK(launch_any(ctx, &part, b, &out));
-		else if (part.m <= HZI_FEW_ROWS)
+		if (device->sm != SM_HOPPER || !HZ_CUDA_90A || t->wide || t->k == 0) {
+			struct hzi_qgemm_any p = make_any(&part, b, &out);
+
+			HZ_CHECK(launch_any(ctx, &part, &p, 1));
+		} else if (part.m <= HZI_FEW_ROWS) {
 			HZ_CHECK(launch_few(ctx, &part, b, &out, early));
-		else
+		} else {
 			HZ_CHECK(launch_tma(ctx, &part, b, &out, early));
+		}
 	}
 	return HZ_OK;
+}
+
+#define JOINT_BYTES ((int64_t)256 << 20)	/* of packed matrices, at most */
+#define JOINT_RATE 450000	/* operations of qgemm_any in a nanosecond, as seen on an H200 */
+#define SINGLE_RATE 1300000	/* of the kernels for Hopper */
+#define BYTES_RATE 3000		/* bytes of B in a nanosecond */
+#define LAUNCH_NS 2000		/* of a launch, and of copies to another form */
+
+/*
+ * Whether the items of a batch are one launch. Then kernels for any GPU do them, so that many small
+ * ones are not a launch each; few large ones take less time by themselves.
+ */
+static bool is_joint(const struct hz_context *ctx, const struct hzi_qgemm_args *t)
+{
+	const struct items items = items_of(t->ndim, t->shape, t->b_stride, true);
+	const struct items packs = items_of(t->ndim, t->shape, t->b_stride, false);
+	const int64_t n = hzi_round_up(t->n, HZI_ANY_COLUMNS), k = hzi_round_up(t->k, HZI_QK_BLOCK);
+	const double bytes = (double)n * (double)k / BYTES_RATE;
+	const double joint = 2.0 * (double)hzi_round_up(t->m, HZI_ANY_ROWS) * (double)n *
+			     (double)k / JOINT_RATE;
+	const double single = 2.0 * (double)t->m * (double)n * (double)k / SINGLE_RATE;
+	const int64_t launches = 1 + (t->packed ? 0 : 2);
+
+	if (items.count < 2 || t->m > ROWS_MAX || t->ndim > HZI_BATCH_DIMS ||
+	    (!t->packed &&
+	     packs.count * hzi_qpack_bytes(HZI_QLAYOUT_CUDA, t->k, t->n) > JOINT_BYTES))
+		return false;
+	if (hzi_cuda_device(ctx)->sm != SM_HOPPER || !HZ_CUDA_90A || t->wide || t->k == 0)
+		return true;
+	return (double)items.count * fmax(joint, bytes) + 2 * LAUNCH_NS <
+	       (double)items.count * fmax(fmax(single, bytes), (double)(launches * LAUNCH_NS));
+}
+
+/* Where in the workspace A lies, behind packed B, if they have to be put there; and all bytes */
+static size_t room_for(const struct hz_context *ctx, const struct hzi_qgemm_args *t, bool joint,
+		       size_t *lines)
+{
+	const struct items packs = items_of(t->ndim, t->shape, t->b_stride, false);
+	const struct items items = items_of(t->ndim, t->shape, t->b_stride, true);
+	const int64_t pack_bytes = hzi_qpack_bytes(HZI_QLAYOUT_CUDA, t->k, t->n);
+	size_t bytes = 0;
+
+	(void)ctx;
+	if (!t->packed)
+		bytes += padded((size_t)(pack_bytes * (joint ? packs.count : 1)));
+	*lines = bytes;
+	if (!all_aligned(t))
+		bytes += padded((size_t)(lines_bytes(t) * (joint ? items.count : 1)));
+	return bytes;
 }
 
 size_t hzi_cuda_qgemm_workspace(const struct hz_context *ctx, const struct hzi_qgemm_args *a)
 {
 	const struct hzi_qgemm_args t = join_rows(a);
-	size_t bytes = 0;
+	size_t lines;
 
-	(void)ctx;
-	if (!t.packed)
-		bytes += padded((size_t)hzi_qpack_bytes(HZI_QLAYOUT_CUDA, t.k, t.n));
-	if (!all_aligned(&t))
-		bytes += padded((size_t)lines_bytes(&t));
-	return bytes;
+	return room_for(ctx, &t, is_joint(ctx, &t), &lines);
+}
+
+static int joint_batch(struct hz_context *ctx, struct hzi_qgemm_args *t, char *room)
+{
+	const struct items items = items_of(t->ndim, t->shape, t->a_stride, true);
+	const struct items packs = items_of(t->ndim, t->shape, t->b_stride, false);
+	const int64_t c_size = (int64_t)hz_dtype_size(t->c_dtype);
+	const int64_t pack_bytes = hzi_qpack_bytes(HZI_QLAYOUT_CUDA, t->k, t->n);
+	const uint8_t *b = t->packed ? t->packed : (const uint8_t *)room;
+	struct hzi_qgemm_out out;
+	struct hzi_qgemm_any p;
+	size_t lines;
+
+	room_for(ctx, t, true, &lines);
+	if (!t->packed) {
+		int64_t step = 1;
+
+		HZ_CHECK(pack_b(ctx, "qgemm", t->b, t->b_dtype, t->k, t->n, t->b_k, t->b_n, &packs,
+				room));
+		for (int d = t->ndim - 1; d >= 0; d--) {
+			if (!t->b_stride[d])
+				continue;
+			t->b_stride[d] = step;
+			step *= t->shape[d];
+		}
+	}
+	if (!all_aligned(t)) {
+		struct hzi_qgemm_lines q = {
+			.x = t->a, .y = (uint8_t *)room + lines, .x_line = t->a_m, .x_k = t->a_k,
+			.y_line = hzi_round_up(t->k, 16), .lines = t->m, .k = t->k,
+			.blocks = (int32_t)ceil_div(t->k, HZI_QK_BLOCK), .y_item = lines_bytes(t),
+		};
+		int64_t step = q.y_item;
+
+		HZ_CHECK(launch_lines(ctx, "qgemm", q, &items,
+				      hzi_round_up(t->m, HZI_QN_GROUP)));
+		t->a = q.y;
+		t->a_m = q.y_line;
+		t->a_k = 1;
+		for (int d = t->ndim - 1; d >= 0; d--) {
+			t->a_stride[d] = step;
+			step *= t->shape[d];
+		}
+	}
+	out = make_out(t, (const int32_t *)(const void *)(
+				  b + hzi_qpack_codes(HZI_QLAYOUT_CUDA, t->k, t->n)));
+	p = make_any(t, b, &out);
+	p.ndim = t->ndim;
+	for (int d = 0; d < t->ndim; d++) {
+		p.shape[d] = t->shape[d];
+		p.a_stride[d] = t->a_stride[d];
+		p.b_stride[d] = t->b_stride[d] * pack_bytes;
+		p.c_stride[d] = t->c_stride[d] * c_size;
+		p.row_stride[d] = t->row_stride[d];
+		if (p.c_stride[d] % 16)
+			p.out.quick = 0;
+	}
+	return launch_any(ctx, t, &p, items.count);
 }
 
 static int batch(struct hz_context *ctx, const struct hzi_qgemm_args *a, char *room)
 {
-	const struct hzi_qgemm_args t = join_rows(a);
+	struct hzi_qgemm_args t = join_rows(a);
 	const int64_t c_size = (int64_t)hz_dtype_size(t.c_dtype);
 	const int64_t pack_bytes = hzi_qpack_bytes(HZI_QLAYOUT_CUDA, t.k, t.n);
 	int64_t index[HZ_MAXDIM] = {0}, packed = -1;
-	char *lines = room;
+	size_t lines;
 
 	if (t.n > INT32_MAX)
 		return hzi_fail(ctx, HZ_ENOTSUP, "qgemm: n is %lld, must be below 2^31 on a GPU",
 				(long long)t.n);
-	if (!t.packed)
-		lines += padded((size_t)pack_bytes);
+	if (is_joint(ctx, &t))
+		return joint_batch(ctx, &t, room);
+	room_for(ctx, &t, false, &lines);
 	do {
 		const int64_t b = offset_of(index, t.b_stride, t.ndim);
 		struct hzi_qgemm_args item = t;
@@ -403,9 +556,10 @@ static int batch(struct hz_context *ctx, const struct hzi_qgemm_args *a, char *r
 			data = (const char *)t.packed + b * pack_bytes;
 		else if (packed != b)
 			HZ_CHECK(pack_b(ctx, "qgemm", (const char *)t.b + b, t.b_dtype, t.k, t.n,
-					t.b_k, t.b_n, room));
+					t.b_k, t.b_n, &one_item, room));
 		packed = b;
-		HZ_CHECK(multiply(ctx, &item, (const uint8_t *)data, lines, t.packed != NULL));
+		HZ_CHECK(multiply(ctx, &item, (const uint8_t *)data, room + lines,
+				  t.packed != NULL));
 	} while (next_index(index, t.shape, t.ndim));
 	return HZ_OK;
 }
@@ -529,10 +683,12 @@ int hzi_cuda_qlinear(struct hz_context *ctx, const struct hzi_qlinear_args *a)
 		.rows = g.rows, .k = g.k, .y_row = g.a_m, .x_k = a->g.a_k,
 		.ndim = g.ndim + 1, .q_dtype = g.a_dtype, .symmetric = a->symmetric,
 		.scale = g.a_scale, .zero = g.a_zero,
+		.narrow = g.k <= ROWS_SHORT &&
+			  g.rows >= ROWS_MANY * (int64_t)hzi_cuda_device(ctx)->multiprocessors,
 	};
 	const struct hzi_launch launch = {
-		.grid = {(unsigned)g.rows}, .block = {HZI_ROWS_THREADS},
-		.early = hzi_cuda_device(ctx)->sm >= SM_HOPPER,
+		.grid = {(unsigned)(p.narrow ? ceil_div(g.rows, HZI_ROWS_THREADS / 32) : g.rows)},
+		.block = {HZI_ROWS_THREADS}, .early = hzi_cuda_device(ctx)->sm >= SM_HOPPER,
 	};
 	const int kernel = a->x_dtype == HZ_F32 ? HZI_KERNEL_quantize_rows_f32
 			   : a->x_dtype == HZ_F16 ? HZI_KERNEL_quantize_rows_f16

@@ -8,32 +8,65 @@
 /* ---- Packing --------------------------------------------------------------------------------- */
 
 #define LINES 64
-#define PITCH 144 /* bytes of a line in shared memory: 16-byte aligned, other banks each time */
+#define PITCH 33 /* words of a line in shared memory: other banks each time */
 
-/* Reads the codes of 64 lines in one block of k, 0 beyond the end of either. */
-HZ_DEVICE void lines_read(const hzi_qgemm_lines &p, uint8_t (*tile)[PITCH], int64_t line0,
-			  int64_t k0)
+/* The word at p, which may begin anywhere; both aligned words that have a part of it are read. */
+HZ_DEVICE uint32_t load_word(const uint8_t *p)
+{
+	const uint32_t off = (uint32_t)(uintptr_t)p & 3;
+	const uint32_t *w = (const uint32_t *)(p - off);
+
+	return off ? __funnelshift_r(w[0], w[1], 8 * off) : w[0];
+}
+
+/* Bytes i of four words become word i. */
+HZ_DEVICE void turn_words(uint32_t (&v)[4])
+{
+	const uint32_t a = __byte_perm(v[0], v[1], 0x5140), b = __byte_perm(v[2], v[3], 0x5140);
+	const uint32_t c = __byte_perm(v[0], v[1], 0x7362), d = __byte_perm(v[2], v[3], 0x7362);
+
+	v[0] = __byte_perm(a, b, 0x5410);
+	v[1] = __byte_perm(a, b, 0x7632);
+	v[2] = __byte_perm(c, d, 0x5410);
+	v[3] = __byte_perm(c, d, 0x7632);
+}
+
+/*
+ * Reads the codes of 64 lines in one block of k, 0 beyond the end of either. Words are read where
+ * they and what lies up to 3 bytes behind them are codes too.
+ */
+HZ_DEVICE void lines_read(const hzi_qgemm_lines &p, const uint8_t *x, uint32_t (*tile)[PITCH],
+			  int64_t line0, int64_t k0)
 {
 	const uint32_t flip = (uint32_t)p.flip * 0x01010101;
 	const bool along = p.x_k == 1;
-	const int64_t step = along ? p.x_line : p.x_k;
-	const bool words = (along || p.x_line == 1) && step % 4 == 0 && (uintptr_t)p.x % 4 == 0;
+	const bool even = (((uintptr_t)x | (along ? p.x_line : p.x_k)) & 3) == 0;
+	const int64_t over = even ? 0 : 4;
 
-	if (words && line0 + LINES <= p.lines && k0 + HZI_QK_BLOCK <= p.k) {
+	if (along && line0 + LINES <= p.lines && k0 + HZI_QK_BLOCK + over <= p.k) {
 #pragma unroll
-		for (int i = threadIdx.x; i < LINES * HZI_QK_BLOCK / 4; i += 256) {
-			const int line = along ? i / 32 : i % 16 * 4,
-				  k = along ? i % 32 * 4 : i / 16;
-			const uint32_t v = *(const uint32_t *)(p.x + (line0 + line) * p.x_line +
-							       (k0 + k) * p.x_k) ^ flip;
+		for (int i = threadIdx.x; i < LINES * 32; i += 256)
+			tile[i / 32][i % 32] =
+				load_word(x + (line0 + i / 32) * p.x_line + k0 + i % 32 * 4) ^ flip;
+		return;
+	}
+	if (p.x_line == 1 && line0 + LINES + over <= p.lines && k0 + HZI_QK_BLOCK <= p.k) {
+		uint32_t v[2][4];
 
-			if (along) {
-				*(uint32_t *)&tile[line][k] = v;
-			} else {
 #pragma unroll
-				for (int j = 0; j < 4; j++)
-					tile[line + j][k] = (uint8_t)(v >> 8 * j);
-			}
+		for (int i = 0; i < 8; i++) {
+			const int at = threadIdx.x + i / 4 * 256;
+
+			v[i / 4][i % 4] = load_word(x + line0 + at % 16 * 4 +
+						    (k0 + at / 16 * 4 + i % 4) * p.x_k);
+		}
+#pragma unroll
+		for (int i = 0; i < 8; i++) {
+			const int at = threadIdx.x + i / 4 * 256;
+
+			if (i % 4 == 0)
+				turn_words(v[i / 4]);
+			tile[at % 16 * 4 + i % 4][at / 16] = v[i / 4][i % 4] ^ flip;
 		}
 		return;
 	}
@@ -43,41 +76,47 @@ HZ_DEVICE void lines_read(const hzi_qgemm_lines &p, uint8_t (*tile)[PITCH], int6
 		uint8_t v = 0;
 
 		if (line0 + line < p.lines && k0 + k < p.k)
-			v = p.x[(line0 + line) * p.x_line + (k0 + k) * p.x_k] ^ (uint8_t)flip;
-		tile[line][k] = v;
+			v = x[(line0 + line) * p.x_line + (k0 + k) * p.x_k] ^ (uint8_t)flip;
+		((uint8_t *)tile[line])[k] = v;
 	}
 }
 
-/* A block does 64 lines, and of the blocks of k every gridDim.y-th. */
+/* A block does 64 lines of an item, and of the blocks of k every gridDim.y-th. */
 extern "C" __global__ __launch_bounds__(256) void
 qgemm_lines(const __grid_constant__ hzi_qgemm_lines p)
 {
-	__shared__ __align__(16) uint8_t tile[LINES][PITCH];
-	const int64_t line0 = (int64_t)blockIdx.x * LINES;
+	__shared__ uint32_t tile[LINES][PITCH];
+	const int64_t line0 = (int64_t)blockIdx.x * LINES, item = p.first + blockIdx.z;
 	const int chunk = threadIdx.x % 8;
+	const uint8_t *x = p.x;
+	uint8_t *y = p.y + item * p.y_item;
 	int32_t sum[2] = {};
 
+	for (int64_t d = p.ndim - 1, rest = item; d >= 0; d--) {
+		x += rest % p.shape[d] * p.x_stride[d];
+		rest /= p.shape[d];
+	}
 	for (int b = blockIdx.y; b < p.blocks; b += gridDim.y) {
 		const int64_t k0 = (int64_t)b * HZI_QK_BLOCK;
 
 		__syncthreads();
-		lines_read(p, tile, line0, k0);
+		lines_read(p, x, tile, line0, k0);
 		__syncthreads();
 #pragma unroll
 		for (int j = 0; j < 2; j++) {
 			const int i = threadIdx.x / 8 + 32 * j;
-			const int line = p.sums ? column_of_line(i) : i;
-			const uint4 v = *(const uint4 *)&tile[line][16 * chunk];
+			const uint32_t *w = &tile[p.sums ? column_of_line(i) : i][4 * chunk];
+			const uint4 v = make_uint4(w[0], w[1], w[2], w[3]);
 
 			if (p.sums) {
-				*(uint4 *)(p.y + (b * p.width + line0 + i) * HZI_QK_BLOCK +
+				*(uint4 *)(y + (b * p.width + line0 + i) * HZI_QK_BLOCK +
 					   16 * (chunk ^ (i & 7))) = v;
 				sum[j] = add_codes<false>(v.x, sum[j]);
 				sum[j] = add_codes<false>(v.y, sum[j]);
 				sum[j] = add_codes<false>(v.z, sum[j]);
 				sum[j] = add_codes<false>(v.w, sum[j]);
 			} else if (line0 + i < p.lines && k0 + 16 * chunk < p.y_line) {
-				*(uint4 *)(p.y + (line0 + i) * p.y_line + k0 + 16 * chunk) = v;
+				*(uint4 *)(y + (line0 + i) * p.y_line + k0 + 16 * chunk) = v;
 			}
 		}
 	}
@@ -86,12 +125,15 @@ qgemm_lines(const __grid_constant__ hzi_qgemm_lines p)
 #pragma unroll
 	for (int j = 0; j < 2; j++) {
 		const int64_t column = line0 + column_of_line(threadIdx.x / 8 + 32 * j);
+		int32_t *to = (int32_t *)((uint8_t *)p.sums + item * p.y_item) + column;
 
 #pragma unroll
 		for (int i = 1; i < 8; i *= 2)
 			sum[j] += __shfl_xor_sync(~0u, sum[j], i);
-		if (chunk == 0 && column < p.lines)
-			atomicAdd(&p.sums[column], sum[j]);
+		if (chunk == 0 && gridDim.y == 1)
+			*to = sum[j];
+		else if (chunk == 0 && column < p.lines)
+			atomicAdd(to, sum[j]);
 	}
 }
 
@@ -279,13 +321,37 @@ HZ_DEVICE void multiply_any(const hzi_qgemm_any &p)
 	}
 }
 
-#define ANY(name, signed, mi, type) \
+/* An item of a batch. In kernels of their own: what it is copied to takes registers. */
+HZ_DEVICE hzi_qgemm_any item_of(const hzi_qgemm_any &all)
+{
+	hzi_qgemm_any p = all;
+
+	for (int64_t d = all.ndim - 1, rest = all.first + blockIdx.z; d >= 0; d--) {
+		const int64_t index = rest % all.shape[d];
+
+		rest /= all.shape[d];
+		p.a += index * all.a_stride[d];
+		p.b += index * all.b_stride[d];
+		p.out.b_sums = (const int32_t *)((const uint8_t *)p.out.b_sums +
+						 index * all.b_stride[d]);
+		p.out.c = (uint8_t *)p.out.c + index * all.c_stride[d];
+		p.out.zero_row += index * all.row_stride[d] * p.out.zero_step;
+		p.out.scale_row += index * all.row_stride[d] * p.out.scale_step;
+	}
+	return p;
+}
+
+#define ANY(name, signed, mi, type, item) \
 	extern "C" __global__ __launch_bounds__(256) void \
 	name(const __grid_constant__ hzi_qgemm_any p) \
 	{ \
-		multiply_any<signed, mi, type>(p); \
+		multiply_any<signed, mi, type>(item(p)); \
 	}
-ANY(qgemm_any_u, false, 2, int32_t)
-ANY(qgemm_any_s, true, 2, int32_t)
-ANY(qgemm_any_wide_u, false, 1, int64_t)
-ANY(qgemm_any_wide_s, true, 1, int64_t)
+ANY(qgemm_any_u, false, 2, int32_t, )
+ANY(qgemm_any_s, true, 2, int32_t, )
+ANY(qgemm_any_wide_u, false, 1, int64_t, )
+ANY(qgemm_any_wide_s, true, 1, int64_t, )
+ANY(qgemm_batch_u, false, 2, int32_t, item_of)
+ANY(qgemm_batch_s, true, 2, int32_t, item_of)
+ANY(qgemm_batch_wide_u, false, 1, int64_t, item_of)
+ANY(qgemm_batch_wide_s, true, 1, int64_t, item_of)

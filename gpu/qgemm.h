@@ -18,6 +18,7 @@
 #include <stdint.h>
 
 #include "gpu/tensor_map.h"
+#include "hurwitz.h"
 
 #ifdef __cplusplus
 #define HZI_QGEMM_ASSERT static_assert
@@ -123,33 +124,45 @@ struct hzi_qlinear_few {
 	int32_t zero, pad_;
 };
 
-/* Any GPU: A with rows of 16-byte aligned codes. */
+#define HZI_BATCH_DIMS 4
+
+/*
+ * Any GPU: A with rows of 16-byte aligned codes. Items of a batch from number first on; a_stride,
+ * b_stride and c_stride in bytes.
+ */
 struct hzi_qgemm_any {
 	const uint8_t *a, *b;
 	struct hzi_qgemm_out out;
 	int64_t a_m;
 	int32_t width, blocks;
+	int64_t first;
+	int64_t shape[HZI_BATCH_DIMS], a_stride[HZI_BATCH_DIMS], b_stride[HZI_BATCH_DIMS],
+		c_stride[HZI_BATCH_DIMS], row_stride[HZI_BATCH_DIMS];
+	int32_t ndim, pad_;
 };
 
 /* Lines of k codes: columns of B to be packed, rows of A to be aligned. */
 struct hzi_qgemm_lines {
 	const uint8_t *x;
 	uint8_t *y;
-	int32_t *sums;			/* of columns, 0 before; NULL: rows of A */
+	int32_t *sums;			/* of columns, 0 before if k is shared; NULL: rows of A */
 	int64_t x_line, x_k;		/* strides */
 	int64_t y_line;			/* rows: bytes from one to the next, a multiple of 16 */
 	int64_t lines, k;
 	int64_t width;			/* columns: with the padding */
 	int32_t blocks;			/* of k */
 	int32_t flip;			/* 0x80: turn sign bits */
+	int64_t first, y_item;		/* items: the first, bytes from one to the next */
+	int64_t shape[HZ_MAXDIM], x_stride[HZ_MAXDIM];
+	int32_t ndim, pad_;
 };
 
 HZI_QGEMM_ASSERT(sizeof(struct hzi_qgemm_out) == 216, "the same layout for C and CUDA");
 HZI_QGEMM_ASSERT(sizeof(struct hzi_qgemm_tma) == 384, "the same layout for C and CUDA");
 HZI_QGEMM_ASSERT(sizeof(struct hzi_qgemm_few) == 384, "the same layout for C and CUDA");
 HZI_QGEMM_ASSERT(sizeof(struct hzi_qlinear_few) == 280, "the same layout for C and CUDA");
-HZI_QGEMM_ASSERT(sizeof(struct hzi_qgemm_any) == 248, "the same layout for C and CUDA");
-HZI_QGEMM_ASSERT(sizeof(struct hzi_qgemm_lines) == 80, "the same layout for C and CUDA");
+HZI_QGEMM_ASSERT(sizeof(struct hzi_qgemm_any) == 424, "the same layout for C and CUDA");
+HZI_QGEMM_ASSERT(sizeof(struct hzi_qgemm_lines) == 200, "the same layout for C and CUDA");
 
 /* The kernels by index. */
 enum hzi_qgemm_kernel {

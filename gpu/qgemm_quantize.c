@@ -150,6 +150,16 @@ static int rows_dim(const struct dims *t)
 	return best;
 }
 
+/* Makes groups of a dimension one of their own. */
+static void split_group(struct dims *t, int d)
+{
+	const struct dim whole = t->d[d];
+
+	t->d[t->n++] = (struct dim){whole.group, whole.x, whole.q, 0, 1};
+	t->d[d] = (struct dim){whole.size / whole.group, whole.x * whole.group,
+			       whole.q * whole.group, whole.p, 1};
+}
+
 static int log2_up(int64_t n)
 {
 	return n > 1 ? 64 - __builtin_clzll((unsigned long long)n - 1) : 0;
@@ -261,10 +271,7 @@ static int launch_tiles(struct hz_context *ctx, const char *op, const struct dim
 	for (int d = 0; d < t.n; d++) {
 		if (t.d[d].group == 1)
 			continue;
-		t.d[t.n] = (struct dim){t.d[d].group, t.d[d].x, t.d[d].q, 0, 1};
-		t.d[d] = (struct dim){t.d[d].size / t.d[d].group, t.d[d].x * t.d[d].group,
-				      t.d[d].q * t.d[d].group, t.d[d].p, 1};
-		t.n++;
+		split_group(&t, d);
 		break;
 	}
 	if (turned) {
@@ -278,6 +285,11 @@ static int launch_tiles(struct hz_context *ctx, const char *op, const struct dim
 		p.log_i = (int)min_of(8, log2_up(i.size / piece));
 		across = piece << p.log_i;
 		down = HZI_TILE_DOWN * (dtype == HZ_F32 ? 1 : 2) * (HZI_FLAT_THREADS >> p.log_i);
+	} else if (i.p && i.group > 1 && dims->n < HZ_MAXDIM) {
+		/* Elements one by one: a group is to be a row, so that they share a divisor. */
+		t = *dims;
+		split_group(&t, x_dim);
+		return launch_tiles(ctx, op, &t, dtype, p, back);
 	} else {
 		p.kind = j.p ? HZI_TILE_ROWS : HZI_TILE_COLUMNS;
 		p.log_i = (int)min_of(8, log2_up(ceil_div(i.size, HZI_TILE_ACROSS)));
@@ -398,14 +410,9 @@ size_t hzi_cuda_choose_qparams_workspace(const struct hz_context *ctx,
 static struct dims linear_dims(const struct hzi_qmap *map)
 {
 	struct dims t = dims_of(map);
-	struct dim *row = &t.d[t.n - 1];
-	const int64_t group = row->group;
 
-	if (group == 1)
-		return t;
-	t.d[t.n] = (struct dim){group, row->x, 0, 0, 1};
-	*row = (struct dim){row->size / group, row->x * group, 0, row->p, 1};
-	t.n++;
+	if (t.d[t.n - 1].group > 1)
+		split_group(&t, t.n - 1);
 	return t;
 }
 

@@ -80,7 +80,7 @@ enum hzi_tile_kind {
 /* Elements that a thread has next to each other, columns of these apart, rows */
 #define HZI_TILE_PIECE(dtype) ((dtype) == HZ_F32 ? 4 : 8)
 #define HZI_TILE_ACROSS 4	/* of single elements; of pieces one */
-#define HZI_TILE_DOWN 4		/* rows of single elements and of pieces of f32, else twice as many */
+#define HZI_TILE_DOWN 4		/* rows of single elements, of pieces of f32; else twice as many */
 
 /*
  * Anything. Element (i, j) and outer indices are at the sum of index * stride, with parameter

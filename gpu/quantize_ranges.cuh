@@ -160,7 +160,7 @@ template <int DTYPE, int V>
 HZ_DEVICE void range_long(const hzi_range_tiles &p)
 {
 	const int lanes = 1 << p.log_i, lane = threadIdx.x & (lanes - 1);
-	const uint32_t mask = lanes == 32 ? ~0u : ((1u << lanes) - 1) << (threadIdx.x & 31 & -lanes);
+	const uint32_t mask = ~0u >> (32 - lanes) << (threadIdx.x & 31 & -lanes);
 	const uint32_t workers = gridDim.x * HZI_FLAT_THREADS >> p.log_i;
 	int64_t last = -1;
 	range r = {0, 0};
@@ -204,7 +204,7 @@ HZ_DEVICE void range_short(const hzi_range_tiles &p)
 {
 	const int lanes = 1 << p.log_i, lane = threadIdx.x & (lanes - 1), turns = 1 << p.log_turns;
 	const int rows = HZI_RANGE_PIECES >> p.log_turns;
-	const uint32_t mask = lanes == 32 ? ~0u : ((1u << lanes) - 1) << (threadIdx.x & 31 & -lanes);
+	const uint32_t mask = ~0u >> (32 - lanes) << (threadIdx.x & 31 & -lanes);
 	const uint32_t workers = gridDim.x * HZI_FLAT_THREADS >> p.log_i;
 
 	for (int64_t row = (blockIdx.x * HZI_FLAT_THREADS + threadIdx.x) >> p.log_i; row < p.tiles;

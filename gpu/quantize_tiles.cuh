@@ -3,8 +3,8 @@
  *
  * SPDX-License-Identifier: BSD-2-Clause
  *
- * A block has a tile, of which a thread has elements or pieces that are some rows apart: it finds its
- * first by division, all others by steps, and asks for all before it uses any.
+ * A block has a tile, of which a thread has elements or pieces that are some rows apart: it finds
+ * its first by division, all others by steps, and asks for all before it uses any.
  */
 #ifndef HZI_QUANTIZE_TILES_CUH
 #define HZI_QUANTIZE_TILES_CUH
@@ -230,7 +230,8 @@ HZ_DEVICE void quantize_pieces(const hzi_quantize_tiles &p)
 /* Puts a code where byte i of a word is. */
 HZ_DEVICE uint32_t put_byte(uint32_t word, int i, uint32_t code)
 {
-	return __byte_perm(word, code, i == 0 ? 0x3214 : i == 1 ? 0x3240 : i == 2 ? 0x3410 : 0x4210);
+	return __byte_perm(word, code,
+			   i == 0 ? 0x3214 : i == 1 ? 0x3240 : i == 2 ? 0x3410 : 0x4210);
 }
 
 /* Each element of a piece has a parameter of its own. */
@@ -339,7 +340,8 @@ HZ_DEVICE void quantize_turned(const hzi_quantize_tiles &p)
 	__syncthreads();
 	each_of_lines(p, at, [&](int line, int j, int64_t to) {
 		if (p.words)
-			*(uint32_t *)((uint8_t *)p.q + to) = *(const uint32_t *)&codes.line[line][j];
+			*(uint32_t *)((uint8_t *)p.q + to) =
+				*(const uint32_t *)&codes.line[line][j];
 		else
 			((uint8_t *)p.q)[to] = codes.line[line][j];
 	});

@@ -159,6 +159,26 @@ static void test_rotated(hz_context *ctx, int device, const struct rotated *r)
 		       r->n);
 }
 
+/* Small items are one launch each for packing and for products, large ones on Hopper their own. */
+static void test_batch(hz_context *ctx, int device, int hopper)
+{
+	hz_tensor x = hz_tensor_3d(a, HZ_U8, device, 5, 16, 32);
+	hz_tensor w = hz_tensor_3d(b, HZ_S8, device, 5, 32, 64);
+	hz_tensor y = hz_tensor_3d(c, HZ_U8, device, 5, 16, 64);
+	const hz_qgemm_opts o = {.a_zero = 3, .multiplier = 1 << 30, .shift = 40};
+	int before = fake->launches();
+
+	is_int(hz_qgemm(ctx, &x, &w, &y, &o), HZ_OK, "a batch of small items");
+	is_int(fake->launches() - before, 2, "a batch of small items: launches");
+	is_str(last()->kernel, "qgemm_batch_u", "a batch of small items: the kernel");
+	x = hz_tensor_3d(a, HZ_U8, device, 2, 1024, 2048);
+	w = hz_tensor_3d(b, HZ_S8, device, 2, 2048, 2048);
+	y = hz_tensor_3d(c, HZ_U8, device, 2, 1024, 2048);
+	before = fake->launches();
+	is_int(hz_qgemm(ctx, &x, &w, &y, &o), HZ_OK, "a batch of large items");
+	is_int(fake->launches() - before, hopper ? 4 : 2, "a batch of large items: launches");
+}
+
 static void test_gpu(int device, int hopper)
 {
 	char **const arrays[] = {&a, &b, &c, &blob};
@@ -166,6 +186,7 @@ static void test_gpu(int device, int hopper)
 
 	for (size_t i = 0; i < sizeof(table) / sizeof(*table); i++)
 		test_row(ctx, device, &table[i], hopper ? table[i].hopper : table[i].other);
+	test_batch(ctx, device, hopper);
 	for (size_t i = 0; i < sizeof(rotated) / sizeof(*rotated); i++)
 		test_rotated(ctx, device, &rotated[i]);
 	test_linear(ctx, device, hopper ? "qgemm_few_8_u" : "qgemm_any_u");

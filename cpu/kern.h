@@ -107,8 +107,8 @@ struct hzi_dequant {
  *   y = floor((acc * u[j] + 2^(shift[j] - 1)) / 2^shift[j]), 33 <= shift[j] <= 62
  * where col, b_zero, u and shift have values for whole panels of columns. one_u: all u and shift
  * are those of column 0. c_ld counts elements.
- * c of f32, f16 or bf16, for levels with q_floats, gets what hzi_qout tells of, with b_scale and
- * b_sum for whole panels, a bias of f32 or none; a_zero[i] * b_sum[j] comes off acc.
+ * At levels with q_floats a_zero[i] * b_sum[j], of whole panels, comes off acc; c of s32 gets acc,
+ * from min to max; floats what hzi_qout tells of, b_scale for whole panels, a bias of f32 or none.
  *
  * src: A is not packed yet, which levels with q_lazy can do on the way: rows of k codes, back to
  * back, src_ld apart. a and row are room for what qpack_a() would have made. With a_zero it is the

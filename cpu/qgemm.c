@@ -122,7 +122,7 @@ struct columns {
 	int32_t *col, *b_zero, *u, *shift;
 	float *b_scale;
 	const void *bias;
-	bool folded, fast, floats;	/* the bias is in col; qmul() can do it all */
+	bool folded, fast;		/* the bias is in col; qmul() can do it all */
 	bool one_u;
 };
 
@@ -215,11 +215,14 @@ static struct columns make_columns(const struct job *job, int64_t j, int64_t n, 
 		for (int64_t l = 0; l < padded; l++)
 			c.b_scale[l] = !a->b_scales ? a->b_scale :
 				       l < n ? a->b_scales[(j + l) * a->b_scale_step] : 0;
-		c.floats = job->kern->q_floats && a->c_n == 1 && (!bias || c.folded);
-	} else if (!a->identity) {
-		c.fast = make_multipliers(a, j, n, &c) && a->c_dtype != HZ_S32 && !a->a_zeros &&
-			 a->c_n == 1 && (!bias || c.folded);
+		c.fast = job->kern->q_floats;
+	} else if (a->identity) {
+		c.fast = job->kern->q_floats && a->c_dtype == HZ_S32;
+	} else {
+		c.fast = make_multipliers(a, j, n, &c) && a->c_dtype != HZ_S32 &&
+			 (!a->a_zeros || job->kern->q_floats);
 	}
+	c.fast &= !bias || c.folded;
 	return c;
 }
 
@@ -266,13 +269,43 @@ static void *c_at(const struct hzi_qgemm_args *a, int64_t item, int64_t i, int64
 
 /* ---- Multiplication: A packed, sums mod 2^32 ------------------------------------------------- */
 
+/* Whether columns of A lie back to back, which are turned to rows on the way to be packed */
+static bool is_turned(const struct hzi_qgemm_args *a)
+{
+	return a->a_k != 1 && a->a_m == 1 && a->m >= 8;
+}
+
+/* So many rows at once: a line of each column, or fewer that fit where tiles will lie */
+static int64_t turned_rows(int64_t q_rows, int64_t k)
+{
+	const int64_t most = min_i64(64, 4 * TILE_ROWS * TILE_COLS / max_i64(k, 1));
+
+	return max_i64(most / q_rows, 1) * q_rows;
+}
+
+static void pack_turned(const struct job *job, struct hzi_qpack_a p, char *scratch)
+{
+	const int64_t most = turned_rows(job->kern->q_rows, p.k), m = p.m;
+	const char *from = p.a;
+	char *to = p.packed;
+
+	for (int64_t i = 0; i < m; i += p.m) {
+		p.m = min_i64(most, m - i);
+		hzi_turn(scratch, p.k, from + i, p.a_k, p.k, p.m, 1);
+		job->kern->qpack_a(&(struct hzi_qpack_a){
+			.a = scratch, .packed = to + job->kern->qpack_a_bytes(i, p.k),
+			.row = p.row ? p.row + i : NULL, .m = p.m, .k = p.k, .a_m = p.k, .a_k = 1,
+			.a_dtype = p.a_dtype, .b_dtype = p.b_dtype,
+		});
+	}
+}
+
 static void pack_rows(void *data, int thread, int64_t begin, int64_t end)
 {
 	const struct job *job = data;
 	const struct hzi_qgemm_args *a = job->a;
 	const int64_t q_rows = job->kern->q_rows, per_item = ceil_div(job->rows, q_rows);
 
-	(void)thread;
 	for (int64_t u = begin, blocks; u < end; u += blocks) {
 		const int64_t slot = u / per_item, i = u % per_item * q_rows,
 			      item = job->item + slot;
@@ -293,7 +326,10 @@ static void pack_rows(void *data, int thread, int64_t begin, int64_t end)
 
 		blocks = min_i64(end - u, per_item - u % per_item);
 		p.m = min_i64(blocks * q_rows, job->rows - i);
-		job->kern->qpack_a(&p);
+		if (is_turned(a))
+			pack_turned(job, p, job->scratch + (size_t)thread * job->scratch_each);
+		else
+			job->kern->qpack_a(&p);
 		for (int64_t l = 0; a->a_zeros && l < p.m; l++) {
 			const int32_t zero = row_zero(a, item, job->first + i + l) - job->less;
 
@@ -301,6 +337,46 @@ static void pack_rows(void *data, int thread, int64_t begin, int64_t end)
 			if (job->rows_wanted)
 				row[l] = (int32_t)((uint32_t)row[l] -
 						   (uint32_t)a->k * (uint32_t)zero);
+		}
+	}
+}
+
+/* What qmul() does, to a C whose rows do not lie side by side: by way of tiles */
+static void multiply_apart(const struct job *job, const struct hzi_qmul *all, void *tile)
+{
+	const struct hzi_qgemm_args *a = job->a;
+	const int64_t size = dtype_bytes(a->c_dtype), q_rows = job->kern->q_rows;
+	const int64_t tile_rows = hzi_round_up(TILE_ROWS, q_rows);
+	struct hzi_qmul mul = *all;
+
+	mul.c = tile;
+	mul.c_ld = TILE_COLS;
+	for (int64_t j = 0; j < all->n; j += TILE_COLS) {
+		mul.n = min_i64(TILE_COLS, all->n - j);
+		mul.b = all->b + j / PANEL * mul.b_panel;
+		mul.col = all->col + j;
+		mul.b_zero = all->b_zero + j;
+		mul.b_sum = all->b_sum + j;
+		mul.u = all->u + j;
+		mul.shift = all->shift + j;
+		mul.b_scale = all->b_scale + j;
+		mul.bias = all->bias ? all->bias + j : NULL;
+		for (int64_t i = 0; i < all->m; i += tile_rows) {
+			char *c = (char *)all->c + (i * a->c_m + j * a->c_n) * size;
+
+			mul.m = min_i64(tile_rows, all->m - i);
+			mul.a = (char *)all->a + job->kern->qpack_a_bytes(i, mul.k);
+			mul.row = all->row ? all->row + i : NULL;
+			mul.a_zero = all->a_zero ? all->a_zero + i : NULL;
+			mul.a_scale = all->a_scale + i * mul.a_step;
+			job->kern->qmul(&mul);
+			if (a->c_m == 1) {
+				hzi_turn(c, a->c_n, tile, TILE_COLS, mul.m, mul.n, size);
+				continue;
+			}
+			for (int64_t r = 0; r < mul.m; r++)
+				copy_strided(c + r * a->c_m * size, a->c_n,
+					     (char *)tile + r * TILE_COLS * size, 1, mul.n, size);
 		}
 	}
 }
@@ -327,7 +403,7 @@ static void multiply(const struct job *job, int64_t slot, int64_t i, int64_t row
 		.min = a->min, .max = a->max, .sums = sums,
 	};
 
-	if (c->floats) {
+	if (c->fast) {
 		mul.a_zero = a_zero;
 		mul.b_sum = c->sum;
 		mul.a_scale = &a->a_scale;
@@ -348,7 +424,7 @@ static void multiply(const struct job *job, int64_t slot, int64_t i, int64_t row
 			  (job->first + i) * a->a_m;
 		mul.src_ld = a->a_m;
 	}
-	if (job->lazy && !c->fast && !c->floats) {
+	if (job->lazy && !c->fast) {
 		const struct hzi_qpack_a p = {
 			.a = mul.src,
 			.packed = mul.a,
@@ -366,8 +442,11 @@ static void multiply(const struct job *job, int64_t slot, int64_t i, int64_t row
 		for (int64_t l = 0; a->a_zeros && row && l < rows; l++)
 			row[l] = (int32_t)((uint32_t)row[l] - (uint32_t)a->k * (uint32_t)a_zero[l]);
 	}
-	if ((c->fast || c->floats) && a->k > 0) {
-		job->kern->qmul(&mul);
+	if (c->fast && a->k > 0) {
+		if (a->c_n == 1)
+			job->kern->qmul(&mul);
+		else
+			multiply_apart(job, &mul, tile);
 		return;
 	}
 	mul.raw = true;
@@ -643,9 +722,7 @@ static size_t make_job(const struct hz_context *ctx, const struct hzi_qgemm_args
 		 * then; which takes enough of them, for each reads all of B.
 		 */
 		job->lazy = ctx->kern->q_lazy && a->packed && a->k > 0 && a->a_k == 1 &&
-			    a->c_n == 1 && !a->identity &&
-			    (is_float(a->c_dtype) ||
-			     (!a->a_zeros && (a->c_dtype == HZ_U8 || a->c_dtype == HZ_S8))) &&
+			    a->c_n == 1 && (a->c_dtype != HZ_S32 || a->identity) &&
 			    (parts == 1 || job->step_rows >= parts * LAZY_ROWS);
 		if (job->lazy)
 			across = 1;
@@ -655,6 +732,11 @@ static size_t make_job(const struct hz_context *ctx, const struct hzi_qgemm_args
 		job->panel_cols = min_i64(job->unit_cols,
 					  max_i64(B_BYTES / k_padded / PANEL, 1) * PANEL);
 		bytes = line(4 * hzi_round_up(TILE_ROWS, q_rows) * TILE_COLS);
+	}
+	if (is_turned(a)) {
+		const int64_t turned = turned_rows(q_rows, a->k) * a->k;
+
+		bytes = bytes < line(turned) ? line(turned) : bytes;
 	}
 	bytes += line(ctx->kern->q_sums);
 	if (a->packed)

@@ -84,14 +84,51 @@ static void strided_codes(const struct linear *l, const char *x, char *to, const
 	}
 }
 
+/* Elements of each row in a square of rows whose elements lie side by side from row to row */
+#define LINEAR_TURNED 128
+
+/* The ranges of n rows of that kind, or, with to, their codes */
+static void turned(const struct linear *l, const char *x, int64_t n, float *lo, float *hi,
+		   char *to, const float *scales, const char *zeros)
+{
+	const struct hzi_qlinear_args *a = l->a;
+	const struct hzi_qgemm_args *g = &a->g;
+	const int64_t size = dtype_bytes(a->x_dtype);
+	uint32_t square[LINEAR_ROWS * LINEAR_TURNED];
+
+	for (int64_t k = 0; k < g->k; k += LINEAR_TURNED) {
+		const int64_t count = min_i64(LINEAR_TURNED, g->k - k);
+
+		hzi_turn(square, LINEAR_TURNED, x + k * g->a_k * size, g->a_k, count, n, size);
+		for (int64_t r = 0; r < n; r++) {
+			char *row = (char *)square + r * LINEAR_TURNED * size;
+			const int64_t own = a->fixed ? 0 : r;
+
+			if (to)
+				l->kern->codes(&(struct hzi_qcodes){
+					.x = row, .q = to + r * g->k + k, .scales = scales + own,
+					.zeros = zeros + own, .count = count,
+					.group = LINEAR_TURNED + 1, .x_dtype = a->x_dtype,
+					.q_dtype = g->a_dtype,
+				});
+			else
+				l->kern->range(&(struct hzi_range){
+					.x = row, .lo = lo + r, .hi = hi + r, .count = count,
+					.group = LINEAR_TURNED + 1, .x_dtype = a->x_dtype,
+				});
+		}
+	}
+}
+
 static void linear_rows(void *data, int thread, int64_t begin, int64_t end)
 {
 	const struct linear *l = data;
 	const struct hzi_qlinear_args *a = l->a;
 	const struct hzi_qgemm_args *g = &a->g;
 	const int64_t size = dtype_bytes(a->x_dtype);
-	const int64_t most = g->k > 0 ? min_i64(LINEAR_ROWS, max_i64(LINEAR_FLOATS / g->k, 1)) :
-			     LINEAR_ROWS;
+	const bool turn = g->a_k != 1 && g->a_m == 1 && g->m >= 8;
+	const int64_t most = g->k > 0 && !turn ?
+			     min_i64(LINEAR_ROWS, max_i64(LINEAR_FLOATS / g->k, 1)) : LINEAR_ROWS;
 	const char fixed_zero = (char)g->a_zero;
 
 	(void)thread;
@@ -122,7 +159,9 @@ static void linear_rows(void *data, int thread, int64_t begin, int64_t end)
 
 			if (together)
 				l->kern->range(&range);
-			for (int64_t j = 0; !together && j < n; j++)
+			else if (turn)
+				turned(l, x, n, lo, hi, NULL, NULL, NULL);
+			for (int64_t j = 0; !together && !turn && j < n; j++)
 				strided_range(l, x + j * g->a_m * size, &lo[j], &hi[j]);
 			l->kern->params(&params);
 		}
@@ -137,7 +176,9 @@ static void linear_rows(void *data, int thread, int64_t begin, int64_t end)
 			l->kern->codes(&codes);
 			continue;
 		}
-		for (int64_t j = 0; j < n; j++)
+		if (turn)
+			turned(l, x, n, NULL, NULL, l->codes + to * g->k, scales, zeros);
+		for (int64_t j = 0; !turn && j < n; j++)
 			strided_codes(l, x + j * g->a_m * size, l->codes + (to + j) * g->k,
 				      scales + (a->fixed ? 0 : j), zeros + (a->fixed ? 0 : j));
 	}

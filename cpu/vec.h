@@ -247,6 +247,29 @@ INLINE vf fnma_f(vf a, vf b, vf c)
 }
 
 /*
+ * 1 / a within 2^-22 of it, a normal and 2^+-60 at most. The one word whose bits differ from level
+ * to level: for results that are then proved or made anew.
+ */
+INLINE vf about_inverse(vf a)
+{
+#if HZ_VEC == HZ_VEC_C
+	return 1 / a;
+#else
+	vf r;
+
+#if HZ_VEC == HZ_VEC_AVX512
+	r = (vf)_mm512_rcp14_ps((__m512)a);
+#elif HZ_VEC == HZ_VEC_AVX2
+	r = (vf)_mm256_rcp_ps((__m256)a);
+#else
+	r = (vf)vrecpeq_f32((float32x4_t)a);
+	r = fma_f(r, fnma_f(r, a, set_f(1)), r);
+#endif
+	return fma_f(r, fnma_f(r, a, set_f(1)), r);
+#endif
+}
+
+/*
  * a - b. As a multiply-add where there is one: Zen 4 adds in two of its four pipes and multiplies
  * in the other two, so butterflies (a + b, a - b) keep all of them busy.
  */
@@ -669,31 +692,54 @@ INLINE vf quads_by_group(vf v)
 
 /* ---- Parts of vectors, and lanes as bytes ---------------------------------------------------- */
 
-/* The first n lanes, 0 < n < LANES; those beyond are 0, and memory beyond is not touched. */
+#if HZ_VEC == HZ_VEC_AVX512
+INLINE __mmask16 first_lanes(int64_t n)
+{
+	return (__mmask16)(0xffffu >> (LANES - n));
+}
+#endif
+
+/* The first n lanes, 0 < n <= LANES; those beyond are 0, and memory beyond is not touched. */
 INLINE vf load_f32_part(const float *p, int64_t n)
 {
+#if HZ_VEC == HZ_VEC_AVX512
+	return (vf)_mm512_maskz_loadu_ps(first_lanes(n), p);
+#else
 	vf v = {0};
 
 	memcpy(&v, p, (size_t)n * 4);
 	return v;
+#endif
 }
 
 INLINE void store_f32_part(float *p, vf v, int64_t n)
 {
+#if HZ_VEC == HZ_VEC_AVX512
+	_mm512_mask_storeu_ps(p, first_lanes(n), (__m512)v);
+#else
 	memcpy(p, &v, (size_t)n * 4);
+#endif
 }
 
 INLINE vh load_u16_part(const uint16_t *p, int64_t n)
 {
+#if HZ_VEC == HZ_VEC_AVX512
+	return (vh)_mm256_maskz_loadu_epi16(first_lanes(n), p);
+#else
 	vh v = {0};
 
 	memcpy(&v, p, (size_t)n * 2);
 	return v;
+#endif
 }
 
 INLINE void store_u16_part(uint16_t *p, vh v, int64_t n)
 {
+#if HZ_VEC == HZ_VEC_AVX512
+	_mm256_mask_storeu_epi16(p, first_lanes(n), (__m256i)v);
+#else
 	memcpy(p, &v, (size_t)n * 2);
+#endif
 }
 
 /* Bytes, widened with their sign */
@@ -890,17 +936,25 @@ INLINE void store_s8(int8_t *p, vi v)
 
 INLINE vi load_s8_part(const int8_t *p, int64_t n)
 {
+#if HZ_VEC == HZ_VEC_AVX512
+	return widen_s8((vb)_mm_maskz_loadu_epi8(first_lanes(n), p));
+#else
 	vb v = {0};
 
 	memcpy(&v, p, (size_t)n);
 	return widen_s8(v);
+#endif
 }
 
 INLINE void store_s8_part(int8_t *p, vi v, int64_t n)
 {
+#if HZ_VEC == HZ_VEC_AVX512
+	_mm_mask_storeu_epi8(p, first_lanes(n), (__m128i)narrow_s8(v));
+#else
 	vb b = narrow_s8(v);
 
 	memcpy(p, &b, (size_t)n);
+#endif
 }
 
 #endif

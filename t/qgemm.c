@@ -195,6 +195,23 @@ static void test_large(void)
 		}
 	}
 	ok(!bad, "sizes beyond blocks, with a packed B and without");
+	for (i = 0; i < sizeof(sizes) / sizeof(*sizes) && !(quick && i > 3); i++) {
+		int kind;
+
+		for (kind = 0; kind < 6; kind++) {
+			struct tcase c = random_case();
+
+			c.batch_ndim = 0;
+			c.m = sizes[i][0];
+			c.n = sizes[i][1];
+			c.k = sizes[i][2];
+			c.a_trans = kind % 3 != 1;
+			c.c_trans = kind % 3 != 2;
+			c.packed = kind & 1;
+			bad += !run_case(&c);
+		}
+	}
+	ok(!bad, "the same of A and C that are transposed");
 }
 
 /*

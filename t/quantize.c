@@ -242,6 +242,100 @@ static void test_tiles(void)
 	ok(!bad, "tiles of any layout, %d times", rounds);
 }
 
+/* x and q whose rows lie across each other, where squares are turned, and edges of these */
+static void test_turned(void)
+{
+	static const int64_t shapes[][2] = {
+		{8, 8}, {9, 130}, {63, 127}, {64, 129}, {65, 128}, {130, 70}, {200, 16}, {7, 300},
+	};
+	size_t i;
+	int bad = 0, n;
+
+	for (i = 0; i < sizeof(shapes) / sizeof(*shapes); i++) {
+		for (n = 0; n < (quick ? 8 : 24); n++) {
+			struct tcase c = { .ndim = 3, .p_ndim = 3, .wild = n % 3,
+					   .q_dtype = code_dtypes[n % 2] };
+			int d;
+
+			c.x_dtype = floats[(n + (int)i) % 3];
+			c.shape[0] = 2;
+			c.shape[1] = shapes[i][0];
+			c.shape[2] = shapes[i][1];
+			for (d = 0; d < 3; d++)
+				c.own[d] = rnd_below(&rnd, 2) ? c.shape[d] : 1;
+			if (n % 4 == 3 && c.shape[2] % 10 == 0)
+				c.own[2] = c.shape[2] / 10;
+			bad += !run_codes(&c);
+		}
+	}
+	ok(!bad, "rows that lie across each other");
+}
+
+/* Quotients beside ties with scales of their own for so many elements */
+static void test_division_groups(void)
+{
+	enum { N = 2400 };
+	static const int groups[] = { 1, 2, 3, 8, 15, 16, 32, 40, 100 };
+	static float x[N], scales[N];
+	static unsigned char zeros[N], want[N];
+	const int rounds = quick ? 20 : 200;
+	int round, d, i;
+	long bad = 0;
+
+	for (round = 0; round < rounds; round++) {
+		const int group = groups[round % 9], dtype = code_dtypes[round / 9 % 2];
+		/* Ties everywhere, or in every hundredth place */
+		const int often = round / 18 % 2;
+
+		for (i = 0; i < N / group; i++) {
+			scales[i] = (float)ldexp(1 + fabs(rnd_uniform(&rnd)),
+						 (int)rnd_below(&rnd, 20) - 10);
+			if (rnd_below(&rnd, 200) == 0)
+				scales[i] = random_scale(2);
+			zeros[i] = (unsigned char)rnd_u64(&rnd);
+		}
+		for (i = 0; i < N; i++) {
+			const float s = scales[i / group];
+			const int z = dtype == HZ_U8 ? zeros[i / group] :
+						       (signed char)zeros[i / group];
+			float v = (float)(s * ((double)rnd_below(&rnd, 600) - 300 + 0.5));
+			int ulps = (int)rnd_below(&rnd, 7) - 3;
+
+			for (; ulps > 0; ulps--)
+				v = nextafterf(v, INFINITY);
+			for (; ulps < 0; ulps++)
+				v = nextafterf(v, -INFINITY);
+			if (!often && rnd_below(&rnd, 100))
+				v = (float)rnd_normal(&rnd) * s * 100;
+			if (rnd_below(&rnd, 400) == 0)
+				v = (float[]){ NAN, INFINITY, -1e30f, 3e9f * s }[i % 4];
+			x[i] = v;
+			want[i] = (unsigned char)ref_quantize_one(v, s, z, dtype);
+		}
+		for (d = 0; d < ndevs; d++) {
+			hz_tensor xt = hz_tensor_1d(x, HZ_F32, HZ_CPU, N), qt;
+			hz_tensor st = hz_tensor_1d(scales, HZ_F32, HZ_CPU, N / group);
+			hz_tensor zt = hz_tensor_1d(zeros, dtype, HZ_CPU, N / group);
+			struct area xa, sa, za, qa = area_new(&devs[d], N, 0);
+			unsigned char image[GUARD + N + GUARD];
+			hz_quantize_opts o = { .scales = &st, .zeros = &zt };
+
+			xt = to_device(&devs[d], &xt, &xa);
+			st = to_device(&devs[d], &st, &sa);
+			zt = to_device(&devs[d], &zt, &za);
+			qt = hz_tensor_1d(qa.data, dtype, devs[d].device, N);
+			bad += hz_quantize(devs[d].ctx, &xt, &qt, &o) != HZ_OK;
+			area_read(&qa, image);
+			bad += memcmp(image + GUARD, want, N) != 0;
+			area_free(&xa);
+			area_free(&sa);
+			area_free(&za);
+			area_free(&qa);
+		}
+	}
+	ok(!bad, "quotients beside ties in groups, %d rounds", rounds);
+}
+
 /* Quotients on and beside ties, of every scale that the fast way of division takes */
 static void test_division(void)
 {
@@ -456,6 +550,8 @@ int main(void)
 	test_random();
 	test_large();
 	test_tiles();
+	test_turned();
+	test_division_groups();
 	test_division();
 	test_every();
 	test_empty();

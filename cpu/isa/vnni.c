@@ -151,7 +151,7 @@ static void vnni_mul(const struct hzi_qmul *q)
 				.sums = sums, .row = off, .c_ld = q->c_ld * size, .kind = kind,
 				.float_row = float_row,
 				.mask = (__mmask32)(~0u >> (COLS - min_i64(COLS, q->n - j))),
-				.b_zero = one_zero ? NULL : q->b_zero + j,
+				.b_zero = one_zero || !q->row ? NULL : q->b_zero + j,
 			};
 
 			if (kind == CODES)
@@ -172,9 +172,9 @@ static void vnni_mul(const struct hzi_qmul *q)
 					f.row_sum = q->row + i;
 					if (one_zero)
 						times_zero(off, q->b_zero[0], f.row_sum, f.rows);
-					else
-						take_zeros(&f);
 				}
+				set_zeros(&f, q, i, j);
+				take_zeros(&f);
 				if (kind == FLOATS)
 					set_float_rows(float_row, q, i, f.rows, off);
 				finish_rest(&f, &bounds, 0);

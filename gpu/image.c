@@ -130,6 +130,9 @@ END
 KERNELS(lattice_fast)
 #include "lattice_fast.kernels.def"
 END
+KERNELS(lattice_near)
+#include "lattice_near.kernels.def"
+END
 KERNELS(mhc)
 #include "mhc.kernels.def"
 END

@@ -12,6 +12,7 @@
 #include "cuda.h"
 #include "gpu/lattice.h"
 #include "gpu/lattice_fast.h"
+#include "gpu/lattice_launch.h"
 #include "lib/lattice.h"
 
 enum {
@@ -32,8 +33,8 @@ enum {
 
 #define FAST_THREADS 256
 
-static unsigned grid_of(const struct hz_context *ctx, int64_t threads, int per_block,
-			int blocks_per_sm)
+unsigned hzi_cuda_lattice_grid(const struct hz_context *ctx, int64_t threads, int per_block,
+			       int blocks_per_sm)
 {
 	const int64_t blocks = ceil_div(threads, per_block);
 	const int64_t most = (int64_t)hzi_cuda_device(ctx)->multiprocessors * blocks_per_sm;
@@ -43,7 +44,7 @@ static unsigned grid_of(const struct hz_context *ctx, int64_t threads, int per_b
 
 /* ---- Blocks back to back -------------------------------------------------------------------- */
 
-static int64_t rows_of(const struct hzi_lattice_map *map)
+int64_t hzi_cuda_lattice_rows(const struct hzi_lattice_map *map)
 {
 	int64_t rows = 1;
 
@@ -86,7 +87,7 @@ static bool is_flat(const struct hzi_lattice_map *map, const struct hzi_lattice_
 	       (map->code_block != levels || is_aligned(codes, code_bytes * (size_t)levels)) &&
 	       (!has_t || (map->t_step == 1 && map->blocks % r->group == 0 &&
 			   is_packed(map, map->t_stride, row_t))) &&
-	       map->blocks * rows_of(map) <= INT32_MAX;
+	       map->blocks * hzi_cuda_lattice_rows(map) <= INT32_MAX;
 }
 
 /* ---- Encoding ------------------------------------------------------------------------------ */
@@ -102,19 +103,14 @@ static const struct byte_lattice {
 	{HZ_LATTICE_E8, 8, 2, 4, HZI_KERNEL_lattice_encode_e8q2, FAST_THREADS, 3, 123},
 };
 
-static const struct byte_lattice *find_byte_lattice(const struct hzi_lattice_encode_args *a)
+/* Which of these holds the points of a lattice, or NULL */
+static const struct byte_lattice *find_bytes(const struct hzi_lattice_rule *r)
 {
-	const struct hzi_lattice_rule *r = &a->lattice->rule;
 	const int unit = r->kind == HZ_LATTICE_E8 ? 2 : 1;
 	double most = (ceil((double)r->reach) + 1) * unit;
 
 	for (int i = 0; i < r->d; i++)
 		most = fmax(most, (ceil((double)r->reach) + 1) * unit + abs(r->offset[i]));
-	if (a->matrices || a->pack != HZ_LATTICE_LEVEL || r->policy == HZ_LATTICE_BANK ||
-	    r->policy == HZ_LATTICE_GROUP ||
-	    !is_flat(&a->map, r, a->x, hz_dtype_size(a->x_dtype), a->codes,
-		     hz_dtype_size(a->code_dtype), r->levels, a->t != NULL))
-		return NULL;
 	for (size_t i = 0; i < sizeof(byte_lattices) / sizeof(byte_lattices[0]); i++) {
 		const struct byte_lattice *b = &byte_lattices[i];
 
@@ -125,6 +121,32 @@ static const struct byte_lattice *find_byte_lattice(const struct hzi_lattice_enc
 	return NULL;
 }
 
+bool hzi_cuda_lattice_bytes(const struct hzi_lattice_rule *r)
+{
+	return r->q == 4 && !(r->flags & HZI_LATTICE_MAPPED) && find_bytes(r);
+}
+
+static const struct byte_lattice *find_byte_lattice(const struct hzi_lattice_encode_args *a)
+{
+	const struct hzi_lattice_rule *r = &a->lattice->rule;
+
+	if (a->matrices || a->pack != HZ_LATTICE_LEVEL || r->policy == HZ_LATTICE_BANK ||
+	    r->policy == HZ_LATTICE_GROUP ||
+	    !is_flat(&a->map, r, a->x, hz_dtype_size(a->x_dtype), a->codes,
+		     hz_dtype_size(a->code_dtype), r->levels, a->t != NULL))
+		return NULL;
+	return find_bytes(r);
+}
+
+int hzi_cuda_lattice_clear(struct hz_context *ctx, int64_t *overload)
+{
+	const struct hzi_lattice_clear clear = {.overload = (uint64_t *)overload};
+	const struct hzi_launch one = {.block = {32}, .early = true};
+
+	return hzi_cuda_launch(ctx, "lattice_encode", HZI_FAMILY_LATTICE_FAST,
+			       HZI_KERNEL_lattice_clear, &one, &clear, sizeof(clear));
+}
+
 static int encode_fast(struct hz_context *ctx, const struct hzi_lattice_encode_args *a,
 		       const struct byte_lattice *b)
 {
@@ -132,34 +154,29 @@ static int encode_fast(struct hz_context *ctx, const struct hzi_lattice_encode_a
 	struct hzi_lattice_fast p = {
 		.rule = *r, .x = a->x, .codes = a->codes, .t = a->t,
 		.overload = (uint64_t *)a->overload, .code_level = a->map.code_level,
-		.blocks = (uint32_t)(a->map.blocks * rows_of(&a->map)),
+		.blocks = (uint32_t)(a->map.blocks * hzi_cuda_lattice_rows(&a->map)),
 		.code_block = (uint32_t)a->map.code_block, .dtype = a->x_dtype,
 		.plain = a->x_dtype == HZ_F16 && r->levels == 2 && a->map.code_block == 2 &&
 			 a->map.code_level == 1 && !(r->flags & HZI_LATTICE_DITHERED),
 	};
 	const struct hzi_launch launch = {
-		.grid = {grid_of(ctx, p.blocks, b->threads, b->sm_blocks)},
+		.grid = {hzi_cuda_lattice_grid(ctx, p.blocks, b->threads, b->sm_blocks)},
 		.block = {(unsigned)b->threads}, .early = true,
 	};
 
 	for (int i = 0; i < r->d; i++)
 		p.offset[r->d == 8 ? i & 1 : 0] += (uint32_t)r->offset[i]
 						   << (r->d == 8 ? 3 - i / 2 : i) * 8;
-	if (a->overload) {
-		const struct hzi_lattice_clear clear = {.overload = p.overload};
-		const struct hzi_launch one = {.block = {32}, .early = true};
-
-		HZ_CHECK(hzi_cuda_launch(ctx, "lattice_encode", HZI_FAMILY_LATTICE_FAST,
-					 HZI_KERNEL_lattice_clear, &one, &clear, sizeof(clear)));
-	}
+	if (a->overload)
+		HZ_CHECK(hzi_cuda_lattice_clear(ctx, a->overload));
 	return hzi_cuda_launch(ctx, "lattice_encode", HZI_FAMILY_LATTICE_FAST, b->kernel, &launch,
 			       &p, sizeof(p));
 }
 
 /* ---- Anything ------------------------------------------------------------------------------ */
 
-static struct hzi_lattice_codes codes_of(const struct hzi_lattice_map *map, const void *codes,
-					 int dtype, int pack)
+struct hzi_lattice_codes hzi_cuda_lattice_codes(const struct hzi_lattice_map *map,
+						const void *codes, int dtype, int pack)
 {
 	struct hzi_lattice_codes c = {
 		.codes = (void *)(uintptr_t)codes, .block = map->code_block,
@@ -180,7 +197,7 @@ static struct hzi_lattice_any make_any(const struct hz_lattice *l,
 		.v_level = map->v_level, .t_step = map->t_step, .ndim = map->ndim,
 	};
 
-	p.units = p.row_units * rows_of(map);
+	p.units = p.row_units * hzi_cuda_lattice_rows(map);
 	memcpy(p.shape, map->shape, sizeof(p.shape));
 	memcpy(p.v_stride, map->v_stride, sizeof(p.v_stride));
 	memcpy(p.t_stride, map->t_stride, sizeof(p.t_stride));
@@ -191,7 +208,7 @@ static int launch_any(struct hz_context *ctx, const char *op, int kernel, int ma
 		      const struct hzi_lattice_any *p, const struct hzi_lattice_matrices *m)
 {
 	const struct hzi_launch launch = {
-		.grid = {grid_of(ctx, p->units, HZI_LATTICE_THREADS, 16)},
+		.grid = {hzi_cuda_lattice_grid(ctx, p->units, HZI_LATTICE_THREADS, 16)},
 		.block = {HZI_LATTICE_THREADS},
 	};
 
@@ -208,13 +225,17 @@ int hzi_cuda_lattice_encode(struct hz_context *ctx, const struct hzi_lattice_enc
 {
 	const struct byte_lattice *b = find_byte_lattice(a);
 	struct hzi_lattice_any p;
+	int status;
 
 	if (b)
 		return encode_fast(ctx, a, b);
+	status = hzi_cuda_lattice_near_encode(ctx, a);
+	if (status <= 0)
+		return status;
 	if (a->overload)
 		HZ_CHECK(hzi_cuda_fill(ctx, a->overload, 0, 2 * sizeof(int64_t)));
 	p = make_any(a->lattice, &a->map, a->lattice->rule.group);
-	p.codes = codes_of(&a->map, a->codes, a->code_dtype, a->pack);
+	p.codes = hzi_cuda_lattice_codes(&a->map, a->codes, a->code_dtype, a->pack);
 	p.v = (void *)(uintptr_t)a->x;
 	p.v_dtype = a->x_dtype;
 	p.t = a->t;
@@ -263,10 +284,10 @@ static int make_table(const struct hz_lattice *l, double weights, struct hzi_lat
 
 static int dtype_index(int dtype)
 {
-	return dtype == HZ_F32 ? 0 : dtype == HZ_F16 ? 1 : 2;
+	return dtype == HZ_F32 ? 0 : dtype == HZ_F16 ? 1 : dtype == HZ_BF16 ? 2 : 3;
 }
 
-/* Fills *p and returns the first of its three kernels in gpu/lattice_fast.cu, or -1. */
+/* Fills *p and returns the first of its four kernels in gpu/lattice_fast.cu, or -1. */
 static int make_values(const struct hzi_lattice_decode_args *a, struct hzi_lattice_values *p)
 {
 	const struct hzi_lattice_rule *r = &a->lattice->rule;
@@ -293,7 +314,7 @@ static int make_values(const struct hzi_lattice_decode_args *a, struct hzi_latti
 		lowest *= r->q;
 	*p = (struct hzi_lattice_values){
 		.codes = a->codes, .t = a->t, .y = a->y, .code_level = a->map.code_level,
-		.blocks = (uint32_t)(a->map.blocks * rows_of(&a->map)),
+		.blocks = (uint32_t)(a->map.blocks * hzi_cuda_lattice_rows(&a->map)),
 		.code_block = (uint32_t)a->map.code_block, .levels = levels, .q = r->q,
 		.unit = (float)(unit * lowest),
 	};
@@ -304,6 +325,9 @@ static int make_values(const struct hzi_lattice_decode_args *a, struct hzi_latti
 	for (int i = 0; i < r->d; i++) {
 		const double base = unit * ((32768 + added * weights) * lowest + r->offset[i]);
 
+		const uint32_t minus = (uint32_t)(added * (int)weights + r->offset[i]) & 0xff;
+
+		p->minus[r->d == 8 ? i & 1 : 0] |= minus << (r->d == 8 ? i / 2 : i) * 8;
 		p->base[i] = (float)base;
 		p->sub[i] = a->sub[i];
 		/* n unit - base is then exact, as the coordinates are. */
@@ -316,28 +340,69 @@ static int make_values(const struct hzi_lattice_decode_args *a, struct hzi_latti
 	       r->d == 4 ? HZI_KERNEL_lattice_decode_d4_f32 : HZI_KERNEL_lattice_decode_d8_f32;
 }
 
-int hzi_cuda_lattice_decode(struct hz_context *ctx, const struct hzi_lattice_decode_args *a)
+/* By tables of leaders; 1: they do not take the call. */
+static int decode_table(struct hz_context *ctx, const struct hzi_lattice_decode_args *a)
 {
 	struct hzi_lattice_values values;
-	struct hzi_lattice_any p;
 	const int kernel = make_values(a, &values);
+	/* Larger blocks share larger tables. */
+	const bool e8q4 = kernel == HZI_KERNEL_lattice_decode_e8q4_f32;
+	const int dtype = dtype_index(a->y_dtype);
+	const int threads = !e8q4 ? FAST_THREADS : dtype ? 1024 : 512;
+	const int sm_blocks = !e8q4 ? 8 : dtype ? 2 : 3;
+	struct hzi_launch launch = {.block = {(unsigned)threads}, .early = true};
 
-	if (kernel >= 0) {
-		/* Larger blocks share larger tables. */
-		const bool e8q4 = kernel == HZI_KERNEL_lattice_decode_e8q4_f32;
-		const int dtype = dtype_index(a->y_dtype);
-		const int threads = !e8q4 ? FAST_THREADS : dtype ? 1024 : 512;
-		const int sm_blocks = !e8q4 ? 8 : dtype ? 2 : 3;
-		const struct hzi_launch launch = {
-			.grid = {grid_of(ctx, values.blocks, threads, sm_blocks)},
-			.block = {(unsigned)threads}, .early = true,
-		};
+	if (kernel < 0)
+		return 1;
+	launch.grid[0] = hzi_cuda_lattice_grid(ctx, values.blocks, threads, sm_blocks);
+	return hzi_cuda_launch(ctx, "lattice_decode", HZI_FAMILY_LATTICE_FAST, kernel + dtype,
+			       &launch, &values, sizeof(values));
+}
 
-		return hzi_cuda_launch(ctx, "lattice_decode", HZI_FAMILY_LATTICE_FAST,
-				       kernel + dtype, &launch, &values, sizeof(values));
-	}
+int hzi_cuda_lattice_bytes_of(struct hz_context *ctx, const struct hzi_lattice_decode_args *a)
+{
+	const int status = a->first == 0 ? decode_table(ctx, a) : 1;
+
+	return status <= 0 ? status : hzi_cuda_lattice_near_bytes(ctx, a);
+}
+
+/*
+ * Where all digits of a level are 8, 16 or 32 bits, other packings hold levels as LEVEL does, but
+ * for gaps: says so, and where the first one is.
+ */
+static bool see_levels(struct hzi_lattice_decode_args *a)
+{
+	const struct hzi_lattice_rule *r = &a->lattice->rule;
+	const int bits = r->log2q * r->d, bytes = bits / 8;
+	const int element = a->pack == HZ_LATTICE_FULL64 ? 8 : 4;
+
+	if (a->pack == HZ_LATTICE_LEVEL || (bits != 8 && bits != 16 && bits != 32) ||
+	    (a->pack == HZ_LATTICE_LIMBS && (32 % r->log2q || a->map.code_level != 1)))
+		return false;
+	a->codes = (const char *)a->codes + a->first * bytes;
+	a->map.code_block *= element / bytes;
+	a->map.code_level = 1;
+	for (int i = 0; i < a->map.ndim; i++)
+		a->map.code_stride[i] *= element / bytes;
+	a->pack = HZ_LATTICE_LEVEL;
+	a->code_dtype = bytes == 1 ? HZ_U8 : bytes == 2 ? HZ_U16 : HZ_U32;
+	return true;
+}
+
+int hzi_cuda_lattice_decode(struct hz_context *ctx, const struct hzi_lattice_decode_args *call)
+{
+	struct hzi_lattice_decode_args levels = *call;
+	const struct hzi_lattice_decode_args *a = see_levels(&levels) ? &levels : call;
+	struct hzi_lattice_any p;
+	int status = decode_table(ctx, a);
+
+	if (status <= 0)
+		return status;
+	status = hzi_cuda_lattice_near_decode(ctx, a);
+	if (status <= 0)
+		return status;
 	p = make_any(a->lattice, &a->map, 1);
-	p.codes = codes_of(&a->map, a->codes, a->code_dtype, a->pack);
+	p.codes = hzi_cuda_lattice_codes(&a->map, a->codes, a->code_dtype, a->pack);
 	p.v = a->y;
 	p.v_dtype = a->y_dtype;
 	p.t = (uint8_t *)(uintptr_t)a->t;
@@ -360,10 +425,14 @@ size_t hzi_cuda_lattice_decode_workspace(const struct hz_context *ctx,
 
 int hzi_cuda_lattice_repack(struct hz_context *ctx, const struct hzi_lattice_repack_args *a)
 {
-	struct hzi_lattice_any p = make_any(a->lattice, &a->from, 1);
+	struct hzi_lattice_any p;
+	const int status = hzi_cuda_lattice_near_repack(ctx, a);
 
-	p.codes = codes_of(&a->from, a->from_codes, a->from_dtype, a->from_pack);
-	p.to = codes_of(&a->to, a->to_codes, a->to_dtype, a->to_pack);
+	if (status <= 0)
+		return status;
+	p = make_any(a->lattice, &a->from, 1);
+	p.codes = hzi_cuda_lattice_codes(&a->from, a->from_codes, a->from_dtype, a->from_pack);
+	p.to = hzi_cuda_lattice_codes(&a->to, a->to_codes, a->to_dtype, a->to_pack);
 	return launch_any(ctx, "lattice_repack", HZI_KERNEL_lattice_repack_any, 0, &p, NULL);
 }
 

@@ -275,4 +275,23 @@ struct d4_point {
 	}
 };
 
+/* ---- Tables in shared memory ---- */
+
+/* By all threads of a block; the tables of D4 are none. */
+template <class TABLES>
+HZ_DEVICE void copy_tables(TABLES &to, const TABLES &from)
+{
+	for (uint32_t i = threadIdx.x; i < sizeof(TABLES) / 16; i += blockDim.x)
+		((uint4 *)&to)[i] = __ldg((const uint4 *)&from + i);
+}
+
+template <class TABLES>
+HZ_DEVICE void fill_tables(TABLES &to)
+{
+	if constexpr (sizeof(TABLES) == sizeof(e8_tables))
+		copy_tables(to, e8_tables_q4);
+	else if constexpr (sizeof(TABLES) == sizeof(e8_choices))
+		copy_tables(to, e8_choices_q4);
+}
+
 #endif

@@ -57,23 +57,6 @@ HZ_DEVICE void load_block(int dtype, const void *x, uint32_t block, float *f)
 	}
 }
 
-/* By all threads of a block; the tables of D4 are none. */
-template <class TABLES>
-HZ_DEVICE void copy_tables(TABLES &to, const TABLES &from)
-{
-	for (uint32_t i = threadIdx.x; i < sizeof(TABLES) / 16; i += blockDim.x)
-		((uint4 *)&to)[i] = __ldg((const uint4 *)&from + i);
-}
-
-template <class TABLES>
-HZ_DEVICE void fill_tables(TABLES &to)
-{
-	if constexpr (sizeof(TABLES) == sizeof(e8_tables))
-		copy_tables(to, e8_tables_q4);
-	else if constexpr (sizeof(TABLES) == sizeof(e8_choices))
-		copy_tables(to, e8_choices_q4);
-}
-
 /* ---- Encoding ------------------------------------------------------------------------------ */
 
 /* A block of a warp's list: which, and the t or j to try next */
@@ -429,6 +412,18 @@ HZ_DEVICE void store_values(void *y, uint32_t unit, uint32_t count, const float 
 	}
 }
 
+/* The same 8 as points */
+template <int D>
+HZ_DEVICE void store_bytes(const hzi_lattice_values &p, uint32_t unit, uint32_t count,
+			   const uint32_t *w)
+{
+	const uint32_t a = __vsub4(w[0], p.minus[0]), b = __vsub4(w[1], p.minus[D == 8]);
+
+	if (unit < count)
+		((uint2 *)p.y)[unit] = D == 4 ? make_uint2(a, b) :
+			make_uint2(permute(a, b, 0x5140), permute(a, b, 0x7362));
+}
+
 /* What a thread's unit is ahead of the first of those that are stored together */
 template <int DTYPE>
 HZ_DEVICE uint32_t lane_of_store()
@@ -551,8 +546,12 @@ HZ_DEVICE void decode_flat(const hzi_lattice_values &p, const LEADERS &leaders, 
 					permute(raw[i], 0, j ? 0x3232 : 0x1010) :
 					raw[i] >> BITS * j & (1u << BITS) - 1;
 			decode_bytes<LEADERS, D, M>(p, leaders, code, w);
-			scale_bytes<D, SUB>(p, w, s, v);
-			store_values<DTYPE>(p.y, u + i * step, units, v);
+			if constexpr (DTYPE == HZ_S8) {
+				store_bytes<D>(p, u + i * step, units, w);
+			} else {
+				scale_bytes<D, SUB>(p, w, s, v);
+				store_values<DTYPE>(p.y, u + i * step, units, v);
+			}
 		}
 	}
 }
@@ -606,6 +605,12 @@ HZ_DEVICE void decode(const hzi_lattice_values &p, const LEADERS &leaders, const
 		for (int b = 0; b < B; b++)
 			s[b] = scale[p.t && !(half && b) ? scale_of(p, at * B + b) : 0];
 		decode_bytes<LEADERS, D, M>(p, leaders, code, w);
+		if constexpr (DTYPE == HZ_S8) {
+			if (half && u == at)
+				((uint32_t *)p.y)[2 * u] = __vsub4(w[0], p.minus[0]);
+			store_bytes<D>(p, u, p.blocks / B, w);
+			continue;
+		}
 		scale_bytes<D, true>(p, w, s, v);
 		if (half && u == at) {
 #pragma unroll
@@ -656,3 +661,4 @@ HZ_DEVICE void decode_levels(const hzi_lattice_values &p)
 DECODE(f32, HZ_F32, 512, 3)
 DECODE(f16, HZ_F16, 1024, 2)
 DECODE(bf16, HZ_BF16, 1024, 2)
+DECODE(s8, HZ_S8, 1024, 2)

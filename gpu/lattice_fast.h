@@ -37,6 +37,7 @@ struct hzi_lattice_values {
 	int64_t code_level;
 	uint32_t blocks, code_block;
 	int32_t levels, q, group_shift;	/* t of block k: k >> group_shift */
+	uint32_t minus[2];		/* to s8: what bytes of the sums are less; 8: even, odd */
 	float unit, base[8], sub[8], scale[HZI_LATTICE_SCALES];
 	uint32_t table[256];		/* by index: dimension 4: bytes; 8: nibbles; from 0 on */
 };

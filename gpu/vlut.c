@@ -199,7 +199,7 @@ static int gemm_table(struct hz_context *ctx, const struct hzi_vlut_gemm_args *a
 					sizeof(p.table)));
 			HZ_CHECK(launch(ctx, gemm_name, whole ? HZI_KERNEL_vlut_lookup_s32 :
 					HZI_KERNEL_vlut_lookup_f32,
-					ceil_div(a->w.rows, HZI_VLUT_THREADS), columns, t,
+					ceil_div(a->w.rows, HZI_VLUT_WARPS), columns, t,
 					sizeof(*t)));
 		}
 	}
@@ -234,13 +234,15 @@ static int gemm_any(struct hz_context *ctx, const struct hzi_vlut_gemm_args *a)
 }
 
 /* The ways that a call can go, in the order of preference */
-enum way { STREAM, FIELDS, HALF, WGMMA, MMA, DECODED, ANY };
+enum way { STREAM, FIELDS, HALF, WGMMA, MMA, WHOLE, DECODED, ANY };
 
 /*
  * Turns of vlut_mma before decoding to memory is faster: of 8 vectors, or 2 by the large tables of
  * E8 with q = 4. On an H200, 8192 x 8192 of these: 67 us a turn, 120 decoded, for up to 32 vectors.
  */
 #define MOST_TURNS(step) ((step) == 2 ? 1 : 4)
+
+#define MOST_WHOLE 16	/* vectors of s8, before points as bytes are faster */
 
 static enum way way_of(const struct hz_context *ctx, const struct hzi_vlut_gemm_args *a)
 {
@@ -249,6 +251,8 @@ static enum way way_of(const struct hz_context *ctx, const struct hzi_vlut_gemm_
 
 	if (hzi_cuda_vlut_stream_takes(ctx, a))
 		return STREAM;
+	if (a->batch > MOST_WHOLE && hzi_cuda_vlut_whole_takes(a))
+		return WHOLE;
 	if ((a->batch <= HZI_FIELDS_BATCH || !wgmma) && hzi_cuda_vlut_fields_takes(ctx, a))
 		return FIELDS;
 	if (hzi_cuda_vlut_half_takes(ctx, a))
@@ -258,7 +262,8 @@ static enum way way_of(const struct hz_context *ctx, const struct hzi_vlut_gemm_
 	step = hzi_cuda_vlut_mma_step(ctx, a);
 	if (step > 0 && a->batch <= step * MOST_TURNS(step))
 		return MMA;
-	return hzi_cuda_vlut_values_takes(ctx, a) ? DECODED : step > 0 ? MMA : ANY;
+	return hzi_cuda_vlut_values_takes(ctx, a) ? DECODED : step > 0 ? MMA :
+	       hzi_cuda_vlut_whole_takes(a) ? WHOLE : ANY;
 }
 
 size_t hzi_cuda_vlut_gemm_workspace(const struct hz_context *ctx,
@@ -269,6 +274,8 @@ size_t hzi_cuda_vlut_gemm_workspace(const struct hz_context *ctx,
 	switch (way_of(ctx, a)) {
 	case WGMMA:
 		return hzi_cuda_vlut_wgmma_workspace(ctx, a, false);
+	case WHOLE:
+		return hzi_cuda_vlut_whole_workspace(ctx, a);
 	case DECODED:
 		return hzi_cuda_vlut_values_workspace(ctx, a);
 	default:
@@ -293,6 +300,8 @@ int hzi_cuda_vlut_gemm(struct hz_context *ctx, const struct hzi_vlut_gemm_args *
 		return hzi_cuda_vlut_wgmma(ctx, a, &codes);
 	case MMA:
 		return hzi_cuda_vlut_mma(ctx, a);
+	case WHOLE:
+		return hzi_cuda_vlut_whole(ctx, a);
 	case DECODED:
 		return hzi_cuda_vlut_values(ctx, a);
 	default:
@@ -319,6 +328,8 @@ size_t hzi_cuda_vlut_gemm2_workspace(const struct hz_context *ctx,
 {
 	if (by_table2(a))
 		return (size_t)parts_of(a->vlut) * 8;
+	if (hzi_cuda_vlut_whole2_takes(a))
+		return hzi_cuda_vlut_whole2_workspace(ctx, a);
 	return hzi_cuda_vlut_values2_takes(ctx, a) ? hzi_cuda_vlut_values2_workspace(ctx, a) : 0;
 }
 
@@ -353,7 +364,7 @@ static int gemm2_table(struct hz_context *ctx, const struct hzi_vlut_gemm2_args 
 		HZ_CHECK(launch(ctx, gemm2_name,
 				a->y_dtype == HZ_S32 ? HZI_KERNEL_vlut_lookup2_s32 :
 				HZI_KERNEL_vlut_lookup2_f32,
-				ceil_div(a->w.rows, HZI_VLUT_THREADS), columns, &p, sizeof(p)));
+				ceil_div(a->w.rows, HZI_VLUT_WARPS), columns, &p, sizeof(p)));
 		p.any.x.codes = (const char *)p.any.x.codes +
 				GRID_MAX * p.any.x.row * p.any.x.code_bytes;
 		if (p.any.x.t)
@@ -373,6 +384,8 @@ int hzi_cuda_vlut_gemm2(struct hz_context *ctx, const struct hzi_vlut_gemm2_args
 
 	if (by_table2(a))
 		return gemm2_table(ctx, a);
+	if (hzi_cuda_vlut_whole2_takes(a))
+		return hzi_cuda_vlut_whole2(ctx, a);
 	if (hzi_cuda_vlut_values2_takes(ctx, a))
 		return hzi_cuda_vlut_values2(ctx, a);
 	if (mapped) {

@@ -5,7 +5,7 @@
  *
  * vlut_any decodes a tile of the coded matrix into shared memory, as hzi_lattice_value() gives it,
  * and multiplies in f32, k in its order: the same bits for any shape. The kernels with tables look
- * up what the definition says, block by block in their order.
+ * up what the definition says, a lane every 32nd block in their order.
  */
 #include "gpu/common.cuh"
 #include "gpu/vlut.h"
@@ -383,23 +383,34 @@ HZ_DEVICE void add_compensated(float &s, float &rest, float v)
 	s = sum;
 }
 
-/* A thread per row, a grid of rows and columns. */
+/* The sum of a warp's lanes, in the same order in each of them */
+HZ_DEVICE float warp_sum(float v)
+{
+#pragma unroll
+	for (int i = 16; i > 0; i /= 2)
+		v += __shfl_xor_sync(~0u, v, i);
+	return v;
+}
+
+HZ_DEVICE int32_t warp_sum(int32_t v)
+{
+	return __reduce_add_sync(~0u, v);
+}
+
+/* A warp per row, its lanes taking blocks in turn; a grid of rows and columns. */
 template <class S>
 HZ_DEVICE void lookup(const hzi_vlut_table &p)
 {
 	const hzi_vlut_coded &w = p.any.w;
-	const int64_t row = (int64_t)blockIdx.x * THREADS + threadIdx.x, column = blockIdx.y;
-	const int64_t at = column * w.rows + row;
+	const int lane = threadIdx.x % 32;
+	const int64_t row = (int64_t)blockIdx.x * HZI_VLUT_WARPS + threadIdx.x / 32;
+	const int64_t column = blockIdx.y, at = column * w.rows + row;
 	S sum = 0;
 	float rest = 0;
 
 	if (row >= w.rows)
 		return;
-	if (p.begin > 0) {
-		sum = ((const S *)p.sums)[at];
-		rest = p.compensated ? p.rest[at] : 0;
-	}
-	for (int64_t i = 0; i < p.count; i++) {
+	for (int64_t i = lane; i < p.count; i += 32) {
 		const int64_t slot = column * p.count + i, block = p.begin + i;
 		int32_t weight = level_weight(w.rule, w.first);
 		S s = ((const S *)p.bias)[slot];
@@ -419,6 +430,22 @@ HZ_DEVICE void lookup(const hzi_vlut_table &p)
 		}
 		sum += s;
 	}
+	if (S(0.5f) != S(0) && p.compensated) {
+		float all = p.begin > 0 ? p.sums[at] : 0, all_rest = p.begin > 0 ? p.rest[at] : 0;
+
+		for (int i = 0; i < 32; i++) {
+			add_compensated(all, all_rest, __shfl_sync(~0u, (float)sum, i));
+			all_rest += __shfl_sync(~0u, rest, i);
+		}
+		sum = (S)all;
+		rest = all_rest;
+	} else {
+		sum = warp_sum(sum);
+		if (p.begin > 0)
+			sum += ((const S *)p.sums)[at];
+	}
+	if (lane != 0)
+		return;
 	if (p.last) {
 		store_sum(p.any.d, row, column, sum + (S)rest, coded_row_scale(w, row));
 		return;
@@ -482,14 +509,11 @@ KERNEL(vlut_parts, hzi_vlut_table2)
 		make_parts(p.any.x, p.any.w, i - p.w_entries, p.x_whole, p.x_part);
 }
 
-/* The terms of one side alone: <p, o'> and <p - o, sub'> */
-HZ_DEVICE void side_terms(const hzi_vlut_coded &c, const hzi_vlut_coded &other, int64_t row,
-			  int64_t block, int64_t entries, const int32_t *whole, const float *part,
-			  int32_t &integer, float &real)
+/* The terms of one side alone: <p, o'> and <p, sub'> */
+HZ_DEVICE void side_terms(const hzi_vlut_coded &c, int64_t row, int64_t block, int64_t entries,
+			  const int32_t *whole, const float *part, int32_t &integer, float &real)
 {
 	int32_t weight = level_weight(c.rule, c.first);
-	float zero[DIMS], origin[DIMS];
-	const int32_t none[DIMS] = {};
 
 	integer = 0;
 	real = 0;
@@ -500,21 +524,31 @@ HZ_DEVICE void side_terms(const hzi_vlut_coded &c, const hzi_vlut_coded &other, 
 		real += (float)weight * part[index];
 		weight = (int32_t)((uint32_t)weight * (uint32_t)c.rule.q);
 	}
-	for (int i = 0; i < DIMS; i++)
-		zero[i] = 0;
+}
+
+/* <-o, sub'> */
+HZ_DEVICE float side_constant(const hzi_vlut_coded &c, const hzi_vlut_coded &other)
+{
+	const int32_t none[DIMS] = {};
+	const float zero[DIMS] = {};
 	hzi_lattice_rule rule = c.rule;
+	float origin[DIMS], sum = 0;
+
 	rule.scale[0] = 1;
 	hzi_lattice_value(&rule, nullptr, none, zero, 0, origin);
 	for (int i = 0; i < c.rule.d; i++)
-		real += origin[i] * other.sub[i];
+		sum += origin[i] * other.sub[i];
+	return sum;
 }
 
-/* A thread per row of w, a grid of them and rows of x. */
+/* A warp per row of w, its lanes taking blocks in turn; a grid of them and rows of x. */
 template <class S>
 HZ_DEVICE void lookup2(const hzi_vlut_table2 &p)
 {
 	const hzi_vlut_coded &w = p.any.w, &x = p.any.x;
-	const int64_t row = (int64_t)blockIdx.x * THREADS + threadIdx.x, column = blockIdx.y;
+	const int lane = threadIdx.x % 32;
+	const int64_t row = (int64_t)blockIdx.x * HZI_VLUT_WARPS + threadIdx.x / 32;
+	const int64_t column = blockIdx.y;
 	int32_t constant = 0;
 	float subs = 0;
 	S sum = 0;
@@ -525,7 +559,8 @@ HZ_DEVICE void lookup2(const hzi_vlut_table2 &p)
 		constant += w.rule.offset[i] * x.rule.offset[i];
 	for (int i = 0; i < w.rule.d; i++)
 		subs += w.sub[i] * x.sub[i];
-	for (int64_t k = 0; k < w.blocks; k++) {
+	subs -= side_constant(w, x) + side_constant(x, w);
+	for (int64_t k = lane; k < w.blocks; k += 32) {
 		int32_t ww = level_weight(w.rule, w.first), n = constant, w_whole, x_whole;
 		float w_part, x_part;
 
@@ -545,8 +580,8 @@ HZ_DEVICE void lookup2(const hzi_vlut_table2 &p)
 			}
 			ww = (int32_t)((uint32_t)ww * (uint32_t)w.rule.q);
 		}
-		side_terms(w, x, row, k, p.w_entries, p.w_whole, p.w_part, w_whole, w_part);
-		side_terms(x, w, column, k, p.x_entries, p.x_whole, p.x_part, x_whole, x_part);
+		side_terms(w, row, k, p.w_entries, p.w_whole, p.w_part, w_whole, w_part);
+		side_terms(x, column, k, p.x_entries, p.x_whole, p.x_part, x_whole, x_part);
 		n -= w_whole + x_whole;
 		if constexpr (S(0.5f) == S(0))
 			sum += n;
@@ -555,7 +590,10 @@ HZ_DEVICE void lookup2(const hzi_vlut_table2 &p)
 			       (w.rule.scale[coded_t(w, row, k)] *
 				x.rule.scale[coded_t(x, column, k)]);
 	}
-	store_sum(p.any.d, row, column, sum, coded_row_scale(w, row) * coded_row_scale(x, column));
+	sum = warp_sum(sum);
+	if (lane == 0)
+		store_sum(p.any.d, row, column, sum,
+			  coded_row_scale(w, row) * coded_row_scale(x, column));
 }
 
 KERNEL(vlut_lookup2_f32, hzi_vlut_table2)

@@ -18,6 +18,7 @@
 #define HZI_VLUT_TILE 64	/* rows and columns of a block of vlut_any */
 #define HZI_VLUT_STEP 32	/* of k, at most: whole lattice blocks */
 #define HZI_VLUT_THREADS 256
+#define HZI_VLUT_WARPS (HZI_VLUT_THREADS / 32)	/* rows of a block of vlut_lookup */
 
 /*
  * A coded matrix: level m >= first of block b of row i at i * row + b * block + (m - first) *

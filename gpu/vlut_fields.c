@@ -67,6 +67,24 @@ int hzi_cuda_vlut_fields_pack(struct hz_context *ctx, const struct hzi_vlut_pack
 			       HZI_KERNEL_vlut_fields_pack, &launch, &p, sizeof(p));
 }
 
+int hzi_cuda_vlut_fields_bytes_of(struct hz_context *ctx, const hz_lattice *l,
+				  const struct hzi_coded *w, void *to, int64_t line)
+{
+	struct hzi_fields_bytes p = {
+		.packed = w->packed, .to = to, .rows = w->rows, .blocks = w->blocks,
+		.tiles = tiles_of(w), .chunks = hzi_cuda_vlut_fields_chunks(w), .line = line,
+	};
+	const int64_t blocks = ceil_div(p.tiles * p.chunks * 32, HZI_VLUT_THREADS);
+	const struct hzi_launch launch = {
+		.grid = {(unsigned)(blocks < 4096 ? blocks : 4096)}, .block = {HZI_VLUT_THREADS},
+	};
+
+	for (int i = 0; i < 4; i++)
+		p.minus |= (uint32_t)(l->rule.offset[i] & 0xff) << 8 * i;
+	return hzi_cuda_launch(ctx, "vlut_gemm", HZI_FAMILY_VLUT_FIELDS,
+			       HZI_KERNEL_vlut_fields_bytes, &launch, &p, sizeof(p));
+}
+
 /* How a call is done */
 struct plan {
 	int kernel, step, step_log2, split, slots;	/* step: vectors at a time */

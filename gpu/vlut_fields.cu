@@ -64,6 +64,45 @@ vlut_fields_pack(const __grid_constant__ hzi_fields_pack p)
 	}
 }
 
+/* A thread for the 16 bytes of a lane: four blocks of two rows */
+extern "C" __global__ void __launch_bounds__(HZI_VLUT_THREADS)
+vlut_fields_bytes(const __grid_constant__ hzi_fields_bytes p)
+{
+	const int64_t total = p.tiles * p.chunks * 32;
+
+	for (int64_t i = (int64_t)blockIdx.x * HZI_VLUT_THREADS + threadIdx.x; i < total;
+	     i += (int64_t)gridDim.x * HZI_VLUT_THREADS) {
+		const int lane = (int)(i % 32);
+		const int64_t chunk = i / 32 % p.chunks, tile = i / 32 / p.chunks;
+		const int64_t block = chunk * (CHUNK / 4) + lane % 4 * 4;
+		const uint4 v = ((const uint4 *)p.packed)[i];
+		uint32_t w[4] = {v.x, v.y, v.z, v.w}, s[4];
+
+		fields_signs(w, s);
+#pragma unroll
+		for (int h = 0; h < 2; h++) {
+			const int64_t row = tile * ROWS + 8 * h + lane / 4;
+			uint32_t to[4];
+
+#pragma unroll
+			for (int j = 0; j < 4; j++) {
+				const int at = 8 * j + 4 * h;
+				uint32_t point = 0, less = p.minus;
+
+#pragma unroll
+				for (int e = 0; e < 4; e++) {
+					point |= (w[e] >> at & 15) << 8 * e;
+					less = __vadd4(less, (s[e] >> at & 10) << (8 * e + 1));
+				}
+				to[j] = __vsub4(point, less);
+			}
+			if (row < p.rows && block < p.blocks)
+				*(uint4 *)(p.to + row * p.line + 4 * block) =
+					make_uint4(to[0], to[1], to[2], to[3]);
+		}
+	}
+}
+
 /* ---- Products -------------------------------------------------------------------------------- */
 
 /* 16 x 8 += 16 x 32 of u8 times 32 x 8 of s8 */

@@ -30,6 +30,14 @@ struct hzi_fields_pack {
 	uint32_t leaders[256];		/* four bytes each */
 };
 
+/* Packed codes to points as bytes, less o: rows `line` apart */
+struct hzi_fields_bytes {
+	const uint8_t *packed;
+	uint8_t *to;
+	int64_t rows, blocks, tiles, chunks, line;
+	uint32_t minus, pad_;		/* o, of bytes */
+};
+
 /*
  * A grid of splits of k (a cluster, if there are several) and of shares of the tiles of rows.
  * digits: of x, columns of the right operand; slots: tiles that a warp has a part of.

@@ -56,6 +56,10 @@ int hzi_cuda_vlut_fields_pack(struct hz_context *ctx, const struct hzi_vlut_pack
 bool hzi_cuda_vlut_fields_takes(const struct hz_context *ctx, const struct hzi_vlut_gemm_args *a);
 int hzi_cuda_vlut_fields_gemm(struct hz_context *ctx, const struct hzi_vlut_gemm_args *a);
 
+/* Their points less o as bytes, rows `line` apart */
+int hzi_cuda_vlut_fields_bytes_of(struct hz_context *ctx, const hz_lattice *l,
+				  const struct hzi_coded *w, void *to, int64_t line);
+
 /* The same codes, by 3 to 8 vectors of f16. No workspace. */
 bool hzi_cuda_vlut_stream_takes(const struct hz_context *ctx, const struct hzi_vlut_gemm_args *a);
 int hzi_cuda_vlut_stream(struct hz_context *ctx, const struct hzi_vlut_gemm_args *a);
@@ -101,5 +105,18 @@ bool hzi_cuda_vlut_values2_takes(const struct hz_context *ctx,
 size_t hzi_cuda_vlut_values2_workspace(const struct hz_context *ctx,
 				       const struct hzi_vlut_gemm2_args *a);
 int hzi_cuda_vlut_values2(struct hz_context *ctx, const struct hzi_vlut_gemm2_args *a);
+
+/*
+ * Products of points as integers: decoded to bytes, by quantized multiplication. Of x of s8, or of
+ * two coded matrices with y of s32 (vlut_whole.c).
+ */
+bool hzi_cuda_vlut_whole_takes(const struct hzi_vlut_gemm_args *a);
+size_t hzi_cuda_vlut_whole_workspace(const struct hz_context *ctx,
+				     const struct hzi_vlut_gemm_args *a);
+int hzi_cuda_vlut_whole(struct hz_context *ctx, const struct hzi_vlut_gemm_args *a);
+bool hzi_cuda_vlut_whole2_takes(const struct hzi_vlut_gemm2_args *a);
+size_t hzi_cuda_vlut_whole2_workspace(const struct hz_context *ctx,
+				      const struct hzi_vlut_gemm2_args *a);
+int hzi_cuda_vlut_whole2(struct hz_context *ctx, const struct hzi_vlut_gemm2_args *a);
 
 #endif

@@ -49,9 +49,13 @@ static const struct quantizer {
 			  .flags = HZ_LATTICE_CENTER, .policy = HZ_LATTICE_T}},
 	{"Z q=16 M=1 T", {.kind = HZ_LATTICE_Z, .q = 16, .levels = 1, .beta = 0.2473,
 			  .policy = HZ_LATTICE_T}},
+	{"D4 q=4 M=2 wrap", {.kind = HZ_LATTICE_D, .q = 4, .levels = 2, .beta = 0.38,
+			     .flags = HZ_LATTICE_CENTER}},
+	{"E8 q=4 M=2 wrap", {.kind = HZ_LATTICE_E8, .q = 4, .levels = 2, .beta = 0.38,
+			     .flags = HZ_LATTICE_CENTER}},
 };
 
-enum { D4, D4_T, E8, E8_T, E8_GROUP, E8_Q3, E8_Q16, E8_Q14, D4_Q8, A2, Z };
+enum { D4, D4_T, E8, E8_T, E8_GROUP, E8_Q3, E8_Q16, E8_Q14, D4_Q8, A2, Z, D4_WRAP, E8_WRAP };
 
 static const struct row {
 	enum kind kind;
@@ -68,11 +72,13 @@ static const struct row {
 	{ENCODE, BOTH, E8_T, HZ_F16, 0},
 	{ENCODE, BOTH, E8_GROUP, HZ_F16, 0},
 	{ENCODE, BOTH, E8_Q3, HZ_F16, 0},
-	{ENCODE, CPU, E8_Q16, HZ_F16, 0},
-	{ENCODE, CPU, E8_Q14, HZ_F16, 0},
-	{ENCODE, CPU, D4_Q8, HZ_F16, 0},
-	{ENCODE, CPU, A2, HZ_F16, 0},
-	{ENCODE, CPU, Z, HZ_F16, 0},
+	{ENCODE, BOTH, E8_Q16, HZ_F16, 0},
+	{ENCODE, BOTH, E8_Q14, HZ_F16, 0},
+	{ENCODE, BOTH, D4_Q8, HZ_F16, 0},
+	{ENCODE, BOTH, A2, HZ_F16, 0},
+	{ENCODE, BOTH, Z, HZ_F16, 0},
+	{ENCODE, BOTH, D4_WRAP, HZ_F16, 0},
+	{ENCODE, BOTH, E8_WRAP, HZ_F16, 0},
 	{DECODE, CPU, D4, HZ_F32, 4096},
 	{DECODE, CPU, E8, HZ_F32, 4096},
 	{DECODE, BOTH | QUICK, D4, HZ_F16, 0},
@@ -84,11 +90,11 @@ static const struct row {
 	{DECODE, BOTH, E8_T, HZ_F16, 0},
 	{DECODE, BOTH, E8_GROUP, HZ_F16, 0},
 	{DECODE, BOTH, E8_Q3, HZ_F16, 0},
-	{DECODE, CPU, E8_Q16, HZ_F16, 0},
-	{DECODE, CPU, E8_Q14, HZ_F16, 0},
-	{DECODE, CPU, D4_Q8, HZ_F16, 0},
-	{DECODE, CPU, A2, HZ_F16, 0},
-	{DECODE, CPU, Z, HZ_F16, 0},
+	{DECODE, BOTH, E8_Q16, HZ_F16, 0},
+	{DECODE, BOTH, E8_Q14, HZ_F16, 0},
+	{DECODE, BOTH, D4_Q8, HZ_F16, 0},
+	{DECODE, BOTH, A2, HZ_F16, 0},
+	{DECODE, BOTH, Z, HZ_F16, 0},
 };
 
 #define ROWS (sizeof(rows) / sizeof(*rows))

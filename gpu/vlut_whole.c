@@ -1,0 +1,190 @@
+/*
+ * vlut_whole.c - launchers of products of points as integers: bytes, by quantized multiplication
+ *
+ * SPDX-License-Identifier: BSD-2-Clause
+ *
+ * W is decoded to bytes of points less o, slab by slab, and so is a coded x; their products are
+ * exact.
+ */
+#include <config.h>
+
+#include <math.h>
+
+#include "cuda.h"
+#include "gpu/lattice_launch.h"
+#include "gpu/vlut_launch.h"
+#include "lib/qgemm.h"
+
+#define SLAB_BYTES ((int64_t)128 << 20)	/* of points at a time */
+#define MOST_K (INT32_MAX / (128 * 128))	/* so that sums fit 32 bits */
+
+/* Integers of a row, and bytes from row to row: whole blocks */
+static int64_t width_of(const hz_lattice *l, const struct hzi_coded *w)
+{
+	return l->rule.embed == l->rule.d ? w->k : w->blocks * l->rule.embed;
+}
+
+static int64_t line_of(const hz_lattice *l, const struct hzi_coded *w)
+{
+	return round_up(w->blocks * l->rule.embed, 16);
+}
+
+static int64_t slab_of(const hz_lattice *l, const struct hzi_coded *w)
+{
+	const int64_t rows = SLAB_BYTES / line_of(l, w) / 256 * 256;
+
+	/* Fields are in tiles of rows, and go at once. */
+	return w->packed && hzi_cuda_vlut_fields(l) ? w->rows :
+	       rows < 256 ? 256 : rows < w->rows ? rows : w->rows;
+}
+
+static bool has_bytes(const hz_lattice *l, const struct hzi_coded *w)
+{
+	return w->rows > 0 && w->k > 0 && width_of(l, w) <= MOST_K &&
+	       w->rows * w->blocks <= INT32_MAX &&
+	       (w->packed && hzi_cuda_vlut_fields(l) ? w->first == 0 :
+		hzi_cuda_lattice_near_has_bytes(l));
+}
+
+/* Points less o of w, unpacked or fields, at `to` */
+static int decode(struct hz_context *ctx, const hz_lattice *l, const struct hzi_coded *w, void *to)
+{
+	const struct hzi_lattice_decode_args d = {
+		.lattice = l, .codes = w->codes, .y = to, .y_dtype = HZ_S8,
+		.code_dtype = w->code_dtype, .pack = HZ_LATTICE_LEVEL, .first = w->first,
+		.map = {.n = w->k, .blocks = w->blocks, .ndim = 1, .shape = {w->rows},
+			.v_stride = {line_of(l, w)}, .code_stride = {w->row}, .v_step = 1,
+			.code_block = w->block, .code_level = w->level},
+	};
+
+	if (w->packed && hzi_cuda_vlut_fields(l))
+		return hzi_cuda_vlut_fields_bytes_of(ctx, l, w, to, line_of(l, w));
+	return hzi_cuda_lattice_bytes_of(ctx, &d);
+}
+
+/* The product of w decoded to `a`, rows of it, with x of s8 */
+static struct hzi_qgemm_args product(const struct hzi_vlut_gemm_args *g, const void *a,
+				     int64_t rows, int64_t k)
+{
+	const hz_lattice *l = g->vlut->w;
+
+	return (struct hzi_qgemm_args){
+		.a = a, .b = g->x, .c = g->y, .a_dtype = HZ_S8, .b_dtype = HZ_S8,
+		.c_dtype = g->y_dtype, .layout = HZI_QLAYOUT_CUDA, .m = rows, .n = g->batch,
+		.k = k, .a_m = line_of(l, &g->w), .a_k = 1, .b_k = g->x_k, .b_n = g->x_b,
+		.c_m = g->y_i, .c_n = g->y_b, .rows = rows, .reach = k * 128 * 128,
+		.identity = g->y_dtype == HZ_S32, .mult = {1 << 30, 30}, .a_scale = 1,
+		.b_scale = (l->rule.kind == HZ_LATTICE_E8 ? 0.5f : 1.0f) * l->rule.scale[0],
+		.c_scale = 1, .a_scales = g->y_dtype == HZ_S32 ? NULL : g->w.row_scale,
+		.scale_step = 1, .min = INT32_MIN, .max = INT32_MAX, .fmin = -INFINITY,
+		.fmax = INFINITY,
+	};
+}
+
+static size_t product_bytes(const struct hz_context *ctx, const struct hzi_vlut_gemm_args *a)
+{
+	const hz_lattice *l = a->vlut->w;
+	const struct hzi_qgemm_args g = product(a, NULL, slab_of(l, &a->w), width_of(l, &a->w));
+
+	return (size_t)round_up((int64_t)hzi_cuda_qgemm_workspace(ctx, &g), 256);
+}
+
+/* The workspace: that of the multiplication, a slab of W */
+static int multiply(struct hz_context *ctx, const struct hzi_vlut_gemm_args *a)
+{
+	const hz_lattice *l = a->vlut->w;
+	const struct hzi_coded w = hzi_cuda_vlut_unpacked(l, &a->w);
+	const int64_t step = slab_of(l, &a->w), size = (int64_t)hz_dtype_size(w.code_dtype);
+	char *room = (char *)ctx->workspace + product_bytes(ctx, a);
+	struct hzi_vlut_gemm_args part = *a;
+
+	part.w = w;
+	for (int64_t row = 0; row < w.rows; row += step) {
+		struct hzi_qgemm_args g;
+
+		part.w.rows = w.rows - row < step ? w.rows - row : step;
+		part.w.codes = w.codes ? (const char *)w.codes + row * w.row * size : NULL;
+		part.w.row_scale = w.row_scale ? w.row_scale + row : NULL;
+		part.y = (char *)a->y + row * a->y_i * (int64_t)hz_dtype_size(a->y_dtype);
+		HZ_CHECK(decode(ctx, l, &part.w, room));
+		g = product(&part, room, part.w.rows, width_of(l, &w));
+		HZ_CHECK(hzi_cuda_qgemm(ctx, &g));
+	}
+	return HZ_OK;
+}
+
+static size_t slab_bytes(const struct hzi_vlut_gemm_args *a)
+{
+	const hz_lattice *l = a->vlut->w;
+
+	return (size_t)round_up(slab_of(l, &a->w) * line_of(l, &a->w), 256);
+}
+
+/* ---- One-sided ------------------------------------------------------------------------------- */
+
+bool hzi_cuda_vlut_whole_takes(const struct hzi_vlut_gemm_args *a)
+{
+	const hz_lattice *l = a->vlut->w;
+
+	for (int i = 0; i < l->rule.d && a->y_dtype != HZ_S32; i++) {
+		if (a->w.sub[i] != 0)
+			return false;
+	}
+	return a->vlut->route != HZ_VLUT_TABLE && a->x_dtype == HZ_S8 &&
+	       l->rule.embed == l->rule.d && has_bytes(l, &a->w) &&
+	       (a->y_dtype == HZ_S32 ||
+		(!hzi_lattice_has_t(l) && (!a->w.row_scale || a->w.row_scale_step == 1)));
+}
+
+size_t hzi_cuda_vlut_whole_workspace(const struct hz_context *ctx,
+				     const struct hzi_vlut_gemm_args *a)
+{
+	return product_bytes(ctx, a) + slab_bytes(a);
+}
+
+int hzi_cuda_vlut_whole(struct hz_context *ctx, const struct hzi_vlut_gemm_args *a)
+{
+	return multiply(ctx, a);
+}
+
+/* ---- Two-sided ------------------------------------------------------------------------------- */
+
+/* The same with the points of coded x, which lie at `x` */
+static struct hzi_vlut_gemm_args one_sided(const struct hzi_vlut_gemm2_args *a, const void *x)
+{
+	return (struct hzi_vlut_gemm_args){
+		.vlut = a->vlut, .w = a->w, .x = x, .y = a->y, .x_dtype = HZ_S8,
+		.y_dtype = a->y_dtype, .batch = a->x.rows, .x_k = 1,
+		.x_b = line_of(a->vlut->x, &a->x), .y_i = a->y_i, .y_b = a->y_j,
+	};
+}
+
+bool hzi_cuda_vlut_whole2_takes(const struct hzi_vlut_gemm2_args *a)
+{
+	const hz_lattice *w = a->vlut->w, *x = a->vlut->x;
+
+	return a->y_dtype == HZ_S32 && w->rule.embed == x->rule.embed &&
+	       !(a->x.packed && hzi_cuda_vlut_fields(x)) && has_bytes(w, &a->w) &&
+	       has_bytes(x, &a->x);
+}
+
+size_t hzi_cuda_vlut_whole2_workspace(const struct hz_context *ctx,
+				      const struct hzi_vlut_gemm2_args *a)
+{
+	const struct hzi_vlut_gemm_args one = one_sided(a, NULL);
+
+	return product_bytes(ctx, &one) + slab_bytes(&one) +
+	       (size_t)(a->x.rows * line_of(a->vlut->x, &a->x));
+}
+
+int hzi_cuda_vlut_whole2(struct hz_context *ctx, const struct hzi_vlut_gemm2_args *a)
+{
+	const hz_lattice *l = a->vlut->x;
+	const struct hzi_coded x = hzi_cuda_vlut_unpacked(l, &a->x);
+	struct hzi_vlut_gemm_args one = one_sided(a, NULL);
+	char *points = (char *)ctx->workspace + product_bytes(ctx, &one) + slab_bytes(&one);
+
+	one.x = points;
+	HZ_CHECK(decode(ctx, l, &x, points));
+	return multiply(ctx, &one);
+}

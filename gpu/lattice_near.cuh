@@ -281,7 +281,10 @@ struct near_e8 {
 			least = fminf(least, fabsf(v[i]));
 			sum += fabsf(v[i]);
 		}
-		return fmaxf(0.5f * sum - least, near_d<8>::gauge(v));
+		const float most = near_d<8>::gauge(v);
+
+		/* A sum beyond f32 may have a half that is not: it says nothing then. */
+		return sum <= FLT_MAX ? fmaxf(0.5f * sum - least, most) : most;
 	}
 
 	static __device__ __forceinline__ void spread(const float *y, float *e)

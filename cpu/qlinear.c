@@ -130,6 +130,7 @@ static void linear_rows(void *data, int thread, int64_t begin, int64_t end)
 	const int64_t most = g->k > 0 && !turn ?
 			     min_i64(LINEAR_ROWS, max_i64(LINEAR_FLOATS / g->k, 1)) : LINEAR_ROWS;
 	const char fixed_zero = (char)g->a_zero;
+	const int64_t group = max_i64(g->k, 1);	/* rows may have no elements */
 
 	(void)thread;
 	for (int64_t r = begin, n; r < end; r += n) {
@@ -148,7 +149,7 @@ static void linear_rows(void *data, int thread, int64_t begin, int64_t end)
 		if (!a->fixed) {
 			float lo[LINEAR_ROWS] = {0}, hi[LINEAR_ROWS] = {0};
 			const struct hzi_range range = {
-				.x = x, .lo = lo, .hi = hi, .count = n * g->k, .group = g->k,
+				.x = x, .lo = lo, .hi = hi, .count = n * g->k, .group = group,
 				.x_dtype = a->x_dtype,
 			};
 			const struct hzi_params params = {
@@ -169,7 +170,7 @@ static void linear_rows(void *data, int thread, int64_t begin, int64_t end)
 			const struct hzi_qcodes codes = {
 				.x = (void *)(uintptr_t)x, .q = l->codes + to * g->k,
 				.scales = scales, .zeros = zeros, .count = n * g->k,
-				.group = a->fixed ? n * g->k + 1 : g->k, .x_dtype = a->x_dtype,
+				.group = a->fixed ? n * g->k + 1 : group, .x_dtype = a->x_dtype,
 				.q_dtype = g->a_dtype,
 			};
 

@@ -152,25 +152,40 @@ static struct hzi_multiplier multiplier_of(const struct hzi_qgemm_args *a, int64
 	return m;
 }
 
+/* n is a multiple of PANEL. */
+static void fill(int32_t *to, int32_t v, int64_t n)
+{
+	int32_t panel[PANEL];
+
+	for (int l = 0; l < PANEL; l++)
+		panel[l] = v;
+	for (int64_t l = 0; l < n; l += PANEL)
+		memcpy(to + l, panel, sizeof(panel));
+}
+
 /* Multipliers and shifts; whether all are of the kind that qmul() takes */
 static bool make_multipliers(const struct hzi_qgemm_args *a, int64_t j, int64_t n,
 			     struct columns *c)
 {
 	const bool same = !a->multipliers && !(a->b_scales && a->b_scale_step);
+	const int64_t padded = hzi_round_up(n, PANEL);
 	bool fast = true;
 
-	for (int64_t l = 0; l < hzi_round_up(n, PANEL); l++) {
+	for (int64_t l = 0; l < (same ? 1 : padded); l++) {
 		struct hzi_multiplier m = {0, 33};
 
 		if (l < n)
-			m = l > 0 && same ? (struct hzi_multiplier){c->u[0], c->shift[0]}
-					  : multiplier_of(a, j + l);
+			m = multiplier_of(a, j + l);
 		/* y is 0 whatever the shift. */
 		if (m.u == 0)
 			m.shift = 33;
 		c->u[l] = m.u;
 		c->shift[l] = m.shift;
 		fast &= m.shift >= 33;
+	}
+	if (same) {
+		fill(c->u, c->u[0], padded);
+		fill(c->shift, c->shift[0], padded);
 	}
 	c->one_u = same;
 	return fast && a->rounding == HZ_ROUND_EXACT && !a->identity;
@@ -200,13 +215,14 @@ static struct columns make_columns(const struct job *job, int64_t j, int64_t n, 
 	c.folded = bias && a->reach + most <= INT32_MAX;
 	if (a->bias)
 		c.bias = (const char *)a->bias + 4 * j;
+	fill(c.b_zero, a->b_zero, padded);
+	for (int64_t l = 0; a->b_zeros && l < n; l++)
+		c.b_zero[l] = code_at(a->b_zeros, a->b_dtype, j + l);
 	for (int64_t l = 0; l < padded; l++) {
 		uint32_t col = 0;
 
-		c.b_zero[l] = a->b_zeros && l < n ? code_at(a->b_zeros, a->b_dtype, j + l)
-						  : a->b_zero;
 		if (!a->a_zeros)
-			col = k * zero * (uint32_t)c.b_zero[l] - zero * (uint32_t)sum[l];
+			col = zero * (k * (uint32_t)c.b_zero[l] - (uint32_t)sum[l]);
 		if (c.folded && l < n)
 			col += (uint32_t)bias[l];
 		c.col[l] = (int32_t)col;

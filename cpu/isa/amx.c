@@ -62,7 +62,7 @@ static const struct config {
 	.rows = {16, 16, 16, 16, 16, 16, 16, 16},
 };
 
-static const int32_t zeros[32] __attribute__((aligned(64)));
+static const int32_t zeros[64] __attribute__((aligned(64)));
 static const uint8_t ones[64] __attribute__((aligned(64))) = {[0 ... 63] = 1};
 
 /* ---- Packing of A: [m / 32][k / 64][32][64], padded with 0 ----------------------------------- */
@@ -79,10 +79,10 @@ static int32_t qpack_a_less(int32_t a_dtype, int32_t b_dtype)
 	return 0;
 }
 
-/* A row of k codes, back to back; the next, ld bytes on, comes into L2 meanwhile. */
-static void pack_row(const char *from, char *to, int64_t k, int64_t ld)
+/* A row of k codes, back to back, to every step; the next, ld bytes on, comes into L2 meanwhile. */
+static void pack_row(const char *from, char *to, int64_t k, int64_t ld, int64_t step)
 {
-	for (; k >= STEP; k -= STEP, from += STEP, to += PAIR) {
+	for (; k >= STEP; k -= STEP, from += STEP, to += step) {
 		_mm_prefetch(from + ld, _MM_HINT_T1);
 		_mm512_storeu_si512(to, _mm512_loadu_si512(from));
 	}
@@ -90,11 +90,11 @@ static void pack_row(const char *from, char *to, int64_t k, int64_t ld)
 		_mm512_storeu_si512(to, _mm512_maskz_loadu_epi8((1ull << k) - 1, from));
 }
 
-static int32_t sum_row(const char *row, int64_t k, bool is_signed)
+static int32_t sum_row(const char *row, int64_t k, int64_t step, bool is_signed)
 {
 	__m512i sum = _mm512_setzero_si512();
 
-	for (int64_t i = 0; i < k; i += STEP, row += PAIR)
+	for (int64_t i = 0; i < k; i += STEP, row += step)
 		sum = add_fours(sum, _mm512_loadu_si512(row), is_signed);
 	return _mm512_reduce_add_epi32(sum);
 }
@@ -108,7 +108,7 @@ static void qpack_a(const struct hzi_qpack_a *a)
 		char *to = (char *)a->packed + i / ROWS * panel + i % ROWS * STEP;
 
 		if (a->a_k == 1) {
-			pack_row(from, to, a->k, a->a_m);
+			pack_row(from, to, a->k, a->a_m, PAIR);
 		} else {
 			for (int64_t l = 0; l < a->k; l += STEP) {
 				char codes[STEP] = {0};
@@ -119,7 +119,7 @@ static void qpack_a(const struct hzi_qpack_a *a)
 			}
 		}
 		if (a->row)
-			a->row[i] = sum_row(to, a->k, a->a_dtype == HZ_S8);
+			a->row[i] = sum_row(to, a->k, PAIR, a->a_dtype == HZ_S8);
 	}
 	for (int64_t i = a->m; i % ROWS; i++) {
 		char *to = (char *)a->packed + i / ROWS * panel + i % ROWS * STEP;
@@ -460,15 +460,21 @@ static void plan(struct region *g)
 		g->bounds = make_bounds(q);
 }
 
-static void flush(struct region *g)
+/* What was held has been stored. */
+static void finish_held(struct region *g)
 {
-	if (g->held.sums)
-		store(&g->held, g->held_half);
 	g->held.sums = NULL;
 	if (g->finish.rows > 0)
 		take_zeros(&g->finish);
 	finish_rest(&g->finish, &g->bounds, 0);
 	g->finish.rows = 0;
+}
+
+static void flush(struct region *g)
+{
+	if (g->held.sums)
+		store(&g->held, g->held_half);
+	finish_held(g);
 }
 
 /* Packs rows of band p from row first on, and beyond m. */
@@ -480,11 +486,18 @@ static void pack_band(const struct region *g, int64_t p, int64_t first)
 
 	for (int64_t r = first; r < rows; r++)
 		pack_row((const char *)q->src + (p * ROWS + r) * q->src_ld, to + r * STEP, q->k,
-			 q->src_ld);
+			 q->src_ld, PAIR);
 	for (int64_t r = rows; r < ROWS; r++) {
 		for (int64_t i = 0; i < g->steps; i++)
 			memset(to + i * PAIR + r * STEP, 0, STEP);
 	}
+}
+
+/* Of sums that were made here, what zeros of rows take */
+static void rows_less_zeros(const struct hzi_qmul *q, bool made, int64_t first, int64_t rows)
+{
+	for (int64_t r = first; made && q->a_zero && r < first + rows; r++)
+		q->row[r] = (int32_t)((uint32_t)q->row[r] - (uint32_t)q->k * (uint32_t)q->a_zero[r]);
 }
 
 /* The sums of a band's rows, which go with zeros of B, and their product with the one zero */
@@ -498,9 +511,7 @@ static void prepare_rows(struct region *g, bool is_signed, int64_t p, const char
 	if (count) {
 		flush(g);
 		sum_rows(is_signed, a, a_ld, a_step, g->steps, rows, row);
-		for (int64_t r = 0; q->a_zero && r < rows; r++)
-			row[r] = (int32_t)((uint32_t)row[r] -
-					   (uint32_t)q->k * (uint32_t)q->a_zero[p * ROWS + r]);
+		rows_less_zeros(q, true, p * ROWS, rows);
 	}
 	if (g->one_zero)
 		times_zero(off, q->b_zero[0], row, rows);
@@ -652,11 +663,8 @@ static void region(int signs, struct region *g)
 						pack_beside(g, p, j, each, k0, &s);
 						packed = (j + 1) * each;
 					} else if (bands == 1) {
-						/*
-						 * 4096 x 4096 by 32 rows in 0.66 ms, not 0.73;
-						 * by 16 beside neighbours in 0.66, not 0.87
-						 */
-						s.soon = k.b + (half ? 2 : 4) * PAIR;
+						/* 4096 x 4096 by 32 rows in 0.66 ms, not 0.73 */
+						s.soon = k.b + 4 * PAIR;
 						s.lines = PAIR / 64;
 					}
 					multiply_block(&k, &g->held, &g->finish, &g->bounds, &s);
@@ -669,17 +677,24 @@ static void region(int signs, struct region *g)
 	flush(g);
 }
 
+#include "cpu/isa/qgemm_few_amx.inc"
+
 static void qmul(const struct hzi_qmul *q)
 {
 	const bool a_signed = q->a_dtype == HZ_S8, b_signed = q->b_dtype == HZ_S8;
+	const int signs = a_signed ? b_signed ? SS : SU : b_signed ? US : UU;
 	struct region g = {
 		.q = q, .steps = ceil_div(q->k, STEP), .panels = ceil_div(q->n, COLS),
 		.bands = ceil_div(q->m, ROWS), .kind = kind_of(q), .size = c_bytes(q),
 	};
 
 	plan(&g);
-	__asm__ volatile("ldtilecfg %0" : : "m"(config));
-	region(a_signed ? b_signed ? SS : SU : b_signed ? US : UU, &g);
+	if (q->m <= ROWS / 2) {
+		few(signs, &g);
+	} else {
+		__asm__ volatile("ldtilecfg %0" : : "m"(config));
+		region(signs, &g);
+	}
 	/* The tiles are 8 KiB that a switch of tasks need not save any more. */
 	_tile_release();
 }

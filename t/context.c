@@ -824,6 +824,22 @@ static void threads(void)
 
 /* ---- On a GPU, if asked ---------------------------------------------------------------------- */
 
+/* A context of the second GPU, and memory of the first */
+static void next_gpu(const hz_tensor *d)
+{
+	const hz_options o = {.device = HZ_CUDA + 1, .threads = 1};
+	hz_context *ctx = open_or_bail(&o);
+	hz_tensor host = *d;
+	static float x[1024];
+
+	host.device = HZ_CPU;
+	host.data = x;
+	is_int(hz_device(ctx), HZ_CUDA + 1, "the next GPU");
+	is_int(hz_hadamard(ctx, d, d, NULL), HZ_EDEVICE, "a call on another GPU's memory");
+	is_int(hz_copy(ctx, d, &host), HZ_EDEVICE, "and a copy of it are refused");
+	hz_close(ctx);
+}
+
 static void on_gpu(void)
 {
 	const hz_options asked = {.device = HZ_CUDA, .threads = 1};
@@ -835,7 +851,7 @@ static void on_gpu(void)
 	void *p;
 
 	if (!tap_cuda()) {
-		skip(12, "HZ_TEST_DEVICE=cuda is not set");
+		skip(15, "HZ_TEST_DEVICE=cuda is not set");
 		return;
 	}
 	ctx = open_or_bail(NULL);
@@ -858,6 +874,10 @@ static void on_gpu(void)
 	is_bits(y, x, 1024, 4, "is done on return");
 	is_int(hz_hadamard(ctx, &hx, &hy, NULL), HZ_EDEVICE, "a call on host memory is refused");
 	is_int(hz_prepare(ctx), HZ_OK, "prepare");
+	if (info.cuda_devices > 1)
+		next_gpu(&d);
+	else
+		skip(3, "there is one GPU");
 	is_int(hz_free(ctx, p, HZ_CUDA), HZ_OK, "free");
 	hz_close(ctx);
 }

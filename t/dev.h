@@ -4,7 +4,7 @@
  * SPDX-License-Identifier: BSD-2-Clause
  *
  * The contexts are every instruction-set level of this machine with 1 and 4 threads, the highest
- * also with 2 and 3; with HZ_TEST_DEVICE=cuda one on the GPU instead.
+ * also with 2 and 3; with HZ_TEST_DEVICE=cuda one on each GPU instead.
  */
 #ifndef DEV_H
 #define DEV_H
@@ -39,7 +39,7 @@ static inline void dev_open(int device, int isa, int threads)
 	if (d->device == HZ_CPU)
 		snprintf(d->name, sizeof(d->name), "%s, %d threads", info.isa_name, info.threads);
 	else
-		snprintf(d->name, sizeof(d->name), "%s", info.gpu_name);
+		snprintf(d->name, sizeof(d->name), "%s %d", info.gpu_name, device - HZ_CUDA);
 	diag("context %d: %s", ndevs, d->name);
 	ndevs++;
 }
@@ -50,7 +50,13 @@ static inline void dev_open_all(void)
 	int isa, highest = HZ_ISA_AUTO;
 
 	if (tap_cuda()) {
-		dev_open(HZ_CUDA, 0, 0);
+		int i, gpus = 1;
+
+		for (i = 0; i < gpus; i++) {
+			dev_open(HZ_CUDA + i, 0, 0);
+			hz_device_info(devs[i].ctx, &info);
+			gpus = info.cuda_devices;
+		}
 		return;
 	}
 	for (isa = HZ_ISA_C; isa <= HZ_ISA_DOTPROD; isa++) {

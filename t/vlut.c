@@ -816,7 +816,7 @@ int main(void)
 		test_sizes(&devs[i]);
 		test_bytes(&devs[i]);
 		test_fields(&devs[i]);
-		if (devs[i].device == HZ_CUDA)
+		if (devs[i].device >= HZ_CUDA)
 			test_aligned(&devs[i]);
 		test_special(&devs[i]);
 		test_two_sided(&devs[i]);

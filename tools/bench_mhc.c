@@ -41,7 +41,7 @@ static const struct {
 	[WEIGHTS] = {"mhc_pre", "weights", 1, 0},
 	[WEIGHTS_BWD] = {"mhc_pre_bwd", "weights", 2, 0},
 	[PRE] = {"mhc_pre", "pre", 1, 1},
-	[PRE_BWD] = {"mhc_pre_bwd", "pre, of y too", 3, 1},
+	[PRE_BWD] = {"mhc_pre_bwd", "pre, y", 3, 1},
 	[HEAD] = {"mhc_pre", "head", 1, 1},
 	[POST_PRE] = {"mhc_pre", "post+pre", 2, 2},
 	[LAYER] = {"mhc_pre", "layer", 3, 2},
@@ -49,9 +49,10 @@ static const struct {
 	[RECOMPUTE] = {"mhc_recompute", "", 1 + LAYERS, 2 * LAYERS},
 };
 
-enum { QUICK = 1, GPU = 2, CPU = 4 };
+/* LITE: mHC-lite; NORM: u is divided by its root mean square */
+enum { QUICK = 1, GPU = 2, CPU = 4, LITE = 8, NORM = 16 };
 
-/* groups 0: coefficients of each token */
+/* groups 0: coefficients of each token. Rows of f32 are behind the others of a device. */
 static const struct row {
 	enum kind kind;
 	int flags, dtype;
@@ -68,14 +69,12 @@ static const struct row {
 	{ADD, GPU | QUICK, HZ_BF16, 32768, 16, 4096, 4},
 	{ADD_BWD, GPU, HZ_BF16, 32768, 0, 4096, 4},
 	{ADD_BWD, GPU | QUICK, HZ_BF16, 32768, 16, 4096, 4},
-	{WEIGHTS, GPU | QUICK, HZ_F32, 16, 0, 4096, 4},
 	{WEIGHTS, GPU | QUICK, HZ_BF16, 32768, 0, 4096, 4},
 	{WEIGHTS_BWD, GPU | QUICK, HZ_BF16, 32768, 0, 4096, 4},
 	{PRE, GPU | QUICK, HZ_BF16, 32768, 0, 4096, 4},
 	{PRE_BWD, GPU | QUICK, HZ_BF16, 32768, 0, 4096, 4},
 	{POST, GPU | QUICK, HZ_BF16, 32768, 0, 4096, 4},
 	{POST, GPU, HZ_F16, 32768, 0, 4096, 4},
-	{POST, GPU, HZ_F32, 16384, 0, 4096, 4},
 	{POST, GPU, HZ_BF16, 32768, 0, 4096, 2},
 	{POST, GPU, HZ_BF16, 16384, 0, 4096, 8},
 	{POST_BWD, GPU | QUICK, HZ_BF16, 32768, 0, 4096, 4},
@@ -100,6 +99,26 @@ static const struct row {
 	{POST_PRE, GPU, HZ_BF16, 1, 0, 4096, 4},
 	{POST_PRE, GPU, HZ_BF16, 8, 0, 4096, 4},
 	{POST_PRE, GPU, HZ_BF16, 64, 0, 4096, 4},
+	{PRE, GPU, HZ_BF16, 1, 0, 7168, 4},
+	{PRE, GPU, HZ_BF16, 64, 0, 4096, 8},
+	{WEIGHTS, GPU, HZ_BF16, 8192, 0, 7168, 4},
+	{PRE, GPU, HZ_F16, 32768, 0, 4096, 4},
+	{PRE, GPU, HZ_BF16, 8192, 0, 4096, 2},
+	{PRE, GPU, HZ_BF16, 8192, 0, 4096, 8},
+	{PRE, GPU | LITE, HZ_BF16, 8192, 0, 4096, 4},
+	{PRE, GPU | NORM, HZ_BF16, 8192, 0, 4096, 4},
+	{PRE_BWD, GPU, HZ_BF16, 8192, 0, 4096, 2},
+	{PRE_BWD, GPU, HZ_BF16, 8192, 0, 4096, 8},
+	{PRE_BWD, GPU | LITE, HZ_BF16, 8192, 0, 4096, 4},
+	{PRE_BWD, GPU | NORM, HZ_BF16, 8192, 0, 4096, 4},
+	{RECOMPUTE, GPU, HZ_BF16, 8192, 0, 4096, 2},
+	{RECOMPUTE, GPU, HZ_BF16, 4096, 0, 4096, 8},
+	{SINKHORN, GPU, HZ_F32, 32768, 0, 0, 8},
+	{SINKHORN_BWD, GPU, HZ_F32, 32768, 0, 0, 8},
+	{POST, GPU, HZ_F32, 16384, 0, 4096, 4},
+	{WEIGHTS, GPU | QUICK, HZ_F32, 16, 0, 4096, 4},
+	{PRE, GPU, HZ_F32, 8192, 0, 4096, 4},
+	{PRE_BWD, GPU, HZ_F32, 8192, 0, 4096, 4},
 
 	{SINKHORN, CPU | QUICK, HZ_F32, 1024, 0, 0, 4},
 	{SINKHORN_BWD, CPU | QUICK, HZ_F32, 1024, 0, 0, 4},
@@ -108,7 +127,6 @@ static const struct row {
 	{ADD, CPU, HZ_BF16, 8, 0, 1024, 4},
 	{ADD_BWD, CPU, HZ_BF16, 8, 0, 1024, 4},
 	{POST, CPU | QUICK, HZ_BF16, 8, 0, 1024, 4},
-	{POST, CPU, HZ_F32, 8, 0, 512, 4},
 	{POST_BWD, CPU | QUICK, HZ_BF16, 8, 0, 1024, 4},
 	{EXPAND, CPU, HZ_BF16, 8, 0, 1024, 4},
 	{EXPAND_BWD, CPU, HZ_BF16, 8, 0, 1024, 4},
@@ -121,13 +139,10 @@ static const struct row {
 	{ADD, CPU, HZ_BF16, 2048, 0, 4096, 4},
 	{ADD_BWD, CPU, HZ_BF16, 2048, 0, 4096, 4},
 	{POST, CPU | QUICK, HZ_BF16, 2048, 0, 4096, 4},
-	{POST, CPU, HZ_F32, 1024, 0, 4096, 4},
 	{POST_BWD, CPU | QUICK, HZ_BF16, 2048, 0, 4096, 4},
-	{POST_BWD, CPU, HZ_F32, 1024, 0, 4096, 4},
 	{EXPAND, CPU, HZ_BF16, 2048, 0, 4096, 4},
 	{EXPAND_BWD, CPU, HZ_BF16, 2048, 0, 4096, 4},
 	{WEIGHTS, CPU | QUICK, HZ_BF16, 2048, 0, 4096, 4},
-	{WEIGHTS, CPU, HZ_F32, 1024, 0, 4096, 4},
 	{WEIGHTS_BWD, CPU, HZ_BF16, 2048, 0, 4096, 4},
 	{PRE, CPU | QUICK, HZ_BF16, 2048, 0, 4096, 4},
 	{PRE_BWD, CPU | QUICK, HZ_BF16, 2048, 0, 4096, 4},
@@ -137,6 +152,27 @@ static const struct row {
 	{LAYER_TRAINING, CPU, HZ_BF16, 2048, 0, 4096, 4},
 	{PRE, CPU, HZ_BF16, 1, 0, 4096, 4},
 	{POST, CPU, HZ_BF16, 1, 0, 4096, 4},
+	{PRE, CPU, HZ_BF16, 64, 0, 4096, 4},
+	{PRE, CPU, HZ_F16, 2048, 0, 4096, 4},
+	{PRE, CPU, HZ_BF16, 2048, 0, 4096, 2},
+	{PRE, CPU, HZ_BF16, 1024, 0, 4096, 8},
+	{PRE, CPU | LITE, HZ_BF16, 2048, 0, 4096, 4},
+	{PRE, CPU | NORM, HZ_BF16, 2048, 0, 4096, 4},
+	{POST, CPU, HZ_BF16, 2048, 0, 4096, 2},
+	{POST, CPU, HZ_BF16, 1024, 0, 4096, 8},
+	{POST_BWD, CPU, HZ_BF16, 2048, 0, 4096, 2},
+	{POST_BWD, CPU, HZ_BF16, 1024, 0, 4096, 8},
+	{PRE_BWD, CPU, HZ_BF16, 2048, 0, 4096, 2},
+	{PRE_BWD, CPU, HZ_BF16, 1024, 0, 4096, 8},
+	{PRE_BWD, CPU | LITE, HZ_BF16, 2048, 0, 4096, 4},
+	{PRE_BWD, CPU | NORM, HZ_BF16, 2048, 0, 4096, 4},
+	{SINKHORN, CPU, HZ_F32, 1024, 0, 0, 8},
+	{SINKHORN_BWD, CPU, HZ_F32, 1024, 0, 0, 8},
+	{POST, CPU, HZ_F32, 8, 0, 512, 4},
+	{POST, CPU, HZ_F32, 1024, 0, 4096, 4},
+	{POST_BWD, CPU, HZ_F32, 1024, 0, 4096, 4},
+	{WEIGHTS, CPU, HZ_F32, 1024, 0, 4096, 4},
+	{PRE_BWD, CPU, HZ_F32, 1024, 0, 4096, 4},
 };
 
 #define ROWS (sizeof(rows) / sizeof(*rows))
@@ -148,10 +184,11 @@ struct mhc {
 	void *large[LARGE_ARRAYS];
 	size_t stream_bytes, value_bytes;
 	float *p, *q, *a, *dp, *dq, *da, *saved, *z;
-	float *phi, *dphi, *alpha, *dalpha, *bias, *dbias;
+	float *phi, *dphi, *alpha, *dalpha, *bias, *dbias, *norm, *dnorm;
+	bool floats;			/* large ones are made of f32 */
 };
 
-#define MOST_ROWS 24			/* of phi: n = 4 */
+#define MOST_ROWS 80			/* of phi: n = 8, for half of the tokens */
 
 struct mhc_case {
 	struct bench_case c;
@@ -159,6 +196,7 @@ struct mhc_case {
 	const struct mhc *m;
 	hz_tensor t[LARGE_ARRAYS];
 	hz_tensor p, q, a, dp, dq, da, saved, z, zp, phi, dphi, alpha, dalpha, bias, dbias;
+	hz_tensor norm, dnorm;
 	hz_mhc_opts opts;
 	hz_mhc_grads grads;
 	hz_mhc_layer layer;
@@ -311,6 +349,8 @@ static void make_views(struct bench *b, struct mhc_case *m)
 	m->dalpha = hz_tensor_1d(a->dalpha, HZ_F32, device, 3);
 	m->bias = hz_tensor_1d(a->bias, HZ_F32, device, head ? n : rows_of_phi);
 	m->dbias = hz_tensor_1d(a->dbias, HZ_F32, device, rows_of_phi);
+	m->norm = hz_tensor_1d(a->norm, HZ_F32, device, C);
+	m->dnorm = hz_tensor_1d(a->dnorm, HZ_F32, device, C);
 	m->grads = (hz_mhc_grads){
 		.dp = &m->dp, .dq = &m->dq, .da = &m->da, .dx = &m->t[DXS], .dphi = &m->dphi,
 		.dalpha = &m->dalpha, .dbias = &m->dbias,
@@ -328,6 +368,10 @@ static void make_views(struct bench *b, struct mhc_case *m)
 	};
 	if (r->kind == WEIGHTS_BWD || r->kind == PRE_BWD)
 		m->opts.saved = &m->saved;
+	if (r->flags & NORM)
+		m->opts.norm = &m->norm;
+	if (r->flags & NORM && r->kind == PRE_BWD)
+		m->opts.dnorm = &m->dnorm;
 	/* Layers that are recomputed have arrays of their own, one behind the other. */
 	for (int i = 0; i < LAYERS; i++) {
 		const size_t value = (size_t)(i * T * C) * hz_dtype_size(r->dtype);
@@ -351,7 +395,9 @@ static void name_case(struct mhc_case *m)
 		snprintf(m->c.name, sizeof(m->c.name), "%lld %dx%d", (long long)r->tokens, r->n,
 			 r->n);
 	else
-		snprintf(m->c.name, sizeof(m->c.name), "%s%s%lldx%dx%d%s", name, *name ? " " : "",
+		snprintf(m->c.name, sizeof(m->c.name), "%s%s%s%lldx%dx%d%s", name,
+			 *name ? " " : "",
+			 r->flags & LITE ? "lite " : r->flags & NORM ? "norm " : "",
 			 (long long)r->tokens, r->n, r->channels, r->groups ? "/16" : "");
 	snprintf(m->c.dtype, sizeof(m->c.dtype), "%s", hz_dtype_name(r->dtype));
 }
@@ -382,6 +428,8 @@ static int run_case(struct bench *b, const struct row *r, const struct mhc *a)
 	m.opts = hz_mhc_preset(r->groups || r->tokens == 16 ? HZ_MHC_SEED : HZ_MHC_DEEPSEEK);
 	if (r->kind == SINKHORN || r->kind == SINKHORN_BWD)
 		m.opts = hz_mhc_preset(HZ_MHC_PAPER);
+	if (r->flags & LITE)
+		m.opts = hz_mhc_preset(HZ_MHC_LITE_PRESET);
 	make_views(b, &m);
 	name_case(&m);
 	m.c.op = kinds[r->kind].op;
@@ -426,6 +474,23 @@ static int make_floats(struct bench *b, float **to, int64_t count, float scale)
 	return status;
 }
 
+/* Large arrays for f32, or for 16 bits: two numbers of bf16 are a subnormal f32 at times. */
+static int fill_arrays(struct bench *b, struct mhc *a, bool floats)
+{
+	const int dtype = floats ? HZ_F32 : HZ_BF16;
+	int status = HZ_OK;
+
+	for (int i = 0; i < LARGE_ARRAYS && !status; i++) {
+		const size_t bytes = i <= DYS ? a->stream_bytes : a->value_bytes;
+		const int64_t count = (int64_t)(bytes / hz_dtype_size(dtype));
+
+		status = bench_fill(b, dtype, count,
+				    hz_tensor_1d(a->large[i], dtype, hz_device(b->ctx), count));
+	}
+	a->floats = floats;
+	return status;
+}
+
 static int make_arrays(struct bench *b, struct mhc *a)
 {
 	const int device = hz_device(b->ctx);
@@ -436,26 +501,24 @@ static int make_arrays(struct bench *b, struct mhc *a)
 		int64_t count;
 		float scale;
 	} small[] = {
-		{&a->p, numbers, 0.5f}, {&a->q, numbers, 0.5f}, {&a->a, 2 * numbers, 0.5f},
-		{&a->dp, numbers, 1}, {&a->dq, numbers, 1}, {&a->da, 2 * numbers, 1},
-		{&a->saved, (MOST_ROWS + 1) * tokens, 1}, {&a->z, 2 * numbers, 1},
-		{&a->phi, MOST_ROWS * n * channels, 0.01f}, {&a->dphi, MOST_ROWS * n * channels, 1},
-		{&a->alpha, 3, 1}, {&a->dalpha, 3, 1}, {&a->bias, MOST_ROWS, 1}, {&a->dbias,
-		MOST_ROWS, 1},
+		{&a->p, numbers, 0.5f}, {&a->q, numbers, 0.5f}, {&a->a, 4 * numbers, 0.5f},
+		{&a->dp, numbers, 1}, {&a->dq, numbers, 1}, {&a->da, 4 * numbers, 1},
+		{&a->saved, (MOST_ROWS + 2) / 2 * tokens, 1}, {&a->z, 4 * numbers, 1},
+		{&a->phi, 2 * MOST_ROWS * n * channels, 0.01f},
+		{&a->dphi, 2 * MOST_ROWS * n * channels, 1},
+		{&a->alpha, 3, 1}, {&a->dalpha, 3, 1}, {&a->bias, MOST_ROWS, 1},
+		{&a->dbias, MOST_ROWS, 1}, {&a->norm, 2 * channels, 1},
+		{&a->dnorm, 2 * channels, 1},
 	};
 	int status = HZ_OK;
 
 	a->value_bytes = (size_t)values * 2;
 	a->stream_bytes = (size_t)(n * values) * 2;
-	/* Read as f32, numbers of bf16 are as good. */
-	for (int i = 0; i < LARGE_ARRAYS && !status; i++) {
-		const int64_t count = i <= DYS ? n * values : values;
-
-		status = hz_alloc(b->ctx, &a->large[i], (size_t)count * 2, device);
-		if (!status)
-			status = bench_fill(b, HZ_BF16, count,
-					    hz_tensor_1d(a->large[i], HZ_BF16, device, count));
-	}
+	for (int i = 0; i < LARGE_ARRAYS && !status; i++)
+		status = hz_alloc(b->ctx, &a->large[i],
+				  i <= DYS ? a->stream_bytes : a->value_bytes, device);
+	if (!status)
+		status = fill_arrays(b, a, false);
 	for (size_t i = 0; i < sizeof(small) / sizeof(*small) && !status; i++)
 		status = make_floats(b, small[i].to, small[i].count, small[i].scale);
 	return status;
@@ -464,7 +527,8 @@ static int make_arrays(struct bench *b, struct mhc *a)
 static void free_arrays(struct bench *b, struct mhc *a)
 {
 	void *const small[] = {a->p, a->q,   a->a,    a->dp,    a->dq,     a->da,   a->saved,
-			       a->z, a->phi, a->dphi, a->alpha, a->dalpha, a->bias, a->dbias};
+			       a->z, a->phi, a->dphi, a->alpha, a->dalpha, a->bias, a->dbias,
+			       a->norm, a->dnorm};
 
 	hz_sync(b->ctx);
 	for (int i = 0; i < LARGE_ARRAYS; i++)
@@ -496,7 +560,10 @@ int bench_mhc(struct bench *b, void (*head)(struct bench *b))
 		if (!taken(b, &rows[i]))
 			continue;
 		head(b);
-		status = run_case(b, &rows[i], &a);
+		if (rows[i].channels && (rows[i].dtype == HZ_F32) != a.floats)
+			status = fill_arrays(b, &a, !a.floats);
+		if (!status)
+			status = run_case(b, &rows[i], &a);
 	}
 	free_arrays(b, &a);
 	return status;

@@ -139,7 +139,8 @@ bad 2 'directory' "an output that is a directory" run hadamard x=x.npy y=../bad
 bad 2 'No such' "an output in no directory" run hadamard x=x.npy y=nowhere/y.npy
 if [ -c /dev/full ]; then
 	"$HURWITZ" $cpu hadamard x=x.npy y=- >/dev/full 2>../err
-	is $? 1 "standard output that is full"
+	is "$? $(cat ../err)" "1 hurwitz: standard output: No space left on device" \
+		"standard output that is full"
 	bad 1 'space' "a device that is full" $cpu hadamard x=x.npy y=/dev/full
 	"$HURWITZ" --help >/dev/full 2>../err
 	is $? 1 "--help on a full device"

@@ -506,7 +506,9 @@ static int write_outputs(struct job *job)
 		}
 		if (!npy_write(output_fd(at), s->array.dtype, s->array.ndim, s->array.shape,
 			       s->array.data))
-			return complain(EXIT_FAILURE, "%s: %s", s->path, strerror(errno));
+			return complain(EXIT_FAILURE, "%s: %s",
+					strcmp(s->path, "-") ? s->path : "standard output",
+					strerror(errno));
 		if (output_close(at, s->path))
 			return EXIT_FAILURE;
 		at++;

@@ -28,7 +28,6 @@ struct geometry {
 #define LONG(n) (2 * (n) * 2)					/* two rows, sums in their place */
 #define LONG_APART(n, groups, warps) ((n) * 2 + (groups) * 16 * (warps) * 256)
 #define HELD(n) ((n) * 2 + 2 * 16 * 512 * 4)			/* a row, sums of two times 16 */
-#define ONE_F32(n) ((n) * 4)
 #define TWO_F32(n) (2 * (n) * 4)
 #define RING (28 * 8192)
 

@@ -275,12 +275,53 @@ static void test_rotated(void)
 	ok(!bad, "with a transform, rows back to back");
 }
 
+/* Codes beyond the caches, of an odd address, are those of calls of fewer rows. */
+static void test_large_calls(void)
+{
+	enum { ROWS = 1700, N = 4096, AT_ONCE = 100 };
+	float *x = malloc(4 * (size_t)ROWS * N);
+	signed char *q = malloc((size_t)ROWS * N + 1), *w = malloc((size_t)AT_ONCE * N);
+	int i, bad = 0;
+
+	for (i = 0; i < ROWS * N; i++)
+		x[i] = (float)((int)rnd_below(&rnd, 255) - 127) / 64;
+	for (i = 0; i < ndevs; i++) {
+		hz_context *const ctx = devs[i].ctx;
+		hz_hadamard_opts rotation = {0};
+		hz_quantize_opts o = {.scale = 0.02f, .hadamard = &rotation};
+		hz_tensor tx = hz_tensor_2d(x, HZ_F32, HZ_CPU, ROWS, N), part = tx,
+			  tq = hz_tensor_2d(q + 1, HZ_S8, HZ_CPU, ROWS, N),
+			  tw = hz_tensor_2d(w, HZ_S8, HZ_CPU, AT_ONCE, N);
+		size_t bytes;
+		int r, st;
+
+		if (devs[i].device != HZ_CPU)
+			continue;
+		memset(q, 0, (size_t)ROWS * N + 1);
+		st = hz_quantize_workspace(ctx, &tx, &tq, &o, &bytes);
+		st = st ? st : hz_reserve(ctx, bytes);
+		st = st ? st : hz_quantize(ctx, &tx, &tq, &o);
+		for (r = 0; !st && r < ROWS; r += AT_ONCE) {
+			part.data = x + (size_t)r * N;
+			part.shape[0] = AT_ONCE;
+			st = hz_quantize(ctx, &part, &tw, &o);
+			bad += memcmp(w, q + 1 + (size_t)r * N, (size_t)AT_ONCE * N) != 0;
+		}
+		bad += st != 0;
+	}
+	ok(!bad, "with a transform, more bytes than caches hold");
+	free(x);
+	free(q);
+	free(w);
+}
+
 int main(void)
 {
 	rnd = tap_seed();
 	quick = tap_quick();
 	dev_open_all();
 	test_rotated();
+	test_large_calls();
 	dev_close_all();
 	return done_testing();
 }

@@ -651,17 +651,22 @@ int hzi_cpu_mhc_sinkhorn_bwd(struct hz_context *ctx, const struct hzi_mhc_sinkho
 
 #define CHAIN_BYTES 4096	/* of the streams of a tile, which are on the stack twice */
 
-/* Layers of a tile of channels follow one another, the streams staying in L1. */
+/*
+ * Layers of a tile of channels follow one another, the streams staying in L1; u, which none of them
+ * reads, goes past the caches. end: it is the last tile of a thread.
+ */
 static void chain_tile(const struct hz_context *ctx, const struct hzi_mhc_recompute_args *a,
-		       int64_t t, int64_t c, int64_t count)
+		       int64_t t, int64_t c, int64_t count, bool end)
 {
 	const struct hzi_mhc_shape *const s = &a->s;
 	const int n = s->n;
 	const int64_t size = hzi_mhc_size(s->dtype), g = t / hzi_mhc_length(s);
 	const int64_t room = hzi_mhc_room(count);
+	struct hzi_mhc_shape all = *s;		/* what all layers write, as rows of u */
 	float x[2][CHAIN_BYTES / 4], f[HZI_MHC_WIDE], u[HZI_MHC_WIDE];
 	struct hzi_mhc_tile now = hzi_mhc_tile(&a->x, size, t, c, n, count, x[1], true);
 
+	all.tokens *= a->layers * (n + 1);
 	for (int l = 0; l < a->layers; l++) {
 		const struct hzi_mhc_layer_args *const layer = &a->layer[l];
 		float p[HZI_MHC_STREAMS], q[HZI_MHC_STREAMS], A[HZI_MHC_STREAMS * HZI_MHC_STREAMS];
@@ -675,6 +680,7 @@ static void chain_tile(const struct hz_context *ctx, const struct hzi_mhc_recomp
 			.x = now.p, .x_stream = now.stream, .count = count, .u = tu.p,
 			.p = tu.p ? hzi_mhc_take(&layer->p, g, n, 1, p) : NULL,
 			.n = n, .dtype = s->dtype,
+			.stream_u = hzi_mhc_stream(ctx, &layer->u, &all, 1), .end = end,
 		};
 
 		if (!last) {
@@ -710,7 +716,8 @@ static void chain_units(void *data, int thread, int64_t begin, int64_t end)
 	(void)thread;
 	for (int64_t t = begin; t < end; t++) {
 		for (int64_t c = 0; c < s->channels; c += wide)
-			chain_tile(job->ctx, job->a, t, c, hzi_mhc_min(wide, s->channels - c));
+			chain_tile(job->ctx, job->a, t, c, hzi_mhc_min(wide, s->channels - c),
+				   t + 1 == end && c + wide >= s->channels);
 	}
 }
 

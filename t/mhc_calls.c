@@ -143,6 +143,8 @@ static void test_recompute(struct dev *dev)
 		good &= recompute_on(dev, k % 2 ? 4 : 1 + k / 2 % 8, floats[k % 3], T,
 				     k % 4 ? T : 1, C, k & 1, k % 3 == 1);
 	}
+	/* Of two cores more than what stays in caches */
+	good &= recompute_on(dev, 4, HZ_BF16, 640, 640, 1024, 1, 0);
 	ok(good, "%s: recompute has the bits of the calls one by one", dev->name);
 }
 

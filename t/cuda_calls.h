@@ -7,6 +7,8 @@
 #ifndef CUDA_CALLS_H
 #define CUDA_CALLS_H
 
+#include <stdbool.h>
+
 #include "fakecuda.h"
 #include "hurwitz.h"
 #include "tap.h"
@@ -32,6 +34,16 @@ static inline const char *taken(void)
 		at += (size_t)snprintf(names + at, sizeof(names) - at, "%s%s", at ? " " : "",
 				       fake->launch(seen)->kernel);
 	return names;
+}
+
+/* The driver, with a GPU of compute capability 9.0, and with `two` one of 8.0 behind it */
+static inline void stand_in_load(bool two)
+{
+	setenv("FAKECUDA_SM", "90,80", 1);
+	setenv("FAKECUDA_DEVICES", two ? "2" : "1", 1);
+	fake = fakecuda_load();
+	if (!fake)
+		skip_all("no stand-in driver");
 }
 
 /* A context with so many arrays of `bytes` each, and a workspace */

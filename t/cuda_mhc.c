@@ -396,11 +396,7 @@ int main(void)
 	size_t i;
 
 	/* Hopper, and one before it, which lacks kernels of one pass */
-	setenv("FAKECUDA_SM", "90,80", 1);
-	setenv("FAKECUDA_DEVICES", "2", 1);
-	fake = fakecuda_load();
-	if (!fake)
-		skip_all("no stand-in driver");
+	stand_in_load(true);
 	for (device = HZ_CUDA; device <= HZ_CUDA + 1; device++) {
 		ctx = stand_in_open(device, arrays, ARRAYS, ARRAY_BYTES, ARRAY_BYTES * 2);
 		for (i = 0; i < sizeof(table) / sizeof(*table); i++)

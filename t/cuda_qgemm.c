@@ -196,11 +196,7 @@ static void test_gpu(int device, int hopper)
 int main(void)
 {
 	/* GPUs 0 and 1: a Hopper and another */
-	setenv("FAKECUDA_DEVICES", "2", 1);
-	setenv("FAKECUDA_SM", "90,80", 1);
-	fake = fakecuda_load();
-	if (!fake)
-		skip_all("no stand-in driver");
+	stand_in_load(true);
 	test_gpu(HZ_CUDA, HZ_CUDA_90A);
 	test_gpu(HZ_CUDA + 1, 0);
 	return done_testing();

@@ -147,6 +147,20 @@ static bool is_code(int dtype)
 	return dtype == HZ_U8 || dtype == HZ_S8;
 }
 
+/* The quick way that sums may go, if where C lies and zeros of rows do not matter */
+static int quick_kind(const struct hzi_qgemm_args *t)
+{
+	/* One multiplier that no column could use */
+	const bool far = !t->multipliers && !t->b_scales && t->mult.u &&
+			 (t->mult.shift < 33 || t->mult.shift > 53);
+
+	if (t->wide)
+		return 0;
+	if (is_code(t->c_dtype))
+		return t->rounding != HZ_ROUND_TFLITE && !far ? HZI_QUICK_CODES : 0;
+	return t->c_dtype != HZ_S32 || t->identity ? HZI_QUICK_ROWS : 0;
+}
+
 static struct hzi_qgemm_out make_out(const struct hzi_qgemm_args *t, const int32_t *b_sums)
 {
 	const int32_t least = t->c_dtype == HZ_S8 ? -128 : 0;
@@ -168,16 +182,12 @@ static struct hzi_qgemm_out make_out(const struct hzi_qgemm_args *t, const int32
 		.a_scale = t->a_scale, .b_scale = t->b_scale, .c_scale = t->c_scale,
 	};
 	const int64_t size = (int64_t)hz_dtype_size(t->c_dtype);
-	const bool whole = (uintptr_t)t->c % 16 == 0 && t->c_n == 1 && !t->wide &&
+	const bool whole = (uintptr_t)t->c % 16 == 0 && t->c_n == 1 &&
 			   (t->c_m * size % 16 == 0 || t->m == 1);
-	/* One multiplier that no column could use */
-	const bool far = !t->multipliers && !t->b_scales && o.u && (o.shift < 33 || o.shift > 53);
 
 	o.a_sums = o.b_zeros || o.b_zero;
-	if (is_code(t->c_dtype))
-		o.quick = whole && !t->a_zeros && !o.tflite && !far ? HZI_QUICK_CODES : 0;
-	else if (t->c_dtype != HZ_S32 || t->identity)
-		o.quick = whole ? HZI_QUICK_ROWS : 0;
+	if (whole && !(is_code(t->c_dtype) && t->a_zeros))
+		o.quick = quick_kind(t);
 	o.bounded = is_code(t->c_dtype) ? t->min > least || t->max < least + 255
 					: t->fmin > -INFINITY || t->fmax < INFINITY;
 	o.bias_max = t->wide ? 0 : (int32_t)(INT32_MAX - t->reach);
@@ -232,41 +242,51 @@ static const struct few_kernel few_kernels[] = {
 	 HZI_FEW_BYTES(64, HZI_FEW_STAGES_64)},
 };
 
+#define FEW_CYCLES 265		/* of a block of k by 64 rows, on an H200 */
+#define WIDE_BLOCKS 256		/* of k: 32768 products of 255^2, whose sum 32 bits hold */
+
 /*
  * Blocks of a cluster, which share k: what needs the fewest steps, if what a block does once takes
- * as long as 12 blocks of k.
+ * as long as 12 blocks of k. wide: no share is beyond sums of 32 bits; 0 if there is no such.
  */
-static unsigned few_shares(int64_t sms, int64_t tiles, int64_t blocks)
+static unsigned few_shares(int64_t sms, int64_t tiles, int64_t blocks, bool wide, int64_t *cycles)
 {
 	int64_t least = INT64_MAX;
-	unsigned best = 1;
+	unsigned best = 0;
 
 	for (unsigned i = 1; i <= 8 && i <= blocks; i *= 2) {
 		const int64_t steps = ceil_div(tiles * i, sms) * (ceil_div(blocks, i) + 12);
 
-		if (steps < least) {
+		if (steps < least && !(wide && ceil_div(blocks, i) > WIDE_BLOCKS)) {
 			least = steps;
 			best = i;
 		}
 	}
+	*cycles = least * FEW_CYCLES;
 	return best;
 }
 
 static int launch_few(struct hz_context *ctx, const struct hzi_qgemm_args *t, const uint8_t *b,
-		      const struct hzi_qgemm_out *out, bool early)
+		      const struct hzi_qgemm_out *out, unsigned shares, bool early)
 {
-	const int64_t tiles = ceil_div(t->n, HZI_FEW_COLUMNS);
 	const struct few_kernel *f = few_kernels;
 	struct hzi_qgemm_few p = {
 		.b = b, .out = *out, .width = (int32_t)hzi_qpack_width(HZI_QLAYOUT_CUDA, t->n),
-		.blocks = (int32_t)ceil_div(t->k, HZI_QK_BLOCK),
+		.blocks = (int32_t)ceil_div(t->k, HZI_QK_BLOCK), .wide = t->wide,
 	};
-	struct hzi_launch launch = {.block = {HZI_FEW_THREADS}, .early = early, .aligned = true};
+	struct hzi_launch launch = {.block = {HZI_FEW_THREADS}, .cluster = shares, .early = early,
+				    .aligned = true};
 
-	while (f->rows < t->m)
+	while (f->rows < t->m && f->rows < HZI_FEW_ROWS)
 		f++;
-	launch.cluster = few_shares(hzi_cuda_device(ctx)->multiprocessors, tiles, p.blocks);
-	launch.grid[0] = (unsigned)tiles * launch.cluster;
+	if (!p.out.quick || t->n % 16) {
+		p.loose = true;
+		p.out.quick = quick_kind(t);
+		if (t->a_zeros)
+			p.out.a_zero = 0;
+	}
+	launch.grid[0] = (unsigned)ceil_div(t->n, HZI_FEW_COLUMNS) * shares;
+	launch.grid[1] = (unsigned)ceil_div(t->m, f->rows);
 	launch.shared_bytes = (unsigned)(SHARED_START + f->bytes);
 	HZ_CHECK(hzi_cuda_tensor_map(ctx, "qgemm", &p.a, t->a, t->k, t->m, t->a_m, 128,
 				     f->rows));
@@ -305,31 +325,38 @@ static int64_t clusters(int64_t sms, int blocks)
 
 #define BAND_ROWS 2048	/* of A, of which a wave has tiles by as many columns */
 
-static int launch_tma(struct hz_context *ctx, const struct hzi_qgemm_args *t, const uint8_t *b,
-		      const struct hzi_qgemm_out *out, bool early)
+static const struct tma_kernel *best_tma(int64_t sms, const struct hzi_qgemm_args *t,
+					 int64_t *cycles)
 {
-	const int64_t sms = hzi_cuda_device(ctx)->multiprocessors,
-		      blocks = ceil_div(t->k, HZI_QK_BLOCK);
-	struct hzi_qgemm_tma p = {
-		.b = b, .out = *out, .width = (int32_t)hzi_qpack_width(HZI_QLAYOUT_CUDA, t->n),
-		.blocks = (int32_t)blocks,
-	};
-	struct hzi_launch launch = {.block = {HZI_TMA_THREADS}, .early = early, .aligned = true};
+	const int64_t blocks = ceil_div(t->k, HZI_QK_BLOCK);
 	const struct tma_kernel *f = NULL;
-	int64_t least = INT64_MAX;
 
+	*cycles = INT64_MAX;
 	for (size_t i = 0; i < sizeof(tma_kernels) / sizeof(*tma_kernels); i++) {
 		const struct tma_kernel *g = &tma_kernels[i];
 		const int64_t tiles = ceil_div(t->m, HZI_TMA_ROWS * g->down) *
 				      ceil_div(t->n, g->columns * g->across);
-		const int64_t cycles = ceil_div(tiles, clusters(sms, g->down * g->across)) *
-				       (blocks * g->block + g->tile) + g->once;
+		const int64_t all = ceil_div(tiles, clusters(sms, g->down * g->across)) *
+				    (blocks * g->block + g->tile) + g->once;
 
-		if (cycles < least) {
-			least = cycles;
+		if (all < *cycles) {
+			*cycles = all;
 			f = g;
 		}
 	}
+	return f;
+}
+
+static int launch_tma(struct hz_context *ctx, const struct hzi_qgemm_args *t, const uint8_t *b,
+		      const struct hzi_qgemm_out *out, const struct tma_kernel *f, bool early)
+{
+	const int64_t sms = hzi_cuda_device(ctx)->multiprocessors;
+	struct hzi_qgemm_tma p = {
+		.b = b, .out = *out, .width = (int32_t)hzi_qpack_width(HZI_QLAYOUT_CUDA, t->n),
+		.blocks = (int32_t)ceil_div(t->k, HZI_QK_BLOCK),
+	};
+	struct hzi_launch launch = {.block = {HZI_TMA_THREADS}, .early = early, .aligned = true};
+
 	p.tiles_m = (int32_t)ceil_div(t->m, HZI_TMA_ROWS * f->down);
 	p.tiles_n = (int32_t)ceil_div(t->n, f->columns * f->across);
 	p.band = BAND_ROWS / (HZI_TMA_ROWS * f->down);
@@ -366,12 +393,40 @@ static int64_t lines_bytes(const struct hzi_qgemm_args *t)
 	return hzi_round_up(t->k, 16) * t->m;
 }
 
+/*
+ * A part of the rows, by the kernels that take the least time: more than those for few rows are
+ * for may be several times as many, if each multiprocessor gets one block at most.
+ */
+static int multiply_rows(struct hz_context *ctx, const struct hzi_qgemm_args *t, const uint8_t *b,
+			 const struct hzi_qgemm_out *out, bool early)
+{
+	const int64_t sms = hzi_cuda_device(ctx)->multiprocessors;
+	const int64_t tiles = ceil_div(t->n, HZI_FEW_COLUMNS) * ceil_div(t->m, HZI_FEW_ROWS);
+	const bool hopper = hzi_cuda_device(ctx)->sm == SM_HOPPER && HZ_CUDA_90A && t->k > 0;
+	const struct tma_kernel *f = NULL;
+	int64_t few = INT64_MAX, many = INT64_MAX;
+	unsigned shares = 0;
+
+	if (hopper)
+		shares = few_shares(sms, tiles, ceil_div(t->k, HZI_QK_BLOCK), t->wide, &few);
+	if (hopper && !t->wide)
+		f = best_tma(sms, t, &many);
+	if (shares && (t->m <= HZI_FEW_ROWS ||
+		       (f && tiles * shares <= sms && few < many / 10 * 9)))
+		return launch_few(ctx, t, b, out, shares, early);
+	if (f)
+		return launch_tma(ctx, t, b, out, f, early);
+
+	struct hzi_qgemm_any p = make_any(t, b, out);
+
+	return launch_any(ctx, t, &p, 1);
+}
+
 /* One matrix with packed B; room is for A, where that has to be moved. */
 static int multiply(struct hz_context *ctx, struct hzi_qgemm_args *t, const uint8_t *b, void *room,
 		    bool early)
 {
 	const int64_t codes = hzi_qpack_codes(HZI_QLAYOUT_CUDA, t->k, t->n);
-	const struct hzi_cuda_device *device = hzi_cuda_device(ctx);
 	struct hzi_qgemm_out out;
 
 	if (!aligned(t)) {
@@ -401,15 +456,7 @@ static int multiply(struct hz_context *ctx, struct hzi_qgemm_args *t, const uint
 		out.zero_row = out.scale_row = t->row_stride[HZ_MAXDIM - 1] + row;
 		out.zero_row *= t->zero_step;
 		out.scale_row *= t->scale_step;
-		if (device->sm != SM_HOPPER || !HZ_CUDA_90A || t->wide || t->k == 0) {
-			struct hzi_qgemm_any p = make_any(&part, b, &out);
-
-			HZ_CHECK(launch_any(ctx, &part, &p, 1));
-		} else if (part.m <= HZI_FEW_ROWS) {
-			HZ_CHECK(launch_few(ctx, &part, b, &out, early));
-		} else {
-			HZ_CHECK(launch_tma(ctx, &part, b, &out, early));
-		}
+		HZ_CHECK(multiply_rows(ctx, &part, b, &out, early));
 	}
 	return HZ_OK;
 }

@@ -111,9 +111,13 @@ struct out_columns {
 	alignas(16) int32_t add[N], zero[N], factor[N], round[N], more[N];
 };
 
-/* Column n, as number at; false if it cannot be done, as at the edge if 16 does not divide n. */
+/*
+ * Column n, as number at; false if it cannot be done, as at the edge if 16 does not divide n, but
+ * for the loose.
+ */
 template <int N>
-HZ_DEVICE bool quick_column(const hzi_qgemm_out &o, int n, out_columns<N> &columns, int at)
+HZ_DEVICE bool quick_column(const hzi_qgemm_out &o, int n, out_columns<N> &columns, int at,
+			    bool loose = false)
 {
 	const int32_t offset = o.c_dtype == HZ_S8 ? 128 : 0;
 	int32_t zero, bias, times;
@@ -121,7 +125,7 @@ HZ_DEVICE bool quick_column(const hzi_qgemm_out &o, int n, out_columns<N> &colum
 	hzi_multiplier m;
 
 	if (n >= o.n) {
-		fits = o.n % 16 == 0;
+		fits = loose || o.n % 16 == 0;
 		n = o.n - 1;
 	}
 	zero = b_zero_of(o, n);
@@ -319,7 +323,8 @@ HZ_DEVICE uint32_t quick_codes(const hzi_qgemm_out &o, const int4 &raw, const fo
 	return pack_u8(y) ^ (offset ? 0x80808080 : 0);
 }
 
-/* Four columns from n on of row r, from raw sums. */
+/* Four columns from n on of row r, from raw sums. LOOSE: C lies anywhere. */
+template <bool LOOSE = false>
 HZ_DEVICE void quick_four(const hzi_qgemm_out &o, const int4 &raw, const out_row &row,
 			  const four_columns &c, int r, int n)
 {
@@ -336,6 +341,14 @@ HZ_DEVICE void quick_four(const hzi_qgemm_out &o, const int4 &raw, const out_row
 #pragma unroll
 		for (int i = 0; i < 4; i++)
 			v[i] = max(o.min, min(o.max, v[i]));
+		if (LOOSE) {
+#pragma unroll
+			for (int i = 0; i < 4; i++) {
+				if (n + i < o.n)
+					((int32_t *)o.c)[r * o.c_m + (n + i) * o.c_n] = v[i];
+			}
+			return;
+		}
 		*(int4 *)((int32_t *)o.c + to) = make_int4(v[0], v[1], v[2], v[3]);
 		return;
 	}
@@ -352,7 +365,14 @@ HZ_DEVICE void quick_four(const hzi_qgemm_out &o, const int4 &raw, const out_row
 
 		v[i] = __float_as_int(t < o.fmin ? o.fmin : t > o.fmax ? o.fmax : t);
 	}
-	if (o.c_dtype == HZ_F32)
+	if (LOOSE) {
+#pragma unroll
+		for (int i = 0; i < 4; i++) {
+			if (n + i < o.n)
+				store_any(o.c_dtype, o.c, r * o.c_m + (n + i) * o.c_n,
+					  __int_as_float(v[i]));
+		}
+	} else if (o.c_dtype == HZ_F32)
 		*(int4 *)((int32_t *)o.c + to) = make_int4(v[0], v[1], v[2], v[3]);
 	else
 		*(int2 *)((uint16_t *)o.c + to) = make_int2(to_pair(o.c_dtype, v[0], v[1]),

@@ -108,6 +108,8 @@ struct hzi_qgemm_few {
 	const uint8_t *b;
 	struct hzi_qgemm_out out;
 	int32_t width, blocks;
+	int32_t loose;			/* out.quick holds for any strides, n, and zeros of rows */
+	int32_t wide;			/* sums of all blocks may not fit in 32 bits */
 };
 
 /* A linear layer: up to 4 rows of floats, which are whole pieces of 16 bytes. */

@@ -6,9 +6,7 @@
  * Blocks of k of both operands come by the copy engine, as in qgemm_tma.cu, and blocks of a cluster
  * share k.
  */
-#include "gpu/qgemm.cuh"
-#include "gpu/tma.cuh"
-#include "gpu/wgmma.cuh"
+#include "gpu/qgemm_few.cuh"
 
 #if HAVE_WGMMA
 
@@ -33,24 +31,51 @@ FEW_SIZE(16);
 FEW_SIZE(32);
 FEW_SIZE(64);
 
-/* Where column n stands in a row of sums, so that few threads of a warp meet in a bank. */
-HZ_DEVICE int few_at(int n)
+/* Four columns the general way, from the sums of all blocks: in 64 bits if 32 may not do. */
+template <int ROWS>
+HZ_DEVICE void few_general(const hzi_qgemm_few &p, const int32_t (*slots)[HZI_FEW_PITCH], int share,
+			   int blocks, int at, int32_t row_sum, int r, int n)
 {
-	return n ^ (n >> 3 & 4);
+#pragma unroll 1
+	for (int i = 0; i < 4; i++) {
+		const out_column column = general_column(p.out, n + i);
+		int64_t raw = 0;
+
+		for (int j = 0; j < blocks; j++)
+			raw += slots[j * share][few_at(at) + i];
+		if (p.wide)
+			general_put(p.out, column, raw, row_sum, r, n + i);
+		else
+			general_put(p.out, column, (int32_t)raw, row_sum, r, n + i);
+	}
 }
 
-/* To another block's memory, or to this one's; addresses of cluster_map(). */
-HZ_DEVICE void send(uint32_t to, int32_t v, uint32_t barrier)
+/* Four codes: with zeros of rows, and anywhere, if p is loose. */
+HZ_DEVICE void few_codes(const hzi_qgemm_few &p, int4 raw, const four_columns &columns,
+			 int32_t row_sum, int r, int n)
 {
-	asm volatile("st.async.weak.shared::cluster.mbarrier::complete_tx::bytes.b32 "
-		     "[%0], %1, [%2];" :: "r"(to), "r"(v), "r"(barrier) : "memory");
-}
+	uint8_t *c = (uint8_t *)p.out.c + r * p.out.c_m + n * p.out.c_n;
+	uint32_t w;
 
-HZ_DEVICE void send_four(uint32_t to, int32_t a, int32_t b, int32_t c, int32_t d, uint32_t barrier)
-{
-	asm volatile("st.async.weak.shared::cluster.mbarrier::complete_tx::bytes.v4.b32 "
-		     "[%0], {%1, %2, %3, %4}, [%5];"
-		     :: "r"(to), "r"(a), "r"(b), "r"(c), "r"(d), "r"(barrier) : "memory");
+	if (p.out.a_zeros) {
+		const int4 sums = *(const int4 *)(p.out.b_sums + n);
+		const int32_t zero = general_row(p.out, r).zero;
+
+		raw.x -= zero * (p.out.k * columns.zero.x + sums.x);
+		raw.y -= zero * (p.out.k * columns.zero.y + sums.y);
+		raw.z -= zero * (p.out.k * columns.zero.z + sums.z);
+		raw.w -= zero * (p.out.k * columns.zero.w + sums.w);
+	}
+	w = quick_codes(p.out, raw, columns, row_sum);
+	if (!p.loose) {
+		*(uint32_t *)c = w;
+		return;
+	}
+#pragma unroll
+	for (int i = 0; i < 4; i++) {
+		if (n + i < p.out.n)
+			c[i * p.out.c_n] = (uint8_t)(w >> 8 * i);
+	}
 }
 
 /* The warps: 0 to 3 multiply, the next add up the rows of A, two make the columns ready. */
@@ -58,11 +83,8 @@ HZ_DEVICE void send_four(uint32_t to, int32_t a, int32_t b, int32_t c, int32_t d
 #define COLUMN_WARP 8
 
 /*
- * The blocks of a cluster have the same 64 columns, and of k a share each. Columns are the 64 rows
- * of a matrix product with the rows of A as its columns; or the other way round, so that a thread
- * has 16 successive columns: of 32 rows the other half of a product is of no use then. In the end
- * each block gets the sums of all for its share of the rows. B of the first blocks of k is under
- * way before the kernel ahead has ended.
+ * The blocks of a cluster have the same 64 columns and the same rows, the next ROWS for each step
+ * along the grid's y. B of the first blocks of k is under way before the kernel ahead has ended.
  */
 template <int ROWS, int STAGES, bool SIGNED>
 HZ_DEVICE void few_kernel(const hzi_qgemm_few &p)
@@ -70,10 +92,9 @@ HZ_DEVICE void few_kernel(const hzi_qgemm_few &p)
 	constexpr int b_bytes = HZI_FEW_COLUMNS * HZI_QK_BLOCK, a_bytes = ROWS * HZI_QK_BLOCK;
 	/* Warps that add up, and chunks of a block of A for each of their threads */
 	constexpr int sum_warps = ROWS < 16 ? 2 : 4, items = ROWS * 8 / (32 * sum_warps);
-	constexpr bool upright = ROWS >= 32;
 	auto &s = *(few_memory<ROWS, STAGES> *)shared_start();
 	const int warp = __shfl_sync(~0u, threadIdx.x / 32, 0), lane = threadIdx.x % 32;
-	const bool sums = p.out.a_sums;
+	const bool adds = p.out.a_sums;
 	const uint32_t full = shared_address(s.full), empty = shared_address(s.empty);
 	const uint32_t ready = shared_address(&s.ready);
 	uint32_t rank, blocks;
@@ -85,6 +106,7 @@ HZ_DEVICE void few_kernel(const hzi_qgemm_few &p)
 	/* Blocks are a power of two, and so are their shares of the rows. */
 	const bool alone = blocks == 1;
 	const int share = ROWS / blocks, row0 = rank * share, bits = __ffs(share) - 1;
+	const int m0 = blockIdx.y * ROWS;
 
 	auto load_b = [&](int k, int at) {
 		barrier_expect(full + 8 * at, b_bytes + a_bytes);
@@ -93,7 +115,7 @@ HZ_DEVICE void few_kernel(const hzi_qgemm_few &p)
 			   full + 8 * at);
 	};
 	auto load_a = [&](int k, int at) {
-		copy_box(shared_address(s.a[at]), p.a, (begin + k) * HZI_QK_BLOCK, 0,
+		copy_box(shared_address(s.a[at]), p.a, (begin + k) * HZI_QK_BLOCK, m0,
 			 full + 8 * at);
 	};
 	/* Where sums of row r go from this block. */
@@ -112,7 +134,7 @@ HZ_DEVICE void few_kernel(const hzi_qgemm_few &p)
 
 	if (mine < STAGES) {
 		barrier_init(full + 8 * mine, 1);
-		barrier_init(empty + 8 * mine, 4 + (sums ? sum_warps : 0));
+		barrier_init(empty + 8 * mine, 4 + (adds ? sum_warps : 0));
 		barrier_init_fence();
 		copy_fence();
 		if (mine < count)
@@ -142,7 +164,7 @@ HZ_DEVICE void few_kernel(const hzi_qgemm_few &p)
 	if (warp < SUM_WARP) {
 		const uint64_t x = wgmma_lines(shared_address(s.b[0]));
 		const uint64_t y = wgmma_lines(shared_address(s.a[0]));
-		int32_t acc[upright ? HZI_FEW_COLUMNS / 2 : ROWS / 2] = {};
+		few_sums<ROWS> sums;
 
 		auto done_with = [&](int k, int at) {
 			if (k >= 0 && k + STAGES < count && lane == 0)
@@ -155,60 +177,31 @@ HZ_DEVICE void few_kernel(const hzi_qgemm_few &p)
 			const uint64_t b = y + ring.at * (a_bytes / 16);
 
 			barrier_wait(full + 8 * ring.at, ring.parity);
-			wgmma_keep(acc);
-			wgmma_fence();
-#pragma unroll
-			for (int c = 0; c < 4; c++) {
-				if (upright)
-					wgmma<SIGNED, false>(acc, b + 2 * c, a + 2 * c, 1);
-				else
-					wgmma<false, SIGNED>(acc, a + 2 * c, b + 2 * c, 1);
-			}
-			wgmma_commit();
-			wgmma_keep(acc);
-			wgmma_wait<1>();
-			wgmma_keep(acc);
+			sums.template multiply<SIGNED>(b, a);
+			sums.template wait<1>();
 			done_with(k - 1, last);
 			last = ring.at;
 			ring.next();
 		}
-		wgmma_wait<0>();
-		wgmma_keep(acc);
-#pragma unroll
-		for (int i = 0; upright && i < HZI_FEW_COLUMNS / 2; i += 4) {
-			const int r = warp * 16 + (lane >> 2) + i / 16 * 8;
-			const int e = i % 16 / 4 * 8 + i / 16 * 2;
-
-			const int at = few_at(16 * (lane & 3) + i % 16);
-
-			if (warp * 16 >= ROWS)
-				continue;
+		sums.template wait<0>();
+		sums.put([&](int r, int at, int32_t a, int32_t b, int32_t c, int32_t d) {
 			if (alone)
-				*(int4 *)&s.slots[r][at] =
-					make_int4(acc[e], acc[e + 1], acc[e + 4], acc[e + 5]);
+				*(int4 *)&s.slots[r][at] = make_int4(a, b, c, d);
 			else
-				send_four(slot_of(r, at), acc[e], acc[e + 1], acc[e + 4],
-					  acc[e + 5], ready_of(r));
-		}
-#pragma unroll
-		for (int i = 0; !upright && i < ROWS / 2; i++) {
-			const int line = warp * 16 + (lane >> 2) + i % 4 / 2 * 8;
-			const int r = i / 4 * 8 + 2 * (lane & 3) + i % 2;
-
-			const int at = few_at(column_of_line(line));
-
+				send_four(slot_of(r, at), a, b, c, d, ready_of(r));
+		}, [&](int r, int at, int32_t v) {
 			if (alone)
-				s.slots[r][at] = acc[i];
+				s.slots[r][at] = v;
 			else
-				send(slot_of(r, at), acc[i], ready_of(r));
-		}
+				send(slot_of(r, at), v, ready_of(r));
+		});
 	} else if (warp < SUM_WARP + sum_warps) {
 		const int thread = threadIdx.x - 32 * SUM_WARP;
 		const uint32_t codes = shared_address(s.a[0]) + 16 * thread;
 		int32_t sum[items] = {};
 
 #pragma unroll 1
-		for (int k = 0, last = 0; sums && k < count; k++) {
+		for (int k = 0, last = 0; adds && k < count; k++) {
 			barrier_wait(full + 8 * ring.at, ring.parity);
 			/* Its codes have been added, not only asked for. */
 			if (k > 0 && k - 1 + STAGES < count && lane == 0)
@@ -251,7 +244,7 @@ HZ_DEVICE void few_kernel(const hzi_qgemm_few &p)
 				ring.next();
 			}
 		} else if (fits && column >= 0 && column < HZI_FEW_COLUMNS) {
-			fits = quick_column(p.out, n0 + column, s.column, column);
+			fits = quick_column(p.out, n0 + column, s.column, column, p.loose);
 		}
 		__syncwarp();
 	}
@@ -263,9 +256,10 @@ HZ_DEVICE void few_kernel(const hzi_qgemm_few &p)
 	const four_columns columns = load_four(s.column, at);
 
 #pragma unroll 1
-	for (int i = 2 * warp + lane / 16; i < share && row0 + i < p.out.m;
+	for (int i = 2 * warp + lane / 16; i < share && m0 + row0 + i < p.out.m;
 	     i += HZI_FEW_THREADS / 16) {
-		out_row of = quick_row(p.out, row0 + i);
+		const int r = m0 + row0 + i;
+		out_row of = quick_row(p.out, r);
 		int4 raw = {};
 
 #pragma unroll 4
@@ -279,17 +273,13 @@ HZ_DEVICE void few_kernel(const hzi_qgemm_few &p)
 			raw.w += v.w;
 			of.sum += row[HZI_FEW_COLUMNS];
 		}
-		if (!fits) {
-#pragma unroll 1
-			for (int j = 0; j < 4; j++)
-				general_put(p.out, general_column(p.out, n + j), element(raw, j),
-					    of.sum, row0 + i, n + j);
-		} else if (p.out.quick == HZI_QUICK_ROWS) {
-			quick_four(p.out, raw, of, columns, row0 + i, n);
-		} else if (n < p.out.n) {
-			*(uint32_t *)((uint8_t *)p.out.c + (row0 + i) * p.out.c_m + n) =
-				quick_codes(p.out, raw, columns, of.sum);
-		}
+		if (!fits)
+			few_general<ROWS>(p, s.slots + i, share, blocks, at, of.sum, r, n);
+		else if (p.out.quick == HZI_QUICK_ROWS)
+			p.loose ? quick_four<true>(p.out, raw, of, columns, r, n)
+				: quick_four<false>(p.out, raw, of, columns, r, n);
+		else if (n < p.out.n)
+			few_codes(p, raw, columns, of.sum, r, n);
 	}
 }
 

@@ -36,7 +36,7 @@ static const struct row {
 	{9, 100, 4096, "qgemm_few_16_u", "qgemm_any_u"},
 	{32, 64, 48, "qgemm_few_32_u", "qgemm_any_u"},
 	{64, 4096, 4096, "qgemm_few_64_u", "qgemm_any_u"},
-	{65, 100, 208, "qgemm_tma_64_u", "qgemm_any_u"},
+	{65, 100, 208, "qgemm_few_64_u", "qgemm_any_u"},
 	{1024, 1024, 1024, "qgemm_tma_64_u", "qgemm_any_u"},
 	{2048, 2048, 2048, "qgemm_tma_256_u", "qgemm_any_u"},
 	{4096, 4096, 4096, "qgemm_tma_256_u", "qgemm_any_u"},
@@ -54,7 +54,13 @@ static const struct row {
 	{2700, 3000, 260, "qgemm_tma_256_u", "qgemm_any_u"},
 	{2700, 3000, 130, "qgemm_tma_256_u", "qgemm_any_u"},
 	{7, 9, 0, "qgemm_any_u", "qgemm_any_u"},
-	{7, 9, 80000, "qgemm_any_wide_u", "qgemm_any_wide_u"},
+	/* Beyond sums of 32 bits, which those of a share of k are not; 100 rows have no such */
+	{7, 9, 80000, "qgemm_few_8_u", "qgemm_any_wide_u"},
+	{7, 9, 262145, "qgemm_any_wide_u", "qgemm_any_wide_u"},
+	{100, 9, 80000, "qgemm_any_wide_u", "qgemm_any_wide_u"},
+	/* Few tiles: they share k */
+	{128, 128, 16384, "qgemm_few_64_u", "qgemm_any_u"},
+	{512, 512, 4096, "qgemm_few_64_u", "qgemm_any_u"},
 };
 
 static void test_row(hz_context *ctx, int device, const struct row *r, const char *kernel)

@@ -206,7 +206,7 @@ static void test_gemm2(void)
 	if (hz_lattice_open(ctx, &l, &o) || hz_vlut_open(ctx, &v, l, l, NULL))
 		bail("%s", hz_errmsg(ctx));
 	is_int(hz_vlut_gemm2(ctx, v, &w, &u, &whole), HZ_OK, "both coded: %s", hz_errmsg(ctx));
-	is_str(taken(), "lattice_decode_d4_s8 lattice_decode_d4_s8 qgemm_lines qgemm_tma_64_s",
+	is_str(taken(), "lattice_decode_d4_s8 lattice_decode_d4_s8 qgemm_lines qgemm_few_64_s",
 	       "whole numbers");
 	is_int(hz_vlut_gemm2(ctx, v, &w, &u, &real), HZ_OK, "both coded");
 	is_str(taken(), "lattice_decode_d4_f16 vlut_x_tiles vlut_wgmma_d4_128", "floats");

@@ -138,18 +138,16 @@ struct range_values<DTYPE, 1> {
 	}
 };
 
-/* Joins ranges of so many lanes next to each other, a power of two; mask has these lanes. */
-HZ_DEVICE void join_rows(range *r, int count, int lanes, uint32_t mask)
+/* Joins the ranges of so many lanes next to each other, a power of two; mask has these lanes. */
+HZ_DEVICE range join_row(range r, int lanes, uint32_t mask)
 {
 #pragma unroll
 	for (int d = 16; d; d /= 2) {
-		if (d >= lanes)
-			continue;
-#pragma unroll
-		for (int s = 0; s < count; s++)
-			r[s] = join(r[s], {__shfl_xor_sync(mask, r[s].below, d),
-					   __shfl_xor_sync(mask, r[s].above, d)});
+		if (d < lanes)
+			r = join(r, {__shfl_xor_sync(mask, r.below, d),
+				     __shfl_xor_sync(mask, r.above, d)});
 	}
+	return r;
 }
 
 /*
@@ -166,7 +164,7 @@ HZ_DEVICE void range_long(const hzi_range_tiles &p)
 	range r = {0, 0};
 
 	auto flush = [&](int64_t next) {
-		join_rows(&r, 1, lanes, mask);
+		r = join_row(r, lanes, mask);
 		if (lane == 0 && last >= 0 && p.scale)
 			put_parameters(p, last, r);
 		else if (lane == 0 && last >= 0)
@@ -195,9 +193,54 @@ HZ_DEVICE void range_long(const hzi_range_tiles &p)
 	flush(-1);
 }
 
+/* Ranges that are 2 W apart take in those W further on. */
+template <int W>
+HZ_DEVICE void join_turns(range (&r)[HZI_RANGE_PIECES])
+{
+#pragma unroll
+	for (int s = 0; s < HZI_RANGE_PIECES; s += 2 * W)
+		r[s] = join(r[s], r[s + W]);
+}
+
+/*
+ * Joins each of the ranges over so many lanes, HZI_RANGE_PIECES of them or more: with every step a
+ * lane gives away half and takes over the other half. Lane n gets number n % HZI_RANGE_PIECES.
+ */
+HZ_DEVICE range share_rows(range (&r)[HZI_RANGE_PIECES], int lanes, uint32_t mask)
+{
+	static_assert(HZI_RANGE_PIECES == 8, "three steps");
+	auto step = [&](auto count) {
+		constexpr int half = decltype(count)::value, lane = HZI_RANGE_PIECES / 2 / half;
+		const bool high = threadIdx.x & lane;
+
+#pragma unroll
+		for (int j = 0; j < half; j++) {
+			const range low = r[2 * j], up = r[2 * j + 1];
+			const float below = high ? low.below : up.below;
+			const float above = high ? low.above : up.above;
+
+			r[j] = join({high ? up.below : low.below, high ? up.above : low.above},
+				    {__shfl_xor_sync(mask, below, lane),
+				     __shfl_xor_sync(mask, above, lane)});
+		}
+	};
+
+	step(std_int<4>());
+	step(std_int<2>());
+	step(std_int<1>());
+#pragma unroll
+	for (int d = 16; d >= HZI_RANGE_PIECES; d /= 2) {
+		if (d < lanes)
+			r[0] = join(r[0], {__shfl_xor_sync(mask, r[0].below, d),
+					   __shfl_xor_sync(mask, r[0].above, d)});
+	}
+	return r[0];
+}
+
 /*
  * The same where a lane has no more than HZI_RANGE_PIECES values or pieces of a row: several rows
- * at once, 2^log_turns pieces of each, so that their parameters are made side by side.
+ * at once, 2^log_turns pieces of each, so that their parameters are made side by side. The ranges
+ * are to stay in registers: every index of them is known when this is compiled.
  */
 template <int DTYPE, int V>
 HZ_DEVICE void range_short(const hzi_range_tiles &p)
@@ -213,6 +256,18 @@ HZ_DEVICE void range_short(const hzi_range_tiles &p)
 		range r[HZI_RANGE_PIECES];
 		range_place at = {};
 
+		auto finish = [&](int n, const range &mine) {
+			const int64_t of = row + (int64_t)n * workers;
+
+			if (of >= p.tiles)
+				return;
+			at = place_range(p, (uint32_t)of);
+			if (p.scale)
+				put_parameters(p, at.p, mine);
+			else
+				put_range(p.range, at.p, mine);
+		};
+
 #pragma unroll
 		for (int s = 0; s < HZI_RANGE_PIECES; s++) {
 			const int64_t n = row + (int64_t)(s >> p.log_turns) * workers;
@@ -227,30 +282,41 @@ HZ_DEVICE void range_short(const hzi_range_tiles &p)
 			r[s] = {0, 0};
 			v[s].put(r[s]);
 		}
-#pragma unroll
-		for (int w = 1; w < HZI_RANGE_PIECES; w *= 2) {
-#pragma unroll
-			for (int s = 0; w < turns && s < HZI_RANGE_PIECES; s += 2 * w)
-				r[s] = join(r[s], r[s + w]);
+		if (turns == 1 && lanes >= HZI_RANGE_PIECES) {
+			const range mine = share_rows(r, lanes, mask);
+
+			if (lane < HZI_RANGE_PIECES)
+				finish(lane, mine);
+			continue;
 		}
-		join_rows(r, HZI_RANGE_PIECES, lanes, mask);
+		if (turns > 1)
+			join_turns<1>(r);
+		if (turns > 2)
+			join_turns<2>(r);
+		if (turns > 4)
+			join_turns<4>(r);
+#pragma unroll
+		for (int d = 16; d; d /= 2) {
+			if (d >= lanes)
+				continue;
+#pragma unroll
+			for (int s = 0; s < HZI_RANGE_PIECES; s++)
+				r[s] = join(r[s], {__shfl_xor_sync(mask, r[s].below, d),
+						   __shfl_xor_sync(mask, r[s].above, d)});
+		}
 		/* Lane n finishes rows n, n + lanes and so on. */
 		for (int n = lane; n < rows; n += lanes) {
-			const int64_t of = row + (int64_t)n * workers;
-			range mine = r[0];
+			uint32_t below = 0, above = 0;
 
+			/* An index that is not known would be one of local memory. */
 #pragma unroll
-			for (int s = 1; s < HZI_RANGE_PIECES; s++) {
-				if (s == n << p.log_turns)
-					mine = r[s];
+			for (int s = 0; s < HZI_RANGE_PIECES; s++) {
+				const uint32_t chosen = s == n << p.log_turns ? ~0u : 0;
+
+				below |= __float_as_uint(r[s].below) & chosen;
+				above |= __float_as_uint(r[s].above) & chosen;
 			}
-			if (of >= p.tiles)
-				break;
-			at = place_range(p, (uint32_t)of);
-			if (p.scale)
-				put_parameters(p, at.p, mine);
-			else
-				put_range(p.range, at.p, mine);
+			finish(n, {__uint_as_float(below), __uint_as_float(above)});
 		}
 	}
 }

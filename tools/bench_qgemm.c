@@ -18,39 +18,54 @@
 
 enum kind { QUANTIZE, DEQUANTIZE, CHOOSE, QGEMM, QLINEAR };
 
-enum { QUICK = 1, ROWS_OWN = 2, ROTATED = 4 };
+/* COLUMNS_OWN: scales of columns; APART: rows 64 elements apart; TURNED: floats are transposed */
+enum { QUICK = 1, ROWS_OWN = 2, ROTATED = 4, COLUMNS_OWN = 8, APART = 16, TURNED = 32 };
+
+#define GAP 64			/* elements between rows that are apart */
 
 static const struct row {
 	enum kind kind;
 	int flags;
 	int x_dtype, q_dtype;		/* of a product: C or x, and A and B */
 	int64_t m, n, k;		/* 0: all elements, in rows of 4096 */
+	int64_t items;			/* of a batch; 0: none */
 } rows[] = {
-	{QUANTIZE, QUICK, HZ_F32, HZ_U8, 0, 0, 0},
-	{QUANTIZE, 0, HZ_BF16, HZ_S8, 0, 0, 0},
-	{QUANTIZE, ROWS_OWN, HZ_F32, HZ_S8, 0, 0, 0},
-	{QUANTIZE, ROTATED, HZ_F32, HZ_S8, 0, 0, 0},
-	{QUANTIZE, ROTATED | ROWS_OWN, HZ_BF16, HZ_S8, 0, 0, 0},
-	{DEQUANTIZE, QUICK, HZ_F32, HZ_U8, 0, 0, 0},
-	{DEQUANTIZE, 0, HZ_BF16, HZ_S8, 0, 0, 0},
-	{DEQUANTIZE, ROTATED, HZ_BF16, HZ_S8, 0, 0, 0},
-	{CHOOSE, QUICK, HZ_F32, HZ_U8, 0, 0, 0},
-	{CHOOSE, 0, HZ_BF16, HZ_U8, 0, 0, 0},
-	{CHOOSE, ROWS_OWN, HZ_F32, HZ_S8, 0, 0, 0},
-	{QGEMM, QUICK, HZ_U8, HZ_U8, 1024, 1024, 1024},
-	{QGEMM, 0, HZ_U8, HZ_U8, 2048, 2048, 2048},
-	{QGEMM, 0, HZ_U8, HZ_U8, 4096, 4096, 4096},
-	{QGEMM, QUICK, HZ_U8, HZ_U8, 1, 4096, 4096},
-	{QGEMM, 0, HZ_U8, HZ_U8, 4, 4096, 4096},
-	{QGEMM, 0, HZ_U8, HZ_U8, 8, 4096, 4096},
-	{QGEMM, QUICK, HZ_U8, HZ_U8, 16, 4096, 4096},
-	{QGEMM, 0, HZ_U8, HZ_U8, 32, 4096, 4096},
-	{QGEMM, 0, HZ_U8, HZ_U8, 64, 4096, 4096},
-	{QGEMM, 0, HZ_U8, HZ_U8, 128, 11008, 4096},
-	{QGEMM, 0, HZ_U8, HZ_U8, 256, 11008, 4096},
-	{QGEMM, 0, HZ_F32, HZ_U8, 1024, 1024, 1024},
-	{QLINEAR, QUICK, HZ_BF16, HZ_S8, 1, 4096, 4096},
-	{QLINEAR, 0, HZ_BF16, HZ_S8, 1024, 1024, 1024},
+	{QUANTIZE, QUICK, HZ_F32, HZ_U8, 0, 0, 0, 0},
+	{QUANTIZE, 0, HZ_BF16, HZ_S8, 0, 0, 0, 0},
+	{QUANTIZE, ROWS_OWN, HZ_F32, HZ_S8, 0, 0, 0, 0},
+	{QUANTIZE, ROTATED, HZ_F32, HZ_S8, 0, 0, 0, 0},
+	{QUANTIZE, ROTATED | ROWS_OWN, HZ_BF16, HZ_S8, 0, 0, 0, 0},
+	{QUANTIZE, COLUMNS_OWN, HZ_BF16, HZ_S8, 0, 0, 0, 0},
+	{QUANTIZE, ROWS_OWN | APART, HZ_BF16, HZ_S8, 0, 0, 0, 0},
+	{QUANTIZE, TURNED, HZ_F32, HZ_U8, 0, 0, 0, 0},
+	{DEQUANTIZE, QUICK, HZ_F32, HZ_U8, 0, 0, 0, 0},
+	{DEQUANTIZE, 0, HZ_BF16, HZ_S8, 0, 0, 0, 0},
+	{DEQUANTIZE, ROTATED, HZ_BF16, HZ_S8, 0, 0, 0, 0},
+	{CHOOSE, QUICK, HZ_F32, HZ_U8, 0, 0, 0, 0},
+	{CHOOSE, 0, HZ_BF16, HZ_U8, 0, 0, 0, 0},
+	{CHOOSE, ROWS_OWN, HZ_F32, HZ_S8, 0, 0, 0, 0},
+	{CHOOSE, COLUMNS_OWN, HZ_F32, HZ_S8, 0, 0, 0, 0},
+	{CHOOSE, ROWS_OWN | APART, HZ_F32, HZ_S8, 0, 0, 0, 0},
+	{QGEMM, QUICK, HZ_U8, HZ_U8, 1024, 1024, 1024, 0},
+	{QGEMM, 0, HZ_U8, HZ_U8, 2048, 2048, 2048, 0},
+	{QGEMM, 0, HZ_U8, HZ_U8, 4096, 4096, 4096, 0},
+	{QGEMM, QUICK, HZ_U8, HZ_U8, 1, 4096, 4096, 0},
+	{QGEMM, 0, HZ_U8, HZ_U8, 4, 4096, 4096, 0},
+	{QGEMM, 0, HZ_U8, HZ_U8, 8, 4096, 4096, 0},
+	{QGEMM, QUICK, HZ_U8, HZ_U8, 16, 4096, 4096, 0},
+	{QGEMM, 0, HZ_U8, HZ_U8, 32, 4096, 4096, 0},
+	{QGEMM, 0, HZ_U8, HZ_U8, 64, 4096, 4096, 0},
+	{QGEMM, 0, HZ_U8, HZ_U8, 128, 11008, 4096, 0},
+	{QGEMM, 0, HZ_U8, HZ_U8, 256, 11008, 4096, 0},
+	{QGEMM, 0, HZ_F32, HZ_U8, 1024, 1024, 1024, 0},
+	{QGEMM, ROWS_OWN, HZ_U8, HZ_U8, 64, 4096, 4096, 0},
+	{QGEMM, APART, HZ_U8, HZ_U8, 64, 4096, 4096, 0},
+	{QGEMM, 0, HZ_U8, HZ_U8, 128, 128, 16384, 0},
+	{QGEMM, 0, HZ_U8, HZ_U8, 128, 128, 64, 64},
+	{QGEMM, 0, HZ_U8, HZ_U8, 16, 256, 256, 256},
+	{QLINEAR, QUICK, HZ_BF16, HZ_S8, 1, 4096, 4096, 0},
+	{QLINEAR, 0, HZ_BF16, HZ_S8, 16, 4096, 4096, 0},
+	{QLINEAR, 0, HZ_BF16, HZ_S8, 1024, 1024, 1024, 0},
 };
 
 #define ROWS (sizeof(rows) / sizeof(*rows))
@@ -141,24 +156,33 @@ static int make_codes(struct bench *b, struct qcase *q)
 	const int device = hz_device(b->ctx);
 	/* As many bytes of each float type: beyond the caches */
 	const int64_t elements = b->elements * 4 / (int64_t)hz_dtype_size(r->x_dtype);
-	const int64_t n = 4096, m = elements / n;
-	const int64_t params = r->flags & ROWS_OWN ? m : 1;
+	const int64_t n = 4096, pitch = r->flags & APART ? n + GAP : n, m = elements / pitch;
+	const int64_t rows_own = r->flags & ROWS_OWN ? m : 1, columns = r->flags & COLUMNS_OWN ? n : 1;
+	const int64_t params = rows_own * columns;
 	hz_tensor values = hz_tensor_2d(b->x, r->x_dtype, device, m, n);
 	size_t bytes;
 	int status;
 
+	values.stride[0] = pitch;
+	if (r->flags & TURNED) {
+		values.stride[0] = 1;
+		values.stride[1] = m;
+	}
 	q->x = values;
 	q->q = hz_tensor_2d(b->y, r->q_dtype, device, m, n);
-	q->scales = hz_tensor_2d(b->scale, HZ_F32, device, params, 1);
-	q->zeros = hz_tensor_2d((char *)b->scale + 4 * params, r->q_dtype, device, params, 1);
+	q->q.stride[0] = pitch;
+	q->scales = hz_tensor_2d(b->scale, HZ_F32, device, rows_own, columns);
+	q->zeros = hz_tensor_2d((char *)b->scale + 4 * params, r->q_dtype, device, rows_own, columns);
 	q->c.moved_bytes = (double)hz_tensor_bytes(&q->x);
 	if (r->kind != CHOOSE)
 		q->c.moved_bytes += (double)hz_tensor_bytes(&q->q);
-	q->c.operations = (double)elements;
+	q->c.operations = (double)(m * n);
 	q->c.call = call_codes;
 	q->c.large = true;
-	snprintf(q->c.name, sizeof(q->c.name), "%s%s",
-		 r->flags & ROWS_OWN ? "per row n=4096" : "per tensor",
+	snprintf(q->c.name, sizeof(q->c.name), "%s%s%s",
+		 r->flags & ROWS_OWN ? "per row n=4096"
+		 : r->flags & COLUMNS_OWN ? "per column n=4096" : "per tensor",
+		 r->flags & APART ? " apart" : r->flags & TURNED ? " transposed" : "",
 		 !(r->flags & ROTATED) ? "" : r->flags & ROWS_OWN ? " rotated" : " rotated n=4096");
 	snprintf(q->c.dtype, sizeof(q->c.dtype), "%s:%s",
 		 hz_dtype_name(r->kind == DEQUANTIZE ? r->q_dtype : r->x_dtype),
@@ -182,7 +206,7 @@ static int make_codes(struct bench *b, struct qcase *q)
 		status = hz_reserve(b->ctx, bytes);
 	if (!status)
 		status = hz_choose_qparams(b->ctx, &values, &q->scales, &q->zeros, 0);
-	if (r->flags & ROWS_OWN) {
+	if (params > 1) {
 		q->quantize.scales = &q->scales;
 		q->quantize.zeros = &q->zeros;
 	} else {
@@ -206,29 +230,47 @@ static int make_codes(struct bench *b, struct qcase *q)
 	return status;
 }
 
+/* Rows of a matrix are gap elements apart; of a batch, if r has items */
+static hz_tensor product_matrix(const struct row *r, void *data, int dtype, int device, int64_t m,
+				int64_t n, int64_t gap)
+{
+	hz_tensor t = hz_tensor_2d(data, dtype, device, m, n);
+
+	if (r->items)
+		return hz_tensor_3d(data, dtype, device, r->items, m, n);
+	t.stride[0] += gap;
+	return t;
+}
+
 static int make_product(struct bench *b, struct qcase *q)
 {
 	const struct row *r = q->row;
 	const int device = hz_device(b->ctx);
 	const int x_dtype = r->kind == QLINEAR ? r->x_dtype : r->q_dtype;
-	const hz_tensor plain = hz_tensor_2d(b->from, r->q_dtype, device, r->k, r->n);
+	const int64_t items = r->items ? r->items : 1;
+	char items_text[32] = "";
+	const hz_tensor plain = product_matrix(r, b->from, r->q_dtype, device, r->k, r->n, 0);
 	size_t bytes;
 	int status;
 
-	q->x = hz_tensor_2d(b->x, x_dtype, device, r->m, r->k);
-	q->q = hz_tensor_2d(b->y, r->x_dtype, device, r->m, r->n);
-	q->c.operations = 2.0 * (double)r->m * (double)r->n * (double)r->k;
+	q->x = product_matrix(r, b->x, x_dtype, device, r->m, r->k, 0);
+	/* Rows of C that are apart are so by one element: none begins where vectors could. */
+	q->q = product_matrix(r, b->y, r->x_dtype, device, r->m, r->n, r->flags & APART ? 1 : 0);
+	q->c.operations = 2.0 * (double)items * (double)r->m * (double)r->n * (double)r->k;
 	q->c.call = call_product;
 	q->c.large = q->c.operations > 1e10;
 	q->c.ceiling = bench_copy;
 	q->c.against = b->gpu ? "device copy" : "memcpy";
-	snprintf(q->c.name, sizeof(q->c.name), "%lldx%lldx%lld", (long long)r->m, (long long)r->n,
-		 (long long)r->k);
+	if (r->items)
+		snprintf(items_text, sizeof(items_text), "%lld of ", (long long)r->items);
+	snprintf(q->c.name, sizeof(q->c.name), "%s%lldx%lldx%lld%s", items_text, (long long)r->m,
+		 (long long)r->n, (long long)r->k,
+		 r->flags & ROWS_OWN ? " zeros of rows" : r->flags & APART ? " apart" : "");
 	snprintf(q->c.dtype, sizeof(q->c.dtype), "%s:%s", hz_dtype_name(x_dtype),
 		 hz_dtype_name(r->x_dtype));
-	status = bench_fill(b, x_dtype, r->m * r->k, q->x);
+	status = bench_fill(b, x_dtype, items * r->m * r->k, q->x);
 	if (!status)
-		status = bench_fill(b, r->q_dtype, r->n * r->k, plain);
+		status = bench_fill(b, r->q_dtype, items * r->n * r->k, plain);
 	if (!status)
 		status = hz_qgemm_pack_bytes(b->ctx, &plain, &bytes);
 	if (!status)
@@ -240,6 +282,13 @@ static int make_product(struct bench *b, struct qcase *q)
 		q->gemm.a_zero = 127;
 		q->gemm.a_scale = 0.02;
 	}
+	if (r->kind == QGEMM && r->flags & ROWS_OWN) {
+		q->zeros = hz_tensor_1d(b->scale, r->q_dtype, device, r->m);
+		q->gemm.a_zero = 0;
+		q->gemm.a_zeros = &q->zeros;
+		if (!status)
+			status = bench_fill(b, r->q_dtype, r->m, q->zeros);
+	}
 	if (r->x_dtype == HZ_U8) {
 		q->gemm.c_zero = 128;
 		q->gemm.c_scale = 0.5;
@@ -250,7 +299,7 @@ static int make_product(struct bench *b, struct qcase *q)
 			 hz_qgemm_workspace(b->ctx, &q->x, NULL, &q->q, &q->gemm, &bytes);
 	if (!status)
 		status = hz_reserve(b->ctx, bytes);
-	q->c.moved_bytes = (double)r->k * (double)r->n + (double)hz_tensor_bytes(&q->x) +
+	q->c.moved_bytes = (double)hz_tensor_bytes(&plain) + (double)hz_tensor_bytes(&q->x) +
 			   (double)hz_tensor_bytes(&q->q);
 	bench_copy_of(b, &q->c);
 	if (b->gpu || status)

@@ -636,7 +636,8 @@ struct hzi_lattice_leaders {
 
 /*
  * Values of such points, as hzi_lattice_value(), back to back; scales[i] is that of block i, or
- * NULL: scale. sub and matrices are NULL where there is nothing to be done.
+ * NULL: scale. sub and matrices are NULL where there is nothing to be done. y of HZ_S8, HZ_S16 or
+ * HZ_S32: the lower bytes of rule->embed planes, of which nothing else counts.
  */
 struct hzi_lattice_scale {
 	const struct hzi_lattice_rule *rule;

@@ -38,7 +38,7 @@ struct encode_job {
 	struct hzi_lane_rule lanes;
 	bool in_lanes;
 	int32_t far;
-	struct hzi_lattice_powers powers;	/* in lanes */
+	struct hzi_lattice_codec codec;	/* in lanes */
 	float norm;			/* of reach_squared(), with GROUP */
 	int64_t run, runs;		/* blocks of a run, runs of a row */
 	int64_t overload[2];		/* sums of all threads */
@@ -188,7 +188,7 @@ static inline void gather_blocks(const struct encoded *e, struct pending *p, con
 static inline void copy_index(const struct encode_job *job, struct encoded *e, int64_t block,
 			      const uint16_t *index, int64_t i)
 {
-	for (int n = 0; n < job->powers.planes; n++)
+	for (int n = 0; n < job->codec.powers.planes; n++)
 		e->index[n * RUN + block] = index[n * RUN + i];
 }
 
@@ -246,7 +246,7 @@ static void retry(const struct encode_job *job, struct encoded *e, struct pendin
 		}
 		try_pending(job, e, p, &a);
 		/* What did not fit is written over once more. */
-		for (int n = 0; n < job->powers.planes; n++) {
+		for (int n = 0; n < job->codec.powers.planes; n++) {
 			for (int64_t i = 0; i < count; i++)
 				e->index[n * RUN + p->block[i]] = p->index[n * RUN + i];
 		}
@@ -468,7 +468,7 @@ static void keep_group(const struct encode_job *job, struct encoded *e, const st
 {
 	g->best = t;
 	g->least = error;
-	for (int n = 0; n < job->powers.planes; n++)
+	for (int n = 0; n < job->codec.powers.planes; n++)
 		memcpy(e->index + n * RUN + first, p->index + n * RUN + i,
 		       (size_t)count * sizeof(*e->index));
 }
@@ -595,121 +595,7 @@ static void encode_groups(const struct encode_job *job, struct encoded *e, struc
 	}
 }
 
-/* ---- Encoding: codes ------------------------------------------------------------------------- */
-
-/* The digits of a level, as one number, whose planes begin at index */
-static inline uint32_t level_of(const struct encode_job *job, const uint16_t *index)
-{
-	uint32_t whole = 0;
-
-	for (int n = job->lanes.planes - 1; n >= 0; n--)
-		whole = whole * job->powers.power[job->powers.digits] + index[n * RUN];
-	return whole;
-}
-
-/* LEVEL, anywhere */
-static inline void put_levels(const struct encode_job *job, const struct encoded *e, void *codes,
-			      const int64_t bytes)
-{
-	const struct hzi_lattice_map *const map = &job->map;
-
-	for (int m = 0; m < job->rule->levels; m++) {
-		const uint16_t *const index = e->index + m * job->lanes.planes * RUN;
-
-		for (int64_t i = 0; i < e->count; i++) {
-			const int64_t at = i * map->code_block + m * map->code_level;
-
-			if (bytes == 1)
-				((uint8_t *)codes)[at] = (uint8_t)index[i];
-			else if (bytes == 2)
-				((uint16_t *)codes)[at] = index[i];
-			else
-				((uint32_t *)codes)[at] = level_of(job, index + i);
-		}
-	}
-}
-
-static void put_whole(const struct encode_job *job, const struct encoded *e, uint64_t *codes)
-{
-	const int64_t block = job->map.code_block;
-
-	for (int n = job->powers.planes - 1; n >= 0; n--) {
-		const uint64_t power = job->powers.power[hzi_lattice_digits_in(&job->powers, n)];
-		const uint16_t *const index = e->index + n * RUN;
-
-		for (int64_t i = 0; i < e->count; i++)
-			codes[i * block] = (n + 1 < job->powers.planes ? codes[i * block] * power : 0) +
-					   index[i];
-	}
-}
-
-/* Digits come plane by plane, and leave limb by limb. */
-static void put_limbs(const struct encode_job *job, const uint16_t *index, uint32_t *to)
-{
-	const struct hzi_lattice_rule *r = job->rule;
-	uint32_t limb = 0, weight = 1;
-	int room = r->limb_digits;
-
-	for (int n = 0; n < job->powers.planes; n++) {
-		uint32_t left = index[n * RUN];
-		int digits = hzi_lattice_digits_in(&job->powers, n);
-
-		while (digits) {
-			const int some = digits < room ? digits : room;
-
-			if (some == digits) {
-				limb += left * weight;
-			} else {
-				const uint32_t upper = left / job->powers.power[some];
-
-				limb += (left - upper * job->powers.power[some]) * weight;
-				left = upper;
-			}
-			digits -= some;
-			room -= some;
-			weight *= job->powers.power[some];
-			if (room == 0) {
-				*to = limb;
-				to += job->map.code_level;
-				limb = 0;
-				weight = 1;
-				room = r->limb_digits;
-			}
-		}
-	}
-	if (room < r->limb_digits)
-		*to = limb;
-}
-
-/* Indices of a run to codes of its blocks */
-static void put_codes(const struct encode_job *job, const struct encoded *e, void *codes)
-{
-	const struct hzi_lattice_encode_args *a = job->a;
-	const struct hzi_lattice_rule *r = job->rule;
-	const int64_t bytes = size_of(a->code_dtype), block = job->map.code_block;
-
-	if (a->pack == HZ_LATTICE_LIMBS) {
-		for (int64_t i = 0; i < e->count; i++)
-			put_limbs(job, e->index + i, (uint32_t *)codes + i * block);
-	} else if (a->pack == HZ_LATTICE_FULL64) {
-		put_whole(job, e, codes);
-	} else if (job->map.code_level == 1 && block == r->levels && job->lanes.planes == 1 &&
-		   bytes <= 2) {
-		job->kern->lattice_codes(&(struct hzi_lattice_codes){
-			.index = e->index,
-			.codes = codes,
-			.count = e->count,
-			.levels = r->levels,
-			.bytes = (int32_t)bytes,
-		});
-	} else if (bytes == 1) {
-		put_levels(job, e, codes, 1);
-	} else if (bytes == 2) {
-		put_levels(job, e, codes, 2);
-	} else {
-		put_levels(job, e, codes, 4);
-	}
-}
+/* ---- Runs ------------------------------------------------------------------------------------ */
 
 /* A unit: a run of a row */
 struct run {
@@ -827,7 +713,7 @@ static void encode_in_lanes(void *data, int thread, int64_t begin, int64_t end)
 			encode_best_fit(job, e, p);
 		else
 			encode_first_fit(job, e, p);
-		put_codes(job, e, run.codes);
+		hzi_lattice_put_codes(&job->codec, e->index, e->count, RUN, run.codes);
 		if (run.t)
 			put_t(e, r->group, job->map.t_step, run.t);
 	}
@@ -858,7 +744,9 @@ static struct encode_job make_job(const struct hz_context *ctx,
 	job.in_lanes = hzi_lattice_lanes(a->lattice, &job.lanes, &job.far);
 	job.norm = reach_squared(r);
 	if (job.in_lanes)
-		hzi_lattice_powers(r, &job.lanes, &job.powers);
+		hzi_lattice_codec(ctx->kern, r, &job.lanes, a->code_dtype, a->pack, &job.codec);
+	job.codec.block = job.map.code_block;
+	job.codec.level = job.map.code_level;
 	most = job.in_lanes ? min_of(RUN, VALUES / r->d) : LEAST_RUN;
 	threads = threads_of(ctx, &job);
 	while (threads > 1 && most > LEAST_RUN &&

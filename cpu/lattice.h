@@ -59,6 +59,40 @@ static inline int hzi_lattice_digits_in(const struct hzi_lattice_powers *p, int 
 }
 
 /*
+ * Codes of a row, of levels first .. M - 1 with LEVEL: block i, level or limb m at i * block + m *
+ * level. Plane n of their indices lies in limb limb[n], whose digits below it have the weight
+ * weight[n]; whole: as it is with LIMBS too, no plane's digits lie in two limbs.
+ */
+struct hzi_lattice_codec {
+	const struct hz_kern *kern;
+	const struct hzi_lattice_rule *rule;
+	struct hzi_lane_rule lanes;
+	struct hzi_lattice_powers powers;
+	int64_t block, level;
+	int32_t bytes, pack, first;
+	bool whole;
+	uint8_t limb[HZI_LATTICE_PLANES];
+	uint32_t weight[HZI_LATTICE_PLANES];
+};
+
+/* Digits and planes of lanes alone; false if there are too many. */
+bool hzi_lattice_digits_of(const struct hzi_lattice_rule *r, struct hzi_lane_rule *l);
+
+/* All but block, level and first */
+void hzi_lattice_codec(const struct hz_kern *kern, const struct hzi_lattice_rule *r,
+		       const struct hzi_lane_rule *lanes, int32_t dtype, int32_t pack,
+		       struct hzi_lattice_codec *c);
+
+/*
+ * Indices of count blocks, at most RUN, in planes `step` apart, which are from level `first` on;
+ * and back, of all levels. What LEVEL codes hold beyond q^d may remain where there is one plane.
+ */
+void hzi_lattice_take_codes(const struct hzi_lattice_codec *c, const void *codes, int64_t count,
+			    int64_t step, uint16_t *index);
+void hzi_lattice_put_codes(const struct hzi_lattice_codec *c, const uint16_t *index, int64_t count,
+			   int64_t step, void *codes);
+
+/*
  * A map whose rows are joined where one begins where the last one ends: of values; else, of points
  * and digits, which v_block is for
  */

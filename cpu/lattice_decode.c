@@ -29,8 +29,9 @@ struct decode_job {
 	struct hzi_lane_rule lanes;
 	/* Codes and values back to back, by lattice_values(); any, by planes; plain: no sub */
 	bool in_lanes, in_planes, stream, plain;
+	bool joined;			/* digits: of all levels side by side */
 	int64_t at_once;		/* blocks, by planes */
-	struct hzi_lattice_powers powers;	/* by planes */
+	struct hzi_lattice_codec codec;		/* by planes */
 	int64_t run, runs;
 };
 
@@ -200,108 +201,13 @@ static void decode_values(const struct decode_job *job, const struct place *at, 
 
 #define PLANE_ELEMENTS 4096	/* of all planes of what is done at once */
 
-/* Indices of all levels in one number; plane n of those in use goes to index[n * step]. */
-static void split_whole(const struct decode_job *job, uint64_t whole, int64_t step,
-			uint16_t *index)
-{
-	const int planes = job->powers.planes;
-	const int used = job->a->first * job->powers.each;
-
-	for (int n = 0; n < planes; n++) {
-		const uint32_t power = job->powers.power[hzi_lattice_digits_in(&job->powers, n)];
-		const uint64_t upper = whole / power;
-
-		if (n >= used)
-			index[(n - used) * step] = (uint16_t)(whole - upper * power);
-		whole = upper;
-	}
-}
-
-/* The same of count blocks, q = 2^k */
-static void shift_whole(const struct decode_job *job, const uint64_t *codes, int64_t count,
-			int64_t step, uint16_t *index)
-{
-	const int planes = job->powers.planes;
-	const int used = job->a->first * job->powers.each;
-	int shift = 0;
-
-	for (int n = 0; n < planes; n++) {
-		const int digits = hzi_lattice_digits_in(&job->powers, n);
-		const uint64_t mask = job->powers.power[digits] - 1;
-		uint16_t *const to = index + (n - used) * step;
-
-		for (int64_t i = 0; i < count && n >= used; i++)
-			to[i] = (uint16_t)(codes[i * job->map.code_block] >> shift & mask);
-		shift += digits * job->rule->log2q;
-	}
-}
-
-/* Digits leave limb by limb, and come plane by plane. */
-static void split_limbs(const struct decode_job *job, const uint32_t *from, int64_t step,
-			uint16_t *index)
-{
-	const int planes = job->powers.planes;
-	const int used = job->a->first * job->powers.each;
-	uint32_t limb = 0;
-	int left = 0;
-
-	for (int n = 0; n < planes; n++) {
-		int digits = hzi_lattice_digits_in(&job->powers, n);
-		uint32_t sum = 0, weight = 1;
-
-		while (digits) {
-			uint32_t upper;
-			int some;
-
-			if (left == 0) {
-				limb = *from;
-				from += job->map.code_level;
-				left = job->rule->limb_digits;
-			}
-			some = digits < left ? digits : left;
-			upper = limb / job->powers.power[some];
-			sum += (limb - upper * job->powers.power[some]) * weight;
-			weight *= job->powers.power[some];
-			limb = upper;
-			digits -= some;
-			left -= some;
-		}
-		if (n >= used)
-			index[(n - used) * step] = (uint16_t)sum;
-	}
-}
-
 static void get_indices(const struct decode_job *job, const struct place *at, int64_t first,
 			int64_t count, int64_t step, uint16_t *index)
 {
-	const struct hzi_lattice_decode_args *a = job->a;
-	const struct hzi_lattice_rule *r = job->rule;
-	const int64_t bytes = size_of(a->code_dtype), block = job->map.code_block;
-	const void *codes = offset(a->codes, at->code + first * block, bytes);
+	const void *codes = offset(job->a->codes, at->code + first * job->map.code_block,
+				   size_of(job->a->code_dtype));
 
-	if (a->pack == HZ_LATTICE_LIMBS) {
-		for (int64_t i = 0; i < count; i++)
-			split_limbs(job, (const uint32_t *)codes + i * block, step, index + i);
-	} else if (a->pack == HZ_LATTICE_FULL64 && r->log2q >= 0) {
-		shift_whole(job, codes, count, step, index);
-	} else if (a->pack == HZ_LATTICE_FULL64) {
-		for (int64_t i = 0; i < count; i++)
-			split_whole(job, ((const uint64_t *)codes)[i * block], step, index + i);
-	} else {
-		job->kern->lattice_index(&(struct hzi_lattice_index){
-			.lanes = &job->lanes,
-			.codes = codes,
-			.index = index,
-			.count = count,
-			.step = step,
-			.code_block = block,
-			.code_level = job->map.code_level,
-			.levels = r->levels - a->first,
-			.bytes = (int32_t)bytes,
-			.size = r->level_size,
-			.weight = job->powers.power[job->powers.digits],
-		});
-	}
+	hzi_lattice_take_codes(&job->codec, codes, count, step, index);
 }
 
 /* Points less o of a basis, from the table of leaders */
@@ -333,6 +239,30 @@ static void leaders_of_table(const struct decode_job *job, const uint16_t *index
 	}
 }
 
+/* Points less o of count blocks to planes */
+static void points_in_planes(const struct decode_job *job, const struct place *at, int64_t first,
+			     int64_t count, int64_t step, int16_t *p)
+{
+	const struct hzi_lattice_rule *r = job->rule;
+	uint16_t index[PLANE_ELEMENTS + HZI_LATTICE_PLANES * ROOM];
+
+	get_indices(job, at, first, count, step, index);
+	if (r->kind == HZI_LATTICE_BASIS) {
+		leaders_of_table(job, index, count, step, p);
+		return;
+	}
+	job->kern->lattice_leaders(&(struct hzi_lattice_leaders){
+		.rule = r,
+		.lanes = &job->lanes,
+		.index = index,
+		.p = p,
+		.count = count,
+		.step = step,
+		.levels = r->levels - job->a->first,
+		.first = job->a->first,
+	});
+}
+
 /* At most at_once blocks: values to y, back to back, which hold whole blocks */
 static void decode_planes(const struct decode_job *job, const struct place *at, int64_t first,
 			  int64_t count, void *y)
@@ -340,25 +270,10 @@ static void decode_planes(const struct decode_job *job, const struct place *at, 
 	const struct hzi_lattice_decode_args *a = job->a;
 	const struct hzi_lattice_rule *r = job->rule;
 	const int64_t step = (count + ROOM - 1) / ROOM * ROOM;
-	uint16_t index[PLANE_ELEMENTS + HZI_LATTICE_PLANES * ROOM];
 	int16_t p[PLANE_ELEMENTS + DIMS * ROOM];
 	float scales[RUN + ROOM];
 
-	get_indices(job, at, first, count, step, index);
-	if (r->kind == HZI_LATTICE_BASIS) {
-		leaders_of_table(job, index, count, step, p);
-	} else {
-		job->kern->lattice_leaders(&(struct hzi_lattice_leaders){
-			.rule = r,
-			.lanes = &job->lanes,
-			.index = index,
-			.p = p,
-			.count = count,
-			.step = step,
-			.levels = r->levels - a->first,
-			.first = a->first,
-		});
-	}
+	points_in_planes(job, at, first, count, step, p);
 	if (a->t) {
 		get_scales(job, at, first, count, scales);
 		memset(scales + count, 0, ROOM * sizeof(*scales));
@@ -473,6 +388,177 @@ static void decode_integers(const struct decode_job *job, const struct place *at
 	}
 }
 
+/* ---- Points and digits, many at once --------------------------------------------------------- */
+
+/* Digits of level m of those in use, whose planes begin at index, to as many planes as there are */
+static void digits_in_planes(const struct decode_job *job, const uint16_t *index, int64_t step,
+			     int16_t *p)
+{
+	const struct hzi_lattice_rule *r = job->rule;
+	const unsigned q = (unsigned)r->q;
+	const int shift = r->log2q;
+
+	for (int n = 0; n < job->codec.powers.each; n++, index += step) {
+		const int digits = hzi_lattice_digits_in(&job->codec.powers, n);
+
+		for (int64_t i = 0; i < step; i += ROOM) {
+			uint16_t rest[ROOM], digit[ROOM];
+
+			memcpy(rest, index + i, sizeof(rest));
+			/* ROOM at a time, a number the compiler makes vectors of */
+			for (int j = 0; j < digits; j++) {
+				int16_t *const to = p + j * step + i;
+
+				for (int k = 0; k < ROOM && r->log2q < 0; k++) {
+					const uint16_t upper = (uint16_t)(rest[k] / q);
+
+					to[k] = (int16_t)(rest[k] - upper * q);
+					rest[k] = upper;
+				}
+				if (r->log2q < 0)
+					continue;
+				for (int k = 0; k < ROOM; k++) {
+					digit[k] = (uint16_t)(rest[k] & (q - 1));
+					rest[k] = (uint16_t)(rest[k] >> shift);
+				}
+				memcpy(to, digit, sizeof(digit));
+			}
+		}
+		p += digits * step;
+	}
+}
+
+/* What is of a block in `width` planes to y, `size` bytes each, back to back */
+static void weave(const struct decode_job *job, const int16_t *p, int64_t count, int64_t step,
+		  int64_t width, int64_t size, void *y)
+{
+	const struct hzi_lattice_rule planes = {.embed = (int32_t)width};
+
+	job->kern->lattice_scale(&(struct hzi_lattice_scale){
+		.rule = &planes,
+		.p = p,
+		.y = y,
+		.count = count,
+		.step = step,
+		.y_dtype = size == 1 ? HZ_S8 : size == 2 ? HZ_S16 : HZ_S32,
+	});
+}
+
+/* Of count blocks, width numbers each, from apart to their places */
+static void spread_integers(const struct decode_job *job, const void *apart, int64_t count,
+			    int64_t width, int64_t size, void *y)
+{
+	const int64_t step = job->map.v_step;
+
+	for (int64_t i = 0; i < count; i++) {
+		const void *from = offset(apart, i * width, size);
+		void *to = offset(y, i * job->map.v_block, size);
+
+		for (int64_t j = 0; j < width && step != 1; j++)
+			memcpy(offset(to, j * step, size), offset(from, j, size), (size_t)size);
+		if (step == 1)
+			memcpy(to, from, (size_t)(width * size));
+	}
+}
+
+/* Planes of count blocks, to where level m of them begins */
+static void put_planes(const struct decode_job *job, const int16_t *p, int64_t count, int64_t step,
+		       int64_t width, void *y)
+{
+	const int64_t size = size_of(job->a->y_dtype);
+	int32_t apart[PLANE_ELEMENTS];
+
+	if (job->map.v_step == 1 && job->map.v_block == width) {
+		weave(job, p, count, step, width, size, y);
+		return;
+	}
+	weave(job, p, count, step, width, size, apart);
+	spread_integers(job, apart, count, width, size, y);
+}
+
+/* At most at_once blocks */
+static void integers_in_planes(const struct decode_job *job, const struct place *at, int64_t first,
+			       int64_t count)
+{
+	const struct hzi_lattice_decode_args *a = job->a;
+	const struct hzi_lattice_rule *r = job->rule;
+	const int64_t step = (count + ROOM - 1) / ROOM * ROOM, size = size_of(a->y_dtype);
+	void *y = offset(a->y, at->v + first * job->map.v_block, size);
+	const int levels = r->levels - a->first, each = job->codec.powers.each;
+	uint16_t index[PLANE_ELEMENTS + HZI_LATTICE_PLANES * ROOM];
+	int16_t p[PLANE_ELEMENTS + DIMS * ROOM];
+
+	if (a->to == HZ_LATTICE_POINTS) {
+		points_in_planes(job, at, first, count, step, p);
+		put_planes(job, p, count, step, r->embed, y);
+		return;
+	}
+	/* What is behind the last one is split too. */
+	memset(index, 0, sizeof(index));
+	get_indices(job, at, first, count, step, index);
+	for (int m = 0; m < levels && !job->joined; m++) {
+		digits_in_planes(job, index + m * each * step, step, p);
+		put_planes(job, p, count, step, r->d,
+			   offset(y, m * job->map.v_level, size));
+	}
+	for (int m = 0; m < levels && job->joined; m++)
+		digits_in_planes(job, index + m * each * step, step, p + m * r->d * step);
+	if (job->joined)
+		put_planes(job, p, count, step, levels * r->d, y);
+}
+
+/* Points of whole vectors of blocks by lanes of bytes, to s8 or, from there, to what is wider */
+static void points_in_bytes(const struct decode_job *job, const struct place *at, int64_t first,
+			    int64_t count)
+{
+	const struct hzi_lattice_decode_args *a = job->a;
+	const struct hzi_lattice_rule *r = job->rule;
+	const int64_t size = size_of(a->y_dtype), d = r->d, bytes = size_of(a->code_dtype);
+	int8_t *const y = offset(a->y, at->v + first * d, size);
+	int8_t apart[PLANE_ELEMENTS];
+
+	for (int64_t i = 0; i < count; i += PLANE_ELEMENTS / 8) {
+		const int64_t n = min_of(PLANE_ELEMENTS / 8, count - i), code = first + i;
+		int8_t *const to = y + i * d * size;
+
+		job->kern->lattice_values(&(struct hzi_lattice_values){
+			.rule = r,
+			.lanes = &job->lanes,
+			.codes = offset(a->codes, at->code + code * job->map.code_block, bytes),
+			.y = size == 1 ? to : apart,
+			.count = n,
+			.levels = r->levels - a->first,
+			.bytes = (int32_t)bytes,
+			.first = a->first,
+			.y_dtype = HZ_S8,
+		});
+		for (int64_t j = 0; j < n * d && size == 2; j += ROOM) {
+			int16_t wide[ROOM];
+
+			for (int k = 0; k < ROOM; k++)
+				wide[k] = apart[j + k];
+			memcpy(to + 2 * j, wide, sizeof(wide));
+		}
+		for (int64_t j = 0; j < n * d && size == 4; j += ROOM) {
+			int32_t wide[ROOM];
+
+			for (int k = 0; k < ROOM; k++)
+				wide[k] = apart[j + k];
+			memcpy(to + 4 * j, wide, sizeof(wide));
+		}
+	}
+}
+
+static void decode_all_integers(const struct decode_job *job, const struct place *at,
+				int64_t first, int64_t count)
+{
+	const int64_t whole = job->in_lanes ? count / ROOM * ROOM : 0;
+
+	points_in_bytes(job, at, first, whole);
+	for (int64_t i = whole; i < count; i += job->at_once)
+		integers_in_planes(job, at, first + i, min_of(job->at_once, count - i));
+}
+
 /* Unit: a run of a row */
 static void decode_units(void *data, int thread, int64_t begin, int64_t end)
 {
@@ -487,7 +573,9 @@ static void decode_units(void *data, int thread, int64_t begin, int64_t end)
 		/* Of the last block of a row some values may be missing. */
 		const int64_t whole = min_of(count, job->map.n / job->rule->d - first);
 
-		if (job->a->to != HZ_LATTICE_VALUES) {
+		if (job->a->to != HZ_LATTICE_VALUES && job->in_planes) {
+			decode_all_integers(job, &at, first, count);
+		} else if (job->a->to != HZ_LATTICE_VALUES) {
 			for (int64_t i = 0; i < count; i++)
 				decode_integers(job, &at, first + i);
 		} else if (job->in_lanes) {
@@ -503,41 +591,65 @@ static void decode_units(void *data, int thread, int64_t begin, int64_t end)
 		end_stream(job);
 }
 
-/* Which way blocks become values; point and offset as s16, in lanes or by a table of leaders */
+/* Digits: of any quantizer whose indices planes hold */
+static bool digits_way(struct decode_job *job)
+{
+	const struct hzi_lattice_rule *r = job->rule;
+	const int levels = r->levels - job->a->first;
+
+	job->joined = levels == 1 || (job->map.v_step == 1 && job->map.v_level == r->d &&
+				      levels * r->d <= DIMS);
+	return r->q <= 256 && hzi_lattice_digits_of(r, &job->lanes);
+}
+
+/* Points less offset as s16, in lanes or by a table of leaders */
+static bool points_way(struct decode_job *job)
+{
+	const struct hz_lattice *lattice = job->lattice;
+	const struct hzi_lattice_rule *r = job->rule;
+	int32_t offset = 0, far;
+
+	if (r->kind != HZI_LATTICE_BASIS || !lattice->leaders)
+		return hzi_lattice_lanes(lattice, &job->lanes, &far);
+	for (int i = 0; i < r->d; i++)
+		offset = abs(r->offset[i]) > offset ? abs(r->offset[i]) : offset;
+	return lattice->point_max <= INT16_MAX - offset && hzi_lattice_digits_of(r, &job->lanes);
+}
+
+/* Which way blocks are decoded */
 static void choose_way(struct decode_job *job)
 {
 	const struct hzi_lattice_decode_args *a = job->a;
 	const struct hzi_lattice_rule *r = job->rule;
+	const int levels = r->levels - a->first;
 	int64_t most = r->embed, group;
-	int32_t far;
+	bool in_order;
 
-	if (a->to != HZ_LATTICE_VALUES)
-		return;
-	job->in_planes = hzi_lattice_lanes(a->lattice, &job->lanes, &far);
-	if (r->kind == HZI_LATTICE_BASIS && a->lattice->leaders) {
-		int32_t offset = 0;
-
-		for (int i = 0; i < r->d; i++)
-			offset = abs(r->offset[i]) > offset ? abs(r->offset[i]) : offset;
-		job->in_planes = a->lattice->point_max <= INT16_MAX - offset;
-		job->lanes.digits = r->d;
-		job->lanes.planes = 1;
-	}
+	job->in_planes = a->to == HZ_LATTICE_DIGITS ? digits_way(job) : points_way(job);
 	if (!job->in_planes)
 		return;
-	hzi_lattice_powers(r, &job->lanes, &job->powers);
-	most = most < job->powers.planes ? job->powers.planes : most;
+	hzi_lattice_codec(job->kern, r, &job->lanes, a->code_dtype, a->pack, &job->codec);
+	job->codec.block = job->map.code_block;
+	job->codec.level = job->map.code_level;
+	job->codec.first = a->first;
+	if (a->to == HZ_LATTICE_DIGITS)
+		most = job->joined ? levels * r->d : r->d;
+	most = most < job->codec.powers.planes ? job->codec.powers.planes : most;
 	group = r->group > ROOM ? r->group : ROOM / r->group * r->group;
 	job->at_once = min_of(RUN, PLANE_ELEMENTS / most) / group * group;
-	job->in_lanes = a->pack == HZ_LATTICE_LEVEL && job->map.v_step == 1 && !a->matrices &&
-			(job->map.code_level == 1 || r->levels - a->first == 1) &&
-			job->map.code_block == r->levels - a->first && job->lanes.bytes;
+	in_order = a->to == HZ_LATTICE_VALUES ? job->map.v_step == 1 && !a->matrices :
+						a->to == HZ_LATTICE_POINTS &&
+						job->map.v_step == 1 && job->map.v_block == r->d;
+	job->in_lanes = a->pack == HZ_LATTICE_LEVEL && in_order && job->lanes.bytes &&
+			(job->map.code_level == 1 || levels == 1) &&
+			job->map.code_block == levels;
 }
 
 int hzi_cpu_lattice_decode(struct hz_context *ctx, const struct hzi_lattice_decode_args *a)
 {
 	const struct hzi_lattice_rule *r = &a->lattice->rule;
 	const int64_t size = size_of(a->y_dtype);
+	struct hzi_lattice_rule with_o = *r;
 	struct decode_job job = {
 		.kern = ctx->kern,
 		.a = a,
@@ -550,6 +662,11 @@ int hzi_cpu_lattice_decode(struct hz_context *ctx, const struct hzi_lattice_deco
 
 	for (int i = 0; i < r->d; i++)
 		job.plain &= a->sub[i] == 0;
+	if (a->to == HZ_LATTICE_POINTS) {
+		/* Nothing is taken off. */
+		memset(with_o.offset, 0, sizeof(with_o.offset));
+		job.rule = &with_o;
+	}
 	choose_way(&job);
 	job.run = a->t ? RUN / r->group * r->group : PLAIN_RUN;
 	job.runs = ceil_div(job.map.blocks, job.run);
@@ -557,8 +674,8 @@ int hzi_cpu_lattice_decode(struct hz_context *ctx, const struct hzi_lattice_deco
 		   (a->to == HZ_LATTICE_VALUES ? r->d : a->to == HZ_LATTICE_POINTS ? r->embed :
 							 r->levels * r->d);
 	bytes = elements * size;
-	job.stream = job.in_lanes && bytes > hzi_cache_share(ctx) / 4 * 3 &&
-		     (uintptr_t)a->y % 64 == 0;
+	job.stream = job.in_lanes && a->to == HZ_LATTICE_VALUES &&
+		     bytes > hzi_cache_share(ctx) / 4 * 3 && (uintptr_t)a->y % 64 == 0;
 	for (int i = 0; i < job.map.ndim; i++)
 		job.stream &= job.map.v_stride[i] * size % 64 == 0;
 	hzi_parallel(hzi_threads(ctx, job.in_lanes    ? 2 * bytes :
@@ -580,48 +697,95 @@ size_t hzi_cpu_lattice_decode_workspace(const struct hz_context *ctx,
 
 struct repack_job {
 	const struct hzi_lattice_repack_args *a;
-	int64_t runs;
+	bool in_planes;
+	struct hzi_lattice_codec from, to;
+	int64_t run, runs;
 };
+
+/* Digits one by one */
+static void repack_blocks(const struct repack_job *job, int64_t from, int64_t to, int64_t count)
+{
+	const struct hzi_lattice_repack_args *a = job->a;
+	const struct hzi_lattice_rule *r = &a->lattice->rule;
+	const int64_t from_size = size_of(a->from_dtype), to_size = size_of(a->to_dtype);
+
+	for (int64_t i = 0; i < count; i++) {
+		struct hzi_lattice_code in = hzi_lattice_code_at(
+			offset(a->from_codes, from + i * a->from.code_block, from_size),
+			a->from.code_level, (int)from_size, a->from_pack);
+		struct hzi_lattice_code out = hzi_lattice_code_at(
+			offset(a->to_codes, to + i * a->to.code_block, to_size),
+			a->to.code_level, (int)to_size, a->to_pack);
+		int32_t digits[DIMS];
+
+		for (int m = 0; m < r->levels; m++) {
+			hzi_lattice_get(&in, r, digits);
+			hzi_lattice_put(&out, r, digits);
+		}
+		hzi_lattice_flush(&out);
+	}
+}
+
+static void repack_planes(const struct repack_job *job, const void *from, void *to, int64_t count)
+{
+	const struct hzi_lattice_rule *r = job->from.rule;
+	const uint32_t size = (uint32_t)r->level_size;
+	uint16_t index[PLANE_ELEMENTS + HZI_LATTICE_PLANES * ROOM];
+
+	hzi_lattice_take_codes(&job->from, from, count, job->run, index);
+	/* Of one plane, what no digits have may be left. */
+	for (int m = 0; m < r->levels && job->from.pack == HZ_LATTICE_LEVEL &&
+	     job->from.powers.each == 1 && size < 1u << 8 * job->from.bytes; m++) {
+		for (int64_t i = 0; i < count; i++) {
+			uint16_t *const one = index + m * job->run + i;
+
+			if (*one >= size)
+				*one = (uint16_t)(*one % size);
+		}
+	}
+	hzi_lattice_put_codes(&job->to, index, count, job->run, to);
+}
 
 static void repack_units(void *data, int thread, int64_t begin, int64_t end)
 {
 	const struct repack_job *job = data;
 	const struct hzi_lattice_repack_args *a = job->a;
-	const struct hzi_lattice_rule *r = &a->lattice->rule;
-	const int64_t from_size = size_of(a->from_dtype), to_size = size_of(a->to_dtype);
 
 	(void)thread;
 	for (int64_t u = begin; u < end; u++) {
-		const int64_t row = u / job->runs, first = u % job->runs * RUN;
-		const int64_t last = min_of(first + RUN, a->from.blocks);
-		const int64_t from = row_place(&a->from, row).code;
-		const int64_t to = row_place(&a->to, row).code;
+		const int64_t row = u / job->runs, first = u % job->runs * job->run;
+		const int64_t count = min_of(job->run, a->from.blocks - first);
+		const int64_t from = row_place(&a->from, row).code + first * a->from.code_block;
+		const int64_t to = row_place(&a->to, row).code + first * a->to.code_block;
 
-		for (int64_t i = first; i < last; i++) {
-			struct hzi_lattice_code in = hzi_lattice_code_at(
-				offset(a->from_codes, from + i * a->from.code_block, from_size),
-				a->from.code_level, (int)from_size, a->from_pack);
-			struct hzi_lattice_code out = hzi_lattice_code_at(
-				offset(a->to_codes, to + i * a->to.code_block, to_size),
-				a->to.code_level, (int)to_size, a->to_pack);
-			int32_t digits[DIMS];
-
-			for (int m = 0; m < r->levels; m++) {
-				hzi_lattice_get(&in, r, digits);
-				hzi_lattice_put(&out, r, digits);
-			}
-			hzi_lattice_flush(&out);
-		}
+		if (job->in_planes)
+			repack_planes(job, offset(a->from_codes, from, size_of(a->from_dtype)),
+				      offset(a->to_codes, to, size_of(a->to_dtype)), count);
+		else
+			repack_blocks(job, from, to, count);
 	}
 }
 
 int hzi_cpu_lattice_repack(struct hz_context *ctx, const struct hzi_lattice_repack_args *a)
 {
-	struct repack_job job = {.a = a, .runs = ceil_div(a->from.blocks, RUN)};
+	const struct hzi_lattice_rule *r = &a->lattice->rule;
+	struct repack_job job = {.a = a, .run = RUN};
 	const int64_t rows = rows_of(&a->from);
+	struct hzi_lane_rule lanes = {0};
 
+	job.in_planes = hzi_lattice_digits_of(r, &lanes);
+	if (job.in_planes) {
+		hzi_lattice_codec(ctx->kern, r, &lanes, a->from_dtype, a->from_pack, &job.from);
+		hzi_lattice_codec(ctx->kern, r, &lanes, a->to_dtype, a->to_pack, &job.to);
+		job.from.block = a->from.code_block;
+		job.from.level = a->from.code_level;
+		job.to.block = a->to.code_block;
+		job.to.level = a->to.code_level;
+		job.run = min_of(RUN, PLANE_ELEMENTS / job.from.powers.planes / ROOM * ROOM);
+	}
+	job.runs = ceil_div(a->from.blocks, job.run);
 	hzi_parallel(hzi_threads(ctx, rows * a->from.blocks * a->lattice->rule.levels *
-				      a->lattice->rule.d * 16),
+				      a->lattice->rule.d * (job.in_planes ? 4 : 16)),
 		     repack_units, &job, rows * job.runs);
 	return HZ_OK;
 }

@@ -30,6 +30,19 @@ static int64_t farthest(const struct hzi_lattice_rule *r, int64_t limit, int64_t
 					   limit - offset - weight / 2 - 2;
 }
 
+bool hzi_lattice_digits_of(const struct hzi_lattice_rule *r, struct hzi_lane_rule *l)
+{
+	l->digits = 0;
+	for (int64_t n = r->q; n <= 65536; n *= r->q)
+		l->digits++;
+	if (l->digits == 0)
+		return false;
+	l->planes = (r->d + l->digits - 1) / l->digits;
+	l->pow2 = r->log2q >= 0;
+	l->shift = __builtin_ctz((unsigned)r->q);
+	return l->planes * r->levels <= HZI_LATTICE_PLANES;
+}
+
 bool hzi_lattice_lanes(const struct hz_lattice *lattice, struct hzi_lane_rule *l, int32_t *far)
 {
 	const struct hzi_lattice_rule *r = &lattice->rule;
@@ -41,10 +54,7 @@ bool hzi_lattice_lanes(const struct hz_lattice *lattice, struct hzi_lane_rule *l
 	memset(l, 0, sizeof(*l));
 	if (r->kind == HZI_LATTICE_BASIS || r->q > 256)
 		return false;
-	for (int64_t n = r->q; n <= 65536; n *= r->q)
-		l->digits++;
-	l->planes = (r->d + l->digits - 1) / l->digits;
-	if (l->planes * r->levels > HZI_LATTICE_PLANES)
+	if (!hzi_lattice_digits_of(r, l))
 		return false;
 	for (int m = 0; m < r->levels; m++) {
 		point = point * r->q + lattice->leader_max;
@@ -54,8 +64,6 @@ bool hzi_lattice_lanes(const struct hz_lattice *lattice, struct hzi_lane_rule *l
 	}
 	for (int i = 0; i < r->embed; i++)
 		offset = abs(r->offset[i]) > offset ? abs(r->offset[i]) : offset;
-	l->pow2 = r->log2q >= 0;
-	l->shift = __builtin_ctz((unsigned)r->q);
 	l->inverse = 1;
 	/* Newton's iteration, modulo 2^16, doubles the bits that are right. */
 	for (int i = 0; i < 4; i++) {

@@ -597,6 +597,23 @@ INLINE vc bytes_upward(void)
 #define LOOKUP_64 0
 #endif
 
+/* f32_to_bf16() of what is not subnormal, if an instruction does it */
+#if HZ_VEC == HZ_VEC_AVX512 && defined(__AVX512BF16__)
+#define BF16_NORMAL 1
+
+INLINE vh f32_to_bf16_normal(vf v)
+{
+	return (vh)_mm512_cvtneps_pbh((__m512)v);
+}
+#else
+#define BF16_NORMAL 0
+
+INLINE vh f32_to_bf16_normal(vf v)
+{
+	return f32_to_bf16(v);
+}
+#endif
+
 /* Whether bits of bytes can be moved */
 #if LOOKUP_64 && defined(__GFNI__) && defined(__AVX512BITALG__)
 #define BIT_MATRICES 1

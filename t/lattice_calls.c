@@ -441,15 +441,19 @@ static void test_repack(struct dev *dev, uint64_t *rnd)
 	} rows[] = {
 		{HZ_LATTICE_D, 4, 4, 2}, {HZ_LATTICE_E8, 8, 3, 2}, {HZ_LATTICE_E8, 8, 16, 2},
 		{HZ_LATTICE_A2, 2, 5, 3}, {HZ_LATTICE_Z, 1, 3, 7}, {HZ_LATTICE_E8, 8, 3, 6},
-		{HZ_LATTICE_D, 24, 4, 2}, {HZ_LATTICE_D, 24, 2, 2},
+		{HZ_LATTICE_D, 24, 4, 2}, {HZ_LATTICE_D, 24, 2, 2}, {HZ_LATTICE_E8, 8, 4, 2},
+		{HZ_LATTICE_BASIS, 2, 300, 2},
 	};
+	static const double basis[4] = {1, 0.5, 0, 0.8};
 	size_t i;
 	int a, b, good = 1;
 
 	for (i = 0; i < sizeof(rows) / sizeof(*rows); i++) {
-		const int64_t n = rows[i].dim * 41;
+		/* More than are done at once, where that takes not too long */
+		const int64_t n = rows[i].dim * (i ? 301 : 1100);
 		hz_lattice_opts o = {.kind = rows[i].kind,
 				     .dim = rows[i].dim,
+				     .basis = rows[i].kind == HZ_LATTICE_BASIS ? basis : NULL,
 				     .q = rows[i].q,
 				     .levels = rows[i].levels,
 				     .beta = 0.2,
@@ -498,7 +502,35 @@ static void test_repack(struct dev *dev, uint64_t *rnd)
 	ok(good, "%s: repacking gives what encoding to that packing gives", dev->name);
 }
 
-/* Bytes that are no codes decode as what they are modulo q^d, to values and points. */
+/* LEVEL codes of p from one packing to the next, at last back to them, are those at want. */
+static int same_repacked(struct pair *p, const void *want)
+{
+	static const int by[] = {HZ_LATTICE_LIMBS, HZ_LATTICE_FULL64, HZ_LATTICE_LEVEL};
+	void *got = malloc(p->codes.bytes);
+	struct pair from = *p;
+	int good;
+
+	for (int i = 0; i < 3; i++) {
+		struct pair to = pair_new(p->dev, p->l, by[i], p->rows, p->n);
+
+		if (hz_lattice_repack(p->dev->ctx, p->l, &from.ct, from.o.pack, &to.ct, by[i]) !=
+		    HZ_OK)
+			bail("repack: %s", hz_errmsg(p->dev->ctx));
+		if (i)
+			pair_free(&from);
+		from = to;
+	}
+	get(&from.codes, got);
+	good = same_bits(got, want, p->codes.bytes, 1);
+	pair_free(&from);
+	free(got);
+	return good;
+}
+
+/*
+ * Bytes that are no codes decode as what they are modulo q^d, to values and points, and become that
+ * when they are repacked.
+ */
 static void test_any_codes(struct dev *dev, uint64_t *rnd)
 {
 	static const struct {
@@ -519,11 +551,12 @@ static void test_any_codes(struct dev *dev, uint64_t *rnd)
 		hz_lattice *l = lattice_new(dev->ctx, &o);
 		struct pair p = pair_new(dev, l, HZ_LATTICE_LEVEL, 2, rows[i].dim * BLOCKS);
 		const size_t bytes = p.codes.bytes, size = hz_dtype_size(p.info.level_dtype);
-		unsigned char *codes = malloc(bytes);
+		unsigned char *codes = malloc(bytes), *any = malloc(bytes);
 		float *y[2] = {malloc(p.y.bytes), malloc(p.y.bytes)};
 
 		for (size_t k = 0; k < bytes; k++)
 			codes[k] = (unsigned char)rnd_u64(rnd);
+		memcpy(any, codes, bytes);
 		put(&p.codes, codes);
 		decode(&p, y[0]);
 		for (size_t k = 0; k < bytes; k += size) {
@@ -540,6 +573,12 @@ static void test_any_codes(struct dev *dev, uint64_t *rnd)
 			diag("kind %d d %d q %d", rows[i].kind, rows[i].dim, rows[i].q);
 			good = 0;
 		}
+		put(&p.codes, any);
+		if (!same_repacked(&p, codes)) {
+			diag("repacked, kind %d d %d q %d", rows[i].kind, rows[i].dim, rows[i].q);
+			good = 0;
+		}
+		free(any);
 		free(codes);
 		free(y[0]);
 		free(y[1]);

@@ -13,13 +13,27 @@
 
 #include "bench.h"
 
-enum kind { ENCODE, DECODE };
+enum kind { ENCODE, DECODE, POINTS, DIGITS };
 
 enum {
 	QUICK = 1,
 	CPU = 2,
 	GPU = 4,
 	BOTH = CPU | GPU,
+	FULL64 = 8,		/* codes; else LEVEL */
+	LIMBS = 16
+};
+
+/* The columns of E8's own basis, which is a basis of the caller's here */
+static const double some_basis[8 * 8] = {
+	2, -1, 0, 0, 0, 0, 0, .5,
+	0, 1, -1, 0, 0, 0, 0, .5,
+	0, 0, 1, -1, 0, 0, 0, .5,
+	0, 0, 0, 1, -1, 0, 0, .5,
+	0, 0, 0, 0, 1, -1, 0, .5,
+	0, 0, 0, 0, 0, 1, -1, .5,
+	0, 0, 0, 0, 0, 0, 1, .5,
+	0, 0, 0, 0, 0, 0, 0, .5,
 };
 
 static const struct quantizer {
@@ -53,9 +67,13 @@ static const struct quantizer {
 			     .flags = HZ_LATTICE_CENTER}},
 	{"E8 q=4 M=2 wrap", {.kind = HZ_LATTICE_E8, .q = 4, .levels = 2, .beta = 0.38,
 			     .flags = HZ_LATTICE_CENTER}},
+	{"a basis of 8 T", {.kind = HZ_LATTICE_BASIS, .dim = 8, .basis = some_basis, .q = 4,
+			    .levels = 2, .beta = 0.25, .policy = HZ_LATTICE_T}},
 };
 
-enum { D4, D4_T, E8, E8_T, E8_GROUP, E8_Q3, E8_Q16, E8_Q14, D4_Q8, A2, Z, D4_WRAP, E8_WRAP };
+enum {
+	D4, D4_T, E8, E8_T, E8_GROUP, E8_Q3, E8_Q16, E8_Q14, D4_Q8, A2, Z, D4_WRAP, E8_WRAP, BASIS
+};
 
 static const struct row {
 	enum kind kind;
@@ -95,40 +113,87 @@ static const struct row {
 	{DECODE, BOTH, D4_Q8, HZ_F16, 0},
 	{DECODE, BOTH, A2, HZ_F16, 0},
 	{DECODE, BOTH, Z, HZ_F16, 0},
+	{ENCODE, CPU, BASIS, HZ_F32, 65536},
+	{DECODE, CPU, BASIS, HZ_F16, 0},
+	{DECODE, CPU, D4_T, HZ_BF16, 0},
+	{DECODE, CPU, D4_T, HZ_F32, 0},
+	{ENCODE, CPU | FULL64, D4, HZ_F16, 0},
+	{ENCODE, CPU | LIMBS, D4, HZ_F16, 0},
+	{DECODE, CPU | FULL64, D4, HZ_F16, 0},
+	{DECODE, CPU | LIMBS, D4, HZ_F16, 0},
+	{POINTS, CPU, D4, HZ_S8, 0},
+	{POINTS, CPU, D4, HZ_S16, 0},
+	{POINTS, CPU, E8, HZ_S8, 0},
+	{POINTS, CPU, E8_Q16, HZ_S16, 0},
+	{DIGITS, CPU, D4, HZ_U8, 0},
+	{DIGITS, CPU, E8, HZ_U8, 0},
 };
 
 #define ROWS (sizeof(rows) / sizeof(*rows))
 
-static const char *const op_names[] = {[ENCODE] = "lattice_encode", [DECODE] = "lattice_decode"};
+static const char *op_name(const struct row *r)
+{
+	return r->kind == ENCODE ? "lattice_encode" : "lattice_decode";
+}
 
 struct lattice_case {
 	struct bench_case c;
 	hz_lattice *lattice;
-	hz_tensor x, codes, t;
+	hz_lattice_code_opts opts;
+	hz_tensor x, y, codes, t;
 	bool has_t;
 };
 
 static int call_encode(struct bench *b, struct bench_case *c)
 {
 	const struct lattice_case *l = (struct lattice_case *)c;
+	const hz_lattice_code_opts opts = {.pack = l->opts.pack};
 
 	return hz_lattice_encode(b->ctx, l->lattice, &l->x, &l->codes, l->has_t ? &l->t : NULL,
-				 NULL, NULL);
+				 NULL, &opts);
 }
 
 static int call_decode(struct bench *b, struct bench_case *c)
 {
 	const struct lattice_case *l = (struct lattice_case *)c;
 
-	return hz_lattice_decode(b->ctx, l->lattice, &l->codes, l->has_t ? &l->t : NULL, &l->x,
-				 NULL);
+	return hz_lattice_decode(b->ctx, l->lattice, &l->codes, l->has_t ? &l->t : NULL, &l->y,
+				 &l->opts);
+}
+
+static hz_tensor codes_of(const struct row *r, const hz_lattice_info *info, int64_t blocks,
+			  int device)
+{
+	if (r->flags & FULL64)
+		return hz_tensor_1d(NULL, HZ_U64, device, blocks);
+	if (r->flags & LIMBS)
+		return hz_tensor_2d(NULL, HZ_U32, device, blocks, info->limbs);
+	return hz_tensor_2d(NULL, info->level_dtype, device, blocks, info->levels);
+}
+
+/* What is decoded: values lie where those that were encoded do. */
+static hz_tensor decoded(struct bench *b, const struct row *r, const hz_lattice_info *info,
+			 int64_t blocks)
+{
+	const int device = hz_device(b->ctx);
+
+	if (r->kind == POINTS)
+		return hz_tensor_2d(b->y, r->dtype, device, blocks, info->embed);
+	if (r->kind == DIGITS)
+		return hz_tensor_3d(b->y, r->dtype, device, blocks, info->levels, info->dim);
+	return hz_tensor_1d(b->x, r->dtype, device, blocks * info->dim);
 }
 
 static int make_case(struct bench *b, const struct row *r, struct lattice_case *l)
 {
 	const struct quantizer *q = &quantizers[r->quantizer];
-	const int device = hz_device(b->ctx);
-	const int64_t n = r->n ? r->n : b->elements / (int64_t)hz_dtype_size(r->dtype);
+	const bool integers = r->kind == POINTS || r->kind == DIGITS;
+	const int device = hz_device(b->ctx), dtype = integers ? HZ_F32 : r->dtype;
+	const int64_t n = r->n ? r->n : b->elements / (int64_t)hz_dtype_size(dtype);
+	const char *name = r->kind == POINTS  ? " to points" :
+			   r->kind == DIGITS  ? " to digits" :
+			   r->flags & FULL64 ? " FULL64" :
+			   r->flags & LIMBS  ? " LIMBS" : "";
 	hz_lattice_info info;
 	int64_t blocks;
 	int status = hz_lattice_open(b->ctx, &l->lattice, &q->opts);
@@ -138,22 +203,28 @@ static int make_case(struct bench *b, const struct row *r, struct lattice_case *
 	hz_lattice_get_info(l->lattice, &info);
 	blocks = n / info.dim;
 	l->has_t = info.scales > 0;
-	l->x = hz_tensor_1d(b->x, r->dtype, device, n);
-	l->codes = hz_tensor_2d(NULL, info.level_dtype, device, blocks, info.levels);
+	l->opts.pack = r->flags & FULL64 ? HZ_LATTICE_FULL64 :
+		       r->flags & LIMBS  ? HZ_LATTICE_LIMBS : HZ_LATTICE_LEVEL;
+	l->opts.to = r->kind == POINTS ? HZ_LATTICE_POINTS :
+		     r->kind == DIGITS ? HZ_LATTICE_DIGITS : HZ_LATTICE_VALUES;
+	l->x = hz_tensor_1d(b->x, dtype, device, n);
+	l->y = decoded(b, r, &info, blocks);
+	l->codes = codes_of(r, &info, blocks, device);
 	l->t = hz_tensor_1d(NULL, HZ_U8, device, info.group ? n / info.group : blocks);
 	status = hz_alloc(b->ctx, &l->codes.data, hz_tensor_bytes(&l->codes), device);
 	if (!status)
 		status = hz_alloc(b->ctx, &l->t.data, hz_tensor_bytes(&l->t), device);
 	if (!status)
-		status = bench_fill(b, r->dtype, n, l->x);
+		status = bench_fill(b, dtype, n, l->x);
 	if (!status)
 		status = call_encode(b, &l->c);
 	l->c.call = r->kind == ENCODE ? call_encode : call_decode;
-	l->c.moved_bytes = (double)(hz_tensor_bytes(&l->x) + hz_tensor_bytes(&l->codes) +
+	l->c.moved_bytes = (double)(hz_tensor_bytes(r->kind == ENCODE ? &l->x : &l->y) +
+				    hz_tensor_bytes(&l->codes) +
 				    (l->has_t ? hz_tensor_bytes(&l->t) : 0));
 	l->c.operations = (double)blocks;
 	l->c.large = r->n == 0;
-	snprintf(l->c.name, sizeof(l->c.name), "%s n=%lld", q->name, (long long)n);
+	snprintf(l->c.name, sizeof(l->c.name), "%s%s n=%lld", q->name, name, (long long)n);
 	snprintf(l->c.dtype, sizeof(l->c.dtype), "%s", hz_dtype_name(r->dtype));
 	bench_copy_of(b, &l->c);
 	l->c.ceiling = bench_copy;
@@ -163,7 +234,7 @@ static int make_case(struct bench *b, const struct row *r, struct lattice_case *
 
 static int run_case(struct bench *b, const struct row *r)
 {
-	struct lattice_case l = {.c.op = op_names[r->kind]};
+	struct lattice_case l = {.c.op = op_name(r)};
 	const int device = hz_device(b->ctx);
 	int status;
 
@@ -186,7 +257,7 @@ int bench_lattice(struct bench *b, void (*head)(struct bench *b))
 		const struct row *r = &rows[i];
 
 		if (!(r->flags & (b->gpu ? GPU : CPU)) ||
-		    !bench_wanted(b->set, op_names[r->kind]) ||
+		    !bench_wanted(b->set, op_name(r)) ||
 		    (b->set->quick && !(r->flags & QUICK)))
 			continue;
 		head(b);

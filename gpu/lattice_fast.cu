@@ -506,40 +506,63 @@ HZ_DEVICE void scale_bytes(const hzi_lattice_values &p, const uint32_t *w, const
 	}
 }
 
+/* T of the blocks of a unit, as read: of two blocks of 4 a pair of bytes, or one for both */
+template <int B>
+HZ_DEVICE uint32_t load_steps(const hzi_lattice_values &p, uint32_t unit)
+{
+	if (B == 2 && p.group_shift == 0)
+		return ((const uint16_t *)p.t)[unit];
+	return p.t[unit * B >> p.group_shift] * 0x101;
+}
+
 /*
- * Codes back to back, of one scale: EACH units of a thread, whose codes are read, and left as they
- * are, while the units before are decoded. Taken apart at once they would be waited for.
+ * Codes back to back: EACH units of a thread, whose codes, and T if STEPS, are read, and left as
+ * they are, while the units before are decoded. Taken apart at once they would be waited for.
  */
-template <int DTYPE, class LEADERS, int D, int M, typename CODE, int EACH, bool SUB>
-HZ_DEVICE void decode_flat(const hzi_lattice_values &p, const LEADERS &leaders, float scale)
+template <int DTYPE, class LEADERS, int D, int M, typename CODE, int EACH, bool SUB, bool STEPS>
+HZ_DEVICE void decode_flat(const hzi_lattice_values &p, const LEADERS &leaders, const float *scale)
 {
 	constexpr int B = 8 / D, BITS = 8 * sizeof(CODE);
 	const uint32_t units = p.blocks / B, step = gridDim.x * blockDim.x;
 	const uint32_t *const from = (const uint32_t *)p.codes;
 	const uint32_t lane = lane_of_store<DTYPE>();
-	uint32_t next[EACH], u = blockIdx.x * blockDim.x + threadIdx.x;
+	const float first = scale[0];
+	uint32_t next[EACH], next_t[EACH], u = blockIdx.x * blockDim.x + threadIdx.x;
 
 	if (u - lane >= units)
 		return;
 #pragma unroll
-	for (int i = 0; i < EACH; i++)
+	for (int i = 0; i < EACH; i++) {
 		next[i] = from[min(u + i * step, units - 1)];
+		if (STEPS)
+			next_t[i] = load_steps<B>(p, min(u + i * step, units - 1));
+	}
 	for (; u - lane < units; u += EACH * step) {
-		uint32_t raw[EACH];
+		uint32_t raw[EACH], t[EACH];
 
 #pragma unroll
 		for (int i = 0; i < EACH; i++) {
+			const uint32_t at = min(u + (EACH + i) * step, units - 1);
+
 			raw[i] = next[i];
-			next[i] = from[min(u + (EACH + i) * step, units - 1)];
+			next[i] = from[at];
+			if (STEPS) {
+				t[i] = next_t[i];
+				next_t[i] = load_steps<B>(p, at);
+			}
 		}
 #pragma unroll
 		for (int i = 0; i < EACH; i++) {
-			const float s[2] = {scale, scale};
+			float s[2] = {first, first};
 			uint32_t code[B * M], w[2];
 			float v[8];
 
 			if (u - lane + i * step >= units)
 				break;
+			if (STEPS) {
+				s[0] = scale[min(t[i] & 255, HZI_LATTICE_SCALES - 1)];
+				s[1] = scale[min(t[i] >> 8, HZI_LATTICE_SCALES - 1)];
+			}
 #pragma unroll
 			for (int j = 0; j < B * M; j++)
 				code[j % M * B + j / M] = BITS == 16 ?
@@ -565,18 +588,26 @@ HZ_DEVICE void decode(const hzi_lattice_values &p, const LEADERS &leaders, const
 	uint32_t u = blockIdx.x * blockDim.x + threadIdx.x;
 
 	if constexpr (B * M * sizeof(CODE) == 4) {
-		if (p.code_block == M && p.code_level == 1 && !p.t) {
+		const bool steps = p.t && DTYPE != HZ_S8;
+
+		if (p.code_block == M && p.code_level == 1 && (!steps || (uintptr_t)p.t % 2 == 0)) {
 			bool sub = false;
 
 #pragma unroll
 			for (int i = 0; i < D; i++)
 				sub |= p.sub[i] != 0;
-			if (sub)
-				decode_flat<DTYPE, LEADERS, D, M, CODE, EACH, true>(p, leaders,
-										    scale[0]);
+			if (sub && steps)
+				decode_flat<DTYPE, LEADERS, D, M, CODE, EACH, true, true>(
+					p, leaders, scale);
+			else if (sub)
+				decode_flat<DTYPE, LEADERS, D, M, CODE, EACH, true, false>(
+					p, leaders, scale);
+			else if (steps)
+				decode_flat<DTYPE, LEADERS, D, M, CODE, EACH, false, true>(
+					p, leaders, scale);
 			else
-				decode_flat<DTYPE, LEADERS, D, M, CODE, EACH, false>(p, leaders,
-										     scale[0]);
+				decode_flat<DTYPE, LEADERS, D, M, CODE, EACH, false, false>(
+					p, leaders, scale);
 			/* A last block alone */
 			u += p.blocks / B;
 		}

@@ -172,6 +172,9 @@ END
 KERNELS(vlut_half)
 #include "vlut_half.kernels.def"
 END
+KERNELS(vlut_planes)
+#include "vlut_planes.kernels.def"
+END
 KERNELS(vlut_stream)
 #include "vlut_stream.kernels.def"
 END

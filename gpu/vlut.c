@@ -234,7 +234,7 @@ static int gemm_any(struct hz_context *ctx, const struct hzi_vlut_gemm_args *a)
 }
 
 /* The ways that a call can go, in the order of preference */
-enum way { STREAM, FIELDS, HALF, WGMMA, MMA, WHOLE, DECODED, ANY };
+enum way { PLANES, STREAM, FIELDS, HALF, WGMMA, MMA, WHOLE, DECODED, ANY };
 
 /*
  * Turns of vlut_mma before decoding to memory is faster: of 8 vectors, or 2 by the large tables of
@@ -249,6 +249,8 @@ static enum way way_of(const struct hz_context *ctx, const struct hzi_vlut_gemm_
 	const bool wgmma = a->batch > 2 && hzi_cuda_vlut_wgmma_takes(ctx, a, false);
 	int step;
 
+	if (hzi_cuda_vlut_planes_takes(ctx, a))
+		return PLANES;
 	if (hzi_cuda_vlut_stream_takes(ctx, a))
 		return STREAM;
 	if (a->batch > MOST_WHOLE && hzi_cuda_vlut_whole_takes(a))
@@ -290,6 +292,8 @@ int hzi_cuda_vlut_gemm(struct hz_context *ctx, const struct hzi_vlut_gemm_args *
 	if (by_table(a))
 		return gemm_table(ctx, a);
 	switch (way_of(ctx, a)) {
+	case PLANES:
+		return hzi_cuda_vlut_planes(ctx, a);
 	case STREAM:
 		return hzi_cuda_vlut_stream(ctx, a);
 	case FIELDS:

@@ -60,6 +60,10 @@ int hzi_cuda_vlut_fields_gemm(struct hz_context *ctx, const struct hzi_vlut_gemm
 int hzi_cuda_vlut_fields_bytes_of(struct hz_context *ctx, const hz_lattice *l,
 				  const struct hzi_coded *w, void *to, int64_t line);
 
+/* The same codes, by one vector of f16, back to back. No workspace. */
+bool hzi_cuda_vlut_planes_takes(const struct hz_context *ctx, const struct hzi_vlut_gemm_args *a);
+int hzi_cuda_vlut_planes(struct hz_context *ctx, const struct hzi_vlut_gemm_args *a);
+
 /* The same codes, by 3 to 8 vectors of f16. No workspace. */
 bool hzi_cuda_vlut_stream_takes(const struct hz_context *ctx, const struct hzi_vlut_gemm_args *a);
 int hzi_cuda_vlut_stream(struct hz_context *ctx, const struct hzi_vlut_gemm_args *a);

@@ -131,7 +131,7 @@ static void test_gemm(const struct row *r)
 
 /* ---- Packed and two-sided -------------------------------------------------------------------- */
 
-/* Packed D4, k 1000; levels: 0 for all */
+/* Packed D4, k 1008; levels: 0 for all */
 static const struct {
 	const char *name;
 	int levels, x_dtype, y_dtype;
@@ -140,7 +140,9 @@ static const struct {
 	unsigned grid, cluster;
 } packed_table[] = {
 	{"a vector", 0, HZ_F16, HZ_F32, 64, 1, "vlut_fields_2", 8, 2},
-	{"a vector by many rows", 0, HZ_F16, HZ_F32, 20000, 1, "vlut_fields_2", 132, 0},
+	{"a vector by many rows", 0, HZ_F16, HZ_F32, 8192, 1, "vlut_planes", 132, 0},
+	{"a vector of f32 by many rows", 0, HZ_F32, HZ_F32, 8192, 1, "vlut_fields_2", 132, 0},
+	{"a vector by more rows", 0, HZ_F16, HZ_F32, 20000, 1, "vlut_fields_2", 132, 0},
 	{"two vectors", 0, HZ_F32, HZ_F32, 64, 2, "vlut_fields_2", 8, 2},
 	{"8 vectors", 0, HZ_BF16, HZ_F32, 64, 8, "vlut_fields_8", 8, 2},
 	{"8 vectors of f16 by many rows", 0, HZ_F16, HZ_F16, 2000, 8, "vlut_stream_rows_2", 125, 0},
@@ -160,12 +162,12 @@ static void test_packed(void)
 	const hz_lattice_opts o = {.kind = HZ_LATTICE_D, .q = 4, .levels = 2};
 	hz_lattice *l;
 	hz_vlut *v;
-	hz_coded w = {.k = 1000};
+	hz_coded w = {.k = 1008};
 	size_t bytes;
 
 	if (hz_lattice_open(ctx, &l, &o) || hz_vlut_open(ctx, &v, l, NULL, NULL))
 		bail("%s", hz_errmsg(ctx));
-	w.codes = hz_tensor_3d(codes, HZ_U8, HZ_CUDA, 60, 250, 2);
+	w.codes = hz_tensor_3d(codes, HZ_U8, HZ_CUDA, 60, 252, 2);
 	w.codes.stride[0] = 2;
 	w.codes.stride[1] = 2 * 60;
 	is_int(hz_vlut_pack_bytes(ctx, v, &w, &bytes), HZ_OK, "packing");
@@ -173,10 +175,10 @@ static void test_packed(void)
 	is_int(hz_vlut_pack(ctx, v, &w, scales), HZ_OK, "codes by columns are packed");
 	is_str(taken(), "vlut_fields_pack", "by a kernel");
 	for (size_t i = 0; i < sizeof(packed_table) / sizeof(*packed_table); i++) {
-		const hz_coded packed = {.rows = packed_table[i].rows, .k = 1000, .packed = scales,
+		const hz_coded packed = {.rows = packed_table[i].rows, .k = 1008, .packed = scales,
 					 .levels = packed_table[i].levels};
 		const char *name = packed_table[i].name;
-		const hz_tensor xt = hz_tensor_2d(x, packed_table[i].x_dtype, HZ_CUDA, 1000,
+		const hz_tensor xt = hz_tensor_2d(x, packed_table[i].x_dtype, HZ_CUDA, 1008,
 						  packed_table[i].batch);
 		const hz_tensor yt = hz_tensor_2d(y, packed_table[i].y_dtype, HZ_CUDA, packed.rows,
 						  packed_table[i].batch);

@@ -420,6 +420,20 @@ static void test_aligned(struct dev *dev)
 		}
 		good &= run_one(dev, &o, i % 8 == 5);
 	}
+	for (int i = 0; i < 8; i++) {
+		struct one o = {
+			.lattice = i / 4 ? LATTICES - 2 : 0, .rows = rows[i % 4],
+			.how = PACKED | (int)rnd_below(&rnd, 32),
+			.k = 16 * (1 + rnd_below(&rnd, 20)), .batch = 1, .turned = 1,
+			.x_dtype = HZ_F16,			.y_dtype = floats[rnd_below(&rnd, 3)],
+		};
+
+		if (quick && i % 3)
+			continue;
+		if (i % 4 == 0)
+			o.k += i == 0 ? 4400 : 1600;
+		good &= run_one(dev, &o, i == 2 || i == 6);
+	}
 	ok(good, "%s: packed fields by aligned vectors", dev->name);
 }
 

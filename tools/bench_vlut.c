@@ -16,7 +16,7 @@
 #include "bench.h"
 #include "hz.h"
 
-enum { D4, D4_GROUP, E8, E8_GROUP, E8_BITS, E8_Q16, D4_Q8 };
+enum { D4, D4_GROUP, D4_T, E8, E8_GROUP, E8_BITS, E8_Q16, D4_Q8 };
 
 static const struct {
 	const char *name;
@@ -25,6 +25,8 @@ static const struct {
 	[D4] = {"D4 q=4 M=2", {.kind = HZ_LATTICE_D, .q = 4, .levels = 2}},
 	[D4_GROUP] = {"D4 q=4 M=2 /32", {.kind = HZ_LATTICE_D, .q = 4, .levels = 2,
 		      .policy = HZ_LATTICE_GROUP, .group = 32}},
+	[D4_T] = {"D4 q=4 M=2 T", {.kind = HZ_LATTICE_D, .q = 4, .levels = 2,
+		  .policy = HZ_LATTICE_T}},
 	[E8] = {"E8 q=4 M=2", {.kind = HZ_LATTICE_E8, .q = 4, .levels = 2}},
 	[E8_GROUP] = {"E8 q=4 M=2 /32", {.kind = HZ_LATTICE_E8, .q = 4, .levels = 2,
 		      .policy = HZ_LATTICE_GROUP, .group = 32}},
@@ -43,7 +45,7 @@ enum {
 };
 
 static const struct row {
-	int flags, lattice, table, dtype;	/* of x and y */
+	int flags, lattice, table, dtype;	/* of x and y, of s8 x: y is s32 */
 	int64_t rows, k, batch;
 } rows[] = {
 	{CPU | QUICK, D4, 0, HZ_F32, 2048, 4096, 1},		/* codes of 4 MB */
@@ -70,6 +72,9 @@ static const struct row {
 	{GPU | COLD, E8, 0, HZ_F16, 8192, 8192, 1},
 	{GPU | COLD, E8_GROUP, 0, HZ_F16, 8192, 8192, 1},
 	{GPU | COLD, E8_BITS, 0, HZ_F16, 8192, 8192, 1},
+	{GPU | COLD, E8_Q16, 0, HZ_F16, 8192, 8192, 1},
+	{GPU | COLD, D4_Q8, 0, HZ_F16, 8192, 8192, 1},
+	{GPU | COLD, D4_T, 0, HZ_F16, 8192, 8192, 1},
 	{GPU | COLD, D4, 0, HZ_F16, 4096, 4096, 8},
 	{GPU | COLD, D4, 0, HZ_F16, 11008, 4096, 8},
 	{GPU | COLD, D4, 0, HZ_F16, 8192, 8192, 8},
@@ -77,6 +82,7 @@ static const struct row {
 	{GPU | COLD, D4, 0, HZ_F16, 11008, 4096, 32},
 	{GPU | COLD, D4, 0, HZ_F16, 8192, 8192, 32},
 	{GPU | COLD, D4, 0, HZ_F16, 8192, 8192, 256},
+	{GPU | COLD, D4, 0, HZ_S8, 8192, 8192, 32},
 	{BOTH | CODED | QUICK, D4, 0, HZ_F32, 2048, 4096, 512},
 };
 
@@ -175,7 +181,8 @@ static int make_x(struct bench *b, struct vlut_case *q)
 	int status;
 
 	q->x = hz_tensor_2d(b->x, r->dtype, device, r->k, r->batch);
-	q->y = hz_tensor_2d(b->y, r->dtype, device, r->rows, r->batch);
+	q->y = hz_tensor_2d(b->y, r->dtype == HZ_S8 ? HZ_S32 : r->dtype, device, r->rows,
+			    r->batch);
 	if (r->flags & CODED) {
 		status = make_coded(b, q, r->batch, &q->x_coded, &codes, &t);
 		q->x_codes = q->x_coded.codes;
@@ -208,8 +215,7 @@ static int make_case(struct bench *b, struct vlut_case *q)
 		status = make_x(b, q);
 	q->c.call = call_gemm;
 	q->c.operations = 2 * count * (double)r->batch;
-	q->c.moved_bytes = (double)q->each + (double)(r->k + r->rows) * (double)r->batch *
-						     (double)hz_dtype_size(r->dtype);
+	q->c.moved_bytes = (double)(q->each + hz_tensor_bytes(&q->x) + hz_tensor_bytes(&q->y));
 	q->c.large = q->c.operations > 1e10;
 	snprintf(q->c.name, sizeof(q->c.name), "%lldx%lldx%lld %s%s%s", (long long)r->rows,
 		 (long long)r->batch, (long long)r->k, lattices[r->lattice].name,

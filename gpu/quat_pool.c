@@ -19,7 +19,8 @@ static int kernel_of(const struct hzi_qpool_args *a, bool backward)
 	if (a->window[0] != 1 || a->size[0] != 1 || a->count[0] != 1 || a->window[2] != window)
 		return -1;
 	if (!backward && window == 3 && step == 1 && a->step[2] == 1)
-		return HZI_KERNEL_quat_pool_3_by_1_f32;
+		return a->max ? HZI_KERNEL_quat_pool_3_by_1_f32 :
+				HZI_KERNEL_quat_average_3_by_1_f32;
 	if (!backward)
 		return window == 2 ? HZI_KERNEL_quat_pool_2_f32 :
 		       window == 3 ? HZI_KERNEL_quat_pool_3_f32 : -1;
@@ -27,9 +28,11 @@ static int kernel_of(const struct hzi_qpool_args *a, bool backward)
 		return -1;
 	if (window == 2 && step == 2)
 		return HZI_KERNEL_quat_pool_bwd_2_by_2_f32;
-	if (window == 3 && (step == 1 || step == 2))
-		return step == 1 ? HZI_KERNEL_quat_pool_bwd_3_by_1_f32 :
-				   HZI_KERNEL_quat_pool_bwd_3_by_2_f32;
+	if (window == 3 && step == 2)
+		return HZI_KERNEL_quat_pool_bwd_3_by_2_f32;
+	if (window == 3 && step == 1)
+		return a->max ? HZI_KERNEL_quat_pool_bwd_3_by_1_f32 :
+				HZI_KERNEL_quat_average_bwd_3_by_1_f32;
 	return -1;
 }
 
@@ -81,8 +84,7 @@ int hzi_cuda_quat_pool_2d(struct hz_context *ctx, const char *op, const struct h
 	}
 	columns = (backward ? p.cells[1] : p.count[1]) * a->channels;
 	rows = (backward ? p.cells[0] : p.count[0]) * a->images;
-	if (kernel == HZI_KERNEL_quat_pool_3_by_1_f32 ||
-	    kernel == HZI_KERNEL_quat_pool_bwd_3_by_1_f32) {
+	if (a->window[1] == 3 && a->step[1] == 1 && a->step[2] == 1) {
 		const int32_t *size = backward ? p.size : p.count;
 
 		p.strips = ceil_div(size[0], HZI_QUAT_POOL_STRIP);

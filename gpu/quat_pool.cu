@@ -5,7 +5,7 @@
  *
  * Neighbouring threads have neighbouring channels and columns, and go through rows, so that places
  * are divided once. All that a thread reads is under way together. The sums, and their order, are
- * those of lib/quat_step.h.
+ * those of lib/quat_step.h, but for averages of 3 x 3 by 1.
  */
 #include "gpu/quat_gemm.cuh"
 #include "gpu/quat_pool.h"
@@ -106,6 +106,25 @@ HZ_DEVICE void pool(const hzi_quat_pool_job &p)
 	}
 }
 
+/* a + scale b */
+HZ_DEVICE quat add(quat a, quat b, float scale = 1)
+{
+	return {fmaf(scale, b.w, a.w), fmaf(scale, b.x, a.x), fmaf(scale, b.y, a.y),
+		fmaf(scale, b.z, a.z)};
+}
+
+/* What a gradient begins with */
+template <int DTYPE>
+HZ_DEVICE quat old_of(const hzi_quat_pool_job &p, int64_t at)
+{
+	quat_raw<DTYPE> old;
+
+	if (!p.accumulate)
+		return {0, 0, 0, 0};
+	old.load(p.x, at);
+	return old.get(0);
+}
+
 /* How many of a window's places lie inside, in one dimension. */
 HZ_DEVICE int32_t inside(int32_t begin, int32_t window, int32_t size)
 {
@@ -173,17 +192,13 @@ HZ_DEVICE void pool_bwd(const hzi_quat_pool_job &p)
 			for (int j = 0; j < S; j++) {
 				const int32_t own = (top + i) * p.size[1] + left + j;
 				const int64_t at = to + i * p.x_stride[1] + j * p.x_stride[2];
-				quat sum = {0, 0, 0, 0};
 
 				if ((uint32_t)(top + i) >= (uint32_t)p.size[0] ||
 				    (uint32_t)(left + j) >= (uint32_t)p.size[1])
 					continue;
-				if (p.accumulate) {
-					quat_raw<DTYPE> old;
 
-					old.load(p.x, at);
-					sum = old.get(0);
-				}
+				quat sum = old_of<DTYPE>(p, at);
+
 #pragma unroll
 				for (int a = 0; a < K; a++)
 #pragma unroll
@@ -231,8 +246,7 @@ HZ_DEVICE void load_row(quat_raw<DTYPE> (&to)[3], const void *data, int64_t from
 			to[b].load(data, from + line * stride[1] + b * stride[2]);
 }
 
-/* What their windows took; NONE of those that are not there, ALL without MAX. */
-template <bool MAX>
+/* What their windows took; NONE of those that are not there. */
 HZ_DEVICE void load_index(const hzi_quat_pool_job &p, int32_t (&to)[3], int64_t from, int32_t line,
 			  const bool (&column)[3])
 {
@@ -240,17 +254,16 @@ HZ_DEVICE void load_index(const hzi_quat_pool_job &p, int32_t (&to)[3], int64_t 
 	for (int b = 0; b < 3; b++) {
 		to[b] = NONE;
 		if ((uint32_t)line < (uint32_t)p.count[0] && column[b])
-			to[b] = !MAX ? ALL : p.index[from + line * p.index_stride[1] +
-						     b * p.index_stride[2]];
+			to[b] = p.index[from + line * p.index_stride[1] + b * p.index_stride[2]];
 	}
 }
 
 /*
- * A thread goes down a strip of rows, so that of each window only the last row is new. MAX: what is
- * kept of a row is its largest; else all of it, since sums are in the order of the window.
+ * A thread goes down a strip of rows, so that of each window only the last row is new, of which it
+ * keeps the largest.
  */
-template <int DTYPE, bool MAX>
-HZ_DEVICE void pool_strip(const hzi_quat_pool_job &p)
+template <int DTYPE>
+HZ_DEVICE void largest_strip(const hzi_quat_pool_job &p)
 {
 	constexpr int STRIP = HZI_QUAT_POOL_STRIP;
 	const walk t(p, p.count[1]);
@@ -267,8 +280,8 @@ HZ_DEVICE void pool_strip(const hzi_quat_pool_job &p)
 		const int32_t lines = min(STRIP, p.count[0] - begin), top = begin - p.pad[0];
 		const int64_t from = image * p.x_stride[0] + left * p.x_stride[2] +
 				     t.c * p.x_stride[3];
-		quat_raw<DTYPE> raw[3][3], next[3];
-		largest most[3] = {{{}, 0, NONE}, {{}, 0, NONE}, {{}, 0, NONE}};	/* of MAX */
+		quat_raw<DTYPE> raw[3], next[3];
+		largest most[3] = {{{}, 0, NONE}, {{}, 0, NONE}, {{}, 0, NONE}};
 
 		load_row(next, p.x, from, p.x_stride, top, p.size[0], column);
 		/* One at a time: registers for more would leave room for few threads */
@@ -278,60 +291,38 @@ HZ_DEVICE void pool_strip(const hzi_quat_pool_job &p)
 			const bool inside_x = (uint32_t)line < (uint32_t)p.size[0];
 
 #pragma unroll
-			for (int b = 0; b < 3; b++) {
-				raw[0][b] = raw[1][b];
-				raw[1][b] = raw[2][b];
-				raw[2][b] = next[b];
-			}
+			for (int b = 0; b < 3; b++)
+				raw[b] = next[b];
 			load_row(next, p.x, from, p.x_stride, line + 1, p.size[0], column);
-			if (MAX) {
-				most[0] = most[1];
-				most[1] = most[2];
-				most[2].index = NONE;
+			most[0] = most[1];
+			most[1] = most[2];
+			most[2].index = NONE;
 #pragma unroll
-				for (int b = 0; b < 3; b++) {
-					largest one;
+			for (int b = 0; b < 3; b++) {
+				largest one;
 
-					if (!inside_x || !column[b])
-						continue;
-					one.q = raw[2][b].get(0);
-					one.norm = (double)one.q.w * one.q.w;
-					one.norm += (double)one.q.x * one.q.x;
-					one.norm += (double)one.q.y * one.q.y;
-					one.norm += (double)one.q.z * one.q.z;
-					one.index = line * p.size[1] + left + b;
-					most[2].see(one);
-				}
+				if (!inside_x || !column[b])
+					continue;
+				one.q = raw[b].get(0);
+				one.norm = (double)one.q.w * one.q.w;
+				one.norm += (double)one.q.x * one.q.x;
+				one.norm += (double)one.q.y * one.q.y;
+				one.norm += (double)one.q.z * one.q.z;
+				one.index = line * p.size[1] + left + b;
+				most[2].see(one);
 			}
 			if (i < 2)
 				continue;
 
 			const int32_t y = begin + i - 2;
-			quat sum = {0, 0, 0, 0};
-			largest all = {sum, 0, NONE};
-			int32_t count = 0;
+			largest all = {{0, 0, 0, 0}, 0, NONE};
 
 #pragma unroll
-			for (int a = 0; a < 3; a++) {
+			for (int a = 0; a < 3; a++)
 				all.see(most[a]);
-#pragma unroll
-				for (int b = 0; b < 3; b++) {
-					const quat q = raw[a][b].get(0);
-
-					if (MAX ||
-					    (uint32_t)(line - 2 + a) >= (uint32_t)p.size[0] ||
-					    !column[b])
-						continue;
-					count++;
-					sum = {sum.w + q.w, sum.x + q.x, sum.y + q.y,
-					       sum.z + q.z};
-				}
-			}
-			sum = MAX ? all.q : quat{sum.w / count, sum.x / count, sum.y / count,
-						 sum.z / count};
 			store<DTYPE>(p.y, image * p.y_stride[0] + y * p.y_stride[1] +
-					  t.column * p.y_stride[2] + t.c * p.y_stride[3], sum);
-			if (MAX && p.index)
+					  t.column * p.y_stride[2] + t.c * p.y_stride[3], all.q);
+			if (p.index)
 				p.index[image * p.index_stride[0] + y * p.index_stride[1] +
 					t.column * p.index_stride[2] + t.c * p.index_stride[3]] =
 					all.index;
@@ -340,8 +331,8 @@ HZ_DEVICE void pool_strip(const hzi_quat_pool_job &p)
 }
 
 /* The same of its gradient: windows begin with the element, or one or two ahead of it. */
-template <int DTYPE, bool MAX>
-HZ_DEVICE void pool_strip_bwd(const hzi_quat_pool_job &p)
+template <int DTYPE>
+HZ_DEVICE void largest_strip_bwd(const hzi_quat_pool_job &p)
 {
 	constexpr int STRIP = HZI_QUAT_POOL_STRIP;
 	const walk t(p, p.size[1]);
@@ -362,10 +353,9 @@ HZ_DEVICE void pool_strip_bwd(const hzi_quat_pool_job &p)
 				      t.c * p.index_stride[3];
 		quat_raw<DTYPE> raw[3][3], next[3];
 		int32_t best[3][3], next_best[3];
-		quat d[3][3];
 
 		load_row(next, p.y, from, p.y_stride, top, p.count[0], column);
-		load_index<MAX>(p, next_best, index, top, column);
+		load_index(p, next_best, index, top, column);
 #pragma unroll 1
 		for (int i = 0; i < lines + 2; i++) {
 			const int32_t line = top + i;
@@ -375,48 +365,105 @@ HZ_DEVICE void pool_strip_bwd(const hzi_quat_pool_job &p)
 				raw[0][b] = raw[1][b], best[0][b] = best[1][b];
 				raw[1][b] = raw[2][b], best[1][b] = best[2][b];
 				raw[2][b] = next[b], best[2][b] = next_best[b];
-				d[0][b] = d[1][b];
-				d[1][b] = d[2][b];
 			}
 			load_row(next, p.y, from, p.y_stride, line + 1, p.count[0], column);
-			load_index<MAX>(p, next_best, index, line + 1, column);
-#pragma unroll
-			for (int b = 0; !MAX && b < 3; b++) {
-				const float count =
-					(float)(inside(line - p.pad[0], 3, p.size[0]) *
-						inside(left + b - p.pad[1], 3, p.size[1]));
-				const quat q = raw[2][b].get(0);
+			load_index(p, next_best, index, line + 1, column);
+			if (i < 2)
+				continue;
 
-				d[2][b] = {q.w / count, q.x / count, q.y / count, q.z / count};
+			const int32_t x = begin + i - 2, own = x * p.size[1] + t.column;
+			const int64_t at = image * p.x_stride[0] + x * p.x_stride[1] +
+					   t.column * p.x_stride[2] + t.c * p.x_stride[3];
+			quat sum = old_of<DTYPE>(p, at);
+
+#pragma unroll
+			for (int a = 0; a < 3; a++)
+#pragma unroll
+				for (int b = 0; b < 3; b++)
+					if (best[a][b] == own)
+						sum = add(sum, raw[a][b].get(0));
+			store<DTYPE>(p.x, at, sum);
+		}
+	}
+}
+
+/*
+ * Averages: what is kept of a row is the sum of its three. forward: from x to y, which is divided by
+ * how many of a window are there; else from dy, divided by as many first, to dx.
+ */
+template <bool FORWARD, int DTYPE>
+HZ_DEVICE void average_strip(const hzi_quat_pool_job &p)
+{
+	constexpr int STRIP = HZI_QUAT_POOL_STRIP;
+	const int32_t *const size = FORWARD ? p.size : p.count, *const out = FORWARD ? p.count : p.size;
+	const int64_t *const stride = FORWARD ? p.x_stride : p.y_stride;
+	const int64_t *const out_stride = FORWARD ? p.y_stride : p.x_stride;
+	const walk t(p, out[1]);
+	const int32_t left = t.column + (FORWARD ? -p.pad[1] : p.pad[1] - 2);
+	float places[3];		/* of windows of this column, or of those of the three */
+	bool column[3];
+
+	if (!t.in)
+		return;
+#pragma unroll
+	for (int b = 0; b < 3; b++) {
+		column[b] = (uint32_t)(left + b) < (uint32_t)size[1];
+		places[b] = (float)inside(left + (FORWARD ? 0 : b - p.pad[1]), 3, p.size[1]);
+	}
+	for (int32_t row = t.row; row < p.images * p.strips; row += walk::step()) {
+		const int32_t image = row / p.strips, begin = (row - image * p.strips) * STRIP;
+		const int32_t lines = min(STRIP, out[0] - begin);
+		const int32_t top = begin + (FORWARD ? -p.pad[0] : p.pad[0] - 2);
+		const int64_t from = image * stride[0] + left * stride[2] + t.c * stride[3];
+		const int64_t to = image * out_stride[0] + t.column * out_stride[2] +
+				   t.c * out_stride[3];
+		quat_raw<DTYPE> raw[3], next[3];
+		quat sum[3];
+
+		load_row(next, FORWARD ? p.x : p.y, from, stride, top, size[0], column);
+#pragma unroll 2
+		for (int i = 0; i < lines + 2; i++) {
+			const int32_t line = top + i;
+
+			sum[0] = sum[1];
+			sum[1] = sum[2];
+			sum[2] = {0, 0, 0, 0};
+#pragma unroll
+			for (int b = 0; b < 3; b++)
+				raw[b] = next[b];
+			load_row(next, FORWARD ? p.x : p.y, from, stride, line + 1, size[0], column);
+#pragma unroll
+			for (int b = 0; b < 3; b++) {
+				const float rows = (float)inside(line - p.pad[0], 3, p.size[0]);
+				const float each = FORWARD ? 1 : __frcp_rn(rows * places[b]);
+
+				if ((uint32_t)line < (uint32_t)size[0] && column[b])
+					sum[2] = add(sum[2], raw[b].get(0), each);
 			}
 			if (i < 2)
 				continue;
 
-			const int32_t x = begin + i - 2;
-			const int32_t own = MAX ? x * p.size[1] + t.column : ALL;
-			const int64_t at = image * p.x_stride[0] + x * p.x_stride[1] +
-					   t.column * p.x_stride[2] + t.c * p.x_stride[3];
-			quat sum = {0, 0, 0, 0};
+			const int32_t own = begin + i - 2;
+			const int64_t at = to + own * out_stride[1];
+			const float rows = (float)inside(line - 2, 3, p.size[0]);
+			quat all = {0, 0, 0, 0};
 
-			if (p.accumulate) {
-				quat_raw<DTYPE> old;
-
-				old.load(p.x, at);
-				sum = old.get(0);
-			}
-#pragma unroll
-			for (int a = 0; a < 3; a++)
-#pragma unroll
-				for (int b = 0; b < 3; b++) {
-					const quat q = MAX ? raw[a][b].get(0) : d[a][b];
-
-					if (best[a][b] == own)
-						sum = {sum.w + q.w, sum.x + q.x, sum.y + q.y,
-						       sum.z + q.z};
-				}
-			store<DTYPE>(p.x, at, sum);
+			if (!FORWARD)
+				all = old_of<DTYPE>(p, at);
+			all = add(all, add(add(sum[0], sum[1]), sum[2]),
+				  FORWARD ? __frcp_rn(rows * places[0]) : 1);
+			store<DTYPE>(FORWARD ? p.y : p.x, at, all);
 		}
 	}
+}
+
+template <bool FORWARD, int DTYPE>
+HZ_DEVICE void strip(const hzi_quat_pool_job &p)
+{
+	if (FORWARD)
+		largest_strip<DTYPE>(p);
+	else
+		largest_strip_bwd<DTYPE>(p);
 }
 
 #define KERNEL(name, body, ...) \
@@ -430,23 +477,11 @@ HZ_DEVICE void pool_strip_bwd(const hzi_quat_pool_job &p)
 	KERNEL(name##_f16, body, __VA_ARGS__, HZ_F16) \
 	KERNEL(name##_bf16, body, __VA_ARGS__, HZ_BF16)
 
-#define STRIP(name, body, dtype) \
-	extern "C" __global__ void __launch_bounds__(THREADS) \
-	name(const __grid_constant__ hzi_quat_pool_job p) \
-	{ \
-		if (p.max) \
-			body<dtype, true>(p); \
-		else \
-			body<dtype, false>(p); \
-	}
-#define STRIPS(name, body) \
-	STRIP(name##_f32, body, HZ_F32) \
-	STRIP(name##_f16, body, HZ_F16) \
-	STRIP(name##_bf16, body, HZ_BF16)
-
 KERNELS(quat_pool_2, pool, 2)
 KERNELS(quat_pool_3, pool, 3)
 KERNELS(quat_pool_bwd_2_by_2, pool_bwd, 2, 2)
 KERNELS(quat_pool_bwd_3_by_2, pool_bwd, 3, 2)
-STRIPS(quat_pool_3_by_1, pool_strip)
-STRIPS(quat_pool_bwd_3_by_1, pool_strip_bwd)
+KERNELS(quat_pool_3_by_1, strip, true)
+KERNELS(quat_pool_bwd_3_by_1, strip, false)
+KERNELS(quat_average_3_by_1, average_strip, true)
+KERNELS(quat_average_bwd_3_by_1, average_strip, false)

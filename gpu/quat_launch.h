@@ -127,6 +127,11 @@ bool hzi_qpatch_small(const struct hzi_qpatch_args *x);
 bool hzi_quat_conv_side_of(struct hzi_quat_conv_side *s, const struct hzi_qarray *a,
 			   int64_t channels, int conj);
 
+/* ---- Maps (quat_layer.c) --------------------------------------------------------------------- */
+
+int hzi_cuda_quat_map_step(struct hz_context *ctx, const char *op,
+			   const struct hzi_qmap_args *a);
+
 /* ---- Pooling (quat_pool.c) ------------------------------------------------------------------- */
 
 bool hzi_cuda_quat_pool_takes(const struct hzi_qpool_args *a, bool backward);

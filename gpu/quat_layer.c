@@ -43,12 +43,16 @@ static int whole_kernel(const struct hzi_qmap_args *a)
 	return -1;
 }
 
-/* Blocks of channels, or fewer for few of them: as many rows as there are threads left */
+/*
+ * Blocks of channels, or fewer for few of them: as many rows as there are threads left. Kernels that
+ * know their dtype have no more blocks than are there together, so that few wait for coefficients.
+ */
 static int launch_affine(struct hz_context *ctx, const char *op, const struct hzi_qmap_args *a)
 {
 	const int64_t channels = a->shape[a->ndim - 1], rows = a->total / channels;
-	const int64_t most = 16 * (int64_t)hzi_cuda_device(ctx)->multiprocessors;
-	const int whole = whole_kernel(a);
+	const int whole = whole_kernel(a), f32 = a->out.dtype == HZ_F32;
+	const int each = whole < 0 ? 16 : !f32 ? 3 : a->kind == HZI_QMAP_AFFINE ? 4 : 2;
+	const int64_t most = each * (int64_t)hzi_cuda_device(ctx)->multiprocessors;
 	int64_t lanes = HZI_QUAT_SUM_LANES, columns, lines;
 	struct hzi_launch l = {.block = {HZI_QUAT_STEP_THREADS}};
 
@@ -61,14 +65,15 @@ static int launch_affine(struct hz_context *ctx, const char *op, const struct hz
 			       lines < most ? lines : most);
 	l.grid[1] = (unsigned)columns;
 	if (whole >= 0 && columns == ceil_div(channels, lanes)) {
-		l.early = a->kind == HZI_QMAP_AFFINE;
+		l.early = true;
 		return hzi_cuda_launch(ctx, op, HZI_FAMILY_QUAT_NORM, whole, &l, a, sizeof(*a));
 	}
 	return hzi_cuda_launch(ctx, op, HZI_FAMILY_QUAT_LAYER,
 			       HZI_KERNEL_quat_map_copy + a->kind, &l, a, sizeof(*a));
 }
 
-static int map(struct hz_context *ctx, const char *op, const struct hzi_qmap_args *a)
+int hzi_cuda_quat_map_step(struct hz_context *ctx, const char *op,
+			   const struct hzi_qmap_args *a)
 {
 	if (a->kind == HZI_QMAP_AFFINE || a->kind == HZI_QMAP_AFFINE_BWD)
 		return launch_affine(ctx, op, a);
@@ -96,7 +101,7 @@ static int sum(struct hz_context *ctx, const char *op, const struct hzi_qsum_arg
 	const int64_t lanes = (a->channels + HZI_QUAT_SUM_LANES - 1) / HZI_QUAT_SUM_LANES;
 	const struct hzi_launch l = {
 		.grid = {(unsigned)(lanes < 1 << 30 ? lanes : 1 << 30), (unsigned)a->chunks},
-		.block = {HZI_QUAT_STEP_THREADS}, .early = a->kind != HZI_QSUM_CROSS,
+		.block = {HZI_QUAT_STEP_THREADS}, .early = true,
 	};
 
 	if (a->a.whole && (a->kind != HZI_QSUM_CROSS || a->b.whole))
@@ -149,7 +154,7 @@ static int zero(struct hz_context *ctx, const char *op, void *p, size_t bytes)
 
 /* Patches: enough pixels to fill a large GPU with tiles of a product, of 64 channels and 9 taps */
 static const struct hzi_quat_steps steps = {
-	.map = map, .patch = patch, .sum = sum, .finish = finish, .pool = pool,
+	.map = hzi_cuda_quat_map_step, .patch = patch, .sum = sum, .finish = finish, .pool = pool,
 	.rotation = rotation, .zero = zero,
 	.conv_workspace = hzi_cuda_quat_conv_step_workspace, .conv = hzi_cuda_quat_conv_step,
 	.weights_workspace = hzi_cuda_quat_conv_weights_workspace,

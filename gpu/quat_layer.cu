@@ -167,34 +167,248 @@ KERNEL(quat_sum_squares, hzi_qsum_args) { sum<HZI_QSUM_SQUARES, 0>(p); }
 KERNEL(quat_sum_cross, hzi_qsum_args) { sum<HZI_QSUM_CROSS, 0>(p); }
 KERNEL(quat_sum_moments, hzi_qsum_args) { moments<0>(p); }
 
+/*
+ * Coefficients of a channel by a warp, a lane for each element of the matrices: the functions of
+ * lib/quat_sums.h would be thousands of instructions of one thread, which come from memory as they
+ * are wanted, and numbers that are waited for one by one. Lanes of the second half compute as
+ * those of the first.
+ */
+struct coefficients_of {
+	double all[20];			/* sums of all rows */
+	double gamma[4][4], m[4][4], t[4][4], u[4][4];
+};
+
+/* Where (r, c) of a symmetric matrix is in ten numbers, its upper triangle by rows */
+HZ_DEVICE int of_ten(int r, int c)
+{
+	const int low = min(r, c), high = max(r, c);
+
+	return 4 * low - low * (low + 1) / 2 + high;
+}
+
+/* Of row r of a and column c of b, or of column r of a, TURNED */
+template <bool TURNED>
+HZ_DEVICE double element(const double (&a)[4][4], const double (&b)[4][4], int r, int c)
+{
+	double s = 0;
+
+#pragma unroll
+	for (int k = 0; k < 4; k++)
+		s += (TURNED ? a[k][r] : a[r][k]) * b[k][c];
+	return s;
+}
+
+struct finish_lane {
+	const hzi_qfinish_args &p;
+	const int64_t channel;
+	const int lane, r, c, ten;
+	const bool lead;		/* one lane for each (r, c) writes */
+	double gamma, beta, mean, var, saved;	/* of (r, c), or of component c */
+
+	__device__ __forceinline__ finish_lane(const hzi_qfinish_args &p_, int64_t channel_)
+		: p(p_), channel(channel_), lane((int)threadIdx.x % 32), r(lane / 4 % 4),
+		  c(lane % 4), ten(of_ten(r, c)), lead(lane < 16) {}
+
+	__device__ __forceinline__ double get(const void *from, int each, int i) const
+	{
+		return hzi_qparam(p.dtype, from, channel * each + i);
+	}
+
+	__device__ __forceinline__ void set(double (&m)[4][4], double d) const
+	{
+		if (lead)
+			m[r][c] = d;
+	}
+
+	/* d, or added to what is there */
+	__device__ __forceinline__ void put(void *to, int each, int i, double d, bool add) const
+	{
+		hzi_qset(p.dtype, to, channel * each + i, d + (add ? get(to, each, i) : 0));
+	}
+
+	/* What does not come of sums is under way beside these. */
+	__device__ __forceinline__ void load(void)
+	{
+		const bool backward = p.kind == HZI_QFINISH_NORM_BWD;
+
+		gamma = r == c;
+		if (p.gamma && p.whiten)
+			gamma = get(p.gamma, 10, ten);
+		else if (p.gamma)
+			gamma *= get(p.gamma, 1, 0);
+		beta = p.beta && !backward ? get(p.beta, 4, p.order[c]) : 0;
+		mean = p.running_mean && !backward ? get(p.running_mean, 4, p.order[c]) : 0;
+		var = !p.running_var || backward ? 0 : p.whiten ? get(p.running_var, 10, ten) :
+		      get(p.running_var, 1, 0);
+		saved = backward || !p.eval ? get(p.saved, HZI_QSAVED, c) : 0;
+	}
+
+	/* hzi_qfinish_moments(), hzi_qfinish_norm() */
+	__device__ __forceinline__ void norm(coefficients_of &s)
+	{
+		hzi_qaffine *const to = (hzi_qaffine *)p.coef + channel;
+		const double keep = 1 - p.momentum, rows = (double)p.rows;
+		double v = p.whiten ? var : 0, trace = var, own = mean;
+
+		if (!p.eval && p.kind == HZI_QFINISH_MOMENTS) {
+			const double d = s.all[c] / rows;
+
+			own = saved + d;
+			v = (s.all[4 + ten] - rows * (s.all[r] / rows) * d) / rows;
+		} else if (!p.eval) {
+			own = saved;
+			v = s.all[ten] / rows;
+		}
+		set(s.gamma, gamma);
+		set(s.t, v + (r == c ? p.eps : 0));
+		set(s.u, v);
+		__syncwarp();
+		if (!p.eval) {
+			trace = s.u[0][0] + s.u[1][1] + s.u[2][2] + s.u[3][3];
+			if (p.running_var && p.whiten ? lead && r <= c : lane == 0 && p.running_var)
+				put(p.running_var, p.whiten ? 10 : 1, p.whiten ? ten : 0,
+				    keep * var + p.momentum * (p.whiten ? v : trace), false);
+			if (p.running_mean && lane < 4)
+				put(p.running_mean, 4, p.order[c], keep * mean + p.momentum * own,
+				    false);
+		}
+		__syncwarp();
+		whiten(s, trace);
+		if (lane < 4) {
+			put(p.saved, HZI_QSAVED, c, own, false);
+			to->mean[c] = (hzi_qreal)own;
+			to->shift[c] = (hzi_qreal)beta;
+		}
+		if (lead && c <= r)
+			put(p.saved, HZI_QSAVED, 4 + r * (r + 1) / 2 + c, s.m[r][c], false);
+		if (lead)
+			to->m[4 * r + c] = (hzi_qreal)element<false>(s.gamma, s.m, r, c);
+	}
+
+	/* s.m of the covariance in s.t, in whose place its Cholesky decomposition comes */
+	__device__ __forceinline__ void whiten(coefficients_of &s, double trace)
+	{
+		if (!p.whiten) {
+			set(s.m, r == c ? 1 / sqrt(trace + p.eps) : 0);
+			__syncwarp();
+			return;
+		}
+		/* Lane c has row c of it, */
+#pragma unroll 1
+		for (int j = 0; j < 4; j++) {
+			double d = s.t[j][j], b = s.t[c][j];
+
+			for (int k = 0; k < j; k++) {
+				d -= s.t[j][k] * s.t[j][k];
+				b -= s.t[c][k] * s.t[j][k];
+			}
+			d = sqrt(d);
+			__syncwarp();
+			if (lane < 4 && c >= j)
+				s.t[c][j] = c == j ? d : b / d;
+			__syncwarp();
+		}
+		/* and column c of its inverse. */
+#pragma unroll 1
+		for (int i = 0; i < 4 && lane < 4; i++) {
+			double b = i == c;
+
+			for (int k = c; k < i; k++)
+				b -= s.t[i][k] * s.m[k][c];
+			s.m[i][c] = i < c ? 0 : b / s.t[i][i];
+		}
+		__syncwarp();
+	}
+
+	/* hzi_qfinish_norm_bwd(); sums are of x - mean in the place of z = m (x - mean). */
+	__device__ __forceinline__ void norm_bwd(coefficients_of &s)
+	{
+		hzi_qaffine_bwd *const to = (hzi_qaffine_bwd *)p.coef + channel;
+		const double by = -1 / (double)p.rows;
+		double d, trace;
+
+		set(s.gamma, gamma);
+		set(s.m, c > r ? 0 : get(p.saved, HZI_QSAVED, 4 + r * (r + 1) / 2 + c));
+		__syncwarp();
+		d = 0;
+#pragma unroll
+		for (int k = 0; k < 4; k++)
+			d += s.all[4 + 4 * r + k] * s.m[c][k];
+		set(s.t, d);
+		__syncwarp();
+		d += c > r ? s.t[c][r] : 0;
+		trace = s.t[0][0] + s.t[1][1] + s.t[2][2] + s.t[3][3];
+		if (p.dgamma && (p.whiten ? lead && r <= c : lane == 0))
+			put(p.dgamma, p.whiten ? 10 : 1, p.whiten ? ten : 0, p.whiten ? d : trace,
+			    p.accumulate);
+		if (p.dbeta && lane < 4)
+			put(p.dbeta, 4, p.order[c], s.all[c], p.accumulate);
+		if (!p.coef)
+			return;
+		set(s.u, element<false>(s.gamma, s.t, r, c));
+		__syncwarp();
+		trace = s.u[0][0] + s.u[1][1] + s.u[2][2] + s.u[3][3];
+		d = p.whiten ? s.u[max(r, c)][min(r, c)] : r == c ? trace : 0;
+		__syncwarp();
+		set(s.u, d);
+		d = element<true>(s.m, s.gamma, r, c);
+		__syncwarp();
+		if (lead)
+			to->m[4 * r + c] = (hzi_qreal)d;
+		/* The shift of row r, of its four lanes */
+		d *= s.all[c];
+		d += __shfl_xor_sync(~0u, d, 1);
+		d += __shfl_xor_sync(~0u, d, 2);
+		if (lead && c == 0)
+			to->shift[r] = (hzi_qreal)(p.eval ? 0 : by * d);
+		set(s.t, element<false>(s.u, s.m, r, c));
+		__syncwarp();
+		if (lead)
+			to->n[4 * r + c] =
+				(hzi_qreal)(p.eval ? 0 : by * element<true>(s.m, s.t, r, c));
+		if (lane < 4)
+			to->mean[c] = (hzi_qreal)saved;
+	}
+};
+
 /* A block for each channel, a lane for each value: chunks by warps, then warps in order */
 KERNEL(quat_finish, hzi_qfinish_args)
 {
 	constexpr int WARPS = THREADS / 32;
 	__shared__ double part[WARPS][32];
+	__shared__ coefficients_of s;
 	const int values = hzi_qfinish_values(p.kind);
 	const int lane = (int)threadIdx.x % 32, warp = (int)threadIdx.x / 32;
+	const bool norm = p.kind >= HZI_QFINISH_NORM;
 
 	grid_next();
 	grid_wait();
 	for (int64_t channel = blockIdx.x; channel < p.channels; channel += gridDim.x) {
 		const double *from = p.part + channel * values + lane;
+		finish_lane own(p, channel);
 		double sum = 0;
 
+		if (norm && warp == 0)
+			own.load();
 #pragma unroll 16
 		for (int64_t k = warp; k < p.chunks && lane < values; k += WARPS)
 			sum += from[k * p.channels * values];
 		part[warp][lane] = sum;
 		__syncthreads();
-		if (threadIdx.x == 0) {
-			double total[20];
-
-			for (int v = 0; v < 20; v++) {
-				total[v] = 0;
-				for (int w = 0; w < WARPS && v < values; w++)
-					total[v] += part[w][v];
-			}
-			hzi_qfinish_one(&p, channel, total);
+		if (warp == 0) {
+			sum = 0;
+#pragma unroll
+			for (int w = 0; w < WARPS; w++)
+				sum += part[w][lane];
+			if (lane < 20)
+				s.all[lane] = sum;
+			__syncwarp();
+			if (p.kind == HZI_QFINISH_NORM_BWD)
+				own.norm_bwd(s);
+			else if (norm)
+				own.norm(s);
+			else if (lane == 0)
+				hzi_qfinish_one(&p, channel, s.all);
 		}
 		__syncthreads();
 	}

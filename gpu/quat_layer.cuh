@@ -107,6 +107,27 @@ HZ_DEVICE int64_t row_offset(const hzi_qsum_args &p, const int64_t *stride, int6
 	return at + row * stride[0];
 }
 
+/* Rows r, r + lines, ... of channel c, those before last */
+template <int ROWS, int DTYPE>
+HZ_DEVICE void load_rows(qraw<DTYPE> (&to)[ROWS], const hzi_qsum_args &p, const hzi_qarray &a,
+			 int64_t r, int lines, int64_t last, int64_t c)
+{
+	/* Mostly there is one step from row to row. */
+	if (p.ndim == 1) {
+		int64_t at = r * a.stride[0] + c * a.stride[1];
+
+#pragma unroll
+		for (int k = 0; k < ROWS; k++, at += lines * a.stride[0])
+			if (r + k * lines < last)
+				to[k].load(a, at);
+		return;
+	}
+#pragma unroll
+	for (int k = 0; k < ROWS; k++)
+		if (r + k * lines < last)
+			to[k].load(a, row_offset(p, a.stride, r + k * lines, c));
+}
+
 /*
  * A block has a chunk of rows and 32 channels, or fewer, as a power of two, if there are fewer:
  * then more threads share the rows.
@@ -148,11 +169,27 @@ HZ_DEVICE void sum_store(const hzi_qsum_args &p, const sum_place &place, int64_t
 	__syncthreads();
 }
 
+/* HZI_QSUM_CROSS without m: quat_finish() multiplies the sum by it. */
+HZ_DEVICE void cross_one(hzi_q b, hzi_q a, const float *mean, float *total)
+{
+#pragma unroll
+	for (int c = 0; c < 4; c++) {
+		a.c[c] -= mean[c];
+		total[c] += b.c[c];
+	}
+#pragma unroll
+	for (int r = 0; r < 4; r++)
+#pragma unroll
+		for (int c = 0; c < 4; c++)
+			total[4 + 4 * r + c] = fmaf(b.c[r], a.c[c], total[4 + 4 * r + c]);
+}
+
 template <int KIND, int DTYPE>
 HZ_DEVICE void sum(const hzi_qsum_args &p)
 {
 	constexpr int values = HZI_QSUM_VALUES(KIND);
-	constexpr int ROWS = DTYPE == 0 || DTYPE == HZ_F32 ? 4 : 8;	/* under way */
+	/* Under way: of two arrays half as many */
+	constexpr int ROWS = (DTYPE == 0 || DTYPE == HZ_F32 ? 4 : 8) / (KIND == HZI_QSUM_CROSS ? 2 : 1);
 	__shared__ float part[THREADS][values + 1];
 
 	grid_next();
@@ -164,35 +201,30 @@ HZ_DEVICE void sum(const hzi_qsum_args &p)
 	for (int64_t block = blockIdx.x; block * HZI_QUAT_SUM_LANES < p.channels;
 	     block += gridDim.x) {
 		const int64_t c = block * HZI_QUAT_SUM_LANES + place.lane;
-		float total[values], saved[HZI_QSAVED];
+		float total[values], saved[4];		/* the mean */
 
 #pragma unroll
 		for (int i = 0; i < values; i++)
 			total[i] = 0;
 		if (c < p.channels && KIND != HZI_QSUM_PLAIN) {
 #pragma unroll
-			for (int i = 0; i < HZI_QSAVED; i++)
+			for (int i = 0; i < 4; i++)
 				saved[i] = ((const float *)p.mean)[c * HZI_QSAVED + i];
 		}
 		for (int64_t r = first + line; c < p.channels && r < last; r += ROWS * lines) {
 			qraw<DTYPE> q[ROWS], b[ROWS];
 
+			load_rows(q, p, p.a, r, lines, last, c);
+			if (KIND == HZI_QSUM_CROSS)
+				load_rows(b, p, p.b, r, lines, last, c);
 #pragma unroll
 			for (int k = 0; k < ROWS; k++) {
-				const int64_t row = r + k * lines;
-
-				if (row >= last)
+				if (r + k * lines >= last)
 					continue;
-				q[k].load(p.a, row_offset(p, p.a.stride, row, c));
 				if (KIND == HZI_QSUM_CROSS)
-					b[k].load(p.b, row_offset(p, p.b.stride, row, c));
-			}
-#pragma unroll
-			for (int k = 0; k < ROWS; k++) {
-				if (r + k * lines < last)
-					hzi_qsum_one(KIND, q[k].get(),
-						     KIND == HZI_QSUM_CROSS ? b[k].get() :
-						     hzi_q{}, saved, total);
+					cross_one(b[k].get(), q[k].get(), saved, total);
+				else
+					hzi_qsum_one(KIND, q[k].get(), hzi_q{}, saved, total);
 			}
 		}
 #pragma unroll
@@ -233,11 +265,7 @@ HZ_DEVICE void moments(const hzi_qsum_args &p)
 			const int count = left < ROWS ? (int)left : ROWS;
 			qraw<DTYPE> raw[ROWS];
 
-#pragma unroll
-			for (int k = 0; k < ROWS; k++)
-				if (k < count)
-					raw[k].load(p.a, row_offset(p, p.a.stride, r + k * lines,
-								    c));
+			load_rows(raw, p, p.a, r, lines, last, c);
 			if (r == first + line) {
 #pragma unroll
 				for (int k = 0; k < ROWS; k++) {

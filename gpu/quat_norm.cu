@@ -112,6 +112,9 @@ HZ_DEVICE void affine_bwd(const hzi_qmap_args &p)
 {
 	channel_walk t(p);
 
+	grid_next();
+	grid_wait();
+
 	if (t.c >= p.shape[p.ndim - 1])
 		return;
 
@@ -162,5 +165,9 @@ KERNELS(quat_affine, hzi_qmap_args, affine)
 KERNELS(quat_affine_bwd, hzi_qmap_args, affine_bwd)
 KERNELS(quat_plain, hzi_qsum_args, sum, KIND(HZI_QSUM_PLAIN))
 KERNELS(quat_squares, hzi_qsum_args, sum, KIND(HZI_QSUM_SQUARES))
+#undef KERNEL
+/* Three blocks on a multiprocessor: one wave has what lib/quat_steps.c makes of a call. */
+#define KERNEL(name, type) \
+	extern "C" __global__ void __launch_bounds__(THREADS, 3) name(const __grid_constant__ type p)
 KERNELS(quat_cross, hzi_qsum_args, sum, KIND(HZI_QSUM_CROSS))
 KERNELS(quat_moments, hzi_qsum_args, moments)

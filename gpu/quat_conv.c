@@ -67,6 +67,8 @@ struct plan {
 	struct hzi_quat_conv p;
 	struct hzi_planes weights;
 	int rows, cols;			/* the dimensions that are these */
+	int64_t taps;
+	size_t padded_bytes;		/* of weights with zeros behind each tap's channels; 0: none */
 };
 
 /* What of a tap's two places is in a group: those of all, of one along rows, or of one tap */
@@ -185,17 +187,26 @@ static bool make_plan(const struct hz_context *ctx, const struct hzi_qconv_args 
 	const struct hzi_quat_gemm_args *g = &a->g;
 	const struct hzi_qpatch_args *x = &a->x;
 	struct hzi_quat_conv *p = &plan->p;
-	int64_t rows, slabs, per, along, use, all;
+	int64_t rows, slabs, per, along, use, all, in;
 	int split;
 
 	*plan = (struct plan){.rows = 1, .cols = 2};
 	if (x->groups > 1 || !hzi_planes_wanted(ctx, g->dtype, g->precision, &split) ||
 	    g->method != HZ_QUAT_FAST || g->k == 0 || g->k > INT16_MAX || g->m > ROWS_MAX / 512 ||
-	    x->channels % IN_UNIT || !hzi_qpatch_small(x))
+	    !hzi_qpatch_small(x))
 		return false;
-	if (x->taps[0] * x->taps[1] * x->taps[2] == 1 && g->m >= POINTS_LEAST &&
-	    x->channels >= POINTS_LEAST)
+	/* Of an odd number, or of few, pixels of 16 bits come one by one: patches are faster. */
+	if (!split && x->channels % IN_UNIT && (x->channels < IN_UNIT || x->channels % 2))
 		return false;
+	plan->taps = x->taps[0] * x->taps[1] * x->taps[2];
+	in = round_up(x->channels, IN_UNIT);
+	if ((plan->taps == 1 && g->m >= POINTS_LEAST && x->channels >= POINTS_LEAST) ||
+	    plan->taps * in > INT16_MAX)
+		return false;
+	p->tap_step = (int32_t)in;
+	if (plan->taps > 1 && in != x->channels)
+		plan->padded_bytes = (size_t)(g->m * plan->taps * in * 4) *
+				     hz_dtype_size(g->dtype);
 	for (int d = 0; d < 3; d++) {
 		p->size[d] = (int32_t)x->size[d];
 		p->count[d] = (int32_t)x->count[d];
@@ -224,7 +235,7 @@ static bool make_plan(const struct hz_context *ctx, const struct hzi_qconv_args 
 	p->pairs = (int32_t)ceil_div(p->strips * along, 2);
 	p->tiles = (int32_t)(p->pairs * ceil_div(g->m, HZI_QC_OUT));
 	p->images = (int32_t)a->images;
-	plan->weights = hzi_planes_of(g->m, g->k, 8, split);
+	plan->weights = hzi_planes_of(g->m, plan->padded_bytes ? plan->taps * in : g->k, 8, split);
 	return true;
 }
 
@@ -237,7 +248,31 @@ size_t hzi_cuda_quat_conv_step_workspace(const struct hz_context *ctx,
 		return 1;
 	if (!make_plan(ctx, a, &plan))
 		return 0;
-	return hzi_planes_room(&plan.weights);
+	return hzi_planes_room(&plan.weights) + plan.padded_bytes;
+}
+
+/* w with zeros between taps' channels: taps of planes begin where boxes may. */
+static int pad_weights(struct hz_context *ctx, const char *op, const struct plan *plan,
+		       int64_t channels, struct hzi_quat_matrix *w, void *room)
+{
+	const int64_t m = plan->weights.lines, in = plan->p.tap_step;
+	struct hzi_qmap_args copy = {
+		.kind = HZI_QMAP_COPY, .total = m * plan->taps * channels, .ndim = 3,
+		.shape = {m, plan->taps, channels},
+		.a = {.data = w->data, .stride = {w->row, channels * w->col, w->col},
+		      .dtype = w->dtype, .whole = w->whole},
+		.out = {.data = room, .stride = {plan->taps * in * 4, in * 4, 4},
+			.comp = {0, 1, 2, 3}, .dtype = w->dtype, .whole = 1},
+	};
+
+	memcpy(copy.a.comp, w->comp, sizeof(w->comp));
+	memcpy(w->comp, copy.out.comp, sizeof(w->comp));
+	w->data = room;
+	w->row = copy.out.stride[0];
+	w->col = 4;
+	w->whole = 1;
+	HZ_CHECK(hzi_cuda_fill(ctx, room, 0, plan->padded_bytes));
+	return hzi_cuda_quat_map_step(ctx, op, &copy);
 }
 
 /* The strides of images, slabs, rows and columns */
@@ -307,6 +342,9 @@ int hzi_cuda_quat_conv_step(struct hz_context *ctx, const char *op, const struct
 	make_plan(ctx, a, &plan);
 	hzi_planes_place(planes, ctx->workspace);
 	w = hzi_quat_matrix_of(&g.a, g.dtype, g.conj_a, NULL, 0);
+	if (plan.padded_bytes)
+		HZ_CHECK(pad_weights(ctx, op, &plan, a->x.channels, &w,
+				     (char *)ctx->workspace + hzi_planes_room(planes)));
 	HZ_CHECK(hzi_planes_make(ctx, op, planes, &w, true, NULL));
 	HZ_CHECK(hzi_planes_map(ctx, op, &p->weights, planes,
 				2 * (planes->split ? HZI_QS_IN : HZI_QC_IN), HZI_QC_OUT));

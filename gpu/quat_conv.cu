@@ -83,7 +83,7 @@ HZ_DEVICE void load_weights(const hzi_quat_conv &p, memory &s, int rank)
 								    shared_address(
 									    s.w[ring.at][sum]),
 								    p.weights,
-								    2 * (tap * p.x.channels + k),
+								    2 * (tap * p.tap_step + k),
 								    left_plane(phase, sum) *
 										    p.plane_lines +
 									    channel,

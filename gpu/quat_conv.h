@@ -88,7 +88,7 @@ struct hzi_quat_conv {
 	/* Of 8 columns; of tiles of a strip and channels; of clusters */
 	int32_t strips, pairs, tiles;
 	uint32_t flip;			/* 0x80000000: x, y and z of sums are to be negated */
-	uint32_t pad_;
+	int32_t tap_step;		/* of k, from a tap of weights to the next */
 	struct hzi_quat_conv_group group[HZI_QC_GROUPS];
 	struct hzi_quat_conv_tap at[HZI_QC_TAPS];
 };

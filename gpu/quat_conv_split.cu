@@ -76,7 +76,7 @@ HZ_DEVICE void load_weights(const hzi_quat_conv &p, memory &s, int rank)
 						     ring.parity ^ 1);
 					barrier_expect(full, 2 * WEIGHTS);
 					copy_box_to(3, shared_address(s.w[ring.at][rank]),
-						    p.weights, 2 * (tap * p.x.channels + k),
+						    p.weights, 2 * (tap * p.tap_step + k),
 						    plane * p.plane_lines + channel, full);
 					ring.next();
 				}

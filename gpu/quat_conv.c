@@ -68,7 +68,7 @@ struct plan {
 	struct hzi_planes weights;
 	int rows, cols;			/* the dimensions that are these */
 	int64_t taps;
-	size_t padded_bytes;		/* of weights with zeros behind each tap's channels; 0: none */
+	size_t padded_bytes;	/* of weights with zeros behind each tap's channels; 0: none */
 };
 
 /* What of a tap's two places is in a group: those of all, of one along rows, or of one tap */

@@ -44,8 +44,8 @@ static int whole_kernel(const struct hzi_qmap_args *a)
 }
 
 /*
- * Blocks of channels, or fewer for few of them: as many rows as there are threads left. Kernels that
- * know their dtype have no more blocks than are there together, so that few wait for coefficients.
+ * Blocks of channels, or fewer for few of them: as many rows as there are threads left. Kernels
+ * that know their dtype have no more blocks than are there together: few wait for coefficients.
  */
 static int launch_affine(struct hz_context *ctx, const char *op, const struct hzi_qmap_args *a)
 {

@@ -189,7 +189,8 @@ HZ_DEVICE void sum(const hzi_qsum_args &p)
 {
 	constexpr int values = HZI_QSUM_VALUES(KIND);
 	/* Under way: of two arrays half as many */
-	constexpr int ROWS = (DTYPE == 0 || DTYPE == HZ_F32 ? 4 : 8) / (KIND == HZI_QSUM_CROSS ? 2 : 1);
+	constexpr int ONE = DTYPE == 0 || DTYPE == HZ_F32 ? 4 : 8;
+	constexpr int ROWS = KIND == HZI_QSUM_CROSS ? ONE / 2 : ONE;
 	__shared__ float part[THREADS][values + 1];
 
 	grid_next();

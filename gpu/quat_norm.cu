@@ -168,6 +168,7 @@ KERNELS(quat_squares, hzi_qsum_args, sum, KIND(HZI_QSUM_SQUARES))
 #undef KERNEL
 /* Three blocks on a multiprocessor: one wave has what lib/quat_steps.c makes of a call. */
 #define KERNEL(name, type) \
-	extern "C" __global__ void __launch_bounds__(THREADS, 3) name(const __grid_constant__ type p)
+	extern "C" __global__ void __launch_bounds__(THREADS, 3) \
+	name(const __grid_constant__ type p)
 KERNELS(quat_cross, hzi_qsum_args, sum, KIND(HZI_QSUM_CROSS))
 KERNELS(quat_moments, hzi_qsum_args, moments)

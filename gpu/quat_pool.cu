@@ -388,14 +388,15 @@ HZ_DEVICE void largest_strip_bwd(const hzi_quat_pool_job &p)
 }
 
 /*
- * Averages: what is kept of a row is the sum of its three. forward: from x to y, which is divided by
- * how many of a window are there; else from dy, divided by as many first, to dx.
+ * Averages: what is kept of a row is the sum of its three. FORWARD: from x to y, which is divided
+ * by how many of a window are there; else from dy, divided by as many first, to dx.
  */
 template <bool FORWARD, int DTYPE>
 HZ_DEVICE void average_strip(const hzi_quat_pool_job &p)
 {
 	constexpr int STRIP = HZI_QUAT_POOL_STRIP;
-	const int32_t *const size = FORWARD ? p.size : p.count, *const out = FORWARD ? p.count : p.size;
+	const int32_t *const size = FORWARD ? p.size : p.count;
+	const int32_t *const out = FORWARD ? p.count : p.size;
 	const int64_t *const stride = FORWARD ? p.x_stride : p.y_stride;
 	const int64_t *const out_stride = FORWARD ? p.y_stride : p.x_stride;
 	const walk t(p, out[1]);
@@ -431,7 +432,8 @@ HZ_DEVICE void average_strip(const hzi_quat_pool_job &p)
 #pragma unroll
 			for (int b = 0; b < 3; b++)
 				raw[b] = next[b];
-			load_row(next, FORWARD ? p.x : p.y, from, stride, line + 1, size[0], column);
+			load_row(next, FORWARD ? p.x : p.y, from, stride, line + 1, size[0],
+				 column);
 #pragma unroll
 			for (int b = 0; b < 3; b++) {
 				const float rows = (float)inside(line - p.pad[0], 3, p.size[0]);

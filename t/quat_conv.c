@@ -393,7 +393,7 @@ static void test_wide_conv(struct dev *dev)
 		for (t = 0; t < types_of(dev); t++) {
 			int good = 1;
 
-			/* Channels by eights, any, and by pairs: what weights and pixels begin at */
+			/* Channels by eights, any, by pairs: what weights and pixels begin at */
 			for (i = 0; i < cases; i++)
 				good &= wide_conv(dev, types[t], nd, i ? layout() : BACKWARDS,
 						  i % 3 ? i % 3 : 8);

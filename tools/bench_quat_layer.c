@@ -15,7 +15,8 @@
 #include "bench.h"
 #include "hz.h"
 
-enum kind { LINEAR, TRAINING, CONV, CONV_TRAINING, NORM, WHITEN, NORM_TRAINING, POOLING };
+enum kind { LINEAR, TRAINING, CONV, CONV_TRAINING, NORM, WHITEN, NORM_TRAINING, POOLING,
+	    AVERAGE_TRAINING };
 
 enum { QUICK = 1, GPU = 2, CPU = 4 };
 
@@ -35,8 +36,13 @@ static const struct row {
 	{NORM, GPU, HZ_F32, 32, 56, 64},
 	{WHITEN, GPU | QUICK, HZ_F32, 32, 56, 64},
 	{WHITEN, GPU, HZ_BF16, 32, 56, 64},
+	{CONV, GPU, HZ_BF16, 32, 56, 30},
+	{CONV, GPU, HZ_F32, 32, 56, 30},
 	{NORM_TRAINING, GPU | QUICK, HZ_F32, 32, 56, 64},
+	{NORM_TRAINING, GPU, HZ_BF16, 32, 56, 64},
 	{POOLING, GPU | QUICK, HZ_F32, 32, 56, 64},
+	{AVERAGE_TRAINING, GPU, HZ_F32, 32, 56, 64},
+	{AVERAGE_TRAINING, GPU, HZ_BF16, 32, 56, 64},
 	{LINEAR, CPU | QUICK, HZ_F32, 512, 512, 256},
 	{TRAINING, CPU | QUICK, HZ_F32, 512, 512, 256},
 	{CONV, CPU | QUICK, HZ_F32, 2, 28, 32},
@@ -48,6 +54,7 @@ static const struct row {
 	{NORM_TRAINING, CPU, HZ_BF16, 8, 28, 32},
 	{POOLING, CPU | QUICK, HZ_F32, 8, 28, 32},
 	{POOLING, CPU, HZ_BF16, 8, 28, 32},
+	{AVERAGE_TRAINING, CPU, HZ_F32, 8, 28, 32},
 };
 
 #define ROWS (sizeof(rows) / sizeof(*rows))
@@ -59,6 +66,7 @@ static const struct {
 	[CONV] = {"quat_conv", ""}, [CONV_TRAINING] = {"quat_conv_bwd", " fwd+bwd"},
 	[NORM] = {"quat_batchnorm", ""}, [WHITEN] = {"quat_batchnorm", " whitening"},
 	[NORM_TRAINING] = {"quat_batchnorm_bwd", ""}, [POOLING] = {"quat_pool", ""},
+	[AVERAGE_TRAINING] = {"quat_pool_bwd", " average 3x3"},
 };
 
 /* Arrays of a case: x is what goes in, patches of it for a convolution's ceiling */
@@ -101,6 +109,8 @@ static int call_layer(struct bench *b, struct bench_case *c)
 					     &l->norm);
 	case POOLING:
 		return hz_quat_pool(ctx, &t[X], &t[Y], NULL, &l->pool);
+	case AVERAGE_TRAINING:
+		return hz_quat_pool_bwd(ctx, NULL, &t[DY], &t[DX], &l->pool);
 	default:
 		return hz_quat_batchnorm(ctx, &t[X], NULL, NULL, &t[Y], &l->norm);
 	}
@@ -217,7 +227,8 @@ static int make_case(struct bench *b, struct layer *l)
 	const int64_t xs[] = {r->m, r->n, r->n, r->batch, 4},
 		      ys[] = {r->m, side, side, r->batch, 4};
 	const int64_t ws[] = {r->batch, 3, 3, r->batch, 4};
-	const double passes = r->kind == NORM_TRAINING ? 5 : 4;	/* over x or dy */
+	/* Over x or dy */
+	const double passes = r->kind == NORM_TRAINING ? 5 : r->kind == AVERAGE_TRAINING ? 2 : 4;
 	hz_tensor *t = l->t;
 	int status = HZ_OK;
 
@@ -241,7 +252,12 @@ static int make_case(struct bench *b, struct layer *l)
 	l->conv.pad[0] = l->conv.pad[1] = 1;
 	l->norm.saved = &t[SAVED];
 	l->norm.flags = r->kind == WHITEN ? HZ_QUAT_WHITEN : 0;
-	l->pool.window[0] = l->pool.window[1] = 2;
+	for (int d = 0; d < 2; d++) {
+		l->pool.window[d] = r->kind == POOLING ? 2 : 3;
+		l->pool.stride[d] = r->kind == POOLING ? 2 : 1;
+		l->pool.pad[d] = r->kind == POOLING ? 0 : 1;
+	}
+	l->pool.kind = r->kind == POOLING ? HZ_POOL_MAX : HZ_POOL_AVERAGE;
 	l->c.op = kinds[r->kind].op;
 	l->c.call = call_layer;
 	l->c.large = true;

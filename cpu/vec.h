@@ -507,14 +507,18 @@ INLINE vf bf16_to_f32(vh h)
 }
 
 /* binary32 to bfloat16, to nearest even, subnormals kept; NaN as in f32_to_f16(). */
-INLINE vh f32_to_bf16(vf v)
+INLINE vi bf16_bits(vf v)
 {
 	vi u = (vi)v;
 	vi rounded = (vi)((vu)(u + 0x7fff + ((u >> 16) & 1)) >> 16);
 	vi nan = (vi)((vu)u >> 16) | 0x40;
-	vi r = select_gt(u & 0x7fffffff, set_i(0x7f800000), nan, rounded);
 
-	return __builtin_convertvector((vu)r, vh);
+	return select_gt(u & 0x7fffffff, set_i(0x7f800000), nan, rounded);
+}
+
+INLINE vh f32_to_bf16(vf v)
+{
+	return __builtin_convertvector((vu)bf16_bits(v), vh);
 }
 
 #if HZ_VEC == HZ_VEC_AVX512 || HZ_VEC == HZ_VEC_AVX2
@@ -593,101 +597,6 @@ INLINE vh f32_to_bf16_any(vf v)
 		return (vh)_mm512_cvtneps_pbh((__m512)v);
 #endif
 	return f32_to_bf16(v);
-}
-
-/* ---- Quaternions ----------------------------------------------------------------------------- */
-
-/*
- * The 4 x 4 matrices of groups of four lanes, transposed: component c of what four vectors of
- * quaternions hold. Lane 4 g + e is of quaternion LANES / 4 * e + g. It is its own inverse.
- */
-INLINE void transpose_quads(vf *v)
-{
-#if HZ_VEC == HZ_VEC_AVX512
-	const __m512 a = _mm512_unpacklo_ps((__m512)v[0], (__m512)v[1]);
-	const __m512 b = _mm512_unpackhi_ps((__m512)v[0], (__m512)v[1]);
-	const __m512 c = _mm512_unpacklo_ps((__m512)v[2], (__m512)v[3]);
-	const __m512 d = _mm512_unpackhi_ps((__m512)v[2], (__m512)v[3]);
-
-	v[0] = (vf)_mm512_unpacklo_pd((__m512d)a, (__m512d)c);
-	v[1] = (vf)_mm512_unpackhi_pd((__m512d)a, (__m512d)c);
-	v[2] = (vf)_mm512_unpacklo_pd((__m512d)b, (__m512d)d);
-	v[3] = (vf)_mm512_unpackhi_pd((__m512d)b, (__m512d)d);
-#elif HZ_VEC == HZ_VEC_AVX2
-	const __m256 a = _mm256_unpacklo_ps((__m256)v[0], (__m256)v[1]);
-	const __m256 b = _mm256_unpackhi_ps((__m256)v[0], (__m256)v[1]);
-	const __m256 c = _mm256_unpacklo_ps((__m256)v[2], (__m256)v[3]);
-	const __m256 d = _mm256_unpackhi_ps((__m256)v[2], (__m256)v[3]);
-
-	v[0] = (vf)_mm256_unpacklo_pd((__m256d)a, (__m256d)c);
-	v[1] = (vf)_mm256_unpackhi_pd((__m256d)a, (__m256d)c);
-	v[2] = (vf)_mm256_unpacklo_pd((__m256d)b, (__m256d)d);
-	v[3] = (vf)_mm256_unpackhi_pd((__m256d)b, (__m256d)d);
-#else
-	/* LANES is 4. */
-	const vf a = zip_low(v[0], v[2]), b = zip_high(v[0], v[2]);
-	const vf c = zip_low(v[1], v[3]), d = zip_high(v[1], v[3]);
-
-	v[0] = zip_low(a, c);
-	v[1] = zip_high(a, c);
-	v[2] = zip_low(b, d);
-	v[3] = zip_high(b, d);
-#endif
-}
-
-/*
- * transpose_quads() of 4 LANES floats back to back. On x86 loads do half of it, since there is but
- * one shuffle unit: 4 shuffles and 4 blends, which any unit can do, instead of 8 shuffles.
- */
-INLINE void load_quads(const float *p, vf *v)
-{
-#if HZ_VEC == HZ_VEC_AVX512
-	__m512 even[2], odd[2];
-
-	UNROLL
-	for (int i = 0; i < 2; i++, p += 2 * LANES) {
-		even[i] = _mm512_mask_moveldup_ps(_mm512_moveldup_ps(_mm512_loadu_ps(p)), 0xaaaa,
-						  _mm512_loadu_ps(p + LANES));
-		odd[i] = _mm512_mask_movehdup_ps(_mm512_loadu_ps(p + LANES), 0x5555,
-						 _mm512_loadu_ps(p));
-	}
-	v[0] = (vf)_mm512_unpacklo_pd((__m512d)even[0], (__m512d)even[1]);
-	v[1] = (vf)_mm512_unpacklo_pd((__m512d)odd[0], (__m512d)odd[1]);
-	v[2] = (vf)_mm512_unpackhi_pd((__m512d)even[0], (__m512d)even[1]);
-	v[3] = (vf)_mm512_unpackhi_pd((__m512d)odd[0], (__m512d)odd[1]);
-#elif HZ_VEC == HZ_VEC_AVX2
-	__m256 even[2], odd[2];
-
-	UNROLL
-	for (int i = 0; i < 2; i++, p += 2 * LANES) {
-		even[i] = _mm256_blend_ps(_mm256_moveldup_ps(_mm256_loadu_ps(p)),
-					  _mm256_moveldup_ps(_mm256_loadu_ps(p + LANES)), 0xaa);
-		odd[i] = _mm256_blend_ps(_mm256_movehdup_ps(_mm256_loadu_ps(p)),
-					 _mm256_loadu_ps(p + LANES), 0xaa);
-	}
-	v[0] = (vf)_mm256_unpacklo_pd((__m256d)even[0], (__m256d)even[1]);
-	v[1] = (vf)_mm256_unpacklo_pd((__m256d)odd[0], (__m256d)odd[1]);
-	v[2] = (vf)_mm256_unpackhi_pd((__m256d)even[0], (__m256d)even[1]);
-	v[3] = (vf)_mm256_unpackhi_pd((__m256d)odd[0], (__m256d)odd[1]);
-#else
-	UNROLL
-	for (int i = 0; i < 4; i++)
-		v[i] = load_f32(p + i * LANES);
-	transpose_quads(v);
-#endif
-}
-
-/* Lanes in the order of quaternions from that of transpose_quads(), and the way back */
-INLINE vf quads_in_order(vf v)
-{
-#define QUAD_PLACE(i) ((i) % (LANES / 4) * 4 + (i) / (LANES / 4))
-	return SHUFFLE(v, v, EACH(QUAD_PLACE));
-}
-
-INLINE vf quads_by_group(vf v)
-{
-#define GROUP_PLACE(i) ((i) % 4 * (LANES / 4) + (i) / 4)
-	return SHUFFLE(v, v, EACH(GROUP_PLACE));
 }
 
 /* ---- Parts of vectors, and lanes as bytes ---------------------------------------------------- */

@@ -769,6 +769,53 @@ static void test_large(void)
 	fixed_size = fixed_kind = fixed_one = 0;
 }
 
+/* By 1 numbers of 16 bits keep their bits, also those that are subnormal, in every layout. */
+static void test_small(void)
+{
+	enum { N = 50 };
+	static uint16_t a[8 * N], y[8 * N];
+
+	if (tap_cuda()) {
+		skip(1, "memory of the host");
+		return;
+	}
+	for (int dtype = HZ_F16; dtype <= HZ_BF16; dtype++) {
+		const int fraction = dtype == HZ_F16 ? 10 : 7;
+		uint16_t one[4] = {dtype == HZ_F16 ? 0x3c00 : 0x3f80, 0, 0, 0};
+		const hz_tensor b = hz_tensor_2d(one, dtype, HZ_CPU, 1, 4);
+
+		for (int d = 0; d < ndevs; d++) {
+			int good = 1;
+
+			for (int i = 0; i < 3 * 8 && good; i++) {
+				/* Back to back, with gaps, in planes */
+				const int64_t step = i % 3 == 2 ? 1 : 4 << i % 3;
+				hz_tensor x = hz_tensor_2d(a, dtype, HZ_CPU, N, 4), z;
+
+				x.stride[0] = step;
+				x.stride[1] = i % 3 == 2 ? N : 1;
+				z = x;
+				z.data = y;
+				for (int k = 0; k < 8 * N; k++) {
+					const int most = i / 3 % 2 ? 1 << fraction : 0x7800;
+
+					a[k] = (uint16_t)(1 + rnd_below(&rnd, most - 1));
+					a[k] |= (uint16_t)(rnd_below(&rnd, 2) << 15);
+					y[k] = 0;
+				}
+				good = hz_quat_mul(devs[d].ctx, &x, &b, &z, 0) == HZ_OK;
+				for (int64_t k = 0; k < 4 * N && good; k++) {
+					const int64_t at = k / 4 * x.stride[0] + k % 4 *
+							   x.stride[1];
+
+					good = y[at] == a[at];
+				}
+			}
+			ok(good, "%s by 1, %s", hz_dtype_name(dtype), devs[d].name);
+		}
+	}
+}
+
 /* So large that results go past the caches, at any alignment */
 static void test_stream(void)
 {
@@ -792,6 +839,7 @@ int main(void)
 	dev_open_all();
 	test_random();
 	test_large();
+	test_small();
 	test_stream();
 	dev_close_all();
 	return done_testing();

@@ -288,18 +288,36 @@ struct hzi_quat_panels {
 	bool fast;
 };
 
-#define HZI_QUAT_FEW 3		/* columns at most that gemv() takes */
+#define HZI_QUAT_FEW 8		/* columns at most that gemv() takes, */
+#define HZI_QUAT_NARROW 3	/* up to which each lies by itself */
+#define HZI_QUAT_FEW_PACKED 4	/* that gemv_packed() takes */
 
 /*
- * Rows of quads, x_i apart, by few columns of quads in f32, e_ld apart and whole vectors of them:
- * sums[(i * cols + j) * 16 + 4 * d + c] = the sum over l < count of element c of quad l of row i
- * times element d of quad l of column j, added to what is there with add.
+ * Rows of quads, x_i apart, by few columns of quads in f32: each back to back, e_ld apart and whole
+ * vectors of them, or if there are more, those of a row back to back, rows e_ld apart and whole
+ * vectors. sums[(i * cols + j) * 16 + 4 * d + c] = the sum over l < count of element c of quad l of
+ * row i times element d of quad l of column j, added to what is there with add.
  */
 struct hzi_quat_gemv {
 	const void *x;
 	const float *e;
 	float *sums;
 	int64_t rows, cols, count, x_i, e_ld;
+	int32_t dtype;
+	bool add;
+};
+
+/*
+ * Rows of a packed matrix, four planes [count][x_l], by few columns, for each l and column 16
+ * numbers of f32: t[c * t_plane + j * R + i] = the sum over l < count and v < 4 of
+ * x[v * x_plane + l * x_l + i] * s[(l * cols + j) * 16 + 4 * v + c], added to what is there with
+ * add; i < rows <= R, up to a whole vector.
+ */
+struct hzi_quat_gemv_packed {
+	const void *x;
+	const float *s;
+	float *t;
+	int64_t rows, cols, count, x_l, x_plane, t_plane;
 	int32_t dtype;
 	bool add;
 };
@@ -326,7 +344,8 @@ struct hzi_quat_kern {
 	void (*act)(const struct hzi_quat_act *a);
 	void (*load)(const struct hzi_quat_block *a);
 	void (*store)(const struct hzi_quat_block *a);
-	void (*gemv)(const struct hzi_quat_gemv *a);	/* f32 alone */
+	void (*gemv)(const struct hzi_quat_gemv *a);	/* this and the next: f32 alone */
+	void (*gemv_packed)(const struct hzi_quat_gemv_packed *a);
 	/*
 	 * Planes for these tiles, or NULL: from rows of V, 32 of k, each row_ld elements, to tiles
 	 * of steps that are tile_ld apart; from count columns of S, each 32 of k; and the same

@@ -32,6 +32,8 @@
 #define HALF_TILE_COLS 64
 #define AHEAD_BYTES HZI_QUAT_AHEAD
 #define FEW_BLOCK 8192		/* of k; each column: 128 KiB */
+#define WIDE_BLOCK 2048		/* of more columns than HZI_QUAT_NARROW, 32 KiB each */
+#define FEW_PACKED_K 32768	/* at most: 64 bytes for each, and column */
 #define FEW_CHUNK 256
 /* What a thread moves from memory in the time of a product of two quaternions, roughly */
 #define BYTES_PER_PRODUCT 2
@@ -161,11 +163,13 @@ struct plan {
 	const struct hzi_quat_gemm_args *a;
 	const struct hzi_quat_kern *kern;
 	bool swap;			/* V is B */
-	bool few;			/* S has few columns: V is read as it lies, once */
+	bool few;			/* S has few columns: V is read as it lies, once, */
+	bool few_packed;		/* or packed */
 	bool half;			/* by tiles of bf16 */
 	bool fast;
 	int64_t rows, cols, k, size, items;
 	int64_t grid_v, grid_s;		/* an item is cut into so many parts */
+	int64_t few_block;		/* of k, of few columns */
 	int64_t part_cols, nc;		/* columns of a part, of what is packed at once: at most */
 	int64_t tile_cols, unit;	/* of a tile, and what sums are rounded up to */
 	int threads;
@@ -258,6 +262,13 @@ static void plan_grid(struct plan *p, int64_t parts)
 	}
 }
 
+/* Elements of kb rows of few columns as quads, in whole vectors */
+static int64_t few_columns_ld(const struct plan *p, int64_t kb)
+{
+	return p->cols > HZI_QUAT_NARROW ? kb * round_up(4 * p->cols, p->kern->lanes)
+					 : p->cols * round_up(kb, p->kern->lanes) * 4;
+}
+
 /* Few columns: these as quads, and the sums of all rows if there are several blocks of k */
 static void plan_few(struct plan *p, int64_t parts)
 {
@@ -269,11 +280,15 @@ static void plan_few(struct plan *p, int64_t parts)
 	part_rows = ceil_div(panels, p->grid_v) * p->kern->rows;
 	memset(p->negative, 0, sizeof(p->negative));
 	p->nc = p->cols;
-	p->s_bytes = p->cols * round_up(min_i64(p->k, FEW_BLOCK), p->kern->lanes) * 4 * p->size;
+	p->few_block = p->cols > HZI_QUAT_NARROW ? WIDE_BLOCK : FEW_BLOCK;
+	p->s_bytes = few_columns_ld(p, min_i64(p->k, p->few_block)) * p->size;
+	if (p->few_packed)
+		p->s_bytes = 16 * p->k * p->cols * p->size;
 	p->chunk_bytes = 4 * FEW_CHUNK * HZI_QUAT_FEW * p->size + 64 * p->kern->lanes;
 	/* In pieces of less than a panel: up to a third more */
-	p->acc_bytes = (p->k > FEW_BLOCK ? part_rows * 4 / 3 + p->kern->rows : p->kern->rows) *
+	p->acc_bytes = (p->k > p->few_block ? part_rows * 4 / 3 + p->kern->rows : p->kern->rows) *
 		       p->cols * 16 * p->size;
+	p->acc_bytes = p->few_packed ? 0 : p->acc_bytes;
 	p->t_bytes = 4 * p->kern->rows * TILE_COLS * p->size;
 	p->each = round_up(p->s_bytes, 64) + 3 * round_up(p->t_bytes, 64) +
 		  round_up(p->chunk_bytes, 64) + round_up(p->acc_bytes, 64);
@@ -287,21 +302,31 @@ static struct plan make_plan(const struct hz_context *ctx, const struct hzi_quat
 		.items = item_count(a->ndim, a->shape),
 	};
 	const double products = (double)a->m * (double)a->n * (double)p.items * (double)(a->k + 1);
+	const bool tiles = a->dtype == HZ_BF16 && p.kern->half_mul &&
+			   (a->precision == HZ_PRECISION_AUTO ||
+			    a->precision == HZ_PRECISION_HALF);
+	/* Tiles of bf16 are faster from five columns on. */
+	const int64_t most = tiles ? HZI_QUAT_FEW / 2 : HZI_QUAT_FEW;
 	int64_t part_rows, planes;
 
 	p.swap = should_swap(a, p.kern->lanes);
-	if (min_i64(a->m, a->n) <= HZI_QUAT_FEW && p.kern->gemv && !a->packed) {
+	if (min_i64(a->m, a->n) <= most && p.kern->gemv && !a->packed) {
 		const bool swap = a->m < a->n;
 
 		p.few = swap ? is_quads(&a->b, a->b.row) : is_quads(&a->a, a->a.col);
 		p.swap = p.few ? swap : p.swap;
 		p.fast = p.fast && !p.few;
 	}
+	/* Four columns pay with f16 alone, which tiles do not take. */
+	if (a->packed && !a->packed_t && p.kern->gemv_packed && a->k <= FEW_PACKED_K &&
+	    a->n <= HZI_QUAT_FEW_PACKED - (a->dtype != HZ_F16)) {
+		p.few = p.few_packed = true;
+		p.fast = false;
+	}
 	p.rows = p.swap ? a->n : a->m;
 	p.cols = p.swap ? a->m : a->n;
 	/* Products of bf16 are exact, and in a third of the time of the fast method. */
-	p.half = a->dtype == HZ_BF16 && p.kern->half_mul && !p.few && a->k > 0 &&
-		 (a->precision == HZ_PRECISION_AUTO || a->precision == HZ_PRECISION_HALF);
+	p.half = tiles && !p.few && a->k > 0;
 	p.fast = p.fast && !p.half;
 	p.tile_cols = p.half ? HALF_TILE_COLS : TILE_COLS;
 	p.unit = p.half ? 16 : 1;
@@ -821,26 +846,32 @@ static void columns(struct part *t, int64_t i_begin, int64_t i_end, int64_t j, i
 /* ---- Few columns ----------------------------------------------------------------------------- */
 
 /* Rows l .. l + kb - 1 of S as quads in f32; whole vectors, for which 0 stands beyond */
-static void pack_quads(struct part *t, int64_t l, int64_t kb, int64_t ld)
+static void pack_quads(struct part *t, int64_t l, int64_t kb)
 {
 	const struct plan *p = t->p;
+	const bool wide = p->cols > HZI_QUAT_NARROW;
+	const int64_t column = few_columns_ld(p, kb) / p->cols;
+	/* Along l, as if that were rows; if wide, along columns */
+	const int64_t chunk = wide ? FEW_CHUNK / 2 : FEW_CHUNK, room = wide ? 16 : FEW_CHUNK;
 
 	memset(t->s_planes, 0, (size_t)p->s_bytes);
-	for (int64_t j = 0; j < p->cols; j++) {
-		for (int64_t l0 = 0; l0 < kb; l0 += FEW_CHUNK) {
+	for (int64_t j = 0; j < (wide ? 1 : p->cols); j++) {
+		for (int64_t l0 = 0; l0 < kb; l0 += chunk) {
+			const int64_t n = min_i64(chunk, kb - l0);
 			struct hzi_quat_block b = block_of(&t->s.view, p->a->dtype, j, l + l0);
 
-			/* Along l, as if that were rows */
-			b.x_i = t->s.view.col;
-			b.x_l = t->s.view.row;
-			b.rows = min_i64(FEW_CHUNK, kb - l0);
-			b.count = 1;
+			b.x_i = wide ? t->s.view.row : t->s.view.col;
+			b.x_l = wide ? t->s.view.col : t->s.view.row;
+			b.rows = wide ? p->cols : n;
+			b.count = wide ? n : 1;
 			b.y = t->chunk;
-			b.y_plane = FEW_CHUNK;
+			b.y_l = room;
+			b.y_plane = b.count * room;
 			for (int c = 1; c < 4; c++)
 				b.flip[c] = t->s.conj;
 			p->kern->load(&b);
-			b.x = (float *)t->s_planes + j * ld + l0 * 4;
+			b.x_l = few_columns_ld(p, 1);
+			b.x = (float *)t->s_planes + (wide ? l0 * b.x_l : j * column + l0 * 4);
 			b.x_i = 4;
 			b.dtype = HZ_F32;
 			for (int c = 0; c < 4; c++) {
@@ -886,13 +917,14 @@ static void few_columns(struct part *t, int64_t i_begin, int64_t i_end)
 	/* As many rows as gemv() takes at once, without a rest */
 	const int64_t ld = p->kern->rows, step = ld / 6 * 6, sums_ld = ld * p->cols * 16;
 
-	for (int64_t l = 0; l < p->k || l == 0; l += FEW_BLOCK) {
-		const int64_t kb = min_i64(FEW_BLOCK, p->k - l);
-		const int64_t e_ld = round_up(kb, p->kern->lanes) * 4;
+	for (int64_t l = 0; l < p->k || l == 0; l += p->few_block) {
+		const int64_t kb = min_i64(p->few_block, p->k - l);
+		const int64_t e_ld = p->cols > HZI_QUAT_NARROW ? few_columns_ld(p, 1)
+							       : few_columns_ld(p, kb) / p->cols;
 		const bool last = l + kb >= p->k;
 		float *sums = (float *)t->acc;
 
-		pack_quads(t, l, kb, e_ld);
+		pack_quads(t, l, kb);
 		for (int64_t i = i_begin; i < i_end; i += step) {
 			const struct hzi_quat_gemv g = {
 				.x = block_of(&t->v.view, p->a->dtype, i, l).x,
@@ -907,9 +939,65 @@ static void few_columns(struct part *t, int64_t i_begin, int64_t i_end)
 				add_signs(t, sums, g.rows);
 				finish(t, t->tile, ld * p->cols, i, g.rows, 0, p->cols);
 			}
-			if (p->k > FEW_BLOCK)
+			if (p->k > p->few_block)
 				sums += sums_ld;
 		}
+	}
+}
+
+/* All of S, for each element what planes of V are multiplied by for each component */
+static void pack_signed(struct part *t)
+{
+	const struct plan *p = t->p;
+	float *to = (float *)t->s_planes;
+
+	for (int64_t j = 0; j < p->cols; j++) {
+		for (int64_t l = 0; l < p->k; l += FEW_CHUNK) {
+			struct hzi_quat_block b = block_of(&t->s.view, p->a->dtype, j, l);
+			const float *from = (const float *)t->chunk;
+
+			b.x_i = t->s.view.col;
+			b.x_l = t->s.view.row;
+			b.rows = min_i64(FEW_CHUNK, p->k - l);
+			b.count = 1;
+			b.y = t->chunk;
+			b.y_plane = FEW_CHUNK;
+			for (int c = 1; c < 4; c++)
+				b.flip[c] = t->s.conj;
+			p->kern->load(&b);
+			for (int64_t i = 0; i < 16 * b.rows; i++) {
+				const int64_t v = i / 4 % 4, s = v ^ i % 4;
+				const float x = from[s * FEW_CHUNK + i / 16];
+				const bool flip = (product_sign[v][s] < 0) != (t->v.conj && v > 0);
+
+				to[((l + i / 16) * p->cols + j) * 16 + i % 16] = flip ? -x : x;
+			}
+		}
+	}
+}
+
+static void few_columns_packed(struct part *t, int64_t i_begin, int64_t i_end)
+{
+	const struct plan *p = t->p;
+	const int64_t ld = p->kern->rows, size = dtype_bytes(p->a->dtype);
+
+	pack_signed(t);
+	for (int64_t i = i_begin; i < i_end; i += ld) {
+		struct hzi_quat_gemv_packed g = {
+			.t = (float *)t->tile, .rows = min_i64(ld, i_end - i), .cols = p->cols,
+			.x_l = HZI_QUAT_PANEL, .t_plane = ld * p->cols, .dtype = p->a->dtype,
+		};
+
+		for (int64_t l = 0; l < p->k || l == 0; l += K_BLOCK) {
+			g.count = min_i64(K_BLOCK, p->k - l);
+			g.x_plane = HZI_QUAT_PANEL * g.count;
+			g.x = (const char *)t->v.view.data +
+			      (packed_at(i, l, t->v.packed_k) + i % HZI_QUAT_PANEL) * size;
+			g.s = (const float *)t->s_planes + l * p->cols * 16;
+			g.add = l > 0;
+			p->kern->gemv_packed(&g);
+		}
+		finish(t, t->tile, g.t_plane, i, g.rows, 0, p->cols);
 	}
 }
 
@@ -942,7 +1030,10 @@ static void run_parts(void *data, int thread, int64_t begin, int64_t end)
 
 		begin_item(&t, u / parts);
 		if (p->few) {
-			few_columns(&t, i0, i1);
+			if (p->few_packed)
+				few_columns_packed(&t, i0, i1);
+			else
+				few_columns(&t, i0, i1);
 			continue;
 		}
 		for (int64_t j = p->cols * s / p->grid_s; j < j1; j += p->nc)

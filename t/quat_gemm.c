@@ -404,6 +404,30 @@ static void test_edges(void)
 	ok(good, "sizes at edges");
 }
 
+/* Few columns, or rows, which have kernels of their own, in more than one block of k, too */
+static void test_few(void)
+{
+	static const int64_t rows[] = {1, 2, 3, 5, 6, 7, 16, 61, 64, 67, 130};
+	static const int64_t ks[] = {1, 3, 4, 5, 16, 63, 64, 65, 127, 129, 200, 2049, 8195};
+	int good = 1;
+
+	for (int i = 0; i < (quick ? 40 : 300) && good; i++) {
+		const int64_t few = 1 + rnd_below(&rnd, 9), k = ks[rnd_below(&rnd, 13)];
+		const int64_t other = rows[rnd_below(&rnd, k > 1000 ? 6 : 11)];
+		const int swap = (int)rnd_below(&rnd, 2);
+		struct gemm g = {.dtype = random_dtype(&rnd), .m = swap ? few : other,
+				 .n = swap ? other : few, .k = k};
+
+		g.c_dtype = g.dtype;
+		g.o.method = HZ_QUAT_DIRECT + (int)rnd_below(&rnd, 2);
+		g.o.op_a = (int)rnd_below(&rnd, 4);
+		g.o.op_b = (int)rnd_below(&rnd, 4);
+		g.pack = (int)rnd_below(&rnd, 2);
+		good = run(&g);
+	}
+	ok(good, "few columns or rows");
+}
+
 /* ---- Accuracy and NaN ------------------------------------------------------------------------ */
 
 /* C = A B of f32 matrices back to back, on one context */
@@ -812,6 +836,7 @@ int main(void)
 	dev_open_all();
 	test_ops();
 	test_edges();
+	test_few();
 	test_random();
 	test_accuracy();
 	test_nan();

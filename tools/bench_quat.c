@@ -17,7 +17,7 @@
 #include "cpu/kern.h"
 #include "hz.h"
 
-enum kind { MUL, PLANES, CONJ, NORMALIZE, ROTATE, DOT, GEMM };
+enum kind { MUL, PLANES, GAPS, CONJ, NORMALIZE, ROTATE, DOT, GEMM };
 
 enum {
 	QUICK = 1,
@@ -44,6 +44,12 @@ static const struct row {
 	{MUL, GPU, HZ_BF16, 1048576, 0, 0, 0, 0},
 	{MUL, GPU, HZ_BF16, 8388608, 0, 0, 0, 0},
 	{MUL, BOTH, HZ_F16, 0, 0, 0, 0, 0},
+	{MUL, CPU, HZ_BF16, 8192, 0, 0, 0, 0},
+	{MUL, CPU, HZ_F16, 8192, 0, 0, 0, 0},
+	{MUL, CPU, HZ_F64, 4096, 0, 0, 0, 0},
+	{MUL, CPU, HZ_F64, 0, 0, 0, 0, 0},
+	{GAPS, CPU, HZ_F32, 4096, 0, 0, 0, 0},
+	{GAPS, CPU, HZ_BF16, 4096, 0, 0, 0, 0},
 	{PLANES, CPU, HZ_F32, 512, 0, 0, 0, 0},
 	{PLANES, BOTH, HZ_F32, 0, 0, 0, 0, 0},
 	{PLANES, GPU, HZ_BF16, 0, 0, 0, 0, 0},
@@ -65,6 +71,9 @@ static const struct row {
 	{GEMM, BOTH, HZ_F32, 4096, 8, 4096, HZ_QUAT_DIRECT, 0},
 	{GEMM, GPU, HZ_BF16, 4096, 1, 4096, HZ_QUAT_DIRECT, 0},
 	{GEMM, GPU, HZ_BF16, 4096, 8, 4096, HZ_QUAT_DIRECT, 0},
+	{GEMM, CPU, HZ_BF16, 4096, 1, 4096, HZ_QUAT_DIRECT, 0},
+	{GEMM, CPU, HZ_F32, 4096, 4, 4096, HZ_QUAT_DIRECT, 0},
+	{GEMM, CPU, HZ_F64, 512, 512, 512, HZ_QUAT_FAST, 0},
 	{GEMM, CPU, HZ_F32, 64, 64, 64, HZ_QUAT_FAST, 0},	/* for pictures */
 	{GEMM, CPU, HZ_F32, 128, 128, 128, HZ_QUAT_FAST, 0},
 	{GEMM, CPU, HZ_F32, 256, 256, 256, HZ_QUAT_FAST, 0},
@@ -88,7 +97,8 @@ static const struct row {
 #define ROWS (sizeof(rows) / sizeof(*rows))
 
 static const char *const op_names[] = {
-	[MUL] = "quat_mul", [PLANES] = "quat_mul", [CONJ] = "quat_map", [NORMALIZE] = "quat_map",
+	[MUL] = "quat_mul", [PLANES] = "quat_mul", [GAPS] = "quat_mul", [CONJ] = "quat_map",
+	[NORMALIZE] = "quat_map",
 	[ROTATE] = "quat_rotate", [DOT] = "quat_dot", [GEMM] = "quat_gemm",
 };
 
@@ -214,7 +224,7 @@ static hz_tensor quats(void *data, int dtype, int device, int64_t n, bool planes
 static int make_elements(struct bench *b, struct quat_case *q)
 {
 	static const char *const what[] = {
-		[MUL] = "", [PLANES] = "planes ", [CONJ] = "conj ", [NORMALIZE] = "normalize ",
+		[MUL] = "", [PLANES] = "planes ", [GAPS] = "gaps ", [CONJ] = "conj ", [NORMALIZE] = "normalize ",
 		[ROTATE] = "", [DOT] = "",
 	};
 	const struct row *r = q->row;
@@ -230,6 +240,8 @@ static int make_elements(struct bench *b, struct quat_case *q)
 	q->b = quats(b->from, r->dtype, device, n, planes);
 	q->y = quats(b->y, r->dtype, device, n, planes);
 	q->c.moved_bytes = (two ? 8 : 12) * size * (double)n;
+	if (r->kind == GAPS)		/* as much as there are quaternions */
+		q->a.stride[0] = q->b.stride[0] = q->y.stride[0] = 8;
 	if (r->kind == ROTATE) {
 		q->b.shape[1] = q->y.shape[1] = 3;
 		q->b.stride[0] = q->y.stride[0] = 3;

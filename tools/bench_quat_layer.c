@@ -15,8 +15,12 @@
 #include "bench.h"
 #include "hz.h"
 
-enum kind { LINEAR, TRAINING, CONV, CONV_TRAINING, NORM, WHITEN, NORM_TRAINING, POOLING,
-	    AVERAGE_TRAINING };
+enum kind {
+	LINEAR, TRAINING, CONV, CONV_TRAINING, NORM, WHITEN, NORM_TRAINING, POOLING,
+	POOLING3,			/* 3 x 3 by 1 */
+	AVERAGE_TRAINING,
+	DEPTH				/* a convolution, each channel a group */
+};
 
 enum { QUICK = 1, GPU = 2, CPU = 4 };
 
@@ -43,6 +47,9 @@ static const struct row {
 	{POOLING, GPU | QUICK, HZ_F32, 32, 56, 64},
 	{AVERAGE_TRAINING, GPU, HZ_F32, 32, 56, 64},
 	{AVERAGE_TRAINING, GPU, HZ_BF16, 32, 56, 64},
+	{POOLING3, GPU, HZ_F32, 32, 56, 64},
+	{DEPTH, GPU | QUICK, HZ_F32, 32, 56, 64},
+	{DEPTH, GPU, HZ_BF16, 32, 56, 64},
 	{LINEAR, CPU | QUICK, HZ_F32, 512, 512, 256},
 	{TRAINING, CPU | QUICK, HZ_F32, 512, 512, 256},
 	{CONV, CPU | QUICK, HZ_F32, 2, 28, 32},
@@ -55,6 +62,10 @@ static const struct row {
 	{POOLING, CPU | QUICK, HZ_F32, 8, 28, 32},
 	{POOLING, CPU, HZ_BF16, 8, 28, 32},
 	{AVERAGE_TRAINING, CPU, HZ_F32, 8, 28, 32},
+	{POOLING3, CPU, HZ_F32, 8, 28, 32},
+	{POOLING3, CPU, HZ_BF16, 8, 28, 32},
+	{DEPTH, CPU | QUICK, HZ_F32, 8, 28, 32},
+	{DEPTH, CPU, HZ_BF16, 8, 28, 32},
 };
 
 #define ROWS (sizeof(rows) / sizeof(*rows))
@@ -66,7 +77,8 @@ static const struct {
 	[CONV] = {"quat_conv", ""}, [CONV_TRAINING] = {"quat_conv_bwd", " fwd+bwd"},
 	[NORM] = {"quat_batchnorm", ""}, [WHITEN] = {"quat_batchnorm", " whitening"},
 	[NORM_TRAINING] = {"quat_batchnorm_bwd", ""}, [POOLING] = {"quat_pool", ""},
-	[AVERAGE_TRAINING] = {"quat_pool_bwd", " average 3x3"},
+	[POOLING3] = {"quat_pool", " 3x3"}, [AVERAGE_TRAINING] = {"quat_pool_bwd", " average 3x3"},
+	[DEPTH] = {"quat_conv", " 3x3 depthwise"},
 };
 
 /* Arrays of a case: x is what goes in, patches of it for a convolution's ceiling */
@@ -107,6 +119,9 @@ static int call_layer(struct bench *b, struct bench_case *c)
 	case NORM_TRAINING:
 		return hz_quat_batchnorm_bwd(ctx, &t[X], NULL, &t[DY], &t[DX], NULL, NULL,
 					     &l->norm);
+	case DEPTH:
+		return hz_quat_conv(ctx, &t[X], &t[W], NULL, &t[Y], &l->conv);
+	case POOLING3:
 	case POOLING:
 		return hz_quat_pool(ctx, &t[X], &t[Y], NULL, &l->pool);
 	case AVERAGE_TRAINING:
@@ -209,7 +224,7 @@ static int workspace(struct bench *b, struct layer *l)
 	if (!status && kind <= TRAINING)
 		status = hz_quat_linear_workspace(b->ctx, &t[X], &t[W], NULL, &t[Y], &l->linear,
 						  &bytes);
-	if (!status && (kind == CONV || kind == CONV_TRAINING))
+	if (!status && (kind == CONV || kind == CONV_TRAINING || kind == DEPTH))
 		status = hz_quat_conv_workspace(b->ctx, &t[X], &t[W], NULL, &t[Y], &l->conv,
 						&bytes);
 	if (!status && (kind == NORM || kind == WHITEN || kind == NORM_TRAINING))
@@ -226,9 +241,8 @@ static int make_case(struct bench *b, struct layer *l)
 	const int64_t side = r->kind == POOLING ? r->n / 2 : r->n;
 	const int64_t xs[] = {r->m, r->n, r->n, r->batch, 4},
 		      ys[] = {r->m, side, side, r->batch, 4};
-	const int64_t ws[] = {r->batch, 3, 3, r->batch, 4};
-	/* Over x or dy */
-	const double passes = r->kind == NORM_TRAINING ? 5 : r->kind == AVERAGE_TRAINING ? 2 : 4;
+	const int64_t ws[] = {r->batch, 3, 3, r->kind == DEPTH ? 1 : r->batch, 4};
+	const double passes = r->kind == NORM_TRAINING ? 5 : 4;	/* over x or dy */
 	hz_tensor *t = l->t;
 	int status = HZ_OK;
 
@@ -257,7 +271,8 @@ static int make_case(struct bench *b, struct layer *l)
 		l->pool.stride[d] = r->kind == POOLING ? 2 : 1;
 		l->pool.pad[d] = r->kind == POOLING ? 0 : 1;
 	}
-	l->pool.kind = r->kind == POOLING ? HZ_POOL_MAX : HZ_POOL_AVERAGE;
+	l->pool.kind = r->kind == AVERAGE_TRAINING ? HZ_POOL_AVERAGE : HZ_POOL_MAX;
+	l->conv.groups = r->kind == DEPTH ? (int32_t)r->batch : 1;
 	l->c.op = kinds[r->kind].op;
 	l->c.call = call_layer;
 	l->c.large = true;
@@ -279,8 +294,9 @@ static int make_case(struct bench *b, struct layer *l)
 	} else {
 		l->c.ceiling = bench_copy;
 		l->c.against = b->gpu ? "device copy" : "memcpy";
-		l->c.moved_bytes = r->kind == POOLING ? (double)hz_tensor_bytes(&t[X]) * 1.25 :
-						     (double)hz_tensor_bytes(&t[X]) * passes;
+		l->c.moved_bytes = r->kind >= POOLING ? (double)hz_tensor_bytes(&t[X]) +
+							(double)hz_tensor_bytes(&t[Y])
+						      : (double)hz_tensor_bytes(&t[X]) * passes;
 		l->c.operations = (double)hz_tensor_count(&t[X]);
 	}
 	bench_copy_of(b, &l->c);

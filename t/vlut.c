@@ -425,7 +425,7 @@ static void test_aligned(struct dev *dev)
 			.lattice = i / 4 ? LATTICES - 2 : 0, .rows = rows[i % 4],
 			.how = PACKED | (int)rnd_below(&rnd, 32),
 			.k = 16 * (1 + rnd_below(&rnd, 20)), .batch = 1, .turned = 1,
-			.x_dtype = HZ_F16,			.y_dtype = floats[rnd_below(&rnd, 3)],
+			.x_dtype = HZ_F16, .y_dtype = floats[rnd_below(&rnd, 3)],
 		};
 
 		if (quick && i % 3)

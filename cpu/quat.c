@@ -308,12 +308,15 @@ static void put_units(void *data, int thread, int64_t begin, int64_t end)
 }
 
 /* The larger step of the inputs in dimension d: what a row along it reads apart */
-static int64_t step_of(const struct hzi_quat_at *const *at, int d)
+static uint64_t step_of(const struct hzi_quat_at *const *at, int d)
 {
-	int64_t step = 0;
+	uint64_t step = 0;
 
-	for (int i = 0; i < 3; i++)
-		step = llabs(at[i]->stride[d]) > step ? llabs(at[i]->stride[d]) : step;
+	for (int i = 0; i < 3; i++) {
+		const uint64_t own = hzi_quat_step(at[i]->stride[d]);
+
+		step = own > step ? own : step;
+	}
 	return step;
 }
 

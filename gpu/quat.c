@@ -390,16 +390,16 @@ int hzi_cuda_quat_rotate(struct hz_context *ctx, const struct hzi_quat_rotate_ar
  */
 static void plan_sum(struct hzi_quat_job *p, int inputs)
 {
-	int64_t across = 0, along = 0;
+	uint64_t across = 0, along = 0;
 
 	p->count = p->terms = 1;
 	for (int d = 0; d < p->ndim; d++)
 		*(d < p->kept ? &p->count : &p->terms) *= p->shape[d];
 	for (int i = 0; i < inputs; i++) {
 		if (p->kept > 0)
-			across += llabs(p->at[i].stride[p->kept - 1]);
+			across += hzi_quat_step(p->at[i].stride[p->kept - 1]);
 		if (p->kept < p->ndim)
-			along += llabs(p->at[i].stride[p->ndim - 1]);
+			along += hzi_quat_step(p->at[i].stride[p->ndim - 1]);
 	}
 	while (p->lanes_log2 < LANES_LOG2 && p->count > (int64_t)1 << p->lanes_log2 &&
 	       (across < along || p->terms < HZI_QUAT_THREADS >> p->lanes_log2))

@@ -158,11 +158,11 @@ static void move_dim(struct hzi_quat_dims *dims, const struct part *parts, int c
 }
 
 /* The step that says where a dimension belongs: that of the first operand that steps at all */
-static int64_t key(const struct part *parts, int count, int d)
+static uint64_t key(const struct part *parts, int count, int d)
 {
 	for (int i = 0; i < count; i++) {
 		if (parts[i].at->stride[d])
-			return llabs(parts[i].at->stride[d]);
+			return hzi_quat_step(parts[i].at->stride[d]);
 	}
 	return 0;
 }

@@ -29,6 +29,12 @@ struct hzi_quat_at {
 	int64_t stride[HZ_MAXDIM], comp[4];
 };
 
+/* |stride|, which a dimension of one element may have anything for */
+static inline uint64_t hzi_quat_step(int64_t stride)
+{
+	return stride < 0 ? -(uint64_t)stride : (uint64_t)stride;
+}
+
 /* All operands of a call have one dtype: f32, f16, bf16, with sums in f32; f64, on the CPU. */
 
 /* y = ca(a) cb(b), + y if accumulate. y may be a or b exactly. */

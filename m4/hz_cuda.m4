@@ -2,7 +2,9 @@
 # SPDX-License-Identifier: BSD-2-Clause
 
 # HZ_CUDA: --with-cuda[=DIR], --with-cuda-arch=LIST; sets NVCC, HZ_NVCC_ARCH, hz_cuda, HZ_HAVE_CUDA.
-# An arch N gives machine code for sm_N, N+ptx gives PTX that later GPUs compile at load time.
+# An arch N gives machine code for sm_N, N+ptx gives PTX that later GPUs compile at load time, native
+# machine code for the GPUs of this machine. Code for 10.x is made of the PTX for 9.0, since nothing
+# is in it that only 10.x has: for both the compiler runs once, the assembler alone twice.
 AC_DEFUN([HZ_CUDA], [
 	AC_ARG_WITH([cuda],
 		[AS_HELP_STRING([--with-cuda@<:@=DIR@:>@],
@@ -10,7 +12,7 @@ AC_DEFUN([HZ_CUDA], [
 		[], [with_cuda=auto])
 	AC_ARG_WITH([cuda-arch],
 		[AS_HELP_STRING([--with-cuda-arch=LIST],
-			[GPUs to make code for @<:@"80 90a 100a 120 90+ptx"@:>@])],
+			[GPUs to make code for @<:@"80 90a 100 120 90+ptx"@:>@; native: those of this machine])],
 		[], [with_cuda_arch=auto])
 	AC_ARG_VAR([NVCC], [the CUDA compiler])
 	AC_ARG_VAR([NVCCFLAGS], [its flags @<:@-O3@:>@])
@@ -26,14 +28,21 @@ AC_DEFUN([HZ_CUDA], [
 		AS_CASE([$host], [x86_64-*-linux*|aarch64-*-linux*], [],
 			[NVCC= hz_cuda_summary="no (not for $host)"])
 		AS_IF([test -n "$NVCC"], [
-			AS_IF([test "$with_cuda_arch" = auto],
-				[hz_cuda_arch="80 90a 100a 120 90+ptx"], [hz_cuda_arch=$with_cuda_arch])
+			AS_CASE([$with_cuda_arch],
+				[auto], [hz_cuda_arch="80 90a 100 120 90+ptx"],
+				[native], [
+					hz_cuda_arch=`nvidia-smi --query-gpu=compute_cap --format=csv,noheader \
+						2>/dev/null | tr -d . | sed 's/^90$/90a/' | sort -u`
+					AS_IF([test -z "$hz_cuda_arch"],
+						[AC_MSG_ERROR([--with-cuda-arch=native: nvidia-smi shows no GPU])])],
+				[hz_cuda_arch=$with_cuda_arch])
 			hz_cuda_made=
 			for hz_arch in $hz_cuda_arch; do
 				AC_MSG_CHECKING([whether $NVCC can make code for $hz_arch])
 				hz_sm=`AS_ECHO(["$hz_arch"]) | sed 's/+ptx$//'`
 				AS_CASE([$hz_arch],
 					[*+ptx], [hz_gencode="-gencode arch=compute_$hz_sm,code=compute_$hz_sm"],
+					[10?], [hz_gencode="-gencode arch=compute_90,code=sm_$hz_sm"],
 					[hz_gencode="-gencode arch=compute_$hz_sm,code=sm_$hz_sm"])
 				AS_ECHO(['extern "C" __global__ void k(float *x) { x@<:@threadIdx.x@:>@ = 0; }']) > conftest.cu
 				AS_IF([$NVCC --fatbin $hz_gencode -o conftest.fatbin conftest.cu >&AS_MESSAGE_LOG_FD 2>&1],

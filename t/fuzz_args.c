@@ -6,7 +6,7 @@
  * The first two bytes say the row of calls.def and whether its workspace is asked for, every four
  * further ones change a field of an operand. Each operand then gets memory of its own, of just the
  * size that its view says, so that a sanitizer sees an access beyond it. Views of more memory than
- * is worth having have none, and are for questions alone.
+ * is worth having have none, and are for questions alone; workspaces of such sizes are refused.
  */
 #define FUZZ_NAME "args"
 
@@ -16,6 +16,7 @@
 #include "fuzz.h"
 
 #define LARGEST (1 << 14)	/* bytes of a view that gets memory */
+#define WORKSPACE (1 << 26)	/* that a call gets: empty views can be of any number of rows */
 
 enum { MISSING, DTYPE, NDIM, DEVICE, SHAPE, STRIDE, SKEW, ALIAS, FIELDS };
 
@@ -96,8 +97,22 @@ static bool give_memory(struct input *in, const struct call *c, int n)
 	return all;
 }
 
+static void *alloc(void *user, size_t bytes, size_t align)
+{
+	(void)user;
+	return bytes > WORKSPACE ? NULL : aligned_alloc(align, (bytes + align - 1) / align * align);
+}
+
+static void release(void *user, void *p, size_t bytes)
+{
+	(void)user;
+	(void)bytes;
+	free(p);
+}
+
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 {
+	static const hz_allocator allocator = {.alloc = alloc, .free = release};
 	static struct scene s;
 	struct bytes b = {.at = data, .left = size};
 	const hz_tensor *t[CALL_OPERANDS] = {NULL};
@@ -109,7 +124,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 
 	if (!s.ctx)
 		scene_open(&s, &(hz_options){.device = HZ_CPU, .threads = 1, .isa = HZ_ISA_C,
-					     .flags = HZ_NO_TOPOLOGY});
+					     .flags = HZ_NO_TOPOLOGY, .allocator = &allocator});
 	c = &calls[next_byte(&b) % calls_count];
 	s.ask = (next_byte(&b) & 1) && c->query;
 	n = scene_views(&s, c, in.t, &used);

@@ -141,6 +141,7 @@ INLINE void store_quad_steps(float *p, int64_t step, vf v)
 
 INLINE vh load_quad_steps_u16(const uint16_t *p, int64_t step)
 {
+#if HZ_VEC == HZ_VEC_AVX512 || HZ_VEC == HZ_VEC_AVX2
 	typedef uint64_t quads __attribute__((vector_size(2 * LANES)));
 	quads q = {0};
 
@@ -152,10 +153,18 @@ INLINE vh load_quad_steps_u16(const uint16_t *p, int64_t step)
 		q[i] = quad;
 	}
 	return (vh)q;
+#else
+	vh v;
+
+	(void)step;
+	memcpy(&v, p, sizeof(v));
+	return v;
+#endif
 }
 
 INLINE void store_quad_steps_u16(uint16_t *p, int64_t step, vh v)
 {
+#if HZ_VEC == HZ_VEC_AVX512 || HZ_VEC == HZ_VEC_AVX2
 	typedef uint64_t quads __attribute__((vector_size(2 * LANES)));
 	const quads q = (quads)v;
 
@@ -165,6 +174,10 @@ INLINE void store_quad_steps_u16(uint16_t *p, int64_t step, vh v)
 
 		memcpy(p + i * step, &quad, 8);
 	}
+#else
+	(void)step;
+	memcpy(p, &v, sizeof(v));
+#endif
 }
 
 /*

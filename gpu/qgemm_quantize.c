@@ -585,6 +585,33 @@ static int launch_range_flat(struct hz_context *ctx, const struct hzi_choose_qpa
 			       sizeof(p));
 }
 
+/* Groups of 2^n pieces that follow each other, as their parameters do; done: whether they were. */
+static int launch_range_groups(struct hz_context *ctx, const struct hzi_choose_qparams_args *a,
+			       bool *done)
+{
+	const struct hzi_qmap *map = &a->map;
+	const int64_t piece = HZI_TILE_PIECE(a->x_dtype), group = map->group / piece;
+	const int64_t pieces = elements_of(map) / piece;
+	const int64_t each = HZI_FLAT_THREADS * HZI_RANGE_PIECES;
+	const struct hzi_range_groups p = {
+		.x = a->x, .scale = a->scale, .zero = a->zero, .pieces = pieces,
+		.log_group = log2_up(group), .q_dtype = a->q_dtype, .symmetric = a->symmetric,
+	};
+	const struct hzi_launch launch = {.grid = {(unsigned)ceil_div(pieces, each)},
+					  .block = {HZI_FLAT_THREADS}};
+
+	*done = false;
+	if (map->group % piece || group != (int64_t)1 << p.log_group ||
+	    p.log_group < HZI_GROUP_LOG2_MIN || p.log_group > HZI_GROUP_LOG2_MAX ||
+	    (uintptr_t)a->x % 16 || map->x_step != 1 || !joined(map, map->x_stride, map->n) ||
+	    !joined(map, map->p_stride, map->n / map->group) || pieces / each >= INT32_MAX)
+		return HZ_OK;
+	*done = true;
+	return hzi_cuda_launch(ctx, "choose_qparams", HZI_FAMILY_QGEMM_QUANTIZE,
+			       kernel_of(HZI_KERNEL_range_groups_f32, a->x_dtype), &launch, &p,
+			       sizeof(p));
+}
+
 int hzi_cuda_choose_qparams(struct hz_context *ctx, const struct hzi_choose_qparams_args *a)
 {
 	static const char op[] = "choose_qparams";
@@ -602,7 +629,12 @@ int hzi_cuda_choose_qparams(struct hz_context *ctx, const struct hzi_choose_qpar
 		.block = {HZI_FLAT_THREADS},
 	};
 	int64_t done = 0;
+	bool groups = false;
 
+	if (total && map->params > 1)
+		HZ_CHECK(launch_range_groups(ctx, a, &groups));
+	if (groups)
+		return HZ_OK;
 	if (total && map->params > 1 && is_direct(&t, closest(&t, false))) {
 		p.scale = a->scale;
 		p.zero = a->zero;

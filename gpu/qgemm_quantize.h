@@ -135,6 +135,18 @@ struct hzi_range_tiles {
 	int64_t x_stride[HZ_MAXDIM + 2], p_stride[HZ_MAXDIM + 2];
 };
 
+/* Pieces back to back, each 2^log_group of one parameter */
+struct hzi_range_groups {
+	const void *x;
+	float *scale;
+	void *zero;
+	int64_t pieces;
+	int32_t log_group, q_dtype, symmetric, pad_;
+};
+
+#define HZI_GROUP_LOG2_MIN 2
+#define HZI_GROUP_LOG2_MAX 8	/* what a warp has at once */
+
 struct hzi_range_params {
 	const uint32_t *range;
 	float *scale;
@@ -170,6 +182,7 @@ HZI_QUANTIZE_ASSERT(sizeof(struct hzi_quantize_flat) == 96, "the same layout for
 HZI_QUANTIZE_ASSERT(sizeof(struct hzi_quantize_tiles) == 384, "the same layout for C and CUDA");
 HZI_QUANTIZE_ASSERT(sizeof(struct hzi_range_flat) == 32, "the same layout for C and CUDA");
 HZI_QUANTIZE_ASSERT(sizeof(struct hzi_range_tiles) == 352, "the same layout for C and CUDA");
+HZI_QUANTIZE_ASSERT(sizeof(struct hzi_range_groups) == 48, "the same layout for C and CUDA");
 HZI_QUANTIZE_ASSERT(sizeof(struct hzi_range_params) == 40, "the same layout for C and CUDA");
 HZI_QUANTIZE_ASSERT(sizeof(struct hzi_quantize_rows) == 184, "the same layout for C and CUDA");
 

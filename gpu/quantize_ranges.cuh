@@ -376,6 +376,165 @@ HZ_DEVICE void range_each(const hzi_range_tiles &p)
 	}
 }
 
+/* ---- Ranges of what lies back to back -------------------------------------------------------- */
+
+/* A range under way: of 16 bits two numbers in one word, -x below above x */
+template <int DTYPE>
+struct near_range {
+	uint32_t both;
+
+	__device__ __forceinline__ static uint32_t most(uint32_t a, uint32_t b)
+	{
+		uint32_t m;
+
+		if (DTYPE == HZ_F16)
+			asm("max.f16x2 %0, %1, %2;" : "=r"(m) : "r"(a), "r"(b));
+		else
+			asm("max.bf16x2 %0, %1, %2;" : "=r"(m) : "r"(a), "r"(b));
+		return m;
+	}
+	__device__ __forceinline__ void join(const near_range &other)
+	{
+		both = most(both, other.both);
+	}
+	__device__ __forceinline__ near_range of_lane(int other) const
+	{
+		return {__shfl_xor_sync(~0u, both, other)};
+	}
+	__device__ __forceinline__ static near_range of(uint32_t below, uint32_t above, int half)
+	{
+		return {__byte_perm(below, above, half ? 0x7632 : 0x5410)};
+	}
+	__device__ __forceinline__ static near_range of_piece(const uint4 &v)
+	{
+		const uint32_t flip = 0x80008000;
+		const uint32_t above = most(most(v.x, v.y), most(v.z, v.w));
+		const uint32_t below = most(most(v.x ^ flip, v.y ^ flip),
+					    most(v.z ^ flip, v.w ^ flip));
+		near_range r = {most(of(below, above, 0).both, of(below, above, 1).both)};
+
+		r.both = most(r.both, 0);
+		return r;
+	}
+	__device__ __forceinline__ range value() const
+	{
+		return DTYPE == HZ_F16 ? range{f16_low(both), f16_high(both)}
+				       : range{bf16_low(both), bf16_high(both)};
+	}
+};
+
+template <>
+struct near_range<HZ_F32> {
+	range both;
+
+	__device__ __forceinline__ void join(const near_range &other)
+	{
+		both = ::join(both, other.both);
+	}
+	__device__ __forceinline__ near_range of_lane(int other) const
+	{
+		return {{__shfl_xor_sync(~0u, both.below, other),
+			 __shfl_xor_sync(~0u, both.above, other)}};
+	}
+	__device__ __forceinline__ static near_range of_piece(const uint4 &v)
+	{
+		near_range r = {{0, 0}};
+
+		widen_piece<HZ_F32>(r.both, v);
+		return r;
+	}
+	__device__ __forceinline__ range value() const
+	{
+		return both;
+	}
+};
+
+/* Of COUNT ranges the one whose number's low bits are the lane's, over LANES; see share_rows(). */
+template <int COUNT, int LANES, int BIT, typename R>
+HZ_DEVICE void share_near(R *r)
+{
+	if constexpr (COUNT > 1 && BIT < LANES) {
+		const bool high = threadIdx.x & BIT;
+
+#pragma unroll
+		for (int j = 0; j < COUNT / 2; j++) {
+			const R own = high ? r[2 * j + 1] : r[2 * j];
+
+			const R given = high ? r[2 * j] : r[2 * j + 1];
+
+			r[j] = own;
+			r[j].join(given.of_lane(BIT));
+		}
+		share_near<COUNT / 2, LANES, 2 * BIT>(r);
+	} else {
+#pragma unroll
+		for (int d = BIT; d < LANES; d *= 2) {
+#pragma unroll
+			for (int j = 0; j < COUNT; j++)
+				r[j].join(r[j].of_lane(d));
+		}
+	}
+}
+
+/* Groups of 2^LOG pieces; a warp has HZI_RANGE_PIECES times 32 of these. */
+template <int DTYPE, int LOG>
+HZ_DEVICE void finish_groups(const hzi_range_groups &p, const uint4 *v, int64_t first)
+{
+	constexpr int TURNS = LOG > 5 ? 1 << (LOG - 5) : 1, COUNT = HZI_RANGE_PIECES / TURNS;
+	constexpr int LANES = LOG < 5 ? 1 << LOG : 32, EACH = COUNT < LANES ? COUNT : LANES;
+	const int lane = threadIdx.x % 32;
+	near_range<DTYPE> r[COUNT];
+
+#pragma unroll
+	for (int s = 0; s < HZI_RANGE_PIECES; s++) {
+		const near_range<DTYPE> one = near_range<DTYPE>::of_piece(v[s]);
+
+		if (s % TURNS)
+			r[s / TURNS].join(one);
+		else
+			r[s / TURNS] = one;
+	}
+	share_near<COUNT, LANES, 1>(r);
+	if (lane & (LANES - 1) & ~(EACH - 1))
+		return;
+#pragma unroll
+	for (int j = 0; j < COUNT / EACH; j++) {
+		const int64_t piece = first + (int64_t)(j * EACH + lane % EACH) * (32 * TURNS) +
+				      (lane & ~(LANES - 1));
+		const range mine = r[j].value();
+		int32_t zero;
+
+		if (piece >= p.pieces)
+			continue;
+		hzi_qparams(-mine.below, mine.above, p.q_dtype, p.symmetric,
+			    &p.scale[piece >> LOG], &zero);
+		((uint8_t *)p.zero)[piece >> LOG] = (uint8_t)zero;
+	}
+}
+
+template <int DTYPE>
+HZ_DEVICE void range_groups(const hzi_range_groups &p)
+{
+	const int64_t first = ((int64_t)blockIdx.x * (HZI_FLAT_THREADS / 32) + threadIdx.x / 32) *
+			      (32 * HZI_RANGE_PIECES);
+	const int64_t at = first + threadIdx.x % 32;
+	uint4 v[HZI_RANGE_PIECES];
+
+#pragma unroll
+	for (int s = 0; s < HZI_RANGE_PIECES; s++)
+		v[s] = at + 32 * s < p.pieces ? ((const uint4 *)p.x)[at + 32 * s]
+					      : make_uint4(0, 0, 0, 0);
+	switch (p.log_group) {
+	case 2: return finish_groups<DTYPE, 2>(p, v, first);
+	case 3: return finish_groups<DTYPE, 3>(p, v, first);
+	case 4: return finish_groups<DTYPE, 4>(p, v, first);
+	case 5: return finish_groups<DTYPE, 5>(p, v, first);
+	case 6: return finish_groups<DTYPE, 6>(p, v, first);
+	case 7: return finish_groups<DTYPE, 7>(p, v, first);
+	case 8: return finish_groups<DTYPE, 8>(p, v, first);
+	}
+}
+
 template <int DTYPE>
 HZ_DEVICE void range_rows(const hzi_range_tiles &p)
 {

@@ -165,6 +165,19 @@ static void test_rotated(hz_context *ctx, int device, const struct rotated *r)
 		       r->n);
 }
 
+/* Parameters of groups that follow each other are one launch. */
+static void test_ranges(hz_context *ctx, int device)
+{
+	const hz_tensor x = hz_tensor_2d(a, HZ_BF16, device, 4096, 4096);
+	const hz_tensor zeros = hz_tensor_2d(c, HZ_U8, device, 4096, 64);
+	const hz_tensor scales = hz_tensor_2d(b, HZ_F32, device, 4096, 64);
+	const int before = fake->launches();
+
+	is_int(hz_choose_qparams(ctx, &x, &scales, &zeros, 0), HZ_OK, "ranges of groups");
+	is_int(fake->launches() - before, 1, "ranges of groups: launches");
+	is_str(last()->kernel, "range_groups_bf16", "ranges of groups: the kernel");
+}
+
 /* Small items are one launch each for packing and for products, large ones on Hopper their own. */
 static void test_batch(hz_context *ctx, int device, int hopper)
 {
@@ -195,6 +208,7 @@ static void test_gpu(int device, int hopper)
 	test_batch(ctx, device, hopper);
 	for (size_t i = 0; i < sizeof(rotated) / sizeof(*rotated); i++)
 		test_rotated(ctx, device, &rotated[i]);
+	test_ranges(ctx, device);
 	test_linear(ctx, device, hopper ? "qgemm_few_8_u" : "qgemm_any_u");
 	stand_in_close(ctx, device, arrays, 4);
 }

@@ -200,9 +200,11 @@ INLINE void load_bf16_quads(const uint16_t *p, vf *v)
 	first = (vi)_mm256_shuffle_ps(a, b, 0x88);
 	last = (vi)_mm256_shuffle_ps(a, b, 0xdd);
 #else
-	const vf a = load_f32((const float *)(const void *)p);
-	const vf b = load_f32((const float *)(const void *)(p + 2 * LANES));
+	vf a, b;
 
+	/* p is aligned to 2 bytes, as numbers of 16 bits are. */
+	memcpy(&a, p, sizeof(a));
+	memcpy(&b, p + 2 * LANES, sizeof(b));
 	first = (vi)SHUFFLE(a, b, EACH(PAIR_FIRST));
 	last = (vi)SHUFFLE(a, b, EACH(PAIR_LAST));
 #endif
@@ -257,12 +259,12 @@ INLINE void store_bf16_quads(uint16_t *p, const vf *v, const int stream)
 #endif
 	UNROLL
 	for (int i = 0; i < 2; i++) {
-		float *const to = (float *)(void *)(p + 2 * i * LANES);
+		uint16_t *const to = p + 2 * i * LANES;
 
 		if (stream)
-			stream_f32(to, y[i]);
+			stream_f32((float *)(void *)to, y[i]);
 		else
-			store_f32(to, y[i]);
+			memcpy(to, &y[i], sizeof(y[i]));
 	}
 }
 

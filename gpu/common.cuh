@@ -206,6 +206,19 @@ HZ_DEVICE void copy_async(uint32_t to, const void *from)
 	asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" :: "r"(to), "l"(from) : "memory");
 }
 
+/* What this thread has begun since the last time is a group. */
+HZ_DEVICE void copy_commit(void)
+{
+	asm volatile("cp.async.commit_group;" ::: "memory");
+}
+
+/* Until no more than N groups are under way */
+template <int N>
+HZ_DEVICE void copy_wait_but(void)
+{
+	asm volatile("cp.async.wait_group %0;" :: "n"(N) : "memory");
+}
+
 /* Waits for all that this thread has begun. */
 HZ_DEVICE void copy_wait(void)
 {

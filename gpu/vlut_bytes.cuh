@@ -212,4 +212,10 @@ HZ_DEVICE void load_run(float (&f)[N], int dtype, const void *x, int64_t at, int
 	}
 }
 
+HZ_DEVICE void load_shared(uint32_t *w, uint32_t at)
+{
+	asm volatile("ld.shared.v4.u32 {%0, %1, %2, %3}, [%4];"
+		     : "=r"(w[0]), "=r"(w[1]), "=r"(w[2]), "=r"(w[3]) : "r"(at) : "memory");
+}
+
 #endif

@@ -115,25 +115,6 @@ HZ_DEVICE void mma_u8(int32_t (&c)[4], uint32_t a0, uint32_t a1, uint32_t a2, ui
 		     : "r"(a0), "r"(a1), "r"(a2), "r"(a3), "r"(b0), "r"(b1));
 }
 
-/* Each lane reads what it has copied itself. */
-HZ_DEVICE void copy_commit(void)
-{
-	asm volatile("cp.async.commit_group;" ::: "memory");
-}
-
-/* Until no more than N groups are under way */
-template <int N>
-HZ_DEVICE void copy_wait_but(void)
-{
-	asm volatile("cp.async.wait_group %0;" :: "n"(N) : "memory");
-}
-
-HZ_DEVICE void load_shared(uint32_t (&w)[4], uint32_t at)
-{
-	asm volatile("ld.shared.v4.u32 {%0, %1, %2, %3}, [%4];"
-		     : "=r"(w[0]), "=r"(w[1]), "=r"(w[2]), "=r"(w[3]) : "r"(at) : "memory");
-}
-
 /*
  * NT: tiles of 8 columns: 1: columns are three digits of up to 2 vectors (4 b + digit), or vectors
  * of s8; 2: tile i is digit i of up to 8 vectors.
@@ -590,6 +571,7 @@ struct vlut_fields_block {
 #pragma unroll 1
 		for (int s = lo; s < hi; s += 2) {
 			load_pair(q);
+			/* and no barrier: each lane reads what it has copied itself */
 			copy_wait_but<AHEAD / 2 - 1>();
 #pragma unroll
 			for (int i = 0; i < 2; i++) {

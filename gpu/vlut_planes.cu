@@ -39,25 +39,6 @@ HZ_DEVICE void mma_bits(int32_t (&c)[4], uint32_t a0, uint32_t a1, uint32_t a2, 
 	    : "r"(a0), "r"(a1), "r"(a2), "r"(a3), "r"(b0), "r"(b1));
 }
 
-/* Each lane reads what it has copied itself. */
-HZ_DEVICE void copy_commit(void)
-{
-	asm volatile("cp.async.commit_group;" ::: "memory");
-}
-
-/* Until no more than N groups are under way */
-template <int N>
-HZ_DEVICE void copy_wait_but(void)
-{
-	asm volatile("cp.async.wait_group %0;" :: "n"(N) : "memory");
-}
-
-HZ_DEVICE void load_shared(uint32_t (&w)[4], uint32_t at)
-{
-	asm volatile("ld.shared.v4.u32 {%0, %1, %2, %3}, [%4];"
-		     : "=r"(w[0]), "=r"(w[1]), "=r"(w[2]), "=r"(w[3]) : "r"(at) : "memory");
-}
-
 /* a where mask is 1, else b, in one instruction */
 HZ_DEVICE uint32_t choose(uint32_t a, uint32_t b, uint32_t mask)
 {
@@ -410,6 +391,7 @@ struct vlut_planes_block {
 		prepare_x(mine);
 #pragma unroll 1
 		for (int i = lo; i < hi; i++) {
+			/* and no barrier: each lane reads what it has copied itself */
 			copy_wait_but<STAGES - 1>();
 			step(n, at, columns + unit * HZI_PLANES_X_BYTES, q);
 			at = at == ring + (STAGES - 1) * UNIT_BYTES ? ring : at + UNIT_BYTES;

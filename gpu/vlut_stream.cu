@@ -37,29 +37,11 @@ HZ_DEVICE void load_turned(uint32_t *w, uint32_t at)
 		     : "=r"(w[0]), "=r"(w[1]), "=r"(w[2]), "=r"(w[3]) : "r"(at) : "memory");
 }
 
-HZ_DEVICE void load_shared(uint32_t *w, uint32_t at)
-{
-	asm volatile("ld.shared.v4.u32 {%0, %1, %2, %3}, [%4];"
-		     : "=r"(w[0]), "=r"(w[1]), "=r"(w[2]), "=r"(w[3]) : "r"(at) : "memory");
-}
-
 /* 16 bytes, of which so many are there; the rest is 0. */
 HZ_DEVICE void copy_async_some(uint32_t to, const void *from, int bytes)
 {
 	asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;"
 		     :: "r"(to), "l"(from), "r"(bytes) : "memory");
-}
-
-HZ_DEVICE void copy_commit(void)
-{
-	asm volatile("cp.async.commit_group;" ::: "memory");
-}
-
-/* Until no more than N groups are under way */
-template <int N>
-HZ_DEVICE void copy_wait_but(void)
-{
-	asm volatile("cp.async.wait_group %0;" :: "n"(N) : "memory");
 }
 
 /*

@@ -105,8 +105,7 @@ struct hzi_dequant {
  * c of u8 or s8 gets clamp(c_zero + y, min, max) of
  *   acc = sum + col[j] - (row ? b_zero[j] * row[i] : 0)	(mod 2^32; the true value fits)
  *   y = floor((acc * u[j] + 2^(shift[j] - 1)) / 2^shift[j]), 33 <= shift[j] <= 62
- * where col, b_zero, u and shift have values for whole panels of columns. one_u: all u and shift
- * are those of column 0. c_ld counts elements.
+ * where col, b_zero, u and shift have values for whole panels of columns. c_ld counts elements.
  * At levels with q_floats a_zero[i] * b_sum[j], of whole panels, comes off acc; c of s32 gets acc,
  * from min to max; floats what hzi_qout tells of, b_scale for whole panels, a bias of f32 or none.
  *
@@ -121,7 +120,7 @@ struct hzi_qmul {
 	void *c;
 	int64_t m, n, k, b_panel, c_ld, src_ld;
 	int32_t a_dtype, b_dtype, c_dtype;
-	bool raw, one_u;
+	bool raw;
 	const int32_t *col, *b_zero, *u, *shift;
 	int32_t *row;
 	int32_t c_zero, min, max;

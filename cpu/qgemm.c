@@ -123,7 +123,6 @@ struct columns {
 	float *b_scale;
 	const void *bias;
 	bool folded, fast;		/* the bias is in col; qmul() can do it all */
-	bool one_u;
 };
 
 static int64_t columns_bytes(int64_t n)
@@ -187,7 +186,6 @@ static bool make_multipliers(const struct hzi_qgemm_args *a, int64_t j, int64_t 
 		fill(c->u, c->u[0], padded);
 		fill(c->shift, c->shift[0], padded);
 	}
-	c->one_u = same;
 	return fast && a->rounding == HZ_ROUND_EXACT && !a->identity;
 }
 
@@ -414,9 +412,9 @@ static void multiply(const struct job *job, int64_t slot, int64_t i, int64_t row
 		.a = job->packed_a + slot * job->a_bytes + job->kern->qpack_a_bytes(i, a->k),
 		.b = b, .c = c_at(a, item, job->first + i, j), .m = rows, .n = cols, .k = a->k,
 		.b_panel = hzi_round_up(a->k, 64) * PANEL, .c_ld = a->c_m, .a_dtype = a->a_dtype,
-		.b_dtype = a->b_dtype, .c_dtype = a->c_dtype, .one_u = c->one_u, .col = c->col,
-		.b_zero = c->b_zero, .u = c->u, .shift = c->shift, .row = row, .c_zero = a->c_zero,
-		.min = a->min, .max = a->max, .sums = sums,
+		.b_dtype = a->b_dtype, .c_dtype = a->c_dtype, .col = c->col, .b_zero = c->b_zero,
+		.u = c->u, .shift = c->shift, .row = row, .c_zero = a->c_zero, .min = a->min,
+		.max = a->max, .sums = sums,
 	};
 
 	if (c->fast) {

@@ -12,19 +12,6 @@
 #include "gpu/common.cuh"
 #include "gpu/mhc.h"
 
-/* body<n>(p) for n = 1 .. 8 streams */
-#define BY_STREAMS(body, n) \
-	switch (n) { \
-	case 1: return body<1>(p); \
-	case 2: return body<2>(p); \
-	case 3: return body<3>(p); \
-	case 4: return body<4>(p); \
-	case 5: return body<5>(p); \
-	case 6: return body<6>(p); \
-	case 7: return body<7>(p); \
-	default: return body<8>(p); \
-	}
-
 /* ---- Vectors of 16 bytes --------------------------------------------------------------------- */
 
 struct words {

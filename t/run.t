@@ -308,6 +308,13 @@ is "$(tail_of qc.npy 16 f4)" "60 0 0 0" "by its own adjoint"
 bad 2 'must be 1, as a' "matrices of quaternions that do not fit" run quat_gemm a=q21.npy b=q21.npy c=n.npy
 bad 2 'alpha=1,2: the value' "half a quaternion" run quat_axpy alpha=1,2 x=row.npy y=n.npy
 bad 2 'another dtype or shape' "a sum into another shape" run quat_mul a=x.npy b=x.npy y=row.npy accumulate=1
+good "quat_init y:f64=" $cpu quat_init shape=2 y:f64=qd.npy
+good "quat_conj x:f64= y:f64=" $cpu quat_conj x:f64=qd.npy y:f64=qe.npy
+is "$(header_of qe.npy)" "$(header "${e}f8" '2, 4')" "numbers of 64 bits"
+for call in 'quat_conj x=x.npy' 'quat_linear x=x.npy w=q12.npy' 'quat_dropout x=x.npy'; do
+	bad 2 'y.dtype is f16, must be f32' "y:f16= where y is as x: ${call%% *}" \
+		run $call y:f16=n.npy
+done
 
 npy q1.npy "$(header '<f4' '1, 4')" "$f1$f2$f3$f4"
 npy q121.npy "$(header '<f4' '1, 2, 1, 4')" "$f1$f2$f3$f4$f4$f3$f2$f1"

@@ -307,12 +307,14 @@ static bool listed(const char *dtypes, int dtype)
 	return false;
 }
 
-/* f32, f16 and bf16 in OPERAND:DTYPE=FILE, where the operand may have that dtype. */
+/* A dtype of real numbers in OPERAND:DTYPE=FILE, where the operand may have it. */
 static int parse_said(const struct op *op, const struct operand *o, const char *text, int *dtype)
 {
-	for (const struct word *w = float_words; w->name; w++) {
-		if (strcmp(w->name, text) == 0 && listed(o->dtypes, w->value)) {
-			*dtype = w->value;
+	static const int real[] = {HZ_F32, HZ_F16, HZ_BF16, HZ_F64};
+
+	for (size_t i = 0; i < sizeof(real) / sizeof(real[0]); i++) {
+		if (strcmp(hz_dtype_name(real[i]), text) == 0 && listed(o->dtypes, real[i])) {
+			*dtype = real[i];
 			return 0;
 		}
 	}
@@ -557,6 +559,9 @@ static int make_outputs(struct job *job)
 
 		if (!(o[i].flags & OUTPUT) || !in_use(job, i))
 			continue;
+		/* What the file is said to hold; if the result cannot have it, the library says so. */
+		if (job->slot[i].dtype_said)
+			a->dtype = job->slot[i].dtype_said;
 		if (!npy_size(a->ndim, a->shape, a->dtype, &a->count, &a->bytes))
 			return complain(EXIT_BAD, "%s: the size of %s overflows", job->op->name,
 					o[i].name);

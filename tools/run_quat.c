@@ -111,10 +111,9 @@ static double eps_of(const struct job *job)
 
 /* ---- Outputs --------------------------------------------------------------------------------- */
 
-/* y gets the dtype of x, unless another was said, which the library may refuse. */
 static void as_input(struct job *job, struct slot *y, const struct npy *x)
 {
-	y->array.dtype = y->dtype_said ? y->dtype_said : x->dtype;
+	y->array.dtype = x->dtype;
 	y->read = value_or(job, "accumulate", 0);
 }
 

@@ -145,7 +145,6 @@ static int y_shape(struct job *job, const int64_t *more, int count, bool in_fron
 {
 	const struct npy *w = &slot_of(job, "w")->array;
 	struct slot *y = slot_of(job, "y");
-	const struct value *out = value_of(job, "out");
 	int rows, status = rows_of(job, "w", &rows);
 
 	if (status)
@@ -158,8 +157,7 @@ static int y_shape(struct job *job, const int64_t *more, int count, bool in_fron
 		y->array.shape[i + (in_front ? count : 0)] = w->shape[i];
 	for (int i = 0; i < count; i++)
 		y->array.shape[i + (in_front ? 0 : rows)] = more[i];
-	y->array.dtype = out->given ? (int)out->n : y->dtype_said ? y->dtype_said : HZ_F32;
-	return 0;
+	return output_dtype(job, y, "y", HZ_F32);
 }
 
 /* The last `keep` dimensions of a contiguous view, those before them as one */

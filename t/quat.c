@@ -406,10 +406,33 @@ static int one_axpy(void)
 
 /* ---- Functions of one quaternion ------------------------------------------------------------- */
 
+static quat q_ldexp(quat a, int e)
+{
+	for (int k = 0; k < 4; k++)
+		a.c[k] = ldexpl(a.c[k], e);
+	return a;
+}
+
+/*
+ * x / 2^*e with a largest component of at least 1, below 2: the numbers of f64 have a range that
+ * the squares of it leave where real has no larger one, as on some machines, or in valgrind.
+ */
+static quat to_scale(quat x, int *e)
+{
+	real most = 0;
+
+	for (int k = 0; k < 4; k++)
+		most = fmaxl(most, fabsl(x.c[k]));
+	*e = most > 0 ? ilogbl(most) : 0;
+	return q_ldexp(x, -*e);
+}
+
 /* The definitions; *size is what errors are relative to. Real results are in w. */
 static quat ref_map(int kind, quat x, real eps, real *size)
 {
-	const real n = q_norm(x);
+	int e;
+	const quat u = to_scale(x, &e);
+	const real m = q_norm(u), n = ldexpl(m, e);
 	quat y = {{0}};
 
 	switch (kind) {
@@ -424,11 +447,12 @@ static quat ref_map(int kind, quat x, real eps, real *size)
 		y.c[0] = *size = n * n;
 		break;
 	case NORMALIZE:
-		y = n == 0 ? y : q_scale(x, 1 / (n < eps ? eps : n));
-		*size = q_norm(y);
+		y = n == 0 ? y : n < eps ? q_scale(x, 1 / eps) : q_scale(u, 1 / m);
+		*size = n == 0 ? 0 : n < eps ? n / eps : 1;
 		break;
 	default:
-		y = n == 0 ? (quat){{NAN, NAN, NAN, NAN}} : q_scale(q_conj(x), 1 / (n * n));
+		y = n == 0 ? (quat){{NAN, NAN, NAN, NAN}} :
+			     q_ldexp(q_scale(q_conj(u), 1 / (m * m)), -e);
 		*size = 1 / n;
 		break;
 	}
@@ -437,13 +461,14 @@ static quat ref_map(int kind, quat x, real eps, real *size)
 
 static quat ref_map_bwd(int kind, quat dy, quat x, real eps, real *size)
 {
-	const real n = q_norm(x);
-	quat dx = {{0}}, u;
+	int e;
+	quat dx = {{0}}, u = to_scale(x, &e);
+	const real m = q_norm(u), n = ldexpl(m, e);
 
 	switch (kind) {
 	case NORM:
 		*size = fabsl(dy.c[0]);
-		return n == 0 ? dx : q_scale(x, dy.c[0] / n);
+		return n == 0 ? dx : q_scale(u, dy.c[0] / m);
 	case NORM2:
 		*size = 2 * fabsl(dy.c[0]) * n;
 		return q_scale(x, 2 * dy.c[0]);
@@ -455,8 +480,8 @@ static quat ref_map_bwd(int kind, quat dy, quat x, real eps, real *size)
 			*size = 0;
 			return dx;
 		}
-		u = q_scale(x, 1 / n);
-		return q_scale(q_add(dy, q_scale(u, -q_inner(dy, u))), 1 / n);
+		u = q_scale(u, 1 / m);
+		return q_ldexp(q_scale(q_add(dy, q_scale(u, -q_inner(dy, u))), 1 / m), -e);
 	default:
 		*size = q_norm(dy) / (n * n);
 		u = q_conj(ref_map(INVERSE, x, 0, &eps));

@@ -199,7 +199,7 @@ static inline double ref_sigma(double z)
 /* Permutation k of 0 .. n - 1 in lexicographic order */
 static inline void ref_permutation(int n, int k, int *perm)
 {
-	int left[REF_STREAMS], i, j, size = n;
+	int left[REF_STREAMS] = {0}, i, j, size = n;
 
 	for (i = 0; i < n; i++)
 		left[i] = i;

@@ -511,7 +511,7 @@ static void test_shared_pack(void)
 		hz_tensor bt = matrix_view(&b, b.data, HZ_CPU),
 			  at = matrix_view(&a, a.data, HZ_CPU);
 		hz_packed packed;
-		size_t bytes;
+		size_t bytes = 0;
 		void *blob;
 
 		hz_qgemm_pack_bytes(devs[from].ctx, &bt, &bytes);
@@ -549,7 +549,7 @@ static void test_no_k(void)
 		hz_qgemm_opts o = {.a_zero = 3, .b_zero = 7, .c_zero = 5, .sigma = 0.001};
 		unsigned char image[2 * GUARD + M * N], want[M * N];
 		hz_packed packed;
-		size_t bytes;
+		size_t bytes = 0;
 
 		memset(want, 5, sizeof(want));
 		hz_qgemm_pack_bytes(ctx, &bt, &bytes);
@@ -658,7 +658,7 @@ static void test_errors(void)
 	hz_tensor v, w;
 	hz_packed packed;
 	void *a, *b, *c, *p;
-	size_t bytes;
+	size_t bytes = 0;
 
 	hz_alloc(ctx, &a, 4096, device);
 	hz_alloc(ctx, &b, 4096, device);

@@ -497,7 +497,7 @@ static int run_one(struct dev *dev, const struct tcase *c, const struct matrix *
 	bt = matrix_view(b, ba.data, dev->device);
 	ct = matrix_view(want, ca.data, dev->device);
 	if (c->packed) {
-		size_t bytes;
+		size_t bytes = 0;
 
 		status = hz_qgemm_pack_bytes(dev->ctx, &bt, &bytes);
 		blob = area_new(dev, bytes, 0);

@@ -612,7 +612,7 @@ static void test_share(void)
 	enum { M = 37, K = 29, COLS = 11 };
 	static float a[M * K * 4], b[K * COLS * 4], want[M * COLS * 4], got[M * COLS * 4];
 	hz_packed packed;
-	size_t bytes;
+	size_t bytes = 0;
 	void *data;
 
 	if (tap_cuda()) {
@@ -635,7 +635,7 @@ static void test_share(void)
 		hz_alloc(devs[0].ctx, &data, bytes, HZ_CPU);
 		good &= hz_quat_gemm_pack(devs[0].ctx, &ta, data, bytes, &packed, &o) == HZ_OK;
 		for (int d = 0; d < ndevs; d++) {
-			void *own;
+			void *own = NULL;
 			hz_packed own_packed;
 
 			hz_alloc(devs[d].ctx, &own, bytes, HZ_CPU);
@@ -744,7 +744,7 @@ static void test_errors(void)
 	static float blob_memory[1 << 14] __attribute__((aligned(64)));
 	hz_packed packed;
 	hz_context *ctx;
-	size_t bytes;
+	size_t bytes = 0;
 
 	if (hz_open(&ctx, &options) != HZ_OK)
 		bail("%s", hz_open_errmsg());

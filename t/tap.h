@@ -11,7 +11,6 @@
  *	is_str(got, want, "what", ...)		two strings are equal
  *	has_str(got, part, "what", ...)		part is somewhere in got
  *	is_bits(got, want, n, size, "what")	n elements of size bytes have the same bits
- *	is_ulp(got, want, n, ulps, "what")	each float is within ulps of a double
  *	is_near(got, want, n, bound, "what")	||got - want||_2 <= bound ||want||_2
  *	skip(count, "why", ...)			count tests that cannot be run here
  *	skip_all("why", ...)			the whole program; does not return
@@ -19,8 +18,8 @@
  *	diag("text", ...)			a comment line
  *	plan(count)				the number of tests, said first; else it is last
  *
- * same_bits(), within_ulp() and within_norm() are the compares alone: they print the first mismatch
- * and return 0 or 1, so that many small cases can be one test: good &= same_bits(...).
+ * same_bits() and within_norm() are the compares alone: they print the first mismatch and return 0
+ * or 1, so that many small cases can be one test: good &= same_bits(...).
  *
  * tap_seed() is the seed of this run, printed once: HZ_TEST_SEED, or else a fixed number.
  */
@@ -235,26 +234,6 @@ static inline double ulp_distance(float got, double want)
 	return fabs((double)got - want) / ldexp(1, e - 24);
 }
 
-static inline int within_ulp(const float *got, const double *want, size_t n, double ulps)
-{
-	double worst = 0, d;
-	size_t i, at = 0;
-
-	for (i = 0; i < n; i++) {
-		d = ulp_distance(got[i], want[i]);
-		if (d > worst) {
-			worst = d;
-			at = i;
-		}
-	}
-	if (worst <= ulps)
-		return 1;
-	if (tap_describe())
-		diag("worst of %zu at [%zu]: got %.9g, want %.17g: %g ulp, allowed %g", n, at,
-		     (double)got[at], want[at], worst, ulps);
-	return 0;
-}
-
 /* ||got - want||_2 / ||want||_2; 0 / 0 is 0, a NaN or Inf anywhere gives NaN or Inf. */
 static inline double norm_error(const double *got, const double *want, size_t n)
 {
@@ -280,7 +259,6 @@ static inline int within_norm(const double *got, const double *want, size_t n, d
 }
 
 #define is_bits(got, want, n, size, ...) ok(same_bits(got, want, n, size), __VA_ARGS__)
-#define is_ulp(got, want, n, ulps, ...) ok(within_ulp(got, want, n, ulps), __VA_ARGS__)
 #define is_near(got, want, n, bound, ...) ok(within_norm(got, want, n, bound), __VA_ARGS__)
 
 /* ---- Random numbers -------------------------------------------------------------------------- */

@@ -365,7 +365,7 @@ static void outer_make(struct outer *o, const hz_tensor *const *t, int operands,
 		o->ndim++;
 	}
 	for (int d = o->ndim - 2; d >= 0; d--) {
-		int64_t step[3];
+		int64_t step[3] = {0};
 
 		for (int p = 0; p < operands; p++)
 			step[p] = o->stride[p][d + 1];

@@ -103,7 +103,7 @@ static int check_opts(struct hz_context *ctx, const struct call *c)
 static int check_pack(struct hz_context *ctx, const char *op, const hz_lattice *l, int pack,
 		      int *dtype, int64_t *last)
 {
-	hz_lattice_info info;
+	hz_lattice_info info = {0};
 
 	hz_lattice_get_info(l, &info);
 	*dtype = pack == HZ_LATTICE_LEVEL ? info.level_dtype :

@@ -108,7 +108,7 @@ static int pack_args(struct hz_context *ctx, const char *op, const hz_tensor *b,
 int hz_qgemm_pack_bytes(hz_context *ctx, const hz_tensor *b, size_t *bytes)
 {
 	struct hzi_qgemm_pack_args a;
-	size_t need;
+	size_t need = 0;
 
 	HZ_CHECK(pack_args(ctx, "qgemm_pack", b, &a, &need));
 	if (!bytes)

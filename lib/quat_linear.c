@@ -5,6 +5,7 @@
  */
 #include <config.h>
 
+#include <assert.h>
 #include <string.h>
 
 #include "quat_steps.h"
@@ -38,6 +39,7 @@ static int apply_weights(struct hzi_qrun *r, const struct hzi_qtensor *in,
 		g.pre = hzi_qarray_matrix(pre, 0, pre->stride[last], j.stride[2][j.n - 1]);
 	if (bias)
 		hzi_quat_gemm_bias(&g, &l->b.a, 0);
+	assert(j.n <= HZ_MAXDIM);	/* the last dimension of a tensor is the components */
 	for (g.ndim = 0; g.ndim < j.n - 1; g.ndim++) {
 		g.shape[g.ndim] = j.size[g.ndim];
 		g.b_stride[g.ndim] = j.stride[0][g.ndim];

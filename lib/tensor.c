@@ -62,7 +62,7 @@ hz_tensor hz_tensor_nd(void *data, int dtype, int device, int ndim, const int64_
 
 hz_tensor hz_tensor_1d(void *data, int dtype, int device, int64_t n0)
 {
-	return hz_tensor_nd(data, dtype, device, 1, &n0);
+	return hz_tensor_nd(data, dtype, device, 1, (int64_t[]){n0});
 }
 
 hz_tensor hz_tensor_2d(void *data, int dtype, int device, int64_t n0, int64_t n1)

@@ -57,7 +57,7 @@ static int multiply(hz_context *ctx, const struct product *p, bool pack, void *c
 		hz_tensor_1d((void *)(uintptr_t)p->bias, HZ_S32, HZ_CPU, p->n),
 	};
 	hz_tensor on[4] = {{0}};
-	hz_packed packed;
+	hz_packed packed = {0};
 	size_t bytes;
 	void *data = NULL;
 	int status = HZ_OK;

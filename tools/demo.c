@@ -34,7 +34,7 @@ const char *name_of(const char *primitive)
 
 void print_device(hz_context *ctx)
 {
-	hz_info info;
+	hz_info info = {0};
 
 	hz_device_info(ctx, &info);
 	if (hz_device(ctx) == HZ_CPU)

@@ -9,6 +9,7 @@
 
 #include "gpu/quat_conv.h"
 #include "gpu/quat_launch.h"
+#include "gpu/quat_layer.h"
 
 #define ROWS_MAX ((int64_t)1 << 30)	/* of all slabs; and bytes of a plane's lines */
 #define IN_UNIT 8			/* taps of weights begin at 16 bytes of a plane */
@@ -16,6 +17,9 @@
 #define USE_LEAST 16
 /* Products with one tap are left to quat_gemm from so many channels of both sides on */
 #define POINTS_LEAST 128
+/* Of 32 for a product of quaternions, with and without parts */
+#define SPLIT_PER_US 280e6
+#define PRODUCTS_PER_US 850e6
 
 static int64_t floor_div(int64_t a, int64_t b)
 {
@@ -69,6 +73,8 @@ struct plan {
 	int rows, cols;			/* the dimensions that are these */
 	int64_t taps;
 	size_t padded_bytes;	/* of weights with zeros behind each tap's channels; 0: none */
+	struct hzi_quat_fold fold;
+	size_t fold_bytes;	/* 0: x is seen as it is */
 };
 
 /* What of a tap's two places is in a group: those of all, of one along rows, or of one tap */
@@ -190,7 +196,10 @@ static bool make_plan(const struct hz_context *ctx, const struct hzi_qconv_args 
 	int64_t rows, slabs, per, along, use, all, in;
 	int split;
 
-	*plan = (struct plan){.rows = 1, .cols = 2};
+	plan->p = (struct hzi_quat_conv){.tap_step = 0};
+	plan->rows = 1;
+	plan->cols = 2;
+	plan->padded_bytes = 0;
 	if (x->groups > 1 || !hzi_planes_wanted(ctx, g->dtype, g->precision, &split) ||
 	    g->method != HZ_QUAT_FAST || g->k == 0 || g->k > INT16_MAX || g->m > ROWS_MAX / 512 ||
 	    !hzi_qpatch_small(x))
@@ -204,7 +213,8 @@ static bool make_plan(const struct hz_context *ctx, const struct hzi_qconv_args 
 	    plan->taps * in > INT16_MAX)
 		return false;
 	p->tap_step = (int32_t)in;
-	if (plan->taps > 1 && in != x->channels)
+	/* Of x there may be zeros behind, which weights have nothing for. */
+	if (plan->taps > 1 && plan->taps * in != g->k)
 		plan->padded_bytes = (size_t)(g->m * plan->taps * in * 4) *
 				     hz_dtype_size(g->dtype);
 	for (int d = 0; d < 3; d++) {
@@ -239,16 +249,49 @@ static bool make_plan(const struct hz_context *ctx, const struct hzi_qconv_args 
 	return true;
 }
 
+/* The same, with taps of *a as channels where that is faster; folded->x.x.data is to be set. */
+static bool make_folded(const struct hz_context *ctx, const struct hzi_qconv_args *a,
+			struct hzi_qconv_args *folded, struct plan *plan)
+{
+	const struct hzi_qpatch_args *x = &a->x;
+	const double products = 32 * (double)a->g.n * (double)(round_up(a->g.m, HZI_QC_OUT));
+	struct hzi_quat_fold_costs costs;
+	int split;
+
+	*folded = *a;
+	plan->fold_bytes = 0;
+	if (hzi_planes_wanted(ctx, a->g.dtype, a->g.precision, &split)) {
+		costs = (struct hzi_quat_fold_costs){
+			.tap = products / (split ? SPLIT_PER_US : PRODUCTS_PER_US),
+			.unit = split ? HZI_QS_IN : HZI_QC_IN,
+		};
+		plan->fold_bytes = hzi_quat_conv_fold_of(x, a->images, &costs, &plan->fold,
+							 &folded->x);
+	}
+	if (plan->fold_bytes && make_plan(ctx, folded, plan))
+		return true;
+	plan->fold_bytes = 0;
+	folded->x = a->x;
+	return make_plan(ctx, a, plan);
+}
+
+/* Where what is behind planes of weights begins in the workspace */
+static size_t fold_place(const struct plan *plan)
+{
+	return hzi_planes_room(&plan->weights) + padded((int64_t)plan->padded_bytes);
+}
+
 size_t hzi_cuda_quat_conv_step_workspace(const struct hz_context *ctx,
 					 const struct hzi_qconv_args *a)
 {
+	struct hzi_qconv_args folded;
 	struct plan plan;
 
 	if (hzi_cuda_quat_conv_few_takes(a))
 		return 1;
-	if (!make_plan(ctx, a, &plan))
+	if (!make_folded(ctx, a, &folded, &plan))
 		return 0;
-	return hzi_planes_room(&plan.weights) + plan.padded_bytes;
+	return fold_place(&plan) + plan.fold_bytes;
 }
 
 /* w with zeros between taps' channels: taps of planes begin where boxes may. */
@@ -324,11 +367,14 @@ static void exchange(int32_t *v, const struct plan *plan)
 	v[2] = cols;
 }
 
-int hzi_cuda_quat_conv_step(struct hz_context *ctx, const char *op, const struct hzi_qconv_args *a)
+int hzi_cuda_quat_conv_step(struct hz_context *ctx, const char *op,
+			    const struct hzi_qconv_args *given)
 {
 	struct hzi_launch launch = {.block = {HZI_QC_THREADS}, .shared_bytes = HZI_QC_BYTES,
 				    .cluster = HZI_QC_CLUSTER, .early = true, .aligned = true};
-	struct hzi_quat_gemm_args g = a->g;
+	struct hzi_qconv_args folded;
+	const struct hzi_qconv_args *const a = &folded;
+	struct hzi_quat_gemm_args g = given->g;
 	struct hzi_quat_matrix w;
 	struct plan plan;
 	struct hzi_quat_conv *p = &plan.p;
@@ -337,13 +383,17 @@ int hzi_cuda_quat_conv_step(struct hz_context *ctx, const char *op, const struct
 	int clusters, kernel = HZI_KERNEL_quat_conv_any;
 	bool quick;
 
-	if (hzi_cuda_quat_conv_few_takes(a))
-		return hzi_cuda_quat_conv_few(ctx, op, a);
-	make_plan(ctx, a, &plan);
+	if (hzi_cuda_quat_conv_few_takes(given))
+		return hzi_cuda_quat_conv_few(ctx, op, given);
+	make_folded(ctx, given, &folded, &plan);
+	if (plan.fold_bytes) {
+		folded.x.x.data = (char *)ctx->workspace + fold_place(&plan);
+		HZ_CHECK(hzi_quat_conv_fold(ctx, op, &plan.fold, folded.x.x.data));
+	}
 	hzi_planes_place(planes, ctx->workspace);
 	w = hzi_quat_matrix_of(&g.a, g.dtype, g.conj_a, NULL, 0);
 	if (plan.padded_bytes)
-		HZ_CHECK(pad_weights(ctx, op, &plan, a->x.channels, &w,
+		HZ_CHECK(pad_weights(ctx, op, &plan, g.k / plan.taps, &w,
 				     (char *)ctx->workspace + hzi_planes_room(planes)));
 	HZ_CHECK(hzi_planes_make(ctx, op, planes, &w, true, NULL));
 	HZ_CHECK(hzi_planes_map(ctx, op, &p->weights, planes,

@@ -9,6 +9,7 @@
 
 #include "gpu/quat_conv_weights.h"
 #include "gpu/quat_launch.h"
+#include "gpu/quat_layer.h"
 
 /* Of all planes of an operand; and floats of parts of a tap */
 #define LINES_MAX ((int64_t)1 << 30)
@@ -19,12 +20,19 @@
 /* To be busy with products at a time; twice as many of parts */
 #define BLOCKS 128
 #define SPLIT_LINES 512			/* that one of them has at least */
+/* Of 32 for a product of quaternions, with and without parts; bytes of planes, made and read */
+#define SPLIT_PER_US 150e6
+#define PRODUCTS_PER_US 550e6
+#define PLANES_PER_US 1.5e6
 
 /* What a call needs: the kernels' parameters but for what memory they are of. */
 struct plan {
 	struct hzi_quat_lines lines;
 	struct hzi_quat_weights p;
 	int64_t images;			/* at a time */
+	int64_t together;		/* groups of a tile */
+	struct hzi_quat_fold fold;
+	size_t fold_bytes;		/* 0: big is seen as it is */
 	int32_t lead;			/* of big */
 };
 
@@ -130,6 +138,20 @@ static bool make_sets(struct plan *plan, const struct tap *taps, int count)
 	return true;
 }
 
+/* Groups that are a tile of either side, which begins at an even channel; 0: not for these */
+static int64_t groups_of_tile(const struct hzi_qconv_weights_args *a)
+{
+	const int64_t in = a->x.channels, out = a->g.m, most = in > out ? in : out;
+	int64_t n;
+
+	if (a->x.groups == 1)
+		return 1;
+	if (most == 0 || most > HZI_QW_TILE)
+		return 0;
+	n = HZI_QW_TILE / most;
+	return (n * in) % 2 == 0 && (n * out) % 2 == 0 ? n : n - 1;
+}
+
 static int64_t absolute(int64_t x)
 {
 	return x < 0 ? -x : x;
@@ -144,17 +166,25 @@ static bool make_plan(const struct hz_context *ctx, const struct hzi_qconv_weigh
 	struct hzi_quat_lines_side *small = &plan->lines.side[0], *big = &plan->lines.side[1];
 	struct hzi_quat_weights *p = &plan->p;
 	struct tap taps[HZI_QC_TAPS];
-	int64_t box = 1, reach = 0, lines, bytes, blocks, splits;
+	int64_t box = 1, reach = 0, lines, bytes, blocks, splits, tiles;
 	int count, split;
 
-	*plan = (struct plan){.images = a->images};
-	if (x->groups > 1 || !hzi_planes_wanted(ctx, g->dtype, g->precision, &split) ||
-	    g->method != HZ_QUAT_FAST || g->k == 0 || g->m > LINES_MAX / 4096 ||
-	    x->channels > LINES_MAX / 4096 || !hzi_qpatch_small(x))
+	plan->lines = (struct hzi_quat_lines){.images = 0};
+	plan->p = (struct hzi_quat_weights){.pairs = 0};
+	plan->images = a->images;
+	plan->together = groups_of_tile(a);
+	if (!plan->together || !hzi_planes_wanted(ctx, g->dtype, g->precision, &split) ||
+	    g->method != HZ_QUAT_FAST || g->k == 0 || g->m > LINES_MAX / 4096 / x->groups ||
+	    x->channels > LINES_MAX / 4096 / x->groups || !hzi_qpatch_small(x))
 		return false;
-	small->columns = (int32_t)round_up(g->m, HZI_QW_TILE);
-	big->columns = (int32_t)round_up(x->channels, HZI_QW_TILE);
-	if (small->columns * (int64_t)big->columns >= USE_LEAST * g->m * x->channels + 1)
+	p->diagonal = x->groups > 1;
+	tiles = ceil_div(x->groups, plan->together);
+	small->columns = (int32_t)(tiles * round_up(plan->together * g->m, HZI_QW_TILE));
+	big->columns = (int32_t)(tiles * round_up(plan->together * x->channels, HZI_QW_TILE));
+	small->each = (int32_t)(p->diagonal ? plan->together * g->m : HZI_QW_TILE);
+	big->each = (int32_t)(p->diagonal ? plan->together * x->channels : HZI_QW_TILE);
+	if (small->columns / tiles * (big->columns / tiles) >
+	    USE_LEAST * plan->together * g->m * x->channels)
 		return false;
 	for (int d = 0; d < 3; d++) {
 		const int64_t n = hzi_qpatch_pitch(x, d);
@@ -197,10 +227,10 @@ static bool make_plan(const struct hz_context *ctx, const struct hzi_qconv_weigh
 	big->lead = plan->lead;
 	if (!make_sets(plan, taps, count))
 		return false;
-	p->tiles_m = small->columns / HZI_QW_TILE;
-	p->tiles_n = big->columns / HZI_QW_TILE;
 	p->rows = small->columns;
-	p->columns = big->columns;
+	p->columns = p->diagonal ? HZI_QW_TILE : big->columns;
+	p->tiles_m = p->rows / HZI_QW_TILE;
+	p->tiles_n = p->columns / HZI_QW_TILE;
 	p->taps = count;
 	blocks = 8 * (int64_t)p->pairs * p->sets * p->tiles_m * p->tiles_n;
 	splits = min_of(BLOCKS * small->parts / blocks, lines / SPLIT_LINES);
@@ -209,6 +239,32 @@ static bool make_plan(const struct hz_context *ctx, const struct hzi_qconv_weigh
 	p->splits = (int32_t)ceil_div(lines, p->each);
 	return blocks <= LINES_MAX / p->splits &&
 	       (int64_t)p->rows * count * p->columns <= LINES_MAX;
+}
+
+/* The same, with taps of *a as channels where that is faster; folded->x.x.data is to be set. */
+static bool make_folded(const struct hz_context *ctx, const struct hzi_qconv_weights_args *a,
+			struct hzi_qconv_weights_args *folded, struct plan *plan)
+{
+	const double rows = (double)a->g.k * (double)round_up(a->g.m, HZI_QW_TILE);
+	struct hzi_quat_fold_costs costs;
+	int split;
+
+	*folded = *a;
+	plan->fold_bytes = 0;
+	if (hzi_planes_wanted(ctx, a->g.dtype, a->g.precision, &split)) {
+		costs = (struct hzi_quat_fold_costs){
+			.tap = 32 * rows / (split ? SPLIT_PER_US : PRODUCTS_PER_US),
+			.grid = 16 * (1 + split) * (double)a->g.k / PLANES_PER_US,
+			.unit = HZI_QW_TILE,
+		};
+		plan->fold_bytes = hzi_quat_conv_fold_of(&a->x, a->images, &costs, &plan->fold,
+							 &folded->x);
+	}
+	if (plan->fold_bytes && make_plan(ctx, folded, plan))
+		return true;
+	plan->fold_bytes = 0;
+	folded->x = a->x;
+	return make_plan(ctx, a, plan);
 }
 
 /* Where everything is in the workspace; what it takes */
@@ -230,17 +286,21 @@ static size_t place(struct plan *plan, int64_t images, void *workspace)
 	at += padded(8);
 	plan->p.parts = (float *)(void *)at;
 	at += padded(32 * parts * p->rows * p->taps * p->columns);
+	if (plan->fold_bytes)
+		plan->fold.out = at;
+	at += plan->fold_bytes;
 	return (size_t)(at - (char *)workspace);
 }
 
 size_t hzi_cuda_quat_conv_weights_workspace(const struct hz_context *ctx,
 					    const struct hzi_qconv_weights_args *a)
 {
+	struct hzi_qconv_weights_args folded;
 	struct plan plan;
 
 	if (hzi_cuda_quat_conv_few_weights_takes(a))
 		return hzi_cuda_quat_conv_few_weights_workspace(ctx, a);
-	return make_plan(ctx, a, &plan) ? place(&plan, a->images, NULL) : 0;
+	return make_folded(ctx, a, &folded, &plan) ? place(&plan, a->images, NULL) : 0;
 }
 
 static struct hzi_qarray images_from(const struct hzi_qarray *a, int64_t first)
@@ -270,9 +330,10 @@ static int add_images(struct hz_context *ctx, const char *op,
 	const struct hzi_qarray small = images_from(&a->small, first);
 	const struct hzi_qarray big = images_from(&a->x.x, first);
 	const int parts = l->side[0].parts;
-	bool quick = hzi_quat_conv_side_of(&l->side[0].x, &small, a->g.m, a->g.conj_a);
+	const int64_t groups = a->x.groups;
+	bool quick = hzi_quat_conv_side_of(&l->side[0].x, &small, groups * a->g.m, a->g.conj_a);
 
-	quick &= hzi_quat_conv_side_of(&l->side[1].x, &big, a->x.channels, a->g.conj_b);
+	quick &= hzi_quat_conv_side_of(&l->side[1].x, &big, groups * a->x.channels, a->g.conj_b);
 	l->images = (int32_t)min_of(plan->images, a->images - first);
 	HZ_CHECK(hzi_cuda_launch(ctx, op, HZI_FAMILY_QUAT_CONV_WEIGHTS,
 				 kernel_of(HZI_KERNEL_quat_lines_most_f16, quick, a->g.dtype, parts),
@@ -285,9 +346,9 @@ static int add_images(struct hz_context *ctx, const char *op,
 	HZ_CHECK(hzi_cuda_tensor_map(ctx, op, &p->small, l->side[0].planes, 2 * p->rows,
 				     8 * parts * (int64_t)p->small_lines, 2 * p->rows, 128,
 				     HZI_QW_BLOCK));
-	HZ_CHECK(hzi_cuda_tensor_map(ctx, op, &p->big, l->side[1].planes, 2 * p->columns,
+	HZ_CHECK(hzi_cuda_tensor_map(ctx, op, &p->big, l->side[1].planes, 2 * l->side[1].columns,
 				     8 * parts * (int64_t)l->side[1].grids * p->big_lines,
-				     2 * p->columns,
+				     2 * l->side[1].columns,
 				     128, HZI_QW_BLOCK));
 	launch.grid[0] = (unsigned)(8 * p->pairs * p->splits * p->sets * p->tiles_m *
 				    p->tiles_n);
@@ -300,24 +361,32 @@ static int add_images(struct hz_context *ctx, const char *op,
 }
 
 int hzi_cuda_quat_conv_weights(struct hz_context *ctx, const char *op,
-			       const struct hzi_qconv_weights_args *a)
+			       const struct hzi_qconv_weights_args *given)
 {
 	struct hzi_launch launch = {.block = {HZI_QW_FINISH, 8}, .early = true};
+	struct hzi_qconv_weights_args folded;
+	const struct hzi_qconv_weights_args *const a = &folded;
 	struct plan plan;
 	struct hzi_quat_weights_finish f = {
-		.sum = a->sum, .m = (int32_t)a->g.m, .channels = (int32_t)a->x.channels,
-		.conj = a->g.conj_c,
+		.sum = given->sum, .m = (int32_t)(given->x.groups * given->g.m),
+		.conj = given->g.conj_c, .outs = (int32_t)given->g.m,
 	};
 
-	if (hzi_cuda_quat_conv_few_weights_takes(a))
-		return hzi_cuda_quat_conv_few_weights(ctx, op, a);
-	make_plan(ctx, a, &plan);
+	if (hzi_cuda_quat_conv_few_weights_takes(given))
+		return hzi_cuda_quat_conv_few_weights(ctx, op, given);
+	make_folded(ctx, given, &folded, &plan);
 	place(&plan, a->images, ctx->workspace);
+	if (plan.fold_bytes) {
+		folded.x.x.data = plan.fold.out;
+		HZ_CHECK(hzi_quat_conv_fold(ctx, op, &plan.fold, plan.fold.out));
+	}
 	f.parts = plan.p.parts;
 	f.parts_count = (int32_t)(ceil_div(a->images, plan.images) * plan.p.splits * plan.p.pairs);
 	f.rows = plan.p.rows;
 	f.columns = plan.p.columns;
 	f.taps = plan.p.taps;
+	f.channels = (int32_t)(a->g.n / f.taps);	/* of big there may be zeros behind */
+	f.together = (int32_t)plan.together;
 	for (int64_t i = 0; i < a->images; i += plan.images)
 		HZ_CHECK(add_images(ctx, op, a, &plan, i));
 	launch.grid[0] = (unsigned)ceil_div((int64_t)f.m * f.taps * f.channels, HZI_QW_FINISH);

@@ -58,16 +58,17 @@ HZ_DEVICE int64_t place_of_line(const hzi_quat_lines &p, const hzi_quat_lines_si
 
 template <int DTYPE>
 struct piece {
-	int channel, line, grid;
+	int channel, line, grid;	/* channel: with those that pad tiles */
 	two<DTYPE> of[GROUP];
 
 	__device__ __forceinline__ piece(const hzi_quat_lines &p, const hzi_quat_lines_side &s,
 					 int i)
 	{
 		const int tiles = s.columns / HZI_QW_TILE, groups = s.lines / GROUP;
-		const int lane = threadIdx.x % 32;
+		const int lane = threadIdx.x % 32, tile = i % tiles;
+		const int from = 2 * lane < s.each ? tile * s.each + 2 * lane : s.x.channels;
 
-		channel = i % tiles * HZI_QW_TILE + 2 * lane, i /= tiles;
+		channel = tile * HZI_QW_TILE + 2 * lane, i /= tiles;
 		line = i % groups * GROUP;
 		grid = i / groups;
 
@@ -75,7 +76,7 @@ struct piece {
 
 #pragma unroll
 		for (int j = 0; j < GROUP; j++)
-			of[j].load(s.x, __shfl_sync(~0u, at, j), channel);
+			of[j].load(s.x, __shfl_sync(~0u, at, j), from);
 	}
 
 	static __device__ __forceinline__ int count(const hzi_quat_lines_side &s)
@@ -204,7 +205,7 @@ static_assert(sizeof(memory) + 1024 <= HZI_QW_BYTES, "what the launcher asks for
 
 /* What a block does. */
 struct work {
-	int product, pair, split, set, tile_m, tile_n;
+	int product, pair, split, set, tile_m, tile_n, column;	/* column: of parts */
 	int small_plane, big_plane;
 	int line, blocks;		/* the first of small; steps */
 
@@ -214,6 +215,9 @@ struct work {
 
 		tile_n = i % p.tiles_n, i /= p.tiles_n;
 		tile_m = i % p.tiles_m, i /= p.tiles_m;
+		column = HZI_QW_TILE * tile_n;
+		if (p.diagonal)
+			tile_n = tile_m;
 		set = i % p.sets, i /= p.sets;
 		product = i % 8, i /= 8;
 		pair = i % p.pairs, split = i / p.pairs;
@@ -336,7 +340,7 @@ HZ_DEVICE void multiply(const hzi_quat_weights &p, memory &s, const work &w, int
 	const int row = HZI_QW_TILE * w.tile_m + threadIdx.x % 128 / 32 * 16 + lane / 4;
 	const int number = (w.split * p.pairs + w.pair) * 8 + w.product;
 	float *const part = p.parts + ((int64_t)number * p.rows + row) * p.taps * p.columns +
-			    HZI_QW_TILE * w.tile_n + 2 * (lane & 3);
+			    w.column + 2 * (lane & 3);
 
 #pragma unroll
 	for (int t = 0; t < RUN; t++) {
@@ -385,9 +389,12 @@ HZ_DEVICE void finish(const hzi_quat_weights_finish &p)
 	const int64_t i = (int64_t)blockIdx.x * HZI_QW_FINISH + threadIdx.x;
 	const int channel = (int)(i % p.channels), tap = (int)(i / p.channels % p.taps);
 	const int64_t row = i / p.channels / p.taps;
+	const int group = (int)row / p.outs, of_tile = group % p.together;
+	const int64_t at = group / p.together * HZI_QW_TILE + of_tile * p.outs +
+			   (int)row % p.outs;
 	const int64_t step = (int64_t)p.rows * p.taps * p.columns;
-	const float *from =
-		p.parts + threadIdx.y * step + (row * p.taps + tap) * p.columns + channel;
+	const float *from = p.parts + threadIdx.y * step + (at * p.taps + tap) * p.columns +
+			    of_tile * p.channels + channel;
 	float sum = 0;
 
 	grid_next();

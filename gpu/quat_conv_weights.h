@@ -9,6 +9,9 @@
  * multiplied by) as for big: a line for each place of a box of an image that has room between what
  * is seen from neighbours, so that a tap sees what is so many lines further on. Of big, pixels
  * whose places leave the same rest by the step are a grid, which has planes of its own.
+ *
+ * Of several groups of channels as many are a tile of either as there is room for in both. What
+ * channels of one group and of another give is done with them and not looked at.
  */
 #ifndef HZI_GPU_QUAT_CONV_WEIGHTS_H
 #define HZI_GPU_QUAT_CONV_WEIGHTS_H
@@ -45,10 +48,12 @@ struct hzi_quat_lines_side {
 	uint16_t *planes;		/* [grid][parts][8][lines][columns] */
 	int32_t size[3], step[3];
 	int32_t rest[HZI_QW_GRIDS][3];
-	int32_t grids, columns;		/* columns: channels, padded */
+	int32_t grids, columns;		/* columns: of channels, padded */
+	int32_t each;			/* channels of a tile of columns */
 	int32_t lines, lead;		/* of a plane; zeros ahead of image 0 */
 	int32_t left;			/* the factor that 1/4 and 2 are in */
 	int32_t parts;			/* 2: eight planes of what f16 leaves follow */
+	int32_t pad_;
 };
 
 struct hzi_quat_lines {
@@ -79,8 +84,10 @@ struct hzi_quat_weights {
 	int32_t small_lines, big_lines;	/* of a plane */
 	int32_t lines, each;		/* small's, but for padding; of a split */
 	int32_t splits, sets, tiles_m, tiles_n;
-	int32_t rows, columns, taps;
+	int32_t rows, columns, taps;	/* of parts */
 	int32_t pairs;			/* 3: of parts, whose products are splits of their own */
+	int32_t diagonal;		/* tiles of small are multiplied by those of big beside them */
+	int32_t pad_;
 	struct hzi_quat_weights_set set[HZI_QW_SETS];
 };
 
@@ -88,10 +95,12 @@ struct hzi_quat_weights_finish {
 	const float *parts;
 	float *sum;			/* [m][taps][channels][4] */
 	int32_t parts_count, rows, columns, taps;
-	int32_t m, channels, conj, pad_;
+	int32_t m, channels, conj;	/* m: of all groups */
+	int32_t outs, together;		/* of a group; groups of a tile */
+	int32_t pad_;
 };
 
-HZI_QUAT_ASSERT(sizeof(struct hzi_quat_weights) == 256 + 16 + 48 + 56 * HZI_QW_SETS + 24,
+HZI_QUAT_ASSERT(sizeof(struct hzi_quat_weights) == 256 + 16 + 56 + 56 * HZI_QW_SETS + 16,
 		"the same layout for C and CUDA");
 
 /* The kernels by index. */

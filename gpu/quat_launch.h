@@ -127,6 +127,25 @@ bool hzi_qpatch_small(const struct hzi_qpatch_args *x);
 bool hzi_quat_conv_side_of(struct hzi_quat_conv_side *s, const struct hzi_qarray *a,
 			   int64_t channels, int conj);
 
+/* ---- Taps as channels (quat_conv_fold.c) ----------------------------------------------------- */
+
+struct hzi_quat_fold;
+
+/* Channels are taken by unit: us of one of these by taps, and by grids, that are seen. */
+struct hzi_quat_fold_costs {
+	double tap, grid;
+	int64_t unit;
+};
+
+/*
+ * The bytes of a copy of x in which some taps are channels, and what sees all of it by those that
+ * are left, inner, whose x.data is to be that copy; 0: it is not worth it.
+ */
+size_t hzi_quat_conv_fold_of(const struct hzi_qpatch_args *x, int64_t images,
+			     const struct hzi_quat_fold_costs *costs, struct hzi_quat_fold *f,
+			     struct hzi_qpatch_args *inner);
+int hzi_quat_conv_fold(struct hz_context *ctx, const char *op, struct hzi_quat_fold *f, void *out);
+
 /* ---- Maps (quat_layer.c) --------------------------------------------------------------------- */
 
 int hzi_cuda_quat_map_step(struct hz_context *ctx, const char *op,

@@ -160,6 +160,51 @@ KERNEL(quat_patch, hzi_qpatch_args)
 		patch<of_16_bits>(p);
 }
 
+/* A thread has a channel of what a pixel becomes; lines along the last dimension by grid.y. */
+template <class T>
+HZ_DEVICE void fold(const hzi_quat_fold &p)
+{
+	typedef typename T::quaternion quaternion;
+	typedef typename T::number number;
+	const uint32_t i = blockIdx.x * blockDim.x + threadIdx.x;
+	const int u2 = (int)(i / (uint32_t)p.pitch), j = (int)(i - (uint32_t)(u2 * p.pitch));
+	const int tap = (int)((uint32_t)j / (uint32_t)p.channels), c = j - tap * p.channels;
+	const int outer = (int)((uint32_t)tap / (uint32_t)p.taps[2]);
+	const int t0 = (int)((uint32_t)outer / (uint32_t)p.taps[1]);
+	const int a2 = u2 * p.step[2] + p.base[2] + (tap - outer * p.taps[2]) * p.each[2];
+	const int low1 = p.base[1] + (outer - t0 * p.taps[1]) * p.each[1];
+	const int low0 = p.base[0] + t0 * p.each[0];
+	const bool here = t0 < p.taps[0] && (uint32_t)a2 < (uint32_t)p.size[2];
+
+	if (u2 >= p.count[2])
+		return;
+	for (int64_t line = blockIdx.y; line < p.lines; line += gridDim.y) {
+		const uint32_t slab = (uint32_t)line / (uint32_t)p.count[1];
+		const uint32_t image = slab / (uint32_t)p.count[0];
+		const int a1 = (int)((uint32_t)line - slab * (uint32_t)p.count[1]) * p.step[1] + low1;
+		const int a0 = (int)(slab - image * (uint32_t)p.count[0]) * p.step[0] + low0;
+		const number *at = (const number *)p.x.data + image * p.x.stride[0] +
+				   a0 * p.x.stride[1] + a1 * p.x.stride[2] +
+				   a2 * p.x.stride[3] + c * p.x.stride[4];
+		quaternion v = {0, 0, 0, 0};
+
+		if (here && (uint32_t)a0 < (uint32_t)p.size[0] &&
+		    (uint32_t)a1 < (uint32_t)p.size[1])
+			v = p.x.whole ? *(const quaternion *)at :
+				quaternion{at[p.x.comp[0]], at[p.x.comp[1]], at[p.x.comp[2]],
+					   at[p.x.comp[3]]};
+		((quaternion *)p.out)[line * p.count[2] * p.pitch + i] = v;
+	}
+}
+
+KERNEL(quat_fold, hzi_quat_fold)
+{
+	if (p.x.dtype == HZ_F32)
+		fold<of_32_bits>(p);
+	else
+		fold<of_16_bits>(p);
+}
+
 /* ---- Sums ------------------------------------------------------------------------------------ */
 
 KERNEL(quat_sum_plain, hzi_qsum_args) { sum<HZI_QSUM_PLAIN, 0>(p); }

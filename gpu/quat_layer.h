@@ -26,6 +26,21 @@ HZI_QUAT_LAYER_ASSERT(sizeof(struct hzi_qfinish_args) == 248, "the same layout f
 HZI_QUAT_LAYER_ASSERT(sizeof(struct hzi_qpool_args) == 392, "the same layout for C and CUDA");
 HZI_QUAT_LAYER_ASSERT(sizeof(struct hzi_qrotation_args) == 288, "the same layout for C and CUDA");
 
+/*
+ * Of each pixel what some taps see of x, as channels behind each other, padded with zeros: taps by
+ * dimension, of which there are more than one in those that are folded. Places as of patches.
+ */
+struct hzi_quat_fold {
+	struct hzi_qarray x;
+	void *out;			/* [images][count][pitch] */
+	int64_t total;			/* quaternions of it */
+	int64_t images, lines;		/* lines: along the last dimension, of all images */
+	int32_t size[3], count[3], taps[3], step[3], each[3], base[3];
+	int32_t channels, pitch;
+};
+
+HZI_QUAT_LAYER_ASSERT(sizeof(struct hzi_quat_fold) == 208, "the same layout for C and CUDA");
+
 enum hzi_quat_norm_kernel {
 #define HZ_KERNEL(name) HZI_KERNEL_##name,
 #include "quat_norm.kernels.def"

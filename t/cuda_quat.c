@@ -460,6 +460,46 @@ static void test_conv_split(void)
 	is_str(taken(), "quat_planes_f32 quat_conv_split_any", "by another");
 }
 
+/* Of a first layer's few channels taps are channels; of several groups as many are a tile. */
+static void test_conv_tiles(void)
+{
+	const int64_t xs[] = {4, 28, 28, 3, 4}, ys[] = {4, 14, 14, 64, 4}, ws[] = {64, 7, 7, 3, 4};
+	const int64_t gs[] = {4, 14, 14, 96, 4}, gws[] = {96, 3, 3, 8, 4};
+	hz_tensor x = hz_tensor_nd(a, HZ_BF16, HZ_CUDA, 5, xs);
+	hz_tensor w = hz_tensor_nd(b, HZ_BF16, HZ_CUDA, 5, ws);
+	hz_tensor y = hz_tensor_nd(c, HZ_BF16, HZ_CUDA, 5, ys);
+	hz_tensor dw = hz_tensor_nd(d, HZ_BF16, HZ_CUDA, 5, ws);
+	hz_quat_conv_opts o = {.stride = {2, 2}, .pad = {3, 3}};
+	size_t bytes;
+
+	is_int(hz_quat_conv_workspace(ctx, &x, &w, NULL, &y, &o, &bytes), HZ_OK, "a workspace");
+	is_int(hz_reserve(ctx, bytes), HZ_OK, "which there is");
+	is_int(hz_quat_conv(ctx, &x, &w, NULL, &y, &o), HZ_OK, "7 x 7 taps of three channels");
+	is_str(taken(), "quat_fold quat_map_copy quat_planes_bf16 quat_conv_bf16",
+	       "seven of 21 and a zero");
+	is_int(hz_quat_conv_bwd_workspace(ctx, &x, &w, NULL, &y, NULL, &dw, NULL, &o, &bytes),
+	       HZ_OK, "a workspace");
+	is_int(hz_reserve(ctx, bytes), HZ_OK, "which there is");
+	is_int(hz_quat_conv_bwd(ctx, &x, &w, NULL, &y, NULL, &dw, NULL, &o), HZ_OK,
+	       "the gradient of weights");
+	is_str(taken(), "quat_fold quat_lines_most_bf16 quat_lines_planes_bf16 quat_conv_weights "
+	       "quat_conv_weights_finish quat_map_copy", "its kernels");
+	x = y = hz_tensor_nd(a, HZ_BF16, HZ_CUDA, 5, gs);
+	y.data = c;
+	w = hz_tensor_nd(b, HZ_BF16, HZ_CUDA, 5, gws);
+	dw = hz_tensor_nd(d, HZ_BF16, HZ_CUDA, 5, gws);
+	o = (hz_quat_conv_opts){.pad = {1, 1}, .groups = 12};
+	is_int(hz_quat_conv_bwd_workspace(ctx, &x, &w, NULL, &y, NULL, &dw, NULL, &o, &bytes),
+	       HZ_OK, "a workspace");
+	is_int(hz_reserve(ctx, bytes), HZ_OK, "which there is");
+	is_int(hz_quat_conv_bwd(ctx, &x, &w, NULL, &y, NULL, &dw, NULL, &o), HZ_OK,
+	       "the gradient of weights of 12 groups");
+	is_str(taken(), "quat_lines_most_bf16 quat_lines_planes_bf16 quat_conv_weights "
+	       "quat_conv_weights_finish quat_map_copy", "its kernels");
+	/* 4 times 15^2 lines are one piece, as two tiles by eight products */
+	is_int(fake->launch(fake->launches() - 3)->grid[0], 16, "in two tiles");
+}
+
 /* Few channels: all groups at once, on any GPU */
 static void test_conv_few(void)
 {
@@ -513,6 +553,7 @@ int main(void)
 		test_tiles();
 		test_conv();
 		test_conv_split();
+		test_conv_tiles();
 	}
 	test_conv_few();
 	stand_in_close(ctx, HZ_CUDA, arrays, 4);

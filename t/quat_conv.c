@@ -254,6 +254,14 @@ static int wide_conv(struct dev *dev, int dtype, int nd, int in, int unit)
 
 	g.ci = g.groups * ((30 + rnd_below(&rnd, 40)) / unit * unit);
 	g.co = g.groups * ((32 + rnd_below(&rnd, 40)) / unit * unit);
+	if (rnd_below(&rnd, 4) == 0) {	/* as few as first layers have */
+		g.groups = 1;
+		g.ci = 1 + rnd_below(&rnd, 5);
+	} else if (rnd_below(&rnd, 3) == 0) {	/* several groups in a tile of weights' gradients */
+		g.groups = 2 + rnd_below(&rnd, 8);
+		g.ci = g.groups * ((8 + rnd_below(&rnd, 16)) / unit * unit);
+		g.co = g.groups * ((8 + rnd_below(&rnd, 16)) / unit * unit);
+	}
 	g.transposed = (int)rnd_below(&rnd, 2);
 	o.flags |= g.transposed ? HZ_QUAT_TRANSPOSED : 0;
 	o.groups = (int32_t)g.groups;

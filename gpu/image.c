@@ -91,6 +91,9 @@ END
 KERNELS(quat_conv_few)
 #include "quat_conv_few.kernels.def"
 END
+KERNELS(quat_conv_groups)
+#include "quat_conv_groups.kernels.def"
+END
 KERNELS(quat_conv_weights)
 #include "quat_conv_weights.kernels.def"
 END

@@ -289,6 +289,8 @@ size_t hzi_cuda_quat_conv_step_workspace(const struct hz_context *ctx,
 
 	if (hzi_cuda_quat_conv_few_takes(a))
 		return 1;
+	if (hzi_cuda_quat_conv_groups_takes(ctx, a))
+		return hzi_cuda_quat_conv_groups_workspace(a);
 	if (!make_folded(ctx, a, &folded, &plan))
 		return 0;
 	return fold_place(&plan) + plan.fold_bytes;
@@ -385,6 +387,8 @@ int hzi_cuda_quat_conv_step(struct hz_context *ctx, const char *op,
 
 	if (hzi_cuda_quat_conv_few_takes(given))
 		return hzi_cuda_quat_conv_few(ctx, op, given);
+	if (hzi_cuda_quat_conv_groups_takes(ctx, given))
+		return hzi_cuda_quat_conv_groups(ctx, op, given);
 	make_folded(ctx, given, &folded, &plan);
 	if (plan.fold_bytes) {
 		folded.x.x.data = (char *)ctx->workspace + fold_place(&plan);

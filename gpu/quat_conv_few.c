@@ -18,6 +18,7 @@
 #define BLOCKS 4			/* that a multiprocessor has room for, or more */
 #define ROUNDS 16			/* pixels of a part at least, unless there are fewer */
 #define PARTS_MOST 4096
+#define GROUPS_MOST 65535		/* blocks of a grid along y */
 
 static bool fits(const struct hzi_qpatch_args *x, int64_t images, int64_t outs)
 {
@@ -78,14 +79,12 @@ bool hzi_cuda_quat_conv_few_takes(const struct hzi_qconv_args *a)
 	       (in * out <= PAIRS_MOST || (out <= HZI_QF_OUT && in >= LANES_LEAST));
 }
 
-int hzi_cuda_quat_conv_few(struct hz_context *ctx, const char *op, const struct hzi_qconv_args *a)
+/* What is the same for all kernels of this file */
+static struct hzi_quat_few few_of(const struct hzi_qconv_args *a)
 {
 	const struct hzi_qpatch_args *x = &a->x;
-	const bool narrow = x->channels * a->g.m > PAIRS_MOST;
 	struct hzi_quat_gemm_args g = a->g;
-	struct hzi_launch launch = {.block = {HZI_QF_THREADS}, .early = true};
 	struct hzi_quat_few p = {.s = sight_of(x, a->images, g.m, g.conj_b)};
-	int64_t blocks;
 
 	p.w = hzi_quat_matrix_of(&g.a, g.dtype, g.conj_a, &a->a_group, 1);
 	p.w.batch[0] = a->a_group;
@@ -101,6 +100,17 @@ int hzi_cuda_quat_conv_few(struct hz_context *ctx, const char *op, const struct 
 	if (a->pre.data)
 		p.out.pre.whole &= pixels_of(&a->pre, 0, p.pre_stride).whole;
 	p.plain = !g.bias && !g.pre.data && g.activation == HZ_ACT_NONE;
+	return p;
+}
+
+int hzi_cuda_quat_conv_few(struct hz_context *ctx, const char *op, const struct hzi_qconv_args *a)
+{
+	const struct hzi_qpatch_args *x = &a->x;
+	const bool narrow = x->channels * a->g.m > PAIRS_MOST;
+	struct hzi_launch launch = {.block = {HZI_QF_THREADS}, .early = true};
+	struct hzi_quat_few p = few_of(a);
+	int64_t blocks;
+
 	p.total = a->images * x->count[0] * x->count[1] * p.s.strips *
 		  (narrow ? x->groups : x->groups * a->g.m);
 	blocks = ceil_div(p.total, narrow ? HZI_QF_THREADS / 32 : HZI_QF_THREADS);
@@ -108,7 +118,93 @@ int hzi_cuda_quat_conv_few(struct hz_context *ctx, const char *op, const struct 
 	return hzi_cuda_launch(ctx, op, HZI_FAMILY_QUAT_CONV_FEW,
 			       kernel_of(narrow ? HZI_KERNEL_quat_conv_narrow_f32 :
 						  HZI_KERNEL_quat_conv_few_f32,
-					 p.s.x.whole && p.w.whole, g.dtype),
+					 p.s.x.whole && p.w.whole, a->g.dtype),
+			       &launch, &p, sizeof(p));
+}
+
+/* ---- Some channels in a group, by matrix units ----------------------------------------------- */
+
+/* Of weights in shared memory, so that there is room for two blocks */
+#define WEIGHTS_MOST (100 << 10)
+
+static int64_t groups_eights(const struct hzi_qconv_args *a)
+{
+	return a->g.m > 8 ? 2 : 1;
+}
+
+/* The weights of a block, and of all */
+static int64_t groups_block_bytes(const struct hzi_qconv_args *a)
+{
+	const struct hzi_qpatch_args *x = &a->x;
+
+	return x->taps[0] * x->taps[1] * x->taps[2] * (x->channels / 8) * 4 * groups_eights(a) *
+	       (a->g.dtype == HZ_F32 ? HZI_QG_PARTS : 1) * 512;
+}
+
+static int64_t groups_blocks(const struct hzi_qconv_args *a)
+{
+	return ceil_div(a->g.m, 8 * groups_eights(a));
+}
+
+bool hzi_cuda_quat_conv_groups_takes(const struct hz_context *ctx, const struct hzi_qconv_args *a)
+{
+	const struct hzi_qpatch_args *x = &a->x;
+	const int64_t in = x->channels, out = a->g.m, unit = a->g.dtype == HZ_F32 ? 4 : 8;
+	const int64_t taps = x->taps[0] * x->taps[1] * x->taps[2];
+	int64_t strides = 0;
+	int split;
+
+	if (x->groups < 2 || !fits(x, a->images, out) || in % 8 || in == 0 || in > 24 ||
+	    out < 4 || out > 24 || taps > HZI_QG_TAPS || a->g.n > COUNT_MAX ||
+	    groups_block_bytes(a) > WEIGHTS_MOST || groups_blocks(a) * x->groups > GROUPS_MOST)
+		return false;
+	if (a->g.dtype == HZ_F32 && !hzi_planes_wanted(ctx, HZ_F32, a->g.precision, &split))
+		return false;
+	for (int d = 0; d < 4; d++)
+		strides |= x->x.stride[d];
+	return x->x.whole && x->x.stride[4] == 4 && strides % unit == 0 &&
+	       (uintptr_t)x->x.data % 16 == 0;
+}
+
+size_t hzi_cuda_quat_conv_groups_workspace(const struct hzi_qconv_args *a)
+{
+	return padded(groups_block_bytes(a) * groups_blocks(a) * a->x.groups);
+}
+
+int hzi_cuda_quat_conv_groups(struct hz_context *ctx, const char *op,
+			      const struct hzi_qconv_args *a)
+{
+	const struct hzi_qpatch_args *x = &a->x;
+	const int64_t eights = groups_eights(a), blocks = groups_blocks(a) * x->groups;
+	const int64_t lanes = blocks * groups_block_bytes(a) / 16 /
+			      (a->g.dtype == HZ_F32 ? HZI_QG_PARTS : 1);
+	const int64_t pixels = HZI_QG_THREADS / 32 * 8 *
+			       (a->g.dtype == HZ_F32 ? HZI_QG_EIGHTS_F32 : HZI_QG_EIGHTS);
+	const int dtype = a->g.dtype == HZ_F32 ? 0 : a->g.dtype == HZ_F16 ? 1 : 2;
+	struct hzi_quat_few f = few_of(a);
+	struct hzi_quat_groups p = {
+		.s = f.s, .out = f.out, .w = f.w, .plain = f.plain, .weights = ctx->workspace,
+		.pixels = a->g.n, .taps = (int32_t)(x->taps[0] * x->taps[1] * x->taps[2]),
+		.eights = (int32_t)eights, .blocks = (int32_t)groups_blocks(a),
+	};
+	struct hzi_launch launch = {
+		.grid = {(unsigned)ceil_div(lanes, HZI_QG_THREADS)}, .block = {HZI_QG_THREADS},
+		.early = true,
+	};
+	/* Some rounds of the two that a multiprocessor has, so that the last one may be short */
+	const int64_t together = 8 * (int64_t)hzi_cuda_device(ctx)->multiprocessors / blocks;
+
+	memcpy(p.c_stride, f.c_stride, sizeof(p.c_stride));
+	memcpy(p.pre_stride, f.pre_stride, sizeof(p.pre_stride));
+	HZ_CHECK(hzi_cuda_launch(ctx, op, HZI_FAMILY_QUAT_CONV_GROUPS,
+				 HZI_KERNEL_quat_groups_weights_f32 + dtype, &launch, &p,
+				 sizeof(p)));
+	launch.shared_bytes = (unsigned)groups_block_bytes(a);
+	launch.grid[0] = (unsigned)min_of(ceil_div(a->g.n, pixels), together > 1 ? together : 1);
+	launch.grid[1] = (unsigned)blocks;
+	return hzi_cuda_launch(ctx, op, HZI_FAMILY_QUAT_CONV_GROUPS,
+			       (eights > 1 ? HZI_KERNEL_quat_conv_groups_16_f32 :
+					     HZI_KERNEL_quat_conv_groups_8_f32) + dtype,
 			       &launch, &p, sizeof(p));
 }
 

@@ -52,6 +52,25 @@ struct hzi_quat_few_sum {
 	int32_t parts_count, conj;
 };
 
+/* By matrix units: threads of a block, parts of f32, pixels of a warp in eights */
+#define HZI_QG_THREADS 256
+#define HZI_QG_PARTS 3
+#define HZI_QG_EIGHTS 4
+#define HZI_QG_EIGHTS_F32 2
+#define HZI_QG_TAPS 32			/* bits of a word */
+
+struct hzi_quat_groups {
+	struct hzi_quat_few_sight s;
+	struct hzi_quat_out out;	/* rows are channels of all groups */
+	struct hzi_quat_matrix w;	/* row: out; col: tap and channel; batch[0]: group */
+	int64_t c_stride[4], pre_stride[4];
+	struct uint4 *weights;		/* as the matrix units want them */
+	int64_t pixels;
+	int32_t taps, eights, blocks;	/* of outputs: eights of a block; blocks of a group */
+	int32_t plain;			/* sums are what C gets */
+};
+
+HZI_QUAT_ASSERT(sizeof(struct hzi_quat_groups) == 736, "the same layout for C and CUDA");
 HZI_QUAT_ASSERT(sizeof(struct hzi_quat_few_sight) == 224, "the same layout for C and CUDA");
 
 /* The kernels by index. */
@@ -60,6 +79,13 @@ enum hzi_quat_conv_few_kernel {
 #include "quat_conv_few.kernels.def"
 #undef HZ_KERNEL
 	HZI_QUAT_CONV_FEW_KERNELS
+};
+
+enum hzi_quat_conv_groups_kernel {
+#define HZ_KERNEL(name) HZI_KERNEL_##name,
+#include "quat_conv_groups.kernels.def"
+#undef HZ_KERNEL
+	HZI_QUAT_CONV_GROUPS_KERNELS
 };
 
 #endif

@@ -102,6 +102,10 @@ int hzi_cuda_quat_conv_weights(struct hz_context *ctx, const char *op,
 /* The same of few channels in a group, of all groups at once (quat_conv_few.c) */
 bool hzi_cuda_quat_conv_few_takes(const struct hzi_qconv_args *a);
 int hzi_cuda_quat_conv_few(struct hz_context *ctx, const char *op, const struct hzi_qconv_args *a);
+bool hzi_cuda_quat_conv_groups_takes(const struct hz_context *ctx, const struct hzi_qconv_args *a);
+size_t hzi_cuda_quat_conv_groups_workspace(const struct hzi_qconv_args *a);
+int hzi_cuda_quat_conv_groups(struct hz_context *ctx, const char *op,
+			      const struct hzi_qconv_args *a);
 bool hzi_cuda_quat_conv_few_weights_takes(const struct hzi_qconv_weights_args *a);
 size_t hzi_cuda_quat_conv_few_weights_workspace(const struct hz_context *ctx,
 						const struct hzi_qconv_weights_args *a);

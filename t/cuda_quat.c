@@ -500,6 +500,30 @@ static void test_conv_tiles(void)
 	is_int(fake->launch(fake->launches() - 3)->grid[0], 16, "in two tiles");
 }
 
+/* Some channels in a group, by matrix units of any GPU */
+static void test_conv_groups(void)
+{
+	const int64_t xs[] = {4, 14, 14, 96, 4}, ws[] = {96, 3, 3, 8, 4};
+	hz_tensor x = hz_tensor_nd(a, HZ_BF16, HZ_CUDA, 5, xs);
+	hz_tensor w = hz_tensor_nd(b, HZ_BF16, HZ_CUDA, 5, ws);
+	hz_tensor y = hz_tensor_nd(c, HZ_BF16, HZ_CUDA, 5, xs);
+	hz_quat_conv_opts o = {.pad = {1, 1}, .groups = 12};
+	const struct fakecuda_launch *l;
+	size_t bytes;
+
+	is_int(hz_quat_conv_workspace(ctx, &x, &w, NULL, &y, &o, &bytes), HZ_OK, "a workspace");
+	/* A matrix of 4 x 4 for each weight */
+	is_int((int64_t)bytes, 96 * 9 * 8 * 16 * 2, "of weights alone");
+	is_int(hz_quat_conv(ctx, &x, &w, NULL, &y, &o), HZ_OK, "groups of eight channels");
+	is_str(taken(), "quat_groups_weights_bf16 quat_conv_groups_8_bf16", "all at once");
+	l = fake->launch(fake->launches() - 1);
+	is_int(l->grid[0], 4, "256 of 784 pixels to a block");
+	is_int(l->grid[1], 12, "of a group");
+	x.data = (char *)a + 8;
+	is_int(hz_quat_conv(ctx, &x, &w, NULL, &y, &o), HZ_OK, "what is not aligned");
+	ok(!strstr(taken(), "quat_conv_groups"), "by others");
+}
+
 /* Few channels: all groups at once, on any GPU */
 static void test_conv_few(void)
 {
@@ -556,6 +580,7 @@ int main(void)
 		test_conv_tiles();
 	}
 	test_conv_few();
+	test_conv_groups();
 	stand_in_close(ctx, HZ_CUDA, arrays, 4);
 	return done_testing();
 }

@@ -258,6 +258,8 @@ static int wide_conv(struct dev *dev, int dtype, int nd, int in, int unit)
 		g.groups = 1;
 		g.ci = 1 + rnd_below(&rnd, 5);
 	} else if (rnd_below(&rnd, 3) == 0) {	/* several groups in a tile of weights' gradients */
+		if (rnd_below(&rnd, 2))
+			unit = 8;
 		g.groups = 2 + rnd_below(&rnd, 8);
 		g.ci = g.groups * ((8 + rnd_below(&rnd, 16)) / unit * unit);
 		g.co = g.groups * ((8 + rnd_below(&rnd, 16)) / unit * unit);

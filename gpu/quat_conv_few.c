@@ -103,20 +103,32 @@ static struct hzi_quat_few few_of(const struct hzi_qconv_args *a)
 	return p;
 }
 
+/* Each channel a group, and 3 x 3 neighbours seen by each pixel */
+static bool in_strips(const struct hzi_qconv_args *a)
+{
+	const struct hzi_qpatch_args *x = &a->x;
+
+	return x->channels == 1 && a->g.m == 1 && x->taps[0] == 1 && x->taps[1] == 3 &&
+	       x->taps[2] == 3 && x->step[1] == 1 && x->step[2] == 1 &&
+	       (x->each[1] == 1 || x->each[1] == -1) && (x->each[2] == 1 || x->each[2] == -1);
+}
+
 int hzi_cuda_quat_conv_few(struct hz_context *ctx, const char *op, const struct hzi_qconv_args *a)
 {
 	const struct hzi_qpatch_args *x = &a->x;
-	const bool narrow = x->channels * a->g.m > PAIRS_MOST;
+	const bool narrow = x->channels * a->g.m > PAIRS_MOST, deep = in_strips(a);
 	struct hzi_launch launch = {.block = {HZI_QF_THREADS}, .early = true};
 	struct hzi_quat_few p = few_of(a);
 	int64_t blocks;
 
-	p.total = a->images * x->count[0] * x->count[1] * p.s.strips *
-		  (narrow ? x->groups : x->groups * a->g.m);
+	p.total = a->images * x->count[0] * x->groups *
+		  (deep ? ceil_div(x->count[1], HZI_QF_ROWS) * ceil_div(x->count[2], HZI_QF_COLUMNS) :
+			  x->count[1] * p.s.strips * (narrow ? 1 : a->g.m));
 	blocks = ceil_div(p.total, narrow ? HZI_QF_THREADS / 32 : HZI_QF_THREADS);
 	launch.grid[0] = (unsigned)min_of(blocks, COUNT_MAX);
 	return hzi_cuda_launch(ctx, op, HZI_FAMILY_QUAT_CONV_FEW,
-			       kernel_of(narrow ? HZI_KERNEL_quat_conv_narrow_f32 :
+			       kernel_of(deep ? HZI_KERNEL_quat_conv_depth_f32 :
+					 narrow ? HZI_KERNEL_quat_conv_narrow_f32 :
 						  HZI_KERNEL_quat_conv_few_f32,
 					 p.s.x.whole && p.w.whole, a->g.dtype),
 			       &launch, &p, sizeof(p));

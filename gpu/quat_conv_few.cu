@@ -4,7 +4,8 @@
  * SPDX-License-Identifier: BSD-2-Clause
  *
  * Of few channels on both sides, as in depthwise convolutions, a thread has one output channel of a
- * few pixels, and threads side by side have channels side by side. Where there are but one to three
+ * few pixels, and threads side by side have channels side by side; where each channel is a group
+ * and taps are 3 x 3 these are several rows of them. Where there are but one to three
  * outputs of many channels a warp has these of a few pixels, and its lanes share the channels.
  * Gradients of weights: a thread has one pair of channels and a few taps, and sums over the pixels
  * of a part; parts are added up in their order.
@@ -64,6 +65,11 @@ HZ_DEVICE uint32_t turn_of(const hzi_quat_matrix &m)
 /* Pixels of an output, from at[2] on in the last dimension */
 struct pixels {
 	int image, at[3];
+
+	__device__ __forceinline__ pixels(int image, int slab, int row, int column)
+		: image(image), at{slab, row, column}
+	{
+	}
 
 	__device__ __forceinline__ pixels(const hzi_quat_few_sight &s, int64_t i)
 	{
@@ -163,6 +169,96 @@ HZ_DEVICE void few(const hzi_quat_few &p)
 #pragma unroll
 		for (int j = 0; j < PIXELS; j++)
 			put(p, o, j, row, sum[j]);
+	}
+}
+
+/* ---- A channel for each group ---------------------------------------------------------------- */
+
+#define COLUMNS HZI_QF_COLUMNS
+
+/*
+ * 3 x 3 taps that are neighbours, of each pixel: a thread goes down some rows of a few columns, so
+ * that of each output only one row of taps is new. What it reads next is on its way.
+ */
+template <int DTYPE>
+HZ_DEVICE void depth(const hzi_quat_few &p)
+{
+	const hzi_quat_few_sight &s = p.s;
+	const int64_t step = (int64_t)gridDim.x * HZI_QF_THREADS;
+	const uint32_t turn_x = turn_of(s.x), turn_w = turn_of(p.w);
+	const int strips = (s.count[1] + HZI_QF_ROWS - 1) / HZI_QF_ROWS;
+	const int columns = (s.count[2] + COLUMNS - 1) / COLUMNS;
+
+	grid_next();
+	grid_wait();
+	for (int64_t i = (int64_t)blockIdx.x * HZI_QF_THREADS + threadIdx.x; i < p.total;
+	     i += step) {
+		const int channel = (int)(i % s.groups);
+		int64_t rest = i / s.groups;
+		const int left = (int)(rest % columns) * COLUMNS;
+		rest /= columns;
+		const int begin = (int)(rest % strips) * HZI_QF_ROWS;
+		rest /= strips;
+		pixels o((int)(rest / s.count[0]), (int)(rest % s.count[0]), begin, left);
+		const int lines = min(HZI_QF_ROWS, s.count[1] - begin);
+		const int a0 = s.step[0] * o.at[0] + s.base[0];
+		/* Where taps go back the first that is seen is the last. */
+		const int top = begin + s.base[1] + min(0, 2 * s.each[1]);
+		const int first = left + s.base[2] + min(0, 2 * s.each[2]);
+		const int64_t from = o.image * s.x_stride[0] + a0 * s.x_stride[1] +
+				     first * s.x_stride[3] + channel * s.x.col;
+		element<DTYPE> next[COLUMNS + 2];
+		quat w[3][3], sum[3][COLUMNS] = {};
+
+#pragma unroll
+		for (int a = 0; a < 3; a++)
+#pragma unroll
+			for (int b = 0; b < 3; b++) {
+				const int t1 = s.each[1] > 0 ? a : 2 - a;
+				const int t2 = s.each[2] > 0 ? b : 2 - b;
+				element<DTYPE> e;
+
+				e.load(p.w, channel * p.w.batch[0] + (3 * t1 + t2) * p.w.col, true);
+				w[a][b] = e.get(turn_w);
+			}
+#pragma unroll 1
+		for (int row = -1; row < lines + 2; row++) {
+			element<DTYPE> x[COLUMNS + 2];
+
+#pragma unroll
+			for (int b = 0; b < COLUMNS + 2; b++) {
+				x[b] = next[b];
+				next[b].load(s.x, from + (top + row + 1) * s.x_stride[2] +
+						  b * s.x_stride[3],
+					     (uint32_t)a0 < (uint32_t)s.size[0] &&
+					     (uint32_t)(top + row + 1) < (uint32_t)s.size[1] &&
+					     (uint32_t)(first + b) < (uint32_t)s.size[2] &&
+					     row + 1 < lines + 2);
+			}
+			if (row < 0)
+				continue;
+#pragma unroll
+			for (int a = 0; a < 3; a++) {
+				if ((uint32_t)(row - a) >= (uint32_t)lines)
+					continue;
+#pragma unroll
+				for (int b = 0; b < 3; b++)
+#pragma unroll
+					for (int c = 0; c < COLUMNS; c++)
+						sum[2 - a][c] = quat_fma(w[a][b],
+									 x[b + c].get(turn_x),
+									 sum[2 - a][c]);
+			}
+#pragma unroll
+			for (int c = 0; c < COLUMNS; c++) {
+				o.at[1] = begin + row - 2;
+				if (row >= 2)
+					put(p, o, c, channel, sum[0][c]);
+				sum[0][c] = sum[1][c];
+				sum[1][c] = sum[2][c];
+				sum[2][c] = {0, 0, 0, 0};
+			}
+		}
 	}
 }
 
@@ -391,4 +487,5 @@ quat_conv_few_sum(const __grid_constant__ hzi_quat_few_sum p)
 	KERNEL(name##_any, params, call<OTHERS>)
 KERNELS(quat_conv_few, hzi_quat_few, few)
 KERNELS(quat_conv_narrow, hzi_quat_few, narrow)
+KERNELS(quat_conv_depth, hzi_quat_few, depth)
 KERNELS(quat_conv_few_weights, hzi_quat_few_weights, few_weights)

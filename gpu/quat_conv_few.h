@@ -14,6 +14,8 @@
 
 #define HZI_QF_THREADS 256
 #define HZI_QF_PIXELS 4			/* along the last dimension, that a thread or a warp does */
+#define HZI_QF_COLUMNS 2		/* that a thread goes down so many rows of */
+#define HZI_QF_ROWS 8
 #define HZI_QF_OUT 3			/* output channels of a group that a warp does */
 #define HZI_QF_TAPS 9			/* whose gradients a thread sums */
 #define HZI_QF_PARTS 8			/* threads that add up a gradient's parts */

@@ -540,9 +540,9 @@ static void test_conv_few(void)
 	       HZ_OK, "a workspace");
 	is_int(hz_reserve(ctx, bytes), HZ_OK, "which there is");
 	is_int(hz_quat_conv(ctx, &x, &w, NULL, &y, &o), HZ_OK, "channel by channel");
-	is_str(taken(), "quat_conv_few_bf16", "in one launch");
-	/* 7 times four pixels of each row of each channel */
-	is_int(fake->launch(fake->launches() - 1)->grid[0], 4 * 28 * 7 * 64 / 256, "of threads");
+	is_str(taken(), "quat_conv_depth_bf16", "in one launch");
+	/* 14 times two columns of 8 rows of each channel, the last of 4 */
+	is_int(fake->launch(fake->launches() - 1)->grid[0], 4 * 4 * 14 * 64 / 256, "of threads");
 	is_int(hz_quat_conv_bwd(ctx, &x, &w, NULL, &y, NULL, &dw, NULL, &o), HZ_OK,
 	       "the gradient of weights");
 	is_str(taken(), "quat_conv_few_weights_bf16 quat_conv_few_sum quat_map_copy",

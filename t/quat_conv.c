@@ -380,6 +380,12 @@ static void test_few_channels(struct dev *dev)
 					   .pad = { 0, 1, 1 }, .small = { 1, 1, 1 },
 					   .ci = channels[i][0], .co = channels[i][1] };
 
+			/* Strips of rows, where a channel is a group and taps are neighbours */
+			if (i == 0) {
+				g.big[1] = 17 + rnd_below(&rnd, 8);
+				g.taps[1] = 3;
+				g.pad[1] = rnd_below(&rnd, 3);
+			}
 			for (int d = 1; d < 3; d++)
 				g.small[d] = (g.big[d] + 2 * g.pad[d] - (g.taps[d] - 1) * g.dil[d] -
 					      1) / g.step[d] + 1;

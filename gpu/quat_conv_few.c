@@ -16,6 +16,7 @@
 #define LANES_LEAST 16
 #define COUNT_MAX ((int64_t)1 << 30)
 #define BLOCKS 4			/* that a multiprocessor has room for, or more */
+#define LINE_BLOCKS 2			/* of those that go along lines */
 #define ROUNDS 16			/* pixels of a part at least, unless there are fewer */
 #define PARTS_MOST 4096
 #define GROUPS_MOST 65535		/* blocks of a grid along y */
@@ -103,14 +104,19 @@ static struct hzi_quat_few few_of(const struct hzi_qconv_args *a)
 	return p;
 }
 
-/* Each channel a group, and 3 x 3 neighbours seen by each pixel */
+/* Of each slab's pixels, 3 x 3 neighbours are seen by each. */
+static bool neighbours(const struct hzi_qpatch_args *x)
+{
+	return x->taps[1] == 3 && x->taps[2] == 3 && x->step[1] == 1 && x->step[2] == 1 &&
+	       (x->each[1] == 1 || x->each[1] == -1) && (x->each[2] == 1 || x->each[2] == -1);
+}
+
+/* Each channel a group, and such taps */
 static bool in_strips(const struct hzi_qconv_args *a)
 {
 	const struct hzi_qpatch_args *x = &a->x;
 
-	return x->channels == 1 && a->g.m == 1 && x->taps[0] == 1 && x->taps[1] == 3 &&
-	       x->taps[2] == 3 && x->step[1] == 1 && x->step[2] == 1 &&
-	       (x->each[1] == 1 || x->each[1] == -1) && (x->each[2] == 1 || x->each[2] == -1);
+	return x->channels == 1 && a->g.m == 1 && x->taps[0] == 1 && neighbours(x);
 }
 
 int hzi_cuda_quat_conv_few(struct hz_context *ctx, const char *op, const struct hzi_qconv_args *a)
@@ -211,7 +217,7 @@ int hzi_cuda_quat_conv_groups(struct hz_context *ctx, const char *op,
 	HZ_CHECK(hzi_cuda_launch(ctx, op, HZI_FAMILY_QUAT_CONV_GROUPS,
 				 HZI_KERNEL_quat_groups_weights_f32 + dtype, &launch, &p,
 				 sizeof(p)));
-	launch.shared_bytes = (unsigned)groups_block_bytes(a);
+	launch.shared_bytes = (unsigned)(groups_block_bytes(a) + 8 * HZI_QG_TAPS);
 	launch.grid[0] = (unsigned)min_of(ceil_div(a->g.n, pixels), together > 1 ? together : 1);
 	launch.grid[1] = (unsigned)blocks;
 	return hzi_cuda_launch(ctx, op, HZI_FAMILY_QUAT_CONV_GROUPS,
@@ -231,11 +237,18 @@ bool hzi_cuda_quat_conv_few_weights_takes(const struct hzi_qconv_weights_args *a
 	       a->x.groups * a->g.m * a->x.channels * taps <= COUNT_MAX;
 }
 
+/* 3 x 3 neighbours seen by each pixel: of parts that are lines */
+static bool by_lines(const struct hzi_qconv_weights_args *a)
+{
+	return a->x.taps[0] == 1 && neighbours(&a->x) && a->x.each[1] > 0 && a->x.each[2] > 0;
+}
+
 static int64_t parts_of(const struct hz_context *ctx, const struct hzi_qconv_weights_args *a)
 {
-	const int64_t threads = BLOCKS * HZI_QF_THREADS *
+	const int64_t threads = (by_lines(a) ? LINE_BLOCKS : BLOCKS) * HZI_QF_THREADS *
 				(int64_t)hzi_cuda_device(ctx)->multiprocessors;
-	const int64_t most = min_of(ceil_div(a->g.k, ROUNDS), PARTS_MOST);
+	const int64_t most = min_of(by_lines(a) ? a->g.k / a->x.count[2] : ceil_div(a->g.k, ROUNDS),
+				    PARTS_MOST);
 
 	return min_of(ceil_div(threads, a->x.groups * a->g.m * a->x.channels), most);
 }
@@ -260,14 +273,18 @@ int hzi_cuda_quat_conv_few_weights(struct hz_context *ctx, const char *op,
 		.parts = ctx->workspace, .sum = a->sum, .count = p.pairs * taps,
 		.conj = a->g.conj_c,
 	};
+	const bool lines = by_lines(a);
+	int64_t units;
 
-	p.each = ceil_div(p.pixels, parts_of(ctx, a));
-	p.parts_count = sum.parts_count = (int32_t)ceil_div(p.pixels, p.each);
+	units = lines ? p.pixels / a->x.count[2] : p.pixels;
+	p.each = ceil_div(units, parts_of(ctx, a));
+	p.parts_count = sum.parts_count = (int32_t)ceil_div(units, p.each);
 	p.small = pixels_of(&a->small, a->g.conj_a, p.small_stride);
 	launch.grid[0] = (unsigned)ceil_div((int64_t)p.parts_count * p.pairs, HZI_QF_THREADS);
 	launch.grid[1] = (unsigned)ceil_div(taps, HZI_QF_TAPS);
 	HZ_CHECK(hzi_cuda_launch(ctx, op, HZI_FAMILY_QUAT_CONV_FEW,
-				 kernel_of(HZI_KERNEL_quat_conv_few_weights_f32,
+				 kernel_of(lines ? HZI_KERNEL_quat_conv_line_weights_f32 :
+						   HZI_KERNEL_quat_conv_few_weights_f32,
 					   p.s.x.whole && p.small.whole, a->g.dtype),
 				 &launch, &p, sizeof(p)));
 	launch = (struct hzi_launch){.grid = {(unsigned)ceil_div(sum.count, 32)}, .early = true,

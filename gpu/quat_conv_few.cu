@@ -440,6 +440,87 @@ HZ_DEVICE void few_weights(const hzi_quat_few_weights &p)
 	}
 }
 
+/*
+ * The same of 3 x 3 taps that are neighbours, of each pixel: a part is some lines, along which of
+ * nine pixels of x three are new, those of the next column, which are on their way.
+ */
+template <int DTYPE>
+HZ_DEVICE void line_weights(const hzi_quat_few_weights &p)
+{
+	const hzi_quat_few_sight &s = p.s;
+	const int64_t i = (int64_t)blockIdx.x * HZI_QF_THREADS + threadIdx.x;
+	const int pair = (int)(i % p.pairs), part = (int)(i / p.pairs);
+	const int row = pair / s.channels, group = row / s.outs, channel = pair % s.channels;
+	const int64_t x_channel = ((int64_t)group * s.channels + channel) * s.x.col;
+	const uint32_t turn_x = turn_of(s.x), turn_y = turn_of(p.small);
+	const int64_t lines = p.pixels / s.count[2], outs = (int64_t)s.groups * s.outs;
+	const int64_t end = min(lines, (part + 1) * p.each);
+	quat sum[3][3] = {};
+
+	grid_next();
+	grid_wait();
+	if (part >= p.parts_count)
+		return;
+	for (int64_t line = part * p.each; line < end; line++) {
+		const int64_t slab = line / s.count[1], image = slab / s.count[0];
+		const int at0 = (int)(slab - image * s.count[0]);
+		const int at1 = (int)(line - slab * s.count[1]);
+		const int a0 = s.step[0] * at0 + s.base[0], a1 = at1 + s.base[1];
+		const int64_t from = image * s.x_stride[0] + a0 * s.x_stride[1] +
+				     a1 * s.x_stride[2] + x_channel;
+		const int64_t small = image * p.small_stride[0] + at0 * p.small_stride[1] +
+				      at1 * p.small_stride[2] + row * p.small.col;
+		element<DTYPE> x[3][3], next[3], y, next_y = {};
+		bool there[3];
+
+#pragma unroll
+		for (int a = 0; a < 3; a++) {
+			there[a] = (uint32_t)a0 < (uint32_t)s.size[0] &&
+				   (uint32_t)(a1 + a) < (uint32_t)s.size[1];
+#pragma unroll
+			for (int b = 0; b < 3; b++) {
+				element<DTYPE> &to = b < 2 ? x[a][1 + b] : next[a];
+
+				to.load(s.x, from + a * s.x_stride[2] +
+						     (s.base[2] + b) * s.x_stride[3],
+					there[a] && (uint32_t)(s.base[2] + b) <
+							    (uint32_t)s.size[2]);
+			}
+		}
+		next_y.load(p.small, small, true);
+#pragma unroll 1
+		for (int at2 = 0; at2 < s.count[2]; at2++) {
+			const int column = at2 + s.base[2] + 3;
+
+			y = next_y;
+			next_y.load(p.small, small + (at2 + 1) * p.small_stride[3],
+				    at2 + 1 < s.count[2]);
+#pragma unroll
+			for (int a = 0; a < 3; a++) {
+				x[a][0] = x[a][1];
+				x[a][1] = x[a][2];
+				x[a][2] = next[a];
+				next[a].load(s.x, from + a * s.x_stride[2] +
+						  column * s.x_stride[3],
+					     there[a] && (uint32_t)column < (uint32_t)s.size[2]);
+			}
+#pragma unroll
+			for (int a = 0; a < 3; a++)
+#pragma unroll
+				for (int b = 0; b < 3; b++)
+					sum[a][b] = quat_fma(y.get(turn_y), x[a][b].get(turn_x),
+							     sum[a][b]);
+		}
+	}
+#pragma unroll
+	for (int t = 0; t < 9; t++) {
+		const quat q = sum[t / 3][t % 3];
+
+		((float4 *)p.parts)[((part * outs + row) * 9 + t) * s.channels + channel] =
+			make_float4(q.w, q.x, q.y, q.z);
+	}
+}
+
 /* As many parts by each of eight threads, whose sums are added up then */
 extern "C" __global__ __launch_bounds__(32 * HZI_QF_PARTS) void
 quat_conv_few_sum(const __grid_constant__ hzi_quat_few_sum p)
@@ -489,3 +570,4 @@ KERNELS(quat_conv_few, hzi_quat_few, few)
 KERNELS(quat_conv_narrow, hzi_quat_few, narrow)
 KERNELS(quat_conv_depth, hzi_quat_few, depth)
 KERNELS(quat_conv_few_weights, hzi_quat_few_weights, few_weights)
+KERNELS(quat_conv_line_weights, hzi_quat_few_weights, line_weights)

@@ -43,7 +43,7 @@ struct hzi_quat_few_weights {
 	struct hzi_quat_matrix small;	/* col: the stride of channels */
 	int64_t small_stride[4];
 	float *parts;			/* [part][out of all groups][tap][channel][4] */
-	int64_t pixels, each;		/* of all images; of a part */
+	int64_t pixels, each;		/* of all images; of a part, or its lines */
 	int32_t parts_count, pairs;	/* pairs: of out and channel, of all groups */
 };
 

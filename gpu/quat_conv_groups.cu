@@ -245,13 +245,13 @@ HZ_DEVICE void convolve(const hzi_quat_groups &p)
 	/* Of the parts of w and x: least products first */
 	constexpr int TERMS = PARTS == 1 ? 1 : 6;
 	const int of_w[] = {1, 0, 2, 1, 0, 0}, of_x[] = {1, 2, 0, 0, 1, 0};
-	extern __shared__ uint4 shared[];
-	__shared__ int64_t offset[HZI_QG_TAPS];
+	extern __shared__ uint4 shared[];	/* weights, and from where taps see */
 	const hzi_quat_few_sight &s = p.s;
 	const int lane = threadIdx.x % 32, warp = threadIdx.x / 32, column = lane / 4;
 	const int block = blockIdx.y % p.blocks, group = blockIdx.y / p.blocks;
 	const int steps = s.channels / 8, all = p.taps * steps;
 	const int pieces = all * 4 * EIGHTS * PARTS * 32;
+	int64_t *const offset = (int64_t *)(shared + pieces);
 	const int64_t x0 = (int64_t)group * s.channels * 4 + 8 * (lane % 4);
 	const int row = group * s.outs + 8 * block * EIGHTS + column;
 	const uint32_t turn = p.out.c.conj ? 0x80000000 : 0;

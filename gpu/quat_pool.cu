@@ -468,22 +468,27 @@ HZ_DEVICE void strip(const hzi_quat_pool_job &p)
 		largest_strip_bwd<DTYPE>(p);
 }
 
-#define KERNEL(name, body, ...) \
-	extern "C" __global__ void __launch_bounds__(THREADS) \
+/* blocks: of a multiprocessor, that registers are to do for; 0: as they come */
+#define KERNEL(name, blocks, body, ...) \
+	extern "C" __global__ void __launch_bounds__(THREADS, blocks) \
 	name(const __grid_constant__ hzi_quat_pool_job p) \
 	{ \
 		body<__VA_ARGS__>(p); \
 	}
 #define KERNELS(name, body, ...) \
-	KERNEL(name##_f32, body, __VA_ARGS__, HZ_F32) \
-	KERNEL(name##_f16, body, __VA_ARGS__, HZ_F16) \
-	KERNEL(name##_bf16, body, __VA_ARGS__, HZ_BF16)
+	KERNEL(name##_f32, 0, body, __VA_ARGS__, HZ_F32) \
+	KERNEL(name##_f16, 0, body, __VA_ARGS__, HZ_F16) \
+	KERNEL(name##_bf16, 0, body, __VA_ARGS__, HZ_BF16)
 
 KERNELS(quat_pool_2, pool, 2)
 KERNELS(quat_pool_3, pool, 3)
 KERNELS(quat_pool_bwd_2_by_2, pool_bwd, 2, 2)
 KERNELS(quat_pool_bwd_3_by_2, pool_bwd, 3, 2)
-KERNELS(quat_pool_3_by_1, strip, true)
-KERNELS(quat_pool_bwd_3_by_1, strip, false)
+KERNEL(quat_pool_3_by_1_f32, 4, strip, true, HZ_F32)
+KERNEL(quat_pool_3_by_1_f16, 3, strip, true, HZ_F16)
+KERNEL(quat_pool_3_by_1_bf16, 3, strip, true, HZ_BF16)
+KERNEL(quat_pool_bwd_3_by_1_f32, 3, strip, false, HZ_F32)
+KERNEL(quat_pool_bwd_3_by_1_f16, 3, strip, false, HZ_F16)
+KERNEL(quat_pool_bwd_3_by_1_bf16, 3, strip, false, HZ_BF16)
 KERNELS(quat_average_3_by_1, average_strip, true)
 KERNELS(quat_average_bwd_3_by_1, average_strip, false)

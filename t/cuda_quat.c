@@ -545,7 +545,7 @@ static void test_conv_few(void)
 	is_int(fake->launch(fake->launches() - 1)->grid[0], 4 * 4 * 14 * 64 / 256, "of threads");
 	is_int(hz_quat_conv_bwd(ctx, &x, &w, NULL, &y, NULL, &dw, NULL, &o), HZ_OK,
 	       "the gradient of weights");
-	is_str(taken(), "quat_conv_few_weights_bf16 quat_conv_few_sum quat_map_copy",
+	is_str(taken(), "quat_conv_line_weights_bf16 quat_conv_few_sum quat_map_copy",
 	       "its kernels");
 	o.groups = 1;
 	w = hz_tensor_nd(b, HZ_BF16, HZ_CUDA, 5, narrow);

@@ -43,6 +43,7 @@ struct rows {
 	const float *pre, *post;
 	int64_t pre_ld, post_ld;	/* per block */
 	const float *const *sign;	/* per segment */
+	bool x_far, y_far;		/* not in the caches */
 	int threads;			/* for each transform */
 	char *scratch;			/* of the worker that runs the blocks */
 };
@@ -64,6 +65,9 @@ static inline size_t areas_bytes(const struct areas *s)
 /* What one worker needs for rows of a plan */
 struct areas hzi_row_areas(const struct hz_kern *kern, const struct hzi_plan *plan, int x_dtype,
 			   int y_dtype, int64_t x_step, int64_t y_step, int threads);
+
+/* Whether x and y are more than the caches next to a core hold */
+bool hzi_is_far(const struct hzi_hadamard_args *a);
 
 /* Blocks begin .. end - 1 */
 void hzi_run_rows(const struct rows *r, const struct areas *s, int64_t begin, int64_t end);

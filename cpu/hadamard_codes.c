@@ -107,6 +107,7 @@ static struct rows rows_run(const struct code_job *job, int64_t item, float *val
 		r.x_dtype = HZ_F32;
 		r.x_ld = a->plan.n;
 		r.x_step = 1;
+		r.x_far = false;
 		r.y += item_offset(a->ndim, a->shape, a->y_stride, item) * dtype_bytes(a->y_dtype);
 		if (a->blocks == 1 && a->ndim > 0)
 			r.y_ld = a->y_stride[a->ndim - 1];
@@ -115,6 +116,7 @@ static struct rows rows_run(const struct code_job *job, int64_t item, float *val
 		r.y_dtype = HZ_F32;
 		r.y_ld = a->plan.n;
 		r.y_step = 1;
+		r.y_far = false;
 		r.x += item_offset(a->ndim, a->shape, a->x_stride, item) * dtype_bytes(a->x_dtype);
 		if (a->blocks == 1 && a->ndim > 0)
 			r.x_ld = a->x_stride[a->ndim - 1];

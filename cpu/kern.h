@@ -21,8 +21,9 @@
  * Butterflies of strides 1, 2, .. 2^(bits - 1) on rows of count contiguous elements, count a
  * multiple of 2^bits. pre: element i of row r is first multiplied by pre[r * pre_ld + i]. last: the
  * results are multiplied by scale, then by post; else y is f32 and gets them as they are. With 0
- * bits it converts. If x has 16 bits and ahead is not 0, what lies ahead elements behind those that
- * are read is brought into L2; it need not be there. Neighbours here are not neighbours in struct
+ * bits it converts. If ahead is not 0, what lies so many elements behind those that are read is
+ * fetched, of f32 FLOATS_AHEAD, unless rows are finished here; fetch_y: of y of f32, too. It need
+ * not be there. Neighbours here are not neighbours in struct
  * hzi_hadamard_args: compilers would copy them in pairs, and a load of two values just stored apart
  * waits for both stores (4 ns).
  */
@@ -32,7 +33,7 @@ struct hzi_head {
 	void *y;
 	int64_t y_ld, rows, count;
 	int32_t x_dtype, bits, y_dtype;
-	bool last;
+	bool last, fetch_y;
 	float scale;
 	const float *pre, *post;
 	int64_t pre_ld, post_ld, ahead;

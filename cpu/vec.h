@@ -726,6 +726,16 @@ INLINE void stream_end(void)
 #endif
 }
 
+/* A line that will be stored to; __builtin_prefetch() is for reading unless flags say otherwise. */
+INLINE void prefetch_write(const void *p)
+{
+#if HZ_VEC == HZ_VEC_AVX512 || HZ_VEC == HZ_VEC_AVX2
+	__asm__ volatile("prefetchw %0" : : "m"(*(const char *)p));
+#else
+	__builtin_prefetch(p, 1, 3);
+#endif
+}
+
 /*
  * 4 LANES codes to p: v[i] + zero, |zero| <= 255, saturated to signed or unsigned bytes. v[i]
  * beyond 16 bits saturate before. stream: p is aligned to 4 LANES bytes, the store as of

@@ -116,9 +116,13 @@ static void codes_units(void *data, int thread, int64_t begin, int64_t end)
 
 /*
  * Where neighbours of x or of q lie along another dimension than the row's, squares of TURN_ROWS
- * rows by so many elements of each are made there, and turned on the way in or out.
+ * rows by so many elements of each are made there, and turned on the way in or out. While rows of
+ * one become codes, lines of the next are fetched: 4096 x 4096 of f32, in ms,
+ *
+ *	64 rows, fetched		a Xeon with AMX 23.5, 22.4	an EPYC (Zen 5) 23.0, 20.2
+ *	128 rows, fetched		22.7, 21.3			20.6, 13.4
  */
-#define TURN_ROWS 64
+#define TURN_ROWS 128
 #define TURN_LENGTH 128
 
 struct turn_job {
@@ -156,6 +160,18 @@ static bool make_turn(const struct codes_job *c, struct turn_job *t)
 	return true;
 }
 
+/* Fetches part part of parts of the lines of n pieces of bytes each, step bytes apart. */
+static void fetch_pieces(const char *from, int64_t step, int64_t bytes, int64_t n, int64_t part,
+			 int64_t parts)
+{
+	const int64_t each = ceil_div(n, parts);
+
+	for (int64_t i = part * each; i < min_i64(n, (part + 1) * each); i++) {
+		for (int64_t l = 0; l < bytes; l += 64)
+			__builtin_prefetch(from + i * step + l);
+	}
+}
+
 /* Unit: TURN_ROWS rows of a segment */
 static void turn_units(void *data, int thread, int64_t begin, int64_t end)
 {
@@ -169,7 +185,7 @@ static void turn_units(void *data, int thread, int64_t begin, int64_t end)
 
 	(void)thread;
 	for (int64_t u = begin; u < end; u++) {
-		int64_t x, q, p;
+		int64_t x, q, p, next_p;
 		const int64_t n = segment_at(&s, u / down, &x, &q, &p);
 		const int64_t first = u % down * TURN_ROWS;
 		const int64_t rows = min_i64(TURN_ROWS, t->rows - first);
@@ -177,7 +193,13 @@ static void turn_units(void *data, int thread, int64_t begin, int64_t end)
 		char *q_at = job->q + q + first * t->q_row;
 		char *far = t->turn_x ? x_at : q_at;
 		const bool in = t->turn_x == job->to_codes;
+		const char *next = NULL;
+		int64_t next_n = 0;
 
+		if (in && t->turn_x && u + 1 < end) {
+			next_n = segment_at(&s, (u + 1) / down, &x, &q, &next_p);
+			next = job->x + (x + (u + 1) % down * TURN_ROWS * t->x_row) * size;
+		}
 		if (in)
 			hzi_turn(square, TURN_LENGTH, far, step, n, rows, bytes);
 		for (int64_t r = 0; r < rows; r++) {
@@ -194,6 +216,8 @@ static void turn_units(void *data, int thread, int64_t begin, int64_t end)
 				.q_dtype = job->q_dtype,
 			};
 
+			if (next)
+				fetch_pieces(next, step * size, TURN_ROWS * size, next_n, r, rows);
 			if (job->to_codes)
 				job->kern->codes(&codes);
 			else

@@ -385,6 +385,29 @@ static struct class class_of(int64_t residue, int64_t size, int64_t stride, int6
 	return c;
 }
 
+/* Whether some pixels of big are seen by no tap, and big is back to back, to be cleared at once */
+static bool classes_are_empty(const struct hzi_quat_conv_args *a, const struct hzi_qtensor *big,
+			      const struct hzi_qtensor *w)
+{
+	int64_t stride = 4;
+	bool empty = false;
+
+	for (int d = 4; d >= 0; stride *= big->shape[d--]) {
+		if (big->shape[d] > 1 && big->a.stride[d] != stride)
+			return false;
+	}
+	for (int c = 0; c < 4; c++) {
+		if (big->a.comp[c] < 0 || big->a.comp[c] > 3)
+			return false;
+	}
+	for (int d = 0; d < 3; d++) {
+		for (int64_t i = 0; i < a->stride[d] && i < big->shape[1 + d]; i++)
+			empty |= class_of(i, big->shape[1 + d], a->stride[d], a->dilation[d],
+					  a->pad[d], w->shape[1 + d]).taps == 0;
+	}
+	return empty;
+}
+
 /* The adjoint (conj), or the transpose: big from small */
 static int conv_adjoint(struct hzi_qrun *r, const struct hzi_quat_conv_args *a,
 			const struct hzi_qtensor *small, const struct hzi_qtensor *big, bool conj,
@@ -396,11 +419,17 @@ static int conv_adjoint(struct hzi_qrun *r, const struct hzi_quat_conv_args *a,
 	const size_t used = r->used;
 	int64_t residues[3], classes;
 	int status = HZ_OK;
+	bool empty;
 
 	/* Strides may be far larger than what they step through. */
 	for (int d = 0; d < 3; d++)
 		residues[d] = a->stride[d] < big->shape[1 + d] ? a->stride[d] : big->shape[1 + d];
 	classes = product3(residues);
+	empty = !(bias && r->l->b.a.data) && activation == HZ_ACT_NONE && !(pre && pre->data) &&
+		classes_are_empty(a, big, w);
+	if (empty)
+		HZ_CHECK(hzi_qrun_clear(r, big->a.data, 4 * hzi_qcount(5, big->shape),
+					big->a.dtype));
 	for (int64_t i = 0; i < classes && status == HZ_OK; i++) {
 		const int64_t residue[3] = {i / residues[2] / residues[1],
 					    i / residues[2] % residues[1], i % residues[2]};
@@ -437,7 +466,7 @@ static int conv_adjoint(struct hzi_qrun *r, const struct hzi_quat_conv_args *a,
 		if (part_pre.data)
 			part_pre.data = (char *)part_pre.data +
 					pre_offset * (int64_t)hz_dtype_size(big->a.dtype);
-		if (hzi_qcount(5, part.shape) == 0)
+		if (hzi_qcount(5, part.shape) == 0 || (empty && product3(v.taps) == 0))
 			continue;
 		if (product3(v.taps) == 1) {
 			v.a = from;

@@ -9,17 +9,18 @@
  */
 #include <config.h>
 
-#include <string.h>
+#include <math.h>
 
 #include "gpu/quat_launch.h"
 #include "gpu/quat_layer.h"
 
 #define BYTES_MOST ((int64_t)1 << 30)	/* of such a copy */
 #define COUNT_MAX ((int64_t)1 << 30)
-#define ROWS_MAX 65535			/* of a grid along y */
+#define BLOCKS 24			/* three rounds of those that a multiprocessor has */
 #define COPY_BYTES_PER_US 1.2e6		/* written, and read once or more */
 /* Of the time without: what is expected is not exact. */
 #define GAIN_LEAST 0.7
+#define ODD_COST 1.5
 
 /* Dimensions from first on become channels: pixels and their taps, and what is left to see */
 static void fold(const struct hzi_qpatch_args *x, int64_t images, int first,
@@ -87,6 +88,8 @@ static double cost_of(const struct hzi_qpatch_args *inner, const struct hzi_quat
 		taps *= (double)inner->taps[d];
 		grids *= (double)min_of(inner->step[d], inner->taps[d]);
 	}
+	if (c->set)
+		taps = grids * (double)(c->set * ceil_div((int64_t)ceil(taps / grids), c->set));
 	return (double)channels * (taps * c->tap + grids * c->grid);
 }
 
@@ -94,7 +97,9 @@ size_t hzi_quat_conv_fold_of(const struct hzi_qpatch_args *x, int64_t images,
 			     const struct hzi_quat_fold_costs *costs, struct hzi_quat_fold *f,
 			     struct hzi_qpatch_args *inner)
 {
-	double least = GAIN_LEAST * cost_of(x, costs);
+	/* Of an odd number, pixels of 16 bits come one by one. */
+	const double odd = x->x.dtype != HZ_F32 && x->channels % 2 ? ODD_COST : 1;
+	double least = GAIN_LEAST * odd * cost_of(x, costs);
 	size_t bytes = 0;
 
 	if (x->groups > 1 || x->channels >= costs->unit || !hzi_qpatch_small(x))
@@ -123,10 +128,11 @@ size_t hzi_quat_conv_fold_of(const struct hzi_qpatch_args *x, int64_t images,
 int hzi_quat_conv_fold(struct hz_context *ctx, const char *op, struct hzi_quat_fold *f, void *out)
 {
 	const int64_t lines = f->images * f->count[0] * f->count[1];
+	const int64_t columns = ceil_div((int64_t)f->count[2] * f->pitch, HZI_QUAT_STEP_THREADS);
+	/* Threads find their taps once for several lines. */
+	const int64_t most = BLOCKS * (int64_t)hzi_cuda_device(ctx)->multiprocessors / columns;
 	const struct hzi_launch l = {
-		.grid = {(unsigned)ceil_div((int64_t)f->count[2] * f->pitch,
-					    HZI_QUAT_STEP_THREADS),
-			 (unsigned)min_of(lines, ROWS_MAX)},
+		.grid = {(unsigned)columns, (unsigned)min_of(lines, most > 1 ? most : 1)},
 		.block = {HZI_QUAT_STEP_THREADS},
 	};
 

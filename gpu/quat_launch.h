@@ -135,10 +135,13 @@ bool hzi_quat_conv_side_of(struct hzi_quat_conv_side *s, const struct hzi_qarray
 
 struct hzi_quat_fold;
 
-/* Channels are taken by unit: us of one of these by taps, and by grids, that are seen. */
+/*
+ * Channels are taken by unit: us of one of these by taps, and by grids, that are seen. set: fewer
+ * taps of a grid take as long as so many; 0: they do not.
+ */
 struct hzi_quat_fold_costs {
 	double tap, grid;
-	int64_t unit;
+	int64_t unit, set;
 };
 
 /*

@@ -160,7 +160,9 @@ KERNEL(quat_patch, hzi_qpatch_args)
 		patch<of_16_bits>(p);
 }
 
-/* A thread has a channel of what a pixel becomes; lines along the last dimension by grid.y. */
+#define AT_ONCE 4
+
+/* A thread has a channel of what a pixel becomes, of lines along the last dimension. */
 template <class T>
 HZ_DEVICE void fold(const hzi_quat_fold &p)
 {
@@ -178,22 +180,35 @@ HZ_DEVICE void fold(const hzi_quat_fold &p)
 
 	if (u2 >= p.count[2])
 		return;
-	for (int64_t line = blockIdx.y; line < p.lines; line += gridDim.y) {
-		const uint32_t slab = (uint32_t)line / (uint32_t)p.count[1];
-		const uint32_t image = slab / (uint32_t)p.count[0];
-		const int a1 = (int)((uint32_t)line - slab * (uint32_t)p.count[1]) * p.step[1] + low1;
-		const int a0 = (int)(slab - image * (uint32_t)p.count[0]) * p.step[0] + low0;
-		const number *at = (const number *)p.x.data + image * p.x.stride[0] +
-				   a0 * p.x.stride[1] + a1 * p.x.stride[2] +
-				   a2 * p.x.stride[3] + c * p.x.stride[4];
-		quaternion v = {0, 0, 0, 0};
+	for (int64_t first = blockIdx.y; first < p.lines; first += AT_ONCE * gridDim.y) {
+		quaternion v[AT_ONCE];
 
-		if (here && (uint32_t)a0 < (uint32_t)p.size[0] &&
-		    (uint32_t)a1 < (uint32_t)p.size[1])
-			v = p.x.whole ? *(const quaternion *)at :
-				quaternion{at[p.x.comp[0]], at[p.x.comp[1]], at[p.x.comp[2]],
-					   at[p.x.comp[3]]};
-		((quaternion *)p.out)[line * p.count[2] * p.pitch + i] = v;
+#pragma unroll
+		for (int k = 0; k < AT_ONCE; k++) {
+			const uint32_t line = (uint32_t)first + k * gridDim.y;
+			const uint32_t slab = line / (uint32_t)p.count[1];
+			const uint32_t image = slab / (uint32_t)p.count[0];
+			const int a1 = (int)(line - slab * (uint32_t)p.count[1]) * p.step[1] + low1;
+			const int a0 = (int)(slab - image * (uint32_t)p.count[0]) * p.step[0] +
+				       low0;
+			const number *at = (const number *)p.x.data + image * p.x.stride[0] +
+					   a0 * p.x.stride[1] + a1 * p.x.stride[2] +
+					   a2 * p.x.stride[3] + c * p.x.stride[4];
+
+			v[k] = {0, 0, 0, 0};
+			if (here && line < p.lines && (uint32_t)a0 < (uint32_t)p.size[0] &&
+			    (uint32_t)a1 < (uint32_t)p.size[1])
+				v[k] = p.x.whole ? *(const quaternion *)at :
+					quaternion{at[p.x.comp[0]], at[p.x.comp[1]],
+						   at[p.x.comp[2]], at[p.x.comp[3]]};
+		}
+#pragma unroll
+		for (int k = 0; k < AT_ONCE; k++) {
+			const int64_t line = first + k * gridDim.y;
+
+			if (line < p.lines)
+				((quaternion *)p.out)[line * p.count[2] * p.pitch + i] = v[k];
+		}
 	}
 }
 

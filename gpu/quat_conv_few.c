@@ -128,7 +128,8 @@ int hzi_cuda_quat_conv_few(struct hz_context *ctx, const char *op, const struct 
 	int64_t blocks;
 
 	p.total = a->images * x->count[0] * x->groups *
-		  (deep ? ceil_div(x->count[1], HZI_QF_ROWS) * ceil_div(x->count[2], HZI_QF_COLUMNS) :
+		  (deep ? ceil_div(x->count[1], HZI_QF_ROWS) *
+				  ceil_div(x->count[2], HZI_QF_COLUMNS) :
 			  x->count[1] * p.s.strips * (narrow ? 1 : a->g.m));
 	blocks = ceil_div(p.total, narrow ? HZI_QF_THREADS / 32 : HZI_QF_THREADS);
 	launch.grid[0] = (unsigned)min_of(blocks, COUNT_MAX);
@@ -142,6 +143,9 @@ int hzi_cuda_quat_conv_few(struct hz_context *ctx, const char *op, const struct 
 
 /* ---- Some channels in a group, by matrix units ----------------------------------------------- */
 
+/* Products of channels of one group, of which this is faster than tiles of 64 */
+#define ALONE 256
+#define ALONE_F32 64
 /* Of weights in shared memory, so that there is room for two blocks */
 #define WEIGHTS_MOST (100 << 10)
 
@@ -172,7 +176,7 @@ bool hzi_cuda_quat_conv_groups_takes(const struct hz_context *ctx, const struct 
 	int64_t strides = 0;
 	int split;
 
-	if (x->groups < 2 || !fits(x, a->images, out) || in % 8 || in == 0 || in > 24 ||
+	if ((x->groups == 1 && in * out > (a->g.dtype == HZ_F32 ? ALONE_F32 : ALONE)) || !fits(x, a->images, out) || in % 8 || in == 0 || in > 24 ||
 	    out < 4 || out > 24 || taps > HZI_QG_TAPS || a->g.n > COUNT_MAX ||
 	    groups_block_bytes(a) > WEIGHTS_MOST || groups_blocks(a) * x->groups > GROUPS_MOST)
 		return false;

@@ -72,6 +72,7 @@ struct plan {
 	struct hzi_planes weights;
 	int rows, cols;			/* the dimensions that are these */
 	int64_t taps;
+	int64_t most_lines;	/* of a group */
 	size_t padded_bytes;	/* of weights with zeros behind each tap's channels; 0: none */
 	struct hzi_quat_fold fold;
 	size_t fold_bytes;	/* 0: x is seen as it is */
@@ -123,7 +124,8 @@ static bool add_group(struct plan *plan, const struct hzi_qpatch_args *x, const 
 	}
 	pitch = p->flat ? 1 : 8 + high[1] - low[1];
 	lines = (p->flat ? HZI_QC_PIXELS : HZI_QC_ROWS) + high[0] - low[0];
-	if (lines > HZI_QC_LINES || pitch > HZI_QC_LINES || lines * pitch > HZI_QC_LINES)
+	if (lines > plan->most_lines || pitch > plan->most_lines ||
+	    lines * pitch > plan->most_lines)
 		return false;
 	for (int i = 0; i < g.taps; i++)
 		p->at[first + i].line = (int16_t)((places[i][0] - low[0]) * pitch +
@@ -213,6 +215,7 @@ static bool make_plan(const struct hz_context *ctx, const struct hzi_qconv_args 
 	    plan->taps * in > INT16_MAX)
 		return false;
 	p->tap_step = (int32_t)in;
+	plan->most_lines = split ? HZI_QS_LINES : HZI_QC_LINES;
 	/* Of x there may be zeros behind, which weights have nothing for. */
 	if (plan->taps > 1 && plan->taps * in != g->k)
 		plan->padded_bytes = (size_t)(g->m * plan->taps * in * 4) *
@@ -281,19 +284,83 @@ static size_t fold_place(const struct plan *plan)
 	return hzi_planes_room(&plan->weights) + padded((int64_t)plan->padded_bytes);
 }
 
+static size_t plan_bytes(const struct plan *plan)
+{
+	return fold_place(plan) + plan->fold_bytes;
+}
+
+/* What pixels number i of so many along each dimension, by dilation, see; false: there are none. */
+static bool residue_of(const struct hzi_qconv_args *a, const int64_t *parts, int64_t i,
+		       struct hzi_qconv_args *own)
+{
+	*own = *a;
+	own->g.n = a->images;
+	for (int d = 2; d >= 0; i /= parts[d--]) {
+		const int64_t part = parts[d], r = i % part, n = a->x.count[d];
+		const int64_t size = (int64_t)hz_dtype_size(a->g.c_dtype);
+		const int64_t count = n > r ? ceil_div(n - r, part) : 0;
+
+		own->x.count[d] = count;
+		own->g.n *= count;
+		if (part == 1)
+			continue;
+		own->x.step[d] = part;
+		own->x.base[d] += r;
+		if (a->y.data)
+			own->y.data = (char *)own->y.data + r * a->y.stride[1 + d] * size;
+		own->y.stride[1 + d] *= part;
+		if (a->pre.data)
+			own->pre.data = (char *)own->pre.data + r * a->pre.stride[1 + d] * size;
+		own->pre.stride[1 + d] *= part;
+	}
+	return own->g.n > 0;
+}
+
+/*
+ * Pixels whose taps are some apart see as many grids of the input, each of which is a convolution
+ * without dilation: so many along each dimension, where taps are too far apart to be one group. The
+ * workspace of all; 0: they are not for this kernel.
+ */
+static size_t residues(const struct hz_context *ctx, const struct hzi_qconv_args *a,
+		       int64_t *parts)
+{
+	struct hzi_qconv_args own, folded;
+	struct plan plan;
+	const size_t whole = make_folded(ctx, a, &folded, &plan) ? plan_bytes(&plan) : 0;
+	size_t most = 0;
+	int64_t all = 1;
+
+	for (int d = 0; d < 3; d++) {
+		const int64_t each = a->x.each[d] < 0 ? -a->x.each[d] : a->x.each[d];
+
+		parts[d] = a->x.step[d] == 1 && a->x.taps[d] > 1 && d > 0 ? each : 1;
+		all *= parts[d];
+	}
+	if (all > 1 && !(whole && (plan.fold_bytes || plan.p.groups == a->x.taps[0]))) {
+		int64_t i;
+
+		for (i = 0; i < all && residue_of(a, parts, i, &own); i++) {
+			if (!make_folded(ctx, &own, &folded, &plan) || plan.fold_bytes)
+				break;
+			most = plan_bytes(&plan) > most ? plan_bytes(&plan) : most;
+		}
+		if (i == all)
+			return most;
+	}
+	parts[0] = parts[1] = parts[2] = 1;
+	return whole;
+}
+
 size_t hzi_cuda_quat_conv_step_workspace(const struct hz_context *ctx,
 					 const struct hzi_qconv_args *a)
 {
-	struct hzi_qconv_args folded;
-	struct plan plan;
+	int64_t parts[3];
 
 	if (hzi_cuda_quat_conv_few_takes(a))
 		return 1;
 	if (hzi_cuda_quat_conv_groups_takes(ctx, a))
 		return hzi_cuda_quat_conv_groups_workspace(a);
-	if (!make_folded(ctx, a, &folded, &plan))
-		return 0;
-	return fold_place(&plan) + plan.fold_bytes;
+	return residues(ctx, a, parts);
 }
 
 /* w with zeros between taps' channels: taps of planes begin where boxes may. */
@@ -369,8 +436,9 @@ static void exchange(int32_t *v, const struct plan *plan)
 	v[2] = cols;
 }
 
-int hzi_cuda_quat_conv_step(struct hz_context *ctx, const char *op,
-			    const struct hzi_qconv_args *given)
+/* again: the planes of weights are there. */
+static int convolve(struct hz_context *ctx, const char *op, const struct hzi_qconv_args *given,
+		    bool again)
 {
 	struct hzi_launch launch = {.block = {HZI_QC_THREADS}, .shared_bytes = HZI_QC_BYTES,
 				    .cluster = HZI_QC_CLUSTER, .early = true, .aligned = true};
@@ -385,10 +453,6 @@ int hzi_cuda_quat_conv_step(struct hz_context *ctx, const char *op,
 	int clusters, kernel = HZI_KERNEL_quat_conv_any;
 	bool quick;
 
-	if (hzi_cuda_quat_conv_few_takes(given))
-		return hzi_cuda_quat_conv_few(ctx, op, given);
-	if (hzi_cuda_quat_conv_groups_takes(ctx, given))
-		return hzi_cuda_quat_conv_groups(ctx, op, given);
 	make_folded(ctx, given, &folded, &plan);
 	if (plan.fold_bytes) {
 		folded.x.x.data = (char *)ctx->workspace + fold_place(&plan);
@@ -396,10 +460,11 @@ int hzi_cuda_quat_conv_step(struct hz_context *ctx, const char *op,
 	}
 	hzi_planes_place(planes, ctx->workspace);
 	w = hzi_quat_matrix_of(&g.a, g.dtype, g.conj_a, NULL, 0);
-	if (plan.padded_bytes)
+	if (plan.padded_bytes && !again)
 		HZ_CHECK(pad_weights(ctx, op, &plan, g.k / plan.taps, &w,
 				     (char *)ctx->workspace + hzi_planes_room(planes)));
-	HZ_CHECK(hzi_planes_make(ctx, op, planes, &w, true, NULL));
+	if (!again)
+		HZ_CHECK(hzi_planes_make(ctx, op, planes, &w, true, NULL));
 	HZ_CHECK(hzi_planes_map(ctx, op, &p->weights, planes,
 				2 * (planes->split ? HZI_QS_IN : HZI_QC_IN), HZI_QC_OUT));
 	p->weight_scales = planes->scales;
@@ -442,4 +507,21 @@ int hzi_cuda_quat_conv_step(struct hz_context *ctx, const char *op,
 	HZ_CHECK(hzi_cuda_clusters(ctx, op, family, kernel, &launch, &clusters));
 	launch.grid[0] = (unsigned)(HZI_QC_CLUSTER * min_of(clusters, p->tiles));
 	return hzi_cuda_launch(ctx, op, family, kernel, &launch, p, sizeof(*p));
+}
+
+int hzi_cuda_quat_conv_step(struct hz_context *ctx, const char *op, const struct hzi_qconv_args *a)
+{
+	struct hzi_qconv_args own;
+	int64_t parts[3];
+
+	if (hzi_cuda_quat_conv_few_takes(a))
+		return hzi_cuda_quat_conv_few(ctx, op, a);
+	if (hzi_cuda_quat_conv_groups_takes(ctx, a))
+		return hzi_cuda_quat_conv_groups(ctx, op, a);
+	residues(ctx, a, parts);
+	for (int64_t i = 0; i < parts[0] * parts[1] * parts[2]; i++) {
+		residue_of(a, parts, i, &own);
+		HZ_CHECK(convolve(ctx, op, &own, i > 0));
+	}
+	return HZ_OK;
 }

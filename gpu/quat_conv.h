@@ -22,8 +22,8 @@
 #define HZI_QC_PIXELS 160	/* and its pixels: columns of products */
 #define HZI_QC_ROWS 20		/* a tile is so many rows of 8 pixels */
 #define HZI_QC_IN 32		/* input channels of a step */
-/* Pixels of the input in a step, at most; in banks 4 apart from 8 */
-#define HZI_QC_LINES 244
+/* Pixels of the input in a step, at most; in banks 4 apart from 8: 22 rows of 12 */
+#define HZI_QC_LINES 268
 #define HZI_QC_STAGES 5		/* of the ring of weights */
 #define HZI_QC_CLUSTER 2	/* tiles that share weights */
 #define HZI_QC_THREADS 512
@@ -32,10 +32,11 @@
 #define HZI_QC_TAPS 128
 
 /* Bytes of shared memory, with what aligns them */
-#define HZI_QC_BYTES (212 * 1024)
+#define HZI_QC_BYTES (224 * 1024)
 
 /* In parts, gpu/quat_conv_split.cu: channels of a step; of the ring, a sum's of a tap; warps */
 #define HZI_QS_IN 16
+#define HZI_QS_LINES 244
 #define HZI_QS_STAGES 9
 #define HZI_QS_THREADS 384
 #define HZI_QS_CONVERTERS 3

@@ -23,7 +23,7 @@
 
 #if HAVE_WGMMA
 
-#define LINES HZI_QC_LINES
+#define LINES HZI_QS_LINES
 #define IN HZI_QS_IN
 #define STAGES HZI_QS_STAGES
 #define STEPS 3				/* pieces of memory for these */

@@ -3,9 +3,9 @@
  *
  * SPDX-License-Identifier: BSD-2-Clause
  *
- * A weight is a matrix of 4 x 4 that multiplies what lies in memory as w, x, y and z. Eight channels
- * of a pixel are two products' worth of k: of the four threads that have a column each has two
- * channels, one for either product, so that one load of 16 bytes (two of f32) is all they take.
+ * A weight is a matrix of 4 x 4 that multiplies what lies in memory as w, x, y and z. Eight
+ * channels of a pixel are two products' worth of k: of the four threads that have a column each has
+ * two channels, one for either product, so that one load of 16 bytes (two of f32) is all they take.
  * Rows are in an order in which a thread has all four components of its sums.
  *
  * Weights, as the matrix units want them, are made before: a block has those of 8 or 16 outputs of
@@ -377,7 +377,8 @@ HZ_DEVICE void convolve(const hzi_quat_groups &p)
 					    8 * (block * EIGHTS + e) + column >= s.outs)
 						continue;
 					if (p.plain)
-						quat_store(p.out.c, to + (row + 8 * e) * p.out.c.row,
+						quat_store(p.out.c,
+							   to + (row + 8 * e) * p.out.c.row,
 							   quat_turn_signs(q, turn));
 					else
 						finish(p.out, to, pre, row + 8 * e, q);

@@ -86,7 +86,7 @@ struct hzi_quat_weights {
 	int32_t splits, sets, tiles_m, tiles_n;
 	int32_t rows, columns, taps;	/* of parts */
 	int32_t pairs;			/* 3: of parts, whose products are splits of their own */
-	int32_t diagonal;		/* tiles of small are multiplied by those of big beside them */
+	int32_t diagonal;		/* tiles of small are multiplied by their own of big */
 	int32_t pad_;
 	struct hzi_quat_weights_set set[HZI_QW_SETS];
 };

@@ -257,7 +257,7 @@ static int wide_conv(struct dev *dev, int dtype, int nd, int in, int unit)
 	if (rnd_below(&rnd, 4) == 0) {	/* as few as first layers have */
 		g.groups = 1;
 		g.ci = 1 + rnd_below(&rnd, 5);
-	} else if (rnd_below(&rnd, 3) == 0) {	/* several groups in a tile of weights' gradients */
+	} else if (rnd_below(&rnd, 3) == 0) {	/* several groups in a tile */
 		if (rnd_below(&rnd, 2))
 			unit = 8;
 		g.groups = 2 + rnd_below(&rnd, 8);

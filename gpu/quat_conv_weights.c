@@ -256,8 +256,7 @@ static bool make_folded(const struct hz_context *ctx, const struct hzi_qconv_wei
 			.tap = 32 * rows / (split ? SPLIT_PER_US : PRODUCTS_PER_US),
 			.grid = 16 * (1 + split) * (double)a->g.k / PLANES_PER_US,
 			.unit = HZI_QW_TILE,
-			.set = split ? HZI_QW_RUNS * HZI_QW_RUN_SPLIT - 1 :
-				       HZI_QW_RUNS * HZI_QW_RUN,
+			.set = split ? 0 : HZI_QW_RUNS * HZI_QW_RUN,
 		};
 		plan->fold_bytes = hzi_quat_conv_fold_of(&a->x, a->images, &costs, &plan->fold,
 							 &folded->x);

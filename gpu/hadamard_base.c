@@ -8,6 +8,7 @@
 #include "cuda.h"
 #include "gpu/hadamard_fast.h"
 #include "gpu/hadamard_launch.h"
+#include "gpu/hadamard_static.h"
 
 #define GRID_MAX 0x7fffffff
 #define LOG2_MIN 5
@@ -53,6 +54,11 @@ static const struct geometry mma[ORDERS][LOG2_MAX - 7 + 1] = {
 	 {MMA(m28_11), 384, 1, 1, 12, HELD(28 << 11)}},
 };
 
+/* Blocks of a multiprocessor where these make codes, which takes more registers */
+static const int8_t code_blocks[ORDERS][LOG2_MAX - 7 + 1] = {
+	{8, 8, 5, 3, 1, 1}, {5, 5, 3, 2, 1}, {4, 4, 2, 1, 1},
+};
+
 static const struct geometry f32[ORDERS][LOG2_MAX - 8 + 1] = {
 	{{F32(m12_8), 256, 1, 4, 2, TWO_F32(12 << 8)},
 	 {F32(m12_9), 512, 1, 2, 3, TWO_F32(12 << 9)},
@@ -68,10 +74,10 @@ static const struct geometry f32[ORDERS][LOG2_MAX - 8 + 1] = {
 };
 
 /* Whether a kernel of that geometry can do so many tiles; then how it shares them among blocks. */
-static bool prepare(const struct hzi_cuda_device *device, const struct geometry *g, int64_t tiles,
-		    struct hzi_hadamard_stretch *s, struct hzi_launch *launch)
+static bool prepare(const struct hzi_cuda_device *device, const struct geometry *g, int blocks,
+		    int64_t tiles, struct hzi_hadamard_stretch *s, struct hzi_launch *launch)
 {
-	const int64_t at_once = (int64_t)g->blocks * device->multiprocessors;
+	const int64_t at_once = (int64_t)blocks * device->multiprocessors;
 	const int64_t more = tiles > at_once ? tiles - at_once : 0;
 	int64_t waves, stretch, stretched;
 
@@ -89,34 +95,47 @@ static bool prepare(const struct hzi_cuda_device *device, const struct geometry 
 	return true;
 }
 
-static int launch_mma(struct hz_context *ctx, const struct hzi_hadamard_args *a, bool *done)
+/*
+ * For rows of total elements to 16 bits, or with codes to these, of which p has the operands: the
+ * kernel, by the number of that of f16; or -1.
+ */
+static int make_mma(struct hz_context *ctx, const struct hzi_hadamard_args *a, int64_t total,
+		    bool codes, struct hzi_hadamard_base_mma *p, struct hzi_launch *launch)
 {
 	const struct hzi_segment *seg = &a->plan.seg[0];
 	const struct hzi_base *base = seg->base;
 	const int k = seg->k < 7 ? 7 : seg->k;
 	const struct geometry *g = &mma[(seg->m - 12) / 8][k - 7];
-	struct hzi_hadamard_base_mma p = {.x = a->x, .y = a->y,
-					  .rows = a->blocks * a->plan.n / seg->length,
-					  .k = seg->k, .factor = seg->scale};
 	const int64_t rows = (int64_t)g->rows << (k - seg->k);
-	struct hzi_launch launch = {0};
+	const int blocks = codes ? code_blocks[(seg->m - 12) / 8][k - 7] : g->blocks;
 
-	if (!prepare(hzi_cuda_device(ctx), g, p.rows / rows + (p.rows % rows != 0), &p.s, &launch))
-		return HZ_OK;
+	p->rows = total / seg->length;
+	p->k = seg->k;
+	p->factor = seg->scale;
+	if (!prepare(hzi_cuda_device(ctx), g, blocks,
+		     p->rows / rows + (p->rows % rows != 0), &p->s, launch))
+		return -1;
 	for (int i = 0; i < seg->m; i++) {
 		for (int j = 0; j < seg->m; j++) {
 			const uint32_t bit = a->transpose ? base->bits[j * base->words] >> i
 							  : base->bits[i * base->words] >> j;
 
-			p.sign[i] |= (bit & 1) << (j / 2 + j % 2 * 16);
+			p->sign[i] |= (bit & 1) << (j / 2 + j % 2 * 16);
 		}
 	}
-	*done = true;
-	return hzi_cuda_launch(ctx, "hadamard", HZI_FAMILY_HADAMARD_BASE_MMA,
-			       g->kernel + (a->x_dtype == HZ_BF16
-						    ? HZI_HADAMARD_BASE_MMA_KERNELS / 2
-						    : 0),
-			       &launch, &p, sizeof(p));
+	return g->kernel + (a->x_dtype == HZ_BF16 ? HZI_HADAMARD_BASE_MMA_KERNELS / 2 : 0);
+}
+
+static int launch_mma(struct hz_context *ctx, const struct hzi_hadamard_args *a, bool *done)
+{
+	struct hzi_hadamard_base_mma p = {.x = a->x, .y = a->y};
+	struct hzi_launch launch = {0};
+	const int kernel = make_mma(ctx, a, a->blocks * a->plan.n, false, &p, &launch);
+
+	*done = kernel >= 0;
+	return kernel < 0 ? HZ_OK
+			  : hzi_cuda_launch(ctx, "hadamard", HZI_FAMILY_HADAMARD_BASE_MMA, kernel,
+					    &launch, &p, sizeof(p));
 }
 
 /* Threads of a block that goes through so many warps' worth in equal turns */
@@ -145,7 +164,7 @@ static int launch_f32(struct hz_context *ctx, const struct hzi_hadamard_args *a,
 
 	if (seg->base->id != HZ_BASE_PALEY2)
 		return HZ_OK;
-	if (seg->k < 8 || !prepare(device, g, p.f.total / seg->length, &p.s, &launch)) {
+	if (seg->k < 8 || !prepare(device, g, g->blocks, p.f.total / seg->length, &p.s, &launch)) {
 		while (p.tile % 1024)
 			p.tile *= 2;
 		launch.shared_bytes = (unsigned)p.tile * sizeof(float);
@@ -161,13 +180,36 @@ static int launch_f32(struct hz_context *ctx, const struct hzi_hadamard_args *a,
 			       sizeof(p));
 }
 
-int hzi_hadamard_base(struct hz_context *ctx, const struct hzi_hadamard_args *a, bool *done)
+bool hzi_hadamard_base_takes(const struct hzi_hadamard_args *a)
 {
 	const struct hzi_segment *seg = &a->plan.seg[0];
 
+	return (seg->m == 12 || seg->m == 20 || seg->m == 28) && !a->pre.kind && !a->post.kind &&
+	       seg->k >= LOG2_MIN && seg->k <= LOG2_MAX;
+}
+
+/* The kernels to codes are those to 16 bits, in the same order. */
+int hzi_hadamard_base_codes(struct hz_context *ctx, const struct hzi_hadamard_args *a,
+			    const struct hzi_hadamard_static *c, bool *done)
+{
+	struct hzi_hadamard_base_codes p = {.m = {.x = c->f.x, .y = c->f.y}, .c = *c};
+	struct hzi_launch launch = {0};
+	int kernel;
+
 	*done = false;
-	if (!hzi_hadamard_back_to_back(a) || (seg->m != 12 && seg->m != 20 && seg->m != 28) ||
-	    a->pre.kind || a->post.kind || seg->k < LOG2_MIN || seg->k > LOG2_MAX)
+	if (!hzi_hadamard_base_takes(a))
+		return HZ_OK;
+	kernel = make_mma(ctx, a, c->f.total, true, &p.m, &launch);
+	*done = kernel >= 0;
+	return kernel < 0 ? HZ_OK
+			  : hzi_cuda_launch(ctx, "quantize", HZI_FAMILY_HADAMARD_BASE_CODES, kernel,
+					    &launch, &p, sizeof(p));
+}
+
+int hzi_hadamard_base(struct hz_context *ctx, const struct hzi_hadamard_args *a, bool *done)
+{
+	*done = false;
+	if (!hzi_hadamard_back_to_back(a) || !hzi_hadamard_base_takes(a))
 		return HZ_OK;
 	return a->x_dtype == HZ_F32 ? launch_f32(ctx, a, done) : launch_mma(ctx, a, done);
 }

@@ -9,6 +9,8 @@
 #include "lib/hadamard.h"
 #include "lib/qgemm.h"
 
+struct hzi_hadamard_static;
+
 /* Whether x and y are of one dtype, their rows back to back, of one kind of transforms each. */
 static inline bool hzi_hadamard_back_to_back(const struct hzi_hadamard_args *a)
 {
@@ -20,6 +22,10 @@ static inline bool hzi_hadamard_back_to_back(const struct hzi_hadamard_args *a)
 /* Each launches what it is made for; *done says whether it did. */
 int hzi_hadamard_fast(struct hz_context *ctx, const struct hzi_hadamard_args *a, bool *done);
 int hzi_hadamard_base(struct hz_context *ctx, const struct hzi_hadamard_args *a, bool *done);
+/* Whether there are kernels for the transform, of 16 bits back to back */
+bool hzi_hadamard_base_takes(const struct hzi_hadamard_args *a);
+int hzi_hadamard_base_codes(struct hz_context *ctx, const struct hzi_hadamard_args *a,
+			    const struct hzi_hadamard_static *c, bool *done);
 int hzi_hadamard_quantize_fast(struct hz_context *ctx, const struct hzi_hadamard_quantize_args *a,
 			       bool *done);
 int hzi_dequantize_hadamard_fast(struct hz_context *ctx,

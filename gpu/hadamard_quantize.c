@@ -172,16 +172,22 @@ int hzi_dequantize_hadamard_fast(struct hz_context *ctx,
 
 /* ---- Scales and zeros that are given --------------------------------------------------------- */
 
-/* Rows back to back on both sides, with signs that the kernels take, of a length that they do */
-static bool takes_rotated(const struct hzi_rotated *r, int64_t step, int64_t block, int64_t stride)
+/* Rows back to back on both sides, of one kind of transforms each */
+static bool lies_rotated(const struct hzi_rotated *r, int64_t step, int64_t block, int64_t stride)
 {
 	const struct hzi_hadamard_args *t = &r->t;
 	const int64_t row = t->blocks * t->plan.n;
+
+	return t->plan.nseg == 1 && step == 1 && block == t->plan.n && r->q_step == 1 &&
+	       (t->ndim == 0 || (t->ndim == 1 && stride == row && r->q_stride[0] == row));
+}
+
+/* Whether the kernels of 2^k have the length and take the signs */
+static bool takes_rotated(const struct hzi_hadamard_args *t)
+{
 	const int k = t->plan.seg[0].k;
 
-	return t->plan.nseg == 1 && t->plan.seg[0].m == 1 && k >= LOG2_MIN && k <= LOG2_MAX &&
-	       step == 1 && block == t->plan.n && r->q_step == 1 &&
-	       (t->ndim == 0 || (t->ndim == 1 && stride == row && r->q_stride[0] == row)) &&
+	return t->plan.seg[0].m == 1 && k >= LOG2_MIN && k <= LOG2_MAX &&
 	       takes_signs(t, &t->pre) && takes_signs(t, &t->post);
 }
 
@@ -213,17 +219,23 @@ int hzi_hadamard_static_fast(struct hz_context *ctx, const struct hzi_codes_args
 		.scale = a->scale, .zero = a->zero, .signs = t->pre.kind != 0};
 
 	*done = false;
-	if (!takes_rotated(r, t->x_step, t->x_block, t->x_stride[0]) ||
+	if (!lies_rotated(r, t->x_step, t->x_block, t->x_stride[0]) ||
 	    !within(t->plan.seg[0].scale, FACTOR_LOG2) || (uintptr_t)a->x % 16 ||
 	    (uintptr_t)a->q % 8)
 		return HZ_OK;
 	p.f = rows_of(t, a->x, a->q);
-	p.ahead = ahead_of(ctx, k);
 	if (!is_single(r)) {
 		if (!is_flat(r) || r->group % 8 || p.f.total / 8 > INT32_MAX)
 			return HZ_OK;
 		p.group = hzi_make_quotient(r->group / 8);
 	}
+	if (t->plan.seg[0].m > 1)
+		return f32 || (p.group.divisor && r->group % t->plan.n)
+			       ? HZ_OK
+			       : hzi_hadamard_base_codes(ctx, t, &p, done);
+	if (!takes_rotated(t))
+		return HZ_OK;
+	p.ahead = ahead_of(ctx, k);
 	if (f32)
 		return launch(ctx, "quantize", HZI_FAMILY_HADAMARD_STATIC,
 			      HZI_KERNEL_hadamard_static_f32_10 +
@@ -236,6 +248,33 @@ int hzi_hadamard_static_fast(struct hz_context *ctx, const struct hzi_codes_args
 					    : HZI_KERNEL_hadamard_static_bf16_5) +
 			      k - LOG2_MIN,
 		      &p.f, k > LOG2_SHORT ? HZI_STATIC_WARP_BYTES : 0, &p, sizeof(p), done);
+}
+
+/*
+ * With base matrices, by one scale: codes less their zero, which 16 bits hold, then transformed in
+ * place. If a kernel for that has no room, what was made of codes is overwritten.
+ */
+static int dequantize_base(struct hz_context *ctx, const struct hzi_codes_args *a, bool *done)
+{
+	struct hzi_hadamard_args t = a->rotated->t;
+	const int64_t row = t.blocks * t.plan.n, total = (t.ndim ? t.shape[0] : 1) * row;
+	const struct hzi_dequantize_args integers = {{
+		.map = {.n = total, .group = total, .x_step = 1, .q_step = 1}, .back = true,
+		.x = a->x, .q = a->q, .x_dtype = a->x_dtype, .q_dtype = a->q_dtype, .scale = 1,
+		.zero = a->zero}};
+
+	t.plan.seg[0].scale *= a->scale;
+	if (a->scales || !hzi_hadamard_base_takes(&t) || !within(t.plan.seg[0].scale, 100) ||
+	    !within(a->scale, 100))
+		return HZ_OK;
+	t.x = t.y = a->x;
+	t.x_dtype = a->x_dtype;
+	t.x_step = 1;
+	t.x_block = t.plan.n;
+	t.blocks = total / t.plan.n;
+	t.ndim = 0;
+	HZ_CHECK(hzi_cuda_dequantize(ctx, &integers));
+	return hzi_hadamard_base(ctx, &t, done);
 }
 
 int hzi_dequantize_static_fast(struct hz_context *ctx, const struct hzi_codes_args *a, bool *done)
@@ -251,8 +290,12 @@ int hzi_dequantize_static_fast(struct hz_context *ctx, const struct hzi_codes_ar
 
 	*done = false;
 	if (t->y_dtype == HZ_F32 || a->zeros ||
-	    !takes_rotated(r, t->y_step, t->y_block, t->y_stride[0]) || (uintptr_t)a->x % 16 ||
+	    !lies_rotated(r, t->y_step, t->y_block, t->y_stride[0]) || (uintptr_t)a->x % 16 ||
 	    (uintptr_t)a->q % 8)
+		return HZ_OK;
+	if (t->plan.seg[0].m > 1)
+		return dequantize_base(ctx, a, done);
+	if (!takes_rotated(t))
 		return HZ_OK;
 	p.f = rows_of(t, a->q, a->x);
 	p.ahead = ahead_of(ctx, k);

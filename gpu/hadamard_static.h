@@ -30,7 +30,15 @@ struct hzi_hadamard_static {
 	uint32_t ahead;			/* blocks to one that starts when this one ends */
 };
 
+/* The same of rows of m 2^k elements of 16 bits: m transforms, c has what follows. */
+struct hzi_hadamard_base_codes {
+	struct hzi_hadamard_base_mma m;
+	struct hzi_hadamard_static c;
+};
+
 HZI_QUANTIZE_ASSERT(sizeof(struct hzi_hadamard_static) == 104, "the same layout for C and CUDA");
+HZI_QUANTIZE_ASSERT(sizeof(struct hzi_hadamard_base_codes) == 272,
+		    "the same layout for C and CUDA");
 
 /* The kernels by index. */
 enum hzi_hadamard_static_kernel {
@@ -38,6 +46,13 @@ enum hzi_hadamard_static_kernel {
 #include "hadamard_static.kernels.def"
 #undef HZ_KERNEL
 	HZI_HADAMARD_STATIC_KERNELS
+};
+
+enum hzi_hadamard_base_codes_kernel {
+#define HZ_KERNEL(name) HZI_KERNEL_##name,
+#include "hadamard_base_codes.kernels.def"
+#undef HZ_KERNEL
+	HZI_HADAMARD_BASE_CODES_KERNELS
 };
 
 #endif

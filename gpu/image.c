@@ -52,6 +52,9 @@ END
 KERNELS(hadamard_base_mma)
 #include "hadamard_base_mma.kernels.def"
 END
+KERNELS(hadamard_base_codes)
+#include "hadamard_base_codes.kernels.def"
+END
 KERNELS(hadamard_columns)
 #include "hadamard_columns.kernels.def"
 END

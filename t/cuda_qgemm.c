@@ -124,17 +124,26 @@ static const struct rotated {
 	int launches;
 	const char *back;		/* its last kernel */
 	int back_launches;
+	int order;			/* of a base matrix */
 } rotated[] = {
 	{HZ_BF16, 5, 4096, 0, 0, "hadamard_static_bf16_12", "hadamard_static_bf16_12", 1,
-	 "hadamard_values_12", 1},
-	{HZ_F16, 7, 384, 128, 0, "hadamard_static_f16_7", "hadamard_static_f16_7", 1, NULL, 2},
+	 "hadamard_values_12", 1, 0},
+	{HZ_F16, 7, 384, 128, 0, "hadamard_static_f16_7", "hadamard_static_f16_7", 1, NULL, 2, 0},
 	{HZ_F16, 7, 512, 128, 0, "hadamard_static_f16_7", "hadamard_static_f16_7", 1,
-	 "hadamard_values_7", 1},
-	{HZ_F32, 8, 4096, 0, 0, "hadamard_static_f32_12", "hadamard_static_f32_12", 1, NULL, 2},
-	{HZ_F32, 9, 384, 128, 0, "hadamard_static_f32_10", "hadamard_static_f32_10", 1, NULL, 2},
-	{HZ_F32, 313, 32768, 0, 0, NULL, "quantize_flat_f32", 6, NULL, 6},
-	{HZ_BF16, 8, 4096, 0, 1, NULL, "quantize_tiles_f32", 2, NULL, 2},
-	{HZ_F16, 8, 96, 0, 0, NULL, "quantize_flat_f32", 3, NULL, 3},
+	 "hadamard_values_7", 1, 0},
+	{HZ_F32, 8, 4096, 0, 0, "hadamard_static_f32_12", "hadamard_static_f32_12", 1, NULL, 2, 0},
+	{HZ_F32, 9, 384, 128, 0, "hadamard_static_f32_10", "hadamard_static_f32_10", 1, NULL, 2, 0},
+	{HZ_BF16, 8, 768, 0, 0, "hadamard_base_codes_bf16_m12_7", "hadamard_base_codes_bf16_m12_7",
+	 1, NULL, 3, 12},
+	{HZ_F16, 5, 5120, 0, 0, "hadamard_base_codes_f16_m20_8", "hadamard_base_codes_f16_m20_8", 1,
+	 NULL, 3, 20},
+	{HZ_BF16, 4, 24576, 0, 0, "hadamard_base_codes_bf16_m12_11",
+	 "hadamard_base_codes_bf16_m12_11", 1, NULL, 3, 12},
+	{HZ_BF16, 4, 10240, 5120, 0, "hadamard_base_codes_bf16_m20_8",
+	 "hadamard_base_codes_bf16_m20_8", 1, NULL, 3, 20},
+	{HZ_F32, 313, 32768, 0, 0, NULL, "quantize_flat_f32", 6, NULL, 6, 0},
+	{HZ_BF16, 8, 4096, 0, 1, NULL, "quantize_tiles_f32", 2, NULL, 2, 0},
+	{HZ_F16, 8, 96, 0, 0, NULL, "quantize_flat_f32", 3, NULL, 3, 0},
 };
 
 static void test_rotated(hz_context *ctx, int device, const struct rotated *r)
@@ -143,7 +152,9 @@ static void test_rotated(hz_context *ctx, int device, const struct rotated *r)
 	const hz_tensor q = hz_tensor_2d(c, HZ_S8, device, r->rows, r->n);
 	const hz_tensor scales = hz_tensor_2d(b, HZ_F32, device, r->columns ? 1 : r->rows,
 					      r->columns ? r->n : 1);
-	const hz_hadamard_opts h = {.block = r->block};
+	const hz_hadamard_opts h = {.block = r->block,
+				    .plan = r->order ? HZ_PLAN_TRUE : HZ_PLAN_AUTO,
+				    .order = r->order};
 	const hz_quantize_opts o = {.scales = &scales, .hadamard = &h};
 	int before = fake->launches();
 	size_t bytes;
@@ -163,6 +174,21 @@ static void test_rotated(hz_context *ctx, int device, const struct rotated *r)
 	if (r->back)
 		is_str(fake->launch(before)->kernel, r->back, "%d x %d back: the kernel", r->rows,
 		       r->n);
+}
+
+/* By one scale codes are transformed where they were made numbers of 16 bits. */
+static void test_base_back(hz_context *ctx, int device)
+{
+	const hz_tensor x = hz_tensor_2d(a, HZ_BF16, device, 6, 14336);
+	const hz_tensor q = hz_tensor_2d(c, HZ_U8, device, 6, 14336);
+	const hz_hadamard_opts h = {.plan = HZ_PLAN_TRUE, .order = 28};
+	const hz_quantize_opts o = {.scale = 0.5, .zero = 3, .hadamard = &h};
+	const int before = fake->launches();
+
+	is_int(hz_dequantize(ctx, &q, &x, &o), HZ_OK, "28 2^9 back");
+	is_int(fake->launches() - before, 2, "28 2^9 back: launches");
+	is_str(fake->launch(before)->kernel, "dequantize_flat_bf16", "28 2^9 back: first");
+	is_str(last()->kernel, "hadamard_base_mma_bf16_m28_9", "28 2^9 back: last");
 }
 
 /* Parameters of groups that follow each other are one launch. */
@@ -208,6 +234,7 @@ static void test_gpu(int device, int hopper)
 	test_batch(ctx, device, hopper);
 	for (size_t i = 0; i < sizeof(rotated) / sizeof(*rotated); i++)
 		test_rotated(ctx, device, &rotated[i]);
+	test_base_back(ctx, device);
 	test_ranges(ctx, device);
 	test_linear(ctx, device, hopper ? "qgemm_few_8_u" : "qgemm_any_u");
 	stand_in_close(ctx, device, arrays, 4);

@@ -216,6 +216,47 @@ static int run_rotated(const struct tcase *c, const struct rotation *r)
 	return good;
 }
 
+/*
+ * Rows back to back of m 2^k: few, or so many that the blocks of a GPU have several each; one
+ * scale, one for each row, or several for a row of two transforms
+ */
+static void test_base(void)
+{
+	static const int orders[] = {12, 20, 28};
+	static const int many[][3] = {
+		{9300, 12, 5}, {1500, 20, 7}, {800, 28, 8}, {450, 12, 10}, {200, 12, 11},
+		{1100, 20, 8}, {200, 28, 9}, {160, 12, 12},
+	};
+	const int few = quick ? 48 : 144, all = few + (quick ? 2 : 8);
+	int i, bad = 0;
+
+	for (i = 0; i < all && bad < 5; i++) {
+		const int *large = many[(i + (int)rnd_below(&rnd, 8)) % 8];
+		const int m = i < few ? orders[i % 3] : large[1];
+		/* To 65536, which a GPU takes */
+		const int k = i < few ? 5 + i / 6 % (m > 12 ? 7 : 8) : large[2];
+		const int rows = i < few ? 1 + (int)rnd_below(&rnd, k < 8 ? 40 : 3) : large[0];
+		const int own = (int)rnd_below(&rnd, 4);
+		struct tcase c = {.ndim = 2, .p_ndim = 2, .x_dtype = floats[1 + i / 3 % 2],
+				  .q_dtype = code_dtypes[rnd_below(&rnd, 2)], .whole = own == 0,
+				  .no_zeros = (int)rnd_below(&rnd, 2), .shape = {rows, 0},
+				  .own = {own > 1 ? rows : 1, own > 2 ? 2 : 1}};
+		struct rotation r = {.o = {.plan = HZ_PLAN_TRUE, .order = m}};
+
+		random_rotation(&r, &c, (int64_t)m << k);
+		/* Most without diagonals, which their kernels do not take */
+		if (i % 5) {
+			free(r.memory[0]);
+			free(r.memory[1]);
+			r.memory[0] = r.memory[1] = NULL;
+		}
+		bad += !run_rotated(&c, &r);
+		free(r.memory[0]);
+		free(r.memory[1]);
+	}
+	ok(!bad, "with a transform by base matrices, rows back to back, %d cases", all);
+}
+
 static void test_rotated(void)
 {
 	const int n = quick ? 30 : 400;
@@ -271,8 +312,9 @@ static void test_rotated(void)
 		free(r.memory[0]);
 		free(r.memory[1]);
 	}
-	plain_sides = 0;
 	ok(!bad, "with a transform, rows back to back");
+	test_base();
+	plain_sides = 0;
 }
 
 /* Codes beyond the caches, of an odd address, are those of calls of fewer rows. */

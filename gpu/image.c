@@ -178,6 +178,9 @@ END
 KERNELS(vlut_half)
 #include "vlut_half.kernels.def"
 END
+KERNELS(vlut_octets)
+#include "vlut_octets.kernels.def"
+END
 KERNELS(vlut_planes)
 #include "vlut_planes.kernels.def"
 END

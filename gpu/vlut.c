@@ -9,6 +9,7 @@
 #include "gpu/vlut.h"
 #include "gpu/vlut_fields.h"
 #include "gpu/vlut_launch.h"
+#include "gpu/vlut_octets.h"
 
 #define GRID_MAX 65535			/* along y */
 #define SLICE_BYTES ((int64_t)64 << 20)	/* of one-sided tables, about */
@@ -25,7 +26,7 @@ static int launch(struct hz_context *ctx, const char *op, int kernel, int64_t x,
 	return hzi_cuda_launch(ctx, op, HZI_FAMILY_VLUT, kernel, &l, params, bytes);
 }
 
-/* ---- Packing: rows of codes, 16 bytes aligned, all levels; then rows of T; or fields --------- */
+/* ---- Packing: rows of codes, 16 bytes aligned, all levels; then rows of T; or bits ----------- */
 
 static int64_t packed_row(const hz_lattice *l, int64_t blocks, int code_bytes)
 {
@@ -42,13 +43,18 @@ static int level_bytes(const hz_lattice *l)
 	return l->rule.level_size <= 256 ? 1 : l->rule.level_size <= 65536 ? 2 : 4;
 }
 
+bool hzi_cuda_vlut_bits(const hz_lattice *l, const struct hzi_coded *c)
+{
+	return c->packed && (hzi_cuda_vlut_fields(l) || hzi_cuda_vlut_octets(l, c));
+}
+
 struct hzi_coded hzi_cuda_vlut_unpacked(const hz_lattice *l, const struct hzi_coded *c)
 {
 	struct hzi_coded out = *c;
 	const int bytes = level_bytes(l);
 	const int64_t row = packed_row(l, c->blocks, bytes);
 
-	if (!c->packed || hzi_cuda_vlut_fields(l))
+	if (!c->packed || hzi_cuda_vlut_bits(l, c))
 		return out;
 	out.codes = (const char *)c->packed + (int64_t)c->first * bytes;
 	out.code_dtype = bytes == 1 ? HZ_U8 : bytes == 2 ? HZ_U16 : HZ_U32;
@@ -71,6 +77,8 @@ size_t hzi_cuda_vlut_pack_workspace(const struct hz_context *ctx,
 	(void)ctx;
 	if (hzi_cuda_vlut_fields(l))
 		return hzi_cuda_vlut_fields_bytes(&a->w);
+	if (hzi_cuda_vlut_octets(l, &a->w))
+		return hzi_cuda_vlut_octets_bytes(&a->w);
 	return (size_t)(a->w.rows * (packed_row(l, a->w.blocks, level_bytes(l)) +
 				     packed_t_row(l, a->w.blocks)));
 }
@@ -92,6 +100,8 @@ int hzi_cuda_vlut_pack(struct hz_context *ctx, const struct hzi_vlut_pack_args *
 
 	if (hzi_cuda_vlut_fields(l))
 		return hzi_cuda_vlut_fields_pack(ctx, a);
+	if (hzi_cuda_vlut_octets(l, &a->w))
+		return hzi_cuda_vlut_octets_pack(ctx, a);
 	p.packed_t = p.packed + p.rows * p.row_bytes;
 	return launch(ctx, pack_name, HZI_KERNEL_vlut_pack, blocks < 4096 ? blocks : 4096, 1, &p,
 		      sizeof(p));
@@ -112,9 +122,10 @@ static void fill_coded(struct hzi_vlut_coded *out, const hz_lattice *l, const st
 	};
 	for (int i = 0; i < HZI_LATTICE_DIMS; i++)
 		out->sub[i] = u.sub[i];
-	if (c->packed && hzi_cuda_vlut_fields(l)) {
+	if (hzi_cuda_vlut_bits(l, c)) {
 		out->codes = c->packed;
-		out->fields = hzi_cuda_vlut_fields_chunks(c);
+		out->bits = hzi_cuda_vlut_fields(l) ? hzi_cuda_vlut_fields_chunks(c) :
+			    hzi_cuda_vlut_octets_units(c);
 	}
 }
 
@@ -234,7 +245,7 @@ static int gemm_any(struct hz_context *ctx, const struct hzi_vlut_gemm_args *a)
 }
 
 /* The ways that a call can go, in the order of preference */
-enum way { PLANES, STREAM, FIELDS, HALF, WGMMA, MMA, WHOLE, DECODED, ANY };
+enum way { PLANES, OCTETS, STREAM, FIELDS, HALF, WGMMA, MMA, WHOLE, DECODED, ANY };
 
 /*
  * Turns of vlut_mma before decoding to memory is faster: of 8 vectors, or 2 by the large tables of
@@ -243,17 +254,21 @@ enum way { PLANES, STREAM, FIELDS, HALF, WGMMA, MMA, WHOLE, DECODED, ANY };
 #define MOST_TURNS(step) ((step) == 2 ? 1 : 4)
 
 #define MOST_WHOLE 16	/* vectors of s8, before points as bytes are faster */
+#define MOST_OCTETS 6	/* vectors, before points as bytes or f16 are faster */
 
 static enum way way_of(const struct hz_context *ctx, const struct hzi_vlut_gemm_args *a)
 {
 	const bool wgmma = a->batch > 2 && hzi_cuda_vlut_wgmma_takes(ctx, a, false);
+	const bool octets = hzi_cuda_vlut_octets_step(ctx, a) > 0;
 	int step;
 
 	if (hzi_cuda_vlut_planes_takes(ctx, a))
 		return PLANES;
+	if (octets && a->batch <= MOST_OCTETS)
+		return OCTETS;
 	if (hzi_cuda_vlut_stream_takes(ctx, a))
 		return STREAM;
-	if (a->batch > MOST_WHOLE && hzi_cuda_vlut_whole_takes(a))
+	if ((octets || a->batch > MOST_WHOLE) && hzi_cuda_vlut_whole_takes(a))
 		return WHOLE;
 	if ((a->batch <= HZI_FIELDS_BATCH || !wgmma) && hzi_cuda_vlut_fields_takes(ctx, a))
 		return FIELDS;
@@ -264,7 +279,7 @@ static enum way way_of(const struct hz_context *ctx, const struct hzi_vlut_gemm_
 	step = hzi_cuda_vlut_mma_step(ctx, a);
 	if (step > 0 && a->batch <= step * MOST_TURNS(step))
 		return MMA;
-	return hzi_cuda_vlut_values_takes(ctx, a) ? DECODED : step > 0 ? MMA :
+	return hzi_cuda_vlut_values_takes(ctx, a) ? DECODED : octets ? OCTETS : step > 0 ? MMA :
 	       hzi_cuda_vlut_whole_takes(a) ? WHOLE : ANY;
 }
 
@@ -294,6 +309,8 @@ int hzi_cuda_vlut_gemm(struct hz_context *ctx, const struct hzi_vlut_gemm_args *
 	switch (way_of(ctx, a)) {
 	case PLANES:
 		return hzi_cuda_vlut_planes(ctx, a);
+	case OCTETS:
+		return hzi_cuda_vlut_octets_gemm(ctx, a);
 	case STREAM:
 		return hzi_cuda_vlut_stream(ctx, a);
 	case FIELDS:

@@ -10,6 +10,7 @@
 #include "gpu/common.cuh"
 #include "gpu/vlut.h"
 #include "gpu/vlut_fields.cuh"
+#include "gpu/vlut_octets.cuh"
 
 #define TILE HZI_VLUT_TILE
 #define STEP HZI_VLUT_STEP
@@ -20,10 +21,13 @@
 
 HZ_DEVICE uint32_t coded_index(const hzi_vlut_coded &c, int64_t row, int64_t block, int m)
 {
-	if (c.fields) {
-		int32_t leader[4], b[4];
+	if (c.bits) {
+		int32_t leader[8], b[8];
 
-		fields_leader(c.codes, c.fields, row, block, m, leader);
+		if (c.rule.d == 4)
+			fields_leader(c.codes, c.bits, row, block, m, leader);
+		else
+			octets_leader(c.codes, c.bits, row, block, m, leader);
 		hzi_lattice_digits(&c.rule, leader, b);
 		return hzi_lattice_index(&c.rule, b);
 	}
@@ -49,12 +53,12 @@ HZ_DEVICE float coded_row_scale(const hzi_vlut_coded &c, int64_t row)
 HZ_DEVICE void coded_point(const hzi_vlut_coded &c, const hzi_lattice_matrices *m, int64_t row,
 			   int64_t block, int32_t *p)
 {
-	if (c.fields) {
-		uint8_t codes[2];
+	if (c.bits) {
+		uint16_t codes[2];
 
 		for (int level = c.first; level < 2; level++)
-			codes[level - c.first] = (uint8_t)coded_index(c, row, block, level);
-		hzi_lattice_read(&c.rule, m, hzi_lattice_code_at(codes, 1, 1, HZI_LATTICE_LEVEL),
+			codes[level - c.first] = (uint16_t)coded_index(c, row, block, level);
+		hzi_lattice_read(&c.rule, m, hzi_lattice_code_at(codes, 1, 2, HZI_LATTICE_LEVEL),
 				 c.first, p);
 		return;
 	}

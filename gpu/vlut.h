@@ -22,7 +22,7 @@
 
 /*
  * A coded matrix: level m >= first of block b of row i at i * row + b * block + (m - first) *
- * level; or codes are fields as gpu/vlut_fields.h says.
+ * level; or codes are bits, of D4 as gpu/vlut_fields.h says, of E8 as gpu/vlut_octets.h does.
  */
 struct hzi_vlut_coded {
 	struct hzi_lattice_rule rule;
@@ -33,7 +33,7 @@ struct hzi_vlut_coded {
 	int64_t row, block, level, t_row, t_step, row_scale_step;
 	float sub[HZI_LATTICE_DIMS];
 	int32_t code_bytes, first;
-	int64_t fields;			/* chunks of a row of gpu/vlut_fields.h; 0: not packed so */
+	int64_t bits;			/* chunks or units of a row of these; or 0 */
 };
 
 /* Dense x, f32 f16 bf16 s8 [k, columns], or the values of a coded matrix's rows; and y. */

@@ -9,7 +9,10 @@
 #include "cuda.h"
 #include "lib/vlut.h"
 
-/* A matrix that is not packed as it is, a packed one as its codes and T (vlut.c). */
+/* Whether a matrix is packed as fields or planes of bits, not as rows of codes (vlut.c) */
+bool hzi_cuda_vlut_bits(const hz_lattice *l, const struct hzi_coded *c);
+
+/* A matrix that is not packed as it is, a packed one as its codes and T unless these are bits. */
 struct hzi_coded hzi_cuda_vlut_unpacked(const hz_lattice *l, const struct hzi_coded *c);
 
 /*
@@ -67,6 +70,20 @@ int hzi_cuda_vlut_planes(struct hz_context *ctx, const struct hzi_vlut_gemm_args
 /* The same codes, by 3 to 8 vectors of f16. No workspace. */
 bool hzi_cuda_vlut_stream_takes(const struct hz_context *ctx, const struct hzi_vlut_gemm_args *a);
 int hzi_cuda_vlut_stream(struct hz_context *ctx, const struct hzi_vlut_gemm_args *a);
+
+/*
+ * Packed E8 of q = 4 with two levels and one scale, of rows that are not too long (vlut_octets.c):
+ * whether it is packed so; units of a row, bytes, packing; the points less o as bytes or the values
+ * as f16, rows `line` apart; so many vectors at a time, 0: not taken; products, without workspace.
+ */
+bool hzi_cuda_vlut_octets(const hz_lattice *l, const struct hzi_coded *w);
+int64_t hzi_cuda_vlut_octets_units(const struct hzi_coded *w);
+size_t hzi_cuda_vlut_octets_bytes(const struct hzi_coded *w);
+int hzi_cuda_vlut_octets_pack(struct hz_context *ctx, const struct hzi_vlut_pack_args *a);
+int hzi_cuda_vlut_octets_points(struct hz_context *ctx, const hz_lattice *l,
+				const struct hzi_coded *w, void *to, int64_t line, int dtype);
+int hzi_cuda_vlut_octets_step(const struct hz_context *ctx, const struct hzi_vlut_gemm_args *a);
+int hzi_cuda_vlut_octets_gemm(struct hz_context *ctx, const struct hzi_vlut_gemm_args *a);
 
 /* Up to 8 vectors of f16. No workspace. */
 bool hzi_cuda_vlut_half_takes(const struct hz_context *ctx, const struct hzi_vlut_gemm_args *a);

@@ -150,7 +150,7 @@ bool hzi_cuda_vlut_rows(const hz_lattice *l, const struct hzi_coded *w)
 {
 	const int64_t levels = l->rule.levels - w->first, bytes = hzi_cuda_vlut_row_bytes(l, w);
 
-	if (w->packed && hzi_cuda_vlut_fields(l))
+	if (hzi_cuda_vlut_bits(l, w))
 		return false;
 	for (int i = 0; i < l->rule.d; i++) {
 		if (w->sub[i] != 0)

@@ -107,6 +107,9 @@ static int decode(struct hz_context *ctx, const hz_lattice *l, const struct hzi_
 	scaled_lattice(l, w, &scaled, &f);
 	*factor *= f;
 
+	if (hzi_cuda_vlut_bits(l, w))
+		return hzi_cuda_vlut_octets_points(ctx, &scaled, w, to, line_of(w), HZ_F16);
+
 	struct hzi_lattice_decode_args d = {
 		.lattice = &scaled, .matrices = hzi_lattice_matrices_of(&scaled), .codes = w->codes,
 		.t = hzi_lattice_has_t(l) ? w->t : NULL, .y = to, .y_dtype = HZ_F16,
@@ -151,6 +154,7 @@ static int multiply(struct hz_context *ctx, const struct hzi_vlut_gemm_args *a,
 	const struct hzi_coded w = hzi_cuda_vlut_unpacked(l, &a->w);
 	const int64_t step = slab_of(&w), size = (int64_t)hz_dtype_size(w.code_dtype);
 	const float factor = o->factor;
+	const bool bits = hzi_cuda_vlut_bits(l, &w);
 	struct hzi_vlut_gemm_args slab = *a;
 
 	o->values = room;
@@ -158,13 +162,21 @@ static int multiply(struct hz_context *ctx, const struct hzi_vlut_gemm_args *a,
 	slab.w = w;
 	slab.w.packed = NULL;
 	for (int64_t row = 0; row < w.rows; row += step) {
+		struct hzi_coded from = w;	/* first the rows above */
+
+		from.rows = row;
+		if (bits)
+			from.packed = (const char *)w.packed + hzi_cuda_vlut_octets_bytes(&from);
 		slab.w.rows = w.rows - row < step ? w.rows - row : step;
-		slab.w.codes = (const char *)w.codes + row * w.row * size;
+		slab.w.codes = bits ? NULL : (const char *)w.codes + row * w.row * size;
 		slab.w.t = w.t ? w.t + row * w.t_row : NULL;
 		slab.w.row_scale = w.row_scale ? w.row_scale + row * w.row_scale_step : NULL;
 		slab.y = (char *)a->y + row * a->y_i * (int64_t)hz_dtype_size(a->y_dtype);
 		o->factor = factor;
-		HZ_CHECK(decode(ctx, l, &slab.w, room, &o->factor));
+		from.rows = slab.w.rows;
+		from.codes = slab.w.codes;
+		from.t = slab.w.t;
+		HZ_CHECK(decode(ctx, l, &from, room, &o->factor));
 		HZ_CHECK(hzi_cuda_vlut_wgmma(ctx, &slab, o));
 		o->again = true;
 	}

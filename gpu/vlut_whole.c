@@ -33,8 +33,8 @@ static int64_t slab_of(const hz_lattice *l, const struct hzi_coded *w)
 {
 	const int64_t rows = SLAB_BYTES / line_of(l, w) / 256 * 256;
 
-	/* Fields are in tiles of rows, and go at once. */
-	return w->packed && hzi_cuda_vlut_fields(l) ? w->rows :
+	/* Bits are in tiles of rows, and go at once. */
+	return hzi_cuda_vlut_bits(l, w) ? w->rows :
 	       rows < 256 ? 256 : rows < w->rows ? rows : w->rows;
 }
 
@@ -42,11 +42,11 @@ static bool has_bytes(const hz_lattice *l, const struct hzi_coded *w)
 {
 	return w->rows > 0 && w->k > 0 && width_of(l, w) <= MOST_K &&
 	       w->rows * w->blocks <= INT32_MAX &&
-	       (w->packed && hzi_cuda_vlut_fields(l) ? w->first == 0 :
+	       (hzi_cuda_vlut_bits(l, w) ? w->first == 0 || l->rule.d == 8 :
 		hzi_cuda_lattice_near_has_bytes(l));
 }
 
-/* Points less o of w, unpacked or fields, at `to` */
+/* Points less o of w, unpacked or bits, at `to` */
 static int decode(struct hz_context *ctx, const hz_lattice *l, const struct hzi_coded *w, void *to)
 {
 	const struct hzi_lattice_decode_args d = {
@@ -57,8 +57,10 @@ static int decode(struct hz_context *ctx, const hz_lattice *l, const struct hzi_
 			.code_block = w->block, .code_level = w->level},
 	};
 
-	if (w->packed && hzi_cuda_vlut_fields(l))
-		return hzi_cuda_vlut_fields_bytes_of(ctx, l, w, to, line_of(l, w));
+	if (hzi_cuda_vlut_bits(l, w))
+		return l->rule.d == 4 ?
+			       hzi_cuda_vlut_fields_bytes_of(ctx, l, w, to, line_of(l, w)) :
+			       hzi_cuda_vlut_octets_points(ctx, l, w, to, line_of(l, w), HZ_S8);
 	return hzi_cuda_lattice_bytes_of(ctx, &d);
 }
 
@@ -164,7 +166,7 @@ bool hzi_cuda_vlut_whole2_takes(const struct hzi_vlut_gemm2_args *a)
 	const hz_lattice *w = a->vlut->w, *x = a->vlut->x;
 
 	return a->y_dtype == HZ_S32 && w->rule.embed == x->rule.embed &&
-	       !(a->x.packed && hzi_cuda_vlut_fields(x)) && has_bytes(w, &a->w) &&
+	       !hzi_cuda_vlut_bits(x, &a->x) && has_bytes(w, &a->w) &&
 	       has_bytes(x, &a->x);
 }
 

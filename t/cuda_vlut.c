@@ -193,6 +193,70 @@ static void test_packed(void)
 	hz_lattice_close(l);
 }
 
+/* Packed E8; levels: 0 for all */
+static const struct {
+	const char *name;
+	int levels, x_dtype, y_dtype;
+	int64_t rows, k, batch;
+	const char *kernels;
+	unsigned grid, cluster;
+} octets_table[] = {
+	{"E8, a vector", 0, HZ_F16, HZ_F32, 4096, 4096, 1, "vlut_octets_1", 132, 0},
+	{"E8, a vector of few rows", 0, HZ_F32, HZ_F16, 60, 1000, 1, "vlut_octets_1", 4, 0},
+	{"E8, a vector by a great many rows", 0, HZ_BF16, HZ_F16, 140000, 64, 1, "vlut_octets_1",
+	 137, 0},
+	{"E8, two vectors", 0, HZ_F16, HZ_F32, 4096, 8192, 2, "vlut_octets_2", 132, 0},
+	{"E8, two vectors of which one fits", 0, HZ_F16, HZ_F32, 4096, 24576, 2,
+	 "vlut_octets_1 vlut_octets_1", 132, 0},
+	{"E8, three vectors", 0, HZ_S8, HZ_S32, 640, 1024, 3, "vlut_octets_2 vlut_octets_1", 40, 0},
+	{"E8, vectors of s8", 0, HZ_S8, HZ_S32, 640, 1024, 9,
+	 "vlut_octets_bytes qgemm_lines qgemm_few_64_s", 8, 8},
+	{"E8, a batch", 0, HZ_F16, HZ_F32, 640, 1024, 40,
+	 "vlut_octets_f16 vlut_x_tiles vlut_wgmma_values_64", 6, 2},
+	{"E8, the coarser level", 1, HZ_F16, HZ_F32, 640, 1024, 1,
+	 "vlut_octets_f16 vlut_x_tiles vlut_wgmma_values_16", 6, 2},
+	{"E8, rows that are decoded in slabs", 0, HZ_F16, HZ_F32, 8192, 16384, 9,
+	 "vlut_octets_f16 vlut_x_tiles vlut_wgmma_values_16 vlut_octets_f16 vlut_wgmma_values_16",
+	 80, 5},
+	{"E8, rows too long for planes of bits", 0, HZ_F16, HZ_F32, 640, 40968, 1,
+	 "vlut_mma_wide_2", 128, 8},
+};
+
+static void test_octets(void)
+{
+	const hz_lattice_opts o = {.kind = HZ_LATTICE_E8, .q = 4, .levels = 2};
+	hz_lattice *l;
+	hz_vlut *v;
+	hz_coded w = {.k = 1009};
+	size_t bytes;
+
+	if (hz_lattice_open(ctx, &l, &o) || hz_vlut_open(ctx, &v, l, NULL, NULL))
+		bail("%s", hz_errmsg(ctx));
+	w.codes = hz_tensor_3d(codes, HZ_U16, HZ_CUDA, 60, 127, 2);
+	is_int(hz_vlut_pack_bytes(ctx, v, &w, &bytes), HZ_OK, "packing of E8");
+	is_int((int64_t)bytes, 64 * 512, "rows and values are filled up to 16 and 1024");
+	is_int(hz_vlut_pack(ctx, v, &w, scales), HZ_OK, "codes of E8 are packed");
+	is_str(taken(), "vlut_octets_pack", "by a kernel");
+	for (size_t i = 0; i < sizeof(octets_table) / sizeof(*octets_table); i++) {
+		const int64_t k = octets_table[i].k;
+		const hz_coded packed = {.rows = octets_table[i].rows, .k = k, .packed = scales,
+					 .levels = octets_table[i].levels};
+		const char *name = octets_table[i].name;
+		const hz_tensor xt = hz_tensor_2d(x, octets_table[i].x_dtype, HZ_CUDA, k,
+						  octets_table[i].batch);
+		const hz_tensor yt = hz_tensor_2d(y, octets_table[i].y_dtype, HZ_CUDA, packed.rows,
+						  octets_table[i].batch);
+
+		is_int(hz_vlut_gemm(ctx, v, &packed, &xt, &yt), HZ_OK, "%s: %s", name,
+		       hz_errmsg(ctx));
+		is_str(taken(), octets_table[i].kernels, "%s: kernels", name);
+		is_int(last()->grid[0], octets_table[i].grid, "%s: blocks", name);
+		is_int(last()->cluster, octets_table[i].cluster, "%s: of a cluster", name);
+	}
+	hz_vlut_close(v);
+	hz_lattice_close(l);
+}
+
 static void test_gemm2(void)
 {
 	const hz_lattice_opts o = {.kind = HZ_LATTICE_D, .q = 4, .levels = 2};
@@ -231,6 +295,7 @@ int main(void)
 	for (size_t i = 0; i < sizeof(table) / sizeof(*table); i++)
 		test_gemm(&table[i]);
 	test_packed();
+	test_octets();
 	test_gemm2();
 	stand_in_close(ctx, HZ_CUDA, arrays, 4);
 	return done_testing();

@@ -437,6 +437,52 @@ static void test_aligned(struct dev *dev)
 	ok(good, "%s: packed fields by aligned vectors", dev->name);
 }
 
+/*
+ * E8 with q = 4 packed, on a GPU as planes of bits: batches around where a launch ends and where
+ * points are made, so many rows that blocks have several tiles, rows of several units, or too long
+ */
+static void test_octets(struct dev *dev)
+{
+	static const struct {
+		int64_t rows, k, batch;
+	} sizes[] = {{2150, 520, 1}, {4300, 130, 2}, {17000, 24, 1}, {136000, 8, 2}, {20, 40960, 1},
+		     {17, 40965, 2}, {40, 9000, 2}, {12, 21000, 3}, {600, 1030, 40}};
+	const int plain = LATTICES - 4, centred = LATTICES - 3;
+	int good = 1;
+
+	for (int i = 0; i < 3 * 14; i++) {
+		struct one o = {
+			.lattice = i % 3 == 2 ? 16 : i % 3 ? centred : plain, .batch = i / 3,
+			.how = PACKED | (i % 2 ? (int)rnd_below(&rnd, 32) : 0),
+			.rows = 1 + rnd_below(&rnd, 150),
+			.k = 1 + rnd_below(&rnd, i % 4 ? 300 : 2500),
+			.turned = rnd_below(&rnd, 2),
+			.x_dtype = i % 5 ? floats[rnd_below(&rnd, 3)] : HZ_S8,
+			.y_dtype = i % 10 ? floats[rnd_below(&rnd, 3)] : HZ_S32,
+		};
+
+		if (i == 30)
+			o.batch = 20;
+		if (!quick || i % 4 < 2)
+			good &= run_one(dev, &o, o.x_dtype != HZ_S8 && i % 7 == 4);
+	}
+	ok(good, "%s: packed E8", dev->name);
+	good = 1;
+	for (int i = 0; i < (int)(sizeof(sizes) / sizeof(*sizes)); i++) {
+		const struct one o = {
+			.lattice = i % 2 ? centred : plain, .how = PACKED, .rows = sizes[i].rows,
+			.k = sizes[i].k, .batch = sizes[i].batch, .turned = rnd_below(&rnd, 2),
+			.x_dtype = i % 4 == 3 ? HZ_S8 : floats[rnd_below(&rnd, 3)],
+			.y_dtype = i % 4 == 3 ? HZ_S32 : floats[rnd_below(&rnd, 3)],
+		};
+
+		if (quick && dev->device == HZ_CPU && i % 3)
+			continue;
+		good &= run_one(dev, &o, 0);
+	}
+	ok(good, "%s: packed E8, many rows and long ones", dev->name);
+}
+
 static void test_special(struct dev *dev)
 {
 	int good = 1;
@@ -830,6 +876,7 @@ int main(void)
 		test_sizes(&devs[i]);
 		test_bytes(&devs[i]);
 		test_fields(&devs[i]);
+		test_octets(&devs[i]);
 		if (devs[i].device >= HZ_CUDA)
 			test_aligned(&devs[i]);
 		test_special(&devs[i]);

@@ -740,7 +740,7 @@ struct hzi_mhc_scale {
 };
 
 /*
- * Coefficients of a batch of tokens: number e of token t at e * HZI_MHC_BATCH + t. n is 2 or 4.
+ * Coefficients of a batch of tokens: number e of token t at e * HZI_MHC_BATCH + t.
  * coefs: y [m] to p, q [n], a [n n]; coefs_bwd: y, dp, dq, da to dz, dy [m], dalpha [3]; sinkhorn:
  * y [n n] to a; sinkhorn_bwd: y and da to dz. all: as of hzi_mhc_coefs()
  */

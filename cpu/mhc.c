@@ -9,6 +9,7 @@
 #include <string.h>
 
 #include "cpu/mhc.h"
+#include "cpu/sizes.h"
 #include "lib/quat_step.h"
 
 /* ---- Places ---------------------------------------------------------------------------------- */
@@ -39,20 +40,6 @@ void hzi_mhc_put(const struct hzi_mhc_coef *a, int64_t group, int rows, int colu
 	}
 }
 
-static void copy_strided(char *to, int64_t to_step, const char *from, int64_t from_step,
-			 int64_t count, int64_t size)
-{
-	if (size == 4) {
-		for (int64_t i = 0; i < count; i++)
-			((uint32_t *)(void *)to)[i * to_step] =
-				((const uint32_t *)(const void *)from)[i * from_step];
-	} else {
-		for (int64_t i = 0; i < count; i++)
-			((uint16_t *)(void *)to)[i * to_step] =
-				((const uint16_t *)(const void *)from)[i * from_step];
-	}
-}
-
 struct hzi_mhc_tile hzi_mhc_tile(const struct hzi_mhc_array *a, int64_t size, int64_t t, int64_t c,
 				 int n, int64_t count, void *buffer, bool read)
 {
@@ -61,6 +48,10 @@ struct hzi_mhc_tile hzi_mhc_tile(const struct hzi_mhc_array *a, int64_t size, in
 
 	if (hzi_mhc_in_place(a))
 		return tile;
+	if (read && n > 1 && a->stream == 1) {
+		hzi_turn(buffer, room, tile.p, a->channel, count, n, size);
+		return (struct hzi_mhc_tile){buffer, room};
+	}
 	for (int i = 0; read && i < n; i++)
 		copy_strided((char *)buffer + i * room * size, 1,
 			     (char *)tile.p + i * a->stream * size, a->channel, count, size);
@@ -74,6 +65,10 @@ void hzi_mhc_untile(const struct hzi_mhc_array *a, int64_t size, int64_t t, int6
 
 	if (hzi_mhc_in_place(a))
 		return;
+	if (n > 1 && a->stream == 1) {
+		hzi_turn(to, a->channel, tile->p, tile->stream, n, count, size);
+		return;
+	}
 	for (int i = 0; i < n; i++)
 		copy_strided(to + i * a->stream * size, a->channel,
 			     (char *)tile->p + i * tile->stream * size, 1, count, size);
@@ -532,17 +527,17 @@ struct sinkhorn_job {
 	void (*work)(const struct hzi_mhc_batch *b);
 };
 
-/* A whole batch of 4 x 4 matrices back to back is a matrix of their elements, to be transposed. */
-static bool is_square(const struct hzi_mhc_coef *a, int64_t count, int n)
+/* Matrices back to back are a matrix of their elements, to be transposed. */
+static bool is_matrix(const struct hzi_mhc_coef *a, int n)
 {
-	return n == 4 && count == HZI_MHC_BATCH && a->group == 16 && a->row == 4 && a->column == 1;
+	return a->group == n * n && a->row == n && a->column == 1;
 }
 
 static void take_batch(const struct hz_kern *kern, const struct hzi_mhc_coef *a, int64_t k,
 		       int64_t count, int n, float *to)
 {
-	if (is_square(a, count, n)) {
-		kern->transpose(a->data + k * 16, 16, to, HZI_MHC_BATCH, HZI_MHC_BATCH, 16);
+	if (is_matrix(a, n)) {
+		kern->transpose(a->data + k * n * n, n * n, to, HZI_MHC_BATCH, count, n * n);
 		return;
 	}
 	for (int64_t t = 0; t < count; t++) {
@@ -559,8 +554,8 @@ static void take_batch(const struct hz_kern *kern, const struct hzi_mhc_coef *a,
 static void put_batch(const struct hz_kern *kern, const struct hzi_mhc_coef *a, int64_t k,
 		      int64_t count, int n, const float *from)
 {
-	if (is_square(a, count, n)) {
-		kern->transpose(from, HZI_MHC_BATCH, a->data + k * 16, 16, 16, HZI_MHC_BATCH);
+	if (is_matrix(a, n)) {
+		kern->transpose(from, HZI_MHC_BATCH, a->data + k * n * n, n * n, n * n, count);
 		return;
 	}
 	for (int64_t t = 0; t < count; t++) {
@@ -604,11 +599,6 @@ static int run_sinkhorn(struct hz_context *ctx, struct sinkhorn_job *job, int64_
 	return HZ_OK;
 }
 
-static bool has_lanes(const struct hzi_mhc_rule *rule)
-{
-	return rule->n == 2 || rule->n == 4;
-}
-
 size_t hzi_cpu_mhc_sinkhorn_workspace(const struct hz_context *ctx,
 				      const struct hzi_mhc_sinkhorn_args *a)
 {
@@ -621,7 +611,7 @@ int hzi_cpu_mhc_sinkhorn(struct hz_context *ctx, const struct hzi_mhc_sinkhorn_a
 {
 	struct sinkhorn_job job = {
 		.ctx = ctx, .rule = &a->rule, .in = a->m, .out = a->p, .count = a->count,
-		.work = has_lanes(&a->rule) ? ctx->kern->mhc_sinkhorn : hzi_mhc_any_sinkhorn,
+		.work = ctx->kern->mhc_sinkhorn,
 	};
 
 	return run_sinkhorn(ctx, &job, 2048);
@@ -640,8 +630,7 @@ int hzi_cpu_mhc_sinkhorn_bwd(struct hz_context *ctx, const struct hzi_mhc_sinkho
 	struct sinkhorn_job job = {
 		.ctx = ctx, .rule = &a->rule, .in = a->m, .grad = a->dp, .out = a->dm,
 		.count = a->count,
-		.work = has_lanes(&a->rule) ? ctx->kern->mhc_sinkhorn_bwd :
-					      hzi_mhc_any_sinkhorn_bwd,
+		.work = ctx->kern->mhc_sinkhorn_bwd,
 	};
 
 	return run_sinkhorn(ctx, &job, 8192);

@@ -11,12 +11,6 @@
 #include "cpu/cpu.h"
 #include "lib/mhc.h"
 
-/* As the functions of the same names of struct hz_kern, for any n, without vectors */
-void hzi_mhc_any_coefs(const struct hzi_mhc_batch *b);
-void hzi_mhc_any_coefs_bwd(const struct hzi_mhc_batch *b);
-void hzi_mhc_any_sinkhorn(const struct hzi_mhc_batch *b);
-void hzi_mhc_any_sinkhorn_bwd(const struct hzi_mhc_batch *b);
-
 static inline int64_t hzi_mhc_min(int64_t a, int64_t b)
 {
 	return a < b ? a : b;

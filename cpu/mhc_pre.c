@@ -91,7 +91,7 @@ static void pre_tile(const struct pre_job *job, int64_t t, int tokens, const flo
 	float rho[TOKENS];
 
 	hzi_phi_normalize(p, &a->rule, job->x.data ? raw : NULL, tokens, r->y, rho);
-	hzi_phi_coefs(job->ctx, &b);
+	job->ctx->kern->mhc_coefs(&b);
 	for (int i = 0; i < tokens; i++) {
 		float out[HZI_MHC_STREAMS * HZI_MHC_STREAMS];
 

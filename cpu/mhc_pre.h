@@ -98,8 +98,6 @@ void hzi_phi_normalize(const struct hzi_phi_plan *p, const struct hzi_mhc_rule *
 struct hzi_mhc_batch hzi_phi_batch_of(const struct hzi_phi_plan *p, const struct hzi_mhc_rule *rule,
 				      const float *alpha, const float *bias, int tokens,
 				      const struct hzi_phi_room *r);
-void hzi_phi_coefs(const struct hz_context *ctx, const struct hzi_mhc_batch *b);
-void hzi_phi_coefs_bwd(const struct hz_context *ctx, const struct hzi_mhc_batch *b);
 /* Means of groups to to [groups][n][padded], and these as streams of one token a group */
 void hzi_phi_means(const struct hz_context *ctx, const struct hzi_phi_plan *p,
 		   const struct hzi_mhc_array *x, const struct hzi_mhc_shape *s, float *rooms,

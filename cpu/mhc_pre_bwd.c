@@ -141,7 +141,7 @@ static void remake(const struct bwd_job *job, const float *raw, int at, int toke
 	const struct hzi_mhc_batch b = hzi_phi_batch_of(p, &a->rule, a->alpha, a->bias, tokens, r);
 
 	hzi_phi_normalize(p, &a->rule, raw ? raw + at * (p->m + 1) : NULL, tokens, r->y, rho);
-	hzi_phi_coefs(job->ctx, &b);
+	job->ctx->kern->mhc_coefs(&b);
 }
 
 /* <du, X[j]> and <dY[i], X[j]> of the tokens of a tile, onto those that came in */
@@ -233,7 +233,7 @@ static void back_coefs(const struct bwd_job *job, int tokens, const struct hzi_p
 	const struct hzi_mhc_batch b =
 		hzi_phi_batch_of(p, &job->a->rule, job->a->alpha, job->a->bias, tokens, r);
 
-	hzi_phi_coefs_bwd(job->ctx, &b);
+	job->ctx->kern->mhc_coefs_bwd(&b);
 	for (int i = 0; i < tokens; i++) {
 		double dot = 0;
 

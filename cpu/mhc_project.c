@@ -387,11 +387,6 @@ void hzi_phi_project(const struct hz_context *ctx, const struct hzi_phi_plan *p,
 	}
 }
 
-static bool has_lanes(const struct hzi_mhc_rule *rule)
-{
-	return rule->n == 2 || rule->n == 4;
-}
-
 void hzi_phi_normalize(const struct hzi_phi_plan *p, const struct hzi_mhc_rule *rule,
 		       const float *raw, int tokens, float *y, float *rho)
 {
@@ -414,22 +409,6 @@ struct hzi_mhc_batch hzi_phi_batch_of(const struct hzi_phi_plan *p, const struct
 		.da = r->da, .p = r->p, .q = r->q, .a = r->a, .dz = r->dz, .dy = r->dy,
 		.dalpha = r->dalpha, .count = tokens, .all = p->all,
 	};
-}
-
-void hzi_phi_coefs(const struct hz_context *ctx, const struct hzi_mhc_batch *b)
-{
-	if (has_lanes(b->rule))
-		ctx->kern->mhc_coefs(b);
-	else
-		hzi_mhc_any_coefs(b);
-}
-
-void hzi_phi_coefs_bwd(const struct hz_context *ctx, const struct hzi_mhc_batch *b)
-{
-	if (has_lanes(b->rule))
-		ctx->kern->mhc_coefs_bwd(b);
-	else
-		hzi_mhc_any_coefs_bwd(b);
 }
 
 /* ---- Means ----------------------------------------------------------------------------------- */

@@ -71,13 +71,94 @@ INLINE void square(char *to, int64_t to_ld, const char *from, int64_t from_ld, c
 		*(v8_any *)(to + i * to_ld) = v[i];
 }
 
+/*
+ * Rows of 2^k elements back to back, or made so, eight vectors at a time: to zip the lower half of
+ * them with the upper one turns the bits of elements' numbers left by one.
+ */
+INLINE void zip_all(v8 *v, const int rounds, const int size)
+{
+	v8 w[8];
+
+	UNROLL
+	for (int r = 0; r < rounds; r++) {
+		UNROLL
+		for (int i = 0; i < 4; i++) {
+			w[2 * i] = zip(v[i], v[i + 4], size, false);
+			w[2 * i + 1] = zip(v[i], v[i + 4], size, true);
+		}
+		UNROLL
+		for (int i = 0; i < 8; i++)
+			v[i] = w[i];
+	}
+}
+
+/* As turn(), of whole parts of rows; returns how many rows these were */
+INLINE int64_t part(char *to, int64_t to_ld, const char *from, int64_t rows, const int bits,
+		    const int size)
+{
+	const int n = 1 << bits, each = 128 / size / n, all = size == 1 ? 7 : size == 2 ? 6 : 5;
+	int64_t i = 0;
+
+	for (; i + each <= rows; i += each) {
+		v8 v[8];
+
+		UNROLL
+		for (int e = 0; e < 8; e++)
+			v[e] = *(const v8_any *)(from + i * n * size + e * 16);
+		zip_all(v, all - bits, size);
+		UNROLL
+		for (int e = 0; e < 8; e++)
+			*(v8_any *)(to + e / (8 / n) * to_ld + i * size + e % (8 / n) * 16) = v[e];
+	}
+	return i;
+}
+
+/* The other way round, of columns */
+INLINE int64_t join(char *to, const char *from, int64_t from_ld, int64_t cols, const int bits,
+		    const int size)
+{
+	const int n = 1 << bits, each = 128 / size / n;
+	int64_t i = 0;
+
+	for (; i + each <= cols; i += each) {
+		v8 v[8];
+
+		UNROLL
+		for (int e = 0; e < 8; e++)
+			v[e] = *(const v8_any *)(from + e / (8 / n) * from_ld + i * size +
+						 e % (8 / n) * 16);
+		zip_all(v, bits, size);
+		UNROLL
+		for (int e = 0; e < 8; e++)
+			*(v8_any *)(to + i * n * size + e * 16) = v[e];
+	}
+	return i;
+}
+
 /* Leading dimensions in bytes; a line of 64 bytes of from at a time is used up. */
 INLINE void turn(char *to, int64_t to_ld, const char *from, int64_t from_ld, int64_t rows,
 		 int64_t cols, const int size)
 {
 	const int n = 16 / size;
-	const int64_t whole_rows = rows / n * n, whole_cols = cols / n * n;
+	int64_t whole_rows, whole_cols, done;
 
+	if (from_ld == cols * size && (cols == 2 || cols == 4 || cols == 8)) {
+		done = cols == 2 ? part(to, to_ld, from, rows, 1, size) :
+		       cols == 4 ? part(to, to_ld, from, rows, 2, size) :
+				   part(to, to_ld, from, rows, 3, size);
+		to += done * size;
+		from += done * from_ld;
+		rows -= done;
+	} else if (to_ld == rows * size && (rows == 2 || rows == 4 || rows == 8)) {
+		done = rows == 2 ? join(to, from, from_ld, cols, 1, size) :
+		       rows == 4 ? join(to, from, from_ld, cols, 2, size) :
+				   join(to, from, from_ld, cols, 3, size);
+		to += done * to_ld;
+		from += done * size;
+		cols -= done;
+	}
+	whole_rows = rows / n * n;
+	whole_cols = cols / n * n;
 	for (int64_t j0 = 0; j0 < whole_cols; j0 += 4 * n) {
 		const int64_t end = j0 + 4 * n < whole_cols ? j0 + 4 * n : whole_cols;
 

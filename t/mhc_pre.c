@@ -50,6 +50,7 @@ enum {
 	APART = 4096,		/* rows of phi of very different sizes */
 	LARGE_PHI = 8192,	/* one number of phi is almost the largest there is */
 	PEAKED = 16384,		/* entries of exp(z) that are 1e-8 of others */
+	TOGETHER = 32768,	/* streams of a channel next to each other */
 };
 
 struct pre {
@@ -104,6 +105,11 @@ static int any_layout(const struct pre *s)
 	return s->how & LAYOUTS && rnd_below(&rnd, 2) ? (int)rnd_below(&rnd, 16) : 0;
 }
 
+static int stream_layout(const struct pre *s)
+{
+	return s->how & TOGETHER ? SWAPPED : any_layout(s);
+}
+
 static int there(const struct pre *s)
 {
 	return !(s->how & FEWER) || rnd_below(&rnd, 3) > 0;
@@ -129,7 +135,7 @@ static void make_inputs(struct tcase *c, const struct pre *s)
 	int k;
 
 	if (!(s->how & STATIC))
-		streams(c, X, s->dtype, s->T, n, s->C, any_layout(s), 1.5);
+		streams(c, X, s->dtype, s->T, n, s->C, stream_layout(s), 1.5);
 	if (!(s->how & (STATIC | STATIC_MIX)))
 		weights(c, PHI, m, K, 1 / sqrt((double)K + 1), any_layout(s));
 	for (k = 0; s->how & APART && k < m; k++) {
@@ -391,7 +397,7 @@ static int backward_case(const struct pre *s)
 	if (!c.head && (there(s) || s->how & NO_U))
 		coefs(&c, DA, S, n, 1, any_layout(s), 1);
 	if (s->how & WITH_DY && !c.head && !no_x)
-		streams(&c, DY, s->dtype, s->T, n, s->C, any_layout(s), 1);
+		streams(&c, DY, s->dtype, s->T, n, s->C, stream_layout(s), 1);
 	if (s->how & WITH_SAVED && !no_phi) {
 		struct operand *o = make(&c, SAVED, HZ_F32, SPLIT, 2, (int64_t[]){S, m + 1}, 0);
 		double *unused = calloc((size_t)(S * n * (n + 2)) + 1, 8);
@@ -405,7 +411,7 @@ static int backward_case(const struct pre *s)
 		free(unused);
 	}
 	if (!no_x && there(s))
-		gradient(streams(&c, DX, s->dtype, s->T, n, s->C, any_layout(s), 0), s);
+		gradient(streams(&c, DX, s->dtype, s->T, n, s->C, stream_layout(s), 0), s);
 	if (!no_phi && there(s))
 		gradient(weights(&c, DPHI, m, K, 0, any_layout(s)), s);
 	if (there(s))
@@ -530,6 +536,25 @@ static void test_sizes(void)
 		{0, 2, HZ_BF16, WITH_DY, 100, 100, 264, 0},
 		{1, 8, HZ_BF16, WITH_DY, 40, 40, 136, 0},
 		{6, 4, HZ_BF16, WITH_DY, 40, 40, 256, 0},
+		{1, 4, HZ_BF16, TOGETHER | WITH_SAVED | WITH_DY, 130, 130, 64, 0},
+		{1, 2, HZ_F32, TOGETHER | WITH_DY | WITH_GAIN | ACCUMULATE, 40, 40, 136, 0},
+		{1, 8, HZ_F16, TOGETHER | WITH_DY | WITH_SAVED, 33, 33, 72, 0},
+		{2, 3, HZ_BF16, TOGETHER | WITH_GAIN, 50, 50, 40, 0},
+		{1, 4, HZ_BF16, TOGETHER | WITH_NORM | WITH_DY, 20, 20, 40, 0},
+		{1, 4, HZ_F16, TOGETHER, 24, 4, 64, 0},
+		{1, 2, HZ_BF16, TOGETHER | NO_U | WITH_SAVED, 200, 200, 48, 0},
+		{1, 8, HZ_BF16, TOGETHER | WITH_DY | ACCUMULATE, 70, 70, 24, 0},
+		{1, 4, HZ_F32, TOGETHER | WITH_GAIN | WITH_DY, 37, 37, 104, 0},
+		{1, 4, HZ_BF16, TOGETHER, 1, 1, 264, 0},
+		{1, 5, HZ_BF16, NO_U | WITH_SAVED, 300, 300, 32, 0},
+		{1, 8, HZ_BF16, WITH_SAVED, 300, 300, 32, 0},
+		{1, 3, HZ_BF16, NO_U | WITH_SAVED, 300, 300, 32, 0},
+		{1, 2, HZ_BF16, NO_U | WITH_SAVED | ACCUMULATE, 300, 300, 32, 0},
+		{1, 8, HZ_BF16, NO_U | WITH_SAVED, 290, 290, 96, 0},
+		{1, 6, HZ_BF16, WITH_DY | ACCUMULATE, 330, 330, 128, 0},
+		{1, 7, HZ_F32, WITH_DY, 260, 260, 40, 0},
+		{1, 5, HZ_F16, WITH_GAIN, 270, 270, 41, 0},
+		{1, 2, HZ_F16, WITH_DY | WITH_NORM, 290, 290, 40, 0},
 		{1, 4, HZ_BF16, HEAD, 100, 100, 256, 0},
 		{1, 4, HZ_F32, HEAD | WITH_NORM, 20, 20, 300, 0},
 		{1, 4, HZ_BF16, STATIC_MIX, 40, 1, 256, 0},
@@ -659,13 +684,13 @@ static int post_pre_case(const struct pre *s)
 	int k;
 
 	begin_case(&c, s);
-	fill_grid(streams(&c, X, s->dtype, T, n, C, any_layout(s), 1));
+	fill_grid(streams(&c, X, s->dtype, T, n, C, stream_layout(s), 1));
 	fill_grid(streams(&c, F, s->dtype, T, 0, C, any_layout(s), 1));
 	fill_grid(coefs(&c, Q, T, n, 0, any_layout(s), 1));
 	fill_grid(coefs(&c, A, T, n, 1, any_layout(s), 1));
 	if (rnd_below(&rnd, 2))
 		fill_grid(vector(&c, BIAS_F, C, 0, 1, any_layout(s)));
-	y = streams(&c, Y, s->dtype, T, n, C, any_layout(s), 0);
+	y = streams(&c, Y, s->dtype, T, n, C, stream_layout(s), 0);
 	post.x = values(&c, X);
 	post.f = values(&c, F);
 	post.q = values(&c, Q);
@@ -741,8 +766,8 @@ static int post_pre_bwd_case(const struct pre *s)
 	streams(&c, DU, s->dtype, T, 0, C, any_layout(s), 1);
 	coefs(&c, DP, T, n, 0, any_layout(s), 1);
 	coefs(&c, DA, T, n, 1, any_layout(s), 1);
-	streams(&c, DY, s->dtype, T, n, C, any_layout(s), 1);
-	gradient(streams(&c, DX, s->dtype, T, n, C, any_layout(s), 0), s);
+	streams(&c, DY, s->dtype, T, n, C, stream_layout(s), 1);
+	gradient(streams(&c, DX, s->dtype, T, n, C, stream_layout(s), 0), s);
 	gradient(weights(&c, DPHI, ref_pre_rows(&r), n * C, 0, 0), s);
 	gradient(vector(&c, DBIAS, ref_pre_rows(&r), 0, 0, 0), s);
 	streams(&c, DF, s->dtype, T, 0, C, any_layout(s), 0);

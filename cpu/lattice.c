@@ -9,6 +9,7 @@
  */
 #include <config.h>
 
+#include <assert.h>
 #include <math.h>
 
 #include "cpu/lattice.h"
@@ -117,6 +118,8 @@ static void put_index(const struct encode_job *job, const int32_t *digits, uint1
 {
 	const int count = job->lanes.digits;
 
+	HZI_LATTICE_KNOWN(job->rule);
+	assert(count > 0);
 	for (int first = 0; first < job->rule->d; first += count, index += RUN) {
 		uint32_t sum = 0;
 
@@ -333,7 +336,7 @@ static void encode_first_fit(const struct encode_job *job, struct encoded *e, st
 static void encode_best_fit(const struct encode_job *job, struct encoded *e, struct pending *p)
 {
 	const struct hzi_lattice_rule *r = job->rule;
-	float error[RUN + ROOM], least[RUN];
+	float error[RUN + ROOM], least[RUN] = {0};
 
 	memset(e->t, 255, (size_t)e->count);
 	for (int t = 0; t < r->scales; t++) {

@@ -60,23 +60,23 @@ static void get_scales(const struct decode_job *job, const struct place *at, int
 		       int64_t count, float *scales)
 {
 	const struct hzi_lattice_rule *r = job->rule;
-	const int64_t step = job->map.t_step;
-	const uint8_t *from = job->a->t + at->t + first / r->group * step;
+	const int64_t step = job->map.t_step, group = r->group;
+	const uint8_t *from = job->a->t + at->t + first / group * step;
 	const int last = r->scales - 1;
 
 	if (step == 1) {
 		float apart[RUN];
-		float *const each = r->group == 1 ? scales : apart;
+		float *const each = group == 1 ? scales : apart;
 
 		job->kern->lattice_scales(&(struct hzi_lattice_scales){
 			.t = from,
 			.scale = r->scale,
 			.to = each,
-			.count = ceil_div(count, r->group),
+			.count = ceil_div(count, group),
 			.last = last,
 		});
-		for (int64_t i = 0, g = 0; r->group > 1 && i < count; g++) {
-			const int64_t end = min_of(i + r->group, count);
+		for (int64_t i = 0, g = 0; group > 1 && i < count; g++) {
+			const int64_t end = min_of(i + group, count);
 
 			while (i < end)
 				scales[i++] = apart[g];
@@ -84,7 +84,7 @@ static void get_scales(const struct decode_job *job, const struct place *at, int
 		return;
 	}
 	for (int64_t i = 0; i < count; from += step) {
-		const int64_t end = min_of(i + r->group, count);
+		const int64_t end = min_of(i + group, count);
 		const float scale = r->scale[*from < last ? *from : last];
 
 		for (; i < end; i++)

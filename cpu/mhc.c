@@ -5,6 +5,7 @@
  */
 #include <config.h>
 
+#include <assert.h>
 #include <math.h>
 #include <string.h>
 
@@ -63,7 +64,7 @@ void hzi_mhc_untile(const struct hzi_mhc_array *a, int64_t size, int64_t t, int6
 {
 	char *const to = hzi_mhc_at(a, size, t, c);
 
-	if (hzi_mhc_in_place(a))
+	if (!tile->p || hzi_mhc_in_place(a))
 		return;
 	if (n > 1 && a->stream == 1) {
 		hzi_turn(to, a->channel, tile->p, tile->stream, n, count, size);
@@ -153,6 +154,7 @@ static void streams_units(void *data, int thread, int64_t begin, int64_t end)
 	struct hzi_mhc_taken coef = {0};
 
 	(void)thread;
+	assert(begin == end || length > 0);
 	for (int64_t t = begin; t < end; t++) {
 		if (t == begin || t % length == 0) {
 			coef.p = hzi_mhc_take(&a->p, t / length, n, 1, p);
@@ -649,8 +651,8 @@ static void chain_tile(const struct hz_context *ctx, const struct hzi_mhc_recomp
 {
 	const struct hzi_mhc_shape *const s = &a->s;
 	const int n = s->n;
-	const int64_t size = hzi_mhc_size(s->dtype), g = t / hzi_mhc_length(s);
-	const int64_t room = hzi_mhc_room(count);
+	const int64_t size = hzi_mhc_size(s->dtype), length = hzi_mhc_length(s);
+	const int64_t g = length > 0 ? t / length : 0, room = hzi_mhc_room(count);
 	struct hzi_mhc_shape all = *s;		/* what all layers write, as rows of u */
 	float x[2][CHAIN_BYTES / 4], f[HZI_MHC_WIDE], u[HZI_MHC_WIDE];
 	struct hzi_mhc_tile now = hzi_mhc_tile(&a->x, size, t, c, n, count, x[1], true);
@@ -763,6 +765,7 @@ int hzi_cpu_mhc_diagnose(struct hz_context *ctx, const struct hzi_mhc_diagnose_a
 	const int n = a->n;
 
 	(void)ctx;
+	assert(a->a.data && n > 0 && n <= HZI_MHC_STREAMS);
 	for (int64_t s = 0; s < a->groups; s++) {
 		float product[HZI_MHC_STREAMS * HZI_MHC_STREAMS] = {0}, out[4] = {0};
 

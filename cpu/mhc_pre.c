@@ -8,6 +8,7 @@
  */
 #include <config.h>
 
+#include <assert.h>
 #include <string.h>
 
 #include "cpu/mhc_pre.h"
@@ -144,6 +145,7 @@ static void mix_units(void *data, int thread, int64_t begin, int64_t end)
 	const int64_t length = hzi_mhc_length(&a->s);
 	float p[HZI_MHC_STREAMS];
 
+	assert(begin == end || length > 0);
 	for (int64_t t = begin; t < end; t++) {
 		hzi_mhc_take(&a->p, t / length, a->s.n, 1, p);
 		branch_input(job->ctx, a, t, p, r.du, job->stream_u, t + 1 < end);

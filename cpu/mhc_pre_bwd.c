@@ -530,7 +530,7 @@ static void chunk_of_groups(const struct bwd_job *job, int64_t chunk,
 
 	for (int64_t g = chunk * plan->chunk; g < end; g += TOKENS) {
 		const int groups = (int)hzi_mhc_min(TOKENS, end - g);
-		float rho[TOKENS], factor[TOKENS], d[TOKENS * HZI_MHC_ROWS];
+		float rho[TOKENS], factor[TOKENS] = {0}, d[TOKENS * HZI_MHC_ROWS];
 
 		remake(job, recall(job, g, groups, r), 0, groups, r, rho);
 		take_sums(job, g, groups, r);

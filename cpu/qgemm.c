@@ -199,7 +199,8 @@ static struct columns make_columns(const struct job *job, int64_t j, int64_t n, 
 	const struct hzi_qgemm_args *a = job->a;
 	const int64_t padded = hzi_round_up(n, PANEL), bytes = columns_bytes(n);
 	const uint32_t zero = (uint32_t)(a->a_zero - job->less), k = (uint32_t)a->k;
-	const int32_t *bias = a->bias_dtype == HZ_S32 ? (const int32_t *)a->bias + j : NULL;
+	const int32_t *bias = a->bias && a->bias_dtype == HZ_S32 ?
+			      (const int32_t *)a->bias + j : NULL;
 	struct columns c = {.sum = sum, .bias = a->bias};
 	int64_t most = 0;
 
@@ -348,9 +349,9 @@ static void pack_rows(void *data, int thread, int64_t begin, int64_t end)
 			const int32_t zero = row_zero(a, item, job->first + i + l) - job->less;
 
 			job->a_zero[slot * job->step_rows + i + l] = zero;
-			if (job->rows_wanted)
-				row[l] = (int32_t)((uint32_t)row[l] -
-						   (uint32_t)a->k * (uint32_t)zero);
+			if (p.row)
+				p.row[l] = (int32_t)((uint32_t)p.row[l] -
+						     (uint32_t)a->k * (uint32_t)zero);
 		}
 	}
 }

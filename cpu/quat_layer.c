@@ -118,7 +118,7 @@ static void drop_work(void *job, int thread, int64_t begin, int64_t end)
 	(void)thread;
 	while (begin < end) {
 		const int64_t channel = begin % m->shape[last];
-		int64_t from = 4 * channel, to = 4 * channel, rest = begin / m->shape[last];
+		int64_t from = 4 * channel, to = from, rest = begin / m->shape[last];
 		int64_t count = m->shape[last] - channel;
 
 		for (int d = last - 1; d >= 0; d--) {

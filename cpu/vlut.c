@@ -5,6 +5,7 @@
  */
 #include <config.h>
 
+#include <assert.h>
 #include <string.h>
 
 #include "cpu/lattice.h"
@@ -329,6 +330,8 @@ void hzi_vlut_point(const struct hzi_vlut_side *s, const struct hzi_vlut_view *v
 {
 	uint32_t weight = 1;
 
+	HZI_LATTICE_KNOWN(s->rule);
+	assert(s->embed == s->rule->embed);
 	memset(p, 0, (size_t)s->embed * 4);
 	for (int m = 0; m < s->rule->levels; m++, weight *= (uint32_t)s->rule->q) {
 		int32_t c[HZI_LATTICE_DIMS];

@@ -52,6 +52,7 @@ static float map_block(const struct hzi_vlut_side *w, const float *x, float *to)
 	const int d = w->rule->d;
 	float u[HZI_LATTICE_DIMS], s = 0;
 
+	HZI_LATTICE_KNOWN(w->rule);
 	for (int i = 0; i < d; i++) {
 		u[i] = x[i];
 		if (w->matrices) {

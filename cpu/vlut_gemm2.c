@@ -11,6 +11,7 @@
  */
 #include <config.h>
 
+#include <assert.h>
 #include <string.h>
 
 #include "cpu/vlut.h"
@@ -98,9 +99,9 @@ static void values_of_x(void *data, int thread, int64_t begin, int64_t end)
 {
 	struct job *j = data;
 	const struct hzi_vlut_side *x = &j->x;
-	const int d = x->rule->d;
-	const int64_t k = j->a->w.k;
+	const int64_t k = j->a->w.k, d = x->rule->d;
 
+	HZI_LATTICE_KNOWN(x->rule);
 	for (int64_t panel = begin; panel < end; panel++) {
 		const int64_t row = panel * HZI_VLUT_ROWS;
 		const int64_t rows = hzi_vlut_min(HZI_VLUT_ROWS, x->w->rows - row);
@@ -119,7 +120,7 @@ static void values_of_x(void *data, int thread, int64_t begin, int64_t end)
 
 				hzi_vlut_point(x, &v, i, b, p);
 				hzi_lattice_value(x->rule, x->matrices, p, x->w->sub, t, value);
-				for (int e = 0; e < d && b * d + e < k; e++)
+				for (int e = 0; e < x->rule->d && b * d + e < k; e++)
 					j->values[(row + i) * k + b * d + e] = value[e] * scale;
 			}
 		}
@@ -221,6 +222,7 @@ static double dot_real(const struct job *j, const struct pair *r, int64_t b)
 
 	if (!j->w.sub && !j->x.sub)
 		return sum;
+	assert(j->w.rule->d == j->x.rule->d);
 	coordinates(&j->w, r->wv, r->w_row, b, u);
 	coordinates(&j->x, r->xv, r->x_row, b, v);
 	for (int i = 0; i < j->w.rule->d; i++)

@@ -112,7 +112,7 @@ int hzi_pre_means(struct hz_context *ctx, const char *op, const struct hzi_mhc_s
 		  const struct hzi_mhc_array *x, const struct hzi_pre_room *room,
 		  struct hzi_mhc_array *from, int *dtype)
 {
-	const int64_t columns = s->n * s->channels;
+	const int64_t columns = s->n * s->channels, length = s->groups ? s->tokens / s->groups : 0;
 	const struct hzi_mhc_means p = {
 		.x = *x, .sums = room->mean_sums, .tokens = s->tokens, .groups = s->groups,
 		.channels = s->channels, .n = s->n, .dtype = s->dtype,
@@ -134,7 +134,7 @@ int hzi_pre_means(struct hz_context *ctx, const char *op, const struct hzi_mhc_s
 	return hzi_pre_sum_rows(ctx, op, 1, &(struct hzi_mhc_sum_rows){
 		.in = room->mean_sums, .out = room->means, .rows = room->mean_splits,
 		.width = s->groups * columns, .stride = s->groups * columns,
-		.scale = s->tokens > 0 ? 1.0f / (float)(s->tokens / s->groups) : 0,
+		.scale = length > 0 ? 1.0f / (float)length : 0,
 	});
 }
 

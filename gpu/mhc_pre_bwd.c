@@ -225,7 +225,7 @@ static bool groups_quick(const struct hzi_mhc_dx *p)
 			return false;
 	}
 	return p->n == 4 && p->dtype != HZ_F32 && p->du_dtype == p->dtype && p->channels > 0 &&
-	       p->channels % 8 == 0 && p->tokens > p->groups;
+	       p->channels % 8 == 0 && p->tokens > p->groups && p->groups > 0;
 }
 
 /* from: what was projected, of dtype from_dtype */
@@ -238,6 +238,7 @@ static int dx_pass(struct hz_context *ctx, const struct hzi_mhc_pre_bwd_args *a,
 		.n = a->s.n, .m = a->rule.m, .dtype = from_dtype,
 	};
 	struct hzi_mhc_dx mix = weights;
+	const int64_t length = a->s.groups ? a->s.tokens / a->s.groups : 0;
 
 	if (!a->dx.data)
 		return HZ_OK;
@@ -254,7 +255,7 @@ static int dx_pass(struct hz_context *ctx, const struct hzi_mhc_pre_bwd_args *a,
 	if (plan->shared) {
 		weights.dx = hzi_pre_array(plan->shared, a->s.n, a->s.channels);
 		weights.dx_dtype = HZ_F32;
-		weights.scale = 1.0f / (float)(a->s.tokens / a->s.groups);
+		weights.scale = 1.0f / (float)length;
 		HZ_CHECK(launch_dx(ctx, &weights));
 		mix.shared = plan->shared;
 		mix.draw = mix.own = NULL;

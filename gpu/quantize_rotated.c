@@ -142,7 +142,7 @@ static bool converts(const struct hzi_codes_args *a, const struct hzi_hadamard_a
 		     int64_t step, int64_t block, const int64_t *stride, const void *x,
 		     int64_t *pieces)
 {
-	int64_t back_to_back[HZ_MAXDIM], values = row_of(t);
+	int64_t back_to_back[HZ_MAXDIM] = {0}, values = row_of(t);
 
 	lay_out(t, back_to_back);
 	for (int d = 0; d < t->ndim; d++) {

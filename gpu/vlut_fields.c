@@ -163,7 +163,8 @@ int hzi_cuda_vlut_fields_gemm(struct hz_context *ctx, const struct hzi_vlut_gemm
 	};
 	struct plan plan;
 
-	plan_of(ctx, a, &plan);
+	if (!plan_of(ctx, a, &plan))
+		return hzi_fail(ctx, HZ_ENOTSUP, "vlut_gemm: not by fields of bits");
 
 	const struct hzi_launch launch = {
 		.grid = {(unsigned)(plan.shares * plan.split)}, .block = {HZI_FIELDS_THREADS},

@@ -104,7 +104,8 @@ static int decode(struct hz_context *ctx, const hz_lattice *l, const struct hzi_
 	hz_lattice scaled;
 	float f;
 
-	scaled_lattice(l, w, &scaled, &f);
+	if (!scaled_lattice(l, w, &scaled, &f))
+		return hzi_fail(ctx, HZ_ENOTSUP, "vlut_gemm: not by values in f16");
 	*factor *= f;
 
 	if (hzi_cuda_vlut_bits(l, w))

@@ -5,6 +5,7 @@
  */
 #include <config.h>
 
+#include <assert.h>
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -490,6 +491,7 @@ int hz_lattice_open(hz_context *ctx, hz_lattice **lattice, const hz_lattice_opts
 	if (!lattice || !o)
 		return hzi_fail(ctx, HZ_EINVAL, "%s: %s is NULL", op, lattice ? "opts" : "lattice");
 	HZ_CHECK(check_opts(ctx, o, d));
+	assert(d > 0);
 	l = hzi_malloc(ctx, sizeof(*l), 64);
 	if (!l)
 		return hzi_fail(ctx, HZ_ENOMEM, "%s: no memory for %zu bytes", op, sizeof(*l));

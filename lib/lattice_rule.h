@@ -13,6 +13,7 @@
 #ifndef HZI_LATTICE_RULE_H
 #define HZI_LATTICE_RULE_H
 
+#include <assert.h>
 #include <float.h>
 #include <math.h>
 #include <stdint.h>
@@ -80,6 +81,18 @@ struct hzi_lattice_matrices {
 	/* Of the QR of a basis: R_ij / R_ii, j > i, and R_ii > 0 */
 	double mu[HZI_LATTICE_DIMS * HZI_LATTICE_DIMS], diagonal[HZI_LATTICE_DIMS];
 };
+
+/* What hz_lattice_open() has seen to, for who reads one function at a time, as analysers do */
+#ifdef __CUDACC__
+#define HZI_LATTICE_KNOWN(r) ((void)0)
+#else
+#define HZI_LATTICE_KNOWN(r) \
+	assert((r)->d > 0 && (r)->d <= HZI_LATTICE_DIMS && \
+	       (r)->embed == (r)->d + ((r)->kind == HZI_LATTICE_A2) && \
+	       ((r)->kind != HZI_LATTICE_A2 || (r)->d == 2) && \
+	       ((r)->kind != HZI_LATTICE_D || (r)->d >= 2) && \
+	       ((r)->kind != HZI_LATTICE_E8 || (r)->d == 8))
+#endif
 
 /* ---- Arithmetic without contraction ---------------------------------------------------------- */
 
@@ -300,6 +313,7 @@ HZI_LATTICE void hzi_lattice_coordinates(const struct hzi_lattice_rule *r, const
 {
 	const int d = r->d;
 
+	HZI_LATTICE_KNOWN(r);
 	switch (r->kind) {
 	case HZI_LATTICE_A2:
 		z[0] = -p[2];
@@ -329,6 +343,7 @@ HZI_LATTICE void hzi_lattice_combine(const struct hzi_lattice_rule *r, const int
 {
 	const int d = r->d;
 
+	HZI_LATTICE_KNOWN(r);
 	switch (r->kind) {
 	case HZI_LATTICE_A2:
 		p[0] = z[0] + z[1];
@@ -366,6 +381,7 @@ HZI_LATTICE void hzi_lattice_digits(const struct hzi_lattice_rule *r, const int3
 HZI_LATTICE_OFTEN void hzi_lattice_parent(const struct hzi_lattice_rule *r,
 				    const struct hzi_lattice_matrices *m, int32_t *g)
 {
+	HZI_LATTICE_KNOWN(r);
 	switch (r->kind) {
 	case HZI_LATTICE_A2:
 		hzi_lattice_nearest_a2(r->q, g);
@@ -400,6 +416,7 @@ HZI_LATTICE int hzi_lattice_fits(const struct hzi_lattice_rule *r,
 {
 	int32_t rest[HZI_LATTICE_DIMS], any = 0;
 
+	HZI_LATTICE_KNOWN(r);
 	for (int i = 0; i < r->embed; i++)
 		rest[i] = g[i];
 	for (int level = 0; level < r->levels; level++)
@@ -416,6 +433,7 @@ HZI_LATTICE void hzi_lattice_leader(const struct hzi_lattice_rule *r,
 {
 	int32_t f[HZI_LATTICE_DIMS];
 
+	HZI_LATTICE_KNOWN(r);
 	hzi_lattice_combine(r, b, c);
 	for (int i = 0; i < r->embed; i++)
 		f[i] = c[i];
@@ -431,6 +449,7 @@ HZI_LATTICE uint32_t hzi_lattice_index(const struct hzi_lattice_rule *r, const i
 {
 	uint32_t index = 0;
 
+	HZI_LATTICE_KNOWN(r);
 	for (int j = r->d - 1; j >= 0; j--)
 		index = index * (uint32_t)r->q + (uint32_t)b[j];
 	return index;
@@ -439,6 +458,7 @@ HZI_LATTICE uint32_t hzi_lattice_index(const struct hzi_lattice_rule *r, const i
 /* And back; what no digits have as the remainder of q^d. */
 HZI_LATTICE void hzi_lattice_unindex(const struct hzi_lattice_rule *r, uint32_t index, int32_t *b)
 {
+	HZI_LATTICE_KNOWN(r);
 	for (int j = 0; j < r->d; j++) {
 		b[j] = (int32_t)(index % (uint32_t)r->q);
 		index /= (uint32_t)r->q;
@@ -674,6 +694,7 @@ HZI_LATTICE void hzi_lattice_level0(const struct hzi_lattice_rule *r,
 	int32_t turn, sum;
 	int where;
 
+	HZI_LATTICE_KNOWN(r);
 	switch (r->kind) {
 	case HZI_LATTICE_A2:
 		hzi_lattice_level0_a2(y, g);
@@ -711,6 +732,7 @@ HZI_LATTICE int hzi_lattice_map(const struct hzi_lattice_rule *r,
 	float finite[HZI_LATTICE_DIMS];
 	int met = 0;
 
+	HZI_LATTICE_KNOWN(r);
 	for (int i = 0; i < r->d; i++) {
 		met |= fabsf(x[i]) > FLT_MAX ? HZI_LATTICE_IS_INF : 0;
 		finite[i] = hzi_lclamp(x[i], FLT_MAX);
@@ -745,6 +767,7 @@ HZI_LATTICE_OFTEN int hzi_lattice_try(const struct hzi_lattice_rule *r,
 {
 	int inside = 1;
 
+	HZI_LATTICE_KNOWN(r);
 	for (int i = 0; i < r->d; i++) {
 		float u = hzi_lmul(hzi_lclamp(hzi_lmul(v[i], inverse), FLT_MAX), factor);
 
@@ -803,6 +826,7 @@ HZI_LATTICE float hzi_lattice_error(const struct hzi_lattice_rule *r,
 {
 	float e[HZI_LATTICE_DIMS], sum = 0;
 
+	HZI_LATTICE_KNOWN(r);
 	for (int i = 0; i < r->embed; i++)
 		e[i] = (float)(g[i] - r->offset[i]);
 	if (r->kind == HZI_LATTICE_A2) {
@@ -951,6 +975,7 @@ HZI_LATTICE void hzi_lattice_value(const struct hzi_lattice_rule *r,
 {
 	float u[HZI_LATTICE_DIMS];
 
+	HZI_LATTICE_KNOWN(r);
 	if (r->kind == HZI_LATTICE_A2) {
 		u[0] = hzi_lmul(0.5f, (float)(p[0] - r->offset[0] - p[2] + r->offset[2]));
 		u[1] = hzi_lmul(-0.86602540378443864676f, (float)(p[1] - r->offset[1]));

@@ -35,7 +35,7 @@ static int linear_case(struct dev *dev, int x_dtype, int q_dtype, int y_dtype, i
 	hz_tensor tx, tb, ty, tw, tq, ts, tz, tbs, tbias;
 	hz_qgemm_opts o = { 0 }, g;
 	unsigned char *got, *want;
-	size_t bytes, total;
+	size_t bytes = 0, total;
 	hz_packed packed;
 	int64_t i;
 	int status = 0, good;

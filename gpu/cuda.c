@@ -548,11 +548,12 @@ int hzi_cuda_tensor_map(struct hz_context *ctx, const char *op, struct hzi_tenso
 
 int hzi_cuda_tensor_map_planes(struct hz_context *ctx, const char *op, struct hzi_tensor_map *map,
 			       const void *p, int64_t columns, int64_t rows, int64_t row_bytes,
-			       int planes, int64_t plane_bytes, int box_rows, int box_planes)
+			       int planes, int64_t plane_bytes, int box_bytes, int box_rows,
+			       int box_planes)
 {
 	const uint64_t sizes[] = {(uint64_t)columns, (uint64_t)rows, (uint64_t)planes};
 	const uint64_t steps[] = {(uint64_t)row_bytes, (uint64_t)plane_bytes};
-	const uint32_t box[] = {128, (uint32_t)box_rows, (uint32_t)box_planes};
+	const uint32_t box[] = {(uint32_t)box_bytes, (uint32_t)box_rows, (uint32_t)box_planes};
 
 	return describe(ctx, op, map, p, 3, sizes, steps, box);
 }

@@ -84,10 +84,11 @@ int hzi_cuda_tensor_map(struct hz_context *ctx, const char *op, struct hzi_tenso
 			const void *p, int64_t columns, int64_t rows, int64_t row_bytes,
 			int box_bytes, int box_rows);
 
-/* The same of 128 bytes of columns by box_rows rows of box_planes of planes, plane_bytes apart. */
+/* The same by box_rows rows of box_planes of planes, plane_bytes apart. */
 int hzi_cuda_tensor_map_planes(struct hz_context *ctx, const char *op, struct hzi_tensor_map *map,
 			       const void *p, int64_t columns, int64_t rows, int64_t row_bytes,
-			       int planes, int64_t plane_bytes, int box_rows, int box_planes);
+			       int planes, int64_t plane_bytes, int box_bytes, int box_rows,
+			       int box_planes);
 
 /* ---- What the command line and the tests need besides ---------------------------------------- */
 

@@ -187,6 +187,9 @@ END
 KERNELS(vlut_stream)
 #include "vlut_stream.kernels.def"
 END
+KERNELS(vlut_batch)
+#include "vlut_batch.kernels.def"
+END
 KERNELS(vlut_mma)
 #include "vlut_mma.kernels.def"
 END

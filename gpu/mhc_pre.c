@@ -43,8 +43,8 @@ int hzi_pre_map(struct hz_context *ctx, const char *op, struct hzi_tensor_map *m
 		return HZ_OK;
 	return hzi_cuda_tensor_map_planes(ctx, op, map, x->data, 2 * s->channels, s->tokens,
 					  2 * x->token, streams,
-					  2 * (streams > 1 ? x->stream : x->token), tokens,
-					  at_a_time);
+					  2 * (streams > 1 ? x->stream : x->token), 128,
+					  tokens, at_a_time);
 }
 
 bool hzi_pre_norm_near(const struct hzi_mhc_array *x, const struct hzi_mhc_array *u,

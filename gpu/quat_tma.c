@@ -238,7 +238,7 @@ static int map_lines(struct hz_context *ctx, struct hzi_tensor_map *map,
 {
 	return hzi_cuda_tensor_map_planes(ctx, "quat_gemm", map, p->data, 2 * p->all_k, p->lines,
 					  2 * p->all_k, p->count * (1 + p->split),
-					  2 * p->all_k * p->all_lines, box_lines, 1);
+					  2 * p->all_k * p->all_lines, 128, box_lines, 1);
 }
 
 static int multiply(struct hz_context *ctx, const struct hzi_quat_gemm_args *a,

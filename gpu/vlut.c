@@ -245,7 +245,7 @@ static int gemm_any(struct hz_context *ctx, const struct hzi_vlut_gemm_args *a)
 }
 
 /* The ways that a call can go, in the order of preference */
-enum way { PLANES, OCTETS, STREAM, FIELDS, HALF, WGMMA, MMA, WHOLE, DECODED, ANY };
+enum way { PLANES, OCTETS, STREAM, BATCH, FIELDS, HALF, WGMMA, MMA, WHOLE, DECODED, ANY };
 
 /*
  * Turns of vlut_mma before decoding to memory is faster: of 8 vectors, or 2 by the large tables of
@@ -268,6 +268,8 @@ static enum way way_of(const struct hz_context *ctx, const struct hzi_vlut_gemm_
 		return OCTETS;
 	if (hzi_cuda_vlut_stream_takes(ctx, a))
 		return STREAM;
+	if (hzi_cuda_vlut_batch_takes(ctx, a))
+		return BATCH;
 	if ((octets || a->batch > MOST_WHOLE) && hzi_cuda_vlut_whole_takes(a))
 		return WHOLE;
 	if ((a->batch <= HZI_FIELDS_BATCH || !wgmma) && hzi_cuda_vlut_fields_takes(ctx, a))
@@ -313,6 +315,8 @@ int hzi_cuda_vlut_gemm(struct hz_context *ctx, const struct hzi_vlut_gemm_args *
 		return hzi_cuda_vlut_octets_gemm(ctx, a);
 	case STREAM:
 		return hzi_cuda_vlut_stream(ctx, a);
+	case BATCH:
+		return hzi_cuda_vlut_batch(ctx, a);
 	case FIELDS:
 		return hzi_cuda_vlut_fields_gemm(ctx, a);
 	case HALF:

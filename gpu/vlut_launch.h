@@ -71,6 +71,10 @@ int hzi_cuda_vlut_planes(struct hz_context *ctx, const struct hzi_vlut_gemm_args
 bool hzi_cuda_vlut_stream_takes(const struct hz_context *ctx, const struct hzi_vlut_gemm_args *a);
 int hzi_cuda_vlut_stream(struct hz_context *ctx, const struct hzi_vlut_gemm_args *a);
 
+/* The same codes, by many vectors of f16, on Hopper. No workspace. */
+bool hzi_cuda_vlut_batch_takes(const struct hz_context *ctx, const struct hzi_vlut_gemm_args *a);
+int hzi_cuda_vlut_batch(struct hz_context *ctx, const struct hzi_vlut_gemm_args *a);
+
 /*
  * Packed E8 of q = 4 with two levels and one scale, of rows that are not too long (vlut_octets.c):
  * whether it is packed so; units of a row, bytes, packing; the points less o as bytes or the values

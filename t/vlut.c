@@ -483,6 +483,38 @@ static void test_octets(struct dev *dev)
 	ok(good, "%s: packed E8, many rows and long ones", dev->name);
 }
 
+/*
+ * Packed fields by more vectors of f16, rows of which are aligned: tiles of 32 to 256 columns and
+ * of 64 to 192 rows, one and more of both, chunks of 128 that are whole or not, split or not
+ */
+static void test_batches(struct dev *dev)
+{
+	static const struct {
+		int64_t rows, batch, k;
+	} sizes[] = {
+		{100, 300, 200}, {1070, 32, 1608}, {4240, 9, 328}, {4240, 33, 136},
+		{8460, 12, 128}, {700, 130, 904}, {1070, 256, 264}, {17000, 20, 64},
+		{70, 65, 3080}, {4300, 64, 248}, {300, 256, 2000}, {2150, 129, 8},
+		{64, 16, 4104}, {1, 17, 512}, {520, 513, 72}, {11000, 100, 40},
+		{2040, 130, 520},
+	};
+	int good = 1;
+
+	for (int i = 0; i < (int)(sizeof(sizes) / sizeof(*sizes)); i++) {
+		const struct one o = {
+			.lattice = i % 3 == 1 ? LATTICES - 2 : 0, .rows = sizes[i].rows,
+			.how = PACKED | ((int)rnd_below(&rnd, 32) & ~FEWER), .k = sizes[i].k,
+			.batch = sizes[i].batch, .pad = 8 + (int)(-sizes[i].batch & 7),
+			.x_dtype = HZ_F16, .y_dtype = i % 2 ? HZ_F16 : floats[rnd_below(&rnd, 3)],
+		};
+
+		if (quick && i % 3 == 2)
+			continue;
+		good &= run_one(dev, &o, i % 5 == 3);
+	}
+	ok(good, "%s: packed fields by many aligned vectors", dev->name);
+}
+
 static void test_special(struct dev *dev)
 {
 	int good = 1;
@@ -877,8 +909,10 @@ int main(void)
 		test_bytes(&devs[i]);
 		test_fields(&devs[i]);
 		test_octets(&devs[i]);
-		if (devs[i].device >= HZ_CUDA)
+		if (devs[i].device >= HZ_CUDA) {
+			test_batches(&devs[i]);
 			test_aligned(&devs[i]);
+		}
 		test_special(&devs[i]);
 		test_two_sided(&devs[i]);
 		test_accuracy(&devs[i]);

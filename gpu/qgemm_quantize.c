@@ -505,6 +505,79 @@ static int64_t make_range_columns(int64_t want, const struct dim *i, struct dims
 	return count > INT32_MAX / (tiles_i * shares) ? -1 : count * tiles_i * shares;
 }
 
+#define SM_CLUSTERS 90		/* the first with clusters */
+#define CLUSTER_MAX 8
+#define JOINT_BLOCKS 2		/* of a multiprocessor, which all begin together */
+#define JOINT_PIECES_LOG2 3	/* lanes of pieces: 128 bytes */
+#define JOINT_FEW 8192		/* values or pieces that even few blocks have soon, each */
+
+/*
+ * The same in one launch, if parameters are of one dimension of rows at most: the blocks that share
+ * columns are a cluster. Lines of 128 bytes, or longer ones for fewer blocks than there would be.
+ */
+static int launch_joint(struct hz_context *ctx, const struct dims *dims, int dtype,
+			const struct hzi_choose_qparams_args *a, bool *done)
+{
+	const struct hzi_cuda_device *device = hzi_cuda_device(ctx);
+	const int64_t piece = HZI_TILE_PIECE(dtype);
+	const int64_t want = JOINT_BLOCKS * (int64_t)device->multiprocessors;
+	const int x_dim = closest(dims, false);
+	const struct dim i = dims->d[x_dim];
+	struct dim j = {1, 0, 0, 0, 1};
+	struct hzi_range_tiles p = {.x = a->x, .scale = a->scale, .zero = a->zero,
+				    .q_dtype = a->q_dtype, .symmetric = a->symmetric};
+	struct hzi_launch launch = {0};
+	struct dims outer = *dims;
+	int64_t lanes, tiles, count, shares;
+	int rows = 0;
+
+	*done = false;
+	remove_dim(&outer, x_dim);
+	if (device->sm < SM_CLUSTERS || !i.p || i.size > DIM_MAX)
+		return HZ_OK;
+	p.pieces = are_range_pieces(&i, &outer, i.size, p.x, piece);
+	for (int d = outer.n - 1; d >= 0; d--) {
+		if (outer.d[d].size > DIM_MAX)
+			return HZ_OK;
+		if (outer.d[d].p)
+			continue;
+		j = outer.d[d];
+		remove_dim(&outer, d);
+		rows++;
+	}
+	if (rows > 1)
+		return HZ_OK;
+	p.x_i = i.x;
+	p.x_j = j.x;
+	p.p_i = i.p;
+	p.size_i = p.last_i = (int32_t)i.size;
+	p.size_j = (int32_t)j.size;
+	count = put_outer(&p, &outer);
+	lanes = p.pieces ? i.size / piece : i.size;
+	p.log_i = (int)min_of(p.pieces ? JOINT_PIECES_LOG2 : 5, log2_up(lanes));
+	while (p.log_i < min_of(5, log2_up(lanes)) && lanes >> p.log_i > want / count)
+		p.log_i++;
+	tiles = ceil_div(lanes, (int64_t)1 << p.log_i);
+	if (count > INT32_MAX / CLUSTER_MAX / tiles)
+		return HZ_OK;
+	shares = max_of(1, min_of(CLUSTER_MAX, want / (tiles * count)));
+	shares = min_of(shares, ceil_div(j.size,
+					 HZI_RANGE_PIECES * (HZI_JOINT_THREADS >> p.log_i)));
+	p.share = (int32_t)ceil_div(j.size, shares);
+	if ((!p.pieces || 4 * count * tiles * shares < want) &&
+	    (int64_t)p.share << p.log_i > JOINT_FEW)
+		return HZ_OK;
+	p.tiles_i = hzi_make_quotient(tiles);
+	p.shares = hzi_make_quotient(shares);
+	launch.grid[0] = (unsigned)(count * tiles * shares);
+	launch.block[0] = HZI_JOINT_THREADS * (launch.grid[0] * JOINT_BLOCKS <= want ? 2 : 1);
+	launch.cluster = (unsigned)shares;
+	*done = true;
+	return hzi_cuda_launch(ctx, "choose_qparams", HZI_FAMILY_QGEMM_QUANTIZE,
+			       kernel_of(HZI_KERNEL_range_joint_f32, dtype), &launch, &p,
+			       sizeof(p));
+}
+
 #define ROW_DIRECT 16384	/* elements of a row that one warp may have, or more if there are */
 #define ROWS_DIRECT 4096	/* so many rows */
 
@@ -629,11 +702,13 @@ int hzi_cuda_choose_qparams(struct hz_context *ctx, const struct hzi_choose_qpar
 		.block = {HZI_FLAT_THREADS},
 	};
 	int64_t done = 0;
-	bool groups = false;
+	bool is_done = false;
 
 	if (total && map->params > 1)
-		HZ_CHECK(launch_range_groups(ctx, a, &groups));
-	if (groups)
+		HZ_CHECK(launch_range_groups(ctx, a, &is_done));
+	if (total && map->params > 1 && !is_done)
+		HZ_CHECK(launch_joint(ctx, &t, a->x_dtype, a, &is_done));
+	if (is_done)
 		return HZ_OK;
 	if (total && map->params > 1 && is_direct(&t, closest(&t, false))) {
 		p.scale = a->scale;

@@ -238,6 +238,9 @@ HZ_DEVICE void quantize_rows(const hzi_quantize_rows &p)
 #define KERNEL(name, dtype, struct_name) \
 	extern "C" __global__ __launch_bounds__(HZI_FLAT_THREADS) void \
 	name##_##dtype(const __grid_constant__ struct_name p)
+#define JOINT(dtype) \
+	extern "C" __global__ __launch_bounds__(2 * HZI_JOINT_THREADS, 1) void \
+	range_joint_##dtype(const __grid_constant__ hzi_range_tiles p)
 #define BODY(function, DTYPE) { function<DTYPE>(p); }
 KERNEL(quantize_flat, f32, hzi_quantize_flat) BODY(quantize_flat, HZ_F32)
 KERNEL(quantize_flat, f16, hzi_quantize_flat) BODY(quantize_flat, HZ_F16)
@@ -260,6 +263,9 @@ KERNEL(range_rows, bf16, hzi_range_tiles) BODY(range_rows, HZ_BF16)
 KERNEL(range_columns, f32, hzi_range_tiles) BODY(range_columns, HZ_F32)
 KERNEL(range_columns, f16, hzi_range_tiles) BODY(range_columns, HZ_F16)
 KERNEL(range_columns, bf16, hzi_range_tiles) BODY(range_columns, HZ_BF16)
+JOINT(f32) BODY(range_clusters, HZ_F32)
+JOINT(f16) BODY(range_clusters, HZ_F16)
+JOINT(bf16) BODY(range_clusters, HZ_BF16)
 KERNEL(range_groups, f32, hzi_range_groups) BODY(range_groups, HZ_F32)
 KERNEL(range_groups, f16, hzi_range_groups) BODY(range_groups, HZ_F16)
 KERNEL(range_groups, bf16, hzi_range_groups) BODY(range_groups, HZ_BF16)

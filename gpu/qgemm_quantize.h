@@ -24,6 +24,7 @@
 #define HZI_BACK_PIECES 2	/* the same on the way back to floats */
 #define HZI_RANGE_PIECES 8
 #define HZI_ROWS_THREADS 256
+#define HZI_JOINT_THREADS 256	/* or twice as many */
 
 /* x / divisor of x < 2^31 is (mulhi(x, magic) + x) >> shift. */
 struct hzi_quotient {

@@ -376,6 +376,158 @@ HZ_DEVICE void range_each(const hzi_range_tiles &p)
 	}
 }
 
+/* ---- Columns, by the blocks of a cluster ----------------------------------------------------- */
+
+/* Least and largest of what a lane has of so many columns next to each other, and 0 */
+template <int DTYPE, int V>
+struct column_extent {
+	/* Of pieces of 16 bits two numbers in a word, else numbers as f32 */
+	static constexpr int words = V == 1 ? 1 : 4;
+	static constexpr bool pairs = V == 8;
+	uint32_t low[words], high[words];
+
+	__device__ __forceinline__ static uint32_t least(uint32_t a, uint32_t b)
+	{
+		uint32_t m;
+
+		if (!pairs)
+			return __float_as_uint(fminf(__uint_as_float(a), __uint_as_float(b)));
+		if (DTYPE == HZ_F16)
+			asm("min.f16x2 %0, %1, %2;" : "=r"(m) : "r"(a), "r"(b));
+		else
+			asm("min.bf16x2 %0, %1, %2;" : "=r"(m) : "r"(a), "r"(b));
+		return m;
+	}
+	__device__ __forceinline__ static uint32_t most(uint32_t a, uint32_t b)
+	{
+		uint32_t m;
+
+		if (!pairs)
+			return __float_as_uint(fmaxf(__uint_as_float(a), __uint_as_float(b)));
+		if (DTYPE == HZ_F16)
+			asm("max.f16x2 %0, %1, %2;" : "=r"(m) : "r"(a), "r"(b));
+		else
+			asm("max.bf16x2 %0, %1, %2;" : "=r"(m) : "r"(a), "r"(b));
+		return m;
+	}
+	__device__ __forceinline__ void widen(const range_values<DTYPE, V> &x)
+	{
+		uint32_t w[4];
+
+		if constexpr (V == 1) {
+			w[0] = __float_as_uint(x.v.value());
+		} else {
+			w[0] = x.v.x;
+			w[1] = x.v.y;
+			w[2] = x.v.z;
+			w[3] = x.v.w;
+		}
+#pragma unroll
+		for (int i = 0; i < words; i++) {
+			low[i] = least(low[i], w[i]);
+			high[i] = most(high[i], w[i]);
+		}
+	}
+	__device__ __forceinline__ void join_lane(int other)
+	{
+#pragma unroll
+		for (int i = 0; i < words; i++) {
+			low[i] = least(low[i], __shfl_xor_sync(~0u, low[i], other));
+			high[i] = most(high[i], __shfl_xor_sync(~0u, high[i], other));
+		}
+	}
+	/* The bits of max(0, -x) and max(0, x) of column e */
+	__device__ __forceinline__ uint2 bits(int e) const
+	{
+		const int i = pairs ? e / 2 : e;
+		uint32_t l = low[i], h = high[i];
+
+		if (pairs && DTYPE == HZ_F16) {
+			l = __float_as_uint(e % 2 ? f16_high(l) : f16_low(l));
+			h = __float_as_uint(e % 2 ? f16_high(h) : f16_low(h));
+		} else if (pairs) {
+			l = __float_as_uint(e % 2 ? bf16_high(l) : bf16_low(l));
+			h = __float_as_uint(e % 2 ? bf16_high(h) : bf16_low(h));
+		}
+		return make_uint2(l & 0x7fffffff, h & 0x7fffffff);
+	}
+};
+
+/* The larger of a word in block rank's shared memory, which lies at address in this one's */
+HZ_DEVICE void cluster_max(uint32_t address, uint32_t rank, uint32_t value)
+{
+#if __CUDA_ARCH__ >= 900
+	asm volatile("red.relaxed.cluster.shared::cluster.max.u32 [%0], %1;"
+		     :: "r"(cluster_map(address, rank)), "r"(value) : "memory");
+#endif
+}
+
+/*
+ * As range_each(), but the shares of a column's rows are those of the blocks of one cluster: each
+ * of these has a part of the columns, hears of the others' extents and makes their parameters.
+ */
+template <int DTYPE, int V>
+HZ_DEVICE void range_joint(const hzi_range_tiles &p)
+{
+	using value = decltype(range_values<DTYPE, V>::v);
+	__shared__ uint32_t own[32 * V][2], part[32 * V][2];
+	const int across = 1 << p.log_i, down = (int)blockDim.x >> p.log_i, columns = across * V;
+	const int tx = threadIdx.x & (across - 1), ty = threadIdx.x >> p.log_i;
+	const uint32_t tile = quotient(blockIdx.x, p.shares);
+	const int blocks = (int)p.shares.divisor, rank = (int)(blockIdx.x - tile * blocks);
+	const uint32_t outer = quotient(tile, p.tiles_i);
+	const int i0 = (int)(tile - outer * p.tiles_i.divisor) * columns;
+	const range_place at = place_range(p, outer);
+	const int64_t i = i0 / V + tx;
+	const int begin = rank * p.share;
+	const int end = i < p.size_i / V ? min(p.size_j, begin + p.share) : 0;
+	const value *x = (const value *)p.x + at.x / V + i * (V > 1 ? 1 : p.x_i);
+	const int64_t step = p.x_j / V;
+	column_extent<DTYPE, V> r = {};
+
+	for (int n = threadIdx.x; n < 64 * V; n += (int)blockDim.x)
+		own[n / 2][n % 2] = part[n / 2][n % 2] = 0;
+	__syncthreads();
+	cluster_arrive();
+	for (int j = begin + ty; j < end; j += down * HZI_RANGE_PIECES) {
+		range_values<DTYPE, V> v[HZI_RANGE_PIECES];
+
+		/* Behind the last row it is that once more: a question would keep loads apart. */
+#pragma unroll
+		for (int s = 0; s < HZI_RANGE_PIECES; s++)
+			v[s].v = x[min(j + s * down, end - 1) * step];
+#pragma unroll
+		for (int s = 0; s < HZI_RANGE_PIECES; s++)
+			r.widen(v[s]);
+	}
+	for (int other = across; other < 32; other *= 2)
+		r.join_lane(other);
+	if (threadIdx.x % 32 < across) {
+#pragma unroll
+		for (int e = 0; e < V; e++) {
+			const uint2 bits = r.bits(e);
+
+			atomicMax(&part[tx * V + e][0], bits.x);
+			atomicMax(&part[tx * V + e][1], bits.y);
+		}
+	}
+	__syncthreads();
+	cluster_wait();
+
+	const int each = (columns + blocks - 1) / blocks;
+
+	for (int n = threadIdx.x; n < 2 * columns; n += (int)blockDim.x)
+		cluster_max(shared_address(&own[n / 2][n % 2]), n / 2 / each, part[n / 2][n % 2]);
+	cluster_arrive();
+	cluster_wait();
+	for (int n = rank * each + threadIdx.x; n < min(columns, rank * each + each);
+	     n += (int)blockDim.x) {
+		if (i0 + n < p.size_i)
+			put_parameters(p, at.p + (i0 + n) * p.p_i,
+				       {__uint_as_float(own[n][0]), __uint_as_float(own[n][1])});
+	}
+}
+
 /* ---- Ranges of what lies back to back -------------------------------------------------------- */
 
 /* A range under way: of 16 bits two numbers in one word, -x below above x */
@@ -552,6 +704,14 @@ HZ_DEVICE void range_columns(const hzi_range_tiles &p)
 	constexpr int V = piece<DTYPE>::count;
 
 	p.pieces ? range_each<DTYPE, V>(p) : range_each<DTYPE, 1>(p);
+}
+
+template <int DTYPE>
+HZ_DEVICE void range_clusters(const hzi_range_tiles &p)
+{
+	constexpr int V = piece<DTYPE>::count;
+
+	p.pieces ? range_joint<DTYPE, V>(p) : range_joint<DTYPE, 1>(p);
 }
 
 #endif

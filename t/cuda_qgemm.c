@@ -191,6 +191,48 @@ static void test_base_back(hz_context *ctx, int device)
 	is_str(last()->kernel, "hadamard_base_mma_bf16_m28_9", "28 2^9 back: last");
 }
 
+/*
+ * Ranges of columns are one launch where there are clusters: of blocks, threads, blocks of one. But
+ * not of few columns of many rows, nor of many that are no pieces.
+ */
+static void test_columns(hz_context *ctx, int device)
+{
+	static const struct {
+		int dtype, rows, columns;
+		unsigned grid, block, cluster;
+	} t[] = {
+		{HZ_F32, 16384, 4096, 256, 256, 2},  {HZ_BF16, 16384, 4096, 256, 256, 4},
+		{HZ_BF16, 65536, 1024, 128, 512, 8}, {HZ_F32, 4096, 16384, 256, 256, 0},
+		{HZ_F16, 4096, 11008, 172, 256, 0},  {HZ_BF16, 40, 4096, 64, 512, 0},
+		{HZ_F32, 300, 4095, 256, 256, 2},    {HZ_F16, 900, 7, 4, 512, 4},
+		{HZ_F32, 128, 40000, 313, 256, 0},
+		{HZ_F32, 1000000, 64, 0, 0, 0},      {HZ_F32, 16384, 4095, 0, 0, 0},
+	};
+
+	for (size_t i = 0; i < sizeof(t) / sizeof(*t); i++) {
+		const hz_tensor x = hz_tensor_2d(a, t[i].dtype, device, t[i].rows, t[i].columns);
+		const hz_tensor zeros = hz_tensor_2d(c, HZ_U8, device, 1, t[i].columns);
+		const hz_tensor scales = hz_tensor_2d(b, HZ_F32, device, 1, t[i].columns);
+		const int before = fake->launches();
+		const struct fakecuda_launch *l;
+		char name[64];
+
+		snprintf(name, sizeof(name), "ranges of %d x %d", t[i].rows, t[i].columns);
+		is_int(hz_choose_qparams(ctx, &x, &scales, &zeros, 0), HZ_OK, "%s", name);
+		l = last();
+		if (device != HZ_CUDA || !t[i].grid) {
+			is_int(fake->launches() - before, 2, "%s: launches", name);
+			is_str(l->kernel, "range_params", "%s: the last", name);
+			continue;
+		}
+		is_int(fake->launches() - before, 1, "%s: launches", name);
+		ok(!strncmp(l->kernel, "range_joint_", 12), "%s: the kernel", name);
+		is_int(l->grid[0], t[i].grid, "%s: blocks", name);
+		is_int(l->block[0], t[i].block, "%s: threads", name);
+		is_int(l->cluster, t[i].cluster, "%s: of a cluster", name);
+	}
+}
+
 /* Parameters of groups that follow each other are one launch. */
 static void test_ranges(hz_context *ctx, int device)
 {
@@ -236,6 +278,7 @@ static void test_gpu(int device, int hopper)
 		test_rotated(ctx, device, &rotated[i]);
 	test_base_back(ctx, device);
 	test_ranges(ctx, device);
+	test_columns(ctx, device);
 	test_linear(ctx, device, hopper ? "qgemm_few_8_u" : "qgemm_any_u");
 	stand_in_close(ctx, device, arrays, 4);
 }

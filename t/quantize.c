@@ -66,7 +66,8 @@ static int run_params(const struct tcase *c)
 {
 	struct side x;
 	int64_t n = 1, params = 1, i, p;
-	double *group;
+	int64_t *begin;			/* of the elements of each parameter in values */
+	double *values;
 	float *scales;
 	unsigned char *zeros;
 	int good = 1, finite = 1, d;
@@ -78,26 +79,30 @@ static int run_params(const struct tcase *c)
 	side_new(&x, c->x_dtype, c->ndim, c->shape);
 	scales = calloc((size_t)params, sizeof(*scales));
 	zeros = calloc((size_t)params, 1);
-	group = calloc((size_t)(n + 1), sizeof(*group));
+	values = calloc((size_t)(n + 1), sizeof(*values));
+	begin = calloc((size_t)params + 2, sizeof(*begin));
 	for (i = 0; i < n; i++) {
 		int64_t at, none;
 
 		element(c, i, x.stride, x.stride, &at, &none, &p);
 		ref_put(c->x_dtype, origin(&x, x.image), at,
 			c->whole ? ldexp(random_value(c), -130) : random_value(c));
+		begin[p + 2]++;
+	}
+	for (p = 2; p < params + 2; p++)
+		begin[p] += begin[p - 1];
+	/* begin[p + 1] goes on from the beginning of p to its end. */
+	for (i = 0; i < n; i++) {
+		int64_t at, none;
+
+		element(c, i, x.stride, x.stride, &at, &none, &p);
+		values[begin[p + 1]++] = ref_get(c->x_dtype, origin(&x, x.image), at);
 	}
 	for (p = 0; p < params; p++) {
-		int64_t count = 0;
 		int z;
 
-		for (i = 0; i < n; i++) {
-			int64_t at, none, own;
-
-			element(c, i, x.stride, x.stride, &at, &none, &own);
-			if (own == p)
-				group[count++] = ref_get(c->x_dtype, origin(&x, x.image), at);
-		}
-		if (!ref_params(group, count, c->q_dtype, c->symmetric, &scales[p], &z)) {
+		if (!ref_params(values + begin[p], begin[p + 1] - begin[p], c->q_dtype,
+				c->symmetric, &scales[p], &z)) {
 			finite = 0;
 			scales[p] = INFINITY;
 			z = qmin_of(c->q_dtype) + 128;
@@ -153,7 +158,8 @@ static int run_params(const struct tcase *c)
 	side_free(&x);
 	free(scales);
 	free(zeros);
-	free(group);
+	free(values);
+	free(begin);
 	return good;
 }
 
@@ -170,13 +176,7 @@ static void test_random(void)
 	ok(!bad, "quantize and dequantize, %d cases", n);
 	for (i = 0; i < n && bad < 5; i++) {
 		struct tcase c = random_case(3);
-		int64_t params = 1;
-		int d;
 
-		for (d = 0; d < c.ndim; d++)
-			params *= c.own[d];
-		if (params > 200)
-			continue;	/* the definition is slow */
 		bad += !run_params(&c);
 	}
 	ok(!bad, "choose_qparams, %d cases", n);
@@ -201,8 +201,7 @@ static void test_large(void)
 		c.own[1] = shapes[i][3];
 		c.x_dtype = floats[i % 3];
 		bad += !run_codes(&c);
-		if (c.own[0] * c.own[1] < 5)
-			bad += !run_params(&c);
+		bad += !run_params(&c);
 	}
 	ok(!bad, "sizes that threads share");
 }
@@ -235,11 +234,43 @@ static void test_tiles(void)
 			c.own[2] = 1;
 			c.x_dtype = floats[rnd_below(&rnd, 3)];
 			bad += !run_codes(&c);
-			if (c.own[0] * c.own[1] <= 300)
-				bad += !run_params(&c);
+			bad += !run_params(&c);
 		}
 	}
 	ok(!bad, "tiles of any layout, %d times", rounds);
+}
+
+/* Ranges of columns: few and many of them, of few and many rows, as they lie and in any layout */
+static void test_columns(void)
+{
+	static const int64_t shapes[][3] = {
+		{5000, 136, 0}, {9000, 7, 0},	{333, 2056, 0},	{17, 4096, 0},	 {2100, 264, 0},
+		{1, 777, 0},	{70, 11008, 0}, {3, 500, 72},	{40, 130, 33},	 {20000, 16, 0},
+		{700, 1040, 0}, {65, 1024, 0},	{2, 70, 1288},	{300, 2, 320},
+	};
+	const int rounds = quick ? 1 : 4;
+	size_t i;
+	int bad = 0, round;
+
+	for (round = 0; round < rounds * 6 && bad < 5; round++) {
+		for (i = 0; i < sizeof(shapes) / sizeof(*shapes) && bad < 5; i++) {
+			struct tcase c = { .q_dtype = code_dtypes[rnd_below(&rnd, 2)],
+					   .x_dtype = floats[round % 3],
+					   .wild = (int)rnd_below(&rnd, 3),
+					   .symmetric = (int)rnd_below(&rnd, 2) };
+			const int more = shapes[i][2] > 0;
+
+			plain_sides = round / 3 % 2;
+			c.ndim = c.p_ndim = 2 + more;
+			memcpy(c.shape, shapes[i], sizeof(shapes[i]));
+			c.own[0] = more && rnd_below(&rnd, 2) ? c.shape[0] : 1;
+			c.own[1] = more && c.own[0] > 1 ? 1 : c.shape[1];
+			c.own[2] = more ? c.shape[2] : 0;
+			bad += !run_params(&c);
+		}
+	}
+	plain_sides = 0;
+	ok(!bad, "ranges of columns, %d times", rounds * 6);
 }
 
 /* x and q whose rows lie across each other, where squares are turned, and edges of these */
@@ -550,6 +581,7 @@ int main(void)
 	test_random();
 	test_large();
 	test_tiles();
+	test_columns();
 	test_turned();
 	test_division_groups();
 	test_division();

@@ -400,7 +400,10 @@ HZI_MHC_FN void hzi_mhc_map_bwd(const int n, const struct hzi_mhc_rule *rule, co
 	}
 }
 
-#define HZI_MHC_HISTORY 32	/* iterations that a history has room for: 64 n numbers */
+/* Iterations that a history has room for, 2 n numbers each */
+#ifndef HZI_MHC_HISTORY
+#define HZI_MHC_HISTORY 32
+#endif
 
 /*
  * dz from dp, the gradient of p = sinkhorn(z); dz may be z or dp. What does not fit into the

@@ -72,7 +72,8 @@ static struct plan plan_of(const struct hz_context *ctx, const struct hzi_vlut_g
 			      across = ceil_div(a->batch, k->columns);
 
 		for (int split = 1; split <= HZI_BATCH_SPLIT && split <= chunks; split++) {
-			const int64_t waves = ceil_div(tiles * across, clusters_of(g, split));
+			const int64_t room = clusters_of(g, split);
+			const int64_t waves = room > 0 ? ceil_div(tiles * across, room) : 1 << 20;
 			const int64_t chunk = k->rows / 64 * (200 + 7 * k->columns / 5);
 			const int64_t wave = ceil_div(chunks, split) * chunk + 4300 +
 					     16 * k->columns + 250 * split;

@@ -107,7 +107,7 @@ static int captures;			/* streams that are capturing in global mode */
 static pid_t owner;			/* who called cuInit(); 0: nobody */
 static long time_now;
 static struct {
-	int devices, sm[DEVICES], version, init, image;
+	int devices, sm[DEVICES], multiprocessors, version, init, image;
 	size_t memory;
 	bool stub;
 	const char *missing;
@@ -161,6 +161,7 @@ static void read_settings(void)
 		}
 		setting.sm[i] = value;
 	}
+	setting.multiprocessors = number("FAKECUDA_MULTIPROCESSORS", 132);
 	setting.version = number("FAKECUDA_VERSION", 13000);
 	setting.init = number("FAKECUDA_INIT", 0);
 	setting.image = number("FAKECUDA_IMAGE", 0);
@@ -481,7 +482,7 @@ static CUresult fake_DeviceGetAttribute(int *value, int attribute, CUdevice devi
 	if (!is_device("cuDeviceGetAttribute", device))
 		return end(CUDA_ERROR_INVALID_DEVICE);
 	switch (attribute) {
-	case CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT: *value = 132; break;
+	case CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT: *value = setting.multiprocessors; break;
 	case CU_DEVICE_ATTRIBUTE_L2_CACHE_SIZE: *value = 50 << 20; break;
 	case CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR:
 		*value = setting.sm[device - HANDLE] / 10;

@@ -320,7 +320,7 @@ static const struct tma_kernel tma_kernels[] = {
  */
 static int64_t clusters(int64_t sms, int blocks)
 {
-	return blocks < 4 ? sms / blocks : sms * 10 / 11 / blocks;
+	return max_of(blocks < 4 ? sms / blocks : sms * 10 / 11 / blocks, 1);
 }
 
 #define BAND_ROWS 2048	/* of A, of which a wave has tiles by as many columns */

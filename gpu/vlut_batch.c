@@ -44,8 +44,10 @@ static const struct kernel {
  */
 static int64_t clusters_of(const struct hzi_cuda_device *g, int size)
 {
-	return size == 1 ? g->multiprocessors : size == 2 ? g->multiprocessors / 2 :
-	       (g->multiprocessors - 12) / 16 * (16 / size);
+	const int64_t n = size == 1 ? g->multiprocessors : size == 2 ? g->multiprocessors / 2 :
+			  (g->multiprocessors - 12) / 16 * (16 / size);
+
+	return max_of(n, 1);
 }
 
 /* How a call is done */
@@ -72,8 +74,7 @@ static struct plan plan_of(const struct hz_context *ctx, const struct hzi_vlut_g
 			      across = ceil_div(a->batch, k->columns);
 
 		for (int split = 1; split <= HZI_BATCH_SPLIT && split <= chunks; split++) {
-			const int64_t room = clusters_of(g, split);
-			const int64_t waves = room > 0 ? ceil_div(tiles * across, room) : 1 << 20;
+			const int64_t waves = ceil_div(tiles * across, clusters_of(g, split));
 			const int64_t chunk = k->rows / 64 * (200 + 7 * k->columns / 5);
 			const int64_t wave = ceil_div(chunks, split) * chunk + 4300 +
 					     16 * k->columns + 250 * split;

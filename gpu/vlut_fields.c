@@ -131,7 +131,7 @@ static bool plan_of(const struct hz_context *ctx, const struct hzi_vlut_gemm_arg
 	 * 8 vectors: 17 us with two, 20 with none, 32 with four.
 	 */
 	for (;; p->split *= 2) {
-		const int shares = g->multiprocessors / p->split;
+		const int64_t shares = max_of(g->multiprocessors / p->split, 1);
 		const bool few = p->tiles * p->split * 2 <= g->multiprocessors;
 
 		p->shares = p->tiles < shares ? p->tiles : shares;

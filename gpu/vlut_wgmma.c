@@ -28,7 +28,10 @@ struct plan {
  */
 static int64_t clusters_of(const struct hzi_cuda_device *g, int size)
 {
-	return size == 2 ? g->multiprocessors / 2 : (g->multiprocessors - 12) / 16 * (16 / size);
+	const int64_t n = size == 2 ? g->multiprocessors / 2 :
+			  (g->multiprocessors - 12) / 16 * (16 / size);
+
+	return max_of(n, 1);
 }
 
 static bool plan_of(const struct hz_context *ctx, const struct hzi_vlut_gemm_args *a,

@@ -9,6 +9,9 @@
 
 #include <stdbool.h>
 
+#include <sys/wait.h>
+#include <unistd.h>
+
 #include "fakecuda.h"
 #include "hurwitz.h"
 #include "tap.h"
@@ -77,6 +80,33 @@ static inline void stand_in_close(hz_context *ctx, int device, char **const *arr
 	       "the driver has no complaint on GPU %d", device - HZ_CUDA);
 	if (*first)
 		diag("%s", first);
+}
+
+/*
+ * All that a program does on parts of a GPU that have few multiprocessors, each in a process of its
+ * own and before any other use of the stand-in. What is launched differs, and is not looked at.
+ */
+static inline void stand_in_few(void (*all)(void))
+{
+	static const char *const few[] = {"1", "8", "16"};
+
+	for (size_t i = 0; i < sizeof(few) / sizeof(*few); i++) {
+		int status = -1;
+		pid_t child;
+
+		fflush(stdout);
+		child = fork();
+		if (child == 0) {
+			setenv("FAKECUDA_MULTIPROCESSORS", few[i], 1);
+			if (!freopen("/dev/null", "w", stdout) || !freopen("/dev/null", "w", stderr))
+				_exit(1);
+			all();
+			_exit(0);
+		}
+		waitpid(child, &status, 0);
+		ok(child > 0 && WIFEXITED(status) && WEXITSTATUS(status) == 0,
+		   "with %s of the multiprocessors", few[i]);
+	}
 }
 
 #endif

@@ -391,7 +391,7 @@ static void test_errors(void)
 	taken();
 }
 
-int main(void)
+static void test_all(void)
 {
 	size_t i;
 
@@ -410,6 +410,12 @@ int main(void)
 		test_errors();
 		stand_in_close(ctx, device, arrays, ARRAYS);
 	}
+}
+
+int main(void)
+{
+	stand_in_few(test_all);
+	test_all();
 	return done_testing();
 }
 

@@ -283,12 +283,18 @@ static void test_gpu(int device, int hopper)
 	stand_in_close(ctx, device, arrays, 4);
 }
 
-int main(void)
+static void test_all(void)
 {
 	/* GPUs 0 and 1: a Hopper and another */
 	stand_in_load(true);
 	test_gpu(HZ_CUDA, HZ_CUDA_90A);
 	test_gpu(HZ_CUDA + 1, 0);
+}
+
+int main(void)
+{
+	stand_in_few(test_all);
+	test_all();
 	return done_testing();
 }
 

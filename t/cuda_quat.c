@@ -555,7 +555,7 @@ static void test_conv_few(void)
 	is_int(fake->launch(fake->launches() - 1)->grid[0], 4 * 28 * 7 / 8, "of warps");
 }
 
-int main(void)
+static void test_all(void)
 {
 	char **const arrays[] = {&a, &b, &c, &d};
 
@@ -582,6 +582,12 @@ int main(void)
 	test_conv_few();
 	test_conv_groups();
 	stand_in_close(ctx, HZ_CUDA, arrays, 4);
+}
+
+int main(void)
+{
+	stand_in_few(test_all);
+	test_all();
 	return done_testing();
 }
 

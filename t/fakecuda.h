@@ -9,7 +9,7 @@
  *
  *	FAKECUDA_DEVICES=N		devices, 1 if not set; with 0 cuInit() says there is none
  *	FAKECUDA_SM=90,75		their compute capabilities; the last holds for all further
- *	FAKECUDA_MULTIPROCESSORS=132	of each: an H200's; 1 to 132 are those of instances, too
+ *	FAKECUDA_MULTIPROCESSORS=132	of each: an H200 has so many, parts of it fewer
  *	FAKECUDA_VERSION=13000		the driver's CUDA version; what came later is missing
  *	FAKECUDA_MISSING=cuInit,...	entry points that are not found
  *	FAKECUDA_STUB=1			behaves like the toolkit's stub library

@@ -2,6 +2,8 @@
  * kern.h - the micro-kernels that an instruction-set level provides
  *
  * SPDX-License-Identifier: BSD-2-Clause
+ *
+ * A thousand lines in one file: all that a new level has to provide stands here, and nothing else.
  */
 #ifndef HZI_KERN_H
 #define HZI_KERN_H

@@ -233,7 +233,7 @@ good "demo on float64" demo double.npy
 good "demo on standard input" demo - <x.npy
 npy ../bad/short.npy "$(header '<f4' '5,')" "$f1$f2$f3$f4"
 bad 2 'bad/short.npy: is truncated' "demo on a bad file" demo ../bad/short.npy
-bad 2 'none.npy: No such' "demo on no file" demo none.npy
+bad 2 "'none.npy' is neither" "demo on no file" demo none.npy
 bad 2 'no rows' "demo on an empty file" demo empty.npy
 npy nan.npy "$(header '<f4' '2,')" '\000\000\300\177\000\000\300\177'
 bad 2 'nan' "demo on NaN" demo nan.npy

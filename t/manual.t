@@ -80,7 +80,9 @@ if [ "${cross_compiling:-no}" = no ] && [ -x "$HURWITZ" ]; then
 		done)"
 	# Keys of the second matrix of vlut_gemm2 are those of the first behind x_.
 	report "hurwitz(1) has every operand and key of run" "$("$HURWITZ" run --help |
-		$AWK '$1 ~ /^[<>?]$/ { print $2 } /^  [A-Za-z_]+=/ { sub(/=.*/, "", $1); print $1 }' |
+		sed -n 's/^\([a-z_0-9]*\): .*/\1/p' | while read -r op; do
+			"$HURWITZ" run "$op" --help
+		done | $AWK '$1 ~ /^[<>?]$/ { print $2 } /^  [A-Za-z_]+=/ { sub(/=.*/, "", $1); print $1 }' |
 		sed 's/^x_//' | sort -u | while read -r name; do
 			grep -Eq "Cm.* $name=|^[.]Cm $name\$" "$top_srcdir/doc/hurwitz.1" || echo "$name"
 		done)"

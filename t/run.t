@@ -104,8 +104,8 @@ ok $? "s= as int8"
 good "post=" $cpu hadamard post=plusminus.npy x=row.npy y=z.npy
 is "$(tail_of z.npy 16 f4)" "-5 -1 2 0" "signs after the transform"
 bad 2 '+1 or -1' "s= as int8 that is no sign" run hadamard s=zeroone.npy x=row.npy y=no.npy
-bad 2 'pre.ndim' "s= of two dimensions" run -d cpu hadamard s=x.npy x=row.npy y=no.npy
-bad 2 'pre.shape' "s= of a wrong length" run -d cpu hadamard s=n32.npy x=row.npy y=no.npy
+bad 2 'hadamard: s.ndim' "s= of two dimensions" run -d cpu hadamard s=x.npy x=row.npy y=no.npy
+bad 2 'hadamard: s.shape' "s= of a wrong length" run -d cpu hadamard s=n32.npy x=row.npy y=no.npy
 good "seed=" $cpu hadamard seed=7 x=w.npy y=z.npy
 cmp -s z.npy w.npy
 [ $? -eq 1 ]
@@ -461,7 +461,7 @@ good "mhc_diagnose" $cpu mhc_diagnose a=sq2.npy out=mo.npy
 is "$(tail_of mo.npy 16 f4)" "6 5 7 6" "deviations and gains"
 good "mhc_init" $cpu mhc_init n=2 kind=seed layer=3 alpha=mal.npy bias=mb.npy
 is "$(tail_of mb.npy 32 f4)" "0 1 1 1 1 0 0 1" "one-hot, 1, I"
-bad 2 'p is NULL' "no p for u" run mhc_mix x=x.npy u=n.npy
+bad 2 'mhc_mix: the operand p= is missing' "no p for u" run mhc_mix x=x.npy u=n.npy
 bad 2 'q.shape\[0\] is 4, must be 2, as r' "q of four" run mhc_add r=x.npy f=v4.npy q=v4.npy y=n.npy
 bad 2 'dp= needs p=' "the gradient of what is not there" run mhc_mix_bwd x=x.npy a=sq2.npy dr=x.npy \
 	dp=n.npy

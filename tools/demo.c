@@ -9,6 +9,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include <unistd.h>
+
 #include "demo_story.h"
 #include "npy.h"
 #include "output.h"
@@ -285,6 +287,10 @@ static int parse_arguments(int argc, char **argv, const struct chapter **c, cons
 	if (optind < argc)
 		return complain(EXIT_BAD, "demo: one chapter and one file at most, '%s' is more",
 				argv[optind]);
+	if (*path && !*c && strcmp(*path, "-") != 0 && access(*path, F_OK) != 0)
+		return complain(EXIT_BAD,
+				"demo: '%s' is neither a chapter nor a file; try 'hurwitz demo --help'",
+				*path);
 	if (*path && !*c)
 		*c = &chapters[0];
 	if (*path && (*c)->show)

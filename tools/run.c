@@ -131,7 +131,9 @@ static void help_op(const struct op *op)
 {
 	const struct key *k;
 
-	printf("%s: %s\n", op->name, op->summary);
+	printf("%s: %s\n"
+	       "Its inputs (<), optional inputs (?), outputs (>) and keys:\n",
+	       op->name, op->summary);
 	for (const struct operand *o = op->operands; o->name; o++) {
 		const char mark = o->flags & OUTPUT ? '>' : o->flags & OPTIONAL ? '?' : '<';
 
@@ -153,7 +155,7 @@ static void help_usage(void)
 	       "  -d, --device DEVICE  cpu, cuda, cuda:N, or auto, the default: a GPU if one\n"
 	       "                       works and can do it\n"
 	       "  -t, --threads N      CPU threads; default: the cores allowed\n"
-	       "  -h, --help           this; 'hurwitz run OP --help' is about one primitive\n"
+	       "  -h, --help           this; 'hurwitz run OP --help': operands and keys of OP\n"
 	       "\n"
 	       "A file may be '-': standard input or output. Output files appear only when\n"
 	       "they are complete, and may be input files at the same time. NumPy has no\n"
@@ -165,11 +167,9 @@ static void help_all(void)
 {
 	help_usage();
 	printf("\n"
-	       "Primitives, with inputs (<), optional inputs (?), outputs (>) and keys:\n");
-	for (size_t i = 0; i < OPS; i++) {
-		putchar('\n');
-		help_op(ops[i]);
-	}
+	       "Primitives:\n\n");
+	for (size_t i = 0; i < OPS; i++)
+		printf("%s: %s\n", ops[i]->name, ops[i]->summary);
 	printf("\n"
 	       "Examples:\n"
 	       "  hurwitz run hadamard x=in.npy y=out.npy\n"
@@ -616,6 +616,32 @@ static bool device_open(int32_t device)
 	return device == HZ_AUTO && (!name || !*name || strcmp(name, "auto") == 0);
 }
 
+/*
+ * What the library says of a call, with the command's names: an operand that is not given, or one
+ * that is called otherwise there.
+ */
+static int refused(const struct job *job, int status, const char *sentence)
+{
+	const struct operand *o = job->op->operands;
+	const char *what = strstr(sentence, ": ");
+
+	for (int i = 0; what && o[i].name; i++) {
+		const char *name = o[i].other ? o[i].other : o[i].name;
+		const size_t length = strlen(name);
+		const char *rest = what + 2 + length;
+
+		if (strncmp(what + 2, name, length) != 0)
+			continue;
+		if (!job->slot[i].path && strncmp(rest, " is NULL", 8) == 0)
+			return complain(EXIT_BAD, "%s: the operand %s= is missing", job->op->name,
+					o[i].name);
+		if (job->slot[i].path && (*rest == '.' || *rest == ' '))
+			return complain(exit_status(status), "%s: %s%s", job->op->name, o[i].name,
+					rest);
+	}
+	return complain(exit_status(status), "%s", sentence);
+}
+
 /* Opens a context and runs the job; what a GPU cannot do goes to the CPU if that is allowed. */
 static int compute(struct job *job, int32_t device, int32_t threads)
 {
@@ -634,7 +660,7 @@ static int compute(struct job *job, int32_t device, int32_t threads)
 			return compute(job, HZ_CPU, threads);
 		}
 		if (status)
-			status = complain(exit_status(status), "%s", hz_errmsg(ctx));
+			status = refused(job, status, hz_errmsg(ctx));
 	}
 	hz_close(ctx);
 	return status;

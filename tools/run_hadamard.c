@@ -90,7 +90,7 @@ static const struct key round_keys[] = {
 static const struct operand hadamard_operands[] = {
 	{"x", NULL, 0, "f32 f16 bf16", "1 to 6 dimensions"},
 	{"y", NULL, OUTPUT, "f32 f16 bf16", "the shape of x, and its dtype by default"},
-	{"s", NULL, OPTIONAL | SIGNS, "u8 f32 f16 bf16", SIGNS_SHAPE},
+	{"s", "pre", OPTIONAL | SIGNS, "u8 f32 f16 bf16", SIGNS_SHAPE},
 	{"post", NULL, OPTIONAL | SIGNS, "u8 f32 f16 bf16", "as s, but after the transform"},
 	{NULL, NULL, 0, NULL, NULL},
 };
@@ -99,7 +99,7 @@ static const struct operand hadamard_quantize_operands[] = {
 	{"x", NULL, 0, "f32 f16 bf16", "[..., N]"},
 	{"q", NULL, OUTPUT, "s8 s4x2 e4m3 e5m2", "[..., N]; format=s4: [..., N / 2]"},
 	{"scale_out", NULL, OUTPUT, "f32 e8m0", "[..., N / group]; group=row: [..., 1]"},
-	{"s", NULL, OPTIONAL | SIGNS, "u8 f32 f16 bf16", SIGNS_SHAPE},
+	{"s", "pre", OPTIONAL | SIGNS, "u8 f32 f16 bf16", SIGNS_SHAPE},
 	{"post", NULL, OPTIONAL | SIGNS, "u8 f32 f16 bf16", "as s, but after the transform"},
 	{NULL, NULL, 0, NULL, NULL},
 };
@@ -108,7 +108,7 @@ static const struct operand dequantize_hadamard_operands[] = {
 	{"q", NULL, 0, "s8 u8", "[..., N]; format=s4: [..., N / 2]"},
 	{"scale_in", "scale_out", 0, "f32 u8", "[..., N / group]; group=row: [..., 1]"},
 	{"y", NULL, OUTPUT, "f32 f16 bf16", "[..., N], f32 by default"},
-	{"s", NULL, OPTIONAL | SIGNS, "u8 f32 f16 bf16", SIGNS_SHAPE},
+	{"s", "pre", OPTIONAL | SIGNS, "u8 f32 f16 bf16", SIGNS_SHAPE},
 	{"post", NULL, OPTIONAL | SIGNS, "u8 f32 f16 bf16", "likewise, as in hadamard_quantize"},
 	{NULL, NULL, 0, NULL, NULL},
 };

@@ -393,7 +393,7 @@ static const struct operand encode_operands[] = {
 	 "[2]: blocks that did not fit, with NaN or Inf"},
 	{"basis", NULL, OPTIONAL, "f32 f64", "[d, d]; columns are the basis"},
 	{"transform", NULL, OPTIONAL, "f32 f64", "[d, d], applied to blocks first"},
-	{"s", NULL, OPTIONAL | SIGNS, "u8 f32 f16 bf16", SIGNS_SHAPE},
+	{"s", "pre", OPTIONAL | SIGNS, "u8 f32 f16 bf16", SIGNS_SHAPE},
 	{"post", NULL, OPTIONAL | SIGNS, "u8 f32 f16 bf16", "as s, but after the transform"},
 	LAST,
 };
@@ -464,7 +464,7 @@ static const struct operand decode_operands[] = {
 	{"T", "t", OPTIONAL, "u8", "[..., blocks]; policy=group: [..., groups]"},
 	{"basis", NULL, OPTIONAL, "f32 f64", "[d, d]; columns are the basis"},
 	{"transform", NULL, OPTIONAL, "f32 f64", "[d, d], of encoding"},
-	{"s", NULL, OPTIONAL | SIGNS, "u8 f32 f16 bf16", SIGNS_SHAPE},
+	{"s", "pre", OPTIONAL | SIGNS, "u8 f32 f16 bf16", SIGNS_SHAPE},
 	{"post", NULL, OPTIONAL | SIGNS, "u8 f32 f16 bf16", "likewise, as in lattice_encode"},
 	LAST,
 };

@@ -62,7 +62,7 @@ static const struct operand quantize_operands[] = {
 	{"q", NULL, OUTPUT, "u8 s8", "the shape of x"},
 	{"scale", NULL, OPTIONAL | OR_KEY, "f32", SCALE_SHAPE},
 	{"zero", NULL, OPTIONAL | OR_KEY, "u8 s8", "the shape of scale, the dtype of q"},
-	{"s", NULL, OPTIONAL | SIGNS, "u8 f32 f16 bf16", SIGNS_SHAPE},
+	{"s", "pre", OPTIONAL | SIGNS, "u8 f32 f16 bf16", SIGNS_SHAPE},
 	{"post", NULL, OPTIONAL | SIGNS, "u8 f32 f16 bf16", "as s, but after the transform"},
 	{NULL, NULL, 0, NULL, NULL},
 };
@@ -72,7 +72,7 @@ static const struct operand dequantize_operands[] = {
 	{"y", "x", OUTPUT, "f32 f16 bf16", "the shape of q"},
 	{"scale", NULL, OPTIONAL | OR_KEY, "f32", SCALE_SHAPE},
 	{"zero", NULL, OPTIONAL | OR_KEY, "u8 s8", "the shape of scale, the dtype of q"},
-	{"s", NULL, OPTIONAL | SIGNS, "u8 f32 f16 bf16", SIGNS_SHAPE},
+	{"s", "pre", OPTIONAL | SIGNS, "u8 f32 f16 bf16", SIGNS_SHAPE},
 	{"post", NULL, OPTIONAL | SIGNS, "u8 f32 f16 bf16", "as s, but after the transform"},
 	{NULL, NULL, 0, NULL, NULL},
 };

@@ -256,26 +256,24 @@ static bool make_plan(const struct hz_context *ctx, const struct hzi_qconv_args 
 static bool make_folded(const struct hz_context *ctx, const struct hzi_qconv_args *a,
 			struct hzi_qconv_args *folded, struct plan *plan)
 {
-	const struct hzi_qpatch_args *x = &a->x;
 	const double products = 32 * (double)a->g.n * (double)(round_up(a->g.m, HZI_QC_OUT));
 	struct hzi_quat_fold_costs costs;
 	int split;
 
+	if (!hzi_planes_wanted(ctx, a->g.dtype, a->g.precision, &split))
+		return false;
+	costs = (struct hzi_quat_fold_costs){
+		.tap = products / (split ? SPLIT_PER_US : PRODUCTS_PER_US),
+		.unit = split ? HZI_QS_IN : HZI_QC_IN,
+	};
 	*folded = *a;
-	plan->fold_bytes = 0;
-	if (hzi_planes_wanted(ctx, a->g.dtype, a->g.precision, &split)) {
-		costs = (struct hzi_quat_fold_costs){
-			.tap = products / (split ? SPLIT_PER_US : PRODUCTS_PER_US),
-			.unit = split ? HZI_QS_IN : HZI_QC_IN,
-		};
-		plan->fold_bytes = hzi_quat_conv_fold_of(x, a->images, &costs, &plan->fold,
-							 &folded->x);
-	}
-	if (plan->fold_bytes && make_plan(ctx, folded, plan))
-		return true;
-	plan->fold_bytes = 0;
-	folded->x = a->x;
-	return make_plan(ctx, a, plan);
+	plan->fold_bytes = hzi_quat_conv_fold_of(&a->x, a->images, &costs, &plan->fold,
+						 &folded->x);
+	do {
+		if (make_plan(ctx, folded, plan))
+			return true;
+	} while (hzi_quat_conv_unfold(&a->x, &folded->x, &plan->fold_bytes));
+	return false;
 }
 
 /* Where what is behind planes of weights begins in the workspace */
@@ -453,7 +451,8 @@ static int convolve(struct hz_context *ctx, const char *op, const struct hzi_qco
 	int clusters, kernel = HZI_KERNEL_quat_conv_any;
 	bool quick;
 
-	make_folded(ctx, given, &folded, &plan);
+	if (!make_folded(ctx, given, &folded, &plan))
+		return hzi_fail(ctx, HZ_ENOTSUP, HZI_QUAT_CONV_NOT_ONE, op);
 	if (plan.fold_bytes) {
 		folded.x.x.data = (char *)ctx->workspace + fold_place(&plan);
 		HZ_CHECK(hzi_quat_conv_fold(ctx, op, &plan.fold, folded.x.x.data));

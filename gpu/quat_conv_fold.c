@@ -125,6 +125,16 @@ size_t hzi_quat_conv_fold_of(const struct hzi_qpatch_args *x, int64_t images,
 	return bytes;
 }
 
+bool hzi_quat_conv_unfold(const struct hzi_qpatch_args *x, struct hzi_qpatch_args *inner,
+			  size_t *bytes)
+{
+	const bool was = *bytes > 0;
+
+	*inner = *x;
+	*bytes = 0;
+	return was;
+}
+
 int hzi_quat_conv_fold(struct hz_context *ctx, const char *op, struct hzi_quat_fold *f, void *out)
 {
 	const int64_t lines = f->images * f->count[0] * f->count[1];

@@ -249,23 +249,22 @@ static bool make_folded(const struct hz_context *ctx, const struct hzi_qconv_wei
 	struct hzi_quat_fold_costs costs;
 	int split;
 
+	if (!hzi_planes_wanted(ctx, a->g.dtype, a->g.precision, &split))
+		return false;
+	costs = (struct hzi_quat_fold_costs){
+		.tap = 32 * rows / (split ? SPLIT_PER_US : PRODUCTS_PER_US),
+		.grid = 16 * (1 + split) * (double)a->g.k / PLANES_PER_US,
+		.unit = HZI_QW_TILE,
+		.set = split ? 0 : HZI_QW_RUNS * HZI_QW_RUN,
+	};
 	*folded = *a;
-	plan->fold_bytes = 0;
-	if (hzi_planes_wanted(ctx, a->g.dtype, a->g.precision, &split)) {
-		costs = (struct hzi_quat_fold_costs){
-			.tap = 32 * rows / (split ? SPLIT_PER_US : PRODUCTS_PER_US),
-			.grid = 16 * (1 + split) * (double)a->g.k / PLANES_PER_US,
-			.unit = HZI_QW_TILE,
-			.set = split ? 0 : HZI_QW_RUNS * HZI_QW_RUN,
-		};
-		plan->fold_bytes = hzi_quat_conv_fold_of(&a->x, a->images, &costs, &plan->fold,
-							 &folded->x);
-	}
-	if (plan->fold_bytes && make_plan(ctx, folded, plan))
-		return true;
-	plan->fold_bytes = 0;
-	folded->x = a->x;
-	return make_plan(ctx, a, plan);
+	plan->fold_bytes = hzi_quat_conv_fold_of(&a->x, a->images, &costs, &plan->fold,
+						 &folded->x);
+	do {
+		if (make_plan(ctx, folded, plan))
+			return true;
+	} while (hzi_quat_conv_unfold(&a->x, &folded->x, &plan->fold_bytes));
+	return false;
 }
 
 /* Where everything is in the workspace; what it takes */
@@ -375,7 +374,8 @@ int hzi_cuda_quat_conv_weights(struct hz_context *ctx, const char *op,
 
 	if (hzi_cuda_quat_conv_few_weights_takes(given))
 		return hzi_cuda_quat_conv_few_weights(ctx, op, given);
-	make_folded(ctx, given, &folded, &plan);
+	if (!make_folded(ctx, given, &folded, &plan))
+		return hzi_fail(ctx, HZ_ENOTSUP, HZI_QUAT_CONV_NOT_ONE, op);
 	place(&plan, a->images, ctx->workspace);
 	if (plan.fold_bytes) {
 		folded.x.x.data = plan.fold.out;

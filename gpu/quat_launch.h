@@ -91,6 +91,9 @@ int hzi_cuda_quat_simt_pack(struct hz_context *ctx, const struct hzi_quat_gemm_p
 
 /* ---- Convolutions: struct hzi_quat_steps ----------------------------------------------------- */
 
+/* What calls say whose workspace is 0, and which were not to be made */
+#define HZI_QUAT_CONV_NOT_ONE "%s: no kernel of the GPU takes this convolution in one step"
+
 size_t hzi_cuda_quat_conv_step_workspace(const struct hz_context *ctx,
 					 const struct hzi_qconv_args *a);
 int hzi_cuda_quat_conv_step(struct hz_context *ctx, const char *op, const struct hzi_qconv_args *a);
@@ -151,6 +154,11 @@ struct hzi_quat_fold_costs {
 size_t hzi_quat_conv_fold_of(const struct hzi_qpatch_args *x, int64_t images,
 			     const struct hzi_quat_fold_costs *costs, struct hzi_quat_fold *f,
 			     struct hzi_qpatch_args *inner);
+
+/* Where no kernel takes what sees the copy: inner is x again. false: it was so already. */
+bool hzi_quat_conv_unfold(const struct hzi_qpatch_args *x, struct hzi_qpatch_args *inner,
+			  size_t *bytes);
+
 int hzi_quat_conv_fold(struct hz_context *ctx, const char *op, struct hzi_quat_fold *f, void *out);
 
 /* ---- Maps (quat_layer.c) --------------------------------------------------------------------- */

@@ -9,6 +9,7 @@
 #include <config.h>
 
 #include "cuda_calls.h"
+#include "gpu/quat_launch.h"
 
 #if !HZ_HAVE_CUDA
 
@@ -500,6 +501,45 @@ static void test_conv_tiles(void)
 	is_int(fake->launch(fake->launches() - 3)->grid[0], 16, "in two tiles");
 }
 
+/* A step whose workspace is 0 is none: one that is made nevertheless says so, and does nothing. */
+static void test_conv_refused(void)
+{
+	const struct hzi_qarray pixels = {
+		.data = a, .stride = {28 * 28 * 256, 28 * 28 * 256, 28 * 256, 256, 4},
+		.comp = {0, 1, 2, 3}, .dtype = HZ_BF16, .whole = 1,
+	};
+	const struct hzi_qpatch_args x = {
+		.x = pixels, .groups = 1, .channels = 64, .size = {1, 28, 28},
+		.count = {1, 28, 28}, .taps = {1, 3, 3}, .step = {1, 1, 1}, .each = {1, 1, 1},
+		.base = {0, -1, -1},
+	};
+	struct hzi_qconv_args y = {
+		.g = {.m = 64, .n = 4 * 28 * 28, .k = 9 * 64, .dtype = HZ_BF16,
+		      .c_dtype = HZ_BF16, .method = HZ_QUAT_FAST, .a = {.data = b, .row = 9 * 256,
+		      .col = 4, .comp = {0, 1, 2, 3}}},
+		.x = x, .y = pixels, .images = 4,
+	};
+	struct hzi_qconv_weights_args dw = {
+		.g = {.m = 64, .n = 9 * 64, .k = 4 * 28 * 28, .dtype = HZ_BF16, .c_dtype = HZ_F32,
+		      .method = HZ_QUAT_FAST},
+		.x = x, .small = pixels, .images = 4, .sum = d,
+	};
+
+	y.y.data = dw.small.data = c;
+	taken();
+	ok(hzi_cuda_quat_conv_step_workspace(ctx, &y) > 0 &&
+	   hzi_cuda_quat_conv_weights_workspace(ctx, &dw) > 0, "calls that kernels take");
+	y.g.precision = dw.g.precision = HZ_PRECISION_F32;
+	is_int((int64_t)hzi_cuda_quat_conv_step_workspace(ctx, &y), 0, "in f32 they do not");
+	is_int((int64_t)hzi_cuda_quat_conv_weights_workspace(ctx, &dw), 0, "nor gradients");
+	is_int(hzi_cuda_quat_conv_step(ctx, "quat_conv", &y), HZ_ENOTSUP, "such a call");
+	is_str(hz_errmsg(ctx), "quat_conv: no kernel of the GPU takes this convolution in one step",
+	       "says so");
+	is_int(hzi_cuda_quat_conv_weights(ctx, "quat_conv_bwd", &dw), HZ_ENOTSUP,
+	       "and that of a gradient");
+	is_str(taken(), "", "and nothing is launched");
+}
+
 /* Some channels in a group, by matrix units of any GPU */
 static void test_conv_groups(void)
 {
@@ -578,6 +618,7 @@ static void test_all(void)
 		test_conv();
 		test_conv_split();
 		test_conv_tiles();
+		test_conv_refused();
 	}
 	test_conv_few();
 	test_conv_groups();

@@ -244,6 +244,18 @@ static int gemm_any(struct hz_context *ctx, const struct hzi_vlut_gemm_args *a)
 	return HZ_OK;
 }
 
+/*
+ * Multiprocessors come in groups of 16 or 18, one of which may have few: an H200 has not room for
+ * 32 clusters of four.
+ */
+int64_t hzi_cuda_vlut_clusters(const struct hzi_cuda_device *g, int size)
+{
+	const int64_t n = size == 1 ? g->multiprocessors : size == 2 ? g->multiprocessors / 2 :
+			  (g->multiprocessors - 12) / 16 * (16 / size);
+
+	return max_of(n, 1);
+}
+
 /* The ways that a call can go, in the order of preference */
 enum way { PLANES, OCTETS, STREAM, BATCH, FIELDS, HALF, WGMMA, MMA, WHOLE, DECODED, ANY };
 

@@ -38,18 +38,6 @@ static const struct kernel {
 
 #define KERNELS (int)(sizeof(kernels) / sizeof(kernels[0]))
 
-/*
- * Clusters of a size that surely run at a time, a block on a multiprocessor: these come in groups
- * of 16 or 18, one of which may have few, and an H200 has not room for 32 clusters of four.
- */
-static int64_t clusters_of(const struct hzi_cuda_device *g, int size)
-{
-	const int64_t n = size == 1 ? g->multiprocessors : size == 2 ? g->multiprocessors / 2 :
-			  (g->multiprocessors - 12) / 16 * (16 / size);
-
-	return max_of(n, 1);
-}
-
 /* How a call is done */
 struct plan {
 	const struct kernel *kernel;
@@ -74,7 +62,8 @@ static struct plan plan_of(const struct hz_context *ctx, const struct hzi_vlut_g
 			      across = ceil_div(a->batch, k->columns);
 
 		for (int split = 1; split <= HZI_BATCH_SPLIT && split <= chunks; split++) {
-			const int64_t waves = ceil_div(tiles * across, clusters_of(g, split));
+			const int64_t at_once = hzi_cuda_vlut_clusters(g, split);
+			const int64_t waves = ceil_div(tiles * across, at_once);
 			const int64_t chunk = k->rows / 64 * (200 + 7 * k->columns / 5);
 			const int64_t wave = ceil_div(chunks, split) * chunk + 4300 +
 					     16 * k->columns + 250 * split;

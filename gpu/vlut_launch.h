@@ -9,6 +9,12 @@
 #include "cuda.h"
 #include "lib/vlut.h"
 
+/*
+ * Clusters of a size that surely run at a time, a block on a multiprocessor, as plans are made
+ * before there is a kernel to ask the driver about (vlut.c)
+ */
+int64_t hzi_cuda_vlut_clusters(const struct hzi_cuda_device *g, int size);
+
 /* Whether a matrix is packed as fields or planes of bits, not as rows of codes (vlut.c) */
 bool hzi_cuda_vlut_bits(const hz_lattice *l, const struct hzi_coded *c);
 

@@ -22,18 +22,6 @@ struct plan {
 	bool scaled, fields, values;
 };
 
-/*
- * Clusters of a size that surely run at a time, a block on a multiprocessor: these come in groups
- * of 16 or 18, one of which may have few, and an H200 has not room for 32 clusters of four.
- */
-static int64_t clusters_of(const struct hzi_cuda_device *g, int size)
-{
-	const int64_t n = size == 2 ? g->multiprocessors / 2 :
-			  (g->multiprocessors - 12) / 16 * (16 / size);
-
-	return max_of(n, 1);
-}
-
 static bool plan_of(const struct hz_context *ctx, const struct hzi_vlut_gemm_args *a,
 		    const struct hzi_coded *w, bool values, struct plan *p)
 {
@@ -73,7 +61,7 @@ static bool plan_of(const struct hz_context *ctx, const struct hzi_vlut_gemm_arg
 	if (p->tiles > 65535 || blocks > INT32_MAX / 8)
 		return false;
 	for (int split = 2; split <= 8 && p->chunks >= 4 * split; split++) {
-		if (blocks <= clusters_of(g, split))
+		if (blocks <= hzi_cuda_vlut_clusters(g, split))
 			p->split = split;
 	}
 	return true;

@@ -469,12 +469,7 @@ int main(void)
 	char first[256] = "";
 
 	unsetenv("HURWITZ_DEVICE");
-	fake = fakecuda_load();
-#if HZ_HAVE_CUDA
-	/* Without, it is not needed, and a static program cannot load it. */
-	if (!fake)
-		bail("t/fakecuda.so beside this program is needed");
-#endif
+	fake = scene_driver("fakecuda.so");
 	completeness();
 	all_rows(HZ_CPU, "CPU");
 #if HZ_HAVE_CUDA

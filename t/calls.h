@@ -69,6 +69,13 @@ extern const int calls_count;
 /* Whether a call has an operand that it writes */
 bool call_writes(const struct call *c);
 
+/*
+ * The driver in that file beside the program, which contexts use from then on. Ends the program if
+ * it is not there and this build has device code; without, NULL: a static program cannot load it.
+ */
+struct fakecuda;
+const struct fakecuda *scene_driver(const char *file);
+
 /* Opens a context with these options and what the calls need; ends the program if that fails. */
 void scene_open(struct scene *s, const hz_options *options);
 void scene_close(struct scene *s);
@@ -78,6 +85,9 @@ void scene_close(struct scene *s);
  * guards around it. *used: the bytes of the arena that they lie in.
  */
 int scene_views(const struct scene *s, const struct call *c, hz_tensor *t, size_t *used);
+
+/* The call of these views; a library status. */
+int scene_call(struct scene *s, const struct call *c);
 
 /* An image of that stretch for random operands, the same for a call and a seed. */
 void scene_image(const struct scene *s, const struct call *c, uint64_t seed, unsigned char *image);

@@ -80,20 +80,26 @@ __attribute__((unused)) static int fakecuda_leaked(const struct fakecuda *fake)
 	       l.pushed;
 }
 
-/* The stand-in beside the running program, or NULL with a line on stderr. */
-__attribute__((unused)) static const struct fakecuda *fakecuda_load(void)
+/* A file beside the running program, until the next such question */
+__attribute__((unused)) static const char *fakecuda_path(const char *file)
 {
-	char path[4096];
+	static char path[4096];
 	const ssize_t n = readlink("/proc/self/exe", path, sizeof(path) - 16);
-	const struct fakecuda *(*get)(void);
-	void *library, *symbol;
 	char *slash;
 
-	if (n < 0)
-		return NULL;
-	path[n] = '\0';
+	path[n < 0 ? 0 : n] = '\0';
 	slash = strrchr(path, '/');
-	strcpy(slash ? slash + 1 : path, "fakecuda.so");
+	strcpy(slash ? slash + 1 : path, file);
+	return path;
+}
+
+/* That driver beside the running program, or NULL with a line on stderr. */
+__attribute__((unused)) static const struct fakecuda *fakecuda_load_from(const char *file)
+{
+	const char *const path = fakecuda_path(file);
+	const struct fakecuda *(*get)(void);
+	void *library, *symbol;
+
 	setenv("HURWITZ_LIBCUDA", path, 1);
 	library = dlopen(path, RTLD_NOW | RTLD_LOCAL);
 	symbol = library ? dlsym(library, "fakecuda") : NULL;
@@ -103,6 +109,12 @@ __attribute__((unused)) static const struct fakecuda *fakecuda_load(void)
 	}
 	memcpy(&get, &symbol, sizeof(get));
 	return get();
+}
+
+/* The stand-in */
+__attribute__((unused)) static const struct fakecuda *fakecuda_load(void)
+{
+	return fakecuda_load_from("fakecuda.so");
 }
 
 #endif

@@ -49,18 +49,6 @@ static void close_scene(struct scene *s, void *stream)
 	scene_close(s);
 }
 
-static int call(struct scene *s, const struct call *c)
-{
-	const hz_tensor *operand[CALL_OPERANDS] = {NULL};
-	hz_tensor t[CALL_OPERANDS];
-	size_t used;
-	const int n = scene_views(s, c, t, &used);
-
-	for (int i = 0; i < n; i++)
-		operand[i] = &t[i];
-	return c->run(s, operand);
-}
-
 static size_t fill(struct scene *s, const struct call *c)
 {
 	hz_tensor t[CALL_OPERANDS];
@@ -77,7 +65,7 @@ static size_t directly(struct scene *s, const struct call *c)
 {
 	const size_t used = fill(s, c);
 
-	if (call(s, c) != HZ_OK)
+	if (scene_call(s, c) != HZ_OK)
 		bail("%s: %s", c->name, hz_errmsg(s->ctx));
 	scene_read(s, want, used);
 	return used;
@@ -119,7 +107,7 @@ static void replay(struct scene *s, const struct call *c)
 		count = fake->launches() - from;
 	fill(s, c);
 	good = hzi_cuda_capture_begin(s->ctx) == HZ_OK;
-	good = good && call(s, c) == HZ_OK;
+	good = good && scene_call(s, c) == HZ_OK;
 	if (!good)
 		diag("%s: %s", c->name, hz_errmsg(s->ctx));
 	if (hzi_cuda_capture_end(s->ctx, &graph) != HZ_OK) {
@@ -151,7 +139,7 @@ static bool both(struct scene *a, struct scene *b, const struct call *c)
 	for (int i = 0; i < REPLAYS; i++) {
 		fill(a, c);
 		fill(b, c);
-		good &= call(a, c) == HZ_OK && call(b, c) == HZ_OK;
+		good &= scene_call(a, c) == HZ_OK && scene_call(b, c) == HZ_OK;
 		scene_read(b, got, used);
 		good &= same_bits(got, want, used, 1);
 		scene_read(a, got, used);
@@ -170,11 +158,8 @@ int main(void)
 	int bad = 0;
 
 	unsetenv("HURWITZ_DEVICE");
-	if (!tap_cuda()) {
-		fake = fakecuda_load();
-		if (!fake)
-			bail("t/fakecuda.so beside this program is needed");
-	}
+	if (!tap_cuda())
+		fake = scene_driver("fakecuda.so");
 	a = open_scene(&stream_a);
 	b = open_scene(&stream_b);
 	image = malloc(a.arena_bytes);

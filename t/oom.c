@@ -96,15 +96,12 @@ static struct scene open_scene(int device)
 
 static int run(struct scene *s, const struct call *c)
 {
-	const hz_tensor *operand[CALL_OPERANDS] = {NULL};
 	hz_tensor t[CALL_OPERANDS];
 	size_t used;
-	const int n = scene_views(s, c, t, &used);
 
-	for (int i = 0; i < n; i++)
-		operand[i] = &t[i];
+	scene_views(s, c, t, &used);
 	memcpy(s->arena, now.image, used);
-	return c->run(s, operand);
+	return scene_call(s, c);
 }
 
 /* Sticks to the context: all that comes after is refused. */
@@ -266,12 +263,7 @@ static void opening(int device, const char *name)
 int main(void)
 {
 	unsetenv("HURWITZ_DEVICE");
-	fake = fakecuda_load();
-#if HZ_HAVE_CUDA
-	/* Without, it is not needed, and a static program cannot load it. */
-	if (!fake)
-		bail("t/fakecuda.so beside this program is needed");
-#endif
+	fake = scene_driver("fakecuda.so");
 	now.image = malloc((size_t)1 << 20);
 	now.want = malloc((size_t)1 << 20);
 	if (!now.image || !now.want)

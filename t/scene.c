@@ -7,6 +7,7 @@
 
 #include "calls.h"
 
+#include "fakecuda.h"
 #include "ref.h"
 #include "tap.h"
 
@@ -46,6 +47,17 @@ static void pack(struct scene *s)
 		bail("packed codes of %zu bytes", bytes);
 	s->codes_data = device_memory(s, bytes);
 	must(s, hz_vlut_pack(s->ctx, s->vlut, &w, s->codes_data), "vlut_pack");
+}
+
+const struct fakecuda *scene_driver(const char *file)
+{
+	const struct fakecuda *driver = fakecuda_load_from(file);
+
+#if HZ_HAVE_CUDA
+	if (!driver)
+		bail("t/%s beside this program is needed", file);
+#endif
+	return driver;
 }
 
 void scene_open(struct scene *s, const hz_options *options)
@@ -122,6 +134,18 @@ int scene_views(const struct scene *s, const struct call *c, hz_tensor *t, size_
 	if (at > s->arena_bytes)
 		bail("the operands of %s need %zu bytes", c->name, at);
 	return n;
+}
+
+int scene_call(struct scene *s, const struct call *c)
+{
+	const hz_tensor *operand[CALL_OPERANDS] = {NULL};
+	hz_tensor t[CALL_OPERANDS];
+	size_t used;
+	const int n = scene_views(s, c, t, &used);
+
+	for (int i = 0; i < n; i++)
+		operand[i] = &t[i];
+	return c->run(s, operand);
 }
 
 void scene_image(const struct scene *s, const struct call *c, uint64_t seed, unsigned char *image)

@@ -131,42 +131,63 @@ static void test_gemm(const struct row *r)
 
 /* ---- Packed and two-sided -------------------------------------------------------------------- */
 
-/* Packed D4, k 1008; levels: 0 for all */
-static const struct {
+/* Products with packed codes; levels: 0 for all */
+struct packed_row {
 	const char *name;
 	int levels, x_dtype, y_dtype;
 	int64_t rows, batch;
 	const char *kernels;
 	unsigned grid, cluster;
-} packed_table[] = {
-	{"a vector", 0, HZ_F16, HZ_F32, 64, 1, "vlut_fields_2", 8, 2},
-	{"a vector by many rows", 0, HZ_F16, HZ_F32, 8192, 1, "vlut_planes", 132, 0},
-	{"a vector of f32 by many rows", 0, HZ_F32, HZ_F32, 8192, 1, "vlut_fields_2", 132, 0},
-	{"a vector by more rows", 0, HZ_F16, HZ_F32, 20000, 1, "vlut_fields_2", 132, 0},
-	{"two vectors", 0, HZ_F32, HZ_F32, 64, 2, "vlut_fields_2", 8, 2},
-	{"8 vectors", 0, HZ_BF16, HZ_F32, 64, 8, "vlut_fields_8", 8, 2},
-	{"8 vectors of f16 by many rows", 0, HZ_F16, HZ_F16, 2000, 8, "vlut_stream_rows_2", 125, 0},
-	{"by more rows", 0, HZ_F16, HZ_F32, 8192, 8, "vlut_stream_rows_4", 132, 0},
+	int64_t k;
+};
+
+static void test_packed_rows(hz_vlut *v, const struct packed_row *r, size_t count)
+{
+	for (; count > 0; r++, count--) {
+		const hz_coded w = {.rows = r->rows, .k = r->k, .packed = scales,
+				    .levels = r->levels};
+		const hz_tensor xt = hz_tensor_2d(x, r->x_dtype, HZ_CUDA, r->k, r->batch);
+		const hz_tensor yt = hz_tensor_2d(y, r->y_dtype, HZ_CUDA, r->rows, r->batch);
+
+		is_int(hz_vlut_gemm(ctx, v, &w, &xt, &yt), HZ_OK, "%s: %s", r->name,
+		       hz_errmsg(ctx));
+		is_str(taken(), r->kernels, "%s: kernels", r->name);
+		is_int(last()->grid[0], r->grid, "%s: blocks", r->name);
+		is_int(last()->cluster, r->cluster, "%s: of a cluster", r->name);
+	}
+}
+
+static const struct packed_row packed_table[] = {	/* D4 */
+	{"a vector", 0, HZ_F16, HZ_F32, 64, 1, "vlut_fields_2", 8, 2, 1008},
+	{"a vector by many rows", 0, HZ_F16, HZ_F32, 8192, 1, "vlut_planes", 132, 0, 1008},
+	{"a vector of f32 by many rows", 0, HZ_F32, HZ_F32, 8192, 1, "vlut_fields_2", 132, 0, 1008},
+	{"a vector by more rows", 0, HZ_F16, HZ_F32, 20000, 1, "vlut_fields_2", 132, 0, 1008},
+	{"two vectors", 0, HZ_F32, HZ_F32, 64, 2, "vlut_fields_2", 8, 2, 1008},
+	{"8 vectors", 0, HZ_BF16, HZ_F32, 64, 8, "vlut_fields_8", 8, 2, 1008},
+	{"8 vectors of f16 by many rows", 0, HZ_F16, HZ_F16, 2000, 8, "vlut_stream_rows_2", 125, 0,
+	 1008},
+	{"by more rows", 0, HZ_F16, HZ_F32, 8192, 8, "vlut_stream_rows_4", 132, 0, 1008},
 	{"by so many that they are taken in turns", 0, HZ_F16, HZ_F32, 20000, 8,
-	 "vlut_stream_rows_6", 132, 0},
-	{"7 vectors of f16 by many rows", 0, HZ_F16, HZ_F16, 2000, 7, "vlut_fields_8", 125, 0},
-	{"vectors of s8", 0, HZ_S8, HZ_S32, 64, 16, "vlut_fields_2 vlut_fields_2", 8, 2},
+	 "vlut_stream_rows_6", 132, 0, 1008},
+	{"7 vectors of f16 by many rows", 0, HZ_F16, HZ_F16, 2000, 7, "vlut_fields_8", 125, 0,
+	 1008},
+	{"vectors of s8", 0, HZ_S8, HZ_S32, 64, 16, "vlut_fields_2 vlut_fields_2", 8, 2, 1008},
 	{"more vectors of s8", 0, HZ_S8, HZ_S32, 64, 20,
-	 "vlut_fields_bytes qgemm_lines qgemm_few_64_s", 8, 8},
-	{"a batch", 0, HZ_F16, HZ_F32, 4096, 32, "vlut_batch_32_1", 128, 2},
-	{"by more rows", 0, HZ_F16, HZ_F16, 11008, 16, "vlut_batch_32_3", 116, 2},
-	{"by many rows", 0, HZ_F16, HZ_F16, 16384, 32, "vlut_batch_32_2", 128, 0},
-	{"a larger batch", 0, HZ_F16, HZ_BF16, 4096, 64, "vlut_batch_64_1", 128, 2},
-	{"by more rows", 0, HZ_F16, HZ_F16, 16384, 64, "vlut_batch_64_2", 128, 0},
-	{"128 vectors", 0, HZ_F16, HZ_F16, 2048, 128, "vlut_batch_64_1", 64, 2},
-	{"by more rows", 0, HZ_F16, HZ_F16, 16384, 128, "vlut_batch_128_2", 128, 0},
-	{"256 vectors", 0, HZ_F16, HZ_F16, 4096, 256, "vlut_batch_128_1", 64, 0},
-	{"by more rows", 0, HZ_F16, HZ_F16, 11008, 256, "vlut_batch_128_3", 58, 0},
+	 "vlut_fields_bytes qgemm_lines qgemm_few_64_s", 8, 8, 1008},
+	{"a batch", 0, HZ_F16, HZ_F32, 4096, 32, "vlut_batch_32_1", 128, 2, 1008},
+	{"by more rows", 0, HZ_F16, HZ_F16, 11008, 16, "vlut_batch_32_3", 116, 2, 1008},
+	{"by many rows", 0, HZ_F16, HZ_F16, 16384, 32, "vlut_batch_32_2", 128, 0, 1008},
+	{"a larger batch", 0, HZ_F16, HZ_BF16, 4096, 64, "vlut_batch_64_1", 128, 2, 1008},
+	{"by more rows", 0, HZ_F16, HZ_F16, 16384, 64, "vlut_batch_64_2", 128, 0, 1008},
+	{"128 vectors", 0, HZ_F16, HZ_F16, 2048, 128, "vlut_batch_64_1", 64, 2, 1008},
+	{"by more rows", 0, HZ_F16, HZ_F16, 16384, 128, "vlut_batch_128_2", 128, 0, 1008},
+	{"256 vectors", 0, HZ_F16, HZ_F16, 4096, 256, "vlut_batch_128_1", 64, 0, 1008},
+	{"by more rows", 0, HZ_F16, HZ_F16, 11008, 256, "vlut_batch_128_3", 58, 0, 1008},
 	{"a batch in bf16", 0, HZ_BF16, HZ_F32, 4096, 32,
-	 "vlut_x_most vlut_x_tiles vlut_wgmma_fields_32", 32, 2},
+	 "vlut_x_most vlut_x_tiles vlut_wgmma_fields_32", 32, 2, 1008},
 	{"a batch whose rows are not aligned", 0, HZ_F16, HZ_F32, 4096, 33,
-	 "vlut_x_tiles vlut_wgmma_fields_64", 32, 2},
-	{"the coarser level", 1, HZ_F16, HZ_F32, 64, 1, "vlut_any_f32", 1, 0},
+	 "vlut_x_tiles vlut_wgmma_fields_64", 32, 2, 1008},
+	{"the coarser level", 1, HZ_F16, HZ_F32, 64, 1, "vlut_any_f32", 1, 0, 1008},
 };
 
 static void test_packed(void)
@@ -186,52 +207,31 @@ static void test_packed(void)
 	is_int((int64_t)bytes, 64 * 512, "rows and values are filled up to 16 and 64");
 	is_int(hz_vlut_pack(ctx, v, &w, scales), HZ_OK, "codes by columns are packed");
 	is_str(taken(), "vlut_fields_pack", "by a kernel");
-	for (size_t i = 0; i < sizeof(packed_table) / sizeof(*packed_table); i++) {
-		const hz_coded packed = {.rows = packed_table[i].rows, .k = 1008, .packed = scales,
-					 .levels = packed_table[i].levels};
-		const char *name = packed_table[i].name;
-		const hz_tensor xt = hz_tensor_2d(x, packed_table[i].x_dtype, HZ_CUDA, 1008,
-						  packed_table[i].batch);
-		const hz_tensor yt = hz_tensor_2d(y, packed_table[i].y_dtype, HZ_CUDA, packed.rows,
-						  packed_table[i].batch);
-
-		is_int(hz_vlut_gemm(ctx, v, &packed, &xt, &yt), HZ_OK, "%s: %s", name,
-		       hz_errmsg(ctx));
-		is_str(taken(), packed_table[i].kernels, "%s: kernels", name);
-		is_int(last()->grid[0], packed_table[i].grid, "%s: blocks", name);
-		is_int(last()->cluster, packed_table[i].cluster, "%s: of a cluster", name);
-	}
+	test_packed_rows(v, packed_table, sizeof(packed_table) / sizeof(*packed_table));
 	hz_vlut_close(v);
 	hz_lattice_close(l);
 }
 
-/* Packed E8; levels: 0 for all */
-static const struct {
-	const char *name;
-	int levels, x_dtype, y_dtype;
-	int64_t rows, k, batch;
-	const char *kernels;
-	unsigned grid, cluster;
-} octets_table[] = {
-	{"E8, a vector", 0, HZ_F16, HZ_F32, 4096, 4096, 1, "vlut_octets_1", 132, 0},
-	{"E8, a vector of few rows", 0, HZ_F32, HZ_F16, 60, 1000, 1, "vlut_octets_1", 4, 0},
-	{"E8, a vector by a great many rows", 0, HZ_BF16, HZ_F16, 140000, 64, 1, "vlut_octets_1",
-	 137, 0},
-	{"E8, two vectors", 0, HZ_F16, HZ_F32, 4096, 8192, 2, "vlut_octets_2", 132, 0},
-	{"E8, two vectors of which one fits", 0, HZ_F16, HZ_F32, 4096, 24576, 2,
-	 "vlut_octets_1 vlut_octets_1", 132, 0},
-	{"E8, three vectors", 0, HZ_S8, HZ_S32, 640, 1024, 3, "vlut_octets_2 vlut_octets_1", 40, 0},
-	{"E8, vectors of s8", 0, HZ_S8, HZ_S32, 640, 1024, 9,
-	 "vlut_octets_bytes qgemm_lines qgemm_few_64_s", 8, 8},
-	{"E8, a batch", 0, HZ_F16, HZ_F32, 640, 1024, 40,
-	 "vlut_octets_f16 vlut_x_tiles vlut_wgmma_values_64", 6, 2},
-	{"E8, the coarser level", 1, HZ_F16, HZ_F32, 640, 1024, 1,
-	 "vlut_octets_f16 vlut_x_tiles vlut_wgmma_values_16", 6, 2},
-	{"E8, rows that are decoded in slabs", 0, HZ_F16, HZ_F32, 8192, 16384, 9,
+static const struct packed_row octets_table[] = {
+	{"E8, a vector", 0, HZ_F16, HZ_F32, 4096, 1, "vlut_octets_1", 132, 0, 4096},
+	{"E8, a vector of few rows", 0, HZ_F32, HZ_F16, 60, 1, "vlut_octets_1", 4, 0, 1000},
+	{"E8, a vector by a great many rows", 0, HZ_BF16, HZ_F16, 140000, 1, "vlut_octets_1",
+	 137, 0, 64},
+	{"E8, two vectors", 0, HZ_F16, HZ_F32, 4096, 2, "vlut_octets_2", 132, 0, 8192},
+	{"E8, two vectors of which one fits", 0, HZ_F16, HZ_F32, 4096, 2,
+	 "vlut_octets_1 vlut_octets_1", 132, 0, 24576},
+	{"E8, three vectors", 0, HZ_S8, HZ_S32, 640, 3, "vlut_octets_2 vlut_octets_1", 40, 0, 1024},
+	{"E8, vectors of s8", 0, HZ_S8, HZ_S32, 640, 9,
+	 "vlut_octets_bytes qgemm_lines qgemm_few_64_s", 8, 8, 1024},
+	{"E8, a batch", 0, HZ_F16, HZ_F32, 640, 40,
+	 "vlut_octets_f16 vlut_x_tiles vlut_wgmma_values_64", 6, 2, 1024},
+	{"E8, the coarser level", 1, HZ_F16, HZ_F32, 640, 1,
+	 "vlut_octets_f16 vlut_x_tiles vlut_wgmma_values_16", 6, 2, 1024},
+	{"E8, rows that are decoded in slabs", 0, HZ_F16, HZ_F32, 8192, 9,
 	 "vlut_octets_f16 vlut_x_tiles vlut_wgmma_values_16 vlut_octets_f16 vlut_wgmma_values_16",
-	 80, 5},
-	{"E8, rows too long for planes of bits", 0, HZ_F16, HZ_F32, 640, 40968, 1,
-	 "vlut_mma_wide_2", 128, 8},
+	 80, 5, 16384},
+	{"E8, rows too long for planes of bits", 0, HZ_F16, HZ_F32, 640, 1,
+	 "vlut_mma_wide_2", 128, 8, 40968},
 };
 
 static void test_octets(void)
@@ -249,22 +249,7 @@ static void test_octets(void)
 	is_int((int64_t)bytes, 64 * 512, "rows and values are filled up to 16 and 1024");
 	is_int(hz_vlut_pack(ctx, v, &w, scales), HZ_OK, "codes of E8 are packed");
 	is_str(taken(), "vlut_octets_pack", "by a kernel");
-	for (size_t i = 0; i < sizeof(octets_table) / sizeof(*octets_table); i++) {
-		const int64_t k = octets_table[i].k;
-		const hz_coded packed = {.rows = octets_table[i].rows, .k = k, .packed = scales,
-					 .levels = octets_table[i].levels};
-		const char *name = octets_table[i].name;
-		const hz_tensor xt = hz_tensor_2d(x, octets_table[i].x_dtype, HZ_CUDA, k,
-						  octets_table[i].batch);
-		const hz_tensor yt = hz_tensor_2d(y, octets_table[i].y_dtype, HZ_CUDA, packed.rows,
-						  octets_table[i].batch);
-
-		is_int(hz_vlut_gemm(ctx, v, &packed, &xt, &yt), HZ_OK, "%s: %s", name,
-		       hz_errmsg(ctx));
-		is_str(taken(), octets_table[i].kernels, "%s: kernels", name);
-		is_int(last()->grid[0], octets_table[i].grid, "%s: blocks", name);
-		is_int(last()->cluster, octets_table[i].cluster, "%s: of a cluster", name);
-	}
+	test_packed_rows(v, octets_table, sizeof(octets_table) / sizeof(*octets_table));
 	hz_vlut_close(v);
 	hz_lattice_close(l);
 }

@@ -8,6 +8,8 @@
  */
 #include <config.h>
 
+#include <assert.h>
+
 #include "gpu/mhc_pre_launch.h"
 #include "lib/mhc_rule.h"
 
@@ -208,10 +210,12 @@ static int launch_groups(struct hz_context *ctx, const struct hzi_mhc_dx *p)
 {
 	const int64_t blocks = ceil_div(p->channels / 8, HZI_PRE_THREADS) * p->groups;
 	const int64_t wanted = 16 * hzi_cuda_device(ctx)->multiprocessors;
-	const int64_t splits = min_of(ceil_div(wanted, blocks), ceil_div(p->tokens / p->groups, 8));
 	const int kernel = p->dtype == HZ_F16 ? HZI_KERNEL_mhc_pre_dx_groups_f16 :
 						HZI_KERNEL_mhc_pre_dx_groups_bf16;
+	int64_t splits;
 
+	assert(blocks > 0);
+	splits = min_of(ceil_div(wanted, blocks), ceil_div(p->tokens / p->groups, 8));
 	return hzi_mhc_launch(ctx, OP, HZI_FAMILY_MHC_PRE_BWD, kernel, blocks, splits,
 			      HZI_PRE_THREADS, 0, p, sizeof(*p));
 }

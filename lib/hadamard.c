@@ -393,7 +393,7 @@ static void fold_blocks(struct outer *o, struct hzi_hadamard_args *a)
 		outer_remove(o, d);
 	}
 	for (int d = o->ndim - 1; d >= 0; d--) {
-		if (outer_continues(o, d, a->blocks, (int64_t[]){a->x_block, a->y_block})) {
+		if (outer_continues(o, d, a->blocks, (int64_t[3]){a->x_block, a->y_block})) {
 			a->blocks *= o->shape[d];
 			outer_remove(o, d);
 			d = o->ndim;

@@ -5,6 +5,7 @@
  */
 #include <config.h>
 
+#include <assert.h>
 #include <string.h>
 #include <time.h>
 
@@ -482,6 +483,7 @@ static int check_y(struct hz_context *ctx, struct call *c)
 	const int to = c->o->to, last = y ? y->ndim - 1 : 0;
 
 	HZ_CHECK(hzi_check(ctx, c->op, "y", y, types[to], true));
+	assert(y);
 	c->inner = to + 1;
 	if (y->ndim < c->inner)
 		return hzi_fail(ctx, HZ_ESHAPE, "%s: y.ndim is %d, must be %d to %d", c->op,

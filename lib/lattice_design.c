@@ -208,7 +208,7 @@ static int grid_errors(struct search *s, const hz_lattice_opts *o, const double 
 	for (int k = 0; k < GRID; k++) {
 		hz_lattice_opts one = *o;
 		float x[HZI_LATTICE_DIMS], v[HZI_LATTICE_DIMS];
-		int32_t g[HZI_LATTICE_DIMS];
+		int32_t g[HZI_LATTICE_DIMS] = {0};
 		hz_lattice *l;
 
 		one.policy = HZ_LATTICE_CLIP;

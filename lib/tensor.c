@@ -5,6 +5,7 @@
  */
 #include <config.h>
 
+#include <assert.h>
 #include <stdio.h>
 #include <stdlib.h>
 
@@ -267,6 +268,7 @@ static __attribute__((noinline)) int check_rules(struct hz_context *ctx, const c
 {
 	char here[40], there[40];
 	int64_t low, high;
+	size_t size;
 
 	if (!t)
 		return hzi_fail(ctx, HZ_EINVAL, "%s: %s is NULL, must be a view", op, name);
@@ -293,10 +295,12 @@ static __attribute__((noinline)) int check_rules(struct hz_context *ctx, const c
 	if (!t->data)
 		return hzi_fail(ctx, HZ_EINVAL, "%s: %s.data is NULL, must hold %lld elements", op,
 				name, (long long)hz_tensor_count(t));
-	if ((uintptr_t)t->data % hz_dtype_size(t->dtype))
+	size = hz_dtype_size(t->dtype);
+	assert(size > 0);
+	if ((uintptr_t)t->data % size)
 		return hzi_fail(ctx, HZ_ESTRIDE,
 				"%s: %s.data is %p, must be a multiple of %zu bytes", op, name,
-				t->data, hz_dtype_size(t->dtype));
+				t->data, size);
 	if (output && writes_twice(t))
 		return hzi_fail(ctx, HZ_ESTRIDE,
 				"%s: %s has strides that put two elements at one address",

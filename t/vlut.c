@@ -16,6 +16,7 @@ struct one {
 	int64_t rows, k, batch;
 	double size;			/* of x; 0: 1 */
 	int pad;			/* between rows of x and of y; 0: 3 */
+	int apart;			/* rows that are looked at; 0: 1, all are */
 };
 
 static void describe(const struct dev *dev, const struct one *o)
@@ -46,6 +47,7 @@ static int same(const struct dev *dev, const struct one *o, const unsigned char 
 	const unsigned char *y = image + GUARD;
 	const int64_t size = (int64_t)hz_dtype_size(o->y_dtype);
 	unsigned char *seen = calloc(bytes + 1, 1);
+	const int apart = o->apart ? o->apart : 1;
 	int good = 1;
 
 	for (int64_t i = 0; i < o->rows && good; i++) {
@@ -58,6 +60,8 @@ static int same(const struct dev *dev, const struct one *o, const unsigned char 
 			const double error = bound[i * o->batch + j];
 
 			memset(seen + at * size, 1, (size_t)size);
+			if (i % apart)
+				continue;
 			/*
 			 * Inf times 0 is NaN, and a coordinate may be a difference: either will do.
 			 */
@@ -100,7 +104,9 @@ static int run_one(struct dev *dev, const struct one *o, int special)
 		hz_dtype_size(o->y_dtype);
 	unsigned char *x = calloc(x_bytes + 1, 1), *image = malloc(y_bytes + 2 * GUARD);
 	double *want = calloc((size_t)(o->rows * n) + 1, 8),
-	       *bounds = calloc((size_t)(o->rows * n) + 1, 8);
+	       *bounds = calloc((size_t)(o->rows * n) + 1, 8),
+	       *column = calloc((size_t)o->k + 1, 8);
+	const int apart = o->apart ? o->apart : 1;
 	struct area xa, ya = area_new(dev, y_bytes, 0);
 	hz_tensor xt, yt;
 	int status, good;
@@ -128,17 +134,16 @@ static int run_one(struct dev *dev, const struct one *o, int special)
 			const double f =
 				o->x_dtype == HZ_S8 ? (int8_t)x[at] : ref_get(o->x_dtype, x, at);
 
+			column[l2] = f;
 			most = fabs(f) > most ? fabs(f) : most;
 		}
-		for (int64_t i = 0; i < o->rows; i++) {
+		for (int64_t i = 0; i < o->rows; i += apart) {
 			const int d = l->rule.d, embed = l->rule.embed;
 			double sum = 0, size = 0, weight = 0;
 			int64_t whole = 0;
 
 			for (int64_t e = 0; e < o->k; e++) {
-				const int64_t at = e * x_stride[0] + j * x_stride[1];
-				const double f = o->x_dtype == HZ_S8 ? (int8_t)x[at] :
-						 ref_get(o->x_dtype, x, at);
+				const double f = column[e];
 
 				sum += w.values[i * o->k + e] * f;
 				size += fabs(w.values[i * o->k + e] * f);
@@ -195,6 +200,7 @@ static int run_one(struct dev *dev, const struct one *o, int special)
 	free(image);
 	free(want);
 	free(bounds);
+	free(column);
 	coded_free(&w);
 	hz_vlut_close(v);
 	return good;
@@ -513,6 +519,36 @@ static void test_batches(struct dev *dev)
 		good &= run_one(dev, &o, i % 5 == 3);
 	}
 	ok(good, "%s: packed fields by many aligned vectors", dev->name);
+}
+
+/*
+ * The same by so many that tiles have 128 and 256 columns, and so few tiles that k is split: of
+ * f16, which have such tiles of 64, 128 and 192 rows, and of f32 and bf16, which are put in order
+ * first. Of every share of the rows of a tile that a split adds up some are looked at.
+ */
+static void test_splits(struct dev *dev)
+{
+	static const struct {
+		int64_t rows, batch, k;
+		int x_dtype;
+	} sizes[] = {
+		{4249, 200, 1032, HZ_F16}, {2190, 100, 1288, HZ_F16}, {4249, 70, 1032, HZ_F16},
+		{4249, 200, 648, HZ_F16}, {1284, 100, 3080, HZ_F16}, {1000, 100, 1100, HZ_F32},
+		{1000, 100, 1100, HZ_BF16}, {2190, 200, 1160, HZ_BF16},
+	};
+	int good = 1;
+
+	for (int i = 0; i < (int)(sizeof(sizes) / sizeof(*sizes)); i++) {
+		const struct one o = {
+			.lattice = i % 2 ? LATTICES - 2 : 0, .rows = sizes[i].rows,
+			.how = PACKED | ((int)rnd_below(&rnd, 32) & ~FEWER), .k = sizes[i].k,
+			.batch = sizes[i].batch, .pad = 8 + (int)(-sizes[i].batch & 7),
+			.x_dtype = sizes[i].x_dtype, .y_dtype = floats[(i + 1) % 3], .apart = 7,
+		};
+
+		good &= run_one(dev, &o, 0);
+	}
+	ok(good, "%s: packed fields by many vectors, k is split", dev->name);
 }
 
 static void test_special(struct dev *dev)
@@ -911,6 +947,7 @@ int main(void)
 		test_octets(&devs[i]);
 		if (devs[i].device >= HZ_CUDA) {
 			test_batches(&devs[i]);
+			test_splits(&devs[i]);
 			test_aligned(&devs[i]);
 		}
 		test_special(&devs[i]);

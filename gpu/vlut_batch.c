@@ -24,6 +24,9 @@ static const struct kernel {
 	 HZI_BATCH_THREADS(beside, slices, registers), HZI_BATCH_SLOT(columns, turns, beside), \
 	 slots, (slices) * HZI_BATCH_SUMS(columns, turns, beside)}
 #define KERNEL(index, ...) ROW(index, __VA_ARGS__)
+	KERNEL(HZI_KERNEL_vlut_batch_16_1, HZI_BATCH_16_1),
+	KERNEL(HZI_KERNEL_vlut_batch_16_2, HZI_BATCH_16_2),
+	KERNEL(HZI_KERNEL_vlut_batch_16_3, HZI_BATCH_16_3),
 	KERNEL(HZI_KERNEL_vlut_batch_32_1, HZI_BATCH_32_1),
 	KERNEL(HZI_KERNEL_vlut_batch_32_2, HZI_BATCH_32_2),
 	KERNEL(HZI_KERNEL_vlut_batch_32_3, HZI_BATCH_32_3),
@@ -118,7 +121,8 @@ int hzi_cuda_vlut_batch(struct hz_context *ctx, const struct hzi_vlut_gemm_args 
 	}
 	HZ_CHECK(hzi_cuda_tensor_map_planes(ctx, name, &p.x, a->x, 2 * a->batch, a->w.k / 8,
 					    16 * a->x_k, 8, 2 * a->x_k,
-					    k->columns < 64 ? 64 : 128, HZI_BATCH_CHUNK / 8, 8));
+					    k->columns < 64 ? 2 * k->columns : 128,
+					    HZI_BATCH_CHUNK / 8, 8));
 	HZ_CHECK(hzi_cuda_tensor_map_planes(ctx, name, &p.codes, a->w.packed, 128, fields * LINES,
 					    128, (int)ceil_div(a->w.rows, HZI_FIELDS_ROWS),
 					    fields * HZI_FIELDS_BYTES, 128, CHUNK_LINES,

@@ -33,7 +33,9 @@
 template <int N>
 HZ_DEVICE void wgmma_left(float (&d)[N], const uint32_t *a, uint64_t b)
 {
-	if constexpr (N == 16)
+	if constexpr (N == 8)
+		WGMMA_LEFT("16", 8, "%8", "%9", "%10", "%11", "%12");
+	else if constexpr (N == 16)
 		WGMMA_LEFT("32", 16, "%16", "%17", "%18", "%19", "%20");
 	else if constexpr (N == 32)
 		WGMMA_LEFT("64", 32, "%32", "%33", "%34", "%35", "%36");
@@ -43,7 +45,7 @@ HZ_DEVICE void wgmma_left(float (&d)[N], const uint32_t *a, uint64_t b)
 		WGMMA_LEFT("256", 128, "%128", "%129", "%130", "%131", "%132");
 }
 
-/* See HZI_BATCH_32_1. */
+/* See HZI_BATCH_16_1. */
 template <int COLUMNS, int TURNS, int BESIDE, int SLICES, int SLOTS, int REGISTERS>
 struct vlut_batch_block {
 	static constexpr int WARPS = 4 * BESIDE * SLICES,
@@ -133,8 +135,9 @@ struct vlut_batch_block {
 		const int group = warp / 4, slice = group / BESIDE;
 		const int tile = group % BESIDE * TURNS * 4 + warp % 4;
 		/* Of 16 lines the second eight come 4 planes behind; then 64 columns further on */
-		constexpr uint64_t shape = (LINE == 64 ? 1ull : 2ull) << 62 |
-					   (uint64_t)(4 * PLANE / 16) << 32;
+		constexpr uint64_t shape =
+			(LINE == 64 ? 1ull : LINE == 32 ? 2ull : 3ull) << 62 |
+			(uint64_t)(4 * PLANE / 16) << 32;
 		constexpr uint32_t next = CHUNK * LINE * 2 / 16 << 16;
 		float acc[TURNS][COLUMNS / 2];
 		int slot = slice, phase = 0, last = -1;
@@ -331,6 +334,9 @@ struct vlut_batch_block {
 	name(const __grid_constant__ hzi_vlut_batch p) \
 	BODY(__VA_ARGS__)
 
+KERNEL(vlut_batch_16_1, HZI_BATCH_16_1)
+KERNEL(vlut_batch_16_2, HZI_BATCH_16_2)
+KERNEL(vlut_batch_16_3, HZI_BATCH_16_3)
 KERNEL(vlut_batch_32_1, HZI_BATCH_32_1)
 KERNEL(vlut_batch_32_2, HZI_BATCH_32_2)
 KERNEL(vlut_batch_32_3, HZI_BATCH_32_3)

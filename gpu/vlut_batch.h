@@ -46,6 +46,9 @@ enum hzi_vlut_batch_kernel {
  * rows, and with other chunks of k; slots of a chunk in shared memory; registers of a consumer, or
  * 0 for what all have.
  */
+#define HZI_BATCH_16_1 16, 1, 1, 4, 16, 0
+#define HZI_BATCH_16_2 16, 2, 1, 4, 12, 0
+#define HZI_BATCH_16_3 16, 3, 1, 4, 12, 0
 #define HZI_BATCH_32_1 32, 1, 1, 4, 12, 0
 #define HZI_BATCH_32_2 32, 2, 1, 4, 12, 0
 #define HZI_BATCH_32_3 32, 3, 1, 4, 9, 112

@@ -154,10 +154,20 @@ fi
 		else
 			skip "C++, static" "no C++ compiler"
 		fi
-		case $("$PKG_CONFIG" --libs --static hurwitz) in
-		*hwloc*) skip "C, wholly static" "hwloc's own libraries have no archives everywhere" ;;
-		*) consumer "C, wholly static" "--libs --static" $CC -static "$work/app.c" ;;
-		esac
+		for how in -static -static-pie; do
+			name="C, wholly static: $how"
+			case $("$PKG_CONFIG" --libs --static hurwitz) in
+			*hwloc*)
+				skip "$name" "hwloc's own libraries have no archives everywhere"
+				continue ;;
+			esac
+			echo 'int main(void) { return 0; }' >"$work/probe.c"
+			if $CC $how -o "$work/probe" "$work/probe.c" 2>/dev/null && "$work/probe"; then
+				consumer "$name" "--libs --static" $CC $how "$work/app.c"
+			else
+				skip "$name" "no such program starts here"
+			fi
+		done
 	else
 		skip "C, static" "no archive in this build"
 		skip "C++, static" "no archive in this build"

@@ -54,9 +54,14 @@ static const struct geometry mma[ORDERS][LOG2_MAX - 7 + 1] = {
 	 {MMA(m28_11), 384, 1, 1, 12, HELD(28 << 11)}},
 };
 
-/* Blocks of a multiprocessor where these make codes, which takes more registers */
-static const int8_t code_blocks[ORDERS][LOG2_MAX - 7 + 1] = {
+/* Blocks of a multiprocessor where these make codes, or are made of codes: of more registers */
+typedef int8_t block_counts[ORDERS][LOG2_MAX - 7 + 1];
+
+static const block_counts code_blocks = {
 	{8, 8, 5, 3, 1, 1}, {5, 5, 3, 2, 1}, {4, 4, 2, 1, 1},
+};
+static const block_counts value_blocks = {
+	{8, 8, 5, 2, 1, 1}, {4, 4, 3, 2, 1}, {4, 4, 2, 1, 1},
 };
 
 static const struct geometry f32[ORDERS][LOG2_MAX - 8 + 1] = {
@@ -96,18 +101,19 @@ static bool prepare(const struct hzi_cuda_device *device, const struct geometry 
 }
 
 /*
- * For rows of total elements to 16 bits, or with codes to these, of which p has the operands: the
- * kernel, by the number of that of f16; or -1.
+ * For rows of total elements to 16 bits, or by kernels of so many blocks from or to codes, of which
+ * p has the operands: the kernel, by the number of that of f16; or -1.
  */
 static int make_mma(struct hz_context *ctx, const struct hzi_hadamard_args *a, int64_t total,
-		    bool codes, struct hzi_hadamard_base_mma *p, struct hzi_launch *launch)
+		    int dtype, const block_counts *counts, struct hzi_hadamard_base_mma *p,
+		    struct hzi_launch *launch)
 {
 	const struct hzi_segment *seg = &a->plan.seg[0];
 	const struct hzi_base *base = seg->base;
 	const int k = seg->k < 7 ? 7 : seg->k;
 	const struct geometry *g = &mma[(seg->m - 12) / 8][k - 7];
 	const int64_t rows = (int64_t)g->rows << (k - seg->k);
-	const int blocks = codes ? code_blocks[(seg->m - 12) / 8][k - 7] : g->blocks;
+	const int blocks = counts ? (*counts)[(seg->m - 12) / 8][k - 7] : g->blocks;
 
 	p->rows = total / seg->length;
 	p->k = seg->k;
@@ -123,14 +129,15 @@ static int make_mma(struct hz_context *ctx, const struct hzi_hadamard_args *a, i
 			p->sign[i] |= (bit & 1) << (j / 2 + j % 2 * 16);
 		}
 	}
-	return g->kernel + (a->x_dtype == HZ_BF16 ? HZI_HADAMARD_BASE_MMA_KERNELS / 2 : 0);
+	return g->kernel + (dtype == HZ_BF16 ? HZI_HADAMARD_BASE_MMA_KERNELS / 2 : 0);
 }
 
 static int launch_mma(struct hz_context *ctx, const struct hzi_hadamard_args *a, bool *done)
 {
 	struct hzi_hadamard_base_mma p = {.x = a->x, .y = a->y};
 	struct hzi_launch launch = {0};
-	const int kernel = make_mma(ctx, a, a->blocks * a->plan.n, false, &p, &launch);
+	const int kernel =
+		make_mma(ctx, a, a->blocks * a->plan.n, a->x_dtype, NULL, &p, &launch);
 
 	*done = kernel >= 0;
 	return kernel < 0 ? HZ_OK
@@ -180,7 +187,7 @@ static int launch_f32(struct hz_context *ctx, const struct hzi_hadamard_args *a,
 			       sizeof(p));
 }
 
-bool hzi_hadamard_base_takes(const struct hzi_hadamard_args *a)
+static bool takes(const struct hzi_hadamard_args *a)
 {
 	const struct hzi_segment *seg = &a->plan.seg[0];
 
@@ -188,28 +195,42 @@ bool hzi_hadamard_base_takes(const struct hzi_hadamard_args *a)
 	       seg->k >= LOG2_MIN && seg->k <= LOG2_MAX;
 }
 
-/* The kernels to codes are those to 16 bits, in the same order. */
-int hzi_hadamard_base_codes(struct hz_context *ctx, const struct hzi_hadamard_args *a,
-			    const struct hzi_hadamard_static *c, bool *done)
+/* The kernels to codes and back are those to 16 bits, in the same order. */
+static int launch_codes(struct hz_context *ctx, const char *op, const struct hzi_hadamard_args *a,
+			int dtype, enum hzi_family family, const block_counts *counts,
+			const struct hzi_hadamard_static *c, bool *done)
 {
 	struct hzi_hadamard_base_codes p = {.m = {.x = c->f.x, .y = c->f.y}, .c = *c};
 	struct hzi_launch launch = {0};
 	int kernel;
 
 	*done = false;
-	if (!hzi_hadamard_base_takes(a))
+	if (!takes(a))
 		return HZ_OK;
-	kernel = make_mma(ctx, a, c->f.total, true, &p.m, &launch);
+	kernel = make_mma(ctx, a, c->f.total, dtype, counts, &p.m, &launch);
 	*done = kernel >= 0;
 	return kernel < 0 ? HZ_OK
-			  : hzi_cuda_launch(ctx, "quantize", HZI_FAMILY_HADAMARD_BASE_CODES, kernel,
-					    &launch, &p, sizeof(p));
+			  : hzi_cuda_launch(ctx, op, family, kernel, &launch, &p, sizeof(p));
+}
+
+int hzi_hadamard_base_codes(struct hz_context *ctx, const struct hzi_hadamard_args *a,
+			    const struct hzi_hadamard_static *c, bool *done)
+{
+	return launch_codes(ctx, "quantize", a, a->x_dtype, HZI_FAMILY_HADAMARD_BASE_CODES,
+			    &code_blocks, c, done);
+}
+
+int hzi_hadamard_base_values(struct hz_context *ctx, const struct hzi_hadamard_args *a,
+			     const struct hzi_hadamard_static *c, bool *done)
+{
+	return launch_codes(ctx, "dequantize", a, a->y_dtype, HZI_FAMILY_HADAMARD_BASE_VALUES,
+			    &value_blocks, c, done);
 }
 
 int hzi_hadamard_base(struct hz_context *ctx, const struct hzi_hadamard_args *a, bool *done)
 {
 	*done = false;
-	if (!hzi_hadamard_back_to_back(a) || !hzi_hadamard_base_takes(a))
+	if (!hzi_hadamard_back_to_back(a) || !takes(a))
 		return HZ_OK;
 	return a->x_dtype == HZ_F32 ? launch_f32(ctx, a, done) : launch_mma(ctx, a, done);
 }

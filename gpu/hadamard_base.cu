@@ -40,11 +40,6 @@ __host__ __device__ constexpr int entry(int i, int j)
 	return (i >= H && j >= H ? -1 : 1) * conference<M>(i % H, j % H);
 }
 
-template <int I>
-struct number {
-	static constexpr int value = I;
-};
-
 /* f(0), f(1), .. f(N - 1), with numbers that are known when compiled */
 template <int I, int N, typename F>
 HZ_DEVICE void each(F f)

@@ -13,6 +13,11 @@
 
 #include "gpu/hadamard_fast.cuh"
 
+template <int I>
+struct number {
+	static constexpr int value = I;
+};
+
 /* How many successive rows this block takes, from *first on */
 HZ_DEVICE int turns_of_block(const hzi_hadamard_stretch &s, int64_t *first)
 {

@@ -56,12 +56,7 @@ struct to_codes {
 		auto order = [&](int row) {
 			return PLACES == 128 ? row & 7 : row >> 1 & 3;
 		};
-		/* Some piece of the row that piece n of X is of */
-		auto of_row = [&](int n) {
-			const int64_t i = to - y + (int64_t)(n >> s) * pieces;
-
-			return 8 * (i < total ? i : to - y);
-		};
+		auto of_row = [&](int n) { return 8 * piece_of_row(to - y, n, s, pieces, total); };
 		/* Lane n makes what piece n wants. */
 		if (each)
 			mine = coder_of(p, parameter_of(p, of_row(lane & 7)), p.f.factor);
@@ -113,12 +108,12 @@ struct to_codes {
 	extern "C" __global__ void __launch_bounds__(threads, blocks) \
 	hadamard_base_codes_f16_##name(const __grid_constant__ hzi_hadamard_base_codes p) \
 	{ \
-		function<HZ_F16, __VA_ARGS__>(p.m, to_codes(p.c)); \
+		function<HZ_F16, __VA_ARGS__>(p.m, from_values(p.m), to_codes(p.c)); \
 	} \
 	extern "C" __global__ void __launch_bounds__(threads, blocks) \
 	hadamard_base_codes_bf16_##name(const __grid_constant__ hzi_hadamard_base_codes p) \
 	{ \
-		function<HZ_BF16, __VA_ARGS__>(p.m, to_codes(p.c)); \
+		function<HZ_BF16, __VA_ARGS__>(p.m, from_values(p.m), to_codes(p.c)); \
 	}
 
 BASE_CODES(m12_7, 96, 8, base_rows, 12 * 4, 64, -1)

@@ -16,7 +16,12 @@
  *	base_long	d = 2; several warps share the places of 16 rows
  *	base_held	d = 2; as base_wide, 16 rows after the other
  *
- * What becomes of sums is an OUT's business: out.y is where the first piece of 8 results goes, of
+ * How pieces of X come to shared memory is an IN's business. begin(i) says that those from number i
+ * on follow; for piece i, the n-th of a thread, fetch() is called before the products of the X
+ * before and put() behind them, with an IN::way for what is held between these. IN::PARTS: a
+ * thread's pieces had better come a few at a time where that can be.
+ *
+ * What becomes of sums is an OUT's: out.y is where the first piece of 8 results goes, of
  * OUT::piece; begin(i), that pieces from number i on follow, and ready(), before the first of them,
  * get what they need; put() takes 8 sums, rows() those of base_rows.
  */
@@ -131,12 +136,23 @@ HZ_DEVICE place place_of(int i, int s)
 }
 
 /*
+ * Of short rows beside one another, of so many pieces each, some piece of the row that piece n of X
+ * is of; first: the first of all these, of total
+ */
+HZ_DEVICE int64_t piece_of_row(int64_t first, int n, int s, int pieces, int64_t total)
+{
+	const int64_t i = first + (int64_t)(n >> s) * pieces;
+
+	return i < total ? i : first;
+}
+
+/*
  * Rows to 2^(k - 2) = PLACES = 8 2^S; with S = -1 also shorter ones, beside one another. A warp
  * loads and stores the 16 rows of X that it computes, which lie back to back. Blocks stay, and have
  * the next rows under way; a warp's results have a place of their own, 16 PITCH bytes.
  */
-template <int DTYPE, int M, int PLACES, int S, typename OUT>
-HZ_DEVICE void base_rows(const hzi_hadamard_base_mma &p, OUT out)
+template <int DTYPE, int M, int PLACES, int S, typename IN, typename OUT>
+HZ_DEVICE void base_rows(const hzi_hadamard_base_mma &p, IN in, OUT out)
 {
 	constexpr int PITCH = 2 * PLACES, LOG2 = PLACES == 128 ? 4 : 3;
 	const int lane = threadIdx.x % 32, t = threadIdx.x / 32;
@@ -154,9 +170,10 @@ HZ_DEVICE void base_rows(const hzi_hadamard_base_mma &p, OUT out)
 
 		return at.row * PITCH + (at.piece ^ (at.row & 7)) * 16;
 	};
-	auto begin = [&](int64_t tile, int buffer) {
+	typename IN::template way<PLACES / 16, S < 0> way;
+	auto each = [&](int64_t tile, int buffer, auto f) {
 		const int64_t first = tile << (LOG2 - s), left = p.rows - first;
-		const uint4 *x = (const uint4 *)p.x + first * (M << s) + (16 * t << s);
+		const int64_t at_x = first * (M << s) + (16 * t << s);
 		const uint32_t own = memory + (buffer * M + 16 * t) * PITCH;
 
 #pragma unroll
@@ -164,14 +181,23 @@ HZ_DEVICE void base_rows(const hzi_hadamard_base_mma &p, OUT out)
 			const int i = 32 * n + lane;
 
 			if (S == LOG2 || i >> (s + 4) < left)
-				copy_async(own + inside(i, s), x + outside(i, s));
+				f(n, own + inside(i, s), at_x + outside(i, s));
 		}
+	};
+	auto begin = [&](int64_t tile, int buffer) {
+		in.begin(way, (tile << (LOG2 - s)) * (M << s));
+		each(tile, buffer,
+		     [&](int n, uint32_t to, int64_t i) { in.fetch(way, n, to, i); });
+	};
+	auto end = [&](int64_t tile, int buffer) {
+		each(tile, buffer, [&](int n, uint32_t to, int64_t) { in.put(way, n, to); });
 	};
 
 	int64_t tile;
 	const int turns = turns_of_block(p.s, &tile);
 
 	begin(tile, 0);
+	end(tile, 0);
 	for (int turn = 0; turn < turns; turn++, tile++) {
 		const int64_t first = tile << (LOG2 - s), left = p.rows - first;
 		const int64_t at_y = first * (M << s) + (16 * t << s);
@@ -191,6 +217,8 @@ HZ_DEVICE void base_rows(const hzi_hadamard_base_mma &p, OUT out)
 			[&](int i) {
 				return S == LOG2 || i >> (s + 4) < left ? outside(i, s) : -1;
 			});
+		if (turn + 1 < turns)
+			end(tile + 1, buffer ^ 1);
 		__syncwarp();
 	}
 }
@@ -292,8 +320,8 @@ HZ_DEVICE uint32_t entries(const hzi_hadamard_base_mma &p, int row, int column)
 	return pair;
 }
 
-template <int DTYPE, int M, int D, int WARPS, typename OUT>
-HZ_DEVICE void base_wide(const hzi_hadamard_base_mma &p, OUT out)
+template <int DTYPE, int M, int D, int WARPS, typename IN, typename OUT>
+HZ_DEVICE void base_wide(const hzi_hadamard_base_mma &p, IN in, OUT out)
 {
 	using X = wide<M, D>;
 	constexpr int E = X::EIGHTS, TILES = X::TILES, PLACES = 64 * WARPS, PITCH = 2 * PLACES;
@@ -315,23 +343,34 @@ HZ_DEVICE void base_wide(const hzi_hadamard_base_mma &p, OUT out)
 		}
 	}
 
-	auto begin = [&](int64_t row, int buffer) {
-		const uint4 *x = (const uint4 *)p.x + row * PIECES;
+	constexpr int EACH = (PIECES + THREADS - 1) / THREADS;
+	typename IN::template way<EACH, false> way;
+	auto each = [&](int buffer, auto f) {
 		const uint32_t to = memory + buffer * BYTES;
 
 #pragma unroll
-		for (int n = 0; n < (PIECES + THREADS - 1) / THREADS; n++) {
+		for (int n = 0; n < EACH; n++) {
 			const int i = n * THREADS + threadIdx.x;
 
 			if (PIECES % THREADS == 0 || i < PIECES)
-				copy_async(to + (i ^ (i / (PLACES / 8) & 7)) * 16, x + i);
+				f(n, to + (i ^ (i / (PLACES / 8) & 7)) * 16, i);
 		}
+	};
+	auto begin = [&](int64_t row, int buffer) {
+		in.begin(way, row * PIECES);
+		each(buffer, [&](int n, uint32_t to, int i) {
+			in.fetch(way, n, to, row * PIECES + i);
+		});
+	};
+	auto end = [&](int buffer) {
+		each(buffer, [&](int n, uint32_t to, int) { in.put(way, n, to); });
 	};
 
 	int64_t row;
 	const int turns = turns_of_block(p.s, &row);
 
 	begin(row, 0);
+	end(0);
 	for (int turn = 0; turn < turns; turn++, row++) {
 		const int buffer = turn & 1;
 		uint32_t at[4], half[4];
@@ -412,6 +451,8 @@ HZ_DEVICE void base_wide(const hzi_hadamard_base_mma &p, OUT out)
 				take_sums<WARPS>(sums, u, out, out.y + row * PIECES +
 						 (u >> 3) * (PLACES / 8) + (u & 7), 8);
 		}
+		if (turn + 1 < turns)
+			end(buffer ^ 1);
 	}
 }
 
@@ -428,30 +469,47 @@ HZ_DEVICE void group_wait(int number, int threads)
  * sums in two rounds of 64 places a warp. If there is a group for each 16 rows, they go to where X
  * was, and the next X is under way meanwhile.
  */
-template <int DTYPE, int M, int WARPS, int GROUPS, typename OUT>
-HZ_DEVICE void base_long(const hzi_hadamard_base_mma &p, OUT out)
+template <int DTYPE, int M, int WARPS, int GROUPS, typename IN, typename OUT>
+HZ_DEVICE void base_long(const hzi_hadamard_base_mma &p, IN in, OUT out)
 {
 	constexpr int PLACES = 128 * WARPS, PITCH = 2 * PLACES, THREADS = 32 * WARPS * GROUPS;
 	constexpr int BYTES = M * PITCH, PIECES = BYTES / 16;
 	constexpr bool ALL = GROUPS == M / 16;
+	/* With puts all groups wait as often: else racecheck loses count. */
+	constexpr int END = IN::PARTS ? (M / 16 + GROUPS - 1) / GROUPS * GROUPS : M / 16;
 	const int lane = threadIdx.x % 32, warp = threadIdx.x / 32, w = warp % WARPS;
 	const int group = warp / WARPS;
 	const uint32_t memory = shared_address(shared);
 	uint32_t at[4];
 	float v[64];
 
-	auto begin = [&](int64_t row, int buffer) {
-		const uint4 *x = (const uint4 *)p.x + row * PIECES;
+	constexpr int EACH = PIECES / THREADS, UNROLL = IN::PARTS ? EACH : 4;
+	typename IN::template way<EACH, false> way;
+	auto each = [&](int buffer, auto f) {
 		const uint32_t to = memory + buffer * BYTES;
 
-#pragma unroll 4
-		for (int i = threadIdx.x; i < PIECES; i += THREADS)
-			copy_async(to + (i ^ (i / (PLACES / 8) & 7)) * 16, x + i);
+		static_assert(PIECES % THREADS == 0, "all threads have as many pieces");
+#pragma unroll UNROLL
+		for (int n = 0; n < EACH; n++) {
+			const int i = n * THREADS + threadIdx.x;
+
+			f(n, to + (i ^ (i / (PLACES / 8) & 7)) * 16, i);
+		}
+	};
+	auto begin = [&](int64_t row, int buffer) {
+		in.begin(way, row * PIECES);
+		each(buffer, [&](int n, uint32_t to, int i) {
+			in.fetch(way, n, to, row * PIECES + i);
+		});
+	};
+	auto end = [&](int buffer) {
+		each(buffer, [&](int n, uint32_t to, int) { in.put(way, n, to); });
 	};
 	int64_t row;
 	const int turns = turns_of_block(p.s, &row);
 
 	begin(row, 0);
+	end(0);
 	for (int turn = 0; turn < turns; turn++, row++) {
 		const int buffer = ALL ? turn & 1 : 0;
 		char *sums = (char *)shared + (ALL ? buffer : 1) * BYTES + group * 16 * PITCH;
@@ -462,11 +520,15 @@ HZ_DEVICE void base_long(const hzi_hadamard_base_mma &p, OUT out)
 			begin(row + 1, buffer ^ 1);
 		out.begin(row * PIECES);
 		lane_addresses<PITCH>(at, memory + buffer * BYTES + w * 256, lane);
-		for (int t = group; t < M / 16; t += GROUPS) {
-			base_product<DTYPE, M, 128, PITCH>(v, p, at, t, lane);
-			/* Strides 1 and 8 to 64 */
-			stage<64, 0>(v);
-			stages<64, 2, 6>(v, 4);
+		for (int t = group; t < END; t += GROUPS) {
+			const bool some = ALL || !IN::PARTS || t < M / 16;
+
+			if (some) {
+				base_product<DTYPE, M, 128, PITCH>(v, p, at, t, lane);
+				/* Strides 1 and 8 to 64 */
+				stage<64, 0>(v);
+				stages<64, 2, 6>(v, 4);
+			}
 			if (t == group)
 				out.ready();
 			if (ALL)
@@ -476,7 +538,7 @@ HZ_DEVICE void base_long(const hzi_hadamard_base_mma &p, OUT out)
 				if (round || !ALL)
 					group_wait(1 + group, 32 * WARPS);
 #pragma unroll
-				for (int h = 0; h < 2; h++) {
+				for (int h = 0; some && h < 2; h++) {
 					float f[16];
 
 #pragma unroll
@@ -485,7 +547,8 @@ HZ_DEVICE void base_long(const hzi_hadamard_base_mma &p, OUT out)
 					put_sums(f, sums + (8 * h + (lane >> 2)) * PITCH, w, lane);
 				}
 				group_wait(1 + group, 32 * WARPS);
-				for (int u = threadIdx.x % (32 * WARPS); u < 128; u += 32 * WARPS)
+				for (int u = threadIdx.x % (32 * WARPS); some && u < 128;
+				     u += 32 * WARPS)
 					take_sums<WARPS>(sums, u, out, out.y + row * PIECES +
 							 (16 * t + (u >> 3)) * (PLACES / 8) +
 							 8 * round + (u & 7), 16);
@@ -496,6 +559,8 @@ HZ_DEVICE void base_long(const hzi_hadamard_base_mma &p, OUT out)
 			if (turn + 1 < turns)
 				begin(row + 1, 0);
 		}
+		if (turn + 1 < turns)
+			end(ALL ? buffer ^ 1 : 0);
 	}
 }
 
@@ -506,8 +571,8 @@ HZ_DEVICE void base_long(const hzi_hadamard_base_mma &p, OUT out)
  * makes 16 rows of the product after the other; 4 more warps take the sums of the 16 before, from
  * another buffer. X's place is free as soon as it is in registers.
  */
-template <int DTYPE, int M, typename OUT>
-HZ_DEVICE void base_held(const hzi_hadamard_base_mma &p, OUT out)
+template <int DTYPE, int M, typename IN, typename OUT>
+HZ_DEVICE void base_held(const hzi_hadamard_base_mma &p, IN in, OUT out)
 {
 	constexpr int WARPS = 8, PITCH = 1024, BYTES = M * PITCH, PIECES = BYTES / 16;
 	constexpr int TILES = M / 16, SUMS = 16 * 2 * PITCH;
@@ -522,12 +587,29 @@ HZ_DEVICE void base_held(const hzi_hadamard_base_mma &p, OUT out)
 	int tile = 0;			/* of all turns */
 	uint32_t at[4], x[TILES][4][4];
 
-	auto begin = [&](int64_t row) {
-		const uint4 *from = (const uint4 *)p.x + row * PIECES;
+	constexpr int EACH = PIECES / MAKERS, PART = IN::PARTS ? EACH / TILES : EACH;
+	constexpr int UNROLL = IN::PARTS ? EACH : 4;
+	typename IN::template way<EACH, false> way;
+	/* A thread's next N pieces, behind first */
+	auto each = [&](int first, auto count, auto f) {
+		constexpr int N = decltype(count)::value;
 
-#pragma unroll 4
-		for (int i = threadIdx.x; i < PIECES; i += MAKERS)
-			copy_async(memory + (i ^ (i / 64 & 7)) * 16, from + i);
+#pragma unroll UNROLL
+		for (int n = 0; n < N; n++) {
+			const int i = (first + n) * MAKERS + threadIdx.x;
+
+			f(n, memory + (i ^ (i / 64 & 7)) * 16, i);
+		}
+	};
+	auto begin = [&](int first, auto count) {
+		if (first == 0)
+			in.begin(way, row * PIECES);
+		each(first, count, [&](int n, uint32_t to, int i) {
+			in.fetch(way, n, to, row * PIECES + i);
+		});
+	};
+	auto end = [&](int first, auto count) {
+		each(first, count, [&](int n, uint32_t to, int) { in.put(way, n, to); });
 	};
 	/* The sums before, of which the next are 16 rows further */
 	auto take = [&] {
@@ -536,8 +618,10 @@ HZ_DEVICE void base_held(const hzi_hadamard_base_mma &p, OUT out)
 	};
 
 	lane_addresses<PITCH>(at, memory + w * 128, lane);
-	if (maker)
-		begin(row);
+	if (maker) {
+		begin(0, number<EACH>());
+		end(0, number<EACH>());
+	}
 	for (int turn = 0; turn < turns; turn++) {
 		copy_wait();
 		__syncthreads();
@@ -550,11 +634,14 @@ HZ_DEVICE void base_held(const hzi_hadamard_base_mma &p, OUT out)
 			}
 		}
 		__syncthreads();
-		if (maker && turn + 1 < turns)
-			begin(++row);
+		row++;
 #pragma unroll 1
 		for (int t = 0; t < TILES; t++, tile++) {
+			const bool more = turn + 1 < turns && (IN::PARTS || t == 0);
+
 			if (maker) {
+				if (more)
+					begin(t * PART, number<PART>());
 				char *to = sums + (tile & 1) * SUMS + (lane >> 2) * (2 * PITCH);
 				float v[32] = {};
 
@@ -582,6 +669,8 @@ HZ_DEVICE void base_held(const hzi_hadamard_base_mma &p, OUT out)
 					stages<16, 0, 4>(f, 4);
 					put_sums(f, to + 8 * h * (2 * PITCH), w, lane);
 				}
+				if (more)
+					end(t * PART, number<PART>());
 			} else {
 				if (t == 1)
 					out.ready();
@@ -596,5 +685,115 @@ HZ_DEVICE void base_held(const hzi_hadamard_base_mma &p, OUT out)
 	if (!maker)
 		take();
 }
+
+/* ---- Operands of 16 bits --------------------------------------------------------------------- */
+
+/* See above: they come by themselves. */
+struct from_values {
+	static constexpr bool PARTS = false;
+	template <int N, bool EACH>
+	struct way {
+	};
+	const uint4 *x;
+
+	__device__ __forceinline__ from_values(const hzi_hadamard_base_mma &p)
+		: x((const uint4 *)p.x)
+	{
+	}
+	template <typename W>
+	__device__ __forceinline__ void begin(W &, int64_t) const
+	{
+	}
+	template <typename W>
+	__device__ __forceinline__ void fetch(W &, int, uint32_t to, int64_t i) const
+	{
+		copy_async(to, x + i);
+	}
+	template <typename W>
+	__device__ __forceinline__ void put(W &, int, uint32_t) const
+	{
+	}
+};
+
+/* ---- Results of 16 bits ---------------------------------------------------------------------- */
+
+/* Puts two pieces of 16 rows into shared memory. */
+HZ_DEVICE void store_pieces(uint32_t address, uint32_t a, uint32_t b, uint32_t c, uint32_t d,
+			    int lane)
+{
+#if __CUDA_ARCH__ >= 900
+	asm volatile("stmatrix.sync.aligned.m8n8.x4.shared.b16 [%0], {%1, %2, %3, %4};"
+		     :: "r"(address), "r"(a), "r"(b), "r"(c), "r"(d) : "memory");
+#else
+	const uint32_t r[4] = {a, b, c, d};
+
+#pragma unroll
+	for (int i = 0; i < 4; i++) {
+		const uint32_t row = __shfl_sync(0xffffffff, address, 8 * i + (lane >> 2));
+
+		asm volatile("st.shared.u32 [%0], %1;"
+			     :: "r"(row + 4 * (lane & 3)), "r"(r[i]) : "memory");
+	}
+#endif
+}
+
+/* See above. */
+template <int DTYPE>
+struct to_values {
+	using piece = uint4;
+	uint4 *y;
+	float factor;
+
+	__device__ __forceinline__ to_values(const hzi_hadamard_base_mma &p)
+		: y((uint4 *)p.y), factor(p.factor)
+	{
+	}
+	__device__ __forceinline__ void begin(int64_t) const
+	{
+	}
+	__device__ __forceinline__ void ready() const
+	{
+	}
+	__device__ __forceinline__ void put(uint4 *to, float *f) const
+	{
+#pragma unroll
+		for (int i = 0; i < 8; i++)
+			f[i] = __fmul_rn(f[i], factor);
+		*to = make_uint4(to_16x2<DTYPE>(f[0], f[1]), to_16x2<DTYPE>(f[2], f[3]),
+				 to_16x2<DTYPE>(f[4], f[5]), to_16x2<DTYPE>(f[6], f[7]));
+	}
+	/* own: in shared memory; outside(i): where to[] has piece i, or -1 */
+	template <int PLACES, bool SHORT, typename F>
+	__device__ __forceinline__ void rows(float *v, char *own, uint4 *to, int, int s,
+					     F outside) const
+	{
+		constexpr int PITCH = 2 * PLACES;
+		const int lane = threadIdx.x % 32;
+		uint32_t at[4];
+
+		lane_addresses<PITCH>(at, shared_address(own), lane);
+#pragma unroll
+		for (int n = 0; n < PLACES / 16; n++) {
+			float *c = v + 8 * n;
+
+#pragma unroll
+			for (int i = 0; i < 8; i++)
+				c[i] = __fmul_rn(c[i], factor);
+			store_pieces(at[n & 3] + (n >> 2) * 128, to_16x2<DTYPE>(c[0], c[1]),
+				     to_16x2<DTYPE>(c[2], c[3]), to_16x2<DTYPE>(c[4], c[5]),
+				     to_16x2<DTYPE>(c[6], c[7]), lane);
+		}
+		__syncwarp();
+#pragma unroll
+		for (int n = 0; n < PLACES / 16; n++) {
+			const int i = 32 * n + lane, j = outside(i);
+			const place from = place_of(i, s);
+
+			if (j >= 0)
+				to[j] = *(const uint4 *)(own + from.row * PITCH +
+							 (from.piece ^ (from.row & 7)) * 16);
+		}
+	}
+};
 
 #endif

@@ -6,7 +6,7 @@
 #ifndef HZI_HADAMARD_CODES_CUH
 #define HZI_HADAMARD_CODES_CUH
 
-#include "gpu/common.cuh"
+#include "gpu/hadamard_fast.cuh"
 #include "gpu/hadamard_static.h"
 
 /* ---- Codes ----------------------------------------------------------------------------------- */
@@ -60,18 +60,6 @@ HZ_DEVICE coder coder_of(const hzi_hadamard_static &p, const parameter &q, float
 		c.limit = one * 0x1p20f;
 	}
 	return c;
-}
-
-/* The largest magnitude, NaN above all */
-template <int N>
-HZ_DEVICE float largest_of(const float *v)
-{
-	float most = fabsf(v[0]);
-
-#pragma unroll
-	for (int i = 1; i < N; i++)
-		most = max_nan(most, fabsf(v[i]));
-	return most;
 }
 
 /* The codes of N = 2 or 4 J sums with TO_INTEGER, none of which saturates */

@@ -12,14 +12,6 @@
 
 /* ---- Operands -------------------------------------------------------------------------------- */
 
-HZ_DEVICE uint32_t add_f16x2(uint32_t a, uint32_t b)
-{
-	uint32_t sum;
-
-	asm("add.rn.f16x2 %0, %1, %2;" : "=r"(sum) : "r"(a), "r"(b));
-	return sum;
-}
-
 /* The 8 codes of an aligned place as f16, integers of 8 bits less their zero */
 template <int CODE>
 HZ_DEVICE uint4 operands_of(uint2 codes, const hzi_hadamard_values &p)
@@ -31,10 +23,7 @@ HZ_DEVICE uint4 operands_of(uint2 codes, const hzi_hadamard_values &p)
 		const uint32_t word = i < 2 ? codes.x : codes.y;
 
 		if constexpr (CODE == HZ_S8) {
-			/* 1024 + the code, to which 128 has been added if it is signed */
-			f[i] = add_f16x2(__byte_perm(word ^ p.flip, 0x64646464,
-						     i & 1 ? 0x4342 : 0x4140),
-					 p.base);
+			f[i] = integer_pair(word, i & 1, p.flip, p.base);
 		} else if constexpr (CODE == HZ_S4X2) {
 			/*
 			 * 1024 + 8 + the lower and 1024 + 16 (8 + the upper): times 1 and 1/16,

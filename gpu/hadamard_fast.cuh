@@ -16,6 +16,18 @@
 
 extern __shared__ float4 shared[];
 
+/* The largest magnitude, NaN above all */
+template <int N>
+HZ_DEVICE float largest_of(const float *v)
+{
+	float most = fabsf(v[0]);
+
+#pragma unroll
+	for (int i = 1; i < N; i++)
+		most = max_nan(most, fabsf(v[i]));
+	return most;
+}
+
 /* ---- 16 bits: strides 1 to 16 on the matrix units -------------------------------------------- */
 
 /* c += a b, a 16 x 16, b 16 x 8 of a 16-bit dtype */
@@ -48,6 +60,23 @@ HZ_DEVICE int chunk_of(int i, int n)
 HZ_DEVICE uint32_t sign_pair(uint32_t bits, int j)
 {
 	return (bits << (15 - 2 * j) & 0x8000) | (bits << (30 - 2 * j) & 0x80000000);
+}
+
+HZ_DEVICE uint32_t add_f16x2(uint32_t a, uint32_t b)
+{
+	uint32_t sum;
+
+	asm("add.rn.f16x2 %0, %1, %2;" : "=r"(sum) : "r"(a), "r"(b));
+	return sum;
+}
+
+/*
+ * Codes 2 j and 2 j + 1 of four as f16: exclusive or flip, plus 1024, plus base. So they are less
+ * their zero if base is -1024 less that of codes made unsigned, which flip does.
+ */
+HZ_DEVICE uint32_t integer_pair(uint32_t codes, int j, uint32_t flip, uint32_t base)
+{
+	return add_f16x2(__byte_perm(codes ^ flip, 0x64646464, j ? 0x4342 : 0x4140), base);
 }
 
 /* This thread's raw part of a warp's 1024 elements from e0 on; elements from total on are zeros. */

@@ -22,10 +22,11 @@ static inline bool hzi_hadamard_back_to_back(const struct hzi_hadamard_args *a)
 /* Each launches what it is made for; *done says whether it did. */
 int hzi_hadamard_fast(struct hz_context *ctx, const struct hzi_hadamard_args *a, bool *done);
 int hzi_hadamard_base(struct hz_context *ctx, const struct hzi_hadamard_args *a, bool *done);
-/* Whether there are kernels for the transform, of 16 bits back to back */
-bool hzi_hadamard_base_takes(const struct hzi_hadamard_args *a);
+/* Such rows to codes, and codes to such rows */
 int hzi_hadamard_base_codes(struct hz_context *ctx, const struct hzi_hadamard_args *a,
 			    const struct hzi_hadamard_static *c, bool *done);
+int hzi_hadamard_base_values(struct hz_context *ctx, const struct hzi_hadamard_args *a,
+			     const struct hzi_hadamard_static *c, bool *done);
 int hzi_hadamard_quantize_fast(struct hz_context *ctx, const struct hzi_hadamard_quantize_args *a,
 			       bool *done);
 int hzi_dequantize_hadamard_fast(struct hz_context *ctx,

@@ -208,15 +208,40 @@ static bool is_flat(const struct hzi_rotated *r)
 	return r->t.ndim == 0 || r->p_stride[0] == r->t.blocks * r->t.plan.n / r->group;
 }
 
+/* How kernels find the parameters of r; or not */
+static bool group_params(const struct hzi_rotated *r, struct hzi_hadamard_static *p)
+{
+	if (is_single(r))
+		return true;
+	if (!is_flat(r) || r->group % 8 || p->f.total / 8 > INT32_MAX)
+		return false;
+	p->group = hzi_make_quotient(r->group / 8);
+	return true;
+}
+
+static struct hzi_hadamard_static static_of(const struct hzi_codes_args *a)
+{
+	return (struct hzi_hadamard_static){
+		.scales = a->scales, .zeros = a->zeros, .is_signed = a->q_dtype == HZ_S8,
+		.scale = a->scale, .zero = a->zero, .signs = a->rotated->t.pre.kind != 0};
+}
+
+/*
+ * Whether factor times a scale can be what sums are multiplied with: the product must not leave the
+ * range that scales of an array are in; with one scale it has to be a usual number.
+ */
+static bool takes_scale(const struct hzi_codes_args *a, float factor)
+{
+	return a->scales ? fabsf(factor) <= 1 : within(factor * a->scale, 100);
+}
+
 int hzi_hadamard_static_fast(struct hz_context *ctx, const struct hzi_codes_args *a, bool *done)
 {
 	const struct hzi_rotated *r = a->rotated;
 	const struct hzi_hadamard_args *t = &r->t;
 	const int k = t->plan.seg[0].k;
 	const bool f32 = t->x_dtype == HZ_F32;
-	struct hzi_hadamard_static p = {
-		.scales = a->scales, .zeros = a->zeros, .is_signed = a->q_dtype == HZ_S8,
-		.scale = a->scale, .zero = a->zero, .signs = t->pre.kind != 0};
+	struct hzi_hadamard_static p = static_of(a);
 
 	*done = false;
 	if (!lies_rotated(r, t->x_step, t->x_block, t->x_stride[0]) ||
@@ -224,11 +249,8 @@ int hzi_hadamard_static_fast(struct hz_context *ctx, const struct hzi_codes_args
 	    (uintptr_t)a->q % 8)
 		return HZ_OK;
 	p.f = rows_of(t, a->x, a->q);
-	if (!is_single(r)) {
-		if (!is_flat(r) || r->group % 8 || p.f.total / 8 > INT32_MAX)
-			return HZ_OK;
-		p.group = hzi_make_quotient(r->group / 8);
-	}
+	if (!group_params(r, &p))
+		return HZ_OK;
 	if (t->plan.seg[0].m > 1)
 		return f32 || (p.group.divisor && r->group % t->plan.n)
 			       ? HZ_OK
@@ -250,31 +272,18 @@ int hzi_hadamard_static_fast(struct hz_context *ctx, const struct hzi_codes_args
 		      &p.f, k > LOG2_SHORT ? HZI_STATIC_WARP_BYTES : 0, &p, sizeof(p), done);
 }
 
-/*
- * With base matrices, by one scale: codes less their zero, which 16 bits hold, then transformed in
- * place. If a kernel for that has no room, what was made of codes is overwritten.
- */
+/* With base matrices: codes less their zero are transformed, and sums get their scale. */
 static int dequantize_base(struct hz_context *ctx, const struct hzi_codes_args *a, bool *done)
 {
-	struct hzi_hadamard_args t = a->rotated->t;
-	const int64_t row = t.blocks * t.plan.n, total = (t.ndim ? t.shape[0] : 1) * row;
-	const struct hzi_dequantize_args integers = {{
-		.map = {.n = total, .group = total, .x_step = 1, .q_step = 1}, .back = true,
-		.x = a->x, .q = a->q, .x_dtype = a->x_dtype, .q_dtype = a->q_dtype, .scale = 1,
-		.zero = a->zero}};
+	const struct hzi_rotated *r = a->rotated;
+	const float factor = r->t.plan.seg[0].scale;
+	struct hzi_hadamard_static p = static_of(a);
 
-	t.plan.seg[0].scale *= a->scale;
-	if (a->scales || !hzi_hadamard_base_takes(&t) || !within(t.plan.seg[0].scale, 100) ||
-	    !within(a->scale, 100))
+	p.f = rows_of(&r->t, a->q, a->x);
+	if (!group_params(r, &p) || (p.group.divisor && r->group % r->t.plan.n) ||
+	    !takes_scale(a, factor))
 		return HZ_OK;
-	t.x = t.y = a->x;
-	t.x_dtype = a->x_dtype;
-	t.x_step = 1;
-	t.x_block = t.plan.n;
-	t.blocks = total / t.plan.n;
-	t.ndim = 0;
-	HZ_CHECK(hzi_cuda_dequantize(ctx, &integers));
-	return hzi_hadamard_base(ctx, &t, done);
+	return hzi_hadamard_base_values(ctx, &r->t, &p, done);
 }
 
 int hzi_dequantize_static_fast(struct hz_context *ctx, const struct hzi_codes_args *a, bool *done)
@@ -289,13 +298,13 @@ int hzi_dequantize_static_fast(struct hz_context *ctx, const struct hzi_codes_ar
 		.flip = a->q_dtype == HZ_S8 ? FLIP_S8 : 0, .base = base_of(a->q_dtype, zero)};
 
 	*done = false;
-	if (t->y_dtype == HZ_F32 || a->zeros ||
+	if (t->y_dtype == HZ_F32 ||
 	    !lies_rotated(r, t->y_step, t->y_block, t->y_stride[0]) || (uintptr_t)a->x % 16 ||
 	    (uintptr_t)a->q % 8)
 		return HZ_OK;
 	if (t->plan.seg[0].m > 1)
 		return dequantize_base(ctx, a, done);
-	if (!takes_rotated(t))
+	if (a->zeros || !takes_rotated(t))
 		return HZ_OK;
 	p.f = rows_of(t, a->q, a->x);
 	p.ahead = ahead_of(ctx, k);
@@ -304,9 +313,10 @@ int hzi_dequantize_static_fast(struct hz_context *ctx, const struct hzi_codes_ar
 		if (!is_flat(r) || p.group_log2 < 0)
 			return HZ_OK;
 	}
-	/* As above; or the product with one scale has to be a usual number. */
-	if (a->scales ? !(fabsf(p.f.factor) <= 1) : !within(p.f.factor *= a->scale, 100))
+	if (!takes_scale(a, p.f.factor))
 		return HZ_OK;
+	if (!a->scales)
+		p.f.factor *= a->scale;
 	return launch(ctx, "dequantize", HZI_FAMILY_HADAMARD_DEQUANTIZE,
 		      HZI_KERNEL_hadamard_values_5 + 2 * (k - LOG2_MIN) +
 			      (p.group_log2 < THREAD_LOG2(k)),

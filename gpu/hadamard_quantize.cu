@@ -63,17 +63,6 @@ HZ_DEVICE void rare_values(float *v, float s, float factor, int q_dtype)
 	}
 }
 
-template <int N>
-HZ_DEVICE float largest_of(const float *v)
-{
-	float most = fabsf(v[0]);
-
-#pragma unroll
-	for (int i = 1; i < N; i++)
-		most = max_nan(most, fabsf(v[i]));
-	return most;
-}
-
 /* The largest of a warp's magnitudes: as bits they have the same order, and NaN is above all. */
 HZ_DEVICE float warp_largest(float m)
 {

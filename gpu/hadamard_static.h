@@ -30,7 +30,10 @@ struct hzi_hadamard_static {
 	uint32_t ahead;			/* blocks to one that starts when this one ends */
 };
 
-/* The same of rows of m 2^k elements of 16 bits: m transforms, c has what follows. */
+/*
+ * The same of rows of m 2^k elements of 16 bits: m transforms, c has what follows. Or what comes
+ * before: then x is codes.
+ */
 struct hzi_hadamard_base_codes {
 	struct hzi_hadamard_base_mma m;
 	struct hzi_hadamard_static c;
@@ -53,6 +56,13 @@ enum hzi_hadamard_base_codes_kernel {
 #include "hadamard_base_codes.kernels.def"
 #undef HZ_KERNEL
 	HZI_HADAMARD_BASE_CODES_KERNELS
+};
+
+enum hzi_hadamard_base_values_kernel {
+#define HZ_KERNEL(name) HZI_KERNEL_##name,
+#include "hadamard_base_values.kernels.def"
+#undef HZ_KERNEL
+	HZI_HADAMARD_BASE_VALUES_KERNELS
 };
 
 #endif

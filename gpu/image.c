@@ -55,6 +55,9 @@ END
 KERNELS(hadamard_base_codes)
 #include "hadamard_base_codes.kernels.def"
 END
+KERNELS(hadamard_base_values)
+#include "hadamard_base_values.kernels.def"
+END
 KERNELS(hadamard_columns)
 #include "hadamard_columns.kernels.def"
 END

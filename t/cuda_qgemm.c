@@ -124,13 +124,13 @@ static const struct rotated {
 	{HZ_F32, 8, 4096, 0, 0, "hadamard_static_f32_12", "hadamard_static_f32_12", 1, NULL, 2, 0},
 	{HZ_F32, 9, 384, 128, 0, "hadamard_static_f32_10", "hadamard_static_f32_10", 1, NULL, 2, 0},
 	{HZ_BF16, 8, 768, 0, 0, "hadamard_base_codes_bf16_m12_7", "hadamard_base_codes_bf16_m12_7",
-	 1, NULL, 3, 12},
+	 1, "hadamard_base_values_bf16_m12_7", 1, 12},
 	{HZ_F16, 5, 5120, 0, 0, "hadamard_base_codes_f16_m20_8", "hadamard_base_codes_f16_m20_8", 1,
-	 NULL, 3, 20},
+	 "hadamard_base_values_f16_m20_8", 1, 20},
 	{HZ_BF16, 4, 24576, 0, 0, "hadamard_base_codes_bf16_m12_11",
-	 "hadamard_base_codes_bf16_m12_11", 1, NULL, 3, 12},
+	 "hadamard_base_codes_bf16_m12_11", 1, "hadamard_base_values_bf16_m12_11", 1, 12},
 	{HZ_BF16, 4, 10240, 5120, 0, "hadamard_base_codes_bf16_m20_8",
-	 "hadamard_base_codes_bf16_m20_8", 1, NULL, 3, 20},
+	 "hadamard_base_codes_bf16_m20_8", 1, "hadamard_base_values_bf16_m20_8", 1, 20},
 	{HZ_F32, 313, 32768, 0, 0, NULL, "quantize_flat_f32", 6, NULL, 6, 0},
 	{HZ_BF16, 8, 4096, 0, 1, NULL, "quantize_tiles_f32", 2, NULL, 2, 0},
 	{HZ_F16, 8, 96, 0, 0, NULL, "quantize_flat_f32", 3, NULL, 3, 0},
@@ -166,19 +166,35 @@ static void test_rotated(hz_context *ctx, int device, const struct rotated *r)
 		       r->n);
 }
 
-/* By one scale codes are transformed where they were made numbers of 16 bits. */
+/* By one scale, by zeros of rows; by scales of columns numbers go by way of f32. */
 static void test_base_back(hz_context *ctx, int device)
 {
 	const hz_tensor x = hz_tensor_2d(a, HZ_BF16, device, 6, 14336);
 	const hz_tensor q = hz_tensor_2d(c, HZ_U8, device, 6, 14336);
 	const hz_hadamard_opts h = {.plan = HZ_PLAN_TRUE, .order = 28};
-	const hz_quantize_opts o = {.scale = 0.5, .zero = 3, .hadamard = &h};
-	const int before = fake->launches();
+	const hz_tensor scales = hz_tensor_2d(b, HZ_F32, device, 6, 1);
+	const hz_tensor zeros = hz_tensor_2d((char *)b + 64, HZ_U8, device, 6, 1);
+	const hz_tensor columns = hz_tensor_2d(b, HZ_F32, device, 1, 14336);
+	const hz_quantize_opts o[] = {
+		{.scale = 0.5, .zero = 3, .hadamard = &h},
+		{.scales = &scales, .zeros = &zeros, .hadamard = &h},
+		{.scales = &columns, .hadamard = &h},
+	};
+	static const int launches[] = {1, 1, 3};
 
-	is_int(hz_dequantize(ctx, &q, &x, &o), HZ_OK, "28 2^9 back");
-	is_int(fake->launches() - before, 2, "28 2^9 back: launches");
-	is_str(fake->launch(before)->kernel, "dequantize_flat_bf16", "28 2^9 back: first");
-	is_str(last()->kernel, "hadamard_base_mma_bf16_m28_9", "28 2^9 back: last");
+	for (int i = 0; i < 3; i++) {
+		const int before = fake->launches();
+		size_t bytes;
+
+		is_int(hz_dequantize_workspace(ctx, &q, &x, &o[i], &bytes), HZ_OK,
+		       "28 2^9 back, %d: its workspace", i);
+		is_int(hz_reserve(ctx, bytes), HZ_OK, "28 2^9 back, %d: reserved", i);
+		is_int(hz_dequantize(ctx, &q, &x, &o[i]), HZ_OK, "28 2^9 back, %d", i);
+		is_int(fake->launches() - before, launches[i], "28 2^9 back, %d: launches", i);
+		if (launches[i] == 1)
+			is_str(last()->kernel, "hadamard_base_values_bf16_m28_9",
+			       "28 2^9 back, %d: the kernel", i);
+	}
 }
 
 /*

@@ -18,8 +18,11 @@
 
 enum kind { QUANTIZE, DEQUANTIZE, CHOOSE, QGEMM, QLINEAR };
 
-/* COLUMNS_OWN: scales of columns; APART: rows 64 elements apart; TURNED: floats are transposed */
-enum { QUICK = 1, ROWS_OWN = 2, ROTATED = 4, COLUMNS_OWN = 8, APART = 16, TURNED = 32 };
+/*
+ * COLUMNS_OWN: scales of columns; APART: rows 64 elements apart; TURNED: floats are transposed;
+ * BASE: rotated by a base matrix
+ */
+enum { QUICK = 1, ROWS_OWN = 2, ROTATED = 4, COLUMNS_OWN = 8, APART = 16, TURNED = 32, BASE = 64 };
 
 #define GAP 64			/* elements between rows that are apart */
 
@@ -27,7 +30,7 @@ static const struct row {
 	enum kind kind;
 	int flags;
 	int x_dtype, q_dtype;		/* of a product: C or x, and A and B */
-	int64_t m, n, k;		/* 0: all elements, in rows of 4096 */
+	int64_t m, n, k;		/* 0: all elements, in rows of 4096, with BASE of 20 2^8 */
 	int64_t items;			/* of a batch; 0: none */
 } rows[] = {
 	{QUANTIZE, QUICK, HZ_F32, HZ_U8, 0, 0, 0, 0},
@@ -35,12 +38,15 @@ static const struct row {
 	{QUANTIZE, ROWS_OWN, HZ_F32, HZ_S8, 0, 0, 0, 0},
 	{QUANTIZE, ROTATED, HZ_F32, HZ_S8, 0, 0, 0, 0},
 	{QUANTIZE, ROTATED | ROWS_OWN, HZ_BF16, HZ_S8, 0, 0, 0, 0},
+	{QUANTIZE, ROTATED | BASE | ROWS_OWN, HZ_BF16, HZ_S8, 0, 0, 0, 0},
 	{QUANTIZE, COLUMNS_OWN, HZ_BF16, HZ_S8, 0, 0, 0, 0},
 	{QUANTIZE, ROWS_OWN | APART, HZ_BF16, HZ_S8, 0, 0, 0, 0},
 	{QUANTIZE, TURNED, HZ_F32, HZ_U8, 0, 0, 0, 0},
 	{DEQUANTIZE, QUICK, HZ_F32, HZ_U8, 0, 0, 0, 0},
 	{DEQUANTIZE, 0, HZ_BF16, HZ_S8, 0, 0, 0, 0},
 	{DEQUANTIZE, ROTATED, HZ_BF16, HZ_S8, 0, 0, 0, 0},
+	{DEQUANTIZE, ROTATED | BASE, HZ_BF16, HZ_S8, 0, 0, 0, 0},
+	{DEQUANTIZE, ROTATED | BASE | ROWS_OWN, HZ_BF16, HZ_S8, 0, 0, 0, 0},
 	{CHOOSE, QUICK, HZ_F32, HZ_U8, 0, 0, 0, 0},
 	{CHOOSE, 0, HZ_BF16, HZ_U8, 0, 0, 0, 0},
 	{CHOOSE, ROWS_OWN, HZ_F32, HZ_S8, 0, 0, 0, 0},
@@ -156,10 +162,12 @@ static int make_codes(struct bench *b, struct qcase *q)
 	const int device = hz_device(b->ctx);
 	/* As many bytes of each float type: beyond the caches */
 	const int64_t elements = b->elements * 4 / (int64_t)hz_dtype_size(r->x_dtype);
-	const int64_t n = 4096, pitch = r->flags & APART ? n + GAP : n, m = elements / pitch;
+	const int64_t n = r->flags & BASE ? 5120 : 4096, pitch = r->flags & APART ? n + GAP : n;
+	const int64_t m = elements / pitch;
 	const int64_t rows_own = r->flags & ROWS_OWN ? m : 1, columns = r->flags & COLUMNS_OWN ? n : 1;
 	const int64_t params = rows_own * columns;
 	hz_tensor values = hz_tensor_2d(b->x, r->x_dtype, device, m, n);
+	char size[16];
 	size_t bytes;
 	int status;
 
@@ -179,14 +187,19 @@ static int make_codes(struct bench *b, struct qcase *q)
 	q->c.operations = (double)(m * n);
 	q->c.call = call_codes;
 	q->c.large = true;
-	snprintf(q->c.name, sizeof(q->c.name), "%s%s%s",
-		 r->flags & ROWS_OWN ? "per row n=4096"
-		 : r->flags & COLUMNS_OWN ? "per column n=4096" : "per tensor",
+	snprintf(size, sizeof(size), " n=%d", (int)n);
+	snprintf(q->c.name, sizeof(q->c.name), "%s%s%s%s%s",
+		 r->flags & ROWS_OWN ? "per row"
+		 : r->flags & COLUMNS_OWN ? "per column" : "per tensor",
+		 r->flags & (ROWS_OWN | COLUMNS_OWN) ? size : "",
 		 r->flags & APART ? " apart" : r->flags & TURNED ? " transposed" : "",
-		 !(r->flags & ROTATED) ? "" : r->flags & ROWS_OWN ? " rotated" : " rotated n=4096");
+		 r->flags & ROTATED ? " rotated" : "",
+		 r->flags & ROTATED && !(r->flags & ROWS_OWN) ? size : "");
 	snprintf(q->c.dtype, sizeof(q->c.dtype), "%s:%s",
 		 hz_dtype_name(r->kind == DEQUANTIZE ? r->q_dtype : r->x_dtype),
 		 hz_dtype_name(r->kind == DEQUANTIZE ? r->x_dtype : r->q_dtype));
+	if (r->flags & BASE)
+		q->rotation = (hz_hadamard_opts){.plan = HZ_PLAN_TRUE, .order = 20};
 	status = bench_fill(b, r->x_dtype, elements, q->x);
 	if (!status && r->kind == DEQUANTIZE)
 		status = bench_fill(b, r->q_dtype, elements, q->q);

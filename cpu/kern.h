@@ -695,7 +695,7 @@ struct hzi_lattice_scales {
 /* ---- Hyper-connections ----------------------------------------------------------------------- */
 
 #define HZI_MHC_BATCH 16	/* tokens made coefficients of at once; a multiple of all LANES */
-#define HZI_MHC_TILE 256	/* channels at most of which mhc_row_bwd() makes dp or da */
+#define HZI_MHC_TILE 256	/* channels of which mhc_row_bwd() widens rows at a time */
 
 /*
  * count channels of a token as of hzi_mhc_streams_args: stream i of x at x + i * x_stream; p, q [n]

@@ -243,13 +243,14 @@ void hzi_mhc_unmix(const struct hz_context *ctx, const struct hzi_mhc_unmix *u, 
 		   int64_t c, int64_t count)
 {
 	const struct hzi_mhc_streams_bwd_args *const a = u->a;
-	struct hzi_mhc_unmix part = *u;
+	struct hzi_mhc_unmix part;
 
 	if (hzi_mhc_in_place(&a->x) && hzi_mhc_in_place(&a->f) && hzi_mhc_in_place(&a->du) &&
 	    hzi_mhc_in_place(&a->dy) && hzi_mhc_in_place(&a->dx) && hzi_mhc_in_place(&a->df)) {
 		unmix_tile(ctx, u, t, c, count);
 		return;
 	}
+	part = *u;
 	/* Sums are the same bits: lanes are added to in the order of channels. */
 	for (int64_t e = 0; e < count; e += HZI_MHC_NARROW) {
 		part.dbias = u->dbias ? u->dbias + e : NULL;
@@ -370,6 +371,7 @@ static void bwd_unit(const struct bwd_job *job, int thread, int64_t unit)
 {
 	const struct hzi_mhc_streams_bwd_args *const a = job->a;
 	const struct hzi_mhc_beside *const b = job->beside;
+	const struct hz_kern *const kern = job->ctx->kern;
 	const struct split *const split = &job->split;
 	const int n = a->s.n, count = sum_count(n);
 	const bool sums = wants_sums(a), part = split->pieces > 0;
@@ -384,12 +386,12 @@ static void bwd_unit(const struct bwd_job *job, int thread, int64_t unit)
 	float *const dnorm = b && b->dnorm ? job->dnorm + unit * a->s.channels : NULL;
 	float *const room = b && b->norm && a->du.data ?
 				    b->room + 2 * thread * hzi_mhc_room(a->s.channels) : NULL;
-	/* The gradient of the branch goes by whole rows: parts of them come at 0.7 of the rate. */
-	const int64_t wide = a->dx.data || a->dp.data || a->da.data ? HZI_MHC_TILE : a->s.channels;
+	const size_t row = (size_t)n * HZI_MHC_BATCH * sizeof(float);
 	struct hzi_mhc_sums lanes;
 	struct hzi_mhc_unmix u = {
 		.a = a, .sums = sums ? &lanes : NULL,
 		.stream_dx = job->stream_dx, .stream_df = job->stream_df,
+		.dbias = dbias, .du_floats = room,
 	};
 
 	if (dbias)
@@ -404,27 +406,29 @@ static void bwd_unit(const struct bwd_job *job, int thread, int64_t unit)
 			u.coef.q = hzi_mhc_take(&a->q, g, n, 1, q);
 			u.coef.a = hzi_mhc_take(&a->a, g, n, n, A);
 		}
-		if (sums)
-			memset(&lanes, 0, sizeof(lanes));
+		if (sums) {
+			memset(lanes.dp, 0, row);
+			memset(lanes.dq, 0, row);
+			memset(lanes.da, 0, row * (size_t)n);
+		}
 		u.next = t + 1 < end;
 		if (room)
 			hzi_mhc_unnorm(job->ctx, a, b, t, u.coef.p,
 				       room + hzi_mhc_room(a->s.channels), room, dnorm);
-		for (int64_t c = 0; c < a->s.channels; c += wide) {
-			u.dbias = dbias ? dbias + c : NULL;
-			u.du_floats = room ? room + c : NULL;
-			if (b && b->add) {
-				u.add = b->add + g * n * b->add_stream + c;
-				u.add_stream = b->add_stream;
-			}
-			hzi_mhc_unmix(job->ctx, &u, t, c, hzi_mhc_min(wide, a->s.channels - c));
+		if (b && b->add) {
+			u.add = b->add + g * n * b->add_stream;
+			u.add_stream = b->add_stream;
 		}
+		hzi_mhc_unmix(job->ctx, &u, t, 0, a->s.channels);
 		if (sums) {
-			float token[2 * HZI_MHC_STREAMS + HZI_MHC_STREAMS * HZI_MHC_STREAMS];
+			float token[2 * HZI_MHC_STREAMS + HZI_MHC_STREAMS * HZI_MHC_STREAMS] = {0};
 
-			job->ctx->kern->mhc_fold(lanes.dp, n, token);
-			job->ctx->kern->mhc_fold(lanes.dq, n, token + n);
-			job->ctx->kern->mhc_fold(lanes.da, n * n, token + 2 * n);
+			if (a->dp.data)
+				kern->mhc_fold(lanes.dp, n, token);
+			if (a->dq.data)
+				kern->mhc_fold(lanes.dq, n, token + n);
+			if (a->da.data)
+				kern->mhc_fold(lanes.da, n * n, token + 2 * n);
 			for (int i = 0; i < count; i++)
 				own[i] += (double)token[i];
 		}

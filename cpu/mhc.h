@@ -103,9 +103,9 @@ void hzi_mhc_mix(const struct hz_context *ctx, const struct hzi_mhc_streams_args
 		 bool next);
 
 /*
- * Channels c .. c + count - 1 of gradients of a token, at most HZI_MHC_TILE if dp or da are made:
- * sums of dp, dq and da where a has data for them, dx, df; dbias [count] is added to, du_floats
- * [count] stands for du, and add [n][add_stream] is added to dx, and with it factor x; NULL: none.
+ * Channels c .. c + count - 1 of gradients of a token: sums of dp, dq and da where a has data for
+ * them, dx, df; dbias [count] is added to, du_floats [count] stands for du, and add [n][add_stream]
+ * is added to dx, and with it factor x; NULL: none.
  */
 struct hzi_mhc_unmix {
 	const struct hzi_mhc_streams_bwd_args *a;

@@ -166,13 +166,10 @@ static void sum_tile(const struct bwd_job *job, int64_t t, int at, int tokens,
 				       hzi_phi_pick(r->p, i, n, coef),
 				       r->du + p->block * p->padded, du, dnorm);
 		memset(&sums, 0, sizeof(sums));
-		for (int64_t c = 0; c < p->channels; c += HZI_MHC_TILE) {
-			u.du_floats = beside.norm ? du + c : NULL;
-			u.next = i + 1 < tokens;
-			if (args.dp.data || args.da.data)
-				hzi_mhc_unmix(job->ctx, &u, t + i, c,
-					      hzi_mhc_min(HZI_MHC_TILE, p->channels - c));
-		}
+		u.du_floats = beside.norm ? du : NULL;
+		u.next = i + 1 < tokens;
+		if (args.dp.data || args.da.data)
+			hzi_mhc_unmix(job->ctx, &u, t + i, 0, p->channels);
 		kern->mhc_fold(sums.dp, n, sum);
 		if (hzi_mhc_take(&a->dp, t + i, n, 1, in)) {
 			for (int e = 0; e < n; e++)

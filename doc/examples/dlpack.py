@@ -16,6 +16,7 @@ import sys
 
 HZ_CPU, HZ_CUDA = 1, 2
 HZ_HADAMARD_TRANSPOSE = 1
+HZ_ENODEV = -7
 # DLPack's type code, bits, lanes
 DTYPES = {(2, 32, 1): 1, (2, 16, 1): 2, (4, 16, 1): 3, (2, 64, 1): 4, (0, 8, 1): 5, (1, 8, 1): 6}
 
@@ -71,6 +72,10 @@ def view(array):
     return t
 
 
+class NoDevice(RuntimeError):
+    """The library was built without CUDA, or cannot use this GPU."""
+
+
 class Hurwitz:
     """A context on a device, HZ_CPU or HZ_CUDA + i"""
 
@@ -78,8 +83,10 @@ class Hurwitz:
         self.c = library
         self.c.hz_errmsg.restype = self.c.hz_open_errmsg.restype = ctypes.c_char_p
         self.ctx = ctypes.c_void_p()
-        if self.c.hz_open(ctypes.byref(self.ctx), ctypes.byref(Options(device=device))):
-            raise RuntimeError(self.c.hz_open_errmsg().decode())
+        status = self.c.hz_open(ctypes.byref(self.ctx), ctypes.byref(Options(device=device)))
+        if status:
+            error = NoDevice if status == HZ_ENODEV else RuntimeError
+            raise error(self.c.hz_open_errmsg().decode())
 
     def close(self):
         """Ends it."""
@@ -189,6 +196,8 @@ def main():
             good = with_torch(library, torch, "cuda") and good
     except ImportError:
         print("skipped: no PyTorch")
+    except NoDevice as error:
+        print("skipped:", error)
     if not tried:
         return 77
     return 0 if good else 1

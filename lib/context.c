@@ -22,6 +22,10 @@
 /* Sizes of operands are 64 bits, and device code shares structs with the host. */
 _Static_assert(sizeof(void *) == 8, "hurwitz is for processors with addresses of 64 bits");
 
+/* Kernels take bytes out of lanes, and codes and matrices are packed so. */
+_Static_assert(__BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__,
+	       "hurwitz is for processors with the lowest byte first");
+
 /* ---- Errors and log -------------------------------------------------------------------------- */
 
 static _Thread_local char open_errmsg[HZI_ERRMSG_BYTES];

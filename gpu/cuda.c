@@ -531,7 +531,9 @@ static int describe(struct hz_context *ctx, const char *op, struct hzi_tensor_ma
 			      box[0] == 32 ? CU_TENSOR_MAP_SWIZZLE_32B :
 			      box[0] == 64 ? CU_TENSOR_MAP_SWIZZLE_64B :
 					     CU_TENSOR_MAP_SWIZZLE_128B,
-			      CU_TENSOR_MAP_L2_PROMOTION_L2_256B,
+			      /* What lies between short lines may be wanted by nobody soon. */
+			      box[0] < 128 ? CU_TENSOR_MAP_L2_PROMOTION_NONE :
+					     CU_TENSOR_MAP_L2_PROMOTION_L2_256B,
 			      CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE));
 }
 

@@ -13,6 +13,9 @@
 #define LINES (HZI_FIELDS_BYTES / 128)
 #define CHUNK_LINES (HZI_BATCH_CHUNK / HZI_FIELDS_CHUNK * LINES)
 
+/* |o| 17 and 340, the most of points with that weight, are below 2^11. */
+#define MOST_OFFSET 64
+
 static const char name[] = "vlut_gemm";
 
 static const struct kernel {
@@ -49,8 +52,20 @@ struct plan {
 };
 
 /*
- * The kernel and the split that take least, in nanoseconds as measured on an H200: for 64 rows by
- * a chunk, for a wave of blocks
+ * How long x of a chunk takes to come, in nanoseconds as measured on an H200. Lines of which a part
+ * is beyond the last vector take the copy engine twice as long, those that begin within 32 bytes
+ * more, too.
+ */
+static int64_t x_time(const struct hzi_vlut_gemm_args *a, const struct kernel *k)
+{
+	const int line = k->columns < 64 ? k->columns : 64;
+
+	return (a->batch % line ? 450 : 230) + (a->x_k % 16 ? 150 : 0);
+}
+
+/*
+ * The kernel and the split that take least, in nanoseconds as measured there: for 64 rows by a
+ * chunk, for a wave of blocks
  */
 static struct plan plan_of(const struct hz_context *ctx, const struct hzi_vlut_gemm_args *a)
 {
@@ -67,7 +82,8 @@ static struct plan plan_of(const struct hz_context *ctx, const struct hzi_vlut_g
 		for (int split = 1; split <= HZI_BATCH_SPLIT && split <= chunks; split++) {
 			const int64_t at_once = hzi_cuda_vlut_clusters(g, split);
 			const int64_t waves = ceil_div(tiles * across, at_once);
-			const int64_t chunk = k->rows / 64 * (200 + 7 * k->columns / 5);
+			const int64_t decoding = k->rows / 64 * (165 + 29 * k->columns / 20);
+			const int64_t chunk = max_of(decoding, x_time(a, k));
 			const int64_t wave = ceil_div(chunks, split) * chunk + 4300 +
 					     16 * k->columns + 250 * split;
 			const int64_t cost = waves * wave;
@@ -81,10 +97,21 @@ static struct plan plan_of(const struct hz_context *ctx, const struct hzi_vlut_g
 	return best;
 }
 
+/* Points less o, and 16 times others beside them, are exact in f16. */
+static bool is_near(const hz_lattice *l)
+{
+	for (int i = 0; i < 4; i++) {
+		if (l->rule.offset[i] < -MOST_OFFSET || l->rule.offset[i] > MOST_OFFSET)
+			return false;
+	}
+	return true;
+}
+
 bool hzi_cuda_vlut_batch_takes(const struct hz_context *ctx, const struct hzi_vlut_gemm_args *a)
 {
 	return hzi_cuda_device(ctx)->sm == 90 && HZ_CUDA_90A &&
 	       a->vlut->route != HZ_VLUT_TABLE && hzi_cuda_vlut_fields_are(a->vlut->w, &a->w) &&
+	       is_near(a->vlut->w) &&
 	       a->batch > HZI_FIELDS_BATCH && a->batch <= 1 << 20 && a->x_dtype == HZ_F16 &&
 	       a->y_dtype != HZ_S32 && (uintptr_t)a->x % 16 == 0 && a->x_b == 1 &&
 	       a->x_k % 8 == 0 && a->x_k >= a->batch && a->x_k < INT32_MAX && a->w.k % 8 == 0;
@@ -113,9 +140,9 @@ int hzi_cuda_vlut_batch(struct hz_context *ctx, const struct hzi_vlut_gemm_args 
 	};
 
 	for (int i = 0; i < 8; i++) {
-		const int32_t o = l->rule.offset[i / 2] * (i % 2 ? 16 : 1);
+		const int32_t o = l->rule.offset[i / 2] * (i % 2 ? 16 : 17);
 
-		/* f16 below 2^-14: sign and absolute value */
+		/* f16 below 2^-13: sign and absolute value */
 		p.minus[i] = (uint32_t)(o > 0 ? 0x8000 | o : -o) * 0x10001u;
 		p.centred |= o != 0;
 	}

@@ -132,15 +132,10 @@ struct vlut_batch_block {
 
 	__device__ __forceinline__ void consume(int n) const
 	{
-		const int group = warp / 4, slice = group / BESIDE;
+		/* The same for all of a warp, as descriptors have to be */
+		const int group = __shfl_sync(~0u, warp / 4, 0), slice = group / BESIDE;
 		const int tile = group % BESIDE * TURNS * 4 + warp % 4;
-		/* Of 16 lines the second eight come 4 planes behind; then 64 columns further on */
-		constexpr uint64_t shape =
-			(LINE == 64 ? 1ull : LINE == 32 ? 2ull : 3ull) << 62 |
-			(uint64_t)(4 * PLANE / 16) << 32;
-		constexpr uint32_t next = CHUNK * LINE * 2 / 16 << 16;
 		float acc[TURNS][COLUMNS / 2];
-		int slot = slice, phase = 0, last = -1;
 
 #pragma unroll
 		for (int r = 0; r < TURNS; r++) {
@@ -149,6 +144,33 @@ struct vlut_batch_block {
 				acc[r][i] = 0;
 			wgmma_keep(acc[r]);
 		}
+		if (p.centred)
+			multiply<true>(acc, n, slice, tile);
+		else
+			multiply<false>(acc, n, slice, tile);
+		wgmma_wait<0>();
+#pragma unroll
+		for (int r = 0; r < TURNS; r++)
+			wgmma_keep(acc[r]);
+		finish(acc, slice, tile);
+	}
+
+	template <bool CENTRED>
+	__device__ __forceinline__ void multiply(float (&acc)[TURNS][COLUMNS / 2], int n, int slice,
+						 int tile) const
+	{
+		/* Of 16 lines the second eight come 4 planes behind; then 64 columns further on */
+		constexpr uint64_t shape =
+			(LINE == 64 ? 1ull : LINE == 32 ? 2ull : 3ull) << 62 |
+			(uint64_t)(4 * PLANE / 16) << 32;
+		constexpr uint32_t next = CHUNK * LINE * 2 / 16 << 16;
+		/* This lane's codes of the halves of a chunk, lines with the swizzle */
+		uint32_t own[2];
+		int slot = slice, phase = 0, last = -1;
+
+		own[0] = X_BYTES + (tile * LINES + lane / 8) * 128 + (lane % 8 ^ lane / 8) * 16;
+		own[1] = (own[0] ^ 64) + LINES / 2 * 128;
+		asm volatile("" : "+r"(own[0]), "+r"(own[1]));
 #pragma unroll 1
 		for (int j = slice; j < n; j += SLICES) {
 			const uint32_t at = ring + slot * SLOT, place = (at & 0x3ffff) >> 4 | next;
@@ -161,7 +183,7 @@ struct vlut_batch_block {
 				const int half = e / TURNS, r = e % TURNS;
 				const uint32_t lines = place + half * (EIGHT / 16);
 
-				decode(a[e % 2], at + X_BYTES, tile + 4 * r, half);
+				decode<CENTRED>(a[e % 2], at + own[half] + r * 4 * LINES * 128);
 				wgmma_fence();
 #pragma unroll
 				for (int i = 0; i < 4; i++)
@@ -179,26 +201,20 @@ struct vlut_batch_block {
 				phase ^= 1;
 			}
 		}
-		wgmma_wait<0>();
-#pragma unroll
-		for (int r = 0; r < TURNS; r++)
-			wgmma_keep(acc[r]);
-		finish(acc, slice, tile);
 	}
 
-	/* Half a chunk of a tile, which is four lines with the swizzle */
-	__device__ __forceinline__ void decode(uint32_t (&a)[4][4], uint32_t codes, int tile,
-					       int half) const
+	/* Half a chunk of a tile */
+	template <bool CENTRED>
+	__device__ __forceinline__ void decode(uint32_t (&a)[4][4], uint32_t codes) const
 	{
-		const int line = tile * LINES + half * (LINES / 2) + lane / 8;
 		uint32_t w[4], s[4];
 
-		load_shared(w, codes + line * 128 + (lane % 8 ^ line % 8) * 16);
+		load_shared(w, codes);
 		fields_signs(w, s);
 #pragma unroll
 		for (int i = 0; i < 4; i++) {
-			fields_f16(a[i], w[i], s[i]);
-			if (p.centred) {
+			fields_f16_both(a[i], w[i], s[i]);
+			if (CENTRED) {
 #pragma unroll
 				for (int e = 0; e < 4; e++)
 					a[i][e] = f16_add(a[i][e], p.minus[2 * i + e % 2]);
@@ -233,13 +249,16 @@ struct vlut_batch_block {
 			const int row = (tile + 4 * r) * 16 + lane / 4;
 
 #pragma unroll
-			for (int i = 0; i < COLUMNS / 2; i += 2) {
-				/* see fields_f16() */
-				const float unit = i % 4 ? 0x1p20f : 0x1p24f;
+			for (int i = 0; i < COLUMNS / 2; i += 4) {
+				float *const at = sums + slice * SUMS + row * SUMS_LINE + i * 2 +
+						  2 * (lane % 4);
+				const float *const s = acc[r] + i;
 
-				*(float2 *)(sums + slice * SUMS + (row + i % 4 * 4) * SUMS_LINE +
-					    i / 4 * 8 + 2 * (lane % 4)) =
-					make_float2(acc[r][i] * unit, acc[r][i + 1] * unit);
+				/* see fields_f16_both() */
+				*(float2 *)at = make_float2((s[0] - s[2]) * 0x1p24f,
+							    (s[1] - s[3]) * 0x1p24f);
+				*(float2 *)(at + 8 * SUMS_LINE) =
+					make_float2(s[2] * 0x1p20f, s[3] * 0x1p20f);
 			}
 		}
 		sync();

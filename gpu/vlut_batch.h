@@ -24,7 +24,7 @@ struct hzi_vlut_batch {
 	int64_t row_scale_step, y_i, y_b;
 	int32_t rows, chunks, batch, y_dtype, split;
 	int32_t centred;		/* o is not 0 */
-	/* -o of coordinate i, of an eight of rows, at 2 i + eight: f16, twice */
+	/* -17 o, -16 o of coordinate i, for an eight of rows, at 2 i + eight: f16, twice */
 	uint32_t minus[8];
 	float scale;
 	int32_t y_fours;		/* y of f16: columns by fours are 8 bytes, aligned */

@@ -26,7 +26,8 @@
 HZ_DEVICE void fields_signs(uint32_t (&w)[4], uint32_t (&s)[4])
 {
 	const uint32_t h0 = w[0], h1 = w[1], h2 = w[2], h3 = w[3], turned = w[3] * 2;
-	const uint32_t l0 = w[0] * 2, l1 = w[1] * 2, l2 = w[2] * 2, l3 = l0 ^ l1 ^ l2;
+	const uint32_t low3 = w[0] ^ w[1] ^ w[2];
+	const uint32_t l0 = w[0] * 2, l1 = w[1] * 2, l2 = w[2] * 2, l3 = low3 * 2;
 	/* whether a coordinate up to the i-th is -2 */
 	const uint32_t two0 = h0 & ~l0, two1 = two0 | (h1 & ~l1), two2 = two1 | (h2 & ~l2),
 		       two3 = two2 | (h3 & ~l3);
@@ -34,7 +35,6 @@ HZ_DEVICE void fields_signs(uint32_t (&w)[4], uint32_t (&s)[4])
 	const uint32_t later = ~l0 & (l1 | l2), at0 = two0 | ~(two3 | later),
 		       second = ~two3 & ~l0 & l1, at1 = second | (two1 & ~two0),
 		       at3 = two3 & ~two2, at2 = ~(at0 | at1 | at3);
-	const uint32_t low3 = w[0] ^ w[1] ^ w[2];
 
 	s[0] = h0 ^ (turned & at0);
 	s[1] = h1 ^ (turned & at1);
@@ -64,6 +64,22 @@ HZ_DEVICE void fields_f16(uint32_t *to, uint32_t w, uint32_t s)
 		const uint32_t at = (i % 2 ? 0x00f000f0 : 0x000f000f), sign = at & FIELDS_ODD;
 
 		to[i] = f16_fma((i < 2 ? s : s >> 8) & sign, 0xc000c000, (i < 2 ? w : w >> 8) & at);
+	}
+}
+
+/*
+ * The same with fewer instructions: rows of the first eight are those, and 16 times those of the
+ * second eight besides, as words have them; the second eight's sums are to be subtracted.
+ */
+HZ_DEVICE void fields_f16_both(uint32_t *to, uint32_t w, uint32_t s)
+{
+#pragma unroll
+	for (int i = 0; i < 4; i += 2) {
+		const uint32_t v = i ? __byte_perm(w, 0, 0x4341) : w & 0x00ff00ff,
+			       z = i ? __byte_perm(s, 0, 0x4341) : s;
+
+		to[i] = f16_fma(z & 0x00aa00aa, 0xc000c000, v);
+		to[i + 1] = f16_fma(z & 0x00a000a0, 0xc000c000, v & 0x00f000f0);
 	}
 }
 

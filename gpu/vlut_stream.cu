@@ -201,7 +201,7 @@ struct vlut_stream_block {
 					for (int i = 0; i < 4; i++) {
 						uint32_t a[4];
 
-						fields_f16(a, w[i], s[i]);
+						fields_f16_both(a, w[i], s[i]);
 						mma_f16(acc[m], a, b[2 * i], b[2 * i + 1]);
 					}
 				}
@@ -227,15 +227,17 @@ struct vlut_stream_block {
 		for (int m = 0; m < T; m++) {
 #pragma unroll
 			for (int h = 0; h < 2; h++) {
-				/* see fields_f16() */
-				const float unit = h ? 0x1p20f : 0x1p24f;
+				float v[2];
 
+				/* see fields_f16_both() */
+#pragma unroll
+				for (int e = 0; e < 2; e++)
+					v[e] = h ? acc[m][2 + e] * 0x1p20f :
+						   (acc[m][e] - acc[m][2 + e]) * 0x1p24f;
 				if (m < n)
 					*(float2 *)(sums + (m * ROWS + h * 8 + g) * COLUMNS +
-						    2 * t) =
-						make_float2(fmaf(acc[m][2 * h], unit, -sub[2 * h]),
-							    fmaf(acc[m][2 * h + 1], unit,
-								 -sub[2 * h + 1]));
+						    2 * t) = make_float2(v[0] - sub[2 * h],
+									 v[1] - sub[2 * h + 1]);
 			}
 		}
 		__syncthreads();

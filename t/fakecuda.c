@@ -1080,7 +1080,8 @@ static CUresult fake_TensorMapEncodeTiled(void *map, int type, uint32_t rank, vo
 	bool good = type == CU_TENSOR_MAP_DATA_TYPE_UINT8 && (rank == 2 || rank == 3) &&
 		    !interleave && !fill &&
 		    swizzle >= CU_TENSOR_MAP_SWIZZLE_32B && swizzle <= CU_TENSOR_MAP_SWIZZLE_128B &&
-		    promotion == CU_TENSOR_MAP_L2_PROMOTION_L2_256B && (uintptr_t)map % 64 == 0 &&
+		    (promotion == CU_TENSOR_MAP_L2_PROMOTION_NONE ||
+		     promotion == CU_TENSOR_MAP_L2_PROMOTION_L2_256B) && (uintptr_t)map % 64 == 0 &&
 		    (uintptr_t)p % 16 == 0 &&
 		    box[0] <= 16u << swizzle;
 

@@ -21,13 +21,6 @@
  */
 #include "gpu/quat_conv_sums.cuh"
 
-/* Not while nvcc reads the host's side, which has no code of its own here, are kernels left out. */
-#if !defined(__CUDA_ARCH__) || defined(__CUDA_ARCH_FEAT_SM90_ALL)
-#define HAVE_WGMMA 1
-#else
-#define HAVE_WGMMA 0
-#endif
-
 #if HAVE_WGMMA
 
 #define STAGES HZI_QC_STAGES
@@ -300,25 +293,8 @@ HZ_DEVICE void kernel(const hzi_quat_conv &p)
 {
 	memory &s = *(memory *)shared_start();
 	const int group = __shfl_sync(~0u, threadIdx.x / 128, 0);
-	uint32_t rank;
+	const uint32_t rank = begin_block<HZI_QC_CONVERTERS>(s);
 
-	asm("mov.u32 %0, %%cluster_ctarank;" : "=r"(rank));
-	if (threadIdx.x == 0) {
-		for (int i = 0; i < STAGES; i++) {
-			barrier_init(shared_address(&s.full[i]), 1);
-			barrier_init(shared_address(&s.empty[i]), 8 * HZI_QC_CLUSTER);
-		}
-		for (int i = 0; i < 2; i++) {
-			barrier_init(shared_address(&s.x_full[i]), HZI_QC_CONVERTERS);
-			barrier_init(shared_address(&s.x_empty[i]), 8);
-		}
-		barrier_init_fence();
-	}
-	grid_next();
-	__syncthreads();
-	cluster_arrive();
-	cluster_wait();
-	grid_wait();
 	if (group < 2) {
 		registers_less<56>();
 		if (threadIdx.x < 32 * HZI_QC_CONVERTERS)
@@ -329,20 +305,15 @@ HZ_DEVICE void kernel(const hzi_quat_conv &p)
 		registers_more<200>();
 		multiply<DTYPE, KIND>(p, s, rank, group - 2);
 	}
-	/* The other block may still say here that it has done with weights. */
-	__syncwarp();
-	cluster_arrive();
-	cluster_wait();
+	end_block();
 }
 
-#define BODY(call) { call; }
-#else
-#define BODY(call) { }
 #endif
+
 #define CONV(name, dtype, kind) \
 	extern "C" __global__ __launch_bounds__(HZI_QC_THREADS, 1) void \
 	name(const __grid_constant__ hzi_quat_conv p) \
-	BODY((kernel<dtype, kind>(p)))
+	HZ_HOPPER_BODY((kernel<dtype, kind>(p)))
 #define CONVS(suffix, dtype) \
 	CONV(quat_conv_##suffix, dtype, HZI_QC_PLAIN) \
 	CONV(quat_conv_usual_##suffix, dtype, HZI_QC_USUAL) \

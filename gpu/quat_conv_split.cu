@@ -14,13 +14,6 @@
  */
 #include "gpu/quat_conv_sums.cuh"
 
-/* Not while nvcc reads the host's side, which has no code of its own here, are kernels left out. */
-#if !defined(__CUDA_ARCH__) || defined(__CUDA_ARCH_FEAT_SM90_ALL)
-#define HAVE_WGMMA 1
-#else
-#define HAVE_WGMMA 0
-#endif
-
 #if HAVE_WGMMA
 
 #define LINES HZI_QS_LINES
@@ -434,25 +427,8 @@ HZ_DEVICE void kernel(const hzi_quat_conv &p)
 {
 	memory &s = *(memory *)shared_start();
 	const int group = __shfl_sync(~0u, threadIdx.x / 128, 0);
-	uint32_t rank;
+	const uint32_t rank = begin_block<CONVERTERS>(s);
 
-	asm("mov.u32 %0, %%cluster_ctarank;" : "=r"(rank));
-	if (threadIdx.x == 0) {
-		for (int i = 0; i < STAGES; i++) {
-			barrier_init(shared_address(&s.full[i]), 1);
-			barrier_init(shared_address(&s.empty[i]), 8 * HZI_QC_CLUSTER);
-		}
-		for (int i = 0; i < STEPS; i++) {
-			barrier_init(shared_address(&s.x_full[i]), CONVERTERS);
-			barrier_init(shared_address(&s.x_empty[i]), 8);
-		}
-		barrier_init_fence();
-	}
-	grid_next();
-	__syncthreads();
-	cluster_arrive();
-	cluster_wait();
-	grid_wait();
 	if (group == 0) {
 		registers_less<56>();
 		if (threadIdx.x < 32 * CONVERTERS)
@@ -463,20 +439,15 @@ HZ_DEVICE void kernel(const hzi_quat_conv &p)
 		registers_more<224>();
 		multiply<DTYPE, KIND>(p, s, rank, group - 1);
 	}
-	/* The other block may still say here that it has done with weights. */
-	__syncwarp();
-	cluster_arrive();
-	cluster_wait();
+	end_block();
 }
 
-#define BODY(call) { call; }
-#else
-#define BODY(call) { }
 #endif
+
 #define CONV(name, dtype, kind) \
 	extern "C" __global__ __launch_bounds__(HZI_QS_THREADS, 1) void \
 	name(const __grid_constant__ hzi_quat_conv p) \
-	BODY((kernel<dtype, kind>(p)))
+	HZ_HOPPER_BODY((kernel<dtype, kind>(p)))
 CONV(quat_conv_split_f32, HZ_F32, HZI_QC_PLAIN)
 CONV(quat_conv_split_usual_f32, HZ_F32, HZI_QC_USUAL)
 CONV(quat_conv_split_finish_f32, HZ_F32, HZI_QC_ANY)

@@ -12,6 +12,42 @@
 #define SUMS (PIXELS / 2)
 #define EXPONENT_MAX 126	/* of scale_exponent() */
 
+/* Barriers of a block's memory; its number in the cluster. The kernel ahead has ended. */
+template <int CONVERTERS, typename MEMORY>
+HZ_DEVICE uint32_t begin_block(MEMORY &s)
+{
+	constexpr int stages = sizeof(s.full) / sizeof(*s.full);
+	constexpr int steps = sizeof(s.x_full) / sizeof(*s.x_full);
+	uint32_t rank;
+
+	asm("mov.u32 %0, %%cluster_ctarank;" : "=r"(rank));
+	if (threadIdx.x == 0) {
+		for (int i = 0; i < stages; i++) {
+			barrier_init(shared_address(&s.full[i]), 1);
+			barrier_init(shared_address(&s.empty[i]), 8 * HZI_QC_CLUSTER);
+		}
+		for (int i = 0; i < steps; i++) {
+			barrier_init(shared_address(&s.x_full[i]), CONVERTERS);
+			barrier_init(shared_address(&s.x_empty[i]), 8);
+		}
+		barrier_init_fence();
+	}
+	grid_next();
+	__syncthreads();
+	cluster_arrive();
+	cluster_wait();
+	grid_wait();
+	return rank;
+}
+
+/* The other block may still say here that it has done with weights. */
+HZ_DEVICE void end_block(void)
+{
+	__syncwarp();
+	cluster_arrive();
+	cluster_wait();
+}
+
 /* A cluster's tiles are two neighbours of the same channels; a last one may be beyond all rows. */
 HZ_DEVICE tile tile_of(const hzi_quat_conv &p, int t, int rank)
 {

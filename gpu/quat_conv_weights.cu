@@ -17,13 +17,6 @@
 #include "gpu/quat_conv.cuh"
 #include "gpu/quat_conv_weights.h"
 
-/* Not while nvcc reads the host's side, which has no code of its own here, are kernels left out. */
-#if !defined(__CUDA_ARCH__) || defined(__CUDA_ARCH_FEAT_SM90_ALL)
-#define HAVE_WGMMA 1
-#else
-#define HAVE_WGMMA 0
-#endif
-
 #if HAVE_WGMMA
 
 /* ---- Lines ----------------------------------------------------------------------------------- */
@@ -422,18 +415,16 @@ HZ_DEVICE void finish(const hzi_quat_weights_finish &p)
 		sign * (hadamard_of(h, 2) - v[6]), sign * (hadamard_of(h, 3) - v[7]));
 }
 
-#define BODY(call) { call; }
-#else
-#define BODY(call) { }
 #endif
+
 /* blocks: of a multiprocessor, that registers are to do for */
 #define LINES(name, dtype, split, blocks) \
 	extern "C" __global__ __launch_bounds__(HZI_QW_LINES_THREADS, blocks) void \
 	quat_lines_most_##name(const __grid_constant__ hzi_quat_lines p) \
-	BODY(lines_most<dtype>(p)) \
+	HZ_HOPPER_BODY(lines_most<dtype>(p)) \
 	extern "C" __global__ __launch_bounds__(HZI_QW_LINES_THREADS, blocks) void \
 	quat_lines_planes_##name(const __grid_constant__ hzi_quat_lines p) \
-	BODY((lines_planes<dtype, split>(p)))
+	HZ_HOPPER_BODY((lines_planes<dtype, split>(p)))
 LINES(f16, HZ_F16, false, 6)
 LINES(bf16, HZ_BF16, false, 6)
 LINES(any, HZI_QC_OTHERS, false, 6)
@@ -442,12 +433,12 @@ LINES(split_any, HZI_QC_OTHERS, true, 4)
 
 extern "C" __global__ __launch_bounds__(HZI_QW_THREADS, 1) void
 quat_conv_weights(const __grid_constant__ hzi_quat_weights p)
-BODY((product<HZI_QW_RUN, false>(p)))
+HZ_HOPPER_BODY((product<HZI_QW_RUN, false>(p)))
 
 extern "C" __global__ __launch_bounds__(HZI_QW_THREADS, 1) void
 quat_conv_weights_split(const __grid_constant__ hzi_quat_weights p)
-BODY((product<HZI_QW_RUN_SPLIT, true>(p)))
+HZ_HOPPER_BODY((product<HZI_QW_RUN_SPLIT, true>(p)))
 
 extern "C" __global__ __launch_bounds__(8 * HZI_QW_FINISH) void
 quat_conv_weights_finish(const __grid_constant__ hzi_quat_weights_finish p)
-BODY(finish(p))
+HZ_HOPPER_BODY(finish(p))

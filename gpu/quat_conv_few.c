@@ -104,25 +104,34 @@ static struct hzi_quat_few few_of(const struct hzi_qconv_args *a)
 	return p;
 }
 
-/* Of each slab's pixels, 3 x 3 neighbours are seen by each. */
-static bool neighbours(const struct hzi_qpatch_args *x)
+/* Kernels of neighbours, of those of 3 x 3 on */
+#define NEIGHBOURS(kernel, taps) \
+	((taps) == 3 ? HZI_KERNEL_##kernel##_f32 : \
+	 (taps) == 5 ? HZI_KERNEL_##kernel##_5_f32 : HZI_KERNEL_##kernel##_7_f32)
+
+/* Of each slab's pixels, 3 x 3, 5 x 5 or 7 x 7 neighbours are seen by each: 3, 5 or 7; 0: not so */
+static int neighbours(const struct hzi_qpatch_args *x)
 {
-	return x->taps[1] == 3 && x->taps[2] == 3 && x->step[1] == 1 && x->step[2] == 1 &&
-	       (x->each[1] == 1 || x->each[1] == -1) && (x->each[2] == 1 || x->each[2] == -1);
+	const int64_t taps = x->taps[1];
+
+	return taps == x->taps[2] && (taps == 3 || taps == 5 || taps == 7) && x->step[1] == 1 &&
+	       x->step[2] == 1 && (x->each[1] == 1 || x->each[1] == -1) &&
+	       (x->each[2] == 1 || x->each[2] == -1) ? (int)taps : 0;
 }
 
 /* Each channel a group, and such taps */
-static bool in_strips(const struct hzi_qconv_args *a)
+static int in_strips(const struct hzi_qconv_args *a)
 {
 	const struct hzi_qpatch_args *x = &a->x;
 
-	return x->channels == 1 && a->g.m == 1 && x->taps[0] == 1 && neighbours(x);
+	return x->channels == 1 && a->g.m == 1 && x->taps[0] == 1 ? neighbours(x) : 0;
 }
 
 int hzi_cuda_quat_conv_few(struct hz_context *ctx, const char *op, const struct hzi_qconv_args *a)
 {
 	const struct hzi_qpatch_args *x = &a->x;
-	const bool narrow = x->channels * a->g.m > PAIRS_MOST, deep = in_strips(a);
+	const bool narrow = x->channels * a->g.m > PAIRS_MOST;
+	const int deep = in_strips(a);
 	struct hzi_launch launch = {.block = {HZI_QF_THREADS}, .early = true};
 	struct hzi_quat_few p = few_of(a);
 	int64_t blocks;
@@ -134,7 +143,7 @@ int hzi_cuda_quat_conv_few(struct hz_context *ctx, const char *op, const struct 
 	blocks = ceil_div(p.total, narrow ? HZI_QF_THREADS / 32 : HZI_QF_THREADS);
 	launch.grid[0] = (unsigned)min_of(blocks, COUNT_MAX);
 	return hzi_cuda_launch(ctx, op, HZI_FAMILY_QUAT_CONV_FEW,
-			       kernel_of(deep ? HZI_KERNEL_quat_conv_depth_f32 :
+			       kernel_of(deep ? NEIGHBOURS(quat_conv_depth, deep) :
 					 narrow ? HZI_KERNEL_quat_conv_narrow_f32 :
 						  HZI_KERNEL_quat_conv_few_f32,
 					 p.s.x.whole && p.w.whole, a->g.dtype),
@@ -176,8 +185,8 @@ bool hzi_cuda_quat_conv_groups_takes(const struct hz_context *ctx, const struct 
 	int64_t strides = 0;
 	int split;
 
-	if ((x->groups == 1 && in * out > (a->g.dtype == HZ_F32 ? ALONE_F32 : ALONE)) || !fits(x, a->images, out) || in % 8 || in == 0 || in > 24 ||
-	    out < 4 || out > 24 || taps > HZI_QG_TAPS || a->g.n > COUNT_MAX ||
+	if ((x->groups == 1 && in * out > (a->g.dtype == HZ_F32 ? ALONE_F32 : ALONE)) ||
+	    !fits(x, a->images, out) || in % 8 || in == 0 || in > 24 || out < 4 || out > 24 || taps > HZI_QG_TAPS || a->g.n > COUNT_MAX ||
 	    groups_block_bytes(a) > WEIGHTS_MOST || groups_blocks(a) * x->groups > GROUPS_MOST)
 		return false;
 	if (a->g.dtype == HZ_F32 && !hzi_planes_wanted(ctx, HZ_F32, a->g.precision, &split))
@@ -241,10 +250,10 @@ bool hzi_cuda_quat_conv_few_weights_takes(const struct hzi_qconv_weights_args *a
 	       a->x.groups * a->g.m * a->x.channels * taps <= COUNT_MAX;
 }
 
-/* 3 x 3 neighbours seen by each pixel: of parts that are lines */
-static bool by_lines(const struct hzi_qconv_weights_args *a)
+/* Neighbours seen by each pixel, as above: of parts that are lines */
+static int by_lines(const struct hzi_qconv_weights_args *a)
 {
-	return a->x.taps[0] == 1 && neighbours(&a->x) && a->x.each[1] > 0 && a->x.each[2] > 0;
+	return a->x.taps[0] == 1 && a->x.each[1] > 0 && a->x.each[2] > 0 ? neighbours(&a->x) : 0;
 }
 
 static int64_t parts_of(const struct hz_context *ctx, const struct hzi_qconv_weights_args *a)
@@ -263,6 +272,16 @@ size_t hzi_cuda_quat_conv_few_weights_workspace(const struct hz_context *ctx,
 	return padded(16 * parts_of(ctx, a) * a->x.groups * a->g.m * a->g.n);
 }
 
+int hzi_cuda_quat_conv_few_sum(struct hz_context *ctx, const char *op,
+			       const struct hzi_quat_few_sum *sum)
+{
+	const struct hzi_launch launch = {.grid = {(unsigned)ceil_div(sum->count, 32)},
+					  .block = {32, HZI_QF_PARTS}, .early = true};
+
+	return hzi_cuda_launch(ctx, op, HZI_FAMILY_QUAT_CONV_FEW, HZI_KERNEL_quat_conv_few_sum,
+			       &launch, sum, sizeof(*sum));
+}
+
 int hzi_cuda_quat_conv_few_weights(struct hz_context *ctx, const char *op,
 				   const struct hzi_qconv_weights_args *a)
 {
@@ -277,7 +296,7 @@ int hzi_cuda_quat_conv_few_weights(struct hz_context *ctx, const char *op,
 		.parts = ctx->workspace, .sum = a->sum, .count = p.pairs * taps,
 		.conj = a->g.conj_c,
 	};
-	const bool lines = by_lines(a);
+	const int lines = by_lines(a);
 	int64_t units;
 
 	units = lines ? p.pixels / a->x.count[2] : p.pixels;
@@ -285,14 +304,11 @@ int hzi_cuda_quat_conv_few_weights(struct hz_context *ctx, const char *op,
 	p.parts_count = sum.parts_count = (int32_t)ceil_div(units, p.each);
 	p.small = pixels_of(&a->small, a->g.conj_a, p.small_stride);
 	launch.grid[0] = (unsigned)ceil_div((int64_t)p.parts_count * p.pairs, HZI_QF_THREADS);
-	launch.grid[1] = (unsigned)ceil_div(taps, HZI_QF_TAPS);
+	launch.grid[1] = (unsigned)(lines > 3 ? lines : ceil_div(taps, HZI_QF_TAPS));
 	HZ_CHECK(hzi_cuda_launch(ctx, op, HZI_FAMILY_QUAT_CONV_FEW,
-				 kernel_of(lines ? HZI_KERNEL_quat_conv_line_weights_f32 :
+				 kernel_of(lines ? NEIGHBOURS(quat_conv_line_weights, lines) :
 						   HZI_KERNEL_quat_conv_few_weights_f32,
 					   p.s.x.whole && p.small.whole, a->g.dtype),
 				 &launch, &p, sizeof(p)));
-	launch = (struct hzi_launch){.grid = {(unsigned)ceil_div(sum.count, 32)}, .early = true,
-				     .block = {32, HZI_QF_PARTS}};
-	return hzi_cuda_launch(ctx, op, HZI_FAMILY_QUAT_CONV_FEW, HZI_KERNEL_quat_conv_few_sum,
-			       &launch, &sum, sizeof(sum));
+	return hzi_cuda_quat_conv_few_sum(ctx, op, &sum);
 }

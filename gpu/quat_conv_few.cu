@@ -106,6 +106,68 @@ HZ_DEVICE void put(const hzi_quat_few &p, const pixels &o, int pixel, int row, q
 		finish(p.out, to, pre, row, q);
 }
 
+/*
+ * Adds to sums of outputs of a group from row on what all taps see, of every LANES-th channel from
+ * first on; of OUTS outputs so many are there.
+ */
+template <int DTYPE, int OUTS, int LANES>
+HZ_DEVICE void add_taps(const hzi_quat_few &p, const pixels &o, int group, int row, int there,
+			int first, quat (&sum)[OUTS][PIXELS])
+{
+	const hzi_quat_few_sight &s = p.s;
+	const uint32_t turn_x = turn_of(s.x), turn_w = turn_of(p.w);
+	const int64_t w0 = group * p.w.batch[0] + row * p.w.row;
+	const int64_t x0 = o.image * s.x_stride[0] + (int64_t)group * s.channels * s.x.col;
+	const int left = s.step[2] * o.at[2] + s.base[2];
+
+	for (int t0 = 0; t0 < s.taps[0]; t0++) {
+		const int a0 = s.step[0] * o.at[0] + s.each[0] * t0 + s.base[0];
+
+		for (int t1 = 0; t1 < s.taps[1]; t1++) {
+			const int a1 = s.step[1] * o.at[1] + s.each[1] * t1 + s.base[1];
+			const int64_t x1 = x0 + a0 * s.x_stride[1] + a1 * s.x_stride[2];
+			int64_t w1 = w0 + (int64_t)(t0 * s.taps[1] + t1) * s.taps[2] * s.channels *
+						  p.w.col;
+
+			if ((uint32_t)a0 >= (uint32_t)s.size[0] ||
+			    (uint32_t)a1 >= (uint32_t)s.size[1])
+				continue;
+			for (int t2 = 0; t2 < s.taps[2]; t2++) {
+				const int a2 = left + s.each[2] * t2;
+
+#pragma unroll 1
+				for (int c = first; c < s.channels; c += LANES) {
+					element<DTYPE> w[OUTS], x[PIXELS];
+
+#pragma unroll
+					for (int j = 0; j < PIXELS; j++) {
+						const int a = a2 + s.step[2] * j;
+
+						x[j].load(s.x,
+							  x1 + a * s.x_stride[3] + c * s.x.col,
+							  (uint32_t)a < (uint32_t)s.size[2]);
+					}
+#pragma unroll
+					for (int m = 0; m < OUTS; m++)
+						w[m].load(p.w, w1 + m * p.w.row + c * p.w.col,
+							  m < there);
+#pragma unroll
+					for (int m = 0; m < OUTS; m++) {
+						if (m >= there)
+							break;
+#pragma unroll
+						for (int j = 0; j < PIXELS; j++)
+							sum[m][j] = quat_fma(w[m].get(turn_w),
+									     x[j].get(turn_x),
+									     sum[m][j]);
+					}
+				}
+				w1 += s.channels * p.w.col;
+			}
+		}
+	}
+}
+
 /* ---- Few channels ---------------------------------------------------------------------------- */
 
 template <int DTYPE>
@@ -114,7 +176,6 @@ HZ_DEVICE void few(const hzi_quat_few &p)
 	const hzi_quat_few_sight &s = p.s;
 	const int outs = s.groups * s.outs;
 	const int64_t step = (int64_t)gridDim.x * HZI_QF_THREADS;
-	const uint32_t turn_x = turn_of(s.x), turn_w = turn_of(p.w);
 
 	grid_next();
 	grid_wait();
@@ -122,53 +183,12 @@ HZ_DEVICE void few(const hzi_quat_few &p)
 	     i += step) {
 		const pixels o(s, i / outs);
 		const int row = (int)(i % outs), group = row / s.outs;
-		const int64_t w0 = group * p.w.batch[0] + (row - group * s.outs) * p.w.row;
-		const int64_t x0 = o.image * s.x_stride[0] + (int64_t)group * s.channels * s.x.col;
-		const int first = s.step[2] * o.at[2] + s.base[2];
-		quat sum[PIXELS] = {};
-		int64_t w_at = w0;
+		quat sum[1][PIXELS] = {};
 
-		for (int t0 = 0; t0 < s.taps[0]; t0++) {
-			const int a0 = s.step[0] * o.at[0] + s.each[0] * t0 + s.base[0];
-
-			for (int t1 = 0; t1 < s.taps[1]; t1++) {
-				const int a1 = s.step[1] * o.at[1] + s.each[1] * t1 + s.base[1];
-				const int64_t x1 = x0 + a0 * s.x_stride[1] + a1 * s.x_stride[2];
-
-				if ((uint32_t)a0 >= (uint32_t)s.size[0] ||
-				    (uint32_t)a1 >= (uint32_t)s.size[1]) {
-					w_at += (int64_t)s.taps[2] * s.channels * p.w.col;
-					continue;
-				}
-				for (int t2 = 0; t2 < s.taps[2]; t2++) {
-					const int a2 = first + s.each[2] * t2;
-#pragma unroll 1
-					for (int c = 0; c < s.channels; c++) {
-						element<DTYPE> w, x[PIXELS];
-
-						w.load(p.w, w_at, true);
-						w_at += p.w.col;
-#pragma unroll
-						for (int j = 0; j < PIXELS; j++) {
-							const int a = a2 + s.step[2] * j;
-
-							x[j].load(s.x,
-								  x1 + a * s.x_stride[3] +
-									  c * s.x.col,
-								  (uint32_t)a <
-									  (uint32_t)s.size[2]);
-						}
-#pragma unroll
-						for (int j = 0; j < PIXELS; j++)
-							sum[j] = quat_fma(w.get(turn_w),
-									  x[j].get(turn_x), sum[j]);
-					}
-				}
-			}
-		}
+		add_taps<DTYPE, 1, 1>(p, o, group, row - group * s.outs, 1, 0, sum);
 #pragma unroll
 		for (int j = 0; j < PIXELS; j++)
-			put(p, o, j, row, sum[j]);
+			put(p, o, j, row, sum[0][j]);
 	}
 }
 
@@ -176,16 +196,37 @@ HZ_DEVICE void few(const hzi_quat_few &p)
 
 #define COLUMNS HZI_QF_COLUMNS
 
+/* A row of a channel's taps, from the one that is seen first on */
+template <int DTYPE, int TAPS>
+HZ_DEVICE void load_weights(const hzi_quat_few &p, int channel, int a, quat (&w)[TAPS])
+{
+	const int t1 = p.s.each[1] > 0 ? a : TAPS - 1 - a;
+	element<DTYPE> e[TAPS];
+
+#pragma unroll
+	for (int b = 0; b < TAPS; b++) {
+		const int t2 = p.s.each[2] > 0 ? b : TAPS - 1 - b;
+
+		e[b].load(p.w, channel * p.w.batch[0] + (TAPS * t1 + t2) * p.w.col, true);
+	}
+#pragma unroll
+	for (int b = 0; b < TAPS; b++)
+		w[b] = e[b].get(turn_of(p.w));
+}
+
 /*
- * 3 x 3 taps that are neighbours, of each pixel: a thread goes down some rows of a few columns, so
- * that of each output only one row of taps is new. What it reads next is on its way.
+ * TAPS x TAPS taps that are neighbours, of each pixel: a thread goes down some rows of a few
+ * columns, so that of each output only one row of taps is new. What it reads next is on its way.
  */
-template <int DTYPE>
+template <int DTYPE, int TAPS>
 HZ_DEVICE void depth(const hzi_quat_few &p)
 {
+	constexpr int SEEN = COLUMNS + TAPS - 1;
+	/* More weights than these are read again and again. */
+	constexpr bool KEPT = TAPS == 3;
 	const hzi_quat_few_sight &s = p.s;
 	const int64_t step = (int64_t)gridDim.x * HZI_QF_THREADS;
-	const uint32_t turn_x = turn_of(s.x), turn_w = turn_of(p.w);
+	const uint32_t turn_x = turn_of(s.x);
 	const int strips = (s.count[1] + HZI_QF_ROWS - 1) / HZI_QF_ROWS;
 	const int columns = (s.count[2] + COLUMNS - 1) / COLUMNS;
 
@@ -203,60 +244,57 @@ HZ_DEVICE void depth(const hzi_quat_few &p)
 		const int lines = min(HZI_QF_ROWS, s.count[1] - begin);
 		const int a0 = s.step[0] * o.at[0] + s.base[0];
 		/* Where taps go back the first that is seen is the last. */
-		const int top = begin + s.base[1] + min(0, 2 * s.each[1]);
-		const int first = left + s.base[2] + min(0, 2 * s.each[2]);
+		const int top = begin + s.base[1] + min(0, (TAPS - 1) * s.each[1]);
+		const int first = left + s.base[2] + min(0, (TAPS - 1) * s.each[2]);
 		const int64_t from = o.image * s.x_stride[0] + a0 * s.x_stride[1] +
 				     first * s.x_stride[3] + channel * s.x.col;
-		element<DTYPE> next[COLUMNS + 2];
-		quat w[3][3], sum[3][COLUMNS] = {};
+		element<DTYPE> next[SEEN];
+		quat w[KEPT ? TAPS : 1][TAPS], sum[TAPS][COLUMNS] = {};
 
 #pragma unroll
-		for (int a = 0; a < 3; a++)
-#pragma unroll
-			for (int b = 0; b < 3; b++) {
-				const int t1 = s.each[1] > 0 ? a : 2 - a;
-				const int t2 = s.each[2] > 0 ? b : 2 - b;
-				element<DTYPE> e;
-
-				e.load(p.w, channel * p.w.batch[0] + (3 * t1 + t2) * p.w.col, true);
-				w[a][b] = e.get(turn_w);
-			}
+		for (int a = 0; KEPT && a < TAPS; a++)
+			load_weights<DTYPE, TAPS>(p, channel, a, w[a]);
 #pragma unroll 1
-		for (int row = -1; row < lines + 2; row++) {
-			element<DTYPE> x[COLUMNS + 2];
+		for (int row = -1; row < lines + TAPS - 1; row++) {
+			element<DTYPE> x[SEEN];
 
 #pragma unroll
-			for (int b = 0; b < COLUMNS + 2; b++) {
+			for (int b = 0; b < SEEN; b++) {
 				x[b] = next[b];
 				next[b].load(s.x, from + (top + row + 1) * s.x_stride[2] +
 						  b * s.x_stride[3],
 					     (uint32_t)a0 < (uint32_t)s.size[0] &&
 					     (uint32_t)(top + row + 1) < (uint32_t)s.size[1] &&
 					     (uint32_t)(first + b) < (uint32_t)s.size[2] &&
-					     row + 1 < lines + 2);
+					     row + 1 < lines + TAPS - 1);
 			}
 			if (row < 0)
 				continue;
 #pragma unroll
-			for (int a = 0; a < 3; a++) {
+			for (int a = 0; a < TAPS; a++) {
 				if ((uint32_t)(row - a) >= (uint32_t)lines)
 					continue;
+				if (!KEPT)
+					load_weights<DTYPE, TAPS>(p, channel, a, w[0]);
 #pragma unroll
-				for (int b = 0; b < 3; b++)
+				for (int b = 0; b < TAPS; b++)
 #pragma unroll
-					for (int c = 0; c < COLUMNS; c++)
-						sum[2 - a][c] = quat_fma(w[a][b],
-									 x[b + c].get(turn_x),
-									 sum[2 - a][c]);
+					for (int c = 0; c < COLUMNS; c++) {
+						quat &to = sum[TAPS - 1 - a][c];
+
+						to = quat_fma(w[KEPT ? a : 0][b],
+							      x[b + c].get(turn_x), to);
+					}
 			}
 #pragma unroll
 			for (int c = 0; c < COLUMNS; c++) {
-				o.at[1] = begin + row - 2;
-				if (row >= 2)
+				o.at[1] = begin + row - (TAPS - 1);
+				if (row >= TAPS - 1)
 					put(p, o, c, channel, sum[0][c]);
-				sum[0][c] = sum[1][c];
-				sum[1][c] = sum[2][c];
-				sum[2][c] = {0, 0, 0, 0};
+#pragma unroll
+				for (int a = 0; a < TAPS - 1; a++)
+					sum[a][c] = sum[a + 1][c];
+				sum[TAPS - 1][c] = {0, 0, 0, 0};
 			}
 		}
 	}
@@ -283,7 +321,6 @@ HZ_DEVICE void narrow(const hzi_quat_few &p)
 	const hzi_quat_few_sight &s = p.s;
 	const int64_t step = (int64_t)gridDim.x * (HZI_QF_THREADS / 32);
 	const int lane = threadIdx.x % 32;
-	const uint32_t turn_x = turn_of(s.x), turn_w = turn_of(p.w);
 
 	grid_next();
 	grid_wait();
@@ -291,60 +328,9 @@ HZ_DEVICE void narrow(const hzi_quat_few &p)
 	     i < p.total; i += step) {
 		const pixels o(s, i / s.groups);
 		const int group = (int)(i % s.groups);
-		const int64_t w0 = group * p.w.batch[0];
-		const int64_t x0 = o.image * s.x_stride[0] + (int64_t)group * s.channels * s.x.col;
-		const int first = s.step[2] * o.at[2] + s.base[2];
 		quat sum[HZI_QF_OUT][PIXELS] = {};
 
-		for (int t0 = 0; t0 < s.taps[0]; t0++) {
-			const int a0 = s.step[0] * o.at[0] + s.each[0] * t0 + s.base[0];
-
-			for (int t1 = 0; t1 < s.taps[1]; t1++) {
-				const int a1 = s.step[1] * o.at[1] + s.each[1] * t1 + s.base[1];
-				const int64_t x1 = x0 + a0 * s.x_stride[1] + a1 * s.x_stride[2];
-				const int tap = (t0 * s.taps[1] + t1) * s.taps[2];
-
-				if ((uint32_t)a0 >= (uint32_t)s.size[0] ||
-				    (uint32_t)a1 >= (uint32_t)s.size[1])
-					continue;
-				for (int t2 = 0; t2 < s.taps[2]; t2++) {
-					const int a2 = first + s.each[2] * t2;
-					const int64_t w1 = w0 + (int64_t)(tap + t2) * s.channels *
-									p.w.col;
-#pragma unroll 1
-					for (int c = lane; c < s.channels; c += 32) {
-						element<DTYPE> w[HZI_QF_OUT], x[PIXELS];
-
-#pragma unroll
-						for (int j = 0; j < PIXELS; j++) {
-							const int a = a2 + s.step[2] * j;
-
-							x[j].load(s.x,
-								  x1 + a * s.x_stride[3] +
-									  c * s.x.col,
-								  (uint32_t)a <
-									  (uint32_t)s.size[2]);
-						}
-#pragma unroll
-						for (int m = 0; m < HZI_QF_OUT; m++)
-							w[m].load(p.w,
-								  w1 + m * p.w.row + c * p.w.col,
-								  m < s.outs);
-#pragma unroll
-						for (int m = 0; m < HZI_QF_OUT; m++) {
-							if (m >= s.outs)
-								break;
-#pragma unroll
-							for (int j = 0; j < PIXELS; j++)
-								sum[m][j] = quat_fma(
-									w[m].get(turn_w),
-									x[j].get(turn_x),
-									sum[m][j]);
-						}
-					}
-				}
-			}
-		}
+		add_taps<DTYPE, HZI_QF_OUT, 32>(p, o, group, 0, s.outs, lane, sum);
 #pragma unroll
 		for (int m = 0; m < HZI_QF_OUT; m++) {
 			if (m >= s.outs)
@@ -441,12 +427,13 @@ HZ_DEVICE void few_weights(const hzi_quat_few_weights &p)
 }
 
 /*
- * The same of 3 x 3 taps that are neighbours, of each pixel: a part is some lines, along which of
- * nine pixels of x three are new, those of the next column, which are on their way.
+ * The same of ROWS of the rows of TAPS x TAPS taps that are neighbours, of each pixel: a part is
+ * some lines, along which of a row's pixels of x one is new, which is on its way.
  */
-template <int DTYPE>
+template <int DTYPE, int ROWS, int TAPS>
 HZ_DEVICE void line_weights(const hzi_quat_few_weights &p)
 {
+	const int top = blockIdx.y * ROWS;
 	const hzi_quat_few_sight &s = p.s;
 	const int64_t i = (int64_t)blockIdx.x * HZI_QF_THREADS + threadIdx.x;
 	const int pair = (int)(i % p.pairs), part = (int)(i / p.pairs);
@@ -455,7 +442,7 @@ HZ_DEVICE void line_weights(const hzi_quat_few_weights &p)
 	const uint32_t turn_x = turn_of(s.x), turn_y = turn_of(p.small);
 	const int64_t lines = p.pixels / s.count[2], outs = (int64_t)s.groups * s.outs;
 	const int64_t end = min(lines, (part + 1) * p.each);
-	quat sum[3][3] = {};
+	quat sum[ROWS][TAPS] = {};
 
 	grid_next();
 	grid_wait();
@@ -465,21 +452,21 @@ HZ_DEVICE void line_weights(const hzi_quat_few_weights &p)
 		const int64_t slab = line / s.count[1], image = slab / s.count[0];
 		const int at0 = (int)(slab - image * s.count[0]);
 		const int at1 = (int)(line - slab * s.count[1]);
-		const int a0 = s.step[0] * at0 + s.base[0], a1 = at1 + s.base[1];
+		const int a0 = s.step[0] * at0 + s.base[0], a1 = at1 + s.base[1] + top;
 		const int64_t from = image * s.x_stride[0] + a0 * s.x_stride[1] +
 				     a1 * s.x_stride[2] + x_channel;
 		const int64_t small = image * p.small_stride[0] + at0 * p.small_stride[1] +
 				      at1 * p.small_stride[2] + row * p.small.col;
-		element<DTYPE> x[3][3], next[3], y, next_y = {};
-		bool there[3];
+		element<DTYPE> x[ROWS][TAPS], next[ROWS], y, next_y = {};
+		bool there[ROWS];
 
 #pragma unroll
-		for (int a = 0; a < 3; a++) {
+		for (int a = 0; a < ROWS; a++) {
 			there[a] = (uint32_t)a0 < (uint32_t)s.size[0] &&
 				   (uint32_t)(a1 + a) < (uint32_t)s.size[1];
 #pragma unroll
-			for (int b = 0; b < 3; b++) {
-				element<DTYPE> &to = b < 2 ? x[a][1 + b] : next[a];
+			for (int b = 0; b < TAPS; b++) {
+				element<DTYPE> &to = b < TAPS - 1 ? x[a][1 + b] : next[a];
 
 				to.load(s.x, from + a * s.x_stride[2] +
 						     (s.base[2] + b) * s.x_stride[3],
@@ -490,33 +477,35 @@ HZ_DEVICE void line_weights(const hzi_quat_few_weights &p)
 		next_y.load(p.small, small, true);
 #pragma unroll 1
 		for (int at2 = 0; at2 < s.count[2]; at2++) {
-			const int column = at2 + s.base[2] + 3;
+			const int column = at2 + s.base[2] + TAPS;
 
 			y = next_y;
 			next_y.load(p.small, small + (at2 + 1) * p.small_stride[3],
 				    at2 + 1 < s.count[2]);
 #pragma unroll
-			for (int a = 0; a < 3; a++) {
-				x[a][0] = x[a][1];
-				x[a][1] = x[a][2];
-				x[a][2] = next[a];
+			for (int a = 0; a < ROWS; a++) {
+#pragma unroll
+				for (int b = 0; b < TAPS - 1; b++)
+					x[a][b] = x[a][b + 1];
+				x[a][TAPS - 1] = next[a];
 				next[a].load(s.x, from + a * s.x_stride[2] +
 						  column * s.x_stride[3],
 					     there[a] && (uint32_t)column < (uint32_t)s.size[2]);
 			}
 #pragma unroll
-			for (int a = 0; a < 3; a++)
+			for (int a = 0; a < ROWS; a++)
 #pragma unroll
-				for (int b = 0; b < 3; b++)
+				for (int b = 0; b < TAPS; b++)
 					sum[a][b] = quat_fma(y.get(turn_y), x[a][b].get(turn_x),
 							     sum[a][b]);
 		}
 	}
 #pragma unroll
-	for (int t = 0; t < 9; t++) {
-		const quat q = sum[t / 3][t % 3];
+	for (int t = 0; t < ROWS * TAPS; t++) {
+		const quat q = sum[t / TAPS][t % TAPS];
+		const int64_t tap = (part * outs + row) * TAPS * TAPS + top * TAPS + t;
 
-		((float4 *)p.parts)[((part * outs + row) * 9 + t) * s.channels + channel] =
+		((float4 *)p.parts)[tap * s.channels + channel] =
 			make_float4(q.w, q.x, q.y, q.z);
 	}
 }
@@ -555,19 +544,23 @@ quat_conv_few_sum(const __grid_constant__ hzi_quat_few_sum p)
 	((float4 *)p.sum)[i] = sum;
 }
 
-#define KERNEL(name, params, call) \
+#define KERNEL(name, params, ...) \
 	extern "C" __global__ __launch_bounds__(HZI_QF_THREADS) void \
 	name(const __grid_constant__ params p) \
 	{ \
-		call(p); \
+		__VA_ARGS__(p); \
 	}
-#define KERNELS(name, params, call) \
-	KERNEL(name##_f32, params, call<HZ_F32>) \
-	KERNEL(name##_f16, params, call<HZ_F16>) \
-	KERNEL(name##_bf16, params, call<HZ_BF16>) \
-	KERNEL(name##_any, params, call<OTHERS>)
+#define KERNELS(name, params, call, ...) \
+	KERNEL(name##_f32, params, call<HZ_F32 __VA_ARGS__>) \
+	KERNEL(name##_f16, params, call<HZ_F16 __VA_ARGS__>) \
+	KERNEL(name##_bf16, params, call<HZ_BF16 __VA_ARGS__>) \
+	KERNEL(name##_any, params, call<OTHERS __VA_ARGS__>)
 KERNELS(quat_conv_few, hzi_quat_few, few)
 KERNELS(quat_conv_narrow, hzi_quat_few, narrow)
-KERNELS(quat_conv_depth, hzi_quat_few, depth)
+KERNELS(quat_conv_depth, hzi_quat_few, depth, , 3)
+KERNELS(quat_conv_depth_5, hzi_quat_few, depth, , 5)
+KERNELS(quat_conv_depth_7, hzi_quat_few, depth, , 7)
 KERNELS(quat_conv_few_weights, hzi_quat_few_weights, few_weights)
-KERNELS(quat_conv_line_weights, hzi_quat_few_weights, line_weights)
+KERNELS(quat_conv_line_weights, hzi_quat_few_weights, line_weights, , 3, 3)
+KERNELS(quat_conv_line_weights_5, hzi_quat_few_weights, line_weights, , 1, 5)
+KERNELS(quat_conv_line_weights_7, hzi_quat_few_weights, line_weights, , 1, 7)

@@ -247,6 +247,7 @@ static int wide_conv(struct dev *dev, int dtype, int nd, int in, int unit)
 			   .step = { 1, 1, 1 }, .dil = { 1, 1, 1 }, .big = { 1, 1, 1 },
 			   .small = { 1, 1, 1 } }, ref;
 	const int with_bias = (int)rnd_below(&rnd, 2), with_pre = (int)rnd_below(&rnd, 2);
+	const int points = rnd_below(&rnd, 4) == 0;
 	int xyzw = (o.flags & HZ_QUAT_XYZW) != 0, good, d;
 	int64_t xs[5], ys[5], ws[5], channels;
 	struct tensor x, w, b = { 0 }, y, pre = { 0 }, dy, dx, dw;
@@ -274,7 +275,7 @@ static int wide_conv(struct dev *dev, int dtype, int nd, int in, int unit)
 
 		g.big[d] = nd == 1 ? 20 + rnd_below(&rnd, 160) : nd == 2 ? 8 + rnd_below(&rnd, 10) :
 			   3 + rnd_below(&rnd, 3);
-		g.taps[d] = 1 + rnd_below(&rnd, nd == 3 ? 3 : 5);
+		g.taps[d] = points ? 1 : 1 + rnd_below(&rnd, nd == 3 ? 3 : 5);
 		g.step[d] = rnd_below(&rnd, 2) ? 1 : 1 + rnd_below(&rnd, 3);
 		g.dil[d] = rnd_below(&rnd, 2) ? 1 : 1 + rnd_below(&rnd, 3);
 		g.pad[d] = rnd_below(&rnd, 4);
@@ -365,8 +366,10 @@ static int wide_conv(struct dev *dev, int dtype, int nd, int in, int unit)
  */
 static void test_few_channels(struct dev *dev)
 {
-	static const int64_t channels[][3] = { { 6, 6, 6 }, { 4, 8, 2 }, { 18, 3, 1 }, { 2, 17, 1 },
-					       { 32, 2, 2 } };
+	/* In, out, groups; taps, where a channel is a group and these are neighbours */
+	static const int64_t channels[][4] = { { 6, 6, 6, 3 }, { 4, 8, 2 }, { 18, 3, 1 },
+					       { 2, 17, 1 }, { 32, 2, 2 }, { 3, 3, 3, 5 },
+					       { 2, 2, 2, 7 } };
 	int t, i;
 
 	for (t = 0; t < types_of(dev); t++) {
@@ -374,17 +377,20 @@ static void test_few_channels(struct dev *dev)
 
 		for (i = 0; i < (int)(sizeof(channels) / sizeof(*channels)); i++) {
 			hz_quat_conv_opts o = { .side = i % 2 };
-			struct model g = { .batch = 1 + i % 2, .groups = channels[i][2],
-					   .big = { 1, 3, 5 }, .taps = { 1, 2, 3 },
+			const int64_t taps = channels[i][3];
+			struct model g = { .batch = taps > 3 ? 1 : 1 + i % 2,
+					   .groups = channels[i][2], .big = { 1, 3, 5 },
+					   .taps = { 1, 2, 3 },
 					   .step = { 1, 1 + i % 2, 1 }, .dil = { 1, 1, 1 + i / 3 },
 					   .pad = { 0, 1, 1 }, .small = { 1, 1, 1 },
 					   .ci = channels[i][0], .co = channels[i][1] };
 
-			/* Strips of rows, where a channel is a group and taps are neighbours */
-			if (i == 0) {
-				g.big[1] = 17 + rnd_below(&rnd, 8);
-				g.taps[1] = 3;
-				g.pad[1] = rnd_below(&rnd, 3);
+			/* Strips of rows */
+			for (int d = 1; taps && d < 3; d++) {
+				g.big[d] = d == 2 ? 5 : (taps > 3 ? 9 : 17) + rnd_below(&rnd, 3);
+				g.taps[d] = taps;
+				g.step[d] = g.dil[d] = 1;
+				g.pad[d] = taps / 2 + rnd_below(&rnd, 2);
 			}
 			for (int d = 1; d < 3; d++)
 				g.small[d] = (g.big[d] + 2 * g.pad[d] - (g.taps[d] - 1) * g.dil[d] -

@@ -515,18 +515,18 @@ int hzi_cuda_clusters(struct hz_context *ctx, const char *op, enum hzi_family fa
 	return HZ_OK;
 }
 
-/* Bytes in so many dimensions; steps: from the second on */
+static const uint32_t all[] = {1, 1, 1};
+
+/* Bytes in so many dimensions; steps: from the second on; each: of a box */
 static int describe(struct hz_context *ctx, const char *op, struct hzi_tensor_map *map,
 		    const void *p, unsigned dimensions, const uint64_t *sizes,
-		    const uint64_t *steps, const uint32_t *box)
+		    const uint64_t *steps, const uint32_t *box, const uint32_t *each)
 {
-	const uint32_t element_steps[] = {1, 1, 1};
-
 	HZ_CHECK(enter(ctx, op));
 	return finish(ctx, op, "describing a matrix",
 		      cu.TensorMapEncodeTiled(
 			      map, CU_TENSOR_MAP_DATA_TYPE_UINT8, dimensions,
-			      (void *)(uintptr_t)p, sizes, steps, box, element_steps,
+			      (void *)(uintptr_t)p, sizes, steps, box, each,
 			      CU_TENSOR_MAP_INTERLEAVE_NONE,
 			      box[0] == 32 ? CU_TENSOR_MAP_SWIZZLE_32B :
 			      box[0] == 64 ? CU_TENSOR_MAP_SWIZZLE_64B :
@@ -545,7 +545,7 @@ int hzi_cuda_tensor_map(struct hz_context *ctx, const char *op, struct hzi_tenso
 	const uint64_t steps[] = {(uint64_t)row_bytes};
 	const uint32_t box[] = {(uint32_t)box_bytes, (uint32_t)box_rows};
 
-	return describe(ctx, op, map, p, 2, sizes, steps, box);
+	return describe(ctx, op, map, p, 2, sizes, steps, box, all);
 }
 
 int hzi_cuda_tensor_map_planes(struct hz_context *ctx, const char *op, struct hzi_tensor_map *map,
@@ -557,7 +557,14 @@ int hzi_cuda_tensor_map_planes(struct hz_context *ctx, const char *op, struct hz
 	const uint64_t steps[] = {(uint64_t)row_bytes, (uint64_t)plane_bytes};
 	const uint32_t box[] = {(uint32_t)box_bytes, (uint32_t)box_rows, (uint32_t)box_planes};
 
-	return describe(ctx, op, map, p, 3, sizes, steps, box);
+	return describe(ctx, op, map, p, 3, sizes, steps, box, all);
+}
+
+int hzi_cuda_tensor_map_pixels(struct hz_context *ctx, const char *op, struct hzi_tensor_map *map,
+			       const void *p, const uint64_t *sizes, const uint64_t *steps,
+			       const uint32_t *box, const uint32_t *each)
+{
+	return describe(ctx, op, map, p, 5, sizes, steps, box, each);
 }
 
 int hzi_cuda_prepare(struct hz_context *ctx)

@@ -90,6 +90,14 @@ int hzi_cuda_tensor_map_planes(struct hz_context *ctx, const char *op, struct hz
 			       int planes, int64_t plane_bytes, int box_bytes, int box_rows,
 			       int box_planes);
 
+/*
+ * The same of five dimensions, the first of which is that of bytes; steps: bytes, from the second
+ * on. A box has what each leaves of its pixels.
+ */
+int hzi_cuda_tensor_map_pixels(struct hz_context *ctx, const char *op, struct hzi_tensor_map *map,
+			       const void *p, const uint64_t *sizes, const uint64_t *steps,
+			       const uint32_t *box, const uint32_t *each);
+
 /* ---- What the command line and the tests need besides ---------------------------------------- */
 
 /*

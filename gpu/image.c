@@ -103,6 +103,9 @@ END
 KERNELS(quat_conv_weights)
 #include "quat_conv_weights.kernels.def"
 END
+KERNELS(quat_conv_direct)
+#include "quat_conv_direct.kernels.def"
+END
 KERNELS(quat_tiles)
 #include "quat_tiles.kernels.def"
 END

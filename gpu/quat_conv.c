@@ -17,6 +17,14 @@
 #define USE_LEAST 16
 /* Products with one tap are left to quat_gemm from so many channels of both sides on */
 #define POINTS_LEAST 128
+/*
+ * Sixteen products without planes: from so many channels on, and for one tap up to so many of
+ * either side. What the others take: of a call, in us; of a group, as if it had so many taps.
+ */
+#define DIRECT_LEAST 16
+#define DIRECT_POINTS 256
+#define CALL_US 8
+#define GROUP_TAPS 8
 /* Of 32 for a product of quaternions, with and without parts */
 #define SPLIT_PER_US 280e6
 #define PRODUCTS_PER_US 850e6
@@ -349,6 +357,28 @@ static size_t residues(const struct hz_context *ctx, const struct hzi_qconv_args
 	return whole;
 }
 
+/* Whether sixteen products, of pixels as they are, take less time than these and their planes */
+static bool by_sixteen(const struct hz_context *ctx, const struct hzi_qconv_args *a)
+{
+	const struct hzi_qpatch_args *x = &a->x;
+	const int64_t taps = x->taps[0] * x->taps[1] * x->taps[2];
+	const double us = hzi_quat_direct_conv_us(ctx, a);
+	int64_t as_taps = 0;
+	struct plan plan;
+
+	/* Of fewer channels taps are better made these; of many products are what counts. */
+	if (us == 0 || (taps > 1 && x->channels < DIRECT_LEAST) ||
+	    (taps == 1 && a->g.m >= DIRECT_POINTS && x->channels >= DIRECT_POINTS))
+		return false;
+	if (make_plan(ctx, a, &plan)) {
+		for (int i = 0; i < plan.p.groups; i++)
+			as_taps += max_of(plan.p.group[i].taps, GROUP_TAPS);
+	}
+	return us < CALL_US + 32 * (double)a->g.n * (double)round_up(a->g.m, HZI_QC_OUT) *
+				      (double)(max_of(max_of(as_taps, taps), GROUP_TAPS) *
+					       round_up(x->channels, HZI_QC_IN)) / PRODUCTS_PER_US;
+}
+
 size_t hzi_cuda_quat_conv_step_workspace(const struct hz_context *ctx,
 					 const struct hzi_qconv_args *a)
 {
@@ -358,6 +388,8 @@ size_t hzi_cuda_quat_conv_step_workspace(const struct hz_context *ctx,
 		return 1;
 	if (hzi_cuda_quat_conv_groups_takes(ctx, a))
 		return hzi_cuda_quat_conv_groups_workspace(a);
+	if (by_sixteen(ctx, a))
+		return hzi_quat_direct_conv_workspace(ctx, a);
 	return residues(ctx, a, parts);
 }
 
@@ -517,6 +549,8 @@ int hzi_cuda_quat_conv_step(struct hz_context *ctx, const char *op, const struct
 		return hzi_cuda_quat_conv_few(ctx, op, a);
 	if (hzi_cuda_quat_conv_groups_takes(ctx, a))
 		return hzi_cuda_quat_conv_groups(ctx, op, a);
+	if (by_sixteen(ctx, a))
+		return hzi_quat_direct_conv(ctx, op, a);
 	residues(ctx, a, parts);
 	for (int64_t i = 0; i < parts[0] * parts[1] * parts[2]; i++) {
 		residue_of(a, parts, i, &own);

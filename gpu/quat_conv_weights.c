@@ -5,8 +5,10 @@
  */
 #include <config.h>
 
+#include <math.h>
 #include <stdlib.h>
 
+#include "gpu/quat_conv_direct.h"
 #include "gpu/quat_conv_weights.h"
 #include "gpu/quat_launch.h"
 #include "gpu/quat_layer.h"
@@ -24,6 +26,11 @@
 #define SPLIT_PER_US 150e6
 #define PRODUCTS_PER_US 550e6
 #define PLANES_PER_US 1.5e6
+/* Of launches; of a line of 64 channels: planes; by 64 others, for a set of taps, for each tap */
+#define CALL_US 15
+#define LINE_US 0.63e-3
+#define SET_US 0.45e-3
+#define TAP_US 0.07e-3
 
 /* What a call needs: the kernels' parameters but for what memory they are of. */
 struct plan {
@@ -34,6 +41,8 @@ struct plan {
 	struct hzi_quat_fold fold;
 	size_t fold_bytes;		/* 0: big is seen as it is */
 	int32_t lead;			/* of big */
+	bool is_direct;
+	struct hzi_quat_direct direct;
 };
 
 struct tap {
@@ -241,6 +250,43 @@ static bool make_plan(const struct hz_context *ctx, const struct hzi_qconv_weigh
 	       (int64_t)p->rows * count * p->columns <= LINES_MAX;
 }
 
+/* What planes and their products are expected to take, of 16 bits, in us */
+static double planes_us(const struct hzi_qconv_weights_args *a)
+{
+	const struct hzi_qpatch_args *x = &a->x;
+	const bool diagonal = x->groups > 1;
+	const double m = (double)ceil_div(x->groups * a->g.m, HZI_QW_TILE);
+	const double n = (double)ceil_div(x->groups * x->channels, HZI_QW_TILE);
+	double grids = 1, taps = 1, products;
+
+	for (int d = 0; d < 3; d++) {
+		taps *= (double)x->taps[d];
+		grids *= (double)min_of(x->step[d], x->taps[d]);
+	}
+	/* Sets of up to nine taps of a grid */
+	taps = ceil(taps / grids);
+	products = grids * (SET_US * ceil(taps / 9) + TAP_US * taps) * (diagonal ? m : m * n);
+	return CALL_US + (double)a->g.k * (LINE_US * (m + grids * n) + products);
+}
+
+/* By sixteen products where that is faster, taps of *a being channels or not likewise */
+static bool make_direct(const struct hz_context *ctx, const struct hzi_qconv_weights_args *a,
+			struct hzi_qconv_weights_args *folded, struct plan *plan)
+{
+	const struct hzi_quat_fold_costs costs = hzi_quat_conv_direct_costs(a);
+	double us;
+
+	*folded = *a;
+	plan->fold_bytes = hzi_quat_conv_fold_of(&a->x, a->images, &costs, &plan->fold,
+						 &folded->x);
+	do {
+		us = hzi_quat_conv_direct_plan(ctx, folded, &plan->direct);
+	} while (us == 0 && hzi_quat_conv_unfold(&a->x, &folded->x, &plan->fold_bytes));
+	/* With taps as channels it always was. */
+	plan->is_direct = us > 0 && (plan->fold_bytes || us < planes_us(a));
+	return plan->is_direct;
+}
+
 /* The same, with taps of *a as channels where that is faster; folded->x.x.data is to be set. */
 static bool make_folded(const struct hz_context *ctx, const struct hzi_qconv_weights_args *a,
 			struct hzi_qconv_weights_args *folded, struct plan *plan)
@@ -249,6 +295,8 @@ static bool make_folded(const struct hz_context *ctx, const struct hzi_qconv_wei
 	struct hzi_quat_fold_costs costs;
 	int split;
 
+	if (make_direct(ctx, a, folded, plan))
+		return true;
 	if (!hzi_planes_wanted(ctx, a->g.dtype, a->g.precision, &split))
 		return false;
 	costs = (struct hzi_quat_fold_costs){
@@ -272,9 +320,16 @@ static size_t place(struct plan *plan, int64_t images, void *workspace)
 {
 	struct hzi_quat_lines *l = &plan->lines;
 	const struct hzi_quat_weights *p = &plan->p;
-	const int64_t parts = ceil_div(images, plan->images) * p->splits * p->pairs;
+	const int64_t parts = plan->is_direct ? 0 :
+		ceil_div(images, plan->images) * p->splits * p->pairs;
 	char *at = workspace;
 
+	if (plan->is_direct) {
+		at += hzi_quat_conv_direct_bytes(&plan->direct);
+		if (plan->fold_bytes)
+			plan->fold.out = at;
+		return (size_t)(at - (char *)workspace) + plan->fold_bytes;
+	}
 	for (int i = 0; i < 2; i++) {
 		l->side[i].planes = (uint16_t *)(void *)at;
 		at += padded(16 * (int64_t)l->side[i].parts * l->side[i].grids * l->side[i].lines *
@@ -336,7 +391,8 @@ static int add_images(struct hz_context *ctx, const char *op,
 	quick &= hzi_quat_conv_side_of(&l->side[1].x, &big, groups * a->x.channels, a->g.conj_b);
 	l->images = (int32_t)min_of(plan->images, a->images - first);
 	HZ_CHECK(hzi_cuda_launch(ctx, op, HZI_FAMILY_QUAT_CONV_WEIGHTS,
-				 kernel_of(HZI_KERNEL_quat_lines_most_f16, quick, a->g.dtype, parts),
+				 kernel_of(HZI_KERNEL_quat_lines_most_f16, quick, a->g.dtype,
+					   parts),
 				 &look, l, sizeof(*l)));
 	HZ_CHECK(hzi_cuda_launch(ctx, op, HZI_FAMILY_QUAT_CONV_WEIGHTS,
 				 kernel_of(HZI_KERNEL_quat_lines_planes_f16, quick, a->g.dtype,
@@ -380,6 +436,9 @@ int hzi_cuda_quat_conv_weights(struct hz_context *ctx, const char *op,
 	if (plan.fold_bytes) {
 		folded.x.x.data = plan.fold.out;
 		HZ_CHECK(hzi_quat_conv_fold(ctx, op, &plan.fold, plan.fold.out));
+	}
+	if (plan.is_direct) {
+		return hzi_quat_conv_direct(ctx, op, a, &plan.direct, ctx->workspace);
 	}
 	f.parts = plan.p.parts;
 	f.parts_count = (int32_t)(ceil_div(a->images, plan.images) * plan.p.splits * plan.p.pairs);

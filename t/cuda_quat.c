@@ -382,10 +382,14 @@ static void test_conv(void)
 {
 	const int64_t xs[] = {4, 28, 28, 64, 4}, ws[] = {64, 3, 3, 64, 4};
 	const int64_t lines[] = {2, 1000, 32, 4}, line_ws[] = {40, 5, 32, 4};
+	const int64_t many[] = {4, 28, 28, 256, 4}, many_ws[] = {256, 3, 3, 256, 4};
+	const hz_tensor big = hz_tensor_nd(a, HZ_BF16, HZ_CUDA, 5, many);
+	const hz_tensor small = hz_tensor_nd(c, HZ_BF16, HZ_CUDA, 5, many);
+	const hz_tensor many_w = hz_tensor_nd(b, HZ_BF16, HZ_CUDA, 5, many_ws);
+	const hz_tensor many_dw = hz_tensor_nd(d, HZ_BF16, HZ_CUDA, 5, many_ws);
 	hz_tensor x = hz_tensor_nd(a, HZ_BF16, HZ_CUDA, 5, xs);
 	hz_tensor w = hz_tensor_nd(b, HZ_BF16, HZ_CUDA, 5, ws);
 	hz_tensor y = hz_tensor_nd(c, HZ_BF16, HZ_CUDA, 5, xs);
-	hz_tensor dw = hz_tensor_nd(d, HZ_BF16, HZ_CUDA, 5, ws);
 	hz_quat_conv_opts o = {.pad = {1, 1}, .method = HZ_QUAT_FAST};
 	const struct fakecuda_launch *l;
 	size_t bytes;
@@ -398,16 +402,16 @@ static void test_conv(void)
 	is_int(l->cluster, 2, "in clusters");
 	/* 4 strips of 6 tiles, of 4 times 29 rows */
 	is_int(l->grid[0], 24, "a block for each tile");
-	is_int(hz_quat_conv_bwd_workspace(ctx, &x, &w, NULL, &y, NULL, &dw, NULL, &o, &bytes),
+	is_int(hz_quat_conv_bwd_workspace(ctx, &big, &many_w, NULL, &small, NULL, &many_dw, NULL,
+					  &o, &bytes),
 	       HZ_OK, "a workspace");
 	is_int(hz_reserve(ctx, bytes), HZ_OK, "which there is");
-	is_int(hz_quat_conv_bwd(ctx, &x, &w, NULL, &y, NULL, &dw, NULL, &o), HZ_OK,
-	       "the gradient of weights");
+	is_int(hz_quat_conv_bwd(ctx, &big, &many_w, NULL, &small, NULL, &many_dw, NULL, &o), HZ_OK,
+	       "the gradient of weights of many channels");
 	is_str(taken(), "quat_lines_most_bf16 quat_lines_planes_bf16 quat_conv_weights "
 	       "quat_conv_weights_finish quat_map_copy", "its kernels");
 	l = fake->launch(fake->launches() - 3);
-	/* 4 times 29^2 lines in six pieces, each by eight products */
-	is_int(l->grid[0], 48, "nine taps at a time");
+	is_int(l->grid[0], 128, "nine taps at a time, of 4 x 4 tiles, each by eight products");
 	o.flags = HZ_QUAT_TRANSPOSED;
 	hz_quat_conv(ctx, &x, &w, NULL, &y, &o);
 	is_str(taken(), "quat_map_copy quat_planes_bf16 quat_conv_bf16",
@@ -476,8 +480,8 @@ static void test_conv_tiles(void)
 	is_int(hz_reserve(ctx, bytes), HZ_OK, "which there is");
 	is_int(hz_quat_conv_bwd(ctx, &x, &w, NULL, &y, NULL, &dw, NULL, &o), HZ_OK,
 	       "the gradient of weights");
-	is_str(taken(), "quat_fold quat_lines_most_bf16 quat_lines_planes_bf16 quat_conv_weights "
-	       "quat_conv_weights_finish quat_map_copy", "its kernels");
+	is_str(taken(), "quat_fold quat_conv_direct_bf16 quat_conv_few_sum quat_map_copy",
+	       "its kernels");
 	x = y = hz_tensor_nd(a, HZ_BF16, HZ_CUDA, 5, gs);
 	y.data = c;
 	w = hz_tensor_nd(b, HZ_BF16, HZ_CUDA, 5, gws);
@@ -488,10 +492,47 @@ static void test_conv_tiles(void)
 	is_int(hz_reserve(ctx, bytes), HZ_OK, "which there is");
 	is_int(hz_quat_conv_bwd(ctx, &x, &w, NULL, &y, NULL, &dw, NULL, &o), HZ_OK,
 	       "the gradient of weights of 12 groups");
-	is_str(taken(), "quat_lines_most_bf16 quat_lines_planes_bf16 quat_conv_weights "
-	       "quat_conv_weights_finish quat_map_copy", "its kernels");
-	/* 4 times 15^2 lines are one piece, as two tiles by eight products */
-	is_int(fake->launch(fake->launches() - 3)->grid[0], 16, "in two tiles");
+	is_str(taken(), "quat_conv_direct_wide_bf16 quat_conv_few_sum quat_map_copy",
+	       "its kernels");
+	/* Pairs of groups by nine taps in two tiles, of 49 boxes of pixels in eleven pieces */
+	is_int(fake->launch(fake->launches() - 3)->grid[0], 6 * 2 * 11, "in twelve tiles");
+}
+
+/* Sixteen products of pixels as they lie: gradients of weights, and convolutions of one tap */
+static void test_conv_direct(void)
+{
+	const int64_t xs[] = {4, 56, 56, 128, 4}, ys[] = {4, 56, 56, 256, 4};
+	const int64_t ws[] = {256, 1, 1, 128, 4};
+	hz_tensor x = hz_tensor_nd(a, HZ_F16, HZ_CUDA, 5, xs);
+	hz_tensor w = hz_tensor_nd(b, HZ_F16, HZ_CUDA, 5, ws);
+	hz_tensor y = hz_tensor_nd(c, HZ_F16, HZ_CUDA, 5, ys);
+	hz_tensor dw = hz_tensor_nd(d, HZ_F16, HZ_CUDA, 5, ws);
+	hz_quat_conv_opts o = {.precision = HZ_PRECISION_HALF};
+	const struct fakecuda_launch *l;
+	size_t bytes;
+
+	is_int(hz_quat_conv_workspace(ctx, &x, &w, NULL, &y, &o, &bytes), HZ_OK, "a workspace");
+	/* A matrix of 4 x 4 for each weight */
+	is_int((int64_t)bytes, 256 * 128 * 16 * 2, "of weights alone");
+	is_int(hz_quat_conv(ctx, &x, &w, NULL, &y, &o), HZ_OK, "a convolution of one tap");
+	is_str(taken(), "quat_direct_matrix_f16 quat_direct_conv_f16", "its kernels");
+	l = fake->launch(fake->launches() - 1);
+	is_int(l->cluster, 2, "in clusters");
+	is_int(l->grid[0], 132, "as many as run at a time");
+	is_int(hz_quat_conv_bwd_workspace(ctx, &x, &w, NULL, &y, NULL, &dw, NULL, &o, &bytes),
+	       HZ_OK, "a workspace");
+	is_int(hz_reserve(ctx, bytes), HZ_OK, "which there is");
+	is_int(hz_quat_conv_bwd(ctx, &x, &w, NULL, &y, NULL, &dw, NULL, &o), HZ_OK,
+	       "the gradient of weights");
+	is_str(taken(), "quat_conv_direct_f16 quat_conv_few_sum quat_map_copy", "its kernels");
+	l = fake->launch(fake->launches() - 3);
+	is_int(l->cluster, 2, "in clusters");
+	is_int(l->grid[0], 8 * 2 * 8, "8 tiles by two, of pixels in eight pieces");
+	x.data = (char *)a + 8;
+	is_int(hz_quat_conv_bwd(ctx, &x, &w, NULL, &y, NULL, &dw, NULL, &o), HZ_OK,
+	       "what is not aligned");
+	is_str(taken(), "quat_lines_most_any quat_lines_planes_any quat_conv_weights "
+	       "quat_conv_weights_finish quat_map_copy", "by others");
 }
 
 /* A step whose workspace is 0 is none: one that is made nevertheless says so, and does nothing. */
@@ -562,6 +603,7 @@ static void test_conv_few(void)
 {
 	const int64_t xs[] = {4, 28, 28, 64, 4}, ys[] = {4, 28, 28, 3, 4};
 	const int64_t ws[] = {64, 3, 3, 1, 4}, narrow[] = {3, 3, 3, 64, 4};
+	const int64_t five[] = {64, 5, 5, 1, 4};
 	hz_tensor x = hz_tensor_nd(a, HZ_BF16, HZ_CUDA, 5, xs);
 	hz_tensor w = hz_tensor_nd(b, HZ_BF16, HZ_CUDA, 5, ws);
 	hz_tensor y = hz_tensor_nd(c, HZ_BF16, HZ_CUDA, 5, xs);
@@ -580,6 +622,19 @@ static void test_conv_few(void)
 	       "the gradient of weights");
 	is_str(taken(), "quat_conv_line_weights_bf16 quat_conv_few_sum quat_map_copy",
 	       "its kernels");
+	w = hz_tensor_nd(b, HZ_BF16, HZ_CUDA, 5, five);
+	dw = hz_tensor_nd(d, HZ_BF16, HZ_CUDA, 5, five);
+	o.pad[0] = o.pad[1] = 2;
+	is_int(hz_quat_conv_bwd_workspace(ctx, &x, &w, NULL, &y, NULL, &dw, NULL, &o, &bytes),
+	       HZ_OK, "a workspace");
+	is_int(hz_reserve(ctx, bytes), HZ_OK, "which there is");
+	is_int(hz_quat_conv(ctx, &x, &w, NULL, &y, &o), HZ_OK, "of 5 x 5 taps");
+	is_int(hz_quat_conv_bwd(ctx, &x, &w, NULL, &y, NULL, &dw, NULL, &o), HZ_OK,
+	       "their gradient");
+	is_str(taken(), "quat_conv_depth_5_bf16 quat_conv_line_weights_5_bf16 quat_conv_few_sum "
+	       "quat_map_copy", "their kernels");
+	is_int(fake->launch(fake->launches() - 3)->grid[1], 5, "a row of taps to a block");
+	o.pad[0] = o.pad[1] = 1;
 	o.groups = 1;
 	w = hz_tensor_nd(b, HZ_BF16, HZ_CUDA, 5, narrow);
 	y = hz_tensor_nd(c, HZ_BF16, HZ_CUDA, 5, ys);
@@ -611,6 +666,7 @@ static void test_all(void)
 		test_conv();
 		test_conv_split();
 		test_conv_tiles();
+		test_conv_direct();
 		test_conv_refused();
 	}
 	test_conv_few();

@@ -1077,7 +1077,7 @@ static CUresult fake_TensorMapEncodeTiled(void *map, int type, uint32_t rank, vo
 					  int interleave, int swizzle, int promotion, int fill)
 {
 	BEGIN("cuTensorMapEncodeTiled", INIT);
-	bool good = type == CU_TENSOR_MAP_DATA_TYPE_UINT8 && (rank == 2 || rank == 3) &&
+	bool good = type == CU_TENSOR_MAP_DATA_TYPE_UINT8 && rank >= 2 && rank <= 5 &&
 		    !interleave && !fill &&
 		    swizzle >= CU_TENSOR_MAP_SWIZZLE_32B && swizzle <= CU_TENSOR_MAP_SWIZZLE_128B &&
 		    (promotion == CU_TENSOR_MAP_L2_PROMOTION_NONE ||
@@ -1088,7 +1088,7 @@ static CUresult fake_TensorMapEncodeTiled(void *map, int type, uint32_t rank, vo
 	/* What a map of bytes with this swizzle must keep to */
 	for (uint32_t i = 0; good && i < rank; i++)
 		good = sizes[i] >= 1 && sizes[i] <= 1ull << 32 && box[i] >= 1 && box[i] <= 256 &&
-		       element_steps[i] == 1 &&
+		       element_steps[i] >= 1 && element_steps[i] <= (i ? 8u : 1u) &&
 		       (i == 0 || (steps[i - 1] % 16 == 0 && steps[i - 1] < 1ull << 40 &&
 				   steps[i - 1] >= sizes[0]));
 	if (!good)

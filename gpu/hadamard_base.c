@@ -35,19 +35,22 @@ struct geometry {
 #define MMA(name) HZI_KERNEL_hadamard_base_mma_f16_##name
 #define F32(name) HZI_KERNEL_hadamard_base_f32_##name
 
-static const struct geometry mma[ORDERS][LOG2_MAX - 7 + 1] = {
-	{{MMA(m12_7), 96, 2, 10, 2, SIDE_BY_SIDE(12, 64)},
+static const struct geometry mma[ORDERS][LOG2_MAX - 6 + 1] = {
+	{{MMA(m12_6), 96, 4, 10, 2, SIDE_BY_SIDE(12, 64)},
+	 {MMA(m12_7), 64, 1, 14, 2, WIDE(12 << 7)},
 	 {MMA(m12_8), 96, 1, 10, 2, SIDE_BY_SIDE(12, 64)},
 	 {MMA(m12_9), 96, 1, 6, 2, SIDE_BY_SIDE(12, 128)},
 	 {MMA(m12_10), 192, 1, 3, 2, LONG(12 << 10)},
 	 {MMA(m12_11), 384, 1, 1, 12, HELD(12 << 11)},
 	 {MMA(m12_12), 512, 1, 1, 3, LONG_APART(12 << 12, 2, 8)}},
-	{{MMA(m20_7), 160, 2, 6, 3, SIDE_BY_SIDE(20, 64)},
+	{{MMA(m20_6), 160, 4, 6, 3, SIDE_BY_SIDE(20, 64)},
+	 {MMA(m20_7), 64, 1, 8, 3, WIDE(20 << 7)},
 	 {MMA(m20_8), 128, 1, 5, 3, WIDE(20 << 8)},
 	 {MMA(m20_9), 160, 1, 3, 4, SIDE_BY_SIDE(20, 128)},
 	 {MMA(m20_10), 320, 1, 2, 8, LONG(20 << 10)},
 	 {MMA(m20_11), 384, 1, 1, 12, HELD(20 << 11)}},
-	{{MMA(m28_7), 224, 2, 4, 4, SIDE_BY_SIDE(28, 64)},
+	{{MMA(m28_6), 224, 4, 4, 4, SIDE_BY_SIDE(28, 64)},
+	 {MMA(m28_7), 64, 1, 7, 3, WIDE(28 << 7)},
 	 {MMA(m28_8), 128, 1, 4, 2, WIDE(28 << 8)},
 	 {MMA(m28_9), 256, 1, 2, 3, WIDE(28 << 9)},
 	 {MMA(m28_10), 448, 1, 1, 12, LONG(28 << 10)},
@@ -55,13 +58,13 @@ static const struct geometry mma[ORDERS][LOG2_MAX - 7 + 1] = {
 };
 
 /* Blocks of a multiprocessor where these make codes, or are made of codes: of more registers */
-typedef int8_t block_counts[ORDERS][LOG2_MAX - 7 + 1];
+typedef int8_t block_counts[ORDERS][LOG2_MAX - 6 + 1];
 
 static const block_counts code_blocks = {
-	{8, 8, 5, 3, 1, 1}, {5, 5, 3, 2, 1}, {4, 4, 2, 1, 1},
+	{8, 10, 8, 5, 3, 1, 1}, {5, 8, 5, 3, 2, 1}, {4, 7, 4, 2, 1, 1},
 };
 static const block_counts value_blocks = {
-	{8, 8, 5, 2, 1, 1}, {4, 4, 3, 2, 1}, {4, 4, 2, 1, 1},
+	{8, 14, 8, 5, 2, 1, 1}, {4, 8, 4, 3, 2, 1}, {4, 7, 4, 2, 1, 1},
 };
 
 static const struct geometry f32[ORDERS][LOG2_MAX - 8 + 1] = {
@@ -110,10 +113,10 @@ static int make_mma(struct hz_context *ctx, const struct hzi_hadamard_args *a, i
 {
 	const struct hzi_segment *seg = &a->plan.seg[0];
 	const struct hzi_base *base = seg->base;
-	const int k = seg->k < 7 ? 7 : seg->k;
-	const struct geometry *g = &mma[(seg->m - 12) / 8][k - 7];
+	const int k = seg->k < 6 ? 6 : seg->k;
+	const struct geometry *g = &mma[(seg->m - 12) / 8][k - 6];
 	const int64_t rows = (int64_t)g->rows << (k - seg->k);
-	const int blocks = counts ? (*counts)[(seg->m - 12) / 8][k - 7] : g->blocks;
+	const int blocks = counts ? (*counts)[(seg->m - 12) / 8][k - 6] : g->blocks;
 
 	p->rows = total / seg->length;
 	p->k = seg->k;

@@ -475,8 +475,6 @@ HZ_DEVICE void base_long(const hzi_hadamard_base_mma &p, IN in, OUT out)
 	constexpr int PLACES = 128 * WARPS, PITCH = 2 * PLACES, THREADS = 32 * WARPS * GROUPS;
 	constexpr int BYTES = M * PITCH, PIECES = BYTES / 16;
 	constexpr bool ALL = GROUPS == M / 16;
-	/* With puts all groups wait as often: else racecheck loses count. */
-	constexpr int END = IN::PARTS ? (M / 16 + GROUPS - 1) / GROUPS * GROUPS : M / 16;
 	const int lane = threadIdx.x % 32, warp = threadIdx.x / 32, w = warp % WARPS;
 	const int group = warp / WARPS;
 	const uint32_t memory = shared_address(shared);
@@ -520,15 +518,11 @@ HZ_DEVICE void base_long(const hzi_hadamard_base_mma &p, IN in, OUT out)
 			begin(row + 1, buffer ^ 1);
 		out.begin(row * PIECES);
 		lane_addresses<PITCH>(at, memory + buffer * BYTES + w * 256, lane);
-		for (int t = group; t < END; t += GROUPS) {
-			const bool some = ALL || !IN::PARTS || t < M / 16;
-
-			if (some) {
-				base_product<DTYPE, M, 128, PITCH>(v, p, at, t, lane);
-				/* Strides 1 and 8 to 64 */
-				stage<64, 0>(v);
-				stages<64, 2, 6>(v, 4);
-			}
+		for (int t = group; t < M / 16; t += GROUPS) {
+			base_product<DTYPE, M, 128, PITCH>(v, p, at, t, lane);
+			/* Strides 1 and 8 to 64 */
+			stage<64, 0>(v);
+			stages<64, 2, 6>(v, 4);
 			if (t == group)
 				out.ready();
 			if (ALL)
@@ -538,7 +532,7 @@ HZ_DEVICE void base_long(const hzi_hadamard_base_mma &p, IN in, OUT out)
 				if (round || !ALL)
 					group_wait(1 + group, 32 * WARPS);
 #pragma unroll
-				for (int h = 0; some && h < 2; h++) {
+				for (int h = 0; h < 2; h++) {
 					float f[16];
 
 #pragma unroll
@@ -547,14 +541,18 @@ HZ_DEVICE void base_long(const hzi_hadamard_base_mma &p, IN in, OUT out)
 					put_sums(f, sums + (8 * h + (lane >> 2)) * PITCH, w, lane);
 				}
 				group_wait(1 + group, 32 * WARPS);
-				for (int u = threadIdx.x % (32 * WARPS); some && u < 128;
-				     u += 32 * WARPS)
+				for (int u = threadIdx.x % (32 * WARPS); u < 128; u += 32 * WARPS)
 					take_sums<WARPS>(sums, u, out, out.y + row * PIECES +
 							 (16 * t + (u >> 3)) * (PLACES / 8) +
 							 8 * round + (u & 7), 16);
 			}
 		}
 		if (!ALL) {
+			/* racecheck loses count unless all groups wait as often, four times a t. */
+			if (M / 16 % GROUPS && group >= M / 16 % GROUPS) {
+				for (int i = 0; i < 4; i++)
+					group_wait(1 + group, 32 * WARPS);
+			}
 			__syncthreads();
 			if (turn + 1 < turns)
 				begin(row + 1, 0);

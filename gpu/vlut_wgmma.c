@@ -134,16 +134,14 @@ int hzi_cuda_vlut_wgmma(struct hz_context *ctx, const struct hzi_vlut_gemm_args 
 		.scales = l->rule.scales, .scale = (plan.values ? 1 : plan.scales.factor) *
 		o->factor, .first = {bytes.first[0], bytes.first[1]},
 	};
-	const int64_t room = (plan.fields || plan.values ? 0 : HZI_VMMA_TABLE_BYTES) +
-			     (plan.scaled ? HZI_VMMA_SCALES_BYTES : 0) +
-			     HZI_VWG_STAGES(plan.columns) * ((int64_t)plan.columns * HZI_VWG_CHUNK *
-							     2 + 16);
-	const int64_t sums = (int64_t)HZI_VWG_ROWS * (plan.columns + 8) * 4;
+	const int before = (plan.fields || plan.values ? 0 : HZI_VMMA_TABLE_BYTES) +
+			   (plan.scaled ? HZI_VMMA_SCALES_BYTES : 0);
 	const struct hzi_launch launch = {
 		.grid = {(unsigned)(ceil_div(w.rows, HZI_VWG_ROWS) * plan.split),
 			 (unsigned)plan.tiles},
 		.block = {HZI_VWG_THREADS}, .cluster = (unsigned)plan.split, .early = true,
-		.shared_bytes = (unsigned)(1024 + (room > sums ? room : sums)),
+		.shared_bytes = (unsigned)(1024 + HZI_VWG_BARRIERS(before, plan.columns) +
+					   HZI_VWG_STAGES(plan.columns) * 16),
 	};
 
 	for (int i = 0; i < HZI_VMMA_ENTRIES * bytes.words; i++)

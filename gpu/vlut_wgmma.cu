@@ -163,7 +163,9 @@ struct vlut_wgmma_block {
 			      TABLES = !FIELDS && !HALF;
 	static constexpr int STAGES = HZI_VWG_STAGES(COLUMNS), TILE = COLUMNS * CHUNK * 2;
 	static constexpr int AHEAD = HALF ? 1 : COLUMNS <= 32 ? 4 : COLUMNS == 64 ? 3 : 1,
-			     LINE = COLUMNS + 8;
+			     LINE = HZI_VWG_LINE(COLUMNS);
+	static constexpr int BEFORE = (TABLES ? HZI_VMMA_TABLE_BYTES : 0) +
+				      (SCALED ? HZI_VMMA_SCALES_BYTES : 0);
 	/* Of 16 bytes in a row of a chunk, a lane's, and bytes of the chunk in a row */
 	static constexpr int PIECES = HALF ? 4 : 1, CHUNK_BYTES = PIECES * HZI_VMMA_CHUNK_BYTES;
 	/* Eights of k that are decoded before the matrix units take them: nothing may be made
@@ -196,9 +198,8 @@ struct vlut_wgmma_block {
 		uint32_t ring_t[AHEAD][2];
 		float acc[COLUMNS / 2];
 
-		tiles = shared_address(memory) + (TABLES ? HZI_VMMA_TABLE_BYTES : 0) +
-			(SCALED ? HZI_VMMA_SCALES_BYTES : 0);
-		full = tiles + STAGES * TILE;
+		tiles = shared_address(memory) + BEFORE;
+		full = shared_address(memory) + HZI_VWG_BARRIERS(BEFORE, COLUMNS);
 		empty = full + 8 * STAGES;
 #pragma unroll
 		for (int r = 0; r < 2; r++) {

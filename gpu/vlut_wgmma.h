@@ -13,6 +13,13 @@
 #define HZI_VWG_CHUNK 128		/* of k: 64 bytes of a row's codes, of 4 bits a value */
 #define HZI_VWG_MOST 64			/* blocks that look for the largest of x */
 #define HZI_VWG_STAGES(columns) ((columns) <= 32 ? 8 : (columns) == 64 ? 6 : 4)
+#define HZI_VWG_LINE(columns) ((columns) + 8)	/* of sums in shared memory */
+/* Where barriers lie: behind the tiles of x, of which `before` bytes come first, and behind sums */
+#define HZI_VWG_TILES(columns) (HZI_VWG_STAGES(columns) * (columns) * HZI_VWG_CHUNK * 2)
+#define HZI_VWG_SUMS(columns) (HZI_VWG_ROWS * HZI_VWG_LINE(columns) * 4)
+#define HZI_VWG_BARRIERS(before, columns) \
+	((before) + HZI_VWG_TILES(columns) > HZI_VWG_SUMS(columns) ? \
+	 (before) + HZI_VWG_TILES(columns) : HZI_VWG_SUMS(columns))
 
 /* x as f16, or two of them, column by column: vlut_x_most, vlut_x_tiles. */
 struct hzi_vlut_x {

@@ -365,7 +365,10 @@ HZ_DEVICE int reverse_4(int i)
 	return (int)(__brev((uint32_t)i) >> 28);
 }
 
-/* The largest of a team's values; room: a float for each warp. */
+/*
+ * The largest of a team's values; room: a float for each warp. Of a cluster all have arrived in the
+ * end: before room is used again they wait.
+ */
 template <int T, int CLUSTER>
 HZ_DEVICE float team_amax(float most, float *room, int t)
 {
@@ -388,7 +391,6 @@ HZ_DEVICE float team_amax(float most, float *room, int t)
 		for (int r = 0; r < 1 << CLUSTER; r++)
 			most = max_nan(most, cluster_load(cluster_map(shared_address(room), r)));
 		cluster_arrive();
-		cluster_wait();
 	}
 	return most;
 }
@@ -639,7 +641,11 @@ HZ_DEVICE void rows(const hzi_hadamard_rows &p)
 				for (int i = 1; i < 16; i++)
 					m[0] = max_nan(m[0], m[i]);
 				if (ONE) {
-					team_sync<T>();
+					/* All have read the exchange, of the cluster, too. */
+					if (CLUSTER)
+						cluster_wait();
+					else
+						team_sync<T>();
 					m[0] = team_amax<T, CLUSTER>(m[0], exchange, t);
 				} else {
 					for (int b = 0; b < 4; b++)

@@ -148,7 +148,7 @@ int main(void)
 {
 	static const int codes[] = {CUDA_ERROR_OUT_OF_MEMORY, CUDA_ERROR_LAUNCH_FAILED};
 	const hz_options o = {.device = HZ_CUDA, .threads = 1, .flags = HZ_NO_TOPOLOGY};
-	const long points = tap_quick() ? 5 : 20;
+	const long points = tap_cuda() && !tap_quick() ? 20 : 5;
 	struct scene first;
 
 	unsetenv("HURWITZ_DEVICE");

@@ -122,8 +122,8 @@ double hzi_quat_conv_direct_plan(const struct hz_context *ctx,
 	    x->groups * most > COUNT_MAX / 16 || a->images > COUNT_MAX)
 		return 0;
 	p->together = (int32_t)max_of(min_of(CHANNELS / most, x->groups), 1);
-	/* Boxes begin at multiples of 16 bytes. */
-	if (x->groups > 1 && (p->together * in % 2 || p->together * out % 2) && --p->together == 0)
+	/* Boxes begin at multiples of 16 bytes, also those of a group that is one of several. */
+	if ((p->together * in % 2 || p->together * out % 2) && --p->together == 0)
 		return 0;
 	rows = ceil_div(p->together * out, CHANNELS);
 	p->wide = rows <= HZI_QX_ROWS_WIDE;
@@ -146,7 +146,8 @@ double hzi_quat_conv_direct_plan(const struct hz_context *ctx,
 	p->conj_small = a->g.conj_a;
 	p->conj_big = a->g.conj_b;
 	p->splits = (int32_t)splits_of(ctx, p);
-	if ((int64_t)p->sets * p->tiles_m * p->tiles_n > COUNT_MAX / p->splits ||
+	if ((int64_t)p->units * p->tiles_n > COUNT_MAX ||
+	    (int64_t)p->sets * p->tiles_m * p->tiles_n > COUNT_MAX / p->splits ||
 	    p->splits * x->groups * out * a->g.n > PARTS_BYTES / 16)
 		return 0;
 
@@ -236,7 +237,7 @@ static double make_conv(const struct hz_context *ctx, const struct hzi_qconv_arg
 	*p = (struct hzi_quat_direct_conv){.outs = (int32_t)a->g.m};
 	if (!hzi_planes_wanted(ctx, a->g.dtype, a->g.precision, &split) || split ||
 	    a->g.dtype == HZ_F32 || a->g.method != HZ_QUAT_FAST || a->g.n == 0 || a->g.k == 0 ||
-	    x->groups > 1 || a->g.n > COUNT_MAX || a->g.m > COUNT_MAX / 16 ||
+	    x->groups > 1 || x->channels % 2 || a->g.n > COUNT_MAX || a->g.m > COUNT_MAX / 16 ||
 	    a->g.k > COUNT_MAX / 16 || !hzi_qpatch_small(x) ||
 	    !strides_fit(&x->x, x->size, a->images) || !choose_boxes(x, a->images, &p->b))
 		return 0;

@@ -143,44 +143,60 @@ static void settle_conv(const struct hzi_qrun *r, struct hzi_quat_gemm_args *g, 
 		g->method = HZ_QUAT_FAST;
 }
 
-/* The same as correlate() does, if the device does it in one step: then *done. */
+/* A step for as many groups from the first on */
+static struct hzi_qconv_args conv_of(const struct hzi_qrun *r, const struct pixels *p,
+				     const struct hzi_qtensor *out, const struct weights *w,
+				     bool bias, int activation, const struct hzi_qarray *pre,
+				     int64_t first, int64_t groups)
+{
+	const struct hzi_qlayer *l = r->l;
+	const struct hzi_qarray none = {.data = NULL};
+	struct hzi_qconv_args a = {
+		.g = {.m = w->out, .n = hzi_qcount(4, out->shape), .k = pixels_columns(p),
+		      .dtype = p->t->a.dtype, .c_dtype = out->a.dtype, .conj_a = w->conj,
+		      .activation = activation, .slope = l->slope,
+		      .a = hzi_qarray_matrix(&w->a, first * w->group, w->row, w->col)},
+		.x = {.x = moved(&p->t->a, first * p->channels), .groups = groups,
+		      .channels = p->channels},
+		.y = moved(&out->a, first * w->out),
+		.pre = pre ? moved(pre, first * w->out) : none,
+		.images = out->shape[0], .a_group = w->group,
+	};
+
+	describe_patches(p, &a.x);
+	if (bias)
+		hzi_quat_gemm_bias(&a.g, &l->b.a, first * w->out);
+	settle_conv(r, &a.g, l->reversed);
+	return a;
+}
+
+/*
+ * The same as correlate() does, if the device does it in a step, for all groups or for every one:
+ * then *done.
+ */
 static int correlate_at_once(struct hzi_qrun *r, const struct pixels *p,
 			     const struct hzi_qtensor *out, const struct weights *w, bool bias,
 			     int activation, const struct hzi_qarray *pre, bool *done)
 {
-	const struct hzi_qlayer *l = r->l;
-	const struct hzi_qarray none = {.data = NULL};
-	bool all = false;
+	struct hzi_qconv_args a;
 
 	*done = false;
 	if (!r->steps->conv_workspace)
 		return HZ_OK;
-	/* All groups, or else each by itself, of which the first says whether they are taken */
-	for (int64_t i = p->groups > 1 ? -1 : 0; i < p->groups && !all; i++) {
-		const int64_t first = i < 0 ? 0 : i;
-		struct hzi_qconv_args a = {
-			.g = {.m = w->out, .n = hzi_qcount(4, out->shape), .k = pixels_columns(p),
-			      .dtype = p->t->a.dtype, .c_dtype = out->a.dtype, .conj_a = w->conj,
-			      .activation = activation, .slope = l->slope,
-			      .a = hzi_qarray_matrix(&w->a, first * w->group, w->row, w->col)},
-			.x = {.x = moved(&p->t->a, first * p->channels),
-			      .groups = i < 0 ? p->groups : 1, .channels = p->channels},
-			.y = moved(&out->a, first * w->out),
-			.pre = pre ? moved(pre, first * w->out) : none,
-			.images = out->shape[0], .a_group = w->group,
-		};
-
-		describe_patches(p, &a.x);
-		if (bias)
-			hzi_quat_gemm_bias(&a.g, &l->b.a, first * w->out);
-		settle_conv(r, &a.g, l->reversed);
-		if (!r->steps->conv_workspace(r->ctx, &a)) {
-			if (i < 0)
-				continue;
+	if (p->groups > 1) {
+		a = conv_of(r, p, out, w, bias, activation, pre, 0, p->groups);
+		*done = r->steps->conv_workspace(r->ctx, &a) > 0;
+		if (*done)
+			return hzi_qrun_call(r, NULL, &a, NULL);
+	}
+	for (int64_t i = 0; i < p->groups; i++) {
+		a = conv_of(r, p, out, w, bias, activation, pre, i, 1);
+		if (!r->steps->conv_workspace(r->ctx, &a))
 			return HZ_OK;
-		}
-		*done = true;
-		all = i < 0;
+	}
+	*done = true;
+	for (int64_t i = 0; i < p->groups; i++) {
+		a = conv_of(r, p, out, w, bias, activation, pre, i, 1);
 		HZ_CHECK(hzi_qrun_call(r, NULL, &a, NULL));
 	}
 	return HZ_OK;
@@ -491,39 +507,56 @@ static int conv_adjoint(struct hzi_qrun *r, const struct hzi_quat_conv_args *a,
 	return status;
 }
 
-/* What conv_weights() puts into sum, if the device does it in a step for each group: then *done. */
+/* A step for the gradient of weights of as many groups from the first on */
+static struct hzi_qconv_weights_args weights_of(const struct hzi_qrun *r, const struct pixels *s,
+						const struct pixels *p,
+						const struct hzi_qtensor *sum, bool conj_small,
+						bool reversed, int64_t first, int64_t groups)
+{
+	const int64_t images = s->t->shape[0], k = pixels_columns(p);
+	struct hzi_qconv_weights_args a = {
+		.g = {.m = s->channels, .n = k, .k = images * product3(s->count),
+		      .dtype = p->t->a.dtype, .c_dtype = sum->a.dtype,
+		      .conj_a = conj_small, .conj_b = !conj_small},
+		.x = {.x = moved(&p->t->a, first * p->channels), .groups = groups,
+		      .channels = p->channels},
+		.small = moved(&s->t->a, first * s->channels), .images = images,
+		.sum = (char *)sum->a.data +
+		       first * s->channels * k * 4 * (int64_t)hz_dtype_size(sum->a.dtype),
+	};
+
+	describe_patches(p, &a.x);
+	settle_conv(r, &a.g, reversed);
+	return a;
+}
+
+/*
+ * What conv_weights() puts into sum, if the device does it in a step, for all groups or for every
+ * one: then *done.
+ */
 static int weights_at_once(struct hzi_qrun *r, const struct pixels *s, const struct pixels *p,
 			   const struct hzi_qtensor *sum, bool conj_small, bool reversed,
 			   bool *done)
 {
-	const int64_t images = s->t->shape[0], k = pixels_columns(p);
-	bool all = false;
+	struct hzi_qconv_weights_args a;
 
 	*done = false;
 	if (!r->steps->weights_workspace)
 		return HZ_OK;
-	for (int64_t i = p->groups > 1 ? -1 : 0; i < p->groups && !all; i++) {
-		const int64_t first = i < 0 ? 0 : i;
-		struct hzi_qconv_weights_args a = {
-			.g = {.m = s->channels, .n = k, .k = images * product3(s->count),
-			      .dtype = p->t->a.dtype, .c_dtype = sum->a.dtype,
-			      .conj_a = conj_small, .conj_b = !conj_small},
-			.x = {.x = moved(&p->t->a, first * p->channels),
-			      .groups = i < 0 ? p->groups : 1, .channels = p->channels},
-			.small = moved(&s->t->a, first * s->channels), .images = images,
-			.sum = (char *)sum->a.data +
-			       first * s->channels * k * 4 * (int64_t)hz_dtype_size(sum->a.dtype),
-		};
-
-		describe_patches(p, &a.x);
-		settle_conv(r, &a.g, reversed);
-		if (!r->steps->weights_workspace(r->ctx, &a)) {
-			if (i < 0)
-				continue;
+	if (p->groups > 1) {
+		a = weights_of(r, s, p, sum, conj_small, reversed, 0, p->groups);
+		*done = r->steps->weights_workspace(r->ctx, &a) > 0;
+		if (*done)
+			return hzi_qrun_call(r, NULL, NULL, &a);
+	}
+	for (int64_t i = 0; i < p->groups; i++) {
+		a = weights_of(r, s, p, sum, conj_small, reversed, i, 1);
+		if (!r->steps->weights_workspace(r->ctx, &a))
 			return HZ_OK;
-		}
-		*done = true;
-		all = i < 0;
+	}
+	*done = true;
+	for (int64_t i = 0; i < p->groups; i++) {
+		a = weights_of(r, s, p, sum, conj_small, reversed, i, 1);
 		HZ_CHECK(hzi_qrun_call(r, NULL, NULL, &a));
 	}
 	return HZ_OK;

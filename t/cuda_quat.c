@@ -535,6 +535,34 @@ static void test_conv_direct(void)
 	       "quat_conv_weights_finish quat_map_copy", "by others");
 }
 
+/* Groups that begin at 8 bytes and not at 16, behind a first one that does: all, or none */
+static void test_conv_odd_groups(void)
+{
+	const int64_t xs[] = {32, 56, 56, 34, 4}, ws[] = {34, 1, 1, 17, 4};
+	const int64_t bs[] = {8, 40, 40, 130, 4}, ss[] = {8, 29, 29, 32, 4};
+	const int64_t bws[] = {32, 12, 12, 65, 4};
+	hz_tensor x = hz_tensor_nd(a, HZ_F16, HZ_CUDA, 5, xs);
+	hz_tensor w = hz_tensor_nd(b, HZ_F16, HZ_CUDA, 5, ws);
+	hz_tensor y = hz_tensor_nd(c, HZ_F16, HZ_CUDA, 5, xs);
+	hz_tensor dw = hz_tensor_nd(d, HZ_F16, HZ_CUDA, 5, bws);
+	hz_quat_conv_opts o = {.groups = 2};
+	size_t bytes;
+
+	is_int(hz_quat_conv_workspace(ctx, &x, &w, NULL, &y, &o, &bytes), HZ_OK, "a workspace");
+	is_int(hz_reserve(ctx, bytes), HZ_OK, "which there is");
+	is_int(hz_quat_conv(ctx, &x, &w, NULL, &y, &o), HZ_OK, "two groups of 17 channels");
+	ok(!strstr(taken(), "quat_direct_conv"), "neither as pixels lie");
+	x = hz_tensor_nd(a, HZ_F16, HZ_CUDA, 5, bs);
+	w = hz_tensor_nd(b, HZ_F16, HZ_CUDA, 5, bws);
+	y = hz_tensor_nd(c, HZ_F16, HZ_CUDA, 5, ss);
+	is_int(hz_quat_conv_bwd_workspace(ctx, &x, &w, NULL, &y, NULL, &dw, NULL, &o, &bytes),
+	       HZ_OK, "a workspace");
+	is_int(hz_reserve(ctx, bytes), HZ_OK, "which there is");
+	is_int(hz_quat_conv_bwd(ctx, &x, &w, NULL, &y, NULL, &dw, NULL, &o), HZ_OK,
+	       "the gradient of weights of two groups of 65 channels");
+	ok(!strstr(taken(), "quat_conv_direct"), "neither as pixels lie");
+}
+
 /* A step whose workspace is 0 is none: one that is made nevertheless says so, and does nothing. */
 static void test_conv_refused(void)
 {
@@ -671,6 +699,7 @@ static void test_all(void)
 	}
 	test_conv_few();
 	test_conv_groups();
+	test_conv_odd_groups();
 	stand_in_close(ctx, HZ_CUDA, arrays, 4);
 }
 

@@ -515,12 +515,14 @@ int hzi_cuda_clusters(struct hz_context *ctx, const char *op, enum hzi_family fa
 	return HZ_OK;
 }
 
-static const uint32_t all[] = {1, 1, 1};
+/* A box has each of its elements. */
+static const uint32_t every[] = {1, 1, 1};
 
 /* Bytes in so many dimensions; steps: from the second on; each: of a box */
 static int describe(struct hz_context *ctx, const char *op, struct hzi_tensor_map *map,
 		    const void *p, unsigned dimensions, const uint64_t *sizes,
-		    const uint64_t *steps, const uint32_t *box, const uint32_t *each)
+		    const uint64_t *steps, const uint32_t *box, const uint32_t *each,
+		    int promotion)
 {
 	HZ_CHECK(enter(ctx, op));
 	return finish(ctx, op, "describing a matrix",
@@ -531,10 +533,7 @@ static int describe(struct hz_context *ctx, const char *op, struct hzi_tensor_ma
 			      box[0] == 32 ? CU_TENSOR_MAP_SWIZZLE_32B :
 			      box[0] == 64 ? CU_TENSOR_MAP_SWIZZLE_64B :
 					     CU_TENSOR_MAP_SWIZZLE_128B,
-			      /* What lies between short lines may be wanted by nobody soon. */
-			      box[0] < 128 ? CU_TENSOR_MAP_L2_PROMOTION_NONE :
-					     CU_TENSOR_MAP_L2_PROMOTION_L2_256B,
-			      CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE));
+			      promotion, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE));
 }
 
 int hzi_cuda_tensor_map(struct hz_context *ctx, const char *op, struct hzi_tensor_map *map,
@@ -545,7 +544,8 @@ int hzi_cuda_tensor_map(struct hz_context *ctx, const char *op, struct hzi_tenso
 	const uint64_t steps[] = {(uint64_t)row_bytes};
 	const uint32_t box[] = {(uint32_t)box_bytes, (uint32_t)box_rows};
 
-	return describe(ctx, op, map, p, 2, sizes, steps, box, all);
+	return describe(ctx, op, map, p, 2, sizes, steps, box, every,
+			CU_TENSOR_MAP_L2_PROMOTION_L2_256B);
 }
 
 int hzi_cuda_tensor_map_planes(struct hz_context *ctx, const char *op, struct hzi_tensor_map *map,
@@ -557,14 +557,18 @@ int hzi_cuda_tensor_map_planes(struct hz_context *ctx, const char *op, struct hz
 	const uint64_t steps[] = {(uint64_t)row_bytes, (uint64_t)plane_bytes};
 	const uint32_t box[] = {(uint32_t)box_bytes, (uint32_t)box_rows, (uint32_t)box_planes};
 
-	return describe(ctx, op, map, p, 3, sizes, steps, box, all);
+	/* What lies between short lines of planes may be wanted by nobody soon. */
+	return describe(ctx, op, map, p, 3, sizes, steps, box, every,
+			box_bytes < 128 ? CU_TENSOR_MAP_L2_PROMOTION_NONE :
+					  CU_TENSOR_MAP_L2_PROMOTION_L2_256B);
 }
 
 int hzi_cuda_tensor_map_pixels(struct hz_context *ctx, const char *op, struct hzi_tensor_map *map,
 			       const void *p, const uint64_t *sizes, const uint64_t *steps,
 			       const uint32_t *box, const uint32_t *each)
 {
-	return describe(ctx, op, map, p, 5, sizes, steps, box, each);
+	return describe(ctx, op, map, p, 5, sizes, steps, box, each,
+			CU_TENSOR_MAP_L2_PROMOTION_L2_256B);
 }
 
 int hzi_cuda_prepare(struct hz_context *ctx)

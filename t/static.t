@@ -171,6 +171,8 @@ fi
 	else
 		skip "C, static" "no archive in this build"
 		skip "C++, static" "no archive in this build"
+		skip "C, wholly static: -static" "no archive in this build"
+		skip "C, wholly static: -static-pie" "no archive in this build"
 	fi
 }
 

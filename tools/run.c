@@ -628,10 +628,11 @@ static int refused(const struct job *job, int status, const char *sentence)
 	for (int i = 0; what && o[i].name; i++) {
 		const char *name = o[i].other ? o[i].other : o[i].name;
 		const size_t length = strlen(name);
-		const char *rest = what + 2 + length;
+		const char *rest;
 
 		if (strncmp(what + 2, name, length) != 0)
 			continue;
+		rest = what + 2 + length;
 		if (!job->slot[i].path && strncmp(rest, " is NULL", 8) == 0)
 			return complain(EXIT_BAD, "%s: the operand %s= is missing", job->op->name,
 					o[i].name);

@@ -57,7 +57,7 @@ static const struct geometry mma[ORDERS][LOG2_MAX - 6 + 1] = {
 	 {MMA(m28_11), 384, 1, 1, 12, HELD(28 << 11)}},
 };
 
-/* Blocks of a multiprocessor where these make codes, or are made of codes: of more registers */
+/* Blocks of a multiprocessor of those to and from codes, which take more registers or as many */
 typedef int8_t block_counts[ORDERS][LOG2_MAX - 6 + 1];
 
 static const block_counts code_blocks = {

@@ -5,8 +5,6 @@
  */
 #include "gpu/hadamard_base_mma.cuh"
 
-/* ---- The kernels ----------------------------------------------------------------------------- */
-
 #define BASE_MMA(name, threads, blocks, function, ...) \
 	extern "C" __global__ void __launch_bounds__(threads, blocks) \
 	hadamard_base_mma_f16_##name(const __grid_constant__ hzi_hadamard_base_mma p) \

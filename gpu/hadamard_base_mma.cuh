@@ -147,7 +147,7 @@ HZ_DEVICE int64_t piece_of_row(int64_t first, int n, int s, int pieces, int64_t 
 }
 
 /*
- * Rows to 2^(k - 2) = PLACES = 8 2^S; with S = -1 also shorter ones, beside one another. A warp
+ * Rows to 2^(k - 2) = PLACES = 8 2^S; with S = -1 those to m 2^6, beside one another. A warp
  * loads and stores the 16 rows of X that it computes, which lie back to back. Blocks stay, and have
  * the next rows under way; a warp's results have a place of their own, 16 PITCH bytes.
  */

@@ -186,7 +186,8 @@ bool hzi_cuda_quat_conv_groups_takes(const struct hz_context *ctx, const struct 
 	int split;
 
 	if ((x->groups == 1 && in * out > (a->g.dtype == HZ_F32 ? ALONE_F32 : ALONE)) ||
-	    !fits(x, a->images, out) || in % 8 || in == 0 || in > 24 || out < 4 || out > 24 || taps > HZI_QG_TAPS || a->g.n > COUNT_MAX ||
+	    !fits(x, a->images, out) || in % 8 || in == 0 || in > 24 || out < 4 || out > 24 ||
+	    taps > HZI_QG_TAPS || a->g.n > COUNT_MAX ||
 	    groups_block_bytes(a) > WEIGHTS_MOST || groups_blocks(a) * x->groups > GROUPS_MOST)
 		return false;
 	if (a->g.dtype == HZ_F32 && !hzi_planes_wanted(ctx, HZ_F32, a->g.precision, &split))

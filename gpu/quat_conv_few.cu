@@ -5,10 +5,10 @@
  *
  * Of few channels on both sides, as in depthwise convolutions, a thread has one output channel of a
  * few pixels, and threads side by side have channels side by side; where each channel is a group
- * and taps are 3 x 3 these are several rows of them. Where there are but one to three
- * outputs of many channels a warp has these of a few pixels, and its lanes share the channels.
- * Gradients of weights: a thread has one pair of channels and a few taps, and sums over the pixels
- * of a part; parts are added up in their order.
+ * and taps are 3 x 3, 5 x 5 or 7 x 7 these are several rows of them. Where there are but one to
+ * three outputs of many channels a warp has these of a few pixels, and its lanes share the
+ * channels. Gradients of weights: a thread has one pair of channels and a few taps, and sums over
+ * the pixels of a part; parts are added up in their order.
  */
 #include "gpu/grid.cuh"
 #include "gpu/quat_conv_few.h"

@@ -111,10 +111,10 @@ bool hzi_cuda_vlut_batch_takes(const struct hz_context *ctx, const struct hzi_vl
 {
 	return hzi_cuda_device(ctx)->sm == 90 && HZ_CUDA_90A &&
 	       a->vlut->route != HZ_VLUT_TABLE && hzi_cuda_vlut_fields_are(a->vlut->w, &a->w) &&
-	       is_near(a->vlut->w) &&
-	       a->batch > HZI_FIELDS_BATCH && a->batch <= 1 << 20 && a->x_dtype == HZ_F16 &&
-	       a->y_dtype != HZ_S32 && (uintptr_t)a->x % 16 == 0 && a->x_b == 1 &&
-	       a->x_k % 8 == 0 && a->x_k >= a->batch && a->x_k < INT32_MAX && a->w.k % 8 == 0;
+	       is_near(a->vlut->w) && a->batch > HZI_FIELDS_BATCH && a->batch <= 1 << 20 &&
+	       a->x_dtype == HZ_F16 && a->y_dtype != HZ_S32 && (uintptr_t)a->x % 16 == 0 &&
+	       a->x_b == 1 && a->x_k % 8 == 0 && a->x_k >= a->batch && a->x_k < INT32_MAX &&
+	       a->w.k % 8 == 0;
 }
 
 int hzi_cuda_vlut_batch(struct hz_context *ctx, const struct hzi_vlut_gemm_args *a)

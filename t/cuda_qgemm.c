@@ -12,7 +12,6 @@
 
 #if HZ_HAVE_CUDA
 
-
 #define OPERAND_BYTES ((size_t)1 << 27)
 
 static char *a, *b, *c, *blob;

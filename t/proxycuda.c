@@ -27,8 +27,10 @@ enum {
 	FUNCTIONS
 };
 
-/* As many arguments as the longest call has. All are integers and pointers: a call with fewer takes
- * the first of them from the same places, on the processors that there are drivers for. */
+/*
+ * As many arguments as the longest call has. All are integers and pointers: a call with fewer takes
+ * the first of them from the same places, on the processors that there are drivers for.
+ */
 #define WORDS uintptr_t a, uintptr_t b, uintptr_t c, uintptr_t d, uintptr_t e, uintptr_t f, \
 	uintptr_t g, uintptr_t h, uintptr_t i, uintptr_t j, uintptr_t k, uintptr_t l
 #define PASSED a, b, c, d, e, f, g, h, i, j, k, l

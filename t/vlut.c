@@ -2,6 +2,8 @@
  * vlut.c - tests of products with lattice codes against sums in double
  *
  * SPDX-License-Identifier: BSD-2-Clause
+ *
+ * A thousand lines in one file: one family of calls, which one runner takes by all of its routes.
  */
 #include <config.h>
 

@@ -289,7 +289,8 @@ static int parse_arguments(int argc, char **argv, const struct chapter **c, cons
 				argv[optind]);
 	if (*path && !*c && strcmp(*path, "-") != 0 && access(*path, F_OK) != 0)
 		return complain(EXIT_BAD,
-				"demo: '%s' is neither a chapter nor a file; try 'hurwitz demo --help'",
+				"demo: '%s' is neither a chapter nor a file; "
+				"try 'hurwitz demo --help'",
 				*path);
 	if (*path && !*c)
 		*c = &chapters[0];

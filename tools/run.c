@@ -559,7 +559,7 @@ static int make_outputs(struct job *job)
 
 		if (!(o[i].flags & OUTPUT) || !in_use(job, i))
 			continue;
-		/* What the file is said to hold; if the result cannot have it, the library says so. */
+		/* What the file is said to hold; the library says if the result cannot. */
 		if (job->slot[i].dtype_said)
 			a->dtype = job->slot[i].dtype_said;
 		if (!npy_size(a->ndim, a->shape, a->dtype, &a->count, &a->bytes))

@@ -159,6 +159,16 @@ is $? 1 "--version without standard output"
 is $? 1 "an output to a standard output that is closed"
 env -i "$HURWITZ" $cpu hadamard x=x.npy y=z.npy && cmp y.npy z.npy
 ok $? "an empty environment: no HOME, no PATH"
+if [ -d /proc/self ]; then	# where root neither makes a file
+	(cd /proc && exec "$HURWITZ" $cpu hadamard "x=$dir/work/x.npy" "y=$dir/work/z.npy") &&
+		cmp y.npy z.npy
+	ok $? "from a directory that is read only"
+	(cd /proc && exec "$HURWITZ" $cpu hadamard "x=$dir/work/x.npy" y=z.npy) 2>../err
+	is "$? $(grep -c '^hurwitz: z.npy: ' ../err)" "2 1" "an output there"
+else
+	skip "from a directory that is read only" "no /proc"
+	skip "an output there" "no /proc"
+fi
 good "half of it" $cpu hadamard scale=0.5 x=x.npy y=half.npy
 comma=$(locale -a 2>/dev/null | grep -E '^(de|fr|es|it|pl|ru)_' | head -n 1)
 LC_ALL=${comma:-C} "$HURWITZ" $cpu hadamard scale=0.5 x=x.npy y=z.npy && cmp half.npy z.npy

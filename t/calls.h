@@ -94,6 +94,8 @@ void scene_image(const struct scene *s, const struct call *c, uint64_t seed, uns
 
 /* The first `used` bytes of the arena; what is read or written has come through on return. */
 void scene_write(const struct scene *s, const unsigned char *image, size_t used);
+/* Views, their image of tap_seed(), and that written; returns how many bytes are used. */
+size_t scene_fill(struct scene *s, const struct call *c, unsigned char *image);
 void scene_read(const struct scene *s, unsigned char *image, size_t used);
 
 #endif

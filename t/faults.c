@@ -51,17 +51,6 @@ static int run(struct scene *s, const struct call *c)
 	return status == HZ_OK ? hz_sync(s->ctx) : status;
 }
 
-static size_t fill(struct scene *s, const struct call *c)
-{
-	hz_tensor t[CALL_OPERANDS];
-	size_t used;
-
-	scene_views(s, c, t, &used);
-	scene_image(s, c, tap_seed(), image);
-	scene_write(s, image, used);
-	return used;
-}
-
 static void check_after(struct scene *s, const struct call *c, const struct fault *f, int status)
 {
 	const char *const sentence = hz_errmsg(s->ctx);
@@ -83,7 +72,7 @@ static void check_after(struct scene *s, const struct call *c, const struct faul
 	}
 	/* What was under way is over before memory is filled anew. */
 	hz_sync(s->ctx);
-	used = fill(s, c);
+	used = scene_fill(s, c, image);
 	if (run(s, c) != HZ_OK) {
 		complain(c, f, "does not work afterwards", hz_errmsg(s->ctx));
 		return;
@@ -103,7 +92,7 @@ static bool one_fault(const hz_options *o, const struct call *c, const struct fa
 	int status;
 
 	scene_open(&s, o);
-	fill(&s, c);
+	scene_fill(&s, c, image);
 	driver->reset();
 	driver->fail_at(f->k, f->code, f->ever);
 	status = run(&s, c);
@@ -134,7 +123,7 @@ static long reference(const hz_options *o, const struct call *c)
 	long places;
 
 	scene_open(&s, o);
-	used = fill(&s, c);
+	used = scene_fill(&s, c, image);
 	driver->reset();
 	if (run(&s, c) != HZ_OK)
 		bail("%s: %s", c->name, hz_errmsg(s.ctx));

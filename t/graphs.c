@@ -49,21 +49,10 @@ static void close_scene(struct scene *s, void *stream)
 	scene_close(s);
 }
 
-static size_t fill(struct scene *s, const struct call *c)
-{
-	hz_tensor t[CALL_OPERANDS];
-	size_t used;
-
-	scene_views(s, c, t, &used);
-	scene_image(s, c, tap_seed(), image);
-	scene_write(s, image, used);
-	return used;
-}
-
 /* What the call makes of the image goes to want. */
 static size_t directly(struct scene *s, const struct call *c)
 {
-	const size_t used = fill(s, c);
+	const size_t used = scene_fill(s, c, image);
 
 	if (scene_call(s, c) != HZ_OK)
 		bail("%s: %s", c->name, hz_errmsg(s->ctx));
@@ -105,7 +94,7 @@ static void replay(struct scene *s, const struct call *c)
 	used = directly(s, c);
 	if (fake)
 		count = fake->launches() - from;
-	fill(s, c);
+	scene_fill(s, c, image);
 	good = hzi_cuda_capture_begin(s->ctx) == HZ_OK;
 	good = good && scene_call(s, c) == HZ_OK;
 	if (!good)
@@ -115,7 +104,7 @@ static void replay(struct scene *s, const struct call *c)
 		return;
 	}
 	for (int i = 0; i < REPLAYS && good; i++) {
-		fill(s, c);
+		scene_fill(s, c, image);
 		good &= hzi_cuda_graph_launch(s->ctx, graph) == HZ_OK &&
 			hz_sync(s->ctx) == HZ_OK;
 		scene_read(s, got, used);
@@ -137,8 +126,8 @@ static bool both(struct scene *a, struct scene *b, const struct call *c)
 	bool good = true;
 
 	for (int i = 0; i < REPLAYS; i++) {
-		fill(a, c);
-		fill(b, c);
+		scene_fill(a, c, image);
+		scene_fill(b, c, image);
 		good &= scene_call(a, c) == HZ_OK && scene_call(b, c) == HZ_OK;
 		scene_read(b, got, used);
 		good &= same_bits(got, want, used, 1);

@@ -191,6 +191,17 @@ void scene_write(const struct scene *s, const unsigned char *image, size_t used)
 	transfer(s, (unsigned char *)(uintptr_t)image, used, false);
 }
 
+size_t scene_fill(struct scene *s, const struct call *c, unsigned char *image)
+{
+	hz_tensor t[CALL_OPERANDS];
+	size_t used;
+
+	scene_views(s, c, t, &used);
+	scene_image(s, c, tap_seed(), image);
+	scene_write(s, image, used);
+	return used;
+}
+
 void scene_read(const struct scene *s, unsigned char *image, size_t used)
 {
 	transfer(s, image, used, true);

@@ -1,9 +1,9 @@
 #!/bin/sh
-# static.t - the installed library serves a C and a C++ program, through pkg-config, and goes away
+# static.t - the installed library serves programs by pkg-config, CMake and Autotools, and goes away
 # SPDX-License-Identifier: BSD-2-Clause
 # shellcheck disable=SC2086 # NM, CC and CXX may be several words
 set -u
-: "${top_builddir:=.}" "${CC:=cc}" "${CXX:=}" "${NM:=nm}" "${PKG_CONFIG:=}" "${MAKE:=make}"
+: "${top_builddir:=.}" "${top_srcdir:=.}" "${CC:=cc}" "${CXX:=}" "${NM:=nm}" "${PKG_CONFIG:=}" "${MAKE:=make}"
 work=$(mktemp -d) || exit 99
 trap 'rm -rf "$work"' EXIT
 # This make is nobody's child: the job server's pipes of the one above are not open here.
@@ -133,6 +133,31 @@ if command -v cmake >/dev/null 2>&1; then
 	example "the example's CMakeLists.txt" "$work/cmake/app" by_cmake
 else
 	skip "the example's CMakeLists.txt" "no cmake"
+fi
+by_autotools()
+{
+	mkdir "$work/autotools" && cp "$example/app.c" "$work/autotools" && cd "$work/autotools" &&
+		cat >configure.ac <<-'END' && cat >Makefile.am <<-'END2' &&
+			AC_INIT([app], [1])
+			AM_INIT_AUTOMAKE([foreign])
+			AC_PROG_CC
+			PKG_CHECK_MODULES_STATIC([HURWITZ], [hurwitz])
+			AC_CONFIG_FILES([Makefile])
+			AC_OUTPUT
+		END
+			bin_PROGRAMS = app
+			app_SOURCES = app.c
+			AM_CFLAGS = $(HURWITZ_CFLAGS)
+			LDADD = $(HURWITZ_LIBS)
+		END2
+		ACLOCAL_PATH=$m4 autoreconf -i && ./configure CC="$CC" PKG_CONFIG="$PKG_CONFIG" &&
+		"$MAKE"
+}
+m4=$(cd "$top_srcdir/m4" && pwd)
+if command -v autoreconf >/dev/null 2>&1 && command -v automake >/dev/null 2>&1; then
+	example "the example by autoconf and automake" "$work/autotools/app" eval "(by_autotools)"
+else
+	skip "the example by autoconf and automake" "no autoconf and automake"
 fi
 
 # app.c comes before the libraries that it needs, as the flags stand last.

@@ -138,35 +138,6 @@ HZ_DEVICE void load(const hzi_quat_direct &p, memory<WIDE> &s, const work &w, in
 
 /* ---- Products -------------------------------------------------------------------------------- */
 
-#define FLOATS_128(i) HZ_FLOATS_96(i), HZ_FLOATS_32(i + 96)
-#define FLOATS_96(i) HZ_FLOATS_96(i)
-#define FLOATS_64(i) HZ_FLOATS_64(i)
-#define FLOATS_32(i) HZ_FLOATS_32(i)
-/* d += a b, both across or neither, of 64 rows and 2 N columns */
-#define MULTIPLY(columns, sums, a_place, b_place, add_place, type, across) \
-	asm volatile("{.reg .pred p; setp.ne.b32 p, " add_place ", 0; " \
-		     "wgmma.mma_async.sync.aligned.m64n" columns "k16.f32." type "." type " " \
-		     "{" HZ_SUMS_##sums "}, " a_place ", " b_place ", p, 1, 1, " across ";}" \
-		     : FLOATS_##sums(0) : "l"(a), "l"(b), "r"(add))
-#define MULTIPLY_IF(columns, sums, a_place, b_place, add_place) \
-	if constexpr (N == sums && DTYPE == HZ_F16 && ACROSS) \
-		MULTIPLY(columns, sums, a_place, b_place, add_place, "f16", "1, 1"); \
-	else if constexpr (N == sums && ACROSS) \
-		MULTIPLY(columns, sums, a_place, b_place, add_place, "bf16", "1, 1"); \
-	else if constexpr (N == sums && DTYPE == HZ_F16) \
-		MULTIPLY(columns, sums, a_place, b_place, add_place, "f16", "0, 0"); \
-	else if constexpr (N == sums) \
-		MULTIPLY(columns, sums, a_place, b_place, add_place, "bf16", "0, 0")
-
-template <int DTYPE, bool ACROSS, int N>
-HZ_DEVICE void multiply(float (&d)[N], uint64_t a, uint64_t b, int add)
-{
-	MULTIPLY_IF("64", 32, "%32", "%33", "%34");
-	MULTIPLY_IF("128", 64, "%64", "%65", "%66");
-	MULTIPLY_IF("192", 96, "%96", "%97", "%98");
-	MULTIPLY_IF("256", 128, "%128", "%129", "%130");
-}
-
 /* Of both warpgroups, when nothing is read any more; of one of them */
 HZ_DEVICE void all_meet(void)
 {
@@ -225,7 +196,7 @@ HZ_DEVICE void products(const hzi_quat_direct &p, memory<WIDE> &s, const work &w
 		wgmma_fence();
 #pragma unroll
 		for (int c = 0; c < HZI_QX_PIXELS / 16; c++)
-			multiply<DTYPE, true>(acc, a + c * 128, b + c * 128, 1);
+			wgmma<true, true, DTYPE>(acc, a + c * 128, b + c * 128, 1);
 		wgmma_commit();
 		wgmma_keep(acc);
 		/* Those of the step ahead are done. */
@@ -510,7 +481,7 @@ HZ_DEVICE void convolve_boxes(const hzi_quat_direct_conv &p, conv_memory &s, int
 			wgmma_fence();
 #pragma unroll
 			for (int c = 0; c < HZI_QX_UNIT / 16; c++)
-				multiply<DTYPE, false>(acc, a + 2 * c, b + 2 * c, 1);
+				wgmma<false, false, DTYPE>(acc, a + 2 * c, b + 2 * c, 1);
 			wgmma_commit();
 			wgmma_keep(acc);
 			wgmma_wait<1>();

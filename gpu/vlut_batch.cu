@@ -27,7 +27,6 @@
 		     "}, {" a0 ", " a1 ", " a2 ", " a3 "}, " place ", 1, 1, 1, 1;" \
 		     : HZ_FLOATS_##sums(0) \
 		     : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b))
-#define HZ_FLOATS_128(i) HZ_FLOATS_64(i), HZ_FLOATS_64(i + 64)
 
 /* 64 x 2 N += 64 x 16, four registers of a thread, times 16 lines of 2 N in shared memory */
 template <int N>

@@ -449,12 +449,6 @@ HZ_DEVICE void load_conv(const hzi_quat_direct_conv &p, conv_memory &s, int rank
 	}
 }
 
-static __device__ __noinline__ void finish(const hzi_quat_out &o, int64_t to, int64_t pre, int row,
-					   quat q)
-{
-	quat_finish(o, to, pre, row, 0, q);
-}
-
 /* A warpgroup: a box of pixels of each tile */
 template <int DTYPE>
 HZ_DEVICE void convolve_boxes(const hzi_quat_direct_conv &p, conv_memory &s, int rank, int group)
@@ -536,7 +530,7 @@ HZ_DEVICE void convolve_boxes(const hzi_quat_direct_conv &p, conv_memory &s, int
 					quat_store(p.out.c, to[h] + row * p.out.c.row,
 						   quat_turn_signs(q, turn_c));
 				else
-					finish(p.out, to[h], pre[h], row, q);
+					quat_finish_row(p.out, to[h], pre[h], row, q);
 			}
 		}
 	}

@@ -80,12 +80,6 @@ struct pixels {
 	}
 };
 
-static __device__ __noinline__ void finish(const hzi_quat_out &o, int64_t to, int64_t pre, int row,
-					   quat q)
-{
-	quat_finish(o, to, pre, row, 0, q);
-}
-
 HZ_DEVICE void put(const hzi_quat_few &p, const pixels &o, int pixel, int row, quat q)
 {
 	int64_t to = o.image * p.c_stride[0], pre = o.image * p.pre_stride[0];
@@ -103,7 +97,7 @@ HZ_DEVICE void put(const hzi_quat_few &p, const pixels &o, int pixel, int row, q
 		quat_store(p.out.c, to + row * p.out.c.row,
 			   quat_turn_signs(q, turn_of(p.out.c)));
 	else
-		finish(p.out, to, pre, row, q);
+		quat_finish_row(p.out, to, pre, row, q);
 }
 
 /*

@@ -174,12 +174,6 @@ struct two<HZ_F32> {
 	}
 };
 
-static __device__ __noinline__ void finish(const hzi_quat_out &o, int64_t to, int64_t pre, int row,
-					   quat q)
-{
-	quat_finish(o, to, pre, row, 0, q);
-}
-
 /* What is to be known of a pixel: where its taps begin, which are there, where its sum goes */
 struct pixel {
 	int64_t from, to, pre;
@@ -381,7 +375,7 @@ HZ_DEVICE void convolve(const hzi_quat_groups &p)
 							   to + (row + 8 * e) * p.out.c.row,
 							   quat_turn_signs(q, turn));
 					else
-						finish(p.out, to, pre, row + 8 * e, q);
+						quat_finish_row(p.out, to, pre, row + 8 * e, q);
 				}
 			}
 	}

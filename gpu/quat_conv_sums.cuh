@@ -141,13 +141,6 @@ HZ_DEVICE void find_places(const hzi_quat_conv &p, int64_t *to_of, int64_t *pre_
 	pre_of[i] = pre;
 }
 
-/* Apart: there would be 40 copies of it, which take time to fetch. */
-static __device__ __noinline__ void finish(const hzi_quat_out &o, int64_t to, int64_t pre, int row,
-					   quat q)
-{
-	quat_finish(o, to, pre, row, 0, q);
-}
-
 HZ_DEVICE quat bias_of(const hzi_quat_out &o, int row)
 {
 	const int64_t b = row * o.bias_row;
@@ -244,7 +237,7 @@ HZ_DEVICE void store(const hzi_quat_conv &p, const int64_t *to_of, const int64_t
 
 			if (KIND == HZI_QC_ANY) {
 				if (there)
-					finish(out, begin, pre_of[8 * j + 2 * (lane & 3) + e],
+					quat_finish_row(out, begin, pre_of[8 * j + 2 * (lane & 3) + e],
 					       row + 8 * h, q);
 				continue;
 			}

@@ -234,4 +234,11 @@ HZ_DEVICE void quat_finish(const hzi_quat_out &o, int64_t c, int64_t pre, int64_
 	quat_store(o.c, at, quat_act(o.activation, o.slope, t));
 }
 
+/* The same of a pixel, apart: there would be many copies of it, which take time to fetch. */
+[[maybe_unused]] static __device__ __noinline__ void quat_finish_row(const hzi_quat_out &o, int64_t c,
+								     int64_t pre, int row, quat t)
+{
+	quat_finish(o, c, pre, row, 0, t);
+}
+
 #endif

@@ -97,9 +97,9 @@ HZ_DEVICE void few_kernel(const hzi_qgemm_few &p)
 	const bool adds = p.out.a_sums;
 	const uint32_t full = shared_address(s.full), empty = shared_address(s.empty);
 	const uint32_t ready = shared_address(&s.ready);
-	uint32_t rank, blocks;
+	const uint32_t rank = cluster_rank();
+	uint32_t blocks;
 
-	asm("mov.u32 %0, %%cluster_ctarank;" : "=r"(rank));
 	asm("mov.u32 %0, %%cluster_nctaid.x;" : "=r"(blocks));
 	const int n0 = blockIdx.x / blocks * HZI_FEW_COLUMNS;
 	const int begin = rank * p.blocks / blocks, count = (rank + 1) * p.blocks / blocks - begin;

@@ -421,11 +421,9 @@ HZ_DEVICE void tma_kernel(const hzi_qgemm_tma &p)
 	constexpr int blocks = DOWN * ACROSS, ones = tma_kind<COLUMNS>::ones;
 	auto &s = *(tma_memory<COLUMNS, STAGES> *)shared_start();
 	const int group = __shfl_sync(~0u, threadIdx.x / 128, 0), t = blockIdx.x / blocks;
-	uint32_t rank = 0;
+	const uint32_t rank = blocks > 1 ? cluster_rank() : 0;
 	int i, j;
 
-	if (blocks > 1)
-		asm("mov.u32 %0, %%cluster_ctarank;" : "=r"(rank));
 	if (threadIdx.x == 0) {
 		prefetch_map(p.a);
 		for (int i = 0; i < STAGES; i++) {

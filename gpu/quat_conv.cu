@@ -305,7 +305,7 @@ HZ_DEVICE void kernel(const hzi_quat_conv &p)
 		registers_more<200>();
 		multiply<DTYPE, KIND>(p, s, rank, group - 2);
 	}
-	end_block();
+	cluster_end();
 }
 
 #endif

@@ -266,9 +266,8 @@ HZ_DEVICE void kernel(const hzi_quat_direct &p)
 	memory<WIDE> &s = *(memory<WIDE> *)shared_start();
 	const int group = __shfl_sync(~0u, threadIdx.x / 128, 0);
 	const work w(p, shape<WIDE>::rows);
-	uint32_t rank;
+	const uint32_t rank = cluster_rank();
 
-	asm("mov.u32 %0, %%cluster_ctarank;" : "=r"(rank));
 	if (threadIdx.x == 0) {
 		for (int i = 0; i < shape<WIDE>::stages; i++) {
 			barrier_init(shared_address(&s.full[i]), 1);
@@ -321,12 +320,8 @@ HZ_DEVICE void kernel(const hzi_quat_direct &p)
 	} else if (threadIdx.x % 32 == 0) {
 		load<WIDE>(p, s, w, rank);
 	}
-	/* The other block may still say here that it has done with columns. */
-	if (p.cluster > 1) {
-		__syncwarp();
-		cluster_arrive();
-		cluster_wait();
-	}
+	if (p.cluster > 1)
+		cluster_end();
 }
 
 /* ---- Convolutions ---------------------------------------------------------------------------- */
@@ -541,9 +536,8 @@ HZ_DEVICE void convolve(const hzi_quat_direct_conv &p)
 {
 	conv_memory &s = *(conv_memory *)shared_start();
 	const int group = __shfl_sync(~0u, threadIdx.x / 128, 0);
-	uint32_t rank;
+	const uint32_t rank = cluster_rank();
 
-	asm("mov.u32 %0, %%cluster_ctarank;" : "=r"(rank));
 	if (threadIdx.x == 0) {
 		for (int i = 0; i < HZI_QY_STAGES; i++) {
 			barrier_init(shared_address(&s.full[i]), 1);
@@ -551,11 +545,7 @@ HZ_DEVICE void convolve(const hzi_quat_direct_conv &p)
 		}
 		barrier_init_fence();
 	}
-	grid_next();
-	__syncthreads();
-	cluster_arrive();
-	cluster_wait();
-	grid_wait();
+	cluster_begin();
 	if (group < 2) {
 		registers_more<232>();
 		convolve_boxes<DTYPE>(p, s, rank, group);
@@ -564,10 +554,7 @@ HZ_DEVICE void convolve(const hzi_quat_direct_conv &p)
 		if (threadIdx.x == 256)
 			load_conv(p, s, rank);
 	}
-	/* The other block may still say here that it has done with weights. */
-	__syncwarp();
-	cluster_arrive();
-	cluster_wait();
+	cluster_end();
 }
 
 #endif

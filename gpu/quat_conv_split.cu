@@ -439,7 +439,7 @@ HZ_DEVICE void kernel(const hzi_quat_conv &p)
 		registers_more<224>();
 		multiply<DTYPE, KIND>(p, s, rank, group - 1);
 	}
-	end_block();
+	cluster_end();
 }
 
 #endif

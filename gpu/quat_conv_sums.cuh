@@ -18,9 +18,8 @@ HZ_DEVICE uint32_t begin_block(MEMORY &s)
 {
 	constexpr int stages = sizeof(s.full) / sizeof(*s.full);
 	constexpr int steps = sizeof(s.x_full) / sizeof(*s.x_full);
-	uint32_t rank;
+	const uint32_t rank = cluster_rank();
 
-	asm("mov.u32 %0, %%cluster_ctarank;" : "=r"(rank));
 	if (threadIdx.x == 0) {
 		for (int i = 0; i < stages; i++) {
 			barrier_init(shared_address(&s.full[i]), 1);
@@ -32,20 +31,8 @@ HZ_DEVICE uint32_t begin_block(MEMORY &s)
 		}
 		barrier_init_fence();
 	}
-	grid_next();
-	__syncthreads();
-	cluster_arrive();
-	cluster_wait();
-	grid_wait();
+	cluster_begin();
 	return rank;
-}
-
-/* The other block may still say here that it has done with weights. */
-HZ_DEVICE void end_block(void)
-{
-	__syncwarp();
-	cluster_arrive();
-	cluster_wait();
 }
 
 /* A cluster's tiles are two neighbours of the same channels; a last one may be beyond all rows. */

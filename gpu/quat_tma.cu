@@ -742,9 +742,8 @@ HZ_DEVICE void kernel(const hzi_quat_tma &p)
 {
 	auto &s = *(memory<COLUMNS, EXACT> *)shared_start();
 	const int group = __shfl_sync(~0u, threadIdx.x / 128, 0);
-	uint32_t rank;
+	const uint32_t rank = cluster_rank();
 
-	asm("mov.u32 %0, %%cluster_ctarank;" : "=r"(rank));
 	if (threadIdx.x == 0) {
 		prefetch_map(p.rows);
 		prefetch_map(p.cols);
@@ -784,9 +783,7 @@ HZ_DEVICE void kernel(const hzi_quat_tma &p)
 			multiply<COLUMNS, ACROSS, EXACT>(p, s, rank, group - 1);
 	}
 	/* Others may still read and write here. */
-	__syncwarp();
-	cluster_arrive();
-	cluster_wait();
+	cluster_end();
 }
 
 #define BODY(call) { call; }

@@ -97,6 +97,33 @@ struct turn {
 	}
 };
 
+/* The number of the block in its cluster */
+HZ_DEVICE uint32_t cluster_rank(void)
+{
+	uint32_t rank;
+
+	asm("mov.u32 %0, %%cluster_ctarank;" : "=r"(rank));
+	return rank;
+}
+
+/* All blocks of the cluster have their barriers, and the kernel ahead has ended. */
+HZ_DEVICE void cluster_begin(void)
+{
+	grid_next();
+	__syncthreads();
+	cluster_arrive();
+	cluster_wait();
+	grid_wait();
+}
+
+/* Until then other blocks may still say here what they have done. */
+HZ_DEVICE void cluster_end(void)
+{
+	__syncwarp();
+	cluster_arrive();
+	cluster_wait();
+}
+
 /* The first multiple of 1024 in dynamic shared memory, as the swizzle wants it. */
 HZ_DEVICE uint8_t *shared_start(void)
 {

@@ -30,13 +30,6 @@
 #include "gpu/tma.cuh"
 #include "gpu/wgmma_f16.cuh"
 
-/* Not while nvcc reads the host's side, which has no code of its own here, are kernels left out. */
-#if !defined(__CUDA_ARCH__) || defined(__CUDA_ARCH_FEAT_SM90_ALL)
-#define HAVE_WGMMA 1
-#else
-#define HAVE_WGMMA 0
-#endif
-
 #if HAVE_WGMMA
 
 #define STORERS 3	/* warps; at the last tile also those that multiply */
@@ -786,14 +779,12 @@ HZ_DEVICE void kernel(const hzi_quat_tma &p)
 	cluster_end();
 }
 
-#define BODY(call) { call; }
-#else
-#define BODY(call) { }
 #endif
+
 #define TMA(name, columns, across, exact, once) \
 	extern "C" __global__ __launch_bounds__(HZI_QT_THREADS, 1) void \
 	name(const __grid_constant__ hzi_quat_tma p) \
-	BODY((kernel<columns, across, exact, once>(p)))
+	HZ_HOPPER_BODY((kernel<columns, across, exact, once>(p)))
 TMA(quat_tma, 192, false, false, false)
 TMA(quat_tma_160, 160, false, false, false)
 TMA(quat_tma_once, 160, false, false, true)

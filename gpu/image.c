@@ -103,8 +103,11 @@ END
 KERNELS(quat_conv_weights)
 #include "quat_conv_weights.kernels.def"
 END
-KERNELS(quat_conv_direct)
-#include "quat_conv_direct.kernels.def"
+KERNELS(quat_direct_conv)
+#include "quat_direct_conv.kernels.def"
+END
+KERNELS(quat_direct_weights)
+#include "quat_direct_weights.kernels.def"
 END
 KERNELS(quat_tiles)
 #include "quat_tiles.kernels.def"

@@ -8,8 +8,8 @@
 #include <math.h>
 #include <stdlib.h>
 
-#include "gpu/quat_conv_direct.h"
 #include "gpu/quat_conv_weights.h"
+#include "gpu/quat_direct.h"
 #include "gpu/quat_launch.h"
 #include "gpu/quat_layer.h"
 
@@ -42,7 +42,7 @@ struct plan {
 	size_t fold_bytes;		/* 0: big is seen as it is */
 	int32_t lead;			/* of big */
 	bool is_direct;
-	struct hzi_quat_direct direct;
+	struct hzi_quat_direct_weights direct;
 };
 
 struct tap {
@@ -273,14 +273,14 @@ static double planes_us(const struct hzi_qconv_weights_args *a)
 static bool make_direct(const struct hz_context *ctx, const struct hzi_qconv_weights_args *a,
 			struct hzi_qconv_weights_args *folded, struct plan *plan)
 {
-	const struct hzi_quat_fold_costs costs = hzi_quat_conv_direct_costs(a);
+	const struct hzi_quat_fold_costs costs = hzi_quat_direct_weights_costs(a);
 	double us;
 
 	*folded = *a;
 	plan->fold_bytes = hzi_quat_conv_fold_of(&a->x, a->images, &costs, &plan->fold,
 						 &folded->x);
 	do {
-		us = hzi_quat_conv_direct_plan(ctx, folded, &plan->direct);
+		us = hzi_quat_direct_weights_plan(ctx, folded, &plan->direct);
 	} while (us == 0 && hzi_quat_conv_unfold(&a->x, &folded->x, &plan->fold_bytes));
 	/* With taps as channels it always was. */
 	plan->is_direct = us > 0 && (plan->fold_bytes || us < planes_us(a));
@@ -325,7 +325,7 @@ static size_t place(struct plan *plan, int64_t images, void *workspace)
 	char *at = workspace;
 
 	if (plan->is_direct) {
-		at += hzi_quat_conv_direct_bytes(&plan->direct);
+		at += hzi_quat_direct_weights_bytes(&plan->direct);
 		if (plan->fold_bytes)
 			plan->fold.out = at;
 		return (size_t)(at - (char *)workspace) + plan->fold_bytes;
@@ -438,7 +438,7 @@ int hzi_cuda_quat_conv_weights(struct hz_context *ctx, const char *op,
 		HZ_CHECK(hzi_quat_conv_fold(ctx, op, &plan.fold, plan.fold.out));
 	}
 	if (plan.is_direct) {
-		return hzi_quat_conv_direct(ctx, op, a, &plan.direct, ctx->workspace);
+		return hzi_quat_direct_weights(ctx, op, a, &plan.direct, ctx->workspace);
 	}
 	f.parts = plan.p.parts;
 	f.parts_count = (int32_t)(ceil_div(a->images, plan.images) * plan.p.splits * plan.p.pairs);

@@ -122,20 +122,20 @@ int hzi_cuda_quat_conv_few_sum(struct hz_context *ctx, const char *op,
 			       const struct hzi_quat_few_sum *sum);
 
 /*
- * Gradients of weights of 16 bits by sixteen products (quat_conv_direct.c): what a call takes is
- * put into *p, and how long that is expected to take in us, or 0 if it is not taken.
+ * Gradients of weights of 16 bits by sixteen products (quat_direct.c): what a call takes is put
+ * into *p, and how long that is expected to take in us, or 0 if it is not taken.
  */
-struct hzi_quat_direct;
+struct hzi_quat_direct_weights;
 struct hzi_quat_fold_costs;
 
-struct hzi_quat_fold_costs hzi_quat_conv_direct_costs(const struct hzi_qconv_weights_args *a);
-double hzi_quat_conv_direct_plan(const struct hz_context *ctx,
-				 const struct hzi_qconv_weights_args *a,
-				 struct hzi_quat_direct *p);
-size_t hzi_quat_conv_direct_bytes(const struct hzi_quat_direct *p);
-int hzi_quat_conv_direct(struct hz_context *ctx, const char *op,
-			 const struct hzi_qconv_weights_args *a, struct hzi_quat_direct *p,
-			 void *workspace);
+struct hzi_quat_fold_costs hzi_quat_direct_weights_costs(const struct hzi_qconv_weights_args *a);
+double hzi_quat_direct_weights_plan(const struct hz_context *ctx,
+				    const struct hzi_qconv_weights_args *a,
+				    struct hzi_quat_direct_weights *p);
+size_t hzi_quat_direct_weights_bytes(const struct hzi_quat_direct_weights *p);
+int hzi_quat_direct_weights(struct hz_context *ctx, const char *op,
+			    const struct hzi_qconv_weights_args *a,
+			    struct hzi_quat_direct_weights *p, void *workspace);
 
 /* Convolutions of 16 bits by sixteen products: us as above, and what is launched */
 double hzi_quat_direct_conv_us(const struct hz_context *ctx, const struct hzi_qconv_args *a);

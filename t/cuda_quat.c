@@ -480,7 +480,7 @@ static void test_conv_tiles(void)
 	is_int(hz_reserve(ctx, bytes), HZ_OK, "which there is");
 	is_int(hz_quat_conv_bwd(ctx, &x, &w, NULL, &y, NULL, &dw, NULL, &o), HZ_OK,
 	       "the gradient of weights");
-	is_str(taken(), "quat_fold quat_conv_direct_bf16 quat_conv_few_sum quat_map_copy",
+	is_str(taken(), "quat_fold quat_direct_weights_bf16 quat_conv_few_sum quat_map_copy",
 	       "its kernels");
 	x = y = hz_tensor_nd(a, HZ_BF16, HZ_CUDA, 5, gs);
 	y.data = c;
@@ -492,7 +492,7 @@ static void test_conv_tiles(void)
 	is_int(hz_reserve(ctx, bytes), HZ_OK, "which there is");
 	is_int(hz_quat_conv_bwd(ctx, &x, &w, NULL, &y, NULL, &dw, NULL, &o), HZ_OK,
 	       "the gradient of weights of 12 groups");
-	is_str(taken(), "quat_conv_direct_wide_bf16 quat_conv_few_sum quat_map_copy",
+	is_str(taken(), "quat_direct_weights_wide_bf16 quat_conv_few_sum quat_map_copy",
 	       "its kernels");
 	/* Pairs of groups by nine taps in two tiles, of 49 boxes of pixels in eleven pieces */
 	is_int(fake->launch(fake->launches() - 3)->grid[0], 6 * 2 * 11, "in twelve tiles");
@@ -524,7 +524,7 @@ static void test_conv_direct(void)
 	is_int(hz_reserve(ctx, bytes), HZ_OK, "which there is");
 	is_int(hz_quat_conv_bwd(ctx, &x, &w, NULL, &y, NULL, &dw, NULL, &o), HZ_OK,
 	       "the gradient of weights");
-	is_str(taken(), "quat_conv_direct_f16 quat_conv_few_sum quat_map_copy", "its kernels");
+	is_str(taken(), "quat_direct_weights_f16 quat_conv_few_sum quat_map_copy", "its kernels");
 	l = fake->launch(fake->launches() - 3);
 	is_int(l->cluster, 2, "in clusters");
 	is_int(l->grid[0], 8 * 2 * 8, "8 tiles by two, of pixels in eight pieces");
@@ -560,7 +560,7 @@ static void test_conv_odd_groups(void)
 	is_int(hz_reserve(ctx, bytes), HZ_OK, "which there is");
 	is_int(hz_quat_conv_bwd(ctx, &x, &w, NULL, &y, NULL, &dw, NULL, &o), HZ_OK,
 	       "the gradient of weights of two groups of 65 channels");
-	ok(!strstr(taken(), "quat_conv_direct"), "neither as pixels lie");
+	ok(!strstr(taken(), "quat_direct_weights"), "neither as pixels lie");
 }
 
 /* A step whose workspace is 0 is none: one that is made nevertheless says so, and does nothing. */

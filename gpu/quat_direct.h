@@ -1,27 +1,37 @@
 /*
- * quat_conv_direct.h - parameters of the kernels of quaternion convolutions by sixteen products
+ * quat_direct.h - parameters of the kernels of quaternion convolutions by sixteen products
  *
  * SPDX-License-Identifier: BSD-2-Clause
  *
  * Read by the C compiler and by nvcc: fixed-width types only, and the same layout for both.
  *
- * Components of channels are rows, of small, and columns, of big, of a product of real matrices
- * whose k are pixels. Both come as 64 of these (of 16 channels, or of as many groups as have room
- * there) by 64 pixels, a box of the dimensions of images. A column is that of a tap, which sees big
- * elsewhere.
+ * Images come as units: 64 components (of 16 channels) by 64 pixels, a box of their dimensions.
  */
-#ifndef HZI_GPU_QUAT_CONV_DIRECT_H
-#define HZI_GPU_QUAT_CONV_DIRECT_H
+#ifndef HZI_GPU_QUAT_DIRECT_H
+#define HZI_GPU_QUAT_DIRECT_H
 
 #include <stdint.h>
 
 #include "gpu/quat_conv_few.h"
 #include "gpu/tensor_map.h"
 
-#define HZI_QX_UNIT 64			/* components of a box */
-#define HZI_QX_PIXELS 64
-#define HZI_QX_UNIT_BYTES (HZI_QX_UNIT * HZI_QX_PIXELS * 2)
-/* A tile: boxes of small and of big; wide where there is but one of small */
+#define HZI_QD_UNIT 64			/* components of a unit */
+#define HZI_QD_PIXELS 64
+#define HZI_QD_UNIT_BYTES (HZI_QD_UNIT * HZI_QD_PIXELS * 2)
+
+/* Dimensions of boxes: the last of images first, then the other two, then images */
+struct hzi_quat_boxes {
+	int32_t boxes[4], box[4];	/* how many; pixels */
+	int32_t step[4], each[3], base[3], taps[3];
+	int32_t all;
+};
+
+/*
+ * Gradients of weights: components of channels are rows, of small, and columns, of big, of a
+ * product of real matrices whose k are pixels. A unit has as many groups as there is room for. A
+ * column is that of a tap, which sees big elsewhere. A tile: units of small and of big; wide where
+ * there is but one of small.
+ */
 #define HZI_QX_ROWS 2
 #define HZI_QX_COLUMNS 4
 #define HZI_QX_ROWS_WIDE 1
@@ -32,16 +42,9 @@
 
 /* Bytes of shared memory, with what aligns them */
 #define HZI_QX_BYTES (HZI_QX_STAGES_WIDE * (HZI_QX_ROWS_WIDE + HZI_QX_COLUMNS_WIDE) * \
-		      HZI_QX_UNIT_BYTES + 2048)
+		      HZI_QD_UNIT_BYTES + 2048)
 
-/* Dimensions of boxes: the last of images first, then the other two, then images */
-struct hzi_quat_boxes {
-	int32_t boxes[4], box[4];	/* how many; pixels */
-	int32_t step[4], each[3], base[3], taps[3];
-	int32_t all;
-};
-
-struct hzi_quat_direct {
+struct hzi_quat_direct_weights {
 	struct hzi_tensor_map small, big;
 	float *parts;			/* [split][out of all groups][tap][channel][4] */
 	struct hzi_quat_boxes b;
@@ -57,13 +60,13 @@ struct hzi_quat_direct {
 	int32_t pad_;
 };
 
-HZI_QUAT_ASSERT(sizeof(struct hzi_quat_direct) == 448, "the same layout for C and CUDA");
+HZI_QUAT_ASSERT(sizeof(struct hzi_quat_direct_weights) == 448, "the same layout for C and CUDA");
 
 /* Convolutions: a tile is 128 pixels by 64 outputs, that is 256 of their components */
 #define HZI_QY_BOXES 2
 #define HZI_QY_OUTS 64
 #define HZI_QY_STAGES 4
-#define HZI_QY_STAGE_BYTES (HZI_QY_BOXES * HZI_QX_UNIT_BYTES + 4 * HZI_QY_OUTS * 128)
+#define HZI_QY_STAGE_BYTES (HZI_QY_BOXES * HZI_QD_UNIT_BYTES + 4 * HZI_QY_OUTS * 128)
 #define HZI_QY_BYTES (HZI_QY_STAGES * HZI_QY_STAGE_BYTES + 2048)
 #define HZI_QY_THREADS 384
 #define HZI_QY_WEIGHTS 256		/* threads that make matrices of weights */
@@ -85,11 +88,17 @@ struct hzi_quat_direct_conv {
 HZI_QUAT_ASSERT(sizeof(struct hzi_quat_direct_conv) == 896, "the same layout for C and CUDA");
 
 /* The kernels by index. */
-enum hzi_quat_conv_direct_kernel {
+enum hzi_quat_direct_conv_kernel {
 #define HZ_KERNEL(name) HZI_KERNEL_##name,
-#include "quat_conv_direct.kernels.def"
+#include "quat_direct_conv.kernels.def"
 #undef HZ_KERNEL
-	HZI_QUAT_CONV_DIRECT_KERNELS
+	HZI_QUAT_DIRECT_CONV_KERNELS
+};
+enum hzi_quat_direct_weights_kernel {
+#define HZ_KERNEL(name) HZI_KERNEL_##name,
+#include "quat_direct_weights.kernels.def"
+#undef HZ_KERNEL
+	HZI_QUAT_DIRECT_WEIGHTS_KERNELS
 };
 
 #endif

@@ -1,5 +1,5 @@
 /*
- * quat_conv_direct.c - launchers of quaternion convolutions of 16 bits by sixteen products
+ * quat_direct.c - launchers of quaternion convolutions of 16 bits by sixteen products
  *
  * SPDX-License-Identifier: BSD-2-Clause
  */
@@ -7,11 +7,11 @@
 
 #include <string.h>
 
-#include "gpu/quat_conv_direct.h"
+#include "gpu/quat_direct.h"
 #include "gpu/quat_launch.h"
 #include "gpu/quat_layer.h"
 
-#define CHANNELS (HZI_QX_UNIT / 4)	/* of a unit */
+#define CHANNELS (HZI_QD_UNIT / 4)	/* of a unit */
 #define COUNT_MAX ((int64_t)1 << 30)
 #define STEP_MOST 8			/* of pixels that a box is of */
 #define BOX_MOST 256			/* pixels that it reaches over */
@@ -23,6 +23,8 @@
 #define BYTES_PER_US 6.5e6
 #define CALL_US 12			/* of launches, sums, matrices of weights */
 #define ROUND_US 3			/* of a block, until it multiplies and after it did */
+
+/* ---- Boxes ----------------------------------------------------------------------------------- */
 
 /* Strides that boxes may have: bytes of a pixel, in multiples of 16 */
 static bool strides_fit(const struct hzi_qarray *a, const int64_t *size, int64_t images)
@@ -82,8 +84,30 @@ static bool choose_boxes(const struct hzi_qpatch_args *x, int64_t images, struct
 	return least < COUNT_MAX;
 }
 
+/* Components, and pixels from the last dimension of images on; steps: of pixels of a box */
+static int map_of(struct hz_context *ctx, const char *op, struct hzi_tensor_map *map,
+		  const struct hzi_qarray *a, int64_t channels, const int64_t *size,
+		  int64_t images, const struct hzi_quat_boxes *p, const int32_t *steps)
+{
+	uint64_t sizes[5] = {(uint64_t)(8 * channels)}, strides[4];
+	uint32_t box[5] = {2 * HZI_QD_UNIT}, each[5] = {1};
+
+	for (int d = 0; d < 4; d++) {
+		const int64_t n = d < 3 ? size[2 - d] : images;
+
+		sizes[1 + d] = (uint64_t)n;
+		strides[d] = (uint64_t)(n > 1 ? 2 * a->stride[3 - d] :
+						round_up(8 * channels, 16));
+		each[1 + d] = steps ? (uint32_t)steps[d] : 1;
+		box[1 + d] = (uint32_t)(p->box[d] - 1) * each[1 + d] + 1;
+	}
+	return hzi_cuda_tensor_map_pixels(ctx, op, map, a->data, sizes, strides, box, each);
+}
+
+/* ---- Gradients of weights -------------------------------------------------------------------- */
+
 /* Pieces of pixels, so that the last round of blocks is as full as can be */
-static int64_t splits_of(const struct hz_context *ctx, const struct hzi_quat_direct *p)
+static int64_t splits_of(const struct hz_context *ctx, const struct hzi_quat_direct_weights *p)
 {
 	const int64_t tiles = (int64_t)p->sets * p->tiles_m * p->tiles_n;
 	const int64_t together = hzi_cuda_device(ctx)->multiprocessors;
@@ -103,9 +127,9 @@ static int64_t splits_of(const struct hz_context *ctx, const struct hzi_quat_dir
 	return best;
 }
 
-double hzi_quat_conv_direct_plan(const struct hz_context *ctx,
-				 const struct hzi_qconv_weights_args *a,
-				 struct hzi_quat_direct *p)
+double hzi_quat_direct_weights_plan(const struct hz_context *ctx,
+				    const struct hzi_qconv_weights_args *a,
+				    struct hzi_quat_direct_weights *p)
 {
 	const struct hzi_qpatch_args *x = &a->x;
 	const int64_t out = a->g.m, in = x->channels, most = out > in ? out : in;
@@ -113,7 +137,7 @@ double hzi_quat_conv_direct_plan(const struct hz_context *ctx,
 	int64_t rows;
 	int split;
 
-	*p = (struct hzi_quat_direct){.cluster = 1};
+	*p = (struct hzi_quat_direct_weights){.cluster = 1};
 	if (!hzi_planes_wanted(ctx, a->g.dtype, a->g.precision, &split) || split ||
 	    a->g.dtype == HZ_F32 || a->small.dtype != a->g.dtype || a->g.method != HZ_QUAT_FAST ||
 	    a->g.k == 0 || in == 0 || out == 0 || !hzi_qpatch_small(x) ||
@@ -151,7 +175,7 @@ double hzi_quat_conv_direct_plan(const struct hz_context *ctx,
 	    p->splits * x->groups * out * a->g.n > PARTS_BYTES / 16)
 		return 0;
 
-	const double tiles = (double)p->sets * p->tiles_m * p->b.all * HZI_QX_PIXELS;
+	const double tiles = (double)p->sets * p->tiles_m * p->b.all * HZI_QD_PIXELS;
 	const double high = p->wide ? HZI_QX_ROWS_WIDE : HZI_QX_ROWS;
 	const double products = tiles * high * p->units * CHANNELS * CHANNELS / PRODUCTS_PER_US;
 	const double bytes = tiles * (high * p->tiles_n + (double)p->units / p->cluster) *
@@ -162,7 +186,7 @@ double hzi_quat_conv_direct_plan(const struct hz_context *ctx,
 	return CALL_US + ROUND_US * (double)rounds + (products > bytes ? products : bytes);
 }
 
-struct hzi_quat_fold_costs hzi_quat_conv_direct_costs(const struct hzi_qconv_weights_args *a)
+struct hzi_quat_fold_costs hzi_quat_direct_weights_costs(const struct hzi_qconv_weights_args *a)
 {
 	return (struct hzi_quat_fold_costs){
 		.tap = (double)a->g.k * (double)round_up(a->g.m, CHANNELS) / PRODUCTS_PER_US,
@@ -170,35 +194,15 @@ struct hzi_quat_fold_costs hzi_quat_conv_direct_costs(const struct hzi_qconv_wei
 	};
 }
 
-size_t hzi_quat_conv_direct_bytes(const struct hzi_quat_direct *p)
+size_t hzi_quat_direct_weights_bytes(const struct hzi_quat_direct_weights *p)
 {
 	return padded((int64_t)16 * p->splits * p->groups * p->outs * p->b.taps[0] * p->b.taps[1] *
 		      p->b.taps[2] * p->channels);
 }
 
-/* Components, and pixels from the last dimension of images on; steps: of pixels of a box */
-static int map_of(struct hz_context *ctx, const char *op, struct hzi_tensor_map *map,
-		  const struct hzi_qarray *a, int64_t channels, const int64_t *size,
-		  int64_t images, const struct hzi_quat_boxes *p, const int32_t *steps)
-{
-	uint64_t sizes[5] = {(uint64_t)(8 * channels)}, strides[4];
-	uint32_t box[5] = {2 * HZI_QX_UNIT}, each[5] = {1};
-
-	for (int d = 0; d < 4; d++) {
-		const int64_t n = d < 3 ? size[2 - d] : images;
-
-		sizes[1 + d] = (uint64_t)n;
-		strides[d] = (uint64_t)(n > 1 ? 2 * a->stride[3 - d] :
-						round_up(8 * channels, 16));
-		each[1 + d] = steps ? (uint32_t)steps[d] : 1;
-		box[1 + d] = (uint32_t)(p->box[d] - 1) * each[1 + d] + 1;
-	}
-	return hzi_cuda_tensor_map_pixels(ctx, op, map, a->data, sizes, strides, box, each);
-}
-
-int hzi_quat_conv_direct(struct hz_context *ctx, const char *op,
-			 const struct hzi_qconv_weights_args *a, struct hzi_quat_direct *p,
-			 void *workspace)
+int hzi_quat_direct_weights(struct hz_context *ctx, const char *op,
+			    const struct hzi_qconv_weights_args *a,
+			    struct hzi_quat_direct_weights *p, void *workspace)
 {
 	struct hzi_launch launch = {
 		.block = {HZI_QX_THREADS}, .shared_bytes = HZI_QX_BYTES, .early = true,
@@ -215,9 +219,9 @@ int hzi_quat_conv_direct(struct hz_context *ctx, const char *op,
 			a->images, &p->b, NULL));
 	HZ_CHECK(map_of(ctx, op, &p->big, &a->x.x, a->x.groups * a->x.channels, a->x.size,
 			a->images, &p->b, p->b.step));
-	HZ_CHECK(hzi_cuda_launch(ctx, op, HZI_FAMILY_QUAT_CONV_DIRECT,
-				 (p->wide ? HZI_KERNEL_quat_conv_direct_wide_f16 :
-					    HZI_KERNEL_quat_conv_direct_f16) +
+	HZ_CHECK(hzi_cuda_launch(ctx, op, HZI_FAMILY_QUAT_DIRECT_WEIGHTS,
+				 (p->wide ? HZI_KERNEL_quat_direct_weights_wide_f16 :
+					    HZI_KERNEL_quat_direct_weights_f16) +
 					 (a->g.dtype == HZ_BF16),
 				 &launch, p, sizeof(*p)));
 	return hzi_cuda_quat_conv_few_sum(ctx, op, &sum);
@@ -248,10 +252,10 @@ static double make_conv(const struct hz_context *ctx, const struct hzi_qconv_arg
 	if (ceil_div(p->b.all, 2 * HZI_QY_BOXES) > COUNT_MAX / p->tiles_n)
 		return 0;
 	p->pairs = (int32_t)(ceil_div(p->b.all, 2 * HZI_QY_BOXES) * p->tiles_n);
-	products = (double)p->pairs * 2 * HZI_QY_BOXES * HZI_QX_PIXELS * HZI_QY_OUTS *
+	products = (double)p->pairs * 2 * HZI_QY_BOXES * HZI_QD_PIXELS * HZI_QY_OUTS *
 		   (double)(taps * p->units * CHANNELS) / PRODUCTS_PER_US;
 	bytes = ((double)p->pairs * (double)(taps * p->units) *
-		 (4 * HZI_QX_UNIT_BYTES + 4 * HZI_QY_OUTS * 128) +
+		 (4 * HZI_QD_UNIT_BYTES + 4 * HZI_QY_OUTS * 128) +
 		 8 * (double)a->g.n * (double)a->g.m) / BYTES_PER_US;
 	return CALL_US + (products > bytes ? products : bytes);
 }
@@ -265,7 +269,7 @@ double hzi_quat_direct_conv_us(const struct hz_context *ctx, const struct hzi_qc
 
 static int64_t matrix_columns(const struct hzi_quat_direct_conv *p)
 {
-	return (int64_t)p->taps * p->units * HZI_QX_UNIT;
+	return (int64_t)p->taps * p->units * HZI_QD_UNIT;
 }
 
 size_t hzi_quat_direct_conv_workspace(const struct hz_context *ctx,
@@ -309,7 +313,7 @@ int hzi_quat_direct_conv(struct hz_context *ctx, const char *op, const struct hz
 	}
 	p.plain = !g.bias && !g.pre.data && g.activation == HZ_ACT_NONE;
 	launch.grid[0] = (unsigned)ceil_div(rows / 4 * columns / 4, HZI_QY_WEIGHTS);
-	HZ_CHECK(hzi_cuda_launch(ctx, op, HZI_FAMILY_QUAT_CONV_DIRECT,
+	HZ_CHECK(hzi_cuda_launch(ctx, op, HZI_FAMILY_QUAT_DIRECT_CONV,
 				 HZI_KERNEL_quat_direct_matrix_f16 + bf16, &launch, &p,
 				 sizeof(p)));
 	HZ_CHECK(map_of(ctx, op, &p.x, &a->x.x, a->x.channels, a->x.size, a->images, &p.b,
@@ -319,9 +323,9 @@ int hzi_quat_direct_conv(struct hz_context *ctx, const char *op, const struct hz
 	launch.block[0] = HZI_QY_THREADS;
 	launch.shared_bytes = HZI_QY_BYTES;
 	launch.cluster = 2;
-	HZ_CHECK(hzi_cuda_clusters(ctx, op, HZI_FAMILY_QUAT_CONV_DIRECT,
+	HZ_CHECK(hzi_cuda_clusters(ctx, op, HZI_FAMILY_QUAT_DIRECT_CONV,
 				   HZI_KERNEL_quat_direct_conv_f16 + bf16, &launch, &clusters));
 	launch.grid[0] = (unsigned)(2 * min_of(p.pairs, clusters));
-	return hzi_cuda_launch(ctx, op, HZI_FAMILY_QUAT_CONV_DIRECT,
+	return hzi_cuda_launch(ctx, op, HZI_FAMILY_QUAT_DIRECT_CONV,
 			       HZI_KERNEL_quat_direct_conv_f16 + bf16, &launch, &p, sizeof(p));
 }

@@ -13,9 +13,6 @@
 #define LINES (HZI_FIELDS_BYTES / 128)
 #define CHUNK_LINES (HZI_BATCH_CHUNK / HZI_FIELDS_CHUNK * LINES)
 
-/* |o| 17 and 340, the most of points with that weight, are below 2^11. */
-#define MOST_OFFSET 64
-
 static const char name[] = "vlut_gemm";
 
 static const struct kernel {
@@ -97,24 +94,13 @@ static struct plan plan_of(const struct hz_context *ctx, const struct hzi_vlut_g
 	return best;
 }
 
-/* Points less o, and 16 times others beside them, are exact in f16. */
-static bool is_near(const hz_lattice *l)
-{
-	for (int i = 0; i < 4; i++) {
-		if (l->rule.offset[i] < -MOST_OFFSET || l->rule.offset[i] > MOST_OFFSET)
-			return false;
-	}
-	return true;
-}
-
 bool hzi_cuda_vlut_batch_takes(const struct hz_context *ctx, const struct hzi_vlut_gemm_args *a)
 {
 	return hzi_cuda_device(ctx)->sm == 90 && HZ_CUDA_90A &&
 	       a->vlut->route != HZ_VLUT_TABLE && hzi_cuda_vlut_fields_are(a->vlut->w, &a->w) &&
-	       is_near(a->vlut->w) && a->batch > HZI_FIELDS_BATCH && a->batch <= 1 << 20 &&
-	       a->x_dtype == HZ_F16 && a->y_dtype != HZ_S32 && (uintptr_t)a->x % 16 == 0 &&
-	       a->x_b == 1 && a->x_k % 8 == 0 && a->x_k >= a->batch && a->x_k < INT32_MAX &&
-	       a->w.k % 8 == 0;
+	       a->batch > HZI_FIELDS_BATCH && a->batch <= 1 << 20 && a->x_dtype == HZ_F16 &&
+	       a->y_dtype != HZ_S32 && (uintptr_t)a->x % 16 == 0 && a->x_b == 1 &&
+	       a->x_k % 8 == 0 && a->x_k >= a->batch && a->x_k < INT32_MAX && a->w.k % 8 == 0;
 }
 
 int hzi_cuda_vlut_batch(struct hz_context *ctx, const struct hzi_vlut_gemm_args *a)

@@ -5,6 +5,8 @@
  */
 #include <config.h>
 
+#include <stdlib.h>
+
 #include "cuda.h"
 #include "gpu/vlut_fields.h"
 #include "gpu/vlut_launch.h"
@@ -13,11 +15,20 @@
 #define MOST_K 65536		/* so that no sum of a warp leaves 32 bits */
 #define SHARED_MOST (160 << 10)	/* of a block, where k can be split */
 #define CLUSTER 8		/* splits of k, at most */
+/*
+ * Of a coordinate of o, which the policy HZ_LATTICE_WRAP does not bound: points less o, 84 at most,
+ * are bytes, and 17 times these are exact in f16.
+ */
+#define MOST_OFFSET 64
 
 bool hzi_cuda_vlut_fields(const hz_lattice *l)
 {
 	const struct hzi_lattice_rule *r = &l->rule;
 
+	for (int i = 0; i < r->embed; i++) {
+		if (abs(r->offset[i]) > MOST_OFFSET)
+			return false;
+	}
 	return r->kind == HZI_LATTICE_D && r->d == 4 && r->q == 4 && r->levels == 2 && l->leaders &&
 	       !(r->flags & HZI_LATTICE_MAPPED) && !hzi_lattice_has_t(l);
 }

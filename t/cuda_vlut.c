@@ -210,6 +210,38 @@ static void test_packed(void)
 	hz_lattice_close(l);
 }
 
+/* Of points too far from 0 for fields, rows of codes */
+static const struct packed_row far_table[] = {
+	{"far from 0, a vector", 0, HZ_F16, HZ_F32, 2000, 1,
+	 "lattice_decode_d4 vlut_x_tiles vlut_wgmma_values_16", 16, 2, 1008},
+	{"far from 0, a batch", 0, HZ_BF16, HZ_F32, 4096, 32,
+	 "lattice_decode_d4 vlut_x_most vlut_x_tiles vlut_wgmma_values_32", 32, 2, 1008},
+	{"far from 0, vectors of s8", 0, HZ_S8, HZ_S32, 64, 20, "vlut_any_s32", 1, 0, 1008},
+};
+
+static void test_far(void)
+{
+	static const int64_t offset[] = {1500, -700, 1100, 300};
+	const hz_lattice_opts o = {
+		.kind = HZ_LATTICE_D, .q = 4, .levels = 2, .offset = offset,
+	};
+	hz_lattice *l;
+	hz_vlut *v;
+	hz_coded w = {.k = 1008};
+	size_t bytes;
+
+	if (hz_lattice_open(ctx, &l, &o) || hz_vlut_open(ctx, &v, l, NULL, NULL))
+		bail("%s", hz_errmsg(ctx));
+	w.codes = hz_tensor_3d(codes, HZ_U8, HZ_CUDA, 60, 252, 2);
+	is_int(hz_vlut_pack_bytes(ctx, v, &w, &bytes), HZ_OK, "packing of points far from 0");
+	is_int((int64_t)bytes, 60 * 512, "rows are filled up to 16 bytes");
+	is_int(hz_vlut_pack(ctx, v, &w, scales), HZ_OK, "codes far from 0 are packed");
+	is_str(taken(), "vlut_pack", "by the kernel for any");
+	test_packed_rows(v, far_table, sizeof(far_table) / sizeof(*far_table));
+	hz_vlut_close(v);
+	hz_lattice_close(l);
+}
+
 static const struct packed_row octets_table[] = {
 	{"E8, a vector", 0, HZ_F16, HZ_F32, 4096, 1, "vlut_octets_1", 132, 0, 4096},
 	{"E8, a vector of few rows", 0, HZ_F32, HZ_F16, 60, 1, "vlut_octets_1", 4, 0, 1000},
@@ -290,6 +322,7 @@ static void test_all(void)
 	for (size_t i = 0; i < sizeof(table) / sizeof(*table); i++)
 		test_gemm(&table[i]);
 	test_packed();
+	test_far();
 	test_octets();
 	test_gemm2();
 	stand_in_close(ctx, HZ_CUDA, arrays, 4);

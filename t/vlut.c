@@ -553,6 +553,35 @@ static void test_splits(struct dev *dev)
 	ok(good, "%s: packed fields by many vectors, k is split", dev->name);
 }
 
+/*
+ * Packed codes of D4 so far from 0 that neither bytes nor f16 have points less o: by as many
+ * vectors as there are ways for those that are near it
+ */
+static void test_far(struct dev *dev)
+{
+	static const struct {
+		int64_t rows, batch, k;
+		int x_dtype, y_dtype;
+	} sizes[] = {
+		{1070, 1, 1008, HZ_F16, HZ_F32}, {1070, 8, 130, HZ_F16, HZ_F16},
+		{200, 40, 260, HZ_F16, HZ_F32}, {200, 40, 260, HZ_BF16, HZ_F32},
+		{70, 5, 300, HZ_F32, HZ_F32}, {70, 20, 300, HZ_S8, HZ_S32},
+		{70, 20, 300, HZ_S8, HZ_F32}, {70, 3, 300, HZ_S8, HZ_S32},
+	};
+	int good = 1;
+
+	for (int i = 0; i < (int)(sizeof(sizes) / sizeof(*sizes)); i++) {
+		const struct one o = {
+			.lattice = LATTICES - 6, .rows = sizes[i].rows, .how = PACKED,
+			.k = sizes[i].k, .batch = sizes[i].batch, .pad = 8,
+			.x_dtype = sizes[i].x_dtype, .y_dtype = sizes[i].y_dtype,
+		};
+
+		good &= run_one(dev, &o, 0);
+	}
+	ok(good, "%s: packed codes far from 0", dev->name);
+}
+
 static void test_special(struct dev *dev)
 {
 	int good = 1;
@@ -947,6 +976,7 @@ int main(void)
 		test_bytes(&devs[i]);
 		test_fields(&devs[i]);
 		test_octets(&devs[i]);
+		test_far(&devs[i]);
 		if (devs[i].device >= HZ_CUDA) {
 			test_batches(&devs[i]);
 			test_splits(&devs[i]);

@@ -210,66 +210,83 @@ static const struct rows_kernel rows_kernels[] = {
 
 #define EXCHANGE_BYTES 272	/* of shared memory for each thread's 64 values */
 
-/* Tries a segment; *done says whether it was launched. */
-static int launch_rows(const struct call *c, const struct hzi_hadamard_job *base,
-		       const struct hzi_segment *seg, bool *done)
+/* How a segment is launched by one of them */
+struct rows_launch {
+	struct hzi_hadamard_rows p;
+	struct hzi_launch launch;
+	int kernel;
+};
+
+/* false: none of them takes the segment. */
+static bool make_rows(const struct call *c, const struct hzi_hadamard_job *base,
+		      const struct hzi_segment *seg, struct rows_launch *l)
 {
 	const struct hzi_hadamard_args *t = c->t;
 	const struct dims dims = make_dims(c, seg);
-	struct hzi_hadamard_rows p = {.job = make_job(c, base, seg, &dims)};
+	struct hzi_hadamard_rows *const p = &l->p;
 	const struct rows_kernel *r;
 	const int64_t n = seg->length;
-	struct hzi_launch launch = {0};
 	int64_t tiles;
 
-	*done = false;
+	*l = (struct rows_launch){.p = {.job = make_job(c, base, seg, &dims)}};
 	if (seg->m > 1 || seg->k > ROWS_LOG2_MAX ||
-	    seg->k < (bits_of(p.job.x_dtype) == 4 || c->quantize ? 5 : 4) ||
-	    (n > 1 && (t->x_step != 1 || t->y_step != 1)) || !put_dims(&dims, n, &p))
-		return HZ_OK;
-	if (!aligned(p.job.x, seg->offset, p.job.x_dtype, (int64_t[]){p.dim[0].x, p.dim[1].x}, 2,
-		     16) ||
-	    !aligned(p.job.y, seg->offset, p.job.y_dtype, (int64_t[]){p.dim[0].y, p.dim[1].y}, 2,
-		     c->quantize ? 4 : 16) ||
-	    !whole_bytes(&t->pre, seg->offset, p.dim[0].pre, p.dim[1].pre) ||
-	    !whole_bytes(&t->post, seg->offset, p.dim[0].post, p.dim[1].post) ||
+	    seg->k < (bits_of(p->job.x_dtype) == 4 || c->quantize ? 5 : 4) ||
+	    (n > 1 && (t->x_step != 1 || t->y_step != 1)) || !put_dims(&dims, n, p))
+		return false;
+	if (!aligned(p->job.x, seg->offset, p->job.x_dtype,
+		     (int64_t[]){p->dim[0].x, p->dim[1].x}, 2, 16) ||
+	    !aligned(p->job.y, seg->offset, p->job.y_dtype,
+		     (int64_t[]){p->dim[0].y, p->dim[1].y}, 2, c->quantize ? 4 : 16) ||
+	    !whole_bytes(&t->pre, seg->offset, p->dim[0].pre, p->dim[1].pre) ||
+	    !whole_bytes(&t->post, seg->offset, p->dim[0].post, p->dim[1].post) ||
 	    (t->pre.kind && seg->k < 6))
-		return HZ_OK;
+		return false;
 	/* Codes of short rows are written as those of one tile. */
 	if (c->quantize && seg->k <= 10 &&
-	    (p.dim[1].y != n || (!p.single && p.dim[0].y != n * p.dim[1].size)))
-		return HZ_OK;
-	if (c->scale_stride && c->quantize && p.job.group_log2 == HZI_ROW) {
+	    (p->dim[1].y != n || (!p->single && p->dim[0].y != n * p->dim[1].size)))
+		return false;
+	if (c->scale_stride && c->quantize && p->job.group_log2 == HZI_ROW) {
 		if (c->group != n)
-			return HZ_OK;
-		p.job.group_log2 = seg->k;
-	} else if (c->scale_stride && !(c->quantize && p.flat)) {
+			return false;
+		p->job.group_log2 = seg->k;
+	} else if (c->scale_stride && !(c->quantize && p->flat)) {
 		/* Vectors have whole groups; dequantizing, a thread reads a scale for 32 elements.
 		 */
 		const int64_t unit = c->quantize ? c->group : 32;
 
-		if (n < 64 || (p.job.group_log2 != HZI_ROW &&
-			       (n < c->group || seg->offset % unit || p.dim[0].place % unit ||
-				p.dim[1].place % unit)))
-			return HZ_OK;
+		if (n < 64 || (p->job.group_log2 != HZI_ROW &&
+			       (n < c->group || seg->offset % unit || p->dim[0].place % unit ||
+				p->dim[1].place % unit)))
+			return false;
 	}
-	p.piece_log2 = log2_of(128 / bits_of(p.job.x_dtype));
+	p->piece_log2 = log2_of(128 / bits_of(p->job.x_dtype));
 	r = &rows_kernels[seg->k < ROWS_LOG2_MIN ? 0 : seg->k - ROWS_LOG2_MIN];
-	launch.shared_bytes = (unsigned)r->threads * EXCHANGE_BYTES;
-	if ((int64_t)launch.shared_bytes > c->device->shared_block_bytes ||
+	l->kernel = c->quantize ? r->quantize : r->kernel;
+	l->launch.shared_bytes = (unsigned)r->threads * EXCHANGE_BYTES;
+	if ((int64_t)l->launch.shared_bytes > c->device->shared_block_bytes ||
 	    (r->cluster > 1 && c->device->sm < SM_CLUSTERS))
-		return HZ_OK;
-	p.job.x = at_element(p.job.x, seg->offset, p.job.x_dtype);
-	p.job.y = at_element(p.job.y, seg->offset, p.job.y_dtype);
-	launch.block[0] = (unsigned)r->threads;
-	launch.cluster = (unsigned)r->cluster;
-	tiles = ceil_div(p.job.vectors, (int64_t)1 << (r->tile_log2 - seg->k));
-	launch.grid[0] =
+		return false;
+	p->job.x = at_element(p->job.x, seg->offset, p->job.x_dtype);
+	p->job.y = at_element(p->job.y, seg->offset, p->job.y_dtype);
+	l->launch.block[0] = (unsigned)r->threads;
+	l->launch.cluster = (unsigned)r->cluster;
+	tiles = ceil_div(p->job.vectors, (int64_t)1 << (r->tile_log2 - seg->k));
+	l->launch.grid[0] =
 		(unsigned)(min_of(ceil_div(tiles, r->tile_log2 == 11 ? 4 : 1), GRID_MAX / 8) *
 			   r->cluster);
-	*done = true;
-	return hzi_cuda_launch(c->ctx, c->op, HZI_FAMILY_HADAMARD,
-			       c->quantize ? r->quantize : r->kernel, &launch, &p, sizeof(p));
+	return true;
+}
+
+/* Tries a segment; *done says whether it was launched. */
+static int launch_rows(const struct call *c, const struct hzi_hadamard_job *base,
+		       const struct hzi_segment *seg, bool *done)
+{
+	struct rows_launch l;
+
+	*done = make_rows(c, base, seg, &l);
+	return *done ? hzi_cuda_launch(c->ctx, c->op, HZI_FAMILY_HADAMARD, l.kernel, &l.launch,
+				       &l.p, sizeof(l.p))
+		     : HZ_OK;
 }
 
 #define TRUE_ORDER_MAX 64
@@ -602,6 +619,13 @@ static int run(const struct call *c, const struct hzi_hadamard_job *base)
 		if (any_cluster(c, seg, 0) < 0)
 			return no_room(c);
 	}
+	/* What is refused leaves codes as they were: all segments go by rows, or none. */
+	for (int s = 0; s < c->t->plan.nseg && c->quantize; s++) {
+		struct rows_launch l;
+
+		if (!make_rows(c, base, &c->t->plan.seg[s], &l))
+			return launch_quantize(c, base);
+	}
 	for (int s = 0; s < c->t->plan.nseg; s++) {
 		const struct hzi_segment *seg = &c->t->plan.seg[s];
 		bool done;
@@ -609,13 +633,10 @@ static int run(const struct call *c, const struct hzi_hadamard_job *base)
 		HZ_CHECK(launch_rows(c, base, seg, &done));
 		if (!done)
 			HZ_CHECK(launch_true(c, base, seg, &done));
-		if (!done && !c->quantize)
+		if (!done)
 			HZ_CHECK(launch_columns(c, base, seg, &done));
-		if (done)
-			continue;
-		if (c->quantize)
-			return launch_quantize(c, base);
-		HZ_CHECK(launch_one(c, base, seg));
+		if (!done)
+			HZ_CHECK(launch_one(c, base, seg));
 	}
 	return HZ_OK;
 }

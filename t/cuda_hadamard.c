@@ -617,9 +617,14 @@ static void test_errors(void)
 {
 	static const struct row good = {.x = HZ_F32, .y = HZ_F16, .rows = 3, .n = 96};
 	struct row r = good;
-	void *x = device_memory(1 << 20), *y = device_memory(1 << 20), *scale = device_memory(4096);
+	void *x = device_memory(1 << 20), *y = device_memory(1 << 20), *scale = device_memory(1 << 15);
 
 	fake->reset();
+	r = (struct row){.op = QUANTIZE, .x = HZ_F16, .y = HZ_S8, .rows = 2, .n = 65568,
+			 .group = 32};
+	is_int(status_of(&r, x, y, scale), HZ_ENOTSUP, "a block of 65536 and one of 32 to codes");
+	is_int(fake->launches(), 0, "and neither was launched");
+	r = good;
 	r.n = 131072;
 	r.rows = 1;
 	is_int(status_of(&r, x, y, scale), HZ_ENOTSUP, "a block of 131072");

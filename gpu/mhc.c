@@ -366,29 +366,41 @@ static int chain(struct hz_context *ctx, struct hzi_mhc_chain_job *p)
 			      sizeof(*p));
 }
 
-/* One launch for layers that lie alike; the next goes on from the streams that it stored. */
+/*
+ * What one launch does: layers from `first` on that lie alike, from the streams that the one before
+ * it stored. Returns the layer behind them.
+ */
+static int alike(const struct hzi_mhc_recompute_args *a, int first, struct hzi_mhc_chain_job *p)
+{
+	int l = first;
+
+	*p = (struct hzi_mhc_chain_job){
+		.s = a->s, .x = first ? a->layer[first - 1].y : a->x,
+		.per = tokens_per_group(&a->s),
+	};
+	while (l < a->layers && add_layer(p, &a->layer[l]))
+		l++;
+	return l;
+}
+
 int hzi_cuda_mhc_recompute(struct hz_context *ctx, const struct hzi_mhc_recompute_args *a)
 {
-	const struct hzi_mhc_chain_job none = {
-		.s = a->s, .x = a->x, .per = tokens_per_group(&a->s),
-	};
-	struct hzi_mhc_chain_job p = none;
+	struct hzi_mhc_chain_job p;
 
 	if (a->s.tokens == 0 || a->s.channels == 0)
 		return HZ_OK;
-	for (int l = 0; l < a->layers; l++) {
-		if (add_layer(&p, &a->layer[l]))
-			continue;
+	/* What is refused leaves all streams as they were. */
+	for (int l = alike(a, 0, &p); l < a->layers; l = alike(a, l, &p)) {
 		if (!a->layer[l - 1].y.data)
 			return hzi_fail(ctx, HZ_ENOTSUP,
 					"%s: block[%d] has other strides than those before it: on "
 					"a GPU block[%d].y has to be there", chain_name, l, l - 1);
-		HZ_CHECK(chain(ctx, &p));
-		p = none;
-		p.x = a->layer[l - 1].y;
-		add_layer(&p, &a->layer[l]);
 	}
-	return p.layers > 0 ? chain(ctx, &p) : HZ_OK;
+	for (int l = 0; l < a->layers;) {
+		l = alike(a, l, &p);
+		HZ_CHECK(chain(ctx, &p));
+	}
+	return HZ_OK;
 }
 
 /* ---- Small matrices, weights ----------------------------------------------------------------- */

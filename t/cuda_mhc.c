@@ -182,6 +182,10 @@ static void test_small(void)
 	block[2].y.stride[0] *= 2;
 	is_int(hz_mhc_recompute(ctx, &o.x, 3, block), HZ_OK, "recompute of another layout");
 	is_str(taken(), "mhc_recompute_4 mhc_recompute_4", "in two");
+	block[1].u.stride[0] *= 2;
+	block[1].y.data = NULL;
+	is_int(hz_mhc_recompute(ctx, &o.x, 3, block), HZ_ENOTSUP, "without the streams between");
+	is_str(taken(), "", "no layer is done");
 	is_int(hz_mhc_diagnose(ctx, &o.a, &out), HZ_OK, "diagnose");
 	is_str(taken(), "mhc_diagnose", "its kernel");
 	is_int(hz_mhc_init(ctx, HZ_MHC_INIT_IDENTITY, 0, 1, &o.phi, &o.alpha, &o.bias, NULL), HZ_OK,

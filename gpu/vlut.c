@@ -395,20 +395,14 @@ static int gemm2_table(struct hz_context *ctx, const struct hzi_vlut_gemm2_args 
 	p.x_part = p.w_part + p.w_entries;
 	HZ_CHECK(launch(ctx, gemm2_name, HZI_KERNEL_vlut_parts,
 			ceil_div(parts_of(v), HZI_VLUT_THREADS), 1, &p, sizeof(p)));
-	for (int64_t c = 0; c < a->x.rows; c += GRID_MAX) {
-		const int64_t columns = a->x.rows - c < GRID_MAX ? a->x.rows - c : GRID_MAX;
+	for (; p.first < a->x.rows; p.first += GRID_MAX) {
+		const int64_t rest = a->x.rows - p.first;
 
 		HZ_CHECK(launch(ctx, gemm2_name,
 				a->y_dtype == HZ_S32 ? HZI_KERNEL_vlut_lookup2_s32 :
 				HZI_KERNEL_vlut_lookup2_f32,
-				ceil_div(a->w.rows, HZI_VLUT_WARPS), columns, &p, sizeof(p)));
-		p.any.x.codes = (const char *)p.any.x.codes +
-				GRID_MAX * p.any.x.row * p.any.x.code_bytes;
-		if (p.any.x.t)
-			p.any.x.t += GRID_MAX * p.any.x.t_row;
-		if (p.any.x.row_scale)
-			p.any.x.row_scale += GRID_MAX * p.any.x.row_scale_step;
-		p.any.d.y = (char *)p.any.d.y + GRID_MAX * a->y_j * element(a->y_dtype);
+				ceil_div(a->w.rows, HZI_VLUT_WARPS),
+				rest < GRID_MAX ? rest : GRID_MAX, &p, sizeof(p)));
 	}
 	return HZ_OK;
 }

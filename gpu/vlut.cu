@@ -515,7 +515,7 @@ KERNEL(vlut_parts, hzi_vlut_table2)
 
 /* The terms of one side alone: <p, o'> and <p, sub'> */
 HZ_DEVICE void side_terms(const hzi_vlut_coded &c, int64_t row, int64_t block, int64_t entries,
-			  const int32_t *whole, const float *part, int32_t &integer, float &real)
+			  const int32_t *whole, const float *part, int64_t &integer, float &real)
 {
 	int32_t weight = level_weight(c.rule, c.first);
 
@@ -524,7 +524,7 @@ HZ_DEVICE void side_terms(const hzi_vlut_coded &c, int64_t row, int64_t block, i
 	for (int m = c.first; m < c.rule.levels; m++) {
 		const uint32_t index = coded_index(c, row, block, m) % (uint32_t)entries;
 
-		integer += weight * whole[index];
+		integer += (int64_t)weight * whole[index];
 		real += (float)weight * part[index];
 		weight = (int32_t)((uint32_t)weight * (uint32_t)c.rule.q);
 	}
@@ -552,20 +552,21 @@ HZ_DEVICE void lookup2(const hzi_vlut_table2 &p)
 	const hzi_vlut_coded &w = p.any.w, &x = p.any.x;
 	const int lane = threadIdx.x % 32;
 	const int64_t row = (int64_t)blockIdx.x * HZI_VLUT_WARPS + threadIdx.x / 32;
-	const int64_t column = blockIdx.y;
-	int32_t constant = 0;
+	const int64_t column = p.first + blockIdx.y;
+	int64_t constant = 0;
 	float subs = 0;
 	S sum = 0;
 
 	if (row >= w.rows)
 		return;
 	for (int i = 0; i < w.rule.embed; i++)
-		constant += w.rule.offset[i] * x.rule.offset[i];
+		constant += (int64_t)w.rule.offset[i] * x.rule.offset[i];
 	for (int i = 0; i < w.rule.d; i++)
 		subs += w.sub[i] * x.sub[i];
 	subs -= side_constant(w, x) + side_constant(x, w);
 	for (int64_t k = lane; k < w.blocks; k += 32) {
-		int32_t ww = level_weight(w.rule, w.first), n = constant, w_whole, x_whole;
+		int32_t ww = level_weight(w.rule, w.first);
+		int64_t n = constant, w_whole, x_whole;
 		float w_part, x_part;
 
 		for (int m = w.first; m < w.rule.levels; m++) {
@@ -577,9 +578,9 @@ HZ_DEVICE void lookup2(const hzi_vlut_table2 &p)
 						   (uint32_t)p.x_entries;
 				const int64_t at = i * p.x_entries + j;
 
-				n += ww * xw * (p.table_dtype == HZ_S8 ?
-						((const int8_t *)p.table)[at] :
-						((const int16_t *)p.table)[at]);
+				n += (int64_t)ww * xw * (p.table_dtype == HZ_S8 ?
+							 ((const int8_t *)p.table)[at] :
+							 ((const int16_t *)p.table)[at]);
 				xw = (int32_t)((uint32_t)xw * (uint32_t)x.rule.q);
 			}
 			ww = (int32_t)((uint32_t)ww * (uint32_t)w.rule.q);
@@ -588,9 +589,9 @@ HZ_DEVICE void lookup2(const hzi_vlut_table2 &p)
 		side_terms(x, column, k, p.x_entries, p.x_whole, p.x_part, x_whole, x_part);
 		n -= w_whole + x_whole;
 		if constexpr (S(0.5f) == S(0))
-			sum += n;
+			sum += (S)n;
 		else
-			sum += (n * p.unit - w_part - x_part + subs) *
+			sum += ((float)n * p.unit - w_part - x_part + subs) *
 			       (w.rule.scale[coded_t(w, row, k)] *
 				x.rule.scale[coded_t(x, column, k)]);
 	}

@@ -97,6 +97,7 @@ struct hzi_vlut_table2 {
 	int32_t *w_whole, *x_whole;
 	float *w_part, *x_part;
 	int64_t w_entries, x_entries;
+	int64_t first;			/* of the rows of x that are looked up */
 	float unit;			/* of integers' products: 1, 1/2 or 1/4 */
 	int32_t table_dtype;
 };
@@ -112,7 +113,7 @@ struct hzi_vlut_pack {
 };
 
 HZI_VLUT_ASSERT(sizeof(struct hzi_vlut_coded) == 1032, "the same layout for C and CUDA");
-HZI_VLUT_ASSERT(sizeof(struct hzi_vlut_table2) == 2200, "the same layout for C and CUDA");
+HZI_VLUT_ASSERT(sizeof(struct hzi_vlut_table2) == 2208, "the same layout for C and CUDA");
 HZI_VLUT_ASSERT(sizeof(struct hzi_vlut_any2_mapped) == 20952, "the same layout for C and CUDA");
 
 /* The kernels by index. */

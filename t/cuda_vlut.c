@@ -10,6 +10,7 @@
 #include <config.h>
 
 #include "cuda_calls.h"
+#include "gpu/vlut.h"
 
 #if HZ_HAVE_CUDA
 
@@ -293,6 +294,7 @@ static void test_gemm2(void)
 	hz_coded w = {.k = 1024}, u = {.k = 1024};
 	hz_tensor whole = hz_tensor_2d(y, HZ_S32, HZ_CUDA, 640, 100);
 	hz_tensor real = hz_tensor_2d(y, HZ_F32, HZ_CUDA, 640, 100);
+	struct hzi_vlut_table2 p;
 
 	w.codes = hz_tensor_3d(codes, HZ_U8, HZ_CUDA, 640, 256, 2);
 	u.codes = hz_tensor_3d(x, HZ_U8, HZ_CUDA, 100, 256, 2);
@@ -309,6 +311,14 @@ static void test_gemm2(void)
 		bail("%s", hz_errmsg(ctx));
 	is_int(hz_vlut_gemm2(ctx, v, &w, &u, &real), HZ_OK, "both coded, by the table");
 	is_str(taken(), "vlut_parts vlut_lookup2_f32", "its kernels");
+	u.codes = hz_tensor_3d(x, HZ_U8, HZ_CUDA, 65600, 256, 2);
+	u.codes.stride[0] = 0;
+	w.codes.shape[0] = 10;
+	real = hz_tensor_2d(y, HZ_F32, HZ_CUDA, 10, 65600);
+	is_int(hz_vlut_gemm2(ctx, v, &w, &u, &real), HZ_OK, "more rows than a grid has");
+	is_str(taken(), "vlut_parts vlut_lookup2_f32 vlut_lookup2_f32", "in two launches");
+	memcpy(&p, last()->params, sizeof(p));
+	ok(p.first == 65535 && last()->grid[1] == 65, "the second of those that are left");
 	hz_vlut_close(v);
 	hz_lattice_close(l);
 }

@@ -19,7 +19,7 @@
 #include "lib/qgemm.h"
 
 #define SM_HOPPER 90
-#define ROWS_MAX ((int64_t)1 << 22)	/* of one launch: 65535 blocks of 64 along a grid */
+#define ROWS_MAX ((int64_t)65535 * 64)	/* of one launch: blocks of 64 along a grid */
 #define ROWS_SHORT 1024		/* of x, that a warp quantizes if there are many */
 #define ROWS_MANY 8		/* for a multiprocessor */
 #define SHARED_START 1024		/* to align what a kernel has in shared memory */

@@ -47,6 +47,8 @@ static const struct row {
 	{7, 9, 80000, "qgemm_few_8_u", "qgemm_any_wide_u"},
 	{7, 9, 262145, "qgemm_any_wide_u", "qgemm_any_wide_u"},
 	{100, 9, 80000, "qgemm_any_wide_u", "qgemm_any_wide_u"},
+	/* More than a grid has blocks of 64, and 100 */
+	{4194340, 9, 80000, "qgemm_any_wide_u", "qgemm_any_wide_u"},
 	/* Few tiles: they share k */
 	{128, 128, 16384, "qgemm_few_64_u", "qgemm_any_u"},
 	{512, 512, 4096, "qgemm_few_64_u", "qgemm_any_u"},

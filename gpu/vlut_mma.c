@@ -12,6 +12,7 @@
 #include "gpu/vlut_mma.h"
 
 #define SCALES_RATIO 4096.0f	/* of the largest and the smallest that f16 takes well */
+#define MOST_K (INT32_MAX / (128 * 128))	/* so that sums of points times s8 fit 32 bits */
 
 /* ---- Points as bytes ------------------------------------------------------------------------- */
 
@@ -184,7 +185,8 @@ static struct plan plan_of(const struct hz_context *ctx, const struct hzi_vlut_g
 
 	p.scaled = hzi_lattice_has_t(l) && a->y_dtype != HZ_S32;
 	if (!hzi_cuda_vlut_rows(l, w) || !hzi_cuda_vlut_bytes(l, levels, &bytes) ||
-	    (p.scaled && group_of(l, w) < 0))
+	    (p.scaled && group_of(l, w) < 0) ||
+	    (a->x_dtype == HZ_S8 && a->y_dtype != HZ_S32 && !p.scaled && w->k > MOST_K))
 		return p;
 	p.wide = bytes.wide;
 	if (p.wide && !a->vlut->words[0])

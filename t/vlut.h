@@ -23,7 +23,8 @@ static const double transform4[] = {0.5, 0.5, 0.5, 0.5, 0.5, -0.5, 0.5, -0.5,
 static const double dither8[] = {0.25, -0.125, 0.5, 0.0, 0.375, 0.0625, -0.5, 0.25};
 static const double bank[] = {0.7, 1.0, 1.4, 2.5};
 /* 0 is in none of such codes, which WRAP takes. */
-static const int64_t far4[] = {45000, -21000, 33000, 9000}, far8[] = {60, -70, 50, 30, -20, 90, 40, 10};
+static const int64_t far4[] = {45000, -21000, 33000, 9000},
+		     far8[] = {60, -70, 50, 30, -20, 90, 40, 10};
 
 static const struct {
 	const char *name;

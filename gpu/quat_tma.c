@@ -18,6 +18,7 @@
 #include "gpu/quat_tma.h"
 
 #define LINES_MAX ((int64_t)1 << 26)	/* all planes' lines are counted in 32 bits */
+#define LINES_STEP ((int64_t)1 << 22)	/* columns of B at a time, if there are more than these */
 #define K_MAX ((int64_t)1 << 22)	/* blocks of 64 along a grid */
 #define SMALL 32
 #define ITEMS 4				/* of a batch, unless each is large */
@@ -146,11 +147,13 @@ bool hzi_cuda_quat_tma_takes(const struct hz_context *ctx, const struct hzi_quat
 	int64_t items = 1;
 	int split;
 
-	if (!hzi_planes_wanted(ctx, a->dtype, a->precision, &split) || !fits(a->m, a->n, a->k) ||
-	    a->k == 0)
+	if (!hzi_planes_wanted(ctx, a->dtype, a->precision, &split) || a->k == 0)
 		return false;
+	/* No other kernel reads these, however many columns there are. */
 	if (a->packed)
 		return fits(a->m, a->k, a->k) && fits(a->m, a->k, a->m);
+	if (!fits(a->m, a->n, a->k))
+		return false;
 	if (a->precision != HZ_PRECISION_AUTO)
 		return true;
 	/* Small ones, and many of them, take less time without planes and a launch each. */
@@ -160,14 +163,37 @@ bool hzi_cuda_quat_tma_takes(const struct hz_context *ctx, const struct hzi_quat
 	       (items <= ITEMS || a->m * a->n >= ITEM_LARGE / a->k);
 }
 
+/* The columns that are done at a time, from the first on; false: there are none left. */
+static bool columns_from(const struct hzi_quat_gemm_args *a, int64_t first,
+			 struct hzi_quat_gemm_args *part)
+{
+	const int64_t size = (int64_t)hz_dtype_size(a->dtype);
+	const int64_t c_size = (int64_t)hz_dtype_size(a->c_dtype);
+
+	if (first >= a->n)
+		return false;
+	*part = *a;
+	part->n = a->n <= LINES_MAX ? a->n : min_of(a->n - first, LINES_STEP);
+	part->b.data = (char *)a->b.data + first * a->b.col * size;
+	part->c.data = (char *)a->c.data + first * a->c.col * c_size;
+	if (a->pre.data)
+		part->pre.data = (char *)a->pre.data + first * a->pre.col * c_size;
+	if (a->bias)
+		part->bias = (const char *)a->bias +
+			     first * a->bias_col * (int64_t)hz_dtype_size(a->bias_dtype);
+	return true;
+}
+
 size_t hzi_cuda_quat_tma_workspace(const struct hz_context *ctx,
 				   const struct hzi_quat_gemm_args *a)
 {
+	struct hzi_quat_gemm_args part;
 	struct plan p;
 	int split;
 
 	hzi_planes_wanted(ctx, a->dtype, a->precision, &split);
-	p = plan_of(a, split);
+	columns_from(a, 0, &part);
+	p = plan_of(&part, split);
 	return (a->packed ? 0 : hzi_planes_room(&p.a)) + hzi_planes_room(&p.b);
 }
 
@@ -304,7 +330,7 @@ static int multiply(struct hz_context *ctx, const struct hzi_quat_gemm_args *a,
 			       across ? f->kernel_across : f->kernel, &launch, &p, sizeof(p));
 }
 
-int hzi_cuda_quat_tma(struct hz_context *ctx, const struct hzi_quat_gemm_args *a)
+static int multiply_all(struct hz_context *ctx, const struct hzi_quat_gemm_args *a)
 {
 	const int64_t pack_bytes =
 		a->packed ? hzi_quat_pack_bytes(a->layout, a->dtype, a->packed_t ? a->k : a->m,
@@ -357,5 +383,14 @@ int hzi_cuda_quat_tma(struct hz_context *ctx, const struct hzi_quat_gemm_args *a
 		b_last = b_offset;
 		first = false;
 	} while (next_index(index, a->shape, a->ndim));
+	return HZ_OK;
+}
+
+int hzi_cuda_quat_tma(struct hz_context *ctx, const struct hzi_quat_gemm_args *a)
+{
+	struct hzi_quat_gemm_args part;
+
+	for (int64_t first = 0; columns_from(a, first, &part); first += part.n)
+		HZ_CHECK(multiply_all(ctx, &part));
 	return HZ_OK;
 }

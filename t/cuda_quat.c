@@ -243,6 +243,38 @@ static void test_packed(void)
 	is_str(taken(), "quat_planes quat_simt_fast", "planes of it from the packed ones");
 }
 
+/* What is packed for Hopper its kernels alone can read: more columns than they take go in turns. */
+static void test_packed_columns(void)
+{
+	const int64_t n = ((int64_t)1 << 26) + 5;
+	char *const far = (char *)((uintptr_t)1 << 44);	/* C is larger than a, b, c, d */
+	const hz_tensor x = hz_tensor_3d(a, HZ_F16, HZ_CUDA, 1, 4, 4);
+	const hz_tensor y = hz_tensor_3d(far, HZ_F16, HZ_CUDA, 1, n, 4);
+	hz_tensor w = hz_tensor_3d(b, HZ_F16, HZ_CUDA, 4, n, 4);
+	hz_quat_gemm_opts o = {.method = HZ_QUAT_FAST};
+	const struct fakecuda_launch *l;
+	hz_packed packed;
+	size_t bytes, need;
+	long before;
+
+	is_int(hz_quat_gemm_pack_bytes(ctx, &x, &o, &bytes), HZ_OK, "the bytes of a small A");
+	is_int(hz_quat_gemm_pack(ctx, &x, d, bytes, &packed, &o), HZ_OK, "packs it");
+	o.packed = &packed;
+	w.stride[0] = 4;
+	w.stride[1] = 0;
+	is_int(hz_quat_gemm_workspace(ctx, NULL, &w, &y, &o, &need), HZ_OK, "its workspace");
+	is_int(hz_set_workspace(ctx, far - need / 64 * 64 - 64, need), HZ_OK, "%lld bytes",
+	       (long long)need);
+	before = fake->launches();
+	is_int(hz_quat_gemm(ctx, NULL, &w, &y, &o), HZ_OK, "2^26 columns and 5");
+	is_int(fake->launches() - before, 2 * 17, "in 17 turns");
+	taken();
+	l = last();
+	is_str(l->kernel, "quat_tma_once", "the last");
+	is_int(l->grid[0], l->cluster, "of a tile");
+	hz_set_workspace(ctx, NULL, 0);
+}
+
 /* A batch shares launches; operands that all items have in common are put in planes once. */
 static void test_batch(void)
 {
@@ -690,6 +722,7 @@ static void test_all(void)
 	test_norm();
 	test_pool_2d();
 	if (HZ_CUDA_90A) {
+		test_packed_columns();
 		test_tiles();
 		test_conv();
 		test_conv_split();

@@ -224,8 +224,9 @@ HZ_DEVICE void store(const hzi_quat_conv &p, const int64_t *to_of, const int64_t
 
 			if (KIND == HZI_QC_ANY) {
 				if (there)
-					quat_finish_row(out, begin, pre_of[8 * j + 2 * (lane & 3) + e],
-					       row + 8 * h, q);
+					quat_finish_row(out, begin,
+							pre_of[8 * j + 2 * (lane & 3) + e],
+							row + 8 * h, q);
 				continue;
 			}
 			if (KIND == HZI_QC_USUAL)

@@ -235,8 +235,8 @@ HZ_DEVICE void quat_finish(const hzi_quat_out &o, int64_t c, int64_t pre, int64_
 }
 
 /* The same of a pixel, apart: there would be many copies of it, which take time to fetch. */
-[[maybe_unused]] static __device__ __noinline__ void quat_finish_row(const hzi_quat_out &o, int64_t c,
-								     int64_t pre, int row, quat t)
+[[maybe_unused]] static __device__ __noinline__ void
+quat_finish_row(const hzi_quat_out &o, int64_t c, int64_t pre, int row, quat t)
 {
 	quat_finish(o, c, pre, row, 0, t);
 }

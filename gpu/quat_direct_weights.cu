@@ -76,13 +76,9 @@ HZ_DEVICE void load(const hzi_quat_direct_weights &p, memory<WIDE> &s, const wor
 
 	for (int i = w.begin; i < w.end; i++) {
 		const uint32_t full = shared_address(&s.full[ring.at]);
-		int at[4], rest = i;
+		int at[4];
 
-#pragma unroll
-		for (int d = 0; d < 4; d++) {
-			at[d] = rest % p.b.boxes[d] * p.b.box[d];
-			rest /= p.b.boxes[d];
-		}
+		place_of_box(p.b, i, at);
 		barrier_wait(shared_address(&s.empty[ring.at]), ring.parity ^ 1);
 		barrier_expect(full, (ROWS + w.units) * UNIT_BYTES);
 #pragma unroll

@@ -233,67 +233,39 @@ static void test_conv(struct dev *dev)
 }
 
 /*
- * Channels that fill tiles of matrix units, and sizes around those of tiles: y; dx, which is the
- * other convolution of dy; and dw. Sums of as many terms say what their magnitudes are by
- * themselves. in: the layout of x and dy; channels: multiples of unit.
+ * Channels that fill tiles of matrix units: y; dx, which is the other convolution of dy; and dw.
+ * Sums of as many terms say what their magnitudes are by themselves. in: the layout of x and dy.
  */
-static int wide_conv(struct dev *dev, int dtype, int nd, int in, int unit)
+static int wide_case(struct dev *dev, int dtype, int nd, struct model *g, hz_quat_conv_opts o,
+		     int in, int with_bias, int with_pre)
 {
-	hz_quat_conv_opts o = { .side = (int)rnd_below(&rnd, 2), .method = HZ_QUAT_FAST,
-				.activation = rnd_below(&rnd, 2) ? 0 : (int)rnd_below(&rnd, 9),
-				.slope = 0.5, .flags = rnd_below(&rnd, 4) ? 0 : HZ_QUAT_XYZW };
-	struct model g = { .batch = 1 + (in == BACKWARDS) + rnd_below(&rnd, 3),
-			   .groups = 1 + rnd_below(&rnd, 2), .taps = { 1, 1, 1 },
-			   .step = { 1, 1, 1 }, .dil = { 1, 1, 1 }, .big = { 1, 1, 1 },
-			   .small = { 1, 1, 1 } }, ref;
-	const int with_bias = (int)rnd_below(&rnd, 2), with_pre = (int)rnd_below(&rnd, 2);
-	const int points = rnd_below(&rnd, 4) == 0;
+	const int64_t channels = g->transposed ? g->ci : g->co;
 	int xyzw = (o.flags & HZ_QUAT_XYZW) != 0, good, d;
-	int64_t xs[5], ys[5], ws[5], channels;
 	struct tensor x, w, b = { 0 }, y, pre = { 0 }, dy, dx, dw;
+	int64_t xs[5], ys[5], ws[5];
+	struct model ref;
 	size_t bytes;
 
-	g.ci = g.groups * ((30 + rnd_below(&rnd, 40)) / unit * unit);
-	g.co = g.groups * ((32 + rnd_below(&rnd, 40)) / unit * unit);
-	if (rnd_below(&rnd, 4) == 0) {	/* as few as first layers have */
-		g.groups = 1;
-		g.ci = 1 + rnd_below(&rnd, 5);
-	} else if (rnd_below(&rnd, 3) == 0) {	/* several groups in a tile */
-		if (rnd_below(&rnd, 2))
-			unit = 8;
-		g.groups = 2 + rnd_below(&rnd, 8);
-		g.ci = g.groups * ((8 + rnd_below(&rnd, 16)) / unit * unit);
-		g.co = g.groups * ((8 + rnd_below(&rnd, 16)) / unit * unit);
-	}
-	g.transposed = (int)rnd_below(&rnd, 2);
-	o.flags |= g.transposed ? HZ_QUAT_TRANSPOSED : 0;
-	o.groups = (int32_t)g.groups;
-	xs[0] = ys[0] = g.batch;
-	ws[0] = g.co;
+	o.flags |= g->transposed ? HZ_QUAT_TRANSPOSED : 0;
+	o.groups = (int32_t)g->groups;
+	xs[0] = ys[0] = g->batch;
+	ws[0] = g->co;
 	for (d = 3 - nd; d < 3; d++) {
-		int64_t span;
+		const int64_t span = (g->taps[d] - 1) * g->dil[d] + 1;
 
-		g.big[d] = nd == 1 ? 20 + rnd_below(&rnd, 160) : nd == 2 ? 8 + rnd_below(&rnd, 10) :
-			   3 + rnd_below(&rnd, 3);
-		g.taps[d] = points ? 1 : 1 + rnd_below(&rnd, nd == 3 ? 3 : 5);
-		g.step[d] = rnd_below(&rnd, 2) ? 1 : 1 + rnd_below(&rnd, 3);
-		g.dil[d] = rnd_below(&rnd, 2) ? 1 : 1 + rnd_below(&rnd, 3);
-		g.pad[d] = rnd_below(&rnd, 4);
-		span = (g.taps[d] - 1) * g.dil[d] + 1;
-		while (g.big[d] + 2 * g.pad[d] < span)
-			g.big[d]++;
-		g.small[d] = (g.big[d] + 2 * g.pad[d] - span) / g.step[d] + 1;
-		xs[d + nd - 2] = g.transposed ? g.small[d] : g.big[d];
-		ys[d + nd - 2] = g.transposed ? g.big[d] : g.small[d];
-		ws[d + nd - 2] = g.taps[d];
-		o.stride[d + nd - 3] = g.step[d];
-		o.dilation[d + nd - 3] = g.dil[d];
-		o.pad[d + nd - 3] = g.pad[d];
+		while (g->big[d] + 2 * g->pad[d] < span)
+			g->big[d]++;
+		g->small[d] = (g->big[d] + 2 * g->pad[d] - span) / g->step[d] + 1;
+		xs[d + nd - 2] = g->transposed ? g->small[d] : g->big[d];
+		ys[d + nd - 2] = g->transposed ? g->big[d] : g->small[d];
+		ws[d + nd - 2] = g->taps[d];
+		o.stride[d + nd - 3] = g->step[d];
+		o.dilation[d + nd - 3] = g->dil[d];
+		o.pad[d + nd - 3] = g->pad[d];
 	}
-	channels = g.transposed ? g.ci : g.co;
-	xs[1 + nd] = g.transposed ? g.co : g.ci;
+	xs[1 + nd] = g->transposed ? g->co : g->ci;
 	ys[1 + nd] = channels;
-	ws[1 + nd] = g.ci / g.groups;
+	ws[1 + nd] = g->ci / g->groups;
 	x = quats(dev, dtype, nd + 2, xs, in, xyzw, 1);
 	w = quats(dev, dtype, nd + 2, ws, layout(), xyzw, 0.05);
 	y = quats(dev, dtype, nd + 2, ys, output_layout(), xyzw, 0);
@@ -306,7 +278,7 @@ static int wide_conv(struct dev *dev, int dtype, int nd, int in, int unit)
 		pre = quats(dev, dtype, nd + 2, ys, output_layout(), xyzw, 0);
 		o.pre = &pre.view;
 	}
-	ref = g;
+	ref = *g;
 	ref.act = o.activation;
 	ref.slope = o.slope;
 	ref.right = o.side;
@@ -335,7 +307,7 @@ static int wide_conv(struct dev *dev, int dtype, int nd, int in, int unit)
 	good = good && near(&dw, ref.dw, "dw");
 	free(ref.dw);
 	ref.dw = NULL;
-	ref.transposed = !g.transposed;
+	ref.transposed = !g->transposed;
 	ref.act = HZ_ACT_NONE;
 	ref.ny = dx.n;
 	ref.x = dy.v;
@@ -347,17 +319,55 @@ static int wide_conv(struct dev *dev, int dtype, int nd, int in, int unit)
 		diag("%s: %s, %d dimensions, images %lld, big %lld %lld %lld, taps %lld %lld %lld, "
 		     "stride %lld %lld %lld, pad %lld %lld %lld, dilation %lld %lld %lld, "
 		     "channels %lld to %lld, groups %lld, side %d, flags %#x, bias %d, pre %d",
-		     dev->name, hz_dtype_name(dtype), nd, (long long)g.batch,
-		     (long long)g.big[0], (long long)g.big[1], (long long)g.big[2],
-		     (long long)g.taps[0], (long long)g.taps[1], (long long)g.taps[2],
-		     (long long)g.step[0], (long long)g.step[1], (long long)g.step[2],
-		     (long long)g.pad[0], (long long)g.pad[1], (long long)g.pad[2],
-		     (long long)g.dil[0], (long long)g.dil[1], (long long)g.dil[2],
-		     (long long)g.ci, (long long)g.co, (long long)g.groups, o.side, o.flags,
+		     dev->name, hz_dtype_name(dtype), nd, (long long)g->batch,
+		     (long long)g->big[0], (long long)g->big[1], (long long)g->big[2],
+		     (long long)g->taps[0], (long long)g->taps[1], (long long)g->taps[2],
+		     (long long)g->step[0], (long long)g->step[1], (long long)g->step[2],
+		     (long long)g->pad[0], (long long)g->pad[1], (long long)g->pad[2],
+		     (long long)g->dil[0], (long long)g->dil[1], (long long)g->dil[2],
+		     (long long)g->ci, (long long)g->co, (long long)g->groups, o.side, o.flags,
 		     with_bias, with_pre);
 	drop(&x), drop(&w), drop(&b), drop(&y), drop(&pre), drop(&dy), drop(&dx), drop(&dw);
 	free(ref.y);
 	return good;
+}
+
+/* Sizes around those of tiles; channels: multiples of unit */
+static int wide_conv(struct dev *dev, int dtype, int nd, int in, int unit)
+{
+	hz_quat_conv_opts o = { .side = (int)rnd_below(&rnd, 2), .method = HZ_QUAT_FAST,
+				.activation = rnd_below(&rnd, 2) ? 0 : (int)rnd_below(&rnd, 9),
+				.slope = 0.5, .flags = rnd_below(&rnd, 4) ? 0 : HZ_QUAT_XYZW };
+	struct model g = { .batch = 1 + (in == BACKWARDS) + rnd_below(&rnd, 3),
+			   .groups = 1 + rnd_below(&rnd, 2), .taps = { 1, 1, 1 },
+			   .step = { 1, 1, 1 }, .dil = { 1, 1, 1 }, .big = { 1, 1, 1 },
+			   .small = { 1, 1, 1 } };
+	const int with_bias = (int)rnd_below(&rnd, 2), with_pre = (int)rnd_below(&rnd, 2);
+	const int points = rnd_below(&rnd, 4) == 0;
+	int d;
+
+	g.ci = g.groups * ((30 + rnd_below(&rnd, 40)) / unit * unit);
+	g.co = g.groups * ((32 + rnd_below(&rnd, 40)) / unit * unit);
+	if (rnd_below(&rnd, 4) == 0) {	/* as few as first layers have */
+		g.groups = 1;
+		g.ci = 1 + rnd_below(&rnd, 5);
+	} else if (rnd_below(&rnd, 3) == 0) {	/* several groups in a tile */
+		if (rnd_below(&rnd, 2))
+			unit = 8;
+		g.groups = 2 + rnd_below(&rnd, 8);
+		g.ci = g.groups * ((8 + rnd_below(&rnd, 16)) / unit * unit);
+		g.co = g.groups * ((8 + rnd_below(&rnd, 16)) / unit * unit);
+	}
+	g.transposed = (int)rnd_below(&rnd, 2);
+	for (d = 3 - nd; d < 3; d++) {
+		g.big[d] = nd == 1 ? 20 + rnd_below(&rnd, 160) : nd == 2 ? 8 + rnd_below(&rnd, 10) :
+			   3 + rnd_below(&rnd, 3);
+		g.taps[d] = points ? 1 : 1 + rnd_below(&rnd, nd == 3 ? 3 : 5);
+		g.step[d] = rnd_below(&rnd, 2) ? 1 : 1 + rnd_below(&rnd, 3);
+		g.dil[d] = rnd_below(&rnd, 2) ? 1 : 1 + rnd_below(&rnd, 3);
+		g.pad[d] = rnd_below(&rnd, 4);
+	}
+	return wide_case(dev, dtype, nd, &g, o, in, with_bias, with_pre);
 }
 
 /*
@@ -422,6 +432,47 @@ static void test_wide_conv(struct dev *dev)
 			ok(good, "%s: convolutions of many channels in %d dimensions, %s",
 			   dev->name, nd, hz_dtype_name(types[t]));
 		}
+	}
+}
+
+/*
+ * What random shapes are too small for: pixels enough for kernels that are not worth it before, by
+ * odd channels in a group, so that of 16 bits not every group begins at 16 bytes; and more taps
+ * than planes of gradients have room for.
+ */
+static void test_large_conv(struct dev *dev)
+{
+	static const struct model shapes[] = {
+		{ .batch = 8, .big = { 1, 56, 56 }, .taps = { 1, 1, 1 }, .step = { 1, 1, 1 },
+		  .ci = 34, .co = 34, .groups = 2 },
+		{ .batch = 8, .big = { 1, 56, 112 }, .taps = { 1, 1, 1 }, .step = { 1, 1, 2 },
+		  .ci = 36, .co = 68, .groups = 4 },
+		{ .batch = 8, .big = { 1, 56, 112 }, .taps = { 1, 1, 2 }, .step = { 1, 1, 2 },
+		  .ci = 34, .co = 36, .groups = 2 },
+		{ .batch = 2, .big = { 1, 16, 15 }, .taps = { 1, 12, 12 }, .step = { 1, 1, 1 },
+		  .ci = 64, .co = 64, .groups = 2 },
+		{ .batch = 1, .big = { 1, 14, 13 }, .taps = { 1, 12, 12 }, .step = { 1, 1, 1 },
+		  .ci = 128, .co = 128, .groups = 1 },
+		{ .batch = 2, .big = { 1, 16, 15 }, .taps = { 1, 12, 12 }, .step = { 1, 1, 1 },
+		  .ci = 66, .co = 64, .groups = 2 },
+	};
+	int dtype, i;
+
+	if (dev->device < HZ_CUDA || tap_quick())
+		return;
+	for (dtype = HZ_F16; dtype <= HZ_BF16; dtype++) {
+		int good = 1;
+
+		for (i = 0; i < (int)(sizeof(shapes) / sizeof(*shapes)); i++) {
+			hz_quat_conv_opts o = { .side = i % 2, .method = HZ_QUAT_FAST };
+			struct model g = shapes[i];
+			int d;
+
+			for (d = 0; d < 3; d++)
+				g.small[d] = g.dil[d] = 1;
+			good &= wide_case(dev, dtype, 2, &g, o, AOS, i % 2, 0);
+		}
+		ok(good, "%s: large convolutions, %s", dev->name, hz_dtype_name(dtype));
 	}
 }
 
@@ -535,6 +586,7 @@ int main(void)
 	for (i = 0; i < ndevs; i++) {
 		test_conv(&devs[i]);
 		test_wide_conv(&devs[i]);
+		test_large_conv(&devs[i]);
 		if (i == 0 || devs[i].device >= HZ_CUDA)
 			test_few_channels(&devs[i]);
 		test_conv_of_scales(&devs[i]);

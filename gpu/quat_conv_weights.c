@@ -269,33 +269,51 @@ static double planes_us(const struct hzi_qconv_weights_args *a)
 	return CALL_US + (double)a->g.k * (LINE_US * (m + grids * n) + products);
 }
 
-/* By sixteen products where that is faster, taps of *a being channels or not likewise */
-static bool make_direct(const struct hz_context *ctx, const struct hzi_qconv_weights_args *a,
-			struct hzi_qconv_weights_args *folded, struct plan *plan)
+static double by_planes(const struct hz_context *ctx, const struct hzi_qconv_weights_args *a,
+			struct plan *plan)
 {
-	const struct hzi_quat_fold_costs costs = hzi_quat_direct_weights_costs(a);
+	return make_plan(ctx, a, plan) ? planes_us(a) : 0;
+}
+
+static double by_sixteen(const struct hz_context *ctx, const struct hzi_qconv_weights_args *a,
+			 struct plan *plan)
+{
+	return hzi_quat_direct_weights_plan(ctx, a, &plan->direct);
+}
+
+/*
+ * What a way is expected to take, in us, with taps of *a as channels where that is faster, or
+ * without; 0: it takes neither. folded->x.x.data is to be set.
+ */
+static double make_folded(const struct hz_context *ctx, const struct hzi_qconv_weights_args *a,
+			  const struct hzi_quat_fold_costs *costs,
+			  double (*way)(const struct hz_context *,
+					const struct hzi_qconv_weights_args *, struct plan *),
+			  struct hzi_qconv_weights_args *folded, struct plan *plan)
+{
 	double us;
 
 	*folded = *a;
-	plan->fold_bytes = hzi_quat_conv_fold_of(&a->x, a->images, &costs, &plan->fold,
-						 &folded->x);
+	plan->fold_bytes = hzi_quat_conv_fold_of(&a->x, a->images, costs, &plan->fold, &folded->x);
 	do {
-		us = hzi_quat_direct_weights_plan(ctx, folded, &plan->direct);
+		us = way(ctx, folded, plan);
 	} while (us == 0 && hzi_quat_conv_unfold(&a->x, &folded->x, &plan->fold_bytes));
-	/* With taps as channels it always was. */
-	plan->is_direct = us > 0 && (plan->fold_bytes || us < planes_us(a));
-	return plan->is_direct;
+	return us;
 }
 
-/* The same, with taps of *a as channels where that is faster; folded->x.x.data is to be set. */
-static bool make_folded(const struct hz_context *ctx, const struct hzi_qconv_weights_args *a,
-			struct hzi_qconv_weights_args *folded, struct plan *plan)
+/* The faster way; false: there is none. */
+static bool choose(const struct hz_context *ctx, const struct hzi_qconv_weights_args *a,
+		   struct hzi_qconv_weights_args *folded, struct plan *plan)
 {
 	const double rows = (double)a->g.k * (double)round_up(a->g.m, HZI_QW_TILE);
-	struct hzi_quat_fold_costs costs;
+	struct hzi_quat_fold_costs costs = hzi_quat_direct_weights_costs(a);
+	const double us = make_folded(ctx, a, &costs, by_sixteen, folded, plan);
+	struct hzi_qconv_weights_args one = *a;
 	int split;
 
-	if (make_direct(ctx, a, folded, plan))
+	/* With taps as channels sixteen products always were faster. */
+	plan->is_direct = us > 0 && (plan->fold_bytes || us < planes_us(a));
+	if (plan->is_direct)
 		return true;
 	if (!hzi_planes_wanted(ctx, a->g.dtype, a->g.precision, &split))
 		return false;
@@ -305,14 +323,14 @@ static bool make_folded(const struct hz_context *ctx, const struct hzi_qconv_wei
 		.unit = HZI_QW_TILE,
 		.set = split ? 0 : HZI_QW_RUNS * HZI_QW_RUN,
 	};
+	if (make_folded(ctx, a, &costs, by_planes, folded, plan) > 0)
+		return true;
+	/* Where planes are too many, of all groups and of each by itself, pixels as they lie do. */
+	one.x.groups = 1;
+	plan->is_direct = us > 0 && (a->x.groups == 1 ||
+				     make_folded(ctx, &one, &costs, by_planes, folded, plan) == 0);
 	*folded = *a;
-	plan->fold_bytes = hzi_quat_conv_fold_of(&a->x, a->images, &costs, &plan->fold,
-						 &folded->x);
-	do {
-		if (make_plan(ctx, folded, plan))
-			return true;
-	} while (hzi_quat_conv_unfold(&a->x, &folded->x, &plan->fold_bytes));
-	return false;
+	return plan->is_direct;
 }
 
 /* Where everything is in the workspace; what it takes */
@@ -355,7 +373,7 @@ size_t hzi_cuda_quat_conv_weights_workspace(const struct hz_context *ctx,
 
 	if (hzi_cuda_quat_conv_few_weights_takes(a))
 		return hzi_cuda_quat_conv_few_weights_workspace(ctx, a);
-	return make_folded(ctx, a, &folded, &plan) ? place(&plan, a->images, NULL) : 0;
+	return choose(ctx, a, &folded, &plan) ? place(&plan, a->images, NULL) : 0;
 }
 
 static struct hzi_qarray images_from(const struct hzi_qarray *a, int64_t first)
@@ -430,16 +448,15 @@ int hzi_cuda_quat_conv_weights(struct hz_context *ctx, const char *op,
 
 	if (hzi_cuda_quat_conv_few_weights_takes(given))
 		return hzi_cuda_quat_conv_few_weights(ctx, op, given);
-	if (!make_folded(ctx, given, &folded, &plan))
+	if (!choose(ctx, given, &folded, &plan))
 		return hzi_fail(ctx, HZ_ENOTSUP, HZI_QUAT_CONV_NOT_ONE, op);
 	place(&plan, a->images, ctx->workspace);
 	if (plan.fold_bytes) {
 		folded.x.x.data = plan.fold.out;
 		HZ_CHECK(hzi_quat_conv_fold(ctx, op, &plan.fold, plan.fold.out));
 	}
-	if (plan.is_direct) {
+	if (plan.is_direct)
 		return hzi_quat_direct_weights(ctx, op, a, &plan.direct, ctx->workspace);
-	}
 	f.parts = plan.p.parts;
 	f.parts_count = (int32_t)(ceil_div(a->images, plan.images) * plan.p.splits * plan.p.pairs);
 	f.rows = plan.p.rows;

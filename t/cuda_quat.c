@@ -595,6 +595,34 @@ static void test_conv_odd_groups(void)
 	ok(!strstr(taken(), "quat_direct_weights"), "neither as pixels lie");
 }
 
+/* More taps than planes have room for: as pixels lie, all groups at once */
+static void test_conv_many_taps(void)
+{
+	static const int64_t channels[][2] = {{128, 1}, {64, 2}};
+
+	for (int i = 0; i < 2; i++) {
+		const int64_t n = channels[i][0], groups = channels[i][1];
+		const int64_t xs[] = {2, 40, 40, n, 4}, ys[] = {2, 29, 29, n, 4};
+		const int64_t ws[] = {n, 12, 12, n / groups, 4};
+		const hz_tensor x = hz_tensor_nd(a, HZ_F16, HZ_CUDA, 5, xs);
+		const hz_tensor w = hz_tensor_nd(b, HZ_F16, HZ_CUDA, 5, ws);
+		const hz_tensor y = hz_tensor_nd(c, HZ_F16, HZ_CUDA, 5, ys);
+		const hz_tensor dw = hz_tensor_nd(d, HZ_F16, HZ_CUDA, 5, ws);
+		const hz_quat_conv_opts o = {.groups = (int32_t)groups};
+		size_t bytes;
+
+		is_int(hz_quat_conv_bwd_workspace(ctx, &x, &w, NULL, &y, NULL, &dw, NULL, &o,
+						  &bytes), HZ_OK, "a workspace");
+		/* Sums, and their parts */
+		ok(bytes < (size_t)96 << 20, "of %zu bytes", bytes);
+		is_int(hz_reserve(ctx, bytes), HZ_OK, "which there is");
+		is_int(hz_quat_conv_bwd(ctx, &x, &w, NULL, &y, NULL, &dw, NULL, &o), HZ_OK,
+		       "the gradient of weights of 12 x 12 taps, %d groups", (int)groups);
+		is_str(taken(), "quat_direct_weights_f16 quat_conv_few_sum quat_map_copy",
+		       "its kernels");
+	}
+}
+
 /* A step whose workspace is 0 is none: one that is made nevertheless says so, and does nothing. */
 static void test_conv_refused(void)
 {
@@ -728,6 +756,7 @@ static void test_all(void)
 		test_conv_split();
 		test_conv_tiles();
 		test_conv_direct();
+		test_conv_many_taps();
 		test_conv_refused();
 	}
 	test_conv_few();

@@ -53,9 +53,9 @@ bool hzi_cuda_vlut_scales(const hz_lattice *l, const struct hzi_coded *w,
 			  struct hzi_vlut_scales *s);
 
 /*
- * Packed D4 of q = 4 with two levels and one scale (vlut_fields.c): whether a lattice is packed so;
- * whether a matrix is, with all levels and nothing to subtract; bytes, chunks of a row, packing;
- * and products by few vectors, or as many as there are in turns.
+ * Packed D4 of q = 4 with two levels, one scale and o near 0 (vlut_fields.c): whether a lattice is
+ * packed so; whether a matrix is, with all levels and nothing to subtract; bytes, chunks of a row,
+ * packing; and products by few vectors, or as many as there are in turns.
  */
 bool hzi_cuda_vlut_fields(const hz_lattice *l);
 bool hzi_cuda_vlut_fields_are(const hz_lattice *l, const struct hzi_coded *w);

@@ -464,6 +464,13 @@ is "$(tail_of mr.npy 32 f4) $(tail_of mb.npy 32 f4)" \
 	"0.5 1 1.5 2 0.5 1 1.5 2 7.5 5 0 0 0 0 0 0" "dx and dbias"
 good "mhc_head" $cpu mhc_head x=x.npy phi=z28.npy alpha=z1.npy bias=z2.npy h=mu.npy preset=paper
 is "$(tail_of mu.npy 16 f4)" "2.5 2.5 2.5 2.5" "half of each"
+npy x212.npy "$(header '<f4' '2, 1, 2')" "$f1$f2$f3$f4"
+npy phi12.npy "$(header '<f4' '1, 2')" "$f1$f2"
+npy one.npy "$(header '<f4' '1,')" "$f1"
+good "mhc_head sequences=" $cpu mhc_head x=x212.npy phi=phi12.npy alpha=one.npy bias=z1.npy \
+	preset=paper sequences=1 h=mu.npy
+is "$(tail_of mu.npy 16 f4 | awk '{ printf "%.3f %.3f %.3f %.3f", $1, $2, $3, $4 }')" \
+	"0.958 1.917 2.875 3.834" "by the mean of two tokens"
 good "mhc_post_pre" $cpu mhc_post_pre x=x.npy f=v4.npy q=p2.npy a=sq2.npy phi=z88.npy \
 	alpha=z3.npy bias=z8.npy preset=paper y=my.npy p_next=mp.npy u=mu.npy
 is "$(tail_of my.npy 32 f4) $(tail_of mu.npy 16 f4)" "10 10 10 10 21 22 23 24 15.5 16 16.5 17" \

@@ -250,27 +250,29 @@ static int weight_gradients(struct job *job)
 /* ---- Calls ----------------------------------------------------------------------------------- */
 
 /*
- * A call's sequences are those of the gradients of coefficients: where none is given, of one that
- * is 0, which is released by free_device() and free().
+ * A call's sequences are those of its coefficients, or of their gradients. Where it has none it gets
+ * zeros as p, which free_zeros() releases.
  */
-static int zero_gradient(hz_context *ctx, struct job *job, hz_mhc_grads *g, hz_tensor *host,
-			 hz_tensor *zero)
+static int make_zeros(hz_context *ctx, struct job *job, hz_tensor *host, hz_tensor *zeros)
 {
 	struct sets s;
 	int64_t shape[2];
 
-	*host = *zero = (hz_tensor){0};
-	if (g->dp || g->dq || g->da || view_of(job, "saved") || find_sets(job, "x", &s) ||
-	    !s.shared)
+	if (find_sets(job, "x", &s) || !s.shared)
 		return HZ_OK;
 	shape[0] = s.leading[0];
 	shape[1] = s.n;
 	*host = hz_tensor_nd(NULL, HZ_F32, HZ_CPU, 2, shape);
 	host->data = calloc((size_t)(shape[0] * shape[1]) + 1, sizeof(float));
-	if (!host->data)
-		return HZ_ENOMEM;
-	g->dp = zero;
-	return to_device(ctx, host, true, zero);
+	return host->data ? to_device(ctx, host, true, zeros) : HZ_ENOMEM;
+}
+
+static void free_zeros(hz_context *ctx, hz_tensor *host, hz_tensor *zeros)
+{
+	if (zeros->data)
+		hz_sync(ctx);
+	free_device(ctx, zeros);
+	free(host->data);
 }
 
 static int weights_outputs(struct job *job)
@@ -291,14 +293,20 @@ static int pre_call(hz_context *ctx, struct job *job)
 	const hz_tensor *p = view_of(job, "p"), *q = view_of(job, "q"), *a = view_of(job, "a");
 	const hz_tensor *u = view_of(job, "u");
 	const hz_mhc_opts o = opts_of(job);
+	hz_tensor host = {0}, zeros = {0};
 	size_t bytes = 0;
-	int status = hz_mhc_pre_workspace(ctx, x, phi, alpha, bias, p, q, a, u, &o, &bytes);
+	int status = p || q || a ? HZ_OK : make_zeros(ctx, job, &host, &zeros);
 
+	if (zeros.data)
+		p = &zeros;
+	if (status == HZ_OK)
+		status = hz_mhc_pre_workspace(ctx, x, phi, alpha, bias, p, q, a, u, &o, &bytes);
 	status = mhc_reserve(ctx, status, bytes);
-	if (status != HZ_OK)
-		return status;
-	return u ? hz_mhc_pre(ctx, x, phi, alpha, bias, p, q, a, u, &o) :
-		   hz_mhc_weights(ctx, x, phi, alpha, bias, p, q, a, &o);
+	if (status == HZ_OK)
+		status = u ? hz_mhc_pre(ctx, x, phi, alpha, bias, p, q, a, u, &o) :
+			     hz_mhc_weights(ctx, x, phi, alpha, bias, p, q, a, &o);
+	free_zeros(ctx, &host, &zeros);
+	return status;
 }
 
 static int pre_bwd_outputs(struct job *job)
@@ -322,19 +330,19 @@ static int pre_bwd_call(hz_context *ctx, struct job *job)
 		.dphi = view_of(job, "dphi"), .dalpha = view_of(job, "dalpha"),
 		.dbias = view_of(job, "dbias"),
 	};
-	hz_tensor host, zero;
+	hz_tensor host = {0}, zeros = {0};
 	size_t bytes = 0;
-	int status = zero_gradient(ctx, job, &g, &host, &zero);
+	int status = g.dp || g.dq || g.da || o.saved ? HZ_OK :
+		     make_zeros(ctx, job, &host, &zeros);
 
+	if (zeros.data)
+		g.dp = &zeros;
 	if (status == HZ_OK)
 		status = hz_mhc_pre_bwd_workspace(ctx, x, phi, alpha, bias, &g, &o, &bytes);
 	status = mhc_reserve(ctx, status, bytes);
 	if (status == HZ_OK)
 		status = hz_mhc_pre_bwd(ctx, x, phi, alpha, bias, &g, &o);
-	if (zero.data)
-		hz_sync(ctx);
-	free_device(ctx, &zero);
-	free(host.data);
+	free_zeros(ctx, &host, &zeros);
 	return status;
 }
 
@@ -349,11 +357,19 @@ static int head_call(hz_context *ctx, struct job *job)
 	const hz_tensor *alpha = view_of(job, "alpha"), *bias = view_of(job, "bias");
 	const hz_tensor *p = view_of(job, "p"), *h = view_of(job, "h");
 	const hz_mhc_opts o = opts_of(job);
+	hz_tensor host = {0}, zeros = {0};
 	size_t bytes = 0;
-	int status = hz_mhc_head_workspace(ctx, x, phi, alpha, bias, p, h, &o, &bytes);
+	int status = p ? HZ_OK : make_zeros(ctx, job, &host, &zeros);
 
+	if (zeros.data)
+		p = &zeros;
+	if (status == HZ_OK)
+		status = hz_mhc_head_workspace(ctx, x, phi, alpha, bias, p, h, &o, &bytes);
 	status = mhc_reserve(ctx, status, bytes);
-	return status == HZ_OK ? hz_mhc_head(ctx, x, phi, alpha, bias, p, h, &o) : status;
+	if (status == HZ_OK)
+		status = hz_mhc_head(ctx, x, phi, alpha, bias, p, h, &o);
+	free_zeros(ctx, &host, &zeros);
+	return status;
 }
 
 static int head_bwd_call(hz_context *ctx, struct job *job)
@@ -361,16 +377,24 @@ static int head_bwd_call(hz_context *ctx, struct job *job)
 	const hz_tensor *x = view_of(job, "x"), *phi = view_of(job, "phi");
 	const hz_tensor *alpha = view_of(job, "alpha"), *bias = view_of(job, "bias");
 	const hz_mhc_opts o = opts_of(job);
-	const hz_mhc_grads g = {
+	hz_mhc_grads g = {
 		.du = view_of(job, "dh"), .dp = view_of(job, "dp"), .dx = view_of(job, "dx"),
 		.dphi = view_of(job, "dphi"), .dalpha = view_of(job, "dalpha"),
 		.dbias = view_of(job, "dbias"),
 	};
+	hz_tensor host = {0}, zeros = {0};
 	size_t bytes = 0;
-	int status = hz_mhc_head_bwd_workspace(ctx, x, phi, alpha, bias, &g, &o, &bytes);
+	int status = g.dp || o.saved ? HZ_OK : make_zeros(ctx, job, &host, &zeros);
 
+	if (zeros.data)
+		g.dp = &zeros;
+	if (status == HZ_OK)
+		status = hz_mhc_head_bwd_workspace(ctx, x, phi, alpha, bias, &g, &o, &bytes);
 	status = mhc_reserve(ctx, status, bytes);
-	return status == HZ_OK ? hz_mhc_head_bwd(ctx, x, phi, alpha, bias, &g, &o) : status;
+	if (status == HZ_OK)
+		status = hz_mhc_head_bwd(ctx, x, phi, alpha, bias, &g, &o);
+	free_zeros(ctx, &host, &zeros);
+	return status;
 }
 
 static int post_pre_outputs(struct job *job)

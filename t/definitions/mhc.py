@@ -1,0 +1,748 @@
+# mhc.py - manifold-constrained hyper-connections
+# SPDX-License-Identifier: BSD-2-Clause
+"""u = sum_i p_i X[i], X'[i] = sum_j A_ij X[j] + q_i F(u), and where p, q and A come from. Streams
+are [T, n, C] here, coefficients [S, ...] with S dividing T. Gradients are those of these functions
+by complex steps."""
+import itertools
+
+import numpy as np
+
+from .common import Floats, rounded, unit, values
+
+# ---- Sinkhorn and Knopp --------------------------------------------------------------------------
+
+PRESETS = {
+    "deepseek": dict(map="softmax", order="rows", eps=1e-6, old_new=1, p_eps=1e-6, rms_eps=1e-6,
+                     norm_eps=1e-6),
+    "paper": dict(map="exp", order="cols"),
+    "seed": dict(map="abs", order="rows", eps=1e-6, p_eps=1e-6, rms_eps=1e-6, norm_eps=1e-6,
+                 normalize=1),
+    "seed_static": dict(map="abs", order="rows", eps=1e-8, p_eps=1e-6, rms_eps=1e-6,
+                        norm_eps=1e-6, normalize=1, q_scale=1.0),
+    "plain": dict(map="exp", order="cols", residual="tanh", rms_eps=1e-6, norm_eps=1e-6),
+    "lite": dict(map="exp", order="cols", residual="lite", rms_eps=1e-6),
+}
+OF_MAP = {"exp": ("cols", 0.0), "softmax": ("rows", 1e-6), "abs": ("rows", 1e-8)}
+
+
+class Conventions:
+    """What the keys of a call choose."""
+
+    def __init__(self, preset="deepseek"):
+        self.residual, self.map, self.order = "sinkhorn", "exp", "cols"
+        self.eps = self.p_eps = self.rms_eps = self.norm_eps = 0.0
+        self.iters, self.q_scale, self.old_new, self.normalize = 20, 2.0, 0, 0
+        self.__dict__.update(PRESETS[preset])
+
+
+def draw_conventions(case, presets=tuple(PRESETS), sinkhorn_only=False):
+    keys = {}
+    preset = case.pick(None, *presets)
+    c = Conventions(preset or "deepseek")
+    if preset:
+        keys["preset"] = preset
+    if case.chance(0.4):
+        c.map = keys["map"] = case.pick("exp", "softmax", "abs")
+        if not preset:
+            c.order, c.eps = OF_MAP[c.map]
+    if case.chance(0.3):
+        c.order = keys["order"] = case.pick("rows", "cols")
+    if case.chance(0.4):
+        c.iters = keys["iters"] = case.pick(1, 2, 3, 7, 40)
+    if case.chance(0.3):
+        c.eps = keys["eps"] = case.pick(1e-6, 1e-3, 0.0)
+    if sinkhorn_only:
+        return c, keys
+    for name, choices in (("residual", ("sinkhorn", "lite", "identity", "tanh")),
+                          ("p_eps", (1e-6, 0.125)), ("q_scale", (1.0, 0.5)), ("old_new", (0, 1)),
+                          ("rms_eps", (1e-5, 0.25)), ("norm_eps", (1e-5, 0.25)),
+                          ("normalize", (0, 1))):
+        if case.chance(0.15):
+            keys[name] = case.pick(*choices)
+            setattr(c, name, keys[name])
+    return c, keys
+
+
+def sinkhorn(m, c):
+    """Divides columns and rows by their sums, by turns; rows are sums over the last axis."""
+    first = -2 if c.order == "cols" else -1
+    other = -3 - first
+    largest = np.take_along_axis(m, np.argmax(np.real(m), first, keepdims=True), first)
+    if c.map == "abs":
+        y = np.where(np.real(m) < 0, -m, m) + c.eps
+    else:
+        y = np.exp(m - largest)
+    steps = [first, other] * c.iters
+    if c.map == "softmax":
+        y = y / np.sum(y, first, keepdims=True) + c.eps
+        steps = steps[1:]
+    for axis in steps:
+        y = y / (np.sum(y, axis, keepdims=True) + c.eps)
+    return y
+
+
+def draw_matrices(case):
+    n = case.pick(1, 2, 3, 4, 4, 4, 5, 6, 7, 8)
+    shape = (*case.shape(case.pick(0, 1, 1, 2), 9), n, n)
+    if case.chance(0.1):
+        shape = (300, n, n)
+    return Floats(case.rng.standard_normal(shape) * case.pick(0.1, 1, 3), "f32")
+
+
+def run_sinkhorn(case):
+    m = draw_matrices(case)
+    c, keys = draw_conventions(case, [p for p in PRESETS if p != "lite"], sinkhorn_only=True)
+    p = case.run("mhc_sinkhorn", keys, {"m": m}, ["p"])["p"]
+    want = sinkhorn(m.values, c)
+    case.near("p", p, "f32", want, 1e-5 * np.abs(want))
+
+
+def run_sinkhorn_bwd(case):
+    m = draw_matrices(case)
+    c, keys = draw_conventions(case, [p for p in PRESETS if p != "lite"], sinkhorn_only=True)
+    dp = case.floats(m.shape, "f32")
+    got = case.run("mhc_sinkhorn_bwd", keys, {"m": m, "dp": dp}, ["dm"])["dm"]
+    steep = 1.0 if c.map != "abs" else 1 / max(np.min(np.abs(m.values), initial=1), 1e-6)
+    case.gradients("dm", got, "f32", lambda x: np.sum(dp.values * sinkhorn(x, c)), m.values, 3e-4,
+                   floor=2.0**-18 * max(steep, 1.0))
+
+
+# ---- Streams -------------------------------------------------------------------------------------
+
+def of_tokens(c, tokens):
+    """Coefficients of each token: those of token t are at t / (T / S)."""
+    return np.repeat(c, tokens // len(c), 0) if len(c) else c
+
+
+def mix_u(p, x):
+    return np.sum(of_tokens(p, len(x))[..., None] * x, 1)
+
+
+def mix_r(a, x):
+    return np.einsum("tij,tjc->tic", of_tokens(a, len(x)), x)
+
+
+def add(r, q, f):
+    return r + of_tokens(q, len(r))[..., None] * f[:, None, :]
+
+
+def post(x, f, q, a=None, bias=None):
+    return add(x if a is None else mix_r(a, x), q, f if bias is None else f + bias)
+
+
+class Streams:
+    """Shapes of streams and of the tokens whose coefficients are shared, and operands of these."""
+
+    def __init__(self, case, shared=True, most=40, least=1):
+        self.case = case
+        self.dtype = case.pick("f32", "f16", "bf16")
+        self.n = case.pick(1, 2, 3, 4, 4, 4, 4, 5, 8)
+        self.c = case.size(most, zero=False)
+        if case.chance(0.25):
+            self.c = case.pick(64, 128, 256)
+        self.batch = case.shape(case.pick(0, 1, 1, 2), 7, zero=False)
+        if case.chance(0.15):
+            self.batch = (case.pick(64, 113, 200),)
+            self.n, self.c = case.pick(4, 4, 3), case.pick(8, 16, 33)
+        if case.large():
+            self.batch, self.n, self.c = (case.pick(16, 130, 256),), 4, case.pick(64, 128, 512)
+        self.tokens = int(np.prod(self.batch))
+        self.sets = self.batch
+        if shared and case.chance(0.3):
+            # fewer sets: the first dimensions, one, or none
+            self.sets = case.pick((1,), (), self.batch[:1], self.batch[:1])
+        self.s = int(np.prod(self.sets))
+
+    def streams(self, x=None):
+        shape = (*self.batch, self.n, self.c)
+        return self.case.floats(shape, self.dtype) if x is None else Floats(x, self.dtype)
+
+    def branch(self):
+        return self.case.floats((*self.batch, self.c), self.dtype)
+
+    def coefficients(self, kind):
+        tail = (self.n, self.n) if kind == "a" else (self.n,)
+        return self.case.floats((*self.sets, *tail), "f32")
+
+    def flat(self, name, v):
+        """An operand's values with one dimension for tokens, or for sets."""
+        if name in ("x", "r", "dr", "y", "dy"):
+            return v.reshape(self.tokens, self.n, self.c)
+        if name in ("f", "u", "du", "h"):
+            return v.reshape(self.tokens, self.c)
+        if name in ("a", "da"):
+            return v.reshape(self.s, self.n, self.n)
+        if name in ("p", "q", "dp", "dq"):
+            return v.reshape(self.s, self.n)
+        return v
+
+    def sized(self, *terms):
+        """A bound of f32 sums of numbers of these sizes."""
+        return 32 * 2.0**-24 * sum(np.abs(t) for t in terms)
+
+
+def gradients_of(case, primitive, streams, function, operands, more, wanted, keys=None, loose=0,
+                 accumulate=(), floor=0.0):
+    """Compares gradients of a loss, function of operands that are flat, with complex steps."""
+    keys, holding = dict(keys or {}), {}
+    wanted = [k for k in wanted if case.chance(0.8)] or list(wanted)[:1]
+    if accumulate and case.chance(0.3):
+        keys["accumulate"] = 1
+        for k in wanted:
+            if k in accumulate and case.chance(0.7):
+                holding["d" + k] = case.floats(operands[k].shape, operands[k].dtype)
+    inputs = {**operands, **more}
+    got = case.run(primitive, keys, inputs, ["d" + k for k in wanted], holding)
+    flat = {k: streams.flat(k, v.values) for k, v in operands.items() if v is not None}
+    for k in wanted:
+        out = "d" + k
+
+        def loss(v, k=k):
+            return function({**flat, k: streams.flat(k, v)})
+
+        relative = loose + 2.0**-18 * (1 + (streams.tokens * streams.c) ** 0.5 / 16)
+        case.gradients(out, got[out], operands[k].dtype, loss, operands[k].values, relative,
+                       holding.get(out), most=24, floor=floor)
+
+
+def run_mix(case):
+    s = Streams(case)
+    x, p, a = s.streams(), s.coefficients("p"), s.coefficients("a")
+    outputs = case.pick(["u", "r"], ["u"], ["r"])
+    inputs = {"x": x, "p": p if "u" in outputs else None, "a": a if "r" in outputs else None}
+    got = case.run("mhc_mix", {}, inputs, outputs)
+    v = s.flat("x", x.values)
+    w, m = s.flat("p", p.values), s.flat("a", a.values)
+    if "u" in outputs:
+        case.near("u", got["u"], s.dtype, mix_u(w, v).reshape(*s.batch, s.c),
+                  s.sized(mix_u(np.abs(w), np.abs(v))).reshape(*s.batch, s.c))
+    if "r" in outputs:
+        case.near("r", got["r"], s.dtype, mix_r(m, v).reshape(x.shape),
+                  s.sized(mix_r(np.abs(m), np.abs(v))).reshape(x.shape))
+
+
+def run_mix_bwd(case):
+    s = Streams(case)
+    operands = {"x": s.streams(), "p": s.coefficients("p"), "a": s.coefficients("a")}
+    du, dr = s.branch(), s.streams()
+
+    def loss(o):
+        return np.sum(s.flat("du", du.values) * mix_u(o["p"], o["x"])) + \
+            np.sum(s.flat("dr", dr.values) * mix_r(o["a"], o["x"]))
+
+    gradients_of(case, "mhc_mix_bwd", s, loss, operands, {"du": du, "dr": dr}, "xpa")
+
+
+def run_add(case):
+    s = Streams(case)
+    r, f, q = s.streams(), s.branch(), s.coefficients("q")
+    got = case.run("mhc_add", {}, {"r": r, "f": f, "q": q}, ["y"])["y"]
+    v, w, g = s.flat("r", r.values), s.flat("f", f.values), s.flat("q", q.values)
+    case.near("y", got, s.dtype, add(v, g, w).reshape(r.shape),
+              s.sized(add(np.abs(v), np.abs(g), np.abs(w))).reshape(r.shape))
+
+
+def run_add_bwd(case):
+    s = Streams(case)
+    operands = {"r": s.streams(), "f": s.branch(), "q": s.coefficients("q")}
+    dy = s.streams()
+
+    def loss(o):
+        return np.sum(s.flat("dy", dy.values) * add(o["r"], o["q"], o["f"]))
+
+    # r itself is no operand of the gradients
+    wanted = [k for k in "rfq" if case.chance(0.8)] or ["f"]
+    got = case.run("mhc_add_bwd", {}, {"dy": dy, "f": operands["f"], "q": operands["q"]},
+                   ["d" + k for k in wanted])
+    values = {k: s.flat(k, v.values) for k, v in operands.items()}
+    for k in wanted:
+        case.gradients("d" + k, got["d" + k], operands[k].dtype,
+                       lambda v, k=k: loss({**values, k: s.flat(k, v)}), operands[k].values,
+                       2.0**-18 * (1 + (s.tokens * s.c) ** 0.5 / 16), most=24)
+
+
+def run_post(case):
+    s = Streams(case)
+    inputs = {"x": s.streams(), "f": s.branch(), "q": s.coefficients("q")}
+    if case.chance(0.7):
+        inputs["a"] = s.coefficients("a")
+    if case.chance(0.4):
+        inputs["bias"] = case.floats((s.c,), "f32")
+    got = case.run("mhc_post", {}, inputs, ["y"])["y"]
+    v = {k: s.flat(k, o.values) for k, o in inputs.items()}
+    case.near("y", got, s.dtype, post(**v).reshape(got.shape),
+              s.sized(post(**{k: np.abs(o) for k, o in v.items()})).reshape(got.shape))
+
+
+def run_post_bwd(case):
+    s = Streams(case)
+    operands = {"x": s.streams(), "f": s.branch(), "q": s.coefficients("q"),
+                "a": s.coefficients("a")}
+    if case.chance(0.5):
+        operands["bias"] = case.floats((s.c,), "f32")
+    dy = s.streams()
+
+    def loss(o):
+        return np.sum(s.flat("dy", dy.values) * post(**o))
+
+    gradients_of(case, "mhc_post_bwd", s, loss, operands, {"dy": dy}, list(operands))
+
+
+def run_expand(case):
+    s = Streams(case)
+    e = s.branch()
+    keys = {} if s.n == 4 and case.chance() else {"n": s.n}
+    got = case.run("mhc_expand", keys, {"e": e}, ["x"])["x"]
+    case.same("x", got, s.dtype, np.repeat(e.values[..., None, :], s.n, -2))
+
+
+def run_expand_bwd(case):
+    s = Streams(case)
+    dx = s.streams()
+    got = case.run("mhc_expand_bwd", {}, {"dx": dx}, ["de"])["de"]
+    case.near("de", got, s.dtype, dx.values.sum(-2), s.sized(np.abs(dx.values).sum(-2)))
+
+
+# ---- Coefficients --------------------------------------------------------------------------------
+
+def sigma(z):
+    return 1 / (1 + np.exp(-z))
+
+
+def projected(x, phi, gain, rms_eps):
+    """y_k = sum_j phi_kj g_j x_j / sqrt(mean of x_j^2 + eps), of x [S, n C]."""
+    mean = np.mean(x * x, -1, keepdims=True) + rms_eps
+    return (x * gain) @ phi.T / np.sqrt(mean)
+
+
+def residual_of(z, n, c):
+    """a [S, n, n], a[new, old], of the numbers z behind those of p and q; [old, new] if so told."""
+    if c.residual == "identity":
+        return np.broadcast_to(np.eye(n), (len(z), n, n))
+    if c.residual == "lite":
+        e = np.exp(z - np.max(np.real(z), -1, keepdims=True))
+        e = e / np.sum(e, -1, keepdims=True)
+        matrices = np.array([np.eye(n)[list(p)] for p in itertools.permutations(range(n))])
+        a = np.einsum("sk,kij->sij", e, matrices)
+    else:
+        m = z.reshape(len(z), n, n)
+        a = m if c.residual == "tanh" else sinkhorn(m, c)
+    return np.swapaxes(a, 1, 2) if c.old_new else a
+
+
+def rows_of(n, c):
+    return 2 * n + {"identity": 0, "lite": int(np.prod(range(1, n + 1)))}.get(c.residual, n * n)
+
+
+def coefficients(y, alpha, bias, n, c, head=False):
+    """p, q and a of y [S, m]."""
+    groups = np.zeros(y.shape[1], dtype=int)
+    groups[n:2 * n], groups[2 * n:] = 1, 2
+    if head:
+        groups[:] = 0
+    if c.residual == "tanh":
+        z = alpha[groups] * np.tanh(y) + bias
+        p, q = z[:, :n], z[:, n:2 * n]
+    else:
+        z = alpha[groups] * y + bias
+        p, q = sigma(z[:, :n]), c.q_scale * sigma(z[:, n:2 * n])
+        p = p / (np.sum(p, 1, keepdims=True) + c.p_eps) if c.normalize else p + c.p_eps
+    return p, q, None if head else residual_of(z[:, 2 * n:], n, c)
+
+
+class Weights:
+    """phi, alpha, bias and so on of a call, with the function that they are for."""
+
+    def __init__(self, case, s, c, head=False, static=False):
+        self.s, self.c, self.head = s, c, head
+        n, width = s.n, s.n * s.c
+        m = n if head else rows_of(n, c)
+        self.m = m
+        self.given = {"bias": case.floats((m,), "f32", scale=case.pick(1, 2))}
+        if not static:
+            self.given["phi"] = case.floats((m, width), "f32", scale=2 / width**0.5)
+            self.given["alpha"] = Floats(case.rng.random(1 if head else 3) + 0.2, "f32")
+            if case.chance(0.3):
+                self.given["gain"] = case.floats((width,), "f32")
+        if case.chance(0.3):
+            self.given["norm"] = case.floats((s.c,), "f32")
+
+    def call(self, o, sets=None, with_u=True):
+        """u, p, q, a of a dict of flat operands."""
+        s, c, x = self.s, self.c, o.get("x")
+        sets = s.s if sets is None else sets
+        alpha = o.get("alpha", np.ones(3))
+        if "phi" in o:
+            means = x.reshape(sets, s.tokens // sets, s.n * s.c).mean(1)
+            y = projected(means, o["phi"], o.get("gain", 1.0), c.rms_eps)
+        else:
+            y = np.zeros((sets, self.m))
+        p, q, a = coefficients(y, alpha, o["bias"], s.n, c, self.head)
+        if not with_u:
+            return None, p, q, a
+        u = mix_u(p, x)
+        if "norm" in o:
+            u = o["norm"] * u / np.sqrt(np.mean(u * u, -1, keepdims=True) + c.norm_eps)
+        return u, p, q, a
+
+
+def draw_layer(case, head=False, static=True, shared=True):
+    """Streams, conventions, weights and keys of a call; n <= 4 for lite."""
+    s = Streams(case, shared=False)
+    c, keys = draw_conventions(case)
+    if case.chance(0.6):
+        c, keys = Conventions("deepseek"), {}
+    if head and c.residual == "tanh":
+        c, keys = Conventions("deepseek"), {}
+    if c.residual == "lite" and s.n > 4:
+        s.n = 4
+    # the preset of sequences takes the first of two dimensions of tokens for them
+    if keys.get("preset") == "seed" and len(s.batch) == 2:
+        s.sets, s.s = s.batch[:1], s.batch[0]
+    elif shared and case.chance(0.2):
+        sets = case.pick(*[d for d in range(1, s.tokens + 1) if s.tokens % d == 0])
+        keys["sequences"] = sets
+        s.sets, s.s = (sets,), sets
+    w = Weights(case, s, c, head, static and case.chance(0.15))
+    return s, c, keys, w
+
+
+def loose_of(c, s):
+    """The relative error of coefficients: y to 2^-15 of its terms, and Sinkhorn's to 1e-5."""
+    return 2.0**-12 if s.dtype != "f32" else 2.0**-13
+
+
+def compare_coefficients(case, s, got, want, names=("p", "q", "a"), loose=2.0**-12):
+    for name, value in zip(names, want):
+        if name in got:
+            size = np.maximum(np.abs(value), 0.05)
+            # sets of fewer tokens may have any shape of so many
+            v = got[name]
+            if v.size != value.size:
+                case.fail("%s has %d elements, not %d" % (name, v.size, value.size))
+            case.near(name, v.reshape(value.shape), "f32", value, loose * 4 * size)
+
+
+def run_pre_like(primitive):
+    def run(case):
+        s, c, keys, w = draw_layer(case)
+        x = s.streams()
+        inputs = {"x": x, **w.given}
+        if primitive == "mhc_weights":
+            inputs.pop("norm", None)
+            if "phi" not in inputs:
+                inputs.pop("x")
+                keys.pop("sequences", None)
+                s.sets, s.s = (1,), 1
+        outputs = [k for k in "pqa" if case.chance(0.8)]
+        if primitive == "mhc_pre":
+            outputs.append("u")
+        outputs = outputs or ["q"]
+        if case.chance(0.2) and "phi" in inputs:
+            outputs.append("saved")
+        got = case.run(primitive, keys, inputs, outputs)
+        o = {k: s.flat(k, v.values) for k, v in inputs.items()}
+        if "phi" not in inputs:
+            # static coefficients are one set, or as many equal ones
+            u, p, q, a = w.call(o, 1, with_u=primitive == "mhc_pre")
+            k = max((got[n].size // v.size for n, v in (("p", p), ("q", q), ("a", a))
+                     if n in got), default=1)
+            p, q, a = (np.repeat(v, k, 0) for v in (p, q, a))
+        else:
+            u, p, q, a = w.call(o, with_u=primitive == "mhc_pre")
+        compare_coefficients(case, s, got, (p, q, a), loose=loose_of(c, s))
+        if "u" in got:
+            shape = (*s.batch, s.c)
+            size = mix_u(np.abs(p) + 0.05, np.abs(o["x"]))
+            if "norm" in o:
+                size = np.abs(o["norm"]) * (np.abs(u / np.where(o["norm"] == 0, 1, o["norm"])) +
+                                            1) * 8
+            case.near("u", got["u"], s.dtype, u.reshape(shape),
+                      8 * loose_of(c, s) * size.reshape(shape))
+
+    return run
+
+
+def run_pre_bwd_like(primitive):
+    def run(case):
+        s, c, keys, w = draw_layer(case, static=False)
+        s_of_sets = s.s
+        x = s.streams()
+        operands = {"x": x, **w.given}
+        upstream = {}
+        if primitive == "mhc_weights_bwd":
+            operands.pop("norm", None)
+        else:
+            upstream["u"] = s.branch()
+            if case.chance(0.3):
+                upstream["y"] = s.streams()
+        for k in "pqa":
+            if case.chance(0.6) and not (k == "a" and c.residual == "identity"):
+                upstream[k] = s.coefficients(k)
+        if not upstream:
+            upstream["q"] = s.coefficients("q")
+        if "u" not in upstream:
+            operands.pop("norm", None)
+        more = {"d" + k: v for k, v in upstream.items()}
+
+        def loss(o):
+            u, p, q, a = w.call(o, s_of_sets)
+            total = 0
+            for k, v in (("u", u), ("p", p), ("q", q), ("a", a)):
+                if k in upstream:
+                    total = total + np.sum(s.flat(k, upstream[k].values) * v)
+            if "y" in upstream:
+                total = total + np.sum(s.flat("y", upstream["y"].values) * mix_r(a, o["x"]))
+            return total
+
+        saved = case.chance(0.4)
+        if saved:
+            more["saved"] = case.run(primitive[:-4], keys, {k: v for k, v in operands.items()},
+                                     ["saved", "u" if primitive == "mhc_pre_bwd" else "q"])["saved"]
+        gradients_of(case, primitive, s, loss, operands, more, list(operands), keys, 2.0**-10,
+                     ("x", "phi", "alpha", "bias", "gain", "norm"), 2.0**-18)
+
+    return run
+
+
+def run_head(case):
+    s, c, keys, w = draw_layer(case, head=True, static=False)
+    x = s.streams()
+    inputs = {"x": x, **w.given}
+    got = case.run("mhc_head", keys, inputs, ["h", "p"] if case.chance() else ["h"])
+    o = {k: s.flat(k, v.values) for k, v in inputs.items()}
+    u, p, _, _ = w.call(o)
+    compare_coefficients(case, s, got, (p,), ("p",), loose_of(c, s))
+    shape = (*s.batch, s.c)
+    size = mix_u(np.abs(p) + 0.05, np.abs(o["x"]))
+    if "norm" in o:
+        size = np.abs(u) + np.abs(o["norm"]) * 8
+    case.near("h", got["h"], s.dtype, u.reshape(shape), 8 * loose_of(c, s) * size.reshape(shape))
+
+
+def run_head_bwd(case):
+    s, c, keys, w = draw_layer(case, head=True, static=False)
+    operands = {"x": s.streams(), **w.given}
+    dh = s.branch()
+    dp = s.coefficients("p") if case.chance() or s.s != s.tokens else None
+    more = {"dh": dh, "dp": dp}
+
+    def loss(o):
+        u, p, _, _ = w.call(o)
+        total = np.sum(s.flat("h", dh.values) * u)
+        return total if dp is None else total + np.sum(s.flat("p", dp.values) * p)
+
+    gradients_of(case, "mhc_head_bwd", s, loss, operands, more, list(operands), keys, 2.0**-10,
+                 ("x", "phi", "alpha", "bias", "gain", "norm"), 2.0**-18)
+
+
+def run_post_pre(case):
+    s, c, keys, w = draw_layer(case, static=False, shared=False)
+    s.sets, s.s = s.batch, s.tokens
+    keys.pop("sequences", None)
+    if keys.get("preset") == "seed":
+        keys["sequences"] = s.tokens
+    inputs = {"x": s.streams(), "f": s.branch(), "q": s.coefficients("q")}
+    if case.chance(0.7):
+        inputs["a"] = s.coefficients("a")
+    if case.chance(0.4):
+        inputs["bias"] = case.floats((s.c,), "f32")
+    v = {k: s.flat(k, o.values) for k, o in inputs.items()}
+    y = post(**v)
+    if "bias" in inputs:
+        inputs["branch_bias"] = inputs.pop("bias")
+    outputs = ["y", "u"] + [k + "_next" for k in "pqa" if case.chance(0.7)]
+    got = case.run("mhc_post_pre", keys, {**inputs, **w.given}, outputs)
+    case.near("y", got["y"], s.dtype, y.reshape(got["y"].shape),
+              s.sized(post(**{k: np.abs(o) for k, o in v.items()})).reshape(got["y"].shape))
+    # what follows is of y as it was rounded
+    o = {k: g.values for k, g in w.given.items()}
+    o["x"] = s.flat("y", values(got["y"], s.dtype))
+    u, p, q, a = w.call(o)
+    compare_coefficients(case, s, got, (p, q, a), ("p_next", "q_next", "a_next"),
+                         loose_of(c, s))
+    size = mix_u(np.abs(p) + 0.05, np.abs(o["x"]))
+    if "norm" in o:
+        size = np.abs(u) + np.abs(o["norm"]) * 8
+    case.near("u", got["u"], s.dtype, u.reshape(*s.batch, s.c),
+              (8 * loose_of(c, s) + 4 * unit(s.dtype)) * size.reshape(*s.batch, s.c))
+
+
+def run_post_pre_bwd(case):
+    """Gradients of y, by what mhc_pre() makes of it, and of what y was made of."""
+    s, c, keys, w = draw_layer(case, static=False, shared=False)
+    s.sets, s.s = s.batch, s.tokens
+    keys.pop("sequences", None)
+    if keys.get("preset") == "seed":
+        keys["sequences"] = s.tokens
+    y = s.streams()
+    operands = dict(w.given)
+    f, q = s.branch(), s.coefficients("q")
+    branch_bias = case.floats((s.c,), "f32") if case.chance() else None
+    du = s.branch()
+    upstream = {k: s.coefficients(k) for k in "pqa"
+                if case.chance(0.5) and not (k == "a" and c.residual == "identity")}
+    dy_next = s.streams() if case.chance(0.4) else None
+    at_y = s.flat("y", y.values)
+    shift = branch_bias.values if branch_bias else 0.0
+
+    def loss_of_y(v, o):
+        u, p, q_next, a = w.call({**o, "x": v})
+        total = np.sum(s.flat("u", du.values) * u)
+        for k, v_k in (("p", p), ("q", q_next), ("a", a)):
+            if k in upstream:
+                total = total + np.sum(s.flat(k, upstream[k].values) * v_k)
+        if dy_next is not None:
+            total = total + np.sum(s.flat("y", dy_next.values) * mix_r(a, v))
+        return total
+
+    more = {"y": y, "du": du, "dy_next": dy_next, "f": f, "q": q, "branch_bias": branch_bias,
+            **{"d%s_next" % k: v for k, v in upstream.items()}}
+    outputs = ["dy"] + [k for k in ("df", "dq") if case.chance(0.8)]
+    if branch_bias and case.chance(0.8):
+        outputs.append("dbranch_bias")
+    weights = [k for k in operands if case.chance(0.7)]
+    got = case.run("mhc_post_pre_bwd", keys, {**operands, **more},
+                   outputs + ["d" + k for k in weights])
+    o = {k: v.values for k, v in operands.items()}
+    loose = 2.0**-10 + 2.0**-18 * (1 + (s.tokens * s.c) ** 0.5 / 16)
+    # df, dq and dbranch_bias are of dy, as it is or as it was rounded
+    d = s.flat("dy", values(got["dy"], s.dtype))
+    g, v = s.flat("q", q.values)[..., None], s.flat("f", f.values)[:, None, :] + shift
+    rough = 2 * unit(s.dtype) + 2.0**-17
+    for name, kind, terms, axis in (("df", s.dtype, d * g, 1), ("dq", "f32", d * v, 2),
+                                    ("dbranch_bias", "f32", d * g, (0, 1))):
+        if name in got:
+            case.near(name, got[name], kind, np.sum(terms, axis).reshape(got[name].shape),
+                      rough * np.sum(np.abs(terms), axis).reshape(got[name].shape) + 2.0**-18)
+    for k in weights:
+        case.gradients("d" + k, got["d" + k], "f32",
+                       lambda v, k=k: loss_of_y(at_y, {**o, k: v}), operands[k].values, loose,
+                       most=24, floor=2.0**-18)
+
+
+# ---- Chains, diagnosis, initial weights ----------------------------------------------------------
+
+def run_recompute(case):
+    s = Streams(case)
+    layers = case.pick(1, 2, 3, 5)
+
+    def each(draw):
+        parts = [draw() for _ in range(layers)]
+        return Floats(np.stack([p.values for p in parts]), parts[0].dtype)
+
+    x = s.streams()
+    inputs = {"x": x, "p": each(lambda: s.coefficients("p")),
+              "q": each(lambda: s.coefficients("q")), "f": each(s.branch)}
+    if case.chance(0.7):
+        inputs["a"] = each(lambda: s.coefficients("a"))
+        inputs["a"] = Floats(inputs["a"].values / s.n, "f32")
+    if case.chance(0.4):
+        inputs["bias"] = case.floats((layers, s.c), "f32")
+    got = case.run("mhc_recompute", {}, inputs, case.pick(["u", "y"], ["u"], ["y"]))
+    streams, size = s.flat("x", x.values), 1.0
+    us, ys, u_bounds, y_bounds = [], [], [], []
+    carried = np.zeros_like(streams)
+    for i in range(layers):
+        o = {k: s.flat(k, v.values[i]) for k, v in inputs.items() if k != "x"}
+        p = o.pop("p")
+        us.append(mix_u(p, streams))
+        u_bounds.append(mix_u(np.abs(p), carried) + s.sized(mix_u(np.abs(p), np.abs(streams))))
+        y = post(streams, **o)
+        size = {k: np.abs(v) for k, v in o.items()}
+        grown = carried if "a" not in o else mix_r(size["a"], carried)
+        y_bounds.append(grown + s.sized(post(np.abs(streams), **size)))
+        ys.append(y)
+        streams = rounded(y, s.dtype)
+        carried = y_bounds[-1] + 2 * unit(s.dtype) * np.abs(y)
+    if "u" in got:
+        case.near("u", got["u"], s.dtype, np.reshape(us, got["u"].shape),
+                  np.reshape(u_bounds, got["u"].shape))
+    if "y" in got:
+        case.near("y", got["y"], s.dtype, np.reshape(ys, got["y"].shape),
+                  np.reshape(y_bounds, got["y"].shape))
+
+
+def run_diagnose(case):
+    n = case.pick(1, 2, 3, 4, 4, 5, 8)
+    shape = case.pick((), (case.size(9, zero=False),),
+                      (case.pick(1, 2, 5), case.size(9, zero=False)))
+    a = case.floats((*shape, n, n), "f32", scale=0.5)
+    got = case.run("mhc_diagnose", {}, {"a": a}, ["out"])["out"]
+    m = a.values.reshape(*((1, 1, 1, 1)[:4 - a.values.ndim]), *a.shape)
+    product = m[0]
+    for layer in m[1:]:
+        product = layer @ product
+    want = np.stack([np.abs(m.sum(3) - 1).max((0, 2)), np.abs(m.sum(2) - 1).max((0, 2)),
+                     np.abs(product).sum(2).max(1), np.abs(product).sum(1).max(1)], 1)
+    case.near("out", got.reshape(want.shape), "f32", want, 2.0**-18 * (1 + want))
+
+
+def run_init(case):
+    kind = case.pick("identity", "paper", "seed", "plain", "lite")
+    preset = {"plain": "plain", "lite": "lite", "seed": "seed"}.get(kind, "paper")
+    n, channels, layer = case.pick(2, 3, 4), case.pick(16, 33, 64), case.pick(0, 1, 6)
+    head = kind in ("identity", "paper") and case.chance(0.2)
+    keys = {"kind": kind, "preset": preset, "n": n, "channels": channels, "layer": layer,
+            "seed": int(case.rng.integers(0, 2**31))}
+    if head:
+        keys["head"] = 1
+    c = Conventions(preset)
+    m = n if head else rows_of(n, c)
+    got = case.run("mhc_init", keys, {}, ["phi", "alpha", "bias"])
+    phi, alpha, bias = (got[k].astype(np.float64) for k in ("phi", "alpha", "bias"))
+    case.alike("phi", phi, np.empty((m, n * channels)))
+    case.alike("alpha", alpha, np.empty(1 if head else 3))
+    case.alike("bias", bias, np.empty(m))
+    case.near("alpha", got["alpha"], "f32", np.full(alpha.shape, 0.1 if kind == "seed" else 0.01))
+    deviation = {"identity": (n * channels) ** -0.5, "paper": 0.02}.get(kind, 0.0)
+    if deviation:
+        z = phi / deviation
+        if abs(z.mean()) > 6 / z.size**0.5 or abs(z.std() - 1) > 6 / z.size**0.5:
+            case.fail("phi has mean %g and deviation %g of %g" % (z.mean(), z.std(), deviation))
+        case.comparisons += 2
+    else:
+        case.exact("phi", phi, np.zeros(phi.shape))
+    if head:
+        return
+    one_hot = np.eye(n)[layer % n]
+    if kind == "paper":
+        case.exact("bias", bias, np.zeros(m))
+    elif kind in ("seed", "plain"):
+        case.exact("bias", bias, np.concatenate([one_hot, np.ones(n), np.eye(n).reshape(-1)]))
+    elif kind == "lite":
+        spot = 2 * one_hot - 1
+        rest = np.full(m - 2 * n, -8.0)
+        rest[0] = 0
+        case.exact("bias", bias, np.concatenate([spot, spot, rest]))
+    else:
+        p, q, a = coefficients(np.zeros((1, m)), np.ones(3), bias, n, c)
+        near = np.full((n, n), 0.1 / (n - 1)) + (0.9 - 0.1 / (n - 1)) * np.eye(n)
+        case.near("p", p.astype(np.float32), "f32", np.full((1, n), 1 / n), 1e-5)
+        case.near("q", q.astype(np.float32), "f32", np.ones((1, n)), 1e-5)
+        case.near("a", a.astype(np.float32), "f32", near[None], 1e-5)
+
+
+CASES = {
+    "mhc_sinkhorn": (run_sinkhorn, 32),
+    "mhc_sinkhorn_bwd": (run_sinkhorn_bwd, 32),
+    "mhc_mix": (run_mix, 24),
+    "mhc_mix_bwd": (run_mix_bwd, 24),
+    "mhc_add": (run_add, 16),
+    "mhc_add_bwd": (run_add_bwd, 16),
+    "mhc_post": (run_post, 24),
+    "mhc_post_bwd": (run_post_bwd, 24),
+    "mhc_weights": (run_pre_like("mhc_weights"), 40),
+    "mhc_weights_bwd": (run_pre_bwd_like("mhc_weights_bwd"), 32),
+    "mhc_pre": (run_pre_like("mhc_pre"), 40),
+    "mhc_pre_bwd": (run_pre_bwd_like("mhc_pre_bwd"), 40),
+    "mhc_post_pre": (run_post_pre, 32),
+    "mhc_post_pre_bwd": (run_post_pre_bwd, 24),
+    "mhc_expand": (run_expand, 12),
+    "mhc_expand_bwd": (run_expand_bwd, 12),
+    "mhc_head": (run_head, 24),
+    "mhc_head_bwd": (run_head_bwd, 24),
+    "mhc_recompute": (run_recompute, 20),
+    "mhc_diagnose": (run_diagnose, 16),
+    "mhc_init": (run_init, 20),
+}

@@ -1,0 +1,440 @@
+# qgemm.py - quantization, and products of codes
+# SPDX-License-Identifier: BSD-2-Clause
+"""A code q stands for scale (q - zero). Products of codes are integers; all bits are defined."""
+import math
+
+import numpy as np
+
+from . import hadamard
+from .common import Floats, f32, rounded
+
+LIMITS = {"u8": (0, 255), "s8": (-128, 127), "s32": (-2**31, 2**31 - 1)}
+CODES = {"u8": np.uint8, "s8": np.int8, "s32": np.int32}
+FLT_MIN = 2.0**-126
+
+# ---- Quantization --------------------------------------------------------------------------------
+
+
+def quantize(x, scale, zero, kind):
+    """clamp(zero + rne(x / scale)), the quotient in f32; NaN gives zero."""
+    low, high = LIMITS[kind]
+    t = np.rint(f32(np.asarray(x) / scale))
+    q = np.clip(np.where(np.isnan(t), 0, t) + zero, low, high)
+    return q.astype(np.int64)
+
+
+def choose_qparams(low, high, kind, symmetric):
+    """The scale and zero of a range, in which 0 is counted."""
+    qmin = LIMITS[kind][0]
+    low, high = min(float(low), 0.0), max(float(high), 0.0)
+    if symmetric:
+        scale = float(np.float32(max(-low, high) / 127))
+    else:
+        scale = float(np.float32((high - low) / 255))
+    if scale < FLT_MIN:
+        scale = 1.0 if low == high else FLT_MIN
+    if symmetric:
+        return scale, qmin + 128
+    zero = np.rint(qmin - low / scale)
+    return scale, int(np.clip(zero, qmin, qmin + 255))
+
+
+def draw_parameters(case, shape, kind):
+    """Keys, operands, and the scale and zero of each element of an array."""
+    low, high = LIMITS[kind]
+    if case.chance(0.4) or not shape or not all(shape):
+        scale, zero = float(np.float32(case.rng.random() + 0.01)), int(case.rng.integers(low, high))
+        keys = {"scale": repr(scale), "zero": zero}
+        if case.chance(0.2):
+            keys, scale, zero = {}, 1.0, 0
+        return keys, {}, np.broadcast_to(scale, shape), np.broadcast_to(zero, shape)
+    sizes = []
+    for i, n in enumerate(shape):
+        divisors = [g for g in range(1, n + 1) if n % g == 0] if i == len(shape) - 1 else [1, n]
+        sizes.append(case.pick(*divisors))
+    drop = 0
+    while drop < len(sizes) - 1 and sizes[drop] == 1 and case.chance():
+        drop += 1
+    scale = (case.rng.random(sizes[drop:]) + 0.01).astype(np.float32)
+    zero = case.rng.integers(low, high + 1, sizes[drop:]).astype(CODES[kind])
+    given = {"scale": scale} if case.chance(0.2) else {"scale": scale, "zero": zero}
+    wide = []
+    for p in (scale, zero if "zero" in given else np.zeros_like(zero)):
+        p = p.reshape([1] * drop + list(p.shape)).astype(np.float64)
+        p = np.repeat(p, shape[-1] // p.shape[-1], -1)
+        wide.append(np.broadcast_to(p, shape))
+    return {}, given, wide[0], wide[1]
+
+
+def run_quantize(case):
+    kind = case.pick("u8", "s8")
+    t = hadamard.draw(case, rows=False) if case.chance(0.35) else None
+    shape = case.shape(case.pick(0, 1, 2, 2, 3), 30)
+    if t:
+        shape = (*shape[:2], t.n)
+    x = case.floats(shape, case.pick("f32", "f16", "bf16"), scale=case.pick(1, 30),
+                    integers=case.pick(0, 0, 20))
+    if x.raw.size and not t and case.chance(0.3):
+        raw = x.values.copy()
+        raw.reshape(-1)[case.rng.integers(raw.size, size=3)] = [np.nan, np.inf, -np.inf]
+        x = Floats(raw, x.dtype)
+    keys, given, scale, zero = draw_parameters(case, shape, kind)
+    if kind != "u8" or case.chance():
+        keys["type"] = kind
+    rotation = {"rotate": 1, **t.keys} if t else {}
+    got = case.run("quantize", {**keys, **rotation}, {"x": x, **given, **(t.inputs if t else {})},
+                   ["q"])["q"]
+    if got.dtype != CODES[kind]:
+        case.fail("q is %s, not %s" % (got.dtype, kind))
+    if not t:
+        case.exact("q", got, quantize(x.values, scale, zero, kind))
+        return
+    want, bound = t.both(x.values)
+    low, high = LIMITS[kind]
+    exact = np.clip(want / scale + zero, low, high)
+    most = 0.5 + bound / scale + 2.0**-22 * np.abs(want / scale)
+    case.alike("q", got, exact)
+    case.report("q", ~(np.abs(got - exact) <= most), got, exact, most)
+
+
+def run_dequantize(case):
+    kind = case.pick("u8", "s8")
+    t = hadamard.draw(case, rows=False) if case.chance(0.35) else None
+    shape = case.shape(case.pick(0, 1, 2, 2, 3), 30)
+    if t:
+        shape = (*shape[:2], t.n)
+    q = case.codes(shape, CODES[kind])
+    keys, given, scale, zero = draw_parameters(case, shape, kind)
+    out = case.pick(None, "f32", "f16", "bf16")
+    rotation = {"rotate": 1, **t.keys} if t else {}
+    got = case.run("dequantize", {**keys, **rotation, "out": out},
+                   {"q": q, **given, **(t.inputs if t else {})}, ["y"])["y"]
+    x = f32(scale * (q - zero))
+    if not t:
+        case.same("y", got, out or "f32", rounded(x, out or "f32"))
+        return
+    want, bound = t.both(x, back=True)
+    case.near("y", got, out or "f32", want, bound)
+
+
+def run_choose_qparams(case):
+    kind, symmetric = case.pick("u8", "s8"), case.chance(0.3)
+    per = case.pick("tensor", "row", "column", "group")
+    shape = case.shape(2 if per != "tensor" else case.pick(0, 1, 2, 3), 40, zero=per == "tensor")
+    group = 0
+    if per == "group":
+        group = case.pick(1, 2, 4, 8)
+        shape = (shape[0], group * case.size(5, zero=False))
+    x = case.floats(shape, case.pick("f32", "f16", "bf16"), scale=case.pick(1, 1e-3, 100))
+    shift = case.pick(0, 0, 3, -3)
+    x = Floats(x.values + shift * np.std(x.values) if x.raw.size else x.values, x.dtype)
+    keys = {"type": kind, "symmetric": int(symmetric)}
+    if per == "group":
+        keys["group"] = group
+        parts = x.values.reshape(shape[0], -1, group)
+    elif per == "row":
+        parts = x.values[:, None, :]
+    elif per == "column":
+        parts = x.values.T[None, :, :]
+    else:
+        parts = x.values.reshape(1, 1, -1)
+    if per in ("row", "column") or (per == "tensor" and case.chance()):
+        keys["per"] = per
+    want = [[choose_qparams(p.min(initial=0), p.max(initial=0), kind, symmetric) for p in row]
+            for row in parts]
+    scale, zero = (np.array([[w[i] for w in row] for row in want]) for i in (0, 1))
+    if per == "tensor" and case.chance():
+        out = case.run("choose_qparams", keys, {"x": x}, [])[""]
+        got = dict(w.split("=") for w in out.split())
+        case.exact("scale", np.float32(got["scale"]).reshape(1, 1), scale)
+        case.exact("zero", np.array([[int(got["zero"])]]), zero)
+        return
+    got = case.run("choose_qparams", keys, {"x": x}, ["scale", "zero"])
+    if got["zero"].dtype != CODES[kind]:
+        case.fail("zero is %s, not %s" % (got["zero"].dtype, kind))
+    if per == "tensor":
+        scale, zero = (np.reshape(p, [1] * len(shape)) for p in (scale, zero))
+    case.exact("scale", got["scale"], scale)
+    case.exact("zero", got["zero"], zero)
+
+
+# ---- Products ------------------------------------------------------------------------------------
+
+def multiplier_of(sigma):
+    """sigma = u / 2^s with 2^30 <= u < 2^31, to nearest even; u = 0 below 2^-32."""
+    if sigma < 2.0**-32:
+        return 0, 1
+    m, e = math.frexp(sigma)
+    u = int(np.rint(m * 2.0**31))
+    if u == 2**31:
+        u, e = 2**30, e + 1
+    return u, 31 - e
+
+
+def clamp(x, low, high):
+    return max(low, min(high, x))
+
+
+def rescale_exact(acc, u, s):
+    """floor((acc u + 2^(s-1)) / 2^s): ties go up."""
+    if s < 1:
+        return acc * u << -s
+    return (acc * u + (1 << (s - 1))) >> s
+
+
+def rescale_tflite(acc, u, s):
+    """gemmlowp: RoundingDivideByPOT(SaturatingRoundingDoublingHighMul(x, u), e)."""
+    x = clamp(acc << max(31 - s, 0), *LIMITS["s32"])
+    product = x * u
+    nudged = product + (2**30 if product >= 0 else 1 - 2**30)
+    high = abs(nudged) >> 31
+    high = clamp(high if nudged >= 0 else -high, *LIMITS["s32"])
+    e = max(s - 31, 0)
+    mask = (1 << e) - 1
+    remainder, threshold = high & mask, (mask >> 1) + (high < 0)
+    return (high >> e) + (remainder > threshold)
+
+
+def sums_of(a, b, a_zero, b_zero, bias):
+    """acc, exact, then clamped to s32; a_zero for each row, b_zero for each column."""
+    a = a.astype(np.int64) - a_zero
+    b = b.astype(np.int64) - b_zero
+    acc = np.matmul(a, b)
+    if bias is not None:
+        acc = acc + bias.astype(np.int64)
+    return np.clip(acc, *LIMITS["s32"])
+
+
+def float_of(acc, a_scale, b_scale, bias, low, high, out):
+    """acc b_scale a_scale + bias, each rounded to f32; then clamped, then rounded."""
+    y = f32(f32(f32(acc) * b_scale) * a_scale)
+    if bias is not None:
+        y = f32(y + bias)
+    if low is not None:
+        y = np.where(y < low, low, y)
+    if high is not None:
+        y = np.where(y > high, high, y)
+    return rounded(y, out)
+
+
+def draw_bounds(case, keys, low, high, scale):
+    """min= and max=, as numbers or None."""
+    bounds = [None, None]
+    for i, name in enumerate(("min", "max")):
+        if case.chance(0.2):
+            middle = 0.0 if low is None else (low + high) / 2
+            value = middle + (i - 0.5) * scale * float(case.rng.integers(1, 16)) / 8
+            bounds[i] = value if low is None else float(np.rint(value))
+            keys[name] = "%.9g" % bounds[i]
+    return bounds
+
+
+def draw_matrices(case, batched=True):
+    """Shapes [..., m, k] and [..., k, n], the batch of one repeated to the other's."""
+    m, n = case.size(33), case.size(40)
+    k = case.pick(case.size(70), case.size(70), 128, 256, 300)
+    if case.large():
+        m, n, k = case.pick(1, 2, 16, 128, 200), case.pick(64, 128, 200), case.pick(256, 512, 4096)
+    batch = case.shape(case.pick(0, 0, 0, 1, 2), 3) if batched else ()
+    batch_b = case.pick((), batch, tuple(1 if case.chance(0.3) else d for d in batch))
+    return m, k, n, batch, batch_b
+
+
+def run_qgemm(case):
+    m, k, n, batch, batch_b = draw_matrices(case)
+    kinds = case.pick("u8", "s8"), case.pick("u8", "s8")
+    a, b = case.codes((*batch, m, k), CODES[kinds[0]]), case.codes((*batch_b, k, n),
+                                                                    CODES[kinds[1]])
+    if case.chance(0.1):
+        a[...], b[...] = LIMITS[kinds[0]][1], LIMITS[kinds[1]][case.pick(0, 1)]
+    out = case.pick(None, "u8", "s8", "s32", "f32", "f16", "bf16")
+    floating = out in ("f32", "f16", "bf16")
+    keys, inputs = {"out": out}, {}
+    # zeros
+    a_zero, b_zero = 0, 0
+    how = case.pick("none", "number", "rows")
+    if how == "number":
+        a_zero = keys["a_zero"] = int(case.rng.integers(*LIMITS[kinds[0]]))
+    elif how == "rows":
+        inputs["a_zero"] = case.codes((*batch, m), a.dtype)
+        a_zero = inputs["a_zero"].astype(np.int64)[..., None]
+    how = case.pick("none", "number", "columns")
+    if how == "number":
+        b_zero = keys["b_zero"] = int(case.rng.integers(*LIMITS[kinds[1]]))
+    elif how == "columns":
+        inputs["b_zero"] = case.codes((n,), b.dtype)
+        b_zero = inputs["b_zero"].astype(np.int64)
+    # bias
+    bias = float_bias = None
+    if floating and case.chance(0.3):
+        float_bias = (case.rng.standard_normal(n) * 10).astype(np.float32)
+        inputs["bias"], float_bias = float_bias, float_bias.astype(np.float64)
+    elif case.chance(0.4):
+        most = case.pick(1000, 10**6, 2**31 - 1)
+        inputs["bias"] = bias = case.rng.integers(-most, most + 1, n).astype(np.int32)
+    acc = sums_of(a, b, a_zero, b_zero, bias)
+    if case.chance(0.3):
+        keys["pack"] = 1
+    files = {"a": a, "b": b}
+    if case.chance(0.3):
+        files["a"], keys["trans_a"] = np.swapaxes(a, -1, -2), 1
+    if case.chance(0.3):
+        files["b"], keys["trans_b"] = np.swapaxes(b, -1, -2), 1
+
+    typical = float(np.sqrt(k + 1) * 5000)
+    if floating:
+        scale = {"a_scale": 1.0, "b_scale": 1.0}
+        for name, shape in (("a_scale", (*batch, m)), ("b_scale", (n,))):
+            how = case.pick("none", "number", "file")
+            if how == "number":
+                scale[name] = float(np.float32(case.rng.random() * 0.1 + 1e-3))
+                keys[name] = repr(scale[name])
+            elif how == "file":
+                inputs[name] = (case.rng.random(shape) * 0.1 + 1e-3).astype(np.float32)
+                scale[name] = inputs[name].astype(np.float64)
+                if name == "a_scale":
+                    scale[name] = scale[name][..., None]
+        low, high = draw_bounds(case, keys, None, None, typical * 1e-3)
+        low, high = (None if v is None else float(np.float32(v)) for v in (low, high))
+        if low is not None and high is not None and low > high:
+            del keys["min"]
+            low = None
+        if case.chance(0.2):
+            keys["relu"], low = 1, max(low or 0.0, 0.0)
+            if high is not None and high < 0:
+                del keys["max"]
+                high = None
+        got = case.run("qgemm", keys, {**files, **inputs}, ["c"])["c"]
+        case.same("c", got, out, float_of(acc, scale["a_scale"], scale["b_scale"], float_bias, low,
+                                          high, out))
+        return
+
+    kind = out or "u8"
+    low, high = LIMITS[kind]
+    # sigma
+    us = [(2**30, 30)] * n
+    how = case.pick("none", "scales", "column", "sigma", "multiplier", "multipliers")
+    size = 100 / typical if kind != "s32" else case.pick(1e-3, 3.0)
+    size *= float(np.exp2(case.rng.integers(-2, 3)))
+    if how == "scales" or how == "column":
+        a_scale, c_scale = (np.float32(s) for s in case.rng.random(2) + 0.1)
+        b_scale = (size * (case.rng.random(n if how == "column" else 1) + 0.5)).astype(np.float32)
+        keys.update(a_scale=repr(float(a_scale)), c_scale=repr(float(c_scale)))
+        if how == "column":
+            inputs["b_scale"] = b_scale
+        else:
+            keys["b_scale"] = repr(float(b_scale[0]))
+        sigma = (a_scale * b_scale).astype(np.float32) / c_scale
+        us = [multiplier_of(float(s)) for s in np.broadcast_to(sigma, n)]
+    elif how == "sigma":
+        sigma = case.pick(size * (case.rng.random() + 0.5), 2.0 ** int(case.rng.integers(-40, 8)))
+        keys["sigma"] = repr(float(sigma))
+        us = [multiplier_of(float(sigma))] * n
+    elif how == "multiplier":
+        u, s = int(case.rng.integers(1, 2**31)), int(case.rng.integers(1, 63))
+        keys.update(multiplier=u, shift=s)
+        us = [(u, s)] * n
+    elif how == "multipliers":
+        u = case.rng.integers(2**30, 2**31, n).astype(np.int32)
+        s = case.rng.integers(31, 50, n).astype(np.int32)
+        inputs.update(multiplier=u, shift=s)
+        us = [(int(v), int(w)) for v, w in zip(u, s)]
+    rescale = rescale_exact
+    if case.chance(0.3):
+        rescale, keys["rounding"] = rescale_tflite, "tflite"
+    c_zero = 0
+    if case.chance():
+        c_zero = keys["c_zero"] = int(case.rng.integers(max(low, -1000), min(high, 1000)))
+    least, most = draw_bounds(case, keys, max(low, -1000), min(high, 1000), 100)
+    least = low if least is None else max(low, int(least))
+    most = high if most is None else min(high, int(most))
+    if case.chance(0.2):
+        keys["relu"], least = 1, max(least, c_zero)
+    if least > most:
+        case.refused("qgemm", keys, {**files, **inputs}, ["c"])
+        return
+    raw = how == "none" and kind == "s32"
+    want = np.empty(acc.shape, dtype=np.int64)
+    columns = [] if raw else us
+    for j, (u, s) in enumerate(columns):
+        for i in np.ndindex(acc.shape[:-1]):
+            y = rescale(int(acc[(*i, j)]), u, s)
+            want[(*i, j)] = clamp(c_zero + y, least, most)
+    if raw:
+        want = np.clip(acc + c_zero, least, most)
+    got = case.run("qgemm", keys, {**files, **inputs}, ["c"])["c"]
+    if got.dtype != CODES[kind]:
+        case.fail("c is %s, not %s" % (got.dtype, kind))
+    case.exact("c", got, want)
+
+
+def run_qlinear(case):
+    m, k, n, batch, batch_b = draw_matrices(case)
+    dtype = case.pick("f32", "f16", "bf16")
+    x = case.floats((*batch, m, k), dtype, scale=case.pick(1, 5))
+    weights = case.pick("u8", "s8")
+    b = case.codes((*batch_b, k, n), CODES[weights])
+    kind = case.pick("u8", "u8", "s8")
+    keys, inputs, b_zero, b_scale = {}, {}, 0, 1.0
+    if kind != "u8" or case.chance():
+        keys["type"] = kind
+    if case.chance(0.4):
+        b_zero = keys["b_zero"] = int(case.rng.integers(*LIMITS[weights]))
+    elif case.chance(0.4):
+        inputs["b_zero"] = case.codes((n,), b.dtype)
+        b_zero = inputs["b_zero"].astype(np.int64)
+    if case.chance(0.4):
+        b_scale = float(np.float32(case.rng.random() * 0.1))
+        keys["b_scale"] = repr(b_scale)
+    elif case.chance(0.5):
+        inputs["b_scale"] = (case.rng.random(n) * 0.1).astype(np.float32)
+        b_scale = inputs["b_scale"].astype(np.float64)
+    q = np.empty(x.shape, dtype=np.int64)
+    if case.chance(0.3):
+        a_scale = float(np.float32(case.rng.random() * 0.1 + 1e-3))
+        a_zero = int(case.rng.integers(*LIMITS[kind]))
+        keys.update(a_scale=repr(a_scale), a_zero=a_zero)
+        q = quantize(x.values, a_scale, a_zero, kind)
+    else:
+        symmetric = case.chance(0.3)
+        if symmetric:
+            keys["symmetric"] = 1
+        a_scale, a_zero = np.empty((*batch, m, 1)), np.empty((*batch, m, 1), dtype=np.int64)
+        for i in np.ndindex(*batch, m):
+            row = x.values[i]
+            a_scale[i], a_zero[i] = choose_qparams(row.min(initial=0), row.max(initial=0), kind,
+                                                   symmetric)
+            q[i] = quantize(row, a_scale[i], a_zero[i], kind)
+    bias = float_bias = None
+    if case.chance(0.3):
+        inputs["bias"] = (case.rng.standard_normal(n) * 10).astype(np.float32)
+        float_bias = inputs["bias"].astype(np.float64)
+    elif case.chance(0.3):
+        inputs["bias"] = bias = case.rng.integers(-10**6, 10**6, n).astype(np.int32)
+    low = high = None
+    if case.chance(0.2):
+        keys["relu"], low = 1, 0.0
+    elif case.chance(0.2):
+        low, keys["min"] = -0.5, "-0.5"
+    if case.chance(0.2):
+        high, keys["max"] = 1.5, "1.5"
+    if case.chance(0.3):
+        keys["pack"] = 1
+    file = b
+    if case.chance(0.3):
+        file, keys["trans_b"] = np.swapaxes(b, -1, -2), 1
+    out = case.pick(None, "f32", "f16", "bf16")
+    keys["out"] = out
+    got = case.run("qlinear", keys, {"x": x, "b": file, **inputs}, ["y"])["y"]
+    acc = sums_of(q, b, a_zero, b_zero, bias)
+    case.same("y", got, out or dtype,
+              float_of(acc, a_scale, b_scale, float_bias, low, high, out or dtype))
+
+
+CASES = {
+    "choose_qparams": (run_choose_qparams, 32),
+    "quantize": (run_quantize, 40),
+    "dequantize": (run_dequantize, 32),
+    "qgemm": (run_qgemm, 64),
+    "qlinear": (run_qlinear, 40),
+}

@@ -1,0 +1,156 @@
+# vlut.py - products with lattice codes
+# SPDX-License-Identifier: BSD-2-Clause
+"""y = W x, W being the values that codes mean."""
+import numpy as np
+
+from .common import Floats
+from .lattice import Scales, draw_code, draw_digits, draw_dither, values_of
+
+# Relative to the norms of the parts: f32, fixed-point tables and f16 products; bf16; u8.
+LOOSE = {None: 2.0**-9, "f32": 2.0**-9, "u16": 2.0**-9, "f16": 2.0**-8, "bf16": 2.0**-6,
+         "u8": 2.0**-4}
+
+
+class Coded:
+    """A coded matrix with its keys, operands and values [rows, k]."""
+
+    def __init__(self, case, code, keys, rows, blocks, dither, names=("w", "t", "row_scale")):
+        self.code, d = code, code.lattice.d
+        policies = ["none", "none", "t", "bank", "group"]
+        if "offset" in keys and not code.encode(code.offset[None])[1][0]:
+            policies = ["none"]
+        self.scales = Scales(case, code, policies)
+        self.keys = {**keys, **self.scales.keys}
+        self.digits = draw_digits(case, code, (rows, blocks))
+        codes, t = code.pack(self.digits, "level"), None
+        self.coarsest = 0
+        self.inputs = {names[0]: codes}
+        if self.scales.has_t:
+            few = min(len(self.scales.scales), 6)
+            t = case.rng.integers(0, few, (rows, self.scales.shape(blocks, d)))
+            self.inputs[names[1]] = t.astype(np.uint8)
+        factors = np.ones(rows)
+        if case.chance(0.3):
+            self.inputs[names[2]] = (case.rng.random(rows) + 0.5).astype(np.float32)
+            factors = self.inputs[names[2]].astype(np.float64)
+        scale = np.broadcast_to(self.scales.of_blocks(t, blocks, d), (rows, blocks))
+        self.values = values_of(code, self.digits, scale, dither).reshape(rows, blocks * d)
+        self.values *= factors[:, None]
+        self.points = (code.decode(self.digits) - code.offset).reshape(
+            rows, blocks * len(code.offset))
+
+
+def draw(case):
+    code, keys = draw_code(case, full=True)
+    while code.q**code.levels > 256:
+        code, keys = draw_code(case, full=True)
+    rows, blocks = case.size(30), case.size(20, zero=False)
+    if case.chance(0.2):
+        rows, blocks = case.pick(64, 100, 128), case.pick(16, 32, 64)
+    if case.large():
+        rows, blocks = case.pick(256, 512), case.pick(64, 256)
+    dither = draw_dither(case, code, keys)
+    return code, keys, rows, blocks, dither
+
+
+def run_dense(primitive):
+    def run(case):
+        code, keys, rows, blocks, dither = draw(case)
+        w = Coded(case, code, keys, rows, blocks, dither)
+        d, keys = code.lattice.d, w.keys
+        k = blocks * d
+        if d > 1 and case.chance(0.2):
+            k = (blocks - 1) * d + int(case.rng.integers(1, d + 1))
+        columns = 1 if primitive == "vlut_gemv" else case.pick(1, 2, 3, 4, 8, 9, 17, 33)
+        whole = case.chance(0.2) and code.lattice.kind != "A2"
+        if whole:
+            x = case.codes((k, columns), np.int8)
+            values, keys["out"] = x.astype(np.int64), "s32"
+        else:
+            x = case.floats((k, columns), case.pick("f32", "f16", "bf16"))
+            values = x.values
+        route, table, sums = case.pick(None, None, "table", "decode"), None, None
+        if case.chance(0.3):
+            keys["pack_w"] = 1
+        if not whole:
+            if route:
+                keys["route"] = route
+            if route == "table" and case.chance(0.5):
+                table = keys["table"] = case.pick("f32", "f16", "bf16")
+            if case.chance(0.2):
+                sums = keys["sum"] = "f32"
+        turned = primitive == "vlut_gemm" and case.chance(0.4)
+        if turned:
+            x = np.ascontiguousarray(x.T) if whole else Floats(values.T, x.dtype)
+            keys["trans_x"] = 1
+        elif primitive == "vlut_gemm":
+            keys["trans_x"] = 0
+        else:
+            x = x[:, 0] if whole else Floats(values[:, 0], x.dtype)
+        if k != blocks * d or case.chance(0.2):
+            keys["k"] = k
+        out = "s32" if whole else case.pick(None, None, "f32", "f16", "bf16")
+        keys["out"] = out
+        got = case.run(primitive, keys, {**w.inputs, "x": x}, ["y"])["y"]
+        shape = (rows,) if primitive == "vlut_gemv" else (columns, rows) if turned else \
+            (rows, columns)
+        if whole:
+            want = w.points[:, :k] @ values
+            want = want.T if turned else want
+            case.exact("y", got, want.reshape(shape))
+            return
+        want = w.values[:, :k] @ values
+        size = np.sqrt(np.sum(w.values[:, :k] ** 2, 1))[:, None] * \
+            np.sqrt(np.sum(values**2, 0))[None, :]
+        offset = np.abs(code.offset).max(initial=0) + code.q**code.levels
+        # parts: p, o and z are summed apart
+        size = size + 2.0**-3 * offset * np.max(w.scales.scales[:6]) * \
+            np.sum(np.abs(values), 0)[None, :] * 2.0**-3
+        loose = LOOSE[table] if sums is None else max(LOOSE[table], 2.0**-9)
+        want, size = (want.T, size.T) if turned else (want, size)
+        case.near("y", got, out or "f32", want.reshape(shape), loose * size.reshape(shape))
+
+    return run
+
+
+def run_gemm2(case):
+    code, keys, rows, blocks, dither = draw(case)
+    w = Coded(case, code, keys, rows, blocks, dither)
+    other, more = code, {}
+    count = case.pick(1, 2, 7, 20)
+    x = Coded(case, other, {}, count, blocks, dither, ("x", "tx", "x_row_scale"))
+    # the policy of x, in keys of its own
+    for key in ("beta", "alpha", "policy", "group", "bank"):
+        if key in x.scales.keys or key in w.scales.keys:
+            default = {"beta": 1.0, "policy": "none"}.get(key)
+            value = x.scales.keys.get(key, default)
+            if value is not None:
+                more["x_" + key] = value
+    if "x_policy" not in more:
+        more["x_policy"] = x.scales.policy
+    if x.scales.policy in ("t", "group") and "alpha" not in x.scales.keys:
+        more["x_alpha"] = repr(1 / 8 if x.scales.policy == "group" else 1 / 3)
+    keys = {**w.keys, **more}
+    keys.pop("first_fit", None)
+    whole = case.chance(0.3)
+    out = "s32" if whole else case.pick(None, "f32", "f16", "bf16")
+    keys["out"] = out
+    route = case.pick(None, None, "table", "decode")
+    if route == "table" and code.q ** (2 * code.lattice.d) > 2**16:
+        route = None
+    if route:
+        keys["route"] = route
+    got = case.run("vlut_gemm2", keys, {**w.inputs, **x.inputs}, ["y"])["y"]
+    if whole:
+        case.exact("y", got, w.points @ x.points.T)
+        return
+    want = w.values @ x.values.T
+    size = np.sqrt(np.sum(w.values**2, 1))[:, None] * np.sqrt(np.sum(x.values**2, 1))[None, :]
+    case.near("y", got, out or "f32", want, 2.0**-9 * size)
+
+
+CASES = {
+    "vlut_gemv": (run_dense("vlut_gemv"), 48),
+    "vlut_gemm": (run_dense("vlut_gemm"), 48),
+    "vlut_gemm2": (run_gemm2, 40),
+}

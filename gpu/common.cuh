@@ -237,6 +237,9 @@ HZ_DEVICE void cluster_arrive(void)
 /*
  * Makes nothing visible. The release above waits for all that a warp has under way, which takes so
  * long that behind __syncthreads() one warp should do it for its block.
+ * A block that has read others' memory may end behind this and cluster_wait() only if each lane has
+ * stored what it loaded, and so has it: a load whose value is dropped may be under way still when
+ * that memory is another kernel's. So lanes without a result do not load.
  */
 HZ_DEVICE void cluster_arrive_relaxed(void)
 {

@@ -278,9 +278,12 @@ struct vlut_batch_block {
 
 		for (int i = threadIdx.x; i < (to - from) * FOURS; i += WARPS * 32) {
 			const int row = from + i / FOURS, column = i % FOURS * 4;
+			const int b = blockIdx.y * COLUMNS + column;
 			const float *const at = sums + row * SUMS_LINE + column;
 			float s[4] = {};
 
+			if (row0 + row >= p.rows || b >= p.batch)
+				continue;
 			if (p.split > 1) {
 				float4 of[HZI_BATCH_SPLIT] = {};
 
@@ -297,7 +300,7 @@ struct vlut_batch_block {
 				for (int z = 0; z < SLICES; z++)
 					add(s, *(const float4 *)(at + z * SUMS));
 			}
-			store(row0 + row, blockIdx.y * COLUMNS + column, s);
+			store(row0 + row, b, s);
 		}
 		if (p.split > 1) {
 			__syncwarp();
@@ -320,8 +323,6 @@ struct vlut_batch_block {
 	{
 		float scale = p.scale;
 
-		if (row >= p.rows)
-			return;
 		if (p.row_scale)
 			scale *= p.row_scale[row * p.row_scale_step];
 		if (p.y_dtype == HZ_F16 && p.y_fours && b + 4 <= p.batch) {

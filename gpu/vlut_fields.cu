@@ -704,13 +704,16 @@ struct vlut_fields_block {
 		       times_power(s * (1 / LIMIT), -shift(b));
 	}
 
-	__device__ __forceinline__ void store(int i, float s, int32_t whole) const
+	/* Of number i of the tiles' sums the row and the vector; false: it is no result. */
+	__device__ __forceinline__ bool place_of(int i, int64_t &row, int &b) const
 	{
-		const int64_t row = (int64_t)tile0 * ROWS + (i >> p.batch_log2);
-		const int b = i & (1 << p.batch_log2) - 1;
+		row = (int64_t)tile0 * ROWS + (i >> p.batch_log2);
+		b = i & (1 << p.batch_log2) - 1;
+		return row < p.rows && b < p.batch;
+	}
 
-		if (row >= p.rows || b >= p.batch)
-			return;
+	__device__ __forceinline__ void store(int64_t row, int b, float s, int32_t whole) const
+	{
 		if (p.y_dtype == HZ_S32) {
 			((int32_t *)p.y)[row * p.y_i + b * p.y_b] = whole;
 			return;
@@ -722,15 +725,17 @@ struct vlut_fields_block {
 	__device__ __forceinline__ void finish(void) const
 	{
 		const int n = tiles * ROWS << p.batch_log2, split = 1 << p.split_log2;
+		int64_t row;
+		int b;
 
 		__syncthreads();
 		for (int i = tid; i < n; i += THREADS) {
 			const float s = add_warps(i);
 
-			if (split == 1)
-				store(i, s, __float_as_int(s));
-			else
+			if (split > 1)
 				totals[i] = s;
+			else if (place_of(i, row, b))
+				store(row, b, s, __float_as_int(s));
 		}
 		if (split == 1)
 			return;
@@ -740,6 +745,8 @@ struct vlut_fields_block {
 			int32_t whole = 0;
 			float s = 0;
 
+			if (!place_of(i, row, b))
+				continue;
 			for (int z = 0; z < split; z++) {
 				const float f = cluster_load(cluster_map(shared_address(totals + i),
 									 z));
@@ -747,7 +754,7 @@ struct vlut_fields_block {
 				s += f;
 				whole += __float_as_int(f);
 			}
-			store(i, s, whole);
+			store(row, b, s, whole);
 		}
 		__syncwarp();
 		cluster_arrive_relaxed();

@@ -555,6 +555,8 @@ struct vlut_mma_block {
 			float s = 0;
 			int32_t whole_s = 0;
 
+			if (row >= p.rows)
+				continue;
 			if (p.split == 1) {
 				s = *at;
 				whole_s = __float_as_int(s);
@@ -567,8 +569,6 @@ struct vlut_mma_block {
 					whole_s += __float_as_int(f);
 				}
 			}
-			if (row >= p.rows)
-				continue;
 			if (p.y_dtype == HZ_S32) {
 				((int32_t *)p.y)[row * p.y_i + b * p.y_b] = whole_s;
 				continue;

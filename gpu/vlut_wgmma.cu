@@ -427,8 +427,6 @@ struct vlut_wgmma_block {
 	{
 		float scale = p.scale;
 
-		if (row >= p.rows)
-			return;
 		if (p.row_scale)
 			scale *= p.row_scale[row * p.row_scale_step];
 #pragma unroll
@@ -470,10 +468,13 @@ struct vlut_wgmma_block {
 			/* Four columns of a row, from all splits: under way together */
 			const int r = part * share + (p.y_b == 1 ? i / (COLUMNS / 4) : i % rows);
 			const int j = 4 * (p.y_b == 1 ? i % (COLUMNS / 4) : i / rows);
+			const int b = (int)blockIdx.y * vectors + j / p.parts;
 			const float *at = sums + r * LINE + j;
 			float4 from[8] = {};
 			float s[4] = {};
 
+			if (row0 + r >= p.rows || b >= p.batch)
+				continue;
 #pragma unroll
 			for (int z = 0; z < 8; z++) {
 				if (p.split == 1 && z == 0)
@@ -488,7 +489,7 @@ struct vlut_wgmma_block {
 				s[2] += from[z].z;
 				s[3] += from[z].w;
 			}
-			store_row(row0 + r, (int)blockIdx.y * vectors + j / p.parts, s, down);
+			store_row(row0 + r, b, s, down);
 		}
 		__syncwarp();
 		if (p.split > 1) {

@@ -32,10 +32,24 @@ HZ_DEVICE void barrier_arrive(uint32_t barrier)
 	asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" :: "r"(barrier) : "memory");
 }
 
-/* At an address of cluster_map(). */
+/*
+ * At an address of cluster_map(): this thread has what it loaded from its own block's memory, or
+ * the matrix units have, and copies may fill that again. Nothing else is ordered for other blocks.
+ */
 HZ_DEVICE void barrier_arrive_at(uint32_t barrier)
 {
 	asm volatile("mbarrier.arrive.shared::cluster.b64 _, [%0];" :: "r"(barrier) : "memory");
+}
+
+/*
+ * The same where loads and stores of one block meet those of another, for barrier_acquire() there:
+ * what this thread wrote is seen, and what it loads from other blocks has come. It waits for all
+ * that the warp has under way.
+ */
+HZ_DEVICE void barrier_release_at(uint32_t barrier)
+{
+	asm volatile("mbarrier.arrive.release.cluster.shared::cluster.b64 _, [%0];"
+		     :: "r"(barrier) : "memory");
 }
 
 /* Until the phase of that parity is over. */
@@ -45,6 +59,16 @@ HZ_DEVICE void barrier_wait(uint32_t barrier, uint32_t parity)
 		     ".reg .pred p;\n"
 		     "again:\n\t"
 		     "mbarrier.try_wait.parity.shared::cta.b64 p, [%0], %1;\n\t"
+		     "@!p bra again;\n\t"
+		     "}" :: "r"(barrier), "r"(parity) : "memory");
+}
+
+HZ_DEVICE void barrier_acquire(uint32_t barrier, uint32_t parity)
+{
+	asm volatile("{\n\t"
+		     ".reg .pred p;\n"
+		     "again:\n\t"
+		     "mbarrier.try_wait.parity.acquire.cluster.shared::cta.b64 p, [%0], %1;\n\t"
 		     "@!p bra again;\n\t"
 		     "}" :: "r"(barrier), "r"(parity) : "memory");
 }

@@ -53,9 +53,10 @@ struct memory {
 	float row_scales[HZI_QT_ROWS], col_scales[COLUMNS];	/* what sums are multiplied by */
 	uint64_t full[stages], empty[stages];
 	uint64_t got[2][groups];	/* what the partner gives, each waited for by itself */
-	uint64_t ready, stored;		/* out, here and at the partner's */
-	/* ONCE: what is exchanged is there, and here; the partner's ring is free; its results */
-	uint64_t given, swapped, done, handed[2];
+	uint64_t made;			/* out is written, here */
+	uint64_t ready, stored;		/* the same, and read, here and at the partner's */
+	/* ONCE: what is exchanged is here; the partner's ring is free; its results */
+	uint64_t swapped, done, handed[2];
 };
 
 static_assert(sizeof(memory<192, false>) + 1024 <= HZI_QT_BYTES &&
@@ -439,12 +440,38 @@ HZ_DEVICE void store_tile(const hzi_quat_tma &p, memory<COLUMNS, EXACT> &s, int 
 	}
 }
 
+/*
+ * Out is written here and at the partner's. The warps that store tell the partner, for that takes
+ * time, which those that multiply have not.
+ */
+template <int COLUMNS, bool EXACT>
+HZ_DEVICE void out_wait(memory<COLUMNS, EXACT> &s, int rank, uint32_t parity)
+{
+	const uint32_t ready = shared_address(&s.ready);
+
+	barrier_wait(shared_address(&s.made), parity);
+	if (threadIdx.x == 32) {
+		barrier_arrive(ready);
+		barrier_release_at(cluster_map(ready, rank ^ 1));
+	}
+	__syncwarp();
+	barrier_acquire(ready, parity);
+}
+
+/* This thread has got so far, for here and for the partner. */
+HZ_DEVICE void release_both(uint64_t &barrier, int rank)
+{
+	const uint32_t here = shared_address(&barrier);
+
+	barrier_arrive(here);
+	barrier_release_at(cluster_map(here, rank ^ 1));
+}
+
 /* The warps that store while others multiply. */
 template <int COLUMNS, bool EXACT>
 HZ_DEVICE void store(const hzi_quat_tma &p, memory<COLUMNS, EXACT> &s, int rank, int warp)
 {
 	const int tiles = p.tiles_m * p.tiles_n, step = gridDim.x / CLUSTER;
-	const uint32_t stored = shared_address(&s.stored);
 	uint32_t parity = 0;
 
 	grid_wait();
@@ -453,10 +480,9 @@ HZ_DEVICE void store(const hzi_quat_tma &p, memory<COLUMNS, EXACT> &s, int rank,
 
 		tile_of(p, t, i, j);
 		scales_load(p, s, rank, i, j, warp);
-		barrier_wait(shared_address(&s.ready), parity);
+		out_wait(s, rank, parity);
 		store_tile(p, s, rank, i, j, warp, t + step < tiles ? STORERS : STORERS + 8);
-		barrier_arrive(stored);
-		barrier_arrive_at(cluster_map(stored, rank ^ 1));
+		release_both(s.stored, rank);
 		parity ^= 1;
 	}
 }
@@ -467,7 +493,6 @@ HZ_DEVICE void multiply(const hzi_quat_tma &p, memory<COLUMNS, EXACT> &s, int ra
 {
 	constexpr int sums = COLUMNS / 2, steps = sums / 8;
 	const int lane = threadIdx.x % 32, part = rank & 1;
-	const uint32_t ready = shared_address(&s.ready);
 	uint32_t parity = 0;
 	float acc[2][sums];
 	turn<memory<COLUMNS, EXACT>::stages> ring;
@@ -484,7 +509,7 @@ HZ_DEVICE void multiply(const hzi_quat_tma &p, memory<COLUMNS, EXACT> &s, int ra
 		for (int phase = 0;; phase++) {
 			multiply_blocks<ACROSS, EXACT>(p, s, acc, ring, rank, group, phase);
 			if (phase == 0)
-				barrier_wait(shared_address(&s.stored), parity ^ 1);
+				barrier_acquire(shared_address(&s.stored), parity ^ 1);
 			if (phase + 1 == p.phases)
 				break;
 			combine(s, acc, rank, group, parity);
@@ -523,24 +548,14 @@ HZ_DEVICE void multiply(const hzi_quat_tma &p, memory<COLUMNS, EXACT> &s, int ra
 				u = usual(p.out, u, row0 + row, col0 + col, 2 * part);
 			*(uint4 *)to = p.out.c.dtype == HZ_F16 ? pairs_f16(u) : pairs_bf16(u);
 		}
-		barrier_arrive(ready);
-		barrier_arrive_at(cluster_map(ready, rank ^ 1));
+		barrier_arrive(shared_address(&s.made));
 		parity ^= 1;
 	}
-	barrier_wait(ready, parity ^ 1);
+	barrier_acquire(shared_address(&s.ready), parity ^ 1);
 	store_tile(p, s, rank, i, j, STORERS + threadIdx.x / 32 - 4, STORERS + 8);
 }
 
 /* ---- One tile alone -------------------------------------------------------------------------- */
-
-/* This thread has got so far, for here and for the partner. */
-HZ_DEVICE void arrive_both(uint64_t &barrier, int rank)
-{
-	const uint32_t here = shared_address(&barrier);
-
-	barrier_arrive(here);
-	barrier_arrive_at(cluster_map(here, rank ^ 1));
-}
 
 /* Sums of P to the block's own part of -G, and what is the partner's, in the partner's order. */
 template <int COLUMNS>
@@ -566,7 +581,7 @@ HZ_DEVICE void give(memory<COLUMNS, false> &s, float (&acc)[2][COLUMNS / 2], int
 			     :: "r"(to + c * (int)sizeof(s.out[0]) / 2), "f"(v[0]), "f"(v[1]),
 				"f"(v[2]), "f"(v[3]) : "memory");
 	}
-	arrive_both(s.given, rank);
+	barrier_arrive(shared_address(&s.made));
 }
 
 /* Adds what the thread of the same number of the partner gave. */
@@ -577,7 +592,7 @@ HZ_DEVICE void take(memory<COLUMNS, false> &s, float (&acc)[2][COLUMNS / 2], int
 	const float sign = rank & 1 ? -1 : 1;
 	const uint32_t from = shared_address(&s.out[0][0][0][threadIdx.x % 128 + 128 * group]);
 
-	barrier_wait(shared_address(&s.swapped), 0);
+	barrier_acquire(shared_address(&s.swapped), 0);
 #pragma unroll
 	for (int c = 0; c < 2 * steps; c++) {
 		float v[4];
@@ -636,9 +651,9 @@ HZ_DEVICE void exchange(const hzi_quat_tma &p, memory<COLUMNS, false> &s, int ra
 	tile_of(p, blockIdx.x / CLUSTER, i, j);
 	scales_load(p, s, rank, i, j, warp);
 	if (p.phases == 2) {
-		barrier_wait(shared_address(&s.given), 0);
+		out_wait(s, rank, 0);
 		swap_given(s, rank, warp);
-		arrive_both(s.swapped, rank);
+		release_both(s.swapped, rank);
 	}
 }
 
@@ -746,9 +761,9 @@ HZ_DEVICE void kernel(const hzi_quat_tma &p)
 		}
 		for (int i = 0; i < 2 * s.groups; i++)
 			barrier_init(shared_address(&s.got[0][i]), 1);
-		barrier_init(shared_address(&s.ready), 2 * 256);
+		barrier_init(shared_address(&s.made), 256);
+		barrier_init(shared_address(&s.ready), 2);
 		barrier_init(shared_address(&s.stored), 2 * 32 * STORERS);
-		barrier_init(shared_address(&s.given), 2 * 256);
 		barrier_init(shared_address(&s.swapped), 2 * 32 * STORERS);
 		barrier_init(shared_address(&s.done), 256);
 		barrier_init(shared_address(&s.handed[0]), 1);

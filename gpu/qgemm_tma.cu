@@ -449,11 +449,12 @@ HZ_DEVICE void tma_kernel(const hzi_qgemm_tma &p)
 				make_uint4(four, four, four, four);
 		copy_fence();
 	}
+	/* Relaxed is enough for others' barriers, not for the ones of a block's other threads. */
+	if (blocks == 1 || ones > 0)
+		__syncthreads();
 	if (blocks > 1) {
 		cluster_arrive_relaxed();
 		cluster_wait();
-	} else {
-		__syncthreads();
 	}
 
 	const cluster_of<COLUMNS, DOWN, ACROSS> at((int)rank);

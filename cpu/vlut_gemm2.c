@@ -60,6 +60,15 @@ static int64_t integers(const struct job *j)
 	return j->w.embed == j->w.rule->d ? j->a->w.k : j->w.blocks * j->w.embed;
 }
 
+/* What a sum of products of integers is multiplied by, but for the scale of w's row */
+static double factor_of(const struct job *j, int64_t x_row)
+{
+	const struct hzi_coded *x = j->x.w;
+
+	return (double)j->w.rule->scale[0] * j->x.rule->scale[0] / j->a->vlut->unit *
+	       (x->row_scale ? x->row_scale[x_row * x->row_scale_step] : 1);
+}
+
 /* ---- x as bytes and as values ---------------------------------------------------------------- */
 
 static void bytes_of_x(void *data, int thread, int64_t begin, int64_t end)
@@ -85,11 +94,7 @@ static void bytes_of_x(void *data, int thread, int64_t begin, int64_t end)
 				memcpy(to + l, from + l / 64 * 2048 + l % 64 / 4 * 64,
 				       (size_t)hzi_vlut_min(4, k - l));
 			memset(to + integers(j), 0, (size_t)(k - integers(j)));
-			j->ints.factor[row + i] =
-				(double)j->w.rule->scale[0] * x->rule->scale[0] / j->a->vlut->unit *
-				(x->w->row_scale ?
-					 x->w->row_scale[(row + i) * x->w->row_scale_step] :
-					 1);
+			j->ints.factor[row + i] = factor_of(j, row + i);
 			j->ints.shift[row + i] = 0;
 		}
 	}
@@ -235,15 +240,13 @@ static void put_sum(const struct job *j, int64_t row, int64_t x_row, int64_t sum
 {
 	const struct hzi_vlut_gemm2_args *a = j->a;
 	const struct hzi_vlut_result y = {a->y, a->y_dtype, a->y_i, a->y_j};
-	double v = (double)sum / a->vlut->unit * j->w.rule->scale[0] * j->x.rule->scale[0];
 
 	if (a->y_dtype == HZ_S32) {
 		((int32_t *)a->y)[row * a->y_i + x_row * a->y_j] = (int32_t)(uint32_t)sum;
 		return;
 	}
-	if (j->x.w->row_scale)
-		v *= j->x.w->row_scale[x_row * j->x.w->row_scale_step];
-	hzi_vlut_put_one(j->ctx->kern, &j->w, &y, row, x_row, (float)v);
+	hzi_vlut_put_one(j->ctx->kern, &j->w, &y, row, x_row,
+			 (float)((double)sum * factor_of(j, x_row)));
 }
 
 static void put_pair(const struct job *j, const struct pair *r, int64_t row, int64_t x_row)

@@ -348,6 +348,15 @@ int hzi_cuda_vlut_gemm(struct hz_context *ctx, const struct hzi_vlut_gemm_args *
 
 /* ---- Two-sided ------------------------------------------------------------------------------- */
 
+int hzi_cuda_vlut_sums(struct hz_context *ctx, const struct hzi_vlut_sums *p)
+{
+	const int64_t width = p->across ? p->columns : p->rows;
+	const int64_t down = ceil_div(p->across ? p->rows : p->columns, HZI_VLUT_SUMS);
+
+	return launch(ctx, gemm2_name, HZI_KERNEL_vlut_sums, ceil_div(width, HZI_VLUT_SUMS),
+		      min_of(down, GRID_MAX), p, sizeof(*p));
+}
+
 /* A table knows whole blocks alone. */
 static bool by_table2(const struct hzi_vlut_gemm2_args *a)
 {

@@ -611,6 +611,46 @@ KERNEL(vlut_lookup2_s32, hzi_vlut_table2)
 	lookup2<int32_t>(p);
 }
 
+/* ---- Exact sums to results ------------------------------------------------------------------- */
+
+KERNEL(vlut_sums, hzi_vlut_sums)
+{
+	constexpr int EACH = HZI_VLUT_SUMS * HZI_VLUT_SUMS / THREADS;
+	const int64_t x = (int64_t)blockIdx.x * HZI_VLUT_SUMS + threadIdx.x % HZI_VLUT_SUMS;
+	const int64_t y0 = (int64_t)blockIdx.y * HZI_VLUT_SUMS + threadIdx.x / HZI_VLUT_SUMS;
+	const int64_t step = (int64_t)gridDim.y * HZI_VLUT_SUMS;
+	const int64_t width = p.across ? p.columns : p.rows, height = p.across ? p.rows : p.columns;
+
+	for (int64_t first = y0; x < width && first < height; first += step) {
+		int32_t sum[EACH];
+
+#pragma unroll
+		for (int e = 0; e < EACH; e++) {
+			const int64_t y = first + e * (HZI_VLUT_SUMS / EACH);
+			const int64_t i = p.across ? y : x, j = p.across ? x : y;
+
+			sum[e] = y < height ? p.sums[i * p.sums_i + j * p.sums_j] : 0;
+		}
+#pragma unroll
+		for (int e = 0; e < EACH; e++) {
+			const int64_t y = first + e * (HZI_VLUT_SUMS / EACH);
+			const int64_t i = p.across ? y : x, j = p.across ? x : y;
+			double f = p.factor;
+			float v;
+
+			if (y >= height)
+				break;
+			if (p.column_scale)
+				f = __dmul_rn(f, p.column_scale[j * p.column_scale_step]);
+			/* 0 is not -0, as on the CPU. */
+			v = __double2float_rn(__fma_rn(sum[e], f, 0.0));
+			if (p.row_scale)
+				v = __fmul_rn(v, p.row_scale[i * p.row_scale_step]);
+			store_any(p.y_dtype, p.y, i * p.y_i + j * p.y_j, v);
+		}
+	}
+}
+
 /* ---- Packing --------------------------------------------------------------------------------- */
 
 /* Elements of codes back to back; levels below `first` and what fills a row up are 0. */

@@ -102,6 +102,21 @@ struct hzi_vlut_table2 {
 	int32_t table_dtype;
 };
 
+/*
+ * vlut_sums: y_ij = row_scale_i (sum_ij factor column_scale_j) of sums of integers, which may lie
+ * where y is to. The number in brackets is rounded once, to f32.
+ */
+#define HZI_VLUT_SUMS 32	/* rows and columns of a block */
+struct hzi_vlut_sums {
+	const int32_t *sums;		/* at i * sums_i + j * sums_j */
+	void *y;
+	const float *row_scale, *column_scale;	/* or NULL */
+	int64_t rows, columns;
+	int64_t sums_i, sums_j, y_i, y_j, row_scale_step, column_scale_step;
+	double factor;
+	int32_t y_dtype, across;	/* the blocks of the grid's x are of columns, not of rows */
+};
+
 /* vlut_pack: codes to rows of `row_bytes`, T to rows of `t_bytes` behind them. */
 struct hzi_vlut_pack {
 	const void *codes;
@@ -114,6 +129,7 @@ struct hzi_vlut_pack {
 
 HZI_VLUT_ASSERT(sizeof(struct hzi_vlut_coded) == 1032, "the same layout for C and CUDA");
 HZI_VLUT_ASSERT(sizeof(struct hzi_vlut_table2) == 2208, "the same layout for C and CUDA");
+HZI_VLUT_ASSERT(sizeof(struct hzi_vlut_sums) == 112, "the same layout for C and CUDA");
 HZI_VLUT_ASSERT(sizeof(struct hzi_vlut_any2_mapped) == 20952, "the same layout for C and CUDA");
 
 /* The kernels by index. */

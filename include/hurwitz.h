@@ -1538,7 +1538,12 @@ HZ_API int hz_vlut_gemm_workspace(hz_context *ctx, const hz_vlut *vlut, const hz
  *         points as integers, exactly, without scales (E8: 4 times, A2: 2 times the product of
  *         points)
  *
- * Aliasing, arithmetic: as of hz_vlut_gemm(); products of points are exact.
+ * Aliasing: y overlaps nothing.
+ * Arithmetic: where values are points times the scales of lattice and row (no T, basis, transform,
+ * dither, mean of levels left out; of A2 whole blocks), r_i fl(S s s' r'_j / c): S is the sum that
+ * s32 stands for, exactly, c the 1, 2 or 4 of it, and fl() rounds once, to f32. The same bits on
+ * every level; on a GPU for A2 with |p - o| up to 127. Of other points up to 2048 products are
+ * exact there and sums in f32. All else, and route TABLE, as hz_vlut_gemm() with x decoded.
  * Workspace: hz_vlut_gemm2_workspace(). Errors: as hz_vlut_gemm().
  */
 HZ_API int hz_vlut_gemm2(hz_context *ctx, const hz_vlut *vlut, const hz_coded *w, const hz_coded *x,

@@ -328,6 +328,54 @@ static void test_gemm2(void)
 	hz_lattice_close(l);
 }
 
+/* Of A2 floats are made of exact sums: of f32 in place, else slab by slab of W. */
+static void test_a2(void)
+{
+	const hz_lattice_opts o = {.kind = HZ_LATTICE_A2, .q = 4, .levels = 2},
+			      with_t = {.kind = HZ_LATTICE_A2, .q = 4, .levels = 2,
+					.policy = HZ_LATTICE_T};
+	hz_lattice *l, *tl;
+	hz_vlut *v;
+	hz_coded w = {.k = 64}, u = {.k = 64};
+	hz_tensor y32 = hz_tensor_2d(y, HZ_F32, HZ_CUDA, 640, 100);
+	hz_tensor turned = y32, y16 = hz_tensor_2d(y, HZ_F16, HZ_CUDA, 500, 65660);
+	hz_tensor t = hz_tensor_2d(scales, HZ_U8, HZ_CUDA, 640, 32);
+	size_t bytes;
+
+	if (hz_lattice_open(ctx, &l, &o) || hz_lattice_open(ctx, &tl, &with_t) ||
+	    hz_vlut_open(ctx, &v, l, l, NULL))
+		bail("%s", hz_errmsg(ctx));
+	w.codes = hz_tensor_3d(codes, HZ_U8, HZ_CUDA, 640, 32, 2);
+	u.codes = hz_tensor_3d(x, HZ_U8, HZ_CUDA, 100, 32, 2);
+	is_int(hz_vlut_gemm2(ctx, v, &w, &u, &y32), HZ_OK, "both of A2: %s", hz_errmsg(ctx));
+	is_str(taken(), "lattice_decode_a2 lattice_decode_a2 qgemm_lines qgemm_few_64_s vlut_sums",
+	       "sums, and what they become");
+	is_int(last()->grid[0] * 1000 + last()->grid[1], 4020, "blocks of columns and of rows");
+	turned.stride[0] = 1;
+	turned.stride[1] = 640;
+	is_int(hz_vlut_gemm2(ctx, v, &w, &u, &turned), HZ_OK, "y by columns");
+	taken();
+	is_int(last()->grid[0] * 1000 + last()->grid[1], 20004, "blocks of rows and of columns");
+	w.codes.shape[0] = 500;
+	u.codes.shape[0] = 65660;
+	is_int(hz_vlut_gemm2_workspace(ctx, v, &w, &u, &y16, &bytes), HZ_OK, "y of 16 bits");
+	is_int(hz_vlut_gemm2(ctx, v, &w, &u, &y16), HZ_OK, "y of 16 bits: %s", hz_errmsg(ctx));
+	is_str(taken(), "lattice_decode_a2 lattice_decode_a2 qgemm_lines qgemm_tma_256_s vlut_sums "
+	       "lattice_decode_a2 qgemm_lines qgemm_tma_256_s vlut_sums", "in slabs");
+	is_int(last()->grid[0] * 1000 + last()->grid[1], 2052008, "the last one");
+	hz_vlut_close(v);
+	if (hz_vlut_open(ctx, &v, tl, l, NULL))
+		bail("%s", hz_errmsg(ctx));
+	w.codes.shape[0] = 640;
+	u.codes.shape[0] = 100;
+	w.t = &t;
+	is_int(hz_vlut_gemm2(ctx, v, &w, &u, &y32), HZ_OK, "with T");
+	has_str(taken(), "vlut_wgmma_values", "by values");
+	hz_vlut_close(v);
+	hz_lattice_close(tl);
+	hz_lattice_close(l);
+}
+
 static void test_all(void)
 {
 	char **const arrays[] = {&codes, &scales, &x, &y};
@@ -340,6 +388,7 @@ static void test_all(void)
 	test_far();
 	test_octets();
 	test_gemm2();
+	test_a2();
 	stand_in_close(ctx, HZ_CUDA, arrays, 4);
 }
 

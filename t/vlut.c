@@ -613,6 +613,24 @@ static void test_special(struct dev *dev)
 
 /* ---- Two-sided ------------------------------------------------------------------------------- */
 
+/* Whether values are nothing but points less o times the scales of lattice and row */
+static int only_points(const hz_lattice *l, int how)
+{
+	return !hzi_lattice_has_t(l) && !(how & FEWER) &&
+	       !(l->rule.flags & (HZI_LATTICE_MAPPED | HZI_LATTICE_DITHERED));
+}
+
+/* The most of an integer of a point less o */
+static int64_t most_of(const hz_lattice *l)
+{
+	int64_t most = 0;
+
+	for (int e = 0; e < l->rule.embed; e++)
+		most = llabs((long long)l->rule.offset[e]) > most ?
+			       llabs((long long)l->rule.offset[e]) : most;
+	return most + (int64_t)l->point_max;
+}
+
 static int run_two(struct dev *dev, int wi, int xi, int route, int table, int how_w, int how_x,
 		   int64_t rows, int64_t cols, int64_t k, int y_dtype)
 {
@@ -638,14 +656,16 @@ static int run_two(struct dev *dev, int wi, int xi, int route, int table, int ho
 	unsigned char *image = malloc(bytes + 2 * GUARD);
 	struct area ya = area_new(dev, bytes, 0);
 	hz_tensor y = hz_tensor_2d(ya.data, y_dtype, dev->device, rows, cols);
-	/* Without scales of blocks exact but for the roundings of factors and the result */
-	const int exact = !hzi_lattice_has_t(wl) && !hzi_lattice_has_t(xl) &&
-			  dev->device == HZ_CPU && wl->rule.embed == xl->rule.embed &&
-			  !((wl->rule.flags | xl->rule.flags) &
-			    (HZI_LATTICE_MAPPED | HZI_LATTICE_DITHERED)) &&
-			  !((how_w | how_x) & FEWER);
+	/* Sums of integers: exact, on a GPU but for A2 in f32 and of what f16 holds */
+	const int sums = only_points(wl, how_w) && only_points(xl, how_x);
+	const int cpu = dev->device == HZ_CPU, a2 = wl->rule.kind == HZ_LATTICE_A2;
+	const int exact = sums && route != HZ_VLUT_TABLE && (cpu || a2);
 	const int mapped = ((wl->rule.flags | xl->rule.flags) & HZI_LATTICE_MAPPED) != 0;
-	const struct bound bound = exact ? (struct bound){0, 0} : bound_of(dev, 0);
+	const struct bound bound = sums && (cpu || (most_of(wl) <= 2048 && most_of(xl) <= 2048)) ?
+					   (struct bound){cpu ? 0 : 0x1p-17, 0} : bound_of(dev, 0);
+	const double unit = (wl->rule.kind == HZ_LATTICE_E8 ? 2 : 1) *
+			    (xl->rule.kind == HZ_LATTICE_E8 ? 2 : 1) *
+			    (a2 ? 2 : 1);
 	const int64_t n = w.blocks * wl->rule.embed;
 	size_t room;
 	int status, good;
@@ -670,8 +690,20 @@ static int run_two(struct dev *dev, int wi, int xi, int route, int table, int ho
 				y_dtype == HZ_S32 ? (double)(int32_t)(uint32_t)whole : sum;
 			if (y_dtype == HZ_S32)
 				continue;
-			bounds[i * cols + j] = bound.part * size + bound.unit * most * weight +
-					       (bound.part + bound.unit) * most * w.reach / 2;
+			if (exact) {
+				double rounded = 0;	/* room for any dtype */
+				const double f = (double)wl->rule.scale[0] * xl->rule.scale[0] /
+						 unit * x.scale[j];
+
+				ref_put(y_dtype, &rounded, 0,
+					(float)((double)whole * f) * w.scale[i]);
+				want[i * cols + j] = ref_get(y_dtype, &rounded, 0);
+				continue;
+			}
+			bounds[i * cols + j] = bound.part * size + bound.unit * most * weight;
+			if (cpu || route == HZ_VLUT_TABLE)
+				bounds[i * cols + j] += (bound.part + bound.unit) * most *
+							w.reach / 2;
 			/* A matrix in f32 leaves a rounding of what cancels: of x's numbers too. */
 			if (mapped)
 				bounds[i * cols + j] +=

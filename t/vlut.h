@@ -106,6 +106,7 @@ struct coded {
 	struct area codes_area, t_area, scale_area, packed_area;
 	double *values;			/* [rows][k]: values times row scale */
 	int32_t *points;		/* [rows][blocks][embed]: p - o */
+	float *scale;			/* [rows]: 1 where it is not given */
 	double reach;			/* the most that the values of a row can sum up to */
 	int64_t rows, k, blocks;
 };
@@ -276,9 +277,9 @@ static inline struct coded coded_new(struct dev *dev, const hz_lattice *l, const
 		w.c.t = NULL;
 		memset(&w.c.codes, 0, sizeof(w.c.codes));
 	}
+	w.scale = scale;
 	free(codes);
 	free(t);
-	free(scale);
 	free(from.leaders);
 	return w;
 }
@@ -300,6 +301,7 @@ static inline void coded_free(struct coded *w)
 	area_free(&w->scale_area);
 	if (w->packed_area.base)
 		area_free(&w->packed_area);
+	free(w->scale);
 	free(w->values);
 	free(w->points);
 }

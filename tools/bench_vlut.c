@@ -16,7 +16,7 @@
 #include "bench.h"
 #include "hz.h"
 
-enum { D4, D4_GROUP, D4_T, E8, E8_GROUP, E8_BITS, E8_Q16, D4_Q8 };
+enum { D4, D4_GROUP, D4_T, E8, E8_GROUP, E8_BITS, E8_Q16, D4_Q8, A2 };
 
 static const struct {
 	const char *name;
@@ -33,6 +33,7 @@ static const struct {
 	[E8_BITS] = {"E8 q=2 M=4", {.kind = HZ_LATTICE_E8, .q = 2, .levels = 4}},
 	[E8_Q16] = {"E8 q=16 M=1", {.kind = HZ_LATTICE_E8, .q = 16, .levels = 1}},
 	[D4_Q8] = {"D4 q=8 M=2", {.kind = HZ_LATTICE_D, .q = 8, .levels = 2}},
+	[A2] = {"A2 q=4 M=2", {.kind = HZ_LATTICE_A2, .q = 4, .levels = 2}},
 };
 
 enum {
@@ -101,6 +102,7 @@ static const struct row {
 	{GPU | COLD, D4, 0, HZ_F16, 8192, 8192, 256},
 	{GPU | COLD, D4, 0, HZ_S8, 8192, 8192, 32},
 	{BOTH | CODED | QUICK, D4, 0, HZ_F32, 2048, 4096, 512},
+	{BOTH | CODED, A2, 0, HZ_F32, 2048, 4096, 512},
 };
 
 #define ROWS (sizeof(rows) / sizeof(*rows))

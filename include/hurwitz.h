@@ -1513,10 +1513,12 @@ HZ_API int hz_vlut_pack(hz_context *ctx, const hz_vlut *vlut, const hz_coded *w,
  * of 2^-15 of what a group of up to 32 blocks can reach, 4e-5 of |y| for normal numbers; without T,
  * for more columns or packed D4 with q = 4, M = 2, x itself, in units of 2^-22 of a column's most
  * |x_k| (2^-15 for a y of 16 bits, or errors of 4e-5). sum = HZ_F32 keeps all in f32, as if x has
- * NaN or Inf, or its largest |x_k| is not within 2^-50 .. 2^50. On a GPU errors are at most 2^-9 of
- * the norms of the parts, x being f16 in products. Tables of f16, bf16 add the roundings of their
- * entries; those of u8, 0.6 % for normal numbers, are taken for up to 8 columns, and for more with
- * route TABLE. Then one rounding to the dtype of y.
+ * NaN or Inf, or its largest |x_k| is not within 2^-50 .. 2^50. On a GPU products are of f16, to
+ * which values with T and those of A2 and of bases are rounded and points beyond 2048, and x in one
+ * or two parts; or of integers, x in units of 2^-14 of its most or finer: errors are at most 2^-9
+ * sum_k |w_ik x_k| + 2^-15 max_k |x_k| sum_k |w_ik|, w being what decoding gives. Tables of f16 and
+ * bf16 add the roundings of their entries; those of u8, 0.6 % for normal numbers, are taken for up
+ * to 8 columns, and for more with route TABLE. Then one rounding to the dtype of y.
  * Workspace: hz_vlut_gemm_workspace(), for both.
  * Errors: HZ_EINVAL, HZ_EDTYPE, HZ_ESHAPE, HZ_ESTRIDE, HZ_EALIAS, HZ_EDEVICE, HZ_ENOTSUP,
  * HZ_ENOMEM, HZ_EWORKSPACE, HZ_ECUDA, HZ_EFORK.

@@ -160,8 +160,9 @@ static int run_one(struct dev *dev, const struct one *o, int special)
 				want[i * n + j] = (double)(int32_t)(uint32_t)whole;
 				continue;
 			}
-			bounds[i * n + j] = bound.part * size + bound.unit * most * weight +
-					    (bound.part + bound.unit) * most * w.reach / 2;
+			bounds[i * n + j] = bound.part * size + bound.unit * most * weight;
+			if (dev->device == HZ_CPU || o->table || o->route == HZ_VLUT_TABLE)
+				bounds[i * n + j] += (bound.part + bound.unit) * most * w.reach / 2;
 			bounds[i * n + j] +=
 				2 * ref_half_ulp(o->y_dtype, fabs(sum) + bounds[i * n + j]);
 		}

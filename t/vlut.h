@@ -309,10 +309,10 @@ static inline void coded_free(struct coded *w)
 /* ---- Bounds ---------------------------------------------------------------------------------- */
 
 /*
- * |y - exact| of column j is at most rounding + part * sum |w x| + unit * max |x| * sum |w|, with
- * half of the most that leaders could make added to both sums, since o and levels may cancel. The
- * second is of f32 sums, or tables, and the third of fixed-point numbers. A GPU multiplies in f16,
- * with scales of blocks rounded to it.
+ * |y - exact| of column j is at most rounding + part * sum |w x| + unit * max |x| * sum |w|; on the
+ * CPU and by tables with half of the most that leaders could make added to both sums, since o and
+ * levels may cancel. The second is of f32 sums, or tables, and the third of fixed-point numbers. A
+ * GPU multiplies in f16, with scales of blocks rounded to it.
  */
 struct bound {
 	double part, unit;

@@ -61,6 +61,15 @@ def seven_dimensions(case, words, outputs):
     np.save(path, x.reshape((1,) * (7 - x.ndim) + x.shape))
 
 
+def seven_components(case, words, outputs):
+    """Quaternions, and what counts them or their channels, of other sizes."""
+    name = words[case.pick(*inputs_of(words, outputs))].partition("=")[2]
+    path = os.path.join(case.directory, name)
+    x = np.load(path)
+    more = np.ones((*x.shape[:-1], 3), dtype=x.dtype)
+    np.save(path, np.concatenate([x, more], -1) if x.ndim else more)
+
+
 def no_operand(_, words, __):
     words[:] = [w for w in words if "=" not in w]
 
@@ -74,7 +83,7 @@ def no_directory(case, words, outputs):
 # What is done to a call, and the exit statuses that the manual has for it.
 FAULTS = [(unknown_key, (2,)), (missing_file, (2,)), (operand_twice, (2,)), (truncated, (2,)),
           (too_long, (2,)), (no_array, (2,)), (wrong_dtype, (2,)), (seven_dimensions, (2,)),
-          (no_operand, (2,)), (no_directory, (1, 2))]
+          (no_operand, (2,)), (no_directory, (1, 2)), (seven_components, (2,))]
 
 
 class Refused(Exception):
@@ -92,8 +101,10 @@ def of(primitive, function):
                 return Case.run(case, name, keys, inputs, outputs, holding)
             words = case.arguments(name, keys, inputs, outputs, holding)
             plain = [o.partition(":")[0] for o in outputs]
-            if not plain or (not inputs_of(words, plain) and fault not in (unknown_key, no_operand,
-                                                                           no_directory)):
+            if not plain or (not inputs_of(words, plain) and
+                             fault not in (unknown_key, no_operand, no_directory)):
+                raise Refused
+            if fault is seven_components and not name.startswith("quat_"):
                 raise Refused
             fault(case, words, plain)
             paths = [os.path.join(case.directory, o + ".out.npy") for o in plain]

@@ -451,6 +451,12 @@ def run_pre_like(primitive):
         else:
             u, p, q, a = w.call(o, with_u=primitive == "mhc_pre")
         compare_coefficients(case, s, got, (p, q, a), loose=loose_of(c, s))
+        if "saved" in got:
+            means = o["x"].reshape(s.s, s.tokens // s.s, s.n * s.c).mean(1)
+            scaled = means * o.get("gain", 1.0)
+            want = np.concatenate([scaled @ o["phi"].T, np.mean(means**2, -1, keepdims=True)], 1)
+            size = np.concatenate([np.abs(scaled) @ np.abs(o["phi"]).T, want[:, -1:]], 1)
+            case.near("saved", got["saved"].reshape(want.shape), "f32", want, 2.0**-15 * size)
         if "u" in got:
             shape = (*s.batch, s.c)
             size = mix_u(np.abs(p) + 0.05, np.abs(o["x"]))
@@ -602,10 +608,19 @@ def run_post_pre_bwd(case):
     if branch_bias and case.chance(0.8):
         outputs.append("dbranch_bias")
     weights = [k for k in operands if case.chance(0.7)]
+    holding = {}
+    if case.chance(0.3):
+        # df and dq are of dy with what it held, and are not added to
+        keys["accumulate"] = 1
+        like = {"dy": y, "dbranch_bias": branch_bias, **{"d" + k: operands[k] for k in weights}}
+        holding = {k: case.floats(v.shape, v.dtype) for k, v in like.items()
+                   if k in outputs + ["d" + w for w in weights] and case.chance(0.7)}
     got = case.run("mhc_post_pre_bwd", keys, {**operands, **more},
-                   outputs + ["d" + k for k in weights])
+                   outputs + ["d" + k for k in weights], holding)
     o = {k: v.values for k, v in operands.items()}
     loose = 2.0**-10 + 2.0**-18 * (1 + (s.tokens * s.c) ** 0.5 / 16)
+    case.gradients("dy", got["dy"], s.dtype, lambda v: loss_of_y(s.flat("y", v), o), y.values,
+                   loose, holding.get("dy"), most=24, floor=2.0**-18)
     # df, dq and dbranch_bias are of dy, as it is or as it was rounded
     d = s.flat("dy", values(got["dy"], s.dtype))
     g, v = s.flat("q", q.values)[..., None], s.flat("f", f.values)[:, None, :] + shift
@@ -613,12 +628,13 @@ def run_post_pre_bwd(case):
     for name, kind, terms, axis in (("df", s.dtype, d * g, 1), ("dq", "f32", d * v, 2),
                                     ("dbranch_bias", "f32", d * g, (0, 1))):
         if name in got:
-            case.near(name, got[name], kind, np.sum(terms, axis).reshape(got[name].shape),
+            before = holding[name].values if name in holding else 0.0
+            case.near(name, got[name], kind, np.sum(terms, axis).reshape(got[name].shape) + before,
                       rough * np.sum(np.abs(terms), axis).reshape(got[name].shape) + 2.0**-18)
     for k in weights:
         case.gradients("d" + k, got["d" + k], "f32",
                        lambda v, k=k: loss_of_y(at_y, {**o, k: v}), operands[k].values, loose,
-                       most=24, floor=2.0**-18)
+                       holding.get("d" + k), most=24, floor=2.0**-18)
 
 
 # ---- Chains, diagnosis, initial weights ----------------------------------------------------------

@@ -145,7 +145,7 @@ class Streams:
             self.batch = (case.pick(64, 113, 200),)
             self.n, self.c = case.pick(4, 4, 3), case.pick(8, 16, 33)
         if case.large():
-            self.batch, self.n, self.c = (case.pick(16, 130, 256),), 4, case.pick(64, 128, 512)
+            self.batch, self.n, self.c = (case.pick(16, 130, 256),), 4, case.pick(64, 128, 256)
         self.tokens = int(np.prod(self.batch))
         self.sets = self.batch
         if shared and case.chance(0.3):

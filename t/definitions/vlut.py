@@ -14,7 +14,8 @@ LOOSE = {None: 2.0**-9, "f32": 2.0**-9, "u16": 2.0**-9, "f16": 2.0**-8, "bf16": 
 class Coded:
     """A coded matrix with its keys, operands and values [rows, k]."""
 
-    def __init__(self, case, code, keys, rows, blocks, dither, names=("w", "t", "row_scale")):
+    def __init__(self, case, code, keys, rows, blocks, dither, names=("w", "t", "row_scale"),
+                 partly=False):
         self.code, d = code, code.lattice.d
         policies = ["none", "none", "t", "bank", "group"]
         if "offset" in keys and not code.encode(code.offset[None])[1][0]:
@@ -23,7 +24,11 @@ class Coded:
         self.keys = {**keys, **self.scales.keys}
         self.digits = draw_digits(case, code, (rows, blocks))
         codes, t = code.pack(self.digits, "level"), None
-        self.coarsest = 0
+        coarsest = 0
+        if partly and code.levels > 1 and case.chance(0.25):
+            coarsest = self.keys["levels"] = int(case.rng.integers(1, code.levels))
+            if case.chance():
+                codes = codes[..., code.levels - coarsest:]
         self.inputs = {names[0]: codes}
         if self.scales.has_t:
             few = min(len(self.scales.scales), 6)
@@ -34,10 +39,11 @@ class Coded:
             self.inputs[names[2]] = (case.rng.random(rows) + 0.5).astype(np.float32)
             factors = self.inputs[names[2]].astype(np.float64)
         scale = np.broadcast_to(self.scales.of_blocks(t, blocks, d), (rows, blocks))
-        self.values = values_of(code, self.digits, scale, dither).reshape(rows, blocks * d)
+        self.values = values_of(code, self.digits, scale, dither, coarsest)
+        self.values = self.values.reshape(rows, blocks * d)
         self.values *= factors[:, None]
-        self.points = (code.decode(self.digits) - code.offset).reshape(
-            rows, blocks * len(code.offset))
+        self.points = code.decode(self.digits, coarsest) - code.offset
+        self.points = self.points.reshape(rows, blocks * len(code.offset))
 
 
 def draw(case):
@@ -56,7 +62,7 @@ def draw(case):
 def run_dense(primitive):
     def run(case):
         code, keys, rows, blocks, dither = draw(case)
-        w = Coded(case, code, keys, rows, blocks, dither)
+        w = Coded(case, code, keys, rows, blocks, dither, partly=True)
         d, keys = code.lattice.d, w.keys
         k = blocks * d
         if d > 1 and case.chance(0.2):
@@ -76,8 +82,9 @@ def run_dense(primitive):
             if route:
                 keys["route"] = route
             if route == "table" and case.chance(0.5):
-                table = keys["table"] = case.pick("f32", "f16", "bf16")
-            if case.chance(0.2):
+                small = ("u16", "u8") if code.q**d <= 256 else ()
+                table = keys["table"] = case.pick("f32", "f16", "bf16", *small)
+            if case.chance(0.2) and table not in ("u16", "u8"):
                 sums = keys["sum"] = "f32"
         turned = primitive == "vlut_gemm" and case.chance(0.4)
         if turned:

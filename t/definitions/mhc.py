@@ -15,11 +15,10 @@ PRESETS = {
     "deepseek": dict(map="softmax", order="rows", eps=1e-6, old_new=1, p_eps=1e-6, rms_eps=1e-6,
                      norm_eps=1e-6),
     "paper": dict(map="exp", order="cols"),
-    "seed": dict(map="abs", order="rows", eps=1e-6, p_eps=1e-6, rms_eps=1e-6, norm_eps=1e-6,
-                 normalize=1),
-    "seed_static": dict(map="abs", order="rows", eps=1e-8, p_eps=1e-6, rms_eps=1e-6,
-                        norm_eps=1e-6, normalize=1, q_scale=1.0),
-    "plain": dict(map="exp", order="cols", residual="tanh", rms_eps=1e-6, norm_eps=1e-6),
+    "seed": dict(map="abs", order="rows", eps=1e-6, p_eps=1e-6, rms_eps=1e-6, normalize=1),
+    "seed_static": dict(map="abs", order="rows", eps=1e-8, p_eps=1e-6, rms_eps=1e-6, normalize=1,
+                        q_scale=1.0),
+    "plain": dict(map="exp", order="cols", residual="tanh", rms_eps=1e-6),
     "lite": dict(map="exp", order="cols", residual="lite", rms_eps=1e-6),
 }
 OF_MAP = {"exp": ("cols", 0.0), "softmax": ("rows", 1e-6), "abs": ("rows", 1e-8)}
@@ -412,6 +411,15 @@ def loose_of(c, s):
     return 2.0**-12 if s.dtype != "f32" else 2.0**-13
 
 
+def size_of_u(o, p, c):
+    """What errors of p are relative to in u; where terms nearly cancel, a norm enlarges them."""
+    size = mix_u(np.abs(p) + 0.05, np.abs(o["x"]))
+    if "norm" in o:
+        root = np.sqrt(np.mean(mix_u(p, o["x"]) ** 2, -1, keepdims=True) + c.norm_eps)
+        size = np.abs(o["norm"]) * (size + np.max(size, -1, keepdims=True)) / root
+    return size
+
+
 def compare_coefficients(case, s, got, want, names=("p", "q", "a"), loose=2.0**-12):
     for name, value in zip(names, want):
         if name in got:
@@ -459,10 +467,7 @@ def run_pre_like(primitive):
             case.near("saved", got["saved"].reshape(want.shape), "f32", want, 2.0**-15 * size)
         if "u" in got:
             shape = (*s.batch, s.c)
-            size = mix_u(np.abs(p) + 0.05, np.abs(o["x"]))
-            if "norm" in o:
-                size = np.abs(o["norm"]) * (np.abs(u / np.where(o["norm"] == 0, 1, o["norm"])) +
-                                            1) * 8
+            size = size_of_u(o, p, c)
             case.near("u", got["u"], s.dtype, u.reshape(shape),
                       8 * loose_of(c, s) * size.reshape(shape))
 
@@ -520,9 +525,7 @@ def run_head(case):
     u, p, _, _ = w.call(o)
     compare_coefficients(case, s, got, (p,), ("p",), loose_of(c, s))
     shape = (*s.batch, s.c)
-    size = mix_u(np.abs(p) + 0.05, np.abs(o["x"]))
-    if "norm" in o:
-        size = np.abs(u) + np.abs(o["norm"]) * 8
+    size = size_of_u(o, p, c)
     case.near("h", got["h"], s.dtype, u.reshape(shape), 8 * loose_of(c, s) * size.reshape(shape))
 
 
@@ -567,9 +570,7 @@ def run_post_pre(case):
     u, p, q, a = w.call(o)
     compare_coefficients(case, s, got, (p, q, a), ("p_next", "q_next", "a_next"),
                          loose_of(c, s))
-    size = mix_u(np.abs(p) + 0.05, np.abs(o["x"]))
-    if "norm" in o:
-        size = np.abs(u) + np.abs(o["norm"]) * 8
+    size = size_of_u(o, p, c)
     case.near("u", got["u"], s.dtype, u.reshape(*s.batch, s.c),
               (8 * loose_of(c, s) + 4 * unit(s.dtype)) * size.reshape(*s.batch, s.c))
 

@@ -225,7 +225,7 @@ def draw_bounds(case, keys, low, high, scale):
             middle = 0.0 if low is None else (low + high) / 2
             value = middle + (i - 0.5) * scale * float(case.rng.integers(1, 16)) / 8
             bounds[i] = value if low is None else float(np.rint(value))
-            keys[name] = "%.9g" % bounds[i]
+            keys[name] = repr(float(bounds[i]))
     return bounds
 
 

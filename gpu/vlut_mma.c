@@ -157,6 +157,11 @@ bool hzi_cuda_vlut_rows(const hz_lattice *l, const struct hzi_coded *w)
 		if (w->sub[i] != 0)
 			return false;
 	}
+	/* o is not of the coarser levels, whose factor kernels apply to all. */
+	for (int i = 0; i < l->rule.embed && w->first > 0; i++) {
+		if (l->rule.offset[i] != 0)
+			return false;
+	}
 	return w->level == 1 && w->block == levels && w->row * code_bytes(w) % 16 == 0 &&
 	       (uintptr_t)w->codes % 16 == 0 && bytes % 16 == 0 && bytes > 0 &&
 	       bytes < INT32_MAX && w->rows < INT32_MAX - 256 && w->k < INT32_MAX - 256;

@@ -128,6 +128,31 @@ static void test_gemm(const struct row *r)
 	hz_lattice_close(l);
 }
 
+/* Coarser levels: o is not multiplied by what these are. */
+static void test_coarser(void)
+{
+	static const int64_t offset[] = {3, -2, 1, 2};
+	hz_lattice_opts o = {.kind = HZ_LATTICE_D, .q = 3, .levels = 3};
+
+	for (int i = 0; i < 2; i++, o.offset = offset) {
+		hz_tensor xt = hz_tensor_2d(x, HZ_F16, HZ_CUDA, 1024, 1);
+		hz_tensor yt = hz_tensor_2d(y, HZ_F32, HZ_CUDA, 640, 1);
+		hz_lattice *l;
+		hz_vlut *v;
+		hz_coded w = {.k = 1024, .levels = 2};
+
+		w.codes = hz_tensor_3d(codes, HZ_U8, HZ_CUDA, 640, 256, 2);
+		if (hz_lattice_open(ctx, &l, &o) || hz_vlut_open(ctx, &v, l, NULL, NULL))
+			bail("%s", hz_errmsg(ctx));
+		is_int(hz_vlut_gemm(ctx, v, &w, &xt, &yt), HZ_OK, "coarser levels%s",
+		       i ? " of points beside 0" : "");
+		is_str(taken(), i ? "lattice_decode_d4_f16 vlut_x_tiles vlut_wgmma_values_16" :
+		       "vlut_half_d4_1", "by kernels that know them");
+		hz_vlut_close(v);
+		hz_lattice_close(l);
+	}
+}
+
 /* ---- Packed and two-sided -------------------------------------------------------------------- */
 
 /* Products with packed codes; levels: 0 for all */
@@ -385,6 +410,7 @@ static void test_all(void)
 	for (size_t i = 0; i < sizeof(table) / sizeof(*table); i++)
 		test_gemm(&table[i]);
 	test_packed();
+	test_coarser();
 	test_far();
 	test_octets();
 	test_gemm2();

@@ -22,6 +22,7 @@ static const double transform4[] = {0.5, 0.5, 0.5, 0.5, 0.5, -0.5, 0.5, -0.5,
 				    0.6, 0.6, -0.5, -0.5, 0.5, -0.5, -0.5, 0.7};
 static const double dither8[] = {0.25, -0.125, 0.5, 0.0, 0.375, 0.0625, -0.5, 0.25};
 static const double bank[] = {0.7, 1.0, 1.4, 2.5};
+static const int64_t near4[] = {3, -2, 1, 2};
 /* 0 is in none of such codes, which WRAP takes. */
 static const int64_t far4[] = {45000, -21000, 33000, 9000},
 		     far8[] = {60, -70, 50, 30, -20, 90, 40, 10};
@@ -62,6 +63,8 @@ static const struct {
 	{"Z^24 q 2 M 1", {.kind = HZ_LATTICE_Z, .dim = 24, .q = 2, .levels = 1}},
 	{"a basis, q 4 M 2",
 	 {.kind = HZ_LATTICE_BASIS, .dim = 3, .q = 4, .levels = 2, .basis = basis3}},
+	{"D4 q 3 M 3 beside 0",
+	 {.kind = HZ_LATTICE_D, .q = 3, .levels = 3, .beta = 0.1, .offset = near4}},
 	{"D4 q 4 M 2 far from 0",
 	 {.kind = HZ_LATTICE_D, .q = 4, .levels = 2, .beta = 0.2, .offset = far4}},
 	{"E8 q 4 M 2 far from 0",

@@ -187,6 +187,9 @@ END
 KERNELS(vlut_half)
 #include "vlut_half.kernels.def"
 END
+KERNELS(vlut_rules)
+#include "vlut_rules.kernels.def"
+END
 KERNELS(vlut_octets)
 #include "vlut_octets.kernels.def"
 END

@@ -144,6 +144,14 @@ HZ_DEVICE uint32_t f16_multiply(uint32_t a, uint32_t b)
 	return r;
 }
 
+HZ_DEVICE uint32_t f16_multiply_add(uint32_t a, uint32_t b, uint32_t c)
+{
+	uint32_t r;
+
+	asm("fma.rn.f16x2 %0, %1, %2, %3;" : "=r"(r) : "r"(a), "r"(b), "r"(c));
+	return r;
+}
+
 /* f16 of values 8 j .. 8 j + 7 of a row whose codes have 4 bits a value, times a scale */
 template <int WORDS, bool SCALED>
 HZ_DEVICE void points_f16(uint32_t (&v)[4], const uint32_t (&codes)[4], int j, uint32_t place,
@@ -160,6 +168,33 @@ HZ_DEVICE void points_f16(uint32_t (&v)[4], const uint32_t (&codes)[4], int j, u
 		if (SCALED)
 			v[i] = f16_multiply(v[i], scale);
 	}
+}
+
+/*
+ * A leader of E8 with q = 4, three bits of each coordinate as bytes: lib/vlut.c says where they
+ * are, of which there is a copy at leader_memory().
+ */
+HZ_DEVICE void wide_leader(uint32_t (&u)[2], uint32_t code)
+{
+	const uint32_t v = ((const uint16_t *)leader_memory())[code];
+	const uint32_t b = (leader_memory() + 2 * 65536)[code];
+
+	u[0] = (v & 0x0707) | (v << 13 & 0x07070000);
+	u[1] = (b & 7) | (b << 5 & 0x700) | (v << 10 & 0x03030000) | (b << 12 & 0x40000) |
+	       (b << 19 & 0x4000000);
+}
+
+/* Bytes of two of them, as the leaders of struct hzi_vlut_mma make them */
+HZ_DEVICE void wide_bytes(uint32_t (&v)[2], uint32_t codes, int q)
+{
+	const uint32_t odd = (codes >> 14 & 1) + (codes >> 30 & 1) * q;
+	uint32_t a[2], b[2];
+
+	wide_leader(a, codes & 0xffff);
+	wide_leader(b, codes >> 16);
+#pragma unroll
+	for (int i = 0; i < 2; i++)
+		v[i] = 2 * (b[i] * q + a[i]) + odd * 0x01010101;
 }
 
 /* The sum of row and column b of a product, to y by the scales of the parameters p */

@@ -3,287 +3,259 @@
  *
  * SPDX-License-Identifier: BSD-2-Clause
  *
- * For codes of 4 bits a value. Points become f16 in registers, exactly; scales of groups round them
- * once. x lies in shared memory whole. Each warp streams codes of its own chunks of k, 32 rows at a
- * time; sums of warps are added in their order.
+ * Points become f16 in registers by tables, exactly but for the root of A2; scales round them once.
+ * x lies in shared memory whole. Each warp streams codes of its own chunks of k, 32 rows at a time;
+ * sums of warps are added in their order.
  */
-#include "gpu/grid.cuh"
-#include "gpu/vlut_bytes.cuh"
-#include "gpu/vlut_half.h"
+#include "gpu/vlut_half.cuh"
 
-#define THREADS HZI_VMMA_THREADS
-#define WARPS (THREADS / 32)
-#define ROWS HZI_VHALF_ROWS
-#define CHUNK HZI_VHALF_CHUNK
-#define AHEAD 2			/* chunks under way per warp */
+/*
+ * Codes of one byte, 4 bits a value: leaders as gpu/vlut_bytes.cuh has those of upper levels, in
+ * the place of the others the scale of each T.
+ */
+template <int WORDS, int KIND>
+struct byte_codes {
+	static constexpr int DIM = 4 * WORDS, VALUES = 32, SCALES = KIND, AHEAD = 2;
+	static constexpr bool BYTES = true;
+	static constexpr bool OWN_SCALES = KIND == BY_PIECE;
 
-/* 16 x 8 += 16 x 16 times 16 x 8 */
-HZ_DEVICE void mma_f16(float (&c)[4], uint32_t a0, uint32_t a1, uint32_t a2, uint32_t a3,
-		       uint32_t b0, uint32_t b1)
-{
-	asm volatile("mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 {%0, %1, %2, %3}, "
-		     "{%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};"
-		     : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
-		     : "r"(a0), "r"(a1), "r"(a2), "r"(a3), "r"(b0), "r"(b1));
-}
-
-/* COLUMNS: of x in shared memory, 1 or 8 */
-template <int WORDS, int COLUMNS, bool SCALED>
-struct vlut_half_block {
-	static constexpr int R = ROWS / 8;
-
-	const hzi_vlut_half &p;
-	const int tid, lane, warp, g, t;
-	uint8_t *memory;
-	uint4 *x;			/* [8 values of 4 lanes][column][lane] of 8 values */
-	float *sums;			/* [tile][warp][row][column] */
-
-	__device__ __forceinline__ explicit vlut_half_block(const hzi_vlut_half &p_)
-		: p(p_), tid(threadIdx.x), lane(tid % 32), warp(tid / 32), g(lane / 4), t(lane % 4),
-		  memory(leader_memory())
+	static __device__ __forceinline__ int bytes(const hzi_vlut_half &)
 	{
-		x = (uint4 *)(memory + HZI_VMMA_TABLE_BYTES + (SCALED ? HZI_VMMA_SCALES_BYTES : 0));
-		sums = (float *)(x + p.chunks * (CHUNK / 8) * COLUMNS);
+		return HZI_VMMA_TABLE_BYTES + (OWN_SCALES ? HZI_VMMA_SCALES_BYTES : 0);
 	}
 
-	__device__ __forceinline__ const uint32_t *scales(void) const
+	static __device__ __forceinline__ uint32_t *scales(const hzi_vlut_half &)
 	{
-		return (const uint32_t *)(memory + HZI_VMMA_TABLE_BYTES);
+		return (uint32_t *)(leader_memory() + HZI_VMMA_TABLE_BYTES);
 	}
 
-	/* Where 8 values of a column go: unit 4 lane + j of a chunk */
-	__device__ __forceinline__ uint4 *place(int unit, int column) const
+	static __device__ __forceinline__ void fill(const hzi_vlut_half &p)
 	{
-		const int at = unit % 16;
+		for (int i = threadIdx.x; i < HZI_VMMA_ENTRIES * 8; i += THREADS) {
+			uint4 *to = (uint4 *)(leader_memory() + i / 8 * 256 + i % 8 * 16);
+			const uint32_t a = p.leaders[i / 8 * WORDS],
+				       b = p.leaders[i / 8 * WORDS + WORDS - 1],
+				       s = p.scale_of[min(i / 8, p.scales - 1)];
 
-		return x + ((unit / 16 * 4 + at % 4) * COLUMNS + column) * 4 + at / 4;
-	}
-
-	__device__ __forceinline__ void load_x(void) const
-	{
-		const int units = p.chunks * (CHUNK / 8);
-		const uint16_t *from = (const uint16_t *)p.x;
-
-		if (COLUMNS == 8 && p.rows_of_x) {
-			/* Rows of 8 columns: 8 by 8 of them turned */
-			for (int i = tid; i < units; i += THREADS) {
-				uint32_t row[8][4];
-
-#pragma unroll
-				for (int e = 0; e < 8; e++) {
-					uint4 v = make_uint4(0, 0, 0, 0);
-
-					if (8 * i + e < p.k)
-						v = *(const uint4 *)(from + (8 * i + e) * p.x_k);
-					row[e][0] = v.x;
-					row[e][1] = v.y;
-					row[e][2] = v.z;
-					row[e][3] = v.w;
-				}
-#pragma unroll
-				for (int c = 0; c < 8; c++) {
-					const uint32_t pick = c % 2 ? 0x7632 : 0x5410;
-
-					*place(i, c) = make_uint4(
-						__byte_perm(row[0][c / 2], row[1][c / 2], pick),
-						__byte_perm(row[2][c / 2], row[3][c / 2], pick),
-						__byte_perm(row[4][c / 2], row[5][c / 2], pick),
-						__byte_perm(row[6][c / 2], row[7][c / 2], pick));
-				}
-			}
-			return;
-		}
-		for (int i = tid; i < units * COLUMNS; i += THREADS) {
-			const int unit = i % units, c = i / units, k = 8 * unit;
-			const uint16_t *at = from + c * p.x_b + k * p.x_k;
-			uint4 v = make_uint4(0, 0, 0, 0);
-
-			if (c >= p.batch) {
-				*place(unit, c) = v;
-				continue;
-			}
-			if (p.x_k == 1 && k + 8 <= p.k && (uintptr_t)at % 16 == 0) {
-				v = *(const uint4 *)at;
-			} else {
-				uint32_t e[8];
-
-#pragma unroll
-				for (int j = 0; j < 8; j++)
-					e[j] = k + j < p.k ? at[j * p.x_k] : 0;
-				v = make_uint4(e[0] | e[1] << 16, e[2] | e[3] << 16,
-					       e[4] | e[5] << 16, e[6] | e[7] << 16);
-			}
-			*place(unit, c) = v;
+			to[0] = make_uint4(a, b, a, b);
+			to[8] = make_uint4(s, s, s, s);
 		}
 	}
 
-	__device__ __forceinline__ void run(void)
+	/* Bytes of block b of a piece */
+	static __device__ __forceinline__ void get(uint32_t (&u)[WORDS], const uint32_t (&codes)[4],
+						   int b, const half_lane &l,
+						   const hzi_vlut_half &p)
 	{
-		const uint32_t pos = leader_place<WORDS>(lane), last_t = (uint32_t)p.scales - 1;
-		const int all = (p.rows + ROWS - 1) / ROWS;
-		const int tiles = (all - (int)blockIdx.x + (int)gridDim.x - 1) / (int)gridDim.x;
-		uint4 ring[AHEAD][R];
-		uint32_t ring_t[AHEAD][R];
-		float acc[R / 2][4] = {};
-		int lc = warp, lt = 0, cc = warp, ct = 0;
-
-		/* Chunks in their order over the tiles; this warp has every 16th. */
-		auto load = [&](int d) {
-			if (lt < tiles) {
-				const int r0 = ((int)blockIdx.x + lt * (int)gridDim.x) * ROWS + g;
-				const int at = lc * HZI_VMMA_CHUNK_BYTES + t * 16;
+		constexpr int M = 2 * WORDS;
 
 #pragma unroll
-				for (int r = 0; r < R; r++) {
-					const int64_t row = min(r0 + 8 * r, p.rows - 1);
-					const bool in = at < p.row_bytes;
+		for (int m = M - 1; m >= 0; m--) {
+			uint32_t e[WORDS];
 
-					ring[d][r] = in ? load_codes(p.codes + row * p.row + at) :
-						     make_uint4(0, 0, 0, 0);
-					if (SCALED)
-						ring_t[d][r] = in ? p.t[row * p.t_row +
-									(4 * lc + t >>
-									 p.group_shift)]
-								  : 0;
-				}
-			}
-			for (lc += WARPS; lc >= p.chunks; lc -= p.chunks)
-				lt++;
-		};
-		auto flush = [&](int slot) {
+			load_leader<WORDS, false>(e, __byte_perm(codes[(b * M + m) / 4], l.place,
+								 0x7604 | (b * M + m) % 4 << 4));
 #pragma unroll
-			for (int m = 0; m < R / 2; m++) {
-				float *to = sums + ((slot * WARPS + warp) * ROWS + m * 16 + g) *
-					    COLUMNS;
-
-				if (COLUMNS == 8) {
-					*(float2 *)(to + 2 * t) = make_float2(acc[m][0], acc[m][1]);
-					*(float2 *)(to + 64 + 2 * t) =
-						make_float2(acc[m][2], acc[m][3]);
-				} else if (t == 0) {
-					to[0] = acc[m][0];
-					to[8] = acc[m][2];
-				}
-#pragma unroll
-				for (int i = 0; i < 4; i++)
-					acc[m][i] = 0;
-			}
-		};
-		const uint4 *xl = x + (COLUMNS == 8 ? g * 4 : 0) + t;
-
-		for (; lc >= p.chunks; lc -= p.chunks)
-			lt++;
-		for (int d = 0, c = lc, tile = lt; d < AHEAD && tile < tiles; d++) {
-			const int r0 = ((int)blockIdx.x + tile * (int)gridDim.x) * ROWS + g;
-			const int at = c * HZI_VMMA_CHUNK_BYTES + t * 16;
-
-#pragma unroll
-			for (int r = 0; r < R; r++)
-				if (at < p.row_bytes)
-					prefetch(p.codes + min(r0 + 8 * r, p.rows - 1) * p.row +
-						 at);
-			for (c += WARPS; c >= p.chunks; c -= p.chunks)
-				tile++;
-		}
-		fill_leaders<WORDS, THREADS>(p.leaders, p.first);
-		if (SCALED) {
-			for (int i = tid; i < p.scales * 32; i += THREADS)
-				((uint32_t *)scales())[i] = p.scale_of[i / 32];
-		}
-		grid_wait();
-		grid_next();
-#pragma unroll
-		for (int d = 0; d < AHEAD; d++)
-			load(d);
-		load_x();
-		__syncthreads();
-		for (int first = 0; first < tiles; first += p.round) {
-			const int end = min(first + p.round, tiles);
-
-			for (; cc >= p.chunks && ct < end; cc -= p.chunks)
-				flush(ct++ - first);
-			while (ct < end) {
-#pragma unroll
-				for (int d = 0; d < AHEAD; d++) {
-					uint32_t w[R][4], s[R] = {};
-
-					if (ct >= end)
-						break;
-#pragma unroll
-					for (int r = 0; r < R; r++) {
-						w[r][0] = ring[d][r].x;
-						w[r][1] = ring[d][r].y;
-						w[r][2] = ring[d][r].z;
-						w[r][3] = ring[d][r].w;
-						if (SCALED)
-							s[r] = scales()[min(ring_t[d][r], last_t) *
-									32 + lane];
-					}
-					load(d);
-#pragma unroll
-					for (int j = 0; j < 4; j++) {
-						const uint4 b = xl[(cc * 4 + j) * COLUMNS * 4];
-
-#pragma unroll
-						for (int m = 0; m < R / 2; m++) {
-							uint32_t u[4], v[4];
-
-							points_f16<WORDS, SCALED>(u, w[2 * m], j,
-										  pos, p.q,
-										  s[2 * m]);
-							points_f16<WORDS, SCALED>(v, w[2 * m + 1],
-										  j, pos, p.q,
-										  s[2 * m + 1]);
-							mma_f16(acc[m], u[0], v[0], u[1], v[1], b.x,
-								b.y);
-							mma_f16(acc[m], u[2], v[2], u[3], v[3], b.z,
-								b.w);
-						}
-					}
-					for (cc += WARPS; cc >= p.chunks && ct < end;
-					     cc -= p.chunks)
-						flush(ct++ - first);
-				}
-			}
-			finish(first, end);
+			for (int w = 0; w < WORDS; w++)
+				u[w] = m == M - 1 ? e[w] : u[w] * p.q + e[w];
 		}
 	}
 
-	__device__ __forceinline__ void finish(int first, int end) const
+	static __device__ __forceinline__ uint32_t scale(const uint32_t (&t)[2], int b,
+							 const half_lane &l)
 	{
-		const int width = ROWS * COLUMNS;
+		uint32_t s[1];
 
-		__syncthreads();
-		for (int i = tid; i < (end - first) * width; i += THREADS) {
-			const float *at = sums + i / width * WARPS * width + i % width;
-			const int64_t row = (int64_t)((int)blockIdx.x +
-						      (first + i / width) * (int)gridDim.x) *
-						    ROWS + i % width / COLUMNS;
-			const int b = i % COLUMNS;
-			float s = 0;
-
-#pragma unroll
-			for (int w = 0; w < WARPS; w++)
-				s += at[w * width];
-			if (row < p.rows && b < p.batch)
-				store_sum(p, row, b, s);
-		}
-		__syncthreads();
+		load_leader<1, true>(s, __byte_perm(t[b / 4], l.place_of_t, 0x7604 | b % 4 << 4));
+		return s[0];
 	}
 };
 
-#define KERNEL(name, words, columns, scaled) \
-	extern "C" __global__ void __launch_bounds__(THREADS, 1) \
-	name(const __grid_constant__ hzi_vlut_half p) \
-	{ \
-		vlut_half_block<words, columns, scaled>(p).run(); \
+HZ_DEVICE void copy_words(const hzi_vlut_half &p, int bytes)
+{
+	for (int i = threadIdx.x; i < bytes / 4; i += THREADS)
+		((uint32_t *)leader_memory())[i] = __ldg((const uint32_t *)p.words + i);
+}
+
+/*
+ * Codes of 16 bits with two levels: leaders are words in shared memory, as struct hz_vlut has them.
+ */
+template <int WORDS, int KIND>
+struct word_codes {
+	static constexpr int DIM = 4 * WORDS, VALUES = 4 * DIM, SCALES = KIND, AHEAD = 2;
+	static constexpr bool BYTES = true;
+	static constexpr bool OWN_SCALES = KIND != PLAIN;
+
+	static __device__ __forceinline__ int table(const hzi_vlut_half &p)
+	{
+		return (p.entries * 4 + 127) & ~127;
 	}
 
-KERNEL(vlut_half_d4_1, 1, 1, false)
-KERNEL(vlut_half_d4_8, 1, 8, false)
-KERNEL(vlut_half_d4_scaled_1, 1, 1, true)
-KERNEL(vlut_half_d4_scaled_8, 1, 8, true)
-KERNEL(vlut_half_d8_1, 2, 1, false)
-KERNEL(vlut_half_d8_8, 2, 8, false)
-KERNEL(vlut_half_d8_scaled_1, 2, 1, true)
-KERNEL(vlut_half_d8_scaled_8, 2, 8, true)
+	static __device__ __forceinline__ int bytes(const hzi_vlut_half &p)
+	{
+		return table(p) + (OWN_SCALES ? HZI_VMMA_SCALES_BYTES : 0);
+	}
+
+	static __device__ __forceinline__ uint32_t *scales(const hzi_vlut_half &p)
+	{
+		return (uint32_t *)(leader_memory() + table(p));
+	}
+
+	static __device__ __forceinline__ void fill(const hzi_vlut_half &p)
+	{
+		copy_words(p, p.entries * 4);
+	}
+
+	static __device__ __forceinline__ void leader(uint32_t (&e)[WORDS], uint32_t code,
+						      const hzi_vlut_half &p)
+	{
+		const uint32_t i = code - __umulhi(code, p.per_entry) * (uint32_t)p.entries;
+		const uint32_t v = ((const uint32_t *)leader_memory())[i];
+
+		if constexpr (WORDS == 1) {
+			e[0] = v;
+		} else {
+			e[0] = v & 0x0f0f0f0f;
+			e[1] = v >> 4 & 0x0f0f0f0f;
+		}
+	}
+
+	static __device__ __forceinline__ void get(uint32_t (&u)[WORDS], const uint32_t (&codes)[4],
+						   int b, const half_lane &, const hzi_vlut_half &p)
+	{
+		uint32_t upper[WORDS];
+
+		leader(upper, codes[b] >> 16, p);
+		leader(u, codes[b] & 0xffff, p);
+#pragma unroll
+		for (int w = 0; w < WORDS; w++)
+			u[w] += upper[w] * p.q;
+	}
+
+	static __device__ __forceinline__ uint32_t scale(const uint32_t (&t)[2], int b,
+							 const half_lane &l)
+	{
+		return scale_of_t(t, b, l);
+	}
+};
+
+/* E8 with q = 4 and two levels */
+struct wide_codes {
+	static constexpr int DIM = 8, VALUES = 32, SCALES = BY_BLOCK, AHEAD = 2;
+	static constexpr bool BYTES = true;
+	static constexpr bool OWN_SCALES = true;
+
+	static __device__ __forceinline__ int bytes(const hzi_vlut_half &)
+	{
+		return HZI_VMMA_WIDE_BYTES + HZI_VMMA_SCALES_BYTES;
+	}
+
+	static __device__ __forceinline__ uint32_t *scales(const hzi_vlut_half &)
+	{
+		return (uint32_t *)(leader_memory() + HZI_VMMA_WIDE_BYTES);
+	}
+
+	static __device__ __forceinline__ void fill(const hzi_vlut_half &p)
+	{
+		copy_words(p, HZI_VMMA_WIDE_BYTES);
+	}
+
+	static __device__ __forceinline__ void get(uint32_t (&u)[2], const uint32_t (&codes)[4],
+						   int b, const half_lane &, const hzi_vlut_half &p)
+	{
+		wide_bytes(u, codes[b], p.q);
+	}
+
+	static __device__ __forceinline__ uint32_t scale(const uint32_t (&t)[2], int b,
+							 const half_lane &l)
+	{
+		return scale_of_t(t, b, l);
+	}
+};
+
+/*
+ * Codes of one byte that are one or two values: f16 of the leaders, a copy for each lane; of one
+ * value once as the lower half of a pair, once as the upper one.
+ */
+template <int D, int LEVELS, int KIND>
+struct pair_codes {
+	static constexpr int DIM = D, VALUES = 16 / LEVELS * D, SCALES = KIND, AHEAD = 2;
+	static constexpr bool OWN_SCALES = KIND != PLAIN, BYTES = false;
+
+	static __device__ __forceinline__ int bytes(const hzi_vlut_half &)
+	{
+		return HZI_VMMA_TABLE_BYTES + (OWN_SCALES ? HZI_VMMA_SCALES_BYTES : 0);
+	}
+
+	static __device__ __forceinline__ uint32_t *scales(const hzi_vlut_half &)
+	{
+		return (uint32_t *)(leader_memory() + HZI_VMMA_TABLE_BYTES);
+	}
+
+	static __device__ __forceinline__ void fill(const hzi_vlut_half &p)
+	{
+		for (int i = threadIdx.x; i < HZI_VMMA_ENTRIES * 8; i += THREADS) {
+			uint4 *to = (uint4 *)(leader_memory() + i / 8 * 256 + i % 8 * 16);
+			const uint32_t a = p.leaders[i / 8], b = a << 16;
+
+			to[0] = make_uint4(a, a, a, a);
+			if (D == 1)
+				to[8] = make_uint4(b, b, b, b);
+		}
+	}
+
+	/* Pair i of a piece */
+	static __device__ __forceinline__ uint32_t pair(const uint32_t (&codes)[4], int i,
+							const half_lane &l, const hzi_vlut_half &p)
+	{
+		uint32_t v = 0;
+
+#pragma unroll
+		for (int m = LEVELS - 1; m >= 0; m--) {
+			const int at = 2 / D * i * LEVELS + m, next = at + LEVELS;
+			uint32_t e[1], upper[1];
+
+			load_leader<1, false>(e, __byte_perm(codes[at / 4], l.place,
+							     0x7604 | at % 4 << 4));
+			if constexpr (D == 1) {
+				load_leader<1, true>(upper, __byte_perm(codes[next / 4], l.place,
+									0x7604 | next % 4 << 4));
+				e[0] |= upper[0];
+			}
+			v = m == LEVELS - 1 ? e[0] : f16_multiply_add(v, p.q16, e[0]);
+		}
+		if (LEVELS == 1)
+			return v;
+		v = f16_add(v, p.minus);
+		return D == 2 ? f16_multiply(v, p.unit) : v;
+	}
+
+	static __device__ __forceinline__ void eight(uint32_t (&v)[4], const uint32_t (&codes)[4],
+						     int j, const half_lane &l,
+						     const hzi_vlut_half &p)
+	{
+#pragma unroll
+		for (int i = 0; i < 4; i++)
+			v[i] = pair(codes, 4 * j + i, l, p);
+	}
+};
+
+KERNELS(vlut_half_d4, byte_codes<1, PLAIN>)
+KERNELS(vlut_half_d4_scaled, byte_codes<1, BY_PIECE>)
+KERNELS(vlut_half_d4_blocks, byte_codes<1, BY_BLOCK>)
+KERNELS(vlut_half_d8, byte_codes<2, PLAIN>)
+KERNELS(vlut_half_d8_scaled, byte_codes<2, BY_PIECE>)
+KERNELS(vlut_half_d8_blocks, byte_codes<2, BY_BLOCK>)
+KERNELS(vlut_half_w4, word_codes<1, PLAIN>)
+KERNELS(vlut_half_w4_blocks, word_codes<1, BY_BLOCK>)
+KERNELS(vlut_half_w8, word_codes<2, PLAIN>)
+KERNELS(vlut_half_w8_blocks, word_codes<2, BY_BLOCK>)
+KERNEL(vlut_half_wide_blocks, 1, wide_codes)
+KERNELS(vlut_half_p1_1, pair_codes<1, 1, PLAIN>)
+KERNELS(vlut_half_p1_1_scaled, pair_codes<1, 1, BY_PIECE>)
+KERNELS(vlut_half_p1_2, pair_codes<1, 2, PLAIN>)
+KERNELS(vlut_half_p1_2_scaled, pair_codes<1, 2, BY_PIECE>)
+KERNELS(vlut_half_p2_1, pair_codes<2, 1, PLAIN>)
+KERNELS(vlut_half_p2_1_scaled, pair_codes<2, 1, BY_PIECE>)
+KERNELS(vlut_half_p2_2, pair_codes<2, 2, PLAIN>)
+KERNELS(vlut_half_p2_2_scaled, pair_codes<2, 2, BY_PIECE>)

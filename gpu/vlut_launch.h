@@ -29,6 +29,7 @@ struct hzi_vlut_bytes {
 	uint32_t first[2], leaders[512];
 	int words;
 	bool wide;		/* E8 with q = 4: leaders are in hz_vlut's words */
+	bool large;		/* of more than 256 others, which are there too */
 };
 
 bool hzi_cuda_vlut_bytes(const hz_lattice *l, int levels, struct hzi_vlut_bytes *b);
@@ -41,13 +42,17 @@ int64_t hzi_cuda_vlut_row_bytes(const hz_lattice *l, const struct hzi_coded *w);
 
 /*
  * Scales of groups of 32 2^shift values as f16, twice, and the factor of all sums; without T the
- * factor alone. False if f16 does not take them, or T is not for such groups.
+ * factor alone. False if f16 does not take them, or T is not for groups of 4 to 128 values: shift
+ * may be negative.
  */
 struct hzi_vlut_scales {
 	uint32_t of[HZI_LATTICE_SCALES];
 	float factor;
 	int shift;
 };
+
+/* f16 of 0 or of +-2^-14 .. 2^15, rounded to nearest, halves to even (vlut_mma.c) */
+uint32_t hzi_cuda_vlut_f16(float f);
 
 bool hzi_cuda_vlut_scales(const hz_lattice *l, const struct hzi_coded *w,
 			  struct hzi_vlut_scales *s);

@@ -22,19 +22,22 @@ bool hzi_cuda_vlut_bytes(const hz_lattice *l, int levels, struct hzi_vlut_bytes 
 	int64_t above = 0, weight = 1;
 	int low = 0, high = 0;
 
-	b->wide = r->level_size > 256;
+	b->wide = r->kind == HZI_LATTICE_E8 && r->q == 4;
+	b->large = r->level_size > 256 && !b->wide;
 	if (!l->leaders || (r->d != 4 && r->d != 8) || r->embed != r->d ||
-	    (b->wide && (r->kind != HZI_LATTICE_E8 || r->q != 4)) ||
-	    (r->flags & HZI_LATTICE_MAPPED))
+	    (b->large && r->level_size > HZI_VLUT_WORDS) || (r->flags & HZI_LATTICE_MAPPED))
 		return false;
-	for (int64_t i = 0; i < (int64_t)r->level_size * r->d && !b->wide; i++) {
+	for (int64_t i = 0; i < (int64_t)r->level_size * r->d && !b->wide && !b->large; i++) {
 		low = l->leaders[i] < low ? l->leaders[i] : low;
 		high = l->leaders[i] > high ? l->leaders[i] : high;
 	}
-	if (b->wide) {
-		low = -8;
-		high = 8;
+	if (b->wide || b->large) {
+		low = -l->leader_max;
+		high = l->leader_max;
 	}
+	/* Words of eight have 4 bits for each. */
+	if (b->large && r->d == 8 && high - low > 15)
+		return false;
 	for (int m = 1; m < levels; m++) {
 		weight *= r->q;
 		above += weight;
@@ -49,7 +52,7 @@ bool hzi_cuda_vlut_bytes(const hz_lattice *l, int levels, struct hzi_vlut_bytes 
 			return false;
 		b->first[j / 4] |= (uint32_t)((first + low) & 0xff) << 8 * (j % 4);
 	}
-	for (int i = 0; i < 256 && !b->wide; i++) {
+	for (int i = 0; i < 256 && !b->wide && !b->large; i++) {
 		const int32_t *c = l->leaders + i % (int)r->level_size * r->d;
 
 		for (int j = 0; j < r->d; j++)
@@ -61,21 +64,28 @@ bool hzi_cuda_vlut_bytes(const hz_lattice *l, int levels, struct hzi_vlut_bytes 
 
 /* ---- Scales as f16 --------------------------------------------------------------------------- */
 
-/* f16 of 2^-14 .. 2^15, rounded to nearest, halves to even */
-static uint32_t f16_of(float f)
+uint32_t hzi_cuda_vlut_f16(float f)
 {
+	const uint32_t sign = f < 0 ? 0x8000 : 0;
 	int e;
-	const float m = frexpf(f, &e);	/* 0.5 .. 1 */
+	const float m = frexpf(fabsf(f), &e);	/* 0.5 .. 1 */
 
-	return (uint32_t)((e + 14) << 10) + (uint32_t)lrintf((m - 0.5f) * 2048.0f);
+	return f == 0 ? 0 : sign | ((uint32_t)((e + 14) << 10) + (uint32_t)lrintf((m - 0.5f) *
+										  2048.0f));
 }
 
-/* log2 of how many 32 values share T; -1: not so */
+#define NO_SHIFT 99
+
+/* log2 of how many 32 values share T */
 static int shift_of(const hz_lattice *l, const struct hzi_coded *w)
 {
 	const int values = l->rule.group * l->rule.d;
 
-	return w->t_step != 1 ? -1 : values == 32 ? 0 : values == 64 ? 1 : values == 128 ? 2 : -1;
+	for (int shift = -3; shift <= 2 && w->t_step == 1; shift++) {
+		if (values == 1 << (shift + 5))
+			return shift;
+	}
+	return NO_SHIFT;
 }
 
 bool hzi_cuda_vlut_scales(const hz_lattice *l, const struct hzi_coded *w, struct hzi_vlut_scales *s)
@@ -95,12 +105,12 @@ bool hzi_cuda_vlut_scales(const hz_lattice *l, const struct hzi_coded *w, struct
 		most = l->rule.scale[i] > most ? l->rule.scale[i] : most;
 	}
 	s->shift = shift_of(l, w);
-	if (s->shift < 0 || !(most / least <= SCALES_RATIO))
+	if (s->shift == NO_SHIFT || !(most / least <= SCALES_RATIO))
 		return false;
 	/* The largest becomes 0.5 to 1, so that no product leaves f16. */
 	frexpf(most, &exponent);
 	for (int i = 0; i < l->rule.scales; i++)
-		s->of[i] = f16_of(ldexpf(l->rule.scale[i], -exponent)) * 0x10001u;
+		s->of[i] = hzi_cuda_vlut_f16(ldexpf(l->rule.scale[i], -exponent)) * 0x10001u;
 	s->factor = ldexpf(s->factor, exponent);
 	return true;
 }
@@ -189,7 +199,7 @@ static struct plan plan_of(const struct hz_context *ctx, const struct hzi_vlut_g
 	int most, table;
 
 	p.scaled = hzi_lattice_has_t(l) && a->y_dtype != HZ_S32;
-	if (!hzi_cuda_vlut_rows(l, w) || !hzi_cuda_vlut_bytes(l, levels, &bytes) ||
+	if (!hzi_cuda_vlut_rows(l, w) || !hzi_cuda_vlut_bytes(l, levels, &bytes) || bytes.large ||
 	    (p.scaled && group_of(l, w) < 0) ||
 	    (a->x_dtype == HZ_S8 && a->y_dtype != HZ_S32 && !p.scaled && w->k > MOST_K))
 		return p;

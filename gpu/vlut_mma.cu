@@ -439,28 +439,12 @@ struct vlut_mma_block {
 		}
 	}
 
-	/* A leader's three bits each as bytes: lib/vlut.c says where they are. */
-	__device__ __forceinline__ void wide_leader(uint32_t (&u)[2], uint32_t code) const
-	{
-		const uint32_t v = ((const uint16_t *)leader_memory())[code];
-		const uint32_t b = (leader_memory() + 2 * 65536)[code];
-
-		u[0] = (v & 0x0707) | (v << 13 & 0x07070000);
-		u[1] = (b & 7) | (b << 5 & 0x700) | (v << 10 & 0x03030000) | (b << 12 & 0x40000) |
-		       (b << 19 & 0x4000000);
-	}
-
 	/* Eight values plus 128, of two codes */
 	__device__ __forceinline__ void wide_point(uint32_t (&v)[2], uint32_t codes) const
 	{
-		const uint32_t odd = (codes >> 14 & 1) + (codes >> 30 & 1) * p.q;
-		uint32_t a[2], b[2];
-
-		wide_leader(a, codes & 0xffff);
-		wide_leader(b, codes >> 16);
-#pragma unroll
-		for (int i = 0; i < 2; i++)
-			v[i] = 2 * (b[i] * p.q + a[i]) + odd * 0x01010101 + p.first[i];
+		wide_bytes(v, codes, p.q);
+		v[0] += p.first[0];
+		v[1] += p.first[1];
 	}
 
 	__device__ __forceinline__ void step(int32_t (&acc)[TILES][NT][4], float (&facc)[TILES][4],

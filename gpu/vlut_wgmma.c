@@ -39,10 +39,11 @@ static bool plan_of(const struct hz_context *ctx, const struct hzi_vlut_gemm_arg
 	    a->batch > INT32_MAX / 4 || a->y_dtype == HZ_S32)
 		return false;
 	if (!values && (a->x_dtype == HZ_S8 || levels * 2 != l->rule.d ||
-			!hzi_cuda_vlut_scales(l, w, &p->scales)))
+			!hzi_cuda_vlut_scales(l, w, &p->scales) || p->scales.shift < 0))
 		return false;
 	if (!values && !p->fields && (!hzi_cuda_vlut_rows(l, w) ||
-				      !hzi_cuda_vlut_bytes(l, levels, &bytes) || bytes.wide))
+				      !hzi_cuda_vlut_bytes(l, levels, &bytes) || bytes.wide ||
+				      bytes.large))
 		return false;
 	if (values && (w->rows > INT32_MAX - HZI_VWG_ROWS || w->k > INT32_MAX / 4))
 		return false;

@@ -127,15 +127,36 @@ static void fill_e8(const int32_t *c, uint16_t *low, uint8_t *high)
 	}
 }
 
-static int make_e8(struct hz_context *ctx, const hz_lattice *l, uint64_t **words)
+static void fill_leaders(const hz_lattice *l, uint8_t *to)
 {
-	const size_t bytes = (size_t)3 << 16;
+	const int d = l->rule.d;
+	const int32_t *c = l->leaders;
+
+	for (uint64_t i = 0; i < l->rule.level_size; i++, to += 4, c += d) {
+		for (int e = 0; e < d; e++)
+			to[e % 4] |= (uint8_t)((c[e] + l->leader_max) << e / 4 * 4);
+	}
+}
+
+/* On a GPU, of leaders that its kernels look up */
+static int make_leaders(struct hz_context *ctx, const hz_lattice *l, void **words)
+{
+	const struct hzi_lattice_rule *r = &l->rule;
+	const bool e8 = r->kind == HZI_LATTICE_E8 && r->q == 4;
+	const size_t bytes = e8 ? (size_t)3 << 16 : 4 * (size_t)r->level_size;
 	void *host;
 	int status;
 
+	if (!l->leaders || (!e8 && (r->embed != r->d || (r->d != 4 && r->d != 8) ||
+				    r->level_size <= 256 || r->level_size > HZI_VLUT_WORDS)))
+		return HZ_OK;
 	HZ_CHECK(hz_alloc(ctx, &host, bytes, HZ_CPU));
-	fill_e8(l->leaders, host, (uint8_t *)host + 2 * 65536);
-	status = hz_alloc(ctx, (void **)words, bytes, ctx->device);
+	memset(host, 0, bytes);
+	if (e8)
+		fill_e8(l->leaders, host, (uint8_t *)host + 2 * 65536);
+	else
+		fill_leaders(l, host);
+	status = hz_alloc(ctx, words, bytes, ctx->device);
 	if (status == HZ_OK)
 		status = hzi_cuda_copy(ctx, *words, ctx->device, host, HZ_CPU, bytes);
 	if (status == HZ_OK)
@@ -148,21 +169,18 @@ static int make_e8(struct hz_context *ctx, const hz_lattice *l, uint64_t **words
  * For codes of 16 bits on the CPU: leaders, times q^m, of at most 8 bytes each. *words stays NULL
  * where leaders are none, or more, or fewer so that registers hold them.
  */
-static int make_words(struct hz_context *ctx, const hz_lattice *l, uint64_t **words)
+static int make_words(struct hz_context *ctx, const hz_lattice *l, void **words)
 {
 	const struct hzi_lattice_rule *r = &l->rule;
 	uint32_t weight = 1;
 	uint8_t *to;
 
 	if (ctx->device != HZ_CPU)
-		return r->kind == HZI_LATTICE_E8 && r->q == 4 && l->leaders ?
-			       make_e8(ctx, l, words) :
-			       HZ_OK;
+		return make_leaders(ctx, l, words);
 	if (!l->leaders || r->level_size <= 256 || r->embed > 8)
 		return HZ_OK;
-	HZ_CHECK(hz_alloc(ctx, (void **)words, (size_t)(8 * r->level_size) * (size_t)r->levels,
-			  HZ_CPU));
-	to = (uint8_t *)*words;
+	HZ_CHECK(hz_alloc(ctx, words, (size_t)(8 * r->level_size) * (size_t)r->levels, HZ_CPU));
+	to = *words;
 	for (int m = 0; m < r->levels; m++, weight *= (uint32_t)r->q) {
 		const int32_t *c = l->leaders;
 

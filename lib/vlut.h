@@ -31,6 +31,7 @@ struct hzi_coded {
  * entries.
  */
 #define HZI_VLUT_TABLE ((int64_t)1 << 26)
+#define HZI_VLUT_WORDS 16384
 
 struct hz_vlut {
 	hz_context *ctx;
@@ -39,10 +40,12 @@ struct hz_vlut {
 	int32_t unit;			/* two-sided: <p, p'> of integers by the true one: 1 2 4 */
 	void *table;
 	/*
-	 * Of w and x: [M][q^d] of c q^m as bytes mod 256, the first coordinate lowest in memory; on
-	 * a GPU of E8 with q = 4, see fill_e8(). NULL: q^d <= 256, or not so.
+	 * Of w and x: [M][q^d] of c q^m as bytes mod 256, the first coordinate lowest in memory. On
+	 * a GPU of E8 with q = 4, see fill_e8(); of others with up to HZI_VLUT_WORDS leaders, c plus
+	 * the largest |c| in 32 bits: 4 bytes, or coordinates i and i + 4 as the halves of byte i.
+	 * NULL: q^d <= 256, or not so.
 	 */
-	uint64_t *words[2];
+	void *words[2];
 	/*
 	 * On the CPU, of w: packed as fields of bits, cpu/kern.h; the codes that fields stand for
 	 */

@@ -21,6 +21,7 @@ static char *codes, *scales, *x, *y;
 
 /* ---- One-sided ------------------------------------------------------------------------------- */
 
+static const int64_t far[] = {70000};
 static const double basis[] = {1.0, 0.4, 0.1, 1.2};
 
 /* step: what rows of codes begin apart, beyond their length */
@@ -47,6 +48,41 @@ static const struct row {
 	 {.kind = HZ_LATTICE_D, .q = 4, .levels = 2, .policy = HZ_LATTICE_GROUP, .group = 16},
 	 0, HZ_F32, 640, 4096, 1, 0,
 	 "lattice_decode_d4_f16 vlut_x_most vlut_x_tiles vlut_wgmma_values_16", 24, 8},
+	{"groups of 16 by a vector of f16",
+	 {.kind = HZ_LATTICE_D, .q = 4, .levels = 2, .policy = HZ_LATTICE_GROUP, .group = 16},
+	 0, HZ_F16, 4096, 4096, 1, 0, "vlut_half_d4_blocks_1", 128, 0},
+	{"groups of 24",
+	 {.kind = HZ_LATTICE_D, .q = 4, .levels = 2, .policy = HZ_LATTICE_GROUP, .group = 24},
+	 0, HZ_F16, 640, 3072, 1, 0, "lattice_decode_d4 vlut_x_tiles vlut_wgmma_values_16", 18, 6},
+	{"a scale for each block", {.kind = HZ_LATTICE_D, .q = 4, .levels = 2,
+	  .policy = HZ_LATTICE_T}, 0, HZ_F16, 8192, 8192, 1, 0, "vlut_half_d4_blocks_1", 132, 0},
+	{"by few rows", {.kind = HZ_LATTICE_D, .q = 4, .levels = 2,
+	  .policy = HZ_LATTICE_T}, 0, HZ_F16, 40, 8192, 1, 0, "vlut_half_d4_blocks_1", 2, 0},
+	{"by 8 vectors", {.kind = HZ_LATTICE_E8, .q = 2, .levels = 4, .policy = HZ_LATTICE_T}, 0,
+	 HZ_F16, 8192, 8192, 8, 0, "vlut_half_d8_blocks_8", 132, 0},
+	{"scales too far apart", {.kind = HZ_LATTICE_D, .q = 4, .levels = 2, .alpha = 0.5,
+	  .policy = HZ_LATTICE_T}, 0, HZ_F16, 640, 1024, 1, 0,
+	 "lattice_decode_d4_f16 vlut_x_tiles vlut_wgmma_values_16", 6, 2},
+	{"a thousand leaders and more", {.kind = HZ_LATTICE_D, .q = 8, .levels = 2}, 0, HZ_F16,
+	 8192, 8192, 1, 0, "vlut_half_w4_1", 132, 0},
+	{"with scales", {.kind = HZ_LATTICE_D, .q = 6, .levels = 2, .policy = HZ_LATTICE_GROUP,
+	  .group = 128}, 0, HZ_F16, 640, 1024, 3, 0, "vlut_half_w4_blocks_8", 20, 0},
+	{"of E8", {.kind = HZ_LATTICE_E8, .q = 3, .levels = 2, .policy = HZ_LATTICE_T}, 0, HZ_F16,
+	 640, 1024, 1, 0, "vlut_half_w8_blocks_1", 20, 0},
+	{"by the rules", {.kind = HZ_LATTICE_E8, .q = 16, .levels = 1, .policy = HZ_LATTICE_T}, 0,
+	 HZ_F16, 640, 1024, 8, 0, "vlut_rules_e8_blocks_8", 20, 0},
+	{"D4 by them", {.kind = HZ_LATTICE_D, .q = 12, .levels = 1}, 0, HZ_F16, 640, 1024, 1, 0,
+	 "vlut_rules_d4_1", 20, 0},
+	{"D8, which has none", {.kind = HZ_LATTICE_D, .dim = 8, .q = 5, .levels = 1}, 0, HZ_F16,
+	 640, 1024, 1, 0, "lattice_decode_d8 vlut_x_tiles vlut_wgmma_values_16", 6, 2},
+	{"A2", {.kind = HZ_LATTICE_A2, .q = 4, .levels = 2, .policy = HZ_LATTICE_GROUP,
+	  .group = 64}, 0, HZ_F16, 640, 1024, 1, 0, "vlut_half_p2_2_scaled_1", 20, 0},
+	{"Z", {.kind = HZ_LATTICE_Z, .q = 16, .levels = 1}, 0, HZ_F16, 640, 1024, 8, 0,
+	 "vlut_half_p1_1_8", 20, 0},
+	{"Z of points beyond f16", {.kind = HZ_LATTICE_Z, .q = 16, .levels = 1, .offset = far}, 0,
+	 HZ_F16, 640, 1024, 1, 0, "lattice_decode_z1 vlut_x_tiles vlut_wgmma_values_16", 6, 2},
+	{"codes of 16 bits with scales", {.kind = HZ_LATTICE_E8, .q = 4, .levels = 2,
+	  .policy = HZ_LATTICE_T}, 0, HZ_F16, 8192, 8192, 1, 0, "vlut_half_wide_blocks", 132, 0},
 	{"E8", {.kind = HZ_LATTICE_E8, .q = 2, .levels = 4}, 0, HZ_F16, 4096, 4096, 1, 0,
 	 "vlut_half_d8_1", 128, 0},
 	{"vectors of s8", {.kind = HZ_LATTICE_D, .q = 4, .levels = 2}, 0, HZ_S8, 4096, 4096, 8, 0,
@@ -79,7 +115,7 @@ static const struct row {
 	 0,
 	 "vlut_mma_wide_2", 40, 0},
 	{"codes of 16 bits, not all of them", {.kind = HZ_LATTICE_E8, .q = 3, .levels = 2}, 0,
-	 HZ_F16, 640, 1024, 1, 0, "lattice_decode_e8 vlut_x_tiles vlut_wgmma_values_16", 6, 2},
+	 HZ_F16, 640, 1024, 1, 0, "vlut_half_w8_1", 20, 0},
 	{"more vectors than go with large tables", {.kind = HZ_LATTICE_E8, .q = 4, .levels = 2}, 0,
 	 HZ_F16, 640, 1024, 40, 0,
 	 "lattice_decode_e8q4_f16 vlut_x_tiles vlut_wgmma_values_64", 6, 2},
@@ -114,8 +150,8 @@ static void test_gemm(const struct row *r)
 	blocks = r->k / info.dim;
 	w.codes = hz_tensor_3d(codes, info.level_dtype, HZ_CUDA, r->rows, blocks, info.levels);
 	w.codes.stride[0] += r->step;
-	t = hz_tensor_2d(scales, HZ_U8, HZ_CUDA, r->rows, info.group ? r->k / info.group : 1);
-	w.t = info.group ? &t : NULL;
+	t = hz_tensor_2d(scales, HZ_U8, HZ_CUDA, r->rows, info.group ? r->k / info.group : blocks);
+	w.t = info.scales ? &t : NULL;
 	xt = hz_tensor_2d(x, r->x_dtype, HZ_CUDA, r->k, r->batch);
 	yt = hz_tensor_2d(y, HZ_F32, HZ_CUDA, r->rows, r->batch);
 	is_int(hz_vlut_gemm_workspace(ctx, v, &w, &xt, &yt, &bytes), HZ_OK, "%s: workspace",

@@ -447,6 +447,44 @@ static void test_aligned(struct dev *dev)
 }
 
 /*
+ * By up to 8 vectors of f16: codes whose blocks or small groups have scales, those of 16 bits or
+ * that no table of bytes knows, coarser levels. Rows and k around tiles and chunks; as many tiles
+ * as a block of a GPU keeps sums of at a time, and more
+ */
+static void test_tables(struct dev *dev)
+{
+	static const int64_t rows[] = {1, 31, 33, 200, 1070, 4240, 8460};
+	static const int64_t ks[] = {8, 64, 72, 120, 128, 136, 520, 2048, 9000};
+	static const int some[] = {1, 2, 6, 9, 10, 12, 14, 15, 17, 19};
+	const int first = lattice_named("D4 q 4 M 2 bank"), rest = LATTICES - 6 - first;
+
+	for (int i = 0; i < (int)(sizeof(some) / sizeof(*some)) + rest; i++) {
+		const int which = i < rest ? first + i : some[i - rest];
+		int good = 1;
+
+		for (int n = 0; n < (quick ? 4 : 14); n++) {
+			struct one o = {
+				.lattice = which, .rows = rows[rnd_below(&rnd, n % 2 ? 7 : 4)],
+				.how = (n % 4 == 0 ? 0 : n % 4 == 2 ? FEWER : PACKED) |
+				       (rnd_below(&rnd, 2) ? SCALED : 0),
+				.batch = 1 + (n % 3 ? 0 : rnd_below(&rnd, 8)),
+				.turned = rnd_below(&rnd, 2), .pad = 1 + rnd_below(&rnd, 8),
+				.x_dtype = HZ_F16, .y_dtype = floats[rnd_below(&rnd, 3)],
+			};
+
+			o.k = ks[rnd_below(&rnd, o.rows > 1070 ? 6 : 9)];
+			if (n == 1) {
+				o.batch = 8;
+				o.turned = 0;
+				o.pad = 8;
+			}
+			good &= run_one(dev, &o, n == 3);
+		}
+		ok(good, "%s: %s, few vectors of f16", dev->name, lattices[which].name);
+	}
+}
+
+/*
  * E8 with q = 4 packed, on a GPU as planes of bits: batches around where a launch ends and where
  * points are made, so many rows that blocks have several tiles, rows of several units, or too long
  */
@@ -1011,6 +1049,7 @@ int main(void)
 		test_octets(&devs[i]);
 		test_far(&devs[i]);
 		if (devs[i].device >= HZ_CUDA) {
+			test_tables(&devs[i]);
 			test_batches(&devs[i]);
 			test_splits(&devs[i]);
 			test_aligned(&devs[i]);

@@ -24,7 +24,7 @@ static const double dither8[] = {0.25, -0.125, 0.5, 0.0, 0.375, 0.0625, -0.5, 0.
 static const double bank[] = {0.7, 1.0, 1.4, 2.5};
 static const int64_t near4[] = {3, -2, 1, 2};
 /* 0 is in none of such codes, which WRAP takes. */
-static const int64_t far4[] = {45000, -21000, 33000, 9000},
+static const int64_t far1[] = {70000}, far4[] = {45000, -21000, 33000, 9000},
 		     far8[] = {60, -70, 50, 30, -20, 90, 40, 10};
 
 static const struct {
@@ -63,6 +63,28 @@ static const struct {
 	{"Z^24 q 2 M 1", {.kind = HZ_LATTICE_Z, .dim = 24, .q = 2, .levels = 1}},
 	{"a basis, q 4 M 2",
 	 {.kind = HZ_LATTICE_BASIS, .dim = 3, .q = 4, .levels = 2, .basis = basis3}},
+	{"D4 q 4 M 2 bank", {.kind = HZ_LATTICE_D, .q = 4, .levels = 2, .beta = 0.1,
+	  .policy = HZ_LATTICE_BANK, .banks = 4, .bank = bank}},
+	{"D4 q 4 M 2 group 8", {.kind = HZ_LATTICE_D, .q = 4, .levels = 2,
+	  .policy = HZ_LATTICE_GROUP, .group = 8}},
+	{"E8 q 2 M 4 T centred", {.kind = HZ_LATTICE_E8, .q = 2, .levels = 4, .beta = 0.3,
+	  .policy = HZ_LATTICE_T, .flags = HZ_LATTICE_CENTER}},
+	{"D4 q 8 M 2 centred", {.kind = HZ_LATTICE_D, .q = 8, .levels = 2, .beta = 0.1,
+	  .flags = HZ_LATTICE_CENTER}},
+	{"D4 q 7 M 2 T", {.kind = HZ_LATTICE_D, .q = 7, .levels = 2, .policy = HZ_LATTICE_T}},
+	{"D4 q 8 M 2 group 64", {.kind = HZ_LATTICE_D, .q = 8, .levels = 2, .beta = 0.5,
+	  .policy = HZ_LATTICE_GROUP, .group = 64}},
+	{"E8 q 3 M 2 group 16 centred", {.kind = HZ_LATTICE_E8, .q = 3, .levels = 2,
+	  .policy = HZ_LATTICE_GROUP, .group = 16, .flags = HZ_LATTICE_CENTER}},
+	{"E8 q 4 M 2 T", {.kind = HZ_LATTICE_E8, .q = 4, .levels = 2, .policy = HZ_LATTICE_T}},
+	{"Z q 16 M 1 group 32", {.kind = HZ_LATTICE_Z, .q = 16, .levels = 1,
+	  .policy = HZ_LATTICE_GROUP, .group = 32}},
+	{"A2 q 15 M 1", {.kind = HZ_LATTICE_A2, .q = 15, .levels = 1}},
+	{"D4 q 13 M 1 T", {.kind = HZ_LATTICE_D, .q = 13, .levels = 1, .policy = HZ_LATTICE_T}},
+	{"E8 q 16 M 1 T", {.kind = HZ_LATTICE_E8, .q = 16, .levels = 1, .policy = HZ_LATTICE_T}},
+	{"D8 q 5 M 1", {.kind = HZ_LATTICE_D, .dim = 8, .q = 5, .levels = 1}},
+	{"Z q 16 M 1 far from 0",
+	 {.kind = HZ_LATTICE_Z, .q = 16, .levels = 1, .beta = 0.1, .offset = far1}},
 	{"D4 q 3 M 3 beside 0",
 	 {.kind = HZ_LATTICE_D, .q = 3, .levels = 3, .beta = 0.1, .offset = near4}},
 	{"D4 q 4 M 2 far from 0",
@@ -79,6 +101,15 @@ static const struct {
 };
 
 #define LATTICES ((int)(sizeof(lattices) / sizeof(*lattices)))
+
+static inline int lattice_named(const char *name)
+{
+	int i = 0;
+
+	while (strcmp(lattices[i].name, name))
+		i++;
+	return i;
+}
 
 /* Opened once for each context: the leaders of some take a while */
 static hz_lattice *opened[DEV_MAX][LATTICES];
@@ -194,6 +225,8 @@ static inline struct coded coded_new(struct dev *dev, const hz_lattice *l, const
 {
 	const struct hzi_lattice_rule *r = &l->rule;
 	const int d = r->d, M = r->levels, has_t = hzi_lattice_has_t(l);
+	/* The largest T are far from others: they are not always there. */
+	const int scales = r->scales < 9 || rnd_below(&rnd, 3) == 0 ? r->scales : 9;
 	const int used = how & FEWER ? 1 + (int)rnd_below(&rnd, M) : M;
 	const int stored = how & FEWER && !(how & ALL_LEVELS) ? used : M;
 	const int64_t blocks = (k + d - 1) / d, groups = (blocks + r->group - 1) / r->group;
@@ -218,7 +251,7 @@ static inline struct coded coded_new(struct dev *dev, const hz_lattice *l, const
 	w.values = calloc((size_t)(rows * k) + 1, sizeof(*w.values));
 	w.points = calloc((size_t)(rows * blocks * r->embed) + 1, 4);
 	for (int64_t i = 0; i < rows * groups; i++)
-		t[i] = (uint8_t)rnd_below(&rnd, r->scales < 9 ? r->scales : 9);
+		t[i] = (uint8_t)rnd_below(&rnd, scales);
 	for (int64_t i = 0; i < rows; i++) {
 		double sum = 0;
 

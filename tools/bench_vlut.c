@@ -16,7 +16,10 @@
 #include "bench.h"
 #include "hz.h"
 
-enum { D4, D4_GROUP, D4_T, E8, E8_GROUP, E8_BITS, E8_Q16, D4_Q8, A2 };
+enum {
+	D4, D4_GROUP, D4_T, E8, E8_GROUP, E8_T, E8_BITS, E8_Q3, E8_Q16, D4_Q8, D4_Q16, A2, A2_Q16,
+	Z_Q16,
+};
 
 static const struct {
 	const char *name;
@@ -30,10 +33,16 @@ static const struct {
 	[E8] = {"E8 q=4 M=2", {.kind = HZ_LATTICE_E8, .q = 4, .levels = 2}},
 	[E8_GROUP] = {"E8 q=4 M=2 /32", {.kind = HZ_LATTICE_E8, .q = 4, .levels = 2,
 		      .policy = HZ_LATTICE_GROUP, .group = 32}},
+	[E8_T] = {"E8 q=4 M=2 T", {.kind = HZ_LATTICE_E8, .q = 4, .levels = 2,
+		  .policy = HZ_LATTICE_T}},
 	[E8_BITS] = {"E8 q=2 M=4", {.kind = HZ_LATTICE_E8, .q = 2, .levels = 4}},
+	[E8_Q3] = {"E8 q=3 M=2", {.kind = HZ_LATTICE_E8, .q = 3, .levels = 2}},
 	[E8_Q16] = {"E8 q=16 M=1", {.kind = HZ_LATTICE_E8, .q = 16, .levels = 1}},
 	[D4_Q8] = {"D4 q=8 M=2", {.kind = HZ_LATTICE_D, .q = 8, .levels = 2}},
+	[D4_Q16] = {"D4 q=16 M=1", {.kind = HZ_LATTICE_D, .q = 16, .levels = 1}},
 	[A2] = {"A2 q=4 M=2", {.kind = HZ_LATTICE_A2, .q = 4, .levels = 2}},
+	[A2_Q16] = {"A2 q=16 M=1", {.kind = HZ_LATTICE_A2, .q = 16, .levels = 1}},
+	[Z_Q16] = {"Z q=16 M=1", {.kind = HZ_LATTICE_Z, .q = 16, .levels = 1}},
 };
 
 enum {
@@ -81,7 +90,13 @@ static const struct row {
 	{GPU | COLD, E8_BITS, 0, HZ_F16, 8192, 8192, 1},
 	{GPU | COLD, E8_Q16, 0, HZ_F16, 8192, 8192, 1},
 	{GPU | COLD, D4_Q8, 0, HZ_F16, 8192, 8192, 1},
+	{GPU | COLD, D4_Q16, 0, HZ_F16, 8192, 8192, 1},
+	{GPU | COLD, A2_Q16, 0, HZ_F16, 8192, 8192, 1},
+	{GPU | COLD, Z_Q16, 0, HZ_F16, 8192, 8192, 1},
+	{GPU | COLD, E8_Q3, 0, HZ_F16, 8192, 8192, 1},
+	{GPU | COLD, E8_T, 0, HZ_F16, 8192, 8192, 1},
 	{GPU | COLD, D4_T, 0, HZ_F16, 8192, 8192, 1},
+	{GPU | COLD, D4_T, 0, HZ_F16, 8192, 8192, 8},
 	{GPU | COLD, D4, 0, HZ_F16, 4096, 4096, 8},
 	{GPU | COLD, D4, 0, HZ_F16, 11008, 4096, 8},
 	{GPU | COLD, D4, 0, HZ_F16, 8192, 8192, 8},

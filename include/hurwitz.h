@@ -259,7 +259,9 @@ HZ_API int hz_copy(hz_context *ctx, const hz_tensor *src, const hz_tensor *dst);
 
 /*
  * The CUDA stream (a CUstream, which is what a cudaStream_t is) that later calls enqueue on; NULL
- * is the default stream. The caller keeps it alive. No effect on a CPU context.
+ * is the default stream. The caller keeps it alive. No effect on a CPU context. A call may read a
+ * packed matrix before the kernel ahead of it has ended: behind a kernel of the caller's own that
+ * writes one, set the stream again, if to the same, and the next call waits for all of it.
  * Errors: HZ_EINVAL, HZ_ECUDA, HZ_EFORK.
  */
 HZ_API int hz_set_stream(hz_context *ctx, void *stream);
@@ -1446,7 +1448,7 @@ enum hz_vlut_route {
 typedef struct hz_vlut_opts {
 	int32_t route;			/* enum hz_vlut_route */
 	int32_t table_dtype;		/* one-sided HZ_F32 F16 BF16 U16 U8, the last two fixed
-					   point; two-sided HZ_S8 HZ_S16; 0: chosen */
+					   point, of q^d <= 256; two-sided HZ_S8 S16; 0: chosen */
 	int32_t sum;			/* HZ_F32 or HZ_S32; 0: chosen */
 	uint32_t flags;			/* HZ_VLUT_COMPENSATED */
 	int64_t reserved[4];		/* 0 */
@@ -1639,7 +1641,8 @@ enum hz_mhc_conventions {
 	HZ_MHC_LITE_PRESET = 5	/* HZ_MHC_LITE, else as PAPER with rms_eps 1e-6 */
 };
 
-#define HZ_MHC_OLD_NEW 1u	/* z is [old, new]: rows are summed over new streams */
+#define HZ_MHC_OLD_NEW 1u	/* z is [old, new]: rows are summed over new streams; what LITE and
+				   TANH make of z is transposed, too */
 #define HZ_MHC_NORMALIZE 2u	/* p is divided by its sum + p_eps, instead of adding p_eps */
 #define HZ_MHC_ACCUMULATE 4u	/* gradients of streams and weights are added to what is there; in
 				   other calls it means nothing */
@@ -1658,8 +1661,8 @@ typedef struct hz_mhc_opts {
 	double eps;			/* of sums of rows and columns */
 	double p_eps;
 	double q_scale;			/* 0: 2 */
-	double rms_eps;			/* added to the mean square */
-	double norm_eps;		/* the same of norm */
+	double rms_eps;			/* added to the mean square; presets: 1e-6, but 0 of PAPER */
+	double norm_eps;		/* the same of norm; presets: 0, but 1e-6 of DEEPSEEK */
 	const hz_tensor *gain;		/* of the mean square normalisation of x; NULL: 1 */
 	const hz_tensor *dgain;
 	const hz_tensor *norm;		/* u over its root mean square, times norm; NULL: not */

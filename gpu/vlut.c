@@ -374,7 +374,7 @@ size_t hzi_cuda_vlut_gemm2_workspace(const struct hz_context *ctx,
 {
 	if (by_table2(a))
 		return (size_t)parts_of(a->vlut) * 8;
-	if (hzi_cuda_vlut_whole2_takes(a))
+	if (hzi_cuda_vlut_whole2_takes(ctx, a))
 		return hzi_cuda_vlut_whole2_workspace(ctx, a);
 	return hzi_cuda_vlut_values2_takes(ctx, a) ? hzi_cuda_vlut_values2_workspace(ctx, a) : 0;
 }
@@ -424,7 +424,7 @@ int hzi_cuda_vlut_gemm2(struct hz_context *ctx, const struct hzi_vlut_gemm2_args
 
 	if (by_table2(a))
 		return gemm2_table(ctx, a);
-	if (hzi_cuda_vlut_whole2_takes(a))
+	if (hzi_cuda_vlut_whole2_takes(ctx, a))
 		return hzi_cuda_vlut_whole2(ctx, a);
 	if (hzi_cuda_vlut_values2_takes(ctx, a))
 		return hzi_cuda_vlut_values2(ctx, a);

@@ -148,13 +148,14 @@ int hzi_cuda_vlut_sums(struct hz_context *ctx, const struct hzi_vlut_sums *p);
 
 /*
  * Products of points as integers: decoded to bytes, by quantized multiplication. Of x of s8, or of
- * two coded matrices with y of s32, of A2 also with y of floats (vlut_whole.c).
+ * two coded matrices, where values are nothing but points, or y is of s32 (vlut_whole.c).
  */
 bool hzi_cuda_vlut_whole_takes(const struct hzi_vlut_gemm_args *a);
 size_t hzi_cuda_vlut_whole_workspace(const struct hz_context *ctx,
 				     const struct hzi_vlut_gemm_args *a);
 int hzi_cuda_vlut_whole(struct hz_context *ctx, const struct hzi_vlut_gemm_args *a);
-bool hzi_cuda_vlut_whole2_takes(const struct hzi_vlut_gemm2_args *a);
+bool hzi_cuda_vlut_whole2_takes(const struct hz_context *ctx,
+				const struct hzi_vlut_gemm2_args *a);
 size_t hzi_cuda_vlut_whole2_workspace(const struct hz_context *ctx,
 				      const struct hzi_vlut_gemm2_args *a);
 int hzi_cuda_vlut_whole2(struct hz_context *ctx, const struct hzi_vlut_gemm2_args *a);

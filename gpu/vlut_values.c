@@ -4,8 +4,9 @@
  * SPDX-License-Identifier: BSD-2-Clause
  *
  * What no kernel decodes on its way: other lattices, blocks across pieces, scales of other groups,
- * and both sides coded. Scales are made such that the largest value is 2^13 to 2^14: without T they
- * are powers of two, and f16 holds points exactly; with T it rounds values once.
+ * and both sides coded, where vlut_whole.c does not take them. Scales are made such that the
+ * largest value is 2^13 to 2^14: without T they are powers of two, and f16 holds points up to 2048
+ * exactly; with T it rounds values once.
  */
 #include <config.h>
 

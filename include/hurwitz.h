@@ -1537,7 +1537,7 @@ HZ_API int hz_vlut_gemm_workspace(hz_context *ctx, const hz_vlut *vlut, const hz
  * Products of two coded matrices, y = W X^T: y_ij = r_i r'_j sum_k s s' <p_ik - o - z, p'_jk - o'
  * - z'>.
  *
- *   w, x  codes of [rows, k] each, with blocks of the same d; x is not packed
+ *   w, x  codes of [rows, k] each, with blocks of the same d
  *   y     f32 f16 bf16 [rows of w, rows of x], any strides; or s32: sum_k <p_ik - o, p'_jk - o'> of
  *         points as integers, exactly, without scales (E8: 4 times, A2: 2 times the product of
  *         points)
@@ -1546,8 +1546,11 @@ HZ_API int hz_vlut_gemm_workspace(hz_context *ctx, const hz_vlut *vlut, const hz
  * Arithmetic: where values are points times the scales of lattice and row (no T, basis, transform,
  * dither, mean of levels left out; of A2 whole blocks), r_i fl(S s s' r'_j / c): S is the sum that
  * s32 stands for, exactly, c the 1, 2 or 4 of it, and fl() rounds once, to f32. The same bits on
- * every level; on a GPU for A2 with |p - o| up to 127. Of other points up to 2048 products are
- * exact there and sums in f32. All else, and route TABLE, as hz_vlut_gemm() with x decoded.
+ * every level; and on a GPU for Z^1, Z^2, Z^4, Z^8, A2, D_3, D_4, D_8 and E8 with q <= 16, integers
+ * |p - o| <= 127 and up to 8 bytes of codes a block, k <= 65536, and fewer than 2^31 blocks a side,
+ * unless w is packed, of D4 with q = 4, M = 2, and x has fewer than 512 rows. Else points there are
+ * rounded to f16, which holds those up to 2048, and sums are in f32. All else, and route TABLE, as
+ * hz_vlut_gemm() with x decoded, on a GPU to f16.
  * Workspace: hz_vlut_gemm2_workspace(). Errors: as hz_vlut_gemm().
  */
 HZ_API int hz_vlut_gemm2(hz_context *ctx, const hz_vlut *vlut, const hz_coded *w, const hz_coded *x,

@@ -370,9 +370,28 @@ static void test_gemm2(void)
 	is_str(taken(), "lattice_decode_d4_s8 lattice_decode_d4_s8 qgemm_lines qgemm_few_64_s",
 	       "whole numbers");
 	is_int(hz_vlut_gemm2(ctx, v, &w, &u, &real), HZ_OK, "both coded");
-	is_str(taken(), "lattice_decode_d4_f16 vlut_x_tiles vlut_wgmma_d4_128", "floats");
+	is_str(taken(), "lattice_decode_d4_s8 lattice_decode_d4_s8 qgemm_lines qgemm_few_64_s "
+	       "vlut_sums", "floats");
+	w = (hz_coded){.k = 1024, .rows = 640, .packed = scales};
+	is_int(hz_vlut_gemm2(ctx, v, &w, &u, &real), HZ_OK, "packed");
+	is_str(taken(), "lattice_decode_d4_f16 vlut_x_tiles vlut_wgmma_fields_128",
+	       "by few rows: decoded on the way");
 	is_int(last()->grid[0] * 100 + last()->grid[1], 601, "tiles");
+	for (int rows = 511; rows < 513; rows++) {
+		u.codes.shape[0] = rows;
+		real = hz_tensor_2d(y, HZ_F32, HZ_CUDA, 640, rows);
+		is_int(hz_vlut_gemm2(ctx, v, &w, &u, &real), HZ_OK, "packed, by %d rows", rows);
+		is_int(strstr(taken(), "vlut_sums") != NULL, rows == 512, "by bytes from 512 on");
+	}
+	u = (hz_coded){.k = 1024, .rows = 100, .packed = x};
+	real = hz_tensor_2d(y, HZ_F32, HZ_CUDA, 640, 100);
+	is_int(hz_vlut_gemm2(ctx, v, &w, &u, &real), HZ_OK, "both packed");
+	is_str(taken(), "vlut_fields_bytes vlut_fields_bytes qgemm_lines qgemm_few_64_s vlut_sums",
+	       "as bytes");
 	hz_vlut_close(v);
+	w = u = (hz_coded){.k = 1024};
+	w.codes = hz_tensor_3d(codes, HZ_U8, HZ_CUDA, 640, 256, 2);
+	u.codes = hz_tensor_3d(x, HZ_U8, HZ_CUDA, 100, 256, 2);
 	if (hz_vlut_open(ctx, &v, l, l, &by_table))
 		bail("%s", hz_errmsg(ctx));
 	is_int(hz_vlut_gemm2(ctx, v, &w, &u, &real), HZ_OK, "both coded, by the table");

@@ -670,6 +670,16 @@ static int64_t most_of(const hz_lattice *l)
 	return most + (int64_t)l->point_max;
 }
 
+/* Whether a GPU has the points of codes as bytes */
+static int has_bytes(const hz_lattice *l)
+{
+	const int level = l->rule.level_size <= 256 ? 1 : l->rule.level_size <= 65536 ? 2 : 4;
+	const int d = l->rule.d, without = l->rule.kind == HZ_LATTICE_D ? 2 : 3;
+
+	return (d <= 4 || d == 8) && d != without && l->rule.q <= 16 && l->rule.levels * level <= 8 &&
+	       most_of(l) <= 127;
+}
+
 static int run_two(struct dev *dev, int wi, int xi, int route, int table, int how_w, int how_x,
 		   int64_t rows, int64_t cols, int64_t k, int y_dtype)
 {
@@ -695,10 +705,16 @@ static int run_two(struct dev *dev, int wi, int xi, int route, int table, int ho
 	unsigned char *image = malloc(bytes + 2 * GUARD);
 	struct area ya = area_new(dev, bytes, 0);
 	hz_tensor y = hz_tensor_2d(ya.data, y_dtype, dev->device, rows, cols);
-	/* Sums of integers: exact, on a GPU but for A2 in f32 and of what f16 holds */
+	/*
+	 * Sums of integers: exact, on a GPU of bytes, but for packed D4 by few rows; else in f32,
+	 * of what f16 holds.
+	 */
 	const int sums = only_points(wl, how_w) && only_points(xl, how_x);
 	const int cpu = dev->device == HZ_CPU, a2 = wl->rule.kind == HZ_LATTICE_A2;
-	const int exact = sums && route != HZ_VLUT_TABLE && (cpu || a2);
+	const int few = (how_w & PACKED) && cols < 512 && wl->rule.kind == HZ_LATTICE_D &&
+			wl->rule.d == 4 && wl->rule.q == 4 && wl->rule.levels == 2;
+	const int exact = sums && route != HZ_VLUT_TABLE &&
+			  (cpu || (has_bytes(wl) && has_bytes(xl) && !few));
 	const int mapped = ((wl->rule.flags | xl->rule.flags) & HZI_LATTICE_MAPPED) != 0;
 	const struct bound bound = sums && (cpu || (most_of(wl) <= 2048 && most_of(xl) <= 2048)) ?
 					   (struct bound){cpu ? 0 : 0x1p-17, 0} : bound_of(dev, 0);
@@ -825,6 +841,11 @@ static void test_two_sided(struct dev *dev)
 	   run_two(dev, 14, 15, 0, 0, PACKED, 0, 65, 3, 64, HZ_S32) &
 	   run_two(dev, 0, 7, 0, 0, PACKED, 0, 5, 130, 64, HZ_S32),
 	   "%s: one lattice by another", dev->name);
+	ok(run_two(dev, 0, 0, 0, 0, PACKED | SCALED, SCALED, 70, 511, 1009, HZ_F32) &
+	   run_two(dev, 0, 0, 0, 0, PACKED | SCALED, SCALED, 70, 512, 1009, HZ_F32) &
+	   run_two(dev, 0, 0, 0, 0, PACKED, PACKED, 30, 600, 130, HZ_F16) &
+	   run_two(dev, 3, 0, 0, 0, SCALED, PACKED | SCALED, 70, 61, 332, HZ_BF16),
+	   "%s: packed D4 by few rows and more", dev->name);
 }
 
 /* ---- The same bits, errors ------------------------------------------------------------------- */

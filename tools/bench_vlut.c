@@ -117,7 +117,9 @@ static const struct row {
 	{GPU | COLD, D4, 0, HZ_F16, 8192, 8192, 256},
 	{GPU | COLD, D4, 0, HZ_S8, 8192, 8192, 32},
 	{BOTH | CODED | QUICK, D4, 0, HZ_F32, 2048, 4096, 512},
+	{BOTH | CODED, E8, 0, HZ_F32, 2048, 4096, 512},
 	{BOTH | CODED, A2, 0, HZ_F32, 2048, 4096, 512},
+	{GPU | CODED, D4, 0, HZ_F32, 4096, 4096, 4096},
 };
 
 #define ROWS (sizeof(rows) / sizeof(*rows))

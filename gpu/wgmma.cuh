@@ -127,7 +127,13 @@ HZ_DEVICE void wgmma(int32_t (&d)[N], uint64_t a, uint64_t b, int add)
 	else if constexpr (N == sums) \
 		HZ_WGMMA_LEFT(columns, sums, a_places, b_place, add_place, "u8.u8")
 
-/* The same with A from registers of left_load(), which stay what they are until it is done. */
+/*
+ * The same with A from registers of left_load(), which stay what they are until it is done. ptxas
+ * does not see to that where branches are between products and the wait for them: it may take A's
+ * registers for something else there, and an empty asm statement that names them does not stop it.
+ * So have no branches there, or look at the machine code: on no path may anything write these
+ * registers from HGMMA or IGMMA to the WARPGROUP.DEPBAR that waits for it.
+ */
 template <bool A_SIGNED, int N>
 HZ_DEVICE void wgmma_left(int32_t (&d)[N], const uint32_t *a, uint64_t b, int add)
 {

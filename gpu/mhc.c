@@ -21,6 +21,13 @@ static size_t padded(int64_t bytes)
 	return ((size_t)bytes + 255) & ~(size_t)255;
 }
 
+static int check_blocks(struct hz_context *ctx, const char *op, int64_t x)
+{
+	if (x > BLOCKS_MAX)
+		return hzi_fail(ctx, HZ_ENOTSUP, "%s: too many tokens for a GPU", op);
+	return HZ_OK;
+}
+
 int hzi_mhc_launch(struct hz_context *ctx, const char *op, enum hzi_family family, int kernel,
 		   int64_t x, int64_t y, int threads, size_t shared_bytes, const void *params,
 		   size_t params_bytes)
@@ -30,8 +37,7 @@ int hzi_mhc_launch(struct hz_context *ctx, const char *op, enum hzi_family famil
 		.shared_bytes = (unsigned)shared_bytes, .early = true,
 	};
 
-	if (x > BLOCKS_MAX)
-		return hzi_fail(ctx, HZ_ENOTSUP, "%s: too many tokens for a GPU", op);
+	HZ_CHECK(check_blocks(ctx, op, x));
 	return hzi_cuda_launch(ctx, op, family, kernel, &launch, params, params_bytes);
 }
 
@@ -248,16 +254,14 @@ int hzi_cuda_mhc_streams_bwd(struct hz_context *ctx, const struct hzi_mhc_stream
 	const bool sums = a->dp.data || a->dq.data || a->da.data;
 	const int n = a->s.n;
 	int kernel = vector_kernel(&a->s), per_block = 1, count;
+	bool any;
 	int64_t blocks;
 
-	if (a->dbias && a->s.channels > 0)
-		HZ_CHECK(bias_gradient(ctx, a));
 	if (!a->da.data && !a->dp.data)
 		p.a.x.data = NULL;
 	if (!a->a.data && !a->du.data && !a->accumulate && same_array(&a->dx, &a->dy))
 		p.a.dx.data = NULL;
-	if (a->s.groups == 0 || (!sums && !p.a.dx.data && !a->df.data))
-		return HZ_OK;
+	any = a->s.groups > 0 && (sums || p.a.dx.data || a->df.data);
 	p.kind = vector_terms(&p.a);
 	if (kernel >= 0 && p.kind && in_vectors(&p.a.x, bytes) &&
 	    in_vectors(&a->f, bytes) && in_vectors(&a->du, bytes) && in_vectors(&a->dy, bytes) &&
@@ -277,6 +281,13 @@ int hzi_cuda_mhc_streams_bwd(struct hz_context *ctx, const struct hzi_mhc_stream
 	}
 	p.sums = sums;
 	blocks = p.per == 1 ? ceil_div(a->s.tokens, per_block) : a->s.groups * p.chunks;
+	/* Before dbias is written; what is behind it may overwrite dy. */
+	if (any)
+		HZ_CHECK(check_blocks(ctx, bwd_name, blocks));
+	if (a->dbias && a->s.channels > 0)
+		HZ_CHECK(bias_gradient(ctx, a));
+	if (!any)
+		return HZ_OK;
 	HZ_CHECK(hzi_mhc_launch(ctx, bwd_name, HZI_FAMILY_MHC_BWD, kernel, blocks, 1,
 				HZI_MHC_BWD_THREADS, 0, &p, sizeof(p)));
 	if (!sums || p.chunks == 1)

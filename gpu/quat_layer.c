@@ -159,7 +159,7 @@ static const struct hzi_quat_steps steps = {
 	.conv_workspace = hzi_cuda_quat_conv_step_workspace, .conv = hzi_cuda_quat_conv_step,
 	.weights_workspace = hzi_cuda_quat_conv_weights_workspace,
 	.weights = hzi_cuda_quat_conv_weights,
-	.patch_bytes = (size_t)128 << 20, .tiles = 256, .moments = true,
+	.patch_bytes = (size_t)128 << 20, .tiles = 256, .most = INT32_MAX, .moments = true,
 };
 
 #define SLOT(name) hzi_cuda_##name

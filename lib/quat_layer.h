@@ -237,6 +237,7 @@ struct hzi_quat_steps {
 	size_t patch_bytes;		/* patches that are made at a time */
 	bool moments;			/* sum() has HZI_QSUM_MOMENTS, which pays */
 	int64_t tiles;			/* of 64 x 64 that the device wants in a product; 0: any */
+	int64_t most;			/* rows, columns and terms that products may have; 0: any */
 };
 
 /* An array with its shape, in quaternions */

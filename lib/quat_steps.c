@@ -81,7 +81,13 @@ int hzi_qrun_call(struct hzi_qrun *r, const struct hzi_quat_gemm_args *g,
 
 	if (r->dry) {
 		const size_t need = workspace_of(r, g, conv, weights);
+		const int64_t most = r->steps->most;
 
+		if (most && !conv && !weights && (g->m > most || g->n > most || g->k > most))
+			return hzi_fail(r->ctx, HZ_ENOTSUP,
+					"%s: a product has m, n, k %lld, %lld, %lld, must be below "
+					"2^31 on a GPU", r->op, (long long)g->m, (long long)g->n,
+					(long long)g->k);
 		if (r->used + need > r->peak)
 			r->peak = r->used + need;
 		return HZ_OK;

@@ -385,6 +385,28 @@ static void test_errors(void)
 	taken();
 }
 
+/*
+ * More tokens than a grid has blocks: dbias is left alone, too. Nothing is at these addresses, and
+ * nothing looks there.
+ */
+static void test_tokens_most(void)
+{
+	char *const far = (char *)((uintptr_t)1 << 44);
+	const int64_t T = (int64_t)1 << 31, streams[] = {T, 1, 1}, gates[] = {T, 1};
+	const hz_tensor dy = hz_tensor_nd(far, HZ_F16, device, 3, streams);
+	const hz_tensor dx = hz_tensor_nd(far + 4 * T, HZ_F16, device, 3, streams);
+	const hz_tensor q = hz_tensor_nd(far + 8 * T, HZ_F32, device, 2, gates);
+	const hz_tensor f = hz_tensor_nd(far + 16 * T, HZ_F16, device, 2, gates);
+	const hz_tensor df = hz_tensor_nd(far + 20 * T, HZ_F16, device, 2, gates);
+	const hz_tensor bias = hz_tensor_1d(far + 24 * T, HZ_F32, device, 1);
+	const hz_tensor dbias = hz_tensor_1d(far + 25 * T, HZ_F32, device, 1);
+
+	taken();
+	is_int(hz_mhc_post_bwd(ctx, NULL, &f, &q, NULL, &bias, &dy, &dx, &df, NULL, NULL, &dbias),
+	       HZ_ENOTSUP, "too many tokens: %s", hz_errmsg(ctx));
+	is_str(taken(), "", "of which nothing is launched");
+}
+
 static void test_all(void)
 {
 	size_t i;
@@ -402,6 +424,7 @@ static void test_all(void)
 		test_layer(2);
 		test_layer(64);
 		test_errors();
+		test_tokens_most();
 		stand_in_close(ctx, device, arrays, ARRAYS);
 	}
 }

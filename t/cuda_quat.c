@@ -731,6 +731,35 @@ static void test_conv_few(void)
 	is_int(fake->launch(fake->launches() - 1)->grid[0], 4 * 28 * 7 / 8, "of warps");
 }
 
+/*
+ * A gradient whose product has more rows than a GPU takes is refused before others are written.
+ * Nothing is at these addresses, and nothing looks there.
+ */
+static void test_linear_rows(void)
+{
+	char *const far = (char *)((uintptr_t)1 << 44);
+	const int64_t rows = (int64_t)1 << 31;
+	hz_tensor x = hz_tensor_3d(far, HZ_F16, HZ_CUDA, rows, 1, 4);
+	const hz_tensor dy = hz_tensor_3d(far + 8 * rows, HZ_F16, HZ_CUDA, rows, 1, 4);
+	const hz_tensor dx = hz_tensor_3d(far + 16 * rows, HZ_F16, HZ_CUDA, rows, 1, 4);
+	const hz_tensor w = hz_tensor_3d(a, HZ_F16, HZ_CUDA, 1, 1, 4);
+	const hz_tensor dw = hz_tensor_3d(b, HZ_F16, HZ_CUDA, 1, 1, 4);
+	const hz_tensor bias = hz_tensor_2d(c, HZ_F16, HZ_CUDA, 1, 4);
+	const hz_tensor db = hz_tensor_2d(d, HZ_F16, HZ_CUDA, 1, 4);
+	const hz_quat_linear_opts rotate = {.flags = HZ_QUAT_ROTATION};
+
+	is_int(hz_set_workspace(ctx, far + ((size_t)1 << 42), (size_t)1 << 42), HZ_OK,
+	       "a large workspace");
+	taken();
+	is_int(hz_quat_linear_bwd(ctx, &x, &w, &bias, &dy, &dx, &dw, &db, NULL), HZ_ENOTSUP,
+	       "gradients of too many rows: %s", hz_errmsg(ctx));
+	is_str(taken(), "", "of which nothing is launched");
+	is_int(hz_quat_linear_bwd(ctx, &x, &w, NULL, &dy, NULL, &dw, &db, &rotate), HZ_ENOTSUP,
+	       "those of rotations: %s", hz_errmsg(ctx));
+	is_str(taken(), "", "of which nothing is launched either");
+	is_int(hz_set_workspace(ctx, NULL, 0), HZ_OK, "the own one again");
+}
+
 static void test_all(void)
 {
 	char **const arrays[] = {&a, &b, &c, &d};
@@ -746,6 +775,7 @@ static void test_all(void)
 	test_batch();
 	test_linear_workspace();
 	test_linear_split();
+	test_linear_rows();
 	test_pool();
 	test_norm();
 	test_pool_2d();

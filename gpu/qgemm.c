@@ -584,8 +584,9 @@ static int batch(struct hz_context *ctx, const struct hzi_qgemm_args *a, char *r
 	int64_t index[HZ_MAXDIM] = {0}, packed = -1;
 	size_t lines;
 
-	if (t.n > INT32_MAX)
-		return hzi_fail(ctx, HZ_ENOTSUP, "qgemm: n is %lld, must be below 2^31 on a GPU",
+	if (hzi_qpack_width(HZI_QLAYOUT_CUDA, t.n) > INT32_MAX)
+		return hzi_fail(ctx, HZ_ENOTSUP,
+				"qgemm: n is %lld, must be at most 2^31 - 256 on a GPU",
 				(long long)t.n);
 	if (is_joint(ctx, &t))
 		return joint_batch(ctx, &t, room);

@@ -273,6 +273,26 @@ static void test_batch(hz_context *ctx, int device, int hopper)
 	is_int(fake->launches() - before, hopper ? 4 : 2, "a batch of large items: launches");
 }
 
+/*
+ * As many columns as fill 32 bits before they are filled up. Nothing is at these addresses, and
+ * nothing looks there.
+ */
+static void test_columns_most(hz_context *ctx, int device)
+{
+	char *const far = (char *)((uintptr_t)1 << 44);
+	const int64_t n = (int64_t)INT32_MAX - 100;
+	const hz_tensor x = hz_tensor_2d(a, HZ_U8, device, 1, 0);
+	const hz_tensor w = hz_tensor_2d(b, HZ_S8, device, 0, n);
+	const hz_tensor y = hz_tensor_2d(far, HZ_U8, device, 1, n);
+	const hz_qgemm_opts o = {.a_zero = 3, .multiplier = 1 << 30, .shift = 40};
+	const long before = fake->launches();
+
+	is_int(hz_set_workspace(ctx, far + ((size_t)1 << 40), (size_t)1 << 40), HZ_OK, "a large workspace");
+	is_int(hz_qgemm(ctx, &x, &w, &y, &o), HZ_ENOTSUP, "too many columns");
+	is_int(fake->launches(), before, "too many columns: nothing is launched");
+	is_int(hz_set_workspace(ctx, NULL, 0), HZ_OK, "the own one again");
+}
+
 static void test_gpu(int device, int hopper)
 {
 	char **const arrays[] = {&a, &b, &c, &blob};
@@ -281,6 +301,7 @@ static void test_gpu(int device, int hopper)
 	for (size_t i = 0; i < sizeof(table) / sizeof(*table); i++)
 		test_row(ctx, device, &table[i], hopper ? table[i].hopper : table[i].other);
 	test_batch(ctx, device, hopper);
+	test_columns_most(ctx, device);
 	for (size_t i = 0; i < sizeof(rotated) / sizeof(*rotated); i++)
 		test_rotated(ctx, device, &rotated[i]);
 	test_base_back(ctx, device);

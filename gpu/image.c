@@ -106,6 +106,9 @@ END
 KERNELS(quat_direct_conv)
 #include "quat_direct_conv.kernels.def"
 END
+KERNELS(quat_direct_split)
+#include "quat_direct_split.kernels.def"
+END
 KERNELS(quat_direct_weights)
 #include "quat_direct_weights.kernels.def"
 END

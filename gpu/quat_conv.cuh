@@ -313,15 +313,6 @@ HZ_DEVICE void copy_lines(const hzi_quat_conv_side &p, const int64_t *from, int 
 	}
 }
 
-HZ_DEVICE uint4 shared_load(uint32_t from)
-{
-	uint4 v;
-
-	asm volatile("ld.shared.v4.b32 {%0, %1, %2, %3}, [%4];"
-		     : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w) : "r"(from) : "memory");
-	return v;
-}
-
 /* A line's eight channels of copy_lines() to their planes, in place */
 template <int DTYPE>
 HZ_DEVICE void convert_line(uint32_t at, bool raw, float by, float by_xyz)

@@ -157,13 +157,10 @@ HZ_DEVICE void begin_step(const hzi_quat_conv &p, memory &s, const step &n, cons
 	asm volatile("cp.async.commit_group;" ::: "memory");
 }
 
-/*
- * The largest finite magnitude of what a warp copied, as bits. These are ordered as magnitudes are,
- * and moved so that Inf and NaN, and these alone, are below zeros.
- */
+/* The largest finite magnitude of what a warp copied, as bits of magnitude_of() */
 HZ_DEVICE uint32_t largest_of_warp(const memory &s, int at, int lines)
 {
-	uint32_t most = 1u << 24;
+	uint32_t most = MAGNITUDE_LEAST;
 
 	for (int l = threadIdx.x; l < lines; l += 32 * CONVERTERS) {
 #pragma unroll 1
@@ -175,10 +172,9 @@ HZ_DEVICE uint32_t largest_of_warp(const memory &s, int at, int lines)
 				u[j] = shared_load(shared_address(s.x[at][e][j]) + 16 * l);
 #pragma unroll
 			for (int j = 0; j < 8; j++)
-				most = max(max(max(most, 2 * u[j].x + (1u << 24)),
-					       max(2 * u[j].y + (1u << 24),
-						   2 * u[j].z + (1u << 24))),
-					   2 * u[j].w + (1u << 24));
+				most = max(max(max(most, magnitude_of(u[j].x)),
+					       max(magnitude_of(u[j].y), magnitude_of(u[j].z))),
+					   magnitude_of(u[j].w));
 		}
 	}
 	return __reduce_max_sync(~0u, most);
@@ -196,7 +192,7 @@ HZ_DEVICE float largest_of_step(memory &s, int at, int lines)
 
 	const uint32_t most = __reduce_max_sync(~0u, s.most[at][min(lane, CONVERTERS - 1)]);
 
-	return __uint_as_float((most - (1u << 24)) >> 1);
+	return from_magnitude(most);
 }
 
 /* Two numbers in f16, and what these leave of them */

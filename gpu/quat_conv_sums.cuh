@@ -10,7 +10,6 @@
 
 #define PIXELS (HZI_QC_PIXELS / 2)	/* of a warpgroup */
 #define SUMS (PIXELS / 2)
-#define EXPONENT_MAX 126	/* of scale_exponent() */
 
 /* Barriers of a block's memory; its number in the cluster. The kernel ahead has ended. */
 template <int CONVERTERS, typename MEMORY>
@@ -59,18 +58,6 @@ HZ_DEVICE int left_plane(int phase, int sum)
 HZ_DEVICE int right_plane(int phase, int sum)
 {
 	return phase ? sum : 0x1230 >> 4 * sum & 3;
-}
-
-/* No larger than the one ahead; most = 0 is for any. */
-HZ_DEVICE int next_exponent(int e, float most)
-{
-	return most == 0 ? e : min(e, scale_exponent(most));
-}
-
-/* What takes numbers with the one scale to the other, which is no larger; or to next to nothing. */
-HZ_DEVICE float rescale(int from, int to)
-{
-	return power_of_two(max(to - from, -126));
 }
 
 HZ_DEVICE void scale_sums(float (&acc)[4][SUMS], float by)

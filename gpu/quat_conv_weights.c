@@ -28,9 +28,12 @@
 #define PLANES_PER_US 1.5e6
 /* Of launches; of a line of 64 channels: planes; by 64 others, for a set of taps, for each tap */
 #define CALL_US 15
-#define LINE_US 0.63e-3
-#define SET_US 0.45e-3
-#define TAP_US 0.07e-3
+static const struct {
+	double line_us, set_us, tap_us, set;
+} plane_costs[] = {
+	{0.63e-3, 0.45e-3, 0.07e-3, HZI_QW_RUNS * HZI_QW_RUN},
+	{1e-3, 1.9e-3, 0.21e-3, HZI_QW_RUNS * HZI_QW_RUN_SPLIT},	/* in parts */
+};
 
 /* What a call needs: the kernels' parameters but for what memory they are of. */
 struct plan {
@@ -250,11 +253,11 @@ static bool make_plan(const struct hz_context *ctx, const struct hzi_qconv_weigh
 	       (int64_t)p->rows * count * p->columns <= LINES_MAX;
 }
 
-/* What planes and their products are expected to take, of 16 bits, in us */
+/* What planes and their products are expected to take, in us */
 static double planes_us(const struct hzi_qconv_weights_args *a)
 {
 	const struct hzi_qpatch_args *x = &a->x;
-	const bool diagonal = x->groups > 1;
+	const bool diagonal = x->groups > 1, split = a->g.dtype == HZ_F32;
 	const double m = (double)ceil_div(x->groups * a->g.m, HZI_QW_TILE);
 	const double n = (double)ceil_div(x->groups * x->channels, HZI_QW_TILE);
 	double grids = 1, taps = 1, products;
@@ -263,10 +266,10 @@ static double planes_us(const struct hzi_qconv_weights_args *a)
 		taps *= (double)x->taps[d];
 		grids *= (double)min_of(x->step[d], x->taps[d]);
 	}
-	/* Sets of up to nine taps of a grid */
 	taps = ceil(taps / grids);
-	products = grids * (SET_US * ceil(taps / 9) + TAP_US * taps) * (diagonal ? m : m * n);
-	return CALL_US + (double)a->g.k * (LINE_US * (m + grids * n) + products);
+	products = grids * (plane_costs[split].set_us * ceil(taps / plane_costs[split].set) +
+			    plane_costs[split].tap_us * taps) * (diagonal ? m : m * n);
+	return CALL_US + (double)a->g.k * (plane_costs[split].line_us * (m + grids * n) + products);
 }
 
 static double by_planes(const struct hz_context *ctx, const struct hzi_qconv_weights_args *a,

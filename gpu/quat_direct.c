@@ -1,10 +1,11 @@
 /*
- * quat_direct.c - launchers of quaternion convolutions of 16 bits by sixteen products
+ * quat_direct.c - launchers of quaternion convolutions by sixteen products
  *
  * SPDX-License-Identifier: BSD-2-Clause
  */
 #include <config.h>
 
+#include <math.h>
 #include <string.h>
 
 #include "gpu/quat_direct.h"
@@ -15,16 +16,23 @@
 #define COUNT_MAX ((int64_t)1 << 30)
 #define STEP_MOST 8			/* of pixels that a box is of */
 #define BOX_MOST 256			/* pixels that it reaches over */
-#define BOX_LOG 6			/* it has 2^6 of these */
+#define BOX_LOG 6			/* it has 2^6 of these, of f32 2^5 */
 #define ROUNDS 4			/* of blocks */
 #define PARTS_BYTES ((int64_t)64 << 20)
 /* Products of quaternions, padding and all; bytes that blocks read */
 #define PRODUCTS_PER_US 20e6
+#define SPLIT_PER_US 6e6		/* of f32 in parts */
+#define UNITS_PER_US 270.0		/* of columns, that become parts */
 #define BYTES_PER_US 6.5e6
 #define CALL_US 12			/* of launches, sums, matrices of weights */
 #define ROUND_US 3			/* of a block, until it multiplies and after it did */
 
 /* ---- Boxes ----------------------------------------------------------------------------------- */
+
+static int64_t size_of(int dtype)
+{
+	return (int64_t)hz_dtype_size(dtype);
+}
 
 /* Strides that boxes may have: bytes of a pixel, in multiples of 16 */
 static bool strides_fit(const struct hzi_qarray *a, const int64_t *size, int64_t images)
@@ -34,14 +42,15 @@ static bool strides_fit(const struct hzi_qarray *a, const int64_t *size, int64_t
 	for (int d = 0; d < 4; d++) {
 		const int64_t n = d ? size[d - 1] : images;
 
-		fit &= n == 1 || (a->stride[d] > 0 && a->stride[d] % 8 == 0 &&
-				  a->stride[d] < (int64_t)1 << 38);
+		fit &= n == 1 || (a->stride[d] > 0 && a->stride[d] < (int64_t)1 << 37 &&
+				  size_of(a->dtype) * a->stride[d] % 16 == 0);
 	}
 	return fit;
 }
 
-/* Taps, and the box of pixels of which the fewest hold all; false: it is not for these kernels. */
-static bool choose_boxes(const struct hzi_qpatch_args *x, int64_t images, struct hzi_quat_boxes *p)
+/* Taps, and the box of 2^log pixels of which the fewest hold all; false: not for these kernels. */
+static bool choose_boxes(const struct hzi_qpatch_args *x, int64_t images, int log,
+			 struct hzi_quat_boxes *p)
 {
 	const int64_t size[4] = {x->count[2], x->count[1], x->count[0], images};
 	int64_t count[4][BOX_LOG + 1], least = INT64_MAX;
@@ -56,16 +65,16 @@ static bool choose_boxes(const struct hzi_qpatch_args *x, int64_t images, struct
 	}
 	p->step[3] = 1;
 
-	/* Of a dimension boxes of 1, 2, ... 64 pixels; 0: they reach too far */
+	/* Of a dimension boxes of 1, 2, 4, ... pixels; 0: they reach too far */
 	for (int d = 0; d < 4; d++) {
-		for (int e = 0; e <= BOX_LOG; e++)
+		for (int e = 0; e <= log; e++)
 			count[d][e] = ((1 << e) - 1) * p->step[d] < BOX_MOST ?
 					      (size[d] + (1 << e) - 1) >> e : 0;
 	}
-	for (int i = 0; i <= BOX_LOG; i++) {
-		for (int j = 0; i + j <= BOX_LOG; j++) {
-			for (int k = 0; i + j + k <= BOX_LOG; k++) {
-				const int e[4] = {i, j, k, BOX_LOG - i - j - k};
+	for (int i = 0; i <= log; i++) {
+		for (int j = 0; i + j <= log; j++) {
+			for (int k = 0; i + j + k <= log; k++) {
+				const int e[4] = {i, j, k, log - i - j - k};
 				int64_t all = 1;
 
 				for (int d = 0; d < 4; d++)
@@ -89,15 +98,16 @@ static int map_of(struct hz_context *ctx, const char *op, struct hzi_tensor_map 
 		  const struct hzi_qarray *a, int64_t channels, const int64_t *size,
 		  int64_t images, const struct hzi_quat_boxes *p, const int32_t *steps)
 {
-	uint64_t sizes[5] = {(uint64_t)(8 * channels)}, strides[4];
-	uint32_t box[5] = {2 * HZI_QD_UNIT}, each[5] = {1};
+	const int64_t size_bytes = size_of(a->dtype), bytes = 4 * size_bytes * channels;
+	uint64_t sizes[5] = {(uint64_t)bytes}, strides[4];
+	uint32_t box[5] = {HZI_QD_BOX_BYTES}, each[5] = {1};
 
 	for (int d = 0; d < 4; d++) {
 		const int64_t n = d < 3 ? size[2 - d] : images;
 
 		sizes[1 + d] = (uint64_t)n;
-		strides[d] = (uint64_t)(n > 1 ? 2 * a->stride[3 - d] :
-						round_up(8 * channels, 16));
+		strides[d] = (uint64_t)(n > 1 ? size_bytes * a->stride[3 - d] :
+						round_up(bytes, 16));
 		each[1 + d] = steps ? (uint32_t)steps[d] : 1;
 		box[1 + d] = (uint32_t)(p->box[d] - 1) * each[1 + d] + 1;
 	}
@@ -105,6 +115,11 @@ static int map_of(struct hz_context *ctx, const char *op, struct hzi_tensor_map 
 }
 
 /* ---- Gradients of weights -------------------------------------------------------------------- */
+
+static double per_us(bool split)
+{
+	return split ? SPLIT_PER_US : PRODUCTS_PER_US;
+}
 
 /* Pieces of pixels, so that the last round of blocks is as full as can be */
 static int64_t splits_of(const struct hz_context *ctx, const struct hzi_quat_direct_weights *p)
@@ -134,20 +149,21 @@ double hzi_quat_direct_weights_plan(const struct hz_context *ctx,
 	const struct hzi_qpatch_args *x = &a->x;
 	const int64_t out = a->g.m, in = x->channels, most = out > in ? out : in;
 	const int64_t taps = x->taps[0] * x->taps[1] * x->taps[2];
+	const int64_t size_bytes = size_of(a->g.dtype);
 	int64_t rows;
 	int split;
 
 	*p = (struct hzi_quat_direct_weights){.cluster = 1};
-	if (!hzi_planes_wanted(ctx, a->g.dtype, a->g.precision, &split) || split ||
-	    a->g.dtype == HZ_F32 || a->small.dtype != a->g.dtype || a->g.method != HZ_QUAT_FAST ||
-	    a->g.k == 0 || in == 0 || out == 0 || !hzi_qpatch_small(x) ||
-	    !strides_fit(&x->x, x->size, a->images) ||
+	if (!hzi_planes_wanted(ctx, a->g.dtype, a->g.precision, &split) ||
+	    split != (a->g.dtype == HZ_F32) || a->small.dtype != a->g.dtype ||
+	    a->g.method != HZ_QUAT_FAST || a->g.k == 0 || in == 0 || out == 0 ||
+	    !hzi_qpatch_small(x) || !strides_fit(&x->x, x->size, a->images) ||
 	    !strides_fit(&a->small, x->count, a->images) || a->g.k > COUNT_MAX ||
 	    x->groups * most > COUNT_MAX / 16 || a->images > COUNT_MAX)
 		return 0;
 	p->together = (int32_t)max_of(min_of(CHANNELS / most, x->groups), 1);
 	/* Boxes begin at multiples of 16 bytes, also those of a group that is one of several. */
-	if ((p->together * in % 2 || p->together * out % 2) && --p->together == 0)
+	if (!split && (p->together * in % 2 || p->together * out % 2) && --p->together == 0)
 		return 0;
 	rows = ceil_div(p->together * out, CHANNELS);
 	p->wide = rows <= HZI_QX_ROWS_WIDE;
@@ -159,7 +175,7 @@ double hzi_quat_direct_weights_plan(const struct hz_context *ctx,
 	p->units = (int32_t)(p->units_of_tap * taps);
 	p->tiles_n = (int32_t)ceil_div(p->units, p->wide ? HZI_QX_COLUMNS_WIDE : HZI_QX_COLUMNS);
 	p->cluster = !p->wide && p->tiles_m % 2 == 0 ? 2 : 1;
-	if (!choose_boxes(x, a->images, &p->b))
+	if (!choose_boxes(x, a->images, BOX_LOG - split, &p->b))
 		return 0;
 	p->row_step = (int32_t)(4 * p->together * out);
 	p->column_step = (int32_t)(4 * p->together * in);
@@ -175,21 +191,25 @@ double hzi_quat_direct_weights_plan(const struct hz_context *ctx,
 	    p->splits * x->groups * out * a->g.n > PARTS_BYTES / 16)
 		return 0;
 
-	const double tiles = (double)p->sets * p->tiles_m * p->b.all * HZI_QD_PIXELS;
+	const double tiles = (double)p->sets * p->tiles_m * p->b.all * (HZI_QD_PIXELS >> split);
 	const double high = p->wide ? HZI_QX_ROWS_WIDE : HZI_QX_ROWS;
-	const double products = tiles * high * p->units * CHANNELS * CHANNELS / PRODUCTS_PER_US;
+	const double products = tiles * high * p->units * CHANNELS * CHANNELS / per_us(split);
 	const double bytes = tiles * (high * p->tiles_n + (double)p->units / p->cluster) *
-			     CHANNELS * 8 / BYTES_PER_US;
+			     CHANNELS * 4 * (double)size_bytes / BYTES_PER_US;
 	const int64_t blocks = (int64_t)p->sets * p->tiles_m * p->tiles_n * p->splits;
 	const int64_t rounds = ceil_div(blocks, hzi_cuda_device(ctx)->multiprocessors);
 
-	return CALL_US + ROUND_US * (double)rounds + (products > bytes ? products : bytes);
+	const double parts = !split ? 0 : (double)p->sets * p->tiles_m * p->b.all * p->units /
+					  UNITS_PER_US;
+
+	return CALL_US + ROUND_US * (double)rounds + fmax(fmax(products, bytes), parts);
 }
 
 struct hzi_quat_fold_costs hzi_quat_direct_weights_costs(const struct hzi_qconv_weights_args *a)
 {
 	return (struct hzi_quat_fold_costs){
-		.tap = (double)a->g.k * (double)round_up(a->g.m, CHANNELS) / PRODUCTS_PER_US,
+		.tap = (double)a->g.k * (double)round_up(a->g.m, CHANNELS) /
+		       per_us(a->g.dtype == HZ_F32),
 		.unit = CHANNELS,
 	};
 }
@@ -219,11 +239,18 @@ int hzi_quat_direct_weights(struct hz_context *ctx, const char *op,
 			a->images, &p->b, NULL));
 	HZ_CHECK(map_of(ctx, op, &p->big, &a->x.x, a->x.groups * a->x.channels, a->x.size,
 			a->images, &p->b, p->b.step));
-	HZ_CHECK(hzi_cuda_launch(ctx, op, HZI_FAMILY_QUAT_DIRECT_WEIGHTS,
-				 (p->wide ? HZI_KERNEL_quat_direct_weights_wide_f16 :
-					    HZI_KERNEL_quat_direct_weights_f16) +
-					 (a->g.dtype == HZ_BF16),
-				 &launch, p, sizeof(*p)));
+	if (a->g.dtype == HZ_F32) {
+		launch.block[0] = HZI_QX_SPLIT_THREADS;
+		HZ_CHECK(hzi_cuda_launch(ctx, op, HZI_FAMILY_QUAT_DIRECT_SPLIT,
+					 HZI_KERNEL_quat_direct_split + p->wide, &launch, p,
+					 sizeof(*p)));
+	} else {
+		HZ_CHECK(hzi_cuda_launch(ctx, op, HZI_FAMILY_QUAT_DIRECT_WEIGHTS,
+					 (p->wide ? HZI_KERNEL_quat_direct_weights_wide_f16 :
+						    HZI_KERNEL_quat_direct_weights_f16) +
+						 (a->g.dtype == HZ_BF16),
+					 &launch, p, sizeof(*p)));
+	}
 	return hzi_cuda_quat_conv_few_sum(ctx, op, &sum);
 }
 
@@ -243,7 +270,7 @@ static double make_conv(const struct hz_context *ctx, const struct hzi_qconv_arg
 	    a->g.dtype == HZ_F32 || a->g.method != HZ_QUAT_FAST || a->g.n == 0 || a->g.k == 0 ||
 	    x->groups > 1 || x->channels % 2 || a->g.n > COUNT_MAX || a->g.m > COUNT_MAX / 16 ||
 	    a->g.k > COUNT_MAX / 16 || !hzi_qpatch_small(x) ||
-	    !strides_fit(&x->x, x->size, a->images) || !choose_boxes(x, a->images, &p->b))
+	    !strides_fit(&x->x, x->size, a->images) || !choose_boxes(x, a->images, BOX_LOG, &p->b))
 		return 0;
 	p->channels = (int32_t)x->channels;
 	p->units = (int32_t)ceil_div(x->channels, CHANNELS);

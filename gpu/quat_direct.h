@@ -5,7 +5,8 @@
  *
  * Read by the C compiler and by nvcc: fixed-width types only, and the same layout for both.
  *
- * Images come as units: 64 components (of 16 channels) by 64 pixels, a box of their dimensions.
+ * Images come as units: 64 components (of 16 channels) by 64 pixels, a box of their dimensions; of
+ * f32 by 32 pixels, which are as many bytes.
  */
 #ifndef HZI_GPU_QUAT_DIRECT_H
 #define HZI_GPU_QUAT_DIRECT_H
@@ -17,6 +18,7 @@
 
 #define HZI_QD_UNIT 64			/* components of a unit */
 #define HZI_QD_PIXELS 64
+#define HZI_QD_BOX_BYTES 128		/* of a pixel */
 #define HZI_QD_UNIT_BYTES (HZI_QD_UNIT * HZI_QD_PIXELS * 2)
 
 /* Dimensions of boxes: the last of images first, then the other two, then images */
@@ -39,6 +41,8 @@ struct hzi_quat_boxes {
 #define HZI_QX_STAGES 4
 #define HZI_QX_STAGES_WIDE 3
 #define HZI_QX_THREADS 288
+#define HZI_QX_SPLIT_PIXELS 32
+#define HZI_QX_SPLIT_THREADS 512
 
 /* Bytes of shared memory, with what aligns them */
 #define HZI_QX_BYTES (HZI_QX_STAGES_WIDE * (HZI_QX_ROWS_WIDE + HZI_QX_COLUMNS_WIDE) * \
@@ -93,6 +97,12 @@ enum hzi_quat_direct_conv_kernel {
 #include "quat_direct_conv.kernels.def"
 #undef HZ_KERNEL
 	HZI_QUAT_DIRECT_CONV_KERNELS
+};
+enum hzi_quat_direct_split_kernel {
+#define HZ_KERNEL(name) HZI_KERNEL_##name,
+#include "quat_direct_split.kernels.def"
+#undef HZ_KERNEL
+	HZI_QUAT_DIRECT_SPLIT_KERNELS
 };
 enum hzi_quat_direct_weights_kernel {
 #define HZ_KERNEL(name) HZI_KERNEL_##name,

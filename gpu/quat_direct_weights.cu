@@ -9,25 +9,9 @@
  * copies. Two blocks of a cluster, of different rows, load one half of the columns each for both.
  * What pieces add up to is put together by quat_conv_few_sum, always in the same order.
  */
-#include "gpu/quat_direct.cuh"
+#include "gpu/quat_direct_weights.cuh"
 
 #if HAVE_WGMMA
-
-#define COLUMNS_MOST HZI_QX_COLUMNS_WIDE
-/* A warpgroup's sums in shared memory at the end: 64 rows of so many floats */
-#define SUM_ROW (64 * HZI_QX_COLUMNS + 4)
-
-template <bool WIDE>
-struct shape {
-	static constexpr int rows = WIDE ? HZI_QX_ROWS_WIDE : HZI_QX_ROWS;
-	static constexpr int columns = WIDE ? HZI_QX_COLUMNS_WIDE : HZI_QX_COLUMNS;
-	static constexpr int stages = WIDE ? HZI_QX_STAGES_WIDE : HZI_QX_STAGES;
-};
-
-/* Where a box of big begins, but for that of pixels: column and places of a tap */
-struct place {
-	int column, at[3], tap, channel;
-};
 
 template <bool WIDE>
 struct memory {
@@ -42,29 +26,6 @@ struct memory {
 
 static_assert(sizeof(memory<true>) + 1024 <= HZI_QX_BYTES &&
 	      sizeof(memory<false>) + 1024 <= HZI_QX_BYTES, "what the launcher asks for");
-
-/* What a block does. */
-struct work {
-	int row, set, first, units;	/* row: the first of components; units of columns */
-	int begin, end;			/* boxes of pixels */
-	int split;
-
-	__device__ __forceinline__ work(const hzi_quat_direct_weights &p, int rows)
-	{
-		int i = blockIdx.x;
-
-		row = i % p.tiles_m * rows * HZI_QD_UNIT, i /= p.tiles_m;
-		first = i % p.tiles_n, i /= p.tiles_n;
-		set = i % p.sets, split = i / p.sets;
-
-		const int tile = first;
-
-		first = tile * p.units / p.tiles_n;
-		units = (tile + 1) * p.units / p.tiles_n - first;
-		begin = (int)((int64_t)split * p.b.all / p.splits);
-		end = (int)((int64_t)(split + 1) * p.b.all / p.splits);
-	}
-};
 
 /* ---- Copies ---------------------------------------------------------------------------------- */
 
@@ -105,39 +66,6 @@ HZ_DEVICE void load(const hzi_quat_direct_weights &p, memory<WIDE> &s, const wor
 
 /* ---- Products -------------------------------------------------------------------------------- */
 
-/* Of both warpgroups, when nothing is read any more; of one of them */
-HZ_DEVICE void all_meet(void)
-{
-	asm volatile("bar.sync 1, 256;" ::: "memory");
-}
-
-HZ_DEVICE void group_meets(int group)
-{
-	asm volatile("bar.sync %0, 128;" :: "r"(2 + group) : "memory");
-}
-
-/* Of 4 x 4 products of components, SUM_ROW apart, their quaternion */
-HZ_DEVICE float4 quaternion_of(const float *sums, bool conj_small, bool conj_big)
-{
-	/* Of component a of the left factor and b of the right one, in component a ^ b */
-	const float sign[4][4] = {{1, 1, 1, 1}, {1, -1, 1, -1}, {1, -1, -1, 1}, {1, 1, -1, -1}};
-	float q[4] = {};
-
-#pragma unroll
-	for (int a = 0; a < 4; a++) {
-		const float4 f = *(const float4 *)(sums + a * SUM_ROW);
-		const float v[4] = {f.x, f.y, f.z, f.w};
-
-#pragma unroll
-		for (int b = 0; b < 4; b++) {
-			const bool turned = (conj_small && a) != (conj_big && b);
-
-			q[a ^ b] += turned ? -sign[a][b] * v[b] : sign[a][b] * v[b];
-		}
-	}
-	return make_float4(q[0], q[1], q[2], q[3]);
-}
-
 /* A warpgroup, of so many units of columns from one of the tile on */
 template <int DTYPE, bool WIDE, int UNITS>
 HZ_DEVICE void products(const hzi_quat_direct_weights &p, memory<WIDE> &s, const work &w, int group,
@@ -176,7 +104,7 @@ HZ_DEVICE void products(const hzi_quat_direct_weights &p, memory<WIDE> &s, const
 	}
 	wgmma_wait<0>();
 	wgmma_keep(acc);
-	all_meet();
+	all_meet<256>();
 #pragma unroll
 	for (int j = 0; j < 8 * UNITS; j++) {
 		const int row = thread / 32 * 16 + lane / 4, column = 8 * j + 2 * (lane % 4);
@@ -187,28 +115,7 @@ HZ_DEVICE void products(const hzi_quat_direct_weights &p, memory<WIDE> &s, const
 	}
 	group_meets(group);
 
-	const int taps = p.b.taps[0] * p.b.taps[1] * p.b.taps[2];
-
-#pragma unroll 1
-	for (int i = thread; i < 16 * 16 * UNITS; i += 128) {
-		const int row = i / (16 * UNITS), column = i % (16 * UNITS);
-		const place &c = s.columns[first + column / 16];
-		const int out = (w.row + (WIDE ? 0 : HZI_QD_UNIT * group)) / 4 + row;
-		const int channel = c.channel + column % 16;
-		const int of = out / p.outs, seen = channel / p.seen;
-		const int group_of = w.set * p.together + of;
-
-		if (of != seen || of >= p.together || group_of >= p.groups ||
-		    channel - seen * p.seen >= p.channels)
-			continue;
-
-		const int64_t to = (int64_t)w.split * p.groups * p.outs + group_of * p.outs + out -
-				   of * p.outs;
-
-		((float4 *)p.parts)[(to * taps + c.tap) * p.channels + channel - seen * p.seen] =
-			quaternion_of(&s.sums[group][4 * row][4 * column], p.conj_small,
-				      p.conj_big);
-	}
+	store_results<WIDE, UNITS>(p, w, &s.columns[first], s.sums[group], group);
 }
 
 /* A warpgroup that has no columns: only that memory becomes free */
@@ -224,7 +131,7 @@ HZ_DEVICE void idle(const hzi_quat_direct_weights &p, memory<WIDE> &s, const wor
 						      threadIdx.x % 32));
 		ring.next();
 	}
-	all_meet();
+	all_meet<256>();
 }
 
 template <int DTYPE, bool WIDE>
@@ -236,32 +143,11 @@ HZ_DEVICE void kernel(const hzi_quat_direct_weights &p)
 	const uint32_t rank = cluster_rank();
 
 	if (threadIdx.x == 0) {
-		for (int i = 0; i < shape<WIDE>::stages; i++) {
-			barrier_init(shared_address(&s.full[i]), 1);
-			barrier_init(shared_address(&s.empty[i]), 8 * p.cluster);
-		}
+		ring_init(p, s.full, s.empty);
 		barrier_init_fence();
 	}
-	if (threadIdx.x < w.units) {
-		const int unit = w.first + threadIdx.x, tap = unit / p.units_of_tap;
-		const int channel = (unit - tap * p.units_of_tap) * (HZI_QD_UNIT / 4);
-		const int t2 = tap % p.b.taps[2], outer = tap / p.b.taps[2];
-		const int t1 = outer % p.b.taps[1], t0 = outer / p.b.taps[1];
-
-		s.columns[threadIdx.x] = {
-			w.set * p.column_step + 4 * channel,
-			{p.b.each[0] * t0 + p.b.base[0], p.b.each[1] * t1 + p.b.base[1],
-			 p.b.each[2] * t2 + p.b.base[2]},
-			tap, channel,
-		};
-	}
-	grid_next();
-	__syncthreads();
-	if (p.cluster > 1) {
-		cluster_arrive();
-		cluster_wait();
-	}
-	grid_wait();
+	find_columns(p, w, s.columns);
+	blocks_begin(p);
 	if (group < 2) {
 		const int half = (w.units + 1) / 2;
 		const int units = !WIDE ? w.units : group ? w.units - half : half;

@@ -19,6 +19,15 @@ HZ_DEVICE void copy_fence(void)
 	asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
 }
 
+HZ_DEVICE uint4 shared_load(uint32_t from)
+{
+	uint4 v;
+
+	asm volatile("ld.shared.v4.b32 {%0, %1, %2, %3}, [%4];"
+		     : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w) : "r"(from) : "memory");
+	return v;
+}
+
 /* A box of the map, from column x and row y on. */
 HZ_DEVICE void copy_box(uint32_t to, const hzi_tensor_map &map, int x, int y, uint32_t barrier)
 {

@@ -481,13 +481,21 @@ static void test_conv_split(void)
 	o.activation = HZ_ACT_NONE;
 	is_int(hz_quat_conv_bwd(ctx, &x, &w, NULL, &y, NULL, &dw, NULL, &o), HZ_OK,
 	       "the gradient of weights");
-	is_str(taken(), "quat_lines_most_split_f32 quat_lines_planes_split_f32 "
-	       "quat_conv_weights_split quat_conv_weights_finish quat_map_copy", "its kernels");
-	/* Five taps and four, in so many pieces, each by eight products of three pairs of parts */
-	is_int(fake->launch(fake->launches() - 3)->grid[0], 2 * 5 * 24, "in two sets of taps");
+	is_str(taken(), "quat_direct_split quat_conv_few_sum quat_map_copy", "its kernels");
+	/* Of 18 units of columns up to four are a tile; of 98 boxes of pixels in 26 pieces */
+	is_int(fake->launch(fake->launches() - 3)->grid[0], 5 * 26, "in five tiles");
 	x.data = (char *)a + 4;
 	is_int(hz_quat_conv(ctx, &x, &w, NULL, &y, &o), HZ_OK, "what is not aligned");
 	is_str(taken(), "quat_planes_f32 quat_conv_split_any", "by another");
+	is_int(hz_quat_conv_bwd_workspace(ctx, &x, &w, NULL, &y, NULL, &dw, NULL, &o, &bytes),
+	       HZ_OK, "a workspace");
+	is_int(hz_reserve(ctx, bytes), HZ_OK, "which there is");
+	is_int(hz_quat_conv_bwd(ctx, &x, &w, NULL, &y, NULL, &dw, NULL, &o), HZ_OK,
+	       "the gradient of weights");
+	is_str(taken(), "quat_lines_most_split_any quat_lines_planes_split_any "
+	       "quat_conv_weights_split quat_conv_weights_finish quat_map_copy", "its kernels");
+	/* Five taps and four, in so many pieces, each by eight products of three pairs of parts */
+	is_int(fake->launch(fake->launches() - 3)->grid[0], 2 * 5 * 24, "in two sets of taps");
 }
 
 /* Of a first layer's few channels taps are channels; of several groups as many are a tile. */

@@ -437,8 +437,8 @@ static void test_wide_conv(struct dev *dev)
 
 /*
  * What random shapes are too small for: pixels enough for kernels that are not worth it before, by
- * odd channels in a group, so that of 16 bits not every group begins at 16 bytes; and more taps
- * than planes of gradients have room for.
+ * odd channels in a group, so that of 16 bits not every group begins at 16 bytes; more taps than
+ * planes of gradients have room for; of f32 more boxes of pixels for a block than stages.
  */
 static void test_large_conv(struct dev *dev)
 {
@@ -455,17 +455,28 @@ static void test_large_conv(struct dev *dev)
 		  .ci = 128, .co = 128, .groups = 1 },
 		{ .batch = 2, .big = { 1, 16, 15 }, .taps = { 1, 12, 12 }, .step = { 1, 1, 1 },
 		  .ci = 66, .co = 64, .groups = 2 },
+	}, shapes_f32[] = {
+		{ .batch = 7, .big = { 1, 56, 57 }, .taps = { 1, 1, 1 }, .step = { 1, 1, 1 },
+		  .ci = 16, .co = 15, .groups = 1 },
+		{ .batch = 4, .big = { 1, 52, 53 }, .taps = { 1, 1, 1 }, .step = { 1, 1, 1 },
+		  .ci = 17, .co = 33, .groups = 1 },
+		{ .batch = 4, .big = { 1, 41, 43 }, .taps = { 1, 3, 3 }, .step = { 1, 1, 1 },
+		  .ci = 17, .co = 12, .groups = 1 },
+		{ .batch = 3, .big = { 1, 63, 57 }, .taps = { 1, 3, 2 }, .step = { 1, 2, 2 },
+		  .ci = 33, .co = 33, .groups = 1 },
 	};
 	int dtype, i;
 
 	if (dev->device < HZ_CUDA || tap_quick())
 		return;
-	for (dtype = HZ_F16; dtype <= HZ_BF16; dtype++) {
+	for (dtype = HZ_F32; dtype <= HZ_BF16; dtype++) {
+		const struct model *of = dtype == HZ_F32 ? shapes_f32 : shapes;
+		size_t bytes = dtype == HZ_F32 ? sizeof(shapes_f32) : sizeof(shapes);
 		int good = 1;
 
-		for (i = 0; i < (int)(sizeof(shapes) / sizeof(*shapes)); i++) {
+		for (i = 0; i < (int)(bytes / sizeof(*shapes)); i++) {
 			hz_quat_conv_opts o = { .side = i % 2, .method = HZ_QUAT_FAST };
-			struct model g = shapes[i];
+			struct model g = of[i];
 			int d;
 
 			for (d = 0; d < 3; d++)

@@ -373,7 +373,7 @@ size_t hzi_cuda_vlut_gemm2_workspace(const struct hz_context *ctx,
 				     const struct hzi_vlut_gemm2_args *a)
 {
 	if (by_table2(a))
-		return (size_t)parts_of(a->vlut) * 8;
+		return (size_t)parts_of(a->vlut) * (sizeof(int64_t) + sizeof(float));
 	if (hzi_cuda_vlut_whole2_takes(ctx, a))
 		return hzi_cuda_vlut_whole2_workspace(ctx, a);
 	return hzi_cuda_vlut_values2_takes(ctx, a) ? hzi_cuda_vlut_values2_workspace(ctx, a) : 0;

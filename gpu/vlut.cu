@@ -487,15 +487,16 @@ KERNEL(vlut_lookup_s32, hzi_vlut_table)
 /* ---- Two-sided tables ------------------------------------------------------------------------ */
 
 HZ_DEVICE void make_parts(const hzi_vlut_coded &c, const hzi_vlut_coded &other, int64_t index,
-			  int32_t *whole, float *part)
+			  int64_t *whole, float *part)
 {
-	int32_t p[DIMS], integer = 0;
+	int32_t p[DIMS];
+	int64_t integer = 0;
 	float v[DIMS], sum = 0;
 
 	leader_value(c, nullptr, index, false, p);
 	leader_value(c, nullptr, index, false, v);
 	for (int i = 0; i < c.rule.embed; i++)
-		integer += p[i] * other.rule.offset[i];
+		integer += (int64_t)p[i] * other.rule.offset[i];
 	for (int i = 0; i < c.rule.d; i++)
 		sum += v[i] * other.sub[i];
 	whole[index] = integer;
@@ -515,7 +516,7 @@ KERNEL(vlut_parts, hzi_vlut_table2)
 
 /* The terms of one side alone: <p, o'> and <p, sub'> */
 HZ_DEVICE void side_terms(const hzi_vlut_coded &c, int64_t row, int64_t block, int64_t entries,
-			  const int32_t *whole, const float *part, int64_t &integer, float &real)
+			  const int64_t *whole, const float *part, int64_t &integer, float &real)
 {
 	int32_t weight = level_weight(c.rule, c.first);
 
@@ -524,7 +525,7 @@ HZ_DEVICE void side_terms(const hzi_vlut_coded &c, int64_t row, int64_t block, i
 	for (int m = c.first; m < c.rule.levels; m++) {
 		const uint32_t index = coded_index(c, row, block, m) % (uint32_t)entries;
 
-		integer += (int64_t)weight * whole[index];
+		integer += weight * whole[index];
 		real += (float)weight * part[index];
 		weight = (int32_t)((uint32_t)weight * (uint32_t)c.rule.q);
 	}

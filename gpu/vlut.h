@@ -94,7 +94,7 @@ struct hzi_vlut_table_mapped {
 struct hzi_vlut_table2 {
 	struct hzi_vlut_any2 any;
 	const void *table;
-	int32_t *w_whole, *x_whole;
+	int64_t *w_whole, *x_whole;
 	float *w_part, *x_part;
 	int64_t w_entries, x_entries;
 	int64_t first;			/* of the rows of x that are looked up */

@@ -396,6 +396,10 @@ static void test_gemm2(void)
 		bail("%s", hz_errmsg(ctx));
 	is_int(hz_vlut_gemm2(ctx, v, &w, &u, &real), HZ_OK, "both coded, by the table");
 	is_str(taken(), "vlut_parts vlut_lookup2_f32", "its kernels");
+	memcpy(&p, last()->params, sizeof(p));
+	is_int((char *)p.x_whole - (char *)p.w_whole, 256 * 8,
+	       "leaders times offsets, which may leave 32 bits");
+	is_int((char *)p.x_part - (char *)p.w_whole, 512 * 8 + 256 * 4, "the parts behind them");
 	u.codes = hz_tensor_3d(x, HZ_U8, HZ_CUDA, 65600, 256, 2);
 	u.codes.stride[0] = 0;
 	w.codes.shape[0] = 10;

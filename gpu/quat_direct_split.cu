@@ -20,7 +20,7 @@
 
 #define PIXELS HZI_QX_SPLIT_PIXELS
 #define HALF (UNIT_BYTES / 2)		/* 32 floats of pixels, or a part of 64 components */
-#define CONVERTERS 8			/* warps */
+#define CONVERTERS 256			/* threads */
 
 template <bool WIDE>
 struct memory {
@@ -198,13 +198,9 @@ HZ_DEVICE void convert_steps(memory<WIDE> &s, const work &w)
 		}
 		/* The matrix units are to see it. */
 		copy_fence();
-		__syncwarp();
-		if (threadIdx.x % 32 == 0)
-			barrier_arrive(shared_address(&s.ready[ring.at]));
+		barrier_arrive(shared_address(&s.ready[ring.at]));
 		ring.next();
 	}
-	/* Sums take the place of parts. */
-	all_meet<HZI_QX_SPLIT_THREADS>();
 }
 
 /* ---- Products -------------------------------------------------------------------------------- */
@@ -346,7 +342,8 @@ HZ_DEVICE void products(const hzi_quat_direct_weights &p, memory<WIDE> &s, const
 		by = next_by;
 		ring = next;
 	}
-	all_meet<HZI_QX_SPLIT_THREADS>();
+	/* Sums take the place of parts, which have all been written: that was waited for. */
+	all_meet();
 #pragma unroll
 	for (int u = 0; u < UNITS; u++) {
 		/* In two steps: their product may be beyond what there is. */
@@ -385,7 +382,7 @@ HZ_DEVICE void idle(const hzi_quat_direct_weights &p, memory<WIDE> &s, const wor
 						      threadIdx.x % 32));
 		ring.next();
 	}
-	all_meet<HZI_QX_SPLIT_THREADS>();
+	all_meet();
 }
 
 template <bool WIDE>

@@ -104,7 +104,7 @@ HZ_DEVICE void products(const hzi_quat_direct_weights &p, memory<WIDE> &s, const
 	}
 	wgmma_wait<0>();
 	wgmma_keep(acc);
-	all_meet<256>();
+	all_meet();
 #pragma unroll
 	for (int j = 0; j < 8 * UNITS; j++) {
 		const int row = thread / 32 * 16 + lane / 4, column = 8 * j + 2 * (lane % 4);
@@ -131,7 +131,7 @@ HZ_DEVICE void idle(const hzi_quat_direct_weights &p, memory<WIDE> &s, const wor
 						      threadIdx.x % 32));
 		ring.next();
 	}
-	all_meet<256>();
+	all_meet();
 }
 
 template <int DTYPE, bool WIDE>

@@ -88,15 +88,16 @@ HZ_DEVICE void blocks_begin(const hzi_quat_direct_weights &p)
 	grid_wait();
 }
 
-/* Of so many threads, when nothing is read any more; of one of the warpgroups that multiply */
-template <int THREADS>
+/* Both warpgroups that multiply, when nothing is read any more; one of them */
 HZ_DEVICE void all_meet(void)
 {
-	asm volatile("bar.sync 1, %0;" :: "n"(THREADS) : "memory");
+	__syncwarp();
+	asm volatile("bar.sync 1, 256;" ::: "memory");
 }
 
 HZ_DEVICE void group_meets(int group)
 {
+	__syncwarp();
 	asm volatile("bar.sync %0, 128;" :: "r"(2 + group) : "memory");
 }
 

@@ -14,20 +14,9 @@
  * the place of the others the scale of each T.
  */
 template <int WORDS, int KIND>
-struct byte_codes {
+struct byte_codes : codes_of_table<HZI_VMMA_TABLE_BYTES, KIND == BY_PIECE> {
 	static constexpr int DIM = 4 * WORDS, VALUES = 32, SCALES = KIND, AHEAD = 2;
 	static constexpr bool BYTES = true;
-	static constexpr bool OWN_SCALES = KIND == BY_PIECE;
-
-	static __device__ __forceinline__ int bytes(const hzi_vlut_half &)
-	{
-		return HZI_VMMA_TABLE_BYTES + (OWN_SCALES ? HZI_VMMA_SCALES_BYTES : 0);
-	}
-
-	static __device__ __forceinline__ uint32_t *scales(const hzi_vlut_half &)
-	{
-		return (uint32_t *)(leader_memory() + HZI_VMMA_TABLE_BYTES);
-	}
 
 	static __device__ __forceinline__ void fill(const hzi_vlut_half &p)
 	{
@@ -140,20 +129,9 @@ struct word_codes {
 };
 
 /* E8 with q = 4 and two levels */
-struct wide_codes {
+struct wide_codes : codes_of_table<HZI_VMMA_WIDE_BYTES, true> {
 	static constexpr int DIM = 8, VALUES = 32, SCALES = BY_BLOCK, AHEAD = 2;
 	static constexpr bool BYTES = true;
-	static constexpr bool OWN_SCALES = true;
-
-	static __device__ __forceinline__ int bytes(const hzi_vlut_half &)
-	{
-		return HZI_VMMA_WIDE_BYTES + HZI_VMMA_SCALES_BYTES;
-	}
-
-	static __device__ __forceinline__ uint32_t *scales(const hzi_vlut_half &)
-	{
-		return (uint32_t *)(leader_memory() + HZI_VMMA_WIDE_BYTES);
-	}
 
 	static __device__ __forceinline__ void fill(const hzi_vlut_half &p)
 	{
@@ -165,12 +143,6 @@ struct wide_codes {
 	{
 		wide_bytes(u, codes[b], p.q);
 	}
-
-	static __device__ __forceinline__ uint32_t scale(const uint32_t (&t)[2], int b,
-							 const half_lane &l)
-	{
-		return scale_of_t(t, b, l);
-	}
 };
 
 /*
@@ -178,19 +150,9 @@ struct wide_codes {
  * value once as the lower half of a pair, once as the upper one.
  */
 template <int D, int LEVELS, int KIND>
-struct pair_codes {
+struct pair_codes : codes_of_table<HZI_VMMA_TABLE_BYTES, KIND == BY_PIECE> {
 	static constexpr int DIM = D, VALUES = 16 / LEVELS * D, SCALES = KIND, AHEAD = 2;
-	static constexpr bool OWN_SCALES = KIND != PLAIN, BYTES = false;
-
-	static __device__ __forceinline__ int bytes(const hzi_vlut_half &)
-	{
-		return HZI_VMMA_TABLE_BYTES + (OWN_SCALES ? HZI_VMMA_SCALES_BYTES : 0);
-	}
-
-	static __device__ __forceinline__ uint32_t *scales(const hzi_vlut_half &)
-	{
-		return (uint32_t *)(leader_memory() + HZI_VMMA_TABLE_BYTES);
-	}
+	static constexpr bool BYTES = false;
 
 	static __device__ __forceinline__ void fill(const hzi_vlut_half &p)
 	{

@@ -58,6 +58,28 @@ HZ_DEVICE uint32_t scale_of_t(const uint32_t (&t)[2], int b, const half_lane &l)
 	return l.scales[min(__byte_perm(t[b / 4], 0, 0x4440 | b % 4), l.last_t) * 32];
 }
 
+/* What codes share whose table is TABLE bytes, whatever the call: scales of T stand behind it. */
+template <int TABLE, bool OWN>
+struct codes_of_table {
+	static constexpr bool OWN_SCALES = OWN;
+
+	static __device__ __forceinline__ int bytes(const hzi_vlut_half &)
+	{
+		return TABLE + (OWN ? HZI_VMMA_SCALES_BYTES : 0);
+	}
+
+	static __device__ __forceinline__ uint32_t *scales(const hzi_vlut_half &)
+	{
+		return (uint32_t *)(leader_memory() + TABLE);
+	}
+
+	static __device__ __forceinline__ uint32_t scale(const uint32_t (&t)[2], int b,
+							 const half_lane &l)
+	{
+		return scale_of_t(t, b, l);
+	}
+};
+
 /* COLUMNS: of x in shared memory, 1 or 8; POINTS: what codes are */
 template <class POINTS, int COLUMNS>
 struct vlut_half_block {

@@ -11,19 +11,9 @@
 
 /* A lattice block is one code of SIZE bytes. */
 template <class L, int SIZE, int KIND>
-struct rule_codes {
+struct rule_codes : codes_of_table<0, KIND != PLAIN> {
 	static constexpr int DIM = L::dim, VALUES = 16 / SIZE * DIM, SCALES = KIND, AHEAD = 1;
-	static constexpr bool OWN_SCALES = KIND != PLAIN, BYTES = false;
-
-	static __device__ __forceinline__ int bytes(const hzi_vlut_half &)
-	{
-		return OWN_SCALES ? HZI_VMMA_SCALES_BYTES : 0;
-	}
-
-	static __device__ __forceinline__ uint32_t *scales(const hzi_vlut_half &)
-	{
-		return (uint32_t *)leader_memory();
-	}
+	static constexpr bool BYTES = false;
 
 	static __device__ __forceinline__ void fill(const hzi_vlut_half &) {}
 
@@ -85,12 +75,6 @@ struct rule_codes {
 #pragma unroll
 		for (int i = 0; i < 4; i++)
 			v[i] = to_f16x2(x[2 * i], x[2 * i + 1]);
-	}
-
-	static __device__ __forceinline__ uint32_t scale(const uint32_t (&t)[2], int b,
-							 const half_lane &l)
-	{
-		return scale_of_t(t, b, l);
 	}
 };
 

@@ -54,15 +54,6 @@ HZ_DEVICE void split(uint32_t (&to)[parts_of<DTYPE>], float low, float high)
 
 /* ---- Weights --------------------------------------------------------------------------------- */
 
-/* Row r of the matrix of w, by columns: what becomes component r of w x */
-HZ_DEVICE float4 row_of(quat w, int r)
-{
-	return r == 0 ? make_float4(w.w, -w.x, -w.y, -w.z) :
-	       r == 1 ? make_float4(w.x, w.w, -w.z, w.y) :
-	       r == 2 ? make_float4(w.y, w.z, w.w, -w.x) :
-			make_float4(w.z, -w.y, w.x, w.w);
-}
-
 /*
  * A thread makes what one thread has of 16 x 16 elements: [group][block of outputs][tap][eight
  * channels][product][eight outputs][half][part][lane].
@@ -106,7 +97,7 @@ HZ_DEVICE void weights(const hzi_quat_groups &p)
 
 #pragma unroll
 	for (int r = 0; r < 2; r++) {
-		const float4 f = row_of(w, 2 * half + r);
+		const float4 f = quat_row(w, 2 * half + r);
 
 		split<DTYPE>(v[r], f.x, sign * f.y);
 		split<DTYPE>(v[2 + r], sign * f.z, sign * f.w);

@@ -11,15 +11,6 @@
 
 #if HAVE_WGMMA
 
-/* Row r of the matrix of w, by columns: what becomes component r of w x */
-HZ_DEVICE float4 row_of(quat w, int r)
-{
-	return r == 0 ? make_float4(w.w, -w.x, -w.y, -w.z) :
-	       r == 1 ? make_float4(w.x, w.w, -w.z, w.y) :
-	       r == 2 ? make_float4(w.y, w.z, w.w, -w.x) :
-			make_float4(w.z, -w.y, w.x, w.w);
-}
-
 /* A thread has one weight, or zeros where there is none. */
 template <int DTYPE>
 HZ_DEVICE void make_matrix(const hzi_quat_direct_conv &p)
@@ -44,7 +35,7 @@ HZ_DEVICE void make_matrix(const hzi_quat_direct_conv &p)
 	}
 #pragma unroll
 	for (int r = 0; r < 4; r++) {
-		const float4 f = row_of(w, r);
+		const float4 f = quat_row(w, r);
 		const quat q = {f.x, sign * f.y, sign * f.z, sign * f.w};
 
 		const int64_t to = ((int64_t)4 * out + r) * p.taps + tap;

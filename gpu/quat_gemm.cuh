@@ -39,6 +39,15 @@ HZ_DEVICE quat quat_mul(quat a, quat b)
 	return quat_fma(a, b, {0, 0, 0, 0});
 }
 
+/* Row r of the matrix of w: what becomes component r of w x */
+HZ_DEVICE float4 quat_row(quat w, int r)
+{
+	return r == 0 ? make_float4(w.w, -w.x, -w.y, -w.z) :
+	       r == 1 ? make_float4(w.x, w.w, -w.z, w.y) :
+	       r == 2 ? make_float4(w.y, w.z, w.w, -w.x) :
+			make_float4(w.z, -w.y, w.x, w.w);
+}
+
 /* ---- Memory ---------------------------------------------------------------------------------- */
 
 /* Of 16 bits: f16 or bf16 by dtype. */

@@ -47,6 +47,7 @@ bad 2 'needs an argument' "bench: an option without its argument" bench --second
 bad 2 'seconds' "bench: seconds that are no number" bench --seconds often
 bad 2 'device' "run: a device that is none" run -d tpu hadamard x=x.npy y=y.npy
 bad 2 'threads' "run: threads that are no number" run -t 0 hadamard x=x.npy y=y.npy
+bad 2 "command a?b?c?" "a message is one line, and nothing that a terminal obeys" "$(printf 'a\nb\033c\177')"
 HURWITZ_ISA=sse9 bad 2 'HURWITZ_ISA' "an environment that means nothing" run hadamard x=x.npy y=y.npy
 
 # ---- Devices -------------------------------------------------------------------------------------
@@ -106,6 +107,13 @@ done
 good "bench --json -" bench -q -s 0.001 -d cpu -j - dequantize_hadamard
 is "$(grep -vc '^{"op": "dequantize_hadamard", .*}$' ../out)" 0 "bench --json -: JSON alone, of one primitive"
 bad 2 'No such' "bench --json to nowhere" bench -q -j nowhere/b.json
+if [ -c /dev/full ]; then
+	hurwitz bench -q -s 0.001 -d cpu -j /dev/full mhc_init
+	[ $rc -eq 1 ] && grep -q '^hurwitz: bench: --json: No space' ../err
+	ok $? "bench --json to a full disk"
+else
+	skip "bench --json to a full disk" "no /dev/full"
+fi
 for op in $("$HURWITZ" bench --help | awk '/^Families/ { on = 1; next } on { print $2 }'); do
 	grep -q "\"$op\"" "$top_srcdir"/tools/bench_*.c
 	ok $? "bench has a case of $op"
@@ -129,6 +137,10 @@ good "bench --threshold" bench -c old.json -n new.json -T 250
 good "the other way round it is faster" bench -c new.json -n old.json
 grep -q ' 0.333  faster$' ../out
 ok $? "and says so"
+row 'a case of more than twenty-eight' f32 1 1 >long.json
+hurwitz bench -c long.json -n long.json
+grep -q 'twenty-eight f32 ' ../out
+ok $? "a long name does not touch the next column"
 sed 's/memcpy/read/' new.json >other.json
 hurwitz bench --compare old.json --new other.json
 is "$rc $(awk '$8 == "other" && $7 == $9' ../out | wc -l | tr -d ' ')" "3 2" \
@@ -210,6 +222,17 @@ hurwitz demo -q -d cpu -p half.png
 [ $rc -eq 1 ] && grep -q 'half.png: gnuplot could not draw it' ../err && [ ! -e half.png ] &&
 	[ -z "$(find . -name '.hurwitz*')" ]
 ok $? "demo --plot: no half picture"
+printf '#!/bin/sh\nhead -c 100000 /dev/zero\n' >../gnuplot/gnuplot
+hurwitz demo -q -d cpu -p large.png
+[ $rc -eq 0 ] && [ "$(wc -c <large.png | tr -d ' ')" -eq 100000 ]
+ok $? "demo --plot: a large picture"
+if [ -c /dev/full ]; then
+	hurwitz demo -q -d cpu -p /dev/full
+	[ $rc -eq 1 ] && grep -q '^hurwitz: /dev/full: No space' ../err
+	ok $? "demo --plot to a full disk"
+else
+	skip "demo --plot to a full disk" "no /dev/full"
+fi
 PATH=$path
 if command -v gnuplot >/dev/null 2>&1; then
 	gnuplot - <demo.png >real.png 2>../err && [ "$(head -c 4 real.png | tail -c 3)" = PNG ]

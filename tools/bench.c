@@ -309,7 +309,7 @@ static int print_result(const struct bench *b, const struct bench_case *c, const
 
 	progress_clear();
 	if (b->set->table)
-		printf("%-20s%-28s%-10s%11.2f%11.2f%9.2f%9.2f  %.3f\n", row.op, row.name,
+		printf("%-20s%-27s %-10s%11.2f%11.2f%9.2f%9.2f  %.3f\n", row.op, row.name,
 		       row.dtype, row.median_us, r->min * 1e6, gb, gop, row.ratio);
 	if (b->set->json) {
 		FILE *out = b->set->json;
@@ -321,7 +321,9 @@ static int print_result(const struct bench *b, const struct bench_case *c, const
 			"%.5g}\n",
 			row.op, row.name, row.dtype, row.device, row.isa, row.threads,
 			row.median_us, r->min * 1e6, gb, gop, row.ceiling, row.ratio);
-		fflush(out);
+		/* Of a full disk fclose() would say nothing; of standard output main() does. */
+		if (fflush(out) != 0 && out != stdout)
+			return complain(EXIT_FAILURE, "bench: --json: %s", strerror(errno));
 	}
 	fflush(stdout);
 	if (b->set->measured && !bench_rows_add(b->set->measured, &row))

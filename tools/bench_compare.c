@@ -310,7 +310,7 @@ static void print_pair(const struct pair *p, double threshold)
 
 	if (p->ceiling > 0)
 		snprintf(ceiling, sizeof(ceiling), "%.3f", p->ceiling);
-	printf("%-20s%-28s%-10s%-8s%11.2f%11.2f%9.3f%9s%9.3f%s%s%s\n", p->new->op, p->new->name,
+	printf("%-20s%-27s %-10s%-8s%11.2f%11.2f%9.3f%9s%9.3f%s%s%s\n", p->new->op, p->new->name,
 	       p->new->dtype, p->new->isa, p->old->median_us, p->new->median_us, p->time, ceiling,
 	       p->net, style(stdout, slower ? RED : faster ? GREEN : PLAIN),
 	       slower ? "  slower" : faster ? "  faster" : "", style(stdout, PLAIN));

@@ -87,28 +87,58 @@ static void write_script(FILE *to, const struct plot *p, const char *path)
 		fprintf(to, "plot $times using 3:xtic(1) title 'GPU'\n");
 }
 
-/* gnuplot reads the script from a file without a name, and writes the picture to fd. */
+/* Hands on all that comes out of a pipe; 0 or an errno. */
+static int hand_on(int pipe, int fd)
+{
+	char part[4096];
+	int error = 0;
+	ssize_t n;
+
+	while ((n = read(pipe, part, sizeof(part))) > 0 || (n < 0 && errno == EINTR)) {
+		for (ssize_t done = 0; done < n && !error;) {
+			const ssize_t w = write(fd, part + done, (size_t)(n - done));
+
+			if (w >= 0)
+				done += w;
+			else if (errno != EINTR)
+				error = errno;
+		}
+	}
+	return n < 0 ? errno : error;
+}
+
+/*
+ * gnuplot reads the script from a file without a name. The picture comes by a pipe, since gnuplot
+ * does not say when a disk is full.
+ */
 int draw_plot(const struct plot *p, const char *path, int fd)
 {
 	FILE *script = tmpfile();
+	int result = -1, error = 0, ends[2] = {-1, -1};
 	pid_t child = -1;
-	int result = -1;
 
 	if (!script)
 		return complain(EXIT_FAILURE, "demo: %s", strerror(errno));
 	write_script(script, p, path);
-	if (fflush(script) == 0 && !ferror(script)) {
+	if (fflush(script) == 0 && !ferror(script) && pipe(ends) == 0) {
 		rewind(script);
 		fflush(stdout);
 		child = fork();
 	}
 	if (child == 0) {
-		if (dup2(fileno(script), STDIN_FILENO) >= 0 && dup2(fd, STDOUT_FILENO) >= 0)
+		close(ends[0]);
+		if (dup2(fileno(script), STDIN_FILENO) >= 0 && dup2(ends[1], STDOUT_FILENO) >= 0)
 			execlp("gnuplot", "gnuplot", "-", (char *)NULL);
 		_exit(127);
 	}
 	fclose(script);
+	close(ends[1]);
+	if (child > 0)
+		error = hand_on(ends[0], fd);
+	close(ends[0]);
 	if (child < 0 || waitpid(child, &result, 0) != child || result != 0)
 		return complain(EXIT_FAILURE, "%s: gnuplot could not draw it", path);
+	if (error)
+		return complain(EXIT_FAILURE, "%s: %s", path, strerror(error));
 	return 0;
 }

@@ -35,15 +35,20 @@ static bool progress_shown;
 
 int complain(int status, const char *format, ...)
 {
+	char text[8192];	/* what is longer is cut off */
 	va_list ap;
 
 	progress_clear();
 	fflush(stdout);
-	fputs("hurwitz: ", stderr);
 	va_start(ap, format);
-	vfprintf(stderr, format, ap);
+	vsnprintf(text, sizeof(text), format, ap);
 	va_end(ap);
-	fputc('\n', stderr);
+	/* One line, and nothing that a terminal obeys, whatever a file is called. */
+	for (char *p = text; *p; p++) {
+		if ((unsigned char)*p < 0x20 || *p == 0x7f)
+			*p = '?';
+	}
+	fprintf(stderr, "hurwitz: %s\n", text);
 	return status;
 }
 

@@ -90,17 +90,18 @@ static void plan_uniform(int64_t n, const hz_hadamard_opts *o, struct hzi_plan *
 static int plan_true(int64_t n, const hz_hadamard_opts *o, struct hzi_plan *plan, struct why *why)
 {
 	const int64_t odd = n / (n & -n);
-	const int64_t m = o->order ? o->order : odd == 1 ? 1 : 4 * odd;
+	/* Beyond all tables the factor, which could overflow, does not matter. */
+	const int64_t m = o->order ? o->order : odd == 1 || odd > HZI_BASE_MAX ? odd : 4 * odd;
 
-	if (m == 1 && o->base == HZ_BASE_AUTO) {
-		push(plan, n, 1, 1);
-		return HZ_OK;
-	}
 	if (n % m || !is_power_of_two(n / m)) {
 		snprintf(why->text, sizeof(why->text),
 			 "the true plan cannot make %lld: it is not %lld times a power of two",
 			 (long long)n, (long long)m);
 		return HZ_ESHAPE;
+	}
+	if (m == 1 && o->base == HZ_BASE_AUTO) {
+		push(plan, n, 1, 1);
+		return HZ_OK;
 	}
 	if (m > HZI_BASE_MAX || hz_hadamard_base(o->base, (int)m, NULL) < 0) {
 		snprintf(why->text, sizeof(why->text),

@@ -31,6 +31,7 @@ struct memory {
 	};
 	/* ready: units of big are parts. */
 	uint64_t full[shape<WIDE>::stages], empty[shape<WIDE>::stages], ready[shape<WIDE>::stages];
+	uint64_t done;
 	/* Of units of big: what takes sums to its scale; the last scale; by warps, in turn */
 	float by[shape<WIDE>::stages][COLUMNS_MOST];
 	int exponent[COLUMNS_MOST];
@@ -343,7 +344,7 @@ HZ_DEVICE void products(const hzi_quat_direct_weights &p, memory<WIDE> &s, const
 		ring = next;
 	}
 	/* Sums take the place of parts, which have all been written: that was waited for. */
-	all_meet();
+	both_meet(s.done);
 #pragma unroll
 	for (int u = 0; u < UNITS; u++) {
 		/* In two steps: their product may be beyond what there is. */
@@ -382,7 +383,7 @@ HZ_DEVICE void idle(const hzi_quat_direct_weights &p, memory<WIDE> &s, const wor
 						      threadIdx.x % 32));
 		ring.next();
 	}
-	all_meet();
+	both_meet(s.done);
 }
 
 template <bool WIDE>
@@ -393,7 +394,7 @@ HZ_DEVICE void kernel(const hzi_quat_direct_weights &p)
 	const work w(p, shape<WIDE>::rows);
 
 	if (threadIdx.x == 0) {
-		ring_init(p, s.full, s.empty);
+		ring_init(p, s.full, s.empty, s.done);
 		for (int i = 0; i < shape<WIDE>::stages; i++)
 			barrier_init(shared_address(&s.ready[i]), CONVERTERS);
 		barrier_init_fence();

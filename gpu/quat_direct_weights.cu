@@ -20,7 +20,7 @@ struct memory {
 			  [UNIT_BYTES];
 		float sums[2][64][SUM_ROW];
 	};
-	uint64_t full[shape<WIDE>::stages], empty[shape<WIDE>::stages];
+	uint64_t full[shape<WIDE>::stages], empty[shape<WIDE>::stages], done;
 	place columns[COLUMNS_MOST];
 };
 
@@ -104,7 +104,7 @@ HZ_DEVICE void products(const hzi_quat_direct_weights &p, memory<WIDE> &s, const
 	}
 	wgmma_wait<0>();
 	wgmma_keep(acc);
-	all_meet();
+	both_meet(s.done);
 #pragma unroll
 	for (int j = 0; j < 8 * UNITS; j++) {
 		const int row = thread / 32 * 16 + lane / 4, column = 8 * j + 2 * (lane % 4);
@@ -131,7 +131,7 @@ HZ_DEVICE void idle(const hzi_quat_direct_weights &p, memory<WIDE> &s, const wor
 						      threadIdx.x % 32));
 		ring.next();
 	}
-	all_meet();
+	both_meet(s.done);
 }
 
 template <int DTYPE, bool WIDE>
@@ -143,7 +143,7 @@ HZ_DEVICE void kernel(const hzi_quat_direct_weights &p)
 	const uint32_t rank = cluster_rank();
 
 	if (threadIdx.x == 0) {
-		ring_init(p, s.full, s.empty);
+		ring_init(p, s.full, s.empty, s.done);
 		barrier_init_fence();
 	}
 	find_columns(p, w, s.columns);

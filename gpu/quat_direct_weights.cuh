@@ -65,11 +65,15 @@ HZ_DEVICE void find_columns(const hzi_quat_direct_weights &p, const work &w, pla
 	};
 }
 
-/* Of stages: one copies, and the warps that multiply, of all blocks, say that they have read. */
+/*
+ * Of stages: one copies, and the warps that multiply, of all blocks, say that they have read; done:
+ * all of both warpgroups that do.
+ */
 template <int STAGES>
 HZ_DEVICE void ring_init(const hzi_quat_direct_weights &p, uint64_t (&full)[STAGES],
-			 uint64_t (&empty)[STAGES])
+			 uint64_t (&empty)[STAGES], uint64_t &done)
 {
+	barrier_init(shared_address(&done), 256);
 	for (int i = 0; i < STAGES; i++) {
 		barrier_init(shared_address(&full[i]), 1);
 		barrier_init(shared_address(&empty[i]), 8 * p.cluster);
@@ -88,16 +92,19 @@ HZ_DEVICE void blocks_begin(const hzi_quat_direct_weights &p)
 	grid_wait();
 }
 
-/* Both warpgroups that multiply, when nothing is read any more; one of them */
-HZ_DEVICE void all_meet(void)
+/*
+ * Both warpgroups that multiply, when nothing is read any more: through different code, which a
+ * barrier in shared memory is made for.
+ */
+HZ_DEVICE void both_meet(uint64_t &done)
 {
-	__syncwarp();
-	asm volatile("bar.sync 1, 256;" ::: "memory");
+	barrier_arrive(shared_address(&done));
+	barrier_wait(shared_address(&done), 0);
 }
 
+/* One of them */
 HZ_DEVICE void group_meets(int group)
 {
-	__syncwarp();
 	asm volatile("bar.sync %0, 128;" :: "r"(2 + group) : "memory");
 }
 

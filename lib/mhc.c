@@ -375,10 +375,10 @@ static int check_enum(struct hz_context *ctx, const char *op, const char *name, 
 static int check_not_negative(struct hz_context *ctx, const char *op, const char *name,
 			      double value)
 {
-	if (!(value >= 0) || !isfinite(value))
+	if (!(value >= 0) || !isfinite((float)value))
 		return hzi_fail(ctx, HZ_EINVAL,
-				"%s: opts->%s is %g, must be finite and not negative", op, name,
-				value);
+				"%s: opts->%s is %g, must be finite in f32 and not negative", op,
+				name, value);
 	return HZ_OK;
 }
 

@@ -30,7 +30,8 @@ struct search {
 	hz_lattice_opts best;
 	double bank[HZ_LATTICE_MAXBANKS];
 	hz_lattice_report report;
-	bool found;
+	bool found, any;		/* any: of the candidates is a quantizer */
+	int refused;			/* why others are none: the last status, or HZ_OK */
 };
 
 /* ---- The sample ------------------------------------------------------------------------------ */
@@ -102,6 +103,22 @@ static double error_of(const hz_lattice *l, const float *x, const int32_t *g, in
 	return sum;
 }
 
+/* What the digits of a point that does not fit mean: another one */
+static void wrap(const hz_lattice *l, int32_t *g)
+{
+	const struct hzi_lattice_rule *r = &l->rule;
+	int32_t b[HZI_LATTICE_DIMS], c[HZI_LATTICE_DIMS], p[HZI_LATTICE_DIMS] = {0}, weight = 1;
+
+	for (int m = 0; m < r->levels; m++, weight *= r->q) {
+		hzi_lattice_digits(r, g, b);
+		hzi_lattice_leader(r, &l->matrices, b, c);
+		for (int i = 0; i < r->embed; i++)
+			p[i] += weight * c[i];
+		hzi_lattice_parent(r, &l->matrices, g);
+	}
+	memcpy(g, p, sizeof(p));
+}
+
 static double entropy(const int64_t *histogram, int count, int64_t total)
 {
 	double h = 0;
@@ -137,6 +154,8 @@ static void measure(const struct search *s, const hz_lattice *l, hz_lattice_repo
 	int t = 0;
 
 	for (int64_t b = 0; b < blocks; b++) {
+		int missed;
+
 		if (r->policy == HZ_LATTICE_GROUP) {
 			const int64_t rest = blocks - b;
 
@@ -146,13 +165,16 @@ static void measure(const struct search *s, const hz_lattice *l, hz_lattice_repo
 				side++;
 			}
 			block_at(s, l, b, x, v);
-			over += hzi_lattice_at(r, &l->matrices, v, t, g);
+			missed = hzi_lattice_at(r, &l->matrices, v, t, g);
 		} else {
 			block_at(s, l, b, x, v);
-			over += hzi_lattice_choose(r, &l->matrices, v, &t, g);
+			missed = hzi_lattice_choose(r, &l->matrices, v, &t, g);
 			histogram[t]++;
 			side++;
 		}
+		if (missed && r->policy == HZ_LATTICE_WRAP)
+			wrap(l, g);
+		over += missed;
 		sum += error_of(l, x, g, t);
 	}
 	memset(out, 0, sizeof(*out));
@@ -173,15 +195,32 @@ static bool better(const struct search *s, const hz_lattice_report *a)
 	return s->rate > 0 ? a->mse < s->report.mse : a->gap_db < s->report.gap_db;
 }
 
+/*
+ * Opens a candidate. One that there cannot be, as its points are too large or z leaves 0 outside of
+ * it, is passed over: *l is NULL then.
+ */
+static int open_candidate(struct search *s, const hz_lattice_opts *o, hz_lattice **l)
+{
+	const int status = hz_lattice_open(s->ctx, l, o);
+
+	s->any |= status == HZ_OK;
+	if (status != HZ_EINVAL && status != HZ_ENOTSUP)
+		return status;
+	s->refused = status;
+	return HZ_OK;
+}
+
 /* Tries one quantizer; *cost, if wanted: what is to be small, and is huge if out of rate. */
 static int try(struct search *s, const hz_lattice_opts *o, double *cost)
 {
 	hz_lattice_report report;
 	hz_lattice *l;
-	int status = hz_lattice_open(s->ctx, &l, o);
 
-	if (status != HZ_OK)
-		return status;
+	if (cost)
+		*cost = INFINITY;
+	HZ_CHECK(open_candidate(s, o, &l));
+	if (!l)
+		return HZ_OK;
 	measure(s, l, &report);
 	hz_lattice_close(l);
 	if (cost)
@@ -200,11 +239,13 @@ static int try(struct search *s, const hz_lattice_opts *o, double *cost)
 /* ---- Banks ----------------------------------------------------------------------------------- */
 
 /*
- * Errors of the blocks at each scale of a grid: where a block fits, that; where not, that of CLIP
- * with a minus, which counts for the largest scale of a bank alone.
+ * Errors of the blocks at each scale of a grid, by the variance: where a block fits, that; where
+ * not, that of CLIP with a minus, which counts for the largest scale of a bank alone. False in
+ * *there: there is no such quantizer.
  */
-static int grid_errors(struct search *s, const hz_lattice_opts *o, const double *grid)
+static int grid_errors(struct search *s, const hz_lattice_opts *o, const double *grid, bool *there)
 {
+	*there = true;
 	for (int k = 0; k < GRID; k++) {
 		hz_lattice_opts one = *o;
 		float x[HZI_LATTICE_DIMS], v[HZI_LATTICE_DIMS];
@@ -215,14 +256,19 @@ static int grid_errors(struct search *s, const hz_lattice_opts *o, const double 
 		one.banks = 0;
 		one.bank = NULL;
 		one.beta = grid[k];
-		HZ_CHECK(hz_lattice_open(s->ctx, &l, &one));
+		HZ_CHECK(open_candidate(s, &one, &l));
+		if (!l) {
+			*there = false;
+			return HZ_OK;
+		}
 		for (int64_t b = 0; b < s->count / l->rule.d; b++) {
 			int clipped;
+			double error;
 
 			block_at(s, l, b, x, v);
 			clipped = hzi_lattice_at(&l->rule, &l->matrices, v, 0, g);
-			s->error[b * GRID + k] = (float)(clipped ? -error_of(l, x, g, 0) - 1e-30 :
-								   error_of(l, x, g, 0));
+			error = error_of(l, x, g, 0) / s->variance;
+			s->error[b * GRID + k] = (float)(clipped ? -error - 1e-30 : error);
 		}
 		hz_lattice_close(l);
 	}
@@ -258,11 +304,13 @@ static int try_bank(struct search *s, hz_lattice_opts *o, double least)
 	const int64_t blocks = s->count / d;
 	double grid[GRID], bank[HZ_LATTICE_MAXBANKS], best = 0;
 	int set[HZ_LATTICE_MAXBANKS];
-	bool again = true;
+	bool again = true, there;
 
 	for (int k = 0; k < GRID; k++)
 		grid[k] = least * exp2(k / 8.0);
-	HZ_CHECK(grid_errors(s, o, grid));
+	HZ_CHECK(grid_errors(s, o, grid, &there));
+	if (!there)
+		return HZ_OK;
 	for (int i = 0; i < o->banks; i++) {
 		int choice = 0;
 
@@ -468,9 +516,11 @@ int hz_lattice_design(hz_context *ctx, const hz_lattice_opts *want, double rate,
 {
 	const size_t x_bytes = SAMPLE * sizeof(float), error_bytes = x_bytes * GRID;
 	struct search s = {.ctx = ctx, .want = want, .rate = rate};
+	char before[HZI_ERRMSG_BYTES];
 	int status;
 
 	HZ_CHECK(hzi_enter(ctx, op));
+	memcpy(before, ctx->errmsg, sizeof(before));
 	if (!want || !found)
 		return hzi_fail(ctx, HZ_EINVAL, "%s: %s is NULL", op, want ? "found" : "want");
 	HZ_CHECK(check_want(ctx, want, rate, sigma, x));
@@ -499,10 +549,13 @@ int hz_lattice_design(hz_context *ctx, const hz_lattice_opts *want, double rate,
 	}
 	status = search(&s);
 	if (status == HZ_OK && !s.found)
-		status = hzi_fail(ctx, HZ_ENOTSUP, "%s: nothing has a rate of at most %g bits", op,
+		status = s.refused && !s.any ? s.refused :
+			 hzi_fail(ctx, HZ_ENOTSUP, "%s: nothing has a rate of at most %g bits", op,
 				  rate);
 	if (status != HZ_OK)
 		goto out;
+	/* Of what was passed over nothing is said. */
+	memcpy(ctx->errmsg, before, sizeof(before));
 	*found = s.best;
 	if (s.best.policy == HZ_LATTICE_BANK) {
 		memcpy(bank, s.bank, (size_t)s.best.banks * sizeof(*bank));

@@ -58,10 +58,128 @@ static void test_design(void)
 	free(x);
 }
 
+/* The squared error of a value of x that is coded and decoded */
+static double measured(const hz_lattice_opts *o, float *x, int64_t count)
+{
+	hz_context *ctx = devs[0].ctx;
+	hz_lattice *l;
+	hz_lattice_info info;
+	float *y = malloc((size_t)count * 4);
+	void *codes = malloc((size_t)count * 4);
+	hz_tensor xt = hz_tensor_1d(x, HZ_F32, HZ_CPU, count);
+	hz_tensor yt = hz_tensor_1d(y, HZ_F32, HZ_CPU, count);
+	hz_tensor ct;
+	double sum = 0;
+
+	if (hz_lattice_open(ctx, &l, o) != HZ_OK)
+		bail("%s", hz_errmsg(ctx));
+	hz_lattice_get_info(l, &info);
+	ct = hz_tensor_2d(codes, info.level_dtype, HZ_CPU, count / info.dim, info.levels);
+	if (hz_lattice_encode(ctx, l, &xt, &ct, NULL, NULL, NULL) != HZ_OK ||
+	    hz_lattice_decode(ctx, l, &ct, NULL, &yt, NULL) != HZ_OK)
+		bail("%s", hz_errmsg(ctx));
+	for (int64_t i = 0; i < count; i++)
+		sum += ((double)x[i] - y[i]) * ((double)x[i] - y[i]);
+	hz_lattice_close(l);
+	free(codes);
+	free(y);
+	return sum / (double)count;
+}
+
+/* What a report says of data is what becomes of these. */
+static void test_report(void)
+{
+	static const struct {
+		hz_lattice_opts want;
+		const char *name;
+	} cases[] = {
+		{{.kind = HZ_LATTICE_E8, .q = 16, .levels = 1}, "E8 q=16 without a policy"},
+		{{.kind = HZ_LATTICE_Z, .q = 4, .levels = 2}, "Z q=4 M=2 without a policy"},
+		{{.kind = HZ_LATTICE_A2, .q = 3, .levels = 2}, "A2 q=3 M=2 without a policy"},
+		{{.kind = HZ_LATTICE_D, .q = 4, .levels = 2, .policy = HZ_LATTICE_CLIP},
+		 "D4 q=4 M=2, clipped"},
+	};
+	hz_context *ctx = devs[0].ctx;
+	uint64_t rnd = tap_seed();
+	hz_lattice_opts found;
+	hz_lattice_report report;
+	float *x = malloc(49152 * 4);
+	hz_tensor t = hz_tensor_1d(x, HZ_F32, HZ_CPU, 49152);
+
+	for (int i = 0; i < 49152; i++)
+		x[i] = (float)rnd_normal(&rnd);
+	for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
+		const int status = hz_lattice_design(ctx, &cases[i].want, 0, 0, &t, &found, NULL,
+						     &report);
+		const double mse = status == HZ_OK ? measured(&found, x, 49152) : 0;
+
+		ok(status == HZ_OK && fabs(report.mse / mse - 1) < 1e-6 && report.gap_db > 0,
+		   "%s: an error of %g, as measured", cases[i].name, report.mse);
+		if (status == HZ_OK && fabs(report.mse / mse - 1) >= 1e-6)
+			diag("measured %g, %.2f dB above D(R)", mse, report.gap_db);
+	}
+	free(x);
+}
+
+/* Errors of a bank's scales are compared, however large data are. */
+static void test_sizes(void)
+{
+	hz_context *ctx = devs[0].ctx;
+	const hz_lattice_opts want = {.kind = HZ_LATTICE_D, .q = 4, .levels = 2,
+				      .policy = HZ_LATTICE_BANK, .banks = 4};
+	uint64_t rnd = tap_seed();
+	hz_lattice_opts found;
+	hz_lattice_report report, other;
+	double bank[16], more[16];
+	float *x = malloc(4096 * 4), *y = malloc(4096 * 4);
+	hz_tensor t = hz_tensor_1d(x, HZ_F32, HZ_CPU, 4096);
+	hz_tensor u = hz_tensor_1d(y, HZ_F32, HZ_CPU, 4096);
+
+	for (int i = 0; i < 4096; i++)
+		x[i] = (float)rnd_normal(&rnd);
+	if (hz_lattice_design(ctx, &want, 0, 0, &t, &found, bank, &report) != HZ_OK)
+		bail("%s", hz_errmsg(ctx));
+	for (int e = -52; e <= 60; e += 112) {
+		int status, same = 1;
+
+		for (int i = 0; i < 4096; i++)
+			y[i] = ldexpf(x[i], e);
+		status = hz_lattice_design(ctx, &want, 0, 0, &u, &found, more, &other);
+		for (int i = 0; i < 4 && status == HZ_OK; i++)
+			same &= fabs(ldexp(more[i], -e) / bank[i] - 1) < 1e-9;
+		ok(status == HZ_OK && same && fabs(other.gap_db - report.gap_db) < 1e-6,
+		   "the same bank for data 2^%d as large", e);
+		if (status == HZ_OK)
+			diag("%.3f and %.3f dB", other.gap_db, report.gap_db);
+	}
+	free(x);
+	free(y);
+}
+
+/* What some quantizers cannot be is no reason not to look at others. */
+static void test_candidates(void)
+{
+	static const double z[8] = {0.9, 0.9, 0.9, 0.9, 0.9, 0.9, 0.9, 0.9};
+	hz_context *ctx = devs[0].ctx;
+	hz_lattice_opts want = {.policy = HZ_LATTICE_T, .dither = z}, found;
+	hz_lattice_report report;
+
+	ok(hz_lattice_design(ctx, &want, 2.5, 1, NULL, &found, NULL, &report) == HZ_OK &&
+	   report.rate <= 2.5 && !strstr(hz_errmsg(ctx), "leave 0"),
+	   "a dither that leaves 0 outside of some codes");
+	want = (hz_lattice_opts){.kind = HZ_LATTICE_Z, .q = 3, .levels = 1,
+				 .policy = HZ_LATTICE_T, .alpha = -1};
+	ok(hz_lattice_design(ctx, &want, 0, 1, NULL, &found, NULL, &report) == HZ_EINVAL &&
+	   strstr(hz_errmsg(ctx), "opts->alpha is -1"), "what no quantizer can be");
+}
+
 int main(void)
 {
 	dev_open_all();
 	test_design();
+	test_report();
+	test_sizes();
+	test_candidates();
 	dev_close_all();
 	return done_testing();
 }

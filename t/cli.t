@@ -277,6 +277,7 @@ complete_with() # WORD...
 if command -v bash >/dev/null 2>&1; then
 	is "$(complete_with "$HURWITZ" '')" "--help --version bench check demo info run" "completion: verbs"
 	is "$(complete_with "$HURWITZ" run hada)" "hadamard hadamard_quantize" "completion: primitives"
+	is "$(complete_with "$HURWITZ" run bf)" "" "completion: primitives alone"
 	is "$(complete_with "$HURWITZ" run hadamard pl)" "plan=" "completion: keys"
 	is "$(complete_with "$HURWITZ" run hadamard plan = u)" "uniform" "completion: values"
 	is "$(complete_with "$HURWITZ" run hadamard x = bi)" "big.npy bigfortran.npy" "completion: files"
@@ -284,7 +285,7 @@ if command -v bash >/dev/null 2>&1; then
 	is "$(complete_with "$HURWITZ" run -d '')" "auto cpu cuda" "completion: devices"
 	is "$(complete_with "$HURWITZ" demo latti)" "lattice" "completion: chapters"
 else
-	for i in 1 2 3 4 5 6 7 8; do
+	for i in 1 2 3 4 5 6 7 8 9; do
 		skip "completion" "no bash"
 	done
 fi

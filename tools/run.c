@@ -159,7 +159,7 @@ static void help_usage(void)
 	       "\n"
 	       "A file may be '-': standard input or output. Output files appear only when\n"
 	       "they are complete, and may be input files at the same time. NumPy has no\n"
-	       "bfloat16: it travels as uint16, and OPERAND:bf16=FILE says so, of inputs and\n"
+	       "bfloat16, which travels as uint16: OPERAND:bf16=FILE says so, of inputs and\n"
 	       "of outputs. y:f32= and y:f16= choose the dtype of an output likewise.\n");
 }
 

@@ -6,6 +6,7 @@
 #include <config.h>
 
 #include <pthread.h>
+#include <stdatomic.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -262,6 +263,22 @@ int64_t hzi_cache_share(const struct hz_context *ctx)
  */
 #define GRAIN_BYTES (128 << 10)
 
+#ifdef _OPENMP
+/* One more than the fork generation in which threads were started first; 0: none ever were */
+static atomic_uint started;
+#endif
+
+bool hzi_threads_lost(void)
+{
+#ifdef _OPENMP
+	const unsigned first = atomic_load_explicit(&started, memory_order_relaxed);
+
+	return first && first != hzi_fork_generation() + 1;
+#else
+	return false;
+#endif
+}
+
 int hzi_threads(const struct hz_context *ctx, int64_t bytes)
 {
 #ifdef _OPENMP
@@ -311,7 +328,10 @@ static void set_fp_modes(unsigned long modes)
 static void run_threads(int threads, hzi_work work, void *job, int64_t units)
 {
 	const unsigned long modes = fp_modes();
+	unsigned none = 0;
 
+	if (!atomic_load_explicit(&started, memory_order_relaxed))
+		atomic_compare_exchange_strong(&started, &none, hzi_fork_generation() + 1);
 #pragma omp parallel num_threads(threads)
 	{
 		/* The runtime may give fewer threads than were asked for. */

@@ -196,8 +196,9 @@ HZ_API int hz_open(hz_context **ctx, const hz_options *options);
  * Closes a context and frees what it holds, device code included, so a CUDA graph that captured its
  * calls must not run any more; waits for its work on the GPU. NULL is allowed.
  *
- * In a child of fork() a CPU context works on, with one thread. On a context with a GPU every call
- * there gives HZ_EFORK but hz_close(), hz_device_info(), hz_device() and hz_errmsg().
+ * In a child of fork() a CPU context works on, with one thread, which is all that a context opened
+ * there has, too, if calls had more before. On a context with a GPU every call there gives HZ_EFORK
+ * but hz_close(), hz_device_info(), hz_device() and hz_errmsg().
  */
 HZ_API void hz_close(hz_context *ctx);
 

@@ -295,7 +295,7 @@ int hz_open(hz_context **out, const hz_options *options)
 	ctx->threads = o.threads ? o.threads : ctx->topology.cores;
 	if (ctx->threads > THREADS_MAX)
 		ctx->threads = THREADS_MAX;
-	if (ctx->threads < 1)
+	if (ctx->threads < 1 || hzi_threads_lost())
 		ctx->threads = 1;
 	ctx->quat_method = o.flags & HZ_QUAT_PREFER_FAST ? HZ_QUAT_FAST
 			   : o.flags & HZ_QUAT_PREFER_DIRECT ? HZ_QUAT_DIRECT

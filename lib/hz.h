@@ -141,6 +141,12 @@ int64_t hzi_cache_share(const struct hz_context *ctx);
 /* Threads worth starting for a call that moves or makes that many bytes: 1 .. ctx->threads. */
 int hzi_threads(const struct hz_context *ctx, int64_t bytes);
 
+/*
+ * Whether OpenMP's threads were started before a fork(): the child has none of them, and GCC's
+ * runtime would wait for them in its first parallel region.
+ */
+bool hzi_threads_lost(void);
+
 /* ---- CUDA (gpu/cuda.c) ----------------------------------------------------------------------- */
 
 /*

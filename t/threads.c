@@ -263,13 +263,14 @@ static void modes(void)
 #endif
 }
 
-/* A child of fork() goes on with the contexts of its parent. */
+/* A child of fork() goes on with the contexts of its parent, and with its own. */
 static void child(void)
 {
 	const hz_options o = options_of(0, HZ_ISA_AUTO, 3);
 	unsigned char *got;
 	struct scene s;
 	int status = -1;
+	float *want;
 	pid_t pid;
 
 	references(HZ_ISA_AUTO);
@@ -288,6 +289,20 @@ static void child(void)
 	waitpid(pid, &status, 0);
 	ok(WIFEXITED(status) && WEXITSTATUS(status) == 0, "%d calls in a child of fork()",
 	   calls_count);
+
+	/* A call that waits for threads which the child does not have ends by the alarm. */
+	want = numbers(1);
+	transform(want, 1);
+	ok(same_as(want, 1, 3), "a call of several threads before fork()");
+	fflush(NULL);
+	pid = fork();
+	if (pid == 0) {
+		alarm(60);
+		_exit(!same_as(want, 1, 3));
+	}
+	waitpid(pid, &status, 0);
+	ok(WIFEXITED(status) && WEXITSTATUS(status) == 0, "a context opened in a child");
+	free(want);
 	free(got);
 	scene_close(&s);
 	forget_references();

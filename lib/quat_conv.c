@@ -261,9 +261,15 @@ static int correlate(struct hzi_qrun *r, const struct hzi_qtensor *in,
 	chunk = chunk_rows(r, &p, rows);
 	pixels_scratch(r, &p, chunk);
 	if (j.n > 1) {
-		/* Pixels have no common step: the result is made elsewhere, and put in place. */
-		to = hzi_qtensor_packed(hzi_qrun_take(r, rows * out->shape[4] * 4, out->a.dtype),
-					out->a.dtype, 5, out->shape);
+		/*
+		 * Pixels have no common step: the result is made elsewhere, and put in place. It is
+		 * rounded once: behind an activation.
+		 */
+		const int dtype = activation == HZ_ACT_NONE ? out->a.dtype :
+							      hzi_qsum_dtype(out->a.dtype);
+
+		to = hzi_qtensor_packed(hzi_qrun_take(r, rows * out->shape[4] * 4, dtype), dtype, 5,
+					out->shape);
 		pixel = to.a.stride[3];
 	}
 	for (int64_t first = 0; first < rows && status == HZ_OK;
@@ -795,7 +801,11 @@ int hzi_quat_conv_do(struct hz_context *ctx, const struct hzi_quat_steps *steps,
 	struct hzi_qrun r = hzi_qrun_begin(ctx, steps, l, backward ? "quat_conv_bwd" : "quat_conv",
 					   bytes != NULL);
 	int status = HZ_OK;
+	size_t unused;
 
+	/* Pixels that no tap sees are cleared, and of several outputs some made, before products. */
+	if (!bytes && hzi_qrun_may_refuse(steps, l))
+		HZ_CHECK(hzi_quat_conv_do(ctx, steps, a, backward, &unused));
 	if (!backward || l->dw.a.data || (l->activation != HZ_ACT_NONE && !l->pre.a.data))
 		status = pack_input(&r, a, &l->x);
 	if (status != HZ_OK)

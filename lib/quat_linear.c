@@ -317,7 +317,7 @@ int hzi_quat_linear_do(struct hz_context *ctx, const struct hzi_quat_steps *step
 	size_t unused;
 
 	/* Of several outputs none is written if the product for one is refused, as a dry run says. */
-	if (backward && !bytes && steps->most && hzi_qcount(l->y.ndim, l->y.shape) > steps->most)
+	if (backward && !bytes && hzi_qrun_may_refuse(steps, l))
 		HZ_CHECK(hzi_quat_linear_do(ctx, steps, a, true, &unused));
 	if (a->rotate) {
 		struct rotation_call call = {.a = a};

@@ -30,6 +30,17 @@ struct hzi_qrun hzi_qrun_begin(struct hz_context *ctx, const struct hzi_quat_ste
 			    .base = dry ? (char *)(uintptr_t)4096 : ctx->workspace};
 }
 
+bool hzi_qrun_may_refuse(const struct hzi_quat_steps *steps, const struct hzi_qlayer *l)
+{
+	const struct hzi_qtensor *const arrays[] = {&l->x, &l->w, &l->y};
+	bool large = false;
+
+	/* Sizes of products are those of arrays, of rotations three times that, with padding. */
+	for (int i = 0; i < 3; i++)
+		large |= hzi_qcount(arrays[i]->ndim, arrays[i]->shape) > steps->most / 4;
+	return steps->most && large;
+}
+
 void *hzi_qrun_take(struct hzi_qrun *r, int64_t elements, int dtype)
 {
 	void *p = r->base + r->used;

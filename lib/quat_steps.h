@@ -34,6 +34,12 @@ static inline int hzi_qsum_dtype(int dtype)
 struct hzi_qrun hzi_qrun_begin(struct hz_context *ctx, const struct hzi_quat_steps *steps,
 			       const struct hzi_qlayer *l, const char *op, bool dry);
 
+/*
+ * Whether a device that has a most for products may refuse one of the layer's. Then a dry run says
+ * so before anything is written.
+ */
+bool hzi_qrun_may_refuse(const struct hzi_quat_steps *steps, const struct hzi_qlayer *l);
+
 /* Where the step after that at i begins, of steps of a size; in a dry run the last one by then. */
 int64_t hzi_qrun_next(const struct hzi_qrun *r, int64_t i, int64_t size, int64_t end);
 

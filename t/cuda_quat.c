@@ -768,6 +768,41 @@ static void test_linear_rows(void)
 	is_int(hz_set_workspace(ctx, NULL, 0), HZ_OK, "the own one again");
 }
 
+/* Gradients of one row, but too many columns; then of a convolution with too many pixels */
+static void test_refused_products(void)
+{
+	char *const far = (char *)((uintptr_t)1 << 44);
+	const int64_t most = (int64_t)1 << 31;
+	const int64_t pixels[] = {most, 1, 1, 1, 4}, one[] = {1, 1, 1, 1, 4};
+	hz_tensor x = hz_tensor_3d(far, HZ_F16, HZ_CUDA, 1, most, 4);
+	hz_tensor w = hz_tensor_3d(far + 8 * most, HZ_F16, HZ_CUDA, 1, most, 4);
+	hz_tensor dx = hz_tensor_3d(far + 16 * most, HZ_F16, HZ_CUDA, 1, most, 4);
+	hz_tensor dy = hz_tensor_3d(a, HZ_F16, HZ_CUDA, 1, 1, 4), dw;
+	const hz_tensor db = hz_tensor_2d(b, HZ_F16, HZ_CUDA, 1, 4);
+	const hz_quat_linear_opts rotate = {.flags = HZ_QUAT_ROTATION};
+
+	is_int(hz_set_workspace(ctx, far + ((size_t)1 << 42), (size_t)1 << 42), HZ_OK,
+	       "a large workspace");
+	taken();
+	is_int(hz_quat_linear_bwd(ctx, &x, &w, NULL, &dy, &dx, NULL, &db, NULL), HZ_ENOTSUP,
+	       "gradients of too many columns: %s", hz_errmsg(ctx));
+	is_str(taken(), "", "of which nothing is launched");
+	x.shape[1] = w.shape[1] = dx.shape[1] = most / 2;
+	is_int(hz_quat_linear_bwd(ctx, &x, &w, NULL, &dy, &dx, NULL, &db, &rotate), HZ_ENOTSUP,
+	       "of rotations, too many numbers: %s", hz_errmsg(ctx));
+	is_str(taken(), "", "of which nothing is launched");
+
+	x = hz_tensor_nd(far, HZ_F16, HZ_CUDA, 5, pixels);
+	dy = hz_tensor_nd(far + 8 * most, HZ_F16, HZ_CUDA, 5, pixels);
+	dx = hz_tensor_nd(far + 16 * most, HZ_F16, HZ_CUDA, 5, pixels);
+	w = hz_tensor_nd(a, HZ_F16, HZ_CUDA, 5, one);
+	dw = hz_tensor_nd(c, HZ_F16, HZ_CUDA, 5, one);
+	is_int(hz_quat_conv_bwd(ctx, &x, &w, NULL, &dy, &dx, &dw, &db, NULL), HZ_ENOTSUP,
+	       "of a convolution, too many pixels: %s", hz_errmsg(ctx));
+	is_str(taken(), "", "of which nothing is launched");
+	is_int(hz_set_workspace(ctx, NULL, 0), HZ_OK, "the own one again");
+}
+
 static void test_all(void)
 {
 	char **const arrays[] = {&a, &b, &c, &d};
@@ -784,6 +819,7 @@ static void test_all(void)
 	test_linear_workspace();
 	test_linear_split();
 	test_linear_rows();
+	test_refused_products();
 	test_pool();
 	test_norm();
 	test_pool_2d();

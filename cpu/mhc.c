@@ -487,8 +487,10 @@ void hzi_mhc_unmix_all(struct hz_context *ctx, const struct hzi_mhc_streams_bwd_
 	const int count = sum_count(a->s.n);
 	const bool parts = wants_sums(a) && job.split.pieces > 1;
 
-	job.dbias = (float *)(job.sums + (parts ? job.split.units * count : 0));
-	job.dnorm = job.dbias + (a->dbias ? job.split.units * a->s.channels : 0);
+	if (work) {
+		job.dbias = (float *)(job.sums + (parts ? job.split.units * count : 0));
+		job.dnorm = job.dbias + (a->dbias ? job.split.units * a->s.channels : 0);
+	}
 	hzi_parallel(hzi_threads(ctx, bytes_of(&a->s, 2 * a->s.n + 1)), bwd_units, &job,
 		     job.split.units);
 	if (parts || (wants_sums(a) && a->s.tokens == 0)) {

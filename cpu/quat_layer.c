@@ -49,8 +49,8 @@ static void map_run(const struct hzi_qmap_args *m, int kind, int64_t begin, int6
 		if (stop > end)
 			stop = end;
 		if (copies) {
-			memcpy((char *)m->out.data + (size_t)at[2] * size,
-			       (const char *)m->a.data + (size_t)at[0] * size,
+			memcpy((char *)m->out.data + at[2] * (int64_t)size,
+			       (const char *)m->a.data + at[0] * (int64_t)size,
 			       (size_t)(stop - begin) * 4 * size);
 			begin = stop;
 			continue;
@@ -127,8 +127,8 @@ static void drop_work(void *job, int thread, int64_t begin, int64_t end)
 			rest /= m->shape[d];
 		}
 		count = count < end - begin ? count : end - begin;
-		j->kern->quat_drop(m, (const char *)m->a.data + (size_t)from * size,
-				   (char *)m->out.data + (size_t)to * size, count,
+		j->kern->quat_drop(m, (const char *)m->a.data + from * (int64_t)size,
+				   (char *)m->out.data + to * (int64_t)size, count,
 				   m->offset + (uint64_t)begin);
 		begin += count;
 	}

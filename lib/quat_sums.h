@@ -182,7 +182,7 @@ HZI_QSTEP void hzi_qfinish_norm(const struct hzi_qfinish_args *f, int64_t channe
 HZI_QSTEP void hzi_qfinish_norm_bwd(const struct hzi_qfinish_args *f, int64_t channel,
 				    const double *sum)
 {
-	struct hzi_qaffine_bwd *to = (struct hzi_qaffine_bwd *)f->coef + channel;
+	struct hzi_qaffine_bwd *to;
 	double m[16], gamma[16], h[16], a[16], trace = 0;
 	int at = 4;
 
@@ -214,6 +214,7 @@ HZI_QSTEP void hzi_qfinish_norm_bwd(const struct hzi_qfinish_args *f, int64_t ch
 	}
 	if (!f->coef)
 		return;
+	to = (struct hzi_qaffine_bwd *)f->coef + channel;
 	/* h = T, then H */
 	for (int r = 0; r < 4; r++) {
 		for (int c = 0; c < 4; c++) {

@@ -342,6 +342,18 @@ static int make_matrices(struct hz_context *ctx, hz_lattice *l, const hz_lattice
 	return HZ_OK;
 }
 
+/* Kernels have these in f32. */
+static int check_f32(struct hz_context *ctx, const char *what, const float *v, int count)
+{
+	for (int i = 0; i < count; i++) {
+		if (!isfinite(v[i]))
+			return hzi_fail(ctx, HZ_EINVAL,
+					"%s: opts->%s has numbers that f32 does not hold", op,
+					what);
+	}
+	return HZ_OK;
+}
+
 static int set_matrices(struct hz_context *ctx, hz_lattice *l, const hz_lattice_opts *o)
 {
 	struct factors *const f = hzi_malloc(ctx, sizeof(*f), 64);
@@ -350,6 +362,12 @@ static int set_matrices(struct hz_context *ctx, hz_lattice *l, const hz_lattice_
 	if (!f)
 		return hzi_fail(ctx, HZ_ENOMEM, "%s: no memory for %zu bytes", op, sizeof(*f));
 	status = make_matrices(ctx, l, o, f);
+	if (status == HZ_OK)
+		status = check_f32(ctx, "dither", l->rule.dither, l->rule.d);
+	for (int i = 0; i < 2 && status == HZ_OK; i++)
+		status = check_f32(ctx, o->transform ? "transform, or its inverse," :
+						       "basis, or its inverse,",
+				   i ? l->matrices.from : l->matrices.to, l->rule.d * l->rule.d);
 	hzi_mfree(ctx, f, sizeof(*f));
 	return status;
 }
@@ -378,6 +396,32 @@ static int set_scales(struct hz_context *ctx, hz_lattice *l, const hz_lattice_op
 	}
 	for (int j = 0; j < 16; j++)
 		r->shrink[j] = (float)exp2(-j / 16.0);
+	return HZ_OK;
+}
+
+/*
+ * Sets leader_max, a bound of it where leaders are not in a table; returns how large an integer of
+ * a point can be.
+ */
+static double point_bound(hz_lattice *l)
+{
+	double bound = l->leader_max;
+
+	if (!l->leaders) {
+		bound = leader_bound(l);
+		l->leader_max = (int32_t)fmin(bound, INT32_MAX);
+	}
+	return bound * weight_sum(&l->rule, l->rule.levels);
+}
+
+/* Integers stay exact in f32. */
+static int check_size(struct hz_context *ctx, double size)
+{
+	if (!(size <= 1 << 24))
+		return hzi_fail(
+			ctx, HZ_ENOTSUP,
+			"%s: points have coordinates up to %g, must be up to 2^24: fewer levels",
+			op, size);
 	return HZ_OK;
 }
 
@@ -434,32 +478,23 @@ static int set_offset(struct hz_context *ctx, hz_lattice *l, const hz_lattice_op
 }
 
 /*
- * How far from 0 a block can be and fit, and whether integers stay exact in f32. What rounding to a
- * point may move a coordinate by is at most 1, or for a basis what bounds its leaders.
+ * How far from 0 a block can be and fit. What rounding to a point may move a coordinate by is at
+ * most 1, or for a basis what bounds its leaders.
  */
-static int set_reach(struct hz_context *ctx, hz_lattice *l)
+static int set_reach(struct hz_context *ctx, hz_lattice *l, double point)
 {
 	struct hzi_lattice_rule *r = &l->rule;
 	const double unit = r->kind == HZ_LATTICE_E8 ? 0.5 : 1;
-	double bound = leader_bound(l), point, offset = 0, dither = 0;
+	double offset = 0, dither = 0;
 	int32_t g[DIMS];
 	float v[DIMS] = {0}, at[DIMS] = {0};
 
-	if (l->leaders)
-		bound = l->leader_max;
-	else
-		l->leader_max = (int32_t)fmin(bound, INT32_MAX);
-	point = bound * weight_sum(r, r->levels);
 	/* Not fmax(): GCC 12.2 for aarch64 breaks down over such loops. */
 	for (int i = 0; i < r->embed; i++)
 		offset = abs(r->offset[i]) > offset ? abs(r->offset[i]) : offset;
 	for (int i = 0; i < r->d; i++)
 		dither = fabs(l->dither[i]) > dither ? fabs(l->dither[i]) : dither;
-	if (!(point + offset <= 1 << 24))
-		return hzi_fail(
-			ctx, HZ_ENOTSUP,
-			"%s: points have coordinates up to %g, must be up to 2^24: fewer levels",
-			op, point + offset);
+	HZ_CHECK(check_size(ctx, point + offset));
 	l->point_max = (int32_t)point;
 	r->reach = HZI_LATTICE_RANGE;
 	if (!(r->flags & HZI_LATTICE_SPHERE)) {
@@ -482,6 +517,7 @@ static int set_reach(struct hz_context *ctx, hz_lattice *l)
 int hz_lattice_open(hz_context *ctx, hz_lattice **lattice, const hz_lattice_opts *o)
 {
 	const int d = o ? dimension(o) : 0;
+	double point = 0;
 	hz_lattice *l;
 	int status;
 
@@ -522,12 +558,16 @@ int hz_lattice_open(hz_context *ctx, hz_lattice **lattice, const hz_lattice_opts
 		if (!l->leaders)
 			status = hzi_fail(ctx, HZ_ENOMEM, "%s: no memory for %zu bytes", op, bytes);
 	}
+	/* What is too large is refused before an offset is looked for, by numbers of 32 bits. */
 	if (status == HZ_OK) {
 		make_leaders(l);
-		status = set_offset(ctx, l, o);
+		point = point_bound(l);
+		status = check_size(ctx, point);
 	}
 	if (status == HZ_OK)
-		status = set_reach(ctx, l);
+		status = set_offset(ctx, l, o);
+	if (status == HZ_OK)
+		status = set_reach(ctx, l, point);
 	if (status != HZ_OK) {
 		hz_lattice_close(l);
 		return status;

@@ -24,7 +24,9 @@ static void refused_open(const char *what, int status, const char *sentence, hz_
 static void test_open_errors(void)
 {
 	static const double singular[4] = {1, 2, 2, 4}, basis[4] = {1, 0, 0, 1}, bank[2] = {1, -1},
-			    far[4] = {1e6, 0, 0, 0}, nan_dither[4] = {0, NAN, 0, 0};
+			    far[4] = {1e6, 0, 0, 0}, nan_dither[4] = {0, NAN, 0, 0},
+			    huge[4] = {1e300, 0, 0, 1e300}, tiny[4] = {1e-40, 0, 0, 1e-40},
+			    wide[4] = {0, 0, 1e39, 0};
 	static const int64_t offset[4] = {1000, 0, 0, 0};
 
 	refused_open("kind", HZ_EINVAL, "opts->kind is 0, must be 1 to 5",
@@ -84,6 +86,29 @@ static void test_open_errors(void)
 		     (hz_lattice_opts){D4, .dither = nan_dither});
 	refused_open("too many levels", HZ_ENOTSUP, "must be up to 2^24",
 		     (hz_lattice_opts){.kind = HZ_LATTICE_Z, .q = 16, .levels = 8});
+	refused_open("too many levels, centred, nearest points searched", HZ_ENOTSUP,
+		     "must be up to 2^24",
+		     (hz_lattice_opts){.kind = HZ_LATTICE_BASIS,
+				       .dim = 2,
+				       .q = 2,
+				       .levels = 32,
+				       .basis = basis,
+				       .flags = HZ_LATTICE_CENTER | HZ_LATTICE_SPHERE});
+	refused_open("transform beyond f32", HZ_EINVAL, "opts->transform, or its inverse, has",
+		     (hz_lattice_opts){.kind = HZ_LATTICE_Z,
+				       .dim = 2,
+				       .q = 4,
+				       .levels = 2,
+				       .transform = huge});
+	refused_open("basis whose inverse is beyond f32", HZ_EINVAL,
+		     "opts->basis, or its inverse, has",
+		     (hz_lattice_opts){.kind = HZ_LATTICE_BASIS,
+				       .dim = 2,
+				       .q = 4,
+				       .levels = 2,
+				       .basis = tiny});
+	refused_open("dither beyond f32", HZ_EINVAL, "opts->dither has numbers",
+		     (hz_lattice_opts){D4, .dither = wide});
 	refused_open("reserved", HZ_EINVAL, "opts->reserved[1] is 1",
 		     (hz_lattice_opts){D4, .reserved = {0, 1}});
 }

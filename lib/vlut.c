@@ -325,6 +325,12 @@ void hz_vlut_close(hz_vlut *v)
 	hzi_mfree(v->ctx, v, sizeof(*v));
 }
 
+/* Of a number of values that may be any */
+static int64_t blocks_of(int64_t k, int d)
+{
+	return k / d + (k % d > 0);
+}
+
 /* ---- Coded matrices -------------------------------------------------------------------------- */
 
 static int check_vlut(struct hz_context *ctx, const char *op, const hz_vlut *v, bool two_sided)
@@ -425,7 +431,7 @@ static int coded_args(struct hz_context *ctx, const char *op, const char *name,
 		HZ_CHECK(check_packed(ctx, op, name, c));
 		out->rows = c->rows;
 		out->k = c->k;
-		out->blocks = (c->k + d - 1) / d;
+		out->blocks = blocks_of(c->k, d);
 		out->packed = c->packed;
 	} else {
 		HZ_CHECK(check_coded_views(ctx, op, name, l, c));
@@ -446,12 +452,12 @@ static int coded_args(struct hz_context *ctx, const char *op, const char *name,
 			out->t_row = t.stride[0];
 			out->t_step = t.stride[1];
 		}
-		if (out->k < 0 || (out->k + d - 1) / d != out->blocks)
+		if (out->k < 0 || blocks_of(out->k, d) != out->blocks)
 			return hzi_fail(ctx, HZ_ESHAPE,
 					"%s: %s has %lld blocks, must have %lld for %lld values of "
 					"a row",
 					op, name, (long long)out->blocks,
-					(long long)(out->k < 0 ? 0 : (out->k + d - 1) / d),
+					(long long)(out->k < 0 ? 0 : blocks_of(out->k, d)),
 					(long long)out->k);
 	}
 	if (k >= 0 && out->k != k)

@@ -998,6 +998,10 @@ static void test_errors(struct dev *dev)
 	REFUSED(HZ_ESHAPE, "y.shape[0] is 9", hz_vlut_gemv(ctx, v, &w, &x, &bad));
 	bad = hz_tensor_1d(p + 8192, HZ_F32, dev->device, 60);
 	REFUSED(HZ_ESHAPE, "16 blocks, must have 15", hz_vlut_gemv(ctx, v, &w, &bad, &y));
+	c = w;
+	c.k = INT64_MAX;
+	REFUSED(HZ_ESHAPE, "must have 2305843009213693952 for 9223372036854775807 values",
+		hz_vlut_gemv(ctx, v, &c, &x, &y));
 	bad = hz_tensor_1d(p + 8192, HZ_F64, dev->device, 64);
 	REFUSED(HZ_EDTYPE, "x.dtype is f64", hz_vlut_gemv(ctx, v, &w, &bad, &y));
 	bad = hz_tensor_1d(p + 16384, HZ_S32, dev->device, 8);

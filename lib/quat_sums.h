@@ -83,7 +83,10 @@ HZI_QSTEP void hzi_qgamma(const struct hzi_qfinish_args *f, int64_t channel, dou
 	hzi_qsymmetric(ten, m);
 }
 
-/* L^-1 of the Cholesky decomposition L L^T = v + eps, as a full matrix with zeros */
+/*
+ * L^-1 of the Cholesky decomposition L L^T = v + eps, as a full matrix with zeros. As v has no
+ * negative eigenvalue, no pivot is below eps; of a v that was rounded it may be.
+ */
 HZI_QSTEP void hzi_qwhiten(const double *v, double eps, double *m)
 {
 	double l[16];
@@ -94,6 +97,8 @@ HZI_QSTEP void hzi_qwhiten(const double *v, double eps, double *m)
 
 			for (int k = 0; k < c; k++)
 				s -= l[4 * r + k] * l[4 * c + k];
+			if (r == c && s < eps)
+				s = eps;
 			l[4 * r + c] = r == c ? sqrt(s) : s / l[5 * c];
 		}
 	}

@@ -280,11 +280,48 @@ static int far_case(struct dev *dev, int whiten)
 	return good;
 }
 
+/*
+ * Components that depend on each other, as those of a grey image in colours: the covariance has
+ * eigenvalues of 0, which are less than what it is rounded by. All is finite, and as was asked for.
+ */
+static int dependent_case(struct dev *dev)
+{
+	static const double of[] = { 0, 0.299, 0.587, 0.114 };
+	const int64_t channels = 40, batch = 64, shape[] = { batch, channels };
+	const int64_t saved_shape[] = { channels, 14 };
+	struct tensor x = quats(dev, HZ_F32, 2, shape, AOS, 0, 0.5);
+	struct tensor y = quats(dev, HZ_F32, 2, shape, AOS, 0, 0);
+	struct tensor dx = quats(dev, HZ_F32, 2, shape, AOS, 0, 0);
+	struct tensor saved = make(dev, HZ_F32, 2, saved_shape, AOS, 0, 0, 0);
+	const hz_quat_batchnorm_opts o = { .flags = HZ_QUAT_WHITEN, .saved = &saved.view };
+	size_t bytes;
+	int good;
+
+	/* The real part, which the others are made of, is the last to change. */
+	for (int64_t i = x.n - 1; i >= 0; i--)
+		x.v[i] = of[i % 4] * 255 * (0.5 + x.v[i / 4 * 4]);
+	upload(&x, x.v);
+	good = reserve(dev, hz_quat_batchnorm_workspace(dev->ctx, &x.view, NULL, NULL, &y.view, &o,
+							&bytes), &bytes) &&
+	       status_ok(dev, hz_quat_batchnorm(dev->ctx, &x.view, NULL, NULL, &y.view, &o)) &&
+	       reserve(dev, hz_quat_batchnorm_bwd_workspace(dev->ctx, &x.view, NULL, &x.view,
+							    &dx.view, NULL, NULL, &o, &bytes),
+		       &bytes) &&
+	       status_ok(dev, hz_quat_batchnorm_bwd(dev->ctx, &x.view, NULL, &x.view, &dx.view,
+						    NULL, NULL, &o)) &&
+	       fetch(&y) && fetch(&dx);
+	for (int64_t i = 0; i < y.n; i++)
+		good = good && fabs(y.v[i]) < 10 && isfinite(dx.v[i]);
+	drop(&x), drop(&y), drop(&dx), drop(&saved);
+	return good;
+}
+
 static void test_norm(struct dev *dev)
 {
 	int t, i, good, cases = dev == devs && !tap_quick() ? 8 : 4;
 
 	ok(far_case(dev, 0) && far_case(dev, 1), "%s: means far from 0", dev->name);
+	ok(dependent_case(dev), "%s: components that depend on each other", dev->name);
 
 	for (t = 0; t < types_of(dev); t++) {
 		good = 1;

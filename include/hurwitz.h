@@ -1061,7 +1061,7 @@ HZ_API int hz_quat_conv_workspace(hz_context *ctx, const hz_tensor *x, const hz_
 				  const hz_tensor *b, const hz_tensor *y,
 				  const hz_quat_conv_opts *opts, size_t *bytes);
 
-/* The gradients of hz_quat_conv(); operands as of hz_quat_linear_bwd(). */
+/* The gradients of hz_quat_conv(); operands as of hz_quat_linear_bwd(), but x is never NULL. */
 HZ_API int hz_quat_conv_bwd(hz_context *ctx, const hz_tensor *x, const hz_tensor *w,
 			    const hz_tensor *b, const hz_tensor *dy, const hz_tensor *dx,
 			    const hz_tensor *dw, const hz_tensor *db,
@@ -1508,7 +1508,8 @@ HZ_API int hz_vlut_pack(hz_context *ctx, const hz_vlut *vlut, const hz_coded *w,
  *   w  codes of [rows, k]
  *   x  f32 f16 bf16 s8 [k], for gemm [k, batch], any strides
  *   y  f32 f16 bf16 [rows], for gemm [rows, batch], any strides; or with x of s8 s32: sum_k <p_ik
- *      - o, x_k> of points as integers, exactly, without scales: Z, D_n and E8 without a transform
+ *      - o, x_k> of points as integers, exactly, mod 2^32, without scales: Z, D_n and E8 without a
+ *      transform
  *
  * Aliasing: y overlaps nothing.
  * Arithmetic: sums in f32 or s32, in an order that depends on shapes and options alone. On the CPU
@@ -1540,8 +1541,8 @@ HZ_API int hz_vlut_gemm_workspace(hz_context *ctx, const hz_vlut *vlut, const hz
  *
  *   w, x  codes of [rows, k] each, with blocks of the same d
  *   y     f32 f16 bf16 [rows of w, rows of x], any strides; or s32: sum_k <p_ik - o, p'_jk - o'> of
- *         points as integers, exactly, without scales (E8: 4 times, A2: 2 times the product of
- *         points)
+ *         points as integers, exactly, mod 2^32, without scales (E8: 4 times, A2: 2 times the
+ *         product of points)
  *
  * Aliasing: y overlaps nothing.
  * Arithmetic: where values are points times the scales of lattice and row (no T, basis, transform,

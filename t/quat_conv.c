@@ -588,6 +588,46 @@ static void test_conv_of_channel_scales(struct dev *dev)
 	}
 }
 
+/*
+ * What an activation gives is rounded once, also where pixels have no common step: as where they
+ * have, but for what lies between two numbers of 16 bits.
+ */
+static int rounded_once(struct dev *dev, int dtype)
+{
+	const int64_t xs[] = { 1, 5, 5, 3 }, ws[] = { 2, 1, 1, 3 }, ys[] = { 1, 5, 5, 2 };
+	const int64_t wide[] = { 1, 5, 6, 2 };
+	struct tensor x = quats(dev, dtype, 4, xs, AOS, 0, 1);
+	struct tensor w = quats(dev, dtype, 4, ws, AOS, 0, 1);
+	struct tensor y = quats(dev, dtype, 4, ys, AOS, 0, 0);
+	struct tensor z = quats(dev, dtype, 4, wide, AOS, 0, 0);
+	const hz_quat_conv_opts o = { .activation = HZ_ACT_LEAKY, .slope = 0.7 };
+	hz_tensor part = z.view;
+	size_t bytes;
+	const int64_t n = y.n;
+	int good, others = 0;
+
+	part.shape[2] = 5;
+	good = reserve(dev, hz_quat_conv_workspace(dev->ctx, &x.view, &w.view, NULL, &part, &o,
+						   &bytes), &bytes) &&
+	       status_ok(dev, hz_quat_conv(dev->ctx, &x.view, &w.view, NULL, &part, &o)) &&
+	       reserve(dev, hz_quat_conv_workspace(dev->ctx, &x.view, &w.view, NULL, &y.view, &o,
+						   &bytes), &bytes) &&
+	       status_ok(dev, hz_quat_conv(dev->ctx, &x.view, &w.view, NULL, &y.view, &o)) &&
+	       fetch(&y) && fetch(&z);
+	for (int64_t i = 0; good && i < n; i++)
+		others += y.v[i] != z.v[i / 40 * 48 + i % 40];
+	if (others > n / 50)
+		diag("%d of %lld are others", others, (long long)n);
+	drop(&x), drop(&w), drop(&y), drop(&z);
+	return good && others <= n / 50;
+}
+
+static void test_rounding(struct dev *dev)
+{
+	ok(rounded_once(dev, HZ_F16) && rounded_once(dev, HZ_BF16),
+	   "%s: activations are rounded once", dev->name);
+}
+
 int main(void)
 {
 	int i;
@@ -602,6 +642,7 @@ int main(void)
 			test_few_channels(&devs[i]);
 		test_conv_of_scales(&devs[i]);
 		test_conv_of_channel_scales(&devs[i]);
+		test_rounding(&devs[i]);
 	}
 	dev_close_all();
 	return done_testing();

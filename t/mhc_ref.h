@@ -359,7 +359,7 @@ static inline void ref_streams(const struct ref_streams *s, double *u, double *y
 
 	for (t = 0; t < s->T; t++) {
 		const int64_t g = t / (s->T / s->S);
-		const double *x = s->x + t * n * s->C;
+		const double *x = s->x ? s->x + t * n * s->C : NULL;
 
 		for (c = 0; c < s->C; c++) {
 			double f = 0;

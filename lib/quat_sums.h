@@ -85,11 +85,13 @@ HZI_QSTEP void hzi_qgamma(const struct hzi_qfinish_args *f, int64_t channel, dou
 
 /*
  * L^-1 of the Cholesky decomposition L L^T = v + eps, as a full matrix with zeros. As v has no
- * negative eigenvalue, no pivot is below eps; of a v that was rounded it may be.
+ * negative eigenvalue, no pivot is below eps, and below one of eps there is nothing; of a v that
+ * was rounded there may be.
  */
 HZI_QSTEP void hzi_qwhiten(const double *v, double eps, double *m)
 {
 	double l[16];
+	bool flat[4];
 
 	for (int r = 0; r < 4; r++) {
 		for (int c = 0; c <= r; c++) {
@@ -97,9 +99,12 @@ HZI_QSTEP void hzi_qwhiten(const double *v, double eps, double *m)
 
 			for (int k = 0; k < c; k++)
 				s -= l[4 * r + k] * l[4 * c + k];
-			if (r == c && s < eps)
-				s = eps;
-			l[4 * r + c] = r == c ? sqrt(s) : s / l[5 * c];
+			if (r == c) {
+				flat[c] = s < eps;
+				l[5 * c] = sqrt(flat[c] ? eps : s);
+			} else {
+				l[4 * r + c] = flat[c] ? 0 : s / l[5 * c];
+			}
 		}
 	}
 	for (int c = 0; c < 4; c++) {

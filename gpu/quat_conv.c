@@ -451,11 +451,31 @@ bool hzi_quat_conv_side_of(struct hzi_quat_conv_side *s, const struct hzi_qarray
 	       channels % 2 == 0;
 }
 
-static int kind_of(const struct hzi_quat_gemm_args *g, const struct hzi_quat_out *o)
+struct hzi_quat_out hzi_quat_conv_out_of(const struct hzi_qconv_args *a)
 {
-	if (g->pre.data || g->activation > HZ_ACT_LEAKY || !o->c.whole || g->c_dtype != g->dtype)
+	struct hzi_quat_gemm_args g = a->g;
+	struct hzi_quat_out o;
+
+	g.m *= a->x.groups;
+	/* As columns and a batch, for all steps of C to be looked at */
+	g.ndim = 3;
+	g.c = view_of(&a->y);
+	memcpy(g.c_stride, a->y.stride + 1, 3 * sizeof(*g.c_stride));
+	if (a->pre.data) {
+		g.pre = view_of(&a->pre);
+		memcpy(g.pre_stride, a->pre.stride + 1, 3 * sizeof(*g.pre_stride));
+	}
+	o = hzi_quat_out_of(&g);
+	o.c.row = a->y.stride[4];
+	o.pre.row = a->pre.stride[4];
+	return o;
+}
+
+static int kind_of(int dtype, const struct hzi_quat_out *o)
+{
+	if (o->pre.data || o->activation > HZ_ACT_LEAKY || !o->c.whole || o->c.dtype != dtype)
 		return HZI_QC_ANY;
-	return g->bias || g->activation != HZ_ACT_NONE ? HZI_QC_USUAL : HZI_QC_PLAIN;
+	return o->bias || o->activation != HZ_ACT_NONE ? HZI_QC_USUAL : HZI_QC_PLAIN;
 }
 
 static void exchange(int32_t *v, const struct plan *plan)
@@ -474,7 +494,7 @@ static int convolve(struct hz_context *ctx, const char *op, const struct hzi_qco
 				    .cluster = HZI_QC_CLUSTER, .early = true, .aligned = true};
 	struct hzi_qconv_args folded;
 	const struct hzi_qconv_args *const a = &folded;
-	struct hzi_quat_gemm_args g = given->g;
+	const struct hzi_quat_gemm_args g = given->g;
 	struct hzi_quat_matrix w;
 	struct plan plan;
 	struct hzi_quat_conv *p = &plan.p;
@@ -501,30 +521,20 @@ static int convolve(struct hz_context *ctx, const char *op, const struct hzi_qco
 	p->weight_scales = planes->scales;
 	p->plane_lines = (int32_t)planes->all_lines;
 
-	/* For all steps of C to be looked at */
-	g.ndim = 3;
-	g.c = view_of(&a->y);
-	memcpy(g.c_stride, a->y.stride + 1, 3 * sizeof(*g.c_stride));
-	if (a->pre.data) {
-		g.pre = view_of(&a->pre);
-		memcpy(g.pre_stride, a->pre.stride + 1, 3 * sizeof(*g.pre_stride));
-	}
+	p->out = hzi_quat_conv_out_of(a);
 	p->flip = g.conj_c ? 0 : 0x80000000;
-	g.conj_c = 0;
-	p->out = hzi_quat_out_of(&g);
-	p->out.c.row = a->y.stride[4];
-	p->out.pre.row = a->pre.stride[4];
+	p->out.c.conj = 0;
 	quick = hzi_quat_conv_side_of(&p->x, &a->x.x, a->x.channels, g.conj_b);
 	if (planes->split) {
 		family = HZI_FAMILY_QUAT_CONV_SPLIT;
-		kernel = quick ? HZI_KERNEL_quat_conv_split_f32 + kind_of(&g, &p->out) :
+		kernel = quick ? HZI_KERNEL_quat_conv_split_f32 + kind_of(g.dtype, &p->out) :
 				 HZI_KERNEL_quat_conv_split_any;
 		launch.block[0] = HZI_QS_THREADS;
 		launch.shared_bytes = HZI_QS_BYTES;
 	} else if (quick && g.dtype != HZ_F32) {
 		kernel = (g.dtype == HZ_F16 ? HZI_KERNEL_quat_conv_f16 :
 			  HZI_KERNEL_quat_conv_bf16) +
-			 kind_of(&g, &p->out);
+			 kind_of(g.dtype, &p->out);
 	}
 	set_strides(p->x.stride, a->x.x.stride, &plan);
 	set_strides(p->c_stride, a->y.stride, &plan);

@@ -83,24 +83,16 @@ bool hzi_cuda_quat_conv_few_takes(const struct hzi_qconv_args *a)
 /* What is the same for all kernels of this file */
 static struct hzi_quat_few few_of(const struct hzi_qconv_args *a)
 {
-	const struct hzi_qpatch_args *x = &a->x;
-	struct hzi_quat_gemm_args g = a->g;
-	struct hzi_quat_few p = {.s = sight_of(x, a->images, g.m, g.conj_b)};
+	const struct hzi_quat_gemm_args *g = &a->g;
+	struct hzi_quat_few p = {
+		.s = sight_of(&a->x, a->images, g->m, g->conj_b), .out = hzi_quat_conv_out_of(a),
+		.w = hzi_quat_matrix_of(&g->a, g->dtype, g->conj_a, &a->a_group, 1),
+		.plain = !g->bias && !a->pre.data && g->activation == HZ_ACT_NONE,
+	};
 
-	p.w = hzi_quat_matrix_of(&g.a, g.dtype, g.conj_a, &a->a_group, 1);
 	p.w.batch[0] = a->a_group;
-	g.m *= x->groups;
-	g.c = (struct hzi_quat_view){.data = a->y.data, .row = a->y.stride[4]};
-	memcpy(g.c.comp, a->y.comp, sizeof(g.c.comp));
-	if (a->pre.data) {
-		g.pre = (struct hzi_quat_view){.data = a->pre.data, .row = a->pre.stride[4]};
-		memcpy(g.pre.comp, a->pre.comp, sizeof(g.pre.comp));
-	}
-	p.out = hzi_quat_out_of(&g);
-	p.out.c.whole &= pixels_of(&a->y, 0, p.c_stride).whole;
-	if (a->pre.data)
-		p.out.pre.whole &= pixels_of(&a->pre, 0, p.pre_stride).whole;
-	p.plain = !g.bias && !g.pre.data && g.activation == HZ_ACT_NONE;
+	memcpy(p.c_stride, a->y.stride, sizeof(p.c_stride));
+	memcpy(p.pre_stride, a->pre.stride, sizeof(p.pre_stride));
 	return p;
 }
 

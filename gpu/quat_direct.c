@@ -6,7 +6,6 @@
 #include <config.h>
 
 #include <math.h>
-#include <string.h>
 
 #include "gpu/quat_direct.h"
 #include "gpu/quat_launch.h"
@@ -313,7 +312,7 @@ int hzi_quat_direct_conv(struct hz_context *ctx, const char *op, const struct hz
 	struct hzi_launch launch = {.block = {HZI_QY_WEIGHTS}, .early = true, .aligned = true};
 	const bool bf16 = a->g.dtype == HZ_BF16;
 	struct hzi_quat_direct_conv p;
-	struct hzi_quat_gemm_args g = a->g;
+	const struct hzi_quat_gemm_args *g = &a->g;
 	int64_t columns, rows;
 	int clusters;
 
@@ -321,24 +320,16 @@ int hzi_quat_direct_conv(struct hz_context *ctx, const char *op, const struct hz
 		return hzi_fail(ctx, HZ_ENOTSUP, HZI_QUAT_CONV_NOT_ONE, op);
 	columns = matrix_columns(&p);
 	rows = 4 * HZI_QY_OUTS * (int64_t)p.tiles_n;
-	p.w = hzi_quat_matrix_of(&g.a, g.dtype, g.conj_a, NULL, 0);
-	p.conj_x = g.conj_b;
+	p.w = hzi_quat_matrix_of(&g->a, g->dtype, g->conj_a, NULL, 0);
+	p.conj_x = g->conj_b;
 	p.matrix = ctx->workspace;
-	g.c = (struct hzi_quat_view){.data = a->y.data, .row = a->y.stride[4]};
-	memcpy(g.c.comp, a->y.comp, sizeof(g.c.comp));
-	if (a->pre.data) {
-		g.pre = (struct hzi_quat_view){.data = a->pre.data, .row = a->pre.stride[4]};
-		memcpy(g.pre.comp, a->pre.comp, sizeof(g.pre.comp));
-	}
-	p.out = hzi_quat_out_of(&g);
+	p.out = hzi_quat_conv_out_of(a);
 	for (int d = 0; d < 4; d++) {
 		p.count[d] = (int32_t)(d < 3 ? a->x.count[2 - d] : a->images);
 		p.c_stride[d] = a->y.stride[3 - d];
 		p.pre_stride[d] = a->pre.stride[3 - d];
-		p.out.c.whole &= a->y.stride[3 - d] % 4 == 0;
-		p.out.pre.whole &= a->pre.stride[3 - d] % 4 == 0;
 	}
-	p.plain = !g.bias && !g.pre.data && g.activation == HZ_ACT_NONE;
+	p.plain = !g->bias && !a->pre.data && g->activation == HZ_ACT_NONE;
 	launch.grid[0] = (unsigned)ceil_div(rows / 4 * columns / 4, HZI_QY_WEIGHTS);
 	HZ_CHECK(hzi_cuda_launch(ctx, op, HZI_FAMILY_QUAT_DIRECT_CONV,
 				 HZI_KERNEL_quat_direct_matrix_f16 + bf16, &launch, &p,

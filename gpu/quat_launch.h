@@ -162,6 +162,9 @@ bool hzi_qpatch_small(const struct hzi_qpatch_args *x);
 bool hzi_quat_conv_side_of(struct hzi_quat_conv_side *s, const struct hzi_qarray *a,
 			   int64_t channels, int conj);
 
+/* What becomes of the sums of all groups: rows are channels; whole if pixels are, too */
+struct hzi_quat_out hzi_quat_conv_out_of(const struct hzi_qconv_args *a);
+
 /* ---- Taps as channels (quat_conv_fold.c) ----------------------------------------------------- */
 
 struct hzi_quat_fold;

@@ -217,6 +217,26 @@ static void test_packed_rows(hz_vlut *v, const struct packed_row *r, size_t coun
 	}
 }
 
+/* w is packed: so many bytes, rows and values being filled up, by that kernel. */
+static void test_packing(const char *name, const hz_lattice_opts *o, const hz_coded *w,
+			 int64_t bytes, const char *kernel, const struct packed_row *rows,
+			 size_t count)
+{
+	hz_lattice *l;
+	hz_vlut *v;
+	size_t room;
+
+	if (hz_lattice_open(ctx, &l, o) || hz_vlut_open(ctx, &v, l, NULL, NULL))
+		bail("%s", hz_errmsg(ctx));
+	is_int(hz_vlut_pack_bytes(ctx, v, w, &room), HZ_OK, "%s: room for packed codes", name);
+	is_int((int64_t)room, bytes, "%s: bytes", name);
+	is_int(hz_vlut_pack(ctx, v, w, scales), HZ_OK, "%s: codes are packed", name);
+	is_str(taken(), kernel, "%s: by a kernel", name);
+	test_packed_rows(v, rows, count);
+	hz_vlut_close(v);
+	hz_lattice_close(l);
+}
+
 static const struct packed_row packed_table[] = {	/* D4 */
 	{"a vector", 0, HZ_F16, HZ_F32, 64, 1, "vlut_fields_2", 8, 2, 1008},
 	{"a vector by many rows", 0, HZ_F16, HZ_F32, 8192, 1, "vlut_planes", 132, 0, 1008},
@@ -258,23 +278,12 @@ static const struct packed_row packed_table[] = {	/* D4 */
 static void test_packed(void)
 {
 	const hz_lattice_opts o = {.kind = HZ_LATTICE_D, .q = 4, .levels = 2};
-	hz_lattice *l;
-	hz_vlut *v;
-	hz_coded w = {.k = 1008};
-	size_t bytes;
+	hz_coded w = {.k = 1008, .codes = hz_tensor_3d(codes, HZ_U8, HZ_CUDA, 60, 252, 2)};
 
-	if (hz_lattice_open(ctx, &l, &o) || hz_vlut_open(ctx, &v, l, NULL, NULL))
-		bail("%s", hz_errmsg(ctx));
-	w.codes = hz_tensor_3d(codes, HZ_U8, HZ_CUDA, 60, 252, 2);
 	w.codes.stride[0] = 2;
 	w.codes.stride[1] = 2 * 60;
-	is_int(hz_vlut_pack_bytes(ctx, v, &w, &bytes), HZ_OK, "packing");
-	is_int((int64_t)bytes, 64 * 512, "rows and values are filled up to 16 and 64");
-	is_int(hz_vlut_pack(ctx, v, &w, scales), HZ_OK, "codes by columns are packed");
-	is_str(taken(), "vlut_fields_pack", "by a kernel");
-	test_packed_rows(v, packed_table, sizeof(packed_table) / sizeof(*packed_table));
-	hz_vlut_close(v);
-	hz_lattice_close(l);
+	test_packing("D4 by columns", &o, &w, 64 * 512, "vlut_fields_pack", packed_table,
+		     sizeof(packed_table) / sizeof(*packed_table));
 }
 
 /* Of points too far from 0 for fields, rows of codes */
@@ -292,21 +301,10 @@ static void test_far(void)
 	const hz_lattice_opts o = {
 		.kind = HZ_LATTICE_D, .q = 4, .levels = 2, .offset = offset,
 	};
-	hz_lattice *l;
-	hz_vlut *v;
-	hz_coded w = {.k = 1008};
-	size_t bytes;
+	const hz_coded w = {.k = 1008, .codes = hz_tensor_3d(codes, HZ_U8, HZ_CUDA, 60, 252, 2)};
 
-	if (hz_lattice_open(ctx, &l, &o) || hz_vlut_open(ctx, &v, l, NULL, NULL))
-		bail("%s", hz_errmsg(ctx));
-	w.codes = hz_tensor_3d(codes, HZ_U8, HZ_CUDA, 60, 252, 2);
-	is_int(hz_vlut_pack_bytes(ctx, v, &w, &bytes), HZ_OK, "packing of points far from 0");
-	is_int((int64_t)bytes, 60 * 512, "rows are filled up to 16 bytes");
-	is_int(hz_vlut_pack(ctx, v, &w, scales), HZ_OK, "codes far from 0 are packed");
-	is_str(taken(), "vlut_pack", "by the kernel for any");
-	test_packed_rows(v, far_table, sizeof(far_table) / sizeof(*far_table));
-	hz_vlut_close(v);
-	hz_lattice_close(l);
+	test_packing("far from 0", &o, &w, 60 * 512, "vlut_pack", far_table,
+		     sizeof(far_table) / sizeof(*far_table));
 }
 
 static const struct packed_row octets_table[] = {
@@ -334,21 +332,10 @@ static const struct packed_row octets_table[] = {
 static void test_octets(void)
 {
 	const hz_lattice_opts o = {.kind = HZ_LATTICE_E8, .q = 4, .levels = 2};
-	hz_lattice *l;
-	hz_vlut *v;
-	hz_coded w = {.k = 1009};
-	size_t bytes;
+	const hz_coded w = {.k = 1009, .codes = hz_tensor_3d(codes, HZ_U16, HZ_CUDA, 60, 127, 2)};
 
-	if (hz_lattice_open(ctx, &l, &o) || hz_vlut_open(ctx, &v, l, NULL, NULL))
-		bail("%s", hz_errmsg(ctx));
-	w.codes = hz_tensor_3d(codes, HZ_U16, HZ_CUDA, 60, 127, 2);
-	is_int(hz_vlut_pack_bytes(ctx, v, &w, &bytes), HZ_OK, "packing of E8");
-	is_int((int64_t)bytes, 64 * 512, "rows and values are filled up to 16 and 1024");
-	is_int(hz_vlut_pack(ctx, v, &w, scales), HZ_OK, "codes of E8 are packed");
-	is_str(taken(), "vlut_octets_pack", "by a kernel");
-	test_packed_rows(v, octets_table, sizeof(octets_table) / sizeof(*octets_table));
-	hz_vlut_close(v);
-	hz_lattice_close(l);
+	test_packing("E8", &o, &w, 64 * 512, "vlut_octets_pack", octets_table,
+		     sizeof(octets_table) / sizeof(*octets_table));
 }
 
 static void test_gemm2(void)

@@ -64,6 +64,13 @@ static hz_mhc_opts opts_of(struct job *job)
 
 #define NORM {"norm", NULL, OPTIONAL, "f32", "[C]: u is normalised, times it"}
 
+#define HEAD_IN \
+	{"x", NULL, 0, TYPES, STREAMS}, \
+	{"phi", NULL, 0, "f32", "[n, n C]"}, \
+	{"alpha", NULL, 0, "f32", "[1]"}, \
+	{"bias", NULL, 0, "f32", "[n]"}, \
+	{"gain", NULL, OPTIONAL, "f32", "[n C]"}
+
 static const struct operand weights_operands[] = {
 	{"x", NULL, OPTIONAL, TYPES, STREAMS "; absent without phi"},
 	WEIGHTS, COEFS("p", "q", "a"), SAVED_OUT, LAST,
@@ -89,12 +96,7 @@ static const struct operand pre_bwd_operands[] = {
 };
 
 static const struct operand head_operands[] = {
-	{"x", NULL, 0, TYPES, STREAMS},
-	{"phi", NULL, 0, "f32", "[n, n C]"},
-	{"alpha", NULL, 0, "f32", "[1]"},
-	{"bias", NULL, 0, "f32", "[n]"},
-	{"gain", NULL, OPTIONAL, "f32", "[n C]"},
-	NORM,
+	HEAD_IN, NORM,
 	{"p", NULL, WANTED, "f32", "[..., n]"},
 	{"h", NULL, OUTPUT, TYPES, BRANCH ", sum of p_i x[i]"},
 	{"saved", NULL, WANTED, "f32", "[..., n + 1], for gradients"},
@@ -102,12 +104,7 @@ static const struct operand head_operands[] = {
 };
 
 static const struct operand head_bwd_operands[] = {
-	{"x", NULL, 0, TYPES, STREAMS},
-	{"phi", NULL, 0, "f32", "[n, n C]"},
-	{"alpha", NULL, 0, "f32", "[1]"},
-	{"bias", NULL, 0, "f32", "[n]"},
-	{"gain", NULL, OPTIONAL, "f32", "[n C]"},
-	NORM,
+	HEAD_IN, NORM,
 	{"saved", NULL, OPTIONAL, "f32", "[..., n + 1], of the forward call"},
 	{"dh", "du", OPTIONAL, TYPES, BRANCH ", the gradient of h"},
 	{"dp", NULL, OPTIONAL, "f32", "[..., n], that of p"},

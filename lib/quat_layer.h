@@ -44,7 +44,6 @@ enum hzi_qmap_kind {
 	HZI_QMAP_INIT,			/* out = random */
 	HZI_QMAP_AFFINE,		/* out = coef[c] of a: struct hzi_qaffine */
 	HZI_QMAP_AFFINE_BWD,		/* out = coef[c] of a and b: struct hzi_qaffine_bwd */
-	HZI_QMAP_KINDS
 };
 
 /* out[i] = f(a[i], b[i]) for all i of a shape; the last dimension is that of channels. */
@@ -88,7 +87,6 @@ enum hzi_qsum_kind {
 	HZI_QSUM_SQUARES,		/* 10: of (a - mean) (a - mean)^T, upper triangle by rows */
 	HZI_QSUM_CROSS,			/* 20: of b, then of b z^T with z = m (a - mean) */
 	HZI_QSUM_MOMENTS,		/* 14: of a - p and (a - p) (a - p)^T; mean gets p, row 0 */
-	HZI_QSUM_KINDS
 };
 
 /* Values of one channel that a kind sums */

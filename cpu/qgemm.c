@@ -56,8 +56,8 @@ static void pack_panels(void *job, int thread, int64_t begin, int64_t end)
 		const int64_t item = u / j->panels, first = u % j->panels;
 		char *to = (char *)a->data + item * bytes;
 		struct hzi_qpack_b p = {
-			.b = (const char *)a->b + first * PANEL * a->b_n +
-			     item_offset(a->ndim, a->shape, a->b_stride, item),
+			.b = bytes_at(a->b, first * PANEL * a->b_n + item_offset(a->ndim, a->shape,
+				      a->b_stride, item)),
 			.packed = (uint8_t *)to + first * PANEL * hzi_round_up(a->k, 64),
 			.sum = (int32_t *)(to + codes) + first * PANEL,
 			.k = a->k, .b_k = a->b_k, .b_n = a->b_n, .b_dtype = a->b_dtype,
@@ -326,9 +326,8 @@ static void pack_rows(void *data, int thread, int64_t begin, int64_t end)
 			      item = job->item + slot;
 		int32_t *row = job->row ? job->row + slot * job->step_rows + i : NULL;
 		struct hzi_qpack_a p = {
-			.a = (const char *)a->a +
-			     item_offset(a->ndim, a->shape, a->a_stride, item) +
-			     (job->first + i) * a->a_m,
+			.a = bytes_at(a->a, item_offset(a->ndim, a->shape, a->a_stride, item) +
+				      (job->first + i) * a->a_m),
 			.packed = job->packed_a + slot * job->a_bytes +
 				  job->kern->qpack_a_bytes(i, a->k),
 			.row = job->rows_wanted ? row : NULL,
@@ -435,8 +434,8 @@ static void multiply(const struct job *job, int64_t slot, int64_t i, int64_t row
 	for (int64_t l = 0; job->lazy && a->a_zeros && l < rows; l++)
 		a_zero[l] = row_zero(a, item, job->first + i + l) - job->less;
 	if (job->lazy) {
-		mul.src = (const char *)a->a + item_offset(a->ndim, a->shape, a->a_stride, item) +
-			  (job->first + i) * a->a_m;
+		mul.src = bytes_at(a->a, item_offset(a->ndim, a->shape, a->a_stride, item) +
+				   (job->first + i) * a->a_m);
 		mul.src_ld = a->a_m;
 	}
 	if (job->lazy && !c->fast) {
@@ -520,8 +519,7 @@ static const uint8_t *pack_b(const struct job *job, int64_t item, int64_t j, int
 	const struct hzi_qgemm_args *a = job->a;
 	const int64_t padded = hzi_round_up(n, PANEL);
 	struct hzi_qpack_b p = {
-		.b = (const char *)a->b + item_offset(a->ndim, a->shape, a->b_stride, item) +
-		     j * a->b_n,
+		.b = bytes_at(a->b, item_offset(a->ndim, a->shape, a->b_stride, item) + j * a->b_n),
 		.k = a->k,
 		.n = n,
 		.b_k = a->b_k,

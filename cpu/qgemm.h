@@ -12,6 +12,12 @@
 
 #define GATHER 512	/* elements that a buffer on the stack gathers */
 
+/* So many bytes behind p, which may be NULL where there are no elements, k being 0, and stays it */
+static inline const char *bytes_at(const void *p, int64_t bytes)
+{
+	return p ? (const char *)p + bytes : NULL;
+}
+
 /* The first row of an item in a_zeros and a_scales, both of which have row_stride */
 static inline int64_t item_row(const struct hzi_qgemm_args *a, int64_t item)
 {

@@ -137,9 +137,8 @@ static void linear_rows(void *data, int thread, int64_t begin, int64_t end)
 		/* Rows are counted in the order of the batch, whose items have m each. */
 		const int64_t item = r / g->m, i = r % g->m;
 		const int64_t to = item_row(g, item) + i;
-		const char *x = (const char *)a->x +
-				(item_offset(g->ndim, g->shape, g->a_stride, item) + i * g->a_m) *
-					size;
+		const char *x = bytes_at(a->x, (item_offset(g->ndim, g->shape, g->a_stride, item) +
+						i * g->a_m) * size);
 		const float *scales = a->fixed ? &g->a_scale : l->scales + to;
 		const char *zeros = a->fixed ? &fixed_zero : l->zeros + to;
 		bool together;

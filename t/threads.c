@@ -554,6 +554,13 @@ static const struct {
 	{"T in lanes", lanes_t}, {"streams apart", streams}, {"a chain of them", chain},
 };
 
+/* What Clang calls it */
+#if defined(__has_feature)
+#if __has_feature(address_sanitizer) && !defined(__SANITIZE_ADDRESS__)
+#define __SANITIZE_ADDRESS__ 1
+#endif
+#endif
+
 static void stacks(int isa)
 {
 	const hz_options o = {.device = HZ_CPU, .isa = isa, .threads = 1};

@@ -527,7 +527,8 @@ static int convolve(struct hz_context *ctx, const char *op, const struct hzi_qco
 	quick = hzi_quat_conv_side_of(&p->x, &a->x.x, a->x.channels, g.conj_b);
 	if (planes->split) {
 		family = HZI_FAMILY_QUAT_CONV_SPLIT;
-		kernel = quick ? HZI_KERNEL_quat_conv_split_f32 + kind_of(g.dtype, &p->out) :
+		kernel = quick && g.dtype == HZ_F32 ?
+				 HZI_KERNEL_quat_conv_split_f32 + kind_of(g.dtype, &p->out) :
 				 HZI_KERNEL_quat_conv_split_any;
 		launch.block[0] = HZI_QS_THREADS;
 		launch.shared_bytes = HZI_QS_BYTES;

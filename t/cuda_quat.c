@@ -575,6 +575,28 @@ static void test_conv_direct(void)
 	       "quat_conv_weights_finish quat_map_copy", "by others");
 }
 
+/* 16 bits in parts, which kernels that read f32 as it lies are not for */
+static void test_conv_parts(void)
+{
+	const int64_t xs[] = {4, 28, 28, 64, 4}, ws[] = {64, 3, 3, 64, 4};
+	const int dtypes[] = {HZ_F32, HZ_F16, HZ_BF16};
+	const hz_quat_conv_opts o = {.precision = HZ_PRECISION_SPLIT, .pad = {1, 1}};
+
+	for (int i = 0; i < 3; i++) {
+		const hz_tensor x = hz_tensor_nd(a, dtypes[i], HZ_CUDA, 5, xs);
+		const hz_tensor w = hz_tensor_nd(b, dtypes[i], HZ_CUDA, 5, ws);
+		hz_tensor y = hz_tensor_nd(c, dtypes[i], HZ_CUDA, 5, xs);
+		size_t bytes;
+
+		is_int(hz_quat_conv_workspace(ctx, &x, &w, NULL, &y, &o, &bytes), HZ_OK,
+		       "a workspace");
+		is_int(hz_reserve(ctx, bytes), HZ_OK, "which there is");
+		is_int(hz_quat_conv(ctx, &x, &w, NULL, &y, &o), HZ_OK, "%s in parts",
+		       hz_dtype_name(dtypes[i]));
+		has_str(taken(), i ? "quat_conv_split_any" : "quat_conv_split_f32", "its kernel");
+	}
+}
+
 /* Groups that begin at 8 bytes and not at 16, behind a first one that does: all, or none */
 static void test_conv_odd_groups(void)
 {
@@ -835,6 +857,7 @@ static void test_all(void)
 	}
 	test_conv_few();
 	test_conv_groups();
+	test_conv_parts();
 	test_conv_odd_groups();
 	stand_in_close(ctx, HZ_CUDA, arrays, 4);
 }

@@ -367,6 +367,9 @@ static int wide_conv(struct dev *dev, int dtype, int nd, int in, int unit)
 		g.dil[d] = rnd_below(&rnd, 2) ? 1 : 1 + rnd_below(&rnd, 3);
 		g.pad[d] = rnd_below(&rnd, 4);
 	}
+	/* 16 bits are none of the f32 in parts that kernels for whole pixels read. */
+	if (dtype != HZ_F32 && with_bias)
+		o.precision = HZ_PRECISION_SPLIT;
 	return wide_case(dev, dtype, nd, &g, o, in, with_bias, with_pre);
 }
 

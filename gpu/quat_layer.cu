@@ -362,10 +362,13 @@ struct finish_lane {
 				d -= s.t[j][k] * s.t[j][k];
 				b -= s.t[c][k] * s.t[j][k];
 			}
-			d = sqrt(d);
+			/* Pivots of eps, below which there is nothing: hzi_qwhiten() */
+			const bool flat = d < p.eps;
+
+			d = sqrt(flat ? p.eps : d);
 			__syncwarp();
 			if (lane < 4 && c >= j)
-				s.t[c][j] = c == j ? d : b / d;
+				s.t[c][j] = c == j ? d : flat ? 0 : b / d;
 			__syncwarp();
 		}
 		/* and column c of its inverse. */

@@ -1522,7 +1522,8 @@ HZ_API int hz_vlut_pack(hz_context *ctx, const hz_vlut *vlut, const hz_coded *w,
  * or two parts; or of integers, x in units of 2^-14 of its most or finer: errors are at most 2^-9
  * sum_k |w_ik x_k| + 2^-15 max_k |x_k| sum_k |w_ik|, w being what decoding gives. Tables of f16 and
  * bf16 add the roundings of their entries; those of u8, 0.6 % for normal numbers, are taken for up
- * to 8 columns, and for more with route TABLE. Then one rounding to the dtype of y.
+ * to 8 columns, and for more with route TABLE. A column of x with NaN or Inf has there what sums in
+ * f32 would be, or NaN in all rows. Then one rounding to the dtype of y.
  * Workspace: hz_vlut_gemm_workspace(), for both.
  * Errors: HZ_EINVAL, HZ_EDTYPE, HZ_ESHAPE, HZ_ESTRIDE, HZ_EALIAS, HZ_EDEVICE, HZ_ENOTSUP,
  * HZ_ENOMEM, HZ_EWORKSPACE, HZ_ECUDA, HZ_EFORK.

@@ -389,8 +389,9 @@ static struct hzi_qarray images_from(const struct hzi_qarray *a, int64_t first)
 
 static int kernel_of(int kernel_f16, bool quick, int dtype, int parts)
 {
-	return kernel_f16 + (parts > 1 ? 4 - quick :
-			     !quick || dtype == HZ_F32 ? 2 : dtype == HZ_BF16);
+	if (parts > 1)
+		return kernel_f16 + (quick && dtype == HZ_F32 ? 3 : 4);
+	return kernel_f16 + (!quick || dtype == HZ_F32 ? 2 : dtype == HZ_BF16);
 }
 
 /* What some images add, to parts of their own */

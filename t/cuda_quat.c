@@ -585,7 +585,8 @@ static void test_conv_parts(void)
 	for (int i = 0; i < 3; i++) {
 		const hz_tensor x = hz_tensor_nd(a, dtypes[i], HZ_CUDA, 5, xs);
 		const hz_tensor w = hz_tensor_nd(b, dtypes[i], HZ_CUDA, 5, ws);
-		hz_tensor y = hz_tensor_nd(c, dtypes[i], HZ_CUDA, 5, xs);
+		const hz_tensor y = hz_tensor_nd(c, dtypes[i], HZ_CUDA, 5, xs);
+		const hz_tensor dw = hz_tensor_nd(d, dtypes[i], HZ_CUDA, 5, ws);
 		size_t bytes;
 
 		is_int(hz_quat_conv_workspace(ctx, &x, &w, NULL, &y, &o, &bytes), HZ_OK,
@@ -594,6 +595,14 @@ static void test_conv_parts(void)
 		is_int(hz_quat_conv(ctx, &x, &w, NULL, &y, &o), HZ_OK, "%s in parts",
 		       hz_dtype_name(dtypes[i]));
 		has_str(taken(), i ? "quat_conv_split_any" : "quat_conv_split_f32", "its kernel");
+		is_int(hz_quat_conv_bwd_workspace(ctx, &x, &w, NULL, &y, NULL, &dw, NULL, &o,
+						  &bytes), HZ_OK, "a workspace");
+		is_int(hz_reserve(ctx, bytes), HZ_OK, "which there is");
+		is_int(hz_quat_conv_bwd(ctx, &x, &w, NULL, &y, NULL, &dw, NULL, &o), HZ_OK,
+		       "the gradient of weights");
+		has_str(taken(), i ? "quat_lines_most_split_any quat_lines_planes_split_any" :
+				     "quat_lines_most_split_f32 quat_lines_planes_split_f32",
+			"its kernels");
 	}
 }
 

@@ -366,23 +366,43 @@ class Weights:
         if case.chance(0.3):
             self.given["norm"] = case.floats((s.c,), "f32")
 
+    def sums(self, o, sets, of=lambda v: v):
+        """y [sets, m]; of=np.abs: the size of its terms."""
+        means = o["x"].reshape(sets, self.s.tokens // sets, self.s.n * self.s.c).mean(1)
+        return projected(of(means), of(o["phi"]), of(o.get("gain", 1.0)), self.c.rms_eps)
+
+    def coefficients(self, o, y):
+        """p, q, a of y."""
+        return coefficients(y, o.get("alpha", np.ones(3)), o["bias"], self.s.n, self.c, self.head)
+
     def call(self, o, sets=None, with_u=True):
         """u, p, q, a of a dict of flat operands."""
-        s, c, x = self.s, self.c, o.get("x")
-        sets = s.s if sets is None else sets
-        alpha = o.get("alpha", np.ones(3))
-        if "phi" in o:
-            means = x.reshape(sets, s.tokens // sets, s.n * s.c).mean(1)
-            y = projected(means, o["phi"], o.get("gain", 1.0), c.rms_eps)
-        else:
-            y = np.zeros((sets, self.m))
-        p, q, a = coefficients(y, alpha, o["bias"], s.n, c, self.head)
+        x = o.get("x")
+        sets = self.s.s if sets is None else sets
+        y = self.sums(o, sets) if "phi" in o else np.zeros((sets, self.m))
+        p, q, a = self.coefficients(o, y)
         if not with_u:
             return None, p, q, a
         u = mix_u(p, x)
         if "norm" in o:
-            u = o["norm"] * u / np.sqrt(np.mean(u * u, -1, keepdims=True) + c.norm_eps)
+            u = o["norm"] * u / np.sqrt(np.mean(u * u, -1, keepdims=True) + self.c.norm_eps)
         return u, p, q, a
+
+    def slack(self, o):
+        """How far p, q, a move by y wrong by 2^-15 of its terms: far if map=abs has a y near 0."""
+        if "phi" not in o:
+            return 0, 0, 0
+        y, size = self.sums(o, self.s.s), self.sums(o, self.s.s, np.abs)
+        want = self.coefficients(o, y)
+        total = [0 if v is None else np.zeros(v.shape) for v in want]
+        for k in range(self.m):
+            error = np.zeros(y.shape)
+            error[:, k] = 2.0**-15 * size[:, k]
+            two = zip(self.coefficients(o, y - error), self.coefficients(o, y + error))
+            for t, v, (below, above) in zip(total, want, two):
+                if v is not None:
+                    t += np.maximum(np.abs(below - v), np.abs(above - v))
+        return total
 
 
 def draw_layer(case, head=False, static=True, shared=True):
@@ -407,7 +427,7 @@ def draw_layer(case, head=False, static=True, shared=True):
 
 
 def loose_of(c, s):
-    """The relative error of coefficients: y to 2^-15 of its terms, and Sinkhorn's to 1e-5."""
+    """The relative error of coefficients where they do not amplify that of y: see slack()."""
     return 2.0**-12 if s.dtype != "f32" else 2.0**-13
 
 
@@ -420,15 +440,15 @@ def size_of_u(o, p, c):
     return size
 
 
-def compare_coefficients(case, s, got, want, names=("p", "q", "a"), loose=2.0**-12):
-    for name, value in zip(names, want):
+def compare_coefficients(case, s, got, want, slack, names=("p", "q", "a"), loose=2.0**-12):
+    for name, value, more in zip(names, want, slack):
         if name in got:
             size = np.maximum(np.abs(value), 0.05)
             # sets of fewer tokens may have any shape of so many
             v = got[name]
             if v.size != value.size:
                 case.fail("%s has %d elements, not %d" % (name, v.size, value.size))
-            case.near(name, v.reshape(value.shape), "f32", value, loose * 4 * size)
+            case.near(name, v.reshape(value.shape), "f32", value, loose * 4 * size + more)
 
 
 def run_pre_like(primitive):
@@ -458,7 +478,7 @@ def run_pre_like(primitive):
             p, q, a = (np.repeat(v, k, 0) for v in (p, q, a))
         else:
             u, p, q, a = w.call(o, with_u=primitive == "mhc_pre")
-        compare_coefficients(case, s, got, (p, q, a), loose=loose_of(c, s))
+        compare_coefficients(case, s, got, (p, q, a), w.slack(o), loose=loose_of(c, s))
         if "saved" in got:
             means = o["x"].reshape(s.s, s.tokens // s.s, s.n * s.c).mean(1)
             scaled = means * o.get("gain", 1.0)
@@ -523,7 +543,7 @@ def run_head(case):
     got = case.run("mhc_head", keys, inputs, ["h", "p"] if case.chance() else ["h"])
     o = {k: s.flat(k, v.values) for k, v in inputs.items()}
     u, p, _, _ = w.call(o)
-    compare_coefficients(case, s, got, (p,), ("p",), loose_of(c, s))
+    compare_coefficients(case, s, got, (p,), w.slack(o), ("p",), loose_of(c, s))
     shape = (*s.batch, s.c)
     size = size_of_u(o, p, c)
     case.near("h", got["h"], s.dtype, u.reshape(shape), 8 * loose_of(c, s) * size.reshape(shape))
@@ -568,7 +588,7 @@ def run_post_pre(case):
     o = {k: g.values for k, g in w.given.items()}
     o["x"] = s.flat("y", values(got["y"], s.dtype))
     u, p, q, a = w.call(o)
-    compare_coefficients(case, s, got, (p, q, a), ("p_next", "q_next", "a_next"),
+    compare_coefficients(case, s, got, (p, q, a), w.slack(o), ("p_next", "q_next", "a_next"),
                          loose_of(c, s))
     size = size_of_u(o, p, c)
     case.near("u", got["u"], s.dtype, u.reshape(*s.batch, s.c),

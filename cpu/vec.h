@@ -831,6 +831,7 @@ INLINE vi load_s16(const int16_t *p)
 #else
 	vi v;
 
+	UNROLL
 	for (int i = 0; i < LANES; i++)
 		v[i] = p[i];
 	return v;

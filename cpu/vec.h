@@ -829,12 +829,7 @@ INLINE vi load_s16(const int16_t *p)
 #elif HZ_VEC == HZ_VEC_NEON
 	return (vi)vmovl_s16(vld1_s16(p));
 #else
-	vi v;
-
-	UNROLL
-	for (int i = 0; i < LANES; i++)
-		v[i] = p[i];
-	return v;
+	return (__builtin_convertvector(*(const vh_any *)p, vi) ^ 0x8000) - 0x8000;
 #endif
 }
 

@@ -41,7 +41,8 @@ typedef const hz_tensor *const *views;	/* of the operands, NULL for those that a
 #define SCENE_GUARD 256
 #define PACK_BYTES 294912	/* that a packed matrix may take */
 
-/* A context, objects for the calls, and one stretch of memory in which all operands lie. */
+/* A context, objects for the calls, and one stretch of memory in which all operands lie. It
+ * points into itself: it is opened where it stays. */
 struct scene {
 	hz_context *ctx;
 	int device;

@@ -30,16 +30,14 @@ int main(void)
 static const struct fakecuda *fake;	/* NULL on a real GPU */
 static unsigned char *image, *want, *got;
 
-static struct scene open_scene(void **stream)
+static void open_scene(struct scene *s, void **stream)
 {
 	const hz_options o = {.device = HZ_CUDA, .threads = 1};
-	struct scene s;
 
-	scene_open(&s, &o);
-	if (hzi_cuda_stream_new(s.ctx, stream) != HZ_OK || hz_set_stream(s.ctx, *stream) != HZ_OK ||
-	    hz_prepare(s.ctx) != HZ_OK)
-		bail("a stream: %s", hz_errmsg(s.ctx));
-	return s;
+	scene_open(s, &o);
+	if (hzi_cuda_stream_new(s->ctx, stream) != HZ_OK ||
+	    hz_set_stream(s->ctx, *stream) != HZ_OK || hz_prepare(s->ctx) != HZ_OK)
+		bail("a stream: %s", hz_errmsg(s->ctx));
 }
 
 static void close_scene(struct scene *s, void *stream)
@@ -149,8 +147,8 @@ int main(void)
 	unsetenv("HURWITZ_DEVICE");
 	if (!tap_cuda())
 		fake = scene_driver("fakecuda.so");
-	a = open_scene(&stream_a);
-	b = open_scene(&stream_b);
+	open_scene(&a, &stream_a);
+	open_scene(&b, &stream_b);
 	image = malloc(a.arena_bytes);
 	want = malloc(a.arena_bytes);
 	got = malloc(a.arena_bytes);

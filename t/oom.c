@@ -83,15 +83,13 @@ static void complain(const struct call *c, const struct fault *f, const char *wh
 		     status, sentence);
 }
 
-static struct scene open_scene(int device)
+static void open_scene(struct scene *s, int device)
 {
 	static const hz_allocator allocator = {.alloc = meter_alloc, .free = meter_free};
 	const hz_options o = {.device = device, .threads = 1, .flags = HZ_NO_TOPOLOGY,
 			      .allocator = &allocator};
-	struct scene s;
 
-	scene_open(&s, &o);
-	return s;
+	scene_open(s, &o);
 }
 
 static int run(struct scene *s, const struct call *c)
@@ -150,11 +148,12 @@ static void check_after(struct scene *s, const struct call *c, const struct faul
 /* Returns whether anything failed: else there is no k-th place. */
 static bool one_fault(int device, const struct call *c, const struct fault *f)
 {
-	struct scene s = open_scene(device);
+	struct scene s;
 	char first[256];
 	bool failed;
 	int status;
 
+	open_scene(&s, device);
 	if (fake)
 		fake->reset();
 	if (f->what == DRIVER)
@@ -187,13 +186,14 @@ static bool one_fault(int device, const struct call *c, const struct fault *f)
 /* The call as it should be: what memory holds then, and how many places to fail there are */
 static long reference(int device, const struct call *c, enum what what)
 {
-	struct scene s = open_scene(device);
 	hz_tensor t[CALL_OPERANDS];
-	const long allocations = meter.calls;
+	struct scene s;
 	size_t used;
-	long places;
+	long allocations, places;
 	int status;
 
+	open_scene(&s, device);
+	allocations = meter.calls;
 	scene_views(&s, c, t, &used);
 	scene_image(&s, c, tap_seed(), now.image);
 	if (fake)

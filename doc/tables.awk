@@ -3,11 +3,14 @@
 #
 #	awk -f doc/tables.awk bench.json
 #	awk -v columns=1 -f doc/tables.awk bench.json
+#	awk -v spans=1 -f doc/tables.awk bench.json
 #
 # A table for each op, device, level, number of threads and ceiling; a row for each case, a column
 # for each dtype: the ratio and, behind it, GB/s.
 # With columns=1, a line for each object instead: group, kind (the case without its n=NUMBER),
 # dtype, n, ratio, GB/s, median us, separated by tabs.
+# With spans=1, a line for each op: its name, the number of its cases, and the least, the median and
+# the greatest of their times over their ceilings', likewise.
 
 function value(key,	s)
 {
@@ -34,6 +37,13 @@ function remember(list, s)
 }
 
 /^[ \t]*[{].*"op"/ {
+	if (spans) {
+		if (value("ratio") > 0) {
+			remember("op", value("op"))
+			over[value("op"), ++cases[value("op")]] = 1 / value("ratio")
+		}
+		next
+	}
 	kase = value("case")
 	group = value("op") " on " value("device")
 	if (value("isa") != "")
@@ -61,7 +71,21 @@ function remember(list, s)
 						   value("ratio"), gb)
 }
 
+function span(op,	n, i, j, x)
+{
+	n = cases[op]
+	for (i = 2; i <= n; i++) {
+		x = over[op, i]
+		for (j = i; j > 1 && over[op, j - 1] > x; j--)
+			over[op, j] = over[op, j - 1]
+		over[op, j] = x
+	}
+	return n "\t" over[op, 1] "\t" over[op, int((n + 1) / 2)] "\t" over[op, n]
+}
+
 END {
+	for (i = 1; i <= count["op"]; i++)
+		print item["op", i] "\t" span(item["op", i])
 	for (t = 1; t <= count["table"]; t++) {
 		table = item["table", t]
 		split(table, head, "\n")

@@ -122,6 +122,12 @@ int hzi_cuda_event_free(struct hz_context *ctx, void *event);
 
 int hzi_cuda_fill(struct hz_context *ctx, void *p, int byte, size_t bytes);
 
+/*
+ * peak.c: about so many multiply-adds by the instructions alone, on all multiprocessors: of HZ_F32,
+ * or those of matrix units that this library uses, of HZ_F16 or HZ_S8
+ */
+int hzi_cuda_peak(struct hz_context *ctx, int dtype, int64_t macs);
+
 /* ---- Sizes, indices ------------------------------------------------------------------------- */
 
 static inline int64_t min_of(int64_t a, int64_t b)

@@ -211,6 +211,9 @@ END
 KERNELS(vlut_wgmma)
 #include "vlut_wgmma.kernels.def"
 END
+KERNELS(peak)
+#include "peak.kernels.def"
+END
 
 const struct hzi_image hzi_images[HZI_FAMILIES] = {
 #define HZ_FAMILY(name, NAME) \

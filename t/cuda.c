@@ -397,6 +397,44 @@ static void threads(void)
 		is_int(fakecuda_leaked(fake), 0, "nothing leaked");
 }
 
+/* What hurwitz bench measures products against: that it runs; on the stand-in how much it is */
+static void peaks(void)
+{
+	static const struct {
+		int dtype;
+		const char *kernel, *hopper;
+		int64_t step, wide;	/* multiply-adds of a block's */
+	} rows[] = {
+		{HZ_F32, "peak_f32", "peak_f32", 256 * 16, 256 * 16},
+		{HZ_F16, "peak_16", "peak_wide_16", 8 * 8 * 16 * 8 * 16, 2 * 64 * 256 * 16},
+		{HZ_S8, "peak_8", "peak_wide_8", 8 * 8 * 16 * 8 * 32, 2 * 64 * 256 * 32},
+	};
+	const int64_t macs = 12345678901;
+	hz_context *ctx = open_cuda(0);
+	const bool hopper = HZ_CUDA_90A && hzi_cuda_device(ctx)->sm == 90;
+
+	for (int i = 0; i < 3; i++) {
+		const char *const name = hz_dtype_name(rows[i].dtype);
+		const struct fakecuda_launch *l;
+		int64_t steps, each;
+
+		if (fake)
+			fake->reset();
+		is_int(hzi_cuda_peak(ctx, rows[i].dtype, macs), HZ_OK, "multiplications of %s", name);
+		is_int(hz_sync(ctx), HZ_OK, "and they end");
+		if (!fake)
+			continue;
+		l = fake->launch(0);
+		is_str(l->kernel, hopper ? rows[i].hopper : rows[i].kernel, "their kernel");
+		memcpy(&steps, l->params, sizeof(steps));
+		each = l->grid[0] * (hopper ? rows[i].wide : rows[i].step);
+		ok(steps * each >= macs && (steps - 1) * each < macs, "as many as wanted, by %lld",
+		   (long long)each);
+	}
+	hz_close(ctx);
+	no_complaints("peaks");
+}
+
 /* ---- On the stand-in alone ------------------------------------------------------------------- */
 
 struct params {
@@ -790,6 +828,7 @@ int main(void)
 	capture(1);
 	costs();
 	threads();
+	peaks();
 	if (fake) {
 		launches();
 		prepare();

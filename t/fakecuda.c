@@ -321,18 +321,36 @@ static void free_ops(struct op *op)
 	}
 }
 
+static bool is_function_of(const struct object *o, const struct CUlib_st *library)
+{
+	return o->kind == FUNCTION && ((const struct CUfunc_st *)o)->kernel->library == library;
+}
+
+static bool is_kernel_of(const struct object *o, const struct CUlib_st *library)
+{
+	return o->kind == KERNEL && ((const struct CUkern_st *)o)->library == library;
+}
+
+/* In one walk: t/cuda closes some thousand contexts, with all the kernels that there are. */
+static void drop_those(bool (*of)(const struct object *o, const struct CUlib_st *library),
+		       const struct CUlib_st *library)
+{
+	for (struct object **o = &objects; *o;) {
+		struct object *const gone = *o;
+
+		if (!of(gone, library)) {
+			o = &gone->next;
+			continue;
+		}
+		*o = gone->next;
+		free(gone);
+	}
+}
+
 static void drop_library(struct CUlib_st *library)
 {
-	for (struct object *o = objects, *next; o; o = next) {
-		next = o->next;
-		if (o->kind == FUNCTION && ((CUfunction)o)->kernel->library == library)
-			drop(o);
-	}
-	for (struct object *o = objects, *next; o; o = next) {
-		next = o->next;
-		if (o->kind == KERNEL && ((CUkernel)o)->library == library)
-			drop(o);
-	}
+	drop_those(is_function_of, library);
+	drop_those(is_kernel_of, library);
 	drop(library);
 }
 

@@ -3,9 +3,10 @@
  *
  * SPDX-License-Identifier: BSD-2-Clause
  *
- * The ceiling of a case is a copy of the same bytes in the same memory, unless it says otherwise,
- * timed in turn with it, so that whatever slows the machine down slows both. gb_per_s counts bytes
- * read and written; ratio is the ceiling's median time by the primitive's. One CPU thread is timed
+ * The ceiling of a case is a copy of the same bytes in the same memory, unless it says otherwise, or
+ * has another that takes longer; it is timed in turn with the case, so that whatever slows the
+ * machine down slows both. gb_per_s counts bytes read and written; ratio is the ceiling's median
+ * time by the primitive's. One CPU thread is timed
  * by its own clock, which stands still while other processes have the core.
  */
 #include <config.h>
@@ -141,6 +142,23 @@ int bench_copy(struct bench *b, struct bench_case *c)
 	return HZ_OK;
 }
 
+static int call_products(struct bench *b, struct bench_case *c)
+{
+	return hzi_cuda_peak(b->ctx, c->mac_dtype, (int64_t)c->macs);
+}
+
+void bench_products_of(struct bench *b, struct bench_case *c, int dtype, double macs)
+{
+	bench_copy_of(b, c);
+	c->ceiling = bench_copy;
+	c->against = "device copy";
+	c->other = call_products;
+	c->other_against = dtype == HZ_F32 ? "bare multiply-adds" :
+			   dtype == HZ_F16 ? "bare products of 16 bits" : "bare products of 8 bits";
+	c->mac_dtype = dtype;
+	c->macs = macs;
+}
+
 /* A call made ready to be repeated: on a GPU as a graph of count calls. */
 struct repeated {
 	bench_call call;
@@ -228,37 +246,45 @@ static int repeat_calibrate(struct bench *b, struct bench_case *c, struct repeat
 
 struct result {
 	double median, min, ceiling;	/* seconds */
+	const char *against;
 };
+
+enum { OP, CEILING, OTHER, CALLS };
 
 static int measure(struct bench *b, struct bench_case *c, struct result *result)
 {
-	static double op_times[SAMPLES], ceiling_times[SAMPLES];
-	struct repeated op = {0}, ceiling = {0};
+	static double times[CALLS][SAMPLES];
+	const bench_call calls[CALLS] = {c->call, c->ceiling, c->other};
+	const int count = c->other ? CALLS : OTHER;
 	const double limit = now() + b->set->seconds;
-	int samples = 0;
-	int status = repeat_make(b, c, c->call, &op);
+	struct repeated each[CALLS] = {{0}};
+	int status = HZ_OK, samples = 0;
+	double other;
 
-	if (!status)
-		status = repeat_make(b, c, c->ceiling, &ceiling);
-	if (!status)
-		status = repeat_calibrate(b, c, &op);
-	if (!status)
-		status = repeat_calibrate(b, c, &ceiling);
+	for (int i = 0; i < count && !status; i++)
+		status = repeat_make(b, c, calls[i], &each[i]);
+	for (int i = 0; i < count && !status; i++)
+		status = repeat_calibrate(b, c, &each[i]);
 	for (; !status && samples < SAMPLES && (samples < 7 || now() < limit) &&
 	     (samples == 0 || now() < limit + PATIENCE); samples++) {
-		status = repeat_time(b, c, &op, &op_times[samples]);
-		if (!status)
-			status = repeat_time(b, c, &ceiling, &ceiling_times[samples]);
+		for (int i = 0; i < count && !status; i++)
+			status = repeat_time(b, c, &each[i], &times[i][samples]);
 	}
-	if (op.graph)
-		hzi_cuda_graph_free(b->ctx, op.graph);
-	if (ceiling.graph)
-		hzi_cuda_graph_free(b->ctx, ceiling.graph);
+	for (int i = 0; i < count; i++) {
+		if (each[i].graph)
+			hzi_cuda_graph_free(b->ctx, each[i].graph);
+	}
 	if (status)
 		return status;
-	result->median = median(op_times, samples);
-	result->min = op_times[0];
-	result->ceiling = median(ceiling_times, samples);
+	result->median = median(times[OP], samples);
+	result->min = times[OP][0];
+	result->ceiling = median(times[CEILING], samples);
+	result->against = c->against;
+	other = c->other ? median(times[OTHER], samples) : 0;
+	if (other > result->ceiling) {
+		result->ceiling = other;
+		result->against = c->other_against;
+	}
 	return HZ_OK;
 }
 
@@ -274,11 +300,10 @@ static void print_head(struct bench *b)
 		printf("%s%s%s, %s, threads %d", style(stdout, BOLD),
 		       *b->info.cpu_name ? b->info.cpu_name : "CPU", style(stdout, PLAIN),
 		       b->info.isa_name, b->info.threads);
-	printf("; large cases 2^%d elements; %s in the same run\n",
-	       63 - __builtin_clzll((unsigned long long)b->elements),
-	       b->gpu ? "copies on the device" : "memcpy");
-	printf("%-20s%-28s%-10s%11s%11s%9s%9s  %s\n", "", "case", "dtype", "median us", "min us",
-	       "GB/s", "Gop/s", "ratio");
+	printf("; large cases 2^%d elements; ceilings in the same run\n",
+	       63 - __builtin_clzll((unsigned long long)b->elements));
+	printf("%-20s%-30s %-10s%11s%11s%9s%11s%7s %s\n", "", "case", "dtype", "median us",
+	       "min us", "GB/s", "Gop/s", "ratio", "to");
 }
 
 static struct bench_row row_of(const struct bench *b, const struct bench_case *c,
@@ -294,7 +319,7 @@ static struct bench_row row_of(const struct bench *b, const struct bench_case *c
 	snprintf(row.name, sizeof(row.name), "%s", c->name);
 	snprintf(row.dtype, sizeof(row.dtype), "%s", c->dtype);
 	snprintf(row.device, sizeof(row.device), "%s", b->gpu ? "cuda" : "cpu");
-	snprintf(row.ceiling, sizeof(row.ceiling), "%s", c->against);
+	snprintf(row.ceiling, sizeof(row.ceiling), "%s", r->against);
 	if (b->gpu)
 		snprintf(row.isa, sizeof(row.isa), "sm_%d", b->info.sm);
 	else
@@ -309,8 +334,8 @@ static int print_result(const struct bench *b, const struct bench_case *c, const
 
 	progress_clear();
 	if (b->set->table)
-		printf("%-20s%-27s %-10s%11.2f%11.2f%9.2f%9.2f  %.3f\n", row.op, row.name,
-		       row.dtype, row.median_us, r->min * 1e6, gb, gop, row.ratio);
+		printf("%-20s%-30s %-10s%11.2f%11.2f%9.2f%11.2f%7.3f %s\n", row.op, row.name,
+		       row.dtype, row.median_us, r->min * 1e6, gb, gop, row.ratio, row.ceiling);
 	if (b->set->json) {
 		FILE *out = b->set->json;
 
@@ -470,10 +495,11 @@ static int bench_all(const struct settings *set, int32_t device)
 static void help(void)
 {
 	printf("Usage: hurwitz bench [OPTION]... [FAMILY|PRIMITIVE]...\n"
-	       "Measure each primitive, or those named, against a copy of the same bytes in\n"
-	       "the same run. GB/s counts bytes read and written; the ratio is the time of the\n"
-	       "copy by that of the primitive. One CPU thread is timed by its own clock, which\n"
-	       "stands still while other processes have the core.\n"
+	       "Measure each primitive, or those named, in turn with what bounds it: a copy of\n"
+	       "the same bytes or, if that takes longer, bare instructions. GB/s counts bytes\n"
+	       "read and written; the ratio is the bound's time by that of the primitive. One\n"
+	       "CPU thread is timed by its own clock, which stands still while other processes\n"
+	       "have the core.\n"
 	       "\n"
 	       "  -d, --device DEVICE  cpu, cuda, cuda:N, or auto, the default: all there are\n"
 	       "  -t, --threads N      CPU threads; default 1\n"

@@ -55,6 +55,10 @@ struct bench_case {
 	const char *op;				/* the primitive */
 	bench_call call, ceiling;
 	const char *against;			/* the ceiling in words */
+	bench_call other;			/* another: the longer one counts; NULL: none */
+	const char *other_against;
+	int mac_dtype;				/* of bench_products_of() */
+	double macs;
 	hz_tensor from, to;			/* the copy of bench_copy() */
 	double moved_bytes, operations;
 	bool large;				/* on a GPU: few calls make a graph */
@@ -67,6 +71,19 @@ int bench_fill(struct bench *b, int dtype, int64_t elements, hz_tensor x);
 /* A ceiling: a copy of c->moved_bytes / 2, for which bench_copy_of() has set from and to. */
 int bench_copy(struct bench *b, struct bench_case *c);
 void bench_copy_of(struct bench *b, struct bench_case *c);
+
+/*
+ * Ceilings on a GPU: that copy, and so many multiply-adds alone, of HZ_F32 or, on matrix units, of
+ * HZ_F16 or HZ_S8
+ */
+void bench_products_of(struct bench *b, struct bench_case *c, int dtype, double macs);
+
+/*
+ * The same of c->operations of products of quaternions of 16 real ones: half as many by the fast
+ * method, three of 16 bits for one of f32 in parts
+ */
+void bench_quat_products_of(struct bench *b, struct bench_case *c, int dtype, int precision,
+			    int method);
 
 /* On the CPU, with all threads: c->operations / 2 multiply-adds of f32; a read of n floats */
 int bench_peak(struct bench *b, struct bench_case *c);

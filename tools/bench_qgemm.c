@@ -273,7 +273,7 @@ static int make_product(struct bench *b, struct qcase *q)
 	q->c.call = call_product;
 	q->c.large = q->c.operations > 1e10;
 	q->c.ceiling = bench_copy;
-	q->c.against = b->gpu ? "device copy" : "memcpy";
+	q->c.against = "memcpy";
 	if (r->items)
 		snprintf(items_text, sizeof(items_text), "%lld of ", (long long)r->items);
 	snprintf(q->c.name, sizeof(q->c.name), "%s%lldx%lldx%lld%s", items_text, (long long)r->m,
@@ -315,6 +315,8 @@ static int make_product(struct bench *b, struct qcase *q)
 	q->c.moved_bytes = (double)hz_tensor_bytes(&plain) + (double)hz_tensor_bytes(&q->x) +
 			   (double)hz_tensor_bytes(&q->q);
 	bench_copy_of(b, &q->c);
+	if (b->gpu)
+		bench_products_of(b, &q->c, HZ_S8, q->c.operations / 2);
 	if (b->gpu || status)
 		return status;
 	if (r->m > 16 && b->ctx->kern->qpeak) {

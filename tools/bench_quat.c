@@ -208,6 +208,19 @@ static int call_read(struct bench *b, struct bench_case *c)
 	return bench_read(b, q->packed.data, (int64_t)q->packed.bytes / 4);
 }
 
+/* ---- On a GPU -------------------------------------------------------------------------------- */
+
+void bench_quat_products_of(struct bench *b, struct bench_case *c, int dtype, int precision,
+			    int method)
+{
+	const double macs = c->operations / 2 * (method == HZ_QUAT_FAST ? 0.5 : 1);
+	const bool split = dtype == HZ_F32 && (precision == HZ_PRECISION_AUTO ||
+					       precision == HZ_PRECISION_SPLIT);
+
+	bench_products_of(b, c, precision == HZ_PRECISION_F32 ? HZ_F32 : HZ_F16,
+			  split ? 3 * macs : macs);
+}
+
 /* ---- Cases ----------------------------------------------------------------------------------- */
 
 static hz_tensor quats(void *data, int dtype, int device, int64_t n, bool planes)
@@ -322,9 +335,7 @@ static int make_gemm(struct bench *b, struct quat_case *q)
 	if (!status)
 		status = hz_reserve(b->ctx, bytes);
 	if (b->gpu) {
-		bench_copy_of(b, &q->c);
-		q->c.ceiling = bench_copy;
-		q->c.against = "device copy";
+		bench_quat_products_of(b, &q->c, r->dtype, r->precision, r->method);
 	} else if (r->n <= 8) {
 		q->c.ceiling = call_read;
 		q->c.against = "a read of A in eight streams";

@@ -143,7 +143,7 @@ static hz_tensor transposed(hz_tensor t)
 	return t;
 }
 
-/* The matrices of a layer: y = w x by columns; patches instead of x for a convolution */
+/* On the CPU: the matrices of a layer: y = w x by columns; patches instead of x for a convolution */
 static void matrices(const struct layer *l, hz_tensor *x, hz_tensor *w, hz_tensor *y)
 {
 	const int device = l->t[X].device, dtype = l->row->dtype;
@@ -205,7 +205,7 @@ static int workspace(struct bench *b, struct layer *l)
 	size_t bytes = 0;
 	int status = HZ_OK;
 
-	if (kind <= CONV_TRAINING) {
+	if (kind <= CONV_TRAINING && !b->gpu) {
 		status = products(b, l, &bytes);
 		if (!status)
 			status = hz_reserve(b->ctx, bytes);
@@ -257,7 +257,7 @@ static int make_case(struct bench *b, struct layer *l)
 	t[DY] = t[Y];
 	t[SAVED] = hz_tensor_2d(NULL, HZ_F32, device, r->batch, 14);
 	t[PATCHES] = hz_tensor_1d(NULL, dtype, device,
-				  conv ? 9 * hz_tensor_count(&t[X]) : 1);
+				  conv && !b->gpu ? 9 * hz_tensor_count(&t[X]) : 1);
 	for (int i = 0; i < ARRAYS && !status; i++) {
 		status = hz_alloc(b->ctx, &t[i].data, (size_t)hz_tensor_bytes(&t[i]), device);
 		if (!status && i != SAVED)
@@ -291,6 +291,9 @@ static int make_case(struct bench *b, struct layer *l)
 		l->c.against = "bare products";
 		l->c.moved_bytes = (double)hz_tensor_bytes(&t[X]) + (double)hz_tensor_bytes(&t[W]) +
 				   (double)hz_tensor_bytes(&t[Y]);
+		if (b->gpu)	/* convolutions of many channels are direct there */
+			bench_quat_products_of(b, &l->c, dtype, HZ_PRECISION_AUTO,
+					       linear ? HZ_QUAT_FAST : HZ_QUAT_DIRECT);
 	} else {
 		l->c.ceiling = bench_copy;
 		l->c.against = b->gpu ? "device copy" : "memcpy";

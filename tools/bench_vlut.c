@@ -258,9 +258,8 @@ static int make_case(struct bench *b, struct vlut_case *q)
 		 r->table ? " tables of " : "", r->table ? hz_dtype_name(r->table) : "");
 	snprintf(q->c.dtype, sizeof(q->c.dtype), "%s", hz_dtype_name(r->dtype));
 	if (b->gpu) {
-		bench_copy_of(b, &q->c);
-		q->c.ceiling = bench_copy;
-		q->c.against = "device copy";
+		bench_products_of(b, &q->c, r->flags & CODED || r->dtype == HZ_S8 ? HZ_S8 : r->dtype,
+				  q->c.operations / 2);
 	} else if (r->batch <= 4) {
 		if (!status)
 			status = hz_alloc(b->ctx, (void **)&q->dense, (size_t)count * 4, HZ_CPU);

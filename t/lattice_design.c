@@ -66,23 +66,27 @@ static double measured(const hz_lattice_opts *o, float *x, int64_t count)
 	hz_lattice *l;
 	hz_lattice_info info;
 	float *y = malloc((size_t)count * 4);
-	void *codes = malloc((size_t)count * 4);
+	void *codes = malloc((size_t)count * 4), *scales = malloc((size_t)count);
 	hz_tensor xt = hz_tensor_1d(x, HZ_F32, HZ_CPU, count);
 	hz_tensor yt = hz_tensor_1d(y, HZ_F32, HZ_CPU, count);
-	hz_tensor ct;
+	hz_tensor ct, tt, *t = NULL;
 	double sum = 0;
 
 	if (hz_open(&ctx, &cpu) != HZ_OK || hz_lattice_open(ctx, &l, o) != HZ_OK)
 		bail("no quantizer on the CPU");
 	hz_lattice_get_info(l, &info);
 	ct = hz_tensor_2d(codes, info.level_dtype, HZ_CPU, count / info.dim, info.levels);
-	if (hz_lattice_encode(ctx, l, &xt, &ct, NULL, NULL, NULL) != HZ_OK ||
-	    hz_lattice_decode(ctx, l, &ct, NULL, &yt, NULL) != HZ_OK)
+	tt = hz_tensor_1d(scales, HZ_U8, HZ_CPU, count / (o->group ? o->group : info.dim));
+	if (o->policy == HZ_LATTICE_T || o->policy == HZ_LATTICE_GROUP)
+		t = &tt;
+	if (hz_lattice_encode(ctx, l, &xt, &ct, t, NULL, NULL) != HZ_OK ||
+	    hz_lattice_decode(ctx, l, &ct, t, &yt, NULL) != HZ_OK)
 		bail("%s", hz_errmsg(ctx));
 	for (int64_t i = 0; i < count; i++)
 		sum += ((double)x[i] - y[i]) * ((double)x[i] - y[i]);
 	hz_lattice_close(l);
 	hz_close(ctx);
+	free(scales);
 	free(codes);
 	free(y);
 	return sum / (double)count;
@@ -100,6 +104,10 @@ static void test_report(void)
 		{{.kind = HZ_LATTICE_A2, .q = 3, .levels = 2}, "A2 q=3 M=2 without a policy"},
 		{{.kind = HZ_LATTICE_D, .q = 4, .levels = 2, .policy = HZ_LATTICE_CLIP},
 		 "D4 q=4 M=2, clipped"},
+		{{.kind = HZ_LATTICE_A2, .q = 4, .levels = 2, .policy = HZ_LATTICE_T},
+		 "A2 q=4 M=2 with T"},
+		{{.kind = HZ_LATTICE_E8, .q = 4, .levels = 2, .policy = HZ_LATTICE_GROUP, .group = 32},
+		 "E8 q=4 M=2 by groups of 32"},
 	};
 	hz_context *ctx = devs[0].ctx;
 	uint64_t rnd = tap_seed();
@@ -175,6 +183,61 @@ static void test_candidates(void)
 	   strstr(hz_errmsg(ctx), "opts->alpha is -1"), "what no quantizer can be");
 }
 
+/* Bad input: the status, a sentence, and nothing is found. */
+static void test_refusals(void)
+{
+	static float zeros[1024], few[8];
+	hz_context *ctx = devs[0].ctx;
+	const hz_lattice_opts d4 = {.kind = HZ_LATTICE_D, .q = 4, .levels = 2};
+	const hz_lattice_opts basis = {.kind = HZ_LATTICE_BASIS, .q = 4, .levels = 2, .dim = 4};
+	const hz_lattice_opts transform = {.kind = HZ_LATTICE_D, .q = 4, .levels = 2,
+					   .transform = &(double){1}};
+	const hz_lattice_opts no_banks = {.kind = HZ_LATTICE_D, .q = 4, .levels = 2,
+					  .policy = HZ_LATTICE_BANK};
+	const hz_lattice_opts many_banks = {.kind = HZ_LATTICE_D, .q = 4, .levels = 2,
+					    .policy = HZ_LATTICE_BANK, .banks = 17};
+	const hz_tensor zero = hz_tensor_1d(zeros, HZ_F32, HZ_CPU, 1024);
+	const hz_tensor small = hz_tensor_1d(few, HZ_F32, HZ_CPU, 8);
+	const hz_tensor bytes = hz_tensor_1d(zeros, HZ_U8, HZ_CPU, 1024);
+	const hz_tensor far = hz_tensor_1d(zeros, HZ_F32, HZ_CUDA, 1024);
+	const struct {
+		const hz_lattice_opts *want;
+		double rate, sigma;
+		const hz_tensor *x;
+		int status;
+		const char *sentence;
+	} cases[] = {
+		{NULL, 0, 1, NULL, HZ_EINVAL, "want is NULL"},
+		{&basis, 0, 1, NULL, HZ_ENOTSUP, "want->kind: the search is over named lattices"},
+		{&transform, 0, 1, NULL, HZ_ENOTSUP, "want->transform: the search is over"},
+		{&d4, -1, 1, NULL, HZ_EINVAL, "rate is -1, must be 0 or positive"},
+		{&d4, NAN, 1, NULL, HZ_EINVAL, "rate is"},
+		{&d4, INFINITY, 1, NULL, HZ_EINVAL, "rate is inf"},
+		{&d4, 0, NAN, NULL, HZ_EINVAL, "sigma is"},
+		{&d4, 0, INFINITY, NULL, HZ_EINVAL, "sigma is inf"},
+		{&no_banks, 0, 1, NULL, HZ_EINVAL, "want->banks is 0, must be 1 to 16"},
+		{&many_banks, 0, 1, NULL, HZ_EINVAL, "want->banks is 17, must be 1 to 16"},
+		{&d4, 0, 0, &zero, HZ_EINVAL, "x is 0 everywhere"},
+		{&d4, 0, 0, &small, HZ_ESHAPE, "x is of 8 values, must be of"},
+		{&d4, 0, 0, &bytes, HZ_EDTYPE, "x"},
+		{&d4, 0, 0, &far, HZ_EDEVICE, "x is on"},
+	};
+	hz_lattice_opts found, before;
+	double bank[16];
+
+	memset(&found, 0x5a, sizeof(found));
+	before = found;
+	for (size_t i = 0; i < sizeof(cases) / sizeof(*cases); i++) {
+		is_int(hz_lattice_design(ctx, cases[i].want, cases[i].rate, cases[i].sigma,
+					 cases[i].x, &found, bank, NULL),
+		       cases[i].status, "refused: %s", cases[i].sentence);
+		has_str(hz_errmsg(ctx), cases[i].sentence, "says so");
+	}
+	is_int(hz_lattice_design(ctx, &d4, 0, 1, NULL, NULL, bank, NULL), HZ_EINVAL, "no found");
+	has_str(hz_errmsg(ctx), "found is NULL", "says so");
+	ok(memcmp(&found, &before, sizeof(found)) == 0, "nothing was found");
+}
+
 int main(void)
 {
 	dev_open_all();
@@ -182,6 +245,7 @@ int main(void)
 	test_report();
 	test_sizes();
 	test_candidates();
+	test_refusals();
 	dev_close_all();
 	return done_testing();
 }

@@ -193,6 +193,7 @@ static void environment(void)
 		{"HURWITZ_ISA", "avx1024", "HURWITZ_ISA is \"avx1024\""},
 		{"HURWITZ_ISA", "C", "HURWITZ_ISA is \"C\""},
 		{"HURWITZ_QUAT", "fast", NULL},
+		{"HURWITZ_QUAT", "direct", NULL},
 		{"HURWITZ_QUAT", "auto", NULL},
 		{"HURWITZ_QUAT", "slow", "HURWITZ_QUAT is \"slow\", must be auto, direct or fast"},
 	};

@@ -751,6 +751,12 @@ static void test_errors(void)
 	packed.device--;
 	reset(a, b, c);
 	O.packed = &packed;
+	for (int i = 0; i < 2; i++) {
+		packed.data = i ? NULL : (char *)p + 1;
+		is_int(hz_qgemm(ctx, &A, NULL, &C, &O), HZ_EINVAL, "packed data at %p", packed.data);
+		has_str(hz_errmsg(ctx), ", must be a multiple of 64 bytes", "says so");
+	}
+	packed.data = p;
 	is_int(hz_qgemm(ctx, &A, &B, &C, &O), HZ_EINVAL, "b and a packed one");
 	O.packed = NULL;
 	is_int(hz_qgemm(ctx, &A, NULL, &C, &O), HZ_EINVAL, "no b at all");

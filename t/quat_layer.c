@@ -703,6 +703,16 @@ static void test_errors(struct dev *dev)
 	places.ndim = 3;
 	refuses(dev, hz_quat_pool(c, &image, &bad, &places, &p), HZ_ESHAPE,
 		"quat_pool: index.ndim is 3, must be 4");
+	/* One quaternion seen as 2^32 */
+	os[1] = os[2] = os[3] = 1;
+	bad = hz_tensor_nd(memory + 2000, HZ_F32, HZ_CPU, 5, os);
+	places = hz_tensor_nd(memory + 3000, HZ_S32, HZ_CPU, 4, os);
+	image.shape[1] = image.shape[2] = 65536;
+	image.shape[3] = 1;
+	image.stride[1] = image.stride[2] = 0;
+	p.window[0] = p.window[1] = 65536;
+	refuses(dev, hz_quat_pool(c, &image, &bad, &places, &p), HZ_ESHAPE,
+		"quat_pool: x has more places than an s32 index counts");
 	t = x;
 	t.data = memory + 3000;
 	refuses(dev, hz_quat_dropout(c, &x, &t, 1.5, 0, 0), HZ_EINVAL,

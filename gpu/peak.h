@@ -3,7 +3,7 @@
  *
  * SPDX-License-Identifier: BSD-2-Clause
  *
- * Parameters of both sides.
+ * What launcher and kernels share.
  */
 #ifndef HZI_PEAK_H
 #define HZI_PEAK_H

@@ -6,8 +6,8 @@
  * The ceiling of a case is a copy of the same bytes in the same memory, unless it says otherwise, or
  * has another that takes longer; it is timed in turn with the case, so that whatever slows the
  * machine down slows both. gb_per_s counts bytes read and written; ratio is the ceiling's median
- * time by the primitive's. One CPU thread is timed
- * by its own clock, which stands still while other processes have the core.
+ * time by the primitive's. One CPU thread is timed by its own clock, which stands still while other
+ * processes have the core.
  */
 #include <config.h>
 

@@ -314,9 +314,10 @@ static int make_product(struct bench *b, struct qcase *q)
 		status = hz_reserve(b->ctx, bytes);
 	q->c.moved_bytes = (double)hz_tensor_bytes(&plain) + (double)hz_tensor_bytes(&q->x) +
 			   (double)hz_tensor_bytes(&q->q);
-	bench_copy_of(b, &q->c);
 	if (b->gpu)
 		bench_products_of(b, &q->c, HZ_S8, q->c.operations / 2);
+	else
+		bench_copy_of(b, &q->c);
 	if (b->gpu || status)
 		return status;
 	if (r->m > 16 && b->ctx->kern->qpeak) {

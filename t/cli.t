@@ -115,7 +115,7 @@ else
 	skip "bench --json to a full disk" "no /dev/full"
 fi
 for op in $("$HURWITZ" bench --help | awk '/^Families/ { on = 1; next } on { print $2 }'); do
-	grep -q "\"$op\"" "$top_srcdir"/tools/bench_*.c
+	grep -q "\"$op\"" "$top_srcdir"/tools/*/bench*.c
 	ok $? "bench has a case of $op"
 done
 

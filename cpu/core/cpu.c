@@ -1,0 +1,360 @@
+/*
+ * cpu.c - what this CPU can do, which micro-kernels that means, and the threads that run them
+ *
+ * SPDX-License-Identifier: BSD-2-Clause
+ */
+#include <config.h>
+
+#include <pthread.h>
+#include <stdatomic.h>
+#include <stdio.h>
+#include <string.h>
+
+#ifdef _OPENMP
+#include <omp.h>
+#endif
+#if defined(__x86_64__) || defined(__i386__)
+#include <cpuid.h>
+#ifdef __linux__
+#include <sys/syscall.h>
+#include <unistd.h>
+#endif
+#endif
+#ifdef __SSE__
+#include <xmmintrin.h>
+#endif
+
+#include "cpu/core/cpu.h"
+
+const struct hz_ops hzi_cpu_ops = {
+	.name = "cpu",
+#define HZ_OP(name, family, dtypes, summary) \
+	.name = hzi_cpu_##name, \
+	.name##_workspace = hzi_cpu_##name##_workspace,
+#include "lib/core/ops.def"
+#undef HZ_OP
+};
+
+/* ---- Instruction-set levels ------------------------------------------------------------------ */
+
+/*
+ * In order: a level is usable if the CPU has it, and with it every level of the same architecture
+ * before it. fill is NULL where this build has no kernels for the level.
+ */
+static const struct level {
+	int isa;
+	const char *name, *what;
+	void (*fill)(struct hz_kern *kern);
+} levels[] = {
+	{HZ_ISA_C, "c", "", hzi_kern_c},
+#if defined(__x86_64__) || defined(__i386__)
+#ifdef HZ_HAVE_AVX2
+	{HZ_ISA_AVX2, "avx2", "AVX2 with FMA and F16C", hzi_kern_avx2},
+#else
+	{HZ_ISA_AVX2, "avx2", "AVX2 with FMA and F16C", NULL},
+#endif
+#ifdef HZ_HAVE_AVX512
+	{HZ_ISA_AVX512, "avx512", "AVX-512 F, BW, DQ, VL and CD", hzi_kern_avx512},
+#else
+	{HZ_ISA_AVX512, "avx512", "AVX-512 F, BW, DQ, VL and CD", NULL},
+#endif
+#ifdef HZ_HAVE_VNNI
+	{HZ_ISA_VNNI, "vnni", "AVX-512 VNNI, BF16, VBMI, BITALG and GFNI", hzi_kern_vnni},
+#else
+	{HZ_ISA_VNNI, "vnni", "AVX-512 VNNI, BF16, VBMI, BITALG and GFNI", NULL},
+#endif
+#ifdef HZ_HAVE_AMX
+	{HZ_ISA_AMX, "amx", "AMX", hzi_kern_amx},
+#else
+	{HZ_ISA_AMX, "amx", "AMX", NULL},
+#endif
+#elif defined(__aarch64__)
+#ifdef HZ_HAVE_NEON
+	{HZ_ISA_NEON, "neon", "Advanced SIMD", hzi_kern_neon},
+#else
+	{HZ_ISA_NEON, "neon", "Advanced SIMD", NULL},
+#endif
+	{HZ_ISA_DOTPROD, "dotprod", "the int8 dot product", NULL},
+#endif
+};
+
+#define LEVELS ((int)(sizeof(levels) / sizeof(*levels)))
+
+static const struct {
+	int isa;
+	const char *name;
+} isa_names[] = {
+	{HZ_ISA_AUTO, "auto"}, {HZ_ISA_C, "c"}, {HZ_ISA_AVX2, "avx2"}, {HZ_ISA_AVX512, "avx512"},
+	{HZ_ISA_VNNI, "vnni"}, {HZ_ISA_AMX, "amx"}, {HZ_ISA_NEON, "neon"},
+	{HZ_ISA_DOTPROD, "dotprod"},
+};
+
+#define ISA_NAMES ((int)(sizeof(isa_names) / sizeof(*isa_names)))
+
+const char *hz_isa_name(int isa)
+{
+	for (int i = 0; i < ISA_NAMES; i++) {
+		if (isa_names[i].isa == isa)
+			return isa_names[i].name;
+	}
+	return "?";
+}
+
+int hzi_isa_from_name(const char *name)
+{
+	if (!name || !*name)
+		return HZ_ISA_AUTO;
+	for (int i = 0; i < ISA_NAMES; i++) {
+		if (strcmp(isa_names[i].name, name) == 0)
+			return isa_names[i].isa;
+	}
+	return -1;
+}
+
+#if defined(__x86_64__) || defined(__i386__)
+
+/* The register state that the operating system saves and restores: XCR0 */
+static unsigned saved_state(void)
+{
+	unsigned eax, edx;
+
+	/* xgetbv, as bytes for assemblers and targets that do not know it */
+	__asm__ volatile(".byte 0x0f, 0x01, 0xd0" : "=a"(eax), "=d"(edx) : "c"(0));
+	return eax;
+}
+
+/*
+ * Linux has the registers of tiles only for processes that ask for them, all threads at once. It
+ * refuses if a thread's alternate signal stack has no room for them.
+ */
+static bool may_use_tiles(void)
+{
+#if defined(__linux__) && defined(SYS_arch_prctl)
+	const long request = 0x1023;	/* ARCH_REQ_XCOMP_PERM */
+	const long tile_data = 18;	/* XFEATURE_XTILEDATA */
+
+	return syscall(SYS_arch_prctl, request, tile_data) == 0;
+#else
+	return false;
+#endif
+}
+
+static int detect(void)
+{
+	const unsigned ymm = 0x06, zmm = 0xe6, tiles = 0x60000;
+	unsigned eax, ebx, ecx, edx, max, ecx1, ebx7, ecx7, edx7, eax71 = 0, state;
+
+	max = __get_cpuid_max(0, NULL);
+	if (max < 7)
+		return HZ_ISA_C;
+	__cpuid(1, eax, ebx, ecx1, edx);
+	if (!(ecx1 & bit_OSXSAVE))
+		return HZ_ISA_C;
+	state = saved_state();
+	__cpuid_count(7, 0, eax, ebx7, ecx7, edx7);
+	if (eax >= 1)
+		__cpuid_count(7, 1, eax71, ebx, ecx, edx);
+	if ((state & ymm) != ymm || !(ecx1 & bit_AVX) || !(ecx1 & bit_FMA) || !(ecx1 & bit_F16C) ||
+	    !(ebx7 & bit_AVX2))
+		return HZ_ISA_C;
+	if ((state & zmm) != zmm || !(ebx7 & bit_AVX512F) || !(ebx7 & bit_AVX512BW) ||
+	    !(ebx7 & bit_AVX512DQ) || !(ebx7 & bit_AVX512VL) || !(ebx7 & bit_AVX512CD))
+		return HZ_ISA_AVX2;
+	/* AVX512_VBMI, GFNI, AVX512_VNNI, AVX512_BITALG: bits 1, 8, 11 and 12; AVX512_BF16 */
+	if ((ecx7 & 0x1902) != 0x1902 || !(eax71 & 1u << 5))
+		return HZ_ISA_AVX512;
+	/* AMX-BF16, AMX-TILE, AMX-INT8: bits 22, 24 and 25 */
+	if ((state & tiles) != tiles || (edx7 & 0x3400000) != 0x3400000 || !may_use_tiles())
+		return HZ_ISA_VNNI;
+	return HZ_ISA_AMX;
+}
+
+#elif defined(__aarch64__)
+
+#include <sys/auxv.h>
+
+static int detect(void)
+{
+	/* HWCAP_ASIMD, HWCAP_ASIMDDP */
+	const unsigned long caps = getauxval(AT_HWCAP);
+
+	return !(caps & 1ul << 1) ? HZ_ISA_C : !(caps & 1ul << 20) ? HZ_ISA_NEON : HZ_ISA_DOTPROD;
+}
+
+#else
+
+static int detect(void)
+{
+	return HZ_ISA_C;
+}
+
+#endif
+
+/*
+ * The table of level i is that of level i - 1 with the kernels of level i put over it. Levels above
+ * machine_isa are not made: their code is not even entered to fill a table.
+ */
+static struct hz_kern kernels[LEVELS];
+static int machine_isa;
+static pthread_once_t kernels_once = PTHREAD_ONCE_INIT;
+
+static void make_kernels(void)
+{
+	machine_isa = detect();
+	for (int i = 0; i < LEVELS && levels[i].isa <= machine_isa; i++) {
+		if (i > 0)
+			kernels[i] = kernels[i - 1];
+		if (levels[i].fill)
+			levels[i].fill(&kernels[i]);
+	}
+}
+
+void hzi_cpu_select(struct hz_context *ctx, int cap)
+{
+	int i = 0, top = 0;
+	bool known = false;
+
+	pthread_once(&kernels_once, make_kernels);
+	/* A level of another architecture is no limit on this one. */
+	for (int l = 0; l < LEVELS; l++)
+		known |= levels[l].isa == cap;
+	if (!known)
+		cap = levels[LEVELS - 1].isa;
+	for (int l = 1; l < LEVELS && levels[l].isa <= machine_isa; l++) {
+		if (!levels[l].fill)
+			continue;
+		top = l;
+		if (levels[l].isa <= cap)
+			i = l;
+	}
+	ctx->kern = &kernels[i];
+	ctx->isa = levels[i].isa;
+	ctx->isa_max = levels[top].isa;
+	ctx->isa_reason[0] = '\0';
+	if (i < top)
+		snprintf(ctx->isa_reason, sizeof(ctx->isa_reason),
+			 "HURWITZ_ISA or the options cap it at %s", hz_isa_name(cap));
+	else if (i + 1 < LEVELS && levels[i + 1].isa > machine_isa)
+		snprintf(ctx->isa_reason, sizeof(ctx->isa_reason), "this CPU has no %s",
+			 levels[i + 1].what);
+	else if (i + 1 < LEVELS)
+		snprintf(ctx->isa_reason, sizeof(ctx->isa_reason),
+			 "this build has no kernels for %s", levels[i + 1].what);
+}
+
+/* ---- Caches ---------------------------------------------------------------------------------- */
+
+#define L3_BYTES ((int64_t)32 << 20)	/* where the topology does not say */
+#define L3_CORE ((int64_t)16 << 20)	/* the most that a core's part of it is taken for */
+
+int64_t hzi_cache_share(const struct hz_context *ctx)
+{
+	const int64_t l3 = ctx->topology.l3_bytes > 0 ? ctx->topology.l3_bytes : L3_BYTES;
+	const int64_t most = L3_CORE * ctx->topology.cores;
+
+	return l3 < most ? l3 : most;
+}
+
+/* ---- Threads --------------------------------------------------------------------------------- */
+
+/*
+ * A thread is worth waking for this many bytes: about 10 us of memory traffic, against a few us to
+ * start and join.
+ */
+#define GRAIN_BYTES (128 << 10)
+
+#ifdef _OPENMP
+/* One more than the fork generation in which threads were started first; 0: none ever were */
+static atomic_uint started;
+#endif
+
+bool hzi_threads_lost(void)
+{
+#ifdef _OPENMP
+	const unsigned first = atomic_load_explicit(&started, memory_order_relaxed);
+
+	return first && first != hzi_fork_generation() + 1;
+#else
+	return false;
+#endif
+}
+
+int hzi_threads(const struct hz_context *ctx, int64_t bytes)
+{
+#ifdef _OPENMP
+	const int64_t worth = bytes / GRAIN_BYTES;
+
+	if (ctx->threads <= 1 || worth <= 1)
+		return 1;
+	/* libgomp's threads do not survive fork(): a parallel region in the child would hang. */
+	if (ctx->fork_generation != hzi_fork_generation() || omp_in_parallel())
+		return 1;
+	return worth < ctx->threads ? (int)worth : ctx->threads;
+#else
+	(void)ctx;
+	(void)bytes;
+	return 1;
+#endif
+}
+
+#ifdef _OPENMP
+
+/* Rounding, denormal and exception modes; the sticky flags travel along and do no harm. */
+static unsigned long fp_modes(void)
+{
+#if defined(__SSE__)
+	return _mm_getcsr();
+#elif defined(__aarch64__)
+	unsigned long fpcr;
+
+	__asm__ volatile("mrs %0, fpcr" : "=r"(fpcr));
+	return fpcr;
+#else
+	return 0;
+#endif
+}
+
+static void set_fp_modes(unsigned long modes)
+{
+#if defined(__SSE__)
+	_mm_setcsr((unsigned)modes);
+#elif defined(__aarch64__)
+	__asm__ volatile("msr fpcr, %0" : : "r"(modes));
+#else
+	(void)modes;
+#endif
+}
+
+static void run_threads(int threads, hzi_work work, void *job, int64_t units)
+{
+	const unsigned long modes = fp_modes();
+	unsigned none = 0;
+
+	if (!atomic_load_explicit(&started, memory_order_relaxed))
+		atomic_compare_exchange_strong(&started, &none, hzi_fork_generation() + 1);
+#pragma omp parallel num_threads(threads)
+	{
+		/* The runtime may give fewer threads than were asked for. */
+		const int64_t n = omp_get_num_threads(), i = omp_get_thread_num();
+		const unsigned long own = fp_modes();
+
+		set_fp_modes(modes);
+		work(job, (int)i, units * i / n, units * (i + 1) / n);
+		set_fp_modes(own);
+	}
+}
+
+#endif
+
+void hzi_parallel(int threads, hzi_work work, void *job, int64_t units)
+{
+	if (threads > units)
+		threads = (int)units;
+#ifdef _OPENMP
+	if (threads > 1) {
+		run_threads(threads, work, job, units);
+		return;
+	}
+#endif
+	work(job, 0, 0, units);
+}

@@ -1,0 +1,841 @@
+/*
+ * amx.c - quantized multiplication with AMX tiles
+ *
+ * SPDX-License-Identifier: BSD-2-Clause
+ */
+#include <config.h>
+
+#include <immintrin.h>
+#include <string.h>
+
+#include "cpu/core/kern.h"
+#define INLINE static inline __attribute__((always_inline))
+#include "cpu/qgemm/epilogue512.inc"
+#include "cpu/vlut/d4_bitfield512.inc"
+
+/*
+ * A block of C is 32 x 32: four tiles of 16 x 16 sums. A step multiplies 64 of k: two tiles of A by
+ * two of B, four instructions of 16 cycles each. What costs time is all that is not these:
+ *
+ * - Loads stand together before the multiplications of a step. Interleaved with them they hold
+ *   them up by 5 to 15 %.
+ * - A panel of A, 32 rows of at most KC steps, stays in L1; B streams past it from L2, by the form
+ *   of the load that tells the cache so: without it, a third of the time is lost.
+ * - The tiles of a finished block are stored, and those of the next begun, within the first step of
+ *   the next: 96 % of the full rate instead of 88.
+ * - Requantization of a block runs beside the multiplications of the next, two rows in a step. It
+ *   is free as long as the loop keeps its state in registers: stores that the loads of a tile may
+ *   alias (by the low 12 bits of their addresses) hold these up, so that ten spilled counters cost
+ *   15 %, and a store in each step 5 %.
+ * - A tile that is stored after 2000 cycles without such a store takes 900 cycles more. So blocks
+ *   end after KC steps at most, by which sums go out and in, or idle stores would be needed.
+ * - What misses L1 is the limit then: 16 lines at a time. With k beyond 1024 there are, beside B,
+ *   the sums of parts and the change of A's panel; lines of the last cache, those of C too, add 8
+ *   cycles each to a step of 64, whatever fetches them.
+ */
+enum {
+	ROWS = 32,
+	STEP = 64,		/* of k */
+	TILE = 1024,		/* bytes */
+	PAIR = 2 * TILE,	/* a step of a panel, of A and of B */
+	KC = 16,		/* steps whose panel of A, 32 KiB, fits L1 beside the rest */
+	SUMS = ROWS * SUMS_LD,	/* bytes of a block's sums */
+	WIDTH = 32,		/* panels of B at once at most: 128 KiB of sums of the caller's */
+	/* The same without: of the stack, which threads may have little of */
+	OWN = 2,
+	FEW = 8			/* bands of rows */
+};
+
+/* The compiler does not know what the instructions on tiles read and write. */
+#define BARRIER() __asm__ volatile("" : : : "memory")
+
+/* Which instruction multiplies: by the signs of A and B */
+enum { UU, US, SU, SS };
+
+static const struct config {
+	uint8_t palette, start_row, none[14];
+	uint16_t row_bytes[16];
+	uint8_t rows[16];
+} config __attribute__((aligned(64))) = {
+	.palette = 1,
+	.row_bytes = {64, 64, 64, 64, 64, 64, 64, 64},
+	.rows = {16, 16, 16, 16, 16, 16, 16, 16},
+};
+
+static const int32_t zeros[64] __attribute__((aligned(64)));
+static const uint8_t ones[64] __attribute__((aligned(64))) = {[0 ... 63] = 1};
+
+/* ---- Packing of A: [m / 32][k / 64][32][64], padded with 0 ----------------------------------- */
+
+static int64_t qpack_a_bytes(int64_t m, int64_t k)
+{
+	return ceil_div(m, ROWS) * ceil_div(k, STEP) * PAIR;
+}
+
+static int32_t qpack_a_less(int32_t a_dtype, int32_t b_dtype)
+{
+	(void)a_dtype;
+	(void)b_dtype;
+	return 0;
+}
+
+/* A row of k codes, back to back, to every step; the next, ld bytes on, comes into L2 meanwhile. */
+static void pack_row(const char *from, char *to, int64_t k, int64_t ld, int64_t step)
+{
+	for (; k >= STEP; k -= STEP, from += STEP, to += step) {
+		_mm_prefetch(from + ld, _MM_HINT_T1);
+		_mm512_storeu_si512(to, _mm512_loadu_si512(from));
+	}
+	if (k > 0)
+		_mm512_storeu_si512(to, _mm512_maskz_loadu_epi8((1ull << k) - 1, from));
+}
+
+static int32_t sum_row(const char *row, int64_t k, int64_t step, bool is_signed)
+{
+	__m512i sum = _mm512_setzero_si512();
+
+	for (int64_t i = 0; i < k; i += STEP, row += step)
+		sum = add_fours(sum, _mm512_loadu_si512(row), is_signed);
+	return _mm512_reduce_add_epi32(sum);
+}
+
+static void qpack_a(const struct hzi_qpack_a *a)
+{
+	const int64_t panel = qpack_a_bytes(ROWS, a->k);
+
+	for (int64_t i = 0; i < a->m; i++) {
+		const char *from = (const char *)a->a + i * a->a_m;
+		char *to = (char *)a->packed + i / ROWS * panel + i % ROWS * STEP;
+
+		if (a->a_k == 1) {
+			pack_row(from, to, a->k, a->a_m, PAIR);
+		} else {
+			for (int64_t l = 0; l < a->k; l += STEP) {
+				char codes[STEP] = {0};
+
+				for (int64_t j = 0; j < min_i64(STEP, a->k - l); j++)
+					codes[j] = from[(l + j) * a->a_k];
+				memcpy(to + l / STEP * PAIR, codes, STEP);
+			}
+		}
+		if (a->row)
+			a->row[i] = sum_row(to, a->k, PAIR, a->a_dtype == HZ_S8);
+	}
+	for (int64_t i = a->m; i % ROWS; i++) {
+		char *to = (char *)a->packed + i / ROWS * panel + i % ROWS * STEP;
+
+		for (int64_t l = 0; l < a->k; l += STEP, to += PAIR)
+			memset(to, 0, STEP);
+	}
+}
+
+/* ---- Blocks ---------------------------------------------------------------------------------- */
+
+/* A block: half: of 16 rows, two tiles. Tiles start as those at init, which has rows of init_ld. */
+struct block {
+	const char *a, *b;
+	int64_t a_ld, a_step, steps;	/* of tiles of A: from row to row, from step to step */
+	const char *init;
+	int64_t init_ld;
+};
+
+/*
+ * What goes on beside: rows of A are packed, and lines come into L2, in each step; with each pair
+ * of rows of codes a line of C does, from row to row
+ */
+struct beside {
+	const char *from;
+	char *to;
+	int64_t from_ld, rows;
+	const char *soon, *c;
+	int64_t lines;
+};
+
+/* Where the tiles in the registers belong; NULL: nowhere */
+struct held {
+	char *sums;
+	int64_t ld;
+};
+
+/* Tile registers: 0 .. 3 sums, 4 and 5 of A, 6 and 7 of B */
+#define DOT(sum, a, b) do { \
+	if (signs == UU) \
+		_tile_dpbuud(sum, a, b); \
+	else if (signs == US) \
+		_tile_dpbusd(sum, a, b); \
+	else if (signs == SU) \
+		_tile_dpbsud(sum, a, b); \
+	else \
+		_tile_dpbssd(sum, a, b); \
+} while (0)
+
+INLINE void load(const char *a, int64_t a_ld, const char *b, const bool half)
+{
+	_tile_stream_loadd(6, b, 64);
+	_tile_stream_loadd(7, b + TILE, 64);
+	_tile_loadd(4, a, a_ld);
+	if (!half)
+		_tile_loadd(5, a + 16 * a_ld, a_ld);
+}
+
+INLINE void store(const struct held *h, const bool half)
+{
+	_tile_stored(0, h->sums, h->ld);
+	_tile_stored(1, h->sums + 64, h->ld);
+	if (!half) {
+		_tile_stored(2, h->sums + 16 * h->ld, h->ld);
+		_tile_stored(3, h->sums + 16 * h->ld + 64, h->ld);
+	}
+	BARRIER();
+}
+
+/* The first step. Tiles held belong to a block with as many of them. */
+INLINE void first_step(const int signs, const bool half, const struct block *k, struct held *h)
+{
+	const char *down = k->init + 16 * k->init_ld;
+
+	load(k->a, k->a_ld, k->b, half);
+	if (h->sums)
+		_tile_stored(0, h->sums, h->ld);
+	_tile_loadd(0, k->init, k->init_ld);
+	DOT(0, 4, 6);
+	if (h->sums)
+		_tile_stored(1, h->sums + 64, h->ld);
+	_tile_loadd(1, k->init + 64, k->init_ld);
+	DOT(1, 4, 7);
+	if (!half) {
+		if (h->sums)
+			_tile_stored(2, h->sums + 16 * h->ld, h->ld);
+		_tile_loadd(2, down, k->init_ld);
+		DOT(2, 5, 6);
+		if (h->sums)
+			_tile_stored(3, h->sums + 16 * h->ld + 64, h->ld);
+		_tile_loadd(3, down + 64, k->init_ld);
+		DOT(3, 5, 7);
+	}
+	h->sums = NULL;
+	BARRIER();
+}
+
+/* Steps; beside each, pairs of rows of f are finished, from row 0 on, and rows of A packed */
+INLINE void run(const int signs, const bool half, const int kind, const int pairs, const int rows,
+		const struct block *k, const struct finish *f, const struct bounds *bounds,
+		const struct beside *s)
+{
+	const struct bounds limit = *bounds;
+	const struct scale scale = f->scale;
+	const char *a = k->a, *b = k->b, *soon = s->soon, *c_soon = s->c, *sums = f->sums;
+	const char *from = s->from;
+	const int64_t a_ld = k->a_ld, a_step = k->a_step, c_ld = f->c_ld, lines = s->lines;
+	const int64_t from_ld = s->from_ld;
+	const int32_t *row = f->row;
+	const struct float_row *float_row = f->float_row;
+	const struct floats floats = f->floats;
+	char *c = f->c, *to = s->to;
+
+	for (const char *end = b + k->steps * PAIR; b < end; b += PAIR) {
+		load(a, a_ld, b, half);
+		DOT(0, 4, 6);
+		DOT(1, 4, 7);
+		if (!half) {
+			DOT(2, 5, 6);
+			DOT(3, 5, 7);
+		}
+		a += a_step;
+		for (int p = 0; p < pairs; p++) {
+			char *const below = c + c_ld;
+			__m512i codes;
+
+			if (kind == FLOATS) {
+				put_floats(c, sums, float_row, &floats);
+				put_floats(below, sums + SUMS_LD, float_row + 1, &floats);
+				c = below + c_ld;
+				sums += 2 * SUMS_LD;
+				float_row += 2;
+				continue;
+			}
+			_mm_prefetch(c_soon, _MM_HINT_T1);
+			c_soon += c_ld;
+			codes = two_rows(sums, row, &scale, &limit);
+			_mm256_storeu_si256((void *)c, _mm512_castsi512_si256(codes));
+			_mm256_storeu_si256((void *)below, _mm512_extracti64x4_epi64(codes, 1));
+			c = below + c_ld;
+			sums += 2 * SUMS_LD;
+			row += 2;
+		}
+		for (int64_t i = 0; i < lines; i++, soon += 64)
+			_mm_prefetch(soon, _MM_HINT_T1);
+		for (int r = 0; r < rows; r++)
+			_mm512_storeu_si512(to + r * STEP, _mm512_loadu_si512(from + r * from_ld));
+		if (rows) {
+			from += STEP;
+			to += PAIR;
+		}
+	}
+}
+
+INLINE void run_any(const int signs, const bool half, const int kind, const int pairs,
+		    const struct block *k, const struct finish *f, const struct bounds *bounds,
+		    const struct beside *s)
+{
+	/* A half block is of the last band: nothing is left to be packed. */
+	if (s->rows == 4 && !half)
+		run(signs, half, kind, pairs, 4, k, f, bounds, s);
+	else if (s->rows == 1 && !half)
+		run(signs, half, kind, pairs, 1, k, f, bounds, s);
+	else
+		run(signs, half, kind, pairs, 0, k, f, bounds, s);
+}
+
+/* A block; f, which is the one held, is finished beside it. */
+INLINE void multiply(const int signs, const bool half, const int kind, const struct block *block,
+		     struct held *h, struct finish *f, const struct bounds *bounds,
+		     const struct beside *beside)
+{
+	/* Pairs of rows that can be finished beside: with columns that fill the block */
+	const int64_t count = f->mask == ~0u && f->kind == kind ? f->rows / 2 : 0;
+	struct beside s = *beside;
+	struct block k = *block, part;
+	int64_t pairs;
+
+	first_step(signs, half, &k, h);
+	if (f->rows > 0)
+		take_zeros(f);
+	for (int64_t r = 0; r < s.rows; r++)
+		_mm512_storeu_si512(s.to + r * STEP, _mm512_loadu_si512(s.from + r * s.from_ld));
+	s.from += STEP;
+	s.to += PAIR;
+	k.a += k.a_step;
+	k.b += PAIR;
+	k.steps--;
+	/* With 16 steps, 15 here, the last pair is left. */
+	pairs = k.steps >= count - 1 ? 1 : k.steps >= count / 2 - 1 ? 2 : 4;
+	if (count == 0 || k.steps == 0)
+		pairs = 0;
+	if (pairs > 0) {
+		part = k;
+		part.steps = min_i64(k.steps, count / pairs);
+		if (pairs == 1)
+			run_any(signs, half, kind, 1, &part, f, bounds, &s);
+		else if (pairs == 2)
+			run_any(signs, half, kind, 2, &part, f, bounds, &s);
+		else
+			run_any(signs, half, kind, 4, &part, f, bounds, &s);
+		k.a += part.steps * k.a_step;
+		k.b += part.steps * PAIR;
+		k.steps -= part.steps;
+		s.from += part.steps * STEP;
+		s.to += part.steps * PAIR;
+		s.soon += part.steps * s.lines * 64;
+		finish_rest(f, bounds, part.steps * pairs * 2);
+	} else {
+		finish_rest(f, bounds, 0);
+	}
+	f->rows = 0;
+	if (k.steps > 0)
+		run_any(signs, half, kind, 0, &k, f, bounds, &s);
+	BARRIER();
+}
+
+/* Functions of their own, so that each of the loops has the registers to itself */
+#define MULTIPLY(name, signs, half, kind) \
+	static void name(const struct block *k, struct held *h, struct finish *f, \
+			 const struct bounds *b, const struct beside *s) \
+	{ \
+		multiply(signs, half, kind, k, h, f, b, s); \
+	}
+
+MULTIPLY(multiply_uu, UU, false, CODES)
+MULTIPLY(multiply_uu_floats, UU, false, FLOATS)
+MULTIPLY(multiply_uu_half, UU, true, CODES)
+MULTIPLY(multiply_uu_half_floats, UU, true, FLOATS)
+MULTIPLY(multiply_us, US, false, CODES)
+MULTIPLY(multiply_us_floats, US, false, FLOATS)
+MULTIPLY(multiply_us_half, US, true, CODES)
+MULTIPLY(multiply_us_half_floats, US, true, FLOATS)
+MULTIPLY(multiply_su, SU, false, CODES)
+MULTIPLY(multiply_su_floats, SU, false, FLOATS)
+MULTIPLY(multiply_su_half, SU, true, CODES)
+MULTIPLY(multiply_su_half_floats, SU, true, FLOATS)
+MULTIPLY(multiply_ss, SS, false, CODES)
+MULTIPLY(multiply_ss_floats, SS, false, FLOATS)
+MULTIPLY(multiply_ss_half, SS, true, CODES)
+MULTIPLY(multiply_ss_half_floats, SS, true, FLOATS)
+#undef MULTIPLY
+
+typedef void (*multiplier)(const struct block *, struct held *, struct finish *,
+			   const struct bounds *, const struct beside *);
+
+static const multiplier multiply_of[4][2][2] = {
+	[UU] = {{multiply_uu, multiply_uu_half}, {multiply_uu_floats, multiply_uu_half_floats}},
+	[US] = {{multiply_us, multiply_us_half}, {multiply_us_floats, multiply_us_half_floats}},
+	[SU] = {{multiply_su, multiply_su_half}, {multiply_su_floats, multiply_su_half_floats}},
+	[SS] = {{multiply_ss, multiply_ss_half}, {multiply_ss_floats, multiply_ss_half_floats}},
+};
+
+/* ---- Regions --------------------------------------------------------------------------------- */
+
+/* Whether 32 rows of so many lines crowd the 64 sets of L1: of 12 ways some are for the rest. */
+static bool crowded(int64_t ld, int64_t lines)
+{
+	int count[64] = {0}, most = 0;
+
+	for (int64_t r = 0; r < ROWS; r++) {
+		for (int64_t i = 0; i < lines; i++) {
+			const int n = ++count[(r * (ld / 64) + i) % 64];
+
+			most = n > most ? n : most;
+		}
+	}
+	return most > 9;
+}
+
+/* Sums of the rows of a panel by tiles of ones. Nothing is held. */
+static void sum_rows(bool is_signed, const char *a, int64_t a_ld, int64_t a_step,
+		     int64_t steps, int64_t rows, int32_t *row)
+{
+	int32_t sums[2][16][16] __attribute__((aligned(64)));
+
+	_tile_zero(0);
+	_tile_zero(1);
+	_tile_loadd(6, ones, 0);
+	for (int64_t i = 0; i < steps; i++, a += a_step) {
+		_tile_loadd(4, a, a_ld);
+		_tile_loadd(5, a + 16 * a_ld, a_ld);
+		if (is_signed) {
+			_tile_dpbsud(0, 4, 6);
+			_tile_dpbsud(1, 5, 6);
+		} else {
+			_tile_dpbuud(0, 4, 6);
+			_tile_dpbuud(1, 5, 6);
+		}
+	}
+	_tile_stored(0, sums[0], 64);
+	_tile_stored(1, sums[1], 64);
+	BARRIER();
+	for (int64_t r = 0; r < rows; r++)
+		row[r] = sums[r / 16][r % 16][0];
+}
+
+struct region {
+	const struct hzi_qmul *q;
+	int64_t steps, panels, bands;	/* of k; of columns; of rows */
+	int64_t width, part;		/* panels, and steps, that are taken at once */
+	bool one_zero;			/* all columns have one zero */
+	bool pack;			/* A is still to be packed */
+	bool direct;			/* or its tiles are loaded from where it lies */
+	int kind;
+	int64_t size;			/* bytes of an element of C */
+	struct bounds bounds;
+	struct held held;
+	bool held_half;
+	struct finish finish;		/* what is held or has just been stored */
+};
+
+/*
+ * Columns are taken by so many panels of B as stay in L2, of which 1.25 of 2 MiB keep their rate
+ * when they are read again and again; with k in parts, sums and two bands of A are there, too.
+ * Where B is read but a few times and the next panels have to be on their way meanwhile, a
+ * sixth. Rows are taken by bands of 32; k by parts whose panel of A stays in L1, unless there is
+ * but one band, in which nothing would be used twice. Room for B at 2048^3: 1 MiB 5.98 ms, 768
+ * KiB 5.60; at 4096^3 48.9, 47.8.
+ */
+static void plan(struct region *g)
+{
+	const struct hzi_qmul *q = g->q;
+	const int64_t room = g->bands <= FEW ? 320 << 10 :
+			     g->steps <= KC ? 1 << 20 : 768 << 10;
+	int64_t most = room / (g->steps * PAIR);
+
+	g->part = g->bands == 1 ? g->steps : ceil_div(g->steps, ceil_div(g->steps, KC));
+	if (most > (q->sums ? WIDTH : OWN) && g->part < g->steps)
+		most = q->sums ? WIDTH : OWN;
+	most = most < 1 ? 1 : most > WIDTH ? WIDTH : most;
+	g->width = g->bands == 1 ? g->panels : ceil_div(g->panels, ceil_div(g->panels, most));
+	g->pack = q->src;
+	g->direct = q->src && q->m >= ROWS && q->k % STEP == 0 && q->src_ld % 64 == 0 &&
+		    (uintptr_t)q->src % 64 == 0 && !crowded(q->src_ld, g->part);
+	g->one_zero = q->raw || have_one_zero(q);
+	if (g->kind == CODES)
+		g->bounds = make_bounds(q);
+}
+
+/* What was held has been stored. */
+static void finish_held(struct region *g)
+{
+	g->held.sums = NULL;
+	if (g->finish.rows > 0)
+		take_zeros(&g->finish);
+	finish_rest(&g->finish, &g->bounds, 0);
+	g->finish.rows = 0;
+}
+
+static void flush(struct region *g)
+{
+	if (g->held.sums)
+		store(&g->held, g->held_half);
+	finish_held(g);
+}
+
+/* Packs rows of band p from row first on, and beyond m. */
+static void pack_band(const struct region *g, int64_t p, int64_t first)
+{
+	const struct hzi_qmul *q = g->q;
+	const int64_t rows = min_i64(ROWS, q->m - p * ROWS);
+	char *to = (char *)q->a + p * g->steps * PAIR;
+
+	for (int64_t r = first; r < rows; r++)
+		pack_row((const char *)q->src + (p * ROWS + r) * q->src_ld, to + r * STEP, q->k,
+			 q->src_ld, PAIR);
+	for (int64_t r = rows; r < ROWS; r++) {
+		for (int64_t i = 0; i < g->steps; i++)
+			memset(to + i * PAIR + r * STEP, 0, STEP);
+	}
+}
+
+/* Of sums that were made here, what zeros of rows take */
+static void rows_less_zeros(const struct hzi_qmul *q, bool made, int64_t first, int64_t rows)
+{
+	for (int64_t r = first; made && q->a_zero && r < first + rows; r++)
+		q->row[r] = (int32_t)((uint32_t)q->row[r] - (uint32_t)q->k * (uint32_t)q->a_zero[r]);
+}
+
+/* The sums of a band's rows, which go with zeros of B, and their product with the one zero */
+static void prepare_rows(struct region *g, bool is_signed, int64_t p, const char *a,
+			 int64_t a_ld, int64_t a_step, bool count, int32_t *off)
+{
+	const struct hzi_qmul *q = g->q;
+	const int64_t rows = min_i64(ROWS, q->m - p * ROWS);
+	int32_t *row = q->row + p * ROWS;
+
+	if (count) {
+		flush(g);
+		sum_rows(is_signed, a, a_ld, a_step, g->steps, rows, row);
+		rows_less_zeros(q, true, p * ROWS, rows);
+	}
+	if (g->one_zero)
+		times_zero(off, q->b_zero[0], row, rows);
+}
+
+/* Rows of the next band to be packed beside block j: of the steps from k0 on */
+static void pack_beside(const struct region *g, int64_t p, int64_t j, int64_t each, int64_t k0,
+			struct beside *s)
+{
+	const struct hzi_qmul *q = g->q;
+	const int64_t first = (p + 1) * ROWS + j * each;
+
+	s->from = (const char *)q->src + first * q->src_ld + k0 * STEP;
+	s->from_ld = q->src_ld;
+	s->to = (char *)q->a + ((p + 1) * g->steps + k0) * PAIR + j * each * STEP;
+	s->rows = each;
+	s->lines = 1;
+	s->soon = s->from + each * q->src_ld;
+}
+
+/* The block at a column of band p has been multiplied, and its tiles are held. */
+static void hold(struct region *g, int64_t p, int64_t column, char *own, const int32_t *off,
+		 const struct float_row *float_row, bool last)
+{
+	const struct hzi_qmul *q = g->q;
+	const int64_t rows = min_i64(ROWS, q->m - p * ROWS), columns = min_i64(COLS, q->n - column);
+	const int64_t c_ld = q->c_ld * g->size;
+	char *c = (char *)q->c + p * ROWS * c_ld + column * g->size;
+	struct finish *f = &g->finish;
+
+	g->held_half = rows <= ROWS / 2;
+	if (last && q->raw && rows == ROWS && columns == COLS) {
+		g->held = (struct held){c, c_ld};
+		return;
+	}
+	g->held = (struct held){own, SUMS_LD};
+	if (!last)
+		return;
+	f->sums = own;
+	f->row = off;
+	f->float_row = float_row;
+	f->b_zero = g->one_zero ? NULL : q->b_zero + column;
+	f->row_sum = q->row + p * ROWS;
+	f->c = c;
+	f->c_ld = c_ld;
+	f->rows = rows;
+	f->mask = (__mmask32)(~0u >> (COLS - columns));
+	f->kind = g->kind;
+	set_zeros(f, q, p * ROWS, column);
+	if (g->kind == CODES)
+		set_scale(&f->scale, q->u + column, q->shift + column);
+	else if (g->kind == FLOATS)
+		set_floats(&f->floats, q, column, f->mask);
+}
+
+/*
+ * Beside block j of a band: half of the rows of a line of C that the next but one and the one after
+ * it write, at the end of a band those of the next. Stores that wait for the last cache hold up
+ * loads: 5 % at 4096^3.
+ */
+static const char *next_c(const struct region *g, int64_t p, int64_t j0, int64_t j, int64_t width)
+{
+	const struct hzi_qmul *q = g->q;
+	const int64_t panel = j0 + j;
+	int64_t row = p * ROWS + panel % 2 * (ROWS / 2), column = (panel / 2 + 1) * 2 * COLS;
+
+	if (j + 2 >= width) {
+		row += p + 1 < g->bands ? ROWS : 0;
+		column = j0 * COLS;
+	}
+	return (const char *)q->c + (row * q->c_ld + column) * g->size;
+}
+
+static void region(int signs, struct region *g)
+{
+	const struct hzi_qmul *q = g->q;
+	const int64_t steps = g->steps, bands = g->bands;
+	char own_sums[OWN * SUMS] __attribute__((aligned(64)));
+	char *const sums = q->sums && g->part < steps ? q->sums : own_sums;
+	/* In turn: the last block of a band is finished beside the first of the next. */
+	int32_t off[2][ROWS] __attribute__((aligned(64))) = {{0}};
+	struct float_row float_row[2][ROWS];
+	int turn = 0;
+
+	for (int64_t j0 = 0; j0 < g->panels; j0 += g->width) {
+		const int64_t width = min_i64(g->width, g->panels - j0);
+		const char *const b0 = (const char *)q->b + j0 * q->b_panel;
+		const bool pack = g->pack && j0 == 0;
+		const bool beside = pack && !g->direct && q->k % STEP == 0;
+		/* Beside a block, so many rows of the next band are packed. */
+		const int64_t each = width >= 32 ? 1 : 4;
+		int64_t packed = 0;
+
+		for (int64_t p = 0; p < bands; p++) {
+			const int64_t rows = min_i64(ROWS, q->m - p * ROWS);
+			const bool half = rows <= ROWS / 2, floats = g->kind == FLOATS;
+			const multiplier multiply_block = multiply_of[signs][floats][half];
+			const bool direct = g->direct && rows == ROWS;
+			const bool next = p + 1 < bands && q->m - (p + 1) * ROWS >= ROWS;
+			const char *const a = direct ? (const char *)q->src + p * ROWS * q->src_ld :
+						       (const char *)q->a + p * steps * PAIR;
+			const int64_t a_ld = direct ? q->src_ld : 64, a_step = direct ? 64 : PAIR;
+			/* Beside a block, a share of the next band or part comes into L2. */
+			const bool near = !direct && bands > FEW;
+			const char *soon = a + ROWS * q->src_ld;
+			int64_t lines = next || near ? ceil_div(ROWS, width) : 0;
+
+			if (pack && !direct)
+				pack_band(g, p, packed);
+			packed = 0;
+			turn ^= 1;
+			if (half != g->held_half)
+				flush(g);
+			if (q->row && !q->raw)
+				prepare_rows(g, signs >= SU, p, a, a_ld, a_step, pack, off[turn]);
+			if (g->kind == FLOATS)
+				set_float_rows(float_row[turn], q, p * ROWS, rows, off[turn]);
+			if (bands <= FEW) {
+				/* Rather the next columns of B: A is small. */
+				lines = ceil_div(ROWS, bands);
+				if (bands == 1 || j0 + width >= g->panels)
+					lines = 0;
+				soon = b0 + width * (q->b_panel + p * lines * STEP * steps);
+			}
+			for (int64_t k0 = 0; k0 < steps; k0 += g->part) {
+				const bool last = k0 + g->part >= steps;
+
+				if (near)
+					soon = !last ? a + (k0 + g->part) * PAIR :
+					       p + 1 < bands ? a + steps * PAIR : q->a;
+				for (int64_t j = 0; j < width; j++) {
+					const int64_t column = (j0 + j) * COLS;
+					char *own = sums + (g->part < steps ? j : j & 1) * SUMS;
+					const struct block k = {
+						.a = a + k0 * a_step, .a_ld = a_ld,
+						.a_step = a_step,
+						.b = b0 + j * q->b_panel + k0 * PAIR,
+						.steps = min_i64(g->part, steps - k0),
+						.init = k0 ? own : q->raw ? (const char *)zeros :
+							(const char *)(q->col + column),
+						.init_ld = k0 ? SUMS_LD : 0,
+					};
+					struct beside s = {
+						.soon = soon, .lines = lines,
+						.c = next_c(g, p, j0, j, width),
+					};
+
+					if (beside && next && j * each < ROWS) {
+						pack_beside(g, p, j, each, k0, &s);
+						packed = (j + 1) * each;
+					} else if (bands == 1) {
+						/* 32 rows; 4 steps ahead take 1.15 times as long */
+						s.soon = k.b + 2 * PAIR;
+						s.lines = PAIR / 64;
+					}
+					multiply_block(&k, &g->held, &g->finish, &g->bounds, &s);
+					soon += k.steps * lines * 64;
+					hold(g, p, column, own, off[turn], float_row[turn], last);
+				}
+			}
+		}
+	}
+	flush(g);
+}
+
+#include "cpu/qgemm/skinny_amx.inc"
+
+static void qmul(const struct hzi_qmul *q)
+{
+	const bool a_signed = q->a_dtype == HZ_S8, b_signed = q->b_dtype == HZ_S8;
+	const int signs = a_signed ? b_signed ? SS : SU : b_signed ? US : UU;
+	struct region g = {
+		.q = q, .steps = ceil_div(q->k, STEP), .panels = ceil_div(q->n, COLS),
+		.bands = ceil_div(q->m, ROWS), .kind = kind_of(q), .size = c_bytes(q),
+	};
+
+	plan(&g);
+	if (q->m <= ROWS / 2) {
+		few(signs, &g);
+	} else {
+		__asm__ volatile("ldtilecfg %0" : : "m"(config));
+		region(signs, &g);
+	}
+	/* The tiles are 8 KiB that a switch of tasks need not save any more. */
+	_tile_release();
+}
+
+/* macs multiplications in registers */
+static void qpeak(int64_t macs)
+{
+	uint8_t codes[4][TILE] __attribute__((aligned(64)));
+	uint32_t random = 1;
+
+	/* The clock depends on the data. */
+	for (int i = 0; i < 4 * TILE; i++) {
+		random = random * 1664525 + 1013904223;
+		codes[i / TILE][i % TILE] = (uint8_t)(random >> 24);
+	}
+	__asm__ volatile("ldtilecfg %0" : : "m"(config));
+	BARRIER();
+	_tile_loadd(4, codes[0], 64);
+	_tile_loadd(5, codes[1], 64);
+	_tile_loadd(6, codes[2], 64);
+	_tile_loadd(7, codes[3], 64);
+	for (int64_t i = 0; i < macs; i += 4 * 16 * 16 * 64) {
+		_tile_dpbuud(0, 4, 6);
+		_tile_dpbuud(1, 4, 7);
+		_tile_dpbuud(2, 5, 6);
+		_tile_dpbuud(3, 5, 7);
+	}
+	_tile_release();
+}
+
+/* ---- Packed fields of bits by up to 16 rows of bytes ----------------------------------------- */
+
+/*
+ * A step of codes becomes four tiles of B, of each kind one; x is A, of as many rows as there are.
+ * The tiles of a step are multiplied while those of the next are made. 16 rows take 1.5 times what
+ * three rows take in registers, a few as long as 16.
+ */
+INLINE void fields_tiles(const uint8_t *codes, uint8_t *tiles)
+{
+	UNROLL
+	for (int c = 0; c < 4; c++) {
+		__m512i w[4], s[4];
+
+		UNROLL
+		for (int e = 0; e < 4; e++) {
+			w[e] = _mm512_loadu_si512(codes + c * 256 + e * 64);
+			_mm_prefetch((const char *)codes + FIELDS_AHEAD + c * 256 + e * 64,
+				     _MM_HINT_T1);
+		}
+		fields512_signs(w, s);
+		UNROLL
+		for (int e = 0; e < 4; e++) {
+			__m512i kind[4];
+
+			fields512_kinds(w[e], s[e], kind);
+			UNROLL
+			for (int i = 0; i < 4; i++)
+				_mm512_store_si512(tiles + i * 1024 + c * 256 + e * 64, kind[i]);
+		}
+	}
+}
+
+INLINE void fields_multiply(const int8_t *x, int64_t x_ld, const uint8_t *tiles)
+{
+	_tile_loadd(4, x, x_ld);
+	_tile_loadd(5, tiles, 64);
+	_tile_loadd(6, tiles + 1024, 64);
+	_tile_loadd(7, tiles + 2048, 64);
+	_tile_dpbsud(0, 4, 5);
+	_tile_loadd(5, tiles + 3072, 64);
+	_tile_dpbsud(1, 4, 6);
+	_tile_dpbsud(2, 4, 7);
+	_tile_dpbsud(3, 4, 5);
+}
+
+static void fields_many(const struct hzi_vlut_fields *a)
+{
+	uint8_t tiles[2][4096] __attribute__((aligned(64)));
+	int32_t sums[4][16][16] __attribute__((aligned(64)));
+	struct config few = config;
+	const uint8_t *codes = a->codes;
+	const int8_t *x = a->x;
+
+	for (int i = 0; i < 5; i++)
+		few.rows[i] = (uint8_t)a->count;
+	__asm__ volatile("ldtilecfg %0" : : "m"(few));
+	BARRIER();
+	_tile_zero(0);
+	_tile_zero(1);
+	_tile_zero(2);
+	_tile_zero(3);
+	fields_tiles(codes, tiles[0]);
+	for (int64_t i = 1; i < a->steps; i++, x += 64) {
+		codes += 1024;
+		BARRIER();
+		fields_multiply(x, a->x_ld, tiles[(i + 1) % 2]);
+		BARRIER();
+		fields_tiles(codes, tiles[i % 2]);
+	}
+	BARRIER();
+	fields_multiply(x, a->x_ld, tiles[(a->steps + 1) % 2]);
+	_tile_stored(0, sums[0], 64);
+	_tile_stored(1, sums[1], 64);
+	_tile_stored(2, sums[2], 64);
+	_tile_stored(3, sums[3], 64);
+	_tile_release();
+	BARRIER();
+	for (int r = 0; r < a->count; r++) {
+		__m512i acc[4];
+
+		for (int i = 0; i < 4; i++)
+			acc[i] = _mm512_load_si512(sums[i][r]);
+		fields512_rows(acc, a->sums + r * 32);
+	}
+}
+
+static void fields(const struct hzi_vlut_fields *a)
+{
+	if (a->count > 3)
+		fields_many(a);
+	else
+		fields512_few(a);
+}
+
+#include "cpu/mhc/amx.inc"
+#include "cpu/quat_gemm/amx.inc"
+
+void hzi_kern_amx(struct hz_kern *kern)
+{
+	fill_mhc_amx(kern);
+	fill_quat_amx(kern);
+	kern->fields_rows = 16;
+	/* Eight columns, mostly of two rows: beyond these codes would be decoded once more. */
+	kern->fields_most = 24;
+	kern->vlut_fields = fields;
+	kern->q_rows = ROWS;
+	kern->q_sums = WIDTH * SUMS;
+	kern->q_lazy = kern->q_floats = true;
+	kern->qpack_a_bytes = qpack_a_bytes;
+	kern->qpack_a_less = qpack_a_less;
+	kern->qpack_a = qpack_a;
+	kern->qmul = qmul;
+	kern->qpeak = qpeak;
+}

@@ -1,0 +1,186 @@
+/*
+ * transpose.c - matrices of bytes, words and floats transposed, by vectors that every machine has
+ *
+ * SPDX-License-Identifier: BSD-2-Clause
+ */
+#include <config.h>
+
+#include <stdbool.h>
+#include <stdint.h>
+#include <string.h>
+
+#include "cpu/core/sizes.h"
+
+#define INLINE static inline __attribute__((always_inline))
+#ifdef __clang__
+#define UNROLL _Pragma("clang loop unroll(full)")
+#else
+#define UNROLL _Pragma("GCC unroll 16")
+#endif
+
+typedef uint8_t v8 __attribute__((vector_size(16)));
+typedef uint16_t v16 __attribute__((vector_size(16)));
+typedef uint32_t v32 __attribute__((vector_size(16)));
+typedef v8 v8_any __attribute__((aligned(1), may_alias));
+
+#if defined(__clang__) || __GNUC__ >= 12
+#define SHUFFLE(type, a, b, ...) __builtin_shufflevector(a, b, __VA_ARGS__)
+#else
+#define SHUFFLE(type, a, b, ...) __builtin_shuffle(a, b, (type){__VA_ARGS__})
+#endif
+
+/* The elements of the lower halves of a and b in turn, or of the upper ones */
+INLINE v8 zip(v8 a, v8 b, const int size, const bool high)
+{
+	if (size == 1 && !high)
+		return SHUFFLE(v8, a, b, 0, 16, 1, 17, 2, 18, 3, 19, 4, 20, 5, 21, 6, 22, 7, 23);
+	if (size == 1)
+		return SHUFFLE(v8, a, b, 8, 24, 9, 25, 10, 26, 11, 27, 12, 28, 13, 29, 14, 30, 15,
+			       31);
+	if (size == 2 && !high)
+		return (v8)SHUFFLE(v16, (v16)a, (v16)b, 0, 8, 1, 9, 2, 10, 3, 11);
+	if (size == 2)
+		return (v8)SHUFFLE(v16, (v16)a, (v16)b, 4, 12, 5, 13, 6, 14, 7, 15);
+	if (!high)
+		return (v8)SHUFFLE(v32, (v32)a, (v32)b, 0, 4, 1, 5);
+	return (v8)SHUFFLE(v32, (v32)a, (v32)b, 2, 6, 3, 7);
+}
+
+/* A square of vectors: rounds of zipping vector i with the one half of them on */
+INLINE void square(char *to, int64_t to_ld, const char *from, int64_t from_ld, const int size)
+{
+	const int n = 16 / size;
+	v8 v[16], w[16];
+
+	UNROLL
+	for (int i = 0; i < n; i++)
+		v[i] = *(const v8_any *)(from + i * from_ld);
+	UNROLL
+	for (int bit = 1; bit < n; bit *= 2) {
+		UNROLL
+		for (int i = 0; i < n / 2; i++) {
+			w[2 * i] = zip(v[i], v[i + n / 2], size, false);
+			w[2 * i + 1] = zip(v[i], v[i + n / 2], size, true);
+		}
+		UNROLL
+		for (int i = 0; i < n; i++)
+			v[i] = w[i];
+	}
+	UNROLL
+	for (int i = 0; i < n; i++)
+		*(v8_any *)(to + i * to_ld) = v[i];
+}
+
+/*
+ * Rows of 2^k elements back to back, or made so, eight vectors at a time: to zip the lower half of
+ * them with the upper one turns the bits of elements' numbers left by one.
+ */
+INLINE void zip_all(v8 *v, const int rounds, const int size)
+{
+	v8 w[8];
+
+	UNROLL
+	for (int r = 0; r < rounds; r++) {
+		UNROLL
+		for (int i = 0; i < 4; i++) {
+			w[2 * i] = zip(v[i], v[i + 4], size, false);
+			w[2 * i + 1] = zip(v[i], v[i + 4], size, true);
+		}
+		UNROLL
+		for (int i = 0; i < 8; i++)
+			v[i] = w[i];
+	}
+}
+
+/* As turn(), of whole parts of rows; returns how many rows these were */
+INLINE int64_t part(char *to, int64_t to_ld, const char *from, int64_t rows, const int bits,
+		    const int size)
+{
+	const int n = 1 << bits, each = 128 / size / n, all = size == 1 ? 7 : size == 2 ? 6 : 5;
+	int64_t i = 0;
+
+	for (; i + each <= rows; i += each) {
+		v8 v[8];
+
+		UNROLL
+		for (int e = 0; e < 8; e++)
+			v[e] = *(const v8_any *)(from + i * n * size + e * 16);
+		zip_all(v, all - bits, size);
+		UNROLL
+		for (int e = 0; e < 8; e++)
+			*(v8_any *)(to + e / (8 / n) * to_ld + i * size + e % (8 / n) * 16) = v[e];
+	}
+	return i;
+}
+
+/* The other way round, of columns */
+INLINE int64_t join(char *to, const char *from, int64_t from_ld, int64_t cols, const int bits,
+		    const int size)
+{
+	const int n = 1 << bits, each = 128 / size / n;
+	int64_t i = 0;
+
+	for (; i + each <= cols; i += each) {
+		v8 v[8];
+
+		UNROLL
+		for (int e = 0; e < 8; e++)
+			v[e] = *(const v8_any *)(from + e / (8 / n) * from_ld + i * size +
+						 e % (8 / n) * 16);
+		zip_all(v, bits, size);
+		UNROLL
+		for (int e = 0; e < 8; e++)
+			*(v8_any *)(to + i * n * size + e * 16) = v[e];
+	}
+	return i;
+}
+
+/* Leading dimensions in bytes; a line of 64 bytes of from at a time is used up. */
+INLINE void turn(char *to, int64_t to_ld, const char *from, int64_t from_ld, int64_t rows,
+		 int64_t cols, const int size)
+{
+	const int n = 16 / size;
+	int64_t whole_rows, whole_cols, done;
+
+	if (from_ld == cols * size && (cols == 2 || cols == 4 || cols == 8)) {
+		done = cols == 2 ? part(to, to_ld, from, rows, 1, size) :
+		       cols == 4 ? part(to, to_ld, from, rows, 2, size) :
+				   part(to, to_ld, from, rows, 3, size);
+		to += done * size;
+		from += done * from_ld;
+		rows -= done;
+	} else if (to_ld == rows * size && (rows == 2 || rows == 4 || rows == 8)) {
+		done = rows == 2 ? join(to, from, from_ld, cols, 1, size) :
+		       rows == 4 ? join(to, from, from_ld, cols, 2, size) :
+				   join(to, from, from_ld, cols, 3, size);
+		to += done * to_ld;
+		from += done * size;
+		cols -= done;
+	}
+	whole_rows = rows / n * n;
+	whole_cols = cols / n * n;
+	for (int64_t j0 = 0; j0 < whole_cols; j0 += 4 * n) {
+		const int64_t end = j0 + 4 * n < whole_cols ? j0 + 4 * n : whole_cols;
+
+		for (int64_t i = 0; i < whole_rows; i += n) {
+			for (int64_t j = j0; j < end; j += n)
+				square(to + j * to_ld + i * size, to_ld,
+				       from + i * from_ld + j * size, from_ld, size);
+		}
+	}
+	for (int64_t j = 0; j < cols; j++) {
+		for (int64_t i = j < whole_cols ? whole_rows : 0; i < rows; i++)
+			memcpy(to + j * to_ld + i * size, from + i * from_ld + j * size, size);
+	}
+}
+
+void hzi_turn(void *to, int64_t to_ld, const void *from, int64_t from_ld, int64_t rows,
+	      int64_t cols, int64_t size)
+{
+	if (size == 4)
+		turn(to, to_ld * 4, from, from_ld * 4, rows, cols, 4);
+	else if (size == 2)
+		turn(to, to_ld * 2, from, from_ld * 2, rows, cols, 2);
+	else
+		turn(to, to_ld, from, from_ld, rows, cols, 1);
+}

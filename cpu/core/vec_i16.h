@@ -1,0 +1,658 @@
+/*
+ * vec_i16.h - the vector vocabulary: masks, and lanes of 16 and of 8 bits
+ *
+ * SPDX-License-Identifier: BSD-2-Clause
+ *
+ * Behind vec.h. Every word gives the same bits at every level.
+ */
+#ifndef HZI_VEC_LANES_H
+#define HZI_VEC_LANES_H
+
+#include "cpu/core/vec.h"
+
+#if HZ_VEC == HZ_VEC_C
+#if defined(__clang__) || __GNUC__ >= 12
+#define SHUFFLE_LANES(type, a, b, ...) __builtin_shufflevector((type)(a), (type)(b), __VA_ARGS__)
+#else
+#define SHUFFLE_LANES(type, a, b, ...) __builtin_shuffle((type)(a), (type)(b), (type){__VA_ARGS__})
+#endif
+#endif
+
+/*
+ * As many lanes as a vector has room for: 2 LANES of vs, 4 LANES of vc. Masks of lanes, which & | ~
+ * work on, are bits where the level has such registers and else vectors of -1 and 0.
+ */
+typedef int16_t vs __attribute__((vector_size(4 * LANES)));
+typedef int8_t vc __attribute__((vector_size(4 * LANES)));
+typedef vs vs_any __attribute__((aligned(1), may_alias));
+typedef vc vc_any __attribute__((aligned(1), may_alias));
+
+#if HZ_VEC == HZ_VEC_AVX512
+typedef __mmask16 vm;
+typedef __mmask32 vms;
+typedef __mmask64 vmc;
+#else
+typedef vi vm;
+typedef vs vms;
+typedef vc vmc;
+#endif
+
+INLINE vs set_s(int a)
+{
+	return (int16_t)a - (vs){0};
+}
+
+INLINE vc set_c(int a)
+{
+	return (int8_t)a - (vc){0};
+}
+
+INLINE vm less_f(vf a, vf b)
+{
+#if HZ_VEC == HZ_VEC_AVX512
+	return _mm512_cmp_ps_mask((__m512)a, (__m512)b, _CMP_LT_OQ);
+#else
+	return a < b;
+#endif
+}
+
+/* Where a number is a or more: a NaN is not. */
+INLINE vm within_f(vf a, vf limit)
+{
+#if HZ_VEC == HZ_VEC_AVX512
+	return _mm512_cmp_ps_mask((__m512)a, (__m512)limit, _CMP_LE_OQ);
+#else
+	return a <= limit;
+#endif
+}
+
+INLINE vm equal_f(vf a, vf b)
+{
+#if HZ_VEC == HZ_VEC_AVX512
+	return _mm512_cmp_ps_mask((__m512)a, (__m512)b, _CMP_EQ_OQ);
+#else
+	return a == b;
+#endif
+}
+
+INLINE vm odd_i(vi a)
+{
+#if HZ_VEC == HZ_VEC_AVX512
+	return _mm512_test_epi32_mask((__m512i)a, _mm512_set1_epi32(1));
+#else
+	return -(a & 1);
+#endif
+}
+
+INLINE vm negative_i(vi a)
+{
+#if HZ_VEC == HZ_VEC_AVX512
+	return _mm512_movepi32_mask((__m512i)a);
+#else
+	return a >> 31;
+#endif
+}
+
+/* v where the mask is set, else 0 */
+INLINE vf keep_f(vm mask, vf v)
+{
+#if HZ_VEC == HZ_VEC_AVX512
+	return (vf)_mm512_maskz_mov_ps(mask, (__m512)v);
+#else
+	return (vf)(mask & (vi)v);
+#endif
+}
+
+INLINE vi keep_i(vm mask, vi v)
+{
+	return (vi)keep_f(mask, (vf)v);
+}
+
+/* a where the mask is set, else b */
+INLINE vf blend_f(vm mask, vf a, vf b)
+{
+#if HZ_VEC == HZ_VEC_AVX512
+	return (vf)_mm512_mask_mov_ps((__m512)b, mask, (__m512)a);
+#elif HZ_VEC == HZ_VEC_AVX2
+	return (vf)_mm256_blendv_ps((__m256)b, (__m256)a, (__m256)mask);
+#else
+	return select_mask(mask, a, b);
+#endif
+}
+
+INLINE vi blend_i(vm mask, vi a, vi b)
+{
+	return (vi)blend_f(mask, (vf)a, (vf)b);
+}
+
+INLINE vms equal_s(vs a, vs b)
+{
+#if HZ_VEC == HZ_VEC_AVX512
+	return _mm512_cmpeq_epi16_mask((__m512i)a, (__m512i)b);
+#else
+	return a == b;
+#endif
+}
+
+INLINE vmc equal_c(vc a, vc b)
+{
+#if HZ_VEC == HZ_VEC_AVX512
+	return _mm512_cmpeq_epi8_mask((__m512i)a, (__m512i)b);
+#else
+	return a == b;
+#endif
+}
+
+INLINE vms less_s(vs a, vs b)
+{
+#if HZ_VEC == HZ_VEC_AVX512
+	return _mm512_cmplt_epi16_mask((__m512i)a, (__m512i)b);
+#else
+	return a < b;
+#endif
+}
+
+INLINE vmc less_c(vc a, vc b)
+{
+#if HZ_VEC == HZ_VEC_AVX512
+	return _mm512_cmplt_epi8_mask((__m512i)a, (__m512i)b);
+#else
+	return a < b;
+#endif
+}
+
+/* Where any of these bits is set */
+INLINE vms bits_s(vs a, vs bits)
+{
+#if HZ_VEC == HZ_VEC_AVX512
+	return _mm512_test_epi16_mask((__m512i)a, (__m512i)bits);
+#else
+	return (a & bits) != 0;
+#endif
+}
+
+INLINE vmc bits_c(vc a, vc bits)
+{
+#if HZ_VEC == HZ_VEC_AVX512
+	return _mm512_test_epi8_mask((__m512i)a, (__m512i)bits);
+#else
+	return (a & bits) != 0;
+#endif
+}
+
+INLINE vs keep_s(vms mask, vs v)
+{
+#if HZ_VEC == HZ_VEC_AVX512
+	return (vs)_mm512_maskz_mov_epi16(mask, (__m512i)v);
+#else
+	return mask & v;
+#endif
+}
+
+INLINE vc keep_c(vmc mask, vc v)
+{
+#if HZ_VEC == HZ_VEC_AVX512
+	return (vc)_mm512_maskz_mov_epi8(mask, (__m512i)v);
+#else
+	return mask & v;
+#endif
+}
+
+INLINE vs blend_s(vms mask, vs a, vs b)
+{
+#if HZ_VEC == HZ_VEC_AVX512
+	return (vs)_mm512_mask_mov_epi16((__m512i)b, mask, (__m512i)a);
+#else
+	return (mask & a) | (~mask & b);
+#endif
+}
+
+INLINE vc blend_c(vmc mask, vc a, vc b)
+{
+#if HZ_VEC == HZ_VEC_AVX512
+	return (vc)_mm512_mask_mov_epi8((__m512i)b, mask, (__m512i)a);
+#else
+	return (mask & a) | (~mask & b);
+#endif
+}
+
+INLINE vs max_s(vs a, vs b)
+{
+#if HZ_VEC == HZ_VEC_AVX512
+	return (vs)_mm512_max_epi16((__m512i)a, (__m512i)b);
+#elif HZ_VEC == HZ_VEC_AVX2
+	return (vs)_mm256_max_epi16((__m256i)a, (__m256i)b);
+#elif HZ_VEC == HZ_VEC_NEON
+	return (vs)vmaxq_s16((int16x8_t)a, (int16x8_t)b);
+#else
+	return blend_s(a > b, a, b);
+#endif
+}
+
+INLINE vs min_s(vs a, vs b)
+{
+#if HZ_VEC == HZ_VEC_AVX512
+	return (vs)_mm512_min_epi16((__m512i)a, (__m512i)b);
+#elif HZ_VEC == HZ_VEC_AVX2
+	return (vs)_mm256_min_epi16((__m256i)a, (__m256i)b);
+#elif HZ_VEC == HZ_VEC_NEON
+	return (vs)vminq_s16((int16x8_t)a, (int16x8_t)b);
+#else
+	return blend_s(a < b, a, b);
+#endif
+}
+
+INLINE vc max_c(vc a, vc b)
+{
+#if HZ_VEC == HZ_VEC_AVX512
+	return (vc)_mm512_max_epi8((__m512i)a, (__m512i)b);
+#elif HZ_VEC == HZ_VEC_AVX2
+	return (vc)_mm256_max_epi8((__m256i)a, (__m256i)b);
+#elif HZ_VEC == HZ_VEC_NEON
+	return (vc)vmaxq_s8((int8x16_t)a, (int8x16_t)b);
+#else
+	return blend_c(a > b, a, b);
+#endif
+}
+
+INLINE vc min_c(vc a, vc b)
+{
+#if HZ_VEC == HZ_VEC_AVX512
+	return (vc)_mm512_min_epi8((__m512i)a, (__m512i)b);
+#elif HZ_VEC == HZ_VEC_AVX2
+	return (vc)_mm256_min_epi8((__m256i)a, (__m256i)b);
+#elif HZ_VEC == HZ_VEC_NEON
+	return (vc)vminq_s8((int8x16_t)a, (int8x16_t)b);
+#else
+	return blend_c(a < b, a, b);
+#endif
+}
+
+INLINE vs abs_s(vs a)
+{
+#if HZ_VEC == HZ_VEC_AVX512
+	return (vs)_mm512_abs_epi16((__m512i)a);
+#elif HZ_VEC == HZ_VEC_AVX2
+	return (vs)_mm256_abs_epi16((__m256i)a);
+#else
+	return max_s(a, -a);
+#endif
+}
+
+INLINE vc abs_c(vc a)
+{
+#if HZ_VEC == HZ_VEC_AVX512
+	return (vc)_mm512_abs_epi8((__m512i)a);
+#elif HZ_VEC == HZ_VEC_AVX2
+	return (vc)_mm256_abs_epi8((__m256i)a);
+#else
+	return max_c(a, -a);
+#endif
+}
+
+/* Shifts of all lanes by n < 16, the second with the sign */
+INLINE vs shift_left_s(vs a, int n)
+{
+#if HZ_VEC == HZ_VEC_AVX512
+	return (vs)_mm512_sllv_epi16((__m512i)a, _mm512_set1_epi16((int16_t)n));
+#elif HZ_VEC == HZ_VEC_AVX2
+	return (vs)_mm256_sll_epi16((__m256i)a, _mm_cvtsi32_si128(n));
+#else
+	return a << n;
+#endif
+}
+
+INLINE vs shift_right_s(vs a, int n)
+{
+#if HZ_VEC == HZ_VEC_AVX512
+	return (vs)_mm512_srav_epi16((__m512i)a, _mm512_set1_epi16((int16_t)n));
+#elif HZ_VEC == HZ_VEC_AVX2
+	return (vs)_mm256_sra_epi16((__m256i)a, _mm_cvtsi32_si128(n));
+#else
+	return a >> n;
+#endif
+}
+
+/* Products modulo 2^16 */
+INLINE vs mul_low_s(vs a, vs b)
+{
+	return (vs)((vwords)a * (vwords)b);
+}
+
+/* The upper halves of products of unsigned numbers */
+INLINE vs mul_high_s(vs a, vs b)
+{
+#if HZ_VEC == HZ_VEC_AVX512
+	return (vs)_mm512_mulhi_epu16((__m512i)a, (__m512i)b);
+#elif HZ_VEC == HZ_VEC_AVX2
+	return (vs)_mm256_mulhi_epu16((__m256i)a, (__m256i)b);
+#elif HZ_VEC == HZ_VEC_NEON
+	const uint16x8_t u = (uint16x8_t)a, v = (uint16x8_t)b;
+
+	return (vs)vuzp2q_u16((uint16x8_t)vmull_u16(vget_low_u16(u), vget_low_u16(v)),
+			      (uint16x8_t)vmull_high_u16(u, v));
+#else
+	vs r;
+
+	for (int i = 0; i < 2 * LANES; i++)
+		r[i] = (int16_t)((uint32_t)(uint16_t)a[i] * (uint16_t)b[i] >> 16);
+	return r;
+#endif
+}
+
+/* Whether any lane of a mask is set */
+INLINE int any_m(vm mask)
+{
+#if HZ_VEC == HZ_VEC_AVX512
+	return mask != 0;
+#else
+	return any_gt(set_i(0), mask);
+#endif
+}
+
+/*
+ * Lanes of two vectors, saturated to 16 bits, in the order of the level: in_order_s() makes those
+ * of v[0] the first ones. part_s() gets v[h] back.
+ */
+INLINE vs pack_s(const vi *v)
+{
+#if HZ_VEC == HZ_VEC_AVX512
+	return (vs)_mm512_packs_epi32((__m512i)v[0], (__m512i)v[1]);
+#elif HZ_VEC == HZ_VEC_AVX2
+	return (vs)_mm256_packs_epi32((__m256i)v[0], (__m256i)v[1]);
+#elif HZ_VEC == HZ_VEC_NEON
+	return (vs)vcombine_s16(vqmovn_s32((int32x4_t)v[0]), vqmovn_s32((int32x4_t)v[1]));
+#else
+	vs r = {0};
+
+	for (int h = 0; h < 2; h++) {
+		const vi low = max_i(v[h], set_i(-32768));
+		const vi t = select_gt(low, set_i(32767), set_i(32767), low);
+
+		for (int i = 0; i < LANES; i++)
+			r[h * LANES + i] = (int16_t)t[i];
+	}
+	return r;
+#endif
+}
+
+INLINE vs in_order_s(vs v)
+{
+#if HZ_VEC == HZ_VEC_AVX512
+	return (vs)_mm512_permutexvar_epi64(_mm512_setr_epi64(0, 2, 4, 6, 1, 3, 5, 7), (__m512i)v);
+#elif HZ_VEC == HZ_VEC_AVX2
+	return (vs)_mm256_permute4x64_epi64((__m256i)v, 0xd8);
+#else
+	return v;
+#endif
+}
+
+/* Likewise of four vectors to 8 bits */
+INLINE vc pack_c(const vi *v)
+{
+	const vs a = pack_s(v), b = pack_s(v + 2);
+
+#if HZ_VEC == HZ_VEC_AVX512
+	return (vc)_mm512_packs_epi16((__m512i)a, (__m512i)b);
+#elif HZ_VEC == HZ_VEC_AVX2
+	return (vc)_mm256_packs_epi16((__m256i)a, (__m256i)b);
+#elif HZ_VEC == HZ_VEC_NEON
+	return (vc)vcombine_s8(vqmovn_s16((int16x8_t)a), vqmovn_s16((int16x8_t)b));
+#else
+	const vs half[2] = {a, b};
+	vc r;
+
+	for (int h = 0; h < 2; h++) {
+		const vs low = max_s(half[h], set_s(-128)), t = min_s(low, set_s(127));
+
+		for (int i = 0; i < 2 * LANES; i++)
+			r[h * 2 * LANES + i] = (int8_t)t[i];
+	}
+	return r;
+#endif
+}
+
+/*
+ * Elements of 8, 16 and 32 bits of a and b in turn, those of the lower halves, or upper, of each
+ * part of 128 bits
+ */
+INLINE vc unpack8_low(vc a, vc b)
+{
+#if HZ_VEC == HZ_VEC_AVX512
+	return (vc)_mm512_unpacklo_epi8((__m512i)a, (__m512i)b);
+#elif HZ_VEC == HZ_VEC_AVX2
+	return (vc)_mm256_unpacklo_epi8((__m256i)a, (__m256i)b);
+#elif HZ_VEC == HZ_VEC_NEON
+	return (vc)vzip1q_s8((int8x16_t)a, (int8x16_t)b);
+#else
+	return (vc)SHUFFLE_LANES(vc, a, b, 0, 16, 1, 17, 2, 18, 3, 19, 4, 20, 5, 21, 6, 22, 7, 23);
+#endif
+}
+
+INLINE vc unpack8_high(vc a, vc b)
+{
+#if HZ_VEC == HZ_VEC_AVX512
+	return (vc)_mm512_unpackhi_epi8((__m512i)a, (__m512i)b);
+#elif HZ_VEC == HZ_VEC_AVX2
+	return (vc)_mm256_unpackhi_epi8((__m256i)a, (__m256i)b);
+#elif HZ_VEC == HZ_VEC_NEON
+	return (vc)vzip2q_s8((int8x16_t)a, (int8x16_t)b);
+#else
+	return (vc)SHUFFLE_LANES(vc, a, b, 8, 24, 9, 25, 10, 26, 11, 27, 12, 28, 13, 29, 14, 30, 15,
+				 31);
+#endif
+}
+
+INLINE vc unpack16_low(vc a, vc b)
+{
+#if HZ_VEC == HZ_VEC_AVX512
+	return (vc)_mm512_unpacklo_epi16((__m512i)a, (__m512i)b);
+#elif HZ_VEC == HZ_VEC_AVX2
+	return (vc)_mm256_unpacklo_epi16((__m256i)a, (__m256i)b);
+#elif HZ_VEC == HZ_VEC_NEON
+	return (vc)vzip1q_s16((int16x8_t)a, (int16x8_t)b);
+#else
+	return (vc)SHUFFLE_LANES(vs, a, b, 0, 8, 1, 9, 2, 10, 3, 11);
+#endif
+}
+
+INLINE vc unpack16_high(vc a, vc b)
+{
+#if HZ_VEC == HZ_VEC_AVX512
+	return (vc)_mm512_unpackhi_epi16((__m512i)a, (__m512i)b);
+#elif HZ_VEC == HZ_VEC_AVX2
+	return (vc)_mm256_unpackhi_epi16((__m256i)a, (__m256i)b);
+#elif HZ_VEC == HZ_VEC_NEON
+	return (vc)vzip2q_s16((int16x8_t)a, (int16x8_t)b);
+#else
+	return (vc)SHUFFLE_LANES(vs, a, b, 4, 12, 5, 13, 6, 14, 7, 15);
+#endif
+}
+
+INLINE vc unpack32_low(vc a, vc b)
+{
+#if HZ_VEC == HZ_VEC_AVX512
+	return (vc)_mm512_unpacklo_epi32((__m512i)a, (__m512i)b);
+#elif HZ_VEC == HZ_VEC_AVX2
+	return (vc)_mm256_unpacklo_epi32((__m256i)a, (__m256i)b);
+#elif HZ_VEC == HZ_VEC_NEON
+	return (vc)vzip1q_s32((int32x4_t)a, (int32x4_t)b);
+#else
+	return (vc)SHUFFLE_LANES(vi, a, b, 0, 4, 1, 5);
+#endif
+}
+
+INLINE vc unpack32_high(vc a, vc b)
+{
+#if HZ_VEC == HZ_VEC_AVX512
+	return (vc)_mm512_unpackhi_epi32((__m512i)a, (__m512i)b);
+#elif HZ_VEC == HZ_VEC_AVX2
+	return (vc)_mm256_unpackhi_epi32((__m256i)a, (__m256i)b);
+#elif HZ_VEC == HZ_VEC_NEON
+	return (vc)vzip2q_s32((int32x4_t)a, (int32x4_t)b);
+#else
+	return (vc)SHUFFLE_LANES(vi, a, b, 2, 6, 3, 7);
+#endif
+}
+
+INLINE vi part_s(vs v, int h)
+{
+	return (vi)(h ? unpack16_high((vc)v, (vc)v) : unpack16_low((vc)v, (vc)v)) >> 16;
+}
+
+INLINE vi part_c(vc v, int h)
+{
+	return part_s((vs)(h / 2 ? unpack8_high(v, v) : unpack8_low(v, v)) >> 8, h % 2);
+}
+
+/*
+ * Lanes as pack_s() or pack_c() has them, as 16 bits to p in their order; of bytes the lower ones
+ * are in v[0], the upper ones in v[1].
+ */
+INLINE void store_index_s(uint16_t *p, const vs *v)
+{
+	*(vs_any *)p = in_order_s(v[0]);
+}
+
+INLINE void store_index_c(uint16_t *p, const vc *v)
+{
+	vc t[2];
+
+	/* So that unpacking in parts of 128 bits makes a half of each */
+	for (int i = 0; i < 2; i++) {
+#if HZ_VEC == HZ_VEC_AVX512
+		const __m512i order = _mm512_setr_epi32(0, 4, 2, 6, 8, 12, 10, 14, 1, 5, 3, 7, 9,
+							13, 11, 15);
+
+		t[i] = (vc)_mm512_permutexvar_epi32(order, (__m512i)v[i]);
+#elif HZ_VEC == HZ_VEC_AVX2
+		t[i] = (vc)_mm256_permutevar8x32_epi32((__m256i)v[i],
+						       _mm256_setr_epi32(0, 4, 2, 6, 1, 5, 3, 7));
+#else
+		t[i] = v[i];
+#endif
+	}
+	*(vs_any *)p = (vs)unpack8_low(t[0], t[1]);
+	*(vs_any *)(p + 2 * LANES) = (vs)unpack8_high(t[0], t[1]);
+}
+
+/* The even bytes of a, then those of b; the odd ones */
+INLINE vc even_bytes(vc a, vc b)
+{
+#if HZ_VEC == HZ_VEC_AVX512
+	const __m512i low = _mm512_set1_epi16(255);
+	const __m512i v = _mm512_packus_epi16(_mm512_and_si512((__m512i)a, low),
+					      _mm512_and_si512((__m512i)b, low));
+
+	return (vc)in_order_s((vs)v);
+#elif HZ_VEC == HZ_VEC_AVX2
+	const __m256i low = _mm256_set1_epi16(255);
+	const __m256i v = _mm256_packus_epi16(_mm256_and_si256((__m256i)a, low),
+					      _mm256_and_si256((__m256i)b, low));
+
+	return (vc)in_order_s((vs)v);
+#elif HZ_VEC == HZ_VEC_NEON
+	return (vc)vuzp1q_s8((int8x16_t)a, (int8x16_t)b);
+#else
+	return SHUFFLE_LANES(vc, a, b, 0, 2, 4, 6, 8, 10, 12, 14, 16, 18, 20, 22, 24, 26, 28, 30);
+#endif
+}
+
+INLINE vc odd_bytes(vc a, vc b)
+{
+#if HZ_VEC == HZ_VEC_AVX512
+	return (vc)in_order_s((vs)_mm512_packus_epi16(_mm512_srli_epi16((__m512i)a, 8),
+						      _mm512_srli_epi16((__m512i)b, 8)));
+#elif HZ_VEC == HZ_VEC_AVX2
+	return (vc)in_order_s((vs)_mm256_packus_epi16(_mm256_srli_epi16((__m256i)a, 8),
+						      _mm256_srli_epi16((__m256i)b, 8)));
+#elif HZ_VEC == HZ_VEC_NEON
+	return (vc)vuzp2q_s8((int8x16_t)a, (int8x16_t)b);
+#else
+	return SHUFFLE_LANES(vc, a, b, 1, 3, 5, 7, 9, 11, 13, 15, 17, 19, 21, 23, 25, 27, 29, 31);
+#endif
+}
+
+#undef SHUFFLE_LANES
+
+/* Whether there are tables of 64 bytes: table[i & 63] */
+#if HZ_VEC == HZ_VEC_AVX512 && defined(__AVX512VBMI__)
+#define LOOKUP_64 1
+
+INLINE vc lookup_64(vc table, vc i)
+{
+	return (vc)_mm512_permutexvar_epi8((__m512i)i, (__m512i)table);
+}
+
+/* 0, 1, 2 and so on */
+INLINE vc bytes_upward(void)
+{
+	vc v;
+
+	for (int i = 0; i < 4 * LANES; i++)
+		v[i] = (int8_t)i;
+	return v;
+}
+#else
+#define LOOKUP_64 0
+#endif
+
+/* f32_to_bf16() of what is not subnormal, if an instruction does it */
+#if HZ_VEC == HZ_VEC_AVX512 && defined(__AVX512BF16__)
+#define BF16_NORMAL 1
+
+INLINE vh f32_to_bf16_normal(vf v)
+{
+	return (vh)_mm512_cvtneps_pbh((__m512)v);
+}
+#else
+#define BF16_NORMAL 0
+
+INLINE vh f32_to_bf16_normal(vf v)
+{
+	return f32_to_bf16(v);
+}
+#endif
+
+/* Whether bits of bytes can be moved */
+#if LOOKUP_64 && defined(__GFNI__) && defined(__AVX512BITALG__)
+#define BIT_MATRICES 1
+
+/* Of each byte: bit i is the parity of those of x that are in r_i. */
+INLINE vc bit_rows(vc x, uint64_t r0, uint64_t r1, uint64_t r2, uint64_t r3, uint64_t r4,
+		   uint64_t r5, uint64_t r6, uint64_t r7)
+{
+	const uint64_t m = r7 | r6 << 8 | r5 << 16 | r4 << 24 | r3 << 32 | r2 << 40 | r1 << 48 |
+			   r0 << 56;
+
+	return (vc)_mm512_gf2p8affine_epi64_epi8((__m512i)x, _mm512_set1_epi64((int64_t)m), 0);
+}
+
+/* Of each eight bytes: bit j of byte i is bit i of byte 7 - j. */
+INLINE vc bit_columns(vc x)
+{
+	return (vc)_mm512_gf2p8affine_epi64_epi8(_mm512_set1_epi64((int64_t)0x8040201008040201),
+						 (__m512i)x, 0);
+}
+
+INLINE vc count_bits(vc x)
+{
+	return (vc)_mm512_popcnt_epi8((__m512i)x);
+}
+
+/* Lanes of 32 bits: number i is number order[i] of x. */
+INLINE vc permute_32(vc x, vi order)
+{
+	return (vc)_mm512_permutexvar_epi32((__m512i)order, (__m512i)x);
+}
+
+/* Shifts of lanes of 16 bits without their sign */
+INLINE vs shift_right_u(vs a, const int n)
+{
+	return (vs)_mm512_srli_epi16((__m512i)a, n);
+}
+#else
+#define BIT_MATRICES 0
+#endif
+
+#endif

@@ -1,0 +1,279 @@
+/*
+ * hadamard.c - Walsh-Hadamard transforms on the CPU: layouts, constants and threads
+ *
+ * SPDX-License-Identifier: BSD-2-Clause
+ */
+#include <config.h>
+
+#include "cpu/hadamard/hadamard.h"
+
+/* Columns of transforms up to 2^COLUMN_BITS are made in tiles, longer ones one by one. */
+#define COLUMN_BITS 18
+
+static size_t diag_bytes(const struct hzi_hadamard_args *a, const struct hzi_diag *d)
+{
+	if (!d->kind || d->kind == HZ_F32)
+		return 0;
+	return line(a->plan.n * (d->block_step ? a->blocks : 1) * 4);
+}
+
+static size_t sign_bytes(const struct hzi_segment *seg)
+{
+	return seg->m > 1 ? line((int64_t)(seg->m + 3) / 4 * 4 * seg->m * 4) : 0;
+}
+
+size_t hzi_constants_bytes(const struct hzi_hadamard_args *a)
+{
+	size_t bytes = diag_bytes(a, &a->pre) + diag_bytes(a, &a->post);
+
+	for (int i = 0; i < a->plan.nseg; i++)
+		bytes += sign_bytes(&a->plan.seg[i]);
+	return bytes;
+}
+
+static const float *make_diag(const struct job *job, const struct hzi_diag *d, char **workspace)
+{
+	const struct hzi_hadamard_args *a = job->a;
+	const int64_t n = a->plan.n * (d->block_step ? a->blocks : 1);
+	float *out = (float *)*workspace;
+
+	if (!d->kind || d->kind == HZ_F32)
+		return d->data;
+	*workspace += diag_bytes(a, d);
+	if (d->kind == HZ_U8) {
+		const uint8_t *bits = d->data;
+
+		for (int64_t i = 0; i < n; i++)
+			out[i] = bits[i / 8] >> i % 8 & 1 ? -1.0f : 1.0f;
+	} else {
+		const struct hzi_head h = {
+			.x = d->data,
+			.y = out,
+			.rows = 1,
+			.count = n,
+			.x_dtype = d->kind,
+			.y_dtype = HZ_F32,
+		};
+
+		job->kern->head(&h);
+	}
+	return out;
+}
+
+/* The entries of a base matrix as [rows / 4][m][4] floats, transposed if asked for */
+static const float *make_sign(const struct hzi_segment *seg, bool transpose, char **workspace)
+{
+	const struct hzi_base *base = seg->base;
+	float *out = (float *)*workspace;
+
+	if (seg->m == 1)
+		return NULL;
+	*workspace += sign_bytes(seg);
+	for (int i = 0; i < (seg->m + 3) / 4 * 4; i++) {
+		for (int j = 0; j < seg->m; j++) {
+			const int row = transpose ? j : i, col = transpose ? i : j;
+			const bool minus = i < seg->m &&
+				base->bits[row * base->words + col / 32] >> col % 32 & 1;
+
+			out[(i / 4 * seg->m + j) * 4 + i % 4] = minus ? -1.0f : 1.0f;
+		}
+	}
+	return out;
+}
+
+void hzi_begin_job(struct job *job, struct hz_context *ctx, const struct hzi_hadamard_args *a)
+{
+	char *workspace = ctx->workspace;
+
+	job->a = a;
+	job->kern = ctx->kern;
+	job->items = item_count(a->ndim, a->shape);
+	job->pre = make_diag(job, &a->pre, &workspace);
+	job->post = make_diag(job, &a->post, &workspace);
+	for (int i = 0; i < a->plan.nseg; i++)
+		job->sign[i] = make_sign(&a->plan.seg[i], a->transpose, &workspace);
+	/* No workspace: every area is empty, and offsets of 0 need an object to start from. */
+	job->scratch = workspace ? workspace : (char *)job;
+}
+
+/* Scratch of each worker that is too much to have for every one */
+#define LARGE_AREA ((size_t)8 << 20)
+/* The shortest block, 128 KiB, of which several threads make one transform */
+#define SHARED_LENGTH (32 << 10)
+
+bool hzi_is_shared(const struct areas *s, const struct hzi_plan *plan, int64_t units, int threads)
+{
+	return threads > 1 && ((units < threads && plan->n >= SHARED_LENGTH) ||
+			       areas_bytes(s) > LARGE_AREA);
+}
+
+size_t hzi_scratch_bytes(const struct areas *s, int64_t units, int threads)
+{
+	const size_t each = areas_bytes(s);
+	const size_t apart = each * (size_t)(each > LARGE_AREA ? 1 : min_i64(units, threads));
+	const size_t together = each + s->tile * (size_t)threads;
+
+	return apart > together ? apart : together;
+}
+
+struct rows hzi_rows_of(const struct job *job)
+{
+	const struct hzi_hadamard_args *a = job->a;
+
+	return (struct rows){
+		.kern = job->kern,
+		.plan = &a->plan,
+		.x = a->x,
+		.y = a->y,
+		.x_dtype = a->x_dtype,
+		.y_dtype = a->y_dtype,
+		.x_ld = a->x_block,
+		.y_ld = a->y_block,
+		.x_step = a->x_step,
+		.y_step = a->y_step,
+		.pre = job->pre,
+		.post = job->post,
+		.pre_ld = a->pre.block_step,
+		.post_ld = a->post.block_step,
+		.sign = job->sign,
+		.x_far = hzi_is_far(a),
+		.y_far = hzi_is_far(a),
+		.threads = 1,
+		.scratch = job->scratch,
+	};
+}
+
+/* ---- hadamard() ------------------------------------------------------------------------------ */
+
+/* Columns lie side by side in x and y, and their elements do not. */
+static bool is_columns(const struct hzi_hadamard_args *a)
+{
+	if (a->ndim == 0 || a->x_step == 1 || a->y_step == 1 || a->x_stride[a->ndim - 1] != 1 ||
+	    a->y_stride[a->ndim - 1] != 1)
+		return false;
+	for (int i = 0; i < a->plan.nseg; i++) {
+		if (a->plan.seg[i].length > (int64_t)1 << COLUMN_BITS)
+			return false;
+	}
+	return true;
+}
+
+/* Unit: a tile of columns of a block of an item of the outer dimensions but the last */
+static void do_column_tiles(void *work_job, int thread, int64_t begin, int64_t end)
+{
+	const struct job *job = work_job;
+	const struct hzi_hadamard_args *a = job->a;
+	const int64_t x_size = dtype_bytes(a->x_dtype);
+	const int64_t y_size = dtype_bytes(a->y_dtype);
+	struct columns c = {
+		.kern = job->kern,
+		.x_dtype = a->x_dtype,
+		.y_dtype = a->y_dtype,
+		.x_ld = a->x_step,
+		.y_ld = a->y_step,
+		.columns = a->shape[a->ndim - 1],
+		.width = job->width,
+		.post_ld = 1,
+		.last = true,
+	};
+	float *scratch = (float *)(job->scratch + (size_t)thread * job->area_bytes);
+
+	for (int64_t u = begin; u < end; u++) {
+		const int64_t tile = u % job->tiles, block = u / job->tiles % a->blocks;
+		const int64_t item = u / job->tiles / a->blocks;
+		const int64_t x = block * a->x_block +
+				  item_offset(a->ndim - 1, a->shape, a->x_stride, item);
+		const int64_t y = block * a->y_block +
+				  item_offset(a->ndim - 1, a->shape, a->y_stride, item);
+
+		for (int s = 0; s < a->plan.nseg; s++) {
+			const struct hzi_segment *seg = &a->plan.seg[s];
+
+			c.m = seg->m;
+			c.k = seg->k;
+			c.scale = seg->scale;
+			c.sign = job->sign[s];
+			for (int64_t i = 0; i < seg->count; i++) {
+				const int64_t e = seg->offset + i * seg->length;
+
+				c.x = (const char *)a->x + (x + e * a->x_step) * x_size;
+				c.y = (char *)a->y + (y + e * a->y_step) * y_size;
+				c.pre = c.post = NULL;
+				if (job->pre)
+					c.pre = job->pre + block * a->pre.block_step + e;
+				if (job->post)
+					c.post = job->post + block * a->post.block_step + e;
+				hzi_run_columns(&c, tile * job->width, scratch);
+			}
+		}
+	}
+}
+
+/* Unit: a block of an item */
+static void do_blocks(void *work_job, int thread, int64_t begin, int64_t end)
+{
+	const struct job *job = work_job;
+	const struct hzi_hadamard_args *a = job->a;
+	struct rows r = hzi_rows_of(job);
+
+	r.threads = job->share;
+	r.scratch = job->scratch + (size_t)thread * job->area_bytes;
+	while (begin < end) {
+		const int64_t item = begin / a->blocks, block = begin % a->blocks;
+		const int64_t count = min_i64(a->blocks - block, end - begin);
+
+		r.x = (const char *)a->x + item_offset(a->ndim, a->shape, a->x_stride, item) *
+		      dtype_bytes(a->x_dtype);
+		r.y = (char *)a->y + item_offset(a->ndim, a->shape, a->y_stride, item) *
+		      dtype_bytes(a->y_dtype);
+		hzi_run_rows(&r, &job->areas, block, block + count);
+		begin += count;
+	}
+}
+
+int hzi_cpu_hadamard(struct hz_context *ctx, const struct hzi_hadamard_args *a)
+{
+	const int64_t elements = item_count(a->ndim, a->shape) * a->blocks * a->plan.n;
+	const int threads = hzi_threads(ctx, elements * (dtype_bytes(a->x_dtype) +
+							 dtype_bytes(a->y_dtype)));
+	struct job job;
+	int64_t blocks;
+
+	if (threads == 1 && hzi_is_simple(ctx->kern, a)) {
+		hzi_run_simple(ctx->kern, a);
+		return HZ_OK;
+	}
+	hzi_begin_job(&job, ctx, a);
+	if (is_columns(a)) {
+		job.width = hzi_columns_width(job.kern, a, &job.area_bytes);
+		job.tiles = (a->shape[a->ndim - 1] + job.width - 1) / job.width;
+		hzi_parallel(threads, do_column_tiles, &job,
+			     job.items / a->shape[a->ndim - 1] * a->blocks * job.tiles);
+		return HZ_OK;
+	}
+	job.areas = hzi_row_areas(job.kern, &a->plan, a->x_dtype, a->y_dtype, a->x_step, a->y_step,
+			      threads);
+	job.area_bytes = areas_bytes(&job.areas);
+	blocks = job.items * a->blocks;
+	job.share = hzi_is_shared(&job.areas, &a->plan, blocks, threads) ? threads : 1;
+	hzi_parallel(job.share > 1 ? 1 : threads, do_blocks, &job, blocks);
+	return HZ_OK;
+}
+
+size_t hzi_cpu_hadamard_workspace(const struct hz_context *ctx, const struct hzi_hadamard_args *a)
+{
+	struct areas areas;
+
+	if (hzi_is_simple(ctx->kern, a))
+		return 0;
+	if (is_columns(a)) {
+		size_t bytes;
+
+		hzi_columns_width(ctx->kern, a, &bytes);
+		return hzi_constants_bytes(a) + bytes * (size_t)ctx->threads;
+	}
+	areas = hzi_row_areas(ctx->kern, &a->plan, a->x_dtype, a->y_dtype, a->x_step, a->y_step,
+			  ctx->threads);
+	return hzi_constants_bytes(a) +
+	       hzi_scratch_bytes(&areas, item_count(a->ndim, a->shape) * a->blocks, ctx->threads);
+}

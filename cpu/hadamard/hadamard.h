@@ -1,0 +1,126 @@
+/*
+ * hadamard.h - what files of Walsh-Hadamard transforms on the CPU share
+ *
+ * SPDX-License-Identifier: BSD-2-Clause
+ */
+#ifndef HZI_CPU_HADAMARD_H
+#define HZI_CPU_HADAMARD_H
+
+#include "cpu/core/cpu.h"
+#include "cpu/core/sizes.h"
+#include "lib/hadamard/hadamard.h"
+
+/* ---- hadamard_tiles.c: cache blocking -------------------------------------------------------- */
+
+/*
+ * m 2^k rows of columns elements: butterflies between rows, then the base matrix. One tile is width
+ * columns wide; scratch holds m 2^k of its rows, width + TILE_PAD apart.
+ */
+struct columns {
+	const struct hz_kern *kern;
+	const char *x;
+	char *y;
+	int32_t x_dtype, y_dtype, m, k;
+	int64_t x_ld, y_ld, columns, width;
+	const float *pre, *post;	/* of row j: pre[j], post[j], or post[j * post_ld + c] */
+	int64_t post_ld;
+	bool post_wide, last;
+	float scale;
+	const float *sign;
+};
+
+/*
+ * A run of blocks of a plan, block b at x + b * x_ld; all elements of a block are contiguous unless
+ * a step is not 1. scratch: see struct areas.
+ */
+struct rows {
+	const struct hz_kern *kern;
+	const struct hzi_plan *plan;
+	const char *x;
+	char *y;
+	int32_t x_dtype, y_dtype;
+	int64_t x_ld, y_ld, x_step, y_step;
+	const float *pre, *post;
+	int64_t pre_ld, post_ld;	/* per block */
+	const float *const *sign;	/* per segment */
+	bool x_far, y_far;		/* not in the caches */
+	int threads;			/* for each transform */
+	char *scratch;			/* of the worker that runs the blocks */
+};
+
+/*
+ * Bytes of scratch of one worker, in this order: a column tile; the f32 values of one transform
+ * between its passes, where y cannot hold them; a block gathered from x; one to be scattered to y.
+ * If threads work on one transform, as many tiles as threads come first.
+ */
+struct areas {
+	size_t tile, values, gather, scatter;
+};
+
+static inline size_t areas_bytes(const struct areas *s)
+{
+	return s->tile + s->values + s->gather + s->scatter;
+}
+
+/* What one worker needs for rows of a plan */
+struct areas hzi_row_areas(const struct hz_kern *kern, const struct hzi_plan *plan, int x_dtype,
+			   int y_dtype, int64_t x_step, int64_t y_step, int threads);
+
+/* Whether x and y are more than the caches next to a core hold */
+bool hzi_is_far(const struct hzi_hadamard_args *a);
+
+/* Blocks begin .. end - 1 */
+void hzi_run_rows(const struct rows *r, const struct areas *s, int64_t begin, int64_t end);
+
+/* The width of column tiles for all segments, and the scratch of one */
+int64_t hzi_columns_width(const struct hz_kern *kern, const struct hzi_hadamard_args *a,
+			  size_t *bytes);
+
+/* The tile from column c on */
+void hzi_run_columns(const struct columns *a, int64_t c, float *scratch);
+
+/*
+ * Whether it takes no scratch, no constants and no more than butterflies: rows of one transform
+ * that fits in registers, or of f32 ones back to back. Of few rows the way there counts.
+ */
+bool hzi_is_simple(const struct hz_kern *kern, const struct hzi_hadamard_args *a);
+void hzi_run_simple(const struct hz_kern *kern, const struct hzi_hadamard_args *a);
+
+/* ---- hadamard.c: what all calls share -------------------------------------------------------- */
+
+/* A call: its diagonals and base matrices as f32, its scratch */
+struct job {
+	const struct hzi_hadamard_args *a;
+	const struct hz_kern *kern;
+	const float *pre, *post;
+	const float *sign[HZI_SEGMENTS];
+	struct areas areas;
+	size_t area_bytes;	/* from one worker's areas to the next one's */
+	char *scratch;		/* of worker 0 */
+	int64_t items;		/* the product of the outer dimensions */
+	int share;		/* threads that work on one transform */
+	int64_t width, tiles;	/* of columns */
+};
+
+/* Bytes of the diagonals and base matrices, which come first in the workspace */
+size_t hzi_constants_bytes(const struct hzi_hadamard_args *a);
+
+/* Fills job but for the areas, which in the workspace come behind hzi_constants_bytes(). */
+void hzi_begin_job(struct job *job, struct hz_context *ctx, const struct hzi_hadamard_args *a);
+
+/*
+ * Whether threads share each transform instead of taking transforms each: there are fewer of them
+ * and they are long, or their scratch is large.
+ */
+bool hzi_is_shared(const struct areas *s, const struct hzi_plan *plan, int64_t units, int threads);
+
+/*
+ * Scratch for units that threads share out: every worker has its areas, or, if they share a unit,
+ * they have one set of areas and a tile each.
+ */
+size_t hzi_scratch_bytes(const struct areas *s, int64_t units, int threads);
+
+/* The blocks of a call's first row */
+struct rows hzi_rows_of(const struct job *job);
+
+#endif

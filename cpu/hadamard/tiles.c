@@ -1,0 +1,679 @@
+/*
+ * tiles.c - Walsh-Hadamard transforms on the CPU: cache blocking of columns and of rows
+ *
+ * SPDX-License-Identifier: BSD-2-Clause
+ */
+#include <config.h>
+
+#include "cpu/hadamard/hadamard.h"
+
+/*
+ * Floats of a column tile, 256 KiB: a quarter of a 1 MiB L2, so that a tile, the lines it came from
+ * and the prefetcher's guesses find room. Its rows are padded by one cache line, because rows a
+ * multiple of 4 KiB apart meet in one set of L1.
+ */
+#define TILE_FLOATS (64 << 10)
+#define TILE_PAD 16
+/* Columns of a tile at most: 2 KiB of a row, half a page, for the prefetcher and the TLB */
+#define TILE_COLUMNS 512
+/* Floats that are passed over several times before the next ones: 16 KiB, half of an L1 */
+#define L1_FLOATS 4096
+/*
+ * How far ahead 16-bit rows are fetched that go through registers alone. Longer ones are used a
+ * block of L1_FLOATS at a time, with pauses that end the processor's own guesses: the next block.
+ */
+#define STREAM_AHEAD 1024
+/*
+ * Operands of more bytes than that, a quarter of a 1 MiB L2, come from and go to memory: lines are
+ * fetched before they are used, of 16-bit y in long rows Y_AHEAD elements before. One core of an
+ * AMD EPYC (Zen 5), rows of 4096: f32 6.2 -> 5.2 ms, f16 11.1 -> 6.2.
+ */
+#define FAR_BYTES (256 << 10)
+#define Y_AHEAD 512
+/* A transform beyond 2^BIG_BITS is made of sub-blocks of 2^SUB_BITS, which stay in L2. */
+#define BIG_BITS 17
+#define SUB_BITS 15
+/*
+ * Columns of f32 beyond 2^SPLIT_BITS are read and written twice, by groups of neighbouring rows and
+ * then across the groups, since a tile of so many rows would be few lines wide. Zen 4, 4096 x 4096,
+ * blocks of 1024, 2048, 4096: 13.8, 20.7, 28.1 ms in one step; 9.2, 9.8, 11.9 in two.
+ */
+#define SPLIT_BITS 9
+
+/* ---- Tiles of columns ------------------------------------------------------------------------ */
+
+/* Whether a tile goes from x to y in one pass through registers */
+static bool one_pass(const struct hz_kern *kern, int m, int k)
+{
+	return m == 1 && k <= kern->pass_bits;
+}
+
+static int64_t tile_width(int64_t length, int64_t columns)
+{
+	const int64_t fit = TILE_FLOATS / length / 16 * 16;
+
+	return min_i64(max_i64(fit, 16), min_i64(TILE_COLUMNS, columns));
+}
+
+static size_t tile_bytes(const struct hz_kern *kern, int m, int k, int64_t columns)
+{
+	const int64_t length = (int64_t)m << k;
+
+	if (one_pass(kern, m, k))
+		return 0;
+	return line(length * (tile_width(length, columns) + TILE_PAD) * 4);
+}
+
+static void column_tile(const struct columns *a, int64_t c, float *scratch)
+{
+	const int64_t width = min_i64(a->width, a->columns - c), ld = a->width + TILE_PAD;
+	const int64_t x_size = dtype_bytes(a->x_dtype);
+	const int64_t y_size = dtype_bytes(a->y_dtype);
+	struct hzi_pass p = {
+		.width = width,
+		.groups = 1,
+		.post_wide = a->post_wide,
+		.scale = a->scale,
+		.pre_ld = 1,
+	};
+	const int passes = (a->k + a->kern->pass_bits - 1) / a->kern->pass_bits;
+	int done = 0;
+
+	for (int i = 0; i < passes || i == 0; i++) {
+		const bool from_x = i == 0;
+		const bool to_y = i + 1 >= passes && a->m == 1;
+		const int bits = passes ? (a->k - done + passes - i - 1) / (passes - i) : 0;
+		const int64_t step = (int64_t)1 << done, rows = (int64_t)a->m << a->k;
+
+		p.bits = bits;
+		p.x_dtype = from_x ? a->x_dtype : HZ_F32;
+		p.y_dtype = to_y ? a->y_dtype : HZ_F32;
+		p.x_ld = (from_x ? a->x_ld : ld) * step;
+		p.y_ld = (to_y ? a->y_ld : ld) * step;
+		p.last = to_y && a->last;
+		p.post_ld = a->post_ld * step;
+		p.y_ahead = to_y && a->y != a->x ? width : 0;
+		for (int64_t j = 0; j < rows; j += step << bits) {
+			for (int64_t l = j; l < j + step; l++) {
+				p.x = from_x ? a->x + (l * a->x_ld + c) * x_size :
+					       (const char *)(scratch + l * ld);
+				p.y = to_y ? a->y + (l * a->y_ld + c) * y_size :
+					     (char *)(scratch + l * ld);
+				p.pre = from_x && a->pre ? a->pre + l : NULL;
+				p.post = to_y && a->post ?
+					 a->post + l * a->post_ld + (a->post_wide ? c : 0) : NULL;
+				/* The next group of rows, or the first one of the next tile */
+				p.ahead = !from_x ? 0 : j + (step << bits) < rows ?
+					  a->x_ld * ((int64_t)1 << bits) : width - j * a->x_ld;
+				a->kern->pass(&p);
+			}
+		}
+		done += bits;
+	}
+	if (a->m > 1) {
+		struct hzi_base_mul b = {
+			.sign = a->sign,
+			.x_ld = ld * ((int64_t)1 << a->k),
+			.y_ld = a->y_ld * ((int64_t)1 << a->k),
+			.width = width,
+			.y_dtype = a->y_dtype,
+			.m = a->m,
+			.last = a->last,
+			.post_wide = a->post_wide,
+			.scale = a->scale,
+			.post_ld = a->post_ld * ((int64_t)1 << a->k),
+		};
+
+		for (int64_t l = 0; l < (int64_t)1 << a->k; l++) {
+			b.x = scratch + l * ld;
+			b.y = a->y + (l * a->y_ld + c) * y_size;
+			b.post = NULL;
+			if (a->post)
+				b.post = a->post + l * a->post_ld + (a->post_wide ? c : 0);
+			a->kern->base_mul(&b);
+		}
+	}
+}
+
+/* Whether columns are split, in groups of 2^(k / 2) rows */
+static bool is_split(int m, int k, int y_dtype)
+{
+	return m == 1 && k > SPLIT_BITS && y_dtype == HZ_F32;
+}
+
+/* column_tile() in two steps, the values between them in y */
+static void split_tile(const struct columns *a, int64_t c, float *scratch)
+{
+	const int64_t group = (int64_t)1 << (a->k / 2), groups = (int64_t)1 << (a->k - a->k / 2);
+	struct columns s = *a;
+
+	s.k = a->k / 2;
+	s.last = false;
+	s.post = NULL;
+	for (int64_t i = 0; i < groups; i++) {
+		s.x = a->x + i * group * a->x_ld * dtype_bytes(a->x_dtype);
+		s.y = a->y + i * group * a->y_ld * 4;
+		s.pre = a->pre ? a->pre + i * group : NULL;
+		column_tile(&s, c, scratch);
+	}
+	s = *a;
+	s.k = a->k - a->k / 2;
+	s.x_dtype = HZ_F32;
+	s.x_ld = a->y_ld * group;
+	s.y_ld = a->y_ld * group;
+	s.pre = NULL;
+	s.post_ld = a->post_ld * group;
+	for (int64_t i = 0; i < group; i++) {
+		s.x = a->y + i * a->y_ld * 4;
+		s.y = a->y + i * a->y_ld * 4;
+		s.post = a->post ? a->post + i * a->post_ld : NULL;
+		column_tile(&s, c, scratch);
+	}
+}
+
+int64_t hzi_columns_width(const struct hz_kern *kern, const struct hzi_hadamard_args *a,
+			  size_t *bytes)
+{
+	const int64_t columns = a->shape[a->ndim - 1];
+	int64_t length = 1, width;
+
+	for (int i = 0; i < a->plan.nseg; i++) {
+		const struct hzi_segment *seg = &a->plan.seg[i];
+
+		if (is_split(seg->m, seg->k, a->y_dtype))
+			length = max_i64(length, (int64_t)1 << (seg->k - seg->k / 2));
+		else if (!one_pass(kern, seg->m, seg->k))
+			length = max_i64(length, seg->length);
+	}
+	width = tile_width(length, columns);
+	*bytes = length > 1 ? line(length * (width + TILE_PAD) * 4) : 0;
+	return width;
+}
+
+void hzi_run_columns(const struct columns *a, int64_t c, float *scratch)
+{
+	(is_split(a->m, a->k, a->y_dtype) ? split_tile : column_tile)(a, c, scratch);
+}
+
+/* ---- Rows ------------------------------------------------------------------------------------ */
+
+/*
+ * Base matrices times less than a vector of columns: BATCH transforms at a time are put side by
+ * side, as columns, so that vectors are full. Long ones make up fewer, to stay in L2.
+ */
+#define BATCH 64
+#define BATCH_LONG 16
+
+static int64_t batch_columns(const struct hzi_segment *seg)
+{
+	return seg->length <= 512 ? BATCH : BATCH_LONG;
+}
+
+static bool is_batched(const struct hz_kern *kern, const struct hzi_segment *seg)
+{
+	return seg->m > 1 && seg->count == 1 && (int64_t)1 << seg->k < kern->lanes;
+}
+
+static size_t batch_bytes(const struct hzi_segment *seg)
+{
+	return line(2 * seg->length * (batch_columns(seg) + TILE_PAD) * 4);
+}
+
+/* Log2 of the sub-block of a transform of 2^k that is finished before the rest begins */
+static int sub_bits(const struct hz_kern *kern, int k, int threads)
+{
+	if (threads > 1 && k > kern->head_bits)
+		return (int)min_i64(SUB_BITS, max_i64(k - 3, kern->head_bits));
+	return k > BIG_BITS ? SUB_BITS : k;
+}
+
+struct areas hzi_row_areas(const struct hz_kern *kern, const struct hzi_plan *plan, int x_dtype,
+			   int y_dtype, int64_t x_step, int64_t y_step, int threads)
+{
+	struct areas s = {0};
+
+	for (int i = 0; i < plan->nseg; i++) {
+		const struct hzi_segment *seg = &plan->seg[i];
+		const int sub[2] = {sub_bits(kern, seg->k, 1), sub_bits(kern, seg->k, threads)};
+
+		for (int j = 0; j < 2; j++) {
+			if (sub[j] < seg->k) {
+				const size_t tile = tile_bytes(kern, 1, seg->k - sub[j],
+							       (int64_t)1 << sub[j]);
+
+				s.tile = tile > s.tile ? tile : s.tile;
+			}
+		}
+		if (seg->m > 1 || (seg->k > kern->head_bits && y_dtype != HZ_F32)) {
+			const size_t values = is_batched(kern, seg) ? batch_bytes(seg) :
+					      line(max_i64(seg->length, L1_FLOATS) * 4);
+
+			s.values = values > s.values ? values : s.values;
+		}
+	}
+	if (x_step != 1)
+		s.gather = line(plan->n * dtype_bytes(x_dtype));
+	if (y_step != 1)
+		s.scatter = line(plan->n * dtype_bytes(y_dtype));
+	return s;
+}
+
+/* One transform: x to y by way of t, f32, which may be y. */
+struct transform {
+	const struct rows *r;
+	const struct hzi_segment *seg;
+	const char *x;
+	char *y;
+	float *t;
+	const float *pre, *post;
+	const float *sign;
+	int64_t count;			/* transforms back to back, 1 unless they are short */
+	int sub;
+	int64_t width;			/* columns of a tile */
+	size_t tile_bytes;		/* from one worker's tile to the next one's */
+};
+
+/* Butterflies of 2^k elements at offset: to y with scale and post if last, else to t. */
+static void sylvester(const struct transform *a, int64_t offset, int64_t count, int k, bool last)
+{
+	const struct rows *r = a->r;
+	const struct hz_kern *kern = r->kern;
+
+	if (k <= kern->head_bits) {
+		const struct hzi_head h = {
+			.x = a->x + offset * dtype_bytes(r->x_dtype),
+			.y = last ? a->y + offset * dtype_bytes(r->y_dtype) :
+				    (char *)(a->t + offset),
+			.rows = 1,
+			.count = count,
+			.x_dtype = r->x_dtype,
+			.y_dtype = last ? r->y_dtype : HZ_F32,
+			.bits = k,
+			.last = last,
+			.scale = a->seg->scale,
+			.pre = a->pre ? a->pre + offset : NULL,
+			.post = a->post ? a->post + offset : NULL,
+			.ahead = r->x_far ? L1_FLOATS : 0,
+			.fetch_y = r->y_far && !last && a->t == (float *)a->y && a->y != a->x,
+		};
+
+		kern->head(&h);
+	} else {
+		const int left = k - kern->head_bits;
+		const int passes = (left + kern->pass_bits - 1) / kern->pass_bits;
+		/* Lines a multiple of 4 KiB apart share a set of L1, which has as few as 8 ways. */
+		const int most = left > kern->pass_bits ? 3 : kern->pass_bits;
+		const int bits = (int)min_i64(most, (left + passes - 1) / passes);
+		const int64_t step = (int64_t)1 << (k - bits);
+		struct hzi_pass p = {
+			.x_ld = step,
+			.y_ld = step,
+			.width = step,
+			.x_group = step << bits,
+			.y_group = step << bits,
+			.post_group = step << bits,
+			.x_dtype = HZ_F32,
+			.y_dtype = last ? r->y_dtype : HZ_F32,
+			.bits = bits,
+			.last = last,
+			.post_wide = true,
+			.scale = a->seg->scale,
+			.post_ld = step,
+		};
+
+		if (last && r->y_far && a->y != a->x)
+			p.y_ahead = step << bits <= L1_FLOATS ? L1_FLOATS : Y_AHEAD;
+		/* As many transforms at a time as stay in L1, or one */
+		for (int64_t i = offset, n; i < offset + count; i += n) {
+			n = min_i64(max_i64(step << bits, L1_FLOATS), offset + count - i);
+			if (k - bits <= kern->head_bits) {
+				sylvester(a, i, n, k - bits, false);
+			} else {
+				for (int64_t j = i; j < i + n; j += step)
+					sylvester(a, j, step, k - bits, false);
+			}
+			p.groups = n >> k;
+			p.x = a->t + i;
+			p.y = last ? a->y + i * dtype_bytes(r->y_dtype) :
+				     (char *)(a->t + i);
+			p.post = a->post ? a->post + i : NULL;
+			kern->pass(&p);
+		}
+	}
+}
+
+/* Unit i: sub-block i of the transform */
+static void do_sub_blocks(void *job, int thread, int64_t begin, int64_t end)
+{
+	const struct transform *a = job;
+	const struct hzi_segment *seg = a->seg;
+	const int64_t step = (int64_t)1 << a->sub;
+	const bool last = seg->m == 1 && a->sub == seg->k;
+
+	(void)thread;
+	sylvester(a, begin * step, (end - begin) * step, a->sub, last);
+}
+
+/* Unit i: a tile of columns of the matrix whose rows are the sub-blocks of part i / tiles */
+static void do_columns(void *job, int thread, int64_t begin, int64_t end)
+{
+	const struct transform *a = job;
+	const struct rows *r = a->r;
+	const struct hzi_segment *seg = a->seg;
+	const int64_t step = (int64_t)1 << a->sub, tiles = (step + a->width - 1) / a->width;
+	struct columns c = {
+		.kern = r->kern,
+		.x_dtype = HZ_F32,
+		.y_dtype = seg->m == 1 ? r->y_dtype : HZ_F32,
+		.m = 1,
+		.k = seg->k - a->sub,
+		.x_ld = step,
+		.y_ld = step,
+		.columns = step,
+		.width = a->width,
+		.post_ld = step,
+		.post_wide = true,
+		.last = seg->m == 1,
+		.scale = seg->scale,
+	};
+
+	for (int64_t i = begin; i < end; i++) {
+		const int64_t offset = i / tiles << seg->k;
+
+		c.x = (const char *)(a->t + offset);
+		c.y = seg->m == 1 ? a->y : (char *)(a->t + offset);
+		c.post = seg->m == 1 ? a->post : NULL;
+		column_tile(&c, i % tiles * a->width,
+			    (float *)(r->scratch + (size_t)thread * a->tile_bytes));
+	}
+}
+
+/* Unit i: columns 16 i and on of the product with the base matrix */
+static void do_base(void *job, int thread, int64_t begin, int64_t end)
+{
+	const struct transform *a = job;
+	const struct rows *r = a->r;
+	const int64_t step = (int64_t)1 << a->seg->k, c = begin * 16;
+	const struct hzi_base_mul b = {
+		.x = a->t + c,
+		.y = a->y + c * dtype_bytes(r->y_dtype),
+		.sign = a->sign,
+		.x_ld = step,
+		.y_ld = step,
+		.width = min_i64(end * 16, step) - c,
+		.y_dtype = r->y_dtype,
+		.m = a->seg->m,
+		.last = true,
+		.post_wide = true,
+		.scale = a->seg->scale,
+		.post = a->post ? a->post + c : NULL,
+		.post_ld = step,
+	};
+
+	(void)thread;
+	r->kern->base_mul(&b);
+}
+
+static void one_transform(struct transform *a)
+{
+	const struct rows *r = a->r;
+	const struct hzi_segment *seg = a->seg;
+	const int64_t step = (int64_t)1 << seg->k;
+
+	a->sub = sub_bits(r->kern, seg->k, r->threads);
+	hzi_parallel(r->threads, do_sub_blocks, a, a->count * seg->length >> a->sub);
+	if (a->sub < seg->k) {
+		const int64_t rows = (int64_t)1 << (seg->k - a->sub);
+		const int64_t columns = (int64_t)1 << a->sub;
+
+		a->width = tile_width(rows, columns);
+		hzi_parallel(r->threads, do_columns, a,
+			     seg->m * ((columns + a->width - 1) / a->width));
+	}
+	if (seg->m > 1)
+		hzi_parallel(r->threads, do_base, a, (step + 15) / 16);
+}
+
+/* The transforms of a segment in n blocks, n at most batch_columns(), that of the first given. */
+static void batch(const struct transform *a, int64_t n)
+{
+	const struct rows *r = a->r;
+	const struct hzi_segment *seg = a->seg;
+	const int64_t length = seg->length, ld = batch_columns(seg) + TILE_PAD;
+	float *p = a->t, *q = a->t + length * ld;
+	struct hzi_base_mul b = {
+		.sign = a->sign,
+		.x_ld = ld << seg->k,
+		.y_ld = ld << seg->k,
+		.width = (n + TILE_PAD - 1) / TILE_PAD * TILE_PAD,
+		.y_dtype = HZ_F32,
+		.m = seg->m,
+	};
+
+	r->kern->head(&(struct hzi_head){
+		.x = a->x,
+		.y = p,
+		.x_ld = r->x_ld,
+		.y_ld = length,
+		.rows = n,
+		.count = length,
+		.x_dtype = r->x_dtype,
+		.y_dtype = HZ_F32,
+		.bits = seg->k,
+		.pre = a->pre,
+		.pre_ld = r->pre_ld,
+	});
+	r->kern->transpose(p, length, q, ld, n, length);
+	for (int64_t i = 0; i < length && n < b.width; i++)
+		memset(q + i * ld + n, 0, (size_t)(b.width - n) * 4);
+	for (int64_t i = 0; i < (int64_t)1 << seg->k; i++) {
+		b.x = q + i * ld;
+		b.y = p + i * ld;
+		r->kern->base_mul(&b);
+	}
+	r->kern->transpose(p, ld, q, length, length, n);
+	r->kern->head(&(struct hzi_head){
+		.x = q,
+		.y = a->y,
+		.x_ld = length,
+		.y_ld = r->y_ld,
+		.rows = n,
+		.count = length,
+		.x_dtype = HZ_F32,
+		.y_dtype = r->y_dtype,
+		.last = true,
+		.scale = seg->scale,
+		.post = a->post,
+		.post_ld = r->post_ld,
+	});
+}
+
+/* Blocks begin .. end - 1 of rows whose elements are contiguous in x and y */
+static void run_contiguous(const struct rows *r, const struct areas *areas, int64_t begin,
+			   int64_t end)
+{
+	const struct hzi_plan *plan = r->plan;
+	const int64_t x_size = dtype_bytes(r->x_dtype);
+	const int64_t y_size = dtype_bytes(r->y_dtype);
+	const int64_t n = plan->n;
+	/* Whether blocks lie back to back, and diagonals likewise */
+	const bool flat = plan->nseg == 1 && r->x_ld == n && r->y_ld == n &&
+			  (!r->pre || r->pre_ld == n) && (!r->post || r->post_ld == n);
+	int64_t together = end - begin;
+
+	/* Rows of more than one segment pass through L1 a few at a time. */
+	if (plan->nseg > 1)
+		together = max_i64(1, min_i64(together, L1_FLOATS / n));
+	for (int64_t b = begin; b < end; b += together) {
+		const int64_t blocks = min_i64(together, end - b);
+
+		for (int s = 0; s < plan->nseg; s++) {
+			const struct hzi_segment *seg = &plan->seg[s];
+
+			if (seg->m == 1 && seg->k <= r->kern->head_bits) {
+				struct hzi_head h = {
+					.x = r->x + (b * r->x_ld + seg->offset) * x_size,
+					.y = r->y + (b * r->y_ld + seg->offset) * y_size,
+					.x_ld = r->x_ld,
+					.y_ld = r->y_ld,
+					.rows = blocks,
+					.count = seg->count * seg->length,
+					.x_dtype = r->x_dtype,
+					.y_dtype = r->y_dtype,
+					.bits = seg->k,
+					.last = true,
+					.scale = seg->scale,
+					.pre = r->pre ? r->pre + b * r->pre_ld + seg->offset : NULL,
+					.post = r->post ? r->post + b * r->post_ld + seg->offset :
+							  NULL,
+					.pre_ld = r->pre_ld,
+					.post_ld = r->post_ld,
+					.ahead = STREAM_AHEAD,
+				};
+
+				if (flat) {
+					h.count *= blocks;
+					h.rows = 1;
+				}
+				r->kern->head(&h);
+				continue;
+			}
+			for (int64_t i = 0, step; i < blocks * seg->count; i += step) {
+				const int64_t left = flat ? blocks * seg->count - i :
+							    seg->count - i % seg->count;
+				const int64_t block = b + i / seg->count;
+				const int64_t e = seg->offset + i % seg->count * seg->length;
+				struct transform a = {
+					.r = r,
+					.seg = seg,
+					.x = r->x + (block * r->x_ld + e) * x_size,
+					.y = r->y + (block * r->y_ld + e) * y_size,
+					.pre = r->pre ? r->pre + block * r->pre_ld + e : NULL,
+					.post = r->post ? r->post + block * r->post_ld + e : NULL,
+					.sign = r->sign[s],
+					.count = 1,
+					.tile_bytes = areas->tile,
+				};
+
+				a.t = (float *)(r->scratch + (size_t)r->threads * areas->tile);
+				if (seg->m == 1 && r->y_dtype == HZ_F32)
+					a.t = (float *)a.y;
+				/* Not worth it for fewer columns than each has by itself */
+				if (is_batched(r->kern, seg) && blocks - i > (int64_t)1 << seg->k) {
+					step = min_i64(blocks - i, batch_columns(seg));
+					batch(&a, step);
+					continue;
+				}
+				if (seg->m == 1 && r->threads == 1)
+					a.count = max_i64(1, min_i64(left,
+								     L1_FLOATS / seg->length));
+				step = a.count;
+				one_transform(&a);
+			}
+		}
+	}
+}
+
+void hzi_run_rows(const struct rows *r, const struct areas *s, int64_t begin, int64_t end)
+{
+	char *gather = r->scratch + (size_t)r->threads * s->tile + s->values;
+	char *scatter = gather + s->gather;
+	struct rows c;
+
+	if (r->x_step == 1 && r->y_step == 1) {
+		run_contiguous(r, s, begin, end);
+		return;
+	}
+	c = *r;
+	for (int64_t b = begin; b < end; b++) {
+		c.x = r->x + b * r->x_ld * dtype_bytes(r->x_dtype);
+		c.y = r->y + b * r->y_ld * dtype_bytes(r->y_dtype);
+		c.pre = r->pre ? r->pre + b * r->pre_ld : NULL;
+		c.post = r->post ? r->post + b * r->post_ld : NULL;
+		if (r->x_step != 1) {
+			copy_strided(gather, 1, c.x, r->x_step, r->plan->n,
+				     dtype_bytes(r->x_dtype));
+			c.x = gather;
+		}
+		if (r->y_step != 1)
+			c.y = scatter;
+		run_contiguous(&c, s, 0, 1);
+		if (r->y_step != 1)
+			copy_strided(r->y + b * r->y_ld * dtype_bytes(r->y_dtype),
+				     r->y_step, scatter, 1, r->plan->n, dtype_bytes(r->y_dtype));
+	}
+}
+
+bool hzi_is_far(const struct hzi_hadamard_args *a)
+{
+	return item_count(a->ndim, a->shape) * a->blocks * a->plan.n *
+	       (dtype_bytes(a->x_dtype) + dtype_bytes(a->y_dtype)) > FAR_BYTES;
+}
+
+/* ---- Rows without more ado ------------------------------------------------------------------- */
+
+static bool is_float_or_none(const struct hzi_diag *d)
+{
+	return !d->kind || d->kind == HZ_F32;
+}
+
+bool hzi_is_simple(const struct hz_kern *kern, const struct hzi_hadamard_args *a)
+{
+	const struct hzi_segment *seg = &a->plan.seg[0];
+
+	if (a->ndim != 0 || a->plan.nseg != 1 || seg->m != 1 || a->x_step != 1 || a->y_step != 1 ||
+	    !is_float_or_none(&a->pre) || !is_float_or_none(&a->post))
+		return false;
+	return seg->k <= kern->head_bits ||
+	       (seg->k <= BIG_BITS && a->y_dtype == HZ_F32 && a->x_block == a->plan.n &&
+		a->y_block == a->plan.n && !a->pre.kind && !a->post.kind);
+}
+
+void hzi_run_simple(const struct hz_kern *kern, const struct hzi_hadamard_args *a)
+{
+	const int64_t n = a->plan.n;
+	struct hzi_head h = {
+		.x = a->x,
+		.y = a->y,
+		.x_ld = a->x_block,
+		.y_ld = a->y_block,
+		.rows = a->blocks,
+		.count = n,
+		.x_dtype = a->x_dtype,
+		.y_dtype = a->y_dtype,
+		.bits = a->plan.seg[0].k,
+		.last = true,
+		.scale = a->plan.seg[0].scale,
+		.pre = a->pre.data,
+		.post = a->post.data,
+		.pre_ld = a->pre.block_step,
+		.post_ld = a->post.block_step,
+		.ahead = STREAM_AHEAD,
+	};
+
+	if (h.bits > kern->head_bits) {
+		const struct rows r = {
+			.kern = kern,
+			.x_dtype = a->x_dtype,
+			.y_dtype = HZ_F32,
+			.x_far = hzi_is_far(a),
+			.y_far = hzi_is_far(a),
+		};
+		const struct transform t = {
+			.r = &r,
+			.seg = &a->plan.seg[0],
+			.x = a->x,
+			.y = a->y,
+			.t = a->y,
+		};
+
+		sylvester(&t, 0, a->blocks * n, h.bits, true);
+		return;
+	}
+	if (h.x_ld == n && h.y_ld == n && (!h.pre || h.pre_ld == n) &&
+	    (!h.post || h.post_ld == n)) {
+		h.count *= h.rows;
+		h.rows = 1;
+	}
+	kern->head(&h);
+}

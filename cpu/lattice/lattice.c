@@ -1,0 +1,781 @@
+/*
+ * lattice.c - encoding by a lattice quantizer on the CPU: runs of blocks, policies
+ *
+ * SPDX-License-Identifier: BSD-2-Clause
+ *
+ * A run of up to HZI_LATTICE_RUN blocks of a row is encoded at once by lattice_points(), as a first
+ * try; blocks that miss are gathered and tried again, with the scale that the policy says. What
+ * lanes cannot hold goes through the functions of lattice_rule.h, block after block.
+ */
+#include <config.h>
+
+#include <assert.h>
+#include <math.h>
+
+#include "cpu/lattice/lattice.h"
+
+/* count elements, step apart, side by side; what is beyond valid is 0. */
+static void gather(const void *from, int64_t step, int64_t size, int64_t valid, int64_t count,
+		   void *to)
+{
+	if (size == 4) {
+		for (int64_t i = 0; i < valid; i++)
+			((uint32_t *)to)[i] = ((const uint32_t *)from)[i * step];
+	} else {
+		for (int64_t i = 0; i < valid; i++)
+			((uint16_t *)to)[i] = ((const uint16_t *)from)[i * step];
+	}
+	memset((char *)to + valid * size, 0, (size_t)((count - valid) * size));
+}
+
+/* ---- Encoding: block after block ------------------------------------------------------------- */
+
+struct encode_job {
+	const struct hz_kern *kern;
+	const struct hzi_lattice_encode_args *a;
+	const struct hzi_lattice_rule *rule;
+	const struct hzi_lattice_matrices *matrices;
+	struct hzi_lattice_map map;
+	struct hzi_lane_rule lanes;
+	bool in_lanes;
+	int32_t far;
+	struct hzi_lattice_codec codec;	/* in lanes */
+	float norm;			/* of reach_squared(), with GROUP */
+	int64_t run, runs;		/* blocks of a run, runs of a row */
+	int64_t overload[2];		/* sums of all threads */
+	struct room *rooms;		/* of threads, in lanes */
+};
+
+#define PLANES HZI_LATTICE_PLANES
+#define VALUES 8192			/* of a run at most */
+#define LEAST_RUN 256			/* blocks of one, if each thread is to have some */
+
+/* What a run has by now */
+struct encoded {
+	const void *x;			/* blocks back to back */
+	int64_t count;
+	int64_t overload[2];
+	uint8_t t[RUN];			/* of a group: at its first block */
+	uint16_t index[PLANES * RUN + ROOM];
+	uint16_t miss[RUN + ROOM];
+	float apart[VALUES + ROOM];	/* x, if it does not lie like that */
+};
+
+/* count values as f32 */
+static void floats_of(const struct encode_job *job, const void *x, int64_t count, float *to)
+{
+	job->kern->head(&(struct hzi_head){
+		.x = x,
+		.y = to,
+		.rows = 1,
+		.count = count,
+		.x_dtype = job->a->x_dtype,
+		.y_dtype = HZ_F32,
+	});
+}
+
+/* Blocks that share T, one block without GROUP */
+struct group {
+	float v[GROUP];
+	uint8_t skip[GROUP];
+	int t;				/* without GROUP: known when its point is */
+};
+
+/* g->v holds count blocks of x. */
+static void take_group(const struct encode_job *job, int64_t count, int64_t *overload,
+		       struct group *g)
+{
+	const struct hzi_lattice_rule *r = job->rule;
+
+	for (int64_t i = 0; i < count; i++) {
+		float *const v = g->v + i * r->d;
+		const int met = hzi_lattice_map(r, job->matrices, v, v);
+
+		overload[1] += met != 0;
+		g->skip[i] = (met & HZI_LATTICE_IS_NAN) != 0;
+	}
+	g->t = r->policy == HZI_LATTICE_GROUP ?
+		       hzi_lattice_group(r, job->matrices, (int)count, g->v, g->skip) : 0;
+}
+
+/* flatten: otherwise GCC 12 thinks that coordinates may not have been set. */
+static __attribute__((flatten)) void point_of(const struct encode_job *job, struct group *g,
+					      int64_t i, int64_t *overload, int32_t *p)
+{
+	const struct hzi_lattice_rule *r = job->rule;
+	const float *const v = g->v + i * r->d;
+
+	if (g->skip[i])
+		memcpy(p, r->offset, sizeof(r->offset));
+	else if (r->policy == HZI_LATTICE_GROUP)
+		overload[0] += hzi_lattice_at(r, job->matrices, v, g->t, p);
+	else
+		overload[0] += hzi_lattice_choose(r, job->matrices, v, &g->t, p);
+}
+
+/* Digits of a level to planes */
+static void put_index(const struct encode_job *job, const int32_t *digits, uint16_t *index)
+{
+	const int count = job->lanes.digits;
+
+	HZI_LATTICE_KNOWN(job->rule);
+	assert(count > 0);
+	for (int first = 0; first < job->rule->d; first += count, index += RUN) {
+		uint32_t sum = 0;
+
+		for (int i = (int)min_of(first + count, job->rule->d) - 1; i >= first; i--)
+			sum = sum * (uint32_t)job->rule->q + (uint32_t)digits[i];
+		*index = (uint16_t)sum;
+	}
+}
+
+/* Block or group `first` by the rule alone, into the indices */
+static void index_by_rule(const struct encode_job *job, struct encoded *e, int64_t first)
+{
+	const struct hzi_lattice_rule *r = job->rule;
+	const int64_t count = min_of(r->group, e->count - first);
+	struct group group;
+	int32_t p[DIMS], digits[DIMS];
+
+	floats_of(job, offset(e->x, first * r->d, size_of(job->a->x_dtype)), count * r->d, group.v);
+	take_group(job, count, e->overload, &group);
+	for (int64_t i = 0; i < count; i++) {
+		point_of(job, &group, i, e->overload, p);
+		for (int m = 0; m < r->levels; m++) {
+			hzi_lattice_digits(r, p, digits);
+			put_index(job, digits, e->index + m * job->lanes.planes * RUN + first + i);
+			hzi_lattice_parent(r, job->matrices, p);
+		}
+	}
+	e->t[first] = (uint8_t)group.t;
+}
+
+/* ---- Encoding in lanes ----------------------------------------------------------------------- */
+
+/*
+ * What is known of a group: the best scale by now, or -1, and its error; the first scale that all
+ * fit at, or where the search for it is; the block that is tried alone meanwhile
+ */
+struct group_state {
+	int best, first, scout;
+	float least;
+};
+
+/* Blocks that are tried together */
+struct pending {
+	int64_t count;
+	int16_t block[RUN + ROOM];
+	uint8_t t[RUN + 1];		/* of GROUP, by now */
+	float inverse[RUN + ROOM], factor[RUN + ROOM];
+	float error[RUN + ROOM];
+	struct group_state state[RUN];	/* of groups, in their order */
+	int16_t group[RUN], searching[RUN];	/* of a block; those that search */
+	uint16_t index[PLANES * RUN + ROOM], miss[RUN + ROOM];
+	float x[VALUES + ROOM];
+};
+
+/* Of a thread, in the workspace: stacks may be small. */
+struct room {
+	struct encoded encoded;
+	struct pending pending;
+};
+
+/* The blocks that are to be tried, back to back; their size is known when this is compiled. */
+static inline void gather_blocks(const struct encoded *e, struct pending *p, const int64_t bytes)
+{
+	for (int64_t i = 0; i < p->count; i++)
+		memcpy((char *)p->x + i * bytes, (const char *)e->x + p->block[i] * bytes,
+		       (size_t)bytes);
+}
+
+static inline void copy_index(const struct encode_job *job, struct encoded *e, int64_t block,
+			      const uint16_t *index, int64_t i)
+{
+	for (int n = 0; n < job->codec.powers.planes; n++)
+		e->index[n * RUN + block] = index[n * RUN + i];
+}
+
+/* Fills p->x, p->index, p->miss and p->error of a, which says how they are scaled. */
+static void try_pending(const struct encode_job *job, const struct encoded *e, struct pending *p,
+			struct hzi_lattice_points *a)
+{
+	const int64_t bytes = job->rule->d * size_of(job->a->x_dtype);
+
+	switch (bytes) {
+	case 8:
+		gather_blocks(e, p, 8);
+		break;
+	case 16:
+		gather_blocks(e, p, 16);
+		break;
+	case 32:
+		gather_blocks(e, p, 32);
+		break;
+	default:
+		gather_blocks(e, p, bytes);
+		break;
+	}
+	a->rule = job->rule;
+	a->matrices = job->matrices;
+	a->lanes = &job->lanes;
+	a->x = p->x;
+	a->count = p->count;
+	a->x_dtype = job->a->x_dtype;
+	a->far = job->far;
+	a->index = p->index;
+	a->miss = p->miss;
+	job->kern->lattice_points(a);
+}
+
+/*
+ * T, BANK with FIRST_FIT: all that are pending at one scale after the other from 1 on. CLIP: with
+ * one factor after the other. Which blocks fit is hard to foretell, so that no jump depends on it.
+ */
+static void retry(const struct encode_job *job, struct encoded *e, struct pending *p)
+{
+	const struct hzi_lattice_rule *r = job->rule;
+	const bool clip = r->policy == HZI_LATTICE_CLIP;
+
+	for (int k = 1; p->count && k < (clip ? HZI_LATTICE_SHRINKS : r->scales); k++) {
+		struct hzi_lattice_points a = {.inverse = r->inverse[clip ? 0 : k]};
+		const int64_t count = p->count;
+		const float factor = clip ? hzi_lattice_factor(r, k) : 1;
+
+		if (clip) {
+			/* Vectors are whole. */
+			for (int64_t i = 0; i < count + ROOM; i++)
+				p->factor[i] = factor;
+			a.factors = p->factor;
+		}
+		try_pending(job, e, p, &a);
+		/* What did not fit is written over once more. */
+		for (int n = 0; n < job->codec.powers.planes; n++) {
+			for (int64_t i = 0; i < count; i++)
+				e->index[n * RUN + p->block[i]] = p->index[n * RUN + i];
+		}
+		p->count = 0;
+		for (int64_t i = 0; i < count; i++) {
+			const int16_t block = p->block[i];
+
+			e->t[block] = clip ? 0 : (uint8_t)k;
+			e->overload[0] += clip & !p->miss[i];
+			if (__builtin_expect(p->miss[i] & HZI_LATTICE_FAR, 0)) {
+				index_by_rule(job, e, block);
+				continue;
+			}
+			p->block[p->count] = block;
+			p->count += p->miss[i] != 0;
+		}
+	}
+	for (int64_t i = 0; i < p->count; i++)
+		index_by_rule(job, e, p->block[i]);
+}
+
+/* The first try of all blocks at scale t; error: NULL or to be filled */
+static void try_all(const struct encode_job *job, const struct encoded *e, int t, uint16_t *index,
+		    uint16_t *miss, float *error)
+{
+	job->kern->lattice_points(&(struct hzi_lattice_points){
+		.rule = job->rule,
+		.matrices = job->matrices,
+		.lanes = &job->lanes,
+		.x = e->x,
+		.count = e->count,
+		.x_dtype = job->a->x_dtype,
+		.inverse = job->rule->inverse[t],
+		.far = job->far,
+		.index = index,
+		.miss = miss,
+		.error = error,
+	});
+}
+
+static inline bool none_missed(const uint16_t *miss)
+{
+	uint64_t four;
+
+	memcpy(&four, miss, 8);
+	return four == 0;
+}
+
+/* WRAP, T, CLIP, BANK with FIRST_FIT */
+static void encode_first_fit(const struct encode_job *job, struct encoded *e, struct pending *p)
+{
+	const int64_t count = e->count;
+	int64_t misses = 0;
+
+	try_all(job, e, 0, e->index, e->miss, NULL);
+	memset(e->t, 0, (size_t)count);
+	for (int64_t i = 0; i < 4; i++)
+		e->miss[count + i] = 0;
+	for (int64_t i = 0; i < count; i += 4) {
+		/* Most fit, and are passed by four. */
+		if (none_missed(e->miss + i))
+			continue;
+		for (int64_t j = i; j < i + 4; j++) {
+			p->block[misses] = (int16_t)j;
+			misses += e->miss[j] != 0;
+		}
+	}
+	p->count = 0;
+	for (int64_t i = 0; i < misses; i++) {
+		const int16_t block = p->block[i];
+
+		if (__builtin_expect(e->miss[block] & HZI_LATTICE_FAR, 0))
+			index_by_rule(job, e, block);
+		else
+			p->block[p->count++] = block;
+	}
+	if (job->rule->policy == HZI_LATTICE_WRAP)
+		e->overload[0] += p->count;
+	else
+		retry(job, e, p);
+}
+
+/* BANK: all scales, of which the best is kept */
+static void encode_best_fit(const struct encode_job *job, struct encoded *e, struct pending *p)
+{
+	const struct hzi_lattice_rule *r = job->rule;
+	float error[RUN + ROOM], least[RUN] = {0};
+
+	memset(e->t, 255, (size_t)e->count);
+	for (int t = 0; t < r->scales; t++) {
+		const float square = r->scale[t] * r->scale[t];
+
+		try_all(job, e, t, p->index, p->miss, error);
+		for (int64_t i = 0; i < e->count; i++) {
+			const float scaled = error[i] * square;
+
+			if (p->miss[i] || (e->t[i] != 255 && !(scaled < least[i])))
+				continue;
+			least[i] = scaled;
+			e->t[i] = (uint8_t)t;
+			copy_index(job, e, i, p->index, i);
+		}
+	}
+	for (int64_t i = 0; i < e->count; i++) {
+		if (e->t[i] == 255)
+			index_by_rule(job, e, i);
+	}
+}
+
+/*
+ * What |v / s|^2 of a block that fits is at most: a leader is no longer than q times the covering
+ * radius, a block no further than that from its point.
+ */
+static float reach_squared(const struct hzi_lattice_rule *r)
+{
+	double radius = r->kind == HZI_LATTICE_Z || r->d > 4 ? sqrt(r->d) / 2 : 1;
+	double leaders = 0, weight = r->q, norm = 0, apart = 0;
+
+	if (r->kind == HZI_LATTICE_E8)
+		radius = 1;
+	for (int m = 0; m < r->levels; m++, weight *= r->q)
+		leaders += weight;
+	for (int i = 0; i < r->embed; i++)
+		norm += (double)r->offset[i] * r->offset[i] * (r->kind == HZI_LATTICE_E8 ? .25 : 1);
+	for (int i = 0; i < r->d; i++)
+		apart += (double)r->dither[i] * r->dither[i];
+	radius = (radius * (leaders + 1) + sqrt(norm) + sqrt(apart)) * 1.001;
+	return (float)(radius * radius);
+}
+
+/* The first scale at which a group may fit, whose largest |v|^2 and |v_i| are given, or `scales` */
+static int first_scale(const struct encode_job *job, float norm, float most)
+{
+	const struct hzi_lattice_rule *r = job->rule;
+	int t = 0;
+
+	while (t < r->scales && !(most * r->inverse[t] <= r->reach &&
+				  norm * r->inverse[t] * r->inverse[t] <= job->norm))
+		t++;
+	return t;
+}
+
+static inline void add_blocks(const struct encode_job *job, struct pending *p, int64_t first,
+			      int64_t blocks, int64_t group, int t)
+{
+	const float inverse = job->rule->inverse[t];
+
+	for (int64_t j = first; j < first + blocks; j++) {
+		p->block[p->count] = (int16_t)j;
+		p->group[p->count] = (int16_t)group;
+		p->t[p->count] = (uint8_t)t;
+		p->inverse[p->count++] = inverse;
+	}
+}
+
+static void try_groups(const struct encode_job *job, const struct encoded *e, struct pending *p)
+{
+	for (int64_t i = p->count; i < p->count + ROOM; i++)
+		p->inverse[i] = 0;
+	try_pending(job, e, p, &(struct hzi_lattice_points){
+		.inverses = p->inverse,
+		.error = p->error,
+	});
+}
+
+/*
+ * The scouts of `count` groups that search, from where these are: until they fit. When that is is
+ * hard to foretell, so that no jump depends on it.
+ */
+static void send_scouts(const struct encode_job *job, const struct encoded *e, struct pending *p,
+			int64_t count)
+{
+	const struct hzi_lattice_rule *r = job->rule;
+
+	p->count = 0;
+	for (int64_t i = 0; i < count; i++) {
+		const int64_t group = p->searching[i];
+
+		add_blocks(job, p, p->state[group].scout, 1, group, p->state[group].first);
+	}
+	while (p->count) {
+		const int64_t tried = p->count;
+
+		try_groups(job, e, p);
+		p->count = 0;
+		for (int64_t i = 0; i < tried; i++) {
+			const int16_t group = p->group[i], block = p->block[i];
+			const int miss = p->miss[i] != 0, t = p->t[i] + miss;
+
+			p->state[group].first = t;
+			p->block[p->count] = block;
+			p->group[p->count] = group;
+			p->t[p->count] = (uint8_t)t;
+			p->inverse[p->count] = r->inverse[t & (HZI_LATTICE_SCALES - 1)];
+			p->count += miss & (t < r->scales);
+		}
+	}
+}
+
+/* The error of blocks i to i + count - 1 of what was tried; -1: one of them does not fit, *which */
+static float error_of(const struct pending *p, int64_t i, int64_t count, int64_t *which)
+{
+	float sum = 0;
+	int any = 0;
+
+	for (int64_t j = i; j < i + count; j++) {
+		any |= p->miss[j];
+		sum += p->error[j];
+	}
+	for (int64_t j = i; any && j < i + count; j++)
+		*which = p->miss[j] ? j : *which;
+	return any ? -1 : sum;
+}
+
+/* What was tried from i on, at scale t, is the best by now. */
+static void keep_group(const struct encode_job *job, struct encoded *e, const struct pending *p,
+		       int64_t i, int64_t first, int64_t count, int t, float error,
+		       struct group_state *g)
+{
+	g->best = t;
+	g->least = error;
+	for (int n = 0; n < job->codec.powers.planes; n++)
+		memcpy(e->index + n * RUN + first, p->index + n * RUN + i,
+		       (size_t)count * sizeof(*e->index));
+}
+
+/* All blocks of `count` groups that search, where scouts fit; how many go on searching */
+static int64_t follow_scouts(const struct encode_job *job, struct encoded *e, struct pending *p,
+			     int64_t count)
+{
+	const struct hzi_lattice_rule *r = job->rule;
+	int64_t on = 0, i = 0;
+
+	p->count = 0;
+	for (int64_t s = 0; s < count; s++) {
+		const int64_t group = p->searching[s], first = group * r->group;
+
+		if (p->state[group].first < r->scales)
+			add_blocks(job, p, first, min_of(r->group, e->count - first), group,
+				   p->state[group].first);
+	}
+	if (p->count == 0)
+		return 0;
+	try_groups(job, e, p);
+	while (i < p->count) {
+		const int16_t group = p->group[i];
+		const int64_t first = group * r->group;
+		const int64_t blocks = min_of(r->group, e->count - first);
+		struct group_state *g = &p->state[group];
+		int64_t which = 0;
+		const float error = error_of(p, i, blocks, &which), scale = r->scale[g->first];
+
+		if (error >= 0) {
+			keep_group(job, e, p, i, first, blocks, g->first,
+				   error * (scale * scale), g);
+		} else if (++g->first < r->scales) {
+			g->scout = p->block[which];
+			p->searching[on++] = group;
+		}
+		i += blocks;
+	}
+	return on;
+}
+
+/* All groups `more` scales behind the first one */
+static void try_further(const struct encode_job *job, struct encoded *e, struct pending *p,
+			int64_t groups, int more)
+{
+	const struct hzi_lattice_rule *r = job->rule;
+
+	p->count = 0;
+	for (int64_t g = 0; g < groups; g++) {
+		const int64_t first = g * r->group;
+		const int t = p->state[g].first + more;
+
+		if (p->state[g].best >= 0 && t < r->scales)
+			add_blocks(job, p, first, min_of(r->group, e->count - first), g, t);
+	}
+	if (p->count == 0)
+		return;
+	try_groups(job, e, p);
+	for (int64_t i = 0; i < p->count;) {
+		struct group_state *g = &p->state[p->group[i]];
+		const int64_t first = p->group[i] * r->group;
+		const int64_t blocks = min_of(r->group, e->count - first);
+		const float scale = r->scale[p->t[i]];
+		int64_t which;
+		float error = error_of(p, i, blocks, &which);
+
+		error = error < 0 ? INFINITY : error * (scale * scale);
+		if (error < g->least)
+			keep_group(job, e, p, i, first, blocks, p->t[i], error, g);
+		i += blocks;
+	}
+}
+
+/*
+ * GROUP, as hzi_lattice_group(). No group fits before all of its blocks do: the longest one is
+ * tried alone at first.
+ */
+static void encode_groups(const struct encode_job *job, struct encoded *e, struct pending *p)
+{
+	const struct hzi_lattice_rule *r = job->rule;
+	const int64_t groups = ceil_div(e->count, r->group);
+	float *const norm = p->factor, *const most = p->error;	/* until something is tried */
+	int64_t search = 0;
+
+	job->kern->lattice_norms(&(struct hzi_lattice_norms){
+		.matrices = job->matrices,
+		.x = e->x,
+		.norm = norm,
+		.most = most,
+		.count = e->count,
+		.d = r->d,
+		.x_dtype = job->a->x_dtype,
+	});
+	for (int64_t g = 0; g < groups; g++) {
+		const int64_t first = g * r->group, end = min_of(first + r->group, e->count);
+		int64_t longest = first;
+		float largest = 0;
+		bool finite = true;
+
+		for (int64_t j = first; j < end; j++) {
+			finite &= norm[j] <= FLT_MAX;
+			longest = norm[j] > norm[longest] ? j : longest;
+			largest = most[j] > largest ? most[j] : largest;
+		}
+		p->state[g] = (struct group_state){
+			.best = -1,
+			.first = finite ? first_scale(job, norm[longest], largest) : r->scales,
+			.scout = (int)longest,
+		};
+		p->searching[search] = (int16_t)g;
+		search += p->state[g].first < r->scales;
+	}
+	while (search) {
+		send_scouts(job, e, p, search);
+		search = follow_scouts(job, e, p, search);
+	}
+	for (int k = 1; k < HZI_LATTICE_TRIES && !(r->flags & HZI_LATTICE_FIRST_FIT); k++)
+		try_further(job, e, p, groups, k);
+	for (int64_t g = 0; g < groups; g++) {
+		e->t[g * r->group] = (uint8_t)p->state[g].best;
+		if (p->state[g].best < 0)
+			index_by_rule(job, e, g * r->group);
+	}
+}
+
+/* ---- Runs ------------------------------------------------------------------------------------ */
+
+/* A unit: a run of a row */
+struct run {
+	const void *x;
+	int64_t valid;			/* values of it that are there, the others count as 0 */
+	int64_t count;
+	void *codes;
+	uint8_t *t;			/* NULL: not wanted */
+};
+
+static struct run run_of(const struct encode_job *job, int64_t unit)
+{
+	const struct hzi_lattice_encode_args *a = job->a;
+	const struct place at = row_place(&job->map, unit / job->runs);
+	const int64_t first = unit % job->runs * job->run, d = job->rule->d;
+	const int64_t count = min_of(job->run, job->map.blocks - first);
+
+	return (struct run){
+		.x = offset(a->x, at.v + first * d * job->map.v_step, size_of(a->x_dtype)),
+		.valid = min_of(count * d, job->map.n - first * d),
+		.count = count,
+		.codes = offset(a->codes, at.code + first * job->map.code_block,
+				size_of(a->code_dtype)),
+		.t = a->t ? a->t + at.t + first / job->rule->group * job->map.t_step : NULL,
+	};
+}
+
+/* Blocks of a run back to back: where they lie, or in apart */
+static const void *blocks_of(const struct encode_job *job, const struct run *run, float *apart)
+{
+	const int64_t step = job->map.v_step, values = run->count * job->rule->d;
+
+	if (step == 1 && run->valid == values)
+		return run->x;
+	gather(run->x, step, size_of(job->a->x_dtype), run->valid, values, apart);
+	return apart;
+}
+
+/* Values begin .. begin + count - 1 of a run, at most GROUP, as f32 */
+static void take_values(const struct encode_job *job, const struct run *run, int64_t begin,
+			int64_t count, float *to)
+{
+	const int64_t size = size_of(job->a->x_dtype), step = job->map.v_step;
+	float apart[GROUP];
+
+	gather(offset(run->x, begin * step, size), step, size, min_of(count, run->valid - begin),
+	       count, apart);
+	floats_of(job, apart, count, to);
+}
+
+static void add_overload(struct encode_job *job, const int64_t *overload)
+{
+	for (int i = 0; i < 2; i++)
+		__atomic_fetch_add(&job->overload[i], overload[i], __ATOMIC_RELAXED);
+}
+
+static void encode_by_rule(void *data, int thread, int64_t begin, int64_t end)
+{
+	struct encode_job *job = data;
+	const struct hzi_lattice_encode_args *a = job->a;
+	const struct hzi_lattice_rule *r = job->rule;
+	const int64_t bytes = size_of(a->code_dtype);
+	int64_t overload[2] = {0, 0};
+	struct group group;
+	int32_t p[DIMS];
+
+	(void)thread;
+	for (int64_t u = begin; u < end; u++) {
+		const struct run run = run_of(job, u);
+
+		for (int64_t i = 0; i < run.count; i += r->group) {
+			const int64_t count = min_of(r->group, run.count - i);
+
+			take_values(job, &run, i * r->d, count * r->d, group.v);
+			take_group(job, count, overload, &group);
+			for (int64_t j = 0; j < count; j++) {
+				void *const code = offset(run.codes, (i + j) * job->map.code_block,
+							  bytes);
+
+				point_of(job, &group, j, overload, p);
+				hzi_lattice_write(r, job->matrices, p,
+						  hzi_lattice_code_at(code, job->map.code_level,
+								      (int)bytes, a->pack));
+			}
+			if (run.t)
+				run.t[i / r->group * job->map.t_step] = (uint8_t)group.t;
+		}
+	}
+	add_overload(job, overload);
+}
+
+static void put_t(const struct encoded *e, int64_t group, int64_t step, uint8_t *t)
+{
+	for (int64_t i = 0; i < e->count; i += group, t += step)
+		*t = e->t[i];
+}
+
+static void encode_in_lanes(void *data, int thread, int64_t begin, int64_t end)
+{
+	struct encode_job *job = data;
+	const struct hzi_lattice_rule *r = job->rule;
+	struct room *room = &job->rooms[thread];
+	struct encoded *e = &room->encoded;
+	struct pending *p = &room->pending;
+
+	e->overload[0] = e->overload[1] = 0;
+	for (int64_t u = begin; u < end; u++) {
+		const struct run run = run_of(job, u);
+
+		e->count = run.count;
+		e->x = blocks_of(job, &run, e->apart);
+		if (r->policy == HZI_LATTICE_GROUP)
+			encode_groups(job, e, p);
+		else if (r->policy == HZI_LATTICE_BANK && !(r->flags & HZI_LATTICE_FIRST_FIT))
+			encode_best_fit(job, e, p);
+		else
+			encode_first_fit(job, e, p);
+		hzi_lattice_put_codes(&job->codec, e->index, e->count, RUN, run.codes);
+		if (run.t)
+			put_t(e, r->group, job->map.t_step, run.t);
+	}
+	add_overload(job, e->overload);
+}
+
+/* Work for a value is that of moving some tens of bytes, by the rule alone thousands. */
+static int threads_of(const struct hz_context *ctx, const struct encode_job *job)
+{
+	const int64_t values = rows_of(&job->map) * job->map.n;
+
+	return hzi_threads(ctx, values * (job->in_lanes ? 16 : 512));
+}
+
+static struct encode_job make_job(const struct hz_context *ctx,
+				  const struct hzi_lattice_encode_args *a)
+{
+	const struct hzi_lattice_rule *r = &a->lattice->rule;
+	struct encode_job job = {
+		.kern = ctx->kern,
+		.a = a,
+		.rule = r,
+		.matrices = a->matrices,
+		.map = hzi_lattice_join(&a->map, r, true),
+	};
+	int64_t most, threads;
+
+	job.in_lanes = hzi_lattice_lanes(a->lattice, &job.lanes, &job.far);
+	job.norm = reach_squared(r);
+	if (job.in_lanes)
+		hzi_lattice_codec(ctx->kern, r, &job.lanes, a->code_dtype, a->pack, &job.codec);
+	job.codec.block = job.map.code_block;
+	job.codec.level = job.map.code_level;
+	most = job.in_lanes ? min_of(RUN, VALUES / r->d) : LEAST_RUN;
+	threads = threads_of(ctx, &job);
+	while (threads > 1 && most > LEAST_RUN &&
+	       rows_of(&job.map) * (job.map.blocks / most) < 4 * threads)
+		most /= 2;
+	job.run = most / r->group * r->group;
+	job.runs = ceil_div(job.map.blocks, job.run);
+	return job;
+}
+
+int hzi_cpu_lattice_encode(struct hz_context *ctx, const struct hzi_lattice_encode_args *a)
+{
+	struct encode_job job = make_job(ctx, a);
+
+	job.rooms = ctx->workspace;
+	hzi_parallel(threads_of(ctx, &job), job.in_lanes ? encode_in_lanes : encode_by_rule, &job,
+		     rows_of(&job.map) * job.runs);
+	if (a->overload)
+		memcpy(a->overload, job.overload, sizeof(job.overload));
+	return HZ_OK;
+}
+
+size_t hzi_cpu_lattice_encode_workspace(const struct hz_context *ctx,
+					const struct hzi_lattice_encode_args *a)
+{
+	const struct encode_job job = make_job(ctx, a);
+
+	return job.in_lanes ? (size_t)threads_of(ctx, &job) * sizeof(struct room) : 0;
+}

@@ -1,0 +1,279 @@
+/*
+ * packing.c - lattice codes of any packing and their indices in planes, on the CPU
+ *
+ * SPDX-License-Identifier: BSD-2-Clause
+ */
+#include <config.h>
+
+#include "cpu/lattice/lattice.h"
+
+void hzi_lattice_codec(const struct hz_kern *kern, const struct hzi_lattice_rule *r,
+		       const struct hzi_lane_rule *lanes, int32_t dtype, int32_t pack,
+		       struct hzi_lattice_codec *c)
+{
+	int digit = 0;
+
+	*c = (struct hzi_lattice_codec){
+		.kern = kern,
+		.rule = r,
+		.lanes = *lanes,
+		.bytes = (int32_t)size_of(dtype),
+		.pack = pack,
+		.whole = true,
+	};
+	hzi_lattice_powers(r, lanes, &c->powers);
+	for (int n = 0; n < c->powers.planes && pack == HZ_LATTICE_LIMBS; n++) {
+		const int digits = hzi_lattice_digits_in(&c->powers, n);
+		const int at = digit % r->limb_digits;
+
+		c->limb[n] = (uint8_t)(digit / r->limb_digits);
+		c->weight[n] = 1;
+		for (int i = 0; i < at; i++)
+			c->weight[n] *= (uint32_t)r->q;
+		c->whole &= at + digits <= r->limb_digits;
+		digit += digits;
+	}
+}
+
+/* ---- Codes to indices ------------------------------------------------------------------------ */
+
+/* Indices of all levels in one number; plane n of those in use goes to index[n * step]. */
+static void split_whole(const struct hzi_lattice_codec *c, uint64_t whole, int64_t step,
+			uint16_t *index)
+{
+	const int used = c->first * c->powers.each;
+
+	for (int n = 0; n < c->powers.planes; n++) {
+		const uint32_t power = c->powers.power[hzi_lattice_digits_in(&c->powers, n)];
+		const uint64_t upper = whole / power;
+
+		if (n >= used)
+			index[(n - used) * step] = (uint16_t)(whole - upper * power);
+		whole = upper;
+	}
+}
+
+/* The same of count blocks, q = 2^k */
+static void shift_whole(const struct hzi_lattice_codec *c, const uint64_t *codes, int64_t count,
+			int64_t step, uint16_t *index)
+{
+	const int used = c->first * c->powers.each;
+	int shift = 0;
+
+	for (int n = 0; n < c->powers.planes; n++) {
+		const int digits = hzi_lattice_digits_in(&c->powers, n);
+		const uint64_t mask = c->powers.power[digits] - 1;
+		uint16_t *const to = index + (n - used) * step;
+
+		for (int64_t i = 0; i < count && n >= used; i++)
+			to[i] = (uint16_t)(codes[i * c->block] >> shift & mask);
+		shift += digits * c->rule->log2q;
+	}
+}
+
+/* Limbs that hold whole planes */
+static void split_planes(const struct hzi_lattice_codec *c, const uint32_t *codes, int64_t count,
+			 int64_t step, uint16_t *index)
+{
+	const bool pow2 = c->rule->log2q >= 0;
+
+	for (int n = c->first * c->powers.each; n < c->powers.planes; n++, index += step) {
+		const uint32_t *const from = codes + c->limb[n] * c->level;
+		const uint32_t weight = c->weight[n];
+		const uint32_t power = c->powers.power[hzi_lattice_digits_in(&c->powers, n)];
+		const int shift = __builtin_ctz(weight);
+
+		for (int64_t i = 0; i < count && pow2; i++)
+			index[i] = (uint16_t)(from[i * c->block] >> shift & (power - 1));
+		for (int64_t i = 0; i < count && !pow2; i++)
+			index[i] = (uint16_t)(from[i * c->block] / weight % power);
+	}
+}
+
+/* Digits leave limb by limb, and come plane by plane. */
+static void split_limbs(const struct hzi_lattice_codec *c, const uint32_t *from, int64_t step,
+			uint16_t *index)
+{
+	const int used = c->first * c->powers.each;
+	uint32_t limb = 0;
+	int left = 0;
+
+	for (int n = 0; n < c->powers.planes; n++) {
+		int digits = hzi_lattice_digits_in(&c->powers, n);
+		uint32_t sum = 0, weight = 1;
+
+		while (digits) {
+			uint32_t upper;
+			int some;
+
+			if (left == 0) {
+				limb = *from;
+				from += c->level;
+				left = c->rule->limb_digits;
+			}
+			some = digits < left ? digits : left;
+			upper = limb / c->powers.power[some];
+			sum += (limb - upper * c->powers.power[some]) * weight;
+			weight *= c->powers.power[some];
+			limb = upper;
+			digits -= some;
+			left -= some;
+		}
+		if (n >= used)
+			index[(n - used) * step] = (uint16_t)sum;
+	}
+}
+
+void hzi_lattice_take_codes(const struct hzi_lattice_codec *c, const void *codes, int64_t count,
+			    int64_t step, uint16_t *index)
+{
+	const struct hzi_lattice_rule *r = c->rule;
+
+	if (c->pack == HZ_LATTICE_LIMBS && c->whole) {
+		split_planes(c, codes, count, step, index);
+	} else if (c->pack == HZ_LATTICE_LIMBS) {
+		for (int64_t i = 0; i < count; i++)
+			split_limbs(c, (const uint32_t *)codes + i * c->block, step, index + i);
+	} else if (c->pack == HZ_LATTICE_FULL64 && r->log2q >= 0) {
+		shift_whole(c, codes, count, step, index);
+	} else if (c->pack == HZ_LATTICE_FULL64) {
+		for (int64_t i = 0; i < count; i++)
+			split_whole(c, ((const uint64_t *)codes)[i * c->block], step, index + i);
+	} else {
+		c->kern->lattice_index(&(struct hzi_lattice_index){
+			.lanes = &c->lanes,
+			.codes = codes,
+			.index = index,
+			.count = count,
+			.step = step,
+			.code_block = c->block,
+			.code_level = c->level,
+			.levels = r->levels - c->first,
+			.bytes = c->bytes,
+			.size = r->level_size,
+			.weight = c->powers.power[c->powers.digits],
+		});
+	}
+}
+
+/* ---- Indices to codes ------------------------------------------------------------------------ */
+
+/* The digits of a level, as one number, whose planes begin at index */
+static inline uint32_t level_of(const struct hzi_lattice_codec *c, const uint16_t *index,
+				int64_t step)
+{
+	uint32_t whole = 0;
+
+	for (int n = c->powers.each - 1; n >= 0; n--)
+		whole = whole * c->powers.power[c->powers.digits] + index[n * step];
+	return whole;
+}
+
+/* LEVEL, anywhere */
+static inline void put_levels(const struct hzi_lattice_codec *c, const uint16_t *index,
+			      int64_t count, int64_t step, void *codes, const int64_t bytes)
+{
+	for (int m = 0; m < c->rule->levels; m++, index += c->powers.each * step) {
+		for (int64_t i = 0; i < count; i++) {
+			const int64_t at = i * c->block + m * c->level;
+
+			if (bytes == 1)
+				((uint8_t *)codes)[at] = (uint8_t)index[i];
+			else if (bytes == 2)
+				((uint16_t *)codes)[at] = index[i];
+			else
+				((uint32_t *)codes)[at] = level_of(c, index + i, step);
+		}
+	}
+}
+
+/* Numbers that hold whole planes: FULL64, of 8 bytes, or limbs */
+static inline void put_planes(const struct hzi_lattice_codec *c, const uint16_t *index,
+			      int64_t count, int64_t step, void *codes, const int64_t bytes)
+{
+	for (int n = c->powers.planes - 1; n >= 0; n--) {
+		const uint64_t power = c->powers.power[hzi_lattice_digits_in(&c->powers, n)];
+		const uint16_t *const from = index + n * step;
+		const bool more = n + 1 < c->powers.planes && c->limb[n + 1] == c->limb[n];
+
+		for (int64_t i = 0; i < count; i++) {
+			const int64_t at = i * c->block + c->limb[n] * c->level;
+			uint64_t *const wide = (uint64_t *)codes + at;
+			uint32_t *const limb = (uint32_t *)codes + at;
+
+			if (bytes == 8)
+				*wide = (more ? *wide * power : 0) + from[i];
+			else
+				*limb = (more ? *limb * (uint32_t)power : 0) + from[i];
+		}
+	}
+}
+
+/* Digits come plane by plane, and leave limb by limb. */
+static void put_limbs(const struct hzi_lattice_codec *c, const uint16_t *index, int64_t step,
+		      uint32_t *to)
+{
+	const int limb_digits = c->rule->limb_digits;
+	uint32_t limb = 0, weight = 1;
+	int room = limb_digits;
+
+	for (int n = 0; n < c->powers.planes; n++) {
+		uint32_t left = index[n * step];
+		int digits = hzi_lattice_digits_in(&c->powers, n);
+
+		while (digits) {
+			const int some = digits < room ? digits : room;
+
+			if (some == digits) {
+				limb += left * weight;
+			} else {
+				const uint32_t upper = left / c->powers.power[some];
+
+				limb += (left - upper * c->powers.power[some]) * weight;
+				left = upper;
+			}
+			digits -= some;
+			room -= some;
+			weight *= c->powers.power[some];
+			if (room == 0) {
+				*to = limb;
+				to += c->level;
+				limb = 0;
+				weight = 1;
+				room = limb_digits;
+			}
+		}
+	}
+	if (room < limb_digits)
+		*to = limb;
+}
+
+void hzi_lattice_put_codes(const struct hzi_lattice_codec *c, const uint16_t *index, int64_t count,
+			   int64_t step, void *codes)
+{
+	const struct hzi_lattice_rule *r = c->rule;
+
+	if (c->pack == HZ_LATTICE_LIMBS && c->whole) {
+		put_planes(c, index, count, step, codes, 4);
+	} else if (c->pack == HZ_LATTICE_LIMBS) {
+		for (int64_t i = 0; i < count; i++)
+			put_limbs(c, index + i, step, (uint32_t *)codes + i * c->block);
+	} else if (c->pack == HZ_LATTICE_FULL64) {
+		put_planes(c, index, count, step, codes, 8);
+	} else if ((c->level == 1 || r->levels == 1) && c->block == r->levels &&
+		   c->powers.each == 1 && c->bytes <= 2 && step == RUN) {
+		c->kern->lattice_codes(&(struct hzi_lattice_codes){
+			.index = index,
+			.codes = codes,
+			.count = count,
+			.levels = r->levels,
+			.bytes = c->bytes,
+		});
+	} else if (c->bytes == 1) {
+		put_levels(c, index, count, step, codes, 1);
+	} else if (c->bytes == 2) {
+		put_levels(c, index, count, step, codes, 2);
+	} else {
+		put_levels(c, index, count, step, codes, 4);
+	}
+}

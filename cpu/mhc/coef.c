@@ -1,0 +1,209 @@
+/*
+ * coef.c - coefficients of hyper-connections and the branch input: loops and threads
+ *
+ * SPDX-License-Identifier: BSD-2-Clause
+ *
+ * A tile of tokens is taken at once, so that phi is read once for it: its products with phi, then
+ * coefficients, then u from streams that are still in L2.
+ */
+#include <config.h>
+
+#include <assert.h>
+#include <string.h>
+
+#include "cpu/mhc/coef.h"
+
+struct pre_job {
+	const struct hz_context *ctx;
+	const struct hzi_mhc_pre_args *a;
+	const struct hzi_phi_plan *plan;
+	struct hzi_phi phi;
+	struct hzi_mhc_array x;		/* what is multiplied by phi, data NULL: nothing */
+	int x_dtype;
+	bool mix;			/* tokens are groups: u beside */
+	bool stream_u;
+	float *rooms;
+};
+
+/* Whether coefficients are those of groups of tokens, made before u */
+static bool shared(const struct hzi_mhc_pre_args *a)
+{
+	return !a->phi || a->s.groups != a->s.tokens;
+}
+
+/* u of a token; room [C] for floats if there is a norm */
+static void branch_input(const struct hz_context *ctx, const struct hzi_mhc_pre_args *a, int64_t t,
+			 const float *p, float *room, bool stream_u, bool next)
+{
+	const struct hzi_mhc_streams_args mix = {
+		.s = a->s, .x = a->post.y.data ? a->post.y : a->x, .u = a->u,
+	};
+	const int64_t size = hzi_mhc_size(a->s.dtype), channels = a->s.channels;
+	const struct hzi_mhc_taken coef = {.p = p};
+	double squares = 0;
+	float r;
+
+	hzi_mhc_mix(ctx, &mix, t, &coef, a->norm ? room : NULL, stream_u, false, next);
+	if (!a->norm)
+		return;
+	for (int64_t c = 0; c < channels; c++)
+		squares += (double)room[c] * (double)room[c];
+	r = hzi_mhc_inverse_root(squares, channels, a->rule.norm_eps);
+	for (int64_t c = 0; c < channels; c += HZI_MHC_WIDE) {
+		const int64_t count = hzi_mhc_min(HZI_MHC_WIDE, channels - c);
+		float buffer[HZI_MHC_WIDE];
+		const struct hzi_mhc_tile tile =
+			hzi_mhc_tile(&a->u, size, t, c, 1, count, buffer, false);
+		const struct hzi_mhc_scale scale = {
+			.u_floats = room + c, .norm = a->norm + c, .u = tile.p, .factor = r,
+			.count = count, .dtype = a->s.dtype,
+		};
+
+		ctx->kern->mhc_scale(&scale);
+		hzi_mhc_untile(&a->u, size, t, c, 1, count, &tile);
+	}
+}
+
+static void post_tile(const struct pre_job *job, int64_t t, int tokens, bool next)
+{
+	const struct hzi_mhc_streams_args *const post = &job->a->post;
+	const int n = post->s.n;
+	float q[HZI_MHC_STREAMS], A[HZI_MHC_STREAMS * HZI_MHC_STREAMS];
+
+	for (int i = 0; i < tokens; i++) {
+		const struct hzi_mhc_taken coef = {
+			.q = hzi_mhc_take(&post->q, t + i, n, 1, q),
+			.a = hzi_mhc_take(&post->a, t + i, n, n, A),
+		};
+
+		hzi_mhc_mix(job->ctx, post, t + i, &coef, NULL, false, false,
+			    i + 1 < tokens || next);
+	}
+}
+
+/* Coefficients of a tile of groups, at most TOKENS, from r->raw; u if these are tokens */
+static void pre_tile(const struct pre_job *job, int64_t t, int tokens, const float *raw,
+		     const struct hzi_phi_room *r)
+{
+	const struct hzi_mhc_pre_args *const a = job->a;
+	const struct hzi_phi_plan *const p = job->plan;
+	const struct hzi_mhc_batch b = hzi_phi_batch_of(p, &a->rule, a->alpha, a->bias, tokens, r);
+	const int n = p->n;
+	float rho[TOKENS];
+
+	hzi_phi_normalize(p, &a->rule, job->x.data ? raw : NULL, tokens, r->y, rho);
+	job->ctx->kern->mhc_coefs(&b);
+	for (int i = 0; i < tokens; i++) {
+		float out[HZI_MHC_STREAMS * HZI_MHC_STREAMS];
+
+		if (a->q.data)
+			hzi_mhc_put(&a->q, t + i, n, 1, hzi_phi_pick(r->q, i, n, out));
+		if (a->a.data)
+			hzi_mhc_put(&a->a, t + i, n, n, hzi_phi_pick(r->a, i, n * n, out));
+		hzi_phi_pick(r->p, i, n, out);
+		hzi_mhc_put(&a->p, t + i, n, 1, out);
+		if (job->mix && a->u.data)
+			branch_input(job->ctx, a, t + i, out, r->du, job->stream_u,
+				     i + 1 < tokens);
+	}
+}
+
+/* Blocks of groups */
+static void pre_units(void *data, int thread, int64_t begin, int64_t end)
+{
+	const struct pre_job *const job = data;
+	const struct hzi_mhc_pre_args *const a = job->a;
+	const struct hzi_phi_plan *const p = job->plan;
+	const struct hzi_phi_room r = hzi_phi_room_of(p, job->rooms, thread);
+
+	for (int64_t u = begin; u < end; u++) {
+		const int64_t t = u * p->block;
+		const int tokens = (int)hzi_mhc_min(p->block, a->s.groups - t);
+
+		if (job->mix && a->post.y.data)
+			post_tile(job, t, tokens, u + 1 < end);
+		if (job->x.data)
+			hzi_phi_project(job->ctx, p, &job->phi, &job->x, job->x_dtype, t, tokens,
+					&r);
+		else
+			memset(r.raw, 0, (size_t)(tokens * (p->m + 1)) * sizeof(float));
+		if (a->saved)
+			memcpy(a->saved + t * (p->m + 1), r.raw,
+			       (size_t)(tokens * (p->m + 1)) * sizeof(float));
+		for (int i = 0; i < tokens; i += TOKENS)
+			pre_tile(job, t + i, (int)hzi_mhc_min(TOKENS, tokens - i),
+				 r.raw + i * (p->m + 1), &r);
+	}
+}
+
+/* u of tokens, whose coefficients are there */
+static void mix_units(void *data, int thread, int64_t begin, int64_t end)
+{
+	const struct pre_job *const job = data;
+	const struct hzi_mhc_pre_args *const a = job->a;
+	const struct hzi_phi_room r = hzi_phi_room_of(job->plan, job->rooms, thread);
+	const int64_t length = hzi_mhc_length(&a->s);
+	float p[HZI_MHC_STREAMS];
+
+	assert(begin == end || length > 0);
+	for (int64_t t = begin; t < end; t++) {
+		hzi_mhc_take(&a->p, t / length, a->s.n, 1, p);
+		branch_input(job->ctx, a, t, p, r.du, job->stream_u, t + 1 < end);
+	}
+}
+
+static size_t pre_floats(const struct hzi_phi_plan *p, const struct hzi_mhc_pre_args *a)
+{
+	const size_t groups = (size_t)a->s.groups;
+
+	return hzi_phi_floats(p) + p->room * (size_t)p->threads +
+	       (shared(a) ? groups * (size_t)p->n * (a->phi ? (size_t)p->padded + 1 : 1) : 0);
+}
+
+static struct hzi_phi_plan pre_plan(const struct hz_context *ctx, const struct hzi_mhc_pre_args *a)
+{
+	return hzi_phi_plan_of(ctx, &a->s, &a->rule, a->phi, a->gain, false, a->norm);
+}
+
+size_t hzi_cpu_mhc_pre_workspace(const struct hz_context *ctx, const struct hzi_mhc_pre_args *a)
+{
+	const struct hzi_phi_plan p = pre_plan(ctx, a);
+
+	return pre_floats(&p, a) * sizeof(float);
+}
+
+int hzi_cpu_mhc_pre(struct hz_context *ctx, const struct hzi_mhc_pre_args *a)
+{
+	const struct hzi_phi_plan p = pre_plan(ctx, a);
+	struct hzi_mhc_pre_args own = *a;
+	float *work = ctx->workspace;
+	struct pre_job job = {
+		.ctx = ctx, .a = &own, .plan = &p, .x_dtype = a->s.dtype, .mix = !shared(a),
+		.stream_u = hzi_mhc_stream(ctx, &a->u, &a->s, 1),
+	};
+
+	job.rooms = work;
+	work += p.room * (size_t)p.threads;
+	if (a->phi) {
+		job.phi = hzi_phi_of(ctx, &p, a->phi, a->gain, work);
+		job.x = a->post.y.data ? a->post.y : a->x;
+	}
+	work += hzi_phi_floats(&p);
+	if (shared(a)) {
+		own.p = (struct hzi_mhc_coef){work, p.n, 1, 1};
+		work += a->s.groups * p.n;
+		if (a->phi) {
+			hzi_phi_means(ctx, &p, &job.x, &a->s, job.rooms, work);
+			job.x = hzi_phi_mean_array(&p, work);
+			job.x_dtype = HZ_F32;
+		}
+	}
+	hzi_parallel(p.threads, pre_units, &job, hzi_mhc_ceil(a->s.groups, p.block));
+	if (!shared(a))
+		return HZ_OK;
+	for (int64_t g = 0; g < a->s.groups; g++)
+		hzi_mhc_put(&a->p, g, p.n, 1, own.p.data + g * p.n);
+	if (a->u.data)
+		hzi_parallel(p.threads, mix_units, &job, a->s.tokens);
+	return HZ_OK;
+}

@@ -1,0 +1,487 @@
+/*
+ * project.c - products of streams and phi, means: what coefficients are made of
+ *
+ * SPDX-License-Identifier: BSD-2-Clause
+ */
+#include <config.h>
+
+#include <math.h>
+#include <string.h>
+
+#include "cpu/mhc/coef.h"
+
+/* ---- Plans ----------------------------------------------------------------------------------- */
+
+#define HALF_LEAST 128			/* tokens whose products pay for phi in another layout */
+#define HALF_TILE HZI_MHC_HALVES
+#define BLOCK (4 * TOKENS)		/* for which a part of phi stays in L1 */
+#define NEAR_WIDE 4096			/* channels of a tile where it lies: 400 KB of phi in L2 */
+#define HALF_BLOCK 256			/* for which all of it, 1.5 MB, is read from beyond L2 */
+
+struct hzi_phi_plan hzi_phi_plan_of(const struct hz_context *ctx, const struct hzi_mhc_shape *s,
+				    const struct hzi_mhc_rule *rule, bool phi, bool gain,
+				    bool backwards, bool norm)
+{
+	struct hzi_phi_plan p = {
+		.channels = s->channels, .padded = hzi_mhc_room(s->channels), .n = s->n,
+		.m = rule->m, .all = rule->m > rule->n,
+		.block = BLOCK, .backwards = backwards, .norm = norm,
+	};
+	const size_t m = (size_t)p.m, n = (size_t)p.n, t = TOKENS;
+	size_t block;
+
+	p.threads = hzi_threads(ctx, s->tokens * s->channels * s->n * (backwards ? 8 : 2) *
+					     hzi_mhc_size(s->dtype));
+	p.pack = phi && (gain || p.padded != p.channels);
+	p.phi = p.pack ? m * n * (size_t)p.padded : 0;
+	if (phi && ctx->kern->mhc_half && s->groups == s->tokens && s->tokens >= HALF_LEAST) {
+		p.panels = (2 * rule->m + 15) / 16;
+		p.half = n * (size_t)p.padded / 32 * (size_t)p.panels * (HALF_TILE / 2);
+		p.halves = backwards && rule->m <= HZI_MHC_HALF_ROWS;
+	}
+	/* Results are the same for any. */
+	if (backwards ? p.halves : p.half && s->tokens >= HALF_BLOCK * 2 * p.threads)
+		p.block = HALF_BLOCK;
+	block = (size_t)p.block;
+	p.spread = p.halves ? n * (size_t)p.padded / 16 * ((m + 1) / 2) * 32 : 0;
+	p.sums = p.half ? (size_t)p.panels * 16 : m * HZI_MHC_BATCH;
+	p.room = t * HZI_PHI_LD + block * (p.sums + HZI_MHC_BATCH + m + 1) +
+		 t * (3 * m + 4 * n + 2 * n * n + 3) +
+		 (backwards ? block * (m + 1 + n + n * n) + t * n * HZI_PHI_ADD : 0) +
+		 (p.halves ? HZI_PHI_SOME * HZI_PHI_WIDE + block * (32 + m) : 0) +
+		 (norm ? (backwards ? block + 1 : 1) * (size_t)p.padded : 0);
+	p.room = (p.room + 15) / 16 * 16;
+	return p;
+}
+
+struct hzi_phi_room hzi_phi_room_of(const struct hzi_phi_plan *p, float *base, int thread)
+{
+	const int64_t t = TOKENS, block = p->block, m = p->m, n = p->n;
+	struct hzi_phi_room r = {0};
+
+	/* What tiles are loaded from comes first: its lines begin where those of memory do. */
+	base += (int64_t)p->room * thread;
+	if (p->halves) {
+		r.woven = (uint16_t *)base;
+		r.d_spread = r.woven + HZI_PHI_SOME * 2 * HZI_PHI_WIDE;
+		r.d_outer = r.d_spread + block * 2 * 32;
+		base += HZI_PHI_SOME * HZI_PHI_WIDE + block * (32 + m);
+	}
+	r.add = base;
+	if (p->backwards)
+		base += t * n * HZI_PHI_ADD;
+	r.x = base;
+	r.sums = r.x + t * HZI_PHI_LD;
+	r.squares = r.sums + block * (int64_t)p->sums;
+	r.raw = r.squares + block * HZI_MHC_BATCH;
+	r.y = r.raw + block * (m + 1);
+	r.dz = r.y + t * m;
+	r.dy = r.dz + t * m;
+	r.p = r.dy + t * m;
+	r.q = r.p + t * n;
+	r.dp = r.q + t * n;
+	r.dq = r.dp + t * n;
+	r.a = r.dq + t * n;
+	r.da = r.a + t * n * n;
+	r.dalpha = r.da + t * n * n;
+	/* Of gradients alone, but du is where it is in either direction. */
+	r.du = r.dalpha + 3 * t;
+	r.d = r.du + (p->norm ? (p->backwards ? block + 1 : 1) * p->padded : 0);
+	r.factor = r.d + block * m;
+	r.token = r.factor + block;
+	return r;
+}
+
+struct pack_job {
+	const struct hz_kern *kern;
+	const struct hzi_phi_plan *plan;
+	const float *phi, *gain;
+	float *to;
+	const struct hzi_phi *from;		/* of halves */
+	uint16_t *half, *spread;
+};
+
+/* Rows of one stream of phi */
+static void pack_units(void *data, int thread, int64_t begin, int64_t end)
+{
+	const struct pack_job *const job = data;
+	const int64_t C = job->plan->channels, padded = job->plan->padded;
+
+	(void)thread;
+	for (int64_t i = begin; i < end; i++) {
+		const float *const from = job->phi + i * C;
+		const float *const gain = job->gain ? job->gain + i % job->plan->n * C : NULL;
+		float *const to = job->to + i * padded;
+
+		for (int64_t c = 0; c < C; c++)
+			to[c] = gain ? from[c] * gain[c] : from[c];
+		for (int64_t c = C; c < padded; c++)
+			to[c] = 0;
+	}
+}
+
+static uint16_t to_bf16(float v)
+{
+	uint32_t bits;
+
+	memcpy(&bits, &v, 4);
+	if (v != v)
+		return 0x7fc0;
+	return (uint16_t)((bits + 0x7fff + (bits >> 16 & 1)) >> 16);
+}
+
+void hzi_phi_parts(float v, uint16_t *high, uint16_t *low)
+{
+	uint16_t h = to_bf16(v);
+	uint32_t bits;
+	float near;
+
+	/* Near the largest number what is nearest is infinite: the largest of 16 bits serves. */
+	if ((h & 0x7fff) == 0x7f80 && isfinite(v))
+		h--;
+	bits = (uint32_t)h << 16;
+	memcpy(&near, &bits, 4);
+	*high = h;
+	*low = v - near == v - near ? to_bf16(v - near) : 0;
+}
+
+/* Steps of 32 columns for mhc_half */
+static void half_units(void *data, int thread, int64_t begin, int64_t end)
+{
+	const struct pack_job *const job = data;
+	const struct hzi_phi_plan *const p = job->plan;
+	const int64_t steps = p->padded / 32;
+
+	(void)thread;
+	for (int64_t s = begin; s < end; s++) {
+		const struct hzi_mhc_phi phi = {
+			.phi = job->from->data + s / steps * job->from->stream + s % steps * 32,
+			.row = job->from->row, .to = job->half + s * p->panels * HALF_TILE,
+			.m = p->m, .panels = p->panels,
+		};
+
+		job->kern->mhc_phi_half(&phi);
+	}
+}
+
+/* Groups of 16 columns, for mhc_half_spread */
+static void spread_units(void *data, int thread, int64_t begin, int64_t end)
+{
+	const struct pack_job *const job = data;
+	const struct hzi_phi_plan *const p = job->plan;
+	const int64_t groups = p->padded / 16, part = (p->m + 1) / 2 * 32;
+
+	(void)thread;
+	for (int64_t g = begin; g < end; g++) {
+		const struct hzi_mhc_phi phi = {
+			.phi = job->from->data + g / groups * job->from->stream + g % groups * 16,
+			.row = job->from->row, .to = job->spread + g * 2 * part, .m = p->m,
+		};
+
+		job->kern->mhc_phi_spread(&phi);
+	}
+}
+
+size_t hzi_phi_floats(const struct hzi_phi_plan *p)
+{
+	return p->phi + p->half + p->spread;
+}
+
+struct hzi_phi hzi_phi_of(const struct hz_context *ctx, const struct hzi_phi_plan *p,
+			  const float *phi, const float *gain, float *work)
+{
+	struct hzi_phi to = {.data = phi, .row = p->n * p->channels, .stream = p->channels};
+	struct pack_job job = {
+		ctx->kern, p, phi, gain, work, &to, (uint16_t *)(work + p->phi),
+		(uint16_t *)(work + p->phi + p->half),
+	};
+
+	if (p->pack) {
+		hzi_parallel(p->threads, pack_units, &job, (int64_t)p->m * p->n);
+		to = (struct hzi_phi){
+			.data = work, .row = p->n * p->padded, .stream = p->padded,
+		};
+	}
+	if (p->half) {
+		hzi_parallel(p->threads, half_units, &job, p->n * p->padded / 32);
+		to.half = job.half;
+		to.panels = p->panels;
+	}
+	if (p->spread) {
+		hzi_parallel(p->threads, spread_units, &job, p->n * p->padded / 16);
+		to.spread = job.spread;
+	}
+	return to;
+}
+
+int64_t hzi_phi_pairs(const struct hz_context *ctx, int64_t count)
+{
+	return hzi_mhc_ceil(count, 2 * ctx->kern->lanes) * 2 * ctx->kern->lanes;
+}
+
+const void *hzi_phi_stream(const struct hzi_mhc_array *x, int64_t size, int64_t t, int j,
+			   int64_t c, int64_t count, void *buffer)
+{
+	struct hzi_mhc_array one = *x;
+
+	one.data = (char *)one.data + j * one.stream * size;
+	return hzi_mhc_tile(&one, size, t, c, 1, count, buffer, true).p;
+}
+
+/* What of a token follows channels c .. of stream j, to be fetched: in blocks rows are short. */
+static const void *after(const struct hzi_mhc_array *x, const struct hzi_phi_plan *p, int64_t size,
+			 int64_t t, int j, int64_t c)
+{
+	if (x->channel != 1)
+		return NULL;
+	if (c + HZI_MHC_WIDE < p->channels)
+		return (char *)hzi_mhc_at(x, size, t, c + HZI_MHC_WIDE) + j * x->stream * size;
+	return j + 1 < p->n ? (char *)hzi_mhc_at(x, size, t, 0) + (j + 1) * x->stream * size : NULL;
+}
+
+void hzi_phi_widen(const struct hz_context *ctx, const struct hzi_phi_plan *p,
+		   const struct hzi_mhc_array *x, int dtype, int64_t t, int tokens, int j,
+		   int64_t c, int64_t count, const struct hzi_phi_room *r)
+{
+	const int64_t size = hzi_mhc_size(dtype);
+	float buffer[HZI_MHC_WIDE];
+
+	for (int i = 0; i < tokens; i++)
+		ctx->kern->mhc_widen(hzi_phi_stream(x, size, t + i, j, c, count, buffer), dtype,
+				     count, r->x + i * HZI_PHI_LD,
+				     r->squares + i * ctx->kern->lanes,
+				     after(x, p, size, t + i, j, c));
+}
+
+static float mean_square(const struct hz_context *ctx, const struct hzi_phi_plan *p,
+			 const float *squares)
+{
+	float sum;
+
+	ctx->kern->mhc_fold(squares, 1, &sum);
+	return p->channels > 0 ? sum / (float)(p->n * p->channels) : 0;
+}
+
+/* Channels c .. of stream j of a tile, number `at` of a block, which were widened, by phi */
+static void project_tile(const struct hz_context *ctx, const struct hzi_phi_plan *p,
+			 const struct hzi_phi *phi, int at, int tokens, int j, int64_t c,
+			 int64_t count, const struct hzi_phi_room *r)
+{
+	const struct hzi_mhc_product product = {
+		.x = r->x, .x_ld = HZI_PHI_LD,
+		.phi = (float *)(uintptr_t)phi->data + j * phi->stream + c, .phi_ld = phi->row,
+		.sums = r->sums + (int64_t)at * p->m * ctx->kern->lanes,
+		.count = hzi_phi_pairs(ctx, count), .tokens = tokens, .m = p->m,
+	};
+
+	ctx->kern->mhc_project(&product);
+}
+
+struct hzi_mhc_ahead hzi_phi_ahead(const struct hzi_mhc_array *x, const struct hzi_phi_plan *p,
+				   int64_t size, int64_t t, int j, int64_t c)
+{
+	if (x->channel != 1 || c >= p->channels || j >= p->n)
+		return (struct hzi_mhc_ahead){0};
+	return (struct hzi_mhc_ahead){
+		.x = (char *)hzi_mhc_at(x, size, t, c) + j * x->stream * size,
+		.row_bytes = x->token * size, .step_bytes = 32 * size,
+	};
+}
+
+/* The same by halves; rows that are not there are what they were. */
+static void half_tile(const struct hz_context *ctx, const struct hzi_phi_plan *p,
+		      const struct hzi_phi *phi, const struct hzi_mhc_array *x, int dtype,
+		      int64_t t, int at, int block, int j, int64_t c, int64_t count,
+		      const struct hzi_phi_room *r)
+{
+	const int tokens = (int)hzi_mhc_min(TOKENS, block - at);
+	const int64_t size = hzi_mhc_size(dtype), ld = HZI_PHI_LD;
+	uint16_t *const high = (uint16_t *)r->x, *const low = high + TOKENS * ld;
+	const bool more = at + TOKENS < block;
+	const struct hzi_mhc_half half = {
+		.ahead = hzi_phi_ahead(x, p, size, more ? t + at + TOKENS : t, j,
+				       more ? c : c + HZI_PHI_WIDE),
+		.x = high, .low = dtype == HZ_BF16 ? NULL : low, .x_ld = ld,
+		.phi = phi->half + (j * p->padded + c) / 32 * phi->panels * HALF_TILE,
+		.y = r->sums + at * phi->panels * 16, .steps = hzi_mhc_ceil(count, 32),
+		.panels = phi->panels,
+	};
+	float buffer[HZI_PHI_WIDE];
+
+	for (int i = 0; i < tokens; i++) {
+		const struct hzi_mhc_parts parts = {
+			.x = hzi_phi_stream(x, size, t + at + i, j, c, count, buffer),
+			.high = high + i * ld, .low = low + i * ld,
+			.squares = r->squares + (at + i) * ctx->kern->lanes, .count = count,
+			.dtype = dtype,
+		};
+
+		ctx->kern->mhc_split(&parts);
+	}
+	ctx->kern->mhc_half(&half);
+}
+
+/*
+ * All of a tile of bf16 where it lies, without copies. The processor fetches rows by itself, at
+ * nearly the rate of one long read; asked to fetch tiles ahead, it is slower.
+ */
+static void near_tile(const struct hz_context *ctx, const struct hzi_phi_plan *p,
+		      const struct hzi_phi *phi, const struct hzi_mhc_array *x, int64_t t, int at,
+		      int j, int64_t c, int64_t count, const struct hzi_phi_room *r)
+{
+	const struct hzi_mhc_half half = {
+		.x = (uint16_t *)hzi_mhc_at(x, 2, t + at, c) + j * x->stream, .x_ld = x->token,
+		.phi = phi->half + (j * p->padded + c) / 32 * phi->panels * HALF_TILE,
+		.y = r->sums + at * phi->panels * 16, .steps = count / 32, .panels = phi->panels,
+		.squares = r->squares + at * ctx->kern->lanes,
+	};
+
+	ctx->kern->mhc_half(&half);
+}
+
+/* Tiles go through a part of phi one after another. */
+void hzi_phi_project(const struct hz_context *ctx, const struct hzi_phi_plan *p,
+		     const struct hzi_phi *phi, const struct hzi_mhc_array *x, int dtype,
+		     int64_t t, int tokens, const struct hzi_phi_room *r)
+{
+	const int lanes = ctx->kern->lanes;
+	const bool near = phi->half && dtype == HZ_BF16 && x->channel == 1;
+	const int64_t width = phi->panels * 16;
+	const int64_t wide = near ? NEAR_WIDE : phi->half ? HZI_PHI_WIDE : HZI_MHC_WIDE;
+
+	memset(r->squares, 0, (size_t)(tokens * lanes) * sizeof(float));
+	memset(r->sums, 0, (size_t)p->block * p->sums * sizeof(float));
+	for (int j = 0; j < p->n; j++) {
+		for (int64_t c = 0; c < p->channels; c += wide) {
+			const int64_t count = hzi_mhc_min(wide, p->channels - c);
+
+			for (int at = 0; at < tokens; at += TOKENS) {
+				const int some = (int)hzi_mhc_min(TOKENS, tokens - at);
+				struct hzi_phi_room tile = *r;
+
+				if (near && some == TOKENS && count % 32 == 0) {
+					near_tile(ctx, p, phi, x, t, at, j, c, count, r);
+					continue;
+				}
+				for (int64_t e = 0; phi->half && e < count; e += HZI_PHI_WIDE)
+					half_tile(ctx, p, phi, x, dtype, t, at, tokens, j, c + e,
+						  hzi_mhc_min(HZI_PHI_WIDE, count - e), r);
+				if (phi->half)
+					continue;
+				tile.squares += at * lanes;
+				hzi_phi_widen(ctx, p, x, dtype, t + at, some, j, c, count, &tile);
+				project_tile(ctx, p, phi, at, some, j, c, count, r);
+			}
+		}
+	}
+	for (int i = 0; i < tokens; i++) {
+		float *const to = r->raw + i * (p->m + 1);
+
+		if (phi->half) {
+			for (int k = 0; k < p->m; k++)
+				to[k] = r->sums[i * width + k] + r->sums[i * width + p->m + k];
+		} else {
+			ctx->kern->mhc_fold(r->sums + (int64_t)i * p->m * lanes, p->m, to);
+		}
+		to[p->m] = mean_square(ctx, p, r->squares + i * lanes);
+	}
+}
+
+void hzi_phi_normalize(const struct hzi_phi_plan *p, const struct hzi_mhc_rule *rule,
+		       const float *raw, int tokens, float *y, float *rho)
+{
+	memset(y, 0, (size_t)(p->m * TOKENS) * sizeof(float));
+	for (int i = 0; raw && i < tokens; i++) {
+		const float *const from = raw + i * (p->m + 1);
+
+		rho[i] = hzi_mhc_inverse_root((double)from[p->m], 1, rule->rms_eps);
+		for (int k = 0; k < p->m; k++)
+			y[k * TOKENS + i] = rho[i] * from[k];
+	}
+}
+
+struct hzi_mhc_batch hzi_phi_batch_of(const struct hzi_phi_plan *p, const struct hzi_mhc_rule *rule,
+				     const float *alpha, const float *bias, int tokens,
+				     const struct hzi_phi_room *r)
+{
+	return (struct hzi_mhc_batch){
+		.rule = rule, .alpha = alpha, .bias = bias, .y = r->y, .dp = r->dp, .dq = r->dq,
+		.da = r->da, .p = r->p, .q = r->q, .a = r->a, .dz = r->dz, .dy = r->dy,
+		.dalpha = r->dalpha, .count = tokens, .all = p->all,
+	};
+}
+
+/* ---- Means ----------------------------------------------------------------------------------- */
+
+#define MEAN_TOKENS 64			/* that are added before their sum is */
+
+struct mean_job {
+	const struct hz_context *ctx;
+	const struct hzi_mhc_array *x;
+	const struct hzi_mhc_shape *s;
+	float *to;			/* [groups][n][padded] */
+	const struct hzi_phi_plan *plan;
+	float *rooms;
+	int64_t tiles;
+};
+
+/* A tile of a stream of a group's mean */
+static void mean_units(void *data, int thread, int64_t begin, int64_t end)
+{
+	const struct mean_job *const job = data;
+	const int n = job->s->n;
+	const int64_t length = hzi_mhc_length(job->s);
+	const struct hzi_phi_room r = hzi_phi_room_of(job->plan, job->rooms, thread);
+	float sum[HZI_MHC_WIDE], d[TOKENS];
+
+	for (int i = 0; i < TOKENS; i++)
+		d[i] = 1;
+	for (int64_t u = begin; u < end; u++) {
+		const int64_t g = u / (n * job->tiles), c = u % job->tiles * HZI_MHC_WIDE;
+		const int j = (int)(u / job->tiles % n);
+		const int64_t count = hzi_mhc_min(HZI_MHC_WIDE, job->s->channels - c);
+		const int64_t room = hzi_mhc_room(count);
+		float *const to = job->to + (g * n + j) * job->plan->padded + c;
+
+		memset(to, 0, (size_t)room * sizeof(float));
+		for (int64_t t = 0; t < length; t += MEAN_TOKENS) {
+			const int64_t last = hzi_mhc_min(t + MEAN_TOKENS, length);
+
+			memset(sum, 0, sizeof(sum));
+			for (int64_t i = t; i < last; i += TOKENS) {
+				const int tokens = (int)hzi_mhc_min(TOKENS, last - i);
+				const struct hzi_mhc_product product = {
+					.x = r.x, .x_ld = HZI_PHI_LD, .d = d, .phi = sum,
+					.phi_ld = HZI_MHC_WIDE, .tokens = tokens, .m = 1,
+					.count = hzi_phi_pairs(job->ctx, count),
+				};
+
+				hzi_phi_widen(job->ctx, job->plan, job->x, job->s->dtype,
+					      g * length + i, tokens, j, c, count, &r);
+				job->ctx->kern->mhc_outer(&product);
+			}
+			for (int64_t i = 0; i < room; i++)
+				to[i] += sum[i];
+		}
+		for (int64_t i = 0; length > 0 && i < room; i++)
+			to[i] /= (float)length;
+	}
+}
+
+void hzi_phi_means(const struct hz_context *ctx, const struct hzi_phi_plan *p,
+		   const struct hzi_mhc_array *x, const struct hzi_mhc_shape *s, float *rooms,
+		   float *to)
+{
+	struct mean_job job = {
+		ctx, x, s, to, p, rooms, hzi_mhc_ceil(p->channels, HZI_MHC_WIDE),
+	};
+
+	hzi_parallel(p->threads, mean_units, &job, s->groups * s->n * job.tiles);
+}
+
+/* Means as streams of one token a group */
+struct hzi_mhc_array hzi_phi_mean_array(const struct hzi_phi_plan *p, float *mean)
+{
+	return (struct hzi_mhc_array){mean, p->n * p->padded, p->padded, 1};
+}
+

@@ -1,0 +1,813 @@
+/*
+ * qgemm.c - quantized matrix multiplication on the CPU: blocking, threads, edges
+ *
+ * SPDX-License-Identifier: BSD-2-Clause
+ */
+#include <config.h>
+
+#include <assert.h>
+#include <string.h>
+
+#include "cpu/qgemm/qgemm.h"
+
+#define PANEL 32		/* columns of a panel of packed B */
+/* Bytes of packed rows of A that are kept at once: a step is so many items, or rows of one. */
+#define A_BYTES ((int64_t)32 << 20)
+/* A B that comes unpacked is packed in pieces of this size, which stay in L2. */
+#define B_BYTES ((int64_t)256 << 10)
+/* The tile of sums between qmul() and qout(): 256 KiB */
+#define TILE_ROWS 128
+#define TILE_COLS 512
+/* Rows for each thread, from which on it is right to cut by rows alone */
+#define LAZY_ROWS 256
+/* Tiles with sums of 64 bits: columns enough to make packing A, chunk by chunk, cheap */
+#define WIDE_ROWS 64
+#define WIDE_COLS 1024
+/* Multiplications that a thread does in the time in which it moves a byte, roughly */
+#define MACS_PER_BYTE 64
+
+static bool is_float(int dtype)
+{
+	return dtype == HZ_F32 || dtype == HZ_F16 || dtype == HZ_BF16;
+}
+
+static int32_t code_at(const void *codes, int dtype, int64_t i)
+{
+	return dtype == HZ_U8 ? ((const uint8_t *)codes)[i] : ((const int8_t *)codes)[i];
+}
+
+/* ---- Packing of B ---------------------------------------------------------------------------- */
+
+struct pack_job {
+	const struct hz_kern *kern;
+	const struct hzi_qgemm_pack_args *a;
+	int64_t panels;			/* of one matrix */
+};
+
+static void pack_panels(void *job, int thread, int64_t begin, int64_t end)
+{
+	const struct pack_job *j = job;
+	const struct hzi_qgemm_pack_args *a = j->a;
+	const int64_t codes = hzi_qpack_codes(a->layout, a->k, a->n);
+	const int64_t bytes = hzi_qpack_bytes(a->layout, a->k, a->n);
+
+	(void)thread;
+	for (int64_t u = begin, count; u < end; u += count) {
+		const int64_t item = u / j->panels, first = u % j->panels;
+		char *to = (char *)a->data + item * bytes;
+		struct hzi_qpack_b p = {
+			.b = bytes_at(a->b, first * PANEL * a->b_n + item_offset(a->ndim, a->shape,
+				      a->b_stride, item)),
+			.packed = (uint8_t *)to + first * PANEL * hzi_round_up(a->k, 64),
+			.sum = (int32_t *)(to + codes) + first * PANEL,
+			.k = a->k, .b_k = a->b_k, .b_n = a->b_n, .b_dtype = a->b_dtype,
+		};
+
+		count = min_i64(end - u, j->panels - first);
+		p.n = min_i64(count * PANEL, a->n - first * PANEL);
+		j->kern->qpack_b(&p);
+	}
+}
+
+int hzi_cpu_qgemm_pack(struct hz_context *ctx, const struct hzi_qgemm_pack_args *a)
+{
+	struct pack_job job = {.kern = ctx->kern, .a = a, .panels = ceil_div(a->n, PANEL)};
+	int64_t items = 1;
+
+	for (int d = 0; d < a->ndim; d++)
+		items *= a->shape[d];
+	hzi_parallel(hzi_threads(ctx, 2 * items * a->n * a->k), pack_panels, &job,
+		     items * job.panels);
+	return HZ_OK;
+}
+
+size_t hzi_cpu_qgemm_pack_workspace(const struct hz_context *ctx,
+				    const struct hzi_qgemm_pack_args *a)
+{
+	(void)ctx;
+	(void)a;
+	return 0;
+}
+
+/* ---- Multiplication: what is common to all units --------------------------------------------- */
+
+/*
+ * A step multiplies rows first .. first + rows - 1 of items item .. item + items - 1, whose packed
+ * A is in the workspace. It is cut into units: an item, some of its rows and some of its columns.
+ */
+struct job {
+	const struct hz_kern *kern;
+	const struct hzi_qgemm_args *a;
+	int threads;
+	int32_t less;			/* what packing subtracts from the codes of A */
+	bool wide, rows_wanted;		/* sums of rows: B has a zero */
+	bool lazy;			/* qmul() packs A itself */
+
+	int64_t items;			/* of the whole batch */
+	int64_t step_items, step_rows;	/* of a step at most */
+	int64_t unit_rows, unit_cols;
+	int64_t panel_cols;		/* columns of an unpacked B that are packed at once */
+
+	int64_t item, count, first, rows;	/* the step */
+	int64_t a_bytes;		/* of step_rows packed rows */
+	char *packed_a;			/* [step_items] of a_bytes */
+	int32_t *row, *a_zero; /* [step_items][step_rows]; without zeros of A of their own NULL */
+	char *scratch;
+	size_t scratch_each;
+};
+
+/* What the epilogue wants to know of columns j .. j + n - 1, padded to whole panels */
+struct columns {
+	const int32_t *sum;
+	int32_t *col, *b_zero, *u, *shift;
+	float *b_scale;
+	const void *bias;
+	bool folded, fast;		/* the bias is in col; qmul() can do it all */
+};
+
+static int64_t columns_bytes(int64_t n)
+{
+	return (int64_t)line(4 * hzi_round_up(n, PANEL));
+}
+
+static size_t columns_scratch(int64_t n)
+{
+	return 5 * (size_t)columns_bytes(n);
+}
+
+static struct hzi_multiplier multiplier_of(const struct hzi_qgemm_args *a, int64_t j)
+{
+	struct hzi_multiplier m = a->mult;
+
+	if (a->multipliers) {
+		m = (struct hzi_multiplier){a->multipliers[j], a->shifts[j]};
+		if (m.u <= 0 || m.shift < 1 || m.shift > 62)
+			m = (struct hzi_multiplier){0, 1};
+	} else if (a->b_scales) {
+		m = hzi_multiplier_f32(
+			hzi_sigma(a->a_scale, a->b_scales[j * a->b_scale_step], a->c_scale),
+			a->c_dtype == HZ_S32, a->rounding == HZ_ROUND_EXACT);
+	}
+	return m;
+}
+
+/* n is a multiple of PANEL. */
+static void fill(int32_t *to, int32_t v, int64_t n)
+{
+	int32_t panel[PANEL];
+
+	for (int l = 0; l < PANEL; l++)
+		panel[l] = v;
+	for (int64_t l = 0; l < n; l += PANEL)
+		memcpy(to + l, panel, sizeof(panel));
+}
+
+/* Multipliers and shifts; whether all are of the kind that qmul() takes */
+static bool make_multipliers(const struct hzi_qgemm_args *a, int64_t j, int64_t n,
+			     struct columns *c)
+{
+	const bool same = !a->multipliers && !(a->b_scales && a->b_scale_step);
+	const int64_t padded = hzi_round_up(n, PANEL);
+	bool fast = true;
+
+	for (int64_t l = 0; l < (same ? 1 : padded); l++) {
+		struct hzi_multiplier m = {0, 33};
+
+		if (l < n)
+			m = multiplier_of(a, j + l);
+		/* y is 0 whatever the shift. */
+		if (m.u == 0)
+			m.shift = 33;
+		c->u[l] = m.u;
+		c->shift[l] = m.shift;
+		fast &= m.shift >= 33;
+	}
+	if (same) {
+		fill(c->u, c->u[0], padded);
+		fill(c->shift, c->shift[0], padded);
+	}
+	return fast && a->rounding == HZ_ROUND_EXACT && !a->identity;
+}
+
+/*
+ * sum: of the columns of B. In acc = sum' - bz row' - az' b_sum + k az' bz + bias, where a prime
+ * says that less has been taken from the codes and zeros of A, all but the products is made here.
+ */
+static struct columns make_columns(const struct job *job, int64_t j, int64_t n, const int32_t *sum,
+				   char **scratch)
+{
+	const struct hzi_qgemm_args *a = job->a;
+	const int64_t padded = hzi_round_up(n, PANEL), bytes = columns_bytes(n);
+	const uint32_t zero = (uint32_t)(a->a_zero - job->less), k = (uint32_t)a->k;
+	const int32_t *bias = a->bias && a->bias_dtype == HZ_S32 ?
+			      (const int32_t *)a->bias + j : NULL;
+	struct columns c = {.sum = sum, .bias = a->bias};
+	int64_t most = 0;
+
+	c.col = take(scratch, bytes);
+	c.b_zero = take(scratch, bytes);
+	c.u = take(scratch, bytes);
+	c.shift = take(scratch, bytes);
+	c.b_scale = take(scratch, bytes);
+	for (int64_t l = 0; bias && l < n; l++)
+		most = max_i64(most, bias[l] < 0 ? -(int64_t)bias[l] : bias[l]);
+	c.folded = bias && a->reach + most <= INT32_MAX;
+	if (a->bias)
+		c.bias = (const char *)a->bias + 4 * j;
+	fill(c.b_zero, a->b_zero, padded);
+	for (int64_t l = 0; a->b_zeros && l < n; l++)
+		c.b_zero[l] = code_at(a->b_zeros, a->b_dtype, j + l);
+	for (int64_t l = 0; l < padded; l++) {
+		uint32_t col = 0;
+
+		if (!a->a_zeros)
+			col = zero * (k * (uint32_t)c.b_zero[l] - (uint32_t)sum[l]);
+		if (c.folded && l < n)
+			col += (uint32_t)bias[l];
+		c.col[l] = (int32_t)col;
+	}
+	if (is_float(a->c_dtype)) {
+		for (int64_t l = 0; l < padded; l++)
+			c.b_scale[l] = !a->b_scales ? a->b_scale :
+				       l < n ? a->b_scales[(j + l) * a->b_scale_step] : 0;
+		c.fast = job->kern->q_floats;
+	} else if (a->identity) {
+		c.fast = job->kern->q_floats && a->c_dtype == HZ_S32;
+	} else {
+		c.fast = make_multipliers(a, j, n, &c) && a->c_dtype != HZ_S32 &&
+			 (!a->a_zeros || job->kern->q_floats);
+	}
+	c.fast &= !bias || c.folded;
+	return c;
+}
+
+static struct hzi_qout make_out(const struct job *job, const struct columns *c)
+{
+	const struct hzi_qgemm_args *a = job->a;
+
+	return (struct hzi_qout){
+		.c_m = a->c_m, .c_n = a->c_n, .a_step = a->a_scales ? a->scale_step : 0,
+		.bias = c->bias, .bias_dtype = c->folded ? 0 : a->bias_dtype,
+		.u = c->u, .shift = c->shift, .b_scale = c->b_scale, .a_scale = &a->a_scale,
+		.c_dtype = a->c_dtype, .rounding = a->rounding, .identity = a->identity,
+		.c_zero = a->c_zero, .min = a->min, .max = a->max, .fmin = a->fmin, .fmax = a->fmax,
+	};
+}
+
+/* Moves what goes with columns on by j of them. */
+static void out_at_column(struct hzi_qout *o, int64_t j)
+{
+	if (o->col)
+		o->col += j;
+	if (o->b_zero)
+		o->b_zero += j;
+	if (o->b_sum)
+		o->b_sum += j;
+	if (o->bias)
+		o->bias = (const char *)o->bias + 4 * j;
+	o->u += j;
+	o->shift += j;
+	o->b_scale += j;
+	o->c = (char *)o->c + j * o->c_n * dtype_bytes(o->c_dtype);
+}
+
+static int32_t row_zero(const struct hzi_qgemm_args *a, int64_t item, int64_t i)
+{
+	return code_at(a->a_zeros, a->a_dtype, (item_row(a, item) + i) * a->zero_step);
+}
+
+static void *c_at(const struct hzi_qgemm_args *a, int64_t item, int64_t i, int64_t j)
+{
+	return (char *)a->c + (item_offset(a->ndim, a->shape, a->c_stride, item) + i * a->c_m +
+			       j * a->c_n) * dtype_bytes(a->c_dtype);
+}
+
+/* ---- Multiplication: A packed, sums mod 2^32 ------------------------------------------------- */
+
+/* Whether columns of A lie back to back, which are turned to rows on the way to be packed */
+static bool is_turned(const struct hzi_qgemm_args *a)
+{
+	return a->a_k != 1 && a->a_m == 1 && a->m >= 8;
+}
+
+/* So many rows at once: a line of each column, or fewer that fit where tiles will lie */
+static int64_t turned_rows(int64_t q_rows, int64_t k)
+{
+	const int64_t most = min_i64(64, 4 * TILE_ROWS * TILE_COLS / max_i64(k, 1));
+
+	return max_i64(most / q_rows, 1) * q_rows;
+}
+
+static void pack_turned(const struct job *job, struct hzi_qpack_a p, char *scratch)
+{
+	const int64_t most = turned_rows(job->kern->q_rows, p.k), m = p.m;
+	const char *from = p.a;
+	char *to = p.packed;
+
+	for (int64_t i = 0; i < m; i += p.m) {
+		p.m = min_i64(most, m - i);
+		hzi_turn(scratch, p.k, from + i, p.a_k, p.k, p.m, 1);
+		job->kern->qpack_a(&(struct hzi_qpack_a){
+			.a = scratch, .packed = to + job->kern->qpack_a_bytes(i, p.k),
+			.row = p.row ? p.row + i : NULL, .m = p.m, .k = p.k, .a_m = p.k, .a_k = 1,
+			.a_dtype = p.a_dtype, .b_dtype = p.b_dtype,
+		});
+	}
+}
+
+static void pack_rows(void *data, int thread, int64_t begin, int64_t end)
+{
+	const struct job *job = data;
+	const struct hzi_qgemm_args *a = job->a;
+	const int64_t q_rows = job->kern->q_rows, per_item = ceil_div(job->rows, q_rows);
+
+	for (int64_t u = begin, blocks; u < end; u += blocks) {
+		const int64_t slot = u / per_item, i = u % per_item * q_rows,
+			      item = job->item + slot;
+		int32_t *row = job->row ? job->row + slot * job->step_rows + i : NULL;
+		struct hzi_qpack_a p = {
+			.a = bytes_at(a->a, item_offset(a->ndim, a->shape, a->a_stride, item) +
+				      (job->first + i) * a->a_m),
+			.packed = job->packed_a + slot * job->a_bytes +
+				  job->kern->qpack_a_bytes(i, a->k),
+			.row = job->rows_wanted ? row : NULL,
+			.k = a->k,
+			.a_m = a->a_m,
+			.a_k = a->a_k,
+			.a_dtype = a->a_dtype,
+			.b_dtype = a->b_dtype,
+		};
+
+		blocks = min_i64(end - u, per_item - u % per_item);
+		p.m = min_i64(blocks * q_rows, job->rows - i);
+		if (is_turned(a))
+			pack_turned(job, p, job->scratch + (size_t)thread * job->scratch_each);
+		else
+			job->kern->qpack_a(&p);
+		for (int64_t l = 0; a->a_zeros && l < p.m; l++) {
+			const int32_t zero = row_zero(a, item, job->first + i + l) - job->less;
+
+			job->a_zero[slot * job->step_rows + i + l] = zero;
+			if (p.row)
+				p.row[l] = (int32_t)((uint32_t)p.row[l] -
+						     (uint32_t)a->k * (uint32_t)zero);
+		}
+	}
+}
+
+/* What qmul() does, to a C whose rows do not lie side by side: by way of tiles */
+static void multiply_apart(const struct job *job, const struct hzi_qmul *all, void *tile)
+{
+	const struct hzi_qgemm_args *a = job->a;
+	const int64_t size = dtype_bytes(a->c_dtype), q_rows = job->kern->q_rows;
+	const int64_t tile_rows = hzi_round_up(TILE_ROWS, q_rows);
+	struct hzi_qmul mul = *all;
+
+	mul.c = tile;
+	mul.c_ld = TILE_COLS;
+	for (int64_t j = 0; j < all->n; j += TILE_COLS) {
+		mul.n = min_i64(TILE_COLS, all->n - j);
+		mul.b = all->b + j / PANEL * mul.b_panel;
+		mul.col = all->col + j;
+		mul.b_zero = all->b_zero + j;
+		mul.b_sum = all->b_sum + j;
+		mul.u = all->u + j;
+		mul.shift = all->shift + j;
+		mul.b_scale = all->b_scale + j;
+		mul.bias = all->bias ? all->bias + j : NULL;
+		for (int64_t i = 0; i < all->m; i += tile_rows) {
+			char *c = (char *)all->c + (i * a->c_m + j * a->c_n) * size;
+
+			mul.m = min_i64(tile_rows, all->m - i);
+			mul.a = (char *)all->a + job->kern->qpack_a_bytes(i, mul.k);
+			mul.row = all->row ? all->row + i : NULL;
+			mul.a_zero = all->a_zero ? all->a_zero + i : NULL;
+			mul.a_scale = all->a_scale + i * mul.a_step;
+			job->kern->qmul(&mul);
+			if (a->c_m == 1) {
+				hzi_turn(c, a->c_n, tile, TILE_COLS, mul.m, mul.n, size);
+				continue;
+			}
+			for (int64_t r = 0; r < mul.m; r++)
+				copy_strided(c + r * a->c_m * size, a->c_n,
+					     (char *)tile + r * TILE_COLS * size, 1, mul.n, size);
+		}
+	}
+}
+
+/*
+ * Rows i .. of the step by columns j .. of an item. b, sum and c are those of column j. tile is for
+ * the sums where qmul() cannot do it all.
+ */
+static void multiply(const struct job *job, int64_t slot, int64_t i, int64_t rows, int64_t j,
+		     int64_t cols, const uint8_t *b, const struct columns *c, int32_t *tile,
+		     void *sums)
+{
+	const struct hzi_qgemm_args *a = job->a;
+	const int64_t item = job->item + slot,
+		      tile_rows = hzi_round_up(TILE_ROWS, job->kern->q_rows);
+	int32_t *row = job->rows_wanted ? job->row + slot * job->step_rows + i : NULL;
+	int32_t *a_zero = a->a_zeros ? job->a_zero + slot * job->step_rows + i : NULL;
+	struct hzi_qmul mul = {
+		.a = job->packed_a + slot * job->a_bytes + job->kern->qpack_a_bytes(i, a->k),
+		.b = b, .c = c_at(a, item, job->first + i, j), .m = rows, .n = cols, .k = a->k,
+		.b_panel = hzi_round_up(a->k, 64) * PANEL, .c_ld = a->c_m, .a_dtype = a->a_dtype,
+		.b_dtype = a->b_dtype, .c_dtype = a->c_dtype, .col = c->col, .b_zero = c->b_zero,
+		.u = c->u, .shift = c->shift, .row = row, .c_zero = a->c_zero, .min = a->min,
+		.max = a->max, .sums = sums,
+	};
+
+	if (c->fast) {
+		mul.a_zero = a_zero;
+		mul.b_sum = c->sum;
+		mul.a_scale = &a->a_scale;
+		if (a->a_scales) {
+			mul.a_step = a->scale_step;
+			mul.a_scale = a->a_scales + (item_row(a, item) + job->first + i) *
+						    a->scale_step;
+		}
+		mul.b_scale = c->b_scale;
+		mul.bias = a->bias_dtype == HZ_F32 ? c->bias : NULL;
+		mul.fmin = a->fmin;
+		mul.fmax = a->fmax;
+	}
+	for (int64_t l = 0; job->lazy && a->a_zeros && l < rows; l++)
+		a_zero[l] = row_zero(a, item, job->first + i + l) - job->less;
+	if (job->lazy) {
+		mul.src = bytes_at(a->a, item_offset(a->ndim, a->shape, a->a_stride, item) +
+				   (job->first + i) * a->a_m);
+		mul.src_ld = a->a_m;
+	}
+	if (job->lazy && !c->fast) {
+		const struct hzi_qpack_a p = {
+			.a = mul.src,
+			.packed = mul.a,
+			.row = row,
+			.m = rows,
+			.k = a->k,
+			.a_m = a->a_m,
+			.a_k = 1,
+			.a_dtype = a->a_dtype,
+			.b_dtype = a->b_dtype,
+		};
+
+		job->kern->qpack_a(&p);
+		mul.src = NULL;
+		for (int64_t l = 0; a->a_zeros && row && l < rows; l++)
+			row[l] = (int32_t)((uint32_t)row[l] - (uint32_t)a->k * (uint32_t)a_zero[l]);
+	}
+	if (c->fast && a->k > 0) {
+		if (a->c_n == 1)
+			job->kern->qmul(&mul);
+		else
+			multiply_apart(job, &mul, tile);
+		return;
+	}
+	mul.raw = true;
+	mul.c = tile;
+	mul.c_dtype = HZ_S32;
+	mul.c_ld = TILE_COLS;
+	for (int64_t l = 0; l < cols; l += TILE_COLS) {
+		struct hzi_qout out = make_out(job, c);
+
+		out.sum = tile;
+		out.sum_ld = TILE_COLS;
+		out.cols = mul.n = min_i64(TILE_COLS, cols - l);
+		out.c = c_at(a, item, job->first + i, j);
+		out.col = c->col;
+		out.b_zero = row ? c->b_zero : NULL;
+		out.b_sum = a->a_zeros ? c->sum : NULL;
+		out_at_column(&out, l);
+		mul.b = b + l / PANEL * mul.b_panel;
+		for (int64_t r = 0; r < rows; r += tile_rows) {
+			const int64_t at = i + r;
+
+			mul.a = job->packed_a + slot * job->a_bytes +
+				job->kern->qpack_a_bytes(at, a->k);
+			out.rows = mul.m = min_i64(tile_rows, rows - r);
+			if (a->k > 0)
+				job->kern->qmul(&mul);
+			else
+				memset(tile, 0, (size_t)(mul.m * TILE_COLS) * 4);
+			out.row = row ? row + r : NULL;
+			out.a_zero = a->a_zeros ? job->a_zero + slot * job->step_rows + at : NULL;
+			if (a->a_scales)
+				out.a_scale = a->a_scales +
+					      (item_row(a, item) + job->first + at) * a->scale_step;
+			job->kern->qout(&out);
+			out.c = (char *)out.c + mul.m * a->c_m * dtype_bytes(a->c_dtype);
+		}
+	}
+}
+
+/* The packed codes of column j of an item, and the sums of columns from there on */
+static const uint8_t *packed_b(const struct hzi_qgemm_args *a, int64_t item, int64_t j,
+			       const int32_t **sum)
+{
+	const int64_t bytes = hzi_qpack_bytes(a->layout, a->k, a->n);
+	const char *b = (const char *)a->packed +
+			item_offset(a->ndim, a->shape, a->b_stride, item) * bytes;
+
+	*sum = (const int32_t *)(b + hzi_qpack_codes(a->layout, a->k, a->n)) + j;
+	return (const uint8_t *)b + j * hzi_round_up(a->k, 64);
+}
+
+/* Columns j .. of an unpacked B of an item, packed to *scratch */
+static const uint8_t *pack_b(const struct job *job, int64_t item, int64_t j, int64_t n,
+			     const int32_t **sum, char **scratch)
+{
+	const struct hzi_qgemm_args *a = job->a;
+	const int64_t padded = hzi_round_up(n, PANEL);
+	struct hzi_qpack_b p = {
+		.b = bytes_at(a->b, item_offset(a->ndim, a->shape, a->b_stride, item) + j * a->b_n),
+		.k = a->k,
+		.n = n,
+		.b_k = a->b_k,
+		.b_n = a->b_n,
+		.b_dtype = a->b_dtype,
+	};
+
+	p.packed = take(scratch, padded * hzi_round_up(a->k, 64));
+	p.sum = take(scratch, 4 * padded);
+	job->kern->qpack_b(&p);
+	*sum = p.sum;
+	return p.packed;
+}
+
+struct unit {
+	int64_t slot, i, rows, j, cols;
+};
+
+static struct unit unit_at(const struct job *job, int64_t u)
+{
+	const int64_t across = ceil_div(job->a->n, job->unit_cols);
+	const int64_t down = ceil_div(job->rows, job->unit_rows);
+	const int64_t i = u / across % down * job->unit_rows, j = u % across * job->unit_cols;
+
+	return (struct unit){
+		u / across / down, i, min_i64(job->unit_rows, job->rows - i),
+		j, min_i64(job->unit_cols, job->a->n - j),
+	};
+}
+
+static void multiply_units(void *data, int thread, int64_t begin, int64_t end)
+{
+	const struct job *job = data;
+	const struct hzi_qgemm_args *a = job->a;
+
+	for (int64_t n = begin; n < end; n++) {
+		const struct unit u = unit_at(job, n);
+		const int64_t step = a->packed ? u.cols : job->panel_cols;
+
+		for (int64_t j = 0; j < u.cols; j += step) {
+			const int64_t cols = min_i64(step, u.cols - j), item = job->item + u.slot;
+			char *scratch = job->scratch + (size_t)thread * job->scratch_each;
+			int32_t *tile = take(&scratch,
+					     4 * hzi_round_up(TILE_ROWS, job->kern->q_rows) *
+						     TILE_COLS);
+			void *const sums = take(&scratch, job->kern->q_sums);
+			const int32_t *sum;
+			const uint8_t *b;
+			struct columns c;
+
+			b = a->packed ? packed_b(a, item, u.j + j, &sum) :
+					pack_b(job, item, u.j + j, cols, &sum, &scratch);
+			c = make_columns(job, u.j + j, cols, sum, &scratch);
+			multiply(job, u.slot, u.i, u.rows, u.j + j, cols, b, &c, tile,
+				 sums);
+		}
+	}
+}
+
+/* ---- Multiplication: sums of 64 bits --------------------------------------------------------- */
+
+/*
+ * A unit of rows and columns: the raw sums of each chunk of k are exact in s32 and added up, the
+ * zeros come in at the end, and what then fits s32 again goes the way of the others.
+ */
+static void multiply_wide(const struct job *job, const struct unit *u, char *scratch)
+{
+	const struct hzi_qgemm_args *a = job->a;
+	const int64_t item = job->item + u->slot, first = job->first + u->i;
+	const int64_t chunk = min_i64(HZI_QK_CHUNK, a->k);
+	int32_t *tile = take(&scratch, 4 * WIDE_ROWS * WIDE_COLS);
+	int64_t *total = take(&scratch, 8 * WIDE_ROWS * WIDE_COLS);
+	char *packed_a = take(&scratch, job->kern->qpack_a_bytes(WIDE_ROWS, chunk));
+	void *const sums = take(&scratch, job->kern->q_sums);
+	int32_t row[WIDE_ROWS];
+	int64_t rows_sum[WIDE_ROWS] = {0};
+	const int32_t *bias = a->bias_dtype == HZ_S32 ? a->bias : NULL, *sum;
+	const uint8_t *b;
+	struct columns c;
+	struct hzi_qout out;
+
+	b = a->packed ? packed_b(a, item, u->j, &sum) :
+			pack_b(job, item, u->j, u->cols, &sum, &scratch);
+	c = make_columns(job, u->j, u->cols, sum, &scratch);
+	memset(total, 0, (size_t)(u->rows * WIDE_COLS) * 8);
+	for (int64_t k = 0; k < a->k; k += HZI_QK_CHUNK) {
+		const int64_t length = min_i64(HZI_QK_CHUNK, a->k - k);
+		const struct hzi_qpack_a pack = {
+			.a = (const char *)a->a +
+			     item_offset(a->ndim, a->shape, a->a_stride, item) + first * a->a_m +
+			     k * a->a_k,
+			.packed = packed_a,
+			.row = row,
+			.m = u->rows,
+			.k = length,
+			.a_m = a->a_m,
+			.a_k = a->a_k,
+			.a_dtype = a->a_dtype,
+			.b_dtype = a->b_dtype,
+		};
+		const struct hzi_qmul mul = {
+			.a = packed_a,
+			.b = b + k * PANEL,
+			.c = tile,
+			.m = u->rows,
+			.n = u->cols,
+			.k = length,
+			.b_panel = hzi_round_up(a->k, 64) * PANEL,
+			.c_ld = WIDE_COLS,
+			.a_dtype = a->a_dtype,
+			.b_dtype = a->b_dtype,
+			.c_dtype = HZ_S32,
+			.raw = true,
+			.sums = sums,
+		};
+
+		job->kern->qpack_a(&pack);
+		job->kern->qmul(&mul);
+		for (int64_t i = 0; i < u->rows; i++) {
+			rows_sum[i] += row[i];
+			for (int64_t j = 0; j < u->cols; j++)
+				total[i * WIDE_COLS + j] += tile[i * WIDE_COLS + j];
+		}
+	}
+	for (int64_t i = 0; i < u->rows; i++) {
+		const int64_t zero =
+			(a->a_zeros ? code_at(a->a_zeros, a->a_dtype,
+					      (item_row(a, item) + first + i) * a->zero_step)
+				    : a->a_zero) -
+			job->less;
+
+		for (int64_t j = 0; j < u->cols; j++) {
+			int64_t s = total[i * WIDE_COLS + j] - c.b_zero[j] * rows_sum[i] -
+				    zero * (sum[j] - a->k * c.b_zero[j]);
+
+			if (bias)
+				s += bias[u->j + j];
+			tile[i * WIDE_COLS + j] = (int32_t)(s > INT32_MAX   ? INT32_MAX
+							    : s < INT32_MIN ? INT32_MIN
+									    : s);
+		}
+	}
+	out = make_out(job, &c);
+	out.sum = tile;
+	out.sum_ld = WIDE_COLS;
+	out.rows = u->rows;
+	out.cols = u->cols;
+	out.c = c_at(a, item, first, u->j);
+	if (bias)
+		out.bias_dtype = 0;
+	if (a->a_scales)
+		out.a_scale = a->a_scales + (item_row(a, item) + first) * a->scale_step;
+	job->kern->qout(&out);
+}
+
+static void wide_units(void *data, int thread, int64_t begin, int64_t end)
+{
+	const struct job *job = data;
+
+	for (int64_t n = begin; n < end; n++) {
+		const struct unit u = unit_at(job, n);
+
+		multiply_wide(job, &u, job->scratch + (size_t)thread * job->scratch_each);
+	}
+}
+
+/* ---- Multiplication: the plan ---------------------------------------------------------------- */
+
+/* Fills all but the pointers into the workspace and the step; returns the bytes of workspace. */
+static size_t make_job(const struct hz_context *ctx, const struct hzi_qgemm_args *a,
+		       struct job *job)
+{
+	const int64_t q_rows = ctx->kern->q_rows, padded = hzi_round_up(a->n, PANEL);
+	const int64_t k_padded = hzi_round_up(max_i64(a->k, 1), 64);
+	int64_t parts, across;
+	size_t bytes;
+
+	memset(job, 0, sizeof(*job));
+	job->kern = ctx->kern;
+	job->a = a;
+	job->less = ctx->kern->qpack_a_less(a->a_dtype, a->b_dtype);
+	job->wide = a->wide;
+	job->rows_wanted = a->b_zeros || a->b_zero != 0;
+	job->items = 1;
+	for (int d = 0; d < a->ndim; d++)
+		job->items *= a->shape[d];
+	job->threads = hzi_threads(ctx, (int64_t)fmin(0x1p60, (double)job->items *
+		((double)a->m * (double)a->n * (double)a->k / MACS_PER_BYTE +
+		 (double)a->n * (double)a->k)));
+	if (job->wide) {
+		job->step_items = job->items;
+		job->step_rows = a->m;
+		job->unit_rows = WIDE_ROWS;
+		job->unit_cols = WIDE_COLS;
+		/* A B that has to be packed is, for a unit, no larger than A may be. */
+		if (!a->packed)
+			job->unit_cols = min_i64(WIDE_COLS,
+						 max_i64(A_BYTES / k_padded / PANEL, 1) * PANEL);
+		job->panel_cols = job->unit_cols;
+		bytes = line(4 * WIDE_ROWS * WIDE_COLS) + line(8 * WIDE_ROWS * WIDE_COLS) +
+			line(ctx->kern->qpack_a_bytes(WIDE_ROWS, min_i64(HZI_QK_CHUNK, a->k)));
+	} else {
+		job->step_rows = min_i64(a->m,
+					 hzi_round_up(max_i64(A_BYTES / k_padded, 1), q_rows));
+		job->step_items = min_i64(
+			job->items,
+			max_i64(A_BYTES / (k_padded * hzi_round_up(job->step_rows, q_rows)), 1));
+		/* Parts of an item: of its columns first, since B is what takes time to read. */
+		parts = ceil_div(job->threads, job->step_items);
+		across = min_i64(parts, padded / PANEL);
+		/*
+		 * A is packed on the way by who multiplies it, so a thread has rows of its own
+		 * then; which takes enough of them, for each reads all of B.
+		 */
+		job->lazy = ctx->kern->q_lazy && a->packed && a->k > 0 && a->a_k == 1 &&
+			    a->c_n == 1 && (a->c_dtype != HZ_S32 || a->identity) &&
+			    (parts == 1 || job->step_rows >= parts * LAZY_ROWS);
+		if (job->lazy)
+			across = 1;
+		job->unit_cols = hzi_round_up(ceil_div(a->n, across), PANEL);
+		job->unit_rows = hzi_round_up(ceil_div(job->step_rows, ceil_div(parts, across)),
+					      q_rows);
+		job->panel_cols = min_i64(job->unit_cols,
+					  max_i64(B_BYTES / k_padded / PANEL, 1) * PANEL);
+		bytes = line(4 * hzi_round_up(TILE_ROWS, q_rows) * TILE_COLS);
+	}
+	if (is_turned(a)) {
+		const int64_t turned = turned_rows(q_rows, a->k) * a->k;
+
+		bytes = bytes < line(turned) ? line(turned) : bytes;
+	}
+	bytes += line(ctx->kern->q_sums);
+	if (a->packed)
+		bytes += columns_scratch(min_i64(job->unit_cols, padded));
+	else
+		bytes += columns_scratch(job->panel_cols) + line(job->panel_cols * k_padded) +
+			 line(4 * job->panel_cols);
+	job->scratch_each = bytes;
+	bytes *= (size_t)job->threads;
+	if (!job->wide) {
+		job->a_bytes = (int64_t)line(ctx->kern->qpack_a_bytes(job->step_rows, a->k));
+		bytes += (size_t)(job->a_bytes * job->step_items) +
+			 2 * line(4 * job->step_items * job->step_rows);
+	}
+	return bytes;
+}
+
+size_t hzi_cpu_qgemm_workspace(const struct hz_context *ctx, const struct hzi_qgemm_args *a)
+{
+	struct job job;
+
+	return make_job(ctx, a, &job);
+}
+
+/* The multiplication with a workspace that make_job() said the size of */
+void hzi_cpu_qgemm_run(const struct hz_context *ctx, const struct hzi_qgemm_args *a,
+		       char *workspace)
+{
+	struct job job;
+
+	make_job(ctx, a, &job);
+	job.scratch = workspace;
+	workspace += (size_t)job.threads * job.scratch_each;
+	if (!job.wide) {
+		job.packed_a = take(&workspace, job.a_bytes * job.step_items);
+		job.row = take(&workspace, 4 * job.step_items * job.step_rows);
+		job.a_zero = take(&workspace, 4 * job.step_items * job.step_rows);
+	}
+	for (job.item = 0; job.item < job.items; job.item += job.count) {
+		job.count = min_i64(job.step_items, job.items - job.item);
+		for (job.first = 0; job.first < a->m; job.first += job.rows) {
+			int64_t units;
+
+			job.rows = min_i64(job.step_rows, a->m - job.first);
+			if (!job.wide && !job.lazy)
+				hzi_parallel(job.threads, pack_rows, &job,
+					     job.count * ceil_div(job.rows, job.kern->q_rows));
+			units = job.count * ceil_div(job.rows, job.unit_rows) *
+				ceil_div(a->n, job.unit_cols);
+			hzi_parallel(job.threads, job.wide ? wide_units : multiply_units, &job,
+				     units);
+		}
+	}
+}
+
+int hzi_cpu_qgemm(struct hz_context *ctx, const struct hzi_qgemm_args *a)
+{
+	assert(ctx->workspace_bytes >= hzi_cpu_qgemm_workspace(ctx, a));
+	hzi_cpu_qgemm_run(ctx, a, ctx->workspace);
+	return HZ_OK;
+}

@@ -1,0 +1,1059 @@
+/*
+ * quat_gemm.c - products of quaternion matrices on the CPU: packing, blocking, threads
+ *
+ * SPDX-License-Identifier: BSD-2-Clause
+ *
+ * A thousand lines in one file: all of them work on struct plan and struct part.
+ */
+#include <config.h>
+
+#include <assert.h>
+#include <string.h>
+
+#include "cpu/core/cpu.h"
+#include "cpu/core/sizes.h"
+#include "lib/quat_gemm/quat_gemm.h"
+
+/*
+ * C is made of products of real matrices, planes of V by planes of S. V is A or B, whichever suits
+ * vectors better; its rows lie along vectors. For each part of S of so many columns, each block of
+ * k and each panel of V, a plane of the panel, 64 x 128 floats or 32 KiB, stays in L1, while panels
+ * of a plane of S, 6 x 128, pass by from L2. Sums of a tile of C stay in L2; those of all tiles
+ * wait for the next block of k.
+ */
+#define K_BLOCK HZI_QUAT_K_BLOCK
+#define S_COLS 264		/* of S that are packed at once: 8 planes, 1056 KiB */
+#define TILE_COLS 66		/* four planes of sums: 66 KiB */
+#define CHUNK_COLS 48		/* of S on the way to panels: 32 of k, four planes, 24 KiB */
+#define CHUNK_K 32
+#define CHUNK_V 16		/* of k of a panel of V: 32 KiB with what is made of it */
+#define HALF_TILE 512		/* elements of a tile of 16 x 32 of bf16 */
+#define HALF_COLS 256		/* as S_COLS */
+#define HALF_TILE_COLS 64
+#define AHEAD_BYTES HZI_QUAT_AHEAD
+#define FEW_BLOCK 8192		/* of k; each column: 128 KiB */
+#define WIDE_BLOCK 2048		/* of more columns than HZI_QUAT_NARROW, 32 KiB each */
+#define FEW_PACKED_K 32768	/* at most: 64 bytes for each, and column */
+#define FEW_CHUNK 256
+/* What a thread moves from memory in the time of a product of two quaternions, roughly */
+#define BYTES_PER_PRODUCT 2
+
+static int64_t round_up(int64_t a, int64_t b)
+{
+	return ceil_div(a, b) * b;
+}
+
+/* ---- Packed matrices ------------------------------------------------------------------------- */
+
+/* Where in a packed matrix of k columns block l0 / 128 of panel i0 / 64 begins, in elements */
+static int64_t packed_at(int64_t i0, int64_t l0, int64_t k)
+{
+	return (i0 / HZI_QUAT_PANEL * k + l0 / K_BLOCK * K_BLOCK) * 4 * HZI_QUAT_PANEL;
+}
+
+struct pack_job {
+	const struct hz_kern *kern;
+	const struct hzi_quat_gemm_pack_args *a;
+	int64_t panels;
+};
+
+/* Rows i .., columns l .. to the four planes of a block */
+static void pack_block(const struct pack_job *j, const char *from, char *to, int64_t rows,
+		       int64_t count)
+{
+	const struct hzi_quat_gemm_pack_args *a = j->a;
+	const int64_t size = dtype_bytes(a->dtype), plane = HZI_QUAT_PANEL * count;
+
+	if (rows < HZI_QUAT_PANEL)
+		memset(to, 0, (size_t)(4 * plane * size));
+	if (size != 2) {
+		struct hzi_quat_block b = {
+			.x = (char *)(uintptr_t)from, .y = to, .rows = rows, .count = count,
+			.x_i = a->a.row, .x_l = a->a.col, .y_l = HZI_QUAT_PANEL, .y_plane = plane,
+			.dtype = a->dtype,
+		};
+
+		memcpy(b.comp, a->a.comp, sizeof(b.comp));
+		j->kern->quat[a->dtype == HZ_F64].load(&b);
+		return;
+	}
+	for (int c = 0; c < 4; c++) {
+		const uint16_t *x = (const uint16_t *)(const void *)from + a->a.comp[c];
+		uint16_t *y = (uint16_t *)(void *)to + c * plane;
+
+		for (int64_t l = 0; l < count; l++) {
+			for (int64_t i = 0; i < rows; i++)
+				y[l * HZI_QUAT_PANEL + i] = x[i * a->a.row + l * a->a.col];
+		}
+	}
+}
+
+static void pack_panels(void *job, int thread, int64_t begin, int64_t end)
+{
+	const struct pack_job *j = job;
+	const struct hzi_quat_gemm_pack_args *a = j->a;
+	const int64_t size = dtype_bytes(a->dtype);
+	const int64_t each = hzi_quat_pack_bytes(a->layout, a->dtype, a->m, a->k);
+
+	(void)thread;
+	for (int64_t u = begin; u < end; u++) {
+		const int64_t item = u / j->panels, i0 = u % j->panels * HZI_QUAT_PANEL;
+		const int64_t rows = min_i64(HZI_QUAT_PANEL, a->m - i0);
+		const char *from = (const char *)a->a.data + size * i0 * a->a.row +
+				   size * item_offset(a->ndim, a->shape, a->a_stride, item);
+
+		for (int64_t l = 0; l < a->k; l += K_BLOCK) {
+			char *to = (char *)a->data + item * each + packed_at(i0, l, a->k) * size;
+
+			pack_block(j, from + l * a->a.col * size, to, rows,
+				   min_i64(K_BLOCK, a->k - l));
+		}
+	}
+}
+
+int hzi_cpu_quat_gemm_pack(struct hz_context *ctx, const struct hzi_quat_gemm_pack_args *a)
+{
+	const int64_t panels = ceil_div(a->m, HZI_QUAT_PANEL);
+	const int64_t items = item_count(a->ndim, a->shape);
+	struct pack_job job = {.kern = ctx->kern, .a = a, .panels = panels};
+
+	hzi_parallel(hzi_threads(ctx, items * hzi_quat_pack_bytes(a->layout, a->dtype, a->m, a->k)),
+		     pack_panels, &job, items * panels);
+	return HZ_OK;
+}
+
+size_t hzi_cpu_quat_gemm_pack_workspace(const struct hz_context *ctx,
+					const struct hzi_quat_gemm_pack_args *a)
+{
+	(void)ctx;
+	(void)a;
+	return 0;
+}
+
+/* ---- Plans ----------------------------------------------------------------------------------- */
+
+/* A plane of V by one of S, to plane p of the sums, or with 4 + c component c of C */
+struct step {
+	int v, s, p, mode;
+};
+
+/*
+ * sum over planes of left[l] * right[r] * sign: to component l ^ r, by the Hamilton product
+ *   r = ae - bf - cg - dh,  i = af + be + ch - dg,  j = ag - bh + ce + df,  k = ah + bg - cf + de
+ */
+static const int product_sign[4][4] = {
+	{1, 1, 1, 1},
+	{1, -1, 1, -1},
+	{1, -1, -1, 1},
+	{1, 1, -1, -1},
+};
+
+/* The last four products of the fast method: 2ae, 2dg, 2bh, 2cf */
+static const int fast_left[4] = {0, 3, 1, 2}, fast_right[4] = {0, 2, 3, 1};
+
+/* A matrix, element (i, l) at i * row + l * col; i counts what is not summed over. */
+struct operand {
+	struct hzi_quat_view view;
+	bool conj, packed, packed_t;
+	int64_t packed_k;		/* columns as packed */
+};
+
+/* The whole of a call: rows of V are m or n, columns of S the other. */
+struct plan {
+	const struct hzi_quat_gemm_args *a;
+	const struct hzi_quat_kern *kern;
+	bool swap;			/* V is B */
+	bool few;			/* S has few columns: V is read as it lies, once, */
+	bool few_packed;		/* or packed */
+	bool half;			/* by tiles of bf16 */
+	bool fast;
+	int64_t rows, cols, k, size, items;
+	int64_t grid_v, grid_s;		/* an item is cut into so many parts */
+	int64_t few_block;		/* of k, of few columns */
+	int64_t part_cols, nc;		/* columns of a part, of what is packed at once: at most */
+	int64_t tile_cols, unit;	/* of a tile, and what sums are rounded up to */
+	int threads;
+	struct step steps[16];
+	int step_count;
+	int later[4];			/* modes of the direct steps 0 .. 3 if there are sums yet */
+	bool negative[4];		/* components of which the negative is summed */
+	/* The scratch of a thread, in bytes */
+	int64_t s_bytes, v_bytes, p_bytes, t_bytes, chunk_bytes, acc_bytes, each;
+};
+
+/*
+ * Planes of V change as seldom as can be: each stays in L1 meanwhile.
+ *
+ * Fast: four products to the sums P; then r - G0, -i - G1, -j - G2, -k - G3 for G = H4 P; then the
+ * other four to these. Direct: what the sign of a product differs from is negated before.
+ */
+static void plan_steps(struct plan *p)
+{
+	p->step_count = p->fast ? 8 : 16;
+	for (int t = 0; p->fast && t < 4; t++) {
+		const int left = fast_left[t], right = fast_right[t];
+
+		p->steps[t] = (struct step){4 + t, 4 + t, t, HZI_QUAT_ZERO};
+		p->steps[4 + t] = (struct step){p->swap ? right : left, p->swap ? left : right,
+						4 + t, HZI_QUAT_ADD};
+		p->negative[t] = t > 0;
+	}
+	for (int t = 0; !p->fast && t < 16; t++) {
+		const int v = t / 4, c = t % 4, s = v ^ c;
+		const bool negative = p->swap ? product_sign[s][v] < 0 : product_sign[v][s] < 0;
+		int mode = HZI_QUAT_ZERO;
+
+		if (v > 0)
+			mode = negative == p->negative[c] ? HZI_QUAT_ADD : HZI_QUAT_SUBTRACT;
+		p->negative[c] = negative;
+		p->steps[t] = (struct step){v, s, 4 + c, mode};
+	}
+	for (int c = 0; !p->fast && c < 4; c++) {
+		const bool first = p->swap ? product_sign[c][0] < 0 : product_sign[0][c] < 0;
+
+		p->later[c] = first == p->negative[c] ? HZI_QUAT_ADD : HZI_QUAT_SUBTRACT;
+	}
+}
+
+/* Whether the elements of a row of V, by these strides of V, are quads back to back */
+static bool is_quads(const struct hzi_quat_view *v, int64_t along)
+{
+	int seen = 0;
+
+	for (int c = 0; c < 4; c++)
+		seen |= v->comp[c] >= 0 && v->comp[c] < 4 ? 1 << v->comp[c] : 0;
+	return along == 4 && seen == 15;
+}
+
+/*
+ * V is what C lies along, for results are stored as vectors, unless that is short: less than two
+ * vectors, or less than a quarter of the other, whose packing as S takes longer.
+ */
+static bool should_swap(const struct hzi_quat_gemm_args *a, int64_t lanes)
+{
+	const int64_t row = a->c.row < 0 ? -a->c.row : a->c.row;
+	const int64_t col = a->c.col < 0 ? -a->c.col : a->c.col;
+	const bool swap = col < row;
+	const int64_t v = swap ? a->n : a->m, s = swap ? a->m : a->n;
+
+	if (a->packed)
+		return false;
+	return (v < 2 * lanes || v < s / 4) && v < s ? !swap : swap;
+}
+
+/* Parts of an item for threads: so that the largest has least to multiply and to pack */
+static void plan_grid(struct plan *p, int64_t parts)
+{
+	const int64_t panels = ceil_div(p->rows, p->kern->rows);
+	double best = 0;
+
+	p->grid_v = p->grid_s = 1;
+	for (int64_t v = 1; v <= min_i64(parts, panels); v++) {
+		const int64_t s = max_i64(1, min_i64(parts / v, ceil_div(p->cols, HZI_QUAT_COLS)));
+		const double rows = (double)(ceil_div(panels, v) * p->kern->rows);
+		const double cols = (double)ceil_div(p->cols, s);
+		const double cost = rows * cols + 8 * rows + 24 * cols;
+
+		if (best == 0 || cost < best) {
+			best = cost;
+			p->grid_v = v;
+			p->grid_s = s;
+		}
+	}
+}
+
+/* Elements of kb rows of few columns as quads, in whole vectors */
+static int64_t few_columns_ld(const struct plan *p, int64_t kb)
+{
+	return p->cols > HZI_QUAT_NARROW ? kb * round_up(4 * p->cols, p->kern->lanes)
+					 : p->cols * round_up(kb, p->kern->lanes) * 4;
+}
+
+/* Few columns: these as quads, and the sums of all rows if there are several blocks of k */
+static void plan_few(struct plan *p, int64_t parts)
+{
+	const int64_t panels = ceil_div(p->rows, p->kern->rows);
+	int64_t part_rows;
+
+	p->grid_v = min_i64(parts, panels);
+	p->grid_s = 1;
+	part_rows = ceil_div(panels, p->grid_v) * p->kern->rows;
+	memset(p->negative, 0, sizeof(p->negative));
+	p->nc = p->cols;
+	p->few_block = p->cols > HZI_QUAT_NARROW ? WIDE_BLOCK : FEW_BLOCK;
+	p->s_bytes = few_columns_ld(p, min_i64(p->k, p->few_block)) * p->size;
+	if (p->few_packed)
+		p->s_bytes = 16 * p->k * p->cols * p->size;
+	p->chunk_bytes = 4 * FEW_CHUNK * HZI_QUAT_FEW * p->size + 64 * p->kern->lanes;
+	/* In pieces of less than a panel: up to a third more */
+	p->acc_bytes = (p->k > p->few_block ? part_rows * 4 / 3 + p->kern->rows : p->kern->rows) *
+		       p->cols * 16 * p->size;
+	p->acc_bytes = p->few_packed ? 0 : p->acc_bytes;
+	p->t_bytes = 4 * p->kern->rows * TILE_COLS * p->size;
+	p->each = round_up(p->s_bytes, 64) + 3 * round_up(p->t_bytes, 64) +
+		  round_up(p->chunk_bytes, 64) + round_up(p->acc_bytes, 64);
+}
+
+static struct plan make_plan(const struct hz_context *ctx, const struct hzi_quat_gemm_args *a)
+{
+	struct plan p = {
+		.a = a, .kern = &ctx->kern->quat[a->dtype == HZ_F64], .k = a->k,
+		.size = a->dtype == HZ_F64 ? 8 : 4, .fast = a->method == HZ_QUAT_FAST,
+		.items = item_count(a->ndim, a->shape),
+	};
+	const double products = (double)a->m * (double)a->n * (double)p.items * (double)(a->k + 1);
+	const bool tiles = a->dtype == HZ_BF16 && p.kern->half_mul &&
+			   (a->precision == HZ_PRECISION_AUTO ||
+			    a->precision == HZ_PRECISION_HALF);
+	/* Tiles of bf16 are faster from five columns on. */
+	const int64_t most = tiles ? HZI_QUAT_FEW / 2 : HZI_QUAT_FEW;
+	int64_t part_rows, planes;
+
+	p.swap = should_swap(a, p.kern->lanes);
+	if (min_i64(a->m, a->n) <= most && p.kern->gemv && !a->packed) {
+		const bool swap = a->m < a->n;
+
+		p.few = swap ? is_quads(&a->b, a->b.row) : is_quads(&a->a, a->a.col);
+		p.swap = p.few ? swap : p.swap;
+		p.fast = p.fast && !p.few;
+	}
+	/* Four columns pay with f16 alone, which tiles do not take. */
+	if (a->packed && !a->packed_t && p.kern->gemv_packed && a->k <= FEW_PACKED_K &&
+	    a->n <= HZI_QUAT_FEW_PACKED - (a->dtype != HZ_F16)) {
+		p.few = p.few_packed = true;
+		p.fast = false;
+	}
+	p.rows = p.swap ? a->n : a->m;
+	p.cols = p.swap ? a->m : a->n;
+	/* Products of bf16 are exact, and in a third of the time of the fast method. */
+	p.half = tiles && !p.few && a->k > 0;
+	p.fast = p.fast && !p.half;
+	p.tile_cols = p.half ? HALF_TILE_COLS : TILE_COLS;
+	p.unit = p.half ? 16 : 1;
+	planes = p.fast ? 8 : 4;
+	plan_steps(&p);
+	p.threads = hzi_threads(ctx, products > 1e15 ? INT64_MAX / 4 :
+				(int64_t)(BYTES_PER_PRODUCT * products));
+	plan_grid(&p, ceil_div(p.threads, p.items));
+	if (p.few) {
+		plan_few(&p, ceil_div(p.threads, p.items));
+		return p;
+	}
+	p.part_cols = ceil_div(p.cols, p.grid_s);
+	p.nc = ceil_div(p.part_cols, ceil_div(p.part_cols, p.half ? HALF_COLS : S_COLS));
+	part_rows = ceil_div(ceil_div(p.rows, p.kern->rows), p.grid_v) * p.kern->rows;
+	p.s_bytes = planes * ceil_div(p.nc, HZI_QUAT_COLS) *
+		    (min_i64(a->k, K_BLOCK) * HZI_QUAT_COLS + HZI_QUAT_ROOM) * p.size;
+	p.v_bytes = planes * p.kern->rows * min_i64(a->k, K_BLOCK) * p.size;
+	p.p_bytes = p.fast ? 4 * p.kern->rows * TILE_COLS * p.size : 0;
+	p.t_bytes = 4 * p.kern->rows * p.tile_cols * p.size;
+	/* The last whole vector that is read may reach beyond. */
+	p.chunk_bytes = 4 * CHUNK_K * CHUNK_COLS * p.size + 64;
+	p.acc_bytes = a->k > K_BLOCK ? 4 * part_rows * round_up(p.nc, p.unit) * p.size : 0;
+	if (p.half) {
+		const int64_t steps = ceil_div(min_i64(a->k, K_BLOCK), 32);
+
+		memset(p.negative, 0, sizeof(p.negative));
+		p.s_bytes = 8 * round_up(p.nc, 16) * steps * 64;
+		p.v_bytes = 4 * p.kern->rows * steps * 64;
+		p.chunk_bytes = 4 * 32 * max_i64(p.kern->rows, CHUNK_COLS) * p.size;
+	}
+	p.each = round_up(p.s_bytes, 64) + round_up(p.v_bytes, 64) + round_up(p.p_bytes, 64) +
+		 3 * round_up(p.t_bytes, 64) + round_up(p.chunk_bytes, 64) +
+		 round_up(p.acc_bytes, 64);
+	return p;
+}
+
+/* ---- Parts ----------------------------------------------------------------------------------- */
+
+/* What will be wanted next, if known: left pieces of AHEAD_BYTES, step apart */
+struct ahead {
+	const char *p;
+	int64_t step, left;
+};
+
+/* What a thread has while it works on a part of an item */
+struct part {
+	const struct plan *p;
+	struct operand v, s;
+	struct hzi_quat_view c, pre;	/* element (row of V, column of S) */
+	char *s_planes, *v_planes, *sums, *tile, *c_tile, *bias, *chunk, *acc;
+	int64_t s_plane, s_panel, v_plane;	/* in elements */
+	const char *v_raw;		/* four planes of V: packed, or in v_planes */
+	struct ahead ahead[3];		/* the next panel of V; C; sums over k so far */
+};
+
+static struct hzi_quat_view turned(struct hzi_quat_view v, bool swap)
+{
+	const int64_t row = v.row;
+
+	if (swap) {
+		v.row = v.col;
+		v.col = row;
+	}
+	return v;
+}
+
+static void move_view(struct hzi_quat_view *v, int dtype, int64_t offset)
+{
+	if (v->data)
+		v->data = (char *)v->data + offset * dtype_bytes(dtype);
+}
+
+/* The operands of an item */
+static void begin_item(struct part *t, int64_t item)
+{
+	const struct hzi_quat_gemm_args *a = t->p->a;
+	struct operand left = {.view = a->a, .conj = a->conj_a};
+	struct operand right = {.view = turned(a->b, true), .conj = a->conj_b};
+
+	if (a->packed) {
+		const int64_t m = a->packed_t ? a->k : a->m, k = a->packed_t ? a->m : a->k;
+		const int64_t bytes = hzi_quat_pack_bytes(a->layout, a->dtype, m, k);
+
+		left.packed = true;
+		left.packed_t = a->packed_t;
+		left.packed_k = k;
+		left.view.data = (char *)(uintptr_t)a->packed +
+				 bytes * item_offset(a->ndim, a->shape, a->packed_stride, item);
+	} else {
+		move_view(&left.view, a->dtype, item_offset(a->ndim, a->shape, a->a_stride, item));
+	}
+	move_view(&right.view, a->dtype, item_offset(a->ndim, a->shape, a->b_stride, item));
+	t->v = t->p->swap ? right : left;
+	t->s = t->p->swap ? left : right;
+	t->c = turned(a->c, t->p->swap);
+	t->pre = turned(a->pre, t->p->swap);
+	move_view(&t->c, a->c_dtype, item_offset(a->ndim, a->shape, a->c_stride, item));
+	move_view(&t->pre, a->c_dtype, item_offset(a->ndim, a->shape, a->pre_stride, item));
+}
+
+static struct hzi_quat_block block_of(const struct hzi_quat_view *v, int dtype, int64_t i,
+				      int64_t l)
+{
+	struct hzi_quat_block b = {
+		.x = (char *)v->data + (i * v->row + l * v->col) * dtype_bytes(dtype),
+		.x_i = v->row,
+		.x_l = v->col,
+		.dtype = dtype,
+	};
+
+	memcpy(b.comp, v->comp, sizeof(b.comp));
+	return b;
+}
+
+/*
+ * Elements (i .. , l ..) of an operand. Of a packed one rows are of one panel of a micro-kernel,
+ * which divides those that are packed, and the columns of one block of k.
+ */
+static void load(const struct part *t, const struct operand *o, struct hzi_quat_block *b, int64_t i,
+		 int64_t l)
+{
+	const struct plan *p = t->p;
+	const int dtype = p->a->dtype;
+	const int64_t size = dtype_bytes(dtype), count = b->count;
+	struct hzi_quat_block part;
+	int64_t done = 0;
+
+	while (done < count) {
+		struct hzi_quat_view v = o->view;
+		int64_t at_i = i, at_l = l + done;
+
+		part = *b;
+		part.count = count - done;
+		if (o->packed) {
+			/* As packed: row and column */
+			const int64_t r = o->packed_t ? at_l : at_i, c = o->packed_t ? at_i : at_l;
+			const int64_t width = min_i64(K_BLOCK, o->packed_k - c / K_BLOCK * K_BLOCK);
+
+			v.data = (char *)v.data + packed_at(r, c, o->packed_k) * size;
+			v.row = o->packed_t ? HZI_QUAT_PANEL : 1;
+			v.col = o->packed_t ? 1 : HZI_QUAT_PANEL;
+			for (int q = 0; q < 4; q++)
+				v.comp[q] = q * HZI_QUAT_PANEL * width;
+			at_i = o->packed_t ? c % K_BLOCK : r % HZI_QUAT_PANEL;
+			at_l = o->packed_t ? r % HZI_QUAT_PANEL : c % K_BLOCK;
+			if (o->packed_t)
+				part.count = min_i64(part.count, HZI_QUAT_PANEL - at_l);
+		}
+		part.x = (char *)v.data + (at_i * v.row + at_l * v.col) * size;
+		part.x_i = v.row;
+		part.x_l = v.col;
+		memcpy(part.comp, v.comp, sizeof(part.comp));
+		part.dtype = dtype;
+		for (int q = 1; q < 4; q++)
+			part.flip[q] = o->conj;
+		part.y = (char *)b->y + done * b->y_l * p->size;
+		p->kern->load(&part);
+		done += part.count;
+	}
+}
+
+/* Columns j .. j + cols - 1 of S, rows l .. l + kb - 1, to panels */
+static void pack_s(struct part *t, int64_t j, int64_t cols, int64_t l, int64_t kb)
+{
+	const struct plan *p = t->p;
+
+	t->s_panel = kb * HZI_QUAT_COLS + HZI_QUAT_ROOM;
+	t->s_plane = ceil_div(cols, HZI_QUAT_COLS) * t->s_panel;
+	for (int64_t j0 = 0; j0 < cols; j0 += CHUNK_COLS) {
+		for (int64_t l0 = 0; l0 < kb; l0 += CHUNK_K) {
+			struct hzi_quat_block b = {
+				.y = t->chunk, .rows = min_i64(CHUNK_COLS, cols - j0),
+				.count = min_i64(CHUNK_K, kb - l0), .y_l = CHUNK_COLS,
+				.y_plane = CHUNK_K * CHUNK_COLS,
+			};
+			const struct hzi_quat_panels q = {
+				.from = t->chunk,
+				.to = t->s_planes + (j0 / HZI_QUAT_COLS * t->s_panel +
+						     l0 * HZI_QUAT_COLS) * p->size,
+				.cols = b.rows, .count = b.count, .ld = CHUNK_COLS,
+				.panel = t->s_panel, .from_plane = b.y_plane,
+				.to_plane = t->s_plane, .fast = p->fast,
+			};
+
+			load(t, &t->s, &b, j + j0, l + l0);
+			p->kern->panels(&q);
+		}
+	}
+}
+
+/* Whether planes of V are as they lie packed what micro-kernels read */
+static bool is_ready(const struct plan *p, const struct operand *o)
+{
+	return o->packed && !o->packed_t && !o->conj && p->kern->rows == HZI_QUAT_PANEL &&
+	       p->a->dtype == HZ_F32;
+}
+
+/* A panel of V, rows i .., columns l .. l + kb - 1 */
+static void pack_v(struct part *t, int64_t i, int64_t rows, int64_t l, int64_t kb)
+{
+	const struct plan *p = t->p;
+	const int64_t ld = p->kern->rows, plane = ld * kb;
+	const bool ready = is_ready(p, &t->v);
+
+	t->v_plane = plane;
+	t->v_raw = t->v_planes;
+	if (ready)
+		t->v_raw = (const char *)t->v.view.data + packed_at(i, l, t->v.packed_k) * p->size;
+	for (int64_t l0 = 0; l0 < kb; l0 += CHUNK_V) {
+		const int64_t at = l0 * ld * p->size;
+		struct hzi_quat_block b = {
+			.y = t->v_planes + at, .rows = rows, .count = min_i64(CHUNK_V, kb - l0),
+			.y_l = ld, .y_plane = plane,
+		};
+
+		if (!ready)
+			load(t, &t->v, &b, i, l + l0);
+		if (p->fast)
+			p->kern->mix(t->v_raw + at, t->v_planes + 4 * plane * p->size + at, plane,
+				     plane, b.count * ld);
+	}
+}
+
+/* From where the next panel of V will come: if it is packed, or its rows are contiguous */
+static struct ahead ahead_v(const struct part *t, int64_t i, int64_t l)
+{
+	const struct plan *p = t->p;
+	const struct operand *o = &t->v;
+	const int64_t size = dtype_bytes(p->a->dtype), kb = min_i64(K_BLOCK, p->k - l);
+	struct ahead a = {0};
+
+	if (i >= p->rows || kb <= 0)
+		return a;
+	if (o->packed && !o->packed_t) {
+		a.p = (const char *)o->view.data + packed_at(i, l, o->packed_k) * size;
+		a.step = AHEAD_BYTES;
+		a.left = 4 * HZI_QUAT_PANEL * kb * size / AHEAD_BYTES;
+	} else if (!o->packed && o->view.col == 4) {
+		/* A row of a block of k has so many bytes, or less. */
+		a.p = (const char *)o->view.data + (i * o->view.row + l * 4) * size;
+		a.step = o->view.row * size;
+		a.left = min_i64(p->kern->rows, p->rows - i);
+	}
+	return a;
+}
+
+/* ---- Tiles ----------------------------------------------------------------------------------- */
+
+/* The elements of bias for rows i .., or columns j .., of V and S, as planes of the width ld */
+static void load_bias(const struct part *t, int64_t step, int64_t at, int64_t count, int64_t ld)
+{
+	const struct hzi_quat_gemm_args *a = t->p->a;
+	struct hzi_quat_block b = {
+		.x = (char *)(uintptr_t)a->bias + at * step * dtype_bytes(a->bias_dtype),
+		.y = t->bias, .rows = count, .count = 1, .x_i = step, .y_plane = ld,
+		.dtype = a->bias_dtype,
+	};
+
+	memcpy(b.comp, a->bias_comp, sizeof(b.comp));
+	if (a->dtype == HZ_F64 && a->bias_dtype == HZ_F32) {
+		/* Kernels of f64 load nothing else. */
+		for (int64_t i = 0; i < 4 * count; i++)
+			((double *)(void *)t->bias)[i % 4 * ld + i / 4] =
+				(double)((const float *)b.x)[i / 4 * step + b.comp[i % 4]];
+		return;
+	}
+	t->p->kern->load(&b);
+}
+
+/* Rows i .. and columns j .. of the product are done: what is left to do to C */
+static void finish(struct part *t, char *tile, int64_t plane, int64_t i, int64_t rows, int64_t j,
+		   int64_t cols)
+{
+	const struct plan *p = t->p;
+	const struct hzi_quat_gemm_args *a = p->a;
+	const int64_t bias_row = p->swap ? a->bias_col : a->bias_row;
+	const int64_t bias_col = p->swap ? a->bias_row : a->bias_col;
+	struct hzi_quat_block b = block_of(&t->c, a->c_dtype, i, j);
+	struct hzi_quat_end e = {
+		.t = tile, .rows = rows, .cols = cols, .plane = plane,
+		.alpha_real = a->alpha_real, .beta = a->beta,
+	};
+
+	b.rows = rows;
+	b.count = cols;
+	b.y_l = p->kern->rows;
+	b.y_plane = plane;
+	memcpy(e.alpha, a->alpha, sizeof(e.alpha));
+	if (a->beta != 0) {
+		b.y = t->c_tile;
+		p->kern->load(&b);
+		e.c = t->c_tile;
+	}
+	if (a->bias && bias_row) {
+		load_bias(t, bias_row, i, rows, p->kern->rows);
+		e.bias_rows = t->bias;
+	} else if (a->bias) {
+		e.bias_plane = round_up(TILE_COLS, p->kern->lanes);
+		load_bias(t, bias_col, j, cols, e.bias_plane);
+		e.bias_cols = t->bias;
+	}
+	b.y = tile;
+	for (int c = 0; c < 4; c++)
+		b.flip[c] = p->negative[c] != (c > 0 && a->conj_c);
+	if (e.c || a->bias || !a->alpha_real || a->alpha[0] != 1 || t->pre.data || a->activation) {
+		memcpy(e.flip, b.flip, sizeof(e.flip));
+		memset(b.flip, 0, sizeof(b.flip));
+		p->kern->end(&e);
+	}
+	if (t->pre.data) {
+		struct hzi_quat_block pre = block_of(&t->pre, a->c_dtype, i, j);
+
+		pre.rows = rows;
+		pre.count = cols;
+		pre.y = tile;
+		pre.y_l = b.y_l;
+		pre.y_plane = plane;
+		p->kern->store(&pre);
+	}
+	if (a->activation) {
+		const struct hzi_quat_act act = {
+			.t = tile, .rows = rows, .cols = cols, .plane = plane,
+			.activation = a->activation, .slope = a->slope,
+		};
+
+		p->kern->act(&act);
+	}
+	p->kern->store(&b);
+}
+
+/* What is brought into L2 meanwhile: sums first, then C and the next panel of V */
+static struct ahead *next_ahead(struct part *t)
+{
+	return &t->ahead[t->ahead[2].left > 0 ? 2 : t->ahead[1].left > 0];
+}
+
+/* All products of a panel of V by columns j .. of what is packed of S, to the sums at acc */
+static void multiply(struct part *t, char *acc, bool first, int64_t rows, int64_t j, int64_t cols,
+		     int64_t kb)
+{
+	const struct plan *p = t->p;
+	const int64_t panels = ceil_div(cols, HZI_QUAT_COLS), plane = p->kern->rows * cols;
+	const int64_t first_panel = j / HZI_QUAT_COLS * t->s_panel;
+
+	for (int i = 0; i < p->step_count; i++) {
+		const struct step *s = &p->steps[i];
+		const char *v = s->v < 4 ? t->v_raw : t->v_planes;
+		struct ahead *ahead = next_ahead(t);
+		struct hzi_quat_mul m = {
+			.v = v + s->v * t->v_plane * p->size,
+			.s = t->s_planes + (s->s * t->s_plane + first_panel) * p->size,
+			.p = (s->p < 4 ? t->sums : acc) + s->p % 4 * plane * p->size,
+			.rows = rows, .cols = cols, .k = kb, .s_panel = t->s_panel,
+			.mode = s->mode, .ahead = ahead->p, .ahead_step = ahead->step,
+		};
+
+		if (i == 4 && p->fast) {
+			const struct hzi_quat_sum sum = {
+				.p = t->sums, .t = acc, .rows = rows, .cols = cols, .plane = plane,
+				.add = !first,
+			};
+
+			p->kern->sum(&sum);
+		}
+		if (i < 4 && !p->fast && !first)
+			m.mode = p->later[i];
+		if (ahead->left <= 0) {
+			m.ahead = m.p;
+			m.ahead_step = 0;
+		}
+		p->kern->mul(&m);
+		if (ahead->left > 0) {
+			ahead->p += panels * ahead->step;
+			ahead->left -= panels;
+		}
+	}
+}
+
+/* ---- Tiles of bf16 --------------------------------------------------------------------------- */
+
+/* As pack_s(): planes 0 .. 3, and negated 4 .. 7 */
+static void pack_s_half(struct part *t, int64_t j, int64_t cols, int64_t l, int64_t kb)
+{
+	const struct plan *p = t->p;
+	const int64_t steps = ceil_div(kb, 32), plane = 32 * CHUNK_COLS;
+	float *chunk = (float *)t->chunk;
+
+	t->s_plane = round_up(cols, 16) * steps * 32;
+	for (int64_t j0 = 0; j0 < cols; j0 += 16) {
+		for (int64_t step = 0; step < steps; step++) {
+			uint16_t *to = (uint16_t *)t->s_planes +
+				       (j0 / 16 * steps + step) * HALF_TILE;
+			struct hzi_quat_block b = block_of(&t->s.view, HZ_BF16, j + j0,
+							   l + 32 * step);
+
+			/* Along l, as if that were rows */
+			b.x_i = t->s.view.col;
+			b.x_l = t->s.view.row;
+			b.rows = min_i64(32, kb - 32 * step);
+			b.count = min_i64(16, cols - j0);
+			b.y = chunk;
+			b.y_l = 32;
+			b.y_plane = plane;
+			for (int c = 1; c < 4; c++)
+				b.flip[c] = t->s.conj;
+			if (b.rows < 32 || b.count < 16)
+				memset(chunk, 0, (size_t)(4 * plane) * 4);
+			p->kern->load(&b);
+			for (int64_t c = 0; c < 4; c++)
+				p->kern->half_s(chunk + c * plane, 16, to + c * t->s_plane,
+						to + (4 + c) * t->s_plane);
+		}
+	}
+}
+
+static void pack_v_half(struct part *t, int64_t i, int64_t rows, int64_t l, int64_t kb)
+{
+	const struct plan *p = t->p;
+	const int64_t ld = p->kern->rows, steps = ceil_div(kb, 32), plane = 32 * ld;
+
+	t->v_plane = ld * steps * 32;
+	for (int64_t step = 0; step < steps; step++) {
+		struct hzi_quat_block b = {
+			.y = t->chunk, .rows = rows, .count = min_i64(32, kb - 32 * step),
+			.y_l = ld, .y_plane = plane,
+		};
+
+		if (b.count < 32)
+			memset(t->chunk, 0, (size_t)(4 * plane) * 4);
+		load(t, &t->v, &b, i, l + 32 * step);
+		for (int64_t c = 0; c < 4; c++)
+			p->kern->half_v((const float *)t->chunk + c * plane, rows,
+					(uint16_t *)t->v_planes + c * t->v_plane + step * HALF_TILE,
+					steps * HALF_TILE);
+	}
+}
+
+static void multiply_half(struct part *t, char *acc, bool first, int64_t rows, int64_t j,
+			  int64_t cols, int64_t kb)
+{
+	const struct plan *p = t->p;
+	const int64_t steps = ceil_div(kb, 32);
+	struct hzi_quat_half_mul m = {
+		.v = (const uint16_t *)t->v_planes, .p = (float *)acc, .rows = rows, .cols = cols,
+		.steps = steps, .v_plane = t->v_plane,
+		.p_plane = p->kern->rows * round_up(cols, p->unit), .add = !first,
+	};
+
+	for (int v = 0; v < 4; v++) {
+		for (int c = 0; c < 4; c++) {
+			const int s = v ^ c;
+			const int sign = p->swap ? product_sign[s][v] : product_sign[v][s];
+
+			m.s[v][c] = (const uint16_t *)t->s_planes +
+				    (sign < 0 ? 4 + s : s) * t->s_plane + j * steps * 32;
+		}
+	}
+	p->kern->half_mul(&m);
+}
+
+/* ---- Parts of C ------------------------------------------------------------------------------ */
+
+/* Rows i_begin .. i_end of V by columns j .. of S that are packed at once */
+static void columns(struct part *t, int64_t i_begin, int64_t i_end, int64_t j, int64_t cols)
+{
+	const struct plan *p = t->p;
+	const int64_t ld = p->kern->rows;
+
+	for (int64_t l = 0; l < p->k || l == 0; l += K_BLOCK) {
+		const int64_t kb = min_i64(K_BLOCK, p->k - l);
+		const bool first = l == 0, last = l + kb >= p->k;
+		char *acc = t->acc;
+
+		if (p->half)
+			pack_s_half(t, j, cols, l, kb);
+		else
+			pack_s(t, j, cols, l, kb);
+		for (int64_t i = i_begin; i < i_end; i += ld) {
+			const int64_t rows = min_i64(ld, i_end - i);
+
+			if (p->half)
+				pack_v_half(t, i, rows, l, kb);
+			else
+				pack_v(t, i, rows, l, kb);
+			t->ahead[0].left = 0;
+			for (int64_t j0 = 0; j0 < cols; j0 += p->tile_cols) {
+				const int64_t n = min_i64(p->tile_cols, cols - j0);
+				const int64_t plane = ld * round_up(n, p->unit);
+				const int64_t bytes = 4 * plane * p->size;
+				char *sums = first && last ? t->tile : acc;
+
+				/* Just in time: V when the last columns begin */
+				if (j0 + n == cols)
+					t->ahead[0] = i + ld < i_end ? ahead_v(t, i + ld, l) :
+						      ahead_v(t, i_begin, last ? 0 : l + kb);
+				t->ahead[1] = (struct ahead){
+					block_of(&t->c, p->a->c_dtype, i, j + j0).x,
+					t->c.col * dtype_bytes(p->a->c_dtype),
+					last && t->c.row == 4 ? n : 0,
+				};
+				t->ahead[2] = (struct ahead){
+					sums, AHEAD_BYTES, first ? 0 : bytes / AHEAD_BYTES,
+				};
+				if (p->half)
+					multiply_half(t, sums, first, rows, j0, n, kb);
+				else
+					multiply(t, sums, first, rows, j0, n, kb);
+				if (last)
+					finish(t, sums, plane, i, rows, j + j0, n);
+				acc += bytes;
+			}
+		}
+	}
+}
+
+/* ---- Few columns ----------------------------------------------------------------------------- */
+
+/* Rows l .. l + kb - 1 of S as quads in f32; whole vectors, for which 0 stands beyond */
+static void pack_quads(struct part *t, int64_t l, int64_t kb)
+{
+	const struct plan *p = t->p;
+	const bool wide = p->cols > HZI_QUAT_NARROW;
+	const int64_t column = few_columns_ld(p, kb) / p->cols;
+	/* Along l, as if that were rows; if wide, along columns */
+	const int64_t chunk = wide ? FEW_CHUNK / 2 : FEW_CHUNK, room = wide ? 16 : FEW_CHUNK;
+
+	memset(t->s_planes, 0, (size_t)p->s_bytes);
+	for (int64_t j = 0; j < (wide ? 1 : p->cols); j++) {
+		for (int64_t l0 = 0; l0 < kb; l0 += chunk) {
+			const int64_t n = min_i64(chunk, kb - l0);
+			struct hzi_quat_block b = block_of(&t->s.view, p->a->dtype, j, l + l0);
+
+			b.x_i = wide ? t->s.view.row : t->s.view.col;
+			b.x_l = wide ? t->s.view.col : t->s.view.row;
+			b.rows = wide ? p->cols : n;
+			b.count = wide ? n : 1;
+			b.y = t->chunk;
+			b.y_l = room;
+			b.y_plane = b.count * room;
+			for (int c = 1; c < 4; c++)
+				b.flip[c] = t->s.conj;
+			p->kern->load(&b);
+			b.x_l = few_columns_ld(p, 1);
+			b.x = (float *)t->s_planes + (wide ? l0 * b.x_l : j * column + l0 * 4);
+			b.x_i = 4;
+			b.dtype = HZ_F32;
+			for (int c = 0; c < 4; c++) {
+				b.comp[c] = c;
+				b.flip[c] = false;
+			}
+			p->kern->store(&b);
+		}
+	}
+}
+
+/* The 16 sums of products of places of a quad of V by components of S to a quaternion */
+static void add_signs(const struct part *t, const float *sums, int64_t rows)
+{
+	const struct plan *p = t->p;
+	const int64_t ld = p->kern->rows, plane = ld * p->cols;
+	float *tile = (float *)t->tile;
+
+	for (int64_t i = 0; i < rows; i++) {
+		for (int64_t j = 0; j < p->cols; j++) {
+			const float *from = sums + (i * p->cols + j) * 16;
+			float y[4] = {0};
+
+			for (int v = 0; v < 4; v++) {
+				for (int s = 0; s < 4; s++) {
+					const float product = from[4 * s + t->v.view.comp[v]];
+					const int sign = p->swap ? product_sign[s][v] :
+								   product_sign[v][s];
+
+					y[v ^ s] += (sign < 0) != (t->v.conj && v > 0) ? -product
+										      : product;
+				}
+			}
+			for (int c = 0; c < 4; c++)
+				tile[c * plane + j * ld + i] = y[c];
+		}
+	}
+}
+
+static void few_columns(struct part *t, int64_t i_begin, int64_t i_end)
+{
+	const struct plan *p = t->p;
+	/* As many rows as gemv() takes at once, without a rest */
+	const int64_t ld = p->kern->rows, step = ld / 6 * 6, sums_ld = ld * p->cols * 16;
+
+	for (int64_t l = 0; l < p->k || l == 0; l += p->few_block) {
+		const int64_t kb = min_i64(p->few_block, p->k - l);
+		const int64_t e_ld = p->cols > HZI_QUAT_NARROW ? few_columns_ld(p, 1)
+							       : few_columns_ld(p, kb) / p->cols;
+		const bool last = l + kb >= p->k;
+		float *sums = (float *)t->acc;
+
+		pack_quads(t, l, kb);
+		for (int64_t i = i_begin; i < i_end; i += step) {
+			const struct hzi_quat_gemv g = {
+				.x = block_of(&t->v.view, p->a->dtype, i, l).x,
+				.e = (const float *)t->s_planes, .sums = sums,
+				.rows = min_i64(step, i_end - i), .cols = p->cols, .count = kb,
+				.x_i = t->v.view.row, .e_ld = e_ld, .dtype = p->a->dtype,
+				.add = l > 0,
+			};
+
+			p->kern->gemv(&g);
+			if (last) {
+				add_signs(t, sums, g.rows);
+				finish(t, t->tile, ld * p->cols, i, g.rows, 0, p->cols);
+			}
+			if (p->k > p->few_block)
+				sums += sums_ld;
+		}
+	}
+}
+
+/* All of S, for each element what planes of V are multiplied by for each component */
+static void pack_signed(struct part *t)
+{
+	const struct plan *p = t->p;
+	float *to = (float *)t->s_planes;
+
+	for (int64_t j = 0; j < p->cols; j++) {
+		for (int64_t l = 0; l < p->k; l += FEW_CHUNK) {
+			struct hzi_quat_block b = block_of(&t->s.view, p->a->dtype, j, l);
+			const float *from = (const float *)t->chunk;
+
+			b.x_i = t->s.view.col;
+			b.x_l = t->s.view.row;
+			b.rows = min_i64(FEW_CHUNK, p->k - l);
+			b.count = 1;
+			b.y = t->chunk;
+			b.y_plane = FEW_CHUNK;
+			for (int c = 1; c < 4; c++)
+				b.flip[c] = t->s.conj;
+			p->kern->load(&b);
+			for (int64_t i = 0; i < 16 * b.rows; i++) {
+				const int64_t v = i / 4 % 4, s = v ^ i % 4;
+				const float x = from[s * FEW_CHUNK + i / 16];
+				const bool flip = (product_sign[v][s] < 0) != (t->v.conj && v > 0);
+
+				to[((l + i / 16) * p->cols + j) * 16 + i % 16] = flip ? -x : x;
+			}
+		}
+	}
+}
+
+static void few_columns_packed(struct part *t, int64_t i_begin, int64_t i_end)
+{
+	const struct plan *p = t->p;
+	const int64_t ld = p->kern->rows, size = dtype_bytes(p->a->dtype);
+
+	pack_signed(t);
+	for (int64_t i = i_begin; i < i_end; i += ld) {
+		struct hzi_quat_gemv_packed g = {
+			.t = (float *)t->tile, .rows = min_i64(ld, i_end - i), .cols = p->cols,
+			.x_l = HZI_QUAT_PANEL, .t_plane = ld * p->cols, .dtype = p->a->dtype,
+		};
+
+		for (int64_t l = 0; l < p->k || l == 0; l += K_BLOCK) {
+			g.count = min_i64(K_BLOCK, p->k - l);
+			g.x_plane = HZI_QUAT_PANEL * g.count;
+			g.x = (const char *)t->v.view.data +
+			      (packed_at(i, l, t->v.packed_k) + i % HZI_QUAT_PANEL) * size;
+			g.s = (const float *)t->s_planes + l * p->cols * 16;
+			g.add = l > 0;
+			p->kern->gemv_packed(&g);
+		}
+		finish(t, t->tile, g.t_plane, i, g.rows, 0, p->cols);
+	}
+}
+
+struct job {
+	const struct plan *p;
+	char *scratch;
+};
+
+static void run_parts(void *data, int thread, int64_t begin, int64_t end)
+{
+	const struct job *job = data;
+	const struct plan *p = job->p;
+	const int64_t panels = ceil_div(p->rows, p->kern->rows), parts = p->grid_v * p->grid_s;
+	char *scratch = job->scratch + thread * p->each;
+	struct part t = {.p = p};
+
+	t.s_planes = take(&scratch, p->s_bytes);
+	t.v_planes = take(&scratch, p->v_bytes);
+	t.sums = take(&scratch, p->p_bytes);
+	t.tile = take(&scratch, p->t_bytes);
+	t.c_tile = take(&scratch, p->t_bytes);
+	t.bias = take(&scratch, p->t_bytes);
+	t.chunk = take(&scratch, p->chunk_bytes);
+	t.acc = take(&scratch, p->acc_bytes);
+	for (int64_t u = begin; u < end; u++) {
+		const int64_t v = u % parts / p->grid_s, s = u % parts % p->grid_s;
+		const int64_t i0 = panels * v / p->grid_v * p->kern->rows;
+		const int64_t i1 = min_i64(p->rows, panels * (v + 1) / p->grid_v * p->kern->rows);
+		const int64_t j1 = p->cols * (s + 1) / p->grid_s;
+
+		begin_item(&t, u / parts);
+		if (p->few) {
+			if (p->few_packed)
+				few_columns_packed(&t, i0, i1);
+			else
+				few_columns(&t, i0, i1);
+			continue;
+		}
+		for (int64_t j = p->cols * s / p->grid_s; j < j1; j += p->nc)
+			columns(&t, i0, i1, j, min_i64(p->nc, j1 - j));
+	}
+}
+
+int hzi_cpu_quat_gemm(struct hz_context *ctx, const struct hzi_quat_gemm_args *a)
+{
+	const struct plan p = make_plan(ctx, a);
+	struct job job = {.p = &p, .scratch = ctx->workspace};
+
+	assert(ctx->workspace_bytes >= (size_t)(p.threads * p.each));
+	hzi_parallel(p.threads, run_parts, &job, p.items * p.grid_v * p.grid_s);
+	return HZ_OK;
+}
+
+size_t hzi_cpu_quat_gemm_workspace(const struct hz_context *ctx, const struct hzi_quat_gemm_args *a)
+{
+	const struct plan p = make_plan(ctx, a);
+
+	return (size_t)(p.threads * p.each);
+}

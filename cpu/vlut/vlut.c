@@ -1,0 +1,670 @@
+/*
+ * vlut.c - products with lattice codes on the CPU: panels, tables, points, threads
+ *
+ * SPDX-License-Identifier: BSD-2-Clause
+ */
+#include <config.h>
+
+#include <assert.h>
+#include <string.h>
+
+#include "cpu/lattice/lattice.h"
+#include "cpu/vlut/vlut.h"
+
+/* ---- Panels of codes ------------------------------------------------------------------------- */
+
+/*
+ * A packed matrix: panels of 64 rows, each with [blocks][M][64] codes and then [blocks or
+ * groups][64] of T. Bytes lie at hzi_vlut_place() of their row, codes of 16 and 32 bits in the
+ * order of rows. Levels that were not given when it was packed are codes 0, whose leader is 0. With
+ * fields it is two halves of 32 rows, of struct hzi_vlut_fields.
+ */
+void hzi_vlut_side(struct hzi_vlut_side *s, const struct hz_vlut *vlut,
+		   const struct hz_lattice *lattice, const struct hzi_coded *w)
+{
+	const struct hzi_lattice_rule *r = &lattice->rule;
+	int64_t reach = 0, weight = 1;
+	int32_t far;
+
+	*s = (struct hzi_vlut_side){
+		.lattice = lattice, .rule = r, .w = w, .matrices = hzi_lattice_matrices_of(lattice),
+		.bytes = w->code_dtype == HZ_U8 ? 1 : w->code_dtype == HZ_U16 ? 2 : 4,
+		.words = lattice == vlut->w ? vlut->words[0] : vlut->words[1],
+		.embed = r->embed, .first = w->first, .levels = r->levels - w->first,
+		.blocks = w->blocks, .has_t = hzi_lattice_has_t(lattice),
+		.fields = vlut->fields && lattice == vlut->w, .field_codes = vlut->field_codes,
+	};
+	s->group = s->has_t ? r->group : 1;
+	s->groups = s->has_t ? (s->blocks + s->group - 1) / s->group : 0;
+	s->panels = (w->rows + HZI_VLUT_ROWS - 1) / HZI_VLUT_ROWS;
+	s->panel_bytes =
+		s->blocks * r->levels * HZI_VLUT_ROWS * s->bytes + s->groups * HZI_VLUT_ROWS;
+	s->half_bytes = (s->blocks + 15) / 16 * 1024;
+	if (s->fields)
+		s->panel_bytes = 2 * s->half_bytes;
+	s->in_lanes = hzi_lattice_lanes(lattice, &s->lanes, &far);
+	s->small = lattice->leaders && r->level_size <= HZI_VLUT_ROOM;
+	s->size = !s->small ? 0 : r->level_size <= 16 ? 16 : r->level_size <= 64 ? 64 :
+		  r->level_size <= 128 ? 128 : 256;
+	for (int m = 0; m < r->levels; m++) {
+		if (m >= s->first)
+			reach += weight * lattice->leader_max;
+		weight = weight > INT32_MAX ? weight : weight * r->q;
+		reach = reach > INT32_MAX ? INT32_MAX : reach;
+	}
+	for (int e = 0; e < r->embed; e++) {
+		const int64_t o = r->offset[e] < 0 ? -(int64_t)r->offset[e] : r->offset[e];
+
+		s->offset_max = o > s->offset_max ? o : s->offset_max;
+		s->sub = s->sub || (e < r->d && w->sub[e] != 0);
+	}
+	s->reach = reach + s->offset_max;
+}
+
+/* What is no code counts modulo q^d, which is not 0: products take codes of at most 32 bits. */
+static uint32_t below(uint32_t code, uint64_t size)
+{
+	return code >= size ? (uint32_t)(code % size) : code;
+}
+
+static uint32_t get_code(const void *codes, int bytes, int64_t at)
+{
+	return bytes == 1 ? ((const uint8_t *)codes)[at] :
+	       bytes == 2 ? ((const uint16_t *)codes)[at] :
+			    ((const uint32_t *)codes)[at];
+}
+
+static void put_code(void *codes, int bytes, int64_t at, uint32_t code)
+{
+	if (bytes == 1)
+		((uint8_t *)codes)[at] = (uint8_t)code;
+	else if (bytes == 2)
+		((uint16_t *)codes)[at] = (uint16_t)code;
+	else
+		((uint32_t *)codes)[at] = code;
+}
+
+/* Codes of 16 bits of a row, blocks and levels apart, each of which goes to a row of 64 */
+static void pack_words(const uint16_t *from, int64_t block, int64_t level, int64_t blocks,
+		       int levels, int below_levels, uint64_t size, uint16_t *to)
+{
+	for (int64_t b = 0; b < blocks; b++, from += block) {
+		to += below_levels * HZI_VLUT_ROWS;
+		for (int l = 0; l < levels; l++, to += HZI_VLUT_ROWS)
+			*to = (uint16_t)below(from[l * level], size);
+	}
+}
+
+/* Row i, blocks from number b of a panel's on, behind below_levels levels that stay as they are */
+static void pack_row(const struct hzi_vlut_side *s, int64_t i, int64_t first, int64_t b,
+		     int64_t blocks, int below_levels, uint8_t *codes)
+{
+	const struct hzi_coded *w = s->w;
+	const int64_t from = i * w->row + first * w->block;
+	const int row = (int)(i % HZI_VLUT_ROWS);
+	int64_t to = b * (below_levels + s->levels) * HZI_VLUT_ROWS +
+		     (s->bytes == 1 ? hzi_vlut_place(row) : row);
+
+	if (s->bytes == 2) {
+		pack_words((const uint16_t *)w->codes + from + b * w->block, w->block, w->level,
+			   blocks, s->levels, below_levels, s->rule->level_size,
+			   (uint16_t *)(void *)codes + to);
+		return;
+	}
+	for (const int64_t end = b + blocks; b < end; b++) {
+		to += below_levels * HZI_VLUT_ROWS;
+		for (int level = 0; level < s->levels; level++, to += HZI_VLUT_ROWS) {
+			const uint32_t code = get_code(w->codes, s->bytes,
+						       from + b * w->block + level * w->level);
+
+			put_code(codes, s->bytes, to, below(code, s->rule->level_size));
+		}
+	}
+}
+
+/* T of groups from number g on; rows that are not there get 0. */
+static void pack_t(const struct hz_kern *kern, const struct hzi_vlut_side *s, int64_t panel,
+		   int64_t g, int64_t groups, uint8_t *t)
+{
+	const struct hzi_coded *w = s->w;
+	const int64_t row = panel * HZI_VLUT_ROWS;
+	const int64_t rows = hzi_vlut_min(HZI_VLUT_ROWS, w->rows - row);
+	const uint8_t last = (uint8_t)(s->rule->scales - 1);
+
+	if (rows == HZI_VLUT_ROWS && w->t_step == 1) {
+		kern->vlut_turn(w->t + row * w->t_row + g, w->t_row, groups, t);
+	} else {
+		memset(t, 0, (size_t)(groups * HZI_VLUT_ROWS));
+		for (int64_t i = 0; i < rows; i++) {
+			for (int64_t l = 0; l < groups; l++)
+				t[l * HZI_VLUT_ROWS + hzi_vlut_place((int)i)] =
+					w->t[(row + i) * w->t_row + (g + l) * w->t_step];
+		}
+	}
+	for (int64_t i = 0; i < groups * HZI_VLUT_ROWS; i++)
+		t[i] = t[i] < last ? t[i] : last;
+}
+
+/*
+ * Blocks first .. first + blocks - 1 of a panel, behind `below_levels` levels of code 0, to codes;
+ * and their T to t. Rows that are not there get codes 0.
+ */
+static void pack_panel(const struct hz_kern *kern, const struct hzi_vlut_side *s, int64_t panel,
+		       int64_t first, int64_t blocks, int below_levels, uint8_t *codes, uint8_t *t)
+{
+	enum { SOME = 16 };	/* blocks of all rows, so that what is written stays in L1 */
+	const struct hzi_coded *w = s->w;
+	const int64_t row = panel * HZI_VLUT_ROWS, count = blocks * (below_levels + s->levels);
+	const int64_t rows = hzi_vlut_min(HZI_VLUT_ROWS, w->rows - row);
+	const uint64_t size = s->rule->level_size;
+
+	if (s->bytes == 1 && below_levels == 0 && rows == HZI_VLUT_ROWS && w->level == 1 &&
+	    w->block == s->levels) {
+		kern->vlut_turn((const uint8_t *)w->codes + row * w->row + first * w->block, w->row,
+				count, codes);
+		for (int64_t i = 0; size < 256 && i < count * HZI_VLUT_ROWS; i++)
+			codes[i] = (uint8_t)below(codes[i], size);
+	} else {
+		if (below_levels || rows < HZI_VLUT_ROWS)
+			memset(codes, 0, (size_t)(count * HZI_VLUT_ROWS * s->bytes));
+		for (int64_t b = 0; b < blocks; b += SOME) {
+			for (int64_t i = 0; i < rows; i++)
+				pack_row(s, row + i, first, b, hzi_vlut_min(SOME, blocks - b),
+					 below_levels, codes);
+		}
+	}
+	if (s->has_t)
+		pack_t(kern, s, panel, first / s->group, (blocks + s->group - 1) / s->group, t);
+}
+
+/* Codes to fields, a byte for each coordinate */
+static void make_fields(const struct hzi_vlut_side *s, uint32_t *fields)
+{
+	for (uint32_t f = 0; f < 256; f++)
+		fields[s->field_codes[f]] = (f & 3) | (f >> 2 & 3) << 8 | (f >> 4 & 3) << 16 |
+					    (f >> 6) << 24;
+}
+
+static void pack_fields(const struct hzi_vlut_side *s, const uint32_t *fields, int64_t panel,
+			uint8_t *to)
+{
+	const struct hzi_coded *w = s->w;
+	const int64_t row = panel * HZI_VLUT_ROWS;
+	const int64_t rows = hzi_vlut_min(HZI_VLUT_ROWS, w->rows - row);
+
+	memset(to, 0, (size_t)s->panel_bytes);
+	for (int64_t b = 0; b < s->blocks; b++) {
+		uint8_t *at = to + b / 4 * 256 + b % 4;
+
+		for (int64_t i = 0; i < rows; i++) {
+			const int64_t from = (row + i) * w->row + b * w->block;
+			uint8_t *byte = at + i / 32 * s->half_bytes + i % 16 * 4;
+			uint32_t all = 0;
+
+			for (int l = 0; l < s->levels; l++)
+				all |= fields[get_code(w->codes, s->bytes, from + l * w->level)]
+				       << 2 * (s->first + l);
+			for (int e = 0; e < 4; e++)
+				byte[e * 64] |= (uint8_t)((all >> 8 * e & 15) << i / 16 % 2 * 4);
+		}
+	}
+}
+
+static struct hzi_vlut_view view_fields(const struct hz_kern *kern, const struct hzi_vlut_side *s,
+					int64_t panel, int64_t first, int64_t blocks,
+					uint8_t *scratch)
+{
+	const struct hzi_vlut_fields_codes a = {
+		.codes = (const uint8_t *)s->w->packed + panel * s->panel_bytes + first / 4 * 256,
+		.table = s->field_codes, .to = scratch, .half = s->half_bytes,
+		.chunks = (first % 4 + blocks + 3) / 4,
+	};
+
+	kern->vlut_fields_codes(&a);
+	return (struct hzi_vlut_view){
+		.codes = scratch + first % 4 * 128 + s->first * HZI_VLUT_ROWS, .step = 128,
+	};
+}
+
+int64_t hzi_vlut_view_bytes(const struct hzi_vlut_side *s, int64_t blocks)
+{
+	if (s->w->packed && s->fields)
+		return (blocks + 8) * 128;
+	return s->w->packed ? 0 : blocks * (s->levels * s->bytes + 1) * HZI_VLUT_ROWS;
+}
+
+struct hzi_vlut_view hzi_vlut_view(const struct hz_kern *kern, const struct hzi_vlut_side *s,
+				   int64_t panel, int64_t first, int64_t blocks, uint8_t *scratch)
+{
+	struct hzi_vlut_view v;
+
+	if (s->w->packed && s->fields)
+		return view_fields(kern, s, panel, first, blocks, scratch);
+	if (s->w->packed) {
+		const uint8_t *p = (const uint8_t *)s->w->packed + panel * s->panel_bytes;
+
+		v.step = (int64_t)s->rule->levels * HZI_VLUT_ROWS * s->bytes;
+		v.codes = p + first * v.step + s->first * HZI_VLUT_ROWS * s->bytes;
+		v.t = s->has_t ? p + s->blocks * v.step + first / s->group * HZI_VLUT_ROWS : NULL;
+		return v;
+	}
+	v.step = (int64_t)s->levels * HZI_VLUT_ROWS * s->bytes;
+	v.codes = scratch;
+	v.t = s->has_t ? scratch + blocks * v.step : NULL;
+	pack_panel(kern, s, panel, first, blocks, 0, scratch, scratch + blocks * v.step);
+	return v;
+}
+
+struct pack_job {
+	const struct hz_kern *kern;
+	struct hzi_vlut_side side;
+	uint8_t *packed;
+	uint32_t fields[256];
+};
+
+static void pack_panels(void *data, int thread, int64_t begin, int64_t end)
+{
+	const struct pack_job *job = data;
+	const struct hzi_vlut_side *s = &job->side;
+
+	(void)thread;
+	for (int64_t p = begin; p < end; p++) {
+		uint8_t *to = job->packed + p * s->panel_bytes;
+
+		if (s->fields) {
+			pack_fields(s, job->fields, p, to);
+			continue;
+		}
+		pack_panel(job->kern, s, p, 0, s->blocks, s->first, to,
+			   to + s->panel_bytes - s->groups * HZI_VLUT_ROWS);
+	}
+}
+
+int hzi_cpu_vlut_pack(struct hz_context *ctx, const struct hzi_vlut_pack_args *a)
+{
+	struct pack_job job = {.kern = ctx->kern, .packed = a->packed};
+
+	hzi_vlut_side(&job.side, a->vlut, a->vlut->w, &a->w);
+	if (job.side.fields)
+		make_fields(&job.side, job.fields);
+	hzi_parallel(hzi_threads(ctx, 2 * job.side.panels * job.side.panel_bytes), pack_panels,
+		     &job, job.side.panels);
+	return HZ_OK;
+}
+
+size_t hzi_cpu_vlut_pack_workspace(const struct hz_context *ctx, const struct hzi_vlut_pack_args *a)
+{
+	struct hzi_vlut_side s;
+
+	(void)ctx;
+	hzi_vlut_side(&s, a->vlut, a->vlut->w, &a->w);
+	return (size_t)(s.panels * s.panel_bytes);
+}
+
+/* ---- Points ---------------------------------------------------------------------------------- */
+
+static void leader(const struct hzi_vlut_side *s, uint32_t code, int32_t *c)
+{
+	int32_t b[HZI_LATTICE_DIMS] = {0};
+
+	if (s->lattice->leaders) {
+		memcpy(c, s->lattice->leaders + (int64_t)code * s->embed, (size_t)s->embed * 4);
+		return;
+	}
+	hzi_lattice_unindex(s->rule, code, b);
+	hzi_lattice_leader(s->rule, s->matrices, b, c);
+}
+
+uint32_t hzi_vlut_code(const struct hzi_vlut_side *s, const struct hzi_vlut_view *v, int row,
+		       int64_t block, int level)
+{
+	const uint8_t *p = v->codes + block * v->step + level * HZI_VLUT_ROWS * s->bytes;
+
+	return s->bytes == 1 ? p[hzi_vlut_place(row)] :
+	       s->bytes == 2 ? ((const uint16_t *)(const void *)p)[row] :
+			       ((const uint32_t *)(const void *)p)[row];
+}
+
+void hzi_vlut_point(const struct hzi_vlut_side *s, const struct hzi_vlut_view *v, int row,
+		    int64_t block, int32_t *p)
+{
+	uint32_t weight = 1;
+
+	HZI_LATTICE_KNOWN(s->rule);
+	assert(s->embed == s->rule->embed);
+	memset(p, 0, (size_t)s->embed * 4);
+	for (int m = 0; m < s->rule->levels; m++, weight *= (uint32_t)s->rule->q) {
+		int32_t c[HZI_LATTICE_DIMS];
+
+		if (m < s->first)
+			continue;
+		leader(s, hzi_vlut_code(s, v, row, block, m - s->first), c);
+		for (int e = 0; e < s->embed; e++)
+			p[e] += (int32_t)(weight * (uint32_t)c[e]);
+	}
+}
+
+int64_t hzi_vlut_byte_table_bytes(const struct hzi_vlut_side *s)
+{
+	return s->small ? (int64_t)s->levels * s->embed * s->size : 0;
+}
+
+/* [levels][embed][size]: the leaders times q^m, mod 256; entries that no code has as code 0 */
+void hzi_vlut_byte_table(const struct hzi_vlut_side *s, uint8_t *table)
+{
+	uint32_t weight = 1;
+
+	for (int m = 0; s->small && m < s->rule->levels; m++, weight *= (uint32_t)s->rule->q) {
+		for (int e = 0; m >= s->first && e < s->embed; e++, table += s->size) {
+			memset(table, 0, (size_t)s->size);
+			for (uint64_t i = 0; i < s->rule->level_size; i++) {
+				const uint64_t at = i * (uint64_t)s->embed + (uint64_t)e;
+
+				table[i] = (uint8_t)(weight * (uint32_t)s->lattice->leaders[at]);
+			}
+		}
+	}
+}
+
+/* Four of k, of a row, in two panels of packed B */
+static uint8_t *quad_at(uint8_t *b, int64_t k, int row, int64_t b_panel)
+{
+	return b + k / 64 * 2048 + k % 64 / 4 * 64 + row / 16 % 2 * 1024 + row / 32 * b_panel +
+	       row % 16 * 4;
+}
+
+/* Codes of 16 bits in up to 8 dimensions: for each level a word of bytes */
+static void word_points(const struct hzi_vlut_side *s, const struct hzi_vlut_view *v,
+			const uint64_t *words, int64_t blocks, uint8_t *b, int64_t b_panel)
+{
+	typedef uint8_t eight __attribute__((vector_size(8)));
+	const int64_t size = (int64_t)s->rule->level_size;
+	const int embed = s->embed;
+	eight offset = {0};
+
+	for (int e = 0; e < embed; e++)
+		offset[e] = (uint8_t)s->rule->offset[e];
+	words += s->first * size;
+	for (int64_t block = 0; block < blocks; block++) {
+		const uint16_t *codes =
+			(const uint16_t *)(const void *)(v->codes + block * v->step);
+
+		for (int row = 0; row < HZI_VLUT_ROWS; row++) {
+			eight sum = -offset;
+
+			for (int m = 0; m < s->levels; m++)
+				sum += (eight)words[m * size + codes[m * HZI_VLUT_ROWS + row]];
+			if (embed == 8) {
+				uint8_t *to = quad_at(b, block * 8, row, b_panel);
+
+				memcpy(to, &sum, 4);
+				memcpy(to + 64, (const char *)&sum + 4, 4);
+				continue;
+			}
+			for (int e = 0; e < embed; e++) {
+				const int64_t k = block * embed + e;
+
+				quad_at(b, k, row, b_panel)[k % 4] = sum[e];
+			}
+		}
+	}
+}
+
+#define BYTE_LEVELS 2	/* of codes of 16 bits, in lanes of bytes */
+
+/* Codes of a block, [levels][64], row by row */
+static void rows_of_codes(const uint8_t *from, int levels, uint16_t *to)
+{
+	typedef uint16_t eight __attribute__((vector_size(16)));
+	typedef uint32_t words __attribute__((vector_size(32)));
+
+	if (levels == 1) {
+		memcpy(to, from, HZI_VLUT_ROWS * sizeof(*to));
+		return;
+	}
+	for (int row = 0; row < HZI_VLUT_ROWS; row += 8) {
+		eight v[BYTE_LEVELS];
+		words both;
+
+		memcpy(&v[0], from + 2 * row, sizeof(v[0]));
+		memcpy(&v[1], from + 2 * (HZI_VLUT_ROWS + row), sizeof(v[1]));
+		both = __builtin_convertvector(v[0], words) |
+		       __builtin_convertvector(v[1], words) << 16;
+		memcpy(to + 2 * row, &both, sizeof(both));
+	}
+}
+
+/* D4 and E8 in lanes of bytes, whose codes lie row by row for that */
+static void byte_points(const struct hz_kern *kern, const struct hzi_vlut_side *s,
+			const struct hzi_vlut_view *v, int64_t blocks, uint8_t *b, int64_t b_panel)
+{
+	enum { SOME = 16 };	/* blocks of all rows */
+	uint16_t codes[SOME * HZI_VLUT_ROWS * BYTE_LEVELS];
+	int8_t bytes[SOME * HZI_VLUT_ROWS * 8];
+
+	for (int64_t first = 0; first < blocks; first += SOME) {
+		const int64_t n = hzi_vlut_min(SOME, blocks - first);
+
+		for (int64_t i = 0; i < n; i++)
+			rows_of_codes(v->codes + (first + i) * v->step, s->levels,
+				      codes + i * HZI_VLUT_ROWS * s->levels);
+		kern->lattice_values(&(struct hzi_lattice_values){
+			.rule = s->rule, .lanes = &s->lanes, .codes = codes, .y = bytes,
+			.count = n * HZI_VLUT_ROWS, .levels = s->levels, .bytes = 2,
+			.first = s->first, .y_dtype = HZ_S8,
+		});
+		kern->vlut_quads(&(struct hzi_vlut_quads){
+			.bytes = bytes, .b = b, .k = first * s->embed, .count = n * s->embed,
+			.b_panel = b_panel, .embed = s->embed,
+		});
+	}
+}
+
+/* Any lattice that lanes of 16 bits hold; four blocks have a multiple of four coordinates. */
+static void lane_points(const struct hz_kern *kern, const struct hzi_vlut_side *s,
+			const struct hzi_vlut_view *v, int64_t blocks, uint8_t *b, int64_t b_panel)
+{
+	enum { FOUR = 4 };
+	uint16_t index[HZI_LATTICE_PLANES * HZI_VLUT_ROWS];
+	int16_t p[FOUR * HZI_LATTICE_DIMS * HZI_VLUT_ROWS];
+	struct hzi_lattice_powers powers;
+
+	hzi_lattice_powers(s->rule, &s->lanes, &powers);
+	for (int64_t first = 0; first < blocks; first += FOUR) {
+		const int64_t n = hzi_vlut_min(FOUR, blocks - first), count = n * s->embed;
+
+		for (int64_t i = 0; i < n; i++) {
+			const uint8_t *codes = v->codes + (first + i) * v->step;
+
+			if (s->bytes != 2)
+				kern->lattice_index(&(struct hzi_lattice_index){
+					.lanes = &s->lanes, .codes = codes, .index = index,
+					.count = HZI_VLUT_ROWS, .step = HZI_VLUT_ROWS,
+					.code_block = 1, .code_level = HZI_VLUT_ROWS,
+					.levels = s->levels, .bytes = s->bytes,
+					.size = s->rule->level_size,
+					.weight = powers.power[powers.digits],
+				});
+			kern->lattice_leaders(&(struct hzi_lattice_leaders){
+				.rule = s->rule, .lanes = &s->lanes,
+				.index = s->bytes == 2 ? (const uint16_t *)(const void *)codes :
+							 index,
+				.p = p + i * s->embed * HZI_VLUT_ROWS, .count = HZI_VLUT_ROWS,
+				.step = HZI_VLUT_ROWS, .levels = s->levels, .first = s->first,
+			});
+		}
+		/* Up to a multiple of 4 of k */
+		memset(p + count * HZI_VLUT_ROWS, 0, (size_t)(-count & 3) * sizeof(*p) *
+						     HZI_VLUT_ROWS);
+		kern->vlut_quads(&(struct hzi_vlut_quads){
+			.p = p, .b = b, .k = first * s->embed, .count = (count + 3) & ~3,
+			.b_panel = b_panel,
+		});
+	}
+}
+
+void hzi_vlut_bytes(const struct hz_kern *kern, const struct hzi_vlut_side *s,
+		    const struct hzi_vlut_view *v, const uint8_t *table, int64_t blocks, uint8_t *b,
+		    int64_t b_panel)
+{
+	const int64_t count = blocks * s->embed;
+
+	/* What is multiplied beyond the last of k */
+	for (int64_t k = count / 64 * 64; k < (count + 63) / 64 * 64; k += 4) {
+		for (int row = 0; row < HZI_VLUT_ROWS; row += 16)
+			memset(quad_at(b, k, row, b_panel), 0, 64);
+	}
+	if (s->small) {
+		struct hzi_vlut_points p = {
+			.codes = v->codes, .table = table, .b = b, .blocks = blocks,
+			.step = v->step,
+			.b_panel = b_panel, .embed = s->embed, .levels = s->levels, .size = s->size,
+		};
+
+		for (int e = 0; e < s->embed; e++)
+			p.offset[e] = (int8_t)s->rule->offset[e];
+		kern->vlut_points(&p);
+	} else if (s->words && !(s->in_lanes && s->lanes.pow2 && kern->vlut_computes)) {
+		word_points(s, v, s->words, blocks, b, b_panel);
+	} else if (s->in_lanes && s->lanes.bytes && s->bytes == 2 && s->levels <= BYTE_LEVELS) {
+		byte_points(kern, s, v, blocks, b, b_panel);
+	} else if (s->in_lanes && s->bytes > 1) {
+		lane_points(kern, s, v, blocks, b, b_panel);
+	} else {
+		for (int64_t block = 0; block < blocks; block++) {
+			for (int row = 0; row < HZI_VLUT_ROWS; row++) {
+				int32_t p[HZI_LATTICE_DIMS];
+
+				hzi_vlut_point(s, v, row, block, p);
+				for (int e = 0; e < s->embed; e++) {
+					const int64_t k = block * s->embed + e;
+
+					quad_at(b, k, row, b_panel)[k % 4] =
+						(uint8_t)(p[e] - s->rule->offset[e]);
+				}
+			}
+		}
+	}
+}
+
+void hzi_vlut_fields_bytes(const struct hz_kern *kern, const struct hzi_vlut_side *s,
+			   int64_t panel, int64_t first, int64_t blocks, uint8_t *b,
+			   int64_t b_panel)
+{
+	const uint8_t *codes = (const uint8_t *)s->w->packed + panel * s->panel_bytes;
+	struct hzi_vlut_fields_points p = {
+		.chunks = (blocks + 15) / 16 * 4, .mask = s->first ? 0xcccccccc : 0xffffffff,
+	};
+
+	for (int e = 0; e < 4; e++)
+		p.offset[e] = (int8_t)s->rule->offset[e];
+	for (int h = 0; h < 2; h++) {
+		p.codes = codes + h * s->half_bytes + first / 4 * 256;
+		p.b = b + h * b_panel;
+		kern->vlut_fields_points(&p);
+	}
+}
+
+/* ---- Vectors --------------------------------------------------------------------------------- */
+
+/* count elements back to back from one dtype to another, one of which is f32 */
+static void convert(const struct hz_kern *kern, const void *x, int x_dtype, void *y, int y_dtype,
+		    int64_t count)
+{
+	const struct hzi_head h = {
+		.x = x, .x_ld = count, .y = y, .y_ld = count, .rows = 1, .count = count,
+		.x_dtype = x_dtype, .y_dtype = y_dtype, .last = true, .scale = 1,
+	};
+
+	kern->head(&h);
+}
+
+/* Columns that are neighbours: rows as they lie become f32, some at a time, and are transposed. */
+static void load_across(const struct hz_kern *kern, const void *x, int dtype, int64_t n,
+			int64_t step, int64_t first, int64_t cols, float *to, int64_t to_ld)
+{
+	enum { ROWS = 128 };
+	float rows[ROWS * HZI_VLUT_COLUMNS];
+
+	for (int64_t i = 0; i < n; i += ROWS, first += ROWS * step) {
+		const struct hzi_head h = {
+			.x = (const uint16_t *)x + first, .x_ld = step, .y = rows, .y_ld = cols,
+			.rows = hzi_vlut_min(ROWS, n - i), .count = cols, .x_dtype = dtype,
+			.y_dtype = HZ_F32, .last = true, .scale = 1,
+		};
+
+		if (dtype == HZ_F32) {
+			kern->transpose((const float *)x + first, step, to + i, to_ld, h.rows,
+					cols);
+			continue;
+		}
+		kern->head(&h);
+		kern->transpose(rows, cols, to + i, to_ld, h.rows, cols);
+	}
+}
+
+void hzi_vlut_load(const struct hz_kern *kern, const void *x, int dtype, int64_t n, int64_t step,
+		   int64_t first, int64_t cols, int64_t x_ld, uint16_t *some, float *to,
+		   int64_t to_ld)
+{
+	if (x_ld == 1 && cols > 1 && dtype != HZ_S8) {
+		load_across(kern, x, dtype, n, step, first, cols, to, to_ld);
+		return;
+	}
+	for (int64_t c = 0; c < cols && n > 0; c++, first += x_ld, to += to_ld) {
+		if (dtype == HZ_F32 && step == 1) {
+			memcpy(to, (const float *)x + first, (size_t)n * 4);
+		} else if (dtype == HZ_F32) {
+			for (int64_t i = 0; i < n; i++)
+				to[i] = ((const float *)x)[first + i * step];
+		} else if (dtype == HZ_S8) {
+			for (int64_t i = 0; i < n; i++)
+				to[i] = ((const int8_t *)x)[first + i * step];
+		} else {
+			for (int64_t i = 0; i < n; i++)
+				some[i] = ((const uint16_t *)x)[first + i * step];
+			convert(kern, some, dtype, to, HZ_F32, n);
+		}
+	}
+}
+
+void hzi_vlut_put(const struct hz_kern *kern, const struct hzi_vlut_side *s,
+		  const struct hzi_vlut_result *y, int64_t panel, int64_t col, const float *from)
+{
+	const int64_t row = panel * HZI_VLUT_ROWS, at = row * y->y_i + col * y->y_j;
+	const int64_t rows = hzi_vlut_min(HZI_VLUT_ROWS, s->w->rows - row);
+	uint16_t half[HZI_VLUT_ROWS];
+	float f[HZI_VLUT_ROWS] = {0};
+
+	if (s->w->row_scale) {
+		for (int64_t i = 0; i < rows; i++)
+			f[i] = from[i] * s->w->row_scale[(row + i) * s->w->row_scale_step];
+	} else {
+		memcpy(f, from, sizeof(f));
+	}
+	if (y->dtype == HZ_F32 && y->y_i == 1) {
+		memcpy((float *)y->y + at, f, (size_t)rows * 4);
+		return;
+	}
+	if (y->dtype == HZ_F32) {
+		for (int64_t i = 0; i < rows; i++)
+			((float *)y->y)[at + i * y->y_i] = f[i];
+		return;
+	}
+	convert(kern, f, HZ_F32, half, y->dtype, rows);
+	for (int64_t i = 0; i < rows; i++)
+		((uint16_t *)y->y)[at + i * y->y_i] = half[i];
+}
+
+void hzi_vlut_put_one(const struct hz_kern *kern, const struct hzi_vlut_side *s,
+		      const struct hzi_vlut_result *y, int64_t row, int64_t col, float value)
+{
+	const int64_t at = row * y->y_i + col * y->y_j;
+
+	if (s->w->row_scale)
+		value *= s->w->row_scale[row * s->w->row_scale_step];
+	if (y->dtype == HZ_F32)
+		((float *)y->y)[at] = value;
+	else
+		convert(kern, &value, HZ_F32, (uint16_t *)y->y + at, y->dtype, 1);
+}

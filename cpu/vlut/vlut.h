@@ -1,0 +1,235 @@
+/*
+ * vlut.h - what the files of products with lattice codes on the CPU share
+ *
+ * SPDX-License-Identifier: BSD-2-Clause
+ */
+#ifndef HZI_CPU_VLUT_H
+#define HZI_CPU_VLUT_H
+
+#include "cpu/core/cpu.h"
+#include "lib/vlut/vlut.h"
+
+/* A coded matrix, and what follows from its lattice */
+struct hzi_vlut_side {
+	const struct hz_lattice *lattice;
+	const struct hzi_lattice_rule *rule;
+	const struct hzi_lattice_matrices *matrices;
+	const struct hzi_coded *w;
+	const uint64_t *words;		/* [M][q^d]: bytes of leaders times q^m; NULL: none */
+	struct hzi_lane_rule lanes;	/* if in_lanes */
+	int64_t blocks, panels, panel_bytes, half_bytes;
+	int64_t group, groups;		/* blocks that share T; T of a row, 0 without T */
+	int64_t reach, offset_max;	/* |p_i - o_i| <= reach, if that is below 2^31; |o_i| */
+	int32_t bytes, embed, first, levels;	/* of a code; of a point; of those in use */
+	int32_t size;			/* of tables of bytes: 16, 64, 128 or 256, if small */
+	bool has_t, small, sub;		/* q^d <= 256; w->sub is not 0 */
+	bool in_lanes;
+	bool fields;			/* what is packed is as in struct hzi_vlut_fields */
+	const uint8_t *field_codes;	/* [256]: the codes that fields stand for */
+};
+
+/* Some blocks of a panel: level l of block b is at codes + b * step + l * 64 codes */
+struct hzi_vlut_view {
+	const uint8_t *codes, *t;
+	int64_t step;			/* bytes */
+};
+
+/* lattice: of w or x of the vlut */
+void hzi_vlut_side(struct hzi_vlut_side *s, const struct hz_vlut *vlut,
+		   const struct hz_lattice *lattice, const struct hzi_coded *w);
+
+/* Scratch of hzi_vlut_view(), which gives blocks first .. of a panel, first a multiple of group */
+int64_t hzi_vlut_view_bytes(const struct hzi_vlut_side *s, int64_t blocks);
+struct hzi_vlut_view hzi_vlut_view(const struct hz_kern *kern, const struct hzi_vlut_side *s,
+				   int64_t panel, int64_t first, int64_t blocks, uint8_t *scratch);
+
+/* A code, below q^d, of a row of a panel; the point of all levels */
+uint32_t hzi_vlut_code(const struct hzi_vlut_side *s, const struct hzi_vlut_view *v, int row,
+		       int64_t block, int level);
+void hzi_vlut_point(const struct hzi_vlut_side *s, const struct hzi_vlut_view *v, int row,
+		    int64_t block, int32_t *p);
+
+/* The table of hzi_vlut_bytes(), for small lattices */
+int64_t hzi_vlut_byte_table_bytes(const struct hzi_vlut_side *s);
+void hzi_vlut_byte_table(const struct hzi_vlut_side *s, uint8_t *table);
+
+/*
+ * Points less o of a view, whose reach is at most 127, as bytes to two panels of packed B
+ * (lib/qgemm/qgemm.h) b_panel bytes apart, padded with 0 to a multiple of 64 of k.
+ */
+#define HZI_VLUT_BYTE_REACH 127
+void hzi_vlut_bytes(const struct hz_kern *kern, const struct hzi_vlut_side *s,
+		    const struct hzi_vlut_view *v, const uint8_t *table, int64_t blocks, uint8_t *b,
+		    int64_t b_panel);
+
+/*
+ * The same of a packed matrix of fields, k of each 16 in the order of vlut_fields_order(), whole
+ * steps of 64 of them; first is a multiple of 16.
+ */
+void hzi_vlut_fields_bytes(const struct hz_kern *kern, const struct hzi_vlut_side *s,
+			   int64_t panel, int64_t first, int64_t blocks, uint8_t *b,
+			   int64_t b_panel);
+
+/* Scale of T of a row in a view, by groups */
+static inline float hzi_vlut_scale(const struct hzi_vlut_side *s, const struct hzi_vlut_view *v,
+				   int row, int64_t block)
+{
+	return s->rule->scale[v->t ? v->t[block / s->group * 64 + hzi_vlut_place(row)] : 0];
+}
+
+/*
+ * Column c < cols, cols <= HZI_VLUT_COLUMNS, at x + first + c * x_ld, n elements step apart, to
+ * floats; some is room for n of these.
+ */
+#define HZI_VLUT_COLUMNS 16
+void hzi_vlut_load(const struct hz_kern *kern, const void *x, int dtype, int64_t n, int64_t step,
+		   int64_t first, int64_t cols, int64_t x_ld, uint16_t *some, float *to,
+		   int64_t to_ld);
+
+/* Places in a workspace, in whole cache lines: with base NULL they are counted alone. */
+static inline void *hzi_vlut_take(char *base, size_t *used, int64_t bytes)
+{
+	void *p = base ? base + *used : NULL;
+
+	*used += ((size_t)bytes + 63) & ~(size_t)63;
+	return p;
+}
+
+static inline int64_t hzi_vlut_min(int64_t a, int64_t b)
+{
+	return a < b ? a : b;
+}
+
+/* Columns of x: numbers x' that points are multiplied by, and what is added with the scale alone */
+struct hzi_vlut_vectors {
+	int64_t cols, k;		/* k = blocks * embed */
+	float *x;			/* [cols][k] */
+	float *sub;			/* [cols][blocks]: - <sub, x>; NULL: 0 */
+};
+
+struct hzi_vlut_result {
+	void *y;
+	int32_t dtype;
+	int64_t y_i, y_j;
+};
+
+/* Row i of 64 floats times its row scale to column j of y, from row panel * 64 on */
+void hzi_vlut_put(const struct hz_kern *kern, const struct hzi_vlut_side *s,
+		  const struct hzi_vlut_result *y, int64_t panel, int64_t col, const float *from);
+
+/* One element, likewise */
+void hzi_vlut_put_one(const struct hz_kern *kern, const struct hzi_vlut_side *s,
+		      const struct hzi_vlut_result *y, int64_t row, int64_t col, float value);
+
+/*
+ * Each of the ways to sum has a struct whose first members the caller fills; _place() finds the
+ * rest room in a workspace, or counts it, and _run() does the work.
+ */
+
+/* Tables in registers: 8 bits (planes 1) or 16. q^d <= 256; x is finite. */
+struct hzi_vlut_small {
+	struct hz_context *ctx;
+	const struct hzi_vlut_side *w;
+	struct hzi_vlut_vectors v;
+	struct hzi_vlut_result y;
+	int32_t planes;
+	/* place */
+	int64_t chunk, group, cols, padded;	/* blocks at once, of a group; columns; rows */
+	int64_t first, blocks, col, count;	/* what is at work: a chunk, some columns */
+	float *leaders, *low, *high, *ordered, *inverse, *weight, *base, *sum;
+	int32_t *order;
+	uint8_t *table;
+	char *scratch;
+	int64_t scratch_each;
+	int threads;
+};
+
+void hzi_vlut_small_place(struct hzi_vlut_small *j, char *base, size_t *used);
+void hzi_vlut_small_run(struct hzi_vlut_small *j);
+
+/* Points in f32: anything */
+struct hzi_vlut_floats {
+	struct hz_context *ctx;
+	const struct hzi_vlut_side *w;
+	struct hzi_vlut_vectors v;
+	struct hzi_vlut_result y;
+	/* place */
+	int64_t chunk, each, length;	/* blocks at once; numbers of a block, of a row */
+	float *panels;			/* of x: [cols / 6][length][6] */
+	uint8_t *table;
+	char *scratch;
+	int64_t scratch_each;
+	int threads;
+};
+
+void hzi_vlut_floats_place(struct hzi_vlut_floats *j, char *base, size_t *used);
+void hzi_vlut_floats_run(struct hzi_vlut_floats *j);
+
+/* Tables of a float type in memory; q^d <= 65536 */
+struct hzi_vlut_tables {
+	struct hz_context *ctx;
+	const struct hzi_vlut_side *w;
+	struct hzi_vlut_vectors v;
+	struct hzi_vlut_result y;
+	int32_t dtype;
+	bool compensated;
+	/* place */
+	int64_t chunk, first, blocks, col;	/* blocks at once; what is at work */
+	float *table, *base;		/* [chunk][q^d], [chunk] */
+	float *sum;			/* [panels][64][2]: a sum and what it lost */
+	char *scratch;
+	int64_t scratch_each;
+	int threads;
+};
+
+void hzi_vlut_tables_place(struct hzi_vlut_tables *j, char *base, size_t *used);
+void hzi_vlut_tables_run(struct hzi_vlut_tables *j);
+
+/* Points less o and x' as bytes: points reach no further than 127, there is no T. */
+struct hzi_vlut_ints {
+	struct hz_context *ctx;
+	const struct hzi_vlut_side *w;
+	struct hzi_vlut_result y;
+	int64_t cols;
+	int32_t parts;			/* rows of bytes that make a column, the lowest first */
+	/* place */
+	double *factor, *shift;		/* [cols]: y = row_scale_i (factor_j sum + shift_j) */
+	int8_t *rows;
+	int64_t k, chunk, chunks, groups;	/* blocks at once; groups of columns */
+	uint8_t *table;
+	char *packed, *scratch;
+	int64_t packed_each, scratch_each;
+	int threads;
+	bool zero;			/* a row of 0 goes along: qmul() adds what it finds there */
+};
+
+void hzi_vlut_ints_place(struct hzi_vlut_ints *j, char *base, size_t *used);
+/* Where the caller puts the parts of a column, k apart, with its factor and shift */
+int8_t *hzi_vlut_ints_row(const struct hzi_vlut_ints *j, int64_t col);
+void hzi_vlut_ints_run(struct hzi_vlut_ints *j);
+
+/* Packed fields by few rows of bytes, which the caller puts where _row() says */
+struct hzi_vlut_fields_job {
+	struct hz_context *ctx;
+	const struct hzi_vlut_side *w;
+	struct hzi_vlut_result y;
+	int64_t cols;
+	int32_t parts;			/* as of struct hzi_vlut_ints */
+	/* place */
+	double *factor, *shift;		/* likewise */
+	int64_t *less;			/* [cols]: <o, x'> */
+	int64_t k, rows;		/* k: whole steps */
+	int8_t *x;			/* [rows][k] */
+	char *scratch;
+	int64_t scratch_each;
+	int threads;
+};
+
+void hzi_vlut_fields_place(struct hzi_vlut_fields_job *j, char *base, size_t *used);
+int8_t *hzi_vlut_fields_row(const struct hzi_vlut_fields_job *j, int64_t col);
+void hzi_vlut_fields_run(struct hzi_vlut_fields_job *j);
+
+/* A product with blocks in the workspace from base on; NULL: its bytes are counted alone. */
+size_t hzi_vlut_gemm(struct hz_context *ctx, const struct hzi_vlut_gemm_args *a, char *base);
+
+#endif

@@ -1,0 +1,351 @@
+/*
+ * base_f32.cu - rows of m 2^k elements back to back, m = 12, 20, 28, with the symmetric matrix
+ *
+ * SPDX-License-Identifier: BSD-2-Clause
+ */
+#include "gpu/hadamard/base_f32.cuh"
+
+/*
+ * Paley's second matrices as lib/hadamard/base.c makes them: [C + I, C - I; C - I, -C - I], C the conference
+ * matrix of order q + 1 = m / 2: 0 on the diagonal, a border of +1, inside chi(j - i) in GF(q).
+ */
+template <int M>
+__host__ __device__ constexpr int conference(int i, int j)
+{
+	constexpr int Q = M / 2 - 1;
+	constexpr int chi9[9] = {0, 1, 1, -1, 1, -1, -1, -1, 1};
+
+	if (i == 0 || j == 0)
+		return 1;
+	i--;
+	j--;
+	if constexpr (Q == 9) {		/* two digits of base 3 */
+		return chi9[(j % 3 - i % 3 + 3) % 3 + (j / 3 - i / 3 + 3) % 3 * 3];
+	} else {
+		for (int root = 1; root < Q; root++) {
+			if (root * root % Q == (j - i + Q) % Q)
+				return 1;
+		}
+		return -1;
+	}
+}
+
+template <int M>
+__host__ __device__ constexpr int entry(int i, int j)
+{
+	constexpr int H = M / 2;
+
+	if (i % H == j % H)
+		return i < H && j < H ? 1 : -1;
+	return (i >= H && j >= H ? -1 : 1) * conference<M>(i % H, j % H);
+}
+
+/* f(0), f(1), .. f(N - 1), with numbers that are known when compiled */
+template <int I, int N, typename F>
+HZ_DEVICE void each(F f)
+{
+	if constexpr (I < N) {
+		f(number<I>());
+		each<I + 1, N>(f);
+	}
+}
+
+/* The m values at C places, multiplied in the order of the contract, to put(row, sums) */
+template <int M, int C, typename F>
+HZ_DEVICE void base_in_order(const float (*x)[C], F put)
+{
+	each<0, M>([&](auto row) {
+		float sum[C];
+
+#pragma unroll
+		for (int c = 0; c < C; c++)
+			sum[c] = entry<M>(row.value, 0) > 0 ? x[0][c] : -x[0][c];
+		each<1, M>([&](auto j) {
+#pragma unroll
+			for (int c = 0; c < C; c++) {
+				if constexpr (entry<M>(decltype(row)::value,
+						       decltype(j)::value) > 0)
+					sum[c] += x[j.value][c];
+				else
+					sum[c] -= x[j.value][c];
+			}
+		});
+		put(row.value, sum);
+	});
+}
+
+/* A warp's 1024 raw elements, transformed in their place of shared memory: strides below 1024 */
+HZ_DEVICE void transform_chunk(char *memory, int lane, int k)
+{
+	char *row = memory + lane * 128;
+	float v[32];
+
+#pragma unroll
+	for (int i = 0; i < 8; i++) {
+		const float4 f = *(const float4 *)(row + ((i ^ (lane & 7)) << 4));
+
+		v[4 * i] = f.x;
+		v[4 * i + 1] = f.y;
+		v[4 * i + 2] = f.z;
+		v[4 * i + 3] = f.w;
+	}
+	stages<32, 0, 5>(v, k);
+#pragma unroll
+	for (int i = 0; i < 8; i++)
+		*(float4 *)(row + ((i ^ (lane & 7)) << 4)) =
+			make_float4(v[4 * i], v[4 * i + 1], v[4 * i + 2], v[4 * i + 3]);
+	__syncwarp();
+#pragma unroll
+	for (int i = 0; i < 32; i++)
+		v[i] = *(const float *)(memory + place_of<HZ_F32>(i * 32 + lane));
+	stages<32, 0, 5>(v, k - 5);
+#pragma unroll
+	for (int i = 0; i < 32; i++)
+		*(float *)(memory + place_of<HZ_F32>(i * 32 + lane)) = v[i];
+}
+
+/*
+ * Some rows of m 2^k elements, in all a multiple of 1024, go through a block's shared memory: their
+ * transforms of 2^k first, warp by warp, then the base matrix for each of 2^k places.
+ */
+template <int M>
+HZ_DEVICE void fast_base(const hzi_hadamard_fast_base &p)
+{
+	constexpr int C = 2;
+	const int lane = threadIdx.x % 32, k = p.f.k, tiles = p.tile / 1024;
+	const int64_t e0 = (int64_t)blockIdx.x * p.tile;
+	const int rows = (int)((p.f.total - e0 < p.tile ? p.f.total - e0 : p.tile) / (M << k));
+	char *memory = (char *)shared;
+	float v[32];
+
+	for (int w = threadIdx.x / 32; w < tiles; w += blockDim.x / 32) {
+		const int64_t e = e0 + w * 1024;
+		char *own = memory + w * HZI_FAST_WARP_BYTES;
+
+		if (e >= p.f.total)
+			break;
+		fast_f32<false>(v, p.f, e, own, lane, k);
+#pragma unroll
+		for (int i = 0; i < 32; i++)
+			*(float *)(own + place_of<HZ_F32>(i * 32 + lane)) = v[i];
+	}
+	__syncthreads();
+	for (int s = 10; s < k; s++) {
+		for (int i = threadIdx.x; i < rows * (M << k) / 8; i += blockDim.x) {
+			const int e = ((i >> (s - 2) << (s - 1)) + (i & ((1 << (s - 2)) - 1))) * 4;
+			float4 *low = (float4 *)(memory + place_of<HZ_F32>(e));
+			float4 *high = (float4 *)(memory + place_of<HZ_F32>(e + (1 << s)));
+			const float4 a = *low, b = *high;
+
+			*low = make_float4(a.x + b.x, a.y + b.y, a.z + b.z, a.w + b.w);
+			*high = make_float4(a.x - b.x, a.y - b.y, a.z - b.z, a.w - b.w);
+		}
+		__syncthreads();
+	}
+	for (int i = threadIdx.x * C; i < rows << k; i += blockDim.x * C) {
+		const int e = (i >> k) * (M << k) + (i & ((1 << k) - 1));
+		float x[M][C];
+
+#pragma unroll
+		for (int j = 0; j < M; j++) {
+			const float2 f = *(const float2 *)(memory + place_of<HZ_F32>(e + (j << k)));
+
+			x[j][0] = f.x;
+			x[j][1] = f.y;
+		}
+		float *y = (float *)p.f.y + e0 + e;
+
+		base_in_order<M, C>(x, [&](int row, float *sum) {
+#pragma unroll
+			for (int c = 0; c < C; c++)
+				sum[c] = __fmul_rn(sum[c], p.f.factor);
+			fast_store<HZ_F32, C>((char *)(y + ((int64_t)row << k)), 0, sum);
+		});
+	}
+}
+
+/*
+ * A row whose values fit the registers of a block, at C places a thread, with the next row under
+ * way: 64 registers a thread and twice the row in shared memory, so that transforms, warp by warp,
+ * the sums of the base matrix, and loads overlap between the blocks of a multiprocessor.
+ */
+template <int M, int K, int C>
+HZ_DEVICE void fast_base_stay(const hzi_hadamard_fast_base &p)
+{
+	constexpr int N = M << K, THREADS = (1 << K) / C;
+	const int lane = threadIdx.x % 32;
+	char *memory = (char *)shared;
+	float x[M][C];
+
+	auto begin = [&](int64_t row, int buffer) {
+		const float *from = (const float *)p.f.x + row * N;
+		const uint32_t to = shared_address(memory) + buffer * N * 4;
+
+#pragma unroll 4
+		for (int i = threadIdx.x * 4; i < N; i += THREADS * 4)
+			copy_async(to + place_of<HZ_F32>(i), from + i);
+	};
+
+	int64_t row;
+	const int turns = turns_of_block(p.s, &row);
+
+	begin(row, 0);
+	for (int turn = 0; turn < turns; turn++, row++) {
+		char *own = memory + (turn & 1 ? N * 4 : 0);
+
+		copy_wait();
+		__syncthreads();
+		if (turn + 1 < turns)
+			begin(row + 1, turn & 1 ^ 1);
+		for (int w = threadIdx.x / 32; w < N / 1024; w += THREADS / 32)
+			transform_chunk(own + w * HZI_FAST_WARP_BYTES, lane, K);
+		__syncthreads();
+		const char *from = own + place_of<HZ_F32>(threadIdx.x);
+
+		/* Places a multiple of 256 apart have the same order of pieces. */
+#pragma unroll
+		for (int j = 0; j < M; j++) {
+#pragma unroll
+			for (int c = 0; c < C; c++)
+				x[j][c] = *(const float *)(from + ((j << K) + c * THREADS) * 4);
+		}
+		if constexpr (C == 2) {
+#pragma unroll
+			for (int j = 0; j < M; j++) {
+				const float a = x[j][0], b = x[j][1];
+
+				x[j][0] = a + b;
+				x[j][1] = a - b;
+			}
+		}
+		float *y = (float *)p.f.y + row * N + threadIdx.x;
+
+		base_in_order<M, C>(x, [&](int i, float *sum) {
+#pragma unroll
+			for (int c = 0; c < C; c++)
+				y[(i << K) + c * THREADS] = __fmul_rn(sum[c], p.f.factor);
+		});
+	}
+}
+
+/*
+ * The same for a row of 2^11 places that takes more than half of the shared memory, two places a
+ * thread. That memory is a ring of slots of 2^11 elements: as soon as the row is in registers the
+ * rest of the next one is under way, and of the one behind it as much as fits.
+ */
+#define RING_SLOTS 28
+
+/* Waits for all that this thread has begun but for what came after the last end of a group. */
+HZ_DEVICE void copy_wait_group(void)
+{
+	asm volatile("cp.async.wait_group 1;" ::: "memory");
+}
+
+HZ_DEVICE void copy_end_group(void)
+{
+	asm volatile("cp.async.commit_group;" ::: "memory");
+}
+
+template <int M>
+HZ_DEVICE void fast_base_ring(const hzi_hadamard_fast_base &p)
+{
+	constexpr int K = 11, SLOT = 8192, AHEAD = RING_SLOTS - M, THREADS = 1024;
+	const int lane = threadIdx.x % 32;
+	char *memory = (char *)shared;
+	const int own = place_of<HZ_F32>(threadIdx.x);
+	const int raw = place_of<HZ_F32>(threadIdx.x * 4 % 2048);
+	float x[M][2];
+	int first = 0;			/* the slot where the row begins */
+
+	auto slot = [&](int j) {
+		const int s = first + j;
+
+		return (s < RING_SLOTS ? s : s - RING_SLOTS) * SLOT;
+	};
+	/*
+	 * Parts j0 .. j1 - 1 of a row that begins shift slots behind the first; each half of the
+	 * block one
+	 */
+	auto begin = [&](int64_t row, int j0, int j1, int shift) {
+		const float *from = (const float *)p.f.x + row * (M << K) + threadIdx.x * 4;
+
+#pragma unroll
+		for (int j = j0; j < j1; j += 2) {
+			const int i = j + (threadIdx.x >> 9);
+
+			if (i < j1)
+				copy_async(shared_address(memory) +
+						   slot((shift + i) % RING_SLOTS) + raw,
+					   from + j * 2048);
+		}
+		copy_end_group();
+	};
+
+	static_assert(AHEAD % 2 == 0 && AHEAD <= M, "two parts at a time");
+	int64_t row;
+	const int turns = turns_of_block(p.s, &row);
+
+	begin(row, 0, M, 0);
+	if (turns > 1)
+		begin(row + 1, 0, AHEAD, M);
+	else
+		copy_end_group();
+	for (int turn = 0; turn < turns; turn++, row++) {
+		copy_wait_group();
+		__syncthreads();
+		for (int w = threadIdx.x / 32; w < 2 * M; w += THREADS / 32)
+			transform_chunk(memory + slot(w >> 1) + (w & 1) * 4096, lane, K);
+		__syncthreads();
+#pragma unroll
+		for (int j = 0; j < M; j++) {
+			const char *from = memory + slot(j) + own;
+
+			x[j][0] = *(const float *)from;
+			x[j][1] = *(const float *)(from + 4096);
+		}
+		__syncthreads();
+		first = first + M < RING_SLOTS ? first + M : first + M - RING_SLOTS;
+		if (turn + 1 < turns)
+			begin(row + 1, AHEAD, M, 0);
+		else
+			copy_end_group();
+		if (turn + 2 < turns)
+			begin(row + 2, 0, AHEAD, M);
+		else
+			copy_end_group();
+#pragma unroll
+		for (int j = 0; j < M; j++) {
+			const float a = x[j][0], b = x[j][1];
+
+			x[j][0] = a + b;
+			x[j][1] = a - b;
+		}
+		float *y = (float *)p.f.y + row * (M << K) + threadIdx.x;
+
+		base_in_order<M, 2>(x, [&](int i, float *sum) {
+			y[i << K] = __fmul_rn(sum[0], p.f.factor);
+			y[(i << K) + 1024] = __fmul_rn(sum[1], p.f.factor);
+		});
+	}
+}
+
+#define FAST_BASE(name, threads, blocks, function, ...) \
+	extern "C" __global__ void __launch_bounds__(threads, blocks) \
+	hadamard_base_f32_##name(const __grid_constant__ hzi_hadamard_fast_base p) \
+	{ \
+		function<__VA_ARGS__>(p); \
+	}
+FAST_BASE(m12, 32 * HZI_FAST_BASE_WARPS(12), 1, fast_base, 12)
+FAST_BASE(m12_8, 256, 4, fast_base_stay, 12, 8, 1)
+FAST_BASE(m12_9, 512, 2, fast_base_stay, 12, 9, 1)
+FAST_BASE(m12_10, 1024, 1, fast_base_stay, 12, 10, 1)
+FAST_BASE(m12_11, 1024, 1, fast_base_stay, 12, 11, 2)
+FAST_BASE(m20, 32 * HZI_FAST_BASE_WARPS(20), 1, fast_base, 20)
+FAST_BASE(m20_8, 256, 4, fast_base_stay, 20, 8, 1)
+FAST_BASE(m20_9, 512, 2, fast_base_stay, 20, 9, 1)
+FAST_BASE(m20_10, 1024, 1, fast_base_stay, 20, 10, 1)
+FAST_BASE(m20_11, 1024, 1, fast_base_ring, 20)
+FAST_BASE(m28, 32 * HZI_FAST_BASE_WARPS(28), 1, fast_base, 28)
+FAST_BASE(m28_8, 256, 4, fast_base_stay, 28, 8, 1)
+FAST_BASE(m28_9, 512, 2, fast_base_stay, 28, 9, 1)
+FAST_BASE(m28_10, 1024, 1, fast_base_stay, 28, 10, 1)

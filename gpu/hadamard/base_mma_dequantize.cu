@@ -1,0 +1,141 @@
+/*
+ * base_mma_dequantize.cu - codes back to back to 16-bit rows of m 2^k elements
+ *
+ * SPDX-License-Identifier: BSD-2-Clause
+ *
+ * With scales and zeros that are given, one for a transform or more of them: so codes less their
+ * zero are transformed, which are exact as f16, and sums are multiplied by the scale.
+ */
+#include "gpu/hadamard/base_mma.cuh"
+#include "gpu/hadamard/quantize_epilogue.cuh"
+
+#define FLIP_S8 0x80808080u
+
+/* See hadamard_base_mma.cuh. Codes pass through registers. */
+struct from_codes {
+	static constexpr bool PARTS = true;
+	/* N pieces on their way; EACH: these may be of several transforms */
+	template <int N, bool EACH>
+	struct way {
+		uint2 codes[N];
+		uint32_t base[EACH ? N : 1];
+	};
+	const hzi_hadamard_static &p;
+	const uint2 *x;
+
+	__device__ __forceinline__ from_codes(const hzi_hadamard_base_codes &p)
+		: p(p.c), x((const uint2 *)p.m.x)
+	{
+	}
+	/* See integer_pair(): of piece i */
+	__device__ __forceinline__ uint32_t base_of(int64_t i) const
+	{
+		const int32_t zero = parameter_of(p, 8 * i).zero;
+
+		return (0xe400u + (uint32_t)(p.is_signed ? zero + 128 : zero)) * 0x10001;
+	}
+	template <int N, bool EACH>
+	__device__ __forceinline__ void begin(way<N, EACH> &w, int64_t i) const
+	{
+		if (!EACH)
+			w.base[0] = base_of(i);
+	}
+	template <int N, bool EACH>
+	__device__ __forceinline__ void fetch(way<N, EACH> &w, int n, uint32_t, int64_t i) const
+	{
+		w.codes[n] = x[i];
+		if (EACH)
+			w.base[n] = base_of(i);
+	}
+	template <int N, bool EACH>
+	__device__ __forceinline__ void put(const way<N, EACH> &w, int n, uint32_t to) const
+	{
+		const uint32_t flip = p.is_signed ? FLIP_S8 : 0, base = w.base[EACH ? n : 0];
+		const uint2 codes = w.codes[n];
+
+		asm volatile("st.shared.v4.b32 [%0], {%1, %2, %3, %4};"
+			     :: "r"(to), "r"(integer_pair(codes.x, 0, flip, base)),
+				"r"(integer_pair(codes.x, 1, flip, base)),
+				"r"(integer_pair(codes.y, 0, flip, base)),
+				"r"(integer_pair(codes.y, 1, flip, base)) : "memory");
+	}
+};
+
+/* See hadamard_base_mma.cuh. */
+template <int DTYPE>
+struct to_scaled : to_values<DTYPE> {
+	const hzi_hadamard_static &p;
+	float s;
+
+	__device__ __forceinline__ to_scaled(const hzi_hadamard_base_codes &p)
+		: to_values<DTYPE>(p.m), p(p.c)
+	{
+		if (!this->p.group.divisor)
+			this->factor = __fmul_rn(parameter_of(this->p, 0).s, this->p.f.factor);
+	}
+	__device__ __forceinline__ void begin(int64_t i)
+	{
+		if (p.group.divisor)
+			s = parameter_of(p, 8 * i).s;
+	}
+	__device__ __forceinline__ void ready()
+	{
+		if (p.group.divisor)
+			this->factor = __fmul_rn(s, p.f.factor);
+	}
+	template <int PLACES, bool SHORT, typename F>
+	__device__ __forceinline__ void rows(float *v, char *own, uint4 *to, int pieces, int s,
+					     F outside)
+	{
+		if (SHORT && p.group.divisor) {
+			const int64_t i = piece_of_row(to - this->y, threadIdx.x & 7, s, pieces,
+						       p.f.total / 8);
+			const float mine = __fmul_rn(parameter_of(p, 8 * i).s, p.f.factor);
+
+#pragma unroll
+			for (int n = 0; n < PLACES / 8; n++) {
+				const float f = __shfl_sync(~0u, mine, n);
+
+#pragma unroll
+				for (int j = 0; j < 4; j++)
+					v[4 * n + j] = __fmul_rn(v[4 * n + j], f);
+			}
+			this->factor = 1;
+		}
+		to_values<DTYPE>::template rows<PLACES, SHORT>(v, own, to, pieces, s, outside);
+	}
+};
+
+/* ---- The kernels ----------------------------------------------------------------------------- */
+
+#define BASE_VALUES(name, threads, blocks, function, ...) \
+	extern "C" __global__ void __launch_bounds__(threads, blocks) \
+	hadamard_base_values_f16_##name(const __grid_constant__ hzi_hadamard_base_codes p) \
+	{ \
+		function<HZ_F16, __VA_ARGS__>(p.m, from_codes(p), to_scaled<HZ_F16>(p)); \
+	} \
+	extern "C" __global__ void __launch_bounds__(threads, blocks) \
+	hadamard_base_values_bf16_##name(const __grid_constant__ hzi_hadamard_base_codes p) \
+	{ \
+		function<HZ_F16, __VA_ARGS__>(p.m, from_codes(p), to_scaled<HZ_BF16>(p)); \
+	}
+
+BASE_VALUES(m12_6, 96, 8, base_rows, 12 * 4, 64, -1)
+BASE_VALUES(m12_7, 64, 14, base_wide, 12, 0, 2)
+BASE_VALUES(m12_8, 96, 8, base_rows, 12 * 4, 64, 3)
+BASE_VALUES(m12_9, 96, 5, base_rows, 12 * 4, 128, 4)
+BASE_VALUES(m12_10, 192, 2, base_long, 12 * 4, 2, 3)
+BASE_VALUES(m12_11, 384, 1, base_held, 12 * 4)
+BASE_VALUES(m12_12, 512, 1, base_long, 12 * 4, 8, 2)
+BASE_VALUES(m20_6, 160, 4, base_rows, 20 * 4, 64, -1)
+BASE_VALUES(m20_7, 64, 8, base_wide, 20, 0, 2)
+BASE_VALUES(m20_8, 128, 4, base_wide, 20, 0, 4)
+BASE_VALUES(m20_9, 160, 3, base_rows, 20 * 4, 128, 4)
+BASE_VALUES(m20_10, 320, 2, base_long, 20 * 4, 2, 5)
+BASE_VALUES(m20_11, 384, 1, base_held, 20 * 4)
+BASE_VALUES(m28_6, 224, 4, base_rows, 28 * 4, 64, -1)
+BASE_VALUES(m28_7, 64, 7, base_wide, 28, 0, 2)
+BASE_VALUES(m28_8, 128, 4, base_wide, 28, 0, 4)
+BASE_VALUES(m28_9, 256, 2, base_wide, 28, 0, 8)
+BASE_VALUES(m28_10, 448, 1, base_long, 28 * 4, 2, 7)
+BASE_VALUES(m28_11, 384, 1, base_held, 28 * 4)

@@ -1,0 +1,137 @@
+/*
+ * base_mma_quantize.cu - 16-bit rows of m 2^k elements back to back to codes
+ *
+ * SPDX-License-Identifier: BSD-2-Clause
+ *
+ * With scales and zeros that are given, one for a transform or more of them.
+ */
+#include "gpu/hadamard/base_mma.cuh"
+#include "gpu/hadamard/quantize_epilogue.cuh"
+
+/* See hadamard_base_mma.cuh. */
+struct to_codes {
+	using piece = uint2;
+	const hzi_hadamard_static &p;
+	uint2 *y;
+	parameter q;
+	coder c;
+
+	__device__ __forceinline__ to_codes(const hzi_hadamard_static &p) : p(p), y((uint2 *)p.f.y)
+	{
+		if (!p.group.divisor)
+			c = coder_of(p, parameter_of(p, 0), p.f.factor);
+	}
+	__device__ __forceinline__ void begin(int64_t i)
+	{
+		if (p.group.divisor)
+			q = parameter_of(p, 8 * i);
+	}
+	__device__ __forceinline__ void ready()
+	{
+		if (p.group.divisor)
+			c = coder_of(p, q, p.f.factor);
+	}
+	__device__ __forceinline__ void put(uint2 *to, float *f) const
+	{
+		uint32_t w[2];
+
+		codes_near<8>(w, f, c, p, 8 * (to - y));
+		*to = make_uint2(w[0], w[1]);
+	}
+	/*
+	 * own: in shared memory; outside(i): where to[] has piece i, or -1; pieces: of a transform.
+	 * Of 16 places a lane has two of each 8 in two rows, and exchanges those of 8 with its
+	 * neighbour, so that it has four of 8 in both. Lines of PLACES bytes, the 16 bytes of
+	 * these in an order that meets no bank twice.
+	 */
+	template <int PLACES, bool SHORT, typename F>
+	__device__ __forceinline__ void rows(float *v, char *own, uint2 *to, int pieces, int s,
+					     F outside) const
+	{
+		const int lane = threadIdx.x % 32, g = lane >> 2, q = lane & 3;
+		const bool each = SHORT && p.group.divisor;
+		const int64_t total = p.f.total / 8;
+		coder mine = c;
+
+		auto order = [&](int row) {
+			return PLACES == 128 ? row & 7 : row >> 1 & 3;
+		};
+		auto of_row = [&](int n) { return 8 * piece_of_row(to - y, n, s, pieces, total); };
+		/* Lane n makes what piece n wants. */
+		if (each)
+			mine = coder_of(p, parameter_of(p, of_row(lane & 7)), p.f.factor);
+#pragma unroll
+		for (int n = 0; n < PLACES / 16; n++) {
+			uint32_t w[2];
+
+			if (each) {
+#pragma unroll
+				for (int h = 0; h < 2; h++) {
+					coder own = {};
+
+					own.r = __shfl_sync(~0u, mine.r, 2 * n + h);
+					own.plain = __shfl_sync(~0u, mine.plain, 2 * n + h);
+					own.limit = __shfl_sync(~0u, mine.limit, 2 * n + h);
+					own.zero = __shfl_sync(~0u, mine.zero, 2 * n + h);
+					codes_near<4>(&w[h], v + 8 * n + 4 * h, own, p,
+						      of_row(2 * n + h));
+				}
+			} else {
+				codes_near<8>(w, v + 8 * n, mine, p, 8 * (to - y));
+			}
+
+			const uint32_t other = __shfl_xor_sync(~0u, q & 1 ? w[0] : w[1], 1);
+			const uint32_t low = q & 1 ? other : w[0], high = q & 1 ? w[1] : other;
+			char *line = own + g * PLACES + (n ^ order(g)) * 16 + (q & 1) * 8 +
+				     (q >> 1) * 4;
+
+			*(uint32_t *)line = __byte_perm(low, high, 0x5410);
+			*(uint32_t *)(line + 8 * PLACES) = __byte_perm(low, high, 0x7632);
+		}
+		__syncwarp();
+#pragma unroll
+		for (int n = 0; n < PLACES / 16; n++) {
+			const int i = 32 * n + lane, j = outside(i);
+			const place from = place_of(i, s);
+			const int at = (from.piece >> 1) ^ order(from.row);
+
+			if (j >= 0)
+				to[j] = *(const uint2 *)(own + from.row * PLACES + at * 16 +
+							 (from.piece & 1) * 8);
+		}
+	}
+};
+
+/* ---- The kernels ----------------------------------------------------------------------------- */
+
+#define BASE_CODES(name, threads, blocks, function, ...) \
+	extern "C" __global__ void __launch_bounds__(threads, blocks) \
+	hadamard_base_codes_f16_##name(const __grid_constant__ hzi_hadamard_base_codes p) \
+	{ \
+		function<HZ_F16, __VA_ARGS__>(p.m, from_values(p.m), to_codes(p.c)); \
+	} \
+	extern "C" __global__ void __launch_bounds__(threads, blocks) \
+	hadamard_base_codes_bf16_##name(const __grid_constant__ hzi_hadamard_base_codes p) \
+	{ \
+		function<HZ_BF16, __VA_ARGS__>(p.m, from_values(p.m), to_codes(p.c)); \
+	}
+
+BASE_CODES(m12_6, 96, 8, base_rows, 12 * 4, 64, -1)
+BASE_CODES(m12_7, 64, 10, base_wide, 12, 0, 2)
+BASE_CODES(m12_8, 96, 8, base_rows, 12 * 4, 64, 3)
+BASE_CODES(m12_9, 96, 5, base_rows, 12 * 4, 128, 4)
+BASE_CODES(m12_10, 192, 3, base_long, 12 * 4, 2, 3)
+BASE_CODES(m12_11, 384, 1, base_held, 12 * 4)
+BASE_CODES(m12_12, 512, 1, base_long, 12 * 4, 8, 2)
+BASE_CODES(m20_6, 160, 5, base_rows, 20 * 4, 64, -1)
+BASE_CODES(m20_7, 64, 8, base_wide, 20, 0, 2)
+BASE_CODES(m20_8, 128, 5, base_wide, 20, 0, 4)
+BASE_CODES(m20_9, 160, 3, base_rows, 20 * 4, 128, 4)
+BASE_CODES(m20_10, 320, 2, base_long, 20 * 4, 2, 5)
+BASE_CODES(m20_11, 384, 1, base_held, 20 * 4)
+BASE_CODES(m28_6, 224, 4, base_rows, 28 * 4, 64, -1)
+BASE_CODES(m28_7, 64, 7, base_wide, 28, 0, 2)
+BASE_CODES(m28_8, 128, 4, base_wide, 28, 0, 4)
+BASE_CODES(m28_9, 256, 2, base_wide, 28, 0, 8)
+BASE_CODES(m28_10, 448, 1, base_long, 28 * 4, 2, 7)
+BASE_CODES(m28_11, 384, 1, base_held, 28 * 4)

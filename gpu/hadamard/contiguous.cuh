@@ -1,0 +1,460 @@
+/*
+ * contiguous.cuh - what a warp does with 1024 elements that lie back to back
+ *
+ * SPDX-License-Identifier: BSD-2-Clause
+ *
+ * A thread has 32 of them. For 16-bit rows the first five stages are products with H_32 on the
+ * matrix units: entries are +-1, products exact, sums in f32; and the 16 bytes that a thread loads
+ * are an operand as they are. So no data passes through shared memory before stride 1024.
+ */
+#ifndef HZI_HADAMARD_FAST_CUH
+#define HZI_HADAMARD_FAST_CUH
+
+#include "gpu/device/common.cuh"
+#include "gpu/hadamard/butterflies.cuh"
+#include "gpu/hadamard/contiguous.h"
+
+extern __shared__ float4 shared[];
+
+/* The largest magnitude, NaN above all */
+template <int N>
+HZ_DEVICE float largest_of(const float *v)
+{
+	float most = fabsf(v[0]);
+
+#pragma unroll
+	for (int i = 1; i < N; i++)
+		most = max_nan(most, fabsf(v[i]));
+	return most;
+}
+
+/* ---- 16 bits: strides 1 to 16 on the matrix units -------------------------------------------- */
+
+/* c += a b, a 16 x 16, b 16 x 8 of a 16-bit dtype */
+template <int DTYPE>
+HZ_DEVICE void multiply(float *c, uint32_t a0, uint32_t a1, uint32_t a2, uint32_t a3, uint32_t b0,
+			uint32_t b1)
+{
+	if (DTYPE == HZ_BF16)
+		asm("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 "
+		    "{%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};"
+		    : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
+		    : "r"(a0), "r"(a1), "r"(a2), "r"(a3), "r"(b0), "r"(b1));
+	else
+		asm("mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 "
+		    "{%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};"
+		    : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
+		    : "r"(a0), "r"(a1), "r"(a2), "r"(a3), "r"(b0), "r"(b1));
+}
+
+/*
+ * Which chunk of 32 elements column n of product i is: its bits 0 to 2 are told apart by registers
+ * after the product, so that strides to 128 need no other thread's values.
+ */
+HZ_DEVICE int chunk_of(int i, int n)
+{
+	return (n & 1) | i << 1 | n >> 1 << 3;
+}
+
+/* Signs of elements 2 j and 2 j + 1 of 8 as bits 15 and 31. */
+HZ_DEVICE uint32_t sign_pair(uint32_t bits, int j)
+{
+	return (bits << (15 - 2 * j) & 0x8000) | (bits << (30 - 2 * j) & 0x80000000);
+}
+
+HZ_DEVICE uint32_t add_f16x2(uint32_t a, uint32_t b)
+{
+	uint32_t sum;
+
+	asm("add.rn.f16x2 %0, %1, %2;" : "=r"(sum) : "r"(a), "r"(b));
+	return sum;
+}
+
+/*
+ * Codes 2 j and 2 j + 1 of four as f16: exclusive or flip, plus 1024, plus base. So they are less
+ * their zero if base is -1024 less that of codes made unsigned, which flip does.
+ */
+HZ_DEVICE uint32_t integer_pair(uint32_t codes, int j, uint32_t flip, uint32_t base)
+{
+	return add_f16x2(__byte_perm(codes ^ flip, 0x64646464, j ? 0x4342 : 0x4140), base);
+}
+
+/* This thread's raw part of a warp's 1024 elements from e0 on; elements from total on are zeros. */
+HZ_DEVICE void fast_load(uint4 *w, const hzi_hadamard_fast &p, int64_t e0, int lane)
+{
+	const int g = lane >> 2, q = lane & 3;
+	const uint16_t *x = (const uint16_t *)p.x + (e0 + chunk_of(0, g) * 32 + 8 * q);
+
+	if (e0 + 1024 <= p.total) {
+#pragma unroll
+		for (int i = 0; i < 4; i++)
+			w[i] = *(const uint4 *)(x + 64 * i);
+	} else {
+#pragma unroll
+		for (int i = 0; i < 4; i++)
+			w[i] = e0 + chunk_of(i, g) * 32 < p.total ? *(const uint4 *)(x + 64 * i)
+								  : make_uint4(0, 0, 0, 0);
+	}
+}
+
+/* The same where all of them exist: the kernels for long rows would lose 2 % by the question. */
+HZ_DEVICE void fast_load_whole(uint4 *w, const hzi_hadamard_fast &p, int64_t e0, int lane)
+{
+	const int g = lane >> 2, q = lane & 3;
+	const uint16_t *x = (const uint16_t *)p.x + (e0 + chunk_of(0, g) * 32 + 8 * q);
+
+#pragma unroll
+	for (int i = 0; i < 4; i++)
+		w[i] = *(const uint4 *)(x + 64 * i);
+}
+
+/* Applies the signs before to part i of raw data that begin at place e0 of their rows. */
+HZ_DEVICE void fast_signs(uint4 &w, const hzi_hadamard_fast &p, int e0, int i, int lane)
+{
+	const int e = e0 + chunk_of(i, lane >> 2) * 32 + 8 * (lane & 3);
+	const uint32_t bits = ((const uint8_t *)p.pre)[(e & p.mask) >> 3];
+
+	w.x ^= sign_pair(bits, 0);
+	w.y ^= sign_pair(bits, 1);
+	w.z ^= sign_pair(bits, 2);
+	w.w ^= sign_pair(bits, 3);
+}
+
+/*
+ * Strides 1 to 16. Row 4 g + 2 t + h of H_32 is row g + 8 h of product t, so that a thread gets
+ * four successive results of each chunk; columns are taken in the order in which elements lie in
+ * memory. The sign of entry (4 g + 2 t + h, 8 q + 4 s + 2 f + e), with s the product's part and f,
+ * e the place in its operand, is h e + t f + g0 s + g1 q0 + g2 q1 mod 2. Here: the first entry of a
+ * thread.
+ */
+template <int DTYPE>
+HZ_DEVICE uint32_t fast_entry(int lane)
+{
+	const int g = lane >> 2, q = lane & 3;
+	const uint32_t odd = (((g >> 1) & q) ^ ((g >> 2) & (q >> 1))) & 1;
+
+	return (DTYPE == HZ_BF16 ? 0x3f803f80 : 0x3c003c00) ^ (odd ? 0x80008000 : 0);
+}
+
+/* Adds product i to v[0] .. v[7]: four results each of two chunks. */
+template <int DTYPE>
+HZ_DEVICE void fast_product(float *v, const uint4 &w, uint32_t h0, int lane)
+{
+	const uint32_t h1 = h0 ^ (lane & 4 ? 0x80008000 : 0);
+
+#pragma unroll
+	for (int t = 0; t < 2; t++) {
+		const uint32_t f = t ? 0x80008000 : 0;
+		float c[4] = {v[2 * t], v[4 + 2 * t], v[2 * t + 1], v[4 + 2 * t + 1]};
+
+		multiply<DTYPE>(c, h0, h0 ^ 0x80000000, h0 ^ f, h0 ^ 0x80000000 ^ f, w.x, w.y);
+		multiply<DTYPE>(c, h1, h1 ^ 0x80000000, h1 ^ f, h1 ^ 0x80000000 ^ f, w.z, w.w);
+#pragma unroll
+		for (int h = 0; h < 2; h++) {
+			v[2 * t + h] = c[2 * h];
+			v[4 + 2 * t + h] = c[2 * h + 1];
+		}
+	}
+}
+
+/* All four. v[4 c] ..: chunk c | q << 3. */
+template <int DTYPE, bool SIGNS>
+HZ_DEVICE void fast_first(float *v, uint4 *w, const hzi_hadamard_fast &p, int64_t e0, int lane)
+{
+	const uint32_t h0 = fast_entry<DTYPE>(lane);
+
+#pragma unroll
+	for (int i = 0; i < 4; i++) {
+		if (SIGNS && p.pre)
+			fast_signs(w[i], p, (int)(e0 & p.mask), i, lane);
+#pragma unroll
+		for (int j = 8 * i; j < 8 * i + 8; j++)
+			v[j] = 0;
+		fast_product<DTYPE>(&v[8 * i], w[i], h0, lane);
+	}
+}
+
+/* A stage between lanes */
+template <int N = 32>
+HZ_DEVICE void lane_stage(float *v, int lane, int other)
+{
+	const float sign = lane & other ? -1.0f : 1.0f;
+
+#pragma unroll
+	for (int i = 0; i < N; i++)
+		v[i] = __fmaf_rn(v[i], sign, __shfl_xor_sync(0xffffffff, v[i], other));
+}
+
+/* The stages of stride 32 to 512, the first count of them */
+HZ_DEVICE void fast_second(float *v, int count, int lane)
+{
+	stages<32, 2, 5>(v, count);
+	if (count > 3)
+		lane_stage(v, lane, 1);
+	if (count > 4)
+		lane_stage(v, lane, 2);
+}
+
+/* c += a b, a 16 x 8, b 8 x 8 of tf32 */
+HZ_DEVICE void multiply_tf32(float *c, const uint32_t *a, uint32_t b0, uint32_t b1)
+{
+	asm("mma.sync.aligned.m16n8k8.row.col.f32.tf32.tf32.f32 "
+	    "{%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};"
+	    : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
+	    : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
+}
+
+/*
+ * The stages of stride 32 to 512 without shuffles, which would keep the path to shared memory busy:
+ * the result of a first product, rows by 8 chunks, is an operand as it is, and is multiplied by
+ * H_8. It is split into two parts of 11 bits. Sums of 32 numbers of 11 bits are exact so, unless
+ * these are more than 2^6 apart; else the error is below 2^-21 of a value, most often far below.
+ */
+HZ_DEVICE void fast_second_mma(float *v, int lane)
+{
+	const int g = lane >> 2, q = lane & 3;
+	const uint32_t odd = (((g >> 1) & q) ^ ((g >> 2) & (q >> 1))) & 1;
+	const uint32_t b0 = 0x3f800000 | odd << 31, b1 = b0 ^ (uint32_t)(g & 1) << 31;
+
+#pragma unroll
+	for (int i = 0; i < 4; i++) {
+#pragma unroll
+		for (int t = 0; t < 2; t++) {
+			float *at = &v[8 * i + 2 * t];
+			const float from[4] = {at[0], at[1], at[4], at[5]};
+			uint32_t high[4], low[4];
+			float c[4] = {};
+
+#pragma unroll
+			for (int j = 0; j < 4; j++) {
+				high[j] = __float_as_uint(from[j]) & 0xffffe000;
+				low[j] = __float_as_uint(from[j] - __uint_as_float(high[j]));
+			}
+			multiply_tf32(c, high, b0, b1);
+			multiply_tf32(c, low, b0, b1);
+			at[0] = c[0];
+			at[4] = c[1];
+			at[1] = c[2];
+			at[5] = c[3];
+		}
+	}
+	stages<32, 3, 5>(v, 2);
+}
+
+/* ---- Exchange through shared memory ---------------------------------------------------------- */
+
+/*
+ * A warp's values in shared memory: rows of 32 elements, pieces of 4. Pieces are put in another
+ * order in each row, by exclusive or, so that neither way of access meets a bank twice.
+ */
+template <int DTYPE>
+HZ_DEVICE int piece_order(int row)
+{
+	return DTYPE == HZ_F32 ? row & 7 : row >> 2 & 6;
+}
+
+/* Bytes from the beginning to element e, which begins a piece or lies in one */
+template <int DTYPE>
+HZ_DEVICE int place_of(int e)
+{
+	return e / 32 * 128 + ((e >> 2 & 7) ^ piece_order<DTYPE>(e / 32)) * 16 + (e & 3) * 4;
+}
+
+template <int DTYPE>
+HZ_DEVICE uint32_t to_16x2(float low, float high)
+{
+	return DTYPE == HZ_F16 ? to_f16x2(low, high) : to_bf16x2(low, high);
+}
+
+/* Where element e of y lies */
+template <int DTYPE>
+HZ_DEVICE char *result_at(const hzi_hadamard_fast &p, int64_t e)
+{
+	return (char *)p.y + e * (DTYPE == HZ_F32 ? 4 : 2);
+}
+
+/* C successive results, e elements behind to, a number that is known when compiled */
+template <int DTYPE, int C>
+HZ_DEVICE void fast_store(char *to, int e, const float *f)
+{
+	to += e * (DTYPE == HZ_F32 ? 4 : 2);
+	if constexpr (DTYPE == HZ_F32) {
+		if constexpr (C == 4)
+			*(float4 *)to = make_float4(f[0], f[1], f[2], f[3]);
+		else if constexpr (C == 2)
+			*(float2 *)to = make_float2(f[0], f[1]);
+		else
+			*(float *)to = f[0];
+	} else {
+		if constexpr (C == 4)
+			*(uint2 *)to = make_uint2(to_16x2<DTYPE>(f[0], f[1]),
+						  to_16x2<DTYPE>(f[2], f[3]));
+		else if constexpr (C == 2)
+			*(uint32_t *)to = to_16x2<DTYPE>(f[0], f[1]);
+		else
+			*(uint16_t *)to = (uint16_t)to_16x2<DTYPE>(f[0], 0);
+	}
+}
+
+/* Applies packed signs to a thread's N values, whose piece i of C begins at element(i). */
+template <int C, int N, typename F>
+HZ_DEVICE void fast_flip(float *v, const void *signs, const hzi_hadamard_fast &p, F element)
+{
+#pragma unroll
+	for (int i = 0; i < N / C; i++) {
+		const int at = (int)(element(i) & p.mask);
+		const uint32_t bits = ((const uint8_t *)signs)[at >> 3] >> (at & 7);
+
+#pragma unroll
+		for (int c = 0; c < C; c++)
+			v[C * i + c] = __uint_as_float(__float_as_uint(v[C * i + c]) ^
+						       (bits << (31 - c) & 0x80000000));
+	}
+}
+
+/* Scales them and applies the signs behind. */
+template <int C, bool SIGNS, int N = 32, typename F>
+HZ_DEVICE void fast_finish(float *v, const hzi_hadamard_fast &p, F element)
+{
+#pragma unroll
+	for (int i = 0; i < N; i++)
+		v[i] = __fmul_rn(v[i], p.factor);
+	if (SIGNS && p.post)
+		fast_flip<C, N>(v, p.post, p, element);
+}
+
+/* A piece of C values from shared memory and to it */
+template <int C>
+HZ_DEVICE void get_piece(float *to, const char *from)
+{
+	if constexpr (C == 4) {
+		const float4 f = *(const float4 *)from;
+
+		to[0] = f.x;
+		to[1] = f.y;
+		to[2] = f.z;
+		to[3] = f.w;
+	} else if constexpr (C == 2) {
+		const float2 f = *(const float2 *)from;
+
+		to[0] = f.x;
+		to[1] = f.y;
+	} else {
+		to[0] = *(const float *)from;
+	}
+}
+
+template <int C>
+HZ_DEVICE void put_piece(char *to, const float *from)
+{
+	if constexpr (C == 4)
+		*(float4 *)to = make_float4(from[0], from[1], from[2], from[3]);
+	else if constexpr (C == 2)
+		*(float2 *)to = make_float2(from[0], from[1]);
+	else
+		*(float *)to = from[0];
+}
+
+/* A warp's values of strides below 1024 to its place in shared memory, in the order of a dtype */
+template <int ORDER>
+HZ_DEVICE void fast_put(const float *v, char *memory, int lane)
+{
+	const int g = lane >> 2, q = lane & 3;
+	char *row = memory + q * 1024;
+
+#pragma unroll
+	for (int c = 0; c < 8; c++)
+		*(float4 *)(row + c * 128 + ((g ^ (ORDER == HZ_F32 ? c : 2 * q)) << 4)) =
+			make_float4(v[4 * c], v[4 * c + 1], v[4 * c + 2], v[4 * c + 3]);
+}
+
+/*
+ * The last stages, between WARPS warps whose 32 N values each lie behind one another at memory, and
+ * the results to y, from element e0 on, those of warps APART. A thread takes pieces of C elements,
+ * N in all, at the same places of all warps. All addresses are a base and offsets that are known
+ * when compiled: the kernels have no issue slots to spare.
+ */
+template <int DTYPE, int WARPS, bool SIGNS, int N = 32, int APART = 32 * N>
+HZ_DEVICE void fast_last(float *v, const hzi_hadamard_fast &p, int64_t e0, const char *memory,
+			 int t)
+{
+	constexpr int V = N / WARPS, C = V < 4 ? V : 4, THREADS = 32 * WARPS;
+	constexpr int BITS = N == 64 ? 6 : 5;
+	constexpr int STAGES =
+		WARPS == 2 ? 1 : WARPS == 4 ? 2 : WARPS == 8 ? 3 : WARPS == 16 ? 4 : 5;
+
+#pragma unroll
+	for (int g = 0; g < V / C; g++) {
+		const char *from = memory + place_of<DTYPE>((g * THREADS + t) * C);
+
+#pragma unroll
+		for (int w = 0; w < WARPS; w++)
+			get_piece<C>(&v[w * V + g * C], from + w * (N * 128));
+	}
+	stages<N, BITS - STAGES, BITS>(v, STAGES);
+	fast_finish<C, SIGNS, N>(v, p, [&](int i) {
+		return e0 + i / (V / C) * APART + (i % (V / C) * THREADS + t) * C;
+	});
+	char *y = result_at<DTYPE>(p, e0 + t * C);
+
+#pragma unroll
+	for (int w = 0; w < WARPS; w++) {
+#pragma unroll
+		for (int g = 0; g < V / C; g++)
+			fast_store<DTYPE, C>(y, w * APART + g * THREADS * C, &v[w * V + g * C]);
+	}
+}
+
+/* ---- f32 ------------------------------------------------------------------------------------- */
+
+/*
+ * A warp's 1024 elements by its own shared memory: raw in, 32 successive ones to each thread for
+ * strides 1 to 16, then element 32 r + lane in v[r] for strides 32 to 512, the first count of both.
+ */
+template <bool SIGNS>
+HZ_DEVICE void fast_f32(float *v, const hzi_hadamard_fast &p, int64_t e0, char *memory, int lane,
+			int count)
+{
+	const float *x = (const float *)p.x + e0;
+	const uint32_t to = shared_address(memory);
+	char *row = memory + lane * 128;
+
+#pragma unroll
+	for (int i = 0; i < 8; i++) {
+		const int e = (32 * i + lane) * 4;
+
+		if (e0 + e < p.total)
+			copy_async(to + place_of<HZ_F32>(e), x + e);
+	}
+	copy_wait();
+	__syncwarp();
+#pragma unroll
+	for (int i = 0; i < 8; i++) {
+		const float4 f = *(const float4 *)(row + ((i ^ (lane & 7)) << 4));
+
+		v[4 * i] = f.x;
+		v[4 * i + 1] = f.y;
+		v[4 * i + 2] = f.z;
+		v[4 * i + 3] = f.w;
+	}
+	if (SIGNS && p.pre) {
+		const uint32_t bits = ((const uint32_t *)p.pre)[((e0 + 32 * lane) & p.mask) >> 5];
+
+#pragma unroll
+		for (int i = 0; i < 32; i++)
+			v[i] = __uint_as_float(__float_as_uint(v[i]) ^
+					       (bits << (31 - i) & 0x80000000));
+	}
+	stages<32, 0, 5>(v, count);
+#pragma unroll
+	for (int i = 0; i < 8; i++)
+		*(float4 *)(row + ((i ^ (lane & 7)) << 4)) =
+			make_float4(v[4 * i], v[4 * i + 1], v[4 * i + 2], v[4 * i + 3]);
+	__syncwarp();
+#pragma unroll
+	for (int i = 0; i < 32; i++)
+		v[i] = *(const float *)(memory + place_of<HZ_F32>(i * 32 + lane));
+	stages<32, 0, 5>(v, count - 5);
+}
+
+#endif

@@ -1,0 +1,68 @@
+/*
+ * quantize_static.h - what the launcher of rows with scales that are given hands to their kernels
+ *
+ * SPDX-License-Identifier: BSD-2-Clause
+ *
+ * Read by the C compiler and by nvcc: fixed-width types only, and the same layout for both.
+ */
+#ifndef HZI_GPU_HADAMARD_STATIC_H
+#define HZI_GPU_HADAMARD_STATIC_H
+
+#include "gpu/hadamard/contiguous.h"
+#include "gpu/quantize/quantize.h"
+
+#define HZI_STATIC_WARP_BYTES 16	/* of shared memory beside values, of rows from 2048 on */
+
+/*
+ * Rows of 2^k, codes back to back; y is codes. Of pieces of 8 elements each group.divisor
+ * successive ones have one parameter; divisor 0: all have parameter 0, or without scales scale and
+ * zero.
+ */
+struct hzi_hadamard_static {
+	struct hzi_hadamard_fast f;
+	const float *scales;
+	const uint8_t *zeros;		/* NULL: zero, or 0 with scales */
+	struct hzi_quotient group;
+	int32_t is_signed;
+	float scale;
+	int32_t zero;
+	int32_t signs;			/* whether there is pre */
+	uint32_t ahead;			/* blocks to one that starts when this one ends */
+};
+
+/*
+ * The same of rows of m 2^k elements of 16 bits: m transforms, c has what follows. Or what comes
+ * before: then x is codes.
+ */
+struct hzi_hadamard_base_codes {
+	struct hzi_hadamard_base_mma m;
+	struct hzi_hadamard_static c;
+};
+
+HZI_QUANTIZE_ASSERT(sizeof(struct hzi_hadamard_static) == 104, "the same layout for C and CUDA");
+HZI_QUANTIZE_ASSERT(sizeof(struct hzi_hadamard_base_codes) == 272,
+		    "the same layout for C and CUDA");
+
+/* The kernels by index. */
+enum hzi_hadamard_static_kernel {
+#define HZ_KERNEL(name) HZI_KERNEL_##name,
+#include "gpu/hadamard/quantize_static.kernels.def"
+#undef HZ_KERNEL
+	HZI_HADAMARD_STATIC_KERNELS
+};
+
+enum hzi_hadamard_base_codes_kernel {
+#define HZ_KERNEL(name) HZI_KERNEL_##name,
+#include "gpu/hadamard/base_mma_quantize.kernels.def"
+#undef HZ_KERNEL
+	HZI_HADAMARD_BASE_CODES_KERNELS
+};
+
+enum hzi_hadamard_base_values_kernel {
+#define HZ_KERNEL(name) HZI_KERNEL_##name,
+#include "gpu/hadamard/base_mma_dequantize.kernels.def"
+#undef HZ_KERNEL
+	HZI_HADAMARD_BASE_VALUES_KERNELS
+};
+
+#endif

@@ -1,0 +1,51 @@
+/*
+ * lattice.h - parameters of the kernels of the lattice quantizer that take anything
+ *
+ * SPDX-License-Identifier: BSD-2-Clause
+ *
+ * Read by the C compiler and by nvcc: fixed-width types only, and the same layout for both.
+ */
+#ifndef HZI_GPU_LATTICE_H
+#define HZI_GPU_LATTICE_H
+
+#include "hurwitz.h"
+#include "lib/lattice/lattice_math.h"
+
+#ifdef __cplusplus
+#define HZI_LATTICE_ASSERT static_assert
+#else
+#define HZI_LATTICE_ASSERT _Static_assert
+#endif
+
+#define HZI_LATTICE_THREADS 128
+
+/* One side's codes, as of struct hzi_lattice_map */
+struct hzi_lattice_codes {
+	void *codes;
+	int64_t stride[HZ_MAXDIM], block, level;
+	int32_t bytes, pack;
+};
+
+/* Encoding, decoding or repacking; see struct hzi_lattice_map. units: groups of blocks in all */
+struct hzi_lattice_any {
+	struct hzi_lattice_rule rule;
+	struct hzi_lattice_codes codes, to;
+	void *v;			/* values; or points or digits */
+	uint8_t *t;
+	uint64_t *overload;
+	int64_t units, row_units, n, blocks;
+	int64_t shape[HZ_MAXDIM], v_stride[HZ_MAXDIM], t_stride[HZ_MAXDIM];
+	int64_t v_step, v_block, v_level, t_step;
+	int32_t ndim, v_dtype, what, first;
+	float sub[HZI_LATTICE_DIMS];
+};
+
+HZI_LATTICE_ASSERT(sizeof(struct hzi_lattice_any) <= 4088, "what any driver takes");
+
+/* Above the 4 KB of parameters of drivers before CUDA 12.1 */
+struct hzi_lattice_mapped {
+	struct hzi_lattice_any any;
+	struct hzi_lattice_matrices matrices;
+};
+
+#endif

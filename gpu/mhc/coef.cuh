@@ -1,0 +1,354 @@
+/*
+ * coef.cuh - what the kernels of coefficients of hyper-connections share
+ *
+ * SPDX-License-Identifier: BSD-2-Clause
+ */
+#ifndef HZI_MHC_PRE_CUH
+#define HZI_MHC_PRE_CUH
+
+#include "gpu/device/pdl.cuh"
+#include "gpu/mhc/coef.h"
+#include "lib/mhc/mhc_math.h"
+
+/* ---- Values ---------------------------------------------------------------------------------- */
+
+HZ_DEVICE float load_value(int dtype, const void *p, int64_t i)
+{
+	if (dtype == HZ_F32)
+		return ((const float *)p)[i];
+	return dtype == HZ_F16 ? f16_low(((const uint16_t *)p)[i]) :
+				 bf16_low(((const uint16_t *)p)[i]);
+}
+
+HZ_DEVICE int64_t place(const hzi_mhc_array &x, int64_t t, int i, int64_t c)
+{
+	return t * x.token + i * x.stream + c * x.channel;
+}
+
+/* The same for strides and numbers that hzi_pre_near() says are small, channels back to back */
+HZ_DEVICE int64_t near_place(const hzi_mhc_array &x, int t, int i, int c)
+{
+	return (int64_t)t * (int)x.token + (i * (int)x.stream + c);
+}
+
+HZ_DEVICE void unpack(int dtype, uint32_t pair, float &low, float &high)
+{
+	low = dtype == HZ_F16 ? f16_low(pair) : bf16_low(pair);
+	high = dtype == HZ_F16 ? f16_high(pair) : bf16_high(pair);
+}
+
+/* Channels c .. c + 7 of a stream; 0 from `channels` on. quick: pieces are aligned. */
+HZ_DEVICE void load_eight(float *v, const hzi_mhc_array &x, int dtype, bool quick, int64_t t, int i,
+			  int64_t c, int64_t channels)
+{
+	const int64_t at = place(x, t, i, c);
+
+	if (quick && c + 8 <= channels) {
+		if (dtype == HZ_F32) {
+			const float4 *p = (const float4 *)((const float *)x.data + at);
+			const float4 a = p[0], b = p[1];
+
+			v[0] = a.x, v[1] = a.y, v[2] = a.z, v[3] = a.w;
+			v[4] = b.x, v[5] = b.y, v[6] = b.z, v[7] = b.w;
+		} else {
+			const uint4 a = *(const uint4 *)((const uint16_t *)x.data + at);
+
+			unpack(dtype, a.x, v[0], v[1]);
+			unpack(dtype, a.y, v[2], v[3]);
+			unpack(dtype, a.z, v[4], v[5]);
+			unpack(dtype, a.w, v[6], v[7]);
+		}
+		return;
+	}
+#pragma unroll
+	for (int e = 0; e < 8; e++)
+		v[e] = c + e < channels ? load_value(dtype, x.data, at + e * x.channel) : 0;
+}
+
+template <int DT>
+constexpr bool is_wide = DT == HZ_F32;
+
+/* COUNT values next to each other, 4 or 8, aligned to 8 bytes at least */
+template <int DT, int COUNT>
+HZ_DEVICE void load_near(float *v, const hzi_mhc_array &x, int64_t at)
+{
+#pragma unroll
+	for (int e = 0; e < COUNT; e += 4) {
+		if constexpr (is_wide<DT>) {
+			const float4 a = *(const float4 *)((const float *)x.data + at + e);
+
+			v[e] = a.x, v[e + 1] = a.y, v[e + 2] = a.z, v[e + 3] = a.w;
+		} else {
+			const uint2 a = *(const uint2 *)((const uint16_t *)x.data + at + e);
+
+			unpack(DT, a.x, v[e], v[e + 1]);
+			unpack(DT, a.y, v[e + 2], v[e + 3]);
+		}
+	}
+}
+
+/* 4 values, likewise */
+template <int DT>
+HZ_DEVICE void store_near(const hzi_mhc_array &x, int64_t at, const float *v)
+{
+	if constexpr (is_wide<DT>)
+		*(float4 *)((float *)x.data + at) = {v[0], v[1], v[2], v[3]};
+	else
+		*(uint2 *)((uint16_t *)x.data + at) =
+			DT == HZ_F16 ? uint2{to_f16x2(v[0], v[1]), to_f16x2(v[2], v[3])} :
+				       uint2{to_bf16x2(v[0], v[1]), to_bf16x2(v[2], v[3])};
+}
+
+/* 8 values of 16 bits */
+template <int DTYPE>
+HZ_DEVICE uint4 pack_eight(const float *v)
+{
+	if (DTYPE == HZ_F16)
+		return {to_f16x2(v[0], v[1]), to_f16x2(v[2], v[3]), to_f16x2(v[4], v[5]),
+			to_f16x2(v[6], v[7])};
+	return {to_bf16x2(v[0], v[1]), to_bf16x2(v[2], v[3]), to_bf16x2(v[4], v[5]),
+		to_bf16x2(v[6], v[7])};
+}
+
+/* The sum over the warp, or over groups of LANES lanes of it, in every lane */
+template <int LANES = 32>
+HZ_DEVICE float sum_lanes(float v)
+{
+#pragma unroll
+	for (int step = LANES / 2; step; step /= 2)
+		v += __shfl_xor_sync(0xffffffff, v, step);
+	return v;
+}
+
+/* The sum over a block of whole warps, in every thread; memory: 32 floats */
+HZ_DEVICE float sum_block(float v, float *memory)
+{
+	const int warps = blockDim.x / 32;
+	float sum = 0;
+
+	v = sum_lanes(v);
+	__syncthreads();
+	if (threadIdx.x % 32 == 0)
+		memory[threadIdx.x / 32] = v;
+	__syncthreads();
+	for (int i = 0; i < warps; i++)
+		sum += memory[i];
+	return sum;
+}
+
+/* ---- Products of 16-bit floats --------------------------------------------------------------- */
+
+/* A pair as bf16, and what that leaves, as bf16 too */
+HZ_DEVICE uint32_t split_pair(float low, float high, uint32_t &rest)
+{
+	const uint32_t pair = to_bf16x2(low, high);
+
+	rest = to_bf16x2(low - bf16_low(pair), high - bf16_high(pair));
+	return pair;
+}
+
+/*
+ * The same of weights, whose second part is always used: what rounds to Inf, but is not, has a
+ * finite first part, and of Inf the second is Inf.
+ */
+HZ_DEVICE uint32_t split_weights(float low, float high, uint32_t &rest)
+{
+	uint32_t pair;
+
+	asm("cvt.rn.satfinite.bf16x2.f32 %0, %1, %2;" : "=r"(pair) : "f"(high), "f"(low));
+	rest = to_bf16x2(low - bf16_low(pair), high - bf16_high(pair));
+	return pair;
+}
+
+/* c += A b: A 16 x 16 by rows, b 16 x 8 by columns */
+HZ_DEVICE void multiply_bf16(float *c, const uint32_t *a, uint32_t b0, uint32_t b1)
+{
+	asm("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0, %1, %2, %3}, "
+	    "{%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};"
+	    : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
+	    : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
+}
+
+/* The same of f16, or of bf16 */
+template <int DTYPE>
+HZ_DEVICE void multiply(float *c, const uint32_t *a, uint32_t b0, uint32_t b1)
+{
+	if (DTYPE == HZ_BF16) {
+		multiply_bf16(c, a, b0, b1);
+		return;
+	}
+	asm("mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 {%0, %1, %2, %3}, "
+	    "{%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};"
+	    : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
+	    : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
+}
+
+/*
+ * Weights for streams of f16 are two parts of f16: to split streams into parts of bf16 takes longer
+ * than all else. So that they are numbers of f16 a row is multiplied by row_scale(): 2^14 over the
+ * power of 2 in the largest of its numbers that four lanes have. Errors are 2^-24 of an element or
+ * 2^-39 of that one.
+ */
+HZ_DEVICE float row_scale(float most)
+{
+	uint32_t power;
+
+	most = fmaxf(most, __shfl_xor_sync(0xffffffff, most, 1));
+	most = fmaxf(most, __shfl_xor_sync(0xffffffff, most, 2));
+	/* Of what is nearly 0 less, so that factors are normal; of what is infinite anything. */
+	power = max(__float_as_uint(most) & 0x7f800000, 16u << 23);
+	return __uint_as_float((268u << 23) - min(power, 254u << 23));
+}
+
+/* 1 / a of a power of 2 between 2^-126 and 2^126 */
+HZ_DEVICE float inverse_power(float a)
+{
+	return __uint_as_float((254u << 23) - __float_as_uint(a));
+}
+
+HZ_DEVICE uint32_t split_scaled(float low, float high, uint32_t &rest)
+{
+	const uint32_t pair = to_f16x2(low, high);
+
+	rest = to_f16x2(low - f16_low(pair), high - f16_high(pair));
+	return pair;
+}
+
+/* Four 8 x 8 matrices whose rows are at the addresses of 8 lanes each */
+HZ_DEVICE void load_matrices(uint32_t *r, uint32_t address)
+{
+	asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];"
+		     : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3]) : "r"(address) : "memory");
+}
+
+/* ---- Coefficients ---------------------------------------------------------------------------- */
+
+/* The most rows of phi for N streams */
+template <int N>
+constexpr int ROWS = N == 4 ? 32 : 2 * N + N * N;
+
+/* body<n>(p, memory) for other numbers of streams than four */
+#define BY_OTHERS(body, n, p, memory) \
+	switch (n) { \
+	case 1: return body<1>(p, memory); \
+	case 2: return body<2>(p, memory); \
+	case 3: return body<3>(p, memory); \
+	case 5: return body<5>(p, memory); \
+	case 6: return body<6>(p, memory); \
+	case 7: return body<7>(p, memory); \
+	default: return body<8>(p, memory); \
+	}
+
+/*
+ * The sums of a block's groups, over the splits: m + 1 of each, in memory [HZI_PRE_GROUPS][m + 1],
+ * the last a mean square.
+ */
+HZ_DEVICE void load_sums(const hzi_mhc_sums &sums, int m, float *memory)
+{
+	const int64_t first = (int64_t)blockIdx.x * HZI_PRE_GROUPS, step = sums.groups * (m + 1);
+	const int64_t left = sums.groups - first;
+	const int count = (int)(left < HZI_PRE_GROUPS ? left : HZI_PRE_GROUPS) * (m + 1);
+
+	for (int e = threadIdx.x; e < count; e += HZI_PRE_GROUPS) {
+		float sum = 0;
+
+		if (sums.data) {
+			const float *from = sums.data + first * (m + 1) + e;
+
+#pragma unroll 16
+			for (int i = 0; i < sums.splits; i++)
+				sum += from[i * step];
+			if (e % (m + 1) == m && !sums.saved)
+				sum = sums.columns > 0 ? sum / sums.columns : 0;
+		}
+		memory[e] = sum;
+	}
+	__syncthreads();
+}
+
+/* y of a group from its sums, and 1 / sqrt(mean square + eps) */
+template <int N>
+HZ_DEVICE float normalise(const float *sums, int m, float eps, float *y)
+{
+	const float mean = sums[m] + eps, rho = mean == 0 ? 0 : 1 / sqrtf(mean);
+
+#pragma unroll
+	for (int k = 0; k < ROWS<N>; k++)
+		y[k] = k < m ? rho * sums[k] : 0;
+	return rho;
+}
+
+HZ_DEVICE float *coef_at(const hzi_mhc_coef &x, int64_t s, int i, int j)
+{
+	return x.data + s * x.group + i * x.row + j * x.column;
+}
+
+/* sum_i weight_i X[i] at a channel of a token */
+HZ_DEVICE float mixed(const hzi_mhc_norm &p, const float *weight, int64_t t, int64_t c)
+{
+	float u = weight[0] * load_value(p.dtype, p.x.data, place(p.x, t, 0, c));
+
+#pragma unroll
+	for (int i = 1; i < HZI_MHC_STREAMS; i++) {
+		if (i < p.n)
+			u = fmaf(weight[i], load_value(p.dtype, p.x.data, place(p.x, t, i, c)), u);
+	}
+	return u;
+}
+
+/* ---- Coefficients of four streams ------------------------------------------------------------ */
+
+#define FOUR_ROWS 24			/* of phi, at most */
+
+/* 1 / sqrt(mean square + eps), or 0 */
+HZ_DEVICE float inverse_root(float mean)
+{
+	return mean == 0 ? 0 : 1 / sqrtf(mean);
+}
+
+/* Four numbers of row i of a group, `step` apart, if they are wanted */
+HZ_DEVICE void store_four(const hzi_mhc_coef &x, int64_t group, int i, int64_t step, const float *v)
+{
+	float *to = x.data + group * x.group + i * x.row;
+
+	if (!x.data)
+		return;
+	if (step == 1 && (uintptr_t)to % 16 == 0) {
+		*(float4 *)to = {v[0], v[1], v[2], v[3]};
+		return;
+	}
+#pragma unroll
+	for (int j = 0; j < 4; j++)
+		to[j * step] = v[j];
+}
+
+/* All coefficients of a token, from its sums and mean square: [FOUR_ROWS + 1] */
+template <class PARAMS>
+HZ_DEVICE void finish_token(const PARAMS &p, const float *sums, int64_t token)
+{
+	const float rho = inverse_root(sums[FOUR_ROWS] + p.rule.rms_eps);
+	const int rows = p.rule.m;
+	float y[FOUR_ROWS], pre[4], post[4], mix[16];
+
+#pragma unroll
+	for (int k = 0; k < FOUR_ROWS; k++)
+		y[k] = rho * sums[k];
+	hzi_mhc_coefs(4, &p.rule, rows > 4, y, p.alpha, p.bias, pre, post, mix);
+	store_four(p.p, token, 0, p.p.row, pre);
+	store_four(p.q, token, 0, p.q.row, post);
+#pragma unroll
+	for (int i = 0; i < 4; i++)
+		store_four(p.a, token, i, p.a.column, mix + i * 4);
+	if (p.saved) {
+		float *saved = p.saved + token * (rows + 1);
+
+#pragma unroll
+		for (int k = 0; k < FOUR_ROWS; k++) {
+			if (k < rows)
+				saved[k] = sums[k];
+		}
+		saved[rows] = sums[FOUR_ROWS];
+	}
+}
+
+#endif

@@ -1,0 +1,64 @@
+/*
+ * coef_bwd_fused.c - launchers of the gradients of four streams and of phi in one pass
+ *
+ * SPDX-License-Identifier: BSD-2-Clause
+ */
+#include <config.h>
+
+#include "gpu/mhc/coef_launch.h"
+
+#define OP "mhc_pre_bwd"
+#define SM_HOPPER 90
+
+bool hzi_pre_joint_takes(const struct hz_context *ctx, const struct hzi_mhc_pre_bwd_args *a)
+{
+	const struct hzi_cuda_device *g = hzi_cuda_device(ctx);
+
+	return HZ_CUDA_90A && g->sm == SM_HOPPER && g->shared_block_bytes >= HZI_JOINT_BYTES &&
+	       a->s.n == 4 && a->s.dtype != HZ_F32 && a->phi && a->rule.m <= HZI_JOINT_ROWS &&
+	       a->s.tokens > 0 && a->s.groups == a->s.tokens && a->s.channels > 0 &&
+	       a->s.channels % 8 == 0 && !(a->norm && a->du.data) &&
+	       (a->dx.data || a->dphi || a->dgain) && hzi_pre_mapped(&a->x, &a->s, 4) &&
+	       hzi_pre_mapped(&a->dy, &a->s, 4) && hzi_pre_mapped(&a->dx, &a->s, 4) &&
+	       hzi_pre_mapped(&a->du, &a->s, 1);
+}
+
+int hzi_pre_joint_splits(const struct hz_context *ctx, const struct hzi_mhc_shape *s)
+{
+	const int64_t slices = ceil_div(s->channels, HZI_JOINT_CHANNELS);
+	const int64_t splits = min_of(hzi_cuda_device(ctx)->multiprocessors / slices,
+				      ceil_div(s->tokens, HZI_JOINT_TILE));
+
+	return splits < 1 ? 1 : (int)splits;
+}
+
+int64_t hzi_pre_joint_records(const struct hzi_mhc_shape *s)
+{
+	return ceil_div(s->tokens, HZI_JOINT_TILE) * HZI_JOINT_RECORD;
+}
+
+int hzi_pre_joint(struct hz_context *ctx, const struct hzi_mhc_pre_bwd_args *a,
+		  const uint32_t *records, float *partial)
+{
+	const struct hzi_mhc_array none = {.data = NULL};
+	struct hzi_mhc_joint p = {
+		/* Of dx alone; what else they give, the records have. */
+		.du = a->dx.data ? a->du : none, .dy = a->dx.data ? a->dy : none, .dx = a->dx,
+		.phi = a->phi, .gain = a->gain, .records = records, .partial = partial,
+		.tokens = a->s.tokens, .channels = a->s.channels, .m = a->rule.m,
+		.splits = hzi_pre_joint_splits(ctx, &a->s), .accumulate = a->accumulate,
+	};
+	const struct hzi_launch launch = {
+		.grid = {(unsigned)(ceil_div(p.channels, HZI_JOINT_CHANNELS) * p.splits)},
+		.block = {HZI_JOINT_THREADS}, .shared_bytes = HZI_JOINT_BYTES, .early = true,
+		.aligned = true,
+	};
+	const int kernel = a->s.dtype == HZ_F16 ? HZI_KERNEL_mhc_pre_joint_f16 :
+						  HZI_KERNEL_mhc_pre_joint_bf16;
+
+	HZ_CHECK(hzi_pre_map(ctx, OP, &p.x_map, &a->x, &a->s, 4, HZI_JOINT_TILE, 1));
+	HZ_CHECK(hzi_pre_map(ctx, OP, &p.dy_map, &p.dy, &a->s, 4, HZI_JOINT_TILE, 1));
+	HZ_CHECK(hzi_pre_map(ctx, OP, &p.dx_map, &a->dx, &a->s, 4, HZI_JOINT_TILE, 1));
+	HZ_CHECK(hzi_pre_map(ctx, OP, &p.du_map, &p.du, &a->s, 1, HZI_JOINT_TILE, 1));
+	return hzi_cuda_launch(ctx, OP, HZI_FAMILY_MHC_PRE_JOINT, kernel, &launch, &p, sizeof(p));
+}

@@ -1,0 +1,370 @@
+/*
+ * coef_generic.cu - coefficients of hyper-connections: any streams
+ *
+ * SPDX-License-Identifier: BSD-2-Clause
+ *
+ * Sums of splits of the columns first, by matrix units: numbers of 16 and 32 bits, and phi, are
+ * taken as sums of two of bf16, exactly so those of 16. Then the coefficients, a thread for each
+ * group.
+ */
+#include "gpu/mhc/coef.cuh"
+
+/* ---- Projection ------------------------------------------------------------------------------ */
+
+#define LINE 36				/* words of a row of 64 values: rows meet no bank twice */
+
+/* TILES: of 8 rows of phi each */
+template <int TILES>
+HZ_DEVICE void project(const hzi_mhc_project &p)
+{
+	__shared__ __align__(16) uint32_t xs[2][HZI_PRE_TOKENS][LINE], phis[2][TILES * 8][LINE];
+	const int64_t first = (int64_t)blockIdx.x * HZI_PRE_TOKENS;
+	const int64_t chunks = (p.channels + HZI_PRE_CHUNK - 1) / HZI_PRE_CHUNK, all = p.n * chunks;
+	const int64_t begin = all * blockIdx.y / p.splits, end = all * (blockIdx.y + 1) / p.splits;
+	const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
+	const int parts = p.dtype == HZ_BF16 ? 1 : 2;
+	const uint32_t row = shared_address(&xs[0][warp * 16 + lane % 16][lane / 16 * 4]);
+	float sum[TILES][4] = {}, squares[HZI_PRE_TOKENS / 16] = {};
+
+	grid_next();
+	grid_wait();
+	for (int64_t chunk = begin; chunk < end; chunk++) {
+		const int stream = (int)(chunk / chunks);
+		const int64_t c0 = chunk % chunks * HZI_PRE_CHUNK;
+
+		__syncthreads();
+#pragma unroll
+		for (int pass = 0; pass < HZI_PRE_TOKENS / 16; pass++) {
+			const int r = pass * 16 + threadIdx.x / 8, e = threadIdx.x % 8;
+			uint4 high, low;
+			float v[8] = {};
+
+			if (first + r < p.groups)
+				load_eight(v, p.x, p.dtype, p.quick, first + r, stream, c0 + e * 8,
+					   p.channels);
+#pragma unroll
+			for (int i = 0; i < 8; i++)
+				squares[pass] = fmaf(v[i], v[i], squares[pass]);
+			high.x = split_pair(v[0], v[1], low.x);
+			high.y = split_pair(v[2], v[3], low.y);
+			high.z = split_pair(v[4], v[5], low.z);
+			high.w = split_pair(v[6], v[7], low.w);
+			*(uint4 *)&xs[0][r][e * 4] = high;
+			if (parts == 2)
+				*(uint4 *)&xs[1][r][e * 4] = low;
+		}
+#pragma unroll 4
+		for (int i = threadIdx.x; i < TILES * 8 * 32; i += HZI_PRE_THREADS) {
+			const int k = i / 32, pair = i % 32;
+			const int64_t c = c0 + pair * 2, at = stream * p.channels + c;
+			const float *phi = p.phi + k * p.n * p.channels + at;
+			float low = 0, high = 0;
+
+			if (k < p.m && c < p.channels)
+				low = p.gain ? phi[0] * p.gain[at] : phi[0];
+			if (k < p.m && c + 1 < p.channels)
+				high = p.gain ? phi[1] * p.gain[at + 1] : phi[1];
+			phis[0][k][pair] = split_weights(low, high, phis[1][k][pair]);
+		}
+		__syncthreads();
+#pragma unroll
+		for (int step = 0; step < HZI_PRE_CHUNK / 16; step++) {
+			uint32_t high[4], low[4];
+
+			load_matrices(high, row + step * 32);
+			if (parts == 2)
+				load_matrices(low, row + step * 32 + sizeof(xs[0]));
+#pragma unroll
+			for (int tile = 0; tile < TILES; tile++) {
+				const int k = tile * 8 + lane / 4;
+				const uint32_t *b = &phis[0][k][step * 8 + lane % 4];
+				const uint32_t *rest = b + TILES * 8 * LINE;
+
+				multiply_bf16(sum[tile], high, b[0], b[4]);
+				multiply_bf16(sum[tile], high, rest[0], rest[4]);
+				if (parts == 2)
+					multiply_bf16(sum[tile], low, b[0], b[4]);
+			}
+		}
+	}
+
+	float *out = p.sums + (blockIdx.y * p.groups + first) * (p.m + 1);
+
+#pragma unroll
+	for (int pass = 0; pass < HZI_PRE_TOKENS / 16; pass++) {
+		const int r = pass * 16 + threadIdx.x / 8;
+		const float s = sum_lanes<8>(squares[pass]);
+
+		if (first + r < p.groups && threadIdx.x % 8 == 0)
+			out[r * (p.m + 1) + p.m] = s;
+	}
+#pragma unroll
+	for (int e = 0; e < TILES * 4; e++) {
+		const int r = warp * 16 + lane / 4 + e % 4 / 2 * 8;
+		const int k = e / 4 * 8 + lane % 4 * 2 + e % 2;
+
+		if (first + r < p.groups && k < p.m)
+			out[r * (p.m + 1) + k] = sum[e / 4][e % 4];
+	}
+}
+
+#define PROJECT(name, tiles) \
+	extern "C" __global__ void __launch_bounds__(HZI_PRE_THREADS) \
+		name(const __grid_constant__ hzi_mhc_project p) \
+	{ \
+		project<tiles>(p); \
+	}
+
+PROJECT(mhc_pre_project_8, 1)
+PROJECT(mhc_pre_project_24, 3)
+PROJECT(mhc_pre_project_80, 10)
+
+/* ---- Means over the tokens of a group -------------------------------------------------------- */
+
+/* Blocks: of 8 channels of a stream a thread, by groups; splits. DT 0: of any layout */
+template <int DT>
+HZ_DEVICE void means(const hzi_mhc_means &p)
+{
+	const int64_t eights = (p.channels + 7) / 8, tokens = p.tokens / p.groups;
+	const int64_t strips = (p.n * eights + HZI_PRE_THREADS - 1) / HZI_PRE_THREADS;
+	const int64_t unit = blockIdx.x % strips * HZI_PRE_THREADS + threadIdx.x;
+	const int64_t s = blockIdx.x / strips, split = blockIdx.y;
+	const int64_t begin = tokens * split / p.splits, end = tokens * (split + 1) / p.splits;
+	const int64_t c = unit % eights * 8;
+	const int i = (int)(unit / eights);
+	float sum[8] = {};
+
+	if (i >= p.n)
+		return;
+#pragma unroll (DT == 0 ? 1 : DT == HZ_F32 ? 4 : 8)
+	for (int64_t t = begin; t < end; t++) {
+		float v[8];
+
+		if constexpr (DT)
+			load_near<DT, 8>(v, p.x, place(p.x, s * tokens + t, i, c));
+		else
+			load_eight(v, p.x, p.dtype, p.quick, s * tokens + t, i, c, p.channels);
+#pragma unroll
+		for (int e = 0; e < 8; e++)
+			sum[e] += v[e];
+	}
+
+	float *out = p.sums + ((split * p.groups + s) * p.n + i) * p.channels + c;
+
+#pragma unroll
+	for (int e = 0; e < 8; e++) {
+		if (c + e < p.channels)
+			out[e] = sum[e];
+	}
+}
+
+extern "C" __global__ void __launch_bounds__(HZI_PRE_THREADS, 6)
+	mhc_pre_means(const __grid_constant__ hzi_mhc_means p)
+{
+	const bool near = p.quick && p.channels % 8 == 0;
+
+	grid_next();
+	grid_wait();
+	if (near && p.dtype == HZ_F32)
+		means<HZ_F32>(p);
+	else if (near && p.dtype == HZ_F16)
+		means<HZ_F16>(p);
+	else if (near)
+		means<HZ_BF16>(p);
+	else
+		means<0>(p);
+}
+
+/* Blocks of 32 columns, by 8 rows at a time */
+extern "C" __global__ void __launch_bounds__(256)
+	mhc_pre_sum_rows(const __grid_constant__ hzi_mhc_sum_rows p)
+{
+	__shared__ float sums[8][HZI_PRE_SUM_COLUMNS];
+	const int column = threadIdx.x % HZI_PRE_SUM_COLUMNS;
+	const int part = threadIdx.x / HZI_PRE_SUM_COLUMNS;
+	const int64_t strips = (p.width + HZI_PRE_SUM_COLUMNS - 1) / HZI_PRE_SUM_COLUMNS;
+	const int64_t j = blockIdx.x % strips * HZI_PRE_SUM_COLUMNS + column;
+	const int64_t s = blockIdx.x / strips;
+	const float *in = p.in + s * p.rows * p.stride;
+	float *out = p.out + s * p.width;
+	float sum = 0;
+
+	grid_next();
+	grid_wait();
+	if (j < p.width) {
+#pragma unroll 4
+		for (int64_t r = part; r < p.rows; r += 8)
+			sum += in[r * p.stride + j];
+	}
+	sums[part][column] = sum;
+	__syncthreads();
+	if (part != 0 || j >= p.width)
+		return;
+	for (int r = 1; r < 8; r++)
+		sum += sums[r][column];
+	sum *= p.scale;
+	out[j] = p.accumulate ? out[j] + sum : sum;
+}
+
+/* ---- Coefficients ---------------------------------------------------------------------------- */
+
+template <int N>
+HZ_DEVICE void coefs(const hzi_mhc_finish &p, const float *memory)
+{
+	const int64_t s = (int64_t)blockIdx.x * HZI_PRE_GROUPS + threadIdx.x;
+	const int m = p.rule.m;
+	float y[ROWS<N>], pre[N], post[N], mix[N * N];
+
+	if (s >= p.sums.groups)
+		return;
+	normalise<N>(memory + threadIdx.x * (m + 1), m, p.rule.rms_eps, y);
+	hzi_mhc_coefs(N, &p.rule, m > N, y, p.alpha, p.bias, pre, post, mix);
+#pragma unroll
+	for (int i = 0; i < N; i++) {
+		if (p.p.data)
+			*coef_at(p.p, s, i, 0) = pre[i];
+		if (p.q.data)
+			*coef_at(p.q, s, i, 0) = post[i];
+#pragma unroll
+		for (int j = 0; j < N; j++) {
+			if (p.a.data)
+				*coef_at(p.a, s, i, j) = mix[i * N + j];
+		}
+	}
+}
+
+HZ_DEVICE void begin_coefs(const hzi_mhc_finish &p, float *memory)
+{
+	const int m = p.rule.m;
+
+	grid_next();
+	grid_wait();
+	load_sums(p.sums, m, memory);
+	if (!p.saved)
+		return;
+
+	const int64_t first = (int64_t)blockIdx.x * HZI_PRE_GROUPS, left = p.sums.groups - first;
+	const int count = (int)(left < HZI_PRE_GROUPS ? left : HZI_PRE_GROUPS) * (m + 1);
+
+	for (int e = threadIdx.x; e < count; e += HZI_PRE_GROUPS)
+		p.saved[first * (m + 1) + e] = memory[e];
+}
+
+extern "C" __global__ void __launch_bounds__(HZI_PRE_GROUPS)
+	mhc_pre_coefs_4(const __grid_constant__ hzi_mhc_finish p)
+{
+	__shared__ float memory[HZI_PRE_GROUPS * (ROWS<4> + 1)];
+
+	begin_coefs(p, memory);
+	coefs<4>(p, memory);
+}
+
+extern "C" __global__ void __launch_bounds__(HZI_PRE_GROUPS)
+	mhc_pre_coefs_any(const __grid_constant__ hzi_mhc_finish p)
+{
+	__shared__ float memory[HZI_PRE_GROUPS * (ROWS<HZI_MHC_STREAMS> + 1)];
+
+	begin_coefs(p, memory);
+	BY_OTHERS(coefs, p.rule.n, p, memory)
+}
+
+/* ---- Branch inputs divided by their root mean squares ---------------------------------------- */
+
+/* A block for each token; of any layout */
+HZ_DEVICE void norm_any(const hzi_mhc_norm &p, float *memory)
+{
+	const int64_t t = blockIdx.x;
+	float weight[HZI_MHC_STREAMS], squares = 0, rho;
+
+#pragma unroll
+	for (int i = 0; i < HZI_MHC_STREAMS; i++)
+		weight[i] = i < p.n ? *coef_at(p.p, t / (p.tokens / p.groups), i, 0) : 0;
+	for (int64_t c = threadIdx.x; c < p.channels; c += HZI_NORM_THREADS) {
+		const float u = mixed(p, weight, t, c);
+
+		squares = fmaf(u, u, squares);
+	}
+	squares = sum_block(squares, memory) / (float)p.channels + p.eps;
+	rho = inverse_root(squares);
+	for (int64_t c = threadIdx.x; c < p.channels; c += HZI_NORM_THREADS)
+		store_any(p.dtype, p.u.data, place(p.u, t, 0, c),
+			  mixed(p, weight, t, c) * rho * p.norm[c]);
+}
+
+/* The same of aligned rows of up to HZI_NORM_CHANNELS channels, which stay in registers */
+template <int N, int DT>
+HZ_DEVICE void norm_near(const hzi_mhc_norm &p, float *memory)
+{
+	constexpr int pieces = HZI_NORM_CHANNELS / (8 * HZI_NORM_THREADS);
+	const int64_t t = blockIdx.x, group = t / (p.tokens / p.groups);
+	float weight[N], u[pieces][8], squares = 0, rho;
+
+#pragma unroll
+	for (int i = 0; i < N; i++)
+		weight[i] = *coef_at(p.p, group, i, 0);
+#pragma unroll
+	for (int k = 0; k < pieces; k++) {
+		const int64_t c = (k * HZI_NORM_THREADS + threadIdx.x) * 8;
+		float v[N][8];
+
+		if (c >= p.channels)
+			break;
+#pragma unroll
+		for (int i = 0; i < N; i++)
+			load_near<DT, 8>(v[i], p.x, place(p.x, t, i, c));
+#pragma unroll
+		for (int e = 0; e < 8; e++) {
+			u[k][e] = weight[0] * v[0][e];
+#pragma unroll
+			for (int i = 1; i < N; i++)
+				u[k][e] = fmaf(weight[i], v[i][e], u[k][e]);
+			squares = fmaf(u[k][e], u[k][e], squares);
+		}
+	}
+	rho = inverse_root(sum_block(squares, memory) / (float)p.channels + p.eps);
+#pragma unroll
+	for (int k = 0; k < pieces; k++) {
+		const int64_t c = (k * HZI_NORM_THREADS + threadIdx.x) * 8;
+		const int64_t to = place(p.u, t, 0, c);
+
+		if (c >= p.channels)
+			break;
+#pragma unroll
+		for (int e = 0; e < 8; e++)
+			u[k][e] *= rho * p.norm[c + e];
+		store_near<DT>(p.u, to, u[k]);
+		store_near<DT>(p.u, to + 4, u[k] + 4);
+	}
+}
+
+template <int DT>
+HZ_DEVICE void norm_of(const hzi_mhc_norm &p, float *memory)
+{
+	switch (p.n) {
+	case 1: return norm_near<1, DT>(p, memory);
+	case 2: return norm_near<2, DT>(p, memory);
+	case 3: return norm_near<3, DT>(p, memory);
+	case 4: return norm_near<4, DT>(p, memory);
+	case 5: return norm_near<5, DT>(p, memory);
+	case 6: return norm_near<6, DT>(p, memory);
+	case 7: return norm_near<7, DT>(p, memory);
+	default: return norm_near<8, DT>(p, memory);
+	}
+}
+
+extern "C" __global__ void __launch_bounds__(HZI_NORM_THREADS, 2)
+	mhc_pre_norm(const __grid_constant__ hzi_mhc_norm p)
+{
+	__shared__ float memory[32];
+
+	grid_next();
+	grid_wait();
+	if (!p.near)
+		norm_any(p, memory);
+	else if (p.dtype == HZ_F32)
+		norm_of<HZ_F32>(p, memory);
+	else if (p.dtype == HZ_F16)
+		norm_of<HZ_F16>(p, memory);
+	else
+		norm_of<HZ_BF16>(p, memory);
+}

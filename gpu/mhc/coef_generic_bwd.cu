@@ -1,0 +1,697 @@
+/*
+ * coef_generic_bwd.cu - gradients of coefficients of hyper-connections: any streams
+ *
+ * SPDX-License-Identifier: BSD-2-Clause
+ */
+#include "gpu/mhc/coef.cuh"
+#include "gpu/mhc/coef_bwd_fused.h"
+
+/* ---- Gradients of what coefficients are made of ---------------------------------------------- */
+
+/* What comes in and, of this call's own, what is added to it */
+HZ_DEVICE float incoming(const hzi_mhc_coef &x, const float *own, int64_t s, int i, int j)
+{
+	return (x.data ? *coef_at(x, s, i, j) : 0) + (own ? *own : 0);
+}
+
+/* Of a record, a token's coefficients but own */
+HZ_DEVICE void record_coefs(uint32_t *records, int64_t s, const float *pre, const float *mix)
+{
+	float4 *const to = (float4 *)(records + s / HZI_JOINT_TILE * HZI_JOINT_RECORD +
+				      HZI_JOINT_WORDS + s % HZI_JOINT_TILE * HZI_JOINT_COEFS);
+
+#pragma unroll
+	for (int i = 0; i < 4; i++)
+		to[i] = {mix[i * 4], mix[i * 4 + 1], mix[i * 4 + 2], mix[i * 4 + 3]};
+	to[4] = {pre[0], pre[1], pre[2], pre[3]};
+}
+
+/* own, and draw as two parts of bf16 */
+HZ_DEVICE void record_draw(uint32_t *records, int64_t s, const float *draw, float own)
+{
+	uint32_t *const record = records + s / HZI_JOINT_TILE * HZI_JOINT_RECORD;
+	const int token = s % HZI_JOINT_TILE;
+	uint4 *const to = (uint4 *)record + token;
+
+#pragma unroll
+	for (int part = 0; part < HZI_JOINT_ROWS / 8; part++) {
+		uint32_t whole[4], rest[4];
+
+#pragma unroll
+		for (int e = 0; e < 4; e++)
+			whole[e] = split_pair(draw[part * 8 + e * 2], draw[part * 8 + e * 2 + 1],
+					      rest[e]);
+		to[part * HZI_JOINT_TILE] = {whole[0], whole[1], whole[2], whole[3]};
+		to[(part < 2 ? part + 4 : 3) * HZI_JOINT_TILE] = {rest[0], rest[1], rest[2],
+								  rest[3]};
+	}
+	((float4 *)(record + HZI_JOINT_WORDS + token * HZI_JOINT_COEFS))[5] = {own, 0, 0, 0};
+}
+
+/*
+ * history: of this thread, a number every `stride` floats. USUAL: all rows there are of Sinkhorn's
+ * iteration, of which the compiler is to know.
+ */
+template <int N, bool USUAL>
+HZ_DEVICE void gradients(const hzi_mhc_gradients &p, float *memory, float *history, int stride)
+{
+	const int64_t s = (int64_t)blockIdx.x * HZI_PRE_GROUPS + threadIdx.x;
+	const int m = USUAL ? 2 * N + N * N : p.rule.m;
+	const bool all = m > N;
+	hzi_mhc_rule rule = p.rule;
+	float y[ROWS<N>], dz[ROWS<N>], dalpha[3] = {};
+
+	if (USUAL)
+		rule.residual = HZ_MHC_SINKHORN;
+	load_sums(p.sums, m, memory);
+#pragma unroll
+	for (int k = 0; k < ROWS<N>; k++)
+		dz[k] = 0;
+	if (s < p.sums.groups) {
+		const float rho =
+			normalise<N>(memory + threadIdx.x * (m + 1), m, rule.rms_eps, y);
+		float pre[N], post[N], mix[N * N];
+		float dy[ROWS<N>] = {}, sum = 0, own;
+
+		if (p.p || p.a || p.coefs) {
+			hzi_mhc_coefs(N, &rule, all, y, p.alpha, p.bias, pre, post, mix);
+#pragma unroll
+			for (int i = 0; i < N; i++) {
+				if (p.p)
+					p.p[s * N + i] = pre[i];
+			}
+#pragma unroll
+			for (int e = 0; e < N * N; e++) {
+				if (p.a)
+					p.a[s * N * N + e] = mix[e];
+			}
+			if (N == 4 && p.records)
+				record_coefs(p.records, s, pre, mix);
+		}
+#pragma unroll
+		for (int i = 0; i < N; i++) {
+			pre[i] = incoming(p.dp, p.dp_own ? p.dp_own + s * N + i : NULL, s, i, 0);
+			post[i] = incoming(p.dq, NULL, s, i, 0);
+#pragma unroll
+			for (int j = 0; j < N; j++) {
+				const int e = i * N + j;
+
+				mix[e] = incoming(p.da, p.da_own ? p.da_own + s * N * N + e : NULL,
+						  s, i, j);
+			}
+		}
+		hzi_mhc_coefs_bwd(N, &rule, all, y, p.alpha, p.bias, pre, post, mix, dz, dy,
+				  dalpha, history, stride);
+#pragma unroll
+		for (int k = 0; k < ROWS<N>; k++) {
+			sum = k < m ? fmaf(dy[k], y[k], sum) : sum;
+			dy[k] = k < m ? rho * dy[k] : 0;
+			if (p.draw && k < m)
+				p.draw[s * m + k] = dy[k];
+		}
+		own = p.sums.columns > 0 ? -rho * rho * sum / p.sums.columns : 0;
+		if (p.own)
+			p.own[s] = own;
+		if (N == 4 && p.records)
+			record_draw(p.records, s, dy, own);
+	} else if (N == 4 && p.records &&
+		   s < (p.sums.groups + HZI_JOINT_TILE - 1) / HZI_JOINT_TILE * HZI_JOINT_TILE) {
+		const float none[HZI_JOINT_ROWS] = {};
+
+		record_coefs(p.records, s, none, none);
+		record_draw(p.records, s, none, 0);
+	}
+	if (!p.small)
+		return;
+	__syncthreads();
+
+	/* Two warps' sums of each number, 32 of them at a time */
+	constexpr int numbers = ROWS<N> + 3;
+
+#pragma unroll
+	for (int first = 0; first < numbers; first += 32) {
+		const int k = first + threadIdx.x % 32;
+		float v[32];
+
+		if (first >= m + 3)
+			break;
+#pragma unroll
+		for (int e = 0; e < 32; e++) {
+			const int from = first + e;
+
+			v[e] = from < 3 ? dalpha[from] :
+			       from < numbers ? dz[from < numbers ? from - 3 : 0] : 0;
+		}
+		fold_lanes<16>(v);
+		if (k < m + 3)
+			memory[threadIdx.x / 32 * (m + 3) + k] = v[0];
+	}
+	__syncthreads();
+	for (int k = threadIdx.x; k < m + 3; k += HZI_PRE_GROUPS)
+		p.small[blockIdx.x * (m + 3) + k] = memory[k] + memory[m + 3 + k];
+}
+
+extern "C" __global__ void __launch_bounds__(HZI_PRE_GROUPS)
+	mhc_pre_gradients_4(const __grid_constant__ hzi_mhc_gradients p)
+{
+	extern __shared__ float memory[];
+	constexpr int sums = HZI_PRE_GROUPS * (ROWS<4> + 1);
+
+	static_assert(sizeof(float) * sums == HZI_PRE_GRADIENTS_BYTES(0), "shared memory");
+	grid_next();
+	grid_wait();
+	if (p.rule.residual == HZ_MHC_SINKHORN && p.rule.m == 24)
+		gradients<4, true>(p, memory, memory + sums + threadIdx.x, HZI_PRE_GROUPS);
+	else
+		gradients<4, false>(p, memory, memory + sums + threadIdx.x, HZI_PRE_GROUPS);
+}
+
+template <int N>
+HZ_DEVICE void gradients_other(const hzi_mhc_gradients &p, float *memory)
+{
+	float history[HZI_MHC_HISTORY * 2 * N];
+
+	gradients<N, false>(p, memory, history, 1);
+}
+
+extern "C" __global__ void __launch_bounds__(HZI_PRE_GROUPS)
+	mhc_pre_gradients_any(const __grid_constant__ hzi_mhc_gradients p)
+{
+	__shared__ float memory[HZI_PRE_GROUPS * (ROWS<HZI_MHC_STREAMS> + 1)];
+
+	grid_next();
+	grid_wait();
+	BY_OTHERS(gradients_other, p.rule.n, p, memory)
+}
+
+/* ---- Branch inputs divided by their root mean squares ---------------------------------------- */
+
+/*
+ * Blocks take tokens in turn. With v = sum_i p_i X[i], rho = 1 / sqrt(mean of v^2 + eps) and g = du
+ * norm: dv = rho (g - v rho^2 mean of g v), dnorm = the sum of du v rho over tokens.
+ */
+HZ_DEVICE void norm_bwd_any(const hzi_mhc_norm_bwd &p, float *memory)
+{
+	const hzi_mhc_norm &of = p.of;
+	const float inverse = 1.0f / (float)of.channels;
+	const int64_t each = of.tokens / of.groups;
+
+	for (int64_t t = blockIdx.x; t < of.tokens; t += gridDim.x) {
+		float weight[HZI_MHC_STREAMS], dp[HZI_MHC_STREAMS] = {}, squares = 0, dot = 0, rho;
+
+#pragma unroll
+		for (int i = 0; i < HZI_MHC_STREAMS; i++)
+			weight[i] = i < of.n ? *coef_at(of.p, t / each, i, 0) : 0;
+		for (int64_t c = threadIdx.x; c < of.channels; c += HZI_NORM_THREADS) {
+			const float v = mixed(of, weight, t, c);
+			const float du = load_value(of.dtype, of.u.data, place(of.u, t, 0, c));
+
+			squares = fmaf(v, v, squares);
+			dot = fmaf(du * of.norm[c], v, dot);
+		}
+		squares = sum_block(squares, memory) * inverse + of.eps;
+		rho = squares == 0 ? 0 : 1 / sqrtf(squares);
+		dot = sum_block(dot, memory) * inverse * rho * rho;
+		for (int64_t c = threadIdx.x; c < of.channels; c += HZI_NORM_THREADS) {
+			const float v = mixed(of, weight, t, c);
+			const float du = load_value(of.dtype, of.u.data, place(of.u, t, 0, c));
+			const float dv = rho * (du * of.norm[c] - v * dot);
+
+			p.du[t * of.channels + c] = dv;
+			if (p.dnorm) {
+				float *sum = p.dnorm + blockIdx.x * of.channels + c;
+
+				*sum = (t == blockIdx.x ? 0 : *sum) + du * v * rho;
+			}
+#pragma unroll
+			for (int i = 0; i < HZI_MHC_STREAMS; i++) {
+				if (i < of.n)
+					dp[i] = fmaf(dv,
+						     load_value(of.dtype, of.x.data,
+								place(of.x, t, i, c)), dp[i]);
+			}
+		}
+#pragma unroll
+		for (int i = 0; i < HZI_MHC_STREAMS; i++) {
+			if (i < of.n) {
+				const float sum = sum_block(dp[i], memory);
+
+				if (p.dp && threadIdx.x == 0)
+					p.dp[t * of.n + i] = sum;
+			}
+		}
+	}
+}
+
+#define NUMBERS 32			/* sums of a token, at most */
+
+/* Sums over a block of 2N + 2 numbers, which then every thread has in memory */
+template <int N>
+HZ_DEVICE void sum_numbers(const float *mine, float (*memory)[NUMBERS])
+{
+	float v[NUMBERS];
+
+#pragma unroll
+	for (int e = 0; e < NUMBERS; e++)
+		v[e] = e < 2 * N + 2 ? mine[e < 2 * N + 2 ? e : 0] : 0;
+	fold_lanes<16>(v);
+	memory[threadIdx.x / 32][threadIdx.x % 32] = v[0];
+	__syncthreads();
+}
+
+/*
+ * The same of aligned rows, whose v and g stay in registers. x is read once: with sums of g X[i] and
+ * of v X[i], dp_i = rho (sum of g X[i] - rho^2 mean of g v, sum of v X[i]).
+ */
+template <int N, int DT>
+HZ_DEVICE void norm_bwd_near(const hzi_mhc_norm_bwd &p,
+			     float (*memory)[HZI_NORM_THREADS / 32][NUMBERS])
+{
+	constexpr int pieces = HZI_NORM_CHANNELS / (8 * HZI_NORM_THREADS);
+	constexpr int warps = HZI_NORM_THREADS / 32;
+	const hzi_mhc_norm &of = p.of;
+	const float inverse = 1.0f / (float)of.channels;
+	const int64_t each = of.tokens / of.groups;
+	float dnorm[pieces][8] = {};
+	int slot = 0;
+
+	for (int64_t t = blockIdx.x; t < of.tokens; t += gridDim.x, slot ^= 1) {
+		const int64_t group = each == 1 ? t : t / each;
+		float weight[N], v[pieces][8], du[pieces][8], mine[2 * N + 2] = {}, rho, dot;
+
+#pragma unroll
+		for (int i = 0; i < N; i++)
+			weight[i] = *coef_at(of.p, group, i, 0);
+#pragma unroll
+		for (int k = 0; k < pieces; k++) {
+			const int64_t c = (k * HZI_NORM_THREADS + threadIdx.x) * 8;
+			float x[N][8];
+
+			if (c >= of.channels)
+				break;
+#pragma unroll
+			for (int i = 0; i < N; i++)
+				load_near<DT, 8>(x[i], of.x, place(of.x, t, i, c));
+			load_near<DT, 8>(du[k], of.u, place(of.u, t, 0, c));
+#pragma unroll
+			for (int e = 0; e < 8; e++) {
+				const float g = du[k][e] * of.norm[c + e];
+
+				v[k][e] = weight[0] * x[0][e];
+#pragma unroll
+				for (int i = 1; i < N; i++)
+					v[k][e] = fmaf(weight[i], x[i][e], v[k][e]);
+#pragma unroll
+				for (int i = 0; i < N; i++) {
+					mine[i] = fmaf(g, x[i][e], mine[i]);
+					mine[N + i] = fmaf(v[k][e], x[i][e], mine[N + i]);
+				}
+				mine[2 * N] = fmaf(v[k][e], v[k][e], mine[2 * N]);
+				mine[2 * N + 1] = fmaf(g, v[k][e], mine[2 * N + 1]);
+			}
+		}
+		sum_numbers<N>(mine, memory[slot]);
+		rho = dot = 0;
+#pragma unroll
+		for (int w = 0; w < warps; w++) {
+			rho += memory[slot][w][2 * N];
+			dot += memory[slot][w][2 * N + 1];
+		}
+		rho = inverse_root(rho * inverse + of.eps);
+		dot *= inverse * rho * rho;
+		if (p.dp && threadIdx.x < N) {
+			float of_g = 0, of_v = 0;
+
+			for (int w = 0; w < warps; w++) {
+				of_g += memory[slot][w][threadIdx.x];
+				of_v += memory[slot][w][N + threadIdx.x];
+			}
+			p.dp[t * N + threadIdx.x] = rho * (of_g - dot * of_v);
+		}
+#pragma unroll
+		for (int k = 0; k < pieces; k++) {
+			const int64_t c = (k * HZI_NORM_THREADS + threadIdx.x) * 8;
+			float4 *const to = (float4 *)(p.du + t * of.channels + c);
+			float dv[8];
+
+			if (c >= of.channels)
+				break;
+#pragma unroll
+			for (int e = 0; e < 8; e++) {
+				dv[e] = rho * (du[k][e] * of.norm[c + e] - v[k][e] * dot);
+				dnorm[k][e] = fmaf(du[k][e], v[k][e] * rho, dnorm[k][e]);
+			}
+			to[0] = {dv[0], dv[1], dv[2], dv[3]};
+			to[1] = {dv[4], dv[5], dv[6], dv[7]};
+		}
+	}
+#pragma unroll
+	for (int k = 0; k < pieces; k++) {
+		const int64_t c = (k * HZI_NORM_THREADS + threadIdx.x) * 8;
+
+		if (!p.dnorm || c >= of.channels)
+			break;
+#pragma unroll
+		for (int e = 0; e < 8; e++)
+			p.dnorm[blockIdx.x * of.channels + c + e] = dnorm[k][e];
+	}
+}
+
+template <int DT>
+HZ_DEVICE void norm_bwd_of(const hzi_mhc_norm_bwd &p,
+			   float (*memory)[HZI_NORM_THREADS / 32][NUMBERS])
+{
+	switch (p.of.n) {
+	case 1: return norm_bwd_near<1, DT>(p, memory);
+	case 2: return norm_bwd_near<2, DT>(p, memory);
+	case 3: return norm_bwd_near<3, DT>(p, memory);
+	case 4: return norm_bwd_near<4, DT>(p, memory);
+	case 5: return norm_bwd_near<5, DT>(p, memory);
+	case 6: return norm_bwd_near<6, DT>(p, memory);
+	case 7: return norm_bwd_near<7, DT>(p, memory);
+	default: return norm_bwd_near<8, DT>(p, memory);
+	}
+}
+
+extern "C" __global__ void __launch_bounds__(HZI_NORM_THREADS)
+	mhc_pre_norm_bwd(const __grid_constant__ hzi_mhc_norm_bwd p)
+{
+	__shared__ float memory[2][HZI_NORM_THREADS / 32][NUMBERS];
+
+	grid_next();
+	grid_wait();
+	if (!p.of.near)
+		norm_bwd_any(p, memory[0][0]);
+	else if (p.of.dtype == HZ_F32)
+		norm_bwd_of<HZ_F32>(p, memory);
+	else if (p.of.dtype == HZ_F16)
+		norm_bwd_of<HZ_F16>(p, memory);
+	else
+		norm_bwd_of<HZ_BF16>(p, memory);
+}
+
+/* ---- Gradients of streams -------------------------------------------------------------------- */
+
+/* Blocks of 128 channels by 8 tokens, all streams */
+extern "C" __global__ void __launch_bounds__(HZI_PRE_THREADS)
+	mhc_pre_dx(const __grid_constant__ hzi_mhc_dx p)
+{
+	__shared__ __align__(16) float draw[HZI_MHC_ROWS][HZI_PRE_LANES];
+	const int64_t strips = (p.channels + HZI_PRE_THREADS - 1) / HZI_PRE_THREADS;
+	const int64_t c = blockIdx.x % strips * HZI_PRE_THREADS + threadIdx.x;
+	const int64_t first = blockIdx.x / strips * HZI_PRE_LANES, each = p.tokens / p.groups;
+	const int64_t columns = p.n * p.channels;
+
+	grid_next();
+	grid_wait();
+	if (p.draw) {
+		for (int e = threadIdx.x; e < p.m * HZI_PRE_LANES; e += HZI_PRE_THREADS) {
+			const int64_t t = first + e / p.m;
+
+			draw[e % p.m][e / p.m] = t < p.tokens ? p.draw[t * p.m + e % p.m] : 0;
+		}
+	}
+	__syncthreads();
+	if (c >= p.channels)
+		return;
+	for (int j = 0; j < p.n; j++) {
+		const int64_t at = j * p.channels + c;
+		const float gain = p.gain ? p.gain[at] : 1;
+		float sum[HZI_PRE_LANES] = {};
+
+		if (p.draw) {
+#pragma unroll 4
+			for (int k = 0; k < p.m; k++) {
+				const float phi = p.phi[k * columns + at] * gain;
+
+#pragma unroll
+				for (int r = 0; r < HZI_PRE_LANES; r++)
+					sum[r] = fmaf(draw[k][r], phi, sum[r]);
+			}
+		}
+#pragma unroll
+		for (int r = 0; r < HZI_PRE_LANES; r++) {
+			const int64_t t = first + r, s = t / each;
+
+			if (t >= p.tokens)
+				break;
+			if (p.own)
+				sum[r] = fmaf(p.own[t],
+					      load_value(p.dtype, p.x.data, place(p.x, t, j, c)),
+					      sum[r]);
+			if (p.du.data)
+				sum[r] = fmaf(p.p[s * p.n + j],
+					      load_value(p.du_dtype, p.du.data,
+							 place(p.du, t, 0, c)),
+					      sum[r]);
+			if (p.dy.data) {
+				for (int i = 0; i < p.n; i++)
+					sum[r] = fmaf(p.a[(s * p.n + i) * p.n + j],
+						      load_value(p.dtype, p.dy.data,
+								 place(p.dy, t, i, c)), sum[r]);
+			}
+			if (p.shared)
+				sum[r] += p.shared[s * columns + at];
+
+			const int64_t to = place(p.dx, t, j, c);
+
+			sum[r] *= p.scale;
+			if (p.accumulate)
+				sum[r] += load_value(p.dx_dtype, p.dx.data, to);
+			store_any(p.dx_dtype, p.dx.data, to, sum[r]);
+		}
+	}
+}
+
+/* 8 channels of a branch value or of stream i of a token */
+template <int DTYPE>
+HZ_DEVICE void load_quick(float *v, const hzi_mhc_array &x, int64_t t, int i, int64_t c)
+{
+	const uint4 a = *(const uint4 *)((const uint16_t *)x.data + place(x, t, i, c));
+
+	unpack(DTYPE, a.x, v[0], v[1]);
+	unpack(DTYPE, a.y, v[2], v[3]);
+	unpack(DTYPE, a.z, v[4], v[5]);
+	unpack(DTYPE, a.w, v[6], v[7]);
+}
+
+/*
+ * Four streams whose tokens share coefficients, aligned pieces of 16 bytes: blocks of 8 channels a
+ * thread by groups; splits of the tokens of a group.
+ */
+template <int DTYPE>
+HZ_DEVICE void dx_groups(const hzi_mhc_dx &p)
+{
+	const int64_t eights = p.channels / 8, each = p.tokens / p.groups;
+	const int64_t strips = (eights + HZI_PRE_THREADS - 1) / HZI_PRE_THREADS;
+	const int64_t c = (blockIdx.x % strips * HZI_PRE_THREADS + threadIdx.x) * 8;
+	const int64_t s = blockIdx.x / strips, split = blockIdx.y;
+	const int64_t begin = s * each + each * split / gridDim.y;
+	const int64_t end = s * each + each * (split + 1) / gridDim.y;
+	float shared[4][8] = {}, weight[4] = {}, mix[16] = {};
+
+	grid_next();
+	grid_wait();
+	if (c >= p.channels)
+		return;
+#pragma unroll
+	for (int i = 0; i < 4; i++) {
+		if (p.du.data)
+			weight[i] = p.p[s * 4 + i];
+#pragma unroll
+		for (int j = 0; j < 4; j++) {
+			if (p.dy.data)
+				mix[i * 4 + j] = p.a[s * 16 + i * 4 + j];
+		}
+#pragma unroll
+		for (int e = 0; e < 8; e++) {
+			if (p.shared)
+				shared[i][e] = p.shared[(s * 4 + i) * p.channels + c + e];
+		}
+	}
+	for (int64_t t = begin; t < end; t++) {
+		float sum[4][8], v[8];
+
+#pragma unroll
+		for (int j = 0; j < 4; j++) {
+#pragma unroll
+			for (int e = 0; e < 8; e++)
+				sum[j][e] = shared[j][e];
+		}
+		if (p.du.data) {
+			load_quick<DTYPE>(v, p.du, t, 0, c);
+#pragma unroll
+			for (int e = 0; e < 32; e++)
+				sum[e / 8][e % 8] =
+					fmaf(weight[e / 8], v[e % 8], sum[e / 8][e % 8]);
+		}
+		if (p.dy.data) {
+#pragma unroll
+			for (int i = 0; i < 4; i++) {
+				load_quick<DTYPE>(v, p.dy, t, i, c);
+#pragma unroll
+				for (int e = 0; e < 32; e++)
+					sum[e / 8][e % 8] = fmaf(mix[i * 4 + e / 8], v[e % 8],
+								 sum[e / 8][e % 8]);
+			}
+		}
+#pragma unroll
+		for (int j = 0; j < 4; j++) {
+			uint4 *to = (uint4 *)((uint16_t *)p.dx.data + place(p.dx, t, j, c));
+
+			if (p.accumulate) {
+				load_quick<DTYPE>(v, p.dx, t, j, c);
+#pragma unroll
+				for (int e = 0; e < 8; e++)
+					sum[j][e] += v[e];
+			}
+			*to = pack_eight<DTYPE>(sum[j]);
+		}
+	}
+}
+
+extern "C" __global__ void __launch_bounds__(HZI_PRE_THREADS)
+	mhc_pre_dx_groups_f16(const __grid_constant__ hzi_mhc_dx p)
+{
+	dx_groups<HZ_F16>(p);
+}
+
+extern "C" __global__ void __launch_bounds__(HZI_PRE_THREADS)
+	mhc_pre_dx_groups_bf16(const __grid_constant__ hzi_mhc_dx p)
+{
+	dx_groups<HZ_BF16>(p);
+}
+
+/* ---- Gradients of phi ------------------------------------------------------------------------ */
+
+#define PART 32				/* tokens whose draw is in shared memory */
+
+/* Blocks of 128 columns, splits of tokens; ROW_COUNT: the most rows of phi */
+template <int ROW_COUNT>
+HZ_DEVICE void dphi(const hzi_mhc_dphi &p)
+{
+	__shared__ __align__(16) float draw[PART][ROW_COUNT];
+	const int64_t columns = p.n * p.channels;
+	const int64_t j = (int64_t)blockIdx.x * HZI_PRE_THREADS + threadIdx.x;
+	const int64_t begin = p.tokens * blockIdx.y / p.splits;
+	const int64_t end = p.tokens * (blockIdx.y + 1) / p.splits;
+	const int64_t c = j % (p.channels ? p.channels : 1);
+	const int i = (int)(j / (p.channels ? p.channels : 1));
+	float sum[ROW_COUNT] = {};
+
+	grid_next();
+	grid_wait();
+	for (int64_t first = begin; first < end; first += PART) {
+		const int count = (int)(end - first < PART ? end - first : PART);
+
+		__syncthreads();
+		for (int e = threadIdx.x; e < count * ROW_COUNT; e += HZI_PRE_THREADS) {
+			const int k = e % ROW_COUNT;
+
+			draw[e / ROW_COUNT][k] =
+				k < p.m ? p.draw[(first + e / ROW_COUNT) * p.m + k] : 0;
+		}
+		__syncthreads();
+		if (j < columns) {
+#pragma unroll 4
+			for (int r = 0; r < count; r++) {
+				const float x = load_value(p.dtype, p.x.data,
+							   place(p.x, first + r, i, c));
+
+#pragma unroll
+				for (int k = 0; k < ROW_COUNT; k++)
+					sum[k] = fmaf(draw[r][k], x, sum[k]);
+			}
+		}
+	}
+	if (j >= columns)
+		return;
+#pragma unroll
+	for (int k = 0; k < ROW_COUNT; k++) {
+		if (k < p.m)
+			p.partial[(blockIdx.y * p.m + k) * columns + j] = sum[k];
+	}
+}
+
+#define DPHI(name, rows) \
+	extern "C" __global__ void __launch_bounds__(HZI_PRE_THREADS) \
+		name(const __grid_constant__ hzi_mhc_dphi p) \
+	{ \
+		dphi<rows>(p); \
+	}
+
+DPHI(mhc_pre_dphi_8, 8)
+DPHI(mhc_pre_dphi_24, 24)
+DPHI(mhc_pre_dphi_80, 80)
+
+/* ---- Sums of blocks -------------------------------------------------------------------------- */
+
+/* dalpha and dbias: 32 numbers at a time, 8 parts of the blocks */
+HZ_DEVICE void sum_small(const hzi_mhc_sum_weights &p, float (*memory)[HZI_PRE_SUM_COLUMNS])
+{
+	const int column = threadIdx.x % HZI_PRE_SUM_COLUMNS;
+	const int part = threadIdx.x / HZI_PRE_SUM_COLUMNS;
+
+	for (int first = 0; first < p.m + 3; first += HZI_PRE_SUM_COLUMNS) {
+		const int k = first + column;
+		float *const to = k >= 3 ? (p.dbias && k < p.m + 3 ? p.dbias + k - 3 : NULL) :
+				  p.dalpha && k < p.alphas ? p.dalpha + k : NULL;
+		float sum = 0;
+
+		if (to) {
+#pragma unroll 16
+			for (int64_t r = part; r < p.blocks; r += 8)
+				sum += p.small[r * (p.m + 3) + k];
+		}
+		memory[part][column] = sum;
+		__syncthreads();
+		if (to && part == 0) {
+#pragma unroll
+			for (int i = 1; i < 8; i++)
+				sum += memory[i][column];
+			*to = p.accumulate ? *to + sum : sum;
+		}
+		__syncthreads();
+	}
+}
+
+/* Blocks of 32 columns, by 8 rows at a time, and one behind these for what is small */
+extern "C" __global__ void __launch_bounds__(256)
+	mhc_pre_sum_weights(const __grid_constant__ hzi_mhc_sum_weights p)
+{
+	__shared__ float gains[8][HZI_PRE_SUM_COLUMNS];
+	const int column = threadIdx.x % HZI_PRE_SUM_COLUMNS;
+	const int part = threadIdx.x / HZI_PRE_SUM_COLUMNS;
+	const int64_t first = (int64_t)blockIdx.x * HZI_PRE_SUM_COLUMNS, j = first + column;
+	float dgain = 0;
+
+	grid_next();
+	grid_wait();
+	if (first >= p.columns) {
+		sum_small(p, gains);
+		return;
+	}
+	if (j < p.columns) {
+		for (int k = part; k < p.m; k += 8) {
+			const int64_t at = k * p.columns + j;
+			float sum = 0;
+
+#pragma unroll 4
+			for (int i = 0; i < p.splits; i++)
+				sum += p.partial[i * p.m * p.columns + at];
+			if (p.dgain)
+				dgain = fmaf(sum, p.phi[at], dgain);
+			if (p.gain)
+				sum *= p.gain[j];
+			if (p.dphi)
+				p.dphi[at] = p.accumulate ? p.dphi[at] + sum : sum;
+		}
+	}
+	gains[part][column] = dgain;
+	__syncthreads();
+	if (part != 0 || j >= p.columns || !p.dgain)
+		return;
+	for (int i = 1; i < 8; i++)
+		dgain += gains[i][column];
+	p.dgain[j] = p.accumulate ? p.dgain[j] + dgain : dgain;
+}

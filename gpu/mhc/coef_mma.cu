@@ -1,0 +1,650 @@
+/*
+ * coef_mma.cu - products of streams and phi, and their gradients, of any number of streams
+ *
+ * SPDX-License-Identifier: BSD-2-Clause
+ *
+ * Channels back to back, and aligned. Warps need no shared memory for streams: which channel a
+ * column of a product is, is free, so that a lane has as many next to each other as it loads at
+ * once. draw and phi, and x of other types than bf16, are taken as sums of two numbers of bf16.
+ */
+#include "gpu/mhc/mhc.cuh"
+#include "gpu/mhc/coef.cuh"
+
+#define THREADS HZI_WIDE_THREADS
+#define WARPS (THREADS / 32)
+
+/* 8 channels of a token as they are; 0 where there are none */
+template <int DT>
+HZ_DEVICE void load_eight_near(uint4 *raw, const hzi_mhc_array &x, int64_t at, bool in)
+{
+#pragma unroll
+	for (int e = 0; e < (is_wide<DT> ? 2 : 1); e++) {
+		raw[e] = {};
+		if (in)
+			raw[e] = ((const uint4 *)((const char *)x.data +
+						  at * (is_wide<DT> ? 4 : 2)))[e];
+	}
+}
+
+/* Pairs of such channels as bf16, and what that leaves of them */
+template <int DT>
+HZ_DEVICE void split_eight(const uint4 *raw, uint32_t *high, uint32_t *low)
+{
+	const uint32_t w[8] = {raw[0].x, raw[0].y, raw[0].z, raw[0].w,
+			       raw[is_wide<DT>].x, raw[is_wide<DT>].y, raw[is_wide<DT>].z,
+			       raw[is_wide<DT>].w};
+
+#pragma unroll
+	for (int e = 0; e < 4; e++) {
+		if (DT == HZ_F32)
+			high[e] = split_pair(__uint_as_float(w[e * 2]),
+					     __uint_as_float(w[e * 2 + 1]), low[e]);
+		else if (DT == HZ_F16)
+			high[e] = split_pair(f16_low(w[e]), f16_high(w[e]), low[e]);
+		else
+			high[e] = w[e];
+	}
+}
+
+/* ---- Projection ------------------------------------------------------------------------------ */
+
+#define CHUNK HZI_WIDE_CHUNK		/* channels at a time */
+#define STEPS (CHUNK / 16)
+#define PIECES (CHUNK / 32)		/* of 8 channels that a lane has of a token */
+
+/* A place in a block's share of the columns */
+struct chunk_of {
+	int stream;
+	int64_t c;
+
+	__device__ void next(int64_t channels)
+	{
+		c += CHUNK;
+		if (c >= channels) {
+			c = 0;
+			stream++;
+		}
+	}
+};
+
+/* phi of a chunk: a thread's pieces of 4 channels of a row */
+template <int TILES>
+struct phi_pieces {
+	static constexpr int count = (TILES * 8 * (CHUNK / 4) + THREADS - 1) / THREADS;
+	float4 v[count];
+
+	__device__ void load(const hzi_mhc_project &p, const chunk_of &at)
+	{
+#pragma unroll
+		for (int e = 0; e < count; e++) {
+			const int piece = e * THREADS + threadIdx.x, k = piece / (CHUNK / 4);
+			const int64_t c = at.c + piece % (CHUNK / 4) * 4;
+			const int64_t from = at.stream * p.channels + c;
+
+			v[e] = {};
+			if (k >= p.m || c >= p.channels)
+				continue;
+			v[e] = *(const float4 *)(p.phi + k * p.n * p.channels + from);
+			if (p.gain) {
+				const float4 gain = *(const float4 *)(p.gain + from);
+
+				v[e].x *= gain.x;
+				v[e].y *= gain.y;
+				v[e].z *= gain.z;
+				v[e].w *= gain.w;
+			}
+		}
+	}
+
+	/*
+	 * As right matrices of 16 channels by 8 rows, lane by lane: a lane q of four has 8 channels
+	 * next to each other of 32, of which two steps take 4 each.
+	 */
+	__device__ void keep(uint4 *to) const
+	{
+#pragma unroll
+		for (int e = 0; e < count; e++) {
+			const int piece = e * THREADS + threadIdx.x, k = piece / (CHUNK / 4);
+			const int four = piece % (CHUNK / 4), q = four / 2 % 4;
+			const int step = four / 8 * 2 + four % 2;
+			uint4 parts;
+
+			if (k >= TILES * 8)
+				break;
+			parts.x = split_weights(v[e].x, v[e].y, parts.z);
+			parts.y = split_weights(v[e].z, v[e].w, parts.w);
+			to[(k / 8 * STEPS + step) * 32 + k % 8 * 4 + q] = parts;
+		}
+	}
+};
+
+/* x of a chunk: of tokens lane / 4 and 8, 16, 24 more of a warp */
+template <int DT>
+struct x_pieces {
+	uint4 v[4][PIECES][is_wide<DT> ? 2 : 1];
+
+	__device__ void load(const hzi_mhc_project &p, int64_t first, const chunk_of &at)
+	{
+#pragma unroll
+		for (int r = 0; r < 4; r++) {
+			const int64_t t = first + r * 8;
+
+#pragma unroll
+			for (int e = 0; e < PIECES; e++) {
+				const int64_t c = at.c + e * 32 + threadIdx.x % 4 * 8;
+
+				load_eight_near<DT>(v[r][e], p.x, place(p.x, t, at.stream, c),
+						    t < p.groups && c < p.channels);
+			}
+		}
+	}
+};
+
+template <int DT>
+HZ_DEVICE float squares_of(const uint4 *raw, float sum)
+{
+	const uint32_t w[8] = {raw[0].x, raw[0].y, raw[0].z, raw[0].w,
+			       raw[is_wide<DT>].x, raw[is_wide<DT>].y, raw[is_wide<DT>].z,
+			       raw[is_wide<DT>].w};
+
+#pragma unroll
+	for (int e = 0; e < 4; e++) {
+		float a, b;
+
+		if (is_wide<DT>) {
+			a = __uint_as_float(w[e * 2]);
+			b = __uint_as_float(w[e * 2 + 1]);
+		} else {
+			unpack(DT, w[e], a, b);
+		}
+		sum = fmaf(a, a, sum);
+		sum = fmaf(b, b, sum);
+	}
+	return sum;
+}
+
+/*
+ * A warp has 32 tokens, blocks a split of the columns; what is loaded is the next chunk's.
+ * TILES: of 8 rows of phi, at most
+ */
+template <int DT, int TILES>
+HZ_DEVICE void wide_project(const hzi_mhc_project &p)
+{
+	__shared__ uint4 phi[2][TILES * STEPS * 32];
+	const int lane = threadIdx.x % 32;
+	const int64_t first = (int64_t)blockIdx.x * HZI_WIDE_TOKENS + threadIdx.x / 32 * 32;
+	const int64_t chunks = (p.channels + CHUNK - 1) / CHUNK, all = p.n * chunks;
+	const int64_t begin = all * blockIdx.y / p.splits, end = all * (blockIdx.y + 1) / p.splits;
+	const bool works = first < p.groups;
+	chunk_of at = {(int)(begin / chunks), begin % chunks * CHUNK};
+	float sum[2][TILES][4] = {}, squares[4] = {};
+	phi_pieces<TILES> weights;
+	x_pieces<DT> next;
+	int slot = 0;
+
+	grid_next();
+	grid_wait();
+	weights.load(p, at);
+	next.load(p, first + lane / 4, at);
+	weights.keep(phi[0]);
+	__syncthreads();
+	for (int64_t chunk = begin; chunk < end; chunk++, slot ^= 1) {
+		const x_pieces<DT> x = next;
+		const uint4 *const own = phi[slot] + lane;
+		const bool more = chunk + 1 < end;
+
+		at.next(p.channels);
+		if (more) {
+			weights.load(p, at);
+			next.load(p, first + lane / 4, at);
+		}
+#pragma unroll
+		for (int e = 0; works && e < PIECES; e++) {
+			uint32_t high[4][4], low[4][4];
+
+#pragma unroll
+			for (int r = 0; r < 4; r++) {
+				squares[r] = squares_of<DT>(x.v[r][e], squares[r]);
+				split_eight<DT>(x.v[r][e], high[r], low[r]);
+			}
+#pragma unroll
+			for (int half = 0; half < 2; half++) {
+				const int h = half * 2;
+
+#pragma unroll
+				for (int k = 0; k < TILES; k++) {
+					const uint4 b = own[(k * STEPS + e * 2 + half) * 32];
+
+#pragma unroll
+					for (int i = 0; i < 2; i++) {
+						const uint32_t a[4] = {
+							high[i * 2][h], high[i * 2 + 1][h],
+							high[i * 2][h + 1], high[i * 2 + 1][h + 1],
+						};
+						const uint32_t rest[4] = {
+							low[i * 2][h], low[i * 2 + 1][h],
+							low[i * 2][h + 1], low[i * 2 + 1][h + 1],
+						};
+
+						multiply_bf16(sum[i][k], a, b.z, b.w);
+						if (DT != HZ_BF16)
+							multiply_bf16(sum[i][k], rest, b.x, b.y);
+						multiply_bf16(sum[i][k], a, b.x, b.y);
+					}
+				}
+			}
+		}
+		if (more)
+			weights.keep(phi[slot ^ 1]);
+		__syncthreads();
+	}
+#pragma unroll
+	for (int r = 0; r < 4; r++) {
+		const int64_t t = first + r * 8 + lane / 4;
+		float *const out = p.sums + (blockIdx.y * p.groups + t) * (p.m + 1);
+		const float square = sum_lanes<4>(squares[r]);
+
+		if (t >= p.groups)
+			continue;
+		if (lane % 4 == 0)
+			out[p.m] = square;
+#pragma unroll
+		for (int e = 0; e < TILES * 2; e++) {
+			const int k = e / 2 * 8 + lane % 4 * 2 + e % 2;
+
+			if (k < p.m)
+				out[k] = sum[r / 2][e / 2][r % 2 * 2 + e % 2];
+		}
+	}
+}
+
+#define WIDE_PROJECT(rows) \
+	WIDE_PROJECT_OF(f32, HZ_F32, rows) WIDE_PROJECT_OF(f16, HZ_F16, rows) \
+	WIDE_PROJECT_OF(bf16, HZ_BF16, rows)
+#define WIDE_PROJECT_OF(type, dtype, rows) \
+	extern "C" __global__ void __launch_bounds__(THREADS, 1) \
+		mhc_wide_project_##type##_##rows(const __grid_constant__ hzi_mhc_project p) \
+	{ \
+		wide_project<dtype, rows / 8>(p); \
+	}
+
+WIDE_PROJECT(8)
+WIDE_PROJECT(24)
+WIDE_PROJECT(32)
+WIDE_PROJECT(48)
+WIDE_PROJECT(80)
+
+/* ---- Gradients of streams -------------------------------------------------------------------- */
+
+/*
+ * phi of the block's channels as right matrices of 16 rows by 8 columns, in the order of lanes: of
+ * each the first parts, then what they leave. A lane has rows 4q to 4q + 3 of 16,
+ * column e of its two matrices channels 4 (n / 2) + 2 e + n % 2 of 16.
+ */
+template <int N>
+HZ_DEVICE void keep_phi(const hzi_mhc_dx &p, uint4 *to, int64_t first, int steps)
+{
+	const int channels = p.wide * 16, count = N * steps * 4 * channels;
+
+	for (int k = threadIdx.x; k < count; k += THREADS) {
+		const int c = k % channels, rest = k / channels, q = rest % 4;
+		const int step = rest / 4 % steps;
+		const int i = rest / 4 / steps, e = c / 2 % 2, n = c % 16 / 4 * 2 + c % 2;
+		const int64_t at = i * p.channels + first + c;
+		const bool in = first + c < p.channels;
+		const float gain = in && p.gain ? p.gain[at] : 1;
+		float v[4];
+		uint4 parts;
+
+#pragma unroll
+		for (int r = 0; r < 4; r++) {
+			const int row = step * 16 + q * 4 + r;
+
+			v[r] = in && row < p.m ? p.phi[row * N * p.channels + at] * gain : 0;
+		}
+		parts.x = split_weights(v[0], v[1], parts.z);
+		parts.y = split_weights(v[2], v[3], parts.w);
+		to[(((c / 16 * N + i) * 2 + e) * steps + step) * 32 + n * 4 + q] = parts;
+	}
+}
+
+/* Of draw of 16 tokens rows 16 step .. 16 step + 15 as a left matrix, columns as above */
+HZ_DEVICE void load_draw(const hzi_mhc_dx &p, const int64_t *t, int step, uint32_t *high,
+			 uint32_t *low)
+{
+	const int k = step * 16 + threadIdx.x % 4 * 4;
+
+#pragma unroll
+	for (int half = 0; half < 2; half++) {
+		float4 v = {};
+
+		if (t[half] < p.tokens) {
+			const float *from = p.draw + t[half] * p.m + k;
+
+			if (p.m % 4 == 0) {
+				if (k < p.m)
+					v = *(const float4 *)from;
+			} else {
+				v.x = k < p.m ? from[0] : 0;
+				v.y = k + 1 < p.m ? from[1] : 0;
+				v.z = k + 2 < p.m ? from[2] : 0;
+				v.w = k + 3 < p.m ? from[3] : 0;
+			}
+		}
+		high[half] = split_pair(v.x, v.y, low[half]);
+		high[half + 2] = split_pair(v.z, v.w, low[half + 2]);
+	}
+}
+
+/* Row `half` of a lane: += weight v, of 4 channels */
+HZ_DEVICE void add_four(float (*sum)[4], int half, float weight, const float *v)
+{
+#pragma unroll
+	for (int e = 0; e < 4; e++)
+		sum[e / 2][half * 2 + e % 2] = fmaf(weight, v[e], sum[e / 2][half * 2 + e % 2]);
+}
+
+/* N coefficients of a token, from memory of our own, in as few loads as they are aligned for */
+template <int N>
+HZ_DEVICE void load_coefs(float *to, const float *from)
+{
+	constexpr int step = N % 4 == 0 ? 4 : N % 2 == 0 ? 2 : 1;
+
+	struct __align__(step * 4) pack {
+		float v[step];
+	};
+
+#pragma unroll
+	for (int i = 0; i < N; i += step) {
+		const pack all = *(const pack *)(from + i);
+
+#pragma unroll
+		for (int e = 0; e < step; e++)
+			to[i + e] = all.v[e];
+	}
+}
+
+/* What dx is beside phi's part, of one token */
+template <int N, int DT>
+HZ_DEVICE void add_token(const hzi_mhc_dx &p, float (*sum)[2][4], int half, int64_t t, int64_t c)
+{
+	const int64_t each = p.groups == p.tokens ? 1 : p.tokens / p.groups;
+	const int64_t s = mhc_divide(t, each);
+	float v[4], weight[N];
+
+	if (p.own) {
+		const float own = p.own[t];
+
+#pragma unroll
+		for (int j = 0; j < N; j++) {
+			load_near<DT, 4>(v, p.x, place(p.x, t, j, c));
+			add_four(sum[j], half, own, v);
+		}
+	}
+	if (p.du.data) {
+		if (p.du_dtype == HZ_F32)
+			load_near<HZ_F32, 4>(v, p.du, place(p.du, t, 0, c));
+		else
+			load_near<DT, 4>(v, p.du, place(p.du, t, 0, c));
+		load_coefs<N>(weight, p.p + s * N);
+#pragma unroll
+		for (int j = 0; j < N; j++)
+			add_four(sum[j], half, weight[j], v);
+	}
+	if (p.dy.data) {
+#pragma unroll
+		for (int i = 0; i < N; i++) {
+			load_near<DT, 4>(v, p.dy, place(p.dy, t, i, c));
+			load_coefs<N>(weight, p.a + (s * N + i) * N);
+#pragma unroll
+			for (int j = 0; j < N; j++)
+				add_four(sum[j], half, weight[j], v);
+		}
+	}
+	if (p.shared) {
+#pragma unroll
+		for (int j = 0; j < N; j++) {
+			const float4 a = *(const float4 *)(p.shared +
+							   (s * N + j) * p.channels + c);
+			const float shared[4] = {a.x, a.y, a.z, a.w};
+
+			add_four(sum[j], half, 1, shared);
+		}
+	}
+}
+
+/*
+ * A warp has 16 channels of all streams of 16 tokens at a time; p.wide of them share tokens, the
+ * others take those after these.
+ */
+template <int N, int DT>
+HZ_DEVICE void wide_dx(const hzi_mhc_dx &p)
+{
+	extern __shared__ uint4 phi[];
+	const int lane = threadIdx.x % 32, warp = threadIdx.x / 32, group = warp % p.wide;
+	const int phases = WARPS / p.wide, steps = p.draw ? (p.m + 15) / 16 : 0;
+	const int64_t first = (int64_t)blockIdx.x * (p.wide * 16);
+	const int64_t c = first + group * 16 + lane % 4 * 4;
+	const uint4 *const own = phi + group * N * 2 * steps * 32 + lane;
+
+	keep_phi<N>(p, phi, first, steps);
+	__syncthreads();
+	for (int64_t tile = (int64_t)blockIdx.y * phases + warp / p.wide; tile * 16 < p.tokens;
+	     tile += (int64_t)gridDim.y * phases) {
+		const int64_t t[2] = {tile * 16 + lane / 4, tile * 16 + lane / 4 + 8};
+		float sum[N][2][4] = {};
+
+		for (int step = 0; step < steps; step++) {
+			uint32_t high[4], low[4];
+
+			load_draw(p, t, step, high, low);
+#pragma unroll
+			for (int i = 0; i < N * 2; i++) {
+				const uint4 b = own[(i * steps + step) * 32];
+
+				multiply_bf16(sum[i / 2][i % 2], low, b.x, b.y);
+				multiply_bf16(sum[i / 2][i % 2], high, b.z, b.w);
+				multiply_bf16(sum[i / 2][i % 2], high, b.x, b.y);
+			}
+		}
+		if (c >= p.channels)
+			continue;
+#pragma unroll
+		for (int half = 0; half < 2; half++) {
+			if (t[half] < p.tokens)
+				add_token<N, DT>(p, sum, half, t[half], c);
+		}
+#pragma unroll
+		for (int half = 0; half < 2; half++) {
+			if (t[half] >= p.tokens)
+				break;
+#pragma unroll
+			for (int j = 0; j < N; j++) {
+				const int64_t at = place(p.dx, t[half], j, c);
+				float v[4], old[4] = {};
+
+				if (p.accumulate)
+					load_near<DT, 4>(old, p.dx, at);
+#pragma unroll
+				for (int e = 0; e < 4; e++)
+					v[e] = fmaf(sum[j][e / 2][half * 2 + e % 2], p.scale,
+						    old[e]);
+				store_near<DT>(p.dx, at, v);
+			}
+		}
+	}
+}
+
+/* Few streams leave registers for twice the threads. */
+template <int DT>
+HZ_DEVICE void wide_dx_to_4(const hzi_mhc_dx &p)
+{
+	switch (p.n) {
+	case 1: return wide_dx<1, DT>(p);
+	case 2: return wide_dx<2, DT>(p);
+	case 3: return wide_dx<3, DT>(p);
+	default: return wide_dx<4, DT>(p);
+	}
+}
+
+template <int DT>
+HZ_DEVICE void wide_dx_to_8(const hzi_mhc_dx &p)
+{
+	switch (p.n) {
+	case 5: return wide_dx<5, DT>(p);
+	case 6: return wide_dx<6, DT>(p);
+	case 7: return wide_dx<7, DT>(p);
+	default: return wide_dx<8, DT>(p);
+	}
+}
+
+#define WIDE_DX(type, dtype, most, blocks) \
+	extern "C" __global__ void __launch_bounds__(THREADS, blocks) \
+		mhc_wide_dx_##type##_##most(const __grid_constant__ hzi_mhc_dx p) \
+	{ \
+		grid_next(); \
+		grid_wait(); \
+		wide_dx_to_##most<dtype>(p); \
+	}
+
+WIDE_DX(f32, HZ_F32, 4, 2)
+WIDE_DX(f16, HZ_F16, 4, 2)
+WIDE_DX(bf16, HZ_BF16, 4, 2)
+WIDE_DX(f32, HZ_F32, 8, 1)
+WIDE_DX(f16, HZ_F16, 8, 1)
+WIDE_DX(bf16, HZ_BF16, 8, 1)
+
+/* ---- Gradients of phi ------------------------------------------------------------------------ */
+
+#define PART HZI_WIDE_PART		/* tokens whose draw is in shared memory */
+
+/* The other triangle: a lane's row and pair of columns become its column and pair of rows. */
+HZ_DEVICE uint32_t turned(uint32_t v)
+{
+	uint32_t r;
+
+	asm("movmatrix.sync.aligned.m8n8.trans.b16 %0, %1;" : "=r"(r) : "r"(v));
+	return r;
+}
+
+/* draw of PART tokens as left matrices of 16 rows of phi by 16 tokens, lane by lane */
+template <int TILES>
+HZ_DEVICE void keep_draw(const hzi_mhc_dphi &p, uint32_t *to, int64_t first, int64_t end)
+{
+	for (int e = threadIdx.x; e < PART / 2 * TILES * 16; e += THREADS) {
+		const int k = e % (TILES * 16), pair = e / (TILES * 16);
+		const int64_t t = first + pair * 2;
+		const float *from = p.draw + t * p.m + k;
+		const int lane = k % 8 * 4 + pair % 4, number = k / 8 % 2 + pair / 4 % 2 * 2;
+		uint32_t *at = to + (((pair / 8 * TILES + k / 16) * 2 * 32 + lane) * 4 + number);
+
+		at[0] = split_pair(k < p.m && t < end ? from[0] : 0,
+				   k < p.m && t + 1 < end ? from[p.m] : 0, at[32 * 4]);
+	}
+}
+
+/*
+ * A warp has 32 channels of a stream, a lane 8 next to each other of tokens lane / 4 and 8 more;
+ * blocks go over a split of the tokens. TILES: of 16 rows of phi, at most
+ */
+template <int DT, int TILES>
+HZ_DEVICE void wide_dphi(const hzi_mhc_dphi &p)
+{
+	constexpr int words = TILES * 2 * 32 * 4, steps = PART / 16;
+	__shared__ __align__(16) uint32_t draw[2][steps * words];
+	const int lane = threadIdx.x % 32, tiles = (p.m + 15) / 16;
+	const int64_t strips = (p.channels + THREADS - 1) / THREADS;
+	const int i = (int)(blockIdx.x / strips);
+	const int64_t c = blockIdx.x % strips * THREADS + threadIdx.x / 32 * 32 + lane % 4 * 8;
+	const int64_t begin = p.tokens * blockIdx.y / p.splits;
+	const int64_t end = p.tokens * (blockIdx.y + 1) / p.splits;
+	float sum[TILES][4][4] = {};
+	int slot = 0;
+
+	grid_next();
+	grid_wait();
+	for (int64_t first = begin; first < end; first += PART, slot ^= 1) {
+		uint4 raw[steps][2][is_wide<DT> ? 2 : 1];
+
+#pragma unroll
+		for (int step = 0; step < steps; step++) {
+#pragma unroll
+			for (int half = 0; half < 2; half++) {
+				const int64_t t = first + step * 16 + half * 8 + lane / 4;
+
+				load_eight_near<DT>(raw[step][half], p.x, place(p.x, t, i, c),
+						    t < end && c < p.channels);
+			}
+		}
+		/* Who is here has done with what was kept two parts ago. */
+		keep_draw<TILES>(p, draw[slot], first, end);
+		__syncthreads();
+#pragma unroll
+		for (int step = 0; step < steps; step++) {
+			uint32_t high[2][4], low[2][4];
+
+#pragma unroll
+			for (int half = 0; half < 2; half++) {
+				split_eight<DT>(raw[step][half], high[half], low[half]);
+#pragma unroll
+				for (int e = 0; e < 4; e++) {
+					high[half][e] = turned(high[half][e]);
+					if (DT != HZ_BF16)
+						low[half][e] = turned(low[half][e]);
+				}
+			}
+#pragma unroll
+			for (int k = 0; k < TILES; k++) {
+				const uint4 *from = (const uint4 *)&draw[slot][step * words] +
+						    k * 64 + lane;
+				const uint4 a = from[0], b = from[32];
+				const uint32_t whole[4] = {a.x, a.y, a.z, a.w};
+				const uint32_t rest[4] = {b.x, b.y, b.z, b.w};
+
+				if (k >= tiles)
+					break;
+#pragma unroll
+				for (int e = 0; e < 4; e++) {
+					multiply_bf16(sum[k][e], rest, high[0][e], high[1][e]);
+					if (DT != HZ_BF16)
+						multiply_bf16(sum[k][e], whole, low[0][e],
+							      low[1][e]);
+					multiply_bf16(sum[k][e], whole, high[0][e], high[1][e]);
+				}
+			}
+		}
+	}
+	if (c >= p.channels)
+		return;
+#pragma unroll
+	for (int k = 0; k < TILES; k++) {
+#pragma unroll
+		for (int half = 0; half < 2; half++) {
+			const int row = k * 16 + half * 8 + lane / 4;
+			float4 *to = (float4 *)(p.partial +
+						((blockIdx.y * p.m + row) * p.n + i) * p.channels +
+						c);
+
+			if (row >= p.m)
+				continue;
+			to[0] = {sum[k][0][half * 2], sum[k][0][half * 2 + 1],
+				 sum[k][1][half * 2], sum[k][1][half * 2 + 1]};
+			to[1] = {sum[k][2][half * 2], sum[k][2][half * 2 + 1],
+				 sum[k][3][half * 2], sum[k][3][half * 2 + 1]};
+		}
+	}
+}
+
+#define WIDE_DPHI(type, dtype, rows) \
+	extern "C" __global__ void __launch_bounds__(THREADS) \
+		mhc_wide_dphi_##type##_##rows(const __grid_constant__ hzi_mhc_dphi p) \
+	{ \
+		wide_dphi<dtype, rows / 16>(p); \
+	}
+
+WIDE_DPHI(f32, HZ_F32, 32)
+WIDE_DPHI(f16, HZ_F16, 32)
+WIDE_DPHI(bf16, HZ_BF16, 32)
+WIDE_DPHI(f32, HZ_F32, 80)
+WIDE_DPHI(f16, HZ_F16, 80)
+WIDE_DPHI(bf16, HZ_BF16, 80)

@@ -1,0 +1,395 @@
+/*
+ * coef_persistent.cu - coefficients of four 16-bit streams of many tokens, on Hopper
+ *
+ * SPDX-License-Identifier: BSD-2-Clause
+ *
+ * A block has up to 256 tokens and goes over all channels once, 256 of a stream at a time: phi of
+ * these, and then x of 32 tokens after 32. Two warps copy, eight project. A warp has 64 of the
+ * channels, whose phi it keeps in registers as two parts of bf16, and half of the tokens. In the
+ * end the sums of four warps are added, and each thread makes the coefficients of a token; what is
+ * loaded meanwhile is that of the next 256.
+ *
+ * phi comes from L2 for each block. What L2 gives is not much more than memory does, so that blocks
+ * of a cluster get it at once.
+ *
+ * Sums have a fixed order: channels of a warp, warps.
+ */
+#include "gpu/mhc/coef.cuh"
+#include "gpu/mhc/coef_persistent.h"
+
+/* What is not built for compute capability 9.0 alone has nothing here. */
+#if !defined(__CUDA_ARCH__) || defined(__CUDA_ARCH_FEAT_SM90_ALL)
+#include "gpu/device/tma.cuh"
+
+#define PART HZI_WEIGHTS_PART
+#define BLOCKS HZI_WEIGHTS_BLOCKS
+#define SLAB HZI_WEIGHTS_SLAB
+#define PARTS (HZI_WEIGHTS_TILE / PART)
+#define PROJECTORS 8			/* warps */
+#define BOXES (SLAB / 64)		/* of x of a part; warps have one */
+#define SHEET (PART * 128)		/* bytes of one */
+#define PHI_ROW (SLAB + 8)		/* so that four rows lie in banks of their own */
+#define ROW 28				/* sums of a token, and that of squares */
+#define STAGES 7
+#define SLOTS 2
+
+struct memory {
+	uint8_t x[STAGES][BOXES][SHEET];
+	float phi[SLOTS][HZI_WEIGHTS_ROWS][PHI_ROW];
+	float gain[SLOTS][SLAB];
+	float sums[BOXES / 2][HZI_WEIGHTS_TILE][ROW];
+	uint64_t full[STAGES], empty[STAGES], phi_full[SLOTS], phi_empty[SLOTS];
+};
+
+static_assert(sizeof(memory) + 1024 <= HZI_WEIGHTS_BYTES, "shared memory");
+static_assert(HZI_WEIGHTS_ROWS == FOUR_ROWS && PROJECTORS * 32 == HZI_WEIGHTS_TILE, "a token each");
+
+/* What a block does: tiles in turn, those of a cluster next to each other */
+struct place_of {
+	int rank, cluster, clusters, turns;
+	int slabs;			/* of a stream */
+};
+
+HZ_DEVICE place_of block_place(const hzi_mhc_weights &p)
+{
+	const int tiles = ((int)p.tokens + p.tile - 1) / p.tile;
+	const int groups = (tiles + BLOCKS - 1) / BLOCKS;
+	place_of b;
+
+	b.rank = blockIdx.x % BLOCKS;
+	b.cluster = blockIdx.x / BLOCKS;
+	b.clusters = gridDim.x / BLOCKS;
+	b.turns = (groups - b.cluster + b.clusters - 1) / b.clusters;
+	b.slabs = ((int)p.channels + SLAB - 1) / SLAB;
+	return b;
+}
+
+/* The first token of a tile; how many there are of it, maybe none */
+HZ_DEVICE int tile_token(const hzi_mhc_weights &p, const place_of &b, int turn)
+{
+	return ((turn * b.clusters + b.cluster) * BLOCKS + b.rank) * p.tile;
+}
+
+HZ_DEVICE int tile_tokens(const hzi_mhc_weights &p, int first)
+{
+	return max(0, min(p.tile, (int)p.tokens - first));
+}
+
+/* One warp: phi of slabs, a row a lane, and gains. Nobody reads the rows that there are not. */
+HZ_DEVICE void load_phi(const hzi_mhc_weights &p, const place_of &b, memory &m)
+{
+	const int row = threadIdx.x % 32;
+	turn<SLOTS> slot;
+
+	for (int s = 0; s < b.turns * 4 * b.slabs; s++) {
+		const int r = s % (4 * b.slabs), c = r % b.slabs * SLAB;
+		const int64_t from = r / b.slabs * p.channels + c;
+		const int bytes = min(SLAB, (int)p.channels - c) * 4;
+		const uint32_t came = shared_address(&m.phi_full[slot.at]);
+		const uint32_t to = shared_address(m.phi[slot.at][row]);
+
+		barrier_wait(shared_address(&m.phi_empty[slot.at]), slot.parity ^ 1);
+		if (row == 0) {
+			barrier_expect(came, (p.rule.m + (p.gain != NULL)) * bytes);
+			if (p.gain)
+				copy_bytes(shared_address(m.gain[slot.at]), p.gain + from, bytes,
+					   came);
+		}
+		__syncwarp();
+		if (row < p.rule.m && row % BLOCKS == b.rank)
+			copy_bytes_to((1 << BLOCKS) - 1, to, p.phi + row * 4 * p.channels + from,
+				      bytes, came);
+		slot.next();
+	}
+}
+
+/* One thread: x of slabs, part by part */
+HZ_DEVICE void load_x(const hzi_mhc_weights &p, const place_of &b, memory &m)
+{
+	turn<STAGES> now;
+
+	prefetch_map(p.x_map);
+	for (int t = 0; t < b.turns; t++) {
+		const int first = tile_token(p, b, t), count = tile_tokens(p, first);
+
+		for (int s = 0; s < 4 * b.slabs; s++) {
+			const int stream = s / b.slabs, c = s % b.slabs * SLAB;
+
+			for (int part = 0; part * PART < count; part++) {
+				const uint32_t full = shared_address(&m.full[now.at]);
+
+				barrier_wait(shared_address(&m.empty[now.at]), now.parity ^ 1);
+				barrier_expect(full, BOXES * SHEET);
+				for (int i = 0; i < BOXES; i++)
+					copy_planes(shared_address(m.x[now.at][i]), p.x_map,
+						    (c + i * 64) * 2, first + part * PART, stream,
+						    full);
+				now.next();
+			}
+		}
+	}
+}
+
+/* ---- Sums ------------------------------------------------------------------------------------ */
+
+/*
+ * phi of a warp's 64 channels, as mma wants it: 16 of them by 8 rows in x's dtype, and what that
+ * leaves of them. Of f16 rows have been multiplied: back[i][e] is the factor that undoes that in a
+ * lane's column e of sums.
+ */
+struct slice {
+	uint32_t high[4][3][2], low[4][3][2];
+	float back[3][2];
+};
+
+template <int DTYPE>
+HZ_DEVICE void split_phi(const hzi_mhc_weights &p, const memory &m, int at, slice &phi)
+{
+	const int lane = threadIdx.x % 32, first = threadIdx.x / 32 % BOXES * 64 + lane % 4 * 2;
+	float most[3] = {};
+
+#pragma unroll
+	for (int pass = DTYPE != HZ_F16; pass < 2; pass++) {
+		if (pass == 1 && DTYPE == HZ_F16) {
+#pragma unroll
+			for (int i = 0; i < 3; i++) {
+				most[i] = row_scale(most[i]);
+#pragma unroll
+				for (int e = 0; e < 2; e++)
+					phi.back[i][e] = inverse_power(__shfl_sync(
+						0xffffffff, most[i], lane % 4 * 8 + e * 4));
+			}
+		}
+#pragma unroll
+		for (int e = 0; e < 8; e++) {
+			const int c = first + e * 8;
+			float2 gain = {1, 1};
+
+			if (p.gain)
+				gain = *(const float2 *)&m.gain[at][c];
+#pragma unroll
+			for (int i = 0; i < 3; i++) {
+				float2 v = *(const float2 *)&m.phi[at][i * 8 + lane / 4][c];
+				uint32_t &high = phi.high[e / 2][i][e % 2];
+				uint32_t &low = phi.low[e / 2][i][e % 2];
+
+				v.x *= gain.x;
+				v.y *= gain.y;
+				if (pass == 0) {
+					most[i] = fmaxf(most[i], fmaxf(fabsf(v.x), fabsf(v.y)));
+				} else if (DTYPE == HZ_F16) {
+					high = split_scaled(v.x * most[i], v.y * most[i], low);
+				} else {
+					high = split_weights(v.x, v.y, low);
+				}
+			}
+		}
+	}
+}
+
+/* A warp's 16 tokens of a part: products are added to sums of two tokens a lane, squares too */
+template <int DTYPE>
+HZ_DEVICE void project_part(float (&sum)[3][4], float (&squares)[2], const uint32_t (&x)[4][4],
+			    const slice &phi)
+{
+	float high[3][4] = {}, low[3][4] = {};	/* chains of their own */
+
+#pragma unroll
+	for (int step = 0; step < 4; step++) {
+#pragma unroll
+		for (int e = 0; e < 4; e++) {
+			float a, b;
+
+			unpack(DTYPE, x[step][e], a, b);
+			squares[e % 2] = fmaf(a, a, squares[e % 2]);
+			squares[e % 2] = fmaf(b, b, squares[e % 2]);
+		}
+#pragma unroll
+		for (int i = 0; i < 3; i++) {
+			multiply<DTYPE>(high[i], x[step], phi.high[step][i][0],
+					phi.high[step][i][1]);
+			multiply<DTYPE>(low[i], x[step], phi.low[step][i][0],
+					phi.low[step][i][1]);
+		}
+	}
+#pragma unroll
+	for (int i = 0; i < 3; i++) {
+#pragma unroll
+		for (int e = 0; e < 4; e++) {
+			const float v = high[i][e] + low[i][e];
+
+			sum[i][e] = DTYPE == HZ_F16 ? fmaf(v, phi.back[i][e % 2], sum[i][e]) :
+						      sum[i][e] + v;
+		}
+	}
+}
+
+HZ_DEVICE void wait_projectors(void)
+{
+	asm volatile("barrier.sync 1, %0;" :: "n"(PROJECTORS * 32) : "memory");
+}
+
+/* Sums of the warps that have the tokens: half of them leave theirs, the others add their own */
+HZ_DEVICE void gather(float (&sum)[PARTS][3][4], float (&squares)[PARTS][2], memory &m, int parts)
+{
+	const int warp = threadIdx.x / 32, lane = threadIdx.x % 32, box = warp % BOXES;
+	float (*to)[ROW] = m.sums[box % 2] + warp / BOXES * 16 + lane / 4;
+
+#pragma unroll
+	for (int turn = 0; turn < 2; turn++) {
+		const bool first = turn == 0;
+
+		wait_projectors();
+		if (box / 2 == turn)
+			continue;
+#pragma unroll
+		for (int s = 0; s < PARTS; s++) {
+			if (s >= parts)
+				break;
+#pragma unroll
+			for (int e = 0; e < 12; e++) {
+				float *at = &to[s * PART + e / 2 % 2 * 8]
+					       [e / 4 * 8 + lane % 4 * 2 + e % 2];
+
+				*at = first ? sum[s][e / 4][e % 4] : *at + sum[s][e / 4][e % 4];
+			}
+#pragma unroll
+			for (int e = 0; e < 2; e++) {
+				const float square = sum_lanes<4>(squares[s][e]);
+				float *at = &to[s * PART + e * 8][HZI_WEIGHTS_ROWS];
+
+				if (lane % 4 == 0)
+					*at = first ? square : *at + square;
+			}
+		}
+	}
+	wait_projectors();
+}
+
+/* A thread's token of a tile */
+HZ_DEVICE void finish(const hzi_mhc_weights &p, memory &m, int first)
+{
+	float sums[ROW];
+
+#pragma unroll
+	for (int k = 0; k < ROW; k += 4) {
+		const float4 a = *(const float4 *)&m.sums[0][threadIdx.x][k];
+		const float4 b = *(const float4 *)&m.sums[1][threadIdx.x][k];
+
+		sums[k] = a.x + b.x;
+		sums[k + 1] = a.y + b.y;
+		sums[k + 2] = a.z + b.z;
+		sums[k + 3] = a.w + b.w;
+	}
+	sums[HZI_WEIGHTS_ROWS] /= (float)(4 * p.channels);
+	finish_token(p, sums, first + threadIdx.x);
+}
+
+template <int DTYPE>
+HZ_DEVICE void project(const hzi_mhc_weights &p, const place_of &b, memory &m)
+{
+	const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
+	const int row = warp / BOXES * 16 + lane % 16;
+	const uint32_t from = shared_address(m.x[0][warp % BOXES]) + row * 128;
+	turn<STAGES> now;
+	turn<SLOTS> slot;
+
+	for (int t = 0; t < b.turns; t++) {
+		const int first = tile_token(p, b, t), count = tile_tokens(p, first);
+		const int parts = (count + PART - 1) / PART;
+		float sum[PARTS][3][4] = {}, squares[PARTS][2] = {};
+
+		for (int s = 0; s < 4 * b.slabs; s++) {
+			slice phi;
+
+			barrier_wait(shared_address(&m.phi_full[slot.at]), slot.parity);
+			split_phi<DTYPE>(p, m, slot.at, phi);
+			/* All lanes: racecheck takes what others have read for unordered. */
+#pragma unroll
+			for (int i = 0; i < BLOCKS; i++)
+				barrier_arrive_at(
+					cluster_map(shared_address(&m.phi_empty[slot.at]), i));
+			slot.next();
+#pragma unroll
+			for (int part = 0; part < PARTS; part++) {
+				uint32_t x[4][4];
+
+				if (part >= parts)
+					break;
+				barrier_wait(shared_address(&m.full[now.at]), now.parity);
+#pragma unroll
+				for (int step = 0; step < 4; step++)
+					load_matrices(x[step],
+						      from + now.at * (BOXES * SHEET) +
+							      (((step * 2 + lane / 16) ^ row % 8) *
+							       16));
+				__syncwarp();
+				if (lane == 0)
+					barrier_arrive(shared_address(&m.empty[now.at]));
+				now.next();
+				project_part<DTYPE>(sum[part], squares[part], x, phi);
+			}
+		}
+		gather(sum, squares, m, parts);
+		if ((int)threadIdx.x < count)
+			finish(p, m, first);
+	}
+}
+#endif
+
+template <int DTYPE>
+HZ_DEVICE void weights(const hzi_mhc_weights &p)
+{
+#ifdef __CUDA_ARCH_FEAT_SM90_ALL
+	memory &m = *(memory *)shared_start();
+	const place_of b = block_place(p);
+
+	grid_next();
+	if (threadIdx.x < STAGES) {
+		barrier_init(shared_address(&m.full[threadIdx.x]), 1);
+		barrier_init(shared_address(&m.empty[threadIdx.x]), PROJECTORS);
+	}
+	if (threadIdx.x < SLOTS) {
+		barrier_init(shared_address(&m.phi_full[threadIdx.x]), 1);
+		barrier_init(shared_address(&m.phi_empty[threadIdx.x]),
+			     32 * PROJECTORS * BLOCKS);
+	}
+	barrier_init_fence();
+	/*
+	 * Rows that there are not: 0. So are channels behind the last ones, or what a row had in
+	 * their place before: x is 0 there.
+	 */
+	for (int e = threadIdx.x; e < (int)(sizeof(m.phi) + sizeof(m.gain)) / 16;
+	     e += HZI_WEIGHTS_THREADS)
+		((uint4 *)m.phi)[e] = {};
+	copy_fence();
+	__syncthreads();
+	cluster_arrive();
+	cluster_wait();
+	grid_wait();
+	if (threadIdx.x < PROJECTORS * 32) {
+		registers_more<232>();
+		project<DTYPE>(p, b, m);
+	} else {
+		registers_less<40>();
+		if (threadIdx.x == PROJECTORS * 32)
+			load_x(p, b, m);
+		else if (threadIdx.x / 32 == PROJECTORS + 1)
+			load_phi(p, b, m);
+	}
+	__syncwarp();
+	/* Nobody ends while others send to it. */
+	cluster_arrive();
+	cluster_wait();
+#endif
+}
+
+#define WEIGHTS(name, dtype) \
+	extern "C" __global__ void __launch_bounds__(HZI_WEIGHTS_THREADS, 1) \
+		name(const __grid_constant__ hzi_mhc_weights p) \
+	{ \
+		weights<dtype>(p); \
+	}
+
+WEIGHTS(mhc_weights_f16, HZ_F16)
+WEIGHTS(mhc_weights_bf16, HZ_BF16)

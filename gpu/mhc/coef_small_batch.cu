@@ -1,0 +1,540 @@
+/*
+ * coef_small_batch.cu - coefficients and branch inputs of few tokens in one launch, on Hopper
+ *
+ * SPDX-License-Identifier: BSD-2-Clause
+ *
+ * What this takes is latency. A cluster of 16 blocks has up to 16 tokens, each block a slice of the
+ * channels, of which a warp has 64 of phi on their way before it uses the first. Blocks send their
+ * sums of a token to the one that owns it. There one warp makes p, which it sends to all, for u,
+ * and another the matrix at the same time; of up to 48 tokens a cluster does the one or the other.
+ */
+#include "gpu/mhc/coef.cuh"
+#include "gpu/mhc/coef_small_batch.h"
+
+#if __CUDA_ARCH__ >= 900
+#include "gpu/device/tma.cuh"
+
+#define TILE HZI_PRE_FEW_BLOCKS		/* tokens */
+#define ROWS_MOST HZI_PRE_FEW_ROWS
+#define COLUMNS (ROWS_MOST + 4)		/* sums of a token; the 25th: of squares */
+#define WARPS (HZI_PRE_FEW_THREADS / 32)
+#define STEPS 4				/* of 16 channels, whose loads a warp has under way */
+#define STRIDE (WARPS / 4 * 16)		/* channels from a warp's step to its next */
+
+struct memory {
+	float sums[WARPS][TILE][COLUMNS];
+	float received[HZI_PRE_FEW_BLOCKS][COLUMNS];	/* of this block's token */
+	float p[TILE][4];
+	uint64_t came, weights;
+};
+
+/* What a block does: the tokens are its cluster's */
+struct place_of {
+	int token, channel;		/* the first */
+	int rank, tokens, channels;
+};
+
+/* The rows of phi that a cluster has, in eights, and what is made of these */
+template <int FIRST, int COUNT>
+struct rows_of {
+	static constexpr int first = FIRST, count = COUNT;
+	static constexpr bool gates = FIRST == 0, matrix = FIRST + COUNT == 3;
+	static constexpr int vectors = COUNT * 2 + 1;	/* of 4 of a token's sums that it sends */
+
+	static __device__ __forceinline__ bool has(int row)
+	{
+		return row >= FIRST * 8 && row < (FIRST + COUNT) * 8;
+	}
+};
+
+/* 4 channels of a token, as pairs of bf16, and what these leave */
+struct quad {
+	uint32_t high[2], low[2];
+};
+
+template <int DTYPE>
+struct raw {
+	uint2 v;
+};
+
+template <>
+struct raw<HZ_F32> {
+	float4 v;
+};
+
+/* In the order of the program: all loads before the first use */
+HZ_DEVICE void load_now(float4 &v, const void *p)
+{
+	asm volatile("ld.global.v4.f32 {%0, %1, %2, %3}, [%4];"
+		     : "=f"(v.x), "=f"(v.y), "=f"(v.z), "=f"(v.w) : "l"(p));
+}
+
+HZ_DEVICE void load_now(uint2 &v, const void *p)
+{
+	asm volatile("ld.global.v2.u32 {%0, %1}, [%2];" : "=r"(v.x), "=r"(v.y) : "l"(p));
+}
+
+template <int DTYPE>
+HZ_DEVICE quad split_quad(const raw<DTYPE> &x, float &squares)
+{
+	float v[4];
+	quad r = {};
+
+	if constexpr (DTYPE == HZ_F32) {
+		v[0] = x.v.x, v[1] = x.v.y, v[2] = x.v.z, v[3] = x.v.w;
+	} else {
+		unpack(DTYPE, x.v.x, v[0], v[1]);
+		unpack(DTYPE, x.v.y, v[2], v[3]);
+	}
+#pragma unroll
+	for (int e = 0; e < 4; e++)
+		squares = fmaf(v[e], v[e], squares);
+	if constexpr (DTYPE == HZ_BF16) {
+		r.high[0] = x.v.x;
+		r.high[1] = x.v.y;
+	} else {
+		r.high[0] = split_pair(v[0], v[1], r.low[0]);
+		r.high[1] = split_pair(v[2], v[3], r.low[1]);
+	}
+	return r;
+}
+
+/* What a lane reads: rows of phi, two tokens, the gain if there is one */
+template <class ROWS>
+struct sources {
+	const float *phi[ROWS::count], *gain;
+	const char *x[2];
+};
+
+/*
+ * A warp has one stream, 16 channels at a time. Of these a lane has four next to each other, of up
+ * to three rows of phi and of two tokens. What is there for rows and tokens that there are none of,
+ * nobody reads. Addresses are known before the kernel ahead has ended.
+ */
+template <int DTYPE, class ROWS>
+HZ_DEVICE sources<ROWS> find_sources(const hzi_mhc_few &p, const place_of &b)
+{
+	const int lane = threadIdx.x % 32, row = lane / 4, stream = threadIdx.x / 32 % 4;
+	const int channels = (int)p.channels, at = b.channel + threadIdx.x / 128 * 16 + lane % 4 * 4;
+	sources<ROWS> from = {};
+
+#pragma unroll
+	for (int i = 0; i < ROWS::count; i++) {
+		const int of_i = (ROWS::first + i) * 8 + row, k = of_i < p.rule.m ? of_i : 0;
+
+		from.phi[i] = p.phi + ((k * 4 + stream) * channels + at);
+		asm volatile("" : "+l"(from.phi[i]));
+	}
+#pragma unroll
+	for (int i = 0; i < 2; i++) {
+		const int t = b.token + (i * 8 + row < b.tokens ? i * 8 + row : 0);
+
+		from.x[i] = (const char *)p.x.data +
+			    near_place(p.x, t, stream, at) * (DTYPE == HZ_F32 ? 4 : 2);
+		asm volatile("" : "+l"(from.x[i]));
+	}
+	if (p.gain)
+		from.gain = p.gain + (stream * channels + at);
+	return from;
+}
+
+/*
+ * STEPS steps from channel c on, or with WHOLE false what there is of them: `left` channels. mma
+ * takes a lane's four channels for 2q, 2q + 1, 2q + 8, 2q + 9: sums do not mind.
+ */
+template <int DTYPE, bool WHOLE, class ROWS>
+HZ_DEVICE void project_steps(const sources<ROWS> &from, int c, int left, float (*sum)[4],
+			     float *squares)
+{
+	float4 w[STEPS][ROWS::count];
+	raw<DTYPE> x[STEPS][2];
+
+#pragma unroll
+	for (int j = 0; j < STEPS; j++) {
+		const bool in = WHOLE || j * STRIDE < left;
+
+#pragma unroll
+		for (int i = 0; i < 2; i++) {
+			x[j][i].v = {};
+			if (in)
+				load_now(x[j][i].v,
+					 from.x[i] + (c + j * STRIDE) * (DTYPE == HZ_F32 ? 4 : 2));
+		}
+#pragma unroll
+		for (int i = 0; i < ROWS::count; i++) {
+			w[j][i] = {};
+			if (in)
+				load_now(w[j][i], from.phi[i] + (c + j * STRIDE));
+		}
+	}
+#pragma unroll
+	for (int j = 0; j < STEPS; j++) {
+		const quad v[2] = {split_quad<DTYPE>(x[j][0], squares[0]),
+				   split_quad<DTYPE>(x[j][1], squares[1])};
+		const uint32_t high[4] = {v[0].high[0], v[1].high[0], v[0].high[1], v[1].high[1]};
+		const uint32_t low[4] = {v[0].low[0], v[1].low[0], v[0].low[1], v[1].low[1]};
+
+		if (!WHOLE && from.gain && j * STRIDE < left) {
+			const float4 gain = *(const float4 *)(from.gain + (c + j * STRIDE));
+
+#pragma unroll
+			for (int i = 0; i < ROWS::count; i++) {
+				w[j][i].x *= gain.x;
+				w[j][i].y *= gain.y;
+				w[j][i].z *= gain.z;
+				w[j][i].w *= gain.w;
+			}
+		}
+#pragma unroll
+		for (int i = 0; i < ROWS::count; i++) {
+			uint32_t rest[2];
+			const uint32_t phi[2] = {split_weights(w[j][i].x, w[j][i].y, rest[0]),
+						 split_weights(w[j][i].z, w[j][i].w, rest[1])};
+
+			multiply_bf16(sum[i], high, phi[0], phi[1]);
+			multiply_bf16(sum[i], high, rest[0], rest[1]);
+			if (DTYPE != HZ_BF16)
+				multiply_bf16(sum[i], low, phi[0], phi[1]);
+		}
+	}
+}
+
+/* A warp's sums */
+template <int DTYPE, class ROWS>
+HZ_DEVICE void project(const sources<ROWS> &from, const place_of &b, memory &m)
+{
+	const int warp = threadIdx.x / 32, lane = threadIdx.x % 32, row = lane / 4;
+	float sum[ROWS::count][4] = {}, squares[2] = {};
+
+	for (int c = 0, left; left = b.channels - c - warp / 4 * 16, left > 0; c += STEPS * STRIDE) {
+		if (left >= (STEPS - 1) * STRIDE + 16 && !from.gain)
+			project_steps<DTYPE, true>(from, c, left, sum, squares);
+		else
+			project_steps<DTYPE, false>(from, c, left - lane % 4 * 4, sum, squares);
+	}
+#pragma unroll
+	for (int half = 0; half < 2; half++) {
+#pragma unroll
+		for (int i = 0; i < ROWS::count; i++)
+			*(float2 *)&m.sums[warp][half * 8 + row]
+					  [(ROWS::first + i) * 8 + lane % 4 * 2] =
+				{sum[i][half * 2], sum[i][half * 2 + 1]};
+		squares[half] = sum_lanes<4>(squares[half]);
+		if (lane % 4 == 0)
+			m.sums[warp][half * 8 + row][ROWS_MOST] = squares[half];
+	}
+}
+
+/* The block's sums of each token to the block that owns it, four a thread */
+template <class ROWS>
+HZ_DEVICE void send_sums(const place_of &b, memory &m)
+{
+	const int token = threadIdx.x / ROWS::vectors, v = threadIdx.x % ROWS::vectors;
+	const int k = v < ROWS::vectors - 1 ? ROWS::first * 8 + v * 4 : ROWS_MOST;
+	float4 sum;
+
+	if (token >= b.tokens)
+		return;
+	sum = *(const float4 *)&m.sums[0][token][k];
+#pragma unroll
+	for (int w = 1; w < WARPS; w++) {
+		const float4 v = *(const float4 *)&m.sums[w][token][k];
+
+		sum.x += v.x;
+		sum.y += v.y;
+		sum.z += v.z;
+		sum.w += v.w;
+	}
+	store_async(cluster_map(shared_address(&m.received[b.rank][k]), token), sum.x, sum.y, sum.z,
+		    sum.w, cluster_map(shared_address(&m.came), token));
+}
+
+/* Lane k's number z of the block's own token; of it alpha and bias, which came before */
+template <class ROWS>
+HZ_DEVICE float receive(const hzi_mhc_few &p, memory &m, float alpha, float bias, float *saved)
+{
+	const int lane = threadIdx.x % 32;
+	const bool has = ROWS::has(lane), square = lane == ROWS_MOST;
+	const float part = 1 / (float)(4 * p.channels);
+	float sum = 0, mean, slope;
+
+	barrier_wait(shared_address(&m.came), 0);
+#pragma unroll
+	for (int r = 0; r < HZI_PRE_FEW_BLOCKS; r++)
+		sum += has || square ? m.received[r][lane] : 0;
+	if (square)
+		sum *= part;
+	if (saved && has && lane < p.rule.m)
+		saved[lane] = sum;
+	if (saved && square && ROWS::gates)
+		saved[p.rule.m] = sum;
+	mean = __shfl_sync(0xffffffff, sum, ROWS_MOST) + p.rule.rms_eps;
+	return hzi_m_fma(alpha, hzi_mhc_input(&p.rule, mean == 0 ? 0 : sum * rsqrtf(mean), &slope),
+			 bias);
+}
+
+/* p, to all blocks if there is u, and q */
+HZ_DEVICE void make_gates(const hzi_mhc_few &p, const place_of &b, memory &m, float z)
+{
+	const int lane = threadIdx.x % 32;
+	const int token = b.token + b.rank;
+	float of_p[4], gate[4], post;
+
+#pragma unroll
+	for (int i = 0; i < 4; i++)
+		of_p[i] = __shfl_sync(0xffffffff, z, i);
+	hzi_mhc_gates(4, &p.rule, of_p, gate);
+	if (p.u.data && lane < HZI_PRE_FEW_BLOCKS)
+		store_async(cluster_map(shared_address(m.p[b.rank]), lane), gate[0], gate[1],
+			    gate[2], gate[3], cluster_map(shared_address(&m.weights), lane));
+	if (p.p.data && lane == 0) {
+#pragma unroll
+		for (int i = 0; i < 4; i++)
+			*coef_at(p.p, token, i, 0) = gate[i];
+	}
+	hzi_mhc_post_gates(1, &p.rule, &z, &post);
+	if (p.q.data && lane / 4 == 1)
+		*coef_at(p.q, token, lane % 4, 0) = post;
+}
+
+/*
+ * A half of an iteration, ROWS or columns: sums of k times `from` and eps parts of the sums of the
+ * half of its kind before, and `to`, their inverses times a factor that all four have: products of
+ * the other three, by about 1 / product of all. Such factors cancel in what comes behind, but for
+ * eps: with h the product of all by that, sums are those before times h of the last half by that of
+ * the one ahead of it, [0]. What is waited for is sums and three products, not a reciprocal.
+ */
+template <bool ROWS>
+HZ_DEVICE void divide(const float *k, float eps, const float *from, float *sums, float *to,
+		      float (&h)[2])
+{
+	const float part = eps * hzi_m_inverse(h[0]) * h[1];
+	float low, high, all, inverse;
+
+#pragma unroll
+	for (int j = 0; j < 4; j++) {
+		float sum = k[ROWS ? j * 4 : j] * from[0];
+
+#pragma unroll
+		for (int i = 1; i < 4; i++)
+			sum = fmaf(k[ROWS ? j * 4 + i : i * 4 + j], from[i], sum);
+		sums[j] = fmaf(part, sums[j], sum);
+	}
+	low = sums[0] * sums[1];
+	high = sums[2] * sums[3];
+	all = low * high;
+	/* Exponents are subtracted, and mantissas with them. */
+	inverse = __uint_as_float(0x7ef311c7 - __float_as_uint(all));
+	to[0] = sums[1] * high * inverse;
+	to[1] = sums[0] * high * inverse;
+	to[2] = sums[3] * low * inverse;
+	to[3] = sums[2] * low * inverse;
+	h[0] = h[1];
+	h[1] = all * inverse;
+}
+
+/*
+ * As hzi_mhc_sinkhorn(), of whose k lane i * 4 + j, of 16, has an element, and in the end one of
+ * the result. All iterate on all of it: each half is a chain of dependent operations, of which four
+ * products take less than a reciprocal of each sum, and less than lanes that tell each other. What
+ * may overflow on the way, or take an infinity for a number, goes by hzi_mhc_sinkhorn().
+ */
+HZ_DEVICE float sinkhorn_of_lanes(const hzi_mhc_rule &rule, float z)
+{
+	const int i = threadIdx.x / 4 % 4, j = threadIdx.x % 4;
+	float k[16], r[4] = {1, 1, 1, 1}, c[4] = {1, 1, 1, 1}, h[2] = {1, 1};
+	float of_r[4] = {1, 1, 1, 1}, of_c[4] = {1, 1, 1, 1};
+	float own = fabsf(z) + rule.eps, result = 0;
+	hzi_mhc_rule upright = rule;
+
+	if (rule.map != HZ_MHC_ABS) {
+		float most = hzi_m_max(z, __shfl_xor_sync(0xffffffff, z, 4));
+
+		most = hzi_m_max(most, __shfl_xor_sync(0xffffffff, most, 8));
+		own = hzi_m_exp(z - most);
+	}
+	if (rule.map == HZ_MHC_SOFTMAX) {
+		float sum = own + __shfl_xor_sync(0xffffffff, own, 4);
+
+		sum += __shfl_xor_sync(0xffffffff, sum, 8);
+		own = fmaf(own, hzi_m_inverse(sum), rule.eps);
+	}
+	if (__all_sync(0xffffffff, own > 0x1p-20f && own < 4) && rule.eps < 0.5f &&
+	    rule.iterations <= 64) {
+#pragma unroll
+		for (int e = 0; e < 16; e++)
+			k[e] = __shfl_sync(0xffffffff, own, e);
+		for (int t = 0; t < rule.iterations; t++) {
+			if (t > 0 || rule.map != HZ_MHC_SOFTMAX)
+				divide<false>(k, rule.eps, r, of_c, c, h);
+			divide<true>(k, rule.eps, c, of_r, r, h);
+		}
+#pragma unroll
+		for (int e = 1; e < 4; e++) {
+			of_r[0] = i == e ? of_r[e] : of_r[0];
+			c[0] = j == e ? c[e] : c[0];
+		}
+		return hzi_m_inverse(of_r[0]) * own * c[0];
+	}
+	upright.order = HZ_MHC_COLS;
+#pragma unroll
+	for (int e = 0; e < 16; e++)
+		k[e] = __shfl_sync(0xffffffff, z, e);
+	hzi_mhc_sinkhorn(4, &upright, k, k);
+#pragma unroll
+	for (int e = 0; e < 16; e++) {
+		float v = k[e];
+
+		asm volatile("" : "+f"(v));	/* or it is looked up in memory */
+		result = i * 4 + j == e ? v : result;
+	}
+	return result;
+}
+
+/* The matrix, an element a lane */
+HZ_DEVICE void make_matrix(const hzi_mhc_few &p, const place_of &b, float z)
+{
+	const int lane = threadIdx.x % 32, i = lane / 4 % 4, j = lane % 4;
+	const bool sinkhorn = p.rule.residual == HZ_MHC_SINKHORN;
+	/* Sinkhorn's k is z or the transposed. */
+	const bool turned = sinkhorn && p.rule.order == HZ_MHC_ROWS;
+	const bool crossed = turned != ((p.rule.flags & HZ_MHC_OLD_NEW) != 0);
+	float a = __shfl_sync(0xffffffff, z, 8 + (turned ? j * 4 + i : i * 4 + j));
+
+	if (sinkhorn)
+		a = sinkhorn_of_lanes(p.rule, a);
+	else if (p.rule.residual == HZ_MHC_IDENTITY)
+		a = i == j;
+	if (lane < 16)
+		*coef_at(p.a, b.token + b.rank, crossed ? j : i, crossed ? i : j) = a;
+}
+
+template <int DTYPE>
+HZ_DEVICE void store_eight(const hzi_mhc_array &u, int64_t token, int64_t c, const float *v)
+{
+	char *to = (char *)u.data + place(u, token, 0, c) * (DTYPE == HZ_F32 ? 4 : 2);
+
+	if (DTYPE == HZ_F32) {
+		((float4 *)to)[0] = {v[0], v[1], v[2], v[3]};
+		((float4 *)to)[1] = {v[4], v[5], v[6], v[7]};
+	} else {
+		*(uint4 *)to = pack_eight<DTYPE>(v);
+	}
+}
+
+/* u of the block's channels, 8 of a token at a time */
+template <int DTYPE>
+HZ_DEVICE void mix(const hzi_mhc_few &p, const place_of &b, memory &m)
+{
+	const int eights = b.channels / 8, first = threadIdx.x - 64;
+
+	for (int e = first; e == first || e < b.tokens * eights; e += HZI_PRE_FEW_THREADS - 64) {
+		const bool works = e < b.tokens * eights;
+		const int t = works ? e / eights : 0;
+		const int c = b.channel + (works ? e % eights : 0) * 8;
+		float v[4][8], u[8];
+
+		if (works) {
+#pragma unroll
+			for (int i = 0; i < 4; i++)
+				load_eight(v[i], p.x, DTYPE, true, b.token + t, i, c, p.channels);
+		}
+		barrier_wait(shared_address(&m.weights), 0);
+		if (!works)
+			break;
+#pragma unroll
+		for (int k = 0; k < 8; k++) {
+			u[k] = m.p[t][0] * v[0][k];
+#pragma unroll
+			for (int i = 1; i < 4; i++)
+				u[k] = fmaf(m.p[t][i], v[i][k], u[k]);
+		}
+		store_eight<DTYPE>(p.u, b.token + t, c, u);
+	}
+}
+
+/* Of a cluster's tokens what its rows of phi make */
+template <int DTYPE, class ROWS>
+HZ_DEVICE void make(const hzi_mhc_few &p, const place_of &b, memory &m)
+{
+	const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
+	const bool matrix = ROWS::matrix && p.a.data;
+	sources<ROWS> from;
+	float alpha = 0, bias = 0;
+
+	if (threadIdx.x == 0) {
+		barrier_init(shared_address(&m.came), 1);
+		barrier_init(shared_address(&m.weights), 1);
+		barrier_init_fence();
+	}
+	cluster_arrive_relaxed();
+	from = find_sources<DTYPE, ROWS>(p, b);
+	cluster_wait();			/* All blocks' barriers are there. */
+	if (threadIdx.x == 0) {
+		barrier_expect(shared_address(&m.came), HZI_PRE_FEW_BLOCKS * ROWS::vectors * 16);
+		barrier_expect(shared_address(&m.weights), b.tokens * 16);
+	}
+	grid_next();
+	grid_wait();
+	if (warp < 2 && lane < p.rule.m) {
+		alpha = hzi_mhc_alpha(p.alpha, hzi_mhc_part(4, lane));
+		bias = p.bias[lane];
+	}
+	project<DTYPE>(from, b, m);
+	__syncthreads();
+	send_sums<ROWS>(b, m);
+	if (warp >= 2) {
+		if (ROWS::gates && p.u.data)
+			mix<DTYPE>(p, b, m);
+	} else if (b.rank < b.tokens && (warp == 0 ? ROWS::gates : matrix)) {
+		const bool saves = p.saved && warp == (ROWS::gates ? 0 : 1);
+		float *saved = saves ? p.saved + (b.token + b.rank) * (p.rule.m + 1) : NULL;
+		const float z = receive<ROWS>(p, m, alpha, bias, saved);
+
+		if (warp == 0)
+			make_gates(p, b, m, z);
+		else
+			make_matrix(p, b, z);
+	}
+}
+
+/*
+ * Clusters share the tokens, 16 each; or the first p.matrices of them make the matrices, and as
+ * many again the rest. A cluster's blocks are of one group of multiprocessors, which L2 gives only
+ * so much: most of the time goes for phi.
+ */
+template <int DTYPE>
+HZ_DEVICE void few(const hzi_mhc_few &p)
+{
+	__shared__ memory m;
+	const int cluster = blockIdx.x / HZI_PRE_FEW_BLOCKS;
+	place_of b;
+	int left;
+
+	b.rank = blockIdx.x % HZI_PRE_FEW_BLOCKS;
+	b.token = (cluster < p.matrices ? cluster : cluster - p.matrices) * TILE;
+	left = (int)p.tokens - b.token;
+	b.tokens = left < TILE ? left : TILE;
+	b.channel = b.rank * p.width;
+	left = (int)p.channels - b.channel;
+	b.channels = left < 0 ? 0 : left < p.width ? left : p.width;
+	if (p.matrices == 0)
+		make<DTYPE, rows_of<0, 3>>(p, b, m);
+	else if (cluster < p.matrices)
+		make<DTYPE, rows_of<1, 2>>(p, b, m);
+	else
+		make<DTYPE, rows_of<0, 1>>(p, b, m);
+}
+#endif
+
+#if __CUDA_ARCH__ >= 900
+#define FEW(name, dtype) \
+	extern "C" __global__ void __launch_bounds__(HZI_PRE_FEW_THREADS, 1) \
+		name(const __grid_constant__ hzi_mhc_few p) { few<dtype>(p); }
+#else
+#define FEW(name, dtype) \
+	extern "C" __global__ void name(const __grid_constant__ hzi_mhc_few p) {}
+#endif
+FEW(mhc_pre_few_f32, HZ_F32)
+FEW(mhc_pre_few_f16, HZ_F16)
+FEW(mhc_pre_few_bf16, HZ_BF16)

@@ -1,0 +1,487 @@
+/*
+ * mix_bwd.cu - the gradients of mixing streams of hyper-connections
+ *
+ * SPDX-License-Identifier: BSD-2-Clause
+ *
+ * Kernels of rows of 16-byte vectors, as in gpu/mhc/mix.cu; what is not so aligned, what accumulates
+ * and other combinations of operands go a channel a thread.
+ */
+#include "gpu/device/pdl.cuh"
+#include "gpu/mhc/mhc.cuh"
+
+#define KERNEL(name, threads, blocks, type) \
+	extern "C" __global__ void __launch_bounds__(threads, blocks) \
+		name(const __grid_constant__ type p)
+
+/* ---- Streams --------------------------------------------------------------------------------- */
+
+/*
+ * The sums of a group, in the order in which they lie in partial: dp, dq, da, of which kind says
+ * what there is.
+ */
+HZ_DEVICE void put_sum(const hzi_mhc_streams_bwd_args &a, int kind, int64_t s, int l, float sum)
+{
+	const int n = a.s.n;
+
+	if (kind & HZI_TERM_U) {
+		if (l < n) {
+			if (a.dp.data)
+				a.dp.data[s * a.dp.group + l * a.dp.row] = sum;
+			return;
+		}
+		l -= n;
+	}
+	if (kind & HZI_TERM_F) {
+		if (l < n) {
+			if (a.dq.data)
+				a.dq.data[s * a.dq.group + l * a.dq.row] = sum;
+			return;
+		}
+		l -= n;
+	}
+	if (a.da.data)
+		a.da.data[s * a.da.group + l / n * a.da.row + l % n * a.da.column] = sum;
+}
+
+HZ_DEVICE int sums_of(int kind, int n)
+{
+	return ((kind & HZI_TERM_U) != 0) * n + ((kind & HZI_TERM_F) != 0) * n +
+	       ((kind & HZI_TERM_MIX) != 0) * n * n;
+}
+
+/* This block's group, chunk and first token, and where its tokens end */
+struct tokens {
+	int64_t s, k, first, end;
+};
+
+HZ_DEVICE tokens tokens_of(const hzi_mhc_streams_bwd_job &p, int at_a_time)
+{
+	tokens r;
+
+	if (p.per == 1) {
+		r.k = 0;
+		r.s = r.first = (int64_t)blockIdx.x * at_a_time;
+		r.end = r.first + at_a_time < p.a.s.tokens ? r.first + at_a_time : p.a.s.tokens;
+	} else {
+		r.s = mhc_divide(blockIdx.x, p.chunks);
+		r.k = blockIdx.x - r.s * p.chunks;
+		r.first = r.s * p.per + r.k * p.chunk;
+		r.end = r.k == p.chunks - 1 ? (r.s + 1) * p.per : r.first + p.chunk;
+	}
+	return r;
+}
+
+/* Of up to 32 values of each lane the sums over lanes: value l ends in lane l */
+HZ_DEVICE float transposed_sums(const float *value, const int count)
+{
+	float v[32];
+
+#pragma unroll
+	for (int i = 0; i < 32; i++)
+		v[i] = i < count ? value[i] : 0;
+	fold_lanes<16>(v);
+	return v[0];
+}
+
+/* A warp or more to a token, whose vectors these go through */
+template <int DT, int N, int KIND>
+HZ_DEVICE void streams_bwd(const hzi_mhc_streams_bwd_job &p)
+{
+	typedef word_of<DT> word;
+	constexpr bool mixed = (KIND & HZI_TERM_MIX) != 0, added = (KIND & HZI_TERM_ADD) != 0;
+	constexpr bool have_u = (KIND & HZI_TERM_U) != 0, with_f = (KIND & HZI_TERM_F) != 0;
+	constexpr int at_q = have_u ? N : 0, at_a = at_q + (with_f ? N : 0);
+	constexpr int count = at_a + (mixed ? N * N : 0);
+	constexpr int warps = HZI_MHC_BWD_THREADS / 32;
+	constexpr int rounds = (count + 31) / 32;	/* of sums, one a lane */
+	__shared__ float part[rounds][warps][32];
+	const hzi_mhc_streams_bwd_args &a = p.a;
+	const int lanes = 1 << p.lanes_log2, lane = (int)threadIdx.x & (lanes - 1);
+	const int sub = (int)threadIdx.x >> p.lanes_log2, warp = (int)threadIdx.x / 32;
+	const int at_a_time = HZI_MHC_BWD_THREADS >> p.lanes_log2;
+	const tokens own = tokens_of(p, at_a_time);
+	const bool have_f = with_f && a.f.data, have_x = (mixed || have_u) && a.x.data;
+	const bool want_df = with_f && a.df.data, want_dx = a.dx.data != nullptr;
+	float sum[count];
+
+#pragma unroll
+	for (int i = 0; i < count; i++)
+		sum[i] = 0;
+	grid_wait();
+	for (int64_t t = own.first + sub; t < own.end; t += at_a_time) {
+		const int64_t s = p.per == 1 ? t : own.s;
+		float cp[N], cq[N], ca[N][N];
+
+		if (have_u && want_dx)
+			load_row<N>(a.p, s, p.whole & HZI_MHC_P_WHOLE, 1, cp);
+		if (mixed && want_dx)
+			load_matrix<N>(a.a, s, p.whole & HZI_MHC_A_WHOLE, ca);
+		if (want_df)
+			load_row<N>(a.q, s, p.whole & HZI_MHC_Q_WHOLE, 1, cq);
+		for (int64_t v = lane; v < p.vectors; v += lanes) {
+			words x[N], dy[N], f = {}, du = {};
+
+#pragma unroll
+			for (int j = 0; j < N; j++) {
+				if (mixed || added)
+					dy[j] = load_words((const char *)a.dy.data +
+							   (t * a.dy.token + j * a.dy.stream) *
+							   word::bytes + v * 16);
+				if (mixed || have_u)
+					x[j] = have_x ? load_words((const char *)a.x.data +
+								   (t * a.x.token +
+								    j * a.x.stream) *
+								   word::bytes + v * 16) : words{};
+			}
+			if (have_f)
+				f = load_words((const char *)a.f.data +
+					       t * a.f.token * word::bytes + v * 16);
+			if (have_u)
+				du = load_words((const char *)a.du.data +
+						t * a.du.token * word::bytes + v * 16);
+#pragma unroll
+			for (int e = 0; e < 4; e++) {
+				float df[word::count], dx[N][word::count];
+
+#pragma unroll
+				for (int c = 0; c < word::count; c++) {
+					float g[N], h[N], b = 0, d = 0;
+
+#pragma unroll
+					for (int j = 0; j < N; j++) {
+						if (mixed || added)
+							g[j] = word::get(dy[j].w[e], c);
+						if (mixed || have_u)
+							h[j] = word::get(x[j].w[e], c);
+					}
+					if (have_u)
+						d = word::get(du.w[e], c);
+					if (have_f) {
+						b = word::get(f.w[e], c);
+						if (a.bias)
+							b += a.bias[(v * 4 + e) * word::count + c];
+					}
+					if (want_df)
+						df[c] = mix_row<N>(cq, g);
+#pragma unroll
+					for (int j = 0; j < N; j++) {
+						if (with_f)
+							sum[at_q + j] = fmaf(g[j], b,
+									     sum[at_q + j]);
+						if (have_u)
+							sum[j] = fmaf(d, h[j], sum[j]);
+						if (added)
+							dx[j][c] = g[j];
+						else if (have_u && want_dx)
+							dx[j][c] = cp[j] * d;
+#pragma unroll
+						for (int i = 0; i < (mixed ? N : 0); i++) {
+							sum[at_a + i * N + j] =
+								fmaf(g[i], h[j],
+								     sum[at_a + i * N + j]);
+							if (want_dx)
+								dx[j][c] = i == 0 && !have_u ?
+									ca[i][j] * g[i] :
+									fmaf(ca[i][j], g[i],
+									     dx[j][c]);
+						}
+					}
+				}
+				if (want_df)
+					f.w[e] = word::put(df);
+				if (want_dx) {
+#pragma unroll
+					for (int j = 0; j < N; j++)
+						(added ? dy : x)[j].w[e] = word::put(dx[j]);
+				}
+			}
+			if (want_df)
+				store_words((char *)a.df.data + t * a.df.token * word::bytes +
+					    v * 16, f);
+			if (want_dx) {
+#pragma unroll
+				for (int j = 0; j < N; j++)
+					store_words((char *)a.dx.data +
+						    (t * a.dx.token + j * a.dx.stream) *
+							    word::bytes + v * 16,
+						    (added ? dy : x)[j]);
+			}
+		}
+	}
+#pragma unroll
+	for (int r = 0; r < rounds; r++)
+		part[r][warp][threadIdx.x & 31] = transposed_sums(sum + r * 32, count - r * 32);
+	__syncthreads();
+	/* Each token its own: its warps'; else all warps' */
+	const int group = p.per == 1 ? lanes / 32 : warps;
+	const int64_t s = p.per == 1 ? own.first + warp / group : own.s;
+
+	if (!p.sums || warp % group != 0 || (p.per == 1 && s >= own.end))
+		return;
+	for (int l = (int)threadIdx.x & 31; l < count; l += 32) {
+		float all = part[l / 32][warp][l % 32];
+
+		for (int w = 1; w < group; w++)
+			all += part[l / 32][warp + w][l % 32];
+		if (p.chunks > 1)
+			p.partial[(s * count + l) * p.chunks + own.k] = all;
+		else
+			put_sum(a, KIND, s, l, all);
+	}
+}
+
+template <int DT, int N>
+HZ_DEVICE void streams_bwd_plain(const hzi_mhc_streams_bwd_job &p)
+{
+	if (p.kind == HZI_TERM_U)
+		streams_bwd<DT, N, HZI_TERM_U>(p);
+	else
+		streams_bwd<DT, N, HZI_TERM_ADD | HZI_TERM_F>(p);
+}
+
+template <int DT, int N>
+HZ_DEVICE void streams_bwd_mixed(const hzi_mhc_streams_bwd_job &p)
+{
+	if (p.kind == (HZI_TERM_MIX | HZI_TERM_U))
+		streams_bwd<DT, N, HZI_TERM_MIX | HZI_TERM_U>(p);
+	else
+		streams_bwd<DT, N, HZI_TERM_MIX | HZI_TERM_F>(p);
+}
+
+/* With so many blocks on a multiprocessor: sums of n streams are up to n + n^2 registers. */
+#define VECTORS(type, dtype) \
+	VECTORS_OF(type, dtype, 1, 8, 8) VECTORS_OF(type, dtype, 2, 7, 4) \
+	VECTORS_OF(type, dtype, 3, 7, 4) VECTORS_OF(type, dtype, 4, 7, 4) \
+	VECTORS_OF(type, dtype, 5, 5, 3) VECTORS_OF(type, dtype, 6, 4, 2) \
+	VECTORS_OF(type, dtype, 7, 4, 2) VECTORS_OF(type, dtype, 8, 4, 2)
+#define VECTORS_OF(type, dtype, n, plain, mixed) \
+	KERNEL(mhc_streams_bwd_plain_##type##_##n, HZI_MHC_BWD_THREADS, plain, \
+	       hzi_mhc_streams_bwd_job) { streams_bwd_plain<dtype, n>(p); } \
+	KERNEL(mhc_streams_bwd_mixed_##type##_##n, HZI_MHC_BWD_THREADS, mixed, \
+	       hzi_mhc_streams_bwd_job) { streams_bwd_mixed<dtype, n>(p); }
+
+VECTORS(f32, HZ_F32)
+VECTORS(f16, HZ_F16)
+VECTORS(bf16, HZ_BF16)
+
+HZ_DEVICE float warp_sum(float v)
+{
+#pragma unroll
+	for (int step = 16; step > 0; step /= 2)
+		v += __shfl_xor_sync(0xffffffff, v, step);
+	return v;
+}
+
+/* Any layout. part: of 32 sums of a warp each */
+template <int DT, int N, bool TOGETHER>
+HZ_DEVICE void streams_bwd_any(const hzi_mhc_streams_bwd_job &p,
+			       float (*part)[HZI_MHC_BWD_THREADS / 32][32])
+{
+	typedef channel_of<DT, N, TOGETHER> channel;
+	constexpr int warps = HZI_MHC_BWD_THREADS / 32, count = 2 * N + N * N;
+	constexpr int rounds = (count + 31) / 32;
+	constexpr int64_t threads = HZI_MHC_BWD_THREADS;
+	const hzi_mhc_streams_bwd_args &a = p.a;
+	const tokens own = tokens_of(p, 1);
+	const int warp = (int)threadIdx.x / 32;
+	const bool u = (p.kind & HZI_TERM_U) != 0, with_f = (p.kind & HZI_TERM_F) != 0;
+	const bool mixes = (p.kind & HZI_TERM_MIX) != 0;
+	float cp[N], cq[N], sum[count] = {};
+
+	grid_wait();
+	load_row<N>(a.p, own.s, false, 1, cp);
+	load_row<N>(a.q, own.s, false, 1, cq);
+	for (int64_t t = own.first; t < own.end; t++) {
+		const token_row<DT> of_x(a.x, t), of_dy(a.dy, t), of_f(a.f, t), of_du(a.du, t);
+		const token_row<DT> of_dx(a.dx, t), of_df(a.df, t);
+
+		for (int64_t c = threadIdx.x; c < a.s.channels; c += threads) {
+			float x[N] = {}, g[N] = {}, f = 0, du = 0;
+
+			if (a.x.data)
+				channel::load(of_x, c, x);
+			if (a.dy.data)
+				channel::load(of_dy, c, g);
+			if (a.f.data)
+				f = of_f.load(c) + (a.bias ? a.bias[c] : 0);
+			if (a.du.data)
+				du = of_du.load(c);
+#pragma unroll
+			for (int j = 0; j < N; j++) {
+				if (u)
+					sum[j] = fmaf(du, x[j], sum[j]);
+				if (with_f)
+					sum[N + j] = fmaf(g[j], f, sum[N + j]);
+			}
+			if (mixes) {
+#pragma unroll
+				for (int i = 0; i < N * N; i++)
+					sum[2 * N + i] = fmaf(g[i / N], x[i % N], sum[2 * N + i]);
+			}
+			if (a.df.data)
+				of_df.store(c, mix_row<N>(cq, g));
+			if (!a.dx.data)
+				continue;
+			if (a.a.data) {
+				float row[N], dx[N] = {};
+
+				/* Rows come from the first-level cache: registers have the sums. */
+#pragma unroll
+				for (int i = 0; i < N; i++) {
+#pragma unroll
+					for (int j = 0; j < N; j++)
+						row[j] = a.a.data[own.s * a.a.group + i * a.a.row +
+								  j * a.a.column];
+#pragma unroll
+					for (int j = 0; j < N; j++)
+						dx[j] = fmaf(row[j], g[i], dx[j]);
+				}
+#pragma unroll
+				for (int j = 0; j < N; j++)
+					g[j] = dx[j];
+			}
+			if (a.du.data) {
+#pragma unroll
+				for (int j = 0; j < N; j++)
+					g[j] = fmaf(cp[j], du, g[j]);
+			}
+			if (a.accumulate) {
+				channel::load(of_dx, c, x);
+#pragma unroll
+				for (int j = 0; j < N; j++)
+					g[j] += x[j];
+			}
+			channel::store(of_dx, c, g);
+		}
+	}
+#pragma unroll
+	for (int r = 0; r < rounds; r++)
+		part[r][warp][threadIdx.x & 31] = transposed_sums(sum + r * 32, count - r * 32);
+	__syncthreads();
+	if (!p.sums)
+		return;
+	/* Where a sum is of those that there are */
+	for (int l = (int)threadIdx.x; l < count; l += HZI_MHC_BWD_THREADS) {
+		const int term = l < N ? HZI_TERM_U : l < 2 * N ? HZI_TERM_F : HZI_TERM_MIX;
+		const int to = l - (l >= N && !u ? N : 0) - (l >= 2 * N && !with_f ? N : 0);
+		const int all_there = sums_of(p.kind, N);
+		float all = part[l / 32][0][l % 32];
+
+		if (!(p.kind & term))
+			continue;
+		for (int w = 1; w < warps; w++)
+			all += part[l / 32][w][l % 32];
+		if (p.chunks > 1)
+			p.partial[(own.s * all_there + to) * p.chunks + own.k] = all;
+		else
+			put_sum(a, p.kind, own.s, to, all);
+	}
+}
+
+KERNEL(mhc_streams_bwd_any, HZI_MHC_BWD_THREADS, 3, hzi_mhc_streams_bwd_job)
+{
+	__shared__ float part[3][HZI_MHC_BWD_THREADS / 32][32];
+
+	ANY_STREAMS(streams_bwd_any, p.a.s, p.whole, p, part)
+}
+
+/* The sums of chunks: a block for each group and sum */
+KERNEL(mhc_sums_finish, HZI_MHC_BWD_THREADS, 1, hzi_mhc_streams_bwd_job)
+{
+	__shared__ float part[HZI_MHC_BWD_THREADS / 32];
+	const int count = sums_of(p.kind, p.a.s.n);
+	const float *from = p.partial + blockIdx.x * p.chunks;
+	float sum = 0;
+
+	grid_wait();
+	for (int64_t k = threadIdx.x; k < p.chunks; k += HZI_MHC_BWD_THREADS)
+		sum += from[k];
+	part[threadIdx.x / 32] = warp_sum(sum);
+	__syncthreads();
+	if (threadIdx.x > 0)
+		return;
+	for (int w = 1; w < HZI_MHC_BWD_THREADS / 32; w++)
+		part[0] += part[w];
+	put_sum(p.a, p.kind, blockIdx.x / count, (int)(blockIdx.x % count), part[0]);
+}
+
+/* ---- The gradient of the bias ---------------------------------------------------------------- */
+
+/*
+ * sum_i q_i dY[i] over a chunk of tokens, which rows of threads share: of vectors of channels, or
+ * with DT 0 of channels of any strides
+ */
+template <int DT>
+HZ_DEVICE void dbias(const hzi_mhc_dbias_job &p)
+{
+	typedef word_of<DT> word;
+	constexpr int lanes = HZI_MHC_DBIAS_LANES, rows = HZI_MHC_THREADS / lanes;
+	constexpr int width = DT ? 4 * word::count : 1;
+	__shared__ float part[rows][lanes * width];
+	const int lane = (int)threadIdx.x % lanes, line = (int)threadIdx.x / lanes;
+	const int64_t c = ((int64_t)blockIdx.x * lanes + lane) * width;
+	const int64_t first = (int64_t)blockIdx.y * p.chunk;
+	const int64_t end = first + p.chunk < p.s.tokens ? first + p.chunk : p.s.tokens;
+	float sum[width] = {};
+
+	grid_wait();
+	for (int64_t t = first + line; t < end && c < p.s.channels; t += rows) {
+		const float *q = p.q.data + mhc_divide(t, p.per) * p.q.group;
+
+#pragma unroll 4
+		for (int i = 0; i < p.s.n; i++) {
+			const float by = p.q.data ? q[i * p.q.row] : 1;
+
+			if (DT) {
+				const words v = load_words((const char *)p.dy.data +
+							   (t * p.dy.token + i * p.dy.stream + c) *
+							   word::bytes);
+
+#pragma unroll
+				for (int e = 0; e < width; e++)
+					sum[e] = fmaf(by, word::get(v.w[e / word::count],
+								    e % word::count), sum[e]);
+			} else {
+				sum[0] = fmaf(by, load_at(p.s, p.dy, t, i, c), sum[0]);
+			}
+		}
+	}
+#pragma unroll
+	for (int e = 0; e < width; e++)
+		part[line][e * lanes + lane] = sum[e];
+	__syncthreads();
+	if (line > 0 || c >= p.s.channels)
+		return;
+#pragma unroll
+	for (int e = 0; e < width; e++) {
+		for (int r = 1; r < rows; r++)
+			sum[e] += part[r][e * lanes + lane];
+		p.partial[blockIdx.y * p.s.channels + c + e] = sum[e];
+	}
+}
+
+KERNEL(mhc_dbias, HZI_MHC_THREADS, 4, hzi_mhc_dbias_job)
+{
+	if (!p.vectors)
+		dbias<0>(p);
+	else if (p.s.dtype == HZ_F32)
+		dbias<HZ_F32>(p);
+	else if (p.s.dtype == HZ_F16)
+		dbias<HZ_F16>(p);
+	else
+		dbias<HZ_BF16>(p);
+}
+
+KERNEL(mhc_dbias_finish, HZI_MHC_THREADS, 1, hzi_mhc_dbias_job)
+{
+	const int64_t c = (int64_t)blockIdx.x * HZI_MHC_THREADS + threadIdx.x;
+	float sum = 0;
+
+	grid_wait();
+	if (c >= p.s.channels)
+		return;
+#pragma unroll 8
+	for (int64_t k = 0; k < p.chunks; k++)
+		sum += p.partial[k * p.s.channels + c];
+	p.dbias[c] = p.accumulate ? p.dbias[c] + sum : sum;
+}

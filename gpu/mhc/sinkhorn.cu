@@ -1,0 +1,258 @@
+/*
+ * sinkhorn.cu - Sinkhorn's iteration on small matrices, what such matrices do, first weights
+ *
+ * SPDX-License-Identifier: BSD-2-Clause
+ *
+ * A thread has a matrix in its registers: what these kernels take is the latency of a chain of
+ * divisions, which others hide.
+ */
+#include "gpu/device/pdl.cuh"
+#include "gpu/mhc/mhc.cuh"
+#include "lib/mhc/mhc_math.h"
+#include "lib/quat_layer/step_math.h"
+
+#define THREADS HZI_MHC_SINK_THREADS
+
+#define KERNEL(name, type) \
+	extern "C" __global__ void __launch_bounds__(THREADS) name(const __grid_constant__ type p)
+
+/* Matrix k of N = 4 as four vectors where it is so aligned */
+template <int N>
+HZ_DEVICE bool is_whole(const hzi_mhc_coef &c)
+{
+	return N == 4 && c.column == 1 && c.row == 4 && c.group % 4 == 0 &&
+	       (uintptr_t)c.data % 16 == 0;
+}
+
+template <int N>
+HZ_DEVICE void store_matrix(const hzi_mhc_coef &c, int64_t k, const float *from)
+{
+	float *to = c.data + k * c.group;
+	const bool whole = is_whole<N>(c);
+
+#pragma unroll
+	for (int i = 0; i < N; i++) {
+		if (N == 4 && whole) {
+			((float4 *)to)[i] = make_float4(from[i * N], from[i * N + 1 % N],
+							from[i * N + 2 % N], from[i * N + 3 % N]);
+			continue;
+		}
+#pragma unroll
+		for (int j = 0; j < N; j++)
+			to[i * c.row + j * c.column] = from[i * N + j];
+	}
+}
+
+/* Shared memory of a block's matrices: a thread's are where no other's are in the same bank. */
+template <int N>
+constexpr int APART = HZI_MHC_SINK_APART(N);
+
+/* Whether matrices lie one behind the other, so that a block's are read and written as one piece */
+template <int N>
+HZ_DEVICE bool is_packed(const hzi_mhc_coef &c)
+{
+	return c.column == 1 && c.row == N && c.group == N * N;
+}
+
+/* How many matrices a block of so many threads has */
+HZ_DEVICE int matrices_of(int64_t count, int threads)
+{
+	const int64_t left = count - (int64_t)blockIdx.x * threads;
+
+	return left < threads ? (int)left : threads;
+}
+
+/* A thread's matrix. shared: of the block, or NULL, and then all have to call this */
+template <int N>
+HZ_DEVICE void load_own(const hzi_mhc_coef &c, int64_t count, int threads, float *shared,
+			float (*to)[N])
+{
+	const int64_t k = (int64_t)blockIdx.x * threads + threadIdx.x;
+	const int all = matrices_of(count, threads) * (N * N);
+
+	if (!shared || !is_packed<N>(c)) {
+		if (k < count)
+			load_matrix<N>(c, k, is_whole<N>(c), to);
+		return;
+	}
+	__syncthreads();
+	for (int e = threadIdx.x; e < all; e += threads)
+		shared[e / (N * N) * APART<N> + e % (N * N)] =
+			c.data[(int64_t)blockIdx.x * threads * (N * N) + e];
+	__syncthreads();
+#pragma unroll
+	for (int e = 0; e < N * N; e++)
+		to[e / N][e % N] = shared[threadIdx.x * APART<N> + e];
+}
+
+template <int N>
+HZ_DEVICE void store_own(const hzi_mhc_coef &c, int64_t count, int threads, float *shared,
+			 const float *from)
+{
+	const int64_t k = (int64_t)blockIdx.x * threads + threadIdx.x;
+	const int all = matrices_of(count, threads) * (N * N);
+
+	if (!shared || !is_packed<N>(c)) {
+		if (k < count)
+			store_matrix<N>(c, k, from);
+		return;
+	}
+	/* Nobody reads there but its own matrix. */
+#pragma unroll
+	for (int e = 0; e < N * N; e++)
+		shared[threadIdx.x * APART<N> + e] = from[e];
+	__syncthreads();
+	for (int e = threadIdx.x; e < all; e += threads)
+		c.data[(int64_t)blockIdx.x * threads * (N * N) + e] =
+			shared[e / (N * N) * APART<N> + e % (N * N)];
+}
+
+template <int N>
+HZ_DEVICE void sinkhorn(const hzi_mhc_sinkhorn_args &p, float *shared)
+{
+	float m[N][N] = {}, out[N * N];
+
+	grid_wait();
+	load_own<N>(p.m, p.count, THREADS, shared, m);
+	hzi_mhc_sinkhorn(N, &p.rule, &m[0][0], out);
+	store_own<N>(p.p, p.count, THREADS, shared, out);
+}
+
+/* staged: behind the history there is room for a block's matrices. */
+template <int N>
+HZ_DEVICE void sinkhorn_bwd(const hzi_mhc_sinkhorn_bwd_args &p, bool staged)
+{
+	extern __shared__ float history[];	/* [2n min(iterations, 32)][threads] */
+	constexpr int threads = HZI_MHC_SINK_BWD_THREADS(N);
+	const int kept = min(p.rule.iterations, HZI_MHC_HISTORY);
+	float *const shared = staged ? history + 2 * N * kept * threads : NULL;
+	float m[N][N] = {}, dp[N][N] = {}, dm[N * N];
+
+	grid_wait();
+	load_own<N>(p.m, p.count, threads, shared, m);
+	load_own<N>(p.dp, p.count, threads, shared, dp);
+	hzi_mhc_sinkhorn_bwd(N, &p.rule, &m[0][0], &dp[0][0], dm, history + threadIdx.x,
+			     threads);
+	store_own<N>(p.dm, p.count, threads, shared, dm);
+}
+
+#define OTHERS(body, n, p, shared) \
+	switch (n) { \
+	case 1: return body<1>(p, shared); \
+	case 2: return body<2>(p, shared); \
+	case 3: return body<3>(p, shared); \
+	case 5: return body<5>(p, shared); \
+	case 6: return body<6>(p, shared); \
+	case 7: return body<7>(p, shared); \
+	default: return body<8>(p, shared); \
+	}
+
+KERNEL(mhc_sinkhorn_4, hzi_mhc_sinkhorn_args) { sinkhorn<4>(p, NULL); }
+KERNEL(mhc_sinkhorn_bwd_4, hzi_mhc_sinkhorn_bwd_args) { sinkhorn_bwd<4>(p, false); }
+
+KERNEL(mhc_sinkhorn_any, hzi_mhc_sinkhorn_args)
+{
+	__shared__ float shared[THREADS * APART<HZI_MHC_STREAMS>];
+
+	OTHERS(sinkhorn, p.rule.n, p, shared)
+}
+
+KERNEL(mhc_sinkhorn_bwd_any, hzi_mhc_sinkhorn_bwd_args)
+{
+	OTHERS(sinkhorn_bwd, p.rule.n, p, true)
+}
+
+/* ---- What matrices do to signals ------------------------------------------------------------- */
+
+/*
+ * A thread for all layers of a token: the product so far stays in registers, a column at a time
+ * made.
+ */
+KERNEL(mhc_diagnose, hzi_mhc_diagnose_args)
+{
+	constexpr int N = HZI_MHC_STREAMS;
+	const int64_t s = (int64_t)blockIdx.x * THREADS + threadIdx.x;
+	const int n = p.n;
+	float product[N][N], most[4] = {};
+
+	grid_wait();
+	if (s >= p.groups)
+		return;
+#pragma unroll
+	for (int i = 0; i < N * N; i++)
+		product[i / N][i % N] = i / N == i % N;
+	for (int64_t l = 0; l < p.layers; l++) {
+		const float *a = p.a.data + l * p.layer + s * p.a.group;
+
+		for (int i = 0; i < n; i++) {
+			float row = 0, column = 0;
+
+			for (int j = 0; j < n; j++) {
+				row += a[i * p.a.row + j * p.a.column];
+				column += a[j * p.a.row + i * p.a.column];
+			}
+			most[0] = max_nan(most[0], fabsf(row - 1));
+			most[1] = max_nan(most[1], fabsf(column - 1));
+		}
+#pragma unroll
+		for (int j = 0; j < N; j++) {
+			float next[N];
+
+			if (j >= n)
+				break;
+#pragma unroll
+			for (int i = 0; i < N; i++) {
+				next[i] = 0;
+#pragma unroll
+				for (int k = 0; k < N; k++)
+					if (i < n && k < n)
+						next[i] = fmaf(a[i * p.a.row + k * p.a.column],
+							       product[k][j], next[i]);
+			}
+#pragma unroll
+			for (int i = 0; i < N; i++)
+				product[i][j] = next[i];
+		}
+	}
+#pragma unroll
+	for (int i = 0; i < N; i++) {
+		float row = 0, column = 0;
+
+		if (i >= n)
+			break;
+#pragma unroll
+		for (int j = 0; j < N; j++) {
+			row += j < n ? fabsf(product[i][j]) : 0;
+			column += j < n ? fabsf(product[j][i]) : 0;
+		}
+		most[2] = max_nan(most[2], row);
+		most[3] = max_nan(most[3], column);
+	}
+#pragma unroll
+	for (int i = 0; i < 4; i++)
+		p.out[s * p.out_row + i * p.out_column] = most[i];
+}
+
+/* ---- First weights --------------------------------------------------------------------------- */
+
+/* Four numbers a thread, which come as one quaternion */
+KERNEL(mhc_init, hzi_mhc_init_args)
+{
+	const int64_t first = (int64_t)blockIdx.x * THREADS + threadIdx.x;
+
+	grid_wait();
+	for (int64_t i = first; p.phi && i * 4 < p.count; i += (int64_t)gridDim.x * THREADS) {
+		double q[4] = {};
+
+		if (p.scale != 0)
+			hzi_qinit(HZ_QUAT_NORMAL, p.scale, p.seed, (uint64_t)i, q);
+#pragma unroll
+		for (int c = 0; c < 4; c++)
+			if (i * 4 + c < p.count)
+				p.phi[i * 4 + c] = (float)q[c];
+	}
+	if (p.bias && first < p.rows)
+		p.bias[first] = p.values[first];
+	if (p.alpha && first < p.alphas)
+		p.alpha[first] = p.alpha_value;
+}

@@ -1,0 +1,547 @@
+/*
+ * epilogue.cuh - from sums of products to C
+ *
+ * SPDX-License-Identifier: BSD-2-Clause
+ *
+ * A thread of a matrix product holds, of 64 columns, 16 successive ones of rows r and r + 8.
+ * quick_put() makes 8-bit codes of them in 3.5 instructions each and stores 16 at once. For all
+ * else rows go through a warp's part of shared memory, and out again as long pieces: quick_rows()
+ * puts floats there, general_rows() takes sums, a column a lane, and makes anything of them.
+ */
+#ifndef HZI_GPU_QGEMM_CUH
+#define HZI_GPU_QGEMM_CUH
+
+#include "gpu/device/common.cuh"
+#include "gpu/qgemm/qgemm.h"
+#include "lib/qgemm/requant.h"
+
+/* ---- Small things ---------------------------------------------------------------------------- */
+
+/* Adds the four codes of a. */
+template <bool SIGNED>
+HZ_DEVICE int32_t add_codes(uint32_t a, int32_t sum)
+{
+	if (SIGNED)
+		asm("dp4a.s32.u32 %0, %1, %2, %0;" : "+r"(sum) : "r"(a), "r"(0x01010101));
+	else
+		asm("dp4a.u32.u32 %0, %1, %2, %0;" : "+r"(sum) : "r"(a), "r"(0x01010101));
+	return sum;
+}
+
+HZ_DEVICE int32_t multiply_high_add(int32_t a, int32_t b, int32_t c)
+{
+	int32_t d;
+
+	asm("mad.hi.s32 %0, %1, %2, %3;" : "=r"(d) : "r"(a), "r"(b), "r"(c));
+	return d;
+}
+
+/* Four numbers, each clamped to 0 .. 255. */
+HZ_DEVICE uint32_t pack_u8(const int32_t (&v)[4])
+{
+	uint32_t high, all;
+
+	asm("cvt.pack.sat.u8.s32.b32 %0, %1, %2, %3;" : "=r"(high) : "r"(v[3]), "r"(v[2]), "r"(0));
+	asm("cvt.pack.sat.u8.s32.b32 %0, %1, %2, %3;"
+	    : "=r"(all)
+	    : "r"(v[1]), "r"(v[0]), "r"(high));
+	return all;
+}
+
+/* Element i of four. */
+HZ_DEVICE int32_t element(const int4 &v, int i)
+{
+	return i == 0 ? v.x : i == 1 ? v.y : i == 2 ? v.z : v.w;
+}
+
+HZ_DEVICE uint4 load_shared(uint32_t address)
+{
+	uint4 v;
+
+	asm volatile("ld.shared.v4.u32 {%0, %1, %2, %3}, [%4];"
+		     : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w) : "r"(address) : "memory");
+	return v;
+}
+
+/* The column of line i of a matrix product's lines. */
+HZ_DEVICE int column_of_line(int i)
+{
+	return (i & ~63) + 16 * (i >> 1 & 3) + 2 * (i >> 3 & 7) + (i & 1);
+}
+
+/* ---- The quick way --------------------------------------------------------------------------- */
+
+HZ_DEVICE hzi_multiplier multiplier_of(const hzi_qgemm_out &o, int n, bool wide)
+{
+	hzi_multiplier m = {o.u, o.shift};
+
+	if (o.multipliers) {
+		m.u = o.multipliers[n];
+		m.shift = o.shifts[n];
+		if (m.u <= 0 || m.shift < 1 || m.shift > 62) {
+			m.u = 0;
+			m.shift = 1;
+		}
+	} else if (o.b_scales) {
+		m = hzi_multiplier_f32(hzi_sigma(o.a_scale, o.b_scales[(int64_t)n * o.b_scale_step],
+						 o.c_scale), wide, !o.tflite);
+	}
+	return m;
+}
+
+/* A zero of B, as it is stored. */
+HZ_DEVICE int32_t b_zero_of(const hzi_qgemm_out &o, int n)
+{
+	return o.b_zeros ? o.b_zeros[n] ^ (o.b_signed ? 0x80 : 0) : o.b_zero;
+}
+
+/* Whether all columns have one multiplier and one zero: then .x of a column is all that counts. */
+HZ_DEVICE bool quick_uniform(const hzi_qgemm_out &o)
+{
+	return !o.multipliers && !o.b_scales && !o.b_zeros;
+}
+
+/*
+ * What the quick ways need of columns. Of codes: what to add to the raw sum, B's zero negated, u,
+ * what rounds and adds c_zero, and shift - 32. Else: the bias and what a_zero adds, B's zero
+ * negated, the scale, the bias of f32, and what a_zeros are times.
+ */
+template <int N>
+struct out_columns {
+	alignas(16) int32_t add[N], zero[N], factor[N], round[N], more[N];
+};
+
+/*
+ * Column n, as number at; false if it cannot be done, as at the edge if 16 does not divide n, but
+ * for the loose.
+ */
+template <int N>
+HZ_DEVICE bool quick_column(const hzi_qgemm_out &o, int n, out_columns<N> &columns, int at,
+			    bool loose = false)
+{
+	const int32_t offset = o.c_dtype == HZ_S8 ? 128 : 0;
+	int32_t zero, bias, times;
+	bool fits = true;
+	hzi_multiplier m;
+
+	if (n >= o.n) {
+		fits = loose || o.n % 16 == 0;
+		n = o.n - 1;
+	}
+	zero = b_zero_of(o, n);
+	bias = o.bias_dtype == HZ_S32 ? ((const int32_t *)o.bias)[n] : 0;
+	fits &= bias <= o.bias_max && bias >= -o.bias_max;
+	times = (int32_t)((uint32_t)o.k * (uint32_t)zero - (uint32_t)o.b_sums[n]);
+	columns.add[at] = (int32_t)((uint32_t)bias + (uint32_t)o.a_zero * (uint32_t)times);
+	columns.zero[at] = -zero;
+	if (o.quick == HZI_QUICK_ROWS) {
+		columns.factor[at] = __float_as_int(
+			o.b_scales ? o.b_scales[(int64_t)n * o.b_scale_step] : o.b_scale);
+		/* -0 is what changes nothing. */
+		columns.round[at] =
+			o.bias_dtype == HZ_F32 ? ((const int32_t *)o.bias)[n] : INT32_MIN;
+		columns.more[at] = times;
+		return fits;
+	}
+	m = multiplier_of(o, n, false);
+	if (m.u == 0)
+		m.shift = 33;
+	columns.factor[at] = m.u;
+	columns.round[at] = (int32_t)((1u << ((m.shift - 33) & 31)) +
+				      ((uint32_t)(o.c_zero + offset) << ((m.shift - 32) & 31)));
+	columns.more[at] = (m.shift - 32) & 31;
+	/* |mulhi| < 2^30, and what rounds < 2^30 + 2^21. */
+	return fits && m.shift >= 33 && m.shift <= 53;
+}
+
+/* Calls f with what quick_put() is to know of the tile when it is compiled. */
+template <typename F>
+HZ_DEVICE void quick_kind(const hzi_qgemm_out &o, F f)
+{
+	if (quick_uniform(o))
+		o.bounded ? f(std_int<1>(), std_int<1>()) : f(std_int<1>(), std_int<0>());
+	else
+		o.bounded ? f(std_int<0>(), std_int<1>()) : f(std_int<0>(), std_int<0>());
+}
+
+/* Where two rows of C begin, from some column on, and the columns that are left; 0 beyond m. */
+struct out_rows {
+	uint8_t *c[2];
+	int left[2];
+};
+
+HZ_DEVICE out_rows quick_out(const hzi_qgemm_out &o, int r, int n)
+{
+	uint8_t *c = (uint8_t *)o.c + r * o.c_m + n;
+
+	return {{c, c + 8 * o.c_m}, {r < o.m ? o.n - n : 0, r + 8 < o.m ? o.n - n : 0}};
+}
+
+/*
+ * W columns, 8 or 16, of two rows: from number place on in columns, at column at of the rows.
+ * UNIFORM: all is as of the first, but for add.
+ */
+template <bool UNIFORM, bool BOUNDED, int W, int N>
+HZ_DEVICE void quick_put(const hzi_qgemm_out &o, const int32_t (&raw)[2][W],
+			 const out_columns<N> &columns, int place, int at,
+			 const int32_t (&row_sum)[2], const out_rows &to)
+{
+	const int32_t offset = o.c_dtype == HZ_S8 ? 128 : 0;
+	const uint32_t flip = offset ? 0x80808080 : 0;
+	const int32_t u = columns.factor[0], round = columns.round[0], shift = columns.more[0];
+	int32_t zeros[2];
+	uint32_t w[2][W / 4];
+
+	/* Not to be multiplied again for each sum: three summands are one instruction. */
+#pragma unroll
+	for (int h = 0; h < 2; h++) {
+		zeros[h] = columns.zero[0] * row_sum[h];
+		asm("" : "+r"(zeros[h]));
+	}
+#pragma unroll
+	for (int i = 0; i < W; i += 4) {
+		const int4 add = *(const int4 *)&columns.add[place + i];
+		int4 zero = {}, factor = {}, rounds = {}, shifts = {};
+		int32_t y[2][4];
+
+		if (!UNIFORM) {
+			zero = *(const int4 *)&columns.zero[place + i];
+			factor = *(const int4 *)&columns.factor[place + i];
+			rounds = *(const int4 *)&columns.round[place + i];
+			shifts = *(const int4 *)&columns.more[place + i];
+		}
+#pragma unroll
+		for (int e = 0; e < 8; e++) {
+			const int h = e / 4, j = e % 4;
+			const int32_t v = raw[h][i + j] + element(add, j) +
+					  (UNIFORM ? zeros[h] : element(zero, j) * row_sum[h]);
+
+			y[h][j] = multiply_high_add(v, UNIFORM ? u : element(factor, j),
+						    UNIFORM ? round : element(rounds, j)) >>
+				  (UNIFORM ? shift : element(shifts, j));
+			if (BOUNDED)
+				y[h][j] = max(o.min + offset, min(o.max + offset, y[h][j]));
+		}
+#pragma unroll
+		for (int h = 0; h < 2; h++)
+			w[h][i / 4] = pack_u8(y[h]) ^ flip;
+	}
+#pragma unroll
+	for (int h = 0; h < 2; h++) {
+		if (at >= to.left[h])
+			continue;
+		if constexpr (W == 16)
+			*(uint4 *)(to.c[h] + at) = make_uint4(w[h][0], w[h][1], w[h][2], w[h][3]);
+		else
+			*(uint2 *)(to.c[h] + at) = make_uint2(w[h][0], w[h][1]);
+	}
+}
+
+/* ---- The quick way of what is no code -------------------------------------------------------- */
+
+/*
+ * Where column n of 64 stands in a row: its pieces of 16 bytes are exchanged so that eight threads
+ * next to each other meet all banks when they store or load a piece each.
+ */
+HZ_DEVICE int stage_at(int n)
+{
+	return n ^ (n >> 2 & 8);
+}
+
+/* What a row of A brings along. */
+struct out_row {
+	int32_t sum, zero;
+	float scale;
+};
+
+/* The zero and the scale of row r. */
+HZ_DEVICE out_row general_row(const hzi_qgemm_out &o, int r)
+{
+	out_row row = {0, o.a_zero, o.a_scale};
+
+	if (r >= o.m)
+		return row;
+	if (o.a_zeros) {
+		const uint8_t code = o.a_zeros[o.zero_row + (int64_t)r * o.zero_step];
+
+		row.zero = o.a_signed ? (int8_t)code : code;
+	}
+	if (o.a_scales)
+		row.scale = o.a_scales[o.scale_row + (int64_t)r * o.scale_step];
+	return row;
+}
+
+/* The same for the quick ways, where a zero of all rows is part of what columns bring along. */
+HZ_DEVICE out_row quick_row(const hzi_qgemm_out &o, int r)
+{
+	out_row row = {0, 0, o.a_scale};
+
+	if (o.quick == HZI_QUICK_ROWS)
+		row = general_row(o, r);
+	if (!o.a_zeros)
+		row.zero = 0;
+	return row;
+}
+
+/* Two floats, given by their bits, as two of 16 bits. */
+HZ_DEVICE int32_t to_pair(int dtype, int32_t low, int32_t high)
+{
+	const float l = __int_as_float(low), h = __int_as_float(high);
+
+	return (int32_t)(dtype == HZ_F16 ? to_f16x2(l, h) : to_bf16x2(l, h));
+}
+
+/* Four of struct out_columns. */
+struct four_columns {
+	int4 add, zero, factor, round, more;
+};
+
+template <int N>
+HZ_DEVICE four_columns load_four(const out_columns<N> &columns, int at)
+{
+	return {*(const int4 *)&columns.add[at], *(const int4 *)&columns.zero[at],
+		*(const int4 *)&columns.factor[at], *(const int4 *)&columns.round[at],
+		*(const int4 *)&columns.more[at]};
+}
+
+/* Four codes of a row, from raw sums. */
+HZ_DEVICE uint32_t quick_codes(const hzi_qgemm_out &o, const int4 &raw, const four_columns &c,
+			       int32_t row_sum)
+{
+	const int32_t offset = o.c_dtype == HZ_S8 ? 128 : 0;
+	int32_t y[4];
+
+#pragma unroll
+	for (int j = 0; j < 4; j++) {
+		const int32_t v = element(raw, j) + element(c.add, j) +
+				  element(c.zero, j) * row_sum;
+
+		y[j] = multiply_high_add(v, element(c.factor, j), element(c.round, j)) >>
+		       element(c.more, j);
+		y[j] = max(o.min + offset, min(o.max + offset, y[j]));
+	}
+	return pack_u8(y) ^ (offset ? 0x80808080 : 0);
+}
+
+/* Four columns from n on of row r, from raw sums. LOOSE: C lies anywhere. */
+template <bool LOOSE = false>
+HZ_DEVICE void quick_four(const hzi_qgemm_out &o, const int4 &raw, const out_row &row,
+			  const four_columns &c, int r, int n)
+{
+	const int64_t to = r * o.c_m + n;
+	int32_t v[4];
+
+	if (r >= o.m || n >= o.n)
+		return;
+#pragma unroll
+	for (int i = 0; i < 4; i++)
+		v[i] = element(raw, i) + element(c.add, i) + element(c.zero, i) * row.sum +
+		       element(c.more, i) * row.zero;
+	if (o.c_dtype == HZ_S32) {
+#pragma unroll
+		for (int i = 0; i < 4; i++)
+			v[i] = max(o.min, min(o.max, v[i]));
+		if (LOOSE) {
+#pragma unroll
+			for (int i = 0; i < 4; i++) {
+				if (n + i < o.n)
+					((int32_t *)o.c)[r * o.c_m + (n + i) * o.c_n] = v[i];
+			}
+			return;
+		}
+		*(int4 *)((int32_t *)o.c + to) = make_int4(v[0], v[1], v[2], v[3]);
+		return;
+	}
+#pragma unroll
+	for (int i = 0; i < 4; i++) {
+		float t = __fmul_rn(__int2float_rn(v[i]), __int_as_float(element(c.factor, i)));
+
+		t = __fmul_rn(t, row.scale);
+		v[i] = __float_as_int(__fadd_rn(t, __int_as_float(element(c.round, i))));
+	}
+#pragma unroll
+	for (int i = 0; o.bounded && i < 4; i++) {
+		const float t = __int_as_float(v[i]);
+
+		v[i] = __float_as_int(t < o.fmin ? o.fmin : t > o.fmax ? o.fmax : t);
+	}
+	if (LOOSE) {
+#pragma unroll
+		for (int i = 0; i < 4; i++) {
+			if (n + i < o.n)
+				store_any(o.c_dtype, o.c, r * o.c_m + (n + i) * o.c_n,
+					  __int_as_float(v[i]));
+		}
+	} else if (o.c_dtype == HZ_F32)
+		*(int4 *)((int32_t *)o.c + to) = make_int4(v[0], v[1], v[2], v[3]);
+	else
+		*(int2 *)((uint16_t *)o.c + to) = make_int2(to_pair(o.c_dtype, v[0], v[1]),
+							    to_pair(o.c_dtype, v[2], v[3]));
+}
+
+/*
+ * Puts a thread's 16 sums of a row where a warp finds 8 rows by 64 columns; or 8 sums, from number
+ * part of the 16 on.
+ */
+template <typename T, int W>
+HZ_DEVICE void stage_put(T *stage, const T (&v)[W], const out_row &of, int part = 0)
+{
+	const int g = threadIdx.x % 32 >> 2, q = threadIdx.x & 3;
+	T *row = stage + g * HZI_QSTAGE_WORDS;
+
+#pragma unroll
+	for (int j = 0; j < W; j += 4) {
+		struct alignas(16) piece {
+			T v[4];
+		};
+		const int at = stage_at(16 * q + part + j);
+
+		*(piece *)(row + at) = {v[j], v[j + 1], v[j + 2], v[j + 3]};
+	}
+	if (q == 0) {
+		row[HZI_QN_GROUP] = of.sum;
+		row[HZI_QN_GROUP + 1] = of.zero;
+		row[HZI_QN_GROUP + 2] = __float_as_int(of.scale);
+	}
+}
+
+/* Which columns of 64 a warp stores: all, or 8 of each 16. */
+struct out_part {
+	int mask, part;
+
+	__device__ __forceinline__ bool has(int n) const
+	{
+		return (n & mask) == part;
+	}
+};
+
+/* A warp stores its 8 rows from r0 on by 64 columns from n0 on; columns: those of the lane. */
+HZ_DEVICE void quick_rows(const hzi_qgemm_out &o, const int32_t *stage,
+			  const four_columns &columns, int r0, int n0,
+			  const out_part &part = {})
+{
+	const int at = threadIdx.x % 16 * 4;
+
+	__syncwarp();
+#pragma unroll
+	for (int i = 0; i < 8; i += 2) {
+		const int r = i + threadIdx.x % 32 / 16;
+		const int32_t *row = stage + r * HZI_QSTAGE_WORDS;
+		const int4 of = *(const int4 *)(row + HZI_QN_GROUP);
+
+		if (part.has(at))
+			quick_four(o, *(const int4 *)(row + stage_at(at)),
+				   {of.x, of.y, __int_as_float(of.z)}, columns, r0 + r, n0 + at);
+	}
+	__syncwarp();
+}
+
+/* ---- The general way ------------------------------------------------------------------------- */
+
+struct out_column {
+	int32_t zero, sum, bias;
+	float float_bias, scale;
+	hzi_multiplier m;
+};
+
+HZ_DEVICE out_column general_column(const hzi_qgemm_out &o, int n)
+{
+	out_column c = {};
+
+	if (n >= o.n)
+		return c;
+	c.zero = b_zero_of(o, n);
+	c.sum = o.b_sums[n];
+	if (o.bias_dtype == HZ_S32)
+		c.bias = ((const int32_t *)o.bias)[n];
+	else if (o.bias_dtype == HZ_F32)
+		c.float_bias = ((const float *)o.bias)[n];
+	c.scale = o.b_scales ? o.b_scales[(int64_t)n * o.b_scale_step] : o.b_scale;
+	c.m = multiplier_of(o, n, o.c_dtype == HZ_S32);
+	return c;
+}
+
+HZ_DEVICE int64_t clamp64(int64_t x, int64_t low, int64_t high)
+{
+	return x < low ? low : x > high ? high : x;
+}
+
+/*
+ * Stores one element from its raw sum, which is exact modulo 2^32 (int32_t) or exact (int64_t), and
+ * what row r of A brings along.
+ */
+template <typename T>
+HZ_DEVICE void general_put_row(const hzi_qgemm_out &o, const out_column &c, T raw,
+			       const out_row &of, int r, int n)
+{
+	const int64_t at = r * o.c_m + n * o.c_n;
+	int32_t acc;
+	int64_t sum;
+
+	if (r >= o.m || n >= o.n)
+		return;
+	if (sizeof(T) == 4)
+		sum = (int32_t)((uint32_t)raw - (uint32_t)c.zero * (uint32_t)of.sum +
+				(uint32_t)of.zero *
+					((uint32_t)o.k * (uint32_t)c.zero - (uint32_t)c.sum));
+	else
+		sum = raw - (int64_t)c.zero * of.sum +
+		      (int64_t)of.zero * ((int64_t)o.k * c.zero - c.sum);
+	acc = (int32_t)clamp64(sum + c.bias, INT32_MIN, INT32_MAX);
+	if (o.c_dtype == HZ_U8 || o.c_dtype == HZ_S8 || o.c_dtype == HZ_S32) {
+		const int64_t y = o.identity ? acc
+					     : o.tflite ? hzi_requant_tflite(acc, c.m.u, c.m.shift)
+							: hzi_requant(acc, c.m.u, c.m.shift);
+		const int32_t code = (int32_t)clamp64(y, o.min - (int64_t)o.c_zero,
+						      o.max - (int64_t)o.c_zero) + o.c_zero;
+
+		if (o.c_dtype == HZ_S32)
+			((int32_t *)o.c)[at] = code;
+		else
+			((uint8_t *)o.c)[at] = (uint8_t)code;
+	} else {
+		float t = __fmul_rn(__int2float_rn(acc), c.scale);
+
+		t = __fmul_rn(t, of.scale);
+		if (o.bias_dtype == HZ_F32)
+			t = __fadd_rn(t, c.float_bias);
+		t = t < o.fmin ? o.fmin : t > o.fmax ? o.fmax : t;
+		store_any(o.c_dtype, o.c, at, t);
+	}
+}
+
+template <typename T>
+HZ_DEVICE void general_put(const hzi_qgemm_out &o, const out_column &c, T raw, int32_t row_sum,
+			   int r, int n)
+{
+	out_row of = general_row(o, r);
+
+	of.sum = row_sum;
+	general_put_row(o, c, raw, of, r, n);
+}
+
+/* A warp stores its 8 rows from r0 on by 64 columns from n0 on. */
+template <typename T>
+HZ_DEVICE void general_rows(const hzi_qgemm_out &o, const T *stage, int r0, int n0,
+			    const out_part &part = {})
+{
+	const int lane = threadIdx.x % 32;
+
+	__syncwarp();
+#pragma unroll 1
+	for (int e = 0; e < HZI_QN_GROUP; e += 32) {
+		const out_column c = general_column(o, n0 + e + lane);
+
+#pragma unroll 1
+		for (int i = 0; i < 8; i++) {
+			const T *row = stage + i * HZI_QSTAGE_WORDS;
+
+			if (part.has(e + lane))
+				general_put(o, c, row[stage_at(e + lane)],
+					    (int32_t)row[HZI_QN_GROUP], r0 + i, n0 + e + lane);
+		}
+	}
+	__syncwarp();
+}
+
+#endif

@@ -1,0 +1,209 @@
+/*
+ * linear_gemv.cu - linear layers of few rows in one launch
+ *
+ * SPDX-License-Identifier: BSD-2-Clause
+ *
+ * What counts is reading B once. A block has 32 columns and all of k: its threads ask for all of
+ * its B, up to 128 KiB, which goes to registers, before the kernel ahead has ended. Then each block
+ * makes codes of the rows, in shared memory. Within chunks of 16 bytes any order of k will do as
+ * long as both operands have it: what a thread reads is what it multiplies.
+ */
+#include "gpu/device/pdl.cuh"
+#include "gpu/qgemm/epilogue.cuh"
+#include "gpu/quantize/prologue.cuh"
+#include "lib/qgemm/qgemm.h"
+
+#define SLICES (HZI_LINEAR_THREADS / 64)	/* of k, for two warps of 16 columns each */
+#define ONCE (HZI_LINEAR_BLOCKS / SLICES)	/* blocks of k of one of them */
+#define PITCH 36			/* words of 32 sums */
+
+struct memory {
+	alignas(16) uint8_t codes[HZI_LINEAR_ROWS][HZI_LINEAR_PITCH];
+	int32_t part[SLICES][HZI_LINEAR_ROWS][PITCH];
+	int32_t sum[SLICES][HZI_LINEAR_ROWS];
+	uint32_t range[HZI_LINEAR_ROWS][2];	/* the bits of how far below and above 0 */
+	float scale[HZI_LINEAR_ROWS];
+	int32_t zero[HZI_LINEAR_ROWS];
+};
+
+/* What no kernel writes that may still run; it stays in L2, not in L1. */
+HZ_DEVICE uint4 load_once(const void *p)
+{
+	uint4 v;
+
+	asm volatile("ld.global.nc.L1::no_allocate.v4.u32 {%0, %1, %2, %3}, [%4];"
+		     : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w) : "l"(p));
+	return v;
+}
+
+HZ_DEVICE void multiply(int32_t (&d)[4], uint32_t a0, uint32_t a1, uint32_t a2, uint32_t a3,
+			uint32_t b0, uint32_t b1)
+{
+	asm volatile("mma.sync.aligned.m16n8k32.row.col.s32.u8.u8.s32 "
+		     "{%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};"
+		     : "+r"(d[0]), "+r"(d[1]), "+r"(d[2]), "+r"(d[3])
+		     : "r"(a0), "r"(a1), "r"(a2), "r"(a3), "r"(b0), "r"(b1));
+}
+
+/*
+ * Rows to codes in the form of u8 for both types: those of s8 and their zeros are 128 more. Some
+ * threads do a row; unless the scale is fixed, they look for its range first.
+ */
+template <int DTYPE>
+HZ_DEVICE void make_codes(const hzi_qlinear_few &p, memory &s)
+{
+	constexpr int each = piece<DTYPE>::count, once = 4;
+	const int pieces = p.out.k / each, lanes = 1 << p.lanes;
+	const int row = threadIdx.x >> p.lanes, lane = threadIdx.x & (lanes - 1);
+	const uint4 *x = (const uint4 *)((const char *)p.x + row * p.x_m);
+	const bool is_signed = p.q_dtype == HZ_S8, is_row = row < p.out.m;
+	const uint32_t flip = is_signed ? 0x80808080 : 0;
+	float scale = p.scale;
+	int32_t zero = p.zero;
+
+	if (!p.fixed) {
+		range r = {0, 0};
+		float f[8];
+
+#pragma unroll 1
+		for (int i = lane; is_row && i < pieces; i += once * lanes) {
+			uint4 v[once];
+
+#pragma unroll
+			for (int j = 0; j < once; j++)
+				v[j] = i + j * lanes < pieces ? x[i + j * lanes]
+							      : make_uint4(0, 0, 0, 0);
+#pragma unroll
+			for (int j = 0; j < once; j++) {
+				unpack<DTYPE>(f, v[j]);
+#pragma unroll
+				for (int e = 0; e < each; e++)
+					widen(r, f[e]);
+			}
+		}
+		r = join_warp(r);
+		if (is_row && lane % 32 == 0) {
+			atomicMax(&s.range[row][0], __float_as_uint(r.below));
+			atomicMax(&s.range[row][1], __float_as_uint(r.above));
+		}
+		__syncthreads();
+		if (is_row)
+			hzi_qparams(-__uint_as_float(s.range[row][0]),
+				    __uint_as_float(s.range[row][1]), p.q_dtype, p.symmetric,
+				    &scale, &zero);
+	}
+	if (!is_row)
+		return;
+	if (lane == 0) {
+		s.scale[row] = scale;
+		s.zero[row] = zero + (is_signed ? 128 : 0);
+	}
+
+	const divisor d = make_divisor(scale, zero, is_signed);
+	const int all = p.blocks * (HZI_QK_BLOCK / each);
+	uint8_t *to = s.codes[row];
+
+#pragma unroll 1
+	for (int i = lane; i < all; i += lanes) {
+		uint2 c = {0, 0};
+
+		if (i < pieces) {
+			c = encode_piece<DTYPE>(x[i], d);
+			c.x ^= flip;
+			c.y ^= flip;
+		}
+		if (DTYPE == HZ_F32)
+			((uint32_t *)to)[i] = c.x;
+		else
+			((uint2 *)to)[i] = c;
+	}
+}
+
+extern "C" __global__ __launch_bounds__(HZI_LINEAR_THREADS, 1) void
+qlinear_few(const __grid_constant__ hzi_qlinear_few p)
+{
+	__shared__ memory s;
+	const int warp = threadIdx.x / 32, lane = threadIdx.x % 32, g = lane >> 2, q = lane & 3;
+	const int group = warp % 2, slice = warp / 2;
+	const int begin = slice * p.blocks / SLICES, end = (slice + 1) * p.blocks / SLICES;
+	const int line = blockIdx.x * HZI_LINEAR_COLUMNS + 16 * group + g;
+	/* Of each block of k two chunks of lines g and g + 8 */
+	uint4 x[ONCE][2][2] = {};
+	int32_t acc[4] = {}, sum = 0;
+
+#pragma unroll
+	for (int i = 0; i < ONCE; i++) {
+#pragma unroll
+		for (int h = 0; h < 2; h++) {
+			const uint8_t *from =
+				p.b + ((int64_t)(begin + i) * p.width + line) * HZI_QK_BLOCK +
+				((q + 4 * h) ^ g) * 16;
+
+			if (begin + i >= end)
+				continue;
+			x[i][h][0] = load_once(from);
+			x[i][h][1] = load_once(from + 8 * HZI_QK_BLOCK);
+		}
+	}
+	if (threadIdx.x < 2 * HZI_LINEAR_ROWS)
+		s.range[threadIdx.x / 2][threadIdx.x % 2] = 0;
+	__syncthreads();
+	grid_next();
+	grid_wait();
+
+	/* What this thread will finish: 8 successive columns of each 16 are the block's. */
+	const int r = threadIdx.x / 32, w = lane % 8;
+	const int n = blockIdx.x / 2 * HZI_QN_GROUP + blockIdx.x % 2 * 8 + lane / 8 * 16 + w;
+	out_column column = {};
+
+	if (r < p.out.m)
+		column = general_column(p.out, n);
+	if (p.x_dtype == HZ_F32)
+		make_codes<HZ_F32>(p, s);
+	else if (p.x_dtype == HZ_F16)
+		make_codes<HZ_F16>(p, s);
+	else
+		make_codes<HZ_BF16>(p, s);
+	__syncthreads();
+#pragma unroll
+	for (int i = 0; i < ONCE; i++) {
+#pragma unroll
+		for (int h = 0; h < 2; h++) {
+			const uint4 u = x[i][h][0], v = x[i][h][1];
+			uint4 c = {};
+
+			if (g < p.out.m && begin + i < end)
+				c = *(const uint4 *)&s.codes[g][(begin + i) * HZI_QK_BLOCK +
+								64 * h + 16 * q];
+			multiply(acc, u.x, v.x, u.y, v.y, c.x, c.y);
+			multiply(acc, u.z, v.z, u.w, v.w, c.z, c.w);
+			sum = add_codes<false>(c.x, sum);
+			sum = add_codes<false>(c.y, sum);
+			sum = add_codes<false>(c.z, sum);
+			sum = add_codes<false>(c.w, sum);
+		}
+	}
+	/* Of 8 rows of the product 4 count. */
+#pragma unroll
+	for (int i = 0; i < 4; i++) {
+		if (q < HZI_LINEAR_ROWS / 2)
+			s.part[slice][2 * q + i % 2][16 * group + g + i / 2 * 8] = acc[i];
+	}
+	sum += __shfl_xor_sync(~0u, sum, 1);
+	sum += __shfl_xor_sync(~0u, sum, 2);
+	if (group == 0 && q == 0 && g < HZI_LINEAR_ROWS)
+		s.sum[slice][g] = sum;
+	__syncthreads();
+	if (r >= p.out.m)
+		return;
+
+	out_row of = {0, s.zero[r], s.scale[r]};
+	int32_t raw = 0;
+
+#pragma unroll
+	for (int i = 0; i < SLICES; i++) {
+		raw += s.part[i][r][8 * (w / 2) + lane / 8 * 2 + w % 2];
+		of.sum += s.sum[i][r];
+	}
+	general_put_row(p.out, column, raw, of, r, n);
+}

@@ -1,0 +1,577 @@
+/*
+ * elementwise.cu - elementwise operations of quaternions
+ *
+ * SPDX-License-Identifier: BSD-2-Clause
+ *
+ * Of each operation of quat_ops.cuh a kernel for every dtype is made, for whole quaternions one
+ * after the other, in 16-byte pieces of which a thread has several under way; and one for anything
+ * else.
+ */
+#include "gpu/quat/contiguous.cuh"
+
+/* ---- Neighbours, 16 bytes of each component -------------------------------------------------- */
+
+/*
+ * Four of f32 or eight of 16 bits, component by component. In memory the components are in planes,
+ * or quaternions side by side, or anything else.
+ */
+template <int DTYPE>
+struct group {
+	static constexpr int SIZE = DTYPE == HZ_F32 ? 4 : 2, COUNT = 16 / SIZE;
+
+	uint32_t w[4][4];
+
+	static __device__ __forceinline__ bool has(operand_kind kind, int real, int c)
+	{
+		return kind == REAL ? c == 0 : kind == QUATERNION || c > 0 || real;
+	}
+
+	/*
+	 * From four pieces of whole quaternions to those of components, or back; turned: of x, y,
+	 * z, w.
+	 */
+	__device__ __forceinline__ void turn(bool back, bool turned)
+	{
+		uint32_t v[4][4];
+
+#pragma unroll
+		for (int i = 0; i < 4; i++)
+#pragma unroll
+			for (int c = 0; c < 4; c++)
+				v[i][c] = turned && back ? w[(i + 1) % 4][c] : w[i][c];
+#pragma unroll
+		for (int i = 0; i < 4; i++)
+#pragma unroll
+			for (int c = 0; c < 4; c++) {
+				const uint32_t halves[2] = {0x5410, 0x7632};	/* lower, upper */
+
+				if (SIZE == 4)
+					w[c][i] = v[i][c];
+				else if (back)
+					w[c][i] = __byte_perm(v[2 * (i % 2)][c],
+							      v[2 * (i % 2) + 1][c],
+							      halves[i / 2]);
+				else
+					w[c][i] = __byte_perm(v[i][c / 2], v[i][2 + c / 2],
+							      halves[c % 2]);
+			}
+		if (!turned || back)
+			return;
+#pragma unroll
+		for (int i = 0; i < 4; i++) {
+			const uint32_t last = w[3][i];
+
+			w[3][i] = w[2][i], w[2][i] = w[1][i], w[1][i] = w[0][i], w[0][i] = last;
+		}
+	}
+
+	/* An operand's pieces are of whole quaternions. */
+	static __device__ __forceinline__ bool is_whole(const hzi_quat_operand &o,
+							operand_kind kind)
+	{
+		return kind == QUATERNION && o.dense >= HZI_QUAT_WHOLE;
+	}
+
+	/* Piece i of lane j becomes piece j of lane i, of four lanes. */
+	__device__ __forceinline__ void exchange(void)
+	{
+#pragma unroll
+		for (int step = 1; step < 4; step *= 2) {
+			const bool upper = threadIdx.x & step;
+
+#pragma unroll
+			for (int i = 0; i < 4; i++) {
+				if (i & step)
+					continue;
+#pragma unroll
+				for (int c = 0; c < 4; c++) {
+					uint32_t &low = w[i][c], &high = w[i | step][c];
+					const uint32_t other = __shfl_xor_sync(
+						~0u, upper ? low : high, step);
+
+					low = upper ? other : low;
+					high = upper ? high : other;
+				}
+			}
+		}
+	}
+
+	/* Two elements of 16 bits, step elements apart. */
+	static __device__ __forceinline__ uint32_t halves(const char *from, int64_t step)
+	{
+		return *(const uint16_t *)from | *(const uint16_t *)(from + 2 * step) << 16;
+	}
+
+	/*
+	 * beside: four lanes have groups that lie side by side, so that they read and write whole
+	 * sectors and exchange their pieces.
+	 */
+	__device__ __forceinline__ void load(const hzi_quat_operand &o, operand_kind kind, int real,
+					     int64_t at, int64_t step, bool beside)
+	{
+		if (is_whole(o, kind)) {
+			const uint4 *from = (const uint4 *)((const char *)o.data + at * SIZE);
+
+			if (beside)
+				from -= 3 * (threadIdx.x % 4);
+#pragma unroll
+			for (int i = 0; i < 4; i++) {
+				const uint4 u = from[beside ? 4 * i : i];
+
+				w[i][0] = u.x, w[i][1] = u.y, w[i][2] = u.z, w[i][3] = u.w;
+			}
+			return;
+		}
+#pragma unroll
+		for (int c = 0; c < 4; c++) {
+			const char *const from = (const char *)o.data + (at + o.comp[c]) * SIZE;
+
+			if (!has(kind, real, c)) {
+#pragma unroll
+				for (int i = 0; i < 4; i++)
+					w[c][i] = 0;
+			} else if (o.dense == HZI_QUAT_PLANES) {
+				const uint4 u = *(const uint4 *)from;
+
+				w[c][0] = u.x, w[c][1] = u.y, w[c][2] = u.z, w[c][3] = u.w;
+			} else {
+#pragma unroll
+				for (int i = 0; i < 4; i++)
+					w[c][i] = SIZE == 4 ?
+						  *(const uint32_t *)(from + 4 * i * step) :
+						  halves(from + 4 * i * step, step);
+			}
+		}
+	}
+
+	/* After all loads are under way. */
+	__device__ __forceinline__ void settle(const hzi_quat_operand &o, operand_kind kind,
+					       bool beside)
+	{
+		if (!is_whole(o, kind))
+			return;
+		if (beside)
+			exchange();
+		turn(false, o.dense == HZI_QUAT_TURNED);
+	}
+
+	__device__ __forceinline__ void store(const hzi_quat_operand &o, operand_kind kind,
+					      int real, int64_t at, int64_t step, bool beside)
+	{
+		if (is_whole(o, kind)) {
+			uint4 *to = (uint4 *)((char *)o.data + at * SIZE);
+
+			turn(true, o.dense == HZI_QUAT_TURNED);
+			if (beside) {
+				exchange();
+				to -= 3 * (threadIdx.x % 4);
+			}
+#pragma unroll
+			for (int i = 0; i < 4; i++)
+				to[beside ? 4 * i : i] =
+					make_uint4(w[i][0], w[i][1], w[i][2], w[i][3]);
+			return;
+		}
+#pragma unroll
+		for (int c = 0; c < 4; c++) {
+			char *const to = (char *)o.data + (at + o.comp[c]) * SIZE;
+
+			if (!has(kind, real, c))
+				continue;
+			if (o.dense == HZI_QUAT_PLANES) {
+				*(uint4 *)to = make_uint4(w[c][0], w[c][1], w[c][2], w[c][3]);
+				continue;
+			}
+#pragma unroll
+			for (int i = 0; i < 4; i++) {
+				if (SIZE == 4) {
+					*(uint32_t *)(to + 4 * i * step) = w[c][i];
+					continue;
+				}
+				*(uint16_t *)(to + 4 * i * step) = (uint16_t)w[c][i];
+				*(uint16_t *)(to + (4 * i + 2) * step) = w[c][i] >> 16;
+			}
+		}
+	}
+
+	__device__ __forceinline__ quat get(int e) const
+	{
+		return {number_in<DTYPE>(w[0], e), number_in<DTYPE>(w[1], e),
+			number_in<DTYPE>(w[2], e), number_in<DTYPE>(w[3], e)};
+	}
+
+	/* Word i, of quaternion a, or of 16 bits a and b. */
+	__device__ __forceinline__ void put(int i, quat a, quat b)
+	{
+		w[0][i] = word_of<DTYPE>(a.w, b.w);
+		w[1][i] = word_of<DTYPE>(a.x, b.x);
+		w[2][i] = word_of<DTYPE>(a.y, b.y);
+		w[3][i] = word_of<DTYPE>(a.z, b.z);
+	}
+};
+
+template <class OP, int DTYPE>
+HZ_DEVICE void run_group(const hzi_quat_job &p, const int64_t (&at)[OP::inputs + OP::outputs],
+			 bool beside)
+{
+	constexpr int IN = OP::inputs, OUT = OP::outputs, EACH = group<DTYPE>::COUNT / 4;
+	const int last = p.ndim - 1;
+	group<DTYPE> in[IN], out[OUT];
+	OP op;
+
+#pragma unroll
+	for (int n = 0; n < IN; n++)
+		in[n].load(p.at[n], OP::kind(n), 0, at[n], p.at[n].stride[last], beside);
+#pragma unroll
+	for (int n = 0; n < OUT; n++)
+		if (op.adds(p) && p.at[IN + n].data)
+			out[n].load(p.at[IN + n], OP::kind(IN + n), p.real, at[IN + n],
+				    p.at[IN + n].stride[last], beside);
+#pragma unroll
+	for (int n = 0; n < IN; n++)
+		in[n].settle(p.at[n], OP::kind(n), beside);
+#pragma unroll
+	for (int n = 0; n < OUT; n++)
+		if (op.adds(p) && p.at[IN + n].data)
+			out[n].settle(p.at[IN + n], OP::kind(IN + n), beside);
+#pragma unroll
+	for (int i = 0; i < 4; i++) {
+		quat results[EACH][OUT];
+
+#pragma unroll
+		for (int e = 0; e < EACH; e++) {
+			quat one[IN];
+
+#pragma unroll
+			for (int n = 0; n < IN; n++)
+				one[n] = in[n].get(EACH * i + e);
+			op.run(p, one, results[e]);
+		}
+#pragma unroll
+		for (int n = 0; op.adds(p) && n < OUT; n++)
+#pragma unroll
+			for (int e = 0; e < EACH; e++)
+				results[e][n] = quat_add(results[e][n], out[n].get(EACH * i + e));
+#pragma unroll
+		for (int n = 0; n < OUT; n++)
+			out[n].put(i, results[0][n], results[EACH - 1][n]);
+	}
+#pragma unroll
+	for (int n = 0; n < OUT; n++)
+		if (p.at[IN + n].data)
+			out[n].store(p.at[IN + n], OP::kind(IN + n), p.real, at[IN + n],
+				     p.at[IN + n].stride[last], beside);
+}
+
+/* p.groups of the last dimension, if there are such, else one at a time. */
+template <class OP>
+HZ_DEVICE void run_any(const hzi_quat_job &p)
+{
+	constexpr int N = OP::inputs + OP::outputs;
+	const int64_t all = (int64_t)gridDim.x * HZI_QUAT_THREADS;
+	int64_t i = (int64_t)blockIdx.x * HZI_QUAT_THREADS + threadIdx.x;
+
+	for (; !p.groups && i < p.count; i += all) {
+		int64_t at[N] = {};
+
+		places_of<N>(p, 0, p.ndim, i, at);
+		run_one<OP>(p, at);
+	}
+	/* Warps as wholes, whose lanes exchange what they store */
+	for (const int lane = threadIdx.x % 32; p.groups && i - lane < p.count; i += all) {
+		const int last = p.ndim - 1;
+		const int64_t row = i >> 31 ? i / p.groups : (uint32_t)i / (uint32_t)p.groups;
+		const int count = p.dtype == HZ_F32 ? 4 : 8;
+		const int64_t begin = count * (i - row * p.groups);
+		const bool full = i < p.count && begin + count <= p.shape[last];
+		const bool beside = __all_sync(~0u, full && begin >= count * (lane % 4));
+		int64_t at[N] = {};
+
+		if (i >= p.count)
+			continue;
+
+		places_of<N>(p, 0, last, row, at);
+#pragma unroll
+		for (int n = 0; n < N; n++)
+			at[n] += begin * p.at[n].stride[last];
+		if (full) {
+			if (p.dtype == HZ_F32)
+				run_group<OP, HZ_F32>(p, at, beside);
+			else if (p.dtype == HZ_F16)
+				run_group<OP, HZ_F16>(p, at, beside);
+			else
+				run_group<OP, HZ_BF16>(p, at, beside);
+			continue;
+		}
+		for (int64_t l = begin; l < p.shape[last]; l++) {
+			run_one<OP>(p, at);
+#pragma unroll
+			for (int n = 0; n < N; n++)
+				at[n] += p.at[n].stride[last];
+		}
+	}
+}
+
+/* ---- Operands that lie one after the other --------------------------------------------------- */
+
+/*
+ * Rows of the last dimension, a block each HZI_QUAT_BLOCK times 16 bytes of quaternions. A warp
+ * takes portions (gpu/quat/contiguous.cuh). Operands lie without gaps, or are one quaternion for the row.
+ */
+
+/*
+ * A warp's portion, which is full; at: where it begins in the operands. turned is a constant where
+ * it is called: what turns words costs registers.
+ */
+template <class OP, int DTYPE, int COUNT>
+HZ_DEVICE void run_portion(const hzi_quat_job &p, const int64_t (&at)[OP::inputs + OP::outputs],
+			   bool turned, uint32_t *room)
+{
+	constexpr int IN = OP::inputs, OUT = OP::outputs, EACH = piece<DTYPE>::each;
+	portion<DTYPE, COUNT> in[IN], out[OUT];
+	OP op;
+
+#pragma unroll
+	for (int n = 0; n < IN; n++)
+		in[n].load(p.at[n], OP::kind(n), at[n]);
+#pragma unroll
+	for (int n = IN; n < IN + OUT; n++)
+		if (op.adds(p) && p.at[n].data)
+			out[n - IN].load(p.at[n], OP::kind(n), at[n]);
+#pragma unroll
+	for (int n = 0; n < IN; n++)
+		in[n].settle(p.at[n], OP::kind(n), turned, room);
+#pragma unroll
+	for (int n = IN; n < IN + OUT; n++)
+		if (op.adds(p) && p.at[n].data)
+			out[n - IN].settle(p.at[n], OP::kind(n), turned, room);
+#pragma unroll
+	for (int u = 0; u < COUNT; u++) {
+		quat results[OUT][EACH];
+
+#pragma unroll
+		for (int e = 0; e < EACH; e++) {
+			quat one[IN], result[OUT];
+
+#pragma unroll
+			for (int n = 0; n < IN; n++)
+				one[n] = in[n].of[u].get(OP::kind(n), false, e);
+			op.run(p, one, result);
+#pragma unroll
+			for (int n = 0; n < OUT; n++)
+				results[n][e] = result[n];
+		}
+#pragma unroll
+		for (int n = 0; op.adds(p) && n < OUT; n++)
+#pragma unroll
+			for (int e = 0; e < EACH; e++)
+				results[n][e] = quat_add(results[n][e],
+							 out[n].of[u].get(OP::kind(IN + n), true,
+									  e));
+#pragma unroll
+		for (int n = 0; n < OUT; n++)
+			out[n].of[u].put(OP::kind(IN + n), results[n]);
+	}
+#pragma unroll
+	for (int n = 0; n < OUT; n++)
+		if (p.at[IN + n].data)
+			out[n].store(p.at[IN + n], OP::kind(IN + n), turned, at[IN + n], room);
+}
+
+/*
+ * The same where registers for all that is under way would leave room for few warps: inputs come
+ * through shared memory. tile: COUNT * 32 pieces of 16 bytes for each.
+ */
+template <class OP, int DTYPE, int COUNT>
+HZ_DEVICE void run_staged(const hzi_quat_job &p, const int64_t (&at)[OP::inputs + OP::outputs],
+			  bool turned, uint4 *tile, uint32_t *room)
+{
+	constexpr int IN = OP::inputs, OUT = OP::outputs, EACH = piece<DTYPE>::each;
+	constexpr int PIECES = 32 * COUNT, VECTORS = 24 * COUNT, SIZE = DTYPE == HZ_F32 ? 4 : 2;
+	const int lane = threadIdx.x % 32;
+	OP op;
+
+#pragma unroll
+	for (int n = 0; n < IN; n++) {
+		const uint4 *const from = (const uint4 *)((const char *)p.at[n].data +
+							  at[n] * SIZE);
+		const int pieces = !p.at[n].dense ? 0 : p.at[n].width == 3 ? VECTORS : PIECES;
+
+#pragma unroll
+		for (int i = lane; i < PIECES; i += 32)
+			if (i < pieces)
+				copy_async(shared_address(tile + n * PIECES + i), from + i);
+	}
+	copy_wait();
+	__syncwarp();
+#pragma unroll
+	for (int u = 0; u < COUNT; u++) {
+		piece<DTYPE> in[IN];
+		quat results[OUT][EACH];
+
+#pragma unroll
+		for (int n = 0; n < IN; n++) {
+			const hzi_quat_operand &o = p.at[n];
+			const uint4 *const from = tile + n * PIECES;
+
+			if (OP::kind(n) == VECTOR && o.width == 3) {
+#pragma unroll
+				for (int i = 0; i < 3; i++)
+					in[n].w[i] = ((const uint32_t *)from)[(32 * u + lane) * 3 +
+									      i];
+				in[n].w[3] = 0;
+				continue;
+			}
+			uint4 v;
+
+			if (o.dense) {
+				v = from[32 * u + lane];
+			} else if (DTYPE == HZ_F32) {
+				v = *(const uint4 *)((const char *)o.data + at[n] * SIZE);
+			} else {
+				const uint2 h = *(const uint2 *)((const char *)o.data +
+								 at[n] * SIZE);
+
+				v = make_uint4(h.x, h.y, h.x, h.y);
+			}
+			in[n].w[0] = v.x, in[n].w[1] = v.y, in[n].w[2] = v.z, in[n].w[3] = v.w;
+			in[n].settle(OP::kind(n), turned);
+		}
+#pragma unroll
+		for (int e = 0; e < EACH; e++) {
+			quat one[IN], result[OUT];
+
+#pragma unroll
+			for (int n = 0; n < IN; n++)
+				one[n] = in[n].get(OP::kind(n), false, e);
+			op.run(p, one, result);
+#pragma unroll
+			for (int n = 0; n < OUT; n++)
+				results[n][e] = result[n];
+		}
+#pragma unroll
+		for (int n = 0; n < OUT; n++) {
+			const hzi_quat_operand &o = p.at[IN + n];
+			const operand_kind kind = OP::kind(IN + n);
+			char *const to = (char *)o.data + at[IN + n] * SIZE;
+			piece<DTYPE> out;
+
+			if (!o.data)
+				continue;
+			if (op.adds(p)) {
+				const auto old = old_piece<DTYPE, COUNT>(o, kind, turned, to, u);
+
+#pragma unroll
+				for (int e = 0; e < EACH; e++)
+					results[n][e] = quat_add(results[n][e],
+								 old.get(kind, true, e));
+			}
+			out.put(kind, results[n]);
+			if (kind == VECTOR && o.width == 3) {
+#pragma unroll
+				for (int i = 0; i < 3; i++)
+					room[(32 * u + lane) * 3 + i] = out.w[i];
+				continue;
+			}
+			out.unsettle(kind, turned);
+			((uint4 *)to)[32 * u + lane] =
+				make_uint4(out.w[0], out.w[1], out.w[2], out.w[3]);
+		}
+	}
+	__syncwarp();
+#pragma unroll
+	for (int n = IN; n < IN + OUT; n++) {
+		if (OP::kind(n) != VECTOR || !p.at[n].data || p.at[n].width != 3)
+			continue;
+#pragma unroll
+		for (int i = lane; i < PIECES; i += 32)
+			if (i < VECTORS)
+				((uint4 *)((char *)p.at[n].data + at[n] * SIZE))[i] =
+					((const uint4 *)room)[i];
+	}
+	__syncwarp();
+}
+
+template <class OP, int DTYPE>
+HZ_DEVICE void run_whole(const hzi_quat_job &p)
+{
+	constexpr int N = OP::inputs + OP::outputs;
+	constexpr int BLOCK = HZI_QUAT_BLOCK * piece<DTYPE>::each;
+	constexpr bool VECTORS = OP::kind(0) == VECTOR || OP::kind(1) == VECTOR;
+	constexpr bool STAGED = VECTORS && N > 3;
+	/* As fit into registers */
+	constexpr int COUNT = N <= 3 ? 4 : 2, TILE = OP::inputs * COUNT * 32;
+	constexpr int WARPS = HZI_QUAT_THREADS / 32;
+	constexpr int EACH_WARP = portion<DTYPE, COUNT>::quaternions;
+	__shared__ __align__(16) uint32_t room[VECTORS ? WARPS : 1][VECTORS ? COUNT * 96 : 1];
+	__shared__ uint4 tile[STAGED ? WARPS : 1][STAGED ? TILE : 1];
+	const int warp = threadIdx.x / 32;
+	const int64_t row = blockIdx.x / p.row_blocks, last = p.ndim - 1;
+	const int64_t begin = (int64_t)(blockIdx.x % p.row_blocks) * BLOCK;
+	const int64_t n = p.ndim ? p.shape[last] : 1, end = min(begin + BLOCK, n);
+
+	for (int64_t i = begin + warp * EACH_WARP; i < end; i += WARPS * EACH_WARP) {
+		int64_t at[N], step[N];
+
+#pragma unroll
+		for (int o = 0; o < N; o++) {
+			step[o] = p.ndim ? p.at[o].stride[last] : 0;
+			at[o] = (p.ndim == 2 ? row * p.at[o].stride[0] : 0) + i * step[o];
+		}
+		if (i + EACH_WARP <= end) {
+			if constexpr (STAGED) {
+				run_staged<OP, DTYPE, COUNT>(p, at, p.turned, tile[warp],
+							     room[warp]);
+			} else if (p.turned) {
+				run_portion<OP, DTYPE, COUNT>(p, at, true,
+							      room[VECTORS ? warp : 0]);
+			} else {
+				run_portion<OP, DTYPE, COUNT>(p, at, false,
+							      room[VECTORS ? warp : 0]);
+			}
+			continue;
+		}
+		for (int64_t l = threadIdx.x % 32; i + l < end; l += 32) {
+			int64_t one[N];
+
+#pragma unroll
+			for (int o = 0; o < N; o++)
+				one[o] = at[o] + l * step[o];
+			run_one<OP>(p, one);
+		}
+	}
+}
+
+/* ---- The kernels ----------------------------------------------------------------------------- */
+
+/* blocks: of a multiprocessor, that registers of whole operands are to do for; 0: any */
+#define KERNEL(name, blocks) \
+	extern "C" __global__ void __launch_bounds__(HZI_QUAT_THREADS, blocks) name
+#define KERNELS(name, blocks) \
+	extern "C" __global__ void __launch_bounds__(HZI_QUAT_THREADS, 2) \
+	quat_##name##_any(const __grid_constant__ hzi_quat_job p) \
+	{ \
+		run_any<op_##name>(p); \
+	} \
+	KERNEL(quat_##name##_f32, blocks)(const __grid_constant__ hzi_quat_job p) \
+	{ \
+		run_whole<op_##name, HZ_F32>(p); \
+	} \
+	KERNEL(quat_##name##_f16, blocks)(const __grid_constant__ hzi_quat_job p) \
+	{ \
+		run_whole<op_##name, HZ_F16>(p); \
+	} \
+	KERNEL(quat_##name##_bf16, blocks)(const __grid_constant__ hzi_quat_job p) \
+	{ \
+		run_whole<op_##name, HZ_BF16>(p); \
+	}
+
+KERNELS(mul, 0)
+KERNELS(mul_bwd, 0)
+KERNELS(axpy, 0)
+KERNELS(map, 0)
+KERNELS(norm, 0)
+KERNELS(map_bwd, 0)
+KERNELS(norm_bwd, 0)
+KERNELS(rotate, 0)
+KERNELS(rotate_bwd, 4)

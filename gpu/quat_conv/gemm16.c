@@ -1,0 +1,349 @@
+/*
+ * gemm16.c - launchers of quaternion convolutions by sixteen products
+ *
+ * SPDX-License-Identifier: BSD-2-Clause
+ */
+#include <config.h>
+
+#include <math.h>
+
+#include "gpu/quat_conv/gemm16.h"
+#include "gpu/quat/launch.h"
+#include "gpu/quat_layer/quat_layer.h"
+
+#define CHANNELS (HZI_QD_UNIT / 4)	/* of a unit */
+#define COUNT_MAX ((int64_t)1 << 30)
+#define STEP_MOST 8			/* of pixels that a box is of */
+#define BOX_MOST 256			/* pixels that it reaches over */
+#define BOX_LOG 6			/* it has 2^6 of these, of f32 2^5 */
+#define ROUNDS 4			/* of blocks */
+#define PARTS_BYTES ((int64_t)64 << 20)
+/* Products of quaternions, padding and all; bytes that blocks read */
+#define PRODUCTS_PER_US 20e6
+#define SPLIT_PER_US 6e6		/* of f32 in parts */
+#define UNITS_PER_US 270.0		/* of columns, that become parts */
+#define BYTES_PER_US 6.5e6
+#define CALL_US 12			/* of launches, sums, matrices of weights */
+#define ROUND_US 3			/* of a block, until it multiplies and after it did */
+
+/* ---- Boxes ----------------------------------------------------------------------------------- */
+
+static int64_t size_of(int dtype)
+{
+	return (int64_t)hz_dtype_size(dtype);
+}
+
+/* Strides that boxes may have: bytes of a pixel, in multiples of 16 */
+static bool strides_fit(const struct hzi_qarray *a, const int64_t *size, int64_t images)
+{
+	bool fit = a->whole && a->stride[4] == 4 && (uintptr_t)a->data % 16 == 0;
+
+	for (int d = 0; d < 4; d++) {
+		const int64_t n = d ? size[d - 1] : images;
+
+		fit &= n == 1 || (a->stride[d] > 0 && a->stride[d] < (int64_t)1 << 37 &&
+				  size_of(a->dtype) * a->stride[d] % 16 == 0);
+	}
+	return fit;
+}
+
+/* Taps, and the box of 2^log pixels of which the fewest hold all; false: not for these kernels. */
+static bool choose_boxes(const struct hzi_qpatch_args *x, int64_t images, int log,
+			 struct hzi_quat_boxes *p)
+{
+	const int64_t size[4] = {x->count[2], x->count[1], x->count[0], images};
+	int64_t count[4][BOX_LOG + 1], least = INT64_MAX;
+
+	for (int d = 0; d < 3; d++) {
+		if (x->step[d] > STEP_MOST)
+			return false;
+		p->step[2 - d] = (int32_t)x->step[d];
+		p->each[d] = (int32_t)x->each[d];
+		p->base[d] = (int32_t)x->base[d];
+		p->taps[d] = (int32_t)x->taps[d];
+	}
+	p->step[3] = 1;
+
+	/* Of a dimension boxes of 1, 2, 4, ... pixels; 0: they reach too far */
+	for (int d = 0; d < 4; d++) {
+		for (int e = 0; e <= log; e++)
+			count[d][e] = ((1 << e) - 1) * p->step[d] < BOX_MOST ?
+					      (size[d] + (1 << e) - 1) >> e : 0;
+	}
+	for (int i = 0; i <= log; i++) {
+		for (int j = 0; i + j <= log; j++) {
+			for (int k = 0; i + j + k <= log; k++) {
+				const int e[4] = {i, j, k, log - i - j - k};
+				int64_t all = 1;
+
+				for (int d = 0; d < 4; d++)
+					all *= count[d][e[d]];
+				if (all == 0 || all >= least)
+					continue;
+				least = all;
+				for (int d = 0; d < 4; d++) {
+					p->box[d] = 1 << e[d];
+					p->boxes[d] = (int32_t)count[d][e[d]];
+				}
+			}
+		}
+	}
+	p->all = (int32_t)min_of(least, COUNT_MAX);
+	return least < COUNT_MAX;
+}
+
+/* Components, and pixels from the last dimension of images on; steps: of pixels of a box */
+static int map_of(struct hz_context *ctx, const char *op, struct hzi_tensor_map *map,
+		  const struct hzi_qarray *a, int64_t channels, const int64_t *size,
+		  int64_t images, const struct hzi_quat_boxes *p, const int32_t *steps)
+{
+	const int64_t size_bytes = size_of(a->dtype), bytes = 4 * size_bytes * channels;
+	uint64_t sizes[5] = {(uint64_t)bytes}, strides[4];
+	uint32_t box[5] = {HZI_QD_BOX_BYTES}, each[5] = {1};
+
+	for (int d = 0; d < 4; d++) {
+		const int64_t n = d < 3 ? size[2 - d] : images;
+
+		sizes[1 + d] = (uint64_t)n;
+		strides[d] = (uint64_t)(n > 1 ? size_bytes * a->stride[3 - d] :
+						round_up(bytes, 16));
+		each[1 + d] = steps ? (uint32_t)steps[d] : 1;
+		box[1 + d] = (uint32_t)(p->box[d] - 1) * each[1 + d] + 1;
+	}
+	return hzi_cuda_tensor_map_pixels(ctx, op, map, a->data, sizes, strides, box, each);
+}
+
+/* ---- Gradients of weights -------------------------------------------------------------------- */
+
+static double per_us(bool split)
+{
+	return split ? SPLIT_PER_US : PRODUCTS_PER_US;
+}
+
+/* Pieces of pixels, so that the last round of blocks is as full as can be */
+static int64_t splits_of(const struct hz_context *ctx, const struct hzi_quat_direct_weights *p)
+{
+	const int64_t tiles = (int64_t)p->sets * p->tiles_m * p->tiles_n;
+	const int64_t together = hzi_cuda_device(ctx)->multiprocessors;
+	int64_t best = 1;
+	double most = 0;
+
+	for (int64_t rounds = 1; rounds <= ROUNDS; rounds++) {
+		const int64_t splits = min_of(max_of(rounds * together / tiles, 1), p->b.all);
+		const double use = (double)(splits * tiles) /
+				   (double)(ceil_div(splits * tiles, together) * together);
+
+		if (use > 1.05 * most) {
+			most = use;
+			best = splits;
+		}
+	}
+	return best;
+}
+
+double hzi_quat_direct_weights_plan(const struct hz_context *ctx,
+				    const struct hzi_qconv_weights_args *a,
+				    struct hzi_quat_direct_weights *p)
+{
+	const struct hzi_qpatch_args *x = &a->x;
+	const int64_t out = a->g.m, in = x->channels, most = out > in ? out : in;
+	const int64_t taps = x->taps[0] * x->taps[1] * x->taps[2];
+	const int64_t size_bytes = size_of(a->g.dtype);
+	int64_t rows;
+	int split;
+
+	*p = (struct hzi_quat_direct_weights){.cluster = 1};
+	if (!hzi_planes_wanted(ctx, a->g.dtype, a->g.precision, &split) ||
+	    split != (a->g.dtype == HZ_F32) || a->small.dtype != a->g.dtype ||
+	    a->g.method != HZ_QUAT_FAST || a->g.k == 0 || in == 0 || out == 0 ||
+	    !hzi_qpatch_small(x) || !strides_fit(&x->x, x->size, a->images) ||
+	    !strides_fit(&a->small, x->count, a->images) || a->g.k > COUNT_MAX ||
+	    x->groups * most > COUNT_MAX / 16 || a->images > COUNT_MAX)
+		return 0;
+	p->together = (int32_t)max_of(min_of(CHANNELS / most, x->groups), 1);
+	/* Boxes begin at multiples of 16 bytes, also those of a group that is one of several. */
+	if (!split && (p->together * in % 2 || p->together * out % 2) && --p->together == 0)
+		return 0;
+	rows = ceil_div(p->together * out, CHANNELS);
+	p->wide = rows <= HZI_QX_ROWS_WIDE;
+	p->sets = (int32_t)ceil_div(x->groups, p->together);
+	p->tiles_m = (int32_t)ceil_div(rows, p->wide ? HZI_QX_ROWS_WIDE : HZI_QX_ROWS);
+	p->units_of_tap = (int32_t)ceil_div(p->together * in, CHANNELS);
+	if (p->units_of_tap > INT32_MAX / 4096 / taps)
+		return 0;
+	p->units = (int32_t)(p->units_of_tap * taps);
+	p->tiles_n = (int32_t)ceil_div(p->units, p->wide ? HZI_QX_COLUMNS_WIDE : HZI_QX_COLUMNS);
+	p->cluster = !p->wide && p->tiles_m % 2 == 0 ? 2 : 1;
+	if (!choose_boxes(x, a->images, BOX_LOG - split, &p->b))
+		return 0;
+	p->row_step = (int32_t)(4 * p->together * out);
+	p->column_step = (int32_t)(4 * p->together * in);
+	p->groups = (int32_t)x->groups;
+	p->outs = (int32_t)out;
+	p->seen = (int32_t)in;
+	p->channels = (int32_t)(a->g.n / taps);	/* of big there may be zeros behind */
+	p->conj_small = a->g.conj_a;
+	p->conj_big = a->g.conj_b;
+	p->splits = (int32_t)splits_of(ctx, p);
+	if ((int64_t)p->units * p->tiles_n > COUNT_MAX ||
+	    (int64_t)p->sets * p->tiles_m * p->tiles_n > COUNT_MAX / p->splits ||
+	    p->splits * x->groups * out * a->g.n > PARTS_BYTES / 16)
+		return 0;
+
+	const double tiles = (double)p->sets * p->tiles_m * p->b.all * (HZI_QD_PIXELS >> split);
+	const double high = p->wide ? HZI_QX_ROWS_WIDE : HZI_QX_ROWS;
+	const double products = tiles * high * p->units * CHANNELS * CHANNELS / per_us(split);
+	const double bytes = tiles * (high * p->tiles_n + (double)p->units / p->cluster) *
+			     CHANNELS * 4 * (double)size_bytes / BYTES_PER_US;
+	const int64_t blocks = (int64_t)p->sets * p->tiles_m * p->tiles_n * p->splits;
+	const int64_t rounds = ceil_div(blocks, hzi_cuda_device(ctx)->multiprocessors);
+
+	const double parts = !split ? 0 : (double)p->sets * p->tiles_m * p->b.all * p->units /
+					  UNITS_PER_US;
+
+	return CALL_US + ROUND_US * (double)rounds + fmax(fmax(products, bytes), parts);
+}
+
+struct hzi_quat_fold_costs hzi_quat_direct_weights_costs(const struct hzi_qconv_weights_args *a)
+{
+	return (struct hzi_quat_fold_costs){
+		.tap = (double)a->g.k * (double)round_up(a->g.m, CHANNELS) /
+		       per_us(a->g.dtype == HZ_F32),
+		.unit = CHANNELS,
+	};
+}
+
+size_t hzi_quat_direct_weights_bytes(const struct hzi_quat_direct_weights *p)
+{
+	return padded((int64_t)16 * p->splits * p->groups * p->outs * p->b.taps[0] * p->b.taps[1] *
+		      p->b.taps[2] * p->channels);
+}
+
+int hzi_quat_direct_weights(struct hz_context *ctx, const char *op,
+			    const struct hzi_qconv_weights_args *a,
+			    struct hzi_quat_direct_weights *p, void *workspace)
+{
+	struct hzi_launch launch = {
+		.block = {HZI_QX_THREADS}, .shared_bytes = HZI_QX_BYTES, .early = true,
+		.aligned = true, .cluster = (unsigned)p->cluster,
+		.grid = {(unsigned)(p->splits * p->sets * p->tiles_n * p->tiles_m)},
+	};
+	struct hzi_quat_few_sum sum = {
+		.parts = workspace, .sum = a->sum, .count = a->x.groups * a->g.m * a->g.n,
+		.parts_count = p->splits, .conj = a->g.conj_c,
+	};
+
+	p->parts = workspace;
+	HZ_CHECK(map_of(ctx, op, &p->small, &a->small, a->x.groups * a->g.m, a->x.count,
+			a->images, &p->b, NULL));
+	HZ_CHECK(map_of(ctx, op, &p->big, &a->x.x, a->x.groups * a->x.channels, a->x.size,
+			a->images, &p->b, p->b.step));
+	if (a->g.dtype == HZ_F32) {
+		launch.block[0] = HZI_QX_SPLIT_THREADS;
+		HZ_CHECK(hzi_cuda_launch(ctx, op, HZI_FAMILY_QUAT_DIRECT_SPLIT,
+					 HZI_KERNEL_quat_direct_split + p->wide, &launch, p,
+					 sizeof(*p)));
+	} else {
+		HZ_CHECK(hzi_cuda_launch(ctx, op, HZI_FAMILY_QUAT_DIRECT_WEIGHTS,
+					 (p->wide ? HZI_KERNEL_quat_direct_weights_wide_f16 :
+						    HZI_KERNEL_quat_direct_weights_f16) +
+						 (a->g.dtype == HZ_BF16),
+					 &launch, p, sizeof(*p)));
+	}
+	return hzi_cuda_quat_conv_few_sum(ctx, op, &sum);
+}
+
+/* ---- Convolutions ---------------------------------------------------------------------------- */
+
+/* How long it is expected to take, in us; 0: it is not for these kernels. */
+static double make_conv(const struct hz_context *ctx, const struct hzi_qconv_args *a,
+			struct hzi_quat_direct_conv *p)
+{
+	const struct hzi_qpatch_args *x = &a->x;
+	const int64_t taps = x->taps[0] * x->taps[1] * x->taps[2];
+	double products, bytes;
+	int split;
+
+	*p = (struct hzi_quat_direct_conv){.outs = (int32_t)a->g.m};
+	if (!hzi_planes_wanted(ctx, a->g.dtype, a->g.precision, &split) || split ||
+	    a->g.dtype == HZ_F32 || a->g.method != HZ_QUAT_FAST || a->g.n == 0 || a->g.k == 0 ||
+	    x->groups > 1 || x->channels % 2 || a->g.n > COUNT_MAX || a->g.m > COUNT_MAX / 16 ||
+	    a->g.k > COUNT_MAX / 16 || !hzi_qpatch_small(x) ||
+	    !strides_fit(&x->x, x->size, a->images) || !choose_boxes(x, a->images, BOX_LOG, &p->b))
+		return 0;
+	p->channels = (int32_t)x->channels;
+	p->units = (int32_t)ceil_div(x->channels, CHANNELS);
+	p->taps = (int32_t)taps;
+	p->tiles_n = (int32_t)ceil_div(a->g.m, HZI_QY_OUTS);
+	if (ceil_div(p->b.all, 2 * HZI_QY_BOXES) > COUNT_MAX / p->tiles_n)
+		return 0;
+	p->pairs = (int32_t)(ceil_div(p->b.all, 2 * HZI_QY_BOXES) * p->tiles_n);
+	products = (double)p->pairs * 2 * HZI_QY_BOXES * HZI_QD_PIXELS * HZI_QY_OUTS *
+		   (double)(taps * p->units * CHANNELS) / PRODUCTS_PER_US;
+	bytes = ((double)p->pairs * (double)(taps * p->units) *
+		 (4 * HZI_QD_UNIT_BYTES + 4 * HZI_QY_OUTS * 128) +
+		 8 * (double)a->g.n * (double)a->g.m) / BYTES_PER_US;
+	return CALL_US + (products > bytes ? products : bytes);
+}
+
+double hzi_quat_direct_conv_us(const struct hz_context *ctx, const struct hzi_qconv_args *a)
+{
+	struct hzi_quat_direct_conv p;
+
+	return make_conv(ctx, a, &p);
+}
+
+static int64_t matrix_columns(const struct hzi_quat_direct_conv *p)
+{
+	return (int64_t)p->taps * p->units * HZI_QD_UNIT;
+}
+
+size_t hzi_quat_direct_conv_workspace(const struct hz_context *ctx,
+				      const struct hzi_qconv_args *a)
+{
+	struct hzi_quat_direct_conv p;
+
+	return make_conv(ctx, a, &p) > 0 ?
+		padded(2 * 4 * HZI_QY_OUTS * p.tiles_n * matrix_columns(&p)) : 0;
+}
+
+int hzi_quat_direct_conv(struct hz_context *ctx, const char *op, const struct hzi_qconv_args *a)
+{
+	struct hzi_launch launch = {.block = {HZI_QY_WEIGHTS}, .early = true, .aligned = true};
+	const bool bf16 = a->g.dtype == HZ_BF16;
+	struct hzi_quat_direct_conv p;
+	const struct hzi_quat_gemm_args *g = &a->g;
+	int64_t columns, rows;
+	int clusters;
+
+	if (make_conv(ctx, a, &p) == 0)
+		return hzi_fail(ctx, HZ_ENOTSUP, HZI_QUAT_CONV_NOT_ONE, op);
+	columns = matrix_columns(&p);
+	rows = 4 * HZI_QY_OUTS * (int64_t)p.tiles_n;
+	p.w = hzi_quat_matrix_of(&g->a, g->dtype, g->conj_a, NULL, 0);
+	p.conj_x = g->conj_b;
+	p.matrix = ctx->workspace;
+	p.out = hzi_quat_conv_out_of(a);
+	for (int d = 0; d < 4; d++) {
+		p.count[d] = (int32_t)(d < 3 ? a->x.count[2 - d] : a->images);
+		p.c_stride[d] = a->y.stride[3 - d];
+		p.pre_stride[d] = a->pre.stride[3 - d];
+	}
+	p.plain = !g->bias && !a->pre.data && g->activation == HZ_ACT_NONE;
+	launch.grid[0] = (unsigned)ceil_div(rows / 4 * columns / 4, HZI_QY_WEIGHTS);
+	HZ_CHECK(hzi_cuda_launch(ctx, op, HZI_FAMILY_QUAT_DIRECT_CONV,
+				 HZI_KERNEL_quat_direct_matrix_f16 + bf16, &launch, &p,
+				 sizeof(p)));
+	HZ_CHECK(map_of(ctx, op, &p.x, &a->x.x, a->x.channels, a->x.size, a->images, &p.b,
+			p.b.step));
+	HZ_CHECK(hzi_cuda_tensor_map(ctx, op, &p.weights, p.matrix, 2 * columns, rows, 2 * columns,
+				     128, 2 * HZI_QY_OUTS));
+	launch.block[0] = HZI_QY_THREADS;
+	launch.shared_bytes = HZI_QY_BYTES;
+	launch.cluster = 2;
+	HZ_CHECK(hzi_cuda_clusters(ctx, op, HZI_FAMILY_QUAT_DIRECT_CONV,
+				   HZI_KERNEL_quat_direct_conv_f16 + bf16, &launch, &clusters));
+	launch.grid[0] = (unsigned)(2 * min_of(p.pairs, clusters));
+	return hzi_cuda_launch(ctx, op, HZI_FAMILY_QUAT_DIRECT_CONV,
+			       HZI_KERNEL_quat_direct_conv_f16 + bf16, &launch, &p, sizeof(p));
+}

@@ -1,0 +1,240 @@
+/*
+ * implicit_gemm16.cu - quaternion convolutions of 16 bits by sixteen products, on Hopper
+ *
+ * SPDX-License-Identifier: BSD-2-Clause
+ *
+ * Each weight is a matrix of 4 x 4, made before, and what is multiplied is a matrix of pixels by
+ * components, for each tap: gpu/quat_conv/gemm16.cuh. Two blocks of a cluster have pixels of their own,
+ * and load one half of the weights each for both.
+ */
+#include "gpu/quat_conv/gemm16.cuh"
+
+#if HAVE_WGMMA
+
+/* A thread has one weight, or zeros where there is none. */
+template <int DTYPE>
+HZ_DEVICE void make_matrix(const hzi_quat_direct_conv &p)
+{
+	const int channels = p.units * (HZI_QD_UNIT / 4);
+	const int64_t i = (int64_t)blockIdx.x * HZI_QY_WEIGHTS + threadIdx.x;
+	const int channel = (int)(i % channels);
+	const int64_t rest = i / channels;
+	const int tap = (int)(rest % p.taps), out = (int)(rest / p.taps);
+	const float sign = p.conj_x ? -1 : 1;
+	quat w = {0, 0, 0, 0};
+
+	grid_next();
+	grid_wait();
+	if (out >= p.tiles_n * HZI_QY_OUTS)
+		return;
+	if (out < p.outs && channel < p.channels) {
+		w = quat_load(p.w, out * p.w.row +
+					   ((int64_t)tap * p.channels + channel) * p.w.col);
+		if (p.w.conj)
+			w = quat_conj(w);
+	}
+#pragma unroll
+	for (int r = 0; r < 4; r++) {
+		const float4 f = quat_row(w, r);
+		const quat q = {f.x, sign * f.y, sign * f.z, sign * f.w};
+
+		const int64_t to = ((int64_t)4 * out + r) * p.taps + tap;
+
+		*(uint2 *)(p.matrix + (to * channels + channel) * 4) = quat_pack(DTYPE, q);
+	}
+}
+
+struct memory {
+	uint8_t x[HZI_QY_STAGES][HZI_QY_BOXES][UNIT_BYTES];
+	uint8_t w[HZI_QY_STAGES][4 * HZI_QY_OUTS * 128];
+	uint64_t full[HZI_QY_STAGES], empty[HZI_QY_STAGES];
+};
+
+static_assert(sizeof(memory) + 1024 <= HZI_QY_BYTES, "what the launcher asks for");
+
+/* The tile of a block of the pair that does number t: two neighbours of the same outputs */
+struct tile {
+	int m, n;
+
+	__device__ __forceinline__ tile(const hzi_quat_direct_conv &p, int t, int rank)
+		: m(2 * (t / p.tiles_n) + rank), n(t % p.tiles_n)
+	{
+	}
+};
+
+/* Half of the weights from either block, for both */
+HZ_DEVICE void load(const hzi_quat_direct_conv &p, memory &s, int rank)
+{
+	const hzi_quat_boxes &b = p.b;
+	turn<HZI_QY_STAGES> ring;
+
+	for (int t = blockIdx.x / 2; t < p.pairs; t += gridDim.x / 2) {
+		const tile o(p, t, rank);
+		int at[HZI_QY_BOXES][4], step = 0;
+
+#pragma unroll
+		for (int i = 0; i < HZI_QY_BOXES; i++) {
+			place_of_box(b, o.m * HZI_QY_BOXES + i, at[i]);
+#pragma unroll
+			for (int d = 0; d < 4; d++)
+				at[i][d] *= b.step[d];
+		}
+		for (int tap = 0; tap < p.taps; tap++) {
+			const int t2 = tap % b.taps[2], outer = tap / b.taps[2];
+			const int t1 = outer % b.taps[1], t0 = outer / b.taps[1];
+
+			for (int u = 0; u < p.units; u++, step++) {
+				const uint32_t full = shared_address(&s.full[ring.at]);
+
+				barrier_wait(shared_address(&s.empty[ring.at]), ring.parity ^ 1);
+				barrier_expect(full, HZI_QY_STAGE_BYTES);
+#pragma unroll
+				for (int i = 0; i < HZI_QY_BOXES; i++) {
+					const int from[4] = {
+						at[i][0] + b.each[2] * t2 + b.base[2],
+						at[i][1] + b.each[1] * t1 + b.base[1],
+						at[i][2] + b.each[0] * t0 + b.base[0], at[i][3],
+					};
+
+					copy_pixels(shared_address(s.x[ring.at][i]), p.x,
+						    2 * HZI_QD_UNIT * u, from, full);
+				}
+				copy_box_to(3, shared_address(s.w[ring.at]) +
+					       rank * 2 * HZI_QY_OUTS * 128,
+					    p.weights, 2 * HZI_QD_UNIT * step,
+					    (2 * o.n + rank) * 2 * HZI_QY_OUTS, full);
+				ring.next();
+			}
+		}
+	}
+}
+
+/* A warpgroup: a box of pixels of each tile */
+template <int DTYPE>
+HZ_DEVICE void convolve_boxes(const hzi_quat_direct_conv &p, memory &s, int rank, int group)
+{
+	const int lane = threadIdx.x % 32, odd = lane % 2;
+	const int steps = p.taps * p.units;
+	const uint32_t turn_c = p.out.c.conj ? 0x80000000 : 0;
+	turn<HZI_QY_STAGES> ring;
+
+	for (int t = blockIdx.x / 2; t < p.pairs; t += gridDim.x / 2) {
+		const tile o(p, t, rank);
+		float acc[2 * HZI_QY_OUTS];
+		int last = 0;
+
+#pragma unroll
+		for (int i = 0; i < 2 * HZI_QY_OUTS; i++)
+			acc[i] = 0;
+		for (int k = 0; k < steps; k++) {
+			const uint64_t a = wgmma_lines(shared_address(s.x[ring.at][group]));
+			const uint64_t b = wgmma_lines(shared_address(s.w[ring.at]));
+
+			barrier_wait(shared_address(&s.full[ring.at]), ring.parity);
+			wgmma_keep(acc);
+			wgmma_fence();
+#pragma unroll
+			for (int c = 0; c < HZI_QD_UNIT / 16; c++)
+				wgmma<false, false, DTYPE>(acc, a + 2 * c, b + 2 * c, 1);
+			wgmma_commit();
+			wgmma_keep(acc);
+			wgmma_wait<1>();
+			wgmma_keep(acc);
+			if (k && lane < 2)
+				barrier_arrive_at(cluster_map(shared_address(&s.empty[last]),
+							      lane));
+			last = ring.at;
+			ring.next();
+		}
+		wgmma_wait<0>();
+		wgmma_keep(acc);
+		if (lane < 2)
+			barrier_arrive_at(cluster_map(shared_address(&s.empty[last]), lane));
+
+		int64_t to[2], pre[2];
+		bool there[2];
+
+#pragma unroll
+		for (int h = 0; h < 2; h++) {
+			int at[4], rest = threadIdx.x % 128 / 32 * 16 + lane / 4 + 8 * h;
+
+			place_of_box(p.b, o.m * HZI_QY_BOXES + group, at);
+			to[h] = pre[h] = 0;
+			there[h] = true;
+#pragma unroll
+			for (int d = 0; d < 4; d++) {
+				at[d] += rest % p.b.box[d];
+				rest /= p.b.box[d];
+				to[h] += at[d] * p.c_stride[d];
+				pre[h] += at[d] * p.pre_stride[d];
+				there[h] &= at[d] < p.count[d];
+			}
+		}
+		/* Of two neighbours each gets a quaternion of two. */
+#pragma unroll
+		for (int j = 0; j < HZI_QY_OUTS / 2; j += 2) {
+			const int row = HZI_QY_OUTS * o.n + 2 * (j + odd) + lane % 4 / 2;
+
+#pragma unroll
+			for (int h = 0; h < 2; h++) {
+				const float *const even = &acc[4 * j + 2 * h];
+				const float *const next = even + 4;
+				const float x = __shfl_xor_sync(~0u, odd ? even[0] : next[0], 1);
+				const float y = __shfl_xor_sync(~0u, odd ? even[1] : next[1], 1);
+				const quat q = odd ? quat{x, y, next[0], next[1]} :
+						     quat{even[0], even[1], x, y};
+
+				if (!there[h] || row >= p.outs)
+					continue;
+				if (p.plain)
+					quat_store(p.out.c, to[h] + row * p.out.c.row,
+						   quat_turn_signs(q, turn_c));
+				else
+					quat_finish_row(p.out, to[h], pre[h], row, q);
+			}
+		}
+	}
+}
+
+template <int DTYPE>
+HZ_DEVICE void convolve(const hzi_quat_direct_conv &p)
+{
+	memory &s = *(memory *)shared_start();
+	const int group = __shfl_sync(~0u, threadIdx.x / 128, 0);
+	const uint32_t rank = cluster_rank();
+
+	if (threadIdx.x == 0) {
+		for (int i = 0; i < HZI_QY_STAGES; i++) {
+			barrier_init(shared_address(&s.full[i]), 1);
+			barrier_init(shared_address(&s.empty[i]), 2 * 8);
+		}
+		barrier_init_fence();
+	}
+	cluster_begin();
+	if (group < 2) {
+		registers_more<232>();
+		convolve_boxes<DTYPE>(p, s, rank, group);
+	} else {
+		registers_less<40>();
+		if (threadIdx.x == 256)
+			load(p, s, rank);
+	}
+	cluster_end();
+}
+
+#endif
+
+#define CONV(name, dtype) \
+	extern "C" __global__ __launch_bounds__(HZI_QY_THREADS, 1) void \
+	name(const __grid_constant__ hzi_quat_direct_conv p) \
+	HZ_HOPPER_BODY(convolve<dtype>(p))
+CONV(quat_direct_conv_f16, HZ_F16)
+CONV(quat_direct_conv_bf16, HZ_BF16)
+
+extern "C" __global__ __launch_bounds__(HZI_QY_WEIGHTS) void
+quat_direct_matrix_f16(const __grid_constant__ hzi_quat_direct_conv p)
+HZ_HOPPER_BODY(make_matrix<HZ_F16>(p))
+
+extern "C" __global__ __launch_bounds__(HZI_QY_WEIGHTS) void
+quat_direct_matrix_bf16(const __grid_constant__ hzi_quat_direct_conv p)
+HZ_HOPPER_BODY(make_matrix<HZ_BF16>(p))

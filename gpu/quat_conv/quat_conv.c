@@ -1,0 +1,571 @@
+/*
+ * quat_conv.c - launchers of convolutions of quaternions on Hopper's matrix units
+ *
+ * SPDX-License-Identifier: BSD-2-Clause
+ */
+#include <config.h>
+
+#include <string.h>
+
+#include "gpu/quat_conv/quat_conv.h"
+#include "gpu/quat/launch.h"
+#include "gpu/quat_layer/quat_layer.h"
+
+#define ROWS_MAX ((int64_t)1 << 30)	/* of all slabs; and bytes of a plane's lines */
+#define IN_UNIT 8			/* taps of weights begin at 16 bytes of a plane */
+/* Of so many products at least one is of numbers that are there */
+#define USE_LEAST 16
+/* Products with one tap are left to quat_gemm from so many channels of both sides on */
+#define POINTS_LEAST 128
+/*
+ * Sixteen products without planes: from so many channels on, and for one tap up to so many of
+ * either side. What the others take: of a call, in us; of a group, as if it had so many taps.
+ */
+#define DIRECT_LEAST 16
+#define DIRECT_POINTS 256
+#define CALL_US 8
+#define GROUP_TAPS 8
+/* Of 32 for a product of quaternions, with and without parts */
+#define SPLIT_PER_US 280e6
+#define PRODUCTS_PER_US 850e6
+
+static int64_t floor_div(int64_t a, int64_t b)
+{
+	return a / b - (a % b < 0);
+}
+
+int64_t hzi_qpatch_seen(const struct hzi_qpatch_args *x, int d, int64_t t, int64_t *rest)
+{
+	const int64_t at = x->each[d] * t + x->base[d], first = floor_div(at, x->step[d]);
+
+	*rest = at - first * x->step[d];
+	return first;
+}
+
+int64_t hzi_qpatch_pitch(const struct hzi_qpatch_args *x, int d)
+{
+	int64_t low = 0, high = 0, here, above;
+
+	for (int64_t t = 0; t < x->taps[d]; t++) {
+		int64_t rest;
+		const int64_t at = hzi_qpatch_seen(x, d, t, &rest);
+
+		low = at < low ? at : low;
+		high = at > high ? at : high;
+	}
+	here = x->count[d] + high;
+	above = ceil_div(x->size[d], x->step[d]) - low;
+	return here > above ? here : above;
+}
+
+bool hzi_qpatch_small(const struct hzi_qpatch_args *x)
+{
+	const int64_t most = INT16_MAX;
+
+	for (int d = 0; d < 3; d++) {
+		if (x->size[d] > ROWS_MAX || x->count[d] > ROWS_MAX ||
+		    x->taps[d] > HZI_QC_TAPS || x->step[d] > most || x->each[d] > most ||
+		    x->each[d] < -most || x->base[d] > most || x->base[d] < -most ||
+		    x->each[d] * x->taps[d] > most || x->each[d] * x->taps[d] < -most)
+			return false;
+	}
+	return true;
+}
+
+/*
+ * What a call needs: the kernel's parameters but for what memory they are of, and weights' planes.
+ */
+struct plan {
+	struct hzi_quat_conv p;
+	struct hzi_planes weights;
+	int rows, cols;			/* the dimensions that are these */
+	int64_t taps;
+	int64_t most_lines;	/* of a group */
+	size_t padded_bytes;	/* of weights with zeros behind each tap's channels; 0: none */
+	struct hzi_quat_fold fold;
+	size_t fold_bytes;	/* 0: x is seen as it is */
+};
+
+/* What of a tap's two places is in a group: those of all, of one along rows, or of one tap */
+enum span { ALL, ONE_ROW, ONE_TAP };
+
+/*
+ * Adds the group of those taps from tap (t[0], t[1], t[2]) on that are in its grid, and in its
+ * span; false where there is no room.
+ */
+static bool add_group(struct plan *plan, const struct hzi_qpatch_args *x, const int64_t *t,
+		      enum span span)
+{
+	const int r = plan->rows, c = plan->cols;
+	struct hzi_quat_conv *p = &plan->p;
+	const int last = p->groups ? p->groups - 1 : 0;
+	const int first = p->groups ? p->group[last].tap + p->group[last].taps : 0;
+	int64_t low[2] = {INT32_MAX, INT32_MAX}, high[2] = {INT32_MIN, INT32_MIN}, lines, pitch;
+	int64_t rest[2], places[HZI_QC_TAPS][2];
+	struct hzi_quat_conv_group g = {.tap = (int16_t)first};
+
+	if (p->groups == HZI_QC_GROUPS)
+		return false;
+	hzi_qpatch_seen(x, r, t[r], &rest[0]);
+	hzi_qpatch_seen(x, c, t[c], &rest[1]);
+	for (int64_t i = t[r]; i < x->taps[r] && (i == t[r] || span == ALL); i++) {
+		for (int64_t j = t[c]; j < x->taps[c] && (j == t[c] || span != ONE_TAP); j++) {
+			int64_t tap[3], grid[2], at[2];
+
+			at[0] = hzi_qpatch_seen(x, r, i, &grid[0]);
+			at[1] = hzi_qpatch_seen(x, c, j, &grid[1]);
+			if (grid[0] != rest[0] || grid[1] != rest[1])
+				continue;
+			if (first + g.taps == HZI_QC_TAPS)
+				return false;
+			for (int d = 0; d < 2; d++) {
+				places[g.taps][d] = at[d];
+				low[d] = at[d] < low[d] ? at[d] : low[d];
+				high[d] = at[d] > high[d] ? at[d] : high[d];
+			}
+			tap[0] = t[0];
+			tap[r] = i;
+			tap[c] = j;
+			p->at[first + g.taps++].number =
+				(int16_t)((tap[0] * x->taps[1] + tap[1]) * x->taps[2] + tap[2]);
+		}
+	}
+	pitch = p->flat ? 1 : 8 + high[1] - low[1];
+	lines = (p->flat ? HZI_QC_PIXELS : HZI_QC_ROWS) + high[0] - low[0];
+	if (lines > plan->most_lines || pitch > plan->most_lines ||
+	    lines * pitch > plan->most_lines)
+		return false;
+	for (int i = 0; i < g.taps; i++)
+		p->at[first + i].line = (int16_t)((places[i][0] - low[0]) * pitch +
+						  places[i][1] - low[1]);
+	g.slab = (int16_t)(x->each[0] * t[0] + x->base[0]);
+	g.row_rest = (int16_t)rest[0];
+	g.col_rest = (int16_t)rest[1];
+	g.row = (int32_t)low[0];
+	g.col = (int32_t)low[1];
+	g.pitch = (int32_t)pitch;
+	g.lines = (int32_t)(lines * pitch);
+	p->group[p->groups++] = g;
+	return true;
+}
+
+/* All taps in groups, as few as there is room for in shared memory. */
+static bool group_taps(struct plan *plan, const struct hzi_qpatch_args *x)
+{
+	const int r = plan->rows, c = plan->cols;
+	int64_t t[3], period[2], rest[2];
+
+	/* The first taps of all grids are among as many as there are grids. */
+	period[0] = min_of(x->step[r], x->taps[r]);
+	period[1] = min_of(x->step[c], x->taps[c]);
+	for (t[0] = 0; t[0] < x->taps[0]; t[0]++) {
+		for (int64_t i = 0; i < period[0] * period[1]; i++) {
+			bool again = false;
+
+			t[r] = i / period[1];
+			t[c] = i % period[1];
+			/* A grid that an earlier tap saw is done. */
+			hzi_qpatch_seen(x, r, t[r], &rest[0]);
+			hzi_qpatch_seen(x, c, t[c], &rest[1]);
+			for (int64_t j = 0, other; j < t[r] && !again; j++) {
+				hzi_qpatch_seen(x, r, j, &other);
+				again = other == rest[0];
+			}
+			for (int64_t j = 0, other; j < t[c] && !again; j++) {
+				hzi_qpatch_seen(x, c, j, &other);
+				again = other == rest[1];
+			}
+			if (again || add_group(plan, x, t, ALL))
+				continue;
+			for (int64_t u = t[r]; u < x->taps[r]; u++) {
+				int64_t at[3] = {t[0], t[1], t[2]}, other;
+
+				at[r] = u;
+				hzi_qpatch_seen(x, r, u, &other);
+				if (other != rest[0] || add_group(plan, x, at, ONE_ROW))
+					continue;
+				for (int64_t v = t[c]; v < x->taps[c]; v++) {
+					at[c] = v;
+					hzi_qpatch_seen(x, c, v, &other);
+					if (other == rest[1] && !add_group(plan, x, at, ONE_TAP))
+						return false;
+				}
+			}
+		}
+	}
+	return true;
+}
+
+/* false: it is not for this kernel. */
+static bool make_plan(const struct hz_context *ctx, const struct hzi_qconv_args *a,
+		      struct plan *plan)
+{
+	const struct hzi_quat_gemm_args *g = &a->g;
+	const struct hzi_qpatch_args *x = &a->x;
+	struct hzi_quat_conv *p = &plan->p;
+	int64_t rows, slabs, per, along, use, all, in;
+	int split;
+
+	plan->p = (struct hzi_quat_conv){.tap_step = 0};
+	plan->rows = 1;
+	plan->cols = 2;
+	plan->padded_bytes = 0;
+	if (x->groups > 1 || !hzi_planes_wanted(ctx, g->dtype, g->precision, &split) ||
+	    g->method != HZ_QUAT_FAST || g->k == 0 || g->k > INT16_MAX || g->m > ROWS_MAX / 512 ||
+	    !hzi_qpatch_small(x))
+		return false;
+	/* Of an odd number, or of few, pixels of 16 bits come one by one: patches are faster. */
+	if (!split && x->channels % IN_UNIT && (x->channels < IN_UNIT || x->channels % 2))
+		return false;
+	plan->taps = x->taps[0] * x->taps[1] * x->taps[2];
+	in = round_up(x->channels, IN_UNIT);
+	if ((plan->taps == 1 && g->m >= POINTS_LEAST && x->channels >= POINTS_LEAST) ||
+	    plan->taps * in > INT16_MAX)
+		return false;
+	p->tap_step = (int32_t)in;
+	plan->most_lines = split ? HZI_QS_LINES : HZI_QC_LINES;
+	/* Of x there may be zeros behind, which weights have nothing for. */
+	if (plan->taps > 1 && plan->taps * in != g->k)
+		plan->padded_bytes = (size_t)(g->m * plan->taps * in * 4) *
+				     hz_dtype_size(g->dtype);
+	for (int d = 0; d < 3; d++) {
+		p->size[d] = (int32_t)x->size[d];
+		p->count[d] = (int32_t)x->count[d];
+	}
+	if (x->count[1] == 1 && x->taps[1] == 1) {
+		plan->rows = 2;
+		plan->cols = 1;
+	}
+	p->flat = x->count[plan->cols] == 1 && x->taps[plan->cols] == 1;
+	rows = hzi_qpatch_pitch(x, plan->rows);
+	if (!hzi_mul(a->images, x->count[0], &slabs) || slabs > ROWS_MAX / rows)
+		return false;
+	p->virtual_rows = (int32_t)rows;
+	p->all_rows = (int32_t)(slabs * rows);
+	p->strips = (int32_t)(p->flat ? 1 : ceil_div(x->count[plan->cols], 8));
+	per = p->flat ? HZI_QC_PIXELS : HZI_QC_ROWS;
+	along = ceil_div(p->all_rows, per);
+	p->x.channels = (int32_t)x->channels;
+	all = ceil_div(g->m, HZI_QC_OUT) * HZI_QC_OUT * p->strips * along;
+	use = g->m * (p->all_rows / rows * x->count[1] * x->count[2]);
+	if (along > ROWS_MAX / p->strips || all > INT64_MAX / 4096 / p->x.channels ||
+	    all * HZI_QC_PIXELS / use >= USE_LEAST ||
+	    round_up(x->channels, split ? HZI_QS_IN : HZI_QC_IN) >= USE_LEAST * x->channels ||
+	    !group_taps(plan, x))
+		return false;
+	p->pairs = (int32_t)ceil_div(p->strips * along, 2);
+	p->tiles = (int32_t)(p->pairs * ceil_div(g->m, HZI_QC_OUT));
+	p->images = (int32_t)a->images;
+	plan->weights = hzi_planes_of(g->m, plan->padded_bytes ? plan->taps * in : g->k, 8, split);
+	return true;
+}
+
+/* The same, with taps of *a as channels where that is faster; folded->x.x.data is to be set. */
+static bool make_folded(const struct hz_context *ctx, const struct hzi_qconv_args *a,
+			struct hzi_qconv_args *folded, struct plan *plan)
+{
+	const double products = 32 * (double)a->g.n * (double)(round_up(a->g.m, HZI_QC_OUT));
+	struct hzi_quat_fold_costs costs;
+	int split;
+
+	if (!hzi_planes_wanted(ctx, a->g.dtype, a->g.precision, &split))
+		return false;
+	costs = (struct hzi_quat_fold_costs){
+		.tap = products / (split ? SPLIT_PER_US : PRODUCTS_PER_US),
+		.unit = split ? HZI_QS_IN : HZI_QC_IN,
+	};
+	*folded = *a;
+	plan->fold_bytes = hzi_quat_conv_fold_of(&a->x, a->images, &costs, &plan->fold,
+						 &folded->x);
+	do {
+		if (make_plan(ctx, folded, plan))
+			return true;
+	} while (hzi_quat_conv_unfold(&a->x, &folded->x, &plan->fold_bytes));
+	return false;
+}
+
+/* Where what is behind planes of weights begins in the workspace */
+static size_t fold_place(const struct plan *plan)
+{
+	return hzi_planes_room(&plan->weights) + padded((int64_t)plan->padded_bytes);
+}
+
+static size_t plan_bytes(const struct plan *plan)
+{
+	return fold_place(plan) + plan->fold_bytes;
+}
+
+/* What pixels number i of so many along each dimension, by dilation, see; false: there are none. */
+static bool residue_of(const struct hzi_qconv_args *a, const int64_t *parts, int64_t i,
+		       struct hzi_qconv_args *own)
+{
+	*own = *a;
+	own->g.n = a->images;
+	for (int d = 2; d >= 0; i /= parts[d--]) {
+		const int64_t part = parts[d], r = i % part, n = a->x.count[d];
+		const int64_t size = (int64_t)hz_dtype_size(a->g.c_dtype);
+		const int64_t count = n > r ? ceil_div(n - r, part) : 0;
+
+		own->x.count[d] = count;
+		own->g.n *= count;
+		if (part == 1)
+			continue;
+		own->x.step[d] = part;
+		own->x.base[d] += r;
+		if (a->y.data)
+			own->y.data = (char *)own->y.data + r * a->y.stride[1 + d] * size;
+		own->y.stride[1 + d] *= part;
+		if (a->pre.data)
+			own->pre.data = (char *)own->pre.data + r * a->pre.stride[1 + d] * size;
+		own->pre.stride[1 + d] *= part;
+	}
+	return own->g.n > 0;
+}
+
+/*
+ * Pixels whose taps are some apart see as many grids of the input, each of which is a convolution
+ * without dilation: so many along each dimension, where taps are too far apart to be one group. The
+ * workspace of all; 0: they are not for this kernel.
+ */
+static size_t residues(const struct hz_context *ctx, const struct hzi_qconv_args *a,
+		       int64_t *parts)
+{
+	struct hzi_qconv_args own, folded;
+	struct plan plan;
+	const size_t whole = make_folded(ctx, a, &folded, &plan) ? plan_bytes(&plan) : 0;
+	size_t most = 0;
+	int64_t all = 1;
+
+	for (int d = 0; d < 3; d++) {
+		const int64_t each = a->x.each[d] < 0 ? -a->x.each[d] : a->x.each[d];
+
+		parts[d] = a->x.step[d] == 1 && a->x.taps[d] > 1 && d > 0 ? each : 1;
+		all *= parts[d];
+	}
+	if (all > 1 && !(whole && (plan.fold_bytes || plan.p.groups == a->x.taps[0]))) {
+		int64_t i;
+
+		for (i = 0; i < all && residue_of(a, parts, i, &own); i++) {
+			if (!make_folded(ctx, &own, &folded, &plan) || plan.fold_bytes)
+				break;
+			most = plan_bytes(&plan) > most ? plan_bytes(&plan) : most;
+		}
+		if (i == all)
+			return most;
+	}
+	parts[0] = parts[1] = parts[2] = 1;
+	return whole;
+}
+
+/* Whether sixteen products, of pixels as they are, take less time than these and their planes */
+static bool by_sixteen(const struct hz_context *ctx, const struct hzi_qconv_args *a)
+{
+	const struct hzi_qpatch_args *x = &a->x;
+	const int64_t taps = x->taps[0] * x->taps[1] * x->taps[2];
+	const double us = hzi_quat_direct_conv_us(ctx, a);
+	int64_t as_taps = 0;
+	struct plan plan;
+
+	/* Of fewer channels taps are better made these; of many products are what counts. */
+	if (us == 0 || (taps > 1 && x->channels < DIRECT_LEAST) ||
+	    (taps == 1 && a->g.m >= DIRECT_POINTS && x->channels >= DIRECT_POINTS))
+		return false;
+	if (make_plan(ctx, a, &plan)) {
+		for (int i = 0; i < plan.p.groups; i++)
+			as_taps += max_of(plan.p.group[i].taps, GROUP_TAPS);
+	}
+	return us < CALL_US + 32 * (double)a->g.n * (double)round_up(a->g.m, HZI_QC_OUT) *
+				      (double)(max_of(max_of(as_taps, taps), GROUP_TAPS) *
+					       round_up(x->channels, HZI_QC_IN)) / PRODUCTS_PER_US;
+}
+
+size_t hzi_cuda_quat_conv_step_workspace(const struct hz_context *ctx,
+					 const struct hzi_qconv_args *a)
+{
+	int64_t parts[3];
+
+	if (hzi_cuda_quat_conv_few_takes(a))
+		return 1;
+	if (hzi_cuda_quat_conv_groups_takes(ctx, a))
+		return hzi_cuda_quat_conv_groups_workspace(a);
+	if (by_sixteen(ctx, a))
+		return hzi_quat_direct_conv_workspace(ctx, a);
+	return residues(ctx, a, parts);
+}
+
+/* w with zeros between taps' channels: taps of planes begin where boxes may. */
+static int pad_weights(struct hz_context *ctx, const char *op, const struct plan *plan,
+		       int64_t channels, struct hzi_quat_matrix *w, void *room)
+{
+	const int64_t m = plan->weights.lines, in = plan->p.tap_step;
+	struct hzi_qmap_args copy = {
+		.kind = HZI_QMAP_COPY, .total = m * plan->taps * channels, .ndim = 3,
+		.shape = {m, plan->taps, channels},
+		.a = {.data = w->data, .stride = {w->row, channels * w->col, w->col},
+		      .dtype = w->dtype, .whole = w->whole},
+		.out = {.data = room, .stride = {plan->taps * in * 4, in * 4, 4},
+			.comp = {0, 1, 2, 3}, .dtype = w->dtype, .whole = 1},
+	};
+
+	memcpy(copy.a.comp, w->comp, sizeof(w->comp));
+	memcpy(w->comp, copy.out.comp, sizeof(w->comp));
+	w->data = room;
+	w->row = copy.out.stride[0];
+	w->col = 4;
+	w->whole = 1;
+	HZ_CHECK(hzi_cuda_fill(ctx, room, 0, plan->padded_bytes));
+	return hzi_cuda_quat_map_step(ctx, op, &copy);
+}
+
+/* The strides of images, slabs, rows and columns */
+static void set_strides(int64_t *to, const int64_t *from, const struct plan *plan)
+{
+	to[0] = from[0];
+	to[1] = from[1];
+	to[2] = from[1 + plan->rows];
+	to[3] = from[1 + plan->cols];
+}
+
+/* Where c is a convolution's result: steps of pixels are elsewhere. */
+static struct hzi_quat_view view_of(const struct hzi_qarray *a)
+{
+	struct hzi_quat_view v = {.data = a->data, .row = a->stride[0], .col = a->stride[4]};
+
+	memcpy(v.comp, a->comp, sizeof(v.comp));
+	return v;
+}
+
+bool hzi_quat_conv_side_of(struct hzi_quat_conv_side *s, const struct hzi_qarray *a,
+			   int64_t channels, int conj)
+{
+	const struct hzi_quat_view v = view_of(a);
+	int64_t steps = 0;
+
+	s->q = hzi_quat_matrix_of(&v, a->dtype, conj, a->stride + 1, 3);
+	s->channels = (int32_t)channels;
+	for (int d = 0; d < 4; d++)
+		steps |= s->stride[d] = a->stride[d];
+	if (a->dtype == HZ_F32)
+		return s->q.whole && s->q.col == 4 && steps % 4 == 0;
+	return s->q.whole && s->q.col == 4 && steps % 8 == 0 && (uintptr_t)v.data % 16 == 0 &&
+	       channels % 2 == 0;
+}
+
+struct hzi_quat_out hzi_quat_conv_out_of(const struct hzi_qconv_args *a)
+{
+	struct hzi_quat_gemm_args g = a->g;
+	struct hzi_quat_out o;
+
+	g.m *= a->x.groups;
+	/* As columns and a batch, for all steps of C to be looked at */
+	g.ndim = 3;
+	g.c = view_of(&a->y);
+	memcpy(g.c_stride, a->y.stride + 1, 3 * sizeof(*g.c_stride));
+	if (a->pre.data) {
+		g.pre = view_of(&a->pre);
+		memcpy(g.pre_stride, a->pre.stride + 1, 3 * sizeof(*g.pre_stride));
+	}
+	o = hzi_quat_out_of(&g);
+	o.c.row = a->y.stride[4];
+	o.pre.row = a->pre.stride[4];
+	return o;
+}
+
+static int kind_of(int dtype, const struct hzi_quat_out *o)
+{
+	if (o->pre.data || o->activation > HZ_ACT_LEAKY || !o->c.whole || o->c.dtype != dtype)
+		return HZI_QC_ANY;
+	return o->bias || o->activation != HZ_ACT_NONE ? HZI_QC_USUAL : HZI_QC_PLAIN;
+}
+
+static void exchange(int32_t *v, const struct plan *plan)
+{
+	const int32_t rows = v[plan->rows], cols = v[plan->cols];
+
+	v[1] = rows;
+	v[2] = cols;
+}
+
+/* again: the planes of weights are there. */
+static int convolve(struct hz_context *ctx, const char *op, const struct hzi_qconv_args *given,
+		    bool again)
+{
+	struct hzi_launch launch = {.block = {HZI_QC_THREADS}, .shared_bytes = HZI_QC_BYTES,
+				    .cluster = HZI_QC_CLUSTER, .early = true, .aligned = true};
+	struct hzi_qconv_args folded;
+	const struct hzi_qconv_args *const a = &folded;
+	const struct hzi_quat_gemm_args g = given->g;
+	struct hzi_quat_matrix w;
+	struct plan plan;
+	struct hzi_quat_conv *p = &plan.p;
+	struct hzi_planes *planes = &plan.weights;
+	enum hzi_family family = HZI_FAMILY_QUAT_CONV;
+	int clusters, kernel = HZI_KERNEL_quat_conv_any;
+	bool quick;
+
+	if (!make_folded(ctx, given, &folded, &plan))
+		return hzi_fail(ctx, HZ_ENOTSUP, HZI_QUAT_CONV_NOT_ONE, op);
+	if (plan.fold_bytes) {
+		folded.x.x.data = (char *)ctx->workspace + fold_place(&plan);
+		HZ_CHECK(hzi_quat_conv_fold(ctx, op, &plan.fold, folded.x.x.data));
+	}
+	hzi_planes_place(planes, ctx->workspace);
+	w = hzi_quat_matrix_of(&g.a, g.dtype, g.conj_a, NULL, 0);
+	if (plan.padded_bytes && !again)
+		HZ_CHECK(pad_weights(ctx, op, &plan, g.k / plan.taps, &w,
+				     (char *)ctx->workspace + hzi_planes_room(planes)));
+	if (!again)
+		HZ_CHECK(hzi_planes_make(ctx, op, planes, &w, true, NULL));
+	HZ_CHECK(hzi_planes_map(ctx, op, &p->weights, planes,
+				2 * (planes->split ? HZI_QS_IN : HZI_QC_IN), HZI_QC_OUT));
+	p->weight_scales = planes->scales;
+	p->plane_lines = (int32_t)planes->all_lines;
+
+	p->out = hzi_quat_conv_out_of(a);
+	p->flip = g.conj_c ? 0 : 0x80000000;
+	p->out.c.conj = 0;
+	quick = hzi_quat_conv_side_of(&p->x, &a->x.x, a->x.channels, g.conj_b);
+	if (planes->split) {
+		family = HZI_FAMILY_QUAT_CONV_SPLIT;
+		kernel = quick && g.dtype == HZ_F32 ?
+				 HZI_KERNEL_quat_conv_split_f32 + kind_of(g.dtype, &p->out) :
+				 HZI_KERNEL_quat_conv_split_any;
+		launch.block[0] = HZI_QS_THREADS;
+		launch.shared_bytes = HZI_QS_BYTES;
+	} else if (quick && g.dtype != HZ_F32) {
+		kernel = (g.dtype == HZ_F16 ? HZI_KERNEL_quat_conv_f16 :
+			  HZI_KERNEL_quat_conv_bf16) +
+			 kind_of(g.dtype, &p->out);
+	}
+	set_strides(p->x.stride, a->x.x.stride, &plan);
+	set_strides(p->c_stride, a->y.stride, &plan);
+	set_strides(p->pre_stride, a->pre.stride, &plan);
+
+	p->slab_step = (int32_t)a->x.step[0];
+	p->row_step = (int32_t)a->x.step[plan.rows];
+	p->col_step = (int32_t)a->x.step[plan.cols];
+	exchange(p->size, &plan);
+	exchange(p->count, &plan);
+	HZ_CHECK(hzi_cuda_clusters(ctx, op, family, kernel, &launch, &clusters));
+	launch.grid[0] = (unsigned)(HZI_QC_CLUSTER * min_of(clusters, p->tiles));
+	return hzi_cuda_launch(ctx, op, family, kernel, &launch, p, sizeof(*p));
+}
+
+int hzi_cuda_quat_conv_step(struct hz_context *ctx, const char *op, const struct hzi_qconv_args *a)
+{
+	struct hzi_qconv_args own;
+	int64_t parts[3];
+
+	if (hzi_cuda_quat_conv_few_takes(a))
+		return hzi_cuda_quat_conv_few(ctx, op, a);
+	if (hzi_cuda_quat_conv_groups_takes(ctx, a))
+		return hzi_cuda_quat_conv_groups(ctx, op, a);
+	if (by_sixteen(ctx, a))
+		return hzi_quat_direct_conv(ctx, op, a);
+	residues(ctx, a, parts);
+	for (int64_t i = 0; i < parts[0] * parts[1] * parts[2]; i++) {
+		residue_of(a, parts, i, &own);
+		HZ_CHECK(convolve(ctx, op, &own, i > 0));
+	}
+	return HZ_OK;
+}

@@ -1,0 +1,153 @@
+/*
+ * taps_to_channels.c - taps of quaternion convolutions as channels, where there are few of these
+ *
+ * SPDX-License-Identifier: BSD-2-Clause
+ *
+ * Matrix units take channels by 16, 32 or 64. Of a first layer's three most of that would be
+ * zeros: so pixels are copied with what taps along the last dimension see of them, or along the
+ * last two or all three, as channels of one, which weights lie in the order of.
+ */
+#include <config.h>
+
+#include <math.h>
+
+#include "gpu/quat/launch.h"
+#include "gpu/quat_layer/quat_layer.h"
+
+#define BYTES_MOST ((int64_t)1 << 30)	/* of such a copy */
+#define COUNT_MAX ((int64_t)1 << 30)
+#define BLOCKS 24			/* three rounds of those that a multiprocessor has */
+#define COPY_BYTES_PER_US 1.2e6		/* written, and read once or more */
+/* Of the time without: what is expected is not exact. */
+#define GAIN_LEAST 0.7
+#define ODD_COST 1.5
+
+/* Dimensions from first on become channels: pixels and their taps, and what is left to see */
+static void fold(const struct hzi_qpatch_args *x, int64_t images, int first,
+		 struct hzi_quat_fold *f, struct hzi_qpatch_args *inner)
+{
+	const int64_t unit = x->x.dtype == HZ_F32 ? 1 : 2;
+	int64_t stride = 4, channels = x->channels;
+
+	*f = (struct hzi_quat_fold){.x = x->x, .images = images, .channels = (int32_t)x->channels};
+	*inner = *x;
+	for (int d = 0; d < 3; d++) {
+		const bool own = d >= first;
+
+		f->size[d] = (int32_t)x->size[d];
+		f->count[d] = (int32_t)(own ? x->count[d] : x->size[d]);
+		f->taps[d] = (int32_t)(own ? x->taps[d] : 1);
+		f->step[d] = (int32_t)(own ? x->step[d] : 1);
+		f->each[d] = (int32_t)(own ? x->each[d] : 0);
+		f->base[d] = (int32_t)(own ? x->base[d] : 0);
+		inner->size[d] = f->count[d];
+		if (!own)
+			continue;
+		inner->taps[d] = inner->step[d] = 1;
+		inner->each[d] = inner->base[d] = 0;
+		channels *= x->taps[d];
+	}
+	/* An even number of 16 bits, of which the last is zero: what pixels begin at */
+	inner->channels = round_up(channels, unit);
+	f->pitch = (int32_t)inner->channels;
+	stride = 4 * inner->channels;
+	inner->x = (struct hzi_qarray){.comp = {0, 1, 2, 3}, .dtype = x->x.dtype, .whole = 1};
+	inner->x.stride[4] = 4;
+	for (int d = 3; d >= 0; d--) {
+		inner->x.stride[d] = stride;
+		stride *= d ? f->count[d - 1] : 1;
+	}
+	f->total = images * f->count[0] * f->count[1] * f->count[2] * f->pitch;
+}
+
+static int64_t bytes_of(const struct hzi_quat_fold *f)
+{
+	return f->total * 4 * (int64_t)hz_dtype_size(f->x.dtype);
+}
+
+static bool fits(const struct hzi_qpatch_args *x, int64_t images, int first)
+{
+	double channels = (double)x->channels, pixels = (double)images;
+
+	for (int d = 0; d < 3; d++) {
+		channels *= d >= first ? (double)x->taps[d] : 1;
+		pixels *= d >= first ? (double)x->count[d] : (double)x->size[d];
+	}
+	return (channels + 1) * pixels * 4 * (double)hz_dtype_size(x->x.dtype) <= BYTES_MOST &&
+	       (channels + 1) * (double)x->count[2] <= COUNT_MAX &&
+	       images * x->size[0] <= COUNT_MAX;
+}
+
+/* What is expected of inner, in us */
+static double cost_of(const struct hzi_qpatch_args *inner, const struct hzi_quat_fold_costs *c)
+{
+	const int64_t channels = round_up(inner->channels, c->unit);
+	double taps = 1, grids = 1;
+
+	for (int d = 0; d < 3; d++) {
+		taps *= (double)inner->taps[d];
+		grids *= (double)min_of(inner->step[d], inner->taps[d]);
+	}
+	if (c->set)
+		taps = grids * (double)(c->set * ceil_div((int64_t)ceil(taps / grids), c->set));
+	return (double)channels * (taps * c->tap + grids * c->grid);
+}
+
+size_t hzi_quat_conv_fold_of(const struct hzi_qpatch_args *x, int64_t images,
+			     const struct hzi_quat_fold_costs *costs, struct hzi_quat_fold *f,
+			     struct hzi_qpatch_args *inner)
+{
+	/* Of an odd number, pixels of 16 bits come one by one. */
+	const double odd = x->x.dtype != HZ_F32 && x->channels % 2 ? ODD_COST : 1;
+	double least = GAIN_LEAST * odd * cost_of(x, costs);
+	size_t bytes = 0;
+
+	if (x->groups > 1 || x->channels >= costs->unit || !hzi_qpatch_small(x))
+		return 0;
+	for (int first = 2; first >= 0; first--) {
+		struct hzi_quat_fold own;
+		struct hzi_qpatch_args left;
+		double cost;
+
+		if (x->taps[first] == 1)
+			continue;
+		if (!fits(x, images, first))
+			break;
+		fold(x, images, first, &own, &left);
+		cost = cost_of(&left, costs) + (double)bytes_of(&own) / COPY_BYTES_PER_US;
+		if (cost >= least)
+			continue;
+		least = cost;
+		*f = own;
+		*inner = left;
+		bytes = (size_t)bytes_of(f);
+	}
+	return bytes;
+}
+
+bool hzi_quat_conv_unfold(const struct hzi_qpatch_args *x, struct hzi_qpatch_args *inner,
+			  size_t *bytes)
+{
+	const bool was = *bytes > 0;
+
+	*inner = *x;
+	*bytes = 0;
+	return was;
+}
+
+int hzi_quat_conv_fold(struct hz_context *ctx, const char *op, struct hzi_quat_fold *f, void *out)
+{
+	const int64_t lines = f->images * f->count[0] * f->count[1];
+	const int64_t columns = ceil_div((int64_t)f->count[2] * f->pitch, HZI_QUAT_STEP_THREADS);
+	/* Threads find their taps once for several lines. */
+	const int64_t most = BLOCKS * (int64_t)hzi_cuda_device(ctx)->multiprocessors / columns;
+	const struct hzi_launch l = {
+		.grid = {(unsigned)columns, (unsigned)min_of(lines, most > 1 ? most : 1)},
+		.block = {HZI_QUAT_STEP_THREADS},
+	};
+
+	f->out = out;
+	f->lines = lines;
+	return hzi_cuda_launch(ctx, op, HZI_FAMILY_QUAT_LAYER, HZI_KERNEL_quat_fold, &l, f,
+			       sizeof(*f));
+}

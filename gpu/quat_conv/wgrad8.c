@@ -1,0 +1,476 @@
+/*
+ * wgrad8.c - launchers of gradients of quaternion convolutions' weights on Hopper
+ *
+ * SPDX-License-Identifier: BSD-2-Clause
+ */
+#include <config.h>
+
+#include <math.h>
+#include <stdlib.h>
+
+#include "gpu/quat_conv/wgrad8.h"
+#include "gpu/quat_conv/gemm16.h"
+#include "gpu/quat/launch.h"
+#include "gpu/quat_layer/quat_layer.h"
+
+/* Of all planes of an operand; and floats of parts of a tap */
+#define LINES_MAX ((int64_t)1 << 30)
+/* Of so many products at least one is of numbers that are there */
+#define USE_LEAST 64
+#define PLANES_BYTES ((int64_t)256 << 20)	/* images are done so many at a time; or one */
+#define PLANES_MOST ((int64_t)1 << 30)
+/* To be busy with products at a time; twice as many of parts */
+#define BLOCKS 128
+#define SPLIT_LINES 512			/* that one of them has at least */
+/* Of 32 for a product of quaternions, with and without parts; bytes of planes, made and read */
+#define SPLIT_PER_US 150e6
+#define PRODUCTS_PER_US 550e6
+#define PLANES_PER_US 1.5e6
+/* Of launches; of a line of 64 channels: planes; by 64 others, for a set of taps, for each tap */
+#define CALL_US 15
+static const struct {
+	double line_us, set_us, tap_us, set;
+} plane_costs[] = {
+	{0.63e-3, 0.45e-3, 0.07e-3, HZI_QW_RUNS * HZI_QW_RUN},
+	{1e-3, 1.9e-3, 0.21e-3, HZI_QW_RUNS * HZI_QW_RUN_SPLIT},	/* in parts */
+};
+
+/* What a call needs: the kernels' parameters but for what memory they are of. */
+struct plan {
+	struct hzi_quat_lines lines;
+	struct hzi_quat_weights p;
+	int64_t images;			/* at a time */
+	int64_t together;		/* groups of a tile */
+	struct hzi_quat_fold fold;
+	size_t fold_bytes;		/* 0: big is seen as it is */
+	int32_t lead;			/* of big */
+	bool is_direct;
+	struct hzi_quat_direct_weights direct;
+};
+
+struct tap {
+	int grid, number;
+	int64_t line;			/* of big for line 0 of small */
+};
+
+static int by_place(const void *a, const void *b)
+{
+	const struct tap *s = a, *t = b;
+
+	if (s->grid != t->grid)
+		return s->grid < t->grid ? -1 : 1;
+	return (s->line > t->line) - (s->line < t->line);
+}
+
+/* The taps, and the grids that they see; 0: there are too many. */
+static int find_taps(const struct hzi_qpatch_args *x, struct plan *plan, struct tap *taps)
+{
+	struct hzi_quat_lines_side *big = &plan->lines.side[1];
+	int count = 0;
+
+	for (int64_t i = 0; i < x->taps[0] * x->taps[1] * x->taps[2]; i++) {
+		const int64_t t[3] = {i / x->taps[2] / x->taps[1], i / x->taps[2] % x->taps[1],
+				      i % x->taps[2]};
+		struct tap *const tap = &taps[count];
+		int32_t rest[3];
+		int g = 0;
+
+		if (count++ == HZI_QC_TAPS)
+			return 0;
+		*tap = (struct tap){.number = (int)i};
+		for (int d = 0; d < 3; d++) {
+			int64_t r;
+			const int64_t at = hzi_qpatch_seen(x, d, t[d], &r);
+
+			tap->line = tap->line * plan->lines.box[d] + at;
+			rest[d] = (int32_t)r;
+		}
+		while (g < big->grids && (big->rest[g][0] != rest[0] ||
+					  big->rest[g][1] != rest[1] || big->rest[g][2] != rest[2]))
+			g++;
+		if (g == HZI_QW_GRIDS)
+			return 0;
+		for (int d = 0; d < 3; d++)
+			big->rest[g][d] = rest[d];
+		big->grids = g == big->grids ? g + 1 : big->grids;
+		tap->grid = g;
+	}
+	qsort(taps, (size_t)count, sizeof(*taps), by_place);
+	return count;
+}
+
+/* From tap first on, those that are equally far apart; their number */
+static int make_run(const struct tap *taps, int count, int first, int most,
+		    struct hzi_quat_weights_run *run)
+{
+	*run = (struct hzi_quat_weights_run){.taps = 1, .number = {(int16_t)taps[first].number}};
+	for (int i = first + 1; i < count && run->taps < most; i++) {
+		const int64_t step = taps[i].line - taps[i - 1].line;
+
+		if (taps[i].grid != taps[first].grid || step == 0 || step > HZI_QW_SPACING ||
+		    (run->taps > 1 && step != run->spacing))
+			break;
+		run->spacing = (int16_t)step;
+		run->number[run->taps++] = (int16_t)taps[i].number;
+	}
+	return run->taps;
+}
+
+/* All taps in sets, whose lines are not too far apart for the ring */
+static bool make_sets(struct plan *plan, const struct tap *taps, int count)
+{
+	struct hzi_quat_weights *p = &plan->p;
+	struct hzi_quat_weights_set *set = NULL;
+	const int parts = plan->lines.side[1].parts;
+	const int most = parts > 1 ? HZI_QW_RUN_SPLIT : HZI_QW_RUN;
+	int64_t low = 0, grid = -1;
+
+	for (int i = 0; i < count;) {
+		struct hzi_quat_weights_run run;
+		const int n = make_run(taps, count, i, most, &run);
+		int64_t last = taps[i + n - 1].line;
+		/* Blocks behind a step's own in which its last line may be */
+		const int64_t ahead = (last - low + HZI_QW_BLOCK - 1) / HZI_QW_BLOCK;
+
+		if (!set || taps[i].grid != grid || set->runs == HZI_QW_RUNS ||
+		    ahead > HZI_QW_AHEAD) {
+			if (p->sets == HZI_QW_SETS)
+				return false;
+			set = &p->set[p->sets++];
+			grid = taps[i].grid;
+			low = taps[i].line;
+			set->line = (int32_t)(grid * 8 * parts * p->big_lines + plan->lead + low);
+		}
+		last -= low;
+		set->ahead = (int16_t)((last + HZI_QW_BLOCK - 1) / HZI_QW_BLOCK);
+		run.line = (int32_t)(taps[i].line - low);
+		set->run[set->runs++] = run;
+		i += n;
+	}
+	return true;
+}
+
+/* Groups that are a tile of either side, which begins at an even channel; 0: not for these */
+static int64_t groups_of_tile(const struct hzi_qconv_weights_args *a)
+{
+	const int64_t in = a->x.channels, out = a->g.m, most = in > out ? in : out;
+	int64_t n;
+
+	if (a->x.groups == 1)
+		return 1;
+	if (most == 0 || most > HZI_QW_TILE)
+		return 0;
+	n = HZI_QW_TILE / most;
+	return (n * in) % 2 == 0 && (n * out) % 2 == 0 ? n : n - 1;
+}
+
+static int64_t absolute(int64_t x)
+{
+	return x < 0 ? -x : x;
+}
+
+/* false: it is not for these kernels. */
+static bool make_plan(const struct hz_context *ctx, const struct hzi_qconv_weights_args *a,
+		      struct plan *plan)
+{
+	const struct hzi_quat_gemm_args *g = &a->g;
+	const struct hzi_qpatch_args *x = &a->x;
+	struct hzi_quat_lines_side *small = &plan->lines.side[0], *big = &plan->lines.side[1];
+	struct hzi_quat_weights *p = &plan->p;
+	struct tap taps[HZI_QC_TAPS];
+	int64_t box = 1, reach = 0, lines, bytes, blocks, splits, tiles;
+	int count, split;
+
+	plan->lines = (struct hzi_quat_lines){.images = 0};
+	plan->p = (struct hzi_quat_weights){.pairs = 0};
+	plan->images = a->images;
+	plan->together = groups_of_tile(a);
+	if (!plan->together || !hzi_planes_wanted(ctx, g->dtype, g->precision, &split) ||
+	    g->method != HZ_QUAT_FAST || g->k == 0 || g->m > LINES_MAX / 4096 / x->groups ||
+	    x->channels > LINES_MAX / 4096 / x->groups || !hzi_qpatch_small(x))
+		return false;
+	p->diagonal = x->groups > 1;
+	tiles = ceil_div(x->groups, plan->together);
+	small->columns = (int32_t)(tiles * round_up(plan->together * g->m, HZI_QW_TILE));
+	big->columns = (int32_t)(tiles * round_up(plan->together * x->channels, HZI_QW_TILE));
+	small->each = (int32_t)(p->diagonal ? plan->together * g->m : HZI_QW_TILE);
+	big->each = (int32_t)(p->diagonal ? plan->together * x->channels : HZI_QW_TILE);
+	if (small->columns / tiles * (big->columns / tiles) >
+	    USE_LEAST * plan->together * g->m * x->channels)
+		return false;
+	for (int d = 0; d < 3; d++) {
+		const int64_t n = hzi_qpatch_pitch(x, d);
+
+		if (n > LINES_MAX / box)
+			return false;
+		box *= n;
+		plan->lines.box[d] = (int32_t)n;
+		small->size[d] = (int32_t)x->count[d];
+		small->step[d] = 1;
+		big->size[d] = (int32_t)x->size[d];
+		big->step[d] = (int32_t)x->step[d];
+	}
+	small->grids = 1;
+	small->left = 1;
+	small->parts = big->parts = 1 + split;
+	p->pairs = split ? 3 : 1;
+	count = find_taps(x, plan, taps);
+	if (!count)
+		return false;
+	/* Zeros are seen ahead of the first image, and behind the last. */
+	for (int i = 0; i < count; i++)
+		reach = absolute(taps[i].line) > reach ? absolute(taps[i].line) : reach;
+	reach = round_up(reach, HZI_QW_BLOCK);
+	if (reach > LINES_MAX)
+		return false;
+	for (;; plan->images = (plan->images + 1) / 2) {
+		lines = round_up(plan->images * box, HZI_QW_BLOCK);
+		bytes = 16 * small->parts * (lines * small->columns +
+					     big->grids * (lines + 2 * reach) *
+						     big->columns);
+		if (plan->images == 1 || bytes <= PLANES_BYTES * small->parts)
+			break;
+	}
+	if (lines + 2 * reach > LINES_MAX / (16 * big->grids) || bytes > PLANES_MOST)
+		return false;
+	plan->lead = (int32_t)reach;
+	small->lines = p->small_lines = (int32_t)lines;
+	big->lines = p->big_lines = (int32_t)(lines + 2 * reach);
+	big->lead = plan->lead;
+	if (!make_sets(plan, taps, count))
+		return false;
+	p->rows = small->columns;
+	p->columns = p->diagonal ? HZI_QW_TILE : big->columns;
+	p->tiles_m = p->rows / HZI_QW_TILE;
+	p->tiles_n = p->columns / HZI_QW_TILE;
+	p->taps = count;
+	blocks = 8 * (int64_t)p->pairs * p->sets * p->tiles_m * p->tiles_n;
+	splits = min_of(BLOCKS * small->parts / blocks, lines / SPLIT_LINES);
+	p->lines = (int32_t)lines;
+	p->each = (int32_t)round_up(ceil_div(lines, splits > 1 ? splits : 1), HZI_QW_BLOCK);
+	p->splits = (int32_t)ceil_div(lines, p->each);
+	return blocks <= LINES_MAX / p->splits &&
+	       (int64_t)p->rows * count * p->columns <= LINES_MAX;
+}
+
+/* What planes and their products are expected to take, in us */
+static double planes_us(const struct hzi_qconv_weights_args *a)
+{
+	const struct hzi_qpatch_args *x = &a->x;
+	const bool diagonal = x->groups > 1, split = a->g.dtype == HZ_F32;
+	const double m = (double)ceil_div(x->groups * a->g.m, HZI_QW_TILE);
+	const double n = (double)ceil_div(x->groups * x->channels, HZI_QW_TILE);
+	double grids = 1, taps = 1, products;
+
+	for (int d = 0; d < 3; d++) {
+		taps *= (double)x->taps[d];
+		grids *= (double)min_of(x->step[d], x->taps[d]);
+	}
+	taps = ceil(taps / grids);
+	products = grids * (plane_costs[split].set_us * ceil(taps / plane_costs[split].set) +
+			    plane_costs[split].tap_us * taps) * (diagonal ? m : m * n);
+	return CALL_US + (double)a->g.k * (plane_costs[split].line_us * (m + grids * n) + products);
+}
+
+static double by_planes(const struct hz_context *ctx, const struct hzi_qconv_weights_args *a,
+			struct plan *plan)
+{
+	return make_plan(ctx, a, plan) ? planes_us(a) : 0;
+}
+
+static double by_sixteen(const struct hz_context *ctx, const struct hzi_qconv_weights_args *a,
+			 struct plan *plan)
+{
+	return hzi_quat_direct_weights_plan(ctx, a, &plan->direct);
+}
+
+/*
+ * What a way is expected to take, in us, with taps of *a as channels where that is faster, or
+ * without; 0: it takes neither. folded->x.x.data is to be set.
+ */
+static double make_folded(const struct hz_context *ctx, const struct hzi_qconv_weights_args *a,
+			  const struct hzi_quat_fold_costs *costs,
+			  double (*way)(const struct hz_context *,
+					const struct hzi_qconv_weights_args *, struct plan *),
+			  struct hzi_qconv_weights_args *folded, struct plan *plan)
+{
+	double us;
+
+	*folded = *a;
+	plan->fold_bytes = hzi_quat_conv_fold_of(&a->x, a->images, costs, &plan->fold, &folded->x);
+	do {
+		us = way(ctx, folded, plan);
+	} while (us == 0 && hzi_quat_conv_unfold(&a->x, &folded->x, &plan->fold_bytes));
+	return us;
+}
+
+/* The faster way; false: there is none. */
+static bool choose(const struct hz_context *ctx, const struct hzi_qconv_weights_args *a,
+		   struct hzi_qconv_weights_args *folded, struct plan *plan)
+{
+	const double rows = (double)a->g.k * (double)round_up(a->g.m, HZI_QW_TILE);
+	struct hzi_quat_fold_costs costs = hzi_quat_direct_weights_costs(a);
+	const double us = make_folded(ctx, a, &costs, by_sixteen, folded, plan);
+	struct hzi_qconv_weights_args one = *a;
+	int split;
+
+	/* With taps as channels sixteen products always were faster. */
+	plan->is_direct = us > 0 && (plan->fold_bytes || us < planes_us(a));
+	if (plan->is_direct)
+		return true;
+	if (!hzi_planes_wanted(ctx, a->g.dtype, a->g.precision, &split))
+		return false;
+	costs = (struct hzi_quat_fold_costs){
+		.tap = 32 * rows / (split ? SPLIT_PER_US : PRODUCTS_PER_US),
+		.grid = 16 * (1 + split) * (double)a->g.k / PLANES_PER_US,
+		.unit = HZI_QW_TILE,
+		.set = split ? 0 : HZI_QW_RUNS * HZI_QW_RUN,
+	};
+	if (make_folded(ctx, a, &costs, by_planes, folded, plan) > 0)
+		return true;
+	/* Where planes are too many, of all groups and of each by itself, pixels as they lie do. */
+	one.x.groups = 1;
+	plan->is_direct = us > 0 && (a->x.groups == 1 ||
+				     make_folded(ctx, &one, &costs, by_planes, folded, plan) == 0);
+	*folded = *a;
+	return plan->is_direct;
+}
+
+/* Where everything is in the workspace; what it takes */
+static size_t place(struct plan *plan, int64_t images, void *workspace)
+{
+	struct hzi_quat_lines *l = &plan->lines;
+	const struct hzi_quat_weights *p = &plan->p;
+	const int64_t parts = plan->is_direct ? 0 :
+		ceil_div(images, plan->images) * p->splits * p->pairs;
+	char *at = workspace;
+
+	if (plan->is_direct) {
+		at += hzi_quat_direct_weights_bytes(&plan->direct);
+		if (plan->fold_bytes)
+			plan->fold.out = at;
+		return (size_t)(at - (char *)workspace) + plan->fold_bytes;
+	}
+	for (int i = 0; i < 2; i++) {
+		l->side[i].planes = (uint16_t *)(void *)at;
+		at += padded(16 * (int64_t)l->side[i].parts * l->side[i].grids * l->side[i].lines *
+			     l->side[i].columns);
+	}
+	l->most = (float *)(void *)at;
+	at += padded(8 * HZI_QW_BLOCKS);
+	l->scales = (float *)(void *)at;
+	at += padded(8);
+	plan->p.parts = (float *)(void *)at;
+	at += padded(32 * parts * p->rows * p->taps * p->columns);
+	if (plan->fold_bytes)
+		plan->fold.out = at;
+	at += plan->fold_bytes;
+	return (size_t)(at - (char *)workspace);
+}
+
+size_t hzi_cuda_quat_conv_weights_workspace(const struct hz_context *ctx,
+					    const struct hzi_qconv_weights_args *a)
+{
+	struct hzi_qconv_weights_args folded;
+	struct plan plan;
+
+	if (hzi_cuda_quat_conv_few_weights_takes(a))
+		return hzi_cuda_quat_conv_few_weights_workspace(ctx, a);
+	return choose(ctx, a, &folded, &plan) ? place(&plan, a->images, NULL) : 0;
+}
+
+static struct hzi_qarray images_from(const struct hzi_qarray *a, int64_t first)
+{
+	struct hzi_qarray b = *a;
+
+	b.data = (char *)a->data + first * a->stride[0] * (int64_t)hz_dtype_size(a->dtype);
+	return b;
+}
+
+static int kernel_of(int kernel_f16, bool quick, int dtype, int parts)
+{
+	if (parts > 1)
+		return kernel_f16 + (quick && dtype == HZ_F32 ? 3 : 4);
+	return kernel_f16 + (!quick || dtype == HZ_F32 ? 2 : dtype == HZ_BF16);
+}
+
+/* What some images add, to parts of their own */
+static int add_images(struct hz_context *ctx, const char *op,
+		      const struct hzi_qconv_weights_args *a, struct plan *plan, int64_t first)
+{
+	const struct hzi_launch look = {.grid = {HZI_QW_BLOCKS, 2}, .early = true,
+					.block = {HZI_QW_LINES_THREADS}};
+	struct hzi_launch launch = {.block = {HZI_QW_THREADS}, .shared_bytes = HZI_QW_BYTES,
+				    .early = true, .aligned = true};
+	struct hzi_quat_lines *l = &plan->lines;
+	struct hzi_quat_weights *p = &plan->p;
+	const struct hzi_qarray small = images_from(&a->small, first);
+	const struct hzi_qarray big = images_from(&a->x.x, first);
+	const int parts = l->side[0].parts;
+	const int64_t groups = a->x.groups;
+	bool quick = hzi_quat_conv_side_of(&l->side[0].x, &small, groups * a->g.m, a->g.conj_a);
+
+	quick &= hzi_quat_conv_side_of(&l->side[1].x, &big, groups * a->x.channels, a->g.conj_b);
+	l->images = (int32_t)min_of(plan->images, a->images - first);
+	HZ_CHECK(hzi_cuda_launch(ctx, op, HZI_FAMILY_QUAT_CONV_WEIGHTS,
+				 kernel_of(HZI_KERNEL_quat_lines_most_f16, quick, a->g.dtype,
+					   parts),
+				 &look, l, sizeof(*l)));
+	HZ_CHECK(hzi_cuda_launch(ctx, op, HZI_FAMILY_QUAT_CONV_WEIGHTS,
+				 kernel_of(HZI_KERNEL_quat_lines_planes_f16, quick, a->g.dtype,
+					   parts),
+				 &look, l, sizeof(*l)));
+	p->scales = l->scales;
+	HZ_CHECK(hzi_cuda_tensor_map(ctx, op, &p->small, l->side[0].planes, 2 * p->rows,
+				     8 * parts * (int64_t)p->small_lines, 2 * p->rows, 128,
+				     HZI_QW_BLOCK));
+	HZ_CHECK(hzi_cuda_tensor_map(ctx, op, &p->big, l->side[1].planes, 2 * l->side[1].columns,
+				     8 * parts * (int64_t)l->side[1].grids * p->big_lines,
+				     2 * l->side[1].columns,
+				     128, HZI_QW_BLOCK));
+	launch.grid[0] = (unsigned)(8 * p->pairs * p->splits * p->sets * p->tiles_m *
+				    p->tiles_n);
+	HZ_CHECK(hzi_cuda_launch(ctx, op, HZI_FAMILY_QUAT_CONV_WEIGHTS,
+				 parts > 1 ? HZI_KERNEL_quat_conv_weights_split :
+					     HZI_KERNEL_quat_conv_weights,
+				 &launch, p, sizeof(*p)));
+	p->parts += (int64_t)p->splits * p->pairs * 8 * p->rows * p->taps * p->columns;
+	return HZ_OK;
+}
+
+int hzi_cuda_quat_conv_weights(struct hz_context *ctx, const char *op,
+			       const struct hzi_qconv_weights_args *given)
+{
+	struct hzi_launch launch = {.block = {HZI_QW_FINISH, 8}, .early = true};
+	struct hzi_qconv_weights_args folded;
+	const struct hzi_qconv_weights_args *const a = &folded;
+	struct plan plan;
+	struct hzi_quat_weights_finish f = {
+		.sum = given->sum, .m = (int32_t)(given->x.groups * given->g.m),
+		.conj = given->g.conj_c, .outs = (int32_t)given->g.m,
+	};
+
+	if (hzi_cuda_quat_conv_few_weights_takes(given))
+		return hzi_cuda_quat_conv_few_weights(ctx, op, given);
+	if (!choose(ctx, given, &folded, &plan))
+		return hzi_fail(ctx, HZ_ENOTSUP, HZI_QUAT_CONV_NOT_ONE, op);
+	place(&plan, a->images, ctx->workspace);
+	if (plan.fold_bytes) {
+		folded.x.x.data = plan.fold.out;
+		HZ_CHECK(hzi_quat_conv_fold(ctx, op, &plan.fold, plan.fold.out));
+	}
+	if (plan.is_direct)
+		return hzi_quat_direct_weights(ctx, op, a, &plan.direct, ctx->workspace);
+	f.parts = plan.p.parts;
+	f.parts_count = (int32_t)(ceil_div(a->images, plan.images) * plan.p.splits * plan.p.pairs);
+	f.rows = plan.p.rows;
+	f.columns = plan.p.columns;
+	f.taps = plan.p.taps;
+	f.channels = (int32_t)(a->g.n / f.taps);	/* of big there may be zeros behind */
+	f.together = (int32_t)plan.together;
+	for (int64_t i = 0; i < a->images; i += plan.images)
+		HZ_CHECK(add_images(ctx, op, a, &plan, i));
+	launch.grid[0] = (unsigned)ceil_div((int64_t)f.m * f.taps * f.channels, HZI_QW_FINISH);
+	return hzi_cuda_launch(ctx, op, HZI_FAMILY_QUAT_CONV_WEIGHTS,
+			       HZI_KERNEL_quat_conv_weights_finish, &launch, &f, sizeof(f));
+}

@@ -1,0 +1,608 @@
+/*
+ * gemv.cu - products of a quaternion matrix by few columns
+ *
+ * SPDX-License-Identifier: BSD-2-Clause
+ *
+ * The matrix is read once, in 16-byte pieces as it lies in memory, of which a thread has several
+ * under way. Where k is shared among blocks, their sums go to memory and quat_gemv_finish() adds
+ * them, in order.
+ */
+#include "gpu/device/pdl.cuh"
+#include "gpu/quat_gemm/epilogue.cuh"
+#include "gpu/quat_gemm/gemv.h"
+
+#define THREADS HZI_GEMV_THREADS
+
+HZ_DEVICE quat quat_zero(void)
+{
+	return {0, 0, 0, 0};
+}
+
+HZ_DEVICE quat quat_add(quat a, quat b)
+{
+	return {a.w + b.w, a.x + b.x, a.y + b.y, a.z + b.z};
+}
+
+/* Where an item of the batch begins. */
+struct gemv_item {
+	int64_t a, b, c, pre, number;
+
+	__device__ __forceinline__ explicit gemv_item(const hzi_quat_gemv &p)
+	{
+		const int64_t i = p.first + blockIdx.z;
+
+		number = blockIdx.z;
+		a = quat_item(p.out.shape, p.a.batch, i);
+		b = quat_item(p.out.shape, p.b.batch, i);
+		c = quat_item(p.out.shape, p.out.c.batch, i);
+		pre = quat_item(p.out.shape, p.out.pre.batch, i);
+	}
+};
+
+/* A share's sum of C[i, j]: the result, or for quat_gemv_finish(). */
+HZ_DEVICE void gemv_store(const hzi_quat_gemv &p, const gemv_item &item, int i, int j, quat q)
+{
+	if (p.partial) {
+		const int64_t row = (item.number * p.shares + blockIdx.y) * p.out.n + j;
+
+		((float4 *)p.partial)[row * p.out.m + i] = make_float4(q.w, q.x, q.y, q.z);
+	} else {
+		quat_finish(p.out, item.c, item.pre, i, j, q);
+	}
+}
+
+extern "C" __global__ void __launch_bounds__(THREADS)
+quat_gemv_finish(const __grid_constant__ hzi_quat_gemv p)
+{
+	const gemv_item item(p);
+	const int i = blockIdx.x * THREADS + threadIdx.x, j = blockIdx.y;
+	quat sum = quat_zero();
+
+	grid_next();
+	grid_wait();
+	if (i >= p.out.m)
+		return;
+	for (int s = 0; s < p.shares; s++) {
+		const int64_t row = (item.number * p.shares + s) * p.out.n + j;
+		const float4 f = ((const float4 *)p.partial)[row * p.out.m + i];
+
+		sum = quat_add(sum, {f.x, f.y, f.z, f.w});
+	}
+	quat_finish(p.out, item.c, item.pre, i, j, sum);
+}
+
+/* ---- Rows along k, f32 ----------------------------------------------------------------------- */
+
+/* Four rows of A at a time; thread t takes elements t, t + THREADS, ... of k. */
+template <int N>
+struct gemv_rows {
+	static constexpr int R = HZI_GEMV_ROWS, U = N == 1 ? 4 : N == 2 ? 2 : 1;
+
+	const hzi_quat_gemv &p;
+	const gemv_item item;
+	const uint32_t turn_a, turn_b;	/* of signs, by conjugation */
+	int64_t row[R];
+	quat sum[R][N];
+
+	/* Elements l, l + THREADS, ... of k, U of them, before end */
+	__device__ __forceinline__ void add(int l, int end)
+	{
+		quat_raw<HZ_F32> a[U][R] = {}, x[U][N] = {};
+
+#pragma unroll
+		for (int u = 0; u < U; u++)
+#pragma unroll
+			for (int r = 0; r < R; r++)
+				if (l + u * THREADS < end)
+					a[u][r].stream(p.a.data, row[r] + 4 * (l + u * THREADS));
+#pragma unroll
+		for (int u = 0; u < U; u++)
+#pragma unroll
+			for (int j = 0; j < N; j++)
+				if (l + u * THREADS < end)
+					x[u][j].load(p.b.data,
+						     item.b + (l + u * THREADS) * p.b.row +
+							     min(j, p.out.n - 1) * p.b.col);
+#pragma unroll
+		for (int u = 0; u < U; u++)
+#pragma unroll
+			for (int r = 0; r < R; r++)
+#pragma unroll
+				for (int j = 0; j < N; j++)
+					sum[r][j] = quat_fma(a[u][r].get(turn_a),
+							     x[u][j].get(turn_b), sum[r][j]);
+	}
+
+	__device__ __forceinline__ explicit gemv_rows(const hzi_quat_gemv &p_)
+		: p(p_), item(p_), turn_a(p_.a.conj ? 0x80000000 : 0),
+		  turn_b(p_.b.conj ? 0x80000000 : 0) {}
+
+	__device__ __forceinline__ void run(void)
+	{
+		__shared__ float4 room[THREADS / 32][R * N];
+		const int i0 = blockIdx.x * R, tid = threadIdx.x;
+		const int begin = blockIdx.y * p.share, end = begin + min(p.share, p.k - begin);
+		int l = begin + tid;
+
+#pragma unroll
+		for (int r = 0; r < R; r++) {
+			row[r] = item.a + min(i0 + r, p.out.m - 1) * p.a.row;
+#pragma unroll
+			for (int j = 0; j < N; j++)
+				sum[r][j] = quat_zero();
+		}
+		for (; l < end; l += U * THREADS)
+			add(l, end);
+#pragma unroll
+		for (int r = 0; r < R; r++)
+#pragma unroll
+			for (int j = 0; j < N; j++) {
+				quat q = sum[r][j];
+
+				for (int lane = 16; lane; lane /= 2)
+					q = quat_add(q, {__shfl_xor_sync(~0u, q.w, lane),
+							 __shfl_xor_sync(~0u, q.x, lane),
+							 __shfl_xor_sync(~0u, q.y, lane),
+							 __shfl_xor_sync(~0u, q.z, lane)});
+				if (tid % 32 == 0)
+					room[tid / 32][r * N + j] = make_float4(q.w, q.x, q.y, q.z);
+			}
+		__syncthreads();
+		if (tid < R * N && i0 + tid / N < p.out.m && tid % N < p.out.n) {
+			quat q = quat_zero();
+
+			for (int w = 0; w < THREADS / 32; w++) {
+				const float4 f = room[w][tid];
+
+				q = quat_add(q, {f.x, f.y, f.z, f.w});
+			}
+			gemv_store(p, item, i0 + tid / N, tid % N, q);
+		}
+	}
+};
+
+/* ---- Rows side by side ----------------------------------------------------------------------- */
+
+/* A line of 64 rows; a quarter of the threads each takes every fourth element of k. */
+template <int N, int DTYPE>
+struct gemv_lines {
+	static constexpr int LINE = HZI_GEMV_LINE, PARTS = THREADS / LINE, U = N == 8 ? 4 : 8;
+
+	const hzi_quat_gemv &p;
+	const gemv_item item;
+	const uint32_t turn_a, turn_b;	/* of signs, by conjugation */
+	int64_t row;
+	quat sum[N];
+
+	/* Elements l, l + PARTS, ... of k, U of them, before end */
+	__device__ __forceinline__ void add(int l, int end)
+	{
+		quat_raw<DTYPE> a[U] = {};
+
+#pragma unroll
+		for (int u = 0; u < U; u++)
+			if (l + u * PARTS < end)
+				a[u].stream(p.a.data, row + (l + u * PARTS) * p.a.col);
+#pragma unroll
+		for (int u = 0; u < U; u++) {
+			quat_raw<DTYPE> x[N];
+
+			if (l + u * PARTS >= end)
+				break;
+#pragma unroll
+			for (int j = 0; j < N; j++)
+				x[j].load(p.b.data, item.b + (l + u * PARTS) * p.b.row +
+							    min(j, p.out.n - 1) * p.b.col);
+#pragma unroll
+			for (int j = 0; j < N; j++)
+				sum[j] = quat_fma(a[u].get(turn_a), x[j].get(turn_b), sum[j]);
+		}
+	}
+
+	__device__ __forceinline__ explicit gemv_lines(const hzi_quat_gemv &p_)
+		: p(p_), item(p_), turn_a(p_.a.conj ? 0x80000000 : 0),
+		  turn_b(p_.b.conj ? 0x80000000 : 0) {}
+
+	__device__ __forceinline__ void run(void)
+	{
+		__shared__ float4 room[PARTS][LINE];
+		const int lane = threadIdx.x % LINE, part = threadIdx.x / LINE;
+		const int i = blockIdx.x * LINE + lane;
+		const int begin = blockIdx.y * p.share, end = begin + min(p.share, p.k - begin);
+		int l = begin + part;
+
+		row = item.a + min(i, p.out.m - 1) * p.a.row;
+#pragma unroll
+		for (int j = 0; j < N; j++)
+			sum[j] = quat_zero();
+		for (; l < end; l += U * PARTS)
+			add(l, end);
+#pragma unroll
+		for (int j = 0; j < N; j++) {
+			if (j >= p.out.n)
+				break;
+			__syncthreads();
+			room[part][lane] = make_float4(sum[j].w, sum[j].x, sum[j].y, sum[j].z);
+			__syncthreads();
+			if (part == 0 && i < p.out.m) {
+				quat q = quat_zero();
+
+				for (int s = 0; s < PARTS; s++) {
+					const float4 f = room[s][lane];
+
+					q = quat_add(q, {f.x, f.y, f.z, f.w});
+				}
+				gemv_store(p, item, i, j, q);
+			}
+		}
+	}
+};
+
+/* ---- Rows along k, on matrix units ----------------------------------------------------------- */
+
+/*
+ * Quaternions of A are four successive k of a real product as they are, and those of B are 4 x 4
+ * real numbers: with (a, b, c, d) of A and (e, f, g, h) of B
+ *
+ *	w = a e - b f - c g - d h	x = a f + b e + c h - d g
+ *	y = a g - b h + c e + d f	z = a h + b g - c f + d e
+ *
+ * A warp has two tiles of 16 rows and 8 columns in four sets of sums, one for each component. A
+ * lane of group g = lane / 4 reads what lies at place t = lane % 4 of rows g, g + 8, ... of A and
+ * of column g of B. Which k the unit thinks these to be does not matter, if both agree. The 16
+ * warps of a block share k. 16 bits: k is even, and so are the strides of A in quaternions.
+ */
+HZ_DEVICE void mma_16(bool bf16, float (&c)[4], const uint32_t (&a)[4], uint32_t b0, uint32_t b1)
+{
+	if (bf16)
+		asm volatile("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 "
+			     "{%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};"
+			     : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
+			     : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
+	else
+		asm volatile("mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 "
+			     "{%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};"
+			     : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
+			     : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
+}
+
+HZ_DEVICE void mma_tf32(float (&c)[4], const uint32_t (&a)[4], uint32_t b0, uint32_t b1)
+{
+	asm volatile("mma.sync.aligned.m16n8k8.row.col.f32.tf32.tf32.f32 "
+		     "{%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};"
+		     : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
+		     : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
+}
+
+/*
+ * x as a sum of a number of 11 bits and one less than 2^-11 of it. Inf, and what rounds to it,
+ * become NaN: gemv_mma::exact().
+ */
+HZ_DEVICE void split_tf32(uint32_t x, uint32_t &high, float &low)
+{
+	high = (x + 0x1000) & 0xffffe000;
+	low = __uint_as_float(x) - __uint_as_float(high);
+}
+
+/* What the unit, which reads 11 bits, leaves of x. */
+HZ_DEVICE float rest_tf32(uint32_t x)
+{
+	return __uint_as_float(x) - __uint_as_float(x & 0xffffe000);
+}
+
+HZ_DEVICE uint4 shared_16(uint32_t at)
+{
+	uint4 u;
+
+	asm volatile("ld.shared.v4.u32 {%0, %1, %2, %3}, [%4];"
+		     : "=r"(u.x), "=r"(u.y), "=r"(u.z), "=r"(u.w) : "r"(at) : "memory");
+	return u;
+}
+
+/* What 32 rows by 8 columns have in a lane: [tile][component][of the unit's four]. */
+typedef float mma_sums[2][4][4];
+
+/* Of the two quaternions in each 16 bytes of A, the first or second. */
+HZ_DEVICE void mma_step_16(bool bf16, mma_sums &sum, const uint4 (&a)[2][2], int which,
+			   const uint2 &x, uint32_t sign)
+{
+	const uint32_t high = 0x80000000, both = 0x80008000;
+	const uint32_t swap01 = __byte_perm(x.x, 0, 0x1032), swap23 = __byte_perm(x.y, 0, 0x1032);
+	/* Of w, x of A, and of y, z: conjugated, x, y, z turn about. */
+	const uint32_t s0 = sign & high, s1 = sign & both;
+	const uint32_t b[4][2] = {{x.x ^ high ^ s0, x.y ^ both ^ s1},
+				  {swap01 ^ s0, swap23 ^ high ^ s1},
+				  {x.y ^ high ^ s0, x.x ^ s1},
+				  {swap23 ^ s0, swap01 ^ 0x8000 ^ s1}};
+
+#pragma unroll
+	for (int tile = 0; tile < 2; tile++) {
+		const uint4 u = a[tile][0], v = a[tile][1];
+		const uint32_t in[4] = {which ? u.z : u.x, which ? v.z : v.x, which ? u.w : u.y,
+					which ? v.w : v.y};
+
+#pragma unroll
+		for (int o = 0; o < 4; o++)
+			mma_16(bf16, sum[tile][o], in, b[o][0], b[o][1]);
+	}
+}
+
+/*
+ * A quaternion of each of four rows of A by one of B. sign: turns x, y, z of A. Products of the
+ * larger parts are exact; those of one smaller part are of bf16, twice as many in an instruction,
+ * which leaves 2^-18 of a product, and those of two are left out, 2^-21.
+ */
+HZ_DEVICE void mma_step_f32(mma_sums &sum, const uint4 (&a)[2][2], const uint4 &x, uint32_t sign)
+{
+	const uint32_t turn = 0x80000000;
+	/* Component o by c of A has c ^ o of B; -: w by x, y, z of A; x by z; y by x; z by y */
+	const int minus = 0xe << 0 | 0x8 << 4 | 0x2 << 8 | 0x4 << 12;
+	const uint32_t in[4] = {x.x, x.y, x.z, x.w};
+	uint32_t high[4];
+	uint4 large[2][2], small[2][2];
+	float low[4];
+
+#pragma unroll
+	for (int c = 0; c < 4; c++)
+		split_tf32(in[c], high[c], low[c]);
+#pragma unroll
+	for (int tile = 0; tile < 2; tile++)
+#pragma unroll
+		for (int h = 0; h < 2; h++) {
+			const uint4 u = a[tile][h];
+			const uint32_t p = u.y ^ sign, q = u.z ^ sign, r = u.w ^ sign;
+
+			large[tile][h] = make_uint4(
+				to_bf16x2(__uint_as_float(u.x), __uint_as_float(p)),
+				to_bf16x2(__uint_as_float(q), __uint_as_float(r)), 0, 0);
+			small[tile][h] = make_uint4(to_bf16x2(rest_tf32(u.x), rest_tf32(p)),
+						    to_bf16x2(rest_tf32(q), rest_tf32(r)), 0, 0);
+		}
+	mma_step_16(true, sum, small, 0, make_uint2(
+			    to_bf16x2(__uint_as_float(high[0]), __uint_as_float(high[1])),
+			    to_bf16x2(__uint_as_float(high[2]), __uint_as_float(high[3]))), 0);
+	mma_step_16(true, sum, large, 0,
+		    make_uint2(to_bf16x2(low[0], low[1]), to_bf16x2(low[2], low[3])), 0);
+#pragma unroll
+	for (int half = 0; half < 2; half++)
+#pragma unroll
+		for (int tile = 0; tile < 2; tile++) {
+			/* w, x, or y, z, of rows g and g + 8 */
+			const uint4 u = a[tile][0], v = a[tile][1];
+			const uint32_t of_a[4] = {half ? u.z ^ sign : u.x, half ? v.z ^ sign : v.x,
+						  (half ? u.w : u.y) ^ sign,
+						  (half ? v.w : v.y) ^ sign};
+
+#pragma unroll
+			for (int o = 0; o < 4; o++) {
+				const int c0 = 2 * half ^ o, c1 = (2 * half + 1) ^ o;
+				const uint32_t s0 = minus >> (4 * o + 2 * half) & 1 ? turn : 0;
+				const uint32_t s1 = minus >> (4 * o + 2 * half + 1) & 1 ? turn : 0;
+
+				mma_tf32(sum[tile][o], of_a, high[c0] ^ s0, high[c1] ^ s1);
+			}
+		}
+}
+
+/*
+ * A warp's tiles of 32 rows and 128 bytes of A come ahead through shared memory, whole lines at a
+ * time: the 64 bytes of 8 rows that four lanes each want would keep L2 from full speed. In a tile
+ * odd rows have their halves exchanged, against bank conflicts.
+ */
+template <int DTYPE>
+struct gemv_mma {
+	static constexpr int ROWS = HZI_GEMV_MMA_ROWS, WARPS = HZI_GEMV_MMA_THREADS / 32;
+	static constexpr int SIZE = DTYPE == HZ_F32 ? 4 : 2;
+	static constexpr int EACH = DTYPE == HZ_F32 ? 1 : 2;	/* quaternions in 16 bytes */
+	static constexpr int U = 2;				/* steps of four lanes in a tile */
+	static constexpr int STEP = 4 * EACH * U;		/* elements of k of a tile */
+	static constexpr int TILE = ROWS * 128;			/* bytes */
+
+	const hzi_quat_gemv &p;
+	const gemv_item item;
+	const char *a, *column;		/* of A, of B */
+	int64_t a_row, b_row;		/* bytes */
+	int t;
+	mma_sums sum;
+
+	__device__ __forceinline__ explicit gemv_mma(const hzi_quat_gemv &p_)
+		: p(p_), item(p_), sum{} {}
+
+	/* A tile from element l0 of k on, of which those from end on are 0, begins to come. */
+	__device__ __forceinline__ void fetch(uint32_t to, int i0, int l0, int end) const
+	{
+		const int lane = threadIdx.x % 32, piece = lane % 8, row = lane / 8;
+		const int l = l0 + piece * EACH, bytes = l < end ? 16 : 0;
+		const char *const from = a + (bytes ? (int64_t)l * (4 * SIZE) : 0);
+
+		to += row * 128 + (piece ^ row % 2 * 4) * 16;
+#pragma unroll
+		for (int i = 0; i < ROWS / 4; i++)
+			asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;"
+				     :: "r"(to + i * 512),
+					"l"(from + min(i0 + 4 * i + row, p.out.m - 1) * a_row),
+					"r"(bytes) : "memory");
+	}
+
+	/* What a lane wants of B for a tile. */
+	__device__ __forceinline__ void load_b(uint4 (&x)[U], int l0, int end) const
+	{
+#pragma unroll
+		for (int u = 0; u < U; u++) {
+			const int l = l0 + (4 * u + t) * EACH;
+			const char *const from = column + l * b_row;
+
+			if (l >= end) {
+				x[u] = make_uint4(0, 0, 0, 0);
+			} else if (DTYPE == HZ_F32) {
+				x[u] = *(const uint4 *)from;
+			} else {
+				const uint2 v = *(const uint2 *)from;
+				const uint2 w = *(const uint2 *)(from + b_row);
+
+				x[u] = make_uint4(v.x, v.y, w.x, w.y);
+			}
+		}
+	}
+
+	/*
+	 * Row i by column j with multiply-adds, for sums that are not finite: parts of an Inf, or
+	 * of numbers next to it, give NaN where the product is Inf.
+	 */
+	__device__ __noinline__ quat exact(int i, int j, int begin, int end) const
+	{
+		quat q = quat_zero();
+
+		for (int l = begin; l < end; l++) {
+			quat_raw<DTYPE> a, x;
+
+			a.load(p.a.data, item.a + i * p.a.row + 4 * (int64_t)l);
+			x.load(p.b.data, item.b + l * p.b.row + j * p.b.col);
+			q = quat_fma(a.get(p.a.conj ? 0x80000000 : 0),
+				     x.get(p.b.conj ? 0x80000000 : 0), q);
+		}
+		return q;
+	}
+
+	/* The sums of this warp's tiles. */
+	__device__ __forceinline__ void add_tiles(uint32_t ring, int i0, int begin, int end)
+	{
+		const int g = threadIdx.x % 32 / 4, stages = p.stages;
+		const uint32_t all = DTYPE == HZ_F32 ? 0x80000000 : 0x80008000;
+		/* Sign bits that a conjugation turns: of A; of w and x of B; of the others */
+		const uint32_t turn_a = p.a.conj ? all : 0;
+		const uint32_t turn_w = p.b.conj ? 0x80000000 : 0, turn = p.b.conj ? all : 0;
+		int l = begin, slot = 0, ahead = stages - 1;
+		uint4 next[U];
+
+		for (int s = 0; s < stages - 1; s++) {
+			fetch(ring + s * TILE, i0, begin + s * (WARPS * STEP), end);
+			asm volatile("cp.async.commit_group;" ::: "memory");
+		}
+		load_b(next, begin, end);
+#pragma unroll 1
+		for (; l < end; l += WARPS * STEP) {
+			uint4 x[U];
+
+#pragma unroll
+			for (int u = 0; u < U; u++)
+				x[u] = next[u];
+			load_b(next, l + WARPS * STEP, end);
+			/* The oldest tile is there, and all are done with the one before it. */
+			if (stages == HZI_GEMV_STAGES)
+				asm volatile("cp.async.wait_group %0;"
+					     :: "n"(HZI_GEMV_STAGES - 2) : "memory");
+			else
+				asm volatile("cp.async.wait_group 0;" ::: "memory");
+			__syncwarp();
+			fetch(ring + ahead * TILE, i0, l + (stages - 1) * (WARPS * STEP), end);
+			asm volatile("cp.async.commit_group;" ::: "memory");
+#pragma unroll
+			for (int u = 0; u < U; u++) {
+				const uint32_t from = ring + slot * TILE + g * 128 +
+						      ((4 * u + t) ^ g % 2 * 4) * 16;
+				uint4 v[2][2];
+
+#pragma unroll
+				for (int tile = 0; tile < 2; tile++)
+#pragma unroll
+					for (int h = 0; h < 2; h++)
+						v[tile][h] = shared_16(
+							from + (16 * tile + 8 * h) * 128);
+				if (DTYPE == HZ_F32) {
+					mma_step_f32(sum, v,
+						     make_uint4(x[u].x, x[u].y ^ turn,
+								x[u].z ^ turn, x[u].w ^ turn),
+						     turn_a);
+				} else {
+					mma_step_16(DTYPE == HZ_BF16, sum, v, 0,
+						    make_uint2(x[u].x ^ turn_w, x[u].y ^ turn),
+						    turn_a);
+					mma_step_16(DTYPE == HZ_BF16, sum, v, 1,
+						    make_uint2(x[u].z ^ turn_w, x[u].w ^ turn),
+						    turn_a);
+				}
+			}
+			slot = slot + 1 == stages ? 0 : slot + 1;
+			ahead = ahead + 1 == stages ? 0 : ahead + 1;
+		}
+		asm volatile("cp.async.wait_group 0;" ::: "memory");
+	}
+
+	__device__ __forceinline__ void run(void)
+	{
+		extern __shared__ float4 room[];	/* tiles; then [WARPS][ROWS][8] */
+		const int i0 = blockIdx.x * ROWS, warp = threadIdx.x / 32;
+		const int g = threadIdx.x % 32 / 4;
+		const int begin = blockIdx.y * p.share, end = begin + min(p.share, p.k - begin);
+
+		t = threadIdx.x % 4;
+		a = (const char *)p.a.data + SIZE * item.a;
+		a_row = SIZE * p.a.row;
+		/* Columns that B has not: the last one once more */
+		column = (const char *)p.b.data + SIZE * (item.b + min(g, p.out.n - 1) * p.b.col);
+		b_row = SIZE * p.b.row;
+		add_tiles(shared_address(room) + warp * p.stages * TILE, i0, begin + warp * STEP,
+			  end);
+		__syncthreads();
+#pragma unroll
+		for (int tile = 0; tile < 2; tile++)
+#pragma unroll
+			for (int h = 0; h < 2; h++)
+#pragma unroll
+				for (int e = 0; e < 2; e++) {
+					const int r = 16 * tile + 8 * h + g, n = 2 * h + e;
+
+					if (2 * t + e >= p.out.n)
+						continue;
+					room[(warp * ROWS + r) * 8 + 2 * t + e] =
+						make_float4(sum[tile][0][n], sum[tile][1][n],
+							    sum[tile][2][n], sum[tile][3][n]);
+				}
+		__syncthreads();
+		if (threadIdx.x < ROWS * 8) {
+			const int r = threadIdx.x / 8, c = threadIdx.x % 8;
+			quat q = quat_zero();
+
+			if (i0 + r >= p.out.m || c >= p.out.n)
+				return;
+			for (int w = 0; w < WARPS; w++) {
+				const float4 f = room[(w * ROWS + r) * 8 + c];
+
+				q = quat_add(q, {f.x, f.y, f.z, f.w});
+			}
+			if (DTYPE == HZ_F32 && !isfinite(q.w + q.x + q.y + q.z))
+				q = exact(i0 + r, c, begin, end);
+			gemv_store(p, item, i0 + r, c, q);
+		}
+	}
+};
+
+/* ---- The kernels ----------------------------------------------------------------------------- */
+
+#define KERNEL(name, threads, ...) \
+	extern "C" __global__ void __launch_bounds__(threads) \
+	name(const __grid_constant__ hzi_quat_gemv p) \
+	{ \
+		__VA_ARGS__ product(p); \
+\
+		grid_next(); \
+		grid_wait(); \
+		product.run(); \
+	}
+#define LINES(n) \
+	KERNEL(quat_gemv_lines_f32_##n, THREADS, gemv_lines<n, HZ_F32>) \
+	KERNEL(quat_gemv_lines_f16_##n, THREADS, gemv_lines<n, HZ_F16>) \
+	KERNEL(quat_gemv_lines_bf16_##n, THREADS, gemv_lines<n, HZ_BF16>)
+
+KERNEL(quat_gemv_rows_1, THREADS, gemv_rows<1>)
+KERNEL(quat_gemv_rows_2, THREADS, gemv_rows<2>)
+KERNEL(quat_gemv_rows_4, THREADS, gemv_rows<4>)
+KERNEL(quat_gemv_rows_8, THREADS, gemv_rows<8>)
+LINES(1)
+LINES(2)
+LINES(4)
+LINES(8)
+KERNEL(quat_gemv_mma_f32, HZI_GEMV_MMA_THREADS, gemv_mma<HZ_F32>)
+KERNEL(quat_gemv_mma_f16, HZI_GEMV_MMA_THREADS, gemv_mma<HZ_F16>)
+KERNEL(quat_gemv_mma_bf16, HZI_GEMV_MMA_THREADS, gemv_mma<HZ_BF16>)

@@ -1,0 +1,103 @@
+/*
+ * pack_planar.c - launchers that put quaternion matrices in planes of f16
+ *
+ * SPDX-License-Identifier: BSD-2-Clause
+ */
+#include <config.h>
+
+#include "gpu/quat/launch.h"
+#include "gpu/quat_gemm/wgmma.h"
+
+#define SM_HOPPER 90
+
+bool hzi_planes_wanted(const struct hz_context *ctx, int dtype, int precision, int *split)
+{
+	*split = precision == HZ_PRECISION_SPLIT ||
+		 (precision == HZ_PRECISION_AUTO && dtype == HZ_F32);
+	return hzi_cuda_device(ctx)->sm == SM_HOPPER && HZ_CUDA_90A &&
+	       precision != HZ_PRECISION_F32;
+}
+
+struct hzi_planes hzi_planes_of(int64_t lines, int64_t k, int count, int split)
+{
+	return (struct hzi_planes){
+		.lines = lines, .k = k, .count = count, .split = split,
+		.all_lines = round_up(lines, HZI_QT_BLOCK),
+		.all_k = round_up(k, HZI_QT_BLOCK),
+	};
+}
+
+static int64_t planes_bytes(const struct hzi_planes *p)
+{
+	return 2 * p->count * (1 + p->split) * p->all_lines * p->all_k;
+}
+
+size_t hzi_planes_room(const struct hzi_planes *p)
+{
+	return padded(planes_bytes(p)) + padded(4 * p->all_lines);
+}
+
+void hzi_planes_place(struct hzi_planes *p, void *data)
+{
+	p->data = data;
+	p->scales = (float *)(void *)((char *)data + padded(planes_bytes(p)));
+}
+
+/* Whether lines rather than k are next to each other. */
+static bool is_across(const struct hzi_quat_matrix *x)
+{
+	const int64_t line = x->row < 0 ? -x->row : x->row, k = x->col < 0 ? -x->col : x->col;
+
+	return line < k;
+}
+
+/* Whether kernels may load 16 bytes of a line. */
+static bool is_quick(const struct hzi_quat_matrix *x, int64_t lines)
+{
+	const int64_t size = (int64_t)hz_dtype_size(x->dtype), first = x->comp[0];
+
+	if (first != 0 && first != 3)
+		return false;
+	for (int c = 0; c < 4; c++) {
+		if (x->comp[c] != (c + first) % 4)
+			return false;
+	}
+	return x->col == 4 && (uintptr_t)x->data % 16 == 0 &&
+	       (lines == 1 || x->row * size % 16 == 0);
+}
+
+int hzi_planes_make(struct hz_context *ctx, const char *op, const struct hzi_planes *y,
+		    const struct hzi_quat_matrix *x, bool left, const float *k_scales)
+{
+	struct hzi_quat_planes p = {
+		.x = *x, .y = y->data, .scales = y->scales, .k_scales = k_scales,
+		.lines = y->lines, .k = y->k, .y_lines = y->all_lines, .y_k = y->all_k,
+		.planes = y->count, .split = y->split, .parts = 1,
+		.f0 = left ? 0.25f : 1, .f1 = left ? 2 : 1,
+	};
+	struct hzi_launch launch = {.block = {256}, .early = true};
+	const int type = x->dtype == HZ_F32 ? 1 : x->dtype == HZ_F16 ? 2 : 3;
+
+	if (is_across(x)) {
+		while (p.parts < HZI_QP_PARTS && p.parts * HZI_QP_TILE < y->k)
+			p.parts *= 2;
+		launch.cluster = (unsigned)p.parts;
+		launch.grid[0] = (unsigned)(ceil_div(y->all_lines, HZI_QP_LINES) * p.parts);
+		return hzi_cuda_launch(ctx, op, HZI_FAMILY_QUAT_PLANES,
+				       HZI_KERNEL_quat_planes_across_any + (x->whole ? type : 0),
+				       &launch, &p, sizeof(p));
+	}
+	launch.grid[0] = (unsigned)y->all_lines;
+	launch.block[0] = (unsigned)min_of(256, round_up(y->all_k / 8, 32));
+	return hzi_cuda_launch(ctx, op, HZI_FAMILY_QUAT_PLANES,
+			       HZI_KERNEL_quat_planes_any + (is_quick(x, y->lines) ? type : 0),
+			       &launch, &p, sizeof(p));
+}
+
+int hzi_planes_map(struct hz_context *ctx, const char *op, struct hzi_tensor_map *map,
+		   const struct hzi_planes *p, int box_bytes, int box_rows)
+{
+	return hzi_cuda_tensor_map(ctx, op, map, p->data, 2 * p->all_k,
+				   p->count * (1 + p->split) * p->all_lines, 2 * p->all_k,
+				   box_bytes, box_rows);
+}

@@ -1,0 +1,315 @@
+/*
+ * pack_planar.cu - matrices of quaternions to planes of f16
+ *
+ * SPDX-License-Identifier: BSD-2-Clause
+ *
+ * Each line has a scale of its own. A NaN does not count, a line with Inf is not scaled.
+ */
+#include "gpu/quat_gemm/pack_planar.cuh"
+#include "gpu/quat_gemm/wgmma.h"
+#include "gpu/device/tma.cuh"
+
+#define LINES HZI_QP_LINES
+#define TILE HZI_QP_TILE
+#define PARTS_MAX HZI_QP_PARTS
+
+/* The next kernel may come, and the ones ahead must have ended before anything is touched. */
+HZ_DEVICE void begin(void)
+{
+#if __CUDA_ARCH__ >= 900
+	grid_next();
+	grid_wait();
+#endif
+}
+
+/* With its k-scale. */
+HZ_DEVICE quat load_one(const hzi_quat_planes &p, int64_t line, int64_t k)
+{
+	const quat q = quat_load(p.x, line * p.x.row + k * p.x.col);
+
+	return p.k_scales ? quat_scale(p.k_scales[k], q) : q;
+}
+
+HZ_DEVICE quat scaled(const hzi_quat_planes &p, float by, quat q)
+{
+	q = quat_scale(by, q);
+	return p.x.conj ? quat_conj(q) : q;
+}
+
+/* Eight f16; the compiler would make some of these four stores, for want of registers. */
+HZ_DEVICE void put_words(const hzi_quat_planes &p, int i, int64_t at, const uint32_t (&w)[4])
+{
+	asm volatile("st.global.v4.u32 [%0], {%1, %2, %3, %4};"
+		     :: "l"(p.y + i * p.y_lines * p.y_k + at), "r"(w[0]), "r"(w[1]), "r"(w[2]),
+			"r"(w[3]) : "memory");
+}
+
+/* Eight numbers of a plane, and with a split what f16 does not hold of them. */
+HZ_DEVICE void put_eight(const hzi_quat_planes &p, int i, int64_t at, const float (&v)[8])
+{
+	uint32_t w[4];
+
+#pragma unroll
+	for (int j = 0; j < 4; j++)
+		w[j] = to_f16x2(v[2 * j], v[2 * j + 1]);
+	put_words(p, i, at, w);
+	if (!p.split)
+		return;
+#pragma unroll
+	for (int j = 0; j < 4; j++)
+		w[j] = to_f16x2(v[2 * j] - f16_low(w[j]), v[2 * j + 1] - f16_high(w[j]));
+	put_words(p, i + p.planes, at, w);
+}
+
+/* Eight scaled quaternions in all planes; q is lost. */
+HZ_DEVICE void put_planes(const hzi_quat_planes &p, int64_t at, quat (&q)[8])
+{
+	const bool fast = p.planes == 8;
+	const float f1 = fast ? p.f1 : 1;
+	float v[8];
+
+#pragma unroll
+	for (int i = 0; i < 4; i++) {
+#pragma unroll
+		for (int j = 0; j < 8; j++)
+			v[j] = f1 * (i == 0 ? q[j].w : i == 1 ? q[j].x : i == 2 ? q[j].y : q[j].z);
+		put_eight(p, fast ? 4 + i : i, at, v);
+		if (p.planes != 7 || i == 0)
+			continue;
+#pragma unroll
+		for (int j = 0; j < 8; j++)
+			v[j] = -v[j];
+		put_eight(p, 3 + i, at, v);
+	}
+	if (!fast)
+		return;
+	/* In place: there are no registers for both. */
+#pragma unroll
+	for (int j = 0; j < 8; j++)
+		q[j] = {p.f0 * (q[j].w + q[j].x), p.f0 * (q[j].w - q[j].x),
+			p.f0 * (q[j].y + q[j].z), p.f0 * (q[j].y - q[j].z)};
+#pragma unroll
+	for (int i = 0; i < 4; i++) {
+#pragma unroll
+		for (int j = 0; j < 8; j++)
+			v[j] = i == 0 ? q[j].w + q[j].y : i == 1 ? q[j].w - q[j].y
+			       : i == 2 ? q[j].x + q[j].z : q[j].x - q[j].z;
+		put_eight(p, i, at, v);
+	}
+}
+
+/*
+ * Eight quaternions of a line, or as many as there are and zeros. QUICK: those of a line are back
+ * to back, and lines begin at multiples of 16 bytes.
+ */
+template <int DTYPE, bool QUICK>
+HZ_DEVICE void load_eight(const hzi_quat_planes &p, int64_t line, int64_t k, quat (&q)[8])
+{
+	if (QUICK && k + 8 <= p.k) {
+		const int64_t at = line * p.x.row + 4 * k;
+
+		if (DTYPE == HZ_F32) {
+			const float4 *from = (const float4 *)((const float *)p.x.data + at);
+
+#pragma unroll
+			for (int i = 0; i < 8; i++) {
+				const float4 u = __ldg(from + i);
+
+				q[i] = {u.x, u.y, u.z, u.w};
+			}
+		} else {
+			const uint4 *from = (const uint4 *)((const uint16_t *)p.x.data + at);
+
+#pragma unroll
+			for (int i = 0; i < 4; i++) {
+				const uint4 u = __ldg(from + i);
+
+				q[2 * i] = quat_unpack(DTYPE, {u.x, u.y});
+				q[2 * i + 1] = quat_unpack(DTYPE, {u.z, u.w});
+			}
+		}
+#pragma unroll
+		for (int i = 0; i < 8; i++) {
+			if (p.x.comp[0])
+				q[i] = {q[i].z, q[i].w, q[i].x, q[i].y};
+			if (p.k_scales)
+				q[i] = quat_scale(p.k_scales[k + i], q[i]);
+		}
+		return;
+	}
+#pragma unroll
+	for (int i = 0; i < 8; i++) {
+		q[i] = {};
+		if (k + i < p.k)
+			q[i] = load_one(p, line, k + i);
+	}
+}
+
+/* A block for each line, which it reads twice. */
+template <int DTYPE, bool QUICK>
+HZ_DEVICE void planes(const hzi_quat_planes &p)
+{
+	__shared__ float most_of[32];
+	const int64_t line = blockIdx.x;
+	float most = 0;
+	quat q[8];
+
+	if (line < p.lines) {
+		for (int64_t k = 8 * threadIdx.x; k < p.k; k += 8 * blockDim.x) {
+			load_eight<DTYPE, QUICK>(p, line, k, q);
+#pragma unroll
+			for (int i = 0; i < 8; i++)
+				most = fmaxf(most, magnitude(q[i]));
+		}
+	}
+#pragma unroll
+	for (int i = 16; i; i /= 2)
+		most = fmaxf(most, __shfl_xor_sync(~0u, most, i));
+	if (threadIdx.x % 32 == 0)
+		most_of[threadIdx.x / 32] = most;
+	__syncthreads();
+	for (int i = 0; i < (int)blockDim.x / 32; i++)
+		most = fmaxf(most, most_of[i]);
+	const int e = scale_exponent(most);
+
+	if (threadIdx.x == 0)
+		p.scales[line] = power_of_two(-e);
+	for (int64_t k = 8 * threadIdx.x; k < p.y_k; k += 8 * blockDim.x) {
+#pragma unroll
+		for (int i = 0; i < 8; i++)
+			q[i] = {};
+		if (line < p.lines && k < p.k)
+			load_eight<DTYPE, QUICK>(p, line, k, q);
+#pragma unroll
+		for (int i = 0; i < 8; i++)
+			q[i] = scaled(p, power_of_two(e), q[i]);
+		put_planes(p, line * p.y_k + k, q);
+	}
+}
+
+/* ---- Where lines are next to each other in memory rather than k ------------------------------ */
+
+/*
+ * Where k is in a line of a tile, so that neither writes nor reads of eight threads meet in a bank.
+ */
+HZ_DEVICE int place(int k)
+{
+	return k ^ (k >> 3 & 7);
+}
+
+/* Of a tile from k0 on what a thread takes: line threadIdx.x % LINES, every 16th k. */
+template <int DTYPE, bool WHOLE>
+HZ_DEVICE void load_across(const hzi_quat_planes &p, int64_t line, int64_t k0, quat (&q)[8])
+{
+	const int64_t k = k0 + threadIdx.x / LINES, at = line * p.x.row + k * p.x.col;
+	quat_raw<DTYPE> raw[WHOLE ? 8 : 1] = {};
+
+#pragma unroll
+	for (int h = 0; h < 8; h++) {
+		q[h] = {};
+		if (line >= p.lines || k + 16 * h >= p.k)
+			continue;
+		if (WHOLE)
+			raw[WHOLE ? h : 0].load(p.x.data, at + 16 * h * p.x.col);
+		else
+			q[h] = load_one(p, line, k + 16 * h);
+	}
+#pragma unroll
+	for (int h = 0; WHOLE && h < 8; h++) {
+		q[h] = raw[WHOLE ? h : 0].get(0);
+		if (p.k_scales && k + 16 * h < p.k)
+			q[h] = quat_scale(p.k_scales[k + 16 * h], q[h]);
+	}
+}
+
+/*
+ * Sixteen lines by a cluster, whose blocks share k in tiles of 128. First their largest magnitudes,
+ * the first tile being read last; then tiles, which are turned in shared memory.
+ */
+template <int DTYPE, bool WHOLE>
+HZ_DEVICE void planes_across(const hzi_quat_planes &p)
+{
+	__shared__ float4 tile[LINES][TILE + 1];
+	__shared__ float most_of[8][LINES], most_here[LINES];
+	__shared__ int exponents[LINES];
+	const int thread = threadIdx.x, column = thread % LINES, r = thread / (TILE / 8);
+	const int part = blockIdx.x % p.parts, step = TILE * p.parts;
+	const int64_t line0 = (int64_t)(blockIdx.x / p.parts) * LINES, line = line0 + r;
+	const int64_t first = TILE * part;
+	float most = 0;
+	quat q[8] = {};
+
+	for (int64_t k0 = first + (p.k - 1 - first) / step * step; k0 >= first; k0 -= step) {
+		load_across<DTYPE, WHOLE>(p, line0 + column, k0, q);
+#pragma unroll
+		for (int h = 0; h < 8; h++)
+			most = fmaxf(most, magnitude(q[h]));
+	}
+	most = fmaxf(most, __shfl_xor_sync(~0u, most, LINES));
+	if (thread % 32 < LINES)
+		most_of[thread / 32][column] = most;
+	__syncthreads();
+	if (thread < LINES) {
+		for (int i = 0; i < 8; i++)
+			most = fmaxf(most, most_of[i][thread]);
+		most_here[thread] = most;
+	}
+	cluster_arrive();
+	cluster_wait();
+	if (thread < LINES) {
+		const uint32_t here = shared_address(&most_here[thread]);
+
+#pragma unroll
+		for (int i = 0; i < PARTS_MAX; i++) {
+			/* Beyond the last part its own once more */
+			const float f = cluster_load(cluster_map(here, i < p.parts ? i : part));
+
+			most = fmaxf(most, f);
+		}
+		exponents[thread] = scale_exponent(most);
+		if (part == 0 && line0 + thread < p.y_lines)
+			p.scales[line0 + thread] = power_of_two(-exponents[thread]);
+	}
+	cluster_arrive();
+	for (int64_t k0 = first; k0 < p.y_k; k0 += step) {
+		const int k = thread % (TILE / 8) * 8;
+
+		if (k0 != first)
+			load_across<DTYPE, WHOLE>(p, line0 + column, k0, q);
+		__syncthreads();
+#pragma unroll
+		for (int h = 0; h < 8; h++)
+			tile[column][place(thread / LINES + 16 * h)] =
+				make_float4(q[h].w, q[h].x, q[h].y, q[h].z);
+		__syncthreads();
+		if (line >= p.y_lines || k0 + k >= p.y_k)
+			continue;
+#pragma unroll
+		for (int i = 0; i < 8; i++) {
+			const float4 v = tile[r][place(k + i)];
+
+			q[i] = scaled(p, power_of_two(exponents[r]), {v.x, v.y, v.z, v.w});
+		}
+		put_planes(p, line * p.y_k + k0 + k, q);
+	}
+	cluster_wait();
+}
+
+/* ---- The kernels ----------------------------------------------------------------------------- */
+
+/* blocks: of a multiprocessor, that registers are to do for */
+#define KERNEL(name, blocks, ...) \
+	extern "C" __global__ __launch_bounds__(256, blocks) void \
+	name(const __grid_constant__ hzi_quat_planes p) \
+	{ \
+		begin(); \
+		__VA_ARGS__(p); \
+	}
+KERNEL(quat_planes_any, 4, planes<HZ_F32, false>)
+KERNEL(quat_planes_f32, 4, planes<HZ_F32, true>)
+KERNEL(quat_planes_f16, 4, planes<HZ_F16, true>)
+KERNEL(quat_planes_bf16, 4, planes<HZ_BF16, true>)
+KERNEL(quat_planes_across_any, 3, planes_across<HZ_F32, false>)
+KERNEL(quat_planes_across_f32, 3, planes_across<HZ_F32, true>)
+KERNEL(quat_planes_across_f16, 3, planes_across<HZ_F16, true>)
+KERNEL(quat_planes_across_bf16, 3, planes_across<HZ_BF16, true>)

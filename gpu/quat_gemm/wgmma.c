@@ -1,0 +1,396 @@
+/*
+ * wgmma.c - launchers of products of quaternion matrices on Hopper's matrix units
+ *
+ * SPDX-License-Identifier: BSD-2-Clause
+ *
+ * Both operands are planes of f16, made in the workspace, or of A when it was packed. The items of
+ * a batch are done one after the other in the same workspace.
+ *
+ * What is packed is never conjugated: conj(w) x = conj(conj(x) w), so that for a conjugated A it
+ * becomes the right factor, and C's conjugate is stored. A transposed one is read across its lines,
+ * whose scales the other operand's quaternions are multiplied by, as they stand along k then.
+ */
+#include <config.h>
+
+#include <string.h>
+
+#include "gpu/quat/launch.h"
+#include "gpu/quat_gemm/wgmma.h"
+
+#define LINES_MAX ((int64_t)1 << 26)	/* all planes' lines are counted in 32 bits */
+#define LINES_STEP ((int64_t)1 << 22)	/* columns of B at a time, if there are more than these */
+#define K_MAX ((int64_t)1 << 22)	/* blocks of 64 along a grid */
+#define SMALL 32
+#define ITEMS 4				/* of a batch, unless each is large */
+#define ITEM_LARGE ((int64_t)1 << 26)	/* m n k */
+
+/* ---- Packing --------------------------------------------------------------------------------- */
+
+static struct hzi_planes packed_planes(int64_t m, int64_t k, int method, int split)
+{
+	return hzi_planes_of(m, k, method == HZ_QUAT_FAST ? 8 : 4, split);
+}
+
+static bool fits(int64_t m, int64_t n, int64_t k)
+{
+	return m <= LINES_MAX && n <= LINES_MAX && k <= K_MAX;
+}
+
+bool hzi_cuda_quat_tma_packs(const struct hz_context *ctx, const struct hzi_quat_gemm_pack_args *a)
+{
+	int split;
+
+	/* For transposed use both sizes are lines. */
+	return hzi_planes_wanted(ctx, a->dtype, a->precision, &split) && fits(a->m, a->k, a->k) &&
+	       fits(a->m, a->k, a->m);
+}
+
+static struct hzi_quat_matrix item_of(const struct hzi_quat_view *v, int dtype, int conj,
+				      int64_t offset)
+{
+	struct hzi_quat_view at = *v;
+
+	if (v->data)
+		at.data = (char *)v->data + offset * (int64_t)hz_dtype_size(dtype);
+	return hzi_quat_matrix_of(&at, dtype, conj, NULL, 0);
+}
+
+int hzi_cuda_quat_tma_pack(struct hz_context *ctx, const struct hzi_quat_gemm_pack_args *a)
+{
+	const int64_t bytes = hzi_quat_pack_bytes(a->layout, a->dtype, a->m, a->k);
+	int64_t index[HZ_MAXDIM] = {0};
+	char *data = a->data;
+	struct hzi_planes p;
+	int split;
+
+	hzi_planes_wanted(ctx, a->dtype, a->precision, &split);
+	p = packed_planes(a->m, a->k, a->method, split);
+	do {
+		const struct hzi_quat_matrix x =
+			item_of(&a->a, a->dtype, 0, offset_of(index, a->a_stride, a->ndim));
+
+		hzi_planes_place(&p, data);
+		HZ_CHECK(hzi_planes_make(ctx, "quat_gemm_pack", &p, &x, true, NULL));
+		data += bytes;
+	} while (next_index(index, a->shape, a->ndim));
+	return HZ_OK;
+}
+
+/* ---- Products -------------------------------------------------------------------------------- */
+
+/* Planes w, x, y, z after the four of H: by component of C, of the left factor and of the right. */
+static const uint8_t left_raw[4] = {4, 7, 5, 6}, right_raw[4] = {4, 6, 7, 5};
+
+/* Components that make component c: left, right, and whether their product is subtracted. */
+static const uint8_t direct[4][4][3] = {
+	{{0, 0, 0}, {1, 1, 1}, {2, 2, 1}, {3, 3, 1}},
+	{{0, 1, 0}, {1, 0, 0}, {2, 3, 0}, {3, 2, 1}},
+	{{0, 2, 0}, {1, 3, 1}, {2, 0, 0}, {3, 1, 0}},
+	{{0, 3, 0}, {1, 2, 0}, {2, 1, 1}, {3, 0, 0}},
+};
+
+/*
+ * The planes that product number e of component c in a phase is made of. Of split planes it is rest
+ * times number, number times rest, number times number: the least first.
+ */
+static void product_of(int method, int phase, int c, int e, const struct hzi_planes *left,
+		       const struct hzi_planes *right, int *l, int *r)
+{
+	const int parts = left->split ? 3 : 1;
+
+	if (method == HZ_QUAT_FAST) {
+		*l = phase ? left_raw[c] : c;
+		*r = phase ? right_raw[c] : c;
+	} else {
+		const uint8_t *d = direct[c][e / parts];
+
+		*l = d[0];
+		*r = d[1];
+		if (d[2])
+			*(left->count == 7 ? l : r) += 3;
+	}
+	if (parts == 3 && e % 3 == 0)
+		*l += left->count;
+	if (parts == 3 && e % 3 == 1)
+		*r += right->count;
+}
+
+/* What a call needs. */
+struct plan {
+	struct hzi_planes a, b;
+	bool a_left;	/* A is the left factor, else C's conjugate is B' A' */
+	bool a_rows;	/* A is the rows of tiles, else their columns */
+};
+
+static int64_t absolute(int64_t x)
+{
+	return x < 0 ? -x : x;
+}
+
+static struct plan plan_of(const struct hzi_quat_gemm_args *a, int split)
+{
+	struct plan p;
+
+	if (a->packed && a->packed_t)
+		p.a = packed_planes(a->k, a->m, a->method, split);
+	else
+		p.a = packed_planes(a->m, a->k, a->method, split);
+	p.b = hzi_planes_of(a->n, a->k, a->method == HZ_QUAT_FAST ? 8 : 7, split);
+	p.a_left = !a->packed || !a->conj_a;
+	/* Columns are next to each other in C where that can be had. */
+	p.a_rows = absolute(a->c.col) <= absolute(a->c.row) && !(a->packed && a->packed_t);
+	return p;
+}
+
+bool hzi_cuda_quat_tma_takes(const struct hz_context *ctx, const struct hzi_quat_gemm_args *a)
+{
+	int64_t items = 1;
+	int split;
+
+	if (!hzi_planes_wanted(ctx, a->dtype, a->precision, &split) || a->k == 0)
+		return false;
+	/* No other kernel reads these, however many columns there are. */
+	if (a->packed)
+		return fits(a->m, a->k, a->k) && fits(a->m, a->k, a->m);
+	if (!fits(a->m, a->n, a->k))
+		return false;
+	if (a->precision != HZ_PRECISION_AUTO)
+		return true;
+	/* Small ones, and many of them, take less time without planes and a launch each. */
+	for (int d = 0; d < a->ndim; d++)
+		items *= a->shape[d];
+	return a->m >= SMALL && a->n >= SMALL && a->k >= SMALL &&
+	       (items <= ITEMS || a->m * a->n >= ITEM_LARGE / a->k);
+}
+
+/* The columns that are done at a time, from the first on; false: there are none left. */
+static bool columns_from(const struct hzi_quat_gemm_args *a, int64_t first,
+			 struct hzi_quat_gemm_args *part)
+{
+	const int64_t size = (int64_t)hz_dtype_size(a->dtype);
+	const int64_t c_size = (int64_t)hz_dtype_size(a->c_dtype);
+
+	if (first >= a->n)
+		return false;
+	*part = *a;
+	part->n = a->n <= LINES_MAX ? a->n : min_of(a->n - first, LINES_STEP);
+	part->b.data = (char *)a->b.data + first * a->b.col * size;
+	part->c.data = (char *)a->c.data + first * a->c.col * c_size;
+	if (a->pre.data)
+		part->pre.data = (char *)a->pre.data + first * a->pre.col * c_size;
+	if (a->bias)
+		part->bias = (const char *)a->bias +
+			     first * a->bias_col * (int64_t)hz_dtype_size(a->bias_dtype);
+	return true;
+}
+
+size_t hzi_cuda_quat_tma_workspace(const struct hz_context *ctx,
+				   const struct hzi_quat_gemm_args *a)
+{
+	struct hzi_quat_gemm_args part;
+	struct plan p;
+	int split;
+
+	hzi_planes_wanted(ctx, a->dtype, a->precision, &split);
+	columns_from(a, 0, &part);
+	p = plan_of(&part, split);
+	return (a->packed ? 0 : hzi_planes_room(&p.a)) + hzi_planes_room(&p.b);
+}
+
+/* C of the item: rows and columns exchanged where tiles have them so. */
+static struct hzi_quat_out out_of(const struct hzi_quat_gemm_args *a, const struct plan *plan,
+				  int64_t c_offset, int64_t pre_offset)
+{
+	struct hzi_quat_gemm_args t = *a;
+	struct hzi_quat_out o;
+	int64_t swap;
+
+	t.ndim = 0;
+	t.conj_c = 0;
+	t.c.data = (char *)a->c.data + c_offset * (int64_t)hz_dtype_size(a->c_dtype);
+	if (a->pre.data)
+		t.pre.data = (char *)a->pre.data + pre_offset * (int64_t)hz_dtype_size(a->c_dtype);
+	o = hzi_quat_out_of(&t);
+	if (!plan->a_rows) {
+		swap = o.c.row, o.c.row = o.c.col, o.c.col = swap;
+		swap = o.pre.row, o.pre.row = o.pre.col, o.pre.col = swap;
+		swap = o.bias_row, o.bias_row = o.bias_col, o.bias_col = swap;
+		o.m = (int32_t)a->n;
+		o.n = (int32_t)a->m;
+	}
+	return o;
+}
+
+/* Whether the kernels that hand sums over in 16 bits do all that is to be done. */
+static bool is_usual(const struct hzi_quat_out *o)
+{
+	return o->c.dtype != HZ_F32 && o->c.whole && o->alpha_real && o->beta == 0 &&
+	       !o->pre.data && o->activation <= HZ_ACT_LEAKY;
+}
+
+struct kernel {
+	int columns, kernel, kernel_across;
+};
+
+static const struct kernel usual[] = {
+	{192, HZI_KERNEL_quat_tma, HZI_KERNEL_quat_tma_across},
+	{160, HZI_KERNEL_quat_tma_160, 0},
+}, once = {160, HZI_KERNEL_quat_tma_once, 0},
+exact_kernel = {128, HZI_KERNEL_quat_tma_exact, HZI_KERNEL_quat_tma_exact_across};
+
+/* Which of the usual ones takes the least time: so many clusters do a tile each at a time. */
+static const struct kernel *kernel_of(int64_t tiles_m, int64_t n, int clusters)
+{
+	const struct kernel *best = usual;
+	int64_t least = INT64_MAX;
+
+	if (tiles_m * ceil_div(n, once.columns) <= clusters)
+		return &once;
+	for (size_t i = 0; i < sizeof(usual) / sizeof(*usual); i++) {
+		const int64_t tiles = tiles_m * ceil_div(n, usual[i].columns);
+		const int64_t cost = ceil_div(tiles, clusters) * usual[i].columns;
+
+		if (cost < least) {
+			least = cost;
+			best = &usual[i];
+		}
+	}
+	return best;
+}
+
+/* Beyond a plane's lines there are zeros, which take less power than the next plane's would. */
+static int map_lines(struct hz_context *ctx, struct hzi_tensor_map *map,
+		     const struct hzi_planes *p, int box_lines)
+{
+	return hzi_cuda_tensor_map_planes(ctx, "quat_gemm", map, p->data, 2 * p->all_k, p->lines,
+					  2 * p->all_k, p->count * (1 + p->split),
+					  2 * p->all_k * p->all_lines, 128, box_lines, 1);
+}
+
+static int multiply(struct hz_context *ctx, const struct hzi_quat_gemm_args *a,
+		    const struct plan *plan, int64_t c_offset, int64_t pre_offset)
+{
+	const bool fast = a->method == HZ_QUAT_FAST, across = a->packed && a->packed_t;
+	const struct hzi_planes *rows = plan->a_rows ? &plan->a : &plan->b,
+			    *cols = plan->a_rows ? &plan->b : &plan->a,
+			    *left = plan->a_left ? &plan->a : &plan->b,
+			    *right = plan->a_left ? &plan->b : &plan->a;
+	const struct hzi_quat_out out = out_of(a, plan, c_offset, pre_offset), *o = &out;
+	const bool exact = plan->a.split || !is_usual(o);
+	const struct kernel *f = exact ? &exact_kernel : usual;
+	struct hzi_quat_tma p = {
+		.out = *o,
+		.row_scales = rows->scales, .col_scales = across ? NULL : cols->scales,
+		.col_lines = (int32_t)cols->all_lines,
+		.blocks = (int32_t)(plan->b.all_k / HZI_QT_BLOCK),
+		.band = HZI_QT_BAND, .phases = fast ? 2 : 1,
+		.per = (fast ? 1 : 4) * (left->split ? 3 : 1),
+	};
+	struct hzi_launch launch = {.block = {HZI_QT_THREADS}, .shared_bytes = HZI_QT_BYTES,
+				    .cluster = HZI_QT_CLUSTER, .early = true, .aligned = true};
+	int clusters;
+
+	for (int part = 0; part < 2; part++) {
+		for (int i = 0; i < p.phases * 2 * p.per; i++) {
+			const int phase = i / (2 * p.per), c = i / p.per % 2, e = i % p.per;
+			/*
+			 * The exact kernels do one sum after the other, the others both by turns.
+			 */
+			const int at = exact ? c * p.per + e : 2 * e + c;
+			int l, r;
+
+			product_of(a->method, phase, 2 * part + c, e, left, right, &l, &r);
+			p.row_plane[part][phase][at] = (uint8_t)(rows == left ? l : r);
+			p.col_plane[part][phase][at] = (uint8_t)(rows == left ? r : l);
+		}
+	}
+	/* Sums of eight products are conjugates, and so is what B' A' gives. */
+	if (fast ^ !plan->a_left ^ a->conj_c)
+		p.flip = 0x80000000;
+	p.plain = !o->bias && o->activation == HZ_ACT_NONE &&
+		  (!exact || (!o->pre.data && o->beta == 0 && o->alpha_real && o->alpha[0] == 1));
+	p.alpha = exact ? 1 : o->alpha[0];
+	p.pairs = o->c.dtype != HZ_F32 && o->c.col == 4 && (uintptr_t)o->c.data % 16 == 0 &&
+		  (o->c.row % 8 == 0 || o->m == 1);
+	/* As many of each kernel, which all take a whole multiprocessor */
+	HZ_CHECK(hzi_cuda_clusters(ctx, "quat_gemm", HZI_FAMILY_QUAT_TMA, f->kernel, &launch,
+				   &clusters));
+	p.tiles_m = (int32_t)ceil_div(o->m, 2 * HZI_QT_ROWS);
+	if (!exact && !across)
+		f = kernel_of(p.tiles_m, o->n, clusters);
+	p.tiles_n = (int32_t)ceil_div(o->n, f->columns);
+	HZ_CHECK(map_lines(ctx, &p.rows, rows, HZI_QT_ROWS));
+	if (across)
+		HZ_CHECK(hzi_planes_map(ctx, "quat_gemm", &p.cols, cols, 128, HZI_QT_BLOCK / 2));
+	else
+		HZ_CHECK(map_lines(ctx, &p.cols, cols, f->columns / 2));
+	launch.grid[0] = (unsigned)(HZI_QT_CLUSTER *
+				    min_of(clusters, (int64_t)p.tiles_m * p.tiles_n));
+	return hzi_cuda_launch(ctx, "quat_gemm", HZI_FAMILY_QUAT_TMA,
+			       across ? f->kernel_across : f->kernel, &launch, &p, sizeof(p));
+}
+
+static int multiply_all(struct hz_context *ctx, const struct hzi_quat_gemm_args *a)
+{
+	const int64_t pack_bytes =
+		a->packed ? hzi_quat_pack_bytes(a->layout, a->dtype, a->packed_t ? a->k : a->m,
+						a->packed_t ? a->m : a->k) : 0;
+	int64_t index[HZ_MAXDIM] = {0}, a_last = -1, b_last = -1;
+	bool first = true;
+	struct plan p;
+	char *room = ctx->workspace;
+	int split;
+
+	hzi_planes_wanted(ctx, a->dtype, a->precision, &split);
+	p = plan_of(a, split);
+	if (!a->packed) {
+		hzi_planes_place(&p.a, room);
+		room += hzi_planes_room(&p.a);
+	}
+	hzi_planes_place(&p.b, room);
+	do {
+		const int64_t b_offset = offset_of(index, a->b_stride, a->ndim);
+		int64_t a_offset;
+
+		if (a->packed) {
+			a_offset = offset_of(index, a->packed_stride, a->ndim);
+			hzi_planes_place(&p.a, (char *)(uintptr_t)a->packed +
+					 a_offset * pack_bytes);
+		} else {
+			const struct hzi_quat_matrix x = item_of(
+				&a->a, a->dtype, a->conj_a,
+				a_offset = offset_of(index, a->a_stride, a->ndim));
+
+			if (first || a_offset != a_last)
+				HZ_CHECK(hzi_planes_make(ctx, "quat_gemm", &p.a, &x, true, NULL));
+		}
+		if (first || b_offset != b_last || (a->packed_t && a_offset != a_last)) {
+			/*
+			 * As the left factor it is the conjugate of what it is for C's conjugate.
+			 */
+			struct hzi_quat_matrix x = item_of(&a->b, a->dtype,
+							   a->conj_b ^ !p.a_left, b_offset);
+			const int64_t swap = x.row;
+
+			x.row = x.col;
+			x.col = swap;
+			HZ_CHECK(hzi_planes_make(ctx, "quat_gemm", &p.b, &x, false,
+					     a->packed_t ? p.a.scales : NULL));
+		}
+		HZ_CHECK(multiply(ctx, a, &p, offset_of(index, a->c_stride, a->ndim),
+				  offset_of(index, a->pre_stride, a->ndim)));
+		a_last = a_offset;
+		b_last = b_offset;
+		first = false;
+	} while (next_index(index, a->shape, a->ndim));
+	return HZ_OK;
+}
+
+int hzi_cuda_quat_tma(struct hz_context *ctx, const struct hzi_quat_gemm_args *a)
+{
+	struct hzi_quat_gemm_args part;
+
+	for (int64_t first = 0; columns_from(a, first, &part); first += part.n)
+		HZ_CHECK(multiply_all(ctx, &part));
+	return HZ_OK;
+}

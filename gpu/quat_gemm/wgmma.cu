@@ -1,0 +1,808 @@
+/*
+ * wgmma.cu - products of quaternion matrices on Hopper
+ *
+ * SPDX-License-Identifier: BSD-2-Clause
+ *
+ * Four blocks of a cluster do a tile of 256 rows by COLUMNS columns of quaternions. Two have its
+ * upper half and two its lower; of these blocks the one of even rank has components 0 and 1 of the
+ * sums in its registers and the other 2 and 3. Planes of both operands come by the copy engine into
+ * a ring in shared memory, columns for upper and lower half at once.
+ *
+ * Eight products: with H the Hadamard matrix of order 4, P = (H left / 4) (H right), plane by
+ * plane, and Q = (2 a e, 2 d g, 2 b h, 2 c f) for left (a, b, c, d) and right (e, f, g, h), the
+ * result is (Q0 - G0, G1 - Q1, G2 - Q2, G3 - Q3), where G = H P. Phase 0 sums P over all of k; then
+ * a block has P0 + P1 and P0 - P1, or these of P2 and P3, gives one of them away, gets the other's
+ * and has -G0 and -G1, or -G2 and -G3, on which phase 1 adds Q: so a result's conjugate.
+ *
+ * The end of a tile is left to three warps of their own while the next is begun: those that
+ * multiply put sums into shared memory, the block of even rank takes what is in the left half of
+ * the columns out of its own and its partner's memory and stores it, the other what is in the right
+ * half.
+ *
+ * ONCE: where no cluster has a second tile nothing hides what is between phases and at the end.
+ * There phase 1 begins with the block's own part of -G, while the three warps exchange what is the
+ * partner's, which is added at the end; and threads that multiply hand halves of their results
+ * over to the same thread of the partner, and store. To have both halves in the same registers, the
+ * block of even rank has the right half of the columns in front.
+ */
+#include "gpu/quat_gemm/epilogue.cuh"
+#include "gpu/quat_gemm/wgmma.h"
+#include "gpu/device/tma.cuh"
+#include "gpu/device/wgmma_f16.cuh"
+
+#if HAVE_WGMMA
+
+#define STORERS 3	/* warps; at the last tile also those that multiply */
+#define CLUSTER HZI_QT_CLUSTER
+
+/*
+ * out has a thread's sums in steps of 8 columns by two halves of the columns: two components of 4
+ * quaternions, rows r and r + 8 at columns 2 q and 2 q + 1. In f32 those are 32 bytes, else 16 with
+ * the components of a quaternion together. Before, 8 sums a step are exchanged there.
+ */
+template <int COLUMNS, bool EXACT>
+struct memory {
+	static constexpr int sums = COLUMNS / 2, steps = sums / 8;
+	static constexpr int groups = steps % 4 ? 5 : 4;	/* of what is exchanged */
+	/* As many as there is room for beside out */
+	static constexpr int stages = COLUMNS == 192 || EXACT ? 3 : 4;
+
+	uint8_t a[stages][HZI_QT_ROWS * 128];
+	uint8_t b[stages][COLUMNS * 128];
+	float4 out[steps][2][EXACT ? 2 : 1][256];
+	float row_scales[HZI_QT_ROWS], col_scales[COLUMNS];	/* what sums are multiplied by */
+	uint64_t full[stages], empty[stages];
+	uint64_t got[2][groups];	/* what the partner gives, each waited for by itself */
+	uint64_t made;			/* out is written, here */
+	uint64_t ready, stored;		/* the same, and read, here and at the partner's */
+	/* ONCE: what is exchanged is here; the partner's ring is free; its results */
+	uint64_t swapped, done, handed[2];
+};
+
+static_assert(sizeof(memory<192, false>) + 1024 <= HZI_QT_BYTES &&
+	      sizeof(memory<160, false>) + 1024 <= HZI_QT_BYTES &&
+	      sizeof(memory<128, true>) + 1024 <= HZI_QT_BYTES, "what the launcher asks for");
+
+/* Tile t of the clusters' tiles: bands of rows, each done column by column, so that L2 has both. */
+HZ_DEVICE void tile_of(const hzi_quat_tma &p, int t, int &i, int &j)
+{
+	const int whole = p.band * p.tiles_n, first = t / whole * p.band;
+	const int rows = min(p.band, p.tiles_m - first), rest = t % whole;
+
+	i = first + rest % rows;
+	j = rest / rows;
+}
+
+/* The thread that loads: its own rows, and half of the columns for the block with the same sums. */
+template <int COLUMNS, bool ACROSS, bool EXACT, bool ONCE>
+HZ_DEVICE void load(const hzi_quat_tma &p, memory<COLUMNS, EXACT> &s, int rank)
+{
+	constexpr int share = COLUMNS / 2;
+	const int part = rank & 1, half = rank >> 1;
+	const int place = ONCE && part == 0 ? 1 - half : half;
+	const uint16_t both = 5 << part;
+	turn<memory<COLUMNS, EXACT>::stages> ring;
+
+	grid_wait();
+	for (int t = blockIdx.x / CLUSTER; t < p.tiles_m * p.tiles_n; t += gridDim.x / CLUSTER) {
+		int i, j;
+
+		tile_of(p, t, i, j);
+		const int m0 = (2 * i + half) * HZI_QT_ROWS, n0 = j * COLUMNS;
+
+		for (int phase = 0; phase < p.phases; phase++) {
+			const uint8_t *row_plane = p.row_plane[part][phase];
+			const uint8_t *col_plane = p.col_plane[part][phase];
+
+			for (int k = 0; k < p.blocks; k++) {
+				for (int e = 0; e < 2 * p.per; e++) {
+					const uint32_t full = shared_address(&s.full[ring.at]);
+					const uint32_t b = shared_address(s.b[ring.at]);
+
+					barrier_wait(shared_address(&s.empty[ring.at]),
+						     ring.parity ^ 1);
+					barrier_expect(full, (HZI_QT_ROWS + COLUMNS) * 128);
+					copy_planes(shared_address(s.a[ring.at]), p.rows, k * 128,
+						    m0, row_plane[e], full);
+					if (!ACROSS)
+						copy_planes_to(both, b + place * share * 128,
+							       p.cols, k * 128,
+							       n0 + half * share, col_plane[e],
+							       full);
+					for (int c = 0; ACROSS && c < COLUMNS / 64; c++)
+						copy_box_to(both, b + c * 8192 + half * 4096,
+							    p.cols, 2 * n0 + c * 128,
+							    col_plane[e] * p.col_lines + k * 64 +
+								    half * 32,
+							    full);
+					ring.next();
+				}
+			}
+		}
+	}
+}
+
+/*
+ * Adds up a phase's products of 64 rows, or begins with the first. No product is left under way at
+ * the end of a turn, since ptxas then puts waits between all; the other warpgroup has the matrix
+ * units meanwhile. The matrix units cut sums off at 24 bits: EXACT has them begin anew with every
+ * block of k.
+ */
+template <bool ACROSS, bool EXACT, int COLUMNS, int STAGES>
+HZ_DEVICE void multiply_blocks(const hzi_quat_tma &p, memory<COLUMNS, EXACT> &s,
+			       float (&acc)[2][COLUMNS / 2], turn<STAGES> &ring, int rank,
+			       int group, int phase)
+{
+	const int lane = threadIdx.x % 32;
+	const int turns = EXACT ? p.blocks : p.blocks * p.per, per = EXACT ? p.per : 1;
+
+#pragma unroll 1
+	for (int k = 0; k < turns; k++) {
+#pragma unroll
+		for (int h = 0; h < 2; h++) {
+			float part_sum[EXACT ? COLUMNS / 2 : 1];
+
+#pragma unroll 1
+			for (int e = 0; e < per; e++) {
+				const uint64_t a = wgmma_lines(shared_address(s.a[ring.at]) +
+							       group * 64 * 128);
+				const uint32_t to = shared_address(s.b[ring.at]);
+				const uint64_t b =
+					ACROSS ? wgmma_across(to, 8192) : wgmma_lines(to);
+
+				barrier_wait(shared_address(&s.full[ring.at]), ring.parity);
+				wgmma_keep(acc[0]);
+				wgmma_keep(acc[1]);
+				wgmma_keep(part_sum);
+				wgmma_fence();
+#pragma unroll
+				for (int c = 0; c < 4; c++) {
+					const uint64_t bc = b + (ACROSS ? 128 : 2) * c;
+
+					if constexpr (EXACT)
+						wgmma<ACROSS>(part_sum, a + 2 * c, bc, e | c);
+					else
+						wgmma<ACROSS>(acc[h], a + 2 * c, bc, phase | k | c);
+				}
+				wgmma_commit();
+				wgmma_keep(part_sum);
+				wgmma_keep(acc[0]);
+				wgmma_keep(acc[1]);
+				wgmma_wait<0>();
+				wgmma_keep(part_sum);
+				wgmma_keep(acc[0]);
+				wgmma_keep(acc[1]);
+				if (lane < 2)
+					barrier_arrive_at(
+						cluster_map(shared_address(&s.empty[ring.at]),
+							    rank ^ 2 * lane));
+				ring.next();
+			}
+			if constexpr (EXACT) {
+				if (phase == 0 && k == 0) {
+#pragma unroll
+					for (int i = 0; i < COLUMNS / 2; i++)
+						acc[h][i] = 0;
+				}
+#pragma unroll
+				for (int i = 0; i < COLUMNS / 2; i++)
+					acc[h][i] += part_sum[i];
+			}
+		}
+	}
+}
+
+/*
+ * From sums of P to what the products of phase 1 are added to. Threads of the same number of both
+ * blocks give each other half of what they have.
+ */
+template <int COLUMNS, bool EXACT>
+HZ_DEVICE void combine(memory<COLUMNS, EXACT> &s, float (&acc)[2][COLUMNS / 2], int rank, int group,
+		       uint32_t parity)
+{
+	constexpr int GROUPS = memory<COLUMNS, EXACT>::groups;
+	constexpr int steps = COLUMNS / 16, share = steps / GROUPS;
+	constexpr int pitch = sizeof(s.out[0]) / 2;	/* a step has as much room, or twice */
+	const float sign = rank & 1 ? -1 : 1;
+	const uint32_t here = shared_address(&s.out[0][0][0][threadIdx.x % 128 + 128 * group]);
+	const uint32_t there = cluster_map(here, rank ^ 1);
+	const uint32_t got = shared_address(s.got[group]);
+	const uint32_t there_got = cluster_map(got, rank ^ 1);
+
+	if (threadIdx.x % 128 == 0) {
+#pragma unroll
+		for (int i = 0; i < GROUPS; i++)
+			barrier_expect(got + 8 * i, share * 128 * 32);
+	}
+#pragma unroll
+	for (int c = 0; c < 2 * steps; c++) {
+		float v[4];
+
+#pragma unroll
+		for (int e = 0; e < 4; e++) {
+			const float x = acc[0][4 * c + e], y = acc[1][4 * c + e];
+
+			acc[0][4 * c + e] = x + sign * y;
+			v[e] = x - sign * y;
+		}
+		store_async(there + c * pitch, v[0], v[1], v[2], v[3],
+			    there_got + c / (2 * share) * 8);
+	}
+#pragma unroll
+	for (int c = 0; c < 2 * steps; c++) {
+		float v[4];
+
+		if (c % (2 * share) == 0)
+			barrier_wait(got + c / (2 * share) * 8, parity);
+		asm volatile("ld.shared.v4.f32 {%0, %1, %2, %3}, [%4];"
+			     : "=f"(v[0]), "=f"(v[1]), "=f"(v[2]), "=f"(v[3])
+			     : "r"(here + c * pitch) : "memory");
+#pragma unroll
+		for (int e = 0; e < 4; e++) {
+			const float mine = acc[0][4 * c + e];
+
+			acc[0][4 * c + e] = -(mine + v[e]);
+			acc[1][4 * c + e] = sign * (v[e] - mine);
+		}
+	}
+}
+
+HZ_DEVICE float flipped(float v, uint32_t bits)
+{
+	return __uint_as_float(__float_as_uint(v) ^ bits);
+}
+
+HZ_DEVICE float with_bias(const hzi_quat_out &o, float v, int64_t at)
+{
+	const float b = o.bias_dtype == HZ_F32 ? ((const float *)o.bias)[at]
+			: o.bias_dtype == HZ_F16 ? f16_low(((const uint16_t *)o.bias)[at])
+						 : bf16_low(((const uint16_t *)o.bias)[at]);
+
+	return v + b;
+}
+
+struct sums8 {
+	float v[2][4];
+};
+
+/*
+ * Bias and activation of components component and component + 1, where they are of components
+ * alone. Apart: there would be 24 copies of it, which take time to fetch.
+ */
+static __device__ __noinline__ sums8 usual(const hzi_quat_out &o, sums8 s, int row, int col,
+					   int component)
+{
+#pragma unroll
+	for (int e = 0; e < 8; e++) {
+		const int r = min(row + e % 4 / 2 * 8, o.m - 1), l = min(col + e % 2, o.n - 1);
+		float v = s.v[e / 4][e % 4];
+
+		if (o.bias)
+			v = with_bias(o, v, r * o.bias_row + l * o.bias_col +
+						    o.bias_comp[component + e / 4]);
+		if (o.activation != HZ_ACT_NONE && v < 0)
+			v *= o.activation == HZ_ACT_RELU ? 0 : o.slope;
+		s.v[e / 4][e % 4] = v;
+	}
+	return s;
+}
+
+HZ_DEVICE uint4 pairs_f16(const sums8 &u)
+{
+	return make_uint4(to_f16x2(u.v[0][0], u.v[1][0]), to_f16x2(u.v[0][1], u.v[1][1]),
+			  to_f16x2(u.v[0][2], u.v[1][2]), to_f16x2(u.v[0][3], u.v[1][3]));
+}
+
+HZ_DEVICE uint4 pairs_bf16(const sums8 &u)
+{
+	return make_uint4(to_bf16x2(u.v[0][0], u.v[1][0]), to_bf16x2(u.v[0][1], u.v[1][1]),
+			  to_bf16x2(u.v[0][2], u.v[1][2]), to_bf16x2(u.v[0][3], u.v[1][3]));
+}
+
+/*
+ * The tile's scales into shared memory, by the warps that store; multiplying ones, which have read
+ * those of the tile before, wait for it in scales_wait().
+ */
+template <int COLUMNS, bool EXACT>
+HZ_DEVICE void scales_load(const hzi_quat_tma &p, memory<COLUMNS, EXACT> &s, int rank, int i, int j,
+			   int warp)
+{
+	const int row0 = (2 * i + (rank >> 1)) * HZI_QT_ROWS, col0 = j * COLUMNS;
+
+	for (int l = 32 * warp + threadIdx.x % 32; l < COLUMNS; l += 32 * STORERS) {
+		s.col_scales[l] = p.col_scales ? p.col_scales[min(col0 + l, p.out.n - 1)] : 1;
+		if (l < HZI_QT_ROWS)
+			s.row_scales[l] = p.alpha * (p.row_scales ? p.row_scales[min(row0 + l,
+										p.out.m - 1)]
+								  : 1);
+	}
+	asm volatile("bar.arrive 1, %0;" :: "n"(256 + 32 * STORERS) : "memory");
+}
+
+HZ_DEVICE void scales_wait(void)
+{
+	asm volatile("bar.sync 1, %0;" :: "n"(256 + 32 * STORERS) : "memory");
+}
+
+HZ_DEVICE uint4 load_there(uint32_t address)
+{
+	uint4 v;
+
+	asm volatile("ld.shared::cluster.v4.u32 {%0, %1, %2, %3}, [%4];"
+		     : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w) : "r"(address) : "memory");
+	return v;
+}
+
+/* Components 0 and 1, and 2 and 3, of quaternions of rows row and row + 8, in 16 bits. */
+HZ_DEVICE void store_pairs(const hzi_quat_tma &p, int row, int col, uint4 x, uint4 y)
+{
+	const hzi_quat_out &o = p.out;
+
+#pragma unroll
+	for (int h = 0; h < 2; h++) {
+		const uint4 v = h ? make_uint4(x.z, y.z, x.w, y.w) : make_uint4(x.x, y.x, x.y, y.y);
+		uint16_t *const c = (uint16_t *)o.c.data + (row + 8 * h) * o.c.row + col * o.c.col;
+
+		if (row + 8 * h >= o.m || col >= o.n)
+			return;
+		if (p.pairs && col + 1 < o.n) {
+			__stcs((uint4 *)c, v);
+			continue;
+		}
+		__stcs((uint2 *)c, make_uint2(v.x, v.y));
+		if (col + 1 < o.n)
+			__stcs((uint2 *)(c + o.c.col), make_uint2(v.z, v.w));
+	}
+}
+
+/* The same in f32: all e of component 0, 1, 2, 3. */
+HZ_DEVICE void store_quats(const hzi_quat_tma &p, int row, int col, const uint4 (&v)[4])
+{
+	const hzi_quat_out &o = p.out;
+	const quat q[4] = {
+		{__uint_as_float(v[0].x), __uint_as_float(v[1].x), __uint_as_float(v[2].x),
+		 __uint_as_float(v[3].x)},
+		{__uint_as_float(v[0].y), __uint_as_float(v[1].y), __uint_as_float(v[2].y),
+		 __uint_as_float(v[3].y)},
+		{__uint_as_float(v[0].z), __uint_as_float(v[1].z), __uint_as_float(v[2].z),
+		 __uint_as_float(v[3].z)},
+		{__uint_as_float(v[0].w), __uint_as_float(v[1].w), __uint_as_float(v[2].w),
+		 __uint_as_float(v[3].w)},
+	};
+
+	if (p.plain) {
+#pragma unroll
+		for (int e = 0; e < 4; e++) {
+			if (row + e / 2 * 8 < o.m && col + e % 2 < o.n)
+				quat_store(o.c, (row + e / 2 * 8) * o.c.row +
+					   (col + e % 2) * o.c.col, q[e]);
+		}
+		return;
+	}
+#pragma unroll 1
+	for (int e = 0; e < 4; e++) {
+		const quat t = e == 0 ? q[0] : e == 1 ? q[1] : e == 2 ? q[2] : q[3];
+
+		if (row + e / 2 * 8 < o.m && col + e % 2 < o.n)
+			quat_finish(o, 0, 0, row + e / 2 * 8, col + e % 2, t);
+	}
+}
+
+/*
+ * Tile (i, j) of the cluster, of which warps of both blocks store a share each: lanes side by side
+ * what is in a row of C, steps of 8 columns by four threads' places.
+ */
+template <int COLUMNS, bool EXACT>
+HZ_DEVICE void store_tile(const hzi_quat_tma &p, memory<COLUMNS, EXACT> &s, int rank, int i, int j,
+			  int warp, int warps)
+{
+	constexpr int steps = COLUMNS / 16, line = 4 * steps, turns = EXACT ? 1 : 2;
+	const int lane = threadIdx.x % 32, part = rank & 1;
+
+	/* Of turns at once: what the partner has takes a while to come. */
+#pragma unroll 1
+	for (int at = 32 * warp + lane; at < steps * 256; at += 32 * warps * turns) {
+		uint4 mine[turns][EXACT ? 2 : 1], other[turns][EXACT ? 2 : 1];
+
+#pragma unroll
+		for (int u = 0; u < turns; u++) {
+			const int l = min(at + 32 * warps * u, steps * 256 - 1);
+			const float4 *const from =
+				&s.out[l % line / 4][part][0][l / line * 4 + l % 4];
+			const uint32_t there = cluster_map(shared_address(from), rank ^ 1);
+
+#pragma unroll
+			for (int h = 0; h < (EXACT ? 2 : 1); h++) {
+				mine[u][h] = *(const uint4 *)(from + 256 * h);
+				other[u][h] = load_there(there + 4096 * h);
+			}
+		}
+#pragma unroll
+		for (int u = 0; u < turns; u++) {
+			const int l = at + 32 * warps * u, r = l / line;
+			const int row = (2 * i + (rank >> 1)) * HZI_QT_ROWS + r / 8 * 16 + r % 8;
+			const int col = j * COLUMNS + part * (COLUMNS / 2) + l % line * 2;
+
+			if (l >= steps * 256)
+				break;
+			if constexpr (EXACT) {
+				const uint4 v[4] = {part ? other[u][0] : mine[u][0],
+						    part ? other[u][1] : mine[u][1],
+						    part ? mine[u][0] : other[u][0],
+						    part ? mine[u][1] : other[u][1]};
+
+				store_quats(p, row, col, v);
+			} else {
+				store_pairs(p, row, col, part ? other[u][0] : mine[u][0],
+					    part ? mine[u][0] : other[u][0]);
+			}
+		}
+	}
+}
+
+/*
+ * Out is written here and at the partner's. The warps that store tell the partner, for that takes
+ * time, which those that multiply have not.
+ */
+template <int COLUMNS, bool EXACT>
+HZ_DEVICE void out_wait(memory<COLUMNS, EXACT> &s, int rank, uint32_t parity)
+{
+	const uint32_t ready = shared_address(&s.ready);
+
+	barrier_wait(shared_address(&s.made), parity);
+	if (threadIdx.x == 32) {
+		barrier_arrive(ready);
+		barrier_release_at(cluster_map(ready, rank ^ 1));
+	}
+	__syncwarp();
+	barrier_acquire(ready, parity);
+}
+
+/* This thread has got so far, for here and for the partner. */
+HZ_DEVICE void release_both(uint64_t &barrier, int rank)
+{
+	const uint32_t here = shared_address(&barrier);
+
+	barrier_arrive(here);
+	barrier_release_at(cluster_map(here, rank ^ 1));
+}
+
+/* The warps that store while others multiply. */
+template <int COLUMNS, bool EXACT>
+HZ_DEVICE void store(const hzi_quat_tma &p, memory<COLUMNS, EXACT> &s, int rank, int warp)
+{
+	const int tiles = p.tiles_m * p.tiles_n, step = gridDim.x / CLUSTER;
+	uint32_t parity = 0;
+
+	grid_wait();
+	for (int t = blockIdx.x / CLUSTER; t < tiles; t += step) {
+		int i, j;
+
+		tile_of(p, t, i, j);
+		scales_load(p, s, rank, i, j, warp);
+		out_wait(s, rank, parity);
+		store_tile(p, s, rank, i, j, warp, t + step < tiles ? STORERS : STORERS + 8);
+		release_both(s.stored, rank);
+		parity ^= 1;
+	}
+}
+
+/* A warpgroup that multiplies: 64 rows. */
+template <int COLUMNS, bool ACROSS, bool EXACT>
+HZ_DEVICE void multiply(const hzi_quat_tma &p, memory<COLUMNS, EXACT> &s, int rank, int group)
+{
+	constexpr int sums = COLUMNS / 2, steps = sums / 8;
+	const int lane = threadIdx.x % 32, part = rank & 1;
+	uint32_t parity = 0;
+	float acc[2][sums];
+	turn<memory<COLUMNS, EXACT>::stages> ring;
+	int i, j;
+
+	grid_wait();
+	for (int t = blockIdx.x / CLUSTER; t < p.tiles_m * p.tiles_n; t += gridDim.x / CLUSTER) {
+		tile_of(p, t, i, j);
+		/*
+		 * One place that multiplies: with two ptxas moves sums about and runs out of
+		 * registers.
+		 */
+#pragma unroll 1
+		for (int phase = 0;; phase++) {
+			multiply_blocks<ACROSS, EXACT>(p, s, acc, ring, rank, group, phase);
+			if (phase == 0)
+				barrier_acquire(shared_address(&s.stored), parity ^ 1);
+			if (phase + 1 == p.phases)
+				break;
+			combine(s, acc, rank, group, parity);
+		}
+
+		const int row = group * 64 + threadIdx.x % 128 / 32 * 16 + lane / 4;
+		const int row0 = (2 * i + (rank >> 1)) * HZI_QT_ROWS, col0 = j * COLUMNS;
+		const uint32_t flip0 = part ? p.flip : 0;
+
+		scales_wait();
+
+		const float row_scale[2] = {s.row_scales[row], s.row_scales[row + 8]};
+
+#pragma unroll
+		for (int c = 0; c < 2 * steps; c++) {
+			const int col = 2 * (lane & 3) + 8 * c;
+			float4 *const to = &s.out[c % steps][c / steps][0][threadIdx.x % 128 +
+									 128 * group];
+			const float2 scales = *(const float2 *)&s.col_scales[col];
+			const float col_scale[2] = {scales.x, scales.y};
+			sums8 u;
+
+#pragma unroll
+			for (int e = 0; e < 4; e++) {
+				const float by = row_scale[e / 2] * col_scale[e % 2];
+
+				u.v[0][e] = acc[0][4 * c + e] * flipped(by, flip0);
+				u.v[1][e] = acc[1][4 * c + e] * flipped(by, p.flip);
+			}
+			if (EXACT) {
+				to[0] = make_float4(u.v[0][0], u.v[0][1], u.v[0][2], u.v[0][3]);
+				to[256] = make_float4(u.v[1][0], u.v[1][1], u.v[1][2], u.v[1][3]);
+				continue;
+			}
+			if (!p.plain)
+				u = usual(p.out, u, row0 + row, col0 + col, 2 * part);
+			*(uint4 *)to = p.out.c.dtype == HZ_F16 ? pairs_f16(u) : pairs_bf16(u);
+		}
+		barrier_arrive(shared_address(&s.made));
+		parity ^= 1;
+	}
+	barrier_acquire(shared_address(&s.ready), parity ^ 1);
+	store_tile(p, s, rank, i, j, STORERS + threadIdx.x / 32 - 4, STORERS + 8);
+}
+
+/* ---- One tile alone -------------------------------------------------------------------------- */
+
+/* Sums of P to the block's own part of -G, and what is the partner's, in the partner's order. */
+template <int COLUMNS>
+HZ_DEVICE void give(memory<COLUMNS, false> &s, float (&acc)[2][COLUMNS / 2], int rank, int group)
+{
+	constexpr int steps = COLUMNS / 16;
+	const float sign = rank & 1 ? -1 : 1;
+	const uint32_t to = shared_address(&s.out[0][0][0][threadIdx.x % 128 + 128 * group]);
+
+#pragma unroll
+	for (int c = 0; c < 2 * steps; c++) {
+		float v[4];
+
+#pragma unroll
+		for (int e = 0; e < 4; e++) {
+			const float x = acc[0][4 * c + e], y = sign * acc[1][4 * c + e];
+
+			acc[0][4 * c + e] = -(x + y);
+			acc[1][4 * c + e] = -sign * (x + y);
+			v[e] = x - y;
+		}
+		asm volatile("st.shared.v4.f32 [%0], {%1, %2, %3, %4};"
+			     :: "r"(to + c * (int)sizeof(s.out[0]) / 2), "f"(v[0]), "f"(v[1]),
+				"f"(v[2]), "f"(v[3]) : "memory");
+	}
+	barrier_arrive(shared_address(&s.made));
+}
+
+/* Adds what the thread of the same number of the partner gave. */
+template <int COLUMNS>
+HZ_DEVICE void take(memory<COLUMNS, false> &s, float (&acc)[2][COLUMNS / 2], int rank, int group)
+{
+	constexpr int steps = COLUMNS / 16;
+	const float sign = rank & 1 ? -1 : 1;
+	const uint32_t from = shared_address(&s.out[0][0][0][threadIdx.x % 128 + 128 * group]);
+
+	barrier_acquire(shared_address(&s.swapped), 0);
+#pragma unroll
+	for (int c = 0; c < 2 * steps; c++) {
+		float v[4];
+
+		asm volatile("ld.shared.v4.f32 {%0, %1, %2, %3}, [%4];"
+			     : "=f"(v[0]), "=f"(v[1]), "=f"(v[2]), "=f"(v[3])
+			     : "r"(from + c * (int)sizeof(s.out[0]) / 2) : "memory");
+#pragma unroll
+		for (int e = 0; e < 4; e++) {
+			acc[0][4 * c + e] -= v[e];
+			acc[1][4 * c + e] = fmaf(sign, v[e], acc[1][4 * c + e]);
+		}
+	}
+}
+
+HZ_DEVICE void store_there(uint32_t address, uint4 v)
+{
+	asm volatile("st.shared::cluster.v4.u32 [%0], {%1, %2, %3, %4};"
+		     :: "r"(address), "r"(v.x), "r"(v.y), "r"(v.z), "r"(v.w) : "memory");
+}
+
+/* What both blocks gave, in place: each does a half of it, by the warps that store. */
+template <int COLUMNS>
+HZ_DEVICE void swap_given(memory<COLUMNS, false> &s, int rank, int warp)
+{
+	constexpr int turns = 4, steps = COLUMNS / 16;
+
+#pragma unroll 1
+	for (int at = 256 * warp; at < steps * 256;
+	     at += at % 256 ? 256 * STORERS - 32 * turns : 32 * turns) {
+		const int i = at % 256 + threadIdx.x % 32;
+		uint4 *const here = (uint4 *)&s.out[at / 256][rank & 1][0][i];
+		const float4 *const place =
+			&s.out[(at / 256 + steps / 2) % steps][rank & 1][0][i];
+		const uint32_t there = cluster_map(shared_address(place), rank ^ 1);
+		uint4 other[turns];
+
+#pragma unroll
+		for (int u = 0; u < turns; u++)
+			other[u] = load_there(there + 512 * u);
+#pragma unroll
+		for (int u = 0; u < turns; u++) {
+			store_there(there + 512 * u, here[32 * u]);
+			here[32 * u] = other[u];
+		}
+	}
+}
+
+/* What the three warps do. */
+template <int COLUMNS>
+HZ_DEVICE void exchange(const hzi_quat_tma &p, memory<COLUMNS, false> &s, int rank, int warp)
+{
+	int i, j;
+
+	grid_wait();
+	tile_of(p, blockIdx.x / CLUSTER, i, j);
+	scales_load(p, s, rank, i, j, warp);
+	if (p.phases == 2) {
+		out_wait(s, rank, 0);
+		swap_given(s, rank, warp);
+		release_both(s.swapped, rank);
+	}
+}
+
+/*
+ * The end of the one tile that a cluster has: half of the columns to the partner, into what was its
+ * ring; the other half, with what the partner has of it, to C.
+ */
+template <int COLUMNS>
+HZ_DEVICE void hand_over(const hzi_quat_tma &p, memory<COLUMNS, false> &s,
+			 float (&acc)[2][COLUMNS / 2], int rank, int group)
+{
+	constexpr int steps = COLUMNS / 16, share = COLUMNS / 2;
+	const int lane = threadIdx.x % 32, part = rank & 1, place = threadIdx.x % 128 + 128 * group;
+	const int row = group * 64 + threadIdx.x % 128 / 32 * 16 + lane / 4;
+	const uint32_t flip0 = part ? p.flip : 0;
+	const uint32_t here = shared_address(s.a) + 16 * place;
+	const uint32_t there = cluster_map(here, rank ^ 1);
+	const uint32_t got = shared_address(&s.handed[group]);
+	const uint32_t there_got = cluster_map(got, rank ^ 1);
+	uint4 kept[steps];
+	int i, j;
+
+	tile_of(p, blockIdx.x / CLUSTER, i, j);
+	const int row0 = (2 * i + (rank >> 1)) * HZI_QT_ROWS, col0 = j * COLUMNS;
+
+	if (threadIdx.x % 128 == 0)
+		barrier_expect(got, steps * 128 * 16);
+	scales_wait();
+
+	const float row_scale[2] = {s.row_scales[row], s.row_scales[row + 8]};
+
+	barrier_wait(shared_address(&s.done), 0);
+#pragma unroll
+	for (int c = 0; c < 2 * steps; c++) {
+		const int col = ((c < steps) == (part == 0) ? share : 0) + 2 * (lane & 3) +
+				8 * (c % steps);
+		const float2 scales = *(const float2 *)&s.col_scales[col];
+		const float col_scale[2] = {scales.x, scales.y};
+		sums8 u;
+		uint4 v;
+
+#pragma unroll
+		for (int e = 0; e < 4; e++) {
+			const float by = row_scale[e / 2] * col_scale[e % 2];
+
+			u.v[0][e] = acc[0][4 * c + e] * flipped(by, flip0);
+			u.v[1][e] = acc[1][4 * c + e] * flipped(by, p.flip);
+		}
+		if (!p.plain)
+			u = usual(p.out, u, row0 + row, col0 + col, 2 * part);
+		v = p.out.c.dtype == HZ_F16 ? pairs_f16(u) : pairs_bf16(u);
+		if (c < steps)
+			store_async(there + c * 4096, __uint_as_float(v.x), __uint_as_float(v.y),
+				    __uint_as_float(v.z), __uint_as_float(v.w), there_got);
+		else
+			kept[c - steps] = v;
+	}
+	barrier_wait(got, 0);
+#pragma unroll
+	for (int c = 0; c < steps; c++) {
+		uint4 v;
+
+		asm volatile("ld.shared.v4.u32 {%0, %1, %2, %3}, [%4];"
+			     : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w) : "r"(here + c * 4096)
+			     : "memory");
+		store_pairs(p, row0 + row, col0 + part * share + 2 * (lane & 3) + 8 * c,
+			    part ? v : kept[c], part ? kept[c] : v);
+	}
+}
+
+/* A warpgroup that multiplies: 64 rows. */
+template <int COLUMNS>
+HZ_DEVICE void multiply_once(const hzi_quat_tma &p, memory<COLUMNS, false> &s, int rank, int group)
+{
+	float acc[2][COLUMNS / 2];
+	turn<memory<COLUMNS, false>::stages> ring;
+
+	grid_wait();
+#pragma unroll 1
+	for (int phase = 0;; phase++) {
+		multiply_blocks<false, false>(p, s, acc, ring, rank, group, phase);
+		if (phase + 1 == p.phases)
+			break;
+		give(s, acc, rank, group);
+	}
+	barrier_arrive_at(cluster_map(shared_address(&s.done), rank ^ 1));
+	if (p.phases == 2)
+		take(s, acc, rank, group);
+	hand_over(p, s, acc, rank, group);
+}
+
+template <int COLUMNS, bool ACROSS, bool EXACT, bool ONCE>
+HZ_DEVICE void kernel(const hzi_quat_tma &p)
+{
+	auto &s = *(memory<COLUMNS, EXACT> *)shared_start();
+	const int group = __shfl_sync(~0u, threadIdx.x / 128, 0);
+	const uint32_t rank = cluster_rank();
+
+	if (threadIdx.x == 0) {
+		prefetch_map(p.rows);
+		prefetch_map(p.cols);
+		for (int i = 0; i < s.stages; i++) {
+			barrier_init(shared_address(&s.full[i]), 1);
+			barrier_init(shared_address(&s.empty[i]), 16);
+		}
+		for (int i = 0; i < 2 * s.groups; i++)
+			barrier_init(shared_address(&s.got[0][i]), 1);
+		barrier_init(shared_address(&s.made), 256);
+		barrier_init(shared_address(&s.ready), 2);
+		barrier_init(shared_address(&s.stored), 2 * 32 * STORERS);
+		barrier_init(shared_address(&s.swapped), 2 * 32 * STORERS);
+		barrier_init(shared_address(&s.done), 256);
+		barrier_init(shared_address(&s.handed[0]), 1);
+		barrier_init(shared_address(&s.handed[1]), 1);
+		barrier_init_fence();
+	}
+	grid_next();
+	cluster_arrive();
+	cluster_wait();
+	if (group == 0) {
+		registers_less<40>();
+		if (threadIdx.x == 0) {
+			load<COLUMNS, ACROSS, EXACT, ONCE>(p, s, rank);
+		} else if (threadIdx.x >= 32) {
+			if constexpr (ONCE)
+				exchange(p, s, rank, threadIdx.x / 32 - 1);
+			else
+				store<COLUMNS, EXACT>(p, s, rank, threadIdx.x / 32 - 1);
+		}
+	} else {
+		registers_more<232>();
+		if constexpr (ONCE)
+			multiply_once(p, s, rank, group - 1);
+		else
+			multiply<COLUMNS, ACROSS, EXACT>(p, s, rank, group - 1);
+	}
+	/* Others may still read and write here. */
+	cluster_end();
+}
+
+#endif
+
+#define TMA(name, columns, across, exact, once) \
+	extern "C" __global__ __launch_bounds__(HZI_QT_THREADS, 1) void \
+	name(const __grid_constant__ hzi_quat_tma p) \
+	HZ_HOPPER_BODY((kernel<columns, across, exact, once>(p)))
+TMA(quat_tma, 192, false, false, false)
+TMA(quat_tma_160, 160, false, false, false)
+TMA(quat_tma_once, 160, false, false, true)
+TMA(quat_tma_across, 192, true, false, false)
+TMA(quat_tma_exact, 128, false, true, false)
+TMA(quat_tma_exact_across, 128, true, true, false)

@@ -1,0 +1,102 @@
+/*
+ * pool.c - launcher of pooling over small windows in two dimensions
+ *
+ * SPDX-License-Identifier: BSD-2-Clause
+ */
+#include <config.h>
+
+#include "gpu/quat/launch.h"
+#include "gpu/quat_layer/pool.h"
+
+#define ROWS_MAX 65535			/* of a grid along y */
+#define LANES_LEAST 32
+
+/* The first of the kernels of its window and step; -1: there is none. */
+static int kernel_of(const struct hzi_qpool_args *a, bool backward)
+{
+	const int64_t window = a->window[1], step = a->step[1];
+
+	if (a->window[0] != 1 || a->size[0] != 1 || a->count[0] != 1 || a->window[2] != window)
+		return -1;
+	if (!backward && window == 3 && step == 1 && a->step[2] == 1)
+		return a->max ? HZI_KERNEL_quat_pool_3_by_1_f32 :
+				HZI_KERNEL_quat_average_3_by_1_f32;
+	if (!backward)
+		return window == 2 ? HZI_KERNEL_quat_pool_2_f32 :
+		       window == 3 ? HZI_KERNEL_quat_pool_3_f32 : -1;
+	if (a->step[2] != step)
+		return -1;
+	if (window == 2 && step == 2)
+		return HZI_KERNEL_quat_pool_bwd_2_by_2_f32;
+	if (window == 3 && step == 2)
+		return HZI_KERNEL_quat_pool_bwd_3_by_2_f32;
+	if (window == 3 && step == 1)
+		return a->max ? HZI_KERNEL_quat_pool_bwd_3_by_1_f32 :
+				HZI_KERNEL_quat_average_bwd_3_by_1_f32;
+	return -1;
+}
+
+/* Cells of step by step elements, which also cover those that no window holds */
+static int64_t cells_of(const struct hzi_qpool_args *a, int d)
+{
+	return ceil_div(a->size[d] + a->pad[d], a->step[d]);
+}
+
+bool hzi_cuda_quat_pool_takes(const struct hzi_qpool_args *a, bool backward)
+{
+	if (kernel_of(a, backward) < 0 || !a->x.whole || !a->y.whole)
+		return false;
+	/* Whatever is counted in 32 bits, rows with a step behind the last */
+	return (double)a->images * (double)(a->size[1] + 4) < INT32_MAX / 2 &&
+	       (double)a->channels * (double)(a->size[2] + 4) < INT32_MAX &&
+	       (double)a->size[1] * (double)a->size[2] < INT32_MAX &&
+	       a->step[1] * a->count[1] < INT32_MAX && a->step[2] * a->count[2] < INT32_MAX;
+}
+
+static void strides(int64_t *to, const int64_t *from)
+{
+	to[0] = from[0];
+	for (int d = 1; d < 4; d++)
+		to[d] = from[d + 1];
+}
+
+int hzi_cuda_quat_pool_2d(struct hz_context *ctx, const char *op, const struct hzi_qpool_args *a,
+			  bool backward)
+{
+	struct hzi_quat_pool_job p = {
+		.x = a->x.data, .y = a->y.data, .index = a->index, .images = (int32_t)a->images,
+		.channels = (int32_t)a->channels, .max = a->max, .accumulate = a->accumulate,
+	};
+	const int kernel = kernel_of(a, backward);
+	const int dtype = a->x.dtype == HZ_F32 ? 0 : a->x.dtype == HZ_F16 ? 1 : 2;
+	struct hzi_launch l = {.grid = {0}};
+	int64_t lanes = HZI_QUAT_POOL_THREADS, columns, rows, lines;
+
+	strides(p.x_stride, a->x.stride);
+	strides(p.y_stride, a->y.stride);
+	strides(p.index_stride, a->index_stride);
+	for (int d = 0; d < 2; d++) {
+		p.size[d] = (int32_t)a->size[1 + d];
+		p.count[d] = (int32_t)a->count[1 + d];
+		p.step[d] = (int32_t)a->step[1 + d];
+		p.pad[d] = (int32_t)a->pad[1 + d];
+		p.cells[d] = (int32_t)cells_of(a, 1 + d);
+	}
+	columns = (backward ? p.cells[1] : p.count[1]) * a->channels;
+	rows = (backward ? p.cells[0] : p.count[0]) * a->images;
+	if (a->window[1] == 3 && a->step[1] == 1 && a->step[2] == 1) {
+		const int32_t *size = backward ? p.size : p.count;
+
+		p.strips = ceil_div(size[0], HZI_QUAT_POOL_STRIP);
+		columns = size[1] * a->channels;
+		rows = p.strips * a->images;
+	}
+	while (lanes > LANES_LEAST && lanes / 2 >= columns)
+		lanes /= 2;
+	l.block[0] = (unsigned)lanes;
+	l.block[1] = (unsigned)(HZI_QUAT_POOL_THREADS / lanes);
+	lines = ceil_div(rows, l.block[1]);
+	l.grid[0] = (unsigned)ceil_div(columns, lanes);
+	l.grid[1] = (unsigned)(lines < ROWS_MAX ? lines : ROWS_MAX);
+	return hzi_cuda_launch(ctx, op, HZI_FAMILY_QUAT_POOL, kernel + dtype, &l, &p, sizeof(p));
+}

@@ -1,0 +1,44 @@
+/*
+ * pool.h - parameters of the kernels that pool quaternions in two dimensions
+ *
+ * SPDX-License-Identifier: BSD-2-Clause
+ *
+ * Read by the C compiler and by nvcc: fixed-width types only, and the same layout for both.
+ */
+#ifndef HZI_GPU_QUAT_POOL_H
+#define HZI_GPU_QUAT_POOL_H
+
+#include <stdint.h>
+
+#ifdef __cplusplus
+#define HZI_QUAT_POOL_ASSERT static_assert
+#else
+#define HZI_QUAT_POOL_ASSERT _Static_assert
+#endif
+
+#define HZI_QUAT_POOL_THREADS 256
+#define HZI_QUAT_POOL_STRIP 8	/* rows of a thread, of windows of three at each place */
+
+/* Strides are of images, two dimensions and channels, in elements; [0]: rows, [1]: columns. */
+struct hzi_quat_pool_job {
+	void *x, *y;			/* the gradients in the backward pass */
+	int32_t *index;			/* NULL: none */
+	int64_t x_stride[4], y_stride[4], index_stride[4];
+	int32_t images, channels;
+	int32_t size[2], count[2], step[2], pad[2];
+	int32_t cells[2];		/* of step by step elements of x that windows begin with */
+	int32_t strips;			/* of rows of an image */
+	int32_t max, accumulate;
+	int32_t pad_;
+};
+
+HZI_QUAT_POOL_ASSERT(sizeof(struct hzi_quat_pool_job) == 184, "the same layout for C and CUDA");
+
+enum hzi_quat_pool_kernel {
+#define HZ_KERNEL(name) HZI_KERNEL_##name,
+#include "gpu/quat_layer/pool.kernels.def"
+#undef HZ_KERNEL
+	HZI_QUAT_POOL_KERNELS
+};
+
+#endif

@@ -1,0 +1,166 @@
+/*
+ * quat_layer.c - launchers of the steps of quaternion layers
+ *
+ * SPDX-License-Identifier: BSD-2-Clause
+ */
+#include <config.h>
+
+#include "gpu/runtime/cuda.h"
+#include "gpu/quat/launch.h"
+#include "gpu/quat_layer/quat_layer.h"
+
+/* A thread for each of total elements; grids of more blocks than CUDA takes go on by themselves. */
+static int launch(struct hz_context *ctx, const char *op, int kernel, int64_t total,
+		  const void *params, size_t bytes)
+{
+	const int64_t blocks = (total + HZI_QUAT_STEP_THREADS - 1) / HZI_QUAT_STEP_THREADS;
+	const struct hzi_launch l = {
+		.grid = {(unsigned)(blocks < 1 << 30 ? blocks : 1 << 30)},
+		.block = {HZI_QUAT_STEP_THREADS},
+		.early = kernel == HZI_KERNEL_quat_finish,
+	};
+
+	return hzi_cuda_launch(ctx, op, HZI_FAMILY_QUAT_LAYER, kernel, &l, params, bytes);
+}
+
+/* Of a dtype, behind the first of a kind of gpu/quat_layer/batchnorm_contiguous.cu */
+static int kernel_of(int first, int dtype)
+{
+	return first + (dtype == HZ_F32 ? 0 : dtype == HZ_F16 ? 1 : 2);
+}
+
+/* The kernel of gpu/quat_layer/batchnorm_contiguous.cu that does a map; -1: there is none. */
+static int whole_kernel(const struct hzi_qmap_args *a)
+{
+	if (!a->a.whole || !a->out.whole || a->accumulate || a->pure)
+		return -1;
+	if (a->kind == HZI_QMAP_DROPOUT && a->ndim == 1)
+		return kernel_of(HZI_KERNEL_quat_dropout_f32, a->out.dtype);
+	if (a->kind == HZI_QMAP_AFFINE && a->ndim <= 2)
+		return kernel_of(HZI_KERNEL_quat_affine_f32, a->out.dtype);
+	if (a->kind == HZI_QMAP_AFFINE_BWD && a->ndim <= 2 && a->b.whole)
+		return kernel_of(HZI_KERNEL_quat_affine_bwd_f32, a->out.dtype);
+	return -1;
+}
+
+/*
+ * Blocks of channels, or fewer for few of them: as many rows as there are threads left. Kernels
+ * that know their dtype have no more blocks than are there together: few wait for coefficients.
+ */
+static int launch_affine(struct hz_context *ctx, const char *op, const struct hzi_qmap_args *a)
+{
+	const int64_t channels = a->shape[a->ndim - 1], rows = a->total / channels;
+	const int whole = whole_kernel(a), f32 = a->out.dtype == HZ_F32;
+	const int each = whole < 0 ? 16 : !f32 ? 3 : a->kind == HZI_QMAP_AFFINE ? 4 : 2;
+	const int64_t most = each * (int64_t)hzi_cuda_device(ctx)->multiprocessors;
+	int64_t lanes = HZI_QUAT_SUM_LANES, columns, lines;
+	struct hzi_launch l = {.block = {HZI_QUAT_STEP_THREADS}};
+
+	while (lanes / 2 >= channels)
+		lanes /= 2;
+	columns = (channels + lanes - 1) / lanes;
+	columns = columns < 1 << 15 ? columns : 1 << 15;
+	lines = (rows * lanes + HZI_QUAT_STEP_THREADS - 1) / HZI_QUAT_STEP_THREADS;
+	l.grid[0] = (unsigned)(lines * columns > most && most / columns > 0 ? most / columns :
+			       lines < most ? lines : most);
+	l.grid[1] = (unsigned)columns;
+	if (whole >= 0 && columns == ceil_div(channels, lanes)) {
+		l.early = true;
+		return hzi_cuda_launch(ctx, op, HZI_FAMILY_QUAT_NORM, whole, &l, a, sizeof(*a));
+	}
+	return hzi_cuda_launch(ctx, op, HZI_FAMILY_QUAT_LAYER,
+			       HZI_KERNEL_quat_map_copy + a->kind, &l, a, sizeof(*a));
+}
+
+int hzi_cuda_quat_map_step(struct hz_context *ctx, const char *op,
+			   const struct hzi_qmap_args *a)
+{
+	if (a->kind == HZI_QMAP_AFFINE || a->kind == HZI_QMAP_AFFINE_BWD)
+		return launch_affine(ctx, op, a);
+	if (whole_kernel(a) >= 0) {
+		const int64_t blocks = ceil_div(a->total, 4 * HZI_QUAT_STEP_THREADS);
+		const struct hzi_launch l = {
+			.grid = {(unsigned)(blocks < 1 << 30 ? blocks : 1 << 30)},
+			.block = {HZI_QUAT_STEP_THREADS},
+		};
+
+		return hzi_cuda_launch(ctx, op, HZI_FAMILY_QUAT_NORM, whole_kernel(a), &l, a,
+				       sizeof(*a));
+	}
+	return launch(ctx, op, HZI_KERNEL_quat_map_copy + a->kind, a->total, a, sizeof(*a));
+}
+
+static int patch(struct hz_context *ctx, const char *op, const struct hzi_qpatch_args *a)
+{
+	return launch(ctx, op, HZI_KERNEL_quat_patch, a->rows * a->groups * a->channels, a,
+		      sizeof(*a));
+}
+
+static int sum(struct hz_context *ctx, const char *op, const struct hzi_qsum_args *a)
+{
+	const int64_t lanes = (a->channels + HZI_QUAT_SUM_LANES - 1) / HZI_QUAT_SUM_LANES;
+	const struct hzi_launch l = {
+		.grid = {(unsigned)(lanes < 1 << 30 ? lanes : 1 << 30), (unsigned)a->chunks},
+		.block = {HZI_QUAT_STEP_THREADS}, .early = true,
+	};
+
+	if (a->a.whole && (a->kind != HZI_QSUM_CROSS || a->b.whole))
+		return hzi_cuda_launch(ctx, op, HZI_FAMILY_QUAT_NORM,
+				       kernel_of(HZI_KERNEL_quat_plain_f32 + 3 * a->kind,
+						 a->a.dtype),
+				       &l, a, sizeof(*a));
+	return hzi_cuda_launch(ctx, op, HZI_FAMILY_QUAT_LAYER, HZI_KERNEL_quat_sum_plain + a->kind,
+			       &l, a, sizeof(*a));
+}
+
+static int finish(struct hz_context *ctx, const char *op, const struct hzi_qfinish_args *a)
+{
+	return launch(ctx, op, HZI_KERNEL_quat_finish, a->channels * HZI_QUAT_STEP_THREADS, a,
+		      sizeof(*a));
+}
+
+static int pool(struct hz_context *ctx, const char *op, const struct hzi_qpool_args *a,
+		bool backward)
+{
+	const int64_t *size = backward ? a->size : a->count;
+	int kernel = backward ? HZI_KERNEL_quat_pool_bwd : HZI_KERNEL_quat_pool;
+	bool tiles = backward;
+
+	if (hzi_cuda_quat_pool_takes(a, backward))
+		return hzi_cuda_quat_pool_2d(ctx, op, a, backward);
+	for (int d = 0; d < 3; d++)
+		tiles &= a->pad[d] == 0 && a->step[d] == a->window[d] &&
+			 a->size[d] == a->count[d] * a->window[d];
+	if (tiles) {
+		kernel = HZI_KERNEL_quat_pool_bwd_windows;
+		size = a->count;
+	}
+	return launch(ctx, op, kernel,
+		      a->images * size[0] * size[1] * size[2] * a->channels, a, sizeof(*a));
+}
+
+static int rotation(struct hz_context *ctx, const char *op, const struct hzi_qrotation_args *a,
+		    bool backward)
+{
+	return launch(ctx, op, backward ? HZI_KERNEL_quat_rotation_bwd : HZI_KERNEL_quat_rotation,
+		      a->n * a->m, a, sizeof(*a));
+}
+
+static int zero(struct hz_context *ctx, const char *op, void *p, size_t bytes)
+{
+	(void)op;
+	return bytes ? hzi_cuda_fill(ctx, p, 0, bytes) : HZ_OK;
+}
+
+/* Patches: enough pixels to fill a large GPU with tiles of a product, of 64 channels and 9 taps */
+static const struct hzi_quat_steps steps = {
+	.map = hzi_cuda_quat_map_step, .patch = patch, .sum = sum, .finish = finish, .pool = pool,
+	.rotation = rotation, .zero = zero,
+	.conv_workspace = hzi_cuda_quat_conv_step_workspace, .conv = hzi_cuda_quat_conv_step,
+	.weights_workspace = hzi_cuda_quat_conv_weights_workspace,
+	.weights = hzi_cuda_quat_conv_weights,
+	.patch_bytes = (size_t)128 << 20, .tiles = 256, .most = INT32_MAX, .moments = true,
+};
+
+#define SLOT(name) hzi_cuda_##name
+#include "lib/quat_layer/ops.def"

@@ -1,0 +1,517 @@
+/*
+ * quat_layer.cu - the steps of quaternion layers
+ *
+ * SPDX-License-Identifier: BSD-2-Clause
+ *
+ * A thread does one quaternion at a time, neighbours in the last dimension being with neighbouring
+ * threads, so that what lies back to back is moved in whole lines.
+ */
+#include "gpu/quat_layer/quat_layer.cuh"
+
+/* ---- Maps ------------------------------------------------------------------------------------ */
+
+template <int KIND>
+HZ_DEVICE void map(const hzi_qmap_args &p)
+{
+	for (int64_t i = first_element(); i < p.total; i += step_elements()) {
+		int64_t at[4] = {0, 0, 0, 0}, rest = i, index;
+
+		for (int d = p.ndim - 1; d >= 0; d--) {
+			if (d > 0)
+				rest = divide(rest, p.shape[d], &index);
+			else
+				index = rest;
+			at[0] += index * p.a.stride[d];
+			at[1] += index * p.b.stride[d];
+			at[2] += index * p.out.stride[d];
+			at[3] += index * p.pre.stride[d];
+		}
+		hzi_qmap_one(&p, KIND, i, 0, at);
+	}
+}
+
+KERNEL(quat_map_copy, hzi_qmap_args) { map<HZI_QMAP_COPY>(p); }
+KERNEL(quat_map_act, hzi_qmap_args) { map<HZI_QMAP_ACT>(p); }
+KERNEL(quat_map_act_bwd, hzi_qmap_args) { map<HZI_QMAP_ACT_BWD>(p); }
+KERNEL(quat_map_dropout, hzi_qmap_args) { map<HZI_QMAP_DROPOUT>(p); }
+KERNEL(quat_map_init, hzi_qmap_args) { map<HZI_QMAP_INIT>(p); }
+
+template <int KIND>
+struct coefficients {
+	typedef hzi_qaffine type;
+};
+
+template <>
+struct coefficients<HZI_QMAP_AFFINE_BWD> {
+	typedef hzi_qaffine_bwd type;
+};
+
+/*
+ * The affine maps: a thread keeps its channel, whose coefficients stay in registers, and goes
+ * through rows. The grid's y counts blocks of channels.
+ */
+template <int KIND>
+HZ_DEVICE void affine(const hzi_qmap_args &p)
+{
+	typedef typename coefficients<KIND>::type type;
+	const int64_t channels = p.shape[p.ndim - 1], rows = p.total / channels;
+	int lanes = HZI_QUAT_SUM_LANES;
+
+	while (lanes / 2 >= channels)
+		lanes /= 2;
+	const int64_t lines = THREADS / lanes;
+	const int64_t first = (int64_t)blockIdx.x * lines + (int)threadIdx.x / lanes;
+
+	for (int64_t c = (int64_t)blockIdx.y * lanes + (int)threadIdx.x % lanes; c < channels;
+	     c += (int64_t)gridDim.y * lanes) {
+		const type own = ((const type *)p.coef)[c];
+
+		for (int64_t r = first; r < rows; r += gridDim.x * lines) {
+			int64_t at[4], rest = r, index;
+			const int last = p.ndim - 1;
+
+			at[0] = c * p.a.stride[last];
+			at[1] = c * p.b.stride[last];
+			at[2] = c * p.out.stride[last];
+			for (int d = last - 1; d >= 0; d--) {
+				if (d > 0)
+					rest = divide(rest, p.shape[d], &index);
+				else
+					index = rest;
+				at[0] += index * p.a.stride[d];
+				at[1] += index * p.b.stride[d];
+				at[2] += index * p.out.stride[d];
+			}
+			hzi_qmap_one(&p, KIND, r, &own, at);
+		}
+	}
+}
+
+KERNEL(quat_map_affine, hzi_qmap_args) { affine<HZI_QMAP_AFFINE>(p); }
+KERNEL(quat_map_affine_bwd, hzi_qmap_args) { affine<HZI_QMAP_AFFINE_BWD>(p); }
+
+/* ---- Patches --------------------------------------------------------------------------------- */
+
+/* A thread has a channel of a pixel, and copies what all taps see of it. */
+template <class T>
+HZ_DEVICE void patch(const hzi_qpatch_args &p)
+{
+	typedef typename T::quaternion quaternion;
+	typedef typename T::number number;
+	const int64_t taps = p.taps[0] * p.taps[1] * p.taps[2];
+
+	for (int64_t i = first_element(); i < p.rows * p.groups * p.channels;
+	     i += step_elements()) {
+		int64_t c, g, u[3], row, rest, low[3];
+		row = divide(divide(i, p.channels, &c), p.groups, &g);
+		rest = divide(row + p.first, p.count[2], &u[2]);
+		rest = divide(rest, p.count[1], &u[1]);
+		rest = divide(rest, p.count[0], &u[0]);
+		const number *x = (const number *)p.x.data + rest * p.x.stride[0] +
+				  (g * p.channels + c) * p.x.stride[4];
+		quaternion *to = (quaternion *)p.out + (row * p.groups + g) * taps * p.channels + c;
+
+		for (int d = 0; d < 3; d++)
+			low[d] = u[d] * p.step[d] + p.base[d];
+		for (int64_t t0 = 0; t0 < p.taps[0]; t0++) {
+			const int64_t a0 = low[0] + t0 * p.each[0];
+
+			for (int64_t t1 = 0; t1 < p.taps[1]; t1++) {
+				const int64_t a1 = low[1] + t1 * p.each[1];
+				const bool line = a0 >= 0 && a0 < p.size[0] && a1 >= 0 &&
+						  a1 < p.size[1];
+				const number *from =
+					x + a0 * p.x.stride[1] + a1 * p.x.stride[2];
+
+#pragma unroll 3
+				for (int64_t t2 = 0; t2 < p.taps[2]; t2++, to += p.channels) {
+					const int64_t a2 = low[2] + t2 * p.each[2];
+					const number *at = from + a2 * p.x.stride[3];
+					quaternion v = {0, 0, 0, 0};
+
+					if (line && a2 >= 0 && a2 < p.size[2])
+						v = p.x.whole ? *(const quaternion *)at :
+							quaternion{at[p.x.comp[0]],
+								   at[p.x.comp[1]],
+								   at[p.x.comp[2]],
+								   at[p.x.comp[3]]};
+					*to = v;
+				}
+			}
+		}
+	}
+}
+
+struct of_32_bits {
+	typedef float4 quaternion;
+	typedef float number;
+};
+
+struct of_16_bits {
+	typedef ushort4 quaternion;
+	typedef uint16_t number;
+};
+
+KERNEL(quat_patch, hzi_qpatch_args)
+{
+	if (p.x.dtype == HZ_F32)
+		patch<of_32_bits>(p);
+	else
+		patch<of_16_bits>(p);
+}
+
+#define AT_ONCE 4
+
+/* A thread has a channel of what a pixel becomes, of lines along the last dimension. */
+template <class T>
+HZ_DEVICE void fold(const hzi_quat_fold &p)
+{
+	typedef typename T::quaternion quaternion;
+	typedef typename T::number number;
+	const uint32_t i = blockIdx.x * blockDim.x + threadIdx.x;
+	const int u2 = (int)(i / (uint32_t)p.pitch), j = (int)(i - (uint32_t)(u2 * p.pitch));
+	const int tap = (int)((uint32_t)j / (uint32_t)p.channels), c = j - tap * p.channels;
+	const int outer = (int)((uint32_t)tap / (uint32_t)p.taps[2]);
+	const int t0 = (int)((uint32_t)outer / (uint32_t)p.taps[1]);
+	const int a2 = u2 * p.step[2] + p.base[2] + (tap - outer * p.taps[2]) * p.each[2];
+	const int low1 = p.base[1] + (outer - t0 * p.taps[1]) * p.each[1];
+	const int low0 = p.base[0] + t0 * p.each[0];
+	const bool here = t0 < p.taps[0] && (uint32_t)a2 < (uint32_t)p.size[2];
+
+	if (u2 >= p.count[2])
+		return;
+	for (int64_t first = blockIdx.y; first < p.lines; first += AT_ONCE * gridDim.y) {
+		quaternion v[AT_ONCE];
+
+#pragma unroll
+		for (int k = 0; k < AT_ONCE; k++) {
+			const uint32_t line = (uint32_t)first + k * gridDim.y;
+			const uint32_t slab = line / (uint32_t)p.count[1];
+			const uint32_t image = slab / (uint32_t)p.count[0];
+			const int a1 = (int)(line - slab * (uint32_t)p.count[1]) * p.step[1] + low1;
+			const int a0 = (int)(slab - image * (uint32_t)p.count[0]) * p.step[0] +
+				       low0;
+			const number *at = (const number *)p.x.data + image * p.x.stride[0] +
+					   a0 * p.x.stride[1] + a1 * p.x.stride[2] +
+					   a2 * p.x.stride[3] + c * p.x.stride[4];
+
+			v[k] = {0, 0, 0, 0};
+			if (here && line < p.lines && (uint32_t)a0 < (uint32_t)p.size[0] &&
+			    (uint32_t)a1 < (uint32_t)p.size[1])
+				v[k] = p.x.whole ? *(const quaternion *)at :
+					quaternion{at[p.x.comp[0]], at[p.x.comp[1]],
+						   at[p.x.comp[2]], at[p.x.comp[3]]};
+		}
+#pragma unroll
+		for (int k = 0; k < AT_ONCE; k++) {
+			const int64_t line = first + k * gridDim.y;
+
+			if (line < p.lines)
+				((quaternion *)p.out)[line * p.count[2] * p.pitch + i] = v[k];
+		}
+	}
+}
+
+KERNEL(quat_fold, hzi_quat_fold)
+{
+	if (p.x.dtype == HZ_F32)
+		fold<of_32_bits>(p);
+	else
+		fold<of_16_bits>(p);
+}
+
+/* ---- Sums ------------------------------------------------------------------------------------ */
+
+KERNEL(quat_sum_plain, hzi_qsum_args) { sum<HZI_QSUM_PLAIN, 0>(p); }
+KERNEL(quat_sum_squares, hzi_qsum_args) { sum<HZI_QSUM_SQUARES, 0>(p); }
+KERNEL(quat_sum_cross, hzi_qsum_args) { sum<HZI_QSUM_CROSS, 0>(p); }
+KERNEL(quat_sum_moments, hzi_qsum_args) { moments<0>(p); }
+
+/*
+ * Coefficients of a channel by a warp, a lane for each element of the matrices: the functions of
+ * lib/quat_layer/sums_math.h would be thousands of instructions of one thread, which come from memory as they
+ * are wanted, and numbers that are waited for one by one. Lanes of the second half compute as
+ * those of the first.
+ */
+struct coefficients_of {
+	double all[20];			/* sums of all rows */
+	double gamma[4][4], m[4][4], t[4][4], u[4][4];
+};
+
+/* Where (r, c) of a symmetric matrix is in ten numbers, its upper triangle by rows */
+HZ_DEVICE int of_ten(int r, int c)
+{
+	const int low = min(r, c), high = max(r, c);
+
+	return 4 * low - low * (low + 1) / 2 + high;
+}
+
+/* Of row r of a and column c of b, or of column r of a, TURNED */
+template <bool TURNED>
+HZ_DEVICE double element(const double (&a)[4][4], const double (&b)[4][4], int r, int c)
+{
+	double s = 0;
+
+#pragma unroll
+	for (int k = 0; k < 4; k++)
+		s += (TURNED ? a[k][r] : a[r][k]) * b[k][c];
+	return s;
+}
+
+struct finish_lane {
+	const hzi_qfinish_args &p;
+	const int64_t channel;
+	const int lane, r, c, ten;
+	const bool lead;		/* one lane for each (r, c) writes */
+	double gamma, beta, mean, var, saved;	/* of (r, c), or of component c */
+
+	__device__ __forceinline__ finish_lane(const hzi_qfinish_args &p_, int64_t channel_)
+		: p(p_), channel(channel_), lane((int)threadIdx.x % 32), r(lane / 4 % 4),
+		  c(lane % 4), ten(of_ten(r, c)), lead(lane < 16) {}
+
+	__device__ __forceinline__ double get(const void *from, int each, int i) const
+	{
+		return hzi_qparam(p.dtype, from, channel * each + i);
+	}
+
+	__device__ __forceinline__ void set(double (&m)[4][4], double d) const
+	{
+		if (lead)
+			m[r][c] = d;
+	}
+
+	/* d, or added to what is there */
+	__device__ __forceinline__ void put(void *to, int each, int i, double d, bool add) const
+	{
+		hzi_qset(p.dtype, to, channel * each + i, d + (add ? get(to, each, i) : 0));
+	}
+
+	/* What does not come of sums is under way beside these. */
+	__device__ __forceinline__ void load(void)
+	{
+		const bool backward = p.kind == HZI_QFINISH_NORM_BWD;
+
+		gamma = r == c;
+		if (p.gamma && p.whiten)
+			gamma = get(p.gamma, 10, ten);
+		else if (p.gamma)
+			gamma *= get(p.gamma, 1, 0);
+		beta = p.beta && !backward ? get(p.beta, 4, p.order[c]) : 0;
+		mean = p.running_mean && !backward ? get(p.running_mean, 4, p.order[c]) : 0;
+		var = !p.running_var || backward ? 0 : p.whiten ? get(p.running_var, 10, ten) :
+		      get(p.running_var, 1, 0);
+		saved = backward || !p.eval ? get(p.saved, HZI_QSAVED, c) : 0;
+	}
+
+	/* hzi_qfinish_moments(), hzi_qfinish_norm() */
+	__device__ __forceinline__ void norm(coefficients_of &s)
+	{
+		hzi_qaffine *const to = (hzi_qaffine *)p.coef + channel;
+		const double keep = 1 - p.momentum, rows = (double)p.rows;
+		double v = p.whiten ? var : 0, trace = var, own = mean;
+
+		if (!p.eval && p.kind == HZI_QFINISH_MOMENTS) {
+			const double d = s.all[c] / rows;
+
+			own = saved + d;
+			v = (s.all[4 + ten] - rows * (s.all[r] / rows) * d) / rows;
+		} else if (!p.eval) {
+			own = saved;
+			v = s.all[ten] / rows;
+		}
+		set(s.gamma, gamma);
+		set(s.t, v + (r == c ? p.eps : 0));
+		set(s.u, v);
+		__syncwarp();
+		if (!p.eval) {
+			trace = s.u[0][0] + s.u[1][1] + s.u[2][2] + s.u[3][3];
+			if (p.running_var && p.whiten ? lead && r <= c : lane == 0 && p.running_var)
+				put(p.running_var, p.whiten ? 10 : 1, p.whiten ? ten : 0,
+				    keep * var + p.momentum * (p.whiten ? v : trace), false);
+			if (p.running_mean && lane < 4)
+				put(p.running_mean, 4, p.order[c], keep * mean + p.momentum * own,
+				    false);
+		}
+		__syncwarp();
+		whiten(s, trace);
+		if (lane < 4) {
+			put(p.saved, HZI_QSAVED, c, own, false);
+			to->mean[c] = (hzi_qreal)own;
+			to->shift[c] = (hzi_qreal)beta;
+		}
+		if (lead && c <= r)
+			put(p.saved, HZI_QSAVED, 4 + r * (r + 1) / 2 + c, s.m[r][c], false);
+		if (lead)
+			to->m[4 * r + c] = (hzi_qreal)element<false>(s.gamma, s.m, r, c);
+	}
+
+	/* s.m of the covariance in s.t, in whose place its Cholesky decomposition comes */
+	__device__ __forceinline__ void whiten(coefficients_of &s, double trace)
+	{
+		if (!p.whiten) {
+			set(s.m, r == c ? 1 / sqrt(trace + p.eps) : 0);
+			__syncwarp();
+			return;
+		}
+		/* Lane c has row c of it, */
+#pragma unroll 1
+		for (int j = 0; j < 4; j++) {
+			double d = s.t[j][j], b = s.t[c][j];
+
+			for (int k = 0; k < j; k++) {
+				d -= s.t[j][k] * s.t[j][k];
+				b -= s.t[c][k] * s.t[j][k];
+			}
+			/* Pivots of eps, below which there is nothing: hzi_qwhiten() */
+			const bool flat = d < p.eps;
+
+			d = sqrt(flat ? p.eps : d);
+			__syncwarp();
+			if (lane < 4 && c >= j)
+				s.t[c][j] = c == j ? d : flat ? 0 : b / d;
+			__syncwarp();
+		}
+		/* and column c of its inverse. */
+#pragma unroll 1
+		for (int i = 0; i < 4 && lane < 4; i++) {
+			double b = i == c;
+
+			for (int k = c; k < i; k++)
+				b -= s.t[i][k] * s.m[k][c];
+			s.m[i][c] = i < c ? 0 : b / s.t[i][i];
+		}
+		__syncwarp();
+	}
+
+	/* hzi_qfinish_norm_bwd(); sums are of x - mean in the place of z = m (x - mean). */
+	__device__ __forceinline__ void norm_bwd(coefficients_of &s)
+	{
+		hzi_qaffine_bwd *const to = (hzi_qaffine_bwd *)p.coef + channel;
+		const double by = -1 / (double)p.rows;
+		double d, trace;
+
+		set(s.gamma, gamma);
+		set(s.m, c > r ? 0 : get(p.saved, HZI_QSAVED, 4 + r * (r + 1) / 2 + c));
+		__syncwarp();
+		d = 0;
+#pragma unroll
+		for (int k = 0; k < 4; k++)
+			d += s.all[4 + 4 * r + k] * s.m[c][k];
+		set(s.t, d);
+		__syncwarp();
+		d += c > r ? s.t[c][r] : 0;
+		trace = s.t[0][0] + s.t[1][1] + s.t[2][2] + s.t[3][3];
+		if (p.dgamma && (p.whiten ? lead && r <= c : lane == 0))
+			put(p.dgamma, p.whiten ? 10 : 1, p.whiten ? ten : 0, p.whiten ? d : trace,
+			    p.accumulate);
+		if (p.dbeta && lane < 4)
+			put(p.dbeta, 4, p.order[c], s.all[c], p.accumulate);
+		if (!p.coef)
+			return;
+		set(s.u, element<false>(s.gamma, s.t, r, c));
+		__syncwarp();
+		trace = s.u[0][0] + s.u[1][1] + s.u[2][2] + s.u[3][3];
+		d = p.whiten ? s.u[max(r, c)][min(r, c)] : r == c ? trace : 0;
+		__syncwarp();
+		set(s.u, d);
+		d = element<true>(s.m, s.gamma, r, c);
+		__syncwarp();
+		if (lead)
+			to->m[4 * r + c] = (hzi_qreal)d;
+		/* The shift of row r, of its four lanes */
+		d *= s.all[c];
+		d += __shfl_xor_sync(~0u, d, 1);
+		d += __shfl_xor_sync(~0u, d, 2);
+		if (lead && c == 0)
+			to->shift[r] = (hzi_qreal)(p.eval ? 0 : by * d);
+		set(s.t, element<false>(s.u, s.m, r, c));
+		__syncwarp();
+		if (lead)
+			to->n[4 * r + c] =
+				(hzi_qreal)(p.eval ? 0 : by * element<true>(s.m, s.t, r, c));
+		if (lane < 4)
+			to->mean[c] = (hzi_qreal)saved;
+	}
+};
+
+/* A block for each channel, a lane for each value: chunks by warps, then warps in order */
+KERNEL(quat_finish, hzi_qfinish_args)
+{
+	constexpr int WARPS = THREADS / 32;
+	__shared__ double part[WARPS][32];
+	__shared__ coefficients_of s;
+	const int values = hzi_qfinish_values(p.kind);
+	const int lane = (int)threadIdx.x % 32, warp = (int)threadIdx.x / 32;
+	const bool norm = p.kind >= HZI_QFINISH_NORM;
+
+	grid_next();
+	grid_wait();
+	for (int64_t channel = blockIdx.x; channel < p.channels; channel += gridDim.x) {
+		const double *from = p.part + channel * values + lane;
+		finish_lane own(p, channel);
+		double sum = 0;
+
+		if (norm && warp == 0)
+			own.load();
+#pragma unroll 16
+		for (int64_t k = warp; k < p.chunks && lane < values; k += WARPS)
+			sum += from[k * p.channels * values];
+		part[warp][lane] = sum;
+		__syncthreads();
+		if (warp == 0) {
+			sum = 0;
+#pragma unroll
+			for (int w = 0; w < WARPS; w++)
+				sum += part[w][lane];
+			if (lane < 20)
+				s.all[lane] = sum;
+			__syncwarp();
+			if (p.kind == HZI_QFINISH_NORM_BWD)
+				own.norm_bwd(s);
+			else if (norm)
+				own.norm(s);
+			else if (lane == 0)
+				hzi_qfinish_one(&p, channel, s.all);
+		}
+		__syncthreads();
+	}
+}
+
+/* ---- Pooling, rotations ---------------------------------------------------------------------- */
+
+KERNEL(quat_pool, hzi_qpool_args)
+{
+	const int64_t total = p.images * p.count[0] * p.count[1] * p.count[2] * p.channels;
+
+	for (int64_t i = first_element(); i < total; i += step_elements())
+		hzi_qpool_one(&p, hzi_qplace(i, p.count, p.channels));
+}
+
+KERNEL(quat_pool_bwd, hzi_qpool_args)
+{
+	const int64_t total = p.images * p.size[0] * p.size[1] * p.size[2] * p.channels;
+
+	for (int64_t i = first_element(); i < total; i += step_elements())
+		hzi_qpool_bwd_one(&p, hzi_qplace(i, p.size, p.channels));
+}
+
+/* Of windows that do not overlap and leave nothing out */
+KERNEL(quat_pool_bwd_windows, hzi_qpool_args)
+{
+	const int64_t total = p.images * p.count[0] * p.count[1] * p.count[2] * p.channels;
+
+	for (int64_t i = first_element(); i < total; i += step_elements())
+		hzi_qpool_bwd_window(&p, hzi_qplace(i, p.count, p.channels));
+}
+
+KERNEL(quat_rotation, hzi_qrotation_args)
+{
+	for (int64_t i = first_element(); i < p.n * p.m; i += step_elements())
+		hzi_qrotation_one(&p, i / p.m, i % p.m);
+}
+
+KERNEL(quat_rotation_bwd, hzi_qrotation_args)
+{
+	for (int64_t i = first_element(); i < p.n * p.m; i += step_elements())
+		hzi_qrotation_bwd_one(&p, i / p.m, i % p.m);
+}

@@ -1,0 +1,58 @@
+/*
+ * quat_layer.h - what launchers and kernels of the steps of quaternion layers share
+ *
+ * SPDX-License-Identifier: BSD-2-Clause
+ *
+ * The parameters of kernels are the structs of lib/quat_layer/quat_layer.h.
+ */
+#ifndef HZI_GPU_QUAT_LAYER_H
+#define HZI_GPU_QUAT_LAYER_H
+
+#include "lib/quat_layer/quat_layer.h"
+
+#ifdef __cplusplus
+#define HZI_QUAT_LAYER_ASSERT static_assert
+#else
+#define HZI_QUAT_LAYER_ASSERT _Static_assert
+#endif
+
+#define HZI_QUAT_STEP_THREADS 256
+#define HZI_QUAT_SUM_LANES 32		/* channels of a block; the other threads have rows */
+
+HZI_QUAT_LAYER_ASSERT(sizeof(struct hzi_qmap_args) == 512, "the same layout for C and CUDA");
+HZI_QUAT_LAYER_ASSERT(sizeof(struct hzi_qpatch_args) == 280, "the same layout for C and CUDA");
+HZI_QUAT_LAYER_ASSERT(sizeof(struct hzi_qsum_args) == 304, "the same layout for C and CUDA");
+HZI_QUAT_LAYER_ASSERT(sizeof(struct hzi_qfinish_args) == 248, "the same layout for C and CUDA");
+HZI_QUAT_LAYER_ASSERT(sizeof(struct hzi_qpool_args) == 392, "the same layout for C and CUDA");
+HZI_QUAT_LAYER_ASSERT(sizeof(struct hzi_qrotation_args) == 288, "the same layout for C and CUDA");
+
+/*
+ * Of each pixel what some taps see of x, as channels behind each other, padded with zeros: taps by
+ * dimension, of which there are more than one in those that are folded. Places as of patches.
+ */
+struct hzi_quat_fold {
+	struct hzi_qarray x;
+	void *out;			/* [images][count][pitch] */
+	int64_t total;			/* quaternions of it */
+	int64_t images, lines;		/* lines: along the last dimension, of all images */
+	int32_t size[3], count[3], taps[3], step[3], each[3], base[3];
+	int32_t channels, pitch;
+};
+
+HZI_QUAT_LAYER_ASSERT(sizeof(struct hzi_quat_fold) == 208, "the same layout for C and CUDA");
+
+enum hzi_quat_norm_kernel {
+#define HZ_KERNEL(name) HZI_KERNEL_##name,
+#include "gpu/quat_layer/batchnorm_contiguous.kernels.def"
+#undef HZ_KERNEL
+	HZI_QUAT_NORM_KERNELS
+};
+
+enum hzi_quat_layer_kernel {
+#define HZ_KERNEL(name) HZI_KERNEL_##name,
+#include "gpu/quat_layer/quat_layer.kernels.def"
+#undef HZ_KERNEL
+	HZI_QUAT_LAYER_KERNELS
+};
+
+#endif

@@ -1,0 +1,208 @@
+/*
+ * d4_bitfield.c - launchers of packed codes of D4 as fields of bits, and of their products
+ *
+ * SPDX-License-Identifier: BSD-2-Clause
+ */
+#include <config.h>
+
+#include <stdlib.h>
+
+#include "gpu/runtime/cuda.h"
+#include "gpu/vlut/d4_bitfield.h"
+#include "gpu/vlut/launch.h"
+
+#define WARPS (HZI_FIELDS_THREADS / 32)
+#define MOST_K 65536		/* so that no sum of a warp leaves 32 bits */
+#define SHARED_MOST (160 << 10)	/* of a block, where k can be split */
+#define CLUSTER 8		/* splits of k, at most */
+/*
+ * Of a coordinate of o, which the policy HZ_LATTICE_WRAP does not bound: points less o, 84 at most,
+ * are bytes, and 17 times these are exact in f16.
+ */
+#define MOST_OFFSET 64
+
+bool hzi_cuda_vlut_fields(const hz_lattice *l)
+{
+	const struct hzi_lattice_rule *r = &l->rule;
+
+	for (int i = 0; i < r->embed; i++) {
+		if (abs(r->offset[i]) > MOST_OFFSET)
+			return false;
+	}
+	return r->kind == HZI_LATTICE_D && r->d == 4 && r->q == 4 && r->levels == 2 && l->leaders &&
+	       !(r->flags & HZI_LATTICE_MAPPED) && !hzi_lattice_has_t(l);
+}
+
+bool hzi_cuda_vlut_fields_are(const hz_lattice *l, const struct hzi_coded *w)
+{
+	for (int i = 0; i < l->rule.d; i++) {
+		if (w->sub[i] != 0)
+			return false;
+	}
+	return w->packed && hzi_cuda_vlut_fields(l) && w->first == 0 && w->k > 0 &&
+	       w->k < INT32_MAX / 64 && w->rows < INT32_MAX / 64;
+}
+
+int64_t hzi_cuda_vlut_fields_chunks(const struct hzi_coded *w)
+{
+	return ceil_div(w->k, HZI_FIELDS_CHUNK);
+}
+
+static int64_t tiles_of(const struct hzi_coded *w)
+{
+	return ceil_div(w->rows, HZI_FIELDS_ROWS);
+}
+
+size_t hzi_cuda_vlut_fields_bytes(const struct hzi_coded *w)
+{
+	return (size_t)(tiles_of(w) * hzi_cuda_vlut_fields_chunks(w) * HZI_FIELDS_BYTES);
+}
+
+int hzi_cuda_vlut_fields_pack(struct hz_context *ctx, const struct hzi_vlut_pack_args *a)
+{
+	struct hzi_fields_pack p = {
+		.codes = a->w.codes, .packed = a->packed, .rows = a->w.rows, .blocks = a->w.blocks,
+		.row = a->w.row, .block = a->w.block, .level = a->w.level, .tiles = tiles_of(&a->w),
+		.chunks = hzi_cuda_vlut_fields_chunks(&a->w), .first = a->w.first,
+	};
+	const int64_t blocks = ceil_div(p.tiles * p.chunks * 32, HZI_VLUT_THREADS);
+	const struct hzi_launch launch = {
+		.grid = {(unsigned)(blocks < 4096 ? blocks : 4096)}, .block = {HZI_VLUT_THREADS},
+	};
+
+	for (int i = 0; i < 256; i++) {
+		for (int j = 0; j < 4; j++)
+			p.leaders[i] |= (uint32_t)(a->vlut->w->leaders[4 * i + j] & 0xff) << 8 * j;
+	}
+	return hzi_cuda_launch(ctx, "vlut_pack", HZI_FAMILY_VLUT_FIELDS,
+			       HZI_KERNEL_vlut_fields_pack, &launch, &p, sizeof(p));
+}
+
+int hzi_cuda_vlut_fields_bytes_of(struct hz_context *ctx, const hz_lattice *l,
+				  const struct hzi_coded *w, void *to, int64_t line)
+{
+	struct hzi_fields_bytes p = {
+		.packed = w->packed, .to = to, .rows = w->rows, .blocks = w->blocks,
+		.tiles = tiles_of(w), .chunks = hzi_cuda_vlut_fields_chunks(w), .line = line,
+	};
+	const int64_t blocks = ceil_div(p.tiles * p.chunks * 32, HZI_VLUT_THREADS);
+	const struct hzi_launch launch = {
+		.grid = {(unsigned)(blocks < 4096 ? blocks : 4096)}, .block = {HZI_VLUT_THREADS},
+	};
+
+	for (int i = 0; i < 4; i++)
+		p.minus |= (uint32_t)(l->rule.offset[i] & 0xff) << 8 * i;
+	return hzi_cuda_launch(ctx, "vlut_gemm", HZI_FAMILY_VLUT_FIELDS,
+			       HZI_KERNEL_vlut_fields_bytes, &launch, &p, sizeof(p));
+}
+
+/* How a call is done */
+struct plan {
+	int kernel, step, step_log2, split, slots;	/* step: vectors at a time */
+	int64_t chunks, tiles, shares, shared;
+};
+
+/* Tiles of 16 rows that each of `shares` has, at most, and bytes that a block needs */
+static void lay_out(struct plan *p, int columns, int limit)
+{
+	const int64_t count = ceil_div(p->chunks, p->split);
+	int64_t tiles, run;
+
+	for (;; p->shares *= 2) {
+		tiles = ceil_div(p->tiles, p->shares);
+		/* The most tiles that a run of a warp's chunks can touch */
+		run = ceil_div(tiles * count, WARPS);
+		p->slots = (int)((run + count - 2) / count + 1);
+		p->shared = 256 + HZI_FIELDS_STAGES_BYTES + count * columns * HZI_FIELDS_CHUNK +
+			    ((WARPS * p->slots + tiles) * HZI_FIELDS_ROWS * 4 << p->step_log2);
+		if ((p->shared <= limit && tiles * count < INT32_MAX / 32) || tiles == 1)
+			return;
+	}
+}
+
+static bool plan_of(const struct hz_context *ctx, const struct hzi_vlut_gemm_args *a,
+		    struct plan *p)
+{
+	const struct hzi_cuda_device *g = hzi_cuda_device(ctx);
+	const bool whole = a->x_dtype == HZ_S8;
+	int columns;
+
+	if (a->vlut->route == HZ_VLUT_TABLE || !hzi_cuda_vlut_fields_are(a->vlut->w, &a->w) ||
+	    a->w.k > MOST_K)
+		return false;
+	*p = (struct plan){.chunks = hzi_cuda_vlut_fields_chunks(&a->w),
+			   .tiles = tiles_of(&a->w), .split = 1};
+	p->step = a->batch < HZI_FIELDS_BATCH ? (int)a->batch : HZI_FIELDS_BATCH;
+	while (1 << p->step_log2 < p->step)
+		p->step_log2++;
+	p->kernel = whole || p->step <= 2 ? HZI_KERNEL_vlut_fields_2 : HZI_KERNEL_vlut_fields_8;
+	columns = p->kernel == HZI_KERNEL_vlut_fields_8 ? 16 : p->step == 1 ? 4 : 8;
+	/*
+	 * Splits of k, so that x of them fits and there is work for all. On an H200, 8192 x 8192 by
+	 * 8 vectors: 17 us with two, 20 with none, 32 with four.
+	 */
+	for (;; p->split *= 2) {
+		const int64_t shares = max_of(g->multiprocessors / p->split, 1);
+		const bool few = p->tiles * p->split * 2 <= g->multiprocessors;
+
+		p->shares = p->tiles < shares ? p->tiles : shares;
+		lay_out(p, columns, g->shared_block_bytes);
+		if (g->sm < 90 || p->split == CLUSTER || p->chunks < 16 * p->split ||
+		    (!few && p->shared <= SHARED_MOST))
+			break;
+	}
+	return p->shared <= g->shared_block_bytes;
+}
+
+bool hzi_cuda_vlut_fields_takes(const struct hz_context *ctx, const struct hzi_vlut_gemm_args *a)
+{
+	struct plan p;
+
+	return plan_of(ctx, a, &p);
+}
+
+int hzi_cuda_vlut_fields_gemm(struct hz_context *ctx, const struct hzi_vlut_gemm_args *a)
+{
+	const hz_lattice *l = a->vlut->w;
+	struct hzi_vlut_fields p = {
+		.packed = a->w.packed, .row_scale = a->w.row_scale,
+		.row_scale_step = a->w.row_scale_step,
+		.x_k = a->x_k, .x_b = a->x_b, .y_i = a->y_i, .y_b = a->y_b,
+		.rows = (int32_t)a->w.rows,
+		.k = (int32_t)a->w.k, .x_dtype = a->x_dtype, .y_dtype = a->y_dtype,
+		.scale = l->rule.scale[0],
+	};
+	struct plan plan;
+
+	if (!plan_of(ctx, a, &plan))
+		return hzi_fail(ctx, HZ_ENOTSUP, "vlut_gemm: not by fields of bits");
+
+	const struct hzi_launch launch = {
+		.grid = {(unsigned)(plan.shares * plan.split)}, .block = {HZI_FIELDS_THREADS},
+		.shared_bytes = (unsigned)plan.shared, .cluster = (unsigned)plan.split,
+		.early = true,
+	};
+
+	p.chunks = (int32_t)plan.chunks;
+	p.tiles_each = (int32_t)(plan.tiles / plan.shares);
+	p.tiles_more = (int32_t)(plan.tiles % plan.shares);
+	p.batch_log2 = plan.step_log2;
+	while (1 << p.split_log2 < plan.split)
+		p.split_log2++;
+	p.slots = plan.slots;
+	for (int i = 0; i < 4; i++) {
+		p.offset[i] = l->rule.offset[i];
+		p.centred |= p.offset[i] != 0;
+	}
+	for (int64_t b = 0; b < a->batch; b += plan.step) {
+		p.batch = (int32_t)(a->batch - b < plan.step ? a->batch - b : plan.step);
+		p.x = (const char *)a->x + b * a->x_b * (int64_t)hz_dtype_size(a->x_dtype);
+		p.plain = a->x_dtype == HZ_F16 && (uintptr_t)p.x % 16 == 0 &&
+			  (p.batch == 8 ? a->x_b == 1 && a->x_k % 8 == 0 :
+			   p.batch == 1 && plan.step == 1 && a->x_k == 1 && a->w.k % 16 == 0);
+		p.y = (char *)a->y + b * a->y_b * (int64_t)hz_dtype_size(a->y_dtype);
+		HZ_CHECK(hzi_cuda_launch(ctx, "vlut_gemm", HZI_FAMILY_VLUT_FIELDS, plan.kernel,
+					 &launch, &p, sizeof(p)));
+	}
+	return HZ_OK;
+}

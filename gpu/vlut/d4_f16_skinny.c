@@ -1,0 +1,96 @@
+/*
+ * d4_f16_skinny.c - launchers of products of packed D4 and up to 8 vectors of f16
+ *
+ * SPDX-License-Identifier: BSD-2-Clause
+ */
+#include <config.h>
+
+#include "gpu/runtime/cuda.h"
+#include "gpu/vlut/launch.h"
+#include "gpu/vlut/d4_f16_skinny.h"
+
+#define WARPS (HZI_STREAM_THREADS / 32)
+
+/* Kernels by tiles of rows at a time, at most */
+static const struct kernel {
+	int tiles, stages;	/* chunks in shared memory of a warp */
+	int ahead;		/* bytes, where the next kernel finds room beside this one */
+} kernels[] = {{2, 3, 1024}, {4, 2, 1024}, {6, 2, 0}};
+
+#define KERNELS (int)(sizeof(kernels) / sizeof(kernels[0]))
+
+static int shared_of(const struct kernel *k)
+{
+	return WARPS * k->stages * (HZI_STREAM_X_BYTES + k->tiles * HZI_FIELDS_BYTES);
+}
+
+static int64_t tiles_of(const struct hzi_vlut_gemm_args *a)
+{
+	return ceil_div(a->w.rows, HZI_FIELDS_ROWS);
+}
+
+/* x as rows of 8 vectors; else as vectors, if takes() says so */
+static bool by_rows(const struct hzi_vlut_gemm_args *a)
+{
+	return a->batch == HZI_STREAM_COLUMNS && a->x_b == 1 && a->x_k % 8 == 0;
+}
+
+bool hzi_cuda_vlut_stream_takes(const struct hz_context *ctx, const struct hzi_vlut_gemm_args *a)
+{
+	const struct hzi_cuda_device *g = hzi_cuda_device(ctx);
+
+	/* Two vectors are digits of 8 bits of 8 columns; few rows, and k is to be split. */
+	return a->vlut->route != HZ_VLUT_TABLE && hzi_cuda_vlut_fields_are(a->vlut->w, &a->w) &&
+	       tiles_of(a) * 2 > g->multiprocessors &&
+	       shared_of(&kernels[KERNELS - 1]) <= g->shared_block_bytes &&
+	       a->batch > 2 && a->batch <= HZI_STREAM_COLUMNS && a->x_dtype == HZ_F16 &&
+	       a->y_dtype != HZ_S32 && (uintptr_t)a->x % 16 == 0 &&
+	       (by_rows(a) || (a->x_k == 1 && a->x_b % 8 == 0));
+}
+
+/* A whole number from -128 to 127 as f16 */
+static uint32_t f16_of(int i)
+{
+	const uint32_t sign = i < 0 ? 0x8000 : 0;
+	int e = 0;
+
+	i = i < 0 ? -i : i;
+	while (i >> (e + 1))
+		e++;
+	return i == 0 ? 0 : sign | ((uint32_t)(e + 15) << 10) | ((uint32_t)i << (10 - e) & 0x3ff);
+}
+
+int hzi_cuda_vlut_stream(struct hz_context *ctx, const struct hzi_vlut_gemm_args *a)
+{
+	const hz_lattice *l = a->vlut->w;
+	const int64_t multiprocessors = hzi_cuda_device(ctx)->multiprocessors, tiles = tiles_of(a);
+	const int64_t shares = tiles < multiprocessors ? tiles : multiprocessors;
+	const int64_t each = ceil_div(tiles, shares), most = kernels[KERNELS - 1].tiles;
+	const int64_t group = ceil_div(each, ceil_div(each, most));
+	struct hzi_vlut_stream p = {
+		.packed = a->w.packed, .row_scale = a->w.row_scale, .x = a->x, .y = a->y,
+		.row_scale_step = a->w.row_scale_step, .x_step = by_rows(a) ? a->x_k : a->x_b,
+		.y_i = a->y_i, .y_b = a->y_b, .rows = (int32_t)a->w.rows, .k = (int32_t)a->w.k,
+		.chunks = (int32_t)hzi_cuda_vlut_fields_chunks(&a->w), .batch = (int32_t)a->batch,
+		.tiles_each = (int32_t)(tiles / shares), .tiles_more = (int32_t)(tiles % shares),
+		.group = (int32_t)group, .y_dtype = a->y_dtype, .scale = l->rule.scale[0],
+	};
+	int kernel = 0;
+
+	while (kernels[kernel].tiles < group)
+		kernel++;
+	p.ahead = kernels[kernel].ahead;
+	for (int i = 0; i < 4; i++) {
+		p.offset[i] = f16_of(l->rule.offset[i]) * 0x10001u;
+		p.centred |= l->rule.offset[i] != 0;
+	}
+
+	const struct hzi_launch launch = {
+		.grid = {(unsigned)shares}, .block = {HZI_STREAM_THREADS},
+		.shared_bytes = (unsigned)shared_of(&kernels[kernel]), .early = true,
+	};
+
+	return hzi_cuda_launch(ctx, "vlut_gemm", HZI_FAMILY_VLUT_STREAM,
+			       (by_rows(a) ? HZI_KERNEL_vlut_stream_rows_2 :
+				HZI_KERNEL_vlut_stream_vectors_2) + kernel, &launch, &p, sizeof(p));
+}

@@ -1,0 +1,271 @@
+/*
+ * d4_f16_skinny.cu - products of packed codes of D4 and up to 8 vectors of f16, as they are
+ *
+ * SPDX-License-Identifier: BSD-2-Clause
+ *
+ * Codes are decoded by logic (vlut_fields.cuh) to f16, and x is an operand as it stands, so that
+ * nothing has to be done to it before. A warp has some of the chunks of k of all of a block's
+ * tiles of rows: what it needs of x is its own, comes with its codes, and is read from shared
+ * memory once for several tiles. No warp waits for another before sums are added, in their order.
+ */
+#include "gpu/device/pdl.cuh"
+#include "gpu/vlut/table_s8.cuh"
+#include "gpu/vlut/d4_bitfield.cuh"
+#include "gpu/vlut/d4_f16_skinny.h"
+
+#define THREADS HZI_STREAM_THREADS
+#define WARPS (THREADS / 32)
+#define ROWS HZI_FIELDS_ROWS
+#define CHUNK HZI_FIELDS_CHUNK
+#define BYTES HZI_FIELDS_BYTES
+#define COLUMNS HZI_STREAM_COLUMNS
+#define X_BYTES HZI_STREAM_X_BYTES
+
+/* 16 x 8 += 16 x 16 times 16 x 8 */
+HZ_DEVICE void mma_f16(float (&c)[4], const uint32_t (&a)[4], uint32_t b0, uint32_t b1)
+{
+	asm("mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 {%0, %1, %2, %3}, "
+	    "{%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};"
+	    : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
+	    : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
+}
+
+/* Four matrices of 8 x 8, turned: lane 8 n + r has the address of the n-th's row r. */
+HZ_DEVICE void load_turned(uint32_t *w, uint32_t at)
+{
+	asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0, %1, %2, %3}, [%4];"
+		     : "=r"(w[0]), "=r"(w[1]), "=r"(w[2]), "=r"(w[3]) : "r"(at) : "memory");
+}
+
+/* 16 bytes, of which so many are there; the rest is 0. */
+HZ_DEVICE void copy_async_some(uint32_t to, const void *from, int bytes)
+{
+	asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;"
+		     :: "r"(to), "l"(from), "r"(bytes) : "memory");
+}
+
+/*
+ * VECTORS: x is vectors, not rows of 8. T: tiles at a time, at most. S: chunks of a warp in shared
+ * memory, or on their way
+ */
+template <bool VECTORS, int T, int S>
+struct vlut_stream_block {
+	static constexpr int STAGE = X_BYTES + T * BYTES, RING = S * STAGE;
+	static_assert(RING >= T * ROWS * COLUMNS * 4, "sums lie where codes were");
+
+	const hzi_vlut_stream &p;
+	const int tid, lane, warp, g, t;
+	int tile0, tiles;		/* of this block */
+	int begin, end;			/* chunks of this warp */
+	uint8_t *memory;
+	uint32_t ring;			/* of this warp */
+
+	__device__ __forceinline__ explicit vlut_stream_block(const hzi_vlut_stream &p_)
+		: p(p_), tid(threadIdx.x), lane(tid % 32), warp(tid / 32), g(lane / 4), t(lane % 4)
+	{
+		extern __shared__ __align__(128) uint8_t room[];
+		const int share = blockIdx.x;
+
+		memory = room;
+		tile0 = share * p.tiles_each + min(share, p.tiles_more);
+		tiles = p.tiles_each + (share < p.tiles_more);
+		begin = p.chunks * warp / WARPS;
+		end = p.chunks * (warp + 1) / WARPS;
+		ring = shared_address(memory) + warp * RING;
+	}
+
+	/*
+	 * x of a chunk, in lines of eight times 16 bytes: eight rows of 8 vectors, or a vector. The
+	 * m-th of line r is at place m ^ r, so that lanes that read together meet other banks.
+	 */
+	__device__ __forceinline__ void copy_x(int c, uint32_t to) const
+	{
+#pragma unroll
+		for (int i = 0; i < X_BYTES / 512; i++) {
+			const int piece = i * 32 + lane, line = piece / 8;
+			const uint16_t *from = p.x;
+			int there;
+
+			if (VECTORS) {
+				const int k = c * CHUNK + piece % 8 * 8;
+
+				there = line < p.batch ? min(max(p.k - k, 0) * 2, 16) : 0;
+				from += there ? line * p.x_step + k : 0;
+			} else {
+				const int k = c * CHUNK + piece;
+
+				there = k < p.k ? 16 : 0;
+				from += there ? k * p.x_step : 0;
+			}
+			copy_async_some(to + (piece ^ (line & 7)) * 16, from, there);
+		}
+	}
+
+	/*
+	 * The right operands of a chunk, of coordinate i words 2 i and 2 i + 1: values i and 8 + i,
+	 * then 4 + i and 12 + i of each 16
+	 */
+	__device__ __forceinline__ void load_x(uint32_t (&b)[8], uint32_t at) const
+	{
+		if (VECTORS) {
+			uint32_t v[8];
+
+			load_shared(v, at + (g * 8 + (2 * t ^ g)) * 16);
+			load_shared(v + 4, at + (g * 8 + ((2 * t + 1) ^ g)) * 16);
+#pragma unroll
+			for (int i = 0; i < 4; i++) {
+				const uint32_t pick = i % 2 ? 0x7632 : 0x5410;
+
+				b[2 * i] = __byte_perm(v[i / 2], v[4 + i / 2], pick);
+				b[2 * i + 1] = __byte_perm(v[2 + i / 2], v[6 + i / 2], pick);
+			}
+		} else {
+			/* Rows m of lines r, m = 0 4 1 5, then 2 6 3 7 */
+			const int r = lane & 7, m = lane >> 4 | (lane >> 3 & 1) << 2;
+
+			load_turned(b, at + (r * 8 + (m ^ r)) * 16);
+			load_turned(b + 4, at + (r * 8 + ((m + 2) ^ r)) * 16);
+		}
+	}
+
+	__device__ __forceinline__ void run(void) const
+	{
+		const int row_bytes = p.chunks * BYTES, most = min((end - begin) * BYTES, p.ahead);
+		const uint8_t *codes = p.packed + (int64_t)tile0 * row_bytes + begin * BYTES;
+
+		for (int i = lane * 128; i < most; i += 32 * 128)
+			for (int m = 0; m < tiles; m++)
+				prefetch(codes + (int64_t)m * row_bytes + i);
+		codes += lane * 16;
+		grid_wait();
+		for (int first = 0; first < tiles; first += p.group) {
+			run_group(codes, row_bytes, first, min(p.group, tiles - first));
+			codes += (int64_t)p.group * row_bytes;
+		}
+	}
+
+	__device__ __forceinline__ void run_group(const uint8_t *codes, int row_bytes, int first,
+						  int n) const
+	{
+		float acc[T][4] = {}, sub[4] = {};
+		uint32_t slot = ring;
+
+#pragma unroll
+		for (int i = 0; i < S; i++)
+			if (begin + i < end)
+				copy_x(begin + i, ring + i * STAGE);
+#pragma unroll
+		for (int i = 0; i < S; i++) {
+#pragma unroll
+			for (int m = 0; m < T; m++) {
+				if (begin + i < end && m < n)
+					copy_async(ring + i * STAGE + X_BYTES + m * BYTES +
+						   lane * 16, codes + m * row_bytes + i * BYTES);
+				copy_commit();
+			}
+		}
+		grid_next();
+		codes += S * BYTES;
+#pragma unroll 1
+		for (int c = begin; c < end; c++) {
+			const bool more = c + S < end;
+			uint32_t b[8];
+
+			copy_wait_but<S * T - 1>();
+			__syncwarp();
+			load_x(b, slot);
+			if (p.centred) {
+#pragma unroll
+				for (int i = 0; i < 4; i++) {
+					const uint32_t o = p.offset[i], a[4] = {o, o, o, o};
+
+					mma_f16(sub, a, b[2 * i], b[2 * i + 1]);
+				}
+			}
+			__syncwarp();
+			if (more)
+				copy_x(c + S, slot);
+#pragma unroll
+			for (int m = 0; m < T; m++) {
+				const uint32_t at = slot + X_BYTES + m * BYTES + lane * 16;
+
+				copy_wait_but<S * T - 1>();
+				if (m < n) {
+					uint32_t w[4], s[4];
+
+					load_shared(w, at);
+					fields_signs(w, s);
+					if (more)
+						copy_async(at, codes + m * row_bytes);
+#pragma unroll
+					for (int i = 0; i < 4; i++) {
+						uint32_t a[4];
+
+						fields_f16_both(a, w[i], s[i]);
+						mma_f16(acc[m], a, b[2 * i], b[2 * i + 1]);
+					}
+				}
+				copy_commit();
+			}
+			codes += BYTES;
+			slot = slot == ring + (S - 1) * STAGE ? ring : slot + STAGE;
+		}
+		finish(acc, sub, first, n);
+		if (first + n < tiles)
+			__syncthreads();
+	}
+
+	/* Sums of the warps, each in the place of its codes: [tile][row][column] */
+	__device__ __forceinline__ void finish(const float (&acc)[T][4], const float (&sub)[4],
+					       int first, int n) const
+	{
+		float *const sums = (float *)(memory + warp * RING);
+
+		copy_wait_but<0>();
+		__syncwarp();
+#pragma unroll
+		for (int m = 0; m < T; m++) {
+#pragma unroll
+			for (int h = 0; h < 2; h++) {
+				float v[2];
+
+				/* see fields_f16_both() */
+#pragma unroll
+				for (int e = 0; e < 2; e++)
+					v[e] = h ? acc[m][2 + e] * 0x1p20f :
+						   (acc[m][e] - acc[m][2 + e]) * 0x1p24f;
+				if (m < n)
+					*(float2 *)(sums + (m * ROWS + h * 8 + g) * COLUMNS +
+						    2 * t) = make_float2(v[0] - sub[2 * h],
+									 v[1] - sub[2 * h + 1]);
+			}
+		}
+		__syncthreads();
+		for (int i = tid; i < n * ROWS * COLUMNS; i += THREADS) {
+			const int64_t row = (int64_t)(tile0 + first) * ROWS + i / COLUMNS;
+			const int b = i % COLUMNS;
+			float s = 0;
+
+#pragma unroll
+			for (int w = 0; w < WARPS; w++)
+				s += ((const float *)(memory + w * RING))[i];
+			if (row < p.rows && b < p.batch)
+				store_sum(p, row, b, s);
+		}
+	}
+};
+
+/* Two blocks fit an SM, the second of the kernel behind, but of 6 tiles. */
+#define KERNEL(name, vectors, tiles, stages) \
+	extern "C" __global__ void __launch_bounds__(THREADS, tiles > 4 ? 1 : 2) \
+	name(const __grid_constant__ hzi_vlut_stream p) \
+	{ \
+		vlut_stream_block<vectors, tiles, stages>(p).run(); \
+	}
+
+KERNEL(vlut_stream_rows_2, false, 2, 3)
+KERNEL(vlut_stream_rows_4, false, 4, 2)
+KERNEL(vlut_stream_rows_6, false, 6, 2)
+KERNEL(vlut_stream_vectors_2, true, 2, 3)
+KERNEL(vlut_stream_vectors_4, true, 4, 2)
+KERNEL(vlut_stream_vectors_6, true, 6, 2)

@@ -1,0 +1,159 @@
+/*
+ * e8_bitplane.c - launchers of packed codes of E8 as planes of bits, and of their products
+ *
+ * SPDX-License-Identifier: BSD-2-Clause
+ */
+#include <config.h>
+
+#include <stdlib.h>
+
+#include "gpu/runtime/cuda.h"
+#include "gpu/vlut/launch.h"
+#include "gpu/vlut/e8_bitplane.h"
+
+static int64_t units_of(const struct hzi_coded *w)
+{
+	return ceil_div(w->k, HZI_OCTETS_UNIT);
+}
+
+static int64_t tiles_of(const struct hzi_coded *w)
+{
+	return ceil_div(w->rows, HZI_OCTETS_ROWS);
+}
+
+bool hzi_cuda_vlut_octets(const hz_lattice *l, const struct hzi_coded *w)
+{
+	const struct hzi_lattice_rule *r = &l->rule;
+
+	if (r->kind != HZI_LATTICE_E8 || r->q != 4 || r->levels != 2 ||
+	    (r->flags & HZI_LATTICE_MAPPED) || hzi_lattice_has_t(l))
+		return false;
+	/* Bytes are points less o. */
+	for (int i = 0; i < 8; i++) {
+		if (abs(r->offset[i]) > 64)
+			return false;
+	}
+	return w->k > 0 && w->k <= HZI_OCTETS_UNITS * HZI_OCTETS_UNIT && w->rows < INT32_MAX / 64;
+}
+
+int64_t hzi_cuda_vlut_octets_units(const struct hzi_coded *w)
+{
+	return units_of(w);
+}
+
+size_t hzi_cuda_vlut_octets_bytes(const struct hzi_coded *w)
+{
+	return (size_t)(tiles_of(w) * units_of(w) * 2 * HZI_OCTETS_UNIT_BYTES);
+}
+
+static struct hzi_launch launch_of(int64_t threads)
+{
+	const int64_t blocks = ceil_div(threads, HZI_VLUT_THREADS);
+
+	return (struct hzi_launch){
+		.grid = {(unsigned)(blocks < 4096 ? blocks : 4096)}, .block = {HZI_VLUT_THREADS},
+	};
+}
+
+int hzi_cuda_vlut_octets_pack(struct hz_context *ctx, const struct hzi_vlut_pack_args *a)
+{
+	const struct hzi_octets_pack p = {
+		.codes = a->w.codes, .packed = a->packed, .rows = a->w.rows, .blocks = a->w.blocks,
+		.row = a->w.row, .block = a->w.block, .level = a->w.level, .tiles = tiles_of(&a->w),
+		.units = units_of(&a->w), .first = a->w.first,
+	};
+	const struct hzi_launch launch = launch_of(p.tiles * p.units * 128);
+
+	return hzi_cuda_launch(ctx, "vlut_pack", HZI_FAMILY_VLUT_OCTETS,
+			       HZI_KERNEL_vlut_octets_pack, &launch, &p, sizeof(p));
+}
+
+int hzi_cuda_vlut_octets_points(struct hz_context *ctx, const hz_lattice *l,
+				const struct hzi_coded *w, void *to, int64_t line, int dtype)
+{
+	struct hzi_octets_points p = {
+		.packed = w->packed, .to = to, .rows = w->rows,
+		.blocks = dtype == HZ_F16 ? line / 8 : w->blocks, .tiles = tiles_of(w),
+		.units = units_of(w), .line = line, .first = w->first,
+		.factor = 0.5f * l->rule.scale[0],
+	};
+	const struct hzi_launch launch = launch_of(p.tiles * p.units * 64);
+
+	for (int i = 0; i < 8; i++) {
+		p.offset[i] = l->rule.offset[i];
+		p.sub[i] = w->sub[i] * l->rule.scale[0];
+	}
+	return hzi_cuda_launch(ctx, "vlut_gemm", HZI_FAMILY_VLUT_OCTETS, dtype == HZ_F16 ?
+			       HZI_KERNEL_vlut_octets_f16 : HZI_KERNEL_vlut_octets_bytes,
+			       &launch, &p, sizeof(p));
+}
+
+/* How a call is done */
+struct plan {
+	int step;			/* vectors at a time; 0: it is not taken */
+	int64_t tiles, shares, units, shared;
+};
+
+static struct plan plan_of(const struct hz_context *ctx, const struct hzi_vlut_gemm_args *a)
+{
+	const struct hzi_cuda_device *g = hzi_cuda_device(ctx);
+	struct plan p = {.tiles = tiles_of(&a->w), .units = units_of(&a->w)};
+
+	if (a->vlut->route == HZ_VLUT_TABLE || !a->w.packed ||
+	    !hzi_cuda_vlut_octets(a->vlut->w, &a->w) || a->w.first != 0 || g->sm < 80)
+		return p;
+	for (int i = 0; i < 8; i++) {
+		if (a->w.sub[i] != 0)
+			return p;
+	}
+	p.shares = p.tiles < g->multiprocessors ? p.tiles : g->multiprocessors;
+	if (p.tiles > p.shares * HZI_OCTETS_TILES)
+		p.shares = ceil_div(p.tiles, HZI_OCTETS_TILES);
+	for (int step = a->batch < 2 ? 1 : HZI_OCTETS_BATCH; step > 0; step--) {
+		p.shared = HZI_OCTETS_REST_BYTES + step *
+			   (p.units * HZI_OCTETS_X_BYTES +
+			    ceil_div(p.tiles, p.shares) * HZI_OCTETS_SUMS_BYTES);
+		if (p.shared <= g->shared_block_bytes) {
+			p.step = step;
+			return p;
+		}
+	}
+	return p;
+}
+
+int hzi_cuda_vlut_octets_step(const struct hz_context *ctx, const struct hzi_vlut_gemm_args *a)
+{
+	return plan_of(ctx, a).step;
+}
+
+int hzi_cuda_vlut_octets_gemm(struct hz_context *ctx, const struct hzi_vlut_gemm_args *a)
+{
+	const hz_lattice *l = a->vlut->w;
+	const struct plan plan = plan_of(ctx, a);
+	struct hzi_vlut_octets p = {
+		.packed = a->w.packed, .row_scale = a->w.row_scale,
+		.row_scale_step = a->w.row_scale_step, .x_k = a->x_k, .x_b = a->x_b, .y_i = a->y_i,
+		.y_b = a->y_b, .rows = (int32_t)a->w.rows, .k = (int32_t)a->w.k,
+		.units = (int32_t)plan.units,
+		.tiles_each = (int32_t)(plan.tiles / plan.shares),
+		.tiles_more = (int32_t)(plan.tiles % plan.shares),
+		.x_dtype = a->x_dtype, .y_dtype = a->y_dtype, .scale = 0.5f * l->rule.scale[0],
+	};
+	const struct hzi_launch launch = {
+		.grid = {(unsigned)plan.shares}, .block = {HZI_OCTETS_THREADS},
+		.shared_bytes = (unsigned)plan.shared, .early = true,
+	};
+
+	for (int i = 0; i < 8; i++)
+		p.offset[i] = l->rule.offset[i] + 40;
+	for (int64_t b = 0; b < a->batch; b += plan.step) {
+		const bool two = plan.step == 2 && a->batch - b >= 2;
+
+		p.x = (const char *)a->x + b * a->x_b * (int64_t)hz_dtype_size(a->x_dtype);
+		p.y = (char *)a->y + b * a->y_b * (int64_t)hz_dtype_size(a->y_dtype);
+		HZ_CHECK(hzi_cuda_launch(ctx, "vlut_gemm", HZI_FAMILY_VLUT_OCTETS,
+					 two ? HZI_KERNEL_vlut_octets_2 : HZI_KERNEL_vlut_octets_1,
+					 &launch, &p, sizeof(p)));
+	}
+	return HZ_OK;
+}

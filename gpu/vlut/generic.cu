@@ -1,0 +1,684 @@
+/*
+ * generic.cu - products with lattice codes: any lattice, tables, packing
+ *
+ * SPDX-License-Identifier: BSD-2-Clause
+ *
+ * vlut_any decodes a tile of the coded matrix into shared memory, as hzi_lattice_value() gives it,
+ * and multiplies in f32, k in its order: the same bits for any shape. The kernels with tables look
+ * up what the definition says, a lane every 32nd block in their order.
+ */
+#include "gpu/device/common.cuh"
+#include "gpu/vlut/vlut.h"
+#include "gpu/vlut/d4_bitfield.cuh"
+#include "gpu/vlut/e8_bitplane.cuh"
+
+#define TILE HZI_VLUT_TILE
+#define STEP HZI_VLUT_STEP
+#define THREADS HZI_VLUT_THREADS
+#define DIMS HZI_LATTICE_DIMS
+
+/* ---- Coded matrices -------------------------------------------------------------------------- */
+
+HZ_DEVICE uint32_t coded_index(const hzi_vlut_coded &c, int64_t row, int64_t block, int m)
+{
+	if (c.bits) {
+		int32_t leader[8], b[8];
+
+		if (c.rule.d == 4)
+			fields_leader(c.codes, c.bits, row, block, m, leader);
+		else
+			octets_leader(c.codes, c.bits, row, block, m, leader);
+		hzi_lattice_digits(&c.rule, leader, b);
+		return hzi_lattice_index(&c.rule, b);
+	}
+
+	const int64_t at = row * c.row + block * c.block + (m - c.first) * c.level;
+
+	return c.code_bytes == 1 ? ((const uint8_t *)c.codes)[at] :
+	       c.code_bytes == 2 ? ((const uint16_t *)c.codes)[at] :
+		       ((const uint32_t *)c.codes)[at];
+}
+
+HZ_DEVICE int coded_t(const hzi_vlut_coded &c, int64_t row, int64_t block)
+{
+	return c.t ? min((int)c.t[row * c.t_row + block / c.rule.group * c.t_step],
+			 c.rule.scales - 1) : 0;
+}
+
+HZ_DEVICE float coded_row_scale(const hzi_vlut_coded &c, int64_t row)
+{
+	return c.row_scale ? c.row_scale[row * c.row_scale_step] : 1.0f;
+}
+
+HZ_DEVICE void coded_point(const hzi_vlut_coded &c, const hzi_lattice_matrices *m, int64_t row,
+			   int64_t block, int32_t *p)
+{
+	if (c.bits) {
+		uint16_t codes[2];
+
+		for (int level = c.first; level < 2; level++)
+			codes[level - c.first] = (uint16_t)coded_index(c, row, block, level);
+		hzi_lattice_read(&c.rule, m, hzi_lattice_code_at(codes, 1, 2, HZI_LATTICE_LEVEL),
+				 c.first, p);
+		return;
+	}
+
+	const int64_t at = row * c.row + block * c.block;
+
+	hzi_lattice_read(&c.rule, m,
+			 hzi_lattice_code_at((char *)c.codes + at * c.code_bytes, c.level,
+					     c.code_bytes, HZI_LATTICE_LEVEL),
+			 c.first, p);
+}
+
+/* ---- Any lattice ----------------------------------------------------------------------------- */
+
+/* What a tile holds of a block: values, or integers of points less o. */
+HZ_DEVICE void block_values(const hzi_vlut_coded &c, const hzi_lattice_matrices *m, int64_t row,
+			    int64_t block, float *out)
+{
+	int32_t p[DIMS];
+
+	coded_point(c, m, row, block, p);
+	hzi_lattice_value(&c.rule, m, p, c.sub, coded_t(c, row, block), out);
+}
+
+HZ_DEVICE void block_values(const hzi_vlut_coded &c, const hzi_lattice_matrices *m, int64_t row,
+			    int64_t block, int32_t *out)
+{
+	coded_point(c, m, row, block, out);
+	for (int i = 0; i < c.rule.embed; i++)
+		out[i] -= c.rule.offset[i];
+}
+
+/* Columns of a tile in shared memory: d of them for a block of values, embed for integers. */
+template <class S>
+HZ_DEVICE int block_width(const hzi_vlut_coded &c)
+{
+	return sizeof(S) == sizeof(int32_t) && S(0.5f) == S(0) ? c.rule.embed : c.rule.d;
+}
+
+/*
+ * Lattice blocks first .. of the rows of a tile, `blocks` of them; what lies at or behind k is 0.
+ */
+template <class S>
+HZ_DEVICE void decode_tile(S (*to)[TILE + 1], const hzi_vlut_coded &c,
+			   const hzi_lattice_matrices *m, int64_t row0, int64_t first, int blocks,
+			   int64_t k)
+{
+	const int d = block_width<S>(c);
+
+	for (int i = threadIdx.x; i < TILE * blocks; i += THREADS) {
+		const int64_t row = row0 + i % TILE, block = first + i / TILE;
+		const bool in = row < c.rows && block < c.blocks;
+		S v[DIMS];
+
+		if (in)
+			block_values(c, m, row, block, v);
+		for (int j = 0; j < d; j++)
+			to[i / TILE * d + j][i % TILE] =
+				in && (d != c.rule.d || block * d + j < k) ? v[j] : S(0);
+	}
+}
+
+template <class S>
+HZ_DEVICE S load_dense(const hzi_vlut_dense &d, int64_t k, int64_t column)
+{
+	const int64_t at = k * d.x_k + column * d.x_b;
+
+	return d.x_dtype == HZ_S8 ? S(((const int8_t *)d.x)[at]) : S(load_any(d.x_dtype, d.x, at));
+}
+
+HZ_DEVICE void store_sum(const hzi_vlut_dense &d, int64_t row, int64_t column, float s, float scale)
+{
+	store_any(d.y_dtype, d.y, row * d.y_i + column * d.y_b, s * scale);
+}
+
+HZ_DEVICE void store_sum(const hzi_vlut_dense &d, int64_t row, int64_t column, int32_t s, float)
+{
+	((int32_t *)d.y)[row * d.y_i + column * d.y_b] = s;
+}
+
+/* x: the other coded matrix, or NULL: dense. */
+template <class S>
+HZ_DEVICE void any(const hzi_vlut_coded &w, const hzi_lattice_matrices *wm, const hzi_vlut_coded *x,
+		   const hzi_lattice_matrices *xm, const hzi_vlut_dense &dense)
+{
+	__shared__ S a[STEP][TILE + 1], b[STEP][TILE + 1];
+	const int d = block_width<S>(w), blocks = STEP / d, width = blocks * d;
+	const int64_t row0 = (int64_t)blockIdx.x * TILE, column0 = (int64_t)blockIdx.y * TILE;
+	const int r = threadIdx.x / 16, c = threadIdx.x % 16;
+	S sum[4][4] = {};
+
+	for (int64_t first = 0; first < w.blocks; first += blocks) {
+		decode_tile(a, w, wm, row0, first, blocks, dense.k);
+		if (x) {
+			const int dx = block_width<S>(*x);
+
+			/* Blocks of different lengths: those that the step begins and ends with */
+			for (int i = threadIdx.x; i < TILE * width; i += THREADS)
+				b[i / TILE][i % TILE] = 0;
+			__syncthreads();
+			for (int64_t k = first * d / dx;
+			     k * dx < first * d + width && k < x->blocks; k++) {
+				for (int i = threadIdx.x; i < TILE; i += THREADS) {
+					S v[DIMS];
+
+					if (column0 + i >= x->rows)
+						continue;
+					block_values(*x, xm, column0 + i, k, v);
+					for (int j = 0; j < dx; j++) {
+						const int64_t at = k * dx + j - first * d;
+
+						if (at >= 0 && at < width &&
+						    (dx != x->rule.d || k * dx + j < dense.k))
+							b[at][i] = v[j];
+					}
+				}
+			}
+		} else {
+			for (int i = threadIdx.x; i < TILE * width; i += THREADS) {
+				const int64_t k = first * d + i / TILE, column = column0 + i % TILE;
+
+				b[i / TILE][i % TILE] = k < dense.k && column < dense.columns ?
+					load_dense<S>(dense, k, column) : S(0);
+			}
+		}
+		__syncthreads();
+		for (int k = 0; k < width; k++)
+#pragma unroll
+			for (int i = 0; i < 4; i++)
+#pragma unroll
+				for (int j = 0; j < 4; j++)
+					sum[i][j] += a[k][r + 16 * i] * b[k][c + 16 * j];
+		__syncthreads();
+	}
+#pragma unroll
+	for (int i = 0; i < 4; i++)
+#pragma unroll
+		for (int j = 0; j < 4; j++) {
+			const int64_t row = row0 + r + 16 * i, column = column0 + c + 16 * j;
+
+			if (row < w.rows && column < dense.columns)
+				store_sum(dense, row, column, sum[i][j],
+					  coded_row_scale(w, row) *
+						  (x ? coded_row_scale(*x, column) : 1.0f));
+		}
+}
+
+#define KERNEL(name, params) \
+	extern "C" __global__ void __launch_bounds__(THREADS) name(const __grid_constant__ params p)
+
+KERNEL(vlut_any_f32, hzi_vlut_any)
+{
+	any<float>(p.w, nullptr, nullptr, nullptr, p.d);
+}
+
+KERNEL(vlut_any_s32, hzi_vlut_any)
+{
+	any<int32_t>(p.w, nullptr, nullptr, nullptr, p.d);
+}
+
+KERNEL(vlut_any_mapped_f32, hzi_vlut_any_mapped)
+{
+	any<float>(p.any.w, &p.w, nullptr, nullptr, p.any.d);
+}
+
+KERNEL(vlut_any2_f32, hzi_vlut_any2)
+{
+	any<float>(p.w, nullptr, &p.x, nullptr, p.d);
+}
+
+KERNEL(vlut_any2_s32, hzi_vlut_any2)
+{
+	any<int32_t>(p.w, nullptr, &p.x, nullptr, p.d);
+}
+
+KERNEL(vlut_any2_mapped_f32, hzi_vlut_any2_mapped)
+{
+	any<float>(p.any.w, &p.w, &p.any.x, &p.x, p.any.d);
+}
+
+/* ---- One-sided tables ------------------------------------------------------------------------ */
+
+/* A leader's value without o, sub and scale; with them, of the point 0, the bias. */
+HZ_DEVICE void leader_value(const hzi_vlut_coded &c, const hzi_lattice_matrices *m, int64_t index,
+			    bool bias, float *v)
+{
+	hzi_lattice_rule rule = c.rule;
+	int32_t b[DIMS], p[DIMS];
+	float sub[DIMS];
+
+	rule.scale[0] = 1;
+	hzi_lattice_unindex(&rule, (uint32_t)index, b);
+	if (!bias)
+		hzi_lattice_leader(&rule, m, b, p);
+	for (int i = 0; i < DIMS; i++) {
+		sub[i] = bias ? c.sub[i] : 0;
+		if (bias)
+			p[i] = 0;
+		else
+			rule.offset[i] = 0;
+	}
+	hzi_lattice_value(&rule, m, p, sub, 0, v);
+}
+
+HZ_DEVICE void leader_value(const hzi_vlut_coded &c, const hzi_lattice_matrices *m, int64_t index,
+			    bool bias, int32_t *v)
+{
+	int32_t b[DIMS];
+
+	hzi_lattice_unindex(&c.rule, (uint32_t)index, b);
+	if (!bias)
+		hzi_lattice_leader(&c.rule, m, b, v);
+	else
+		for (int i = 0; i < c.rule.embed; i++)
+			v[i] = -c.rule.offset[i];
+}
+
+template <class S>
+HZ_DEVICE S block_dot(const hzi_vlut_table &p, const S *v, int64_t block, int64_t column)
+{
+	const int d = p.any.w.rule.d;
+	S sum = 0;
+
+	for (int j = 0; j < d && block * d + j < p.any.d.k; j++)
+		sum += v[j] * load_dense<S>(p.any.d, block * d + j, column);
+	return sum;
+}
+
+/* A thread block per lattice block and column. */
+template <class S>
+HZ_DEVICE void make_table(const hzi_vlut_table &p, const hzi_lattice_matrices *m)
+{
+	__shared__ float low[THREADS], high[THREADS];
+	const int64_t slot = blockIdx.y * p.count + blockIdx.x, block = p.begin + blockIdx.x;
+	const float steps = p.table_dtype == HZ_U8 ? 255.0f : 65535.0f;
+	float least = 0, most = 0, factor = 1;
+	bool coded = false;
+	S v[DIMS];
+
+	if (threadIdx.x == 0) {
+		leader_value(p.any.w, m, 0, true, v);
+		((S *)p.bias)[slot] = block_dot(p, v, block, blockIdx.y);
+	}
+	if constexpr (sizeof(S) == 4 && S(0.5f) != S(0))
+		coded = p.table_dtype == HZ_U8 || p.table_dtype == HZ_U16;
+	if (coded) {
+		least = __uint_as_float(0x7f800000);
+		most = -least;
+		for (int64_t i = threadIdx.x; i < p.entries; i += THREADS) {
+			float s;
+
+			leader_value(p.any.w, m, i, false, v);
+			s = (float)block_dot(p, v, block, blockIdx.y);
+			least = fminf(least, s);
+			most = fmaxf(most, s);
+		}
+		low[threadIdx.x] = least;
+		high[threadIdx.x] = most;
+		__syncthreads();
+		for (int i = 0; i < THREADS; i++) {
+			least = fminf(least, low[i]);
+			most = fmaxf(most, high[i]);
+		}
+		factor = (most - least) / steps;
+		if (threadIdx.x == 0) {
+			p.factor[2 * slot] = factor;
+			p.factor[2 * slot + 1] = least;
+		}
+	}
+	for (int64_t i = threadIdx.x; i < p.entries; i += THREADS) {
+		const int64_t at = slot * p.entries + i;
+		S s;
+
+		leader_value(p.any.w, m, i, false, v);
+		s = block_dot(p, v, block, blockIdx.y);
+		if (coded) {
+			const float code = factor > 0 ?
+					   fminf(rintf(((float)s - least) / factor), steps) : 0;
+
+			if (p.table_dtype == HZ_U8)
+				((uint8_t *)p.table)[at] = (uint8_t)code;
+			else
+				((uint16_t *)p.table)[at] = (uint16_t)code;
+		} else if (p.table_dtype == HZ_F16 || p.table_dtype == HZ_BF16) {
+			store_any(p.table_dtype, p.table, at, (float)s);
+		} else {
+			((S *)p.table)[at] = s;
+		}
+	}
+}
+
+HZ_DEVICE float table_entry(const hzi_vlut_table &p, int64_t slot, uint32_t index, float)
+{
+	const int64_t at = slot * p.entries + index;
+
+	if (p.table_dtype == HZ_U8)
+		return ((const uint8_t *)p.table)[at] * p.factor[2 * slot] + p.factor[2 * slot + 1];
+	if (p.table_dtype == HZ_U16)
+		return ((const uint16_t *)p.table)[at] * p.factor[2 * slot] +
+		       p.factor[2 * slot + 1];
+	return load_any(p.table_dtype, p.table, at);
+}
+
+HZ_DEVICE int32_t table_entry(const hzi_vlut_table &p, int64_t slot, uint32_t index, int32_t)
+{
+	return ((const int32_t *)p.table)[slot * p.entries + index];
+}
+
+/* q^m, which is not used if it is too large */
+HZ_DEVICE int32_t level_weight(const hzi_lattice_rule &r, int m)
+{
+	uint32_t w = 1;
+
+	while (m-- > 0)
+		w *= (uint32_t)r.q;
+	return (int32_t)w;
+}
+
+/* s += v; rest: the compensation of Kahan and Babuska, as Neumaier has it */
+HZ_DEVICE void add_compensated(float &s, float &rest, float v)
+{
+	const float sum = __fadd_rn(s, v);
+
+	rest += fabsf(s) >= fabsf(v) ? __fadd_rn(__fadd_rn(s, -sum), v) :
+		__fadd_rn(__fadd_rn(v, -sum), s);
+	s = sum;
+}
+
+/* The sum of a warp's lanes, in the same order in each of them */
+HZ_DEVICE float warp_sum(float v)
+{
+#pragma unroll
+	for (int i = 16; i > 0; i /= 2)
+		v += __shfl_xor_sync(~0u, v, i);
+	return v;
+}
+
+HZ_DEVICE int32_t warp_sum(int32_t v)
+{
+	return __reduce_add_sync(~0u, v);
+}
+
+/* A warp per row, its lanes taking blocks in turn; a grid of rows and columns. */
+template <class S>
+HZ_DEVICE void lookup(const hzi_vlut_table &p)
+{
+	const hzi_vlut_coded &w = p.any.w;
+	const int lane = threadIdx.x % 32;
+	const int64_t row = (int64_t)blockIdx.x * HZI_VLUT_WARPS + threadIdx.x / 32;
+	const int64_t column = blockIdx.y, at = column * w.rows + row;
+	S sum = 0;
+	float rest = 0;
+
+	if (row >= w.rows)
+		return;
+	for (int64_t i = lane; i < p.count; i += 32) {
+		const int64_t slot = column * p.count + i, block = p.begin + i;
+		int32_t weight = level_weight(w.rule, w.first);
+		S s = ((const S *)p.bias)[slot];
+
+		for (int m = w.first; m < w.rule.levels; m++) {
+			const uint32_t index = coded_index(w, row, block, m) % (uint32_t)p.entries;
+
+			s += (S)weight * table_entry(p, slot, index, S(0));
+			weight = (int32_t)((uint32_t)weight * (uint32_t)w.rule.q);
+		}
+		if constexpr (S(0.5f) != S(0)) {
+			s *= w.rule.scale[coded_t(w, row, block)];
+			if (p.compensated) {
+				add_compensated(sum, rest, s);
+				continue;
+			}
+		}
+		sum += s;
+	}
+	if (S(0.5f) != S(0) && p.compensated) {
+		float all = p.begin > 0 ? p.sums[at] : 0, all_rest = p.begin > 0 ? p.rest[at] : 0;
+
+		for (int i = 0; i < 32; i++) {
+			add_compensated(all, all_rest, __shfl_sync(~0u, (float)sum, i));
+			all_rest += __shfl_sync(~0u, rest, i);
+		}
+		sum = (S)all;
+		rest = all_rest;
+	} else {
+		sum = warp_sum(sum);
+		if (p.begin > 0)
+			sum += ((const S *)p.sums)[at];
+	}
+	if (lane != 0)
+		return;
+	if (p.last) {
+		store_sum(p.any.d, row, column, sum + (S)rest, coded_row_scale(w, row));
+		return;
+	}
+	((S *)p.sums)[at] = sum;
+	if (p.compensated)
+		p.rest[at] = rest;
+}
+
+KERNEL(vlut_table_f32, hzi_vlut_table)
+{
+	make_table<float>(p, nullptr);
+}
+
+KERNEL(vlut_table_s32, hzi_vlut_table)
+{
+	make_table<int32_t>(p, nullptr);
+}
+
+KERNEL(vlut_table_mapped_f32, hzi_vlut_table_mapped)
+{
+	make_table<float>(p.table, &p.w);
+}
+
+KERNEL(vlut_lookup_f32, hzi_vlut_table)
+{
+	lookup<float>(p);
+}
+
+KERNEL(vlut_lookup_s32, hzi_vlut_table)
+{
+	lookup<int32_t>(p);
+}
+
+/* ---- Two-sided tables ------------------------------------------------------------------------ */
+
+HZ_DEVICE void make_parts(const hzi_vlut_coded &c, const hzi_vlut_coded &other, int64_t index,
+			  int64_t *whole, float *part)
+{
+	int32_t p[DIMS];
+	int64_t integer = 0;
+	float v[DIMS], sum = 0;
+
+	leader_value(c, nullptr, index, false, p);
+	leader_value(c, nullptr, index, false, v);
+	for (int i = 0; i < c.rule.embed; i++)
+		integer += (int64_t)p[i] * other.rule.offset[i];
+	for (int i = 0; i < c.rule.d; i++)
+		sum += v[i] * other.sub[i];
+	whole[index] = integer;
+	part[index] = sum;
+}
+
+/* A thread per leader of either side. */
+KERNEL(vlut_parts, hzi_vlut_table2)
+{
+	const int64_t i = (int64_t)blockIdx.x * THREADS + threadIdx.x;
+
+	if (i < p.w_entries)
+		make_parts(p.any.w, p.any.x, i, p.w_whole, p.w_part);
+	else if (i < p.w_entries + p.x_entries)
+		make_parts(p.any.x, p.any.w, i - p.w_entries, p.x_whole, p.x_part);
+}
+
+/* The terms of one side alone: <p, o'> and <p, sub'> */
+HZ_DEVICE void side_terms(const hzi_vlut_coded &c, int64_t row, int64_t block, int64_t entries,
+			  const int64_t *whole, const float *part, int64_t &integer, float &real)
+{
+	int32_t weight = level_weight(c.rule, c.first);
+
+	integer = 0;
+	real = 0;
+	for (int m = c.first; m < c.rule.levels; m++) {
+		const uint32_t index = coded_index(c, row, block, m) % (uint32_t)entries;
+
+		integer += weight * whole[index];
+		real += (float)weight * part[index];
+		weight = (int32_t)((uint32_t)weight * (uint32_t)c.rule.q);
+	}
+}
+
+/* <-o, sub'> */
+HZ_DEVICE float side_constant(const hzi_vlut_coded &c, const hzi_vlut_coded &other)
+{
+	const int32_t none[DIMS] = {};
+	const float zero[DIMS] = {};
+	hzi_lattice_rule rule = c.rule;
+	float origin[DIMS], sum = 0;
+
+	rule.scale[0] = 1;
+	hzi_lattice_value(&rule, nullptr, none, zero, 0, origin);
+	for (int i = 0; i < c.rule.d; i++)
+		sum += origin[i] * other.sub[i];
+	return sum;
+}
+
+/* A warp per row of w, its lanes taking blocks in turn; a grid of them and rows of x. */
+template <class S>
+HZ_DEVICE void lookup2(const hzi_vlut_table2 &p)
+{
+	const hzi_vlut_coded &w = p.any.w, &x = p.any.x;
+	const int lane = threadIdx.x % 32;
+	const int64_t row = (int64_t)blockIdx.x * HZI_VLUT_WARPS + threadIdx.x / 32;
+	const int64_t column = p.first + blockIdx.y;
+	int64_t constant = 0;
+	float subs = 0;
+	S sum = 0;
+
+	if (row >= w.rows)
+		return;
+	for (int i = 0; i < w.rule.embed; i++)
+		constant += (int64_t)w.rule.offset[i] * x.rule.offset[i];
+	for (int i = 0; i < w.rule.d; i++)
+		subs += w.sub[i] * x.sub[i];
+	subs -= side_constant(w, x) + side_constant(x, w);
+	for (int64_t k = lane; k < w.blocks; k += 32) {
+		int32_t ww = level_weight(w.rule, w.first);
+		int64_t n = constant, w_whole, x_whole;
+		float w_part, x_part;
+
+		for (int m = w.first; m < w.rule.levels; m++) {
+			const uint32_t i = coded_index(w, row, k, m) % (uint32_t)p.w_entries;
+			int32_t xw = level_weight(x.rule, x.first);
+
+			for (int l = x.first; l < x.rule.levels; l++) {
+				const uint32_t j = coded_index(x, column, k, l) %
+						   (uint32_t)p.x_entries;
+				const int64_t at = i * p.x_entries + j;
+
+				n += (int64_t)ww * xw * (p.table_dtype == HZ_S8 ?
+							 ((const int8_t *)p.table)[at] :
+							 ((const int16_t *)p.table)[at]);
+				xw = (int32_t)((uint32_t)xw * (uint32_t)x.rule.q);
+			}
+			ww = (int32_t)((uint32_t)ww * (uint32_t)w.rule.q);
+		}
+		side_terms(w, row, k, p.w_entries, p.w_whole, p.w_part, w_whole, w_part);
+		side_terms(x, column, k, p.x_entries, p.x_whole, p.x_part, x_whole, x_part);
+		n -= w_whole + x_whole;
+		if constexpr (S(0.5f) == S(0))
+			sum += (S)n;
+		else
+			sum += ((float)n * p.unit - w_part - x_part + subs) *
+			       (w.rule.scale[coded_t(w, row, k)] *
+				x.rule.scale[coded_t(x, column, k)]);
+	}
+	sum = warp_sum(sum);
+	if (lane == 0)
+		store_sum(p.any.d, row, column, sum,
+			  coded_row_scale(w, row) * coded_row_scale(x, column));
+}
+
+KERNEL(vlut_lookup2_f32, hzi_vlut_table2)
+{
+	lookup2<float>(p);
+}
+
+KERNEL(vlut_lookup2_s32, hzi_vlut_table2)
+{
+	lookup2<int32_t>(p);
+}
+
+/* ---- Exact sums to results ------------------------------------------------------------------- */
+
+KERNEL(vlut_sums, hzi_vlut_sums)
+{
+	constexpr int EACH = HZI_VLUT_SUMS * HZI_VLUT_SUMS / THREADS;
+	const int64_t x = (int64_t)blockIdx.x * HZI_VLUT_SUMS + threadIdx.x % HZI_VLUT_SUMS;
+	const int64_t y0 = (int64_t)blockIdx.y * HZI_VLUT_SUMS + threadIdx.x / HZI_VLUT_SUMS;
+	const int64_t step = (int64_t)gridDim.y * HZI_VLUT_SUMS;
+	const int64_t width = p.across ? p.columns : p.rows, height = p.across ? p.rows : p.columns;
+
+	for (int64_t first = y0; x < width && first < height; first += step) {
+		int32_t sum[EACH];
+
+#pragma unroll
+		for (int e = 0; e < EACH; e++) {
+			const int64_t y = first + e * (HZI_VLUT_SUMS / EACH);
+			const int64_t i = p.across ? y : x, j = p.across ? x : y;
+
+			sum[e] = y < height ? p.sums[i * p.sums_i + j * p.sums_j] : 0;
+		}
+#pragma unroll
+		for (int e = 0; e < EACH; e++) {
+			const int64_t y = first + e * (HZI_VLUT_SUMS / EACH);
+			const int64_t i = p.across ? y : x, j = p.across ? x : y;
+			double f = p.factor;
+			float v;
+
+			if (y >= height)
+				break;
+			if (p.column_scale)
+				f = __dmul_rn(f, p.column_scale[j * p.column_scale_step]);
+			/* 0 is not -0, as on the CPU. */
+			v = __double2float_rn(__fma_rn(sum[e], f, 0.0));
+			if (p.row_scale)
+				v = __fmul_rn(v, p.row_scale[i * p.row_scale_step]);
+			store_any(p.y_dtype, p.y, i * p.y_i + j * p.y_j, v);
+		}
+	}
+}
+
+/* ---- Packing --------------------------------------------------------------------------------- */
+
+/* Elements of codes back to back; levels below `first` and what fills a row up are 0. */
+KERNEL(vlut_pack, hzi_vlut_pack)
+{
+	const int64_t width = p.row_bytes / p.code_bytes, total = p.rows * width;
+
+	for (int64_t i = (int64_t)blockIdx.x * THREADS + threadIdx.x; i < total;
+	     i += (int64_t)gridDim.x * THREADS) {
+		const int64_t row = i / width, e = i % width, block = e / p.levels;
+		const int m = (int)(e % p.levels) - p.first;
+		const int64_t at = row * p.row + block * p.block + m * p.level;
+		const bool in = block < p.blocks && m >= 0;
+
+		if (p.code_bytes == 1)
+			p.packed[i] = in ? ((const uint8_t *)p.codes)[at] : 0;
+		else if (p.code_bytes == 2)
+			((uint16_t *)p.packed)[i] = in ? ((const uint16_t *)p.codes)[at] : 0;
+		else
+			((uint32_t *)p.packed)[i] = in ? ((const uint32_t *)p.codes)[at] : 0;
+	}
+	if (!p.t)
+		return;
+	for (int64_t i = (int64_t)blockIdx.x * THREADS + threadIdx.x; i < p.rows * p.t_bytes;
+	     i += (int64_t)gridDim.x * THREADS) {
+		const int64_t row = i / p.t_bytes, g = i % p.t_bytes;
+
+		p.packed_t[i] = g < p.groups ? p.t[row * p.t_row + g * p.t_step] : 0;
+	}
+}

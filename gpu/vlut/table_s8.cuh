@@ -1,0 +1,256 @@
+/*
+ * table_s8.cuh - points of lattice codes as bytes, by tables of leaders in shared memory
+ *
+ * SPDX-License-Identifier: BSD-2-Clause
+ *
+ * The tables are 64 KiB: 256 bytes for each code, of which one half is for the first level and one
+ * for the others, a copy of the leader for each bank. So the place of a leader is the code as the
+ * second byte of an address, one permutation of bytes, and no two lanes are in each other's way.
+ */
+#ifndef HZI_VLUT_BYTES_CUH
+#define HZI_VLUT_BYTES_CUH
+
+#include "gpu/device/common.cuh"
+#include "gpu/vlut/table_s8_skinny.h"
+
+#define HZI_VLUT_LEADERS HZI_VMMA_TABLE
+
+/*
+ * The tables lie at a place that is known to load_leader(), and what the launcher adds makes room.
+ * Upper bits of shared addresses are the block's number in its cluster.
+ */
+#define BLOCK_BITS 0xff000000
+
+HZ_DEVICE uint8_t *leader_memory(void)
+{
+	extern __shared__ uint8_t room[];
+
+	return room + (HZI_VLUT_LEADERS - (int)(shared_address(room) & ~BLOCK_BITS));
+}
+
+/*
+ * What a block's warps have written to its shared memory is there for the cluster: one of them
+ * releases for all, see cluster_arrive_relaxed().
+ */
+HZ_DEVICE void cluster_publish(int warp)
+{
+	__syncthreads();
+	if (warp == 0)
+		cluster_arrive();
+	else
+		cluster_arrive_relaxed();
+	cluster_wait();
+}
+
+/* leaders and first: of struct hzi_vlut_mma */
+template <int WORDS, int THREADS>
+HZ_DEVICE void fill_leaders(const uint32_t *leaders, const uint32_t *first)
+{
+	uint8_t *table = leader_memory();
+
+	for (int i = threadIdx.x; i < HZI_VMMA_ENTRIES * 8; i += THREADS) {
+		uint4 *to = (uint4 *)(table + i / 8 * 256 + i % 8 * 16);
+		const uint32_t a = leaders[i / 8 * WORDS], b = leaders[i / 8 * WORDS + WORDS - 1];
+		const uint32_t c = __vadd4(a, first[0]), d = __vadd4(b, first[WORDS - 1]);
+
+		to[0] = make_uint4(c, d, c, d);
+		to[8] = make_uint4(a, b, a, b);
+	}
+}
+
+/* What the address of a code's leader has beside the code, for a lane */
+template <int WORDS>
+HZ_DEVICE uint32_t leader_place(int lane)
+{
+	return (WORDS == 1 ? lane * 4 : lane % 16 * 8) |
+	       (shared_address(leader_memory()) & BLOCK_BITS);
+}
+
+/* On its way to the L2 cache: what is wanted behind grid_wait(), before it */
+HZ_DEVICE void prefetch(const void *p)
+{
+	asm volatile("prefetch.global.L2 [%0];" :: "l"(p));
+}
+
+HZ_DEVICE uint4 load_codes(const void *p)
+{
+	uint4 v;
+
+	asm volatile("ld.global.nc.L1::no_allocate.L2::128B.v4.u32 {%0, %1, %2, %3}, [%4];"
+		     : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w) : "l"(p));
+	return v;
+}
+
+/*
+ * A leader: `at` is code * 256 + the place of this lane; UPPER: the table of levels above the first
+ */
+template <int WORDS, bool UPPER>
+HZ_DEVICE void load_leader(uint32_t (&e)[WORDS], uint32_t at)
+{
+	if constexpr (WORDS == 1)
+		asm("ld.shared.u32 %0, [%1 + %2];" : "=r"(e[0])
+		    : "r"(at), "n"(HZI_VLUT_LEADERS + (UPPER ? 128 : 0)));
+	else
+		asm("ld.shared.v2.u32 {%0, %1}, [%2 + %3];" : "=r"(e[0]), "=r"(e[1])
+		    : "r"(at), "n"(HZI_VLUT_LEADERS + (UPPER ? 128 : 0)));
+}
+
+/* Eight values of a row plus 128, from 16 bytes of its codes: blocks of 4 WORDS values, M levels */
+template <int WORDS, int M>
+struct points {
+	static constexpr int VALUES = 64 * WORDS / M;	/* of 16 bytes */
+
+	HZ_DEVICE void get(uint32_t (&v)[2], const uint32_t (&codes)[4], int j, uint32_t place,
+			   int q)
+	{
+#pragma unroll
+		for (int b = 0; b < 2 / WORDS; b++) {
+			const int byte = (2 / WORDS * j + b) * M;
+			uint32_t u[WORDS], e[WORDS];
+
+#pragma unroll
+			for (int m = M - 1; m >= 0; m--) {
+				const uint32_t at = __byte_perm(codes[(byte + m) / 4], place,
+								0x7604 | (byte + m) % 4 << 4);
+
+				if (m == 0)
+					load_leader<WORDS, false>(e, at);
+				else
+					load_leader<WORDS, true>(e, at);
+#pragma unroll
+				for (int w = 0; w < WORDS; w++)
+					u[w] = m == M - 1 ? e[w] : u[w] * q + e[w];
+			}
+#pragma unroll
+			for (int w = 0; w < WORDS; w++)
+				v[b * WORDS + w] = u[w];
+		}
+	}
+};
+
+HZ_DEVICE uint32_t f16_add(uint32_t a, uint32_t b)
+{
+	uint32_t r;
+
+	asm("add.rn.f16x2 %0, %1, %2;" : "=r"(r) : "r"(a), "r"(b));
+	return r;
+}
+
+HZ_DEVICE uint32_t f16_multiply(uint32_t a, uint32_t b)
+{
+	uint32_t r;
+
+	asm("mul.rn.f16x2 %0, %1, %2;" : "=r"(r) : "r"(a), "r"(b));
+	return r;
+}
+
+HZ_DEVICE uint32_t f16_multiply_add(uint32_t a, uint32_t b, uint32_t c)
+{
+	uint32_t r;
+
+	asm("fma.rn.f16x2 %0, %1, %2, %3;" : "=r"(r) : "r"(a), "r"(b), "r"(c));
+	return r;
+}
+
+/* f16 of values 8 j .. 8 j + 7 of a row whose codes have 4 bits a value, times a scale */
+template <int WORDS, bool SCALED>
+HZ_DEVICE void points_f16(uint32_t (&v)[4], const uint32_t (&codes)[4], int j, uint32_t place,
+			  int q, uint32_t scale)
+{
+	uint32_t bytes[2];
+
+	points<WORDS, 2 * WORDS>::get(bytes, codes, j, place, q);
+#pragma unroll
+	for (int i = 0; i < 4; i++) {
+		/* 1024 + 128 + value */
+		v[i] = f16_add(__byte_perm(bytes[i / 2], 0x64646464, i % 2 ? 0x4342 : 0x4140),
+			       0xe480e480);
+		if (SCALED)
+			v[i] = f16_multiply(v[i], scale);
+	}
+}
+
+/*
+ * A leader of E8 with q = 4, three bits of each coordinate as bytes: lib/vlut/vlut.c says where they
+ * are, of which there is a copy at leader_memory().
+ */
+HZ_DEVICE void wide_leader(uint32_t (&u)[2], uint32_t code)
+{
+	const uint32_t v = ((const uint16_t *)leader_memory())[code];
+	const uint32_t b = (leader_memory() + 2 * 65536)[code];
+
+	u[0] = (v & 0x0707) | (v << 13 & 0x07070000);
+	u[1] = (b & 7) | (b << 5 & 0x700) | (v << 10 & 0x03030000) | (b << 12 & 0x40000) |
+	       (b << 19 & 0x4000000);
+}
+
+/* Bytes of two of them, as the leaders of struct hzi_vlut_mma make them */
+HZ_DEVICE void wide_bytes(uint32_t (&v)[2], uint32_t codes, int q)
+{
+	const uint32_t odd = (codes >> 14 & 1) + (codes >> 30 & 1) * q;
+	uint32_t a[2], b[2];
+
+	wide_leader(a, codes & 0xffff);
+	wide_leader(b, codes >> 16);
+#pragma unroll
+	for (int i = 0; i < 2; i++)
+		v[i] = 2 * (b[i] * q + a[i]) + odd * 0x01010101;
+}
+
+/* The sum of row and column b of a product, to y by the scales of the parameters p */
+template <typename P>
+HZ_DEVICE void store_sum(const P &p, int64_t row, int b, float sum)
+{
+	sum *= p.scale;
+	if (p.row_scale)
+		sum *= p.row_scale[row * p.row_scale_step];
+	store_any(p.y_dtype, p.y, row * p.y_i + b * p.y_b, sum);
+}
+
+/*
+ * N elements of x from `at` on, `step` apart, of which `count` are there; the rest is 0. After each
+ * RUN of them it goes on GAP further than they began. All are under way together.
+ */
+template <int RUN, int GAP, int N>
+HZ_DEVICE void load_run(float (&f)[N], int dtype, const void *x, int64_t at, int64_t step,
+			int count)
+{
+	uint32_t bits[N];
+
+	switch (dtype) {
+	case HZ_F32:
+#pragma unroll
+		for (int i = 0; i < N; i++) {
+			const int o = i / RUN * GAP + i % RUN;
+
+			f[i] = o < count ? ((const float *)x)[at + o * step] : 0;
+		}
+		return;
+	case HZ_S8:
+#pragma unroll
+		for (int i = 0; i < N; i++) {
+			const int o = i / RUN * GAP + i % RUN;
+
+			f[i] = o < count ? (float)((const int8_t *)x)[at + o * step] : 0;
+		}
+		return;
+	default:
+#pragma unroll
+		for (int i = 0; i < N; i++) {
+			const int o = i / RUN * GAP + i % RUN;
+
+			bits[i] = o < count ? ((const uint16_t *)x)[at + o * step] : 0;
+		}
+#pragma unroll
+		for (int i = 0; i < N; i++)
+			f[i] = dtype == HZ_F16 ? f16_low(bits[i]) : bf16_low(bits[i]);
+	}
+}
+
+HZ_DEVICE void load_shared(uint32_t *w, uint32_t at)
+{
+	asm volatile("ld.shared.v4.u32 {%0, %1, %2, %3}, [%4];"
+		     : "=r"(w[0]), "=r"(w[1]), "=r"(w[2]), "=r"(w[3]) : "r"(at) : "memory");
+}
+
+#endif

@@ -1,0 +1,255 @@
+/*
+ * via_f16.c - launchers of products of lattice codes that are decoded to f16 first
+ *
+ * SPDX-License-Identifier: BSD-2-Clause
+ *
+ * What no kernel decodes on its way: other lattices, blocks across pieces, scales of other groups,
+ * and both sides coded, where vlut_whole.c does not take them. Scales are made such that the
+ * largest value is 2^13 to 2^14: without T they are powers of two, and f16 holds points up to 2048
+ * exactly; with T it rounds values once.
+ */
+#include <config.h>
+
+#include <math.h>
+#include <stdlib.h>
+
+#include "gpu/runtime/cuda.h"
+#include "gpu/vlut/launch.h"
+#include "gpu/vlut/table_wgmma.h"
+
+#define TILE HZI_VWG_ROWS
+#define SLAB_BYTES ((int64_t)128 << 20)	/* of values at a time */
+/* Of the largest and the smallest, whose halves are normal in f16 */
+#define SCALES_RATIO 0x1p18f
+
+/* f16 of a row, and bytes of all */
+static int64_t line_of(const struct hzi_coded *w)
+{
+	return round_up(w->k, HZI_VWG_CHUNK);
+}
+
+static size_t bytes_of(const struct hzi_coded *w)
+{
+	return (size_t)(w->rows * line_of(w) * 2);
+}
+
+/* The largest number that T^-1 makes of numbers up to 1 */
+static double growth_of(const hz_lattice *l)
+{
+	const int d = l->rule.d;
+	double most = 0;
+
+	if (!(l->rule.flags & HZI_LATTICE_MAPPED))
+		return 1;
+	for (int i = 0; i < d; i++) {
+		double sum = 0;
+
+		for (int j = 0; j < d; j++)
+			sum += fabs((double)l->matrices.from[i * d + j]);
+		most = fmax(most, sum);
+	}
+	return most;
+}
+
+/*
+ * *to: l with other scales, such that values times *factor are those of l. False if f16 does not
+ * hold them.
+ */
+static bool scaled_lattice(const hz_lattice *l, const struct hzi_coded *w, hz_lattice *to,
+			   float *factor)
+{
+	const int scales = hzi_lattice_has_t(l) ? l->rule.scales : 1;
+	float least = l->rule.scale[0], most = least;
+	double reach = l->point_max, value;
+	int exponent;
+
+	for (int i = 1; i < scales; i++) {
+		least = fminf(least, l->rule.scale[i]);
+		most = fmaxf(most, l->rule.scale[i]);
+	}
+	for (int i = 0; i < l->rule.embed; i++)
+		reach = fmax(reach, l->point_max + abs(l->rule.offset[i]) +
+				    2 * fabs((double)w->sub[i < l->rule.d ? i : 0]));
+	if (!(most / least <= SCALES_RATIO))
+		return false;
+	*to = *l;
+	*factor = 1;
+	if (scales == 1) {
+		*factor = most;
+		to->rule.scale[0] = 1;
+		most = 1;
+	}
+	value = reach * most * growth_of(l);
+	if (!(value > 0x1p-100) || !(value < 0x1p100))
+		return false;
+	frexp(value, &exponent);
+	for (int i = 0; i < HZI_LATTICE_SCALES; i++)
+		to->rule.scale[i] = ldexpf(to->rule.scale[i], 14 - exponent);
+	*factor = ldexpf(*factor, exponent - 14);
+	return isnormal(*factor);
+}
+
+static bool can_decode(const hz_lattice *l, const struct hzi_coded *w)
+{
+	hz_lattice scaled;
+	float factor;
+
+	return w->rows > 0 && w->k > 0 && !(w->packed && hzi_cuda_vlut_fields(l)) &&
+	       scaled_lattice(l, w, &scaled, &factor);
+}
+
+/* Values of w, unpacked, to `to`, and *factor times what they are of */
+static int decode(struct hz_context *ctx, const hz_lattice *l, const struct hzi_coded *w, void *to,
+		  float *factor)
+{
+	hz_lattice scaled;
+	float f;
+
+	if (!scaled_lattice(l, w, &scaled, &f))
+		return hzi_fail(ctx, HZ_ENOTSUP, "vlut_gemm: not by values in f16");
+	*factor *= f;
+
+	if (hzi_cuda_vlut_bits(l, w))
+		return hzi_cuda_vlut_octets_points(ctx, &scaled, w, to, line_of(w), HZ_F16);
+
+	struct hzi_lattice_decode_args d = {
+		.lattice = &scaled, .matrices = hzi_lattice_matrices_of(&scaled), .codes = w->codes,
+		.t = hzi_lattice_has_t(l) ? w->t : NULL, .y = to, .y_dtype = HZ_F16,
+		.code_dtype = w->code_dtype, .pack = HZ_LATTICE_LEVEL, .to = HZ_LATTICE_VALUES,
+		.first = w->first,
+		.map = {.n = w->k, .blocks = w->blocks, .ndim = 1, .shape = {w->rows},
+			.v_stride = {line_of(w)}, .code_stride = {w->row}, .t_stride = {w->t_row},
+			.v_step = 1, .code_block = w->block, .code_level = w->level,
+			.t_step = w->t_step},
+	};
+
+	for (int i = 0; i < HZI_LATTICE_DIMS; i++)
+		d.sub[i] = w->sub[i];
+	/* What lies behind k is multiplied by 0. */
+	if (w->k != line_of(w))
+		HZ_CHECK(hzi_cuda_fill(ctx, to, 0, bytes_of(w)));
+	return hzi_cuda_lattice_decode(ctx, &d);
+}
+
+/* Rows that are decoded at a time, tiles of the product but for the last */
+static int64_t slab_of(const struct hzi_coded *w)
+{
+	const int64_t rows = SLAB_BYTES / (line_of(w) * 2) / TILE * TILE;
+
+	return rows < TILE ? TILE : rows;
+}
+
+static size_t slab_bytes(const struct hzi_coded *w)
+{
+	struct hzi_coded slab = *w;
+
+	if (slab.rows > slab_of(w))
+		slab.rows = slab_of(w);
+	return bytes_of(&slab);
+}
+
+/* W decoded to room, slab by slab, times x; behind it the product has its own. */
+static int multiply(struct hz_context *ctx, const struct hzi_vlut_gemm_args *a,
+		    struct hzi_vlut_product *o, char *room)
+{
+	const hz_lattice *l = a->vlut->w;
+	const struct hzi_coded w = hzi_cuda_vlut_unpacked(l, &a->w);
+	const int64_t step = slab_of(&w), size = (int64_t)hz_dtype_size(w.code_dtype);
+	const float factor = o->factor;
+	const bool bits = hzi_cuda_vlut_bits(l, &w);
+	struct hzi_vlut_gemm_args slab = *a;
+
+	o->values = room;
+	o->room = room + slab_bytes(&w);
+	slab.w = w;
+	slab.w.packed = NULL;
+	for (int64_t row = 0; row < w.rows; row += step) {
+		struct hzi_coded from = w;	/* first the rows above */
+
+		from.rows = row;
+		if (bits)
+			from.packed = (const char *)w.packed + hzi_cuda_vlut_octets_bytes(&from);
+		slab.w.rows = w.rows - row < step ? w.rows - row : step;
+		slab.w.codes = bits ? NULL : (const char *)w.codes + row * w.row * size;
+		slab.w.t = w.t ? w.t + row * w.t_row : NULL;
+		slab.w.row_scale = w.row_scale ? w.row_scale + row * w.row_scale_step : NULL;
+		slab.y = (char *)a->y + row * a->y_i * (int64_t)hz_dtype_size(a->y_dtype);
+		o->factor = factor;
+		from.rows = slab.w.rows;
+		from.codes = slab.w.codes;
+		from.t = slab.w.t;
+		HZ_CHECK(decode(ctx, l, &from, room, &o->factor));
+		HZ_CHECK(hzi_cuda_vlut_wgmma(ctx, &slab, o));
+		o->again = true;
+	}
+	return HZ_OK;
+}
+
+/* ---- One-sided ------------------------------------------------------------------------------- */
+
+bool hzi_cuda_vlut_values_takes(const struct hz_context *ctx, const struct hzi_vlut_gemm_args *a)
+{
+	return hzi_cuda_vlut_wgmma_takes(ctx, a, true) && can_decode(a->vlut->w, &a->w);
+}
+
+size_t hzi_cuda_vlut_values_workspace(const struct hz_context *ctx,
+				      const struct hzi_vlut_gemm_args *a)
+{
+	return slab_bytes(&a->w) + hzi_cuda_vlut_wgmma_workspace(ctx, a, true);
+}
+
+int hzi_cuda_vlut_values(struct hz_context *ctx, const struct hzi_vlut_gemm_args *a)
+{
+	struct hzi_vlut_product o = {.factor = 1};
+
+	return multiply(ctx, a, &o, ctx->workspace);
+}
+
+/* ---- Two-sided ------------------------------------------------------------------------------- */
+
+/* The same with the values of coded x, which lie at `x` */
+static struct hzi_vlut_gemm_args one_sided(const struct hzi_vlut_gemm2_args *a, const void *x)
+{
+	return (struct hzi_vlut_gemm_args){
+		.vlut = a->vlut, .w = a->w, .x = x, .y = a->y, .x_dtype = HZ_F16,
+		.y_dtype = a->y_dtype,
+		.batch = a->x.rows, .x_k = 1, .x_b = line_of(&a->x), .y_i = a->y_i, .y_b = a->y_j,
+	};
+}
+
+bool hzi_cuda_vlut_values2_takes(const struct hz_context *ctx,
+				 const struct hzi_vlut_gemm2_args *a)
+{
+	const struct hzi_vlut_gemm_args one = one_sided(a, NULL);
+
+	return can_decode(a->vlut->x, &a->x) && (hzi_cuda_vlut_wgmma_takes(ctx, &one, false) ||
+						 hzi_cuda_vlut_values_takes(ctx, &one));
+}
+
+size_t hzi_cuda_vlut_values2_workspace(const struct hz_context *ctx,
+				       const struct hzi_vlut_gemm2_args *a)
+{
+	const struct hzi_vlut_gemm_args one = one_sided(a, NULL);
+
+	return bytes_of(&a->x) + (hzi_cuda_vlut_wgmma_takes(ctx, &one, false) ?
+				  hzi_cuda_vlut_wgmma_workspace(ctx, &one, false) :
+				  hzi_cuda_vlut_values_workspace(ctx, &one));
+}
+
+int hzi_cuda_vlut_values2(struct hz_context *ctx, const struct hzi_vlut_gemm2_args *a)
+{
+	char *room = ctx->workspace;
+	const struct hzi_coded x = hzi_cuda_vlut_unpacked(a->vlut->x, &a->x);
+	const struct hzi_vlut_gemm_args one = one_sided(a, room);
+	struct hzi_vlut_product o = {
+		.factor = 1, .column_scale = a->x.row_scale,
+		.column_scale_step = a->x.row_scale_step,
+	};
+
+	HZ_CHECK(decode(ctx, a->vlut->x, &x, room, &o.factor));
+	room += bytes_of(&x);
+	if (!hzi_cuda_vlut_wgmma_takes(ctx, &one, false))
+		return multiply(ctx, &one, &o, room);
+	o.room = room;
+	return hzi_cuda_vlut_wgmma(ctx, &one, &o);
+}

@@ -1,0 +1,267 @@
+/*
+ * via_qgemm.c - launchers of products of points as integers: bytes, by quantized multiplication
+ *
+ * SPDX-License-Identifier: BSD-2-Clause
+ *
+ * W is decoded to bytes of points less o, slab by slab, and so is a coded x; their products are
+ * exact. Floats are made of sums of s32 by a kernel of its own, in place if they are f32.
+ */
+#include <config.h>
+
+#include <math.h>
+
+#include "gpu/runtime/cuda.h"
+#include "gpu/lattice/launch.h"
+#include "gpu/vlut/vlut.h"
+#include "gpu/vlut/launch.h"
+#include "lib/qgemm/qgemm.h"
+
+#define SLAB_BYTES ((int64_t)128 << 20)	/* of points at a time */
+#define MOST_K (INT32_MAX / (128 * 128))	/* so that sums fit 32 bits */
+
+/* Integers of a row, and bytes from row to row: whole blocks */
+static int64_t width_of(const hz_lattice *l, const struct hzi_coded *w)
+{
+	return l->rule.embed == l->rule.d ? w->k : w->blocks * l->rule.embed;
+}
+
+static int64_t line_of(const hz_lattice *l, const struct hzi_coded *w)
+{
+	return round_up(w->blocks * l->rule.embed, 16);
+}
+
+/* Whether sums are to become floats by themselves: with an x of dense numbers qgemm does that. */
+static bool has_sums(const struct hzi_vlut_gemm_args *g)
+{
+	return g->vlut->x && g->y_dtype != HZ_S32;
+}
+
+/* Of a row of sums; 0: they lie where y is to */
+static int64_t sums_line(const struct hzi_vlut_gemm_args *g)
+{
+	return has_sums(g) && g->y_dtype != HZ_F32 ? round_up(4 * g->batch, 16) : 0;
+}
+
+/* Rows of W at a time */
+static int64_t slab_of(const struct hzi_vlut_gemm_args *g)
+{
+	const hz_lattice *l = g->vlut->w;
+	const int64_t line = max_of(line_of(l, &g->w), sums_line(g));
+	const int64_t rows = SLAB_BYTES / line / 256 * 256;
+
+	/* Bits are in tiles of rows, and go at once. */
+	return hzi_cuda_vlut_bits(l, &g->w) ? g->w.rows :
+	       rows < 256 ? 256 : rows < g->w.rows ? rows : g->w.rows;
+}
+
+static bool has_bytes(const hz_lattice *l, const struct hzi_coded *w)
+{
+	return w->rows > 0 && w->k > 0 && width_of(l, w) <= MOST_K &&
+	       w->rows * w->blocks <= INT32_MAX &&
+	       (hzi_cuda_vlut_bits(l, w) ? w->first == 0 || l->rule.d == 8 :
+		hzi_cuda_lattice_near_has_bytes(l));
+}
+
+/* Points less o of w, unpacked or bits, at `to` */
+static int decode(struct hz_context *ctx, const hz_lattice *l, const struct hzi_coded *w, void *to)
+{
+	const struct hzi_lattice_decode_args d = {
+		.lattice = l, .codes = w->codes, .y = to, .y_dtype = HZ_S8,
+		.code_dtype = w->code_dtype, .pack = HZ_LATTICE_LEVEL, .first = w->first,
+		.map = {.n = w->k, .blocks = w->blocks, .ndim = 1, .shape = {w->rows},
+			.v_stride = {line_of(l, w)}, .code_stride = {w->row}, .v_step = 1,
+			.code_block = w->block, .code_level = w->level},
+	};
+
+	if (hzi_cuda_vlut_bits(l, w))
+		return l->rule.d == 4 ?
+			       hzi_cuda_vlut_fields_bytes_of(ctx, l, w, to, line_of(l, w)) :
+			       hzi_cuda_vlut_octets_points(ctx, l, w, to, line_of(l, w), HZ_S8);
+	return hzi_cuda_lattice_bytes_of(ctx, &d);
+}
+
+/* Whether a value is nothing but a point less o times the lattice's scale and the row's */
+static bool is_point(const hz_lattice *l, const struct hzi_coded *w)
+{
+	for (int i = 0; i < l->rule.d; i++) {
+		if (w->sub[i] != 0)
+			return false;
+	}
+	return !hzi_lattice_has_t(l);
+}
+
+/* The product of w decoded to `a`, rows of it, with x of s8 */
+static struct hzi_qgemm_args product(const struct hzi_vlut_gemm_args *g, const void *a,
+				     int64_t rows, int64_t k)
+{
+	const hz_lattice *l = g->vlut->w;
+	const bool whole = g->y_dtype == HZ_S32 || has_sums(g);
+
+	return (struct hzi_qgemm_args){
+		.a = a, .b = g->x, .c = g->y, .a_dtype = HZ_S8, .b_dtype = HZ_S8,
+		.c_dtype = whole ? HZ_S32 : g->y_dtype, .layout = HZI_QLAYOUT_CUDA, .m = rows,
+		.n = g->batch,
+		.k = k, .a_m = line_of(l, &g->w), .a_k = 1, .b_k = g->x_k, .b_n = g->x_b,
+		.c_m = g->y_i, .c_n = g->y_b, .rows = rows, .reach = k * 128 * 128,
+		.identity = whole, .mult = {1 << 30, 30}, .a_scale = 1,
+		.b_scale = (l->rule.kind == HZ_LATTICE_E8 ? 0.5f : 1.0f) * l->rule.scale[0],
+		.c_scale = 1, .a_scales = whole ? NULL : g->w.row_scale,
+		.scale_step = 1, .min = INT32_MIN, .max = INT32_MAX, .fmin = -INFINITY,
+		.fmax = INFINITY,
+	};
+}
+
+static size_t product_bytes(const struct hz_context *ctx, const struct hzi_vlut_gemm_args *a)
+{
+	const hz_lattice *l = a->vlut->w;
+	const struct hzi_qgemm_args g = product(a, NULL, slab_of(a), width_of(l, &a->w));
+
+	return (size_t)round_up((int64_t)hzi_cuda_qgemm_workspace(ctx, &g), 256);
+}
+
+static size_t points_bytes(const struct hzi_vlut_gemm_args *a)
+{
+	return (size_t)round_up(slab_of(a) * line_of(a->vlut->w, &a->w), 256);
+}
+
+static size_t sums_bytes(const struct hzi_vlut_gemm_args *a)
+{
+	return (size_t)round_up(slab_of(a) * sums_line(a), 256);
+}
+
+/* The sums of a product, where g has them, to y */
+static int finish(struct hz_context *ctx, const struct hzi_vlut_gemm_args *a,
+		  const struct hzi_coded *x, const struct hzi_qgemm_args *g)
+{
+	const struct hz_vlut *v = a->vlut;
+	const struct hzi_vlut_sums s = {
+		.sums = g->c, .y = a->y, .row_scale = a->w.row_scale, .column_scale = x->row_scale,
+		.rows = g->m, .columns = g->n, .sums_i = g->c_m, .sums_j = g->c_n, .y_i = a->y_i,
+		.y_j = a->y_b, .row_scale_step = a->w.row_scale_step,
+		.column_scale_step = x->row_scale_step,
+		.factor = (double)v->w->rule.scale[0] * v->x->rule.scale[0] / v->unit,
+		.y_dtype = a->y_dtype, .across = a->y_b < a->y_i,
+	};
+
+	return hzi_cuda_vlut_sums(ctx, &s);
+}
+
+/* The workspace: that of the multiplication, a slab of W, its sums. x: what was coded, or NULL */
+static int multiply(struct hz_context *ctx, const struct hzi_vlut_gemm_args *a,
+		    const struct hzi_coded *x)
+{
+	const hz_lattice *l = a->vlut->w;
+	const struct hzi_coded w = hzi_cuda_vlut_unpacked(l, &a->w);
+	const int64_t step = slab_of(a), size = (int64_t)hz_dtype_size(w.code_dtype);
+	char *room = (char *)ctx->workspace + product_bytes(ctx, a);
+	struct hzi_vlut_gemm_args part = *a;
+
+	part.w = w;
+	for (int64_t row = 0; row < w.rows; row += step) {
+		struct hzi_qgemm_args g;
+
+		part.w.rows = w.rows - row < step ? w.rows - row : step;
+		part.w.codes = w.codes ? (const char *)w.codes + row * w.row * size : NULL;
+		part.w.row_scale = w.row_scale ? w.row_scale + row * w.row_scale_step : NULL;
+		part.y = (char *)a->y + row * a->y_i * (int64_t)hz_dtype_size(a->y_dtype);
+		HZ_CHECK(decode(ctx, l, &part.w, room));
+		g = product(&part, room, part.w.rows, width_of(l, &w));
+		if (sums_line(a)) {
+			g.c = room + points_bytes(a);
+			g.c_m = sums_line(a) / 4;
+			g.c_n = 1;
+		}
+		HZ_CHECK(hzi_cuda_qgemm(ctx, &g));
+		if (has_sums(a))
+			HZ_CHECK(finish(ctx, &part, x, &g));
+	}
+	return HZ_OK;
+}
+
+/* ---- One-sided ------------------------------------------------------------------------------- */
+
+bool hzi_cuda_vlut_whole_takes(const struct hzi_vlut_gemm_args *a)
+{
+	const hz_lattice *l = a->vlut->w;
+
+	return a->vlut->route != HZ_VLUT_TABLE && a->x_dtype == HZ_S8 &&
+	       l->rule.embed == l->rule.d && has_bytes(l, &a->w) &&
+	       (a->y_dtype == HZ_S32 ||
+		(is_point(l, &a->w) && (!a->w.row_scale || a->w.row_scale_step == 1)));
+}
+
+size_t hzi_cuda_vlut_whole_workspace(const struct hz_context *ctx,
+				     const struct hzi_vlut_gemm_args *a)
+{
+	return product_bytes(ctx, a) + points_bytes(a);
+}
+
+int hzi_cuda_vlut_whole(struct hz_context *ctx, const struct hzi_vlut_gemm_args *a)
+{
+	return multiply(ctx, a, NULL);
+}
+
+/* ---- Two-sided ------------------------------------------------------------------------------- */
+
+/* The same with the points of coded x, which lie at `x` */
+static struct hzi_vlut_gemm_args one_sided(const struct hzi_vlut_gemm2_args *a, const void *x)
+{
+	return (struct hzi_vlut_gemm_args){
+		.vlut = a->vlut, .w = a->w, .x = x, .y = a->y, .x_dtype = HZ_S8,
+		.y_dtype = a->y_dtype, .batch = a->x.rows, .x_k = 1,
+		.x_b = line_of(a->vlut->x, &a->x), .y_i = a->y_i, .y_b = a->y_j,
+	};
+}
+
+/*
+ * Rows of x from which bytes are faster than values of f16 for packed D4, which is decoded on its
+ * way there: on an H200, 4096 x 4096 by 16 rows 31 and 14 us, 256 41 and 33, 4096 206 and 334; 2048
+ * x 4096 by 512 37 and 36. Of all else bytes are faster, or as fast, by any number of rows.
+ */
+#define LEAST_ROWS 512
+
+/*
+ * Whether floats are to be made of exact sums: as on the CPU, of A2 of whole blocks, for the three
+ * integers of two values are not apart.
+ */
+static bool has_floats(const struct hz_context *ctx, const struct hzi_vlut_gemm2_args *a)
+{
+	const hz_lattice *w = a->vlut->w, *x = a->vlut->x;
+
+	if (!is_point(w, &a->w) || !is_point(x, &a->x) ||
+	    (w->rule.embed != w->rule.d && a->w.k % w->rule.d != 0))
+		return false;
+	return a->x.rows >= LEAST_ROWS || !hzi_cuda_vlut_fields_are(w, &a->w) ||
+	       !hzi_cuda_vlut_values2_takes(ctx, a);
+}
+
+bool hzi_cuda_vlut_whole2_takes(const struct hz_context *ctx,
+				const struct hzi_vlut_gemm2_args *a)
+{
+	const hz_lattice *w = a->vlut->w, *x = a->vlut->x;
+
+	return w->rule.embed == x->rule.embed && has_bytes(w, &a->w) && has_bytes(x, &a->x) &&
+	       (a->y_dtype == HZ_S32 || has_floats(ctx, a));
+}
+
+size_t hzi_cuda_vlut_whole2_workspace(const struct hz_context *ctx,
+				      const struct hzi_vlut_gemm2_args *a)
+{
+	const struct hzi_vlut_gemm_args one = one_sided(a, NULL);
+
+	return product_bytes(ctx, &one) + points_bytes(&one) + sums_bytes(&one) +
+	       (size_t)(a->x.rows * line_of(a->vlut->x, &a->x));
+}
+
+int hzi_cuda_vlut_whole2(struct hz_context *ctx, const struct hzi_vlut_gemm2_args *a)
+{
+	const hz_lattice *l = a->vlut->x;
+	const struct hzi_coded x = hzi_cuda_vlut_unpacked(l, &a->x);
+	struct hzi_vlut_gemm_args one = one_sided(a, NULL);
+	char *points = (char *)ctx->workspace + product_bytes(ctx, &one) + points_bytes(&one) +
+		       sums_bytes(&one);
+
+	one.x = points;
+	HZ_CHECK(decode(ctx, l, &x, points));
+	return multiply(ctx, &one, &a->x);
+}

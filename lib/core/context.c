@@ -1,0 +1,473 @@
+/*
+ * context.c - opening and closing a context, the environment, errors, the workspace
+ *
+ * SPDX-License-Identifier: BSD-2-Clause
+ */
+#include <config.h>
+
+#include <pthread.h>
+#include <stdarg.h>
+#include <stdatomic.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "lib/hadamard/hadamard.h"
+#include "lib/core/internal.h"
+
+#define THREADS_MAX 1024 /* more are cut to this: far beyond any machine's cores, still few pages */
+#define WORKSPACE_ALIGN 64
+#define QUAT_PREFER (HZ_QUAT_PREFER_FAST | HZ_QUAT_PREFER_DIRECT)
+
+/* Sizes of operands are 64 bits, and device code shares structs with the host. */
+_Static_assert(sizeof(void *) == 8, "hurwitz is for processors with addresses of 64 bits");
+
+/* Kernels take bytes out of lanes, and codes and matrices are packed so. */
+_Static_assert(__BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__,
+	       "hurwitz is for processors with the lowest byte first");
+
+/* ---- Errors and log -------------------------------------------------------------------------- */
+
+static _Thread_local char open_errmsg[HZI_ERRMSG_BYTES];
+
+#undef hzi_fail
+int hzi_fail(struct hz_context *ctx, int status, const char *format, ...)
+{
+	va_list ap;
+
+	if (ctx) {
+		va_start(ap, format);
+		vsnprintf(ctx->errmsg, sizeof(ctx->errmsg), format, ap);
+		va_end(ap);
+	}
+	return status;
+}
+
+__attribute__((format(printf, 2, 3))) static int open_fail(int status, const char *format, ...)
+{
+	va_list ap;
+
+	va_start(ap, format);
+	vsnprintf(open_errmsg, sizeof(open_errmsg), format, ap);
+	va_end(ap);
+	return status;
+}
+
+void hzi_log(const struct hz_context *ctx, int level, const char *format, ...)
+{
+	char message[2 * HZI_ERRMSG_BYTES];
+	va_list ap;
+
+	if (!ctx || !ctx->log)
+		return;
+	va_start(ap, format);
+	vsnprintf(message, sizeof(message), format, ap);
+	va_end(ap);
+	ctx->log(ctx->log_user, level, message);
+}
+
+const char *hz_errmsg(const hz_context *ctx)
+{
+	return ctx ? ctx->errmsg : "";
+}
+
+const char *hz_open_errmsg(void)
+{
+	return open_errmsg;
+}
+
+/* ---- fork() ---------------------------------------------------------------------------------- */
+
+static atomic_uint forks;
+static pthread_once_t forks_once = PTHREAD_ONCE_INIT;
+static bool forks_counted;
+
+static void count_fork(void)
+{
+	atomic_fetch_add_explicit(&forks, 1, memory_order_relaxed);
+}
+
+static void count_forks(void)
+{
+	forks_counted = pthread_atfork(NULL, NULL, count_fork) == 0;
+}
+
+unsigned hzi_fork_generation(void)
+{
+	return atomic_load_explicit(&forks, memory_order_relaxed);
+}
+
+static bool inherited(const struct hz_context *ctx)
+{
+	return ctx->fork_generation != hzi_fork_generation();
+}
+
+int hzi_enter(struct hz_context *ctx, const char *op)
+{
+	if (!ctx)
+		return HZ_EINVAL;
+	if (ctx->cuda && inherited(ctx))
+		return hzi_fail(
+			ctx, HZ_EFORK,
+			"%s: the context has a GPU and was opened before fork(): CUDA does not "
+			"work in the child",
+			op);
+	return HZ_OK;
+}
+
+/* ---- Options and environment ----------------------------------------------------------------- */
+
+/* A decimal number from low to high and nothing else. */
+static bool read_number(const char *s, int low, int high, int *value)
+{
+	int n = 0;
+
+	if (!*s)
+		return false;
+	for (; *s; s++) {
+		if (*s < '0' || *s > '9' || n > (high - (*s - '0')) / 10)
+			return false;
+		n = 10 * n + (*s - '0');
+	}
+	*value = n;
+	return n >= low;
+}
+
+/* An environment variable that is set to nothing counts as not set. */
+static const char *environment(const char *name)
+{
+	const char *value = getenv(name);
+
+	return value && *value ? value : NULL;
+}
+
+/*
+ * Reads the variables into what the options leave open. A value that means nothing is refused
+ * even where an option would win over it: a typing error should not wait for another program.
+ */
+static int read_environment(hz_options *o)
+{
+	const char *device = environment("HURWITZ_DEVICE");
+	const char *threads = environment("HURWITZ_THREADS");
+	const char *isa = environment("HURWITZ_ISA");
+	const char *quat = environment("HURWITZ_QUAT");
+	int value = HZ_AUTO;
+
+	if (device) {
+		if (strcmp(device, "cpu") == 0)
+			value = HZ_CPU;
+		else if (strcmp(device, "cuda") == 0)
+			value = HZ_CUDA;
+		else if (strncmp(device, "cuda:", 5) == 0 &&
+			 read_number(device + 5, 0, 9999, &value))
+			value += HZ_CUDA;
+		else if (strcmp(device, "auto") != 0)
+			return open_fail(HZ_EINVAL,
+					 "open: HURWITZ_DEVICE is \"%.40s\", must be cpu, cuda, "
+					 "cuda:N or auto",
+					 device);
+		if (o->device == HZ_AUTO)
+			o->device = value;
+	}
+	if (threads) {
+		if (!read_number(threads, 1, 999999, &value))
+			return open_fail(HZ_EINVAL,
+					 "open: HURWITZ_THREADS is \"%.40s\", must be a number "
+					 "from 1 to 999999",
+					 threads);
+		if (o->threads == 0)
+			o->threads = value;
+	}
+	if (isa) {
+		value = hzi_isa_from_name(isa);
+		if (value < 0)
+			return open_fail(HZ_EINVAL,
+					 "open: HURWITZ_ISA is \"%.40s\", must be a level such "
+					 "as c, avx2, avx512 or neon",
+					 isa);
+		if (o->isa == HZ_ISA_AUTO || (value != HZ_ISA_AUTO && value < o->isa))
+			o->isa = value;
+	}
+	if (quat) {
+		uint32_t prefer = 0;
+
+		if (strcmp(quat, "fast") == 0)
+			prefer = HZ_QUAT_PREFER_FAST;
+		else if (strcmp(quat, "direct") == 0)
+			prefer = HZ_QUAT_PREFER_DIRECT;
+		else if (strcmp(quat, "auto") != 0)
+			return open_fail(HZ_EINVAL,
+					 "open: HURWITZ_QUAT is \"%.40s\", must be auto, direct "
+					 "or fast",
+					 quat);
+		if (!(o->flags & QUAT_PREFER))
+			o->flags |= prefer;
+	}
+	return HZ_OK;
+}
+
+static int check_options(const hz_options *o)
+{
+	if (o->device < 0)
+		return open_fail(HZ_EINVAL,
+				 "open: options.device is %d, must be HZ_AUTO, HZ_CPU or "
+				 "HZ_CUDA + i",
+				 o->device);
+	if (o->threads < 0)
+		return open_fail(HZ_EINVAL, "open: options.threads is %d, must not be negative",
+				 o->threads);
+	if (!(o->isa >= HZ_ISA_AUTO && o->isa <= HZ_ISA_AMX) &&
+	    !(o->isa >= HZ_ISA_NEON && o->isa <= HZ_ISA_DOTPROD))
+		return open_fail(HZ_EINVAL, "open: options.isa is %d, must be one of enum hz_isa",
+				 o->isa);
+	if (o->flags & ~(HZ_NO_TOPOLOGY | QUAT_PREFER | HZ_PROFILE))
+		return open_fail(HZ_EINVAL, "open: options.flags is %#x, must be made of %#x",
+				 (unsigned)o->flags, HZ_NO_TOPOLOGY | QUAT_PREFER | HZ_PROFILE);
+	if ((o->flags & QUAT_PREFER) == QUAT_PREFER)
+		return open_fail(HZ_EINVAL, "open: options.flags prefers both fast and direct "
+					    "products of quaternions");
+	if (o->allocator && (!o->allocator->alloc || !o->allocator->free))
+		return open_fail(HZ_EINVAL, "open: options.allocator lacks %s",
+				 o->allocator->alloc ? "free" : "alloc");
+	for (size_t i = 0; i < sizeof(o->reserved) / sizeof(*o->reserved); i++) {
+		if (o->reserved[i])
+			return open_fail(HZ_EINVAL,
+					 "open: options.reserved[%zu] is %lld, must be 0", i,
+					 (long long)o->reserved[i]);
+	}
+	return HZ_OK;
+}
+
+/* ---- Open and close -------------------------------------------------------------------------- */
+
+static int open_device(struct hz_context *ctx, int device)
+{
+	int status;
+
+	ctx->ops = &hzi_cpu_ops;
+	ctx->device = HZ_CPU;
+	if (device == HZ_CPU) {
+		snprintf(ctx->gpu_reason, sizeof(ctx->gpu_reason), "the CPU was asked for");
+		return HZ_OK;
+	}
+	status = hzi_cuda_open(ctx, device == HZ_AUTO ? -1 : device - HZ_CUDA);
+	if (status == HZ_OK) {
+		ctx->ops = &hzi_cuda_ops;
+		ctx->gpu_reason[0] = '\0';
+		return HZ_OK;
+	}
+	if (device == HZ_AUTO) {
+		hzi_log(ctx, HZ_LOG_INFO, "open: no GPU in use: %s", ctx->gpu_reason);
+		return HZ_OK;
+	}
+	return open_fail(status, "open: cuda:%d: %s", device - HZ_CUDA, ctx->gpu_reason);
+}
+
+int hz_open(hz_context **out, const hz_options *options)
+{
+	hz_options o = {.device = HZ_AUTO};
+	struct hz_context *ctx, seed = {.device = HZ_CPU};
+	int status;
+
+	if (!out)
+		return open_fail(HZ_EINVAL,
+				 "open: ctx is NULL, must point to where the context goes");
+	*out = NULL;
+	if (options)
+		o = *options;
+	HZ_CHECK(check_options(&o));
+	HZ_CHECK(read_environment(&o));
+	pthread_once(&forks_once, count_forks);
+	if (!forks_counted)
+		return open_fail(HZ_ENOMEM, "open: no memory to register a fork handler");
+
+	if (o.allocator)
+		seed.allocator = *o.allocator;
+	ctx = hzi_malloc(&seed, sizeof(*ctx), _Alignof(struct hz_context));
+	if (!ctx)
+		return open_fail(HZ_ENOMEM, "open: no memory for a context of %zu bytes",
+				 sizeof(*ctx));
+	*ctx = seed;
+	ctx->log = o.log;
+	ctx->log_user = o.log_user;
+	ctx->fork_generation = hzi_fork_generation();
+	hzi_topology_read(&ctx->topology, o.topology, o.flags & HZ_NO_TOPOLOGY);
+	ctx->threads = o.threads ? o.threads : ctx->topology.cores;
+	if (ctx->threads > THREADS_MAX)
+		ctx->threads = THREADS_MAX;
+	if (ctx->threads < 1 || hzi_threads_lost())
+		ctx->threads = 1;
+	ctx->quat_method = o.flags & HZ_QUAT_PREFER_FAST ? HZ_QUAT_FAST
+			   : o.flags & HZ_QUAT_PREFER_DIRECT ? HZ_QUAT_DIRECT
+							     : HZ_QUAT_AUTO;
+	ctx->profile = o.flags & HZ_PROFILE;
+	hzi_cpu_select(ctx, o.isa);
+	status = open_device(ctx, o.device);
+	if (status != HZ_OK) {
+		hz_close(ctx);
+		return status;
+	}
+	hzi_log(ctx, HZ_LOG_DEBUG, "open: %s, isa %s, %d threads", ctx->ops->name,
+		hz_isa_name(ctx->isa), ctx->threads);
+	*out = ctx;
+	return HZ_OK;
+}
+
+void hz_close(hz_context *ctx)
+{
+	struct hz_context seed = {.device = HZ_CPU};
+
+	if (!ctx)
+		return;
+	seed.allocator = ctx->allocator;
+	if (ctx->cuda)
+		hzi_cuda_close(ctx);
+	else
+		hzi_mfree(ctx, ctx->own_workspace, ctx->own_workspace_bytes);
+	hzi_base_free(ctx);
+	hzi_mhc_chain_free(ctx);
+	hzi_mfree(&seed, ctx, sizeof(*ctx));
+}
+
+/* ---- Queries --------------------------------------------------------------------------------- */
+
+int hz_device(const hz_context *ctx)
+{
+	return ctx ? ctx->device : 0;
+}
+
+int hz_device_info(hz_context *ctx, hz_info *info)
+{
+	if (!ctx)
+		return HZ_EINVAL;
+	if (!info)
+		return hzi_fail(ctx, HZ_EINVAL,
+				"device_info: info is NULL, must point to a hz_info");
+	*info = (hz_info){
+		.device = ctx->device,
+		.isa = ctx->isa,
+		.isa_max = ctx->isa_max,
+		.threads = ctx->threads,
+		.cores = ctx->topology.cores,
+		.numa_nodes = ctx->topology.numa_nodes,
+		.l1d_bytes = ctx->topology.l1d_bytes,
+		.l2_bytes = ctx->topology.l2_bytes,
+		.l3_bytes = ctx->topology.l3_bytes,
+		.memory_bytes = ctx->topology.memory_bytes,
+		.isa_name = hz_isa_name(ctx->isa),
+		.isa_reason = ctx->isa_reason,
+		.cpu_name = ctx->topology.cpu_name,
+		.gpu_name = "",
+		.gpu_reason = ctx->gpu_reason,
+		.topology_source = ctx->topology.source,
+	};
+	hzi_cuda_info(ctx, info);
+	return HZ_OK;
+}
+
+/* ---- Streams --------------------------------------------------------------------------------- */
+
+int hz_set_stream(hz_context *ctx, void *stream)
+{
+	HZ_CHECK(hzi_enter(ctx, "set_stream"));
+	return ctx->cuda ? hzi_cuda_set_stream(ctx, stream) : HZ_OK;
+}
+
+int hz_sync(hz_context *ctx)
+{
+	HZ_CHECK(hzi_enter(ctx, "sync"));
+	return ctx->cuda ? hzi_cuda_sync(ctx) : HZ_OK;
+}
+
+int hz_prepare(hz_context *ctx)
+{
+	HZ_CHECK(hzi_enter(ctx, "prepare"));
+	return ctx->cuda ? hzi_cuda_prepare(ctx) : HZ_OK;
+}
+
+/* ---- Workspace ------------------------------------------------------------------------------- */
+
+static void set_own_workspace(struct hz_context *ctx, void *p, size_t bytes)
+{
+	ctx->own_workspace = p;
+	ctx->own_workspace_bytes = bytes;
+	if (!ctx->workspace_lent) {
+		ctx->workspace = p;
+		ctx->workspace_bytes = bytes;
+	}
+}
+
+/* Makes the context's own workspace that large, or leaves it as it was. */
+static int grow(struct hz_context *ctx, const char *op, size_t bytes)
+{
+	void *p;
+	int status;
+
+	if (bytes <= ctx->own_workspace_bytes)
+		return HZ_OK;
+	if (!ctx->cuda) {
+		p = hzi_malloc(ctx, bytes, WORKSPACE_ALIGN);
+		if (!p)
+			return hzi_fail(ctx, HZ_ENOMEM,
+					"%s: no memory for a workspace of %zu bytes", op, bytes);
+		hzi_mfree(ctx, ctx->own_workspace, ctx->own_workspace_bytes);
+		set_own_workspace(ctx, p, bytes);
+		return HZ_OK;
+	}
+	if (hzi_cuda_capturing(ctx))
+		return hzi_fail(ctx, HZ_EWORKSPACE,
+				"%s: the workspace has %zu bytes, must have %zu: it "
+				"cannot grow while the stream is captured into a graph",
+				op, ctx->own_workspace_bytes, bytes);
+	HZ_CHECK(hzi_cuda_alloc(ctx, &p, bytes));
+	/* Work that is under way may still use the old one. */
+	status = ctx->own_workspace ? hzi_cuda_sync(ctx) : HZ_OK;
+	if (status != HZ_OK) {
+		hzi_cuda_free(ctx, p);
+		return status;
+	}
+	if (ctx->own_workspace)
+		hzi_cuda_free(ctx, ctx->own_workspace);
+	set_own_workspace(ctx, p, bytes);
+	return HZ_OK;
+}
+
+int hz_reserve(hz_context *ctx, size_t bytes)
+{
+	HZ_CHECK(hzi_enter(ctx, "reserve"));
+	return grow(ctx, "reserve", bytes);
+}
+
+int hz_set_workspace(hz_context *ctx, void *p, size_t bytes)
+{
+	HZ_CHECK(hzi_enter(ctx, "set_workspace"));
+	if (!p != !bytes)
+		return hzi_fail(ctx, HZ_EINVAL,
+				"set_workspace: p is %p and bytes is %zu, must be both "
+				"zero or neither",
+				p, bytes);
+	if ((uintptr_t)p % WORKSPACE_ALIGN)
+		return hzi_fail(ctx, HZ_EINVAL, "set_workspace: p is %p, must be a multiple of %d",
+				p, WORKSPACE_ALIGN);
+	ctx->workspace_lent = p != NULL;
+	ctx->workspace = p ? p : ctx->own_workspace;
+	ctx->workspace_bytes = p ? bytes : ctx->own_workspace_bytes;
+	return HZ_OK;
+}
+
+int hzi_workspace(struct hz_context *ctx, const char *op, size_t bytes)
+{
+	if (bytes <= ctx->workspace_bytes)
+		return HZ_OK;
+	if (ctx->workspace_lent)
+		return hzi_fail(ctx, HZ_EWORKSPACE,
+				"%s: the workspace lent by hz_set_workspace() has %zu "
+				"bytes, must have %zu",
+				op, ctx->workspace_bytes, bytes);
+	if (ctx->cuda)
+		return hzi_fail(ctx, HZ_EWORKSPACE,
+				"%s: the workspace has %zu bytes, must have %zu: call "
+				"hz_reserve() first",
+				op, ctx->workspace_bytes, bytes);
+	return grow(ctx, op, bytes);
+}

@@ -1,0 +1,253 @@
+/*
+ * internal.h - what every file of the library shares: the context, the function table, the helpers
+ *
+ * SPDX-License-Identifier: BSD-2-Clause
+ */
+#ifndef HZ_H
+#define HZ_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include "hurwitz.h"
+
+struct hz_context;
+struct hz_kern;		/* cpu/core/kern.h: micro-kernels of the ISA in use */
+struct hzi_cuda;	/* gpu/runtime/cuda.h: the GPU half of a context */
+
+/* ---- The function table ---------------------------------------------------------------------- */
+
+#define HZ_OP(name, family, dtypes, summary) struct hzi_##name##_args;
+#include "lib/core/ops.def"
+#undef HZ_OP
+
+/*
+ * One implementation of every primitive. Arguments were checked in lib/: a slot may assert, it need
+ * not check. <name>_workspace says the bytes of device scratch that the call then finds at
+ * ctx->workspace; on the CPU it counts ctx->threads threads.
+ */
+struct hz_ops {
+	const char *name;	/* "cpu" or "cuda" */
+#define HZ_OP(name, family, dtypes, summary) \
+	int (*name)(struct hz_context *ctx, const struct hzi_##name##_args *a); \
+	size_t (*name##_workspace)(const struct hz_context *ctx, const struct hzi_##name##_args *a);
+#include "lib/core/ops.def"
+#undef HZ_OP
+};
+
+extern const struct hz_ops hzi_cpu_ops;		/* cpu/core/cpu.c */
+extern const struct hz_ops hzi_cuda_ops;	/* gpu/runtime/cuda.c */
+
+#define HZ_OP(name, family, dtypes, summary) \
+	int hzi_cpu_##name(struct hz_context *ctx, const struct hzi_##name##_args *a); \
+	size_t hzi_cpu_##name##_workspace(const struct hz_context *ctx, \
+					  const struct hzi_##name##_args *a); \
+	int hzi_cuda_##name(struct hz_context *ctx, const struct hzi_##name##_args *a); \
+	size_t hzi_cuda_##name##_workspace(const struct hz_context *ctx, \
+					   const struct hzi_##name##_args *a);
+#include "lib/core/ops.def"
+#undef HZ_OP
+
+/* ---- Topology (lib/core/topology.c) --------------------------------------------------------------- */
+
+struct hzi_topology {
+	int cores;			/* physical cores in this process's cpuset, at least 1 */
+	int numa_nodes;
+	int64_t l1d_bytes, l2_bytes, l3_bytes;	/* 0: not known */
+	int64_t memory_bytes;
+	char cpu_name[96];
+	char source[64];
+};
+
+/* Fills *t from an hwloc_topology_t, or from the system if topology is NULL (hwloc unless none). */
+void hzi_topology_read(struct hzi_topology *t, void *topology, bool no_hwloc);
+
+/* ---- Context --------------------------------------------------------------------------------- */
+
+#define HZI_ERRMSG_BYTES 256
+#define HZI_BASES 120		/* base matrices that one context caches: all 117 that exist */
+
+struct hz_context {
+	const struct hz_ops *ops;
+	const struct hz_kern *kern;
+	struct hzi_cuda *cuda;		/* NULL on a CPU context */
+	int device;			/* HZ_CPU or HZ_CUDA + i */
+	int isa, isa_max;		/* enum hz_isa */
+	int threads;			/* at least 1 */
+	int quat_method;		/* enum hz_quat_method: what AUTO stands for */
+	bool profile;			/* HZ_PROFILE */
+	unsigned fork_generation;	/* hzi_fork_generation() at hz_open() */
+	void *workspace;		/* on the device; 64-byte aligned */
+	size_t workspace_bytes;
+	bool workspace_lent;		/* by hz_set_workspace(): never grown or freed here */
+	void *own_workspace;		/* hz_reserve()'s, in use unless one is lent */
+	size_t own_workspace_bytes;
+	hz_allocator allocator;
+	void (*log)(void *user, int level, const char *message);
+	void *log_user;
+	struct hzi_topology topology;
+	struct hzi_base *base[HZI_BASES];	/* lib/hadamard/base.c; filled in order, NULL at the end */
+	struct hzi_mhc_chain *chain;		/* lib/mhc/layer.c; made when it is first needed */
+	char isa_reason[160];
+	char gpu_reason[HZI_ERRMSG_BYTES];
+	char errmsg[HZI_ERRMSG_BYTES];
+};
+
+/* Formats the context's sentence and returns status: return hzi_fail(ctx, HZ_ESHAPE, "..."). */
+int hzi_fail(struct hz_context *ctx, int status, const char *format, ...)
+	__attribute__((cold, format(printf, 3, 4)));
+
+/* A line to the log callback, if there is one. */
+void hzi_log(const struct hz_context *ctx, int level, const char *format, ...)
+	__attribute__((format(printf, 3, 4)));
+
+/* Frees ctx->chain. */
+void hzi_mhc_chain_free(struct hz_context *ctx);
+
+/* Host memory from the context's allocator; NULL if there is none. Not zeroed. */
+void *hzi_malloc(const struct hz_context *ctx, size_t bytes, size_t align);
+void hzi_mfree(const struct hz_context *ctx, void *p, size_t bytes);
+
+/*
+ * Makes ctx->workspace at least that large: grows on the CPU, HZ_EWORKSPACE on the GPU. op names
+ * the call in the sentence.
+ */
+int hzi_workspace(struct hz_context *ctx, const char *op, size_t bytes);
+
+/* Counts the forks between this process and the first hz_open(): a child sees another number. */
+unsigned hzi_fork_generation(void);
+
+/* HZ_OK, or the status of a context that cannot be used here: NULL, a GPU context after fork(). */
+int hzi_enter(struct hz_context *ctx, const char *op);
+
+/* ---- CPU dispatch (cpu/core/cpu.c) ---------------------------------------------------------------- */
+
+/*
+ * Picks the micro-kernels: the highest ISA up to cap (enum hz_isa; HZ_ISA_AUTO: none) that this
+ * machine and build have. Fills ctx->kern, isa, isa_max and isa_reason.
+ */
+void hzi_cpu_select(struct hz_context *ctx, int cap);
+
+/* Reads HURWITZ_ISA; HZ_ISA_AUTO if it is not set, -1 if it names no level. */
+int hzi_isa_from_name(const char *name);
+
+/*
+ * Bytes of the last cache that a call may count on: in a virtual machine the whole is reported,
+ * which others share.
+ */
+int64_t hzi_cache_share(const struct hz_context *ctx);
+
+/* Threads worth starting for a call that moves or makes that many bytes: 1 .. ctx->threads. */
+int hzi_threads(const struct hz_context *ctx, int64_t bytes);
+
+/*
+ * Whether OpenMP's threads were started before a fork(): the child has none of them, and GCC's
+ * runtime would wait for them in its first parallel region.
+ */
+bool hzi_threads_lost(void);
+
+/* ---- CUDA (gpu/runtime/cuda.c) ----------------------------------------------------------------------- */
+
+/*
+ * The GPU half of a context. hzi_cuda_open() returns HZ_OK and sets ctx->cuda and ctx->device, or a
+ * status with the sentence in ctx->gpu_reason, leaving ctx->cuda NULL. Without device code in the
+ * build it says so. A negative ordinal means the first device that works.
+ */
+int hzi_cuda_open(struct hz_context *ctx, int ordinal);
+void hzi_cuda_close(struct hz_context *ctx);
+void hzi_cuda_info(const struct hz_context *ctx, hz_info *info);
+int hzi_cuda_alloc(struct hz_context *ctx, void **p, size_t bytes);
+int hzi_cuda_free(struct hz_context *ctx, void *p);
+/* Asynchronous on the context's stream; either side may be host (HZ_CPU) or device memory. */
+int hzi_cuda_copy(struct hz_context *ctx, void *dst, int dst_device, const void *src,
+		  int src_device, size_t bytes);
+int hzi_cuda_set_stream(struct hz_context *ctx, void *stream);
+int hzi_cuda_sync(struct hz_context *ctx);
+bool hzi_cuda_capturing(struct hz_context *ctx);	/* whether its stream goes into a graph */
+int hzi_cuda_prepare(struct hz_context *ctx);
+
+/* ---- Argument checks (lib/core/tensor.c) ---------------------------------------------------------- */
+
+/*
+ * Whether a view keeps every rule of hzi_check() at a glance: contiguous, not empty, and no larger
+ * than any object. So are most, and where elements are few, checks count. *count: its elements.
+ */
+bool hzi_plain(const struct hz_context *ctx, const hz_tensor *t, const int *dtypes, int64_t *count);
+
+/*
+ * Checks a view: not NULL, dtype in the list (ends with 0), ndim and shape sane, products and
+ * address ranges without overflow, data not NULL unless empty, aligned to its element, on the
+ * context's device; for an output, no two elements at one address. op and name go into the
+ * sentence.
+ */
+int hzi_check(struct hz_context *ctx, const char *op, const char *name, const hz_tensor *t,
+	      const int *dtypes, bool output);
+
+/*
+ * A view that was checked, with strides of 0 where they may be any number because nothing steps by
+ * them: all of an empty view, and of sizes of 1 those that products of could overflow.
+ */
+hz_tensor hzi_tame(const hz_tensor *t);
+
+/* HZ_OK if the ranges of a and b do not meet, else HZ_EALIAS with the sentence. */
+int hzi_check_apart(struct hz_context *ctx, const char *op, const char *a_name, const hz_tensor *a,
+		    const char *b_name, const hz_tensor *b);
+
+/* As hzi_check_apart(), but a and b may be the same view: data, dtype, shape and strides. */
+int hzi_check_apart_or_same(struct hz_context *ctx, const char *op, const char *a_name,
+			    const hz_tensor *a, const char *b_name, const hz_tensor *b);
+
+/* HZ_OK if b has the ndim and shape of a, else HZ_ESHAPE with the sentence. */
+int hzi_check_same_shape(struct hz_context *ctx, const char *op, const char *a_name,
+			 const hz_tensor *a, const char *b_name, const hz_tensor *b);
+
+/* HZ_OK if the n words opts->reserved are 0, else HZ_EINVAL with the sentence. */
+int hzi_check_reserved(struct hz_context *ctx, const char *op, const int64_t *reserved, int n);
+
+/* What p->check has to be, over all that a wrong use of the data would be seen by */
+uint32_t hzi_packed_check(const hz_packed *p);
+
+/*
+ * HZ_OK if opts->packed is as filler() filled it, of at least min_ndim dimensions, and lies on the
+ * context's device. What its layout means is for the caller to look at.
+ */
+int hzi_check_packed(struct hz_context *ctx, const char *op, const char *filler, int min_ndim,
+		     const hz_packed *p);
+
+/* Overflow-checked product of sizes; false if it does not fit or one is negative. */
+static inline bool hzi_mul(int64_t a, int64_t b, int64_t *product)
+{
+	return a >= 0 && b >= 0 && !__builtin_mul_overflow(a, b, product);
+}
+
+/* Size d of an operand's batch, counted as the dimensions of the result: 1 where it has none */
+static inline int64_t hzi_batch_size(int ndim, const int64_t *shape, int result_ndim, int d)
+{
+	const int own = d - (result_ndim - ndim);
+
+	return own < 0 ? 1 : shape[own];
+}
+
+/* Whether a dimension of a stride outer goes on where size steps of inner end */
+static inline bool hzi_continues(int64_t outer, int64_t inner, int64_t size)
+{
+	int64_t whole;
+
+	return !__builtin_mul_overflow(inner, size, &whole) && outer == whole;
+}
+
+/* Returns from the caller with the status of an expression that is not HZ_OK. */
+#define HZ_CHECK(expression) \
+	do { \
+		int check_status_ = (expression); \
+		if (check_status_ != HZ_OK) \
+			return check_status_; \
+	} while (0)
+
+#ifdef __clang_analyzer__
+/* An analyser looks at one file at a time, and would take the status of this for any. */
+#define hzi_fail(ctx, status, ...) ((void)hzi_fail(ctx, status, __VA_ARGS__), (status))
+#endif
+
+#endif

@@ -1,0 +1,160 @@
+/*
+ * topology.c - cores, caches and NUMA nodes that this process may use
+ *
+ * SPDX-License-Identifier: BSD-2-Clause
+ */
+#include <config.h>
+
+#include <pthread.h>
+#include <stdio.h>
+#include <string.h>
+#include <unistd.h>
+#ifdef HAVE_SCHED_GETAFFINITY
+#include <sched.h>
+#endif
+#ifdef HZ_HAVE_HWLOC
+#include <hwloc.h>
+#endif
+
+#include "lib/core/internal.h"
+
+static int64_t system_value(int name)
+{
+	long value = sysconf(name);
+
+	return value > 0 ? value : 0;
+}
+
+static int64_t system_memory(void)
+{
+	return system_value(_SC_PHYS_PAGES) * system_value(_SC_PAGESIZE);
+}
+
+#ifdef HZ_HAVE_HWLOC
+
+/* The size of a cache level of the first core allowed, 0 if it is not known. */
+static int64_t cache_bytes(hwloc_topology_t t, hwloc_const_cpuset_t allowed, hwloc_obj_type_t type)
+{
+	hwloc_obj_t cache = hwloc_get_next_obj_covering_cpuset_by_type(t, allowed, type, NULL);
+
+	return cache ? (int64_t)cache->attr->cache.size : 0;
+}
+
+/*
+ * Cores, not hardware threads: a second thread of a core adds nothing to bandwidth or multiply
+ * units.
+ */
+static void read_hwloc(struct hzi_topology *out, hwloc_topology_t t)
+{
+	hwloc_bitmap_t allowed = hwloc_bitmap_dup(hwloc_topology_get_allowed_cpuset(t));
+	hwloc_bitmap_t bound = hwloc_bitmap_alloc();
+	hwloc_obj_t package = hwloc_get_obj_by_type(t, HWLOC_OBJ_PACKAGE, 0);
+	const char *name = package ? hwloc_obj_get_info_by_name(package, "CPUModel") : NULL;
+	int cores = 0;
+
+	if (allowed && bound && hwloc_topology_is_thissystem(t) &&
+	    hwloc_get_cpubind(t, bound, HWLOC_CPUBIND_PROCESS) == 0 &&
+	    hwloc_bitmap_intersects(allowed, bound))
+		hwloc_bitmap_and(allowed, allowed, bound);
+	if (allowed) {
+		hwloc_obj_t core = NULL;
+
+		while ((core = hwloc_get_next_obj_covering_cpuset_by_type(t, allowed,
+									  HWLOC_OBJ_CORE, core)))
+			cores++;
+		if (cores == 0)
+			cores = hwloc_bitmap_weight(allowed);
+		out->l1d_bytes = cache_bytes(t, allowed, HWLOC_OBJ_L1CACHE);
+		out->l2_bytes = cache_bytes(t, allowed, HWLOC_OBJ_L2CACHE);
+		out->l3_bytes = cache_bytes(t, allowed, HWLOC_OBJ_L3CACHE);
+	}
+	out->cores = cores > 0 ? cores : 1;
+	out->numa_nodes = hwloc_get_nbobjs_by_type(t, HWLOC_OBJ_NUMANODE);
+	out->memory_bytes = (int64_t)hwloc_get_root_obj(t)->total_memory;
+	if (name)
+		snprintf(out->cpu_name, sizeof(out->cpu_name), "%s", name);
+	hwloc_bitmap_free(bound);
+	hwloc_bitmap_free(allowed);
+}
+
+static struct hzi_topology own;
+static bool own_is_read;
+
+/* Loads cores, caches, packages and NUMA nodes alone: no I/O devices, no OS objects. */
+static void load_own(void)
+{
+	const unsigned version = hwloc_get_api_version();
+	hwloc_topology_t t;
+
+#ifdef __linux__
+	/* In a container without /sys hwloc learns little, and says so on standard error. */
+	if (access("/sys/devices/system/cpu", F_OK) != 0)
+		return;
+#endif
+	if (hwloc_topology_init(&t))
+		return;
+	hwloc_topology_set_all_types_filter(t, HWLOC_TYPE_FILTER_KEEP_NONE);
+	hwloc_topology_set_cache_types_filter(t, HWLOC_TYPE_FILTER_KEEP_ALL);
+	hwloc_topology_set_type_filter(t, HWLOC_OBJ_CORE, HWLOC_TYPE_FILTER_KEEP_ALL);
+	hwloc_topology_set_type_filter(t, HWLOC_OBJ_PACKAGE, HWLOC_TYPE_FILTER_KEEP_ALL);
+	if (hwloc_topology_load(t) == 0) {
+		read_hwloc(&own, t);
+		/* A NUMA node's file may not count memory that was added to a running machine. */
+		own.memory_bytes = system_memory();
+		snprintf(own.source, sizeof(own.source), "hwloc %u.%u.%u", version >> 16,
+			 (version >> 8) & 0xff, version & 0xff);
+		own_is_read = true;
+	}
+	hwloc_topology_destroy(t);
+}
+
+#endif
+
+static void read_system(struct hzi_topology *out)
+{
+#ifdef HAVE_SCHED_GETAFFINITY
+	cpu_set_t set;
+
+	if (sched_getaffinity(0, sizeof(set), &set) == 0) {
+		out->cores = CPU_COUNT(&set);
+		snprintf(out->source, sizeof(out->source), "sched_getaffinity");
+	}
+#endif
+	if (out->cores < 1) {
+		out->cores = (int)system_value(_SC_NPROCESSORS_ONLN);
+		snprintf(out->source, sizeof(out->source), "sysconf");
+	}
+	if (out->cores < 1)
+		out->cores = 1;
+	out->numa_nodes = 1;
+	out->memory_bytes = system_memory();
+#ifdef _SC_LEVEL1_DCACHE_SIZE
+	out->l1d_bytes = system_value(_SC_LEVEL1_DCACHE_SIZE);
+	out->l2_bytes = system_value(_SC_LEVEL2_CACHE_SIZE);
+	out->l3_bytes = system_value(_SC_LEVEL3_CACHE_SIZE);
+#endif
+}
+
+void hzi_topology_read(struct hzi_topology *t, void *topology, bool no_hwloc)
+{
+	memset(t, 0, sizeof(*t));
+#ifdef HZ_HAVE_HWLOC
+	if (topology) {
+		read_hwloc(t, topology);
+		snprintf(t->source, sizeof(t->source), "the application");
+		return;
+	}
+	if (!no_hwloc) {
+		static pthread_once_t once = PTHREAD_ONCE_INIT;
+
+		pthread_once(&once, load_own);
+		if (own_is_read) {
+			*t = own;
+			return;
+		}
+	}
+#endif
+	(void)topology;
+	(void)no_hwloc;
+	read_system(t);
+}

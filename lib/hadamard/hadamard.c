@@ -1,0 +1,894 @@
+/*
+ * hadamard.c - Walsh-Hadamard transforms: plans, argument checks, and the calls into the table
+ *
+ * SPDX-License-Identifier: BSD-2-Clause
+ */
+#include <config.h>
+
+#include <math.h>
+#include <stddef.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "lib/hadamard/hadamard.h"
+
+#define CPU_LENGTH_MAX ((int64_t)1 << 24)
+#define CUDA_LENGTH_MAX ((int64_t)65536)	/* what the shared memory of a cluster holds */
+#define MIN_BLOCK_DEFAULT 16
+
+static const hz_hadamard_opts default_opts;
+
+static bool is_power_of_two(int64_t n)
+{
+	return n > 0 && (n & (n - 1)) == 0;
+}
+
+static int log2_of(int64_t power)
+{
+	return 63 - __builtin_clzll((unsigned long long)power);
+}
+
+/* The largest power of two <= n, n > 0. */
+static int64_t floor_power(int64_t n)
+{
+	return (int64_t)1 << log2_of(n);
+}
+
+/* ---- Plans ----------------------------------------------------------------------------------- */
+
+/* Why a plan failed, without the name of the call. */
+struct why {
+	char text[160];
+};
+
+static void push(struct hzi_plan *plan, int64_t length, int32_t m, int64_t count)
+{
+	struct hzi_segment *last = plan->nseg ? &plan->seg[plan->nseg - 1] : NULL;
+
+	if (last && last->length == length) {
+		last->count += count;
+	} else {
+		plan->seg[plan->nseg++] = (struct hzi_segment){
+			.offset = plan->n, .count = count, .length = length, .m = m,
+			.k = log2_of(length / m)};
+	}
+	plan->n += length * count;
+}
+
+static int plan_greedy(int64_t n, const hz_hadamard_opts *o, struct hzi_plan *plan, struct why *why)
+{
+	const int64_t min_block = o->min_block ? o->min_block : MIN_BLOCK_DEFAULT;
+	int64_t rest = n;
+
+	while (rest > 0) {
+		const int64_t block =
+			floor_power(o->max_block && o->max_block < rest ? o->max_block : rest);
+
+		if (block < min_block) {
+			snprintf(why->text, sizeof(why->text),
+				 "the greedy plan of %lld needs a block of %lld, less than "
+				 "min_block %lld",
+				 (long long)n, (long long)block, (long long)min_block);
+			return HZ_ESHAPE;
+		}
+		push(plan, block, 1, rest / block);
+		rest %= block;
+	}
+	return HZ_OK;
+}
+
+static void plan_uniform(int64_t n, const hz_hadamard_opts *o, struct hzi_plan *plan)
+{
+	int64_t block = n & -n;
+
+	if (o->max_block && block > o->max_block)
+		block = floor_power(o->max_block);
+	push(plan, block, 1, n / block);
+}
+
+static int plan_true(int64_t n, const hz_hadamard_opts *o, struct hzi_plan *plan, struct why *why)
+{
+	const int64_t odd = n / (n & -n);
+	/* Beyond all tables the factor, which could overflow, does not matter. */
+	const int64_t m = o->order ? o->order : odd == 1 || odd > HZI_BASE_MAX ? odd : 4 * odd;
+
+	if (n % m || !is_power_of_two(n / m)) {
+		snprintf(why->text, sizeof(why->text),
+			 "the true plan cannot make %lld: it is not %lld times a power of two",
+			 (long long)n, (long long)m);
+		return HZ_ESHAPE;
+	}
+	if (m == 1 && o->base == HZ_BASE_AUTO) {
+		push(plan, n, 1, 1);
+		return HZ_OK;
+	}
+	if (m > HZI_BASE_MAX || hz_hadamard_base(o->base, (int)m, NULL) < 0) {
+		snprintf(why->text, sizeof(why->text),
+			 "the true plan cannot make %lld: there is no such base matrix of order "
+			 "%lld",
+			 (long long)n, (long long)m);
+		return m > HZI_BASE_MAX || hzi_base_auto((int)m) == 0 ? HZ_ESHAPE : HZ_ENOTSUP;
+	}
+	push(plan, n, (int32_t)m, 1);
+	return HZ_OK;
+}
+
+/* The segments of one block of length n > 0; base matrices and scales are left out. */
+static int make_plan(int64_t n, const hz_hadamard_opts *o, struct hzi_plan *plan, struct why *why)
+{
+	int kind = o->plan;
+
+	plan->n = 0;
+	plan->nseg = 0;
+	if (kind == HZ_PLAN_AUTO)
+		kind = is_power_of_two(n) && !(o->max_block && o->max_block < n) ? HZ_PLAN_SYLVESTER
+										 : HZ_PLAN_GREEDY;
+	switch (kind) {
+	case HZ_PLAN_SYLVESTER:
+		if (!is_power_of_two(n)) {
+			snprintf(why->text, sizeof(why->text),
+				 "the sylvester plan cannot make %lld: it is not a power of two",
+				 (long long)n);
+			return HZ_ESHAPE;
+		}
+		push(plan, n, 1, 1);
+		return HZ_OK;
+	case HZ_PLAN_GREEDY:
+		return plan_greedy(n, o, plan, why);
+	case HZ_PLAN_UNIFORM:
+		plan_uniform(n, o, plan);
+		return HZ_OK;
+	default:
+		return plan_true(n, o, plan, why);
+	}
+}
+
+struct range {
+	const char *name;
+	size_t offset, bytes;
+	int64_t low, high;
+};
+
+static __attribute__((cold)) int fail_range(const struct range *r, int64_t value, struct why *why)
+{
+	if (r->high == INT64_MAX)
+		snprintf(why->text, sizeof(why->text), "opts->%s is %lld, must not be negative",
+			 r->name, (long long)value);
+	else
+		snprintf(why->text, sizeof(why->text), "opts->%s is %lld, must be %lld to %lld",
+			 r->name, (long long)value, (long long)r->low, (long long)r->high);
+	return HZ_EINVAL;
+}
+
+/* The options' ranges; the sentence of the first that is out of it. */
+static int check_opts(const hz_hadamard_opts *o, struct why *why)
+{
+#define OPTION(name) #name, offsetof(hz_hadamard_opts, name), sizeof(o->name)
+	static const struct range range[] = {
+		{OPTION(plan), HZ_PLAN_AUTO, HZ_PLAN_TRUE},
+		{OPTION(block), 0, INT64_MAX},
+		{OPTION(max_block), 0, INT64_MAX},
+		{OPTION(min_block), 0, INT64_MAX},
+		{OPTION(base), HZ_BASE_AUTO, HZ_BASE_QUIP},
+		{OPTION(order), 0, HZI_BASE_MAX},
+		{OPTION(flags), 0, HZ_HADAMARD_TRANSPOSE | HZ_HADAMARD_RAW},
+		{OPTION(reserved[0]), 0, 0},
+		{OPTION(reserved[1]), 0, 0},
+		{OPTION(reserved[2]), 0, 0},
+		{OPTION(reserved[3]), 0, 0},
+	};
+#undef OPTION
+
+	/* Unrolled, the table is known when compiled: a load and a comparison for each row. */
+#pragma GCC unroll 16
+	for (size_t i = 0; i < sizeof(range) / sizeof(*range); i++) {
+		const char *at = (const char *)o + range[i].offset;
+		const int64_t value = range[i].bytes == sizeof(int64_t) ? *(const int64_t *)at
+									: *(const int32_t *)at;
+
+		if (value < range[i].low || value > range[i].high)
+			return fail_range(&range[i], value, why);
+	}
+	if (o->round_to && o->round_to != HZ_F16 && o->round_to != HZ_BF16) {
+		snprintf(why->text, sizeof(why->text),
+			 "opts->round_to is %s, must be f16, bf16 or 0",
+			 hz_dtype_name(o->round_to));
+		return HZ_EINVAL;
+	}
+	if (!isfinite((float)o->scale)) {
+		snprintf(why->text, sizeof(why->text), "opts->scale is %g, must be finite in f32",
+			 o->scale);
+		return HZ_EINVAL;
+	}
+	return HZ_OK;
+}
+
+int64_t hz_hadamard_plan(int64_t n, const hz_hadamard_opts *opts, int64_t *blocks, int64_t max)
+{
+	struct hzi_plan plan;
+	struct why why;
+	int64_t written = 0, length, repeat = 1;
+	int status;
+
+	if (!opts)
+		opts = &default_opts;
+	if (n < 0 || (!blocks && max > 0))
+		return HZ_EINVAL;
+	status = check_opts(opts, &why);
+	if (status || n == 0)
+		return status;
+	length = n;
+	if (opts->block) {
+		if (n % opts->block)
+			return HZ_ESHAPE;
+		length = opts->block;
+		repeat = n / length;
+	}
+	status = make_plan(length, opts, &plan, &why);
+	if (status)
+		return status;
+	for (int64_t r = 0; r < repeat; r++) {
+		for (int s = 0; s < plan.nseg; s++) {
+			for (int64_t c = 0; c < plan.seg[s].count && written < max; c++)
+				blocks[written++] = plan.seg[s].length;
+		}
+		if (written >= max)
+			break;
+	}
+	written = 0;
+	for (int s = 0; s < plan.nseg; s++)
+		written += plan.seg[s].count * repeat;
+	return written;
+}
+
+static int64_t length_max(const struct hz_context *ctx)
+{
+	return ctx->device == HZ_CPU ? CPU_LENGTH_MAX : CUDA_LENGTH_MAX;
+}
+
+static float segment_scale(const hz_hadamard_opts *o, int64_t length)
+{
+	const double factor = o->scale != 0 ? o->scale : 1;
+
+	return (float)(o->flags & HZ_HADAMARD_RAW ? factor : factor / sqrt((double)length));
+}
+
+/* Completes a plan for a context: base matrices, scales, and what the device can do. */
+static int finish_plan(struct hz_context *ctx, const char *op, const hz_hadamard_opts *o,
+		       struct hzi_plan *plan)
+{
+	for (int s = 0; s < plan->nseg; s++) {
+		struct hzi_segment *seg = &plan->seg[s];
+
+		if (seg->length > length_max(ctx))
+			return hzi_fail(ctx, HZ_ENOTSUP,
+					"%s: a block of %lld is too long, at most %lld %s", op,
+					(long long)seg->length, (long long)length_max(ctx),
+					ctx->device == HZ_CPU ? "on the CPU" : "on the GPU");
+		if (seg->m > 1)
+			HZ_CHECK(hzi_base_get(ctx, op, o->base, seg->m, &seg->base));
+		seg->scale = segment_scale(o, seg->length);
+	}
+	return HZ_OK;
+}
+
+/* ---- Arguments ------------------------------------------------------------------------------- */
+
+static const int float_types[] = {HZ_F32, HZ_F16, HZ_BF16, 0};
+static const int code_types[] = {HZ_S8, HZ_S4X2, HZ_E4M3, HZ_E5M2, 0};
+static const int scale_types[] = {HZ_F32, HZ_E8M0, 0};
+static const int diag_types[] = {HZ_U8, HZ_F32, HZ_F16, HZ_BF16, 0};
+
+/* Of a view that hzi_check() took */
+static bool is_empty(const hz_tensor *t)
+{
+	for (int i = 0; i < t->ndim; i++) {
+		if (t->shape[i] == 0)
+			return true;
+	}
+	return false;
+}
+
+/* Bits or factors for a row of n_row elements in blocks of n. */
+static int make_diag(struct hz_context *ctx, const char *op, const char *name, const hz_tensor *t,
+		     int64_t n_row, int64_t n, struct hzi_diag *diag)
+{
+	int64_t for_row = n_row, for_block = n;
+
+	HZ_CHECK(hzi_check(ctx, op, name, t, diag_types, false));
+	if (t->ndim != 1)
+		return hzi_fail(ctx, HZ_ESHAPE, "%s: %s.ndim is %d, must be 1", op, name, t->ndim);
+	if (t->dtype == HZ_U8) {
+		for_row = (n_row + 7) / 8;
+		for_block = (n + 7) / 8;
+	}
+	if (t->shape[0] != for_row && t->shape[0] != for_block)
+		return hzi_fail(ctx, HZ_ESHAPE, "%s: %s.shape[0] is %lld, must be %lld%s", op, name,
+				(long long)t->shape[0], (long long)for_row,
+				for_block == for_row ? "" :
+						       ", or for one block as opts->block says");
+	if (!hz_tensor_contiguous(t))
+		return hzi_fail(ctx, HZ_ESTRIDE, "%s: %s.stride[0] is %lld, must be 1", op, name,
+				(long long)t->stride[0]);
+	diag->kind = t->dtype;
+	diag->data = t->data;
+	diag->block_step = t->shape[0] == for_row && n_row != n ? n : 0;
+	return HZ_OK;
+}
+
+/* Outer dimensions of two or three operands that go together. */
+struct outer {
+	int ndim, operands;
+	int64_t shape[HZ_MAXDIM], stride[3][HZ_MAXDIM];
+};
+
+static void outer_remove(struct outer *o, int d)
+{
+	o->ndim--;
+	for (int i = d; i < o->ndim; i++) {
+		o->shape[i] = o->shape[i + 1];
+		for (int p = 0; p < o->operands; p++)
+			o->stride[p][i] = o->stride[p][i + 1];
+	}
+}
+
+/* Whether one step of dimension d is size steps of strides step[] in every operand. */
+static bool outer_continues(const struct outer *o, int d, int64_t size, const int64_t *step)
+{
+	for (int p = 0; p < o->operands; p++) {
+		int64_t whole;
+
+		if (__builtin_mul_overflow(size, step[p], &whole) || o->stride[p][d] != whole)
+			return false;
+	}
+	return true;
+}
+
+/* All dimensions of t[0] but axis and those of size 1, sorted by the key operand, collapsed. */
+static void outer_make(struct outer *o, const hz_tensor *const *t, int operands, int axis, int key)
+{
+	o->ndim = 0;
+	o->operands = operands;
+	for (int i = 0; i < t[0]->ndim; i++) {
+		int j = o->ndim;
+
+		if (i == axis || t[0]->shape[i] == 1)
+			continue;
+		for (; j > 0 && llabs(o->stride[key][j - 1]) < llabs(t[key]->stride[i]); j--) {
+			o->shape[j] = o->shape[j - 1];
+			for (int p = 0; p < operands; p++)
+				o->stride[p][j] = o->stride[p][j - 1];
+		}
+		o->shape[j] = t[0]->shape[i];
+		for (int p = 0; p < operands; p++)
+			o->stride[p][j] = t[p]->stride[i];
+		o->ndim++;
+	}
+	for (int d = o->ndim - 2; d >= 0; d--) {
+		int64_t step[3] = {0};
+
+		for (int p = 0; p < operands; p++)
+			step[p] = o->stride[p][d + 1];
+		if (!outer_continues(o, d, o->shape[d + 1], step))
+			continue;
+		o->shape[d] *= o->shape[d + 1];
+		for (int p = 0; p < operands; p++)
+			o->stride[p][d] = step[p];
+		outer_remove(o, d + 1);
+	}
+}
+
+/*
+ * Folds outer dimensions into the blocks: those that continue them, and if an item is one block of
+ * back-to-back elements also one that does not.
+ */
+static void fold_blocks(struct outer *o, struct hzi_hadamard_args *a)
+{
+	if (a->blocks == 1 && a->x_step == 1 && a->y_step == 1 && o->ndim > 0) {
+		const int d = o->ndim - 1;
+
+		a->blocks = o->shape[d];
+		a->x_block = o->stride[0][d];
+		a->y_block = o->stride[1][d];
+		outer_remove(o, d);
+	}
+	for (int d = o->ndim - 1; d >= 0; d--) {
+		if (outer_continues(o, d, a->blocks, (int64_t[3]){a->x_block, a->y_block})) {
+			a->blocks *= o->shape[d];
+			outer_remove(o, d);
+			d = o->ndim;
+		}
+	}
+}
+
+/*
+ * The part that the three calls share, from options and from the axis of the floating-point operand
+ * v: plan, blocks, diagonals (in the order of application) and transpose.
+ */
+static int make_common(struct hz_context *ctx, const char *op, const hz_tensor *v, int axis,
+		       const hz_hadamard_opts *o, bool inverse, struct hzi_hadamard_args *a)
+{
+	const int64_t n_row = v->shape[axis];
+	const bool transpose = (o->flags & HZ_HADAMARD_TRANSPOSE) != 0;
+	int64_t n = o->block ? o->block : n_row;
+	struct why why;
+	int status;
+
+	if (n_row % n)
+		return hzi_fail(ctx, HZ_ESHAPE,
+				"%s: opts->block is %lld, must divide %lld, the length of axis %d",
+				op, (long long)n, (long long)n_row, axis);
+	status = make_plan(n, o, &a->plan, &why);
+	if (status)
+		return hzi_fail(ctx, status, "%s: %s", op, why.text);
+	HZ_CHECK(finish_plan(ctx, op, o, &a->plan));
+	a->blocks = n_row / n;
+	a->pre = a->post = (struct hzi_diag){0};
+	if (o->pre)
+		HZ_CHECK(make_diag(ctx, op, "pre", o->pre, n_row, n, &a->pre));
+	if (o->post)
+		HZ_CHECK(make_diag(ctx, op, "post", o->post, n_row, n, &a->post));
+	a->transpose = transpose != inverse;
+	if (a->transpose) {
+		const struct hzi_diag pre = a->pre;
+
+		a->pre = a->post;
+		a->post = pre;
+	}
+	return HZ_OK;
+}
+
+/* Options and their defaults, the operand that says the shape, and the axis. */
+static int check_begin(struct hz_context *ctx, const char *op, const hz_hadamard_opts **opts,
+		       const hz_tensor *v, int *axis)
+{
+	struct why why;
+
+	if (!*opts)
+		*opts = &default_opts;
+	if (check_opts(*opts, &why) != HZ_OK)
+		return hzi_fail(ctx, HZ_EINVAL, "%s: %s", op, why.text);
+	if (v->ndim < 1)
+		return hzi_fail(ctx, HZ_ESHAPE, "%s: %s.ndim is 0, must be 1 to %d", op,
+				strcmp(op, "dequantize_hadamard") ? "x" : "y", HZ_MAXDIM);
+	if ((*opts)->axis < 0 || (*opts)->axis >= v->ndim)
+		return hzi_fail(ctx, HZ_EINVAL, "%s: opts->axis is %d, must be 0 to %d", op,
+				(*opts)->axis, v->ndim - 1);
+	*axis = v->ndim - 1 - (*opts)->axis;
+	return HZ_OK;
+}
+
+/* An output must not overlap the diagonals that are read while it is written. */
+static int check_diags_apart(struct hz_context *ctx, const char *op, const hz_hadamard_opts *o,
+			     const char *name, const hz_tensor *out)
+{
+	if (o->pre)
+		HZ_CHECK(hzi_check_apart(ctx, op, "pre", o->pre, name, out));
+	if (o->post)
+		HZ_CHECK(hzi_check_apart(ctx, op, "post", o->post, name, out));
+	return HZ_OK;
+}
+
+/* Shape, and the strides of one operand, as far as there are dimensions */
+static void put_outer(const struct outer *o, struct hzi_hadamard_args *a)
+{
+	a->ndim = o->ndim;
+	for (int i = 0; i < o->ndim; i++)
+		a->shape[i] = o->shape[i];
+}
+
+static void put_strides(const struct outer *o, int operand, int64_t *stride)
+{
+	for (int i = 0; i < o->ndim; i++)
+		stride[i] = o->stride[operand][i];
+}
+
+/* ---- hadamard -------------------------------------------------------------------------------- */
+
+/* Whether options, but for the scale, are the defaults */
+static bool is_default(const hz_hadamard_opts *o)
+{
+	return !(o->plan | o->axis | o->base | o->order | o->round_to) && !o->flags &&
+	       !(o->block | o->max_block | o->min_block) && !o->pre && !o->post &&
+	       !(o->reserved[0] | o->reserved[1] | o->reserved[2] | o->reserved[3]);
+}
+
+/* Whether contiguous operands of so many elements overlap */
+static bool meet(const hz_tensor *x, const hz_tensor *y, int64_t count)
+{
+	const uintptr_t x_begin = (uintptr_t)x->data, y_begin = (uintptr_t)y->data;
+	const uintptr_t n = (uintptr_t)count;
+
+	return x_begin < y_begin + n * hz_dtype_size(y->dtype) &&
+	       y_begin < x_begin + n * hz_dtype_size(x->dtype);
+}
+
+/*
+ * Whether the call is of the commonest kind, and so keeps all the rules that hadamard_args() looks
+ * at one by one: default options, rows of a power of two, plain operands that are the same or
+ * apart. Then *a is what hadamard_args() would make. Few rows take no longer than the checks: 13 ns
+ * so, 29 ns one by one.
+ */
+static bool at_a_glance(const struct hz_context *ctx, const hz_tensor *x, const hz_tensor *y,
+			const hz_hadamard_opts *o, struct hzi_hadamard_args *a)
+{
+	int64_t count, n;
+
+	if (!o)
+		o = &default_opts;
+	if (!is_default(o) || !isfinite((float)o->scale) ||
+	    !hzi_plain(ctx, x, float_types, &count) || x->ndim < 1)
+		return false;
+	if (x != y) {
+		if (!hzi_plain(ctx, y, float_types, &n) || y->ndim != x->ndim)
+			return false;
+		for (int i = 0; i < x->ndim; i++) {
+			if (x->shape[i] != y->shape[i])
+				return false;
+		}
+		if (!(x->data == y->data && x->dtype == y->dtype) && meet(x, y, count))
+			return false;
+	}
+	n = x->shape[x->ndim - 1];
+	if (!is_power_of_two(n) || n > length_max(ctx))
+		return false;
+	a->x = x->data;
+	a->y = y->data;
+	a->x_dtype = x->dtype;
+	a->y_dtype = y->dtype;
+	a->x_step = a->y_step = 1;
+	a->x_block = a->y_block = n;
+	a->blocks = count >> log2_of(n);
+	a->ndim = 0;
+	a->pre = a->post = (struct hzi_diag){0};
+	a->transpose = false;
+	a->plan.n = a->plan.nseg = 0;
+	push(&a->plan, n, 1, 1);
+	a->plan.seg[0].scale = segment_scale(o, n);
+	return true;
+}
+
+static int hadamard_args(struct hz_context *ctx, const hz_tensor *x, const hz_tensor *y,
+			 const hz_hadamard_opts *o, struct hzi_hadamard_args *a, bool *empty)
+{
+	static const char op[] = "hadamard";
+	struct outer outer;
+	int axis = 0;
+
+	HZ_CHECK(hzi_enter(ctx, op));
+	*empty = false;
+	if (at_a_glance(ctx, x, y, o, a))
+		return HZ_OK;
+	HZ_CHECK(hzi_check(ctx, op, "x", x, float_types, false));
+	HZ_CHECK(hzi_check(ctx, op, "y", y, float_types, true));
+	HZ_CHECK(hzi_check_same_shape(ctx, op, "x", x, "y", y));
+	HZ_CHECK(check_begin(ctx, op, &o, x, &axis));
+	*empty = is_empty(x);
+	if (*empty)
+		return HZ_OK;
+	HZ_CHECK(make_common(ctx, op, x, axis, o, false, a));
+	HZ_CHECK(hzi_check_apart_or_same(ctx, op, "x", x, "y", y));
+	HZ_CHECK(check_diags_apart(ctx, op, o, "y", y));
+
+	a->x = x->data;
+	a->y = y->data;
+	a->x_dtype = x->dtype;
+	a->y_dtype = y->dtype;
+	a->x_step = x->shape[axis] == 1 ? 1 : x->stride[axis];
+	a->y_step = x->shape[axis] == 1 ? 1 : y->stride[axis];
+	a->x_block = a->plan.n * a->x_step;
+	a->y_block = a->plan.n * a->y_step;
+	outer_make(&outer, (const hz_tensor *[]){x, y}, 2, axis, 1);
+	if (a->pre.block_step == 0 && a->post.block_step == 0)
+		fold_blocks(&outer, a);
+	put_outer(&outer, a);
+	put_strides(&outer, 0, a->x_stride);
+	put_strides(&outer, 1, a->y_stride);
+	return HZ_OK;
+}
+
+int hz_hadamard(hz_context *ctx, const hz_tensor *x, const hz_tensor *y,
+		const hz_hadamard_opts *opts)
+{
+	struct hzi_hadamard_args a;
+	bool empty;
+
+	HZ_CHECK(hadamard_args(ctx, x, y, opts, &a, &empty));
+	if (empty)
+		return HZ_OK;
+	HZ_CHECK(hzi_workspace(ctx, "hadamard", ctx->ops->hadamard_workspace(ctx, &a)));
+	return ctx->ops->hadamard(ctx, &a);
+}
+
+int hz_hadamard_workspace(hz_context *ctx, const hz_tensor *x, const hz_tensor *y,
+			  const hz_hadamard_opts *opts, size_t *bytes)
+{
+	struct hzi_hadamard_args a;
+	bool empty;
+
+	HZ_CHECK(hadamard_args(ctx, x, y, opts, &a, &empty));
+	if (!bytes)
+		return hzi_fail(ctx, HZ_EINVAL, "hadamard_workspace: bytes is NULL");
+	*bytes = empty ? 0 : ctx->ops->hadamard_workspace(ctx, &a);
+	return HZ_OK;
+}
+
+/* ---- hadamard_quantize and dequantize_hadamard ----------------------------------------------- */
+
+/* Codes and scales against the floating-point operand v: shapes, strides, and the group. */
+static int check_codes(struct hz_context *ctx, const char *op, const char *v_name,
+		       const hz_tensor *v, const hz_tensor *q, const hz_tensor *scale,
+		       int64_t *group)
+{
+	const int last = v->ndim - 1;
+	const int64_t n = v->shape[last];
+	const int64_t per_byte = q->dtype == HZ_S4X2 ? 2 : 1;
+	const struct {
+		const char *name;
+		const hz_tensor *t;
+	} operand[] = {{"q", q}, {"scale", scale}};
+
+	for (int p = 0; p < 2; p++) {
+		const hz_tensor *t = operand[p].t;
+
+		if (t->ndim != v->ndim)
+			return hzi_fail(ctx, HZ_ESHAPE, "%s: %s.ndim is %d, must be %d, as %s", op,
+					operand[p].name, t->ndim, v->ndim, v_name);
+		for (int i = 0; i < last; i++) {
+			if (t->shape[i] != v->shape[i])
+				return hzi_fail(ctx, HZ_ESHAPE,
+						"%s: %s.shape[%d] is %lld, must be %lld, as %s", op,
+						operand[p].name, i, (long long)t->shape[i],
+						(long long)v->shape[i], v_name);
+		}
+		if (t->shape[last] > 1 && t->stride[last] != 1)
+			return hzi_fail(ctx, HZ_ESTRIDE, "%s: %s.stride[%d] is %lld, must be 1", op,
+					operand[p].name, last, (long long)t->stride[last]);
+	}
+	if (n % per_byte)
+		return hzi_fail(ctx, HZ_ESHAPE, "%s: %s.shape[%d] is %lld, must be even for s4x2",
+				op, v_name, last, (long long)n);
+	if (q->shape[last] != n / per_byte)
+		return hzi_fail(ctx, HZ_ESHAPE, "%s: q.shape[%d] is %lld, must be %lld", op, last,
+				(long long)q->shape[last], (long long)(n / per_byte));
+	if (is_empty(v))
+		return HZ_OK;
+	*group = scale->shape[last] > 0 && n % scale->shape[last] == 0 ? n / scale->shape[last] : 0;
+	if (*group != n && *group != 32 && *group != 64 && *group != 128)
+		return hzi_fail(ctx, HZ_ESHAPE,
+				"%s: scale.shape[%d] is %lld, must be 1, or %lld divided by 32, 64 "
+				"or 128", op,
+				last, (long long)scale->shape[last], (long long)n);
+	return HZ_OK;
+}
+
+/*
+ * Zeros an argument struct of so many bytes that begins with t, but for the plan, by far the
+ * largest member, which is filled as far as it is used.
+ */
+static void clear_codes_args(struct hzi_hadamard_args *t, size_t bytes)
+{
+	const size_t plan_end = offsetof(struct hzi_hadamard_args, plan) + sizeof(t->plan);
+
+	memset(t, 0, offsetof(struct hzi_hadamard_args, plan));
+	memset((char *)t + plan_end, 0, bytes - plan_end);
+}
+
+static int quantize_args(struct hz_context *ctx, const hz_tensor *x, const hz_tensor *q,
+			 const hz_tensor *scale, const hz_hadamard_opts *o,
+			 struct hzi_hadamard_quantize_args *a, bool *empty)
+{
+	static const char op[] = "hadamard_quantize";
+	struct outer outer;
+	int axis = 0;
+
+	HZ_CHECK(hzi_enter(ctx, op));
+	HZ_CHECK(hzi_check(ctx, op, "x", x, float_types, false));
+	HZ_CHECK(hzi_check(ctx, op, "q", q, code_types, true));
+	HZ_CHECK(hzi_check(ctx, op, "scale", scale, scale_types, true));
+	HZ_CHECK(check_begin(ctx, op, &o, x, &axis));
+	if (o->axis != 0)
+		return hzi_fail(ctx, HZ_ENOTSUP, "%s: opts->axis is %d, must be 0", op, o->axis);
+	clear_codes_args(&a->t, sizeof(*a));
+	HZ_CHECK(check_codes(ctx, op, "x", x, q, scale, &a->group));
+	*empty = is_empty(x);
+	if (*empty)
+		return HZ_OK;
+	HZ_CHECK(make_common(ctx, op, x, axis, o, false, &a->t));
+	HZ_CHECK(hzi_check_apart(ctx, op, "x", x, "q", q));
+	HZ_CHECK(hzi_check_apart(ctx, op, "x", x, "scale", scale));
+	HZ_CHECK(hzi_check_apart(ctx, op, "q", q, "scale", scale));
+	HZ_CHECK(check_diags_apart(ctx, op, o, "q", q));
+	HZ_CHECK(check_diags_apart(ctx, op, o, "scale", scale));
+
+	a->t.x = x->data;
+	a->t.x_dtype = x->dtype;
+	a->t.y_dtype = HZ_F32;
+	a->t.x_step = x->shape[axis] == 1 ? 1 : x->stride[axis];
+	a->t.x_block = a->t.plan.n * a->t.x_step;
+	a->q = q->data;
+	a->scale = scale->data;
+	a->q_dtype = q->dtype;
+	a->scale_dtype = scale->dtype;
+	a->round_to = o->round_to;
+	outer_make(&outer, (const hz_tensor *[]){x, q, scale}, 3, axis, 1);
+	put_outer(&outer, &a->t);
+	put_strides(&outer, 0, a->t.x_stride);
+	put_strides(&outer, 1, a->q_stride);
+	put_strides(&outer, 2, a->scale_stride);
+	return HZ_OK;
+}
+
+int hz_hadamard_quantize(hz_context *ctx, const hz_tensor *x, const hz_tensor *q,
+			 const hz_tensor *scale, const hz_hadamard_opts *opts)
+{
+	struct hzi_hadamard_quantize_args a;
+	bool empty;
+
+	HZ_CHECK(quantize_args(ctx, x, q, scale, opts, &a, &empty));
+	if (empty)
+		return HZ_OK;
+	HZ_CHECK(hzi_workspace(ctx, "hadamard_quantize",
+			       ctx->ops->hadamard_quantize_workspace(ctx, &a)));
+	return ctx->ops->hadamard_quantize(ctx, &a);
+}
+
+int hz_hadamard_quantize_workspace(hz_context *ctx, const hz_tensor *x, const hz_tensor *q,
+				   const hz_tensor *scale, const hz_hadamard_opts *opts,
+				   size_t *bytes)
+{
+	struct hzi_hadamard_quantize_args a;
+	bool empty;
+
+	HZ_CHECK(quantize_args(ctx, x, q, scale, opts, &a, &empty));
+	if (!bytes)
+		return hzi_fail(ctx, HZ_EINVAL, "hadamard_quantize_workspace: bytes is NULL");
+	*bytes = empty ? 0 : ctx->ops->hadamard_quantize_workspace(ctx, &a);
+	return HZ_OK;
+}
+
+static int dequantize_args(struct hz_context *ctx, const hz_tensor *q, const hz_tensor *scale,
+			   const hz_tensor *y, const hz_hadamard_opts *o,
+			   struct hzi_dequantize_hadamard_args *a, bool *empty)
+{
+	static const char op[] = "dequantize_hadamard";
+	struct outer outer;
+	int axis = 0;
+
+	HZ_CHECK(hzi_enter(ctx, op));
+	HZ_CHECK(hzi_check(ctx, op, "q", q, code_types, false));
+	HZ_CHECK(hzi_check(ctx, op, "scale", scale, scale_types, false));
+	HZ_CHECK(hzi_check(ctx, op, "y", y, float_types, true));
+	HZ_CHECK(check_begin(ctx, op, &o, y, &axis));
+	if (o->axis != 0)
+		return hzi_fail(ctx, HZ_ENOTSUP, "%s: opts->axis is %d, must be 0", op, o->axis);
+	clear_codes_args(&a->t, sizeof(*a));
+	HZ_CHECK(check_codes(ctx, op, "y", y, q, scale, &a->group));
+	*empty = is_empty(y);
+	if (*empty)
+		return HZ_OK;
+	HZ_CHECK(make_common(ctx, op, y, axis, o, true, &a->t));
+	HZ_CHECK(hzi_check_apart(ctx, op, "q", q, "y", y));
+	HZ_CHECK(hzi_check_apart(ctx, op, "scale", scale, "y", y));
+	HZ_CHECK(check_diags_apart(ctx, op, o, "y", y));
+
+	a->t.y = y->data;
+	a->t.y_dtype = y->dtype;
+	a->t.x_dtype = HZ_F32;
+	a->t.y_step = y->shape[axis] == 1 ? 1 : y->stride[axis];
+	a->t.y_block = a->t.plan.n * a->t.y_step;
+	a->q = q->data;
+	a->scale = scale->data;
+	a->q_dtype = q->dtype;
+	a->scale_dtype = scale->dtype;
+	outer_make(&outer, (const hz_tensor *[]){y, q, scale}, 3, axis, 0);
+	put_outer(&outer, &a->t);
+	put_strides(&outer, 0, a->t.y_stride);
+	put_strides(&outer, 1, a->q_stride);
+	put_strides(&outer, 2, a->scale_stride);
+	return HZ_OK;
+}
+
+int hz_dequantize_hadamard(hz_context *ctx, const hz_tensor *q, const hz_tensor *scale,
+			   const hz_tensor *y, const hz_hadamard_opts *opts)
+{
+	struct hzi_dequantize_hadamard_args a;
+	bool empty;
+
+	HZ_CHECK(dequantize_args(ctx, q, scale, y, opts, &a, &empty));
+	if (empty)
+		return HZ_OK;
+	HZ_CHECK(hzi_workspace(ctx, "dequantize_hadamard",
+			       ctx->ops->dequantize_hadamard_workspace(ctx, &a)));
+	return ctx->ops->dequantize_hadamard(ctx, &a);
+}
+
+int hz_dequantize_hadamard_workspace(hz_context *ctx, const hz_tensor *q, const hz_tensor *scale,
+				     const hz_tensor *y, const hz_hadamard_opts *opts,
+				     size_t *bytes)
+{
+	struct hzi_dequantize_hadamard_args a;
+	bool empty;
+
+	HZ_CHECK(dequantize_args(ctx, q, scale, y, opts, &a, &empty));
+	if (!bytes)
+		return hzi_fail(ctx, HZ_EINVAL, "dequantize_hadamard_workspace: bytes is NULL");
+	*bytes = empty ? 0 : ctx->ops->dequantize_hadamard_workspace(ctx, &a);
+	return HZ_OK;
+}
+
+/* ---- quantize and dequantize with a transform ------------------------------------------------ */
+
+int hzi_rotated_args(struct hz_context *ctx, const char *op, const char *v_name,
+		     const hz_tensor *v, const char *q_name, const hz_tensor *q,
+		     const hz_tensor *p, const hz_hadamard_opts *o, bool back,
+		     struct hzi_rotated *r)
+{
+	const hz_tensor *out = back ? v : q;
+	const int64_t params = p ? hz_tensor_count(p) : 1;
+	struct hzi_hadamard_args *t = &r->t;
+	hz_tensor shared = *v;
+	struct outer outer;
+	int axis = 0;
+
+	if (v->ndim < 1)
+		return hzi_fail(ctx, HZ_ESHAPE, "%s: %s.ndim is 0, must be 1 to %d", op, v_name,
+				HZ_MAXDIM);
+	HZ_CHECK(check_begin(ctx, op, &o, v, &axis));
+	if (o->axis != 0)
+		return hzi_fail(ctx, HZ_ENOTSUP, "%s: opts->axis is %d, must be 0", op, o->axis);
+	if (hz_tensor_count(v) == 0)
+		return HZ_OK;
+	clear_codes_args(t, sizeof(*r));
+	HZ_CHECK(make_common(ctx, op, v, axis, o, back, t));
+	HZ_CHECK(check_diags_apart(ctx, op, o, back ? v_name : q_name, out));
+
+	/* Parameters as a view of the shape of v, with strides of 0 where it is shared */
+	for (int d = 0; d < v->ndim; d++)
+		shared.stride[d] = params > 1 && p->shape[d] > 1 ? p->stride[d] : 0;
+	r->group = v->shape[axis] / (params > 1 ? p->shape[axis] : 1);
+	if (back) {
+		t->y = v->data;
+		t->y_dtype = v->dtype;
+		t->x_dtype = HZ_F32;
+		t->y_step = v->shape[axis] == 1 ? 1 : v->stride[axis];
+		t->y_block = t->plan.n * t->y_step;
+	} else {
+		t->x = v->data;
+		t->x_dtype = v->dtype;
+		t->y_dtype = HZ_F32;
+		t->x_step = v->shape[axis] == 1 ? 1 : v->stride[axis];
+		t->x_block = t->plan.n * t->x_step;
+	}
+	r->q_step = v->shape[axis] == 1 ? 1 : q->stride[axis];
+	outer_make(&outer, (const hz_tensor *[]){v, q, &shared}, 3, axis, back ? 0 : 1);
+	put_outer(&outer, t);
+	put_strides(&outer, 0, back ? t->y_stride : t->x_stride);
+	put_strides(&outer, 1, r->q_stride);
+	put_strides(&outer, 2, r->p_stride);
+	return HZ_OK;
+}
+
+/* ---- Random signs ---------------------------------------------------------------------------- */
+
+/* The first output of splitmix64 (Steele, Lea, Flood 2014) started at that state. */
+static uint64_t splitmix64(uint64_t state)
+{
+	uint64_t z = state + 0x9e3779b97f4a7c15u;
+
+	z = (z ^ (z >> 30)) * 0xbf58476d1ce4e5b9u;
+	z = (z ^ (z >> 27)) * 0x94d049bb133111ebu;
+	return z ^ (z >> 31);
+}
+
+int hz_hadamard_signs(uint8_t *bits, int64_t n, uint64_t seed)
+{
+	if (n < 0 || (n > 0 && !bits))
+		return HZ_EINVAL;
+	for (int64_t byte = 0; byte < (n + 7) / 8; byte++)
+		bits[byte] = (uint8_t)(splitmix64(seed + (uint64_t)byte / 8) >> (byte % 8 * 8));
+	if (n % 8)
+		bits[n / 8] &= (uint8_t)((1u << n % 8) - 1);
+	return HZ_OK;
+}

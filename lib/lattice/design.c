@@ -1,0 +1,572 @@
+/*
+ * design.c - the choice of a lattice quantizer for data and a rate
+ *
+ * SPDX-License-Identifier: BSD-2-Clause
+ *
+ * Candidates are quantizers that hz_lattice_open() made. Each encodes a sample; what that costs in
+ * error and in bits is compared. The sample and all that follows of it are the same everywhere.
+ */
+#include <config.h>
+
+#include <math.h>
+#include <string.h>
+
+#include "lib/lattice/lattice.h"
+
+static const char op[] = "lattice_design";
+
+#define SAMPLE 49152		/* values: a multiple of all of 1 2 3 4 8 16 24 and of 128 */
+#define BETAS 40		/* steps of 5 % from the least sensible beta on */
+#define GRID 32			/* scales that a bank is chosen from, 2^(1/8) apart */
+
+struct search {
+	struct hz_context *ctx;
+	const hz_lattice_opts *want;
+	double rate;
+	float *x;			/* the sample */
+	int64_t count;			/* of values */
+	double variance;
+	float *error;			/* of blocks at each scale of a grid */
+	hz_lattice_opts best;
+	double bank[HZ_LATTICE_MAXBANKS];
+	hz_lattice_report report;
+	bool found, any;		/* any: of the candidates is a quantizer */
+	int refused;			/* why others are none: the last status, or HZ_OK */
+};
+
+/* ---- The sample ------------------------------------------------------------------------------ */
+
+static double uniform(uint64_t *state)
+{
+	*state = *state * 6364136223846793005u + 1442695040888963407u;
+	return ((double)(*state >> 11) + 0.5) * 0x1p-53;
+}
+
+/* Box and Muller */
+static void gaussian(float *x, int64_t count, double sigma)
+{
+	uint64_t state = 1;
+
+	for (int64_t i = 0; i < count; i += 2) {
+		const double r = sigma * sqrt(-2 * log(uniform(&state)));
+		const double angle = 6.28318530717958647693 * uniform(&state);
+
+		x[i] = (float)(r * cos(angle));
+		x[i + 1] = (float)(r * sin(angle));
+	}
+}
+
+/* Runs of 1536 values, spread over the rows of x */
+static int64_t take(const hz_tensor *t, float *x)
+{
+	const int64_t total = hz_tensor_count(t), run = 1536, n = t->shape[t->ndim - 1];
+	const int64_t runs = SAMPLE / run;
+	int64_t count = 0;
+
+	for (int64_t r = 0; r < runs; r++) {
+		const int64_t begin = total <= SAMPLE ? r * run : (total - run) / (runs - 1) * r;
+
+		for (int64_t i = begin; i < begin + run && i < total; i++) {
+			int64_t at = i / n, e = i % n * t->stride[t->ndim - 1];
+
+			for (int d = t->ndim - 2; d >= 0; d--) {
+				e += at % t->shape[d] * t->stride[d];
+				at /= t->shape[d];
+			}
+			x[count++] = ((const float *)t->data)[e];
+		}
+	}
+	return count;
+}
+
+/* ---- The cost of a quantizer ----------------------------------------------------------------- */
+
+/* v of a block of the sample; what is not finite counts as 0. */
+static void block_at(const struct search *s, const hz_lattice *l, int64_t block, float *x, float *v)
+{
+	const int d = l->rule.d;
+
+	for (int i = 0; i < d; i++)
+		x[i] = isfinite(s->x[block * d + i]) ? s->x[block * d + i] : 0;
+	hzi_lattice_map(&l->rule, &l->matrices, x, v);
+}
+
+static double error_of(const hz_lattice *l, const float *x, const int32_t *g, int t)
+{
+	float sub[HZI_LATTICE_DIMS], y[HZI_LATTICE_DIMS];
+	double sum = 0;
+
+	hzi_lattice_sub(l, 0, sub);
+	hzi_lattice_value(&l->rule, &l->matrices, g, sub, t, y);
+	for (int i = 0; i < l->rule.d; i++)
+		sum += ((double)x[i] - (double)y[i]) * ((double)x[i] - (double)y[i]);
+	return sum;
+}
+
+/* What the digits of a point that does not fit mean: another one */
+static void wrap(const hz_lattice *l, int32_t *g)
+{
+	const struct hzi_lattice_rule *r = &l->rule;
+	int32_t b[HZI_LATTICE_DIMS], c[HZI_LATTICE_DIMS], p[HZI_LATTICE_DIMS] = {0}, weight = 1;
+
+	for (int m = 0; m < r->levels; m++, weight *= r->q) {
+		hzi_lattice_digits(r, g, b);
+		hzi_lattice_leader(r, &l->matrices, b, c);
+		for (int i = 0; i < r->embed; i++)
+			p[i] += weight * c[i];
+		hzi_lattice_parent(r, &l->matrices, g);
+	}
+	memcpy(g, p, sizeof(p));
+}
+
+static double entropy(const int64_t *histogram, int count, int64_t total)
+{
+	double h = 0;
+
+	for (int t = 0; t < count; t++) {
+		const double p = (double)histogram[t] / (double)total;
+
+		if (histogram[t])
+			h -= p * log2(p);
+	}
+	return h;
+}
+
+/* The scale of a group of blocks */
+static int group_t(const struct search *s, const hz_lattice *l, int64_t begin, int64_t count)
+{
+	static const uint8_t none[128];
+	float x[HZI_LATTICE_DIMS], v[128];
+
+	for (int64_t b = 0; b < count; b++)
+		block_at(s, l, begin + b, x, v + b * l->rule.d);
+	return hzi_lattice_group(&l->rule, &l->matrices, (int)count, v, none);
+}
+
+static void measure(const struct search *s, const hz_lattice *l, hz_lattice_report *out)
+{
+	const struct hzi_lattice_rule *r = &l->rule;
+	const int64_t blocks = s->count / r->d;
+	float x[HZI_LATTICE_DIMS], v[HZI_LATTICE_DIMS];
+	int64_t histogram[HZI_LATTICE_SCALES] = {0}, over = 0, side = 0;
+	int32_t g[HZI_LATTICE_DIMS];
+	double sum = 0;
+	int t = 0;
+
+	for (int64_t b = 0; b < blocks; b++) {
+		int missed;
+
+		if (r->policy == HZ_LATTICE_GROUP) {
+			const int64_t rest = blocks - b;
+
+			if (b % r->group == 0) {
+				t = group_t(s, l, b, rest < r->group ? rest : r->group);
+				histogram[t]++;
+				side++;
+			}
+			block_at(s, l, b, x, v);
+			missed = hzi_lattice_at(r, &l->matrices, v, t, g);
+		} else {
+			block_at(s, l, b, x, v);
+			missed = hzi_lattice_choose(r, &l->matrices, v, &t, g);
+			histogram[t]++;
+			side++;
+		}
+		if (missed && r->policy == HZ_LATTICE_WRAP)
+			wrap(l, g);
+		over += missed;
+		sum += error_of(l, x, g, t);
+	}
+	memset(out, 0, sizeof(*out));
+	out->mse = sum / (double)(blocks * r->d);
+	out->entropy_t = entropy(histogram, r->scales, side);
+	out->rate = r->levels * log2(r->q) + out->entropy_t / (r->d * (double)r->group);
+	out->overload = (double)over / (double)blocks;
+	out->gap_db = 10 * log10(out->mse * exp2(2 * out->rate) / s->variance);
+}
+
+/* Whether a is the better of two: with a rate given the smaller error, else the smaller gap */
+static bool better(const struct search *s, const hz_lattice_report *a)
+{
+	if (s->rate > 0 && a->rate > s->rate)
+		return false;
+	if (!s->found)
+		return true;
+	return s->rate > 0 ? a->mse < s->report.mse : a->gap_db < s->report.gap_db;
+}
+
+/*
+ * Opens a candidate. One that there cannot be, as its points are too large or z leaves 0 outside of
+ * it, is passed over: *l is NULL then.
+ */
+static int open_candidate(struct search *s, const hz_lattice_opts *o, hz_lattice **l)
+{
+	const int status = hz_lattice_open(s->ctx, l, o);
+
+	s->any |= status == HZ_OK;
+	if (status != HZ_EINVAL && status != HZ_ENOTSUP)
+		return status;
+	s->refused = status;
+	return HZ_OK;
+}
+
+/* Tries one quantizer; *cost, if wanted: what is to be small, and is huge if out of rate. */
+static int try(struct search *s, const hz_lattice_opts *o, double *cost)
+{
+	hz_lattice_report report;
+	hz_lattice *l;
+
+	if (cost)
+		*cost = INFINITY;
+	HZ_CHECK(open_candidate(s, o, &l));
+	if (!l)
+		return HZ_OK;
+	measure(s, l, &report);
+	hz_lattice_close(l);
+	if (cost)
+		*cost = s->rate == 0 ? report.gap_db : report.mse + (report.rate > s->rate ?
+								     1e6 * s->variance : 0);
+	if (!better(s, &report))
+		return HZ_OK;
+	s->best = *o;
+	if (o->policy == HZ_LATTICE_BANK)
+		memcpy(s->bank, o->bank, (size_t)o->banks * sizeof(*s->bank));
+	s->report = report;
+	s->found = true;
+	return HZ_OK;
+}
+
+/* ---- Banks ----------------------------------------------------------------------------------- */
+
+/*
+ * Errors of the blocks at each scale of a grid, by the variance: where a block fits, that; where
+ * not, that of CLIP with a minus, which counts for the largest scale of a bank alone. False in
+ * *there: there is no such quantizer.
+ */
+static int grid_errors(struct search *s, const hz_lattice_opts *o, const double *grid, bool *there)
+{
+	*there = true;
+	for (int k = 0; k < GRID; k++) {
+		hz_lattice_opts one = *o;
+		float x[HZI_LATTICE_DIMS], v[HZI_LATTICE_DIMS];
+		int32_t g[HZI_LATTICE_DIMS] = {0};
+		hz_lattice *l;
+
+		one.policy = HZ_LATTICE_CLIP;
+		one.banks = 0;
+		one.bank = NULL;
+		one.beta = grid[k];
+		HZ_CHECK(open_candidate(s, &one, &l));
+		if (!l) {
+			*there = false;
+			return HZ_OK;
+		}
+		for (int64_t b = 0; b < s->count / l->rule.d; b++) {
+			int clipped;
+			double error;
+
+			block_at(s, l, b, x, v);
+			clipped = hzi_lattice_at(&l->rule, &l->matrices, v, 0, g);
+			error = error_of(l, x, g, 0) / s->variance;
+			s->error[b * GRID + k] = (float)(clipped ? -error - 1e-30 : error);
+		}
+		hz_lattice_close(l);
+	}
+	return HZ_OK;
+}
+
+/* The error of all blocks with the scales of a set */
+static double set_error(const struct search *s, int64_t blocks, const int *set, int count)
+{
+	int largest = set[0];
+	double sum = 0;
+
+	for (int i = 1; i < count; i++)
+		largest = set[i] > largest ? set[i] : largest;
+	for (int64_t b = 0; b < blocks; b++) {
+		float least = -1;
+
+		for (int i = 0; i < count; i++) {
+			const float e = s->error[b * GRID + set[i]];
+
+			if (e >= 0 && (least < 0 || e < least))
+				least = e;
+		}
+		sum += (double)(least >= 0 ? least : -s->error[b * GRID + largest]);
+	}
+	return sum;
+}
+
+/* Scales one by one, each the best beside those that are there; then exchanges while they help. */
+static int try_bank(struct search *s, hz_lattice_opts *o, double least)
+{
+	const int d = o->kind == HZ_LATTICE_A2 ? 2 : o->kind == HZ_LATTICE_E8 ? 8 : o->dim;
+	const int64_t blocks = s->count / d;
+	double grid[GRID], bank[HZ_LATTICE_MAXBANKS], best = 0;
+	int set[HZ_LATTICE_MAXBANKS];
+	bool again = true, there;
+
+	for (int k = 0; k < GRID; k++)
+		grid[k] = least * exp2(k / 8.0);
+	HZ_CHECK(grid_errors(s, o, grid, &there));
+	if (!there)
+		return HZ_OK;
+	for (int i = 0; i < o->banks; i++) {
+		int choice = 0;
+
+		for (int k = 0; k < GRID; k++) {
+			double e;
+
+			set[i] = k;
+			e = set_error(s, blocks, set, i + 1);
+			if (k == 0 || e < best) {
+				best = e;
+				choice = k;
+			}
+		}
+		set[i] = choice;
+	}
+	while (again) {
+		again = false;
+		for (int i = 0; i < o->banks; i++) {
+			for (int k = 0; k < GRID; k++) {
+				const int was = set[i];
+				double e;
+
+				set[i] = k;
+				e = set_error(s, blocks, set, o->banks);
+				if (e < best) {
+					best = e;
+					again = true;
+				} else {
+					set[i] = was;
+				}
+			}
+		}
+	}
+	for (int i = 0; i < o->banks; i++)
+		bank[i] = grid[set[i]];
+	o->bank = bank;
+	o->beta = 0;
+	return try(s, o, NULL);
+}
+
+/* ---- The search ------------------------------------------------------------------------------ */
+
+/* Second moments of the cell of a lattice, for a dimension: what beta begins with */
+static double second_moment(int kind, int d)
+{
+	switch (kind) {
+	case HZ_LATTICE_A2:
+		return 0.069444;
+	case HZ_LATTICE_D:
+		return 0.0766032 * exp2(2.0 / d);
+	case HZ_LATTICE_E8:
+		return 929.0 / 12960;
+	default:
+		return 1.0 / 12;
+	}
+}
+
+/* beta = least (1 + k / 20): each fifth k, then those around the best of these */
+static int search_beta(struct search *s, hz_lattice_opts *o, double least, int count)
+{
+	double cost, lowest = 0;
+	int best = 0;
+
+	for (int k = 0; k < count; k += 5) {
+		o->beta = least * (1 + 0.05 * k);
+		HZ_CHECK(try(s, o, &cost));
+		if (k == 0 || cost < lowest) {
+			lowest = cost;
+			best = k;
+		}
+	}
+	for (int k = best > 4 ? best - 4 : 0; k <= best + 4; k++) {
+		o->beta = least * (1 + 0.05 * k);
+		if (k != best)
+			HZ_CHECK(try(s, o, NULL));
+	}
+	return HZ_OK;
+}
+
+/* One lattice, q and M: offsets and scales */
+static int search_scales(struct search *s, hz_lattice_opts *o)
+{
+	const int d = o->dim;
+	const double sigma = sqrt(s->variance);
+	const double least = sigma * pow(o->q, -o->levels) / sqrt(second_moment(o->kind, d)) *
+			     sqrt(d / (d + 2.0));
+	const uint32_t flags = o->flags;
+
+	for (int center = 0; center < (o->offset ? 1 : 2); center++) {
+		o->flags = flags | (center ? HZ_LATTICE_CENTER : 0);
+		if (o->policy == HZ_LATTICE_BANK) {
+			HZ_CHECK(try_bank(s, o, 0.6 * least));
+			continue;
+		}
+		if (o->policy == HZ_LATTICE_GROUP) {
+			/* T finds the scale: beta says where its steps are and begin. */
+			for (int k = 0; k < 16; k++) {
+				o->beta = 0.3 * least * exp2(k * 9 / 64.0);
+				HZ_CHECK(try(s, o, NULL));
+			}
+			continue;
+		}
+		HZ_CHECK(
+			search_beta(s, o, least, o->policy == HZ_LATTICE_CLIP ? 2 * BETAS : BETAS));
+	}
+	return HZ_OK;
+}
+
+/* Where q or levels are 0: all that fit the rate with less than a bit to spare */
+static int search_sizes(struct search *s, hz_lattice_opts *o)
+{
+	static const int radix[] = {2, 3, 4, 5, 6, 8, 10, 12, 14, 16};
+	const hz_lattice_opts *w = s->want;
+
+	for (size_t i = 0; i < sizeof(radix) / sizeof(*radix); i++) {
+		o->q = w->q ? w->q : radix[i];
+		for (int m = 1; m <= 8; m++) {
+			const double bits = m * log2(o->q);
+
+			o->levels = w->levels ? w->levels : m;
+			if ((o->levels == m) && bits <= s->rate && bits > s->rate - 1)
+				HZ_CHECK(search_scales(s, o));
+		}
+		if (w->q)
+			break;
+	}
+	return HZ_OK;
+}
+
+static int search_lattice(struct search *s, int kind, int dim)
+{
+	hz_lattice_opts o = *s->want;
+
+	o.kind = kind;
+	o.dim = dim;
+	if (o.policy == HZ_LATTICE_GROUP && o.group % dim)
+		return HZ_OK;
+	return o.q && o.levels ? search_scales(s, &o) : search_sizes(s, &o);
+}
+
+static int search(struct search *s)
+{
+	const hz_lattice_opts *w = s->want;
+
+	switch (w->kind) {
+	case 0:
+		HZ_CHECK(search_lattice(s, HZ_LATTICE_Z, 1));
+		HZ_CHECK(search_lattice(s, HZ_LATTICE_A2, 2));
+		HZ_CHECK(search_lattice(s, HZ_LATTICE_D, 4));
+		return search_lattice(s, HZ_LATTICE_E8, 8);
+	case HZ_LATTICE_A2:
+		return search_lattice(s, w->kind, 2);
+	case HZ_LATTICE_E8:
+		return search_lattice(s, w->kind, 8);
+	default:
+		return search_lattice(s, w->kind,
+				      w->dim		      ? w->dim :
+				      w->kind == HZ_LATTICE_D ? 4 :
+								1);
+	}
+}
+
+/* Data lie on the host, whatever device the context has. */
+static int check_data(struct hz_context *ctx, const hz_tensor *x)
+{
+	hz_tensor here = *x;
+
+	if (x->device == HZ_CPU)
+		here.device = ctx->device;
+	else if (x->device == ctx->device)
+		return hzi_fail(ctx, HZ_EDEVICE, "%s: x is on the GPU, must be on the host", op);
+	HZ_CHECK(hzi_check(ctx, op, "x", &here, (int[]){HZ_F32, 0}, false));
+	if (x->ndim < 1 || hz_tensor_count(x) < HZ_LATTICE_MAXDIM * 16)
+		return hzi_fail(ctx, HZ_ESHAPE, "%s: x is of %lld values, must be of %d at least",
+				op, (long long)hz_tensor_count(x), HZ_LATTICE_MAXDIM * 16);
+	return HZ_OK;
+}
+
+static int check_want(struct hz_context *ctx, const hz_lattice_opts *w, double rate, double sigma,
+		      const hz_tensor *x)
+{
+	if (w->kind == HZ_LATTICE_BASIS || w->transform)
+		return hzi_fail(ctx, HZ_ENOTSUP, "%s: want->%s: the search is over named lattices",
+				op, w->transform ? "transform" : "kind");
+	if (!(rate >= 0) || !isfinite(rate))
+		return hzi_fail(ctx, HZ_EINVAL, "%s: rate is %g, must be 0 or positive", op, rate);
+	if (rate == 0 && (!w->kind || !w->q || !w->levels))
+		return hzi_fail(ctx, HZ_EINVAL,
+				"%s: rate is 0, which needs want->kind, q and levels", op);
+	if (!x && !(sigma > 0 && isfinite(sigma)))
+		return hzi_fail(ctx, HZ_EINVAL, "%s: sigma is %g, must be positive", op, sigma);
+	if (x)
+		HZ_CHECK(check_data(ctx, x));
+	if (w->policy == HZ_LATTICE_BANK && (w->banks < 1 || w->banks > HZ_LATTICE_MAXBANKS))
+		return hzi_fail(ctx, HZ_EINVAL, "%s: want->banks is %d, must be 1 to %d", op,
+				w->banks, HZ_LATTICE_MAXBANKS);
+	return HZ_OK;
+}
+
+int hz_lattice_design(hz_context *ctx, const hz_lattice_opts *want, double rate, double sigma,
+		      const hz_tensor *x, hz_lattice_opts *found, double bank[16],
+		      hz_lattice_report *report)
+{
+	const size_t x_bytes = SAMPLE * sizeof(float), error_bytes = x_bytes * GRID;
+	struct search s = {.ctx = ctx, .want = want, .rate = rate};
+	char before[HZI_ERRMSG_BYTES];
+	int status;
+
+	HZ_CHECK(hzi_enter(ctx, op));
+	memcpy(before, ctx->errmsg, sizeof(before));
+	if (!want || !found)
+		return hzi_fail(ctx, HZ_EINVAL, "%s: %s is NULL", op, want ? "found" : "want");
+	HZ_CHECK(check_want(ctx, want, rate, sigma, x));
+	if (want->policy == HZ_LATTICE_BANK && bank == NULL)
+		return hzi_fail(ctx, HZ_EINVAL, "%s: bank is NULL, must have room for %d numbers",
+				op, HZ_LATTICE_MAXBANKS);
+	s.x = hzi_malloc(ctx, x_bytes, 64);
+	if (want->policy == HZ_LATTICE_BANK)
+		s.error = hzi_malloc(ctx, error_bytes, 64);
+	if (!s.x || (want->policy == HZ_LATTICE_BANK && !s.error)) {
+		status = hzi_fail(ctx, HZ_ENOMEM, "%s: no memory for %zu bytes", op,
+				  s.x ? error_bytes : x_bytes);
+		goto out;
+	}
+	s.count = SAMPLE;
+	if (x)
+		s.count = take(x, s.x);
+	else
+		gaussian(s.x, SAMPLE, sigma);
+	for (int64_t i = 0; i < s.count; i++)
+		s.variance += isfinite(s.x[i]) ? (double)s.x[i] * (double)s.x[i] : 0;
+	s.variance /= (double)s.count;
+	if (!(s.variance > 0)) {
+		status = hzi_fail(ctx, HZ_EINVAL, "%s: x is 0 everywhere", op);
+		goto out;
+	}
+	status = search(&s);
+	if (status == HZ_OK && !s.found)
+		status = s.refused && !s.any ? s.refused :
+			 hzi_fail(ctx, HZ_ENOTSUP, "%s: nothing has a rate of at most %g bits", op,
+				  rate);
+	if (status != HZ_OK)
+		goto out;
+	/* Of what was passed over nothing is said. */
+	memcpy(ctx->errmsg, before, sizeof(before));
+	*found = s.best;
+	if (s.best.policy == HZ_LATTICE_BANK) {
+		memcpy(bank, s.bank, (size_t)s.best.banks * sizeof(*bank));
+		found->bank = bank;
+	}
+	if (report)
+		*report = s.report;
+out:
+	if (s.x)
+		hzi_mfree(ctx, s.x, x_bytes);
+	if (s.error)
+		hzi_mfree(ctx, s.error, error_bytes);
+	return status;
+}

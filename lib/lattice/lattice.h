@@ -1,0 +1,128 @@
+/*
+ * lattice.h - what implementations of the lattice quantizer get
+ *
+ * SPDX-License-Identifier: BSD-2-Clause
+ */
+#ifndef HZI_LATTICE_H
+#define HZI_LATTICE_H
+
+#include "lib/core/internal.h"
+#include "lib/lattice/lattice_math.h"
+
+#define HZI_LATTICE_LEADERS 65536	/* leaders are kept up to this many */
+
+/* A quantizer: the numbers that kernels take by value, and what the host has beside them. */
+struct hz_lattice {
+	struct hzi_lattice_rule rule;
+	struct hzi_lattice_matrices matrices;	/* in use with HZI_LATTICE_MAPPED */
+	hz_allocator allocator;
+	int32_t group;			/* GROUP: values that share T; else 0 */
+	double beta, alpha;
+	double mean[HZI_LATTICE_DIMS];	/* of the leaders, as hzi_lattice_value() sees them: real */
+	double dither[HZI_LATTICE_DIMS];	/* likewise */
+	double to_lattice[HZI_LATTICE_DIMS * HZI_LATTICE_DIMS];
+	double from_lattice[HZI_LATTICE_DIMS * HZI_LATTICE_DIMS];
+	double reduced[HZI_LATTICE_DIMS * HZI_LATTICE_DIMS];
+	double basis[HZI_LATTICE_DIMS * HZI_LATTICE_DIMS];
+	int32_t leader_max, point_max;	/* no |c_i|, no |p_i| is larger */
+	int32_t *leaders;		/* [q^d][embed] if q^d <= HZI_LATTICE_LEADERS, else NULL */
+};
+
+/* The matrices that hzi_lattice_*() want, or NULL for a named lattice without a transform */
+static inline const struct hzi_lattice_matrices *hzi_lattice_matrices_of(const hz_lattice *l)
+{
+	return l->rule.flags & HZI_LATTICE_MAPPED ? &l->matrices : NULL;
+}
+
+/* Whether codes come with T */
+static inline bool hzi_lattice_has_t(const hz_lattice *l)
+{
+	return l->rule.policy == HZI_LATTICE_T || l->rule.policy == HZI_LATTICE_BANK ||
+	       l->rule.policy == HZI_LATTICE_GROUP;
+}
+
+/* ---- Bases (lib/lattice/basis.c): d x d by rows, columns are the basis ----------------------- */
+
+/* Columns of a named lattice, as hurwitz.h says them */
+void hzi_basis_named(int kind, int d, double *g);
+
+/* LLL: g becomes a reduced basis of the same lattice. False if columns are (all but) dependent. */
+bool hzi_basis_reduce(int d, double *g);
+
+/* g = q r, q orthogonal, r upper triangular with a positive diagonal */
+void hzi_basis_qr(int d, const double *g, double *q, double *r);
+
+/* False if a is (all but) singular */
+bool hzi_matrix_invert(int d, const double *a, double *inverse);
+
+void hzi_matrix_multiply(int d, const double *a, const double *b, double *c);
+
+/* ---- What implementations get ---------------------------------------------------------------- */
+
+/*
+ * Of contexts with HZ_PROFILE: the time, or -1 for none, and a line to the log at the end, which
+ * returns status. On a GPU the stream is waited for; bytes and lookups are what the call has done.
+ */
+double hzi_profile_begin(struct hz_context *ctx);
+int hzi_profile_end(struct hz_context *ctx, double begin, int status, const char *op,
+		    int64_t bytes, int64_t lookups);
+
+/* sub of hzi_lattice_value() for codes from level `first` on */
+void hzi_lattice_sub(const hz_lattice *l, int first, float *sub);
+
+/*
+ * Rows: all dimensions but the last (codes and points: the last two or three), collapsed as far as
+ * strides allow; ndim may be 0: one row. No size is 0. Of a row, element i of values is at i *
+ * v_step; of points and digits, block k, level m at k * v_block + m * v_level + i * v_step. Level
+ * or limb m of block k of codes is at k * code_block + m * code_level, its T at k / rule.group *
+ * t_step. Strides count elements; those of what is read may be negative or 0.
+ */
+struct hzi_lattice_map {
+	int64_t n, blocks;		/* values and blocks of a row: blocks = ceil(n / d) */
+	int32_t ndim;
+	int64_t shape[HZ_MAXDIM];
+	int64_t v_stride[HZ_MAXDIM], code_stride[HZ_MAXDIM], t_stride[HZ_MAXDIM];
+	int64_t v_step, v_block, v_level;
+	int64_t code_block, code_level;
+	int64_t t_step;
+};
+
+/* Values beyond n count as 0. t is not NULL if hzi_lattice_has_t(). */
+struct hzi_lattice_encode_args {
+	const struct hz_lattice *lattice;
+	const struct hzi_lattice_matrices *matrices;	/* NULL: none needed */
+	struct hzi_lattice_map map;
+	const void *x;
+	void *codes;
+	uint8_t *t;
+	int64_t *overload;		/* blocks wrapped or clipped, with NaN or Inf; or NULL */
+	int32_t x_dtype, code_dtype, pack;
+};
+
+/*
+ * Of codes LEVEL levels first .. M - 1 are there, code_level counts from the level first; others
+ * are whole. to: enum hz_lattice_to; POINTS are sums of the levels used; DIGITS are of the levels
+ * first .. M - 1, v_level counts from first. T of scales and more counts as the last.
+ */
+struct hzi_lattice_decode_args {
+	const struct hz_lattice *lattice;
+	const struct hzi_lattice_matrices *matrices;
+	struct hzi_lattice_map map;
+	const void *codes;
+	const uint8_t *t;
+	void *y;
+	int32_t y_dtype, code_dtype, pack;
+	int32_t to, first;
+	float sub[HZI_LATTICE_DIMS];
+};
+
+/* from.v_*: unused in both; rows are the same. */
+struct hzi_lattice_repack_args {
+	const struct hz_lattice *lattice;
+	struct hzi_lattice_map from, to;
+	const void *from_codes;
+	void *to_codes;
+	int32_t from_dtype, to_dtype, from_pack, to_pack;
+};
+
+#endif

@@ -1,0 +1,18 @@
+# local.mk - lib/: argument checks and plans, the same for every device
+# SPDX-License-Identifier: BSD-2-Clause
+
+libhz_la_SOURCES += \
+	lib/core/context.c lib/core/memory.c lib/core/status.c lib/core/tensor.c \
+	lib/core/topology.c lib/hadamard/base.c lib/hadamard/hadamard.c lib/lattice/basis.c \
+	lib/lattice/code.c lib/lattice/design.c lib/lattice/lattice.c lib/mhc/coef.c \
+	lib/mhc/layer.c lib/mhc/mhc.c lib/qgemm/qgemm.c lib/quantize/quantize.c lib/quat/quat.c \
+	lib/quat_conv/quat_conv.c lib/quat_gemm/quat_gemm.c lib/quat_layer/batchnorm.c \
+	lib/quat_layer/linear.c lib/quat_layer/plan.c lib/quat_layer/quat_layer.c lib/vlut/vlut.c
+noinst_HEADERS += \
+	lib/core/dtype.def lib/core/internal.h lib/core/ops.def lib/hadamard/hadamard.h \
+	lib/lattice/lattice.h lib/lattice/lattice_math.h lib/mhc/check.h lib/mhc/mhc.h \
+	lib/mhc/mhc_math.h lib/qgemm/qgemm.h lib/qgemm/requant.h lib/quat/quat.h \
+	lib/quat_gemm/quat_gemm.h lib/quat_layer/ops.def lib/quat_layer/plan.h \
+	lib/quat_layer/quat_layer.h lib/quat_layer/step_math.h lib/quat_layer/sums_math.h \
+	lib/vlut/vlut.h
+EXTRA_DIST += lib/constants.awk lib/hurwitz.abi lib/hurwitz.constants lib/hurwitz.map

@@ -1,0 +1,446 @@
+/*
+ * coef.c - coefficients of hyper-connections and the branch input: argument checks
+ *
+ * SPDX-License-Identifier: BSD-2-Clause
+ */
+#include <config.h>
+
+#include "lib/mhc/check.h"
+
+#define OUT HZI_MHC_OUTPUT
+#define NEED HZI_MHC_NEEDED
+
+/* ---- What calls have in common --------------------------------------------------------------- */
+
+/* Which rows phi may have: those of p, q and a, those of p alone, or what bias says of the two */
+enum rows { ROWS_ALL, ROWS_P, ROWS_EITHER };
+
+/* The call, or a question for its workspace */
+struct call {
+	const char *op;
+	const hz_tensor *phi, *alpha, *bias;
+	const hz_mhc_opts *opts;	/* never NULL */
+	enum rows rows;
+	bool only_bytes;
+	size_t *bytes;
+};
+
+static struct call begin(const char *op, const hz_tensor *phi, const hz_tensor *alpha,
+			 const hz_tensor *bias, const hz_mhc_opts *opts, hz_mhc_opts *defaults)
+{
+	*defaults = hz_mhc_preset(HZ_MHC_DEEPSEEK);
+	return (struct call){.op = op, .phi = phi, .alpha = alpha, .bias = bias,
+			     .opts = opts ? opts : defaults};
+}
+
+static struct call asking(struct call c, size_t *bytes)
+{
+	c.only_bytes = true;
+	c.bytes = bytes;
+	return c;
+}
+
+/*
+ * Checks a table and fills its places, with the rule for its streams. Coefficients are of each
+ * token unless an operand says otherwise.
+ */
+static int check_all(struct hz_context *ctx, const struct call *c,
+		     const struct hzi_mhc_operand *list, int count, struct hzi_mhc_rule *rule,
+		     struct hzi_mhc_shape *s)
+{
+	struct hzi_mhc_dims d = HZI_MHC_NO_DIMS;
+
+	HZ_CHECK(hzi_enter(ctx, c->op));
+	if (c->only_bytes && !c->bytes)
+		return hzi_fail(ctx, HZ_EINVAL, "%s_workspace: bytes is NULL", c->op);
+	HZ_CHECK(hzi_mhc_check(ctx, c->op, &d, list, count));
+	if (d.n < 0)
+		return hzi_fail(ctx, HZ_EINVAL, "%s: neither streams nor coefficients are given",
+				c->op);
+	HZ_CHECK(hzi_mhc_rule_of(ctx, c->op, d.n, c->opts, rule));
+	if (c->rows == ROWS_P || (c->rows == ROWS_EITHER && c->bias->ndim == 1 &&
+				  c->bias->shape[0] == d.n))
+		rule->m = rule->n;
+	d.m = rule->m;
+	HZ_CHECK(hzi_mhc_check_weights(ctx, c->op, &d, list, count));
+	if (!c->only_bytes)
+		HZ_CHECK(hzi_mhc_check_apart(ctx, c->op, list, count));
+	if (d.groups < 0) {
+		d.groups = d.tokens;
+		d.groups_of = d.tokens_of;
+	}
+	return hzi_mhc_fill(ctx, c->op, &d, list, count, s);
+}
+
+/* ---- Forward --------------------------------------------------------------------------------- */
+
+/* The slot, or its workspace */
+static int pre_slot(struct hz_context *ctx, const struct call *c, struct hzi_mhc_pre_args *a)
+{
+	const size_t need = ctx->ops->mhc_pre_workspace(ctx, a);
+
+	if (c->only_bytes) {
+		*c->bytes = need;
+		return HZ_OK;
+	}
+	HZ_CHECK(hzi_workspace(ctx, c->op, need));
+	return ctx->ops->mhc_pre(ctx, a);
+}
+
+/* What of u is empty is not wanted; whether anything is */
+static bool pre_wanted(struct hzi_mhc_pre_args *a)
+{
+	if (a->s.tokens == 0 || a->s.channels == 0)
+		a->u.data = NULL;
+	return a->p.data || a->q.data || a->a.data || a->u.data || a->saved;
+}
+
+static int nothing(const struct call *c)
+{
+	if (c->only_bytes)
+		*c->bytes = 0;
+	return HZ_OK;
+}
+
+static int pre(struct hz_context *ctx, struct call c, const hz_tensor *x, const hz_tensor *p,
+	       const hz_tensor *q, const hz_tensor *a, const hz_tensor *u, const char *u_name)
+{
+	const hz_mhc_opts *const o = c.opts;
+	struct hzi_mhc_pre_args g = {0};
+	const struct hzi_mhc_operand list[] = {
+		{"x", x, HZI_MHC_X, c.phi || u ? NEED : 0, &g.x, NULL},
+		{"p", p, HZI_MHC_P, OUT, &g.p, NULL},
+		{"q", q, HZI_MHC_P, OUT, &g.q, NULL},
+		{"a", a, HZI_MHC_A, OUT, &g.a, NULL},
+		{u_name, u, HZI_MHC_U, OUT, &g.u, NULL},
+		{"opts->saved", c.phi ? o->saved : NULL, HZI_MHC_SAVED, OUT, &g.saved, NULL},
+		{"phi", c.phi, HZI_MHC_PHI, 0, &g.phi, NULL},
+		{"alpha", c.alpha, HZI_MHC_ALPHA, c.phi ? NEED : 0, &g.alpha, NULL},
+		{"bias", c.bias, HZI_MHC_BIAS, NEED, &g.bias, NULL},
+		{"opts->gain", c.phi ? o->gain : NULL, HZI_MHC_GAIN, 0, &g.gain, NULL},
+		{"opts->norm", u ? o->norm : NULL, HZI_MHC_CHANNELS, 0, &g.norm, NULL},
+	};
+
+	HZ_CHECK(check_all(ctx, &c, list, LISTED(list), &g.rule, &g.s));
+	return pre_wanted(&g) ? pre_slot(ctx, &c, &g) : nothing(&c);
+}
+
+int hz_mhc_weights(hz_context *ctx, const hz_tensor *x, const hz_tensor *phi,
+		   const hz_tensor *alpha, const hz_tensor *bias, const hz_tensor *p,
+		   const hz_tensor *q, const hz_tensor *a, const hz_mhc_opts *opts)
+{
+	hz_mhc_opts defaults;
+	struct call c = begin("mhc_weights", phi, alpha, bias, opts, &defaults);
+
+	c.rows = q || a ? ROWS_ALL : ROWS_EITHER;
+	return pre(ctx, c, x, p, q, a, NULL, "u");
+}
+
+static struct call pre_call(const hz_tensor *phi, const hz_tensor *alpha, const hz_tensor *bias,
+			    const hz_tensor *q, const hz_tensor *a, const hz_mhc_opts *opts,
+			    hz_mhc_opts *defaults)
+{
+	struct call c = begin("mhc_pre", phi, alpha, bias, opts, defaults);
+
+	c.rows = q || a ? ROWS_ALL : ROWS_EITHER;
+	return c;
+}
+
+int hz_mhc_pre(hz_context *ctx, const hz_tensor *x, const hz_tensor *phi, const hz_tensor *alpha,
+	       const hz_tensor *bias, const hz_tensor *p, const hz_tensor *q, const hz_tensor *a,
+	       const hz_tensor *u, const hz_mhc_opts *opts)
+{
+	hz_mhc_opts defaults;
+
+	return pre(ctx, pre_call(phi, alpha, bias, q, a, opts, &defaults), x, p, q, a, u, "u");
+}
+
+int hz_mhc_pre_workspace(hz_context *ctx, const hz_tensor *x, const hz_tensor *phi,
+			 const hz_tensor *alpha, const hz_tensor *bias, const hz_tensor *p,
+			 const hz_tensor *q, const hz_tensor *a, const hz_tensor *u,
+			 const hz_mhc_opts *opts, size_t *bytes)
+{
+	hz_mhc_opts defaults;
+
+	return pre(ctx, asking(pre_call(phi, alpha, bias, q, a, opts, &defaults), bytes), x, p, q,
+		   a, u, "u");
+}
+
+static struct call head_call(const char *op, const hz_tensor *phi, const hz_tensor *alpha,
+			     const hz_tensor *bias, const hz_mhc_opts *opts, hz_mhc_opts *defaults)
+{
+	struct call c = begin(op, phi, alpha, bias, opts, defaults);
+
+	c.rows = ROWS_P;
+	return c;
+}
+
+int hz_mhc_head(hz_context *ctx, const hz_tensor *x, const hz_tensor *phi, const hz_tensor *alpha,
+		const hz_tensor *bias, const hz_tensor *p, const hz_tensor *h,
+		const hz_mhc_opts *opts)
+{
+	hz_mhc_opts defaults;
+
+	return pre(ctx, head_call("mhc_head", phi, alpha, bias, opts, &defaults), x, p, NULL, NULL,
+		   h, "h");
+}
+
+int hz_mhc_head_workspace(hz_context *ctx, const hz_tensor *x, const hz_tensor *phi,
+			  const hz_tensor *alpha, const hz_tensor *bias, const hz_tensor *p,
+			  const hz_tensor *h, const hz_mhc_opts *opts, size_t *bytes)
+{
+	hz_mhc_opts defaults;
+
+	return pre(ctx, asking(head_call("mhc_head", phi, alpha, bias, opts, &defaults), bytes), x,
+		   p, NULL, NULL, h, "h");
+}
+
+/* ---- The boundary between two layers --------------------------------------------------------- */
+
+/* What hz_mhc_post_pre() has beside its weights */
+struct boundary {
+	const hz_tensor *x, *f, *q, *a, *branch_bias, *y, *p_next, *q_next, *a_next, *u;
+};
+
+static int post_pre(struct hz_context *ctx, struct call c, const struct boundary *b)
+{
+	const hz_mhc_opts *const o = c.opts;
+	struct hzi_mhc_pre_args g = {0};
+	struct hzi_mhc_streams_args *const post = &g.post;
+	const struct hzi_mhc_operand list[] = {
+		{"x", b->x, HZI_MHC_X, NEED, &post->x, NULL},
+		{"f", b->f, HZI_MHC_U, NEED, &post->f, NULL},
+		{"q", b->q, HZI_MHC_P, NEED, &post->q, NULL},
+		{"a", b->a, HZI_MHC_A, 0, &post->a, NULL},
+		{"branch_bias", b->branch_bias, HZI_MHC_CHANNELS, 0, &post->bias, NULL},
+		{"y", b->y, HZI_MHC_X, NEED | OUT, &post->y, "x"},
+		{"p_next", b->p_next, HZI_MHC_P, OUT, &g.p, NULL},
+		{"q_next", b->q_next, HZI_MHC_P, OUT, &g.q, NULL},
+		{"a_next", b->a_next, HZI_MHC_A, OUT, &g.a, NULL},
+		{"u", b->u, HZI_MHC_U, OUT, &g.u, NULL},
+		{"opts->saved", o->saved, HZI_MHC_SAVED, OUT, &g.saved, NULL},
+		{"phi", c.phi, HZI_MHC_PHI, NEED, &g.phi, NULL},
+		{"alpha", c.alpha, HZI_MHC_ALPHA, NEED, &g.alpha, NULL},
+		{"bias", c.bias, HZI_MHC_BIAS, NEED, &g.bias, NULL},
+		{"opts->gain", o->gain, HZI_MHC_GAIN, 0, &g.gain, NULL},
+		{"opts->norm", b->u ? o->norm : NULL, HZI_MHC_CHANNELS, 0, &g.norm, NULL},
+	};
+
+	c.rows = b->q_next || b->a_next ? ROWS_ALL : ROWS_EITHER;
+	HZ_CHECK(check_all(ctx, &c, list, LISTED(list), &g.rule, &g.s));
+	if (g.s.groups != g.s.tokens && g.s.tokens)
+		return hzi_fail(ctx, HZ_ESHAPE,
+				"%s: q is of %lld sets of coefficients, must be of %lld, one of "
+				"each token",
+				c.op, (long long)g.s.groups, (long long)g.s.tokens);
+	if (g.s.tokens == 0)
+		return nothing(&c);
+	post->s = g.s;
+	pre_wanted(&g);
+	return pre_slot(ctx, &c, &g);
+}
+
+int hz_mhc_post_pre(hz_context *ctx, const hz_tensor *x, const hz_tensor *f, const hz_tensor *q,
+		    const hz_tensor *a, const hz_tensor *branch_bias, const hz_tensor *y,
+		    const hz_tensor *phi, const hz_tensor *alpha, const hz_tensor *bias,
+		    const hz_tensor *p_next, const hz_tensor *q_next, const hz_tensor *a_next,
+		    const hz_tensor *u, const hz_mhc_opts *opts)
+{
+	const struct boundary b = {x, f, q, a, branch_bias, y, p_next, q_next, a_next, u};
+	hz_mhc_opts defaults;
+
+	return post_pre(ctx, begin("mhc_post_pre", phi, alpha, bias, opts, &defaults), &b);
+}
+
+int hz_mhc_post_pre_workspace(hz_context *ctx, const hz_tensor *x, const hz_tensor *f,
+			      const hz_tensor *q, const hz_tensor *a,
+			      const hz_tensor *branch_bias, const hz_tensor *y,
+			      const hz_tensor *phi, const hz_tensor *alpha, const hz_tensor *bias,
+			      const hz_tensor *p_next, const hz_tensor *q_next,
+			      const hz_tensor *a_next, const hz_tensor *u,
+			      const hz_mhc_opts *opts, size_t *bytes)
+{
+	const struct boundary b = {x, f, q, a, branch_bias, y, p_next, q_next, a_next, u};
+	hz_mhc_opts defaults;
+
+	return post_pre(ctx, asking(begin("mhc_post_pre", phi, alpha, bias, opts, &defaults),
+				    bytes), &b);
+}
+
+/* ---- Backward -------------------------------------------------------------------------------- */
+
+/* What hz_mhc_post_pre_bwd() has beside hz_mhc_pre_bwd(); all NULL for the latter */
+struct behind {
+	const hz_tensor *f, *q, *branch_bias, *df, *dq, *dbranch_bias;
+};
+
+/* What of streams is empty counts as not given; whether anything is wanted */
+static bool pre_bwd_wanted(struct hzi_mhc_pre_bwd_args *a)
+{
+	if (a->s.tokens == 0 || a->s.channels == 0)
+		a->dx.data = a->du.data = a->dy.data = NULL;
+	return a->dx.data || a->dphi || a->dalpha || a->dbias || a->dgain || a->dnorm;
+}
+
+/* An operand that is of no use without another */
+static int check_with(struct hz_context *ctx, const char *op, const char *name, const hz_tensor *t,
+		      const char *other_name, const hz_tensor *other)
+{
+	if (t && !other)
+		return hzi_fail(ctx, HZ_EINVAL, "%s: %s is given, and %s is NULL", op, name,
+				other_name);
+	return HZ_OK;
+}
+
+static int check_grads(struct hz_context *ctx, const struct call *c, const hz_mhc_grads *g)
+{
+	const hz_mhc_opts *const o = c->opts;
+
+	HZ_CHECK(hzi_enter(ctx, c->op));
+	if (!g)
+		return hzi_fail(ctx, HZ_EINVAL, "%s: g is NULL", c->op);
+	for (int i = 0; i < 4; i++) {
+		if (g->reserved[i])
+			return hzi_fail(ctx, HZ_EINVAL, "%s: g->reserved[%d] is %lld, must be 0",
+					c->op, i, (long long)g->reserved[i]);
+	}
+	HZ_CHECK(check_with(ctx, c->op, "g->dphi", g->dphi, "phi", c->phi));
+	HZ_CHECK(check_with(ctx, c->op, "opts->dgain", o->dgain, "phi", c->phi));
+	HZ_CHECK(check_with(ctx, c->op, "opts->dgain", o->dgain, "opts->gain", o->gain));
+	HZ_CHECK(check_with(ctx, c->op, "opts->dnorm", o->dnorm, "opts->norm", o->norm));
+	if (c->rows == ROWS_P && (g->dq || g->da || g->dy))
+		return hzi_fail(ctx, HZ_EINVAL, "%s: g->%s is given: a head has p alone", c->op,
+				g->dq ? "dq" : g->da ? "da" : "dy");
+	return HZ_OK;
+}
+
+static int pre_bwd(struct hz_context *ctx, struct call c, const char *x_name, const hz_tensor *x,
+		   const hz_mhc_grads *g, const struct behind *b)
+{
+	const hz_mhc_opts *const o = c.opts;
+	struct hzi_mhc_pre_bwd_args a = {0};
+	struct hzi_mhc_streams_bwd_args post = {0};
+	size_t need, more = 0;
+	bool wanted;
+
+	HZ_CHECK(check_grads(ctx, &c, g));
+	if (c.rows != ROWS_P)
+		c.rows = g->dq || g->da || g->dy ? ROWS_ALL : ROWS_EITHER;
+	const bool reads_x = c.phi || g->du || g->dy;
+	const struct hzi_mhc_operand list[] = {
+		{x_name, x, HZI_MHC_X, reads_x ? NEED : 0, &a.x, NULL},
+		{"g->du", g->du, HZI_MHC_U, 0, &a.du, NULL},
+		{"g->dp", g->dp, HZI_MHC_P, 0, &a.dp, NULL},
+		{"g->dq", g->dq, HZI_MHC_P, 0, &a.dq, NULL},
+		{"g->da", g->da, HZI_MHC_A, 0, &a.da, NULL},
+		{"g->dy", g->dy, HZI_MHC_X, 0, &a.dy, NULL},
+		{"g->dx", g->dx, HZI_MHC_X, OUT | (b ? NEED : 0), &a.dx, NULL},
+		{"opts->saved", c.phi ? o->saved : NULL, HZI_MHC_SAVED, 0, &a.saved, NULL},
+		{"phi", c.phi, HZI_MHC_PHI, 0, &a.phi, NULL},
+		{"alpha", c.alpha, HZI_MHC_ALPHA, c.phi ? NEED : 0, &a.alpha, NULL},
+		{"bias", c.bias, HZI_MHC_BIAS, NEED, &a.bias, NULL},
+		{"opts->gain", c.phi ? o->gain : NULL, HZI_MHC_GAIN, 0, &a.gain, NULL},
+		{"opts->norm", g->du ? o->norm : NULL, HZI_MHC_CHANNELS, 0, &a.norm, NULL},
+		{"g->dphi", g->dphi, HZI_MHC_PHI, OUT, &a.dphi, NULL},
+		{"g->dalpha", g->dalpha, HZI_MHC_ALPHA, OUT, &a.dalpha, NULL},
+		{"g->dbias", g->dbias, HZI_MHC_BIAS, OUT, &a.dbias, NULL},
+		{"opts->dgain", o->dgain, HZI_MHC_GAIN, OUT, &a.dgain, NULL},
+		{"opts->dnorm", o->dnorm, HZI_MHC_CHANNELS, OUT, &a.dnorm, NULL},
+		{"f", b ? b->f : NULL, HZI_MHC_U, b && b->dq ? NEED : 0, &post.f, NULL},
+		{"q", b ? b->q : NULL, HZI_MHC_P, b && (b->df || b->dbranch_bias) ? NEED : 0,
+		 &post.q, NULL},
+		{"branch_bias", b ? b->branch_bias : NULL, HZI_MHC_CHANNELS, 0, &post.bias, NULL},
+		{"df", b ? b->df : NULL, HZI_MHC_U, OUT, &post.df, NULL},
+		{"dq", b ? b->dq : NULL, HZI_MHC_P, OUT, &post.dq, NULL},
+		{"dbranch_bias", b ? b->dbranch_bias : NULL, HZI_MHC_CHANNELS, OUT, &post.dbias,
+		 NULL},
+	};
+
+	HZ_CHECK(check_all(ctx, &c, list, LISTED(list), &a.rule, &a.s));
+	a.accumulate = (o->flags & HZ_MHC_ACCUMULATE) != 0;
+	post.s = a.s;
+	post.dy = a.dx;
+	post.accumulate = a.accumulate;
+	wanted = pre_bwd_wanted(&a);
+	need = wanted ? ctx->ops->mhc_pre_bwd_workspace(ctx, &a) : 0;
+	if (b)
+		HZ_CHECK(hzi_mhc_streams_bwd(ctx, c.op, &post, true, &more));
+	need = need > more ? need : more;
+	if (c.only_bytes) {
+		*c.bytes = need;
+		return HZ_OK;
+	}
+	/* Of both parts before either writes */
+	HZ_CHECK(hzi_workspace(ctx, c.op, need));
+	if (wanted)
+		HZ_CHECK(ctx->ops->mhc_pre_bwd(ctx, &a));
+	return b ? hzi_mhc_streams_bwd(ctx, c.op, &post, false, NULL) : HZ_OK;
+}
+
+int hz_mhc_pre_bwd(hz_context *ctx, const hz_tensor *x, const hz_tensor *phi,
+		   const hz_tensor *alpha, const hz_tensor *bias, const hz_mhc_grads *g,
+		   const hz_mhc_opts *opts)
+{
+	hz_mhc_opts defaults;
+
+	return pre_bwd(ctx, begin("mhc_pre_bwd", phi, alpha, bias, opts, &defaults), "x", x, g,
+		       NULL);
+}
+
+int hz_mhc_pre_bwd_workspace(hz_context *ctx, const hz_tensor *x, const hz_tensor *phi,
+			     const hz_tensor *alpha, const hz_tensor *bias, const hz_mhc_grads *g,
+			     const hz_mhc_opts *opts, size_t *bytes)
+{
+	hz_mhc_opts defaults;
+
+	return pre_bwd(ctx, asking(begin("mhc_pre_bwd", phi, alpha, bias, opts, &defaults), bytes),
+		       "x", x, g, NULL);
+}
+
+int hz_mhc_head_bwd(hz_context *ctx, const hz_tensor *x, const hz_tensor *phi,
+		    const hz_tensor *alpha, const hz_tensor *bias, const hz_mhc_grads *g,
+		    const hz_mhc_opts *opts)
+{
+	hz_mhc_opts defaults;
+
+	return pre_bwd(ctx, head_call("mhc_head_bwd", phi, alpha, bias, opts, &defaults), "x", x,
+		       g, NULL);
+}
+
+int hz_mhc_head_bwd_workspace(hz_context *ctx, const hz_tensor *x, const hz_tensor *phi,
+			      const hz_tensor *alpha, const hz_tensor *bias,
+			      const hz_mhc_grads *g, const hz_mhc_opts *opts, size_t *bytes)
+{
+	hz_mhc_opts defaults;
+
+	return pre_bwd(ctx, asking(head_call("mhc_head_bwd", phi, alpha, bias, opts, &defaults),
+				   bytes), "x", x, g, NULL);
+}
+
+int hz_mhc_post_pre_bwd(hz_context *ctx, const hz_tensor *y, const hz_tensor *phi,
+			const hz_tensor *alpha, const hz_tensor *bias, const hz_tensor *f,
+			const hz_tensor *q, const hz_tensor *branch_bias, const hz_mhc_grads *g,
+			const hz_tensor *df, const hz_tensor *dq, const hz_tensor *dbranch_bias,
+			const hz_mhc_opts *opts)
+{
+	const struct behind b = {f, q, branch_bias, df, dq, dbranch_bias};
+	hz_mhc_opts defaults;
+
+	return pre_bwd(ctx, begin("mhc_post_pre_bwd", phi, alpha, bias, opts, &defaults), "y", y,
+		       g, &b);
+}
+
+int hz_mhc_post_pre_bwd_workspace(hz_context *ctx, const hz_tensor *y, const hz_tensor *phi,
+				  const hz_tensor *alpha, const hz_tensor *bias,
+				  const hz_tensor *f, const hz_tensor *q,
+				  const hz_tensor *branch_bias, const hz_mhc_grads *g,
+				  const hz_tensor *df, const hz_tensor *dq,
+				  const hz_tensor *dbranch_bias, const hz_mhc_opts *opts,
+				  size_t *bytes)
+{
+	const struct behind b = {f, q, branch_bias, df, dq, dbranch_bias};
+	hz_mhc_opts defaults;
+
+	return pre_bwd(ctx, asking(begin("mhc_post_pre_bwd", phi, alpha, bias, opts, &defaults),
+				   bytes), "y", y, g, &b);
+}

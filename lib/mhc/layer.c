@@ -1,0 +1,480 @@
+/*
+ * layer.c - layers of hyper-connections, chains of them, initial weights, diagnostics
+ *
+ * SPDX-License-Identifier: BSD-2-Clause
+ */
+#include <config.h>
+
+#include <math.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "lib/mhc/check.h"
+
+#define OUT HZI_MHC_OUTPUT
+#define NEED HZI_MHC_NEEDED
+
+/* ---- Chains of layers ------------------------------------------------------------------------ */
+
+#define BLOCK_OPERANDS 7
+#define CHAIN_OPERANDS (1 + HZI_MHC_LAYERS * BLOCK_OPERANDS)
+
+/* Of a call; the context keeps it, as it is too large for the stack of some threads. */
+struct hzi_mhc_chain {
+	struct hzi_mhc_recompute_args args;
+	struct hzi_mhc_operand list[CHAIN_OPERANDS];
+	char name[CHAIN_OPERANDS][24];
+	int count;
+};
+
+void hzi_mhc_chain_free(struct hz_context *ctx)
+{
+	hzi_mfree(ctx, ctx->chain, sizeof(*ctx->chain));
+}
+
+/* The operand `field` of block l, not given if it has no data and is not empty */
+static void add_operand(struct hzi_mhc_chain *c, int l, const char *field, const hz_tensor *t,
+			enum hzi_mhc_kind kind, unsigned flags, void *at)
+{
+	char *const name = c->name[c->count];
+	const bool given = t->data || (t->dtype && hz_tensor_count(t) == 0);
+
+	snprintf(name, sizeof(c->name[0]), "block[%d].%s", l, field);
+	c->list[c->count++] = (struct hzi_mhc_operand){.name = name, .t = given ? t : NULL,
+						       .kind = kind, .flags = flags, .at = at};
+}
+
+int hz_mhc_recompute(hz_context *ctx, const hz_tensor *x, int layers, const hz_mhc_block *block)
+{
+	static const char op[] = "mhc_recompute";
+	struct hzi_mhc_dims d = HZI_MHC_NO_DIMS;
+	struct hzi_mhc_recompute_args *g;
+	struct hzi_mhc_chain *c;
+
+	HZ_CHECK(hzi_enter(ctx, op));
+	if (layers < 1 || layers > HZI_MHC_LAYERS)
+		return hzi_fail(ctx, HZ_EINVAL, "%s: layers is %d, must be 1 to %d", op, layers,
+				HZI_MHC_LAYERS);
+	if (!block)
+		return hzi_fail(ctx, HZ_EINVAL, "%s: block is NULL", op);
+	if (!ctx->chain && !(ctx->chain = hzi_malloc(ctx, sizeof(*c), 64)))
+		return hzi_fail(ctx, HZ_ENOMEM, "%s: no memory for %zu bytes", op, sizeof(*c));
+	c = ctx->chain;
+	g = &c->args;
+	memset(g, 0, sizeof(*g));
+	g->layers = layers;
+	c->count = 1;
+	c->list[0] = (struct hzi_mhc_operand){"x", x, HZI_MHC_X, NEED, &g->x, NULL};
+	for (int l = 0; l < layers; l++) {
+		const hz_mhc_block *const b = &block[l];
+		struct hzi_mhc_layer_args *const to = &g->layer[l];
+		const unsigned goes_on = l < layers - 1 || b->y.data ? NEED : 0;
+
+		add_operand(c, l, "p", &b->p, HZI_MHC_P, b->u.data ? NEED : 0, &to->p);
+		add_operand(c, l, "q", &b->q, HZI_MHC_P, goes_on, &to->q);
+		add_operand(c, l, "a", &b->a, HZI_MHC_A, 0, &to->a);
+		add_operand(c, l, "f", &b->f, HZI_MHC_U, goes_on, &to->f);
+		add_operand(c, l, "branch_bias", &b->branch_bias, HZI_MHC_CHANNELS, 0, &to->bias);
+		add_operand(c, l, "u", &b->u, HZI_MHC_U, OUT, &to->u);
+		add_operand(c, l, "y", &b->y, HZI_MHC_X, OUT, &to->y);
+	}
+	HZ_CHECK(hzi_mhc_operands(ctx, op, &d, c->list, c->count, false, &g->s));
+	if (g->s.tokens == 0 || g->s.channels == 0)
+		return HZ_OK;
+	HZ_CHECK(hzi_workspace(ctx, op, ctx->ops->mhc_recompute_workspace(ctx, g)));
+	return ctx->ops->mhc_recompute(ctx, g);
+}
+
+/* ---- Diagnostics ----------------------------------------------------------------------------- */
+
+int hz_mhc_diagnose(hz_context *ctx, const hz_tensor *a, const hz_tensor *out)
+{
+	static const char op[] = "mhc_diagnose";
+	static const int f32_only[] = {HZ_F32, 0};
+	struct hzi_mhc_diagnose_args g = {0};
+	hz_tensor t, o;
+
+	HZ_CHECK(hzi_enter(ctx, op));
+	HZ_CHECK(hzi_check(ctx, op, "a", a, f32_only, false));
+	HZ_CHECK(hzi_check(ctx, op, "out", out, f32_only, true));
+	if (a->ndim < 2 || a->ndim > 4)
+		return hzi_fail(ctx, HZ_ESHAPE, "%s: a.ndim is %d, must be 2 to 4", op, a->ndim);
+	for (int i = 1; i <= 2; i++) {
+		const int64_t n = a->shape[a->ndim - i];
+
+		if (n < 1 || n > HZI_MHC_STREAMS || n != a->shape[a->ndim - 1])
+			return hzi_fail(ctx, HZ_ESHAPE,
+					"%s: a.shape[%d] is %lld, must be 1 to %d, the same twice",
+					op, a->ndim - i, (long long)n, HZI_MHC_STREAMS);
+	}
+	g.n = (int32_t)a->shape[a->ndim - 1];
+	g.groups = a->ndim > 2 ? a->shape[a->ndim - 3] : 1;
+	g.layers = a->ndim > 3 ? a->shape[0] : 1;
+	if (out->ndim != 2)
+		return hzi_fail(ctx, HZ_ESHAPE, "%s: out.ndim is %d, must be 2", op, out->ndim);
+	for (int i = 0; i < 2; i++) {
+		const int64_t size = i ? 4 : g.groups;
+
+		if (out->shape[i] != size)
+			return hzi_fail(ctx, HZ_ESHAPE, "%s: out.shape[%d] is %lld, must be %lld%s",
+					op, i, (long long)out->shape[i], (long long)size,
+					i ? "" : ", as a");
+	}
+	HZ_CHECK(hzi_check_apart(ctx, op, "a", a, "out", out));
+	if (g.groups == 0)
+		return HZ_OK;
+	t = hzi_tame(a);
+	o = hzi_tame(out);
+	g.a.data = t.data;
+	g.a.column = t.stride[a->ndim - 1];
+	g.a.row = t.stride[a->ndim - 2];
+	g.a.group = a->ndim > 2 ? t.stride[a->ndim - 3] : 0;
+	g.layer = a->ndim > 3 ? t.stride[0] : 0;
+	g.out = o.data;
+	g.out_row = o.stride[0];
+	g.out_column = o.stride[1];
+	HZ_CHECK(hzi_workspace(ctx, op, ctx->ops->mhc_diagnose_workspace(ctx, &g)));
+	return ctx->ops->mhc_diagnose(ctx, &g);
+}
+
+/* ---- Initial weights ------------------------------------------------------------------------- */
+
+/* z with sigma(z) = s, at most 8 */
+static double logit(double s)
+{
+	return s < 1 ? fmin(log(s / (1 - s)), 8) : 8;
+}
+
+static int factorial(int n)
+{
+	return n < 2 ? 1 : n * factorial(n - 1);
+}
+
+#define KEPT 0.9	/* of a stream that stays where it is, of HZ_MHC_INIT_IDENTITY */
+
+/* p = 1/n, q = 1, diagonal KEPT */
+static void identity_values(const struct hzi_mhc_rule *r, float *bias)
+{
+	const int n = r->n, more = r->m - 2 * n;
+	const bool tanh_of = r->residual == HZ_MHC_TANH, direct = tanh_of || r->map == HZ_MHC_ABS;
+	const double other = n > 1 ? (1 - KEPT) / (n - 1) : 0;
+
+	for (int i = 0; i < n; i++)
+		bias[i] = (float)(tanh_of ? 1.0 / n : logit(1.0 / n));
+	for (int i = n; i < r->m && i < 2 * n; i++)
+		bias[i] = (float)(tanh_of ? 1 : logit(1.0 / (double)r->q_scale));
+	if (r->residual == HZ_MHC_LITE && n > 1 && more > 0) {
+		/* Other permutations are alike: a share c of them leaves a stream in place. */
+		const double c = (double)(factorial(n - 1) - 1) / (factorial(n) - 1);
+		const double first = (KEPT - c) / (1 - c);
+
+		bias[2 * n] = (float)log(first / (1 - first) * (factorial(n) - 1));
+		return;
+	}
+	for (int i = 0; i < more && n > 1 && r->residual != HZ_MHC_LITE; i++) {
+		const bool diagonal = i % (n + 1) == 0;
+
+		bias[2 * n + i] = (float)(direct ? (diagonal ? KEPT : other) :
+					  diagonal ? log(KEPT / other) : 0);
+	}
+	if (n == 1 && more > 0)
+		bias[2] = direct ? 1 : 0;
+}
+
+/* p one-hot, q 1, a I; LITE: the same in logits */
+static void one_hot_values(const struct hzi_mhc_rule *r, bool lite, int layer, float *bias)
+{
+	const int n = r->n;
+
+	for (int i = 0; i < r->m; i++) {
+		const int k = i - 2 * n;
+
+		if (i < n)
+			bias[i] = i == layer % n ? 1 : lite ? -1 : 0;
+		else if (k < 0)
+			bias[i] = !lite || i - n == layer % n ? 1 : -1;
+		else if (r->residual == HZ_MHC_LITE)
+			bias[i] = k == 0 ? 0 : -8;
+		else
+			bias[i] = k % (n + 1) == 0 ? 1 : 0;
+	}
+}
+
+/* The number of streams of weights with m rows: the only one that fits */
+static int streams_of(int64_t m, bool alone, const hz_mhc_opts *opts)
+{
+	for (int n = 1; n <= HZI_MHC_STREAMS; n++) {
+		if (m == (alone ? n : hz_mhc_rows(n, opts)))
+			return n;
+	}
+	return -1;
+}
+
+static int check_init(struct hz_context *ctx, const char *op, const char *name, const hz_tensor *t,
+		      int ndim)
+{
+	static const int f32_only[] = {HZ_F32, 0};
+
+	HZ_CHECK(hzi_check(ctx, op, name, t, f32_only, true));
+	if (t->ndim != ndim)
+		return hzi_fail(ctx, HZ_ESHAPE, "%s: %s.ndim is %d, must be %d", op, name, t->ndim,
+				ndim);
+	if (!hz_tensor_contiguous(t))
+		return hzi_fail(ctx, HZ_ESTRIDE,
+				"%s: %s has steps between elements, must be contiguous", op, name);
+	return HZ_OK;
+}
+
+int hz_mhc_init(hz_context *ctx, int kind, int layer, uint64_t seed, const hz_tensor *phi,
+		const hz_tensor *alpha, const hz_tensor *bias, const hz_mhc_opts *opts)
+{
+	static const char op[] = "mhc_init";
+	struct hzi_mhc_init_args g = {.seed = seed};
+	struct hzi_mhc_rule rule;
+	bool alone;
+	int n;
+
+	HZ_CHECK(hzi_enter(ctx, op));
+	if (kind < 0 || kind > HZ_MHC_INIT_LITE)
+		return hzi_fail(ctx, HZ_EINVAL, "%s: kind is %d, must be 0 to %d", op, kind,
+				HZ_MHC_INIT_LITE);
+	if (layer < 0)
+		return hzi_fail(ctx, HZ_EINVAL, "%s: layer is %d, must not be negative", op, layer);
+	HZ_CHECK(check_init(ctx, op, "bias", bias, 1));
+	HZ_CHECK(check_init(ctx, op, "alpha", alpha, 1));
+	alone = alpha->shape[0] == 1;
+	if (alpha->shape[0] != 1 && alpha->shape[0] != 3)
+		return hzi_fail(ctx, HZ_ESHAPE, "%s: alpha.shape[0] is %lld, must be 3, or 1 for p "
+				"alone", op, (long long)alpha->shape[0]);
+	/* Options that no number of streams has are not the fault of bias. */
+	HZ_CHECK(hzi_mhc_rule_of(ctx, op, 1, opts, &rule));
+	n = streams_of(bias->shape[0], alone, opts);
+	if (n < 0)
+		return hzi_fail(ctx, HZ_ESHAPE,
+				"%s: bias.shape[0] is %lld, which is the rows of no number of "
+				"streams",
+				op, (long long)bias->shape[0]);
+	HZ_CHECK(hzi_mhc_rule_of(ctx, op, n, opts, &rule));
+	if (alone)
+		rule.m = n;
+	if (phi) {
+		HZ_CHECK(check_init(ctx, op, "phi", phi, 2));
+		if (phi->shape[0] != rule.m || phi->shape[1] % n)
+			return hzi_fail(ctx, HZ_ESHAPE,
+					"%s: phi is [%lld, %lld], must be [%d, a multiple of %d]",
+					op, (long long)phi->shape[0], (long long)phi->shape[1],
+					rule.m, n);
+		HZ_CHECK(hzi_check_apart(ctx, op, "bias", bias, "phi", phi));
+		HZ_CHECK(hzi_check_apart(ctx, op, "alpha", alpha, "phi", phi));
+		g.phi = phi->data;
+		g.count = hz_tensor_count(phi);
+		if (kind == HZ_MHC_INIT_IDENTITY && phi->shape[1])
+			g.scale = (float)(1 / sqrt((double)phi->shape[1]));
+		else if (kind == HZ_MHC_INIT_PAPER)
+			g.scale = 0.02f;
+	}
+	HZ_CHECK(hzi_check_apart(ctx, op, "bias", bias, "alpha", alpha));
+	g.alpha = alpha->data;
+	g.bias = bias->data;
+	g.rows = rule.m;
+	g.alphas = alone ? 1 : 3;
+	g.alpha_value = kind == HZ_MHC_INIT_SEED ? 0.1f : 0.01f;
+	if (kind == HZ_MHC_INIT_IDENTITY)
+		identity_values(&rule, g.values);
+	else if (kind != HZ_MHC_INIT_PAPER)
+		one_hot_values(&rule, kind == HZ_MHC_INIT_LITE, layer, g.values);
+	HZ_CHECK(hzi_workspace(ctx, op, ctx->ops->mhc_init_workspace(ctx, &g)));
+	return ctx->ops->mhc_init(ctx, &g);
+}
+
+/* ---- Layers ---------------------------------------------------------------------------------- */
+
+/* A view of a layer, or NULL if it is not there */
+static const hz_tensor *there(const hz_tensor *t)
+{
+	return t->data ? t : NULL;
+}
+
+/* Conventions with the layer's own views in them */
+static hz_mhc_opts layer_opts(const hz_mhc_layer *l, bool backward)
+{
+	hz_mhc_opts o = l->opts;
+
+	o.gain = there(&l->gain);
+	o.norm = there(&l->norm);
+	o.saved = there(&l->saved);
+	o.dgain = backward ? there(&l->dgain) : NULL;
+	o.dnorm = backward ? there(&l->dnorm) : NULL;
+	return o;
+}
+
+static int check_layer(struct hz_context *ctx, const char *op, const hz_mhc_layer *l)
+{
+	HZ_CHECK(hzi_enter(ctx, op));
+	if (!l)
+		return hzi_fail(ctx, HZ_EINVAL, "%s: layer is NULL", op);
+	return HZ_OK;
+}
+
+int hz_mhc_layer_bind(hz_context *ctx, hz_mhc_layer *layer, int n, int64_t groups, void *data,
+		      size_t *bytes)
+{
+	static const char op[] = "mhc_layer_bind";
+	hz_tensor *view[5];
+	int64_t columns[5], at = 0;
+	int rows;
+
+	HZ_CHECK(check_layer(ctx, op, layer));
+	rows = hz_mhc_rows(n, &layer->opts);
+	if (rows < 0)
+		return hzi_fail(ctx, HZ_EINVAL, "%s: n is %d, which the options do not allow", op,
+				n);
+	if (groups < 0 || groups > INT64_MAX / 4096)
+		return hzi_fail(ctx, HZ_EINVAL, "%s: groups is %lld, must be 0 to %lld", op,
+				(long long)groups, (long long)(INT64_MAX / 4096));
+	if ((uintptr_t)data % 64)
+		return hzi_fail(ctx, HZ_EINVAL, "%s: data is %p, must be a multiple of 64 bytes",
+				op, data);
+	view[0] = &layer->p;
+	view[1] = &layer->q;
+	view[2] = &layer->a;
+	view[3] = &layer->saved;
+	view[4] = &layer->dq;
+	columns[0] = columns[1] = columns[4] = n;
+	columns[2] = (int64_t)n * n;
+	columns[3] = layer->phi.data ? rows + 1 : 0;
+	for (int i = 0; i < 5; i++) {
+		float *const to = data ? (float *)data + at : NULL;
+
+		if (i == 2)
+			*view[i] = hz_tensor_3d(to, HZ_F32, ctx->device, groups, n, n);
+		else
+			*view[i] = hz_tensor_2d(columns[i] ? to : NULL, HZ_F32, ctx->device,
+						groups, columns[i]);
+		at += (groups * columns[i] + 15) / 16 * 16;
+	}
+	if (bytes)
+		*bytes = (size_t)at * sizeof(float);
+	return HZ_OK;
+}
+
+int hz_mhc_layer_begin(hz_context *ctx, const hz_mhc_layer *layer, const hz_tensor *x,
+		       const hz_tensor *u)
+{
+	hz_mhc_opts o;
+
+	HZ_CHECK(check_layer(ctx, "mhc_layer_begin", layer));
+	o = layer_opts(layer, false);
+	return hz_mhc_pre(ctx, x, there(&layer->phi), there(&layer->alpha), &layer->bias,
+			  &layer->p, &layer->q, &layer->a, u, &o);
+}
+
+/* The identity is cheaper as none. */
+static const hz_tensor *mixing(const hz_mhc_layer *l)
+{
+	return l->opts.residual == HZ_MHC_IDENTITY ? NULL : &l->a;
+}
+
+int hz_mhc_layer_end(hz_context *ctx, const hz_mhc_layer *layer, const hz_tensor *x,
+		     const hz_tensor *f, const hz_tensor *y)
+{
+	HZ_CHECK(check_layer(ctx, "mhc_layer_end", layer));
+	return hz_mhc_post(ctx, x, f, &layer->q, mixing(layer), there(&layer->branch_bias), y);
+}
+
+static int end_bwd(struct hz_context *ctx, const hz_mhc_layer *l, const hz_tensor *f,
+		   const hz_tensor *dy, const hz_tensor *df, bool only_bytes, size_t *bytes)
+{
+	static const char op[] = "mhc_layer_end_bwd";
+	struct hzi_mhc_streams_bwd_args g = {0};
+	struct hzi_mhc_dims d = HZI_MHC_NO_DIMS;
+
+	HZ_CHECK(check_layer(ctx, op, l));
+
+	const struct hzi_mhc_operand list[] = {
+		{"f", f, HZI_MHC_U, NEED, &g.f, NULL},
+		{"dy", dy, HZI_MHC_X, NEED, &g.dy, NULL},
+		{"layer->q", &l->q, HZI_MHC_P, NEED, &g.q, NULL},
+		{"layer->branch_bias", there(&l->branch_bias), HZI_MHC_CHANNELS, 0, &g.bias, NULL},
+		{"df", df, HZI_MHC_U, OUT, &g.df, NULL},
+		{"layer->dq", &l->dq, HZI_MHC_P, NEED | OUT, &g.dq, NULL},
+		{"layer->dbranch_bias", there(&l->dbranch_bias), HZI_MHC_CHANNELS, OUT, &g.dbias,
+		 NULL},
+	};
+
+	HZ_CHECK(hzi_mhc_operands(ctx, op, &d, list, LISTED(list), only_bytes, &g.s));
+	g.accumulate = (l->opts.flags & HZ_MHC_ACCUMULATE) != 0;
+	return hzi_mhc_streams_bwd(ctx, op, &g, only_bytes, bytes);
+}
+
+int hz_mhc_layer_end_bwd(hz_context *ctx, const hz_mhc_layer *layer, const hz_tensor *f,
+			 const hz_tensor *dy, const hz_tensor *df)
+{
+	return end_bwd(ctx, layer, f, dy, df, false, NULL);
+}
+
+static hz_mhc_grads layer_grads(const hz_mhc_layer *l, const hz_tensor *dy, const hz_tensor *du,
+				const hz_tensor *dx)
+{
+	return (hz_mhc_grads){.du = du, .dq = &l->dq, .dy = dy, .dx = dx, .dphi = there(&l->dphi),
+			      .dalpha = there(&l->dalpha), .dbias = there(&l->dbias)};
+}
+
+int hz_mhc_layer_begin_bwd(hz_context *ctx, const hz_mhc_layer *layer, const hz_tensor *x,
+			   const hz_tensor *dy, const hz_tensor *du, const hz_tensor *dx)
+{
+	hz_mhc_grads g;
+	hz_mhc_opts o;
+
+	HZ_CHECK(check_layer(ctx, "mhc_layer_begin_bwd", layer));
+	g = layer_grads(layer, dy, du, dx);
+	o = layer_opts(layer, true);
+	return hz_mhc_pre_bwd(ctx, x, there(&layer->phi), there(&layer->alpha), &layer->bias, &g,
+			      &o);
+}
+
+int hz_mhc_layer_workspace(hz_context *ctx, const hz_mhc_layer *layer, const hz_tensor *x,
+			   size_t *bytes)
+{
+	static const char op[] = "mhc_layer";
+	static const int dtypes[] = {HZ_F32, HZ_F16, HZ_BF16, 0};
+	size_t need[3], most = 0;
+	hz_mhc_opts forward, backward;
+	hz_mhc_grads g;
+	hz_tensor u, y;
+
+	HZ_CHECK(check_layer(ctx, op, layer));
+	if (!bytes)
+		return hzi_fail(ctx, HZ_EINVAL, "%s_workspace: bytes is NULL", op);
+	HZ_CHECK(hzi_check(ctx, op, "x", x, dtypes, false));
+	if (x->ndim < 2)
+		return hzi_fail(ctx, HZ_ESHAPE, "%s: x.ndim is %d, must be 2 to %d", op, x->ndim,
+				HZ_MAXDIM);
+	forward = layer_opts(layer, false);
+	backward = layer_opts(layer, true);
+	/*
+	 * Branch values of as many tokens: a question for bytes does not look at memory. Aligned,
+	 * and not, since the calls' own operands may be either, and ask for less or more.
+	 */
+	for (int skew = 0; skew < 2; skew++) {
+		char *const data = x->data;
+
+		y = *x;
+		y.data = data ? data + (size_t)skew * hz_dtype_size(x->dtype) : NULL;
+		u = y;
+		u.ndim--;
+		u.shape[u.ndim - 1] = x->shape[x->ndim - 1];
+		u = hz_tensor_nd(y.data, x->dtype, x->device, u.ndim, u.shape);
+		g = layer_grads(layer, &y, &u, &y);
+		HZ_CHECK(hz_mhc_pre_workspace(ctx, x, there(&layer->phi), there(&layer->alpha),
+					      &layer->bias, &layer->p, &layer->q, &layer->a, &u,
+					      &forward, &need[0]));
+		HZ_CHECK(end_bwd(ctx, layer, &u, &y, &u, true, &need[1]));
+		HZ_CHECK(hz_mhc_pre_bwd_workspace(ctx, x, there(&layer->phi), there(&layer->alpha),
+						  &layer->bias, &g, &backward, &need[2]));
+		for (int i = 0; i < 3; i++)
+			most = need[i] > most ? need[i] : most;
+	}
+	*bytes = most;
+	return HZ_OK;
+}

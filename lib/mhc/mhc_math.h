@@ -1,0 +1,771 @@
+/*
+ * mhc_math.h - how coefficients of hyper-connections are made, and their gradients, for C and CUDA
+ *
+ * SPDX-License-Identifier: BSD-2-Clause
+ *
+ * Functions are inlined with n known, loops over n unrolled and all indices constants, so that
+ * arrays are registers. Numbers are hzi_mreal: float, or with HZI_MHC_WORDS defined what the file
+ * that includes this says, with the words below for it; vectors hold another token in each lane.
+ * Matrices are [n][n], row by row.
+ */
+#ifndef HZI_MHC_RULE_H
+#define HZI_MHC_RULE_H
+
+#include <math.h>
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "lib/mhc/mhc.h"
+
+#ifdef __CUDACC__
+#define HZI_MHC_FN static __device__ __forceinline__
+#else
+#define HZI_MHC_FN static inline __attribute__((always_inline))
+#endif
+
+/* Defined as nothing before, n may be a variable. */
+#ifndef HZI_MHC_UNROLL
+#if defined(__CUDACC__)
+#define HZI_MHC_UNROLL _Pragma("unroll")
+#elif defined(__clang__)
+#define HZI_MHC_UNROLL _Pragma("clang loop unroll(full)")
+#else
+#define HZI_MHC_UNROLL _Pragma("GCC unroll 64")
+#endif
+#endif
+
+/* ---- Words ----------------------------------------------------------------------------------- */
+
+#ifndef HZI_MHC_WORDS
+typedef float hzi_mreal;
+
+HZI_MHC_FN float hzi_m_exp(float a)
+{
+	return expf(a);
+}
+
+HZI_MHC_FN float hzi_m_tanh(float a)
+{
+	return tanhf(a);
+}
+
+HZI_MHC_FN float hzi_m_abs(float a)
+{
+	return fabsf(a);
+}
+
+/* The larger; of a NaN and a number, either */
+HZI_MHC_FN float hzi_m_max(float a, float b)
+{
+	return fmaxf(a, b);
+}
+
+/* x where a > b, else y */
+HZI_MHC_FN float hzi_m_where(float a, float b, float x, float y)
+{
+	return a > b ? x : y;
+}
+
+HZI_MHC_FN float hzi_m_fma(float a, float b, float c)
+{
+#ifdef __CUDACC__
+	return fmaf(a, b, c);
+#else
+	return a * b + c;
+#endif
+}
+
+/* a / b within 2 ulp, of b between 2^-126 and 2^126 */
+HZI_MHC_FN float hzi_m_div(float a, float b)
+{
+#ifdef __CUDACC__
+	float r, q, better;
+
+	/* One step of refinement: errors of the approximation add up over iterations. */
+	asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(r) : "f"(b));
+	q = a * r;
+	better = fmaf(fmaf(-b, q, a), r, q);
+	return better == better ? better : q;	/* of b 0 or infinite: q */
+#else
+	return a / b;
+#endif
+}
+
+/* 1 / a within 2 ulp, of a between 2^-126 and 2^126 */
+HZI_MHC_FN float hzi_m_inverse(float a)
+{
+#ifdef __CUDACC__
+	float r;
+
+	/* Half iterations correct the errors of those before, and wait for nothing but this. */
+	asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(r) : "f"(a));
+	return r;
+#else
+	return 1.0f / a;
+#endif
+}
+
+/* The same number in every lane */
+HZI_MHC_FN float hzi_m_set(float a)
+{
+	return a;
+}
+#endif
+
+/* 1 / (1 + exp(-z)) and its derivative, neither of which cancels */
+HZI_MHC_FN hzi_mreal hzi_mhc_sigma(hzi_mreal z, hzi_mreal *slope)
+{
+	const hzi_mreal one = hzi_m_set(1), t = hzi_m_exp(-hzi_m_abs(z));
+	const hzi_mreal low = hzi_m_div(one, one + t), high = t * low;
+
+	*slope = low * high;
+	return hzi_m_where(z, hzi_m_set(0), low, high);
+}
+
+HZI_MHC_FN hzi_mreal hzi_mhc_tanh(hzi_mreal z, hzi_mreal *slope)
+{
+	const hzi_mreal one = hzi_m_set(1), t = hzi_m_exp(hzi_m_set(-2) * hzi_m_abs(z));
+	const hzi_mreal low = hzi_m_div(one, one + t);
+
+	*slope = hzi_m_set(4) * t * low * low;
+	return hzi_m_tanh(z);
+}
+
+/* ---- Sinkhorn and Knopp ---------------------------------------------------------------------- */
+
+/*
+ * Here k [n][n] stands so that the first half iteration divides by sums over its rows' index: as z
+ * with HZ_MHC_COLS, transposed with HZ_MHC_ROWS. The result is r_i k_ij c_j; one iteration is
+ *
+ *     c_j = c_j / (c_j sum_i k_ij r_i + eps), then r_i = r_i / (r_i sum_j k_ij c_j + eps)
+ *
+ * or, of inverses, 1 / c_j = sum_i k_ij r_i + eps / c_j: with these kept from one iteration to the
+ * next, what a half of one waits for is a sum and an inverse.
+ *
+ * HZ_MHC_SOFTMAX is the first half of the first iteration itself: k = softmax + eps, c = 1.
+ */
+#define HZI_MHC_SQUARE (HZI_MHC_STREAMS * HZI_MHC_STREAMS)
+
+/* of_r, of_c: inverses of r and c; least: a part of of_r */
+struct hzi_mhc_state {
+	hzi_mreal r[HZI_MHC_STREAMS], c[HZI_MHC_STREAMS];
+	hzi_mreal of_r[HZI_MHC_STREAMS], of_c[HZI_MHC_STREAMS], least[HZI_MHC_STREAMS];
+};
+
+/* Element (i, j) of a matrix or of its transpose; a choice of two, not a computed index */
+HZI_MHC_FN hzi_mreal hzi_mhc_turn(const int n, const bool turned, const hzi_mreal *z, const int i,
+				  const int j)
+{
+	return turned ? z[j * n + i] : z[i * n + j];
+}
+
+/* k, less the eps that SOFTMAX adds */
+HZI_MHC_FN void hzi_mhc_map(const int n, const struct hzi_mhc_rule *rule, const hzi_mreal *z,
+			    hzi_mreal *k)
+{
+	const bool turned = rule->order == HZ_MHC_ROWS;
+
+	HZI_MHC_UNROLL
+	for (int j = 0; j < n; j++) {
+		hzi_mreal most = hzi_mhc_turn(n, turned, z, 0, j), sum = hzi_m_set(0);
+
+		HZI_MHC_UNROLL
+		for (int i = 1; i < n; i++)
+			most = hzi_m_max(most, hzi_mhc_turn(n, turned, z, i, j));
+		HZI_MHC_UNROLL
+		for (int i = 0; i < n; i++) {
+			const hzi_mreal v = hzi_mhc_turn(n, turned, z, i, j);
+
+			if (rule->map == HZ_MHC_ABS)
+				k[i * n + j] = hzi_m_abs(v) + hzi_m_set(rule->eps);
+			else
+				k[i * n + j] = hzi_m_exp(v - most);
+			sum += k[i * n + j];
+		}
+		if (rule->map != HZ_MHC_SOFTMAX)
+			continue;
+		sum = hzi_m_div(hzi_m_set(1), sum);
+		HZI_MHC_UNROLL
+		for (int i = 0; i < n; i++)
+			k[i * n + j] *= sum;
+	}
+}
+
+/*
+ * What r, c and their inverses begin with: 1. NaN where |z| is infinite, which divided by itself
+ * may be lost. Rows of 0, whose r would grow by 1 / eps each time, get a part of 1 / r that keeps
+ * it at 1.
+ */
+HZI_MHC_FN void hzi_mhc_begin(const int n, const struct hzi_mhc_rule *rule, const hzi_mreal *z,
+			      const hzi_mreal *k, struct hzi_mhc_state *s)
+{
+	hzi_mreal one = hzi_m_set(1);
+
+	if (rule->map == HZ_MHC_ABS) {
+		HZI_MHC_UNROLL
+		for (int i = 0; i < n * n; i++)
+			one += z[i] * hzi_m_set(0);
+	}
+	HZI_MHC_UNROLL
+	for (int i = 0; i < n; i++) {
+		s->r[i] = s->c[i] = s->of_r[i] = s->of_c[i] = one;
+		s->least[i] = hzi_m_set(0);
+	}
+	if (rule->map != HZ_MHC_EXP || rule->eps == 0)
+		return;
+	HZI_MHC_UNROLL
+	for (int i = 0; i < n; i++) {
+		hzi_mreal sum = k[i * n];
+
+		HZI_MHC_UNROLL
+		for (int j = 1; j < n; j++)
+			sum += k[i * n + j];
+		s->least[i] = hzi_m_where(hzi_m_set(1e-37f), sum, one, hzi_m_set(0));
+	}
+}
+
+/* One iteration, or its second half */
+HZI_MHC_FN void hzi_mhc_step(const int n, const hzi_mreal eps, const bool columns,
+			     const hzi_mreal *k, struct hzi_mhc_state *s)
+{
+	if (columns) {
+		HZI_MHC_UNROLL
+		for (int j = 0; j < n; j++) {
+			s->of_c[j] *= eps;
+			HZI_MHC_UNROLL
+			for (int i = 0; i < n; i++)
+				s->of_c[j] = hzi_m_fma(k[i * n + j], s->r[i], s->of_c[j]);
+			s->c[j] = hzi_m_inverse(s->of_c[j]);
+		}
+	}
+	HZI_MHC_UNROLL
+	for (int i = 0; i < n; i++) {
+		s->of_r[i] = hzi_m_fma(eps, s->of_r[i], s->least[i]);
+		HZI_MHC_UNROLL
+		for (int j = 0; j < n; j++)
+			s->of_r[i] = hzi_m_fma(k[i * n + j], s->c[j], s->of_r[i]);
+		s->r[i] = hzi_m_inverse(s->of_r[i]);
+	}
+}
+
+/*
+ * Iterations first .. last - 1. history, if it is not NULL, gets r and c from before each: number e
+ * of iteration first + t, 2n of them, is at (t * 2 * n + e) * stride.
+ */
+HZI_MHC_FN void hzi_mhc_iterate(const int n, const struct hzi_mhc_rule *rule, int first, int last,
+				const hzi_mreal *k, struct hzi_mhc_state *s, hzi_mreal *history,
+				int stride)
+{
+	const hzi_mreal eps = hzi_m_set(rule->eps);
+
+	for (int t = first; t < last; t++) {
+		if (history) {
+			HZI_MHC_UNROLL
+			for (int i = 0; i < n; i++) {
+				history[((t - first) * 2 * n + i) * stride] = s->r[i];
+				history[((t - first) * 2 * n + n + i) * stride] = s->c[i];
+			}
+		}
+		hzi_mhc_step(n, eps, t > 0 || rule->map != HZ_MHC_SOFTMAX, k, s);
+	}
+}
+
+/* The matrix iterated on, from what hzi_mhc_map() gave */
+HZI_MHC_FN void hzi_mhc_lift(const int n, const struct hzi_mhc_rule *rule, const hzi_mreal *s,
+			     hzi_mreal *k)
+{
+	const hzi_mreal eps = hzi_m_set(rule->map == HZ_MHC_SOFTMAX ? rule->eps : 0.0f);
+
+	HZI_MHC_UNROLL
+	for (int i = 0; i < n * n; i++)
+		k[i] = s[i] + eps;
+}
+
+/* p = Sinkhorn and Knopp of z; p may be z. */
+HZI_MHC_FN void hzi_mhc_sinkhorn(const int n, const struct hzi_mhc_rule *rule, const hzi_mreal *z,
+				 hzi_mreal *p)
+{
+	const bool turned = rule->order == HZ_MHC_ROWS;
+	hzi_mreal k[HZI_MHC_SQUARE];
+	struct hzi_mhc_state s;
+
+	hzi_mhc_map(n, rule, z, k);
+	hzi_mhc_lift(n, rule, k, k);
+	hzi_mhc_begin(n, rule, z, k, &s);
+	hzi_mhc_iterate(n, rule, 0, rule->iterations, k, &s, NULL, 0);
+	HZI_MHC_UNROLL
+	for (int i = 0; i < n; i++) {
+		HZI_MHC_UNROLL
+		for (int j = 0; j < n; j++)
+			k[i * n + j] = s.r[i] * k[i * n + j] * s.c[j];
+	}
+	HZI_MHC_UNROLL
+	for (int i = 0; i < n; i++) {
+		HZI_MHC_UNROLL
+		for (int j = 0; j < n; j++)
+			p[i * n + j] = hzi_mhc_turn(n, turned, k, i, j);
+	}
+}
+
+/* a / b, 0 where b is 0, as a then is */
+HZI_MHC_FN hzi_mreal hzi_mhc_ratio(hzi_mreal a, hzi_mreal b)
+{
+	return hzi_m_where(b, hzi_m_set(0), hzi_m_div(a, b), hzi_m_set(0));
+}
+
+/*
+ * One iteration backwards: r_new and c_new from r and c. dr and dc come in as the gradients of
+ * r_new and c_new and leave as those of r and c; dk gets its share. Factors are taken in an order
+ * in which squares of r, which may be large, do not overflow.
+ */
+HZI_MHC_FN void hzi_mhc_step_bwd(const int n, const hzi_mreal eps, const bool columns,
+				 const hzi_mreal *k, const hzi_mreal *r, const hzi_mreal *c,
+				 const hzi_mreal *r_new, const hzi_mreal *c_new, hzi_mreal *dk,
+				 hzi_mreal *dr, hzi_mreal *dc)
+{
+	HZI_MHC_UNROLL
+	for (int i = 0; i < n; i++) {
+		/* 1 / (r_i sum + eps) */
+		const hzi_mreal inverse = hzi_mhc_ratio(r_new[i], r[i]);
+		const hzi_mreal d = -(dr[i] * r_new[i]) * r_new[i];	/* of the sum */
+
+		dr[i] = dr[i] * (eps * inverse * inverse);
+		HZI_MHC_UNROLL
+		for (int j = 0; j < n; j++) {
+			dk[i * n + j] = hzi_m_fma(d, c_new[j], dk[i * n + j]);
+			dc[j] = hzi_m_fma(d, k[i * n + j], dc[j]);
+		}
+	}
+	if (!columns)
+		return;
+	HZI_MHC_UNROLL
+	for (int j = 0; j < n; j++) {
+		const hzi_mreal inverse = hzi_mhc_ratio(c_new[j], c[j]);
+		const hzi_mreal d = -(dc[j] * c_new[j]) * c_new[j];
+
+		dc[j] = dc[j] * (eps * inverse * inverse);
+		HZI_MHC_UNROLL
+		for (int i = 0; i < n; i++) {
+			dk[i * n + j] = hzi_m_fma(d, r[i], dk[i * n + j]);
+			dr[i] = hzi_m_fma(d, k[i * n + j], dr[i]);
+		}
+	}
+}
+
+/* dz of what hzi_mhc_map() made of z: s, from the gradient dk; dz may be z, but not s or dk. */
+HZI_MHC_FN void hzi_mhc_map_bwd(const int n, const struct hzi_mhc_rule *rule, const hzi_mreal *z,
+				const hzi_mreal *s, const hzi_mreal *dk, hzi_mreal *dz)
+{
+	const bool turned = rule->order == HZ_MHC_ROWS;
+	const hzi_mreal zero = hzi_m_set(0);
+	hzi_mreal d[HZI_MHC_SQUARE];
+
+	HZI_MHC_UNROLL
+	for (int j = 0; j < n; j++) {
+		hzi_mreal sum = zero;
+
+		HZI_MHC_UNROLL
+		for (int i = 0; i < n; i++) {
+			const int at = i * n + j;
+			const hzi_mreal v = hzi_mhc_turn(n, turned, z, i, j);
+
+			d[at] = dk[at] * s[at];
+			sum += d[at];
+			if (rule->map == HZ_MHC_ABS)
+				d[at] = hzi_m_where(v, zero, dk[at],
+						    hzi_m_where(zero, v, -dk[at], dk[at] * zero));
+		}
+		if (rule->map == HZ_MHC_SOFTMAX) {
+			HZI_MHC_UNROLL
+			for (int i = 0; i < n; i++)
+				d[i * n + j] = s[i * n + j] * (dk[i * n + j] - sum);
+		} else if (rule->map == HZ_MHC_EXP && rule->eps != 0) {
+			/* That the largest is subtracted matters: the first that became 1. */
+			HZI_MHC_UNROLL
+			for (int i = 0; i < n; i++) {
+				const hzi_mreal near_one = hzi_m_set(0.99999994f);
+				const hzi_mreal rest = hzi_m_where(s[i * n + j], near_one, zero,
+								   sum);
+
+				d[i * n + j] -= sum - rest;
+				sum = rest;
+			}
+		}
+	}
+	HZI_MHC_UNROLL
+	for (int i = 0; i < n; i++) {
+		HZI_MHC_UNROLL
+		for (int j = 0; j < n; j++)
+			dz[i * n + j] = hzi_mhc_turn(n, turned, d, i, j);
+	}
+}
+
+/* Iterations that a history has room for, 2 n numbers each */
+#ifndef HZI_MHC_HISTORY
+#define HZI_MHC_HISTORY 32
+#endif
+
+/*
+ * dz from dp, the gradient of p = sinkhorn(z); dz may be z or dp. What does not fit into the
+ * history is iterated again for each part of it, the last first.
+ */
+HZI_MHC_FN void hzi_mhc_sinkhorn_bwd(const int n, const struct hzi_mhc_rule *rule,
+				     const hzi_mreal *z, const hzi_mreal *dp, hzi_mreal *dz,
+				     hzi_mreal *history, int stride)
+{
+	const bool turned = rule->order == HZ_MHC_ROWS;
+	const hzi_mreal eps = hzi_m_set(rule->eps);
+	hzi_mreal k[HZI_MHC_SQUARE], dk[HZI_MHC_SQUARE];
+	struct hzi_mhc_state s;
+	hzi_mreal dr[HZI_MHC_STREAMS], dc[HZI_MHC_STREAMS];
+
+	HZI_MHC_UNROLL
+	for (int i = 0; i < n; i++)
+		dr[i] = dc[i] = hzi_m_set(0);
+	HZI_MHC_UNROLL
+	for (int i = 0; i < n * n; i++)
+		dk[i] = hzi_m_set(0);
+	hzi_mhc_map(n, rule, z, k);
+	hzi_mhc_lift(n, rule, k, k);
+	for (int last = rule->iterations, first; last > 0; last = first) {
+		first = (last - 1) / HZI_MHC_HISTORY * HZI_MHC_HISTORY;
+		hzi_mhc_begin(n, rule, z, k, &s);
+		hzi_mhc_iterate(n, rule, 0, first, k, &s, NULL, 0);
+		hzi_mhc_iterate(n, rule, first, last, k, &s, history, stride);
+		if (last == rule->iterations) {
+			HZI_MHC_UNROLL
+			for (int i = 0; i < n; i++) {
+				HZI_MHC_UNROLL
+				for (int j = 0; j < n; j++) {
+					const hzi_mreal g = hzi_mhc_turn(n, turned, dp, i, j);
+					const hzi_mreal gk = g * k[i * n + j];
+
+					dk[i * n + j] = g * s.r[i] * s.c[j];
+					dr[i] = hzi_m_fma(gk, s.c[j], dr[i]);
+					dc[j] = hzi_m_fma(gk, s.r[i], dc[j]);
+				}
+			}
+		}
+		for (int t = last - 1; t >= first; t--) {
+			hzi_mreal r_old[HZI_MHC_STREAMS], c_old[HZI_MHC_STREAMS];
+
+			HZI_MHC_UNROLL
+			for (int i = 0; i < n; i++) {
+				r_old[i] = history[((t - first) * 2 * n + i) * stride];
+				c_old[i] = history[((t - first) * 2 * n + n + i) * stride];
+			}
+			hzi_mhc_step_bwd(n, eps, t > 0 || rule->map != HZ_MHC_SOFTMAX, k, r_old,
+					 c_old, s.r, s.c, dk, dr, dc);
+			HZI_MHC_UNROLL
+			for (int i = 0; i < n; i++) {
+				s.r[i] = r_old[i];
+				s.c[i] = c_old[i];
+			}
+		}
+	}
+	hzi_mhc_map(n, rule, z, k);
+	hzi_mhc_map_bwd(n, rule, z, k, dk, dz);
+}
+
+/* ---- Other ways to a matrix ------------------------------------------------------------------ */
+
+/* n! */
+HZI_MHC_FN int hzi_mhc_permutations(const int n)
+{
+	return n == 4 ? 24 : n == 3 ? 6 : n;
+}
+
+/* The most rows of phi after 2n that there are of any kind */
+HZI_MHC_FN int hzi_mhc_rest_most(const int n)
+{
+	return n == 4 ? 24 : n * n;
+}
+
+/* Permutation k of n <= 4 of i: in lexicographic order, those of 4 that move but the last n */
+HZI_MHC_FN int hzi_mhc_permuted(const int n, const int k, const int i)
+{
+	const uint16_t of_four[24] = {
+		0x0123, 0x0132, 0x0213, 0x0231, 0x0312, 0x0321, 0x1023, 0x1032,
+		0x1203, 0x1230, 0x1302, 0x1320, 0x2013, 0x2031, 0x2103, 0x2130,
+		0x2301, 0x2310, 0x3012, 0x3021, 0x3102, 0x3120, 0x3201, 0x3210,
+	};
+
+	return (of_four[k] >> (4 * (n - 1 - i)) & 15) - (4 - n);
+}
+
+/* w = softmax of n! numbers; w may be z. */
+HZI_MHC_FN void hzi_mhc_softmax(const int count, const hzi_mreal *z, hzi_mreal *w)
+{
+	hzi_mreal most = z[0], sum = hzi_m_set(0);
+
+	HZI_MHC_UNROLL
+	for (int k = 1; k < count; k++)
+		most = hzi_m_max(most, z[k]);
+	HZI_MHC_UNROLL
+	for (int k = 0; k < count; k++) {
+		w[k] = hzi_m_exp(z[k] - most);
+		sum += w[k];
+	}
+	sum = hzi_m_div(hzi_m_set(1), sum);
+	HZI_MHC_UNROLL
+	for (int k = 0; k < count; k++)
+		w[k] *= sum;
+}
+
+HZI_MHC_FN void hzi_mhc_lite(const int n, const hzi_mreal *z, hzi_mreal *p)
+{
+	const int count = hzi_mhc_permutations(n);
+	hzi_mreal w[24];
+
+	hzi_mhc_softmax(count, z, w);
+	HZI_MHC_UNROLL
+	for (int i = 0; i < n * n; i++)
+		p[i] = hzi_m_set(0);
+	HZI_MHC_UNROLL
+	for (int k = 0; k < count; k++) {
+		HZI_MHC_UNROLL
+		for (int i = 0; i < n; i++)
+			p[i * n + hzi_mhc_permuted(n, k, i)] += w[k];
+	}
+}
+
+HZI_MHC_FN void hzi_mhc_lite_bwd(const int n, const hzi_mreal *z, const hzi_mreal *dp,
+				 hzi_mreal *dz)
+{
+	const int count = hzi_mhc_permutations(n);
+	hzi_mreal w[24], dw[24], mean = hzi_m_set(0);
+
+	hzi_mhc_softmax(count, z, w);
+	HZI_MHC_UNROLL
+	for (int k = 0; k < count; k++) {
+		dw[k] = hzi_m_set(0);
+		HZI_MHC_UNROLL
+		for (int i = 0; i < n; i++)
+			dw[k] += dp[i * n + hzi_mhc_permuted(n, k, i)];
+		mean = hzi_m_fma(w[k], dw[k], mean);
+	}
+	HZI_MHC_UNROLL
+	for (int k = 0; k < hzi_mhc_rest_most(n); k++)
+		dz[k] = k < count ? w[k] * (dw[k] - mean) : hzi_m_set(0);
+}
+
+/* ---- Coefficients ---------------------------------------------------------------------------- */
+
+/* Rows of phi after 2n: the numbers z that a is made of */
+HZI_MHC_FN int hzi_mhc_rest(const int n, const struct hzi_mhc_rule *rule)
+{
+	return rule->residual == HZ_MHC_LITE ? hzi_mhc_permutations(n) :
+	       rule->residual == HZ_MHC_IDENTITY ? 0 : n * n;
+}
+
+/* p from its z: sigma + p_eps, or sigma divided by the sum + p_eps; z itself of HZ_MHC_TANH */
+HZI_MHC_FN void hzi_mhc_gates(const int n, const struct hzi_mhc_rule *rule, const hzi_mreal *z,
+			      hzi_mreal *p)
+{
+	const bool plain = rule->residual == HZ_MHC_TANH;
+	const hzi_mreal eps = hzi_m_set(rule->p_eps);
+	hzi_mreal sum = eps, slope;
+
+	HZI_MHC_UNROLL
+	for (int i = 0; i < n; i++) {
+		p[i] = hzi_mhc_sigma(z[i], &slope);
+		sum += p[i];
+	}
+	HZI_MHC_UNROLL
+	for (int i = 0; i < n; i++) {
+		p[i] = rule->flags & HZ_MHC_NORMALIZE ? hzi_m_div(p[i], sum) : p[i] + eps;
+		p[i] = plain ? z[i] : p[i];
+	}
+}
+
+/* q from its z: `count` of them */
+HZI_MHC_FN void hzi_mhc_post_gates(const int count, const struct hzi_mhc_rule *rule,
+				   const hzi_mreal *z, hzi_mreal *q)
+{
+	const bool plain = rule->residual == HZ_MHC_TANH;
+	hzi_mreal slope;
+
+	HZI_MHC_UNROLL
+	for (int i = 0; i < count; i++)
+		q[i] = plain ? z[i] : hzi_m_set(rule->q_scale) * hzi_mhc_sigma(z[i], &slope);
+}
+
+HZI_MHC_FN void hzi_mhc_gates_bwd(const int n, const struct hzi_mhc_rule *rule, const hzi_mreal *z,
+				  const hzi_mreal *dp, hzi_mreal *dz)
+{
+	hzi_mreal slope[HZI_MHC_STREAMS], sum = hzi_m_set(rule->p_eps), mean = hzi_m_set(0);
+
+	HZI_MHC_UNROLL
+	for (int i = 0; i < n; i++) {
+		const hzi_mreal s = hzi_mhc_sigma(z[i], &slope[i]);
+
+		sum += s;
+		mean = hzi_m_fma(dp[i], s, mean);
+	}
+	mean = hzi_m_div(mean, sum);
+	HZI_MHC_UNROLL
+	for (int i = 0; i < n; i++)
+		dz[i] = rule->flags & HZ_MHC_NORMALIZE ? hzi_m_div(dp[i] - mean, sum) * slope[i] :
+							 dp[i] * slope[i];
+}
+
+/* a [new][old] from its z */
+HZI_MHC_FN void hzi_mhc_residual(const int n, const struct hzi_mhc_rule *rule, const hzi_mreal *z,
+				 hzi_mreal *a)
+{
+	const bool turned = rule->flags & HZ_MHC_OLD_NEW;
+	hzi_mreal p[HZI_MHC_SQUARE];
+
+	if (rule->residual == HZ_MHC_SINKHORN) {
+		hzi_mhc_sinkhorn(n, rule, z, p);
+	} else if (rule->residual == HZ_MHC_LITE && n <= 4) {
+		hzi_mhc_lite(n, z, p);
+	} else {
+		const bool identity = rule->residual == HZ_MHC_IDENTITY;
+
+		HZI_MHC_UNROLL
+		for (int i = 0; i < n * n; i++)
+			p[i] = identity ? hzi_m_set(i % (n + 1) == 0 ? 1.0f : 0.0f) : z[i];
+	}
+	HZI_MHC_UNROLL
+	for (int i = 0; i < n; i++) {
+		HZI_MHC_UNROLL
+		for (int j = 0; j < n; j++)
+			a[i * n + j] = hzi_mhc_turn(n, turned, p, i, j);
+	}
+}
+
+/* Its gradient, 0 where z is not used; dz may be z. history: as of hzi_mhc_sinkhorn_bwd() */
+HZI_MHC_FN void hzi_mhc_residual_bwd(const int n, const struct hzi_mhc_rule *rule,
+				     const hzi_mreal *z, const hzi_mreal *da, hzi_mreal *dz,
+				     hzi_mreal *history, int stride)
+{
+	const bool turned = rule->flags & HZ_MHC_OLD_NEW;
+	hzi_mreal dp[HZI_MHC_SQUARE];
+
+	HZI_MHC_UNROLL
+	for (int i = 0; i < n; i++) {
+		HZI_MHC_UNROLL
+		for (int j = 0; j < n; j++)
+			dp[i * n + j] = hzi_mhc_turn(n, turned, da, i, j);
+	}
+	HZI_MHC_UNROLL
+	for (int i = n * n; i < hzi_mhc_rest_most(n); i++)
+		dz[i] = hzi_m_set(0);
+	if (rule->residual == HZ_MHC_SINKHORN) {
+		hzi_mhc_sinkhorn_bwd(n, rule, z, dp, dz, history, stride);
+	} else if (rule->residual == HZ_MHC_LITE && n <= 4) {
+		hzi_mhc_lite_bwd(n, z, dp, dz);
+	} else {
+		const bool plain = rule->residual == HZ_MHC_TANH;
+
+		HZI_MHC_UNROLL
+		for (int i = 0; i < n * n; i++)
+			dz[i] = plain ? dp[i] : hzi_m_set(0);
+	}
+}
+
+/* Row k of phi belongs to p, q or a: 0, 1 or 2, which is its place in alpha. */
+HZI_MHC_FN int hzi_mhc_part(const int n, const int k)
+{
+	return k < n ? 0 : k < 2 * n ? 1 : 2;
+}
+
+/* Without phi, y is 0, and there need be no alpha. */
+HZI_MHC_FN hzi_mreal hzi_mhc_alpha(const float *alpha, int part)
+{
+	return hzi_m_set(alpha ? alpha[part] : 0.0f);
+}
+
+/* What alpha multiplies: y, of HZ_MHC_TANH tanh(y); and its derivative */
+HZI_MHC_FN hzi_mreal hzi_mhc_input(const struct hzi_mhc_rule *rule, hzi_mreal y, hzi_mreal *slope)
+{
+	*slope = hzi_m_set(1);
+	return rule->residual == HZ_MHC_TANH ? hzi_mhc_tanh(y, slope) : y;
+}
+
+/* z = alpha input(y) + bias of the rows there are, 0 for others */
+HZI_MHC_FN void hzi_mhc_affine(const int n, const struct hzi_mhc_rule *rule, const bool all,
+			       const hzi_mreal *y, const float *alpha, const float *bias,
+			       hzi_mreal *z)
+{
+	const int rows = all ? 2 * n + hzi_mhc_rest(n, rule) : n;
+	hzi_mreal slope;
+
+	HZI_MHC_UNROLL
+	for (int k = 0; k < 2 * n + hzi_mhc_rest_most(n); k++) {
+		z[k] = hzi_m_set(0);
+		if (k < rows)
+			z[k] = hzi_m_fma(hzi_mhc_alpha(alpha, hzi_mhc_part(n, k)),
+					 hzi_mhc_input(rule, y[k], &slope), hzi_m_set(bias[k]));
+	}
+}
+
+/*
+ * p, q [n] and a [new][old] from y, the products of phi and normalised streams; all: not p alone. a
+ * of HZ_MHC_IDENTITY is I.
+ */
+HZI_MHC_FN void hzi_mhc_coefs(const int n, const struct hzi_mhc_rule *rule, const bool all,
+			      const hzi_mreal *y, const float *alpha, const float *bias,
+			      hzi_mreal *p, hzi_mreal *q, hzi_mreal *a)
+{
+	hzi_mreal z[HZI_MHC_ROWS];
+
+	hzi_mhc_affine(n, rule, all, y, alpha, bias, z);
+	hzi_mhc_gates(n, rule, z, p);
+	if (!all)
+		return;
+	hzi_mhc_post_gates(n, rule, z + n, q);
+	hzi_mhc_residual(n, rule, z + 2 * n, a);
+}
+
+/*
+ * Their gradients: dz of bias, dy of y, dalpha [3] of alpha, or [1]. A history as of
+ * hzi_mhc_sinkhorn_bwd()
+ */
+HZI_MHC_FN void hzi_mhc_coefs_bwd(const int n, const struct hzi_mhc_rule *rule, const bool all,
+				  const hzi_mreal *y, const float *alpha, const float *bias,
+				  const hzi_mreal *dp, const hzi_mreal *dq, const hzi_mreal *da,
+				  hzi_mreal *dz, hzi_mreal *dy, hzi_mreal *dalpha,
+				  hzi_mreal *history, int stride)
+{
+	const bool plain = rule->residual == HZ_MHC_TANH;
+	const int rows = all ? 2 * n + hzi_mhc_rest(n, rule) : n;
+	hzi_mreal z[HZI_MHC_ROWS], d[HZI_MHC_ROWS], slope;
+
+	hzi_mhc_affine(n, rule, all, y, alpha, bias, z);
+	HZI_MHC_UNROLL
+	for (int k = 0; k < 2 * n + hzi_mhc_rest_most(n); k++)
+		d[k] = hzi_m_set(0);
+	hzi_mhc_gates_bwd(n, rule, z, dp, d);
+	HZI_MHC_UNROLL
+	for (int i = 0; i < n; i++)
+		d[i] = plain ? dp[i] : d[i];
+	if (all) {
+		HZI_MHC_UNROLL
+		for (int i = 0; i < n; i++) {
+			hzi_mhc_sigma(z[n + i], &slope);
+			d[n + i] = plain ? dq[i] : dq[i] * (hzi_m_set(rule->q_scale) * slope);
+		}
+		hzi_mhc_residual_bwd(n, rule, z + 2 * n, da, d + 2 * n, history, stride);
+	}
+	HZI_MHC_UNROLL
+	for (int g = 0; g < 3; g++) {
+		if (g == 0 || all)
+			dalpha[g] = hzi_m_set(0);
+	}
+	HZI_MHC_UNROLL
+	for (int k = 0; k < 2 * n + hzi_mhc_rest_most(n); k++) {
+		const int g = hzi_mhc_part(n, k);
+
+		if (k < rows) {
+			const hzi_mreal v = hzi_mhc_input(rule, y[k], &slope);
+
+			dalpha[g] = hzi_m_fma(d[k], v, dalpha[g]);
+			dy[k] = hzi_mhc_alpha(alpha, g) * d[k] * slope;
+			dz[k] = d[k];
+		}
+	}
+}
+
+#endif

@@ -1,0 +1,635 @@
+/*
+ * qgemm.c - quantized matrix multiplication: argument checks, multipliers, the calls into the table
+ *
+ * SPDX-License-Identifier: BSD-2-Clause
+ */
+#include <config.h>
+
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "lib/qgemm/qgemm.h"
+
+static const int float_types[] = {HZ_F32, HZ_F16, HZ_BF16, 0};
+static const int code_types[] = {HZ_U8, HZ_S8, 0};
+static const int c_types[] = {HZ_U8, HZ_S8, HZ_S32, HZ_F32, HZ_F16, HZ_BF16, 0};
+static const int f32_type[] = {HZ_F32, 0};
+static const int s32_type[] = {HZ_S32, 0};
+
+static bool is_float(int dtype)
+{
+	return dtype == HZ_F32 || dtype == HZ_F16 || dtype == HZ_BF16;
+}
+
+/* ---- Multipliers ----------------------------------------------------------------------------- */
+
+int hz_qgemm_multiplier(double sigma, int32_t *multiplier, int32_t *shift)
+{
+	int exponent;
+	double u;
+
+	if (!multiplier || !shift || !(sigma > 0) || !isfinite(sigma))
+		return HZ_EINVAL;
+	u = rint(ldexp(frexp(sigma, &exponent), 31));
+	if (u == 0x1p31) {
+		u = 0x1p30;
+		exponent++;
+	}
+	*multiplier = exponent < -31 ? 0 : (int32_t)u;
+	*shift = exponent < -31 ? 1 : 31 - exponent;
+	return HZ_OK;
+}
+
+/* ---- Packed B -------------------------------------------------------------------------------- */
+
+static int layout_of(const struct hz_context *ctx)
+{
+	return ctx->device == HZ_CPU ? HZI_QLAYOUT_CPU : HZI_QLAYOUT_CUDA;
+}
+
+static int check_k(struct hz_context *ctx, const char *op, int64_t k)
+{
+	if (k > HZI_QK_MAX)
+		return hzi_fail(ctx, HZ_ENOTSUP, "%s: k is %lld, at most %lld is supported", op,
+				(long long)k, (long long)HZI_QK_MAX);
+	return HZ_OK;
+}
+
+/*
+ * Strides of B's two dimensions. That of one element may be anything, so it is not looked at, and
+ * nor are those of a matrix without any.
+ */
+static void b_strides(const hz_tensor *b, int64_t *b_k, int64_t *b_n)
+{
+	const int64_t k = b->shape[b->ndim - 2], n = b->shape[b->ndim - 1];
+
+	*b_k = k > 1 ? b->stride[b->ndim - 2] : n;
+	*b_n = n > 1 && k > 0 ? b->stride[b->ndim - 1] : 1;
+}
+
+static int pack_args(struct hz_context *ctx, const char *op, const hz_tensor *b,
+		     struct hzi_qgemm_pack_args *a, size_t *bytes)
+{
+	int64_t n, k, each, all, count;
+
+	HZ_CHECK(hzi_enter(ctx, op));
+	HZ_CHECK(hzi_check(ctx, op, "b", b, code_types, false));
+	if (b->ndim < 2)
+		return hzi_fail(ctx, HZ_ESHAPE, "%s: b.ndim is %d, must be 2 to %d", op, b->ndim,
+				HZ_MAXDIM);
+	k = b->shape[b->ndim - 2];
+	n = b->shape[b->ndim - 1];
+	HZ_CHECK(check_k(ctx, op, k));
+	memset(a, 0, sizeof(*a));
+	*a = (struct hzi_qgemm_pack_args){
+		.b = b->data, .b_dtype = b->dtype, .layout = layout_of(ctx), .k = k, .n = n,
+		.ndim = b->ndim - 2,
+	};
+	b_strides(b, &a->b_k, &a->b_n);
+	count = 1;
+	for (int d = 0; d < a->ndim; d++) {
+		a->shape[d] = b->shape[d];
+		a->b_stride[d] = k > 0 ? b->stride[d] : 0;
+		if (!hzi_mul(count, b->shape[d], &count))
+			return hzi_fail(ctx, HZ_ESHAPE, "%s: b is too large: its size overflows",
+					op);
+	}
+	/* 4 bytes a column and a byte an element of the padded matrix, within int64_t */
+	if (n > INT64_MAX / 8 - 256 ||
+	    !hzi_mul(hzi_round_up(k, 128) + 4, hzi_round_up(n, 256), &each) ||
+	    !hzi_mul(each, count, &all))
+		return hzi_fail(ctx, HZ_ESHAPE, "%s: b is too large: its packed size overflows",
+				op);
+	*bytes = n == 0 ? 0 : (size_t)(hzi_qpack_bytes(a->layout, k, n) * count);
+	return HZ_OK;
+}
+
+int hz_qgemm_pack_bytes(hz_context *ctx, const hz_tensor *b, size_t *bytes)
+{
+	struct hzi_qgemm_pack_args a;
+	size_t need = 0;
+
+	HZ_CHECK(pack_args(ctx, "qgemm_pack", b, &a, &need));
+	if (!bytes)
+		return hzi_fail(ctx, HZ_EINVAL, "qgemm_pack_bytes: bytes is NULL");
+	*bytes = need;
+	return HZ_OK;
+}
+
+int hz_qgemm_pack(hz_context *ctx, const hz_tensor *b, void *data, size_t bytes, hz_packed *packed)
+{
+	static const char op[] = "qgemm_pack";
+	struct hzi_qgemm_pack_args a;
+	hz_tensor blob;
+	hz_packed p;
+	size_t need;
+
+	HZ_CHECK(pack_args(ctx, op, b, &a, &need));
+	if (!packed)
+		return hzi_fail(ctx, HZ_EINVAL, "%s: packed is NULL, must be a struct to fill", op);
+	if (bytes < need)
+		return hzi_fail(ctx, HZ_EINVAL, "%s: bytes is %zu, must be at least %zu", op, bytes,
+				need);
+	if (need && (!data || (uintptr_t)data % 64))
+		return hzi_fail(ctx, HZ_EINVAL, "%s: data is %p, must be a multiple of 64 bytes",
+				op, data);
+	blob = hz_tensor_1d(data, HZ_U8, ctx->device, (int64_t)need);
+	HZ_CHECK(hzi_check_apart(ctx, op, "b", b, "data", &blob));
+	a.data = data;
+	if (need) {
+		HZ_CHECK(hzi_workspace(ctx, op, ctx->ops->qgemm_pack_workspace(ctx, &a)));
+		HZ_CHECK(ctx->ops->qgemm_pack(ctx, &a));
+	}
+	p = (hz_packed){
+		.data = data,
+		.bytes = need,
+		.device = ctx->device,
+		.dtype = b->dtype,
+		.ndim = b->ndim,
+		.layout = (uint32_t)a.layout,
+	};
+	memcpy(p.shape, b->shape, (size_t)b->ndim * sizeof(*p.shape));
+	p.check = hzi_packed_check(&p);
+	*packed = p;
+	return HZ_OK;
+}
+
+static int check_packed(struct hz_context *ctx, const char *op, const hz_packed *p)
+{
+	HZ_CHECK(hzi_check_packed(ctx, op, "hz_qgemm_pack", 2, p));
+	if (p->layout != (uint32_t)layout_of(ctx))
+		return hzi_fail(ctx, HZ_EINVAL,
+				"%s: opts->packed is not as hz_qgemm_pack() filled it", op);
+	return HZ_OK;
+}
+
+/* ---- qgemm ----------------------------------------------------------------------------------- */
+
+/* The operands of a multiplication and their names in sentences: A is x and C is y for qlinear. */
+struct call {
+	const char *op, *a_name, *c_name;
+	const hz_tensor *a, *b, *c;
+	const hz_qgemm_opts *o;
+	bool linear;
+};
+
+static int check_batch(struct hz_context *ctx, const struct call *q, const char *name, int ndim,
+		       const int64_t *shape)
+{
+	const hz_tensor *c = q->c;
+
+	if (ndim < 2 || ndim > c->ndim)
+		return hzi_fail(ctx, HZ_ESHAPE, "%s: %s.ndim is %d, must be 2 to %d, as %s", q->op,
+				name, ndim, c->ndim, q->c_name);
+	for (int d = 0; d < c->ndim - 2; d++) {
+		const int64_t size = hzi_batch_size(ndim, shape, c->ndim, d);
+
+		if (size != 1 && size != c->shape[d])
+			return hzi_fail(ctx, HZ_ESHAPE,
+					"%s: %s.shape[%d] is %lld, must be %lld, as %s, or 1",
+					q->op, name, d - (c->ndim - ndim), (long long)size,
+					(long long)c->shape[d], q->c_name);
+	}
+	return HZ_OK;
+}
+
+static int check_shapes(struct hz_context *ctx, const struct call *q, struct hzi_qgemm_args *g)
+{
+	const hz_packed *p = q->o->packed;
+	const int nb = p ? p->ndim : q->b->ndim;
+	const int64_t *const b_shape = p ? p->shape : q->b->shape;
+	const hz_tensor *a = q->a, *c = q->c;
+
+	if (c->ndim < 2)
+		return hzi_fail(ctx, HZ_ESHAPE, "%s: %s.ndim is %d, must be 2 to %d", q->op,
+				q->c_name, c->ndim, HZ_MAXDIM);
+	HZ_CHECK(check_batch(ctx, q, q->a_name, a->ndim, a->shape));
+	HZ_CHECK(check_batch(ctx, q, "b", nb, b_shape));
+	g->m = c->shape[c->ndim - 2];
+	g->n = c->shape[c->ndim - 1];
+	g->k = a->shape[a->ndim - 1];
+	if (a->shape[a->ndim - 2] != g->m)
+		return hzi_fail(ctx, HZ_ESHAPE, "%s: %s.shape[%d] is %lld, must be %lld, as %s",
+				q->op, q->c_name, c->ndim - 2, (long long)g->m,
+				(long long)a->shape[a->ndim - 2], q->a_name);
+	if (b_shape[nb - 2] != g->k)
+		return hzi_fail(ctx, HZ_ESHAPE, "%s: b.shape[%d] is %lld, must be %lld, as %s",
+				q->op, nb - 2, (long long)b_shape[nb - 2], (long long)g->k,
+				q->a_name);
+	if (b_shape[nb - 1] != g->n)
+		return hzi_fail(ctx, HZ_ESHAPE, "%s: %s.shape[%d] is %lld, must be %lld, as b",
+				q->op, q->c_name, c->ndim - 1, (long long)g->n,
+				(long long)b_shape[nb - 1]);
+	return check_k(ctx, q->op, g->k);
+}
+
+/* The strides of the three matrices and of the batch; equal steps are folded together. */
+static void make_strides(const struct call *q, struct hzi_qgemm_args *g)
+{
+	const hz_packed *p = q->o->packed;
+	const hz_tensor *a = q->a, *c = q->c;
+	const int na = a->ndim, nb = p ? p->ndim : q->b->ndim, nc = c->ndim;
+	int64_t matrices = 1, rows = g->m;
+	int n = 0;
+
+	g->a_m = g->k > 0 ? a->stride[na - 2] : 0;
+	g->a_k = g->k > 1 ? a->stride[na - 1] : 1;
+	g->c_m = c->stride[nc - 2];
+	g->c_n = g->n > 1 ? c->stride[nc - 1] : 1;
+	if (!p)
+		b_strides(q->b, &g->b_k, &g->b_n);
+	/* From the innermost dimension out; each continues the last one if it can. */
+	for (int d = nc - 3; d >= 0; d--) {
+		const int64_t size = c->shape[d];
+		const int64_t b_size = hzi_batch_size(nb, p ? p->shape : q->b->shape, nc, d);
+		int64_t as = 0, bs = 0;
+		const int64_t cs = c->stride[d];
+
+		if (g->k > 0 && hzi_batch_size(na, a->shape, nc, d) > 1)
+			as = a->stride[d - (nc - na)];
+		if (b_size > 1 && p)
+			bs = matrices;
+		else if (b_size > 1 && g->k > 0)
+			bs = q->b->stride[d - (nc - nb)];
+		matrices *= b_size;
+		if (size == 1)
+			continue;
+		if (n == 0 && bs == 0 && g->m == 1) {
+			g->m = size;
+			g->a_m = as;
+			g->c_m = cs;
+		} else if (n == 0 && bs == 0 && hzi_continues(as, g->a_m, g->m) &&
+			   hzi_continues(cs, g->c_m, g->m)) {
+			g->m *= size;
+		} else if (n > 0 && hzi_continues(as, g->a_stride[n - 1], g->shape[n - 1]) &&
+			   hzi_continues(bs, g->b_stride[n - 1], g->shape[n - 1]) &&
+			   hzi_continues(cs, g->c_stride[n - 1], g->shape[n - 1])) {
+			g->shape[n - 1] *= size;
+		} else {
+			g->shape[n] = size;
+			g->a_stride[n] = as;
+			g->b_stride[n] = bs;
+			g->c_stride[n] = cs;
+			g->row_stride[n] = rows;
+			n++;
+		}
+		rows *= size;
+	}
+	g->ndim = n;
+	g->rows = rows;
+	for (int i = 0, j = n - 1; i < j; i++, j--) {
+		int64_t *const lists[] = {g->shape, g->a_stride, g->b_stride, g->c_stride,
+					  g->row_stride};
+
+		for (int l = 0; l < 5; l++) {
+			const int64_t v = lists[l][i];
+
+			lists[l][i] = lists[l][j];
+			lists[l][j] = v;
+		}
+	}
+	if (g->m == 1) {
+		g->a_m = g->k;
+		g->c_m = g->n;
+	}
+}
+
+/* An operand in the options: count elements (or, if one_too, one), contiguous, apart from c. */
+static int check_vector(struct hz_context *ctx, const struct call *q, const char *name,
+			const hz_tensor *t, const int *dtypes, int64_t count, bool one_too)
+{
+	HZ_CHECK(hzi_check(ctx, q->op, name, t, dtypes, false));
+	if (!hz_tensor_contiguous(t))
+		return hzi_fail(ctx, HZ_ESTRIDE, "%s: %s must be contiguous", q->op, name);
+	if (hz_tensor_count(t) != count && !(one_too && hz_tensor_count(t) == 1))
+		return hzi_fail(ctx, HZ_ESHAPE, "%s: %s has %lld elements, must have %lld%s", q->op,
+				name, (long long)hz_tensor_count(t), (long long)count,
+				one_too ? " or 1" : "");
+	return hzi_check_apart(ctx, q->op, name, t, q->c_name, q->c);
+}
+
+static int check_zeros(struct hz_context *ctx, const struct call *q, const char *name,
+		       const hz_tensor *t, int dtype, int64_t count, bool one_too)
+{
+	const int types[] = {dtype, 0};
+
+	return check_vector(ctx, q, name, t, types, count, one_too);
+}
+
+/* The largest |code - zero|; with zeros that are not known here, of all. */
+static int64_t reach(int dtype, int32_t zero, bool unknown)
+{
+	const int64_t below = zero - hzi_qmin(dtype), above = hzi_qmax(dtype) - zero;
+
+	return unknown ? 255 : below > above ? below : above;
+}
+
+/* Combinations of options that make no sense, each with its sentence. */
+static int check_combination(struct hz_context *ctx, const struct call *q)
+{
+	const hz_qgemm_opts *o = q->o;
+	const bool floating = is_float(q->c->dtype);
+	const bool pair = o->multiplier || o->shift, pairs = o->multipliers || o->shifts;
+	const bool a_scale = o->a_scale != 0 || o->a_scales,
+		   b_scale = o->b_scale != 0 || o->b_scales;
+	const bool scales = a_scale || b_scale || o->c_scale != 0;
+	const struct {
+		bool wrong;
+		const char *what;
+	} rule[] = {
+		{o->a_zero && o->a_zeros, "opts->a_zeros excludes opts->a_zero"},
+		{o->b_zero && o->b_zeros, "opts->b_zeros excludes opts->b_zero"},
+		{o->a_scale != 0 && o->a_scales, "opts->a_scales excludes opts->a_scale"},
+		{o->b_scale != 0 && o->b_scales, "opts->b_scales excludes opts->b_scale"},
+		{o->sigma != 0 && scales, "opts->sigma excludes scales"},
+		{pair && (scales || o->sigma != 0),
+		 "opts->multiplier excludes scales and opts->sigma"},
+		{pairs && (scales || pair || o->sigma != 0),
+		 "opts->multipliers excludes scales, opts->sigma and opts->multiplier"},
+		{pairs && !(o->multipliers && o->shifts),
+		 "opts->multipliers and opts->shifts need each other"},
+		{floating && (pair || pairs || o->sigma != 0),
+		 "opts->sigma, multiplier and multipliers need an integer c"},
+		{floating && (o->c_scale != 0 || o->c_zero),
+		 "opts->c_scale and opts->c_zero need an integer c"},
+		{floating && o->rounding, "opts->rounding needs an integer c"},
+		{!floating && o->a_scales, "opts->a_scales needs a float c"},
+		{q->linear && (o->a_zeros || o->a_scales),
+		 "opts->a_zeros and opts->a_scales are not for x, which is quantized here"},
+		{q->linear && o->a_scale == 0 && o->a_zero, "opts->a_zero needs opts->a_scale"},
+		{q->linear && o->a_scale != 0 && o->flags & HZ_QLINEAR_SYMMETRIC,
+		 "HZ_QLINEAR_SYMMETRIC excludes opts->a_scale"},
+		{!q->linear && o->x_dtype, "opts->x_dtype is for qlinear alone"},
+	};
+
+	for (size_t i = 0; i < sizeof(rule) / sizeof(*rule); i++) {
+		if (rule[i].wrong)
+			return hzi_fail(ctx, HZ_EINVAL, "%s: %s", q->op, rule[i].what);
+	}
+	return HZ_OK;
+}
+
+static int check_opts(struct hz_context *ctx, const struct call *q)
+{
+	const hz_qgemm_opts *o = q->o;
+	const uint32_t flags = HZ_QGEMM_MIN | HZ_QGEMM_MAX | HZ_QGEMM_RELU |
+			       (q->linear ? HZ_QLINEAR_SYMMETRIC : 0);
+
+	if (o->flags & ~flags)
+		return hzi_fail(ctx, HZ_EINVAL, "%s: opts->flags is %u, must be made of %u", q->op,
+				o->flags, flags);
+	if (o->rounding != HZ_ROUND_EXACT && o->rounding != HZ_ROUND_TFLITE)
+		return hzi_fail(ctx, HZ_EINVAL, "%s: opts->rounding is %d, must be 0 or 1", q->op,
+				o->rounding);
+	if (o->x_dtype && o->x_dtype != HZ_U8 && o->x_dtype != HZ_S8)
+		return hzi_fail(ctx, HZ_EINVAL, "%s: opts->x_dtype is %s, must be u8, s8 or 0",
+				q->op, hz_dtype_name(o->x_dtype));
+	HZ_CHECK(hzi_check_reserved(ctx, q->op, o->reserved, 4));
+	return check_combination(ctx, q);
+}
+
+static int make_multiplier(struct hz_context *ctx, const struct call *q, struct hzi_qgemm_args *g)
+{
+	const hz_qgemm_opts *o = q->o;
+	const bool wide = q->c->dtype == HZ_S32, exact = o->rounding == HZ_ROUND_EXACT;
+
+	if (o->multiplier || o->shift) {
+		if (o->multiplier <= 0)
+			return hzi_fail(ctx, HZ_EINVAL,
+					"%s: opts->multiplier is %d, must be positive", q->op,
+					o->multiplier);
+		if (o->shift < 1 || o->shift > 62)
+			return hzi_fail(ctx, HZ_EINVAL, "%s: opts->shift is %d, must be 1 to 62",
+					q->op, o->shift);
+		g->mult = (struct hzi_multiplier){o->multiplier, o->shift};
+	} else if (o->sigma != 0) {
+		if (hz_qgemm_multiplier(o->sigma, &g->mult.u, &g->mult.shift) != HZ_OK)
+			return hzi_fail(ctx, HZ_EINVAL,
+					"%s: opts->sigma is %g, must be positive and finite", q->op,
+					o->sigma);
+		g->mult = hzi_limit(g->mult, wide, exact);
+	} else {
+		const float sigma = hzi_sigma(g->a_scale, g->b_scale, g->c_scale);
+
+		if (!isfinite(sigma))
+			return hzi_fail(
+				ctx, HZ_EINVAL,
+				"%s: a_scale * b_scale / c_scale is %g, must be finite in f32",
+				q->op, (double)sigma);
+		g->mult = hzi_multiplier_f32(sigma, wide, exact);
+	}
+	return HZ_OK;
+}
+
+static int make_bounds(struct hz_context *ctx, const struct call *q, struct hzi_qgemm_args *g)
+{
+	const hz_qgemm_opts *o = q->o;
+	const bool floating = is_float(q->c->dtype);
+	/* INFINITY is a float, which cannot hold the bounds of s32. */
+	double low = floating ? -HUGE_VAL : hzi_qmin(q->c->dtype);
+	double high = floating ? HUGE_VAL : hzi_qmax(q->c->dtype);
+
+	if ((o->flags & HZ_QGEMM_MIN && isnan(o->min)) ||
+	    (o->flags & HZ_QGEMM_MAX && isnan(o->max)))
+		return hzi_fail(ctx, HZ_EINVAL, "%s: opts->min or opts->max is NaN", q->op);
+	if (o->flags & HZ_QGEMM_MIN && o->min > low)
+		low = floating ? (double)(float)o->min : ceil(o->min);
+	if (o->flags & HZ_QGEMM_RELU && g->c_zero > low)
+		low = g->c_zero;
+	if (o->flags & HZ_QGEMM_MAX && o->max < high)
+		high = floating ? (double)(float)o->max : floor(o->max);
+	if (low > high)
+		return hzi_fail(ctx, HZ_EINVAL,
+				"%s: the bounds of %s are %g to %g, which leaves nothing", q->op,
+				q->c_name, low, high);
+	g->fmin = (float)low;
+	g->fmax = (float)high;
+	if (!floating) {
+		g->min = (int32_t)low;
+		g->max = (int32_t)high;
+	}
+	return HZ_OK;
+}
+
+static int qgemm_args(struct hz_context *ctx, const struct call *q, struct hzi_qgemm_args *g)
+{
+	const hz_qgemm_opts *o = q->o;
+	const hz_tensor *a = q->a, *b = q->b, *c = q->c;
+	const int a_dtype = !q->linear ? a->dtype : o->x_dtype ? o->x_dtype : HZ_U8;
+	const bool rows_differ = q->linear && o->a_scale == 0;
+	const int bias_types[] = {HZ_S32, is_float(c->dtype) ? HZ_F32 : 0, 0};
+	int64_t rows = 1;
+	int b_dtype;
+
+	memset(g, 0, sizeof(*g));
+	HZ_CHECK(check_opts(ctx, q));
+	HZ_CHECK(check_shapes(ctx, q, g));
+	b_dtype = o->packed ? o->packed->dtype : b->dtype;
+	for (int d = 0; d < c->ndim - 1; d++)
+		rows *= c->shape[d];
+
+	HZ_CHECK(hzi_qcheck_zero(ctx, q->op, "a_zero", o->a_zero, a_dtype));
+	HZ_CHECK(hzi_qcheck_zero(ctx, q->op, "b_zero", o->b_zero, b_dtype));
+	if (!is_float(c->dtype))
+		HZ_CHECK(hzi_qcheck_zero(ctx, q->op, "c_zero", o->c_zero, c->dtype));
+	HZ_CHECK(hzi_qcheck_scale(ctx, q->op, "a_scale", o->a_scale, &g->a_scale));
+	HZ_CHECK(hzi_qcheck_scale(ctx, q->op, "b_scale", o->b_scale, &g->b_scale));
+	HZ_CHECK(hzi_qcheck_scale(ctx, q->op, "c_scale", o->c_scale, &g->c_scale));
+	HZ_CHECK(hzi_check_apart(ctx, q->op, q->a_name, a, q->c_name, c));
+	if (b)
+		HZ_CHECK(hzi_check_apart(ctx, q->op, "b", b, q->c_name, c));
+	if (o->packed) {
+		const hz_tensor blob = hz_tensor_1d(o->packed->data, HZ_U8, o->packed->device,
+						    (int64_t)o->packed->bytes);
+
+		HZ_CHECK(hzi_check_apart(ctx, q->op, "packed", &blob, q->c_name, c));
+	}
+	if (o->a_zeros)
+		HZ_CHECK(check_zeros(ctx, q, "a_zeros", o->a_zeros, a_dtype, rows, true));
+	if (o->b_zeros)
+		HZ_CHECK(check_zeros(ctx, q, "b_zeros", o->b_zeros, b_dtype, g->n, false));
+	if (o->a_scales)
+		HZ_CHECK(check_vector(ctx, q, "a_scales", o->a_scales, f32_type, rows, true));
+	if (o->b_scales)
+		HZ_CHECK(check_vector(ctx, q, "b_scales", o->b_scales, f32_type, g->n, true));
+	if (o->multipliers) {
+		HZ_CHECK(
+			check_vector(ctx, q, "multipliers", o->multipliers, s32_type, g->n, false));
+		HZ_CHECK(check_vector(ctx, q, "shifts", o->shifts, s32_type, g->n, false));
+	}
+	if (o->bias)
+		HZ_CHECK(check_vector(ctx, q, "bias", o->bias, bias_types, g->n, false));
+
+	make_strides(q, g);
+	g->a = q->linear ? NULL : a->data;
+	g->b = b ? b->data : NULL;
+	g->packed = o->packed ? o->packed->data : NULL;
+	g->c = c->data;
+	g->a_dtype = a_dtype;
+	g->b_dtype = b_dtype;
+	g->c_dtype = c->dtype;
+	g->layout = layout_of(ctx);
+	g->a_zero = o->a_zero;
+	g->b_zero = o->b_zero;
+	g->c_zero = o->c_zero;
+	g->a_zeros = o->a_zeros ? o->a_zeros->data : NULL;
+	g->zero_step = o->a_zeros && hz_tensor_count(o->a_zeros) == rows;
+	g->b_zeros = o->b_zeros ? o->b_zeros->data : NULL;
+	g->a_scales = o->a_scales ? o->a_scales->data : NULL;
+	g->scale_step = o->a_scales && hz_tensor_count(o->a_scales) == rows;
+	g->b_scales = o->b_scales ? o->b_scales->data : NULL;
+	g->b_scale_step = o->b_scales && hz_tensor_count(o->b_scales) == g->n;
+	g->multipliers = o->multipliers ? o->multipliers->data : NULL;
+	g->shifts = o->shifts ? o->shifts->data : NULL;
+	g->bias = o->bias ? o->bias->data : NULL;
+	g->bias_dtype = o->bias ? o->bias->dtype : 0;
+	g->rounding = o->rounding;
+	if (!is_float(c->dtype)) {
+		HZ_CHECK(make_multiplier(ctx, q, g));
+		g->identity = !g->b_scales && !g->multipliers && g->rounding == HZ_ROUND_EXACT &&
+			      g->mult.u == 1 << 30 && g->mult.shift == 30 && g->c_zero == 0;
+	}
+	HZ_CHECK(make_bounds(ctx, q, g));
+	g->reach = g->k * reach(a_dtype, o->a_zero, o->a_zeros || rows_differ) *
+		   reach(b_dtype, o->b_zero, o->b_zeros != NULL);
+	g->wide = g->reach > INT32_MAX;
+	return HZ_OK;
+}
+
+/* What comes before the shapes: the context and each operand by itself. */
+static int check_operands(struct hz_context *ctx, struct call *q)
+{
+	static const hz_qgemm_opts defaults;
+
+	if (!q->o)
+		q->o = &defaults;
+	HZ_CHECK(hzi_enter(ctx, q->op));
+	HZ_CHECK(hzi_check(ctx, q->op, q->a_name, q->a, q->linear ? float_types : code_types,
+			   false));
+	if (q->o->packed) {
+		if (q->b)
+			return hzi_fail(ctx, HZ_EINVAL, "%s: b must be NULL with opts->packed",
+					q->op);
+		HZ_CHECK(check_packed(ctx, q->op, q->o->packed));
+	} else {
+		HZ_CHECK(hzi_check(ctx, q->op, "b", q->b, code_types, false));
+	}
+	return hzi_check(ctx, q->op, q->c_name, q->c, q->linear ? float_types : c_types, true);
+}
+
+int hz_qgemm(hz_context *ctx, const hz_tensor *a, const hz_tensor *b, const hz_tensor *c,
+	     const hz_qgemm_opts *opts)
+{
+	struct call q = {
+		.op = "qgemm", .a_name = "a", .c_name = "c", .a = a, .b = b, .c = c, .o = opts};
+	struct hzi_qgemm_args g;
+
+	HZ_CHECK(check_operands(ctx, &q));
+	HZ_CHECK(qgemm_args(ctx, &q, &g));
+	if (hz_tensor_count(c) == 0)
+		return HZ_OK;
+	HZ_CHECK(hzi_workspace(ctx, "qgemm", ctx->ops->qgemm_workspace(ctx, &g)));
+	return ctx->ops->qgemm(ctx, &g);
+}
+
+int hz_qgemm_workspace(hz_context *ctx, const hz_tensor *a, const hz_tensor *b, const hz_tensor *c,
+		       const hz_qgemm_opts *opts, size_t *bytes)
+{
+	struct call q = {
+		.op = "qgemm", .a_name = "a", .c_name = "c", .a = a, .b = b, .c = c, .o = opts};
+	struct hzi_qgemm_args g;
+
+	HZ_CHECK(check_operands(ctx, &q));
+	HZ_CHECK(qgemm_args(ctx, &q, &g));
+	if (!bytes)
+		return hzi_fail(ctx, HZ_EINVAL, "qgemm_workspace: bytes is NULL");
+	*bytes = hz_tensor_count(c) == 0 ? 0 : ctx->ops->qgemm_workspace(ctx, &g);
+	return HZ_OK;
+}
+
+static int qlinear_args(struct hz_context *ctx, struct call *q, struct hzi_qlinear_args *l)
+{
+	int64_t codes;
+
+	HZ_CHECK(check_operands(ctx, q));
+	HZ_CHECK(qgemm_args(ctx, q, &l->g));
+	/* A row of codes with its zero and scale, for each row of y, to which x may be repeated */
+	if (hz_tensor_count(q->c) > 0 &&
+	    !hzi_mul(l->g.rows, hzi_round_up(l->g.k, 128) + 256, &codes))
+		return hzi_fail(ctx, HZ_ESHAPE, "%s: y is too large: the codes of x overflow",
+				q->op);
+	l->x = q->a->data;
+	l->x_dtype = q->a->dtype;
+	l->fixed = q->o->a_scale != 0;
+	l->symmetric = (q->o->flags & HZ_QLINEAR_SYMMETRIC) != 0;
+	return HZ_OK;
+}
+
+int hz_qlinear(hz_context *ctx, const hz_tensor *x, const hz_tensor *b, const hz_tensor *y,
+	       const hz_qgemm_opts *opts)
+{
+	struct call q = {.op = "qlinear", .a_name = "x", .c_name = "y", .a = x, .b = b, .c = y,
+			 .o = opts, .linear = true};
+	struct hzi_qlinear_args l;
+
+	HZ_CHECK(qlinear_args(ctx, &q, &l));
+	if (hz_tensor_count(y) == 0)
+		return HZ_OK;
+	HZ_CHECK(hzi_workspace(ctx, "qlinear", ctx->ops->qlinear_workspace(ctx, &l)));
+	return ctx->ops->qlinear(ctx, &l);
+}
+
+int hz_qlinear_workspace(hz_context *ctx, const hz_tensor *x, const hz_tensor *b,
+			 const hz_tensor *y, const hz_qgemm_opts *opts, size_t *bytes)
+{
+	struct call q = {.op = "qlinear", .a_name = "x", .c_name = "y", .a = x, .b = b, .c = y,
+			 .o = opts, .linear = true};
+	struct hzi_qlinear_args l;
+
+	HZ_CHECK(qlinear_args(ctx, &q, &l));
+	if (!bytes)
+		return hzi_fail(ctx, HZ_EINVAL, "qlinear_workspace: bytes is NULL");
+	*bytes = hz_tensor_count(y) == 0 ? 0 : ctx->ops->qlinear_workspace(ctx, &l);
+	return HZ_OK;
+}

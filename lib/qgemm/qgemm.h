@@ -1,0 +1,254 @@
+/*
+ * qgemm.h - what the calls of quantized matrix multiplication hand to their implementations
+ *
+ * SPDX-License-Identifier: BSD-2-Clause
+ */
+#ifndef HZI_QGEMM_H
+#define HZI_QGEMM_H
+
+#include <math.h>
+
+#include "lib/hadamard/hadamard.h"
+#include "lib/core/internal.h"
+#include "lib/qgemm/requant.h"
+
+/* The least and the largest code; of s32 too. */
+static inline int32_t hzi_qmin(int dtype)
+{
+	return dtype == HZ_U8 ? 0 : dtype == HZ_S8 ? -128 : INT32_MIN;
+}
+
+static inline int32_t hzi_qmax(int dtype)
+{
+	return dtype == HZ_U8 ? 255 : dtype == HZ_S8 ? 127 : INT32_MAX;
+}
+
+/* Options: a scale, for which 0 stands for 1, and a zero of codes of a type. */
+int hzi_qcheck_scale(struct hz_context *ctx, const char *op, const char *name, double value,
+		     float *scale);
+int hzi_qcheck_zero(struct hz_context *ctx, const char *op, const char *name, int32_t zero,
+		    int dtype);
+
+/* ---- Packed B -------------------------------------------------------------------------------- */
+
+/*
+ * Layouts of one packed k x n matrix, codes as they are and 0 where padded; then the sums of the
+ * columns, s32, one for each padded column. Matrices of a batch follow each other.
+ *
+ * CPU: [n / 32][k / 64][2][16][16][4], k and n padded to 64 and 32: element (i, j) is at byte
+ * i % 4 of column j % 16 of row i / 4 % 16 of half j / 16 % 2. That is a pair of AMX tiles, and
+ * rows of it are what a dot product of four bytes takes. Every level reads it.
+ * CUDA: transposed, k and n padded to 128 and 256, in the order that gpu/qgemm/qgemm.h tells of.
+ */
+enum hzi_qlayout {
+	HZI_QLAYOUT_CPU = 1,
+	HZI_QLAYOUT_CUDA = 2
+};
+
+#define HZI_QK_MAX ((int64_t)1 << 23)	/* sums of columns, at most 255 k, fit s32 */
+
+static inline int64_t hzi_round_up(int64_t n, int64_t unit)
+{
+	return (n + unit - 1) / unit * unit;
+}
+
+/* Bytes of the codes of one matrix, its padded width, and its bytes with the sums. */
+static inline int64_t hzi_qpack_codes(int layout, int64_t k, int64_t n)
+{
+	return layout == HZI_QLAYOUT_CPU ? hzi_round_up(k, 64) * hzi_round_up(n, 32)
+					 : hzi_round_up(k, 128) * hzi_round_up(n, 256);
+}
+
+static inline int64_t hzi_qpack_width(int layout, int64_t n)
+{
+	return hzi_round_up(n, layout == HZI_QLAYOUT_CPU ? 32 : 256);
+}
+
+static inline int64_t hzi_qpack_bytes(int layout, int64_t k, int64_t n)
+{
+	return hzi_qpack_codes(layout, k, n) + 4 * hzi_qpack_width(layout, n);
+}
+
+/*
+ * Packs count matrices, item i of the batch in the order of its indices, at data + i *
+ * hzi_qpack_bytes(). No size but k is 0.
+ */
+struct hzi_qgemm_pack_args {
+	const void *b;
+	void *data;
+	int32_t b_dtype, layout;
+	int64_t k, n, b_k, b_n;		/* strides */
+	int32_t ndim;
+	int64_t shape[HZ_MAXDIM], b_stride[HZ_MAXDIM];
+};
+
+/* ---- Multiplication -------------------------------------------------------------------------- */
+
+/*
+ * For each item of the batch (ndim may be 0: one item; at most 4 dimensions, in the caller's order)
+ * and each row i < m and column j < n:
+ *
+ *   acc = clamp_s32(sum_l (a[i, l] - az) (b[l, j] - bz) + bias[j])		(exact inside)
+ *   az = a_zeros ? a_zeros[row] : a_zero, bz = b_zeros ? b_zeros[j] : b_zero
+ *   row = row_step * (i + the sum of index * row_stride), row_step 0 or 1
+ *
+ * C of u8, s8, s32: y = requant(acc, u, shift), c = clamp(c_zero + y, min, max) in 64 bits, with
+ * (u, shift) = multipliers ? (multipliers[j], shifts[j])
+ *	      : b_scales ? hzi_multiplier_f32(hzi_sigma(a_scale, b_scales[j * b_scale_step],
+ *							c_scale), c is s32, rounding is exact)
+ *	      : mult
+ * and the function that rounding names; a pair of multipliers[] and shifts[] counts as (0, 1)
+ * unless u > 0 and 1 <= shift <= 62. identity: u / 2^shift is 1 and c_zero 0.
+ * C of f32, f16, bf16: t = (float)acc; t *= b_scales ? b_scales[j * b_scale_step] : b_scale;
+ * t *= a_scales ? a_scales[row] : a_scale; t += bias[j] if bias is f32 (it is not in acc then);
+ * t < fmin ? fmin : t > fmax ? fmax : t; one rounding. Each step rounds to f32.
+ *
+ * wide: k Ra Rb, R being the largest |code - zero| that the zeros allow, exceeds 2^31 - 1, so sums
+ * need 64 bits. Sums of products of codes as they are, without zeros, fit s32 up to k =
+ * HZI_QK_CHUNK. The sum with a bias may leave s32 even if not wide.
+ *
+ * B is b with strides, or packed: data of the layout, matrices b_stride[] of them apart. Strides
+ * count elements; those of a and b may be 0 or negative.
+ */
+#define HZI_QK_CHUNK 32768	/* <= (2^31 - 1) / 255^2 = 33025 */
+
+struct hzi_qgemm_args {
+	const void *a, *b, *packed;	/* b or packed */
+	void *c;
+	int32_t a_dtype, b_dtype, c_dtype, layout;
+	int64_t m, n, k;
+	int64_t a_m, a_k, b_k, b_n, c_m, c_n;
+	int32_t ndim;
+	int64_t shape[HZ_MAXDIM];
+	int64_t a_stride[HZ_MAXDIM], b_stride[HZ_MAXDIM], c_stride[HZ_MAXDIM];
+	int64_t row_stride[HZ_MAXDIM];
+	int64_t rows;			/* of the whole batch */
+
+	const void *a_zeros, *b_zeros;	/* of the types of A and B */
+	int64_t zero_step, scale_step;	/* row_step of a_zeros and of a_scales */
+	int32_t a_zero, b_zero, c_zero;
+	int32_t wide;			/* reach > 2^31 - 1 */
+	int64_t reach;			/* k Ra Rb: |sum| is at most this */
+
+	const void *bias;
+	int32_t bias_dtype;		/* 0, HZ_S32 or HZ_F32 */
+
+	int32_t rounding, identity;
+	struct hzi_multiplier mult;
+	const int32_t *multipliers, *shifts;
+	const float *a_scales, *b_scales;
+	int64_t b_scale_step;		/* 0 or 1 */
+	float a_scale, b_scale, c_scale;
+
+	int32_t min, max;
+	float fmin, fmax;
+};
+
+/*
+ * The same for rows that are quantized on the way: g.a is NULL, g.a_dtype says the codes, g.a_m,
+ * g.a_k and g.a_stride are strides of x. fixed: with g.a_scale and g.a_zero; else each row by
+ * hzi_qparams() of its range, which is what its a_scales and a_zeros stand for.
+ */
+struct hzi_qlinear_args {
+	struct hzi_qgemm_args g;
+	const void *x;
+	int32_t x_dtype, fixed, symmetric;
+};
+
+/* ---- Quantization ---------------------------------------------------------------------------- */
+
+/*
+ * Element (outer indices, i) of x is at the sum of index * x_stride plus i * x_step, likewise of q;
+ * its scale and zero are number p = (the sum of index * p_stride) + i / group, or with scales NULL
+ * are scale and zero. zeros NULL: 0. group divides n: n is one for the row, 1 one for each column.
+ * No size is 0. Outer dimensions are collapsed.
+ */
+struct hzi_qmap {
+	int64_t n, group;
+	int64_t x_step, q_step;
+	int32_t ndim;
+	int64_t shape[HZ_MAXDIM], x_stride[HZ_MAXDIM], q_stride[HZ_MAXDIM], p_stride[HZ_MAXDIM];
+	int64_t params;			/* how many scales there are; 0 without */
+};
+
+/*
+ * Floats x to codes q; back: codes to floats. rotated: the operands are found by it, and map is
+ * empty; NULL: there is no transform.
+ */
+struct hzi_codes_args {
+	struct hzi_qmap map;
+	const struct hzi_rotated *rotated;
+	bool back;
+	void *x, *q;
+	int32_t x_dtype, q_dtype;
+	const float *scales;
+	const void *zeros;
+	float scale;
+	int32_t zero;
+};
+
+struct hzi_quantize_args {
+	struct hzi_codes_args codes;
+};
+
+struct hzi_dequantize_args {
+	struct hzi_codes_args codes;
+};
+
+/*
+ * q_step and q_stride are 0. x may be empty (map.n 0): then only params counts. Parameter p is of
+ * all elements that the map gives p.
+ */
+struct hzi_choose_qparams_args {
+	struct hzi_qmap map;
+	const void *x;
+	float *scale;
+	void *zero;
+	int32_t x_dtype, q_dtype, symmetric;
+};
+
+/*
+ * a / b, rounded once. On a GPU in a quarter of the time: r is within a unit of 1 / b, so that q is
+ * within one of the quotient, and no quotient of these operands, of 53 bits by 24 or of 24 by 24,
+ * is as near to the middle between two numbers as what is left after the correction.
+ */
+HZI_BOTH double hzi_divide(double a, double b)
+{
+#ifdef __CUDA_ARCH__
+	double r, q;
+
+	asm("rcp.approx.ftz.f64 %0, %1;" : "=d"(r) : "d"(b));
+	r = fma(fma(-b, r, 1.0), r, r);
+	r = fma(fma(-b, r, 1.0), r, r);
+	q = a * r;
+	return fma(fma(-b, q, a), r, q);
+#else
+	return a / b;
+#endif
+}
+
+/* The scale and zero of codes of q_dtype for a range lo <= 0 <= hi, as hz_choose_qparams() says. */
+HZI_BOTH void hzi_qparams(float lo, float hi, int32_t q_dtype, int symmetric, float *scale,
+			  int32_t *zero)
+{
+	const float least = 1.17549435e-38f;	/* FLT_MIN */
+	const int32_t qmin = q_dtype == HZ_U8 ? 0 : -128;
+	const int inf = hi - hi != 0 || lo - lo != 0;
+	double s, z;
+
+	s = symmetric ? hzi_divide(-lo > hi ? -lo : hi, 127) : hzi_divide((double)hi - lo, 255);
+	if (inf)
+		s = (double)hi - lo;
+	*scale = (float)s;
+	*zero = qmin + 128;
+	if (*scale < least)
+		*scale = hi == lo ? 1 : least;
+	if (symmetric || inf)
+		return;
+	z = qmin - hzi_divide(lo, *scale);
+	/* Beyond the range before rounding or after: the same code */
+	z = z < qmin ? qmin : z > qmin + 255 ? qmin + 255 : rint(z);
+	*zero = (int32_t)z;
+}
+
+#endif

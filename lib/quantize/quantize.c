@@ -1,0 +1,354 @@
+/*
+ * quantize.c - quantization: argument checks, which elements have which parameters
+ *
+ * SPDX-License-Identifier: BSD-2-Clause
+ */
+#include <config.h>
+
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "lib/qgemm/qgemm.h"
+
+static const int float_types[] = {HZ_F32, HZ_F16, HZ_BF16, 0};
+static const int code_types[] = {HZ_U8, HZ_S8, 0};
+static const int f32_type[] = {HZ_F32, 0};
+
+int hzi_qcheck_scale(struct hz_context *ctx, const char *op, const char *name, double value,
+		     float *scale)
+{
+	*scale = value != 0 ? (float)value : 1;
+	if (!(*scale > 0) || !isfinite(*scale))
+		return hzi_fail(ctx, HZ_EINVAL,
+				"%s: opts->%s is %g, must be positive and finite in f32", op, name,
+				value);
+	return HZ_OK;
+}
+
+int hzi_qcheck_zero(struct hz_context *ctx, const char *op, const char *name, int32_t zero,
+		    int dtype)
+{
+	if (zero < hzi_qmin(dtype) || zero > hzi_qmax(dtype))
+		return hzi_fail(ctx, HZ_EINVAL, "%s: opts->%s is %d, must be %d to %d for %s", op,
+				name, zero, hzi_qmin(dtype), hzi_qmax(dtype), hz_dtype_name(dtype));
+	return HZ_OK;
+}
+
+/* Dimensions of x, q and the parameters, which go together; the last is the row. */
+struct dims {
+	int n;
+	int64_t size[HZ_MAXDIM], x[HZ_MAXDIM], q[HZ_MAXDIM], p[HZ_MAXDIM];
+};
+
+/* Moves dimension d to the end. */
+static void make_last(struct dims *t, int d)
+{
+	int64_t *const lists[] = {t->size, t->x, t->q, t->p};
+
+	for (int l = 0; l < 4; l++) {
+		const int64_t v = lists[l][d];
+
+		for (int i = d; i < t->n - 1; i++)
+			lists[l][i] = lists[l][i + 1];
+		lists[l][t->n - 1] = v;
+	}
+}
+
+static void drop(struct dims *t, int d)
+{
+	make_last(t, d);
+	t->n--;
+}
+
+/*
+ * The map of x and q (NULL: none) and of parameters of the shape of p (NULL: none). Any dimension
+ * in which neighbours have the same or successive parameters may be the row: it is the one in which
+ * x is closest, unless the last is cut into groups.
+ */
+static void make_map(const hz_tensor *x, const hz_tensor *q, const hz_tensor *p,
+		     struct hzi_qmap *map)
+{
+	const int64_t params = p ? hz_tensor_count(p) : 0;
+	const hz_tensor *shaped = params > 1 ? p : NULL;
+	struct dims t = {0};
+	int64_t step = 1, group = 0;
+	int row = -1;
+
+	for (int d = x->ndim - 1; d >= 0; d--) {
+		const int64_t size = x->shape[d], own = shaped ? shaped->shape[d] : 1;
+
+		if (own > 1 && own < size)
+			group = size / own;
+		/* filled from the end; turned round below */
+		if (size > 1) {
+			t.size[t.n] = size;
+			t.x[t.n] = x->stride[d];
+			t.q[t.n] = q ? q->stride[d] : 0;
+			t.p[t.n] = own > 1 ? step : 0;
+			t.n++;
+		}
+		step *= own;
+	}
+	for (int i = 0, j = t.n - 1; i < j; i++, j--) {
+		int64_t *const lists[] = {t.size, t.x, t.q, t.p};
+
+		for (int l = 0; l < 4; l++) {
+			const int64_t v = lists[l][i];
+
+			lists[l][i] = lists[l][j];
+			lists[l][j] = v;
+		}
+	}
+	if (t.n == 0)
+		t = (struct dims){.n = 1, .size = {1}, .x = {1}, .q = {1}};
+	for (int d = 0; d < t.n && !group; d++) {
+		if (t.p[d] <= 1 && (row < 0 || llabs(t.x[d]) <= llabs(t.x[row])))
+			row = d;
+	}
+	if (row >= 0)
+		make_last(&t, row);
+	memset(map, 0, sizeof(*map));
+	map->params = params;
+	map->n = t.size[t.n - 1];
+	map->x_step = t.x[t.n - 1];
+	map->q_step = t.q[t.n - 1];
+	map->group = group ? group : t.p[t.n - 1] ? 1 : map->n;
+	t.n--;
+	/* Outer dimensions that go on where the row ends, with the parameters, join it. */
+	for (int d = t.n - 1; d >= 0; d--) {
+		const bool same = t.p[d] == 0 && map->group == map->n;
+
+		if (!hzi_continues(t.x[d], map->x_step, map->n) ||
+		    !hzi_continues(t.q[d], map->q_step, map->n) ||
+		    (!same && t.p[d] != map->n / map->group))
+			continue;
+		map->n *= t.size[d];
+		if (same)
+			map->group = map->n;
+		drop(&t, d);
+		d = t.n;
+	}
+	for (int d = t.n - 2; d >= 0; d--) {
+		if (!hzi_continues(t.x[d], t.x[d + 1], t.size[d + 1]) ||
+		    !hzi_continues(t.q[d], t.q[d + 1], t.size[d + 1]) ||
+		    !hzi_continues(t.p[d], t.p[d + 1], t.size[d + 1]))
+			continue;
+		t.size[d + 1] *= t.size[d];
+		drop(&t, d);
+	}
+	map->ndim = t.n;
+	memcpy(map->shape, t.size, sizeof(map->shape));
+	memcpy(map->x_stride, t.x, sizeof(map->x_stride));
+	memcpy(map->q_stride, t.q, sizeof(map->q_stride));
+	memcpy(map->p_stride, t.p, sizeof(map->p_stride));
+}
+
+/* Parameters against the data v that they are for. */
+static int check_params(struct hz_context *ctx, const char *op, const char *v_name,
+			const hz_tensor *v, const char *p_name, const hz_tensor *p)
+{
+	if (!hz_tensor_contiguous(p))
+		return hzi_fail(ctx, HZ_ESTRIDE, "%s: %s must be contiguous", op, p_name);
+	if (hz_tensor_count(p) == 1)
+		return HZ_OK;
+	if (p->ndim != v->ndim)
+		return hzi_fail(ctx, HZ_ESHAPE,
+				"%s: %s.ndim is %d, must be %d, as %s, or it have one element", op,
+				p_name, p->ndim, v->ndim, v_name);
+	for (int d = 0; d < v->ndim; d++) {
+		const int64_t size = v->shape[d], own = p->shape[d];
+		const bool last = d == v->ndim - 1;
+
+		if (own == 1 || own == size || (last && own > 0 && size % own == 0))
+			continue;
+		return hzi_fail(ctx, HZ_ESHAPE,
+				"%s: %s.shape[%d] is %lld, must be %lld, as %s, or 1%s", op, p_name,
+				d, (long long)own, (long long)size, v_name,
+				last ? ", or divide it" : "");
+	}
+	return HZ_OK;
+}
+
+/* What hz_quantize() and hz_dequantize() share: x float, q codes, one of them the output. */
+static int check_codes(struct hz_context *ctx, const char *op, const hz_tensor *x,
+		       const char *x_name, const hz_tensor *q, bool to_codes,
+		       const hz_quantize_opts *o, float *scale)
+{
+	const hz_tensor *in = to_codes ? x : q, *out = to_codes ? q : x;
+	const char *in_name = to_codes ? "x" : "q", *out_name = to_codes ? "q" : "y";
+
+	HZ_CHECK(hzi_enter(ctx, op));
+	HZ_CHECK(hzi_check(ctx, op, in_name, in, to_codes ? float_types : code_types, false));
+	HZ_CHECK(hzi_check(ctx, op, out_name, out, to_codes ? code_types : float_types, true));
+	HZ_CHECK(hzi_check_same_shape(ctx, op, in_name, in, out_name, out));
+	HZ_CHECK(hzi_qcheck_scale(ctx, op, "scale", o->scale, scale));
+	HZ_CHECK(hzi_qcheck_zero(ctx, op, "zero", o->zero, q->dtype));
+	if (o->flags)
+		return hzi_fail(ctx, HZ_EINVAL, "%s: opts->flags is %u, must be 0", op, o->flags);
+	HZ_CHECK(hzi_check_reserved(ctx, op, o->reserved, 3));
+	HZ_CHECK(hzi_check_apart(ctx, op, in_name, in, out_name, out));
+	if (!o->scales) {
+		if (o->zeros)
+			return hzi_fail(ctx, HZ_EINVAL, "%s: opts->zeros needs opts->scales", op);
+		return HZ_OK;
+	}
+	if (o->scale != 0 || o->zero != 0)
+		return hzi_fail(ctx, HZ_EINVAL,
+				"%s: opts->scales excludes opts->scale and opts->zero", op);
+	HZ_CHECK(hzi_check(ctx, op, "scales", o->scales, f32_type, false));
+	HZ_CHECK(check_params(ctx, op, x_name, x, "scales", o->scales));
+	HZ_CHECK(hzi_check_apart(ctx, op, "scales", o->scales, out_name, out));
+	if (!o->zeros)
+		return HZ_OK;
+	HZ_CHECK(hzi_check(ctx, op, "zeros", o->zeros, code_types, false));
+	if (o->zeros->dtype != q->dtype)
+		return hzi_fail(ctx, HZ_EDTYPE, "%s: zeros.dtype is %s, must be %s, as q", op,
+				hz_dtype_name(o->zeros->dtype), hz_dtype_name(q->dtype));
+	HZ_CHECK(hzi_check_same_shape(ctx, op, "scales", o->scales, "zeros", o->zeros));
+	if (!hz_tensor_contiguous(o->zeros))
+		return hzi_fail(ctx, HZ_ESTRIDE, "%s: zeros must be contiguous", op);
+	return hzi_check_apart(ctx, op, "zeros", o->zeros, out_name, out);
+}
+
+/* The arguments; rotated is where those of a transform may be put. x may be the output. */
+static int codes_args(struct hz_context *ctx, const hz_tensor *x, const hz_tensor *q,
+		      const hz_quantize_opts *opts, bool back, struct hzi_rotated *rotated,
+		      struct hzi_codes_args *a)
+{
+	static const hz_quantize_opts defaults;
+	const hz_quantize_opts *o = opts ? opts : &defaults;
+	const char *op = back ? "dequantize" : "quantize", *x_name = back ? "y" : "x";
+	float scale;
+
+	HZ_CHECK(check_codes(ctx, op, x, x_name, q, !back, o, &scale));
+	*a = (struct hzi_codes_args){
+		.back = back,
+		.x = x->data,
+		.q = q->data,
+		.x_dtype = x->dtype,
+		.q_dtype = q->dtype,
+		.scales = o->scales ? o->scales->data : NULL,
+		.zeros = o->zeros ? o->zeros->data : NULL,
+		.scale = scale,
+		.zero = o->zero,
+	};
+	if (o->hadamard) {
+		a->rotated = rotated;
+		return hzi_rotated_args(ctx, back ? "dequantize: hadamard" : "quantize: hadamard",
+					x_name, x, "q", q, o->scales, o->hadamard, back, rotated);
+	}
+	if (hz_tensor_count(x) > 0)
+		make_map(x, q, o->scales, &a->map);
+	return HZ_OK;
+}
+
+int hz_quantize(hz_context *ctx, const hz_tensor *x, const hz_tensor *q,
+		const hz_quantize_opts *opts)
+{
+	struct hzi_rotated rotated;
+	struct hzi_quantize_args a;
+
+	HZ_CHECK(codes_args(ctx, x, q, opts, false, &rotated, &a.codes));
+	if (hz_tensor_count(x) == 0)
+		return HZ_OK;
+	HZ_CHECK(hzi_workspace(ctx, "quantize", ctx->ops->quantize_workspace(ctx, &a)));
+	return ctx->ops->quantize(ctx, &a);
+}
+
+int hz_quantize_workspace(hz_context *ctx, const hz_tensor *x, const hz_tensor *q,
+			  const hz_quantize_opts *opts, size_t *bytes)
+{
+	struct hzi_rotated rotated;
+	struct hzi_quantize_args a;
+
+	HZ_CHECK(codes_args(ctx, x, q, opts, false, &rotated, &a.codes));
+	if (!bytes)
+		return hzi_fail(ctx, HZ_EINVAL, "quantize_workspace: bytes is NULL");
+	*bytes = hz_tensor_count(x) == 0 ? 0 : ctx->ops->quantize_workspace(ctx, &a);
+	return HZ_OK;
+}
+
+int hz_dequantize(hz_context *ctx, const hz_tensor *q, const hz_tensor *y,
+		  const hz_quantize_opts *opts)
+{
+	struct hzi_rotated rotated;
+	struct hzi_dequantize_args a;
+
+	HZ_CHECK(codes_args(ctx, y, q, opts, true, &rotated, &a.codes));
+	if (hz_tensor_count(q) == 0)
+		return HZ_OK;
+	HZ_CHECK(hzi_workspace(ctx, "dequantize", ctx->ops->dequantize_workspace(ctx, &a)));
+	return ctx->ops->dequantize(ctx, &a);
+}
+
+int hz_dequantize_workspace(hz_context *ctx, const hz_tensor *q, const hz_tensor *y,
+			    const hz_quantize_opts *opts, size_t *bytes)
+{
+	struct hzi_rotated rotated;
+	struct hzi_dequantize_args a;
+
+	HZ_CHECK(codes_args(ctx, y, q, opts, true, &rotated, &a.codes));
+	if (!bytes)
+		return hzi_fail(ctx, HZ_EINVAL, "dequantize_workspace: bytes is NULL");
+	*bytes = hz_tensor_count(q) == 0 ? 0 : ctx->ops->dequantize_workspace(ctx, &a);
+	return HZ_OK;
+}
+
+static int choose_args(struct hz_context *ctx, const hz_tensor *x, const hz_tensor *scale,
+		       const hz_tensor *zero, uint32_t flags, struct hzi_choose_qparams_args *a)
+{
+	static const char op[] = "choose_qparams";
+	int64_t bytes;
+
+	HZ_CHECK(hzi_enter(ctx, op));
+	HZ_CHECK(hzi_check(ctx, op, "x", x, float_types, false));
+	HZ_CHECK(hzi_check(ctx, op, "scale", scale, f32_type, true));
+	HZ_CHECK(hzi_check(ctx, op, "zero", zero, code_types, true));
+	if (flags & ~HZ_QPARAMS_SYMMETRIC)
+		return hzi_fail(ctx, HZ_EINVAL,
+				"%s: flags is %u, must be 0 or HZ_QPARAMS_SYMMETRIC", op, flags);
+	/* With strides of 0 there may be more elements than memory has bytes. */
+	if (!hzi_mul(hz_tensor_count(x), 8, &bytes))
+		return hzi_fail(ctx, HZ_ESHAPE, "%s: x is too large: its size overflows", op);
+	HZ_CHECK(check_params(ctx, op, "x", x, "scale", scale));
+	HZ_CHECK(hzi_check_same_shape(ctx, op, "scale", scale, "zero", zero));
+	if (!hz_tensor_contiguous(zero))
+		return hzi_fail(ctx, HZ_ESTRIDE, "%s: zero must be contiguous", op);
+	HZ_CHECK(hzi_check_apart(ctx, op, "x", x, "scale", scale));
+	HZ_CHECK(hzi_check_apart(ctx, op, "x", x, "zero", zero));
+	HZ_CHECK(hzi_check_apart(ctx, op, "scale", scale, "zero", zero));
+	*a = (struct hzi_choose_qparams_args){
+		.x = x->data, .scale = scale->data, .zero = zero->data, .x_dtype = x->dtype,
+		.q_dtype = zero->dtype, .symmetric = (flags & HZ_QPARAMS_SYMMETRIC) != 0,
+	};
+	if (hz_tensor_count(x) > 0)
+		make_map(x, NULL, scale, &a->map);
+	else
+		a->map.params = hz_tensor_count(scale);
+	return HZ_OK;
+}
+
+int hz_choose_qparams(hz_context *ctx, const hz_tensor *x, const hz_tensor *scale,
+		      const hz_tensor *zero, uint32_t flags)
+{
+	struct hzi_choose_qparams_args a;
+
+	HZ_CHECK(choose_args(ctx, x, scale, zero, flags, &a));
+	if (a.map.params == 0)
+		return HZ_OK;
+	HZ_CHECK(hzi_workspace(ctx, "choose_qparams", ctx->ops->choose_qparams_workspace(ctx, &a)));
+	return ctx->ops->choose_qparams(ctx, &a);
+}
+
+int hz_choose_qparams_workspace(hz_context *ctx, const hz_tensor *x, const hz_tensor *scale,
+				const hz_tensor *zero, uint32_t flags, size_t *bytes)
+{
+	struct hzi_choose_qparams_args a;
+
+	HZ_CHECK(choose_args(ctx, x, scale, zero, flags, &a));
+	if (!bytes)
+		return hzi_fail(ctx, HZ_EINVAL, "choose_qparams_workspace: bytes is NULL");
+	*bytes = a.map.params ? ctx->ops->choose_qparams_workspace(ctx, &a) : 0;
+	return HZ_OK;
+}

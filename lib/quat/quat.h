@@ -1,0 +1,129 @@
+/*
+ * quat.h - what the elementwise calls of quaternions hand to their implementations
+ *
+ * SPDX-License-Identifier: BSD-2-Clause
+ */
+#ifndef HZI_QUAT_H
+#define HZI_QUAT_H
+
+#include "lib/core/internal.h"
+
+/*
+ * The quaternions that a call works on: no size is 0 or 1, neighbouring dimensions that step alike
+ * in every operand are one, those with larger steps come first. Dimensions kept .. ndim - 1, of
+ * calls that have such, are summed over: the output's strides are 0 there. If there is nothing to
+ * sum, the one such dimension has the size 0.
+ */
+struct hzi_quat_dims {
+	int32_t ndim, kept;
+	int64_t shape[HZ_MAXDIM];
+};
+
+/*
+ * Component c (0 w, 1 x, 2 y, 3 z) of a quaternion is at data + the sum of index * stride +
+ * comp[c], in elements: the order of components is in comp. Real numbers are at comp[0], vectors of
+ * three components at comp[1 .. 3]. Strides may be 0 (broadcasting) and negative in inputs.
+ */
+struct hzi_quat_at {
+	void *data;
+	int64_t stride[HZ_MAXDIM], comp[4];
+};
+
+/* |stride|, which a dimension of one element may have anything for */
+static inline uint64_t hzi_quat_step(int64_t stride)
+{
+	return stride < 0 ? -(uint64_t)stride : (uint64_t)stride;
+}
+
+/* All operands of a call have one dtype: f32, f16, bf16, with sums in f32; f64, on the CPU. */
+
+/* y = ca(a) cb(b), + y if accumulate. y may be a or b exactly. */
+struct hzi_quat_mul_args {
+	struct hzi_quat_dims dims;
+	struct hzi_quat_at a, b, y;
+	int32_t dtype, conj_a, conj_b, accumulate;
+};
+
+struct hzi_quat_dot_args;
+
+/*
+ * The gradients of z = ca(a) cb(b): da = ca(dz conj(cb(b))), db = cb(conj(ca(a)) dz), added to da
+ * and db if accumulate. da.data or db.data may be NULL: not wanted. sum: to be done too, the one that
+ * is not wanted here, which is a sum; or NULL.
+ */
+struct hzi_quat_mul_bwd_args {
+	struct hzi_quat_dims dims;
+	struct hzi_quat_at dy, a, b, da, db;
+	int32_t dtype, conj_a, conj_b, accumulate;
+	const struct hzi_quat_dot_args *sum;
+};
+
+/*
+ * y = cy(the sum of ca(a) cb(b) over the dimensions from kept on), + y if accumulate; with real
+ * the real part alone, at comp[0]. kept < ndim unless the sum is of one product.
+ */
+struct hzi_quat_dot_args {
+	struct hzi_quat_dims dims;
+	struct hzi_quat_at a, b, y;
+	int32_t dtype, conj_a, conj_b, conj_y, accumulate, real;
+};
+
+/* y += alpha x, or x alpha if reversed */
+struct hzi_quat_axpy_args {
+	struct hzi_quat_dims dims;
+	struct hzi_quat_at x, y;
+	int32_t dtype, reversed;
+	double alpha[4];
+};
+
+enum hzi_quat_map {
+	HZI_QUAT_CONJ,		/* y = conj(x) */
+	HZI_QUAT_NORM,		/* y = |x|, a real number */
+	HZI_QUAT_NORM2,		/* y = |x|^2, likewise */
+	HZI_QUAT_NORMALIZE,	/* y = x / max(|x|, eps), 0 where that is 0 */
+	HZI_QUAT_INVERSE	/* y = conj(x) / |x|^2 */
+};
+
+struct hzi_quat_map_args {
+	struct hzi_quat_dims dims;
+	struct hzi_quat_at x, y;
+	int32_t dtype, kind;
+	double eps;
+};
+
+/* dx = the gradient, + dx if accumulate; kind is none but CONJ. */
+struct hzi_quat_map_bwd_args {
+	struct hzi_quat_dims dims;
+	struct hzi_quat_at dy, x, dx;
+	int32_t dtype, kind, accumulate;
+	double eps;
+};
+
+/*
+ * y = q v conj(q), or conj(q) v q if inverse, divided by |q|^2 if normalize; v is a vector, its
+ * real part, if there is one, is not read. real: y has a real part at comp[0], which becomes 0.
+ */
+struct hzi_quat_rotate_args {
+	struct hzi_quat_dims dims;
+	struct hzi_quat_at q, v, y;
+	int32_t dtype, inverse, normalize, real;
+};
+
+/*
+ * Its gradients: with p = inverse ? conj(q) : q and n = normalize ? |q|^2 : 1
+ *   dv = conj(p) dy p / n
+ *   dp = (dy p conj(v) + conj(dy) p v) / n, - 2 p <dy, p v conj(p)> / n^2 if normalize
+ *   dq = inverse ? conj(dp) : dp
+ * added to what is there if accumulate; dy, like v, has no real part. real: dv has one, which
+ * becomes 0 (or stays, if accumulate). dq.data or dv.data may be NULL: not wanted. If dimensions
+ * are summed over, one is. sum: to be done too, the one that is not wanted here, which is a sum; or
+ * NULL.
+ */
+struct hzi_quat_rotate_bwd_args {
+	struct hzi_quat_dims dims;
+	struct hzi_quat_at dy, q, v, dq, dv;
+	int32_t dtype, inverse, normalize, accumulate, real;
+	const struct hzi_quat_rotate_bwd_args *sum;
+};
+
+#endif

@@ -1,0 +1,120 @@
+/*
+ * quat_gemm.h - what products of quaternion matrices hand to their implementations
+ *
+ * SPDX-License-Identifier: BSD-2-Clause
+ */
+#ifndef HZI_QUAT_GEMM_H
+#define HZI_QUAT_GEMM_H
+
+#include "lib/core/internal.h"
+
+/*
+ * How a packed matrix lies, hz_packed.layout: 0x100 for matrices of quaternions, 0x200 for those
+ * of a GPU; enum hz_quat_method, DIRECT or FAST, in bits 0 and 1; enum hz_precision, as the caller
+ * said, in bits 4 to 6.
+ */
+#define HZI_QUAT_LAYOUT 0x100
+#define HZI_QUAT_LAYOUT_CUDA 0x200
+
+static inline int32_t hzi_quat_layout(bool cuda, int method, int precision)
+{
+	return HZI_QUAT_LAYOUT | (cuda ? HZI_QUAT_LAYOUT_CUDA : 0) | method | precision << 4;
+}
+
+static inline int hzi_quat_layout_method(int32_t layout)
+{
+	return layout & 3;
+}
+
+static inline int hzi_quat_layout_precision(int32_t layout)
+{
+	return layout >> 4 & 7;
+}
+
+/*
+ * On the CPU a matrix is packed as panels of 64 rows, these as blocks of 128 columns: four planes,
+ * each of 64 elements for each column of the block, of the dtype that they came in. Rows beyond the
+ * last are 0. That is for both methods, and for the transpose.
+ */
+#define HZI_QUAT_PANEL 64
+#define HZI_QUAT_K_BLOCK 128
+
+/*
+ * Bytes of one packed m x k matrix, a multiple of 64; 0 if they overflow. Any level of the CPU
+ * reads what any other has packed. On a GPU there are two numbers for each row beside them.
+ */
+static inline int64_t hzi_quat_pack_bytes(int32_t layout, int dtype, int64_t m, int64_t k)
+{
+	const bool cuda = layout & HZI_QUAT_LAYOUT_CUDA;
+	const int64_t planes = cuda && hzi_quat_layout_method(layout) == HZ_QUAT_FAST ? 8 : 4;
+	const int64_t size = dtype == HZ_F64 ? 8 : cuda || dtype == HZ_F32 ? 4 : 2;
+	const int64_t unit = cuda ? 128 : HZI_QUAT_PANEL, k_unit = cuda ? unit : 1;
+	int64_t elements, bytes;
+
+	if (m > INT64_MAX / 2 || k > INT64_MAX / 2 ||
+	    !hzi_mul((m + unit - 1) / unit * unit, (k + k_unit - 1) / k_unit * k_unit, &elements) ||
+	    !hzi_mul(elements, planes * size, &bytes) ||
+	    __builtin_add_overflow(bytes, cuda ? (m + unit - 1) / unit * unit * 8 : 0, &bytes))
+		return 0;
+	return bytes;
+}
+
+/*
+ * A quaternion matrix: component c (0 w, 1 x, 2 y, 3 z) of element (i, j) is at
+ * data + i * row + j * col + comp[c], in elements. Transposition and the order of components are
+ * in these strides already.
+ */
+struct hzi_quat_view {
+	void *data;
+	int64_t row, col;
+	int64_t comp[4];
+};
+
+/*
+ * For each item of the batch (ndim may be 0: one item; at most 3 dimensions), i < m and j < n:
+ *
+ *   t = sum_{l < k} ca(a[i, l]) cb(b[l, j]);  t = cc(t)	(ca, cb, cc: conjugate or not)
+ *   t = alpha t + beta c[i, j] + bias[i or j];  pre[i, j] = t;  c[i, j] = act(t)
+ *
+ * in f32 (f64 for f64), c being read only if beta is not 0. An order reversed by the caller is in
+ * the three conjugations: b a = conj(conj(a) conj(b)). m and n are not 0, k may be.
+ * method is HZ_QUAT_DIRECT or HZ_QUAT_FAST; precision as the caller said, AUTO included.
+ */
+struct hzi_quat_gemm_args {
+	int64_t m, n, k;
+	struct hzi_quat_view a, b, c;
+	int32_t dtype, c_dtype;		/* of a and b; of c and pre */
+	int32_t conj_a, conj_b, conj_c;
+	int32_t method, precision, activation;
+	double alpha[4], beta, slope;
+	int32_t alpha_real;		/* alpha[1 .. 3] are 0 */
+
+	const void *packed;		/* instead of a: to be read by layout and conj_a; with */
+	int32_t layout;			/* packed_t it holds the transpose: m and k exchanged */
+	int32_t packed_t;
+	int64_t packed_stride[HZ_MAXDIM];	/* batch strides, in packed matrices */
+
+	const void *bias;		/* NULL: none */
+	int32_t bias_dtype;
+	int64_t bias_row, bias_col;	/* one of them is 0 */
+	int64_t bias_comp[4];
+
+	struct hzi_quat_view pre;	/* data NULL: none */
+
+	int32_t ndim;
+	int64_t shape[HZ_MAXDIM], a_stride[HZ_MAXDIM], b_stride[HZ_MAXDIM], c_stride[HZ_MAXDIM],
+		pre_stride[HZ_MAXDIM];
+};
+
+/* Packs each of a batch of m x k matrices at data + i * hzi_quat_pack_bytes(), i in index order. */
+struct hzi_quat_gemm_pack_args {
+	struct hzi_quat_view a;
+	void *data;
+	int32_t dtype, layout;		/* layout: of the device, with method and precision in it */
+	int32_t method, precision;
+	int64_t m, k;
+	int32_t ndim;
+	int64_t shape[HZ_MAXDIM], a_stride[HZ_MAXDIM];
+};
+
+#endif

@@ -1,0 +1,444 @@
+/*
+ * batchnorm.c - batch normalization, pooling, dropout and initial values of quaternions
+ *
+ * SPDX-License-Identifier: BSD-2-Clause
+ */
+#include <config.h>
+
+#include <math.h>
+#include <string.h>
+
+#include "lib/quat_layer/quat_layer.h"
+
+#define LISTED(list) ((int)(sizeof(list) / sizeof(*(list))))
+
+/* ---- Batch normalization --------------------------------------------------------------------- */
+
+struct call {
+	const char *op;
+	const hz_tensor *x, *gamma, *beta, *y, *dx, *dgamma, *dbeta;	/* y: dy if backward */
+	const hz_quat_batchnorm_opts *o;
+	bool backward;
+};
+
+/* A parameter: contiguous, [C] or [C, columns] */
+static int check_parameter(struct hz_context *ctx, const struct call *q, const char *name,
+			   const hz_tensor *t, int dtype, int64_t channels, int columns,
+			   bool output, void **data)
+{
+	if (!t)
+		return HZ_OK;
+	HZ_CHECK(hzi_check(ctx, q->op, name, t, (const int[]){dtype, 0}, output));
+	if (t->ndim != (columns ? 2 : 1))
+		return hzi_fail(ctx, HZ_ESHAPE, "%s: %s.ndim is %d, must be %d", q->op, name,
+				t->ndim, columns ? 2 : 1);
+	HZ_CHECK(hzi_quat_check_size(ctx, q->op, name, 0, t->shape[0], channels,
+				     ", the channels of x"));
+	if (columns)
+		HZ_CHECK(hzi_quat_check_size(ctx, q->op, name, 1, t->shape[1], columns, ""));
+	if (!hz_tensor_contiguous(t))
+		return hzi_fail(ctx, HZ_ESTRIDE, "%s: %s must be contiguous", q->op, name);
+	*data = t->data;
+	return HZ_OK;
+}
+
+static int batchnorm_args(struct hz_context *ctx, const struct call *q,
+			  struct hzi_quat_batchnorm_args *a)
+{
+	const hz_quat_batchnorm_opts *o = q->o;
+	const char *y_name = q->backward ? "dy" : "y";
+	const bool eval = o->flags & HZ_QUAT_EVAL;
+	const int matrix = o->flags & HZ_QUAT_WHITEN ? 10 : 0;
+	const bool learns = !q->backward && !eval;
+	struct hzi_qfinish_args *f = &a->f;
+	const struct hzi_qoperand list[] = {
+		{"x", q->x, false}, {"gamma", q->gamma, false}, {"beta", q->beta, false},
+		{y_name, q->y, !q->backward}, {"running_mean", o->running_mean, learns},
+		{"running_var", o->running_var, learns}, {"saved", o->saved, !q->backward},
+		{"dx", q->dx, true}, {"dgamma", q->dgamma, true}, {"dbeta", q->dbeta, true},
+	};
+	void *gamma = NULL, *beta = NULL;
+	int64_t channels;
+	int dtype;
+
+	memset(a, 0, sizeof(*a));
+	HZ_CHECK(hzi_quat_check_flags(ctx, q->op, o->flags, HZ_QUAT_XYZW | HZ_QUAT_ACCUMULATE |
+				      HZ_QUAT_WHITEN | HZ_QUAT_EVAL));
+	if (o->flags & HZ_QUAT_ACCUMULATE && !q->backward)
+		return hzi_fail(ctx, HZ_EINVAL,
+				"%s: HZ_QUAT_ACCUMULATE is for the backward call", q->op);
+	if (o->reserved32)
+		return hzi_fail(ctx, HZ_EINVAL, "%s: opts->reserved32 is %d, must be 0", q->op,
+				o->reserved32);
+	HZ_CHECK(hzi_check_reserved(ctx, q->op, o->reserved, 4));
+	f->eps = o->eps != 0 ? o->eps : 1e-5;
+	f->momentum = o->momentum != 0 ? o->momentum : 0.1;
+	if (!(f->eps > 0) || !isfinite(f->eps))
+		return hzi_fail(ctx, HZ_EINVAL, "%s: opts->eps is %g, must be positive and finite",
+				q->op, o->eps);
+	if (!(f->momentum >= 0 && f->momentum <= 1))
+		return hzi_fail(ctx, HZ_EINVAL, "%s: opts->momentum is %g, must be 0 to 1", q->op,
+				o->momentum);
+	HZ_CHECK(hzi_quat_check(ctx, q->op, "x", q->x, 0, 2, HZ_MAXDIM, false, o->flags, &a->x));
+	HZ_CHECK(hzi_quat_check(ctx, q->op, y_name, q->y, q->x->dtype, 2, HZ_MAXDIM, !q->backward,
+				o->flags, &a->y));
+	HZ_CHECK(hzi_check_same_shape(ctx, q->op, "x", q->x, y_name, q->y));
+	if (q->dx) {
+		HZ_CHECK(hzi_quat_check(ctx, q->op, "dx", q->dx, q->x->dtype, 2, HZ_MAXDIM, true,
+					o->flags, &a->dx));
+		HZ_CHECK(hzi_check_same_shape(ctx, q->op, "x", q->x, "dx", q->dx));
+	}
+	channels = q->x->shape[q->x->ndim - 2];
+	dtype = q->x->dtype == HZ_F64 ? HZ_F64 : HZ_F32;
+	f->dtype = dtype;
+	f->channels = channels;
+	f->whiten = matrix != 0;
+	f->eval = eval;
+	f->accumulate = (o->flags & HZ_QUAT_ACCUMULATE) != 0;
+	for (int c = 0; c < 4; c++)
+		f->order[c] = o->flags & HZ_QUAT_XYZW ? (c + 3) % 4 : c;
+	HZ_CHECK(check_parameter(ctx, q, "gamma", q->gamma, dtype, channels, matrix, false,
+				 &gamma));
+	HZ_CHECK(check_parameter(ctx, q, "beta", q->beta, dtype, channels, 4, false, &beta));
+	HZ_CHECK(check_parameter(ctx, q, "running_mean", o->running_mean, dtype, channels, 4,
+				 learns, &f->running_mean));
+	HZ_CHECK(check_parameter(ctx, q, "running_var", o->running_var, dtype, channels, matrix,
+				 learns, &f->running_var));
+	HZ_CHECK(check_parameter(ctx, q, "saved", o->saved, dtype, channels, 14, !q->backward,
+				 &f->saved));
+	HZ_CHECK(check_parameter(ctx, q, "dgamma", q->dgamma, dtype, channels, matrix, true,
+				 &f->dgamma));
+	HZ_CHECK(check_parameter(ctx, q, "dbeta", q->dbeta, dtype, channels, 4, true, &f->dbeta));
+	f->gamma = gamma;
+	f->beta = beta;
+	if (eval && !q->backward && (!o->running_mean || !o->running_var))
+		return hzi_fail(ctx, HZ_EINVAL, "%s: HZ_QUAT_EVAL needs opts->running_mean and "
+				"running_var", q->op);
+	if (q->backward && !o->saved)
+		return hzi_fail(ctx, HZ_EINVAL,
+				"%s: opts->saved is NULL, must be what the forward call saved",
+				q->op);
+	f->rows = 1;
+	for (int d = 0; d < a->x.ndim - 1; d++)
+		f->rows *= a->x.shape[d];
+	if (learns && f->rows == 0 && channels > 0)
+		return hzi_fail(ctx, HZ_ESHAPE, "%s: x has no quaternions to take a mean of",
+				q->op);
+	return hzi_quat_check_apart(ctx, q->op, list, LISTED(list), q->backward ? "dy" : "x",
+				    q->backward ? "dx" : "y");
+}
+
+/* Pieces of the workspace */
+static void *take(char *base, size_t *used, int64_t bytes)
+{
+	void *p = base + *used;
+
+	*used += ((size_t)bytes + 63) & ~(size_t)63;
+	return p;
+}
+
+int hzi_quat_batchnorm_do(struct hz_context *ctx, const struct hzi_quat_steps *steps,
+			  const struct hzi_quat_batchnorm_args *a, bool backward, size_t *bytes)
+{
+	const char *op = backward ? "quat_batchnorm_bwd" : "quat_batchnorm";
+	const int64_t channels = a->f.channels;
+	char *base = bytes ? (char *)(uintptr_t)4096 : ctx->workspace;
+	struct hzi_qfinish_args f = a->f;
+	struct hzi_qsum_args s = {.mean_dtype = f.dtype, .mean_step = 14};
+	struct hzi_qmap_args m;
+	size_t used = 0;
+
+	hzi_quat_sum_shape(&s, &a->x, backward ? &a->y : NULL);
+	f.coef = take(base, &used, channels * (int64_t)sizeof(struct hzi_qaffine_bwd));
+	s.part = take(base, &used, s.chunks * channels * 20 * 8);
+	if (!f.saved)
+		f.saved = take(base, &used, channels * 14 * 8);
+	if (bytes) {
+		*bytes = used;
+		return HZ_OK;
+	}
+	s.mean = f.saved;
+	f.chunks = f.eval && !backward ? 0 : s.chunks;
+	f.part = s.part;
+	if (backward) {
+		s.kind = HZI_QSUM_CROSS;
+		f.kind = HZI_QFINISH_NORM_BWD;
+		if (s.chunks > 0)
+			HZ_CHECK(steps->sum(ctx, op, &s));
+		if (!a->dx.a.data)
+			f.coef = NULL;
+		HZ_CHECK(steps->finish(ctx, op, &f));
+		if (!a->dx.a.data || a->f.rows == 0)
+			return HZ_OK;
+		m = hzi_quat_map_args(HZI_QMAP_AFFINE_BWD, &a->dx, &a->x.a, &a->y.a, NULL, true);
+		m.coef = f.coef;
+		return steps->map(ctx, op, &m);
+	}
+	f.kind = HZI_QFINISH_NORM;
+	if (!f.eval && steps->moments) {
+		s.kind = HZI_QSUM_MOMENTS;
+		HZ_CHECK(steps->sum(ctx, op, &s));
+		f.kind = HZI_QFINISH_MOMENTS;
+	} else if (!f.eval) {
+		s.kind = HZI_QSUM_PLAIN;
+		HZ_CHECK(steps->sum(ctx, op, &s));
+		f.kind = HZI_QFINISH_MEAN;
+		HZ_CHECK(steps->finish(ctx, op, &f));
+		s.kind = HZI_QSUM_SQUARES;
+		HZ_CHECK(steps->sum(ctx, op, &s));
+		f.kind = HZI_QFINISH_NORM;
+	}
+	HZ_CHECK(steps->finish(ctx, op, &f));
+	if (a->f.rows == 0)
+		return HZ_OK;
+	m = hzi_quat_map_args(HZI_QMAP_AFFINE, &a->y, &a->x.a, NULL, NULL, true);
+	m.coef = f.coef;
+	return steps->map(ctx, op, &m);
+}
+
+static const hz_quat_batchnorm_opts batchnorm_defaults;
+
+static int batchnorm(struct hz_context *ctx, struct call *q, bool only_bytes, size_t *bytes)
+{
+	struct hzi_quat_batchnorm_bwd_args a;
+	size_t need;
+
+	if (!q->o)
+		q->o = &batchnorm_defaults;
+	HZ_CHECK(hzi_enter(ctx, q->op));
+	HZ_CHECK(batchnorm_args(ctx, q, &a.f));
+	if (only_bytes && !bytes)
+		return hzi_fail(ctx, HZ_EINVAL, "%s_workspace: bytes is NULL", q->op);
+	need = q->backward ? ctx->ops->quat_batchnorm_bwd_workspace(ctx, &a) :
+			     ctx->ops->quat_batchnorm_workspace(ctx, &a.f);
+	if (only_bytes) {
+		*bytes = need;
+		return HZ_OK;
+	}
+	if (a.f.f.channels == 0)
+		return HZ_OK;
+	HZ_CHECK(hzi_workspace(ctx, q->op, need));
+	return q->backward ? ctx->ops->quat_batchnorm_bwd(ctx, &a) :
+			     ctx->ops->quat_batchnorm(ctx, &a.f);
+}
+
+int hz_quat_batchnorm(hz_context *ctx, const hz_tensor *x, const hz_tensor *gamma,
+		      const hz_tensor *beta, const hz_tensor *y, const hz_quat_batchnorm_opts *opts)
+{
+	struct call q = {.op = "quat_batchnorm", .x = x, .gamma = gamma, .beta = beta, .y = y,
+			 .o = opts};
+
+	return batchnorm(ctx, &q, false, NULL);
+}
+
+int hz_quat_batchnorm_workspace(hz_context *ctx, const hz_tensor *x, const hz_tensor *gamma,
+				const hz_tensor *beta, const hz_tensor *y,
+				const hz_quat_batchnorm_opts *opts, size_t *bytes)
+{
+	struct call q = {.op = "quat_batchnorm", .x = x, .gamma = gamma, .beta = beta, .y = y,
+			 .o = opts};
+
+	return batchnorm(ctx, &q, true, bytes);
+}
+
+int hz_quat_batchnorm_bwd(hz_context *ctx, const hz_tensor *x, const hz_tensor *gamma,
+			  const hz_tensor *dy, const hz_tensor *dx, const hz_tensor *dgamma,
+			  const hz_tensor *dbeta, const hz_quat_batchnorm_opts *opts)
+{
+	struct call q = {.op = "quat_batchnorm_bwd", .x = x, .gamma = gamma, .y = dy, .dx = dx,
+			 .dgamma = dgamma, .dbeta = dbeta, .o = opts, .backward = true};
+
+	return batchnorm(ctx, &q, false, NULL);
+}
+
+int hz_quat_batchnorm_bwd_workspace(hz_context *ctx, const hz_tensor *x, const hz_tensor *gamma,
+				    const hz_tensor *dy, const hz_tensor *dx,
+				    const hz_tensor *dgamma, const hz_tensor *dbeta,
+				    const hz_quat_batchnorm_opts *opts, size_t *bytes)
+{
+	struct call q = {.op = "quat_batchnorm_bwd", .x = x, .gamma = gamma, .y = dy, .dx = dx,
+			 .dgamma = dgamma, .dbeta = dbeta, .o = opts, .backward = true};
+
+	return batchnorm(ctx, &q, true, bytes);
+}
+
+/* ---- Pooling --------------------------------------------------------------------------------- */
+
+static const int s32_type[] = {HZ_S32, 0};
+
+/* Strides and sizes of three dimensions, the missing ones in front being of size 1 */
+static void widen(int n, const int64_t *shape, const int64_t *stride, int64_t *size, int64_t *to)
+{
+	to[0] = stride[0];
+	for (int d = 0; d < 3; d++) {
+		const int own = d - (3 - n);
+
+		size[d] = own < 0 ? 1 : shape[1 + own];
+		to[1 + d] = own < 0 ? 0 : stride[1 + own];
+	}
+	to[4] = stride[1 + n];
+}
+
+static int pool_args(struct hz_context *ctx, const char *op, const hz_tensor *x, const char *x_name,
+		     const hz_tensor *y, const char *y_name, const hz_tensor *index, bool backward,
+		     const hz_quat_pool_opts *o, struct hzi_qpool_args *a)
+{
+	const struct hzi_qoperand list[] = {
+		{x_name, x, backward}, {y_name, y, !backward}, {"index", index, !backward},
+	};
+	struct hzi_qtensor tx, ty;
+	int64_t size[3];
+	int n;
+
+	memset(a, 0, sizeof(*a));
+	HZ_CHECK(hzi_enter(ctx, op));
+	if (!o)
+		return hzi_fail(ctx, HZ_EINVAL, "%s: opts is NULL, must have a window", op);
+	HZ_CHECK(hzi_quat_check_range(ctx, op, "kind", o->kind, 0, HZ_POOL_AVERAGE));
+	HZ_CHECK(hzi_quat_check_flags(ctx, op, o->flags, HZ_QUAT_XYZW | HZ_QUAT_ACCUMULATE));
+	HZ_CHECK(hzi_check_reserved(ctx, op, o->reserved, 4));
+	if (o->flags & HZ_QUAT_ACCUMULATE && !backward)
+		return hzi_fail(ctx, HZ_EINVAL,
+				"%s: HZ_QUAT_ACCUMULATE is for the backward call", op);
+	HZ_CHECK(hzi_quat_check(ctx, op, x_name, x, 0, 4, HZ_MAXDIM, backward, o->flags, &tx));
+	HZ_CHECK(hzi_quat_check(ctx, op, y_name, y, x->dtype, x->ndim, x->ndim, !backward, o->flags,
+				&ty));
+	n = x->ndim - 3;
+	HZ_CHECK(hzi_quat_check_size(ctx, op, y_name, 0, y->shape[0], x->shape[0], ", as x"));
+	HZ_CHECK(hzi_quat_check_size(ctx, op, y_name, n + 1, y->shape[n + 1], x->shape[n + 1],
+				     ", as x"));
+	for (int d = 0; d < 3; d++) {
+		const int own = d - (3 - n);
+		int64_t rest;
+
+		a->window[d] = a->step[d] = 1;
+		if (own < 0)
+			continue;
+		a->window[d] = o->window[own];
+		HZ_CHECK(hzi_quat_check_range(ctx, op, "window", a->window[d], 1, INT32_MAX));
+		a->step[d] = o->stride[own] ? o->stride[own] : a->window[d];
+		HZ_CHECK(hzi_quat_check_range(ctx, op, "stride", a->step[d], 1, INT32_MAX));
+		a->pad[d] = o->pad[own];
+		HZ_CHECK(hzi_quat_check_range(ctx, op, "pad", a->pad[d], 0, a->window[d] / 2));
+		/* Four times the shape has been seen not to overflow. */
+		rest = x->shape[1 + own] + 2 * a->pad[d] - a->window[d];
+		HZ_CHECK(hzi_quat_check_size(ctx, op, y_name, 1 + own, y->shape[1 + own],
+					     rest < 0 || x->shape[1 + own] == 0 ? 0 :
+						     rest / a->step[d] + 1,
+					     ", what the windows make of x"));
+	}
+	a->max = o->kind == HZ_POOL_MAX;
+	a->accumulate = (o->flags & HZ_QUAT_ACCUMULATE) != 0;
+	a->images = x->shape[0];
+	a->channels = x->shape[n + 1];
+	a->x = tx.a;
+	a->y = ty.a;
+	widen(n, x->shape, tx.a.stride, a->size, a->x.stride);
+	widen(n, y->shape, ty.a.stride, a->count, a->y.stride);
+	if (!index) {
+		if (backward && a->max)
+			return hzi_fail(ctx, HZ_EINVAL,
+					"%s: index is NULL, must be what hz_quat_pool() filled",
+					op);
+		return hzi_quat_check_apart(ctx, op, list, LISTED(list), NULL, NULL);
+	}
+	if (!a->max)
+		return hzi_fail(ctx, HZ_EINVAL, "%s: index needs HZ_POOL_MAX", op);
+	HZ_CHECK(hzi_check(ctx, op, "index", index, s32_type, !backward));
+	if (index->ndim != y->ndim - 1)
+		return hzi_fail(ctx, HZ_ESHAPE, "%s: index.ndim is %d, must be %d", op, index->ndim,
+				y->ndim - 1);
+	for (int d = 0; d < index->ndim; d++)
+		HZ_CHECK(hzi_quat_check_size(ctx, op, "index", d, index->shape[d], y->shape[d],
+					     ", as y"));
+	a->index = index->data;
+	widen(n, index->shape, index->stride, size, a->index_stride);
+	if (a->images > 0 && a->channels > 0 &&
+	    (double)a->size[0] * (double)a->size[1] * (double)a->size[2] > 0x7fffffff)
+		return hzi_fail(ctx, HZ_ESHAPE, "%s: %s has more places than an s32 index counts",
+				op, x_name);
+	return hzi_quat_check_apart(ctx, op, list, LISTED(list), NULL, NULL);
+}
+
+int hz_quat_pool(hz_context *ctx, const hz_tensor *x, const hz_tensor *y, const hz_tensor *index,
+		 const hz_quat_pool_opts *opts)
+{
+	struct hzi_quat_pool_args a;
+
+	HZ_CHECK(pool_args(ctx, "quat_pool", x, "x", y, "y", index, false, opts, &a.p));
+	if (hz_tensor_count(y) == 0)
+		return HZ_OK;
+	return ctx->ops->quat_pool(ctx, &a);
+}
+
+int hz_quat_pool_bwd(hz_context *ctx, const hz_tensor *index, const hz_tensor *dy,
+		     const hz_tensor *dx, const hz_quat_pool_opts *opts)
+{
+	struct hzi_quat_pool_bwd_args a;
+
+	HZ_CHECK(pool_args(ctx, "quat_pool_bwd", dx, "dx", dy, "dy", index, true, opts, &a.p));
+	if (hz_tensor_count(dx) == 0)
+		return HZ_OK;
+	return ctx->ops->quat_pool_bwd(ctx, &a);
+}
+
+/* ---- Dropout, initial values ----------------------------------------------------------------- */
+
+int hz_quat_dropout(hz_context *ctx, const hz_tensor *x, const hz_tensor *y, double p,
+		    uint64_t seed, uint64_t offset)
+{
+	static const char op[] = "quat_dropout";
+	struct hzi_quat_dropout_args a;
+	struct hzi_qtensor from, to;
+
+	HZ_CHECK(hzi_enter(ctx, op));
+	HZ_CHECK(hzi_quat_check(ctx, op, "x", x, 0, 1, HZ_MAXDIM, false, 0, &from));
+	HZ_CHECK(hzi_quat_check(ctx, op, "y", y, x->dtype, 1, HZ_MAXDIM, true, 0, &to));
+	HZ_CHECK(hzi_check_same_shape(ctx, op, "x", x, "y", y));
+	HZ_CHECK(hzi_check_apart_or_same(ctx, op, "x", x, "y", y));
+	if (!(p >= 0 && p <= 1))
+		return hzi_fail(ctx, HZ_EINVAL, "%s: p is %g, must be 0 to 1", op, p);
+	if (hz_tensor_count(x) == 0)
+		return HZ_OK;
+	a.m = hzi_quat_map_args(HZI_QMAP_DROPOUT, &to, &from.a, NULL, NULL, false);
+	a.m.drop = p;
+	a.m.scale = p < 1 ? 1 / (1 - p) : 0;
+	a.m.seed = seed;
+	a.m.offset = offset;
+	return ctx->ops->quat_dropout(ctx, &a);
+}
+
+int hz_quat_init(hz_context *ctx, const hz_tensor *y, int distribution, double scale,
+		 uint64_t seed, uint64_t offset, uint32_t flags)
+{
+	static const char op[] = "quat_init";
+	struct hzi_quat_init_args a;
+	struct hzi_qtensor to;
+
+	HZ_CHECK(hzi_enter(ctx, op));
+	HZ_CHECK(hzi_quat_check(ctx, op, "y", y, 0, 1, HZ_MAXDIM, true, flags, &to));
+	if (distribution < HZ_QUAT_POLAR || distribution > HZ_QUAT_NORMAL)
+		return hzi_fail(ctx, HZ_EINVAL, "%s: distribution is %d, must be 0 to %d", op,
+				distribution, HZ_QUAT_NORMAL);
+	if (!(scale > 0) || !isfinite(scale))
+		return hzi_fail(ctx, HZ_EINVAL, "%s: scale is %g, must be positive and finite", op,
+				scale);
+	if (flags & ~HZ_QUAT_XYZW)
+		return hzi_fail(ctx, HZ_EINVAL, "%s: flags is %#x, must be 0 or HZ_QUAT_XYZW", op,
+				flags);
+	if (hz_tensor_count(y) == 0)
+		return HZ_OK;
+	a.m = hzi_quat_map_args(HZI_QMAP_INIT, &to, NULL, NULL, NULL, false);
+	a.m.init = distribution;
+	a.m.scale = scale;
+	a.m.seed = seed;
+	a.m.offset = offset;
+	return ctx->ops->quat_init(ctx, &a);
+}
+
+double hz_quat_init_scale(int64_t fan_in, int64_t fan_out)
+{
+	if (fan_in < 1 || fan_out < 0)
+		return 0;
+	return 1 / sqrt(2 * ((double)fan_in + (double)fan_out));
+}

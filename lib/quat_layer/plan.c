@@ -1,0 +1,387 @@
+/*
+ * plan.c - what linear layers and convolutions of quaternions are made of
+ *
+ * SPDX-License-Identifier: BSD-2-Clause
+ *
+ * All work that grows with the third power is products of quaternion matrices, by the device's
+ * quat_gemm.
+ */
+#include <config.h>
+
+#include <assert.h>
+#include <string.h>
+
+#include "lib/quat_layer/plan.h"
+
+/* ---- One call -------------------------------------------------------------------------------- */
+
+int64_t hzi_qrun_next(const struct hzi_qrun *r, int64_t i, int64_t size, int64_t end)
+{
+	const int64_t last = (end - 1) / size * size;
+
+	return r->dry && i / size >= HZI_QRUN_DRY && i < last ? last : i + size;
+}
+
+struct hzi_qrun hzi_qrun_begin(struct hz_context *ctx, const struct hzi_quat_steps *steps,
+			       const struct hzi_qlayer *l, const char *op, bool dry)
+{
+	/* Some address stands for the workspace when there is none, so that views look the same. */
+	return (struct hzi_qrun){.ctx = ctx, .steps = steps, .l = l, .op = op, .dry = dry,
+			    .base = dry ? (char *)(uintptr_t)4096 : ctx->workspace};
+}
+
+bool hzi_qrun_may_refuse(const struct hzi_quat_steps *steps, const struct hzi_qlayer *l)
+{
+	const struct hzi_qtensor *const arrays[] = {&l->x, &l->w, &l->y};
+	bool large = false;
+
+	/* Sizes of products are those of arrays, of rotations three times that, with padding. */
+	for (int i = 0; i < 3; i++)
+		large |= hzi_qcount(arrays[i]->ndim, arrays[i]->shape) > steps->most / 4;
+	return steps->most && large;
+}
+
+void *hzi_qrun_take(struct hzi_qrun *r, int64_t elements, int dtype)
+{
+	void *p = r->base + r->used;
+
+	r->used += ((size_t)elements * hz_dtype_size(dtype) + 63) & ~(size_t)63;
+	if (r->used > r->peak)
+		r->peak = r->used;
+	return p;
+}
+
+int hzi_qrun_map(struct hzi_qrun *r, struct hzi_qmap_args *m)
+{
+	return r->dry || m->total == 0 ? HZ_OK : r->steps->map(r->ctx, r->op, m);
+}
+
+/* From how many rows, columns and terms on fewer products pay for the sums around them */
+#define FAST_LEAST 32
+
+void hzi_qrun_settle(const struct hzi_qrun *r, struct hzi_quat_gemm_args *g, bool reversed)
+{
+	g->conj_a ^= reversed;
+	g->conj_b ^= reversed;
+	g->conj_c ^= reversed;
+	g->precision = r->l->precision;
+	g->method = r->l->method ? r->l->method : r->ctx->quat_method;
+	if (!g->method)
+		g->method = g->m >= FAST_LEAST && g->n >= FAST_LEAST && g->k >= FAST_LEAST ?
+				    HZ_QUAT_FAST : HZ_QUAT_DIRECT;
+	g->alpha[0] = 1;
+	g->alpha_real = 1;
+}
+
+/* The workspace that hzi_qrun_call() needs */
+static size_t workspace_of(const struct hzi_qrun *r, const struct hzi_quat_gemm_args *g,
+			   const struct hzi_qconv_args *conv,
+			   const struct hzi_qconv_weights_args *weights)
+{
+	return conv ? r->steps->conv_workspace(r->ctx, conv) :
+	       weights ? r->steps->weights_workspace(r->ctx, weights) :
+			 r->ctx->ops->quat_gemm_workspace(r->ctx, g);
+}
+
+int hzi_qrun_call(struct hzi_qrun *r, const struct hzi_quat_gemm_args *g,
+		  const struct hzi_qconv_args *conv, const struct hzi_qconv_weights_args *weights)
+{
+	void *const workspace = r->ctx->workspace;
+	const size_t bytes = r->ctx->workspace_bytes;
+	int status;
+
+	if (r->dry) {
+		const size_t need = workspace_of(r, g, conv, weights);
+		const int64_t most = r->steps->most;
+
+		if (most && !conv && !weights && (g->m > most || g->n > most || g->k > most))
+			return hzi_fail(r->ctx, HZ_ENOTSUP,
+					"%s: a product has m, n, k %lld, %lld, %lld, must be below "
+					"2^31 on a GPU", r->op, (long long)g->m, (long long)g->n,
+					(long long)g->k);
+		if (r->used + need > r->peak)
+			r->peak = r->used + need;
+		return HZ_OK;
+	}
+	/* What a dry run has asked for holds what the run takes. */
+	assert(r->used + workspace_of(r, g, conv, weights) <= bytes);
+	r->ctx->workspace = r->base + r->used;
+	r->ctx->workspace_bytes = bytes - r->used;
+	status = conv ? r->steps->conv(r->ctx, r->op, conv) :
+		 weights ? r->steps->weights(r->ctx, r->op, weights) :
+			   r->ctx->ops->quat_gemm(r->ctx, g);
+	r->ctx->workspace = workspace;
+	r->ctx->workspace_bytes = bytes;
+	return status;
+}
+
+int hzi_qrun_multiply(struct hzi_qrun *r, struct hzi_quat_gemm_args *g, bool reversed)
+{
+	if (g->m == 0 || g->n == 0)
+		return HZ_OK;
+	hzi_qrun_settle(r, g, reversed);
+	return hzi_qrun_call(r, g, NULL, NULL);
+}
+
+#define SPLIT_TERMS 512		/* terms that a part of a product has at least */
+#define SPLITS_MAX 64
+
+int64_t hzi_qrun_splits(const struct hzi_qrun *r, int64_t m, int64_t n, int64_t k)
+{
+	const int64_t tiles = ((m + 63) / 64) * ((n + 63) / 64);
+	int64_t splits = tiles > 0 ? r->steps->tiles / tiles : 0;
+
+	if (splits > k / SPLIT_TERMS)
+		splits = k / SPLIT_TERMS;
+	return splits < 2 ? 1 : splits < SPLITS_MAX ? splits : SPLITS_MAX;
+}
+
+int hzi_qrun_multiply_split(struct hzi_qrun *r, const struct hzi_quat_gemm_args *g, int64_t splits,
+			    int64_t part, bool reversed)
+{
+	const int64_t each = ((g->k + splits - 1) / splits + 63) / 64 * 64, whole = g->k / each;
+	const int64_t size = (int64_t)hz_dtype_size(g->dtype), d = g->ndim;
+	struct hzi_quat_gemm_args all = *g, rest = *g;
+
+	all.k = each;
+	all.shape[d] = whole;
+	all.a_stride[d] = each * g->a.col;
+	all.b_stride[d] = each * g->b.row;
+	all.c_stride[d] = part;
+	all.ndim++;
+	if (whole > 0)
+		HZ_CHECK(hzi_qrun_multiply(r, &all, reversed));
+	rest.k = g->k - whole * each;
+	rest.a.data = (char *)g->a.data + whole * all.a_stride[d] * size;
+	rest.b.data = (char *)g->b.data + whole * all.b_stride[d] * size;
+	rest.c.data = (char *)g->c.data + whole * part * (int64_t)hz_dtype_size(g->c_dtype);
+	return rest.k > 0 ? hzi_qrun_multiply(r, &rest, reversed) : HZ_OK;
+}
+
+struct hzi_quat_view hzi_qarray_matrix(const struct hzi_qarray *a, int64_t offset, int64_t row,
+				       int64_t col)
+{
+	struct hzi_quat_view v = {
+		.data = (char *)a->data + offset * (int64_t)hz_dtype_size(a->dtype),
+		.row = row, .col = col,
+	};
+
+	memcpy(v.comp, a->comp, sizeof(v.comp));
+	return v;
+}
+
+void hzi_quat_gemm_bias(struct hzi_quat_gemm_args *g, const struct hzi_qarray *b, int64_t first)
+{
+	if (!b->data)
+		return;
+	g->bias = (const char *)b->data + first * b->stride[0] * (int64_t)hz_dtype_size(b->dtype);
+	g->bias_dtype = b->dtype;
+	g->bias_row = b->stride[0];
+	memcpy(g->bias_comp, b->comp, sizeof(b->comp));
+}
+
+int hzi_qrun_clear(struct hzi_qrun *r, void *p, int64_t elements, int dtype)
+{
+	return r->dry ? HZ_OK :
+	       r->steps->zero(r->ctx, r->op, p, (size_t)elements * hz_dtype_size(dtype));
+}
+
+/* ---- Arrays ---------------------------------------------------------------------------------- */
+
+struct hzi_qtensor hzi_qtensor_packed(void *data, int dtype, int ndim, const int64_t *shape)
+{
+	struct hzi_qtensor t = {.a = {.data = data, .dtype = dtype, .whole = 1,
+				      .comp = {0, 1, 2, 3}}, .ndim = ndim};
+	int64_t step = 4;
+
+	for (int d = ndim - 1; d >= 0; d--) {
+		t.shape[d] = shape[d];
+		t.a.stride[d] = step;
+		step *= shape[d];
+	}
+	return t;
+}
+
+int64_t hzi_qcount(int ndim, const int64_t *shape)
+{
+	int64_t count = 1;
+
+	for (int d = 0; d < ndim; d++)
+		count *= shape[d];
+	return count;
+}
+
+struct hzi_qjoint hzi_qjoin(int ndim, const int64_t *shape, const struct hzi_qarray *a,
+			    const struct hzi_qarray *b, const struct hzi_qarray *c)
+{
+	const struct hzi_qarray *const arrays[3] = {a, b, c};
+	struct hzi_qjoint j = {.n = 0};
+
+	for (int d = 0; d < ndim; d++) {
+		bool goes_on = j.n > 0;
+
+		if (shape[d] == 1)
+			continue;
+		for (int k = 0; k < 3 && goes_on; k++)
+			goes_on = !arrays[k] || hzi_continues(j.stride[k][j.n - 1],
+							      arrays[k]->stride[d], shape[d]);
+		if (!goes_on)
+			j.size[j.n++] = 1;
+		j.size[j.n - 1] *= shape[d];
+		for (int k = 0; k < 3; k++)
+			j.stride[k][j.n - 1] = arrays[k] ? arrays[k]->stride[d] : 0;
+	}
+	if (j.n == 0)
+		j.size[j.n++] = 1;
+	return j;
+}
+
+struct hzi_qmap_args hzi_quat_map_args(int kind, const struct hzi_qtensor *out,
+				       const struct hzi_qarray *a, const struct hzi_qarray *b,
+				       const struct hzi_qarray *pre, bool channels)
+{
+	struct hzi_qmap_args m = {.kind = kind, .out = out->a};
+	struct hzi_qarray *const arrays[4] = {&m.out, &m.a, &m.b, &m.pre};
+
+	if (a)
+		m.a = *a;
+	if (b)
+		m.b = *b;
+	if (pre)
+		m.pre = *pre;
+	m.total = hzi_qcount(out->ndim, out->shape);
+	for (int d = 0; d < out->ndim; d++) {
+		const bool last = channels && d == out->ndim - 1;
+		bool goes_on = m.ndim > 0 && !last;
+		int64_t stride[4];
+
+		if (out->shape[d] == 1 && !last)
+			continue;
+		for (int k = 0; k < 4; k++) {
+			/* d is at or behind ndim - 1: it is read before it is written */
+			stride[k] = arrays[k]->stride[d];
+			goes_on = goes_on &&
+				  (!arrays[k]->data || hzi_continues(arrays[k]->stride[m.ndim - 1],
+								     stride[k], out->shape[d]));
+		}
+		if (!goes_on)
+			m.shape[m.ndim++] = 1;
+		m.shape[m.ndim - 1] *= out->shape[d];
+		for (int k = 0; k < 4; k++)
+			arrays[k]->stride[m.ndim - 1] = stride[k];
+	}
+	if (m.ndim == 0)
+		m.shape[m.ndim++] = 1;
+	return m;
+}
+
+/* Rows in a chunk: enough for the chunk's overhead, and at most HZI_QSUM_CHUNKS chunks */
+#define SUM_ROWS 64
+
+void hzi_quat_sum_shape(struct hzi_qsum_args *s, const struct hzi_qtensor *a,
+			const struct hzi_qtensor *b)
+{
+	const int last = a->ndim - 1;
+	const struct hzi_qjoint j = hzi_qjoin(last, a->shape, &a->a, b ? &b->a : NULL, NULL);
+	int64_t chunk = SUM_ROWS;
+
+	s->a = a->a;
+	if (b)
+		s->b = b->a;
+	s->rows = hzi_qcount(last, a->shape);
+	s->channels = a->shape[last];
+	while ((s->rows + chunk - 1) / chunk > HZI_QSUM_CHUNKS)
+		chunk *= 2;
+	s->chunk = chunk;
+	s->chunks = (s->rows + chunk - 1) / chunk;
+	s->ndim = j.n;
+	for (int d = 0; d < j.n; d++) {
+		s->shape[d] = j.size[d];
+		s->a.stride[d] = j.stride[0][d];
+		s->b.stride[d] = j.stride[1][d];
+	}
+	s->a.stride[j.n] = a->a.stride[last];
+	if (b)
+		s->b.stride[j.n] = b->a.stride[last];
+}
+
+int hzi_qrun_copy(struct hzi_qrun *r, const struct hzi_qarray *from, const struct hzi_qtensor *to,
+		  bool accumulate)
+{
+	struct hzi_qmap_args m = hzi_quat_map_args(HZI_QMAP_COPY, to, from, NULL, NULL, false);
+
+	m.accumulate = accumulate;
+	return hzi_qrun_map(r, &m);
+}
+
+/* ---- What backward passes have in common ----------------------------------------------------- */
+
+int hzi_qrun_bias_gradient(struct hzi_qrun *r, const struct hzi_qtensor *z,
+			   const struct hzi_qtensor *db)
+{
+	struct hzi_qsum_args s = {.kind = HZI_QSUM_PLAIN};
+	struct hzi_qfinish_args f = {.kind = HZI_QFINISH_BIAS, .out = db->a,
+				     .accumulate = r->l->accumulate};
+	const size_t used = r->used;
+	int status = HZ_OK;
+
+	hzi_quat_sum_shape(&s, z, NULL);
+	if (s.channels == 0)
+		return HZ_OK;
+	s.part = hzi_qrun_take(r, s.chunks * s.channels * 4, HZ_F64);
+	f.part = s.part;
+	f.chunks = s.chunks;
+	f.rows = s.rows;
+	f.channels = s.channels;
+	if (!r->dry && s.chunks > 0)
+		status = r->steps->sum(r->ctx, r->op, &s);
+	if (!r->dry && status == HZ_OK)
+		status = r->steps->finish(r->ctx, r->op, &f);
+	r->used = used;
+	return status;
+}
+
+int hzi_qrun_sum_parts(struct hzi_qrun *r, void *parts, int64_t count, const struct hzi_qtensor *to)
+{
+	const int64_t shape[2] = {count, hzi_qcount(to->ndim, to->shape)};
+	const struct hzi_qtensor all = hzi_qtensor_packed(parts, to->a.dtype, 2, shape);
+	struct hzi_qsum_args s = {.kind = HZI_QSUM_PLAIN};
+	struct hzi_qfinish_args f = {.kind = HZI_QFINISH_BIAS, .out = to->a};
+	const size_t used = r->used;
+
+	hzi_quat_sum_shape(&s, &all, NULL);
+	f.out.stride[0] = 4;
+	f.part = s.part = hzi_qrun_take(r, s.chunks * s.channels * 4, HZ_F64);
+	f.chunks = s.chunks;
+	f.rows = s.rows;
+	f.channels = s.channels;
+	r->used = used;
+	if (r->dry || s.channels == 0)
+		return HZ_OK;
+	HZ_CHECK(r->steps->sum(r->ctx, r->op, &s));
+	return r->steps->finish(r->ctx, r->op, &f);
+}
+
+int hzi_qrun_act_gradient(struct hzi_qrun *r, struct hzi_qtensor *z,
+			  int (*forward)(struct hzi_qrun *r, const void *a,
+					 const struct hzi_qtensor *y), const void *a)
+{
+	const struct hzi_qlayer *l = r->l;
+	const struct hzi_qarray *pre = &l->pre.a;
+	const int dtype = l->y.a.dtype;
+	struct hzi_qmap_args m;
+
+	*z = l->y;
+	if (l->activation == HZ_ACT_NONE)
+		return HZ_OK;
+	*z = hzi_qtensor_packed(hzi_qrun_take(r, hzi_qcount(l->y.ndim, l->y.shape) * 4, dtype),
+				dtype, l->y.ndim, l->y.shape);
+	if (!pre->data) {
+		HZ_CHECK(forward(r, a, z));
+		pre = &z->a;
+	}
+	m = hzi_quat_map_args(HZI_QMAP_ACT_BWD, z, pre, &l->y.a, NULL, false);
+	m.activation = l->activation;
+	m.slope = l->slope;
+	return hzi_qrun_map(r, &m);
+}

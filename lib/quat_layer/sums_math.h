@@ -1,0 +1,333 @@
+/*
+ * sums_math.h - sums over rows and what comes of them in quaternion layers, for C and CUDA alike
+ *
+ * SPDX-License-Identifier: BSD-2-Clause
+ */
+#ifndef HZI_QUAT_SUMS_H
+#define HZI_QUAT_SUMS_H
+
+#include "lib/quat_layer/step_math.h"
+
+/* Adds what one row has to the values of a channel; saved: its mean and lower triangle. */
+HZI_QSTEP void hzi_qsum_one(int kind, struct hzi_q a, struct hzi_q b, const hzi_qreal *saved,
+			    hzi_qreal *sum)
+{
+	hzi_qreal z[4];
+	int at = 0, in = 4;
+
+	if (kind == HZI_QSUM_PLAIN) {
+		for (int c = 0; c < 4; c++)
+			sum[c] += a.c[c];
+		return;
+	}
+	for (int c = 0; c < 4; c++)
+		a.c[c] -= saved[c];
+	if (kind == HZI_QSUM_SQUARES) {
+		for (int r = 0; r < 4; r++) {
+			for (int c = r; c < 4; c++)
+				sum[at++] += a.c[r] * a.c[c];
+		}
+		return;
+	}
+	for (int r = 0; r < 4; r++) {
+		z[r] = 0;
+		for (int c = 0; c <= r; c++)
+			z[r] += saved[in++] * a.c[c];
+	}
+	for (int c = 0; c < 4; c++)
+		sum[c] += b.c[c];
+	for (int r = 0; r < 4; r++) {
+		for (int c = 0; c < 4; c++)
+			sum[4 + 4 * r + c] += b.c[r] * z[c];
+	}
+}
+
+#define HZI_QSAVED 14	/* values of a channel: the mean, and the lower triangle of m by rows */
+
+/* The symmetric or triangular matrix of ten numbers: upper triangle by rows, mirrored */
+HZI_QSTEP void hzi_qsymmetric(const double *ten, double *m)
+{
+	int at = 0;
+
+	for (int r = 0; r < 4; r++) {
+		for (int c = r; c < 4; c++)
+			m[4 * r + c] = m[4 * c + r] = ten[at++];
+	}
+}
+
+HZI_QSTEP double hzi_qparam(int dtype, const void *p, int64_t i)
+{
+	return dtype == HZ_F64 ? ((const double *)p)[i] : (double)((const float *)p)[i];
+}
+
+HZI_QSTEP void hzi_qset(int dtype, void *p, int64_t i, double v)
+{
+	if (dtype == HZ_F64)
+		((double *)p)[i] = v;
+	else
+		((float *)p)[i] = (float)v;
+}
+
+/* gamma of a channel as a matrix */
+HZI_QSTEP void hzi_qgamma(const struct hzi_qfinish_args *f, int64_t channel, double *m)
+{
+	double ten[10];
+
+	for (int i = 0; i < 10; i++) {
+		ten[i] = i == 0 || i == 4 || i == 7 || i == 9;
+		if (f->gamma && f->whiten)
+			ten[i] = hzi_qparam(f->dtype, f->gamma, 10 * channel + i);
+		else if (f->gamma)
+			ten[i] *= hzi_qparam(f->dtype, f->gamma, channel);
+	}
+	hzi_qsymmetric(ten, m);
+}
+
+/*
+ * L^-1 of the Cholesky decomposition L L^T = v + eps, as a full matrix with zeros. As v has no
+ * negative eigenvalue, no pivot is below eps, and below one of eps there is nothing; of a v that
+ * was rounded there may be.
+ */
+HZI_QSTEP void hzi_qwhiten(const double *v, double eps, double *m)
+{
+	double l[16];
+	bool flat[4];
+
+	for (int r = 0; r < 4; r++) {
+		for (int c = 0; c <= r; c++) {
+			double s = v[4 * r + c] + (r == c ? eps : 0);
+
+			for (int k = 0; k < c; k++)
+				s -= l[4 * r + k] * l[4 * c + k];
+			if (r == c) {
+				flat[c] = s < eps;
+				l[5 * c] = sqrt(flat[c] ? eps : s);
+			} else {
+				l[4 * r + c] = flat[c] ? 0 : s / l[5 * c];
+			}
+		}
+	}
+	for (int c = 0; c < 4; c++) {
+		for (int r = 0; r < 4; r++) {
+			double s = r == c;
+
+			for (int k = c; k < r; k++)
+				s -= l[4 * r + k] * m[4 * k + c];
+			m[4 * r + c] = r < c ? 0 : s / l[5 * r];
+		}
+	}
+}
+
+/* Sums to mean and matrix of a channel, running values, and the coefficients of the map */
+HZI_QSTEP void hzi_qfinish_norm(const struct hzi_qfinish_args *f, int64_t channel,
+				const double *sum)
+{
+	struct hzi_qaffine *to = (struct hzi_qaffine *)f->coef + channel;
+	double v[16], ten[10], m[16], gamma[16], mean[4], var = 0;
+	const double keep = 1 - f->momentum;
+	int at = 4;
+
+	for (int c = 0; c < 4; c++)
+		mean[c] = f->eval ? hzi_qparam(f->dtype, f->running_mean, 4 * channel + f->order[c])
+				  : hzi_qparam(f->dtype, f->saved, HZI_QSAVED * channel + c);
+	if (f->eval) {
+		for (int i = 0; i < 10; i++)
+			ten[i] = f->whiten ? hzi_qparam(f->dtype, f->running_var, 10 * channel + i)
+					   : 0;
+		var = f->whiten ? 0 : hzi_qparam(f->dtype, f->running_var, channel);
+	} else {
+		for (int i = 0; i < 10; i++)
+			ten[i] = sum[i] / (double)f->rows;
+		var = ten[0] + ten[4] + ten[7] + ten[9];
+		for (int i = 0; f->running_var && i < (f->whiten ? 10 : 1); i++) {
+			const int64_t j = (f->whiten ? 10 : 1) * channel + i;
+
+			hzi_qset(f->dtype, f->running_var, j,
+				 keep * hzi_qparam(f->dtype, f->running_var, j) +
+					 f->momentum * (f->whiten ? ten[i] : var));
+		}
+		for (int c = 0; f->running_mean && c < 4; c++) {
+			const int64_t j = 4 * channel + f->order[c];
+
+			hzi_qset(f->dtype, f->running_mean, j,
+				 keep * hzi_qparam(f->dtype, f->running_mean, j) +
+					 f->momentum * mean[c]);
+		}
+	}
+	if (f->whiten) {
+		hzi_qsymmetric(ten, v);
+		hzi_qwhiten(v, f->eps, m);
+	} else {
+		for (int i = 0; i < 16; i++)
+			m[i] = i % 5 ? 0 : 1 / sqrt(var + f->eps);
+	}
+	for (int c = 0; c < 4; c++) {
+		hzi_qset(f->dtype, f->saved, HZI_QSAVED * channel + c, mean[c]);
+		to->mean[c] = (hzi_qreal)mean[c];
+		to->shift[c] = (hzi_qreal)(f->beta ? hzi_qparam(f->dtype, f->beta,
+								4 * channel + f->order[c])
+						   : 0);
+	}
+	for (int r = 0; r < 4; r++) {
+		for (int c = 0; c <= r; c++)
+			hzi_qset(f->dtype, f->saved, HZI_QSAVED * channel + at++, m[4 * r + c]);
+	}
+	hzi_qgamma(f, channel, gamma);
+	for (int r = 0; r < 4; r++) {
+		for (int c = 0; c < 4; c++) {
+			double s = 0;
+
+			for (int k = 0; k < 4; k++)
+				s += gamma[4 * r + k] * m[4 * k + c];
+			to->m[4 * r + c] = (hzi_qreal)s;
+		}
+	}
+}
+
+/*
+ * With dz = gamma dy and T = the sum of dz z^T, the gradient of the covariance being that of the
+ * Cholesky decomposition: dx = m^T (dz - the mean of dz - H z / rows), H = T mirrored at its
+ * diagonal from below; without whitening H = trace(T).
+ */
+HZI_QSTEP void hzi_qfinish_norm_bwd(const struct hzi_qfinish_args *f, int64_t channel,
+				    const double *sum)
+{
+	struct hzi_qaffine_bwd *to;
+	double m[16], gamma[16], h[16], a[16], trace = 0;
+	int at = 4;
+
+	for (int r = 0; r < 4; r++) {
+		for (int c = 0; c < 4; c++)
+			m[4 * r + c] = c > r ? 0 : hzi_qparam(f->dtype, f->saved,
+							      HZI_QSAVED * channel + at++);
+	}
+	hzi_qgamma(f, channel, gamma);
+	at = 0;
+	for (int r = 0; f->dgamma && r < 4; r++) {
+		for (int c = r; c < 4; c++) {
+			const double d = sum[4 + 4 * r + c] +
+					 (c > r ? sum[4 + 4 * c + r] : 0);
+			const int64_t j = f->whiten ? 10 * channel + at++ : channel;
+
+			if (!f->whiten && c > r)
+				continue;
+			hzi_qset(f->dtype, f->dgamma, j,
+				 d + (f->accumulate || (!f->whiten && r > 0) ?
+					      hzi_qparam(f->dtype, f->dgamma, j) : 0));
+		}
+	}
+	for (int c = 0; f->dbeta && c < 4; c++) {
+		const int64_t j = 4 * channel + f->order[c];
+
+		hzi_qset(f->dtype, f->dbeta, j,
+			 sum[c] + (f->accumulate ? hzi_qparam(f->dtype, f->dbeta, j) : 0));
+	}
+	if (!f->coef)
+		return;
+	to = (struct hzi_qaffine_bwd *)f->coef + channel;
+	/* h = T, then H */
+	for (int r = 0; r < 4; r++) {
+		for (int c = 0; c < 4; c++) {
+			h[4 * r + c] = 0;
+			for (int k = 0; k < 4; k++)
+				h[4 * r + c] += gamma[4 * r + k] * sum[4 + 4 * k + c];
+		}
+		trace += h[5 * r];
+	}
+	for (int r = 0; r < 4; r++) {
+		for (int c = r; c < 4; c++) {
+			if (!f->whiten)
+				h[4 * r + c] = h[4 * c + r] = r == c ? trace : 0;
+			else
+				h[4 * r + c] = h[4 * c + r];
+		}
+	}
+	/* m^T gamma; a = h m */
+	for (int r = 0; r < 4; r++) {
+		for (int c = 0; c < 4; c++) {
+			double s = 0;
+
+			a[4 * r + c] = 0;
+			for (int k = 0; k < 4; k++) {
+				s += m[4 * k + r] * gamma[4 * k + c];
+				a[4 * r + c] += h[4 * r + k] * m[4 * k + c];
+			}
+			to->m[4 * r + c] = (hzi_qreal)s;
+		}
+	}
+	for (int r = 0; r < 4; r++) {
+		double shift = 0;
+
+		for (int c = 0; c < 4; c++) {
+			double s = 0;
+
+			for (int k = 0; k < 4; k++)
+				s += m[4 * k + r] * a[4 * k + c];
+			to->n[4 * r + c] = (hzi_qreal)(f->eval ? 0 : -s / (double)f->rows);
+			for (int k = 0; k < 4; k++)
+				shift += m[4 * k + r] * gamma[4 * k + c] * sum[c];
+		}
+		to->shift[r] = (hzi_qreal)(f->eval ? 0 : -shift / (double)f->rows);
+		to->mean[r] = (hzi_qreal)hzi_qparam(f->dtype, f->saved, HZI_QSAVED * channel + r);
+	}
+}
+
+/* Sums of x - p and (x - p) (x - p)^T to the mean and to the sums of hzi_qfinish_norm() */
+HZI_QSTEP void hzi_qfinish_moments(const struct hzi_qfinish_args *f, int64_t channel, double *sum)
+{
+	double d[4];
+	int at = 0;
+
+	for (int c = 0; c < 4; c++) {
+		const int64_t j = HZI_QSAVED * channel + c;
+
+		d[c] = sum[c] / (double)f->rows;
+		hzi_qset(f->dtype, f->saved, j, hzi_qparam(f->dtype, f->saved, j) + d[c]);
+	}
+	for (int r = 0; r < 4; r++) {
+		for (int c = r; c < 4; c++, at++)
+			sum[at] = sum[4 + at] - (double)f->rows * d[r] * d[c];
+	}
+	hzi_qfinish_norm(f, channel, sum);
+}
+
+/* Values of one channel that a kind needs */
+HZI_QSTEP int hzi_qfinish_values(int kind)
+{
+	return kind == HZI_QFINISH_NORM ? 10 : kind == HZI_QFINISH_MOMENTS ? 14 :
+	       kind == HZI_QFINISH_NORM_BWD ? 20 : 4;
+}
+
+/* What comes of the sums of a channel */
+HZI_QSTEP void hzi_qfinish_one(const struct hzi_qfinish_args *f, int64_t channel, double *sum)
+{
+	struct hzi_q q;
+
+	switch (f->kind) {
+	case HZI_QFINISH_BIAS:
+		if (f->accumulate) {
+			q = hzi_qload(&f->out, channel * f->out.stride[0]);
+			for (int c = 0; c < 4; c++)
+				sum[c] += (double)q.c[c];
+		}
+		for (int c = 0; c < 4; c++)
+			q.c[c] = (hzi_qreal)sum[c];
+		hzi_qstore(&f->out, channel * f->out.stride[0], q, 0);
+		break;
+	case HZI_QFINISH_MEAN:
+		for (int c = 0; c < 4; c++)
+			hzi_qset(f->dtype, f->saved, HZI_QSAVED * channel + c,
+				 sum[c] / (double)f->rows);
+		break;
+	case HZI_QFINISH_NORM:
+		hzi_qfinish_norm(f, channel, sum);
+		break;
+	case HZI_QFINISH_MOMENTS:
+		hzi_qfinish_moments(f, channel, sum);
+		break;
+	default:
+		hzi_qfinish_norm_bwd(f, channel, sum);
+	}
+}
+
+#endif

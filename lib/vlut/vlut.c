@@ -1,0 +1,702 @@
+/*
+ * vlut.c - products with lattice codes: table objects, argument checks, the calls into the table
+ *
+ * SPDX-License-Identifier: BSD-2-Clause
+ */
+#include <config.h>
+
+#include <stdlib.h>
+#include <string.h>
+
+#include "lib/vlut/vlut.h"
+
+static const int x_types[] = {HZ_F32, HZ_F16, HZ_BF16, HZ_S8, 0};
+static const int y_types[] = {HZ_F32, HZ_F16, HZ_BF16, HZ_S32, 0};
+static const int t_types[] = {HZ_U8, 0};
+static const int scale_types[] = {HZ_F32, 0};
+
+static const char open_name[] = "vlut_open", pack_name[] = "vlut_pack", gemv_name[] = "vlut_gemv",
+		  gemm_name[] = "vlut_gemm", gemm2_name[] = "vlut_gemm2";
+
+/* ---- Tables ---------------------------------------------------------------------------------- */
+
+static int check_opts(struct hz_context *ctx, const hz_vlut_opts *o, bool two_sided)
+{
+	static const int one[] = {0, HZ_F32, HZ_F16, HZ_BF16, HZ_U8, HZ_U16},
+			 two[] = {0, HZ_S8, HZ_S16};
+	const int *allowed = two_sided ? two : one;
+	const int count = two_sided ? 3 : 6;
+	bool known = false;
+
+	if (o->route < HZ_VLUT_AUTO || o->route > HZ_VLUT_DECODE)
+		return hzi_fail(ctx, HZ_EINVAL, "%s: opts->route is %d, must be 0 to %d", open_name,
+				o->route, HZ_VLUT_DECODE);
+	for (int i = 0; i < count; i++)
+		known |= o->table_dtype == allowed[i];
+	if (!known)
+		return hzi_fail(ctx, HZ_EDTYPE, "%s: opts->table_dtype is %s, must be %s",
+				open_name, hz_dtype_name(o->table_dtype),
+				two_sided ? "0, s8 or s16" : "0, f32, f16, bf16, u8 or u16");
+	if (o->sum != 0 && o->sum != HZ_F32 && o->sum != HZ_S32)
+		return hzi_fail(ctx, HZ_EDTYPE, "%s: opts->sum is %s, must be 0, f32 or s32",
+				open_name, hz_dtype_name(o->sum));
+	if (o->flags & ~HZ_VLUT_COMPENSATED)
+		return hzi_fail(ctx, HZ_EINVAL, "%s: opts->flags is %u, must be made of %u",
+				open_name, o->flags, HZ_VLUT_COMPENSATED);
+	if ((o->flags & HZ_VLUT_COMPENSATED) &&
+	    (o->route == HZ_VLUT_DECODE || o->sum == HZ_S32 || o->table_dtype == HZ_U8 ||
+	     o->table_dtype == HZ_U16))
+		return hzi_fail(ctx, HZ_EINVAL,
+				"%s: HZ_VLUT_COMPENSATED is for tables of floats and sums in f32",
+				open_name);
+	return hzi_check_reserved(ctx, open_name, o->reserved, 4);
+}
+
+/* Whether products of points are sums of products of their integers */
+static bool integral(const struct hzi_lattice_rule *w, const struct hzi_lattice_rule *x)
+{
+	return !(w->flags & HZI_LATTICE_MAPPED) && !(x->flags & HZI_LATTICE_MAPPED) &&
+	       (w->kind == HZ_LATTICE_A2) == (x->kind == HZ_LATTICE_A2);
+}
+
+static int32_t dot(int embed, const int32_t *a, const int32_t *b)
+{
+	int32_t s = 0;
+
+	for (int i = 0; i < embed; i++)
+		s += a[i] * b[i];
+	return s;
+}
+
+/* The two-sided table on the host. */
+static void fill_table(const hz_lattice *w, const hz_lattice *x, int dtype, void *table)
+{
+	const int64_t rows = (int64_t)w->rule.level_size, cols = (int64_t)x->rule.level_size;
+	const int embed = w->rule.embed;
+
+	for (int64_t i = 0; i < rows; i++) {
+		for (int64_t j = 0; j < cols; j++) {
+			const int32_t s =
+				dot(embed, w->leaders + i * embed, x->leaders + j * embed);
+
+			if (dtype == HZ_S8)
+				((int8_t *)table)[i * cols + j] = (int8_t)s;
+			else
+				((int16_t *)table)[i * cols + j] = (int16_t)s;
+		}
+	}
+}
+
+/* The narrowest dtype that holds every entry: 0 if there is no table, or none that holds them. */
+static int table_dtype(const hz_lattice *w, const hz_lattice *x)
+{
+	const struct hzi_lattice_rule *wr = &w->rule, *xr = &x->rule;
+	int32_t least = 0, most = 0;
+
+	if (!integral(wr, xr) || !w->leaders || !x->leaders ||
+	    (int64_t)(wr->level_size * xr->level_size) > HZI_VLUT_TABLE)
+		return 0;
+	for (uint64_t i = 0; i < wr->level_size; i++) {
+		for (uint64_t j = 0; j < xr->level_size; j++) {
+			const int32_t s = dot(wr->embed, w->leaders + i * (uint64_t)wr->embed,
+					      x->leaders + j * (uint64_t)xr->embed);
+
+			least = s < least ? s : least;
+			most = s > most ? s : most;
+		}
+	}
+	return least >= -128 && most <= 127 ? HZ_S8 : least >= -32768 && most <= 32767 ? HZ_S16 : 0;
+}
+
+/*
+ * E8 with q = 4 for a GPU: coordinates of leaders, doubled as they are, are odd if bit 14 of the
+ * code is 1, else even, and less that bit -8 .. 6. Half of that plus 4 has three bits, eight of
+ * which are 16 bits and 8 bits of two arrays: coordinates 0 2 6 1 3 7, the last of each three
+ * without its upper bit; 4 5 and those two bits.
+ */
+static void fill_e8(const int32_t *c, uint16_t *low, uint8_t *high)
+{
+	for (int i = 0; i < 65536; i++, c += 8) {
+		uint32_t u[8];
+
+		for (int e = 0; e < 8; e++)
+			u[e] = (uint32_t)((c[e] - (i >> 14 & 1)) / 2 + 4);
+		low[i] = (uint16_t)(u[0] | u[2] << 3 | (u[6] & 3) << 6 | u[1] << 8 | u[3] << 11 |
+				    (u[7] & 3) << 14);
+		high[i] = (uint8_t)(u[4] | u[5] << 3 | u[6] >> 2 << 6 | u[7] >> 2 << 7);
+	}
+}
+
+static void fill_leaders(const hz_lattice *l, uint8_t *to)
+{
+	const int d = l->rule.d;
+	const int32_t *c = l->leaders;
+
+	for (uint64_t i = 0; i < l->rule.level_size; i++, to += 4, c += d) {
+		for (int e = 0; e < d; e++)
+			to[e % 4] |= (uint8_t)((c[e] + l->leader_max) << e / 4 * 4);
+	}
+}
+
+/* On a GPU, of leaders that its kernels look up */
+static int make_leaders(struct hz_context *ctx, const hz_lattice *l, void **words)
+{
+	const struct hzi_lattice_rule *r = &l->rule;
+	const bool e8 = r->kind == HZI_LATTICE_E8 && r->q == 4;
+	const size_t bytes = e8 ? (size_t)3 << 16 : 4 * (size_t)r->level_size;
+	void *host;
+	int status;
+
+	if (!l->leaders || (!e8 && (r->embed != r->d || (r->d != 4 && r->d != 8) ||
+				    r->level_size <= 256 || r->level_size > HZI_VLUT_WORDS)))
+		return HZ_OK;
+	HZ_CHECK(hz_alloc(ctx, &host, bytes, HZ_CPU));
+	memset(host, 0, bytes);
+	if (e8)
+		fill_e8(l->leaders, host, (uint8_t *)host + 2 * 65536);
+	else
+		fill_leaders(l, host);
+	status = hz_alloc(ctx, words, bytes, ctx->device);
+	if (status == HZ_OK)
+		status = hzi_cuda_copy(ctx, *words, ctx->device, host, HZ_CPU, bytes);
+	if (status == HZ_OK)
+		status = hz_sync(ctx);
+	hz_free(ctx, host, HZ_CPU);
+	return status;
+}
+
+/*
+ * For codes of 16 bits on the CPU: leaders, times q^m, of at most 8 bytes each. *words stays NULL
+ * where leaders are none, or more, or fewer so that registers hold them.
+ */
+static int make_words(struct hz_context *ctx, const hz_lattice *l, void **words)
+{
+	const struct hzi_lattice_rule *r = &l->rule;
+	uint32_t weight = 1;
+	uint8_t *to;
+
+	if (ctx->device != HZ_CPU)
+		return make_leaders(ctx, l, words);
+	if (!l->leaders || r->level_size <= 256 || r->embed > 8)
+		return HZ_OK;
+	HZ_CHECK(hz_alloc(ctx, words, (size_t)(8 * r->level_size) * (size_t)r->levels, HZ_CPU));
+	to = *words;
+	for (int m = 0; m < r->levels; m++, weight *= (uint32_t)r->q) {
+		const int32_t *c = l->leaders;
+
+		for (uint64_t i = 0; i < r->level_size; i++, to += 8, c += r->embed) {
+			for (int e = 0; e < 8; e++)
+				to[e] = e < r->embed ? (uint8_t)(weight * (uint32_t)c[e]) : 0;
+		}
+	}
+	return HZ_OK;
+}
+
+/*
+ * D4 with q = 4 and two levels of one scale on the CPU by dense numbers, unless tables were asked
+ * for: leaders to fields, as cpu/core/kern.h has them.
+ */
+static void make_fields(hz_vlut *v)
+{
+	const struct hzi_lattice_rule *r = &v->w->rule;
+
+	v->fields = v->ctx->device == HZ_CPU && !v->x && r->kind == HZI_LATTICE_D && r->d == 4 &&
+		    r->q == 4 && r->levels == 2 && v->w->leaders && !hzi_lattice_has_t(v->w) &&
+		    !v->table_dtype && v->route != HZ_VLUT_TABLE;
+	for (int i = 0; v->fields && i < 256; i++) {
+		const int32_t *c = v->w->leaders + 4 * i;
+		int at = 0, turned = 0;
+
+		for (int e = 0; e < 4; e++) {
+			at |= (c[e] & (e < 3 ? 3 : 2)) << 2 * e;
+			turned ^= (c[e] >> 2 ^ c[e] >> 1) & 1;
+		}
+		v->field_codes[at | turned << 6] = (uint8_t)i;
+	}
+}
+
+/* The table, on the context's device */
+static int make_table(struct hz_context *ctx, hz_vlut *v)
+{
+	const size_t bytes = v->w->rule.level_size * v->x->rule.level_size *
+			     hz_dtype_size(v->table_dtype);
+	void *host;
+	int status;
+
+	HZ_CHECK(hz_alloc(ctx, &v->table, bytes, ctx->device));
+	if (ctx->device == HZ_CPU) {
+		fill_table(v->w, v->x, v->table_dtype, v->table);
+		return HZ_OK;
+	}
+	HZ_CHECK(hz_alloc(ctx, &host, bytes, HZ_CPU));
+	fill_table(v->w, v->x, v->table_dtype, host);
+	status = hzi_cuda_copy(ctx, v->table, ctx->device, host, HZ_CPU, bytes);
+	if (status == HZ_OK)
+		status = hz_sync(ctx);
+	hz_free(ctx, host, HZ_CPU);
+	return status;
+}
+
+static int make_two_sided(struct hz_context *ctx, hz_vlut *v, const hz_vlut_opts *o)
+{
+	int holds;
+
+	v->unit = v->w->rule.kind == HZ_LATTICE_A2 ? 2 :
+		  (v->w->rule.kind == HZ_LATTICE_E8 ? 2 : 1) *
+		  (v->x->rule.kind == HZ_LATTICE_E8 ? 2 : 1);
+	if (v->route != HZ_VLUT_TABLE && !o->table_dtype)
+		return HZ_OK;
+	holds = table_dtype(v->w, v->x);
+	if (!holds)
+		return hzi_fail(ctx, HZ_ENOTSUP,
+				"%s: there is no table of products of these lattices: it needs "
+				"named ones without transforms, and at most 2^26 entries of 16 "
+				"bits",
+				open_name);
+	if (o->table_dtype == HZ_S8 && holds == HZ_S16)
+		return hzi_fail(ctx, HZ_EDTYPE,
+				"%s: opts->table_dtype is s8, must be s16 to hold all products",
+				open_name);
+	v->table_dtype = o->table_dtype ? o->table_dtype : holds;
+	return v->route == HZ_VLUT_TABLE ? make_table(ctx, v) : HZ_OK;
+}
+
+int hz_vlut_open(hz_context *ctx, hz_vlut **vlut, const hz_lattice *w, const hz_lattice *x,
+		 const hz_vlut_opts *opts)
+{
+	static const hz_vlut_opts defaults;
+	const hz_vlut_opts *o = opts ? opts : &defaults;
+	hz_vlut *v;
+	int status = HZ_OK;
+
+	if (vlut)
+		*vlut = NULL;
+	HZ_CHECK(hzi_enter(ctx, open_name));
+	if (!vlut || !w)
+		return hzi_fail(ctx, HZ_EINVAL, "%s: %s is NULL", open_name, vlut ? "w" : "vlut");
+	HZ_CHECK(check_opts(ctx, o, x != NULL));
+	if (x && x->rule.d != w->rule.d)
+		return hzi_fail(ctx, HZ_EINVAL, "%s: x has blocks of %d, must have %d, as w",
+				open_name, x->rule.d, w->rule.d);
+	if (!x && (o->table_dtype == HZ_U8 || o->table_dtype == HZ_U16) &&
+	    (!w->leaders || w->rule.level_size > 256))
+		return hzi_fail(ctx, HZ_ENOTSUP, "%s: tables of %s need q^d <= 256", open_name,
+				hz_dtype_name(o->table_dtype));
+	if (!x &&
+	    (o->route == HZ_VLUT_TABLE || o->table_dtype || (o->flags & HZ_VLUT_COMPENSATED)) &&
+	    !w->leaders)
+		return hzi_fail(ctx, HZ_ENOTSUP,
+				"%s: a table needs q^d <= %d, must be route HZ_VLUT_DECODE",
+				open_name, HZI_LATTICE_LEADERS);
+	v = hzi_malloc(ctx, sizeof(*v), 64);
+	if (!v)
+		return hzi_fail(ctx, HZ_ENOMEM, "%s: no memory for %zu bytes", open_name,
+				sizeof(*v));
+	*v = (hz_vlut){.ctx = ctx, .w = w, .x = x, .route = o->route, .table_dtype = o->table_dtype,
+		       .sum = o->sum, .compensated = (o->flags & HZ_VLUT_COMPENSATED) != 0,
+		       .unit = 1};
+	if (v->compensated)
+		v->route = HZ_VLUT_TABLE;
+	if (x)
+		status = make_two_sided(ctx, v, o);
+	make_fields(v);
+	if (status == HZ_OK)
+		status = make_words(ctx, w, &v->words[0]);
+	if (status == HZ_OK && x && x != w)
+		status = make_words(ctx, x, &v->words[1]);
+	if (status != HZ_OK) {
+		hz_vlut_close(v);
+		return status;
+	}
+	*vlut = v;
+	return HZ_OK;
+}
+
+void hz_vlut_close(hz_vlut *v)
+{
+	if (!v)
+		return;
+	if (v->table)
+		hz_free(v->ctx, v->table, v->ctx->device);
+	for (int i = 0; i < 2; i++) {
+		if (v->words[i])
+			hz_free(v->ctx, v->words[i], v->ctx->device);
+	}
+	hzi_mfree(v->ctx, v, sizeof(*v));
+}
+
+/* Of a number of values that may be any */
+static int64_t blocks_of(int64_t k, int d)
+{
+	return k / d + (k % d > 0);
+}
+
+/* ---- Coded matrices -------------------------------------------------------------------------- */
+
+static int check_vlut(struct hz_context *ctx, const char *op, const hz_vlut *v, bool two_sided)
+{
+	HZ_CHECK(hzi_enter(ctx, op));
+	if (!v)
+		return hzi_fail(ctx, HZ_EINVAL, "%s: vlut is NULL", op);
+	if (v->ctx->device != ctx->device)
+		return hzi_fail(ctx, HZ_EDEVICE, "%s: vlut is on another device than the context",
+				op);
+	if (two_sided != (v->x != NULL))
+		return hzi_fail(ctx, HZ_EINVAL, "%s: vlut was opened %s a lattice of x", op,
+				two_sided ? "without" : "with");
+	return HZ_OK;
+}
+
+static int check_packed(struct hz_context *ctx, const char *op, const char *name,
+			const hz_coded *c)
+{
+	if (c->rows < 0 || c->k < 0)
+		return hzi_fail(ctx, HZ_ESHAPE,
+				"%s: %s->rows and k are %lld and %lld, must not be negative", op,
+				name, (long long)c->rows, (long long)c->k);
+	if ((uintptr_t)c->packed % 64)
+		return hzi_fail(ctx, HZ_EINVAL,
+				"%s: %s->packed is %p, must be a multiple of 64 bytes", op, name,
+				c->packed);
+	if (c->t || c->codes.data)
+		return hzi_fail(ctx, HZ_EINVAL,
+				"%s: %s->packed is given, and %s too: must be one of them", op,
+				name, c->t ? "t" : "codes");
+	return HZ_OK;
+}
+
+/* The codes and T of a matrix that is not packed. */
+static int check_coded_views(struct hz_context *ctx, const char *op, const char *name,
+			     const hz_lattice *l, const hz_coded *c)
+{
+	char codes[24] = "w->codes", t[24] = "w->t";
+	hz_lattice_info info;
+	int64_t t_blocks;
+
+	codes[0] = t[0] = name[0];
+	hz_lattice_get_info(l, &info);
+	if (!info.level_dtype)
+		return hzi_fail(ctx, HZ_ENOTSUP,
+				"%s: a level has %d digits of %d, more than 32 bits: products do "
+				"not take that",
+				op, info.dim, info.q);
+	HZ_CHECK(hzi_check(ctx, op, codes, &c->codes, (int[]){info.level_dtype, 0}, false));
+	if (c->codes.ndim != 3)
+		return hzi_fail(ctx, HZ_ESHAPE, "%s: %s.ndim is %d, must be 3", op, codes,
+				c->codes.ndim);
+	if (c->codes.shape[2] != info.levels && !(c->levels && c->codes.shape[2] == c->levels))
+		return hzi_fail(ctx, HZ_ESHAPE, "%s: %s.shape[2] is %lld, must be %d, the levels",
+				op, codes, (long long)c->codes.shape[2], info.levels);
+	if (c->rows != 0 && c->rows != c->codes.shape[0])
+		return hzi_fail(ctx, HZ_ESHAPE,
+				"%s: %s->rows is %lld, must be 0 or %lld, as codes have", op, name,
+				(long long)c->rows, (long long)c->codes.shape[0]);
+	if (!hzi_lattice_has_t(l)) {
+		if (c->t)
+			return hzi_fail(ctx, HZ_EINVAL,
+					"%s: %s is given, must be NULL: the policy has one scale",
+					op, t);
+		return HZ_OK;
+	}
+	HZ_CHECK(hzi_check(ctx, op, t, c->t, t_types, false));
+	t_blocks = (c->codes.shape[1] + l->rule.group - 1) / l->rule.group;
+	if (c->t->ndim != 2 || c->t->shape[0] != c->codes.shape[0] || c->t->shape[1] != t_blocks)
+		return hzi_fail(ctx, HZ_ESHAPE, "%s: %s must have the shape [%lld, %lld]", op, t,
+				(long long)c->codes.shape[0], (long long)t_blocks);
+	return HZ_OK;
+}
+
+/*
+ * Fills *out from a matrix whose rows have k values; k < 0: what the matrix says, or whole blocks.
+ */
+static int coded_args(struct hz_context *ctx, const char *op, const char *name,
+		      const hz_lattice *l, const hz_coded *c, int64_t k, struct hzi_coded *out)
+{
+	const int d = l->rule.d, levels = l->rule.levels;
+	hz_lattice_info info;
+	hz_tensor codes, t;
+
+	if (!c)
+		return hzi_fail(ctx, HZ_EINVAL, "%s: %s is NULL", op, name);
+	HZ_CHECK(hzi_check_reserved(ctx, op, c->reserved, 3));
+	if (c->levels < 0 || c->levels > levels)
+		return hzi_fail(ctx, HZ_EINVAL, "%s: %s->levels is %d, must be 0 to %d", op, name,
+				c->levels, levels);
+	memset(out, 0, sizeof(*out));
+	out->first = c->levels ? levels - c->levels : 0;
+	hz_lattice_get_info(l, &info);
+	out->code_dtype = info.level_dtype;
+	hzi_lattice_sub(l, out->first, out->sub);
+	if (c->packed) {
+		HZ_CHECK(check_packed(ctx, op, name, c));
+		out->rows = c->rows;
+		out->k = c->k;
+		out->blocks = blocks_of(c->k, d);
+		out->packed = c->packed;
+	} else {
+		HZ_CHECK(check_coded_views(ctx, op, name, l, c));
+		codes = hzi_tame(&c->codes);
+		out->codes = codes.data;
+		out->rows = codes.shape[0];
+		out->blocks = codes.shape[1];
+		out->k = c->k ? c->k : k >= 0 ? k : out->blocks * d;
+		out->row = codes.stride[0];
+		out->block = codes.stride[1];
+		out->level = codes.stride[2];
+		if (codes.shape[2] == levels)
+			out->codes = (const char *)out->codes +
+				     out->first * out->level * (int64_t)hz_dtype_size(codes.dtype);
+		if (c->t) {
+			t = hzi_tame(c->t);
+			out->t = t.data;
+			out->t_row = t.stride[0];
+			out->t_step = t.stride[1];
+		}
+		if (out->k < 0 || blocks_of(out->k, d) != out->blocks)
+			return hzi_fail(ctx, HZ_ESHAPE,
+					"%s: %s has %lld blocks, must have %lld for %lld values of "
+					"a row",
+					op, name, (long long)out->blocks,
+					(long long)(out->k < 0 ? 0 : blocks_of(out->k, d)),
+					(long long)out->k);
+	}
+	if (k >= 0 && out->k != k)
+		return hzi_fail(ctx, HZ_ESHAPE,
+				"%s: %s has rows of %lld values, must be %lld, as x", op, name,
+				(long long)out->k, (long long)k);
+	if (c->row_scale) {
+		char scale[24] = "w->row_scale";
+
+		scale[0] = name[0];
+		HZ_CHECK(hzi_check(ctx, op, scale, c->row_scale, scale_types, false));
+		if (c->row_scale->ndim != 1 || c->row_scale->shape[0] != out->rows)
+			return hzi_fail(ctx, HZ_ESHAPE, "%s: %s must have the shape [%lld]", op,
+					scale, (long long)out->rows);
+		out->row_scale = c->row_scale->data;
+		out->row_scale_step = hzi_tame(c->row_scale).stride[0];
+	}
+	return HZ_OK;
+}
+
+/* y must not overlap what is read while it is written. */
+static int check_coded_apart(struct hz_context *ctx, const char *op, const char *name,
+			     const hz_coded *c, const hz_tensor *y)
+{
+	if (!c->packed)
+		HZ_CHECK(hzi_check_apart(ctx, op, name, &c->codes, "y", y));
+	if (c->t)
+		HZ_CHECK(hzi_check_apart(ctx, op, name, c->t, "y", y));
+	if (c->row_scale)
+		HZ_CHECK(hzi_check_apart(ctx, op, name, c->row_scale, "y", y));
+	return HZ_OK;
+}
+
+/* Bytes of codes and T, for the profile */
+static int64_t coded_bytes(const hz_lattice *l, const struct hzi_coded *c)
+{
+	const int64_t blocks = c->rows * c->blocks;
+
+	return blocks * (l->rule.levels - c->first) * (int64_t)hz_dtype_size(c->code_dtype) +
+	       (hzi_lattice_has_t(l) ? blocks / l->rule.group : 0);
+}
+
+/* ---- Packing --------------------------------------------------------------------------------- */
+
+static int pack_args(struct hz_context *ctx, const hz_vlut *v, const hz_coded *w,
+		     struct hzi_vlut_pack_args *a)
+{
+	HZ_CHECK(hzi_enter(ctx, pack_name));
+	if (!v)
+		return hzi_fail(ctx, HZ_EINVAL, "%s: vlut is NULL", pack_name);
+	HZ_CHECK(check_vlut(ctx, pack_name, v, v->x != NULL));
+	if (w && w->packed)
+		return hzi_fail(ctx, HZ_EINVAL, "%s: w->packed is given, must be codes", pack_name);
+	a->vlut = v;
+	a->packed = NULL;
+	return coded_args(ctx, pack_name, "w", v->w, w, -1, &a->w);
+}
+
+int hz_vlut_pack_bytes(hz_context *ctx, const hz_vlut *v, const hz_coded *w, size_t *bytes)
+{
+	struct hzi_vlut_pack_args a;
+
+	HZ_CHECK(pack_args(ctx, v, w, &a));
+	if (!bytes)
+		return hzi_fail(ctx, HZ_EINVAL, "%s_bytes: bytes is NULL", pack_name);
+	*bytes = a.w.rows && a.w.blocks ? ctx->ops->vlut_pack_workspace(ctx, &a) : 0;
+	return HZ_OK;
+}
+
+int hz_vlut_pack(hz_context *ctx, const hz_vlut *v, const hz_coded *w, void *packed)
+{
+	struct hzi_vlut_pack_args a;
+	hz_tensor all;
+	double start;
+
+	HZ_CHECK(pack_args(ctx, v, w, &a));
+	if (a.w.rows == 0 || a.w.blocks == 0)
+		return HZ_OK;
+	if (!packed || (uintptr_t)packed % 64)
+		return hzi_fail(ctx, HZ_EINVAL, "%s: packed is %p, must be a multiple of 64 bytes",
+				pack_name, packed);
+	all = hz_tensor_1d(packed, HZ_U8, ctx->device,
+			   (int64_t)ctx->ops->vlut_pack_workspace(ctx, &a));
+	HZ_CHECK(hzi_check_apart(ctx, pack_name, "w->codes", &w->codes, "packed", &all));
+	if (w->t)
+		HZ_CHECK(hzi_check_apart(ctx, pack_name, "w->t", w->t, "packed", &all));
+	a.packed = packed;
+	start = hzi_profile_begin(ctx);
+	return hzi_profile_end(ctx, start, ctx->ops->vlut_pack(ctx, &a), pack_name,
+			       coded_bytes(v->w, &a.w), 0);
+}
+
+/* ---- Products -------------------------------------------------------------------------------- */
+
+static int gemm_args(struct hz_context *ctx, const char *op, const hz_vlut *v, const hz_coded *w,
+		     const hz_tensor *x, const hz_tensor *y, struct hzi_vlut_gemm_args *a)
+{
+	const int ndim = op == gemv_name ? 1 : 2;
+	hz_tensor xt, yt;
+
+	HZ_CHECK(check_vlut(ctx, op, v, false));
+	HZ_CHECK(hzi_check(ctx, op, "x", x, x_types, false));
+	HZ_CHECK(hzi_check(ctx, op, "y", y, y_types, true));
+	if (x->ndim != ndim || y->ndim != ndim)
+		return hzi_fail(ctx, HZ_ESHAPE, "%s: %s.ndim is %d, must be %d", op,
+				x->ndim != ndim ? "x" : "y", x->ndim != ndim ? x->ndim : y->ndim,
+				ndim);
+	memset(a, 0, sizeof(*a));
+	HZ_CHECK(coded_args(ctx, op, "w", v->w, w, x->shape[0], &a->w));
+	a->batch = ndim == 2 ? x->shape[1] : 1;
+	if (y->shape[0] != a->w.rows)
+		return hzi_fail(ctx, HZ_ESHAPE,
+				"%s: y.shape[0] is %lld, must be %lld, the rows of w", op,
+				(long long)y->shape[0], (long long)a->w.rows);
+	if (ndim == 2 && y->shape[1] != a->batch)
+		return hzi_fail(ctx, HZ_ESHAPE, "%s: y.shape[1] is %lld, must be %lld, as x", op,
+				(long long)y->shape[1], (long long)a->batch);
+	if (y->dtype == HZ_S32 &&
+	    (x->dtype != HZ_S8 || !integral(&v->w->rule, &v->w->rule) ||
+	     v->w->rule.kind == HZ_LATTICE_A2))
+		return hzi_fail(ctx, HZ_EDTYPE,
+				"%s: y.dtype is s32, which takes x of s8, and Z, D or E8 without a "
+				"transform",
+				op);
+	HZ_CHECK(check_coded_apart(ctx, op, "w", w, y));
+	HZ_CHECK(hzi_check_apart(ctx, op, "x", x, "y", y));
+	xt = hzi_tame(x);
+	yt = hzi_tame(y);
+	a->vlut = v;
+	a->x = x->data;
+	a->y = y->data;
+	a->x_dtype = x->dtype;
+	a->y_dtype = y->dtype;
+	a->x_k = xt.stride[0];
+	a->x_b = ndim == 2 ? xt.stride[1] : 0;
+	a->y_i = yt.stride[0];
+	a->y_b = ndim == 2 ? yt.stride[1] : 0;
+	return HZ_OK;
+}
+
+static int gemm(struct hz_context *ctx, const char *op, const hz_vlut *v, const hz_coded *w,
+		const hz_tensor *x, const hz_tensor *y)
+{
+	struct hzi_vlut_gemm_args a;
+	double start;
+
+	HZ_CHECK(gemm_args(ctx, op, v, w, x, y, &a));
+	if (a.w.rows == 0 || a.batch == 0)
+		return HZ_OK;
+	HZ_CHECK(hzi_workspace(ctx, op, ctx->ops->vlut_gemm_workspace(ctx, &a)));
+	start = hzi_profile_begin(ctx);
+	return hzi_profile_end(ctx, start, ctx->ops->vlut_gemm(ctx, &a), op,
+			       coded_bytes(v->w, &a.w) +
+			       hz_tensor_count(x) * (int64_t)hz_dtype_size(x->dtype) +
+			       hz_tensor_count(y) * (int64_t)hz_dtype_size(y->dtype),
+			       a.w.rows * a.w.blocks * (v->w->rule.levels - a.w.first) * a.batch);
+}
+
+int hz_vlut_gemv(hz_context *ctx, const hz_vlut *vlut, const hz_coded *w, const hz_tensor *x,
+		 const hz_tensor *y)
+{
+	return gemm(ctx, gemv_name, vlut, w, x, y);
+}
+
+int hz_vlut_gemm(hz_context *ctx, const hz_vlut *vlut, const hz_coded *w, const hz_tensor *x,
+		 const hz_tensor *y)
+{
+	return gemm(ctx, gemm_name, vlut, w, x, y);
+}
+
+int hz_vlut_gemm_workspace(hz_context *ctx, const hz_vlut *vlut, const hz_coded *w,
+			   const hz_tensor *x, const hz_tensor *y, size_t *bytes)
+{
+	struct hzi_vlut_gemm_args a;
+
+	HZ_CHECK(gemm_args(ctx, x && x->ndim == 1 ? gemv_name : gemm_name, vlut, w, x, y, &a));
+	if (!bytes)
+		return hzi_fail(ctx, HZ_EINVAL, "%s_workspace: bytes is NULL", gemm_name);
+	*bytes = a.w.rows && a.batch ? ctx->ops->vlut_gemm_workspace(ctx, &a) : 0;
+	return HZ_OK;
+}
+
+static int gemm2_args(struct hz_context *ctx, const hz_vlut *v, const hz_coded *w,
+		      const hz_coded *x, const hz_tensor *y, struct hzi_vlut_gemm2_args *a)
+{
+	hz_tensor yt;
+
+	HZ_CHECK(check_vlut(ctx, gemm2_name, v, true));
+	memset(a, 0, sizeof(*a));
+	HZ_CHECK(coded_args(ctx, gemm2_name, "w", v->w, w, x && x->k ? x->k : -1, &a->w));
+	HZ_CHECK(coded_args(ctx, gemm2_name, "x", v->x, x, a->w.k, &a->x));
+	HZ_CHECK(hzi_check(ctx, gemm2_name, "y", y, y_types, true));
+	if (y->ndim != 2 || y->shape[0] != a->w.rows || y->shape[1] != a->x.rows)
+		return hzi_fail(ctx, HZ_ESHAPE,
+				"%s: y must have the shape [%lld, %lld], the rows of w and x",
+				gemm2_name, (long long)a->w.rows, (long long)a->x.rows);
+	if (y->dtype == HZ_S32 && !integral(&v->w->rule, &v->x->rule))
+		return hzi_fail(ctx, HZ_EDTYPE,
+				"%s: y.dtype is s32, but points of these lattices have no integer "
+				"products",
+				gemm2_name);
+	HZ_CHECK(check_coded_apart(ctx, gemm2_name, "w", w, y));
+	HZ_CHECK(check_coded_apart(ctx, gemm2_name, "x", x, y));
+	yt = hzi_tame(y);
+	a->vlut = v;
+	a->y = y->data;
+	a->y_dtype = y->dtype;
+	a->y_i = yt.stride[0];
+	a->y_j = yt.stride[1];
+	return HZ_OK;
+}
+
+int hz_vlut_gemm2(hz_context *ctx, const hz_vlut *vlut, const hz_coded *w, const hz_coded *x,
+		  const hz_tensor *y)
+{
+	struct hzi_vlut_gemm2_args a;
+	double start;
+
+	HZ_CHECK(gemm2_args(ctx, vlut, w, x, y, &a));
+	if (a.w.rows == 0 || a.x.rows == 0)
+		return HZ_OK;
+	HZ_CHECK(hzi_workspace(ctx, gemm2_name, ctx->ops->vlut_gemm2_workspace(ctx, &a)));
+	start = hzi_profile_begin(ctx);
+	return hzi_profile_end(ctx, start, ctx->ops->vlut_gemm2(ctx, &a), gemm2_name,
+			       coded_bytes(vlut->w, &a.w) + coded_bytes(vlut->x, &a.x) +
+				       hz_tensor_count(y) * (int64_t)hz_dtype_size(y->dtype),
+			       a.w.rows * a.x.rows * a.w.blocks *
+				       (vlut->w->rule.levels - a.w.first) *
+				       (vlut->x->rule.levels - a.x.first));
+}
+
+int hz_vlut_gemm2_workspace(hz_context *ctx, const hz_vlut *vlut, const hz_coded *w,
+			    const hz_coded *x, const hz_tensor *y, size_t *bytes)
+{
+	struct hzi_vlut_gemm2_args a;
+
+	HZ_CHECK(gemm2_args(ctx, vlut, w, x, y, &a));
+	if (!bytes)
+		return hzi_fail(ctx, HZ_EINVAL, "%s_workspace: bytes is NULL", gemm2_name);
+	*bytes = a.w.rows && a.x.rows ? ctx->ops->vlut_gemm2_workspace(ctx, &a) : 0;
+	return HZ_OK;
+}

@@ -1,0 +1,85 @@
+/*
+ * vlut.h - what implementations of products with lattice codes get
+ *
+ * SPDX-License-Identifier: BSD-2-Clause
+ */
+#ifndef HZI_VLUT_H
+#define HZI_VLUT_H
+
+#include "lib/lattice/lattice.h"
+
+/*
+ * One coded matrix: rows of k values, blocks = ceil(k / d) blocks each, values beyond k not
+ * counted. Either codes (and t, if the policy has T) or packed, which has them both. Level m >=
+ * first of block b of row i is at i * row + b * block + (m - first) * level; T at i * t_row + b /
+ * group * t_step.
+ */
+struct hzi_coded {
+	const void *codes, *packed;
+	const uint8_t *t;
+	const float *row_scale;		/* or NULL */
+	int32_t code_dtype, first;	/* the level dtype of the lattice; levels first .. M - 1 */
+	int64_t rows, k, blocks;
+	int64_t row, block, level;
+	int64_t t_row, t_step, row_scale_step;
+	float sub[HZI_LATTICE_DIMS];	/* of hzi_lattice_value() */
+};
+
+/*
+ * table: two-sided, [q^d of w][q^d of x] of <c, c'> in embedded integers, s8 or s16 (table_dtype),
+ * on the context's device; of route HZ_VLUT_TABLE alone, else NULL. It has at most HZI_VLUT_TABLE
+ * entries.
+ */
+#define HZI_VLUT_TABLE ((int64_t)1 << 26)
+#define HZI_VLUT_WORDS 16384
+
+struct hz_vlut {
+	hz_context *ctx;
+	const struct hz_lattice *w, *x;	/* x NULL: dense */
+	int32_t route, table_dtype, sum, compensated;
+	int32_t unit;			/* two-sided: <p, p'> of integers by the true one: 1 2 4 */
+	void *table;
+	/*
+	 * Of w and x: [M][q^d] of c q^m as bytes mod 256, the first coordinate lowest in memory. On
+	 * a GPU of E8 with q = 4, see fill_e8(); of others with up to HZI_VLUT_WORDS leaders, c plus
+	 * the largest |c| in 32 bits: 4 bytes, or coordinates i and i + 4 as the halves of byte i.
+	 * NULL: q^d <= 256, or not so.
+	 */
+	void *words[2];
+	/*
+	 * On the CPU, of w: packed as fields of bits, cpu/core/kern.h; the codes that fields stand for
+	 */
+	bool fields;
+	uint8_t field_codes[256];
+};
+
+/* y[i, j] = row_scale_i sum_k s(T_ik) <p_ik - o - sub, x_jk>, y f32 f16 bf16; no size is 0 */
+struct hzi_vlut_gemm_args {
+	const struct hz_vlut *vlut;
+	struct hzi_coded w;
+	const void *x;
+	void *y;
+	int32_t x_dtype, y_dtype;
+	int64_t batch, x_k, x_b, y_i, y_b;
+};
+
+/*
+ * y[i, j] = the same by codes of both; s32: sum_k <p_ik - o, p'_jk - o'> of embedded integers,
+ * without scales
+ */
+struct hzi_vlut_gemm2_args {
+	const struct hz_vlut *vlut;
+	struct hzi_coded w, x;
+	void *y;
+	int32_t y_dtype;
+	int64_t y_i, y_j;
+};
+
+/* w.packed is NULL. The op's _workspace says the bytes of `packed`; it needs no workspace. */
+struct hzi_vlut_pack_args {
+	const struct hz_vlut *vlut;
+	struct hzi_coded w;
+	void *packed;
+};
+
+#endif

@@ -1,0 +1,742 @@
+/*
+ * calls.c - a valid call of every public function that takes operands, as a table
+ *
+ * SPDX-License-Identifier: BSD-2-Clause
+ */
+#include <config.h>
+
+#include "t/core/calls.h"
+
+/* ---- Memory and quantized matrices --------------------------------------------------------- */
+
+static int alloc_and_free(struct scene *s, views t)
+{
+	void *p = NULL;
+	const int status = hz_alloc(s->ctx, &p, 1000, s->device);
+
+	(void)t;
+	return status == HZ_OK ? hz_free(s->ctx, p, s->device) : status;
+}
+
+static int reserve(struct scene *s, views t)
+{
+	(void)t;
+	return hz_reserve(s->ctx, (size_t)5 << 20);
+}
+
+static int prepare(struct scene *s, views t)
+{
+	(void)t;
+	return hz_prepare(s->ctx);
+}
+
+static int wait(struct scene *s, views t)
+{
+	(void)t;
+	return hz_sync(s->ctx);
+}
+
+static int copy(struct scene *s, views t)
+{
+	return hz_copy(s->ctx, t[0], t[1]);
+}
+
+static int hadamard(struct scene *s, views t)
+{
+	const hz_hadamard_opts o = {.plan = HZ_PLAN_TRUE, .pre = t[2], .post = t[3]};
+
+	return s->ask ? hz_hadamard_workspace(s->ctx, t[0], t[1], &o, s->bytes_at) :
+			hz_hadamard(s->ctx, t[0], t[1], &o);
+}
+
+static int hadamard_quantize(struct scene *s, views t)
+{
+	const hz_hadamard_opts o = {.pre = t[3]};
+
+	return s->ask ? hz_hadamard_quantize_workspace(s->ctx, t[0], t[1], t[2], &o, s->bytes_at) :
+			hz_hadamard_quantize(s->ctx, t[0], t[1], t[2], &o);
+}
+
+static int dequantize_hadamard(struct scene *s, views t)
+{
+	const hz_hadamard_opts o = {.post = t[3]};
+
+	return s->ask ?
+	       hz_dequantize_hadamard_workspace(s->ctx, t[0], t[1], t[2], &o, s->bytes_at) :
+	       hz_dequantize_hadamard(s->ctx, t[0], t[1], t[2], &o);
+}
+
+static int quantize_by(struct scene *s, views t, const hz_hadamard_opts *hadamard)
+{
+	const hz_quantize_opts o = {.scales = t[2], .zeros = t[3], .hadamard = hadamard};
+
+	return s->ask ? hz_quantize_workspace(s->ctx, t[0], t[1], &o, s->bytes_at) :
+			hz_quantize(s->ctx, t[0], t[1], &o);
+}
+
+static int quantize(struct scene *s, views t)
+{
+	return quantize_by(s, t, NULL);
+}
+
+static int quantize_rotated(struct scene *s, views t)
+{
+	const hz_hadamard_opts h = {.pre = t[4]};
+
+	return quantize_by(s, t, &h);
+}
+
+static int dequantize_by(struct scene *s, views t, const hz_hadamard_opts *hadamard)
+{
+	const hz_quantize_opts o = {.scales = t[2], .zeros = t[3], .hadamard = hadamard};
+
+	return s->ask ? hz_dequantize_workspace(s->ctx, t[0], t[1], &o, s->bytes_at) :
+			hz_dequantize(s->ctx, t[0], t[1], &o);
+}
+
+static int dequantize(struct scene *s, views t)
+{
+	return dequantize_by(s, t, NULL);
+}
+
+static int dequantize_rotated(struct scene *s, views t)
+{
+	const hz_hadamard_opts h = {.post = t[4]};
+
+	return dequantize_by(s, t, &h);
+}
+
+static int choose_qparams(struct scene *s, views t)
+{
+	return s->ask ? hz_choose_qparams_workspace(s->ctx, t[0], t[1], t[2], 0, s->bytes_at) :
+			hz_choose_qparams(s->ctx, t[0], t[1], t[2], 0);
+}
+
+static void *raw(const hz_tensor *t)
+{
+	return t ? t->data : NULL;
+}
+
+static int qgemm_pack(struct scene *s, views t)
+{
+	hz_packed p;
+
+	return s->ask ? hz_qgemm_pack_bytes(s->ctx, t[0], s->bytes_at) :
+			hz_qgemm_pack(s->ctx, t[0], raw(t[1]), PACK_BYTES, &p);
+}
+
+static int product(struct scene *s, views t, const hz_qgemm_opts *o)
+{
+	return s->ask ? hz_qgemm_workspace(s->ctx, t[0], t[1], t[2], o, s->bytes_at) :
+			hz_qgemm(s->ctx, t[0], t[1], t[2], o);
+}
+
+static int qgemm(struct scene *s, views t)
+{
+	const hz_qgemm_opts o = {.c_zero = 3, .a_zeros = t[3], .b_zeros = t[4],
+				 .multipliers = t[5], .shifts = t[6], .bias = t[7]};
+
+	return product(s, t, &o);
+}
+
+static int qgemm_float(struct scene *s, views t)
+{
+	const hz_qgemm_opts o = {.a_scales = t[3], .b_scales = t[4], .bias = t[5]};
+
+	return product(s, t, &o);
+}
+
+static int qgemm_packed(struct scene *s, views t)
+{
+	const hz_qgemm_opts o = {.packed = t[2] ? &s->packed : NULL};
+
+	return product(s, (const hz_tensor *const[]){t[0], NULL, t[1]}, &o);
+}
+
+static int qlinear(struct scene *s, views t)
+{
+	const hz_qgemm_opts o = {.b_scales = t[3], .b_zeros = t[4], .bias = t[5]};
+
+	return s->ask ? hz_qlinear_workspace(s->ctx, t[0], t[1], t[2], &o, s->bytes_at) :
+			hz_qlinear(s->ctx, t[0], t[1], t[2], &o);
+}
+
+/* ---- Quaternions --------------------------------------------------------------------------- */
+
+static int quat_mul(struct scene *s, views t)
+{
+	return hz_quat_mul(s->ctx, t[0], t[1], t[2], 0);
+}
+
+static int quat_mul_bwd(struct scene *s, views t)
+{
+	return s->ask ? hz_quat_mul_bwd_workspace(s->ctx, t[0], t[1], t[2], t[3], t[4], 0,
+						  s->bytes_at) :
+			hz_quat_mul_bwd(s->ctx, t[0], t[1], t[2], t[3], t[4], 0);
+}
+
+static int quat_dot(struct scene *s, views t)
+{
+	return s->ask ? hz_quat_dot_workspace(s->ctx, t[0], t[1], t[2], 0, s->bytes_at) :
+			hz_quat_dot(s->ctx, t[0], t[1], t[2], 0);
+}
+
+static int quat_conj(struct scene *s, views t)
+{
+	return hz_quat_conj(s->ctx, t[0], t[1], 0);
+}
+
+static int quat_axpy(struct scene *s, views t)
+{
+	return hz_quat_axpy(s->ctx, (const double[]){1, 2, 3, 4}, t[0], t[1], 0);
+}
+
+static int quat_norm(struct scene *s, views t)
+{
+	return hz_quat_norm(s->ctx, t[0], t[1], 0);
+}
+
+static int quat_norm_bwd(struct scene *s, views t)
+{
+	return hz_quat_norm_bwd(s->ctx, t[0], t[1], t[2], 0);
+}
+
+static int quat_normalize(struct scene *s, views t)
+{
+	return hz_quat_normalize(s->ctx, t[0], t[1], 1e-6, 0);
+}
+
+static int quat_normalize_bwd(struct scene *s, views t)
+{
+	return hz_quat_normalize_bwd(s->ctx, t[0], t[1], t[2], 1e-6, 0);
+}
+
+static int quat_inverse(struct scene *s, views t)
+{
+	return hz_quat_inverse(s->ctx, t[0], t[1], 0);
+}
+
+static int quat_inverse_bwd(struct scene *s, views t)
+{
+	return hz_quat_inverse_bwd(s->ctx, t[0], t[1], t[2], 0);
+}
+
+static int quat_rotate(struct scene *s, views t)
+{
+	return hz_quat_rotate(s->ctx, t[0], t[1], t[2], HZ_QUAT_NORMALIZE);
+}
+
+static int quat_rotate_bwd(struct scene *s, views t)
+{
+	return s->ask ? hz_quat_rotate_bwd_workspace(s->ctx, t[0], t[1], t[2], t[3], t[4], 0,
+						     s->bytes_at) :
+			hz_quat_rotate_bwd(s->ctx, t[0], t[1], t[2], t[3], t[4], 0);
+}
+
+static int quat_product(struct scene *s, views t, const hz_quat_gemm_opts *o)
+{
+	return s->ask ? hz_quat_gemm_workspace(s->ctx, t[0], t[1], t[2], o, s->bytes_at) :
+			hz_quat_gemm(s->ctx, t[0], t[1], t[2], o);
+}
+
+static int quat_gemm(struct scene *s, views t)
+{
+	const hz_quat_gemm_opts o = {.activation = HZ_ACT_TANH, .bias = t[3], .pre = t[4]};
+
+	return quat_product(s, t, &o);
+}
+
+static int quat_gemm_fast(struct scene *s, views t)
+{
+	const hz_quat_gemm_opts o = {.method = HZ_QUAT_FAST, .op_a = HZ_QUAT_H, .beta = 1};
+
+	return quat_product(s, t, &o);
+}
+
+static int quat_gemm_packed(struct scene *s, views t)
+{
+	const hz_quat_gemm_opts o = {.packed = t[2] ? &s->quat_packed : NULL};
+
+	return quat_product(s, (const hz_tensor *const[]){NULL, t[0], t[1]}, &o);
+}
+
+static int quat_gemm_pack(struct scene *s, views t)
+{
+	hz_packed p;
+
+	return s->ask ? hz_quat_gemm_pack_bytes(s->ctx, t[0], NULL, s->bytes_at) :
+			hz_quat_gemm_pack(s->ctx, t[0], raw(t[1]), PACK_BYTES, &p, NULL);
+}
+
+static int quat_linear(struct scene *s, views t)
+{
+	const hz_quat_linear_opts o = {.activation = HZ_ACT_GELU, .pre = t[4]};
+
+	return s->ask ?
+	       hz_quat_linear_workspace(s->ctx, t[0], t[1], t[2], t[3], &o, s->bytes_at) :
+	       hz_quat_linear(s->ctx, t[0], t[1], t[2], t[3], &o);
+}
+
+static int quat_linear_rotation(struct scene *s, views t)
+{
+	const hz_quat_linear_opts o = {.flags = HZ_QUAT_ROTATION, .scale = t[4]};
+
+	return s->ask ?
+	       hz_quat_linear_workspace(s->ctx, t[0], t[1], t[2], t[3], &o, s->bytes_at) :
+	       hz_quat_linear(s->ctx, t[0], t[1], t[2], t[3], &o);
+}
+
+static int linear_bwd(struct scene *s, views t, const hz_quat_linear_opts *o)
+{
+	return s->ask ? hz_quat_linear_bwd_workspace(s->ctx, t[0], t[1], t[2], t[3], t[4], t[5],
+						     t[6], o, s->bytes_at) :
+			hz_quat_linear_bwd(s->ctx, t[0], t[1], t[2], t[3], t[4], t[5], t[6], o);
+}
+
+static int quat_linear_bwd(struct scene *s, views t)
+{
+	const hz_quat_linear_opts o = {.activation = HZ_ACT_SILU, .pre = t[7]};
+
+	return linear_bwd(s, t, &o);
+}
+
+static int quat_linear_rotation_bwd(struct scene *s, views t)
+{
+	const hz_quat_linear_opts o = {.flags = HZ_QUAT_ROTATION, .scale = t[7], .dscale = t[8]};
+
+	return linear_bwd(s, t, &o);
+}
+
+static int quat_conv(struct scene *s, views t)
+{
+	const hz_quat_conv_opts o = {.activation = HZ_ACT_RELU, .pre = t[4]};
+
+	return s->ask ? hz_quat_conv_workspace(s->ctx, t[0], t[1], t[2], t[3], &o, s->bytes_at) :
+			hz_quat_conv(s->ctx, t[0], t[1], t[2], t[3], &o);
+}
+
+static int quat_conv_bwd(struct scene *s, views t)
+{
+	const hz_quat_conv_opts o = {.activation = HZ_ACT_RELU, .pre = t[7]};
+
+	return s->ask ? hz_quat_conv_bwd_workspace(s->ctx, t[0], t[1], t[2], t[3], t[4], t[5],
+						   t[6], &o, s->bytes_at) :
+			hz_quat_conv_bwd(s->ctx, t[0], t[1], t[2], t[3], t[4], t[5], t[6], &o);
+}
+
+static int batchnorm(struct scene *s, views t, uint32_t flags)
+{
+	const hz_quat_batchnorm_opts o = {.flags = flags, .running_mean = t[4],
+					  .running_var = t[5], .saved = t[6]};
+
+	return s->ask ?
+	       hz_quat_batchnorm_workspace(s->ctx, t[0], t[1], t[2], t[3], &o, s->bytes_at) :
+	       hz_quat_batchnorm(s->ctx, t[0], t[1], t[2], t[3], &o);
+}
+
+static int quat_batchnorm(struct scene *s, views t)
+{
+	return batchnorm(s, t, 0);
+}
+
+static int quat_batchnorm_whiten(struct scene *s, views t)
+{
+	return batchnorm(s, t, HZ_QUAT_WHITEN);
+}
+
+static int quat_batchnorm_bwd(struct scene *s, views t)
+{
+	const hz_quat_batchnorm_opts o = {.saved = t[6]};
+
+	return s->ask ? hz_quat_batchnorm_bwd_workspace(s->ctx, t[0], t[1], t[2], t[3], t[4],
+							t[5], &o, s->bytes_at) :
+			hz_quat_batchnorm_bwd(s->ctx, t[0], t[1], t[2], t[3], t[4], t[5], &o);
+}
+
+static int quat_pool(struct scene *s, views t)
+{
+	const hz_quat_pool_opts o = {.window = {2, 2}};
+
+	return hz_quat_pool(s->ctx, t[0], t[1], t[2], &o);
+}
+
+static int quat_pool_bwd(struct scene *s, views t)
+{
+	const hz_quat_pool_opts o = {.window = {2, 2}};
+
+	return hz_quat_pool_bwd(s->ctx, t[0], t[1], t[2], &o);
+}
+
+static int quat_dropout(struct scene *s, views t)
+{
+	return hz_quat_dropout(s->ctx, t[0], t[1], 0.5, 1, 2);
+}
+
+static int quat_init(struct scene *s, views t)
+{
+	return hz_quat_init(s->ctx, t[0], HZ_QUAT_POLAR, 0.5, 1, 2, 0);
+}
+
+/* ---- Lattice quantizers -------------------------------------------------------------------- */
+
+static int lattice_open(struct scene *s, views t)
+{
+	const hz_lattice_opts o = {.kind = HZ_LATTICE_E8, .q = 2, .levels = 3,
+				   .flags = HZ_LATTICE_CENTER};
+	hz_lattice *l;
+	const int status = hz_lattice_open(s->ctx, &l, &o);
+
+	(void)t;
+	hz_lattice_close(l);
+	return status;
+}
+
+static int lattice_design(struct scene *s, views t)
+{
+	const hz_lattice_opts want = {.kind = HZ_LATTICE_Z, .q = 4, .levels = 1,
+				      .policy = HZ_LATTICE_CLIP};
+	hz_lattice_opts found;
+
+	return hz_lattice_design(s->ctx, &want, 0, 1, t[0], &found, NULL, NULL);
+}
+
+static const hz_lattice *lattice_of(const struct scene *s, const hz_tensor *t)
+{
+	return t ? s->lattice : NULL;
+}
+
+static int encode(struct scene *s, views t, const hz_lattice_code_opts *o)
+{
+	const hz_lattice *const l = lattice_of(s, t[0]);
+
+	return s->ask ? hz_lattice_encode_workspace(s->ctx, l, t[1], t[2], t[3], o, s->bytes_at) :
+			hz_lattice_encode(s->ctx, l, t[1], t[2], t[3], t[4], o);
+}
+
+static int lattice_encode(struct scene *s, views t)
+{
+	return encode(s, t, NULL);
+}
+
+static int lattice_encode_rotated(struct scene *s, views t)
+{
+	const hz_hadamard_opts h = {.pre = t[5]};
+	const hz_lattice_code_opts o = {.pack = HZ_LATTICE_LIMBS, .hadamard = &h};
+
+	return encode(s, t, &o);
+}
+
+static int decode(struct scene *s, views t, const hz_lattice_code_opts *o)
+{
+	const hz_lattice *const l = lattice_of(s, t[0]);
+
+	return s->ask ? hz_lattice_decode_workspace(s->ctx, l, t[1], t[2], t[3], o, s->bytes_at) :
+			hz_lattice_decode(s->ctx, l, t[1], t[2], t[3], o);
+}
+
+static int lattice_decode(struct scene *s, views t)
+{
+	return decode(s, t, NULL);
+}
+
+static int lattice_decode_rotated(struct scene *s, views t)
+{
+	const hz_hadamard_opts h = {.pre = t[4]};
+	const hz_lattice_code_opts o = {.pack = HZ_LATTICE_LIMBS, .hadamard = &h};
+
+	return decode(s, t, &o);
+}
+
+static int lattice_repack(struct scene *s, views t)
+{
+	return hz_lattice_repack(s->ctx, lattice_of(s, t[0]), t[1], HZ_LATTICE_LEVEL, t[2],
+				 HZ_LATTICE_FULL64);
+}
+
+static int vlut_open(struct scene *s, views t)
+{
+	const hz_vlut_opts o = {.route = HZ_VLUT_TABLE};
+	hz_vlut *v;
+	const int status = hz_vlut_open(s->ctx, &v, lattice_of(s, t[0]), s->lattice, &o);
+
+	hz_vlut_close(v);
+	return status;
+}
+
+static hz_coded coded(const hz_tensor *codes, const hz_tensor *t, const hz_tensor *row_scale)
+{
+	hz_coded w = {.t = t, .row_scale = row_scale};
+
+	if (codes)
+		w.codes = *codes;
+	return w;
+}
+
+static int vlut_pack(struct scene *s, views t)
+{
+	const hz_coded w = coded(t[1], t[2], NULL);
+	const hz_vlut *const v = t[0] ? s->vlut : NULL;
+
+	return s->ask ? hz_vlut_pack_bytes(s->ctx, v, &w, s->bytes_at) :
+			hz_vlut_pack(s->ctx, v, &w, raw(t[3]));
+}
+
+static int vlut_gemv(struct scene *s, views t)
+{
+	const hz_coded w = coded(t[1], t[2], t[3]);
+
+	return hz_vlut_gemv(s->ctx, t[0] ? s->vlut : NULL, &w, t[4], t[5]);
+}
+
+static int vlut_gemm(struct scene *s, views t)
+{
+	const hz_coded w = coded(t[1], t[2], t[3]);
+	const hz_vlut *const v = t[0] ? s->vlut : NULL;
+
+	return s->ask ? hz_vlut_gemm_workspace(s->ctx, v, &w, t[4], t[5], s->bytes_at) :
+			hz_vlut_gemm(s->ctx, v, &w, t[4], t[5]);
+}
+
+static int vlut_gemm_packed(struct scene *s, views t)
+{
+	const hz_coded w = {.packed = t[0] ? s->codes_data : NULL, .rows = 3, .k = 16,
+			    .row_scale = t[1]};
+
+	return s->ask ? hz_vlut_gemm_workspace(s->ctx, s->vlut, &w, t[2], t[3], s->bytes_at) :
+			hz_vlut_gemm(s->ctx, s->vlut, &w, t[2], t[3]);
+}
+
+static int vlut_gemm2(struct scene *s, views t)
+{
+	const hz_coded w = coded(t[1], t[2], t[3]), x = coded(t[4], t[5], t[6]);
+	const hz_vlut *const v = t[0] ? s->vlut2 : NULL;
+
+	return s->ask ? hz_vlut_gemm2_workspace(s->ctx, v, &w, &x, t[7], s->bytes_at) :
+			hz_vlut_gemm2(s->ctx, v, &w, &x, t[7]);
+}
+
+/* ---- Hyper-connections ----------------------------------------------------------------------- */
+
+static int mhc_sinkhorn(struct scene *s, views t)
+{
+	return hz_mhc_sinkhorn(s->ctx, t[0], t[1], NULL);
+}
+
+static int mhc_sinkhorn_bwd(struct scene *s, views t)
+{
+	return hz_mhc_sinkhorn_bwd(s->ctx, t[0], t[1], t[2], NULL);
+}
+
+static int mhc_mix(struct scene *s, views t)
+{
+	return hz_mhc_mix(s->ctx, t[0], t[1], t[2], t[3], t[4]);
+}
+
+static int mhc_mix_bwd(struct scene *s, views t)
+{
+	return s->ask ? hz_mhc_mix_bwd_workspace(s->ctx, t[0], t[1], t[2], t[3], t[4], t[5], t[6],
+						 t[7], s->bytes_at) :
+			hz_mhc_mix_bwd(s->ctx, t[0], t[1], t[2], t[3], t[4], t[5], t[6], t[7]);
+}
+
+static int mhc_add(struct scene *s, views t)
+{
+	return hz_mhc_add(s->ctx, t[0], t[1], t[2], t[3]);
+}
+
+static int mhc_add_bwd(struct scene *s, views t)
+{
+	return s->ask ? hz_mhc_add_bwd_workspace(s->ctx, t[0], t[1], t[2], t[3], t[4], t[5],
+						 s->bytes_at) :
+			hz_mhc_add_bwd(s->ctx, t[0], t[1], t[2], t[3], t[4], t[5]);
+}
+
+static int mhc_post(struct scene *s, views t)
+{
+	return hz_mhc_post(s->ctx, t[0], t[1], t[2], t[3], t[4], t[5]);
+}
+
+static int mhc_post_bwd(struct scene *s, views t)
+{
+	return s->ask ? hz_mhc_post_bwd_workspace(s->ctx, t[0], t[1], t[2], t[3], t[4], t[5], t[6],
+						  t[7], t[8], t[9], t[10], s->bytes_at) :
+			hz_mhc_post_bwd(s->ctx, t[0], t[1], t[2], t[3], t[4], t[5], t[6], t[7],
+					t[8], t[9], t[10]);
+}
+
+static int mhc_expand(struct scene *s, views t)
+{
+	return hz_mhc_expand(s->ctx, t[0], t[1]);
+}
+
+static int mhc_expand_bwd(struct scene *s, views t)
+{
+	return hz_mhc_expand_bwd(s->ctx, t[0], t[1]);
+}
+
+static int mhc_weights(struct scene *s, views t)
+{
+	hz_mhc_opts o = hz_mhc_preset(HZ_MHC_DEEPSEEK);
+
+	o.gain = t[7];
+	o.saved = t[8];
+	return s->ask ? hz_mhc_pre_workspace(s->ctx, t[0], t[1], t[2], t[3], t[4], t[5], t[6],
+					     NULL, &o, s->bytes_at) :
+			hz_mhc_weights(s->ctx, t[0], t[1], t[2], t[3], t[4], t[5], t[6], &o);
+}
+
+static int mhc_pre(struct scene *s, views t)
+{
+	hz_mhc_opts o = hz_mhc_preset(HZ_MHC_DEEPSEEK);
+
+	o.gain = t[8];
+	o.norm = t[9];
+	o.saved = t[10];
+	return s->ask ? hz_mhc_pre_workspace(s->ctx, t[0], t[1], t[2], t[3], t[4], t[5], t[6],
+					     t[7], &o, s->bytes_at) :
+			hz_mhc_pre(s->ctx, t[0], t[1], t[2], t[3], t[4], t[5], t[6], t[7], &o);
+}
+
+static int mhc_pre_bwd(struct scene *s, views t)
+{
+	const hz_mhc_grads g = {.du = t[4], .dp = t[5], .dq = t[6], .da = t[7], .dy = t[8],
+				.dx = t[9], .dphi = t[10], .dalpha = t[11], .dbias = t[12]};
+	hz_mhc_opts o = hz_mhc_preset(HZ_MHC_DEEPSEEK);
+
+	o.gain = t[13];
+	o.dgain = t[14];
+	o.norm = t[15];
+	o.dnorm = t[16];
+	o.saved = t[17];
+	return s->ask ?
+	       hz_mhc_pre_bwd_workspace(s->ctx, t[0], t[1], t[2], t[3], &g, &o, s->bytes_at) :
+	       hz_mhc_pre_bwd(s->ctx, t[0], t[1], t[2], t[3], &g, &o);
+}
+
+static int mhc_post_pre(struct scene *s, views t)
+{
+	return s->ask ? hz_mhc_post_pre_workspace(s->ctx, t[0], t[1], t[2], t[3], t[4], t[5], t[6],
+						  t[7], t[8], t[9], t[10], t[11], t[12], NULL,
+						  s->bytes_at) :
+			hz_mhc_post_pre(s->ctx, t[0], t[1], t[2], t[3], t[4], t[5], t[6], t[7],
+					t[8], t[9], t[10], t[11], t[12], NULL);
+}
+
+static int mhc_post_pre_bwd(struct scene *s, views t)
+{
+	const hz_mhc_grads g = {.du = t[7], .dp = t[8], .dq = t[9], .da = t[10], .dx = t[11],
+				.dphi = t[12], .dalpha = t[13], .dbias = t[14]};
+
+	return s->ask ? hz_mhc_post_pre_bwd_workspace(s->ctx, t[0], t[1], t[2], t[3], t[4], t[5],
+						      t[6], &g, t[15], t[16], t[17], NULL,
+						      s->bytes_at) :
+			hz_mhc_post_pre_bwd(s->ctx, t[0], t[1], t[2], t[3], t[4], t[5], t[6], &g,
+					    t[15], t[16], t[17], NULL);
+}
+
+static int mhc_head(struct scene *s, views t)
+{
+	return s->ask ? hz_mhc_head_workspace(s->ctx, t[0], t[1], t[2], t[3], t[4], t[5], NULL,
+					      s->bytes_at) :
+			hz_mhc_head(s->ctx, t[0], t[1], t[2], t[3], t[4], t[5], NULL);
+}
+
+static int mhc_head_bwd(struct scene *s, views t)
+{
+	const hz_mhc_grads g = {.du = t[4], .dp = t[5], .dx = t[6], .dphi = t[7], .dalpha = t[8],
+				.dbias = t[9]};
+
+	return s->ask ? hz_mhc_head_bwd_workspace(s->ctx, t[0], t[1], t[2], t[3], &g, NULL,
+						  s->bytes_at) :
+			hz_mhc_head_bwd(s->ctx, t[0], t[1], t[2], t[3], &g, NULL);
+}
+
+/* A view by value: without data it is not there. */
+static hz_tensor value(const hz_tensor *t)
+{
+	return t ? *t : (hz_tensor){0};
+}
+
+static int mhc_recompute(struct scene *s, views t)
+{
+	const hz_mhc_block block = {.p = value(t[1]), .q = value(t[2]), .a = value(t[3]),
+				    .f = value(t[4]), .branch_bias = value(t[5]),
+				    .u = value(t[6]), .y = value(t[7])};
+
+	return hz_mhc_recompute(s->ctx, t[0], 1, &block);
+}
+
+static int mhc_init(struct scene *s, views t)
+{
+	return hz_mhc_init(s->ctx, HZ_MHC_INIT_IDENTITY, 0, 1, t[0], t[1], t[2], NULL);
+}
+
+static int mhc_diagnose(struct scene *s, views t)
+{
+	return hz_mhc_diagnose(s->ctx, t[0], t[1]);
+}
+
+static int mhc_layer_begin(struct scene *s, views t)
+{
+	const hz_mhc_layer l = {.phi = value(t[2]), .alpha = value(t[3]), .bias = value(t[4]),
+				.p = value(t[5]), .q = value(t[6]), .a = value(t[7]),
+				.saved = value(t[8]), .opts = hz_mhc_preset(HZ_MHC_DEEPSEEK)};
+
+	return hz_mhc_layer_begin(s->ctx, &l, t[0], t[1]);
+}
+
+static int mhc_layer_end(struct scene *s, views t)
+{
+	const hz_mhc_layer l = {.q = value(t[3]), .a = value(t[4]), .branch_bias = value(t[5])};
+
+	return hz_mhc_layer_end(s->ctx, &l, t[0], t[1], t[2]);
+}
+
+static int mhc_layer_end_bwd(struct scene *s, views t)
+{
+	const hz_mhc_layer l = {.q = value(t[3]), .branch_bias = value(t[4]), .dq = value(t[5]),
+				.dbranch_bias = value(t[6])};
+
+	return hz_mhc_layer_end_bwd(s->ctx, &l, t[0], t[1], t[2]);
+}
+
+static int mhc_layer_begin_bwd(struct scene *s, views t)
+{
+	const hz_mhc_layer l = {.phi = value(t[4]), .alpha = value(t[5]), .bias = value(t[6]),
+				.saved = value(t[7]), .dq = value(t[8]), .dphi = value(t[9]),
+				.dalpha = value(t[10]), .dbias = value(t[11]),
+				.opts = hz_mhc_preset(HZ_MHC_DEEPSEEK)};
+
+	return hz_mhc_layer_begin_bwd(s->ctx, &l, t[0], t[1], t[2], t[3]);
+}
+
+static int mhc_layer_workspace(struct scene *s, views t)
+{
+	const hz_mhc_layer l = {.phi = value(t[1]), .alpha = value(t[2]), .bias = value(t[3]),
+				.p = value(t[4]), .q = value(t[5]), .a = value(t[6]),
+				.saved = value(t[7]), .dq = value(t[8]),
+				.opts = hz_mhc_preset(HZ_MHC_DEEPSEEK)};
+
+	return hz_mhc_layer_workspace(s->ctx, &l, t[0], s->bytes_at);
+}
+
+static int mhc_layer_bind(struct scene *s, views t)
+{
+	hz_mhc_layer l = {.phi = value(t[0]), .opts = hz_mhc_preset(HZ_MHC_DEEPSEEK)};
+
+	return hz_mhc_layer_bind(s->ctx, &l, 4, 5, raw(t[1]), s->bytes_at);
+}
+
+const struct call calls[] = {
+#include "t/core/calls.def"
+};
+const int calls_count = (int)(sizeof(calls) / sizeof(*calls));
+
+bool call_writes(const struct call *c)
+{
+	for (int i = 0; i < CALL_OPERANDS && c->operand[i].name; i++) {
+		if (c->operand[i].flags & WRITES)
+			return true;
+	}
+	return false;
+}

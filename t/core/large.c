@@ -1,0 +1,228 @@
+/*
+ * large.c - operands of more than 2^31 elements
+ *
+ * SPDX-License-Identifier: BSD-2-Clause
+ *
+ * Runs where HZ_TEST_LARGE says how many GB may be taken: 3 is enough for some calls on a CPU, 100
+ * for all of them on a large GPU. The first dimension of operands becomes so long that one of them
+ * has more than 2^31 elements; inputs repeat the same rows, so that all rows of an output must be
+ * the same.
+ */
+#include <config.h>
+
+#include "t/core/calls.h"
+#include "t/core/tap.h"
+
+#define ROWS_READ 64
+
+/* Calls whose operands have a first dimension of independent rows, of that size in calls.def */
+static const struct {
+	const char *name;
+	int64_t rows;
+} batches[] = {
+	{"copy", 4}, {"hadamard", 3}, {"hadamard_quantize", 3}, {"dequantize_hadamard", 3},
+	{"quantize", 3}, {"dequantize", 3}, {"qgemm", 5}, {"qlinear", 5}, {"quat_mul", 5},
+	{"quat_dot", 5}, {"quat_conj", 5}, {"quat_axpy", 5}, {"quat_norm", 5},
+	{"quat_norm_bwd", 5}, {"quat_normalize", 5}, {"quat_normalize_bwd", 5},
+	{"quat_inverse", 5}, {"quat_inverse_bwd", 5}, {"quat_rotate", 5}, {"quat_gemm", 2},
+	{"quat_linear", 5}, {"quat_linear_bwd", 5}, {"quat_conv", 2}, {"quat_conv_bwd", 2},
+	{"quat_pool", 2}, {"quat_pool_bwd", 2}, {"lattice_encode", 3}, {"lattice_decode", 3},
+	{"lattice_repack", 3}, {"vlut_gemv", 3}, {"vlut_gemm", 3}, {"mhc_sinkhorn", 5},
+	{"mhc_sinkhorn_bwd", 5}, {"mhc_mix", 5}, {"mhc_mix_bwd", 5}, {"mhc_add", 5},
+	{"mhc_add_bwd", 5}, {"mhc_post", 5}, {"mhc_post_bwd", 5}, {"mhc_expand", 5},
+	{"mhc_expand_bwd", 5}, {"mhc_weights", 5}, {"mhc_pre", 5}, {"mhc_pre_bwd", 5},
+	{"mhc_post_pre", 5}, {"mhc_head", 5}, {"mhc_recompute", 5},
+};
+
+struct run {
+	struct scene *s;
+	const struct call *c;
+	int64_t rows, small;		/* now, and as calls.def has it */
+	int n;
+	hz_tensor t[CALL_OPERANDS], first[CALL_OPERANDS];	/* first: one row */
+	void *memory[CALL_OPERANDS];
+};
+
+static bool long_one(const struct run *r, int i)
+{
+	const struct operand *const o = &r->c->operand[i];
+
+	return !(o->flags & (OBJECT | RAW)) && o->ndim > 0 && o->shape[0] == r->small;
+}
+
+static int64_t row_elements(const struct run *r, int i)
+{
+	int64_t count = 1;
+
+	for (int d = 1; d < r->c->operand[i].ndim; d++)
+		count *= r->c->operand[i].shape[d];
+	return count;
+}
+
+static void move(const struct run *r, void *to, const void *from, int64_t bytes, int to_device,
+		 int from_device)
+{
+	const hz_tensor a = hz_tensor_1d((void *)(uintptr_t)from, HZ_U8, from_device, bytes);
+	const hz_tensor b = hz_tensor_1d(to, HZ_U8, to_device, bytes);
+
+	if (hz_copy(r->s->ctx, &a, &b) != HZ_OK || hz_sync(r->s->ctx) != HZ_OK)
+		bail("copy: %s", hz_errmsg(r->s->ctx));
+}
+
+/* One row again and again, twice as many each time */
+static void repeat(const struct run *r, int i)
+{
+	const int device = r->s->device;
+	const int64_t row = hz_tensor_bytes(&r->first[i]);
+	char *const to = r->memory[i];
+	int64_t done = row, all = row * r->rows;
+
+	move(r, to, r->first[i].data, row, device, device);
+	while (done < all) {
+		const int64_t more = done < all - done ? done : all - done;
+
+		move(r, to + done, to, more, device, device);
+		done += more;
+	}
+}
+
+/* Views of that many rows; false if there is no memory for them. */
+static bool make(struct run *r, int64_t most_bytes)
+{
+	int64_t bytes = 0;
+
+	for (int i = 0; i < r->n; i++) {
+		const struct operand *const o = &r->c->operand[i];
+		const bool in = !(o->flags & WRITES);
+
+		if (!long_one(r, i))
+			continue;
+		r->first[i] = r->t[i];
+		r->first[i].shape[0] = 1;
+		r->t[i].shape[0] = r->rows;
+		bytes += hz_tensor_bytes(&r->t[i]);
+		if (bytes > most_bytes && in && r->s->device == HZ_CPU) {
+			bytes -= hz_tensor_bytes(&r->t[i]);
+			r->t[i].stride[0] = 0;
+			continue;
+		}
+		if (bytes > most_bytes)
+			return false;
+		if (hz_alloc(r->s->ctx, &r->memory[i], (size_t)hz_tensor_bytes(&r->t[i]),
+			     r->s->device) != HZ_OK)
+			return false;
+		r->t[i].data = r->memory[i];
+		repeat(r, i);
+	}
+	return true;
+}
+
+/* Rows at both ends, on both sides of 2^31 and 2^32 elements and bytes, and here and there */
+static bool same_rows(const struct run *r, int i, uint64_t *rnd)
+{
+	const int64_t row = hz_tensor_bytes(&r->first[i]), elements = row_elements(r, i);
+	const int64_t edges[] = {
+		0, r->rows - 1, (INT64_C(1) << 31) / elements, (INT64_C(1) << 31) / elements - 1,
+		(INT64_C(1) << 31) / row, (INT64_C(1) << 31) / row - 1,
+		(INT64_C(1) << 32) / row, (INT64_C(1) << 32) / row - 1,
+		(INT64_C(1) << 32) / elements, (INT64_C(1) << 32) / elements - 1,
+	};
+	const int count = (int)(sizeof(edges) / sizeof(*edges));
+	unsigned char *const want = malloc((size_t)row), *const got = malloc((size_t)row);
+	bool good = want && got;
+
+	for (int k = 0; good && k < ROWS_READ; k++) {
+		const int64_t at = k < count ? edges[k] : rnd_below(rnd, r->rows);
+
+		if (at < 0 || at >= r->rows)
+			continue;
+		move(r, k ? got : want, (char *)r->memory[i] + at * row, row, HZ_CPU,
+		     r->s->device);
+		if (k && memcmp(got, want, (size_t)row) != 0) {
+			diag("%s: row %lld of %lld of %s is not as row 0", r->c->name,
+			     (long long)at, (long long)r->rows, r->c->operand[i].name);
+			good = false;
+		}
+	}
+	free(want);
+	free(got);
+	return good;
+}
+
+static void large(struct scene *s, const struct call *c, int64_t small, int64_t most_bytes)
+{
+	struct run r = {.s = s, .c = c, .small = small};
+	const hz_tensor *operand[CALL_OPERANDS] = {NULL};
+	uint64_t rnd = tap_seed();
+	int64_t widest = 0;
+	unsigned char *image;
+	size_t used;
+	int status = HZ_OK;
+	bool good;
+
+	r.n = scene_views(s, c, r.t, &used);
+	image = malloc(used);
+	if (!image)
+		bail("no memory");
+	scene_image(s, c, rnd, image);
+	scene_write(s, image, used);
+	free(image);
+	for (int i = 0; i < r.n; i++) {
+		if (long_one(&r, i) && row_elements(&r, i) > widest)
+			widest = row_elements(&r, i);
+	}
+	/* Rows with another first dimension, and with packed codes, which have theirs */
+	if (widest == 0 || (c->operand[0].flags & OBJECT && c->operand[0].name[0] == 'w'))
+		return;
+	r.rows = (INT64_C(1) << 31) / widest + 37;
+	if (!make(&r, most_bytes)) {
+		skip(1, "%s of %lld rows: no memory", c->name, (long long)r.rows);
+		goto out;
+	}
+	for (int i = 0; i < r.n; i++)
+		operand[i] = &r.t[i];
+	if (c->query) {
+		s->ask = true;
+		status = c->run(s, operand);
+		s->ask = false;
+		if (status == HZ_OK)
+			status = hz_reserve(s->ctx, s->bytes);
+	}
+	if (status == HZ_ENOMEM) {
+		skip(1, "%s of %lld rows: %s", c->name, (long long)r.rows, hz_errmsg(s->ctx));
+		goto out;
+	}
+	good = status == HZ_OK && c->run(s, operand) == HZ_OK && hz_sync(s->ctx) == HZ_OK;
+	if (!good)
+		diag("%s: %s", c->name, hz_errmsg(s->ctx));
+	for (int i = 0; i < r.n; i++) {
+		if (good && r.memory[i] && c->operand[i].flags & WRITES)
+			good &= same_rows(&r, i, &rnd);
+	}
+	ok(good, "%s of %lld rows", c->name, (long long)r.rows);
+out:
+	for (int i = 0; i < r.n; i++) {
+		if (r.memory[i])
+			hz_free(s->ctx, r.memory[i], s->device);
+	}
+}
+
+int main(void)
+{
+	const char *const gigabytes = getenv("HZ_TEST_LARGE");
+	const hz_options o = {.device = tap_cuda() ? HZ_CUDA : HZ_CPU};
+	const int64_t most_bytes = gigabytes ? strtoll(gigabytes, NULL, 0) * 1000000000 : 0;
+	struct scene s;
+
+	if (most_bytes <= 0)
+		skip_all("HZ_TEST_LARGE does not say how many GB there are");
+	scene_open(&s, &o);
+	for (int i = 0; i < calls_count; i++) {
+		for (size_t k = 0; k < sizeof(batches) / sizeof(*batches); k++) {
+			if (strcmp(batches[k].name, calls[i].name) == 0)
+				large(&s, &calls[i], batches[k].rows, most_bytes);
+		}
+	}
+	scene_close(&s);
+	return done_testing();
+}

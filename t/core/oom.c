@@ -1,0 +1,281 @@
+/*
+ * oom.c - memory and driver calls that fail, one by one, in every function
+ *
+ * SPDX-License-Identifier: BSD-2-Clause
+ *
+ * Each row of calls.def runs with a context whose k-th allocation fails, or whose k-th driver call
+ * does, once or from then on, for k = 1, 2, ... until nothing fails any more. A call that is
+ * refused must have said so, with memory untouched unless it is the driver that failed; the same
+ * call must work right afterwards, or the device be given up for good; and closing everything must
+ * leave nothing behind.
+ */
+#include <config.h>
+
+#include "t/core/calls.h"
+#include "t/core/fakecuda.h"
+#include "t/core/tap.h"
+
+#define POINTS 40	/* failures tried of a call that has more places to fail */
+
+static const struct fakecuda *fake;
+
+/* ---- An allocator that fails ----------------------------------------------------------------- */
+
+static struct {
+	long calls, fail_at, live;
+	size_t bytes;
+	bool ever, failed;
+} meter;
+
+static void *meter_alloc(void *user, size_t bytes, size_t align)
+{
+	(void)user;
+	meter.calls++;
+	if (meter.fail_at && (meter.calls == meter.fail_at ||
+			      (meter.ever && meter.calls > meter.fail_at))) {
+		meter.failed = true;
+		return NULL;
+	}
+	meter.live++;
+	meter.bytes += bytes;
+	return aligned_alloc(align, (bytes + align - 1) / align * align);
+}
+
+static void meter_free(void *user, void *p, size_t bytes)
+{
+	(void)user;
+	meter.live--;
+	meter.bytes -= bytes;
+	free(p);
+}
+
+static void meter_fail(long k, bool ever)
+{
+	meter.fail_at = k ? meter.calls + k : 0;
+	meter.ever = ever;
+	meter.failed = false;
+}
+
+/* ---- One call, with something that fails ----------------------------------------------------- */
+
+enum what { HOST_MEMORY, DRIVER };
+
+/* What is to fail, and how */
+struct fault {
+	enum what what;
+	int code;	/* of the driver */
+	bool ever;
+	long k;
+};
+
+static struct {
+	unsigned char *image, *want;
+	long cases, refused, bad;
+} now;
+
+static void complain(const struct call *c, const struct fault *f, const char *what, int status,
+		     const char *sentence)
+{
+	if (now.bad++ < 20)
+		diag("%s: %s %ld fails %s (code %d, %s): %s: %d \"%s\"", c->name,
+		     f->what == DRIVER ? "driver call" : "allocation", f->k,
+		     f->ever ? "for ever" : "once", f->code, fake ? fake->failed() : "", what,
+		     status, sentence);
+}
+
+static void open_scene(struct scene *s, int device)
+{
+	static const hz_allocator allocator = {.alloc = meter_alloc, .free = meter_free};
+	const hz_options o = {.device = device, .threads = 1, .flags = HZ_NO_TOPOLOGY,
+			      .allocator = &allocator};
+
+	scene_open(s, &o);
+}
+
+static int run(struct scene *s, const struct call *c)
+{
+	hz_tensor t[CALL_OPERANDS];
+	size_t used;
+
+	scene_views(s, c, t, &used);
+	memcpy(s->arena, now.image, used);
+	return scene_call(s, c);
+}
+
+/* Sticks to the context: all that comes after is refused. */
+static bool deadly(const struct fault *f)
+{
+	return f->what == DRIVER && f->code == CUDA_ERROR_LAUNCH_FAILED;
+}
+
+static void check_after(struct scene *s, const struct call *c, const struct fault *f, int status)
+{
+	const char *const sentence = hz_errmsg(s->ctx);
+	hz_tensor t[CALL_OPERANDS];
+	size_t used;
+
+	scene_views(s, c, t, &used);
+	if (status != HZ_OK) {
+		now.refused++;
+		if (status != HZ_ENOMEM && (f->what != DRIVER || status != HZ_ECUDA))
+			complain(c, f, "wrong status", status, sentence);
+		if (!strstr(sentence, f->what == DRIVER ? ": " : "memory"))
+			complain(c, f, "no sentence", status, sentence);
+		/* The driver may fail between two kernels of a call. */
+		if (f->what != DRIVER && memcmp(s->arena, now.image, used) != 0)
+			complain(c, f, "memory was touched", status, sentence);
+	}
+	/* What has another way may go on; work that was not put on the stream has none. */
+	if (status == HZ_OK && f->what == DRIVER && !f->ever &&
+	    (strncmp(fake->failed(), "cuLaunch", 8) == 0 ||
+	     strncmp(fake->failed(), "cuMem", 5) == 0) &&
+	    strcmp(fake->failed(), "cuMemFree") != 0)
+		complain(c, f, "a failure that went unnoticed", status, "");
+	if (deadly(f)) {
+		/* A context that could not even be made current may be well. */
+		if (status != HZ_OK && strcmp(fake->failed(), "cuCtxPushCurrent") != 0 &&
+		    run(s, c) == HZ_OK && hz_sync(s->ctx) == HZ_OK)
+			complain(c, f, "goes on on a device that failed", status, sentence);
+		return;
+	}
+	status = run(s, c);
+	if (status != HZ_OK)
+		complain(c, f, "does not work afterwards", status, hz_errmsg(s->ctx));
+	else if (memcmp(s->arena, now.want, used) != 0)
+		complain(c, f, "other results afterwards", status, "");
+}
+
+/* Returns whether anything failed: else there is no k-th place. */
+static bool one_fault(int device, const struct call *c, const struct fault *f)
+{
+	struct scene s;
+	char first[256];
+	bool failed;
+	int status;
+
+	open_scene(&s, device);
+	if (fake)
+		fake->reset();
+	if (f->what == DRIVER)
+		fake->fail_at(f->k, f->code, f->ever);
+	else
+		meter_fail(f->k, f->ever);
+	status = run(&s, c);
+	failed = f->what == DRIVER ? *fake->failed() != '\0' : meter.failed;
+	meter_fail(0, false);
+	if (fake)
+		fake->fail_at(0, 0, 0);
+	if (failed) {
+		now.cases++;
+		check_after(&s, c, f, status);
+	} else if (status != HZ_OK) {
+		complain(c, f, "refused without a fault", status, hz_errmsg(s.ctx));
+	}
+	scene_close(&s);
+	if (fake && fake->complaints(first, sizeof(first)))
+		complain(c, f, first, 0, "");
+	if (meter.live || meter.bytes)
+		complain(c, f, "host memory is left over", (int)meter.live, "");
+	if (device != HZ_CPU && fakecuda_leaked(fake))
+		complain(c, f, "something is left over on the GPU", fakecuda_leaked(fake), "");
+	meter.live = 0;
+	meter.bytes = 0;
+	return failed;
+}
+
+/* The call as it should be: what memory holds then, and how many places to fail there are */
+static long reference(int device, const struct call *c, enum what what)
+{
+	hz_tensor t[CALL_OPERANDS];
+	struct scene s;
+	size_t used;
+	long allocations, places;
+	int status;
+
+	open_scene(&s, device);
+	allocations = meter.calls;
+	scene_views(&s, c, t, &used);
+	scene_image(&s, c, tap_seed(), now.image);
+	if (fake)
+		fake->reset();
+	status = run(&s, c);
+	places = what == DRIVER ? fake->calls() : meter.calls - allocations;
+	if (status != HZ_OK)
+		bail("%s: %s", c->name, hz_errmsg(s.ctx));
+	memcpy(now.want, s.arena, used);
+	scene_close(&s);
+	return places;
+}
+
+static void row(int device, const struct call *c, enum what what)
+{
+	static const int codes[] = {CUDA_ERROR_OUT_OF_MEMORY, CUDA_ERROR_UNKNOWN,
+				    CUDA_ERROR_LAUNCH_FAILED};
+	const int count = what != DRIVER ? 1 : tap_quick() ? 1 : 3;
+	const long places = reference(device, c, what), step = places / POINTS + 1;
+
+	for (int code = 0; code < count; code++) {
+		for (int ever = 0; ever < 2; ever++) {
+			struct fault f = {.what = what, .code = what == DRIVER ? codes[code] : 0,
+					  .ever = ever, .k = 1};
+
+			while (one_fault(device, c, &f))
+				f.k += step;
+		}
+	}
+}
+
+static void rows(int device, enum what what, const char *name)
+{
+	now.cases = now.refused = now.bad = 0;
+	for (int i = 0; i < calls_count; i++)
+		row(device, &calls[i], what);
+	ok(now.bad == 0 && now.cases > 0, "%s: %ld faults in %d calls, %ld refused", name,
+	   now.cases, calls_count, now.refused);
+}
+
+/* ---- Opening --------------------------------------------------------------------------------- */
+
+static void opening(int device, const char *name)
+{
+	static const hz_allocator allocator = {.alloc = meter_alloc, .free = meter_free};
+	const hz_options o = {.device = device, .threads = 1, .flags = HZ_NO_TOPOLOGY,
+			      .allocator = &allocator};
+	hz_context *ctx;
+	long k = 0, bad = 0;
+	int status;
+
+	do {
+		meter_fail(++k, true);
+		ctx = (hz_context *)&meter;
+		status = hz_open(&ctx, &o);
+		if (status != HZ_OK)
+			bad += status != HZ_ENOMEM || ctx || meter.live ||
+			       !strstr(hz_open_errmsg(), "memory");
+		else
+			hz_close(ctx);
+		bad += meter.live != 0;
+	} while (meter.failed);
+	meter_fail(0, false);
+	is_int(bad, 0, "%s: opening, with each of %ld allocations failing", name, k - 1);
+}
+
+int main(void)
+{
+	unsetenv("HURWITZ_DEVICE");
+	fake = scene_driver("fakecuda.so");
+	now.image = malloc((size_t)1 << 20);
+	now.want = malloc((size_t)1 << 20);
+	if (!now.image || !now.want)
+		bail("no memory");
+	opening(HZ_CPU, "CPU");
+	rows(HZ_CPU, HOST_MEMORY, "CPU, allocations");
+#if HZ_HAVE_CUDA
+	opening(HZ_CUDA, "stand-in for a GPU");
+	rows(HZ_CUDA, HOST_MEMORY, "stand-in for a GPU, allocations");
+	rows(HZ_CUDA, DRIVER, "stand-in for a GPU, driver calls");
+#endif
+	free(now.image);
+	free(now.want);
+	return done_testing();
+}

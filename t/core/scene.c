@@ -1,0 +1,208 @@
+/*
+ * scene.c - a context, objects and memory for the calls of calls.c
+ *
+ * SPDX-License-Identifier: BSD-2-Clause
+ */
+#include <config.h>
+
+#include "t/core/calls.h"
+
+#include "t/core/fakecuda.h"
+#include "t/core/ref.h"
+#include "t/core/tap.h"
+
+#define ARENA_BYTES ((size_t)1 << 20)
+#define WORKSPACE_BYTES ((size_t)1 << 20)	/* on a GPU */
+
+static void must(const struct scene *s, int status, const char *what)
+{
+	if (status != HZ_OK)
+		bail("%s: %s", what, s->ctx ? hz_errmsg(s->ctx) : hz_open_errmsg());
+}
+
+static void *device_memory(const struct scene *s, size_t bytes)
+{
+	void *p;
+
+	must(s, hz_alloc(s->ctx, &p, bytes, s->device), "memory of a scene");
+	return p;
+}
+
+/* The packed matrices are of whatever the memory holds: what is in it does not matter. */
+static void pack(struct scene *s)
+{
+	const hz_tensor b = hz_tensor_2d(s->arena, HZ_U8, s->device, 16, 24);
+	const hz_tensor a = hz_tensor_3d(s->arena, HZ_F32, s->device, 5, 6, 4);
+	const hz_tensor t = hz_tensor_2d(s->arena, HZ_U8, s->device, 3, 4);
+	const hz_coded w = {.codes = hz_tensor_3d(s->arena, HZ_U8, s->device, 3, 4, 2), .t = &t};
+	size_t bytes;
+
+	s->packed_data = device_memory(s, PACK_BYTES);
+	s->quat_packed_data = device_memory(s, PACK_BYTES);
+	must(s, hz_qgemm_pack(s->ctx, &b, s->packed_data, PACK_BYTES, &s->packed), "qgemm_pack");
+	must(s, hz_quat_gemm_pack(s->ctx, &a, s->quat_packed_data, PACK_BYTES, &s->quat_packed,
+				  NULL), "quat_gemm_pack");
+	must(s, hz_vlut_pack_bytes(s->ctx, s->vlut, &w, &bytes), "vlut_pack_bytes");
+	if (bytes > PACK_BYTES)
+		bail("packed codes of %zu bytes", bytes);
+	s->codes_data = device_memory(s, bytes);
+	must(s, hz_vlut_pack(s->ctx, s->vlut, &w, s->codes_data), "vlut_pack");
+}
+
+const struct fakecuda *scene_driver(const char *file)
+{
+	const struct fakecuda *driver = fakecuda_load_from(file);
+
+#if HZ_HAVE_CUDA
+	if (!driver)
+		bail("t/core/%s is needed", file);
+#endif
+	return driver;
+}
+
+void scene_open(struct scene *s, const hz_options *options)
+{
+	const hz_lattice_opts d4 = {.kind = HZ_LATTICE_D, .q = 4, .levels = 2,
+				    .policy = HZ_LATTICE_T};
+	hz_tensor zeros, there;
+
+	memset(s, 0, sizeof(*s));
+	s->arena_bytes = ARENA_BYTES;
+	s->bytes_at = &s->bytes;
+	must(s, hz_open(&s->ctx, options), "hz_open");
+	s->device = hz_device(s->ctx);
+	must(s, hz_lattice_open(s->ctx, &s->lattice, &d4), "lattice_open");
+	must(s, hz_vlut_open(s->ctx, &s->vlut, s->lattice, NULL, NULL), "vlut_open");
+	must(s, hz_vlut_open(s->ctx, &s->vlut2, s->lattice, s->lattice, NULL), "vlut_open");
+	s->arena = device_memory(s, ARENA_BYTES);
+	s->host = calloc(1, ARENA_BYTES);
+	if (!s->host)
+		bail("no memory");
+	zeros = hz_tensor_1d(s->host, HZ_U8, HZ_CPU, (int64_t)ARENA_BYTES);
+	there = hz_tensor_1d(s->arena, HZ_U8, s->device, (int64_t)ARENA_BYTES);
+	must(s, hz_copy(s->ctx, &zeros, &there), "copy");
+	pack(s);
+	must(s, hz_sync(s->ctx), "sync");
+	if (s->device != HZ_CPU)
+		must(s, hz_reserve(s->ctx, WORKSPACE_BYTES), "reserve");
+	memset(s->host, 0x3f, ARENA_BYTES);	/* numbers, if they are f32 */
+}
+
+void scene_close(struct scene *s)
+{
+	hz_vlut_close(s->vlut);
+	hz_vlut_close(s->vlut2);
+	hz_lattice_close(s->lattice);
+	hz_free(s->ctx, s->packed_data, s->device);
+	hz_free(s->ctx, s->quat_packed_data, s->device);
+	hz_free(s->ctx, s->codes_data, s->device);
+	hz_free(s->ctx, s->arena, s->device);
+	hz_close(s->ctx);
+	free(s->host);
+}
+
+/* Elements of the middle of an operand's room, and bytes of the whole of it */
+static size_t room(const struct operand *o, size_t *middle)
+{
+	size_t count = 1;
+
+	for (int d = 0; d < o->ndim; d++)
+		count *= (size_t)o->shape[d];
+	if (o->flags & RAW)
+		*middle = 64;
+	else
+		*middle = (16 * count + 127) / 64 * 64;
+	return o->flags & RAW ? count + 128 : 2 * *middle + 16 * count;
+}
+
+int scene_views(const struct scene *s, const struct call *c, hz_tensor *t, size_t *used)
+{
+	size_t at = SCENE_GUARD, middle;
+	int n = 0;
+
+	for (; n < CALL_OPERANDS && c->operand[n].name; n++) {
+		const struct operand *const o = &c->operand[n];
+		unsigned char *const base = o->flags & HOST ? s->host : s->arena;
+		const size_t bytes = (room(o, &middle) + 63) / 64 * 64;
+
+		t[n] = hz_tensor_nd(base + at + middle, o->dtype, s->device, o->ndim, o->shape);
+		if (o->flags & HOST)
+			t[n].device = HZ_CPU;
+		at += bytes + SCENE_GUARD;
+	}
+	*used = at;
+	if (at > s->arena_bytes)
+		bail("the operands of %s need %zu bytes", c->name, at);
+	return n;
+}
+
+int scene_call(struct scene *s, const struct call *c)
+{
+	const hz_tensor *operand[CALL_OPERANDS] = {NULL};
+	hz_tensor t[CALL_OPERANDS];
+	size_t used;
+	const int n = scene_views(s, c, t, &used);
+
+	for (int i = 0; i < n; i++)
+		operand[i] = &t[i];
+	return c->run(s, operand);
+}
+
+void scene_image(const struct scene *s, const struct call *c, uint64_t seed, unsigned char *image)
+{
+	hz_tensor t[CALL_OPERANDS];
+	size_t used;
+	const int n = scene_views(s, c, t, &used);
+
+	memset(image, 0xa5, used);
+	for (int i = 0; i < n; i++) {
+		const struct operand *const o = &c->operand[i];
+		unsigned char *at = (unsigned char *)t[i].data;
+		size_t middle, bytes = room(o, &middle);
+		const int64_t count = (int64_t)(bytes / (o->dtype ? hz_dtype_size(o->dtype) : 1));
+
+		if (o->flags & (OBJECT | RAW | HOST))
+			continue;
+		at = image + (at - s->arena) - middle;
+		memset(at, 0, bytes);
+		for (int64_t j = 0; j < count; j++) {
+			if (o->dtype == HZ_F32 || o->dtype == HZ_F16 || o->dtype == HZ_BF16)
+				ref_put(o->dtype, at, j, rnd_uniform(&seed));
+			else if (hz_dtype_size(o->dtype) == 1)
+				at[j] = (unsigned char)rnd_below(&seed, 16);
+			else	/* a small integer: a valid index, shift, number of blocks */
+				at[(size_t)j * hz_dtype_size(o->dtype)] =
+					(unsigned char)rnd_below(&seed, 16);
+		}
+	}
+}
+
+static void transfer(const struct scene *s, unsigned char *image, size_t used, bool read)
+{
+	const hz_tensor host = hz_tensor_1d(image, HZ_U8, HZ_CPU, (int64_t)used);
+	const hz_tensor there = hz_tensor_1d(s->arena, HZ_U8, s->device, (int64_t)used);
+
+	must(s, hz_copy(s->ctx, read ? &there : &host, read ? &host : &there), "copy");
+	must(s, hz_sync(s->ctx), "sync");
+}
+
+void scene_write(const struct scene *s, const unsigned char *image, size_t used)
+{
+	transfer(s, (unsigned char *)(uintptr_t)image, used, false);
+}
+
+size_t scene_fill(struct scene *s, const struct call *c, unsigned char *image)
+{
+	hz_tensor t[CALL_OPERANDS];
+	size_t used;
+
+	scene_views(s, c, t, &used);
+	scene_image(s, c, tap_seed(), image);
+	scene_write(s, image, used);
+	return used;
+}
+
+void scene_read(const struct scene *s, unsigned char *image, size_t used)
+{
+	transfer(s, image, used, true);
+}

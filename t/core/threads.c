@@ -1,0 +1,664 @@
+/*
+ * threads.c - every call in 8 threads, in a parallel region, in a child, on a small stack, in a
+ * library loaded again
+ *
+ * SPDX-License-Identifier: BSD-2-Clause
+ *
+ * The threads begin at different rows and have contexts of 1 to 3 threads of every level; results
+ * must have the bits of one thread alone, whatever else runs beside it. This is the program for a
+ * thread sanitizer. With HZ_TEST_DEVICE=cuda the contexts are on all GPUs in turn, which have to be
+ * of one kind; what they make must have the bits of the first.
+ */
+#include <config.h>
+
+#include <dlfcn.h>
+#include <pthread.h>
+#include <sys/mman.h>
+#include <sys/wait.h>
+#include <unistd.h>
+#ifdef __SSE2__
+#include <xmmintrin.h>
+#endif
+
+#include "t/core/calls.h"
+#include "t/core/tap.h"
+
+#define THREADS 8
+
+/* What each row makes of its image, in a context of one thread */
+static struct {
+	unsigned char *image, *want;
+	size_t used;
+} row[128];
+
+static int gpus;	/* that the driver shows; 0: the CPU is what is tested */
+
+/* Of the number-th context of several */
+static hz_options options_of(int number, int isa, int threads)
+{
+	return (hz_options){.device = gpus ? HZ_CUDA + number % gpus : HZ_CPU, .isa = isa,
+			    .threads = threads};
+}
+
+/* Makes a call with the row's image; on a GPU it may then still be under way. */
+static int begin(struct scene *s, int i)
+{
+	const hz_tensor *operand[CALL_OPERANDS] = {NULL};
+	hz_tensor t[CALL_OPERANDS];
+	size_t used;
+	const int n = scene_views(s, &calls[i], t, &used);
+
+	for (int k = 0; k < n; k++)
+		operand[k] = &t[k];
+	scene_write(s, row[i].image, used);
+	return calls[i].run(s, operand) == HZ_OK;
+}
+
+/* Whether memory is then as wanted */
+static int end(struct scene *s, int i, unsigned char *got)
+{
+	scene_read(s, got, row[i].used);
+	return !row[i].want || memcmp(got, row[i].want, row[i].used) == 0;
+}
+
+static int run(struct scene *s, int i, unsigned char *got)
+{
+	return begin(s, i) && end(s, i, got);
+}
+
+struct worker {
+	pthread_t thread;
+	int number, isa, failed;
+};
+
+static void *work(void *arg)
+{
+	struct worker *const w = arg;
+	const hz_options o = options_of(w->number, w->isa, 1 + w->number % 3);
+	struct scene s;
+	unsigned char *got;
+
+	scene_open(&s, &o);
+	got = malloc(s.arena_bytes);
+	w->failed = !got;
+	for (int i = 0; i < calls_count && got; i++)
+		w->failed += !run(&s, (i + w->number * calls_count / THREADS) % calls_count, got);
+	free(got);
+	scene_close(&s);
+	return NULL;
+}
+
+static void references(int isa)
+{
+	const hz_options o = options_of(0, isa, 1);
+	unsigned char *got;
+	struct scene s;
+
+	scene_open(&s, &o);
+	got = malloc(s.arena_bytes);
+	for (int i = 0; i < calls_count; i++) {
+		hz_tensor t[CALL_OPERANDS];
+
+		scene_views(&s, &calls[i], t, &row[i].used);
+		row[i].image = malloc(row[i].used);
+		row[i].want = NULL;
+		if (!row[i].image || !got)
+			bail("no memory");
+		scene_image(&s, &calls[i], tap_seed(), row[i].image);
+		if (!run(&s, i, got))
+			bail("%s: %s", calls[i].name, hz_errmsg(s.ctx));
+		row[i].want = malloc(row[i].used);
+		if (!row[i].want)
+			bail("no memory");
+		memcpy(row[i].want, got, row[i].used);
+	}
+	free(got);
+	scene_close(&s);
+}
+
+static void forget_references(void)
+{
+	for (int i = 0; i < calls_count; i++) {
+		free(row[i].image);
+		free(row[i].want);
+	}
+}
+
+static void level(int isa)
+{
+	struct worker worker[THREADS];
+	int failed = 0;
+
+	references(isa);
+	for (int i = 0; i < THREADS; i++) {
+		worker[i] = (struct worker){.number = i, .isa = isa};
+		if (pthread_create(&worker[i].thread, NULL, work, &worker[i]))
+			bail("no thread");
+	}
+	for (int i = 0; i < THREADS; i++) {
+		pthread_join(worker[i].thread, NULL);
+		failed += worker[i].failed;
+	}
+	is_int(failed, 0, "%s: %d calls by each of %d threads", hz_isa_name(isa), calls_count,
+	       THREADS);
+	forget_references();
+}
+
+/* One thread, the same call on every GPU at a time */
+static void every_gpu(void)
+{
+	struct scene s[THREADS];
+	const int n = gpus < THREADS ? gpus : THREADS;
+	unsigned char *got;
+	int failed = 0;
+
+	if (n < 2) {
+		skip(1, "one GPU");
+		return;
+	}
+	references(HZ_ISA_AUTO);
+	for (int g = 0; g < n; g++) {
+		const hz_options o = options_of(g, HZ_ISA_AUTO, 1);
+
+		scene_open(&s[g], &o);
+	}
+	got = malloc(s[0].arena_bytes);
+	if (!got)
+		bail("no memory");
+	for (int i = 0; i < calls_count; i++) {
+		int good = 1;
+
+		for (int g = 0; g < n; g++)
+			good &= begin(&s[g], i);
+		for (int g = n - 1; g >= 0; g--)
+			good &= end(&s[g], i, got);
+		if (!good)
+			diag("%s", calls[i].name);
+		failed += !good;
+	}
+	is_int(failed, 0, "%d calls on %d GPUs by one thread", calls_count, n);
+	free(got);
+	for (int g = 0; g < n; g++)
+		scene_close(&s[g]);
+	forget_references();
+}
+
+/* ---- Larger calls, which do start threads ---------------------------------------------------- */
+
+#define LINES 4096
+#define LENGTH 256
+
+static float *numbers(float size)
+{
+	float *const x = malloc(sizeof(float) * LINES * LENGTH);
+	uint64_t rnd = tap_seed();
+
+	if (!x)
+		bail("no memory");
+	for (int64_t i = 0; i < LINES * LENGTH; i++)
+		x[i] = (float)rnd_uniform(&rnd) * size;
+	return x;
+}
+
+/* A transform in place by a context of so many threads; 0 if anything is refused */
+static int transform(float *x, int threads)
+{
+	const hz_options o = {.device = HZ_CPU, .threads = threads};
+	const hz_tensor t = hz_tensor_2d(x, HZ_F32, HZ_CPU, LINES, LENGTH);
+	hz_context *ctx;
+	int good;
+
+	if (hz_open(&ctx, &o) != HZ_OK)
+		return 0;
+	good = hz_hadamard(ctx, &t, &t, NULL) == HZ_OK;
+	hz_close(ctx);
+	return good;
+}
+
+static int same_as(const float *want, float size, int threads)
+{
+	float *const x = numbers(size);
+	const int good = transform(x, threads) &&
+			 memcmp(x, want, sizeof(float) * LINES * LENGTH) == 0;
+
+	free(x);
+	return good;
+}
+
+static void many_threads(void)
+{
+	float *const want = numbers(1);
+	int bad = 0;
+
+	transform(want, 1);
+	ok(same_as(want, 1, 64), "64 threads on whatever this machine has");
+#ifdef _OPENMP
+#pragma omp parallel num_threads(4) reduction(+ : bad)
+	bad += !same_as(want, 1, 3);
+	is_int(bad, 0, "calls within a parallel region");
+#else
+	(void)bad;
+	skip(1, "no OpenMP");
+#endif
+	free(want);
+}
+
+/* Denormals are what the caller has set, in all threads alike. */
+static void modes(void)
+{
+#ifdef __SSE2__
+	float *const want = numbers(1e-39f), *const flushed = numbers(1e-39f);
+	const unsigned mode = _mm_getcsr();
+
+	transform(want, 1);
+	_mm_setcsr(mode | 0x8040);
+	transform(flushed, 1);
+	ok(same_as(flushed, 1e-39f, 3), "denormals flushed by the caller are in all threads");
+	_mm_setcsr(mode);
+	ok(same_as(want, 1e-39f, 3), "and kept in all of them if not");
+	free(want);
+	free(flushed);
+#else
+	skip(2, "no MXCSR");
+#endif
+}
+
+/* A child of fork() goes on with the contexts of its parent, and with its own. */
+static void child(void)
+{
+	const hz_options o = options_of(0, HZ_ISA_AUTO, 3);
+	unsigned char *got;
+	struct scene s;
+	int status = -1;
+	float *want;
+	pid_t pid;
+
+	references(HZ_ISA_AUTO);
+	scene_open(&s, &o);
+	got = malloc(s.arena_bytes);
+	fflush(NULL);
+	pid = fork();
+	if (pid == 0) {
+		int bad = !got;
+
+		alarm(60);
+		for (int i = 0; i < calls_count && got; i++)
+			bad += !run(&s, i, got);
+		_exit(bad > 255 ? 255 : bad);
+	}
+	waitpid(pid, &status, 0);
+	ok(WIFEXITED(status) && WEXITSTATUS(status) == 0, "%d calls in a child of fork()",
+	   calls_count);
+
+	/* A call that waits for threads which the child does not have ends by the alarm. */
+	want = numbers(1);
+	transform(want, 1);
+	ok(same_as(want, 1, 3), "a call of several threads before fork()");
+	fflush(NULL);
+	pid = fork();
+	if (pid == 0) {
+		alarm(60);
+		_exit(!same_as(want, 1, 3));
+	}
+	waitpid(pid, &status, 0);
+	ok(WIFEXITED(status) && WEXITSTATUS(status) == 0, "a context opened in a child");
+	free(want);
+	free(got);
+	scene_close(&s);
+	forget_references();
+}
+
+/* ---- The shared library, loaded and unloaded ------------------------------------------------- */
+
+static long resident_pages(void)
+{
+	FILE *const in = fopen("/proc/self/statm", "r");
+	long pages = 0;
+
+	if (!in || fscanf(in, "%*s %ld", &pages) != 1)
+		pages = 0;
+	if (in)
+		fclose(in);
+	return pages;
+}
+
+/* One use of it, with threads; 0 if there is no such library */
+static int load_and_use(const char *path)
+{
+	int (*open)(hz_context **, const hz_options *);
+	int (*hadamard)(hz_context *, const hz_tensor *, const hz_tensor *,
+			const hz_hadamard_opts *);
+	void (*close)(hz_context *);
+	const hz_options o = {.device = HZ_CPU, .threads = 3};
+	float *const x = numbers(1);
+	const hz_tensor t = hz_tensor_2d(x, HZ_F32, HZ_CPU, LINES, LENGTH);
+	void *const library = dlopen(path, RTLD_NOW | RTLD_LOCAL);
+	void *symbol[3] = {NULL};
+	hz_context *ctx;
+	int good = 0;
+
+	if (library) {
+		symbol[0] = dlsym(library, "hz_open");
+		symbol[1] = dlsym(library, "hz_hadamard");
+		symbol[2] = dlsym(library, "hz_close");
+	}
+	if (symbol[0] && symbol[1] && symbol[2]) {
+		memcpy(&open, &symbol[0], sizeof(open));
+		memcpy(&hadamard, &symbol[1], sizeof(hadamard));
+		memcpy(&close, &symbol[2], sizeof(close));
+		good = open(&ctx, &o) == HZ_OK && hadamard(ctx, &t, &t, NULL) == HZ_OK;
+		close(ctx);
+	}
+	if (library)
+		dlclose(library);
+	free(x);
+	return good;
+}
+
+static void unloading(void)
+{
+	char path[4096];
+	const ssize_t n = readlink("/proc/self/exe", path, sizeof(path) - 32);
+	char *slash;
+	long before = 0;
+	int bad = 0;
+
+	path[n < 0 ? 0 : n] = '\0';
+	slash = strrchr(path, '/');
+	strcpy(slash ? slash : path, "/../../.libs/libhurwitz.so");
+	if (access(path, R_OK) != 0) {
+		skip(2, "no shared library");
+		return;
+	}
+	for (int i = 0; i < 200; i++) {
+		bad += !load_and_use(path);
+		if (i == 20)
+			before = resident_pages();
+	}
+	is_int(bad, 0, "the shared library loaded, used and unloaded 200 times");
+	ok(resident_pages() - before < 1024, "without growth: %ld pages, then %ld", before,
+	   resident_pages());
+}
+
+/* ---- Stacks ---------------------------------------------------------------------------------- */
+
+/*
+ * Every call of calls.def, and some that take what is largest, in a thread of its own whose stack
+ * is filled with a pattern: what differs then has been used. Contexts are of one thread, whose
+ * part of the work is that of any other, and opened outside. See hurwitz(7) for what is promised.
+ */
+#define STACK_BYTES ((size_t)1 << 20)
+#define STACK_MOST ((size_t)96 << 10)
+#define PATTERN 0xa5
+
+static unsigned char *stack;
+
+struct task {
+	struct scene *s;
+	const struct call *call;
+	const hz_tensor *operand[CALL_OPERANDS];
+	int (*other)(hz_context *ctx);
+	int status;
+};
+
+static void *on_stack(void *arg)
+{
+	struct task *const t = arg;
+
+	t->status = t->other ? t->other(t->s->ctx) : t->call->run(t->s, t->operand);
+	return NULL;
+}
+
+/* Bytes of the stack that a task took, the thread's own among them */
+static size_t bytes_of(struct task *t)
+{
+	pthread_attr_t attr;
+	pthread_t thread;
+	size_t left = 0;
+
+	memset(stack, PATTERN, STACK_BYTES);
+	if (pthread_attr_init(&attr) || pthread_attr_setstack(&attr, stack, STACK_BYTES) ||
+	    pthread_create(&thread, &attr, on_stack, t))
+		bail("no thread");
+	pthread_join(thread, NULL);
+	pthread_attr_destroy(&attr);
+	while (left < STACK_BYTES && stack[left] == PATTERN)
+		left++;
+	return STACK_BYTES - left;
+}
+
+static int opening(hz_context *unused)
+{
+	hz_context *ctx;
+	const int status = hz_open(&ctx, &(hz_options){.device = HZ_CPU});
+
+	(void)unused;
+	hz_close(ctx);
+	return status;
+}
+
+/* Lattices of 24 dimensions, by the rule alone, and of 16 in lanes; T of many blocks, or of one */
+#define BLOCKS 300
+
+static int codes_of(hz_context *ctx, int dim, int policy, int64_t step)
+{
+	static float x[2 * BLOCKS * 24], y[2 * BLOCKS * 24];
+	static uint32_t codes[4 * BLOCKS];
+	static uint8_t ts[BLOCKS];
+	const hz_lattice_opts o = {
+		.kind = HZ_LATTICE_Z, .dim = dim, .q = 2, .levels = 2, .policy = policy,
+		.group = policy == HZ_LATTICE_GROUP ? 128 / dim * dim : 0,
+	};
+	const hz_lattice_code_opts pack = {.pack = HZ_LATTICE_LIMBS};
+	hz_tensor tx = hz_tensor_1d(x, HZ_F32, HZ_CPU, BLOCKS * dim);
+	hz_tensor ty = hz_tensor_1d(y, HZ_F32, HZ_CPU, BLOCKS * dim);
+	hz_tensor tc, tt = hz_tensor_1d(ts, HZ_U8, HZ_CPU, BLOCKS);
+	hz_lattice_info info;
+	hz_lattice *l;
+	int status = hz_lattice_open(ctx, &l, &o);
+
+	if (status != HZ_OK)
+		return status;
+	hz_lattice_get_info(l, &info);
+	tc = hz_tensor_2d(codes, HZ_U32, HZ_CPU, BLOCKS, info.limbs);
+	if (o.group)
+		tt.shape[0] = (BLOCKS * dim + o.group - 1) / o.group;
+	tx.stride[0] = ty.stride[0] = step;
+	for (int i = 0; i < 2 * BLOCKS * 24; i++)
+		x[i] = (float)(i % 17 - 8);
+	status = hz_lattice_encode(ctx, l, &tx, &tc, info.scales ? &tt : NULL, NULL, &pack);
+	if (status == HZ_OK)
+		status = hz_lattice_decode(ctx, l, &tc, info.scales ? &tt : NULL, &ty, &pack);
+	hz_lattice_close(l);
+	return status;
+}
+
+static int rule_group(hz_context *ctx)
+{
+	return codes_of(ctx, 24, HZ_LATTICE_GROUP, 2);
+}
+
+static int lanes_group(hz_context *ctx)
+{
+	return codes_of(ctx, 16, HZ_LATTICE_GROUP, 2);
+}
+
+static int lanes_t(hz_context *ctx)
+{
+	return codes_of(ctx, 16, HZ_LATTICE_T, 1);
+}
+
+/* Eight streams whose channels do not lie side by side, and a chain of 64 layers of these */
+#define TOKENS 6
+#define CHANNELS 600
+#define STREAMS 8
+
+static float x[TOKENS * STREAMS * CHANNELS * 2], y[TOKENS * STREAMS * CHANNELS * 2];
+static float dx[TOKENS * STREAMS * CHANNELS * 2], f[TOKENS * CHANNELS * 2];
+static float df[TOKENS * CHANNELS * 2];
+static float p[TOKENS * STREAMS], dp[TOKENS * STREAMS];
+static float a[TOKENS * STREAMS * STREAMS], da[TOKENS * STREAMS * STREAMS];
+
+static hz_tensor streams_view(float *data)
+{
+	hz_tensor t = hz_tensor_3d(data, HZ_F32, HZ_CPU, TOKENS, STREAMS, CHANNELS);
+
+	for (int i = 0; i < 3; i++)
+		t.stride[i] *= 2;
+	return t;
+}
+
+static hz_tensor branch_view(float *data)
+{
+	hz_tensor t = hz_tensor_2d(data, HZ_F32, HZ_CPU, TOKENS, CHANNELS);
+
+	for (int i = 0; i < 2; i++)
+		t.stride[i] *= 2;
+	return t;
+}
+
+static int streams(hz_context *ctx)
+{
+	const hz_tensor tx = streams_view(x), ty = streams_view(y), tdx = streams_view(dx);
+	const hz_tensor tf = branch_view(f), tdf = branch_view(df);
+	const hz_tensor tp = hz_tensor_2d(p, HZ_F32, HZ_CPU, TOKENS, STREAMS);
+	const hz_tensor tdp = hz_tensor_2d(dp, HZ_F32, HZ_CPU, TOKENS, STREAMS);
+	const hz_tensor ta = hz_tensor_3d(a, HZ_F32, HZ_CPU, TOKENS, STREAMS, STREAMS);
+	const hz_tensor tda = hz_tensor_3d(da, HZ_F32, HZ_CPU, TOKENS, STREAMS, STREAMS);
+	const int status = hz_mhc_post(ctx, &tx, &tf, &tp, &ta, NULL, &ty);
+
+	return status ? status : hz_mhc_post_bwd(ctx, &tx, &tf, &tp, &ta, NULL, &ty, &tdx, &tdf,
+						 &tdp, &tda, NULL);
+}
+
+static int chain(hz_context *ctx)
+{
+	static hz_mhc_block block[64];
+	const hz_tensor tx = streams_view(x);
+
+	for (int l = 0; l < 64; l++) {
+		block[l].p = block[l].q = hz_tensor_2d(p, HZ_F32, HZ_CPU, TOKENS, STREAMS);
+		block[l].a = hz_tensor_3d(a, HZ_F32, HZ_CPU, TOKENS, STREAMS, STREAMS);
+		block[l].f = branch_view(f);
+	}
+	block[63].u = branch_view(df);
+	block[63].y = streams_view(y);
+	return hz_mhc_recompute(ctx, &tx, 64, block);
+}
+
+static const struct {
+	const char *name;
+	int (*run)(hz_context *ctx);
+} largest[] = {
+	{"open", opening}, {"groups by the rule", rule_group}, {"groups in lanes", lanes_group},
+	{"T in lanes", lanes_t}, {"streams apart", streams}, {"a chain of them", chain},
+};
+
+/* What Clang calls it */
+#if defined(__has_feature)
+#if __has_feature(address_sanitizer) && !defined(__SANITIZE_ADDRESS__)
+#define __SANITIZE_ADDRESS__ 1
+#endif
+#endif
+
+static void stacks(int isa)
+{
+	const hz_options o = {.device = HZ_CPU, .isa = isa, .threads = 1};
+	const char *preload = getenv("LD_PRELOAD"), *name = "";
+	size_t most = 0;
+	struct scene s;
+	int failed = 0;
+
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__) || !defined(__OPTIMIZE__)
+	skip(2, "stacks are those of an optimized build");
+	return;
+#endif
+	/* Memory that has been a thread's stack is lost, valgrind takes it, whoever mapped it. */
+	if (preload && strstr(preload, "vgpreload")) {
+		skip(2, "valgrind lets nobody read a stack that is done with");
+		return;
+	}
+	stack = mmap(NULL, STACK_BYTES, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+	if (stack == MAP_FAILED)
+		bail("no memory");
+	scene_open(&s, &o);
+	for (int i = 0; i < calls_count + (int)(sizeof(largest) / sizeof(*largest)); i++) {
+		struct task task = {.s = &s};
+		hz_tensor t[CALL_OPERANDS];
+		size_t used = 0;
+
+		if (i < calls_count) {
+			unsigned char *image;
+			const int n = scene_views(&s, &calls[i], t, &used);
+
+			task.call = &calls[i];
+			for (int k = 0; k < n; k++)
+				task.operand[k] = &t[k];
+			image = malloc(used + 1);
+			if (!image)
+				bail("no memory");
+			scene_image(&s, &calls[i], tap_seed(), image);
+			scene_write(&s, image, used);
+			free(image);
+		} else {
+			task.other = largest[i - calls_count].run;
+		}
+		used = bytes_of(&task);
+		if (task.status != HZ_OK)
+			diag("%s", hz_errmsg(s.ctx));
+		failed += task.status != HZ_OK;
+		if (used > STACK_MOST)
+			diag("%s: %zu bytes", task.call ? task.call->name :
+			     largest[i - calls_count].name, used);
+		if (used > most) {
+			most = used;
+			name = task.call ? task.call->name : largest[i - calls_count].name;
+		}
+	}
+	is_int(failed, 0, "%s: all calls", hz_isa_name(isa));
+	ok(most <= STACK_MOST, "%s: %zu bytes of stack at most, by %s", hz_isa_name(isa), most,
+	   name);
+	scene_close(&s);
+	munmap(stack, STACK_BYTES);
+}
+
+int main(void)
+{
+	unsetenv("HURWITZ_DEVICE");
+	unsetenv("HURWITZ_THREADS");
+	if (calls_count > (int)(sizeof(row) / sizeof(*row)))
+		bail("%d rows", calls_count);
+	tap_seed();
+	if (tap_cuda()) {
+		hz_context *ctx;
+		hz_info info;
+
+		if (hz_open(&ctx, &(hz_options){.device = HZ_CUDA}) != HZ_OK)
+			bail("hz_open: %s", hz_open_errmsg());
+		hz_device_info(ctx, &info);
+		hz_close(ctx);
+		gpus = info.cuda_devices;
+		level(HZ_ISA_AUTO);
+		every_gpu();
+		return done_testing();
+	}
+	for (int isa = HZ_ISA_C; isa <= HZ_ISA_DOTPROD; isa++) {
+		const hz_options o = options_of(0, isa, 1);
+		hz_context *ctx;
+		hz_info info;
+
+		if (hz_open(&ctx, &o) != HZ_OK)
+			continue;
+		hz_device_info(ctx, &info);
+		hz_close(ctx);
+		if (info.isa != isa)
+			continue;
+		level(isa);
+		stacks(isa);
+	}
+	many_threads();
+	modes();
+	child();
+	unloading();
+	return done_testing();
+}

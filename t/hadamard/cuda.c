@@ -1,0 +1,670 @@
+/*
+ * cuda.c - what the launchers of the Hadamard calls hand to the driver, seen by a stand-in
+ *
+ * SPDX-License-Identifier: BSD-2-Clause
+ *
+ * Nothing is computed here: which kernel is taken, its geometry and its arguments. That kernels do
+ * what they should is for the tests of the calls with HZ_TEST_DEVICE=cuda.
+ */
+#include <config.h>
+
+#include "t/core/fakecuda.h"
+#include "gpu/hadamard/hadamard.h"
+#include "gpu/hadamard/contiguous.h"
+#include "gpu/hadamard/quantize.h"
+#include "hurwitz.h"
+#include "t/core/tap.h"
+
+#if !HZ_HAVE_CUDA
+
+int main(void)
+{
+	skip_all("this build has no device code");
+}
+
+#else
+
+#define SHARED_MAX 232448	/* what the stand-in says a block may have */
+
+static const struct fakecuda *fake;
+static hz_context *ctx;
+
+enum { HADAMARD, QUANTIZE, DEQUANTIZE };
+
+/* A call on a matrix of rows x n, and the launches that it should be. */
+struct row {
+	int op, x, y;			/* dtypes */
+	int64_t rows, n;
+	int64_t x_stride, x_step;	/* 0: back to back */
+	int64_t group;			/* quantization; 0: the row */
+	hz_hadamard_opts o;
+	const char *kernel;		/* of each launch */
+	int launches;
+	unsigned threads, cluster;
+	int64_t grid;			/* 0: not looked at */
+};
+
+#define BLOCK(b) {.block = (b)}
+#define COLUMNS(b) {.axis = 1, .block = (b)}
+#define TRUE_ORDER(m) {.plan = HZ_PLAN_TRUE, .order = (m)}
+
+static const struct row table[] = {
+	/* Rows: four warps a block up to 2^11, then a block or a cluster for each */
+	{.x = HZ_F16, .y = HZ_F32, .rows = 1000, .n = 16,
+	 .kernel = "rows_10", .launches = 1, .threads = 128, .grid = 2},
+	{.x = HZ_F16, .y = HZ_F32, .rows = 1000, .n = 32,
+	 .kernel = "rows_10", .launches = 1, .threads = 128, .grid = 4},
+	{.x = HZ_BF16, .y = HZ_F32, .rows = 129, .n = 64,
+	 .kernel = "rows_10", .launches = 1, .threads = 128, .grid = 2},
+	{.x = HZ_F32, .y = HZ_F16, .rows = 1, .n = 128,
+	 .kernel = "rows_10", .launches = 1, .threads = 128, .grid = 1},
+	{.x = HZ_F32, .y = HZ_F16, .rows = 65, .n = 256,
+	 .kernel = "rows_10", .launches = 1, .threads = 128, .grid = 3},
+	{.x = HZ_F32, .y = HZ_F16, .rows = 17, .n = 512,
+	 .kernel = "rows_10", .launches = 1, .threads = 128, .grid = 2},
+	{.x = HZ_F32, .y = HZ_F16, .rows = 9, .n = 1024,
+	 .kernel = "rows_10", .launches = 1, .threads = 128, .grid = 2},
+	{.x = HZ_F32, .y = HZ_F16, .rows = 5, .n = 2048,
+	 .kernel = "rows_11", .launches = 1, .threads = 128, .grid = 2},
+	{.x = HZ_F32, .y = HZ_F16, .rows = 5, .n = 4096,
+	 .kernel = "rows_12", .launches = 1, .threads = 64, .grid = 5},
+	{.x = HZ_F32, .y = HZ_F16, .rows = 5, .n = 8192,
+	 .kernel = "rows_13", .launches = 1, .threads = 128, .grid = 5},
+	{.x = HZ_F32, .y = HZ_F16, .rows = 5, .n = 16384,
+	 .kernel = "rows_14", .launches = 1, .threads = 256, .grid = 5},
+	{.x = HZ_F32, .y = HZ_F16, .rows = 5, .n = 32768,
+	 .kernel = "rows_15", .launches = 1, .threads = 512, .grid = 5},
+	{.x = HZ_F32, .y = HZ_F16, .rows = 5, .n = 65536,
+	 .kernel = "rows_16_c4", .launches = 1, .threads = 256, .cluster = 4,
+	 .grid = 20},
+	/* Rows with gaps, of 16 bytes or not */
+	{.x = HZ_F16, .y = HZ_F16, .rows = 40, .n = 128, .x_stride = 384,
+	 .kernel = "rows_10", .launches = 1, .threads = 128,
+	 .grid = 1},
+	{.x = HZ_F16, .y = HZ_F16, .rows = 40, .n = 128, .x_stride = 129,
+	 .kernel = "any", .launches = 1, .threads = 256,
+	 .grid = 1},
+	{.x = HZ_F16, .y = HZ_F16, .rows = 40, .n = 128, .x_stride = 256, .x_step = 2,
+	 .kernel = "any", .launches = 1,
+	 .threads = 256, .grid = 1},
+	/* Too short for a row of 16 bytes */
+	{.x = HZ_F32, .y = HZ_F16, .rows = 7, .n = 8,
+	 .kernel = "any", .launches = 1, .threads = 256, .grid = 1},
+	/* A launch for each length of a block */
+	{.x = HZ_BF16, .y = HZ_F32, .rows = 100, .n = 96,
+	 .kernel = "rows_10 rows_10", .launches = 2, .threads = 128},
+	{.x = HZ_BF16, .y = HZ_F32, .rows = 100, .n = 112,
+	 .kernel = "rows_10 rows_10 rows_10", .launches = 3, .threads = 128},
+	{.x = HZ_BF16, .y = HZ_F32, .rows = 10, .n = 96, .o = {.plan = HZ_PLAN_UNIFORM},
+	 .kernel = "rows_10", .launches = 1,
+	 .threads = 128, .grid = 1},
+	{.x = HZ_BF16, .y = HZ_F32, .rows = 10, .n = 512, .o = BLOCK(128),
+	 .kernel = "rows_10", .launches = 1, .threads = 128,
+	 .grid = 1},
+	/* Columns */
+	{.x = HZ_F32, .y = HZ_F32, .rows = 256, .n = 100, .o = COLUMNS(32),
+	 .kernel = "columns", .launches = 1, .threads = 64,
+	 .grid = 16},
+	{.x = HZ_F32, .y = HZ_F32, .rows = 256, .n = 100, .o = COLUMNS(128),
+	 .kernel = "columns", .launches = 1,
+	 .threads = 256, .grid = 4},
+	{.x = HZ_F32, .y = HZ_F32, .rows = 1024, .n = 100, .o = COLUMNS(1024),
+	 .kernel = "columns_10", .launches = 1,
+	 .threads = 512, .grid = 4},
+	{.x = HZ_F32, .y = HZ_F32, .rows = 256, .n = 101, .o = COLUMNS(128),
+	 .kernel = "any", .launches = 1, .threads = 256},
+	{.x = HZ_F32, .y = HZ_F32, .rows = 2048, .n = 64, .o = COLUMNS(2048),
+	 .kernel = "any", .launches = 1, .threads = 512},
+	/* Of 16 bits: slices of 8 columns; the ways out of that */
+	{.x = HZ_F16, .y = HZ_F16, .rows = 256, .n = 104, .o = COLUMNS(128),
+	 .kernel = "columns_f16_7", .launches = 1, .threads = 256, .grid = 2},
+	{.x = HZ_F16, .y = HZ_F16, .rows = 256, .n = 104, .x_stride = 112, .o = COLUMNS(32),
+	 .kernel = "columns_f16_5", .launches = 1, .threads = 128, .grid = 4},
+	{.x = HZ_BF16, .y = HZ_BF16, .rows = 48, .n = 8, .o = COLUMNS(16),
+	 .kernel = "columns_bf16_4", .launches = 1, .threads = 128, .grid = 1},
+	{.x = HZ_BF16, .y = HZ_BF16, .rows = 192, .n = 72, .o = COLUMNS(64),
+	 .kernel = "columns_bf16_6", .launches = 1, .threads = 128, .grid = 2},
+	{.x = HZ_BF16, .y = HZ_BF16, .rows = 768, .n = 80, .o = COLUMNS(256),
+	 .kernel = "columns_bf16_8", .launches = 1, .threads = 128, .grid = 4},
+	{.x = HZ_F16, .y = HZ_F16, .rows = 512, .n = 64, .o = COLUMNS(512),
+	 .kernel = "columns_f16_9", .launches = 1, .threads = 128, .grid = 1},
+	{.x = HZ_F16, .y = HZ_F16, .rows = 96, .n = 64, .o = {.axis = 1},
+	 .kernel = "columns_f16_6 columns_f16_5", .launches = 2, .threads = 128},
+	{.x = HZ_F16, .y = HZ_F16, .rows = 256, .n = 100, .o = COLUMNS(128),
+	 .kernel = "columns", .launches = 1, .threads = 256, .grid = 4},
+	{.x = HZ_F16, .y = HZ_F16, .rows = 256, .n = 104, .x_stride = 106, .o = COLUMNS(128),
+	 .kernel = "columns", .launches = 1, .threads = 256, .grid = 4},
+	{.x = HZ_F16, .y = HZ_BF16, .rows = 256, .n = 104, .o = COLUMNS(128),
+	 .kernel = "columns", .launches = 1, .threads = 256, .grid = 4},
+	{.x = HZ_F16, .y = HZ_F16, .rows = 1024, .n = 64, .o = COLUMNS(1024),
+	 .kernel = "columns_10", .launches = 1, .threads = 512, .grid = 2},
+	/* Base matrices: on the fast path, and the ways out of it */
+	{.x = HZ_F16, .y = HZ_F32, .rows = 3, .n = 6144, .o = TRUE_ORDER(12),
+	 .kernel = "true", .launches = 1, .threads = 96,
+	 .grid = 3},
+	{.x = HZ_F32, .y = HZ_F16, .rows = 3, .n = 40960, .o = TRUE_ORDER(20),
+	 .kernel = "true", .launches = 1, .threads = 320,
+	 .grid = 3},
+	{.x = HZ_F32, .y = HZ_F16, .rows = 3, .n = 96, .o = TRUE_ORDER(12),
+	 .kernel = "any", .launches = 1, .threads = 256,
+	 .grid = 1},
+	{.x = HZ_F32, .y = HZ_F16, .rows = 3, .n = 156 * 4, .o = TRUE_ORDER(156),
+	 .kernel = "any_big", .launches = 1,
+	 .threads = 256, .grid = 1},
+	/* 60 x 1024 elements are more than a block's shared memory holds */
+	{.x = HZ_F32, .y = HZ_F16, .rows = 3, .n = 61440, .o = TRUE_ORDER(60),
+	 .kernel = "any", .launches = 1, .threads = 512,
+	 .cluster = 2, .grid = 6},
+	/* Quantization */
+	{.op = QUANTIZE, .x = HZ_F32, .y = HZ_S8, .rows = 100, .n = 128,
+	 .kernel = "quantize_10", .launches = 1, .threads = 128,
+	 .grid = 2},
+	{.op = QUANTIZE, .x = HZ_F32, .y = HZ_E4M3, .rows = 100, .n = 4096,
+	 .kernel = "quantize_12", .launches = 1,
+	 .threads = 64, .grid = 100},
+	{.op = QUANTIZE, .x = HZ_F32, .y = HZ_S4X2, .rows = 100, .n = 4096, .group = 128,
+	 .kernel = "quantize_12",
+	 .launches = 1, .threads = 64, .grid = 100},
+	{.op = QUANTIZE, .x = HZ_F32, .y = HZ_S8, .rows = 3, .n = 65536,
+	 .kernel = "quantize_16_c4", .launches = 1,
+	 .threads = 256, .cluster = 4, .grid = 12},
+	{.op = QUANTIZE, .x = HZ_F32, .y = HZ_S8, .rows = 100, .n = 512, .o = BLOCK(128),
+	 .kernel = "any_quantize",
+	 .launches = 1, .threads = 128, .grid = 100},
+	{.op = QUANTIZE, .x = HZ_F32, .y = HZ_S8, .rows = 100, .n = 512, .group = 128,
+	 .o = BLOCK(128), .kernel = "quantize_10", .launches = 1, .threads = 128, .grid = 7},
+	{.op = QUANTIZE, .x = HZ_BF16, .y = HZ_S8, .rows = 9, .n = 96, .group = 32,
+	 .kernel = "any_quantize", .launches = 1,
+	 .threads = 128, .grid = 9},
+	{.op = QUANTIZE, .x = HZ_F32, .y = HZ_S8, .rows = 2, .n = 156 * 4, .o = TRUE_ORDER(156),
+	 .kernel = "any_quantize_big",
+	 .launches = 1, .threads = 128, .grid = 2},
+	/* And back */
+	{.op = DEQUANTIZE, .x = HZ_S8, .y = HZ_F32, .rows = 100, .n = 1024,
+	 .kernel = "rows_10", .launches = 1,
+	 .threads = 128, .grid = 13},
+	{.op = DEQUANTIZE, .x = HZ_S4X2, .y = HZ_F32, .rows = 9, .n = 4096, .group = 32,
+	 .kernel = "rows_12", .launches = 1,
+	 .threads = 64, .grid = 9},
+	{.op = DEQUANTIZE, .x = HZ_S8, .y = HZ_F32, .rows = 9, .n = 32, .group = 32,
+	 .kernel = "any", .launches = 1,
+	 .threads = 256, .grid = 1},
+};
+
+static void *device_memory(int64_t bytes)
+{
+	void *p;
+
+	if (hz_alloc(ctx, &p, (size_t)bytes, HZ_CUDA) != HZ_OK)
+		bail("%s", hz_errmsg(ctx));
+	return p;
+}
+
+/* Rows of one dtype back to back: the kernel, threads, blocks, and blocks of a cluster. */
+static void test_fast(void)
+{
+	static const struct {
+		int dtype;
+		int64_t rows, n;
+		const char *kernel;
+		unsigned threads, cluster;
+		int64_t grid;
+	} t[] = {
+		{HZ_F16, 1000, 32, "f16_10", 32, 0, 32},
+		{HZ_F16, 7, 1024, "f16_10", 32, 0, 7},
+		{HZ_BF16, 5, 2048, "bf16_11", 64, 0, 5},
+		{HZ_BF16, 5, 8192, "bf16_13", 256, 0, 5},
+		{HZ_F16, 5, 16384, "f16_14", 256, 0, 5},
+		{HZ_F16, 301, 16384, "f16_14", 256, 0, 151},
+		{HZ_F16, 5, 32768, "f16_15", 512, 0, 5},
+		{HZ_BF16, 1000, 32768, "bf16_15", 512, 0, 132},
+		{HZ_BF16, 5, 65536, "bf16_16", 512, 0, 5},
+		{HZ_F32, 5, 32, "f32_7", 128, 0, 1},
+		{HZ_F32, 5, 128, "f32_7", 128, 0, 2},
+		{HZ_F32, 5, 256, "f32_8", 64, 0, 3},
+		{HZ_F32, 5, 512, "f32_9", 32, 0, 5},
+		{HZ_F32, 5, 1024, "f32_10", 32, 0, 5},
+		{HZ_F32, 5, 32768, "f32_15", 1024, 0, 5},
+		{HZ_F32, 5, 65536, "f32_16", 256, 8, 40},
+	};
+
+	for (size_t i = 0; i < sizeof(t) / sizeof(*t); i++) {
+		const int64_t bytes = t[i].rows * t[i].n * (int64_t)hz_dtype_size(t[i].dtype);
+		void *x = device_memory(bytes), *bits = device_memory(t[i].n / 8);
+		const hz_tensor tx = hz_tensor_2d(x, t[i].dtype, HZ_CUDA, t[i].rows, t[i].n);
+		const hz_tensor signs = hz_tensor_1d(bits, HZ_U8, HZ_CUDA, t[i].n / 8);
+		const struct fakecuda_launch *l;
+
+		for (int with = 0; with < 2; with++) {
+			const hz_hadamard_opts o = {.pre = with ? &signs : NULL};
+			char name[64];
+
+			fake->reset();
+			snprintf(name, sizeof(name), "hadamard_fast_%s%s", t[i].kernel,
+				 with ? "_signs" : "");
+			is_int(hz_hadamard(ctx, &tx, &tx, &o), HZ_OK, "%d rows of %d, %s%s",
+			       (int)t[i].rows, (int)t[i].n, hz_dtype_name(t[i].dtype),
+			       with ? ", signs" : "");
+			l = fake->launch(0);
+			is_str(l->kernel, name, "by %s", name);
+			ok(fake->launches() == 1 && l->block[0] == t[i].threads &&
+				   l->grid[0] == t[i].grid &&
+				   (l->cluster > 1 ? l->cluster : 0) == t[i].cluster &&
+				   l->shared_bytes <= SHARED_MAX,
+			   "geometry");
+		}
+		hz_free(ctx, x, HZ_CUDA);
+		hz_free(ctx, bits, HZ_CUDA);
+	}
+}
+
+static int status_of(const struct row *r, void *x, void *y, void *scale)
+{
+	hz_tensor tx = hz_tensor_2d(x, r->x, HZ_CUDA, r->rows, r->x == HZ_S4X2 ? r->n / 2 : r->n);
+	hz_tensor ty = hz_tensor_2d(y, r->y, HZ_CUDA, r->rows, r->y == HZ_S4X2 ? r->n / 2 : r->n);
+	hz_tensor ts =
+		hz_tensor_2d(scale, HZ_F32, HZ_CUDA, r->rows, r->group ? r->n / r->group : 1);
+
+	if (r->x_stride)
+		tx.stride[0] = r->x_stride;
+	if (r->x_step)
+		tx.stride[1] = r->x_step;
+	switch (r->op) {
+	case HADAMARD:
+		return hz_hadamard(ctx, &tx, &ty, &r->o);
+	case QUANTIZE:
+		return hz_hadamard_quantize(ctx, &tx, &ty, &ts, &r->o);
+	default:
+		return hz_dequantize_hadamard(ctx, &tx, &ts, &ty, &r->o);
+	}
+}
+
+/* What every argument struct begins with. */
+static struct hzi_hadamard_job job_of(const struct fakecuda_launch *l)
+{
+	struct hzi_hadamard_job job;
+
+	memcpy(&job, l->params, sizeof(job));
+	return job;
+}
+
+static void test_row(const struct row *r)
+{
+	const int64_t count = r->rows * (r->x_stride ? r->x_stride : r->n);
+	char *x = device_memory(count * 4 + 64), *y = device_memory(r->rows * r->n * 4 + 64);
+	char *scale = device_memory(r->rows * r->n * 4);
+	char names[256] = "", first[256] = "";
+	int64_t covered = 0, offset = 0;
+	int good = 1;
+
+	fake->reset();
+	is_int(status_of(r, x, y, scale), HZ_OK, "%s of %d x %d, %s to %s",
+	       r->op == HADAMARD   ? "hadamard"
+	       : r->op == QUANTIZE ? "quantization"
+				   : "dequantization",
+	       (int)r->rows, (int)r->n, hz_dtype_name(r->x), hz_dtype_name(r->y));
+	if (fake->launches() != r->launches) {
+		is_int(fake->launches(), r->launches, "the number of launches");
+		return;
+	}
+	for (int i = 0; i < r->launches; i++) {
+		const struct fakecuda_launch *l = fake->launch(i);
+		const struct hzi_hadamard_job job = job_of(l);
+		const int any = !strncmp(l->kernel, "hadamard_any", 12);
+		const int quantizes_any = !strncmp(l->kernel, "hadamard_any_quantize", 21);
+
+		snprintf(names + strlen(names), sizeof(names) - strlen(names), "%s%s", i ? " " : "",
+			 l->kernel + strlen("hadamard_"));
+		good &= l->block[0] == r->threads && l->block[1] == 1 && l->grid[1] == 1;
+		good &= (l->cluster ? l->cluster : 1) == (r->cluster ? r->cluster : 1);
+		good &= !r->grid || l->grid[0] == r->grid;
+		good &= l->shared_bytes <= SHARED_MAX;
+		/* Fast paths get pointers to their segment, the others the rows'. */
+		offset = any ? 0 : r->o.axis ? job.offset * r->n : job.offset;
+		good &= job.y_dtype == r->y && job.x_dtype == r->x;
+		good &= (const char *)job.x ==
+			x + (r->x == HZ_S4X2 ? offset / 2 : offset * (int64_t)hz_dtype_size(r->x));
+		good &= (char *)job.y ==
+			y + (r->y == HZ_S4X2 ? offset / 2 : offset * (int64_t)hz_dtype_size(r->y));
+		good &= (job.scale != NULL) == (r->op != HADAMARD) &&
+			(!job.scale || job.scale == scale);
+		if (strncmp(l->kernel, "hadamard_columns", 16))
+			covered += quantizes_any ? job.vectors * r->n
+						 : job.vectors * ((int64_t)job.m << job.k);
+		else
+			covered += job.vectors * ((int64_t)1 << job.k) * r->n;
+		if (!good)
+			diag("%s: grid %u, block %u, cluster %u, shared memory %u", l->kernel,
+			     l->grid[0], l->block[0], l->cluster, l->shared_bytes);
+	}
+	is_str(names, r->kernel, "by %s", r->kernel);
+	ok(good, "geometry and operands");
+	is_int(covered, r->rows * r->n, "every element once");
+	is_int(fake->complaints(first, sizeof(first)), 0, "nothing misused%s%s", *first ? ": " : "",
+	       first);
+	hz_free(ctx, x, HZ_CUDA);
+	hz_free(ctx, y, HZ_CUDA);
+	hz_free(ctx, scale, HZ_CUDA);
+}
+
+/* Factors, the order of the diagonals, transposition. */
+static void test_arguments(void)
+{
+	enum { ROWS = 3, N = 256 };
+	float *x = device_memory(ROWS * N * 4), *post = device_memory(N * 4);
+	uint16_t *y = device_memory(ROWS * N * 4);
+	uint8_t *signs = device_memory(N / 8);
+	const hz_tensor tx = hz_tensor_2d(x, HZ_F32, HZ_CUDA, ROWS, N),
+			ty = hz_tensor_2d(y, HZ_F16, HZ_CUDA, ROWS, N);
+	const hz_tensor tpre = hz_tensor_1d(signs, HZ_U8, HZ_CUDA, N / 8),
+			tpost = hz_tensor_1d(post, HZ_F32, HZ_CUDA, N);
+	hz_hadamard_opts o = {.block = 64, .scale = 3, .pre = &tpre, .post = &tpost};
+	struct hzi_hadamard_rows p;
+
+	fake->reset();
+	is_int(hz_hadamard(ctx, &tx, &ty, &o), HZ_OK, "signs before, factors after");
+	memcpy(&p, fake->launch(0)->params, sizeof(p));
+	is_int(fake->launch(0)->params_bytes, (long long)sizeof(p), "the struct as it is");
+	ok(p.job.pre == signs && p.job.pre_kind == HZ_U8 && p.job.post == post &&
+		   p.job.post_kind == HZ_F32,
+	   "in their places");
+	ok(p.job.factor == 0.375f, "3 / sqrt(64)");
+	ok(p.job.vectors == 12 && p.dim[1].size == 4 && p.dim[1].x == 64 && p.dim[1].pre == 64 &&
+		   p.dim[0].x == N && p.dim[0].pre == 0,
+	   "blocks step through them, rows do not");
+	for (uint32_t v = 0, bad = 0; v <= 12; v++) {
+		const uint32_t hi = ((uint32_t)((uint64_t)v * p.magic >> 32) + v) >> p.shift;
+
+		bad += hi != v / 4;
+		if (v == 12)
+			is_int(bad, 0, "the quotient without a division");
+	}
+	o.flags = HZ_HADAMARD_TRANSPOSE | HZ_HADAMARD_RAW;
+	fake->reset();
+	is_int(hz_hadamard(ctx, &tx, &ty, &o), HZ_OK, "transposed, raw");
+	memcpy(&p, fake->launch(0)->params, sizeof(p));
+	ok(p.job.pre == post && p.job.post == signs && p.job.factor == 3,
+	   "the other way around, no root");
+	hz_free(ctx, x, HZ_CUDA);
+	hz_free(ctx, y, HZ_CUDA);
+	hz_free(ctx, post, HZ_CUDA);
+	hz_free(ctx, signs, HZ_CUDA);
+}
+
+/* 16-bit rows back to back to codes: which kernel, its geometry and arguments; ways out of it. */
+static void test_codes(void)
+{
+	static const struct {
+		int x, y;
+		int64_t rows, n, group, block, pad;
+		const char *kernel;
+		unsigned threads, grid, shared;
+	} codes[] = {
+		{HZ_BF16, HZ_S8, 33, 128, 128, 0, 0, "codes_bf16_7", 128, 2, 0},
+		{HZ_F16, HZ_E4M3, 1, 32, 32, 0, 0, "codes_f16_5", 128, 1, 0},
+		{HZ_F16, HZ_S4X2, 4096, 1024, 64, 0, 0, "codes_f16_10", 128, 1024, 0},
+		{HZ_BF16, HZ_S8, 100, 512, 512, 128, 0, "codes_bf16_7", 128, 13, 0},
+		{HZ_BF16, HZ_S8, 100, 1280, 128, 256, 0, "codes_bf16_8", 128, 32, 0},
+		{HZ_BF16, HZ_E5M2, 3, 2048, 2048, 0, 0, "codes_bf16_11", 64, 3, 8200},
+		{HZ_BF16, HZ_S8, 100, 4096, 4096, 0, 0, "codes_bf16_12", 128, 100, 16400},
+		{HZ_F16, HZ_S8, 100, 16384, 16384, 0, 0, "codes_f16_14", 512, 100, 65600},
+		{HZ_F16, HZ_S4X2, 5, 4096, 128, 0, 0, "codes_f16_12_groups", 128, 5, 16384},
+		{HZ_BF16, HZ_E4M3, 5, 24576, 32, 8192, 0, "codes_bf16_13_groups", 256, 15, 32768},
+		/* rows apart, rows of several transforms, and what there is no kernel for */
+		{HZ_BF16, HZ_S8, 5, 4096, 4096, 0, 8, "quantize_12", 64, 5, 0},
+		{HZ_BF16, HZ_S8, 5, 8192, 8192, 4096, 0, "any_quantize", 256, 5, 0},
+		{HZ_BF16, HZ_S8, 5, 16384, 64, 0, 0, "quantize_14", 256, 5, 0},
+		{HZ_BF16, HZ_S8, 5, 32768, 32768, 0, 0, "quantize_15", 512, 5, 0},
+		{HZ_F32, HZ_S8, 5, 4096, 4096, 0, 0, "quantize_12", 64, 5, 0},
+	};
+	char *x = device_memory(1 << 25), *q = device_memory(1 << 24);
+	char *scale = device_memory(1 << 20);
+	uint8_t *signs = device_memory(4096);
+
+	for (size_t i = 0; i < sizeof(codes) / sizeof(*codes); i++) {
+		const int64_t rows = codes[i].rows, n = codes[i].n, groups = n / codes[i].group;
+		const int64_t block = codes[i].block ? codes[i].block : n;
+		hz_tensor tx = hz_tensor_2d(x, codes[i].x, HZ_CUDA, rows, n);
+		const hz_tensor tq = hz_tensor_2d(q, codes[i].y, HZ_CUDA, rows,
+						  codes[i].y == HZ_S4X2 ? n / 2 : n);
+		const hz_tensor ts = hz_tensor_2d(scale, HZ_F32, HZ_CUDA, rows, groups);
+		const hz_tensor sign = hz_tensor_1d(signs, HZ_U8, HZ_CUDA, block / 8);
+		const hz_hadamard_opts o = {.block = block, .pre = &sign, .scale = 3,
+					    .flags = HZ_HADAMARD_RAW, .round_to = HZ_F16};
+		const struct fakecuda_launch *l;
+		struct hzi_hadamard_quantize p;
+
+		tx.stride[0] += codes[i].pad;
+		fake->reset();
+		is_int(hz_hadamard_quantize(ctx, &tx, &tq, &ts, &o), HZ_OK,
+		       "codes of %d x %d, %s to %s", (int)rows, (int)n,
+		       hz_dtype_name(codes[i].x), hz_dtype_name(codes[i].y));
+		l = fake->launch(0);
+		is_str(l->kernel + strlen("hadamard_"), codes[i].kernel, "by %s", codes[i].kernel);
+		ok(l->grid[0] == codes[i].grid && l->block[0] == codes[i].threads,
+		   "%u blocks of %u", l->grid[0], l->block[0]);
+		if (strncmp(codes[i].kernel, "codes", 5))
+			continue;
+		memcpy(&p, l->params, sizeof(p));
+		is_int(l->params_bytes, (long long)sizeof(p), "the struct as it is");
+		is_int(l->shared_bytes, codes[i].shared, "shared memory");
+		ok(p.f.x == x && p.f.y == q && p.scale == scale && p.f.pre == signs && !p.f.post &&
+			   p.f.total == rows * n && p.f.mask == block - 1 &&
+			   (int64_t)1 << p.f.k == block &&
+			   p.f.factor == 3 && (int64_t)1 << p.group_log2 == codes[i].group &&
+			   p.q_dtype == codes[i].y && p.scale_dtype == HZ_F32 &&
+			   p.round_to == HZ_F16,
+		   "operands and options in their places");
+		ok(p.most * p.inverse > 0.999999f && p.most * p.inverse < 1.000001f &&
+			   p.signs && p.finish && p.ahead > 0,
+		   "qmax and its inverse, signs before, rounding behind, blocks ahead");
+	}
+	hz_free(ctx, x, HZ_CUDA);
+	hz_free(ctx, q, HZ_CUDA);
+	hz_free(ctx, scale, HZ_CUDA);
+	hz_free(ctx, signs, HZ_CUDA);
+}
+
+/* And back */
+static void test_values(void)
+{
+	static const struct {
+		int x, y;
+		int64_t rows, n, group, block, pad;
+		double scale;
+		const char *kernel;
+		unsigned threads, grid, shared;
+	} values[] = {
+		{HZ_S8, HZ_BF16, 33, 128, 128, 0, 0, 1, "values_7", 128, 2, 0},
+		{HZ_S4X2, HZ_F16, 100, 1280, 64, 256, 0, -0.5, "values_8_groups", 128, 32, 0},
+		{HZ_E4M3, HZ_BF16, 100, 4096, 128, 0, 0, 1, "values_12_groups", 128, 100, 16384},
+		{HZ_E5M2, HZ_F16, 7, 16384, 16384, 0, 0, 1, "values_14", 512, 7, 65536},
+		{HZ_S8, HZ_BF16, 3, 8192, 8192, 4096, 0, 1, "values_12", 128, 6, 16384},
+		{HZ_S8, HZ_BF16, 100, 4096, 4096, 0, 0, 2, "rows_12", 64, 100, 0},
+		{HZ_S8, HZ_BF16, 100, 4096, 4096, 0, 8, 1, "rows_12", 64, 100, 0},
+		{HZ_S8, HZ_F32, 100, 4096, 4096, 0, 0, 1, "rows_12", 64, 100, 0},
+		{HZ_S8, HZ_BF16, 3, 24576, 24576, 8192, 0, 1, "rows_13", 128, 9, 0},
+	};
+	char *q = device_memory(1 << 24), *y = device_memory(1 << 25);
+	char *scale = device_memory(1 << 20);
+
+	for (size_t i = 0; i < sizeof(values) / sizeof(*values); i++) {
+		const int64_t rows = values[i].rows, n = values[i].n, groups = n / values[i].group;
+		const int64_t block = values[i].block ? values[i].block : n;
+		const hz_tensor tq = hz_tensor_2d(q, values[i].x, HZ_CUDA, rows,
+						  values[i].x == HZ_S4X2 ? n / 2 : n);
+		const hz_tensor ts = hz_tensor_2d(scale, HZ_F32, HZ_CUDA, rows, groups);
+		const hz_hadamard_opts o = {.block = block, .scale = values[i].scale,
+					    .flags = HZ_HADAMARD_RAW};
+		hz_tensor ty = hz_tensor_2d(y, values[i].y, HZ_CUDA, rows, n);
+		const struct fakecuda_launch *l;
+		struct hzi_hadamard_values p;
+
+		ty.stride[0] += values[i].pad;
+		fake->reset();
+		is_int(hz_dequantize_hadamard(ctx, &tq, &ts, &ty, &o), HZ_OK,
+		       "values of %d x %d, %s to %s", (int)rows, (int)n,
+		       hz_dtype_name(values[i].x), hz_dtype_name(values[i].y));
+		l = fake->launch(0);
+		is_str(l->kernel + strlen("hadamard_"), values[i].kernel, "by %s",
+		       values[i].kernel);
+		ok(l->block[0] == values[i].threads, "%u threads", l->block[0]);
+		if (strncmp(values[i].kernel, "values", 6))
+			continue;
+		memcpy(&p, l->params, sizeof(p));
+		is_int(l->params_bytes, (long long)sizeof(p), "the struct as it is");
+		ok(l->grid[0] == values[i].grid && l->shared_bytes == values[i].shared,
+		   "%u blocks, %u bytes of shared memory", l->grid[0], l->shared_bytes);
+		ok(p.f.x == q && p.f.y == y && p.scale == scale && !p.f.pre && !p.f.post &&
+			   !p.signs && p.f.total == rows * n && p.f.mask == block - 1 &&
+			   (int64_t)1 << p.f.k == block &&
+			   p.f.factor == (float)values[i].scale &&
+			   (int64_t)1 << p.group_log2 == values[i].group &&
+			   p.q_dtype == values[i].x && p.scale_dtype == HZ_F32 &&
+			   p.y_dtype == values[i].y && p.ahead > 0,
+		   "operands and options in their places");
+	}
+	hz_free(ctx, q, HZ_CUDA);
+	hz_free(ctx, y, HZ_CUDA);
+	hz_free(ctx, scale, HZ_CUDA);
+}
+
+/* Rows of m 2^k of one dtype back to back: tiles of some rows, shared among the stand-in's 132. */
+static void test_base_rows(void)
+{
+	static const struct {
+		int dtype, m, k;
+		int64_t rows;
+		int base, tile;		/* rows */
+		const char *kernel;
+		unsigned threads, grid, shared_bytes;
+	} t[] = {
+		{HZ_F16, 12, 5, 25, HZ_BASE_QUIP, 8, "base_mma_f16_m12_6", 96, 4, 18432},
+		{HZ_BF16, 12, 7, 2643, 0, 1, "base_mma_bf16_m12_7", 64, 2643, 12288},
+		{HZ_F16, 20, 7, 2113, 0, 1, "base_mma_f16_m20_7", 64, 1585, 20480},
+		{HZ_F16, 12, 8, 1, 0, 1, "base_mma_f16_m12_8", 96, 1, 18432},
+		{HZ_BF16, 12, 9, 792, 0, 1, "base_mma_bf16_m12_9", 96, 792, 36864},
+		{HZ_BF16, 20, 8, 1000, HZ_BASE_DAO, 1, "base_mma_bf16_m20_8", 128, 1000, 40960},
+		{HZ_F16, 20, 9, 400, 0, 1, "base_mma_f16_m20_9", 160, 400, 61440},
+		{HZ_BF16, 20, 11, 400, 0, 1, "base_mma_bf16_m20_11", 384, 222, 147456},
+		{HZ_BF16, 28, 6, 3, 0, 4, "base_mma_bf16_m28_6", 224, 1, 43008},
+		{HZ_F16, 28, 8, 3, 0, 1, "base_mma_f16_m28_8", 128, 3, 57344},
+		{HZ_BF16, 28, 9, 1000, 0, 1, "base_mma_bf16_m28_9", 256, 510, 114688},
+		{HZ_BF16, 28, 11, 3, 0, 1, "base_mma_bf16_m28_11", 384, 3, 180224},
+		{HZ_F32, 12, 5, 9, 0, 8, "base_f32_m12", 96, 2, 12288},
+		{HZ_F32, 20, 8, 1000, 0, 1, "base_f32_m20_8", 256, 1000, 40960},
+		{HZ_F32, 20, 11, 140, 0, 1, "base_f32_m20_11", 1024, 140, 229376},
+		{HZ_F32, 28, 9, 3, 0, 1, "base_f32_m28_9", 512, 3, 114688},
+		{HZ_F32, 28, 11, 2, 0, 1, "base_f32_m28", 448, 2, 229376},
+	};
+
+	for (size_t i = 0; i < sizeof(t) / sizeof(*t); i++) {
+		const int64_t n = (int64_t)t[i].m << t[i].k;
+		const hz_hadamard_opts o = {.plan = HZ_PLAN_TRUE, .order = t[i].m,
+					    .base = t[i].base};
+		const int64_t bytes = t[i].rows * n * (int64_t)hz_dtype_size(t[i].dtype);
+		char *x = device_memory(bytes), *y = device_memory(bytes);
+		const hz_tensor tx = hz_tensor_2d(x, t[i].dtype, HZ_CUDA, t[i].rows, n);
+		const hz_tensor ty = hz_tensor_2d(y, t[i].dtype, HZ_CUDA, t[i].rows, n);
+		const struct fakecuda_launch *l;
+		struct hzi_hadamard_base_mma mma;
+		struct hzi_hadamard_fast_base base;
+		struct hzi_hadamard_stretch s = {0};
+		int64_t tiles;
+
+		fake->reset();
+		is_int(hz_hadamard(ctx, &tx, &ty, &o), HZ_OK, "%d x %d 2^%d of %s",
+		       (int)t[i].rows, t[i].m, t[i].k, hz_dtype_name(t[i].dtype));
+		l = fake->launch(0);
+		is_str(l->kernel + strlen("hadamard_"), t[i].kernel, "by %s", t[i].kernel);
+		is_int(l->block[0], t[i].threads, "threads");
+		is_int(l->grid[0], t[i].grid, "blocks");
+		is_int(l->shared_bytes, t[i].shared_bytes, "shared memory");
+		if (t[i].dtype == HZ_F32) {
+			memcpy(&base, l->params, sizeof(base));
+			s = base.s;
+			ok(base.f.x == x && base.f.y == y && base.f.k == t[i].k &&
+				   base.f.total == t[i].rows * n, "the rows");
+		} else {
+			int8_t entries[28 * 28];
+			int bad = 0;
+
+			memcpy(&mma, l->params, sizeof(mma));
+			s = mma.s;
+			hz_hadamard_base(t[i].base, t[i].m, entries);
+			for (int e = 0; e < t[i].m * t[i].m; e++) {
+				const int column = e % t[i].m, bit = column / 2 + column % 2 * 16;
+
+				bad += (mma.sign[e / t[i].m] >> bit & 1) != (entries[e] < 0);
+			}
+			ok(mma.x == x && mma.y == y && mma.k == t[i].k && mma.rows == t[i].rows &&
+				   !bad,
+			   "the rows and the base matrix");
+		}
+		tiles = (t[i].rows + t[i].tile - 1) / t[i].tile;
+		if (s.stretch)
+			is_int(l->grid[0] + (int64_t)s.stretched * (s.stretch - 1), tiles,
+			       "every tile once");
+		else
+			is_int(l->grid[0], tiles, "every tile once");
+		hz_free(ctx, x, HZ_CUDA);
+		hz_free(ctx, y, HZ_CUDA);
+	}
+}
+
+/* What cannot be done, and a driver that fails: the status, the sentence, nothing launched. */
+static void test_errors(void)
+{
+	static const struct row good = {.x = HZ_F32, .y = HZ_F16, .rows = 3, .n = 96};
+	struct row r = good;
+	void *x = device_memory(1 << 20), *y = device_memory(1 << 20), *scale = device_memory(1 << 15);
+
+	fake->reset();
+	r = (struct row){.op = QUANTIZE, .x = HZ_F16, .y = HZ_S8, .rows = 2, .n = 65568,
+			 .group = 32};
+	is_int(status_of(&r, x, y, scale), HZ_ENOTSUP, "a block of 65536 and one of 32 to codes");
+	is_int(fake->launches(), 0, "and neither was launched");
+	r = good;
+	r.n = 131072;
+	r.rows = 1;
+	is_int(status_of(&r, x, y, scale), HZ_ENOTSUP, "a block of 131072");
+	ok(strstr(hz_errmsg(ctx), "131072") != NULL, "is too long: %s", hz_errmsg(ctx));
+	is_int(fake->launches(), 0, "and nothing was launched");
+
+	is_int(status_of(&good, x, y, scale), HZ_OK, "two launches");
+	is_int(fake->launches(), 2, "are made");
+	fake->reset();
+	fake->fail_at(2, 1, 0);
+	is_int(status_of(&good, x, y, scale), HZ_ECUDA, "the first fails");
+	is_int(fake->launches(), 0, "so the second is not tried");
+	fake->reset();
+	fake->fail_at(5, 1, 0);
+	is_int(status_of(&good, x, y, scale), HZ_ECUDA, "the second fails");
+	hz_free(ctx, x, HZ_CUDA);
+	hz_free(ctx, y, HZ_CUDA);
+	hz_free(ctx, scale, HZ_CUDA);
+}
+
+int main(void)
+{
+	const hz_options options = {.device = HZ_CUDA, .threads = 1};
+
+	setenv("FAKECUDA_MEMORY", "1000000000", 1);
+	fake = fakecuda_load();
+	if (!fake)
+		bail("no stand-in");
+	if (hz_open(&ctx, &options) != HZ_OK)
+		bail("%s", hz_open_errmsg());
+	for (size_t i = 0; i < sizeof(table) / sizeof(*table); i++)
+		test_row(&table[i]);
+	test_fast();
+	test_base_rows();
+	test_arguments();
+	test_codes();
+	test_values();
+	test_errors();
+	hz_close(ctx);
+	return done_testing();
+}
+
+#endif

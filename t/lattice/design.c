@@ -1,0 +1,251 @@
+/*
+ * design.c - the choice of a lattice quantizer: what it finds, and what it refuses
+ *
+ * SPDX-License-Identifier: BSD-2-Clause
+ */
+#include <config.h>
+
+#include "t/core/dev.h"
+
+static void test_design(void)
+{
+	hz_context *ctx = devs[0].ctx;
+	uint64_t rnd = tap_seed();
+	hz_lattice_opts want = {
+		.kind = HZ_LATTICE_D, .dim = 4, .q = 4, .levels = 2, .policy = HZ_LATTICE_T};
+	hz_lattice_opts found, scaled;
+	hz_lattice_report report, wide;
+	double bank[16];
+	float *x = malloc(49152 * 4);
+	hz_tensor t = hz_tensor_1d(x, HZ_F32, HZ_CPU, 49152);
+	int i, status;
+
+	for (i = 0; i < 49152; i++)
+		x[i] = (float)(10 * rnd_normal(&rnd));
+	status = hz_lattice_design(ctx, &want, 0, 1, NULL, &found, bank, &report);
+	ok(status == HZ_OK &&
+	   fabs(report.gap_db - 2.85) < 0.12 && fabs(found.beta - 0.19) < 0.02 &&
+	   (found.flags & HZ_LATTICE_CENTER) && report.overload == 0 &&
+	   fabs(report.rate - 4 - report.entropy_t / 4) < 1e-9,
+	   "D4 q=4 M=2 with T: %.2f dB above D(R), beta %.3f", report.gap_db, found.beta);
+	status = hz_lattice_design(ctx, &want, 0, 0, &t, &scaled, bank, &wide);
+	ok(status == HZ_OK &&
+	   fabs(wide.gap_db - report.gap_db) < 0.15 && fabs(scaled.beta / found.beta - 10) < 2,
+	   "the same of data ten times as wide");
+	want = (hz_lattice_opts){.policy = HZ_LATTICE_CLIP};
+	status = hz_lattice_design(ctx, &want, 4, 1, NULL, &found, bank, &report);
+	ok(status == HZ_OK &&
+	   found.kind == HZ_LATTICE_E8 && found.q == 16 && found.levels == 1 && report.rate <= 4 &&
+	   fabs(10 * log10(1 / report.mse) - 20.83) < 0.15,
+	   "the best of all at 4 bits without side information is E8 q=16: %.2f dB",
+	   10 * log10(1 / report.mse));
+	want = (hz_lattice_opts){.kind = HZ_LATTICE_E8, .dim = 8, .q = 4, .levels = 2,
+				 .policy = HZ_LATTICE_BANK, .banks = 4};
+	status = hz_lattice_design(ctx, &want, 0, 1, NULL, &found, bank, &report);
+	ok(status == HZ_OK && found.bank == bank && found.banks == 4 && report.gap_db < 2.8,
+	   "four scales: %.2f dB", report.gap_db);
+	ok(hz_lattice_design(ctx, &want, 3, 1, NULL, &found, bank, &report) == HZ_ENOTSUP &&
+		   strstr(hz_errmsg(ctx), "nothing has a rate of at most 3 bits"),
+	   "a rate that nothing has");
+	ok(hz_lattice_design(ctx, &want, 0, 1, NULL, &found, NULL, &report) == HZ_EINVAL &&
+	   strstr(hz_errmsg(ctx), "bank is NULL"), "no room for a bank");
+	want.kind = 0;
+	ok(hz_lattice_design(ctx, &want, 0, 1, NULL, &found, bank, &report) == HZ_EINVAL &&
+	   strstr(hz_errmsg(ctx), "rate is 0"), "no rate and no lattice");
+	want.kind = HZ_LATTICE_E8;
+	ok(hz_lattice_design(ctx, &want, 0, -1, NULL, &found, bank, &report) == HZ_EINVAL,
+	   "sigma below 0");
+	free(x);
+}
+
+/* The squared error of a value of x that is coded and decoded, by a CPU, where x is */
+static double measured(const hz_lattice_opts *o, float *x, int64_t count)
+{
+	const hz_options cpu = {.device = HZ_CPU};
+	hz_context *ctx;
+	hz_lattice *l;
+	hz_lattice_info info;
+	float *y = malloc((size_t)count * 4);
+	void *codes = malloc((size_t)count * 4), *scales = malloc((size_t)count);
+	hz_tensor xt = hz_tensor_1d(x, HZ_F32, HZ_CPU, count);
+	hz_tensor yt = hz_tensor_1d(y, HZ_F32, HZ_CPU, count);
+	hz_tensor ct, tt, *t = NULL;
+	double sum = 0;
+
+	if (hz_open(&ctx, &cpu) != HZ_OK || hz_lattice_open(ctx, &l, o) != HZ_OK)
+		bail("no quantizer on the CPU");
+	hz_lattice_get_info(l, &info);
+	ct = hz_tensor_2d(codes, info.level_dtype, HZ_CPU, count / info.dim, info.levels);
+	tt = hz_tensor_1d(scales, HZ_U8, HZ_CPU, count / (o->group ? o->group : info.dim));
+	if (o->policy == HZ_LATTICE_T || o->policy == HZ_LATTICE_GROUP)
+		t = &tt;
+	if (hz_lattice_encode(ctx, l, &xt, &ct, t, NULL, NULL) != HZ_OK ||
+	    hz_lattice_decode(ctx, l, &ct, t, &yt, NULL) != HZ_OK)
+		bail("%s", hz_errmsg(ctx));
+	for (int64_t i = 0; i < count; i++)
+		sum += ((double)x[i] - y[i]) * ((double)x[i] - y[i]);
+	hz_lattice_close(l);
+	hz_close(ctx);
+	free(scales);
+	free(codes);
+	free(y);
+	return sum / (double)count;
+}
+
+/* What a report says of data is what becomes of these. */
+static void test_report(void)
+{
+	static const struct {
+		hz_lattice_opts want;
+		const char *name;
+	} cases[] = {
+		{{.kind = HZ_LATTICE_E8, .q = 16, .levels = 1}, "E8 q=16 without a policy"},
+		{{.kind = HZ_LATTICE_Z, .q = 4, .levels = 2}, "Z q=4 M=2 without a policy"},
+		{{.kind = HZ_LATTICE_A2, .q = 3, .levels = 2}, "A2 q=3 M=2 without a policy"},
+		{{.kind = HZ_LATTICE_D, .q = 4, .levels = 2, .policy = HZ_LATTICE_CLIP},
+		 "D4 q=4 M=2, clipped"},
+		{{.kind = HZ_LATTICE_A2, .q = 4, .levels = 2, .policy = HZ_LATTICE_T},
+		 "A2 q=4 M=2 with T"},
+		{{.kind = HZ_LATTICE_E8, .q = 4, .levels = 2, .policy = HZ_LATTICE_GROUP, .group = 32},
+		 "E8 q=4 M=2 by groups of 32"},
+	};
+	hz_context *ctx = devs[0].ctx;
+	uint64_t rnd = tap_seed();
+	hz_lattice_opts found;
+	hz_lattice_report report;
+	float *x = malloc(49152 * 4);
+	hz_tensor t = hz_tensor_1d(x, HZ_F32, HZ_CPU, 49152);
+
+	for (int i = 0; i < 49152; i++)
+		x[i] = (float)rnd_normal(&rnd);
+	for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
+		const int status = hz_lattice_design(ctx, &cases[i].want, 0, 0, &t, &found, NULL,
+						     &report);
+		const double mse = status == HZ_OK ? measured(&found, x, 49152) : 0;
+
+		ok(status == HZ_OK && fabs(report.mse / mse - 1) < 1e-6 && report.gap_db > 0,
+		   "%s: an error of %g, as measured", cases[i].name, report.mse);
+		if (status == HZ_OK && fabs(report.mse / mse - 1) >= 1e-6)
+			diag("measured %g, %.2f dB above D(R)", mse, report.gap_db);
+	}
+	free(x);
+}
+
+/* Errors of a bank's scales are compared, however large data are. */
+static void test_sizes(void)
+{
+	hz_context *ctx = devs[0].ctx;
+	const hz_lattice_opts want = {.kind = HZ_LATTICE_D, .q = 4, .levels = 2,
+				      .policy = HZ_LATTICE_BANK, .banks = 4};
+	uint64_t rnd = tap_seed();
+	hz_lattice_opts found;
+	hz_lattice_report report, other;
+	double bank[16], more[16];
+	float *x = malloc(4096 * 4), *y = malloc(4096 * 4);
+	hz_tensor t = hz_tensor_1d(x, HZ_F32, HZ_CPU, 4096);
+	hz_tensor u = hz_tensor_1d(y, HZ_F32, HZ_CPU, 4096);
+
+	for (int i = 0; i < 4096; i++)
+		x[i] = (float)rnd_normal(&rnd);
+	if (hz_lattice_design(ctx, &want, 0, 0, &t, &found, bank, &report) != HZ_OK)
+		bail("%s", hz_errmsg(ctx));
+	for (int e = -52; e <= 60; e += 112) {
+		int status, same = 1;
+
+		for (int i = 0; i < 4096; i++)
+			y[i] = ldexpf(x[i], e);
+		status = hz_lattice_design(ctx, &want, 0, 0, &u, &found, more, &other);
+		for (int i = 0; i < 4 && status == HZ_OK; i++)
+			same &= fabs(ldexp(more[i], -e) / bank[i] - 1) < 1e-9;
+		ok(status == HZ_OK && same && fabs(other.gap_db - report.gap_db) < 1e-6,
+		   "the same bank for data 2^%d as large", e);
+		if (status == HZ_OK)
+			diag("%.3f and %.3f dB", other.gap_db, report.gap_db);
+	}
+	free(x);
+	free(y);
+}
+
+/* What some quantizers cannot be is no reason not to look at others. */
+static void test_candidates(void)
+{
+	static const double z[8] = {0.9, 0.9, 0.9, 0.9, 0.9, 0.9, 0.9, 0.9};
+	hz_context *ctx = devs[0].ctx;
+	hz_lattice_opts want = {.policy = HZ_LATTICE_T, .dither = z}, found;
+	hz_lattice_report report;
+
+	ok(hz_lattice_design(ctx, &want, 2.5, 1, NULL, &found, NULL, &report) == HZ_OK &&
+	   report.rate <= 2.5 && !strstr(hz_errmsg(ctx), "leave 0"),
+	   "a dither that leaves 0 outside of some codes");
+	want = (hz_lattice_opts){.kind = HZ_LATTICE_Z, .q = 3, .levels = 1,
+				 .policy = HZ_LATTICE_T, .alpha = -1};
+	ok(hz_lattice_design(ctx, &want, 0, 1, NULL, &found, NULL, &report) == HZ_EINVAL &&
+	   strstr(hz_errmsg(ctx), "opts->alpha is -1"), "what no quantizer can be");
+}
+
+/* Bad input: the status, a sentence, and nothing is found. */
+static void test_refusals(void)
+{
+	static float zeros[1024], few[8];
+	hz_context *ctx = devs[0].ctx;
+	const hz_lattice_opts d4 = {.kind = HZ_LATTICE_D, .q = 4, .levels = 2};
+	const hz_lattice_opts basis = {.kind = HZ_LATTICE_BASIS, .q = 4, .levels = 2, .dim = 4};
+	const hz_lattice_opts transform = {.kind = HZ_LATTICE_D, .q = 4, .levels = 2,
+					   .transform = &(double){1}};
+	const hz_lattice_opts no_banks = {.kind = HZ_LATTICE_D, .q = 4, .levels = 2,
+					  .policy = HZ_LATTICE_BANK};
+	const hz_lattice_opts many_banks = {.kind = HZ_LATTICE_D, .q = 4, .levels = 2,
+					    .policy = HZ_LATTICE_BANK, .banks = 17};
+	const hz_tensor zero = hz_tensor_1d(zeros, HZ_F32, HZ_CPU, 1024);
+	const hz_tensor small = hz_tensor_1d(few, HZ_F32, HZ_CPU, 8);
+	const hz_tensor bytes = hz_tensor_1d(zeros, HZ_U8, HZ_CPU, 1024);
+	const hz_tensor far = hz_tensor_1d(zeros, HZ_F32, HZ_CUDA, 1024);
+	const struct {
+		const hz_lattice_opts *want;
+		double rate, sigma;
+		const hz_tensor *x;
+		int status;
+		const char *sentence;
+	} cases[] = {
+		{NULL, 0, 1, NULL, HZ_EINVAL, "want is NULL"},
+		{&basis, 0, 1, NULL, HZ_ENOTSUP, "want->kind: the search is over named lattices"},
+		{&transform, 0, 1, NULL, HZ_ENOTSUP, "want->transform: the search is over"},
+		{&d4, -1, 1, NULL, HZ_EINVAL, "rate is -1, must be 0 or positive"},
+		{&d4, NAN, 1, NULL, HZ_EINVAL, "rate is"},
+		{&d4, INFINITY, 1, NULL, HZ_EINVAL, "rate is inf"},
+		{&d4, 0, NAN, NULL, HZ_EINVAL, "sigma is"},
+		{&d4, 0, INFINITY, NULL, HZ_EINVAL, "sigma is inf"},
+		{&no_banks, 0, 1, NULL, HZ_EINVAL, "want->banks is 0, must be 1 to 16"},
+		{&many_banks, 0, 1, NULL, HZ_EINVAL, "want->banks is 17, must be 1 to 16"},
+		{&d4, 0, 0, &zero, HZ_EINVAL, "x is 0 everywhere"},
+		{&d4, 0, 0, &small, HZ_ESHAPE, "x is of 8 values, must be of"},
+		{&d4, 0, 0, &bytes, HZ_EDTYPE, "x"},
+		{&d4, 0, 0, &far, HZ_EDEVICE, "x is on"},
+	};
+	hz_lattice_opts found, before;
+	double bank[16];
+
+	memset(&found, 0x5a, sizeof(found));
+	before = found;
+	for (size_t i = 0; i < sizeof(cases) / sizeof(*cases); i++) {
+		is_int(hz_lattice_design(ctx, cases[i].want, cases[i].rate, cases[i].sigma,
+					 cases[i].x, &found, bank, NULL),
+		       cases[i].status, "refused: %s", cases[i].sentence);
+		has_str(hz_errmsg(ctx), cases[i].sentence, "says so");
+	}
+	is_int(hz_lattice_design(ctx, &d4, 0, 1, NULL, NULL, bank, NULL), HZ_EINVAL, "no found");
+	has_str(hz_errmsg(ctx), "found is NULL", "says so");
+	ok(memcmp(&found, &before, sizeof(found)) == 0, "nothing was found");
+}
+
+int main(void)
+{
+	dev_open_all();
+	test_design();
+	test_report();
+	test_sizes();
+	test_candidates();
+	test_refusals();
+	dev_close_all();
+	return done_testing();
+}

@@ -1,0 +1,72 @@
+# local.mk - t/: tests
+# SPDX-License-Identifier: BSD-2-Clause
+
+HZ_TESTS_C = \
+	t/core/args t/core/context t/core/cuda t/core/cuda_open t/core/dlpack t/core/faults \
+	t/core/fuzz_args t/core/fuzz_npy t/core/graphs t/core/large t/core/memory t/core/oom \
+	t/core/tensor t/core/threads t/hadamard/base t/hadamard/calls t/hadamard/cuda \
+	t/hadamard/hadamard t/hadamard/plan t/hadamard/properties t/hadamard/quantize \
+	t/lattice/calls t/lattice/cuda t/lattice/design t/lattice/errors t/core/fuzz_codes \
+	t/lattice/lattice t/mhc/calls t/mhc/coef t/mhc/cuda t/mhc/gradient t/mhc/mhc t/qgemm/cuda \
+	t/qgemm/linear t/qgemm/qgemm t/quantize/quantize t/quantize/rotated t/quat/cuda \
+	t/quat/properties t/quat/quat t/quat_conv/quat_conv t/quat_gemm/quat_gemm \
+	t/quat_layer/batchnorm t/quat_layer/quat_layer t/vlut/cuda t/vlut/vlut
+HZ_TESTS_SH = t/abi.t t/cli.t t/examples.t t/headers.t t/manual.t t/run.t t/static.t t/symbols.t
+HZ_EXAMPLES = doc/examples/hadamard doc/examples/lattice doc/examples/mhc doc/examples/minimal \
+	doc/examples/qgemm doc/examples/quat_layer
+check_PROGRAMS = $(HZ_TESTS_C) $(HZ_EXAMPLES)
+dist_check_SCRIPTS = $(HZ_TESTS_SH)
+noinst_HEADERS += \
+	t/core/calls.def t/core/calls.h t/core/cuda_calls.h t/core/dev.h t/core/fakecuda.h \
+	t/core/fuzz.h t/core/ref.h t/core/tap.h t/lattice/lattice.h t/lattice/pair.h \
+	t/lattice/ref.h t/lattice/vectors.h t/mhc/mhc.h t/mhc/ref.h t/qgemm/qgemm.h t/qgemm/ref.h \
+	t/quantize/quantize.h t/quat/quat.h t/quat_layer/quat_layer.h t/vlut/vlut.h
+EXTRA_DIST += t/core/fakecuda.c t/core/proxycuda.c t/core/malloc.c t/cli.sh t/tap.sh \
+	t/corpus/args t/corpus/codes t/corpus/npy t/definitions.py t/definitions/__init__.py \
+	t/definitions/common.py t/definitions/hadamard.py t/definitions/lattice.py \
+	t/definitions/mhc.py t/definitions/qgemm.py t/definitions/quat.py \
+	t/definitions/quat_layer.py t/definitions/refusals.py t/definitions/vlut.py
+LDADD = libhz.la
+# libtool -static: real programs, which valgrind and emulators can run, not wrapper scripts.
+AM_LDFLAGS = -static $(OPENMP_CFLAGS)
+
+# Programs that make the calls of t/core/calls.def; each other is made of the one file of its name.
+t_core_args_SOURCES = t/core/args.c t/core/calls.c t/core/scene.c
+t_core_faults_SOURCES = t/core/faults.c t/core/calls.c t/core/scene.c
+t_core_fuzz_args_SOURCES = t/core/fuzz_args.c t/core/calls.c t/core/scene.c
+t_core_graphs_SOURCES = t/core/graphs.c t/core/calls.c t/core/scene.c
+t_core_large_SOURCES = t/core/large.c t/core/calls.c t/core/scene.c
+t_core_oom_SOURCES = t/core/oom.c t/core/calls.c t/core/scene.c
+t_core_threads_SOURCES = t/core/threads.c t/core/calls.c t/core/scene.c
+t_core_threads_CFLAGS = $(AM_CFLAGS) $(OPENMP_CFLAGS)
+
+# Those that are more than a program, or need other libraries, t/examples.t and t/static.t build.
+exampledir = $(docdir)/examples
+exampleappdir = $(docdir)/examples/app
+dist_example_DATA = $(HZ_EXAMPLES:%=%.c) doc/examples/dlpack.py doc/examples/mpi.c \
+	doc/examples/stream.c
+dist_exampleapp_DATA = doc/examples/app/CMakeLists.txt doc/examples/app/Makefile \
+	doc/examples/app/app.c
+
+# A plain rule: libtool builds no module under --disable-shared.
+check_DATA = t/core/fakecuda.so t/core/proxycuda.so
+CLEANFILES += t/core/fakecuda.so t/core/proxycuda.so t/core/malloc.so
+t/core/malloc.so: t/core/malloc.c
+	@$(MKDIR_P) t/core
+	$(AM_V_CCLD)$(CC) $(HZ_WARNINGS) -O1 -g -fPIC -shared -o $@ $(top_srcdir)/t/core/malloc.c
+$(check_DATA): t/core/%.so: t/core/%.c t/core/fakecuda.h gpu/runtime/cuabi.h
+	@$(MKDIR_P) t/core
+	$(AM_V_CCLD)$(CC) $(DEFS) $(AM_CPPFLAGS) $(CPPFLAGS) $(HZ_WARNINGS) -O1 -g -fPIC -shared \
+		-o $@ $(top_srcdir)/t/core/$*.c -ldl -lpthread
+
+TESTS = $(HZ_TESTS_C) $(HZ_TESTS_SH)
+TEST_EXTENSIONS = .t
+LOG_DRIVER = env AM_TAP_AWK='$(AWK)' $(SHELL) $(top_srcdir)/build-aux/tap-driver.sh
+T_LOG_DRIVER = $(LOG_DRIVER)
+T_LOG_COMPILER = $(SHELL)
+AM_TESTS_ENVIRONMENT = \
+	srcdir='$(srcdir)'; top_srcdir='$(top_srcdir)'; top_builddir='$(top_builddir)'; \
+	AWK='$(AWK)'; CC='$(CC)'; CXX='$(CXX)'; NM='$(NM)'; MAKE='$(MAKE)'; \
+	PKG_CONFIG='$(PKG_CONFIG)'; \
+	HURWITZ='$(abs_top_builddir)/hurwitz$(EXEEXT)'; cross_compiling='$(cross_compiling)'; \
+	export srcdir top_srcdir top_builddir AWK CC CXX NM PKG_CONFIG MAKE HURWITZ cross_compiling;

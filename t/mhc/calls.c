@@ -1,0 +1,823 @@
+/*
+ * calls.c - chains of layers, layers, initial weights, diagnostics, wrong arguments
+ *
+ * SPDX-License-Identifier: BSD-2-Clause
+ */
+#include "t/mhc/mhc.h"
+
+#define PICK(list) ((list)[rnd_below(&rnd, (int64_t)(sizeof(list) / sizeof(*(list))))])
+
+static int any_layout(void)
+{
+	return rnd_below(&rnd, 2) ? 0 : (int)rnd_below(&rnd, 16);
+}
+
+/* ---- Recomputation --------------------------------------------------------------------------- */
+
+enum { LAYERS = 5 };
+
+/* Layer l of an array of layers one behind the other */
+static hz_tensor slice(const struct tcase *c, int slot, int64_t l)
+{
+	hz_tensor t = c->o[slot] ? c->o[slot]->t : (hz_tensor){0};
+
+	if (!c->o[slot])
+		return t;
+	t.shape[0] /= LAYERS;
+	t.data = (char *)t.data + l * t.shape[0] * t.stride[0] * (int64_t)hz_dtype_size(t.dtype);
+	return t;
+}
+
+static void layers_of(const struct tcase *c, hz_mhc_block *block, int u, int y)
+{
+	int l;
+
+	for (l = 0; l < LAYERS; l++) {
+		block[l] = (hz_mhc_block){
+			.p = slice(c, P, l), .q = slice(c, Q, l), .a = slice(c, A, l), .f = slice(c,
+			F, l),
+			.u = slice(c, u, l), .y = slice(c, y, l),
+		};
+		if (c->o[BIAS_F])
+			block[l].branch_bias = c->o[BIAS_F]->t;
+	}
+}
+
+/* The same by a call each */
+static int layers_apart(hz_context *ctx, const struct tcase *c, const hz_mhc_block *block)
+{
+	hz_tensor x = c->o[X]->t;
+	int status = HZ_OK, l;
+
+	for (l = 0; l < LAYERS && !status; l++) {
+		const hz_mhc_block *b = &block[l];
+
+		status = hz_mhc_mix(ctx, &x, &b->p, NULL, &b->u, NULL);
+		if (!status)
+			status = hz_mhc_post(ctx, &x, &b->f, &b->q, &b->a,
+					     b->branch_bias.data ? &b->branch_bias : NULL, &b->y);
+		x = b->y;
+	}
+	return status;
+}
+
+static int same_operand(const struct tcase *c, int a, int b)
+{
+	const struct operand *x = c->o[a], *y = c->o[b];
+	unsigned char *gx = malloc(2 * GUARD + (size_t)x->bytes),
+		      *gy = malloc(2 * GUARD + (size_t)y->bytes);
+	int good;
+
+	area_read(&x->area, gx);
+	area_read(&y->area, gy);
+	good = same_bits(gx, gy, 2 * GUARD + (size_t)x->bytes, 1);
+	free(gx);
+	free(gy);
+	return good;
+}
+
+static int recompute_on(struct dev *dev, int n, int dtype, int64_t T, int64_t S, int64_t C,
+			int bias, int last)
+{
+	struct tcase c = {.name = "recompute"};
+	hz_mhc_block block[LAYERS], apart[LAYERS];
+	int good, l;
+
+	streams(&c, X, dtype, T, n, C, 0, 1);
+	coefs(&c, P, S * LAYERS, n, 0, 0, 0.5);
+	coefs(&c, Q, S * LAYERS, n, 0, 0, 0.5);
+	coefs(&c, A, S * LAYERS, n, 1, 0, 0.5);
+	streams(&c, F, dtype, T * LAYERS, 0, C, 0, 1);
+	streams(&c, U, dtype, T * LAYERS, 0, C, 0, 0);
+	streams(&c, Y, dtype, T * LAYERS, n, C, 0, 0);
+	streams(&c, DU, dtype, T * LAYERS, 0, C, 0, 0);
+	streams(&c, DY, dtype, T * LAYERS, n, C, 0, 0);
+	if (bias)
+		vector(&c, BIAS_F, C, 0, 1, 0);
+	upload(dev, &c);
+	layers_of(&c, block, U, Y);
+	layers_of(&c, apart, DU, DY);
+	good = layers_apart(dev->ctx, &c, apart) == HZ_OK;
+	if (last) {
+		/* The last layer needs its branch input alone; what is not there is not touched. */
+		block[LAYERS - 1].q.data = block[LAYERS - 1].a.data = block[LAYERS - 1].f.data =
+			NULL;
+		block[LAYERS - 1].y.data = NULL;
+		block[1].u.data = NULL;
+		good &= hz_mhc_recompute(dev->ctx, &c.o[X]->t, LAYERS, block) == HZ_OK;
+		block[LAYERS - 1] = apart[LAYERS - 1];
+		block[LAYERS - 1].u = slice(&c, U, LAYERS - 1);
+		block[LAYERS - 1].y = slice(&c, Y, LAYERS - 1);
+		block[1].u = slice(&c, U, 1);
+		for (l = 0; l < LAYERS; l++) {
+			hz_mhc_block *b = &block[l];
+
+			if (l == LAYERS - 1)
+				good &= hz_copy(dev->ctx, &apart[l].y, &b->y) == HZ_OK;
+			if (l == 1)
+				good &= hz_copy(dev->ctx, &apart[l].u, &b->u) == HZ_OK;
+		}
+	} else {
+		good &= hz_mhc_recompute(dev->ctx, &c.o[X]->t, LAYERS, block) == HZ_OK;
+	}
+	good &= hz_sync(dev->ctx) == HZ_OK;
+	if (!good)
+		diag("%s", hz_errmsg(dev->ctx));
+	good = good && same_operand(&c, U, DU) && same_operand(&c, Y, DY);
+	if (!good)
+		diag("%s: recompute n %d %s T %lld S %lld C %lld bias %d last %d", dev->name, n,
+		     hz_dtype_name(dtype), (long long)T, (long long)S, (long long)C, bias, last);
+	unload(&c);
+	case_free(&c);
+	return good;
+}
+
+static void test_recompute(struct dev *dev)
+{
+	static const int64_t channels[] = {1, 7, 16, 64, 100, 256, 520};
+	int good = 1, k;
+
+	for (k = 0; k < (quick ? 6 : 24); k++) {
+		const int64_t T = 1 + rnd_below(&rnd, 20), C = PICK(channels);
+
+		good &= recompute_on(dev, k % 2 ? 4 : 1 + k / 2 % 8, floats[k % 3], T,
+				     k % 4 ? T : 1, C, k & 1, k % 3 == 1);
+	}
+	/* Of two cores more than what stays in caches */
+	good &= recompute_on(dev, 4, HZ_BF16, 640, 640, 1024, 1, 0);
+	ok(good, "%s: recompute has the bits of the calls one by one", dev->name);
+}
+
+/* ---- Diagnosis ------------------------------------------------------------------------------- */
+
+static int call_diagnose(hz_context *ctx, struct tcase *c, size_t *bytes)
+{
+	hz_tensor a;
+
+	if (bytes)
+		return HZ_OK;
+	/* [L S][n][n] as [L][S][n][n] */
+	a = c->o[A]->t;
+	if (c->head > 1) {
+		a.ndim = 4;
+		memmove(a.shape + 1, a.shape, 3 * sizeof(*a.shape));
+		memmove(a.stride + 1, a.stride, 3 * sizeof(*a.stride));
+		a.shape[0] = c->head;
+		a.shape[1] /= c->head;
+		a.stride[0] = a.stride[1] * a.shape[1];
+	}
+	return hz_mhc_diagnose(ctx, &a, view(c, Y));
+}
+
+static int diagnose_case(int n, int layers, int64_t S, int layout)
+{
+	struct tcase c = {.call = call_diagnose, .head = layers};
+	const int64_t in[] = {layers * S, n, n}, result[] = {S, 4};
+	struct operand *a, *out;
+	int64_t s;
+	int l, i, j, k;
+
+	snprintf(c.name, sizeof(c.name), "diagnose n %d layers %d S %lld layout %d", n, layers,
+		 (long long)S, layout);
+	a = make(&c, A, HZ_F32, WHOLE, 3, in, layout);
+	fill(a, 1.0 / n, 0.2);
+	out = expect(make(&c, Y, HZ_F32, WHOLE, 2, result, layout), 0);
+	for (s = 0; s < S; s++) {
+		double product[REF_MATRIX], next[REF_MATRIX], *o = out->want + 4 * s;
+
+		for (i = 0; i < n * n; i++)
+			product[i] = i % (n + 1) == 0;
+		for (l = 0; l < layers; l++) {
+			const double *m = a->v + (l * S + s) * n * n;
+
+			for (i = 0; i < n; i++) {
+				double row = 0, column = 0;
+
+				for (j = 0; j < n; j++) {
+					row += m[i * n + j];
+					column += m[j * n + i];
+					next[i * n + j] = 0;
+					for (k = 0; k < n; k++)
+						next[i * n + j] += m[i * n + k] *
+								   product[k * n + j];
+				}
+				o[0] = fmax(o[0], fabs(row - 1));
+				o[1] = fmax(o[1], fabs(column - 1));
+			}
+			memcpy(product, next, sizeof(product));
+		}
+		for (i = 0; i < n; i++) {
+			double row = 0, column = 0;
+
+			for (j = 0; j < n; j++) {
+				row += fabs(product[i * n + j]);
+				column += fabs(product[j * n + i]);
+			}
+			o[2] = fmax(o[2], row);
+			o[3] = fmax(o[3], column);
+		}
+	}
+	for (s = 0; s < out->count; s++)
+		out->bound[s] = 1e-5 * out->want[s] + 3e-6;
+	return run_case(&c);
+}
+
+static void test_diagnose(void)
+{
+	int good = 1, n;
+
+	for (n = 1; n <= REF_STREAMS; n++) {
+		good &= diagnose_case(n, 1, 1 + n, 0);
+		good &= diagnose_case(n, 1 + 3 * n % 7, 1 + rnd_below(&rnd, 40), any_layout());
+	}
+	good &= diagnose_case(4, 60, 7, 0);
+	ok(good, "diagnose: deviations and gains");
+}
+
+/* ---- Conventions and weights to begin with --------------------------------------------------- */
+
+static int same_opts(hz_mhc_opts o, int residual, int map, int order, unsigned flags, double eps,
+		     double p_eps, double q_scale, double rms_eps)
+{
+	return o.residual == residual && o.map == map && o.order == order && o.flags == flags &&
+	       o.eps == eps && o.p_eps == p_eps && (o.q_scale != 0 ? o.q_scale : 2) == q_scale &&
+	       o.rms_eps == rms_eps && (o.iterations ? o.iterations : 20) == 20 && !o.gain &&
+	       !o.saved;
+}
+
+static void test_presets(void)
+{
+	const hz_mhc_opts lite = {.residual = HZ_MHC_LITE},
+			  identity = {.residual = HZ_MHC_IDENTITY};
+	int n, good = 1;
+
+	ok(same_opts(hz_mhc_preset(HZ_MHC_DEEPSEEK), 0, HZ_MHC_SOFTMAX, HZ_MHC_ROWS, HZ_MHC_OLD_NEW,
+		     1e-6, 1e-6, 2, 1e-6),
+	   "preset: deepseek");
+	ok(same_opts(hz_mhc_preset(HZ_MHC_PAPER), 0, HZ_MHC_EXP, HZ_MHC_COLS, 0, 0, 0, 2, 0),
+	   "preset: paper");
+	ok(same_opts(hz_mhc_preset(HZ_MHC_SEED), 0, HZ_MHC_ABS, HZ_MHC_ROWS, HZ_MHC_NORMALIZE, 1e-6,
+		     1e-6, 2, 1e-6),
+	   "preset: seed");
+	ok(hz_mhc_preset(HZ_MHC_SEED_STATIC).eps == 1e-8 &&
+		   hz_mhc_preset(HZ_MHC_SEED_STATIC).q_scale == 1 &&
+		   hz_mhc_preset(HZ_MHC_SEED_STATIC).map == HZ_MHC_ABS,
+	   "preset: seed, static");
+	ok(hz_mhc_preset(HZ_MHC_PLAIN).residual == HZ_MHC_TANH, "preset: plain");
+	ok(hz_mhc_preset(HZ_MHC_LITE_PRESET).residual == HZ_MHC_LITE, "preset: lite");
+	ok(hz_mhc_preset(99).map == HZ_MHC_SOFTMAX, "preset: a number that is none");
+	for (n = 1; n <= 8; n++) {
+		good &= hz_mhc_rows(n, NULL) == n * n + 2 * n;
+		good &= hz_mhc_rows(n, &identity) == 2 * n;
+		good &= hz_mhc_rows(n, &lite) == (n > 4 ? -1 : 2 * n + ref_factorial(n));
+	}
+	good &= hz_mhc_rows(0, NULL) == -1 && hz_mhc_rows(9, NULL) == -1;
+	ok(good, "rows of phi");
+}
+
+/* ---- Weights to begin with ------------------------------------------------------------------- */
+
+/* Coefficients that weights give to streams of 0 */
+static int coefficients(struct dev *dev, struct tcase *c, const hz_mhc_opts *o)
+{
+	return hz_mhc_weights(dev->ctx, NULL, NULL, view(c, ALPHA), view(c, BIAS), view(c, P),
+			      view(c, Q), view(c, A), o);
+}
+
+static double *read_all(const struct operand *o)
+{
+	unsigned char *image = malloc(2 * GUARD + o->skew + (size_t)o->bytes);
+	double *v = calloc((size_t)o->count + 1, sizeof(*v));
+	int64_t i;
+
+	area_read(&o->area, image);
+	for (i = 0; i < o->count; i++)
+		v[i] = ref_get(o->t.dtype, element_of(o, image, i), 0);
+	free(image);
+	return v;
+}
+
+static void test_init(struct dev *dev)
+{
+	static const int presets[] = {HZ_MHC_DEEPSEEK, HZ_MHC_PAPER, HZ_MHC_SEED,
+				      HZ_MHC_LITE_PRESET, HZ_MHC_PLAIN};
+	int kind, layer, good = 1, random = 1, i;
+	size_t k;
+
+	for (k = 0; k < sizeof(presets) / sizeof(*presets); k++) {
+		for (kind = 0; kind <= HZ_MHC_INIT_LITE; kind++) {
+			const hz_mhc_opts o = hz_mhc_preset(kind == HZ_MHC_INIT_PLAIN ? HZ_MHC_PLAIN
+							    : kind == HZ_MHC_INIT_LITE
+								    ? HZ_MHC_LITE_PRESET
+								    : presets[k]);
+			const struct ref_rule r = ref_rule(4, &o);
+			struct tcase c = {.opts = o};
+			double *phi, *again, *alpha, *bias, *p, *q, *a, mean = 0, square = 0;
+			const int64_t count = r.m * 4 * 64;
+			int64_t j;
+
+			layer = (int)k;
+			weights(&c, PHI, r.m, 4 * 64, 0, 0);
+			weights(&c, DPHI, r.m, 4 * 64, 0, 0);
+			vector(&c, ALPHA, 3, 0, 0, 0);
+			vector(&c, BIAS, r.m, 0, 0, 0);
+			coefs(&c, P, 1, 4, 0, 0, 0);
+			coefs(&c, Q, 1, 4, 0, 0, 0);
+			coefs(&c, A, 1, 4, 1, 0, 0);
+			upload(dev, &c);
+			if (hz_mhc_init(dev->ctx, kind, layer, 7, view(&c, PHI), view(&c, ALPHA),
+					view(&c, BIAS), &o) ||
+			    hz_mhc_init(dev->ctx, kind, layer, kind == 1 ? 8 : 7, view(&c, DPHI),
+					view(&c, ALPHA), view(&c, BIAS), &o) ||
+			    coefficients(dev, &c, &o) || hz_sync(dev->ctx)) {
+				diag("%s: init %d: %s", dev->name, kind, hz_errmsg(dev->ctx));
+				good = 0;
+				unload(&c);
+				case_free(&c);
+				continue;
+			}
+			phi = read_all(c.o[PHI]);
+			again = read_all(c.o[DPHI]);
+			alpha = read_all(c.o[ALPHA]);
+			bias = read_all(c.o[BIAS]);
+			p = read_all(c.o[P]);
+			q = read_all(c.o[Q]);
+			a = read_all(c.o[A]);
+			for (j = 0; j < count; j++) {
+				mean += phi[j] / (double)count;
+				square += phi[j] * phi[j] / (double)count;
+			}
+			if (kind <= HZ_MHC_INIT_PAPER) {
+				const double variance = kind ? 4e-4 : 1.0 / 256;
+
+				random &= fabs(mean) < 5 * sqrt(variance / (double)count);
+				random &= fabs(square / variance - 1) < 0.1;
+				random &= (memcmp(phi, again, (size_t)count * 8) == 0) ==
+					  (kind == 0);
+			} else {
+				random &= square == 0;
+			}
+			good &= fabs(alpha[0] - (kind == HZ_MHC_INIT_SEED ? 0.1 : 0.01)) < 1e-7 &&
+				alpha[0] == alpha[1] && alpha[1] == alpha[2];
+			for (i = 0; i < 4 && kind == HZ_MHC_INIT_IDENTITY; i++) {
+				good &= fabs(p[i] - 0.25) < 1e-4 && fabs(q[i] - 1) < 1e-4;
+				for (j = 0; j < 4; j++)
+					good &= fabs(a[i * 4 + j] - (i == j ? 0.9 : 0.1 / 3)) <
+						1e-3;
+			}
+			for (i = 0; i < r.m && kind == HZ_MHC_INIT_PAPER; i++)
+				good &= bias[i] == 0;
+			for (i = 0;
+			     i < 4 && (kind == HZ_MHC_INIT_SEED || kind == HZ_MHC_INIT_PLAIN); i++)
+				good &= bias[i] == (i == layer % 4) && bias[4 + i] == 1;
+			for (i = 0; i < 16 && kind == HZ_MHC_INIT_SEED && r.m == 24; i++)
+				good &= bias[8 + i] == (i % 5 == 0);
+			for (i = 0; i < r.m && kind == HZ_MHC_INIT_LITE; i++)
+				good &= bias[i] == (i < 8    ? i % 4 == layer % 4 ? 1 : -1
+						    : i == 8 ? 0
+							     : -8);
+			if (!good)
+				diag("%s: init %d of preset %d: alpha %g p %g q %g a %g %g",
+				     dev->name, kind, presets[k], alpha[0], p[0], q[0], a[0], a[1]);
+			free(phi);
+			free(again);
+			free(alpha);
+			free(bias);
+			free(p);
+			free(q);
+			free(a);
+			unload(&c);
+			case_free(&c);
+		}
+	}
+	ok(good, "%s: weights to begin with", dev->name);
+	ok(random, "%s: random numbers of weights", dev->name);
+}
+
+static int near_operand(const struct tcase *c, int a, int b)
+{
+	double *x = read_all(c->o[a]), *y = read_all(c->o[b]);
+	const int good = within_norm(x, y, (size_t)c->o[a]->count, 1e-5);
+
+	free(x);
+	free(y);
+	return good;
+}
+
+/* ---- Layers ------------------------------------------------------------------------------------
+ */
+
+/* A layer's calls are those that it is made of, bit for bit. */
+static int layer_on(struct dev *dev, int convention, int n, int64_t T, int64_t S, int64_t C,
+		    int extras)
+{
+	struct tcase c = {.opts = hz_mhc_preset(convention)};
+	const int m = hz_mhc_rows(n, &c.opts), dtype = extras ? HZ_F32 : HZ_BF16;
+	const int fixed = S == 1 && extras;
+	hz_mhc_layer l = {.opts = hz_mhc_preset(convention)};
+	struct operand *kept;
+	size_t bytes = 0, more = 0;
+	hz_mhc_grads g;
+	int64_t count, i;
+	int good;
+
+	l.opts.flags |= extras ? HZ_MHC_ACCUMULATE : 0;
+	streams(&c, X, dtype, T, n, C, 0, 1);
+	streams(&c, F, dtype, T, 0, C, 0, 1);
+	streams(&c, DY, dtype, T, n, C, 0, 1);
+	if (!fixed) {
+		fill(weights(&c, PHI, m, n * C, 0.05, 0), 0, 0.05);
+		fill(weights(&c, DPHI, m, n * C, 0, 0), 0, 1);
+		weights(&c, P2, m, n * C, 0, 0);
+		for (i = 0; i < c.o[P2]->count; i++)
+			set(c.o[P2], i, c.o[DPHI]->v[i]);
+	}
+	vector(&c, ALPHA, 3, 0.7, 0.1, 0);
+	vector(&c, BIAS, m, 0, 1, 0);
+	if (extras)
+		vector(&c, BIAS_F, C, 0, 1, 0);
+	vector(&c, DBIAS, m, 0, 0, 0);
+	vector(&c, Q2, m, 0, 0, 0);
+	streams(&c, U, dtype, T, 0, C, 0, 0);
+	streams(&c, DU, dtype, T, 0, C, 0, 0);
+	streams(&c, Y, dtype, T, n, C, 0, 0);
+	streams(&c, DX, dtype, T, n, C, 0, 0);
+	streams(&c, DF, dtype, T, 0, C, 0, 0);
+	/* What the calls apart leave, in the same layout */
+	l.phi.data = fixed ? NULL : c.o[PHI]->image;
+	if (hz_mhc_layer_bind(dev->ctx, &l, n, S, NULL, &bytes))
+		return ok(0, "%s: layer_bind: %s", dev->name, hz_errmsg(dev->ctx));
+	count = (int64_t)bytes / 4;
+	vector(&c, SAVED, count, 0, 0, 0);
+	kept = vector(&c, DP_OUT, count, 0, 0, 0);
+	upload(dev, &c);
+	c.opts.saved = NULL;
+	l.phi = fixed ? (hz_tensor){0} : c.o[PHI]->t;
+	l.alpha = c.o[ALPHA]->t;
+	l.bias = c.o[BIAS]->t;
+	l.dphi = fixed ? (hz_tensor){0} : c.o[DPHI]->t;
+	l.dbias = c.o[DBIAS]->t;
+	l.branch_bias = extras ? c.o[BIAS_F]->t : (hz_tensor){0};
+	good = hz_mhc_layer_bind(dev->ctx, &l, n, S, c.o[SAVED]->t.data, &bytes) == HZ_OK;
+	good &= hz_mhc_layer_workspace(dev->ctx, &l, view(&c, X), &more) == HZ_OK;
+	good &= hz_reserve(dev->ctx, more) == HZ_OK;
+	good &= hz_mhc_layer_begin(dev->ctx, &l, view(&c, X), view(&c, U)) == HZ_OK;
+	good &= hz_mhc_layer_end(dev->ctx, &l, view(&c, X), view(&c, F), view(&c, Y)) == HZ_OK;
+	good &= hz_mhc_layer_end_bwd(dev->ctx, &l, view(&c, F), view(&c, DY), view(&c, DF)) ==
+		HZ_OK;
+	/* The branch is a copy: the gradient of u is that of f. */
+	good &= hz_mhc_layer_begin_bwd(dev->ctx, &l, view(&c, X), view(&c, DY), view(&c, DF),
+				       view(&c, DX)) == HZ_OK;
+	good &= hz_sync(dev->ctx) == HZ_OK;
+	if (!good)
+		diag("%s", hz_errmsg(dev->ctx));
+	if (good) {
+		hz_mhc_layer r = l;
+		const hz_tensor *phi = view(&c, PHI);
+		unsigned char *first[3], *again[3];
+		static const int compared[3] = {U, DF, Y};
+		hz_mhc_opts o = l.opts;
+		int k;
+
+		for (k = 0; k < 3; k++) {
+			const struct operand *p = c.o[compared[k]];
+
+			first[k] = malloc(2 * GUARD + (size_t)p->bytes);
+			again[k] = malloc(2 * GUARD + (size_t)p->bytes);
+			area_read(&p->area, first[k]);
+		}
+		o.flags &= ~HZ_MHC_ACCUMULATE;
+		good &= hz_mhc_layer_bind(dev->ctx, &r, n, S, kept->t.data, &bytes) == HZ_OK;
+		o.saved = fixed ? NULL : &r.saved;
+		good &= hz_mhc_pre(dev->ctx, view(&c, X), phi, view(&c, ALPHA), view(&c, BIAS),
+				   &r.p, &r.q, &r.a, view(&c, DU), &o) == HZ_OK;
+		good &= hz_mhc_post(dev->ctx, view(&c, X), view(&c, F), &r.q, &r.a,
+				    extras ? view(&c, BIAS_F) : NULL, view(&c, Y)) == HZ_OK;
+		good &= hz_mhc_post_bwd_workspace(dev->ctx, NULL, view(&c, F), &r.q, NULL,
+						  extras ? view(&c, BIAS_F) : NULL, view(&c, DY),
+						  NULL, view(&c, DF), &r.dq, NULL, NULL,
+						  &more) == HZ_OK;
+		good &= hz_reserve(dev->ctx, more) == HZ_OK;
+		good &= hz_mhc_post_bwd(dev->ctx, NULL, view(&c, F), &r.q, NULL,
+					extras ? view(&c, BIAS_F) : NULL, view(&c, DY), NULL,
+					view(&c, DF), &r.dq, NULL, NULL) == HZ_OK;
+		o = l.opts;
+		o.saved = fixed ? NULL : &r.saved;
+		g = (hz_mhc_grads){
+			.du = view(&c, DF), .dq = &r.dq, .dy = view(&c, DY), .dphi = view(&c, P2),
+			.dbias = view(&c, Q2),
+		};
+		good &= hz_mhc_pre_bwd_workspace(dev->ctx, view(&c, X), phi, view(&c, ALPHA),
+						 view(&c, BIAS), &g, &o, &more) == HZ_OK;
+		good &= hz_reserve(dev->ctx, more) == HZ_OK;
+		good &= hz_mhc_pre_bwd(dev->ctx, view(&c, X), phi, view(&c, ALPHA), view(&c, BIAS),
+				       &g, &o) == HZ_OK;
+		good &= hz_sync(dev->ctx) == HZ_OK;
+		if (!good)
+			diag("%s", hz_errmsg(dev->ctx));
+		good = good && same_operand(&c, U, DU) && same_operand(&c, SAVED, DP_OUT);
+		/* Weights' gradients without dx need not take the same way: near is enough. */
+		for (k = 0; k < 3; k++) {
+			const struct operand *p = c.o[compared[k]];
+
+			area_read(&p->area, again[k]);
+			good &= same_bits(again[k], first[k], 2 * GUARD + (size_t)p->bytes, 1);
+			free(first[k]);
+			free(again[k]);
+		}
+		good &= near_operand(&c, DBIAS, Q2) && (fixed || near_operand(&c, DPHI, P2));
+	}
+	unload(&c);
+	case_free(&c);
+	return good;
+}
+
+static void test_layers(struct dev *dev)
+{
+	static const int presets[] = {HZ_MHC_DEEPSEEK, HZ_MHC_SEED, HZ_MHC_PLAIN,
+				      HZ_MHC_LITE_PRESET};
+	int good = 1;
+	size_t k;
+
+	for (k = 0; k < sizeof(presets) / sizeof(*presets); k++) {
+		good &= layer_on(dev, presets[k], 4, 20, 20, 64, 0);
+		good &= layer_on(dev, presets[k], 3, 12, 12, 33, 1);
+		good &= layer_on(dev, presets[k], 4, 12, 1, 40, 1);
+		good &= layer_on(dev, presets[k], 4, 12, 3, 40, 0);
+	}
+	ok(good, "%s: layers are the calls that they are made of", dev->name);
+}
+
+/* ---- Wrong arguments ---------------------------------------------------------------------------
+ */
+
+/* Operands of T = 6, n = 4, C = 8 that calls are right with */
+struct right {
+	float x[6 * 4 * 8 + 8], y[6 * 4 * 8 + 8], f[6 * 8], u[6 * 8], p[6 * 4], q[6 * 4], a[6 * 16];
+	float phi[24 * 32], dphi[24 * 32], alpha[3], bias[24], m[6 * 16], out[6 * 4], branch[8];
+	hz_tensor X, Y, F, U, P, Q, A, PHI, ALPHA, BIAS, M, OUT, BRANCH, DPHI;
+};
+
+static void right_views(struct right *r)
+{
+	size_t i;
+
+	for (i = 0; i < sizeof(r->x) / sizeof(float); i++)
+		r->x[i] = r->y[i] = (float)i;
+	r->X = hz_tensor_3d(r->x, HZ_F32, HZ_CPU, 6, 4, 8);
+	r->Y = hz_tensor_3d(r->y, HZ_F32, HZ_CPU, 6, 4, 8);
+	r->F = hz_tensor_2d(r->f, HZ_F32, HZ_CPU, 6, 8);
+	r->U = hz_tensor_2d(r->u, HZ_F32, HZ_CPU, 6, 8);
+	r->P = hz_tensor_2d(r->p, HZ_F32, HZ_CPU, 6, 4);
+	r->Q = hz_tensor_2d(r->q, HZ_F32, HZ_CPU, 6, 4);
+	r->A = hz_tensor_3d(r->a, HZ_F32, HZ_CPU, 6, 4, 4);
+	r->M = hz_tensor_3d(r->m, HZ_F32, HZ_CPU, 6, 4, 4);
+	r->PHI = hz_tensor_2d(r->phi, HZ_F32, HZ_CPU, 24, 32);
+	r->DPHI = hz_tensor_2d(r->dphi, HZ_F32, HZ_CPU, 24, 32);
+	r->ALPHA = hz_tensor_1d(r->alpha, HZ_F32, HZ_CPU, 3);
+	r->BIAS = hz_tensor_1d(r->bias, HZ_F32, HZ_CPU, 24);
+	r->OUT = hz_tensor_2d(r->out, HZ_F32, HZ_CPU, 6, 4);
+	r->BRANCH = hz_tensor_1d(r->branch, HZ_F32, HZ_CPU, 8);
+}
+
+static void refused(hz_context *ctx, int got, int want, const char *sentence)
+{
+	is_int(got, want, "refused: %s", sentence);
+	has_str(hz_errmsg(ctx), sentence, "its sentence");
+}
+
+static hz_tensor shaped(hz_tensor t, int d, int64_t size)
+{
+	t.shape[d] = size;
+	return t;
+}
+
+static hz_tensor typed(hz_tensor t, int dtype)
+{
+	t.dtype = (int16_t)dtype;
+	return t;
+}
+
+/* Streams, coefficients and weights that do not fit each other, or what is there */
+static void test_wrong_operands(hz_context *ctx, struct right *r)
+{
+	hz_mhc_layer layer = {.opts = {.residual = HZ_MHC_LITE}};
+	hz_mhc_grads g = {0};
+	size_t bytes;
+	hz_tensor t;
+
+	t = shaped(r->P, 1, 3);
+	refused(ctx, hz_mhc_mix(ctx, &r->X, &t, &r->A, &r->U, &r->Y), HZ_ESHAPE,
+		"mhc_mix: p.shape[1] is 3");
+	t = shaped(r->P, 0, 4);
+	refused(ctx, hz_mhc_mix(ctx, &r->X, &t, NULL, &r->U, NULL), HZ_ESHAPE,
+		"do not divide the 6 tokens");
+	refused(ctx, hz_mhc_mix(ctx, &r->X, &t, &r->A, &r->U, &r->Y), HZ_ESHAPE,
+		"sets of coefficients");
+	refused(ctx, hz_mhc_mix(ctx, &r->X, NULL, &r->A, &r->U, &r->Y), HZ_EINVAL, "p");
+	refused(ctx, hz_mhc_mix(ctx, &r->X, &r->P, &r->A, NULL, NULL), HZ_EINVAL,
+		"u and r are NULL");
+	refused(ctx, hz_mhc_mix(ctx, NULL, &r->P, &r->A, &r->U, &r->Y), HZ_EINVAL, "x");
+	t = typed(r->F, HZ_F16);
+	refused(ctx, hz_mhc_add(ctx, &r->X, &t, &r->Q, &r->Y), HZ_EDTYPE, "mhc_add: f");
+	t = typed(r->X, HZ_S8);
+	refused(ctx, hz_mhc_add(ctx, &t, &r->F, &r->Q, &r->Y), HZ_EDTYPE, "mhc_add: r");
+	t = typed(r->Q, HZ_BF16);
+	refused(ctx, hz_mhc_add(ctx, &r->X, &r->F, &t, &r->Y), HZ_EDTYPE, "mhc_add: q");
+	t = shaped(r->F, 1, 7);
+	refused(ctx, hz_mhc_add(ctx, &r->X, &t, &r->Q, &r->Y), HZ_ESHAPE,
+		"f.shape[1] is 7, must be 8");
+	t = hz_tensor_3d(r->x, HZ_F32, HZ_CPU, 2, 12, 8);
+	refused(ctx, hz_mhc_expand(ctx, &r->F, &t), HZ_ESHAPE, "must be 1 to 8 streams");
+	t = hz_tensor_1d(r->x, HZ_F32, HZ_CPU, 8);
+	refused(ctx, hz_mhc_expand(ctx, &r->F, &t), HZ_ESHAPE, "x.ndim is 1");
+	t = hz_tensor_4d(r->x, HZ_F32, HZ_CPU, 2, 3, 4, 8);
+	t.stride[0] = 100;
+	refused(ctx, hz_mhc_expand_bwd(ctx, &t, &r->F), HZ_ESTRIDE,
+		"dx.stride[0] is 100, must be 96");
+	t = r->X;
+	t.device = 7;
+	refused(ctx, hz_mhc_post(ctx, &t, &r->F, &r->Q, &r->A, NULL, &r->Y), HZ_EDEVICE, "x");
+	t = shaped(r->BRANCH, 0, 7);
+	refused(ctx, hz_mhc_post(ctx, &r->X, &r->F, &r->Q, &r->A, &t, &r->Y), HZ_ESHAPE,
+		"branch_bias.shape[0] is 7");
+	t = shaped(r->BRANCH, 0, 4);
+	t.stride[0] = 2;
+	t.shape[0] = 8;
+	refused(ctx, hz_mhc_post(ctx, &r->X, &r->F, &r->Q, &r->A, &t, &r->Y), HZ_ESTRIDE,
+		"branch_bias");
+	t = r->Y;
+	t.data = r->x + 8;
+	refused(ctx, hz_mhc_post(ctx, &r->X, &r->F, &r->Q, &r->A, NULL, &t), HZ_EALIAS, "y");
+	refused(ctx, hz_mhc_mix_bwd(ctx, &r->X, &r->P, &r->A, &r->U, &r->Y, &r->X, NULL, NULL),
+		HZ_EALIAS, "dx");
+	t = r->M;
+	t.stride[1] = 0;
+	refused(ctx, hz_mhc_sinkhorn(ctx, &r->A, &t, NULL), HZ_ESTRIDE,
+		"two elements at one address");
+	t = shaped(r->M, 2, 3);
+	refused(ctx, hz_mhc_sinkhorn(ctx, &t, &r->A, NULL), HZ_ESHAPE, "m.shape[2] is 3");
+	t = shaped(r->PHI, 0, 23);
+	refused(ctx, hz_mhc_weights(ctx, &r->X, &t, &r->ALPHA, &r->BIAS, &r->P, &r->Q, &r->A, NULL),
+		HZ_ESHAPE, "phi.shape[0] is 23, must be 24");
+	t = shaped(r->ALPHA, 0, 1);
+	refused(ctx,
+		hz_mhc_pre(ctx, &r->X, &r->PHI, &t, &r->BIAS, &r->P, &r->Q, &r->A, &r->U, NULL),
+		HZ_ESHAPE, "alpha.shape[0] is 1, must be 3");
+	refused(ctx,
+		hz_mhc_pre(ctx, &r->X, &r->PHI, NULL, &r->BIAS, &r->P, &r->Q, &r->A, &r->U, NULL),
+		HZ_EINVAL, "alpha");
+	refused(ctx,
+		hz_mhc_pre(ctx, NULL, &r->PHI, &r->ALPHA, &r->BIAS, &r->P, &r->Q, &r->A, NULL,
+			   NULL),
+		HZ_EINVAL, "x");
+	refused(ctx, hz_mhc_head(ctx, &r->X, &r->PHI, &r->ALPHA, &r->BIAS, &r->P, &r->U, NULL),
+		HZ_ESHAPE, "phi");
+	t = hz_tensor_2d(r->m, HZ_F32, HZ_CPU, 6, 5);
+	refused(ctx, hz_mhc_diagnose(ctx, &r->A, &t), HZ_ESHAPE, "out.shape[1] is 5, must be 4");
+	refused(ctx, hz_mhc_recompute(ctx, &r->X, 0, NULL), HZ_EINVAL,
+		"layers is 0, must be 1 to 64");
+	refused(ctx, hz_mhc_recompute(ctx, &r->X, 1, NULL), HZ_EINVAL, "block is NULL");
+	refused(ctx, hz_mhc_init(ctx, 9, 0, 1, &r->PHI, &r->ALPHA, &r->BIAS, NULL), HZ_EINVAL,
+		"kind is 9");
+	t = shaped(r->BIAS, 0, 20);
+	refused(ctx, hz_mhc_init(ctx, 0, 0, 1, &r->PHI, &r->ALPHA, &t, NULL), HZ_ESHAPE,
+		"bias.shape[0] is 20");
+	refused(ctx, hz_mhc_layer_bind(ctx, NULL, 4, 1, NULL, NULL), HZ_EINVAL, "layer is NULL");
+	refused(ctx, hz_mhc_layer_bind(ctx, &layer, 5, 1, NULL, &bytes), HZ_EINVAL,
+		"n is 5, which the options do not allow");
+	refused(ctx, hz_mhc_layer_bind(ctx, &layer, 4, -1, NULL, &bytes), HZ_EINVAL,
+		"groups is -1, must be 0 to");
+	refused(ctx, hz_mhc_layer_workspace(ctx, &layer, &r->X, NULL), HZ_EINVAL,
+		"bytes is NULL");
+	refused(ctx, hz_mhc_pre_bwd(ctx, &r->X, &r->PHI, &r->ALPHA, &r->BIAS, NULL, NULL),
+		HZ_EINVAL, "mhc_pre_bwd: g is NULL");
+	g.reserved[1] = 3;
+	refused(ctx, hz_mhc_pre_bwd(ctx, &r->X, &r->PHI, &r->ALPHA, &r->BIAS, &g, NULL), HZ_EINVAL,
+		"mhc_pre_bwd: g->reserved[1] is 3, must be 0");
+	g = (hz_mhc_grads){.dy = &r->Y};
+	refused(ctx, hz_mhc_head_bwd(ctx, &r->X, NULL, NULL, &r->BIAS, &g, NULL), HZ_EINVAL,
+		"mhc_head_bwd: g->dy is given: a head has p alone");
+	refused(ctx, hz_mhc_init(ctx, 0, -1, 1, NULL, &r->ALPHA, &r->BIAS, NULL), HZ_EINVAL,
+		"layer is -1, must not be negative");
+}
+
+static void test_wrong_options(hz_context *ctx, struct right *r)
+{
+	static const struct {
+		hz_mhc_opts o;
+		const char *sentence;
+	} wrong[] = {
+		{{.residual = 4}, "opts->residual is 4, must be 0 to 3"},
+		{{.residual = -1}, "opts->residual is -1"},
+		{{.map = 3}, "opts->map is 3, must be 0 to 2"},
+		{{.order = 2}, "opts->order is 2, must be 0 to 1"},
+		{{.iterations = -1}, "opts->iterations is -1, must be 0 to 1000"},
+		{{.iterations = 1001}, "opts->iterations is 1001"},
+		{{.flags = 8}, "opts->flags is 8"},
+		{{.pad = 1}, "opts->pad is 1"},
+		{{.eps = -1e-6}, "opts->eps is -1e-06, must be finite in f32 and not negative"},
+		{{.eps = INFINITY}, "opts->eps is inf"},
+		{{.p_eps = NAN}, "opts->p_eps is "},
+		{{.rms_eps = 1e39}, "opts->rms_eps is 1e+39"},
+		{{.q_scale = -2}, "opts->q_scale is -2"},
+		{{.rms_eps = -1}, "opts->rms_eps is -1"},
+		{{.norm_eps = INFINITY}, "opts->norm_eps is inf"},
+		{{.reserved = {0, 0, 1, 0}}, "reserved"},
+	};
+	const hz_mhc_opts lite = {.residual = HZ_MHC_LITE};
+	const hz_mhc_opts accumulate = {.flags = HZ_MHC_ACCUMULATE};
+	float z[5];
+	const hz_tensor five_p = hz_tensor_2d(z, HZ_F32, HZ_CPU, 1, 5);
+	size_t k;
+
+	for (k = 0; k < sizeof(wrong) / sizeof(*wrong); k++)
+		refused(ctx, hz_mhc_sinkhorn(ctx, &r->M, &r->A, &wrong[k].o), HZ_EINVAL,
+			wrong[k].sentence);
+	refused(ctx, hz_mhc_weights(ctx, NULL, NULL, NULL, &r->BIAS, &five_p, NULL, NULL, &lite),
+		HZ_EINVAL, "4 streams at most: there are 5");
+	refused(ctx, hz_mhc_init(ctx, 0, 0, 1, NULL, &r->ALPHA, &r->BIAS, &wrong[0].o), HZ_EINVAL,
+		wrong[0].sentence);
+	is_int(hz_mhc_sinkhorn(ctx, &r->M, &r->A, &accumulate), HZ_OK,
+	       "HZ_MHC_ACCUMULATE means nothing where nothing is added to");
+}
+
+/* A call of two parts, whose second needs more: with the workspace of the first it does nothing. */
+static void test_workspace(hz_context *ctx)
+{
+	enum { T = 1024, C = 1024 };
+	float *x = calloc(3 * T * C, sizeof(*x)), *q = calloc(T, sizeof(*q)), z[3] = {0};
+	float *sums = calloc(C, sizeof(*sums));
+	const hz_tensor X = hz_tensor_3d(x, HZ_F32, HZ_CPU, T, 1, C);
+	const hz_tensor DY = hz_tensor_3d(x + T * C, HZ_F32, HZ_CPU, T, 1, C);
+	const hz_tensor DX = hz_tensor_3d(x + 2 * T * C, HZ_F32, HZ_CPU, T, 1, C);
+	const hz_tensor Q = hz_tensor_2d(q, HZ_F32, HZ_CPU, T, 1);
+	const hz_tensor BIAS_OF = hz_tensor_1d(z, HZ_F32, HZ_CPU, 3);
+	const hz_tensor SUMS = hz_tensor_1d(sums, HZ_F32, HZ_CPU, C);
+	const hz_mhc_grads g = {.dy = &DY, .dx = &DX};
+	size_t first = 0, both = 0;
+	void *lent;
+
+	if (!x || !q || !sums)
+		bail("no memory for a workspace's operands");
+	x[T * C] = 1;
+	is_int(hz_mhc_pre_bwd_workspace(ctx, &X, NULL, NULL, &BIAS_OF, &g, NULL, &first), HZ_OK,
+	       "the workspace of a part");
+	is_int(hz_mhc_post_pre_bwd_workspace(ctx, &X, NULL, NULL, &BIAS_OF, NULL, &Q, NULL, &g,
+					     NULL, NULL, &SUMS, NULL, &both), HZ_OK,
+	       "the workspace of both");
+	ok(both > first, "the second part needs more: %zu, %zu", first, both);
+	lent = aligned_alloc(64, (first + 63) / 64 * 64);
+	hz_set_workspace(ctx, lent, first);
+	refused(ctx, hz_mhc_post_pre_bwd(ctx, &X, NULL, NULL, &BIAS_OF, NULL, &Q, NULL, &g, NULL,
+					 NULL, &SUMS, NULL), HZ_EWORKSPACE, "must have");
+	ok(x[2 * T * C] == 0, "dx is as it was");
+	hz_set_workspace(ctx, NULL, 0);
+	free(lent);
+	free(sums);
+	free(q);
+	free(x);
+}
+
+static void test_wrong(void)
+{
+	struct right *r = calloc(1, sizeof(*r));
+	hz_context *ctx = devs[0].ctx;
+	size_t i;
+	int good = 1;
+
+	if (devs[0].device != HZ_CPU || !r) {
+		free(r);
+		return;
+	}
+	right_views(r);
+	test_wrong_operands(ctx, r);
+	test_wrong_options(ctx, r);
+	test_workspace(ctx);
+	for (i = 0; i < sizeof(r->y) / sizeof(float); i++)
+		good &= r->y[i] == (float)i && r->x[i] == (float)i;
+	ok(good, "a call that is refused writes nothing");
+	ok(hz_mhc_mix(ctx, &r->X, &r->P, NULL, &r->U, NULL) == HZ_OK,
+	   "a right call after it is not");
+	free(r);
+}
+
+int main(void)
+{
+	int i;
+
+	quick = tap_quick();
+	rnd = tap_seed();
+	dev_open_all();
+	test_presets();
+	test_diagnose();
+	for (i = 0; i < ndevs; i++) {
+		test_recompute(&devs[i]);
+		test_layers(&devs[i]);
+	}
+	test_init(&devs[ndevs - 1]);
+	test_wrong();
+	dev_close_all();
+	diag("%ld cases", cases);
+	return done_testing();
+}

@@ -1,0 +1,439 @@
+/*
+ * cuda.c - what the launchers of hyper-connections hand to the driver, seen by a stand-in
+ *
+ * SPDX-License-Identifier: BSD-2-Clause
+ *
+ * Nothing is computed here: which kernels are taken, and that the driver would take them. That they
+ * do what they should is for t/mhc/mhc, t/mhc/coef and t/mhc/calls with HZ_TEST_DEVICE=cuda.
+ */
+#include <config.h>
+
+#include "t/core/cuda_calls.h"
+
+#if HZ_HAVE_CUDA
+
+#define ARRAYS 8
+#define ARRAY_BYTES ((size_t)1 << 24)
+
+static hz_context *ctx;
+static int device;
+static char *memory[ARRAYS];
+static char **const arrays[ARRAYS] = {&memory[0], &memory[1], &memory[2], &memory[3],
+				      &memory[4], &memory[5], &memory[6], &memory[7]};
+
+/* Operands of T tokens, S groups, n streams, C channels; none of them overlaps another. */
+struct operands {
+	hz_tensor x, y, dx, dy, u, f, du, df, p, q, a, dp, dq, da, phi, dphi, alpha, bias, channels;
+};
+
+static hz_tensor part(int array, int place, int dtype, int ndim, const int64_t *shape)
+{
+	return hz_tensor_nd(memory[array] + (size_t)place * (ARRAY_BYTES / 8), dtype, device, ndim,
+			    shape);
+}
+
+static struct operands make(int dtype, int64_t T, int64_t S, int n, int64_t C)
+{
+	const int64_t streams[] = {T, n, C}, values[] = {T, C}, gates[] = {S, n},
+		      mixes[] = {S, n, n};
+	const int64_t weights[] = {n * n + 2 * n, n * C}, three[] = {3}, rows[] = {n * n + 2 * n};
+
+	return (struct operands){
+		.x = part(0, 0, dtype, 3, streams), .y = part(1, 0, dtype, 3, streams),
+		.dx = part(2, 0, dtype, 3, streams), .dy = part(3, 0, dtype, 3, streams),
+		.u = part(4, 0, dtype, 2, values), .f = part(4, 2, dtype, 2, values),
+		.du = part(4, 4, dtype, 2, values), .df = part(4, 6, dtype, 2, values),
+		.p = part(5, 0, HZ_F32, 2, gates), .q = part(5, 1, HZ_F32, 2, gates),
+		.a = part(5, 2, HZ_F32, 3, mixes), .dp = part(5, 3, HZ_F32, 2, gates),
+		.dq = part(5, 4, HZ_F32, 2, gates), .da = part(5, 5, HZ_F32, 3, mixes),
+		.alpha = part(5, 6, HZ_F32, 1, three), .bias = part(5, 7, HZ_F32, 1, rows),
+		.phi = part(6, 0, HZ_F32, 2, weights), .dphi = part(7, 0, HZ_F32, 2, weights),
+		.channels = part(6, 6, HZ_F32, 1, (int64_t[]){C}),
+	};
+}
+
+/* ---- Streams -----------------------------------------------------------------------------------
+ */
+
+enum call { MIX, MIX_BWD, ADD, ADD_BWD, POST, POST_BWD, EXPAND, EXPAND_BWD };
+
+static const struct row {
+	const char *name;
+	enum call call;
+	int dtype;
+	int64_t T, S;
+	int n;
+	int64_t C, step;		/* from channel to channel; 0: 1 */
+	const char *kernels;
+	unsigned grid;			/* of the last one */
+} table[] = {
+	{"mix", MIX, HZ_BF16, 64, 64, 4, 4096, 0, "mhc_streams_mixed_bf16_4", 256},
+	{"mix in f32", MIX, HZ_F32, 64, 64, 4, 1024, 0, "mhc_streams_mixed_f32_4", 128},
+	{"mix of two streams", MIX, HZ_F16, 64, 64, 2, 1024, 0, "mhc_streams_mixed_f16_2", 64},
+	{"mix of three streams", MIX, HZ_F16, 64, 64, 3, 1024, 0, "mhc_streams_mixed_f16_3", 64},
+	{"mix of eight streams", MIX, HZ_F32, 64, 64, 8, 1024, 0, "mhc_streams_mixed_f32_8", 128},
+	{"mix of few channels", MIX, HZ_BF16, 64, 64, 3, 64, 0, "mhc_streams_any", 8},
+	{"add of five streams", ADD, HZ_BF16, 64, 64, 5, 64, 0, "mhc_streams_plain_bf16_5", 4},
+	{"mix of odd channels", MIX, HZ_BF16, 64, 64, 4, 1023, 0, "mhc_streams_any", 128},
+	{"mix of channels apart", MIX, HZ_BF16, 64, 64, 4, 512, 4, "mhc_streams_any", 64},
+	{"add", ADD, HZ_BF16, 64, 64, 4, 4096, 0, "mhc_streams_plain_bf16_4", 256},
+	{"post", POST, HZ_BF16, 64, 64, 4, 4096, 0, "mhc_streams_mixed_bf16_4", 256},
+	{"post of one token", POST, HZ_BF16, 1, 1, 4, 4096, 0, "mhc_streams_mixed_bf16_4", 4},
+	{"expand", EXPAND, HZ_F16, 64, 64, 4, 1024, 0, "mhc_streams_plain_f16_4", 64},
+	{"mix_bwd", MIX_BWD, HZ_BF16, 64, 64, 4, 4096, 0, "mhc_streams_bwd_mixed_bf16_4", 64},
+	{"mix_bwd of sequences", MIX_BWD, HZ_BF16, 64, 2, 4, 4096, 0,
+	 "mhc_streams_bwd_mixed_bf16_4 mhc_sums_finish", 40},
+	{"add_bwd", ADD_BWD, HZ_BF16, 64, 64, 4, 4096, 0, "mhc_streams_bwd_plain_bf16_4", 64},
+	{"post_bwd", POST_BWD, HZ_F32, 64, 64, 4, 1024, 0, "mhc_streams_bwd_mixed_f32_4", 64},
+	{"post_bwd of five streams", POST_BWD, HZ_F32, 64, 64, 5, 1024, 0,
+	 "mhc_streams_bwd_mixed_f32_5", 64},
+	{"post_bwd of odd channels", POST_BWD, HZ_F32, 64, 64, 5, 1023, 0, "mhc_streams_bwd_any",
+	 64},
+	{"mix_bwd of eight streams, of sequences", MIX_BWD, HZ_BF16, 64, 2, 8, 4096, 0,
+	 "mhc_streams_bwd_mixed_bf16_8 mhc_sums_finish", 144},
+	{"expand_bwd", EXPAND_BWD, HZ_BF16, 64, 64, 4, 1024, 0, "mhc_streams_bwd_plain_bf16_4", 16},
+};
+
+static int call_streams(const struct row *r, const struct operands *o, size_t *bytes)
+{
+	switch (r->call) {
+	case MIX:
+		return bytes ? HZ_OK : hz_mhc_mix(ctx, &o->x, &o->p, &o->a, &o->u, &o->y);
+	case MIX_BWD:
+		return bytes ? hz_mhc_mix_bwd_workspace(ctx, &o->x, &o->p, &o->a, &o->du, &o->dy,
+							&o->dx, &o->dp, &o->da, bytes)
+			     : hz_mhc_mix_bwd(ctx, &o->x, &o->p, &o->a, &o->du, &o->dy, &o->dx,
+					      &o->dp, &o->da);
+	case ADD:
+		return bytes ? HZ_OK : hz_mhc_add(ctx, &o->x, &o->f, &o->q, &o->y);
+	case ADD_BWD:
+		return bytes ? hz_mhc_add_bwd_workspace(ctx, &o->dy, &o->f, &o->q, NULL, &o->df,
+							&o->dq, bytes)
+			     : hz_mhc_add_bwd(ctx, &o->dy, &o->f, &o->q, NULL, &o->df, &o->dq);
+	case POST:
+		return bytes ? HZ_OK : hz_mhc_post(ctx, &o->x, &o->f, &o->q, &o->a, NULL, &o->y);
+	case POST_BWD:
+		return bytes ? hz_mhc_post_bwd_workspace(ctx, &o->x, &o->f, &o->q, &o->a, NULL,
+							 &o->dy, &o->dx, &o->df, &o->dq, &o->da,
+							 NULL, bytes)
+			     : hz_mhc_post_bwd(ctx, &o->x, &o->f, &o->q, &o->a, NULL, &o->dy,
+					       &o->dx, &o->df, &o->dq, &o->da, NULL);
+	case EXPAND:
+		return bytes ? HZ_OK : hz_mhc_expand(ctx, &o->f, &o->y);
+	default:
+		return bytes ? HZ_OK : hz_mhc_expand_bwd(ctx, &o->dy, &o->df);
+	}
+}
+
+static void test_streams(const struct row *r)
+{
+	struct operands o = make(r->dtype, r->T, r->S, r->n, r->C);
+	hz_tensor *const streams[] = {&o.x, &o.y, &o.dx, &o.dy};
+	size_t bytes = 0, i;
+
+	for (i = 0; i < 4 && r->step; i++) {
+		streams[i]->stride[2] = r->step;
+		streams[i]->stride[1] = 1;
+		streams[i]->stride[0] = r->step * r->C;
+	}
+	is_int(call_streams(r, &o, &bytes), HZ_OK, "%s: workspace", r->name);
+	is_int(call_streams(r, &o, NULL), HZ_OK, "%s: %s", r->name, hz_errmsg(ctx));
+	is_str(taken(), r->kernels, "%s: kernels", r->name);
+	is_int(last()->grid[0], r->grid, "%s: blocks", r->name);
+}
+
+/* ---- Matrices, chains, weights ------------------------------------------------------------------
+ */
+
+static void test_chain(int n, const char *kernels)
+{
+	struct operands o = make(HZ_BF16, 8, 8, n, 1024);
+	const hz_mhc_block block = {.p = o.p, .q = o.q, .a = o.a, .f = o.f, .u = o.u, .y = o.y};
+
+	is_int(hz_mhc_recompute(ctx, &o.x, 1, &block), HZ_OK, "recompute of %d streams: %s", n,
+	       hz_errmsg(ctx));
+	is_str(taken(), kernels, "its kernel");
+}
+
+static void test_small(void)
+{
+	struct operands o = make(HZ_BF16, 64, 64, 4, 1024);
+	hz_mhc_block block[3];
+	const hz_tensor out = part(7, 0, HZ_F32, 2, (int64_t[]){64, 4});
+	int l;
+
+	is_int(hz_mhc_sinkhorn(ctx, &o.a, &o.da, NULL), HZ_OK, "sinkhorn");
+	is_str(taken(), "mhc_sinkhorn_4", "its kernel");
+	is_int(last()->grid[0], 1, "64 matrices a block");
+	is_int(hz_mhc_sinkhorn_bwd(ctx, &o.a, &o.da, &o.da, NULL), HZ_OK, "sinkhorn_bwd");
+	is_str(taken(), "mhc_sinkhorn_bwd_4", "its kernel");
+	is_int(last()->shared_bytes, 4 * 2 * 4 * 20 * 64, "the history of 20 iterations");
+	for (l = 0; l < 3; l++) {
+		block[l] = (hz_mhc_block){
+			.p = o.p, .q = o.q, .a = o.a, .f = o.f, .u = o.u, .y = o.y};
+		block[l].u.data = (char *)memory[7] + (size_t)l * (1 << 20);
+		block[l].y.data = memory[l + 1];
+	}
+	is_int(hz_mhc_recompute(ctx, &o.x, 3, block), HZ_OK, "recompute: %s", hz_errmsg(ctx));
+	is_str(taken(), "mhc_recompute_4", "three layers in one launch");
+	test_chain(2, "mhc_recompute_few");
+	test_chain(8, "mhc_recompute_many");
+	block[2].y.stride[1] *= 2;
+	block[2].y.stride[0] *= 2;
+	is_int(hz_mhc_recompute(ctx, &o.x, 3, block), HZ_OK, "recompute of another layout");
+	is_str(taken(), "mhc_recompute_4 mhc_recompute_4", "in two");
+	block[1].u.stride[0] *= 2;
+	block[1].y.data = NULL;
+	is_int(hz_mhc_recompute(ctx, &o.x, 3, block), HZ_ENOTSUP, "without the streams between");
+	is_str(taken(), "", "no layer is done");
+	is_int(hz_mhc_diagnose(ctx, &o.a, &out), HZ_OK, "diagnose");
+	is_str(taken(), "mhc_diagnose", "its kernel");
+	is_int(hz_mhc_init(ctx, HZ_MHC_INIT_IDENTITY, 0, 1, &o.phi, &o.alpha, &o.bias, NULL), HZ_OK,
+	       "init");
+	is_str(taken(), "mhc_init", "its kernel");
+}
+
+/* ---- Coefficients ------------------------------------------------------------------------------
+ */
+
+/* fused: on GPUs that have a kernel for that, one launch and no workspace */
+static void test_pre(int64_t T, int64_t S, int n, int dtype, int fused)
+{
+	struct operands o = make(dtype, T, S, n, 1024);
+	const hz_mhc_opts seed = hz_mhc_preset(HZ_MHC_SEED);
+	const hz_mhc_opts *opts = S == T ? NULL : &seed;
+	const hz_mhc_grads g = {
+		.du = &o.du, .dq = &o.dq, .dy = &o.dy, .dx = &o.dx, .dphi = &o.dphi};
+	size_t bytes = 1;
+	long before;
+
+	is_int(hz_mhc_pre_workspace(ctx, &o.x, &o.phi, &o.alpha, &o.bias, &o.p, &o.q, &o.a, &o.u,
+				    opts, &bytes),
+	       HZ_OK, "pre of %d tokens, %d groups: workspace", (int)T, (int)S);
+	before = fake->launches();
+	is_int(hz_mhc_pre(ctx, &o.x, &o.phi, &o.alpha, &o.bias, &o.p, &o.q, &o.a, &o.u, opts),
+	       HZ_OK, "pre: %s", hz_errmsg(ctx));
+	if (fused) {
+		is_int(fake->launches() - before, 1, "one launch");
+		is_int((long long)bytes, 0, "without a workspace");
+		is_int(hz_mhc_post_pre(ctx, &o.x, &o.f, &o.q, &o.a, NULL, &o.y, &o.phi, &o.alpha,
+				       &o.bias, &o.p, &o.dq, &o.da, &o.u, NULL),
+		       HZ_OK, "post_pre");
+		is_int(fake->launches() - before, T > 112 ? 2 : 3,
+		       "and one, post made on the way; or post ahead of few tokens");
+	} else {
+		ok(fake->launches() - before > 1 && bytes > 0,
+		   "more than one launch, and a workspace");
+	}
+	before = fake->launches();
+	is_int(hz_mhc_pre_bwd_workspace(ctx, &o.x, &o.phi, &o.alpha, &o.bias, &g, opts, &bytes),
+	       HZ_OK, "pre_bwd: workspace");
+	is_int(hz_mhc_pre_bwd(ctx, &o.x, &o.phi, &o.alpha, &o.bias, &g, opts), HZ_OK, "pre_bwd: %s",
+	       hz_errmsg(ctx));
+	ok(fake->launches() > before, "its launches");
+	taken();
+}
+
+static void test_pre_all(int hopper)
+{
+	test_pre(1, 1, 4, HZ_BF16, hopper);
+	test_pre(64, 64, 4, HZ_F16, hopper);
+	test_pre(64, 64, 4, HZ_F32, hopper);
+	test_pre(113, 113, 4, HZ_F32, 0);
+	test_pre(113, 113, 4, HZ_F16, hopper);
+	test_pre(64, 2, 4, HZ_BF16, 0);
+	test_pre(30, 30, 3, HZ_BF16, 0);
+	test_pre(0, 2, 4, HZ_BF16, 0);
+}
+
+/* Coefficients of many tokens have a kernel of their own, if u is not made of the same pass. */
+static void test_weights(int hopper)
+{
+	static const struct {
+		const char *name;
+		int64_t T, C;
+		int dtype, with_u, moved;	/* bytes that phi begins later */
+		const char *kernels;
+		unsigned grid;
+	} rows_of[] = {
+		{"of many tokens", 8192, 64, HZ_BF16, 0, 0, "mhc_weights_bf16", 128},
+		{"and u of few", 48, 64, HZ_BF16, 1, 0, "mhc_pre_few_bf16", 96},
+		{"and u of more", 49, 64, HZ_BF16, 1, 0, "mhc_pre_few_bf16", 64},
+		{"of more than one turn", 32768, 8, HZ_F16, 0, 0, "mhc_weights_f16", 128},
+		{"of fewer", 8191, 64, HZ_BF16, 0, 0, "mhc_pre_fused_bf16", 132},
+		{"and u", 8192, 64, HZ_BF16, 1, 0, "mhc_pre_fused_bf16", 132},
+		{"of an odd phi", 8192, 64, HZ_BF16, 0, 8, "mhc_pre_fused_bf16", 132},
+		{"of many channels", 1024, 4104, HZ_BF16, 0, 0, "mhc_weights_bf16", 32},
+		{"of fewer of many channels", 1023, 4104, HZ_BF16, 0, 0,
+		 "mhc_wide_project_bf16_24 mhc_pre_sum_rows mhc_pre_coefs_4", 16},
+	};
+	size_t i, bytes = 1;
+
+	for (i = 0; i < sizeof(rows_of) / sizeof(*rows_of); i++) {
+		struct operands o = make(rows_of[i].dtype, rows_of[i].T, rows_of[i].T, 4,
+					 rows_of[i].C);
+		const hz_tensor *u = rows_of[i].with_u ? &o.u : NULL;
+
+		o.phi.data = (char *)o.phi.data + rows_of[i].moved;
+		is_int(hz_mhc_pre_workspace(ctx, &o.x, &o.phi, &o.alpha, &o.bias, &o.p, &o.q, &o.a,
+					    u, NULL, &bytes),
+		       HZ_OK, "weights %s: workspace", rows_of[i].name);
+		is_int(u ? hz_mhc_pre(ctx, &o.x, &o.phi, &o.alpha, &o.bias, &o.p, &o.q, &o.a, u,
+				      NULL)
+			 : hz_mhc_weights(ctx, &o.x, &o.phi, &o.alpha, &o.bias, &o.p, &o.q, &o.a,
+					  NULL),
+		       HZ_OK, "weights %s: %s", rows_of[i].name, hz_errmsg(ctx));
+		if (hopper) {
+			is_str(taken(), rows_of[i].kernels, "weights %s: kernels", rows_of[i].name);
+			is_int(last()->grid[0], rows_of[i].grid, "weights %s: blocks",
+			       rows_of[i].name);
+			is_int(bytes > 0, strstr(rows_of[i].kernels, "project") != NULL,
+			       "weights %s: a workspace", rows_of[i].name);
+		} else {
+			ok(bytes > 0, "weights %s: a workspace", rows_of[i].name);
+			taken();
+		}
+	}
+}
+
+/* Gradients of all but four streams of 16 bits, of aligned rows and of others */
+static void test_gradients(void)
+{
+	static const struct {
+		const char *name;
+		int dtype, n, moved;		/* bytes that dx begins later */
+		int64_t T, C;
+		const char *kernels;
+	} rows_of[] = {
+		{"of f32", HZ_F32, 4, 0, 64, 512,
+		 "mhc_streams_bwd_mixed_f32_4 mhc_pre_gradients_4 mhc_wide_dx_f32_4 "
+		 "mhc_wide_dphi_f32_32 mhc_pre_sum_weights"},
+		{"of eight streams", HZ_BF16, 8, 0, 64, 256,
+		 "mhc_streams_bwd_mixed_bf16_8 mhc_pre_gradients_any mhc_wide_dx_bf16_8 "
+		 "mhc_wide_dphi_bf16_80 mhc_pre_sum_weights"},
+		{"of two streams", HZ_F16, 2, 0, 3, 8,
+		 "mhc_streams_bwd_mixed_f16_2 mhc_pre_gradients_any mhc_wide_dx_f16_4 "
+		 "mhc_wide_dphi_f16_32 mhc_pre_sum_weights"},
+		{"of an odd dx", HZ_F16, 2, 2, 3, 8,
+		 "mhc_streams_bwd_mixed_f16_2 mhc_pre_gradients_any mhc_pre_dx "
+		 "mhc_wide_dphi_f16_32 mhc_pre_sum_weights"},
+		{"of odd channels", HZ_F32, 3, 0, 64, 33,
+		 "mhc_streams_bwd_any mhc_pre_gradients_any mhc_pre_dx mhc_pre_dphi_24 "
+		 "mhc_pre_sum_weights"},
+	};
+
+	for (size_t i = 0; i < sizeof(rows_of) / sizeof(*rows_of); i++) {
+		const int64_t T = rows_of[i].T, n = rows_of[i].n;
+		struct operands o = make(rows_of[i].dtype, T, T, (int)n, rows_of[i].C);
+		const hz_tensor saved = part(7, 6, HZ_F32, 2, (int64_t[]){T, n * n + 2 * n + 1});
+		hz_mhc_opts opts = hz_mhc_preset(HZ_MHC_DEEPSEEK);
+		const hz_mhc_grads g = {.du = &o.du, .dy = &o.dy, .dx = &o.dx, .dphi = &o.dphi};
+
+		opts.saved = &saved;
+		o.dx.data = (char *)o.dx.data + rows_of[i].moved;
+		is_int(hz_mhc_pre_bwd(ctx, &o.x, &o.phi, &o.alpha, &o.bias, &g, &opts), HZ_OK,
+		       "gradients %s: %s", rows_of[i].name, hz_errmsg(ctx));
+		is_str(taken(), rows_of[i].kernels, "gradients %s: kernels", rows_of[i].name);
+	}
+}
+
+/* The workspace of a layer is enough for operands that the fastest kernels do not take. */
+static void test_layer(int64_t T)
+{
+	struct operands o = make(HZ_BF16, T, T, 4, 1024);
+	hz_mhc_layer l = {.phi = o.phi, .alpha = o.alpha, .bias = o.bias,
+			  .opts = hz_mhc_preset(HZ_MHC_DEEPSEEK)};
+	size_t bytes = 0;
+
+	o.u.data = (char *)o.u.data + 2;
+	o.dx.data = (char *)o.dx.data + 2;
+	is_int(hz_mhc_layer_bind(ctx, &l, 4, T, memory[1], NULL), HZ_OK,
+	       "a layer of %d tokens", (int)T);
+	is_int(hz_mhc_layer_workspace(ctx, &l, &o.x, &bytes), HZ_OK, "its workspace");
+	is_int(hz_set_workspace(ctx, memory[0] + ARRAY_BYTES / 2, bytes), HZ_OK, "so much");
+	is_int(hz_mhc_layer_begin(ctx, &l, &o.x, &o.u), HZ_OK, "begin: %s", hz_errmsg(ctx));
+	is_int(hz_mhc_layer_end_bwd(ctx, &l, &o.f, &o.dy, &o.df), HZ_OK, "end_bwd");
+	is_int(hz_mhc_layer_begin_bwd(ctx, &l, &o.x, &o.dy, &o.du, &o.dx), HZ_OK, "begin_bwd: %s",
+	       hz_errmsg(ctx));
+	is_int(hz_set_workspace(ctx, NULL, 0), HZ_OK, "the own one again");
+	taken();
+}
+
+/* ---- What goes wrong ---------------------------------------------------------------------------
+ */
+
+static void test_errors(void)
+{
+	struct operands o = make(HZ_BF16, 64, 2, 4, 1024);
+	size_t bytes = 0;
+
+	is_int(hz_mhc_mix_bwd_workspace(ctx, &o.x, &o.p, &o.a, &o.du, &o.dy, &o.dx, &o.dp, &o.da,
+					&bytes),
+	       HZ_OK, "a workspace is asked for");
+	ok(bytes > 0, "of sums over tokens");
+	is_int(hz_set_workspace(ctx, memory[7], 64), HZ_OK, "one that is too small");
+	is_int(hz_mhc_mix_bwd(ctx, &o.x, &o.p, &o.a, &o.du, &o.dy, &o.dx, &o.dp, &o.da),
+	       HZ_EWORKSPACE, "is refused");
+	has_str(hz_errmsg(ctx), "mhc_mix_bwd", "by a sentence");
+	is_int(hz_set_workspace(ctx, NULL, 0), HZ_OK, "the own one again");
+	fake->fail_at(1, 1, 0);
+	is_int(hz_mhc_mix_bwd(ctx, &o.x, &o.p, &o.a, &o.du, &o.dy, &o.dx, &o.dp, &o.da), HZ_ECUDA,
+	       "a launch that fails");
+	fake->fail_at(0, 0, 0);
+	is_int(hz_mhc_mix_bwd(ctx, &o.x, &o.p, &o.a, &o.du, &o.dy, &o.dx, &o.dp, &o.da), HZ_OK,
+	       "and one that does not");
+	taken();
+}
+
+/*
+ * More tokens than a grid has blocks: dbias is left alone, too. Nothing is at these addresses, and
+ * nothing looks there.
+ */
+static void test_tokens_most(void)
+{
+	char *const far = (char *)((uintptr_t)1 << 44);
+	const int64_t T = (int64_t)1 << 31, streams[] = {T, 1, 1}, gates[] = {T, 1};
+	const hz_tensor dy = hz_tensor_nd(far, HZ_F16, device, 3, streams);
+	const hz_tensor dx = hz_tensor_nd(far + 4 * T, HZ_F16, device, 3, streams);
+	const hz_tensor q = hz_tensor_nd(far + 8 * T, HZ_F32, device, 2, gates);
+	const hz_tensor f = hz_tensor_nd(far + 16 * T, HZ_F16, device, 2, gates);
+	const hz_tensor df = hz_tensor_nd(far + 20 * T, HZ_F16, device, 2, gates);
+	const hz_tensor bias = hz_tensor_1d(far + 24 * T, HZ_F32, device, 1);
+	const hz_tensor dbias = hz_tensor_1d(far + 25 * T, HZ_F32, device, 1);
+
+	taken();
+	is_int(hz_mhc_post_bwd(ctx, NULL, &f, &q, NULL, &bias, &dy, &dx, &df, NULL, NULL, &dbias),
+	       HZ_ENOTSUP, "too many tokens: %s", hz_errmsg(ctx));
+	is_str(taken(), "", "of which nothing is launched");
+}
+
+static void test_all(void)
+{
+	size_t i;
+
+	/* Hopper, and one before it, which lacks kernels of one pass */
+	stand_in_load(true);
+	for (device = HZ_CUDA; device <= HZ_CUDA + 1; device++) {
+		ctx = stand_in_open(device, arrays, ARRAYS, ARRAY_BYTES, ARRAY_BYTES * 2);
+		for (i = 0; i < sizeof(table) / sizeof(*table); i++)
+			test_streams(&table[i]);
+		test_small();
+		test_pre_all(HZ_CUDA_90A && device == HZ_CUDA);
+		test_weights(HZ_CUDA_90A && device == HZ_CUDA);
+		test_gradients();
+		test_layer(2);
+		test_layer(64);
+		test_errors();
+		test_tokens_most();
+		stand_in_close(ctx, device, arrays, ARRAYS);
+	}
+}
+
+int main(void)
+{
+	stand_in_few(test_all);
+	test_all();
+	return done_testing();
+}
+
+#endif

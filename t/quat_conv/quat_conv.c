@@ -1,0 +1,652 @@
+/*
+ * quat_conv.c - convolutions of quaternions against definitions in double
+ *
+ * SPDX-License-Identifier: BSD-2-Clause
+ */
+#include "t/quat_layer/quat_layer.h"
+
+/*
+ * Image of big, image of small: every pair of places that a tap joins. With dw that is what comes
+ * of x and the gradient y.
+ */
+static void conv_ref(struct model *m)
+{
+	int64_t cig = m->ci / m->groups, cog = m->co / m->groups;
+	int64_t bigs = m->big[0] * m->big[1] * m->big[2];
+	int64_t smalls = m->small[0] * m->small[1] * m->small[2];
+	int64_t taps = m->taps[0] * m->taps[1] * m->taps[2], i, s, t, o, c, k;
+	int64_t channels = m->transposed ? m->ci : m->co;
+
+	if (m->dw)
+		memset(m->dw, 0, (size_t)(4 * m->co * taps * cig) * sizeof(double));
+	else
+		memset(m->y, 0, (size_t)m->ny * sizeof(double));
+	for (i = 0; i < m->batch; i++) {
+		for (s = 0; s < smalls; s++) {
+			for (t = 0; t < taps; t++) {
+				int64_t at[3], rs = s, rt = t;
+				int d, inside = 1;
+
+				for (d = 2; d >= 0; d--) {
+					at[d] = rs % m->small[d] * m->step[d] +
+						rt % m->taps[d] * m->dil[d] - m->pad[d];
+					rs /= m->small[d];
+					rt /= m->taps[d];
+					inside &= at[d] >= 0 && at[d] < m->big[d];
+				}
+				if (!inside)
+					continue;
+				k = (at[0] * m->big[1] + at[1]) * m->big[2] + at[2];
+				for (o = 0; o < m->co; o++) {
+					for (c = 0; c < cig; c++) {
+						const double *w =
+							m->w + 4 * ((o * taps + t) * cig + c);
+						int64_t b = (i * bigs + k) * m->ci +
+							    o / cog * cig + c;
+						int64_t u = (i * smalls + s) * m->co + o;
+						double wc[4], one[4];
+						double *y = m->y + 4 * (m->transposed ? b : u);
+						double *x = m->x + 4 * (m->transposed ? u : b);
+						int conj = m->transposed && !m->noconj;
+
+						/*
+						 * Of conj(w) x it is x conj(dy), of w x dy conj(x).
+						 */
+						if (m->dw) {
+							double *p = conj ? x : y;
+
+							conj_of(one, conj ? y : x);
+							mul(m->dw + (w - m->w), m->right ? one : p,
+							    m->right ? p : one);
+							continue;
+						}
+						conj_of(wc, w);
+						if (conj)
+							w = wc;
+						mul(y, m->right ? x : w, m->right ? w : x);
+					}
+				}
+			}
+		}
+	}
+	for (i = 0; i < m->ny / 4 && !m->dw; i++) {
+		for (c = 0; c < 4 && m->b; c++)
+			m->y[4 * i + c] += m->b[4 * (i % channels) + c];
+		if (m->pre)
+			memcpy(m->pre + 4 * i, m->y + 4 * i, 4 * sizeof(double));
+		activate(m->act, m->slope, m->y + 4 * i);
+	}
+}
+
+static int conv_case(struct dev *dev, int dtype, int nd, struct model *g, hz_quat_conv_opts o,
+		     int with_bias, int with_pre)
+{
+	int64_t xs[5], ys[5], ws[5];
+	int first = 3 - nd, xyzw = (o.flags & HZ_QUAT_XYZW) != 0, good = 1, d;
+	int sum = rnd_below(&rnd, 2) ? HZ_QUAT_ACCUMULATE : 0;
+	struct tensor x, w, b = { 0 }, y, dy, dx, dw, db = { 0 }, pre = { 0 };
+	struct model ref = *g;
+	int64_t channels = g->transposed ? g->ci : g->co;
+	const double bound = tolerance(dtype);	/* of what errors come from */
+	double *old_w, *old_b = NULL;
+	hz_quat_conv_opts back;
+	size_t bytes;
+
+	xs[0] = ys[0] = g->batch;
+	ws[0] = g->co;
+	for (d = 0; d < nd; d++) {
+		xs[1 + d] = g->transposed ? g->small[first + d] : g->big[first + d];
+		ys[1 + d] = g->transposed ? g->big[first + d] : g->small[first + d];
+		ws[1 + d] = g->taps[first + d];
+		o.stride[d] = g->step[first + d];
+		o.dilation[d] = g->dil[first + d];
+		o.pad[d] = g->pad[first + d];
+	}
+	xs[1 + nd] = g->transposed ? g->co : g->ci;
+	ys[1 + nd] = channels;
+	ws[1 + nd] = g->ci / g->groups;
+	o.groups = (int32_t)g->groups;
+	x = quats(dev, dtype, nd + 2, xs, layout(), xyzw, 1);
+	w = quats(dev, dtype, nd + 2, ws, layout(), xyzw, 0.5);
+	y = quats(dev, dtype, nd + 2, ys, output_layout(), xyzw, 0);
+	dy = quats(dev, dtype, nd + 2, ys, layout(), xyzw, 1);
+	dx = quats(dev, dtype, nd + 2, xs, output_layout(), xyzw, 0);
+	dw = quats(dev, dtype, nd + 2, ws, output_layout(), xyzw, 1);
+	if (with_bias) {
+		b = quats(dev, dtype, 1, &channels, layout(), xyzw, 1);
+		db = quats(dev, dtype, 1, &channels, output_layout(), xyzw, 1);
+	}
+	if (with_pre) {
+		pre = quats(dev, dtype, nd + 2, ys, output_layout(), xyzw, 0);
+		o.pre = &pre.view;
+	}
+	ref.forward = conv_ref;
+	ref.act = o.activation;
+	ref.slope = o.slope;
+	ref.right = o.side;
+	ref.ny = y.n;
+	ref.x = x.v;
+	ref.w = w.v;
+	ref.b = b.v;
+	ref.y = calloc((size_t)y.n + 1, sizeof(double));
+	ref.pre = calloc((size_t)y.n + 1, sizeof(double));
+	good = reserve(dev, hz_quat_conv_workspace(dev->ctx, &x.view, &w.view,
+			    with_bias ? &b.view : NULL, &y.view, &o, &bytes), &bytes);
+	good = good && status_ok(dev, hz_quat_conv(dev->ctx, &x.view, &w.view,
+						   with_bias ? &b.view : NULL, &y.view, &o));
+	ref.forward(&ref);
+	good = good && near(&y, ref.y, "y");
+	if (with_pre) {
+		good = good && near(&pre, ref.pre, "pre");
+		upload(&pre, ref.pre);
+	}
+	back = o;
+	back.flags |= (uint32_t)sum;
+	old_w = copy_of(dw.v, dw.n);
+	if (with_bias)
+		old_b = copy_of(db.v, db.n);
+	good = good && reserve(dev, hz_quat_conv_bwd_workspace(dev->ctx, &x.view, &w.view,
+				    with_bias ? &b.view : NULL, &dy.view, &dx.view, &dw.view,
+				    with_bias ? &db.view : NULL, &back, &bytes), &bytes);
+	good = good && status_ok(dev, hz_quat_conv_bwd(dev->ctx, &x.view, &w.view,
+				      with_bias ? &b.view : NULL, &dy.view, &dx.view, &dw.view,
+				      with_bias ? &db.view : NULL, &back));
+	if (at_kink(&ref, dtype))
+		goto out;
+	good = good && is_gradient(&ref, &dy, &x, NULL, bound, &dx, "dx") &&
+	       is_gradient(&ref, &dy, &w, sum ? old_w : NULL, bound, &dw, "dw");
+	if (with_bias)
+		good = good && is_gradient(&ref, &dy, &b, sum ? old_b : NULL, bound, &db, "db");
+out:
+	if (!good)
+		diag("%s: %s, %d dimensions, images %lld, big %lld %lld %lld, taps %lld %lld %lld, "
+		     "stride %lld %lld %lld, pad %lld %lld %lld, dilation %lld %lld %lld, "
+		     "channels %lld to %lld, groups %lld, side %d, activation %d, flags %#x, "
+		     "bias %d, pre %d", dev->name, hz_dtype_name(dtype), nd, (long long)g->batch,
+		     (long long)g->big[0], (long long)g->big[1], (long long)g->big[2],
+		     (long long)g->taps[0], (long long)g->taps[1], (long long)g->taps[2],
+		     (long long)g->step[0], (long long)g->step[1], (long long)g->step[2],
+		     (long long)g->pad[0], (long long)g->pad[1], (long long)g->pad[2],
+		     (long long)g->dil[0], (long long)g->dil[1], (long long)g->dil[2],
+		     (long long)g->ci, (long long)g->co, (long long)g->groups, o.side,
+		     o.activation, o.flags, with_bias, with_pre);
+	drop(&x), drop(&w), drop(&b), drop(&y), drop(&dy), drop(&dx), drop(&dw), drop(&db);
+	drop(&pre);
+	free(ref.y), free(ref.pre), free(old_w), free(old_b);
+	return good;
+}
+
+static int random_conv(struct dev *dev, int dtype, int nd)
+{
+	hz_quat_conv_opts o = { .side = (int)rnd_below(&rnd, 2), .method = (int)rnd_below(&rnd, 3),
+				.activation = rnd_below(&rnd, 3) ? 0 : (int)rnd_below(&rnd, 9),
+				.slope = 0.5, .flags = rnd_below(&rnd, 2) ? HZ_QUAT_XYZW : 0 };
+	struct model g = { .batch = 1 + rnd_below(&rnd, 3), .groups = 1 + rnd_below(&rnd, 3),
+			   .taps = { 1, 1, 1 }, .step = { 1, 1, 1 }, .dil = { 1, 1, 1 },
+			   .big = { 1, 1, 1 }, .small = { 1, 1, 1 } };
+	int plain = rnd_below(&rnd, 5) == 0, many = 0, d;
+
+	g.ci = g.groups * (1 + rnd_below(&rnd, 3));
+	g.co = g.groups * (1 + rnd_below(&rnd, 3));
+	if (rnd_below(&rnd, 4) == 0) {	/* a channel for each group */
+		many = nd == 1 && rnd_below(&rnd, 3) == 0;
+		g.ci = g.co = g.groups = (many ? 60 : 2) + rnd_below(&rnd, 9);
+		g.batch = many ? 1 : g.batch;
+	}
+	if (rnd_below(&rnd, 2)) {
+		g.transposed = 1;
+		g.noconj = (int)rnd_below(&rnd, 2);
+		o.flags |= HZ_QUAT_TRANSPOSED | (g.noconj ? HZ_QUAT_NOCONJ : 0);
+	}
+	for (d = 3 - nd; d < 3; d++) {
+		int64_t most = nd == 3 || many ? 4 : nd == 2 ? 6 : 12, span;
+
+		g.big[d] = 1 + rnd_below(&rnd, most);
+		if (!plain) {
+			g.taps[d] = 1 + rnd_below(&rnd, 3);
+			g.step[d] = 1 + rnd_below(&rnd, 3);
+			g.dil[d] = 1 + rnd_below(&rnd, 3);
+			g.pad[d] = rnd_below(&rnd, 4);
+		}
+		span = (g.taps[d] - 1) * g.dil[d] + 1;
+		while (g.big[d] + 2 * g.pad[d] < span)
+			g.big[d]++;
+		g.small[d] = (g.big[d] + 2 * g.pad[d] - span) / g.step[d] + 1;
+	}
+	return conv_case(dev, dtype, nd, &g, o, (int)rnd_below(&rnd, 2),
+			 o.activation && rnd_below(&rnd, 2));
+}
+
+static void test_conv(struct dev *dev)
+{
+	int t, nd, i, cases = dev == devs && !tap_quick() ? 5 : 2, good;
+
+	for (nd = 1; nd <= 3; nd++) {
+		for (t = 0; t < types_of(dev); t++) {
+			good = 1;
+			for (i = 0; i < cases; i++)
+				good &= random_conv(dev, types[t], nd);
+			ok(good, "%s: convolutions in %d dimensions, %s", dev->name, nd,
+			   hz_dtype_name(types[t]));
+		}
+	}
+}
+
+/*
+ * Channels that fill tiles of matrix units: y; dx, which is the other convolution of dy; and dw.
+ * Sums of as many terms say what their magnitudes are by themselves. in: the layout of x and dy.
+ */
+static int wide_case(struct dev *dev, int dtype, int nd, struct model *g, hz_quat_conv_opts o,
+		     int in, int with_bias, int with_pre)
+{
+	const int64_t channels = g->transposed ? g->ci : g->co;
+	int xyzw = (o.flags & HZ_QUAT_XYZW) != 0, good, d;
+	struct tensor x, w, b = { 0 }, y, pre = { 0 }, dy, dx, dw;
+	int64_t xs[5], ys[5], ws[5];
+	struct model ref;
+	size_t bytes;
+
+	o.flags |= g->transposed ? HZ_QUAT_TRANSPOSED : 0;
+	o.groups = (int32_t)g->groups;
+	xs[0] = ys[0] = g->batch;
+	ws[0] = g->co;
+	for (d = 3 - nd; d < 3; d++) {
+		const int64_t span = (g->taps[d] - 1) * g->dil[d] + 1;
+
+		while (g->big[d] + 2 * g->pad[d] < span)
+			g->big[d]++;
+		g->small[d] = (g->big[d] + 2 * g->pad[d] - span) / g->step[d] + 1;
+		xs[d + nd - 2] = g->transposed ? g->small[d] : g->big[d];
+		ys[d + nd - 2] = g->transposed ? g->big[d] : g->small[d];
+		ws[d + nd - 2] = g->taps[d];
+		o.stride[d + nd - 3] = g->step[d];
+		o.dilation[d + nd - 3] = g->dil[d];
+		o.pad[d + nd - 3] = g->pad[d];
+	}
+	xs[1 + nd] = g->transposed ? g->co : g->ci;
+	ys[1 + nd] = channels;
+	ws[1 + nd] = g->ci / g->groups;
+	x = quats(dev, dtype, nd + 2, xs, in, xyzw, 1);
+	w = quats(dev, dtype, nd + 2, ws, layout(), xyzw, 0.05);
+	y = quats(dev, dtype, nd + 2, ys, output_layout(), xyzw, 0);
+	dy = quats(dev, dtype, nd + 2, ys, in, xyzw, 1);
+	dx = quats(dev, dtype, nd + 2, xs, output_layout(), xyzw, 0);
+	dw = quats(dev, dtype, nd + 2, ws, output_layout(), xyzw, 0);
+	if (with_bias)
+		b = quats(dev, dtype, 1, &channels, layout(), xyzw, 1);
+	if (with_pre) {
+		pre = quats(dev, dtype, nd + 2, ys, output_layout(), xyzw, 0);
+		o.pre = &pre.view;
+	}
+	ref = *g;
+	ref.act = o.activation;
+	ref.slope = o.slope;
+	ref.right = o.side;
+	ref.ny = y.n;
+	ref.x = x.v;
+	ref.w = w.v;
+	ref.b = b.v;
+	ref.y = calloc((size_t)y.n + 1, sizeof(double));
+	ref.pre = with_pre ? calloc((size_t)y.n + 1, sizeof(double)) : NULL;
+	good = reserve(dev, hz_quat_conv_workspace(dev->ctx, &x.view, &w.view,
+			    with_bias ? &b.view : NULL, &y.view, &o, &bytes), &bytes) &&
+	       status_ok(dev, hz_quat_conv(dev->ctx, &x.view, &w.view,
+					   with_bias ? &b.view : NULL, &y.view, &o));
+	conv_ref(&ref);
+	good = good && near(&y, ref.y, "y") && (!with_pre || near(&pre, ref.pre, "pre"));
+	o.activation = HZ_ACT_NONE;
+	o.pre = NULL;
+	good = good && reserve(dev, hz_quat_conv_bwd_workspace(dev->ctx, &x.view, &w.view, NULL,
+				    &dy.view, &dx.view, &dw.view, NULL, &o, &bytes), &bytes) &&
+	       status_ok(dev, hz_quat_conv_bwd(dev->ctx, &x.view, &w.view, NULL, &dy.view,
+					       &dx.view, &dw.view, NULL, &o));
+	free(ref.y), free(ref.pre);
+	ref.y = dy.v;
+	ref.dw = calloc((size_t)w.n + 1, sizeof(double));
+	conv_ref(&ref);
+	good = good && near(&dw, ref.dw, "dw");
+	free(ref.dw);
+	ref.dw = NULL;
+	ref.transposed = !g->transposed;
+	ref.act = HZ_ACT_NONE;
+	ref.ny = dx.n;
+	ref.x = dy.v;
+	ref.b = ref.pre = NULL;
+	ref.y = calloc((size_t)dx.n + 1, sizeof(double));
+	conv_ref(&ref);
+	good = good && near(&dx, ref.y, "dx");
+	if (!good)
+		diag("%s: %s, %d dimensions, images %lld, big %lld %lld %lld, taps %lld %lld %lld, "
+		     "stride %lld %lld %lld, pad %lld %lld %lld, dilation %lld %lld %lld, "
+		     "channels %lld to %lld, groups %lld, side %d, flags %#x, bias %d, pre %d",
+		     dev->name, hz_dtype_name(dtype), nd, (long long)g->batch,
+		     (long long)g->big[0], (long long)g->big[1], (long long)g->big[2],
+		     (long long)g->taps[0], (long long)g->taps[1], (long long)g->taps[2],
+		     (long long)g->step[0], (long long)g->step[1], (long long)g->step[2],
+		     (long long)g->pad[0], (long long)g->pad[1], (long long)g->pad[2],
+		     (long long)g->dil[0], (long long)g->dil[1], (long long)g->dil[2],
+		     (long long)g->ci, (long long)g->co, (long long)g->groups, o.side, o.flags,
+		     with_bias, with_pre);
+	drop(&x), drop(&w), drop(&b), drop(&y), drop(&pre), drop(&dy), drop(&dx), drop(&dw);
+	free(ref.y);
+	return good;
+}
+
+/* Sizes around those of tiles; channels: multiples of unit */
+static int wide_conv(struct dev *dev, int dtype, int nd, int in, int unit)
+{
+	hz_quat_conv_opts o = { .side = (int)rnd_below(&rnd, 2), .method = HZ_QUAT_FAST,
+				.activation = rnd_below(&rnd, 2) ? 0 : (int)rnd_below(&rnd, 9),
+				.slope = 0.5, .flags = rnd_below(&rnd, 4) ? 0 : HZ_QUAT_XYZW };
+	struct model g = { .batch = 1 + (in == BACKWARDS) + rnd_below(&rnd, 3),
+			   .groups = 1 + rnd_below(&rnd, 2), .taps = { 1, 1, 1 },
+			   .step = { 1, 1, 1 }, .dil = { 1, 1, 1 }, .big = { 1, 1, 1 },
+			   .small = { 1, 1, 1 } };
+	const int with_bias = (int)rnd_below(&rnd, 2), with_pre = (int)rnd_below(&rnd, 2);
+	const int points = rnd_below(&rnd, 4) == 0;
+	int d;
+
+	g.ci = g.groups * ((30 + rnd_below(&rnd, 40)) / unit * unit);
+	g.co = g.groups * ((32 + rnd_below(&rnd, 40)) / unit * unit);
+	if (rnd_below(&rnd, 4) == 0) {	/* as few as first layers have */
+		g.groups = 1;
+		g.ci = 1 + rnd_below(&rnd, 5);
+	} else if (rnd_below(&rnd, 3) == 0) {	/* several groups in a tile */
+		if (rnd_below(&rnd, 2))
+			unit = 8;
+		g.groups = 2 + rnd_below(&rnd, 8);
+		g.ci = g.groups * ((8 + rnd_below(&rnd, 16)) / unit * unit);
+		g.co = g.groups * ((8 + rnd_below(&rnd, 16)) / unit * unit);
+	}
+	g.transposed = (int)rnd_below(&rnd, 2);
+	for (d = 3 - nd; d < 3; d++) {
+		g.big[d] = nd == 1 ? 20 + rnd_below(&rnd, 160) : nd == 2 ? 8 + rnd_below(&rnd, 10) :
+			   3 + rnd_below(&rnd, 3);
+		g.taps[d] = points ? 1 : 1 + rnd_below(&rnd, nd == 3 ? 3 : 5);
+		g.step[d] = rnd_below(&rnd, 2) ? 1 : 1 + rnd_below(&rnd, 3);
+		g.dil[d] = rnd_below(&rnd, 2) ? 1 : 1 + rnd_below(&rnd, 3);
+		g.pad[d] = rnd_below(&rnd, 4);
+	}
+	/* 16 bits are none of the f32 in parts that kernels for whole pixels read. */
+	if (dtype != HZ_F32 && with_bias)
+		o.precision = HZ_PRECISION_SPLIT;
+	return wide_case(dev, dtype, nd, &g, o, in, with_bias, with_pre);
+}
+
+/*
+ * Groups of few channels, and few outputs of many channels: their kernels on a GPU, forward and for
+ * gradients
+ */
+static void test_few_channels(struct dev *dev)
+{
+	/* In, out, groups; taps, where a channel is a group and these are neighbours */
+	static const int64_t channels[][4] = { { 6, 6, 6, 3 }, { 4, 8, 2 }, { 18, 3, 1 },
+					       { 2, 17, 1 }, { 32, 2, 2 }, { 3, 3, 3, 5 },
+					       { 2, 2, 2, 7 } };
+	int t, i;
+
+	for (t = 0; t < types_of(dev); t++) {
+		int good = 1;
+
+		for (i = 0; i < (int)(sizeof(channels) / sizeof(*channels)); i++) {
+			hz_quat_conv_opts o = { .side = i % 2 };
+			const int64_t taps = channels[i][3];
+			struct model g = { .batch = taps > 3 ? 1 : 1 + i % 2,
+					   .groups = channels[i][2], .big = { 1, 3, 5 },
+					   .taps = { 1, 2, 3 },
+					   .step = { 1, 1 + i % 2, 1 }, .dil = { 1, 1, 1 + i / 3 },
+					   .pad = { 0, 1, 1 }, .small = { 1, 1, 1 },
+					   .ci = channels[i][0], .co = channels[i][1] };
+
+			/* Strips of rows */
+			for (int d = 1; taps && d < 3; d++) {
+				g.big[d] = d == 2 ? 5 : (taps > 3 ? 9 : 17) + rnd_below(&rnd, 3);
+				g.taps[d] = taps;
+				g.step[d] = g.dil[d] = 1;
+				g.pad[d] = taps / 2 + rnd_below(&rnd, 2);
+			}
+			for (int d = 1; d < 3; d++)
+				g.small[d] = (g.big[d] + 2 * g.pad[d] - (g.taps[d] - 1) * g.dil[d] -
+					      1) / g.step[d] + 1;
+			good &= conv_case(dev, types[t], 2, &g, o, i % 2, 0);
+		}
+		ok(good, "%s: few channels, %s", dev->name, hz_dtype_name(types[t]));
+	}
+}
+
+static void test_wide_conv(struct dev *dev)
+{
+	const int gpu = dev->device >= HZ_CUDA;
+	int t, nd, i, cases = gpu && !tap_quick() ? 6 : 1;
+
+	/* Levels of the CPU have no code of their own for them. */
+	if (!gpu && dev != devs)
+		return;
+	for (nd = 1; nd <= 3; nd++) {
+		if (!gpu && tap_quick() && nd != 2)
+			continue;
+		for (t = 0; t < types_of(dev); t++) {
+			int good = 1;
+
+			/* Channels by eights, any, by pairs: what weights and pixels begin at */
+			for (i = 0; i < cases; i++)
+				good &= wide_conv(dev, types[t], nd, i ? layout() : BACKWARDS,
+						  i % 3 ? i % 3 : 8);
+			ok(good, "%s: convolutions of many channels in %d dimensions, %s",
+			   dev->name, nd, hz_dtype_name(types[t]));
+		}
+	}
+}
+
+/*
+ * What random shapes are too small for: pixels enough for kernels that are not worth it before, by
+ * odd channels in a group, so that of 16 bits not every group begins at 16 bytes; more taps than
+ * planes of gradients have room for; of f32 more boxes of pixels for a block than stages.
+ */
+static void test_large_conv(struct dev *dev)
+{
+	static const struct model shapes[] = {
+		{ .batch = 8, .big = { 1, 56, 56 }, .taps = { 1, 1, 1 }, .step = { 1, 1, 1 },
+		  .ci = 34, .co = 34, .groups = 2 },
+		{ .batch = 8, .big = { 1, 56, 112 }, .taps = { 1, 1, 1 }, .step = { 1, 1, 2 },
+		  .ci = 36, .co = 68, .groups = 4 },
+		{ .batch = 8, .big = { 1, 56, 112 }, .taps = { 1, 1, 2 }, .step = { 1, 1, 2 },
+		  .ci = 34, .co = 36, .groups = 2 },
+		{ .batch = 2, .big = { 1, 16, 15 }, .taps = { 1, 12, 12 }, .step = { 1, 1, 1 },
+		  .ci = 64, .co = 64, .groups = 2 },
+		{ .batch = 1, .big = { 1, 14, 13 }, .taps = { 1, 12, 12 }, .step = { 1, 1, 1 },
+		  .ci = 128, .co = 128, .groups = 1 },
+		{ .batch = 2, .big = { 1, 16, 15 }, .taps = { 1, 12, 12 }, .step = { 1, 1, 1 },
+		  .ci = 66, .co = 64, .groups = 2 },
+	}, shapes_f32[] = {
+		{ .batch = 7, .big = { 1, 56, 57 }, .taps = { 1, 1, 1 }, .step = { 1, 1, 1 },
+		  .ci = 16, .co = 15, .groups = 1 },
+		{ .batch = 4, .big = { 1, 52, 53 }, .taps = { 1, 1, 1 }, .step = { 1, 1, 1 },
+		  .ci = 17, .co = 33, .groups = 1 },
+		{ .batch = 4, .big = { 1, 41, 43 }, .taps = { 1, 3, 3 }, .step = { 1, 1, 1 },
+		  .ci = 17, .co = 12, .groups = 1 },
+		{ .batch = 3, .big = { 1, 63, 57 }, .taps = { 1, 3, 2 }, .step = { 1, 2, 2 },
+		  .ci = 33, .co = 33, .groups = 1 },
+	};
+	int dtype, i;
+
+	if (dev->device < HZ_CUDA || tap_quick())
+		return;
+	for (dtype = HZ_F32; dtype <= HZ_BF16; dtype++) {
+		const struct model *of = dtype == HZ_F32 ? shapes_f32 : shapes;
+		size_t bytes = dtype == HZ_F32 ? sizeof(shapes_f32) : sizeof(shapes);
+		int good = 1;
+
+		for (i = 0; i < (int)(bytes / sizeof(*shapes)); i++) {
+			hz_quat_conv_opts o = { .side = i % 2, .method = HZ_QUAT_FAST };
+			struct model g = of[i];
+			int d;
+
+			for (d = 0; d < 3; d++)
+				g.small[d] = g.dil[d] = 1;
+			good &= wide_case(dev, dtype, 2, &g, o, AOS, i % 2, 0);
+		}
+		ok(good, "%s: large convolutions, %s", dev->name, hz_dtype_name(dtype));
+	}
+}
+
+/* Two images of which one is far smaller: neither loses more digits than the other by it. */
+static void test_conv_of_scales(struct dev *dev)
+{
+	const int64_t xs[] = { 2, 8, 8, 32 }, ws[] = { 32, 3, 3, 32 };
+	const hz_quat_conv_opts o = { .pad = { 1, 1 }, .method = HZ_QUAT_FAST };
+	int t;
+
+	for (t = 0; t < types_of(dev); t++) {
+		const int dtype = types[t];
+		/* In parts, f32 ends at 2^-37 of the largest. */
+		const double small = dtype == HZ_F16 ? 0x1p-8 : dtype == HZ_F32 ? 0x1p-16 :
+									     0x1p-20;
+		struct model ref = { .batch = 2, .big = { 1, 8, 8 }, .small = { 1, 8, 8 },
+				     .taps = { 1, 3, 3 }, .step = { 1, 1, 1 }, .dil = { 1, 1, 1 },
+				     .pad = { 0, 1, 1 }, .ci = 32, .co = 32, .groups = 1 };
+		struct tensor x = quats(dev, dtype, 4, xs, AOS, 0, 1);
+		struct tensor w = quats(dev, dtype, 4, ws, AOS, 0, 0.05);
+		struct tensor y = quats(dev, dtype, 4, xs, AOS, 0, 0);
+		size_t half = (size_t)x.n / 2, i, bytes;
+		int good;
+
+		for (i = half; i < 2 * half; i++)
+			x.v[i] *= small;
+		upload(&x, x.v);
+		ref.x = x.v;
+		ref.w = w.v;
+		ref.ny = y.n;
+		ref.y = calloc((size_t)y.n, sizeof(double));
+		conv_ref(&ref);
+		good = reserve(dev, hz_quat_conv_workspace(dev->ctx, &x.view, &w.view, NULL,
+							   &y.view, &o, &bytes), &bytes) &&
+		       status_ok(dev, hz_quat_conv(dev->ctx, &x.view, &w.view, NULL, &y.view,
+						   &o)) && fetch(&y);
+		ok(good && within_norm(y.v, ref.y, half, tolerance(dtype)) &&
+		   within_norm(y.v + half, ref.y + half, half, tolerance(dtype)),
+		   "%s: images of different scales, %s", dev->name, hz_dtype_name(dtype));
+		free(ref.y);
+		drop(&x), drop(&w), drop(&y);
+	}
+}
+
+/*
+ * Channels of different scales, 32 by 32, with weights that make up for it: sums of all channels
+ * keep step with the largest number so far.
+ */
+static int conv_of_channel_scales(struct dev *dev, int dtype, int64_t channels, const int *x_log2,
+				  const int *w_log2)
+{
+	const int64_t xs[] = { 1, 9, 9, channels }, ys[] = { 1, 9, 9, 16 };
+	const int64_t ws[] = { 16, 3, 3, channels };
+	const hz_quat_conv_opts o = { .pad = { 1, 1 }, .method = HZ_QUAT_FAST };
+	struct model ref = { .batch = 1, .big = { 1, 9, 9 }, .small = { 1, 9, 9 },
+			     .taps = { 1, 3, 3 }, .step = { 1, 1, 1 }, .dil = { 1, 1, 1 },
+			     .pad = { 0, 1, 1 }, .ci = channels, .co = 16, .groups = 1 };
+	struct tensor x = quats(dev, dtype, 4, xs, AOS, 0, 1);
+	struct tensor w = quats(dev, dtype, 4, ws, AOS, 0, 0.05);
+	struct tensor y = quats(dev, dtype, 4, ys, AOS, 0, 0);
+	size_t bytes;
+	int64_t i;
+	int good;
+
+	for (i = 0; i < x.n; i++)
+		x.v[i] = ldexp(x.v[i], x_log2[i / 4 % channels / 32]);
+	for (i = 0; i < w.n; i++)
+		w.v[i] = ldexp(w.v[i], w_log2[i / 4 % channels / 32]);
+	upload(&x, x.v);
+	upload(&w, w.v);
+	ref.x = x.v;
+	ref.w = w.v;
+	ref.ny = y.n;
+	ref.y = calloc((size_t)y.n, sizeof(double));
+	conv_ref(&ref);
+	good = reserve(dev, hz_quat_conv_workspace(dev->ctx, &x.view, &w.view, NULL, &y.view, &o,
+						   &bytes), &bytes) &&
+	       status_ok(dev, hz_quat_conv(dev->ctx, &x.view, &w.view, NULL, &y.view, &o)) &&
+	       fetch(&y) && within_norm(y.v, ref.y, (size_t)y.n, tolerance(dtype));
+	free(ref.y);
+	drop(&x), drop(&w), drop(&y);
+	return good;
+}
+
+static void test_conv_of_channel_scales(struct dev *dev)
+{
+	static const int up[] = { -10, 0, -5 }, down[] = { 0, -10, -4 }, none[] = { 0, 0, 0 };
+	static const int w_up[] = { 10, 0, 5 }, w_down[] = { 0, 10, 4 }, far[] = { -70, 70, 0 };
+	int t;
+
+	for (t = 0; t < types_of(dev); t++) {
+		int good = 1;
+
+		for (int64_t channels = 64; channels <= 96; channels += 32) {
+			good &= conv_of_channel_scales(dev, types[t], channels, up, w_up);
+			good &= conv_of_channel_scales(dev, types[t], channels, down, w_down);
+			if (types[t] != HZ_F16)
+				good &= conv_of_channel_scales(dev, types[t], channels, far, none);
+		}
+		ok(good, "%s: channels of different scales, %s", dev->name,
+		   hz_dtype_name(types[t]));
+	}
+}
+
+/*
+ * What an activation gives is rounded once, also where pixels have no common step: as where they
+ * have, but for what lies between two numbers of 16 bits.
+ */
+static int rounded_once(struct dev *dev, int dtype)
+{
+	const int64_t xs[] = { 1, 5, 5, 3 }, ws[] = { 2, 1, 1, 3 }, ys[] = { 1, 5, 5, 2 };
+	const int64_t wide[] = { 1, 5, 6, 2 };
+	struct tensor x = quats(dev, dtype, 4, xs, AOS, 0, 1);
+	struct tensor w = quats(dev, dtype, 4, ws, AOS, 0, 1);
+	struct tensor y = quats(dev, dtype, 4, ys, AOS, 0, 0);
+	struct tensor z = quats(dev, dtype, 4, wide, AOS, 0, 0);
+	const hz_quat_conv_opts o = { .activation = HZ_ACT_LEAKY, .slope = 0.7 };
+	hz_tensor part = z.view;
+	size_t bytes;
+	const int64_t n = y.n;
+	int good, others = 0;
+
+	part.shape[2] = 5;
+	good = reserve(dev, hz_quat_conv_workspace(dev->ctx, &x.view, &w.view, NULL, &part, &o,
+						   &bytes), &bytes) &&
+	       status_ok(dev, hz_quat_conv(dev->ctx, &x.view, &w.view, NULL, &part, &o)) &&
+	       reserve(dev, hz_quat_conv_workspace(dev->ctx, &x.view, &w.view, NULL, &y.view, &o,
+						   &bytes), &bytes) &&
+	       status_ok(dev, hz_quat_conv(dev->ctx, &x.view, &w.view, NULL, &y.view, &o)) &&
+	       fetch(&y) && fetch(&z);
+	for (int64_t i = 0; good && i < n; i++)
+		others += y.v[i] != z.v[i / 40 * 48 + i % 40];
+	if (others > n / 50)
+		diag("%d of %lld are others", others, (long long)n);
+	drop(&x), drop(&w), drop(&y), drop(&z);
+	return good && others <= n / 50;
+}
+
+static void test_rounding(struct dev *dev)
+{
+	ok(rounded_once(dev, HZ_F16) && rounded_once(dev, HZ_BF16),
+	   "%s: activations are rounded once", dev->name);
+}
+
+int main(void)
+{
+	int i;
+
+	rnd = tap_seed();
+	dev_open_all();
+	for (i = 0; i < ndevs; i++) {
+		test_conv(&devs[i]);
+		test_wide_conv(&devs[i]);
+		test_large_conv(&devs[i]);
+		if (i == 0 || devs[i].device >= HZ_CUDA)
+			test_few_channels(&devs[i]);
+		test_conv_of_scales(&devs[i]);
+		test_conv_of_channel_scales(&devs[i]);
+		test_rounding(&devs[i]);
+	}
+	dev_close_all();
+	return done_testing();
+}

@@ -1,0 +1,663 @@
+/*
+ * bench.c - hurwitz bench: each primitive against this machine's own ceilings
+ *
+ * SPDX-License-Identifier: BSD-2-Clause
+ *
+ * The ceiling of a case is a copy of the same bytes in the same memory, unless it says otherwise, or
+ * has another that takes longer; it is timed in turn with the case, so that whatever slows the
+ * machine down slows both. gb_per_s counts bytes read and written; ratio is the ceiling's median
+ * time by the primitive's. One CPU thread is timed by its own clock, which stands still while other
+ * processes have the core.
+ */
+#include <config.h>
+
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+
+#include "gpu/runtime/cuda.h"
+#include "tools/core/bench.h"
+#include "lib/core/internal.h"
+
+static const struct {
+	const char *name, *family;
+} primitives[] = {
+#define HZ_OP(name, family, dtypes, summary) {#name, #family},
+#include "lib/core/ops.def"
+#undef HZ_OP
+};
+
+#define PRIMITIVES (sizeof(primitives) / sizeof(*primitives))
+
+static const char *family_of(const char *op)
+{
+	for (size_t i = 0; i < PRIMITIVES; i++) {
+		if (strcmp(primitives[i].name, op) == 0)
+			return primitives[i].family;
+	}
+	return "";
+}
+
+/* A family's name stands for those, too, that go on from it: quat for quat_gemm. */
+static bool in_family(const char *family, const char *name)
+{
+	const size_t length = strlen(name);
+
+	return strncmp(family, name, length) == 0 &&
+	       (family[length] == '\0' || family[length] == '_');
+}
+
+bool bench_wanted(const struct settings *set, const char *op)
+{
+	for (int i = 0; i < set->wanted_count; i++) {
+		if (strcmp(set->wanted[i], op) == 0 || in_family(family_of(op), set->wanted[i]))
+			return true;
+	}
+	return set->wanted_count == 0;
+}
+
+/* ---- One case -------------------------------------------------------------------------------- */
+
+/* Element types of the pool, made once and repeated through x. */
+int bench_fill(struct bench *b, int dtype, int64_t elements, hz_tensor x)
+{
+	uint64_t seed = 1;
+	const size_t size = hz_dtype_size(dtype);
+	void *pool = allocate((size_t)POOL * size);
+	int status = pool ? HZ_OK : HZ_ENOMEM;
+
+	for (int64_t i = 0; i < POOL && pool; i++) {
+		if (dtype == HZ_U8 || dtype == HZ_S8)
+			((uint8_t *)pool)[i] = (uint8_t)(random_u64(&seed) >> 56);
+		else
+			store_element(pool, i, dtype, (double)random_normal(&seed));
+	}
+	for (int64_t at = 0; at < elements && !status; at += POOL) {
+		const int64_t count = elements - at < POOL ? elements - at : POOL;
+		const hz_tensor from = hz_tensor_1d(pool, dtype, HZ_CPU, count);
+		const hz_tensor to =
+			hz_tensor_1d((char *)x.data + (size_t)at * size, dtype, x.device, count);
+
+		status = hz_copy(b->ctx, &from, &to);
+	}
+	if (!status)
+		status = hz_sync(b->ctx);
+	free(pool);
+	return status;
+}
+
+/*
+ * The copy in pieces: in a graph the driver copies more than 256 MiB at once at two thirds of the
+ * rate of less, as seen on an H200 with CUDA 13.0.
+ */
+static int device_copy(struct bench *b, const struct bench_case *c)
+{
+	const int64_t bytes = c->from.shape[0], most = (int64_t)256 << 20;
+
+	for (int64_t done = 0; done < bytes; done += most) {
+		hz_tensor from = c->from, to = c->to;
+		int status;
+
+		from.data = (char *)from.data + done;
+		to.data = (char *)to.data + done;
+		from.shape[0] = to.shape[0] = bytes - done < most ? bytes - done : most;
+		status = hz_copy(b->ctx, &from, &to);
+		if (status)
+			return status;
+	}
+	return HZ_OK;
+}
+
+void bench_copy_of(struct bench *b, struct bench_case *c)
+{
+	int64_t bytes = (int64_t)(c->moved_bytes / 2);
+
+	if (bytes > (int64_t)64 << 20)
+		bytes &= ~(int64_t)0xfffff; /* whole megabytes: the driver copies others slower */
+	c->from = hz_tensor_1d(b->from, HZ_U8, hz_device(b->ctx), bytes);
+	c->to = hz_tensor_1d(b->to, HZ_U8, hz_device(b->ctx), bytes);
+}
+
+int bench_copy(struct bench *b, struct bench_case *c)
+{
+	const int threads = b->info.threads;
+	const int64_t bytes = c->from.shape[0];
+
+	if (b->gpu)
+		return device_copy(b, c);
+	if (threads <= 1) {
+		memcpy(c->to.data, c->from.data, (size_t)bytes);
+		return HZ_OK;
+	}
+#ifdef _OPENMP
+#pragma omp parallel for num_threads(threads) schedule(static)
+#endif
+	for (int t = 0; t < threads; t++) {
+		const int64_t begin = bytes * t / threads, end = bytes * (t + 1) / threads;
+
+		memcpy((char *)c->to.data + begin, (const char *)c->from.data + begin,
+		       (size_t)(end - begin));
+	}
+	return HZ_OK;
+}
+
+static int call_products(struct bench *b, struct bench_case *c)
+{
+	return hzi_cuda_peak(b->ctx, c->mac_dtype, (int64_t)c->macs);
+}
+
+void bench_products_of(struct bench *b, struct bench_case *c, int dtype, double macs)
+{
+	bench_copy_of(b, c);
+	c->ceiling = bench_copy;
+	c->against = "device copy";
+	c->other = call_products;
+	c->other_against = dtype == HZ_F32 ? "bare multiply-adds" :
+			   dtype == HZ_F16 ? "bare products of 16 bits" : "bare products of 8 bits";
+	c->mac_dtype = dtype;
+	c->macs = macs;
+}
+
+/* A call made ready to be repeated: on a GPU as a graph of count calls. */
+struct repeated {
+	bench_call call;
+	void *graph;
+	int count;
+};
+
+static int repeat_make(struct bench *b, struct bench_case *c, bench_call f, struct repeated *r)
+{
+	int status;
+
+	r->call = f;
+	r->graph = NULL;
+	r->count = 1;
+	if (!b->gpu)
+		return f(b, c);
+	/* Code is loaded and the copies settled before anything is captured. */
+	status = f(b, c);
+	if (!status)
+		status = hz_sync(b->ctx);
+	if (!status)
+		status = hzi_cuda_capture_begin(b->ctx);
+	if (status)
+		return status;
+	r->count = c->large ? 10 : 1000;
+	for (int i = 0; i < r->count && !status; i++)
+		status = f(b, c);
+	if (!status)
+		return hzi_cuda_capture_end(b->ctx, &r->graph);
+	hzi_cuda_capture_end(b->ctx, &r->graph);	/* the sentence of the call is lost then */
+	return status;
+}
+
+static double cpu_clock(const struct bench *b)
+{
+	struct timespec t;
+
+	if (b->info.threads > 1 || clock_gettime(CLOCK_THREAD_CPUTIME_ID, &t) != 0)
+		return now();
+	return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
+}
+
+/* Seconds of one call. */
+static int repeat_time(struct bench *b, struct bench_case *c, struct repeated *r, double *seconds)
+{
+	int status = HZ_OK;
+
+	if (b->gpu) {
+		double ms = 0;
+
+		status = hzi_cuda_event_record(b->ctx, b->start);
+		if (!status)
+			status = hzi_cuda_graph_launch(b->ctx, r->graph);
+		if (!status)
+			status = hzi_cuda_event_record(b->ctx, b->stop);
+		if (!status)
+			status = hzi_cuda_event_ms(b->ctx, b->start, b->stop, &ms);
+		*seconds = ms * 1e-3 / r->count;
+	} else {
+		const double t = cpu_clock(b);
+
+		for (int i = 0; i < r->count && !status; i++)
+			status = r->call(b, c);
+		*seconds = (cpu_clock(b) - t) / r->count;
+	}
+	return status;
+}
+
+/* So many calls that the clock's own cost and grain do not matter. */
+static int repeat_calibrate(struct bench *b, struct bench_case *c, struct repeated *r)
+{
+	double seconds;
+	int status;
+
+	for (;;) {
+		status = repeat_time(b, c, r, &seconds);
+		if (status || b->gpu || seconds * r->count > 100e-6 || r->count > 1 << 20)
+			return status;
+		r->count *= 4;
+	}
+}
+
+#define SAMPLES 4000
+#define PATIENCE 20	/* seconds beyond the time of a case after which few samples do */
+
+struct result {
+	double median, min, ceiling;	/* seconds */
+	const char *against;
+};
+
+enum { OP, CEILING, OTHER, CALLS };
+
+static int measure(struct bench *b, struct bench_case *c, struct result *result)
+{
+	static double times[CALLS][SAMPLES];
+	const bench_call calls[CALLS] = {c->call, c->ceiling, c->other};
+	const int count = c->other ? CALLS : OTHER;
+	const double limit = now() + b->set->seconds;
+	struct repeated each[CALLS] = {{0}};
+	int status = HZ_OK, samples = 0;
+	double other;
+
+	for (int i = 0; i < count && !status; i++)
+		status = repeat_make(b, c, calls[i], &each[i]);
+	for (int i = 0; i < count && !status; i++)
+		status = repeat_calibrate(b, c, &each[i]);
+	for (; !status && samples < SAMPLES && (samples < 7 || now() < limit) &&
+	     (samples == 0 || now() < limit + PATIENCE); samples++) {
+		for (int i = 0; i < count && !status; i++)
+			status = repeat_time(b, c, &each[i], &times[i][samples]);
+	}
+	for (int i = 0; i < count; i++) {
+		if (each[i].graph)
+			hzi_cuda_graph_free(b->ctx, each[i].graph);
+	}
+	if (status)
+		return status;
+	result->median = median(times[OP], samples);
+	result->min = times[OP][0];
+	result->ceiling = median(times[CEILING], samples);
+	result->against = c->against;
+	other = c->other ? median(times[OTHER], samples) : 0;
+	if (other > result->ceiling) {
+		result->ceiling = other;
+		result->against = c->other_against;
+	}
+	return HZ_OK;
+}
+
+static void print_head(struct bench *b)
+{
+	if (b->head || !b->set->table)
+		return;
+	b->head = true;
+	if (b->gpu)
+		printf("%s%s%s, compute capability %d.%d", style(stdout, BOLD), b->info.gpu_name,
+		       style(stdout, PLAIN), b->info.sm / 10, b->info.sm % 10);
+	else
+		printf("%s%s%s, %s, threads %d", style(stdout, BOLD),
+		       *b->info.cpu_name ? b->info.cpu_name : "CPU", style(stdout, PLAIN),
+		       b->info.isa_name, b->info.threads);
+	printf("; large cases 2^%d elements; ceilings in the same run\n",
+	       63 - __builtin_clzll((unsigned long long)b->elements));
+	printf("%-20s%-30s %-10s%11s%11s%9s%11s%7s %s\n", "", "case", "dtype", "median us",
+	       "min us", "GB/s", "Gop/s", "ratio", "to");
+}
+
+static struct bench_row row_of(const struct bench *b, const struct bench_case *c,
+			       const struct result *r)
+{
+	struct bench_row row = {
+		.threads = b->gpu ? 0 : b->info.threads,
+		.median_us = r->median * 1e6,
+		.ratio = r->ceiling / r->median,
+	};
+
+	snprintf(row.op, sizeof(row.op), "%s", c->op);
+	snprintf(row.name, sizeof(row.name), "%s", c->name);
+	snprintf(row.dtype, sizeof(row.dtype), "%s", c->dtype);
+	snprintf(row.device, sizeof(row.device), "%s", b->gpu ? "cuda" : "cpu");
+	snprintf(row.ceiling, sizeof(row.ceiling), "%s", r->against);
+	if (b->gpu)
+		snprintf(row.isa, sizeof(row.isa), "sm_%d", b->info.sm);
+	else
+		snprintf(row.isa, sizeof(row.isa), "%s", b->info.isa_name);
+	return row;
+}
+
+static int print_result(const struct bench *b, const struct bench_case *c, const struct result *r)
+{
+	const double gb = c->moved_bytes / r->median * 1e-9, gop = c->operations / r->median * 1e-9;
+	const struct bench_row row = row_of(b, c, r);
+
+	progress_clear();
+	if (b->set->table)
+		printf("%-20s%-30s %-10s%11.2f%11.2f%9.2f%11.2f%7.3f %s\n", row.op, row.name,
+		       row.dtype, row.median_us, r->min * 1e6, gb, gop, row.ratio, row.ceiling);
+	if (b->set->json) {
+		FILE *out = b->set->json;
+
+		fprintf(out,
+			"{\"op\": \"%s\", \"case\": \"%s\", \"dtype\": \"%s\", \"device\": \"%s\", "
+			"\"isa\": \"%s\", \"threads\": %d, \"median_us\": %.4f, \"min_us\": %.4f, "
+			"\"gb_per_s\": %.4g, \"gop_per_s\": %.4g, \"ceiling\": \"%s\", \"ratio\": "
+			"%.5g}\n",
+			row.op, row.name, row.dtype, row.device, row.isa, row.threads,
+			row.median_us, r->min * 1e6, gb, gop, row.ceiling, row.ratio);
+		/* Of a full disk fclose() would say nothing; of standard output main() does. */
+		if (fflush(out) != 0 && out != stdout)
+			return complain(EXIT_FAILURE, "bench: --json: %s", strerror(errno));
+	}
+	fflush(stdout);
+	if (b->set->measured && !bench_rows_add(b->set->measured, &row))
+		return complain(EXIT_FAILURE, "bench: no memory");
+	return 0;
+}
+
+int bench_run(struct bench *b, struct bench_case *c)
+{
+	struct result result;
+	const int status = measure(b, c, &result);
+
+	if (status)
+		return complain(EXIT_FAILURE, "bench: %s %s: %s", c->op, c->name,
+				hz_errmsg(b->ctx));
+	return print_result(b, c, &result);
+}
+
+int bench_made(struct bench *b, struct bench_case *c, int status)
+{
+	if (!status)
+		status = c->call(b, c);
+	if (status)
+		status = complain(EXIT_FAILURE, "bench: %s %s: %s", c->op, c->name,
+				  hz_errmsg(b->ctx));
+	else
+		status = bench_run(b, c);
+	hz_sync(b->ctx);
+	return status;
+}
+
+/* ---- A device -------------------------------------------------------------------------------- */
+
+static int prepare(struct bench *b)
+{
+	const int device = hz_device(b->ctx);
+	void **const memory[] = {&b->x, &b->y, &b->from, &b->to};
+	int64_t scales;
+	int status = HZ_OK;
+
+	b->elements = (int64_t)1 << (b->gpu ? 27 : 24);
+	/* A small GPU gets less to do: four arrays and the scales are to fit into half of it. */
+	while (b->gpu && b->info.memory_bytes > 0 && 40 * b->elements > b->info.memory_bytes)
+		b->elements /= 2;
+	scales = b->elements / 32;
+	for (size_t i = 0; i < sizeof(memory) / sizeof(*memory) && !status; i++) {
+		status = hz_alloc(b->ctx, memory[i], (size_t)b->elements * sizeof(float), device);
+		/* Touched, so that no case pays for pages that come into being. */
+		if (!status)
+			status = bench_fill(b, HZ_F32, b->elements,
+				      hz_tensor_1d(*memory[i], HZ_F32, device, b->elements));
+	}
+	if (!status)
+		status = hz_alloc(b->ctx, &b->scale, (size_t)scales * sizeof(float), device);
+	if (!status)
+		status = bench_fill(b, HZ_F32, scales,
+				    hz_tensor_1d(b->scale, HZ_F32, device, scales));
+	if (!status && b->gpu)
+		status = hz_prepare(b->ctx);
+	if (!status && b->gpu)
+		status = hzi_cuda_stream_new(b->ctx, &b->stream);
+	if (!status && b->gpu)
+		status = hz_set_stream(b->ctx, b->stream);
+	if (!status && b->gpu)
+		status = hzi_cuda_event_new(b->ctx, &b->start);
+	if (!status && b->gpu)
+		status = hzi_cuda_event_new(b->ctx, &b->stop);
+	if (status)
+		return complain(EXIT_FAILURE, "bench: %s", hz_errmsg(b->ctx));
+	return 0;
+}
+
+static void finish(struct bench *b)
+{
+	void *const memory[] = {b->x, b->y, b->from, b->to, b->scale};
+
+	hz_sync(b->ctx);
+	for (size_t i = 0; i < sizeof(memory) / sizeof(*memory); i++) {
+		if (memory[i])
+			hz_free(b->ctx, memory[i], hz_device(b->ctx));
+	}
+	if (b->start)
+		hzi_cuda_event_free(b->ctx, b->start);
+	if (b->stop)
+		hzi_cuda_event_free(b->ctx, b->stop);
+	hz_set_stream(b->ctx, NULL);
+	if (b->stream)
+		hzi_cuda_stream_free(b->ctx, b->stream);
+	hz_close(b->ctx);
+}
+
+static int bench_device(const struct settings *set, hz_context *ctx, bool gpu)
+{
+	struct bench b = {.set = set, .ctx = ctx, .gpu = gpu};
+	int status;
+
+	hz_device_info(ctx, &b.info);
+	progress("bench: making random data");
+	status = prepare(&b);
+	if (!status)
+		status = bench_hadamard(&b, print_head);
+	if (!status)
+		status = bench_qgemm(&b, print_head);
+	if (!status)
+		status = bench_quat(&b, print_head);
+	if (!status)
+		status = bench_quat_layer(&b, print_head);
+	if (!status)
+		status = bench_lattice(&b, print_head);
+	if (!status)
+		status = bench_vlut(&b, print_head);
+	if (!status)
+		status = bench_mhc(&b, print_head);
+	if (!status)
+		status = bench_rest(&b, print_head);
+	progress_clear();
+	finish(&b);
+	return status;
+}
+
+static int bench_all(const struct settings *set, int32_t device)
+{
+	hz_context *ctx;
+	const hz_options gpu = {.device = device == HZ_AUTO ? HZ_CUDA : device};
+	int status = 0;
+
+	if (device == HZ_AUTO || device == HZ_CPU) {
+		status = open_context(&ctx, HZ_CPU, set->threads, HZ_ISA_AUTO);
+		if (!status)
+			status = set->quality ? bench_quality(set, ctx) :
+						bench_device(set, ctx, false);
+	}
+	/* The quality is the same everywhere. */
+	if (status || device == HZ_CPU || (set->quality && device == HZ_AUTO))
+		return status;
+	status = hz_open(&ctx, &gpu);
+	if (status && device == HZ_AUTO)
+		return 0;
+	if (status)
+		return complain(exit_status(status), "%s", hz_open_errmsg());
+	return set->quality ? bench_quality(set, ctx) : bench_device(set, ctx, true);
+}
+
+static void help(void)
+{
+	printf("Usage: hurwitz bench [OPTION]... [FAMILY|PRIMITIVE]...\n"
+	       "Measure each primitive, or those named, in turn with what bounds it: a copy of\n"
+	       "the same bytes or, if that takes longer, bare instructions. GB/s counts bytes\n"
+	       "read and written; the ratio is the bound's time by that of the primitive. One\n"
+	       "CPU thread is timed by its own clock, which stands still while other processes\n"
+	       "have the core.\n"
+	       "\n"
+	       "  -d, --device DEVICE  cpu, cuda, cuda:N, or auto, the default: all there are\n"
+	       "  -t, --threads N      CPU threads; default 1\n"
+	       "  -q, --quick          fewer cases, less time\n"
+	       "  -s, --seconds S      time for each case; default 0.5, quick 0.1\n"
+	       "  -j, --json FILE      one JSON object a line to FILE; '-': to standard output\n"
+	       "                       in place of the table\n"
+	       "  -Q, --quality        of lattice: error against rate in place of time\n"
+	       "  -c, --compare FILE   then each case against that of FILE, which --json wrote:\n"
+	       "                       time by time, ceiling by ceiling, and the first by the\n"
+	       "                       second, which leaves out that a machine is slower;\n"
+	       "                       status 3 if a case takes longer by more than P\n"
+	       "  -n, --new FILE       with --compare: nothing is measured, FILE has the cases\n"
+	       "  -T, --threshold P    percent; default 10\n"
+	       "  -h, --help           this\n"
+	       "\n"
+	       "Families and their primitives:\n");
+	for (size_t i = 0; i < PRIMITIVES; i++)
+		printf("  %-12s %s\n", primitives[i].family, primitives[i].name);
+}
+
+/* What is not a setting of single cases */
+struct request {
+	int32_t device;
+	const char *json, *compare, *new;	/* files */
+	double threshold;			/* percent */
+	bool done;
+};
+
+static int parse(int argc, char **argv, struct settings *set, struct request *request)
+{
+	static const struct option options[] = {
+		{"device", required_argument, NULL, 'd'}, {"threads", required_argument, NULL, 't'},
+		{"quick", no_argument, NULL, 'q'}, {"seconds", required_argument, NULL, 's'},
+		{"json", required_argument, NULL, 'j'}, {"quality", no_argument, NULL, 'Q'},
+		{"compare", required_argument, NULL, 'c'}, {"new", required_argument, NULL, 'n'},
+		{"threshold", required_argument, NULL, 'T'}, {"help", no_argument, NULL, 'h'},
+		{NULL, 0, NULL, 0},
+	};
+	int c;
+
+	while ((c = next_option(argc, argv, "bench", "d:t:qs:j:Qc:n:T:h", options)) != -1) {
+		switch (c) {
+		case 'd':
+			if (parse_device("bench", optarg, &request->device))
+				return EXIT_BAD;
+			break;
+		case 't':
+			if (parse_threads("bench", optarg, &set->threads))
+				return EXIT_BAD;
+			break;
+		case 'q':
+			set->quick = true;
+			break;
+		case 's':
+			if (parse_number(optarg, &set->seconds) && set->seconds > 0 &&
+			    set->seconds <= 3600)
+				break;
+			return complain(EXIT_BAD,
+					"bench: the seconds '%s' are no number above 0, to 3600",
+					optarg);
+		case 'j':
+			request->json = optarg;
+			break;
+		case 'Q':
+			set->quality = true;
+			break;
+		case 'c':
+			request->compare = optarg;
+			break;
+		case 'n':
+			request->new = optarg;
+			break;
+		case 'T':
+			if (parse_number(optarg, &request->threshold) && request->threshold >= 0 &&
+			    request->threshold <= 1e6)
+				break;
+			return complain(EXIT_BAD,
+					"bench: the threshold '%s' is no number of percent, 0 to "
+					"1e6",
+					optarg);
+		case 'h':
+			help();
+			request->done = true;
+			return EXIT_SUCCESS;
+		default:
+			return EXIT_BAD;
+		}
+	}
+	set->wanted = argv + optind;
+	set->wanted_count = argc - optind;
+	for (int i = optind; i < argc; i++) {
+		bool known = false;
+
+		for (size_t p = 0; p < PRIMITIVES; p++)
+			known |= strcmp(argv[i], primitives[p].name) == 0 ||
+				 strcmp(argv[i], primitives[p].family) == 0;
+		if (!known)
+			return complain(
+				EXIT_BAD,
+				"bench: there is no family or primitive '%s'; try 'hurwitz bench "
+				"--help'",
+				argv[i]);
+	}
+	if (request->new && !request->compare)
+		return complain(EXIT_BAD, "bench: --new is for --compare");
+	if (request->compare && set->quality)
+		return complain(EXIT_BAD, "bench: --compare is of times, --quality has none");
+	if (request->compare && request->json && strcmp(request->json, "-") == 0)
+		return complain(EXIT_BAD,
+				"bench: --compare and --json - both print to standard output");
+	return 0;
+}
+
+/* The cases of a comparison: measured now or read. Those of old are there. */
+static int compare(const struct settings *set, const struct request *request,
+		   struct bench_rows *old, struct bench_rows *new)
+{
+	const int status =
+		request->new ? bench_rows_read(new, request->new) : bench_all(set, request->device);
+
+	if (status)
+		return status;
+	if (!request->new)
+		printf("\n");
+	return bench_compare(old, new, request->compare, request->threshold / 100);
+}
+
+int verb_bench(int argc, char **argv)
+{
+	struct settings set = {.threads = 1, .table = true};
+	struct request request = {.device = HZ_AUTO, .threshold = 10};
+	struct bench_rows old = {0}, new = {0};
+	int status = parse(argc, argv, &set, &request);
+
+	if (status || request.done)
+		return status;
+	if (set.seconds == 0)
+		set.seconds = set.quick ? 0.1 : 0.5;
+	if (request.compare) {
+		/* Before anything is measured, and before --json may replace it. */
+		status = bench_rows_read(&old, request.compare);
+		set.measured = &new;
+	}
+	if (!status && request.json && strcmp(request.json, "-") == 0) {
+		set.json = stdout;
+		set.table = false;
+	} else if (!status && request.json) {
+		set.json = fopen(request.json, "w");
+		if (!set.json)
+			status = complain(EXIT_BAD, "%s: %s", request.json, strerror(errno));
+	}
+	if (!status)
+		status = request.compare ? compare(&set, &request, &old, &new)
+					 : bench_all(&set, request.device);
+	if (set.json && set.json != stdout && fclose(set.json) != 0 && !status)
+		status = complain(EXIT_FAILURE, "%s: %s", request.json, strerror(errno));
+	free(old.row);
+	free(new.row);
+	return status;
+}

@@ -1,0 +1,352 @@
+/*
+ * bench_rest.c - hurwitz bench of primitives that one case each is enough for
+ *
+ * SPDX-License-Identifier: BSD-2-Clause
+ *
+ * Packing, gradients of elementwise calls, random numbers, what only rearranges or looks at
+ * numbers. All are measured against a copy that moves as many bytes as they have to. An operation
+ * is an element that comes out.
+ */
+#include <config.h>
+
+#include <stdlib.h>
+#include <string.h>
+
+#include "tools/core/bench.h"
+
+struct rest {
+	struct bench_case c;
+	const struct row *row;
+	hz_tensor t[5];			/* in the order of the call */
+	hz_lattice *lattice;
+	hz_vlut *vlut;
+	hz_coded coded;
+	hz_quat_pool_opts pool;
+	hz_packed packed;
+	void *blob;			/* what is packed */
+	size_t bytes;
+	int64_t n; /* quaternions or blocks, where the name does not say them */
+};
+
+/* Both return a library status. */
+struct row {
+	const char *op, *name, *dtype;
+	int (*make)(struct bench *b, struct rest *r);
+	int (*call)(hz_context *ctx, struct rest *r);
+};
+
+/* Tensor i of a case, of f32 unless another dtype is said, and its bytes counted */
+static void operand(struct bench *b, struct rest *r, int i, void *data, int dtype, int ndim,
+		    const int64_t *shape)
+{
+	r->t[i] = hz_tensor_nd(data, dtype, hz_device(b->ctx), ndim, shape);
+	r->c.moved_bytes += (double)hz_tensor_bytes(&r->t[i]);
+}
+
+static int blob(struct bench *b, struct rest *r)
+{
+	r->c.moved_bytes += (double)r->bytes;
+	return hz_alloc(b->ctx, &r->blob, r->bytes, hz_device(b->ctx));
+}
+
+/* ---- Packing --------------------------------------------------------------------------------- */
+
+static int make_qgemm_pack(struct bench *b, struct rest *r)
+{
+	int status;
+
+	operand(b, r, 0, b->x, HZ_U8, 2, (int64_t[]){2048, 4096});
+	status = bench_fill(b, HZ_U8, 2048 * 4096, r->t[0]);
+	if (!status)
+		status = hz_qgemm_pack_bytes(b->ctx, &r->t[0], &r->bytes);
+	return status ? status : blob(b, r);
+}
+
+static int call_qgemm_pack(hz_context *ctx, struct rest *r)
+{
+	return hz_qgemm_pack(ctx, &r->t[0], r->blob, r->bytes, &r->packed);
+}
+
+static int make_quat_gemm_pack(struct bench *b, struct rest *r)
+{
+	int status;
+
+	operand(b, r, 0, b->x, HZ_F32, 3, (int64_t[]){1024, 1024, 4});
+	status = hz_quat_gemm_pack_bytes(b->ctx, &r->t[0], NULL, &r->bytes);
+	return status ? status : blob(b, r);
+}
+
+static int call_quat_gemm_pack(hz_context *ctx, struct rest *r)
+{
+	return hz_quat_gemm_pack(ctx, &r->t[0], r->blob, r->bytes, &r->packed, NULL);
+}
+
+static int open_lattice(struct bench *b, struct rest *r)
+{
+	const hz_lattice_opts opts = {.kind = HZ_LATTICE_D, .q = 4, .levels = 2};
+
+	return hz_lattice_open(b->ctx, &r->lattice, &opts);
+}
+
+static int make_vlut_pack(struct bench *b, struct rest *r)
+{
+	int status = open_lattice(b, r);
+
+	operand(b, r, 0, b->x, HZ_U8, 3, (int64_t[]){2048, 1024, 2});
+	r->coded = (hz_coded){.codes = r->t[0], .rows = 2048, .k = 4096};
+	if (!status)
+		status = bench_fill(b, HZ_U8, 2048 * 1024 * 2, r->t[0]);
+	if (!status)
+		status = hz_vlut_open(b->ctx, &r->vlut, r->lattice, NULL, NULL);
+	if (!status)
+		status = hz_vlut_pack_bytes(b->ctx, r->vlut, &r->coded, &r->bytes);
+	return status ? status : blob(b, r);
+}
+
+static int call_vlut_pack(hz_context *ctx, struct rest *r)
+{
+	return hz_vlut_pack(ctx, r->vlut, &r->coded, r->blob);
+}
+
+static int make_repack(struct bench *b, struct rest *r)
+{
+	const int64_t blocks = b->elements / 4;
+
+	r->n = blocks;
+	operand(b, r, 0, b->x, HZ_U8, 2, (int64_t[]){blocks, 2});
+	operand(b, r, 1, b->y, HZ_U32, 2, (int64_t[]){blocks, 1});
+	return open_lattice(b, r);
+}
+
+static int call_repack(hz_context *ctx, struct rest *r)
+{
+	return hz_lattice_repack(ctx, r->lattice, &r->t[0], HZ_LATTICE_LEVEL, &r->t[1],
+				 HZ_LATTICE_LIMBS);
+}
+
+/* ---- Quaternions ----------------------------------------------------------------------------- */
+
+/* So few quaternions that a copy of the bytes of five arrays fits into one */
+#define QUATS(b) ((b)->elements / 16)
+
+static int make_mul_bwd(struct bench *b, struct rest *r)
+{
+	const int64_t shape[] = {QUATS(b), 4};
+	int status;
+
+	r->n = shape[0];
+	operand(b, r, 0, b->x, HZ_F32, 2, shape);
+	operand(b, r, 1, b->from, HZ_F32, 2, shape);
+	operand(b, r, 2, (float *)b->x + 4 * shape[0], HZ_F32, 2, shape);
+	operand(b, r, 3, b->y, HZ_F32, 2, shape);
+	operand(b, r, 4, (float *)b->y + 4 * shape[0], HZ_F32, 2, shape);
+	status = hz_quat_mul_bwd_workspace(b->ctx, &r->t[0], &r->t[1], &r->t[2], &r->t[3], &r->t[4],
+					   0, &r->bytes);
+	return status ? status : hz_reserve(b->ctx, r->bytes);
+}
+
+static int call_mul_bwd(hz_context *ctx, struct rest *r)
+{
+	return hz_quat_mul_bwd(ctx, &r->t[0], &r->t[1], &r->t[2], &r->t[3], &r->t[4], 0);
+}
+
+static int make_rotate_bwd(struct bench *b, struct rest *r)
+{
+	const int64_t n = QUATS(b), quats[] = {n, 4}, vectors[] = {n, 3};
+	int status;
+
+	r->n = n;
+	operand(b, r, 0, b->x, HZ_F32, 2, vectors);
+	operand(b, r, 1, b->from, HZ_F32, 2, quats);
+	operand(b, r, 2, (float *)b->x + 4 * n, HZ_F32, 2, vectors);
+	operand(b, r, 3, b->y, HZ_F32, 2, quats);
+	operand(b, r, 4, (float *)b->y + 4 * n, HZ_F32, 2, vectors);
+	status = hz_quat_rotate_bwd_workspace(b->ctx, &r->t[0], &r->t[1], &r->t[2], &r->t[3],
+					      &r->t[4], 0, &r->bytes);
+	return status ? status : hz_reserve(b->ctx, r->bytes);
+}
+
+static int call_rotate_bwd(hz_context *ctx, struct rest *r)
+{
+	return hz_quat_rotate_bwd(ctx, &r->t[0], &r->t[1], &r->t[2], &r->t[3], &r->t[4], 0);
+}
+
+static int make_three(struct bench *b, struct rest *r)
+{
+	const int64_t shape[] = {QUATS(b), 4};
+
+	r->n = shape[0];
+	operand(b, r, 0, b->x, HZ_F32, 2, shape);
+	operand(b, r, 1, b->from, HZ_F32, 2, shape);
+	operand(b, r, 2, b->y, HZ_F32, 2, shape);
+	return HZ_OK;
+}
+
+static int call_normalize_bwd(hz_context *ctx, struct rest *r)
+{
+	return hz_quat_normalize_bwd(ctx, &r->t[0], &r->t[1], &r->t[2], 0, 0);
+}
+
+static int make_two(struct bench *b, struct rest *r)
+{
+	const int64_t shape[] = {4 * QUATS(b), 4};
+
+	r->n = shape[0];
+	operand(b, r, 0, b->x, HZ_F32, 2, shape);
+	operand(b, r, 1, b->y, HZ_F32, 2, shape);
+	return HZ_OK;
+}
+
+static int call_dropout(hz_context *ctx, struct rest *r)
+{
+	return hz_quat_dropout(ctx, &r->t[0], &r->t[1], 0.1, 1, 0);
+}
+
+static int make_axpy(struct bench *b, struct rest *r)
+{
+	const int64_t shape[] = {2 * QUATS(b), 4};
+
+	r->n = shape[0];
+	operand(b, r, 0, b->x, HZ_F32, 2, shape);
+	operand(b, r, 1, b->y, HZ_F32, 2, shape);
+	r->c.moved_bytes *= 1.5;	/* y comes and goes */
+	return HZ_OK;
+}
+
+/* |alpha| is so small that y stays finite however often this is repeated. */
+static int call_axpy(hz_context *ctx, struct rest *r)
+{
+	static const double alpha[4] = {1e-6, -1e-6, 1e-6, 1e-6};
+
+	return hz_quat_axpy(ctx, alpha, &r->t[0], &r->t[1], 0);
+}
+
+static int make_pool_bwd(struct bench *b, struct rest *r)
+{
+	const int64_t images = b->gpu ? 32 : 8, side = b->gpu ? 56 : 28,
+		      channels = b->gpu ? 64 : 32;
+
+	r->pool = (hz_quat_pool_opts){.kind = HZ_POOL_AVERAGE, .window = {2, 2}};
+	r->n = images * side * side * channels;
+	operand(b, r, 0, b->x, HZ_F32, 5, (int64_t[]){images, side / 2, side / 2, channels, 4});
+	operand(b, r, 1, b->y, HZ_F32, 5, (int64_t[]){images, side, side, channels, 4});
+	return HZ_OK;
+}
+
+static int call_pool_bwd(hz_context *ctx, struct rest *r)
+{
+	return hz_quat_pool_bwd(ctx, NULL, &r->t[0], &r->t[1], &r->pool);
+}
+
+static int make_init(struct bench *b, struct rest *r)
+{
+	r->n = b->gpu ? QUATS(b) : 65536;
+	operand(b, r, 0, b->y, HZ_F32, 2, (int64_t[]){r->n, 4});
+	return HZ_OK;
+}
+
+static int call_init(hz_context *ctx, struct rest *r)
+{
+	return hz_quat_init(ctx, &r->t[0], HZ_QUAT_POLAR, 0.1, 1, 0, 0);
+}
+
+/* ---- Hyper-connections ----------------------------------------------------------------------- */
+
+static int make_diagnose(struct bench *b, struct rest *r)
+{
+	operand(b, r, 0, b->x, HZ_F32, 4, (int64_t[]){24, 1024, 4, 4});
+	operand(b, r, 1, b->y, HZ_F32, 2, (int64_t[]){1024, 4});
+	return HZ_OK;
+}
+
+static int call_diagnose(hz_context *ctx, struct rest *r)
+{
+	return hz_mhc_diagnose(ctx, &r->t[0], &r->t[1]);
+}
+
+static int make_mhc_init(struct bench *b, struct rest *r)
+{
+	operand(b, r, 0, b->y, HZ_F32, 2, (int64_t[]){24, 4 * 4096});
+	operand(b, r, 1, b->x, HZ_F32, 1, (int64_t[]){3});
+	operand(b, r, 2, (float *)b->x + 16, HZ_F32, 1, (int64_t[]){24});
+	return HZ_OK;
+}
+
+static int call_mhc_init(hz_context *ctx, struct rest *r)
+{
+	return hz_mhc_init(ctx, HZ_MHC_INIT_PAPER, 0, 1, &r->t[0], &r->t[1], &r->t[2], NULL);
+}
+
+static const struct row rows[] = {
+	{"qgemm_pack", "2048x4096", "u8", make_qgemm_pack, call_qgemm_pack},
+	{"quat_gemm_pack", "1024x1024", "f32", make_quat_gemm_pack, call_quat_gemm_pack},
+	{"quat_mul_bwd", "", "f32", make_mul_bwd, call_mul_bwd},
+	{"quat_axpy", "", "f32", make_axpy, call_axpy},
+	{"quat_map_bwd", "normalize", "f32", make_three, call_normalize_bwd},
+	{"quat_rotate_bwd", "", "f32", make_rotate_bwd, call_rotate_bwd},
+	{"quat_pool_bwd", "average", "f32", make_pool_bwd, call_pool_bwd},
+	{"quat_dropout", "p=0.1", "f32", make_two, call_dropout},
+	{"quat_init", "polar", "f32", make_init, call_init},
+	{"lattice_repack", "D4 q=4 M=2", "u8", make_repack, call_repack},
+	{"vlut_pack", "2048x4096 D4 q=4 M=2", "u8", make_vlut_pack, call_vlut_pack},
+	{"mhc_diagnose", "24x1024 4x4", "f32", make_diagnose, call_diagnose},
+	{"mhc_init", "phi of 24x4x4096", "f32", make_mhc_init, call_mhc_init},
+};
+
+#define ROWS (sizeof(rows) / sizeof(*rows))
+
+static int call(struct bench *b, struct bench_case *c)
+{
+	struct rest *r = (struct rest *)c;
+
+	return r->row->call(b->ctx, r);
+}
+
+static int run_case(struct bench *b, const struct row *row)
+{
+	struct rest r = {.row = row, .c.op = row->op};
+	int status, last = 0;
+
+	progress("bench: %s", row->op);
+	/* Arrays that a case before left with anything in them */
+	status = bench_fill(b, HZ_F32, b->elements, hz_tensor_1d(b->x, HZ_F32, hz_device(b->ctx),
+								 b->elements));
+	if (!status)
+		status = bench_fill(b, HZ_F32, b->elements,
+				    hz_tensor_1d(b->from, HZ_F32, hz_device(b->ctx), b->elements));
+	if (!status)
+		status = row->make(b, &r);
+	while (last < 4 && r.t[last + 1].data)
+		last++;
+	r.c.call = call;
+	r.c.ceiling = bench_copy;
+	r.c.against = b->gpu ? "device copy" : "memcpy";
+	r.c.large = r.c.moved_bytes > 64e6;
+	r.c.operations = (double)hz_tensor_count(&r.t[last]);
+	if (r.n)
+		snprintf(r.c.name, sizeof(r.c.name), "%s%sn=%lld", row->name, *row->name ? " " : "",
+			 (long long)r.n);
+	else
+		snprintf(r.c.name, sizeof(r.c.name), "%s", row->name);
+	snprintf(r.c.dtype, sizeof(r.c.dtype), "%s", row->dtype);
+	bench_copy_of(b, &r.c);
+	status = bench_made(b, &r.c, status);
+	if (r.blob)
+		hz_free(b->ctx, r.blob, hz_device(b->ctx));
+	hz_vlut_close(r.vlut);
+	hz_lattice_close(r.lattice);
+	return status;
+}
+
+int bench_rest(struct bench *b, void (*head)(struct bench *b))
+{
+	int status = 0;
+
+	for (size_t i = 0; i < ROWS && !status; i++) {
+		if (!bench_wanted(b->set, rows[i].op))
+			continue;
+		head(b);
+		status = run_case(b, &rows[i]);
+	}
+	return status;
+}

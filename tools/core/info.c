@@ -1,0 +1,293 @@
+/*
+ * info.c - hurwitz info: what a report about this machine and this library begins with
+ *
+ * SPDX-License-Identifier: BSD-2-Clause
+ */
+#include <config.h>
+
+#include <stdlib.h>
+#include <string.h>
+
+#include "cpu/core/kern.h"
+#include "gpu/runtime/cuda.h"
+#include "lib/core/internal.h"
+#include "tools/core/tool.h"
+
+static const struct primitive {
+	const char *name, *dtypes, *summary;
+} primitives[] = {
+#define HZ_OP(name, family, dtypes, summary) {#name, dtypes, summary},
+#include "lib/core/ops.def"
+#undef HZ_OP
+};
+
+#define PRIMITIVES (sizeof(primitives) / sizeof(*primitives))
+
+/* Whether a primitive is the backward pass of the one before it: they share a line. */
+static bool is_backward(size_t i)
+{
+	const size_t n = i > 0 ? strlen(primitives[i - 1].name) : 0;
+
+	return n > 0 && strncmp(primitives[i].name, primitives[i - 1].name, n) == 0 &&
+	       strcmp(primitives[i].name + n, "_bwd") == 0;
+}
+
+/* The micro-kernels that CPU primitives are made of. */
+static const struct {
+	const char *name;
+	size_t offset;
+} kernels[] = {
+	{"head", offsetof(struct hz_kern, head)},
+	{"pass", offsetof(struct hz_kern, pass)},
+	{"base_mul", offsetof(struct hz_kern, base_mul)},
+	{"transpose", offsetof(struct hz_kern, transpose)},
+	{"quant", offsetof(struct hz_kern, quant)},
+	{"dequant", offsetof(struct hz_kern, dequant)},
+	{"codes", offsetof(struct hz_kern, codes)},
+	{"uncode", offsetof(struct hz_kern, uncode)},
+	{"range", offsetof(struct hz_kern, range)},
+	{"qpack_a", offsetof(struct hz_kern, qpack_a)},
+	{"qpack_b", offsetof(struct hz_kern, qpack_b)},
+	{"qmul", offsetof(struct hz_kern, qmul)},
+	{"qout", offsetof(struct hz_kern, qout)},
+};
+
+#define KERNELS ((int)(sizeof(kernels) / sizeof(*kernels)))
+
+struct facts {
+	hz_context *cpu, *gpu;
+	hz_info cpu_info, gpu_info;
+	char gpu_reason[256];		/* why there is no GPU context, or "" */
+	char code_reason[256];		/* why device code cannot be loaded, or "" */
+	const char *used;		/* "cpu" or "cuda": what HZ_AUTO gives here */
+	char used_reason[256];		/* why it gives nothing, or "" */
+	int kernel_isa[KERNELS];	/* the level that each kernel in use comes from */
+};
+
+typedef void (*any_function)(void);
+
+static any_function kernel_at(const hz_context *ctx, int k)
+{
+	any_function function;
+
+	memcpy(&function, (const char *)ctx->kern + kernels[k].offset, sizeof(function));
+	return function;
+}
+
+/* A kernel comes from the lowest level whose table has the same pointer. */
+static void find_kernels(struct facts *f)
+{
+	for (int isa = f->cpu_info.isa; isa >= HZ_ISA_C; isa--) {
+		hz_options o = {.device = HZ_CPU, .isa = isa, .flags = HZ_NO_TOPOLOGY};
+		hz_context *ctx;
+		hz_info info;
+
+		if (hz_open(&ctx, &o) != HZ_OK)
+			continue;
+		hz_device_info(ctx, &info);
+		for (int k = 0; k < KERNELS; k++) {
+			if (kernel_at(ctx, k) == kernel_at(f->cpu, k))
+				f->kernel_isa[k] = info.isa;
+		}
+		hz_close(ctx);
+	}
+}
+
+static int gather(struct facts *f)
+{
+	const hz_options gpu = {.device = HZ_CUDA};
+	hz_context *ctx;
+	int status = open_context(&f->cpu, HZ_CPU, 0, HZ_ISA_AUTO);
+
+	if (status)
+		return status;
+	hz_device_info(f->cpu, &f->cpu_info);
+	find_kernels(f);
+	if (hz_open(&f->gpu, &gpu) != HZ_OK)
+		snprintf(f->gpu_reason, sizeof(f->gpu_reason), "%s", open_reason());
+	else if (hz_prepare(f->gpu) != HZ_OK)
+		snprintf(f->code_reason, sizeof(f->code_reason), "%s", hz_errmsg(f->gpu));
+	hz_device_info(f->gpu ? f->gpu : f->cpu, &f->gpu_info);
+	if (hz_open(&ctx, NULL) == HZ_OK) {
+		f->used = ctx->ops->name;
+		hz_close(ctx);
+	} else {
+		f->used = "";
+		snprintf(f->used_reason, sizeof(f->used_reason), "%s", hz_open_errmsg());
+	}
+	return 0;
+}
+
+/* "1.5 MiB" */
+static const char *bytes_text(int64_t bytes, char to[24])
+{
+	static const char *const unit[] = {"B", "KiB", "MiB", "GiB", "TiB"};
+	double v = (double)bytes;
+	int u = 0;
+
+	for (; v >= 1024 && u < 4; u++)
+		v /= 1024;
+	snprintf(to, 24, "%.4g %s", v, unit[u]);
+	return bytes ? to : "?";
+}
+
+static int64_t code_bytes(void)
+{
+	int64_t bytes = 0;
+
+	for (int i = 0; i < HZI_FAMILIES; i++)
+		bytes += hzi_images[i].code ? hzi_images[i].end - hzi_images[i].code : 0;
+	return bytes;
+}
+
+static const char *openmp(void)
+{
+#ifdef _OPENMP
+	return "yes";
+#else
+	return "no";
+#endif
+}
+
+static void print_text(const struct facts *f)
+{
+	const hz_info *c = &f->cpu_info, *g = &f->gpu_info;
+	const char *bold = style(stdout, BOLD), *plain = style(stdout, PLAIN);
+	char a[24], b[24], d[24];
+
+	printf("%shurwitz %s%s, OpenMP %s, device code %s\n\n", bold, hz_version(), plain, openmp(),
+	       code_bytes() ? bytes_text(code_bytes(), a) : "not built in");
+	printf("%sCPU%s       %s\n", bold, plain, *c->cpu_name ? c->cpu_name : "name not known");
+	printf("  cores   %d, NUMA nodes %d, threads in use %d (from %s)\n", c->cores,
+	       c->numa_nodes, c->threads, c->topology_source);
+	printf("  caches  L1d %s, L2 %s, L3 %s\n", bytes_text(c->l1d_bytes, a),
+	       bytes_text(c->l2_bytes, b), bytes_text(c->l3_bytes, d));
+	printf("  memory  %s\n", bytes_text(c->memory_bytes, a));
+	printf("  ISA     %s\n", c->isa_name);
+	if (*c->isa_reason)
+		printf("          %s\n", c->isa_reason);
+	printf("\n%sGPU%s       ", bold, plain);
+	if (f->gpu) {
+		printf("%s, compute capability %d.%d\n", g->gpu_name, g->sm / 10, g->sm % 10);
+		printf("  SMs     %d, memory %s, GPUs seen %d\n", g->multiprocessors,
+		       bytes_text(g->memory_bytes, a), g->cuda_devices);
+		if (*f->code_reason)
+			printf("  code    cannot be used: %s\n", f->code_reason);
+	} else {
+		printf("none in use: %s\n", f->gpu_reason);
+	}
+	if (g->cuda_driver)
+		printf("  driver  CUDA %d.%d\n", g->cuda_driver / 1000, g->cuda_driver % 1000 / 10);
+	printf("\n%sIn use%s    %s\n", bold, plain, *f->used ? f->used : f->used_reason);
+	printf("\n%s%-22s %-9s %s%s\n", bold, "Primitive", "runs on", "types", plain);
+	for (size_t i = 0; i < PRIMITIVES; i++) {
+		char name[40];
+
+		if (is_backward(i))
+			continue;
+		snprintf(name, sizeof(name), "%s%s", primitives[i].name,
+			 i + 1 < PRIMITIVES && is_backward(i + 1) ? ", _bwd" : "");
+		printf("  %-20s %-9s %s\n", name,
+		       strcmp(f->used, "cuda") == 0 ? "cuda" : c->isa_name, primitives[i].dtypes);
+	}
+	printf("\n%sCPU kernels%s", bold, plain);
+	for (int k = 0; k < KERNELS; k++)
+		printf("%s %s %s", k ? "," : "", kernels[k].name, hz_isa_name(f->kernel_isa[k]));
+	printf("\n");
+}
+
+static void json_field(const char *name, const char *value)
+{
+	printf("\"%s\": ", name);
+	json_string(stdout, value);
+	printf(", ");
+}
+
+static void print_json(const struct facts *f)
+{
+	const hz_info *c = &f->cpu_info, *g = &f->gpu_info;
+
+	printf("{");
+	json_field("version", hz_version());
+	json_field("openmp", openmp());
+	printf("\"device_code_bytes\": %lld,\n \"cpu\": {", (long long)code_bytes());
+	json_field("name", c->cpu_name);
+	printf("\"cores\": %d, \"numa_nodes\": %d, \"threads\": %d, ", c->cores, c->numa_nodes,
+	       c->threads);
+	json_field("topology", c->topology_source);
+	printf("\"l1d_bytes\": %lld, \"l2_bytes\": %lld, \"l3_bytes\": %lld, \"memory_bytes\": "
+	       "%lld, ",
+	       (long long)c->l1d_bytes, (long long)c->l2_bytes, (long long)c->l3_bytes,
+	       (long long)c->memory_bytes);
+	json_field("isa", c->isa_name);
+	json_field("isa_max", hz_isa_name(c->isa_max));
+	printf("\"isa_reason\": ");
+	json_string(stdout, c->isa_reason);
+	printf("},\n \"gpu\": {\"usable\": %s, ", f->gpu && !*f->code_reason ? "true" : "false");
+	json_field("reason", f->gpu ? f->code_reason : f->gpu_reason);
+	json_field("name", f->gpu ? g->gpu_name : "");
+	printf("\"sm\": %d, \"multiprocessors\": %d, \"memory_bytes\": %lld, \"driver\": %d, "
+	       "\"devices\": %d},\n ", f->gpu ? g->sm : 0, f->gpu ? g->multiprocessors : 0,
+	       f->gpu ? (long long)g->memory_bytes : 0, g->cuda_driver, g->cuda_devices);
+	json_field("device", f->used);
+	json_field("device_reason", f->used_reason);
+	printf("\n \"primitives\": [");
+	for (size_t i = 0; i < PRIMITIVES; i++) {
+		printf("%s{", i ? ",\n  " : "");
+		json_field("name", primitives[i].name);
+		json_field("summary", primitives[i].summary);
+		json_field("dtypes", primitives[i].dtypes);
+		json_field("table", f->used);
+		printf("\"isa\": ");
+		json_string(stdout, strcmp(f->used, "cuda") == 0 ? "" : c->isa_name);
+		printf("}");
+	}
+	printf("],\n \"kernels\": {");
+	for (int k = 0; k < KERNELS; k++)
+		printf("%s\"%s\": \"%s\"", k ? ", " : "", kernels[k].name,
+		       hz_isa_name(f->kernel_isa[k]));
+	printf("}}\n");
+}
+
+static void help(void)
+{
+	printf("Usage: hurwitz info [--json]\n"
+	       "Print what the library found on this machine: cores, caches, the instruction\n"
+	       "set in use and why no higher one, the GPU or why there is none, and what stands\n"
+	       "behind each primitive.\n"
+	       "\n"
+	       "  -j, --json  the same as one JSON object\n"
+	       "  -h, --help  this\n");
+}
+
+int verb_info(int argc, char **argv)
+{
+	static const struct option options[] = {
+		{"json", no_argument, NULL, 'j'},
+		{"help", no_argument, NULL, 'h'},
+		{NULL, 0, NULL, 0},
+	};
+	struct facts f = {0};
+	bool json = false;
+	int c, status;
+
+	while ((c = next_option(argc, argv, "info", "jh", options)) != -1) {
+		if (c == 'h') {
+			help();
+			return EXIT_SUCCESS;
+		}
+		if (c != 'j')
+			return EXIT_BAD;
+		json = true;
+	}
+	if (optind < argc)
+		return complain(EXIT_BAD, "info: it takes no argument such as '%s'", argv[optind]);
+	status = gather(&f);
+	if (!status && json)
+		print_json(&f);
+	else if (!status)
+		print_text(&f);
+	hz_close(f.gpu);
+	hz_close(f.cpu);
+	return status;
+}

@@ -1,0 +1,177 @@
+/*
+ * output.c - files that appear when they are complete
+ *
+ * SPDX-License-Identifier: BSD-2-Clause
+ */
+#include <config.h>
+
+#include <errno.h>
+#include <fcntl.h>
+#include <limits.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "tools/core/output.h"
+#include "tools/core/tool.h"
+
+/*
+ * An output is written to a file beside its place, which gets its name when all are complete. What
+ * is there meanwhile is removed when the program ends early, by a signal too.
+ */
+struct output {
+	int fd;
+	bool named;		/* temporary exists */
+	char place[PATH_MAX], temporary[PATH_MAX + 64];
+};
+
+static struct output outputs[OUTPUTS_MAX];
+static volatile sig_atomic_t output_count;
+
+void outputs_drop(void)
+{
+	for (int i = 0; i < output_count; i++) {
+		if (outputs[i].named)
+			unlink(outputs[i].temporary);
+		outputs[i].named = false;
+	}
+}
+
+static void on_signal(int number)
+{
+	outputs_drop();
+	signal(number, SIG_DFL);
+	raise(number);
+}
+
+static void catch_signals(void)
+{
+	static const int numbers[] = {SIGINT, SIGTERM, SIGHUP, SIGPIPE, SIGXCPU, SIGXFSZ};
+	struct sigaction old, action = {.sa_handler = on_signal};
+
+	sigemptyset(&action.sa_mask);
+	for (size_t i = 0; i < sizeof(numbers) / sizeof(*numbers); i++) {
+		if (sigaction(numbers[i], NULL, &old) == 0 && old.sa_handler != SIG_IGN)
+			sigaction(numbers[i], &action, NULL);
+	}
+}
+
+/* What an errno of open() blames: the argument, or the machine. */
+static int blame(int error)
+{
+	switch (error) {
+	case EACCES:
+	case EISDIR:
+	case ELOOP:
+	case ENAMETOOLONG:
+	case ENOENT:
+	case ENOTDIR:
+	case EPERM:
+	case EROFS:
+		return EXIT_BAD;
+	default:
+		return EXIT_FAILURE;
+	}
+}
+
+/* The place of a file that is not there yet, so that it is known again however it is spelt */
+static void place_of(const char *path, char place[PATH_MAX])
+{
+	const char *slash = strrchr(path, '/'), *name = slash ? slash + 1 : path;
+	char directory[PATH_MAX] = ".", real[PATH_MAX];
+
+	if (slash)
+		snprintf(directory, sizeof(directory), "%.*s", (int)(slash + 1 - path), path);
+	if (!realpath(directory, real) ||
+	    snprintf(place, PATH_MAX, "%s/%s", real, name) >= PATH_MAX)
+		strcpy(place, path);
+}
+
+int output_open(const char *path)
+{
+	struct output *out = &outputs[output_count];
+	const char *slash;
+	size_t directory;
+	struct stat st;
+	bool there;
+
+	if (output_count == 0)
+		catch_signals();
+	if (output_count == OUTPUTS_MAX)
+		return complain(EXIT_FAILURE, "%s: too many files", path);
+	out->fd = -1;
+	out->named = false;
+	if (strcmp(path, "-") == 0) {
+		if (isatty(STDOUT_FILENO))
+			return complain(
+				EXIT_BAD,
+				"standard output is a terminal, where an array is of no use");
+		out->fd = STDOUT_FILENO;
+		output_count++;
+		return 0;
+	}
+	there = stat(path, &st) == 0;
+	if (there && S_ISDIR(st.st_mode))
+		return complain(EXIT_BAD, "%s: is a directory", path);
+	if (there && !S_ISREG(st.st_mode)) {
+		/* A device or a pipe is no file that could be replaced. */
+		out->fd = open(path, O_WRONLY | O_CLOEXEC);
+		if (out->fd < 0)
+			return complain(blame(errno), "%s: %s", path, strerror(errno));
+		output_count++;
+		return 0;
+	}
+	/* The file that a symbolic link points to is replaced, not the link. */
+	if (strlen(path) >= PATH_MAX)
+		return complain(EXIT_BAD, "%s: %s", path, strerror(ENAMETOOLONG));
+	if (!there || !realpath(path, out->place))
+		place_of(path, out->place);
+	for (int i = 0; i < output_count; i++) {
+		if (outputs[i].named && strcmp(outputs[i].place, out->place) == 0)
+			return complain(EXIT_BAD, "%s: two outputs have this place", path);
+	}
+	slash = strrchr(out->place, '/');
+	directory = slash ? (size_t)(slash + 1 - out->place) : 0;
+	memcpy(out->temporary, out->place, directory);
+	for (int i = 0; i < 100 && out->fd < 0; i++) {
+		snprintf(out->temporary + directory, sizeof(out->temporary) - directory,
+			 ".hurwitz-%ld-%d-%d.tmp", (long)getpid(), (int)output_count, i);
+		out->fd = open(out->temporary, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
+		if (out->fd < 0 && errno != EEXIST)
+			break;
+	}
+	if (out->fd < 0)
+		return complain(blame(errno), "%s: %s", path, strerror(errno));
+	out->named = true;
+	output_count++;
+	if (there && fchmod(out->fd, st.st_mode & 07777) != 0)
+		return complain(EXIT_FAILURE, "%s: %s", path, strerror(errno));
+	return 0;
+}
+
+int output_fd(int i)
+{
+	return outputs[i].fd;
+}
+
+int output_close(int i, const char *path)
+{
+	if (outputs[i].fd == STDOUT_FILENO || close(outputs[i].fd) == 0)
+		return 0;
+	return complain(EXIT_FAILURE, "%s: %s", path, strerror(errno));
+}
+
+int outputs_finish(void)
+{
+	for (int i = 0; i < output_count; i++) {
+		if (!outputs[i].named)
+			continue;
+		if (rename(outputs[i].temporary, outputs[i].place) != 0)
+			return complain(EXIT_FAILURE, "%s: %s", outputs[i].place, strerror(errno));
+		outputs[i].named = false;
+	}
+	return 0;
+}

@@ -1,0 +1,364 @@
+/*
+ * demo.c - hurwitz demo: a story, and a chapter for each family of primitives
+ *
+ * SPDX-License-Identifier: BSD-2-Clause
+ */
+#include <config.h>
+
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <unistd.h>
+
+#include "tools/demo/story.h"
+#include "tools/core/npy.h"
+#include "tools/core/output.h"
+#include "tools/demo/volcano.h"
+
+#define LARGE 20
+
+/* The largest part of a file that is shown, in elements, so that it takes seconds. */
+#define ELEMENTS_MAX ((int64_t)1 << 24)
+
+/* ---- Said in every chapter ------------------------------------------------------------------- */
+
+const char *name_of(const char *primitive)
+{
+	static char text[4][64];
+	static int at;
+
+	at = (at + 1) % 4;
+	snprintf(text[at], sizeof(text[at]), "%s%s%s", style(stdout, BOLD), primitive,
+		 style(stdout, PLAIN));
+	return text[at];
+}
+
+void print_device(hz_context *ctx)
+{
+	hz_info info = {0};
+
+	hz_device_info(ctx, &info);
+	if (hz_device(ctx) == HZ_CPU)
+		printf("%s: %s, %s, threads %d\n", name_of("On the CPU"),
+		       *info.cpu_name ? info.cpu_name : "name not known", info.isa_name,
+		       info.threads);
+	else
+		printf("%s: %s\n", name_of("On the GPU"), info.gpu_name);
+}
+
+int demo_status(hz_context *ctx, int status)
+{
+	if (!status)
+		return 0;
+	return complain(EXIT_FAILURE, "demo: %s",
+			*hz_errmsg(ctx) ? hz_errmsg(ctx) : hz_strerror(status));
+}
+
+int time_calls(hz_context *ctx, int (*f)(void *data), void *data, double at_least,
+	       double *seconds)
+{
+	double elapsed = 0;
+	int64_t calls = 1;
+	int status = f(data), runs = 0;
+
+	if (!status)
+		status = hz_sync(ctx);
+	*seconds = INFINITY;
+	while (!status && runs < (at_least > 0 ? 3 : 1)) {
+		const double start = now();
+
+		for (int64_t i = 0; i < calls && !status; i++)
+			status = f(data);
+		if (!status)
+			status = hz_sync(ctx);
+		elapsed = now() - start;
+		if (elapsed < at_least) {
+			calls *= 2;
+			continue;
+		}
+		runs++;
+		*seconds = fmin(*seconds, elapsed / (double)calls);
+	}
+	return status;
+}
+
+/* ---- Data ------------------------------------------------------------------------------------ */
+
+static int make_data(struct data *d, const char *name, int64_t rows, int64_t columns)
+{
+	*d = (struct data){
+		.name = name, .rows = rows, .columns = columns, .n = (columns + 3) / 4 * 4};
+	d->x = allocate((size_t)(rows * d->n) * sizeof(float));
+	return d->x ? 0 : complain(EXIT_FAILURE, "demo: there is not enough memory");
+}
+
+static void fill_up(struct data *d)
+{
+	for (int64_t k = 0; k < d->rows; k++) {
+		for (int64_t i = d->columns; i < d->n; i++)
+			d->x[k * d->n + i] = d->x[k * d->n + d->columns - 1];
+	}
+}
+
+/* The heights; how they bend, which has sharp edges; the heights with some columns made large. */
+static int volcano_data(struct data *data)
+{
+	struct data *heights = &data[0], *bend = &data[1], *outliers = &data[2];
+	int status = make_data(heights, "heights", VOLCANO_ROWS, VOLCANO_COLUMNS);
+
+	if (!status)
+		status = make_data(bend, "curvature", VOLCANO_ROWS - 2, VOLCANO_COLUMNS - 2);
+	if (!status)
+		status = make_data(outliers, "three columns x 20", VOLCANO_ROWS, VOLCANO_COLUMNS);
+	if (status)
+		return status;
+	outliers->large_every = 20;
+	for (int i = 0; i < VOLCANO_ROWS; i++) {
+		for (int j = 0; j < VOLCANO_COLUMNS; j++) {
+			heights->x[i * heights->n + j] = volcano[i][j];
+			outliers->x[i * outliers->n + j] =
+				(float)(volcano[i][j] * (j % 20 == 10 ? LARGE : 1));
+		}
+	}
+	for (int i = 1; i < VOLCANO_ROWS - 1; i++) {
+		for (int j = 1; j < VOLCANO_COLUMNS - 1; j++)
+			bend->x[(i - 1) * bend->n + j - 1] =
+				(float)(volcano[i - 1][j] + volcano[i + 1][j] + volcano[i][j - 1] +
+					volcano[i][j + 1] - 4 * volcano[i][j]);
+	}
+	for (int d = 0; d < DATA_MAX; d++)
+		fill_up(&data[d]);
+	return 0;
+}
+
+/* What else the rotations are shown on only they need to hear. */
+static void introduce_volcano(bool rotations)
+{
+	printf("The data: %d x %d heights of Maunga Whau (Mt Eden, Auckland) in metres, 94 to\n"
+	       "195, on a grid of 10 m, read off a topographic map by Ross Ihaka%s\n",
+	       VOLCANO_ROWS, VOLCANO_COLUMNS, rotations ? "; their" : ".\n");
+	if (rotations)
+		printf("curvature, the difference of each height from its neighbours; and the\n"
+		       "heights with every 20th column made %d times as large, like the few\n"
+		       "channels that stand out in the activations of language models.\n\n",
+		       LARGE);
+}
+
+static int file_data(struct data *d, const char *path)
+{
+	struct npy a;
+	char why[NPY_WHY];
+	int64_t rows, n;
+	int status = npy_read(&a, path, why);
+
+	path = strcmp(path, "-") ? path : "standard input";
+	if (status)
+		return complain(status, "%s: %s", path, why);
+	if (a.count == 0 || a.ndim == 0) {
+		npy_free(&a);
+		return complain(EXIT_BAD, "%s: has no rows to show anything on", path);
+	}
+	n = a.shape[a.ndim - 1];
+	rows = a.count / n;
+	if (rows * n > ELEMENTS_MAX)
+		rows = n < ELEMENTS_MAX ? ELEMENTS_MAX / n : 1;
+	status = make_data(d, "your data", rows, n);
+	for (int64_t k = 0; k < rows * n && !status; k++) {
+		const double value = load_element(a.data, k, a.dtype);
+
+		d->x[k / n * d->n + k % n] = (float)value;
+		if (!isfinite((float)value))
+			status = complain(EXIT_BAD,
+					  "%s: element %lld is %g, which cannot be quantized", path,
+					  (long long)k, value);
+	}
+	if (!status)
+		fill_up(d);
+	npy_free(&a);
+	return status;
+}
+
+/* ---- The chapters ---------------------------------------------------------------------------- */
+
+static const struct chapter {
+	const char *name, *summary;
+	int (*show)(hz_context *ctx, const struct ground *g);	/* NULL: demo_hadamard() */
+} chapters[] = {
+	{"hadamard", "rotations, and what they do to the quantization of rows", NULL},
+	{"qgemm", "a classifier in 8 bits, its weights rotated and not", demo_qgemm},
+	{"quat", "a network of quaternions beside one of real numbers", demo_quat},
+	{"lattice", "a matrix at 2, 3 and 4 bits a value, and its products", demo_lattice},
+	{"mhc", "deep networks of four residual streams, held together or not", demo_mhc},
+};
+
+#define CHAPTERS (sizeof(chapters) / sizeof(*chapters))
+
+static const struct chapter *find_chapter(const char *name)
+{
+	for (size_t i = 0; i < CHAPTERS; i++) {
+		if (strcmp(chapters[i].name, name) == 0)
+			return &chapters[i];
+	}
+	return NULL;
+}
+
+static void introduce(const struct chapter *c, const struct data *data, const char *path)
+{
+	if (path)
+		printf("The data: %lld rows of %lld from %s.\n\n", (long long)data->rows,
+		       (long long)data->columns, strcmp(path, "-") ? path : "standard input");
+	else
+		introduce_volcano(!c->show);
+}
+
+/* A chapter on one device */
+static int show_chapter(hz_context *ctx, const struct chapter *c, const struct data *data,
+			const char *path)
+{
+	const struct ground g = {data->x, data->rows, data->columns, data->n};
+
+	print_device(ctx);
+	printf("\n");
+	return c->show ? c->show(ctx, &g) : demo_hadamard(ctx, data, path ? 1 : DATA_MAX);
+}
+
+static int show_chapters(const struct demo *d, const struct chapter *c, const struct data *data,
+			 const char *path)
+{
+	int status = 0;
+
+	introduce(c, data, path);
+	if (d->cpu)
+		status = show_chapter(d->cpu, c, data, path);
+	if (d->cpu && d->gpu)
+		printf("\n");
+	if (!status && d->gpu)
+		status = show_chapter(d->gpu, c, data, path);
+	if (!status && d->no_gpu)
+		printf("\nNo GPU is shown:\n  %s\n", d->no_gpu);
+	return status;
+}
+
+static int open_devices(struct demo *d, int32_t device)
+{
+	const hz_options gpu = {.device = device == HZ_AUTO ? HZ_CUDA : device};
+	int status;
+
+	if (device == HZ_AUTO || device == HZ_CPU) {
+		status = open_context(&d->cpu, HZ_CPU, 0, HZ_ISA_AUTO);
+		if (status || device == HZ_CPU)
+			return status;
+	}
+	status = hz_open(&d->gpu, &gpu);
+	if (status && device == HZ_AUTO) {
+		d->no_gpu = open_reason();
+		return 0;
+	}
+	return status ? complain(exit_status(status), "%s", hz_open_errmsg()) : 0;
+}
+
+static void help(void)
+{
+	printf("Usage: hurwitz demo [-q] [-d cpu|cuda|auto] [-p FILE] [CHAPTER] [FILE.npy]\n"
+	       "A network of quaternions in four residual streams is trained on heights of a\n"
+	       "volcano, quantized to 8, 4, 3 and 2 bits, and asked in each form: how often it\n"
+	       "is right, how large it is, how long it takes. Chapters show one family each;\n"
+	       "'hadamard' those of a file, too: the rows (the last dimension) of FILE.npy,\n"
+	       "'-' being standard input.\n"
+	       "\n"
+	       "  -d, --device DEVICE  cpu, cuda, cuda:N, or auto, the default: all there are\n"
+	       "  -p, --plot FILE      a picture of the story, a .png or .svg, by gnuplot\n"
+	       "  -q, --quick          a short training\n"
+	       "  -h, --help           this\n"
+	       "\n"
+	       "Chapters:\n");
+	for (size_t i = 0; i < CHAPTERS; i++)
+		printf("  %-9s %s\n", chapters[i].name, chapters[i].summary);
+}
+
+/* The arguments behind the options: a chapter, a file; a file alone is for the first chapter. */
+static int parse_arguments(int argc, char **argv, const struct chapter **c, const char **path)
+{
+	*c = optind < argc ? find_chapter(argv[optind]) : NULL;
+	if (*c)
+		optind++;
+	*path = optind < argc ? argv[optind++] : NULL;
+	if (optind < argc)
+		return complain(EXIT_BAD, "demo: one chapter and one file at most, '%s' is more",
+				argv[optind]);
+	if (*path && !*c && strcmp(*path, "-") != 0 && access(*path, F_OK) != 0)
+		return complain(EXIT_BAD,
+				"demo: '%s' is neither a chapter nor a file; "
+				"try 'hurwitz demo --help'",
+				*path);
+	if (*path && !*c)
+		*c = &chapters[0];
+	if (*path && (*c)->show)
+		return complain(EXIT_BAD, "demo: '%s' is about the volcano, and takes no file",
+				(*c)->name);
+	return 0;
+}
+
+int verb_demo(int argc, char **argv)
+{
+	static const struct option options[] = {
+		{"device", required_argument, NULL, 'd'}, {"help", no_argument, NULL, 'h'},
+		{"plot", required_argument, NULL, 'p'}, {"quick", no_argument, NULL, 'q'},
+		{NULL, 0, NULL, 0},
+	};
+	struct data data[DATA_MAX] = {{0}};
+	struct demo d = {.plot = NULL};
+	const struct chapter *chapter;
+	const char *path;
+	int32_t device = HZ_AUTO;
+	int c, status;
+
+	while ((c = next_option(argc, argv, "demo", "d:hp:q", options)) != -1) {
+		switch (c) {
+		case 'd':
+			if (parse_device("demo", optarg, &device))
+				return EXIT_BAD;
+			break;
+		case 'h':
+			help();
+			return EXIT_SUCCESS;
+		case 'p':
+			d.plot = optarg;
+			break;
+		case 'q':
+			d.quick = true;
+			break;
+		default:
+			return EXIT_BAD;
+		}
+	}
+	status = parse_arguments(argc, argv, &chapter, &path);
+	if (!status && d.plot && chapter)
+		status = complain(EXIT_BAD, "demo: --plot is for the story, without a chapter");
+	if (!status && d.plot && strcmp(d.plot, "-") == 0)
+		status = complain(EXIT_BAD, "demo: --plot wants a file: the story takes '-'");
+	if (!status)
+		status = path ? file_data(&data[0], path) : volcano_data(data);
+	if (!status)
+		status = open_devices(&d, device);
+	/* Before all the work: its place may not be one that can be written. */
+	if (!status && d.plot && have_gnuplot()) {
+		d.gnuplot = true;
+		status = output_open(d.plot);
+	}
+	if (!status && chapter)
+		status = show_chapters(&d, chapter, data, path);
+	else if (!status) {
+		const struct ground g = {data->x, data->rows, data->columns, data->n};
+
+		introduce_volcano(false);
+		status = tell_story(&d, &g);
+	}
+	outputs_drop();
+	hz_close(d.cpu);
+	hz_close(d.gpu);
+	for (int i = 0; i < DATA_MAX; i++)
+		free(data[i].x);
+	return status;
+}

@@ -1,0 +1,451 @@
+/*
+ * forms.c - the network of hurwitz demo in few bits a weight
+ *
+ * SPDX-License-Identifier: BSD-2-Clause
+ *
+ * A matrix of quaternions, N x M, is kept as N rows of 4M numbers, which is what it is made of: a
+ * matrix of real numbers that does the same would have four times as many. It multiplies a token by
+ * linearity in its own components: with e_d = 1, i, j, k,
+ *
+ *     (w x)_c = sum over d of w_d (e_d x)_c,
+ *
+ * so hz_quat_mul() makes four rows, c = 0 .. 3, of 4M numbers (e_d x_m)_c of each token, and one
+ * real product of these and the rows of weights is the layer. Both may be rotated before.
+ */
+#include <config.h>
+
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "tools/demo/story.h"
+
+#define GROUP 32	/* weights with one scale of the lattice */
+#define K_MAX (4 * (HIDDEN > POINTS ? HIDDEN : POINTS))
+#define ROWS_MAX HIDDEN
+#define SEED 5		/* of the signs of rotations */
+
+struct coded_matrix {
+	void *packed;			/* both kinds */
+	hz_packed integers;
+	void *scales;
+	hz_lattice *lattice;
+	hz_vlut *vlut;
+	hz_coded coded;
+	hz_tensor t;
+	void *codes;			/* with those of the lattice: t behind them */
+};
+
+struct coding {
+	const struct form *form;
+	struct coded_matrix matrix[MATRICES];
+	/* on the device */
+	float *expanded;		/* [4 tokens][K_MAX] */
+	float *units;			/* [4][4]: e_0 .. e_3 */
+	uint8_t *signs;
+	float *turned, *back;		/* [ROWS_MAX][K_MAX] */
+	double signal, noise, bits, bytes;	/* sums over all matrices */
+};
+
+static hz_tensor on(struct net *n, void *p, int dtype, int64_t rows, int64_t columns)
+{
+	return hz_tensor_2d(p, dtype, hz_device(n->ctx), rows, columns);
+}
+
+static hz_tensor transposed(const hz_tensor *t)
+{
+	hz_tensor r = *t;
+
+	r.shape[0] = t->shape[1];
+	r.shape[1] = t->shape[0];
+	r.stride[0] = t->stride[1];
+	r.stride[1] = t->stride[0];
+	return r;
+}
+
+/* Rows by random signs and a Hadamard matrix, in place or not */
+static int rotate(struct net *n, const hz_tensor *from, const hz_tensor *to)
+{
+	struct coding *c = n->form;
+	const hz_tensor signs =
+		hz_tensor_1d(c->signs, HZ_U8, hz_device(n->ctx), from->shape[1] / 8);
+	const hz_hadamard_opts o = {.pre = &signs};
+
+	return hz_hadamard(n->ctx, from, to, &o);
+}
+
+/* ---- A product ------------------------------------------------------------------------------- */
+
+/* The four rows of each token: [tokens][d][m][c], the rows being those of c, a column of d and m */
+static int expand(struct net *n, const hz_tensor *x, const hz_tensor *rows)
+{
+	struct coding *c = n->form;
+	const int64_t m = x->shape[1];
+	const hz_tensor units = hz_tensor_3d(c->units, HZ_F32, hz_device(n->ctx), 4, 1, 4);
+	hz_tensor from = *x, to = *rows;
+
+	from.ndim = to.ndim = 4;
+	from.shape[1] = 1;
+	from.shape[2] = m;
+	from.shape[3] = 4;
+	from.stride[2] = x->stride[1];
+	from.stride[3] = x->stride[2];
+	to.shape[0] = n->tokens;
+	to.shape[1] = to.shape[3] = 4;
+	to.shape[2] = m;
+	to.stride[0] = 16 * m;
+	to.stride[1] = m;
+	to.stride[2] = 1;
+	to.stride[3] = 4 * m;
+	return hz_quat_mul(n->ctx, &units, &from, &to, 0);
+}
+
+/*
+ * silu of each number, by a layer that multiplies each four of them with 1; with bytes, what that
+ * needs instead
+ */
+static int activate(struct net *n, const hz_tensor *x, const hz_tensor *y, size_t *bytes)
+{
+	struct coding *c = n->form;
+	const int64_t fours = x->shape[0] * x->shape[1] / 4;
+	const hz_tensor one = hz_tensor_3d(c->units, HZ_F32, hz_device(n->ctx), 1, 1, 4);
+	const hz_tensor from = hz_tensor_3d(x->data, HZ_F32, x->device, fours, 1, 4);
+	const hz_tensor to = hz_tensor_3d(y->data, HZ_F32, y->device, fours, 1, 4);
+	const hz_quat_linear_opts o = {.activation = HZ_ACT_SILU};
+
+	return bytes ? hz_quat_linear_workspace(n->ctx, &from, &one, NULL, &to, &o, bytes) :
+		       hz_quat_linear(n->ctx, &from, &one, NULL, &to, &o);
+}
+
+static hz_qgemm_opts integers(struct coded_matrix *w, const hz_tensor *scales)
+{
+	return (hz_qgemm_opts){.packed = &w->integers, .b_scales = scales};
+}
+
+static int product_coded(struct net *n, int which, const hz_tensor *x, const hz_tensor *y,
+			 const hz_tensor *pre)
+{
+	struct coding *c = n->form;
+	struct coded_matrix *w = &c->matrix[which];
+	const struct shape s = shape_of(which);
+	const hz_tensor rows = on(n, c->expanded, HZ_F32, 4 * n->tokens, 4 * s.columns);
+	const hz_tensor result = on(n, y->data, HZ_F32, 4 * n->tokens, s.rows);
+	const hz_tensor sum = on(n, s.active ? pre->data : y->data, HZ_F32, 4 * n->tokens, s.rows);
+	int status = expand(n, x, &rows);
+
+	if (!status && c->form->rotate)
+		status = rotate(n, &rows, &rows);
+	if (!status && w->vlut) {
+		const hz_tensor columns = transposed(&rows), to = transposed(&sum);
+
+		status = hz_vlut_gemm(n->ctx, w->vlut, &w->coded, &columns, &to);
+	} else if (!status) {
+		const hz_tensor scales = hz_tensor_1d(w->scales, HZ_F32, hz_device(n->ctx), s.rows);
+		const hz_qgemm_opts o = integers(w, &scales);
+
+		status = hz_qlinear(n->ctx, &rows, NULL, &sum, &o);
+	}
+	return status || !s.active ? status : activate(n, &sum, &result, NULL);
+}
+
+/* ---- Coding a matrix ------------------------------------------------------------------------- */
+
+/* Adds to what noise is of: the numbers at turned and at back. */
+static int compare(struct net *n, int64_t rows, int64_t k)
+{
+	static float a[ROWS_MAX * K_MAX], b[ROWS_MAX * K_MAX];
+	struct coding *c = n->form;
+	const hz_tensor turned = on(n, c->turned, HZ_F32, rows, k);
+	const hz_tensor back = on(n, c->back, HZ_F32, rows, k);
+	const hz_tensor to_a = hz_tensor_2d(a, HZ_F32, HZ_CPU, rows, k);
+	const hz_tensor to_b = hz_tensor_2d(b, HZ_F32, HZ_CPU, rows, k);
+	int status = hz_copy(n->ctx, &turned, &to_a);
+
+	if (!status)
+		status = hz_copy(n->ctx, &back, &to_b);
+	if (!status)
+		status = hz_sync(n->ctx);
+	for (int64_t i = 0; i < rows * k && !status; i++) {
+		c->signal += (double)a[i] * (double)a[i];
+		c->noise += ((double)a[i] - (double)b[i]) * ((double)a[i] - (double)b[i]);
+	}
+	return status;
+}
+
+/* Integers of 8 bits, one scale for each row of weights */
+static int code_integers(struct net *n, struct coded_matrix *w, int64_t rows, int64_t k)
+{
+	struct coding *c = n->form;
+	const hz_tensor turned = on(n, c->turned, HZ_F32, rows, k);
+	const hz_tensor back = on(n, c->back, HZ_F32, rows, k);
+	/* B of a product is [k, n]. */
+	const hz_tensor b = transposed(&turned), b_back = transposed(&back);
+	const hz_tensor scales = on(n, w->scales, HZ_F32, 1, rows);
+	const hz_tensor zeros = on(n, (char *)w->scales + rows * 4, HZ_S8, 1, rows);
+	const hz_tensor codes = on(n, w->codes, HZ_S8, k, rows);
+	const hz_quantize_opts o = {.scales = &scales, .zeros = &zeros};
+	const hz_tensor x = on(n, c->expanded, HZ_F32, 4 * n->tokens, k);
+	const hz_tensor y = on(n, n->at[0].pre, HZ_F32, 4 * n->tokens, rows);
+	const hz_tensor column = hz_tensor_1d(w->scales, HZ_F32, hz_device(n->ctx), rows);
+	hz_qgemm_opts layer;
+	size_t bytes;
+	int status = hz_choose_qparams_workspace(n->ctx, &b, &scales, &zeros, HZ_QPARAMS_SYMMETRIC,
+						 &bytes);
+
+	if (!status)
+		status = hz_reserve(n->ctx, bytes);
+	if (!status)
+		status = hz_choose_qparams(n->ctx, &b, &scales, &zeros, HZ_QPARAMS_SYMMETRIC);
+	if (!status)
+		status = hz_quantize(n->ctx, &b, &codes, &o);
+	if (!status)
+		status = hz_dequantize(n->ctx, &codes, &b_back, &o);
+	if (!status)
+		status = hz_qgemm_pack_bytes(n->ctx, &codes, &bytes);
+	if (!status)
+		status = hz_alloc(n->ctx, &w->packed, bytes, hz_device(n->ctx));
+	if (!status)
+		status = hz_qgemm_pack(n->ctx, &codes, w->packed, bytes, &w->integers);
+	layer = integers(w, &column);
+	if (!status)
+		status = hz_qlinear_workspace(n->ctx, &x, NULL, &y, &layer, &bytes);
+	c->bytes += (double)(rows * k + 4 * rows);
+	c->bits += 8 * (double)(rows * k + 4 * rows);
+	return status ? status : hz_reserve(n->ctx, bytes);
+}
+
+/* What coding needs that may not allocate itself, on a GPU */
+static int reserve_coding(struct net *n, struct coded_matrix *w, const hz_tensor *x,
+			  const hz_tensor *back)
+{
+	size_t encode, decode;
+	int status = hz_lattice_encode_workspace(n->ctx, w->lattice, x, &w->coded.codes, &w->t,
+						 NULL, &encode);
+
+	if (!status)
+		status = hz_lattice_decode_workspace(n->ctx, w->lattice, &w->coded.codes, &w->t,
+						     back, NULL, &decode);
+	return status ? status : hz_reserve(n->ctx, encode > decode ? encode : decode);
+}
+
+/* The same of products with what is packed */
+static int reserve_product(struct net *n, struct coded_matrix *w)
+{
+	struct coding *c = n->form;
+	const hz_tensor rows = on(n, c->expanded, HZ_F32, 4 * n->tokens, w->coded.k);
+	const hz_tensor sums = on(n, n->at[0].pre, HZ_F32, 4 * n->tokens, w->coded.rows);
+	const hz_tensor columns = transposed(&rows), to = transposed(&sums);
+	size_t bytes;
+	const int status =
+		hz_vlut_gemm_workspace(n->ctx, w->vlut, &w->coded, &columns, &to, &bytes);
+
+	return status ? status : hz_reserve(n->ctx, bytes);
+}
+
+/* Points of E8 for blocks of eight weights, a scale for each GROUP */
+static int code_lattice(struct net *n, struct coded_matrix *w, int64_t rows, int64_t k,
+			double power)
+{
+	struct coding *c = n->form;
+	const hz_tensor x = on(n, c->turned, HZ_F32, rows, k);
+	const hz_tensor back = on(n, c->back, HZ_F32, rows, k);
+	/* Scales 2^(1/8) apart, the least of which is for an eighth of the mean deviation */
+	const hz_lattice_opts opts = {
+		.kind = HZ_LATTICE_E8,
+		.q = c->form->q,
+		.levels = c->form->levels,
+		.beta = sqrt(power) / pow(c->form->q, c->form->levels) / 8,
+		.policy = HZ_LATTICE_GROUP,
+		.group = GROUP,
+		.flags = HZ_LATTICE_CENTER,
+	};
+	const int64_t groups = (k + GROUP - 1) / GROUP;
+	hz_lattice_info info;
+	size_t bytes;
+	int status = hz_lattice_open(n->ctx, &w->lattice, &opts);
+
+	if (status)
+		return status;
+	hz_lattice_get_info(w->lattice, &info);
+	w->coded = (hz_coded){.rows = rows, .k = k};
+	w->coded.codes = hz_tensor_3d(w->codes, info.level_dtype, hz_device(n->ctx), rows, k / 8,
+				      info.levels);
+	bytes = (size_t)hz_tensor_bytes(&w->coded.codes);
+	w->t = on(n, (char *)w->codes + bytes, HZ_U8, rows, groups);
+	w->coded.t = &w->t;
+	c->bytes += (double)bytes + (double)(rows * groups);
+	c->bits += (double)(rows * k) * info.bits;
+	status = hz_vlut_open(n->ctx, &w->vlut, w->lattice, NULL, NULL);
+	if (!status)
+		status = reserve_coding(n, w, &x, &back);
+	if (!status)
+		status = hz_lattice_encode(n->ctx, w->lattice, &x, &w->coded.codes, &w->t, NULL,
+					   NULL);
+	if (!status)
+		status = hz_lattice_decode(n->ctx, w->lattice, &w->coded.codes, &w->t, &back, NULL);
+	if (!status)
+		status = hz_vlut_pack_bytes(n->ctx, w->vlut, &w->coded, &bytes);
+	if (!status)
+		status = hz_alloc(n->ctx, &w->packed, bytes, hz_device(n->ctx));
+	if (!status)
+		status = hz_vlut_pack(n->ctx, w->vlut, &w->coded, w->packed);
+	w->coded = (hz_coded){.packed = w->packed, .rows = rows, .k = k};
+	return status ? status : reserve_product(n, w);
+}
+
+static int code_matrix(struct net *n, struct weights *trained, int which)
+{
+	struct coding *c = n->form;
+	struct coded_matrix *w = &c->matrix[which];
+	const struct shape s = shape_of(which);
+	const int64_t rows = s.rows, k = 4 * s.columns;
+	const hz_tensor from = on(n, matrix_of(n->value, which), HZ_F32, rows, k);
+	const hz_tensor turned = on(n, c->turned, HZ_F32, rows, k);
+	const float *host = matrix_of(trained, which);
+	double power = 0;
+	int status = c->form->rotate ? rotate(n, &from, &turned) : hz_copy(n->ctx, &from, &turned);
+
+	for (int64_t i = 0; i < rows * k; i++)
+		power += (double)host[i] * (double)host[i] / (double)(rows * k);
+	/* A byte of codes a weight is enough for both, and for scales, which are fewer. */
+	if (!status)
+		status = hz_alloc(n->ctx, &w->codes, (size_t)(2 * rows * k), hz_device(n->ctx));
+	if (!status)
+		status = hz_alloc(n->ctx, &w->scales, (size_t)(5 * rows), hz_device(n->ctx));
+	if (!status)
+		status = c->form->q ? code_lattice(n, w, rows, k, power) :
+				      code_integers(n, w, rows, k);
+	return status ? status : compare(n, rows, k);
+}
+
+static void free_coding(struct net *n, struct coding *c)
+{
+	void *const shared[] = {c->expanded, c->units, c->signs, c->turned, c->back};
+
+	for (int k = 0; k < MATRICES; k++) {
+		struct coded_matrix *w = &c->matrix[k];
+		void *const own[] = {w->packed, w->scales, w->codes};
+
+		hz_vlut_close(w->vlut);
+		hz_lattice_close(w->lattice);
+		for (size_t i = 0; i < sizeof(own) / sizeof(*own); i++) {
+			if (own[i])
+				hz_free(n->ctx, own[i], hz_device(n->ctx));
+		}
+	}
+	for (size_t i = 0; i < sizeof(shared) / sizeof(*shared); i++) {
+		if (shared[i])
+			hz_free(n->ctx, shared[i], hz_device(n->ctx));
+	}
+}
+
+static int make_coding(struct net *n, struct coding *c, struct weights *trained)
+{
+	static float units[16] = {[0] = 1, [5] = 1, [10] = 1, [15] = 1};
+	static uint8_t bits[K_MAX / 8];
+	const int device = hz_device(n->ctx);
+	const hz_tensor host_units = hz_tensor_2d(units, HZ_F32, HZ_CPU, 4, 4);
+	const hz_tensor host_signs = hz_tensor_1d(bits, HZ_U8, HZ_CPU, K_MAX / 8);
+	hz_tensor to, pre, hidden;
+	size_t bytes;
+	int status = hz_alloc(n->ctx, (void **)&c->expanded,
+			      (size_t)(4 * n->tokens * K_MAX) * sizeof(float), device);
+
+	if (!status)
+		status = hz_alloc(n->ctx, (void **)&c->units, sizeof(units), device);
+	if (!status)
+		status = hz_alloc(n->ctx, (void **)&c->signs, sizeof(bits), device);
+	if (!status)
+		status = hz_alloc(n->ctx, (void **)&c->turned, ROWS_MAX * K_MAX * sizeof(float),
+				  device);
+	if (!status)
+		status = hz_alloc(n->ctx, (void **)&c->back, ROWS_MAX * K_MAX * sizeof(float),
+				  device);
+	hz_hadamard_signs(bits, K_MAX, SEED);
+	to = on(n, c->units, HZ_F32, 4, 4);
+	if (!status)
+		status = hz_copy(n->ctx, &host_units, &to);
+	to = hz_tensor_1d(c->signs, HZ_U8, device, K_MAX / 8);
+	if (!status)
+		status = hz_copy(n->ctx, &host_signs, &to);
+	n->form = c;
+	n->product = product_coded;
+	pre = on(n, n->at[0].pre, HZ_F32, 4 * n->tokens, HIDDEN);
+	hidden = on(n, n->at[0].hidden, HZ_F32, 4 * n->tokens, HIDDEN);
+	if (!status)
+		status = activate(n, &pre, &hidden, &bytes);
+	if (!status)
+		status = hz_reserve(n->ctx, bytes);
+	for (int k = 0; k < MATRICES && !status; k++)
+		status = code_matrix(n, trained, k);
+	return status;
+}
+
+/* ---- The whole network in a form ------------------------------------------------------------- */
+
+static int forward(void *net)
+{
+	return net_forward(net);
+}
+
+/* How many answers are right, and how many are those of f32: those of the first form */
+static int judge(struct net *n, const struct places *test, float *f32, bool first,
+		 struct outcome *o)
+{
+	const hz_tensor from = on(n, n->answer, HZ_F32, n->tokens, CLASSES);
+	float *y = allocate((size_t)(n->tokens * CLASSES) * sizeof(float));
+	const hz_tensor to = hz_tensor_2d(y, HZ_F32, HZ_CPU, n->tokens, CLASSES);
+	int status = y ? hz_copy(n->ctx, &from, &to) : HZ_ENOMEM;
+	int64_t right = 0, same = 0;
+
+	if (!status)
+		status = hz_sync(n->ctx);
+	if (!status && first)
+		memcpy(f32, y, (size_t)(n->tokens * CLASSES) * sizeof(float));
+	for (int64_t i = 0; i < n->tokens && !status; i++) {
+		const int best = largest_of(y + i * CLASSES, CLASSES);
+
+		right += best == largest_of(test->t + i * CLASSES, CLASSES);
+		same += best == largest_of(f32 + i * CLASSES, CLASSES);
+	}
+	o->right = (double)right / (double)n->tokens;
+	o->same = (double)same / (double)n->tokens;
+	free(y);
+	return status;
+}
+
+int measure_form(struct form *f, hz_context *ctx, struct weights *trained,
+		 const struct places *test, float *f32, bool first, struct outcome *o)
+{
+	struct coding c = {.form = f};
+	const hz_tensor host = hz_tensor_1d(trained, HZ_F32, HZ_CPU, WEIGHTS);
+	const hz_tensor x = hz_tensor_2d(test->x, HZ_F32, HZ_CPU, test->count, INPUTS);
+	struct net n = {.ctx = ctx};
+	hz_tensor to = host;
+	void *value = NULL;
+	int status = hz_alloc(ctx, &value, sizeof(*trained), hz_device(ctx));
+
+	to.data = value;
+	to.device = hz_device(ctx);
+	if (!status)
+		status = hz_copy(ctx, &host, &to);
+	if (!status)
+		status = make_net(&n, ctx, test->count, value, NULL);
+	to = on(&n, n.input, HZ_F32, test->count, INPUTS);
+	if (!status)
+		status = hz_copy(ctx, &x, &to);
+	if (!status && f->levels)
+		status = make_coding(&n, &c, trained);
+	if (!status)
+		status = time_calls(ctx, forward, &n, 0.05, &o->seconds);
+	if (!status)
+		status = judge(&n, test, f32, first, o);
+	f->kilobytes = (f->levels ? c.bytes : matrix_bytes()) / 1000;
+	f->bits = 32 * (f->levels ? c.bits / 8 : matrix_bytes()) / matrix_bytes();
+	f->noise = c.noise > 0 ? 10 * log10(c.signal / c.noise) : 0;
+	free_coding(&n, &c);
+	free_net(&n);
+	if (value)
+		hz_free(ctx, value, hz_device(ctx));
+	return status;
+}

@@ -1,0 +1,240 @@
+/*
+ * check.c - hurwitz check of the lattice quantizer and of products with its codes
+ *
+ * SPDX-License-Identifier: BSD-2-Clause
+ */
+#include <config.h>
+
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "tools/core/check.h"
+
+#define ROWS 24
+#define N 96			/* values of a row: a multiple of all dimensions */
+
+static const hz_lattice_opts lattices[] = {
+	{.kind = HZ_LATTICE_Z, .dim = 1, .q = 4, .levels = 2, .beta = 0.25},
+	{.kind = HZ_LATTICE_A2, .dim = 2, .q = 4, .levels = 2, .beta = 0.25},
+	{.kind = HZ_LATTICE_D, .dim = 3, .q = 3, .levels = 3, .beta = 0.25},
+	{.kind = HZ_LATTICE_D, .dim = 4, .q = 4, .levels = 2, .beta = 0.2},
+	{.kind = HZ_LATTICE_E8, .dim = 8, .q = 4, .levels = 2, .beta = 0.22},
+	{.kind = HZ_LATTICE_E8, .dim = 8, .q = 3, .levels = 2, .beta = 0.4},
+};
+
+#define LATTICES (sizeof(lattices) / sizeof(*lattices))
+
+static uint64_t seed;
+
+static double distance(const float *x, const float *y, const double *step, int d)
+{
+	double sum = 0;
+
+	for (int i = 0; i < d; i++) {
+		const double e = (double)x[i] - (double)y[i] - step[i];
+
+		sum += e * e;
+	}
+	return sum;
+}
+
+/* Whether no point that a shortest vector of the lattice leads to is nearer to x than y */
+static bool is_nearest(const hz_lattice_info *f, const float *x, const float *y, double scale)
+{
+	const double zero[HZ_LATTICE_MAXDIM] = {0};
+	const int d = f->dim;
+	double step[HZ_LATTICE_MAXDIM];
+	const double here = distance(x, y, zero, d) * (1 - 1e-5) - 1e-12;
+
+	for (int i = 0; i < d; i++) {
+		for (int j = f->kind == HZ_LATTICE_Z ? i : 0; j < d; j++) {
+			for (int sign = 0; sign < 4; sign++) {
+				memset(step, 0, sizeof(step));
+				if (f->kind == HZ_LATTICE_A2) {
+					const double angle = 1.04719755119659774615 *
+							     (sign + 2 * i);
+
+					step[0] = scale * cos(angle);
+					step[1] = scale * sin(angle);
+				} else {
+					step[i] = sign & 1 ? -scale : scale;
+					step[j] += i == j ? 0 : sign & 2 ? -scale : scale;
+					if (i == j && f->kind != HZ_LATTICE_Z)
+						continue;
+				}
+				if (distance(x, y, step, d) < here)
+					return false;
+			}
+		}
+	}
+	for (int signs = 0; f->kind == HZ_LATTICE_E8 && signs < 256; signs++) {
+		if (__builtin_popcount((unsigned)signs) % 2)
+			continue;
+		for (int i = 0; i < 8; i++)
+			step[i] = signs >> i & 1 ? -scale / 2 : scale / 2;
+		if (distance(x, y, step, d) < here)
+			return false;
+	}
+	return true;
+}
+
+/* Operands of encoding and decoding on the host and on the device */
+struct codes {
+	float x[ROWS * N], y[ROWS * N];
+	uint8_t t[ROWS * N];
+	uint16_t codes[ROWS * N * 2];
+	hz_tensor host[4], on[4];		/* x, codes, t, y */
+};
+
+/* Encodes c->x and decodes; a library status. Codes and T stay on the device. */
+static int code(hz_context *ctx, const hz_lattice *l, struct codes *c)
+{
+	hz_lattice_info f;
+	int status = HZ_OK;
+
+	hz_lattice_get_info(l, &f);
+	c->host[0] = hz_tensor_2d(c->x, HZ_F32, HZ_CPU, ROWS, N);
+	c->host[1] = hz_tensor_3d(c->codes, f.level_dtype, HZ_CPU, ROWS, N / f.dim, f.levels);
+	c->host[2] = hz_tensor_2d(c->t, HZ_U8, HZ_CPU, ROWS, N / f.dim);
+	c->host[3] = hz_tensor_2d(c->y, HZ_F32, HZ_CPU, ROWS, N);
+	for (int i = 0; i < ROWS * N; i++)
+		c->x[i] = random_normal(&seed);
+	memset(c->on, 0, sizeof(c->on));
+	for (int i = 0; i < 4 && !status; i++)
+		status = to_device(ctx, &c->host[i], i == 0, &c->on[i]);
+	if (!status)
+		status = hz_lattice_encode(ctx, l, &c->on[0], &c->on[1], &c->on[2], NULL, NULL);
+	if (!status)
+		status = hz_lattice_decode(ctx, l, &c->on[1], &c->on[2], &c->on[3], NULL);
+	for (int i = 1; i < 4 && !status; i++)
+		status = from_device(ctx, &c->on[i], &c->host[i]);
+	return status;
+}
+
+static void code_free(hz_context *ctx, struct codes *c)
+{
+	for (int i = 0; i < 4; i++)
+		free_device(ctx, &c->on[i]);
+}
+
+static bool check_lattice(hz_context *ctx, const char *name, const hz_lattice_opts *opts,
+			  struct codes *c)
+{
+	hz_lattice_opts o = *opts;
+	hz_lattice_info f;
+	hz_lattice *l;
+	bool good = true;
+	int status;
+
+	o.policy = HZ_LATTICE_T;
+	o.flags = HZ_LATTICE_CENTER;
+	status = hz_lattice_open(ctx, &l, &o);
+	if (status)
+		return wrong("%s: lattice_open: %s", name, hz_errmsg(ctx));
+	hz_lattice_get_info(l, &f);
+	status = code(ctx, l, c);
+	code_free(ctx, c);
+	if (status)
+		good = wrong("%s: lattice_encode, lattice_decode: %s", name, hz_errmsg(ctx));
+	for (int b = 0; b < ROWS * N / f.dim && good; b++) {
+		if (!is_nearest(&f, c->x + b * f.dim, c->y + b * f.dim,
+				(double)f.scale_table[c->t[b]]))
+			good = wrong("%s: kind %d q=%d: block %d was coded as a point that is not "
+				     "nearest", name, f.kind, f.q, b);
+	}
+	hz_lattice_close(l);
+	return good;
+}
+
+bool check_lattices(hz_context *ctx, const char *name)
+{
+	struct codes *c = allocate(sizeof(*c));
+	bool good = c || wrong("there is not enough memory");
+
+	seed = 1;
+	for (size_t i = 0; i < LATTICES && good; i++)
+		good = check_lattice(ctx, name, &lattices[i], c);
+	free(c);
+	return good;
+}
+
+/* ---- Products -------------------------------------------------------------------------------- */
+
+/* y = W x for the coded matrix, against the sum of decoded values in double */
+static bool check_vlut(hz_context *ctx, const char *name, const hz_lattice_opts *opts, int route,
+		       struct codes *c)
+{
+	const hz_vlut_opts vo = {.route = route};
+	hz_lattice_opts o = *opts;
+	hz_tensor x_on = {0}, y_on = {0};
+	float x[N], y[ROWS];
+	const hz_tensor x_host = hz_tensor_1d(x, HZ_F32, HZ_CPU, N);
+	const hz_tensor y_host = hz_tensor_1d(y, HZ_F32, HZ_CPU, ROWS);
+	hz_coded w = {.k = N};
+	double error = 0, norm = 0;
+	hz_vlut *v = NULL;
+	hz_lattice *l;
+	size_t bytes = 0;
+	int status;
+
+	o.policy = HZ_LATTICE_T;
+	status = hz_lattice_open(ctx, &l, &o);
+	if (status)
+		return wrong("%s: lattice_open: %s", name, hz_errmsg(ctx));
+	for (int i = 0; i < N; i++)
+		x[i] = random_normal(&seed);
+	status = code(ctx, l, c);
+	if (!status)
+		status = to_device(ctx, &x_host, true, &x_on);
+	if (!status)
+		status = to_device(ctx, &y_host, false, &y_on);
+	w.codes = c->on[1];
+	w.t = &c->on[2];
+	if (!status)
+		status = hz_vlut_open(ctx, &v, l, NULL, &vo);
+	if (!status)
+		status = hz_vlut_gemm_workspace(ctx, v, &w, &x_on, &y_on, &bytes);
+	if (!status)
+		status = hz_reserve(ctx, bytes);
+	if (!status)
+		status = hz_vlut_gemv(ctx, v, &w, &x_on, &y_on);
+	if (!status)
+		status = from_device(ctx, &y_on, &y_host);
+	hz_vlut_close(v);
+	free_device(ctx, &x_on);
+	free_device(ctx, &y_on);
+	code_free(ctx, c);
+	hz_lattice_close(l);
+	if (status)
+		return wrong("%s: vlut_gemv: %s", name, hz_errmsg(ctx));
+	for (int i = 0; i < ROWS; i++) {
+		double want = 0;
+
+		for (int k = 0; k < N; k++) {
+			want += (double)c->y[i * N + k] * (double)x[k];
+			norm += (double)c->y[i * N + k] * (double)c->y[i * N + k] *
+				(double)x[k] * (double)x[k];
+		}
+		error += (want - (double)y[i]) * (want - (double)y[i]);
+	}
+	/* x and scales of f16 on a GPU */
+	if (error > 4e-6 * norm)
+		return wrong("%s: vlut_gemv, kind %d q=%d: the error is %.3g of the norm", name,
+			     o.kind, o.q, sqrt(error / norm));
+	return true;
+}
+
+bool check_vluts(hz_context *ctx, const char *name)
+{
+	struct codes *c = allocate(sizeof(*c));
+	bool good = c || wrong("there is not enough memory");
+
+	seed = 2;
+	for (size_t i = 0; i < LATTICES && good; i++)
+		good = check_vlut(ctx, name, &lattices[i], HZ_VLUT_AUTO, c) &&
+		       check_vlut(ctx, name, &lattices[i], HZ_VLUT_TABLE, c) &&
+		       check_vlut(ctx, name, &lattices[i], HZ_VLUT_DECODE, c);
+	free(c);
+	return good;
+}

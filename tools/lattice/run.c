@@ -1,0 +1,591 @@
+/*
+ * run.c - hurwitz run of the lattice quantizer
+ *
+ * SPDX-License-Identifier: BSD-2-Clause
+ */
+#include <config.h>
+
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "tools/core/run.h"
+
+#define END {NULL, 0, NULL, 0, 0, NULL, NULL}
+#define LAST {NULL, NULL, 0, NULL, NULL}
+#define CODES "u8 u16 u32 u64"
+
+const struct word policy_words[] = {
+	{"none", HZ_LATTICE_WRAP}, {"wrap", HZ_LATTICE_WRAP}, {"t", HZ_LATTICE_T},
+	{"T", HZ_LATTICE_T}, {"clip", HZ_LATTICE_CLIP}, {"bank", HZ_LATTICE_BANK},
+	{"group", HZ_LATTICE_GROUP}, {NULL, 0},
+};
+
+static const struct word pack_words[] = {
+	{"level", HZ_LATTICE_LEVEL}, {"full64", HZ_LATTICE_FULL64},
+	{"multiword", HZ_LATTICE_LIMBS}, {"limbs", HZ_LATTICE_LIMBS}, {NULL, 0},
+};
+
+static const struct word to_words[] = {
+	{"values", HZ_LATTICE_VALUES}, {"points", HZ_LATTICE_POINTS},
+	{"digits", HZ_LATTICE_DIGITS}, {NULL, 0},
+};
+
+const struct key lattice_keys[] = {
+	{"lattice", KEY_TEXT, NULL, 0, 0, "Z|Z2..Z24|A2|D2..D24|E8|Zn|Dn|basis",
+	 "Z, Zn, Dn: of dim= dimensions, Z by default of 1; basis: that of basis="},
+	{"dim", KEY_INT, NULL, 1, HZ_LATTICE_MAXDIM, "N", "the dimension, where lattice= has none"},
+	{"d", KEY_INT, NULL, 1, HZ_LATTICE_MAXDIM, "N", "the same"},
+	{"q", KEY_INT, NULL, 2, 1 << 20, "N", "digits are 0 .. q - 1"},
+	{"M", KEY_INT, NULL, 1, HZ_LATTICE_MAXLEVELS, "N", "levels; default 1"},
+	{"beta", KEY_NUMBER, NULL, 0, 0, "NUMBER", "the scale; default 1"},
+	{"alpha", KEY_NUMBER, NULL, 0, 0, "NUMBER",
+	 "scales are beta 2^(alpha T); default 1/3, with policy=group 1/8"},
+	{"policy", KEY_WORD, policy_words, 0, 0, "none|t|clip|bank|group",
+	 "what blocks do that the code does not hold; default as bank= or\n"
+	 "group= say, else t if T is there, else none"},
+	{"bank", KEY_TEXT, NULL, 0, 0, "B0,B1,..", "policy=bank: factors of beta, up to 16"},
+	{"first_fit", KEY_WORD, switch_words, 0, 0, "0|1",
+	 "policy=bank, group: 1: the first that fits, not that with the least error"},
+	{"group", KEY_INT, NULL, 8, 128, "N", "policy=group: values that share a scale"},
+	{"offset", KEY_TEXT, NULL, 0, 0, "none|center|Z0,Z1,..",
+	 "the point o: nearest to the code's centre, or its coordinates"},
+	{"dither", KEY_TEXT, NULL, 0, 0, "Z0,Z1,..",
+	 "added before, taken away after; one for each dimension"},
+	{"sphere", KEY_WORD, switch_words, 0, 0, "0|1",
+	 "lattice=basis: 1: nearest points by search, not by nearest plane"},
+	END,
+};
+
+static const struct key pack_keys[] = {
+	{"pack", KEY_WORD, pack_words, 0, 0, "level|full64|multiword",
+	 "an integer a level, the default; uint64; uint32 limbs"},
+	{"rotate", KEY_WORD, switch_words, 0, 0, "0|1",
+	 "1: with a transform of rows, as hadamard makes it; default 1 with one of\n"
+	 "the keys below, s or post"},
+	END,
+};
+
+static const struct key decode_keys[] = {
+	{"levels", KEY_INT, NULL, 0, HZ_LATTICE_MAXLEVELS, "N",
+	 "the coarsest levels to use, or those that codes have; 0, the default: all"},
+	{"to", KEY_WORD, to_words, 0, 0, "values|points|digits",
+	 "values [..., N], the default; points [..., blocks, integers] as int32;\n"
+	 "or digits [..., blocks, M, d]"},
+	{"n", KEY_INT, NULL, 0, INT64_MAX, "N", "values of a row; default all of all blocks"},
+	{"out", KEY_WORD, float_words, 0, 0, "f32|f16|bf16", "the dtype of values; default f32"},
+	END,
+};
+
+/* ---- The quantizer --------------------------------------------------------------------------- */
+
+/* Numbers with commas between them */
+static int numbers(const struct job *job, const char *key, const char *text, double *number,
+		   int most, int *count)
+{
+	char part[64];
+
+	for (*count = 0; *count < most; text++) {
+		const size_t n = strcspn(text, ",");
+
+		if (n >= sizeof(part))
+			break;
+		memcpy(part, text, n);
+		part[n] = '\0';
+		if (!parse_number(part, &number[(*count)++]))
+			break;
+		text += n;
+		if (!*text)
+			return 0;
+	}
+	return complain(EXIT_BAD, "%s: %s=: must be 1 to %d numbers with commas between them",
+			job->op->name, key, most);
+}
+
+/* The value of a key, that with the prefix if it was given */
+static const struct value *prefixed(const struct job *job, const char *prefix, const char *key)
+{
+	char name[32];
+	const struct value *v;
+
+	snprintf(name, sizeof(name), "%s%s", prefix, key);
+	v = value_of(job, name);
+	return v->given ? v : value_of(job, key);
+}
+
+static int64_t prefixed_or(const struct job *job, const char *prefix, const char *key,
+			   int64_t absent)
+{
+	const struct value *v = prefixed(job, prefix, key);
+
+	return v->given ? v->n : absent;
+}
+
+/* A square matrix of doubles from an operand; *d: its size */
+static int matrix(struct job *job, const char *name, double *m, int *d)
+{
+	const struct npy *a = &slot_of(job, name)->array;
+
+	if (a->ndim != 2 || a->shape[0] != a->shape[1] || a->shape[0] < 1 ||
+	    a->shape[0] > HZ_LATTICE_MAXDIM)
+		return complain(EXIT_BAD, "%s: %s must be a square matrix of 1 to %d rows",
+				job->op->name, name, HZ_LATTICE_MAXDIM);
+	*d = (int)a->shape[0];
+	for (int i = 0; i < *d * *d; i++)
+		m[i] = load_element(a->data, i, a->dtype);
+	return 0;
+}
+
+/* What the options of a quantizer point to */
+struct parts {
+	double bank[HZ_LATTICE_MAXBANKS], dither[HZ_LATTICE_MAXDIM];
+	double basis[HZ_LATTICE_MAXDIM * HZ_LATTICE_MAXDIM];
+	double transform[HZ_LATTICE_MAXDIM * HZ_LATTICE_MAXDIM];
+	int64_t offset[HZ_LATTICE_MAXDIM];
+	int dithers, offsets, rows;	/* how many numbers, rows of the transform; 0: none */
+};
+
+static int matrices(struct job *job, hz_lattice_opts *o, struct parts *p)
+{
+	const struct operand *operands = job->op->operands;
+	int d = 0, status = 0;
+
+	for (int i = 0; operands[i].name && !status; i++) {
+		if (!job->slot[i].path)
+			continue;
+		if (strcmp(operands[i].name, "basis") == 0) {
+			status = matrix(job, "basis", p->basis, &d);
+			if (!status && o->kind && o->kind != HZ_LATTICE_BASIS)
+				status = complain(EXIT_BAD, "%s: basis= is for lattice=basis",
+						  job->op->name);
+			if (!status && o->dim && o->dim != d)
+				status = complain(EXIT_BAD, "%s: basis is of %d dimensions, not %d "
+						  "as dim= says", job->op->name, d, o->dim);
+			o->basis = p->basis;
+			o->kind = HZ_LATTICE_BASIS;
+			o->dim = d;
+		} else if (strcmp(operands[i].name, "transform") == 0) {
+			status = matrix(job, "transform", p->transform, &p->rows);
+			o->transform = p->transform;
+		}
+	}
+	return status;
+}
+
+static int lists(const struct job *job, const char *prefix, hz_lattice_opts *o, struct parts *p)
+{
+	const struct value *bank = prefixed(job, prefix, "bank");
+	const struct value *offset = prefixed(job, prefix, "offset");
+	const struct value *dither = prefixed(job, prefix, "dither");
+	double coordinate[HZ_LATTICE_MAXDIM];
+	int status = 0;
+
+	if (bank->given && o->policy == HZ_LATTICE_BANK) {
+		status = numbers(job, "bank", bank->text, p->bank, HZ_LATTICE_MAXBANKS, &o->banks);
+		o->bank = p->bank;
+	}
+	if (!status && dither->given) {
+		status = numbers(job, "dither", dither->text, p->dither, HZ_LATTICE_MAXDIM,
+				 &p->dithers);
+		o->dither = p->dither;
+	}
+	if (status || !offset->given || strcmp(offset->text, "none") == 0)
+		return status;
+	if (strcmp(offset->text, "center") == 0 || strcmp(offset->text, "centre") == 0) {
+		o->flags |= HZ_LATTICE_CENTER;
+		return 0;
+	}
+	status = numbers(job, "offset", offset->text, coordinate, HZ_LATTICE_MAXDIM,
+			 &p->offsets);
+	for (int i = 0; i < p->offsets && !status; i++) {
+		if (coordinate[i] != rint(coordinate[i]) || fabs(coordinate[i]) > INT32_MAX)
+			return complain(EXIT_BAD, "%s: offset=: coordinates must be integers",
+					job->op->name);
+		p->offset[i] = (int64_t)coordinate[i];
+	}
+	o->offset = p->offset;
+	return status;
+}
+
+/* Whether there is a number, and a row of the transform, for each dimension */
+static int check_sizes(const struct job *job, const hz_lattice_opts *o, const struct parts *p)
+{
+	const int d = o->dim		       ? o->dim :
+		      o->kind == HZ_LATTICE_E8 ? 8 :
+		      o->kind == HZ_LATTICE_A2 ? 2 :
+						 1;
+	const struct {
+		const char *name;
+		int count;
+	} lists[] = {{"dither=", p->dithers}, {"offset=", p->offsets}, {"transform", p->rows}};
+
+	for (int i = 0; i < 3; i++) {
+		if (lists[i].count && lists[i].count != d)
+			return complain(EXIT_BAD, "%s: %s is of %d dimensions, must be of %d",
+					job->op->name, lists[i].name, lists[i].count, d);
+	}
+	return 0;
+}
+
+/* Kind and dimension (0: none) of lattice=; false if it names none. */
+static bool kind_of(const char *name, hz_lattice_opts *o)
+{
+	static const struct word words[] = {
+		{"A", HZ_LATTICE_A2}, {"D", HZ_LATTICE_D},	   {"E", HZ_LATTICE_E8},
+		{"Z", HZ_LATTICE_Z},  {"basis", HZ_LATTICE_BASIS}, {NULL, 0},
+	};
+	const struct word *w = words;
+	const char *rest;
+	int64_t dim = 0;
+
+	while (w->name && strncmp(w->name, name, strlen(w->name)) != 0)
+		w++;
+	if (!w->name)
+		return false;
+	rest = name + strlen(w->name);
+	if (*rest && strcmp(rest, "n") != 0 &&
+	    (w->value == HZ_LATTICE_BASIS || !parse_int(rest, 1, HZ_LATTICE_MAXDIM, &dim)))
+		return false;
+	o->kind = w->value;
+	o->dim = (int32_t)dim;
+	return true;
+}
+
+int lattice_of(struct job *job, const char *prefix, bool has_t, hz_lattice **lattice)
+{
+	const hz_options host = {.device = HZ_CPU, .threads = 1};
+	const struct value *beta = prefixed(job, prefix, "beta");
+	const struct value *alpha = prefixed(job, prefix, "alpha");
+	const struct value *name = prefixed(job, prefix, "lattice");
+	static struct parts parts;
+	hz_lattice_opts o = {
+		.q = (int32_t)prefixed_or(job, prefix, "q", 0),
+		.levels = (int32_t)prefixed_or(job, prefix, "M", 1),
+		.beta = beta->given ? beta->number : 0,
+		.alpha = alpha->given ? alpha->number : 0,
+		.policy = (int32_t)prefixed_or(
+			job, prefix, "policy",
+			prefixed(job, prefix, "bank")->given  ? HZ_LATTICE_BANK :
+			prefixed(job, prefix, "group")->given ? HZ_LATTICE_GROUP :
+			has_t				      ? HZ_LATTICE_T :
+								HZ_LATTICE_WRAP),
+	};
+	hz_context *ctx;
+	int32_t dim;
+	int status;
+
+	if (name->given && !kind_of(name->text, &o))
+		return complain(
+			EXIT_BAD,
+			"%s: lattice=%s: the value must be Z, Z2 to Z24, A2, D2 to D24, E8, Zn, Dn "
+			"or basis",
+			job->op->name, name->text);
+	dim = (int32_t)prefixed_or(job, prefix, "dim", prefixed_or(job, prefix, "d", 0));
+	if (o.dim && dim && o.dim != dim)
+		return complain(EXIT_BAD, "%s: lattice=%s is not of %d dimensions, as dim= says",
+				job->op->name, name->text, dim);
+	if (!o.dim)
+		o.dim = dim;
+	if (o.kind == HZ_LATTICE_D && !o.dim)
+		return complain(EXIT_BAD, "%s: lattice=%s: the key dim= is missing", job->op->name,
+				name->text);
+	if (o.policy == HZ_LATTICE_GROUP && !prefixed(job, prefix, "group")->given)
+		return complain(EXIT_BAD, "%s: policy=group needs group=", job->op->name);
+	if (o.policy == HZ_LATTICE_BANK && !prefixed(job, prefix, "bank")->given)
+		return complain(EXIT_BAD, "%s: policy=bank needs bank=", job->op->name);
+	if (o.policy == HZ_LATTICE_GROUP)
+		o.group = (int32_t)prefixed_or(job, prefix, "group", 0);
+	if (prefixed_or(job, prefix, "sphere", 0))
+		o.flags |= HZ_LATTICE_SPHERE;
+	if (prefixed_or(job, prefix, "first_fit", 0))
+		o.flags |= HZ_LATTICE_FIRST_FIT;
+	memset(&parts, 0, sizeof(parts));
+	status = lists(job, prefix, &o, &parts);
+	if (!status)
+		status = matrices(job, &o, &parts);
+	if (status)
+		return status;
+	if (!o.kind)
+		return complain(EXIT_BAD, "%s: the key lattice= is missing", job->op->name);
+	if (!o.q)
+		return complain(EXIT_BAD, "%s: the key q= is missing", job->op->name);
+	status = check_sizes(job, &o, &parts);
+	if (status)
+		return status;
+	/* A quantizer is the same for every device. */
+	if (hz_open(&ctx, &host) != HZ_OK)
+		return complain(EXIT_FAILURE, "%s", open_reason());
+	status = hz_lattice_open(ctx, lattice, &o);
+	if (status)
+		status = complain(exit_status(status), "%s", hz_errmsg(ctx));
+	hz_close(ctx);
+	return status;
+}
+
+/* ---- Shapes ---------------------------------------------------------------------------------- */
+
+/* One job a process: its quantizer lives until that ends. */
+static hz_lattice *quantizer;
+
+static bool is_given(struct job *job, const char *name)
+{
+	return slot_of(job, name)->path != NULL;
+}
+
+/* T has to be where the policy has it, and only there. */
+static int check_t(struct job *job, const hz_lattice_info *info, bool needed)
+{
+	if (info->scales && !is_given(job, "T") && needed)
+		return complain(EXIT_BAD, "%s: the operand T= is missing, which this policy has",
+				job->op->name);
+	if (!info->scales && is_given(job, "T"))
+		return complain(EXIT_BAD, "%s: T= is given, but this policy has one scale",
+				job->op->name);
+	return 0;
+}
+
+static int64_t ceil_div(int64_t a, int64_t b)
+{
+	return a / b + (a % b != 0);
+}
+
+/* Codes of a packing behind `rows` dimensions that are there already */
+static int codes_shape(struct job *job, const char *name, const hz_lattice_info *info, int pack,
+		       struct npy *a, int rows, int64_t blocks)
+{
+	if (pack == HZ_LATTICE_LEVEL && !info->level_dtype)
+		return complain(EXIT_BAD,
+				"%s: %s: a level has more than 32 bits: say pack=multiword",
+				job->op->name, name);
+	if (pack == HZ_LATTICE_FULL64 && !info->full64)
+		return complain(EXIT_BAD,
+				"%s: %s: a block has more than 64 bits: pack=full64 cannot be",
+				job->op->name, name);
+	if (rows + 2 > HZ_MAXDIM && pack != HZ_LATTICE_FULL64)
+		return complain(EXIT_BAD, "%s: %s would have more than %d dimensions",
+				job->op->name, name, HZ_MAXDIM);
+	a->ndim = rows + (pack == HZ_LATTICE_FULL64 ? 1 : 2);
+	a->shape[rows] = blocks;
+	if (pack != HZ_LATTICE_FULL64)
+		a->shape[rows + 1] = pack == HZ_LATTICE_LEVEL ? info->levels : info->limbs;
+	a->dtype = pack == HZ_LATTICE_LEVEL ? info->level_dtype :
+		   pack == HZ_LATTICE_FULL64 ? HZ_U64 : HZ_U32;
+	return 0;
+}
+
+static bool is_rotated(struct job *job)
+{
+	const struct value *rotate = value_of(job, "rotate");
+	bool given = is_given(job, "s") || is_given(job, "post");
+
+	for (const struct key *k = rotation_keys; k->name; k++)
+		given |= value_of(job, k->name)->given;
+	return rotate->given ? rotate->n != 0 : given;
+}
+
+/* ---- lattice_encode -------------------------------------------------------------------------- */
+
+static const struct operand encode_operands[] = {
+	{"x", NULL, 0, "f32 f16 bf16", "[..., N]"},
+	{"codes", NULL, OUTPUT, CODES, "[..., blocks, M]; full64: [..., blocks]"},
+	{"T", "t", OUTPUT | OPTIONAL | ONLY, "u8", "[..., blocks]; policy=group: [..., groups]"},
+	{"overload", NULL, OUTPUT | OPTIONAL | ONLY, "s64",
+	 "[2]: blocks that did not fit, with NaN or Inf"},
+	{"basis", NULL, OPTIONAL, "f32 f64", "[d, d]; columns are the basis"},
+	{"transform", NULL, OPTIONAL, "f32 f64", "[d, d], applied to blocks first"},
+	{"s", "pre", OPTIONAL | SIGNS, "u8 f32 f16 bf16", SIGNS_SHAPE},
+	{"post", NULL, OPTIONAL | SIGNS, "u8 f32 f16 bf16", "as s, but after the transform"},
+	LAST,
+};
+
+static int encode_outputs(struct job *job)
+{
+	const struct npy *x = &slot_of(job, "x")->array;
+	struct npy *codes = &slot_of(job, "codes")->array, *t = &slot_of(job, "T")->array;
+	struct npy *overload = &slot_of(job, "overload")->array;
+	const int last = x->ndim - 1;
+	hz_lattice_info info;
+	int64_t blocks;
+	int status = lattice_of(job, "", is_given(job, "T"), &quantizer);
+
+	if (status)
+		return status;
+	hz_lattice_get_info(quantizer, &info);
+	status = check_t(job, &info, true);
+	if (status)
+		return status;
+	if (x->ndim < 1)
+		return complain(EXIT_BAD, "%s: x has no dimensions", job->op->name);
+	blocks = ceil_div(x->shape[last], info.dim);
+	memcpy(codes->shape, x->shape, (size_t)last * sizeof(*x->shape));
+	memcpy(t->shape, x->shape, (size_t)last * sizeof(*x->shape));
+	status = codes_shape(job, "codes", &info, (int)value_or(job, "pack", HZ_LATTICE_LEVEL),
+			     codes, last, blocks);
+	t->ndim = x->ndim;
+	t->shape[last] = info.group ? ceil_div(x->shape[last], info.group) : blocks;
+	t->dtype = HZ_U8;
+	overload->ndim = 1;
+	overload->shape[0] = 2;
+	overload->dtype = HZ_S64;
+	return status ? status : hadamard_common(job, x->ndim, x->shape);
+}
+
+static int encode_call(hz_context *ctx, struct job *job)
+{
+	const hz_tensor *x = view_of(job, "x"), *codes = view_of(job, "codes");
+	const hz_tensor *t = view_of(job, "T");
+	const hz_hadamard_opts rotation = hadamard_opts(job, x->ndim);
+	const hz_lattice_code_opts o = {
+		.pack = (int32_t)value_or(job, "pack", HZ_LATTICE_LEVEL),
+		.hadamard = is_rotated(job) ? &rotation : NULL,
+	};
+	size_t bytes;
+	int status = hz_lattice_encode_workspace(ctx, quantizer, x, codes, t, &o, &bytes);
+
+	if (status == HZ_OK)
+		status = hz_reserve(ctx, bytes);
+	return status == HZ_OK ? hz_lattice_encode(ctx, quantizer, x, codes, t,
+						   view_of(job, "overload"), &o) : status;
+}
+
+const struct op op_lattice_encode = {
+	"lattice_encode", "codes of the points of a nested lattice nearest to blocks of x",
+	encode_operands,
+	(const struct key *const[]){lattice_keys, pack_keys, rotation_keys, NULL},
+	encode_outputs, encode_call,
+};
+
+/* ---- lattice_decode -------------------------------------------------------------------------- */
+
+static const struct operand decode_operands[] = {
+	{"codes", NULL, 0, CODES, "[..., blocks, M]; full64: [..., blocks]"},
+	{"y", "x", OUTPUT, "f32 f16 bf16 s32 u8 u32",
+	 "[..., N], or as to= says"},
+	{"T", "t", OPTIONAL, "u8", "[..., blocks]; policy=group: [..., groups]"},
+	{"basis", NULL, OPTIONAL, "f32 f64", "[d, d]; columns are the basis"},
+	{"transform", NULL, OPTIONAL, "f32 f64", "[d, d], of encoding"},
+	{"s", "pre", OPTIONAL | SIGNS, "u8 f32 f16 bf16", SIGNS_SHAPE},
+	{"post", NULL, OPTIONAL | SIGNS, "u8 f32 f16 bf16", "likewise, as in lattice_encode"},
+	LAST,
+};
+
+static int decode_outputs(struct job *job)
+{
+	const struct npy *codes = &slot_of(job, "codes")->array;
+	struct slot *y = slot_of(job, "y");
+	const int pack = (int)value_or(job, "pack", HZ_LATTICE_LEVEL);
+	const int64_t to = value_or(job, "to", HZ_LATTICE_VALUES);
+	const int rows = codes->ndim - (pack == HZ_LATTICE_FULL64 ? 1 : 2);
+	hz_lattice_info info;
+	int64_t levels, n;
+	int status = lattice_of(job, "", is_given(job, "T"), &quantizer);
+
+	if (status)
+		return status;
+	hz_lattice_get_info(quantizer, &info);
+	status = check_t(job, &info, to == HZ_LATTICE_VALUES);
+	if (status)
+		return status;
+	if (rows < 0)
+		return complain(EXIT_BAD, "%s: codes have %d dimensions, must have %d at least",
+				job->op->name, codes->ndim, codes->ndim - rows);
+	if (rows + 1 + (int)to > HZ_MAXDIM)
+		return complain(EXIT_BAD, "%s: y would have more than %d dimensions", job->op->name,
+				HZ_MAXDIM);
+	levels = value_or(job, "levels", 0) ? value_or(job, "levels", 0) : info.levels;
+	memcpy(y->array.shape, codes->shape, (size_t)rows * sizeof(*codes->shape));
+	y->array.ndim = rows + 1 + (int)to;
+	y->array.shape[rows] = codes->shape[rows];
+	if (to == HZ_LATTICE_POINTS) {
+		y->array.shape[rows + 1] = info.embed;
+		y->array.dtype = HZ_S32;
+		return 0;
+	}
+	if (to == HZ_LATTICE_DIGITS) {
+		y->array.shape[rows + 1] = levels;
+		y->array.shape[rows + 2] = info.dim;
+		y->array.dtype = info.q <= 256 ? HZ_U8 : HZ_U32;
+		return 0;
+	}
+	if (__builtin_mul_overflow(codes->shape[rows], (int64_t)info.dim, &n))
+		return complain(EXIT_BAD, "%s: the size of y overflows", job->op->name);
+	y->array.shape[rows] = value_or(job, "n", n);
+	status = hadamard_common(job, rows + 1, y->array.shape);
+	return status ? status : output_dtype(job, y, "y", HZ_F32);
+}
+
+static int decode_call(hz_context *ctx, struct job *job)
+{
+	const hz_tensor *codes = view_of(job, "codes"), *y = view_of(job, "y");
+	const hz_tensor *t = view_of(job, "T");
+	const hz_hadamard_opts rotation = hadamard_opts(job, y->ndim);
+	const hz_lattice_code_opts o = {
+		.pack = (int32_t)value_or(job, "pack", HZ_LATTICE_LEVEL),
+		.levels = (int32_t)value_or(job, "levels", 0),
+		.to = (int32_t)value_or(job, "to", HZ_LATTICE_VALUES),
+		.hadamard = is_rotated(job) ? &rotation : NULL,
+	};
+	size_t bytes;
+	int status = hz_lattice_decode_workspace(ctx, quantizer, codes, t, y, &o, &bytes);
+
+	if (status == HZ_OK)
+		status = hz_reserve(ctx, bytes);
+	return status == HZ_OK ? hz_lattice_decode(ctx, quantizer, codes, t, y, &o) : status;
+}
+
+const struct op op_lattice_decode = {
+	"lattice_decode", "values, points or digits of lattice codes",
+	decode_operands,
+	(const struct key *const[]){lattice_keys, pack_keys, decode_keys, rotation_keys, NULL},
+	decode_outputs, decode_call,
+};
+
+/* ---- lattice_repack -------------------------------------------------------------------------- */
+
+static const struct key repack_keys[] = {
+	{"from_pack", KEY_WORD, pack_words, 0, 0, "level|full64|multiword",
+	 "of from; default level"},
+	{"to_pack", KEY_WORD, pack_words, 0, 0, "level|full64|multiword", "of to; default level"},
+	END,
+};
+
+static const struct operand repack_operands[] = {
+	{"from", "codes", 0, CODES, "[..., blocks, M]; full64: [..., blocks]"},
+	{"to", NULL, OUTPUT, CODES, "likewise"},
+	LAST,
+};
+
+static int repack_outputs(struct job *job)
+{
+	const struct npy *from = &slot_of(job, "from")->array;
+	struct npy *to = &slot_of(job, "to")->array;
+	const int rows = from->ndim -
+			 (value_or(job, "from_pack", HZ_LATTICE_LEVEL) == HZ_LATTICE_FULL64 ? 1 :
+											      2);
+	hz_lattice_info info;
+	int status = lattice_of(job, "", false, &quantizer);
+
+	if (status)
+		return status;
+	if (rows < 0)
+		return complain(EXIT_BAD, "%s: from has %d dimensions, must have %d at least",
+				job->op->name, from->ndim, from->ndim - rows);
+	hz_lattice_get_info(quantizer, &info);
+	memcpy(to->shape, from->shape, (size_t)rows * sizeof(*from->shape));
+	return codes_shape(job, "to", &info, (int)value_or(job, "to_pack", HZ_LATTICE_LEVEL), to,
+			   rows, from->shape[rows]);
+}
+
+static int repack_call(hz_context *ctx, struct job *job)
+{
+	return hz_lattice_repack(ctx, quantizer, view_of(job, "from"),
+				 (int)value_or(job, "from_pack", HZ_LATTICE_LEVEL),
+				 view_of(job, "to"),
+				 (int)value_or(job, "to_pack", HZ_LATTICE_LEVEL));
+}
+
+const struct op op_lattice_repack = {
+	"lattice_repack", "lattice codes from one packing to another",
+	repack_operands, (const struct key *const[]){lattice_keys, repack_keys, NULL},
+	repack_outputs, repack_call,
+};

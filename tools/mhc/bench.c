@@ -1,0 +1,570 @@
+/*
+ * bench.c - hurwitz bench of hyper-connections
+ *
+ * SPDX-License-Identifier: BSD-2-Clause
+ *
+ * What is measured against is a copy that moves the least bytes that a call has to move: streams
+ * are n, branch values 1 tensor of tokens and channels. An operation is a token; of Sinkhorn's
+ * iteration a matrix.
+ */
+#include <config.h>
+
+#include <stdlib.h>
+#include <string.h>
+
+#include "tools/core/bench.h"
+
+enum kind {
+	SINKHORN, SINKHORN_BWD, MIX, MIX_BWD, ADD, ADD_BWD, POST, POST_BWD, END_BWD, EXPAND,
+	EXPAND_BWD,
+	WEIGHTS, WEIGHTS_BWD, PRE, PRE_BWD, HEAD, POST_PRE, LAYER, LAYER_TRAINING, RECOMPUTE,
+};
+
+#define LAYERS 4	/* of RECOMPUTE */
+
+/* Names, and the least that moves: streams times of_streams and branch values times of_values */
+static const struct {
+	const char *op, *name;
+	int of_streams, of_values;
+} kinds[] = {
+	[SINKHORN] = {"mhc_sinkhorn", "", 0, 0},
+	[SINKHORN_BWD] = {"mhc_sinkhorn_bwd", "", 0, 0},
+	[MIX] = {"mhc_streams", "mix", 2, 1},
+	[MIX_BWD] = {"mhc_streams_bwd", "mix", 3, 1},
+	[ADD] = {"mhc_streams", "add", 2, 1},
+	[ADD_BWD] = {"mhc_streams_bwd", "add", 1, 2},
+	[POST] = {"mhc_streams", "post", 2, 1},
+	[POST_BWD] = {"mhc_streams_bwd", "post", 3, 2},
+	[END_BWD] = {"mhc_streams_bwd", "post, of f", 1, 2},
+	[EXPAND] = {"mhc_streams", "expand", 1, 1},
+	[EXPAND_BWD] = {"mhc_streams_bwd", "expand", 1, 1},
+	[WEIGHTS] = {"mhc_pre", "weights", 1, 0},
+	[WEIGHTS_BWD] = {"mhc_pre_bwd", "weights", 2, 0},
+	[PRE] = {"mhc_pre", "pre", 1, 1},
+	[PRE_BWD] = {"mhc_pre_bwd", "pre, y", 3, 1},
+	[HEAD] = {"mhc_pre", "head", 1, 1},
+	[POST_PRE] = {"mhc_pre", "post+pre", 2, 2},
+	[LAYER] = {"mhc_pre", "layer", 3, 2},
+	[LAYER_TRAINING] = {"mhc_pre_bwd", "layer+bwd", 7, 5},
+	[RECOMPUTE] = {"mhc_recompute", "", 1 + LAYERS, 2 * LAYERS},
+};
+
+/* LITE: mHC-lite; NORM: u is divided by its root mean square */
+enum { QUICK = 1, GPU = 2, CPU = 4, LITE = 8, NORM = 16 };
+
+/* groups 0: coefficients of each token. Rows of f32 are behind the others of a device. */
+static const struct row {
+	enum kind kind;
+	int flags, dtype;
+	int64_t tokens, groups;
+	int channels, n;
+} rows[] = {
+	{SINKHORN, GPU | QUICK, HZ_F32, 32768, 0, 0, 4},
+	{SINKHORN_BWD, GPU | QUICK, HZ_F32, 32768, 0, 0, 4},
+	{MIX, GPU, HZ_BF16, 32768, 0, 4096, 4},
+	{MIX, GPU | QUICK, HZ_BF16, 32768, 16, 4096, 4},
+	{MIX_BWD, GPU, HZ_BF16, 32768, 0, 4096, 4},
+	{MIX_BWD, GPU | QUICK, HZ_BF16, 32768, 16, 4096, 4},
+	{ADD, GPU, HZ_BF16, 32768, 0, 4096, 4},
+	{ADD, GPU | QUICK, HZ_BF16, 32768, 16, 4096, 4},
+	{ADD_BWD, GPU, HZ_BF16, 32768, 0, 4096, 4},
+	{ADD_BWD, GPU | QUICK, HZ_BF16, 32768, 16, 4096, 4},
+	{WEIGHTS, GPU | QUICK, HZ_BF16, 32768, 0, 4096, 4},
+	{WEIGHTS_BWD, GPU | QUICK, HZ_BF16, 32768, 0, 4096, 4},
+	{PRE, GPU | QUICK, HZ_BF16, 32768, 0, 4096, 4},
+	{PRE_BWD, GPU | QUICK, HZ_BF16, 32768, 0, 4096, 4},
+	{POST, GPU | QUICK, HZ_BF16, 32768, 0, 4096, 4},
+	{POST, GPU, HZ_F16, 32768, 0, 4096, 4},
+	{POST, GPU, HZ_BF16, 32768, 0, 4096, 2},
+	{POST, GPU, HZ_BF16, 16384, 0, 4096, 8},
+	{POST_BWD, GPU | QUICK, HZ_BF16, 32768, 0, 4096, 4},
+	{POST_BWD, GPU, HZ_BF16, 32768, 0, 4096, 3},
+	{POST_BWD, GPU, HZ_BF16, 16384, 0, 4096, 8},
+	{END_BWD, GPU | QUICK, HZ_BF16, 32768, 0, 4096, 4},
+	{EXPAND, GPU, HZ_BF16, 32768, 0, 4096, 4},
+	{EXPAND_BWD, GPU, HZ_BF16, 32768, 0, 4096, 4},
+	{HEAD, GPU, HZ_BF16, 32768, 0, 4096, 4},
+	{POST_PRE, GPU | QUICK, HZ_BF16, 32768, 0, 4096, 4},
+	{RECOMPUTE, GPU | QUICK, HZ_BF16, 8192, 0, 4096, 4},
+	{LAYER, GPU | QUICK, HZ_BF16, 32768, 0, 4096, 4},
+	{LAYER_TRAINING, GPU | QUICK, HZ_BF16, 32768, 0, 4096, 4},
+	{LAYER, GPU, HZ_BF16, 32768, 16, 4096, 4},
+	{LAYER_TRAINING, GPU | QUICK, HZ_BF16, 32768, 16, 4096, 4},
+	{PRE, GPU | QUICK, HZ_BF16, 1, 0, 4096, 4},
+	{PRE, GPU, HZ_BF16, 8, 0, 4096, 4},
+	{PRE, GPU, HZ_BF16, 64, 0, 4096, 4},
+	{POST, GPU | QUICK, HZ_BF16, 1, 0, 4096, 4},
+	{POST, GPU, HZ_BF16, 8, 0, 4096, 4},
+	{POST, GPU, HZ_BF16, 64, 0, 4096, 4},
+	{POST_PRE, GPU, HZ_BF16, 1, 0, 4096, 4},
+	{POST_PRE, GPU, HZ_BF16, 8, 0, 4096, 4},
+	{POST_PRE, GPU, HZ_BF16, 64, 0, 4096, 4},
+	{PRE, GPU, HZ_BF16, 1, 0, 7168, 4},
+	{PRE, GPU, HZ_BF16, 64, 0, 4096, 8},
+	{WEIGHTS, GPU, HZ_BF16, 8192, 0, 7168, 4},
+	{PRE, GPU, HZ_F16, 32768, 0, 4096, 4},
+	{PRE, GPU, HZ_BF16, 8192, 0, 4096, 2},
+	{PRE, GPU, HZ_BF16, 8192, 0, 4096, 8},
+	{PRE, GPU | LITE, HZ_BF16, 8192, 0, 4096, 4},
+	{PRE, GPU | NORM, HZ_BF16, 8192, 0, 4096, 4},
+	{PRE_BWD, GPU, HZ_BF16, 8192, 0, 4096, 2},
+	{PRE_BWD, GPU, HZ_BF16, 8192, 0, 4096, 8},
+	{PRE_BWD, GPU | LITE, HZ_BF16, 8192, 0, 4096, 4},
+	{PRE_BWD, GPU | NORM, HZ_BF16, 8192, 0, 4096, 4},
+	{RECOMPUTE, GPU, HZ_BF16, 8192, 0, 4096, 2},
+	{RECOMPUTE, GPU, HZ_BF16, 4096, 0, 4096, 8},
+	{SINKHORN, GPU, HZ_F32, 32768, 0, 0, 8},
+	{SINKHORN_BWD, GPU, HZ_F32, 32768, 0, 0, 8},
+	{POST, GPU, HZ_F32, 16384, 0, 4096, 4},
+	{WEIGHTS, GPU | QUICK, HZ_F32, 16, 0, 4096, 4},
+	{PRE, GPU, HZ_F32, 8192, 0, 4096, 4},
+	{PRE_BWD, GPU, HZ_F32, 8192, 0, 4096, 4},
+
+	{SINKHORN, CPU | QUICK, HZ_F32, 1024, 0, 0, 4},
+	{SINKHORN_BWD, CPU | QUICK, HZ_F32, 1024, 0, 0, 4},
+	{MIX, CPU, HZ_BF16, 8, 0, 1024, 4},
+	{MIX_BWD, CPU, HZ_BF16, 8, 0, 1024, 4},
+	{ADD, CPU, HZ_BF16, 8, 0, 1024, 4},
+	{ADD_BWD, CPU, HZ_BF16, 8, 0, 1024, 4},
+	{POST, CPU | QUICK, HZ_BF16, 8, 0, 1024, 4},
+	{POST_BWD, CPU | QUICK, HZ_BF16, 8, 0, 1024, 4},
+	{EXPAND, CPU, HZ_BF16, 8, 0, 1024, 4},
+	{EXPAND_BWD, CPU, HZ_BF16, 8, 0, 1024, 4},
+	{WEIGHTS, CPU, HZ_BF16, 8, 0, 1024, 4},
+	{WEIGHTS_BWD, CPU, HZ_BF16, 8, 0, 1024, 4},
+	{PRE, CPU, HZ_BF16, 8, 0, 1024, 4},
+	{PRE_BWD, CPU, HZ_BF16, 8, 0, 1024, 4},
+	{MIX, CPU, HZ_BF16, 2048, 0, 4096, 4},
+	{MIX_BWD, CPU, HZ_BF16, 2048, 0, 4096, 4},
+	{ADD, CPU, HZ_BF16, 2048, 0, 4096, 4},
+	{ADD_BWD, CPU, HZ_BF16, 2048, 0, 4096, 4},
+	{POST, CPU | QUICK, HZ_BF16, 2048, 0, 4096, 4},
+	{POST_BWD, CPU | QUICK, HZ_BF16, 2048, 0, 4096, 4},
+	{EXPAND, CPU, HZ_BF16, 2048, 0, 4096, 4},
+	{EXPAND_BWD, CPU, HZ_BF16, 2048, 0, 4096, 4},
+	{WEIGHTS, CPU | QUICK, HZ_BF16, 2048, 0, 4096, 4},
+	{WEIGHTS_BWD, CPU, HZ_BF16, 2048, 0, 4096, 4},
+	{PRE, CPU | QUICK, HZ_BF16, 2048, 0, 4096, 4},
+	{PRE_BWD, CPU | QUICK, HZ_BF16, 2048, 0, 4096, 4},
+	{POST_PRE, CPU, HZ_BF16, 2048, 0, 4096, 4},
+	{RECOMPUTE, CPU | QUICK, HZ_BF16, 512, 0, 4096, 4},
+	{LAYER, CPU, HZ_BF16, 2048, 0, 4096, 4},
+	{LAYER_TRAINING, CPU, HZ_BF16, 2048, 0, 4096, 4},
+	{PRE, CPU, HZ_BF16, 1, 0, 4096, 4},
+	{POST, CPU, HZ_BF16, 1, 0, 4096, 4},
+	{PRE, CPU, HZ_BF16, 64, 0, 4096, 4},
+	{PRE, CPU, HZ_F16, 2048, 0, 4096, 4},
+	{PRE, CPU, HZ_BF16, 2048, 0, 4096, 2},
+	{PRE, CPU, HZ_BF16, 1024, 0, 4096, 8},
+	{PRE, CPU | LITE, HZ_BF16, 2048, 0, 4096, 4},
+	{PRE, CPU | NORM, HZ_BF16, 2048, 0, 4096, 4},
+	{POST, CPU, HZ_BF16, 2048, 0, 4096, 2},
+	{POST, CPU, HZ_BF16, 1024, 0, 4096, 8},
+	{POST_BWD, CPU, HZ_BF16, 2048, 0, 4096, 2},
+	{POST_BWD, CPU, HZ_BF16, 1024, 0, 4096, 8},
+	{PRE_BWD, CPU, HZ_BF16, 2048, 0, 4096, 2},
+	{PRE_BWD, CPU, HZ_BF16, 1024, 0, 4096, 8},
+	{PRE_BWD, CPU | LITE, HZ_BF16, 2048, 0, 4096, 4},
+	{PRE_BWD, CPU | NORM, HZ_BF16, 2048, 0, 4096, 4},
+	{SINKHORN, CPU, HZ_F32, 1024, 0, 0, 8},
+	{SINKHORN_BWD, CPU, HZ_F32, 1024, 0, 0, 8},
+	{POST, CPU, HZ_F32, 8, 0, 512, 4},
+	{POST, CPU, HZ_F32, 1024, 0, 4096, 4},
+	{POST_BWD, CPU, HZ_F32, 1024, 0, 4096, 4},
+	{WEIGHTS, CPU, HZ_F32, 1024, 0, 4096, 4},
+	{PRE_BWD, CPU, HZ_F32, 1024, 0, 4096, 4},
+};
+
+#define ROWS (sizeof(rows) / sizeof(*rows))
+
+/* Streams, branch values, coefficients and weights of the largest case, made once */
+enum { XS, YS, DXS, DYS, US, FS, DUS, DFS, LARGE_ARRAYS };
+
+struct mhc {
+	void *large[LARGE_ARRAYS];
+	size_t stream_bytes, value_bytes;
+	float *p, *q, *a, *dp, *dq, *da, *saved, *z;
+	float *phi, *dphi, *alpha, *dalpha, *bias, *dbias, *norm, *dnorm;
+	bool floats;			/* large ones are made of f32 */
+};
+
+#define MOST_ROWS 80			/* of phi: n = 8, for half of the tokens */
+
+struct mhc_case {
+	struct bench_case c;
+	const struct row *row;
+	const struct mhc *m;
+	hz_tensor t[LARGE_ARRAYS];
+	hz_tensor p, q, a, dp, dq, da, saved, z, zp, phi, dphi, alpha, dalpha, bias, dbias;
+	hz_tensor norm, dnorm;
+	hz_mhc_opts opts;
+	hz_mhc_grads grads;
+	hz_mhc_layer layer;
+	hz_mhc_block block[LAYERS];
+};
+
+static const hz_tensor *of(const struct mhc_case *m, int which)
+{
+	return &m->t[which];
+}
+
+/* One call, or with bytes the workspace that it needs */
+static int call_or_ask(hz_context *ctx, struct mhc_case *m, size_t *bytes)
+{
+	const hz_tensor *x = of(m, XS), *y = of(m, YS), *dx = of(m, DXS), *dy = of(m, DYS);
+	const hz_tensor *u = of(m, US), *f = of(m, FS), *du = of(m, DUS), *df = of(m, DFS);
+	int status;
+
+	switch (m->row->kind) {
+	case SINKHORN:
+		return bytes ? HZ_OK : hz_mhc_sinkhorn(ctx, &m->z, &m->zp, &m->opts);
+	case SINKHORN_BWD:
+		return bytes ? HZ_OK : hz_mhc_sinkhorn_bwd(ctx, &m->z, &m->a, &m->zp, &m->opts);
+	case MIX:
+		return bytes ? HZ_OK : hz_mhc_mix(ctx, x, &m->p, &m->a, u, y);
+	case MIX_BWD:
+		return bytes ? hz_mhc_mix_bwd_workspace(ctx, x, &m->p, &m->a, du, dy, dx, &m->dp,
+							&m->da, bytes)
+			     : hz_mhc_mix_bwd(ctx, x, &m->p, &m->a, du, dy, dx, &m->dp, &m->da);
+	case ADD:
+		return bytes ? HZ_OK : hz_mhc_add(ctx, x, f, &m->q, y);
+	case ADD_BWD:
+		return bytes ? hz_mhc_add_bwd_workspace(ctx, dy, f, &m->q, NULL, df, &m->dq, bytes)
+			     : hz_mhc_add_bwd(ctx, dy, f, &m->q, NULL, df, &m->dq);
+	case POST:
+		return bytes ? HZ_OK : hz_mhc_post(ctx, x, f, &m->q, &m->a, NULL, y);
+	case POST_BWD:
+		return bytes ? hz_mhc_post_bwd_workspace(ctx, x, f, &m->q, &m->a, NULL, dy, dx, df,
+							 &m->dq, &m->da, NULL, bytes)
+			     : hz_mhc_post_bwd(ctx, x, f, &m->q, &m->a, NULL, dy, dx, df, &m->dq,
+					       &m->da, NULL);
+	case END_BWD:
+		return bytes ? hz_mhc_post_bwd_workspace(ctx, NULL, f, &m->q, NULL, NULL, dy, NULL,
+							 df, &m->dq, NULL, NULL, bytes)
+			     : hz_mhc_post_bwd(ctx, NULL, f, &m->q, NULL, NULL, dy, NULL, df,
+					       &m->dq, NULL, NULL);
+	case EXPAND:
+		return bytes ? HZ_OK : hz_mhc_expand(ctx, f, y);
+	case EXPAND_BWD:
+		return bytes ? HZ_OK : hz_mhc_expand_bwd(ctx, dy, df);
+	case WEIGHTS:
+		return bytes ? hz_mhc_pre_workspace(ctx, x, &m->phi, &m->alpha, &m->bias, &m->p,
+						    &m->q, &m->a, NULL, &m->opts, bytes)
+			     : hz_mhc_weights(ctx, x, &m->phi, &m->alpha, &m->bias, &m->p, &m->q,
+					      &m->a, &m->opts);
+	case PRE:
+		return bytes ? hz_mhc_pre_workspace(ctx, x, &m->phi, &m->alpha, &m->bias, &m->p,
+						    &m->q, &m->a, u, &m->opts, bytes)
+			     : hz_mhc_pre(ctx, x, &m->phi, &m->alpha, &m->bias, &m->p, &m->q, &m->a,
+					  u, &m->opts);
+	case WEIGHTS_BWD:
+	case PRE_BWD:
+		return bytes ? hz_mhc_pre_bwd_workspace(ctx, x, &m->phi, &m->alpha, &m->bias,
+							&m->grads, &m->opts, bytes)
+			     : hz_mhc_pre_bwd(ctx, x, &m->phi, &m->alpha, &m->bias, &m->grads,
+					      &m->opts);
+	case HEAD:
+		return bytes ? hz_mhc_head_workspace(ctx, x, &m->phi, &m->alpha, &m->bias, &m->p, u,
+						     &m->opts, bytes)
+			     : hz_mhc_head(ctx, x, &m->phi, &m->alpha, &m->bias, &m->p, u,
+					   &m->opts);
+	case POST_PRE:
+		return bytes ? hz_mhc_post_pre_workspace(ctx, x, f, &m->q, &m->a, NULL, y, &m->phi,
+							 &m->alpha, &m->bias, &m->p, &m->dq, &m->da,
+							 u, &m->opts, bytes)
+			     : hz_mhc_post_pre(ctx, x, f, &m->q, &m->a, NULL, y, &m->phi, &m->alpha,
+					       &m->bias, &m->p, &m->dq, &m->da, u, &m->opts);
+	case RECOMPUTE:
+		return bytes ? HZ_OK : hz_mhc_recompute(ctx, x, LAYERS, m->block);
+	default:
+		break;
+	}
+	/* Layers, whose branch is left out: f is there already, and so is du. */
+	if (bytes)
+		return hz_mhc_layer_workspace(ctx, &m->layer, x, bytes);
+	status = hz_mhc_layer_begin(ctx, &m->layer, x, u);
+	if (!status)
+		status = hz_mhc_layer_end(ctx, &m->layer, x, f, y);
+	if (!status && m->row->kind == LAYER_TRAINING)
+		status = hz_mhc_layer_end_bwd(ctx, &m->layer, f, dy, df);
+	if (!status && m->row->kind == LAYER_TRAINING)
+		status = hz_mhc_layer_begin_bwd(ctx, &m->layer, x, dy, du, dx);
+	return status;
+}
+
+static int call_mhc(struct bench *b, struct bench_case *c)
+{
+	return call_or_ask(b->ctx, (struct mhc_case *)c, NULL);
+}
+
+/*
+ * As many bytes as the call has to move, from streams to streams, again and again where they are
+ * fewer; on a GPU in pieces, since the driver copies more than 256 MiB at a lower rate.
+ */
+static int call_copy(struct bench *b, struct bench_case *c)
+{
+	const struct mhc_case *m = (struct mhc_case *)c;
+	const int64_t all = (int64_t)(c->moved_bytes / 2) & ~(int64_t)63;
+	const int64_t most = (int64_t)m->m->stream_bytes, piece = (int64_t)256 << 20;
+	int status = HZ_OK;
+
+	for (int64_t done = 0, at = 0, bytes; done < all && !status; done += bytes) {
+		bytes = all - done < piece ? all - done : piece;
+		if (at + bytes > most)
+			at = 0;
+		bytes = bytes < most ? bytes : most;
+		c->from = hz_tensor_1d((char *)m->m->large[DYS] + at, HZ_U8, hz_device(b->ctx),
+				       bytes);
+		c->to = hz_tensor_1d((char *)m->m->large[DXS] + at, HZ_U8, hz_device(b->ctx),
+				     bytes);
+		status = b->gpu ? hz_copy(b->ctx, &c->from, &c->to) : bench_copy(b, c);
+		at += bytes;
+	}
+	return status;
+}
+
+static void make_views(struct bench *b, struct mhc_case *m)
+{
+	const struct row *r = m->row;
+	const int device = hz_device(b->ctx), n = r->n, rows_of_phi = hz_mhc_rows(n, &m->opts);
+	const bool head = r->kind == HEAD;
+	const int64_t T = r->tokens, S = r->groups ? r->groups : T, C = r->channels;
+	const struct mhc *a = m->m;
+
+	for (int i = 0; i < LARGE_ARRAYS; i++)
+		m->t[i] = i <= DYS ? hz_tensor_3d(a->large[i], r->dtype, device, T, n, C)
+				   : hz_tensor_2d(a->large[i], r->dtype, device, T, C);
+	m->p = hz_tensor_2d(a->p, HZ_F32, device, S, n);
+	m->q = hz_tensor_2d(a->q, HZ_F32, device, S, n);
+	m->a = hz_tensor_3d(a->a, HZ_F32, device, S, n, n);
+	m->dp = hz_tensor_2d(a->dp, HZ_F32, device, S, n);
+	m->dq = hz_tensor_2d(a->dq, HZ_F32, device, S, n);
+	m->da = hz_tensor_3d(a->da, HZ_F32, device, S, n, n);
+	m->saved = hz_tensor_2d(a->saved, HZ_F32, device, S, rows_of_phi + 1);
+	m->z = hz_tensor_3d(a->z, HZ_F32, device, S, n, n);
+	m->zp = hz_tensor_3d(a->da, HZ_F32, device, S, n, n);
+	m->phi = hz_tensor_2d(a->phi, HZ_F32, device, head ? n : rows_of_phi, n * C);
+	m->dphi = hz_tensor_2d(a->dphi, HZ_F32, device, rows_of_phi, n * C);
+	m->alpha = hz_tensor_1d(a->alpha, HZ_F32, device, head ? 1 : 3);
+	m->dalpha = hz_tensor_1d(a->dalpha, HZ_F32, device, 3);
+	m->bias = hz_tensor_1d(a->bias, HZ_F32, device, head ? n : rows_of_phi);
+	m->dbias = hz_tensor_1d(a->dbias, HZ_F32, device, rows_of_phi);
+	m->norm = hz_tensor_1d(a->norm, HZ_F32, device, C);
+	m->dnorm = hz_tensor_1d(a->dnorm, HZ_F32, device, C);
+	m->grads = (hz_mhc_grads){
+		.dp = &m->dp, .dq = &m->dq, .da = &m->da, .dx = &m->t[DXS], .dphi = &m->dphi,
+		.dalpha = &m->dalpha, .dbias = &m->dbias,
+	};
+	if (r->kind == PRE_BWD) {
+		m->grads.dp = m->grads.da = NULL;
+		m->grads.du = &m->t[DUS];
+		m->grads.dy = &m->t[DYS];
+	}
+	m->layer = (hz_mhc_layer){
+		.phi = m->phi, .alpha = m->alpha, .bias = m->bias, .dphi = m->dphi,
+		.dalpha = m->dalpha,
+		.dbias = m->dbias, .p = m->p, .q = m->q, .a = m->a, .saved = m->saved, .dq = m->dq,
+		.opts = m->opts,
+	};
+	if (r->kind == WEIGHTS_BWD || r->kind == PRE_BWD)
+		m->opts.saved = &m->saved;
+	if (r->flags & NORM)
+		m->opts.norm = &m->norm;
+	if (r->flags & NORM && r->kind == PRE_BWD)
+		m->opts.dnorm = &m->dnorm;
+	/* Layers that are recomputed have arrays of their own, one behind the other. */
+	for (int i = 0; i < LAYERS; i++) {
+		const size_t value = (size_t)(i * T * C) * hz_dtype_size(r->dtype);
+
+		m->block[i] = (hz_mhc_block){
+			.p = m->p, .q = m->q, .a = m->a, .f = m->t[FS], .u = m->t[US],
+			.y = m->t[YS],
+		};
+		m->block[i].f.data = (char *)a->large[FS] + value;
+		m->block[i].u.data = (char *)a->large[US] + value;
+		m->block[i].y.data = (char *)a->large[YS] + value * (size_t)n;
+	}
+}
+
+static void name_case(struct mhc_case *m)
+{
+	const struct row *r = m->row;
+	const char *const name = kinds[r->kind].name;
+
+	if (r->kind == SINKHORN || r->kind == SINKHORN_BWD)
+		snprintf(m->c.name, sizeof(m->c.name), "%lld %dx%d", (long long)r->tokens, r->n,
+			 r->n);
+	else
+		snprintf(m->c.name, sizeof(m->c.name), "%s%s%s%lldx%dx%d%s", name,
+			 *name ? " " : "",
+			 r->flags & LITE ? "lite " : r->flags & NORM ? "norm " : "",
+			 (long long)r->tokens, r->n, r->channels, r->groups ? "/16" : "");
+	snprintf(m->c.dtype, sizeof(m->c.dtype), "%s", hz_dtype_name(r->dtype));
+}
+
+/* What the forward call leaves for the gradients */
+static int save(struct bench *b, struct mhc_case *m)
+{
+	size_t bytes = 0;
+	int status = hz_mhc_pre_workspace(b->ctx, &m->t[XS], &m->phi, &m->alpha, &m->bias, &m->p,
+					  &m->q, &m->a, NULL, &m->opts, &bytes);
+
+	if (!status)
+		status = hz_reserve(b->ctx, bytes);
+	if (!status)
+		status = hz_mhc_weights(b->ctx, &m->t[XS], &m->phi, &m->alpha, &m->bias, &m->p,
+					&m->q, &m->a, &m->opts);
+	return status;
+}
+
+static int run_case(struct bench *b, const struct row *r, const struct mhc *a)
+{
+	struct mhc_case m = {.row = r, .m = a};
+	const double values = (double)(r->tokens * r->channels) * (double)hz_dtype_size(r->dtype);
+	size_t bytes = 0;
+	int status;
+
+	/* What is the same for all tokens of a sequence is the seed's. */
+	m.opts = hz_mhc_preset(r->groups || r->tokens == 16 ? HZ_MHC_SEED : HZ_MHC_DEEPSEEK);
+	if (r->kind == SINKHORN || r->kind == SINKHORN_BWD)
+		m.opts = hz_mhc_preset(HZ_MHC_PAPER);
+	if (r->flags & LITE)
+		m.opts = hz_mhc_preset(HZ_MHC_LITE_PRESET);
+	make_views(b, &m);
+	name_case(&m);
+	m.c.op = kinds[r->kind].op;
+	m.c.call = call_mhc;
+	m.c.ceiling = call_copy;
+	m.c.against = b->gpu ? "device copy" : "memcpy";
+	m.c.operations = (double)r->tokens;
+	m.c.moved_bytes = values * (kinds[r->kind].of_streams * r->n + kinds[r->kind].of_values);
+	if (r->kind == SINKHORN || r->kind == SINKHORN_BWD)
+		m.c.moved_bytes = (r->kind == SINKHORN ? 2.0 : 3.0) * (double)hz_tensor_bytes(&m.z);
+	m.c.large = b->gpu && r->tokens > 1000 && r->channels;
+	progress("bench: %s %s", m.c.op, m.c.name);
+	status = call_or_ask(b->ctx, &m, &bytes);
+	if (!status)
+		status = hz_reserve(b->ctx, bytes);
+	if (!status && m.opts.saved)
+		status = save(b, &m);
+	return bench_made(b, &m.c, status);
+}
+
+/* Random normal numbers, of coefficients and weights smaller ones */
+static int make_floats(struct bench *b, float **to, int64_t count, float scale)
+{
+	const int device = hz_device(b->ctx);
+	float *pool = allocate((size_t)count * sizeof(*pool));
+	uint64_t seed = (uint64_t)count;
+	void *p = NULL;
+	int status = pool ? hz_alloc(b->ctx, &p, (size_t)count * sizeof(*pool), device) : HZ_ENOMEM;
+
+	*to = p;
+	for (int64_t i = 0; i < count && !status; i++)
+		pool[i] = scale * random_normal(&seed);
+	if (!status) {
+		const hz_tensor from = hz_tensor_1d(pool, HZ_F32, HZ_CPU, count);
+		const hz_tensor there = hz_tensor_1d(p, HZ_F32, device, count);
+
+		status = hz_copy(b->ctx, &from, &there);
+	}
+	if (!status)
+		status = hz_sync(b->ctx);
+	free(pool);
+	return status;
+}
+
+/* Large arrays for f32, or for 16 bits: two numbers of bf16 are a subnormal f32 at times. */
+static int fill_arrays(struct bench *b, struct mhc *a, bool floats)
+{
+	const int dtype = floats ? HZ_F32 : HZ_BF16;
+	int status = HZ_OK;
+
+	for (int i = 0; i < LARGE_ARRAYS && !status; i++) {
+		const size_t bytes = i <= DYS ? a->stream_bytes : a->value_bytes;
+		const int64_t count = (int64_t)(bytes / hz_dtype_size(dtype));
+
+		status = bench_fill(b, dtype, count,
+				    hz_tensor_1d(a->large[i], dtype, hz_device(b->ctx), count));
+	}
+	a->floats = floats;
+	return status;
+}
+
+static int make_arrays(struct bench *b, struct mhc *a)
+{
+	const int device = hz_device(b->ctx);
+	const int64_t tokens = b->gpu ? 32768 : 2048, channels = 4096;
+	const int64_t n = 4, numbers = n * n * tokens, values = tokens * channels;
+	const struct {
+		float **to;
+		int64_t count;
+		float scale;
+	} small[] = {
+		{&a->p, numbers, 0.5f}, {&a->q, numbers, 0.5f}, {&a->a, 4 * numbers, 0.5f},
+		{&a->dp, numbers, 1}, {&a->dq, numbers, 1}, {&a->da, 4 * numbers, 1},
+		{&a->saved, (MOST_ROWS + 2) / 2 * tokens, 1}, {&a->z, 4 * numbers, 1},
+		{&a->phi, 2 * MOST_ROWS * n * channels, 0.01f},
+		{&a->dphi, 2 * MOST_ROWS * n * channels, 1},
+		{&a->alpha, 3, 1}, {&a->dalpha, 3, 1}, {&a->bias, MOST_ROWS, 1},
+		{&a->dbias, MOST_ROWS, 1}, {&a->norm, 2 * channels, 1},
+		{&a->dnorm, 2 * channels, 1},
+	};
+	int status = HZ_OK;
+
+	a->value_bytes = (size_t)values * 2;
+	a->stream_bytes = (size_t)(n * values) * 2;
+	for (int i = 0; i < LARGE_ARRAYS && !status; i++)
+		status = hz_alloc(b->ctx, &a->large[i],
+				  i <= DYS ? a->stream_bytes : a->value_bytes, device);
+	if (!status)
+		status = fill_arrays(b, a, false);
+	for (size_t i = 0; i < sizeof(small) / sizeof(*small) && !status; i++)
+		status = make_floats(b, small[i].to, small[i].count, small[i].scale);
+	return status;
+}
+
+static void free_arrays(struct bench *b, struct mhc *a)
+{
+	void *const small[] = {a->p, a->q,   a->a,    a->dp,    a->dq,     a->da,   a->saved,
+			       a->z, a->phi, a->dphi, a->alpha, a->dalpha, a->bias, a->dbias,
+			       a->norm, a->dnorm};
+
+	hz_sync(b->ctx);
+	for (int i = 0; i < LARGE_ARRAYS; i++)
+		hz_free(b->ctx, a->large[i], hz_device(b->ctx));
+	for (size_t i = 0; i < sizeof(small) / sizeof(*small); i++)
+		hz_free(b->ctx, small[i], hz_device(b->ctx));
+}
+
+static bool taken(const struct bench *b, const struct row *r)
+{
+	return bench_wanted(b->set, kinds[r->kind].op) && (!b->set->quick || r->flags & QUICK) &&
+	       r->flags & (b->gpu ? GPU : CPU);
+}
+
+int bench_mhc(struct bench *b, void (*head)(struct bench *b))
+{
+	struct mhc a = {0};
+	int status = 0;
+	bool any = false;
+
+	for (size_t i = 0; i < ROWS; i++)
+		any |= taken(b, &rows[i]);
+	if (!any)
+		return 0;
+	status = make_arrays(b, &a);
+	if (status)
+		status = complain(EXIT_FAILURE, "bench: %s", hz_errmsg(b->ctx));
+	for (size_t i = 0; i < ROWS && !status; i++) {
+		if (!taken(b, &rows[i]))
+			continue;
+		head(b);
+		if (rows[i].channels && (rows[i].dtype == HZ_F32) != a.floats)
+			status = fill_arrays(b, &a, !a.floats);
+		if (!status)
+			status = run_case(b, &rows[i], &a);
+	}
+	free_arrays(b, &a);
+	return status;
+}

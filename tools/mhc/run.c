@@ -1,0 +1,667 @@
+/*
+ * run.c - hurwitz run of hyper-connections
+ *
+ * SPDX-License-Identifier: BSD-2-Clause
+ */
+#include <config.h>
+
+#include <stdlib.h>
+#include <string.h>
+
+#include "tools/mhc/run.h"
+
+/* ---- Keys ------------------------------------------------------------------------------------ */
+
+static const struct word preset_words[] = {
+	{"deepseek", HZ_MHC_DEEPSEEK}, {"paper", HZ_MHC_PAPER}, {"seed", HZ_MHC_SEED},
+	{"seed_static", HZ_MHC_SEED_STATIC}, {"plain", HZ_MHC_PLAIN},
+	{"lite", HZ_MHC_LITE_PRESET}, {NULL, 0},
+};
+
+static const struct word residual_words[] = {
+	{"sinkhorn", HZ_MHC_SINKHORN}, {"lite", HZ_MHC_LITE}, {"identity", HZ_MHC_IDENTITY},
+	{"tanh", HZ_MHC_TANH}, {NULL, 0},
+};
+
+static const struct word map_words[] = {
+	{"exp", HZ_MHC_EXP}, {"softmax", HZ_MHC_SOFTMAX}, {"abs", HZ_MHC_ABS}, {NULL, 0},
+};
+
+static const struct word order_words_mhc[] = {
+	{"cols", HZ_MHC_COLS}, {"rows", HZ_MHC_ROWS}, {NULL, 0},
+};
+
+static const struct word kind_words[] = {
+	{"identity", HZ_MHC_INIT_IDENTITY}, {"paper", HZ_MHC_INIT_PAPER},
+	{"seed", HZ_MHC_INIT_SEED}, {"plain", HZ_MHC_INIT_PLAIN}, {"lite", HZ_MHC_INIT_LITE},
+	{NULL, 0},
+};
+
+const struct key mhc_sinkhorn_keys[] = {
+	{"preset", KEY_WORD, preset_words, 0, 0, "deepseek|paper|seed|seed_static|plain|lite",
+	 "conventions, which further keys change; default deepseek"},
+	{"map", KEY_WORD, map_words, 0, 0, "exp|softmax|abs",
+	 "the first step of the iteration; without preset= it brings an order and an\n"
+	 "eps: exp cols, 0; softmax rows, 1e-6; abs rows, 1e-8"},
+	{"order", KEY_WORD, order_words_mhc, 0, 0, "cols|rows", "what is normalised first"},
+	{"iters", KEY_INT, NULL, 1, 1000, "N", "iterations; default 20"},
+	{"eps", KEY_REAL, NULL, 0, 0, "NUMBER", "added to sums of rows and columns"},
+	END,
+};
+
+const struct key mhc_weights_keys[] = {
+	{"residual", KEY_WORD, residual_words, 0, 0, "sinkhorn|lite|identity|tanh",
+	 "how a is made"},
+	{"p_eps", KEY_REAL, NULL, 0, 0, "NUMBER", "added to p, or to its sum"},
+	{"q_scale", KEY_NUMBER, NULL, 0, 0, "NUMBER", "a factor of q"},
+	{"rms_eps", KEY_REAL, NULL, 0, 0, "NUMBER", "added to the mean square of x"},
+	{"norm_eps", KEY_REAL, NULL, 0, 0, "NUMBER", "added to that of u, with norm="},
+	{"old_new", KEY_WORD, switch_words, 0, 0, "0|1", "1: z is [old, new]"},
+	{"normalize", KEY_WORD, switch_words, 0, 0, "0|1", "1: p is divided by its sum"},
+	{"sequences", KEY_INT, NULL, 1, INT64_MAX, "S",
+	 "sets of coefficients, each of the mean of T / S tokens; default: one for\n"
+	 "each token, for preset=seed and x of 4 dimensions for each first index"},
+	END,
+};
+
+static const struct key expand_keys[] = {
+	{"n", KEY_INT, NULL, 1, 8, "N", "streams; default 4"},
+	END,
+};
+
+static const struct key init_keys[] = {
+	{"n", KEY_INT, NULL, 1, 8, "N", "streams; default 4"},
+	{"channels", KEY_INT, NULL, 0, INT32_MAX, "C", "of phi"},
+	{"kind", KEY_WORD, kind_words, 0, 0, "identity|paper|seed|plain|lite",
+	 "default identity: X' = X + F(mean) nearly"},
+	{"layer", KEY_INT, NULL, 0, INT32_MAX, "N", "the layer's number; default 0"},
+	{"seed", KEY_SEED, NULL, 0, 0, "N", "of the random numbers; default 0"},
+	{"head", KEY_WORD, switch_words, 0, 0, "0|1", "1: weights of mhc_head"},
+	END,
+};
+
+static double real_or(const struct job *job, const char *key, double absent)
+{
+	const struct value *v = value_of(job, key);
+
+	return v->given ? v->number : absent;
+}
+
+static uint32_t flag_or(const struct job *job, const char *key, uint32_t flag, uint32_t flags)
+{
+	return value_or(job, key, (flags & flag) != 0) ? flag : 0;
+}
+
+/* The conventions that the keys of a call say */
+hz_mhc_opts mhc_opts(const struct job *job)
+{
+	hz_mhc_opts o = hz_mhc_preset((int)value_or(job, "preset", HZ_MHC_DEEPSEEK));
+	const struct value *map = value_of(job, "map");
+
+	if (map->given && !value_of(job, "preset")->given) {
+		o.order = map->n == HZ_MHC_EXP ? HZ_MHC_COLS : HZ_MHC_ROWS;
+		o.eps = map->n == HZ_MHC_EXP ? 0 : map->n == HZ_MHC_ABS ? 1e-8 : 1e-6;
+	}
+	o.map = (int32_t)value_or(job, "map", o.map);
+	o.order = (int32_t)value_or(job, "order", o.order);
+	o.iterations = (int32_t)value_or(job, "iters", o.iterations);
+	o.eps = real_or(job, "eps", o.eps);
+	o.residual = (int32_t)value_or(job, "residual", o.residual);
+	o.p_eps = real_or(job, "p_eps", o.p_eps);
+	o.q_scale = real_or(job, "q_scale", o.q_scale);
+	o.rms_eps = real_or(job, "rms_eps", o.rms_eps);
+	o.norm_eps = real_or(job, "norm_eps", o.norm_eps);
+	o.flags = flag_or(job, "old_new", HZ_MHC_OLD_NEW, o.flags) |
+		  flag_or(job, "normalize", HZ_MHC_NORMALIZE, o.flags) |
+		  flag_or(job, "accumulate", HZ_MHC_ACCUMULATE, 0);
+	return o;
+}
+
+/* ---- Shapes ---------------------------------------------------------------------------------- */
+
+const struct npy *mhc_array_of(struct job *job, const char *name)
+{
+	return &slot_of(job, name)->array;
+}
+
+bool mhc_given(struct job *job, const char *name)
+{
+	return slot_of(job, name)->path != NULL;
+}
+
+int mhc_check_ndim(struct job *job, const char *name, int least)
+{
+	const struct npy *a = mhc_array_of(job, name);
+
+	if (mhc_given(job, name) && a->ndim < least)
+		return complain(EXIT_BAD, "%s: %s.ndim is %d, must be %d at least", job->op->name,
+				name, a->ndim, least);
+	return 0;
+}
+
+/* The shape of an output: leading dimensions, and one or two more (last < 0: one) */
+void mhc_shape(struct job *job, const char *name, int dtype, int lead, const int64_t *leading,
+		  int64_t size, int64_t last)
+{
+	struct npy *a = &slot_of(job, name)->array;
+
+	a->dtype = dtype;
+	a->ndim = lead;
+	if (lead > 0)
+		memcpy(a->shape, leading, (size_t)lead * sizeof(*leading));
+	a->shape[a->ndim++] = size;
+	if (last >= 0)
+		a->shape[a->ndim++] = last;
+}
+
+int mhc_shape_as(struct job *job, const char *name, const char *as)
+{
+	struct slot *s = slot_of(job, name);
+	const struct npy *a = mhc_array_of(job, as);
+
+	if (!mhc_given(job, name))
+		return 0;
+	if (!mhc_given(job, as))
+		return complain(EXIT_BAD, "%s: %s= needs %s=", job->op->name, name, as);
+	s->array.dtype = a->dtype;
+	s->array.ndim = a->ndim;
+	memcpy(s->array.shape, a->shape, sizeof(a->shape));
+	return 0;
+}
+
+/* Several: pairs of an output and what it is as, up to NULL */
+int mhc_shape_all(struct job *job, const char *const (*pairs)[2])
+{
+	int status = 0;
+
+	for (; (*pairs)[0] && !status; pairs++)
+		status = mhc_shape_as(job, (*pairs)[0], (*pairs)[1]);
+	return status;
+}
+
+/* Branch values of the tokens of streams x */
+void mhc_shape_branch(struct job *job, const char *name, const struct npy *x)
+{
+	mhc_shape(job, name, x->dtype, x->ndim - 2, x->shape, x->shape[x->ndim - 1], -1);
+}
+
+int mhc_reserve(hz_context *ctx, int status, size_t bytes)
+{
+	return status == HZ_OK ? hz_reserve(ctx, bytes) : status;
+}
+
+/* ---- Sinkhorn -------------------------------------------------------------------------------- */
+
+static const struct operand sinkhorn_operands[] = {
+	{"m", NULL, 0, "f32", "[..., n, n]"},
+	{"p", NULL, OUTPUT, "f32", "as m, nearly doubly stochastic"},
+	LAST,
+};
+
+static const struct operand sinkhorn_bwd_operands[] = {
+	{"m", NULL, 0, "f32", "[..., n, n]"},
+	{"dp", NULL, 0, "f32", "as m, the gradient of p"},
+	{"dm", NULL, OUTPUT, "f32", "as m"},
+	LAST,
+};
+
+static int sinkhorn_outputs(struct job *job)
+{
+	return mhc_shape_as(job, "p", "m");
+}
+
+static int sinkhorn_call(hz_context *ctx, struct job *job)
+{
+	const hz_mhc_opts o = mhc_opts(job);
+
+	return hz_mhc_sinkhorn(ctx, view_of(job, "m"), view_of(job, "p"), &o);
+}
+
+static int sinkhorn_bwd_outputs(struct job *job)
+{
+	return mhc_shape_as(job, "dm", "m");
+}
+
+static int sinkhorn_bwd_call(hz_context *ctx, struct job *job)
+{
+	const hz_mhc_opts o = mhc_opts(job);
+
+	return hz_mhc_sinkhorn_bwd(ctx, view_of(job, "m"), view_of(job, "dp"), view_of(job, "dm"),
+				   &o);
+}
+
+static const struct key *const all_sinkhorn_keys[] = {mhc_sinkhorn_keys, NULL};
+static const struct key *const no_keys[] = {NULL};
+
+const struct op op_mhc_sinkhorn = {
+	"mhc_sinkhorn", "Sinkhorn and Knopp's iteration on small matrices", sinkhorn_operands,
+	all_sinkhorn_keys, sinkhorn_outputs, sinkhorn_call,
+};
+
+const struct op op_mhc_sinkhorn_bwd = {
+	"mhc_sinkhorn_bwd", "its gradient", sinkhorn_bwd_operands, all_sinkhorn_keys,
+	sinkhorn_bwd_outputs, sinkhorn_bwd_call,
+};
+
+/* ---- Streams mixed --------------------------------------------------------------------------- */
+
+
+static const struct operand mix_operands[] = {
+	{"x", NULL, 0, TYPES, STREAMS},
+	{"p", NULL, OPTIONAL, "f32", ROW},
+	{"a", NULL, OPTIONAL, "f32", MATRIX},
+	{"u", NULL, WANTED, TYPES, BRANCH ", sum of p_i x[i]; needs p"},
+	{"r", NULL, WANTED, TYPES, "as x, a x; needs a"},
+	LAST,
+};
+
+static const struct operand mix_bwd_operands[] = {
+	{"x", NULL, 0, TYPES, STREAMS},
+	{"p", NULL, OPTIONAL, "f32", ROW},
+	{"a", NULL, OPTIONAL, "f32", MATRIX},
+	{"du", NULL, OPTIONAL, TYPES, BRANCH ", the gradient of u"},
+	{"dr", NULL, OPTIONAL, TYPES, "as x, that of r"},
+	{"dx", NULL, WANTED, TYPES, "as x"},
+	{"dp", NULL, WANTED, "f32", "as p"},
+	{"da", NULL, WANTED, "f32", "as a"},
+	LAST,
+};
+
+static const struct operand add_operands[] = {
+	{"r", NULL, 0, TYPES, STREAMS},
+	{"f", NULL, 0, TYPES, BRANCH},
+	{"q", NULL, 0, "f32", ROW},
+	{"y", NULL, OUTPUT, TYPES, "as r, r[i] + q_i f"},
+	LAST,
+};
+
+static const struct operand add_bwd_operands[] = {
+	{"dy", NULL, 0, TYPES, STREAMS ", the gradient of y"},
+	{"f", NULL, OPTIONAL, TYPES, BRANCH "; for dq"},
+	{"q", NULL, OPTIONAL, "f32", ROW "; for df"},
+	{"dr", NULL, WANTED, TYPES, "as dy"},
+	{"df", NULL, WANTED, TYPES, BRANCH},
+	{"dq", NULL, WANTED, "f32", "as q"},
+	LAST,
+};
+
+static const struct operand post_operands[] = {
+	{"x", NULL, 0, TYPES, STREAMS},
+	{"f", NULL, 0, TYPES, BRANCH},
+	{"q", NULL, 0, "f32", ROW},
+	{"a", NULL, OPTIONAL, "f32", MATRIX "; absent: 1"},
+	{"bias", "branch_bias", OPTIONAL, "f32", "[C], added to f"},
+	{"y", NULL, OUTPUT, TYPES, "as x, a x + q_i (f + bias)"},
+	LAST,
+};
+
+static const struct operand post_bwd_operands[] = {
+	{"x", NULL, OPTIONAL, TYPES, STREAMS "; for da"},
+	{"f", NULL, OPTIONAL, TYPES, BRANCH "; for dq"},
+	{"q", NULL, OPTIONAL, "f32", ROW "; for df, dbias"},
+	{"a", NULL, OPTIONAL, "f32", MATRIX "; absent: 1"},
+	{"bias", "branch_bias", OPTIONAL, "f32", "[C]"},
+	{"dy", NULL, 0, TYPES, STREAMS ", the gradient of y"},
+	{"dx", NULL, WANTED, TYPES, "as dy"},
+	{"df", NULL, WANTED, TYPES, BRANCH},
+	{"dq", NULL, WANTED, "f32", "as q"},
+	{"da", NULL, WANTED, "f32", "as a"},
+	{"dbias", "dbranch_bias", WANTED, "f32", "[C]"},
+	LAST,
+};
+
+static const struct operand expand_operands[] = {
+	{"e", NULL, 0, TYPES, BRANCH},
+	{"x", NULL, OUTPUT, TYPES, STREAMS ", e in each"},
+	LAST,
+};
+
+static const struct operand expand_bwd_operands[] = {
+	{"dx", NULL, 0, TYPES, STREAMS},
+	{"de", NULL, OUTPUT, TYPES, BRANCH ", their sum"},
+	LAST,
+};
+
+static int mix_outputs(struct job *job)
+{
+	const int status = mhc_check_ndim(job, "x", 2);
+
+	if (status)
+		return status;
+	mhc_shape_branch(job, "u", mhc_array_of(job, "x"));
+	return mhc_shape_as(job, "r", "x");
+}
+
+static int mix_call(hz_context *ctx, struct job *job)
+{
+	return hz_mhc_mix(ctx, view_of(job, "x"), view_of(job, "p"), view_of(job, "a"),
+			  view_of(job, "u"), view_of(job, "r"));
+}
+
+static int mix_bwd_outputs(struct job *job)
+{
+	static const char *const pairs[][2] = {
+		{"dx", "x"}, {"dp", "p"}, {"da", "a"}, {NULL, NULL},
+	};
+
+	return mhc_shape_all(job, pairs);
+}
+
+static int mix_bwd_call(hz_context *ctx, struct job *job)
+{
+	const hz_tensor *x = view_of(job, "x"), *p = view_of(job, "p"), *a = view_of(job, "a");
+	const hz_tensor *du = view_of(job, "du"), *dr = view_of(job, "dr");
+	const hz_tensor *dx = view_of(job, "dx"), *dp = view_of(job, "dp");
+	const hz_tensor *da = view_of(job, "da");
+	size_t bytes = 0;
+	int status = hz_mhc_mix_bwd_workspace(ctx, x, p, a, du, dr, dx, dp, da, &bytes);
+
+	status = mhc_reserve(ctx, status, bytes);
+	return status == HZ_OK ? hz_mhc_mix_bwd(ctx, x, p, a, du, dr, dx, dp, da) : status;
+}
+
+static int add_outputs(struct job *job)
+{
+	return mhc_shape_as(job, "y", "r");
+}
+
+static int add_call(hz_context *ctx, struct job *job)
+{
+	return hz_mhc_add(ctx, view_of(job, "r"), view_of(job, "f"), view_of(job, "q"),
+			  view_of(job, "y"));
+}
+
+/* A gradient of coefficients: as these, or where they are not given one of each token of dy */
+static int shape_coef(struct job *job, const char *name, const char *as, bool is_matrix)
+{
+	const struct npy *dy = mhc_array_of(job, "dy");
+	const int64_t n = dy->shape[dy->ndim - 2];
+
+	if (mhc_given(job, as))
+		return mhc_shape_as(job, name, as);
+	mhc_shape(job, name, HZ_F32, dy->ndim - 2, dy->shape, n, is_matrix ? n : -1);
+	return 0;
+}
+
+static int add_bwd_outputs(struct job *job)
+{
+	int status = mhc_check_ndim(job, "dy", 2);
+
+	if (status)
+		return status;
+	mhc_shape_branch(job, "df", mhc_array_of(job, "dy"));
+	status = shape_coef(job, "dq", "q", false);
+	return status ? status : mhc_shape_as(job, "dr", "dy");
+}
+
+static int add_bwd_call(hz_context *ctx, struct job *job)
+{
+	const hz_tensor *dy = view_of(job, "dy"), *f = view_of(job, "f"), *q = view_of(job, "q");
+	const hz_tensor *dr = view_of(job, "dr"), *df = view_of(job, "df");
+	const hz_tensor *dq = view_of(job, "dq");
+	size_t bytes = 0;
+	int status = hz_mhc_add_bwd_workspace(ctx, dy, f, q, dr, df, dq, &bytes);
+
+	status = mhc_reserve(ctx, status, bytes);
+	return status == HZ_OK ? hz_mhc_add_bwd(ctx, dy, f, q, dr, df, dq) : status;
+}
+
+static int post_outputs(struct job *job)
+{
+	return mhc_shape_as(job, "y", "x");
+}
+
+static int post_call(hz_context *ctx, struct job *job)
+{
+	return hz_mhc_post(ctx, view_of(job, "x"), view_of(job, "f"), view_of(job, "q"),
+			   view_of(job, "a"), view_of(job, "bias"), view_of(job, "y"));
+}
+
+static int post_bwd_outputs(struct job *job)
+{
+	const struct npy *dy = mhc_array_of(job, "dy");
+	int status = mhc_check_ndim(job, "dy", 2);
+
+	if (status)
+		return status;
+	mhc_shape_branch(job, "df", dy);
+	mhc_shape(job, "dbias", HZ_F32, 0, NULL, dy->shape[dy->ndim - 1], -1);
+	status = shape_coef(job, "dq", "q", false);
+	if (!status)
+		status = shape_coef(job, "da", "a", true);
+	return status ? status : mhc_shape_as(job, "dx", "dy");
+}
+
+static int post_bwd_call(hz_context *ctx, struct job *job)
+{
+	const hz_tensor *x = view_of(job, "x"), *f = view_of(job, "f"), *q = view_of(job, "q");
+	const hz_tensor *a = view_of(job, "a"), *bias = view_of(job, "bias");
+	const hz_tensor *dy = view_of(job, "dy"), *dx = view_of(job, "dx");
+	const hz_tensor *df = view_of(job, "df"), *dq = view_of(job, "dq");
+	const hz_tensor *da = view_of(job, "da"), *dbias = view_of(job, "dbias");
+	size_t bytes = 0;
+	int status = hz_mhc_post_bwd_workspace(ctx, x, f, q, a, bias, dy, dx, df, dq, da, dbias,
+					       &bytes);
+
+	status = mhc_reserve(ctx, status, bytes);
+	return status == HZ_OK ?
+	       hz_mhc_post_bwd(ctx, x, f, q, a, bias, dy, dx, df, dq, da, dbias) : status;
+}
+
+static int expand_outputs(struct job *job)
+{
+	const struct npy *e = mhc_array_of(job, "e");
+	const int status = mhc_check_ndim(job, "e", 1);
+
+	if (status)
+		return status;
+	if (e->ndim == HZ_MAXDIM)
+		return complain(EXIT_BAD, "%s: e.ndim is %d, must be less", job->op->name,
+				HZ_MAXDIM);
+	mhc_shape(job, "x", e->dtype, e->ndim - 1, e->shape, value_or(job, "n", 4),
+	      e->shape[e->ndim - 1]);
+	return 0;
+}
+
+static int expand_call(hz_context *ctx, struct job *job)
+{
+	return hz_mhc_expand(ctx, view_of(job, "e"), view_of(job, "x"));
+}
+
+static int expand_bwd_outputs(struct job *job)
+{
+	const int status = mhc_check_ndim(job, "dx", 2);
+
+	if (!status)
+		mhc_shape_branch(job, "de", mhc_array_of(job, "dx"));
+	return status;
+}
+
+static int expand_bwd_call(hz_context *ctx, struct job *job)
+{
+	return hz_mhc_expand_bwd(ctx, view_of(job, "dx"), view_of(job, "de"));
+}
+
+const struct op op_mhc_mix = {
+	"mhc_mix", "streams mixed: u = sum of p_i x[i], r = a x", mix_operands, no_keys,
+	mix_outputs, mix_call,
+};
+
+const struct op op_mhc_mix_bwd = {
+	"mhc_mix_bwd", "its gradients, of which are made those that are asked for",
+	mix_bwd_operands, no_keys, mix_bwd_outputs, mix_bwd_call,
+};
+
+const struct op op_mhc_add = {
+	"mhc_add", "what a branch gave, added to streams", add_operands, no_keys, add_outputs,
+	add_call,
+};
+
+const struct op op_mhc_add_bwd = {
+	"mhc_add_bwd", "its gradients, of which are made those that are asked for",
+	add_bwd_operands, no_keys, add_bwd_outputs, add_bwd_call,
+};
+
+const struct op op_mhc_post = {
+	"mhc_post", "streams mixed, and what a branch gave added", post_operands, no_keys,
+	post_outputs, post_call,
+};
+
+const struct op op_mhc_post_bwd = {
+	"mhc_post_bwd", "its gradients, of which are made those that are asked for",
+	post_bwd_operands, no_keys, post_bwd_outputs, post_bwd_call,
+};
+
+const struct op op_mhc_expand = {
+	"mhc_expand", "n streams of one", expand_operands,
+	(const struct key *const[]){expand_keys, NULL}, expand_outputs, expand_call,
+};
+
+const struct op op_mhc_expand_bwd = {
+	"mhc_expand_bwd", "its gradient", expand_bwd_operands, no_keys, expand_bwd_outputs,
+	expand_bwd_call,
+};
+
+/* ---- Chains of layers, diagnostics, initial weights ------------------------------------------ */
+
+static const struct operand recompute_operands[] = {
+	{"x", NULL, 0, TYPES, STREAMS ", before the first of L layers"},
+	{"p", NULL, OPTIONAL, "f32", "[L, ..., n]; for u"},
+	{"q", NULL, 0, "f32", "[L, ..., n]"},
+	{"a", NULL, OPTIONAL, "f32", "[L, ..., n, n]; absent: 1"},
+	{"f", NULL, 0, TYPES, "[L, ..., C], what branches gave"},
+	{"bias", "branch_bias", OPTIONAL, "f32", "[L, C], added to f"},
+	{"u", NULL, WANTED, TYPES, "[L, ..., C], branch inputs"},
+	{"y", NULL, WANTED, TYPES, "[L, ..., n, C], streams after each layer"},
+	LAST,
+};
+
+static const struct operand diagnose_operands[] = {
+	{"a", NULL, 0, "f32", "[n, n], [S, n, n] or [L, S, n, n]"},
+	{"out", NULL, OUTPUT, "f32", "[S, 4]: deviations of sums, gains"},
+	LAST,
+};
+
+static const struct operand init_operands[] = {
+	{"phi", NULL, WANTED, "f32", "[m, n C]"},
+	{"alpha", NULL, OUTPUT, "f32", "[3]; head=1: [1]"},
+	{"bias", NULL, OUTPUT, "f32", "[m]"},
+	LAST,
+};
+
+#define LAYERS 64
+
+static int recompute_outputs(struct job *job)
+{
+	static const char *const of_layers[] = {"f", "p", "q", "a", "bias"};
+	const struct npy *x = mhc_array_of(job, "x"), *f = mhc_array_of(job, "f");
+	int64_t leading[HZ_MAXDIM];
+	int status = mhc_check_ndim(job, "x", 2);
+
+	for (int i = 0; i < 5 && !status; i++) {
+		const struct npy *a = mhc_array_of(job, of_layers[i]);
+
+		status = mhc_check_ndim(job, of_layers[i], 2);
+		if (!status && mhc_given(job, of_layers[i]) && a->shape[0] != f->shape[0])
+			status = complain(EXIT_BAD, "%s: %s.shape[0] is %lld, must be %lld, as f",
+					  job->op->name, of_layers[i], (long long)a->shape[0],
+					  (long long)f->shape[0]);
+	}
+	if (status)
+		return status;
+	if (x->ndim == HZ_MAXDIM || f->shape[0] < 1 || f->shape[0] > LAYERS)
+		return complain(EXIT_BAD,
+				"%s: x must have less than %d dimensions, f 1 to %d layers",
+				job->op->name, HZ_MAXDIM, LAYERS);
+	leading[0] = f->shape[0];
+	memcpy(leading + 1, x->shape, (size_t)(x->ndim - 2) * sizeof(*leading));
+	mhc_shape(job, "u", x->dtype, x->ndim - 1, leading, x->shape[x->ndim - 1], -1);
+	mhc_shape(job, "y", x->dtype, x->ndim - 1, leading, x->shape[x->ndim - 2],
+		  x->shape[x->ndim - 1]);
+	return 0;
+}
+
+/* Layer l of an array whose first dimension is of layers; a view without data if it is not given */
+static hz_tensor layer_of(struct job *job, const char *name, int64_t l)
+{
+	const hz_tensor *t = view_of(job, name);
+	const int64_t bytes = t ? (int64_t)hz_dtype_size(t->dtype) : 0;
+
+	if (!t)
+		return (hz_tensor){0};
+	return hz_tensor_nd((char *)t->data + l * t->stride[0] * bytes, t->dtype, t->device,
+			    t->ndim - 1, t->shape + 1);
+}
+
+static int recompute_call(hz_context *ctx, struct job *job)
+{
+	const int layers = (int)view_of(job, "f")->shape[0];
+	hz_mhc_block block[LAYERS];
+
+	for (int l = 0; l < layers; l++)
+		block[l] = (hz_mhc_block){
+			.p = layer_of(job, "p", l), .q = layer_of(job, "q", l),
+			.a = layer_of(job, "a", l), .f = layer_of(job, "f", l),
+			.branch_bias = layer_of(job, "bias", l), .u = layer_of(job, "u", l),
+			.y = layer_of(job, "y", l),
+		};
+	return hz_mhc_recompute(ctx, view_of(job, "x"), layers, block);
+}
+
+static int diagnose_outputs(struct job *job)
+{
+	const struct npy *a = mhc_array_of(job, "a");
+	const int status = mhc_check_ndim(job, "a", 2);
+
+	if (!status)
+		mhc_shape(job, "out", HZ_F32, 0, NULL, a->ndim > 2 ? a->shape[a->ndim - 3] : 1, 4);
+	return status;
+}
+
+static int diagnose_call(hz_context *ctx, struct job *job)
+{
+	return hz_mhc_diagnose(ctx, view_of(job, "a"), view_of(job, "out"));
+}
+
+static int init_outputs(struct job *job)
+{
+	const int64_t n = value_or(job, "n", 4);
+	const bool head = value_or(job, "head", 0);
+	const hz_mhc_opts o = mhc_opts(job);
+	const int rows = head ? (int)n : hz_mhc_rows((int)n, &o);
+
+	if (rows < 0)
+		return complain(EXIT_BAD, "%s: n=%lld: there are no permutations of so many",
+				job->op->name, (long long)n);
+	if (mhc_given(job, "phi") && !value_of(job, "channels")->given)
+		return complain(EXIT_BAD, "%s: channels= is missing", job->op->name);
+	mhc_shape(job, "phi", HZ_F32, 0, NULL, rows, n * value_or(job, "channels", 0));
+	mhc_shape(job, "alpha", HZ_F32, 0, NULL, head ? 1 : 3, -1);
+	mhc_shape(job, "bias", HZ_F32, 0, NULL, rows, -1);
+	return 0;
+}
+
+static int init_call(hz_context *ctx, struct job *job)
+{
+	const hz_mhc_opts o = mhc_opts(job);
+
+	return hz_mhc_init(ctx, (int)value_or(job, "kind", HZ_MHC_INIT_IDENTITY),
+			   (int)value_or(job, "layer", 0), (uint64_t)value_or(job, "seed", 0),
+			   view_of(job, "phi"), view_of(job, "alpha"), view_of(job, "bias"), &o);
+}
+
+const struct op op_mhc_recompute = {
+	"mhc_recompute", "branch inputs and streams of a chain of layers", recompute_operands,
+	no_keys, recompute_outputs, recompute_call,
+};
+
+const struct op op_mhc_diagnose = {
+	"mhc_diagnose", "how far matrices are from doubly stochastic, and their gains",
+	diagnose_operands, no_keys, diagnose_outputs, diagnose_call,
+};
+
+const struct op op_mhc_init = {
+	"mhc_init", "weights to begin with", init_operands,
+	(const struct key *const[]){init_keys, mhc_sinkhorn_keys, mhc_weights_keys, NULL},
+	init_outputs, init_call,
+};

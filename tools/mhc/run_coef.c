@@ -1,0 +1,503 @@
+/*
+ * run_coef.c - hurwitz run of coefficients of hyper-connections
+ *
+ * SPDX-License-Identifier: BSD-2-Clause
+ */
+#include <config.h>
+
+#include <stdlib.h>
+#include <string.h>
+
+#include "tools/mhc/run.h"
+
+/* ---- Keys ------------------------------------------------------------------------------------ */
+
+static const struct key accumulate_keys[] = {
+	{"accumulate", KEY_WORD, switch_words, 0, 0, "0|1",
+	 "1: dx and gradients of weights are added to what their files hold"},
+	END,
+};
+
+static const struct key *const forward_keys[] = {mhc_sinkhorn_keys, mhc_weights_keys, NULL};
+static const struct key *const backward_keys[] = {
+	mhc_sinkhorn_keys, mhc_weights_keys, accumulate_keys, NULL,
+};
+
+static hz_mhc_opts opts_of(struct job *job)
+{
+	hz_mhc_opts o = mhc_opts(job);
+
+	o.gain = view_of(job, "gain");
+	o.norm = view_of(job, "norm");
+	o.saved = view_of(job, "saved");
+	o.dgain = view_of(job, "dgain");
+	o.dnorm = view_of(job, "dnorm");
+	return o;
+}
+
+/* ---- Operands -------------------------------------------------------------------------------- */
+
+#define WEIGHTS \
+	{"phi", NULL, OPTIONAL, "f32", "[m, n C]; absent: y = 0"}, \
+	{"alpha", NULL, OPTIONAL, "f32", "[3] with phi"}, \
+	{"bias", NULL, 0, "f32", "[m], m = 2 n + n^2 mostly"}, \
+	{"gain", NULL, OPTIONAL, "f32", "[n C], of x before phi"}
+
+#define SAVED_OUT {"saved", NULL, WANTED, "f32", "[..., m + 1], for gradients"}
+#define SAVED_IN {"saved", NULL, OPTIONAL, "f32", "[..., m + 1], of the forward call"}
+
+#define WEIGHT_GRADIENTS \
+	{"dphi", NULL, WANTED, "f32", "as phi"}, \
+	{"dalpha", NULL, WANTED, "f32", "as alpha"}, \
+	{"dbias", NULL, WANTED, "f32", "as bias"}, \
+	{"dgain", NULL, WANTED, "f32", "as gain"}
+
+#define COEFS(p, q, a) \
+	{p, NULL, WANTED, "f32", "[..., n], of each token"}, \
+	{q, NULL, WANTED, "f32", "[..., n]"}, \
+	{a, NULL, WANTED, "f32", "[..., n, n], a[new, old]"}
+
+#define COEF_GRADIENTS(p, q, a) \
+	{p, NULL, OPTIONAL, "f32", "[..., n], a gradient"}, \
+	{q, NULL, OPTIONAL, "f32", "[..., n], a gradient"}, \
+	{a, NULL, OPTIONAL, "f32", "[..., n, n], a gradient"}
+
+#define NORM {"norm", NULL, OPTIONAL, "f32", "[C]: u is normalised, times it"}
+
+#define HEAD_IN \
+	{"x", NULL, 0, TYPES, STREAMS}, \
+	{"phi", NULL, 0, "f32", "[n, n C]"}, \
+	{"alpha", NULL, 0, "f32", "[1]"}, \
+	{"bias", NULL, 0, "f32", "[n]"}, \
+	{"gain", NULL, OPTIONAL, "f32", "[n C]"}
+
+static const struct operand weights_operands[] = {
+	{"x", NULL, OPTIONAL, TYPES, STREAMS "; absent without phi"},
+	WEIGHTS, COEFS("p", "q", "a"), SAVED_OUT, LAST,
+};
+
+static const struct operand pre_operands[] = {
+	{"x", NULL, 0, TYPES, STREAMS},
+	WEIGHTS, NORM, COEFS("p", "q", "a"),
+	{"u", NULL, OUTPUT, TYPES, BRANCH ", sum of p_i x[i]"},
+	SAVED_OUT, LAST,
+};
+
+static const struct operand pre_bwd_operands[] = {
+	{"x", NULL, OPTIONAL, TYPES, STREAMS},
+	WEIGHTS, NORM, SAVED_IN,
+	{"du", NULL, OPTIONAL, TYPES, BRANCH ", the gradient of u"},
+	{"dy", NULL, OPTIONAL, TYPES, "as x, that of y of mhc_post with x and a"},
+	COEF_GRADIENTS("dp", "dq", "da"),
+	{"dx", NULL, WANTED, TYPES, "as x"},
+	WEIGHT_GRADIENTS,
+	{"dnorm", NULL, WANTED, "f32", "as norm"},
+	LAST,
+};
+
+static const struct operand head_operands[] = {
+	HEAD_IN, NORM,
+	{"p", NULL, WANTED, "f32", "[..., n]"},
+	{"h", NULL, OUTPUT, TYPES, BRANCH ", sum of p_i x[i]"},
+	{"saved", NULL, WANTED, "f32", "[..., n + 1], for gradients"},
+	LAST,
+};
+
+static const struct operand head_bwd_operands[] = {
+	HEAD_IN, NORM,
+	{"saved", NULL, OPTIONAL, "f32", "[..., n + 1], of the forward call"},
+	{"dh", "du", OPTIONAL, TYPES, BRANCH ", the gradient of h"},
+	{"dp", NULL, OPTIONAL, "f32", "[..., n], that of p"},
+	{"dx", NULL, WANTED, TYPES, "as x"},
+	WEIGHT_GRADIENTS,
+	{"dnorm", NULL, WANTED, "f32", "as norm"},
+	LAST,
+};
+
+static const struct operand post_pre_operands[] = {
+	{"x", NULL, 0, TYPES, STREAMS},
+	{"f", NULL, 0, TYPES, BRANCH},
+	{"q", NULL, 0, "f32", "[..., n], of each token"},
+	{"a", NULL, OPTIONAL, "f32", MATRIX "; absent: 1"},
+	{"branch_bias", NULL, OPTIONAL, "f32", "[C], added to f"},
+	WEIGHTS, NORM,
+	{"y", NULL, OUTPUT, TYPES, "as x: mhc_post of x, f, q, a"},
+	COEFS("p_next", "q_next", "a_next"),
+	{"u", NULL, WANTED, TYPES, BRANCH ": mhc_pre of y"},
+	SAVED_OUT, LAST,
+};
+
+static const struct operand post_pre_bwd_operands[] = {
+	{"y", NULL, 0, TYPES, STREAMS ", of the forward call"},
+	WEIGHTS, NORM, SAVED_IN,
+	{"f", NULL, OPTIONAL, TYPES, BRANCH "; for dq"},
+	{"q", NULL, OPTIONAL, "f32", "[..., n]; for df"},
+	{"branch_bias", NULL, OPTIONAL, "f32", "[C]"},
+	{"du", NULL, OPTIONAL, TYPES, BRANCH ", the gradient of u"},
+	{"dy_next", NULL, OPTIONAL, TYPES, "as y, that of y of the next layer"},
+	COEF_GRADIENTS("dp_next", "dq_next", "da_next"),
+	{"dy", NULL, OUTPUT, TYPES, "as y: the gradient of y"},
+	{"df", NULL, WANTED, TYPES, BRANCH},
+	{"dq", NULL, WANTED, "f32", "as q"},
+	{"dbranch_bias", NULL, WANTED, "f32", "[C]"},
+	WEIGHT_GRADIENTS,
+	{"dnorm", NULL, WANTED, "f32", "as norm"},
+	LAST,
+};
+
+/* ---- Shapes ---------------------------------------------------------------------------------- */
+
+/* Streams of weights with so many rows of bias; 0 if there are none */
+static int streams_of(int64_t rows, const hz_mhc_opts *o)
+{
+	for (int n = 1; n <= 8; n++) {
+		if (hz_mhc_rows(n, o) == rows)
+			return n;
+	}
+	return 0;
+}
+
+/* What coefficients of a call have in front of n: the dimensions of x, a sequence's, or none */
+struct sets {
+	int64_t n, rows, leading[HZ_MAXDIM];
+	int ndim;
+	bool shared;		/* fewer than tokens: by sequences */
+};
+
+static int find_sets(struct job *job, const char *x_name, struct sets *s)
+{
+	const struct npy *x = mhc_array_of(job, x_name), *bias = mhc_array_of(job, "bias");
+	const struct value *sequences = value_of(job, "sequences");
+	const hz_mhc_opts o = mhc_opts(job);
+	const bool seed = value_or(job, "preset", -1) == HZ_MHC_SEED;
+	int status = mhc_check_ndim(job, x_name, 2);
+
+	if (!status)
+		status = mhc_check_ndim(job, "bias", 1);
+	if (status)
+		return status;
+	memset(s, 0, sizeof(*s));
+	s->rows = bias->shape[0];
+	s->n = mhc_given(job, x_name) ? x->shape[x->ndim - 2] : streams_of(s->rows, &o);
+	if (s->n < 1 || s->n > 8)
+		return complain(EXIT_BAD, "%s: there are %lld streams, must be 1 to 8",
+				job->op->name, (long long)s->n);
+	if (!mhc_given(job, x_name) || !mhc_given(job, "phi"))
+		return 0;
+	s->shared = sequences->given || (seed && x->ndim == 4);
+	s->ndim = s->shared ? 1 : x->ndim - 2;
+	memcpy(s->leading, x->shape, (size_t)(x->ndim - 2) * sizeof(*x->shape));
+	if (sequences->given)
+		s->leading[0] = sequences->n;
+	return 0;
+}
+
+static void shape_sets(struct job *job, const struct sets *s, const char *p, const char *q,
+		       const char *a)
+{
+	mhc_shape(job, p, HZ_F32, s->ndim, s->leading, s->n, -1);
+	if (q)
+		mhc_shape(job, q, HZ_F32, s->ndim, s->leading, s->n, -1);
+	if (a)
+		mhc_shape(job, a, HZ_F32, s->ndim, s->leading, s->n, s->n);
+}
+
+static int forward_outputs(struct job *job, const char *x_name, const char *p, const char *q,
+			   const char *a, const char *u)
+{
+	struct sets s;
+	const int status = find_sets(job, x_name, &s);
+
+	if (status)
+		return status;
+	shape_sets(job, &s, p, q, a);
+	mhc_shape(job, "saved", HZ_F32, s.ndim, s.leading, s.rows + 1, -1);
+	if (u)
+		mhc_shape_branch(job, u, mhc_array_of(job, x_name));
+	return 0;
+}
+
+/* Outputs that accumulate=1 adds to what is there */
+static void read_old_ones(struct job *job)
+{
+	static const char *const names[] = {
+		"dx", "dy", "dphi", "dalpha", "dbias", "dgain", "dnorm", "dbranch_bias", NULL,
+	};
+
+	for (int i = 0; names[i] && value_or(job, "accumulate", 0); i++) {
+		for (int k = 0; job->op->operands[k].name; k++) {
+			if (strcmp(job->op->operands[k].name, names[i]) == 0 &&
+			    job->op->operands[k].flags & OUTPUT)
+				job->slot[k].read = true;
+		}
+	}
+}
+
+static int weight_gradients(struct job *job)
+{
+	static const char *const pairs[][2] = {
+		{"dphi", "phi"}, {"dalpha", "alpha"}, {"dbias", "bias"}, {"dgain", "gain"},
+		{"dnorm", "norm"}, {NULL, NULL},
+	};
+
+	read_old_ones(job);
+	return mhc_shape_all(job, pairs);
+}
+
+/* ---- Calls ----------------------------------------------------------------------------------- */
+
+/*
+ * A call's sequences are those of its coefficients, or of their gradients. Where it has none it gets
+ * zeros as p, which free_zeros() releases.
+ */
+static int make_zeros(hz_context *ctx, struct job *job, hz_tensor *host, hz_tensor *zeros)
+{
+	struct sets s;
+	int64_t shape[2];
+
+	if (find_sets(job, "x", &s) || !s.shared)
+		return HZ_OK;
+	shape[0] = s.leading[0];
+	shape[1] = s.n;
+	*host = hz_tensor_nd(NULL, HZ_F32, HZ_CPU, 2, shape);
+	host->data = calloc((size_t)(shape[0] * shape[1]) + 1, sizeof(float));
+	return host->data ? to_device(ctx, host, true, zeros) : HZ_ENOMEM;
+}
+
+static void free_zeros(hz_context *ctx, hz_tensor *host, hz_tensor *zeros)
+{
+	if (zeros->data)
+		hz_sync(ctx);
+	free_device(ctx, zeros);
+	free(host->data);
+}
+
+static int weights_outputs(struct job *job)
+{
+	return forward_outputs(job, "x", "p", "q", "a", NULL);
+}
+
+static int pre_outputs(struct job *job)
+{
+	return forward_outputs(job, "x", "p", "q", "a", "u");
+}
+
+/* mhc_weights has no u, mhc_head no q, no a. */
+static int pre_call(hz_context *ctx, struct job *job)
+{
+	const hz_tensor *x = view_of(job, "x"), *phi = view_of(job, "phi");
+	const hz_tensor *alpha = view_of(job, "alpha"), *bias = view_of(job, "bias");
+	const hz_tensor *p = view_of(job, "p"), *q = view_of(job, "q"), *a = view_of(job, "a");
+	const hz_tensor *u = view_of(job, "u");
+	const hz_mhc_opts o = opts_of(job);
+	hz_tensor host = {0}, zeros = {0};
+	size_t bytes = 0;
+	int status = p || q || a ? HZ_OK : make_zeros(ctx, job, &host, &zeros);
+
+	if (zeros.data)
+		p = &zeros;
+	if (status == HZ_OK)
+		status = hz_mhc_pre_workspace(ctx, x, phi, alpha, bias, p, q, a, u, &o, &bytes);
+	status = mhc_reserve(ctx, status, bytes);
+	if (status == HZ_OK)
+		status = u ? hz_mhc_pre(ctx, x, phi, alpha, bias, p, q, a, u, &o) :
+			     hz_mhc_weights(ctx, x, phi, alpha, bias, p, q, a, &o);
+	free_zeros(ctx, &host, &zeros);
+	return status;
+}
+
+static int pre_bwd_outputs(struct job *job)
+{
+	struct sets s;
+	int status = find_sets(job, "x", &s);
+
+	if (!status)
+		status = mhc_shape_as(job, "dx", "x");
+	return status ? status : weight_gradients(job);
+}
+
+static int pre_bwd_call(hz_context *ctx, struct job *job)
+{
+	const hz_tensor *x = view_of(job, "x"), *phi = view_of(job, "phi");
+	const hz_tensor *alpha = view_of(job, "alpha"), *bias = view_of(job, "bias");
+	const hz_mhc_opts o = opts_of(job);
+	hz_mhc_grads g = {
+		.du = view_of(job, "du"), .dp = view_of(job, "dp"), .dq = view_of(job, "dq"),
+		.da = view_of(job, "da"), .dy = view_of(job, "dy"), .dx = view_of(job, "dx"),
+		.dphi = view_of(job, "dphi"), .dalpha = view_of(job, "dalpha"),
+		.dbias = view_of(job, "dbias"),
+	};
+	hz_tensor host = {0}, zeros = {0};
+	size_t bytes = 0;
+	int status = g.dp || g.dq || g.da || o.saved ? HZ_OK :
+		     make_zeros(ctx, job, &host, &zeros);
+
+	if (zeros.data)
+		g.dp = &zeros;
+	if (status == HZ_OK)
+		status = hz_mhc_pre_bwd_workspace(ctx, x, phi, alpha, bias, &g, &o, &bytes);
+	status = mhc_reserve(ctx, status, bytes);
+	if (status == HZ_OK)
+		status = hz_mhc_pre_bwd(ctx, x, phi, alpha, bias, &g, &o);
+	free_zeros(ctx, &host, &zeros);
+	return status;
+}
+
+static int head_outputs(struct job *job)
+{
+	return forward_outputs(job, "x", "p", NULL, NULL, "h");
+}
+
+static int head_call(hz_context *ctx, struct job *job)
+{
+	const hz_tensor *x = view_of(job, "x"), *phi = view_of(job, "phi");
+	const hz_tensor *alpha = view_of(job, "alpha"), *bias = view_of(job, "bias");
+	const hz_tensor *p = view_of(job, "p"), *h = view_of(job, "h");
+	const hz_mhc_opts o = opts_of(job);
+	hz_tensor host = {0}, zeros = {0};
+	size_t bytes = 0;
+	int status = p ? HZ_OK : make_zeros(ctx, job, &host, &zeros);
+
+	if (zeros.data)
+		p = &zeros;
+	if (status == HZ_OK)
+		status = hz_mhc_head_workspace(ctx, x, phi, alpha, bias, p, h, &o, &bytes);
+	status = mhc_reserve(ctx, status, bytes);
+	if (status == HZ_OK)
+		status = hz_mhc_head(ctx, x, phi, alpha, bias, p, h, &o);
+	free_zeros(ctx, &host, &zeros);
+	return status;
+}
+
+static int head_bwd_call(hz_context *ctx, struct job *job)
+{
+	const hz_tensor *x = view_of(job, "x"), *phi = view_of(job, "phi");
+	const hz_tensor *alpha = view_of(job, "alpha"), *bias = view_of(job, "bias");
+	const hz_mhc_opts o = opts_of(job);
+	hz_mhc_grads g = {
+		.du = view_of(job, "dh"), .dp = view_of(job, "dp"), .dx = view_of(job, "dx"),
+		.dphi = view_of(job, "dphi"), .dalpha = view_of(job, "dalpha"),
+		.dbias = view_of(job, "dbias"),
+	};
+	hz_tensor host = {0}, zeros = {0};
+	size_t bytes = 0;
+	int status = g.dp || o.saved ? HZ_OK : make_zeros(ctx, job, &host, &zeros);
+
+	if (zeros.data)
+		g.dp = &zeros;
+	if (status == HZ_OK)
+		status = hz_mhc_head_bwd_workspace(ctx, x, phi, alpha, bias, &g, &o, &bytes);
+	status = mhc_reserve(ctx, status, bytes);
+	if (status == HZ_OK)
+		status = hz_mhc_head_bwd(ctx, x, phi, alpha, bias, &g, &o);
+	free_zeros(ctx, &host, &zeros);
+	return status;
+}
+
+static int post_pre_outputs(struct job *job)
+{
+	const int status = forward_outputs(job, "x", "p_next", "q_next", "a_next", "u");
+
+	return status ? status : mhc_shape_as(job, "y", "x");
+}
+
+static int post_pre_call(hz_context *ctx, struct job *job)
+{
+	const hz_tensor *x = view_of(job, "x"), *f = view_of(job, "f"), *q = view_of(job, "q");
+	const hz_tensor *a = view_of(job, "a"), *more = view_of(job, "branch_bias");
+	const hz_tensor *y = view_of(job, "y"), *phi = view_of(job, "phi");
+	const hz_tensor *alpha = view_of(job, "alpha"), *bias = view_of(job, "bias");
+	const hz_tensor *p2 = view_of(job, "p_next"), *q2 = view_of(job, "q_next");
+	const hz_tensor *a2 = view_of(job, "a_next"), *u = view_of(job, "u");
+	const hz_mhc_opts o = opts_of(job);
+	size_t bytes = 0;
+	int status = hz_mhc_post_pre_workspace(ctx, x, f, q, a, more, y, phi, alpha, bias, p2, q2,
+					       a2, u, &o, &bytes);
+
+	status = mhc_reserve(ctx, status, bytes);
+	return status == HZ_OK ? hz_mhc_post_pre(ctx, x, f, q, a, more, y, phi, alpha, bias, p2,
+						 q2, a2, u, &o) : status;
+}
+
+static int post_pre_bwd_outputs(struct job *job)
+{
+	struct sets s;
+	int status = find_sets(job, "y", &s);
+
+	if (!status)
+		status = mhc_shape_as(job, "dy", "y");
+	if (!status)
+		status = mhc_shape_as(job, "dq", "q");
+	if (status)
+		return status;
+	mhc_shape_branch(job, "df", mhc_array_of(job, "y"));
+	mhc_shape(job, "dbranch_bias", HZ_F32, 0, NULL,
+		  mhc_array_of(job, "y")->shape[mhc_array_of(job, "y")->ndim - 1], -1);
+	return weight_gradients(job);
+}
+
+static int post_pre_bwd_call(hz_context *ctx, struct job *job)
+{
+	const hz_tensor *y = view_of(job, "y"), *phi = view_of(job, "phi");
+	const hz_tensor *alpha = view_of(job, "alpha"), *bias = view_of(job, "bias");
+	const hz_tensor *f = view_of(job, "f"), *q = view_of(job, "q");
+	const hz_tensor *more = view_of(job, "branch_bias"), *df = view_of(job, "df");
+	const hz_tensor *dq = view_of(job, "dq"), *dmore = view_of(job, "dbranch_bias");
+	const hz_mhc_opts o = opts_of(job);
+	const hz_mhc_grads g = {
+		.du = view_of(job, "du"), .dp = view_of(job, "dp_next"),
+		.dq = view_of(job, "dq_next"), .da = view_of(job, "da_next"),
+		.dy = view_of(job, "dy_next"), .dx = view_of(job, "dy"),
+		.dphi = view_of(job, "dphi"), .dalpha = view_of(job, "dalpha"),
+		.dbias = view_of(job, "dbias"),
+	};
+	size_t bytes = 0;
+	int status = hz_mhc_post_pre_bwd_workspace(ctx, y, phi, alpha, bias, f, q, more, &g, df,
+						   dq, dmore, &o, &bytes);
+
+	status = mhc_reserve(ctx, status, bytes);
+	return status == HZ_OK ? hz_mhc_post_pre_bwd(ctx, y, phi, alpha, bias, f, q, more, &g, df,
+						     dq, dmore, &o) : status;
+}
+
+/* ---- Primitives ------------------------------------------------------------------------------ */
+
+const struct op op_mhc_weights = {
+	"mhc_weights", "coefficients of hyper-connections from streams", weights_operands,
+	forward_keys, weights_outputs, pre_call,
+};
+
+const struct op op_mhc_weights_bwd = {
+	"mhc_weights_bwd", "its gradients, of which are made those that are asked for",
+	pre_bwd_operands, backward_keys, pre_bwd_outputs, pre_bwd_call,
+};
+
+const struct op op_mhc_pre = {
+	"mhc_pre", "coefficients from streams, and the branch input", pre_operands, forward_keys,
+	pre_outputs, pre_call,
+};
+
+const struct op op_mhc_pre_bwd = {
+	"mhc_pre_bwd", "its gradients, of which are made those that are asked for",
+	pre_bwd_operands, backward_keys, pre_bwd_outputs, pre_bwd_call,
+};
+
+const struct op op_mhc_head = {
+	"mhc_head", "streams to one at the end of a network", head_operands, forward_keys,
+	head_outputs, head_call,
+};
+
+const struct op op_mhc_head_bwd = {
+	"mhc_head_bwd", "its gradients, of which are made those that are asked for",
+	head_bwd_operands, backward_keys, pre_bwd_outputs, head_bwd_call,
+};
+
+const struct op op_mhc_post_pre = {
+	"mhc_post_pre", "mhc_post of a layer and mhc_pre of the next in one pass",
+	post_pre_operands, forward_keys, post_pre_outputs, post_pre_call,
+};
+
+const struct op op_mhc_post_pre_bwd = {
+	"mhc_post_pre_bwd", "its gradients, of which are made those that are asked for",
+	post_pre_bwd_operands, backward_keys, post_pre_bwd_outputs, post_pre_bwd_call,
+};

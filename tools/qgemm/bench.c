@@ -1,0 +1,365 @@
+/*
+ * bench.c - hurwitz bench of quantization and quantized multiplication
+ *
+ * SPDX-License-Identifier: BSD-2-Clause
+ *
+ * Quantization is measured against a copy of the bytes that it moves. A multiplication by few rows
+ * has to read B, and is measured against that; one by many rows against the bare instructions that
+ * do it, on registers, where the level has such. Random codes: the clock depends on the data.
+ */
+#include <config.h>
+
+#include <stdlib.h>
+#include <string.h>
+
+#include "tools/core/bench.h"
+#include "cpu/core/kern.h"
+#include "lib/core/internal.h"
+
+enum kind { QUANTIZE, DEQUANTIZE, CHOOSE, QGEMM, QLINEAR };
+
+/*
+ * COLUMNS_OWN: scales of columns; APART: rows 64 elements apart; TURNED: floats are transposed;
+ * BASE: rotated by a base matrix
+ */
+enum { QUICK = 1, ROWS_OWN = 2, ROTATED = 4, COLUMNS_OWN = 8, APART = 16, TURNED = 32, BASE = 64 };
+
+#define GAP 64			/* elements between rows that are apart */
+
+static const struct row {
+	enum kind kind;
+	int flags;
+	int x_dtype, q_dtype;		/* of a product: C or x, and A and B */
+	int64_t m, n, k;		/* 0: all elements, in rows of 4096, with BASE of 20 2^8 */
+	int64_t items;			/* of a batch; 0: none */
+} rows[] = {
+	{QUANTIZE, QUICK, HZ_F32, HZ_U8, 0, 0, 0, 0},
+	{QUANTIZE, 0, HZ_BF16, HZ_S8, 0, 0, 0, 0},
+	{QUANTIZE, ROWS_OWN, HZ_F32, HZ_S8, 0, 0, 0, 0},
+	{QUANTIZE, ROTATED, HZ_F32, HZ_S8, 0, 0, 0, 0},
+	{QUANTIZE, ROTATED | ROWS_OWN, HZ_BF16, HZ_S8, 0, 0, 0, 0},
+	{QUANTIZE, ROTATED | BASE | ROWS_OWN, HZ_BF16, HZ_S8, 0, 0, 0, 0},
+	{QUANTIZE, COLUMNS_OWN, HZ_BF16, HZ_S8, 0, 0, 0, 0},
+	{QUANTIZE, ROWS_OWN | APART, HZ_BF16, HZ_S8, 0, 0, 0, 0},
+	{QUANTIZE, TURNED, HZ_F32, HZ_U8, 0, 0, 0, 0},
+	{DEQUANTIZE, QUICK, HZ_F32, HZ_U8, 0, 0, 0, 0},
+	{DEQUANTIZE, 0, HZ_BF16, HZ_S8, 0, 0, 0, 0},
+	{DEQUANTIZE, ROTATED, HZ_BF16, HZ_S8, 0, 0, 0, 0},
+	{DEQUANTIZE, ROTATED | BASE, HZ_BF16, HZ_S8, 0, 0, 0, 0},
+	{DEQUANTIZE, ROTATED | BASE | ROWS_OWN, HZ_BF16, HZ_S8, 0, 0, 0, 0},
+	{CHOOSE, QUICK, HZ_F32, HZ_U8, 0, 0, 0, 0},
+	{CHOOSE, 0, HZ_BF16, HZ_U8, 0, 0, 0, 0},
+	{CHOOSE, ROWS_OWN, HZ_F32, HZ_S8, 0, 0, 0, 0},
+	{CHOOSE, COLUMNS_OWN, HZ_F32, HZ_S8, 0, 0, 0, 0},
+	{CHOOSE, ROWS_OWN | APART, HZ_F32, HZ_S8, 0, 0, 0, 0},
+	{QGEMM, QUICK, HZ_U8, HZ_U8, 1024, 1024, 1024, 0},
+	{QGEMM, 0, HZ_U8, HZ_U8, 2048, 2048, 2048, 0},
+	{QGEMM, 0, HZ_U8, HZ_U8, 4096, 4096, 4096, 0},
+	{QGEMM, QUICK, HZ_U8, HZ_U8, 1, 4096, 4096, 0},
+	{QGEMM, 0, HZ_U8, HZ_U8, 4, 4096, 4096, 0},
+	{QGEMM, 0, HZ_U8, HZ_U8, 8, 4096, 4096, 0},
+	{QGEMM, QUICK, HZ_U8, HZ_U8, 16, 4096, 4096, 0},
+	{QGEMM, 0, HZ_U8, HZ_U8, 32, 4096, 4096, 0},
+	{QGEMM, 0, HZ_U8, HZ_U8, 64, 4096, 4096, 0},
+	{QGEMM, 0, HZ_U8, HZ_U8, 128, 11008, 4096, 0},
+	{QGEMM, 0, HZ_U8, HZ_U8, 256, 11008, 4096, 0},
+	{QGEMM, 0, HZ_F32, HZ_U8, 1024, 1024, 1024, 0},
+	{QGEMM, ROWS_OWN, HZ_U8, HZ_U8, 64, 4096, 4096, 0},
+	{QGEMM, APART, HZ_U8, HZ_U8, 64, 4096, 4096, 0},
+	{QGEMM, 0, HZ_U8, HZ_U8, 128, 128, 16384, 0},
+	{QGEMM, 0, HZ_U8, HZ_U8, 128, 128, 64, 64},
+	{QGEMM, 0, HZ_U8, HZ_U8, 16, 256, 256, 256},
+	{QLINEAR, QUICK, HZ_BF16, HZ_S8, 1, 4096, 4096, 0},
+	{QLINEAR, 0, HZ_BF16, HZ_S8, 16, 4096, 4096, 0},
+	{QLINEAR, 0, HZ_BF16, HZ_S8, 1024, 1024, 1024, 0},
+};
+
+#define ROWS (sizeof(rows) / sizeof(*rows))
+
+static const char *const op_names[] = {
+	[QUANTIZE] = "quantize", [DEQUANTIZE] = "dequantize", [CHOOSE] = "choose_qparams",
+	[QGEMM] = "qgemm", [QLINEAR] = "qlinear",
+};
+
+struct qcase {
+	struct bench_case c;
+	const struct row *row;
+	hz_tensor x, q, scales, zeros;	/* quantization; of a product x is A or x, q is C or y */
+	hz_quantize_opts quantize;
+	hz_hadamard_opts rotation;
+	hz_qgemm_opts gemm;
+	hz_packed packed;
+	void *blob, *read;		/* packed B; as many zero bytes */
+};
+
+static int call_codes(struct bench *b, struct bench_case *c)
+{
+	struct qcase *q = (struct qcase *)c;
+
+	switch (q->row->kind) {
+	case QUANTIZE:
+		return hz_quantize(b->ctx, &q->x, &q->q, &q->quantize);
+	case DEQUANTIZE:
+		return hz_dequantize(b->ctx, &q->q, &q->x, &q->quantize);
+	default:
+		return hz_choose_qparams(b->ctx, &q->x, &q->scales, &q->zeros, 0);
+	}
+}
+
+static int call_product(struct bench *b, struct bench_case *c)
+{
+	struct qcase *q = (struct qcase *)c;
+
+	if (q->row->kind == QLINEAR)
+		return hz_qlinear(b->ctx, &q->x, NULL, &q->q, &q->gemm);
+	return hz_qgemm(b->ctx, &q->x, NULL, &q->q, &q->gemm);
+}
+
+/* Reads as many bytes as B has: the C library's search for a byte that is not there */
+static int call_read(struct bench *b, struct bench_case *c)
+{
+	const struct qcase *q = (struct qcase *)c;
+	const int threads = b->info.threads;
+	const size_t bytes = q->packed.bytes;
+	const char *p = q->read;
+	int found = 0;
+
+	if (threads <= 1)
+		return memchr(p, 1, bytes) ? HZ_EINVAL : HZ_OK;
+#ifdef _OPENMP
+#pragma omp parallel for num_threads(threads) schedule(static) reduction(+ : found)
+#endif
+	for (int t = 0; t < threads; t++) {
+		const size_t begin = bytes * (size_t)t / (size_t)threads;
+		const size_t end = bytes * (size_t)(t + 1) / (size_t)threads;
+
+		found += memchr(p + begin, 1, end - begin) != NULL;
+	}
+	return found ? HZ_EINVAL : HZ_OK;
+}
+
+/* The instructions of the multiplications alone */
+static int call_peak(struct bench *b, struct bench_case *c)
+{
+	const int threads = b->info.threads;
+	const int64_t each = (int64_t)(c->operations / 2) / threads;
+
+	if (threads <= 1) {
+		b->ctx->kern->qpeak(each);
+		return HZ_OK;
+	}
+#ifdef _OPENMP
+#pragma omp parallel for num_threads(threads) schedule(static)
+#endif
+	for (int t = 0; t < threads; t++)
+		b->ctx->kern->qpeak(each);
+	return HZ_OK;
+}
+
+static int make_codes(struct bench *b, struct qcase *q)
+{
+	const struct row *r = q->row;
+	const int device = hz_device(b->ctx);
+	/* As many bytes of each float type: beyond the caches */
+	const int64_t elements = b->elements * 4 / (int64_t)hz_dtype_size(r->x_dtype);
+	const int64_t n = r->flags & BASE ? 5120 : 4096, pitch = r->flags & APART ? n + GAP : n;
+	const int64_t m = elements / pitch;
+	const int64_t rows_own = r->flags & ROWS_OWN ? m : 1, columns = r->flags & COLUMNS_OWN ? n : 1;
+	const int64_t params = rows_own * columns;
+	hz_tensor values = hz_tensor_2d(b->x, r->x_dtype, device, m, n);
+	char size[16];
+	size_t bytes;
+	int status;
+
+	values.stride[0] = pitch;
+	if (r->flags & TURNED) {
+		values.stride[0] = 1;
+		values.stride[1] = m;
+	}
+	q->x = values;
+	q->q = hz_tensor_2d(b->y, r->q_dtype, device, m, n);
+	q->q.stride[0] = pitch;
+	q->scales = hz_tensor_2d(b->scale, HZ_F32, device, rows_own, columns);
+	q->zeros = hz_tensor_2d((char *)b->scale + 4 * params, r->q_dtype, device, rows_own, columns);
+	q->c.moved_bytes = (double)hz_tensor_bytes(&q->x);
+	if (r->kind != CHOOSE)
+		q->c.moved_bytes += (double)hz_tensor_bytes(&q->q);
+	q->c.operations = (double)(m * n);
+	q->c.call = call_codes;
+	q->c.large = true;
+	snprintf(size, sizeof(size), " n=%d", (int)n);
+	snprintf(q->c.name, sizeof(q->c.name), "%s%s%s%s%s",
+		 r->flags & ROWS_OWN ? "per row"
+		 : r->flags & COLUMNS_OWN ? "per column" : "per tensor",
+		 r->flags & (ROWS_OWN | COLUMNS_OWN) ? size : "",
+		 r->flags & APART ? " apart" : r->flags & TURNED ? " transposed" : "",
+		 r->flags & ROTATED ? " rotated" : "",
+		 r->flags & ROTATED && !(r->flags & ROWS_OWN) ? size : "");
+	snprintf(q->c.dtype, sizeof(q->c.dtype), "%s:%s",
+		 hz_dtype_name(r->kind == DEQUANTIZE ? r->q_dtype : r->x_dtype),
+		 hz_dtype_name(r->kind == DEQUANTIZE ? r->x_dtype : r->q_dtype));
+	if (r->flags & BASE)
+		q->rotation = (hz_hadamard_opts){.plan = HZ_PLAN_TRUE, .order = 20};
+	status = bench_fill(b, r->x_dtype, elements, q->x);
+	if (!status && r->kind == DEQUANTIZE)
+		status = bench_fill(b, r->q_dtype, elements, q->q);
+	if (!status && r->kind == QUANTIZE && r->flags & ROTATED) {
+		/* Ranges are those of what is quantized. */
+		values.data = b->from;
+		status = hz_hadamard_workspace(b->ctx, &q->x, &values, &q->rotation, &bytes);
+		if (!status)
+			status = hz_reserve(b->ctx, bytes);
+		if (!status)
+			status = hz_hadamard(b->ctx, &q->x, &values, &q->rotation);
+	}
+	if (!status)
+		status = hz_choose_qparams_workspace(b->ctx, &values, &q->scales, &q->zeros, 0,
+						     &bytes);
+	if (!status)
+		status = hz_reserve(b->ctx, bytes);
+	if (!status)
+		status = hz_choose_qparams(b->ctx, &values, &q->scales, &q->zeros, 0);
+	if (params > 1) {
+		q->quantize.scales = &q->scales;
+		q->quantize.zeros = &q->zeros;
+	} else {
+		q->quantize.scale = 0.03;
+		q->quantize.zero = 10;
+	}
+	if (r->flags & ROTATED) {
+		size_t more = 0;
+
+		q->quantize.hadamard = &q->rotation;
+		if (!status)
+			status = r->kind == QUANTIZE ?
+				 hz_quantize_workspace(b->ctx, &q->x, &q->q, &q->quantize, &more) :
+				 hz_dequantize_workspace(b->ctx, &q->q, &q->x, &q->quantize, &more);
+		if (!status)
+			status = hz_reserve(b->ctx, more > bytes ? more : bytes);
+	}
+	bench_copy_of(b, &q->c);
+	q->c.ceiling = bench_copy;
+	q->c.against = b->gpu ? "device copy" : "memcpy";
+	return status;
+}
+
+/* Rows of a matrix are gap elements apart; of a batch, if r has items */
+static hz_tensor product_matrix(const struct row *r, void *data, int dtype, int device, int64_t m,
+				int64_t n, int64_t gap)
+{
+	hz_tensor t = hz_tensor_2d(data, dtype, device, m, n);
+
+	if (r->items)
+		return hz_tensor_3d(data, dtype, device, r->items, m, n);
+	t.stride[0] += gap;
+	return t;
+}
+
+static int make_product(struct bench *b, struct qcase *q)
+{
+	const struct row *r = q->row;
+	const int device = hz_device(b->ctx);
+	const int x_dtype = r->kind == QLINEAR ? r->x_dtype : r->q_dtype;
+	const int64_t items = r->items ? r->items : 1;
+	char items_text[32] = "";
+	const hz_tensor plain = product_matrix(r, b->from, r->q_dtype, device, r->k, r->n, 0);
+	size_t bytes;
+	int status;
+
+	q->x = product_matrix(r, b->x, x_dtype, device, r->m, r->k, 0);
+	/* Rows of C that are apart are so by one element: none begins where vectors could. */
+	q->q = product_matrix(r, b->y, r->x_dtype, device, r->m, r->n, r->flags & APART ? 1 : 0);
+	q->c.operations = 2.0 * (double)items * (double)r->m * (double)r->n * (double)r->k;
+	q->c.call = call_product;
+	q->c.large = q->c.operations > 1e10;
+	q->c.ceiling = bench_copy;
+	q->c.against = "memcpy";
+	if (r->items)
+		snprintf(items_text, sizeof(items_text), "%lld of ", (long long)r->items);
+	snprintf(q->c.name, sizeof(q->c.name), "%s%lldx%lldx%lld%s", items_text, (long long)r->m,
+		 (long long)r->n, (long long)r->k,
+		 r->flags & ROWS_OWN ? " zeros of rows" : r->flags & APART ? " apart" : "");
+	snprintf(q->c.dtype, sizeof(q->c.dtype), "%s:%s", hz_dtype_name(x_dtype),
+		 hz_dtype_name(r->x_dtype));
+	status = bench_fill(b, x_dtype, items * r->m * r->k, q->x);
+	if (!status)
+		status = bench_fill(b, r->q_dtype, items * r->n * r->k, plain);
+	if (!status)
+		status = hz_qgemm_pack_bytes(b->ctx, &plain, &bytes);
+	if (!status)
+		status = hz_alloc(b->ctx, &q->blob, bytes, device);
+	if (!status)
+		status = hz_qgemm_pack(b->ctx, &plain, q->blob, bytes, &q->packed);
+	q->gemm = (hz_qgemm_opts){.packed = &q->packed, .b_zero = 5, .b_scale = 0.01};
+	if (r->kind == QGEMM) {
+		q->gemm.a_zero = 127;
+		q->gemm.a_scale = 0.02;
+	}
+	if (r->kind == QGEMM && r->flags & ROWS_OWN) {
+		q->zeros = hz_tensor_1d(b->scale, r->q_dtype, device, r->m);
+		q->gemm.a_zero = 0;
+		q->gemm.a_zeros = &q->zeros;
+		if (!status)
+			status = bench_fill(b, r->q_dtype, r->m, q->zeros);
+	}
+	if (r->x_dtype == HZ_U8) {
+		q->gemm.c_zero = 128;
+		q->gemm.c_scale = 0.5;
+	}
+	if (!status)
+		status = r->kind == QLINEAR ?
+			 hz_qlinear_workspace(b->ctx, &q->x, NULL, &q->q, &q->gemm, &bytes) :
+			 hz_qgemm_workspace(b->ctx, &q->x, NULL, &q->q, &q->gemm, &bytes);
+	if (!status)
+		status = hz_reserve(b->ctx, bytes);
+	q->c.moved_bytes = (double)hz_tensor_bytes(&plain) + (double)hz_tensor_bytes(&q->x) +
+			   (double)hz_tensor_bytes(&q->q);
+	if (b->gpu)
+		bench_products_of(b, &q->c, HZ_S8, q->c.operations / 2);
+	else
+		bench_copy_of(b, &q->c);
+	if (b->gpu || status)
+		return status;
+	if (r->m > 16 && b->ctx->kern->qpeak) {
+		q->c.ceiling = call_peak;
+		q->c.against = "bare dot products";
+	} else if (r->m <= 16) {
+		status = hz_alloc(b->ctx, &q->read, q->packed.bytes, device);
+		if (!status)
+			memset(q->read, 0, q->packed.bytes);
+		q->c.ceiling = call_read;
+		q->c.against = "memchr, which reads";
+	}
+	return status;
+}
+
+static int run_case(struct bench *b, const struct row *r)
+{
+	struct qcase q = {.row = r, .c.op = op_names[r->kind]};
+	int status;
+
+	progress("bench: %s", q.c.op);
+	status = r->kind >= QGEMM ? make_product(b, &q) : make_codes(b, &q);
+	status = bench_made(b, &q.c, status);
+	if (q.blob)
+		hz_free(b->ctx, q.blob, hz_device(b->ctx));
+	if (q.read)
+		hz_free(b->ctx, q.read, hz_device(b->ctx));
+	return status;
+}
+
+int bench_qgemm(struct bench *b, void (*head)(struct bench *b))
+{
+	int status = 0;
+
+	for (size_t i = 0; i < ROWS && !status; i++) {
+		const struct row *r = &rows[i];
+
+		if (!bench_wanted(b->set, op_names[r->kind]) ||
+		    (b->set->quick && !(r->flags & QUICK)))
+			continue;
+		head(b);
+		status = run_case(b, r);
+	}
+	return status;
+}

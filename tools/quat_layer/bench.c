@@ -1,0 +1,338 @@
+/*
+ * bench.c - hurwitz bench of quaternion layers
+ *
+ * SPDX-License-Identifier: BSD-2-Clause
+ *
+ * Linear layers and convolutions are measured against the products of quaternion matrices that they
+ * are made of, those of a convolution having their patches in place already; what is no product
+ * against a copy of the bytes that it moves. Operations are those of 16 real products.
+ */
+#include <config.h>
+
+#include <stdlib.h>
+#include <string.h>
+
+#include "tools/core/bench.h"
+#include "lib/core/internal.h"
+
+enum kind {
+	LINEAR, TRAINING, CONV, CONV_TRAINING, NORM, WHITEN, NORM_TRAINING, POOLING,
+	POOLING3,			/* 3 x 3 by 1 */
+	AVERAGE_TRAINING,
+	DEPTH				/* a convolution, each channel a group */
+};
+
+enum { QUICK = 1, GPU = 2, CPU = 4 };
+
+static const struct row {
+	enum kind kind;
+	int flags, dtype;
+	int64_t m, n, batch;		/* of linear layers; images, side, channels of others */
+} rows[] = {
+	{LINEAR, GPU, HZ_F32, 4096, 4096, 8192},
+	{LINEAR, GPU | QUICK, HZ_BF16, 4096, 4096, 8192},
+	{TRAINING, GPU, HZ_F32, 4096, 4096, 8192},
+	{TRAINING, GPU | QUICK, HZ_BF16, 4096, 4096, 8192},
+	{CONV, GPU, HZ_F32, 32, 56, 64},
+	{CONV, GPU | QUICK, HZ_BF16, 32, 56, 64},
+	{CONV_TRAINING, GPU, HZ_F32, 32, 56, 64},
+	{CONV_TRAINING, GPU | QUICK, HZ_BF16, 32, 56, 64},
+	{NORM, GPU, HZ_F32, 32, 56, 64},
+	{WHITEN, GPU | QUICK, HZ_F32, 32, 56, 64},
+	{WHITEN, GPU, HZ_BF16, 32, 56, 64},
+	{CONV, GPU, HZ_BF16, 32, 56, 30},
+	{CONV, GPU, HZ_F32, 32, 56, 30},
+	{NORM_TRAINING, GPU | QUICK, HZ_F32, 32, 56, 64},
+	{NORM_TRAINING, GPU, HZ_BF16, 32, 56, 64},
+	{POOLING, GPU | QUICK, HZ_F32, 32, 56, 64},
+	{AVERAGE_TRAINING, GPU, HZ_F32, 32, 56, 64},
+	{AVERAGE_TRAINING, GPU, HZ_BF16, 32, 56, 64},
+	{POOLING3, GPU, HZ_F32, 32, 56, 64},
+	{DEPTH, GPU | QUICK, HZ_F32, 32, 56, 64},
+	{DEPTH, GPU, HZ_BF16, 32, 56, 64},
+	{LINEAR, CPU | QUICK, HZ_F32, 512, 512, 256},
+	{TRAINING, CPU | QUICK, HZ_F32, 512, 512, 256},
+	{CONV, CPU | QUICK, HZ_F32, 2, 28, 32},
+	{CONV_TRAINING, CPU | QUICK, HZ_F32, 2, 28, 32},
+	{NORM, CPU | QUICK, HZ_F32, 8, 28, 32},
+	{WHITEN, CPU, HZ_F32, 8, 28, 32},
+	{NORM, CPU, HZ_BF16, 8, 28, 32},
+	{NORM_TRAINING, CPU | QUICK, HZ_F32, 8, 28, 32},
+	{NORM_TRAINING, CPU, HZ_BF16, 8, 28, 32},
+	{POOLING, CPU | QUICK, HZ_F32, 8, 28, 32},
+	{POOLING, CPU, HZ_BF16, 8, 28, 32},
+	{AVERAGE_TRAINING, CPU, HZ_F32, 8, 28, 32},
+	{POOLING3, CPU, HZ_F32, 8, 28, 32},
+	{POOLING3, CPU, HZ_BF16, 8, 28, 32},
+	{DEPTH, CPU | QUICK, HZ_F32, 8, 28, 32},
+	{DEPTH, CPU, HZ_BF16, 8, 28, 32},
+};
+
+#define ROWS (sizeof(rows) / sizeof(*rows))
+
+static const struct {
+	const char *op, *name;
+} kinds[] = {
+	[LINEAR] = {"quat_linear", ""}, [TRAINING] = {"quat_linear_bwd", " fwd+bwd"},
+	[CONV] = {"quat_conv", ""}, [CONV_TRAINING] = {"quat_conv_bwd", " fwd+bwd"},
+	[NORM] = {"quat_batchnorm", ""}, [WHITEN] = {"quat_batchnorm", " whitening"},
+	[NORM_TRAINING] = {"quat_batchnorm_bwd", ""}, [POOLING] = {"quat_pool", ""},
+	[POOLING3] = {"quat_pool", " 3x3"}, [AVERAGE_TRAINING] = {"quat_pool_bwd", " average 3x3"},
+	[DEPTH] = {"quat_conv", " 3x3 depthwise"},
+};
+
+/* Arrays of a case: x is what goes in, patches of it for a convolution's ceiling */
+enum { X, W, Y, DX, DW, DY, SAVED, PATCHES, ARRAYS };
+
+struct layer {
+	struct bench_case c;
+	const struct row *row;
+	hz_tensor t[ARRAYS];
+	hz_quat_linear_opts linear;
+	hz_quat_conv_opts conv;
+	hz_quat_batchnorm_opts norm;
+	hz_quat_pool_opts pool;
+};
+
+static int call_layer(struct bench *b, struct bench_case *c)
+{
+	struct layer *l = (struct layer *)c;
+	const hz_tensor *t = l->t;
+	hz_context *ctx = b->ctx;
+	int status = HZ_OK;
+
+	switch (l->row->kind) {
+	case TRAINING:
+	case LINEAR:
+		status = hz_quat_linear(ctx, &t[X], &t[W], NULL, &t[Y], &l->linear);
+		if (status || l->row->kind == LINEAR)
+			return status;
+		return hz_quat_linear_bwd(ctx, &t[X], &t[W], NULL, &t[DY], &t[DX], &t[DW], NULL,
+					  &l->linear);
+	case CONV_TRAINING:
+	case CONV:
+		status = hz_quat_conv(ctx, &t[X], &t[W], NULL, &t[Y], &l->conv);
+		if (status || l->row->kind == CONV)
+			return status;
+		return hz_quat_conv_bwd(ctx, &t[X], &t[W], NULL, &t[DY], &t[DX], &t[DW], NULL,
+					&l->conv);
+	case NORM_TRAINING:
+		return hz_quat_batchnorm_bwd(ctx, &t[X], NULL, &t[DY], &t[DX], NULL, NULL,
+					     &l->norm);
+	case DEPTH:
+		return hz_quat_conv(ctx, &t[X], &t[W], NULL, &t[Y], &l->conv);
+	case POOLING3:
+	case POOLING:
+		return hz_quat_pool(ctx, &t[X], &t[Y], NULL, &l->pool);
+	case AVERAGE_TRAINING:
+		return hz_quat_pool_bwd(ctx, NULL, &t[DY], &t[DX], &l->pool);
+	default:
+		return hz_quat_batchnorm(ctx, &t[X], NULL, NULL, &t[Y], &l->norm);
+	}
+}
+
+/* The last two dimensions of a tensor exchanged, components staying where they are */
+static hz_tensor transposed(hz_tensor t)
+{
+	const int64_t size = t.shape[0], stride = t.stride[0];
+
+	t.shape[0] = t.shape[1];
+	t.stride[0] = t.stride[1];
+	t.shape[1] = size;
+	t.stride[1] = stride;
+	return t;
+}
+
+/* On the CPU: the matrices of a layer: y = w x by columns; patches instead of x for a convolution */
+static void matrices(const struct layer *l, hz_tensor *x, hz_tensor *w, hz_tensor *y)
+{
+	const int device = l->t[X].device, dtype = l->row->dtype;
+	const struct row *r = l->row;
+	const bool conv = r->kind == CONV || r->kind == CONV_TRAINING;
+	const int64_t pixels = conv ? r->m * r->n * r->n : r->batch;
+	const int64_t in = conv ? 9 * r->batch : r->m, out = conv ? r->batch : r->n;
+
+	*x = transposed(hz_tensor_3d(conv ? l->t[PATCHES].data : l->t[X].data, dtype, device,
+				     pixels, in, 4));
+	*w = hz_tensor_3d(l->t[W].data, dtype, device, out, in, 4);
+	*y = transposed(hz_tensor_3d(l->t[Y].data, dtype, device, pixels, out, 4));
+}
+
+/* bytes: only what workspace they take */
+static int products(struct bench *b, struct layer *l, size_t *bytes)
+{
+	hz_quat_gemm_opts o = {.method = HZ_QUAT_FAST};
+	hz_tensor x, w, y, a[3], m[3], c[3];
+	const int n = l->row->kind == TRAINING || l->row->kind == CONV_TRAINING ? 3 : 1;
+	int status = HZ_OK;
+
+	matrices(l, &x, &w, &y);
+	a[0] = a[1] = w;
+	m[0] = x;
+	c[0] = y;
+	m[1] = a[2] = y;
+	c[1] = m[2] = x;
+	c[2] = w;
+	c[2].data = l->t[DW].data;
+	if (l->row->kind == TRAINING)
+		c[1].data = l->t[DX].data;
+	if (bytes)
+		*bytes = 0;
+	for (int i = 0; i < n && !status; i++) {
+		size_t need;
+
+		o.op_a = i == 1 ? HZ_QUAT_H : HZ_QUAT_N;
+		o.op_b = i == 2 ? HZ_QUAT_H : HZ_QUAT_N;
+		if (!bytes) {
+			status = hz_quat_gemm(b->ctx, &a[i], &m[i], &c[i], &o);
+			continue;
+		}
+		status = hz_quat_gemm_workspace(b->ctx, &a[i], &m[i], &c[i], &o, &need);
+		*bytes = !status && need > *bytes ? need : *bytes;
+	}
+	return status;
+}
+
+static int call_products(struct bench *b, struct bench_case *c)
+{
+	return products(b, (struct layer *)c, NULL);
+}
+
+static int workspace(struct bench *b, struct layer *l)
+{
+	const hz_tensor *t = l->t;
+	const enum kind kind = l->row->kind;
+	size_t bytes = 0;
+	int status = HZ_OK;
+
+	if (kind <= CONV_TRAINING && !b->gpu) {
+		status = products(b, l, &bytes);
+		if (!status)
+			status = hz_reserve(b->ctx, bytes);
+	}
+	if (!status && kind <= TRAINING)
+		status = hz_quat_linear_bwd_workspace(b->ctx, &t[X], &t[W], NULL, &t[DY], &t[DX],
+						      &t[DW], NULL, &l->linear, &bytes);
+	if (!status && (kind == CONV || kind == CONV_TRAINING))
+		status = hz_quat_conv_bwd_workspace(b->ctx, &t[X], &t[W], NULL, &t[DY], &t[DX],
+						    &t[DW], NULL, &l->conv, &bytes);
+	if (!status && (kind == NORM || kind == WHITEN || kind == NORM_TRAINING))
+		status = hz_quat_batchnorm_bwd_workspace(b->ctx, &t[X], NULL, &t[DY], &t[DX], NULL,
+							 NULL, &l->norm, &bytes);
+	if (!status)
+		status = hz_reserve(b->ctx, bytes);
+	if (!status && kind <= TRAINING)
+		status = hz_quat_linear_workspace(b->ctx, &t[X], &t[W], NULL, &t[Y], &l->linear,
+						  &bytes);
+	if (!status && (kind == CONV || kind == CONV_TRAINING || kind == DEPTH))
+		status = hz_quat_conv_workspace(b->ctx, &t[X], &t[W], NULL, &t[Y], &l->conv,
+						&bytes);
+	if (!status && (kind == NORM || kind == WHITEN || kind == NORM_TRAINING))
+		status = hz_quat_batchnorm_workspace(b->ctx, &t[X], NULL, NULL, &t[Y], &l->norm,
+						     &bytes);
+	return status ? status : hz_reserve(b->ctx, bytes);
+}
+
+static int make_case(struct bench *b, struct layer *l)
+{
+	const struct row *r = l->row;
+	const bool linear = r->kind <= TRAINING, conv = r->kind == CONV || r->kind == CONV_TRAINING;
+	const int device = hz_device(b->ctx), dtype = r->dtype;
+	const int64_t side = r->kind == POOLING ? r->n / 2 : r->n;
+	const int64_t xs[] = {r->m, r->n, r->n, r->batch, 4},
+		      ys[] = {r->m, side, side, r->batch, 4};
+	const int64_t ws[] = {r->batch, 3, 3, r->kind == DEPTH ? 1 : r->batch, 4};
+	const double passes = r->kind == NORM_TRAINING ? 5 : 4;	/* over x or dy */
+	hz_tensor *t = l->t;
+	int status = HZ_OK;
+
+	t[X] = linear ? hz_tensor_3d(NULL, dtype, device, r->batch, r->m, 4) :
+			hz_tensor_nd(NULL, dtype, device, 5, xs);
+	t[Y] = linear ? hz_tensor_3d(NULL, dtype, device, r->batch, r->n, 4) :
+			hz_tensor_nd(NULL, dtype, device, 5, ys);
+	t[W] = linear ? hz_tensor_3d(NULL, dtype, device, r->n, r->m, 4) :
+			hz_tensor_nd(NULL, dtype, device, 5, ws);
+	t[DX] = t[X];
+	t[DW] = t[W];
+	t[DY] = t[Y];
+	t[SAVED] = hz_tensor_2d(NULL, HZ_F32, device, r->batch, 14);
+	t[PATCHES] = hz_tensor_1d(NULL, dtype, device,
+				  conv && !b->gpu ? 9 * hz_tensor_count(&t[X]) : 1);
+	for (int i = 0; i < ARRAYS && !status; i++) {
+		status = hz_alloc(b->ctx, &t[i].data, (size_t)hz_tensor_bytes(&t[i]), device);
+		if (!status && i != SAVED)
+			status = bench_fill(b, dtype, hz_tensor_count(&t[i]), t[i]);
+	}
+	l->conv.pad[0] = l->conv.pad[1] = 1;
+	l->norm.saved = &t[SAVED];
+	l->norm.flags = r->kind == WHITEN ? HZ_QUAT_WHITEN : 0;
+	for (int d = 0; d < 2; d++) {
+		l->pool.window[d] = r->kind == POOLING ? 2 : 3;
+		l->pool.stride[d] = r->kind == POOLING ? 2 : 1;
+		l->pool.pad[d] = r->kind == POOLING ? 0 : 1;
+	}
+	l->pool.kind = r->kind == AVERAGE_TRAINING ? HZ_POOL_AVERAGE : HZ_POOL_MAX;
+	l->conv.groups = r->kind == DEPTH ? (int32_t)r->batch : 1;
+	l->c.op = kinds[r->kind].op;
+	l->c.call = call_layer;
+	l->c.large = true;
+	snprintf(l->c.name, sizeof(l->c.name),
+		 linear ? "%lldx%lldx%lld%s" : conv ? "%lldx%lld^2 3x3 c=%lld%s" :
+		 "%lldx%lld^2 c=%lld%s", (long long)r->m, (long long)r->n, (long long)r->batch,
+		 kinds[r->kind].name);
+	snprintf(l->c.dtype, sizeof(l->c.dtype), "%s", hz_dtype_name(dtype));
+	l->c.operations = linear ? 32.0 * (double)r->m * (double)r->n * (double)r->batch : conv ?
+			  32.0 * 9 * (double)(r->m * r->n * r->n) * (double)(r->batch * r->batch) :
+			  0;
+	if (r->kind == TRAINING || r->kind == CONV_TRAINING)
+		l->c.operations *= 3;
+	if (l->c.operations > 0) {
+		l->c.ceiling = call_products;
+		l->c.against = "bare products";
+		l->c.moved_bytes = (double)hz_tensor_bytes(&t[X]) + (double)hz_tensor_bytes(&t[W]) +
+				   (double)hz_tensor_bytes(&t[Y]);
+		if (b->gpu)	/* convolutions of many channels are direct there */
+			bench_quat_products_of(b, &l->c, dtype, HZ_PRECISION_AUTO,
+					       linear ? HZ_QUAT_FAST : HZ_QUAT_DIRECT);
+	} else {
+		l->c.ceiling = bench_copy;
+		l->c.against = b->gpu ? "device copy" : "memcpy";
+		l->c.moved_bytes = r->kind >= POOLING ? (double)hz_tensor_bytes(&t[X]) +
+							(double)hz_tensor_bytes(&t[Y])
+						      : (double)hz_tensor_bytes(&t[X]) * passes;
+		l->c.operations = (double)hz_tensor_count(&t[X]);
+	}
+	bench_copy_of(b, &l->c);
+	return status ? status : workspace(b, l);
+}
+
+static int run_case(struct bench *b, const struct row *r)
+{
+	struct layer l = {.row = r};
+	int status;
+
+	progress("bench: %s", kinds[r->kind].op);
+	status = make_case(b, &l);
+	if (!status && r->kind == NORM_TRAINING)
+		status = hz_quat_batchnorm(b->ctx, &l.t[X], NULL, NULL, &l.t[Y], &l.norm);
+	status = bench_made(b, &l.c, status);
+	for (int i = 0; i < ARRAYS; i++)
+		hz_free(b->ctx, l.t[i].data, hz_device(b->ctx));
+	return status;
+}
+
+int bench_quat_layer(struct bench *b, void (*head)(struct bench *b))
+{
+	int status = 0;
+
+	for (size_t i = 0; i < ROWS && !status; i++) {
+		const struct row *r = &rows[i];
+
+		if (!bench_wanted(b->set, kinds[r->kind].op) ||
+		    (b->set->quick && !(r->flags & QUICK)) || !(r->flags & (b->gpu ? GPU : CPU)))
+			continue;
+		head(b);
+		status = run_case(b, r);
+	}
+	return status;
+}

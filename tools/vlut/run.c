@@ -1,0 +1,388 @@
+/*
+ * run.c - hurwitz run of products with lattice codes
+ *
+ * SPDX-License-Identifier: BSD-2-Clause
+ */
+#include <config.h>
+
+#include <stdlib.h>
+#include <string.h>
+
+#include "tools/core/run.h"
+
+#define END {NULL, 0, NULL, 0, 0, NULL, NULL}
+#define LAST {NULL, NULL, 0, NULL, NULL}
+#define CODES "u8 u16 u32"
+
+static const struct word route_words[] = {
+	{"auto", HZ_VLUT_AUTO}, {"table", HZ_VLUT_TABLE}, {"decode", HZ_VLUT_DECODE}, {NULL, 0},
+};
+
+static const struct word table_words[] = {
+	{"f32", HZ_F32}, {"f16", HZ_F16}, {"bf16", HZ_BF16}, {"u8", HZ_U8}, {"u16", HZ_U16},
+	{"s8", HZ_S8}, {"s16", HZ_S16}, {NULL, 0},
+};
+
+static const struct word sum_words[] = {{"f32", HZ_F32}, {"s32", HZ_S32}, {NULL, 0}};
+
+static const struct word y_words[] = {
+	{"f32", HZ_F32}, {"f16", HZ_F16}, {"bf16", HZ_BF16}, {"s32", HZ_S32}, {NULL, 0},
+};
+
+static const struct key vlut_keys[] = {
+	{"route", KEY_WORD, route_words, 0, 0, "auto|table|decode",
+	 "tables of products, or points times x; auto, the default: the faster"},
+	{"table", KEY_WORD, table_words, 0, 0, "f32|f16|bf16|u8|u16|s8|s16",
+	 "what tables hold: s8, s16 of two sides, the others of one; default chosen"},
+	{"sum", KEY_WORD, sum_words, 0, 0, "f32|s32", "what sums are in; default chosen"},
+	{"compensated", KEY_WORD, switch_words, 0, 0, "0|1",
+	 "1: sums in f32 with compensation, through tables"},
+	{"pack_w", KEY_WORD, switch_words, 0, 0, "0|1",
+	 "1: pack w first, which gives the same results"},
+	{"levels", KEY_INT, NULL, 0, HZ_LATTICE_MAXLEVELS, "N",
+	 "the coarsest levels to use, or those that codes have; 0, the default: all"},
+	{"k", KEY_INT, NULL, 1, INT64_MAX, "N",
+	 "values of a row; default as x, or all of all blocks"},
+	{"out", KEY_WORD, y_words, 0, 0, "f32|f16|bf16|s32",
+	 "the dtype of y; default f32; s32: products of integers, without scales"},
+	END,
+};
+
+static const struct key gemm_keys[] = {
+	{"trans_x", KEY_WORD, switch_words, 0, 0, "0|1",
+	 "1: x is [b, k] and y [b, rows]; default as the size of x that fits w says"},
+	END,
+};
+
+/* Of the second lattice of vlut_gemm2, those that differ from the first */
+static const struct key second_keys[] = {
+	{"x_lattice", KEY_TEXT, NULL, 0, 0, "as lattice", "keys of x; default those of w"},
+	{"x_q", KEY_INT, NULL, 2, 1 << 20, "N", ""},
+	{"x_M", KEY_INT, NULL, 1, HZ_LATTICE_MAXLEVELS, "N", ""},
+	{"x_beta", KEY_NUMBER, NULL, 0, 0, "NUMBER", ""},
+	{"x_alpha", KEY_NUMBER, NULL, 0, 0, "NUMBER", ""},
+	{"x_policy", KEY_WORD, policy_words, 0, 0, "as policy", ""},
+	{"x_bank", KEY_TEXT, NULL, 0, 0, "as bank", ""},
+	{"x_group", KEY_INT, NULL, 8, 128, "N", ""},
+	{"x_dither", KEY_TEXT, NULL, 0, 0, "as dither", ""},
+	{"x_dim", KEY_INT, NULL, 1, HZ_LATTICE_MAXDIM, "N", ""},
+	{"x_offset", KEY_TEXT, NULL, 0, 0, "as offset", ""},
+	END,
+};
+
+/* One job a process: its quantizers live until that ends. */
+static hz_lattice *w_lattice, *x_lattice;
+
+static bool is_given(struct job *job, const char *name)
+{
+	return slot_of(job, name)->path != NULL;
+}
+
+/* ---- Shapes ---------------------------------------------------------------------------------- */
+
+/* Codes are [..., rows, blocks, levels]: what is in front of blocks counts as rows. */
+static int rows_of(struct job *job, const char *name, int *ndim)
+{
+	const struct npy *a = &slot_of(job, name)->array;
+
+	*ndim = a->ndim - 2;
+	if (*ndim < 0)
+		return complain(EXIT_BAD, "%s: %s has %d dimensions, must be [..., blocks, M]",
+				job->op->name, name, a->ndim);
+	return 0;
+}
+
+static int open_lattices(struct job *job, bool two_sided)
+{
+	int status = lattice_of(job, "", is_given(job, "t"), &w_lattice);
+
+	if (!status && two_sided)
+		status = lattice_of(job, "x_", is_given(job, "tx"), &x_lattice);
+	return status;
+}
+
+/* Values of a row of w: k=, or as many as all blocks have */
+static int64_t row_length(struct job *job)
+{
+	const struct npy *w = &slot_of(job, "w")->array;
+	const struct value *k = value_of(job, "k");
+	hz_lattice_info info;
+	int64_t n;
+
+	hz_lattice_get_info(w_lattice, &info);
+	if (k->given || __builtin_mul_overflow(w->shape[w->ndim - 2], (int64_t)info.dim, &n))
+		return k->n;
+	return n;
+}
+
+/* Whether rows of that many values are the blocks that w has */
+static bool fits(struct job *job, int64_t k)
+{
+	const struct npy *w = &slot_of(job, "w")->array;
+	const struct value *said = value_of(job, "k");
+	hz_lattice_info info;
+
+	hz_lattice_get_info(w_lattice, &info);
+	return said->given ? k == said->n :
+			     k / info.dim + (k % info.dim != 0) == w->shape[w->ndim - 2];
+}
+
+static bool transposes(struct job *job)
+{
+	const struct npy *x = &slot_of(job, "x")->array;
+	const struct value *said = value_of(job, "trans_x");
+
+	if (said->given)
+		return said->n;
+	if (x->ndim != 2 || x->shape[0] == row_length(job))
+		return false;
+	return x->shape[1] == row_length(job) ||
+	       (!fits(job, x->shape[0]) && fits(job, x->shape[1]));
+}
+
+/* The rows of w, and dimensions behind them or (transposed) in front */
+static int y_shape(struct job *job, const int64_t *more, int count, bool in_front)
+{
+	const struct npy *w = &slot_of(job, "w")->array;
+	struct slot *y = slot_of(job, "y");
+	int rows, status = rows_of(job, "w", &rows);
+
+	if (status)
+		return status;
+	if (rows + count > HZ_MAXDIM)
+		return complain(EXIT_BAD, "%s: y would have more than %d dimensions", job->op->name,
+				HZ_MAXDIM);
+	y->array.ndim = rows + count;
+	for (int i = 0; i < rows; i++)
+		y->array.shape[i + (in_front ? count : 0)] = w->shape[i];
+	for (int i = 0; i < count; i++)
+		y->array.shape[i + (in_front ? 0 : rows)] = more[i];
+	return output_dtype(job, y, "y", HZ_F32);
+}
+
+/* The last `keep` dimensions of a contiguous view, those before them as one */
+static hz_tensor flat(const hz_tensor *t, int keep)
+{
+	int64_t shape[HZ_MAXDIM] = {1};
+
+	for (int i = 0; i < t->ndim - keep; i++)
+		shape[0] *= t->shape[i];
+	for (int i = 0; i < keep; i++)
+		shape[1 + i] = t->shape[t->ndim - keep + i];
+	return hz_tensor_nd(t->data, t->dtype, t->device, 1 + keep, shape);
+}
+
+/* ---- Calls ----------------------------------------------------------------------------------- */
+
+struct coded {
+	hz_coded c;
+	hz_tensor t, scale;
+};
+
+static void coded_of(struct job *job, const char *codes, const char *t, const char *scale,
+		     struct coded *out)
+{
+	memset(out, 0, sizeof(*out));
+	out->c.codes = flat(view_of(job, codes), 2);
+	out->c.levels = (int32_t)value_or(job, "levels", 0);
+	out->c.k = value_or(job, "k", 0);
+	if (is_given(job, t)) {
+		out->t = flat(view_of(job, t), 1);
+		out->c.t = &out->t;
+	}
+	if (is_given(job, scale)) {
+		out->scale = flat(view_of(job, scale), 0);
+		out->c.row_scale = &out->scale;
+	}
+}
+
+static int open_vlut(hz_context *ctx, struct job *job, hz_vlut **v)
+{
+	const hz_vlut_opts o = {
+		.route = (int32_t)value_or(job, "route", HZ_VLUT_AUTO),
+		.table_dtype = (int32_t)value_or(job, "table", 0),
+		.sum = (int32_t)value_or(job, "sum", 0),
+		.flags = value_or(job, "compensated", 0) ? HZ_VLUT_COMPENSATED : 0,
+	};
+
+	return hz_vlut_open(ctx, v, w_lattice, x_lattice, &o);
+}
+
+/* With pack_w=1 w becomes packed, in *memory of the device. */
+static int pack_w(hz_context *ctx, struct job *job, const hz_vlut *v, hz_coded *w, int64_t k,
+		  void **memory)
+{
+	hz_coded packed = {.rows = w->codes.shape[0], .k = k, .levels = w->levels,
+			   .row_scale = w->row_scale};
+	size_t bytes;
+	int status;
+
+	if (!value_or(job, "pack_w", 0))
+		return HZ_OK;
+	w->k = k;
+	status = hz_vlut_pack_bytes(ctx, v, w, &bytes);
+	if (status == HZ_OK)
+		status = hz_alloc(ctx, memory, bytes ? bytes : 64, hz_device(ctx));
+	if (status == HZ_OK)
+		status = hz_vlut_pack(ctx, v, w, *memory);
+	packed.packed = *memory;
+	if (status == HZ_OK)
+		*w = packed;
+	return status;
+}
+
+static void swap(hz_tensor *t)
+{
+	const int64_t size = t->shape[0], stride = t->stride[0];
+
+	t->shape[0] = t->shape[1];
+	t->stride[0] = t->stride[1];
+	t->shape[1] = size;
+	t->stride[1] = stride;
+}
+
+static int gemm_call(hz_context *ctx, struct job *job)
+{
+	hz_tensor x = *view_of(job, "x"), y = *view_of(job, "y");
+	void *memory = NULL;
+	struct coded w;
+	hz_vlut *v;
+	size_t bytes;
+	int status = open_vlut(ctx, job, &v);
+
+	if (status != HZ_OK)
+		return status;
+	coded_of(job, "w", "t", "row_scale", &w);
+	if (x.ndim == 1) {
+		y = flat(&y, 0);
+	} else if (transposes(job)) {
+		y = hz_tensor_2d(y.data, y.dtype, y.device, y.shape[0], w.c.codes.shape[0]);
+		swap(&x);
+		swap(&y);
+	} else {
+		y = flat(&y, 1);
+	}
+	status = pack_w(ctx, job, v, &w.c, x.shape[0], &memory);
+	if (status == HZ_OK)
+		status = hz_vlut_gemm_workspace(ctx, v, &w.c, &x, &y, &bytes);
+	if (status == HZ_OK)
+		status = hz_reserve(ctx, bytes);
+	if (status == HZ_OK)
+		status = x.ndim == 1 ? hz_vlut_gemv(ctx, v, &w.c, &x, &y) :
+				       hz_vlut_gemm(ctx, v, &w.c, &x, &y);
+	if (status == HZ_OK)
+		status = hz_sync(ctx);
+	if (memory)
+		hz_free(ctx, memory, hz_device(ctx));
+	hz_vlut_close(v);
+	return status;
+}
+
+static int gemm2_call(hz_context *ctx, struct job *job)
+{
+	hz_tensor y = *view_of(job, "y");
+	void *memory = NULL;
+	struct coded w, x;
+	hz_vlut *v;
+	size_t bytes;
+	int status = open_vlut(ctx, job, &v);
+
+	if (status != HZ_OK)
+		return status;
+	coded_of(job, "w", "t", "row_scale", &w);
+	coded_of(job, "x", "tx", "x_row_scale", &x);
+	y = hz_tensor_2d(y.data, y.dtype, y.device, w.c.codes.shape[0], x.c.codes.shape[0]);
+	status = pack_w(ctx, job, v, &w.c, row_length(job), &memory);
+	if (status == HZ_OK)
+		status = hz_vlut_gemm2_workspace(ctx, v, &w.c, &x.c, &y, &bytes);
+	if (status == HZ_OK)
+		status = hz_reserve(ctx, bytes);
+	if (status == HZ_OK)
+		status = hz_vlut_gemm2(ctx, v, &w.c, &x.c, &y);
+	if (status == HZ_OK)
+		status = hz_sync(ctx);
+	if (memory)
+		hz_free(ctx, memory, hz_device(ctx));
+	hz_vlut_close(v);
+	return status;
+}
+
+/* ---- Rows of the table ----------------------------------------------------------------------- */
+
+#define W_OPERANDS \
+	{"w", NULL, 0, CODES, "[rows, blocks, M]"}, \
+	{"t", "T", OPTIONAL, "u8", "[rows, blocks]; policy=group: [rows, groups]"}, \
+	{"row_scale", NULL, OPTIONAL, "f32", "[rows]"}, \
+	{"basis", NULL, OPTIONAL, "f32 f64", "[d, d]; columns are the basis"}, \
+	{"transform", NULL, OPTIONAL, "f32 f64", "[d, d], of encoding"}
+
+static const struct operand gemv_operands[] = {
+	W_OPERANDS,
+	{"x", NULL, 0, "f32 f16 bf16 s8", "[k]"},
+	{"y", NULL, OUTPUT, "f32 f16 bf16 s32", "[rows]"},
+	LAST,
+};
+
+static const struct operand gemm_operands[] = {
+	W_OPERANDS,
+	{"x", NULL, 0, "f32 f16 bf16 s8", "[k, b]; or [b, k]"},
+	{"y", NULL, OUTPUT, "f32 f16 bf16 s32", "[rows, b]; or [b, rows]"},
+	LAST,
+};
+
+static const struct operand gemm2_operands[] = {
+	W_OPERANDS,
+	{"x", NULL, 0, CODES, "[b, blocks, M]"},
+	{"tx", "x_T", OPTIONAL, "u8", "[b, blocks]"},
+	{"x_row_scale", NULL, OPTIONAL, "f32", "[b]"},
+	{"y", NULL, OUTPUT, "f32 f16 bf16 s32", "[rows, b]"},
+	LAST,
+};
+
+static int gemm_outputs(struct job *job)
+{
+	const struct npy *x = &slot_of(job, "x")->array;
+	int rows, status = rows_of(job, "w", &rows);
+
+	if (!status)
+		status = open_lattices(job, false);
+	if (status)
+		return status;
+	if (x->ndim < 1 || x->ndim > 2)
+		return complain(EXIT_BAD, "%s: x has %d dimensions, must have 1 or 2",
+				job->op->name, x->ndim);
+	if (x->ndim == 1)
+		return y_shape(job, NULL, 0, false);
+	return transposes(job) ? y_shape(job, &x->shape[0], 1, true) :
+				 y_shape(job, &x->shape[1], 1, false);
+}
+
+static int gemm2_outputs(struct job *job)
+{
+	const struct npy *x = &slot_of(job, "x")->array;
+	int rows, status = rows_of(job, "w", &rows);
+
+	if (!status)
+		status = rows_of(job, "x", &rows);
+	if (!status)
+		status = open_lattices(job, true);
+	return status ? status : y_shape(job, x->shape, rows, false);
+}
+
+const struct op op_vlut_gemv = {
+	"vlut_gemv", "y = W x with lattice codes of W",
+	gemv_operands, (const struct key *const[]){lattice_keys, vlut_keys, NULL},
+	gemm_outputs, gemm_call,
+};
+
+const struct op op_vlut_gemm = {
+	"vlut_gemm", "the same for several x",
+	gemm_operands, (const struct key *const[]){lattice_keys, vlut_keys, gemm_keys, NULL},
+	gemm_outputs, gemm_call,
+};
+
+const struct op op_vlut_gemm2 = {
+	"vlut_gemm2", "y = W X^T with lattice codes of both",
+	gemm2_operands, (const struct key *const[]){lattice_keys, vlut_keys, second_keys, NULL},
+	gemm2_outputs, gemm2_call,
+};

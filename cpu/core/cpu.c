@@ -26,15 +26,6 @@
 
 #include "cpu/core/cpu.h"
 
-const struct hz_ops hzi_cpu_ops = {
-	.name = "cpu",
-#define HZ_OP(name, family, dtypes, summary) \
-	.name = hzi_cpu_##name, \
-	.name##_workspace = hzi_cpu_##name##_workspace,
-#include "lib/core/ops.def"
-#undef HZ_OP
-};
-
 /* ---- Instruction-set levels ------------------------------------------------------------------ */
 
 /*

@@ -571,7 +571,7 @@ int hzi_cuda_tensor_map_pixels(struct hz_context *ctx, const char *op, struct hz
 			CU_TENSOR_MAP_L2_PROMOTION_L2_256B);
 }
 
-int hzi_cuda_prepare(struct hz_context *ctx)
+static int prepare(struct hz_context *ctx)
 {
 	int status = HZ_OK;
 
@@ -648,6 +648,8 @@ static int try_code(struct hz_context *ctx)
 	return status == HZ_ENOTSUP ? HZ_ENODEV : status;
 }
 
+static void cuda_close(struct hz_context *ctx);
+
 static int open_ordinal(struct hz_context *ctx, int ordinal)
 {
 	size_t bytes = sizeof(struct hzi_cuda), kernels = 0;
@@ -694,7 +696,7 @@ static int open_ordinal(struct hz_context *ctx, int ordinal)
 	status = try_code(ctx);
 	if (status == HZ_OK)
 		return HZ_OK;
-	hzi_cuda_close(ctx);
+	cuda_close(ctx);
 	ctx->device = HZ_CPU;
 	return status;
 out:
@@ -702,7 +704,7 @@ out:
 	return status;
 }
 
-int hzi_cuda_open(struct hz_context *ctx, int ordinal)
+static int cuda_open(struct hz_context *ctx, int ordinal)
 {
 	char first[HZI_ERRMSG_BYTES];
 	int first_status = HZ_OK, status;
@@ -735,7 +737,7 @@ int hzi_cuda_open(struct hz_context *ctx, int ordinal)
 	return first_status;
 }
 
-void hzi_cuda_close(struct hz_context *ctx)
+static void cuda_close(struct hz_context *ctx)
 {
 	struct hzi_cuda *g = ctx->cuda;
 	bool relaxed;
@@ -768,7 +770,7 @@ void hzi_cuda_close(struct hz_context *ctx)
 	hzi_mfree(ctx, g, g->bytes);
 }
 
-void hzi_cuda_info(const struct hz_context *ctx, hz_info *info)
+static void cuda_info(const struct hz_context *ctx, hz_info *info)
 {
 	if (atomic_load(&driver_tried)) {
 		info->cuda_driver = driver.version;
@@ -789,7 +791,7 @@ const struct hzi_cuda_device *hzi_cuda_device(const struct hz_context *ctx)
 
 /* ---- Memory ---------------------------------------------------------------------------------- */
 
-int hzi_cuda_alloc(struct hz_context *ctx, void **p, size_t bytes)
+static int cuda_alloc(struct hz_context *ctx, void **p, size_t bytes)
 {
 	CUresult r = CUDA_ERROR_OUT_OF_MEMORY;
 	CUdeviceptr address = 0;
@@ -810,7 +812,7 @@ int hzi_cuda_alloc(struct hz_context *ctx, void **p, size_t bytes)
 	return HZ_OK;
 }
 
-int hzi_cuda_free(struct hz_context *ctx, void *p)
+static int cuda_free(struct hz_context *ctx, void *p)
 {
 	bool relaxed;
 	CUresult r;
@@ -823,7 +825,7 @@ int hzi_cuda_free(struct hz_context *ctx, void *p)
 	return finish(ctx, "free", "freeing device memory", r);
 }
 
-int hzi_cuda_copy(struct hz_context *ctx, void *dst, int dst_device, const void *src,
+static int cuda_copy(struct hz_context *ctx, void *dst, int dst_device, const void *src,
 		  int src_device, size_t bytes)
 {
 	struct hzi_cuda *g = ctx->cuda;
@@ -853,7 +855,7 @@ int hzi_cuda_fill(struct hz_context *ctx, void *p, int byte, size_t bytes)
 
 /* ---- Streams --------------------------------------------------------------------------------- */
 
-int hzi_cuda_set_stream(struct hz_context *ctx, void *stream)
+static int set_stream(struct hz_context *ctx, void *stream)
 {
 	struct hzi_cuda *g = ctx->cuda;
 
@@ -872,7 +874,7 @@ static bool capturing(const struct hzi_cuda *g)
 	       status != CU_STREAM_CAPTURE_STATUS_NONE;
 }
 
-bool hzi_cuda_capturing(struct hz_context *ctx)
+static bool stream_capturing(struct hz_context *ctx)
 {
 	bool yes;
 
@@ -884,7 +886,7 @@ bool hzi_cuda_capturing(struct hz_context *ctx)
 	return yes;
 }
 
-int hzi_cuda_sync(struct hz_context *ctx)
+static int cuda_sync(struct hz_context *ctx)
 {
 	struct hzi_cuda *g = ctx->cuda;
 
@@ -999,13 +1001,18 @@ int hzi_cuda_event_free(struct hz_context *ctx, void *event)
 	return finish(ctx, "event", "destroying an event", cu.EventDestroy(event));
 }
 
-/* ---- The function table ---------------------------------------------------------------------- */
+/* ---- The device ------------------------------------------------------------------------------ */
 
-const struct hz_ops hzi_cuda_ops = {
+const struct hzi_device hzi_device_cuda = {
 	.name = "cuda",
-#define HZ_OP(op, family, dtypes, summary) \
-	.op = hzi_cuda_##op, \
-	.op##_workspace = hzi_cuda_##op##_workspace,
-#include "lib/core/ops.def"
-#undef HZ_OP
+	.open = cuda_open,
+	.close = cuda_close,
+	.info = cuda_info,
+	.alloc = cuda_alloc,
+	.free = cuda_free,
+	.copy = cuda_copy,
+	.set_stream = set_stream,
+	.sync = cuda_sync,
+	.capturing = stream_capturing,
+	.prepare = prepare,
 };

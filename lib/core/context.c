@@ -1,22 +1,18 @@
 /*
- * context.c - opening and closing a context, the environment, errors, the workspace
+ * context.c - opening and closing a context, and the environment
  *
  * SPDX-License-Identifier: BSD-2-Clause
  */
 #include <config.h>
 
-#include <pthread.h>
 #include <stdarg.h>
-#include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
-#include "lib/hadamard/hadamard.h"
 #include "lib/core/internal.h"
 
 #define THREADS_MAX 1024 /* more are cut to this: far beyond any machine's cores, still few pages */
-#define WORKSPACE_ALIGN 64
 #define QUAT_PREFER (HZ_QUAT_PREFER_FAST | HZ_QUAT_PREFER_DIRECT)
 
 /* Sizes of operands are 64 bits, and device code shares structs with the host. */
@@ -26,22 +22,9 @@ _Static_assert(sizeof(void *) == 8, "hurwitz is for processors with addresses of
 _Static_assert(__BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__,
 	       "hurwitz is for processors with the lowest byte first");
 
-/* ---- Errors and log -------------------------------------------------------------------------- */
+/* ---- Messages of hz_open() --------------------------------------------------------------------- */
 
 static _Thread_local char open_errmsg[HZI_ERRMSG_BYTES];
-
-#undef hzi_fail
-int hzi_fail(struct hz_context *ctx, int status, const char *format, ...)
-{
-	va_list ap;
-
-	if (ctx) {
-		va_start(ap, format);
-		vsnprintf(ctx->errmsg, sizeof(ctx->errmsg), format, ap);
-		va_end(ap);
-	}
-	return status;
-}
 
 __attribute__((format(printf, 2, 3))) static int open_fail(int status, const char *format, ...)
 {
@@ -53,66 +36,9 @@ __attribute__((format(printf, 2, 3))) static int open_fail(int status, const cha
 	return status;
 }
 
-void hzi_log(const struct hz_context *ctx, int level, const char *format, ...)
-{
-	char message[2 * HZI_ERRMSG_BYTES];
-	va_list ap;
-
-	if (!ctx || !ctx->log)
-		return;
-	va_start(ap, format);
-	vsnprintf(message, sizeof(message), format, ap);
-	va_end(ap);
-	ctx->log(ctx->log_user, level, message);
-}
-
-const char *hz_errmsg(const hz_context *ctx)
-{
-	return ctx ? ctx->errmsg : "";
-}
-
 const char *hz_open_errmsg(void)
 {
 	return open_errmsg;
-}
-
-/* ---- fork() ---------------------------------------------------------------------------------- */
-
-static atomic_uint forks;
-static pthread_once_t forks_once = PTHREAD_ONCE_INIT;
-static bool forks_counted;
-
-static void count_fork(void)
-{
-	atomic_fetch_add_explicit(&forks, 1, memory_order_relaxed);
-}
-
-static void count_forks(void)
-{
-	forks_counted = pthread_atfork(NULL, NULL, count_fork) == 0;
-}
-
-unsigned hzi_fork_generation(void)
-{
-	return atomic_load_explicit(&forks, memory_order_relaxed);
-}
-
-static bool inherited(const struct hz_context *ctx)
-{
-	return ctx->fork_generation != hzi_fork_generation();
-}
-
-int hzi_enter(struct hz_context *ctx, const char *op)
-{
-	if (!ctx)
-		return HZ_EINVAL;
-	if (ctx->cuda && inherited(ctx))
-		return hzi_fail(
-			ctx, HZ_EFORK,
-			"%s: the context has a GPU and was opened before fork(): CUDA does not "
-			"work in the child",
-			op);
-	return HZ_OK;
 }
 
 /* ---- Options and environment ----------------------------------------------------------------- */
@@ -244,15 +170,16 @@ static int open_device(struct hz_context *ctx, int device)
 {
 	int status;
 
-	ctx->ops = &hzi_cpu_ops;
+	ctx->backend = HZI_CPU;
 	ctx->device = HZ_CPU;
 	if (device == HZ_CPU) {
 		snprintf(ctx->gpu_reason, sizeof(ctx->gpu_reason), "the CPU was asked for");
 		return HZ_OK;
 	}
-	status = hzi_cuda_open(ctx, device == HZ_AUTO ? -1 : device - HZ_CUDA);
+	status = hzi_device_cuda.open(ctx, device == HZ_AUTO ? -1 : device - HZ_CUDA);
 	if (status == HZ_OK) {
-		ctx->ops = &hzi_cuda_ops;
+		ctx->backend = HZI_CUDA;
+		ctx->gpu = &hzi_device_cuda;
 		ctx->gpu_reason[0] = '\0';
 		return HZ_OK;
 	}
@@ -277,8 +204,7 @@ int hz_open(hz_context **out, const hz_options *options)
 		o = *options;
 	HZ_CHECK(check_options(&o));
 	HZ_CHECK(read_environment(&o));
-	pthread_once(&forks_once, count_forks);
-	if (!forks_counted)
+	if (!hzi_count_forks())
 		return open_fail(HZ_ENOMEM, "open: no memory to register a fork handler");
 
 	if (o.allocator)
@@ -307,7 +233,7 @@ int hz_open(hz_context **out, const hz_options *options)
 		hz_close(ctx);
 		return status;
 	}
-	hzi_log(ctx, HZ_LOG_DEBUG, "open: %s, isa %s, %d threads", ctx->ops->name,
+	hzi_log(ctx, HZ_LOG_DEBUG, "open: %s, isa %s, %d threads", ctx->gpu ? ctx->gpu->name : "cpu",
 		hz_isa_name(ctx->isa), ctx->threads);
 	*out = ctx;
 	return HZ_OK;
@@ -320,12 +246,14 @@ void hz_close(hz_context *ctx)
 	if (!ctx)
 		return;
 	seed.allocator = ctx->allocator;
-	if (ctx->cuda)
-		hzi_cuda_close(ctx);
+	if (ctx->gpu)
+		ctx->gpu->close(ctx);
 	else
 		hzi_mfree(ctx, ctx->own_workspace, ctx->own_workspace_bytes);
-	hzi_base_free(ctx);
-	hzi_mhc_chain_free(ctx);
+	if (ctx->free_base)
+		ctx->free_base(ctx);
+	if (ctx->free_chain)
+		ctx->free_chain(ctx);
 	hzi_mfree(&seed, ctx, sizeof(*ctx));
 }
 
@@ -361,7 +289,7 @@ int hz_device_info(hz_context *ctx, hz_info *info)
 		.gpu_reason = ctx->gpu_reason,
 		.topology_source = ctx->topology.source,
 	};
-	hzi_cuda_info(ctx, info);
+	hzi_device_cuda.info(ctx, info);
 	return HZ_OK;
 }
 
@@ -370,104 +298,17 @@ int hz_device_info(hz_context *ctx, hz_info *info)
 int hz_set_stream(hz_context *ctx, void *stream)
 {
 	HZ_CHECK(hzi_enter(ctx, "set_stream"));
-	return ctx->cuda ? hzi_cuda_set_stream(ctx, stream) : HZ_OK;
+	return ctx->gpu ? ctx->gpu->set_stream(ctx, stream) : HZ_OK;
 }
 
 int hz_sync(hz_context *ctx)
 {
 	HZ_CHECK(hzi_enter(ctx, "sync"));
-	return ctx->cuda ? hzi_cuda_sync(ctx) : HZ_OK;
+	return ctx->gpu ? ctx->gpu->sync(ctx) : HZ_OK;
 }
 
 int hz_prepare(hz_context *ctx)
 {
 	HZ_CHECK(hzi_enter(ctx, "prepare"));
-	return ctx->cuda ? hzi_cuda_prepare(ctx) : HZ_OK;
-}
-
-/* ---- Workspace ------------------------------------------------------------------------------- */
-
-static void set_own_workspace(struct hz_context *ctx, void *p, size_t bytes)
-{
-	ctx->own_workspace = p;
-	ctx->own_workspace_bytes = bytes;
-	if (!ctx->workspace_lent) {
-		ctx->workspace = p;
-		ctx->workspace_bytes = bytes;
-	}
-}
-
-/* Makes the context's own workspace that large, or leaves it as it was. */
-static int grow(struct hz_context *ctx, const char *op, size_t bytes)
-{
-	void *p;
-	int status;
-
-	if (bytes <= ctx->own_workspace_bytes)
-		return HZ_OK;
-	if (!ctx->cuda) {
-		p = hzi_malloc(ctx, bytes, WORKSPACE_ALIGN);
-		if (!p)
-			return hzi_fail(ctx, HZ_ENOMEM,
-					"%s: no memory for a workspace of %zu bytes", op, bytes);
-		hzi_mfree(ctx, ctx->own_workspace, ctx->own_workspace_bytes);
-		set_own_workspace(ctx, p, bytes);
-		return HZ_OK;
-	}
-	if (hzi_cuda_capturing(ctx))
-		return hzi_fail(ctx, HZ_EWORKSPACE,
-				"%s: the workspace has %zu bytes, must have %zu: it "
-				"cannot grow while the stream is captured into a graph",
-				op, ctx->own_workspace_bytes, bytes);
-	HZ_CHECK(hzi_cuda_alloc(ctx, &p, bytes));
-	/* Work that is under way may still use the old one. */
-	status = ctx->own_workspace ? hzi_cuda_sync(ctx) : HZ_OK;
-	if (status != HZ_OK) {
-		hzi_cuda_free(ctx, p);
-		return status;
-	}
-	if (ctx->own_workspace)
-		hzi_cuda_free(ctx, ctx->own_workspace);
-	set_own_workspace(ctx, p, bytes);
-	return HZ_OK;
-}
-
-int hz_reserve(hz_context *ctx, size_t bytes)
-{
-	HZ_CHECK(hzi_enter(ctx, "reserve"));
-	return grow(ctx, "reserve", bytes);
-}
-
-int hz_set_workspace(hz_context *ctx, void *p, size_t bytes)
-{
-	HZ_CHECK(hzi_enter(ctx, "set_workspace"));
-	if (!p != !bytes)
-		return hzi_fail(ctx, HZ_EINVAL,
-				"set_workspace: p is %p and bytes is %zu, must be both "
-				"zero or neither",
-				p, bytes);
-	if ((uintptr_t)p % WORKSPACE_ALIGN)
-		return hzi_fail(ctx, HZ_EINVAL, "set_workspace: p is %p, must be a multiple of %d",
-				p, WORKSPACE_ALIGN);
-	ctx->workspace_lent = p != NULL;
-	ctx->workspace = p ? p : ctx->own_workspace;
-	ctx->workspace_bytes = p ? bytes : ctx->own_workspace_bytes;
-	return HZ_OK;
-}
-
-int hzi_workspace(struct hz_context *ctx, const char *op, size_t bytes)
-{
-	if (bytes <= ctx->workspace_bytes)
-		return HZ_OK;
-	if (ctx->workspace_lent)
-		return hzi_fail(ctx, HZ_EWORKSPACE,
-				"%s: the workspace lent by hz_set_workspace() has %zu "
-				"bytes, must have %zu",
-				op, ctx->workspace_bytes, bytes);
-	if (ctx->cuda)
-		return hzi_fail(ctx, HZ_EWORKSPACE,
-				"%s: the workspace has %zu bytes, must have %zu: call "
-				"hz_reserve() first",
-				op, ctx->workspace_bytes, bytes);
-	return grow(ctx, op, bytes);
+	return ctx->gpu ? ctx->gpu->prepare(ctx) : HZ_OK;
 }

@@ -16,28 +16,32 @@ struct hz_context;
 struct hz_kern;		/* cpu/core/kern.h: micro-kernels of the ISA in use */
 struct hzi_cuda;	/* gpu/runtime/cuda.h: the GPU half of a context */
 
-/* ---- The function table ---------------------------------------------------------------------- */
+/* ---- Operation tables ------------------------------------------------------------------------ */
 
 #define HZ_OP(name, family, dtypes, summary) struct hzi_##name##_args;
 #include "lib/core/ops.def"
-#undef HZ_OP
+
+enum { HZI_CPU, HZI_CUDA, HZI_BACKENDS };
 
 /*
- * One implementation of every primitive. Arguments were checked in lib/: a slot may assert, it need
- * not check. <name>_workspace says the bytes of device scratch that the call then finds at
- * ctx->workspace; on the CPU it counts ctx->threads threads.
+ * Each family has two const tables, of its CPU and of its CUDA implementations, made from ops.def
+ * in lib/<family>/ops.c. hz_open() picks device and ISA level once, from hwloc and CUDA device
+ * queries; no call decides again: HZI_OPS(ctx, hadamard)->hadamard(ctx, &args).
+ *
+ * Arguments were checked in lib/: an implementation may assert, it need not check.
+ * <name>_workspace returns the bytes of device scratch that the call then finds at ctx->workspace;
+ * on the CPU it counts ctx->threads threads.
  */
-struct hz_ops {
-	const char *name;	/* "cpu" or "cuda" */
+#define HZ_FAMILY(family) struct hzi_##family##_ops {
 #define HZ_OP(name, family, dtypes, summary) \
 	int (*name)(struct hz_context *ctx, const struct hzi_##name##_args *a); \
 	size_t (*name##_workspace)(const struct hz_context *ctx, const struct hzi_##name##_args *a);
+#define HZ_FAMILY_END(family) \
+	}; \
+	extern const struct hzi_##family##_ops *const hzi_##family##_ops[HZI_BACKENDS];
 #include "lib/core/ops.def"
-#undef HZ_OP
-};
 
-extern const struct hz_ops hzi_cpu_ops;		/* cpu/core/cpu.c */
-extern const struct hz_ops hzi_cuda_ops;	/* gpu/runtime/cuda.c */
+#define HZI_OPS(ctx, family) (hzi_##family##_ops[(ctx)->backend])
 
 #define HZ_OP(name, family, dtypes, summary) \
 	int hzi_cpu_##name(struct hz_context *ctx, const struct hzi_##name##_args *a); \
@@ -47,7 +51,34 @@ extern const struct hz_ops hzi_cuda_ops;	/* gpu/runtime/cuda.c */
 	size_t hzi_cuda_##name##_workspace(const struct hz_context *ctx, \
 					   const struct hzi_##name##_args *a);
 #include "lib/core/ops.def"
-#undef HZ_OP
+
+/* ---- Devices --------------------------------------------------------------------------------- */
+
+/*
+ * What a context does with its device. Every function but open() sets the context's message when it
+ * fails.
+ */
+struct hzi_device {
+	const char *name;	/* "cpu" or "cuda" */
+	/*
+	 * Opens device `ordinal`, or the first that works if it is negative: sets ctx->device and
+	 * what close() releases. Otherwise returns a status, with the reason in ctx->gpu_reason.
+	 */
+	int (*open)(struct hz_context *ctx, int ordinal);
+	void (*close)(struct hz_context *ctx);
+	void (*info)(const struct hz_context *ctx, hz_info *info);
+	int (*alloc)(struct hz_context *ctx, void **p, size_t bytes);
+	int (*free)(struct hz_context *ctx, void *p);
+	/* Asynchronous on the context's stream; either side may be host or device memory. */
+	int (*copy)(struct hz_context *ctx, void *dst, int dst_device, const void *src,
+		    int src_device, size_t bytes);
+	int (*set_stream)(struct hz_context *ctx, void *stream);
+	int (*sync)(struct hz_context *ctx);
+	bool (*capturing)(struct hz_context *ctx);	/* whether the stream goes into a graph */
+	int (*prepare)(struct hz_context *ctx);
+};
+
+extern const struct hzi_device hzi_device_cuda;		/* gpu/runtime/cuda.c */
 
 /* ---- Topology (lib/core/topology.c) --------------------------------------------------------------- */
 
@@ -69,9 +100,10 @@ void hzi_topology_read(struct hzi_topology *t, void *topology, bool no_hwloc);
 #define HZI_BASES 120		/* base matrices that one context caches: all 117 that exist */
 
 struct hz_context {
-	const struct hz_ops *ops;
+	int backend;			/* HZI_CPU or HZI_CUDA: which operation tables */
 	const struct hz_kern *kern;
-	struct hzi_cuda *cuda;		/* NULL on a CPU context */
+	const struct hzi_device *gpu;	/* NULL on a CPU context */
+	struct hzi_cuda *cuda;		/* its state, likewise */
 	int device;			/* HZ_CPU or HZ_CUDA + i */
 	int isa, isa_max;		/* enum hz_isa */
 	int threads;			/* at least 1 */
@@ -88,7 +120,9 @@ struct hz_context {
 	void *log_user;
 	struct hzi_topology topology;
 	struct hzi_base *base[HZI_BASES];	/* lib/hadamard/base.c; filled in order, NULL at the end */
+	void (*free_base)(struct hz_context *ctx);	/* set with the first of these */
 	struct hzi_mhc_chain *chain;		/* lib/mhc/layer.c; made when it is first needed */
+	void (*free_chain)(struct hz_context *ctx);	/* set with it */
 	char isa_reason[160];
 	char gpu_reason[HZI_ERRMSG_BYTES];
 	char errmsg[HZI_ERRMSG_BYTES];
@@ -102,9 +136,6 @@ int hzi_fail(struct hz_context *ctx, int status, const char *format, ...)
 void hzi_log(const struct hz_context *ctx, int level, const char *format, ...)
 	__attribute__((format(printf, 3, 4)));
 
-/* Frees ctx->chain. */
-void hzi_mhc_chain_free(struct hz_context *ctx);
-
 /* Host memory from the context's allocator; NULL if there is none. Not zeroed. */
 void *hzi_malloc(const struct hz_context *ctx, size_t bytes, size_t align);
 void hzi_mfree(const struct hz_context *ctx, void *p, size_t bytes);
@@ -115,7 +146,10 @@ void hzi_mfree(const struct hz_context *ctx, void *p, size_t bytes);
  */
 int hzi_workspace(struct hz_context *ctx, const char *op, size_t bytes);
 
-/* Counts the forks between this process and the first hz_open(): a child sees another number. */
+/* Begins to count forks, once; false without memory for that. */
+bool hzi_count_forks(void);
+
+/* The forks since then: a child sees another number. */
 unsigned hzi_fork_generation(void);
 
 /* HZ_OK, or the status of a context that cannot be used here: NULL, a GPU context after fork(). */
@@ -146,26 +180,6 @@ int hzi_threads(const struct hz_context *ctx, int64_t bytes);
  * runtime would wait for them in its first parallel region.
  */
 bool hzi_threads_lost(void);
-
-/* ---- CUDA (gpu/runtime/cuda.c) ----------------------------------------------------------------------- */
-
-/*
- * The GPU half of a context. hzi_cuda_open() returns HZ_OK and sets ctx->cuda and ctx->device, or a
- * status with the sentence in ctx->gpu_reason, leaving ctx->cuda NULL. Without device code in the
- * build it says so. A negative ordinal means the first device that works.
- */
-int hzi_cuda_open(struct hz_context *ctx, int ordinal);
-void hzi_cuda_close(struct hz_context *ctx);
-void hzi_cuda_info(const struct hz_context *ctx, hz_info *info);
-int hzi_cuda_alloc(struct hz_context *ctx, void **p, size_t bytes);
-int hzi_cuda_free(struct hz_context *ctx, void *p);
-/* Asynchronous on the context's stream; either side may be host (HZ_CPU) or device memory. */
-int hzi_cuda_copy(struct hz_context *ctx, void *dst, int dst_device, const void *src,
-		  int src_device, size_t bytes);
-int hzi_cuda_set_stream(struct hz_context *ctx, void *stream);
-int hzi_cuda_sync(struct hz_context *ctx);
-bool hzi_cuda_capturing(struct hz_context *ctx);	/* whether its stream goes into a graph */
-int hzi_cuda_prepare(struct hz_context *ctx);
 
 /* ---- Argument checks (lib/core/tensor.c) ---------------------------------------------------------- */
 

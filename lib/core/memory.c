@@ -105,7 +105,7 @@ int hz_alloc(hz_context *ctx, void **p, size_t bytes, int device)
 		return hzi_fail(ctx, HZ_EINVAL,
 				"alloc: p is NULL, must point to where the pointer goes");
 	HZ_CHECK(check_device(ctx, "alloc", "device", device));
-	return device == HZ_CPU ? alloc_host(ctx, p, bytes) : hzi_cuda_alloc(ctx, p, bytes);
+	return device == HZ_CPU ? alloc_host(ctx, p, bytes) : ctx->gpu->alloc(ctx, p, bytes);
 }
 
 int hz_free(hz_context *ctx, void *p, int device)
@@ -117,7 +117,7 @@ int hz_free(hz_context *ctx, void *p, int device)
 	if ((uintptr_t)p % ALIGN)
 		return hzi_fail(ctx, HZ_EINVAL, "free: p is %p, which is not from hz_alloc()", p);
 	if (device != HZ_CPU)
-		return hzi_cuda_free(ctx, p);
+		return ctx->gpu->free(ctx, p);
 	free_host(ctx, p);
 	return HZ_OK;
 }
@@ -224,5 +224,5 @@ int hz_copy(hz_context *ctx, const hz_tensor *src, const hz_tensor *dst)
 		return hzi_fail(ctx, HZ_ESTRIDE,
 				"copy: %s is not contiguous, must be for a copy from or to the GPU",
 				hz_tensor_contiguous(src) ? "dst" : "src");
-	return hzi_cuda_copy(ctx, dst->data, dst->device, src->data, src->device, (size_t)bytes);
+	return ctx->gpu->copy(ctx, dst->data, dst->device, src->data, src->device, (size_t)bytes);
 }

@@ -303,6 +303,16 @@ static size_t base_bytes(int m)
 	return sizeof(struct hzi_base) + (size_t)m * (size_t)((m + 31) / 32) * sizeof(uint32_t);
 }
 
+static void free_base(struct hz_context *ctx)
+{
+	int i;
+
+	for (i = 0; i < HZI_BASES && ctx->base[i]; i++) {
+		hzi_mfree(ctx, ctx->base[i], base_bytes(ctx->base[i]->m));
+		ctx->base[i] = NULL;
+	}
+}
+
 int hzi_base_get(struct hz_context *ctx, const char *op, int id, int m,
 		 const struct hzi_base **base)
 {
@@ -337,18 +347,9 @@ int hzi_base_get(struct hz_context *ctx, const char *op, int id, int m,
 			if (entry(&r, i, j) < 0)
 				b->bits[i * b->words + j / 32] |= UINT32_C(1) << j % 32;
 	ctx->base[slot] = b;
+	ctx->free_base = free_base;
 	*base = b;
 	return HZ_OK;
-}
-
-void hzi_base_free(struct hz_context *ctx)
-{
-	int i;
-
-	for (i = 0; i < HZI_BASES && ctx->base[i]; i++) {
-		hzi_mfree(ctx, ctx->base[i], base_bytes(ctx->base[i]->m));
-		ctx->base[i] = NULL;
-	}
 }
 
 int hz_hadamard_base(int base, int order, int8_t *entries)

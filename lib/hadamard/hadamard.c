@@ -597,8 +597,8 @@ int hz_hadamard(hz_context *ctx, const hz_tensor *x, const hz_tensor *y,
 	HZ_CHECK(hadamard_args(ctx, x, y, opts, &a, &empty));
 	if (empty)
 		return HZ_OK;
-	HZ_CHECK(hzi_workspace(ctx, "hadamard", ctx->ops->hadamard_workspace(ctx, &a)));
-	return ctx->ops->hadamard(ctx, &a);
+	HZ_CHECK(hzi_workspace(ctx, "hadamard", HZI_OPS(ctx, hadamard)->hadamard_workspace(ctx, &a)));
+	return HZI_OPS(ctx, hadamard)->hadamard(ctx, &a);
 }
 
 int hz_hadamard_workspace(hz_context *ctx, const hz_tensor *x, const hz_tensor *y,
@@ -610,7 +610,7 @@ int hz_hadamard_workspace(hz_context *ctx, const hz_tensor *x, const hz_tensor *
 	HZ_CHECK(hadamard_args(ctx, x, y, opts, &a, &empty));
 	if (!bytes)
 		return hzi_fail(ctx, HZ_EINVAL, "hadamard_workspace: bytes is NULL");
-	*bytes = empty ? 0 : ctx->ops->hadamard_workspace(ctx, &a);
+	*bytes = empty ? 0 : HZI_OPS(ctx, hadamard)->hadamard_workspace(ctx, &a);
 	return HZ_OK;
 }
 
@@ -730,8 +730,8 @@ int hz_hadamard_quantize(hz_context *ctx, const hz_tensor *x, const hz_tensor *q
 	if (empty)
 		return HZ_OK;
 	HZ_CHECK(hzi_workspace(ctx, "hadamard_quantize",
-			       ctx->ops->hadamard_quantize_workspace(ctx, &a)));
-	return ctx->ops->hadamard_quantize(ctx, &a);
+			       HZI_OPS(ctx, hadamard)->hadamard_quantize_workspace(ctx, &a)));
+	return HZI_OPS(ctx, hadamard)->hadamard_quantize(ctx, &a);
 }
 
 int hz_hadamard_quantize_workspace(hz_context *ctx, const hz_tensor *x, const hz_tensor *q,
@@ -744,7 +744,7 @@ int hz_hadamard_quantize_workspace(hz_context *ctx, const hz_tensor *x, const hz
 	HZ_CHECK(quantize_args(ctx, x, q, scale, opts, &a, &empty));
 	if (!bytes)
 		return hzi_fail(ctx, HZ_EINVAL, "hadamard_quantize_workspace: bytes is NULL");
-	*bytes = empty ? 0 : ctx->ops->hadamard_quantize_workspace(ctx, &a);
+	*bytes = empty ? 0 : HZI_OPS(ctx, hadamard)->hadamard_quantize_workspace(ctx, &a);
 	return HZ_OK;
 }
 
@@ -800,8 +800,8 @@ int hz_dequantize_hadamard(hz_context *ctx, const hz_tensor *q, const hz_tensor 
 	if (empty)
 		return HZ_OK;
 	HZ_CHECK(hzi_workspace(ctx, "dequantize_hadamard",
-			       ctx->ops->dequantize_hadamard_workspace(ctx, &a)));
-	return ctx->ops->dequantize_hadamard(ctx, &a);
+			       HZI_OPS(ctx, hadamard)->dequantize_hadamard_workspace(ctx, &a)));
+	return HZI_OPS(ctx, hadamard)->dequantize_hadamard(ctx, &a);
 }
 
 int hz_dequantize_hadamard_workspace(hz_context *ctx, const hz_tensor *q, const hz_tensor *scale,
@@ -814,7 +814,7 @@ int hz_dequantize_hadamard_workspace(hz_context *ctx, const hz_tensor *q, const 
 	HZ_CHECK(dequantize_args(ctx, q, scale, y, opts, &a, &empty));
 	if (!bytes)
 		return hzi_fail(ctx, HZ_EINVAL, "dequantize_hadamard_workspace: bytes is NULL");
-	*bytes = empty ? 0 : ctx->ops->dequantize_hadamard_workspace(ctx, &a);
+	*bytes = empty ? 0 : HZI_OPS(ctx, hadamard)->dequantize_hadamard_workspace(ctx, &a);
 	return HZ_OK;
 }
 

@@ -28,7 +28,6 @@ struct hzi_base {
  */
 int hzi_base_get(struct hz_context *ctx, const char *op, int id, int m,
 		 const struct hzi_base **base);
-void hzi_base_free(struct hz_context *ctx);
 
 /* The id that HZ_BASE_AUTO means for an order, or 0 if there is no table. */
 int hzi_base_auto(int m);

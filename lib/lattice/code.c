@@ -24,7 +24,7 @@ static const hz_lattice_code_opts default_opts;
 /* Whether to time: what a capture records does not run. */
 static bool timed(struct hz_context *ctx)
 {
-	return ctx->profile && !(ctx->cuda && hzi_cuda_capturing(ctx));
+	return ctx->profile && !(ctx->gpu && ctx->gpu->capturing(ctx));
 }
 
 static double now(void)
@@ -411,7 +411,7 @@ static int encode_workspace(struct hz_context *ctx, const struct call *c,
 		take_rotated(c, &middle, &a->map);
 		a->x_dtype = HZ_F32;
 	}
-	*bytes = ctx->ops->lattice_encode_workspace(ctx, a);
+	*bytes = HZI_OPS(ctx, lattice)->lattice_encode_workspace(ctx, a);
 	*begin = align64(*bytes > rotation ? *bytes : rotation);
 	if (values)
 		*bytes = *begin + values;
@@ -434,8 +434,8 @@ int hz_lattice_encode(hz_context *ctx, const hz_lattice *l, const hz_tensor *x,
 		if (!overload)
 			return HZ_OK;
 		if (ctx->device != HZ_CPU)
-			return hzi_cuda_copy(ctx, overload->data, ctx->device, none, HZ_CPU,
-					     sizeof(none));
+			return ctx->gpu->copy(ctx, overload->data, ctx->device, none, HZ_CPU,
+					      sizeof(none));
 		memcpy(overload->data, none, sizeof(none));
 		return HZ_OK;
 	}
@@ -448,8 +448,8 @@ int hz_lattice_encode(hz_context *ctx, const hz_lattice *l, const hz_tensor *x,
 		HZ_CHECK(hz_hadamard(ctx, x, &middle, c.o->hadamard));
 		a.x = middle.data;
 	}
-	return hzi_profile_end(ctx, start, ctx->ops->lattice_encode(ctx, &a), c.op, bytes_of(&c),
-			       map_blocks(&a.map) * l->rule.levels);
+	return hzi_profile_end(ctx, start, HZI_OPS(ctx, lattice)->lattice_encode(ctx, &a), c.op,
+			       bytes_of(&c), map_blocks(&a.map) * l->rule.levels);
 }
 
 int hz_lattice_encode_workspace(hz_context *ctx, const hz_lattice *l, const hz_tensor *x,
@@ -567,7 +567,7 @@ static int decode_workspace(struct hz_context *ctx, const struct call *c,
 		take_rotated(c, &middle, &a->map);
 		a->y_dtype = HZ_F32;
 	}
-	*bytes = ctx->ops->lattice_decode_workspace(ctx, a);
+	*bytes = HZI_OPS(ctx, lattice)->lattice_decode_workspace(ctx, a);
 	*begin = align64(*bytes > rotation ? *bytes : rotation);
 	if (values)
 		*bytes = *begin + values;
@@ -595,10 +595,10 @@ int hz_lattice_decode(hz_context *ctx, const hz_lattice *l, const hz_tensor *cod
 		const hz_hadamard_opts back = transposed(c.o->hadamard);
 
 		a.y = middle.data;
-		HZ_CHECK(ctx->ops->lattice_decode(ctx, &a));
+		HZ_CHECK(HZI_OPS(ctx, lattice)->lattice_decode(ctx, &a));
 		status = hz_hadamard(ctx, &middle, y, &back);
 	} else {
-		status = ctx->ops->lattice_decode(ctx, &a);
+		status = HZI_OPS(ctx, lattice)->lattice_decode(ctx, &a);
 	}
 	return hzi_profile_end(ctx, start, status, c.op, bytes_of(&c),
 			       map_blocks(&a.map) * (l->rule.levels - a.first));
@@ -687,9 +687,10 @@ int hz_lattice_repack(hz_context *ctx, const hz_lattice *l, const hz_tensor *fro
 	a.to_dtype = dtype[1];
 	a.from_pack = from_pack;
 	a.to_pack = to_pack;
-	HZ_CHECK(hzi_workspace(ctx, repack_name, ctx->ops->lattice_repack_workspace(ctx, &a)));
+	HZ_CHECK(hzi_workspace(ctx, repack_name,
+			       HZI_OPS(ctx, lattice)->lattice_repack_workspace(ctx, &a)));
 	start = hzi_profile_begin(ctx);
-	return hzi_profile_end(ctx, start, ctx->ops->lattice_repack(ctx, &a), repack_name,
+	return hzi_profile_end(ctx, start, HZI_OPS(ctx, lattice)->lattice_repack(ctx, &a), repack_name,
 			       hz_tensor_count(from) * (int64_t)hz_dtype_size(dtype[0]) +
 			       hz_tensor_count(to) * (int64_t)hz_dtype_size(dtype[1]), 0);
 }

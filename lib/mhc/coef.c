@@ -77,14 +77,14 @@ static int check_all(struct hz_context *ctx, const struct call *c,
 /* The slot, or its workspace */
 static int pre_slot(struct hz_context *ctx, const struct call *c, struct hzi_mhc_pre_args *a)
 {
-	const size_t need = ctx->ops->mhc_pre_workspace(ctx, a);
+	const size_t need = HZI_OPS(ctx, mhc)->mhc_pre_workspace(ctx, a);
 
 	if (c->only_bytes) {
 		*c->bytes = need;
 		return HZ_OK;
 	}
 	HZ_CHECK(hzi_workspace(ctx, c->op, need));
-	return ctx->ops->mhc_pre(ctx, a);
+	return HZI_OPS(ctx, mhc)->mhc_pre(ctx, a);
 }
 
 /* What of u is empty is not wanted; whether anything is */
@@ -362,7 +362,7 @@ static int pre_bwd(struct hz_context *ctx, struct call c, const char *x_name, co
 	post.dy = a.dx;
 	post.accumulate = a.accumulate;
 	wanted = pre_bwd_wanted(&a);
-	need = wanted ? ctx->ops->mhc_pre_bwd_workspace(ctx, &a) : 0;
+	need = wanted ? HZI_OPS(ctx, mhc)->mhc_pre_bwd_workspace(ctx, &a) : 0;
 	if (b)
 		HZ_CHECK(hzi_mhc_streams_bwd(ctx, c.op, &post, true, &more));
 	need = need > more ? need : more;
@@ -373,7 +373,7 @@ static int pre_bwd(struct hz_context *ctx, struct call c, const char *x_name, co
 	/* Of both parts before either writes */
 	HZ_CHECK(hzi_workspace(ctx, c.op, need));
 	if (wanted)
-		HZ_CHECK(ctx->ops->mhc_pre_bwd(ctx, &a));
+		HZ_CHECK(HZI_OPS(ctx, mhc)->mhc_pre_bwd(ctx, &a));
 	return b ? hzi_mhc_streams_bwd(ctx, c.op, &post, false, NULL) : HZ_OK;
 }
 

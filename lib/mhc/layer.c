@@ -27,7 +27,7 @@ struct hzi_mhc_chain {
 	int count;
 };
 
-void hzi_mhc_chain_free(struct hz_context *ctx)
+static void free_chain(struct hz_context *ctx)
 {
 	hzi_mfree(ctx, ctx->chain, sizeof(*ctx->chain));
 }
@@ -59,6 +59,7 @@ int hz_mhc_recompute(hz_context *ctx, const hz_tensor *x, int layers, const hz_m
 		return hzi_fail(ctx, HZ_EINVAL, "%s: block is NULL", op);
 	if (!ctx->chain && !(ctx->chain = hzi_malloc(ctx, sizeof(*c), 64)))
 		return hzi_fail(ctx, HZ_ENOMEM, "%s: no memory for %zu bytes", op, sizeof(*c));
+	ctx->free_chain = free_chain;
 	c = ctx->chain;
 	g = &c->args;
 	memset(g, 0, sizeof(*g));
@@ -81,8 +82,8 @@ int hz_mhc_recompute(hz_context *ctx, const hz_tensor *x, int layers, const hz_m
 	HZ_CHECK(hzi_mhc_operands(ctx, op, &d, c->list, c->count, false, &g->s));
 	if (g->s.tokens == 0 || g->s.channels == 0)
 		return HZ_OK;
-	HZ_CHECK(hzi_workspace(ctx, op, ctx->ops->mhc_recompute_workspace(ctx, g)));
-	return ctx->ops->mhc_recompute(ctx, g);
+	HZ_CHECK(hzi_workspace(ctx, op, HZI_OPS(ctx, mhc)->mhc_recompute_workspace(ctx, g)));
+	return HZI_OPS(ctx, mhc)->mhc_recompute(ctx, g);
 }
 
 /* ---- Diagnostics ----------------------------------------------------------------------------- */
@@ -133,8 +134,8 @@ int hz_mhc_diagnose(hz_context *ctx, const hz_tensor *a, const hz_tensor *out)
 	g.out = o.data;
 	g.out_row = o.stride[0];
 	g.out_column = o.stride[1];
-	HZ_CHECK(hzi_workspace(ctx, op, ctx->ops->mhc_diagnose_workspace(ctx, &g)));
-	return ctx->ops->mhc_diagnose(ctx, &g);
+	HZ_CHECK(hzi_workspace(ctx, op, HZI_OPS(ctx, mhc)->mhc_diagnose_workspace(ctx, &g)));
+	return HZI_OPS(ctx, mhc)->mhc_diagnose(ctx, &g);
 }
 
 /* ---- Initial weights ------------------------------------------------------------------------- */
@@ -283,8 +284,8 @@ int hz_mhc_init(hz_context *ctx, int kind, int layer, uint64_t seed, const hz_te
 		identity_values(&rule, g.values);
 	else if (kind != HZ_MHC_INIT_PAPER)
 		one_hot_values(&rule, kind == HZ_MHC_INIT_LITE, layer, g.values);
-	HZ_CHECK(hzi_workspace(ctx, op, ctx->ops->mhc_init_workspace(ctx, &g)));
-	return ctx->ops->mhc_init(ctx, &g);
+	HZ_CHECK(hzi_workspace(ctx, op, HZI_OPS(ctx, mhc)->mhc_init_workspace(ctx, &g)));
+	return HZI_OPS(ctx, mhc)->mhc_init(ctx, &g);
 }
 
 /* ---- Layers ---------------------------------------------------------------------------------- */

@@ -455,8 +455,8 @@ int hz_mhc_sinkhorn(hz_context *ctx, const hz_tensor *m, const hz_tensor *p,
 	g.count = d.groups;
 	if (g.count == 0)
 		return HZ_OK;
-	HZ_CHECK(hzi_workspace(ctx, op, ctx->ops->mhc_sinkhorn_workspace(ctx, &g)));
-	return ctx->ops->mhc_sinkhorn(ctx, &g);
+	HZ_CHECK(hzi_workspace(ctx, op, HZI_OPS(ctx, mhc)->mhc_sinkhorn_workspace(ctx, &g)));
+	return HZI_OPS(ctx, mhc)->mhc_sinkhorn(ctx, &g);
 }
 
 int hz_mhc_sinkhorn_bwd(hz_context *ctx, const hz_tensor *m, const hz_tensor *dp,
@@ -478,8 +478,8 @@ int hz_mhc_sinkhorn_bwd(hz_context *ctx, const hz_tensor *m, const hz_tensor *dp
 	g.count = d.groups;
 	if (g.count == 0)
 		return HZ_OK;
-	HZ_CHECK(hzi_workspace(ctx, op, ctx->ops->mhc_sinkhorn_bwd_workspace(ctx, &g)));
-	return ctx->ops->mhc_sinkhorn_bwd(ctx, &g);
+	HZ_CHECK(hzi_workspace(ctx, op, HZI_OPS(ctx, mhc)->mhc_sinkhorn_bwd_workspace(ctx, &g)));
+	return HZI_OPS(ctx, mhc)->mhc_sinkhorn_bwd(ctx, &g);
 }
 
 /* ---- Streams --------------------------------------------------------------------------------- */
@@ -488,8 +488,8 @@ static int streams(struct hz_context *ctx, const char *op, const struct hzi_mhc_
 {
 	if (a->s.tokens == 0 || a->s.channels == 0)
 		return HZ_OK;
-	HZ_CHECK(hzi_workspace(ctx, op, ctx->ops->mhc_streams_workspace(ctx, a)));
-	return ctx->ops->mhc_streams(ctx, a);
+	HZ_CHECK(hzi_workspace(ctx, op, HZI_OPS(ctx, mhc)->mhc_streams_workspace(ctx, a)));
+	return HZI_OPS(ctx, mhc)->mhc_streams(ctx, a);
 }
 
 int hzi_mhc_streams_bwd(struct hz_context *ctx, const char *op,
@@ -502,7 +502,7 @@ int hzi_mhc_streams_bwd(struct hz_context *ctx, const char *op,
 	if (only_bytes && !bytes)
 		return hzi_fail(ctx, HZ_EINVAL, "%s_workspace: bytes is NULL", op);
 	if (sums || values)
-		need = ctx->ops->mhc_streams_bwd_workspace(ctx, a);
+		need = HZI_OPS(ctx, mhc)->mhc_streams_bwd_workspace(ctx, a);
 	if (only_bytes) {
 		*bytes = need;
 		return HZ_OK;
@@ -510,7 +510,7 @@ int hzi_mhc_streams_bwd(struct hz_context *ctx, const char *op,
 	if (!sums && !values)
 		return HZ_OK;
 	HZ_CHECK(hzi_workspace(ctx, op, need));
-	return ctx->ops->mhc_streams_bwd(ctx, a);
+	return HZI_OPS(ctx, mhc)->mhc_streams_bwd(ctx, a);
 }
 
 /* Of operands that stand for one another, one has to be there. */

@@ -138,8 +138,8 @@ int hz_qgemm_pack(hz_context *ctx, const hz_tensor *b, void *data, size_t bytes,
 	HZ_CHECK(hzi_check_apart(ctx, op, "b", b, "data", &blob));
 	a.data = data;
 	if (need) {
-		HZ_CHECK(hzi_workspace(ctx, op, ctx->ops->qgemm_pack_workspace(ctx, &a)));
-		HZ_CHECK(ctx->ops->qgemm_pack(ctx, &a));
+		HZ_CHECK(hzi_workspace(ctx, op, HZI_OPS(ctx, qgemm)->qgemm_pack_workspace(ctx, &a)));
+		HZ_CHECK(HZI_OPS(ctx, qgemm)->qgemm_pack(ctx, &a));
 	}
 	p = (hz_packed){
 		.data = data,
@@ -569,8 +569,8 @@ int hz_qgemm(hz_context *ctx, const hz_tensor *a, const hz_tensor *b, const hz_t
 	HZ_CHECK(qgemm_args(ctx, &q, &g));
 	if (hz_tensor_count(c) == 0)
 		return HZ_OK;
-	HZ_CHECK(hzi_workspace(ctx, "qgemm", ctx->ops->qgemm_workspace(ctx, &g)));
-	return ctx->ops->qgemm(ctx, &g);
+	HZ_CHECK(hzi_workspace(ctx, "qgemm", HZI_OPS(ctx, qgemm)->qgemm_workspace(ctx, &g)));
+	return HZI_OPS(ctx, qgemm)->qgemm(ctx, &g);
 }
 
 int hz_qgemm_workspace(hz_context *ctx, const hz_tensor *a, const hz_tensor *b, const hz_tensor *c,
@@ -584,7 +584,7 @@ int hz_qgemm_workspace(hz_context *ctx, const hz_tensor *a, const hz_tensor *b, 
 	HZ_CHECK(qgemm_args(ctx, &q, &g));
 	if (!bytes)
 		return hzi_fail(ctx, HZ_EINVAL, "qgemm_workspace: bytes is NULL");
-	*bytes = hz_tensor_count(c) == 0 ? 0 : ctx->ops->qgemm_workspace(ctx, &g);
+	*bytes = hz_tensor_count(c) == 0 ? 0 : HZI_OPS(ctx, qgemm)->qgemm_workspace(ctx, &g);
 	return HZ_OK;
 }
 
@@ -616,8 +616,8 @@ int hz_qlinear(hz_context *ctx, const hz_tensor *x, const hz_tensor *b, const hz
 	HZ_CHECK(qlinear_args(ctx, &q, &l));
 	if (hz_tensor_count(y) == 0)
 		return HZ_OK;
-	HZ_CHECK(hzi_workspace(ctx, "qlinear", ctx->ops->qlinear_workspace(ctx, &l)));
-	return ctx->ops->qlinear(ctx, &l);
+	HZ_CHECK(hzi_workspace(ctx, "qlinear", HZI_OPS(ctx, qgemm)->qlinear_workspace(ctx, &l)));
+	return HZI_OPS(ctx, qgemm)->qlinear(ctx, &l);
 }
 
 int hz_qlinear_workspace(hz_context *ctx, const hz_tensor *x, const hz_tensor *b,
@@ -630,6 +630,6 @@ int hz_qlinear_workspace(hz_context *ctx, const hz_tensor *x, const hz_tensor *b
 	HZ_CHECK(qlinear_args(ctx, &q, &l));
 	if (!bytes)
 		return hzi_fail(ctx, HZ_EINVAL, "qlinear_workspace: bytes is NULL");
-	*bytes = hz_tensor_count(y) == 0 ? 0 : ctx->ops->qlinear_workspace(ctx, &l);
+	*bytes = hz_tensor_count(y) == 0 ? 0 : HZI_OPS(ctx, qgemm)->qlinear_workspace(ctx, &l);
 	return HZ_OK;
 }

@@ -15,26 +15,6 @@ static const int float_types[] = {HZ_F32, HZ_F16, HZ_BF16, 0};
 static const int code_types[] = {HZ_U8, HZ_S8, 0};
 static const int f32_type[] = {HZ_F32, 0};
 
-int hzi_qcheck_scale(struct hz_context *ctx, const char *op, const char *name, double value,
-		     float *scale)
-{
-	*scale = value != 0 ? (float)value : 1;
-	if (!(*scale > 0) || !isfinite(*scale))
-		return hzi_fail(ctx, HZ_EINVAL,
-				"%s: opts->%s is %g, must be positive and finite in f32", op, name,
-				value);
-	return HZ_OK;
-}
-
-int hzi_qcheck_zero(struct hz_context *ctx, const char *op, const char *name, int32_t zero,
-		    int dtype)
-{
-	if (zero < hzi_qmin(dtype) || zero > hzi_qmax(dtype))
-		return hzi_fail(ctx, HZ_EINVAL, "%s: opts->%s is %d, must be %d to %d for %s", op,
-				name, zero, hzi_qmin(dtype), hzi_qmax(dtype), hz_dtype_name(dtype));
-	return HZ_OK;
-}
-
 /* Dimensions of x, q and the parameters, which go together; the last is the row. */
 struct dims {
 	int n;
@@ -252,8 +232,8 @@ int hz_quantize(hz_context *ctx, const hz_tensor *x, const hz_tensor *q,
 	HZ_CHECK(codes_args(ctx, x, q, opts, false, &rotated, &a.codes));
 	if (hz_tensor_count(x) == 0)
 		return HZ_OK;
-	HZ_CHECK(hzi_workspace(ctx, "quantize", ctx->ops->quantize_workspace(ctx, &a)));
-	return ctx->ops->quantize(ctx, &a);
+	HZ_CHECK(hzi_workspace(ctx, "quantize", HZI_OPS(ctx, quantize)->quantize_workspace(ctx, &a)));
+	return HZI_OPS(ctx, quantize)->quantize(ctx, &a);
 }
 
 int hz_quantize_workspace(hz_context *ctx, const hz_tensor *x, const hz_tensor *q,
@@ -265,7 +245,7 @@ int hz_quantize_workspace(hz_context *ctx, const hz_tensor *x, const hz_tensor *
 	HZ_CHECK(codes_args(ctx, x, q, opts, false, &rotated, &a.codes));
 	if (!bytes)
 		return hzi_fail(ctx, HZ_EINVAL, "quantize_workspace: bytes is NULL");
-	*bytes = hz_tensor_count(x) == 0 ? 0 : ctx->ops->quantize_workspace(ctx, &a);
+	*bytes = hz_tensor_count(x) == 0 ? 0 : HZI_OPS(ctx, quantize)->quantize_workspace(ctx, &a);
 	return HZ_OK;
 }
 
@@ -278,8 +258,9 @@ int hz_dequantize(hz_context *ctx, const hz_tensor *q, const hz_tensor *y,
 	HZ_CHECK(codes_args(ctx, y, q, opts, true, &rotated, &a.codes));
 	if (hz_tensor_count(q) == 0)
 		return HZ_OK;
-	HZ_CHECK(hzi_workspace(ctx, "dequantize", ctx->ops->dequantize_workspace(ctx, &a)));
-	return ctx->ops->dequantize(ctx, &a);
+	HZ_CHECK(hzi_workspace(ctx, "dequantize",
+			       HZI_OPS(ctx, quantize)->dequantize_workspace(ctx, &a)));
+	return HZI_OPS(ctx, quantize)->dequantize(ctx, &a);
 }
 
 int hz_dequantize_workspace(hz_context *ctx, const hz_tensor *q, const hz_tensor *y,
@@ -291,7 +272,7 @@ int hz_dequantize_workspace(hz_context *ctx, const hz_tensor *q, const hz_tensor
 	HZ_CHECK(codes_args(ctx, y, q, opts, true, &rotated, &a.codes));
 	if (!bytes)
 		return hzi_fail(ctx, HZ_EINVAL, "dequantize_workspace: bytes is NULL");
-	*bytes = hz_tensor_count(q) == 0 ? 0 : ctx->ops->dequantize_workspace(ctx, &a);
+	*bytes = hz_tensor_count(q) == 0 ? 0 : HZI_OPS(ctx, quantize)->dequantize_workspace(ctx, &a);
 	return HZ_OK;
 }
 
@@ -337,8 +318,9 @@ int hz_choose_qparams(hz_context *ctx, const hz_tensor *x, const hz_tensor *scal
 	HZ_CHECK(choose_args(ctx, x, scale, zero, flags, &a));
 	if (a.map.params == 0)
 		return HZ_OK;
-	HZ_CHECK(hzi_workspace(ctx, "choose_qparams", ctx->ops->choose_qparams_workspace(ctx, &a)));
-	return ctx->ops->choose_qparams(ctx, &a);
+	HZ_CHECK(hzi_workspace(ctx, "choose_qparams",
+			       HZI_OPS(ctx, quantize)->choose_qparams_workspace(ctx, &a)));
+	return HZI_OPS(ctx, quantize)->choose_qparams(ctx, &a);
 }
 
 int hz_choose_qparams_workspace(hz_context *ctx, const hz_tensor *x, const hz_tensor *scale,
@@ -349,6 +331,6 @@ int hz_choose_qparams_workspace(hz_context *ctx, const hz_tensor *x, const hz_te
 	HZ_CHECK(choose_args(ctx, x, scale, zero, flags, &a));
 	if (!bytes)
 		return hzi_fail(ctx, HZ_EINVAL, "choose_qparams_workspace: bytes is NULL");
-	*bytes = a.map.params ? ctx->ops->choose_qparams_workspace(ctx, &a) : 0;
+	*bytes = a.map.params ? HZI_OPS(ctx, quantize)->choose_qparams_workspace(ctx, &a) : 0;
 	return HZ_OK;
 }

@@ -308,8 +308,8 @@ int hz_quat_mul(hz_context *ctx, const hz_tensor *a, const hz_tensor *b, const h
 	g.conj_a = f.conj_left;
 	g.conj_b = f.conj_right;
 	g.accumulate = (flags & HZ_QUAT_ACCUMULATE) != 0;
-	HZ_CHECK(hzi_workspace(ctx, op, ctx->ops->quat_mul_workspace(ctx, &g)));
-	return ctx->ops->quat_mul(ctx, &g);
+	HZ_CHECK(hzi_workspace(ctx, op, HZI_OPS(ctx, quat)->quat_mul_workspace(ctx, &g)));
+	return HZI_OPS(ctx, quat)->quat_mul(ctx, &g);
 }
 
 /* What hz_quat_mul_bwd() does: gradients without sums together, sums with them or by themselves */
@@ -421,11 +421,11 @@ static size_t larger(size_t a, size_t b)
 
 static size_t mul_bwd_bytes(const struct hz_context *ctx, const struct mul_bwd *m)
 {
-	size_t bytes = m->any_both ? ctx->ops->quat_mul_bwd_workspace(ctx, &m->both) : 0;
+	size_t bytes = m->any_both ? HZI_OPS(ctx, quat)->quat_mul_bwd_workspace(ctx, &m->both) : 0;
 
 	for (int i = 0; i < 2; i++) {
 		if (m->any_sum[i])
-			bytes = larger(bytes, ctx->ops->quat_dot_workspace(ctx, &m->sum[i]));
+			bytes = larger(bytes, HZI_OPS(ctx, quat)->quat_dot_workspace(ctx, &m->sum[i]));
 	}
 	return bytes;
 }
@@ -438,10 +438,10 @@ int hz_quat_mul_bwd(hz_context *ctx, const hz_tensor *dy, const hz_tensor *a, co
 	HZ_CHECK(mul_bwd_args(ctx, dy, a, b, da, db, flags, &m));
 	HZ_CHECK(hzi_workspace(ctx, "quat_mul_bwd", mul_bwd_bytes(ctx, &m)));
 	if (m.any_both)
-		HZ_CHECK(ctx->ops->quat_mul_bwd(ctx, &m.both));
+		HZ_CHECK(HZI_OPS(ctx, quat)->quat_mul_bwd(ctx, &m.both));
 	for (int i = 0; i < 2; i++) {
 		if (m.any_sum[i])
-			HZ_CHECK(ctx->ops->quat_dot(ctx, &m.sum[i]));
+			HZ_CHECK(HZI_OPS(ctx, quat)->quat_dot(ctx, &m.sum[i]));
 	}
 	return HZ_OK;
 }
@@ -513,8 +513,8 @@ int hz_quat_dot(hz_context *ctx, const hz_tensor *a, const hz_tensor *b, const h
 	HZ_CHECK(dot_args(ctx, a, b, y, flags, &g));
 	if (hz_tensor_count(y) == 0)
 		return HZ_OK;
-	HZ_CHECK(hzi_workspace(ctx, "quat_dot", ctx->ops->quat_dot_workspace(ctx, &g)));
-	return ctx->ops->quat_dot(ctx, &g);
+	HZ_CHECK(hzi_workspace(ctx, "quat_dot", HZI_OPS(ctx, quat)->quat_dot_workspace(ctx, &g)));
+	return HZI_OPS(ctx, quat)->quat_dot(ctx, &g);
 }
 
 int hz_quat_dot_workspace(hz_context *ctx, const hz_tensor *a, const hz_tensor *b,
@@ -525,7 +525,7 @@ int hz_quat_dot_workspace(hz_context *ctx, const hz_tensor *a, const hz_tensor *
 	HZ_CHECK(dot_args(ctx, a, b, y, flags, &g));
 	if (!bytes)
 		return hzi_fail(ctx, HZ_EINVAL, "quat_dot_workspace: bytes is NULL");
-	*bytes = hz_tensor_count(y) == 0 ? 0 : ctx->ops->quat_dot_workspace(ctx, &g);
+	*bytes = hz_tensor_count(y) == 0 ? 0 : HZI_OPS(ctx, quat)->quat_dot_workspace(ctx, &g);
 	return HZ_OK;
 }
 
@@ -552,8 +552,8 @@ int hz_quat_axpy(hz_context *ctx, const double alpha[4], const hz_tensor *x, con
 	g.dtype = y->dtype;
 	g.reversed = (flags & HZ_QUAT_REVERSED) != 0;
 	memcpy(g.alpha, alpha, sizeof(g.alpha));
-	HZ_CHECK(hzi_workspace(ctx, op, ctx->ops->quat_axpy_workspace(ctx, &g)));
-	return ctx->ops->quat_axpy(ctx, &g);
+	HZ_CHECK(hzi_workspace(ctx, op, HZI_OPS(ctx, quat)->quat_axpy_workspace(ctx, &g)));
+	return HZI_OPS(ctx, quat)->quat_axpy(ctx, &g);
 }
 
 /* ---- Functions of one quaternion ------------------------------------------------------------- */
@@ -586,8 +586,8 @@ static int map(struct hz_context *ctx, const char *op, const hz_tensor *x, const
 	HZ_CHECK(make_dims(ctx, op, &g.dims, &px, (const struct part[]){py, px}, 2, 1, NULL,
 			   flags));
 	g.dtype = x->dtype;
-	HZ_CHECK(hzi_workspace(ctx, op, ctx->ops->quat_map_workspace(ctx, &g)));
-	return ctx->ops->quat_map(ctx, &g);
+	HZ_CHECK(hzi_workspace(ctx, op, HZI_OPS(ctx, quat)->quat_map_workspace(ctx, &g)));
+	return HZI_OPS(ctx, quat)->quat_map(ctx, &g);
 }
 
 static int map_bwd(struct hz_context *ctx, const char *op, const hz_tensor *dy,
@@ -617,8 +617,8 @@ static int map_bwd(struct hz_context *ctx, const char *op, const hz_tensor *dy,
 			   flags));
 	g.dtype = x->dtype;
 	g.accumulate = (flags & HZ_QUAT_ACCUMULATE) != 0;
-	HZ_CHECK(hzi_workspace(ctx, op, ctx->ops->quat_map_bwd_workspace(ctx, &g)));
-	return ctx->ops->quat_map_bwd(ctx, &g);
+	HZ_CHECK(hzi_workspace(ctx, op, HZI_OPS(ctx, quat)->quat_map_bwd_workspace(ctx, &g)));
+	return HZI_OPS(ctx, quat)->quat_map_bwd(ctx, &g);
 }
 
 static int norm_kind(uint32_t flags)
@@ -699,8 +699,8 @@ int hz_quat_rotate(hz_context *ctx, const hz_tensor *q, const hz_tensor *v, cons
 	g.inverse = (flags & HZ_QUAT_INVERSE) != 0;
 	g.normalize = (flags & HZ_QUAT_NORMALIZE) != 0;
 	g.real = py.comps == 4;
-	HZ_CHECK(hzi_workspace(ctx, op, ctx->ops->quat_rotate_workspace(ctx, &g)));
-	return ctx->ops->quat_rotate(ctx, &g);
+	HZ_CHECK(hzi_workspace(ctx, op, HZI_OPS(ctx, quat)->quat_rotate_workspace(ctx, &g)));
+	return HZI_OPS(ctx, quat)->quat_rotate(ctx, &g);
 }
 
 /* One call for both gradients where neither is summed, else one for each */
@@ -795,7 +795,7 @@ static size_t rotate_bwd_bytes(const struct hz_context *ctx, const struct rotate
 	size_t bytes = 0;
 
 	for (int i = 0; i < r->calls; i++)
-		bytes = larger(bytes, ctx->ops->quat_rotate_bwd_workspace(ctx, &r->call[i]));
+		bytes = larger(bytes, HZI_OPS(ctx, quat)->quat_rotate_bwd_workspace(ctx, &r->call[i]));
 	return bytes;
 }
 
@@ -808,7 +808,7 @@ int hz_quat_rotate_bwd(hz_context *ctx, const hz_tensor *dy, const hz_tensor *q,
 	HZ_CHECK(rotate_bwd_args(ctx, dy, q, v, dq, dv, flags, &r));
 	HZ_CHECK(hzi_workspace(ctx, "quat_rotate_bwd", rotate_bwd_bytes(ctx, &r)));
 	for (int i = 0; i < r.calls; i++)
-		HZ_CHECK(ctx->ops->quat_rotate_bwd(ctx, &r.call[i]));
+		HZ_CHECK(HZI_OPS(ctx, quat)->quat_rotate_bwd(ctx, &r.call[i]));
 	return HZ_OK;
 }
 

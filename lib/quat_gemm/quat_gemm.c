@@ -182,7 +182,7 @@ static int pack_args(struct hz_context *ctx, const hz_tensor *a, const hz_quat_g
 				pack_name);
 	*bytes = (size_t)all;
 	if (on_gpu(ctx))
-		*scratch = ctx->ops->quat_gemm_pack_workspace(ctx, p);
+		*scratch = HZI_OPS(ctx, quat_gemm)->quat_gemm_pack_workspace(ctx, p);
 	return HZ_OK;
 }
 
@@ -196,7 +196,7 @@ static int pack_on_gpu(struct hz_context *ctx, const struct hzi_quat_gemm_pack_a
 
 	ctx->workspace = (char *)p->data + bytes;
 	ctx->workspace_bytes = scratch;
-	status = ctx->ops->quat_gemm_pack(ctx, p);
+	status = HZI_OPS(ctx, quat_gemm)->quat_gemm_pack(ctx, p);
 	ctx->workspace = workspace;
 	ctx->workspace_bytes = workspace_bytes;
 	return status;
@@ -241,10 +241,10 @@ int hz_quat_gemm_pack(hz_context *ctx, const hz_tensor *a, void *data, size_t by
 	if (need && on_gpu(ctx)) {
 		HZ_CHECK(pack_on_gpu(ctx, &p, matrices, scratch));
 	} else if (need) {
-		const size_t workspace = ctx->ops->quat_gemm_pack_workspace(ctx, &p);
+		const size_t workspace = HZI_OPS(ctx, quat_gemm)->quat_gemm_pack_workspace(ctx, &p);
 
 		HZ_CHECK(hzi_workspace(ctx, pack_name, workspace));
-		HZ_CHECK(ctx->ops->quat_gemm_pack(ctx, &p));
+		HZ_CHECK(HZI_OPS(ctx, quat_gemm)->quat_gemm_pack(ctx, &p));
 	}
 	memset(packed, 0, sizeof(*packed));
 	packed->data = data;
@@ -535,8 +535,8 @@ int hz_quat_gemm(hz_context *ctx, const hz_tensor *a, const hz_tensor *b, const 
 	HZ_CHECK(gemm_args(ctx, &q, &g));
 	if (hz_tensor_count(c) == 0)
 		return HZ_OK;
-	HZ_CHECK(hzi_workspace(ctx, op_name, ctx->ops->quat_gemm_workspace(ctx, &g)));
-	return ctx->ops->quat_gemm(ctx, &g);
+	HZ_CHECK(hzi_workspace(ctx, op_name, HZI_OPS(ctx, quat_gemm)->quat_gemm_workspace(ctx, &g)));
+	return HZI_OPS(ctx, quat_gemm)->quat_gemm(ctx, &g);
 }
 
 int hz_quat_gemm_workspace(hz_context *ctx, const hz_tensor *a, const hz_tensor *b,
@@ -548,6 +548,6 @@ int hz_quat_gemm_workspace(hz_context *ctx, const hz_tensor *a, const hz_tensor 
 	HZ_CHECK(gemm_args(ctx, &q, &g));
 	if (!bytes)
 		return hzi_fail(ctx, HZ_EINVAL, "quat_gemm_workspace: bytes is NULL");
-	*bytes = hz_tensor_count(c) == 0 ? 0 : ctx->ops->quat_gemm_workspace(ctx, &g);
+	*bytes = hz_tensor_count(c) == 0 ? 0 : HZI_OPS(ctx, quat_gemm)->quat_gemm_workspace(ctx, &g);
 	return HZ_OK;
 }

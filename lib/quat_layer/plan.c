@@ -80,7 +80,7 @@ static size_t workspace_of(const struct hzi_qrun *r, const struct hzi_quat_gemm_
 {
 	return conv ? r->steps->conv_workspace(r->ctx, conv) :
 	       weights ? r->steps->weights_workspace(r->ctx, weights) :
-			 r->ctx->ops->quat_gemm_workspace(r->ctx, g);
+			 HZI_OPS(r->ctx, quat_gemm)->quat_gemm_workspace(r->ctx, g);
 }
 
 int hzi_qrun_call(struct hzi_qrun *r, const struct hzi_quat_gemm_args *g,
@@ -109,7 +109,7 @@ int hzi_qrun_call(struct hzi_qrun *r, const struct hzi_quat_gemm_args *g,
 	r->ctx->workspace_bytes = bytes - r->used;
 	status = conv ? r->steps->conv(r->ctx, r->op, conv) :
 		 weights ? r->steps->weights(r->ctx, r->op, weights) :
-			   r->ctx->ops->quat_gemm(r->ctx, g);
+			   HZI_OPS(r->ctx, quat_gemm)->quat_gemm(r->ctx, g);
 	r->ctx->workspace = workspace;
 	r->ctx->workspace_bytes = bytes;
 	return status;

@@ -331,8 +331,8 @@ static int linear(struct hz_context *ctx, const struct call *q, const hz_quat_li
 	HZ_CHECK(linear_args(ctx, q, opts ? opts : &linear_defaults, &a.f));
 	if (only_bytes && !bytes)
 		return null_bytes(ctx, q->op);
-	need = q->backward ? ctx->ops->quat_linear_bwd_workspace(ctx, &a) :
-			     ctx->ops->quat_linear_workspace(ctx, &a.f);
+	need = q->backward ? HZI_OPS(ctx, quat_layer)->quat_linear_bwd_workspace(ctx, &a) :
+			     HZI_OPS(ctx, quat_layer)->quat_linear_workspace(ctx, &a.f);
 	if (only_bytes) {
 		*bytes = need;
 		return HZ_OK;
@@ -340,8 +340,8 @@ static int linear(struct hz_context *ctx, const struct call *q, const hz_quat_li
 	if (!q->backward && hz_tensor_count(q->y) == 0)
 		return HZ_OK;
 	HZ_CHECK(hzi_workspace(ctx, q->op, need));
-	return q->backward ? ctx->ops->quat_linear_bwd(ctx, &a) :
-			     ctx->ops->quat_linear(ctx, &a.f);
+	return q->backward ? HZI_OPS(ctx, quat_layer)->quat_linear_bwd(ctx, &a) :
+			     HZI_OPS(ctx, quat_layer)->quat_linear(ctx, &a.f);
 }
 
 int hz_quat_linear(hz_context *ctx, const hz_tensor *x, const hz_tensor *w, const hz_tensor *b,
@@ -541,8 +541,8 @@ static int conv(struct hz_context *ctx, const struct call *q, const hz_quat_conv
 	HZ_CHECK(conv_args(ctx, q, opts ? opts : &conv_defaults, &a.f));
 	if (only_bytes && !bytes)
 		return null_bytes(ctx, q->op);
-	need = q->backward ? ctx->ops->quat_conv_bwd_workspace(ctx, &a) :
-			     ctx->ops->quat_conv_workspace(ctx, &a.f);
+	need = q->backward ? HZI_OPS(ctx, quat_conv)->quat_conv_bwd_workspace(ctx, &a) :
+			     HZI_OPS(ctx, quat_conv)->quat_conv_workspace(ctx, &a.f);
 	if (only_bytes) {
 		*bytes = need;
 		return HZ_OK;
@@ -550,7 +550,8 @@ static int conv(struct hz_context *ctx, const struct call *q, const hz_quat_conv
 	if (!q->backward && hz_tensor_count(q->y) == 0)
 		return HZ_OK;
 	HZ_CHECK(hzi_workspace(ctx, q->op, need));
-	return q->backward ? ctx->ops->quat_conv_bwd(ctx, &a) : ctx->ops->quat_conv(ctx, &a.f);
+	return q->backward ? HZI_OPS(ctx, quat_conv)->quat_conv_bwd(ctx, &a) :
+			     HZI_OPS(ctx, quat_conv)->quat_conv(ctx, &a.f);
 }
 
 int hz_quat_conv(hz_context *ctx, const hz_tensor *x, const hz_tensor *w, const hz_tensor *b,

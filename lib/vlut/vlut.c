@@ -158,7 +158,7 @@ static int make_leaders(struct hz_context *ctx, const hz_lattice *l, void **word
 		fill_leaders(l, host);
 	status = hz_alloc(ctx, words, bytes, ctx->device);
 	if (status == HZ_OK)
-		status = hzi_cuda_copy(ctx, *words, ctx->device, host, HZ_CPU, bytes);
+		status = ctx->gpu->copy(ctx, *words, ctx->device, host, HZ_CPU, bytes);
 	if (status == HZ_OK)
 		status = hz_sync(ctx);
 	hz_free(ctx, host, HZ_CPU);
@@ -230,7 +230,7 @@ static int make_table(struct hz_context *ctx, hz_vlut *v)
 	}
 	HZ_CHECK(hz_alloc(ctx, &host, bytes, HZ_CPU));
 	fill_table(v->w, v->x, v->table_dtype, host);
-	status = hzi_cuda_copy(ctx, v->table, ctx->device, host, HZ_CPU, bytes);
+	status = ctx->gpu->copy(ctx, v->table, ctx->device, host, HZ_CPU, bytes);
 	if (status == HZ_OK)
 		status = hz_sync(ctx);
 	hz_free(ctx, host, HZ_CPU);
@@ -523,7 +523,7 @@ int hz_vlut_pack_bytes(hz_context *ctx, const hz_vlut *v, const hz_coded *w, siz
 	HZ_CHECK(pack_args(ctx, v, w, &a));
 	if (!bytes)
 		return hzi_fail(ctx, HZ_EINVAL, "%s_bytes: bytes is NULL", pack_name);
-	*bytes = a.w.rows && a.w.blocks ? ctx->ops->vlut_pack_workspace(ctx, &a) : 0;
+	*bytes = a.w.rows && a.w.blocks ? HZI_OPS(ctx, vlut)->vlut_pack_workspace(ctx, &a) : 0;
 	return HZ_OK;
 }
 
@@ -540,13 +540,13 @@ int hz_vlut_pack(hz_context *ctx, const hz_vlut *v, const hz_coded *w, void *pac
 		return hzi_fail(ctx, HZ_EINVAL, "%s: packed is %p, must be a multiple of 64 bytes",
 				pack_name, packed);
 	all = hz_tensor_1d(packed, HZ_U8, ctx->device,
-			   (int64_t)ctx->ops->vlut_pack_workspace(ctx, &a));
+			   (int64_t)HZI_OPS(ctx, vlut)->vlut_pack_workspace(ctx, &a));
 	HZ_CHECK(hzi_check_apart(ctx, pack_name, "w->codes", &w->codes, "packed", &all));
 	if (w->t)
 		HZ_CHECK(hzi_check_apart(ctx, pack_name, "w->t", w->t, "packed", &all));
 	a.packed = packed;
 	start = hzi_profile_begin(ctx);
-	return hzi_profile_end(ctx, start, ctx->ops->vlut_pack(ctx, &a), pack_name,
+	return hzi_profile_end(ctx, start, HZI_OPS(ctx, vlut)->vlut_pack(ctx, &a), pack_name,
 			       coded_bytes(v->w, &a.w), 0);
 }
 
@@ -607,9 +607,9 @@ static int gemm(struct hz_context *ctx, const char *op, const hz_vlut *v, const 
 	HZ_CHECK(gemm_args(ctx, op, v, w, x, y, &a));
 	if (a.w.rows == 0 || a.batch == 0)
 		return HZ_OK;
-	HZ_CHECK(hzi_workspace(ctx, op, ctx->ops->vlut_gemm_workspace(ctx, &a)));
+	HZ_CHECK(hzi_workspace(ctx, op, HZI_OPS(ctx, vlut)->vlut_gemm_workspace(ctx, &a)));
 	start = hzi_profile_begin(ctx);
-	return hzi_profile_end(ctx, start, ctx->ops->vlut_gemm(ctx, &a), op,
+	return hzi_profile_end(ctx, start, HZI_OPS(ctx, vlut)->vlut_gemm(ctx, &a), op,
 			       coded_bytes(v->w, &a.w) +
 			       hz_tensor_count(x) * (int64_t)hz_dtype_size(x->dtype) +
 			       hz_tensor_count(y) * (int64_t)hz_dtype_size(y->dtype),
@@ -636,7 +636,7 @@ int hz_vlut_gemm_workspace(hz_context *ctx, const hz_vlut *vlut, const hz_coded 
 	HZ_CHECK(gemm_args(ctx, x && x->ndim == 1 ? gemv_name : gemm_name, vlut, w, x, y, &a));
 	if (!bytes)
 		return hzi_fail(ctx, HZ_EINVAL, "%s_workspace: bytes is NULL", gemm_name);
-	*bytes = a.w.rows && a.batch ? ctx->ops->vlut_gemm_workspace(ctx, &a) : 0;
+	*bytes = a.w.rows && a.batch ? HZI_OPS(ctx, vlut)->vlut_gemm_workspace(ctx, &a) : 0;
 	return HZ_OK;
 }
 
@@ -679,9 +679,9 @@ int hz_vlut_gemm2(hz_context *ctx, const hz_vlut *vlut, const hz_coded *w, const
 	HZ_CHECK(gemm2_args(ctx, vlut, w, x, y, &a));
 	if (a.w.rows == 0 || a.x.rows == 0)
 		return HZ_OK;
-	HZ_CHECK(hzi_workspace(ctx, gemm2_name, ctx->ops->vlut_gemm2_workspace(ctx, &a)));
+	HZ_CHECK(hzi_workspace(ctx, gemm2_name, HZI_OPS(ctx, vlut)->vlut_gemm2_workspace(ctx, &a)));
 	start = hzi_profile_begin(ctx);
-	return hzi_profile_end(ctx, start, ctx->ops->vlut_gemm2(ctx, &a), gemm2_name,
+	return hzi_profile_end(ctx, start, HZI_OPS(ctx, vlut)->vlut_gemm2(ctx, &a), gemm2_name,
 			       coded_bytes(vlut->w, &a.w) + coded_bytes(vlut->x, &a.x) +
 				       hz_tensor_count(y) * (int64_t)hz_dtype_size(y->dtype),
 			       a.w.rows * a.x.rows * a.w.blocks *
@@ -697,6 +697,6 @@ int hz_vlut_gemm2_workspace(hz_context *ctx, const hz_vlut *vlut, const hz_coded
 	HZ_CHECK(gemm2_args(ctx, vlut, w, x, y, &a));
 	if (!bytes)
 		return hzi_fail(ctx, HZ_EINVAL, "%s_workspace: bytes is NULL", gemm2_name);
-	*bytes = a.w.rows && a.x.rows ? ctx->ops->vlut_gemm2_workspace(ctx, &a) : 0;
+	*bytes = a.w.rows && a.x.rows ? HZI_OPS(ctx, vlut)->vlut_gemm2_workspace(ctx, &a) : 0;
 	return HZ_OK;
 }

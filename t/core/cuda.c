@@ -209,7 +209,7 @@ static void capture(int prepare)
 	is_int(hz_sync(ctx), HZ_OK, "sync");
 
 	is_int(hzi_cuda_capture_begin(ctx), HZ_OK, "begin: %s", hz_errmsg(ctx));
-	ok(hzi_cuda_capturing(ctx), "the stream is captured");
+	ok(ctx->gpu->capturing(ctx), "the stream is captured");
 	is_int(hz_hadamard(ctx, &x, &y, NULL), HZ_OK, "a call in a capture: %s", hz_errmsg(ctx));
 	is_int(hz_sync(ctx), HZ_ECUDA, "sync in a capture is refused");
 	has_str(hz_errmsg(ctx), "sync: the stream is being captured", "and says why");
@@ -218,7 +218,7 @@ static void capture(int prepare)
 	is_int(hz_alloc(ctx, &more, 64, gpu), HZ_OK, "alloc in a capture: %s", hz_errmsg(ctx));
 	is_int(hz_free(ctx, more, gpu), HZ_OK, "free in a capture: %s", hz_errmsg(ctx));
 	is_int(hzi_cuda_capture_end(ctx, &graph), HZ_OK, "end: %s", hz_errmsg(ctx));
-	ok(!hzi_cuda_capturing(ctx), "the stream is free again");
+	ok(!ctx->gpu->capturing(ctx), "the stream is free again");
 
 	if (fake) {
 		before = fake->launches();
@@ -726,7 +726,7 @@ static int scenario(void)
 		refused += launch(ctx, 1, 32, 0, 0) != HZ_OK;
 		if (hzi_cuda_capture_end(ctx, &graph) != HZ_OK) {
 			refused++;
-			if (hzi_cuda_capturing(ctx))
+			if (ctx->gpu->capturing(ctx))
 				hzi_cuda_capture_end(ctx, &graph);
 		}
 	} else {

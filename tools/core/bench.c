@@ -25,7 +25,6 @@ static const struct {
 } primitives[] = {
 #define HZ_OP(name, family, dtypes, summary) {#name, #family},
 #include "lib/core/ops.def"
-#undef HZ_OP
 };
 
 #define PRIMITIVES (sizeof(primitives) / sizeof(*primitives))

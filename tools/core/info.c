@@ -18,7 +18,6 @@ static const struct primitive {
 } primitives[] = {
 #define HZ_OP(name, family, dtypes, summary) {#name, dtypes, summary},
 #include "lib/core/ops.def"
-#undef HZ_OP
 };
 
 #define PRIMITIVES (sizeof(primitives) / sizeof(*primitives))
@@ -109,7 +108,7 @@ static int gather(struct facts *f)
 		snprintf(f->code_reason, sizeof(f->code_reason), "%s", hz_errmsg(f->gpu));
 	hz_device_info(f->gpu ? f->gpu : f->cpu, &f->gpu_info);
 	if (hz_open(&ctx, NULL) == HZ_OK) {
-		f->used = ctx->ops->name;
+		f->used = ctx->gpu ? "cuda" : "cpu";
 		hz_close(ctx);
 	} else {
 		f->used = "";

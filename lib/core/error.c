@@ -1,0 +1,86 @@
+/*
+ * error.c - messages, the log, and contexts that a child of fork() inherited
+ *
+ * SPDX-License-Identifier: BSD-2-Clause
+ */
+#include <config.h>
+
+#include <pthread.h>
+#include <stdarg.h>
+#include <stdatomic.h>
+#include <stdio.h>
+
+#include "lib/core/internal.h"
+
+/* ---- Errors and log -------------------------------------------------------------------------- */
+
+#undef hzi_fail
+int hzi_fail(struct hz_context *ctx, int status, const char *format, ...)
+{
+	va_list ap;
+
+	if (ctx) {
+		va_start(ap, format);
+		vsnprintf(ctx->errmsg, sizeof(ctx->errmsg), format, ap);
+		va_end(ap);
+	}
+	return status;
+}
+
+void hzi_log(const struct hz_context *ctx, int level, const char *format, ...)
+{
+	char message[2 * HZI_ERRMSG_BYTES];
+	va_list ap;
+
+	if (!ctx || !ctx->log)
+		return;
+	va_start(ap, format);
+	vsnprintf(message, sizeof(message), format, ap);
+	va_end(ap);
+	ctx->log(ctx->log_user, level, message);
+}
+
+const char *hz_errmsg(const hz_context *ctx)
+{
+	return ctx ? ctx->errmsg : "";
+}
+
+/* ---- fork() ---------------------------------------------------------------------------------- */
+
+static atomic_uint forks;
+static pthread_once_t forks_once = PTHREAD_ONCE_INIT;
+static bool forks_counted;
+
+static void count_fork(void)
+{
+	atomic_fetch_add_explicit(&forks, 1, memory_order_relaxed);
+}
+
+static void count_forks(void)
+{
+	forks_counted = pthread_atfork(NULL, NULL, count_fork) == 0;
+}
+
+bool hzi_count_forks(void)
+{
+	pthread_once(&forks_once, count_forks);
+	return forks_counted;
+}
+
+unsigned hzi_fork_generation(void)
+{
+	return atomic_load_explicit(&forks, memory_order_relaxed);
+}
+
+int hzi_enter(struct hz_context *ctx, const char *op)
+{
+	if (!ctx)
+		return HZ_EINVAL;
+	if (ctx->gpu && ctx->fork_generation != hzi_fork_generation())
+		return hzi_fail(
+			ctx, HZ_EFORK,
+			"%s: the context has a GPU and was opened before fork(): CUDA does not "
+			"work in the child",
+			op);
+	return HZ_OK;
+}

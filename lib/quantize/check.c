@@ -1,0 +1,30 @@
+/*
+ * check.c - one scale, one zero point: checks that products share with quantization
+ *
+ * SPDX-License-Identifier: BSD-2-Clause
+ */
+#include <config.h>
+
+#include <math.h>
+
+#include "lib/qgemm/qgemm.h"
+
+int hzi_qcheck_scale(struct hz_context *ctx, const char *op, const char *name, double value,
+		     float *scale)
+{
+	*scale = value != 0 ? (float)value : 1;
+	if (!(*scale > 0) || !isfinite(*scale))
+		return hzi_fail(ctx, HZ_EINVAL,
+				"%s: opts->%s is %g, must be positive and finite in f32", op, name,
+				value);
+	return HZ_OK;
+}
+
+int hzi_qcheck_zero(struct hz_context *ctx, const char *op, const char *name, int32_t zero,
+		    int dtype)
+{
+	if (zero < hzi_qmin(dtype) || zero > hzi_qmax(dtype))
+		return hzi_fail(ctx, HZ_EINVAL, "%s: opts->%s is %d, must be %d to %d for %s", op,
+				name, zero, hzi_qmin(dtype), hzi_qmax(dtype), hz_dtype_name(dtype));
+	return HZ_OK;
+}

@@ -168,7 +168,7 @@ typedef struct hz_options {
 	int32_t device;			/* HZ_AUTO, HZ_CPU or HZ_CUDA + i */
 	int32_t threads;		/* CPU threads; 0: HURWITZ_THREADS, else cores allowed */
 	int32_t isa;			/* enum hz_isa, the highest level to use */
-	uint32_t flags;			/* HZ_NO_TOPOLOGY, _QUAT_PREFER_FAST or _DIRECT, _PROFILE */
+	uint32_t flags;			/* HZ_NO_TOPOLOGY, _QUAT_PREFER_FAST or _DIRECT */
 	void *topology;			/* a loaded hwloc_topology_t to read instead of its own */
 	const hz_allocator *allocator;	/* copied; NULL: aligned_alloc and free */
 	void (*log)(void *user, int level, const char *message);
@@ -179,8 +179,6 @@ typedef struct hz_options {
 #define HZ_NO_TOPOLOGY 1u		/* do not call hwloc: ask the operating system alone */
 #define HZ_QUAT_PREFER_FAST 2u		/* HZ_QUAT_AUTO means HZ_QUAT_FAST */
 #define HZ_QUAT_PREFER_DIRECT 4u	/* HZ_QUAT_AUTO means HZ_QUAT_DIRECT */
-#define HZ_PROFILE 8u			/* lattice and vlut calls log what they did and how long
-					   it took, at HZ_LOG_DEBUG; on a GPU they wait for that */
 
 /*
  * Opens a context. On failure *ctx is NULL and the reason is in hz_open_errmsg(). options may be
@@ -188,6 +186,16 @@ typedef struct hz_options {
  * HURWITZ_ISA=c|avx2|..., HURWITZ_QUAT=auto|direct|fast; options that are set win over it, except
  * that an ISA cap is the lower of both. With HZ_AUTO a GPU that cannot be used is no error:
  * hz_device_info() says why it was not.
+ *
+ * hz_open() picks device and ISA level once, from hwloc and CUDA device queries; no call decides
+ * again. Two more variables are for finding out what happens:
+ * HURWITZ_VERBOSE=1 logs one line a call: operation, shapes, dtypes and route, on a CPU also the
+ * wall time. It neither times nor waits on a GPU, so that it may be set during graph capture. 2 logs
+ * also each route that did not support the call, with the reason. Lines go to options.log at
+ * HZ_LOG_DEBUG; without a log function to stderr, each in one write, which is the only thing that
+ * the library ever prints.
+ * HURWITZ_ROUTE=op:route[,op:route] forces routes (code paths; `hurwitz info --routes` lists them):
+ * a route that does not support a call gives HZ_ENOTSUP with the reason.
  * Errors: HZ_EINVAL, HZ_ENODEV, HZ_ENOMEM, HZ_ECUDA.
  */
 HZ_API int hz_open(hz_context **ctx, const hz_options *options);

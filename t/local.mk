@@ -3,7 +3,7 @@
 
 HZ_TESTS_C = \
 	t/core/args t/core/context t/core/cuda t/core/cuda_open t/core/dlpack t/core/faults \
-	t/core/fuzz_args t/core/fuzz_npy t/core/graphs t/core/large t/core/memory t/core/oom \
+	t/core/fuzz_args t/core/fuzz_npy t/core/graphs t/core/large t/core/memory t/core/oom t/core/route \
 	t/core/tensor t/core/threads t/hadamard/base t/hadamard/calls t/hadamard/cuda \
 	t/hadamard/hadamard t/hadamard/plan t/hadamard/properties t/hadamard/quantize \
 	t/lattice/calls t/lattice/cuda t/lattice/design t/lattice/errors t/core/fuzz_codes \

@@ -693,6 +693,8 @@ static int open_ordinal(struct hz_context *ctx, int ordinal)
 	}
 	ctx->cuda = g;
 	ctx->device = HZ_CUDA + ordinal;
+	ctx->sm = g->info.sm;
+	ctx->sm_90a = HZ_CUDA_90A && g->info.sm == 90;
 	status = try_code(ctx);
 	if (status == HZ_OK)
 		return HZ_OK;

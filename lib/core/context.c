@@ -10,7 +10,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "lib/core/internal.h"
+#include "lib/core/route.h"
 
 #define THREADS_MAX 1024 /* more are cut to this: far beyond any machine's cores, still few pages */
 #define QUAT_PREFER (HZ_QUAT_PREFER_FAST | HZ_QUAT_PREFER_DIRECT)
@@ -68,15 +68,16 @@ static const char *environment(const char *name)
 }
 
 /*
- * Reads the variables into what the options leave open. A value that means nothing is refused
+ * Reads the variables into what the options leave open, and into the context to be. A value that means nothing is refused
  * even where an option would win over it: a typing error should not wait for another program.
  */
-static int read_environment(hz_options *o)
+static int read_environment(hz_options *o, struct hz_context *seed)
 {
 	const char *device = environment("HURWITZ_DEVICE");
 	const char *threads = environment("HURWITZ_THREADS");
 	const char *isa = environment("HURWITZ_ISA");
 	const char *quat = environment("HURWITZ_QUAT");
+	const char *verbose = environment("HURWITZ_VERBOSE");
 	int value = HZ_AUTO;
 
 	if (device) {
@@ -114,6 +115,13 @@ static int read_environment(hz_options *o)
 		if (o->isa == HZ_ISA_AUTO || (value != HZ_ISA_AUTO && value < o->isa))
 			o->isa = value;
 	}
+	if (verbose) {
+		if (!read_number(verbose, 0, 2, &value))
+			return open_fail(HZ_EINVAL,
+					 "open: HURWITZ_VERBOSE is \"%.40s\", must be 0, 1 or 2",
+					 verbose);
+		seed->verbose = value;
+	}
 	if (quat) {
 		uint32_t prefer = 0;
 
@@ -146,9 +154,9 @@ static int check_options(const hz_options *o)
 	    !(o->isa >= HZ_ISA_NEON && o->isa <= HZ_ISA_DOTPROD))
 		return open_fail(HZ_EINVAL, "open: options.isa is %d, must be one of enum hz_isa",
 				 o->isa);
-	if (o->flags & ~(HZ_NO_TOPOLOGY | QUAT_PREFER | HZ_PROFILE))
+	if (o->flags & ~(HZ_NO_TOPOLOGY | QUAT_PREFER))
 		return open_fail(HZ_EINVAL, "open: options.flags is %#x, must be made of %#x",
-				 (unsigned)o->flags, HZ_NO_TOPOLOGY | QUAT_PREFER | HZ_PROFILE);
+				 (unsigned)o->flags, HZ_NO_TOPOLOGY | QUAT_PREFER);
 	if ((o->flags & QUAT_PREFER) == QUAT_PREFER)
 		return open_fail(HZ_EINVAL, "open: options.flags prefers both fast and direct "
 					    "products of quaternions");
@@ -203,7 +211,7 @@ int hz_open(hz_context **out, const hz_options *options)
 	if (options)
 		o = *options;
 	HZ_CHECK(check_options(&o));
-	HZ_CHECK(read_environment(&o));
+	HZ_CHECK(read_environment(&o, &seed));
 	if (!hzi_count_forks())
 		return open_fail(HZ_ENOMEM, "open: no memory to register a fork handler");
 
@@ -226,9 +234,10 @@ int hz_open(hz_context **out, const hz_options *options)
 	ctx->quat_method = o.flags & HZ_QUAT_PREFER_FAST ? HZ_QUAT_FAST
 			   : o.flags & HZ_QUAT_PREFER_DIRECT ? HZ_QUAT_DIRECT
 							     : HZ_QUAT_AUTO;
-	ctx->profile = o.flags & HZ_PROFILE;
 	hzi_cpu_select(ctx, o.isa);
 	status = open_device(ctx, o.device);
+	if (status == HZ_OK && environment("HURWITZ_ROUTE"))
+		status = hzi_force_routes(ctx, environment("HURWITZ_ROUTE"), open_errmsg);
 	if (status != HZ_OK) {
 		hz_close(ctx);
 		return status;

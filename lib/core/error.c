@@ -9,6 +9,8 @@
 #include <stdarg.h>
 #include <stdatomic.h>
 #include <stdio.h>
+#include <string.h>
+#include <unistd.h>
 
 #include "lib/core/internal.h"
 
@@ -38,6 +40,27 @@ void hzi_log(const struct hz_context *ctx, int level, const char *format, ...)
 	vsnprintf(message, sizeof(message), format, ap);
 	va_end(ap);
 	ctx->log(ctx->log_user, level, message);
+}
+
+void hzi_verbose(const struct hz_context *ctx, const char *format, ...)
+{
+	char line[HZI_OPERANDS_BYTES + HZI_ERRMSG_BYTES] = "hurwitz: ";
+	const size_t begin = strlen(line), size = sizeof(line) - 1;
+	va_list ap;
+	int n;
+
+	va_start(ap, format);
+	n = vsnprintf(line + begin, size - begin, format, ap);
+	va_end(ap);
+	if (ctx->log) {
+		ctx->log(ctx->log_user, HZ_LOG_DEBUG, line + begin);
+		return;
+	}
+	n = n < 0 ? 0 : n;
+	n = (size_t)n < size - begin ? n : (int)(size - begin) - 1;
+	line[begin + (size_t)n] = '\n';
+	if (write(STDERR_FILENO, line, begin + (size_t)n + 1) < 0)
+		return;
 }
 
 const char *hz_errmsg(const hz_context *ctx)
@@ -82,5 +105,7 @@ int hzi_enter(struct hz_context *ctx, const char *op)
 			"%s: the context has a GPU and was opened before fork(): CUDA does not "
 			"work in the child",
 			op);
+	if (ctx->verbose)
+		hzi_verbose_enter(ctx);
 	return HZ_OK;
 }

@@ -23,10 +23,16 @@ struct hzi_cuda;	/* gpu/runtime/cuda.h: the GPU half of a context */
 
 enum { HZI_CPU, HZI_CUDA, HZI_BACKENDS };
 
+enum hzi_op {
+#define HZ_OP(name, family, dtypes, summary) HZI_OP_##name,
+#include "lib/core/ops.def"
+	HZI_OPS_COUNT
+};
+
 /*
  * Each family has two const tables, of its CPU and of its CUDA implementations, made from ops.def
  * in lib/<family>/ops.c. hz_open() picks device and ISA level once, from hwloc and CUDA device
- * queries; no call decides again: HZI_OPS(ctx, hadamard)->hadamard(ctx, &args).
+ * queries; no call decides again: HZI_CALL(ctx, hadamard, hadamard, &args).
  *
  * Arguments were checked in lib/: an implementation may assert, it need not check.
  * <name>_workspace returns the bytes of device scratch that the call then finds at ctx->workspace;
@@ -42,6 +48,19 @@ enum { HZI_CPU, HZI_CUDA, HZI_BACKENDS };
 #include "lib/core/ops.def"
 
 #define HZI_OPS(ctx, family) (hzi_##family##_ops[(ctx)->backend])
+
+/* Calls an implementation; with HURWITZ_VERBOSE a line follows that says what it was. */
+#define HZI_CALL(ctx, family, op, args) \
+	__extension__({ \
+		struct hzi_verbose_call call_; \
+		int status_; \
+		if ((ctx)->verbose) \
+			hzi_verbose_begin(ctx, &call_); \
+		status_ = HZI_OPS(ctx, family)->op(ctx, args); \
+		if ((ctx)->verbose) \
+			hzi_verbose_end(ctx, &call_, #op, status_); \
+		status_; \
+	})
 
 #define HZ_OP(name, family, dtypes, summary) \
 	int hzi_cpu_##name(struct hz_context *ctx, const struct hzi_##name##_args *a); \
@@ -97,6 +116,7 @@ void hzi_topology_read(struct hzi_topology *t, void *topology, bool no_hwloc);
 /* ---- Context --------------------------------------------------------------------------------- */
 
 #define HZI_ERRMSG_BYTES 256
+#define HZI_OPERANDS_BYTES 384
 #define HZI_BASES 120		/* base matrices that one context caches: all 117 that exist */
 
 struct hz_context {
@@ -108,7 +128,15 @@ struct hz_context {
 	int isa, isa_max;		/* enum hz_isa */
 	int threads;			/* at least 1 */
 	int quat_method;		/* enum hz_quat_method: what AUTO stands for */
-	bool profile;			/* HZ_PROFILE */
+	int sm;				/* 90 for compute capability 9.0; 0 on the CPU */
+	bool sm_90a;			/* that is 90, and there is code for sm_90a */
+	int verbose;			/* HURWITZ_VERBOSE: 0, 1 or 2 */
+	char operands[HZI_OPERANDS_BYTES];	/* of the call that is being checked, if verbose */
+	const char *route;		/* the name of the one that ran last */
+	bool any_forced;
+	/* For tests: a forced route that cannot take a call leaves it to the others. */
+	bool prefer_forced;
+	const struct hzi_route *forced[HZI_OPS_COUNT];	/* HURWITZ_ROUTE, for this backend */
 	unsigned fork_generation;	/* hzi_fork_generation() at hz_open() */
 	void *workspace;		/* on the device; 64-byte aligned */
 	size_t workspace_bytes;
@@ -131,6 +159,23 @@ struct hz_context {
 /* Formats the context's sentence and returns status: return hzi_fail(ctx, HZ_ESHAPE, "..."). */
 int hzi_fail(struct hz_context *ctx, int status, const char *format, ...)
 	__attribute__((cold, format(printf, 3, 4)));
+
+/* ---- HURWITZ_VERBOSE (lib/core/route.c) ------------------------------------------------------ */
+
+struct hzi_verbose_call {
+	char operands[HZI_OPERANDS_BYTES];
+	int64_t start;			/* ns */
+};
+
+void hzi_verbose_enter(struct hz_context *ctx);
+void hzi_verbose_operand(struct hz_context *ctx, const char *name, const hz_tensor *t);
+void hzi_verbose_begin(struct hz_context *ctx, struct hzi_verbose_call *call);
+void hzi_verbose_end(struct hz_context *ctx, const struct hzi_verbose_call *call, const char *op,
+		     int status);
+
+/* A line to the log at HZ_LOG_DEBUG, or without a log to stderr, in one write. */
+void hzi_verbose(const struct hz_context *ctx, const char *format, ...)
+	__attribute__((format(printf, 2, 3)));
 
 /* A line to the log callback, if there is one. */
 void hzi_log(const struct hz_context *ctx, int level, const char *format, ...)

@@ -313,8 +313,11 @@ int hzi_check(struct hz_context *ctx, const char *op, const char *name, const hz
 {
 	int64_t count;
 
-	return hzi_plain(ctx, t, dtypes, &count) ? HZ_OK :
-						   check_rules(ctx, op, name, t, dtypes, output);
+	if (!hzi_plain(ctx, t, dtypes, &count))
+		HZ_CHECK(check_rules(ctx, op, name, t, dtypes, output));
+	if (ctx->verbose)
+		hzi_verbose_operand(ctx, name, t);
+	return HZ_OK;
 }
 
 hz_tensor hzi_tame(const hz_tensor *t)

@@ -517,7 +517,7 @@ static bool at_a_glance(const struct hz_context *ctx, const hz_tensor *x, const 
 
 	if (!o)
 		o = &default_opts;
-	if (!is_default(o) || !isfinite((float)o->scale) ||
+	if (ctx->verbose || !is_default(o) || !isfinite((float)o->scale) ||
 	    !hzi_plain(ctx, x, float_types, &count) || x->ndim < 1)
 		return false;
 	if (x != y) {
@@ -598,7 +598,7 @@ int hz_hadamard(hz_context *ctx, const hz_tensor *x, const hz_tensor *y,
 	if (empty)
 		return HZ_OK;
 	HZ_CHECK(hzi_workspace(ctx, "hadamard", HZI_OPS(ctx, hadamard)->hadamard_workspace(ctx, &a)));
-	return HZI_OPS(ctx, hadamard)->hadamard(ctx, &a);
+	return HZI_CALL(ctx, hadamard, hadamard, &a);
 }
 
 int hz_hadamard_workspace(hz_context *ctx, const hz_tensor *x, const hz_tensor *y,
@@ -731,7 +731,7 @@ int hz_hadamard_quantize(hz_context *ctx, const hz_tensor *x, const hz_tensor *q
 		return HZ_OK;
 	HZ_CHECK(hzi_workspace(ctx, "hadamard_quantize",
 			       HZI_OPS(ctx, hadamard)->hadamard_quantize_workspace(ctx, &a)));
-	return HZI_OPS(ctx, hadamard)->hadamard_quantize(ctx, &a);
+	return HZI_CALL(ctx, hadamard, hadamard_quantize, &a);
 }
 
 int hz_hadamard_quantize_workspace(hz_context *ctx, const hz_tensor *x, const hz_tensor *q,
@@ -801,7 +801,7 @@ int hz_dequantize_hadamard(hz_context *ctx, const hz_tensor *q, const hz_tensor 
 		return HZ_OK;
 	HZ_CHECK(hzi_workspace(ctx, "dequantize_hadamard",
 			       HZI_OPS(ctx, hadamard)->dequantize_hadamard_workspace(ctx, &a)));
-	return HZI_OPS(ctx, hadamard)->dequantize_hadamard(ctx, &a);
+	return HZI_CALL(ctx, hadamard, dequantize_hadamard, &a);
 }
 
 int hz_dequantize_hadamard_workspace(hz_context *ctx, const hz_tensor *q, const hz_tensor *scale,

@@ -7,7 +7,6 @@
 
 #include <assert.h>
 #include <string.h>
-#include <time.h>
 
 #include "lib/lattice/lattice.h"
 
@@ -18,41 +17,6 @@ static const int t_types[] = {HZ_U8, 0};
 static const int count_types[] = {HZ_S64, 0};
 
 static const hz_lattice_code_opts default_opts;
-
-/* ---- Profiling ------------------------------------------------------------------------------- */
-
-/* Whether to time: what a capture records does not run. */
-static bool timed(struct hz_context *ctx)
-{
-	return ctx->profile && !(ctx->gpu && ctx->gpu->capturing(ctx));
-}
-
-static double now(void)
-{
-	struct timespec t;
-
-	clock_gettime(CLOCK_MONOTONIC, &t);
-	return (double)t.tv_sec * 1e6 + (double)t.tv_nsec * 1e-3;
-}
-
-double hzi_profile_begin(struct hz_context *ctx)
-{
-	if (!timed(ctx) || (ctx->cuda && hz_sync(ctx) != HZ_OK))
-		return -1;
-	return now();
-}
-
-int hzi_profile_end(struct hz_context *ctx, double begin, int status, const char *op,
-		    int64_t bytes, int64_t lookups)
-{
-	if (begin < 0 || status != HZ_OK)
-		return status;
-	if (ctx->cuda)
-		HZ_CHECK(hz_sync(ctx));
-	hzi_log(ctx, HZ_LOG_DEBUG, "%s: %lld bytes, %lld lookups, %.1f us", op, (long long)bytes,
-		(long long)lookups, now() - begin);
-	return HZ_OK;
-}
 
 /* ---- Shapes ---------------------------------------------------------------------------------- */
 
@@ -244,26 +208,6 @@ static void set_map(const struct call *c, struct hzi_lattice_map *m)
 	m->t_step = c->t ? t.stride[rows] : 0;
 }
 
-static int64_t map_blocks(const struct hzi_lattice_map *m)
-{
-	int64_t count = m->blocks;
-
-	for (int i = 0; i < m->ndim; i++)
-		count *= m->shape[i];
-	return count;
-}
-
-/* What a call reads and writes, for the profile */
-static int64_t bytes_of(const struct call *c)
-{
-	int64_t bytes = 0;
-	const hz_tensor *const t[] = {c->v, c->codes, c->t};
-
-	for (int i = 0; i < 3; i++)
-		bytes += t[i] ? hz_tensor_count(t[i]) * (int64_t)hz_dtype_size(t[i]->dtype) : 0;
-	return bytes;
-}
-
 /* ---- A rotation of values -------------------------------------------------------------------- */
 
 /*
@@ -427,7 +371,6 @@ int hz_lattice_encode(hz_context *ctx, const hz_lattice *l, const hz_tensor *x,
 			 .o = opts};
 	struct hzi_lattice_encode_args a;
 	size_t bytes, begin;
-	double start;
 
 	HZ_CHECK(encode_args(ctx, &c, overload, &a));
 	if (c.empty) {
@@ -441,15 +384,13 @@ int hz_lattice_encode(hz_context *ctx, const hz_lattice *l, const hz_tensor *x,
 	}
 	HZ_CHECK(encode_workspace(ctx, &c, &a, &bytes, &begin));
 	HZ_CHECK(hzi_workspace(ctx, c.op, bytes));
-	start = hzi_profile_begin(ctx);
 	if (c.o->hadamard) {
 		const hz_tensor middle = rotated_view(ctx, x, (char *)ctx->workspace + begin);
 
 		HZ_CHECK(hz_hadamard(ctx, x, &middle, c.o->hadamard));
 		a.x = middle.data;
 	}
-	return hzi_profile_end(ctx, start, HZI_OPS(ctx, lattice)->lattice_encode(ctx, &a), c.op,
-			       bytes_of(&c), map_blocks(&a.map) * l->rule.levels);
+	return HZI_CALL(ctx, lattice, lattice_encode, &a);
 }
 
 int hz_lattice_encode_workspace(hz_context *ctx, const hz_lattice *l, const hz_tensor *x,
@@ -581,7 +522,6 @@ int hz_lattice_decode(hz_context *ctx, const hz_lattice *l, const hz_tensor *cod
 			 .o = opts, .decode = true};
 	struct hzi_lattice_decode_args a;
 	size_t bytes, begin;
-	double start;
 	int status;
 
 	HZ_CHECK(decode_args(ctx, &c, &a));
@@ -589,19 +529,17 @@ int hz_lattice_decode(hz_context *ctx, const hz_lattice *l, const hz_tensor *cod
 		return HZ_OK;
 	HZ_CHECK(decode_workspace(ctx, &c, &a, &bytes, &begin));
 	HZ_CHECK(hzi_workspace(ctx, c.op, bytes));
-	start = hzi_profile_begin(ctx);
 	if (c.o->hadamard) {
 		const hz_tensor middle = rotated_view(ctx, y, (char *)ctx->workspace + begin);
 		const hz_hadamard_opts back = transposed(c.o->hadamard);
 
 		a.y = middle.data;
-		HZ_CHECK(HZI_OPS(ctx, lattice)->lattice_decode(ctx, &a));
+		HZ_CHECK(HZI_CALL(ctx, lattice, lattice_decode, &a));
 		status = hz_hadamard(ctx, &middle, y, &back);
 	} else {
-		status = HZI_OPS(ctx, lattice)->lattice_decode(ctx, &a);
+		status = HZI_CALL(ctx, lattice, lattice_decode, &a);
 	}
-	return hzi_profile_end(ctx, start, status, c.op, bytes_of(&c),
-			       map_blocks(&a.map) * (l->rule.levels - a.first));
+	return status;
 }
 
 int hz_lattice_decode_workspace(hz_context *ctx, const hz_lattice *l, const hz_tensor *codes,
@@ -635,7 +573,6 @@ int hz_lattice_repack(hz_context *ctx, const hz_lattice *l, const hz_tensor *fro
 	int dtype[2], rows[2], d;
 	int64_t last[2], stride[3][HZ_MAXDIM];
 	hz_tensor tame[2];
-	double start;
 
 	HZ_CHECK(hzi_enter(ctx, repack_name));
 	HZ_CHECK(check_lattice(ctx, repack_name, l));
@@ -689,8 +626,5 @@ int hz_lattice_repack(hz_context *ctx, const hz_lattice *l, const hz_tensor *fro
 	a.to_pack = to_pack;
 	HZ_CHECK(hzi_workspace(ctx, repack_name,
 			       HZI_OPS(ctx, lattice)->lattice_repack_workspace(ctx, &a)));
-	start = hzi_profile_begin(ctx);
-	return hzi_profile_end(ctx, start, HZI_OPS(ctx, lattice)->lattice_repack(ctx, &a), repack_name,
-			       hz_tensor_count(from) * (int64_t)hz_dtype_size(dtype[0]) +
-			       hz_tensor_count(to) * (int64_t)hz_dtype_size(dtype[1]), 0);
+	return HZI_CALL(ctx, lattice, lattice_repack, &a);
 }

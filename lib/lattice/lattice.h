@@ -59,14 +59,6 @@ void hzi_matrix_multiply(int d, const double *a, const double *b, double *c);
 
 /* ---- What implementations get ---------------------------------------------------------------- */
 
-/*
- * Of contexts with HZ_PROFILE: the time, or -1 for none, and a line to the log at the end, which
- * returns status. On a GPU the stream is waited for; bytes and lookups are what the call has done.
- */
-double hzi_profile_begin(struct hz_context *ctx);
-int hzi_profile_end(struct hz_context *ctx, double begin, int status, const char *op,
-		    int64_t bytes, int64_t lookups);
-
 /* sub of hzi_lattice_value() for codes from level `first` on */
 void hzi_lattice_sub(const hz_lattice *l, int first, float *sub);
 

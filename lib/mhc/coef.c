@@ -84,7 +84,7 @@ static int pre_slot(struct hz_context *ctx, const struct call *c, struct hzi_mhc
 		return HZ_OK;
 	}
 	HZ_CHECK(hzi_workspace(ctx, c->op, need));
-	return HZI_OPS(ctx, mhc)->mhc_pre(ctx, a);
+	return HZI_CALL(ctx, mhc, mhc_pre, a);
 }
 
 /* What of u is empty is not wanted; whether anything is */
@@ -373,7 +373,7 @@ static int pre_bwd(struct hz_context *ctx, struct call c, const char *x_name, co
 	/* Of both parts before either writes */
 	HZ_CHECK(hzi_workspace(ctx, c.op, need));
 	if (wanted)
-		HZ_CHECK(HZI_OPS(ctx, mhc)->mhc_pre_bwd(ctx, &a));
+		HZ_CHECK(HZI_CALL(ctx, mhc, mhc_pre_bwd, &a));
 	return b ? hzi_mhc_streams_bwd(ctx, c.op, &post, false, NULL) : HZ_OK;
 }
 

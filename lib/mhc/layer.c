@@ -83,7 +83,7 @@ int hz_mhc_recompute(hz_context *ctx, const hz_tensor *x, int layers, const hz_m
 	if (g->s.tokens == 0 || g->s.channels == 0)
 		return HZ_OK;
 	HZ_CHECK(hzi_workspace(ctx, op, HZI_OPS(ctx, mhc)->mhc_recompute_workspace(ctx, g)));
-	return HZI_OPS(ctx, mhc)->mhc_recompute(ctx, g);
+	return HZI_CALL(ctx, mhc, mhc_recompute, g);
 }
 
 /* ---- Diagnostics ----------------------------------------------------------------------------- */
@@ -135,7 +135,7 @@ int hz_mhc_diagnose(hz_context *ctx, const hz_tensor *a, const hz_tensor *out)
 	g.out_row = o.stride[0];
 	g.out_column = o.stride[1];
 	HZ_CHECK(hzi_workspace(ctx, op, HZI_OPS(ctx, mhc)->mhc_diagnose_workspace(ctx, &g)));
-	return HZI_OPS(ctx, mhc)->mhc_diagnose(ctx, &g);
+	return HZI_CALL(ctx, mhc, mhc_diagnose, &g);
 }
 
 /* ---- Initial weights ------------------------------------------------------------------------- */
@@ -285,7 +285,7 @@ int hz_mhc_init(hz_context *ctx, int kind, int layer, uint64_t seed, const hz_te
 	else if (kind != HZ_MHC_INIT_PAPER)
 		one_hot_values(&rule, kind == HZ_MHC_INIT_LITE, layer, g.values);
 	HZ_CHECK(hzi_workspace(ctx, op, HZI_OPS(ctx, mhc)->mhc_init_workspace(ctx, &g)));
-	return HZI_OPS(ctx, mhc)->mhc_init(ctx, &g);
+	return HZI_CALL(ctx, mhc, mhc_init, &g);
 }
 
 /* ---- Layers ---------------------------------------------------------------------------------- */

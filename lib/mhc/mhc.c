@@ -456,7 +456,7 @@ int hz_mhc_sinkhorn(hz_context *ctx, const hz_tensor *m, const hz_tensor *p,
 	if (g.count == 0)
 		return HZ_OK;
 	HZ_CHECK(hzi_workspace(ctx, op, HZI_OPS(ctx, mhc)->mhc_sinkhorn_workspace(ctx, &g)));
-	return HZI_OPS(ctx, mhc)->mhc_sinkhorn(ctx, &g);
+	return HZI_CALL(ctx, mhc, mhc_sinkhorn, &g);
 }
 
 int hz_mhc_sinkhorn_bwd(hz_context *ctx, const hz_tensor *m, const hz_tensor *dp,
@@ -479,7 +479,7 @@ int hz_mhc_sinkhorn_bwd(hz_context *ctx, const hz_tensor *m, const hz_tensor *dp
 	if (g.count == 0)
 		return HZ_OK;
 	HZ_CHECK(hzi_workspace(ctx, op, HZI_OPS(ctx, mhc)->mhc_sinkhorn_bwd_workspace(ctx, &g)));
-	return HZI_OPS(ctx, mhc)->mhc_sinkhorn_bwd(ctx, &g);
+	return HZI_CALL(ctx, mhc, mhc_sinkhorn_bwd, &g);
 }
 
 /* ---- Streams --------------------------------------------------------------------------------- */
@@ -489,7 +489,7 @@ static int streams(struct hz_context *ctx, const char *op, const struct hzi_mhc_
 	if (a->s.tokens == 0 || a->s.channels == 0)
 		return HZ_OK;
 	HZ_CHECK(hzi_workspace(ctx, op, HZI_OPS(ctx, mhc)->mhc_streams_workspace(ctx, a)));
-	return HZI_OPS(ctx, mhc)->mhc_streams(ctx, a);
+	return HZI_CALL(ctx, mhc, mhc_streams, a);
 }
 
 int hzi_mhc_streams_bwd(struct hz_context *ctx, const char *op,
@@ -510,7 +510,7 @@ int hzi_mhc_streams_bwd(struct hz_context *ctx, const char *op,
 	if (!sums && !values)
 		return HZ_OK;
 	HZ_CHECK(hzi_workspace(ctx, op, need));
-	return HZI_OPS(ctx, mhc)->mhc_streams_bwd(ctx, a);
+	return HZI_CALL(ctx, mhc, mhc_streams_bwd, a);
 }
 
 /* Of operands that stand for one another, one has to be there. */

@@ -139,7 +139,7 @@ int hz_qgemm_pack(hz_context *ctx, const hz_tensor *b, void *data, size_t bytes,
 	a.data = data;
 	if (need) {
 		HZ_CHECK(hzi_workspace(ctx, op, HZI_OPS(ctx, qgemm)->qgemm_pack_workspace(ctx, &a)));
-		HZ_CHECK(HZI_OPS(ctx, qgemm)->qgemm_pack(ctx, &a));
+		HZ_CHECK(HZI_CALL(ctx, qgemm, qgemm_pack, &a));
 	}
 	p = (hz_packed){
 		.data = data,
@@ -570,7 +570,7 @@ int hz_qgemm(hz_context *ctx, const hz_tensor *a, const hz_tensor *b, const hz_t
 	if (hz_tensor_count(c) == 0)
 		return HZ_OK;
 	HZ_CHECK(hzi_workspace(ctx, "qgemm", HZI_OPS(ctx, qgemm)->qgemm_workspace(ctx, &g)));
-	return HZI_OPS(ctx, qgemm)->qgemm(ctx, &g);
+	return HZI_CALL(ctx, qgemm, qgemm, &g);
 }
 
 int hz_qgemm_workspace(hz_context *ctx, const hz_tensor *a, const hz_tensor *b, const hz_tensor *c,
@@ -617,7 +617,7 @@ int hz_qlinear(hz_context *ctx, const hz_tensor *x, const hz_tensor *b, const hz
 	if (hz_tensor_count(y) == 0)
 		return HZ_OK;
 	HZ_CHECK(hzi_workspace(ctx, "qlinear", HZI_OPS(ctx, qgemm)->qlinear_workspace(ctx, &l)));
-	return HZI_OPS(ctx, qgemm)->qlinear(ctx, &l);
+	return HZI_CALL(ctx, qgemm, qlinear, &l);
 }
 
 int hz_qlinear_workspace(hz_context *ctx, const hz_tensor *x, const hz_tensor *b,

@@ -233,7 +233,7 @@ int hz_quantize(hz_context *ctx, const hz_tensor *x, const hz_tensor *q,
 	if (hz_tensor_count(x) == 0)
 		return HZ_OK;
 	HZ_CHECK(hzi_workspace(ctx, "quantize", HZI_OPS(ctx, quantize)->quantize_workspace(ctx, &a)));
-	return HZI_OPS(ctx, quantize)->quantize(ctx, &a);
+	return HZI_CALL(ctx, quantize, quantize, &a);
 }
 
 int hz_quantize_workspace(hz_context *ctx, const hz_tensor *x, const hz_tensor *q,
@@ -260,7 +260,7 @@ int hz_dequantize(hz_context *ctx, const hz_tensor *q, const hz_tensor *y,
 		return HZ_OK;
 	HZ_CHECK(hzi_workspace(ctx, "dequantize",
 			       HZI_OPS(ctx, quantize)->dequantize_workspace(ctx, &a)));
-	return HZI_OPS(ctx, quantize)->dequantize(ctx, &a);
+	return HZI_CALL(ctx, quantize, dequantize, &a);
 }
 
 int hz_dequantize_workspace(hz_context *ctx, const hz_tensor *q, const hz_tensor *y,
@@ -320,7 +320,7 @@ int hz_choose_qparams(hz_context *ctx, const hz_tensor *x, const hz_tensor *scal
 		return HZ_OK;
 	HZ_CHECK(hzi_workspace(ctx, "choose_qparams",
 			       HZI_OPS(ctx, quantize)->choose_qparams_workspace(ctx, &a)));
-	return HZI_OPS(ctx, quantize)->choose_qparams(ctx, &a);
+	return HZI_CALL(ctx, quantize, choose_qparams, &a);
 }
 
 int hz_choose_qparams_workspace(hz_context *ctx, const hz_tensor *x, const hz_tensor *scale,

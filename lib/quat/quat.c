@@ -309,7 +309,7 @@ int hz_quat_mul(hz_context *ctx, const hz_tensor *a, const hz_tensor *b, const h
 	g.conj_b = f.conj_right;
 	g.accumulate = (flags & HZ_QUAT_ACCUMULATE) != 0;
 	HZ_CHECK(hzi_workspace(ctx, op, HZI_OPS(ctx, quat)->quat_mul_workspace(ctx, &g)));
-	return HZI_OPS(ctx, quat)->quat_mul(ctx, &g);
+	return HZI_CALL(ctx, quat, quat_mul, &g);
 }
 
 /* What hz_quat_mul_bwd() does: gradients without sums together, sums with them or by themselves */
@@ -438,10 +438,10 @@ int hz_quat_mul_bwd(hz_context *ctx, const hz_tensor *dy, const hz_tensor *a, co
 	HZ_CHECK(mul_bwd_args(ctx, dy, a, b, da, db, flags, &m));
 	HZ_CHECK(hzi_workspace(ctx, "quat_mul_bwd", mul_bwd_bytes(ctx, &m)));
 	if (m.any_both)
-		HZ_CHECK(HZI_OPS(ctx, quat)->quat_mul_bwd(ctx, &m.both));
+		HZ_CHECK(HZI_CALL(ctx, quat, quat_mul_bwd, &m.both));
 	for (int i = 0; i < 2; i++) {
 		if (m.any_sum[i])
-			HZ_CHECK(HZI_OPS(ctx, quat)->quat_dot(ctx, &m.sum[i]));
+			HZ_CHECK(HZI_CALL(ctx, quat, quat_dot, &m.sum[i]));
 	}
 	return HZ_OK;
 }
@@ -514,7 +514,7 @@ int hz_quat_dot(hz_context *ctx, const hz_tensor *a, const hz_tensor *b, const h
 	if (hz_tensor_count(y) == 0)
 		return HZ_OK;
 	HZ_CHECK(hzi_workspace(ctx, "quat_dot", HZI_OPS(ctx, quat)->quat_dot_workspace(ctx, &g)));
-	return HZI_OPS(ctx, quat)->quat_dot(ctx, &g);
+	return HZI_CALL(ctx, quat, quat_dot, &g);
 }
 
 int hz_quat_dot_workspace(hz_context *ctx, const hz_tensor *a, const hz_tensor *b,
@@ -553,7 +553,7 @@ int hz_quat_axpy(hz_context *ctx, const double alpha[4], const hz_tensor *x, con
 	g.reversed = (flags & HZ_QUAT_REVERSED) != 0;
 	memcpy(g.alpha, alpha, sizeof(g.alpha));
 	HZ_CHECK(hzi_workspace(ctx, op, HZI_OPS(ctx, quat)->quat_axpy_workspace(ctx, &g)));
-	return HZI_OPS(ctx, quat)->quat_axpy(ctx, &g);
+	return HZI_CALL(ctx, quat, quat_axpy, &g);
 }
 
 /* ---- Functions of one quaternion ------------------------------------------------------------- */
@@ -587,7 +587,7 @@ static int map(struct hz_context *ctx, const char *op, const hz_tensor *x, const
 			   flags));
 	g.dtype = x->dtype;
 	HZ_CHECK(hzi_workspace(ctx, op, HZI_OPS(ctx, quat)->quat_map_workspace(ctx, &g)));
-	return HZI_OPS(ctx, quat)->quat_map(ctx, &g);
+	return HZI_CALL(ctx, quat, quat_map, &g);
 }
 
 static int map_bwd(struct hz_context *ctx, const char *op, const hz_tensor *dy,
@@ -618,7 +618,7 @@ static int map_bwd(struct hz_context *ctx, const char *op, const hz_tensor *dy,
 	g.dtype = x->dtype;
 	g.accumulate = (flags & HZ_QUAT_ACCUMULATE) != 0;
 	HZ_CHECK(hzi_workspace(ctx, op, HZI_OPS(ctx, quat)->quat_map_bwd_workspace(ctx, &g)));
-	return HZI_OPS(ctx, quat)->quat_map_bwd(ctx, &g);
+	return HZI_CALL(ctx, quat, quat_map_bwd, &g);
 }
 
 static int norm_kind(uint32_t flags)
@@ -700,7 +700,7 @@ int hz_quat_rotate(hz_context *ctx, const hz_tensor *q, const hz_tensor *v, cons
 	g.normalize = (flags & HZ_QUAT_NORMALIZE) != 0;
 	g.real = py.comps == 4;
 	HZ_CHECK(hzi_workspace(ctx, op, HZI_OPS(ctx, quat)->quat_rotate_workspace(ctx, &g)));
-	return HZI_OPS(ctx, quat)->quat_rotate(ctx, &g);
+	return HZI_CALL(ctx, quat, quat_rotate, &g);
 }
 
 /* One call for both gradients where neither is summed, else one for each */
@@ -808,7 +808,7 @@ int hz_quat_rotate_bwd(hz_context *ctx, const hz_tensor *dy, const hz_tensor *q,
 	HZ_CHECK(rotate_bwd_args(ctx, dy, q, v, dq, dv, flags, &r));
 	HZ_CHECK(hzi_workspace(ctx, "quat_rotate_bwd", rotate_bwd_bytes(ctx, &r)));
 	for (int i = 0; i < r.calls; i++)
-		HZ_CHECK(HZI_OPS(ctx, quat)->quat_rotate_bwd(ctx, &r.call[i]));
+		HZ_CHECK(HZI_CALL(ctx, quat, quat_rotate_bwd, &r.call[i]));
 	return HZ_OK;
 }
 

@@ -196,7 +196,7 @@ static int pack_on_gpu(struct hz_context *ctx, const struct hzi_quat_gemm_pack_a
 
 	ctx->workspace = (char *)p->data + bytes;
 	ctx->workspace_bytes = scratch;
-	status = HZI_OPS(ctx, quat_gemm)->quat_gemm_pack(ctx, p);
+	status = HZI_CALL(ctx, quat_gemm, quat_gemm_pack, p);
 	ctx->workspace = workspace;
 	ctx->workspace_bytes = workspace_bytes;
 	return status;
@@ -244,7 +244,7 @@ int hz_quat_gemm_pack(hz_context *ctx, const hz_tensor *a, void *data, size_t by
 		const size_t workspace = HZI_OPS(ctx, quat_gemm)->quat_gemm_pack_workspace(ctx, &p);
 
 		HZ_CHECK(hzi_workspace(ctx, pack_name, workspace));
-		HZ_CHECK(HZI_OPS(ctx, quat_gemm)->quat_gemm_pack(ctx, &p));
+		HZ_CHECK(HZI_CALL(ctx, quat_gemm, quat_gemm_pack, &p));
 	}
 	memset(packed, 0, sizeof(*packed));
 	packed->data = data;
@@ -536,7 +536,7 @@ int hz_quat_gemm(hz_context *ctx, const hz_tensor *a, const hz_tensor *b, const 
 	if (hz_tensor_count(c) == 0)
 		return HZ_OK;
 	HZ_CHECK(hzi_workspace(ctx, op_name, HZI_OPS(ctx, quat_gemm)->quat_gemm_workspace(ctx, &g)));
-	return HZI_OPS(ctx, quat_gemm)->quat_gemm(ctx, &g);
+	return HZI_CALL(ctx, quat_gemm, quat_gemm, &g);
 }
 
 int hz_quat_gemm_workspace(hz_context *ctx, const hz_tensor *a, const hz_tensor *b,

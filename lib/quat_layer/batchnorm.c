@@ -218,8 +218,8 @@ static int batchnorm(struct hz_context *ctx, struct call *q, bool only_bytes, si
 	if (a.f.f.channels == 0)
 		return HZ_OK;
 	HZ_CHECK(hzi_workspace(ctx, q->op, need));
-	return q->backward ? HZI_OPS(ctx, quat_layer)->quat_batchnorm_bwd(ctx, &a) :
-			     HZI_OPS(ctx, quat_layer)->quat_batchnorm(ctx, &a.f);
+	return q->backward ? HZI_CALL(ctx, quat_layer, quat_batchnorm_bwd, &a) :
+			     HZI_CALL(ctx, quat_layer, quat_batchnorm, &a.f);
 }
 
 int hz_quat_batchnorm(hz_context *ctx, const hz_tensor *x, const hz_tensor *gamma,
@@ -368,7 +368,7 @@ int hz_quat_pool(hz_context *ctx, const hz_tensor *x, const hz_tensor *y, const 
 	HZ_CHECK(pool_args(ctx, "quat_pool", x, "x", y, "y", index, false, opts, &a.p));
 	if (hz_tensor_count(y) == 0)
 		return HZ_OK;
-	return HZI_OPS(ctx, quat_layer)->quat_pool(ctx, &a);
+	return HZI_CALL(ctx, quat_layer, quat_pool, &a);
 }
 
 int hz_quat_pool_bwd(hz_context *ctx, const hz_tensor *index, const hz_tensor *dy,
@@ -379,7 +379,7 @@ int hz_quat_pool_bwd(hz_context *ctx, const hz_tensor *index, const hz_tensor *d
 	HZ_CHECK(pool_args(ctx, "quat_pool_bwd", dx, "dx", dy, "dy", index, true, opts, &a.p));
 	if (hz_tensor_count(dx) == 0)
 		return HZ_OK;
-	return HZI_OPS(ctx, quat_layer)->quat_pool_bwd(ctx, &a);
+	return HZI_CALL(ctx, quat_layer, quat_pool_bwd, &a);
 }
 
 /* ---- Dropout, initial values ----------------------------------------------------------------- */
@@ -405,7 +405,7 @@ int hz_quat_dropout(hz_context *ctx, const hz_tensor *x, const hz_tensor *y, dou
 	a.m.scale = p < 1 ? 1 / (1 - p) : 0;
 	a.m.seed = seed;
 	a.m.offset = offset;
-	return HZI_OPS(ctx, quat_layer)->quat_dropout(ctx, &a);
+	return HZI_CALL(ctx, quat_layer, quat_dropout, &a);
 }
 
 int hz_quat_init(hz_context *ctx, const hz_tensor *y, int distribution, double scale,
@@ -433,7 +433,7 @@ int hz_quat_init(hz_context *ctx, const hz_tensor *y, int distribution, double s
 	a.m.scale = scale;
 	a.m.seed = seed;
 	a.m.offset = offset;
-	return HZI_OPS(ctx, quat_layer)->quat_init(ctx, &a);
+	return HZI_CALL(ctx, quat_layer, quat_init, &a);
 }
 
 double hz_quat_init_scale(int64_t fan_in, int64_t fan_out)

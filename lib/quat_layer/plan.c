@@ -109,7 +109,7 @@ int hzi_qrun_call(struct hzi_qrun *r, const struct hzi_quat_gemm_args *g,
 	r->ctx->workspace_bytes = bytes - r->used;
 	status = conv ? r->steps->conv(r->ctx, r->op, conv) :
 		 weights ? r->steps->weights(r->ctx, r->op, weights) :
-			   HZI_OPS(r->ctx, quat_gemm)->quat_gemm(r->ctx, g);
+			   HZI_CALL(r->ctx, quat_gemm, quat_gemm, g);
 	r->ctx->workspace = workspace;
 	r->ctx->workspace_bytes = bytes;
 	return status;

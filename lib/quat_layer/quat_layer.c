@@ -340,8 +340,8 @@ static int linear(struct hz_context *ctx, const struct call *q, const hz_quat_li
 	if (!q->backward && hz_tensor_count(q->y) == 0)
 		return HZ_OK;
 	HZ_CHECK(hzi_workspace(ctx, q->op, need));
-	return q->backward ? HZI_OPS(ctx, quat_layer)->quat_linear_bwd(ctx, &a) :
-			     HZI_OPS(ctx, quat_layer)->quat_linear(ctx, &a.f);
+	return q->backward ? HZI_CALL(ctx, quat_layer, quat_linear_bwd, &a) :
+			     HZI_CALL(ctx, quat_layer, quat_linear, &a.f);
 }
 
 int hz_quat_linear(hz_context *ctx, const hz_tensor *x, const hz_tensor *w, const hz_tensor *b,
@@ -550,8 +550,8 @@ static int conv(struct hz_context *ctx, const struct call *q, const hz_quat_conv
 	if (!q->backward && hz_tensor_count(q->y) == 0)
 		return HZ_OK;
 	HZ_CHECK(hzi_workspace(ctx, q->op, need));
-	return q->backward ? HZI_OPS(ctx, quat_conv)->quat_conv_bwd(ctx, &a) :
-			     HZI_OPS(ctx, quat_conv)->quat_conv(ctx, &a.f);
+	return q->backward ? HZI_CALL(ctx, quat_conv, quat_conv_bwd, &a) :
+			     HZI_CALL(ctx, quat_conv, quat_conv, &a.f);
 }
 
 int hz_quat_conv(hz_context *ctx, const hz_tensor *x, const hz_tensor *w, const hz_tensor *b,

@@ -491,15 +491,6 @@ static int check_coded_apart(struct hz_context *ctx, const char *op, const char 
 	return HZ_OK;
 }
 
-/* Bytes of codes and T, for the profile */
-static int64_t coded_bytes(const hz_lattice *l, const struct hzi_coded *c)
-{
-	const int64_t blocks = c->rows * c->blocks;
-
-	return blocks * (l->rule.levels - c->first) * (int64_t)hz_dtype_size(c->code_dtype) +
-	       (hzi_lattice_has_t(l) ? blocks / l->rule.group : 0);
-}
-
 /* ---- Packing --------------------------------------------------------------------------------- */
 
 static int pack_args(struct hz_context *ctx, const hz_vlut *v, const hz_coded *w,
@@ -531,7 +522,6 @@ int hz_vlut_pack(hz_context *ctx, const hz_vlut *v, const hz_coded *w, void *pac
 {
 	struct hzi_vlut_pack_args a;
 	hz_tensor all;
-	double start;
 
 	HZ_CHECK(pack_args(ctx, v, w, &a));
 	if (a.w.rows == 0 || a.w.blocks == 0)
@@ -545,9 +535,7 @@ int hz_vlut_pack(hz_context *ctx, const hz_vlut *v, const hz_coded *w, void *pac
 	if (w->t)
 		HZ_CHECK(hzi_check_apart(ctx, pack_name, "w->t", w->t, "packed", &all));
 	a.packed = packed;
-	start = hzi_profile_begin(ctx);
-	return hzi_profile_end(ctx, start, HZI_OPS(ctx, vlut)->vlut_pack(ctx, &a), pack_name,
-			       coded_bytes(v->w, &a.w), 0);
+	return HZI_CALL(ctx, vlut, vlut_pack, &a);
 }
 
 /* ---- Products -------------------------------------------------------------------------------- */
@@ -602,18 +590,12 @@ static int gemm(struct hz_context *ctx, const char *op, const hz_vlut *v, const 
 		const hz_tensor *x, const hz_tensor *y)
 {
 	struct hzi_vlut_gemm_args a;
-	double start;
 
 	HZ_CHECK(gemm_args(ctx, op, v, w, x, y, &a));
 	if (a.w.rows == 0 || a.batch == 0)
 		return HZ_OK;
 	HZ_CHECK(hzi_workspace(ctx, op, HZI_OPS(ctx, vlut)->vlut_gemm_workspace(ctx, &a)));
-	start = hzi_profile_begin(ctx);
-	return hzi_profile_end(ctx, start, HZI_OPS(ctx, vlut)->vlut_gemm(ctx, &a), op,
-			       coded_bytes(v->w, &a.w) +
-			       hz_tensor_count(x) * (int64_t)hz_dtype_size(x->dtype) +
-			       hz_tensor_count(y) * (int64_t)hz_dtype_size(y->dtype),
-			       a.w.rows * a.w.blocks * (v->w->rule.levels - a.w.first) * a.batch);
+	return HZI_CALL(ctx, vlut, vlut_gemm, &a);
 }
 
 int hz_vlut_gemv(hz_context *ctx, const hz_vlut *vlut, const hz_coded *w, const hz_tensor *x,
@@ -674,19 +656,12 @@ int hz_vlut_gemm2(hz_context *ctx, const hz_vlut *vlut, const hz_coded *w, const
 		  const hz_tensor *y)
 {
 	struct hzi_vlut_gemm2_args a;
-	double start;
 
 	HZ_CHECK(gemm2_args(ctx, vlut, w, x, y, &a));
 	if (a.w.rows == 0 || a.x.rows == 0)
 		return HZ_OK;
 	HZ_CHECK(hzi_workspace(ctx, gemm2_name, HZI_OPS(ctx, vlut)->vlut_gemm2_workspace(ctx, &a)));
-	start = hzi_profile_begin(ctx);
-	return hzi_profile_end(ctx, start, HZI_OPS(ctx, vlut)->vlut_gemm2(ctx, &a), gemm2_name,
-			       coded_bytes(vlut->w, &a.w) + coded_bytes(vlut->x, &a.x) +
-				       hz_tensor_count(y) * (int64_t)hz_dtype_size(y->dtype),
-			       a.w.rows * a.x.rows * a.w.blocks *
-				       (vlut->w->rule.levels - a.w.first) *
-				       (vlut->x->rule.levels - a.x.first));
+	return HZI_CALL(ctx, vlut, vlut_gemm2, &a);
 }
 
 int hz_vlut_gemm2_workspace(hz_context *ctx, const hz_vlut *vlut, const hz_coded *w,

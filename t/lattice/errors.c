@@ -1,5 +1,5 @@
 /*
- * errors.c - lattice quantizers: arguments, what a profile says, memory that is missing
+ * errors.c - lattice quantizers: arguments, memory that is missing
  *
  * SPDX-License-Identifier: BSD-2-Clause
  */
@@ -264,36 +264,7 @@ static void test_call_errors(void)
 	hz_lattice_close(NULL);
 }
 
-/* ---- Profile, memory ------------------------------------------------------------------------- */
-
-static char logged[512];
-
-static void note(void *user, int level, const char *message)
-{
-	(void)user;
-	if (level == HZ_LOG_DEBUG)
-		snprintf(logged, sizeof(logged), "%s", message);
-}
-
-static void test_profile(void)
-{
-	hz_options options = {.device = devs[0].device, .flags = HZ_PROFILE, .log = note};
-	hz_lattice_opts o = {D4};
-	struct dev dev = {.device = devs[0].device};
-	float x[64] = {1, 2, 3};
-	int64_t over[2];
-	struct pair p;
-
-	if (hz_open(&dev.ctx, &options) != HZ_OK)
-		bail("hz_open: %s", hz_open_errmsg());
-	p = pair_new(&dev, lattice_new(dev.ctx, &o), HZ_LATTICE_LEVEL, 1, 64);
-	encode(&p, x, over);
-	ok(strstr(logged, "lattice_encode: 288 bytes, 32 lookups, ") && strstr(logged, " us"),
-	   "HZ_PROFILE logs \"%s\"", logged);
-	pair_free(&p);
-	hz_lattice_close(p.l);
-	hz_close(dev.ctx);
-}
+/* ---- Memory ------------------------------------------------------------------------------------- */
 
 static int allocations, releases, left;
 
@@ -352,7 +323,6 @@ int main(void)
 	dev_open_all();
 	test_open_errors();
 	test_call_errors();
-	test_profile();
 	test_memory();
 	dev_close_all();
 	return done_testing();

@@ -1,0 +1,73 @@
+/*
+ * route.h - routes: the code paths of an operation as a table, and how one is picked
+ *
+ * SPDX-License-Identifier: BSD-2-Clause
+ *
+ * An operation that has several implementations on a backend lists them in routes.c of its family,
+ * the only file that knows all of them. The first row that supports a call takes it; where rows
+ * have costs, the supported row of the least cost, the earlier of equal ones.
+ */
+#ifndef HZI_ROUTE_H
+#define HZI_ROUTE_H
+
+#include "lib/core/internal.h"
+
+enum hzi_arch {
+	HZI_ANY_ARCH,
+	HZI_SM_80 = 80,		/* this compute capability or a later one */
+	HZI_SM_90 = 90,
+	HZI_SM_90A = 901	/* compute capability 9.0 alone, in a build with code for sm_90a */
+};
+
+struct hzi_route {
+	const char *name;	/* as in HURWITZ_ROUTE; lower case, words joined by _ */
+	const char *what;	/* what it is for: a phrase */
+	int arch;		/* enum hzi_arch, or on a CPU the lowest enum hz_isa */
+	/* NULL if the call is supported, else the reason why not; no function: supports any call. */
+	const char *(*unsupported)(const struct hz_context *ctx, const void *args);
+	/*
+	 * Expected time in any unit that the rows of one table share; no function: the row's index
+	 * in the table. Not called for a call that the row does not support.
+	 */
+	int64_t (*cost)(const struct hz_context *ctx, const void *args);
+	/* Bytes of workspace; no function: none. */
+	size_t (*workspace)(const struct hz_context *ctx, const void *args);
+	int (*run)(struct hz_context *ctx, const void *args);
+};
+
+/* The routes of one operation on one backend */
+struct hzi_op_routes {
+	enum hzi_op op;
+	int count;
+	const struct hzi_route *route;
+};
+
+#define HZI_ROUTES(op, list) {HZI_OP_##op, (int)(sizeof(list) / sizeof(*(list))), list}
+
+/*
+ * A family's tables on a backend, an array that ends with a count of 0:
+ * const struct hzi_op_routes hzi_cpu_<family>_routes[], hzi_cuda_<family>_routes[].
+ * They are reached by weak references: those of families that the program links.
+ */
+#define HZ_FAMILY(family) \
+	extern const struct hzi_op_routes hzi_cpu_##family##_routes[] __attribute__((weak)); \
+	extern const struct hzi_op_routes hzi_cuda_##family##_routes[] __attribute__((weak));
+#include "lib/core/ops.def"
+
+/* The table of an operation; NULL: it has one implementation, or its family is not linked. */
+const struct hzi_op_routes *hzi_routes_of(enum hzi_op op, int backend);
+
+/* Picks a route and runs it. HZ_ENOTSUP with the reason if the one that is forced cannot. */
+int hzi_route_run(struct hz_context *ctx, const struct hzi_op_routes *routes, const void *args);
+
+/* The workspace of the route that hzi_route_run() would pick */
+size_t hzi_route_workspace(const struct hz_context *ctx, const struct hzi_op_routes *routes,
+			   const void *args);
+
+/*
+ * Reads a list op:route[,op:route] into ctx->forced. Routes of operations whose family is not linked
+ * are not looked at. HZ_EINVAL with a message in *message (of HZI_ERRMSG_BYTES) for an unknown name.
+ */
+int hzi_force_routes(struct hz_context *ctx, const char *list, char *message);
+
+#endif

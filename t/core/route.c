@@ -1,0 +1,139 @@
+/*
+ * route.c - HURWITZ_VERBOSE, HURWITZ_ROUTE, and what every table of routes has to keep
+ *
+ * SPDX-License-Identifier: BSD-2-Clause
+ */
+#include <config.h>
+
+#include <fcntl.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "lib/core/route.h"
+#include "t/core/tap.h"
+
+static char logged[16][640];
+static int lines;
+
+static void note(void *user, int level, const char *message)
+{
+	(void)user;
+	if (level == HZ_LOG_DEBUG && strncmp(message, "open:", 5) != 0 && lines < 16)
+		snprintf(logged[lines++], sizeof(logged[0]), "%s", message);
+}
+
+/* A context on the CPU with these variables; NULL: not set */
+static hz_context *open_with(const char *verbose, const char *route, bool log, int want)
+{
+	const hz_options options = {.device = HZ_CPU, .log = log ? note : NULL};
+	hz_context *ctx = NULL;
+
+	if (verbose)
+		setenv("HURWITZ_VERBOSE", verbose, 1);
+	if (route)
+		setenv("HURWITZ_ROUTE", route, 1);
+	is_int(hz_open(&ctx, &options), want, "open with HURWITZ_VERBOSE=%s HURWITZ_ROUTE=%s",
+	       verbose ? verbose : "", route ? route : "");
+	unsetenv("HURWITZ_VERBOSE");
+	unsetenv("HURWITZ_ROUTE");
+	lines = 0;
+	return ctx;
+}
+
+static int transform(hz_context *ctx)
+{
+	static float x[3][16];
+	const hz_tensor t = hz_tensor_2d(x, HZ_F32, HZ_CPU, 3, 16);
+
+	return hz_hadamard(ctx, &t, &t, NULL);
+}
+
+static void verbose(void)
+{
+	static const char begin[] = "hadamard x=f32[3,16] y=f32[3,16]: route ";
+	hz_context *ctx = open_with("1", NULL, true, HZ_OK);
+	char line[640] = "";
+	int old, file;
+	ssize_t n;
+
+	is_int(transform(ctx), HZ_OK, "a call");
+	is_int(lines, 1, "one line a call");
+	ok(strncmp(logged[0], begin, strlen(begin)) == 0 && strstr(logged[0], " us"),
+	   "operation, operands, route and time: %s", logged[0]);
+	hz_close(ctx);
+
+	ctx = open_with("0", NULL, true, HZ_OK);
+	transform(ctx);
+	is_int(lines, 0, "0 logs nothing");
+	hz_close(ctx);
+
+	ctx = open_with("3", NULL, true, HZ_EINVAL);
+	ok(strstr(hz_open_errmsg(), "HURWITZ_VERBOSE is \"3\", must be 0, 1 or 2") != NULL, "%s",
+	   hz_open_errmsg());
+
+	ctx = open_with("1", NULL, false, HZ_OK);
+	fflush(stderr);
+	old = dup(STDERR_FILENO);
+	file = open("route.tmp", O_RDWR | O_CREAT | O_TRUNC, 0600);
+	if (old < 0 || file < 0)
+		bail("no file for stderr");
+	dup2(file, STDERR_FILENO);
+	transform(ctx);
+	dup2(old, STDERR_FILENO);
+	lseek(file, 0, SEEK_SET);
+	n = read(file, line, sizeof(line) - 1);
+	close(file);
+	close(old);
+	unlink("route.tmp");
+	ok(n > 0 && strncmp(line, "hurwitz: hadamard x=", 20) == 0 && line[n - 1] == '\n',
+	   "without a log it goes to stderr: %.*s", n > 0 ? (int)n - 1 : 0, line);
+	hz_close(ctx);
+}
+
+static void forced(void)
+{
+	static const char *const wrong[] = {"hadamard", "hadamard:", "nothing:here", ":", "x"};
+	hz_context *ctx;
+
+	for (size_t i = 0; i < sizeof(wrong) / sizeof(*wrong); i++) {
+		ctx = open_with(NULL, wrong[i], false, HZ_EINVAL);
+		ok(!ctx && strstr(hz_open_errmsg(), "HURWITZ_ROUTE"), "%s", hz_open_errmsg());
+	}
+}
+
+/* Names are words, no two alike in a table, and the last row takes any call. */
+static void tables(void)
+{
+	int bad = 0, rows = 0;
+
+	for (int op = 0; op < HZI_OPS_COUNT; op++) {
+		for (int b = 0; b < HZI_BACKENDS; b++) {
+			const struct hzi_op_routes *r = hzi_routes_of(op, b);
+
+			for (int i = 0; r && i < r->count; i++, rows++) {
+				const struct hzi_route *one = &r->route[i];
+
+				bad += one->name[strspn(one->name, "abcdefghijklmnopqrstuvwxyz_"
+								   "0123456789")] != '\0';
+				bad += !one->what[0] || !one->run;
+				for (int j = 0; j < i; j++)
+					bad += strcmp(one->name, r->route[j].name) == 0;
+			}
+			if (r && r->route[r->count - 1].arch > HZI_SM_80) {
+				diag("operation %d, backend %d: its last route needs more", op, b);
+				bad++;
+			}
+		}
+	}
+	is_int(bad, 0, "names, descriptions and last rows of %d routes", rows);
+}
+
+int main(void)
+{
+	verbose();
+	forced();
+	tables();
+	return done_testing();
+}

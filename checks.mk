@@ -145,3 +145,40 @@ prove: $(check_PROGRAMS) $(check_DATA) all
 		prove -e '$(SHELL)' $(HZ_TESTS_SH:%=$(srcdir)/%)
 bench: hurwitz
 	./hurwitz bench
+
+# ---- The same machine code -----------------------------------------------------------------------
+
+# Proof that moved or renamed code compiles to what it was: the hashes of all kernels and of all
+# functions, same-code/list. CFLAGS need -ffunction-sections. Of .cu files the list is all that has
+# to be known; a cubin of each for each of SAME_CODE_ARCHS, and what it depends on, go to same-code/.
+#	make CFLAGS="-O2 -g -ffunction-sections" code-hashes, before and after, then
+#	make check-same-code BEFORE=list-of-before
+SAME_CODE_ARCHS = 80 90a
+SAME_CODE_CU = $(HZ_CU)
+# image.c has no code but data, for which all fatbins would have to be there.
+SAME_CODE_OBJECTS = $(filter-out $(HZ_IMAGE),$(libhz_la_OBJECTS) $(libhz_c_la_OBJECTS) \
+	$(libhz_avx2_la_OBJECTS) $(libhz_avx512_la_OBJECTS) $(libhz_vnni_la_OBJECTS) \
+	$(libhz_amx_la_OBJECTS) $(libhz_neon_la_OBJECTS)) $(hurwitz_OBJECTS)
+.PHONY: code-hashes check-same-code
+code-hashes: same-code/list
+if HAVE_CUDA
+same-code/%.list: %.cu gpu/flags tools/same-code
+	@$(MKDIR_P) $(@D)
+	@rm -f same-code/$*.*.cubin
+	$(AM_V_GEN)for arch in $(SAME_CODE_ARCHS); do \
+		$(NVCC) --cubin -std=c++17 -gencode arch=compute_$$arch,code=sm_$$arch \
+			-I$(top_srcdir)/include -I$(top_srcdir) $(NVCCFLAGS) \
+			-MMD -MP -MF same-code/$*.d -MT $@ -o same-code/$*.$$arch.cubin $< || exit; \
+	done
+	$(AM_V_at)$(top_srcdir)/tools/same-code cuda same-code/$*.*.cubin >$@.tmp && mv $@.tmp $@
+SAME_CODE_KERNELS = $(SAME_CODE_CU:%.cu=same-code/%.list)
+-include $(SAME_CODE_CU:%.cu=same-code/%.d)
+endif
+same-code/list: $(SAME_CODE_KERNELS) $(SAME_CODE_OBJECTS)
+	@$(MKDIR_P) same-code
+	$(AM_V_GEN)$(top_srcdir)/tools/same-code cpu $(SAME_CODE_OBJECTS:.lo=.$(OBJEXT)) >same-code/cpu.list
+	$(AM_V_at)cat same-code/cpu.list $(SAME_CODE_KERNELS) | LC_ALL=C sort >$@.tmp
+	$(AM_V_at)mv $@.tmp $@
+check-same-code: same-code/list
+	$(top_srcdir)/tools/same-code --compare $(BEFORE) same-code/list
+EXTRA_DIST += tools/same-code

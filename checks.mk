@@ -109,7 +109,7 @@ check-source: config.h
 			-DHAVE_CONFIG_H -Ichecks/$@ $(AM_CPPFLAGS) -UNDEBUG -O1 2>/dev/null; \
 	done
 
-.PHONY: prove bench fuzz check-definitions check-oom malloc
+.PHONY: prove bench fuzz check-definitions check-oom launches malloc
 # The fuzz targets for libFuzzer, for which CC is clang and CFLAGS have -fsanitize=fuzzer-no-link
 EXTRA_PROGRAMS = t/core/libfuzzer_args t/core/libfuzzer_codes t/core/libfuzzer_npy
 CLEANFILES += $(EXTRA_PROGRAMS)
@@ -130,6 +130,10 @@ check-definitions: hurwitz
 # Memory and driver calls that fail, one by one, through every function
 check-oom: t/core/oom$(EXEEXT) $(check_DATA)
 	t/core/oom
+# The golden trace of t/core/launches, of a build with code for sm_90a
+launches: t/core/launches$(EXEEXT) $(check_DATA)
+	t/core/launches --print >t/core/launches.golden.tmp
+	mv t/core/launches.golden.tmp $(top_srcdir)/t/core/launches.golden
 # All allocations of a process, the C library's among them: no signal ends it.
 malloc: $(HZ_EXAMPLES:%=%$(EXEEXT)) t/core/malloc.so
 	@for program in $(HZ_EXAMPLES:%=%$(EXEEXT)); do \

@@ -3,7 +3,7 @@
 
 HZ_TESTS_C = \
 	t/core/args t/core/context t/core/cuda t/core/cuda_open t/core/dlpack t/core/faults \
-	t/core/fuzz_args t/core/fuzz_npy t/core/graphs t/core/large t/core/memory t/core/oom t/core/route \
+	t/core/fuzz_args t/core/fuzz_npy t/core/graphs t/core/large t/core/launches t/core/memory t/core/oom t/core/route \
 	t/core/tensor t/core/threads t/hadamard/base t/hadamard/calls t/hadamard/cuda \
 	t/hadamard/hadamard t/hadamard/plan t/hadamard/properties t/hadamard/quantize \
 	t/lattice/calls t/lattice/cuda t/lattice/design t/lattice/errors t/core/fuzz_codes \
@@ -25,7 +25,8 @@ EXTRA_DIST += t/core/fakecuda.c t/core/proxycuda.c t/core/malloc.c t/cli.sh t/ta
 	t/corpus/args t/corpus/codes t/corpus/npy t/definitions.py t/definitions/__init__.py \
 	t/definitions/common.py t/definitions/hadamard.py t/definitions/lattice.py \
 	t/definitions/mhc.py t/definitions/qgemm.py t/definitions/quat.py \
-	t/definitions/quat_layer.py t/definitions/refusals.py t/definitions/vlut.py
+	t/definitions/quat_layer.py t/definitions/refusals.py t/definitions/vlut.py \
+	t/core/launches.golden
 LDADD = libhz.la
 # libtool -static: real programs, which valgrind and emulators can run, not wrapper scripts.
 AM_LDFLAGS = -static $(OPENMP_CFLAGS)
@@ -36,6 +37,7 @@ t_core_faults_SOURCES = t/core/faults.c t/core/calls.c t/core/scene.c
 t_core_fuzz_args_SOURCES = t/core/fuzz_args.c t/core/calls.c t/core/scene.c
 t_core_graphs_SOURCES = t/core/graphs.c t/core/calls.c t/core/scene.c
 t_core_large_SOURCES = t/core/large.c t/core/calls.c t/core/scene.c
+t_core_launches_SOURCES = t/core/launches.c t/core/calls.c t/core/scene.c
 t_core_oom_SOURCES = t/core/oom.c t/core/calls.c t/core/scene.c
 t_core_threads_SOURCES = t/core/threads.c t/core/calls.c t/core/scene.c
 t_core_threads_CFLAGS = $(AM_CFLAGS) $(OPENMP_CFLAGS)

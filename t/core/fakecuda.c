@@ -14,6 +14,7 @@
 #include <pthread.h>
 #include <stdarg.h>
 #include <stdbool.h>
+#include <stddef.h>
 
 #include "t/core/fakecuda.h"
 
@@ -104,12 +105,13 @@ static struct CUctx_st context[DEVICES];
 static struct object *objects;
 static struct allocation *allocations;
 static int captures;			/* streams that are capturing in global mode */
+static int capturing;			/* in any mode */
 static pid_t owner;			/* who called cuInit(); 0: nobody */
 static long time_now;
 static struct {
 	int devices, sm[DEVICES], multiprocessors, version, init, image;
 	size_t memory;
-	bool stub;
+	bool stub, nowhere;
 	const char *missing;
 	bool read;
 } setting;
@@ -167,6 +169,7 @@ static void read_settings(void)
 	setting.image = number("FAKECUDA_IMAGE", 0);
 	setting.memory = (size_t)number("FAKECUDA_MEMORY", 1 << 30);
 	setting.stub = number("FAKECUDA_STUB", 0);
+	setting.nowhere = number("FAKECUDA_NOWHERE", 0);
 	setting.missing = getenv("FAKECUDA_MISSING");
 	state.fail_at = number("FAKECUDA_FAIL_AT", 0);
 	state.fail_code = number("FAKECUDA_FAIL_CODE", CUDA_ERROR_UNKNOWN);
@@ -538,6 +541,8 @@ static CUresult fake_DevicePrimaryCtxRetain(CUcontext *c, CUdevice device)
 
 static void end_capture(CUstream stream)
 {
+	if (stream->capture)
+		capturing--;
 	if (stream->capture && stream->mode != CU_STREAM_CAPTURE_MODE_RELAXED)
 		captures--;
 	stream->capture = NULL;
@@ -716,7 +721,9 @@ static void run(struct op *op)
 			state.launches = more;
 			state.launches_room = room;
 		}
-		state.launches[state.launches_count++] = op->launch;
+		/* Of parameters as many as there are */
+		memcpy(&state.launches[state.launches_count++], &op->launch,
+		       offsetof(struct fakecuda_launch, params) + op->launch.params_bytes);
 		if (state.run && !op->launch.captured)
 			state.run(&op->launch, state.user);
 		if (state.late && !op->launch.captured) {
@@ -733,7 +740,7 @@ static CUresult submit(const char *name, CUstream stream, struct op *op)
 
 	if (!stream) {
 		/* The default stream would wait for a captured one, unless that was made not to. */
-		for (struct object *o = objects; o; o = o->next) {
+		for (struct object *o = capturing ? objects : NULL; o; o = o->next) {
 			if (o->kind == STREAM && ((CUstream)o)->capture &&
 			    ((CUstream)o)->blocking) {
 				((CUstream)o)->spoiled = true;
@@ -806,6 +813,8 @@ static CUresult fake_MemsetD8Async(CUdeviceptr dst, unsigned char value, size_t 
 	struct op op = {.what = FILL, .dst = (void *)(uintptr_t)dst, .byte = value, .bytes = n};
 
 	BEGIN("cuMemsetD8Async", CONTEXT);
+	if (setting.nowhere && !allocation_of(op.dst, 1))
+		return end(CUDA_SUCCESS);
 	if (!on_device("cuMemsetD8Async", op.dst, n))
 		return end(CUDA_ERROR_INVALID_VALUE);
 	return end(submit("cuMemsetD8Async", stream, &op));
@@ -871,6 +880,7 @@ static CUresult fake_StreamBeginCapture(CUstream stream, int mode)
 	stream->capture = make(GRAPH, sizeof(*stream->capture));
 	stream->capture->last = &stream->capture->first;
 	stream->mode = mode;
+	capturing++;
 	if (mode != CU_STREAM_CAPTURE_MODE_RELAXED)
 		captures++;
 	return end(CUDA_SUCCESS);
@@ -1311,10 +1321,16 @@ EXPORT CUresult cuDriverGetVersion(int *version)
 
 static void reset(void)
 {
+	struct fakecuda_launch *kept;
+	long room;
+
 	pthread_mutex_lock(&lock);
 	read_settings();
-	free(state.launches);
+	kept = state.launches;
+	room = state.launches_room;
 	memset(&state, 0, sizeof(state));
+	state.launches = kept;
+	state.launches_room = room;
 	for (int i = 0; i < DEVICES; i++)
 		context[i].broken = context[i].late = CUDA_SUCCESS;
 	pthread_mutex_unlock(&lock);

@@ -12,6 +12,8 @@
  *	FAKECUDA_MULTIPROCESSORS=132	of each: an H200 has so many, parts of it fewer
  *	FAKECUDA_VERSION=13000		the driver's CUDA version; what came later is missing
  *	FAKECUDA_MISSING=cuInit,...	entry points that are not found
+ *	FAKECUDA_NOWHERE=1		fills of addresses where no memory is are accepted and not
+ *					done: operands of any size then need none
  *	FAKECUDA_STUB=1			behaves like the toolkit's stub library
  *	FAKECUDA_INIT=CODE		what cuInit() returns
  *	FAKECUDA_IMAGE=CODE		what loading an image or a kernel returns

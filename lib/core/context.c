@@ -46,16 +46,18 @@ const char *hz_open_errmsg(void)
 /* A decimal number from low to high and nothing else. */
 static bool read_number(const char *s, int low, int high, int *value)
 {
-	int n = 0;
+	int64_t n = 0;
 
 	if (!*s)
 		return false;
 	for (; *s; s++) {
-		if (*s < '0' || *s > '9' || n > (high - (*s - '0')) / 10)
+		if (*s < '0' || *s > '9')
 			return false;
 		n = 10 * n + (*s - '0');
+		if (n > high)
+			return false;
 	}
-	*value = n;
+	*value = (int)n;
 	return n >= low;
 }
 

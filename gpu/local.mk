@@ -3,105 +3,93 @@
 
 libhz_la_SOURCES += \
 	gpu/hadamard/base_f32.c gpu/hadamard/contiguous.c gpu/hadamard/hadamard.c \
-	gpu/hadamard/quantize.c gpu/lattice/closest_point.c gpu/lattice/lattice.c \
-	gpu/mhc/coef_bwd_fused.c gpu/mhc/coef_generic.c gpu/mhc/coef_generic_bwd.c \
-	gpu/mhc/coef_input_fused.c gpu/mhc/coef_mma.c gpu/mhc/coef_persistent.c \
-	gpu/mhc/coef_small_batch.c gpu/mhc/mhc.c gpu/peak/peak.c gpu/qgemm/qgemm.c \
-	gpu/quantize/quantize.c gpu/quantize/rotated.c gpu/quat/quat.c gpu/quat_conv/depthwise.c \
-	gpu/quat_conv/gemm16.c gpu/quat_conv/quat_conv.c gpu/quat_conv/taps_to_channels.c \
-	gpu/quat_conv/wgrad8.c gpu/quat_gemm/gemv.c gpu/quat_gemm/pack_planar.c \
+	gpu/hadamard/images.c gpu/hadamard/quantize.c gpu/lattice/closest_point.c \
+	gpu/lattice/images.c gpu/lattice/lattice.c gpu/mhc/coef_bwd_fused.c \
+	gpu/mhc/coef_generic.c gpu/mhc/coef_generic_bwd.c gpu/mhc/coef_input_fused.c \
+	gpu/mhc/coef_mma.c gpu/mhc/coef_persistent.c gpu/mhc/coef_small_batch.c gpu/mhc/images.c \
+	gpu/mhc/mhc.c gpu/qgemm/images.c gpu/qgemm/qgemm.c gpu/quantize/images.c \
+	gpu/quantize/quantize.c gpu/quantize/rotated.c gpu/quat/images.c gpu/quat/quat.c \
+	gpu/quat_conv/depthwise.c gpu/quat_conv/gemm16.c gpu/quat_conv/images.c \
+	gpu/quat_conv/quat_conv.c gpu/quat_conv/taps_to_channels.c gpu/quat_conv/wgrad8.c \
+	gpu/quat_gemm/gemv.c gpu/quat_gemm/images.c gpu/quat_gemm/pack_planar.c \
 	gpu/quat_gemm/quat_gemm.c gpu/quat_gemm/simt_f32.c gpu/quat_gemm/wgmma.c \
-	gpu/quat_layer/pool.c gpu/quat_layer/quat_layer.c gpu/runtime/cuda.c gpu/runtime/image.c \
-	gpu/vlut/d4_bitfield.c gpu/vlut/d4_bitplane.c gpu/vlut/d4_f16_skinny.c \
-	gpu/vlut/d4_f16_wgmma.c gpu/vlut/e8_bitplane.c gpu/vlut/table_f16_skinny.c \
-	gpu/vlut/table_s8_skinny.c gpu/vlut/table_wgmma.c gpu/vlut/via_f16.c gpu/vlut/via_qgemm.c \
-	gpu/vlut/vlut.c
+	gpu/quat_layer/images.c gpu/quat_layer/pool.c gpu/quat_layer/quat_layer.c \
+	gpu/runtime/cuda.c gpu/vlut/d4_bitfield.c gpu/vlut/d4_bitplane.c \
+	gpu/vlut/d4_f16_skinny.c gpu/vlut/d4_f16_wgmma.c gpu/vlut/e8_bitplane.c \
+	gpu/vlut/images.c gpu/vlut/table_f16_skinny.c gpu/vlut/table_s8_skinny.c \
+	gpu/vlut/table_wgmma.c gpu/vlut/via_f16.c gpu/vlut/via_qgemm.c gpu/vlut/vlut.c
 noinst_HEADERS += \
 	gpu/device/common.cuh gpu/device/mbarrier.cuh gpu/device/pdl.cuh gpu/device/tma.cuh \
 	gpu/device/wgmma_f16.cuh gpu/device/wgmma_s8.cuh gpu/hadamard/base_f32.cuh \
-	gpu/hadamard/base_f32.kernels.def gpu/hadamard/base_mma.cuh \
-	gpu/hadamard/base_mma.kernels.def gpu/hadamard/base_mma_dequantize.kernels.def \
-	gpu/hadamard/base_mma_quantize.kernels.def gpu/hadamard/butterflies.cuh \
-	gpu/hadamard/columns_16bit.kernels.def gpu/hadamard/contiguous.cuh \
-	gpu/hadamard/contiguous.h gpu/hadamard/contiguous.kernels.def \
-	gpu/hadamard/contiguous_16bit.cuh gpu/hadamard/dequantize.kernels.def \
-	gpu/hadamard/hadamard.h gpu/hadamard/launch.h gpu/hadamard/quantize.h \
-	gpu/hadamard/quantize.kernels.def gpu/hadamard/quantize_epilogue.cuh \
-	gpu/hadamard/quantize_static.h gpu/hadamard/quantize_static.kernels.def \
-	gpu/hadamard/rows.kernels.def gpu/hadamard/strided.cuh gpu/lattice/closest_point.cuh \
-	gpu/lattice/closest_point.h gpu/lattice/closest_point.kernels.def \
-	gpu/lattice/contiguous_d4_e8.h gpu/lattice/contiguous_d4_e8.kernels.def \
-	gpu/lattice/e8_tables.cuh gpu/lattice/generic.cuh gpu/lattice/generic.kernels.def \
-	gpu/lattice/generic_basis.kernels.def gpu/lattice/lattice.h gpu/lattice/launch.h \
-	gpu/lattice/points_s8.cuh gpu/mhc/coef.cuh gpu/mhc/coef.h gpu/mhc/coef_bwd_fused.h \
-	gpu/mhc/coef_bwd_fused.kernels.def gpu/mhc/coef_generic.kernels.def \
-	gpu/mhc/coef_generic_bwd.kernels.def gpu/mhc/coef_input_fused.h \
-	gpu/mhc/coef_input_fused.kernels.def gpu/mhc/coef_launch.h gpu/mhc/coef_mma.kernels.def \
-	gpu/mhc/coef_persistent.h gpu/mhc/coef_persistent.kernels.def gpu/mhc/coef_small_batch.h \
-	gpu/mhc/coef_small_batch.kernels.def gpu/mhc/mhc.cuh gpu/mhc/mhc.h gpu/mhc/mix.kernels.def \
-	gpu/mhc/mix_bwd.kernels.def gpu/mhc/sinkhorn.kernels.def gpu/peak/peak.h \
-	gpu/peak/peak.kernels.def gpu/qgemm/epilogue.cuh gpu/qgemm/linear_gemv.kernels.def \
-	gpu/qgemm/mma_sync.kernels.def gpu/qgemm/qgemm.h gpu/qgemm/skinny_splitk.cuh \
-	gpu/qgemm/skinny_splitk.kernels.def gpu/qgemm/wgmma.kernels.def gpu/quantize/minmax.cuh \
-	gpu/quantize/prologue.cuh gpu/quantize/quantize.cuh gpu/quantize/quantize.h \
-	gpu/quantize/quantize.kernels.def gpu/quantize/rotated.h gpu/quantize/strided.cuh \
-	gpu/quat/contiguous.cuh gpu/quat/elementwise.kernels.def gpu/quat/launch.h \
-	gpu/quat/ops.cuh gpu/quat/planar.h gpu/quat/planar.kernels.def gpu/quat/quat.h \
-	gpu/quat/reduce.kernels.def gpu/quat/strided.cuh gpu/quat_conv/depthwise.h \
-	gpu/quat_conv/depthwise.kernels.def gpu/quat_conv/gemm16.cuh gpu/quat_conv/gemm16.h \
-	gpu/quat_conv/grouped.kernels.def gpu/quat_conv/implicit_gemm16.kernels.def \
-	gpu/quat_conv/implicit_gemm8.cuh gpu/quat_conv/implicit_gemm8.kernels.def \
-	gpu/quat_conv/implicit_gemm8_f32x3.kernels.def gpu/quat_conv/mainloop.cuh \
-	gpu/quat_conv/quat_conv.h gpu/quat_conv/wgrad16.cuh gpu/quat_conv/wgrad16.kernels.def \
-	gpu/quat_conv/wgrad16_f32x2.kernels.def gpu/quat_conv/wgrad8.h \
-	gpu/quat_conv/wgrad8.kernels.def gpu/quat_gemm/epilogue.cuh gpu/quat_gemm/gemv.h \
-	gpu/quat_gemm/gemv.kernels.def gpu/quat_gemm/pack_planar.cuh \
-	gpu/quat_gemm/pack_planar.kernels.def gpu/quat_gemm/quat_gemm.h gpu/quat_gemm/simt_f32.h \
-	gpu/quat_gemm/simt_f32.kernels.def gpu/quat_gemm/wgmma.h gpu/quat_gemm/wgmma.kernels.def \
-	gpu/quat_layer/batchnorm_contiguous.kernels.def gpu/quat_layer/pool.h \
-	gpu/quat_layer/pool.kernels.def gpu/quat_layer/quat_layer.cuh gpu/quat_layer/quat_layer.h \
-	gpu/quat_layer/quat_layer.kernels.def gpu/runtime/cuabi.h gpu/runtime/cuda.h \
-	gpu/runtime/images.def gpu/runtime/tensor_map.h gpu/vlut/closest_point_skinny.kernels.def \
-	gpu/vlut/d4_bitfield.cuh gpu/vlut/d4_bitfield.h gpu/vlut/d4_bitfield.kernels.def \
-	gpu/vlut/d4_bitplane.h gpu/vlut/d4_bitplane.kernels.def gpu/vlut/d4_f16_skinny.h \
-	gpu/vlut/d4_f16_skinny.kernels.def gpu/vlut/d4_f16_wgmma.h \
-	gpu/vlut/d4_f16_wgmma.kernels.def gpu/vlut/e8_bitplane.cuh gpu/vlut/e8_bitplane.h \
-	gpu/vlut/e8_bitplane.kernels.def gpu/vlut/generic.kernels.def gpu/vlut/launch.h \
-	gpu/vlut/table_f16_skinny.cuh gpu/vlut/table_f16_skinny.h \
-	gpu/vlut/table_f16_skinny.kernels.def gpu/vlut/table_s8.cuh gpu/vlut/table_s8_skinny.h \
-	gpu/vlut/table_s8_skinny.kernels.def gpu/vlut/table_wgmma.h \
-	gpu/vlut/table_wgmma.kernels.def gpu/vlut/vlut.h
+	gpu/hadamard/base_mma.cuh gpu/hadamard/butterflies.cuh gpu/hadamard/contiguous.cuh \
+	gpu/hadamard/contiguous.h gpu/hadamard/contiguous_16bit.cuh gpu/hadamard/hadamard.h \
+	gpu/hadamard/launch.h gpu/hadamard/quantize.h gpu/hadamard/quantize_epilogue.cuh \
+	gpu/hadamard/quantize_static.h gpu/hadamard/strided.cuh gpu/kernels.def \
+	gpu/lattice/closest_point.cuh gpu/lattice/closest_point.h gpu/lattice/contiguous_d4_e8.h \
+	gpu/lattice/e8_tables.cuh gpu/lattice/generic.cuh gpu/lattice/lattice.h \
+	gpu/lattice/launch.h gpu/lattice/points_s8.cuh gpu/mhc/coef.cuh gpu/mhc/coef.h \
+	gpu/mhc/coef_bwd_fused.h gpu/mhc/coef_input_fused.h gpu/mhc/coef_launch.h \
+	gpu/mhc/coef_persistent.h gpu/mhc/coef_small_batch.h gpu/mhc/mhc.cuh gpu/mhc/mhc.h \
+	gpu/qgemm/epilogue.cuh gpu/qgemm/qgemm.h gpu/qgemm/skinny_splitk.cuh \
+	gpu/quantize/minmax.cuh gpu/quantize/prologue.cuh gpu/quantize/quantize.cuh \
+	gpu/quantize/quantize.h gpu/quantize/rotated.h gpu/quantize/strided.cuh \
+	gpu/quat/contiguous.cuh gpu/quat/launch.h gpu/quat/ops.cuh gpu/quat/planar.h \
+	gpu/quat/quat.h gpu/quat/strided.cuh gpu/quat_conv/depthwise.h gpu/quat_conv/gemm16.cuh \
+	gpu/quat_conv/gemm16.h gpu/quat_conv/implicit_gemm8.cuh gpu/quat_conv/mainloop.cuh \
+	gpu/quat_conv/quat_conv.h gpu/quat_conv/wgrad16.cuh gpu/quat_conv/wgrad8.h \
+	gpu/quat_gemm/epilogue.cuh gpu/quat_gemm/gemv.h gpu/quat_gemm/pack_planar.cuh \
+	gpu/quat_gemm/quat_gemm.h gpu/quat_gemm/simt_f32.h gpu/quat_gemm/wgmma.h \
+	gpu/quat_layer/pool.h gpu/quat_layer/quat_layer.cuh gpu/quat_layer/quat_layer.h \
+	gpu/runtime/cuabi.h gpu/runtime/cuda.h gpu/runtime/images.inc gpu/runtime/tensor_map.h \
+	gpu/vlut/d4_bitfield.cuh gpu/vlut/d4_bitfield.h gpu/vlut/d4_bitplane.h \
+	gpu/vlut/d4_f16_skinny.h gpu/vlut/d4_f16_wgmma.h gpu/vlut/e8_bitplane.cuh \
+	gpu/vlut/e8_bitplane.h gpu/vlut/launch.h gpu/vlut/table_f16_skinny.cuh \
+	gpu/vlut/table_f16_skinny.h gpu/vlut/table_s8.cuh gpu/vlut/table_s8_skinny.h \
+	gpu/vlut/table_wgmma.h gpu/vlut/vlut.h
 
-# The images of device code, as in gpu/runtime/images.def
+# The images of device code, as in gpu/kernels.def
 HZ_CU = \
 	gpu/hadamard/base_f32.cu gpu/hadamard/base_mma.cu gpu/hadamard/base_mma_dequantize.cu \
-	gpu/hadamard/base_mma_quantize.cu gpu/hadamard/columns_16bit.cu gpu/hadamard/contiguous.cu \
-	gpu/hadamard/dequantize.cu gpu/hadamard/quantize.cu gpu/hadamard/quantize_static.cu \
-	gpu/hadamard/rows.cu gpu/lattice/closest_point.cu gpu/lattice/contiguous_d4_e8.cu \
-	gpu/lattice/generic.cu gpu/lattice/generic_basis.cu gpu/mhc/coef_bwd_fused.cu \
-	gpu/mhc/coef_generic.cu gpu/mhc/coef_generic_bwd.cu gpu/mhc/coef_input_fused.cu \
-	gpu/mhc/coef_mma.cu gpu/mhc/coef_persistent.cu gpu/mhc/coef_small_batch.cu gpu/mhc/mix.cu \
-	gpu/mhc/mix_bwd.cu gpu/mhc/sinkhorn.cu gpu/peak/peak.cu gpu/qgemm/linear_gemv.cu \
-	gpu/qgemm/mma_sync.cu gpu/qgemm/skinny_splitk.cu gpu/qgemm/wgmma.cu \
-	gpu/quantize/quantize.cu gpu/quat/elementwise.cu gpu/quat/planar.cu gpu/quat/reduce.cu \
-	gpu/quat_conv/depthwise.cu gpu/quat_conv/grouped.cu gpu/quat_conv/implicit_gemm16.cu \
-	gpu/quat_conv/implicit_gemm8.cu gpu/quat_conv/implicit_gemm8_f32x3.cu \
-	gpu/quat_conv/wgrad16.cu gpu/quat_conv/wgrad16_f32x2.cu gpu/quat_conv/wgrad8.cu \
-	gpu/quat_gemm/gemv.cu gpu/quat_gemm/pack_planar.cu gpu/quat_gemm/simt_f32.cu \
-	gpu/quat_gemm/wgmma.cu gpu/quat_layer/batchnorm_contiguous.cu gpu/quat_layer/pool.cu \
+	gpu/hadamard/base_mma_quantize.cu gpu/hadamard/columns_16bit.cu \
+	gpu/hadamard/contiguous.cu gpu/hadamard/dequantize.cu gpu/hadamard/quantize.cu \
+	gpu/hadamard/quantize_static.cu gpu/hadamard/rows.cu gpu/lattice/closest_point.cu \
+	gpu/lattice/contiguous_d4_e8.cu gpu/lattice/generic.cu gpu/lattice/generic_basis.cu \
+	gpu/mhc/coef_bwd_fused.cu gpu/mhc/coef_generic.cu gpu/mhc/coef_generic_bwd.cu \
+	gpu/mhc/coef_input_fused.cu gpu/mhc/coef_mma.cu gpu/mhc/coef_persistent.cu \
+	gpu/mhc/coef_small_batch.cu gpu/mhc/mix.cu gpu/mhc/mix_bwd.cu gpu/mhc/sinkhorn.cu \
+	gpu/qgemm/linear_gemv.cu gpu/qgemm/mma_sync.cu gpu/qgemm/skinny_splitk.cu \
+	gpu/qgemm/wgmma.cu gpu/quantize/quantize.cu gpu/quat/elementwise.cu gpu/quat/planar.cu \
+	gpu/quat/reduce.cu gpu/quat_conv/depthwise.cu gpu/quat_conv/grouped.cu \
+	gpu/quat_conv/implicit_gemm16.cu gpu/quat_conv/implicit_gemm8.cu \
+	gpu/quat_conv/implicit_gemm8_f32x3.cu gpu/quat_conv/wgrad16.cu \
+	gpu/quat_conv/wgrad16_f32x2.cu gpu/quat_conv/wgrad8.cu gpu/quat_gemm/gemv.cu \
+	gpu/quat_gemm/pack_planar.cu gpu/quat_gemm/simt_f32.cu gpu/quat_gemm/wgmma.cu \
+	gpu/quat_layer/batchnorm_contiguous.cu gpu/quat_layer/pool.cu \
 	gpu/quat_layer/quat_layer.cu gpu/vlut/closest_point_skinny.cu gpu/vlut/d4_bitfield.cu \
 	gpu/vlut/d4_bitplane.cu gpu/vlut/d4_f16_skinny.cu gpu/vlut/d4_f16_wgmma.cu \
 	gpu/vlut/e8_bitplane.cu gpu/vlut/generic.cu gpu/vlut/table_f16_skinny.cu \
-	gpu/vlut/table_s8_skinny.cu gpu/vlut/table_wgmma.cu
+	gpu/vlut/table_s8_skinny.cu gpu/vlut/table_wgmma.cu tools/core/peak.cu
 EXTRA_DIST += $(HZ_CU)
 
 if HAVE_CUDA
 HZ_FATBINS = $(HZ_CU:.cu=.fatbin)
 CLEANFILES += $(HZ_FATBINS) $(HZ_FATBINS:=.d) gpu/flags
-# gpu/runtime/image.c takes the fatbins in by .incbin, which -MD does not see. Its object is named by a
-# variable, since automake leaves out its own rule of a target that has one here.
-HZ_IMAGE = gpu/runtime/libhz_la-image.lo
-$(HZ_IMAGE): $(HZ_FATBINS)
+# gpu/<family>/images.c takes the family's fatbins in by .incbin, which -MD does not see. The objects
+# are named by a variable, since automake leaves out its own rule of a target that has one here.
+HZ_IMAGES = libhz_la-images.lo
+gpu/hadamard/$(HZ_IMAGES): $(filter gpu/hadamard/%,$(HZ_FATBINS))
+gpu/lattice/$(HZ_IMAGES): $(filter gpu/lattice/%,$(HZ_FATBINS))
+gpu/mhc/$(HZ_IMAGES): $(filter gpu/mhc/%,$(HZ_FATBINS))
+gpu/qgemm/$(HZ_IMAGES): $(filter gpu/qgemm/%,$(HZ_FATBINS))
+gpu/quantize/$(HZ_IMAGES): $(filter gpu/quantize/%,$(HZ_FATBINS))
+gpu/quat/$(HZ_IMAGES): $(filter gpu/quat/%,$(HZ_FATBINS))
+gpu/quat_conv/$(HZ_IMAGES): $(filter gpu/quat_conv/%,$(HZ_FATBINS))
+gpu/quat_gemm/$(HZ_IMAGES): $(filter gpu/quat_gemm/%,$(HZ_FATBINS))
+gpu/quat_layer/$(HZ_IMAGES): $(filter gpu/quat_layer/%,$(HZ_FATBINS))
+gpu/vlut/$(HZ_IMAGES): $(filter gpu/vlut/%,$(HZ_FATBINS))
+# Of hurwitz and of t/core/cuda
+HZ_PEAK = tools/core/hurwitz-peak.o tools/core/peak.o
+$(HZ_PEAK): tools/core/peak.fatbin
 # What a fatbin is made of, nvcc writes beside it. gpu/flags is new only if it says something else.
 -include $(HZ_FATBINS:=.d)
 $(HZ_FATBINS): gpu/flags
@@ -109,7 +97,7 @@ gpu/flags: Makefile
 	@$(MKDIR_P) gpu
 	@echo '$(NVCC) $(HZ_NVCC_ARCH) $(NVCCFLAGS)' >$@.tmp
 	@if cmp -s $@.tmp $@; then rm $@.tmp; else mv $@.tmp $@; fi
-gpu/%.fatbin: gpu/%.cu
+%.fatbin: %.cu
 	@$(MKDIR_P) $(@D)
 	$(AM_V_GEN)$(NVCC) --fatbin -std=c++17 $(HZ_NVCC_ARCH) -I$(top_srcdir)/include \
 		-I$(top_srcdir) $(NVCCFLAGS) -MMD -MP -MF $@.d -MT $@ \

@@ -31,8 +31,9 @@ LDADD = libhz.la
 # libtool -static: real programs, which valgrind and emulators can run, not wrapper scripts.
 AM_LDFLAGS = -static $(OPENMP_CFLAGS)
 
-# Programs that make the calls of t/core/calls.def; each other is made of the one file of its name.
+# Programs of several files; each other is made of the one file of its name.
 t_core_args_SOURCES = t/core/args.c t/core/calls.c t/core/scene.c
+t_core_cuda_SOURCES = t/core/cuda.c tools/core/peak.c
 t_core_faults_SOURCES = t/core/faults.c t/core/calls.c t/core/scene.c
 t_core_fuzz_args_SOURCES = t/core/fuzz_args.c t/core/calls.c t/core/scene.c
 t_core_graphs_SOURCES = t/core/graphs.c t/core/calls.c t/core/scene.c

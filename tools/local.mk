@@ -5,19 +5,19 @@ bin_PROGRAMS = hurwitz
 hurwitz_SOURCES = \
 	tools/core/bench.c tools/core/bench_compare.c tools/core/bench_rest.c tools/core/check.c \
 	tools/core/hurwitz.c tools/core/info.c tools/core/npy.c tools/core/output.c \
-	tools/core/run.c tools/demo/demo.c tools/demo/forms.c tools/demo/hadamard.c \
-	tools/demo/lattice.c tools/demo/mhc.c tools/demo/plot.c tools/demo/qgemm.c \
-	tools/demo/quat.c tools/demo/story.c tools/demo/train.c tools/hadamard/bench.c \
-	tools/hadamard/check.c tools/hadamard/run.c tools/lattice/bench.c \
-	tools/lattice/bench_quality.c tools/lattice/check.c tools/lattice/run.c tools/mhc/bench.c \
-	tools/mhc/check.c tools/mhc/run.c tools/mhc/run_coef.c tools/qgemm/bench.c \
-	tools/qgemm/check.c tools/qgemm/run.c tools/quat/bench.c tools/quat/check.c \
-	tools/quat/run.c tools/quat_layer/bench.c tools/quat_layer/run.c tools/vlut/bench.c \
-	tools/vlut/run.c
+	tools/core/peak.c tools/core/run.c tools/demo/demo.c tools/demo/forms.c \
+	tools/demo/hadamard.c tools/demo/lattice.c tools/demo/mhc.c tools/demo/plot.c \
+	tools/demo/qgemm.c tools/demo/quat.c tools/demo/story.c tools/demo/train.c \
+	tools/hadamard/bench.c tools/hadamard/check.c tools/hadamard/run.c tools/lattice/bench.c \
+	tools/lattice/bench_quality.c tools/lattice/check.c tools/lattice/run.c \
+	tools/mhc/bench.c tools/mhc/check.c tools/mhc/run.c tools/mhc/run_coef.c \
+	tools/qgemm/bench.c tools/qgemm/check.c tools/qgemm/run.c tools/quat/bench.c \
+	tools/quat/check.c tools/quat/run.c tools/quat_layer/bench.c tools/quat_layer/run.c \
+	tools/vlut/bench.c tools/vlut/run.c
 noinst_HEADERS += \
 	tools/core/bench.h tools/core/check.h tools/core/npy.h tools/core/output.h \
-	tools/core/run.h tools/core/tool.h tools/demo/demo.h tools/demo/story.h \
-	tools/demo/volcano.h tools/mhc/run.h
+	tools/core/peak.h tools/core/run.h tools/core/tool.h tools/demo/demo.h \
+	tools/demo/story.h tools/demo/volcano.h tools/mhc/run.h
 hurwitz_CFLAGS = $(AM_CFLAGS) $(OPENMP_CFLAGS)
 hurwitz_LDADD = libhz.la
 hurwitz_LDFLAGS = -static

@@ -132,7 +132,8 @@ static int make_mma(struct hz_context *ctx, const struct hzi_hadamard_args *a, i
 			p->sign[i] |= (bit & 1) << (j / 2 + j % 2 * 16);
 		}
 	}
-	return g->kernel + (dtype == HZ_BF16 ? HZI_HADAMARD_BASE_MMA_KERNELS / 2 : 0);
+	return g->kernel +
+	       (dtype == HZ_BF16 ? HZI_KERNEL_hadamard_base_mma_bf16_m12_6 - MMA(m12_6) : 0);
 }
 
 static int launch_mma(struct hz_context *ctx, const struct hzi_hadamard_args *a, bool *done)
@@ -144,8 +145,7 @@ static int launch_mma(struct hz_context *ctx, const struct hzi_hadamard_args *a,
 
 	*done = kernel >= 0;
 	return kernel < 0 ? HZ_OK
-			  : hzi_cuda_launch(ctx, "hadamard", HZI_FAMILY_HADAMARD_BASE_MMA, kernel,
-					    &launch, &p, sizeof(p));
+			  : hzi_cuda_launch(ctx, "hadamard", kernel, &launch, &p, sizeof(p));
 }
 
 /* Threads of a block that goes through so many warps' worth in equal turns */
@@ -186,8 +186,7 @@ static int launch_f32(struct hz_context *ctx, const struct hzi_hadamard_args *a,
 		kernel = any[order];
 	}
 	*done = true;
-	return hzi_cuda_launch(ctx, "hadamard", HZI_FAMILY_HADAMARD_BASE, kernel, &launch, &p,
-			       sizeof(p));
+	return hzi_cuda_launch(ctx, "hadamard", kernel, &launch, &p, sizeof(p));
 }
 
 static bool takes(const struct hzi_hadamard_args *a)
@@ -198,9 +197,9 @@ static bool takes(const struct hzi_hadamard_args *a)
 	       seg->k >= LOG2_MIN && seg->k <= LOG2_MAX;
 }
 
-/* The kernels to codes and back are those to 16 bits, in the same order. */
+/* The kernels from and to codes, from `first` on, are in the order of those from 16 to 16 bits. */
 static int launch_codes(struct hz_context *ctx, const char *op, const struct hzi_hadamard_args *a,
-			int dtype, enum hzi_family family, const block_counts *counts,
+			int dtype, int first, const block_counts *counts,
 			const struct hzi_hadamard_static *c, bool *done)
 {
 	struct hzi_hadamard_base_codes p = {.m = {.x = c->f.x, .y = c->f.y}, .c = *c};
@@ -213,21 +212,22 @@ static int launch_codes(struct hz_context *ctx, const char *op, const struct hzi
 	kernel = make_mma(ctx, a, c->f.total, dtype, counts, &p.m, &launch);
 	*done = kernel >= 0;
 	return kernel < 0 ? HZ_OK
-			  : hzi_cuda_launch(ctx, op, family, kernel, &launch, &p, sizeof(p));
+			  : hzi_cuda_launch(ctx, op, first + kernel - MMA(m12_6), &launch, &p,
+					    sizeof(p));
 }
 
 int hzi_hadamard_base_codes(struct hz_context *ctx, const struct hzi_hadamard_args *a,
 			    const struct hzi_hadamard_static *c, bool *done)
 {
-	return launch_codes(ctx, "quantize", a, a->x_dtype, HZI_FAMILY_HADAMARD_BASE_CODES,
-			    &code_blocks, c, done);
+	return launch_codes(ctx, "quantize", a, a->x_dtype,
+			    HZI_KERNEL_hadamard_base_codes_f16_m12_6, &code_blocks, c, done);
 }
 
 int hzi_hadamard_base_values(struct hz_context *ctx, const struct hzi_hadamard_args *a,
 			     const struct hzi_hadamard_static *c, bool *done)
 {
-	return launch_codes(ctx, "dequantize", a, a->y_dtype, HZI_FAMILY_HADAMARD_BASE_VALUES,
-			    &value_blocks, c, done);
+	return launch_codes(ctx, "dequantize", a, a->y_dtype,
+			    HZI_KERNEL_hadamard_base_values_f16_m12_6, &value_blocks, c, done);
 }
 
 int hzi_hadamard_base(struct hz_context *ctx, const struct hzi_hadamard_args *a, bool *done)

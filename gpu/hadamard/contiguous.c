@@ -79,8 +79,8 @@ static int launch_rows(struct hz_context *ctx, const struct hzi_hadamard_fast *p
 		return HZ_OK;
 	launch.grid[0] = (unsigned)blocks;
 	*done = true;
-	return hzi_cuda_launch(ctx, "hadamard", HZI_FAMILY_HADAMARD_FAST,
-			       first + 2 * above + (p->pre || p->post), &launch, p, sizeof(*p));
+	return hzi_cuda_launch(ctx, "hadamard", first + 2 * above + (p->pre || p->post), &launch, p,
+			       sizeof(*p));
 }
 
 int hzi_hadamard_fast(struct hz_context *ctx, const struct hzi_hadamard_args *a, bool *done)

@@ -63,26 +63,4 @@ _Static_assert(sizeof(struct hzi_hadamard_fast_base) == 72, "the same layout for
 _Static_assert(sizeof(struct hzi_hadamard_base_mma) == 168, "the same layout for C and CUDA");
 #endif
 
-/* The kernels by index. */
-enum hzi_hadamard_fast_kernel {
-#define HZ_KERNEL(name) HZI_KERNEL_##name,
-#include "gpu/hadamard/contiguous.kernels.def"
-#undef HZ_KERNEL
-	HZI_HADAMARD_FAST_KERNELS
-};
-
-enum hzi_hadamard_base_kernel {
-#define HZ_KERNEL(name) HZI_KERNEL_##name,
-#include "gpu/hadamard/base_f32.kernels.def"
-#undef HZ_KERNEL
-	HZI_HADAMARD_BASE_KERNELS
-};
-
-enum hzi_hadamard_base_mma_kernel {
-#define HZ_KERNEL(name) HZI_KERNEL_##name,
-#include "gpu/hadamard/base_mma.kernels.def"
-#undef HZ_KERNEL
-	HZI_HADAMARD_BASE_MMA_KERNELS
-};
-
 #endif

@@ -284,8 +284,7 @@ static int launch_rows(const struct call *c, const struct hzi_hadamard_job *base
 	struct rows_launch l;
 
 	*done = make_rows(c, base, seg, &l);
-	return *done ? hzi_cuda_launch(c->ctx, c->op, HZI_FAMILY_HADAMARD, l.kernel, &l.launch,
-				       &l.p, sizeof(l.p))
+	return *done ? hzi_cuda_launch(c->ctx, c->op, l.kernel, &l.launch, &l.p, sizeof(l.p))
 		     : HZ_OK;
 }
 
@@ -347,8 +346,7 @@ static int launch_true(const struct call *c, const struct hzi_hadamard_job *base
 	p.job.x = at_element(p.job.x, seg->offset, p.job.x_dtype);
 	p.job.y = at_element(p.job.y, seg->offset, p.job.y_dtype);
 	*done = true;
-	return hzi_cuda_launch(c->ctx, c->op, HZI_FAMILY_HADAMARD, HZI_KERNEL_hadamard_true,
-			       &launch, &p, sizeof(p));
+	return hzi_cuda_launch(c->ctx, c->op, HZI_KERNEL_hadamard_true, &launch, &p, sizeof(p));
 }
 
 #define COLUMNS_LOG2_MIN 5
@@ -420,7 +418,6 @@ static int launch_columns(const struct call *c, const struct hzi_hadamard_job *b
 	const struct hzi_hadamard_args *t = c->t;
 	struct dims dims = make_dims(c, seg);
 	struct hzi_hadamard_rows p = {.job = make_job(c, base, seg, &dims)};
-	enum hzi_family family = HZI_FAMILY_HADAMARD_COLUMNS;
 	struct hzi_launch launch = {0};
 	int side = -1, kernel;
 
@@ -445,16 +442,14 @@ static int launch_columns(const struct call *c, const struct hzi_hadamard_job *b
 	if (!put_dims(&dims, 0, &p))
 		return HZ_OK;
 	kernel = choose_slices(c, seg, &p, &launch);
-	if (kernel == NONE) {
-		family = HZI_FAMILY_HADAMARD;
+	if (kernel == NONE)
 		kernel = choose_columns(c, seg, &p, &launch);
-	}
 	if (kernel == NONE)
 		return HZ_OK;
 	p.job.x = at_element(p.job.x, seg->offset * t->x_step, p.job.x_dtype);
 	p.job.y = at_element(p.job.y, seg->offset * t->y_step, p.job.y_dtype);
 	*done = true;
-	return hzi_cuda_launch(c->ctx, c->op, family, kernel, &launch, &p, sizeof(p));
+	return hzi_cuda_launch(c->ctx, c->op, kernel, &launch, &p, sizeof(p));
 }
 
 /* ---- The way for everything else
@@ -504,15 +499,14 @@ static int launch_any(const struct call *c, const struct hzi_hadamard_any *a,
 		kernel = c->quantize ? HZI_KERNEL_hadamard_any_quantize_big
 				     : HZI_KERNEL_hadamard_any_big;
 		memcpy(p.bits, base->bits, (size_t)words * sizeof(*p.bits));
-		return hzi_cuda_launch(c->ctx, c->op, HZI_FAMILY_HADAMARD, kernel, launch, &p,
-				       sizeof(p));
+		return hzi_cuda_launch(c->ctx, c->op, kernel, launch, &p, sizeof(p));
 	}
 	struct hzi_hadamard_any_small p = {.a = *a};
 
 	kernel = c->quantize ? HZI_KERNEL_hadamard_any_quantize : HZI_KERNEL_hadamard_any;
 	if (words)
 		memcpy(p.bits, base->bits, (size_t)words * sizeof(*p.bits));
-	return hzi_cuda_launch(c->ctx, c->op, HZI_FAMILY_HADAMARD, kernel, launch, &p, sizeof(p));
+	return hzi_cuda_launch(c->ctx, c->op, kernel, launch, &p, sizeof(p));
 }
 
 static int launch_one(const struct call *c, const struct hzi_hadamard_job *base,

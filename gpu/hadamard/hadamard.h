@@ -110,19 +110,4 @@ struct hzi_hadamard_any_big {
 	uint32_t bits[HZI_ANY_WORDS_BIG];
 };
 
-/* The kernels by index. */
-enum hzi_hadamard_kernel {
-#define HZ_KERNEL(name) HZI_KERNEL_##name,
-#include "gpu/hadamard/rows.kernels.def"
-#undef HZ_KERNEL
-	HZI_HADAMARD_KERNELS
-};
-
-enum hzi_hadamard_columns_kernel {
-#define HZ_KERNEL(name) HZI_KERNEL_##name,
-#include "gpu/hadamard/columns_16bit.kernels.def"
-#undef HZ_KERNEL
-	HZI_HADAMARD_COLUMNS_KERNELS
-};
-
 #endif

@@ -6,8 +6,11 @@
 #ifndef HZI_HADAMARD_LAUNCH_H
 #define HZI_HADAMARD_LAUNCH_H
 
+#include "gpu/runtime/cuda.h"
 #include "lib/hadamard/hadamard.h"
 #include "lib/qgemm/qgemm.h"
+
+HZI_LINK_IMAGES(hadamard);
 
 struct hzi_hadamard_static;
 

@@ -82,7 +82,7 @@ static uint32_t ahead_of(const struct hz_context *ctx, int k)
 
 /* Launches the kernel with so much shared memory for a warp, of a longer row beside its values; or
  * not. */
-static int launch(struct hz_context *ctx, const char *op, enum hzi_family family, int kernel,
+static int launch(struct hz_context *ctx, const char *op, int kernel,
 		  const struct hzi_hadamard_fast *f, int warp_bytes, const void *params,
 		  size_t bytes, bool *done)
 {
@@ -96,7 +96,7 @@ static int launch(struct hz_context *ctx, const char *op, enum hzi_family family
 		return HZ_OK;
 	l.grid[0] = (unsigned)blocks;
 	*done = true;
-	return hzi_cuda_launch(ctx, op, family, kernel, &l, params, bytes);
+	return hzi_cuda_launch(ctx, op, kernel, &l, params, bytes);
 }
 
 static float most_of(int q_dtype)
@@ -128,7 +128,7 @@ int hzi_hadamard_quantize_fast(struct hz_context *ctx, const struct hzi_hadamard
 		return HZ_OK;
 	if (k > LOG2_SHORT ? !row && (group > GROUP_MAX || k > LOG2_GROUPS) : group > LOG2_SHORT)
 		return HZ_OK;
-	return launch(ctx, "hadamard_quantize", HZI_FAMILY_HADAMARD_QUANTIZE,
+	return launch(ctx, "hadamard_quantize",
 		      (t->x_dtype == HZ_F16 ? HZI_KERNEL_hadamard_codes_f16_5
 					    : HZI_KERNEL_hadamard_codes_bf16_5) +
 			      k - LOG2_MIN + (k > LOG2_SHORT && !row ? LOG2_MAX - LOG2_SHORT : 0),
@@ -165,7 +165,7 @@ int hzi_dequantize_hadamard_fast(struct hz_context *ctx,
 	/* The product with a scale must not leave the range that the scale is in. */
 	if (!(fabsf(t->plan.seg[0].scale) <= 1))
 		return HZ_OK;
-	return launch(ctx, "dequantize_hadamard", HZI_FAMILY_HADAMARD_DEQUANTIZE,
+	return launch(ctx, "dequantize_hadamard",
 		      HZI_KERNEL_hadamard_values_5 + 2 * (k - LOG2_MIN) + (group < THREAD_LOG2(k)),
 		      &p.f, 0, &p, sizeof(p), done);
 }
@@ -259,13 +259,13 @@ int hzi_hadamard_static_fast(struct hz_context *ctx, const struct hzi_codes_args
 		return HZ_OK;
 	p.ahead = ahead_of(ctx, k);
 	if (f32)
-		return launch(ctx, "quantize", HZI_FAMILY_HADAMARD_STATIC,
+		return launch(ctx, "quantize",
 			      HZI_KERNEL_hadamard_static_f32_10 +
 				      (k > LOG2_SHORT ? k - LOG2_SHORT : 0),
 			      &p.f,
 			      k > LOG2_SHORT ? HZI_STATIC_WARP_BYTES : HZI_FAST_WARP_BYTES,
 			      &p, sizeof(p), done);
-	return launch(ctx, "quantize", HZI_FAMILY_HADAMARD_STATIC,
+	return launch(ctx, "quantize",
 		      (t->x_dtype == HZ_F16 ? HZI_KERNEL_hadamard_static_f16_5
 					    : HZI_KERNEL_hadamard_static_bf16_5) +
 			      k - LOG2_MIN,
@@ -317,7 +317,7 @@ int hzi_dequantize_static_fast(struct hz_context *ctx, const struct hzi_codes_ar
 		return HZ_OK;
 	if (!a->scales)
 		p.f.factor *= a->scale;
-	return launch(ctx, "dequantize", HZI_FAMILY_HADAMARD_DEQUANTIZE,
+	return launch(ctx, "dequantize",
 		      HZI_KERNEL_hadamard_values_5 + 2 * (k - LOG2_MIN) +
 			      (p.group_log2 < THREAD_LOG2(k)),
 		      &p.f, 0, &p, sizeof(p), done);

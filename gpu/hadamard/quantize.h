@@ -44,19 +44,4 @@ _Static_assert(sizeof(struct hzi_hadamard_quantize) == 104 &&
 	       "the same layout for C and CUDA");
 #endif
 
-/* The kernels by index. */
-enum hzi_hadamard_quantize_kernel {
-#define HZ_KERNEL(name) HZI_KERNEL_##name,
-#include "gpu/hadamard/quantize.kernels.def"
-#undef HZ_KERNEL
-	HZI_HADAMARD_QUANTIZE_KERNELS
-};
-
-enum hzi_hadamard_dequantize_kernel {
-#define HZ_KERNEL(name) HZI_KERNEL_##name,
-#include "gpu/hadamard/dequantize.kernels.def"
-#undef HZ_KERNEL
-	HZI_HADAMARD_DEQUANTIZE_KERNELS
-};
-
 #endif

@@ -43,26 +43,4 @@ HZI_QUANTIZE_ASSERT(sizeof(struct hzi_hadamard_static) == 104, "the same layout 
 HZI_QUANTIZE_ASSERT(sizeof(struct hzi_hadamard_base_codes) == 272,
 		    "the same layout for C and CUDA");
 
-/* The kernels by index. */
-enum hzi_hadamard_static_kernel {
-#define HZ_KERNEL(name) HZI_KERNEL_##name,
-#include "gpu/hadamard/quantize_static.kernels.def"
-#undef HZ_KERNEL
-	HZI_HADAMARD_STATIC_KERNELS
-};
-
-enum hzi_hadamard_base_codes_kernel {
-#define HZ_KERNEL(name) HZI_KERNEL_##name,
-#include "gpu/hadamard/base_mma_quantize.kernels.def"
-#undef HZ_KERNEL
-	HZI_HADAMARD_BASE_CODES_KERNELS
-};
-
-enum hzi_hadamard_base_values_kernel {
-#define HZ_KERNEL(name) HZI_KERNEL_##name,
-#include "gpu/hadamard/base_mma_dequantize.kernels.def"
-#undef HZ_KERNEL
-	HZI_HADAMARD_BASE_VALUES_KERNELS
-};
-
 #endif

@@ -12,12 +12,6 @@
 #include "gpu/lattice/launch.h"
 #include "gpu/lattice/closest_point.h"
 
-enum {
-#define HZ_KERNEL(name) HZI_KERNEL_##name,
-#include "gpu/lattice/closest_point.kernels.def"
-#undef HZ_KERNEL
-};
-
 #define POINT_MOST (1 << 18)	/* of |integer|, so that sums of f32 are exact */
 
 /* kernel: the first is that of encoding, and so many further is that of decoding */
@@ -164,8 +158,7 @@ int hzi_cuda_lattice_near_encode(struct hz_context *ctx, const struct hzi_lattic
 					       (int)launch.block[0], blocks);
 	if (a->overload)
 		HZ_CHECK(hzi_cuda_lattice_clear(ctx, a->overload));
-	return hzi_cuda_launch(ctx, "lattice_encode", HZI_FAMILY_LATTICE_NEAR, kernel, &launch, &p,
-			       sizeof(p));
+	return hzi_cuda_launch(ctx, "lattice_encode", kernel, &launch, &p, sizeof(p));
 }
 
 static int decode(struct hz_context *ctx, const struct hzi_lattice_decode_args *a, int i)
@@ -182,8 +175,8 @@ static int decode(struct hz_context *ctx, const struct hzi_lattice_decode_args *
 	p.first = a->first;
 	memcpy(p.sub, a->sub, sizeof(p.sub));
 	launch.grid[0] = hzi_cuda_lattice_grid(ctx, p.units, 256, lattices[i].decode_blocks);
-	return hzi_cuda_launch(ctx, "lattice_decode", HZI_FAMILY_LATTICE_NEAR,
-			       HZI_KERNEL_lattice_decode_z1 + i, &launch, &p, sizeof(p));
+	return hzi_cuda_launch(ctx, "lattice_decode", HZI_KERNEL_lattice_decode_z1 + i, &launch, &p,
+			       sizeof(p));
 }
 
 int hzi_cuda_lattice_near_decode(struct hz_context *ctx, const struct hzi_lattice_decode_args *a)
@@ -232,6 +225,6 @@ int hzi_cuda_lattice_near_repack(struct hz_context *ctx, const struct hzi_lattic
 		return 1;
 	for (int i = 0; i < p.ndim; i++)
 		p.shape[i] = (uint32_t)a->from.shape[i];
-	return hzi_cuda_launch(ctx, "lattice_repack", HZI_FAMILY_LATTICE_NEAR,
-			       HZI_KERNEL_lattice_repack_near, &launch, &p, sizeof(p));
+	return hzi_cuda_launch(ctx, "lattice_repack", HZI_KERNEL_lattice_repack_near, &launch, &p,
+			       sizeof(p));
 }

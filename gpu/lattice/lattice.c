@@ -15,22 +15,6 @@
 #include "gpu/lattice/launch.h"
 #include "lib/lattice/lattice.h"
 
-enum {
-#define HZ_KERNEL(name) HZI_KERNEL_##name,
-#include "gpu/lattice/generic.kernels.def"
-#undef HZ_KERNEL
-};
-enum {
-#define HZ_KERNEL(name) HZI_KERNEL_##name,
-#include "gpu/lattice/generic_basis.kernels.def"
-#undef HZ_KERNEL
-};
-enum {
-#define HZ_KERNEL(name) HZI_KERNEL_##name,
-#include "gpu/lattice/contiguous_d4_e8.kernels.def"
-#undef HZ_KERNEL
-};
-
 #define FAST_THREADS 256
 
 unsigned hzi_cuda_lattice_grid(const struct hz_context *ctx, int64_t threads, int per_block,
@@ -143,8 +127,8 @@ int hzi_cuda_lattice_clear(struct hz_context *ctx, int64_t *overload)
 	const struct hzi_lattice_clear clear = {.overload = (uint64_t *)overload};
 	const struct hzi_launch one = {.block = {32}, .early = true};
 
-	return hzi_cuda_launch(ctx, "lattice_encode", HZI_FAMILY_LATTICE_FAST,
-			       HZI_KERNEL_lattice_clear, &one, &clear, sizeof(clear));
+	return hzi_cuda_launch(ctx, "lattice_encode", HZI_KERNEL_lattice_clear, &one, &clear,
+			       sizeof(clear));
 }
 
 static int encode_fast(struct hz_context *ctx, const struct hzi_lattice_encode_args *a,
@@ -169,8 +153,7 @@ static int encode_fast(struct hz_context *ctx, const struct hzi_lattice_encode_a
 						   << (r->d == 8 ? 3 - i / 2 : i) * 8;
 	if (a->overload)
 		HZ_CHECK(hzi_cuda_lattice_clear(ctx, a->overload));
-	return hzi_cuda_launch(ctx, "lattice_encode", HZI_FAMILY_LATTICE_FAST, b->kernel, &launch,
-			       &p, sizeof(p));
+	return hzi_cuda_launch(ctx, "lattice_encode", b->kernel, &launch, &p, sizeof(p));
 }
 
 /* ---- Anything ------------------------------------------------------------------------------ */
@@ -215,10 +198,9 @@ static int launch_any(struct hz_context *ctx, const char *op, int kernel, int ma
 	if (m) {
 		const struct hzi_lattice_mapped mapped = {.any = *p, .matrices = *m};
 
-		return hzi_cuda_launch(ctx, op, HZI_FAMILY_LATTICE_MAPPED, mapped_kernel, &launch,
-				       &mapped, sizeof(mapped));
+		return hzi_cuda_launch(ctx, op, mapped_kernel, &launch, &mapped, sizeof(mapped));
 	}
-	return hzi_cuda_launch(ctx, op, HZI_FAMILY_LATTICE, kernel, &launch, p, sizeof(*p));
+	return hzi_cuda_launch(ctx, op, kernel, &launch, p, sizeof(*p));
 }
 
 int hzi_cuda_lattice_encode(struct hz_context *ctx, const struct hzi_lattice_encode_args *a)
@@ -355,8 +337,8 @@ static int decode_table(struct hz_context *ctx, const struct hzi_lattice_decode_
 	if (kernel < 0)
 		return 1;
 	launch.grid[0] = hzi_cuda_lattice_grid(ctx, values.blocks, threads, sm_blocks);
-	return hzi_cuda_launch(ctx, "lattice_decode", HZI_FAMILY_LATTICE_FAST, kernel + dtype,
-			       &launch, &values, sizeof(values));
+	return hzi_cuda_launch(ctx, "lattice_decode", kernel + dtype, &launch, &values,
+			       sizeof(values));
 }
 
 int hzi_cuda_lattice_bytes_of(struct hz_context *ctx, const struct hzi_lattice_decode_args *a)

@@ -10,6 +10,8 @@
 #include "gpu/lattice/lattice.h"
 #include "lib/lattice/lattice.h"
 
+HZI_LINK_IMAGES(lattice);
+
 /* Blocks of `per_block` threads for so many of these, at most blocks_per_sm a multiprocessor */
 unsigned hzi_cuda_lattice_grid(const struct hz_context *ctx, int64_t threads, int per_block,
 			       int blocks_per_sm);

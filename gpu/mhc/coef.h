@@ -140,26 +140,4 @@ struct hzi_mhc_sum_weights {
 	int32_t m, splits, alphas, accumulate;
 };
 
-/* The kernels by index */
-enum hzi_mhc_pre_wide_kernel {
-#define HZ_KERNEL(name) HZI_KERNEL_##name,
-#include "gpu/mhc/coef_mma.kernels.def"
-#undef HZ_KERNEL
-	HZI_MHC_PRE_WIDE_KERNELS
-};
-
-enum hzi_mhc_pre_kernel {
-#define HZ_KERNEL(name) HZI_KERNEL_##name,
-#include "gpu/mhc/coef_generic.kernels.def"
-#undef HZ_KERNEL
-	HZI_MHC_PRE_KERNELS
-};
-
-enum hzi_mhc_pre_bwd_kernel {
-#define HZ_KERNEL(name) HZI_KERNEL_##name,
-#include "gpu/mhc/coef_generic_bwd.kernels.def"
-#undef HZ_KERNEL
-	HZI_MHC_PRE_BWD_KERNELS
-};
-
 #endif

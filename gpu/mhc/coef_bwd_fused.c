@@ -60,5 +60,5 @@ int hzi_pre_joint(struct hz_context *ctx, const struct hzi_mhc_pre_bwd_args *a,
 	HZ_CHECK(hzi_pre_map(ctx, OP, &p.dy_map, &p.dy, &a->s, 4, HZI_JOINT_TILE, 1));
 	HZ_CHECK(hzi_pre_map(ctx, OP, &p.dx_map, &a->dx, &a->s, 4, HZI_JOINT_TILE, 1));
 	HZ_CHECK(hzi_pre_map(ctx, OP, &p.du_map, &p.du, &a->s, 1, HZI_JOINT_TILE, 1));
-	return hzi_cuda_launch(ctx, OP, HZI_FAMILY_MHC_PRE_JOINT, kernel, &launch, &p, sizeof(p));
+	return hzi_cuda_launch(ctx, OP, kernel, &launch, &p, sizeof(p));
 }

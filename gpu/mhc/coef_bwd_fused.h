@@ -41,12 +41,4 @@ struct hzi_mhc_joint {
 	int32_t pad;
 };
 
-/* The kernels by index */
-enum hzi_mhc_pre_joint_kernel {
-#define HZ_KERNEL(name) HZI_KERNEL_##name,
-#include "gpu/mhc/coef_bwd_fused.kernels.def"
-#undef HZ_KERNEL
-	HZI_MHC_PRE_JOINT_KERNELS
-};
-
 #endif

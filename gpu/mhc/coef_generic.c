@@ -103,7 +103,7 @@ int hzi_pre_sum_rows(struct hz_context *ctx, const char *op, int64_t parts,
 {
 	if (p->width == 0 || parts == 0)
 		return HZ_OK;
-	return hzi_mhc_launch(ctx, op, HZI_FAMILY_MHC_PRE, HZI_KERNEL_mhc_pre_sum_rows,
+	return hzi_mhc_launch(ctx, op, HZI_KERNEL_mhc_pre_sum_rows,
 			      ceil_div(p->width, HZI_PRE_SUM_COLUMNS) * parts, 1, 256, 0, p,
 			      sizeof(*p));
 }
@@ -128,9 +128,8 @@ int hzi_pre_means(struct hz_context *ctx, const char *op, const struct hzi_mhc_s
 	*dtype = HZ_F32;
 	if (columns == 0)
 		return HZ_OK;
-	HZ_CHECK(hzi_mhc_launch(ctx, op, HZI_FAMILY_MHC_PRE, HZI_KERNEL_mhc_pre_means,
-				strips * s->groups, room->mean_splits, HZI_PRE_THREADS, 0, &p,
-				sizeof(p)));
+	HZ_CHECK(hzi_mhc_launch(ctx, op, HZI_KERNEL_mhc_pre_means, strips * s->groups,
+				room->mean_splits, HZI_PRE_THREADS, 0, &p, sizeof(p)));
 	return hzi_pre_sum_rows(ctx, op, 1, &(struct hzi_mhc_sum_rows){
 		.in = room->mean_sums, .out = room->means, .rows = room->mean_splits,
 		.width = s->groups * columns, .stride = s->groups * columns,
@@ -163,9 +162,8 @@ int hzi_pre_project(struct hz_context *ctx, const char *op, const struct hzi_mhc
 				.scale = 1,
 			});
 	}
-	return hzi_mhc_launch(ctx, op, HZI_FAMILY_MHC_PRE, kernel,
-			      ceil_div(s->groups, HZI_PRE_TOKENS), room->splits, HZI_PRE_THREADS, 0,
-			      &p, sizeof(p));
+	return hzi_mhc_launch(ctx, op, kernel, ceil_div(s->groups, HZI_PRE_TOKENS), room->splits,
+			      HZI_PRE_THREADS, 0, &p, sizeof(p));
 }
 
 int hzi_pre_coefs(struct hz_context *ctx, const char *op, const struct hzi_mhc_finish *p)
@@ -175,9 +173,8 @@ int hzi_pre_coefs(struct hz_context *ctx, const char *op, const struct hzi_mhc_f
 
 	if (p->sums.groups == 0)
 		return HZ_OK;
-	return hzi_mhc_launch(ctx, op, HZI_FAMILY_MHC_PRE, kernel,
-			      ceil_div(p->sums.groups, HZI_PRE_GROUPS), 1, HZI_PRE_GROUPS, 0, p,
-			      sizeof(*p));
+	return hzi_mhc_launch(ctx, op, kernel, ceil_div(p->sums.groups, HZI_PRE_GROUPS), 1,
+			      HZI_PRE_GROUPS, 0, p, sizeof(*p));
 }
 
 /* ---- The call -------------------------------------------------------------------------------- */
@@ -224,7 +221,7 @@ static int branch_input(struct hz_context *ctx, const struct hzi_mhc_pre_args *a
 		return hzi_cuda_mhc_streams(ctx, &(struct hzi_mhc_streams_args){
 			.s = a->s, .x = *x, .u = a->u, .p = *p,
 		});
-	return hzi_mhc_launch(ctx, "mhc_pre", HZI_FAMILY_MHC_PRE, HZI_KERNEL_mhc_pre_norm,
+	return hzi_mhc_launch(ctx, "mhc_pre", HZI_KERNEL_mhc_pre_norm,
 			      a->s.tokens, 1, HZI_NORM_THREADS, 0, &(struct hzi_mhc_norm){
 				      .x = *x, .u = a->u, .p = *p, .norm = a->norm,
 				      .tokens = a->s.tokens, .groups = a->s.groups,

@@ -158,9 +158,8 @@ static int norm_pass(struct hz_context *ctx, const struct hzi_mhc_pre_bwd_args *
 	if (!plan->norm)
 		return a->dnorm ? hzi_pre_sum_rows(ctx, OP, 1, &dnorm) : HZ_OK;
 	HZ_CHECK(hzi_pre_coefs(ctx, OP, finish));
-	HZ_CHECK(hzi_mhc_launch(ctx, OP, HZI_FAMILY_MHC_PRE_BWD, HZI_KERNEL_mhc_pre_norm_bwd,
-				plan->norm_blocks, 1, HZI_NORM_THREADS, 0, &p,
-				sizeof(p)));
+	HZ_CHECK(hzi_mhc_launch(ctx, OP, HZI_KERNEL_mhc_pre_norm_bwd, plan->norm_blocks, 1,
+				HZI_NORM_THREADS, 0, &p, sizeof(p)));
 	if (plan->dp_tokens && a->s.groups < a->s.tokens)
 		HZ_CHECK(hzi_pre_sum_rows(ctx, OP, a->s.groups, &(struct hzi_mhc_sum_rows){
 			.in = plan->dp_tokens, .out = plan->dp,
@@ -187,9 +186,8 @@ static int gradient_pass(struct hz_context *ctx, const struct hzi_mhc_pre_bwd_ar
 
 	if ((!plan->gradients && !plan->coefs) || sums->groups == 0)
 		return HZ_OK;
-	return hzi_mhc_launch(ctx, OP, HZI_FAMILY_MHC_PRE_BWD, kernel,
-			      ceil_div(sums->groups, HZI_PRE_GROUPS), 1, HZI_PRE_GROUPS, shared,
-			      &p, sizeof(p));
+	return hzi_mhc_launch(ctx, OP, kernel, ceil_div(sums->groups, HZI_PRE_GROUPS), 1,
+			      HZI_PRE_GROUPS, shared, &p, sizeof(p));
 }
 
 static int launch_dx(struct hz_context *ctx, const struct hzi_mhc_dx *p)
@@ -200,9 +198,9 @@ static int launch_dx(struct hz_context *ctx, const struct hzi_mhc_dx *p)
 		return HZ_OK;
 	if (hzi_pre_wide_takes_dx(ctx, p))
 		return hzi_pre_wide_dx(ctx, p);
-	return hzi_mhc_launch(ctx, OP, HZI_FAMILY_MHC_PRE_BWD, HZI_KERNEL_mhc_pre_dx,
-			      strips * ceil_div(p->tokens, HZI_PRE_LANES), 1, HZI_PRE_THREADS, 0,
-			      p, sizeof(*p));
+	return hzi_mhc_launch(ctx, OP, HZI_KERNEL_mhc_pre_dx,
+			      strips * ceil_div(p->tokens, HZI_PRE_LANES), 1, HZI_PRE_THREADS, 0, p,
+			      sizeof(*p));
 }
 
 /* dx of four streams whose tokens share coefficients */
@@ -216,8 +214,7 @@ static int launch_groups(struct hz_context *ctx, const struct hzi_mhc_dx *p)
 
 	assert(blocks > 0);
 	splits = min_of(ceil_div(wanted, blocks), ceil_div(p->tokens / p->groups, 8));
-	return hzi_mhc_launch(ctx, OP, HZI_FAMILY_MHC_PRE_BWD, kernel, blocks, splits,
-			      HZI_PRE_THREADS, 0, p, sizeof(*p));
+	return hzi_mhc_launch(ctx, OP, kernel, blocks, splits, HZI_PRE_THREADS, 0, p, sizeof(*p));
 }
 
 static bool groups_quick(const struct hzi_mhc_dx *p)
@@ -283,9 +280,8 @@ static int dphi_pass(struct hz_context *ctx, const struct hzi_mhc_pre_bwd_args *
 		return HZ_OK;
 	if (plan->wide)
 		return hzi_pre_wide_dphi(ctx, &p);
-	return hzi_mhc_launch(ctx, OP, HZI_FAMILY_MHC_PRE_BWD, kernel,
-			      ceil_div(columns, HZI_PRE_THREADS), plan->splits, HZI_PRE_THREADS, 0,
-			      &p, sizeof(p));
+	return hzi_mhc_launch(ctx, OP, kernel, ceil_div(columns, HZI_PRE_THREADS), plan->splits,
+			      HZI_PRE_THREADS, 0, &p, sizeof(p));
 }
 
 /* dphi and dgain from sums of splits, dalpha and dbias from those of blocks */
@@ -303,8 +299,8 @@ static int sum_weights(struct hz_context *ctx, const struct hzi_mhc_pre_bwd_args
 
 	if (blocks == 0)
 		return HZ_OK;
-	return hzi_mhc_launch(ctx, OP, HZI_FAMILY_MHC_PRE_BWD, HZI_KERNEL_mhc_pre_sum_weights,
-			      blocks, 1, 256, 0, &p, sizeof(p));
+	return hzi_mhc_launch(ctx, OP, HZI_KERNEL_mhc_pre_sum_weights, blocks, 1, 256, 0, &p,
+			      sizeof(p));
 }
 
 int hzi_cuda_mhc_pre_bwd(struct hz_context *ctx, const struct hzi_mhc_pre_bwd_args *a)

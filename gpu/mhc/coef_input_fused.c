@@ -70,9 +70,7 @@ int hzi_pre_fused(struct hz_context *ctx, const struct hzi_mhc_pre_args *a)
 		HZ_CHECK(hzi_pre_map(ctx, "mhc_pre", &p.f_map, &post->f, &a->s, 1, HZI_FUSED_TILE,
 				     1));
 	launch.cluster = (unsigned)p.ranks;
-	HZ_CHECK(hzi_cuda_clusters(ctx, "mhc_pre", HZI_FAMILY_MHC_PRE_FUSED, kernel, &launch,
-				   &clusters));
+	HZ_CHECK(hzi_cuda_clusters(ctx, "mhc_pre", kernel, &launch, &clusters));
 	launch.grid[0] = (unsigned)(min_of(clusters, tiles) * p.ranks);
-	return hzi_cuda_launch(ctx, "mhc_pre", HZI_FAMILY_MHC_PRE_FUSED, kernel, &launch, &p,
-			       sizeof(p));
+	return hzi_cuda_launch(ctx, "mhc_pre", kernel, &launch, &p, sizeof(p));
 }

@@ -35,12 +35,4 @@ struct hzi_mhc_fused {
 	int32_t ranks;				/* blocks of a cluster */
 };
 
-/* The kernels by index */
-enum hzi_mhc_pre_fused_kernel {
-#define HZ_KERNEL(name) HZI_KERNEL_##name,
-#include "gpu/mhc/coef_input_fused.kernels.def"
-#undef HZ_KERNEL
-	HZI_MHC_PRE_FUSED_KERNELS
-};
-
 #endif

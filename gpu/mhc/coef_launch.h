@@ -11,10 +11,11 @@
 #include "gpu/mhc/coef_bwd_fused.h"
 #include "lib/mhc/mhc.h"
 
+HZI_LINK_IMAGES(mhc);
+
 /* x by y blocks of so many threads, which may start early */
-int hzi_mhc_launch(struct hz_context *ctx, const char *op, enum hzi_family family, int kernel,
-		   int64_t x, int64_t y, int threads, size_t shared_bytes, const void *params,
-		   size_t params_bytes);
+int hzi_mhc_launch(struct hz_context *ctx, const char *op, int kernel, int64_t x, int64_t y,
+		   int threads, size_t shared_bytes, const void *params, size_t params_bytes);
 
 /*
  * Takes so many floats of the workspace at *used, and says where they begin: NULL if there are

@@ -50,9 +50,9 @@ int hzi_pre_wide_project(struct hz_context *ctx, const char *op, const struct hz
 			   p->m <= 48 ? HZI_KERNEL_mhc_wide_project_f32_48 :
 					HZI_KERNEL_mhc_wide_project_f32_80;
 
-	return hzi_mhc_launch(ctx, op, HZI_FAMILY_MHC_PRE_WIDE, kernel + type_of(p->dtype),
-			      ceil_div(p->groups, HZI_WIDE_TOKENS), p->splits, HZI_WIDE_THREADS,
-			      0, p, sizeof(*p));
+	return hzi_mhc_launch(ctx, op, kernel + type_of(p->dtype),
+			      ceil_div(p->groups, HZI_WIDE_TOKENS), p->splits, HZI_WIDE_THREADS, 0,
+			      p, sizeof(*p));
 }
 
 static size_t phi_bytes(const struct hzi_mhc_dx *p, int wide)
@@ -83,7 +83,7 @@ int hzi_pre_wide_dx(struct hz_context *ctx, const struct hzi_mhc_dx *of)
 			break;
 	slices = ceil_div(p.channels, p.wide * 16);
 	splits = min_of(wanted / slices, ceil_div(p.tokens, WARPS / p.wide * 16));
-	return hzi_mhc_launch(ctx, OP, HZI_FAMILY_MHC_PRE_WIDE,
+	return hzi_mhc_launch(ctx, OP,
 			      (p.n > 4 ? HZI_KERNEL_mhc_wide_dx_f32_8 :
 					 HZI_KERNEL_mhc_wide_dx_f32_4) + type_of(p.dtype),
 			      slices, splits < 1 ? 1 : splits, HZI_WIDE_THREADS,
@@ -113,7 +113,7 @@ int hzi_pre_wide_dphi(struct hz_context *ctx, const struct hzi_mhc_dphi *p)
 {
 	const struct hzi_mhc_shape s = {.channels = p->channels, .n = p->n};
 
-	return hzi_mhc_launch(ctx, OP, HZI_FAMILY_MHC_PRE_WIDE,
+	return hzi_mhc_launch(ctx, OP,
 			      (p->m > 32 ? HZI_KERNEL_mhc_wide_dphi_f32_80 :
 					   HZI_KERNEL_mhc_wide_dphi_f32_32) + type_of(p->dtype),
 			      dphi_blocks(&s), p->splits, HZI_WIDE_THREADS, 0, p, sizeof(*p));

@@ -58,11 +58,9 @@ int hzi_weights(struct hz_context *ctx, const struct hzi_mhc_pre_args *a)
 	int clusters;
 
 	HZ_CHECK(hzi_pre_map(ctx, "mhc_pre", &p.x_map, &a->x, &a->s, 4, HZI_WEIGHTS_PART, 1));
-	HZ_CHECK(hzi_cuda_clusters(ctx, "mhc_pre", HZI_FAMILY_MHC_WEIGHTS, kernel, &launch,
-				   &clusters));
+	HZ_CHECK(hzi_cuda_clusters(ctx, "mhc_pre", kernel, &launch, &clusters));
 	p.tile = (int32_t)tile_of(p.tokens, clusters * HZI_WEIGHTS_BLOCKS);
 	groups = ceil_div(ceil_div(p.tokens, p.tile), HZI_WEIGHTS_BLOCKS);
 	launch.grid[0] = (unsigned)(min_of(clusters, groups) * HZI_WEIGHTS_BLOCKS);
-	return hzi_cuda_launch(ctx, "mhc_pre", HZI_FAMILY_MHC_WEIGHTS, kernel, &launch, &p,
-			       sizeof(p));
+	return hzi_cuda_launch(ctx, "mhc_pre", kernel, &launch, &p, sizeof(p));
 }

@@ -28,12 +28,4 @@ struct hzi_mhc_weights {
 	int32_t pad;
 };
 
-/* The kernels by index */
-enum hzi_mhc_weights_kernel {
-#define HZ_KERNEL(name) HZI_KERNEL_##name,
-#include "gpu/mhc/coef_persistent.kernels.def"
-#undef HZ_KERNEL
-	HZI_MHC_WEIGHTS_KERNELS
-};
-
 #endif

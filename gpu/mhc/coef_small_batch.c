@@ -43,6 +43,5 @@ int hzi_pre_few(struct hz_context *ctx, const struct hzi_mhc_pre_args *a)
 		.block = {HZI_PRE_FEW_THREADS}, .cluster = HZI_PRE_FEW_BLOCKS, .early = true,
 	};
 
-	return hzi_cuda_launch(ctx, "mhc_pre", HZI_FAMILY_MHC_PRE_FEW, kernel, &launch, &p,
-			       sizeof(p));
+	return hzi_cuda_launch(ctx, "mhc_pre", kernel, &launch, &p, sizeof(p));
 }

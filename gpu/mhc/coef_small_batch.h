@@ -26,12 +26,4 @@ struct hzi_mhc_few {
 	int32_t matrices;		/* clusters that make nothing else: half, or 0 */
 };
 
-/* The kernels by index: by dtype */
-enum hzi_mhc_pre_few_kernel {
-#define HZ_KERNEL(name) HZI_KERNEL_##name,
-#include "gpu/mhc/coef_small_batch.kernels.def"
-#undef HZ_KERNEL
-	HZI_MHC_PRE_FEW_KERNELS
-};
-
 #endif

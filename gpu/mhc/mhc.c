@@ -28,9 +28,8 @@ static int check_blocks(struct hz_context *ctx, const char *op, int64_t x)
 	return HZ_OK;
 }
 
-int hzi_mhc_launch(struct hz_context *ctx, const char *op, enum hzi_family family, int kernel,
-		   int64_t x, int64_t y, int threads, size_t shared_bytes, const void *params,
-		   size_t params_bytes)
+int hzi_mhc_launch(struct hz_context *ctx, const char *op, int kernel, int64_t x, int64_t y,
+		   int threads, size_t shared_bytes, const void *params, size_t params_bytes)
 {
 	const struct hzi_launch launch = {
 		.grid = {(unsigned)x, (unsigned)y}, .block = {(unsigned)threads},
@@ -38,7 +37,7 @@ int hzi_mhc_launch(struct hz_context *ctx, const char *op, enum hzi_family famil
 	};
 
 	HZ_CHECK(check_blocks(ctx, op, x));
-	return hzi_cuda_launch(ctx, op, family, kernel, &launch, params, params_bytes);
+	return hzi_cuda_launch(ctx, op, kernel, &launch, params, params_bytes);
 }
 
 /* ---- Which operands are rows of 16-byte vectors ---------------------------------------------- */
@@ -140,7 +139,7 @@ int hzi_cuda_mhc_streams(struct hz_context *ctx, const struct hzi_mhc_streams_ar
 		p.whole = together(&a->x, &a->s) && together(&a->y, &a->s);
 		p.lanes_log2 = lanes_for(ceil_div(a->s.channels, HZI_MHC_ANY));
 		p.tiles = (int32_t)ceil_div(a->s.channels, (int64_t)HZI_MHC_ANY << p.lanes_log2);
-		return hzi_mhc_launch(ctx, streams_name, HZI_FAMILY_MHC, HZI_KERNEL_mhc_streams_any,
+		return hzi_mhc_launch(ctx, streams_name, HZI_KERNEL_mhc_streams_any,
 				      p.tiles * ceil_div(a->s.tokens,
 							 HZI_MHC_THREADS >> p.lanes_log2),
 				      1, HZI_MHC_THREADS, 0, &p, sizeof(p));
@@ -151,7 +150,7 @@ int hzi_cuda_mhc_streams(struct hz_context *ctx, const struct hzi_mhc_streams_ar
 	p.tiles = (int32_t)ceil_div(p.vectors, (int64_t)1 << p.lanes_log2);
 	kernel += p.kind & HZI_TERM_MIX ? HZI_KERNEL_mhc_streams_mixed_f32_4 :
 					  HZI_KERNEL_mhc_streams_plain_f32_4;
-	return hzi_mhc_launch(ctx, streams_name, HZI_FAMILY_MHC, kernel,
+	return hzi_mhc_launch(ctx, streams_name, kernel,
 			      p.tiles * ceil_div(a->s.tokens, HZI_MHC_THREADS >> p.lanes_log2), 1,
 			      HZI_MHC_THREADS, 0, &p, sizeof(p));
 }
@@ -210,11 +209,11 @@ static int bias_gradient(struct hz_context *ctx, const struct hzi_mhc_streams_bw
 
 	p.chunk = ceil_div(a->s.tokens, p.chunks);
 	p.vectors = a->s.channels * bytes % 16 == 0 && in_vectors(&a->dy, bytes);
-	HZ_CHECK(hzi_mhc_launch(ctx, bwd_name, HZI_FAMILY_MHC_BWD, HZI_KERNEL_mhc_dbias,
+	HZ_CHECK(hzi_mhc_launch(ctx, bwd_name, HZI_KERNEL_mhc_dbias,
 				ceil_div(a->s.channels,
 					 HZI_MHC_DBIAS_LANES * (p.vectors ? 16 / bytes : 1)),
 				p.chunks, HZI_MHC_THREADS, 0, &p, sizeof(p)));
-	return hzi_mhc_launch(ctx, bwd_name, HZI_FAMILY_MHC_BWD, HZI_KERNEL_mhc_dbias_finish,
+	return hzi_mhc_launch(ctx, bwd_name, HZI_KERNEL_mhc_dbias_finish,
 			      ceil_div(a->s.channels, HZI_MHC_THREADS), 1, HZI_MHC_THREADS, 0, &p,
 			      sizeof(p));
 }
@@ -288,14 +287,14 @@ int hzi_cuda_mhc_streams_bwd(struct hz_context *ctx, const struct hzi_mhc_stream
 		HZ_CHECK(bias_gradient(ctx, a));
 	if (!any)
 		return HZ_OK;
-	HZ_CHECK(hzi_mhc_launch(ctx, bwd_name, HZI_FAMILY_MHC_BWD, kernel, blocks, 1,
-				HZI_MHC_BWD_THREADS, 0, &p, sizeof(p)));
+	HZ_CHECK(hzi_mhc_launch(ctx, bwd_name, kernel, blocks, 1, HZI_MHC_BWD_THREADS, 0, &p,
+				sizeof(p)));
 	if (!sums || p.chunks == 1)
 		return HZ_OK;
 	count = (p.kind & HZI_TERM_U ? n : 0) + (p.kind & HZI_TERM_F ? n : 0) +
 		(p.kind & HZI_TERM_MIX ? n * n : 0);
-	return hzi_mhc_launch(ctx, bwd_name, HZI_FAMILY_MHC_BWD, HZI_KERNEL_mhc_sums_finish,
-			      a->s.groups * count, 1, HZI_MHC_BWD_THREADS, 0, &p, sizeof(p));
+	return hzi_mhc_launch(ctx, bwd_name, HZI_KERNEL_mhc_sums_finish, a->s.groups * count, 1,
+			      HZI_MHC_BWD_THREADS, 0, &p, sizeof(p));
 }
 
 /* ---- Chains of layers ------------------------------------------------------------------------ */
@@ -368,7 +367,7 @@ static int chain(struct hz_context *ctx, struct hzi_mhc_chain_job *p)
 		p->vectors = p->s.channels * bytes / 16;
 		threads = p->s.tokens * p->vectors;
 	}
-	return hzi_mhc_launch(ctx, chain_name, HZI_FAMILY_MHC,
+	return hzi_mhc_launch(ctx, chain_name,
 			      !vectors ? HZI_KERNEL_mhc_recompute_any :
 			      p->s.n == 4 ? HZI_KERNEL_mhc_recompute_4 :
 			      p->s.n < 4 ? HZI_KERNEL_mhc_recompute_few :
@@ -428,7 +427,7 @@ int hzi_cuda_mhc_sinkhorn(struct hz_context *ctx, const struct hzi_mhc_sinkhorn_
 {
 	if (a->count == 0)
 		return HZ_OK;
-	return hzi_mhc_launch(ctx, "mhc_sinkhorn", HZI_FAMILY_MHC_SINKHORN,
+	return hzi_mhc_launch(ctx, "mhc_sinkhorn",
 			      a->rule.n == 4 ? HZI_KERNEL_mhc_sinkhorn_4 :
 					       HZI_KERNEL_mhc_sinkhorn_any,
 			      ceil_div(a->count, HZI_MHC_SINK_THREADS), 1, HZI_MHC_SINK_THREADS, 0,
@@ -452,7 +451,7 @@ int hzi_cuda_mhc_sinkhorn_bwd(struct hz_context *ctx, const struct hzi_mhc_sinkh
 
 	if (a->count == 0)
 		return HZ_OK;
-	return hzi_mhc_launch(ctx, "mhc_sinkhorn_bwd", HZI_FAMILY_MHC_SINKHORN,
+	return hzi_mhc_launch(ctx, "mhc_sinkhorn_bwd",
 			      n == 4 ? HZI_KERNEL_mhc_sinkhorn_bwd_4 :
 				       HZI_KERNEL_mhc_sinkhorn_bwd_any,
 			      ceil_div(a->count, threads), 1, threads,
@@ -472,7 +471,7 @@ int hzi_cuda_mhc_diagnose(struct hz_context *ctx, const struct hzi_mhc_diagnose_
 {
 	if (a->groups == 0)
 		return HZ_OK;
-	return hzi_mhc_launch(ctx, "mhc_diagnose", HZI_FAMILY_MHC_SINKHORN, HZI_KERNEL_mhc_diagnose,
+	return hzi_mhc_launch(ctx, "mhc_diagnose", HZI_KERNEL_mhc_diagnose,
 			      ceil_div(a->groups, HZI_MHC_SINK_THREADS), 1, HZI_MHC_SINK_THREADS, 0,
 			      a, sizeof(*a));
 }
@@ -489,7 +488,7 @@ int hzi_cuda_mhc_init(struct hz_context *ctx, const struct hzi_mhc_init_args *a)
 	const int64_t blocks = ceil_div(a->phi ? a->count : 0, 4 * HZI_MHC_SINK_THREADS);
 	const int64_t least = ceil_div(HZI_MHC_ROWS, HZI_MHC_SINK_THREADS);	/* for the bias */
 
-	return hzi_mhc_launch(ctx, "mhc_init", HZI_FAMILY_MHC_SINKHORN, HZI_KERNEL_mhc_init,
+	return hzi_mhc_launch(ctx, "mhc_init", HZI_KERNEL_mhc_init,
 			      blocks < least ? least : blocks < 4096 ? blocks : 4096, 1,
 			      HZI_MHC_SINK_THREADS, 0, a, sizeof(*a));
 }

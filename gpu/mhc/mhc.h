@@ -84,26 +84,4 @@ HZI_MHC_ASSERT(sizeof(struct hzi_mhc_streams_bwd_job) == 496, "the same layout f
 HZI_MHC_ASSERT(sizeof(struct hzi_mhc_dbias_job) == 144, "the same layout for C and CUDA");
 HZI_MHC_ASSERT(sizeof(struct hzi_mhc_chain_job) <= 4096, "the parameters that any driver takes");
 
-/* The kernels by index. */
-enum hzi_mhc_kernel {
-#define HZ_KERNEL(name) HZI_KERNEL_##name,
-#include "gpu/mhc/mix.kernels.def"
-#undef HZ_KERNEL
-	HZI_MHC_KERNELS
-};
-
-enum hzi_mhc_bwd_kernel {
-#define HZ_KERNEL(name) HZI_KERNEL_##name,
-#include "gpu/mhc/mix_bwd.kernels.def"
-#undef HZ_KERNEL
-	HZI_MHC_BWD_KERNELS
-};
-
-enum hzi_mhc_sinkhorn_kernel {
-#define HZ_KERNEL(name) HZI_KERNEL_##name,
-#include "gpu/mhc/sinkhorn.kernels.def"
-#undef HZ_KERNEL
-	HZI_MHC_SINKHORN_KERNELS
-};
-
 #endif

@@ -18,6 +18,9 @@
 #include "gpu/quantize/quantize.h"
 #include "lib/qgemm/qgemm.h"
 
+HZI_LINK_IMAGES(qgemm);
+HZI_LINK_IMAGES(quantize);
+
 #define SM_HOPPER 90
 #define ROWS_MAX ((int64_t)65535 * 64)	/* of one launch: blocks of 64 along a grid */
 #define ROWS_SHORT 1024		/* of x, that a warp quantizes if there are many */
@@ -77,8 +80,7 @@ static int launch_lines(struct hz_context *ctx, const char *op, struct hzi_qgemm
 				       4 * (size_t)p.width));
 	for (; p.first < items->count; p.first += ITEMS_MAX) {
 		launch.grid[2] = (unsigned)min_of(items->count - p.first, ITEMS_MAX);
-		HZ_CHECK(hzi_cuda_launch(ctx, op, HZI_FAMILY_QGEMM, HZI_KERNEL_qgemm_lines, &launch,
-					 &p, sizeof(p)));
+		HZ_CHECK(hzi_cuda_launch(ctx, op, HZI_KERNEL_qgemm_lines, &launch, &p, sizeof(p)));
 	}
 	return HZ_OK;
 }
@@ -220,8 +222,7 @@ static int launch_any(struct hz_context *ctx, const struct hzi_qgemm_args *t,
 
 	for (; p->first < items; p->first += ITEMS_MAX) {
 		launch.grid[2] = (unsigned)min_of(items - p->first, ITEMS_MAX);
-		HZ_CHECK(hzi_cuda_launch(ctx, "qgemm", HZI_FAMILY_QGEMM, kernel, &launch, p,
-					 sizeof(*p)));
+		HZ_CHECK(hzi_cuda_launch(ctx, "qgemm", kernel, &launch, p, sizeof(*p)));
 	}
 	return HZ_OK;
 }
@@ -290,9 +291,8 @@ static int launch_few(struct hz_context *ctx, const struct hzi_qgemm_args *t, co
 	launch.shared_bytes = (unsigned)(SHARED_START + f->bytes);
 	HZ_CHECK(hzi_cuda_tensor_map(ctx, "qgemm", &p.a, t->a, t->k, t->m, t->a_m, 128,
 				     f->rows));
-	return hzi_cuda_launch(ctx, "qgemm", HZI_FAMILY_QGEMM_FEW,
-			       t->a_dtype == HZ_S8 ? f->kernel_signed : f->kernel, &launch, &p,
-			       sizeof(p));
+	return hzi_cuda_launch(ctx, "qgemm", t->a_dtype == HZ_S8 ? f->kernel_signed : f->kernel,
+			       &launch, &p, sizeof(p));
 }
 
 /*
@@ -366,9 +366,8 @@ static int launch_tma(struct hz_context *ctx, const struct hzi_qgemm_args *t, co
 	launch.shared_bytes = SHARED_START + (unsigned)HZI_TMA_BYTES(f->columns, f->stages);
 	HZ_CHECK(hzi_cuda_tensor_map(ctx, "qgemm", &p.a, t->a, t->k, t->m, t->a_m, 128,
 				     HZI_TMA_ROWS / f->across));
-	return hzi_cuda_launch(ctx, "qgemm", HZI_FAMILY_QGEMM_TMA,
-			       t->a_dtype == HZ_S8 ? f->kernel_signed : f->kernel, &launch, &p,
-			       sizeof(p));
+	return hzi_cuda_launch(ctx, "qgemm", t->a_dtype == HZ_S8 ? f->kernel_signed : f->kernel,
+			       &launch, &p, sizeof(p));
 }
 
 /* Whether kernels can read A where it lies. */
@@ -663,8 +662,7 @@ static int launch_few_linear(struct hz_context *ctx, const struct hzi_qlinear_fe
 		.block = {HZI_LINEAR_THREADS}, .early = hzi_cuda_device(ctx)->sm >= SM_HOPPER,
 	};
 
-	return hzi_cuda_launch(ctx, "qlinear", HZI_FAMILY_QLINEAR, HZI_KERNEL_qlinear_few, &launch,
-			       p, sizeof(*p));
+	return hzi_cuda_launch(ctx, "qlinear", HZI_KERNEL_qlinear_few, &launch, p, sizeof(*p));
 }
 
 /* Where in the workspace the codes, scales and zeros of the rows of x lie, and what qgemm has of
@@ -754,7 +752,6 @@ int hzi_cuda_qlinear(struct hz_context *ctx, const struct hzi_qlinear_args *a)
 	}
 	p.shape[g.ndim] = g.m;
 	p.x_stride[g.ndim] = a->g.a_m;
-	HZ_CHECK(hzi_cuda_launch(ctx, "qlinear", HZI_FAMILY_QGEMM_QUANTIZE, kernel, &launch, &p,
-				 sizeof(p)));
+	HZ_CHECK(hzi_cuda_launch(ctx, "qlinear", kernel, &launch, &p, sizeof(p)));
 	return batch(ctx, &g, room + r.rest);
 }

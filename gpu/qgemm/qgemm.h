@@ -166,33 +166,4 @@ HZI_QGEMM_ASSERT(sizeof(struct hzi_qlinear_few) == 280, "the same layout for C a
 HZI_QGEMM_ASSERT(sizeof(struct hzi_qgemm_any) == 424, "the same layout for C and CUDA");
 HZI_QGEMM_ASSERT(sizeof(struct hzi_qgemm_lines) == 200, "the same layout for C and CUDA");
 
-/* The kernels by index. */
-enum hzi_qgemm_kernel {
-#define HZ_KERNEL(name) HZI_KERNEL_##name,
-#include "gpu/qgemm/mma_sync.kernels.def"
-#undef HZ_KERNEL
-	HZI_QGEMM_KERNELS
-};
-
-enum hzi_qgemm_few_kernel {
-#define HZ_KERNEL(name) HZI_KERNEL_##name,
-#include "gpu/qgemm/skinny_splitk.kernels.def"
-#undef HZ_KERNEL
-	HZI_QGEMM_FEW_KERNELS
-};
-
-enum hzi_qlinear_kernel {
-#define HZ_KERNEL(name) HZI_KERNEL_##name,
-#include "gpu/qgemm/linear_gemv.kernels.def"
-#undef HZ_KERNEL
-	HZI_QLINEAR_KERNELS
-};
-
-enum hzi_qgemm_tma_kernel {
-#define HZ_KERNEL(name) HZI_KERNEL_##name,
-#include "gpu/qgemm/wgmma.kernels.def"
-#undef HZ_KERNEL
-	HZI_QGEMM_TMA_KERNELS
-};
-
 #endif

@@ -15,6 +15,8 @@
 #include "gpu/quantize/rotated.h"
 #include "lib/qgemm/qgemm.h"
 
+HZI_LINK_IMAGES(quantize);
+
 /* The kernel of three that is for a dtype: those for f32, f16 and bf16 follow each other. */
 static int kernel_of(int f32_kernel, int dtype)
 {
@@ -318,7 +320,7 @@ static int launch_tiles(struct hz_context *ctx, const char *op, const struct dim
 	if (blocks > INT32_MAX)
 		return launch_halves(ctx, op, dims, longest, dtype, &p, back);
 	launch.grid[0] = (unsigned)blocks;
-	return hzi_cuda_launch(ctx, op, HZI_FAMILY_QGEMM_QUANTIZE,
+	return hzi_cuda_launch(ctx, op,
 			       kernel_of(back ? HZI_KERNEL_dequantize_tiles_f32
 					      : HZI_KERNEL_quantize_tiles_f32, dtype),
 			       &launch, &p, sizeof(p));
@@ -332,7 +334,7 @@ static int launch_flat(struct hz_context *ctx, const char *op, int kernel, int64
 		.block = {HZI_FLAT_THREADS},
 	};
 
-	return hzi_cuda_launch(ctx, op, HZI_FAMILY_QGEMM_QUANTIZE, kernel, &launch, p, sizeof(*p));
+	return hzi_cuda_launch(ctx, op, kernel, &launch, p, sizeof(*p));
 }
 
 /* ---- quantize, dequantize -------------------------------------------------------------------- */
@@ -573,9 +575,8 @@ static int launch_joint(struct hz_context *ctx, const struct dims *dims, int dty
 	launch.block[0] = HZI_JOINT_THREADS * (launch.grid[0] * JOINT_BLOCKS <= want ? 2 : 1);
 	launch.cluster = (unsigned)shares;
 	*done = true;
-	return hzi_cuda_launch(ctx, "choose_qparams", HZI_FAMILY_QGEMM_QUANTIZE,
-			       kernel_of(HZI_KERNEL_range_joint_f32, dtype), &launch, &p,
-			       sizeof(p));
+	return hzi_cuda_launch(ctx, "choose_qparams", kernel_of(HZI_KERNEL_range_joint_f32, dtype),
+			       &launch, &p, sizeof(p));
 }
 
 #define ROW_DIRECT 16384	/* elements of a row that one warp may have, or more if there are */
@@ -627,7 +628,7 @@ static int launch_ranges(struct hz_context *ctx, const struct dims *dims, int dt
 		return launch_ranges(ctx, &part, dtype, p);
 	}
 	launch.grid[0] = (unsigned)blocks;
-	return hzi_cuda_launch(ctx, "choose_qparams", HZI_FAMILY_QGEMM_QUANTIZE,
+	return hzi_cuda_launch(ctx, "choose_qparams",
 			       kernel_of(p.p_i ? HZI_KERNEL_range_columns_f32
 					       : HZI_KERNEL_range_rows_f32, dtype),
 			       &launch, &p, sizeof(p));
@@ -653,7 +654,7 @@ static int launch_range_flat(struct hz_context *ctx, const struct hzi_choose_qpa
 	    !joined(map, map->x_stride, map->n))
 		return HZ_OK;
 	*done = pieces * piece;
-	return hzi_cuda_launch(ctx, "choose_qparams", HZI_FAMILY_QGEMM_QUANTIZE,
+	return hzi_cuda_launch(ctx, "choose_qparams",
 			       kernel_of(HZI_KERNEL_range_flat_f32, a->x_dtype), &launch, &p,
 			       sizeof(p));
 }
@@ -680,7 +681,7 @@ static int launch_range_groups(struct hz_context *ctx, const struct hzi_choose_q
 	    !joined(map, map->p_stride, map->n / map->group) || pieces / each >= INT32_MAX)
 		return HZ_OK;
 	*done = true;
-	return hzi_cuda_launch(ctx, "choose_qparams", HZI_FAMILY_QGEMM_QUANTIZE,
+	return hzi_cuda_launch(ctx, "choose_qparams",
 			       kernel_of(HZI_KERNEL_range_groups_f32, a->x_dtype), &launch, &p,
 			       sizeof(p));
 }
@@ -724,6 +725,5 @@ int hzi_cuda_choose_qparams(struct hz_context *ctx, const struct hzi_choose_qpar
 	}
 	if (done < total)
 		HZ_CHECK(launch_ranges(ctx, &t, a->x_dtype, p));
-	return hzi_cuda_launch(ctx, op, HZI_FAMILY_QGEMM_QUANTIZE, HZI_KERNEL_range_params, &launch,
-			       &params, sizeof(params));
+	return hzi_cuda_launch(ctx, op, HZI_KERNEL_range_params, &launch, &params, sizeof(params));
 }

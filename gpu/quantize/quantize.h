@@ -187,11 +187,4 @@ HZI_QUANTIZE_ASSERT(sizeof(struct hzi_range_groups) == 48, "the same layout for 
 HZI_QUANTIZE_ASSERT(sizeof(struct hzi_range_params) == 40, "the same layout for C and CUDA");
 HZI_QUANTIZE_ASSERT(sizeof(struct hzi_quantize_rows) == 184, "the same layout for C and CUDA");
 
-enum hzi_qgemm_quantize_kernel {
-#define HZ_KERNEL(name) HZI_KERNEL_##name,
-#include "gpu/quantize/quantize.kernels.def"
-#undef HZ_KERNEL
-	HZI_QUANTIZE_KERNELS
-};
-
 #endif

@@ -18,6 +18,8 @@
 #include "gpu/quantize/rotated.h"
 #include "lib/qgemm/qgemm.h"
 
+HZI_LINK_IMAGES(quantize);
+
 #define CHUNK ((int64_t)4 << 20)	/* values: 16 MiB of the 50 of an H100 */
 
 static int64_t row_of(const struct hzi_hadamard_args *t)
@@ -164,7 +166,7 @@ static int convert(struct hz_context *ctx, const char *op, int dtype, const void
 		.block = {HZI_FLAT_THREADS},
 	};
 
-	return hzi_cuda_launch(ctx, op, HZI_FAMILY_QGEMM_QUANTIZE,
+	return hzi_cuda_launch(ctx, op,
 			       (narrow ? HZI_KERNEL_narrow_f16 : HZI_KERNEL_widen_f16) +
 				       (dtype == HZ_BF16),
 			       &launch, &p, sizeof(p));

@@ -14,11 +14,4 @@
 #define HZI_QUAT_TILE_MUL 4
 #define HZI_QUAT_TILE_MUL_BWD 2
 
-enum hzi_quat_tiles_kernel {
-#define HZ_KERNEL(name) HZI_KERNEL_##name,
-#include "gpu/quat/planar.kernels.def"
-#undef HZ_KERNEL
-	HZI_QUAT_TILES_KERNELS
-};
-
 #endif

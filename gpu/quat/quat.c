@@ -12,6 +12,8 @@
 #include "gpu/quat/planar.h"
 #include "lib/quat/quat.h"
 
+HZI_LINK_IMAGES(quat);
+
 _Static_assert((int)HZI_MAP_CONJ == (int)HZI_QUAT_CONJ && (int)HZI_MAP_NORM == (int)HZI_QUAT_NORM &&
 	       (int)HZI_MAP_NORM2 == (int)HZI_QUAT_NORM2 &&
 	       (int)HZI_MAP_NORMALIZE == (int)HZI_QUAT_NORMALIZE &&
@@ -226,7 +228,7 @@ static int launch(struct hz_context *ctx, const char *op, int kernel, struct hzi
 		blocks = ceil_div(p->count, HZI_QUAT_THREADS);
 	}
 	l.grid[0] = (unsigned)(blocks < BLOCKS_MAX ? blocks : BLOCKS_MAX);
-	return hzi_cuda_launch(ctx, op, HZI_FAMILY_QUAT, kernel, &l, p, sizeof(*p));
+	return hzi_cuda_launch(ctx, op, kernel, &l, p, sizeof(*p));
 }
 
 /* Products and their gradients; kernel: the one of tiles of f32, any: the one for any operands. */
@@ -241,7 +243,7 @@ static int launch_mul(struct hz_context *ctx, const char *op, int kernel, int pi
 	blocks = ceil_div(p->count, HZI_QUAT_THREADS / 32);
 	kernel += p->dtype == HZ_F32 ? 0 : p->dtype == HZ_F16 ? 1 : 2;
 	l.grid[0] = (unsigned)(blocks < BLOCKS_MAX ? blocks : BLOCKS_MAX);
-	return hzi_cuda_launch(ctx, op, HZI_FAMILY_QUAT_TILES, kernel, &l, p, sizeof(*p));
+	return hzi_cuda_launch(ctx, op, kernel, &l, p, sizeof(*p));
 }
 
 /* ---- Operations ------------------------------------------------------------------------------ */
@@ -434,7 +436,7 @@ static int launch_sum(struct hz_context *ctx, const char *op, int kernel, int th
 	if (chunks > 1)
 		p->partial = ctx->workspace;
 	l.grid[0] = (unsigned)(groups * chunks);
-	HZ_CHECK(hzi_cuda_launch(ctx, op, HZI_FAMILY_QUAT_DOT, kernel, &l, p, sizeof(*p)));
+	HZ_CHECK(hzi_cuda_launch(ctx, op, kernel, &l, p, sizeof(*p)));
 	if (chunks == 1)
 		return HZ_OK;
 	p->at[0] = p->at[inputs];
@@ -442,8 +444,7 @@ static int launch_sum(struct hz_context *ctx, const char *op, int kernel, int th
 	p->terms = chunks;
 	l.grid[0] = (unsigned)groups;
 	l.block[0] = HZI_QUAT_THREADS;
-	return hzi_cuda_launch(ctx, op, HZI_FAMILY_QUAT_DOT, HZI_KERNEL_quat_sum_finish, &l, p,
-			       sizeof(*p));
+	return hzi_cuda_launch(ctx, op, HZI_KERNEL_quat_sum_finish, &l, p, sizeof(*p));
 }
 
 static struct hzi_quat_job dot_job(const struct hzi_quat_dot_args *a)
@@ -552,14 +553,13 @@ static int launch_joint(struct hz_context *ctx, const char *op, int kernel, stru
 
 	p->partial = ctx->workspace;
 	kernel += p->dtype == HZ_F32 ? 0 : p->dtype == HZ_F16 ? 1 : 2;
-	HZ_CHECK(hzi_cuda_launch(ctx, op, HZI_FAMILY_QUAT_DOT, kernel, &l, p, sizeof(*p)));
+	HZ_CHECK(hzi_cuda_launch(ctx, op, kernel, &l, p, sizeof(*p)));
 	p->at[0] = operand(y, WHOLE, p->dtype, &no_dims);
 	p->terms = blocks;
 	p->count = 1;
 	p->kept = 0;
 	l.grid[0] = 1;
-	return hzi_cuda_launch(ctx, op, HZI_FAMILY_QUAT_DOT, HZI_KERNEL_quat_sum_finish, &l, p,
-			       sizeof(*p));
+	return hzi_cuda_launch(ctx, op, HZI_KERNEL_quat_sum_finish, &l, p, sizeof(*p));
 }
 
 static size_t joint_bytes(const struct hzi_quat_job *p)

@@ -65,19 +65,4 @@ enum hzi_quat_map_kind {
 	HZI_MAP_CONJ, HZI_MAP_NORM, HZI_MAP_NORM2, HZI_MAP_NORMALIZE, HZI_MAP_INVERSE
 };
 
-/* The kernels by index: of gpu/quat/elementwise.cu, of gpu/quat/reduce.cu. */
-enum hzi_quat_kernel {
-#define HZ_KERNEL(name) HZI_KERNEL_##name,
-#include "gpu/quat/elementwise.kernels.def"
-#undef HZ_KERNEL
-	HZI_QUAT_KERNELS
-};
-
-enum hzi_quat_dot_kernel {
-#define HZ_KERNEL(name) HZI_KERNEL_##name,
-#include "gpu/quat/reduce.kernels.def"
-#undef HZ_KERNEL
-	HZI_QUAT_DOT_KERNELS
-};
-
 #endif

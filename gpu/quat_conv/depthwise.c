@@ -10,6 +10,8 @@
 #include "gpu/quat_conv/depthwise.h"
 #include "gpu/quat/launch.h"
 
+HZI_LINK_IMAGES(quat_conv);
+
 /* Products of channels of a group: more are faster as products of matrices */
 #define PAIRS_MOST 32
 /* Input channels from which on a warp is worth having for an output */
@@ -134,7 +136,7 @@ int hzi_cuda_quat_conv_few(struct hz_context *ctx, const char *op, const struct 
 			  x->count[1] * p.s.strips * (narrow ? 1 : a->g.m));
 	blocks = ceil_div(p.total, narrow ? HZI_QF_THREADS / 32 : HZI_QF_THREADS);
 	launch.grid[0] = (unsigned)min_of(blocks, COUNT_MAX);
-	return hzi_cuda_launch(ctx, op, HZI_FAMILY_QUAT_CONV_FEW,
+	return hzi_cuda_launch(ctx, op,
 			       kernel_of(deep ? NEIGHBOURS(quat_conv_depth, deep) :
 					 narrow ? HZI_KERNEL_quat_conv_narrow_f32 :
 						  HZI_KERNEL_quat_conv_few_f32,
@@ -220,13 +222,12 @@ int hzi_cuda_quat_conv_groups(struct hz_context *ctx, const char *op,
 
 	memcpy(p.c_stride, f.c_stride, sizeof(p.c_stride));
 	memcpy(p.pre_stride, f.pre_stride, sizeof(p.pre_stride));
-	HZ_CHECK(hzi_cuda_launch(ctx, op, HZI_FAMILY_QUAT_CONV_GROUPS,
-				 HZI_KERNEL_quat_groups_weights_f32 + dtype, &launch, &p,
+	HZ_CHECK(hzi_cuda_launch(ctx, op, HZI_KERNEL_quat_groups_weights_f32 + dtype, &launch, &p,
 				 sizeof(p)));
 	launch.shared_bytes = (unsigned)(groups_block_bytes(a) + 8 * HZI_QG_TAPS);
 	launch.grid[0] = (unsigned)min_of(ceil_div(a->g.n, pixels), together > 1 ? together : 1);
 	launch.grid[1] = (unsigned)blocks;
-	return hzi_cuda_launch(ctx, op, HZI_FAMILY_QUAT_CONV_GROUPS,
+	return hzi_cuda_launch(ctx, op,
 			       (eights > 1 ? HZI_KERNEL_quat_conv_groups_16_f32 :
 					     HZI_KERNEL_quat_conv_groups_8_f32) + dtype,
 			       &launch, &p, sizeof(p));
@@ -271,8 +272,7 @@ int hzi_cuda_quat_conv_few_sum(struct hz_context *ctx, const char *op,
 	const struct hzi_launch launch = {.grid = {(unsigned)ceil_div(sum->count, 32)},
 					  .block = {32, HZI_QF_PARTS}, .early = true};
 
-	return hzi_cuda_launch(ctx, op, HZI_FAMILY_QUAT_CONV_FEW, HZI_KERNEL_quat_conv_few_sum,
-			       &launch, sum, sizeof(*sum));
+	return hzi_cuda_launch(ctx, op, HZI_KERNEL_quat_conv_few_sum, &launch, sum, sizeof(*sum));
 }
 
 int hzi_cuda_quat_conv_few_weights(struct hz_context *ctx, const char *op,
@@ -298,9 +298,9 @@ int hzi_cuda_quat_conv_few_weights(struct hz_context *ctx, const char *op,
 	p.small = pixels_of(&a->small, a->g.conj_a, p.small_stride);
 	launch.grid[0] = (unsigned)ceil_div((int64_t)p.parts_count * p.pairs, HZI_QF_THREADS);
 	launch.grid[1] = (unsigned)(lines > 3 ? lines : ceil_div(taps, HZI_QF_TAPS));
-	HZ_CHECK(hzi_cuda_launch(ctx, op, HZI_FAMILY_QUAT_CONV_FEW,
+	HZ_CHECK(hzi_cuda_launch(ctx, op,
 				 kernel_of(lines ? NEIGHBOURS(quat_conv_line_weights, lines) :
-						   HZI_KERNEL_quat_conv_few_weights_f32,
+					   HZI_KERNEL_quat_conv_few_weights_f32,
 					   p.s.x.whole && p.small.whole, a->g.dtype),
 				 &launch, &p, sizeof(p)));
 	return hzi_cuda_quat_conv_few_sum(ctx, op, &sum);

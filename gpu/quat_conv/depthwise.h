@@ -75,19 +75,4 @@ struct hzi_quat_groups {
 HZI_QUAT_ASSERT(sizeof(struct hzi_quat_groups) == 736, "the same layout for C and CUDA");
 HZI_QUAT_ASSERT(sizeof(struct hzi_quat_few_sight) == 224, "the same layout for C and CUDA");
 
-/* The kernels by index. */
-enum hzi_quat_conv_few_kernel {
-#define HZ_KERNEL(name) HZI_KERNEL_##name,
-#include "gpu/quat_conv/depthwise.kernels.def"
-#undef HZ_KERNEL
-	HZI_QUAT_CONV_FEW_KERNELS
-};
-
-enum hzi_quat_conv_groups_kernel {
-#define HZ_KERNEL(name) HZI_KERNEL_##name,
-#include "gpu/quat_conv/grouped.kernels.def"
-#undef HZ_KERNEL
-	HZI_QUAT_CONV_GROUPS_KERNELS
-};
-
 #endif

@@ -11,6 +11,8 @@
 #include "gpu/quat/launch.h"
 #include "gpu/quat_layer/quat_layer.h"
 
+HZI_LINK_IMAGES(quat_conv);
+
 #define CHANNELS (HZI_QD_UNIT / 4)	/* of a unit */
 #define COUNT_MAX ((int64_t)1 << 30)
 #define STEP_MOST 8			/* of pixels that a box is of */
@@ -240,13 +242,12 @@ int hzi_quat_direct_weights(struct hz_context *ctx, const char *op,
 			a->images, &p->b, p->b.step));
 	if (a->g.dtype == HZ_F32) {
 		launch.block[0] = HZI_QX_SPLIT_THREADS;
-		HZ_CHECK(hzi_cuda_launch(ctx, op, HZI_FAMILY_QUAT_DIRECT_SPLIT,
-					 HZI_KERNEL_quat_direct_split + p->wide, &launch, p,
-					 sizeof(*p)));
+		HZ_CHECK(hzi_cuda_launch(ctx, op, HZI_KERNEL_quat_direct_split + p->wide, &launch,
+					 p, sizeof(*p)));
 	} else {
-		HZ_CHECK(hzi_cuda_launch(ctx, op, HZI_FAMILY_QUAT_DIRECT_WEIGHTS,
+		HZ_CHECK(hzi_cuda_launch(ctx, op,
 					 (p->wide ? HZI_KERNEL_quat_direct_weights_wide_f16 :
-						    HZI_KERNEL_quat_direct_weights_f16) +
+					  HZI_KERNEL_quat_direct_weights_f16) +
 						 (a->g.dtype == HZ_BF16),
 					 &launch, p, sizeof(*p)));
 	}
@@ -331,8 +332,7 @@ int hzi_quat_direct_conv(struct hz_context *ctx, const char *op, const struct hz
 	}
 	p.plain = !g->bias && !a->pre.data && g->activation == HZ_ACT_NONE;
 	launch.grid[0] = (unsigned)ceil_div(rows / 4 * columns / 4, HZI_QY_WEIGHTS);
-	HZ_CHECK(hzi_cuda_launch(ctx, op, HZI_FAMILY_QUAT_DIRECT_CONV,
-				 HZI_KERNEL_quat_direct_matrix_f16 + bf16, &launch, &p,
+	HZ_CHECK(hzi_cuda_launch(ctx, op, HZI_KERNEL_quat_direct_matrix_f16 + bf16, &launch, &p,
 				 sizeof(p)));
 	HZ_CHECK(map_of(ctx, op, &p.x, &a->x.x, a->x.channels, a->x.size, a->images, &p.b,
 			p.b.step));
@@ -341,9 +341,9 @@ int hzi_quat_direct_conv(struct hz_context *ctx, const char *op, const struct hz
 	launch.block[0] = HZI_QY_THREADS;
 	launch.shared_bytes = HZI_QY_BYTES;
 	launch.cluster = 2;
-	HZ_CHECK(hzi_cuda_clusters(ctx, op, HZI_FAMILY_QUAT_DIRECT_CONV,
-				   HZI_KERNEL_quat_direct_conv_f16 + bf16, &launch, &clusters));
+	HZ_CHECK(hzi_cuda_clusters(ctx, op, HZI_KERNEL_quat_direct_conv_f16 + bf16, &launch,
+				   &clusters));
 	launch.grid[0] = (unsigned)(2 * min_of(p.pairs, clusters));
-	return hzi_cuda_launch(ctx, op, HZI_FAMILY_QUAT_DIRECT_CONV,
-			       HZI_KERNEL_quat_direct_conv_f16 + bf16, &launch, &p, sizeof(p));
+	return hzi_cuda_launch(ctx, op, HZI_KERNEL_quat_direct_conv_f16 + bf16, &launch, &p,
+			       sizeof(p));
 }

@@ -91,24 +91,4 @@ struct hzi_quat_direct_conv {
 
 HZI_QUAT_ASSERT(sizeof(struct hzi_quat_direct_conv) == 896, "the same layout for C and CUDA");
 
-/* The kernels by index. */
-enum hzi_quat_direct_conv_kernel {
-#define HZ_KERNEL(name) HZI_KERNEL_##name,
-#include "gpu/quat_conv/implicit_gemm16.kernels.def"
-#undef HZ_KERNEL
-	HZI_QUAT_DIRECT_CONV_KERNELS
-};
-enum hzi_quat_direct_split_kernel {
-#define HZ_KERNEL(name) HZI_KERNEL_##name,
-#include "gpu/quat_conv/wgrad16_f32x2.kernels.def"
-#undef HZ_KERNEL
-	HZI_QUAT_DIRECT_SPLIT_KERNELS
-};
-enum hzi_quat_direct_weights_kernel {
-#define HZ_KERNEL(name) HZI_KERNEL_##name,
-#include "gpu/quat_conv/wgrad16.kernels.def"
-#undef HZ_KERNEL
-	HZI_QUAT_DIRECT_WEIGHTS_KERNELS
-};
-
 #endif

@@ -11,6 +11,8 @@
 #include "gpu/quat/launch.h"
 #include "gpu/quat_layer/quat_layer.h"
 
+HZI_LINK_IMAGES(quat_conv);
+
 #define ROWS_MAX ((int64_t)1 << 30)	/* of all slabs; and bytes of a plane's lines */
 #define IN_UNIT 8			/* taps of weights begin at 16 bytes of a plane */
 /* Of so many products at least one is of numbers that are there */
@@ -499,7 +501,6 @@ static int convolve(struct hz_context *ctx, const char *op, const struct hzi_qco
 	struct plan plan;
 	struct hzi_quat_conv *p = &plan.p;
 	struct hzi_planes *planes = &plan.weights;
-	enum hzi_family family = HZI_FAMILY_QUAT_CONV;
 	int clusters, kernel = HZI_KERNEL_quat_conv_any;
 	bool quick;
 
@@ -526,7 +527,6 @@ static int convolve(struct hz_context *ctx, const char *op, const struct hzi_qco
 	p->out.c.conj = 0;
 	quick = hzi_quat_conv_side_of(&p->x, &a->x.x, a->x.channels, g.conj_b);
 	if (planes->split) {
-		family = HZI_FAMILY_QUAT_CONV_SPLIT;
 		kernel = quick && g.dtype == HZ_F32 ?
 				 HZI_KERNEL_quat_conv_split_f32 + kind_of(g.dtype, &p->out) :
 				 HZI_KERNEL_quat_conv_split_any;
@@ -546,9 +546,9 @@ static int convolve(struct hz_context *ctx, const char *op, const struct hzi_qco
 	p->col_step = (int32_t)a->x.step[plan.cols];
 	exchange(p->size, &plan);
 	exchange(p->count, &plan);
-	HZ_CHECK(hzi_cuda_clusters(ctx, op, family, kernel, &launch, &clusters));
+	HZ_CHECK(hzi_cuda_clusters(ctx, op, kernel, &launch, &clusters));
 	launch.grid[0] = (unsigned)(HZI_QC_CLUSTER * min_of(clusters, p->tiles));
-	return hzi_cuda_launch(ctx, op, family, kernel, &launch, p, sizeof(*p));
+	return hzi_cuda_launch(ctx, op, kernel, &launch, p, sizeof(*p));
 }
 
 int hzi_cuda_quat_conv_step(struct hz_context *ctx, const char *op, const struct hzi_qconv_args *a)

@@ -96,19 +96,4 @@ struct hzi_quat_conv {
 
 HZI_QUAT_ASSERT(sizeof(struct hzi_quat_conv) == 3072, "the same layout for C and CUDA");
 
-/* The kernels by index. */
-enum hzi_quat_conv_kernel {
-#define HZ_KERNEL(name) HZI_KERNEL_##name,
-#include "gpu/quat_conv/implicit_gemm8.kernels.def"
-#undef HZ_KERNEL
-	HZI_QUAT_CONV_KERNELS
-};
-
-enum hzi_quat_conv_split_kernel {
-#define HZ_KERNEL(name) HZI_KERNEL_##name,
-#include "gpu/quat_conv/implicit_gemm8_f32x3.kernels.def"
-#undef HZ_KERNEL
-	HZI_QUAT_CONV_SPLIT_KERNELS
-};
-
 #endif

@@ -14,6 +14,8 @@
 #include "gpu/quat/launch.h"
 #include "gpu/quat_layer/quat_layer.h"
 
+HZI_LINK_IMAGES(quat_layer);
+
 #define BYTES_MOST ((int64_t)1 << 30)	/* of such a copy */
 #define COUNT_MAX ((int64_t)1 << 30)
 #define BLOCKS 24			/* three rounds of those that a multiprocessor has */
@@ -148,6 +150,5 @@ int hzi_quat_conv_fold(struct hz_context *ctx, const char *op, struct hzi_quat_f
 
 	f->out = out;
 	f->lines = lines;
-	return hzi_cuda_launch(ctx, op, HZI_FAMILY_QUAT_LAYER, HZI_KERNEL_quat_fold, &l, f,
-			       sizeof(*f));
+	return hzi_cuda_launch(ctx, op, HZI_KERNEL_quat_fold, &l, f, sizeof(*f));
 }

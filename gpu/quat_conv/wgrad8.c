@@ -13,6 +13,8 @@
 #include "gpu/quat/launch.h"
 #include "gpu/quat_layer/quat_layer.h"
 
+HZI_LINK_IMAGES(quat_conv);
+
 /* Of all planes of an operand; and floats of parts of a tap */
 #define LINES_MAX ((int64_t)1 << 30)
 /* Of so many products at least one is of numbers that are there */
@@ -412,11 +414,11 @@ static int add_images(struct hz_context *ctx, const char *op,
 
 	quick &= hzi_quat_conv_side_of(&l->side[1].x, &big, groups * a->x.channels, a->g.conj_b);
 	l->images = (int32_t)min_of(plan->images, a->images - first);
-	HZ_CHECK(hzi_cuda_launch(ctx, op, HZI_FAMILY_QUAT_CONV_WEIGHTS,
+	HZ_CHECK(hzi_cuda_launch(ctx, op,
 				 kernel_of(HZI_KERNEL_quat_lines_most_f16, quick, a->g.dtype,
 					   parts),
 				 &look, l, sizeof(*l)));
-	HZ_CHECK(hzi_cuda_launch(ctx, op, HZI_FAMILY_QUAT_CONV_WEIGHTS,
+	HZ_CHECK(hzi_cuda_launch(ctx, op,
 				 kernel_of(HZI_KERNEL_quat_lines_planes_f16, quick, a->g.dtype,
 					   parts),
 				 &look, l, sizeof(*l)));
@@ -430,7 +432,7 @@ static int add_images(struct hz_context *ctx, const char *op,
 				     128, HZI_QW_BLOCK));
 	launch.grid[0] = (unsigned)(8 * p->pairs * p->splits * p->sets * p->tiles_m *
 				    p->tiles_n);
-	HZ_CHECK(hzi_cuda_launch(ctx, op, HZI_FAMILY_QUAT_CONV_WEIGHTS,
+	HZ_CHECK(hzi_cuda_launch(ctx, op,
 				 parts > 1 ? HZI_KERNEL_quat_conv_weights_split :
 					     HZI_KERNEL_quat_conv_weights,
 				 &launch, p, sizeof(*p)));
@@ -471,6 +473,6 @@ int hzi_cuda_quat_conv_weights(struct hz_context *ctx, const char *op,
 	for (int64_t i = 0; i < a->images; i += plan.images)
 		HZ_CHECK(add_images(ctx, op, a, &plan, i));
 	launch.grid[0] = (unsigned)ceil_div((int64_t)f.m * f.taps * f.channels, HZI_QW_FINISH);
-	return hzi_cuda_launch(ctx, op, HZI_FAMILY_QUAT_CONV_WEIGHTS,
-			       HZI_KERNEL_quat_conv_weights_finish, &launch, &f, sizeof(f));
+	return hzi_cuda_launch(ctx, op, HZI_KERNEL_quat_conv_weights_finish, &launch, &f,
+			       sizeof(f));
 }

@@ -103,12 +103,4 @@ struct hzi_quat_weights_finish {
 HZI_QUAT_ASSERT(sizeof(struct hzi_quat_weights) == 256 + 16 + 56 + 56 * HZI_QW_SETS + 16,
 		"the same layout for C and CUDA");
 
-/* The kernels by index. */
-enum hzi_quat_conv_weights_kernel {
-#define HZ_KERNEL(name) HZI_KERNEL_##name,
-#include "gpu/quat_conv/wgrad8.kernels.def"
-#undef HZ_KERNEL
-	HZI_QUAT_CONV_WEIGHTS_KERNELS
-};
-
 #endif

@@ -8,6 +8,8 @@
 #include "gpu/quat_gemm/gemv.h"
 #include "gpu/quat/launch.h"
 
+HZI_LINK_IMAGES(quat_gemm);
+
 #define ITEMS_MAX 65535			/* of a grid along z */
 #define SHARES_MAX 1024
 #define ROWS_BLOCKS 512			/* enough to read at full speed */
@@ -142,16 +144,15 @@ int hzi_cuda_quat_gemv(struct hz_context *ctx, const struct hzi_quat_gemm_args *
 			.early = true,
 		};
 
-		HZ_CHECK(hzi_cuda_launch(ctx, "quat_gemm", HZI_FAMILY_QUAT_GEMV, plan.kernel, &l,
-					 &p, sizeof(p)));
+		HZ_CHECK(hzi_cuda_launch(ctx, "quat_gemm", plan.kernel, &l, &p, sizeof(p)));
 		if (plan.shares == 1)
 			continue;
 		l.grid[0] = (unsigned)ceil_div(a->m, HZI_GEMV_THREADS);
 		l.grid[1] = (unsigned)a->n;
 		l.block[0] = HZI_GEMV_THREADS;
 		l.shared_bytes = 0;
-		HZ_CHECK(hzi_cuda_launch(ctx, "quat_gemm", HZI_FAMILY_QUAT_GEMV,
-					 HZI_KERNEL_quat_gemv_finish, &l, &p, sizeof(p)));
+		HZ_CHECK(hzi_cuda_launch(ctx, "quat_gemm", HZI_KERNEL_quat_gemv_finish, &l, &p,
+					 sizeof(p)));
 	}
 	return HZ_OK;
 }

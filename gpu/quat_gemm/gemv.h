@@ -30,12 +30,4 @@ struct hzi_quat_gemv {
 
 HZI_QUAT_ASSERT(sizeof(struct hzi_quat_gemv) == 544, "the same layout for C and CUDA");
 
-/* The kernels by index. */
-enum hzi_quat_gemv_kernel {
-#define HZ_KERNEL(name) HZI_KERNEL_##name,
-#include "gpu/quat_gemm/gemv.kernels.def"
-#undef HZ_KERNEL
-	HZI_QUAT_GEMV_KERNELS
-};
-
 #endif

@@ -8,6 +8,8 @@
 #include "gpu/quat/launch.h"
 #include "gpu/quat_gemm/wgmma.h"
 
+HZI_LINK_IMAGES(quat_gemm);
+
 #define SM_HOPPER 90
 
 bool hzi_planes_wanted(const struct hz_context *ctx, int dtype, int precision, int *split)
@@ -83,13 +85,13 @@ int hzi_planes_make(struct hz_context *ctx, const char *op, const struct hzi_pla
 			p.parts *= 2;
 		launch.cluster = (unsigned)p.parts;
 		launch.grid[0] = (unsigned)(ceil_div(y->all_lines, HZI_QP_LINES) * p.parts);
-		return hzi_cuda_launch(ctx, op, HZI_FAMILY_QUAT_PLANES,
+		return hzi_cuda_launch(ctx, op,
 				       HZI_KERNEL_quat_planes_across_any + (x->whole ? type : 0),
 				       &launch, &p, sizeof(p));
 	}
 	launch.grid[0] = (unsigned)y->all_lines;
 	launch.block[0] = (unsigned)min_of(256, round_up(y->all_k / 8, 32));
-	return hzi_cuda_launch(ctx, op, HZI_FAMILY_QUAT_PLANES,
+	return hzi_cuda_launch(ctx, op,
 			       HZI_KERNEL_quat_planes_any + (is_quick(x, y->lines) ? type : 0),
 			       &launch, &p, sizeof(p));
 }

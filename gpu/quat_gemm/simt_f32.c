@@ -12,6 +12,8 @@
 #include "gpu/quat/launch.h"
 #include "gpu/quat_gemm/simt_f32.h"
 
+HZI_LINK_IMAGES(quat_gemm);
+
 #define ROOM_BYTES ((int64_t)256 << 20)	/* of the planes of a batch, unless one item has more */
 #define ITEMS_MAX 65535			/* of a grid along y */
 #define BAND_ROWS 512			/* rows of A whose tiles are done column by column */
@@ -93,8 +95,7 @@ static int launch_planes(struct hz_context *ctx, const char *op,
 
 	if (a->blocks + b->blocks == 0)
 		return HZ_OK;
-	return hzi_cuda_launch(ctx, op, HZI_FAMILY_QUAT_SIMT, HZI_KERNEL_quat_planes, &launch, both,
-			       sizeof(*both));
+	return hzi_cuda_launch(ctx, op, HZI_KERNEL_quat_planes, &launch, both, sizeof(*both));
 }
 
 int hzi_cuda_quat_simt_pack(struct hz_context *ctx, const struct hzi_quat_gemm_pack_args *a)
@@ -197,8 +198,7 @@ static int multiply(struct hz_context *ctx, const struct hzi_quat_gemm_args *a,
 	p->tiles_m = (int32_t)tiles_m;
 	p->tiles_n = (int32_t)tiles_n;
 	p->band = BAND_ROWS / HZI_SIMT_STRIP;
-	return hzi_cuda_launch(ctx, "quat_gemm", HZI_FAMILY_QUAT_SIMT, kernel, &launch, p,
-			       sizeof(*p));
+	return hzi_cuda_launch(ctx, "quat_gemm", kernel, &launch, p, sizeof(*p));
 }
 
 int hzi_cuda_quat_simt(struct hz_context *ctx, const struct hzi_quat_gemm_args *a)

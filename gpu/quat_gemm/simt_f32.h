@@ -62,12 +62,4 @@ struct hzi_quat_simt {
 HZI_QUAT_ASSERT(sizeof(struct hzi_quat_planes) == 192, "the same layout for C and CUDA");
 HZI_QUAT_ASSERT(sizeof(struct hzi_quat_simt) == 400, "the same layout for C and CUDA");
 
-/* The kernels by index. */
-enum hzi_quat_simt_kernel {
-#define HZ_KERNEL(name) HZI_KERNEL_##name,
-#include "gpu/quat_gemm/simt_f32.kernels.def"
-#undef HZ_KERNEL
-	HZI_QUAT_SIMT_KERNELS
-};
-
 #endif

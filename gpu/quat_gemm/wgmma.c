@@ -17,6 +17,8 @@
 #include "gpu/quat/launch.h"
 #include "gpu/quat_gemm/wgmma.h"
 
+HZI_LINK_IMAGES(quat_gemm);
+
 #define LINES_MAX ((int64_t)1 << 26)	/* all planes' lines are counted in 32 bits */
 #define LINES_STEP ((int64_t)1 << 22)	/* columns of B at a time, if there are more than these */
 #define K_MAX ((int64_t)1 << 22)	/* blocks of 64 along a grid */
@@ -313,8 +315,7 @@ static int multiply(struct hz_context *ctx, const struct hzi_quat_gemm_args *a,
 	p.pairs = o->c.dtype != HZ_F32 && o->c.col == 4 && (uintptr_t)o->c.data % 16 == 0 &&
 		  (o->c.row % 8 == 0 || o->m == 1);
 	/* As many of each kernel, which all take a whole multiprocessor */
-	HZ_CHECK(hzi_cuda_clusters(ctx, "quat_gemm", HZI_FAMILY_QUAT_TMA, f->kernel, &launch,
-				   &clusters));
+	HZ_CHECK(hzi_cuda_clusters(ctx, "quat_gemm", f->kernel, &launch, &clusters));
 	p.tiles_m = (int32_t)ceil_div(o->m, 2 * HZI_QT_ROWS);
 	if (!exact && !across)
 		f = kernel_of(p.tiles_m, o->n, clusters);
@@ -326,8 +327,8 @@ static int multiply(struct hz_context *ctx, const struct hzi_quat_gemm_args *a,
 		HZ_CHECK(map_lines(ctx, &p.cols, cols, f->columns / 2));
 	launch.grid[0] = (unsigned)(HZI_QT_CLUSTER *
 				    min_of(clusters, (int64_t)p.tiles_m * p.tiles_n));
-	return hzi_cuda_launch(ctx, "quat_gemm", HZI_FAMILY_QUAT_TMA,
-			       across ? f->kernel_across : f->kernel, &launch, &p, sizeof(p));
+	return hzi_cuda_launch(ctx, "quat_gemm", across ? f->kernel_across : f->kernel, &launch, &p,
+			       sizeof(p));
 }
 
 static int multiply_all(struct hz_context *ctx, const struct hzi_quat_gemm_args *a)

@@ -71,19 +71,4 @@ struct hzi_quat_planes {
 HZI_QUAT_ASSERT(sizeof(struct hzi_quat_tma) == 832, "the same layout for C and CUDA");
 HZI_QUAT_ASSERT(sizeof(struct hzi_quat_planes) == 176, "the same layout for C and CUDA");
 
-/* The kernels by index. */
-enum hzi_quat_tma_kernel {
-#define HZ_KERNEL(name) HZI_KERNEL_##name,
-#include "gpu/quat_gemm/wgmma.kernels.def"
-#undef HZ_KERNEL
-	HZI_QUAT_TMA_KERNELS
-};
-
-enum hzi_quat_planes_kernel {
-#define HZ_KERNEL(name) HZI_KERNEL_##name,
-#include "gpu/quat_gemm/pack_planar.kernels.def"
-#undef HZ_KERNEL
-	HZI_QUAT_PLANES_KERNELS
-};
-
 #endif

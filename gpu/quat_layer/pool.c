@@ -8,6 +8,8 @@
 #include "gpu/quat/launch.h"
 #include "gpu/quat_layer/pool.h"
 
+HZI_LINK_IMAGES(quat_layer);
+
 #define ROWS_MAX 65535			/* of a grid along y */
 #define LANES_LEAST 32
 
@@ -98,5 +100,5 @@ int hzi_cuda_quat_pool_2d(struct hz_context *ctx, const char *op, const struct h
 	lines = ceil_div(rows, l.block[1]);
 	l.grid[0] = (unsigned)ceil_div(columns, lanes);
 	l.grid[1] = (unsigned)(lines < ROWS_MAX ? lines : ROWS_MAX);
-	return hzi_cuda_launch(ctx, op, HZI_FAMILY_QUAT_POOL, kernel + dtype, &l, &p, sizeof(p));
+	return hzi_cuda_launch(ctx, op, kernel + dtype, &l, &p, sizeof(p));
 }

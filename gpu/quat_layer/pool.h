@@ -34,11 +34,4 @@ struct hzi_quat_pool_job {
 
 HZI_QUAT_POOL_ASSERT(sizeof(struct hzi_quat_pool_job) == 184, "the same layout for C and CUDA");
 
-enum hzi_quat_pool_kernel {
-#define HZ_KERNEL(name) HZI_KERNEL_##name,
-#include "gpu/quat_layer/pool.kernels.def"
-#undef HZ_KERNEL
-	HZI_QUAT_POOL_KERNELS
-};
-
 #endif

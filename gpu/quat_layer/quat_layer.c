@@ -20,7 +20,7 @@ static int launch(struct hz_context *ctx, const char *op, int kernel, int64_t to
 		.early = kernel == HZI_KERNEL_quat_finish,
 	};
 
-	return hzi_cuda_launch(ctx, op, HZI_FAMILY_QUAT_LAYER, kernel, &l, params, bytes);
+	return hzi_cuda_launch(ctx, op, kernel, &l, params, bytes);
 }
 
 /* Of a dtype, behind the first of a kind of gpu/quat_layer/batchnorm_contiguous.cu */
@@ -66,10 +66,9 @@ static int launch_affine(struct hz_context *ctx, const char *op, const struct hz
 	l.grid[1] = (unsigned)columns;
 	if (whole >= 0 && columns == ceil_div(channels, lanes)) {
 		l.early = true;
-		return hzi_cuda_launch(ctx, op, HZI_FAMILY_QUAT_NORM, whole, &l, a, sizeof(*a));
+		return hzi_cuda_launch(ctx, op, whole, &l, a, sizeof(*a));
 	}
-	return hzi_cuda_launch(ctx, op, HZI_FAMILY_QUAT_LAYER,
-			       HZI_KERNEL_quat_map_copy + a->kind, &l, a, sizeof(*a));
+	return hzi_cuda_launch(ctx, op, HZI_KERNEL_quat_map_copy + a->kind, &l, a, sizeof(*a));
 }
 
 int hzi_cuda_quat_map_step(struct hz_context *ctx, const char *op,
@@ -84,8 +83,7 @@ int hzi_cuda_quat_map_step(struct hz_context *ctx, const char *op,
 			.block = {HZI_QUAT_STEP_THREADS},
 		};
 
-		return hzi_cuda_launch(ctx, op, HZI_FAMILY_QUAT_NORM, whole_kernel(a), &l, a,
-				       sizeof(*a));
+		return hzi_cuda_launch(ctx, op, whole_kernel(a), &l, a, sizeof(*a));
 	}
 	return launch(ctx, op, HZI_KERNEL_quat_map_copy + a->kind, a->total, a, sizeof(*a));
 }
@@ -105,12 +103,11 @@ static int sum(struct hz_context *ctx, const char *op, const struct hzi_qsum_arg
 	};
 
 	if (a->a.whole && (a->kind != HZI_QSUM_CROSS || a->b.whole))
-		return hzi_cuda_launch(ctx, op, HZI_FAMILY_QUAT_NORM,
+		return hzi_cuda_launch(ctx, op,
 				       kernel_of(HZI_KERNEL_quat_plain_f32 + 3 * a->kind,
 						 a->a.dtype),
 				       &l, a, sizeof(*a));
-	return hzi_cuda_launch(ctx, op, HZI_FAMILY_QUAT_LAYER, HZI_KERNEL_quat_sum_plain + a->kind,
-			       &l, a, sizeof(*a));
+	return hzi_cuda_launch(ctx, op, HZI_KERNEL_quat_sum_plain + a->kind, &l, a, sizeof(*a));
 }
 
 static int finish(struct hz_context *ctx, const char *op, const struct hzi_qfinish_args *a)
@@ -164,3 +161,5 @@ static const struct hzi_quat_steps steps = {
 
 #define SLOT(name) hzi_cuda_##name
 #include "lib/quat_layer/ops.def"
+
+HZI_LINK_IMAGES(quat_layer);

@@ -41,18 +41,4 @@ struct hzi_quat_fold {
 
 HZI_QUAT_LAYER_ASSERT(sizeof(struct hzi_quat_fold) == 208, "the same layout for C and CUDA");
 
-enum hzi_quat_norm_kernel {
-#define HZ_KERNEL(name) HZI_KERNEL_##name,
-#include "gpu/quat_layer/batchnorm_contiguous.kernels.def"
-#undef HZ_KERNEL
-	HZI_QUAT_NORM_KERNELS
-};
-
-enum hzi_quat_layer_kernel {
-#define HZ_KERNEL(name) HZI_KERNEL_##name,
-#include "gpu/quat_layer/quat_layer.kernels.def"
-#undef HZ_KERNEL
-	HZI_QUAT_LAYER_KERNELS
-};
-
 #endif

@@ -208,10 +208,8 @@ struct hzi_cuda {
 	bool pending;		/* something was put on this stream since hz_sync() */
 	bool others;		/* and on streams set earlier */
 	bool early;		/* the last thing put on this stream was a kernel launched early */
-	CUlibrary library[HZI_FAMILIES];
-	struct kernel *kernel[HZI_FAMILIES];
-	size_t bytes;		/* of this allocation, kernels included */
-	struct kernel kernels[];
+	CUlibrary library[HZI_IMAGES];
+	struct kernel kernel[HZI_KERNELS];
 };
 
 /* Errors after which every later call on the device's context fails as well. */
@@ -321,10 +319,56 @@ static void restore(bool relaxed, int *mode)
 
 /* ---- Images and kernels ---------------------------------------------------------------------- */
 
-/* Loads the image of a family unless it is; the context is current. */
-static int load_image(struct hz_context *ctx, const char *op, enum hzi_family family)
+/* The families, each NULL in a program that does not link it */
+#define HZ_FAMILY(family) \
+	extern const struct hzi_images hzi_images_##family \
+		__attribute__((weak, visibility("hidden")));
+#include "gpu/kernels.def"
+
+static const struct hzi_images *const families[] = {
+#define HZ_FAMILY(family) &hzi_images_##family,
+#include "gpu/kernels.def"
+};
+
+#define FAMILIES (sizeof(families) / sizeof(*families))
+
+static const unsigned char image_of[HZI_KERNELS] = {
+#define HZ_KERNEL(image, name) [HZI_KERNEL_##name] = HZI_IMAGE_##image,
+#include "gpu/kernels.def"
+};
+
+static const char *const image_names[HZI_IMAGES] = {
+#define HZ_IMAGE(family, file) [HZI_IMAGE_##family##_##file] = #family "/" #file,
+#include "gpu/kernels.def"
+};
+
+_Static_assert(HZI_IMAGES <= 256, "an image's index fits a byte");
+
+/* The family that has a kernel; NULL: the program does not link it */
+static const struct hzi_images *family_of(int kernel)
 {
-	const struct hzi_image *image = &hzi_images[family];
+	for (size_t f = 0; f < FAMILIES; f++) {
+		const struct hzi_images *family = families[f];
+
+		if (family && kernel >= family->first_kernel &&
+		    kernel < family->first_kernel + family->kernels)
+			return family;
+	}
+	return NULL;
+}
+
+/* The name of a kernel that is loaded */
+static const char *name_of(int kernel)
+{
+	const struct hzi_images *family = family_of(kernel);
+
+	return family->kernel[kernel - family->first_kernel];
+}
+
+/* Loads an image of a family unless it is; the context is current. */
+static int load_image(struct hz_context *ctx, const char *op, const struct hzi_images *family,
+		      int image)
+{
 	struct hzi_cuda *g = ctx->cuda;
 	int preserved = CU_LIBRARY_BINARY_IS_PRESERVED, mode;
 	void *yes = (void *)1;
@@ -332,26 +376,28 @@ static int load_image(struct hz_context *ctx, const char *op, enum hzi_family fa
 	bool relaxed;
 	CUresult r;
 
-	if (g->library[family])
+	if (g->library[image])
 		return HZ_OK;
 	relaxed = relax(&mode);
 	/* The image is constant data of this library, so the driver need not copy it. */
-	r = cu.LibraryLoadData(&g->library[family], image->code, NULL, NULL, 0, &preserved, &yes,
-			       1);
+	r = cu.LibraryLoadData(&g->library[image], family->image[image - family->first_image].code,
+			       NULL, NULL, 0, &preserved, &yes, 1);
 	restore(relaxed, &mode);
 	if (r != CUDA_SUCCESS)
-		g->library[family] = NULL;
-	snprintf(what, sizeof(what), "loading the %s device code for SM %d.%d", image->family,
+		g->library[image] = NULL;
+	snprintf(what, sizeof(what), "loading the %s device code for SM %d.%d", image_names[image],
 		 g->info.sm / 10, g->info.sm % 10);
 	return done(ctx, op, what, r);
 }
 
 /* Loads one kernel unless it is; the context is current. */
-static int load_kernel(struct hz_context *ctx, const char *op, enum hzi_family family, int index)
+static int load_kernel(struct hz_context *ctx, const char *op, int index)
 {
+	const struct hzi_images *family = family_of(index);
 	struct hzi_cuda *g = ctx->cuda;
-	struct kernel *k = &g->kernel[family][index];
-	const char *name = hzi_images[family].kernels[index];
+	struct kernel *k = &g->kernel[index];
+	const int image = image_of[index];
+	const char *name;
 	CUfunction function = NULL;
 	CUkernel kernel = NULL;
 	bool relaxed;
@@ -361,9 +407,14 @@ static int load_kernel(struct hz_context *ctx, const char *op, enum hzi_family f
 
 	if (k->function)
 		return HZ_OK;
-	HZ_CHECK(load_image(ctx, op, family));
+	if (!family)
+		return hzi_fail(ctx, HZ_ENOTSUP,
+				"%s: this program does not link the %s device code", op,
+				image_names[image]);
+	HZ_CHECK(load_image(ctx, op, family, image));
+	name = family->kernel[index - family->first_kernel];
 	relaxed = relax(&mode);
-	r = cu.LibraryGetKernel(&kernel, g->library[family], name);
+	r = cu.LibraryGetKernel(&kernel, g->library[image], name);
 	if (r == CUDA_SUCCESS)
 		r = cu.KernelGetFunction(&function, kernel);
 	/* Else the driver loads the code at the first launch, and may wait for the GPU then. */
@@ -378,17 +429,16 @@ static int load_kernel(struct hz_context *ctx, const char *op, enum hzi_family f
 }
 
 /* Loads the kernel and asks for what the launch needs beyond the defaults. */
-static int ready(struct hz_context *ctx, const char *op, enum hzi_family family, int index,
-		 const struct hzi_launch *launch)
+static int ready(struct hz_context *ctx, const char *op, int index, const struct hzi_launch *launch)
 {
-	struct kernel *k = &ctx->cuda->kernel[family][index];
+	struct kernel *k = &ctx->cuda->kernel[index];
 	char what[160];
 
-	HZ_CHECK(load_kernel(ctx, op, family, index));
+	HZ_CHECK(load_kernel(ctx, op, index));
 	if (launch->shared_bytes > SHARED_FREE && launch->shared_bytes > k->shared_bytes) {
 		snprintf(what, sizeof(what),
 			 "asking for %u bytes of shared memory for the kernel %s",
-			 launch->shared_bytes, hzi_images[family].kernels[index]);
+			 launch->shared_bytes, name_of(index));
 		HZ_CHECK(done(ctx, op, what, cu.FuncSetAttribute(k->function,
 				CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES,
 				(int)launch->shared_bytes)));
@@ -396,7 +446,7 @@ static int ready(struct hz_context *ctx, const char *op, enum hzi_family family,
 	}
 	if (launch->cluster > CLUSTER_PORTABLE && !k->wide_cluster) {
 		snprintf(what, sizeof(what), "asking for clusters of %u blocks for the kernel %s",
-			 launch->cluster, hzi_images[family].kernels[index]);
+			 launch->cluster, name_of(index));
 		HZ_CHECK(done(ctx, op, what, cu.FuncSetAttribute(k->function,
 				CU_FUNC_ATTRIBUTE_NON_PORTABLE_CLUSTER_SIZE_ALLOWED, 1)));
 		k->wide_cluster = true;
@@ -416,7 +466,7 @@ static unsigned at_least_1(unsigned n)
 	return n ? n : 1;
 }
 
-int hzi_cuda_launch(struct hz_context *ctx, const char *op, enum hzi_family family, int kernel,
+int hzi_cuda_launch(struct hz_context *ctx, const char *op, int kernel,
 		    const struct hzi_launch *launch, const void *params, size_t params_bytes)
 {
 	struct hzi_cuda *g = ctx->cuda;
@@ -443,13 +493,13 @@ int hzi_cuda_launch(struct hz_context *ctx, const char *op, enum hzi_family fami
 	CUresult r;
 	int status;
 
-	assert(family < HZI_FAMILIES && kernel >= 0 && kernel < hzi_images[family].kernels_count);
+	assert(kernel >= 0 && kernel < HZI_KERNELS);
 	HZ_CHECK(enter(ctx, op));
-	k = &g->kernel[family][kernel];
+	k = &g->kernel[kernel];
 	if (!k->function ||
 	    (launch->shared_bytes > SHARED_FREE && launch->shared_bytes > k->shared_bytes) ||
 	    (launch->cluster > CLUSTER_PORTABLE && !k->wide_cluster)) {
-		status = ready(ctx, op, family, kernel, launch);
+		status = ready(ctx, op, kernel, launch);
 		if (status != HZ_OK) {
 			leave();
 			return status;
@@ -478,16 +528,16 @@ int hzi_cuda_launch(struct hz_context *ctx, const char *op, enum hzi_family fami
 	if (r == CUDA_SUCCESS)
 		return HZ_OK;
 	/* The driver may hand out here what earlier work on the GPU came to. */
-	snprintf(what, sizeof(what), "launching the kernel %s%s",
-		 hzi_images[family].kernels[kernel], is_fatal(r) ? " or earlier work" : "");
+	snprintf(what, sizeof(what), "launching the kernel %s%s", name_of(kernel),
+		 is_fatal(r) ? " or earlier work" : "");
 	return done(ctx, op, what, r);
 }
 
-int hzi_cuda_clusters(struct hz_context *ctx, const char *op, enum hzi_family family, int kernel,
+int hzi_cuda_clusters(struct hz_context *ctx, const char *op, int kernel,
 		      const struct hzi_launch *launch, int *count)
 {
 	struct hzi_cuda *g = ctx->cuda;
-	struct kernel *k = &g->kernel[family][kernel];
+	struct kernel *k = &g->kernel[kernel];
 	CUlaunchAttribute cluster = {.id = CU_LAUNCH_ATTRIBUTE_CLUSTER_DIMENSION};
 	CUlaunchConfig config = {
 		.grid_x = launch->cluster, .grid_y = 1, .grid_z = 1,
@@ -502,7 +552,7 @@ int hzi_cuda_clusters(struct hz_context *ctx, const char *op, enum hzi_family fa
 		cluster.value.cluster.x = launch->cluster;
 		cluster.value.cluster.y = cluster.value.cluster.z = 1;
 		HZ_CHECK(enter(ctx, op));
-		status = ready(ctx, op, family, kernel, launch);
+		status = ready(ctx, op, kernel, launch);
 		if (status == HZ_OK)
 			r = cu.OccupancyMaxActiveClusters(&k->clusters, k->function, &config);
 		leave();
@@ -576,12 +626,23 @@ static int prepare(struct hz_context *ctx)
 	int status = HZ_OK;
 
 	HZ_CHECK(enter(ctx, "prepare"));
-	for (int f = 0; f < HZI_FAMILIES; f++) {
-		for (int i = 0; i < hzi_images[f].kernels_count && status == HZ_OK; i++)
-			status = load_kernel(ctx, "prepare", (enum hzi_family)f, i);
+	for (size_t f = 0; f < FAMILIES; f++) {
+		for (int i = 0; families[f] && i < families[f]->kernels && status == HZ_OK; i++)
+			status = load_kernel(ctx, "prepare", families[f]->first_kernel + i);
 	}
 	leave();
 	return status;
+}
+
+int64_t hzi_cuda_code_bytes(void)
+{
+	int64_t bytes = 0;
+
+	for (size_t f = 0; f < FAMILIES; f++) {
+		for (int i = 0; families[f] && i < families[f]->images; i++)
+			bytes += families[f]->image[i].end - families[f]->image[i].code;
+	}
+	return bytes;
 }
 
 /* ---- Open and close -------------------------------------------------------------------------- */
@@ -628,16 +689,20 @@ static int read_device(struct hzi_cuda *g)
 }
 
 /*
- * Whether the image has code for this GPU and this driver takes it shows only when it is loaded, so
+ * Whether an image has code for this GPU and this driver takes it shows only when it is loaded, so
  * one kernel is: a context that opens can compute.
  */
 static int try_code(struct hz_context *ctx)
 {
 	const char *op = ctx->cuda->info.name;
 	int status = enter(ctx, op);
+	size_t f = 0;
 
 	if (status == HZ_OK) {
-		status = load_kernel(ctx, op, (enum hzi_family)0, 0);
+		while (f < FAMILIES && !families[f])
+			f++;
+		if (f < FAMILIES)
+			status = load_kernel(ctx, op, families[f]->first_kernel);
 		leave();
 	}
 	if (status == HZ_OK)
@@ -652,24 +717,15 @@ static void cuda_close(struct hz_context *ctx);
 
 static int open_ordinal(struct hz_context *ctx, int ordinal)
 {
-	size_t bytes = sizeof(struct hzi_cuda), kernels = 0;
-	struct hzi_cuda *g;
+	struct hzi_cuda *g = hzi_malloc(ctx, sizeof(*g), _Alignof(struct hzi_cuda));
 	char text[160];
 	CUresult r;
 	int status;
 
-	for (int f = 0; f < HZI_FAMILIES; f++)
-		bytes += (size_t)hzi_images[f].kernels_count * sizeof(struct kernel);
-	g = hzi_malloc(ctx, bytes, _Alignof(struct hzi_cuda));
 	if (!g)
 		return refuse(ctx, HZ_ENOMEM, "no memory for the GPU half of a context, %zu bytes",
-			      bytes);
-	memset(g, 0, bytes);
-	g->bytes = bytes;
-	for (int f = 0; f < HZI_FAMILIES; f++) {
-		g->kernel[f] = g->kernels + kernels;
-		kernels += (size_t)hzi_images[f].kernels_count;
-	}
+			      sizeof(*g));
+	memset(g, 0, sizeof(*g));
 	g->info.ordinal = ordinal;
 
 	r = read_device(g);
@@ -702,7 +758,7 @@ static int open_ordinal(struct hz_context *ctx, int ordinal)
 	ctx->device = HZ_CPU;
 	return status;
 out:
-	hzi_mfree(ctx, g, bytes);
+	hzi_mfree(ctx, g, sizeof(*g));
 	return status;
 }
 
@@ -758,9 +814,9 @@ static void cuda_close(struct hz_context *ctx)
 			cu.CtxSynchronize();
 		if (entered && ctx->own_workspace)
 			cu.MemFree((uintptr_t)ctx->own_workspace);
-		for (int f = 0; f < HZI_FAMILIES; f++) {
-			if (g->library[f])
-				cu.LibraryUnload(g->library[f]);
+		for (int i = 0; i < HZI_IMAGES; i++) {
+			if (g->library[i])
+				cu.LibraryUnload(g->library[i]);
 		}
 		restore(relaxed, &mode);
 		if (entered)
@@ -769,7 +825,7 @@ static void cuda_close(struct hz_context *ctx)
 	}
 	ctx->cuda = NULL;
 	ctx->own_workspace = NULL;
-	hzi_mfree(ctx, g, g->bytes);
+	hzi_mfree(ctx, g, sizeof(*g));
 }
 
 static void cuda_info(const struct hz_context *ctx, hz_info *info)

@@ -9,26 +9,47 @@
 #include "lib/core/internal.h"
 
 /*
- * Device code comes in images, the rows of gpu/runtime/images.def, embedded by gpu/runtime/image.c. An image's
- * kernels are the rows of gpu/<family>.kernels.def: HZ_KERNEL(name), extern "C" names in its .cu
- * file; launchers name them by their index there.
+ * Every image of device code and every kernel has an index: the rows of gpu/kernels.def. Launchers
+ * name kernels by theirs.
+ *
+ * A program carries the images of the families that it links, and no others. gpu/<family>/images.c
+ * embeds them. A file that launches kernels of a family has HZI_LINK_IMAGES(family) in it or in a
+ * header, which pulls them in. gpu/runtime/cuda.c knows the families by weak references, which pull
+ * in nothing.
  */
-enum hzi_family {
-#define HZ_FAMILY(name, NAME, path) HZI_FAMILY_##NAME,
-#include "gpu/runtime/images.def"
-#undef HZ_FAMILY
-	HZI_FAMILIES
+enum hzi_image_id {
+#define HZ_FAMILY(family) \
+	HZI_IMAGES_##family, HZI_IMAGES_BEFORE_##family = HZI_IMAGES_##family - 1,
+#define HZ_IMAGE(family, file) HZI_IMAGE_##family##_##file,
+#include "gpu/kernels.def"
+	HZI_IMAGES
+};
+
+enum hzi_kernel {
+#define HZ_FAMILY(family) \
+	HZI_KERNELS_##family, HZI_KERNELS_BEFORE_##family = HZI_KERNELS_##family - 1,
+#define HZ_KERNEL(image, name) HZI_KERNEL_##name,
+#include "gpu/kernels.def"
+	HZI_KERNELS
 };
 
 struct hzi_image {
-	const char *family;
 	const unsigned char *code;	/* NULL: this build has no device code */
 	const unsigned char *end;
-	const char *const *kernels;	/* names, in the order of the .def file */
-	int kernels_count;
 };
 
-extern const struct hzi_image hzi_images[HZI_FAMILIES];	/* gpu/runtime/image.c */
+/* The images and kernels of a family, in the order of their indices, from the first ones on */
+struct hzi_images {
+	const struct hzi_image *image;
+	const char *const *kernel;	/* names */
+	int first_image, images;
+	int first_kernel, kernels;
+};
+
+#define HZI_LINK_IMAGES(family) \
+	extern const struct hzi_images hzi_images_##family __attribute__((visibility("hidden"))); \
+	static const struct hzi_images *const hzi_link_images_##family __attribute__((used)) = \
+		&hzi_images_##family
 
 /* What a launcher may want to know of the device. Read once at hz_open(). */
 struct hzi_cuda_device {
@@ -63,14 +84,15 @@ struct hzi_launch {
 
 /*
  * Puts one kernel on the context's stream. params is the kernel's one argument, a struct passed by
- * value. The context is current for the length of the call only. Loads the family's image at its
- * first launch. HZ_ECUDA, HZ_ENOTSUP (no code for this GPU), with the sentence; op names the call.
+ * value. The context is current for the length of the call only. Loads the kernel and its image at
+ * the first launch. HZ_ECUDA, HZ_ENOTSUP (no code for this GPU, or not in this program), with the
+ * sentence; op names the call.
  */
-int hzi_cuda_launch(struct hz_context *ctx, const char *op, enum hzi_family family, int kernel,
+int hzi_cuda_launch(struct hz_context *ctx, const char *op, int kernel,
 		    const struct hzi_launch *launch, const void *params, size_t params_bytes);
 
 /* How many clusters of such blocks the device runs at a time. The grid is not looked at. */
-int hzi_cuda_clusters(struct hz_context *ctx, const char *op, enum hzi_family family, int kernel,
+int hzi_cuda_clusters(struct hz_context *ctx, const char *op, int kernel,
 		      const struct hzi_launch *launch, int *count);
 
 struct hzi_tensor_map;
@@ -120,13 +142,10 @@ int hzi_cuda_event_record(struct hz_context *ctx, void *event);
 int hzi_cuda_event_ms(struct hz_context *ctx, void *start, void *end, double *milliseconds);
 int hzi_cuda_event_free(struct hz_context *ctx, void *event);
 
-int hzi_cuda_fill(struct hz_context *ctx, void *p, int byte, size_t bytes);
+/* Bytes of the device code that this program carries */
+int64_t hzi_cuda_code_bytes(void);
 
-/*
- * peak.c: about so many multiply-adds by the instructions alone, on all multiprocessors: of HZ_F32,
- * or those of matrix units that this library uses, of HZ_F16 or HZ_S8
- */
-int hzi_cuda_peak(struct hz_context *ctx, int dtype, int64_t macs);
+int hzi_cuda_fill(struct hz_context *ctx, void *p, int byte, size_t bytes);
 
 /* ---- Sizes, indices ------------------------------------------------------------------------- */
 

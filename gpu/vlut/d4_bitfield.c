@@ -74,8 +74,8 @@ int hzi_cuda_vlut_fields_pack(struct hz_context *ctx, const struct hzi_vlut_pack
 		for (int j = 0; j < 4; j++)
 			p.leaders[i] |= (uint32_t)(a->vlut->w->leaders[4 * i + j] & 0xff) << 8 * j;
 	}
-	return hzi_cuda_launch(ctx, "vlut_pack", HZI_FAMILY_VLUT_FIELDS,
-			       HZI_KERNEL_vlut_fields_pack, &launch, &p, sizeof(p));
+	return hzi_cuda_launch(ctx, "vlut_pack", HZI_KERNEL_vlut_fields_pack, &launch, &p,
+			       sizeof(p));
 }
 
 int hzi_cuda_vlut_fields_bytes_of(struct hz_context *ctx, const hz_lattice *l,
@@ -92,8 +92,8 @@ int hzi_cuda_vlut_fields_bytes_of(struct hz_context *ctx, const hz_lattice *l,
 
 	for (int i = 0; i < 4; i++)
 		p.minus |= (uint32_t)(l->rule.offset[i] & 0xff) << 8 * i;
-	return hzi_cuda_launch(ctx, "vlut_gemm", HZI_FAMILY_VLUT_FIELDS,
-			       HZI_KERNEL_vlut_fields_bytes, &launch, &p, sizeof(p));
+	return hzi_cuda_launch(ctx, "vlut_gemm", HZI_KERNEL_vlut_fields_bytes, &launch, &p,
+			       sizeof(p));
 }
 
 /* How a call is done */
@@ -201,8 +201,7 @@ int hzi_cuda_vlut_fields_gemm(struct hz_context *ctx, const struct hzi_vlut_gemm
 			  (p.batch == 8 ? a->x_b == 1 && a->x_k % 8 == 0 :
 			   p.batch == 1 && plan.step == 1 && a->x_k == 1 && a->w.k % 16 == 0);
 		p.y = (char *)a->y + b * a->y_b * (int64_t)hz_dtype_size(a->y_dtype);
-		HZ_CHECK(hzi_cuda_launch(ctx, "vlut_gemm", HZI_FAMILY_VLUT_FIELDS, plan.kernel,
-					 &launch, &p, sizeof(p)));
+		HZ_CHECK(hzi_cuda_launch(ctx, "vlut_gemm", plan.kernel, &launch, &p, sizeof(p)));
 	}
 	return HZ_OK;
 }

@@ -59,12 +59,4 @@ struct hzi_vlut_fields {
 HZI_VLUT_ASSERT(sizeof(struct hzi_fields_pack) == 1104, "the same layout for C and CUDA");
 HZI_VLUT_ASSERT(sizeof(struct hzi_vlut_fields) == 144, "the same layout for C and CUDA");
 
-/* The kernels by index. */
-enum hzi_vlut_fields_kernel {
-#define HZ_KERNEL(name) HZI_KERNEL_##name,
-#include "gpu/vlut/d4_bitfield.kernels.def"
-#undef HZ_KERNEL
-	HZI_VLUT_FIELDS_KERNELS
-};
-
 #endif

@@ -70,6 +70,5 @@ int hzi_cuda_vlut_planes(struct hz_context *ctx, const struct hzi_vlut_gemm_args
 		p.offset[i] = l->rule.offset[i];
 		p.centred |= p.offset[i] != 0;
 	}
-	return hzi_cuda_launch(ctx, "vlut_gemm", HZI_FAMILY_VLUT_PLANES, HZI_KERNEL_vlut_planes,
-			       &launch, &p, sizeof(p));
+	return hzi_cuda_launch(ctx, "vlut_gemm", HZI_KERNEL_vlut_planes, &launch, &p, sizeof(p));
 }

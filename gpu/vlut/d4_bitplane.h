@@ -35,12 +35,4 @@ struct hzi_vlut_planes {
 
 HZI_VLUT_ASSERT(sizeof(struct hzi_vlut_planes) == 112, "the same layout for C and CUDA");
 
-/* The kernels by index. */
-enum hzi_vlut_planes_kernel {
-#define HZ_KERNEL(name) HZI_KERNEL_##name,
-#include "gpu/vlut/d4_bitplane.kernels.def"
-#undef HZ_KERNEL
-	HZI_VLUT_PLANES_KERNELS
-};
-
 #endif

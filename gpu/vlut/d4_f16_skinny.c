@@ -90,7 +90,7 @@ int hzi_cuda_vlut_stream(struct hz_context *ctx, const struct hzi_vlut_gemm_args
 		.shared_bytes = (unsigned)shared_of(&kernels[kernel]), .early = true,
 	};
 
-	return hzi_cuda_launch(ctx, "vlut_gemm", HZI_FAMILY_VLUT_STREAM,
+	return hzi_cuda_launch(ctx, "vlut_gemm",
 			       (by_rows(a) ? HZI_KERNEL_vlut_stream_rows_2 :
 				HZI_KERNEL_vlut_stream_vectors_2) + kernel, &launch, &p, sizeof(p));
 }

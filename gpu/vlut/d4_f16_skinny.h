@@ -34,12 +34,4 @@ struct hzi_vlut_stream {
 
 HZI_VLUT_ASSERT(sizeof(struct hzi_vlut_stream) == 128, "the same layout for C and CUDA");
 
-/* The kernels by index. */
-enum hzi_vlut_stream_kernel {
-#define HZ_KERNEL(name) HZI_KERNEL_##name,
-#include "gpu/vlut/d4_f16_skinny.kernels.def"
-#undef HZ_KERNEL
-	HZI_VLUT_STREAM_KERNELS
-};
-
 #endif

@@ -140,5 +140,5 @@ int hzi_cuda_vlut_batch(struct hz_context *ctx, const struct hzi_vlut_gemm_args 
 					    128, (int)ceil_div(a->w.rows, HZI_FIELDS_ROWS),
 					    fields * HZI_FIELDS_BYTES, 128, CHUNK_LINES,
 					    k->rows / HZI_FIELDS_ROWS));
-	return hzi_cuda_launch(ctx, name, HZI_FAMILY_VLUT_BATCH, k->index, &launch, &p, sizeof(p));
+	return hzi_cuda_launch(ctx, name, k->index, &launch, &p, sizeof(p));
 }

@@ -33,14 +33,6 @@ struct hzi_vlut_batch {
 
 HZI_VLUT_ASSERT(sizeof(struct hzi_vlut_batch) == 384, "the same layout for C and CUDA");
 
-/* The kernels by index. */
-enum hzi_vlut_batch_kernel {
-#define HZ_KERNEL(name) HZI_KERNEL_##name,
-#include "gpu/vlut/d4_f16_wgmma.kernels.def"
-#undef HZ_KERNEL
-	HZI_VLUT_BATCH_KERNELS
-};
-
 /*
  * Of a kernel: columns; groups of 64 rows that a warpgroup takes in turn; warpgroups with other
  * rows, and with other chunks of k; slots of a chunk in shared memory; registers of a consumer, or

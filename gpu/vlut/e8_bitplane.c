@@ -64,8 +64,8 @@ int hzi_cuda_vlut_octets_pack(struct hz_context *ctx, const struct hzi_vlut_pack
 	};
 	const struct hzi_launch launch = launch_of(p.tiles * p.units * 128);
 
-	return hzi_cuda_launch(ctx, "vlut_pack", HZI_FAMILY_VLUT_OCTETS,
-			       HZI_KERNEL_vlut_octets_pack, &launch, &p, sizeof(p));
+	return hzi_cuda_launch(ctx, "vlut_pack", HZI_KERNEL_vlut_octets_pack, &launch, &p,
+			       sizeof(p));
 }
 
 int hzi_cuda_vlut_octets_points(struct hz_context *ctx, const hz_lattice *l,
@@ -83,7 +83,8 @@ int hzi_cuda_vlut_octets_points(struct hz_context *ctx, const hz_lattice *l,
 		p.offset[i] = l->rule.offset[i];
 		p.sub[i] = w->sub[i] * l->rule.scale[0];
 	}
-	return hzi_cuda_launch(ctx, "vlut_gemm", HZI_FAMILY_VLUT_OCTETS, dtype == HZ_F16 ?
+	return hzi_cuda_launch(ctx, "vlut_gemm",
+			       dtype == HZ_F16 ?
 			       HZI_KERNEL_vlut_octets_f16 : HZI_KERNEL_vlut_octets_bytes,
 			       &launch, &p, sizeof(p));
 }
@@ -151,7 +152,7 @@ int hzi_cuda_vlut_octets_gemm(struct hz_context *ctx, const struct hzi_vlut_gemm
 
 		p.x = (const char *)a->x + b * a->x_b * (int64_t)hz_dtype_size(a->x_dtype);
 		p.y = (char *)a->y + b * a->y_b * (int64_t)hz_dtype_size(a->y_dtype);
-		HZ_CHECK(hzi_cuda_launch(ctx, "vlut_gemm", HZI_FAMILY_VLUT_OCTETS,
+		HZ_CHECK(hzi_cuda_launch(ctx, "vlut_gemm",
 					 two ? HZI_KERNEL_vlut_octets_2 : HZI_KERNEL_vlut_octets_1,
 					 &launch, &p, sizeof(p)));
 	}

@@ -70,12 +70,4 @@ HZI_VLUT_ASSERT(sizeof(struct hzi_octets_pack) == 80, "the same layout for C and
 HZI_VLUT_ASSERT(sizeof(struct hzi_octets_points) == 128, "the same layout for C and CUDA");
 HZI_VLUT_ASSERT(sizeof(struct hzi_vlut_octets) == 144, "the same layout for C and CUDA");
 
-/* The kernels by index. */
-enum hzi_vlut_octets_kernel {
-#define HZ_KERNEL(name) HZI_KERNEL_##name,
-#include "gpu/vlut/e8_bitplane.kernels.def"
-#undef HZ_KERNEL
-	HZI_VLUT_OCTETS_KERNELS
-};
-
 #endif

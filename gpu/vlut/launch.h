@@ -9,6 +9,8 @@
 #include "gpu/runtime/cuda.h"
 #include "lib/vlut/vlut.h"
 
+HZI_LINK_IMAGES(vlut);
+
 /*
  * Clusters of a size that surely run at a time, a block on a multiprocessor, as plans are made
  * before there is a kernel to ask the driver about (vlut.c)

@@ -16,7 +16,7 @@
 
 /* How a call is done */
 struct plan {
-	int family, kernel, columns, round, t_shift;
+	int kernel, columns, round, t_shift;
 	bool pairs;
 	int64_t chunks, shares, shared;
 	struct hzi_vlut_scales scales;
@@ -24,7 +24,7 @@ struct plan {
 
 /* What knows the codes of a lattice: kernels by one vector, -1 where there are none */
 struct kind {
-	int family, plain, scaled, blocks;
+	int plain, scaled, blocks;
 	int64_t table;			/* bytes in shared memory */
 	int values;			/* of a piece of 16 bytes */
 	bool scales;			/* a table of those of blocks is beside it */
@@ -37,20 +37,16 @@ struct kind {
 #define BIT(kind) (1 << HZ_LATTICE_##kind)
 
 static const struct {
-	int kinds, d, code_bytes, levels, family, plain, scaled, blocks;
+	int kinds, d, code_bytes, levels, plain, scaled, blocks;
 } others[] = {
-	{BIT(Z), 1, 1, 1, HZI_FAMILY_VLUT_HALF, HZI_KERNEL_vlut_half_p1_1_1,
-	 HZI_KERNEL_vlut_half_p1_1_scaled_1, -1},
-	{BIT(Z), 1, 1, 2, HZI_FAMILY_VLUT_HALF, HZI_KERNEL_vlut_half_p1_2_1,
-	 HZI_KERNEL_vlut_half_p1_2_scaled_1, -1},
-	{BIT(Z) | BIT(A2) | BIT(D), 2, 1, 1, HZI_FAMILY_VLUT_HALF, HZI_KERNEL_vlut_half_p2_1_1,
+	{BIT(Z), 1, 1, 1, HZI_KERNEL_vlut_half_p1_1_1, HZI_KERNEL_vlut_half_p1_1_scaled_1, -1},
+	{BIT(Z), 1, 1, 2, HZI_KERNEL_vlut_half_p1_2_1, HZI_KERNEL_vlut_half_p1_2_scaled_1, -1},
+	{BIT(Z) | BIT(A2) | BIT(D), 2, 1, 1, HZI_KERNEL_vlut_half_p2_1_1,
 	 HZI_KERNEL_vlut_half_p2_1_scaled_1, -1},
-	{BIT(Z) | BIT(A2) | BIT(D), 2, 1, 2, HZI_FAMILY_VLUT_HALF, HZI_KERNEL_vlut_half_p2_2_1,
+	{BIT(Z) | BIT(A2) | BIT(D), 2, 1, 2, HZI_KERNEL_vlut_half_p2_2_1,
 	 HZI_KERNEL_vlut_half_p2_2_scaled_1, -1},
-	{BIT(D), 4, 2, 1, HZI_FAMILY_VLUT_RULES, HZI_KERNEL_vlut_rules_d4_1, -1,
-	 HZI_KERNEL_vlut_rules_d4_blocks_1},
-	{BIT(E8), 8, 4, 1, HZI_FAMILY_VLUT_RULES, HZI_KERNEL_vlut_rules_e8_1, -1,
-	 HZI_KERNEL_vlut_rules_e8_blocks_1},
+	{BIT(D), 4, 2, 1, HZI_KERNEL_vlut_rules_d4_1, -1, HZI_KERNEL_vlut_rules_d4_blocks_1},
+	{BIT(E8), 8, 4, 1, HZI_KERNEL_vlut_rules_e8_1, -1, HZI_KERNEL_vlut_rules_e8_blocks_1},
 };
 
 /* Whether f16 has all that sums to points less o exactly, of A2 halves too */
@@ -82,8 +78,8 @@ static bool other_of(const hz_lattice *l, const struct hzi_coded *w, struct kind
 		    others[i].code_bytes != size || others[i].levels != levels)
 			continue;
 		*k = (struct kind){
-			.family = others[i].family, .plain = others[i].plain,
-			.scaled = others[i].scaled, .blocks = others[i].blocks,
+			.plain = others[i].plain, .scaled = others[i].scaled,
+			.blocks = others[i].blocks,
 			.table = r->d <= 2 ? HZI_VMMA_TABLE_BYTES : 0,
 			.values = 16 / (size * levels) * r->d, .scales = true, .pairs = r->d <= 2,
 		};
@@ -100,7 +96,7 @@ static bool kind_of(const struct hzi_vlut_gemm_args *a, const struct hzi_coded *
 	const bool eight = r->d == 8;
 	struct hzi_vlut_bytes bytes = {0};
 
-	*k = (struct kind){.family = HZI_FAMILY_VLUT_HALF, .plain = -1, .scaled = -1, .blocks = -1};
+	*k = (struct kind){.plain = -1, .scaled = -1, .blocks = -1};
 	if (!hzi_cuda_vlut_rows(l, w))
 		return false;
 	if (!hzi_cuda_vlut_bytes(l, levels, &bytes))
@@ -158,7 +154,6 @@ static bool plan_of(const struct hz_context *ctx, const struct hzi_vlut_gemm_arg
 	    a->batch > COLUMNS || !kind_of(a, w, &k) || !hzi_cuda_vlut_scales(l, w, &p->scales))
 		return false;
 	p->columns = a->batch == 1 ? 1 : COLUMNS;
-	p->family = k.family;
 	p->kernel = k.plain;
 	p->pairs = k.pairs;
 	p->t_shift = 0;
@@ -277,6 +272,5 @@ int hzi_cuda_vlut_half(struct hz_context *ctx, const struct hzi_vlut_gemm_args *
 		p.offset[i] = (float)l->rule.offset[i];
 	for (int i = 0; i < HZI_LATTICE_SCALES; i++)
 		p.scale_of[i] = plan.scales.of[i];
-	return hzi_cuda_launch(ctx, "vlut_gemm", plan.family, plan.kernel, &launch, &p,
-			       sizeof(p));
+	return hzi_cuda_launch(ctx, "vlut_gemm", plan.kernel, &launch, &p, sizeof(p));
 }

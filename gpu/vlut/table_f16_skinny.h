@@ -41,18 +41,4 @@ struct hzi_vlut_half {
 
 HZI_VLUT_ASSERT(sizeof(struct hzi_vlut_half) == 2544, "the same layout for C and CUDA");
 
-/* The kernels by index. */
-enum hzi_vlut_half_kernel {
-#define HZ_KERNEL(name) HZI_KERNEL_##name,
-#include "gpu/vlut/table_f16_skinny.kernels.def"
-#undef HZ_KERNEL
-	HZI_VLUT_HALF_KERNELS
-};
-enum hzi_vlut_rules_kernel {
-#define HZ_KERNEL(name) HZI_KERNEL_##name,
-#include "gpu/vlut/closest_point_skinny.kernels.def"
-#undef HZ_KERNEL
-	HZI_VLUT_RULES_KERNELS
-};
-
 #endif

@@ -293,8 +293,7 @@ int hzi_cuda_vlut_mma(struct hz_context *ctx, const struct hzi_vlut_gemm_args *a
 		p.batch = (int32_t)(a->batch - b < plan.step ? a->batch - b : plan.step);
 		p.x = (const char *)a->x + b * a->x_b * (int64_t)hz_dtype_size(a->x_dtype);
 		p.y = (char *)a->y + b * a->y_b * (int64_t)hz_dtype_size(a->y_dtype);
-		HZ_CHECK(hzi_cuda_launch(ctx, "vlut_gemm", HZI_FAMILY_VLUT_MMA, plan.kernel,
-					 &launch, &p, sizeof(p)));
+		HZ_CHECK(hzi_cuda_launch(ctx, "vlut_gemm", plan.kernel, &launch, &p, sizeof(p)));
 	}
 	return HZ_OK;
 }

@@ -44,12 +44,4 @@ struct hzi_vlut_mma {
 
 HZI_VLUT_ASSERT(sizeof(struct hzi_vlut_mma) == 2472, "the same layout for C and CUDA");
 
-/* The kernels by index. */
-enum hzi_vlut_mma_kernel {
-#define HZ_KERNEL(name) HZI_KERNEL_##name,
-#include "gpu/vlut/table_s8_skinny.kernels.def"
-#undef HZ_KERNEL
-	HZI_VLUT_MMA_KERNELS
-};
-
 #endif

@@ -101,11 +101,9 @@ static int prepare_x(struct hz_context *ctx, const struct hzi_vlut_gemm_args *a,
 	const int64_t blocks = ceil_div(plan->x_bytes / 16 / plan->parts, HZI_VLUT_THREADS);
 
 	if (p.most)
-		HZ_CHECK(hzi_cuda_launch(ctx, name, HZI_FAMILY_VLUT_WGMMA, HZI_KERNEL_vlut_x_most,
-					 &l, &p, sizeof(p)));
+		HZ_CHECK(hzi_cuda_launch(ctx, name, HZI_KERNEL_vlut_x_most, &l, &p, sizeof(p)));
 	l.grid[0] = (unsigned)(blocks < 1024 ? blocks : 1024);
-	return hzi_cuda_launch(ctx, name, HZI_FAMILY_VLUT_WGMMA, HZI_KERNEL_vlut_x_tiles, &l, &p,
-			       sizeof(p));
+	return hzi_cuda_launch(ctx, name, HZI_KERNEL_vlut_x_tiles, &l, &p, sizeof(p));
 }
 
 int hzi_cuda_vlut_wgmma(struct hz_context *ctx, const struct hzi_vlut_gemm_args *a,
@@ -168,6 +166,5 @@ int hzi_cuda_vlut_wgmma(struct hz_context *ctx, const struct hzi_vlut_gemm_args 
 	}
 	if (!o->again)
 		HZ_CHECK(prepare_x(ctx, a, &plan, o->room));
-	return hzi_cuda_launch(ctx, name, HZI_FAMILY_VLUT_WGMMA, plan.kernel, &launch, &p,
-			       sizeof(p));
+	return hzi_cuda_launch(ctx, name, plan.kernel, &launch, &p, sizeof(p));
 }

@@ -59,12 +59,4 @@ struct hzi_vlut_wgmma {
 HZI_VLUT_ASSERT(sizeof(struct hzi_vlut_x) == 72, "the same layout for C and CUDA");
 HZI_VLUT_ASSERT(sizeof(struct hzi_vlut_wgmma) == 2504, "the same layout for C and CUDA");
 
-/* The kernels by index. */
-enum hzi_vlut_wgmma_kernel {
-#define HZ_KERNEL(name) HZI_KERNEL_##name,
-#include "gpu/vlut/table_wgmma.kernels.def"
-#undef HZ_KERNEL
-	HZI_VLUT_WGMMA_KERNELS
-};
-
 #endif

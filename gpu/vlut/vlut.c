@@ -23,7 +23,7 @@ static int launch(struct hz_context *ctx, const char *op, int kernel, int64_t x,
 	const struct hzi_launch l = {.grid = {(unsigned)x, (unsigned)y},
 				     .block = {HZI_VLUT_THREADS}};
 
-	return hzi_cuda_launch(ctx, op, HZI_FAMILY_VLUT, kernel, &l, params, bytes);
+	return hzi_cuda_launch(ctx, op, kernel, &l, params, bytes);
 }
 
 /* ---- Packing: rows of codes, 16 bytes aligned, all levels; then rows of T; or bits ----------- */

@@ -132,12 +132,4 @@ HZI_VLUT_ASSERT(sizeof(struct hzi_vlut_table2) == 2208, "the same layout for C a
 HZI_VLUT_ASSERT(sizeof(struct hzi_vlut_sums) == 112, "the same layout for C and CUDA");
 HZI_VLUT_ASSERT(sizeof(struct hzi_vlut_any2_mapped) == 20952, "the same layout for C and CUDA");
 
-/* The kernels by index. */
-enum hzi_vlut_kernel {
-#define HZ_KERNEL(name) HZI_KERNEL_##name,
-#include "gpu/vlut/generic.kernels.def"
-#undef HZ_KERNEL
-	HZI_VLUT_KERNELS
-};
-
 #endif

@@ -13,6 +13,9 @@
 #include "t/core/fakecuda.h"
 #include "gpu/runtime/cuda.h"
 #include "t/core/tap.h"
+#include "tools/core/peak.h"
+
+HZI_LINK_IMAGES(hadamard);
 
 #if !HZ_HAVE_CUDA
 
@@ -420,7 +423,7 @@ static void peaks(void)
 
 		if (fake)
 			fake->reset();
-		is_int(hzi_cuda_peak(ctx, rows[i].dtype, macs), HZ_OK, "multiplications of %s", name);
+		is_int(tool_peak(ctx, rows[i].dtype, macs), HZ_OK, "multiplications of %s", name);
 		is_int(hz_sync(ctx), HZ_OK, "and they end");
 		if (!fake)
 			continue;
@@ -448,13 +451,13 @@ static int launch(hz_context *ctx, unsigned grid, unsigned block, unsigned share
 				     .cluster = cluster};
 	const struct params p = {.n = grid, .x = {1, 2, 3, 4}};
 
-	return hzi_cuda_launch(ctx, "op", HZI_FAMILY_HADAMARD, 0, &l, &p, sizeof(p));
+	return hzi_cuda_launch(ctx, "op", HZI_KERNELS_hadamard, &l, &p, sizeof(p));
 }
 
 static void launches(void)
 {
 	hz_context *ctx = open_cuda(0);
-	const char *name = hzi_images[HZI_FAMILY_HADAMARD].kernels[0];
+	const char *name = hzi_images_hadamard.kernel[0];
 	const struct params want = {.n = 12, .x = {1, 2, 3, 4}};
 	const struct fakecuda_launch *l;
 	void *stream;
@@ -493,16 +496,16 @@ static void launches(void)
 
 	/* Every kernel can be found and launched by its index. */
 	fake->reset();
-	for (int i = 0; i < hzi_images[HZI_FAMILY_HADAMARD].kernels_count; i++) {
+	for (int i = 0; i < hzi_images_hadamard.kernels; i++) {
 		const struct hzi_launch one = {.grid = {1}, .block = {32, 2, 3}};
 
-		bad += hzi_cuda_launch(ctx, "op", HZI_FAMILY_HADAMARD, i, &one, &want,
+		bad += hzi_cuda_launch(ctx, "op", HZI_KERNELS_hadamard + i, &one, &want,
 				       sizeof(want)) != HZ_OK;
 		l = fake->launch(i);
-		bad += !l || strcmp(l->kernel, hzi_images[HZI_FAMILY_HADAMARD].kernels[i]) != 0 ||
+		bad += !l || strcmp(l->kernel, hzi_images_hadamard.kernel[i]) != 0 ||
 		       l->block[1] != 2 || l->block[2] != 3;
 	}
-	is_int(bad, 0, "%d kernels by index", hzi_images[HZI_FAMILY_HADAMARD].kernels_count);
+	is_int(bad, 0, "%d kernels by index", hzi_images_hadamard.kernels);
 
 	is_int(launch(ctx, 1, 2048, 0, 0), HZ_ECUDA, "too many threads");
 	has_str(hz_errmsg(ctx), "op: launching the kernel ", "says what");
@@ -545,12 +548,12 @@ static void prepare(void)
 	is_int(hz_prepare(ctx), HZ_OK, "prepare again");
 	is_int(fake->calls() - calls, 2, "does nothing but push and pop");
 	calls = fake->calls();
-	for (int i = 0; i < hzi_images[HZI_FAMILY_HADAMARD].kernels_count; i++) {
+	for (int i = 0; i < hzi_images_hadamard.kernels; i++) {
 		const struct hzi_launch l = {.grid = {1}, .block = {32}};
 
-		hzi_cuda_launch(ctx, "op", HZI_FAMILY_HADAMARD, i, &l, &l, sizeof(l));
+		hzi_cuda_launch(ctx, "op", HZI_KERNELS_hadamard + i, &l, &l, sizeof(l));
 	}
-	is_int(fake->calls() - calls, 3 * hzi_images[HZI_FAMILY_HADAMARD].kernels_count,
+	is_int(fake->calls() - calls, 3 * hzi_images_hadamard.kernels,
 	       "no launch loads anything after it");
 	hz_close(ctx);
 	no_complaints("prepare");

@@ -18,6 +18,7 @@
 
 #include "gpu/runtime/cuda.h"
 #include "tools/core/bench.h"
+#include "tools/core/peak.h"
 #include "lib/core/internal.h"
 
 static const struct {
@@ -143,7 +144,7 @@ int bench_copy(struct bench *b, struct bench_case *c)
 
 static int call_products(struct bench *b, struct bench_case *c)
 {
-	return hzi_cuda_peak(b->ctx, c->mac_dtype, (int64_t)c->macs);
+	return tool_peak(b->ctx, c->mac_dtype, (int64_t)c->macs);
 }
 
 void bench_products_of(struct bench *b, struct bench_case *c, int dtype, double macs)

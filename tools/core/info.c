@@ -130,15 +130,6 @@ static const char *bytes_text(int64_t bytes, char to[24])
 	return bytes ? to : "?";
 }
 
-static int64_t code_bytes(void)
-{
-	int64_t bytes = 0;
-
-	for (int i = 0; i < HZI_FAMILIES; i++)
-		bytes += hzi_images[i].code ? hzi_images[i].end - hzi_images[i].code : 0;
-	return bytes;
-}
-
 static const char *openmp(void)
 {
 #ifdef _OPENMP
@@ -155,7 +146,7 @@ static void print_text(const struct facts *f)
 	char a[24], b[24], d[24];
 
 	printf("%shurwitz %s%s, OpenMP %s, device code %s\n\n", bold, hz_version(), plain, openmp(),
-	       code_bytes() ? bytes_text(code_bytes(), a) : "not built in");
+	       hzi_cuda_code_bytes() ? bytes_text(hzi_cuda_code_bytes(), a) : "not built in");
 	printf("%sCPU%s       %s\n", bold, plain, *c->cpu_name ? c->cpu_name : "name not known");
 	printf("  cores   %d, NUMA nodes %d, threads in use %d (from %s)\n", c->cores,
 	       c->numa_nodes, c->threads, c->topology_source);
@@ -209,7 +200,7 @@ static void print_json(const struct facts *f)
 	printf("{");
 	json_field("version", hz_version());
 	json_field("openmp", openmp());
-	printf("\"device_code_bytes\": %lld,\n \"cpu\": {", (long long)code_bytes());
+	printf("\"device_code_bytes\": %lld,\n \"cpu\": {", (long long)hzi_cuda_code_bytes());
 	json_field("name", c->cpu_name);
 	printf("\"cores\": %d, \"numa_nodes\": %d, \"threads\": %d, ", c->cores, c->numa_nodes,
 	       c->threads);

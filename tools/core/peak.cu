@@ -6,7 +6,7 @@
  * Operands are in registers or, of the wide ones, in shared memory, and nothing is loaded or stored.
  * They are random: what matrix units draw, and so the clock, depends on them.
  */
-#include "gpu/peak/peak.h"
+#include "tools/core/peak.h"
 #include "gpu/device/tma.cuh"
 #include "gpu/device/wgmma_f16.cuh"
 

@@ -1,0 +1,46 @@
+/*
+ * peak.c - multiply-adds alone: the launcher and its device code
+ *
+ * SPDX-License-Identifier: BSD-2-Clause
+ */
+#include <config.h>
+
+#include "gpu/runtime/cuda.h"
+#include "tools/core/peak.h"
+
+#define SM_HOPPER 90
+#define WARPS (HZI_PEAK_THREADS / 32)
+
+/* Multiply-adds of a block's step, and blocks per SM */
+static const struct work {
+	int kernel;
+	unsigned blocks;
+	int64_t step;
+} f32 = {HZI_KERNEL_peak_f32, 4, HZI_PEAK_CHAINS * HZI_PEAK_THREADS},
+mma_16 = {HZI_KERNEL_peak_16, 2, WARPS * HZI_PEAK_TILES * 16 * 8 * 16},
+mma_8 = {HZI_KERNEL_peak_8, 2, WARPS * HZI_PEAK_TILES * 16 * 8 * 32},
+wgmma_16 = {HZI_KERNEL_peak_wide_16, 1, WARPS / 4 * 64 * 256 * 16},
+wgmma_8 = {HZI_KERNEL_peak_wide_8, 1, WARPS / 4 * 64 * 256 * 32};
+
+int tool_peak(struct hz_context *ctx, int dtype, int64_t macs)
+{
+	const struct hzi_cuda_device *g = hzi_cuda_device(ctx);
+	const bool hopper = HZ_CUDA_90A && g->sm == SM_HOPPER;
+	const struct work *w = dtype == HZ_F32 ? &f32 :
+			       dtype == HZ_F16 ? (hopper ? &wgmma_16 : &mma_16) :
+						 (hopper ? &wgmma_8 : &mma_8);
+	const unsigned blocks = (unsigned)g->multiprocessors * w->blocks;
+	const struct hzi_launch launch = {
+		.grid = {blocks}, .block = {HZI_PEAK_THREADS}, .early = true,
+	};
+	const struct hzi_peak p = {.steps = ceil_div(macs, blocks * w->step)};
+
+	return hzi_cuda_launch(ctx, "peak", w->kernel, &launch, &p, sizeof(p));
+}
+
+/* ---- Its device code ------------------------------------------------------------------------- */
+
+#define HZI_ONE_FAMILY 1
+#define HZI_TOOLS 1
+#define FATBIN(family, file) "tools/core/" #file ".fatbin"
+#include "gpu/runtime/images.inc"

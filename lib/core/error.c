@@ -106,6 +106,6 @@ int hzi_enter(struct hz_context *ctx, const char *op)
 			"work in the child",
 			op);
 	if (ctx->verbose)
-		hzi_verbose_enter(ctx);
+		ctx->operands[0] = '\0';
 	return HZ_OK;
 }

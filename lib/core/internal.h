@@ -167,7 +167,6 @@ struct hzi_verbose_call {
 	int64_t start;			/* ns */
 };
 
-void hzi_verbose_enter(struct hz_context *ctx);
 void hzi_verbose_operand(struct hz_context *ctx, const char *name, const hz_tensor *t);
 void hzi_verbose_begin(struct hz_context *ctx, struct hzi_verbose_call *call);
 void hzi_verbose_end(struct hz_context *ctx, const struct hzi_verbose_call *call, const char *op,

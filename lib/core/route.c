@@ -198,11 +198,6 @@ static int64_t now_ns(void)
 	return (int64_t)t.tv_sec * 1000000000 + t.tv_nsec;
 }
 
-void hzi_verbose_enter(struct hz_context *ctx)
-{
-	ctx->operands[0] = '\0';
-}
-
 void hzi_verbose_operand(struct hz_context *ctx, const char *name, const hz_tensor *t)
 {
 	const size_t size = sizeof(ctx->operands);

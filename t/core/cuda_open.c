@@ -8,9 +8,13 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include "gpu/runtime/cuda.h"
 #include "t/core/fakecuda.h"
 #include "hurwitz.h"
 #include "t/core/tap.h"
+
+/* hz_open() tries the device code that the program links. */
+HZI_LINK_IMAGES(hadamard);
 
 #if !HZ_HAVE_CUDA
 

@@ -63,7 +63,14 @@ struct seen {
 	uint64_t functions[2];
 };
 
-static struct seen *seen[HZI_FAMILIES];		/* in the order of hzi_images */
+static struct seen seen[HZI_KERNELS];
+
+static const struct {
+	const char *image, *name;
+} kernels[HZI_KERNELS] = {
+#define HZ_KERNEL(image, name) [HZI_KERNEL_##name] = {#image, #name},
+#include "gpu/kernels.def"
+};
 
 /* The functions, with a checksum of the lines of their calls */
 static struct function {
@@ -99,21 +106,19 @@ static void add_to(struct function *f, const char *s)
 /* Whether this GPU or this function launches that kernel for the first time */
 static bool mark(const char *kernel, int function)
 {
-	for (int f = 0; f < HZI_FAMILIES; f++) {
-		for (int k = 0; k < hzi_images[f].kernels_count; k++) {
-			struct seen *const s = &seen[f][k];
-			uint64_t *const by = &s->functions[function / 64];
-			bool first;
+	for (int k = 0; k < HZI_KERNELS; k++) {
+		struct seen *const s = &seen[k];
+		uint64_t *const by = &s->functions[function / 64];
+		bool first;
 
-			if (strcmp(hzi_images[f].kernels[k], kernel) != 0)
-				continue;
-			first = !(s->gpus >> gpu & 1) || !(*by >> function % 64 & 1);
-			s->gpus |= 1u << gpu;
-			*by |= (uint64_t)1 << function % 64;
-			return first;
-		}
+		if (strcmp(kernels[k].name, kernel) != 0)
+			continue;
+		first = !(s->gpus >> gpu & 1) || !(*by >> function % 64 & 1);
+		s->gpus |= 1u << gpu;
+		*by |= (uint64_t)1 << function % 64;
+		return first;
 	}
-	bail("launched: %s, which no list of kernels has", kernel);
+	bail("launched: %s, which gpu/kernels.def does not have", kernel);
 }
 
 __attribute__((format(printf, 1, 2))) static void note(const char *format, ...)
@@ -1774,29 +1779,14 @@ static void trace_mhc(void)
 
 /* ---- Everything ------------------------------------------------------------------------------ */
 
-static int run_peak(const void *row)
-{
-	const int dtype = *(const int *)row;
-
-	note(" %s", hz_dtype_name(dtype));
-	return hzi_cuda_peak(ctx, dtype, (int64_t)1 << 30);
-}
-
 static void make_trace(void)
 {
-	static const int peaks[] = {HZ_F32, HZ_F16, HZ_S8};
-
 	setenv("FAKECUDA_SM", "80,90,100,120", 1);
 	setenv("FAKECUDA_DEVICES", "4", 1);
 	setenv("FAKECUDA_NOWHERE", "1", 1);
 	fake = fakecuda_load();
 	if (!fake)
 		skip_all("no stand-in driver");
-	for (int f = 0; f < HZI_FAMILIES; f++) {
-		seen[f] = calloc((size_t)hzi_images[f].kernels_count, sizeof(*seen[f]));
-		if (!seen[f])
-			bail("no memory");
-	}
 	out = open_memstream(&trace, &trace_bytes);
 	if (!out)
 		bail("no memory");
@@ -1818,8 +1808,6 @@ static void make_trace(void)
 	trace_lattice();
 	trace_vlut();
 	trace_mhc();
-	EACH(i, peaks)
-		each("peak", run_peak, &peaks[i]);
 	for (int i = 0; i < functions_count; i++)
 		fprintf(out, "= %s: %d calls, %016" PRIx64 "\n", functions[i].name,
 			functions[i].calls, functions[i].sum);
@@ -1834,15 +1822,12 @@ static int unreached(FILE *f)
 {
 	int count = 0;
 
-	for (int i = 0; i < HZI_FAMILIES; i++) {
-		for (int k = 0; k < hzi_images[i].kernels_count; k++) {
-			if (seen[i][k].gpus)
-				continue;
-			count++;
-			if (f)
-				fprintf(f, "never launched: %s: %s\n", hzi_images[i].family,
-					hzi_images[i].kernels[k]);
-		}
+	for (int k = 0; k < HZI_KERNELS; k++) {
+		if (seen[k].gpus || strcmp(kernels[k].image, "tools_peak") == 0)
+			continue;
+		count++;
+		if (f)
+			fprintf(f, "never launched: %s: %s\n", kernels[k].image, kernels[k].name);
 	}
 	return count;
 }

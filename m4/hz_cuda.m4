@@ -1,10 +1,14 @@
 # hz_cuda.m4 - find nvcc and choose the GPUs to make code for
 # SPDX-License-Identifier: BSD-2-Clause
 
+# The default of --with-cuda-arch
+m4_define([HZ_CUDA_ARCH_DEFAULT], [80 90a 100 120 90+ptx])
+
 # HZ_CUDA: --with-cuda[=DIR], --with-cuda-arch=LIST; sets NVCC, HZ_NVCC_ARCH, hz_cuda, HZ_HAVE_CUDA.
 # An arch N gives machine code for sm_N, N+ptx gives PTX that later GPUs compile at load time, native
 # machine code for the GPUs of this machine. Code for 10.x is made of the PTX for 9.0, since nothing
 # is in it that only 10.x has: for both the compiler runs once, the assembler alone twice.
+# HZ_CUDA_ARCH_ALL is the default list.
 AC_DEFUN([HZ_CUDA], [
 	AC_ARG_WITH([cuda],
 		[AS_HELP_STRING([--with-cuda@<:@=DIR@:>@],
@@ -12,10 +16,12 @@ AC_DEFUN([HZ_CUDA], [
 		[], [with_cuda=auto])
 	AC_ARG_WITH([cuda-arch],
 		[AS_HELP_STRING([--with-cuda-arch=LIST],
-			[GPUs to make code for @<:@"80 90a 100 120 90+ptx"@:>@; native: those of this machine])],
+			[GPUs to make code for @<:@"]HZ_CUDA_ARCH_DEFAULT["@:>@; native: those of this machine])],
 		[], [with_cuda_arch=auto])
 	AC_ARG_VAR([NVCC], [the CUDA compiler])
 	AC_ARG_VAR([NVCCFLAGS], [its flags @<:@-O3@:>@])
+
+	AC_SUBST([HZ_CUDA_ARCH_ALL], ["HZ_CUDA_ARCH_DEFAULT"])
 
 	hz_cuda=no
 	hz_cuda_summary="no (--without-cuda)"
@@ -29,7 +35,7 @@ AC_DEFUN([HZ_CUDA], [
 			[NVCC= hz_cuda_summary="no (not for $host)"])
 		AS_IF([test -n "$NVCC"], [
 			AS_CASE([$with_cuda_arch],
-				[auto], [hz_cuda_arch="80 90a 100 120 90+ptx"],
+				[auto], [hz_cuda_arch="HZ_CUDA_ARCH_DEFAULT"],
 				[native], [
 					hz_cuda_arch=`nvidia-smi --query-gpu=compute_cap --format=csv,noheader \
 						2>/dev/null | tr -d . | sed 's/^90$/90a/' | sort -u`

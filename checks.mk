@@ -5,12 +5,12 @@
 # checks/TARGET/b. Instrumented or emulated, kernels take long, to compile with -O3 as to run.
 .PHONY: check-reproducible check-asan check-asan-clang check-msan check-tsan check-analyzer \
 	check-source check-valgrind check-o0 check-lto check-aarch64 check-musl check-fuzz \
-	check-afl check-malloc
+	check-afl check-malloc check-all-arch
 check_at = rm -rf checks/$@ && $(MKDIR_P) checks/$@/b checks/$@/b2 && \
 	$(MAKE) -s distdir distdir=checks/$@/src && cd checks/$@/b
 check_build = $(check_at) && ../src/configure --quiet --without-cuda
 check_make = HZ_TEST_QUICK=1 $(MAKE) KERNEL_OPT=-O1
-level_c = hz_cv_isa_avx2=no hz_cv_isa_avx512=no hz_cv_isa_vnni=no hz_cv_isa_amx=no
+level_c = --with-isa=c
 
 # Two builds in two directories are the same bits.
 check-reproducible:
@@ -70,6 +70,12 @@ check-afl:
 # Without hwloc and OpenMP, which do not stand it.
 check-malloc:
 	+$(check_build) --without-hwloc --disable-openmp $(level_c) && $(check_make) malloc
+# Device code for every architecture of the default list, of which .ci/run builds two, and the tests
+# of the CUDA half on the stand-in for the driver
+check-all-arch:
+	+$(check_at) && ../src/configure --quiet --with-cuda --with-isa=c NVCC="$(NVCC)" \
+		--with-cuda-arch="$(HZ_CUDA_ARCH_ALL)" && \
+		$(check_make) check TESTS="$(filter %/cuda t/core/cuda% t/core/launches,$(HZ_TESTS_C))"
 check-o0:
 	+$(check_build) CFLAGS=-O0 && $(check_make) check
 check-lto:

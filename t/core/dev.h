@@ -4,21 +4,23 @@
  * SPDX-License-Identifier: BSD-2-Clause
  *
  * The contexts are every instruction-set level of this machine with 1 and 4 threads, the highest
- * also with 2 and 3; with HZ_TEST_DEVICE=cuda one on each GPU instead.
+ * also with 2 and 3; with HZ_TEST_DEVICE=cuda one on each GPU instead. dev_open_routes() adds one for
+ * each route of an operation.
  */
 #ifndef DEV_H
 #define DEV_H
 
 #include "hurwitz.h"
+#include "lib/core/route.h"
 #include "t/core/ref.h"
 #include "t/core/tap.h"
 
-#define DEV_MAX 16
+#define DEV_MAX 64
 
 struct dev {
 	hz_context *ctx;
 	int device;
-	char name[48];
+	char name[96];
 };
 
 static struct dev devs[DEV_MAX];
@@ -75,6 +77,28 @@ static inline void dev_open_all(void)
 	}
 	dev_open(HZ_CPU, highest, 2);
 	dev_open(HZ_CPU, highest, 3);
+}
+
+/*
+ * Contexts that take each route of an operation wherever it supports a call, and any other route
+ * elsewhere, so that a route is tested on all input that it supports, not only where it wins.
+ */
+static inline void dev_open_routes(enum hzi_op op)
+{
+	const int backend = tap_cuda() ? HZI_CUDA : HZI_CPU;
+	const struct hzi_op_routes *const r = hzi_routes_of(op, backend);
+
+	for (int i = 0; r && r->count > 1 && i < r->count; i++) {
+		struct dev *const d = &devs[ndevs];
+		size_t n;
+
+		dev_open(backend == HZI_CUDA ? HZ_CUDA : HZ_CPU, HZ_ISA_AUTO, 2);
+		d->ctx->forced[op] = &r->route[i];
+		d->ctx->any_forced = d->ctx->prefer_forced = true;
+		n = strlen(d->name);
+		snprintf(d->name + n, sizeof(d->name) - n, ", route %s", r->route[i].name);
+		diag("context %d: %s", ndevs - 1, d->name);
+	}
 }
 
 static inline void dev_close_all(void)

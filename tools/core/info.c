@@ -10,7 +10,7 @@
 
 #include "cpu/core/kern.h"
 #include "gpu/runtime/cuda.h"
-#include "lib/core/internal.h"
+#include "lib/core/route.h"
 #include "tools/core/tool.h"
 
 static const struct primitive {
@@ -239,39 +239,89 @@ static void print_json(const struct facts *f)
 	printf("}}\n");
 }
 
+/* ---- Routes ---------------------------------------------------------------------------------- */
+
+static const char *arch_text(int backend, int arch, char to[24])
+{
+	if (!arch)
+		return backend == HZI_CPU ? "any ISA" : "any GPU";
+	if (backend == HZI_CPU)
+		return hz_isa_name(arch);
+	if (arch == HZI_SM_90A)
+		return "sm_90a";
+	snprintf(to, 24, "sm_%d and later", arch);
+	return to;
+}
+
+/* As Markdown, for doc/routes.md: what a call of each operation may take */
+static void print_routes(void)
+{
+	static const char *const backend[] = {[HZI_CPU] = "CPU", [HZI_CUDA] = "CUDA"};
+
+	printf("# Routes\n\n"
+	       "A route is a code path of an operation. A call takes the first row that supports it,\n"
+	       "or where rows have costs, the row that is expected to be fastest. HURWITZ_VERBOSE=2\n"
+	       "logs which it was and why others did not support the call;\n"
+	       "HURWITZ_ROUTE=op:route forces one. Operations that are not listed have one code path\n"
+	       "on each device.\n");
+	for (size_t i = 0; i < PRIMITIVES; i++) {
+		for (int b = 0; b < HZI_BACKENDS; b++) {
+			const struct hzi_op_routes *const r = hzi_routes_of((enum hzi_op)i, b);
+			char text[24];
+
+			if (!r)
+				continue;
+			printf("\n## %s, %s\n\n| route | for | needs |\n|---|---|---|\n",
+			       primitives[i].name, backend[b]);
+			for (int k = 0; k < r->count; k++)
+				printf("| %s | %s | %s |\n", r->route[k].name, r->route[k].what,
+				       arch_text(b, r->route[k].arch, text));
+		}
+	}
+}
+
 static void help(void)
 {
-	printf("Usage: hurwitz info [--json]\n"
+	printf("Usage: hurwitz info [--json | --routes]\n"
 	       "Print what the library found on this machine: cores, caches, the instruction\n"
 	       "set in use and why no higher one, the GPU or why there is none, and what stands\n"
 	       "behind each primitive.\n"
 	       "\n"
-	       "  -j, --json  the same as one JSON object\n"
-	       "  -h, --help  this\n");
+	       "  -j, --json    the same as one JSON object\n"
+	       "  -r, --routes  the code paths of each operation, in Markdown\n"
+	       "  -h, --help    this\n");
 }
 
 int verb_info(int argc, char **argv)
 {
 	static const struct option options[] = {
 		{"json", no_argument, NULL, 'j'},
+		{"routes", no_argument, NULL, 'r'},
 		{"help", no_argument, NULL, 'h'},
 		{NULL, 0, NULL, 0},
 	};
 	struct facts f = {0};
-	bool json = false;
+	bool json = false, routes = false;
 	int c, status;
 
-	while ((c = next_option(argc, argv, "info", "jh", options)) != -1) {
+	while ((c = next_option(argc, argv, "info", "jrh", options)) != -1) {
 		if (c == 'h') {
 			help();
 			return EXIT_SUCCESS;
 		}
-		if (c != 'j')
+		if (c != 'j' && c != 'r')
 			return EXIT_BAD;
-		json = true;
+		json |= c == 'j';
+		routes |= c == 'r';
 	}
 	if (optind < argc)
 		return complain(EXIT_BAD, "info: it takes no argument such as '%s'", argv[optind]);
+	if (json && routes)
+		return complain(EXIT_BAD, "info: give --json or --routes, not both");
+	if (routes) {
+		print_routes();
+		return EXIT_SUCCESS;
+	}
 	status = gather(&f);
 	if (!status && json)
 		print_json(&f);

@@ -149,12 +149,14 @@ static void help_op(const struct op *op)
 
 static void help_usage(void)
 {
-	printf("Usage: hurwitz run [-d DEVICE] [-t N] OP [KEY=VALUE]... OPERAND=FILE.npy...\n"
+	printf("Usage: hurwitz run [-v] [-d DEVICE] [-t N] OP [KEY=VALUE]... OPERAND=FILE.npy...\n"
 	       "Apply a primitive to NumPy .npy files.\n"
 	       "\n"
 	       "  -d, --device DEVICE  cpu, cuda, cuda:N, or auto, the default: a GPU if one\n"
 	       "                       works and can do it\n"
 	       "  -t, --threads N      CPU threads; default: the cores allowed\n"
+	       "  -v, --verbose        say on stderr which route (code path) each call takes and,\n"
+	       "                       on a CPU, how long it takes; -vv: also why not others\n"
 	       "  -h, --help           this; 'hurwitz run OP --help': operands and keys of OP\n"
 	       "\n"
 	       "A file may be '-': standard input or output. Output files appear only when\n"
@@ -694,15 +696,17 @@ int verb_run(int argc, char **argv)
 {
 	static const struct option options[] = {
 		{"device", required_argument, NULL, 'd'}, {"threads", required_argument, NULL, 't'},
-		{"help", no_argument, NULL, 'h'}, {NULL, 0, NULL, 0},
+		{"verbose", no_argument, NULL, 'v'}, {"help", no_argument, NULL, 'h'},
+		{NULL, 0, NULL, 0},
 	};
+	const char *verbose = NULL;
 	struct job job = {0};
 	int32_t device = HZ_AUTO;
 	int32_t threads = 0;
 	bool help = false;
 	int c, status;
 
-	while ((c = next_option(argc, argv, "run", "d:t:h", options)) != -1) {
+	while ((c = next_option(argc, argv, "run", "d:t:vh", options)) != -1) {
 		switch (c) {
 		case 'd':
 			if (parse_device("run", optarg, &device))
@@ -712,6 +716,9 @@ int verb_run(int argc, char **argv)
 			if (parse_threads("run", optarg, &threads))
 				return EXIT_BAD;
 			break;
+		case 'v':
+			verbose = verbose ? "2" : "1";
+			break;
 		case 'h':
 			help = true;
 			break;
@@ -719,6 +726,8 @@ int verb_run(int argc, char **argv)
 			return EXIT_BAD;
 		}
 	}
+	if (verbose && setenv("HURWITZ_VERBOSE", verbose, 1) != 0)
+		return complain(EXIT_FAILURE, "run: no memory");
 	if (optind == argc && help) {
 		help_all();
 		return EXIT_SUCCESS;

@@ -1,0 +1,101 @@
+#!/bin/sh
+# link.t - what a program links: the families that it calls; and no circles between directories
+# SPDX-License-Identifier: BSD-2-Clause
+# shellcheck disable=SC2086 # NM and CC may be several words
+set -u
+: "${top_builddir:=.}" "${top_srcdir:=.}" "${CC:=cc}" "${NM:=nm}"
+# shellcheck source=t/tap.sh
+. "$top_srcdir/t/tap.sh"
+archive=$top_builddir/.libs/libhurwitz.a
+families="hadamard quantize qgemm quat quat_gemm quat_conv quat_layer lattice vlut mhc"
+work=$(mktemp -d) || exit 99
+trap 'rm -rf "$work"' EXIT
+
+if [ ! -e "$archive" ]; then
+	echo "1..0 # SKIP no archive in this build"
+	exit 0
+fi
+if [ "${cross_compiling:-no}" != no ]; then
+	echo "1..0 # SKIP a cross build"
+	exit 0
+fi
+
+# Global symbols with the directory of the object that defines or wants them: DIRECTORY U|D NAME.
+# The objects are those of the build, since an archive does not keep directories.
+(cd "$top_builddir" && for directory in lib/core cpu/core gpu/runtime $(
+	for family in $families; do echo lib/$family cpu/$family gpu/$family; done); do
+	for object in "$directory"/*.o "$directory"/.libs/*.o; do
+		[ ! -e "$object" ] || $NM -g "$object" 2>/dev/null |
+			awk -v at="$directory" 'NF == 2 && $1 == "U" { print at, "U", $2 }
+				NF == 3 && $2 ~ /[TDRBC]/ { print at, "D", $3 }'
+	done
+done) | grep ' hzi\{0,1\}_' | sort -u >"$work/symbols"
+
+# Weak references pull nothing in and are no edges.
+awk '$2 == "D" { at[$3] = at[$3] == "" ? $1 : at[$3] }
+	$2 == "U" { want[$1 " " $3] = 1 }
+	END {
+		for (w in want) {
+			split(w, part, " ")
+			if (at[part[2]] != "" && at[part[2]] != part[1])
+				print part[1], at[part[2]]
+		}
+	}' "$work/symbols" | sort -u >"$work/edges"
+report "lib/core names no family and no backend but the device row" \
+	"$(awk '$1 == "lib/core" && $2 !~ /^(cpu\/core|gpu\/runtime)$/' "$work/edges")"
+report "no directory of cpu/ needs one of gpu/, nor the other way round" \
+	"$(awk '($1 ~ /^cpu/ && $2 ~ /^gpu/) || ($1 ~ /^gpu/ && $2 ~ /^cpu/)' "$work/edges")"
+# lib/core and the devices call each other through tables; between all others there is an order.
+report "no circle between directories" \
+	"$(grep -v 'lib/core\|cpu/core\|gpu/runtime' "$work/edges" | tsort 2>&1 >/dev/null)"
+
+# links FAMILY ALLOWED CALL: a program of one call has no symbol of families that are not allowed
+links()
+{
+	cat >"$work/app.c" <<END
+#include <hurwitz.h>
+
+int main(void)
+{
+	hz_context *ctx;
+	int status = hz_open(&ctx, NULL);
+
+	if (!status)
+		status = $3;
+	hz_close(ctx);
+	return status != HZ_EINVAL;
+}
+END
+	if ! $CC ${CFLAGS:-} -o "$work/app" -I"$top_srcdir/include" "$work/app.c" "$archive" $libs \
+		>"$work/log" 2>&1; then
+		report "a program that calls $1 links" "$(cat "$work/log")"
+		return
+	fi
+	$NM "$work/app" | awk 'NF == 3 { print $3 }' | sort -u >"$work/names"
+	report "a program that calls $1 has symbols of ${2:-no other family}" \
+		"$(awk -v allowed=" $1 $2 " '
+			NR == FNR { name[$1] = 1; next }
+			$2 == "D" && $3 in name {
+				split($1, part, "/")
+				if (part[2] !~ /^(core|runtime)$/ && !index(allowed, " " part[2] " "))
+					print $1 ": " $3
+			}' "$work/names" "$work/symbols" | head -n 20)"
+	report "it runs" "$("$work/app" 2>&1 || echo "status $?")"
+}
+
+libs=$(sed -n 's/^Libs.private: *//p' "$top_builddir/hurwitz.pc")
+if $NM "$archive" 2>/dev/null | grep -Eq ' (__asan_init|__tsan_init|__msan_init|__gcov_init)'; then
+	skip "what programs link" "an instrumented build"
+else
+	links hadamard "" "hz_hadamard(ctx, NULL, NULL, NULL)"
+	links quantize "hadamard" "hz_quantize(ctx, NULL, NULL, NULL)"
+	links qgemm "quantize" "hz_qgemm(ctx, NULL, NULL, NULL, NULL)"
+	links quat "" "hz_quat_mul(ctx, NULL, NULL, NULL, NULL)"
+	links quat_gemm "" "hz_quat_gemm(ctx, NULL, NULL, NULL, NULL)"
+	links quat_layer "quat_gemm" "hz_quat_linear(ctx, NULL, NULL, NULL, NULL, NULL)"
+	links quat_conv "quat_layer quat_gemm" "hz_quat_conv(ctx, NULL, NULL, NULL, NULL, NULL)"
+	links lattice "hadamard" "hz_lattice_decode(ctx, NULL, NULL, NULL, NULL, NULL)"
+	links vlut "lattice hadamard qgemm quantize" "hz_vlut_gemm(ctx, NULL, NULL, NULL, NULL)"
+	links mhc "" "hz_mhc_sinkhorn(ctx, NULL, NULL, NULL)"
+fi
+echo "1..$n"

@@ -69,3 +69,5 @@ libhz_neon_la_LDFLAGS =
 libhz_neon_la_CFLAGS = $(AM_CFLAGS) $(HZ_NEON_CFLAGS)
 libhz_la_LIBADD += libhz_neon.la
 endif
+EXTRA_DIST += \
+	cpu/core/README.md

@@ -104,3 +104,5 @@ gpu/flags: Makefile
 		-o $@.tmp $<
 	$(AM_V_at)mv $@.tmp $@
 endif
+EXTRA_DIST += \
+	gpu/device/README.md gpu/runtime/README.md

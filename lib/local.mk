@@ -20,3 +20,5 @@ noinst_HEADERS += \
 	lib/quat_layer/quat_layer.h lib/quat_layer/step_math.h lib/quat_layer/sums_math.h \
 	lib/vlut/vlut.h
 EXTRA_DIST += lib/constants.awk lib/hurwitz.abi lib/hurwitz.constants lib/hurwitz.map
+EXTRA_DIST += \
+	lib/core/README.md

@@ -73,3 +73,7 @@ AM_TESTS_ENVIRONMENT = \
 	PKG_CONFIG='$(PKG_CONFIG)'; \
 	HURWITZ='$(abs_top_builddir)/hurwitz$(EXEEXT)'; cross_compiling='$(cross_compiling)'; \
 	export srcdir top_srcdir top_builddir AWK CC CXX NM PKG_CONFIG MAKE HURWITZ cross_compiling;
+EXTRA_DIST += \
+	t/README.md t/core/README.md t/hadamard/README.md t/lattice/README.md t/mhc/README.md \
+	t/qgemm/README.md t/quantize/README.md t/quat/README.md t/quat_conv/README.md \
+	t/quat_gemm/README.md t/quat_layer/README.md t/vlut/README.md

@@ -27,3 +27,7 @@ install-data-hook:
 	cd $(DESTDIR)$(bashcompletiondir) && mv -f hurwitz.bash-completion hurwitz
 uninstall-hook:
 	rm -f $(DESTDIR)$(bashcompletiondir)/hurwitz
+EXTRA_DIST += \
+	tools/README.md tools/core/README.md tools/demo/README.md tools/hadamard/README.md \
+	tools/lattice/README.md tools/mhc/README.md tools/qgemm/README.md tools/quat/README.md \
+	tools/quat_layer/README.md tools/vlut/README.md

@@ -25,51 +25,50 @@
 #endif
 
 #include "cpu/core/cpu.h"
+#include "cpu/core/kern.h"
 
 /* ---- Instruction-set levels ------------------------------------------------------------------ */
 
 /*
  * In order: a level is usable if the CPU has it, and with it every level of the same architecture
- * before it. fill is NULL where this build has no kernels for the level.
+ * before it. built: whether this build has kernels for the level. The index is ctx->level.
  */
 static const struct level {
 	int isa;
 	const char *name, *what;
-	void (*fill)(struct hz_kern *kern);
-} levels[] = {
-	{HZ_ISA_C, "c", "", hzi_kern_c},
+	bool built;
+} levels[HZI_LEVELS] = {
+	{HZ_ISA_C, "c", "", true},
 #if defined(__x86_64__) || defined(__i386__)
 #ifdef HZ_HAVE_AVX2
-	{HZ_ISA_AVX2, "avx2", "AVX2 with FMA and F16C", hzi_kern_avx2},
+	{HZ_ISA_AVX2, "avx2", "AVX2 with FMA and F16C", true},
 #else
-	{HZ_ISA_AVX2, "avx2", "AVX2 with FMA and F16C", NULL},
+	{HZ_ISA_AVX2, "avx2", "AVX2 with FMA and F16C", false},
 #endif
 #ifdef HZ_HAVE_AVX512
-	{HZ_ISA_AVX512, "avx512", "AVX-512 F, BW, DQ, VL and CD", hzi_kern_avx512},
+	{HZ_ISA_AVX512, "avx512", "AVX-512 F, BW, DQ, VL and CD", true},
 #else
-	{HZ_ISA_AVX512, "avx512", "AVX-512 F, BW, DQ, VL and CD", NULL},
+	{HZ_ISA_AVX512, "avx512", "AVX-512 F, BW, DQ, VL and CD", false},
 #endif
 #ifdef HZ_HAVE_VNNI
-	{HZ_ISA_VNNI, "vnni", "AVX-512 VNNI, BF16, VBMI, BITALG and GFNI", hzi_kern_vnni},
+	{HZ_ISA_VNNI, "vnni", "AVX-512 VNNI, BF16, VBMI, BITALG and GFNI", true},
 #else
-	{HZ_ISA_VNNI, "vnni", "AVX-512 VNNI, BF16, VBMI, BITALG and GFNI", NULL},
+	{HZ_ISA_VNNI, "vnni", "AVX-512 VNNI, BF16, VBMI, BITALG and GFNI", false},
 #endif
 #ifdef HZ_HAVE_AMX
-	{HZ_ISA_AMX, "amx", "AMX", hzi_kern_amx},
+	{HZ_ISA_AMX, "amx", "AMX", true},
 #else
-	{HZ_ISA_AMX, "amx", "AMX", NULL},
+	{HZ_ISA_AMX, "amx", "AMX", false},
 #endif
 #elif defined(__aarch64__)
 #ifdef HZ_HAVE_NEON
-	{HZ_ISA_NEON, "neon", "Advanced SIMD", hzi_kern_neon},
+	{HZ_ISA_NEON, "neon", "Advanced SIMD", true},
 #else
-	{HZ_ISA_NEON, "neon", "Advanced SIMD", NULL},
+	{HZ_ISA_NEON, "neon", "Advanced SIMD", false},
 #endif
-	{HZ_ISA_DOTPROD, "dotprod", "the int8 dot product", NULL},
+	{HZ_ISA_DOTPROD, "dotprod", "the int8 dot product", false},
 #endif
 };
-
-#define LEVELS ((int)(sizeof(levels) / sizeof(*levels)))
 
 static const struct {
 	int isa;
@@ -182,21 +181,47 @@ static int detect(void)
 #endif
 
 /*
+ * The families whose micro-kernels the program links: these references are weak, so they bring
+ * nothing in, and are NULL for other families.
+ */
+#define FAMILIES(family) \
+	family(hadamard) family(lattice) family(mhc) family(peak) family(qgemm) family(quantize) \
+	family(quat) family(quat_gemm) family(quat_layer) family(vlut)
+#define DECLARE(name) \
+	extern const struct hzi_kern_family hzi_##name##_kern_family __attribute__((weak));
+#define ADDRESS(name) &hzi_##name##_kern_family,
+
+FAMILIES(DECLARE)
+static const struct hzi_kern_family *const families[] = {FAMILIES(ADDRESS)};
+
+#define FAMILY_COUNT ((int)(sizeof(families) / sizeof(*families)))
+
+static int machine_isa;
+static pthread_once_t kernels_once = PTHREAD_ONCE_INIT;
+
+/*
  * The table of level i is that of level i - 1 with the kernels of level i put over it. Levels above
  * machine_isa are not made: their code is not even entered to fill a table.
  */
-static struct hz_kern kernels[LEVELS];
-static int machine_isa;
-static pthread_once_t kernels_once = PTHREAD_ONCE_INIT;
+static void fill_family(const struct hzi_kern_family *family)
+{
+	char *kern = family->kern;
+
+	for (int i = 0; i < HZI_LEVELS && levels[i].isa <= machine_isa; i++) {
+		if (i > 0)
+			memcpy(kern, kern - family->bytes, family->bytes);
+		if (family->fill[i])
+			family->fill[i](kern);
+		kern += family->bytes;
+	}
+}
 
 static void make_kernels(void)
 {
 	machine_isa = detect();
-	for (int i = 0; i < LEVELS && levels[i].isa <= machine_isa; i++) {
-		if (i > 0)
-			kernels[i] = kernels[i - 1];
-		if (levels[i].fill)
-			levels[i].fill(&kernels[i]);
+	for (int i = 0; i < FAMILY_COUNT; i++) {
+		if (families[i])
+			fill_family(families[i]);
 	}
 }
 
@@ -207,28 +232,28 @@ void hzi_cpu_select(struct hz_context *ctx, int cap)
 
 	pthread_once(&kernels_once, make_kernels);
 	/* A level of another architecture is no limit on this one. */
-	for (int l = 0; l < LEVELS; l++)
+	for (int l = 0; l < HZI_LEVELS; l++)
 		known |= levels[l].isa == cap;
 	if (!known)
-		cap = levels[LEVELS - 1].isa;
-	for (int l = 1; l < LEVELS && levels[l].isa <= machine_isa; l++) {
-		if (!levels[l].fill)
+		cap = levels[HZI_LEVELS - 1].isa;
+	for (int l = 1; l < HZI_LEVELS && levels[l].isa <= machine_isa; l++) {
+		if (!levels[l].built)
 			continue;
 		top = l;
 		if (levels[l].isa <= cap)
 			i = l;
 	}
-	ctx->kern = &kernels[i];
+	ctx->level = i;
 	ctx->isa = levels[i].isa;
 	ctx->isa_max = levels[top].isa;
 	ctx->isa_reason[0] = '\0';
 	if (i < top)
 		snprintf(ctx->isa_reason, sizeof(ctx->isa_reason),
 			 "HURWITZ_ISA or the options cap it at %s", hz_isa_name(cap));
-	else if (i + 1 < LEVELS && levels[i + 1].isa > machine_isa)
+	else if (i + 1 < HZI_LEVELS && levels[i + 1].isa > machine_isa)
 		snprintf(ctx->isa_reason, sizeof(ctx->isa_reason), "this CPU has no %s",
 			 levels[i + 1].what);
-	else if (i + 1 < LEVELS)
+	else if (i + 1 < HZI_LEVELS)
 		snprintf(ctx->isa_reason, sizeof(ctx->isa_reason),
 			 "this build has no kernels for %s", levels[i + 1].what);
 }

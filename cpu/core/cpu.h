@@ -7,7 +7,6 @@
 #define HZI_CPU_H
 
 #include "lib/core/internal.h"
-#include "cpu/core/kern.h"
 
 /* Does units begin .. end - 1 of a job on behalf of worker number thread. */
 typedef void (*hzi_work)(void *job, int thread, int64_t begin, int64_t end);
@@ -19,10 +18,15 @@ typedef void (*hzi_work)(void *job, int thread, int64_t begin, int64_t end);
  */
 void hzi_parallel(int threads, hzi_work work, void *job, int64_t units);
 
-/* quantize() and dequantize() of arguments with a transform (cpu/hadamard/hadamard.c) */
+/*
+ * quantize() and dequantize() of arguments with a transform (cpu/hadamard/quantize.c), by the
+ * caller's micro-kernels of quantization: transforms alone do not link these
+ */
 struct hzi_codes_args;
+struct hzi_quantize_kern;
 struct hzi_rotated;
-int hzi_cpu_rotated_codes(struct hz_context *ctx, const struct hzi_codes_args *a);
+int hzi_cpu_rotated_codes(struct hz_context *ctx, const struct hzi_quantize_kern *kern,
+			  const struct hzi_codes_args *a);
 size_t hzi_cpu_rotated_workspace(const struct hz_context *ctx, const struct hzi_rotated *r,
 				 bool back);
 

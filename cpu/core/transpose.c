@@ -9,14 +9,8 @@
 #include <stdint.h>
 #include <string.h>
 
+#include "cpu/core/inline.h"
 #include "cpu/core/sizes.h"
-
-#define INLINE static inline __attribute__((always_inline))
-#ifdef __clang__
-#define UNROLL _Pragma("clang loop unroll(full)")
-#else
-#define UNROLL _Pragma("GCC unroll 16")
-#endif
 
 typedef uint8_t v8 __attribute__((vector_size(16)));
 typedef uint16_t v16 __attribute__((vector_size(16)));

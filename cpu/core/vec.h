@@ -3,9 +3,9 @@
  *
  * SPDX-License-Identifier: BSD-2-Clause
  *
- * A unit of cpu/isa defines HZ_VEC to one of the levels below and includes this once. Arithmetic is
- * written with C operators; here stand loads, stores, conversions, shuffles and selections. Every
- * word gives the same bits at every level.
+ * A unit is compiled with HZ_LEVEL, the name of its ISA level, and HZ_VEC, one of the vector sets
+ * below; without them for plain C. Arithmetic is written with C operators; here stand loads,
+ * stores, conversions, shuffles and selections. Every word gives the same bits at every level.
  */
 #ifndef HZI_VEC_H
 #define HZI_VEC_H
@@ -13,10 +13,17 @@
 #include <stdint.h>
 #include <string.h>
 
+#include "cpu/core/inline.h"
+
 #define HZ_VEC_C 1
 #define HZ_VEC_AVX2 2
 #define HZ_VEC_AVX512 3
 #define HZ_VEC_NEON 4
+
+#ifndef HZ_LEVEL
+#define HZ_LEVEL c
+#define HZ_VEC HZ_VEC_C
+#endif
 
 #if HZ_VEC == HZ_VEC_AVX2 || HZ_VEC == HZ_VEC_AVX512
 #include <immintrin.h>
@@ -43,23 +50,10 @@
 #define REG_BITS 3
 #endif
 
-/*
- * Before a loop that has to be unrolled, so that what it indexes stays in registers. clang warns
- * where inlining left but one turn of it.
- */
-#ifdef __clang__
-#pragma clang diagnostic ignored "-Wpass-failed"
-#define UNROLL _Pragma("clang loop unroll(full)")
-#else
-#define UNROLL _Pragma("GCC unroll 16")
-#endif
-
 /* Vectors are arguments of inline functions alone, whatever the calling convention of them. */
 #if !defined(__clang__)
 #pragma GCC diagnostic ignored "-Wpsabi"
 #endif
-
-#define INLINE static inline __attribute__((always_inline))
 
 typedef float vf __attribute__((vector_size(4 * LANES)));
 typedef int32_t vi __attribute__((vector_size(4 * LANES)));

@@ -86,7 +86,7 @@ void hzi_begin_job(struct job *job, struct hz_context *ctx, const struct hzi_had
 	char *workspace = ctx->workspace;
 
 	job->a = a;
-	job->kern = ctx->kern;
+	job->kern = hzi_hadamard_kern + ctx->level;
 	job->items = item_count(a->ndim, a->shape);
 	job->pre = make_diag(job, &a->pre, &workspace);
 	job->post = make_diag(job, &a->post, &workspace);
@@ -239,8 +239,8 @@ int hzi_cpu_hadamard(struct hz_context *ctx, const struct hzi_hadamard_args *a)
 	struct job job;
 	int64_t blocks;
 
-	if (threads == 1 && hzi_is_simple(ctx->kern, a)) {
-		hzi_run_simple(ctx->kern, a);
+	if (threads == 1 && hzi_is_simple(hzi_hadamard_kern + ctx->level, a)) {
+		hzi_run_simple(hzi_hadamard_kern + ctx->level, a);
 		return HZ_OK;
 	}
 	hzi_begin_job(&job, ctx, a);
@@ -262,17 +262,18 @@ int hzi_cpu_hadamard(struct hz_context *ctx, const struct hzi_hadamard_args *a)
 
 size_t hzi_cpu_hadamard_workspace(const struct hz_context *ctx, const struct hzi_hadamard_args *a)
 {
+	const struct hzi_hadamard_kern *const kern = hzi_hadamard_kern + ctx->level;
 	struct areas areas;
 
-	if (hzi_is_simple(ctx->kern, a))
+	if (hzi_is_simple(kern, a))
 		return 0;
 	if (is_columns(a)) {
 		size_t bytes;
 
-		hzi_columns_width(ctx->kern, a, &bytes);
+		hzi_columns_width(kern, a, &bytes);
 		return hzi_constants_bytes(a) + bytes * (size_t)ctx->threads;
 	}
-	areas = hzi_row_areas(ctx->kern, &a->plan, a->x_dtype, a->y_dtype, a->x_step, a->y_step,
+	areas = hzi_row_areas(kern, &a->plan, a->x_dtype, a->y_dtype, a->x_step, a->y_step,
 			  ctx->threads);
 	return hzi_constants_bytes(a) +
 	       hzi_scratch_bytes(&areas, item_count(a->ndim, a->shape) * a->blocks, ctx->threads);

@@ -8,6 +8,7 @@
 
 #include "cpu/core/cpu.h"
 #include "cpu/core/sizes.h"
+#include "cpu/hadamard/kern.h"
 #include "lib/hadamard/hadamard.h"
 
 /* ---- hadamard_tiles.c: cache blocking -------------------------------------------------------- */
@@ -17,7 +18,7 @@
  * columns wide; scratch holds m 2^k of its rows, width + TILE_PAD apart.
  */
 struct columns {
-	const struct hz_kern *kern;
+	const struct hzi_hadamard_kern *kern;
 	const char *x;
 	char *y;
 	int32_t x_dtype, y_dtype, m, k;
@@ -34,7 +35,7 @@ struct columns {
  * a step is not 1. scratch: see struct areas.
  */
 struct rows {
-	const struct hz_kern *kern;
+	const struct hzi_hadamard_kern *kern;
 	const struct hzi_plan *plan;
 	const char *x;
 	char *y;
@@ -63,8 +64,8 @@ static inline size_t areas_bytes(const struct areas *s)
 }
 
 /* What one worker needs for rows of a plan */
-struct areas hzi_row_areas(const struct hz_kern *kern, const struct hzi_plan *plan, int x_dtype,
-			   int y_dtype, int64_t x_step, int64_t y_step, int threads);
+struct areas hzi_row_areas(const struct hzi_hadamard_kern *kern, const struct hzi_plan *plan,
+			   int x_dtype, int y_dtype, int64_t x_step, int64_t y_step, int threads);
 
 /* Whether x and y are more than the caches next to a core hold */
 bool hzi_is_far(const struct hzi_hadamard_args *a);
@@ -73,7 +74,7 @@ bool hzi_is_far(const struct hzi_hadamard_args *a);
 void hzi_run_rows(const struct rows *r, const struct areas *s, int64_t begin, int64_t end);
 
 /* The width of column tiles for all segments, and the scratch of one */
-int64_t hzi_columns_width(const struct hz_kern *kern, const struct hzi_hadamard_args *a,
+int64_t hzi_columns_width(const struct hzi_hadamard_kern *kern, const struct hzi_hadamard_args *a,
 			  size_t *bytes);
 
 /* The tile from column c on */
@@ -83,15 +84,15 @@ void hzi_run_columns(const struct columns *a, int64_t c, float *scratch);
  * Whether it takes no scratch, no constants and no more than butterflies: rows of one transform
  * that fits in registers, or of f32 ones back to back. Of few rows the way there counts.
  */
-bool hzi_is_simple(const struct hz_kern *kern, const struct hzi_hadamard_args *a);
-void hzi_run_simple(const struct hz_kern *kern, const struct hzi_hadamard_args *a);
+bool hzi_is_simple(const struct hzi_hadamard_kern *kern, const struct hzi_hadamard_args *a);
+void hzi_run_simple(const struct hzi_hadamard_kern *kern, const struct hzi_hadamard_args *a);
 
 /* ---- hadamard.c: what all calls share -------------------------------------------------------- */
 
 /* A call: its diagonals and base matrices as f32, its scratch */
 struct job {
 	const struct hzi_hadamard_args *a;
-	const struct hz_kern *kern;
+	const struct hzi_hadamard_kern *kern;
 	const float *pre, *post;
 	const float *sign[HZI_SEGMENTS];
 	struct areas areas;

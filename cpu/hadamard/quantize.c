@@ -6,6 +6,7 @@
 #include <config.h>
 
 #include "cpu/hadamard/hadamard.h"
+#include "cpu/quantize/kern.h"
 #include "lib/qgemm/qgemm.h"
 
 /*
@@ -20,6 +21,7 @@ struct codes {
 	const int64_t *q_stride, *scale_stride;
 	/* given */
 	bool given, stream;
+	const struct hzi_quantize_kern *kern;
 	const float *scales;
 	const char *zeros;
 	int64_t q_step, param_group;
@@ -154,9 +156,9 @@ static void convert_given(const struct code_job *job, int64_t item, float *value
 	if (c->back) {
 		if (c->q_step != 1)
 			copy_strided(aside + i, 1, q, c->q_step, count, 1);
-		job->j.kern->uncode(&codes);
+		c->kern->uncode(&codes);
 	} else {
-		job->j.kern->codes(&codes);
+		c->kern->codes(&codes);
 		if (c->q_step != 1)
 			copy_strided(q, c->q_step, aside + i, 1, count, 1);
 	}
@@ -325,8 +327,8 @@ static void long_rows(struct code_job *job, int threads)
 	}
 }
 
-static struct areas code_areas(const struct hz_kern *kern, const struct hzi_hadamard_args *a,
-			       bool back, int threads)
+static struct areas code_areas(const struct hzi_hadamard_kern *kern,
+			       const struct hzi_hadamard_args *a, bool back, int threads)
 {
 	return hzi_row_areas(kern, &a->plan, back ? HZ_F32 : a->x_dtype, back ? a->y_dtype : HZ_F32,
 			 back ? 1 : a->x_step, back ? a->y_step : 1, threads);
@@ -358,7 +360,8 @@ static int run_codes(struct hz_context *ctx, const struct hzi_hadamard_args *a,
 static size_t codes_workspace(const struct hz_context *ctx, const struct hzi_hadamard_args *a,
 			      const struct codes *c)
 {
-	const struct areas areas = code_areas(ctx->kern, a, c->back, ctx->threads);
+	const struct areas areas = code_areas(hzi_hadamard_kern + ctx->level, a, c->back,
+					      ctx->threads);
 	const int64_t items = item_count(a->ndim, a->shape);
 	const size_t values = values_bytes(a) + aside_bytes(a, c);
 	const size_t apart = (areas_bytes(&areas) + values) *
@@ -425,7 +428,8 @@ size_t hzi_cpu_dequantize_hadamard_workspace(const struct hz_context *ctx,
 #define STREAM_BYTES ((int64_t)32 << 20)
 #define STREAM_ROW 4096
 
-int hzi_cpu_rotated_codes(struct hz_context *ctx, const struct hzi_codes_args *a)
+int hzi_cpu_rotated_codes(struct hz_context *ctx, const struct hzi_quantize_kern *kern,
+			  const struct hzi_codes_args *a)
 {
 	const struct hzi_rotated *r = a->rotated;
 	const int64_t bytes = item_count(r->t.ndim, r->t.shape) * row_length(&r->t) *
@@ -440,6 +444,7 @@ int hzi_cpu_rotated_codes(struct hz_context *ctx, const struct hzi_codes_args *a
 		.q_stride = r->q_stride,
 		.scale_stride = r->p_stride,
 		.given = true,
+		.kern = kern,
 		.scales = a->scales ? a->scales : &a->scale,
 		.zeros = a->scales ? a->zeros : (const void *)&zero,
 		.q_step = r->q_step,

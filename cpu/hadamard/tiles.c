@@ -43,7 +43,7 @@
 /* ---- Tiles of columns ------------------------------------------------------------------------ */
 
 /* Whether a tile goes from x to y in one pass through registers */
-static bool one_pass(const struct hz_kern *kern, int m, int k)
+static bool one_pass(const struct hzi_hadamard_kern *kern, int m, int k)
 {
 	return m == 1 && k <= kern->pass_bits;
 }
@@ -55,7 +55,7 @@ static int64_t tile_width(int64_t length, int64_t columns)
 	return min_i64(max_i64(fit, 16), min_i64(TILE_COLUMNS, columns));
 }
 
-static size_t tile_bytes(const struct hz_kern *kern, int m, int k, int64_t columns)
+static size_t tile_bytes(const struct hzi_hadamard_kern *kern, int m, int k, int64_t columns)
 {
 	const int64_t length = (int64_t)m << k;
 
@@ -171,7 +171,7 @@ static void split_tile(const struct columns *a, int64_t c, float *scratch)
 	}
 }
 
-int64_t hzi_columns_width(const struct hz_kern *kern, const struct hzi_hadamard_args *a,
+int64_t hzi_columns_width(const struct hzi_hadamard_kern *kern, const struct hzi_hadamard_args *a,
 			  size_t *bytes)
 {
 	const int64_t columns = a->shape[a->ndim - 1];
@@ -209,7 +209,7 @@ static int64_t batch_columns(const struct hzi_segment *seg)
 	return seg->length <= 512 ? BATCH : BATCH_LONG;
 }
 
-static bool is_batched(const struct hz_kern *kern, const struct hzi_segment *seg)
+static bool is_batched(const struct hzi_hadamard_kern *kern, const struct hzi_segment *seg)
 {
 	return seg->m > 1 && seg->count == 1 && (int64_t)1 << seg->k < kern->lanes;
 }
@@ -220,15 +220,15 @@ static size_t batch_bytes(const struct hzi_segment *seg)
 }
 
 /* Log2 of the sub-block of a transform of 2^k that is finished before the rest begins */
-static int sub_bits(const struct hz_kern *kern, int k, int threads)
+static int sub_bits(const struct hzi_hadamard_kern *kern, int k, int threads)
 {
 	if (threads > 1 && k > kern->head_bits)
 		return (int)min_i64(SUB_BITS, max_i64(k - 3, kern->head_bits));
 	return k > BIG_BITS ? SUB_BITS : k;
 }
 
-struct areas hzi_row_areas(const struct hz_kern *kern, const struct hzi_plan *plan, int x_dtype,
-			   int y_dtype, int64_t x_step, int64_t y_step, int threads)
+struct areas hzi_row_areas(const struct hzi_hadamard_kern *kern, const struct hzi_plan *plan,
+			   int x_dtype, int y_dtype, int64_t x_step, int64_t y_step, int threads)
 {
 	struct areas s = {0};
 
@@ -277,7 +277,7 @@ struct transform {
 static void sylvester(const struct transform *a, int64_t offset, int64_t count, int k, bool last)
 {
 	const struct rows *r = a->r;
-	const struct hz_kern *kern = r->kern;
+	const struct hzi_hadamard_kern *kern = r->kern;
 
 	if (k <= kern->head_bits) {
 		const struct hzi_head h = {
@@ -617,7 +617,7 @@ static bool is_float_or_none(const struct hzi_diag *d)
 	return !d->kind || d->kind == HZ_F32;
 }
 
-bool hzi_is_simple(const struct hz_kern *kern, const struct hzi_hadamard_args *a)
+bool hzi_is_simple(const struct hzi_hadamard_kern *kern, const struct hzi_hadamard_args *a)
 {
 	const struct hzi_segment *seg = &a->plan.seg[0];
 
@@ -629,7 +629,7 @@ bool hzi_is_simple(const struct hz_kern *kern, const struct hzi_hadamard_args *a
 		a->y_block == a->plan.n && !a->pre.kind && !a->post.kind);
 }
 
-void hzi_run_simple(const struct hz_kern *kern, const struct hzi_hadamard_args *a)
+void hzi_run_simple(const struct hzi_hadamard_kern *kern, const struct hzi_hadamard_args *a)
 {
 	const int64_t n = a->plan.n;
 	struct hzi_head h = {

@@ -21,7 +21,7 @@ static void scatter(const void *from, int64_t step, int64_t size, int64_t count,
 /* ---- Decoding -------------------------------------------------------------------------------- */
 
 struct decode_job {
-	const struct hz_kern *kern;
+	const struct hzi_lattice_kern *kern;
 	const struct hzi_lattice_decode_args *a;
 	const struct hz_lattice *lattice;
 	const struct hzi_lattice_rule *rule;
@@ -68,7 +68,7 @@ static void get_scales(const struct decode_job *job, const struct place *at, int
 		float apart[RUN];
 		float *const each = group == 1 ? scales : apart;
 
-		job->kern->lattice_scales(&(struct hzi_lattice_scales){
+		job->kern->scales(&(struct hzi_lattice_scales){
 			.t = from,
 			.scale = r->scale,
 			.to = each,
@@ -150,13 +150,14 @@ static void put_floats(const struct decode_job *job, const float *x, int64_t cou
 	const struct hzi_lattice_decode_args *a = job->a;
 	float apart[PIECE];
 
-	job->kern->head(&(struct hzi_head){
+	job->kern->convert(&(struct hzi_convert){
 		.x = x,
 		.y = job->map.v_step == 1 ? y : apart,
 		.rows = 1,
 		.count = count,
 		.x_dtype = HZ_F32,
 		.y_dtype = a->y_dtype,
+		.scale = 1,
 	});
 	if (job->map.v_step != 1)
 		scatter(apart, job->map.v_step, size_of(a->y_dtype), count, y);
@@ -251,7 +252,7 @@ static void points_in_planes(const struct decode_job *job, const struct place *a
 		leaders_of_table(job, index, count, step, p);
 		return;
 	}
-	job->kern->lattice_leaders(&(struct hzi_lattice_leaders){
+	job->kern->leaders(&(struct hzi_lattice_leaders){
 		.rule = r,
 		.lanes = &job->lanes,
 		.index = index,
@@ -278,7 +279,7 @@ static void decode_planes(const struct decode_job *job, const struct place *at, 
 		get_scales(job, at, first, count, scales);
 		memset(scales + count, 0, ROOM * sizeof(*scales));
 	}
-	job->kern->lattice_scale(&(struct hzi_lattice_scale){
+	job->kern->scale(&(struct hzi_lattice_scale){
 		.rule = r,
 		.matrices = a->matrices,
 		.p = p,
@@ -331,7 +332,7 @@ static void decode_in_lanes(const struct decode_job *job, const struct place *at
 		get_scales(job, at, first, count, scales);
 		memset(scales + count, 0, ROOM * sizeof(*scales));
 	}
-	job->kern->lattice_values(&(struct hzi_lattice_values){
+	job->kern->values(&(struct hzi_lattice_values){
 		.rule = r,
 		.lanes = &job->lanes,
 		.codes = offset(a->codes, at->code + first * job->map.code_block, bytes),
@@ -351,7 +352,7 @@ static void decode_in_lanes(const struct decode_job *job, const struct place *at
 /* What went past the caches is seen by other threads. */
 static void end_stream(const struct decode_job *job)
 {
-	job->kern->lattice_values(&(struct hzi_lattice_values){
+	job->kern->values(&(struct hzi_lattice_values){
 		.rule = job->rule,
 		.lanes = &job->lanes,
 		.y_dtype = job->a->y_dtype,
@@ -434,7 +435,7 @@ static void weave(const struct decode_job *job, const int16_t *p, int64_t count,
 {
 	const struct hzi_lattice_rule planes = {.embed = (int32_t)width};
 
-	job->kern->lattice_scale(&(struct hzi_lattice_scale){
+	job->kern->scale(&(struct hzi_lattice_scale){
 		.rule = &planes,
 		.p = p,
 		.y = y,
@@ -521,7 +522,7 @@ static void points_in_bytes(const struct decode_job *job, const struct place *at
 		const int64_t n = min_of(PLANE_ELEMENTS / 8, count - i), code = first + i;
 		int8_t *const to = y + i * d * size;
 
-		job->kern->lattice_values(&(struct hzi_lattice_values){
+		job->kern->values(&(struct hzi_lattice_values){
 			.rule = r,
 			.lanes = &job->lanes,
 			.codes = offset(a->codes, at->code + code * job->map.code_block, bytes),
@@ -651,7 +652,7 @@ int hzi_cpu_lattice_decode(struct hz_context *ctx, const struct hzi_lattice_deco
 	const int64_t size = size_of(a->y_dtype);
 	struct hzi_lattice_rule with_o = *r;
 	struct decode_job job = {
-		.kern = ctx->kern,
+		.kern = hzi_lattice_kern + ctx->level,
 		.a = a,
 		.lattice = a->lattice,
 		.rule = r,
@@ -775,8 +776,10 @@ int hzi_cpu_lattice_repack(struct hz_context *ctx, const struct hzi_lattice_repa
 
 	job.in_planes = hzi_lattice_digits_of(r, &lanes);
 	if (job.in_planes) {
-		hzi_lattice_codec(ctx->kern, r, &lanes, a->from_dtype, a->from_pack, &job.from);
-		hzi_lattice_codec(ctx->kern, r, &lanes, a->to_dtype, a->to_pack, &job.to);
+		const struct hzi_lattice_kern *const kern = hzi_lattice_kern + ctx->level;
+
+		hzi_lattice_codec(kern, r, &lanes, a->from_dtype, a->from_pack, &job.from);
+		hzi_lattice_codec(kern, r, &lanes, a->to_dtype, a->to_pack, &job.to);
 		job.from.block = a->from.code_block;
 		job.from.level = a->from.code_level;
 		job.to.block = a->to.code_block;

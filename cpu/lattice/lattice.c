@@ -31,7 +31,7 @@ static void gather(const void *from, int64_t step, int64_t size, int64_t valid, 
 /* ---- Encoding: block after block ------------------------------------------------------------- */
 
 struct encode_job {
-	const struct hz_kern *kern;
+	const struct hzi_lattice_kern *kern;
 	const struct hzi_lattice_encode_args *a;
 	const struct hzi_lattice_rule *rule;
 	const struct hzi_lattice_matrices *matrices;
@@ -64,13 +64,14 @@ struct encoded {
 /* count values as f32 */
 static void floats_of(const struct encode_job *job, const void *x, int64_t count, float *to)
 {
-	job->kern->head(&(struct hzi_head){
+	job->kern->convert(&(struct hzi_convert){
 		.x = x,
 		.y = to,
 		.rows = 1,
 		.count = count,
 		.x_dtype = job->a->x_dtype,
 		.y_dtype = HZ_F32,
+		.scale = 1,
 	});
 }
 
@@ -224,7 +225,7 @@ static void try_pending(const struct encode_job *job, const struct encoded *e, s
 	a->far = job->far;
 	a->index = p->index;
 	a->miss = p->miss;
-	job->kern->lattice_points(a);
+	job->kern->points(a);
 }
 
 /*
@@ -275,7 +276,7 @@ static void retry(const struct encode_job *job, struct encoded *e, struct pendin
 static void try_all(const struct encode_job *job, const struct encoded *e, int t, uint16_t *index,
 		    uint16_t *miss, float *error)
 {
-	job->kern->lattice_points(&(struct hzi_lattice_points){
+	job->kern->points(&(struct hzi_lattice_points){
 		.rule = job->rule,
 		.matrices = job->matrices,
 		.lanes = &job->lanes,
@@ -557,7 +558,7 @@ static void encode_groups(const struct encode_job *job, struct encoded *e, struc
 	float *const norm = p->factor, *const most = p->error;	/* until something is tried */
 	int64_t search = 0;
 
-	job->kern->lattice_norms(&(struct hzi_lattice_norms){
+	job->kern->norms(&(struct hzi_lattice_norms){
 		.matrices = job->matrices,
 		.x = e->x,
 		.norm = norm,
@@ -736,7 +737,7 @@ static struct encode_job make_job(const struct hz_context *ctx,
 {
 	const struct hzi_lattice_rule *r = &a->lattice->rule;
 	struct encode_job job = {
-		.kern = ctx->kern,
+		.kern = hzi_lattice_kern + ctx->level,
 		.a = a,
 		.rule = r,
 		.matrices = a->matrices,
@@ -747,7 +748,7 @@ static struct encode_job make_job(const struct hz_context *ctx,
 	job.in_lanes = hzi_lattice_lanes(a->lattice, &job.lanes, &job.far);
 	job.norm = reach_squared(r);
 	if (job.in_lanes)
-		hzi_lattice_codec(ctx->kern, r, &job.lanes, a->code_dtype, a->pack, &job.codec);
+		hzi_lattice_codec(job.kern, r, &job.lanes, a->code_dtype, a->pack, &job.codec);
 	job.codec.block = job.map.code_block;
 	job.codec.level = job.map.code_level;
 	most = job.in_lanes ? min_of(RUN, VALUES / r->d) : LEAST_RUN;

@@ -10,6 +10,7 @@
 #include <string.h>
 
 #include "cpu/core/cpu.h"
+#include "cpu/lattice/kern.h"
 #include "lib/lattice/lattice.h"
 
 #define RUN HZI_LATTICE_RUN		/* blocks of a row that are done at once */
@@ -64,7 +65,7 @@ static inline int hzi_lattice_digits_in(const struct hzi_lattice_powers *p, int 
  * weight[n]; whole: as it is with LIMBS too, no plane's digits lie in two limbs.
  */
 struct hzi_lattice_codec {
-	const struct hz_kern *kern;
+	const struct hzi_lattice_kern *kern;
 	const struct hzi_lattice_rule *rule;
 	struct hzi_lane_rule lanes;
 	struct hzi_lattice_powers powers;
@@ -79,7 +80,7 @@ struct hzi_lattice_codec {
 bool hzi_lattice_digits_of(const struct hzi_lattice_rule *r, struct hzi_lane_rule *l);
 
 /* All but block, level and first */
-void hzi_lattice_codec(const struct hz_kern *kern, const struct hzi_lattice_rule *r,
+void hzi_lattice_codec(const struct hzi_lattice_kern *kern, const struct hzi_lattice_rule *r,
 		       const struct hzi_lane_rule *lanes, int32_t dtype, int32_t pack,
 		       struct hzi_lattice_codec *c);
 

@@ -7,7 +7,7 @@
 
 #include "cpu/lattice/lattice.h"
 
-void hzi_lattice_codec(const struct hz_kern *kern, const struct hzi_lattice_rule *r,
+void hzi_lattice_codec(const struct hzi_lattice_kern *kern, const struct hzi_lattice_rule *r,
 		       const struct hzi_lane_rule *lanes, int32_t dtype, int32_t pack,
 		       struct hzi_lattice_codec *c)
 {
@@ -140,7 +140,7 @@ void hzi_lattice_take_codes(const struct hzi_lattice_codec *c, const void *codes
 		for (int64_t i = 0; i < count; i++)
 			split_whole(c, ((const uint64_t *)codes)[i * c->block], step, index + i);
 	} else {
-		c->kern->lattice_index(&(struct hzi_lattice_index){
+		c->kern->index(&(struct hzi_lattice_index){
 			.lanes = &c->lanes,
 			.codes = codes,
 			.index = index,
@@ -262,7 +262,7 @@ void hzi_lattice_put_codes(const struct hzi_lattice_codec *c, const uint16_t *in
 		put_planes(c, index, count, step, codes, 8);
 	} else if ((c->level == 1 || r->levels == 1) && c->block == r->levels &&
 		   c->powers.each == 1 && c->bytes <= 2 && step == RUN) {
-		c->kern->lattice_codes(&(struct hzi_lattice_codes){
+		c->kern->codes(&(struct hzi_lattice_codes){
 			.index = index,
 			.codes = codes,
 			.count = count,

@@ -59,7 +59,7 @@ static void branch_input(const struct hz_context *ctx, const struct hzi_mhc_pre_
 			.count = count, .dtype = a->s.dtype,
 		};
 
-		ctx->kern->mhc_scale(&scale);
+		hzi_mhc_kern[ctx->level].scale(&scale);
 		hzi_mhc_untile(&a->u, size, t, c, 1, count, &tile);
 	}
 }
@@ -92,7 +92,7 @@ static void pre_tile(const struct pre_job *job, int64_t t, int tokens, const flo
 	float rho[TOKENS];
 
 	hzi_phi_normalize(p, &a->rule, job->x.data ? raw : NULL, tokens, r->y, rho);
-	job->ctx->kern->mhc_coefs(&b);
+	hzi_mhc_kern[job->ctx->level].coefs(&b);
 	for (int i = 0; i < tokens; i++) {
 		float out[HZI_MHC_STREAMS * HZI_MHC_STREAMS];
 

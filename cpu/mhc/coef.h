@@ -25,7 +25,7 @@
 struct hzi_phi {
 	const float *data;
 	int64_t row, stream;
-	const uint16_t *half;		/* the same for hz_kern.mhc_half, or NULL */
+	const uint16_t *half;		/* the same for hzi_mhc_kern.half, or NULL */
 	const uint16_t *spread;		/* and for mhc_half_spread */
 	int32_t panels;
 };

@@ -141,7 +141,7 @@ static void remake(const struct bwd_job *job, const float *raw, int at, int toke
 	const struct hzi_mhc_batch b = hzi_phi_batch_of(p, &a->rule, a->alpha, a->bias, tokens, r);
 
 	hzi_phi_normalize(p, &a->rule, raw ? raw + at * (p->m + 1) : NULL, tokens, r->y, rho);
-	job->ctx->kern->mhc_coefs(&b);
+	hzi_mhc_kern[job->ctx->level].coefs(&b);
 }
 
 /* <du, X[j]> and <dY[i], X[j]> of the tokens of a tile, onto those that came in */
@@ -149,7 +149,7 @@ static void sum_tile(const struct bwd_job *job, int64_t t, int at, int tokens,
 		     const struct hzi_phi_room *r, float *dnorm)
 {
 	const struct hzi_mhc_pre_bwd_args *const a = job->a;
-	const struct hz_kern *const kern = job->ctx->kern;
+	const struct hzi_mhc_kern *const kern = hzi_mhc_kern + job->ctx->level;
 	const struct hzi_phi_plan *const p = &job->plan->p;
 	const int n = p->n;
 	const struct hzi_mhc_streams_bwd_args args = streams_of(a, true, false);
@@ -170,7 +170,7 @@ static void sum_tile(const struct bwd_job *job, int64_t t, int at, int tokens,
 		u.next = i + 1 < tokens;
 		if (args.dp.data || args.da.data)
 			hzi_mhc_unmix(job->ctx, &u, t + i, 0, p->channels);
-		kern->mhc_fold(sums.dp, n, sum);
+		kern->fold(sums.dp, n, sum);
 		if (hzi_mhc_take(&a->dp, t + i, n, 1, in)) {
 			for (int e = 0; e < n; e++)
 				sum[e] += in[e];
@@ -179,7 +179,7 @@ static void sum_tile(const struct bwd_job *job, int64_t t, int at, int tokens,
 		memset(in, 0, sizeof(in));
 		hzi_mhc_take(&a->dq, t + i, n, 1, in);
 		hzi_phi_place(r->dq, i, n, in);
-		kern->mhc_fold(sums.da, n * n, sum);
+		kern->fold(sums.da, n * n, sum);
 		if (hzi_mhc_take(&a->da, t + i, n, n, in)) {
 			for (int e = 0; e < n * n; e++)
 				sum[e] += in[e];
@@ -230,7 +230,7 @@ static void back_coefs(const struct bwd_job *job, int tokens, const struct hzi_p
 	const struct hzi_mhc_batch b =
 		hzi_phi_batch_of(p, &job->a->rule, job->a->alpha, job->a->bias, tokens, r);
 
-	job->ctx->kern->mhc_coefs_bwd(&b);
+	hzi_mhc_kern[job->ctx->level].coefs_bwd(&b);
 	for (int i = 0; i < tokens; i++) {
 		double dot = 0;
 
@@ -279,7 +279,7 @@ static void back_tile(const struct bwd_job *job, int64_t t, int at, int tokens, 
 {
 	const struct hzi_mhc_pre_bwd_args *const a = job->a;
 	const struct hzi_phi_plan *const p = &job->plan->p;
-	const struct hz_kern *const kern = job->ctx->kern;
+	const struct hzi_mhc_kern *const kern = hzi_mhc_kern + job->ctx->level;
 	struct hzi_mhc_product product = {
 		.x = r->x, .x_ld = HZI_PHI_LD, .d = r->d + at * p->m, .y_ld = HZI_PHI_ADD,
 		.count = hzi_phi_pairs(job->ctx, count), .tokens = tokens, .m = p->m,
@@ -290,14 +290,14 @@ static void back_tile(const struct bwd_job *job, int64_t t, int at, int tokens, 
 			product.phi = (float *)(uintptr_t)job->phi.data + j * job->phi.stream + c;
 			product.phi_ld = job->phi.row;
 			product.y = r->add + j * TOKENS * HZI_PHI_ADD;
-			kern->mhc_spread(&product);
+			kern->spread(&product);
 		}
 		if (dphi) {
 			hzi_phi_widen(job->ctx, p, &a->x, a->s.dtype, t + at, tokens, j, c, count,
 				      r);
 			product.phi = dphi + j * p->padded + c;
 			product.phi_ld = p->n * p->padded;
-			kern->mhc_outer(&product);
+			kern->outer(&product);
 		}
 	}
 	if (a->dx.data)
@@ -379,9 +379,9 @@ static void outer_halves(const struct bwd_job *job, int64_t t, int at, int token
 		if (i + 1 < tokens)
 			parts.y = hzi_phi_stream(&a->x, size, t + at + i + 1, j, c, count,
 						 buffer[1]);
-		job->ctx->kern->mhc_weave(&parts);
+		hzi_mhc_kern[job->ctx->level].weave(&parts);
 	}
-	job->ctx->kern->mhc_half_outer(&outer);
+	hzi_mhc_kern[job->ctx->level].half_outer(&outer);
 }
 
 /* Channels c .. of dx of tokens from number `at` of a block on */
@@ -399,7 +399,7 @@ static void dx_halves(const struct bwd_job *job, int64_t t, int at, int tokens, 
 			.groups = hzi_mhc_ceil(count, 16), .m = p->m,
 		};
 
-		job->ctx->kern->mhc_half_spread(&spread);
+		hzi_mhc_kern[job->ctx->level].half_spread(&spread);
 	}
 	back_streams(job, t, at, tokens, c, count, last, r);
 }
@@ -426,7 +426,7 @@ static void near_halves(const struct bwd_job *job, int64_t t, int at, int j, int
 		.stream = job->stream_dx,
 	};
 
-	job->ctx->kern->mhc_half_back(&back);
+	hzi_mhc_kern[job->ctx->level].half_back(&back);
 }
 
 /*
@@ -542,7 +542,7 @@ static void chunk_of_groups(const struct bwd_job *job, int64_t chunk,
 				product.phi = (float *)(uintptr_t)job->phi.data;
 				product.phi_ld = job->phi.row;
 				product.y = job->dmean + g * row;
-				job->ctx->kern->mhc_spread(&product);
+				hzi_mhc_kern[job->ctx->level].spread(&product);
 				for (int64_t i = 0; i < groups * row && a->s.tokens > 0; i++)
 					product.y[i] = (product.y[i] +
 							factor[i / row] * product.x[i]) /
@@ -551,7 +551,7 @@ static void chunk_of_groups(const struct bwd_job *job, int64_t chunk,
 			if (dphi) {
 				product.phi = dphi;
 				product.phi_ld = row;
-				job->ctx->kern->mhc_outer(&product);
+				hzi_mhc_kern[job->ctx->level].outer(&product);
 			}
 		}
 	}

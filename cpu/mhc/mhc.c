@@ -132,7 +132,7 @@ void hzi_mhc_mix(const struct hz_context *ctx, const struct hzi_mhc_streams_args
 			.end = !next && c + count == s->channels,
 		};
 
-		ctx->kern->mhc_row(&row);
+		hzi_mhc_kern[ctx->level].row(&row);
 		hzi_mhc_untile(&a->u, size, t, c, 1, count, &tu);
 		hzi_mhc_untile(&a->y, size, t, c, s->n, count, &ty);
 	}
@@ -234,7 +234,7 @@ static void unmix_tile(const struct hz_context *ctx, const struct hzi_mhc_unmix 
 		.end = !u->next && c + count == s->channels,
 	};
 
-	ctx->kern->mhc_row_bwd(&row);
+	hzi_mhc_kern[ctx->level].row_bwd(&row);
 	hzi_mhc_untile(&a->dx, size, t, c, s->n, count, &to);
 	hzi_mhc_untile(&a->df, size, t, c, 1, count, &tg);
 }
@@ -276,7 +276,7 @@ void hzi_mhc_unnorm(const struct hz_context *ctx, const struct hzi_mhc_streams_b
 		const struct hzi_mhc_tile tile =
 			hzi_mhc_tile(&a->du, size, t, c, 1, count, buffer, true);
 
-		ctx->kern->mhc_widen(tile.p, a->s.dtype, count, g + c, unused, NULL);
+		hzi_mhc_kern[ctx->level].widen(tile.p, a->s.dtype, count, g + c, unused, NULL);
 	}
 	for (int64_t c = 0; c < channels; c++) {
 		squares += (double)u[c] * (double)u[c];
@@ -371,7 +371,7 @@ static void bwd_unit(const struct bwd_job *job, int thread, int64_t unit)
 {
 	const struct hzi_mhc_streams_bwd_args *const a = job->a;
 	const struct hzi_mhc_beside *const b = job->beside;
-	const struct hz_kern *const kern = job->ctx->kern;
+	const struct hzi_mhc_kern *const kern = hzi_mhc_kern + job->ctx->level;
 	const struct split *const split = &job->split;
 	const int n = a->s.n, count = sum_count(n);
 	const bool sums = wants_sums(a), part = split->pieces > 0;
@@ -424,11 +424,11 @@ static void bwd_unit(const struct bwd_job *job, int thread, int64_t unit)
 			float token[2 * HZI_MHC_STREAMS + HZI_MHC_STREAMS * HZI_MHC_STREAMS] = {0};
 
 			if (a->dp.data)
-				kern->mhc_fold(lanes.dp, n, token);
+				kern->fold(lanes.dp, n, token);
 			if (a->dq.data)
-				kern->mhc_fold(lanes.dq, n, token + n);
+				kern->fold(lanes.dq, n, token + n);
 			if (a->da.data)
-				kern->mhc_fold(lanes.da, n * n, token + 2 * n);
+				kern->fold(lanes.da, n * n, token + 2 * n);
 			for (int i = 0; i < count; i++)
 				own[i] += (double)token[i];
 		}
@@ -541,7 +541,7 @@ static bool is_matrix(const struct hzi_mhc_coef *a, int n)
 	return a->group == n * n && a->row == n && a->column == 1;
 }
 
-static void take_batch(const struct hz_kern *kern, const struct hzi_mhc_coef *a, int64_t k,
+static void take_batch(const struct hzi_mhc_kern *kern, const struct hzi_mhc_coef *a, int64_t k,
 		       int64_t count, int n, float *to)
 {
 	if (is_matrix(a, n)) {
@@ -559,7 +559,7 @@ static void take_batch(const struct hz_kern *kern, const struct hzi_mhc_coef *a,
 	}
 }
 
-static void put_batch(const struct hz_kern *kern, const struct hzi_mhc_coef *a, int64_t k,
+static void put_batch(const struct hzi_mhc_kern *kern, const struct hzi_mhc_coef *a, int64_t k,
 		      int64_t count, int n, const float *from)
 {
 	if (is_matrix(a, n)) {
@@ -591,11 +591,11 @@ static void sinkhorn_units(void *data, int thread, int64_t begin, int64_t end)
 		const int64_t k = u * HZI_MHC_BATCH;
 
 		b.count = (int32_t)hzi_mhc_min(HZI_MHC_BATCH, job->count - k);
-		take_batch(job->ctx->kern, &job->in, k, b.count, n, z);
+		take_batch(hzi_mhc_kern + job->ctx->level, &job->in, k, b.count, n, z);
 		if (job->grad.data)
-			take_batch(job->ctx->kern, &job->grad, k, b.count, n, g);
+			take_batch(hzi_mhc_kern + job->ctx->level, &job->grad, k, b.count, n, g);
 		job->work(&b);
-		put_batch(job->ctx->kern, &job->out, k, b.count, n, out);
+		put_batch(hzi_mhc_kern + job->ctx->level, &job->out, k, b.count, n, out);
 	}
 }
 
@@ -619,7 +619,7 @@ int hzi_cpu_mhc_sinkhorn(struct hz_context *ctx, const struct hzi_mhc_sinkhorn_a
 {
 	struct sinkhorn_job job = {
 		.ctx = ctx, .rule = &a->rule, .in = a->m, .out = a->p, .count = a->count,
-		.work = ctx->kern->mhc_sinkhorn,
+		.work = hzi_mhc_kern[ctx->level].sinkhorn,
 	};
 
 	return run_sinkhorn(ctx, &job, 2048);
@@ -638,7 +638,7 @@ int hzi_cpu_mhc_sinkhorn_bwd(struct hz_context *ctx, const struct hzi_mhc_sinkho
 	struct sinkhorn_job job = {
 		.ctx = ctx, .rule = &a->rule, .in = a->m, .grad = a->dp, .out = a->dm,
 		.count = a->count,
-		.work = ctx->kern->mhc_sinkhorn_bwd,
+		.work = hzi_mhc_kern[ctx->level].sinkhorn_bwd,
 	};
 
 	return run_sinkhorn(ctx, &job, 8192);
@@ -690,7 +690,7 @@ static void chain_tile(const struct hz_context *ctx, const struct hzi_mhc_recomp
 			row.y = ty.p;
 			row.y_stream = ty.stream;
 		}
-		ctx->kern->mhc_row(&row);
+		hzi_mhc_kern[ctx->level].row(&row);
 		hzi_mhc_untile(&layer->u, size, t, c, 1, count, &tu);
 		if (!last && layer->y.data)
 			hzi_mhc_untile(&layer->y, size, t, c, n, count, &ty);

@@ -9,6 +9,7 @@
 #include <math.h>
 
 #include "cpu/core/cpu.h"
+#include "cpu/mhc/kern.h"
 #include "lib/mhc/mhc.h"
 
 static inline int64_t hzi_mhc_min(int64_t a, int64_t b)

@@ -34,7 +34,8 @@ struct hzi_phi_plan hzi_phi_plan_of(const struct hz_context *ctx, const struct h
 					     hzi_mhc_size(s->dtype));
 	p.pack = phi && (gain || p.padded != p.channels);
 	p.phi = p.pack ? m * n * (size_t)p.padded : 0;
-	if (phi && ctx->kern->mhc_half && s->groups == s->tokens && s->tokens >= HALF_LEAST) {
+	if (phi && hzi_mhc_kern[ctx->level].half && s->groups == s->tokens &&
+	    s->tokens >= HALF_LEAST) {
 		p.panels = (2 * rule->m + 15) / 16;
 		p.half = n * (size_t)p.padded / 32 * (size_t)p.panels * (HALF_TILE / 2);
 		p.halves = backwards && rule->m <= HZI_MHC_HALF_ROWS;
@@ -93,7 +94,7 @@ struct hzi_phi_room hzi_phi_room_of(const struct hzi_phi_plan *p, float *base, i
 }
 
 struct pack_job {
-	const struct hz_kern *kern;
+	const struct hzi_mhc_kern *kern;
 	const struct hzi_phi_plan *plan;
 	const float *phi, *gain;
 	float *to;
@@ -160,7 +161,7 @@ static void half_units(void *data, int thread, int64_t begin, int64_t end)
 			.m = p->m, .panels = p->panels,
 		};
 
-		job->kern->mhc_phi_half(&phi);
+		job->kern->phi_half(&phi);
 	}
 }
 
@@ -178,7 +179,7 @@ static void spread_units(void *data, int thread, int64_t begin, int64_t end)
 			.row = job->from->row, .to = job->spread + g * 2 * part, .m = p->m,
 		};
 
-		job->kern->mhc_phi_spread(&phi);
+		job->kern->phi_spread(&phi);
 	}
 }
 
@@ -192,7 +193,7 @@ struct hzi_phi hzi_phi_of(const struct hz_context *ctx, const struct hzi_phi_pla
 {
 	struct hzi_phi to = {.data = phi, .row = p->n * p->channels, .stream = p->channels};
 	struct pack_job job = {
-		ctx->kern, p, phi, gain, work, &to, (uint16_t *)(work + p->phi),
+		hzi_mhc_kern + ctx->level, p, phi, gain, work, &to, (uint16_t *)(work + p->phi),
 		(uint16_t *)(work + p->phi + p->half),
 	};
 
@@ -216,7 +217,9 @@ struct hzi_phi hzi_phi_of(const struct hz_context *ctx, const struct hzi_phi_pla
 
 int64_t hzi_phi_pairs(const struct hz_context *ctx, int64_t count)
 {
-	return hzi_mhc_ceil(count, 2 * ctx->kern->lanes) * 2 * ctx->kern->lanes;
+	const int lanes = hzi_mhc_kern[ctx->level].lanes;
+
+	return hzi_mhc_ceil(count, 2 * lanes) * 2 * lanes;
 }
 
 const void *hzi_phi_stream(const struct hzi_mhc_array *x, int64_t size, int64_t t, int j,
@@ -243,14 +246,14 @@ void hzi_phi_widen(const struct hz_context *ctx, const struct hzi_phi_plan *p,
 		   const struct hzi_mhc_array *x, int dtype, int64_t t, int tokens, int j,
 		   int64_t c, int64_t count, const struct hzi_phi_room *r)
 {
+	const struct hzi_mhc_kern *const kern = hzi_mhc_kern + ctx->level;
 	const int64_t size = hzi_mhc_size(dtype);
 	float buffer[HZI_MHC_WIDE];
 
 	for (int i = 0; i < tokens; i++)
-		ctx->kern->mhc_widen(hzi_phi_stream(x, size, t + i, j, c, count, buffer), dtype,
-				     count, r->x + i * HZI_PHI_LD,
-				     r->squares + i * ctx->kern->lanes,
-				     after(x, p, size, t + i, j, c));
+		kern->widen(hzi_phi_stream(x, size, t + i, j, c, count, buffer), dtype, count,
+			    r->x + i * HZI_PHI_LD, r->squares + i * kern->lanes,
+			    after(x, p, size, t + i, j, c));
 }
 
 static float mean_square(const struct hz_context *ctx, const struct hzi_phi_plan *p,
@@ -258,7 +261,7 @@ static float mean_square(const struct hz_context *ctx, const struct hzi_phi_plan
 {
 	float sum;
 
-	ctx->kern->mhc_fold(squares, 1, &sum);
+	hzi_mhc_kern[ctx->level].fold(squares, 1, &sum);
 	return p->channels > 0 ? sum / (float)(p->n * p->channels) : 0;
 }
 
@@ -270,11 +273,11 @@ static void project_tile(const struct hz_context *ctx, const struct hzi_phi_plan
 	const struct hzi_mhc_product product = {
 		.x = r->x, .x_ld = HZI_PHI_LD,
 		.phi = (float *)(uintptr_t)phi->data + j * phi->stream + c, .phi_ld = phi->row,
-		.sums = r->sums + (int64_t)at * p->m * ctx->kern->lanes,
+		.sums = r->sums + (int64_t)at * p->m * hzi_mhc_kern[ctx->level].lanes,
 		.count = hzi_phi_pairs(ctx, count), .tokens = tokens, .m = p->m,
 	};
 
-	ctx->kern->mhc_project(&product);
+	hzi_mhc_kern[ctx->level].project(&product);
 }
 
 struct hzi_mhc_ahead hzi_phi_ahead(const struct hzi_mhc_array *x, const struct hzi_phi_plan *p,
@@ -294,6 +297,7 @@ static void half_tile(const struct hz_context *ctx, const struct hzi_phi_plan *p
 		      int64_t t, int at, int block, int j, int64_t c, int64_t count,
 		      const struct hzi_phi_room *r)
 {
+	const struct hzi_mhc_kern *const kern = hzi_mhc_kern + ctx->level;
 	const int tokens = (int)hzi_mhc_min(TOKENS, block - at);
 	const int64_t size = hzi_mhc_size(dtype), ld = HZI_PHI_LD;
 	uint16_t *const high = (uint16_t *)r->x, *const low = high + TOKENS * ld;
@@ -312,13 +316,13 @@ static void half_tile(const struct hz_context *ctx, const struct hzi_phi_plan *p
 		const struct hzi_mhc_parts parts = {
 			.x = hzi_phi_stream(x, size, t + at + i, j, c, count, buffer),
 			.high = high + i * ld, .low = low + i * ld,
-			.squares = r->squares + (at + i) * ctx->kern->lanes, .count = count,
+			.squares = r->squares + (at + i) * kern->lanes, .count = count,
 			.dtype = dtype,
 		};
 
-		ctx->kern->mhc_split(&parts);
+		kern->split(&parts);
 	}
-	ctx->kern->mhc_half(&half);
+	kern->half(&half);
 }
 
 /*
@@ -333,10 +337,10 @@ static void near_tile(const struct hz_context *ctx, const struct hzi_phi_plan *p
 		.x = (uint16_t *)hzi_mhc_at(x, 2, t + at, c) + j * x->stream, .x_ld = x->token,
 		.phi = phi->half + (j * p->padded + c) / 32 * phi->panels * HALF_TILE,
 		.y = r->sums + at * phi->panels * 16, .steps = count / 32, .panels = phi->panels,
-		.squares = r->squares + at * ctx->kern->lanes,
+		.squares = r->squares + at * hzi_mhc_kern[ctx->level].lanes,
 	};
 
-	ctx->kern->mhc_half(&half);
+	hzi_mhc_kern[ctx->level].half(&half);
 }
 
 /* Tiles go through a part of phi one after another. */
@@ -344,7 +348,7 @@ void hzi_phi_project(const struct hz_context *ctx, const struct hzi_phi_plan *p,
 		     const struct hzi_phi *phi, const struct hzi_mhc_array *x, int dtype,
 		     int64_t t, int tokens, const struct hzi_phi_room *r)
 {
-	const int lanes = ctx->kern->lanes;
+	const int lanes = hzi_mhc_kern[ctx->level].lanes;
 	const bool near = phi->half && dtype == HZ_BF16 && x->channel == 1;
 	const int64_t width = phi->panels * 16;
 	const int64_t wide = near ? NEAR_WIDE : phi->half ? HZI_PHI_WIDE : HZI_MHC_WIDE;
@@ -381,7 +385,8 @@ void hzi_phi_project(const struct hz_context *ctx, const struct hzi_phi_plan *p,
 			for (int k = 0; k < p->m; k++)
 				to[k] = r->sums[i * width + k] + r->sums[i * width + p->m + k];
 		} else {
-			ctx->kern->mhc_fold(r->sums + (int64_t)i * p->m * lanes, p->m, to);
+			hzi_mhc_kern[ctx->level].fold(r->sums + (int64_t)i * p->m * lanes, p->m,
+						      to);
 		}
 		to[p->m] = mean_square(ctx, p, r->squares + i * lanes);
 	}
@@ -458,7 +463,7 @@ static void mean_units(void *data, int thread, int64_t begin, int64_t end)
 
 				hzi_phi_widen(job->ctx, job->plan, job->x, job->s->dtype,
 					      g * length + i, tokens, j, c, count, &r);
-				job->ctx->kern->mhc_outer(&product);
+				hzi_mhc_kern[job->ctx->level].outer(&product);
 			}
 			for (int64_t i = 0; i < room; i++)
 				to[i] += sum[i];

@@ -8,10 +8,11 @@
 #include <string.h>
 
 #include "cpu/qgemm/qgemm.h"
+#include "cpu/quantize/kern.h"
 
 /* Rows of x as codes, back to back, and their zeros and scales; then a multiplication of these. */
 struct linear {
-	const struct hz_kern *kern;
+	const struct hzi_quantize_kern *kern;
 	const struct hzi_qlinear_args *a;
 	char *codes, *zeros;
 	float *scales;
@@ -188,7 +189,7 @@ int hzi_cpu_qlinear(struct hz_context *ctx, const struct hzi_qlinear_args *a)
 {
 	char *workspace = ctx->workspace;
 	const struct hzi_qgemm_args g = linear_args(a, workspace);
-	struct linear l = {.kern = ctx->kern, .a = a};
+	struct linear l = {.kern = hzi_quantize_kern + ctx->level, .a = a};
 
 	l.codes = take(&workspace, g.rows * g.k);
 	l.zeros = take(&workspace, g.rows);

@@ -39,7 +39,7 @@ static int32_t code_at(const void *codes, int dtype, int64_t i)
 /* ---- Packing of B ---------------------------------------------------------------------------- */
 
 struct pack_job {
-	const struct hz_kern *kern;
+	const struct hzi_qgemm_kern *kern;
 	const struct hzi_qgemm_pack_args *a;
 	int64_t panels;			/* of one matrix */
 };
@@ -65,13 +65,15 @@ static void pack_panels(void *job, int thread, int64_t begin, int64_t end)
 
 		count = min_i64(end - u, j->panels - first);
 		p.n = min_i64(count * PANEL, a->n - first * PANEL);
-		j->kern->qpack_b(&p);
+		j->kern->pack_b(&p);
 	}
 }
 
 int hzi_cpu_qgemm_pack(struct hz_context *ctx, const struct hzi_qgemm_pack_args *a)
 {
-	struct pack_job job = {.kern = ctx->kern, .a = a, .panels = ceil_div(a->n, PANEL)};
+	struct pack_job job = {
+		.kern = hzi_qgemm_kern + ctx->level, .a = a, .panels = ceil_div(a->n, PANEL),
+	};
 	int64_t items = 1;
 
 	for (int d = 0; d < a->ndim; d++)
@@ -96,7 +98,7 @@ size_t hzi_cpu_qgemm_pack_workspace(const struct hz_context *ctx,
  * A is in the workspace. It is cut into units: an item, some of its rows and some of its columns.
  */
 struct job {
-	const struct hz_kern *kern;
+	const struct hzi_qgemm_kern *kern;
 	const struct hzi_qgemm_args *a;
 	int threads;
 	int32_t less;			/* what packing subtracts from the codes of A */
@@ -230,12 +232,12 @@ static struct columns make_columns(const struct job *job, int64_t j, int64_t n, 
 		for (int64_t l = 0; l < padded; l++)
 			c.b_scale[l] = !a->b_scales ? a->b_scale :
 				       l < n ? a->b_scales[(j + l) * a->b_scale_step] : 0;
-		c.fast = job->kern->q_floats;
+		c.fast = job->kern->floats;
 	} else if (a->identity) {
-		c.fast = job->kern->q_floats && a->c_dtype == HZ_S32;
+		c.fast = job->kern->floats && a->c_dtype == HZ_S32;
 	} else {
 		c.fast = make_multipliers(a, j, n, &c) && a->c_dtype != HZ_S32 &&
-			 (!a->a_zeros || job->kern->q_floats);
+			 (!a->a_zeros || job->kern->floats);
 	}
 	c.fast &= !bias || c.folded;
 	return c;
@@ -300,15 +302,15 @@ static int64_t turned_rows(int64_t q_rows, int64_t k)
 
 static void pack_turned(const struct job *job, struct hzi_qpack_a p, char *scratch)
 {
-	const int64_t most = turned_rows(job->kern->q_rows, p.k), m = p.m;
+	const int64_t most = turned_rows(job->kern->rows, p.k), m = p.m;
 	const char *from = p.a;
 	char *to = p.packed;
 
 	for (int64_t i = 0; i < m; i += p.m) {
 		p.m = min_i64(most, m - i);
 		hzi_turn(scratch, p.k, from + i, p.a_k, p.k, p.m, 1);
-		job->kern->qpack_a(&(struct hzi_qpack_a){
-			.a = scratch, .packed = to + job->kern->qpack_a_bytes(i, p.k),
+		job->kern->pack_a(&(struct hzi_qpack_a){
+			.a = scratch, .packed = to + job->kern->pack_a_bytes(i, p.k),
 			.row = p.row ? p.row + i : NULL, .m = p.m, .k = p.k, .a_m = p.k, .a_k = 1,
 			.a_dtype = p.a_dtype, .b_dtype = p.b_dtype,
 		});
@@ -319,7 +321,7 @@ static void pack_rows(void *data, int thread, int64_t begin, int64_t end)
 {
 	const struct job *job = data;
 	const struct hzi_qgemm_args *a = job->a;
-	const int64_t q_rows = job->kern->q_rows, per_item = ceil_div(job->rows, q_rows);
+	const int64_t q_rows = job->kern->rows, per_item = ceil_div(job->rows, q_rows);
 
 	for (int64_t u = begin, blocks; u < end; u += blocks) {
 		const int64_t slot = u / per_item, i = u % per_item * q_rows,
@@ -329,7 +331,7 @@ static void pack_rows(void *data, int thread, int64_t begin, int64_t end)
 			.a = bytes_at(a->a, item_offset(a->ndim, a->shape, a->a_stride, item) +
 				      (job->first + i) * a->a_m),
 			.packed = job->packed_a + slot * job->a_bytes +
-				  job->kern->qpack_a_bytes(i, a->k),
+				  job->kern->pack_a_bytes(i, a->k),
 			.row = job->rows_wanted ? row : NULL,
 			.k = a->k,
 			.a_m = a->a_m,
@@ -343,7 +345,7 @@ static void pack_rows(void *data, int thread, int64_t begin, int64_t end)
 		if (is_turned(a))
 			pack_turned(job, p, job->scratch + (size_t)thread * job->scratch_each);
 		else
-			job->kern->qpack_a(&p);
+			job->kern->pack_a(&p);
 		for (int64_t l = 0; a->a_zeros && l < p.m; l++) {
 			const int32_t zero = row_zero(a, item, job->first + i + l) - job->less;
 
@@ -359,7 +361,7 @@ static void pack_rows(void *data, int thread, int64_t begin, int64_t end)
 static void multiply_apart(const struct job *job, const struct hzi_qmul *all, void *tile)
 {
 	const struct hzi_qgemm_args *a = job->a;
-	const int64_t size = dtype_bytes(a->c_dtype), q_rows = job->kern->q_rows;
+	const int64_t size = dtype_bytes(a->c_dtype), q_rows = job->kern->rows;
 	const int64_t tile_rows = hzi_round_up(TILE_ROWS, q_rows);
 	struct hzi_qmul mul = *all;
 
@@ -379,11 +381,11 @@ static void multiply_apart(const struct job *job, const struct hzi_qmul *all, vo
 			char *c = (char *)all->c + (i * a->c_m + j * a->c_n) * size;
 
 			mul.m = min_i64(tile_rows, all->m - i);
-			mul.a = (char *)all->a + job->kern->qpack_a_bytes(i, mul.k);
+			mul.a = (char *)all->a + job->kern->pack_a_bytes(i, mul.k);
 			mul.row = all->row ? all->row + i : NULL;
 			mul.a_zero = all->a_zero ? all->a_zero + i : NULL;
 			mul.a_scale = all->a_scale + i * mul.a_step;
-			job->kern->qmul(&mul);
+			job->kern->mul(&mul);
 			if (a->c_m == 1) {
 				hzi_turn(c, a->c_n, tile, TILE_COLS, mul.m, mul.n, size);
 				continue;
@@ -405,11 +407,11 @@ static void multiply(const struct job *job, int64_t slot, int64_t i, int64_t row
 {
 	const struct hzi_qgemm_args *a = job->a;
 	const int64_t item = job->item + slot,
-		      tile_rows = hzi_round_up(TILE_ROWS, job->kern->q_rows);
+		      tile_rows = hzi_round_up(TILE_ROWS, job->kern->rows);
 	int32_t *row = job->rows_wanted ? job->row + slot * job->step_rows + i : NULL;
 	int32_t *a_zero = a->a_zeros ? job->a_zero + slot * job->step_rows + i : NULL;
 	struct hzi_qmul mul = {
-		.a = job->packed_a + slot * job->a_bytes + job->kern->qpack_a_bytes(i, a->k),
+		.a = job->packed_a + slot * job->a_bytes + job->kern->pack_a_bytes(i, a->k),
 		.b = b, .c = c_at(a, item, job->first + i, j), .m = rows, .n = cols, .k = a->k,
 		.b_panel = hzi_round_up(a->k, 64) * PANEL, .c_ld = a->c_m, .a_dtype = a->a_dtype,
 		.b_dtype = a->b_dtype, .c_dtype = a->c_dtype, .col = c->col, .b_zero = c->b_zero,
@@ -451,14 +453,14 @@ static void multiply(const struct job *job, int64_t slot, int64_t i, int64_t row
 			.b_dtype = a->b_dtype,
 		};
 
-		job->kern->qpack_a(&p);
+		job->kern->pack_a(&p);
 		mul.src = NULL;
 		for (int64_t l = 0; a->a_zeros && row && l < rows; l++)
 			row[l] = (int32_t)((uint32_t)row[l] - (uint32_t)a->k * (uint32_t)a_zero[l]);
 	}
 	if (c->fast && a->k > 0) {
 		if (a->c_n == 1)
-			job->kern->qmul(&mul);
+			job->kern->mul(&mul);
 		else
 			multiply_apart(job, &mul, tile);
 		return;
@@ -483,10 +485,10 @@ static void multiply(const struct job *job, int64_t slot, int64_t i, int64_t row
 			const int64_t at = i + r;
 
 			mul.a = job->packed_a + slot * job->a_bytes +
-				job->kern->qpack_a_bytes(at, a->k);
+				job->kern->pack_a_bytes(at, a->k);
 			out.rows = mul.m = min_i64(tile_rows, rows - r);
 			if (a->k > 0)
-				job->kern->qmul(&mul);
+				job->kern->mul(&mul);
 			else
 				memset(tile, 0, (size_t)(mul.m * TILE_COLS) * 4);
 			out.row = row ? row + r : NULL;
@@ -494,7 +496,7 @@ static void multiply(const struct job *job, int64_t slot, int64_t i, int64_t row
 			if (a->a_scales)
 				out.a_scale = a->a_scales +
 					      (item_row(a, item) + job->first + at) * a->scale_step;
-			job->kern->qout(&out);
+			job->kern->out(&out);
 			out.c = (char *)out.c + mul.m * a->c_m * dtype_bytes(a->c_dtype);
 		}
 	}
@@ -529,7 +531,7 @@ static const uint8_t *pack_b(const struct job *job, int64_t item, int64_t j, int
 
 	p.packed = take(scratch, padded * hzi_round_up(a->k, 64));
 	p.sum = take(scratch, 4 * padded);
-	job->kern->qpack_b(&p);
+	job->kern->pack_b(&p);
 	*sum = p.sum;
 	return p.packed;
 }
@@ -563,9 +565,9 @@ static void multiply_units(void *data, int thread, int64_t begin, int64_t end)
 			const int64_t cols = min_i64(step, u.cols - j), item = job->item + u.slot;
 			char *scratch = job->scratch + (size_t)thread * job->scratch_each;
 			int32_t *tile = take(&scratch,
-					     4 * hzi_round_up(TILE_ROWS, job->kern->q_rows) *
+					     4 * hzi_round_up(TILE_ROWS, job->kern->rows) *
 						     TILE_COLS);
-			void *const sums = take(&scratch, job->kern->q_sums);
+			void *const sums = take(&scratch, job->kern->sums);
 			const int32_t *sum;
 			const uint8_t *b;
 			struct columns c;
@@ -592,8 +594,8 @@ static void multiply_wide(const struct job *job, const struct unit *u, char *scr
 	const int64_t chunk = min_i64(HZI_QK_CHUNK, a->k);
 	int32_t *tile = take(&scratch, 4 * WIDE_ROWS * WIDE_COLS);
 	int64_t *total = take(&scratch, 8 * WIDE_ROWS * WIDE_COLS);
-	char *packed_a = take(&scratch, job->kern->qpack_a_bytes(WIDE_ROWS, chunk));
-	void *const sums = take(&scratch, job->kern->q_sums);
+	char *packed_a = take(&scratch, job->kern->pack_a_bytes(WIDE_ROWS, chunk));
+	void *const sums = take(&scratch, job->kern->sums);
 	int32_t row[WIDE_ROWS];
 	int64_t rows_sum[WIDE_ROWS] = {0};
 	const int32_t *bias = a->bias_dtype == HZ_S32 ? a->bias : NULL, *sum;
@@ -636,8 +638,8 @@ static void multiply_wide(const struct job *job, const struct unit *u, char *scr
 			.sums = sums,
 		};
 
-		job->kern->qpack_a(&pack);
-		job->kern->qmul(&mul);
+		job->kern->pack_a(&pack);
+		job->kern->mul(&mul);
 		for (int64_t i = 0; i < u->rows; i++) {
 			rows_sum[i] += row[i];
 			for (int64_t j = 0; j < u->cols; j++)
@@ -672,7 +674,7 @@ static void multiply_wide(const struct job *job, const struct unit *u, char *scr
 		out.bias_dtype = 0;
 	if (a->a_scales)
 		out.a_scale = a->a_scales + (item_row(a, item) + first) * a->scale_step;
-	job->kern->qout(&out);
+	job->kern->out(&out);
 }
 
 static void wide_units(void *data, int thread, int64_t begin, int64_t end)
@@ -692,15 +694,16 @@ static void wide_units(void *data, int thread, int64_t begin, int64_t end)
 static size_t make_job(const struct hz_context *ctx, const struct hzi_qgemm_args *a,
 		       struct job *job)
 {
-	const int64_t q_rows = ctx->kern->q_rows, padded = hzi_round_up(a->n, PANEL);
+	const struct hzi_qgemm_kern *const kern = hzi_qgemm_kern + ctx->level;
+	const int64_t q_rows = kern->rows, padded = hzi_round_up(a->n, PANEL);
 	const int64_t k_padded = hzi_round_up(max_i64(a->k, 1), 64);
 	int64_t parts, across;
 	size_t bytes;
 
 	memset(job, 0, sizeof(*job));
-	job->kern = ctx->kern;
+	job->kern = kern;
 	job->a = a;
-	job->less = ctx->kern->qpack_a_less(a->a_dtype, a->b_dtype);
+	job->less = kern->pack_a_less(a->a_dtype, a->b_dtype);
 	job->wide = a->wide;
 	job->rows_wanted = a->b_zeros || a->b_zero != 0;
 	job->items = 1;
@@ -720,7 +723,7 @@ static size_t make_job(const struct hz_context *ctx, const struct hzi_qgemm_args
 						 max_i64(A_BYTES / k_padded / PANEL, 1) * PANEL);
 		job->panel_cols = job->unit_cols;
 		bytes = line(4 * WIDE_ROWS * WIDE_COLS) + line(8 * WIDE_ROWS * WIDE_COLS) +
-			line(ctx->kern->qpack_a_bytes(WIDE_ROWS, min_i64(HZI_QK_CHUNK, a->k)));
+			line(kern->pack_a_bytes(WIDE_ROWS, min_i64(HZI_QK_CHUNK, a->k)));
 	} else {
 		job->step_rows = min_i64(a->m,
 					 hzi_round_up(max_i64(A_BYTES / k_padded, 1), q_rows));
@@ -734,7 +737,7 @@ static size_t make_job(const struct hz_context *ctx, const struct hzi_qgemm_args
 		 * A is packed on the way by who multiplies it, so a thread has rows of its own
 		 * then; which takes enough of them, for each reads all of B.
 		 */
-		job->lazy = ctx->kern->q_lazy && a->packed && a->k > 0 && a->a_k == 1 &&
+		job->lazy = kern->lazy && a->packed && a->k > 0 && a->a_k == 1 &&
 			    a->c_n == 1 && (a->c_dtype != HZ_S32 || a->identity) &&
 			    (parts == 1 || job->step_rows >= parts * LAZY_ROWS);
 		if (job->lazy)
@@ -751,7 +754,7 @@ static size_t make_job(const struct hz_context *ctx, const struct hzi_qgemm_args
 
 		bytes = bytes < line(turned) ? line(turned) : bytes;
 	}
-	bytes += line(ctx->kern->q_sums);
+	bytes += line(kern->sums);
 	if (a->packed)
 		bytes += columns_scratch(min_i64(job->unit_cols, padded));
 	else
@@ -760,7 +763,7 @@ static size_t make_job(const struct hz_context *ctx, const struct hzi_qgemm_args
 	job->scratch_each = bytes;
 	bytes *= (size_t)job->threads;
 	if (!job->wide) {
-		job->a_bytes = (int64_t)line(ctx->kern->qpack_a_bytes(job->step_rows, a->k));
+		job->a_bytes = (int64_t)line(kern->pack_a_bytes(job->step_rows, a->k));
 		bytes += (size_t)(job->a_bytes * job->step_items) +
 			 2 * line(4 * job->step_items * job->step_rows);
 	}
@@ -796,7 +799,7 @@ void hzi_cpu_qgemm_run(const struct hz_context *ctx, const struct hzi_qgemm_args
 			job.rows = min_i64(job.step_rows, a->m - job.first);
 			if (!job.wide && !job.lazy)
 				hzi_parallel(job.threads, pack_rows, &job,
-					     job.count * ceil_div(job.rows, job.kern->q_rows));
+					     job.count * ceil_div(job.rows, job.kern->rows));
 			units = job.count * ceil_div(job.rows, job.unit_rows) *
 				ceil_div(a->n, job.unit_cols);
 			hzi_parallel(job.threads, job.wide ? wide_units : multiply_units, &job,

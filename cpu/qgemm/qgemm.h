@@ -8,6 +8,7 @@
 
 #include "cpu/core/cpu.h"
 #include "cpu/core/sizes.h"
+#include "cpu/qgemm/kern.h"
 #include "lib/qgemm/qgemm.h"
 
 #define GATHER 512	/* elements that a buffer on the stack gathers */

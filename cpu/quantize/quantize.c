@@ -11,6 +11,7 @@
 #include <string.h>
 
 #include "cpu/qgemm/qgemm.h"
+#include "cpu/quantize/kern.h"
 
 /* Elements that a unit of work has: half a MiB of f32, or what a buffer on the stack gathers */
 #define SEGMENT 65536
@@ -64,7 +65,7 @@ static int64_t segment_at(const struct segments *s, int64_t u, int64_t *x, int64
 }
 
 struct codes_job {
-	const struct hz_kern *kern;
+	const struct hzi_quantize_kern *kern;
 	struct segments s;
 	char *x, *q;
 	int32_t x_dtype, q_dtype;
@@ -240,7 +241,7 @@ static int run_codes(struct hz_context *ctx, const struct hzi_codes_args *a)
 	const uint8_t zero_code = (uint8_t)a->zero;
 	const int64_t bytes = elements(map) * (1 + dtype_bytes(a->x_dtype));
 	struct codes_job job = {
-		.kern = ctx->kern,
+		.kern = hzi_quantize_kern + ctx->level,
 		.s = make_segments(map, map->x_step != 1 || map->q_step != 1 ? GATHER : SEGMENT),
 		.x = a->x,
 		.q = a->q,
@@ -262,6 +263,12 @@ static int run_codes(struct hz_context *ctx, const struct hzi_codes_args *a)
 	return HZ_OK;
 }
 
+static int run_any(struct hz_context *ctx, const struct hzi_codes_args *a)
+{
+	return a->rotated ? hzi_cpu_rotated_codes(ctx, hzi_quantize_kern + ctx->level, a) :
+			    run_codes(ctx, a);
+}
+
 static size_t codes_workspace(const struct hz_context *ctx, const struct hzi_codes_args *a)
 {
 	return a->rotated ? hzi_cpu_rotated_workspace(ctx, a->rotated, a->back) : 0;
@@ -269,12 +276,12 @@ static size_t codes_workspace(const struct hz_context *ctx, const struct hzi_cod
 
 int hzi_cpu_quantize(struct hz_context *ctx, const struct hzi_quantize_args *a)
 {
-	return a->codes.rotated ? hzi_cpu_rotated_codes(ctx, &a->codes) : run_codes(ctx, &a->codes);
+	return run_any(ctx, &a->codes);
 }
 
 int hzi_cpu_dequantize(struct hz_context *ctx, const struct hzi_dequantize_args *a)
 {
-	return a->codes.rotated ? hzi_cpu_rotated_codes(ctx, &a->codes) : run_codes(ctx, &a->codes);
+	return run_any(ctx, &a->codes);
 }
 
 size_t hzi_cpu_quantize_workspace(const struct hz_context *ctx, const struct hzi_quantize_args *a)
@@ -291,7 +298,7 @@ size_t hzi_cpu_dequantize_workspace(const struct hz_context *ctx,
 /* ---- Ranges ---------------------------------------------------------------------------------- */
 
 struct range_job {
-	const struct hz_kern *kern;
+	const struct hzi_quantize_kern *kern;
 	const struct hzi_choose_qparams_args *a;
 	struct segments s;
 	int threads;
@@ -304,7 +311,7 @@ static size_t make_ranges(const struct hz_context *ctx, const struct hzi_choose_
 			  struct range_job *job)
 {
 	memset(job, 0, sizeof(*job));
-	job->kern = ctx->kern;
+	job->kern = hzi_quantize_kern + ctx->level;
 	job->a = a;
 	job->threads = 1;
 	if (a->map.n > 0) {

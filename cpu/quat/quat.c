@@ -10,6 +10,7 @@
 
 #include "cpu/core/cpu.h"
 #include "cpu/core/sizes.h"
+#include "cpu/quat/kern.h"
 #include "lib/quat/quat.h"
 
 #define OPERANDS 5			/* of a row: three inputs, two outputs */
@@ -79,7 +80,7 @@ static void walk_on(struct walk *w)
 #define ROW_LEAST 16			/* a shorter row is not worth a call if another is longer */
 
 struct row_job {
-	const struct hz_kern *kern;
+	const struct hzi_quat_kern *kern;
 	struct hzi_quat_row row;	/* with the lists of quaternion 0 */
 	struct walk outer;		/* operands: in[0 .. 2], out[0 .. 1] */
 	int64_t rows, n, size;
@@ -110,7 +111,7 @@ static void row_units(void *data, int thread, int64_t begin, int64_t end)
 				l->p = offset(l->p, walk.at[i] + first * l->step, job->size);
 		}
 		row.count = min_i64(PIECE, job->n - first);
-		job->kern->quat_row(&row);
+		job->kern->row(&row);
 		walk_on(&walk);
 	}
 }
@@ -166,10 +167,10 @@ static int run_rows(struct hz_context *ctx, const struct hzi_quat_dims *dims,
 	row->count = elements;
 	if (dims->ndim <= 1 && elements <= PIECE) {
 		/* A small call is to cost little. */
-		ctx->kern->quat_row(row);
+		hzi_quat_kern[ctx->level].row(row);
 		return HZ_OK;
 	}
-	job.kern = ctx->kern;
+	job.kern = hzi_quat_kern + ctx->level;
 	job.row = *row;
 	job.size = size;
 	job.n = dims->shape[along];
@@ -196,7 +197,7 @@ static int run_rows(struct hz_context *ctx, const struct hzi_quat_dims *dims,
 #define TERMS 1024			/* that one call of quat_total() may add in f32 */
 
 struct sum_job {
-	const struct hz_kern *kern;
+	const struct hzi_quat_kern *kern;
 	struct hzi_quat_total sum;	/* with the lists of quaternion 0 */
 	struct hzi_quat_put put;
 	struct walk kept, terms;	/* operands: in[0 .. 2], out */
@@ -249,7 +250,7 @@ static void add_terms(const struct sum_job *job, int64_t tile, int64_t begin, in
 		}
 		call.row.count = job->columns ? width : n;
 		call.terms = job->columns ? n : 1;
-		job->kern->quat_total(&call);
+		job->kern->total(&call);
 		begin += n;
 		at += n;
 		if (at == job->inner) {
@@ -268,7 +269,7 @@ static void put_tile(const struct sum_job *job, int64_t tile, const double *sum)
 	put.count = begin_tile(job, &kept, tile, &first);
 	put.out.p = offset(put.out.p, kept.at[3] + first * put.out.step, job->size);
 	put.sum = sum;
-	job->kern->quat_put(&put);
+	job->kern->put(&put);
 }
 
 static void sum_units(void *data, int thread, int64_t begin, int64_t end)
@@ -333,7 +334,7 @@ static void make_sum(const struct hz_context *ctx, const struct hzi_quat_dims *d
 	memset(job, 0, sizeof(*job));
 	for (int i = 0; i < 4; i++)
 		at[i] = operand[i] ? operand[i] : &none;
-	job->kern = ctx->kern;
+	job->kern = hzi_quat_kern + ctx->level;
 	job->sum.row = *row;
 	job->size = dtype_bytes(row->dtype);
 	job->columns = k >= 0 && (!sums || step_of(at, k) < step_of(at, r));

@@ -12,7 +12,13 @@
 
 #include "cpu/core/cpu.h"
 #include "cpu/core/sizes.h"
+#include "cpu/quat_gemm/kern.h"
 #include "lib/quat_gemm/quat_gemm.h"
+
+static const struct hzi_quat_gemm_typed *kern_of(const struct hz_context *ctx, int dtype)
+{
+	return &hzi_quat_gemm_kern[ctx->level].type[dtype == HZ_F64];
+}
 
 /*
  * C is made of products of real matrices, planes of V by planes of S. V is A or B, whichever suits
@@ -52,7 +58,7 @@ static int64_t packed_at(int64_t i0, int64_t l0, int64_t k)
 }
 
 struct pack_job {
-	const struct hz_kern *kern;
+	const struct hzi_quat_gemm_typed *kern;
 	const struct hzi_quat_gemm_pack_args *a;
 	int64_t panels;
 };
@@ -74,7 +80,7 @@ static void pack_block(const struct pack_job *j, const char *from, char *to, int
 		};
 
 		memcpy(b.comp, a->a.comp, sizeof(b.comp));
-		j->kern->quat[a->dtype == HZ_F64].load(&b);
+		j->kern->load(&b);
 		return;
 	}
 	for (int c = 0; c < 4; c++) {
@@ -115,7 +121,7 @@ int hzi_cpu_quat_gemm_pack(struct hz_context *ctx, const struct hzi_quat_gemm_pa
 {
 	const int64_t panels = ceil_div(a->m, HZI_QUAT_PANEL);
 	const int64_t items = item_count(a->ndim, a->shape);
-	struct pack_job job = {.kern = ctx->kern, .a = a, .panels = panels};
+	struct pack_job job = {.kern = kern_of(ctx, a->dtype), .a = a, .panels = panels};
 
 	hzi_parallel(hzi_threads(ctx, items * hzi_quat_pack_bytes(a->layout, a->dtype, a->m, a->k)),
 		     pack_panels, &job, items * panels);
@@ -161,7 +167,7 @@ struct operand {
 /* The whole of a call: rows of V are m or n, columns of S the other. */
 struct plan {
 	const struct hzi_quat_gemm_args *a;
-	const struct hzi_quat_kern *kern;
+	const struct hzi_quat_gemm_typed *kern;
 	bool swap;			/* V is B */
 	bool few;			/* S has few columns: V is read as it lies, once, */
 	bool few_packed;		/* or packed */
@@ -297,7 +303,7 @@ static void plan_few(struct plan *p, int64_t parts)
 static struct plan make_plan(const struct hz_context *ctx, const struct hzi_quat_gemm_args *a)
 {
 	struct plan p = {
-		.a = a, .kern = &ctx->kern->quat[a->dtype == HZ_F64], .k = a->k,
+		.a = a, .kern = kern_of(ctx, a->dtype), .k = a->k,
 		.size = a->dtype == HZ_F64 ? 8 : 4, .fast = a->method == HZ_QUAT_FAST,
 		.items = item_count(a->ndim, a->shape),
 	};

@@ -9,11 +9,12 @@
 
 #include "cpu/core/cpu.h"
 #include "cpu/quat_layer/gather.h"
+#include "cpu/quat_layer/kern.h"
 #include "lib/quat_layer/sums_math.h"
 
 /* A step and the kernels that it is made of */
 struct job {
-	const struct hz_kern *kern;
+	const struct hzi_quat_layer_kern *kern;
 	const void *args;
 };
 
@@ -104,7 +105,7 @@ static void affine_work(void *job, int thread, int64_t begin, int64_t end)
 	const struct job *j = job;
 
 	(void)thread;
-	j->kern->quat_affine(j->args, begin, end);
+	j->kern->affine(j->args, begin, end);
 }
 
 /* Dropout of elements begin to end - 1, row by row */
@@ -127,7 +128,7 @@ static void drop_work(void *job, int thread, int64_t begin, int64_t end)
 			rest /= m->shape[d];
 		}
 		count = count < end - begin ? count : end - begin;
-		j->kern->quat_drop(m, (const char *)m->a.data + from * (int64_t)size,
+		j->kern->drop(m, (const char *)m->a.data + from * (int64_t)size,
 				   (char *)m->out.data + to * (int64_t)size, count,
 				   m->offset + (uint64_t)begin);
 		begin += count;
@@ -139,7 +140,7 @@ static void box_work(void *job, int thread, int64_t begin, int64_t end)
 	const struct job *j = job;
 
 	(void)thread;
-	j->kern->quat_map(j->args, begin, end);
+	j->kern->map(j->args, begin, end);
 }
 
 /* Whether kernels do it for arrays of any layout: no f64, which they do not know */
@@ -163,7 +164,7 @@ static int map(struct hz_context *ctx, const char *op, const struct hzi_qmap_arg
 	const bool copies = a->kind == HZI_QMAP_COPY && plain && !a->accumulate && !a->pure;
 	const int threads = hzi_threads(ctx, a->total * 32);
 	const struct hzi_quat_boxes boxes = hzi_quat_boxes(a);
-	struct job job = {ctx->kern, a};
+	struct job job = {hzi_quat_layer_kern + ctx->level, a};
 
 	(void)op;
 	if (affine && plain &&
@@ -248,7 +249,7 @@ static void depth_work(void *job, int thread, int64_t begin, int64_t end)
 	const struct job *j = job;
 
 	(void)thread;
-	j->kern->quat_depth(j->args, begin, end);
+	j->kern->depth(j->args, begin, end);
 }
 
 /*
@@ -289,7 +290,7 @@ static void depth_coefficients(const struct hzi_qdepth_args *a, int64_t taps)
 static int depth(struct hz_context *ctx, const char *op, const struct hzi_qdepth_args *a)
 {
 	const int64_t taps = a->x.taps[0] * a->x.taps[1] * a->x.taps[2];
-	struct job job = {ctx->kern, a};
+	struct job job = {hzi_quat_layer_kern + ctx->level, a};
 
 	(void)op;
 	depth_coefficients(a, taps);
@@ -340,7 +341,7 @@ static void sum_kernel_work(void *job, int thread, int64_t begin, int64_t end)
 	const struct job *j = job;
 
 	(void)thread;
-	j->kern->quat_sums(j->args, begin, end);
+	j->kern->sums(j->args, begin, end);
 }
 
 static void sum_work(void *job, int thread, int64_t begin, int64_t end)
@@ -366,7 +367,7 @@ static int sum(struct hz_context *ctx, const char *op, const struct hzi_qsum_arg
 			     (a->kind == HZI_QSUM_PLAIN || a->mean_dtype == HZ_F32) &&
 			     (a->kind != HZI_QSUM_CROSS || a->b.dtype != HZ_F64);
 	const int threads = hzi_threads(ctx, a->rows * a->channels * 32);
-	struct job job = {ctx->kern, a};
+	struct job job = {hzi_quat_layer_kern + ctx->level, a};
 
 	(void)op;
 	if (kernels)
@@ -435,7 +436,7 @@ static void pool_kernel_work(void *job, int thread, int64_t begin, int64_t end)
 	const struct job *j = job;
 
 	(void)thread;
-	j->kern->quat_pool(j->args, begin, end);
+	j->kern->pool(j->args, begin, end);
 }
 
 static void pool_bwd_kernel_work(void *job, int thread, int64_t begin, int64_t end)
@@ -443,7 +444,7 @@ static void pool_bwd_kernel_work(void *job, int thread, int64_t begin, int64_t e
 	const struct job *j = job;
 
 	(void)thread;
-	j->kern->quat_pool_bwd(j->args, begin, end);
+	j->kern->pool_bwd(j->args, begin, end);
 }
 
 static int pool(struct hz_context *ctx, const char *op, const struct hzi_qpool_args *a,
@@ -452,7 +453,7 @@ static int pool(struct hz_context *ctx, const char *op, const struct hzi_qpool_a
 	const int64_t *size = backward ? a->size : a->count;
 	const int64_t pixels = a->images * size[0] * size[1] * size[2];
 	const bool kernels = a->x.dtype != HZ_F64 && a->y.dtype != HZ_F64;
-	struct job job = {ctx->kern, a};
+	struct job job = {hzi_quat_layer_kern + ctx->level, a};
 	int64_t reads = 1;
 	int threads;
 

@@ -56,7 +56,7 @@ static void order_columns(void *data, int thread, int64_t begin, int64_t end)
 				sum += row[i] * w->rule->offset[i % 4];
 			j->less[c] += sum * ((int64_t)1 << 8 * p);
 			memset(row + k, 0, (size_t)(j->k - k));
-			j->ctx->kern->vlut_fields_order(row, j->k);
+			hzi_vlut_kern[j->ctx->level].fields_order(row, j->k);
 		}
 	}
 }
@@ -76,7 +76,7 @@ static void put_column(const struct hzi_vlut_fields_job *j, int64_t panel, int64
 	}
 	for (int i = 0; i < HZI_VLUT_ROWS; i++)
 		y[i] = (float)((double)sums[i] * j->factor[col] + j->shift[col]);
-	hzi_vlut_put(j->ctx->kern, j->w, &j->y, panel, col, y);
+	hzi_vlut_put(j->ctx, j->w, &j->y, panel, col, y);
 }
 
 static void add_sums(const struct hzi_vlut_fields_job *j, int64_t row, int64_t rows, int half,
@@ -94,7 +94,7 @@ static void add_sums(const struct hzi_vlut_fields_job *j, int64_t row, int64_t r
 static void multiply_panels(void *data, int thread, int64_t begin, int64_t end)
 {
 	const struct hzi_vlut_fields_job *j = data;
-	const struct hz_kern *kern = j->ctx->kern;
+	const struct hzi_vlut_kern *const kern = hzi_vlut_kern + j->ctx->level;
 	int64_t *sums = (int64_t *)(void *)(j->scratch + thread * j->scratch_each);
 	int32_t some[MOST * 32] __attribute__((aligned(64)));
 
@@ -116,7 +116,7 @@ static void multiply_panels(void *data, int thread, int64_t begin, int64_t end)
 
 				for (int half = 0; half < 2; half++) {
 					a.codes = codes + half * j->w->half_bytes + k * 16;
-					kern->vlut_fields(&a);
+					kern->fields(&a);
 					add_sums(j, row, a.count, half, some, sums);
 				}
 			}

@@ -11,6 +11,7 @@
 
 #include <string.h>
 
+#include "cpu/quat_gemm/kern.h"
 #include "cpu/vlut/vlut.h"
 #include "lib/qgemm/qgemm.h"
 
@@ -72,9 +73,9 @@ static void widen(const struct hzi_vlut_floats *j, int64_t panel, int64_t first,
 		  const struct room *r)
 {
 	const struct hzi_vlut_side *w = j->w;
-	const struct hz_kern *kern = j->ctx->kern;
-	const struct hzi_vlut_view v = hzi_vlut_view(kern, w, panel, first, blocks, r->codes);
-	const int64_t rows = kern->quat[0].rows;
+	const struct hz_context *ctx = j->ctx;
+	const struct hzi_vlut_view v = hzi_vlut_view(ctx, w, panel, first, blocks, r->codes);
+	const int64_t rows = hzi_quat_gemm_kern[ctx->level].type[0].rows;
 
 	for (int64_t b = 0; b < blocks; b += w->has_t ? w->group : blocks) {
 		for (int i = 0; i < HZI_VLUT_ROWS; i++)
@@ -89,8 +90,8 @@ static void widen(const struct hzi_vlut_floats *j, int64_t panel, int64_t first,
 			.extra = j->v.sub != NULL,
 		};
 
-		hzi_vlut_bytes(kern, w, &v, j->table, blocks, r->bytes, b_panel);
-		kern->vlut_widen(&widen);
+		hzi_vlut_bytes(ctx, w, &v, j->table, blocks, r->bytes, b_panel);
+		hzi_vlut_kern[ctx->level].widen(&widen);
 		return;
 	}
 	for (int64_t b = 0; b < blocks; b++) {
@@ -113,8 +114,9 @@ static void multiply_panels(void *data, int thread, int64_t begin, int64_t end)
 {
 	const struct hzi_vlut_floats *j = data;
 	const struct hzi_vlut_side *w = j->w;
-	const struct hz_kern *kern = j->ctx->kern;
-	const int64_t rows = kern->quat[0].rows;
+	const struct hz_context *ctx = j->ctx;
+	const struct hzi_quat_gemm_typed *const gemm = hzi_quat_gemm_kern[ctx->level].type;
+	const int64_t rows = gemm->rows;
 	char *scratch = j->scratch + thread * j->scratch_each;
 	struct room r = {.codes = (uint8_t *)scratch};
 
@@ -142,7 +144,7 @@ static void multiply_panels(void *data, int thread, int64_t begin, int64_t end)
 				for (int64_t i = 0; i < HZI_VLUT_ROWS / rows; i++) {
 					mul.v = r.wide + i * mul.k * rows;
 					mul.p = r.sum + i * cols * rows;
-					kern->quat[0].mul(&mul);
+					gemm->mul(&mul);
 				}
 			}
 			for (int64_t c = 0; c < cols; c++) {
@@ -150,7 +152,7 @@ static void multiply_panels(void *data, int thread, int64_t begin, int64_t end)
 
 				for (int64_t i = 0; i < HZI_VLUT_ROWS; i++)
 					y[i] = r.sum[(i / rows * cols + c) * rows + i % rows];
-				hzi_vlut_put(kern, w, &j->y, panel, col + c, y);
+				hzi_vlut_put(ctx, w, &j->y, panel, col + c, y);
 			}
 		}
 	}

@@ -93,7 +93,7 @@ static void map_column(const struct job *j, int64_t c, const float *x)
 		for (int64_t i = 0; i < j->v.k; i++)
 			to[i] = unit * x[i];
 	}
-	j->most[c] = j->ctx->kern->vlut_most(to, j->v.k);
+	j->most[c] = hzi_vlut_kern[j->ctx->level].most(to, j->v.k);
 }
 
 /* Groups of columns: where these are neighbours in memory, rows of x are read as they lie. */
@@ -109,7 +109,7 @@ static void map_columns(void *data, int thread, int64_t begin, int64_t end)
 		const int64_t cols =
 			hzi_vlut_min(HZI_VLUT_COLUMNS, a->batch - g * HZI_VLUT_COLUMNS);
 
-		hzi_vlut_load(j->ctx->kern, a->x, a->x_dtype, a->w.k, a->x_k,
+		hzi_vlut_load(j->ctx, a->x, a->x_dtype, a->w.k, a->x_k,
 			      g * HZI_VLUT_COLUMNS * a->x_b, cols, a->x_b, some, x, ld);
 		for (int64_t c = 0; c < cols; c++) {
 			memset(x + c * ld + a->w.k, 0, (size_t)(padded - a->w.k) * 4);
@@ -155,10 +155,10 @@ static void cut_columns(void *data, int thread, int64_t begin, int64_t end)
 		else if (most > 0)
 			unit = most / reach_of(parts);
 		/* The product rounds once more, by less than half a unit. */
-		j->ctx->kern->vlut_cut(x, j->v.k, (float)(1 / unit), parts,
-				       f->x ? hzi_vlut_fields_row(f, c) :
-					      hzi_vlut_ints_row(ints, c),
-				       f->x ? f->k : ints->k);
+		hzi_vlut_kern[j->ctx->level].cut(x, j->v.k, (float)(1 / unit), parts,
+						 f->x ? hzi_vlut_fields_row(f, c) :
+							hzi_vlut_ints_row(ints, c),
+						 f->x ? f->k : ints->k);
 		unit = 1 / (double)(float)(1 / unit);
 		(f->x ? f->factor : ints->factor)[c] = unit * scale;
 		(f->x ? f->shift : ints->shift)[c] = sub * scale;
@@ -180,7 +180,7 @@ static void exact_panels(void *data, int thread, int64_t begin, int64_t end)
 		const int64_t row = panel * HZI_VLUT_ROWS;
 		const int64_t rows = hzi_vlut_min(HZI_VLUT_ROWS, a->w.rows - row);
 		const struct hzi_vlut_view v =
-			hzi_vlut_view(j->ctx->kern, w, panel, 0, w->blocks, codes);
+			hzi_vlut_view(j->ctx, w, panel, 0, w->blocks, codes);
 
 		for (int64_t i = 0; i < rows; i++) {
 			for (int64_t c = 0; c < a->batch; c++) {
@@ -248,7 +248,7 @@ static bool two_do(const struct job *j)
 static bool fields_do(const struct job *j)
 {
 	return j->w.fields && j->a->w.packed && j->w.first == 0 &&
-	       j->a->batch * parts_of(j) <= j->ctx->kern->fields_most;
+	       j->a->batch * parts_of(j) <= hzi_vlut_kern[j->ctx->level].fields_most;
 }
 
 /* As options say, for x of moderate numbers */

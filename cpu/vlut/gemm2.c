@@ -83,9 +83,9 @@ static void bytes_of_x(void *data, int thread, int64_t begin, int64_t end)
 		const int64_t row = panel * HZI_VLUT_ROWS;
 		const int64_t rows = hzi_vlut_min(HZI_VLUT_ROWS, x->w->rows - row);
 		const struct hzi_vlut_view v =
-			hzi_vlut_view(j->ctx->kern, x, panel, 0, x->blocks, codes);
+			hzi_vlut_view(j->ctx, x, panel, 0, x->blocks, codes);
 
-		hzi_vlut_bytes(j->ctx->kern, x, &v, j->table, x->blocks, b, b_panel);
+		hzi_vlut_bytes(j->ctx, x, &v, j->table, x->blocks, b, b_panel);
 		for (int64_t i = 0; i < rows; i++) {
 			const uint8_t *from = b + i / 32 * b_panel + i / 16 % 2 * 1024 + i % 16 * 4;
 			int8_t *to = hzi_vlut_ints_row(&j->ints, row + i);
@@ -111,7 +111,7 @@ static void values_of_x(void *data, int thread, int64_t begin, int64_t end)
 		const int64_t row = panel * HZI_VLUT_ROWS;
 		const int64_t rows = hzi_vlut_min(HZI_VLUT_ROWS, x->w->rows - row);
 		const struct hzi_vlut_view v =
-			hzi_vlut_view(j->ctx->kern, x, panel, 0, x->blocks,
+			hzi_vlut_view(j->ctx, x, panel, 0, x->blocks,
 				      (uint8_t *)j->scratch + thread * j->scratch_each);
 
 		for (int i = 0; i < rows; i++) {
@@ -245,7 +245,7 @@ static void put_sum(const struct job *j, int64_t row, int64_t x_row, int64_t sum
 		((int32_t *)a->y)[row * a->y_i + x_row * a->y_j] = (int32_t)(uint32_t)sum;
 		return;
 	}
-	hzi_vlut_put_one(j->ctx->kern, &j->w, &y, row, x_row,
+	hzi_vlut_put_one(j->ctx, &j->w, &y, row, x_row,
 			 (float)((double)sum * factor_of(j, x_row)));
 }
 
@@ -269,7 +269,7 @@ static void put_pair(const struct job *j, const struct pair *r, int64_t row, int
 	}
 	if (j->x.w->row_scale)
 		sum *= j->x.w->row_scale[x_row * j->x.w->row_scale_step];
-	hzi_vlut_put_one(j->ctx->kern, &j->w, &y, row, x_row, (float)sum);
+	hzi_vlut_put_one(j->ctx, &j->w, &y, row, x_row, (float)sum);
 }
 
 /* Room that a thread has: views of both sides, and their points */
@@ -283,7 +283,7 @@ static int64_t pairs_bytes(const struct job *j, int64_t *x_codes, int64_t *point
 static void pairs(void *data, int thread, int64_t begin, int64_t end)
 {
 	const struct job *j = data;
-	const struct hz_kern *kern = j->ctx->kern;
+	const struct hz_context *ctx = j->ctx;
 	const bool exact = choose(j) == EXACT;
 	const int64_t k = j->w.blocks * j->w.embed, counted = integers(j);
 	uint8_t *scratch = (uint8_t *)j->scratch + thread * j->scratch_each;
@@ -297,14 +297,14 @@ static void pairs(void *data, int thread, int64_t begin, int64_t end)
 		const int64_t row = panel * HZI_VLUT_ROWS;
 		const int64_t rows = hzi_vlut_min(HZI_VLUT_ROWS, j->w.w->rows - row);
 		const struct hzi_vlut_view wv =
-			hzi_vlut_view(kern, &j->w, panel, 0, j->w.blocks, scratch);
+			hzi_vlut_view(ctx, &j->w, panel, 0, j->w.blocks, scratch);
 
 		if (exact)
 			points_of(&j->w, &wv, rows, wp);
 		for (int64_t col = 0; col < j->x.w->rows; col += HZI_VLUT_ROWS) {
 			const int64_t cols = hzi_vlut_min(HZI_VLUT_ROWS, j->x.w->rows - col);
 			const struct hzi_vlut_view xv =
-				hzi_vlut_view(kern, &j->x, col / HZI_VLUT_ROWS, 0, j->x.blocks,
+				hzi_vlut_view(ctx, &j->x, col / HZI_VLUT_ROWS, 0, j->x.blocks,
 					      scratch + x_codes);
 
 			if (exact)

@@ -99,7 +99,7 @@ static void ranges(void *data, int thread, int64_t begin, int64_t end)
 		struct hzi_vlut_table t = piece(j, u);
 
 		t.x += u % ((j->blocks + PIECE - 1) / PIECE) * PIECE * j->w->embed;
-		j->ctx->kern->vlut_range(&t);
+		hzi_vlut_kern[j->ctx->level].range(&t);
 	}
 }
 
@@ -112,7 +112,7 @@ static void tables(void *data, int thread, int64_t begin, int64_t end)
 		struct hzi_vlut_table t = piece(j, u);
 
 		t.low = j->ordered + (t.low - j->low);
-		j->ctx->kern->vlut_table(&t);
+		hzi_vlut_kern[j->ctx->level].table(&t);
 	}
 }
 
@@ -225,7 +225,7 @@ static void sums(void *data, int thread, int64_t begin, int64_t end)
 
 	for (int64_t panel = begin; panel < end; panel++) {
 		const struct hzi_vlut_view v =
-			hzi_vlut_view(j->ctx->kern, w, panel, j->first, j->blocks,
+			hzi_vlut_view(j->ctx, w, panel, j->first, j->blocks,
 				      (uint8_t *)j->scratch + thread * j->scratch_each);
 
 		for (int64_t c = 0; c < j->count; c++) {
@@ -242,7 +242,7 @@ static void sums(void *data, int thread, int64_t begin, int64_t end)
 				.q = (float)w->rule->q,
 			};
 
-			j->ctx->kern->vlut_sum(&s);
+			hzi_vlut_kern[j->ctx->level].sum(&s);
 		}
 	}
 }
@@ -259,7 +259,7 @@ static void finish(void *data, int thread, int64_t begin, int64_t end)
 
 			for (int i = 0; i < HZI_VLUT_ROWS; i++)
 				y[i] *= scale;
-			hzi_vlut_put(j->ctx->kern, j->w, &j->y, panel, j->col + c, y);
+			hzi_vlut_put(j->ctx, j->w, &j->y, panel, j->col + c, y);
 		}
 	}
 }

@@ -10,6 +10,7 @@
 
 #include <string.h>
 
+#include "cpu/qgemm/kern.h"
 #include "cpu/vlut/vlut.h"
 #include "lib/qgemm/qgemm.h"
 
@@ -47,7 +48,7 @@ static int64_t chunk_k(const struct hzi_vlut_ints *j, int64_t c)
 
 void hzi_vlut_ints_place(struct hzi_vlut_ints *j, char *base, size_t *used)
 {
-	const struct hz_kern *kern = j->ctx->kern;
+	const struct hzi_qgemm_kern *const kern = hzi_qgemm_kern + j->ctx->level;
 	const struct hzi_vlut_side *w = j->w;
 	const int64_t most = hzi_vlut_min(COLUMNS, j->cols);
 	int64_t padded;
@@ -58,7 +59,7 @@ void hzi_vlut_ints_place(struct hzi_vlut_ints *j, char *base, size_t *used)
 	j->chunk = hzi_vlut_min(CHUNK / w->embed, w->blocks);
 	j->chunks = (w->blocks + j->chunk - 1) / j->chunk;
 	j->groups = (j->cols + COLUMNS - 1) / COLUMNS;
-	j->zero = kern->qpack_a_less(HZ_S8, HZ_S8) != 0;
+	j->zero = kern->pack_a_less(HZ_S8, HZ_S8) != 0;
 	padded = hzi_round_up(j->chunk * w->embed, 64);
 	j->threads = hzi_threads(j->ctx,
 				 w->panels * HZI_VLUT_ROWS * j->k * (1 + j->cols * j->parts / 64));
@@ -66,7 +67,7 @@ void hzi_vlut_ints_place(struct hzi_vlut_ints *j, char *base, size_t *used)
 	j->shift = hzi_vlut_take(base, used, 8 * j->cols);
 	j->rows = hzi_vlut_take(base, used, (j->cols * j->parts + j->groups) * j->k);
 	j->table = hzi_vlut_take(base, used, hzi_vlut_byte_table_bytes(w));
-	j->packed_each = hzi_round_up(kern->qpack_a_bytes(group_rows(j, most), padded), 64);
+	j->packed_each = hzi_round_up(kern->pack_a_bytes(group_rows(j, most), padded), 64);
 	j->packed = hzi_vlut_take(base, used, j->groups * j->chunks * j->packed_each);
 	/* A view, the points, sums of a group, and these of all chunks */
 	j->scratch_each = codes_bytes(j) +
@@ -101,9 +102,9 @@ static void pack_rows(void *data, int thread, int64_t begin, int64_t end)
 			const int64_t k = hzi_vlut_min(p.k, (j->w->blocks - c * j->chunk) * 4);
 
 			memset(row + i * j->k + k, 0, (size_t)(p.k - k));
-			j->ctx->kern->vlut_fields_order(row + i * j->k, p.k);
+			hzi_vlut_kern[j->ctx->level].fields_order(row + i * j->k, p.k);
 		}
-		j->ctx->kern->qpack_a(&p);
+		hzi_qgemm_kern[j->ctx->level].pack_a(&p);
 	}
 }
 
@@ -148,14 +149,14 @@ static void put_column(const struct hzi_vlut_ints *j, int64_t panel, int64_t col
 	}
 	for (int i = 0; i < HZI_VLUT_ROWS; i++)
 		y[i] = (float)(sums[i] * j->factor[col] + j->shift[col]);
-	hzi_vlut_put(j->ctx->kern, w, &j->y, panel, col, y);
+	hzi_vlut_put(j->ctx, w, &j->y, panel, col, y);
 }
 
 static void multiply_panels(void *data, int thread, int64_t begin, int64_t end)
 {
 	const struct hzi_vlut_ints *j = data;
 	const struct hzi_vlut_side *w = j->w;
-	const struct hz_kern *kern = j->ctx->kern;
+	const struct hz_context *ctx = j->ctx;
 	const int64_t most = hzi_vlut_min(COLUMNS, j->cols);
 	const int64_t padded = hzi_round_up(j->chunk * w->embed, 64), b_panel = 32 * padded;
 	char *scratch = j->scratch + thread * j->scratch_each;
@@ -184,18 +185,18 @@ static void multiply_panels(void *data, int thread, int64_t begin, int64_t end)
 					j->zero ? raw + cols * j->parts * HZI_VLUT_ROWS : NULL;
 
 				if (decoded != c && from_fields(j)) {
-					hzi_vlut_fields_bytes(kern, w, panel, c * j->chunk,
+					hzi_vlut_fields_bytes(ctx, w, panel, c * j->chunk,
 							      mul.k / 4, b, b_panel);
 					decoded = c;
 				} else if (decoded != c) {
 					const struct hzi_vlut_view v =
-						hzi_vlut_view(kern, w, panel, c * j->chunk, blocks,
+						hzi_vlut_view(ctx, w, panel, c * j->chunk, blocks,
 							      codes);
 
-					hzi_vlut_bytes(kern, w, &v, j->table, blocks, b, b_panel);
+					hzi_vlut_bytes(ctx, w, &v, j->table, blocks, b, b_panel);
 					decoded = c;
 				}
-				kern->qmul(&mul);
+				hzi_qgemm_kern[ctx->level].mul(&mul);
 				for (int64_t i = 0; i < cols * j->parts; i++)
 					add_part(raw + i * HZI_VLUT_ROWS, none, (int)(i % j->parts),
 						 sums + i / j->parts * HZI_VLUT_ROWS);

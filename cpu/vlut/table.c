@@ -33,22 +33,22 @@ void hzi_vlut_tables_place(struct hzi_vlut_tables *j, char *base, size_t *used)
 }
 
 /* To f16 and back: the kernel of conversions does it. */
-static void round_table(const struct hz_kern *kern, int dtype, float *table, int64_t n)
+static void round_table(const struct hz_context *ctx, int dtype, float *table, int64_t n)
 {
 	uint16_t half[256];
 
 	for (int64_t i = 0; dtype != HZ_F32 && i < n; i += 256) {
-		struct hzi_head h = {
+		struct hzi_convert h = {
 			.x = table + i, .y = half, .rows = 1, .count = hzi_vlut_min(256, n - i),
-			.x_dtype = HZ_F32, .y_dtype = dtype, .last = true, .scale = 1,
+			.x_dtype = HZ_F32, .y_dtype = dtype, .scale = 1,
 		};
 
-		kern->head(&h);
+		hzi_vlut_kern[ctx->level].convert(&h);
 		h.x = half;
 		h.x_dtype = dtype;
 		h.y = table + i;
 		h.y_dtype = HZ_F32;
-		kern->head(&h);
+		hzi_vlut_kern[ctx->level].convert(&h);
 	}
 }
 
@@ -75,7 +75,7 @@ static void fill_tables(void *data, int thread, int64_t begin, int64_t end)
 				t += (double)c[e] * x[e];
 			table[i] = (float)t;
 		}
-		round_table(j->ctx->kern, j->dtype, table, entries);
+		round_table(j->ctx, j->dtype, table, entries);
 	}
 }
 
@@ -97,7 +97,7 @@ static void look_up(void *data, int thread, int64_t begin, int64_t end)
 
 	for (int64_t panel = begin; panel < end; panel++) {
 		const struct hzi_vlut_view v =
-			hzi_vlut_view(j->ctx->kern, w, panel, j->first, j->blocks,
+			hzi_vlut_view(j->ctx, w, panel, j->first, j->blocks,
 				      (uint8_t *)j->scratch + thread * j->scratch_each);
 
 		for (int row = 0; row < HZI_VLUT_ROWS; row++) {
@@ -133,7 +133,7 @@ static void finish(void *data, int thread, int64_t begin, int64_t end)
 			/* What was lost of Inf is NaN. */
 			y[i] = sum[0] - sum[0] == 0 ? sum[0] + sum[1] : sum[0];
 		}
-		hzi_vlut_put(j->ctx->kern, j->w, &j->y, panel, j->col, y);
+		hzi_vlut_put(j->ctx, j->w, &j->y, panel, j->col, y);
 	}
 }
 

@@ -123,7 +123,7 @@ static void pack_row(const struct hzi_vlut_side *s, int64_t i, int64_t first, in
 }
 
 /* T of groups from number g on; rows that are not there get 0. */
-static void pack_t(const struct hz_kern *kern, const struct hzi_vlut_side *s, int64_t panel,
+static void pack_t(const struct hz_context *ctx, const struct hzi_vlut_side *s, int64_t panel,
 		   int64_t g, int64_t groups, uint8_t *t)
 {
 	const struct hzi_coded *w = s->w;
@@ -132,7 +132,7 @@ static void pack_t(const struct hz_kern *kern, const struct hzi_vlut_side *s, in
 	const uint8_t last = (uint8_t)(s->rule->scales - 1);
 
 	if (rows == HZI_VLUT_ROWS && w->t_step == 1) {
-		kern->vlut_turn(w->t + row * w->t_row + g, w->t_row, groups, t);
+		hzi_vlut_kern[ctx->level].turn(w->t + row * w->t_row + g, w->t_row, groups, t);
 	} else {
 		memset(t, 0, (size_t)(groups * HZI_VLUT_ROWS));
 		for (int64_t i = 0; i < rows; i++) {
@@ -149,7 +149,7 @@ static void pack_t(const struct hz_kern *kern, const struct hzi_vlut_side *s, in
  * Blocks first .. first + blocks - 1 of a panel, behind `below_levels` levels of code 0, to codes;
  * and their T to t. Rows that are not there get codes 0.
  */
-static void pack_panel(const struct hz_kern *kern, const struct hzi_vlut_side *s, int64_t panel,
+static void pack_panel(const struct hz_context *ctx, const struct hzi_vlut_side *s, int64_t panel,
 		       int64_t first, int64_t blocks, int below_levels, uint8_t *codes, uint8_t *t)
 {
 	enum { SOME = 16 };	/* blocks of all rows, so that what is written stays in L1 */
@@ -160,7 +160,8 @@ static void pack_panel(const struct hz_kern *kern, const struct hzi_vlut_side *s
 
 	if (s->bytes == 1 && below_levels == 0 && rows == HZI_VLUT_ROWS && w->level == 1 &&
 	    w->block == s->levels) {
-		kern->vlut_turn((const uint8_t *)w->codes + row * w->row + first * w->block, w->row,
+		hzi_vlut_kern[ctx->level].turn((const uint8_t *)w->codes + row * w->row +
+					       first * w->block, w->row,
 				count, codes);
 		for (int64_t i = 0; size < 256 && i < count * HZI_VLUT_ROWS; i++)
 			codes[i] = (uint8_t)below(codes[i], size);
@@ -174,7 +175,7 @@ static void pack_panel(const struct hz_kern *kern, const struct hzi_vlut_side *s
 		}
 	}
 	if (s->has_t)
-		pack_t(kern, s, panel, first / s->group, (blocks + s->group - 1) / s->group, t);
+		pack_t(ctx, s, panel, first / s->group, (blocks + s->group - 1) / s->group, t);
 }
 
 /* Codes to fields, a byte for each coordinate */
@@ -210,7 +211,7 @@ static void pack_fields(const struct hzi_vlut_side *s, const uint32_t *fields, i
 	}
 }
 
-static struct hzi_vlut_view view_fields(const struct hz_kern *kern, const struct hzi_vlut_side *s,
+static struct hzi_vlut_view view_fields(const struct hz_context *ctx, const struct hzi_vlut_side *s,
 					int64_t panel, int64_t first, int64_t blocks,
 					uint8_t *scratch)
 {
@@ -220,7 +221,7 @@ static struct hzi_vlut_view view_fields(const struct hz_kern *kern, const struct
 		.chunks = (first % 4 + blocks + 3) / 4,
 	};
 
-	kern->vlut_fields_codes(&a);
+	hzi_vlut_kern[ctx->level].fields_codes(&a);
 	return (struct hzi_vlut_view){
 		.codes = scratch + first % 4 * 128 + s->first * HZI_VLUT_ROWS, .step = 128,
 	};
@@ -233,13 +234,13 @@ int64_t hzi_vlut_view_bytes(const struct hzi_vlut_side *s, int64_t blocks)
 	return s->w->packed ? 0 : blocks * (s->levels * s->bytes + 1) * HZI_VLUT_ROWS;
 }
 
-struct hzi_vlut_view hzi_vlut_view(const struct hz_kern *kern, const struct hzi_vlut_side *s,
+struct hzi_vlut_view hzi_vlut_view(const struct hz_context *ctx, const struct hzi_vlut_side *s,
 				   int64_t panel, int64_t first, int64_t blocks, uint8_t *scratch)
 {
 	struct hzi_vlut_view v;
 
 	if (s->w->packed && s->fields)
-		return view_fields(kern, s, panel, first, blocks, scratch);
+		return view_fields(ctx, s, panel, first, blocks, scratch);
 	if (s->w->packed) {
 		const uint8_t *p = (const uint8_t *)s->w->packed + panel * s->panel_bytes;
 
@@ -251,12 +252,12 @@ struct hzi_vlut_view hzi_vlut_view(const struct hz_kern *kern, const struct hzi_
 	v.step = (int64_t)s->levels * HZI_VLUT_ROWS * s->bytes;
 	v.codes = scratch;
 	v.t = s->has_t ? scratch + blocks * v.step : NULL;
-	pack_panel(kern, s, panel, first, blocks, 0, scratch, scratch + blocks * v.step);
+	pack_panel(ctx, s, panel, first, blocks, 0, scratch, scratch + blocks * v.step);
 	return v;
 }
 
 struct pack_job {
-	const struct hz_kern *kern;
+	const struct hz_context *ctx;
 	struct hzi_vlut_side side;
 	uint8_t *packed;
 	uint32_t fields[256];
@@ -275,14 +276,14 @@ static void pack_panels(void *data, int thread, int64_t begin, int64_t end)
 			pack_fields(s, job->fields, p, to);
 			continue;
 		}
-		pack_panel(job->kern, s, p, 0, s->blocks, s->first, to,
+		pack_panel(job->ctx, s, p, 0, s->blocks, s->first, to,
 			   to + s->panel_bytes - s->groups * HZI_VLUT_ROWS);
 	}
 }
 
 int hzi_cpu_vlut_pack(struct hz_context *ctx, const struct hzi_vlut_pack_args *a)
 {
-	struct pack_job job = {.kern = ctx->kern, .packed = a->packed};
+	struct pack_job job = {.ctx = ctx, .packed = a->packed};
 
 	hzi_vlut_side(&job.side, a->vlut, a->vlut->w, &a->w);
 	if (job.side.fields)
@@ -435,7 +436,7 @@ static void rows_of_codes(const uint8_t *from, int levels, uint16_t *to)
 }
 
 /* D4 and E8 in lanes of bytes, whose codes lie row by row for that */
-static void byte_points(const struct hz_kern *kern, const struct hzi_vlut_side *s,
+static void byte_points(const struct hz_context *ctx, const struct hzi_vlut_side *s,
 			const struct hzi_vlut_view *v, int64_t blocks, uint8_t *b, int64_t b_panel)
 {
 	enum { SOME = 16 };	/* blocks of all rows */
@@ -448,12 +449,12 @@ static void byte_points(const struct hz_kern *kern, const struct hzi_vlut_side *
 		for (int64_t i = 0; i < n; i++)
 			rows_of_codes(v->codes + (first + i) * v->step, s->levels,
 				      codes + i * HZI_VLUT_ROWS * s->levels);
-		kern->lattice_values(&(struct hzi_lattice_values){
+		hzi_lattice_kern[ctx->level].values(&(struct hzi_lattice_values){
 			.rule = s->rule, .lanes = &s->lanes, .codes = codes, .y = bytes,
 			.count = n * HZI_VLUT_ROWS, .levels = s->levels, .bytes = 2,
 			.first = s->first, .y_dtype = HZ_S8,
 		});
-		kern->vlut_quads(&(struct hzi_vlut_quads){
+		hzi_vlut_kern[ctx->level].quads(&(struct hzi_vlut_quads){
 			.bytes = bytes, .b = b, .k = first * s->embed, .count = n * s->embed,
 			.b_panel = b_panel, .embed = s->embed,
 		});
@@ -461,7 +462,7 @@ static void byte_points(const struct hz_kern *kern, const struct hzi_vlut_side *
 }
 
 /* Any lattice that lanes of 16 bits hold; four blocks have a multiple of four coordinates. */
-static void lane_points(const struct hz_kern *kern, const struct hzi_vlut_side *s,
+static void lane_points(const struct hz_context *ctx, const struct hzi_vlut_side *s,
 			const struct hzi_vlut_view *v, int64_t blocks, uint8_t *b, int64_t b_panel)
 {
 	enum { FOUR = 4 };
@@ -477,7 +478,7 @@ static void lane_points(const struct hz_kern *kern, const struct hzi_vlut_side *
 			const uint8_t *codes = v->codes + (first + i) * v->step;
 
 			if (s->bytes != 2)
-				kern->lattice_index(&(struct hzi_lattice_index){
+				hzi_lattice_kern[ctx->level].index(&(struct hzi_lattice_index){
 					.lanes = &s->lanes, .codes = codes, .index = index,
 					.count = HZI_VLUT_ROWS, .step = HZI_VLUT_ROWS,
 					.code_block = 1, .code_level = HZI_VLUT_ROWS,
@@ -485,7 +486,7 @@ static void lane_points(const struct hz_kern *kern, const struct hzi_vlut_side *
 					.size = s->rule->level_size,
 					.weight = powers.power[powers.digits],
 				});
-			kern->lattice_leaders(&(struct hzi_lattice_leaders){
+			hzi_lattice_kern[ctx->level].leaders(&(struct hzi_lattice_leaders){
 				.rule = s->rule, .lanes = &s->lanes,
 				.index = s->bytes == 2 ? (const uint16_t *)(const void *)codes :
 							 index,
@@ -496,14 +497,14 @@ static void lane_points(const struct hz_kern *kern, const struct hzi_vlut_side *
 		/* Up to a multiple of 4 of k */
 		memset(p + count * HZI_VLUT_ROWS, 0, (size_t)(-count & 3) * sizeof(*p) *
 						     HZI_VLUT_ROWS);
-		kern->vlut_quads(&(struct hzi_vlut_quads){
+		hzi_vlut_kern[ctx->level].quads(&(struct hzi_vlut_quads){
 			.p = p, .b = b, .k = first * s->embed, .count = (count + 3) & ~3,
 			.b_panel = b_panel,
 		});
 	}
 }
 
-void hzi_vlut_bytes(const struct hz_kern *kern, const struct hzi_vlut_side *s,
+void hzi_vlut_bytes(const struct hz_context *ctx, const struct hzi_vlut_side *s,
 		    const struct hzi_vlut_view *v, const uint8_t *table, int64_t blocks, uint8_t *b,
 		    int64_t b_panel)
 {
@@ -523,13 +524,14 @@ void hzi_vlut_bytes(const struct hz_kern *kern, const struct hzi_vlut_side *s,
 
 		for (int e = 0; e < s->embed; e++)
 			p.offset[e] = (int8_t)s->rule->offset[e];
-		kern->vlut_points(&p);
-	} else if (s->words && !(s->in_lanes && s->lanes.pow2 && kern->vlut_computes)) {
+		hzi_vlut_kern[ctx->level].points(&p);
+	} else if (s->words && !(s->in_lanes && s->lanes.pow2 &&
+				 hzi_vlut_kern[ctx->level].computes)) {
 		word_points(s, v, s->words, blocks, b, b_panel);
 	} else if (s->in_lanes && s->lanes.bytes && s->bytes == 2 && s->levels <= BYTE_LEVELS) {
-		byte_points(kern, s, v, blocks, b, b_panel);
+		byte_points(ctx, s, v, blocks, b, b_panel);
 	} else if (s->in_lanes && s->bytes > 1) {
-		lane_points(kern, s, v, blocks, b, b_panel);
+		lane_points(ctx, s, v, blocks, b, b_panel);
 	} else {
 		for (int64_t block = 0; block < blocks; block++) {
 			for (int row = 0; row < HZI_VLUT_ROWS; row++) {
@@ -547,7 +549,7 @@ void hzi_vlut_bytes(const struct hz_kern *kern, const struct hzi_vlut_side *s,
 	}
 }
 
-void hzi_vlut_fields_bytes(const struct hz_kern *kern, const struct hzi_vlut_side *s,
+void hzi_vlut_fields_bytes(const struct hz_context *ctx, const struct hzi_vlut_side *s,
 			   int64_t panel, int64_t first, int64_t blocks, uint8_t *b,
 			   int64_t b_panel)
 {
@@ -561,36 +563,37 @@ void hzi_vlut_fields_bytes(const struct hz_kern *kern, const struct hzi_vlut_sid
 	for (int h = 0; h < 2; h++) {
 		p.codes = codes + h * s->half_bytes + first / 4 * 256;
 		p.b = b + h * b_panel;
-		kern->vlut_fields_points(&p);
+		hzi_vlut_kern[ctx->level].fields_points(&p);
 	}
 }
 
 /* ---- Vectors --------------------------------------------------------------------------------- */
 
 /* count elements back to back from one dtype to another, one of which is f32 */
-static void convert(const struct hz_kern *kern, const void *x, int x_dtype, void *y, int y_dtype,
+static void convert(const struct hz_context *ctx, const void *x, int x_dtype, void *y, int y_dtype,
 		    int64_t count)
 {
-	const struct hzi_head h = {
+	const struct hzi_convert h = {
 		.x = x, .x_ld = count, .y = y, .y_ld = count, .rows = 1, .count = count,
-		.x_dtype = x_dtype, .y_dtype = y_dtype, .last = true, .scale = 1,
+		.x_dtype = x_dtype, .y_dtype = y_dtype, .scale = 1,
 	};
 
-	kern->head(&h);
+	hzi_vlut_kern[ctx->level].convert(&h);
 }
 
 /* Columns that are neighbours: rows as they lie become f32, some at a time, and are transposed. */
-static void load_across(const struct hz_kern *kern, const void *x, int dtype, int64_t n,
+static void load_across(const struct hz_context *ctx, const void *x, int dtype, int64_t n,
 			int64_t step, int64_t first, int64_t cols, float *to, int64_t to_ld)
 {
 	enum { ROWS = 128 };
+	const struct hzi_vlut_kern *const kern = hzi_vlut_kern + ctx->level;
 	float rows[ROWS * HZI_VLUT_COLUMNS];
 
 	for (int64_t i = 0; i < n; i += ROWS, first += ROWS * step) {
-		const struct hzi_head h = {
+		const struct hzi_convert h = {
 			.x = (const uint16_t *)x + first, .x_ld = step, .y = rows, .y_ld = cols,
 			.rows = hzi_vlut_min(ROWS, n - i), .count = cols, .x_dtype = dtype,
-			.y_dtype = HZ_F32, .last = true, .scale = 1,
+			.y_dtype = HZ_F32, .scale = 1,
 		};
 
 		if (dtype == HZ_F32) {
@@ -598,17 +601,17 @@ static void load_across(const struct hz_kern *kern, const void *x, int dtype, in
 					cols);
 			continue;
 		}
-		kern->head(&h);
+		kern->convert(&h);
 		kern->transpose(rows, cols, to + i, to_ld, h.rows, cols);
 	}
 }
 
-void hzi_vlut_load(const struct hz_kern *kern, const void *x, int dtype, int64_t n, int64_t step,
+void hzi_vlut_load(const struct hz_context *ctx, const void *x, int dtype, int64_t n, int64_t step,
 		   int64_t first, int64_t cols, int64_t x_ld, uint16_t *some, float *to,
 		   int64_t to_ld)
 {
 	if (x_ld == 1 && cols > 1 && dtype != HZ_S8) {
-		load_across(kern, x, dtype, n, step, first, cols, to, to_ld);
+		load_across(ctx, x, dtype, n, step, first, cols, to, to_ld);
 		return;
 	}
 	for (int64_t c = 0; c < cols && n > 0; c++, first += x_ld, to += to_ld) {
@@ -623,12 +626,12 @@ void hzi_vlut_load(const struct hz_kern *kern, const void *x, int dtype, int64_t
 		} else {
 			for (int64_t i = 0; i < n; i++)
 				some[i] = ((const uint16_t *)x)[first + i * step];
-			convert(kern, some, dtype, to, HZ_F32, n);
+			convert(ctx, some, dtype, to, HZ_F32, n);
 		}
 	}
 }
 
-void hzi_vlut_put(const struct hz_kern *kern, const struct hzi_vlut_side *s,
+void hzi_vlut_put(const struct hz_context *ctx, const struct hzi_vlut_side *s,
 		  const struct hzi_vlut_result *y, int64_t panel, int64_t col, const float *from)
 {
 	const int64_t row = panel * HZI_VLUT_ROWS, at = row * y->y_i + col * y->y_j;
@@ -651,12 +654,12 @@ void hzi_vlut_put(const struct hz_kern *kern, const struct hzi_vlut_side *s,
 			((float *)y->y)[at + i * y->y_i] = f[i];
 		return;
 	}
-	convert(kern, f, HZ_F32, half, y->dtype, rows);
+	convert(ctx, f, HZ_F32, half, y->dtype, rows);
 	for (int64_t i = 0; i < rows; i++)
 		((uint16_t *)y->y)[at + i * y->y_i] = half[i];
 }
 
-void hzi_vlut_put_one(const struct hz_kern *kern, const struct hzi_vlut_side *s,
+void hzi_vlut_put_one(const struct hz_context *ctx, const struct hzi_vlut_side *s,
 		      const struct hzi_vlut_result *y, int64_t row, int64_t col, float value)
 {
 	const int64_t at = row * y->y_i + col * y->y_j;
@@ -666,5 +669,5 @@ void hzi_vlut_put_one(const struct hz_kern *kern, const struct hzi_vlut_side *s,
 	if (y->dtype == HZ_F32)
 		((float *)y->y)[at] = value;
 	else
-		convert(kern, &value, HZ_F32, (uint16_t *)y->y + at, y->dtype, 1);
+		convert(ctx, &value, HZ_F32, (uint16_t *)y->y + at, y->dtype, 1);
 }

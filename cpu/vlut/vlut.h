@@ -7,6 +7,8 @@
 #define HZI_CPU_VLUT_H
 
 #include "cpu/core/cpu.h"
+#include "cpu/lattice/kern.h"
+#include "cpu/vlut/kern.h"
 #include "lib/vlut/vlut.h"
 
 /* A coded matrix, and what follows from its lattice */
@@ -40,7 +42,7 @@ void hzi_vlut_side(struct hzi_vlut_side *s, const struct hz_vlut *vlut,
 
 /* Scratch of hzi_vlut_view(), which gives blocks first .. of a panel, first a multiple of group */
 int64_t hzi_vlut_view_bytes(const struct hzi_vlut_side *s, int64_t blocks);
-struct hzi_vlut_view hzi_vlut_view(const struct hz_kern *kern, const struct hzi_vlut_side *s,
+struct hzi_vlut_view hzi_vlut_view(const struct hz_context *ctx, const struct hzi_vlut_side *s,
 				   int64_t panel, int64_t first, int64_t blocks, uint8_t *scratch);
 
 /* A code, below q^d, of a row of a panel; the point of all levels */
@@ -58,7 +60,7 @@ void hzi_vlut_byte_table(const struct hzi_vlut_side *s, uint8_t *table);
  * (lib/qgemm/qgemm.h) b_panel bytes apart, padded with 0 to a multiple of 64 of k.
  */
 #define HZI_VLUT_BYTE_REACH 127
-void hzi_vlut_bytes(const struct hz_kern *kern, const struct hzi_vlut_side *s,
+void hzi_vlut_bytes(const struct hz_context *ctx, const struct hzi_vlut_side *s,
 		    const struct hzi_vlut_view *v, const uint8_t *table, int64_t blocks, uint8_t *b,
 		    int64_t b_panel);
 
@@ -66,7 +68,7 @@ void hzi_vlut_bytes(const struct hz_kern *kern, const struct hzi_vlut_side *s,
  * The same of a packed matrix of fields, k of each 16 in the order of vlut_fields_order(), whole
  * steps of 64 of them; first is a multiple of 16.
  */
-void hzi_vlut_fields_bytes(const struct hz_kern *kern, const struct hzi_vlut_side *s,
+void hzi_vlut_fields_bytes(const struct hz_context *ctx, const struct hzi_vlut_side *s,
 			   int64_t panel, int64_t first, int64_t blocks, uint8_t *b,
 			   int64_t b_panel);
 
@@ -82,7 +84,7 @@ static inline float hzi_vlut_scale(const struct hzi_vlut_side *s, const struct h
  * floats; some is room for n of these.
  */
 #define HZI_VLUT_COLUMNS 16
-void hzi_vlut_load(const struct hz_kern *kern, const void *x, int dtype, int64_t n, int64_t step,
+void hzi_vlut_load(const struct hz_context *ctx, const void *x, int dtype, int64_t n, int64_t step,
 		   int64_t first, int64_t cols, int64_t x_ld, uint16_t *some, float *to,
 		   int64_t to_ld);
 
@@ -114,11 +116,11 @@ struct hzi_vlut_result {
 };
 
 /* Row i of 64 floats times its row scale to column j of y, from row panel * 64 on */
-void hzi_vlut_put(const struct hz_kern *kern, const struct hzi_vlut_side *s,
+void hzi_vlut_put(const struct hz_context *ctx, const struct hzi_vlut_side *s,
 		  const struct hzi_vlut_result *y, int64_t panel, int64_t col, const float *from);
 
 /* One element, likewise */
-void hzi_vlut_put_one(const struct hz_kern *kern, const struct hzi_vlut_side *s,
+void hzi_vlut_put_one(const struct hz_context *ctx, const struct hzi_vlut_side *s,
 		      const struct hzi_vlut_result *y, int64_t row, int64_t col, float value);
 
 /*

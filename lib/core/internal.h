@@ -13,7 +13,6 @@
 #include "hurwitz.h"
 
 struct hz_context;
-struct hz_kern;		/* cpu/core/kern.h: micro-kernels of the ISA in use */
 struct hzi_cuda;	/* gpu/runtime/cuda.h: the GPU half of a context */
 
 /* ---- Operation tables ------------------------------------------------------------------------ */
@@ -121,11 +120,11 @@ void hzi_topology_read(struct hzi_topology *t, void *topology, bool no_hwloc);
 
 struct hz_context {
 	int backend;			/* HZI_CPU or HZI_CUDA: which operation tables */
-	const struct hz_kern *kern;
 	const struct hzi_device *gpu;	/* NULL on a CPU context */
 	struct hzi_cuda *cuda;		/* its state, likewise */
 	int device;			/* HZ_CPU or HZ_CUDA + i */
 	int isa, isa_max;		/* enum hz_isa */
+	int level;			/* of isa, in tables of micro-kernels: cpu/core/kern.h */
 	int threads;			/* at least 1 */
 	int quat_method;		/* enum hz_quat_method: what AUTO stands for */
 	int sm;				/* 90 for compute capability 9.0; 0 on the CPU */
@@ -203,7 +202,7 @@ int hzi_enter(struct hz_context *ctx, const char *op);
 
 /*
  * Picks the micro-kernels: the highest ISA up to cap (enum hz_isa; HZ_ISA_AUTO: none) that this
- * machine and build have. Fills ctx->kern, isa, isa_max and isa_reason.
+ * machine and build have. Fills ctx->level, isa, isa_max and isa_reason.
  */
 void hzi_cpu_select(struct hz_context *ctx, int cap);
 

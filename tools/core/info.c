@@ -8,7 +8,9 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "cpu/core/kern.h"
+#include "cpu/hadamard/kern.h"
+#include "cpu/qgemm/kern.h"
+#include "cpu/quantize/kern.h"
 #include "gpu/runtime/cuda.h"
 #include "lib/core/route.h"
 #include "tools/core/tool.h"
@@ -31,24 +33,28 @@ static bool is_backward(size_t i)
 	       strcmp(primitives[i].name + n, "_bwd") == 0;
 }
 
-/* The micro-kernels that CPU primitives are made of. */
+/* The micro-kernels that CPU primitives are made of: where the family's tables have the pointers */
+#define KERNEL(name, family, member) \
+	{name, hzi_##family##_kern, sizeof(*hzi_##family##_kern), \
+	 offsetof(struct hzi_##family##_kern, member)}
 static const struct {
 	const char *name;
-	size_t offset;
+	const void *tables;
+	size_t bytes, offset;		/* of a table, in one */
 } kernels[] = {
-	{"head", offsetof(struct hz_kern, head)},
-	{"pass", offsetof(struct hz_kern, pass)},
-	{"base_mul", offsetof(struct hz_kern, base_mul)},
-	{"transpose", offsetof(struct hz_kern, transpose)},
-	{"quant", offsetof(struct hz_kern, quant)},
-	{"dequant", offsetof(struct hz_kern, dequant)},
-	{"codes", offsetof(struct hz_kern, codes)},
-	{"uncode", offsetof(struct hz_kern, uncode)},
-	{"range", offsetof(struct hz_kern, range)},
-	{"qpack_a", offsetof(struct hz_kern, qpack_a)},
-	{"qpack_b", offsetof(struct hz_kern, qpack_b)},
-	{"qmul", offsetof(struct hz_kern, qmul)},
-	{"qout", offsetof(struct hz_kern, qout)},
+	KERNEL("head", hadamard, head),
+	KERNEL("pass", hadamard, pass),
+	KERNEL("base_mul", hadamard, base_mul),
+	KERNEL("transpose", hadamard, transpose),
+	KERNEL("quant", hadamard, quant),
+	KERNEL("dequant", hadamard, dequant),
+	KERNEL("codes", quantize, codes),
+	KERNEL("uncode", quantize, uncode),
+	KERNEL("range", quantize, range),
+	KERNEL("qpack_a", qgemm, pack_a),
+	KERNEL("qpack_b", qgemm, pack_b),
+	KERNEL("qmul", qgemm, mul),
+	KERNEL("qout", qgemm, out),
 };
 
 #define KERNELS ((int)(sizeof(kernels) / sizeof(*kernels)))
@@ -69,7 +75,8 @@ static any_function kernel_at(const hz_context *ctx, int k)
 {
 	any_function function;
 
-	memcpy(&function, (const char *)ctx->kern + kernels[k].offset, sizeof(function));
+	memcpy(&function, (const char *)kernels[k].tables + (size_t)ctx->level * kernels[k].bytes +
+			  kernels[k].offset, sizeof(function));
 	return function;
 }
 

@@ -13,7 +13,7 @@
 #include <string.h>
 
 #include "tools/core/bench.h"
-#include "cpu/core/kern.h"
+#include "cpu/peak/kern.h"
 #include "lib/core/internal.h"
 
 enum kind { QUANTIZE, DEQUANTIZE, CHOOSE, QGEMM, QLINEAR };
@@ -145,14 +145,14 @@ static int call_peak(struct bench *b, struct bench_case *c)
 	const int64_t each = (int64_t)(c->operations / 2) / threads;
 
 	if (threads <= 1) {
-		b->ctx->kern->qpeak(each);
+		hzi_peak_kern[b->ctx->level].dot(each);
 		return HZ_OK;
 	}
 #ifdef _OPENMP
 #pragma omp parallel for num_threads(threads) schedule(static)
 #endif
 	for (int t = 0; t < threads; t++)
-		b->ctx->kern->qpeak(each);
+		hzi_peak_kern[b->ctx->level].dot(each);
 	return HZ_OK;
 }
 
@@ -320,7 +320,7 @@ static int make_product(struct bench *b, struct qcase *q)
 		bench_copy_of(b, &q->c);
 	if (b->gpu || status)
 		return status;
-	if (r->m > 16 && b->ctx->kern->qpeak) {
+	if (r->m > 16 && hzi_peak_kern[b->ctx->level].dot) {
 		q->c.ceiling = call_peak;
 		q->c.against = "bare dot products";
 	} else if (r->m <= 16) {

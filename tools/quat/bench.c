@@ -14,7 +14,7 @@
 #include <string.h>
 
 #include "tools/core/bench.h"
-#include "cpu/core/kern.h"
+#include "cpu/peak/kern.h"
 #include "lib/core/internal.h"
 
 enum kind { MUL, PLANES, GAPS, CONJ, NORMALIZE, ROTATE, DOT, GEMM };
@@ -144,9 +144,10 @@ static int call_triad(struct bench *b, struct bench_case *c)
 	const int threads = b->info.threads;
 	const int64_t n = (int64_t)(c->moved_bytes / 12), units = n / 64;
 	const bool stream = c->moved_bytes > 0.75 * (double)hzi_cache_share(b->ctx);
+	const struct hzi_peak_kern *const kern = hzi_peak_kern + b->ctx->level;
 
 	if (threads <= 1) {
-		b->ctx->kern->triad(b->x, b->from, b->y, n, stream);
+		kern->triad(b->x, b->from, b->y, n, stream);
 		return HZ_OK;
 	}
 #ifdef _OPENMP
@@ -155,8 +156,8 @@ static int call_triad(struct bench *b, struct bench_case *c)
 	for (int t = 0; t < threads; t++) {
 		const int64_t at = units * t / threads * 64;
 
-		b->ctx->kern->triad((float *)b->x + at, (float *)b->from + at, (float *)b->y + at,
-				    units * (t + 1) / threads * 64 - at, stream);
+		kern->triad((float *)b->x + at, (float *)b->from + at, (float *)b->y + at,
+			    units * (t + 1) / threads * 64 - at, stream);
 	}
 	return HZ_OK;
 }
@@ -167,14 +168,14 @@ int bench_peak(struct bench *b, struct bench_case *c)
 	const int64_t each = (int64_t)(c->operations / 2) / threads;
 
 	if (threads <= 1) {
-		b->ctx->kern->peak(each);
+		hzi_peak_kern[b->ctx->level].fma(each);
 		return HZ_OK;
 	}
 #ifdef _OPENMP
 #pragma omp parallel for num_threads(threads) schedule(static)
 #endif
 	for (int t = 0; t < threads; t++)
-		b->ctx->kern->peak(each);
+		hzi_peak_kern[b->ctx->level].fma(each);
 	return HZ_OK;
 }
 
@@ -184,9 +185,10 @@ int bench_read(struct bench *b, const float *p, int64_t n)
 {
 	const int threads = b->info.threads;
 	const int64_t units = n / 1024;
+	const struct hzi_peak_kern *const kern = hzi_peak_kern + b->ctx->level;
 
 	if (threads <= 1) {
-		read_sum = b->ctx->kern->read(p, n);
+		read_sum = kern->read(p, n);
 		return HZ_OK;
 	}
 #ifdef _OPENMP
@@ -195,7 +197,7 @@ int bench_read(struct bench *b, const float *p, int64_t n)
 	for (int t = 0; t < threads; t++) {
 		const int64_t at = units * t / threads * 1024;
 
-		read_sum = b->ctx->kern->read(p + at, units * (t + 1) / threads * 1024 - at);
+		read_sum = kern->read(p + at, units * (t + 1) / threads * 1024 - at);
 	}
 	return HZ_OK;
 }

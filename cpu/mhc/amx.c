@@ -1,5 +1,5 @@
 /*
- * amx.inc - products of hyper-connections with AMX tiles of bfloat16
+ * amx.c - products of hyper-connections with AMX tiles of bfloat16
  *
  * SPDX-License-Identifier: BSD-2-Clause
  *
@@ -7,7 +7,10 @@
  * loaded from where they lie, each line once, beside its squares; of others from copies, which are
  * made while squares are summed.
  */
+#include <config.h>
 
+#include "cpu/core/tiles.h"
+#include "cpu/mhc/kern.h"
 #include "lib/mhc/mhc.h"
 
 /* ---- Numbers in parts of bf16 ---------------------------------------------------------------- */
@@ -673,14 +676,16 @@ static void mhc_half_back(const struct hzi_mhc_half_back *a)
 	BARRIER();
 }
 
-static void fill_mhc_amx(struct hz_kern *kern)
+void hzi_mhc_kern_amx(void *table)
 {
-	kern->mhc_half_back = mhc_half_back;
-	kern->mhc_split = mhc_split;
-	kern->mhc_weave = mhc_weave;
-	kern->mhc_half = mhc_half;
-	kern->mhc_phi_half = mhc_phi_half;
-	kern->mhc_phi_spread = mhc_phi_spread;
-	kern->mhc_half_spread = mhc_half_spread;
-	kern->mhc_half_outer = mhc_half_outer;
+	struct hzi_mhc_kern *const kern = table;
+
+	kern->split = mhc_split;
+	kern->weave = mhc_weave;
+	kern->half = mhc_half;
+	kern->phi_half = mhc_phi_half;
+	kern->phi_spread = mhc_phi_spread;
+	kern->half_spread = mhc_half_spread;
+	kern->half_outer = mhc_half_outer;
+	kern->half_back = mhc_half_back;
 }

@@ -1,8 +1,12 @@
 /*
- * amx.inc - products of quaternion matrices of bf16 with AMX tiles
+ * amx.c - products of quaternion matrices of bf16 with AMX tiles
  *
  * SPDX-License-Identifier: BSD-2-Clause
  */
+#include <config.h>
+
+#include "cpu/core/tiles.h"
+#include "cpu/quat_gemm/kern.h"
 
 enum {
 	HALF_ROWS = 64,		/* of a panel of V */
@@ -95,9 +99,11 @@ static void half_mul(const struct hzi_quat_half_mul *a)
 	BARRIER();
 }
 
-static void fill_quat_amx(struct hz_kern *kern)
+void hzi_quat_gemm_kern_amx(void *table)
 {
-	kern->quat[0].half_v = half_v;
-	kern->quat[0].half_s = half_s;
-	kern->quat[0].half_mul = half_mul;
+	struct hzi_quat_gemm_typed *const kern = ((struct hzi_quat_gemm_kern *)table)->type;
+
+	kern->half_v = half_v;
+	kern->half_s = half_s;
+	kern->half_mul = half_mul;
 }

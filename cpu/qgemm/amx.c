@@ -8,10 +8,9 @@
 #include <immintrin.h>
 #include <string.h>
 
-#include "cpu/core/kern.h"
-#define INLINE static inline __attribute__((always_inline))
+#include "cpu/core/tiles.h"
+#include "cpu/qgemm/kern.h"
 #include "cpu/qgemm/epilogue512.inc"
-#include "cpu/vlut/d4_bitfield512.inc"
 
 /*
  * A block of C is 32 x 32: four tiles of 16 x 16 sums. A step multiplies 64 of k: two tiles of A by
@@ -46,21 +45,8 @@ enum {
 	FEW = 8			/* bands of rows */
 };
 
-/* The compiler does not know what the instructions on tiles read and write. */
-#define BARRIER() __asm__ volatile("" : : : "memory")
-
 /* Which instruction multiplies: by the signs of A and B */
 enum { UU, US, SU, SS };
-
-static const struct config {
-	uint8_t palette, start_row, none[14];
-	uint16_t row_bytes[16];
-	uint8_t rows[16];
-} config __attribute__((aligned(64))) = {
-	.palette = 1,
-	.row_bytes = {64, 64, 64, 64, 64, 64, 64, 64},
-	.rows = {16, 16, 16, 16, 16, 16, 16, 16},
-};
 
 static const int32_t zeros[64] __attribute__((aligned(64)));
 static const uint8_t ones[64] __attribute__((aligned(64))) = {[0 ... 63] = 1};
@@ -699,143 +685,15 @@ static void qmul(const struct hzi_qmul *q)
 	_tile_release();
 }
 
-/* macs multiplications in registers */
-static void qpeak(int64_t macs)
+void hzi_qgemm_kern_amx(void *table)
 {
-	uint8_t codes[4][TILE] __attribute__((aligned(64)));
-	uint32_t random = 1;
+	struct hzi_qgemm_kern *const kern = table;
 
-	/* The clock depends on the data. */
-	for (int i = 0; i < 4 * TILE; i++) {
-		random = random * 1664525 + 1013904223;
-		codes[i / TILE][i % TILE] = (uint8_t)(random >> 24);
-	}
-	__asm__ volatile("ldtilecfg %0" : : "m"(config));
-	BARRIER();
-	_tile_loadd(4, codes[0], 64);
-	_tile_loadd(5, codes[1], 64);
-	_tile_loadd(6, codes[2], 64);
-	_tile_loadd(7, codes[3], 64);
-	for (int64_t i = 0; i < macs; i += 4 * 16 * 16 * 64) {
-		_tile_dpbuud(0, 4, 6);
-		_tile_dpbuud(1, 4, 7);
-		_tile_dpbuud(2, 5, 6);
-		_tile_dpbuud(3, 5, 7);
-	}
-	_tile_release();
-}
-
-/* ---- Packed fields of bits by up to 16 rows of bytes ----------------------------------------- */
-
-/*
- * A step of codes becomes four tiles of B, of each kind one; x is A, of as many rows as there are.
- * The tiles of a step are multiplied while those of the next are made. 16 rows take 1.5 times what
- * three rows take in registers, a few as long as 16.
- */
-INLINE void fields_tiles(const uint8_t *codes, uint8_t *tiles)
-{
-	UNROLL
-	for (int c = 0; c < 4; c++) {
-		__m512i w[4], s[4];
-
-		UNROLL
-		for (int e = 0; e < 4; e++) {
-			w[e] = _mm512_loadu_si512(codes + c * 256 + e * 64);
-			_mm_prefetch((const char *)codes + FIELDS_AHEAD + c * 256 + e * 64,
-				     _MM_HINT_T1);
-		}
-		fields512_signs(w, s);
-		UNROLL
-		for (int e = 0; e < 4; e++) {
-			__m512i kind[4];
-
-			fields512_kinds(w[e], s[e], kind);
-			UNROLL
-			for (int i = 0; i < 4; i++)
-				_mm512_store_si512(tiles + i * 1024 + c * 256 + e * 64, kind[i]);
-		}
-	}
-}
-
-INLINE void fields_multiply(const int8_t *x, int64_t x_ld, const uint8_t *tiles)
-{
-	_tile_loadd(4, x, x_ld);
-	_tile_loadd(5, tiles, 64);
-	_tile_loadd(6, tiles + 1024, 64);
-	_tile_loadd(7, tiles + 2048, 64);
-	_tile_dpbsud(0, 4, 5);
-	_tile_loadd(5, tiles + 3072, 64);
-	_tile_dpbsud(1, 4, 6);
-	_tile_dpbsud(2, 4, 7);
-	_tile_dpbsud(3, 4, 5);
-}
-
-static void fields_many(const struct hzi_vlut_fields *a)
-{
-	uint8_t tiles[2][4096] __attribute__((aligned(64)));
-	int32_t sums[4][16][16] __attribute__((aligned(64)));
-	struct config few = config;
-	const uint8_t *codes = a->codes;
-	const int8_t *x = a->x;
-
-	for (int i = 0; i < 5; i++)
-		few.rows[i] = (uint8_t)a->count;
-	__asm__ volatile("ldtilecfg %0" : : "m"(few));
-	BARRIER();
-	_tile_zero(0);
-	_tile_zero(1);
-	_tile_zero(2);
-	_tile_zero(3);
-	fields_tiles(codes, tiles[0]);
-	for (int64_t i = 1; i < a->steps; i++, x += 64) {
-		codes += 1024;
-		BARRIER();
-		fields_multiply(x, a->x_ld, tiles[(i + 1) % 2]);
-		BARRIER();
-		fields_tiles(codes, tiles[i % 2]);
-	}
-	BARRIER();
-	fields_multiply(x, a->x_ld, tiles[(a->steps + 1) % 2]);
-	_tile_stored(0, sums[0], 64);
-	_tile_stored(1, sums[1], 64);
-	_tile_stored(2, sums[2], 64);
-	_tile_stored(3, sums[3], 64);
-	_tile_release();
-	BARRIER();
-	for (int r = 0; r < a->count; r++) {
-		__m512i acc[4];
-
-		for (int i = 0; i < 4; i++)
-			acc[i] = _mm512_load_si512(sums[i][r]);
-		fields512_rows(acc, a->sums + r * 32);
-	}
-}
-
-static void fields(const struct hzi_vlut_fields *a)
-{
-	if (a->count > 3)
-		fields_many(a);
-	else
-		fields512_few(a);
-}
-
-#include "cpu/mhc/amx.inc"
-#include "cpu/quat_gemm/amx.inc"
-
-void hzi_kern_amx(struct hz_kern *kern)
-{
-	fill_mhc_amx(kern);
-	fill_quat_amx(kern);
-	kern->fields_rows = 16;
-	/* Eight columns, mostly of two rows: beyond these codes would be decoded once more. */
-	kern->fields_most = 24;
-	kern->vlut_fields = fields;
-	kern->q_rows = ROWS;
-	kern->q_sums = WIDTH * SUMS;
-	kern->q_lazy = kern->q_floats = true;
-	kern->qpack_a_bytes = qpack_a_bytes;
-	kern->qpack_a_less = qpack_a_less;
-	kern->qpack_a = qpack_a;
-	kern->qmul = qmul;
-	kern->qpeak = qpeak;
+	kern->rows = ROWS;
+	kern->sums = WIDTH * SUMS;
+	kern->lazy = kern->floats = true;
+	kern->pack_a_bytes = qpack_a_bytes;
+	kern->pack_a_less = qpack_a_less;
+	kern->pack_a = qpack_a;
+	kern->mul = qmul;
 }

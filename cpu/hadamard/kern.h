@@ -1,0 +1,104 @@
+/*
+ * kern.h - the micro-kernels of Walsh-Hadamard transforms
+ *
+ * SPDX-License-Identifier: BSD-2-Clause
+ */
+#ifndef HZI_HADAMARD_KERN_H
+#define HZI_HADAMARD_KERN_H
+
+#include "cpu/core/kern.h"
+
+/*
+ * Butterflies of strides 1, 2, .. 2^(bits - 1) on rows of count contiguous elements, count a
+ * multiple of 2^bits. pre: element i of row r is first multiplied by pre[r * pre_ld + i]. last: the
+ * results are multiplied by scale, then by post; else y is f32 and gets them as they are. With 0
+ * bits it converts. If ahead is not 0, what lies so many elements behind those that are read is
+ * fetched, of f32 FLOATS_AHEAD, unless rows are finished here; fetch_y: of y of f32, too. It need
+ * not be there. Neighbours here are not neighbours in struct
+ * hzi_hadamard_args: compilers would copy them in pairs, and a load of two values just stored apart
+ * waits for both stores (4 ns).
+ */
+struct hzi_head {
+	const void *x;
+	int64_t x_ld;
+	void *y;
+	int64_t y_ld, rows, count;
+	int32_t x_dtype, bits, y_dtype;
+	bool last, fetch_y;
+	float scale;
+	const float *pre, *post;
+	int64_t pre_ld, post_ld, ahead;
+};
+
+/*
+ * Butterflies between 2^bits rows of width elements, row strides 1, 2, .. 2^(bits - 1) times ld.
+ * pre: row j is first multiplied by pre[j * pre_ld]. last: scale, then post: row j by
+ * post[j * post_ld], or element c of row j by post[j * post_ld + c] if post_wide. That for groups
+ * groups of rows, x_group, y_group, pre_group and post_group apart. What lies ahead elements behind
+ * each vector of x is brought into L2, if ahead is not 0; it need not be there. The same of y_ahead
+ * and y of 16 bits, whose lines have to be there when they are stored to.
+ */
+struct hzi_pass {
+	const void *x;
+	void *y;
+	int64_t x_ld, y_ld, width;
+	int64_t groups, x_group, y_group, pre_group, post_group, ahead, y_ahead;
+	int32_t x_dtype, y_dtype, bits;
+	bool last, post_wide;
+	float scale;
+	const float *pre, *post;
+	int64_t pre_ld, post_ld;
+};
+
+/*
+ * Row i of y = the sum over j, in ascending order, of sign(i, j) * row j of x; then scale and post.
+ * x is f32 and apart from y. sign holds +-1.0 as [rows / 4][m][4], rows padded.
+ */
+struct hzi_base_mul {
+	const float *x;
+	void *y;
+	const float *sign;
+	int64_t x_ld, y_ld, width;
+	int32_t y_dtype, m;
+	bool last, post_wide;
+	float scale;
+	const float *post;
+	int64_t post_ld;
+};
+
+/*
+ * Quantizes count elements in groups of group, which divides count; t is overwritten. Divisions
+ * leave the memory idle: ahead_step bytes for each element, from ahead on, are brought into L2.
+ */
+struct hzi_quant {
+	float *t;
+	void *q, *scale;
+	const char *ahead;
+	int64_t ahead_step;
+	int64_t count, group;
+	int32_t q_dtype, scale_dtype, round_to;
+};
+
+/* y = q * scale, likewise. */
+struct hzi_dequant {
+	const void *q, *scale;
+	float *y;
+	int64_t count, group;
+	int32_t q_dtype, scale_dtype;
+};
+
+struct hzi_hadamard_kern {
+	int32_t lanes;		/* f32 elements of a vector */
+	int32_t head_bits;	/* most bits that head() takes */
+	int32_t pass_bits;	/* most bits that pass() takes */
+	void (*head)(const struct hzi_head *a);
+	void (*pass)(const struct hzi_pass *a);
+	void (*base_mul)(const struct hzi_base_mul *a);
+	hzi_transpose transpose;
+	void (*quant)(const struct hzi_quant *a);
+	void (*dequant)(const struct hzi_dequant *a);
+};
+
+HZI_KERN(hadamard)
+
+#endif

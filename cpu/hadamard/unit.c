@@ -1,0 +1,27 @@
+/*
+ * unit.c - the micro-kernels of Walsh-Hadamard transforms, once for each ISA level
+ *
+ * SPDX-License-Identifier: BSD-2-Clause
+ */
+#include <config.h>
+
+#include "cpu/hadamard/kern.h"
+#include "cpu/core/elements.inc"
+#include "cpu/core/transpose.inc"
+#include "cpu/hadamard/hadamard.inc"
+#include "cpu/hadamard/quantize.inc"
+
+void HZI_FILL(hadamard)(void *table)
+{
+	struct hzi_hadamard_kern *const kern = table;
+
+	kern->lanes = LANES;
+	kern->head_bits = HEAD_BITS;
+	kern->pass_bits = REG_BITS;
+	kern->head = head;
+	kern->pass = pass;
+	kern->base_mul = base_mul;
+	kern->transpose = transpose;
+	kern->quant = quant;
+	kern->dequant = dequant;
+}

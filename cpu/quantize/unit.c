@@ -1,0 +1,20 @@
+/*
+ * unit.c - the micro-kernels of quantization and of ranges, once for each ISA level
+ *
+ * SPDX-License-Identifier: BSD-2-Clause
+ */
+#include <config.h>
+
+#include "cpu/quantize/kern.h"
+#include "cpu/core/elements.inc"
+#include "cpu/quantize/quantize.inc"
+
+void HZI_FILL(quantize)(void *table)
+{
+	struct hzi_quantize_kern *const kern = table;
+
+	kern->codes = codes;
+	kern->uncode = uncode;
+	kern->range = range;
+	kern->params = params;
+}

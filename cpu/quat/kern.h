@@ -1,0 +1,78 @@
+/*
+ * kern.h - the micro-kernels of elementwise work on quaternions
+ *
+ * SPDX-License-Identifier: BSD-2-Clause
+ */
+#ifndef HZI_QUAT_KERN_H
+#define HZI_QUAT_KERN_H
+
+#include "cpu/core/kern.h"
+
+/*
+ * Quaternions, or vectors of three components, or real numbers, in a row: component c of element i
+ * at p + i * step + comp[c], real numbers at comp[0], vectors at comp[1 .. 3]. p NULL: not wanted.
+ */
+struct hzi_quat_list {
+	void *p;
+	int64_t step, comp[4];
+};
+
+enum hzi_quat_work {		/* in: out */
+	HZI_QUAT_WORK_MUL,		/* a, b: ca(a) cb(b) */
+	HZI_QUAT_WORK_MUL_BWD,		/* dy, a, b: da, db */
+	HZI_QUAT_WORK_AXPY,		/* x: alpha x, or x alpha if reversed */
+	HZI_QUAT_WORK_CONJ,		/* x: these as enum hzi_quat_map */
+	HZI_QUAT_WORK_NORM,
+	HZI_QUAT_WORK_NORM2,
+	HZI_QUAT_WORK_NORMALIZE,
+	HZI_QUAT_WORK_INVERSE,
+	HZI_QUAT_WORK_NORM_BWD,		/* dy, x: these in the same order */
+	HZI_QUAT_WORK_NORM2_BWD,
+	HZI_QUAT_WORK_NORMALIZE_BWD,
+	HZI_QUAT_WORK_INVERSE_BWD,
+	HZI_QUAT_WORK_ROTATE,		/* v, q: y */
+	HZI_QUAT_WORK_ROTATE_BWD	/* dy, q, v: dq, dv */
+};
+
+/*
+ * count elements of what lib/quat/quat.h tells of; accumulate adds to out. real: an output that is a
+ * vector has a real part, which becomes 0 or stays. stream: results are too many for the caches.
+ */
+struct hzi_quat_row {
+	struct hzi_quat_list in[3], out[2];
+	int64_t count;
+	int32_t work, dtype;
+	bool conj_a, conj_b, reversed, inverse, normalize, accumulate, real, stream;
+	double alpha[4], eps;
+};
+
+/*
+ * The first output of row->work, MUL or ROTATE_BWD (of its outputs the one wanted), summed: over
+ * the row, sum[0 .. 3] += the components; or columns: over terms rows, in[i].p being term_step[i]
+ * further in each, sum[4 j + c] += component c of element j. At most 1024 terms of each sum.
+ */
+struct hzi_quat_total {
+	struct hzi_quat_row row;
+	int64_t terms, term_step[3];
+	bool columns;
+	double *sum;
+};
+
+/* Components first .. last of element i = sum[4 i + c], conjugated if conj; added if accumulate */
+struct hzi_quat_put {
+	struct hzi_quat_list out;
+	const double *sum;
+	int64_t count;
+	int32_t dtype, first, last;
+	bool conj, accumulate;
+};
+
+struct hzi_quat_kern {
+	void (*row)(const struct hzi_quat_row *a);
+	void (*total)(const struct hzi_quat_total *a);
+	void (*put)(const struct hzi_quat_put *a);
+};
+
+HZI_KERN(quat)
+
+#endif

@@ -1,0 +1,19 @@
+/*
+ * unit.c - the micro-kernels of elementwise work on quaternions, once for each ISA level
+ *
+ * SPDX-License-Identifier: BSD-2-Clause
+ */
+#include <config.h>
+
+#include "cpu/quat/kern.h"
+#include "cpu/core/elements.inc"
+#include "cpu/quat/quat.inc"
+
+void HZI_FILL(quat)(void *table)
+{
+	struct hzi_quat_kern *const kern = table;
+
+	kern->row = quat_row;
+	kern->total = quat_total;
+	kern->put = quat_put;
+}

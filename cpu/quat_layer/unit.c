@@ -1,0 +1,23 @@
+/*
+ * unit.c - the micro-kernels of the steps of quaternion layers, once for each ISA level
+ *
+ * SPDX-License-Identifier: BSD-2-Clause
+ */
+#include <config.h>
+
+#include "cpu/quat_layer/kern.h"
+#include "cpu/core/elements.inc"
+#include "cpu/quat_layer/quat_layer.inc"
+
+void HZI_FILL(quat_layer)(void *table)
+{
+	struct hzi_quat_layer_kern *const kern = table;
+
+	kern->map = quat_map;
+	kern->depth = quat_depth;
+	kern->affine = quat_affine;
+	kern->sums = quat_sums;
+	kern->drop = quat_drop;
+	kern->pool = quat_pool;
+	kern->pool_bwd = quat_pool_bwd;
+}

@@ -75,7 +75,7 @@ static const struct hzi_route *pick(const struct hz_context *ctx, const struct h
 		if (!*why || !ctx->prefer_forced)
 			return *why ? NULL : forced;
 	}
-	for (int i = 0; i < r->count; i++) {
+	for (int i = 0; i < r->count && !(r->ranked && best && least <= i); i++) {
 		const struct hzi_route *const one = &r->route[i];
 		const char *const reason = refusal(ctx, one, args);
 		int64_t cost;
@@ -100,12 +100,14 @@ int hzi_route_run(struct hz_context *ctx, const struct hzi_op_routes *routes, co
 {
 	const char *why;
 	const struct hzi_route *const one = pick(ctx, routes, args, &why, ctx->verbose > 1);
+	int status;
 
 	if (!one)
 		return hzi_fail(ctx, HZ_ENOTSUP, "%s: HURWITZ_ROUTE asks for %s: %s",
 				op_names[routes->op], ctx->forced[routes->op]->name, why);
-	ctx->route = one->name;
-	return one->run(ctx, args);
+	status = one->run(ctx, args);
+	ctx->route = one->name;		/* not that of a call inside */
+	return status;
 }
 
 size_t hzi_route_workspace(const struct hz_context *ctx, const struct hzi_op_routes *routes,

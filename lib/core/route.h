@@ -40,9 +40,11 @@ struct hzi_op_routes {
 	enum hzi_op op;
 	int count;
 	const struct hzi_route *route;
+	bool ranked;		/* no cost is below the row's index: picking ends early */
 };
 
-#define HZI_ROUTES(op, list) {HZI_OP_##op, (int)(sizeof(list) / sizeof(*(list))), list}
+#define HZI_ROUTES(op, list) {HZI_OP_##op, (int)(sizeof(list) / sizeof(*(list))), list, false}
+#define HZI_RANKED_ROUTES(op, list) {HZI_OP_##op, (int)(sizeof(list) / sizeof(*(list))), list, true}
 
 /*
  * A family's tables on a backend, an array that ends with a count of 0:

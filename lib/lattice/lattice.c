@@ -223,18 +223,19 @@ static void make_leaders(hz_lattice *l)
 	double sum[DIMS] = {0};
 
 	if (l->leaders) {
-		l->leader_max = 0;
 		for (; count < (int64_t)r->level_size; count++) {
 			int32_t *leader = l->leaders + count * r->embed;
 
 			hzi_lattice_unindex(r, (uint32_t)count, b);
 			add_leader(l, b, leader, sum);
 			for (int i = 0; i < r->embed; i++) {
-				const int32_t size = leader[i] < 0 ? -leader[i] : leader[i];
-
-				l->leader_max = size > l->leader_max ? size : l->leader_max;
+				if (leader[i] < l->leader_low)
+					l->leader_low = leader[i];
+				if (leader[i] > l->leader_high)
+					l->leader_high = leader[i];
 			}
 		}
+		l->leader_max = l->leader_high > -l->leader_low ? l->leader_high : -l->leader_low;
 	} else {
 		for (; count < 1 << 17; count += 2) {
 			for (int i = 0; i < r->d; i++) {

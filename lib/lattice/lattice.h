@@ -25,6 +25,8 @@ struct hz_lattice {
 	double reduced[HZI_LATTICE_DIMS * HZI_LATTICE_DIMS];
 	double basis[HZI_LATTICE_DIMS * HZI_LATTICE_DIMS];
 	int32_t leader_max, point_max;	/* no |c_i|, no |p_i| is larger */
+	/* With leaders: leader_low <= c_i <= leader_high; 0 is in that range. */
+	int32_t leader_low, leader_high;
 	int32_t *leaders;		/* [q^d][embed] if q^d <= HZI_LATTICE_LEADERS, else NULL */
 };
 

@@ -20,13 +20,13 @@
 #include <string.h>
 
 #ifdef __CUDACC__
-#define HZI_LATTICE static __host__ __device__ inline
+#define HZI_LATTICE_FN static __host__ __device__ inline
 #else
-#define HZI_LATTICE static inline
+#define HZI_LATTICE_FN static inline
 #endif
 /* What many places call: a kernel whose speed is no matter may make it a function. */
 #ifndef HZI_LATTICE_OFTEN
-#define HZI_LATTICE_OFTEN HZI_LATTICE
+#define HZI_LATTICE_OFTEN HZI_LATTICE_FN
 #endif
 
 #define HZI_LATTICE_DIMS 24		/* HZ_LATTICE_MAXDIM */
@@ -96,7 +96,7 @@ struct hzi_lattice_matrices {
 
 /* ---- Arithmetic without contraction ---------------------------------------------------------- */
 
-HZI_LATTICE float hzi_lmul(float a, float b)
+HZI_LATTICE_FN float hzi_lmul(float a, float b)
 {
 #ifdef __CUDA_ARCH__
 	return __fmul_rn(a, b);
@@ -105,7 +105,7 @@ HZI_LATTICE float hzi_lmul(float a, float b)
 #endif
 }
 
-HZI_LATTICE float hzi_ladd(float a, float b)
+HZI_LATTICE_FN float hzi_ladd(float a, float b)
 {
 #ifdef __CUDA_ARCH__
 	return __fadd_rn(a, b);
@@ -115,7 +115,7 @@ HZI_LATTICE float hzi_ladd(float a, float b)
 }
 
 /* a + b c, rounded twice */
-HZI_LATTICE double hzi_lmul_add(double a, double b, double c)
+HZI_LATTICE_FN double hzi_lmul_add(double a, double b, double c)
 {
 #ifdef __CUDA_ARCH__
 	return __dadd_rn(a, __dmul_rn(b, c));
@@ -125,13 +125,13 @@ HZI_LATTICE double hzi_lmul_add(double a, double b, double c)
 }
 
 /* x in -limit .. limit; NaN does not come here. */
-HZI_LATTICE float hzi_lclamp(float x, float limit)
+HZI_LATTICE_FN float hzi_lclamp(float x, float limit)
 {
 	return x > limit ? limit : x < -limit ? -limit : x;
 }
 
 /* floor(a / b), b > 0 */
-HZI_LATTICE int32_t hzi_lfloor(int32_t a, int32_t b)
+HZI_LATTICE_FN int32_t hzi_lfloor(int32_t a, int32_t b)
 {
 	return a / b - (a % b < 0);
 }
@@ -143,7 +143,7 @@ HZI_LATTICE int32_t hzi_lfloor(int32_t a, int32_t b)
  */
 
 /* g becomes Q(g / q) in D_d: halves up; if the sum is odd, the coordinate with the largest error */
-HZI_LATTICE void hzi_lattice_nearest_d(int d, int32_t q, int32_t *g)
+HZI_LATTICE_FN void hzi_lattice_nearest_d(int d, int32_t q, int32_t *g)
 {
 	int32_t sum = 0, most = -1, turn = 1;
 	int k = 0;
@@ -169,7 +169,7 @@ HZI_LATTICE void hzi_lattice_nearest_d(int d, int32_t q, int32_t *g)
  * of squared distances b - a is a sum of |r|, in units of 1 / 2q. Of equals the one with the
  * smaller first coordinate.
  */
-HZI_LATTICE void hzi_lattice_nearest_e8(int32_t q, int32_t *g)
+HZI_LATTICE_FN void hzi_lattice_nearest_e8(int32_t q, int32_t *g)
 {
 	int32_t f[8], sum = 0, halves = 0, total = 0, most = -1, least = INT32_MAX, margin;
 	int up = 0, down = 0, turn = 1, turn_half = 1, half;
@@ -218,7 +218,7 @@ HZI_LATTICE void hzi_lattice_nearest_e8(int32_t q, int32_t *g)
 }
 
 /* The same in A2: three numbers are rounded; if their sum is not 0, the one that was moved most */
-HZI_LATTICE void hzi_lattice_nearest_a2(int32_t q, int32_t *g)
+HZI_LATTICE_FN void hzi_lattice_nearest_a2(int32_t q, int32_t *g)
 {
 	int32_t r[3], sum = 0;
 	int k = 0;
@@ -240,7 +240,7 @@ HZI_LATTICE void hzi_lattice_nearest_a2(int32_t q, int32_t *g)
 /* ---- A basis: nearest plane and sphere decoder ----------------------------------------------- */
 
 /* Where row i of R puts the i-th coordinate, the later ones being n */
-HZI_LATTICE double hzi_lattice_center(int d, const struct hzi_lattice_matrices *m, int i,
+HZI_LATTICE_FN double hzi_lattice_center(int d, const struct hzi_lattice_matrices *m, int i,
 				      const double *w, const int32_t *n)
 {
 	double c = w[i];
@@ -251,7 +251,7 @@ HZI_LATTICE double hzi_lattice_center(int d, const struct hzi_lattice_matrices *
 }
 
 /* Babai's nearest plane: n of coordinates w */
-HZI_LATTICE void hzi_lattice_plane(int d, const struct hzi_lattice_matrices *m, const double *w,
+HZI_LATTICE_FN void hzi_lattice_plane(int d, const struct hzi_lattice_matrices *m, const double *w,
 				   int32_t *n)
 {
 	for (int i = d - 1; i >= 0; i--)
@@ -262,7 +262,7 @@ HZI_LATTICE void hzi_lattice_plane(int d, const struct hzi_lattice_matrices *m, 
  * The nearest point of all, by the search of Schnorr and Euchner: at each row, coordinates in the
  * order of their distance from the centre, and back where the sum exceeds the best so far.
  */
-HZI_LATTICE void hzi_lattice_sphere(int d, const struct hzi_lattice_matrices *m, const double *w,
+HZI_LATTICE_FN void hzi_lattice_sphere(int d, const struct hzi_lattice_matrices *m, const double *w,
 				    int32_t *best)
 {
 	double center[HZI_LATTICE_DIMS], sum[HZI_LATTICE_DIMS + 1], least = DBL_MAX;
@@ -302,13 +302,13 @@ HZI_LATTICE void hzi_lattice_sphere(int d, const struct hzi_lattice_matrices *m,
 /* ---- Points and digits ----------------------------------------------------------------------- */
 
 /* i mod q, 0 .. q - 1 */
-HZI_LATTICE int32_t hzi_lattice_mod(const struct hzi_lattice_rule *r, int32_t i)
+HZI_LATTICE_FN int32_t hzi_lattice_mod(const struct hzi_lattice_rule *r, int32_t i)
 {
 	return r->log2q >= 0 ? i & (r->q - 1) : i - r->q * hzi_lfloor(i, r->q);
 }
 
 /* Coordinates of a point in the basis of its lattice: z = G^-1 p */
-HZI_LATTICE void hzi_lattice_coordinates(const struct hzi_lattice_rule *r, const int32_t *p,
+HZI_LATTICE_FN void hzi_lattice_coordinates(const struct hzi_lattice_rule *r, const int32_t *p,
 					 int32_t *z)
 {
 	const int d = r->d;
@@ -339,7 +339,7 @@ HZI_LATTICE void hzi_lattice_coordinates(const struct hzi_lattice_rule *r, const
 }
 
 /* And back: p = G z */
-HZI_LATTICE void hzi_lattice_combine(const struct hzi_lattice_rule *r, const int32_t *z, int32_t *p)
+HZI_LATTICE_FN void hzi_lattice_combine(const struct hzi_lattice_rule *r, const int32_t *z, int32_t *p)
 {
 	const int d = r->d;
 
@@ -370,7 +370,7 @@ HZI_LATTICE void hzi_lattice_combine(const struct hzi_lattice_rule *r, const int
 }
 
 /* The digits of a point: b = (G^-1 g) mod q */
-HZI_LATTICE void hzi_lattice_digits(const struct hzi_lattice_rule *r, const int32_t *g, int32_t *b)
+HZI_LATTICE_FN void hzi_lattice_digits(const struct hzi_lattice_rule *r, const int32_t *g, int32_t *b)
 {
 	hzi_lattice_coordinates(r, g, b);
 	for (int i = 0; i < r->d; i++)
@@ -411,7 +411,7 @@ HZI_LATTICE_OFTEN void hzi_lattice_parent(const struct hzi_lattice_rule *r,
 }
 
 /* Whether M levels hold g: nothing is left of it */
-HZI_LATTICE int hzi_lattice_fits(const struct hzi_lattice_rule *r,
+HZI_LATTICE_FN int hzi_lattice_fits(const struct hzi_lattice_rule *r,
 				 const struct hzi_lattice_matrices *m, const int32_t *g)
 {
 	int32_t rest[HZI_LATTICE_DIMS], any = 0;
@@ -427,7 +427,7 @@ HZI_LATTICE int hzi_lattice_fits(const struct hzi_lattice_rule *r,
 }
 
 /* The coset leader of digits: c(b) = G b - q Q(G b / q) */
-HZI_LATTICE void hzi_lattice_leader(const struct hzi_lattice_rule *r,
+HZI_LATTICE_FN void hzi_lattice_leader(const struct hzi_lattice_rule *r,
 				    const struct hzi_lattice_matrices *m, const int32_t *b,
 				    int32_t *c)
 {
@@ -445,7 +445,7 @@ HZI_LATTICE void hzi_lattice_leader(const struct hzi_lattice_rule *r,
 /* ---- Codes ----------------------------------------------------------------------------------- */
 
 /* sum_j b_j q^j; below q^d, which 32 bits hold */
-HZI_LATTICE uint32_t hzi_lattice_index(const struct hzi_lattice_rule *r, const int32_t *b)
+HZI_LATTICE_FN uint32_t hzi_lattice_index(const struct hzi_lattice_rule *r, const int32_t *b)
 {
 	uint32_t index = 0;
 
@@ -456,7 +456,7 @@ HZI_LATTICE uint32_t hzi_lattice_index(const struct hzi_lattice_rule *r, const i
 }
 
 /* And back; what no digits have as the remainder of q^d. */
-HZI_LATTICE void hzi_lattice_unindex(const struct hzi_lattice_rule *r, uint32_t index, int32_t *b)
+HZI_LATTICE_FN void hzi_lattice_unindex(const struct hzi_lattice_rule *r, uint32_t index, int32_t *b)
 {
 	HZI_LATTICE_KNOWN(r);
 	for (int j = 0; j < r->d; j++) {
@@ -474,7 +474,7 @@ struct hzi_lattice_code {
 	uint64_t word, weight;
 };
 
-HZI_LATTICE struct hzi_lattice_code hzi_lattice_code_at(void *codes, int64_t step, int bytes,
+HZI_LATTICE_FN struct hzi_lattice_code hzi_lattice_code_at(void *codes, int64_t step, int bytes,
 							int pack)
 {
 	struct hzi_lattice_code c;
@@ -489,7 +489,7 @@ HZI_LATTICE struct hzi_lattice_code hzi_lattice_code_at(void *codes, int64_t ste
 	return c;
 }
 
-HZI_LATTICE uint64_t hzi_lattice_load(const struct hzi_lattice_code *c, int64_t i)
+HZI_LATTICE_FN uint64_t hzi_lattice_load(const struct hzi_lattice_code *c, int64_t i)
 {
 	const char *p = (const char *)c->codes + i * c->step * c->bytes;
 
@@ -497,7 +497,7 @@ HZI_LATTICE uint64_t hzi_lattice_load(const struct hzi_lattice_code *c, int64_t 
 	       c->bytes == 4 ? *(const uint32_t *)p : *(const uint64_t *)p;
 }
 
-HZI_LATTICE void hzi_lattice_store(const struct hzi_lattice_code *c, int64_t i, uint64_t v)
+HZI_LATTICE_FN void hzi_lattice_store(const struct hzi_lattice_code *c, int64_t i, uint64_t v)
 {
 	char *p = (char *)c->codes + i * c->step * c->bytes;
 
@@ -512,7 +512,7 @@ HZI_LATTICE void hzi_lattice_store(const struct hzi_lattice_code *c, int64_t i, 
 }
 
 /* The digits of the next level, the finest first; hzi_lattice_flush() behind the last one. */
-HZI_LATTICE void hzi_lattice_put(struct hzi_lattice_code *c, const struct hzi_lattice_rule *r,
+HZI_LATTICE_FN void hzi_lattice_put(struct hzi_lattice_code *c, const struct hzi_lattice_rule *r,
 				 const int32_t *b)
 {
 	if (c->pack == HZI_LATTICE_LEVEL) {
@@ -531,13 +531,13 @@ HZI_LATTICE void hzi_lattice_put(struct hzi_lattice_code *c, const struct hzi_la
 	}
 }
 
-HZI_LATTICE void hzi_lattice_flush(const struct hzi_lattice_code *c)
+HZI_LATTICE_FN void hzi_lattice_flush(const struct hzi_lattice_code *c)
 {
 	if (c->pack == HZI_LATTICE_FULL64 || c->filled)
 		hzi_lattice_store(c, c->next, c->word);
 }
 
-HZI_LATTICE void hzi_lattice_get(struct hzi_lattice_code *c, const struct hzi_lattice_rule *r,
+HZI_LATTICE_FN void hzi_lattice_get(struct hzi_lattice_code *c, const struct hzi_lattice_rule *r,
 				 int32_t *b)
 {
 	if (c->pack == HZI_LATTICE_LEVEL) {
@@ -556,7 +556,7 @@ HZI_LATTICE void hzi_lattice_get(struct hzi_lattice_code *c, const struct hzi_la
 }
 
 /* The codes of a point */
-HZI_LATTICE void hzi_lattice_write(const struct hzi_lattice_rule *r,
+HZI_LATTICE_FN void hzi_lattice_write(const struct hzi_lattice_rule *r,
 				   const struct hzi_lattice_matrices *m, const int32_t *point,
 				   struct hzi_lattice_code c)
 {
@@ -576,7 +576,7 @@ HZI_LATTICE void hzi_lattice_write(const struct hzi_lattice_rule *r,
  * The point of codes that hold the levels first .. M - 1: sum_m q^m c(b_m). Packings other than
  * LEVEL hold all levels, of which those below first are left out.
  */
-HZI_LATTICE void hzi_lattice_read(const struct hzi_lattice_rule *r,
+HZI_LATTICE_FN void hzi_lattice_read(const struct hzi_lattice_rule *r,
 				  const struct hzi_lattice_matrices *m, struct hzi_lattice_code c,
 				  int first, int32_t *p)
 {
@@ -599,7 +599,7 @@ HZI_LATTICE void hzi_lattice_read(const struct hzi_lattice_rule *r,
 /* ---- Encoding: level 0 ----------------------------------------------------------------------- */
 
 /* Rounds y to integers, halves to even, and finds the first largest error. */
-HZI_LATTICE float hzi_lattice_round(int d, const float *y, int32_t *f, int *where, int32_t *turn,
+HZI_LATTICE_FN float hzi_lattice_round(int d, const float *y, int32_t *f, int *where, int32_t *turn,
 				    int32_t *sum, float *size)
 {
 	float most = -1;
@@ -628,7 +628,7 @@ HZI_LATTICE float hzi_lattice_round(int d, const float *y, int32_t *f, int *wher
  * |r|, the halves correct the first least |r|. Of equals the one with the smaller first
  * coordinate.
  */
-HZI_LATTICE void hzi_lattice_level0_e8(const float *y, int32_t *g)
+HZI_LATTICE_FN void hzi_lattice_level0_e8(const float *y, int32_t *g)
 {
 	int32_t h[8], turn, turn_half = 1, sum, sum_half = 0;
 	float s[8], most, least = 1, total, cost, cost_half;
@@ -660,7 +660,7 @@ HZI_LATTICE void hzi_lattice_level0_e8(const float *y, int32_t *g)
 }
 
 /* A2: y as three numbers of sum 0, (y0 + y1 / sqrt 3, -2 y1 / sqrt 3, y1 / sqrt 3 - y0) */
-HZI_LATTICE void hzi_lattice_level0_a2(const float *y, int32_t *g)
+HZI_LATTICE_FN void hzi_lattice_level0_a2(const float *y, int32_t *g)
 {
 	const float a = hzi_lmul(y[1], 0.57735026918962576451f);
 	float t[3], r[3];
@@ -685,7 +685,7 @@ HZI_LATTICE void hzi_lattice_level0_a2(const float *y, int32_t *g)
 }
 
 /* Q(y), every |y_i| being at most HZI_LATTICE_RANGE */
-HZI_LATTICE void hzi_lattice_level0(const struct hzi_lattice_rule *r,
+HZI_LATTICE_FN void hzi_lattice_level0(const struct hzi_lattice_rule *r,
 				    const struct hzi_lattice_matrices *m, const float *y,
 				    int32_t *g)
 {
@@ -726,7 +726,7 @@ HZI_LATTICE void hzi_lattice_level0(const struct hzi_lattice_rule *r,
  * v = T x, or G^-1 T x for a basis: what scales apply to. Inf counts as +-FLT_MAX. Returns what was
  * met; with NaN (or products that overflow both ways) v is not used.
  */
-HZI_LATTICE int hzi_lattice_map(const struct hzi_lattice_rule *r,
+HZI_LATTICE_FN int hzi_lattice_map(const struct hzi_lattice_rule *r,
 				const struct hzi_lattice_matrices *m, const float *x, float *v)
 {
 	float finite[HZI_LATTICE_DIMS];
@@ -752,7 +752,7 @@ HZI_LATTICE int hzi_lattice_map(const struct hzi_lattice_rule *r,
 }
 
 /* 2^(-j/16), 0 <= j < HZI_LATTICE_SHRINKS; the power of two is exact. */
-HZI_LATTICE float hzi_lattice_factor(const struct hzi_lattice_rule *r, int j)
+HZI_LATTICE_FN float hzi_lattice_factor(const struct hzi_lattice_rule *r, int j)
 {
 	return hzi_lmul(r->shrink[j & 15], ldexpf(1.0f, -(j >> 4)));
 }
@@ -783,7 +783,7 @@ HZI_LATTICE_OFTEN int hzi_lattice_try(const struct hzi_lattice_rule *r,
 }
 
 /* The largest |v_i| */
-HZI_LATTICE float hzi_lattice_size(const struct hzi_lattice_rule *r, const float *v)
+HZI_LATTICE_FN float hzi_lattice_size(const struct hzi_lattice_rule *r, const float *v)
 {
 	float most = 0;
 
@@ -796,7 +796,7 @@ HZI_LATTICE float hzi_lattice_size(const struct hzi_lattice_rule *r, const float
  * The first 2^(-j/16) that fits, from j = 1 on: that j = 0 does not fit is known. Powers of two
  * tell from where on it can. If none does, which only a dither on an edge can bring about, 0.
  */
-HZI_LATTICE void hzi_lattice_clip(const struct hzi_lattice_rule *r,
+HZI_LATTICE_FN void hzi_lattice_clip(const struct hzi_lattice_rule *r,
 				  const struct hzi_lattice_matrices *m, const float *v, int t,
 				  int32_t *g)
 {
@@ -820,7 +820,7 @@ HZI_LATTICE void hzi_lattice_clip(const struct hzi_lattice_rule *r,
  * The squared error of a point without o, in units of the squared scale: coordinates in their
  * order. For a basis that of y - p with R in f32.
  */
-HZI_LATTICE float hzi_lattice_error(const struct hzi_lattice_rule *r,
+HZI_LATTICE_FN float hzi_lattice_error(const struct hzi_lattice_rule *r,
 				    const struct hzi_lattice_matrices *m, const float *y,
 				    const int32_t *g)
 {
@@ -850,7 +850,7 @@ HZI_LATTICE float hzi_lattice_error(const struct hzi_lattice_rule *r,
 }
 
 /* The point of v at a scale that is given; by CLIP if it does not fit, which 1 says. */
-HZI_LATTICE int hzi_lattice_at(const struct hzi_lattice_rule *r,
+HZI_LATTICE_FN int hzi_lattice_at(const struct hzi_lattice_rule *r,
 			       const struct hzi_lattice_matrices *m, const float *v, int t,
 			       int32_t *g)
 {
@@ -864,7 +864,7 @@ HZI_LATTICE int hzi_lattice_at(const struct hzi_lattice_rule *r,
 }
 
 /* The first scale from t on that v fits at, or `scales`. */
-HZI_LATTICE int hzi_lattice_first_fit(const struct hzi_lattice_rule *r,
+HZI_LATTICE_FN int hzi_lattice_first_fit(const struct hzi_lattice_rule *r,
 				      const struct hzi_lattice_matrices *m, const float *v, int t,
 				      int32_t *g)
 {
@@ -880,7 +880,7 @@ HZI_LATTICE int hzi_lattice_first_fit(const struct hzi_lattice_rule *r,
 }
 
 /* Of the scales that v fits at the one with the least error s^2 |y - p|^2, or `scales`. */
-HZI_LATTICE int hzi_lattice_best_fit(const struct hzi_lattice_rule *r,
+HZI_LATTICE_FN int hzi_lattice_best_fit(const struct hzi_lattice_rule *r,
 				     const struct hzi_lattice_matrices *m, const float *v,
 				     int32_t *g)
 {
@@ -912,7 +912,7 @@ HZI_LATTICE int hzi_lattice_best_fit(const struct hzi_lattice_rule *r,
  * s^2 sum |y - p|^2, summed block by block; with FIRST_FIT that first t. If there is none, the
  * last; if no block takes part, 0.
  */
-HZI_LATTICE int hzi_lattice_group(const struct hzi_lattice_rule *r,
+HZI_LATTICE_FN int hzi_lattice_group(const struct hzi_lattice_rule *r,
 				  const struct hzi_lattice_matrices *m, int n, const float *v,
 				  const uint8_t *skip)
 {
@@ -948,7 +948,7 @@ HZI_LATTICE int hzi_lattice_group(const struct hzi_lattice_rule *r,
  * The point g and the scale t of a block by any policy but GROUP, whose t belongs to several.
  * Returns 1 if the block was wrapped or clipped.
  */
-HZI_LATTICE int hzi_lattice_choose(const struct hzi_lattice_rule *r,
+HZI_LATTICE_FN int hzi_lattice_choose(const struct hzi_lattice_rule *r,
 				   const struct hzi_lattice_matrices *m, const float *v, int *t,
 				   int32_t *g)
 {
@@ -969,7 +969,7 @@ HZI_LATTICE int hzi_lattice_choose(const struct hzi_lattice_rule *r,
  * x = T^-1 (s (p - o - sub)), each operation rounded: sub is z, less the mean of levels that were
  * left out. Coordinates of A2 and products with T^-1 or a basis are rounded too, one by one.
  */
-HZI_LATTICE void hzi_lattice_value(const struct hzi_lattice_rule *r,
+HZI_LATTICE_FN void hzi_lattice_value(const struct hzi_lattice_rule *r,
 				   const struct hzi_lattice_matrices *m, const int32_t *p,
 				   const float *sub, int t, float *x)
 {

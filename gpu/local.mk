@@ -4,20 +4,23 @@
 libhz_la_SOURCES += \
 	gpu/hadamard/base_f32.c gpu/hadamard/contiguous.c gpu/hadamard/hadamard.c \
 	gpu/hadamard/images.c gpu/hadamard/quantize.c gpu/lattice/closest_point.c \
-	gpu/lattice/images.c gpu/lattice/lattice.c gpu/mhc/coef_bwd_fused.c \
+	gpu/lattice/common.c gpu/lattice/contiguous_d4_e8.c gpu/lattice/generic.c \
+	gpu/lattice/images.c gpu/lattice/routes.c gpu/mhc/coef_bwd_fused.c \
 	gpu/mhc/coef_generic.c gpu/mhc/coef_generic_bwd.c gpu/mhc/coef_input_fused.c \
-	gpu/mhc/coef_mma.c gpu/mhc/coef_persistent.c gpu/mhc/coef_small_batch.c gpu/mhc/images.c \
-	gpu/mhc/mhc.c gpu/qgemm/images.c gpu/qgemm/qgemm.c gpu/quantize/images.c \
-	gpu/quantize/quantize.c gpu/quantize/rotated.c gpu/quat/images.c gpu/quat/quat.c \
-	gpu/quat_conv/depthwise.c gpu/quat_conv/gemm16.c gpu/quat_conv/images.c \
-	gpu/quat_conv/quat_conv.c gpu/quat_conv/taps_to_channels.c gpu/quat_conv/wgrad8.c \
-	gpu/quat_gemm/gemv.c gpu/quat_gemm/images.c gpu/quat_gemm/pack_planar.c \
-	gpu/quat_gemm/quat_gemm.c gpu/quat_gemm/simt_f32.c gpu/quat_gemm/wgmma.c \
-	gpu/quat_layer/images.c gpu/quat_layer/pool.c gpu/quat_layer/quat_layer.c \
-	gpu/runtime/cuda.c gpu/vlut/d4_bitfield.c gpu/vlut/d4_bitplane.c \
-	gpu/vlut/d4_f16_skinny.c gpu/vlut/d4_f16_wgmma.c gpu/vlut/e8_bitplane.c \
-	gpu/vlut/images.c gpu/vlut/table_f16_skinny.c gpu/vlut/table_s8_skinny.c \
-	gpu/vlut/table_wgmma.c gpu/vlut/via_f16.c gpu/vlut/via_qgemm.c gpu/vlut/vlut.c
+	gpu/mhc/coef_mma.c gpu/mhc/coef_persistent.c gpu/mhc/coef_small_batch.c \
+	gpu/mhc/images.c gpu/mhc/mhc.c gpu/qgemm/images.c gpu/qgemm/qgemm.c \
+	gpu/quantize/images.c gpu/quantize/quantize.c gpu/quantize/rotated.c gpu/quat/images.c \
+	gpu/quat/quat.c gpu/quat_conv/depthwise.c gpu/quat_conv/gemm16.c \
+	gpu/quat_conv/images.c gpu/quat_conv/quat_conv.c gpu/quat_conv/taps_to_channels.c \
+	gpu/quat_conv/wgrad8.c gpu/quat_gemm/gemv.c gpu/quat_gemm/images.c \
+	gpu/quat_gemm/pack_planar.c gpu/quat_gemm/quat_gemm.c gpu/quat_gemm/simt_f32.c \
+	gpu/quat_gemm/wgmma.c gpu/quat_layer/images.c gpu/quat_layer/pool.c \
+	gpu/quat_layer/quat_layer.c gpu/runtime/cuda.c gpu/vlut/common.c \
+	gpu/vlut/d4_bitfield.c gpu/vlut/d4_bitplane.c gpu/vlut/d4_f16_skinny.c \
+	gpu/vlut/d4_f16_wgmma.c gpu/vlut/e8_bitplane.c gpu/vlut/generic.c gpu/vlut/images.c \
+	gpu/vlut/pack.c gpu/vlut/routes.c gpu/vlut/table_f16_skinny.c \
+	gpu/vlut/table_s8_skinny.c gpu/vlut/table_wgmma.c gpu/vlut/via_f16.c \
+	gpu/vlut/via_qgemm.c
 noinst_HEADERS += \
 	gpu/device/common.cuh gpu/device/mbarrier.cuh gpu/device/pdl.cuh gpu/device/tma.cuh \
 	gpu/device/wgmma_f16.cuh gpu/device/wgmma_s8.cuh gpu/hadamard/base_f32.cuh \

@@ -76,8 +76,25 @@ static bool divides(size_t bytes, const void *p, const int64_t *stride, int ndim
 	return all;
 }
 
-/* Fills *p for units of `group` blocks; false if the kernels do not take the call. */
-static bool fill(struct hzi_lattice_near *p, const struct hz_lattice *l,
+static int level_bytes_of(const struct hzi_lattice_rule *r)
+{
+	return r->level_size <= 256 ? 1 : r->level_size <= 65536 ? 2 : 4;
+}
+
+/* NULL, or why the kernels do not support a call with units of `group` blocks */
+static const char *unsupported(const struct hz_lattice *l, const struct hzi_lattice_map *map,
+			       int64_t group, int pack)
+{
+	if (find(l) < 0)
+		return "no kernel knows the lattice with such q and offset";
+	if (ceil_div(map->blocks, group) * hzi_cuda_lattice_rows(map) > INT32_MAX / group)
+		return "more than 2^31 blocks";
+	return pack != HZ_LATTICE_FULL64 && l->rule.levels * level_bytes_of(&l->rule) > 8 ?
+		       "the codes of a block do not fit 64 bits" : NULL;
+}
+
+/* Fills *p for units of `group` blocks */
+static void fill(struct hzi_lattice_near *p, const struct hz_lattice *l,
 		 const struct hzi_lattice_map *map, int64_t group, const void *v, int v_dtype,
 		 const void *codes, int code_dtype, int pack, int levels)
 {
@@ -86,11 +103,9 @@ static bool fill(struct hzi_lattice_near *p, const struct hz_lattice *l,
 	const size_t vector = size * (size_t)r->d < 16 ? size * (size_t)r->d : 16;
 	const int64_t row_units = ceil_div(map->blocks, group);
 	const int64_t units = row_units * hzi_cuda_lattice_rows(map);
-	const int level_bytes = r->level_size <= 256 ? 1 : r->level_size <= 65536 ? 2 : 4;
+	const int level_bytes = level_bytes_of(r);
 	const size_t all = code_size * (size_t)levels;
 
-	if (units > INT32_MAX / group || (pack != HZ_LATTICE_FULL64 && r->levels * level_bytes > 8))
-		return false;
 	*p = (struct hzi_lattice_near){
 		.rule = *r, .codes = hzi_cuda_lattice_codes(map, codes, code_dtype, pack),
 		.v = (void *)(uintptr_t)v, .v_step = map->v_step, .t_step = map->t_step,
@@ -120,11 +135,22 @@ static bool fill(struct hzi_lattice_near *p, const struct hz_lattice *l,
 		 divides(all, codes, map->code_stride, map->ndim, code_size) &&
 		 map->code_block * (int64_t)code_size % (int64_t)all == 0)
 		p->whole = (int32_t)all;
-	return true;
 }
 
-int hzi_cuda_lattice_near_encode(struct hz_context *ctx, const struct hzi_lattice_encode_args *a)
+const char *hzi_cuda_lattice_encode_closest_point_unsupported(const struct hz_context *ctx,
+							      const void *args)
 {
+	const struct hzi_lattice_encode_args *const a = args;
+	const int group = a->lattice->rule.group;
+
+	(void)ctx;
+	return group > 32 ? "more than 32 blocks share T" :
+	       unsupported(a->lattice, &a->map, group, a->pack);
+}
+
+int hzi_cuda_lattice_encode_closest_point(struct hz_context *ctx, const void *args)
+{
+	const struct hzi_lattice_encode_args *const a = args;
 	const struct hz_lattice *l = a->lattice;
 	const struct hzi_lattice_rule *r = &l->rule;
 	/* See `reach` of the points in gpu/lattice/points_s8.cuh: no coordinate is above the gauge. */
@@ -136,10 +162,8 @@ int hzi_cuda_lattice_near_encode(struct hz_context *ctx, const struct hzi_lattic
 	struct hzi_launch launch = {.block = {256}, .early = true};
 	int kernel = i, blocks;
 
-	if (i < 0 || r->group > 32 ||
-	    !fill(&p, l, &a->map, r->group, a->x, a->x_dtype, a->codes, a->code_dtype, a->pack,
-		  r->levels))
-		return 1;
+	fill(&p, l, &a->map, r->group, a->x, a->x_dtype, a->codes, a->code_dtype, a->pack,
+	     r->levels);
 	p.t = a->t;
 	p.overload = (uint64_t *)a->overload;
 	for (int j = 0; j < r->d; j++)
@@ -161,16 +185,26 @@ int hzi_cuda_lattice_near_encode(struct hz_context *ctx, const struct hzi_lattic
 	return hzi_cuda_launch(ctx, "lattice_encode", kernel, &launch, &p, sizeof(p));
 }
 
-static int decode(struct hz_context *ctx, const struct hzi_lattice_decode_args *a, int i)
+const char *hzi_cuda_lattice_decode_closest_point_unsupported(const struct hz_context *ctx,
+							      const void *args)
 {
+	const struct hzi_lattice_decode_args *const a = args;
+
+	(void)ctx;
+	return a->to != HZ_LATTICE_VALUES ? "points or digits are asked for" :
+	       unsupported(a->lattice, &a->map, 1, a->pack);
+}
+
+int hzi_cuda_lattice_decode_closest_point(struct hz_context *ctx, const void *args)
+{
+	const struct hzi_lattice_decode_args *const a = args;
 	const struct hz_lattice *l = a->lattice;
-	const int first = a->pack == HZ_LATTICE_LEVEL ? a->first : 0;
+	const int first = a->pack == HZ_LATTICE_LEVEL ? a->first : 0, i = find(l);
 	struct hzi_lattice_near p;
 	struct hzi_launch launch = {.block = {256}, .early = true};
 
-	if (!fill(&p, l, &a->map, 1, a->y, a->y_dtype, a->codes, a->code_dtype, a->pack,
-		  l->rule.levels - first))
-		return 1;
+	fill(&p, l, &a->map, 1, a->y, a->y_dtype, a->codes, a->code_dtype, a->pack,
+	     l->rule.levels - first);
 	p.t = (uint8_t *)(uintptr_t)a->t;
 	p.first = a->first;
 	memcpy(p.sub, a->sub, sizeof(p.sub));
@@ -179,31 +213,44 @@ static int decode(struct hz_context *ctx, const struct hzi_lattice_decode_args *
 			       sizeof(p));
 }
 
-int hzi_cuda_lattice_near_decode(struct hz_context *ctx, const struct hzi_lattice_decode_args *a)
-{
-	const int i = find(a->lattice);
-
-	return i < 0 || a->to != HZ_LATTICE_VALUES ? 1 : decode(ctx, a, i);
-}
-
-bool hzi_cuda_lattice_near_has_bytes(const struct hz_lattice *l)
+const char *hzi_cuda_lattice_points_s8_unsupported(const struct hz_lattice *l)
 {
 	const struct hzi_lattice_rule *r = &l->rule;
 	int most = 0;
 
 	for (int i = 0; i < r->embed; i++)
 		most = abs(r->offset[i]) > most ? abs(r->offset[i]) : most;
-	return find(l) >= 0 && l->point_max + most <= INT8_MAX &&
-	       r->levels * (r->level_size <= 256 ? 1 : r->level_size <= 65536 ? 2 : 4) <= 8;
+	return find(l) < 0 ? "no kernel knows the lattice with such q and offset" :
+	       l->point_max + most > INT8_MAX ? "the points do not fit s8" :
+	       r->levels * level_bytes_of(r) > 8 ? "the codes of a block do not fit 64 bits" : NULL;
 }
 
-int hzi_cuda_lattice_near_bytes(struct hz_context *ctx, const struct hzi_lattice_decode_args *a)
+int hzi_cuda_lattice_points_s8(struct hz_context *ctx, const struct hzi_lattice_decode_args *a)
 {
-	return decode(ctx, a, find(a->lattice));
+	return a->first == 0 && !hzi_cuda_lattice_decode_contiguous_d4_e8_unsupported(ctx, a) ?
+	       hzi_cuda_lattice_decode_contiguous_d4_e8(ctx, a) :
+	       hzi_cuda_lattice_decode_closest_point(ctx, a);
 }
 
-int hzi_cuda_lattice_near_repack(struct hz_context *ctx, const struct hzi_lattice_repack_args *a)
+/* ---- Repacking ----------------------------------------------------------------------------- */
+
+const char *hzi_cuda_lattice_repack_u32_levels_unsupported(const struct hz_context *ctx,
+							   const void *args)
 {
+	const struct hzi_lattice_repack_args *const a = args;
+	const struct hzi_lattice_rule *r = &a->lattice->rule;
+
+	(void)ctx;
+	/* Shifts by 64 bits are none. */
+	return r->level_size == 0 || (r->log2q >= 0 && r->log2q * r->d > 32) ?
+		       "the codes of a level do not fit 32 bits" :
+	       a->from.blocks * hzi_cuda_lattice_rows(&a->from) > INT32_MAX ?
+		       "more than 2^31 blocks" : NULL;
+}
+
+int hzi_cuda_lattice_repack_u32_levels(struct hz_context *ctx, const void *args)
+{
+	const struct hzi_lattice_repack_args *const a = args;
 	const struct hzi_lattice_rule *r = &a->lattice->rule;
 	const int64_t units = a->from.blocks * hzi_cuda_lattice_rows(&a->from);
 	struct hzi_lattice_turn p = {
@@ -220,9 +267,6 @@ int hzi_cuda_lattice_near_repack(struct hz_context *ctx, const struct hzi_lattic
 		.grid = {hzi_cuda_lattice_grid(ctx, units, 256, 8)}, .block = {256}, .early = true,
 	};
 
-	/* Shifts by 64 bits are none. */
-	if (r->level_size == 0 || units > INT32_MAX || (r->log2q >= 0 && r->log2q * r->d > 32))
-		return 1;
 	for (int i = 0; i < p.ndim; i++)
 		p.shape[i] = (uint32_t)a->from.shape[i];
 	return hzi_cuda_launch(ctx, "lattice_repack", HZI_KERNEL_lattice_repack_near, &launch, &p,

@@ -28,17 +28,24 @@ bool hzi_cuda_lattice_bytes(const struct hzi_lattice_rule *r);
 /* Sets the counts of a call to 0, so that the kernel behind may start early. */
 int hzi_cuda_lattice_clear(struct hz_context *ctx, int64_t *overload);
 
-/* Of gpu/lattice/closest_point.cu; they return 1 where they do not take a call (lattice_near.c). */
-int hzi_cuda_lattice_near_encode(struct hz_context *ctx, const struct hzi_lattice_encode_args *a);
-int hzi_cuda_lattice_near_decode(struct hz_context *ctx, const struct hzi_lattice_decode_args *a);
-int hzi_cuda_lattice_near_repack(struct hz_context *ctx, const struct hzi_lattice_repack_args *a);
+/* Points less o as s8, whole blocks, from codes LEVEL: y_dtype is HZ_S8, v_stride multiples of 16 */
+const char *hzi_cuda_lattice_points_s8_unsupported(const struct hz_lattice *l);
+int hzi_cuda_lattice_points_s8(struct hz_context *ctx, const struct hzi_lattice_decode_args *a);
 
-/*
- * Points without o as bytes, whole blocks of them, from codes LEVEL: y_dtype is HZ_S8, v_stride are
- * multiples of 16. Whether bytes hold them.
- */
-bool hzi_cuda_lattice_near_has_bytes(const struct hz_lattice *l);
-int hzi_cuda_lattice_near_bytes(struct hz_context *ctx, const struct hzi_lattice_decode_args *a);
-int hzi_cuda_lattice_bytes_of(struct hz_context *ctx, const struct hzi_lattice_decode_args *a);
+/* ---- Routes: args is struct hzi_lattice_encode_args, _decode_args or _repack_args ------------ */
+
+#define HZI_LATTICE_ROUTE(name) \
+	const char *hzi_cuda_lattice_##name##_unsupported(const struct hz_context *ctx, \
+							  const void *args); \
+	int hzi_cuda_lattice_##name(struct hz_context *ctx, const void *args)
+
+HZI_LATTICE_ROUTE(encode_contiguous_d4_e8);
+HZI_LATTICE_ROUTE(encode_closest_point);
+HZI_LATTICE_ROUTE(encode_generic);
+HZI_LATTICE_ROUTE(decode_contiguous_d4_e8);
+HZI_LATTICE_ROUTE(decode_closest_point);
+HZI_LATTICE_ROUTE(decode_generic);
+HZI_LATTICE_ROUTE(repack_u32_levels);
+HZI_LATTICE_ROUTE(repack_generic);
 
 #endif

@@ -21,7 +21,7 @@
  */
 #define MOST_OFFSET 64
 
-bool hzi_cuda_vlut_fields(const hz_lattice *l)
+bool hzi_cuda_vlut_packs_as_d4_bitfield(const hz_lattice *l)
 {
 	const struct hzi_lattice_rule *r = &l->rule;
 
@@ -33,17 +33,20 @@ bool hzi_cuda_vlut_fields(const hz_lattice *l)
 	       !(r->flags & HZI_LATTICE_MAPPED) && !hzi_lattice_has_t(l);
 }
 
-bool hzi_cuda_vlut_fields_are(const hz_lattice *l, const struct hzi_coded *w)
+const char *hzi_cuda_vlut_not_d4_bitfield(const hz_lattice *l, const struct hzi_coded *w)
 {
+	if (!w->packed || !hzi_cuda_vlut_packs_as_d4_bitfield(l))
+		return "the codes are not packed D4 with q = 4";
 	for (int i = 0; i < l->rule.d; i++) {
 		if (w->sub[i] != 0)
-			return false;
+			return "the values are not points times scales";
 	}
-	return w->packed && hzi_cuda_vlut_fields(l) && w->first == 0 && w->k > 0 &&
-	       w->k < INT32_MAX / 64 && w->rows < INT32_MAX / 64;
+	return w->first != 0 ? "only coarser levels are asked for" :
+	       w->k > 0 && w->k < INT32_MAX / 64 && w->rows < INT32_MAX / 64 ? NULL :
+	       "the sizes do not fit 32 bits";
 }
 
-int64_t hzi_cuda_vlut_fields_chunks(const struct hzi_coded *w)
+int64_t hzi_cuda_vlut_d4_bitfield_chunks(const struct hzi_coded *w)
 {
 	return ceil_div(w->k, HZI_FIELDS_CHUNK);
 }
@@ -53,17 +56,17 @@ static int64_t tiles_of(const struct hzi_coded *w)
 	return ceil_div(w->rows, HZI_FIELDS_ROWS);
 }
 
-size_t hzi_cuda_vlut_fields_bytes(const struct hzi_coded *w)
+size_t hzi_cuda_vlut_d4_bitfield_bytes(const struct hzi_coded *w)
 {
-	return (size_t)(tiles_of(w) * hzi_cuda_vlut_fields_chunks(w) * HZI_FIELDS_BYTES);
+	return (size_t)(tiles_of(w) * hzi_cuda_vlut_d4_bitfield_chunks(w) * HZI_FIELDS_BYTES);
 }
 
-int hzi_cuda_vlut_fields_pack(struct hz_context *ctx, const struct hzi_vlut_pack_args *a)
+int hzi_cuda_vlut_d4_bitfield_pack(struct hz_context *ctx, const struct hzi_vlut_pack_args *a)
 {
 	struct hzi_fields_pack p = {
 		.codes = a->w.codes, .packed = a->packed, .rows = a->w.rows, .blocks = a->w.blocks,
 		.row = a->w.row, .block = a->w.block, .level = a->w.level, .tiles = tiles_of(&a->w),
-		.chunks = hzi_cuda_vlut_fields_chunks(&a->w), .first = a->w.first,
+		.chunks = hzi_cuda_vlut_d4_bitfield_chunks(&a->w), .first = a->w.first,
 	};
 	const int64_t blocks = ceil_div(p.tiles * p.chunks * 32, HZI_VLUT_THREADS);
 	const struct hzi_launch launch = {
@@ -78,12 +81,12 @@ int hzi_cuda_vlut_fields_pack(struct hz_context *ctx, const struct hzi_vlut_pack
 			       sizeof(p));
 }
 
-int hzi_cuda_vlut_fields_bytes_of(struct hz_context *ctx, const hz_lattice *l,
-				  const struct hzi_coded *w, void *to, int64_t line)
+int hzi_cuda_vlut_d4_bitfield_points(struct hz_context *ctx, const hz_lattice *l,
+				     const struct hzi_coded *w, void *to, int64_t line)
 {
 	struct hzi_fields_bytes p = {
 		.packed = w->packed, .to = to, .rows = w->rows, .blocks = w->blocks,
-		.tiles = tiles_of(w), .chunks = hzi_cuda_vlut_fields_chunks(w), .line = line,
+		.tiles = tiles_of(w), .chunks = hzi_cuda_vlut_d4_bitfield_chunks(w), .line = line,
 	};
 	const int64_t blocks = ceil_div(p.tiles * p.chunks * 32, HZI_VLUT_THREADS);
 	const struct hzi_launch launch = {
@@ -120,17 +123,22 @@ static void lay_out(struct plan *p, int columns, int limit)
 	}
 }
 
-static bool plan_of(const struct hz_context *ctx, const struct hzi_vlut_gemm_args *a,
-		    struct plan *p)
+/* NULL, or why the call is not supported */
+static const char *plan_of(const struct hz_context *ctx, const struct hzi_vlut_gemm_args *a,
+			   struct plan *p)
 {
 	const struct hzi_cuda_device *g = hzi_cuda_device(ctx);
+	const char *const why = hzi_cuda_vlut_not_d4_bitfield(a->vlut->w, &a->w);
 	const bool whole = a->x_dtype == HZ_S8;
 	int columns;
 
-	if (a->vlut->route == HZ_VLUT_TABLE || !hzi_cuda_vlut_fields_are(a->vlut->w, &a->w) ||
-	    a->w.k > MOST_K)
-		return false;
-	*p = (struct plan){.chunks = hzi_cuda_vlut_fields_chunks(&a->w),
+	if (a->vlut->route == HZ_VLUT_TABLE)
+		return HZI_VLUT_ASKS_FOR_TABLE;
+	if (why)
+		return why;
+	if (a->w.k > MOST_K)
+		return "k is above 65536";
+	*p = (struct plan){.chunks = hzi_cuda_vlut_d4_bitfield_chunks(&a->w),
 			   .tiles = tiles_of(&a->w), .split = 1};
 	p->step = a->batch < HZI_FIELDS_BATCH ? (int)a->batch : HZI_FIELDS_BATCH;
 	while (1 << p->step_log2 < p->step)
@@ -151,18 +159,19 @@ static bool plan_of(const struct hz_context *ctx, const struct hzi_vlut_gemm_arg
 		    (!few && p->shared <= SHARED_MOST))
 			break;
 	}
-	return p->shared <= g->shared_block_bytes;
+	return p->shared <= g->shared_block_bytes ? NULL : "x does not fit shared memory";
 }
 
-bool hzi_cuda_vlut_fields_takes(const struct hz_context *ctx, const struct hzi_vlut_gemm_args *a)
+const char *hzi_cuda_vlut_d4_bitfield_unsupported(const struct hz_context *ctx, const void *args)
 {
 	struct plan p;
 
-	return plan_of(ctx, a, &p);
+	return plan_of(ctx, args, &p);
 }
 
-int hzi_cuda_vlut_fields_gemm(struct hz_context *ctx, const struct hzi_vlut_gemm_args *a)
+int hzi_cuda_vlut_d4_bitfield(struct hz_context *ctx, const void *args)
 {
+	const struct hzi_vlut_gemm_args *const a = args;
 	const hz_lattice *l = a->vlut->w;
 	struct hzi_vlut_fields p = {
 		.packed = a->w.packed, .row_scale = a->w.row_scale,
@@ -174,8 +183,7 @@ int hzi_cuda_vlut_fields_gemm(struct hz_context *ctx, const struct hzi_vlut_gemm
 	};
 	struct plan plan;
 
-	if (!plan_of(ctx, a, &plan))
-		return hzi_fail(ctx, HZ_ENOTSUP, "vlut_gemm: not by fields of bits");
+	plan_of(ctx, a, &plan);
 
 	const struct hzi_launch launch = {
 		.grid = {(unsigned)(plan.shares * plan.split)}, .block = {HZI_FIELDS_THREADS},

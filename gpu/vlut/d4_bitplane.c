@@ -19,7 +19,7 @@ static struct plan plan_of(const struct hz_context *ctx, const struct hzi_vlut_g
 	const int64_t multiprocessors = hzi_cuda_device(ctx)->multiprocessors;
 	struct plan p = {
 		.tiles = ceil_div(a->w.rows, HZI_FIELDS_ROWS),
-		.units = ceil_div(hzi_cuda_vlut_fields_chunks(&a->w), HZI_PLANES_UNIT),
+		.units = ceil_div(hzi_cuda_vlut_d4_bitfield_chunks(&a->w), HZI_PLANES_UNIT),
 	};
 
 	p.shares = p.tiles < multiprocessors ? p.tiles : multiprocessors;
@@ -28,15 +28,20 @@ static struct plan plan_of(const struct hz_context *ctx, const struct hzi_vlut_g
 	return p;
 }
 
-bool hzi_cuda_vlut_planes_takes(const struct hz_context *ctx, const struct hzi_vlut_gemm_args *a)
+const char *hzi_cuda_vlut_d4_bitplane_unsupported(const struct hz_context *ctx, const void *args)
 {
+	const struct hzi_vlut_gemm_args *const a = args;
 	const struct hzi_cuda_device *g = hzi_cuda_device(ctx);
+	const char *const why = hzi_cuda_vlut_not_d4_bitfield(a->vlut->w, &a->w);
 	struct plan p;
 
+	if (a->vlut->route == HZ_VLUT_TABLE)
+		return HZI_VLUT_ASKS_FOR_TABLE;
 	if (g->sm != 90 || a->batch != 1 || a->x_dtype != HZ_F16 || a->y_dtype == HZ_S32 ||
-	    a->x_k != 1 || (uintptr_t)a->x % 16 || a->vlut->route == HZ_VLUT_TABLE ||
-	    !hzi_cuda_vlut_fields_are(a->vlut->w, &a->w) || a->w.k % 16)
-		return false;
+	    a->x_k != 1 || (uintptr_t)a->x % 16 || a->w.k % 16)
+		return "not one contiguous vector of f16 on compute capability 9.0";
+	if (why)
+		return why;
 	p = plan_of(ctx, a);
 	/*
 	 * Of few rows k is to be split. Where codes do not fit a block's stages other kernels are
@@ -44,18 +49,20 @@ bool hzi_cuda_vlut_planes_takes(const struct hz_context *ctx, const struct hzi_v
 	 */
 	return p.tiles * 2 > g->multiprocessors && p.shared <= g->shared_block_bytes &&
 	       ceil_div(p.tiles, p.shares) * p.units <=
-		       HZI_PLANES_STAGES * (HZI_PLANES_THREADS / 32);
+		       HZI_PLANES_STAGES * (HZI_PLANES_THREADS / 32) ? NULL :
+	       "few rows, or codes do not fit a block's stages";
 }
 
-int hzi_cuda_vlut_planes(struct hz_context *ctx, const struct hzi_vlut_gemm_args *a)
+int hzi_cuda_vlut_d4_bitplane(struct hz_context *ctx, const void *args)
 {
+	const struct hzi_vlut_gemm_args *const a = args;
 	const hz_lattice *l = a->vlut->w;
 	const struct plan plan = plan_of(ctx, a);
 	struct hzi_vlut_planes p = {
 		.packed = a->w.packed, .row_scale = a->w.row_scale, .x = a->x, .y = a->y,
 		.row_scale_step = a->w.row_scale_step, .y_i = a->y_i, .y_b = a->y_b,
 		.rows = (int32_t)a->w.rows, .k = (int32_t)a->w.k,
-		.chunks = (int32_t)hzi_cuda_vlut_fields_chunks(&a->w),
+		.chunks = (int32_t)hzi_cuda_vlut_d4_bitfield_chunks(&a->w),
 		.units = (int32_t)plan.units,
 		.tiles_each = (int32_t)(plan.tiles / plan.shares),
 		.tiles_more = (int32_t)(plan.tiles % plan.shares),

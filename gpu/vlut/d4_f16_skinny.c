@@ -29,23 +29,29 @@ static int64_t tiles_of(const struct hzi_vlut_gemm_args *a)
 	return ceil_div(a->w.rows, HZI_FIELDS_ROWS);
 }
 
-/* x as rows of 8 vectors; else as vectors, if takes() says so */
+/* x as rows of 8 vectors, else as contiguous vectors */
 static bool by_rows(const struct hzi_vlut_gemm_args *a)
 {
 	return a->batch == HZI_STREAM_COLUMNS && a->x_b == 1 && a->x_k % 8 == 0;
 }
 
-bool hzi_cuda_vlut_stream_takes(const struct hz_context *ctx, const struct hzi_vlut_gemm_args *a)
+const char *hzi_cuda_vlut_d4_f16_skinny_unsupported(const struct hz_context *ctx, const void *args)
 {
-	const struct hzi_cuda_device *g = hzi_cuda_device(ctx);
+	const struct hzi_vlut_gemm_args *const a = args;
+	const char *const why = hzi_cuda_vlut_not_d4_bitfield(a->vlut->w, &a->w);
 
-	/* Two vectors are digits of 8 bits of 8 columns; few rows, and k is to be split. */
-	return a->vlut->route != HZ_VLUT_TABLE && hzi_cuda_vlut_fields_are(a->vlut->w, &a->w) &&
-	       tiles_of(a) * 2 > g->multiprocessors &&
-	       shared_of(&kernels[KERNELS - 1]) <= g->shared_block_bytes &&
-	       a->batch > 2 && a->batch <= HZI_STREAM_COLUMNS && a->x_dtype == HZ_F16 &&
-	       a->y_dtype != HZ_S32 && (uintptr_t)a->x % 16 == 0 &&
-	       (by_rows(a) || (a->x_k == 1 && a->x_b % 8 == 0));
+	if (a->vlut->route == HZ_VLUT_TABLE)
+		return HZI_VLUT_ASKS_FOR_TABLE;
+	if (why)
+		return why;
+	if (a->x_dtype != HZ_F16 || a->y_dtype == HZ_S32)
+		return "x is not f16";
+	if (a->batch > HZI_STREAM_COLUMNS)
+		return "more than 8 columns";
+	if ((uintptr_t)a->x % 16 || !(by_rows(a) || (a->x_k == 1 && a->x_b % 8 == 0)))
+		return "x is not 8 contiguous columns or 16-byte aligned vectors";
+	return shared_of(&kernels[KERNELS - 1]) <= hzi_cuda_device(ctx)->shared_block_bytes ? NULL :
+	       "too little shared memory";
 }
 
 /* A whole number from -128 to 127 as f16 */
@@ -60,8 +66,9 @@ static uint32_t f16_of(int i)
 	return i == 0 ? 0 : sign | ((uint32_t)(e + 15) << 10) | ((uint32_t)i << (10 - e) & 0x3ff);
 }
 
-int hzi_cuda_vlut_stream(struct hz_context *ctx, const struct hzi_vlut_gemm_args *a)
+int hzi_cuda_vlut_d4_f16_skinny(struct hz_context *ctx, const void *args)
 {
+	const struct hzi_vlut_gemm_args *const a = args;
 	const hz_lattice *l = a->vlut->w;
 	const int64_t multiprocessors = hzi_cuda_device(ctx)->multiprocessors, tiles = tiles_of(a);
 	const int64_t shares = tiles < multiprocessors ? tiles : multiprocessors;
@@ -71,7 +78,7 @@ int hzi_cuda_vlut_stream(struct hz_context *ctx, const struct hzi_vlut_gemm_args
 		.packed = a->w.packed, .row_scale = a->w.row_scale, .x = a->x, .y = a->y,
 		.row_scale_step = a->w.row_scale_step, .x_step = by_rows(a) ? a->x_k : a->x_b,
 		.y_i = a->y_i, .y_b = a->y_b, .rows = (int32_t)a->w.rows, .k = (int32_t)a->w.k,
-		.chunks = (int32_t)hzi_cuda_vlut_fields_chunks(&a->w), .batch = (int32_t)a->batch,
+		.chunks = (int32_t)hzi_cuda_vlut_d4_bitfield_chunks(&a->w), .batch = (int32_t)a->batch,
 		.tiles_each = (int32_t)(tiles / shares), .tiles_more = (int32_t)(tiles % shares),
 		.group = (int32_t)group, .y_dtype = a->y_dtype, .scale = l->rule.scale[0],
 	};

@@ -94,22 +94,33 @@ static struct plan plan_of(const struct hz_context *ctx, const struct hzi_vlut_g
 	return best;
 }
 
-bool hzi_cuda_vlut_batch_takes(const struct hz_context *ctx, const struct hzi_vlut_gemm_args *a)
+const char *hzi_cuda_vlut_d4_f16_wgmma_unsupported(const struct hz_context *ctx, const void *args)
 {
-	return hzi_cuda_device(ctx)->sm == 90 && HZ_CUDA_90A &&
-	       a->vlut->route != HZ_VLUT_TABLE && hzi_cuda_vlut_fields_are(a->vlut->w, &a->w) &&
-	       a->batch > HZI_FIELDS_BATCH && a->batch <= 1 << 20 && a->x_dtype == HZ_F16 &&
-	       a->y_dtype != HZ_S32 && (uintptr_t)a->x % 16 == 0 && a->x_b == 1 &&
-	       a->x_k % 8 == 0 && a->x_k >= a->batch && a->x_k < INT32_MAX && a->w.k % 8 == 0;
+	const struct hzi_vlut_gemm_args *const a = args;
+	const char *const why = hzi_cuda_vlut_not_d4_bitfield(a->vlut->w, &a->w);
+
+	(void)ctx;
+	if (a->vlut->route == HZ_VLUT_TABLE)
+		return HZI_VLUT_ASKS_FOR_TABLE;
+	if (why)
+		return why;
+	if (a->x_dtype != HZ_F16 || a->y_dtype == HZ_S32)
+		return "x is not f16";
+	if ((uintptr_t)a->x % 16 || a->x_b != 1 || a->x_k % 8 || a->x_k < a->batch ||
+	    a->x_k >= INT32_MAX)
+		return "the rows of x are not contiguous and 16-byte aligned";
+	return a->w.k % 8 ? "k is not a multiple of 8" :
+	       a->batch > 1 << 20 ? "more than 2^20 columns" : NULL;
 }
 
-int hzi_cuda_vlut_batch(struct hz_context *ctx, const struct hzi_vlut_gemm_args *a)
+int hzi_cuda_vlut_d4_f16_wgmma(struct hz_context *ctx, const void *args)
 {
+	const struct hzi_vlut_gemm_args *const a = args;
 	const hz_lattice *l = a->vlut->w;
 	const struct plan plan = plan_of(ctx, a);
 	const struct kernel *k = plan.kernel;
 	const int64_t chunks = ceil_div(a->w.k, HZI_BATCH_CHUNK);
-	const int64_t fields = hzi_cuda_vlut_fields_chunks(&a->w);
+	const int64_t fields = hzi_cuda_vlut_d4_bitfield_chunks(&a->w);
 	const int room = k->slots * (k->slot + 16);
 	struct hzi_vlut_batch p = {
 		.row_scale = a->w.row_scale, .y = a->y, .row_scale_step = a->w.row_scale_step,

@@ -21,7 +21,7 @@ static int64_t tiles_of(const struct hzi_coded *w)
 	return ceil_div(w->rows, HZI_OCTETS_ROWS);
 }
 
-bool hzi_cuda_vlut_octets(const hz_lattice *l, const struct hzi_coded *w)
+bool hzi_cuda_vlut_packs_as_e8_bitplane(const hz_lattice *l, const struct hzi_coded *w)
 {
 	const struct hzi_lattice_rule *r = &l->rule;
 
@@ -36,12 +36,12 @@ bool hzi_cuda_vlut_octets(const hz_lattice *l, const struct hzi_coded *w)
 	return w->k > 0 && w->k <= HZI_OCTETS_UNITS * HZI_OCTETS_UNIT && w->rows < INT32_MAX / 64;
 }
 
-int64_t hzi_cuda_vlut_octets_units(const struct hzi_coded *w)
+int64_t hzi_cuda_vlut_e8_bitplane_units(const struct hzi_coded *w)
 {
 	return units_of(w);
 }
 
-size_t hzi_cuda_vlut_octets_bytes(const struct hzi_coded *w)
+size_t hzi_cuda_vlut_e8_bitplane_bytes(const struct hzi_coded *w)
 {
 	return (size_t)(tiles_of(w) * units_of(w) * 2 * HZI_OCTETS_UNIT_BYTES);
 }
@@ -55,7 +55,7 @@ static struct hzi_launch launch_of(int64_t threads)
 	};
 }
 
-int hzi_cuda_vlut_octets_pack(struct hz_context *ctx, const struct hzi_vlut_pack_args *a)
+int hzi_cuda_vlut_e8_bitplane_pack(struct hz_context *ctx, const struct hzi_vlut_pack_args *a)
 {
 	const struct hzi_octets_pack p = {
 		.codes = a->w.codes, .packed = a->packed, .rows = a->w.rows, .blocks = a->w.blocks,
@@ -68,8 +68,8 @@ int hzi_cuda_vlut_octets_pack(struct hz_context *ctx, const struct hzi_vlut_pack
 			       sizeof(p));
 }
 
-int hzi_cuda_vlut_octets_points(struct hz_context *ctx, const hz_lattice *l,
-				const struct hzi_coded *w, void *to, int64_t line, int dtype)
+int hzi_cuda_vlut_e8_bitplane_points(struct hz_context *ctx, const hz_lattice *l,
+				     const struct hzi_coded *w, void *to, int64_t line, int dtype)
 {
 	struct hzi_octets_points p = {
 		.packed = w->packed, .to = to, .rows = w->rows,
@@ -91,46 +91,55 @@ int hzi_cuda_vlut_octets_points(struct hz_context *ctx, const hz_lattice *l,
 
 /* How a call is done */
 struct plan {
-	int step;			/* vectors at a time; 0: it is not taken */
+	int step;			/* columns a launch */
 	int64_t tiles, shares, units, shared;
 };
 
-static struct plan plan_of(const struct hz_context *ctx, const struct hzi_vlut_gemm_args *a)
+/* NULL, or why the call is not supported */
+static const char *plan_of(const struct hz_context *ctx, const struct hzi_vlut_gemm_args *a,
+			   struct plan *p)
 {
 	const struct hzi_cuda_device *g = hzi_cuda_device(ctx);
-	struct plan p = {.tiles = tiles_of(&a->w), .units = units_of(&a->w)};
 
-	if (a->vlut->route == HZ_VLUT_TABLE || !a->w.packed ||
-	    !hzi_cuda_vlut_octets(a->vlut->w, &a->w) || a->w.first != 0 || g->sm < 80)
-		return p;
+	if (a->vlut->route == HZ_VLUT_TABLE)
+		return HZI_VLUT_ASKS_FOR_TABLE;
+	if (!a->w.packed || !hzi_cuda_vlut_packs_as_e8_bitplane(a->vlut->w, &a->w))
+		return "the codes are not packed E8 with q = 4";
+	if (a->w.first != 0)
+		return "only coarser levels are asked for";
 	for (int i = 0; i < 8; i++) {
 		if (a->w.sub[i] != 0)
-			return p;
+			return "the values are not points times scales";
 	}
-	p.shares = p.tiles < g->multiprocessors ? p.tiles : g->multiprocessors;
-	if (p.tiles > p.shares * HZI_OCTETS_TILES)
-		p.shares = ceil_div(p.tiles, HZI_OCTETS_TILES);
-	for (int step = a->batch < 2 ? 1 : HZI_OCTETS_BATCH; step > 0; step--) {
-		p.shared = HZI_OCTETS_REST_BYTES + step *
-			   (p.units * HZI_OCTETS_X_BYTES +
-			    ceil_div(p.tiles, p.shares) * HZI_OCTETS_SUMS_BYTES);
-		if (p.shared <= g->shared_block_bytes) {
-			p.step = step;
-			return p;
-		}
+	*p = (struct plan){.tiles = tiles_of(&a->w), .units = units_of(&a->w)};
+	p->shares = min_of(p->tiles, g->multiprocessors);
+	if (p->tiles > p->shares * HZI_OCTETS_TILES)
+		p->shares = ceil_div(p->tiles, HZI_OCTETS_TILES);
+	for (p->step = a->batch < 2 ? 1 : HZI_OCTETS_BATCH; p->step > 0; p->step--) {
+		p->shared = HZI_OCTETS_REST_BYTES + p->step *
+			    (p->units * HZI_OCTETS_X_BYTES +
+			     ceil_div(p->tiles, p->shares) * HZI_OCTETS_SUMS_BYTES);
+		if (p->shared <= g->shared_block_bytes)
+			return NULL;
 	}
-	return p;
+	return "x does not fit shared memory";
 }
 
-int hzi_cuda_vlut_octets_step(const struct hz_context *ctx, const struct hzi_vlut_gemm_args *a)
+const char *hzi_cuda_vlut_e8_bitplane_unsupported(const struct hz_context *ctx, const void *args)
 {
-	return plan_of(ctx, a).step;
+	struct plan p;
+
+	return plan_of(ctx, args, &p);
 }
 
-int hzi_cuda_vlut_octets_gemm(struct hz_context *ctx, const struct hzi_vlut_gemm_args *a)
+int hzi_cuda_vlut_e8_bitplane(struct hz_context *ctx, const void *args)
 {
+	const struct hzi_vlut_gemm_args *const a = args;
 	const hz_lattice *l = a->vlut->w;
-	const struct plan plan = plan_of(ctx, a);
+	struct plan plan;
+
+	plan_of(ctx, a, &plan);
+
 	struct hzi_vlut_octets p = {
 		.packed = a->w.packed, .row_scale = a->w.row_scale,
 		.row_scale_step = a->w.row_scale_step, .x_k = a->x_k, .x_b = a->x_b, .y_i = a->y_i,

@@ -18,7 +18,8 @@
 struct plan {
 	int kernel, columns, round, t_shift;
 	bool pairs;
-	int64_t chunks, shares, shared;
+	bool splits;			/* gpu/vlut/table_s8_skinny.c can split the k of such codes */
+	int64_t chunks, tiles, shares, shared;
 	struct hzi_vlut_scales scales;
 };
 
@@ -30,7 +31,7 @@ struct kind {
 	bool scales;			/* a table of those of blocks is beside it */
 	bool pairs;			/* leaders are f16, see fill_pairs() */
 	bool one;			/* of up to 8 vectors there are none */
-	bool split;			/* gpu/vlut/table_s8_skinny.c splits their k, but of scales of blocks */
+	bool split;			/* gpu/vlut/table_s8_skinny.c can split their k */
 };
 
 /* Codes of bytes that are one or two values; codes of one level that are too many for tables */
@@ -88,20 +89,24 @@ static bool other_of(const hz_lattice *l, const struct hzi_coded *w, struct kind
 	return false;
 }
 
-static bool kind_of(const struct hzi_vlut_gemm_args *a, const struct hzi_coded *w, struct kind *k)
+/* NULL, or why no kernel knows the codes */
+static const char *kind_of(const struct hzi_vlut_gemm_args *a, const struct hzi_coded *w,
+			   struct kind *k)
 {
+	static const char unknown[] = "no kernel knows such codes";
 	const hz_lattice *l = a->vlut->w;
 	const struct hzi_lattice_rule *r = &l->rule;
 	const int levels = r->levels - w->first;
 	const bool eight = r->d == 8;
-	struct hzi_vlut_bytes bytes = {0};
+	const char *const why = hzi_cuda_vlut_rows_unsupported(l, w);
+	struct hzi_vlut_s8 s8;
 
 	*k = (struct kind){.plain = -1, .scaled = -1, .blocks = -1};
-	if (!hzi_cuda_vlut_rows(l, w))
-		return false;
-	if (!hzi_cuda_vlut_bytes(l, levels, &bytes))
-		return other_of(l, w, k);
-	if (!bytes.wide && !bytes.large) {
+	if (why)
+		return why;
+	if (hzi_cuda_vlut_s8_unsupported(l, levels, &s8))
+		return other_of(l, w, k) ? NULL : unknown;
+	if (!s8.wide && !s8.large) {
 		k->plain = eight ? HZI_KERNEL_vlut_half_d8_1 : HZI_KERNEL_vlut_half_d4_1;
 		k->scaled = eight ? HZI_KERNEL_vlut_half_d8_scaled_1 :
 			    HZI_KERNEL_vlut_half_d4_scaled_1;
@@ -110,23 +115,23 @@ static bool kind_of(const struct hzi_vlut_gemm_args *a, const struct hzi_coded *
 		k->table = HZI_VMMA_TABLE_BYTES;
 		k->values = 32;
 		k->split = true;
-		return levels * 2 == r->d;
+		return levels * 2 == r->d ? NULL : unknown;
 	}
 	if (levels != 2 || !a->vlut->words[0])
-		return other_of(l, w, k);
+		return other_of(l, w, k) ? NULL : unknown;
 	k->scales = true;
-	if (bytes.wide) {
+	if (s8.wide) {
 		k->blocks = HZI_KERNEL_vlut_half_wide_blocks;
 		k->table = HZI_VMMA_WIDE_BYTES;
 		k->values = 32;
 		k->one = true;
-		return true;
+		return NULL;
 	}
 	k->plain = eight ? HZI_KERNEL_vlut_half_w8_1 : HZI_KERNEL_vlut_half_w4_1;
 	k->blocks = eight ? HZI_KERNEL_vlut_half_w8_blocks_1 : HZI_KERNEL_vlut_half_w4_blocks_1;
 	k->table = round_up((int64_t)r->level_size * 4, 128);
 	k->values = 4 * r->d;
-	return true;
+	return NULL;
 }
 
 /* log2 of the T of a piece, or minus that of the pieces that share one */
@@ -142,17 +147,24 @@ static int t_shift_of(const hz_lattice *l, int values)
 	return shift;
 }
 
-static bool plan_of(const struct hz_context *ctx, const struct hzi_vlut_gemm_args *a,
-		    const struct hzi_coded *w, struct plan *p)
+/* NULL, or why the call is not supported */
+static const char *plan_of(const struct hz_context *ctx, const struct hzi_vlut_gemm_args *a,
+			   const struct hzi_coded *w, struct plan *p)
 {
 	const struct hzi_cuda_device *g = hzi_cuda_device(ctx);
 	const hz_lattice *l = a->vlut->w;
-	int64_t tiles, room, tile_bytes, scales = 0;
+	int64_t room, tile_bytes, scales = 0;
+	const char *why;
 	struct kind k;
 
-	if (a->vlut->route == HZ_VLUT_TABLE || a->x_dtype != HZ_F16 || a->y_dtype == HZ_S32 ||
-	    a->batch > COLUMNS || !kind_of(a, w, &k) || !hzi_cuda_vlut_scales(l, w, &p->scales))
-		return false;
+	if (a->vlut->route == HZ_VLUT_TABLE)
+		return HZI_VLUT_ASKS_FOR_TABLE;
+	if (a->x_dtype != HZ_F16 || a->y_dtype == HZ_S32)
+		return "x is not f16";
+	if (a->batch > COLUMNS)
+		return "more than 8 columns";
+	if ((why = kind_of(a, w, &k)) || (why = hzi_cuda_vlut_scales_unsupported(l, w, &p->scales)))
+		return why;
 	p->columns = a->batch == 1 ? 1 : COLUMNS;
 	p->kernel = k.plain;
 	p->pairs = k.pairs;
@@ -162,37 +174,47 @@ static bool plan_of(const struct hz_context *ctx, const struct hzi_vlut_gemm_arg
 		p->kernel = p->t_shift <= 0 && k.scaled >= 0 ? k.scaled : k.blocks;
 		/* A piece's T are one load. */
 		if (p->t_shift > 0 && ((uintptr_t)w->t | (uint64_t)w->t_row) % (1u << p->t_shift))
-			return false;
+			return "T is not aligned";
 		if (p->kernel == k.scaled || k.scales)
 			scales = HZI_VMMA_SCALES_BYTES;
 	}
-	if (p->kernel < 0 || (k.one && a->batch > 1))
-		return false;
+	if (p->kernel < 0)
+		return "no kernel knows such codes with or without T";
+	if (k.one && a->batch > 1)
+		return "more than one column of E8 with q = 4";
 	p->kernel += a->batch == 1 ? 0 : 1;
 	p->chunks = ceil_div(w->k, 4 * k.values);
-	tiles = ceil_div(w->rows, HZI_VHALF_ROWS);
-	/* Few rows of many values: a split of k is better. */
-	if (g->sm >= 90 && tiles * 4 < g->multiprocessors && p->chunks >= 32 && k.split &&
-	    p->t_shift <= 0)
-		return false;
-	p->shares = tiles < g->multiprocessors ? tiles : g->multiprocessors;
+	p->tiles = ceil_div(w->rows, HZI_VHALF_ROWS);
+	p->splits = k.split && p->t_shift <= 0;
+	p->shares = min_of(p->tiles, g->multiprocessors);
 	tile_bytes = (int64_t)HZI_VMMA_THREADS * p->columns * 4;	/* 16 warps, 32 rows */
 	p->shared = 1024 + k.table + scales + p->chunks * 4 * k.values * 2 * p->columns;
 	room = (g->shared_block_bytes - p->shared) / tile_bytes;
 	if (room < 1)
-		return false;
-	p->round = (int)ceil_div(tiles, p->shares);
-	p->round = p->round < room ? p->round : (int)room;
+		return "x does not fit shared memory";
+	p->round = (int)min_of(ceil_div(p->tiles, p->shares), room);
 	p->shared += p->round * tile_bytes;
-	return true;
+	return NULL;
 }
 
-bool hzi_cuda_vlut_half_takes(const struct hz_context *ctx, const struct hzi_vlut_gemm_args *a)
+const char *hzi_cuda_vlut_table_f16_skinny_unsupported(const struct hz_context *ctx,
+						       const void *args)
 {
-	const struct hzi_coded w = hzi_cuda_vlut_unpacked(a->vlut->w, &a->w);
+	const struct hzi_vlut_gemm_args *const a = args;
+	const struct hzi_coded w = hzi_cuda_vlut_code_view(a->vlut->w, &a->w);
 	struct plan p;
 
 	return plan_of(ctx, a, &w, &p);
+}
+
+bool hzi_cuda_vlut_split_k_pays(const struct hz_context *ctx, const struct hzi_vlut_gemm_args *a)
+{
+	const struct hzi_coded w = hzi_cuda_vlut_code_view(a->vlut->w, &a->w);
+	struct plan p;
+
+	return ctx->sm >= 90 &&
+	       ceil_div(w.rows, HZI_VHALF_ROWS) * 4 < hzi_cuda_device(ctx)->multiprocessors &&
+	       !plan_of(ctx, a, &w, &p) && p.splits && p.chunks >= 32;
 }
 
 /* The values of a point as f16, of a single one with 0 in the upper half */
@@ -229,15 +251,16 @@ static void fill_pairs(struct hzi_vlut_half *p, const hz_lattice *l, int levels)
 	p->q16 = hzi_cuda_vlut_f16((float)r->q) * 0x10001u;
 }
 
-int hzi_cuda_vlut_half(struct hz_context *ctx, const struct hzi_vlut_gemm_args *a)
+int hzi_cuda_vlut_table_f16_skinny(struct hz_context *ctx, const void *args)
 {
+	const struct hzi_vlut_gemm_args *const a = args;
 	const hz_lattice *l = a->vlut->w;
-	const struct hzi_coded w = hzi_cuda_vlut_unpacked(l, &a->w);
-	struct hzi_vlut_bytes bytes = {0};
+	const struct hzi_coded w = hzi_cuda_vlut_code_view(l, &a->w);
+	struct hzi_vlut_s8 s8;
 	struct plan plan = {0};
+	const char *const no_s8 = hzi_cuda_vlut_s8_unsupported(l, l->rule.levels - w.first, &s8);
 
 	plan_of(ctx, a, &w, &plan);
-	hzi_cuda_vlut_bytes(l, l->rule.levels - w.first, &bytes);
 
 	const float q = (float)l->rule.q, unit = l->rule.kind == HZ_LATTICE_E8 ? 2 : 1;
 	struct hzi_vlut_half p = {
@@ -257,15 +280,15 @@ int hzi_cuda_vlut_half(struct hz_context *ctx, const struct hzi_vlut_gemm_args *
 		.scales = l->rule.scales, .scale = plan.scales.factor,
 		.rows_of_x = a->batch == COLUMNS && a->x_b == 1 && a->x_k % 8 == 0 &&
 			     (uintptr_t)a->x % 16 == 0,
-		.first = {bytes.first[0], bytes.first[1]},
+		.first = {s8.first[0], s8.first[1]},
 	};
 	const struct hzi_launch launch = {
 		.grid = {(unsigned)plan.shares}, .block = {HZI_VMMA_THREADS},
 		.shared_bytes = (unsigned)plan.shared, .early = true,
 	};
 
-	for (int i = 0; i < HZI_VMMA_ENTRIES * bytes.words; i++)
-		p.leaders[i] = bytes.leaders[i];
+	if (!no_s8)
+		hzi_cuda_vlut_s8_leaders(l, &s8, p.leaders);
 	if (plan.pairs)
 		fill_pairs(&p, l, l->rule.levels - w.first);
 	for (int i = 0; i < l->rule.embed && i < 8; i++)

@@ -5,115 +5,11 @@
  */
 #include <config.h>
 
-#include <math.h>
-
 #include "gpu/runtime/cuda.h"
 #include "gpu/vlut/launch.h"
 #include "gpu/vlut/table_s8_skinny.h"
 
-#define SCALES_RATIO 4096.0f	/* of the largest and the smallest that f16 takes well */
 #define MOST_K (INT32_MAX / (128 * 128))	/* so that sums of points times s8 fit 32 bits */
-
-/* ---- Points as bytes ------------------------------------------------------------------------- */
-
-bool hzi_cuda_vlut_bytes(const hz_lattice *l, int levels, struct hzi_vlut_bytes *b)
-{
-	const struct hzi_lattice_rule *r = &l->rule;
-	int64_t above = 0, weight = 1;
-	int low = 0, high = 0;
-
-	b->wide = r->kind == HZI_LATTICE_E8 && r->q == 4;
-	b->large = r->level_size > 256 && !b->wide;
-	if (!l->leaders || (r->d != 4 && r->d != 8) || r->embed != r->d ||
-	    (b->large && r->level_size > HZI_VLUT_WORDS) || (r->flags & HZI_LATTICE_MAPPED))
-		return false;
-	for (int64_t i = 0; i < (int64_t)r->level_size * r->d && !b->wide && !b->large; i++) {
-		low = l->leaders[i] < low ? l->leaders[i] : low;
-		high = l->leaders[i] > high ? l->leaders[i] : high;
-	}
-	if (b->wide || b->large) {
-		low = -l->leader_max;
-		high = l->leader_max;
-	}
-	/* Words of eight have 4 bits for each. */
-	if (b->large && r->d == 8 && high - low > 15)
-		return false;
-	for (int m = 1; m < levels; m++) {
-		weight *= r->q;
-		above += weight;
-		if (above > 255)
-			return false;
-	}
-	for (int j = 0; j < r->d; j++) {
-		/* Of the first level: its leaders and all that makes p - o + 128 of the sum */
-		const int64_t first = 128 - r->offset[j] + low * above;
-
-		if (first + low < 0 || first + high + (high - low) * above > 255)
-			return false;
-		b->first[j / 4] |= (uint32_t)((first + low) & 0xff) << 8 * (j % 4);
-	}
-	for (int i = 0; i < 256 && !b->wide && !b->large; i++) {
-		const int32_t *c = l->leaders + i % (int)r->level_size * r->d;
-
-		for (int j = 0; j < r->d; j++)
-			b->leaders[i * (r->d / 4) + j / 4] |= (uint32_t)(c[j] - low) << 8 * (j % 4);
-	}
-	b->words = r->d / 4;
-	return true;
-}
-
-/* ---- Scales as f16 --------------------------------------------------------------------------- */
-
-uint32_t hzi_cuda_vlut_f16(float f)
-{
-	const uint32_t sign = f < 0 ? 0x8000 : 0;
-	int e;
-	const float m = frexpf(fabsf(f), &e);	/* 0.5 .. 1 */
-
-	return f == 0 ? 0 : sign | ((uint32_t)((e + 14) << 10) + (uint32_t)lrintf((m - 0.5f) *
-										  2048.0f));
-}
-
-#define NO_SHIFT 99
-
-/* log2 of how many 32 values share T */
-static int shift_of(const hz_lattice *l, const struct hzi_coded *w)
-{
-	const int values = l->rule.group * l->rule.d;
-
-	for (int shift = -3; shift <= 2 && w->t_step == 1; shift++) {
-		if (values == 1 << (shift + 5))
-			return shift;
-	}
-	return NO_SHIFT;
-}
-
-bool hzi_cuda_vlut_scales(const hz_lattice *l, const struct hzi_coded *w, struct hzi_vlut_scales *s)
-{
-	float least = l->rule.scale[0], most = least;
-	int exponent;
-
-	*s = (struct hzi_vlut_scales){.factor = l->rule.kind == HZ_LATTICE_E8 ? 0.5f : 1.0f};
-	for (int i = 0; i < w->first; i++)
-		s->factor *= (float)l->rule.q;
-	if (!hzi_lattice_has_t(l)) {
-		s->factor *= least;
-		return true;
-	}
-	for (int i = 1; i < l->rule.scales; i++) {
-		least = l->rule.scale[i] < least ? l->rule.scale[i] : least;
-		most = l->rule.scale[i] > most ? l->rule.scale[i] : most;
-	}
-	s->shift = shift_of(l, w);
-	if (s->shift == NO_SHIFT || !(most / least <= SCALES_RATIO))
-		return false;
-	/* The largest becomes 0.5 to 1, so that no product leaves f16. */
-	frexpf(most, &exponent);
-	for (int i = 0; i < l->rule.scales; i++)
-		s->of[i] = hzi_cuda_vlut_f16(ldexpf(l->rule.scale[i], -exponent)) * 0x10001u;
-	s->factor = ldexpf(s->factor, exponent);
-	return true;
-}
 
 /* ---- Which calls ----------------------------------------------------------------------------- */
 
@@ -152,115 +48,109 @@ static int64_t code_bytes(const struct hzi_coded *w)
 	return (int64_t)hz_dtype_size(w->code_dtype);
 }
 
-int64_t hzi_cuda_vlut_row_bytes(const hz_lattice *l, const struct hzi_coded *w)
+static bool is_wide(const hz_lattice *l)
 {
-	return (w->packed ? w->row : w->blocks * (l->rule.levels - w->first)) * code_bytes(w);
+	return l->rule.kind == HZI_LATTICE_E8 && l->rule.q == 4;
 }
 
-bool hzi_cuda_vlut_rows(const hz_lattice *l, const struct hzi_coded *w)
+int hzi_cuda_vlut_table_s8_skinny_columns(const struct hzi_vlut_gemm_args *a)
 {
-	const int64_t levels = l->rule.levels - w->first, bytes = hzi_cuda_vlut_row_bytes(l, w);
+	/* The large tables of E8 with q = 4 leave room for two columns of 24 bits. */
+	const int most = is_wide(a->vlut->w) && a->x_dtype != HZ_S8 ? 2 : HZI_VMMA_BATCH;
 
-	if (hzi_cuda_vlut_bits(l, w))
-		return false;
-	for (int i = 0; i < l->rule.d; i++) {
-		if (w->sub[i] != 0)
-			return false;
-	}
-	/* o is not of the coarser levels, whose factor kernels apply to all. */
-	for (int i = 0; i < l->rule.embed && w->first > 0; i++) {
-		if (l->rule.offset[i] != 0)
-			return false;
-	}
-	return w->level == 1 && w->block == levels && w->row * code_bytes(w) % 16 == 0 &&
-	       (uintptr_t)w->codes % 16 == 0 && bytes % 16 == 0 && bytes > 0 &&
-	       bytes < INT32_MAX && w->rows < INT32_MAX - 256 && w->k < INT32_MAX - 256;
+	return (int)min_of(a->batch, most);
 }
 
 /* How a call is done */
 struct plan {
-	int kernel;			/* -1: it is not taken */
-	int step;			/* vectors at a time */
+	int kernel;
+	int step;			/* columns a launch */
 	int split, shares, round, chunk;
 	int64_t chunks, shared;
-	bool scaled, wide;
+	bool scaled;
 };
 
-static struct plan plan_of(const struct hz_context *ctx, const struct hzi_vlut_gemm_args *a,
-			   const struct hzi_coded *w)
+/* NULL, or why the call is not supported */
+static const char *plan_of(const struct hz_context *ctx, const struct hzi_vlut_gemm_args *a,
+			   const struct hzi_coded *w, struct plan *p)
 {
 	const struct hzi_cuda_device *g = hzi_cuda_device(ctx);
 	const hz_lattice *l = a->vlut->w;
-	const int levels = l->rule.levels - w->first;
+	const int levels = l->rule.levels - w->first, most = a->x_dtype == HZ_S8 ? HZI_VMMA_BATCH : 2;
+	const int table = is_wide(l) ? HZI_VMMA_WIDE_BYTES : HZI_VMMA_TABLE_BYTES;
 	const int64_t tiles = ceil_div(w->rows, HZI_VMMA_ROWS);
-	struct hzi_vlut_bytes bytes = {0};
-	struct plan p = {.kernel = -1, .split = 1};
 	int64_t room, columns, x_bytes, tile_bytes;
-	int most, table;
+	struct hzi_vlut_s8 s8;
+	const char *why;
 
-	p.scaled = hzi_lattice_has_t(l) && a->y_dtype != HZ_S32;
-	if (!hzi_cuda_vlut_rows(l, w) || !hzi_cuda_vlut_bytes(l, levels, &bytes) || bytes.large ||
-	    (p.scaled && group_of(l, w) < 0) ||
-	    (a->x_dtype == HZ_S8 && a->y_dtype != HZ_S32 && !p.scaled && w->k > MOST_K))
-		return p;
-	p.wide = bytes.wide;
-	if (p.wide && !a->vlut->words[0])
-		return p;
-	table = p.wide ? HZI_VMMA_WIDE_BYTES : HZI_VMMA_TABLE_BYTES;
-	p.step = a->batch < HZI_VMMA_BATCH ? (int)a->batch : HZI_VMMA_BATCH;
-	most = a->x_dtype == HZ_S8 ? HZI_VMMA_BATCH : 2;
-	if (p.wide && p.step > most)
-		p.step = most;		/* there is no room for more */
-	columns = p.step > most ? 24 : p.step == 1 ? 4 : 8;
-	p.chunk = HZI_VMMA_CHUNK_BYTES * l->rule.d / levels / (int)code_bytes(w);
-	p.chunks = ceil_div(w->k, p.chunk);
-	tile_bytes = (int64_t)HZI_VMMA_THREADS * p.step * 4;
-	room = g->shared_block_bytes - 1024 - table - 64 -
-	       (p.scaled ? HZI_VMMA_SCALES_BYTES : 0) - tile_bytes;
-	/* Splits of k so that x fits, and so that there is work for all */
-	for (;; p.split *= 2) {
-		x_bytes = ceil_div(p.chunks, p.split) * p.chunk * columns;
-		if (x_bytes <= room && (tiles * p.split * 2 > g->multiprocessors ||
-					p.chunks < 32 * p.split))
-			break;
-		if (g->sm < 90 || p.split == 8 || p.chunks < 2 * p.split) {
-			if (x_bytes > room)
-				return p;
-			break;
-		}
-	}
+	*p = (struct plan){.kernel = -1, .split = 1,
+			   .scaled = hzi_lattice_has_t(l) && a->y_dtype != HZ_S32};
+	if (a->vlut->route == HZ_VLUT_TABLE)
+		return HZI_VLUT_ASKS_FOR_TABLE;
+	if ((why = hzi_cuda_vlut_rows_unsupported(l, w)) ||
+	    (why = hzi_cuda_vlut_s8_unsupported(l, levels, &s8)))
+		return why;
+	if (s8.large || (s8.wide && !a->vlut->words[0]))
+		return "the lattice has too many codes a level for a table in shared memory";
+	if (p->scaled && group_of(l, w) < 0)
+		return "T is not for groups of 32, 64 or 128 values";
+	if (a->x_dtype == HZ_S8 && a->y_dtype != HZ_S32 && !p->scaled && w->k > MOST_K)
+		return "the accumulators of s8 do not fit 32 bits";
 	for (size_t i = 0; i < sizeof(kernels) / sizeof(kernels[0]); i++) {
 		if (kernels[i].d == l->rule.d && kernels[i].levels == levels &&
 		    kernels[i].bytes == code_bytes(w))
-			p.kernel = p.scaled ? kernels[i].scaled : kernels[i].plain;
+			p->kernel = p->scaled ? kernels[i].scaled : kernels[i].plain;
 	}
-	if (p.kernel >= 0 && p.step > most)
-		p.kernel++;
-	p.shares = g->multiprocessors / p.split;
-	p.shares = p.shares < 1 ? 1 : p.shares < tiles ? p.shares : (int)tiles;
-	p.round = (int)ceil_div(tiles, p.shares);
-	if (p.round > 1 + (room - x_bytes) / tile_bytes)
-		p.round = (int)(1 + (room - x_bytes) / tile_bytes);
-	p.shared = 1024 + table + 64 + (p.scaled ? HZI_VMMA_SCALES_BYTES : 0) +
-		   x_bytes + p.round * tile_bytes;
-	return p;
+	if (p->kernel < 0)
+		return "no kernel knows such codes";
+	p->step = hzi_cuda_vlut_table_s8_skinny_columns(a);
+	columns = p->step > most ? 24 : p->step == 1 ? 4 : 8;
+	p->kernel += p->step > most;
+	p->chunk = HZI_VMMA_CHUNK_BYTES * l->rule.d / levels / (int)code_bytes(w);
+	p->chunks = ceil_div(w->k, p->chunk);
+	tile_bytes = (int64_t)HZI_VMMA_THREADS * p->step * 4;
+	room = g->shared_block_bytes - 1024 - table - 64 -
+	       (p->scaled ? HZI_VMMA_SCALES_BYTES : 0) - tile_bytes;
+	/* Splits of k so that x fits, and so that there is work for all */
+	for (;; p->split *= 2) {
+		x_bytes = ceil_div(p->chunks, p->split) * p->chunk * columns;
+		if (x_bytes <= room && (tiles * p->split * 2 > g->multiprocessors ||
+					p->chunks < 32 * p->split))
+			break;
+		if (g->sm < 90 || p->split == 8 || p->chunks < 2 * p->split) {
+			if (x_bytes > room)
+				return "x does not fit shared memory";
+			break;
+		}
+	}
+	p->shares = (int)min_of(max_of(g->multiprocessors / p->split, 1), tiles);
+	p->round = (int)min_of(ceil_div(tiles, p->shares), 1 + (room - x_bytes) / tile_bytes);
+	p->shared = 1024 + table + 64 + (p->scaled ? HZI_VMMA_SCALES_BYTES : 0) +
+		    x_bytes + p->round * tile_bytes;
+	return NULL;
 }
 
-int hzi_cuda_vlut_mma_step(const struct hz_context *ctx, const struct hzi_vlut_gemm_args *a)
+const char *hzi_cuda_vlut_table_s8_skinny_unsupported(const struct hz_context *ctx,
+						      const void *args)
 {
-	const struct hzi_coded w = hzi_cuda_vlut_unpacked(a->vlut->w, &a->w);
-	const struct plan p = plan_of(ctx, a, &w);
+	const struct hzi_vlut_gemm_args *const a = args;
+	const struct hzi_coded w = hzi_cuda_vlut_code_view(a->vlut->w, &a->w);
+	struct plan p;
 
-	return a->vlut->route != HZ_VLUT_TABLE && p.kernel >= 0 ? p.step : 0;
+	return plan_of(ctx, a, &w, &p);
 }
 
-int hzi_cuda_vlut_mma(struct hz_context *ctx, const struct hzi_vlut_gemm_args *a)
+int hzi_cuda_vlut_table_s8_skinny(struct hz_context *ctx, const void *args)
 {
+	const struct hzi_vlut_gemm_args *const a = args;
 	const hz_lattice *l = a->vlut->w;
-	const struct hzi_coded w = hzi_cuda_vlut_unpacked(l, &a->w);
-	const struct plan plan = plan_of(ctx, a, &w);
-	const int levels = l->rule.levels - w.first;
-	struct hzi_vlut_bytes bytes = {0};
+	const struct hzi_coded w = hzi_cuda_vlut_code_view(l, &a->w);
+	struct hzi_vlut_s8 s8;
+	struct plan plan;
+
+	plan_of(ctx, a, &w, &plan);
+	hzi_cuda_vlut_s8_unsupported(l, l->rule.levels - w.first, &s8);
+
 	struct hzi_vlut_mma p = {
 		.codes = w.codes, .t = w.t, .row_scale = w.row_scale, .x = a->x, .y = a->y,
 		.row = w.row * code_bytes(&w), .wide = a->vlut->words[0], .t_row = w.t_row,
@@ -271,6 +161,7 @@ int hzi_cuda_vlut_mma(struct hz_context *ctx, const struct hzi_vlut_gemm_args *a
 		.group_log2 = plan.scaled ? group_of(l, &w) : -1,
 		.split = plan.split, .round = plan.round, .scales = l->rule.scales,
 		.row_bytes = (int32_t)hzi_cuda_vlut_row_bytes(l, &w),
+		.first = {s8.first[0], s8.first[1]},
 		.scale = (l->rule.kind == HZ_LATTICE_E8 ? 0.5f : 1.0f) *
 			 (plan.scaled ? 1.0f : l->rule.scale[0]),
 	};
@@ -280,11 +171,7 @@ int hzi_cuda_vlut_mma(struct hz_context *ctx, const struct hzi_vlut_gemm_args *a
 		.early = true,
 	};
 
-	hzi_cuda_vlut_bytes(l, levels, &bytes);
-	for (int i = 0; i < 2; i++)
-		p.first[i] = bytes.first[i];
-	for (int i = 0; i < HZI_VMMA_ENTRIES * bytes.words; i++)
-		p.leaders[i] = bytes.leaders[i];
+	hzi_cuda_vlut_s8_leaders(l, &s8, p.leaders);
 	for (int i = 0; i < HZI_LATTICE_SCALES; i++)
 		p.scale_of[i] = l->rule.scale[i];
 	for (int i = 0; i < w.first; i++)

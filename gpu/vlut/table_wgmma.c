@@ -19,59 +19,81 @@ struct plan {
 	int columns, kernel, parts, split;
 	int64_t chunks, tiles, x_bytes;
 	struct hzi_vlut_scales scales;
+	struct hzi_vlut_s8 s8;
 	bool scaled, fields, values;
 };
 
-static bool plan_of(const struct hz_context *ctx, const struct hzi_vlut_gemm_args *a,
-		    const struct hzi_coded *w, bool values, struct plan *p)
+/* What only codes need, not values of f16. NULL, or why the call is not supported */
+static const char *plan_codes(const struct hzi_vlut_gemm_args *a, const struct hzi_coded *w,
+			      struct plan *p)
 {
-	const struct hzi_cuda_device *g = hzi_cuda_device(ctx);
 	const hz_lattice *l = a->vlut->w;
 	const int levels = l->rule.levels - w->first;
-	struct hzi_vlut_bytes bytes = {0};
+	const char *why = hzi_cuda_vlut_scales_unsupported(l, w, &p->scales);
+
+	p->scaled = hzi_lattice_has_t(l);
+	p->fields = !hzi_cuda_vlut_not_d4_bitfield(l, w);
+	if (a->x_dtype == HZ_S8)
+		return "x is s8";
+	if (levels * 2 != l->rule.d)
+		return "the levels are not half of the dimension";
+	if (why)
+		return why;
+	if (p->scales.shift < 0)
+		return "T is for groups of less than 32 values";
+	if (p->fields)
+		return NULL;
+	if ((why = hzi_cuda_vlut_rows_unsupported(l, w)) ||
+	    (why = hzi_cuda_vlut_s8_unsupported(l, levels, &p->s8)))
+		return why;
+	return p->s8.wide || p->s8.large ? "the lattice has too many codes a level" : NULL;
+}
+
+/* NULL, or why the call is not supported */
+static const char *plan_of(const struct hz_context *ctx, const struct hzi_vlut_gemm_args *a,
+			   const struct hzi_coded *w, bool values, struct plan *p)
+{
+	const struct hzi_cuda_device *g = hzi_cuda_device(ctx);
+	const char *why;
 	int64_t blocks;
 	int size = 0;
 
-	*p = (struct plan){.scaled = !values && hzi_lattice_has_t(l), .columns = 16, .split = 1,
-			   .parts = a->x_dtype == HZ_F32 ? 2 : 1, .values = values,
-			   .fields = !values && hzi_cuda_vlut_fields_are(l, w)};
-	if (g->sm != 90 || !HZ_CUDA_90A || a->vlut->route == HZ_VLUT_TABLE ||
-	    a->batch > INT32_MAX / 4 || a->y_dtype == HZ_S32)
-		return false;
-	if (!values && (a->x_dtype == HZ_S8 || levels * 2 != l->rule.d ||
-			!hzi_cuda_vlut_scales(l, w, &p->scales) || p->scales.shift < 0))
-		return false;
-	if (!values && !p->fields && (!hzi_cuda_vlut_rows(l, w) ||
-				      !hzi_cuda_vlut_bytes(l, levels, &bytes) || bytes.wide ||
-				      bytes.large))
-		return false;
-	if (values && (w->rows > INT32_MAX - HZI_VWG_ROWS || w->k > INT32_MAX / 4))
-		return false;
+	*p = (struct plan){.columns = 16, .split = 1, .parts = a->x_dtype == HZ_F32 ? 2 : 1,
+			   .values = values};
+	if (a->vlut->route == HZ_VLUT_TABLE)
+		return HZI_VLUT_ASKS_FOR_TABLE;
+	if (a->y_dtype == HZ_S32)
+		return "y is s32";
+	if (!values && (why = plan_codes(a, w, p)))
+		return why;
+	if (a->batch > INT32_MAX / 4 ||
+	    (values && (w->rows > INT32_MAX - HZI_VWG_ROWS || w->k > INT32_MAX / 4)))
+		return "the sizes do not fit 32 bits";
 	while (p->columns < (values ? 64 : 128) && p->columns < a->batch * p->parts) {
 		p->columns *= 2;
 		size++;
 	}
 	p->kernel = (values ? HZI_KERNEL_vlut_wgmma_values_16 :
 		     p->fields ? HZI_KERNEL_vlut_wgmma_fields_16 :
-		     l->rule.d == 4 ? HZI_KERNEL_vlut_wgmma_d4_16 : HZI_KERNEL_vlut_wgmma_d8_16) +
+		     a->vlut->w->rule.d == 4 ? HZI_KERNEL_vlut_wgmma_d4_16 : HZI_KERNEL_vlut_wgmma_d8_16) +
 		    (p->scaled ? 4 : 0) + size;
 	p->chunks = ceil_div(w->k, HZI_VWG_CHUNK);
 	p->tiles = ceil_div(a->batch * p->parts, p->columns);
 	p->x_bytes = p->tiles * p->chunks * p->columns * HZI_VWG_CHUNK * 2;
 	blocks = ceil_div(w->rows, HZI_VWG_ROWS) * p->tiles;
 	if (p->tiles > 65535 || blocks > INT32_MAX / 8)
-		return false;
+		return "too many tiles for a grid";
 	for (int split = 2; split <= 8 && p->chunks >= 4 * split; split++) {
 		if (blocks <= hzi_cuda_vlut_clusters(g, split))
 			p->split = split;
 	}
-	return true;
+	return NULL;
 }
 
-bool hzi_cuda_vlut_wgmma_takes(const struct hz_context *ctx, const struct hzi_vlut_gemm_args *a,
-			       bool values)
+const char *hzi_cuda_vlut_wgmma_unsupported(const struct hz_context *ctx,
+					    const struct hzi_vlut_gemm_args *a, bool values)
 {
-	const struct hzi_coded w = hzi_cuda_vlut_unpacked(a->vlut->w, &a->w);
+	const struct hzi_coded w = hzi_cuda_vlut_code_view(a->vlut->w, &a->w);
 	struct plan p;
 
 	return plan_of(ctx, a, &w, values, &p);
@@ -80,7 +102,7 @@ bool hzi_cuda_vlut_wgmma_takes(const struct hz_context *ctx, const struct hzi_vl
 size_t hzi_cuda_vlut_wgmma_workspace(const struct hz_context *ctx,
 				     const struct hzi_vlut_gemm_args *a, bool values)
 {
-	const struct hzi_coded w = hzi_cuda_vlut_unpacked(a->vlut->w, &a->w);
+	const struct hzi_coded w = hzi_cuda_vlut_code_view(a->vlut->w, &a->w);
 	struct plan p;
 
 	plan_of(ctx, a, &w, values, &p);
@@ -110,19 +132,15 @@ int hzi_cuda_vlut_wgmma(struct hz_context *ctx, const struct hzi_vlut_gemm_args 
 			const struct hzi_vlut_product *o)
 {
 	const hz_lattice *l = a->vlut->w;
-	const struct hzi_coded w = hzi_cuda_vlut_unpacked(l, &a->w);
-	const int levels = l->rule.levels - w.first;
-	struct hzi_vlut_bytes bytes = {0};
+	const struct hzi_coded w = hzi_cuda_vlut_code_view(l, &a->w);
 	struct plan plan;
 
 	plan_of(ctx, a, &w, o->values != NULL, &plan);
-	if (!plan.fields && !plan.values)
-		hzi_cuda_vlut_bytes(l, levels, &bytes);
 
 	struct hzi_vlut_wgmma p = {
-		.codes = w.codes, .t = w.t, .tiles = (uint8_t *)o->room, .row_scale = w.row_scale,
+		.codes = w.codes, .t = w.t, .tiles = (uint8_t *)o->workspace, .row_scale = w.row_scale,
 		.power = a->x_dtype == HZ_F16 ? NULL :
-			 (float *)(void *)(o->room + plan.x_bytes) + HZI_VWG_MOST,
+			 (float *)(void *)(o->workspace + plan.x_bytes) + HZI_VWG_MOST,
 		.column_scale = o->column_scale, .column_scale_step = o->column_scale_step,
 		.y = a->y, .row = w.row, .t_row = w.t_row, .row_scale_step = w.row_scale_step,
 		.y_i = a->y_i, .y_b = a->y_b, .rows = (int32_t)w.rows,
@@ -131,7 +149,7 @@ int hzi_cuda_vlut_wgmma(struct hz_context *ctx, const struct hzi_vlut_gemm_args 
 		.batch = (int32_t)a->batch, .parts = plan.parts, .y_dtype = a->y_dtype,
 		.q = l->rule.q, .group_shift = plan.scales.shift, .split = plan.split,
 		.scales = l->rule.scales, .scale = (plan.values ? 1 : plan.scales.factor) *
-		o->factor, .first = {bytes.first[0], bytes.first[1]},
+		o->factor, .first = {plan.s8.first[0], plan.s8.first[1]},
 	};
 	const int before = (plan.fields || plan.values ? 0 : HZI_VMMA_TABLE_BYTES) +
 			   (plan.scaled ? HZI_VMMA_SCALES_BYTES : 0);
@@ -143,13 +161,13 @@ int hzi_cuda_vlut_wgmma(struct hz_context *ctx, const struct hzi_vlut_gemm_args 
 					   HZI_VWG_STAGES(plan.columns) * 16),
 	};
 
-	for (int i = 0; i < HZI_VMMA_ENTRIES * bytes.words; i++)
-		p.leaders[i] = bytes.leaders[i];
+	if (!plan.fields && !plan.values)
+		hzi_cuda_vlut_s8_leaders(l, &plan.s8, p.leaders);
 	for (int i = 0; i < HZI_LATTICE_SCALES; i++)
 		p.scale_of[i] = plan.scales.of[i];
 	if (plan.fields) {
 		p.codes = w.packed;
-		p.fields = (int32_t)hzi_cuda_vlut_fields_chunks(&w);
+		p.fields = (int32_t)hzi_cuda_vlut_d4_bitfield_chunks(&w);
 		p.scale *= 0x1p24f;
 		for (int i = 0; i < 8; i++) {
 			const int32_t o = l->rule.offset[i / 2] * (i % 2 ? 16 : 1);
@@ -164,7 +182,24 @@ int hzi_cuda_vlut_wgmma(struct hz_context *ctx, const struct hzi_vlut_gemm_args 
 		p.row_bytes = p.chunks * HZI_VWG_CHUNK * 2;
 		p.row = p.row_bytes;
 	}
-	if (!o->again)
-		HZ_CHECK(prepare_x(ctx, a, &plan, o->room));
+	if (!o->x_is_packed)
+		HZ_CHECK(prepare_x(ctx, a, &plan, o->workspace));
 	return hzi_cuda_launch(ctx, name, plan.kernel, &launch, &p, sizeof(p));
+}
+
+const char *hzi_cuda_vlut_table_wgmma_unsupported(const struct hz_context *ctx, const void *args)
+{
+	return hzi_cuda_vlut_wgmma_unsupported(ctx, args, false);
+}
+
+size_t hzi_cuda_vlut_table_wgmma_workspace(const struct hz_context *ctx, const void *args)
+{
+	return hzi_cuda_vlut_wgmma_workspace(ctx, args, false);
+}
+
+int hzi_cuda_vlut_table_wgmma(struct hz_context *ctx, const void *args)
+{
+	const struct hzi_vlut_product o = {.factor = 1, .workspace = ctx->workspace};
+
+	return hzi_cuda_vlut_wgmma(ctx, args, &o);
 }

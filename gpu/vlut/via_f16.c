@@ -52,10 +52,10 @@ static double growth_of(const hz_lattice *l)
 }
 
 /*
- * *to: l with other scales, such that values times *factor are those of l. False if f16 does not
- * hold them.
+ * Scales such that f16 holds all values: those of l times 2^*shift, but 1 for all if there is one
+ * alone; decoded values times *factor are those of l. NULL, or why there are none
  */
-static bool scaled_lattice(const hz_lattice *l, const struct hzi_coded *w, hz_lattice *to,
+static const char *rescale(const hz_lattice *l, const struct hzi_coded *w, int *shift,
 			   float *factor)
 {
 	const int scales = hzi_lattice_has_t(l) ? l->rule.scales : 1;
@@ -71,46 +71,48 @@ static bool scaled_lattice(const hz_lattice *l, const struct hzi_coded *w, hz_la
 		reach = fmax(reach, l->point_max + abs(l->rule.offset[i]) +
 				    2 * fabs((double)w->sub[i < l->rule.d ? i : 0]));
 	if (!(most / least <= SCALES_RATIO))
-		return false;
-	*to = *l;
+		return "the scales are too far apart for f16";
 	*factor = 1;
 	if (scales == 1) {
 		*factor = most;
-		to->rule.scale[0] = 1;
 		most = 1;
 	}
 	value = reach * most * growth_of(l);
 	if (!(value > 0x1p-100) || !(value < 0x1p100))
-		return false;
+		return "the values are too large or too small for f16";
 	frexp(value, &exponent);
-	for (int i = 0; i < HZI_LATTICE_SCALES; i++)
-		to->rule.scale[i] = ldexpf(to->rule.scale[i], 14 - exponent);
-	*factor = ldexpf(*factor, exponent - 14);
-	return isnormal(*factor);
+	*shift = 14 - exponent;
+	*factor = ldexpf(*factor, -*shift);
+	return isnormal(*factor) ? NULL : "the values are too large or too small for f16";
 }
 
-static bool can_decode(const hz_lattice *l, const struct hzi_coded *w)
+/* NULL, or why the codes cannot be decoded to f16 */
+static const char *decode_unsupported(const hz_lattice *l, const struct hzi_coded *w)
 {
-	hz_lattice scaled;
 	float factor;
+	int shift;
 
-	return w->rows > 0 && w->k > 0 && !(w->packed && hzi_cuda_vlut_fields(l)) &&
-	       scaled_lattice(l, w, &scaled, &factor);
+	return w->rows <= 0 || w->k <= 0 ? "a size is 0" :
+	       w->packed && hzi_cuda_vlut_packs_as_d4_bitfield(l) ?
+		       "the codes are packed D4 with q = 4" : rescale(l, w, &shift, &factor);
 }
 
 /* Values of w, unpacked, to `to`, and *factor times what they are of */
 static int decode(struct hz_context *ctx, const hz_lattice *l, const struct hzi_coded *w, void *to,
 		  float *factor)
 {
-	hz_lattice scaled;
-	float f;
+	hz_lattice scaled = *l;
+	float f = 1;
+	int shift = 0;
 
-	if (!scaled_lattice(l, w, &scaled, &f))
-		return hzi_fail(ctx, HZ_ENOTSUP, "vlut_gemm: not by values in f16");
+	rescale(l, w, &shift, &f);
 	*factor *= f;
-
-	if (hzi_cuda_vlut_bits(l, w))
-		return hzi_cuda_vlut_octets_points(ctx, &scaled, w, to, line_of(w), HZ_F16);
+	if (!hzi_lattice_has_t(l) || l->rule.scales == 1)
+		scaled.rule.scale[0] = 1;
+	for (int i = 0; i < HZI_LATTICE_SCALES; i++)
+		scaled.rule.scale[i] = ldexpf(scaled.rule.scale[i], shift);
+	if (hzi_cuda_vlut_is_bit_packed(l, w))
+		return hzi_cuda_vlut_e8_bitplane_points(ctx, &scaled, w, to, line_of(w), HZ_F16);
 
 	struct hzi_lattice_decode_args d = {
 		.lattice = &scaled, .matrices = hzi_lattice_matrices_of(&scaled), .codes = w->codes,
@@ -153,14 +155,14 @@ static int multiply(struct hz_context *ctx, const struct hzi_vlut_gemm_args *a,
 		    struct hzi_vlut_product *o, char *room)
 {
 	const hz_lattice *l = a->vlut->w;
-	const struct hzi_coded w = hzi_cuda_vlut_unpacked(l, &a->w);
+	const struct hzi_coded w = hzi_cuda_vlut_code_view(l, &a->w);
 	const int64_t step = slab_of(&w), size = (int64_t)hz_dtype_size(w.code_dtype);
 	const float factor = o->factor;
-	const bool bits = hzi_cuda_vlut_bits(l, &w);
+	const bool bits = hzi_cuda_vlut_is_bit_packed(l, &w);
 	struct hzi_vlut_gemm_args slab = *a;
 
 	o->values = room;
-	o->room = room + slab_bytes(&w);
+	o->workspace = room + slab_bytes(&w);
 	slab.w = w;
 	slab.w.packed = NULL;
 	for (int64_t row = 0; row < w.rows; row += step) {
@@ -168,7 +170,7 @@ static int multiply(struct hz_context *ctx, const struct hzi_vlut_gemm_args *a,
 
 		from.rows = row;
 		if (bits)
-			from.packed = (const char *)w.packed + hzi_cuda_vlut_octets_bytes(&from);
+			from.packed = (const char *)w.packed + hzi_cuda_vlut_e8_bitplane_bytes(&from);
 		slab.w.rows = w.rows - row < step ? w.rows - row : step;
 		slab.w.codes = bits ? NULL : (const char *)w.codes + row * w.row * size;
 		slab.w.t = w.t ? w.t + row * w.t_row : NULL;
@@ -180,29 +182,33 @@ static int multiply(struct hz_context *ctx, const struct hzi_vlut_gemm_args *a,
 		from.t = slab.w.t;
 		HZ_CHECK(decode(ctx, l, &from, room, &o->factor));
 		HZ_CHECK(hzi_cuda_vlut_wgmma(ctx, &slab, o));
-		o->again = true;
+		o->x_is_packed = true;
 	}
 	return HZ_OK;
 }
 
 /* ---- One-sided ------------------------------------------------------------------------------- */
 
-bool hzi_cuda_vlut_values_takes(const struct hz_context *ctx, const struct hzi_vlut_gemm_args *a)
+const char *hzi_cuda_vlut_via_f16_unsupported(const struct hz_context *ctx, const void *args)
 {
-	return hzi_cuda_vlut_wgmma_takes(ctx, a, true) && can_decode(a->vlut->w, &a->w);
+	const struct hzi_vlut_gemm_args *const a = args;
+	const char *const why = hzi_cuda_vlut_wgmma_unsupported(ctx, a, true);
+
+	return why ? why : decode_unsupported(a->vlut->w, &a->w);
 }
 
-size_t hzi_cuda_vlut_values_workspace(const struct hz_context *ctx,
-				      const struct hzi_vlut_gemm_args *a)
+size_t hzi_cuda_vlut_via_f16_workspace(const struct hz_context *ctx, const void *args)
 {
+	const struct hzi_vlut_gemm_args *const a = args;
+
 	return slab_bytes(&a->w) + hzi_cuda_vlut_wgmma_workspace(ctx, a, true);
 }
 
-int hzi_cuda_vlut_values(struct hz_context *ctx, const struct hzi_vlut_gemm_args *a)
+int hzi_cuda_vlut_via_f16(struct hz_context *ctx, const void *args)
 {
 	struct hzi_vlut_product o = {.factor = 1};
 
-	return multiply(ctx, a, &o, ctx->workspace);
+	return multiply(ctx, args, &o, ctx->workspace);
 }
 
 /* ---- Two-sided ------------------------------------------------------------------------------- */
@@ -217,29 +223,31 @@ static struct hzi_vlut_gemm_args one_sided(const struct hzi_vlut_gemm2_args *a, 
 	};
 }
 
-bool hzi_cuda_vlut_values2_takes(const struct hz_context *ctx,
-				 const struct hzi_vlut_gemm2_args *a)
+const char *hzi_cuda_vlut2_via_f16_unsupported(const struct hz_context *ctx, const void *args)
 {
+	const struct hzi_vlut_gemm2_args *const a = args;
 	const struct hzi_vlut_gemm_args one = one_sided(a, NULL);
+	const char *const why = decode_unsupported(a->vlut->x, &a->x);
 
-	return can_decode(a->vlut->x, &a->x) && (hzi_cuda_vlut_wgmma_takes(ctx, &one, false) ||
-						 hzi_cuda_vlut_values_takes(ctx, &one));
+	return why ? why : !hzi_cuda_vlut_wgmma_unsupported(ctx, &one, false) ? NULL :
+	       hzi_cuda_vlut_via_f16_unsupported(ctx, &one);
 }
 
-size_t hzi_cuda_vlut_values2_workspace(const struct hz_context *ctx,
-				       const struct hzi_vlut_gemm2_args *a)
+size_t hzi_cuda_vlut2_via_f16_workspace(const struct hz_context *ctx, const void *args)
 {
+	const struct hzi_vlut_gemm2_args *const a = args;
 	const struct hzi_vlut_gemm_args one = one_sided(a, NULL);
 
-	return bytes_of(&a->x) + (hzi_cuda_vlut_wgmma_takes(ctx, &one, false) ?
-				  hzi_cuda_vlut_wgmma_workspace(ctx, &one, false) :
-				  hzi_cuda_vlut_values_workspace(ctx, &one));
+	return bytes_of(&a->x) + (hzi_cuda_vlut_wgmma_unsupported(ctx, &one, false) ?
+				  hzi_cuda_vlut_via_f16_workspace(ctx, &one) :
+				  hzi_cuda_vlut_wgmma_workspace(ctx, &one, false));
 }
 
-int hzi_cuda_vlut_values2(struct hz_context *ctx, const struct hzi_vlut_gemm2_args *a)
+int hzi_cuda_vlut2_via_f16(struct hz_context *ctx, const void *args)
 {
+	const struct hzi_vlut_gemm2_args *const a = args;
 	char *room = ctx->workspace;
-	const struct hzi_coded x = hzi_cuda_vlut_unpacked(a->vlut->x, &a->x);
+	const struct hzi_coded x = hzi_cuda_vlut_code_view(a->vlut->x, &a->x);
 	const struct hzi_vlut_gemm_args one = one_sided(a, room);
 	struct hzi_vlut_product o = {
 		.factor = 1, .column_scale = a->x.row_scale,
@@ -248,8 +256,8 @@ int hzi_cuda_vlut_values2(struct hz_context *ctx, const struct hzi_vlut_gemm2_ar
 
 	HZ_CHECK(decode(ctx, a->vlut->x, &x, room, &o.factor));
 	room += bytes_of(&x);
-	if (!hzi_cuda_vlut_wgmma_takes(ctx, &one, false))
+	if (hzi_cuda_vlut_wgmma_unsupported(ctx, &one, false))
 		return multiply(ctx, &one, &o, room);
-	o.room = room;
+	o.workspace = room;
 	return hzi_cuda_vlut_wgmma(ctx, &one, &o);
 }

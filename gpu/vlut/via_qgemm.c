@@ -50,16 +50,20 @@ static int64_t slab_of(const struct hzi_vlut_gemm_args *g)
 	const int64_t rows = SLAB_BYTES / line / 256 * 256;
 
 	/* Bits are in tiles of rows, and go at once. */
-	return hzi_cuda_vlut_bits(l, &g->w) ? g->w.rows :
+	return hzi_cuda_vlut_is_bit_packed(l, &g->w) ? g->w.rows :
 	       rows < 256 ? 256 : rows < g->w.rows ? rows : g->w.rows;
 }
 
-static bool has_bytes(const hz_lattice *l, const struct hzi_coded *w)
+/* NULL, or why the points of w are not decoded to s8 */
+static const char *decode_unsupported(const hz_lattice *l, const struct hzi_coded *w)
 {
-	return w->rows > 0 && w->k > 0 && width_of(l, w) <= MOST_K &&
-	       w->rows * w->blocks <= INT32_MAX &&
-	       (hzi_cuda_vlut_bits(l, w) ? w->first == 0 || l->rule.d == 8 :
-		hzi_cuda_lattice_near_has_bytes(l));
+	if (w->rows <= 0 || w->k <= 0)
+		return "a size is 0";
+	if (width_of(l, w) > MOST_K || w->rows * w->blocks > INT32_MAX)
+		return "the accumulators or indices do not fit 32 bits";
+	if (!hzi_cuda_vlut_is_bit_packed(l, w))
+		return hzi_cuda_lattice_points_s8_unsupported(l);
+	return w->first == 0 || l->rule.d == 8 ? NULL : "only coarser levels are asked for";
 }
 
 /* Points less o of w, unpacked or bits, at `to` */
@@ -73,11 +77,11 @@ static int decode(struct hz_context *ctx, const hz_lattice *l, const struct hzi_
 			.code_block = w->block, .code_level = w->level},
 	};
 
-	if (hzi_cuda_vlut_bits(l, w))
+	if (hzi_cuda_vlut_is_bit_packed(l, w))
 		return l->rule.d == 4 ?
-			       hzi_cuda_vlut_fields_bytes_of(ctx, l, w, to, line_of(l, w)) :
-			       hzi_cuda_vlut_octets_points(ctx, l, w, to, line_of(l, w), HZ_S8);
-	return hzi_cuda_lattice_bytes_of(ctx, &d);
+			       hzi_cuda_vlut_d4_bitfield_points(ctx, l, w, to, line_of(l, w)) :
+			       hzi_cuda_vlut_e8_bitplane_points(ctx, l, w, to, line_of(l, w), HZ_S8);
+	return hzi_cuda_lattice_points_s8(ctx, &d);
 }
 
 /* Whether a value is nothing but a point less o times the lattice's scale and the row's */
@@ -143,7 +147,14 @@ static int finish(struct hz_context *ctx, const struct hzi_vlut_gemm_args *a,
 		.y_dtype = a->y_dtype, .across = a->y_b < a->y_i,
 	};
 
-	return hzi_cuda_vlut_sums(ctx, &s);
+	const int64_t width = s.across ? s.columns : s.rows, down = s.across ? s.rows : s.columns;
+	const struct hzi_launch launch = {
+		.grid = {(unsigned)ceil_div(width, HZI_VLUT_SUMS),
+			 (unsigned)min_of(ceil_div(down, HZI_VLUT_SUMS), 65535)},
+		.block = {HZI_VLUT_THREADS},
+	};
+
+	return hzi_cuda_launch(ctx, "vlut_gemm2", HZI_KERNEL_vlut_sums, &launch, &s, sizeof(s));
 }
 
 /* The workspace: that of the multiplication, a slab of W, its sums. x: what was coded, or NULL */
@@ -151,7 +162,7 @@ static int multiply(struct hz_context *ctx, const struct hzi_vlut_gemm_args *a,
 		    const struct hzi_coded *x)
 {
 	const hz_lattice *l = a->vlut->w;
-	const struct hzi_coded w = hzi_cuda_vlut_unpacked(l, &a->w);
+	const struct hzi_coded w = hzi_cuda_vlut_code_view(l, &a->w);
 	const int64_t step = slab_of(a), size = (int64_t)hz_dtype_size(w.code_dtype);
 	char *room = (char *)ctx->workspace + product_bytes(ctx, a);
 	struct hzi_vlut_gemm_args part = *a;
@@ -180,25 +191,35 @@ static int multiply(struct hz_context *ctx, const struct hzi_vlut_gemm_args *a,
 
 /* ---- One-sided ------------------------------------------------------------------------------- */
 
-bool hzi_cuda_vlut_whole_takes(const struct hzi_vlut_gemm_args *a)
+const char *hzi_cuda_vlut_via_qgemm_unsupported(const struct hz_context *ctx, const void *args)
 {
+	const struct hzi_vlut_gemm_args *const a = args;
 	const hz_lattice *l = a->vlut->w;
+	const char *why;
 
-	return a->vlut->route != HZ_VLUT_TABLE && a->x_dtype == HZ_S8 &&
-	       l->rule.embed == l->rule.d && has_bytes(l, &a->w) &&
-	       (a->y_dtype == HZ_S32 ||
-		(is_point(l, &a->w) && (!a->w.row_scale || a->w.row_scale_step == 1)));
+	(void)ctx;
+	if (a->vlut->route == HZ_VLUT_TABLE)
+		return HZI_VLUT_ASKS_FOR_TABLE;
+	if (a->x_dtype != HZ_S8)
+		return "x is not s8";
+	if ((why = decode_unsupported(l, &a->w)))
+		return why;
+	if (l->rule.embed != l->rule.d)
+		return "points have more integers than values";
+	if (a->y_dtype == HZ_S32)
+		return NULL;
+	return !is_point(l, &a->w) ? "the values are not points times one scale" :
+	       a->w.row_scale && a->w.row_scale_step != 1 ? "row_scale is not contiguous" : NULL;
 }
 
-size_t hzi_cuda_vlut_whole_workspace(const struct hz_context *ctx,
-				     const struct hzi_vlut_gemm_args *a)
+size_t hzi_cuda_vlut_via_qgemm_workspace(const struct hz_context *ctx, const void *args)
 {
-	return product_bytes(ctx, a) + points_bytes(a);
+	return product_bytes(ctx, args) + points_bytes(args);
 }
 
-int hzi_cuda_vlut_whole(struct hz_context *ctx, const struct hzi_vlut_gemm_args *a)
+int hzi_cuda_vlut_via_qgemm(struct hz_context *ctx, const void *args)
 {
-	return multiply(ctx, a, NULL);
+	return multiply(ctx, args, NULL);
 }
 
 /* ---- Two-sided ------------------------------------------------------------------------------- */
@@ -214,49 +235,42 @@ static struct hzi_vlut_gemm_args one_sided(const struct hzi_vlut_gemm2_args *a, 
 }
 
 /*
- * Rows of x from which bytes are faster than values of f16 for packed D4, which is decoded on its
- * way there: on an H200, 4096 x 4096 by 16 rows 31 and 14 us, 256 41 and 33, 4096 206 and 334; 2048
- * x 4096 by 512 37 and 36. Of all else bytes are faster, or as fast, by any number of rows.
- */
-#define LEAST_ROWS 512
-
-/*
- * Whether floats are to be made of exact sums: as on the CPU, of A2 of whole blocks, for the three
+ * Floats are made of exact sums, as on the CPU: those of A2 if blocks are whole, for the three
  * integers of two values are not apart.
  */
-static bool has_floats(const struct hz_context *ctx, const struct hzi_vlut_gemm2_args *a)
+const char *hzi_cuda_vlut2_via_qgemm_unsupported(const struct hz_context *ctx, const void *args)
 {
+	const struct hzi_vlut_gemm2_args *const a = args;
 	const hz_lattice *w = a->vlut->w, *x = a->vlut->x;
+	const char *why;
 
-	if (!is_point(w, &a->w) || !is_point(x, &a->x) ||
-	    (w->rule.embed != w->rule.d && a->w.k % w->rule.d != 0))
-		return false;
-	return a->x.rows >= LEAST_ROWS || !hzi_cuda_vlut_fields_are(w, &a->w) ||
-	       !hzi_cuda_vlut_values2_takes(ctx, a);
+	(void)ctx;
+	if (w->rule.embed != x->rule.embed)
+		return "points of both sides have different numbers of integers";
+	if ((why = decode_unsupported(w, &a->w)) || (why = decode_unsupported(x, &a->x)))
+		return why;
+	if (a->y_dtype == HZ_S32)
+		return NULL;
+	return !is_point(w, &a->w) || !is_point(x, &a->x) ?
+		       "the values are not points times one scale" :
+	       w->rule.embed != w->rule.d && a->w.k % w->rule.d ?
+		       "k is not a multiple of the dimension" : NULL;
 }
 
-bool hzi_cuda_vlut_whole2_takes(const struct hz_context *ctx,
-				const struct hzi_vlut_gemm2_args *a)
+size_t hzi_cuda_vlut2_via_qgemm_workspace(const struct hz_context *ctx, const void *args)
 {
-	const hz_lattice *w = a->vlut->w, *x = a->vlut->x;
-
-	return w->rule.embed == x->rule.embed && has_bytes(w, &a->w) && has_bytes(x, &a->x) &&
-	       (a->y_dtype == HZ_S32 || has_floats(ctx, a));
-}
-
-size_t hzi_cuda_vlut_whole2_workspace(const struct hz_context *ctx,
-				      const struct hzi_vlut_gemm2_args *a)
-{
+	const struct hzi_vlut_gemm2_args *const a = args;
 	const struct hzi_vlut_gemm_args one = one_sided(a, NULL);
 
 	return product_bytes(ctx, &one) + points_bytes(&one) + sums_bytes(&one) +
 	       (size_t)(a->x.rows * line_of(a->vlut->x, &a->x));
 }
 
-int hzi_cuda_vlut_whole2(struct hz_context *ctx, const struct hzi_vlut_gemm2_args *a)
+int hzi_cuda_vlut2_via_qgemm(struct hz_context *ctx, const void *args)
 {
+	const struct hzi_vlut_gemm2_args *const a = args;
 	const hz_lattice *l = a->vlut->x;
-	const struct hzi_coded x = hzi_cuda_vlut_unpacked(l, &a->x);
+	const struct hzi_coded x = hzi_cuda_vlut_code_view(l, &a->x);
 	struct hzi_vlut_gemm_args one = one_sided(a, NULL);
 	char *points = (char *)ctx->workspace + product_bytes(ctx, &one) + points_bytes(&one) +
 		       sums_bytes(&one);

@@ -1,0 +1,85 @@
+/*
+ * generic.c - launchers of the kernels that encode, decode and repack with any lattice
+ *
+ * SPDX-License-Identifier: BSD-2-Clause
+ */
+#include <config.h>
+
+#include <string.h>
+
+#include "gpu/lattice/launch.h"
+
+/* Units are so many blocks of a row. */
+static struct hzi_lattice_any make_any(const struct hz_lattice *l,
+				       const struct hzi_lattice_map *map, int64_t unit)
+{
+	struct hzi_lattice_any p = {
+		.rule = l->rule, .row_units = ceil_div(map->blocks, unit), .n = map->n,
+		.blocks = map->blocks, .v_step = map->v_step, .v_block = map->v_block,
+		.v_level = map->v_level, .t_step = map->t_step, .ndim = map->ndim,
+	};
+
+	p.units = p.row_units * hzi_cuda_lattice_rows(map);
+	memcpy(p.shape, map->shape, sizeof(p.shape));
+	memcpy(p.v_stride, map->v_stride, sizeof(p.v_stride));
+	memcpy(p.t_stride, map->t_stride, sizeof(p.t_stride));
+	return p;
+}
+
+static int launch_any(struct hz_context *ctx, const char *op, int kernel, int mapped_kernel,
+		      const struct hzi_lattice_any *p, const struct hzi_lattice_matrices *m)
+{
+	const struct hzi_launch launch = {
+		.grid = {hzi_cuda_lattice_grid(ctx, p->units, HZI_LATTICE_THREADS, 16)},
+		.block = {HZI_LATTICE_THREADS},
+	};
+
+	if (m) {
+		const struct hzi_lattice_mapped mapped = {.any = *p, .matrices = *m};
+
+		return hzi_cuda_launch(ctx, op, mapped_kernel, &launch, &mapped, sizeof(mapped));
+	}
+	return hzi_cuda_launch(ctx, op, kernel, &launch, p, sizeof(*p));
+}
+
+int hzi_cuda_lattice_encode_generic(struct hz_context *ctx, const void *args)
+{
+	const struct hzi_lattice_encode_args *const a = args;
+	struct hzi_lattice_any p = make_any(a->lattice, &a->map, a->lattice->rule.group);
+
+	if (a->overload)
+		HZ_CHECK(hzi_cuda_fill(ctx, a->overload, 0, 2 * sizeof(int64_t)));
+	p.codes = hzi_cuda_lattice_codes(&a->map, a->codes, a->code_dtype, a->pack);
+	p.v = (void *)(uintptr_t)a->x;
+	p.v_dtype = a->x_dtype;
+	p.t = a->t;
+	p.overload = (uint64_t *)a->overload;
+	return launch_any(ctx, "lattice_encode", HZI_KERNEL_lattice_encode_any,
+			  HZI_KERNEL_lattice_encode_mapped, &p, a->matrices);
+}
+
+int hzi_cuda_lattice_decode_generic(struct hz_context *ctx, const void *args)
+{
+	const struct hzi_lattice_decode_args *const a = args;
+	struct hzi_lattice_any p = make_any(a->lattice, &a->map, 1);
+
+	p.codes = hzi_cuda_lattice_codes(&a->map, a->codes, a->code_dtype, a->pack);
+	p.v = a->y;
+	p.v_dtype = a->y_dtype;
+	p.t = (uint8_t *)(uintptr_t)a->t;
+	p.what = a->to;
+	p.first = a->first;
+	memcpy(p.sub, a->sub, sizeof(p.sub));
+	return launch_any(ctx, "lattice_decode", HZI_KERNEL_lattice_decode_any,
+			  HZI_KERNEL_lattice_decode_mapped, &p, a->matrices);
+}
+
+int hzi_cuda_lattice_repack_generic(struct hz_context *ctx, const void *args)
+{
+	const struct hzi_lattice_repack_args *const a = args;
+	struct hzi_lattice_any p = make_any(a->lattice, &a->from, 1);
+
+	p.codes = hzi_cuda_lattice_codes(&a->from, a->from_codes, a->from_dtype, a->from_pack);
+	p.to = hzi_cuda_lattice_codes(&a->to, a->to_codes, a->to_dtype, a->to_pack);
+	return launch_any(ctx, "lattice_repack", HZI_KERNEL_lattice_repack_any, 0, &p, NULL);
+}

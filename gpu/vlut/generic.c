@@ -1,0 +1,258 @@
+/*
+ * generic.c - launchers of products with codes of any lattice: by decoding, and by tables
+ *
+ * SPDX-License-Identifier: BSD-2-Clause
+ */
+#include <config.h>
+
+#include "gpu/vlut/launch.h"
+
+#define GRID_MAX 65535			/* along y */
+#define SLICE_BYTES ((int64_t)64 << 20)	/* of one-sided tables, about */
+#define ENTRY_BYTES 4
+
+static const char gemm_name[] = "vlut_gemm", gemm2_name[] = "vlut_gemm2";
+
+static int launch(struct hz_context *ctx, const char *op, int kernel, int64_t x, int64_t y,
+		  const void *params, size_t bytes)
+{
+	const struct hzi_launch l = {.grid = {(unsigned)x, (unsigned)y},
+				     .block = {HZI_VLUT_THREADS}};
+
+	return hzi_cuda_launch(ctx, op, kernel, &l, params, bytes);
+}
+
+/* ---- Parameters ------------------------------------------------------------------------------ */
+
+static void fill_coded(struct hzi_vlut_coded *out, const hz_lattice *l, const struct hzi_coded *c)
+{
+	const struct hzi_coded u = hzi_cuda_vlut_code_view(l, c);
+
+	*out = (struct hzi_vlut_coded){
+		.rule = l->rule, .codes = u.codes, .t = u.t, .row_scale = u.row_scale,
+		.rows = u.rows,
+		.blocks = u.blocks, .row = u.row, .block = u.block, .level = u.level,
+		.t_row = u.t_row, .t_step = u.t_step, .row_scale_step = u.row_scale_step,
+		.code_bytes = (int32_t)hz_dtype_size(u.code_dtype), .first = u.first,
+	};
+	for (int i = 0; i < HZI_LATTICE_DIMS; i++)
+		out->sub[i] = u.sub[i];
+	if (hzi_cuda_vlut_is_bit_packed(l, c)) {
+		out->codes = c->packed;
+		out->bits = hzi_cuda_vlut_packs_as_d4_bitfield(l) ?
+			    hzi_cuda_vlut_d4_bitfield_chunks(c) :
+			    hzi_cuda_vlut_e8_bitplane_units(c);
+	}
+}
+
+static void fill_any(struct hzi_vlut_any *p, const struct hzi_vlut_gemm_args *a)
+{
+	fill_coded(&p->w, a->vlut->w, &a->w);
+	p->d = (struct hzi_vlut_dense){
+		.x = a->x, .y = a->y, .x_k = a->x_k, .x_b = a->x_b, .y_i = a->y_i, .y_b = a->y_b,
+		.k = a->w.k, .columns = a->batch, .x_dtype = a->x_dtype, .y_dtype = a->y_dtype,
+	};
+}
+
+static int64_t element(int dtype)
+{
+	return (int64_t)hz_dtype_size(dtype);
+}
+
+/* ---- One-sided: tables ----------------------------------------------------------------------- */
+
+/* How a call goes through tables: columns at a time, and lattice blocks of a slice. */
+struct slices {
+	int64_t columns, blocks, table_bytes, bytes;
+	int dtype;
+};
+
+static struct slices slices_of(const struct hzi_vlut_gemm_args *a)
+{
+	const int64_t entries = (int64_t)a->vlut->w->rule.level_size;
+	struct slices s = {
+		.dtype = a->y_dtype == HZ_S32 || !a->vlut->table_dtype ? HZ_F32 :
+		a->vlut->table_dtype,
+		.columns = SLICE_BYTES / (entries * ENTRY_BYTES * a->w.blocks),
+	};
+
+	s.columns = s.columns < 1 ? 1 : s.columns > GRID_MAX ? GRID_MAX : s.columns;
+	s.columns = s.columns < a->batch ? s.columns : a->batch;
+	s.blocks = SLICE_BYTES / (entries * ENTRY_BYTES * s.columns);
+	s.blocks = s.blocks < 1 ? 1 : s.blocks < a->w.blocks ? s.blocks : a->w.blocks;
+	s.table_bytes = round_up(s.columns * s.blocks * entries * ENTRY_BYTES, 64);
+	s.bytes = s.table_bytes + round_up(s.columns * s.blocks * 12, 64) +
+		  s.columns * a->w.rows * 8;
+	return s;
+}
+
+const char *hzi_cuda_vlut_table_unsupported(const struct hz_context *ctx, const void *args)
+{
+	const struct hzi_vlut_gemm_args *const a = args;
+
+	(void)ctx;
+	return a->vlut->route != HZ_VLUT_TABLE ? "HZ_VLUT_TABLE is not asked for" :
+	       a->w.blocks == 0 ? "k is 0" : NULL;
+}
+
+size_t hzi_cuda_vlut_table_workspace(const struct hz_context *ctx, const void *args)
+{
+	(void)ctx;
+	return (size_t)slices_of(args).bytes;
+}
+
+int hzi_cuda_vlut_table(struct hz_context *ctx, const void *args)
+{
+	const struct hzi_vlut_gemm_args *const a = args;
+	const hz_lattice *l = a->vlut->w;
+	const struct slices s = slices_of(a);
+	const bool mapped = l->rule.flags & HZI_LATTICE_MAPPED, whole = a->y_dtype == HZ_S32;
+	struct hzi_vlut_table_mapped p = {
+		.table = {.entries = (int64_t)l->rule.level_size, .table_dtype = s.dtype,
+			  .compensated = a->vlut->compensated, .table = ctx->workspace},
+	};
+	struct hzi_vlut_table *t = &p.table;
+
+	if (mapped)
+		p.w = l->matrices;
+	fill_any(&t->any, a);
+	t->bias = (float *)((char *)ctx->workspace + s.table_bytes);
+	t->factor = t->bias + s.columns * s.blocks;
+	t->sums = (float *)((char *)t->bias + round_up(s.columns * s.blocks * 12, 64));
+	t->rest = t->sums + s.columns * a->w.rows;
+	for (int64_t c = 0; c < a->batch; c += s.columns) {
+		const int64_t columns = a->batch - c < s.columns ? a->batch - c : s.columns;
+
+		t->any.d.x = (const char *)a->x + c * a->x_b * element(a->x_dtype);
+		t->any.d.y = (char *)a->y + c * a->y_b * element(a->y_dtype);
+		t->any.d.columns = columns;
+		for (t->begin = 0; t->begin < a->w.blocks; t->begin += s.blocks) {
+			t->count = a->w.blocks - t->begin < s.blocks ? a->w.blocks - t->begin :
+				   s.blocks;
+			t->last = t->begin + t->count == a->w.blocks;
+			HZ_CHECK(launch(ctx, gemm_name, mapped ? HZI_KERNEL_vlut_table_mapped_f32 :
+					whole ? HZI_KERNEL_vlut_table_s32 :
+						HZI_KERNEL_vlut_table_f32,
+					t->count, columns, &p, mapped ? sizeof(p) :
+					sizeof(p.table)));
+			HZ_CHECK(launch(ctx, gemm_name, whole ? HZI_KERNEL_vlut_lookup_s32 :
+					HZI_KERNEL_vlut_lookup_f32,
+					ceil_div(a->w.rows, HZI_VLUT_WARPS), columns, t,
+					sizeof(*t)));
+		}
+	}
+	return HZ_OK;
+}
+
+/* ---- One-sided: decoding --------------------------------------------------------------------- */
+
+int hzi_cuda_vlut_generic(struct hz_context *ctx, const void *args)
+{
+	const struct hzi_vlut_gemm_args *const a = args;
+	const hz_lattice *l = a->vlut->w;
+	const bool mapped = l->rule.flags & HZI_LATTICE_MAPPED;
+	const int64_t step = (int64_t)GRID_MAX * HZI_VLUT_TILE;
+	struct hzi_vlut_any_mapped p = {0};
+	struct hzi_vlut_any *any = &p.any;
+
+	if (mapped)
+		p.w = l->matrices;
+	fill_any(any, a);
+	for (int64_t c = 0; c < a->batch; c += step) {
+		any->d.columns = a->batch - c < step ? a->batch - c : step;
+		HZ_CHECK(launch(ctx, gemm_name, mapped ? HZI_KERNEL_vlut_any_mapped_f32 :
+				a->y_dtype == HZ_S32 ? HZI_KERNEL_vlut_any_s32 :
+					HZI_KERNEL_vlut_any_f32,
+				ceil_div(a->w.rows, HZI_VLUT_TILE),
+				ceil_div(any->d.columns, HZI_VLUT_TILE), &p,
+				mapped ? sizeof(p) : sizeof(*any)));
+		any->d.x = (const char *)any->d.x + step * a->x_b * element(a->x_dtype);
+		any->d.y = (char *)any->d.y + step * a->y_b * element(a->y_dtype);
+	}
+	return HZ_OK;
+}
+
+/* ---- Two-sided ------------------------------------------------------------------------------- */
+
+/* A table has the products of whole blocks. */
+const char *hzi_cuda_vlut2_table_unsupported(const struct hz_context *ctx, const void *args)
+{
+	const struct hzi_vlut_gemm2_args *const a = args;
+
+	(void)ctx;
+	return a->vlut->route != HZ_VLUT_TABLE || !a->vlut->table ?
+		       "HZ_VLUT_TABLE is not asked for" :
+	       a->w.k % a->vlut->w->rule.d ? "k is not a multiple of the dimension" : NULL;
+}
+
+static int64_t parts_of(const struct hz_vlut *v)
+{
+	return (int64_t)(v->w->rule.level_size + v->x->rule.level_size);
+}
+
+size_t hzi_cuda_vlut2_table_workspace(const struct hz_context *ctx, const void *args)
+{
+	const struct hzi_vlut_gemm2_args *const a = args;
+
+	(void)ctx;
+	return (size_t)parts_of(a->vlut) * (sizeof(int64_t) + sizeof(float));
+}
+
+static void fill_any2(struct hzi_vlut_any2 *p, const struct hzi_vlut_gemm2_args *a)
+{
+	fill_coded(&p->w, a->vlut->w, &a->w);
+	fill_coded(&p->x, a->vlut->x, &a->x);
+	p->d = (struct hzi_vlut_dense){
+		.y = a->y, .y_i = a->y_i, .y_b = a->y_j, .k = a->w.k, .columns = a->x.rows,
+		.y_dtype = a->y_dtype,
+	};
+}
+
+int hzi_cuda_vlut2_table(struct hz_context *ctx, const void *args)
+{
+	const struct hzi_vlut_gemm2_args *const a = args;
+	const struct hz_vlut *v = a->vlut;
+	struct hzi_vlut_table2 p = {
+		.table = v->table, .w_entries = (int64_t)v->w->rule.level_size,
+		.x_entries = (int64_t)v->x->rule.level_size, .unit = 1.0f / (float)v->unit,
+		.table_dtype = v->table_dtype, .w_whole = ctx->workspace,
+	};
+
+	fill_any2(&p.any, a);
+	p.x_whole = p.w_whole + p.w_entries;
+	p.w_part = (float *)(p.x_whole + p.x_entries);
+	p.x_part = p.w_part + p.w_entries;
+	HZ_CHECK(launch(ctx, gemm2_name, HZI_KERNEL_vlut_parts,
+			ceil_div(parts_of(v), HZI_VLUT_THREADS), 1, &p, sizeof(p)));
+	for (; p.first < a->x.rows; p.first += GRID_MAX) {
+		const int64_t rest = a->x.rows - p.first;
+
+		HZ_CHECK(launch(ctx, gemm2_name,
+				a->y_dtype == HZ_S32 ? HZI_KERNEL_vlut_lookup2_s32 :
+				HZI_KERNEL_vlut_lookup2_f32,
+				ceil_div(a->w.rows, HZI_VLUT_WARPS),
+				rest < GRID_MAX ? rest : GRID_MAX, &p, sizeof(p)));
+	}
+	return HZ_OK;
+}
+
+int hzi_cuda_vlut2_generic(struct hz_context *ctx, const void *args)
+{
+	const struct hzi_vlut_gemm2_args *const a = args;
+	const struct hz_vlut *v = a->vlut;
+	const bool mapped = (v->w->rule.flags | v->x->rule.flags) & HZI_LATTICE_MAPPED;
+	struct hzi_vlut_any2_mapped p = {0};
+
+	if (mapped) {
+		p.w = v->w->matrices;
+		p.x = v->x->matrices;
+	}
+	fill_any2(&p.any, a);
+	if (ceil_div(a->x.rows, HZI_VLUT_TILE) > GRID_MAX)
+		return hzi_fail(ctx, HZ_ENOTSUP, "%s: x has %lld rows, more than a GPU takes",
+				gemm2_name, (long long)a->x.rows);
+	return launch(ctx, gemm2_name, mapped ? HZI_KERNEL_vlut_any2_mapped_f32 :
+		      a->y_dtype == HZ_S32 ? HZI_KERNEL_vlut_any2_s32 : HZI_KERNEL_vlut_any2_f32,
+		      ceil_div(a->w.rows, HZI_VLUT_TILE), ceil_div(a->x.rows, HZI_VLUT_TILE), &p,
+		      mapped ? sizeof(p) : sizeof(p.any));
+}

@@ -1,0 +1,183 @@
+/*
+ * routes.c - which code path a product with lattice codes takes on the GPU
+ *
+ * SPDX-License-Identifier: BSD-2-Clause
+ *
+ * Costs are ranks: the index of the row that a route goes before, equal ranks in the order of rows.
+ */
+#include <config.h>
+
+#include "gpu/vlut/d4_bitfield.h"
+#include "gpu/vlut/launch.h"
+#include "lib/core/route.h"
+
+#define ROUTE(op, path) \
+	.unsupported = hzi_cuda_##op##_##path##_unsupported, .run = hzi_cuda_##op##_##path
+#define ROUTE_WITH_WORKSPACE(op, path) \
+	ROUTE(op, path), .workspace = hzi_cuda_##op##_##path##_workspace
+
+/* ---- vlut_gemm ------------------------------------------------------------------------------- */
+
+enum {
+	TABLE, D4_BITPLANE, E8_BITPLANE, D4_F16_SKINNY, D4_F16_WGMMA, VIA_QGEMM, D4_BITFIELD,
+	TABLE_F16_SKINNY, TABLE_WGMMA, TABLE_S8_SKINNY, VIA_F16, GENERIC,
+	IF_FORCED		/* behind all others */
+};
+
+#define E8_BITPLANE_COLUMNS 6	/* then decoding to s8 or f16 is faster */
+#define VIA_QGEMM_COLUMNS 16	/* from more than these on it is the faster one */
+
+static int64_t e8_bitplane_cost(const struct hz_context *ctx, const void *args)
+{
+	const struct hzi_vlut_gemm_args *const a = args;
+
+	(void)ctx;
+	return a->batch <= E8_BITPLANE_COLUMNS ? E8_BITPLANE : GENERIC;
+}
+
+/* One or two columns: d4_bitfield has eight columns of 8-bit digits. Few rows: k is to be split. */
+static int64_t d4_f16_skinny_cost(const struct hz_context *ctx, const void *args)
+{
+	const struct hzi_vlut_gemm_args *const a = args;
+	const int64_t tiles = ceil_div(a->w.rows, HZI_FIELDS_ROWS);
+
+	return a->batch > 2 && tiles * 2 > hzi_cuda_device(ctx)->multiprocessors ? D4_F16_SKINNY :
+	       IF_FORCED;
+}
+
+static int64_t d4_f16_wgmma_cost(const struct hz_context *ctx, const void *args)
+{
+	const struct hzi_vlut_gemm_args *const a = args;
+
+	(void)ctx;
+	return a->batch > HZI_FIELDS_BATCH ? D4_F16_WGMMA : IF_FORCED;
+}
+
+static int64_t via_qgemm_cost(const struct hz_context *ctx, const void *args)
+{
+	const struct hzi_vlut_gemm_args *const a = args;
+
+	return a->batch > VIA_QGEMM_COLUMNS || !hzi_cuda_vlut_e8_bitplane_unsupported(ctx, a) ?
+	       VIA_QGEMM : GENERIC;
+}
+
+static int64_t d4_bitfield_cost(const struct hz_context *ctx, const void *args)
+{
+	const struct hzi_vlut_gemm_args *const a = args;
+
+	(void)ctx;
+	return a->batch <= HZI_FIELDS_BATCH ? D4_BITFIELD : TABLE_S8_SKINNY;
+}
+
+static int64_t table_f16_skinny_cost(const struct hz_context *ctx, const void *args)
+{
+	return hzi_cuda_vlut_split_k_pays(ctx, args) ? IF_FORCED : TABLE_F16_SKINNY;
+}
+
+static int64_t table_wgmma_cost(const struct hz_context *ctx, const void *args)
+{
+	const struct hzi_vlut_gemm_args *const a = args;
+
+	(void)ctx;
+	return a->batch > 2 ? TABLE_WGMMA : IF_FORCED;
+}
+
+/*
+ * Decoding to f16 is faster than more than four launches, or one by the large tables of E8 with
+ * q = 4. On an H200, 8192 x 8192 of these: 67 us a launch of two columns, 120 decoded, for up to 32.
+ */
+static int64_t table_s8_skinny_cost(const struct hz_context *ctx, const void *args)
+{
+	const struct hzi_vlut_gemm_args *const a = args;
+	const int columns = hzi_cuda_vlut_table_s8_skinny_columns(a);
+
+	(void)ctx;
+	return a->batch <= (columns == 2 ? 2 : 4 * columns) ? TABLE_S8_SKINNY : GENERIC;
+}
+
+static const struct hzi_route gemm_routes[] = {
+	[TABLE] = {"table", "inner products from tables: HZ_VLUT_TABLE",
+		   ROUTE_WITH_WORKSPACE(vlut, table)},
+	[D4_BITPLANE] = {"d4_bitplane", "packed D4, one vector of f16", .arch = HZI_SM_90,
+			 ROUTE(vlut, d4_bitplane)},
+	[E8_BITPLANE] = {"e8_bitplane", "packed E8, up to 6 vectors", ROUTE(vlut, e8_bitplane),
+			 .cost = e8_bitplane_cost},
+	[D4_F16_SKINNY] = {"d4_f16_skinny", "packed D4, 3 to 8 vectors of f16",
+			   ROUTE(vlut, d4_f16_skinny), .cost = d4_f16_skinny_cost},
+	[D4_F16_WGMMA] = {"d4_f16_wgmma", "packed D4, 9 and more vectors of f16",
+			  .arch = HZI_SM_90A, ROUTE(vlut, d4_f16_wgmma), .cost = d4_f16_wgmma_cost},
+	[VIA_QGEMM] = {"via_qgemm", "x of s8: decoded to s8, then a quantized GEMM",
+		       ROUTE_WITH_WORKSPACE(vlut, via_qgemm), .cost = via_qgemm_cost},
+	[D4_BITFIELD] = {"d4_bitfield", "packed D4, up to 8 vectors of any dtype",
+			 ROUTE(vlut, d4_bitfield), .cost = d4_bitfield_cost},
+	[TABLE_F16_SKINNY] = {"table_f16_skinny", "rows of codes, up to 8 vectors of f16",
+			      ROUTE(vlut, table_f16_skinny), .cost = table_f16_skinny_cost},
+	[TABLE_WGMMA] = {"table_wgmma", "codes of 4 bits a value, 3 and more vectors",
+			 .arch = HZI_SM_90A, ROUTE_WITH_WORKSPACE(vlut, table_wgmma),
+			 .cost = table_wgmma_cost},
+	[TABLE_S8_SKINNY] = {"table_s8_skinny", "rows of codes, few vectors of any dtype",
+			     ROUTE(vlut, table_s8_skinny), .cost = table_s8_skinny_cost},
+	[VIA_F16] = {"via_f16", "decoded to f16, then a GEMM", .arch = HZI_SM_90A,
+		     ROUTE_WITH_WORKSPACE(vlut, via_f16)},
+	[GENERIC] = {"generic", "any call: decoded tile by tile", .run = hzi_cuda_vlut_generic},
+};
+
+/* ---- vlut_gemm2 ------------------------------------------------------------------------------ */
+
+enum { TABLE2, VIA_QGEMM2, VIA_F16_2, GENERIC2 };
+
+/*
+ * Rows of x from which on s8 is faster than f16 for packed D4, which is decoded inside the GEMM: on
+ * an H200, 4096 x 4096 by 16 rows 31 and 14 us, by 256 41 and 33, by 4096 206 and 334; 2048 x 4096
+ * by 512 37 and 36. For all other codes s8 is as fast or faster with any number of rows.
+ */
+#define VIA_QGEMM_ROWS 512
+
+static int64_t via_qgemm2_cost(const struct hz_context *ctx, const void *args)
+{
+	const struct hzi_vlut_gemm2_args *const a = args;
+
+	(void)ctx;
+	return a->x.rows >= VIA_QGEMM_ROWS || hzi_cuda_vlut_not_d4_bitfield(a->vlut->w, &a->w) ?
+	       VIA_QGEMM2 : GENERIC2;
+}
+
+static const struct hzi_route gemm2_routes[] = {
+	[TABLE2] = {"table", "inner products from a table: HZ_VLUT_TABLE",
+		    ROUTE_WITH_WORKSPACE(vlut2, table)},
+	[VIA_QGEMM2] = {"via_qgemm", "both decoded to s8, then a quantized GEMM",
+			ROUTE_WITH_WORKSPACE(vlut2, via_qgemm), .cost = via_qgemm2_cost},
+	[VIA_F16_2] = {"via_f16", "x decoded to f16, then vlut_gemm's table_wgmma or via_f16",
+		       .arch = HZI_SM_90A, ROUTE_WITH_WORKSPACE(vlut2, via_f16)},
+	[GENERIC2] = {"generic", "any call: decoded tile by tile", .run = hzi_cuda_vlut2_generic},
+};
+
+/* ---- The tables ------------------------------------------------------------------------------ */
+
+const struct hzi_op_routes hzi_cuda_vlut_routes[] = {
+	HZI_RANKED_ROUTES(vlut_gemm, gemm_routes),
+	HZI_RANKED_ROUTES(vlut_gemm2, gemm2_routes),
+	{0},
+};
+
+int hzi_cuda_vlut_gemm(struct hz_context *ctx, const struct hzi_vlut_gemm_args *a)
+{
+	return hzi_route_run(ctx, &hzi_cuda_vlut_routes[0], a);
+}
+
+size_t hzi_cuda_vlut_gemm_workspace(const struct hz_context *ctx,
+				    const struct hzi_vlut_gemm_args *a)
+{
+	return hzi_route_workspace(ctx, &hzi_cuda_vlut_routes[0], a);
+}
+
+int hzi_cuda_vlut_gemm2(struct hz_context *ctx, const struct hzi_vlut_gemm2_args *a)
+{
+	return hzi_route_run(ctx, &hzi_cuda_vlut_routes[1], a);
+}
+
+size_t hzi_cuda_vlut_gemm2_workspace(const struct hz_context *ctx,
+				     const struct hzi_vlut_gemm2_args *a)
+{
+	return hzi_route_workspace(ctx, &hzi_cuda_vlut_routes[1], a);
+}

@@ -850,7 +850,7 @@ static void test_cosets(uint64_t *rnd)
 		if (pow(configs[f].q, configs[f].dim) > 4294967296.0)
 			continue;
 		for (k = 0; k < ndevs; k++) {
-			if (k % 2 == 0 || ndevs == 1)
+			if (!strstr(devs[k].name, " 4 threads"))
 				good &= cosets_on(&devs[k], &configs[f], rnd);
 		}
 		ok(good, "every point of the code comes back: %s", configs[f].name);
@@ -865,6 +865,8 @@ int main(void)
 	int i;
 
 	dev_open_all();
+	dev_open_routes(HZI_OP_lattice_encode);
+	dev_open_routes(HZI_OP_lattice_decode);
 	for (i = 0; i < ndevs; i++)
 		vectors_on(&devs[i]);
 	test_checksums();

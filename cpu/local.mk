@@ -15,14 +15,14 @@ noinst_HEADERS += \
 	cpu/core/convert.inc cpu/core/cpu.h cpu/core/elements.inc cpu/core/inline.h \
 	cpu/core/kern.h cpu/core/sizes.h cpu/core/tiles.h cpu/core/transpose.inc cpu/core/vec.h \
 	cpu/core/vec_i16.h cpu/core/vec_quat.h cpu/core/vec_u8.h cpu/hadamard/hadamard.h \
-	cpu/hadamard/hadamard.inc cpu/hadamard/kern.h cpu/hadamard/quantize.inc \
-	cpu/lattice/e8.inc cpu/lattice/kern.h cpu/lattice/lattice.h cpu/lattice/lattice.inc \
-	cpu/lattice/simd.inc cpu/lattice/soa.inc cpu/mhc/bwd.inc cpu/mhc/coef.h cpu/mhc/coef.inc \
-	cpu/mhc/coef_batch.inc cpu/mhc/coef_batch_generic.inc cpu/mhc/kern.h cpu/mhc/mhc.h \
-	cpu/mhc/mhc.inc cpu/peak/kern.h cpu/qgemm/epilogue512.inc cpu/qgemm/kern.h \
-	cpu/qgemm/qgemm.h cpu/qgemm/qgemm.inc cpu/qgemm/skinny_amx.inc cpu/qgemm/vnni.inc \
-	cpu/quantize/kern.h cpu/quantize/quantize.inc cpu/quat/f64.inc cpu/quat/kern.h \
-	cpu/quat/math.inc cpu/quat/quat.inc cpu/quat/vec.inc cpu/quat_conv/depthwise.inc \
+	cpu/hadamard/hadamard.inc cpu/hadamard/kern.h cpu/hadamard/quantize.inc cpu/lattice/e8.inc \
+	cpu/lattice/kern.h cpu/lattice/lattice.h cpu/lattice/lattice.inc cpu/lattice/simd.inc \
+	cpu/lattice/soa.inc cpu/mhc/bwd.inc cpu/mhc/coef.h cpu/mhc/coef.inc cpu/mhc/coef_batch.inc \
+	cpu/mhc/coef_batch_generic.inc cpu/mhc/kern.h cpu/mhc/mhc.h cpu/mhc/mhc.inc \
+	cpu/peak/kern.h cpu/qgemm/epilogue512.inc cpu/qgemm/kern.h cpu/qgemm/qgemm.h \
+	cpu/qgemm/qgemm.inc cpu/qgemm/skinny_amx.inc cpu/qgemm/vnni.inc cpu/quantize/kern.h \
+	cpu/quantize/quantize.inc cpu/quat/f64.inc cpu/quat/kern.h cpu/quat/math.inc \
+	cpu/quat/quat.inc cpu/quat/vec.inc cpu/quat_conv/depthwise.inc \
 	cpu/quat_gemm/activation.inc cpu/quat_gemm/gemv.inc cpu/quat_gemm/kern.h \
 	cpu/quat_gemm/quat_gemm.inc cpu/quat_layer/gather.h cpu/quat_layer/gather.inc \
 	cpu/quat_layer/kern.h cpu/quat_layer/pool.inc cpu/quat_layer/quat_layer.inc \

@@ -5,22 +5,21 @@ libhz_la_SOURCES += \
 	gpu/hadamard/base_f32.c gpu/hadamard/contiguous.c gpu/hadamard/hadamard.c \
 	gpu/hadamard/images.c gpu/hadamard/quantize.c gpu/lattice/closest_point.c \
 	gpu/lattice/common.c gpu/lattice/contiguous_d4_e8.c gpu/lattice/generic.c \
-	gpu/lattice/images.c gpu/lattice/routes.c gpu/mhc/coef_bwd_fused.c \
-	gpu/mhc/coef_generic.c gpu/mhc/coef_generic_bwd.c gpu/mhc/coef_input_fused.c \
-	gpu/mhc/coef_mma.c gpu/mhc/coef_persistent.c gpu/mhc/coef_small_batch.c \
-	gpu/mhc/images.c gpu/mhc/mhc.c gpu/qgemm/images.c gpu/qgemm/qgemm.c \
+	gpu/lattice/images.c gpu/lattice/routes.c gpu/mhc/coef.c gpu/mhc/coef_bwd.c \
+	gpu/mhc/coef_bwd_fused.c gpu/mhc/coef_generic.c gpu/mhc/coef_generic_bwd.c \
+	gpu/mhc/coef_input_fused.c gpu/mhc/coef_mma.c gpu/mhc/coef_persistent.c \
+	gpu/mhc/coef_small_batch.c gpu/mhc/common.c gpu/mhc/images.c gpu/mhc/mix.c \
+	gpu/mhc/mix_bwd.c gpu/mhc/routes.c gpu/mhc/sinkhorn.c gpu/qgemm/images.c gpu/qgemm/qgemm.c \
 	gpu/quantize/images.c gpu/quantize/quantize.c gpu/quantize/rotated.c gpu/quat/images.c \
-	gpu/quat/quat.c gpu/quat_conv/depthwise.c gpu/quat_conv/gemm16.c \
-	gpu/quat_conv/images.c gpu/quat_conv/quat_conv.c gpu/quat_conv/taps_to_channels.c \
-	gpu/quat_conv/wgrad8.c gpu/quat_gemm/gemv.c gpu/quat_gemm/images.c \
-	gpu/quat_gemm/pack_planar.c gpu/quat_gemm/quat_gemm.c gpu/quat_gemm/simt_f32.c \
-	gpu/quat_gemm/wgmma.c gpu/quat_layer/images.c gpu/quat_layer/pool.c \
-	gpu/quat_layer/quat_layer.c gpu/runtime/cuda.c gpu/vlut/common.c \
-	gpu/vlut/d4_bitfield.c gpu/vlut/d4_bitplane.c gpu/vlut/d4_f16_skinny.c \
-	gpu/vlut/d4_f16_wgmma.c gpu/vlut/e8_bitplane.c gpu/vlut/generic.c gpu/vlut/images.c \
-	gpu/vlut/pack.c gpu/vlut/routes.c gpu/vlut/table_f16_skinny.c \
-	gpu/vlut/table_s8_skinny.c gpu/vlut/table_wgmma.c gpu/vlut/via_f16.c \
-	gpu/vlut/via_qgemm.c
+	gpu/quat/quat.c gpu/quat_conv/depthwise.c gpu/quat_conv/gemm16.c gpu/quat_conv/images.c \
+	gpu/quat_conv/quat_conv.c gpu/quat_conv/taps_to_channels.c gpu/quat_conv/wgrad8.c \
+	gpu/quat_gemm/gemv.c gpu/quat_gemm/images.c gpu/quat_gemm/pack_planar.c \
+	gpu/quat_gemm/quat_gemm.c gpu/quat_gemm/simt_f32.c gpu/quat_gemm/wgmma.c \
+	gpu/quat_layer/images.c gpu/quat_layer/pool.c gpu/quat_layer/quat_layer.c \
+	gpu/runtime/cuda.c gpu/vlut/common.c gpu/vlut/d4_bitfield.c gpu/vlut/d4_bitplane.c \
+	gpu/vlut/d4_f16_skinny.c gpu/vlut/d4_f16_wgmma.c gpu/vlut/e8_bitplane.c gpu/vlut/generic.c \
+	gpu/vlut/images.c gpu/vlut/pack.c gpu/vlut/routes.c gpu/vlut/table_f16_skinny.c \
+	gpu/vlut/table_s8_skinny.c gpu/vlut/table_wgmma.c gpu/vlut/via_f16.c gpu/vlut/via_qgemm.c
 noinst_HEADERS += \
 	gpu/device/common.cuh gpu/device/mbarrier.cuh gpu/device/pdl.cuh gpu/device/tma.cuh \
 	gpu/device/wgmma_f16.cuh gpu/device/wgmma_s8.cuh gpu/hadamard/base_f32.cuh \
@@ -31,8 +30,8 @@ noinst_HEADERS += \
 	gpu/lattice/closest_point.cuh gpu/lattice/closest_point.h gpu/lattice/contiguous_d4_e8.h \
 	gpu/lattice/e8_tables.cuh gpu/lattice/generic.cuh gpu/lattice/lattice.h \
 	gpu/lattice/launch.h gpu/lattice/points_s8.cuh gpu/mhc/coef.cuh gpu/mhc/coef.h \
-	gpu/mhc/coef_bwd_fused.h gpu/mhc/coef_input_fused.h gpu/mhc/coef_launch.h \
-	gpu/mhc/coef_persistent.h gpu/mhc/coef_small_batch.h gpu/mhc/mhc.cuh gpu/mhc/mhc.h \
+	gpu/mhc/coef_bwd_fused.h gpu/mhc/coef_input_fused.h gpu/mhc/coef_persistent.h \
+	gpu/mhc/coef_small_batch.h gpu/mhc/launch.h gpu/mhc/mhc.cuh gpu/mhc/mhc.h \
 	gpu/qgemm/epilogue.cuh gpu/qgemm/qgemm.h gpu/qgemm/skinny_splitk.cuh \
 	gpu/quantize/minmax.cuh gpu/quantize/prologue.cuh gpu/quantize/quantize.cuh \
 	gpu/quantize/quantize.h gpu/quantize/rotated.h gpu/quantize/strided.cuh \
@@ -53,25 +52,24 @@ noinst_HEADERS += \
 # The images of device code, as in gpu/kernels.def
 HZ_CU = \
 	gpu/hadamard/base_f32.cu gpu/hadamard/base_mma.cu gpu/hadamard/base_mma_dequantize.cu \
-	gpu/hadamard/base_mma_quantize.cu gpu/hadamard/columns_16bit.cu \
-	gpu/hadamard/contiguous.cu gpu/hadamard/dequantize.cu gpu/hadamard/quantize.cu \
-	gpu/hadamard/quantize_static.cu gpu/hadamard/rows.cu gpu/lattice/closest_point.cu \
-	gpu/lattice/contiguous_d4_e8.cu gpu/lattice/generic.cu gpu/lattice/generic_basis.cu \
-	gpu/mhc/coef_bwd_fused.cu gpu/mhc/coef_generic.cu gpu/mhc/coef_generic_bwd.cu \
-	gpu/mhc/coef_input_fused.cu gpu/mhc/coef_mma.cu gpu/mhc/coef_persistent.cu \
-	gpu/mhc/coef_small_batch.cu gpu/mhc/mix.cu gpu/mhc/mix_bwd.cu gpu/mhc/sinkhorn.cu \
-	gpu/qgemm/linear_gemv.cu gpu/qgemm/mma_sync.cu gpu/qgemm/skinny_splitk.cu \
-	gpu/qgemm/wgmma.cu gpu/quantize/quantize.cu gpu/quat/elementwise.cu gpu/quat/planar.cu \
-	gpu/quat/reduce.cu gpu/quat_conv/depthwise.cu gpu/quat_conv/grouped.cu \
-	gpu/quat_conv/implicit_gemm16.cu gpu/quat_conv/implicit_gemm8.cu \
+	gpu/hadamard/base_mma_quantize.cu gpu/hadamard/columns_16bit.cu gpu/hadamard/contiguous.cu \
+	gpu/hadamard/dequantize.cu gpu/hadamard/quantize.cu gpu/hadamard/quantize_static.cu \
+	gpu/hadamard/rows.cu gpu/lattice/closest_point.cu gpu/lattice/contiguous_d4_e8.cu \
+	gpu/lattice/generic.cu gpu/lattice/generic_basis.cu gpu/mhc/coef_bwd_fused.cu \
+	gpu/mhc/coef_generic.cu gpu/mhc/coef_generic_bwd.cu gpu/mhc/coef_input_fused.cu \
+	gpu/mhc/coef_mma.cu gpu/mhc/coef_persistent.cu gpu/mhc/coef_small_batch.cu gpu/mhc/mix.cu \
+	gpu/mhc/mix_bwd.cu gpu/mhc/sinkhorn.cu gpu/qgemm/linear_gemv.cu gpu/qgemm/mma_sync.cu \
+	gpu/qgemm/skinny_splitk.cu gpu/qgemm/wgmma.cu gpu/quantize/quantize.cu \
+	gpu/quat/elementwise.cu gpu/quat/planar.cu gpu/quat/reduce.cu gpu/quat_conv/depthwise.cu \
+	gpu/quat_conv/grouped.cu gpu/quat_conv/implicit_gemm16.cu gpu/quat_conv/implicit_gemm8.cu \
 	gpu/quat_conv/implicit_gemm8_f32x3.cu gpu/quat_conv/wgrad16.cu \
 	gpu/quat_conv/wgrad16_f32x2.cu gpu/quat_conv/wgrad8.cu gpu/quat_gemm/gemv.cu \
 	gpu/quat_gemm/pack_planar.cu gpu/quat_gemm/simt_f32.cu gpu/quat_gemm/wgmma.cu \
-	gpu/quat_layer/batchnorm_contiguous.cu gpu/quat_layer/pool.cu \
-	gpu/quat_layer/quat_layer.cu gpu/vlut/closest_point_skinny.cu gpu/vlut/d4_bitfield.cu \
-	gpu/vlut/d4_bitplane.cu gpu/vlut/d4_f16_skinny.cu gpu/vlut/d4_f16_wgmma.cu \
-	gpu/vlut/e8_bitplane.cu gpu/vlut/generic.cu gpu/vlut/table_f16_skinny.cu \
-	gpu/vlut/table_s8_skinny.cu gpu/vlut/table_wgmma.cu tools/core/peak.cu
+	gpu/quat_layer/batchnorm_contiguous.cu gpu/quat_layer/pool.cu gpu/quat_layer/quat_layer.cu \
+	gpu/vlut/closest_point_skinny.cu gpu/vlut/d4_bitfield.cu gpu/vlut/d4_bitplane.cu \
+	gpu/vlut/d4_f16_skinny.cu gpu/vlut/d4_f16_wgmma.cu gpu/vlut/e8_bitplane.cu \
+	gpu/vlut/generic.cu gpu/vlut/table_f16_skinny.cu gpu/vlut/table_s8_skinny.cu \
+	gpu/vlut/table_wgmma.cu tools/core/peak.cu
 EXTRA_DIST += $(HZ_CU)
 
 if HAVE_CUDA

@@ -5,25 +5,34 @@
  */
 #include <config.h>
 
-#include "gpu/mhc/coef_launch.h"
+#include "gpu/mhc/launch.h"
 
 #define OP "mhc_pre_bwd"
-#define SM_HOPPER 90
 
-bool hzi_pre_joint_takes(const struct hz_context *ctx, const struct hzi_mhc_pre_bwd_args *a)
+const char *hzi_cuda_mhc_coef_bwd_fused_unsupported(const struct hz_context *ctx, const void *args)
 {
-	const struct hzi_cuda_device *g = hzi_cuda_device(ctx);
+	const struct hzi_mhc_pre_bwd_args *a = args;
 
-	return HZ_CUDA_90A && g->sm == SM_HOPPER && g->shared_block_bytes >= HZI_JOINT_BYTES &&
-	       a->s.n == 4 && a->s.dtype != HZ_F32 && a->phi && a->rule.m <= HZI_JOINT_ROWS &&
-	       a->s.tokens > 0 && a->s.groups == a->s.tokens && a->s.channels > 0 &&
-	       a->s.channels % 8 == 0 && !(a->norm && a->du.data) &&
-	       (a->dx.data || a->dphi || a->dgain) && hzi_pre_mapped(&a->x, &a->s, 4) &&
-	       hzi_pre_mapped(&a->dy, &a->s, 4) && hzi_pre_mapped(&a->dx, &a->s, 4) &&
-	       hzi_pre_mapped(&a->du, &a->s, 1);
+	if (hzi_cuda_device(ctx)->shared_block_bytes < HZI_JOINT_BYTES)
+		return "too little shared memory";
+	if (a->s.n != 4 || a->s.dtype == HZ_F32 || !a->phi || a->rule.m > HZI_JOINT_ROWS)
+		return "other than 4 streams of 16 bits, or no phi";
+	if (a->s.tokens == 0 || a->s.groups != a->s.tokens)
+		return "groups are not tokens, or there are none";
+	if (a->s.channels == 0 || a->s.channels % 8 != 0)
+		return "channels are not a multiple of 8";
+	if (a->norm && a->du.data)
+		return "u is normalized";
+	if (!a->dx.data && !a->dphi && !a->dgain)
+		return "neither dx, dphi nor dgain is wanted";
+	if (!hzi_mhc_has_tensor_map(&a->x, &a->s, 4) || !hzi_mhc_has_tensor_map(&a->dy, &a->s, 4) ||
+	    !hzi_mhc_has_tensor_map(&a->dx, &a->s, 4) || !hzi_mhc_has_tensor_map(&a->du, &a->s, 1))
+		return "x, dy, dx or du has no tensor map: rows overlap, are unaligned or too far "
+		       "apart";
+	return NULL;
 }
 
-int hzi_pre_joint_splits(const struct hz_context *ctx, const struct hzi_mhc_shape *s)
+int hzi_mhc_bwd_fused_splits(const struct hz_context *ctx, const struct hzi_mhc_shape *s)
 {
 	const int64_t slices = ceil_div(s->channels, HZI_JOINT_CHANNELS);
 	const int64_t splits = min_of(hzi_cuda_device(ctx)->multiprocessors / slices,
@@ -32,12 +41,12 @@ int hzi_pre_joint_splits(const struct hz_context *ctx, const struct hzi_mhc_shap
 	return splits < 1 ? 1 : (int)splits;
 }
 
-int64_t hzi_pre_joint_records(const struct hzi_mhc_shape *s)
+int64_t hzi_mhc_bwd_fused_records(const struct hzi_mhc_shape *s)
 {
 	return ceil_div(s->tokens, HZI_JOINT_TILE) * HZI_JOINT_RECORD;
 }
 
-int hzi_pre_joint(struct hz_context *ctx, const struct hzi_mhc_pre_bwd_args *a,
+int hzi_mhc_bwd_fused(struct hz_context *ctx, const struct hzi_mhc_pre_bwd_args *a,
 		  const uint32_t *records, float *partial)
 {
 	const struct hzi_mhc_array none = {.data = NULL};
@@ -46,7 +55,7 @@ int hzi_pre_joint(struct hz_context *ctx, const struct hzi_mhc_pre_bwd_args *a,
 		.du = a->dx.data ? a->du : none, .dy = a->dx.data ? a->dy : none, .dx = a->dx,
 		.phi = a->phi, .gain = a->gain, .records = records, .partial = partial,
 		.tokens = a->s.tokens, .channels = a->s.channels, .m = a->rule.m,
-		.splits = hzi_pre_joint_splits(ctx, &a->s), .accumulate = a->accumulate,
+		.splits = hzi_mhc_bwd_fused_splits(ctx, &a->s), .accumulate = a->accumulate,
 	};
 	const struct hzi_launch launch = {
 		.grid = {(unsigned)(ceil_div(p.channels, HZI_JOINT_CHANNELS) * p.splits)},
@@ -56,9 +65,9 @@ int hzi_pre_joint(struct hz_context *ctx, const struct hzi_mhc_pre_bwd_args *a,
 	const int kernel = a->s.dtype == HZ_F16 ? HZI_KERNEL_mhc_pre_joint_f16 :
 						  HZI_KERNEL_mhc_pre_joint_bf16;
 
-	HZ_CHECK(hzi_pre_map(ctx, OP, &p.x_map, &a->x, &a->s, 4, HZI_JOINT_TILE, 1));
-	HZ_CHECK(hzi_pre_map(ctx, OP, &p.dy_map, &p.dy, &a->s, 4, HZI_JOINT_TILE, 1));
-	HZ_CHECK(hzi_pre_map(ctx, OP, &p.dx_map, &a->dx, &a->s, 4, HZI_JOINT_TILE, 1));
-	HZ_CHECK(hzi_pre_map(ctx, OP, &p.du_map, &p.du, &a->s, 1, HZI_JOINT_TILE, 1));
+	HZ_CHECK(hzi_mhc_make_tensor_map(ctx, OP, &p.x_map, &a->x, &a->s, 4, HZI_JOINT_TILE, 1));
+	HZ_CHECK(hzi_mhc_make_tensor_map(ctx, OP, &p.dy_map, &p.dy, &a->s, 4, HZI_JOINT_TILE, 1));
+	HZ_CHECK(hzi_mhc_make_tensor_map(ctx, OP, &p.dx_map, &a->dx, &a->s, 4, HZI_JOINT_TILE, 1));
+	HZ_CHECK(hzi_mhc_make_tensor_map(ctx, OP, &p.du_map, &p.du, &a->s, 1, HZI_JOINT_TILE, 1));
 	return hzi_cuda_launch(ctx, OP, kernel, &launch, &p, sizeof(p));
 }

@@ -6,39 +6,48 @@
 #include <config.h>
 
 #include "gpu/mhc/coef_input_fused.h"
-#include "gpu/mhc/coef_launch.h"
+#include "gpu/mhc/launch.h"
 
-#define SM_HOPPER 90
 
-bool hzi_pre_fused_takes(const struct hz_context *ctx, const struct hzi_mhc_pre_args *a)
+const char *hzi_cuda_mhc_coef_input_fused_unsupported(const struct hz_context *ctx,
+						      const void *args)
 {
-	const struct hzi_cuda_device *g = hzi_cuda_device(ctx);
-	const struct hzi_mhc_array *x = a->post.y.data ? &a->post.y : &a->x;
+	const struct hzi_mhc_pre_args *a = args;
 
-	return HZ_CUDA_90A && g->sm == SM_HOPPER && g->shared_block_bytes >= HZI_FUSED_BYTES &&
-	       a->s.n == 4 && a->s.dtype != HZ_F32 && a->phi && a->rule.m <= HZI_FUSED_ROWS &&
-	       a->s.tokens > 0 && a->s.groups == a->s.tokens && a->s.channels > 0 &&
-	       a->s.channels % 8 == 0 && a->s.channels <= HZI_FUSED_CHANNELS * HZI_FUSED_BLOCKS &&
-	       (uintptr_t)a->phi % 8 == 0 && (uintptr_t)a->gain % 8 == 0 &&
-	       hzi_pre_mapped(x, &a->s, 4) && hzi_pre_near(&a->u, a->s.tokens);
+	if (hzi_cuda_device(ctx)->shared_block_bytes < HZI_FUSED_BYTES)
+		return "too little shared memory";
+	if (a->s.n != 4 || a->s.dtype == HZ_F32 || !a->phi || a->rule.m > HZI_FUSED_ROWS)
+		return "other than 4 streams of 16 bits, or no phi";
+	if (a->s.tokens == 0 || a->s.groups != a->s.tokens)
+		return "groups are not tokens, or there are none";
+	if (a->s.channels == 0 || a->s.channels % 8 != 0 ||
+	    a->s.channels > HZI_FUSED_CHANNELS * HZI_FUSED_BLOCKS)
+		return "channels are not a multiple of 8, or more than 4096";
+	if ((uintptr_t)a->phi % 8 != 0 || (uintptr_t)a->gain % 8 != 0)
+		return "phi or gain is not 8-byte aligned";
+	if (!hzi_mhc_has_tensor_map(hzi_mhc_coef_x(a), &a->s, 4))
+		return "x has no tensor map: rows overlap, are unaligned or too far apart";
+	if (!hzi_mhc_is_aligned(&a->u, a->s.dtype) || !hzi_mhc_fits_int32(&a->u, a->s.tokens))
+		return "rows of u are not contiguous and 16-byte aligned, or too far apart";
+	return NULL;
 }
 
-/* Whether coefficients of n numbers a token lie back to back, in 16-byte vectors */
-static bool is_whole(const struct hzi_mhc_coef *c, int64_t group, int64_t row)
+/* Coefficients are contiguous and 16-byte aligned. */
+static bool is_contiguous(const struct hzi_mhc_coef *c, int64_t group, int64_t row)
 {
 	return c->data && (uintptr_t)c->data % 16 == 0 && c->group == group && c->row == row;
 }
 
-bool hzi_pre_fused_posts(const struct hzi_mhc_pre_args *a)
+bool hzi_cuda_mhc_coef_input_fused_makes_y(const struct hzi_mhc_pre_args *a)
 {
 	const struct hzi_mhc_streams_args *post = &a->post;
 
 	return post->y.data && post->x.data && post->f.data && !post->u.data &&
-	       is_whole(&post->a, 16, 4) && post->a.column == 1 && is_whole(&post->q, 4, 1) &&
-	       hzi_pre_mapped(&post->x, &a->s, 4) && hzi_pre_mapped(&post->f, &a->s, 1);
+	       is_contiguous(&post->a, 16, 4) && post->a.column == 1 && is_contiguous(&post->q, 4, 1) &&
+	       hzi_mhc_has_tensor_map(&post->x, &a->s, 4) && hzi_mhc_has_tensor_map(&post->f, &a->s, 1);
 }
 
-int hzi_pre_fused(struct hz_context *ctx, const struct hzi_mhc_pre_args *a)
+static int launch(struct hz_context *ctx, const struct hzi_mhc_pre_args *a)
 {
 	const struct hzi_mhc_streams_args *post = &a->post;
 	const bool posts = post->y.data != NULL, is_f16 = a->s.dtype == HZ_F16;
@@ -55,7 +64,7 @@ int hzi_pre_fused(struct hz_context *ctx, const struct hzi_mhc_pre_args *a)
 		.channels = a->s.channels, .ranks = 2,	/* st.async wants a cluster */
 	};
 	const struct hzi_mhc_array *x = posts ? &post->x : &a->x;
-	struct hzi_launch launch = {
+	struct hzi_launch how = {
 		.block = {HZI_FUSED_THREADS}, .shared_bytes = HZI_FUSED_BYTES, .early = true,
 		.aligned = true,
 	};
@@ -65,12 +74,23 @@ int hzi_pre_fused(struct hz_context *ctx, const struct hzi_mhc_pre_args *a)
 		p.ranks *= 2;
 	p.width = (int32_t)(ceil_div(ceil_div(a->s.channels, p.ranks), HZI_FUSED_BOX) *
 			    HZI_FUSED_BOX);
-	HZ_CHECK(hzi_pre_map(ctx, "mhc_pre", &p.x_map, x, &a->s, 4, HZI_FUSED_TILE, 4));
+	HZ_CHECK(hzi_mhc_make_tensor_map(ctx, "mhc_pre", &p.x_map, x, &a->s, 4, HZI_FUSED_TILE, 4));
 	if (posts)
-		HZ_CHECK(hzi_pre_map(ctx, "mhc_pre", &p.f_map, &post->f, &a->s, 1, HZI_FUSED_TILE,
+		HZ_CHECK(hzi_mhc_make_tensor_map(ctx, "mhc_pre", &p.f_map, &post->f, &a->s, 1, HZI_FUSED_TILE,
 				     1));
-	launch.cluster = (unsigned)p.ranks;
-	HZ_CHECK(hzi_cuda_clusters(ctx, "mhc_pre", kernel, &launch, &clusters));
-	launch.grid[0] = (unsigned)(min_of(clusters, tiles) * p.ranks);
-	return hzi_cuda_launch(ctx, "mhc_pre", kernel, &launch, &p, sizeof(p));
+	how.cluster = (unsigned)p.ranks;
+	HZ_CHECK(hzi_cuda_clusters(ctx, "mhc_pre", kernel, &how, &clusters));
+	how.grid[0] = (unsigned)(min_of(clusters, tiles) * p.ranks);
+	return hzi_cuda_launch(ctx, "mhc_pre", kernel, &how, &p, sizeof(p));
+}
+
+size_t hzi_cuda_mhc_coef_input_fused_workspace(const struct hz_context *ctx, const void *args)
+{
+	return hzi_mhc_coef_in_one_launch_workspace(ctx, args, true);
+}
+
+int hzi_cuda_mhc_coef_input_fused(struct hz_context *ctx, const void *args)
+{
+	return hzi_mhc_coef_in_one_launch(ctx, args, hzi_cuda_mhc_coef_input_fused_makes_y(args),
+					  true, launch);
 }

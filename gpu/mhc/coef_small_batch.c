@@ -6,25 +6,32 @@
 #include <config.h>
 
 #include "gpu/mhc/coef_small_batch.h"
-#include "gpu/mhc/coef_launch.h"
+#include "gpu/mhc/launch.h"
 
-#define SM_HOPPER 90
 #define APART 3				/* tiles of tokens, of which two clusters each run at a time */
 
-bool hzi_pre_few_takes(const struct hz_context *ctx, const struct hzi_mhc_pre_args *a)
+const char *hzi_cuda_mhc_coef_small_batch_unsupported(const struct hz_context *ctx,
+						      const void *args)
 {
-	const struct hzi_mhc_array *x = a->post.y.data ? &a->post.y : &a->x;
+	const struct hzi_mhc_pre_args *a = args;
+	const struct hzi_mhc_array *x = hzi_mhc_coef_x(a);
 
-	return HZ_CUDA_90A && hzi_cuda_device(ctx)->sm == SM_HOPPER && a->s.n == 4 && a->phi &&
-	       a->rule.m <= HZI_PRE_FEW_ROWS && a->s.tokens > 0 &&
-	       a->s.tokens <= HZI_PRE_FEW_TOKENS && a->s.groups == a->s.tokens &&
-	       a->s.channels > 0 && a->s.channels % 8 == 0 &&
-	       a->s.channels <= HZI_PRE_FEW_CHANNELS && (uintptr_t)a->phi % 16 == 0 &&
-	       (uintptr_t)a->gain % 16 == 0 && hzi_pre_quick(x, a->s.dtype) &&
-	       hzi_pre_near(x, a->s.tokens) && (!a->u.data || hzi_pre_quick(&a->u, a->s.dtype));
+	(void)ctx;
+	if (a->s.n != 4 || !a->phi || a->rule.m > HZI_PRE_FEW_ROWS)
+		return "other than 4 streams, or no phi";
+	if (a->s.tokens == 0 || a->s.groups != a->s.tokens)
+		return "groups are not tokens, or there are none";
+	if (a->s.channels == 0 || a->s.channels % 8 != 0 || a->s.channels > HZI_PRE_FEW_CHANNELS)
+		return "channels are not a multiple of 8, or more than 2^20";
+	if ((uintptr_t)a->phi % 16 != 0 || (uintptr_t)a->gain % 16 != 0)
+		return "phi or gain is not 16-byte aligned";
+	/* Strides are multiples of 8 elements, in f32 too. */
+	if (!hzi_mhc_is_aligned(x, HZ_F16) || !hzi_mhc_is_aligned(&a->u, a->s.dtype))
+		return "rows of x or u are not contiguous and 16-byte aligned";
+	return hzi_mhc_fits_int32(x, a->s.tokens) ? NULL : "offsets exceed 32 bits";
 }
 
-int hzi_pre_few(struct hz_context *ctx, const struct hzi_mhc_pre_args *a)
+static int launch(struct hz_context *ctx, const struct hzi_mhc_pre_args *a)
 {
 	const int kernel = a->s.dtype == HZ_F32 ? HZI_KERNEL_mhc_pre_few_f32 :
 			   a->s.dtype == HZ_F16 ? HZI_KERNEL_mhc_pre_few_f16 :
@@ -38,10 +45,20 @@ int hzi_pre_few(struct hz_context *ctx, const struct hzi_mhc_pre_args *a)
 		.width = (int32_t)(ceil_div(ceil_div(a->s.channels, HZI_PRE_FEW_BLOCKS), 8) * 8),
 		.matrices = apart ? (int32_t)tiles : 0,
 	};
-	const struct hzi_launch launch = {
+	const struct hzi_launch how = {
 		.grid = {(unsigned)((apart ? 2 : 1) * tiles * HZI_PRE_FEW_BLOCKS)},
 		.block = {HZI_PRE_FEW_THREADS}, .cluster = HZI_PRE_FEW_BLOCKS, .early = true,
 	};
 
-	return hzi_cuda_launch(ctx, "mhc_pre", kernel, &launch, &p, sizeof(p));
+	return hzi_cuda_launch(ctx, "mhc_pre", kernel, &how, &p, sizeof(p));
+}
+
+size_t hzi_cuda_mhc_coef_small_batch_workspace(const struct hz_context *ctx, const void *args)
+{
+	return hzi_mhc_coef_in_one_launch_workspace(ctx, args, true);
+}
+
+int hzi_cuda_mhc_coef_small_batch(struct hz_context *ctx, const void *args)
+{
+	return hzi_mhc_coef_in_one_launch(ctx, args, false, true, launch);
 }

@@ -1,0 +1,223 @@
+/*
+ * coef.c - coefficients of hyper-connections: means, projection, coefficients, branch inputs
+ *
+ * SPDX-License-Identifier: BSD-2-Clause
+ *
+ * Routes coef_mma and coef_generic launch a kernel for each step; they differ in the projection.
+ */
+#include <config.h>
+
+#include "gpu/mhc/launch.h"
+
+#define OP "mhc_pre"
+
+/* ---- Means and projection -------------------------------------------------------------------- */
+
+struct hzi_mhc_projection hzi_mhc_plan_projection(const struct hz_context *ctx,
+						  const struct hzi_mhc_shape *s, int m, bool mma,
+						  bool projects, size_t *used)
+{
+	const int64_t columns = s->n * s->channels;
+	struct hzi_mhc_projection to = {.splits = 1, .mean_splits = 1, .mma = mma};
+
+	if (s->groups != s->tokens) {
+		to.mean_splits = hzi_mhc_mean_splits(ctx, s);
+		to.means = hzi_mhc_take(ctx, used, s->groups * columns);
+		to.mean_sums = hzi_mhc_take(ctx, used, to.mean_splits * s->groups * columns);
+	}
+	if (!projects)
+		return to;
+	to.splits = mma ? hzi_mhc_mma_project_splits(ctx, s) :
+			  hzi_mhc_generic_project_splits(ctx, s);
+	if (mma && to.splits > 1)
+		to.parts = hzi_mhc_take(ctx, used, to.splits * s->groups * (m + 1));
+	to.sums = hzi_mhc_take(ctx, used, (to.parts ? 1 : to.splits) * s->groups * (m + 1));
+	return to;
+}
+
+int hzi_mhc_means(struct hz_context *ctx, const char *op, const struct hzi_mhc_shape *s,
+		  const struct hzi_mhc_array *x, const struct hzi_mhc_projection *to,
+		  struct hzi_mhc_array *from, int *dtype)
+{
+	const int64_t columns = s->n * s->channels, length = hzi_mhc_tokens_per_group(s);
+
+	*from = *x;
+	*dtype = s->dtype;
+	if (s->groups == s->tokens)
+		return HZ_OK;
+	*from = hzi_mhc_contiguous(to->means, s->n, s->channels);
+	*dtype = HZ_F32;
+	if (columns == 0)
+		return HZ_OK;
+	HZ_CHECK(hzi_mhc_mean_sums(ctx, op, &(struct hzi_mhc_means){
+		.x = *x, .sums = to->mean_sums, .tokens = s->tokens, .groups = s->groups,
+		.channels = s->channels, .n = s->n, .dtype = s->dtype,
+		.quick = hzi_mhc_is_aligned(x, s->dtype), .splits = to->mean_splits,
+	}));
+	return hzi_mhc_sum_rows(ctx, op, 1, &(struct hzi_mhc_sum_rows){
+		.in = to->mean_sums, .out = to->means, .rows = to->mean_splits,
+		.width = s->groups * columns, .stride = s->groups * columns,
+		.scale = length > 0 ? 1.0f / (float)length : 0,
+	});
+}
+
+int hzi_mhc_project(struct hz_context *ctx, const char *op, const struct hzi_mhc_shape *s, int m,
+		    const struct hzi_mhc_array *from, int dtype, const float *phi,
+		    const float *gain, const struct hzi_mhc_projection *to)
+{
+	const struct hzi_mhc_project p = {
+		.x = *from, .phi = phi, .gain = gain, .sums = to->parts ? to->parts : to->sums,
+		.groups = s->groups, .channels = s->channels, .n = s->n, .m = m, .dtype = dtype,
+		.quick = hzi_mhc_is_aligned(from, dtype), .splits = to->splits,
+	};
+
+	if (s->groups == 0)
+		return HZ_OK;
+	HZ_CHECK(to->mma ? hzi_mhc_mma_project(ctx, op, &p) : hzi_mhc_generic_project(ctx, op, &p));
+	if (!to->parts)
+		return HZ_OK;
+	return hzi_mhc_sum_rows(ctx, op, 1, &(struct hzi_mhc_sum_rows){
+		.in = to->parts, .out = to->sums, .rows = to->splits,
+		.width = s->groups * (m + 1), .stride = s->groups * (m + 1), .scale = 1,
+	});
+}
+
+/* ---- What all routes share ------------------------------------------------------------------- */
+
+static int branch_input(struct hz_context *ctx, const struct hzi_mhc_pre_args *a,
+			const struct hzi_mhc_coef *p)
+{
+	const struct hzi_mhc_array *x = hzi_mhc_coef_x(a);
+
+	if (!a->u.data || a->s.tokens == 0 || a->s.channels == 0)
+		return HZ_OK;
+	if (!a->norm)
+		return hzi_cuda_mhc_mix(ctx, &(struct hzi_mhc_streams_args){
+			.s = a->s, .x = *x, .u = a->u, .p = *p,
+		});
+	return hzi_mhc_norm(ctx, &(struct hzi_mhc_norm){
+		.x = *x, .u = a->u, .p = *p, .norm = a->norm, .tokens = a->s.tokens,
+		.groups = a->s.groups, .channels = a->s.channels, .n = a->s.n,
+		.dtype = a->s.dtype, .eps = a->rule.norm_eps,
+		.near = hzi_mhc_norm_is_aligned(x, &a->u, &a->s),
+	});
+}
+
+/* p where the caller wants none and another launch makes u of it; NULL: not needed */
+static float *take_p(const struct hz_context *ctx, const struct hzi_mhc_pre_args *a, bool makes_u,
+		     size_t *used)
+{
+	if (!a->u.data || a->p.data || (makes_u && !a->norm))
+		return NULL;
+	return hzi_mhc_take(ctx, used, a->s.groups * a->s.n);
+}
+
+size_t hzi_mhc_coef_in_one_launch_workspace(const struct hz_context *ctx,
+					    const struct hzi_mhc_pre_args *a, bool makes_u)
+{
+	size_t used = 0;
+
+	take_p(ctx, a, makes_u, &used);
+	return used;
+}
+
+int hzi_mhc_coef_in_one_launch(struct hz_context *ctx, const struct hzi_mhc_pre_args *a,
+			       bool makes_y, bool makes_u,
+			       int (*launch)(struct hz_context *ctx,
+					     const struct hzi_mhc_pre_args *a))
+{
+	struct hzi_mhc_pre_args one = *a;
+	size_t used = 0;
+	float *const p = take_p(ctx, a, makes_u, &used);
+
+	if (p)
+		one.p = hzi_mhc_coef(p, a->s.n, 1);
+	one.x = *hzi_mhc_coef_x(a);
+	if (!makes_y) {
+		if (a->post.y.data)
+			HZ_CHECK(hzi_cuda_mhc_mix(ctx, &a->post));
+		one.post = (struct hzi_mhc_streams_args){.s = a->s};
+	}
+	if (a->norm)
+		one.u.data = NULL;	/* Its kernel needs a whole token. */
+	HZ_CHECK(launch(ctx, &one));
+	return makes_u && !a->norm ? HZ_OK : branch_input(ctx, a, &one.p);
+}
+
+/* ---- A launch for each step ------------------------------------------------------------------ */
+
+struct plan {
+	struct hzi_mhc_projection to;
+	float *p;			/* where the caller wants none */
+	size_t bytes;
+};
+
+static struct plan plan_of(const struct hz_context *ctx, const struct hzi_mhc_pre_args *a, bool mma)
+{
+	struct plan plan = {.bytes = 0};
+
+	if (a->phi)
+		plan.to = hzi_mhc_plan_projection(ctx, &a->s, a->rule.m, mma, true, &plan.bytes);
+	plan.p = take_p(ctx, a, false, &plan.bytes);
+	return plan;
+}
+
+static int run(struct hz_context *ctx, const struct hzi_mhc_pre_args *a, bool mma)
+{
+	const struct plan plan = plan_of(ctx, a, mma);
+	struct hzi_mhc_finish finish = {
+		.sums = {.groups = a->s.groups, .splits = 1,
+			 .columns = (float)(a->s.n * a->s.channels)},
+		.rule = a->rule, .alpha = a->alpha, .bias = a->bias, .p = a->p, .q = a->q,
+		.a = a->a, .saved = a->saved,
+	};
+
+	if (plan.p)
+		finish.p = hzi_mhc_coef(plan.p, a->s.n, 1);
+	if (a->post.y.data)
+		HZ_CHECK(hzi_cuda_mhc_mix(ctx, &a->post));
+	if (a->phi) {
+		struct hzi_mhc_array from;
+		int dtype;
+
+		HZ_CHECK(hzi_mhc_means(ctx, OP, &a->s, hzi_mhc_coef_x(a), &plan.to, &from, &dtype));
+		HZ_CHECK(hzi_mhc_project(ctx, OP, &a->s, a->rule.m, &from, dtype, a->phi, a->gain,
+					 &plan.to));
+		finish.sums.data = plan.to.sums;
+		finish.sums.splits = plan.to.parts ? 1 : plan.to.splits;
+	}
+	HZ_CHECK(hzi_mhc_finish_coefs(ctx, OP, &finish));
+	return branch_input(ctx, a, &finish.p);
+}
+
+const char *hzi_cuda_mhc_coef_mma_unsupported(const struct hz_context *ctx, const void *args)
+{
+	const struct hzi_mhc_pre_args *a = args;
+
+	(void)ctx;
+	if (!a->phi)
+		return "phi is NULL";
+	/* Means are contiguous. */
+	return hzi_mhc_mma_project_unsupported(&a->s, a->s.groups != a->s.tokens ? NULL :
+					       hzi_mhc_coef_x(a), a->phi, a->gain);
+}
+
+size_t hzi_cuda_mhc_coef_mma_workspace(const struct hz_context *ctx, const void *args)
+{
+	return plan_of(ctx, args, true).bytes;
+}
+
+int hzi_cuda_mhc_coef_mma(struct hz_context *ctx, const void *args)
+{
+	return run(ctx, args, true);
+}
+
+size_t hzi_cuda_mhc_coef_generic_workspace(const struct hz_context *ctx, const void *args)
+{
+	return plan_of(ctx, args, false).bytes;
+}
+
+int hzi_cuda_mhc_coef_generic(struct hz_context *ctx, const void *args)
+{
+	return run(ctx, args, false);
+}

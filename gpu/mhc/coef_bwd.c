@@ -1,0 +1,354 @@
+/*
+ * coef_bwd.c - gradients of coefficients of hyper-connections, and of all that they are made of
+ *
+ * SPDX-License-Identifier: BSD-2-Clause
+ *
+ * A pass over x, du and dy first (mhc_streams_bwd) for the gradients of coefficients; these give
+ * those of sums; then dx and dphi: in one pass over x, or in a pass each.
+ */
+#include <config.h>
+
+#include "gpu/mhc/launch.h"
+
+#define OP "mhc_pre_bwd"
+
+/* Products on tensor cores */
+enum { MMA_PROJECT = 1, MMA_DX = 2, MMA_SHARED_DX = 4, MMA_DPHI = 8 };
+
+/* What a call has to make */
+struct needs {
+	bool gradients;			/* of sums */
+	bool coefs;			/* p and a, for dx */
+	bool norm;			/* u was divided by its root mean square */
+	bool means, projects;
+	bool shared_dx;			/* dx through sums: the same for all tokens of a group */
+	bool dphi;
+};
+
+static struct needs needs_of(const struct hzi_mhc_pre_bwd_args *a)
+{
+	const bool weights = a->dalpha || a->dbias || a->dphi || a->dgain;
+	const bool in_groups = a->phi && a->s.groups != a->s.tokens;
+	struct needs n = {
+		.gradients = weights || (a->phi && a->dx.data),
+		.coefs = a->dx.data && (a->du.data || a->dy.data),
+		.norm = a->norm && a->du.data,
+		.shared_dx = in_groups && a->dx.data,
+		.dphi = a->phi && (a->dphi || a->dgain),
+	};
+
+	n.projects = a->phi && !a->saved && (n.gradients || n.coefs || n.norm);
+	n.means = in_groups && (n.projects || n.gradients);
+	return n;
+}
+
+/* Which products coef_mma.c supports. Means and what is made of them are contiguous. */
+static int mma_products(const struct hzi_mhc_pre_bwd_args *a, const struct needs *n)
+{
+	const int dtype = a->s.dtype;
+	int products = 0;
+
+	if (a->s.channels == 0 || a->s.channels % 4 != 0)
+		return 0;
+	if (n->projects && !hzi_mhc_mma_project_unsupported(&a->s, n->means ? NULL : &a->x, a->phi,
+							    a->gain))
+		products |= MMA_PROJECT;
+	if (n->shared_dx)
+		products |= MMA_SHARED_DX;
+	if (a->dx.data && hzi_mhc_mma_dx_is_aligned(&a->dx, dtype) &&
+	    hzi_mhc_mma_dx_is_aligned(&a->dy, dtype) &&
+	    (n->norm || hzi_mhc_mma_dx_is_aligned(&a->du, dtype)) &&
+	    (!a->phi || n->shared_dx || hzi_mhc_mma_dx_is_aligned(&a->x, dtype)))
+		products |= MMA_DX;
+	if (n->dphi && a->s.channels % 8 == 0 && (n->means || hzi_mhc_is_aligned(&a->x, dtype)))
+		products |= MMA_DPHI;
+	return products;
+}
+
+/* ---- Workspace ------------------------------------------------------------------------------- */
+
+struct plan {
+	struct needs needs;
+	bool fused;			/* dx and dphi in one pass */
+	int mma;			/* products on tensor cores */
+	struct hzi_mhc_projection projection;
+	float *p, *a, *dp, *dp_tokens, *da, *draw, *own, *small, *shared, *partial, *dnorm;
+	uint32_t *records;
+	float *du;
+	int64_t blocks, norm_blocks;	/* of kernels that leave sums of blocks */
+	int splits;
+	size_t streams_at, bytes;	/* the workspace of mhc_streams_bwd */
+	struct hzi_mhc_streams_bwd_args streams;
+};
+
+static struct plan plan_of(const struct hz_context *ctx, const struct hzi_mhc_pre_bwd_args *a,
+			   bool fused, bool mma)
+{
+	const int64_t T = a->s.tokens, S = a->s.groups, n = a->s.n, m = a->rule.m;
+	const int64_t columns = n * a->s.channels;
+	struct plan p = {.needs = needs_of(a), .fused = fused};
+	const struct needs *const needs = &p.needs;
+
+	p.mma = mma ? mma_products(a, needs) : 0;
+	p.projection = hzi_mhc_plan_projection(ctx, &(struct hzi_mhc_shape){
+		.tokens = needs->means ? T : S, .groups = S, .channels = a->s.channels, .n = a->s.n,
+	}, (int)m, p.mma & MMA_PROJECT, needs->projects, &p.bytes);
+	if ((needs->coefs && !fused) || needs->norm)
+		p.p = hzi_mhc_take(ctx, &p.bytes, S * n);
+	if (needs->coefs && !fused)
+		p.a = hzi_mhc_take(ctx, &p.bytes, S * n * n);
+	if (needs->norm) {
+		p.norm_blocks = min_of(T, 2 * hzi_cuda_device(ctx)->multiprocessors);
+		p.du = hzi_mhc_take(ctx, &p.bytes, T * a->s.channels);
+		if (a->dnorm)
+			p.dnorm = hzi_mhc_take(ctx, &p.bytes, p.norm_blocks * a->s.channels);
+	}
+	if (needs->gradients) {
+		p.blocks = ceil_div(S, HZI_PRE_GROUPS);
+		if (a->du.data)
+			p.dp = hzi_mhc_take(ctx, &p.bytes, S * n);
+		if (needs->norm)
+			p.dp_tokens = S < T ? hzi_mhc_take(ctx, &p.bytes, T * n) : p.dp;
+		if (a->dy.data)
+			p.da = hzi_mhc_take(ctx, &p.bytes, S * n * n);
+		if (a->phi && !fused) {
+			p.draw = hzi_mhc_take(ctx, &p.bytes, S * m);
+			p.own = hzi_mhc_take(ctx, &p.bytes, S);
+		}
+		p.small = hzi_mhc_take(ctx, &p.bytes, p.blocks * (m + 3));
+	}
+	if (needs->shared_dx)
+		p.shared = hzi_mhc_take(ctx, &p.bytes, S * columns);
+	if (needs->dphi) {
+		p.splits = fused ? hzi_mhc_bwd_fused_splits(ctx, &a->s) :
+			   p.mma & MMA_DPHI ? hzi_mhc_mma_dphi_splits(ctx, &a->s) :
+					      hzi_mhc_generic_dphi_splits(ctx, &a->s);
+		p.partial = hzi_mhc_take(ctx, &p.bytes, p.splits * m * columns);
+	}
+	if (fused)
+		p.records = (uint32_t *)(void *)hzi_mhc_take(ctx, &p.bytes,
+							     hzi_mhc_bwd_fused_records(&a->s));
+	p.streams = (struct hzi_mhc_streams_bwd_args){
+		.s = a->s, .x = a->x, .dy = a->dy, .da = {p.da, n * n, n, 1},
+	};
+	/* norm's kernel gives dp itself. */
+	if (!needs->norm) {
+		p.streams.du = a->du;
+		p.streams.dp = hzi_mhc_coef(p.dp, n, 1);
+	}
+	p.streams_at = p.bytes;
+	if (needs->gradients)
+		p.bytes += hzi_cuda_mhc_mix_bwd_workspace(ctx, &p.streams);
+	return p;
+}
+
+/* ---- Passes ---------------------------------------------------------------------------------- */
+
+/* The gradients of coefficients that du and dy give, in dp and da */
+static int coefficient_pass(struct hz_context *ctx, const struct plan *plan)
+{
+	void *const workspace = ctx->workspace;
+	const size_t bytes = ctx->workspace_bytes;
+	int status;
+
+	if (!plan->needs.gradients || (!plan->streams.du.data && !plan->streams.dy.data))
+		return HZ_OK;
+	ctx->workspace = (char *)workspace + plan->streams_at;
+	ctx->workspace_bytes = bytes - plan->streams_at;
+	status = hzi_cuda_mhc_mix_bwd(ctx, &plan->streams);
+	ctx->workspace = workspace;
+	ctx->workspace_bytes = bytes;
+	return status;
+}
+
+/* du of u before it was divided, and dnorm */
+static int norm_pass(struct hz_context *ctx, const struct hzi_mhc_pre_bwd_args *a,
+		     const struct plan *plan, const struct hzi_mhc_finish *finish)
+{
+	const struct hzi_mhc_norm_bwd p = {
+		.of = {
+			.x = a->x, .u = a->du, .p = finish->p, .norm = a->norm,
+			.tokens = a->s.tokens, .groups = a->s.groups, .channels = a->s.channels,
+			.n = a->s.n, .dtype = a->s.dtype, .eps = a->rule.norm_eps,
+			.near = hzi_mhc_norm_is_aligned(&a->x, &a->du, &a->s),
+		},
+		.du = plan->du, .dp = plan->dp_tokens, .dnorm = plan->dnorm,
+	};
+	const struct hzi_mhc_sum_rows dnorm = {
+		.in = plan->dnorm, .out = a->dnorm, .rows = plan->norm_blocks,
+		.width = a->s.channels, .stride = a->s.channels, .scale = 1,
+		.accumulate = a->accumulate,
+	};
+
+	/* Without du, dnorm is a sum of no rows. */
+	if (!plan->needs.norm)
+		return a->dnorm ? hzi_mhc_sum_rows(ctx, OP, 1, &dnorm) : HZ_OK;
+	HZ_CHECK(hzi_mhc_finish_coefs(ctx, OP, finish));
+	HZ_CHECK(hzi_mhc_norm_bwd(ctx, &p, plan->norm_blocks));
+	if (plan->dp_tokens && a->s.groups < a->s.tokens)
+		HZ_CHECK(hzi_mhc_sum_rows(ctx, OP, a->s.groups, &(struct hzi_mhc_sum_rows){
+			.in = plan->dp_tokens, .out = plan->dp,
+			.rows = a->s.tokens / a->s.groups, .width = a->s.n, .stride = a->s.n,
+			.scale = 1,
+		}));
+	return a->dnorm ? hzi_mhc_sum_rows(ctx, OP, 1, &dnorm) : HZ_OK;
+}
+
+/* The gradients of sums, and sums of blocks of dalpha and dbias; p and a */
+static int gradient_pass(struct hz_context *ctx, const struct hzi_mhc_pre_bwd_args *a,
+			 const struct plan *plan, const struct hzi_mhc_sums *sums)
+{
+	const bool coefs = plan->needs.coefs;
+
+	if ((!plan->needs.gradients && !coefs) || sums->groups == 0)
+		return HZ_OK;
+	return hzi_mhc_gradients(ctx, &(struct hzi_mhc_gradients){
+		.sums = *sums, .rule = a->rule, .alpha = a->alpha, .bias = a->bias, .dp = a->dp,
+		.dq = a->dq, .da = a->da, .dp_own = plan->dp, .da_own = plan->da,
+		.draw = plan->draw, .own = plan->own, .p = coefs ? plan->p : NULL, .a = plan->a,
+		.small = plan->small, .records = plan->records, .coefs = coefs,
+	});
+}
+
+static int dx_by(struct hz_context *ctx, const struct hzi_mhc_dx *p, int mma)
+{
+	if (p->channels == 0 || p->tokens == 0)
+		return HZ_OK;
+	if (mma && hzi_mhc_has_group_dx(p))
+		return hzi_mhc_group_dx(ctx, p);
+	return mma ? hzi_mhc_mma_dx(ctx, p) : hzi_mhc_generic_dx(ctx, p);
+}
+
+/* from: what was projected, of dtype from_dtype */
+static int dx_pass(struct hz_context *ctx, const struct hzi_mhc_pre_bwd_args *a,
+		   const struct plan *plan, const struct hzi_mhc_array *from, int from_dtype)
+{
+	struct hzi_mhc_dx weights = {
+		.x = *from, .phi = a->phi, .gain = a->gain, .draw = plan->draw, .own = plan->own,
+		.tokens = a->s.groups, .groups = a->s.groups, .channels = a->s.channels,
+		.n = a->s.n, .m = a->rule.m, .dtype = from_dtype,
+	};
+	struct hzi_mhc_dx mix = weights;
+	const int64_t length = hzi_mhc_tokens_per_group(&a->s);
+
+	if (!a->dx.data)
+		return HZ_OK;
+	mix.tokens = a->s.tokens;
+	mix.dtype = mix.dx_dtype = a->s.dtype;
+	mix.du_dtype = plan->needs.norm ? HZ_F32 : a->s.dtype;
+	mix.du = plan->needs.norm ? hzi_mhc_contiguous(plan->du, 1, a->s.channels) : a->du;
+	mix.dy = a->dy;
+	mix.dx = a->dx;
+	mix.p = plan->p;
+	mix.a = plan->a;
+	mix.scale = 1;
+	mix.accumulate = a->accumulate;
+	if (plan->shared) {
+		weights.dx = hzi_mhc_contiguous(plan->shared, a->s.n, a->s.channels);
+		weights.dx_dtype = HZ_F32;
+		weights.scale = 1.0f / (float)length;
+		HZ_CHECK(dx_by(ctx, &weights, plan->mma & MMA_SHARED_DX));
+		mix.shared = plan->shared;
+		mix.draw = mix.own = NULL;
+	}
+	return dx_by(ctx, &mix, plan->mma & MMA_DX);
+}
+
+static int dphi_pass(struct hz_context *ctx, const struct hzi_mhc_pre_bwd_args *a,
+		     const struct plan *plan, const struct hzi_mhc_array *from, int from_dtype)
+{
+	const struct hzi_mhc_dphi p = {
+		.x = *from, .draw = plan->draw, .partial = plan->partial, .tokens = a->s.groups,
+		.channels = a->s.channels, .n = a->s.n, .m = a->rule.m, .dtype = from_dtype,
+		.splits = plan->splits,
+	};
+
+	if (!plan->partial)
+		return HZ_OK;
+	return plan->mma & MMA_DPHI ? hzi_mhc_mma_dphi(ctx, &p) : hzi_mhc_generic_dphi(ctx, &p);
+}
+
+static int run(struct hz_context *ctx, const struct hzi_mhc_pre_bwd_args *a, bool fused, bool mma)
+{
+	const struct plan plan = plan_of(ctx, a, fused, mma);
+	struct hzi_mhc_finish finish = {
+		.sums = {.groups = a->s.groups, .splits = 1,
+			 .columns = (float)(a->s.n * a->s.channels)},
+		.rule = a->rule, .alpha = a->alpha, .bias = a->bias,
+		.p = hzi_mhc_coef(plan.p, a->s.n, 1),
+	};
+	struct hzi_mhc_array from = a->x;
+	int from_dtype = a->s.dtype;
+
+	if (plan.needs.means)
+		HZ_CHECK(hzi_mhc_means(ctx, OP, &a->s, &a->x, &plan.projection, &from,
+				       &from_dtype));
+	if (plan.needs.projects) {
+		HZ_CHECK(hzi_mhc_project(ctx, OP, &a->s, a->rule.m, &from, from_dtype, a->phi,
+					 a->gain, &plan.projection));
+		finish.sums.data = plan.projection.sums;
+		finish.sums.splits = plan.projection.parts ? 1 : plan.projection.splits;
+	} else if (a->phi) {
+		finish.sums.data = a->saved;
+		finish.sums.saved = 1;
+	}
+	HZ_CHECK(norm_pass(ctx, a, &plan, &finish));
+	HZ_CHECK(coefficient_pass(ctx, &plan));
+	HZ_CHECK(gradient_pass(ctx, a, &plan, &finish.sums));
+	if (fused) {
+		HZ_CHECK(hzi_mhc_bwd_fused(ctx, a, plan.records, plan.partial));
+	} else {
+		HZ_CHECK(dx_pass(ctx, a, &plan, &from, from_dtype));
+		HZ_CHECK(dphi_pass(ctx, a, &plan, &from, from_dtype));
+	}
+	/* dphi and dgain from sums of splits, dalpha and dbias from those of blocks */
+	return hzi_mhc_sum_weights(ctx, &(struct hzi_mhc_sum_weights){
+		.partial = plan.partial, .phi = a->phi, .gain = a->gain, .small = plan.small,
+		.dphi = a->dphi, .dgain = a->dgain, .dalpha = a->dalpha, .dbias = a->dbias,
+		.columns = plan.partial ? a->s.n * a->s.channels : 0, .blocks = plan.blocks,
+		.m = a->rule.m, .splits = plan.splits, .alphas = a->rule.m == a->rule.n ? 1 : 3,
+		.accumulate = a->accumulate,
+	});
+}
+
+/* ---- Routes ---------------------------------------------------------------------------------- */
+
+size_t hzi_cuda_mhc_coef_bwd_fused_workspace(const struct hz_context *ctx, const void *args)
+{
+	return plan_of(ctx, args, true, true).bytes;
+}
+
+int hzi_cuda_mhc_coef_bwd_fused(struct hz_context *ctx, const void *args)
+{
+	return run(ctx, args, true, true);
+}
+
+/* Products that coef_mma.c does not support are made as by coef_bwd_generic. */
+const char *hzi_cuda_mhc_coef_bwd_mma_unsupported(const struct hz_context *ctx, const void *args)
+{
+	const struct needs needs = needs_of(args);
+
+	(void)ctx;
+	return mma_products(args, &needs) ? NULL :
+	       "no product has aligned rows of a multiple of 4 or 8 channels";
+}
+
+size_t hzi_cuda_mhc_coef_bwd_mma_workspace(const struct hz_context *ctx, const void *args)
+{
+	return plan_of(ctx, args, false, true).bytes;
+}
+
+int hzi_cuda_mhc_coef_bwd_mma(struct hz_context *ctx, const void *args)
+{
+	return run(ctx, args, false, true);
+}
+
+size_t hzi_cuda_mhc_coef_bwd_generic_workspace(const struct hz_context *ctx, const void *args)
+{
+	return plan_of(ctx, args, false, false).bytes;
+}
+
+int hzi_cuda_mhc_coef_bwd_generic(struct hz_context *ctx, const void *args)
+{
+	return run(ctx, args, false, false);
+}

@@ -1,0 +1,209 @@
+/*
+ * launch.h - the launchers of hyper-connections, for each other
+ *
+ * SPDX-License-Identifier: BSD-2-Clause
+ *
+ * routes.c is above all other files: it lists the routes of mhc_streams, mhc_streams_bwd,
+ * mhc_recompute (mix.c, mix_bwd.c), mhc_pre (coef_small_batch.c, coef_input_fused.c,
+ * coef_persistent.c, coef.c) and mhc_pre_bwd (coef_bwd.c). Below are launchers of single kernels:
+ * coef_generic.c, coef_generic_bwd.c, coef_mma.c, coef_bwd_fused.c; then common.c.
+ */
+#ifndef HZI_GPU_MHC_LAUNCH_H
+#define HZI_GPU_MHC_LAUNCH_H
+
+#include "gpu/runtime/cuda.h"
+#include "gpu/mhc/coef.h"
+#include "gpu/mhc/coef_bwd_fused.h"
+#include "lib/mhc/mhc.h"
+
+HZI_LINK_IMAGES(mhc);
+
+/* ---- Routes: members of struct hzi_route ----------------------------------------------------- */
+
+typedef const char *hzi_mhc_unsupported_fn(const struct hz_context *ctx, const void *args);
+typedef size_t hzi_mhc_workspace_fn(const struct hz_context *ctx, const void *args);
+typedef int hzi_mhc_run_fn(struct hz_context *ctx, const void *args);
+
+hzi_mhc_run_fn hzi_cuda_mhc_mix_vectorized, hzi_cuda_mhc_mix_strided,
+	hzi_cuda_mhc_mix_bwd_vectorized, hzi_cuda_mhc_mix_bwd_strided,
+	hzi_cuda_mhc_recompute_vectorized, hzi_cuda_mhc_recompute_strided,
+	hzi_cuda_mhc_coef_small_batch, hzi_cuda_mhc_coef_input_fused, hzi_cuda_mhc_coef_persistent,
+	hzi_cuda_mhc_coef_mma, hzi_cuda_mhc_coef_generic, hzi_cuda_mhc_coef_bwd_fused,
+	hzi_cuda_mhc_coef_bwd_mma, hzi_cuda_mhc_coef_bwd_generic;
+
+hzi_mhc_unsupported_fn hzi_cuda_mhc_mix_vectorized_unsupported,
+	hzi_cuda_mhc_mix_bwd_vectorized_unsupported, hzi_cuda_mhc_recompute_vectorized_unsupported,
+	hzi_cuda_mhc_coef_small_batch_unsupported, hzi_cuda_mhc_coef_input_fused_unsupported,
+	hzi_cuda_mhc_coef_persistent_unsupported, hzi_cuda_mhc_coef_mma_unsupported,
+	hzi_cuda_mhc_coef_bwd_fused_unsupported, hzi_cuda_mhc_coef_bwd_mma_unsupported;
+
+hzi_mhc_workspace_fn hzi_cuda_mhc_mix_bwd_workspace, hzi_cuda_mhc_coef_small_batch_workspace,
+	hzi_cuda_mhc_coef_input_fused_workspace, hzi_cuda_mhc_coef_persistent_workspace,
+	hzi_cuda_mhc_coef_mma_workspace, hzi_cuda_mhc_coef_generic_workspace,
+	hzi_cuda_mhc_coef_bwd_fused_workspace, hzi_cuda_mhc_coef_bwd_mma_workspace,
+	hzi_cuda_mhc_coef_bwd_generic_workspace;
+
+/* Whether coef_input_fused makes the streams of a->post too, if it supports the call */
+bool hzi_cuda_mhc_coef_input_fused_makes_y(const struct hzi_mhc_pre_args *a);
+
+/* ---- Streams inside other operations (mix.c, mix_bwd.c) -------------------------------------- */
+
+/* The vectorized route, or the strided one if that is unsupported */
+int hzi_cuda_mhc_mix(struct hz_context *ctx, const struct hzi_mhc_streams_args *a);
+int hzi_cuda_mhc_mix_bwd(struct hz_context *ctx, const struct hzi_mhc_streams_bwd_args *a);
+
+/* ---- common.c -------------------------------------------------------------------------------- */
+
+/* HZ_ENOTSUP if a grid cannot have so many blocks */
+int hzi_mhc_check_blocks(struct hz_context *ctx, const char *op, int64_t x);
+
+/* x by y blocks of `threads` threads, with programmatic dependent launch */
+int hzi_mhc_launch(struct hz_context *ctx, const char *op, int kernel, int64_t x, int64_t y,
+		   int threads, size_t shared_bytes, const void *params, size_t params_bytes);
+
+static inline int hzi_mhc_type_index(int dtype)
+{
+	return dtype == HZ_F32 ? 0 : dtype == HZ_F16 ? 1 : 2;
+}
+
+/* Rows of channels are contiguous and 16-byte aligned; or there is no data. */
+bool hzi_mhc_is_aligned(const struct hzi_mhc_array *x, int dtype);
+
+/* Strides and the number of tokens fit 32-bit offsets; or there is no data. */
+bool hzi_mhc_fits_int32(const struct hzi_mhc_array *x, int64_t tokens);
+
+/* Whether a tensor map of 16-bit streams (streams 1: of branch values) can be made; or no data */
+bool hzi_mhc_has_tensor_map(const struct hzi_mhc_array *x, const struct hzi_mhc_shape *s,
+			    int streams);
+
+/* A box has 64 channels, box_tokens tokens, box_streams streams. Without data nothing is done. */
+int hzi_mhc_make_tensor_map(struct hz_context *ctx, const char *op, struct hzi_tensor_map *map,
+			    const struct hzi_mhc_array *x, const struct hzi_mhc_shape *s,
+			    int streams, int box_tokens, int box_streams);
+
+/* Index of a vectorized kernel from that of f32 and 4 streams; -1: rows are not whole vectors */
+int hzi_mhc_vector_kernel(const struct hzi_mhc_shape *s);
+
+/* Bits HZI_MHC_P_WHOLE ..: which coefficients of 4 streams are aligned float4s */
+int hzi_mhc_float4_coefs(const struct hzi_mhc_coef *p, const struct hzi_mhc_coef *q,
+			 const struct hzi_mhc_coef *a, int n);
+
+/* The n streams of a channel are contiguous, one or two aligned vectors; or there is no data. */
+bool hzi_mhc_streams_innermost(const struct hzi_mhc_array *a, const struct hzi_mhc_shape *s);
+
+static inline int64_t hzi_mhc_tokens_per_group(const struct hzi_mhc_shape *s)
+{
+	return s->groups > 0 ? s->tokens / s->groups : 0;
+}
+
+/*
+ * Takes `floats` floats of the workspace from *used on; NULL for none. Where no workspace is set
+ * yet, and bytes are only counted, the address is not used.
+ */
+static inline float *hzi_mhc_take(const struct hz_context *ctx, size_t *used, int64_t floats)
+{
+	const uintptr_t base = ctx->workspace ? (uintptr_t)ctx->workspace : 256, at = base + *used;
+
+	*used += ((size_t)floats * sizeof(float) + 255) & ~(size_t)255;
+	return floats ? (float *)at : NULL;
+}
+
+/* Contiguous streams [tokens, n, C] */
+static inline struct hzi_mhc_array hzi_mhc_contiguous(void *data, int n, int64_t channels)
+{
+	return (struct hzi_mhc_array){data, n * channels, channels, 1};
+}
+
+static inline struct hzi_mhc_coef hzi_mhc_coef(float *data, int64_t group, int64_t row)
+{
+	return (struct hzi_mhc_coef){data, group, row, 1};
+}
+
+/* ---- Means, projection, coefficients (coef.c) ------------------------------------------------ */
+
+/* Where sums of x and phi lie in the workspace, and how they are made */
+struct hzi_mhc_projection {
+	float *means, *mean_sums, *sums;
+	float *parts;			/* of sums, by mma: another kernel adds them up */
+	int splits, mean_splits;	/* splits: of sums, or of parts if there are any */
+	bool mma;
+};
+
+/* mma: by coef_mma.c, which has to support it; projects: false if x was projected before */
+struct hzi_mhc_projection hzi_mhc_plan_projection(const struct hz_context *ctx,
+						  const struct hzi_mhc_shape *s, int m, bool mma,
+						  bool projects, size_t *used);
+
+/*
+ * The means of x over the tokens of a group, if groups are not tokens; then the projection. *from
+ * is what was projected, of dtype *dtype.
+ */
+int hzi_mhc_means(struct hz_context *ctx, const char *op, const struct hzi_mhc_shape *s,
+		  const struct hzi_mhc_array *x, const struct hzi_mhc_projection *to,
+		  struct hzi_mhc_array *from, int *dtype);
+int hzi_mhc_project(struct hz_context *ctx, const char *op, const struct hzi_mhc_shape *s, int m,
+		    const struct hzi_mhc_array *from, int dtype, const float *phi,
+		    const float *gain, const struct hzi_mhc_projection *to);
+
+/*
+ * A call of which one launch makes the coefficients: `launch`, and with makes_y the streams of
+ * a->post, with makes_u the branch input. Other launches make what it does not.
+ */
+int hzi_mhc_coef_in_one_launch(struct hz_context *ctx, const struct hzi_mhc_pre_args *a,
+			       bool makes_y, bool makes_u,
+			       int (*launch)(struct hz_context *ctx,
+					     const struct hzi_mhc_pre_args *a));
+size_t hzi_mhc_coef_in_one_launch_workspace(const struct hz_context *ctx,
+					    const struct hzi_mhc_pre_args *a, bool makes_u);
+
+/* x of a call: a->x, or the streams that a->post makes */
+static inline const struct hzi_mhc_array *hzi_mhc_coef_x(const struct hzi_mhc_pre_args *a)
+{
+	return a->post.y.data ? &a->post.y : &a->x;
+}
+
+/* ---- Single kernels -------------------------------------------------------------------------- */
+
+/* coef_generic.c */
+int hzi_mhc_generic_project_splits(const struct hz_context *ctx, const struct hzi_mhc_shape *s);
+int hzi_mhc_generic_project(struct hz_context *ctx, const char *op,
+			    const struct hzi_mhc_project *p);
+int hzi_mhc_mean_splits(const struct hz_context *ctx, const struct hzi_mhc_shape *s);
+int hzi_mhc_mean_sums(struct hz_context *ctx, const char *op, const struct hzi_mhc_means *p);
+int hzi_mhc_sum_rows(struct hz_context *ctx, const char *op, int64_t parts,
+		     const struct hzi_mhc_sum_rows *p);
+int hzi_mhc_finish_coefs(struct hz_context *ctx, const char *op, const struct hzi_mhc_finish *p);
+int hzi_mhc_norm(struct hz_context *ctx, const struct hzi_mhc_norm *p);
+
+/* Rows of x and u are aligned, and a block has all channels of a token in registers. */
+bool hzi_mhc_norm_is_aligned(const struct hzi_mhc_array *x, const struct hzi_mhc_array *u,
+			     const struct hzi_mhc_shape *s);
+
+/* coef_generic_bwd.c */
+int hzi_mhc_norm_bwd(struct hz_context *ctx, const struct hzi_mhc_norm_bwd *p, int64_t blocks);
+int hzi_mhc_gradients(struct hz_context *ctx, const struct hzi_mhc_gradients *p);
+int hzi_mhc_generic_dx(struct hz_context *ctx, const struct hzi_mhc_dx *p);
+bool hzi_mhc_has_group_dx(const struct hzi_mhc_dx *p);
+int hzi_mhc_group_dx(struct hz_context *ctx, const struct hzi_mhc_dx *p);
+int hzi_mhc_generic_dphi_splits(const struct hz_context *ctx, const struct hzi_mhc_shape *s);
+int hzi_mhc_generic_dphi(struct hz_context *ctx, const struct hzi_mhc_dphi *p);
+int hzi_mhc_sum_weights(struct hz_context *ctx, const struct hzi_mhc_sum_weights *p);
+
+/* coef_mma.c: products of streams and phi on tensor cores, any number of streams */
+const char *hzi_mhc_mma_project_unsupported(const struct hzi_mhc_shape *s,
+					    const struct hzi_mhc_array *x, const float *phi,
+					    const float *gain);
+int hzi_mhc_mma_project_splits(const struct hz_context *ctx, const struct hzi_mhc_shape *s);
+int hzi_mhc_mma_project(struct hz_context *ctx, const char *op, const struct hzi_mhc_project *p);
+bool hzi_mhc_mma_dx_is_aligned(const struct hzi_mhc_array *x, int dtype);
+int hzi_mhc_mma_dx(struct hz_context *ctx, const struct hzi_mhc_dx *of);
+int hzi_mhc_mma_dphi_splits(const struct hz_context *ctx, const struct hzi_mhc_shape *s);
+int hzi_mhc_mma_dphi(struct hz_context *ctx, const struct hzi_mhc_dphi *p);
+
+/* coef_bwd_fused.c: dx and partial sums of dphi in one pass over x */
+int hzi_mhc_bwd_fused_splits(const struct hz_context *ctx, const struct hzi_mhc_shape *s);
+int64_t hzi_mhc_bwd_fused_records(const struct hzi_mhc_shape *s);	/* in 32-bit words */
+int hzi_mhc_bwd_fused(struct hz_context *ctx, const struct hzi_mhc_pre_bwd_args *a,
+		      const uint32_t *records, float *partial);
+
+#endif

@@ -1,0 +1,153 @@
+/*
+ * routes.c - the routes of operations of hyper-connections on CUDA
+ *
+ * SPDX-License-Identifier: BSD-2-Clause
+ */
+#include <config.h>
+
+#include "gpu/mhc/launch.h"
+#include "lib/core/route.h"
+
+/* ---- Costs of mhc_pre: ranks. coef_mma and coef_generic have 3 and 4, their indices. --------- */
+
+#define SMALL_BATCH 112			/* tokens: 7 clusters of 16 run at a time on an H200 */
+
+/*
+ * Tokens from which on coef_persistent is the fastest, since all of phi goes to any pair of blocks:
+ * 90 us beside 99 of coef_input_fused for 8192 tokens of 4096 channels, 78 beside 58 for 4096. Of
+ * what coef_input_fused does not support coef_mma is the other route: 135 us beside 215 for 2048
+ * tokens of 7168 channels, and beside 121 for 512.
+ */
+#define MANY 8192
+#define MANY_BESIDE_MMA 1024
+
+static int64_t small_batch_cost(const struct hz_context *ctx, const void *args)
+{
+	const struct hzi_mhc_pre_args *a = args;
+
+	(void)ctx;
+	return a->s.tokens <= SMALL_BATCH ? -4 : 6;
+}
+
+static int64_t input_fused_cost(const struct hz_context *ctx, const void *args)
+{
+	const struct hzi_mhc_pre_args *a = args;
+
+	(void)ctx;
+	return (a->u.data && !a->norm) || hzi_cuda_mhc_coef_input_fused_makes_y(a) ? -3 : 1;
+}
+
+static int64_t persistent_cost(const struct hz_context *ctx, const void *args)
+{
+	const struct hzi_mhc_pre_args *a = args;
+
+	(void)ctx;
+	return a->s.tokens >= MANY ? 0 : a->s.tokens >= MANY_BESIDE_MMA ? 2 : 5;
+}
+
+/* ---- Tables ---------------------------------------------------------------------------------- */
+
+static const struct hzi_route streams[] = {
+	{
+		.name = "vectorized", .what = "16-byte vectors of channels, aligned rows",
+		.unsupported = hzi_cuda_mhc_mix_vectorized_unsupported,
+		.run = hzi_cuda_mhc_mix_vectorized,
+	},
+	{.name = "strided", .what = "any strides", .run = hzi_cuda_mhc_mix_strided},
+};
+
+static const struct hzi_route streams_bwd[] = {
+	{
+		.name = "vectorized", .what = "16-byte vectors of channels, aligned rows",
+		.unsupported = hzi_cuda_mhc_mix_bwd_vectorized_unsupported,
+		.workspace = hzi_cuda_mhc_mix_bwd_workspace,
+		.run = hzi_cuda_mhc_mix_bwd_vectorized,
+	},
+	{
+		.name = "strided", .what = "any strides",
+		.workspace = hzi_cuda_mhc_mix_bwd_workspace, .run = hzi_cuda_mhc_mix_bwd_strided,
+	},
+};
+
+static const struct hzi_route recompute[] = {
+	{
+		.name = "vectorized", .what = "16-byte vectors of channels where rows are aligned",
+		.unsupported = hzi_cuda_mhc_recompute_vectorized_unsupported,
+		.run = hzi_cuda_mhc_recompute_vectorized,
+	},
+	{.name = "strided", .what = "any strides", .run = hzi_cuda_mhc_recompute_strided},
+};
+
+static const struct hzi_route pre[] = {
+	{
+		.name = "coef_small_batch", .what = "4 streams, one launch, for few tokens",
+		.arch = HZI_SM_90A, .unsupported = hzi_cuda_mhc_coef_small_batch_unsupported,
+		.cost = small_batch_cost, .workspace = hzi_cuda_mhc_coef_small_batch_workspace,
+		.run = hzi_cuda_mhc_coef_small_batch,
+	},
+	{
+		.name = "coef_input_fused",
+		.what = "4 streams of 16 bits, one pass over x for coefficients and branch input",
+		.arch = HZI_SM_90A, .unsupported = hzi_cuda_mhc_coef_input_fused_unsupported,
+		.cost = input_fused_cost, .workspace = hzi_cuda_mhc_coef_input_fused_workspace,
+		.run = hzi_cuda_mhc_coef_input_fused,
+	},
+	{
+		.name = "coef_persistent", .what = "4 streams of 16 bits, coefficients of many tokens",
+		.arch = HZI_SM_90A, .unsupported = hzi_cuda_mhc_coef_persistent_unsupported,
+		.cost = persistent_cost, .workspace = hzi_cuda_mhc_coef_persistent_workspace,
+		.run = hzi_cuda_mhc_coef_persistent,
+	},
+	{
+		.name = "coef_mma", .what = "projection on tensor cores, aligned rows",
+		.arch = HZI_SM_80, .unsupported = hzi_cuda_mhc_coef_mma_unsupported,
+		.workspace = hzi_cuda_mhc_coef_mma_workspace, .run = hzi_cuda_mhc_coef_mma,
+	},
+	{
+		.name = "coef_generic", .what = "any strides, no phi",
+		.workspace = hzi_cuda_mhc_coef_generic_workspace, .run = hzi_cuda_mhc_coef_generic,
+	},
+};
+
+static const struct hzi_route pre_bwd[] = {
+	{
+		.name = "coef_bwd_fused", .what = "4 streams of 16 bits, one pass for dx and dphi",
+		.arch = HZI_SM_90A, .unsupported = hzi_cuda_mhc_coef_bwd_fused_unsupported,
+		.workspace = hzi_cuda_mhc_coef_bwd_fused_workspace,
+		.run = hzi_cuda_mhc_coef_bwd_fused,
+	},
+	{
+		.name = "coef_mma", .what = "products on tensor cores where rows are aligned",
+		.arch = HZI_SM_80, .unsupported = hzi_cuda_mhc_coef_bwd_mma_unsupported,
+		.workspace = hzi_cuda_mhc_coef_bwd_mma_workspace, .run = hzi_cuda_mhc_coef_bwd_mma,
+	},
+	{
+		.name = "coef_generic", .what = "any strides",
+		.workspace = hzi_cuda_mhc_coef_bwd_generic_workspace,
+		.run = hzi_cuda_mhc_coef_bwd_generic,
+	},
+};
+
+enum { STREAMS, STREAMS_BWD, RECOMPUTE, PRE, PRE_BWD, END };
+
+const struct hzi_op_routes hzi_cuda_mhc_routes[] = {
+	[STREAMS] = HZI_ROUTES(mhc_streams, streams),
+	[STREAMS_BWD] = HZI_ROUTES(mhc_streams_bwd, streams_bwd),
+	[RECOMPUTE] = HZI_ROUTES(mhc_recompute, recompute),
+	[PRE] = HZI_ROUTES(mhc_pre, pre),
+	[PRE_BWD] = HZI_ROUTES(mhc_pre_bwd, pre_bwd),
+	[END] = {0},
+};
+
+#define ROUTED(op, index) \
+	int hzi_cuda_##op(struct hz_context *ctx, const struct hzi_##op##_args *a) \
+	{ return hzi_route_run(ctx, &hzi_cuda_mhc_routes[index], a); } \
+	size_t hzi_cuda_##op##_workspace(const struct hz_context *ctx, \
+					 const struct hzi_##op##_args *a) \
+	{ return hzi_route_workspace(ctx, &hzi_cuda_mhc_routes[index], a); }
+
+ROUTED(mhc_streams, STREAMS)
+ROUTED(mhc_streams_bwd, STREAMS_BWD)
+ROUTED(mhc_recompute, RECOMPUTE)
+ROUTED(mhc_pre, PRE)
+ROUTED(mhc_pre_bwd, PRE_BWD)

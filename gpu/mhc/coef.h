@@ -93,8 +93,8 @@ struct hzi_mhc_norm_bwd {
 /*
  * Of each group: draw [S, m], the gradients of sums, and x's own factor of dx, own [S]; p [S, n]
  * and a [S, n, n]. dp_own and da_own [S, ...] are added to the gradients that come in. small: sums
- * of dalpha and dbias of a block's groups [blocks, 3 + m]. records: as gpu/mhc/coef_bwd_fused.h says,
- * p and a in them only with coefs. What is wanted is not NULL.
+ * of dalpha and dbias of a block's groups [blocks, 3 + m]. records: as gpu/mhc/coef_bwd_fused.h
+ * says, p and a in them only with coefs. What is wanted is not NULL.
  */
 struct hzi_mhc_gradients {
 	struct hzi_mhc_sums sums;

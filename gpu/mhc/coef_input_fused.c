@@ -43,8 +43,9 @@ bool hzi_cuda_mhc_coef_input_fused_makes_y(const struct hzi_mhc_pre_args *a)
 	const struct hzi_mhc_streams_args *post = &a->post;
 
 	return post->y.data && post->x.data && post->f.data && !post->u.data &&
-	       is_contiguous(&post->a, 16, 4) && post->a.column == 1 && is_contiguous(&post->q, 4, 1) &&
-	       hzi_mhc_has_tensor_map(&post->x, &a->s, 4) && hzi_mhc_has_tensor_map(&post->f, &a->s, 1);
+	       is_contiguous(&post->a, 16, 4) && post->a.column == 1 &&
+	       is_contiguous(&post->q, 4, 1) && hzi_mhc_has_tensor_map(&post->x, &a->s, 4) &&
+	       hzi_mhc_has_tensor_map(&post->f, &a->s, 1);
 }
 
 static int launch(struct hz_context *ctx, const struct hzi_mhc_pre_args *a)
@@ -76,8 +77,8 @@ static int launch(struct hz_context *ctx, const struct hzi_mhc_pre_args *a)
 			    HZI_FUSED_BOX);
 	HZ_CHECK(hzi_mhc_make_tensor_map(ctx, "mhc_pre", &p.x_map, x, &a->s, 4, HZI_FUSED_TILE, 4));
 	if (posts)
-		HZ_CHECK(hzi_mhc_make_tensor_map(ctx, "mhc_pre", &p.f_map, &post->f, &a->s, 1, HZI_FUSED_TILE,
-				     1));
+		HZ_CHECK(hzi_mhc_make_tensor_map(ctx, "mhc_pre", &p.f_map, &post->f, &a->s, 1,
+						 HZI_FUSED_TILE, 1));
 	how.cluster = (unsigned)p.ranks;
 	HZ_CHECK(hzi_cuda_clusters(ctx, "mhc_pre", kernel, &how, &clusters));
 	how.grid[0] = (unsigned)(min_of(clusters, tiles) * p.ranks);

@@ -66,6 +66,7 @@ int hzi_mhc_mma_dx(struct hz_context *ctx, const struct hzi_mhc_dx *of)
 	const int64_t wanted = (of->n > 4 ? 2 : 4) * g->multiprocessors;
 	struct hzi_mhc_dx p = *of;
 	int64_t slices, splits;
+	int kernel;
 
 	/* 128 or 256 bytes of a row, if it has as many and their phi fits shared memory */
 	for (p.wide = 4; p.wide > 1; p.wide /= 2)
@@ -74,11 +75,10 @@ int hzi_mhc_mma_dx(struct hz_context *ctx, const struct hzi_mhc_dx *of)
 			break;
 	slices = ceil_div(p.channels, p.wide * 16);
 	splits = min_of(wanted / slices, ceil_div(p.tokens, WARPS / p.wide * 16));
-	return hzi_mhc_launch(ctx, OP,
-			      (p.n > 4 ? HZI_KERNEL_mhc_wide_dx_f32_8 :
-					 HZI_KERNEL_mhc_wide_dx_f32_4) + hzi_mhc_type_index(p.dtype),
-			      slices, splits < 1 ? 1 : splits, HZI_WIDE_THREADS,
-			      phi_bytes(&p, p.wide), &p, sizeof(p));
+	kernel = (p.n > 4 ? HZI_KERNEL_mhc_wide_dx_f32_8 : HZI_KERNEL_mhc_wide_dx_f32_4) +
+		 hzi_mhc_type_index(p.dtype);
+	return hzi_mhc_launch(ctx, OP, kernel, slices, splits < 1 ? 1 : splits,
+			      HZI_WIDE_THREADS, phi_bytes(&p, p.wide), &p, sizeof(p));
 }
 
 static int64_t dphi_blocks(const struct hzi_mhc_shape *s)
@@ -98,9 +98,10 @@ int hzi_mhc_mma_dphi_splits(const struct hz_context *ctx, const struct hzi_mhc_s
 int hzi_mhc_mma_dphi(struct hz_context *ctx, const struct hzi_mhc_dphi *p)
 {
 	const struct hzi_mhc_shape s = {.channels = p->channels, .n = p->n};
+	const int kernel = (p->m > 32 ? HZI_KERNEL_mhc_wide_dphi_f32_80 :
+					HZI_KERNEL_mhc_wide_dphi_f32_32) +
+			   hzi_mhc_type_index(p->dtype);
 
-	return hzi_mhc_launch(ctx, OP,
-			      (p->m > 32 ? HZI_KERNEL_mhc_wide_dphi_f32_80 :
-					   HZI_KERNEL_mhc_wide_dphi_f32_32) + hzi_mhc_type_index(p->dtype),
-			      dphi_blocks(&s), p->splits, HZI_WIDE_THREADS, 0, p, sizeof(*p));
+	return hzi_mhc_launch(ctx, OP, kernel, dphi_blocks(&s), p->splits, HZI_WIDE_THREADS, 0, p,
+			      sizeof(*p));
 }

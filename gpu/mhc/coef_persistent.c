@@ -52,7 +52,8 @@ static int launch(struct hz_context *ctx, const struct hzi_mhc_pre_args *a)
 	int64_t groups;
 	int clusters;
 
-	HZ_CHECK(hzi_mhc_make_tensor_map(ctx, "mhc_pre", &p.x_map, &a->x, &a->s, 4, HZI_WEIGHTS_PART, 1));
+	HZ_CHECK(hzi_mhc_make_tensor_map(ctx, "mhc_pre", &p.x_map, &a->x, &a->s, 4,
+					 HZI_WEIGHTS_PART, 1));
 	HZ_CHECK(hzi_cuda_clusters(ctx, "mhc_pre", kernel, &how, &clusters));
 	p.tile = (int32_t)tile_of(p.tokens, clusters * HZI_WEIGHTS_BLOCKS);
 	groups = ceil_div(ceil_div(p.tokens, p.tile), HZI_WEIGHTS_BLOCKS);

@@ -8,7 +8,7 @@
 #include "gpu/mhc/coef_small_batch.h"
 #include "gpu/mhc/launch.h"
 
-#define APART 3				/* tiles of tokens, of which two clusters each run at a time */
+#define APART 3		/* tiles of 16 tokens: up to so many, two clusters of each run at a time */
 
 const char *hzi_cuda_mhc_coef_small_batch_unsupported(const struct hz_context *ctx,
 						      const void *args)

@@ -98,8 +98,8 @@ int hzi_cuda_mhc_mix_strided(struct hz_context *ctx, const void *args)
 
 int hzi_cuda_mhc_mix(struct hz_context *ctx, const struct hzi_mhc_streams_args *a)
 {
-	return hzi_cuda_mhc_mix_vectorized_unsupported(ctx, a) ? hzi_cuda_mhc_mix_strided(ctx, a) :
-								 hzi_cuda_mhc_mix_vectorized(ctx, a);
+	return hzi_cuda_mhc_mix_vectorized_unsupported(ctx, a) ?
+		       hzi_cuda_mhc_mix_strided(ctx, a) : hzi_cuda_mhc_mix_vectorized(ctx, a);
 }
 
 /* ---- Chains of layers ------------------------------------------------------------------------ */

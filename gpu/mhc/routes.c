@@ -93,7 +93,8 @@ static const struct hzi_route pre[] = {
 		.run = hzi_cuda_mhc_coef_input_fused,
 	},
 	{
-		.name = "coef_persistent", .what = "4 streams of 16 bits, coefficients of many tokens",
+		.name = "coef_persistent",
+		.what = "4 streams of 16 bits, coefficients of many tokens",
 		.arch = HZI_SM_90A, .unsupported = hzi_cuda_mhc_coef_persistent_unsupported,
 		.cost = persistent_cost, .workspace = hzi_cuda_mhc_coef_persistent_workspace,
 		.run = hzi_cuda_mhc_coef_persistent,

@@ -804,7 +804,7 @@ static void test_wrong(void)
 
 int main(void)
 {
-	int i;
+	int i, plain;
 
 	quick = tap_quick();
 	rnd = tap_seed();
@@ -817,6 +817,10 @@ int main(void)
 	}
 	test_init(&devs[ndevs - 1]);
 	test_wrong();
+	plain = ndevs;
+	dev_open_routes(HZI_OP_mhc_recompute);
+	for (i = plain; i < ndevs; i++)
+		test_recompute(&devs[i]);
 	dev_close_all();
 	diag("%ld cases", cases);
 	return done_testing();

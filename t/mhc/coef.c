@@ -841,6 +841,8 @@ int main(void)
 	quick = tap_quick();
 	rnd = tap_seed();
 	dev_open_all();
+	dev_open_routes(HZI_OP_mhc_pre);
+	dev_open_routes(HZI_OP_mhc_pre_bwd);
 	test_conventions();
 	test_sizes();
 	test_many();

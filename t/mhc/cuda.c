@@ -337,6 +337,23 @@ static void test_gradients(void)
 	}
 }
 
+/* Rows of x that no 16-byte load may touch, where it has to be projected again */
+static void test_unaligned_x(void)
+{
+	struct operands o = make(HZ_BF16, 64, 64, 2, 64);
+	const hz_mhc_grads g = {.du = &o.du, .dy = &o.dy, .dx = &o.dx, .dphi = &o.dphi};
+	size_t bytes = 0;
+
+	o.x.stride[0] += 4;
+	is_int(hz_mhc_pre_bwd_workspace(ctx, &o.x, &o.phi, &o.alpha, &o.bias, &g, NULL, &bytes),
+	       HZ_OK, "gradients of unaligned rows: workspace");
+	is_int(hz_mhc_pre_bwd(ctx, &o.x, &o.phi, &o.alpha, &o.bias, &g, NULL), HZ_OK,
+	       "gradients of unaligned rows: %s", hz_errmsg(ctx));
+	is_str(taken(), "mhc_pre_project_8 mhc_streams_bwd_any mhc_pre_gradients_any "
+	       "mhc_wide_dx_bf16_4 mhc_pre_dphi_8 mhc_pre_sum_weights",
+	       "gradients of unaligned rows: kernels");
+}
+
 /* The workspace of a layer is enough for operands that the fastest kernels do not take. */
 static void test_layer(int64_t T)
 {
@@ -421,6 +438,7 @@ static void test_all(void)
 		test_pre_all(HZ_CUDA_90A && device == HZ_CUDA);
 		test_weights(HZ_CUDA_90A && device == HZ_CUDA);
 		test_gradients();
+		test_unaligned_x();
 		test_layer(2);
 		test_layer(64);
 		test_errors();

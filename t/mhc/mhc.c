@@ -550,6 +550,8 @@ int main(void)
 	quick = tap_quick();
 	rnd = tap_seed();
 	dev_open_all();
+	dev_open_routes(HZI_OP_mhc_streams);
+	dev_open_routes(HZI_OP_mhc_streams_bwd);
 	test_sinkhorn();
 	test_sinkhorn_special();
 	test_streams();

@@ -338,12 +338,13 @@ static inline int compare(const struct dev *dev, const struct tcase *c, int slot
 	return good;
 }
 
-/* Contexts of one instruction-set level follow each other in names */
+/* Same ISA level, which names begin with; routes may differ in bits. */
 static inline int same_level(const struct dev *a, const struct dev *b)
 {
 	const size_t length = strcspn(a->name, ",");
 
-	return strncmp(a->name, b->name, length + 1) == 0;
+	return !a->ctx->any_forced && !b->ctx->any_forced &&
+	       strncmp(a->name, b->name, length + 1) == 0;
 }
 
 static inline int upload(struct dev *dev, struct tcase *c)

@@ -5,13 +5,13 @@ libhz_la_SOURCES += \
 	lib/core/context.c lib/core/error.c lib/core/memory.c lib/core/route.c lib/core/status.c \
 	lib/core/tensor.c lib/core/topology.c lib/core/workspace.c lib/hadamard/base.c \
 	lib/hadamard/hadamard.c lib/hadamard/ops.c lib/lattice/basis.c lib/lattice/code.c \
-	lib/lattice/design.c lib/lattice/lattice.c lib/lattice/ops.c lib/mhc/coef.c \
-	lib/mhc/layer.c lib/mhc/mhc.c lib/mhc/ops.c lib/qgemm/ops.c lib/qgemm/qgemm.c \
-	lib/quantize/check.c lib/quantize/ops.c lib/quantize/quantize.c lib/quat/ops.c \
-	lib/quat/quat.c lib/quat_conv/ops.c lib/quat_conv/quat_conv.c lib/quat_gemm/ops.c \
-	lib/quat_gemm/quat_gemm.c lib/quat_layer/batchnorm.c lib/quat_layer/linear.c \
-	lib/quat_layer/ops.c lib/quat_layer/plan.c lib/quat_layer/quat_layer.c lib/vlut/ops.c \
-	lib/vlut/vlut.c
+	lib/lattice/design.c lib/lattice/lattice.c lib/lattice/ops.c lib/mhc/check.c \
+	lib/mhc/coef.c lib/mhc/layer.c lib/mhc/mhc.c lib/mhc/ops.c lib/qgemm/ops.c \
+	lib/qgemm/qgemm.c lib/quantize/check.c lib/quantize/ops.c lib/quantize/quantize.c \
+	lib/quat/ops.c lib/quat/quat.c lib/quat_conv/ops.c lib/quat_conv/quat_conv.c \
+	lib/quat_gemm/ops.c lib/quat_gemm/quat_gemm.c lib/quat_layer/batchnorm.c \
+	lib/quat_layer/linear.c lib/quat_layer/ops.c lib/quat_layer/plan.c \
+	lib/quat_layer/quat_layer.c lib/vlut/ops.c lib/vlut/vlut.c
 noinst_HEADERS += \
 	lib/core/dtype.def lib/core/internal.h lib/core/ops.def lib/core/ops.inc lib/core/route.h \
 	lib/hadamard/hadamard.h lib/lattice/lattice.h lib/lattice/lattice_math.h lib/mhc/check.h \

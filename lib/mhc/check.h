@@ -1,21 +1,22 @@
 /*
- * check.h - what calls of hyper-connections share: tables of operands, checked together
+ * check.h - argument checks of hyper-connections: each call lists its operands in a table
  *
  * SPDX-License-Identifier: BSD-2-Clause
  */
-#ifndef HZI_MHC_CALLS_H
-#define HZI_MHC_CALLS_H
+#ifndef HZI_MHC_CHECK_H
+#define HZI_MHC_CHECK_H
 
 #include "lib/core/internal.h"
 #include "lib/mhc/mhc.h"
 
-/* What an operand is, and where it goes to */
+/* What an operand is: its shape, and the type of what `at` points to */
 enum hzi_mhc_kind {
-	HZI_MHC_X,		/* [..., n, C]: struct hzi_mhc_array */
-	HZI_MHC_U,		/* [..., C]: the same */
-	HZI_MHC_P,		/* [..., n] of f32: struct hzi_mhc_coef */
-	HZI_MHC_A,		/* [..., n, n] of f32: the same */
-	HZI_MHC_SAVED,		/* [..., m + 1], contiguous, as all below; like them a float * */
+	HZI_MHC_X,		/* streams [..., n, C]: struct hzi_mhc_array */
+	HZI_MHC_U,		/* branch values [..., C]: struct hzi_mhc_array */
+	HZI_MHC_P,		/* f32 [..., n]: struct hzi_mhc_coef */
+	HZI_MHC_A,		/* f32 [..., n, n]: struct hzi_mhc_coef */
+	/* Contiguous f32: float * */
+	HZI_MHC_SAVED,		/* [..., m + 1] */
 	HZI_MHC_PHI,		/* [m, n C] */
 	HZI_MHC_ALPHA,		/* [3], or [1] if m is n */
 	HZI_MHC_BIAS,		/* [m] */
@@ -24,18 +25,18 @@ enum hzi_mhc_kind {
 };
 
 #define HZI_MHC_OUTPUT 1u
-#define HZI_MHC_NEEDED 2u	/* NULL is refused */
+#define HZI_MHC_NEEDED 2u	/* NULL is an error */
 
 struct hzi_mhc_operand {
 	const char *name;
 	const hz_tensor *t;	/* NULL: not given */
 	enum hzi_mhc_kind kind;
 	unsigned flags;
-	void *at;
-	const char *same;	/* the operand that it may be, or NULL */
+	void *at;		/* filled by hzi_mhc_fill() */
+	const char *same;	/* the operand that it may be identical to, or NULL */
 };
 
-/* Sizes that operands agree on, and which said so first; -1 and dtype 0: none has */
+/* Sizes that all operands share, with the name of the first that has each; -1, dtype 0: unknown */
 struct hzi_mhc_dims {
 	int64_t tokens, groups, channels, n, m;
 	int dtype;
@@ -45,32 +46,32 @@ struct hzi_mhc_dims {
 #define HZI_MHC_NO_DIMS ((struct hzi_mhc_dims){.tokens = -1, .groups = -1, .channels = -1, \
 					       .n = -1, .m = -1})
 
-/* Checks what has tokens or sets of coefficients, by itself and against d. */
+/* Checks operands with leading dimensions (tokens, sets of coefficients); fills and compares d. */
 int hzi_mhc_check(struct hz_context *ctx, const char *op, struct hzi_mhc_dims *d,
 		  const struct hzi_mhc_operand *list, int count);
 
-/* The same of weights, when d has sizes and m; those that nothing said count as 0. */
+/* Checks weights against the sizes and m in d; unknown sizes count as 0. */
 int hzi_mhc_check_weights(struct hz_context *ctx, const char *op, const struct hzi_mhc_dims *d,
 			  const struct hzi_mhc_operand *list, int count);
 
-/* No output overlaps anything but what it may be. */
+/* Checks that no output overlaps another operand, except the one that it may be identical to. */
 int hzi_mhc_check_apart(struct hz_context *ctx, const char *op,
 			const struct hzi_mhc_operand *list, int count);
 
-/* When groups are known to divide tokens: fills *s, and what `at` of the table points to. */
+/* Checks that groups divides tokens; fills *s and what `at` of each operand points to. */
 int hzi_mhc_fill(struct hz_context *ctx, const char *op, struct hzi_mhc_dims *d,
 		 const struct hzi_mhc_operand *list, int count, struct hzi_mhc_shape *s);
 
-/* All of these; apart only if it is a call and no question for bytes. */
+/* All four in order; with only_bytes (a workspace query) overlap is not checked. */
 int hzi_mhc_operands(struct hz_context *ctx, const char *op, struct hzi_mhc_dims *d,
 		     const struct hzi_mhc_operand *list, int count, bool only_bytes,
 		     struct hzi_mhc_shape *s);
 
-/* The rule of options (NULL: the default) for n streams, with all rows */
+/* Checks options (NULL: the default); fills the rule for n streams, with the rows of p, q and a. */
 int hzi_mhc_rule_of(struct hz_context *ctx, const char *op, int64_t n, const hz_mhc_opts *opts,
 		    struct hzi_mhc_rule *rule);
 
-/* A call, or with only_bytes its workspace; nothing where nothing is to be written */
+/* Runs mhc_streams_bwd if any output is wanted; with only_bytes sets *bytes to its workspace. */
 int hzi_mhc_streams_bwd(struct hz_context *ctx, const char *op,
 			const struct hzi_mhc_streams_bwd_args *a, bool only_bytes, size_t *bytes);
 

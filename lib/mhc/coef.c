@@ -10,12 +10,12 @@
 #define OUT HZI_MHC_OUTPUT
 #define NEED HZI_MHC_NEEDED
 
-/* ---- What calls have in common --------------------------------------------------------------- */
+/* ---- Common to all calls --------------------------------------------------------------------- */
 
-/* Which rows phi may have: those of p, q and a, those of p alone, or what bias says of the two */
+/* Rows of phi: those of p, q and a; those of p alone; or either, as the size of bias says */
 enum rows { ROWS_ALL, ROWS_P, ROWS_EITHER };
 
-/* The call, or a question for its workspace */
+/* A call, or with only_bytes a query for its workspace */
 struct call {
 	const char *op;
 	const hz_tensor *phi, *alpha, *bias;
@@ -25,15 +25,15 @@ struct call {
 	size_t *bytes;
 };
 
-static struct call begin(const char *op, const hz_tensor *phi, const hz_tensor *alpha,
-			 const hz_tensor *bias, const hz_mhc_opts *opts, hz_mhc_opts *defaults)
+static struct call call_of(const char *op, const hz_tensor *phi, const hz_tensor *alpha,
+			   const hz_tensor *bias, const hz_mhc_opts *opts, hz_mhc_opts *defaults)
 {
 	*defaults = hz_mhc_preset(HZ_MHC_DEEPSEEK);
 	return (struct call){.op = op, .phi = phi, .alpha = alpha, .bias = bias,
 			     .opts = opts ? opts : defaults};
 }
 
-static struct call asking(struct call c, size_t *bytes)
+static struct call query(struct call c, size_t *bytes)
 {
 	c.only_bytes = true;
 	c.bytes = bytes;
@@ -41,8 +41,8 @@ static struct call asking(struct call c, size_t *bytes)
 }
 
 /*
- * Checks a table and fills its places, with the rule for its streams. Coefficients are of each
- * token unless an operand says otherwise.
+ * Checks the operands, fills what their `at` points to, the rule and the shape. Each token has a
+ * set of coefficients unless an operand has another number of sets.
  */
 static int check_all(struct hz_context *ctx, const struct call *c,
 		     const struct hzi_mhc_operand *list, int count, struct hzi_mhc_rule *rule,
@@ -74,8 +74,8 @@ static int check_all(struct hz_context *ctx, const struct call *c,
 
 /* ---- Forward --------------------------------------------------------------------------------- */
 
-/* The slot, or its workspace */
-static int pre_slot(struct hz_context *ctx, const struct call *c, struct hzi_mhc_pre_args *a)
+/* Runs mhc_pre, or sets *bytes to its workspace. */
+static int run_pre(struct hz_context *ctx, const struct call *c, struct hzi_mhc_pre_args *a)
 {
 	const size_t need = HZI_OPS(ctx, mhc)->mhc_pre_workspace(ctx, a);
 
@@ -87,7 +87,7 @@ static int pre_slot(struct hz_context *ctx, const struct call *c, struct hzi_mhc
 	return HZI_CALL(ctx, mhc, mhc_pre, a);
 }
 
-/* What of u is empty is not wanted; whether anything is */
+/* An empty u is not wanted. Returns whether any output is. */
 static bool pre_wanted(struct hzi_mhc_pre_args *a)
 {
 	if (a->s.tokens == 0 || a->s.channels == 0)
@@ -95,7 +95,7 @@ static bool pre_wanted(struct hzi_mhc_pre_args *a)
 	return a->p.data || a->q.data || a->a.data || a->u.data || a->saved;
 }
 
-static int nothing(const struct call *c)
+static int no_output(const struct call *c)
 {
 	if (c->only_bytes)
 		*c->bytes = 0;
@@ -122,7 +122,7 @@ static int pre(struct hz_context *ctx, struct call c, const hz_tensor *x, const 
 	};
 
 	HZ_CHECK(check_all(ctx, &c, list, LISTED(list), &g.rule, &g.s));
-	return pre_wanted(&g) ? pre_slot(ctx, &c, &g) : nothing(&c);
+	return pre_wanted(&g) ? run_pre(ctx, &c, &g) : no_output(&c);
 }
 
 int hz_mhc_weights(hz_context *ctx, const hz_tensor *x, const hz_tensor *phi,
@@ -130,7 +130,7 @@ int hz_mhc_weights(hz_context *ctx, const hz_tensor *x, const hz_tensor *phi,
 		   const hz_tensor *q, const hz_tensor *a, const hz_mhc_opts *opts)
 {
 	hz_mhc_opts defaults;
-	struct call c = begin("mhc_weights", phi, alpha, bias, opts, &defaults);
+	struct call c = call_of("mhc_weights", phi, alpha, bias, opts, &defaults);
 
 	c.rows = q || a ? ROWS_ALL : ROWS_EITHER;
 	return pre(ctx, c, x, p, q, a, NULL, "u");
@@ -140,7 +140,7 @@ static struct call pre_call(const hz_tensor *phi, const hz_tensor *alpha, const 
 			    const hz_tensor *q, const hz_tensor *a, const hz_mhc_opts *opts,
 			    hz_mhc_opts *defaults)
 {
-	struct call c = begin("mhc_pre", phi, alpha, bias, opts, defaults);
+	struct call c = call_of("mhc_pre", phi, alpha, bias, opts, defaults);
 
 	c.rows = q || a ? ROWS_ALL : ROWS_EITHER;
 	return c;
@@ -162,14 +162,14 @@ int hz_mhc_pre_workspace(hz_context *ctx, const hz_tensor *x, const hz_tensor *p
 {
 	hz_mhc_opts defaults;
 
-	return pre(ctx, asking(pre_call(phi, alpha, bias, q, a, opts, &defaults), bytes), x, p, q,
+	return pre(ctx, query(pre_call(phi, alpha, bias, q, a, opts, &defaults), bytes), x, p, q,
 		   a, u, "u");
 }
 
 static struct call head_call(const char *op, const hz_tensor *phi, const hz_tensor *alpha,
 			     const hz_tensor *bias, const hz_mhc_opts *opts, hz_mhc_opts *defaults)
 {
-	struct call c = begin(op, phi, alpha, bias, opts, defaults);
+	struct call c = call_of(op, phi, alpha, bias, opts, defaults);
 
 	c.rows = ROWS_P;
 	return c;
@@ -191,13 +191,13 @@ int hz_mhc_head_workspace(hz_context *ctx, const hz_tensor *x, const hz_tensor *
 {
 	hz_mhc_opts defaults;
 
-	return pre(ctx, asking(head_call("mhc_head", phi, alpha, bias, opts, &defaults), bytes), x,
+	return pre(ctx, query(head_call("mhc_head", phi, alpha, bias, opts, &defaults), bytes), x,
 		   p, NULL, NULL, h, "h");
 }
 
 /* ---- The boundary between two layers --------------------------------------------------------- */
 
-/* What hz_mhc_post_pre() has beside its weights */
+/* Operands of hz_mhc_post_pre() beside its weights */
 struct boundary {
 	const hz_tensor *x, *f, *q, *a, *branch_bias, *y, *p_next, *q_next, *a_next, *u;
 };
@@ -234,10 +234,10 @@ static int post_pre(struct hz_context *ctx, struct call c, const struct boundary
 				"each token",
 				c.op, (long long)g.s.groups, (long long)g.s.tokens);
 	if (g.s.tokens == 0)
-		return nothing(&c);
+		return no_output(&c);
 	post->s = g.s;
 	pre_wanted(&g);
-	return pre_slot(ctx, &c, &g);
+	return run_pre(ctx, &c, &g);
 }
 
 int hz_mhc_post_pre(hz_context *ctx, const hz_tensor *x, const hz_tensor *f, const hz_tensor *q,
@@ -249,7 +249,7 @@ int hz_mhc_post_pre(hz_context *ctx, const hz_tensor *x, const hz_tensor *f, con
 	const struct boundary b = {x, f, q, a, branch_bias, y, p_next, q_next, a_next, u};
 	hz_mhc_opts defaults;
 
-	return post_pre(ctx, begin("mhc_post_pre", phi, alpha, bias, opts, &defaults), &b);
+	return post_pre(ctx, call_of("mhc_post_pre", phi, alpha, bias, opts, &defaults), &b);
 }
 
 int hz_mhc_post_pre_workspace(hz_context *ctx, const hz_tensor *x, const hz_tensor *f,
@@ -263,18 +263,18 @@ int hz_mhc_post_pre_workspace(hz_context *ctx, const hz_tensor *x, const hz_tens
 	const struct boundary b = {x, f, q, a, branch_bias, y, p_next, q_next, a_next, u};
 	hz_mhc_opts defaults;
 
-	return post_pre(ctx, asking(begin("mhc_post_pre", phi, alpha, bias, opts, &defaults),
-				    bytes), &b);
+	return post_pre(ctx, query(call_of("mhc_post_pre", phi, alpha, bias, opts, &defaults),
+				   bytes), &b);
 }
 
 /* ---- Backward -------------------------------------------------------------------------------- */
 
-/* What hz_mhc_post_pre_bwd() has beside hz_mhc_pre_bwd(); all NULL for the latter */
-struct behind {
+/* Operands that hz_mhc_post_pre_bwd() has and hz_mhc_pre_bwd() has not */
+struct post_operands {
 	const hz_tensor *f, *q, *branch_bias, *df, *dq, *dbranch_bias;
 };
 
-/* What of streams is empty counts as not given; whether anything is wanted */
+/* Empty streams count as not given. Returns whether any output is wanted. */
 static bool pre_bwd_wanted(struct hzi_mhc_pre_bwd_args *a)
 {
 	if (a->s.tokens == 0 || a->s.channels == 0)
@@ -282,7 +282,7 @@ static bool pre_bwd_wanted(struct hzi_mhc_pre_bwd_args *a)
 	return a->dx.data || a->dphi || a->dalpha || a->dbias || a->dgain || a->dnorm;
 }
 
-/* An operand that is of no use without another */
+/* An operand that is an error without another */
 static int check_with(struct hz_context *ctx, const char *op, const char *name, const hz_tensor *t,
 		      const char *other_name, const hz_tensor *other)
 {
@@ -315,7 +315,7 @@ static int check_grads(struct hz_context *ctx, const struct call *c, const hz_mh
 }
 
 static int pre_bwd(struct hz_context *ctx, struct call c, const char *x_name, const hz_tensor *x,
-		   const hz_mhc_grads *g, const struct behind *b)
+		   const hz_mhc_grads *g, const struct post_operands *b)
 {
 	const hz_mhc_opts *const o = c.opts;
 	struct hzi_mhc_pre_bwd_args a = {0};
@@ -370,7 +370,7 @@ static int pre_bwd(struct hz_context *ctx, struct call c, const char *x_name, co
 		*c.bytes = need;
 		return HZ_OK;
 	}
-	/* Of both parts before either writes */
+	/* The workspace of both operations, before either writes */
 	HZ_CHECK(hzi_workspace(ctx, c.op, need));
 	if (wanted)
 		HZ_CHECK(HZI_CALL(ctx, mhc, mhc_pre_bwd, &a));
@@ -383,7 +383,7 @@ int hz_mhc_pre_bwd(hz_context *ctx, const hz_tensor *x, const hz_tensor *phi,
 {
 	hz_mhc_opts defaults;
 
-	return pre_bwd(ctx, begin("mhc_pre_bwd", phi, alpha, bias, opts, &defaults), "x", x, g,
+	return pre_bwd(ctx, call_of("mhc_pre_bwd", phi, alpha, bias, opts, &defaults), "x", x, g,
 		       NULL);
 }
 
@@ -393,7 +393,7 @@ int hz_mhc_pre_bwd_workspace(hz_context *ctx, const hz_tensor *x, const hz_tenso
 {
 	hz_mhc_opts defaults;
 
-	return pre_bwd(ctx, asking(begin("mhc_pre_bwd", phi, alpha, bias, opts, &defaults), bytes),
+	return pre_bwd(ctx, query(call_of("mhc_pre_bwd", phi, alpha, bias, opts, &defaults), bytes),
 		       "x", x, g, NULL);
 }
 
@@ -413,8 +413,8 @@ int hz_mhc_head_bwd_workspace(hz_context *ctx, const hz_tensor *x, const hz_tens
 {
 	hz_mhc_opts defaults;
 
-	return pre_bwd(ctx, asking(head_call("mhc_head_bwd", phi, alpha, bias, opts, &defaults),
-				   bytes), "x", x, g, NULL);
+	return pre_bwd(ctx, query(head_call("mhc_head_bwd", phi, alpha, bias, opts, &defaults),
+				  bytes), "x", x, g, NULL);
 }
 
 int hz_mhc_post_pre_bwd(hz_context *ctx, const hz_tensor *y, const hz_tensor *phi,
@@ -423,10 +423,10 @@ int hz_mhc_post_pre_bwd(hz_context *ctx, const hz_tensor *y, const hz_tensor *ph
 			const hz_tensor *df, const hz_tensor *dq, const hz_tensor *dbranch_bias,
 			const hz_mhc_opts *opts)
 {
-	const struct behind b = {f, q, branch_bias, df, dq, dbranch_bias};
+	const struct post_operands b = {f, q, branch_bias, df, dq, dbranch_bias};
 	hz_mhc_opts defaults;
 
-	return pre_bwd(ctx, begin("mhc_post_pre_bwd", phi, alpha, bias, opts, &defaults), "y", y,
+	return pre_bwd(ctx, call_of("mhc_post_pre_bwd", phi, alpha, bias, opts, &defaults), "y", y,
 		       g, &b);
 }
 
@@ -438,9 +438,9 @@ int hz_mhc_post_pre_bwd_workspace(hz_context *ctx, const hz_tensor *y, const hz_
 				  const hz_tensor *dbranch_bias, const hz_mhc_opts *opts,
 				  size_t *bytes)
 {
-	const struct behind b = {f, q, branch_bias, df, dq, dbranch_bias};
+	const struct post_operands b = {f, q, branch_bias, df, dq, dbranch_bias};
 	hz_mhc_opts defaults;
 
-	return pre_bwd(ctx, asking(begin("mhc_post_pre_bwd", phi, alpha, bias, opts, &defaults),
-				   bytes), "y", y, g, &b);
+	return pre_bwd(ctx, query(call_of("mhc_post_pre_bwd", phi, alpha, bias, opts, &defaults),
+				  bytes), "y", y, g, &b);
 }

@@ -19,7 +19,7 @@
 #define BLOCK_OPERANDS 7
 #define CHAIN_OPERANDS (1 + HZI_MHC_LAYERS * BLOCK_OPERANDS)
 
-/* Of a call; the context keeps it, as it is too large for the stack of some threads. */
+/* Scratch of one call. The context keeps it: it is too large for the stacks of some threads. */
 struct hzi_mhc_chain {
 	struct hzi_mhc_recompute_args args;
 	struct hzi_mhc_operand list[CHAIN_OPERANDS];
@@ -32,7 +32,7 @@ static void free_chain(struct hz_context *ctx)
 	hzi_mfree(ctx, ctx->chain, sizeof(*ctx->chain));
 }
 
-/* The operand `field` of block l, not given if it has no data and is not empty */
+/* Adds operand `field` of block l; a view with elements and no data counts as not given. */
 static void add_operand(struct hzi_mhc_chain *c, int l, const char *field, const hz_tensor *t,
 			enum hzi_mhc_kind kind, unsigned flags, void *at)
 {
@@ -151,9 +151,9 @@ static int factorial(int n)
 	return n < 2 ? 1 : n * factorial(n - 1);
 }
 
-#define KEPT 0.9	/* of a stream that stays where it is, of HZ_MHC_INIT_IDENTITY */
+#define KEPT 0.9	/* weight of a stream in itself, of HZ_MHC_INIT_IDENTITY */
 
-/* p = 1/n, q = 1, diagonal KEPT */
+/* p = 1/n, q = 1, the diagonal of a = KEPT */
 static void identity_values(const struct hzi_mhc_rule *r, float *bias)
 {
 	const int n = r->n, more = r->m - 2 * n;
@@ -165,7 +165,7 @@ static void identity_values(const struct hzi_mhc_rule *r, float *bias)
 	for (int i = n; i < r->m && i < 2 * n; i++)
 		bias[i] = (float)(tanh_of ? 1 : logit(1.0 / (double)r->q_scale));
 	if (r->residual == HZ_MHC_LITE && n > 1 && more > 0) {
-		/* Other permutations are alike: a share c of them leaves a stream in place. */
+		/* All but the identity have one weight; a share c of them fixes a stream. */
 		const double c = (double)(factorial(n - 1) - 1) / (factorial(n) - 1);
 		const double first = (KEPT - c) / (1 - c);
 
@@ -182,7 +182,7 @@ static void identity_values(const struct hzi_mhc_rule *r, float *bias)
 		bias[2] = direct ? 1 : 0;
 }
 
-/* p one-hot, q 1, a I; LITE: the same in logits */
+/* p one-hot, q = 1, a = I; lite: logits of these */
 static void one_hot_values(const struct hzi_mhc_rule *r, bool lite, int layer, float *bias)
 {
 	const int n = r->n;
@@ -201,7 +201,7 @@ static void one_hot_values(const struct hzi_mhc_rule *r, bool lite, int layer, f
 	}
 }
 
-/* The number of streams of weights with m rows: the only one that fits */
+/* The only number of streams that has m rows; -1: none */
 static int streams_of(int64_t m, bool alone, const hz_mhc_opts *opts)
 {
 	for (int n = 1; n <= HZI_MHC_STREAMS; n++) {
@@ -247,7 +247,7 @@ int hz_mhc_init(hz_context *ctx, int kind, int layer, uint64_t seed, const hz_te
 	if (alpha->shape[0] != 1 && alpha->shape[0] != 3)
 		return hzi_fail(ctx, HZ_ESHAPE, "%s: alpha.shape[0] is %lld, must be 3, or 1 for p "
 				"alone", op, (long long)alpha->shape[0]);
-	/* Options that no number of streams has are not the fault of bias. */
+	/* Reports options that are invalid for any n before the size of bias. */
 	HZ_CHECK(hzi_mhc_rule_of(ctx, op, 1, opts, &rule));
 	n = streams_of(bias->shape[0], alone, opts);
 	if (n < 0)
@@ -290,22 +290,22 @@ int hz_mhc_init(hz_context *ctx, int kind, int layer, uint64_t seed, const hz_te
 
 /* ---- Layers ---------------------------------------------------------------------------------- */
 
-/* A view of a layer, or NULL if it is not there */
-static const hz_tensor *there(const hz_tensor *t)
+/* NULL for a view of a layer that has no data */
+static const hz_tensor *given(const hz_tensor *t)
 {
 	return t->data ? t : NULL;
 }
 
-/* Conventions with the layer's own views in them */
+/* The layer's options with its own views in them */
 static hz_mhc_opts layer_opts(const hz_mhc_layer *l, bool backward)
 {
 	hz_mhc_opts o = l->opts;
 
-	o.gain = there(&l->gain);
-	o.norm = there(&l->norm);
-	o.saved = there(&l->saved);
-	o.dgain = backward ? there(&l->dgain) : NULL;
-	o.dnorm = backward ? there(&l->dnorm) : NULL;
+	o.gain = given(&l->gain);
+	o.norm = given(&l->norm);
+	o.saved = given(&l->saved);
+	o.dgain = backward ? given(&l->dgain) : NULL;
+	o.dnorm = backward ? given(&l->dnorm) : NULL;
 	return o;
 }
 
@@ -366,11 +366,11 @@ int hz_mhc_layer_begin(hz_context *ctx, const hz_mhc_layer *layer, const hz_tens
 
 	HZ_CHECK(check_layer(ctx, "mhc_layer_begin", layer));
 	o = layer_opts(layer, false);
-	return hz_mhc_pre(ctx, x, there(&layer->phi), there(&layer->alpha), &layer->bias,
+	return hz_mhc_pre(ctx, x, given(&layer->phi), given(&layer->alpha), &layer->bias,
 			  &layer->p, &layer->q, &layer->a, u, &o);
 }
 
-/* The identity is cheaper as none. */
+/* NULL stands for the identity, which is then not read. */
 static const hz_tensor *mixing(const hz_mhc_layer *l)
 {
 	return l->opts.residual == HZ_MHC_IDENTITY ? NULL : &l->a;
@@ -380,7 +380,7 @@ int hz_mhc_layer_end(hz_context *ctx, const hz_mhc_layer *layer, const hz_tensor
 		     const hz_tensor *f, const hz_tensor *y)
 {
 	HZ_CHECK(check_layer(ctx, "mhc_layer_end", layer));
-	return hz_mhc_post(ctx, x, f, &layer->q, mixing(layer), there(&layer->branch_bias), y);
+	return hz_mhc_post(ctx, x, f, &layer->q, mixing(layer), given(&layer->branch_bias), y);
 }
 
 static int end_bwd(struct hz_context *ctx, const hz_mhc_layer *l, const hz_tensor *f,
@@ -396,10 +396,10 @@ static int end_bwd(struct hz_context *ctx, const hz_mhc_layer *l, const hz_tenso
 		{"f", f, HZI_MHC_U, NEED, &g.f, NULL},
 		{"dy", dy, HZI_MHC_X, NEED, &g.dy, NULL},
 		{"layer->q", &l->q, HZI_MHC_P, NEED, &g.q, NULL},
-		{"layer->branch_bias", there(&l->branch_bias), HZI_MHC_CHANNELS, 0, &g.bias, NULL},
+		{"layer->branch_bias", given(&l->branch_bias), HZI_MHC_CHANNELS, 0, &g.bias, NULL},
 		{"df", df, HZI_MHC_U, OUT, &g.df, NULL},
 		{"layer->dq", &l->dq, HZI_MHC_P, NEED | OUT, &g.dq, NULL},
-		{"layer->dbranch_bias", there(&l->dbranch_bias), HZI_MHC_CHANNELS, OUT, &g.dbias,
+		{"layer->dbranch_bias", given(&l->dbranch_bias), HZI_MHC_CHANNELS, OUT, &g.dbias,
 		 NULL},
 	};
 
@@ -417,8 +417,8 @@ int hz_mhc_layer_end_bwd(hz_context *ctx, const hz_mhc_layer *layer, const hz_te
 static hz_mhc_grads layer_grads(const hz_mhc_layer *l, const hz_tensor *dy, const hz_tensor *du,
 				const hz_tensor *dx)
 {
-	return (hz_mhc_grads){.du = du, .dq = &l->dq, .dy = dy, .dx = dx, .dphi = there(&l->dphi),
-			      .dalpha = there(&l->dalpha), .dbias = there(&l->dbias)};
+	return (hz_mhc_grads){.du = du, .dq = &l->dq, .dy = dy, .dx = dx, .dphi = given(&l->dphi),
+			      .dalpha = given(&l->dalpha), .dbias = given(&l->dbias)};
 }
 
 int hz_mhc_layer_begin_bwd(hz_context *ctx, const hz_mhc_layer *layer, const hz_tensor *x,
@@ -430,7 +430,7 @@ int hz_mhc_layer_begin_bwd(hz_context *ctx, const hz_mhc_layer *layer, const hz_
 	HZ_CHECK(check_layer(ctx, "mhc_layer_begin_bwd", layer));
 	g = layer_grads(layer, dy, du, dx);
 	o = layer_opts(layer, true);
-	return hz_mhc_pre_bwd(ctx, x, there(&layer->phi), there(&layer->alpha), &layer->bias, &g,
+	return hz_mhc_pre_bwd(ctx, x, given(&layer->phi), given(&layer->alpha), &layer->bias, &g,
 			      &o);
 }
 
@@ -454,8 +454,8 @@ int hz_mhc_layer_workspace(hz_context *ctx, const hz_mhc_layer *layer, const hz_
 	forward = layer_opts(layer, false);
 	backward = layer_opts(layer, true);
 	/*
-	 * Branch values of as many tokens: a question for bytes does not look at memory. Aligned,
-	 * and not, since the calls' own operands may be either, and ask for less or more.
+	 * Queries with branch values of as many tokens, aligned and not: the operands of later
+	 * calls may be either, and routes differ in workspace. No query reads memory.
 	 */
 	for (int skew = 0; skew < 2; skew++) {
 		char *const data = x->data;
@@ -467,11 +467,11 @@ int hz_mhc_layer_workspace(hz_context *ctx, const hz_mhc_layer *layer, const hz_
 		u.shape[u.ndim - 1] = x->shape[x->ndim - 1];
 		u = hz_tensor_nd(y.data, x->dtype, x->device, u.ndim, u.shape);
 		g = layer_grads(layer, &y, &u, &y);
-		HZ_CHECK(hz_mhc_pre_workspace(ctx, x, there(&layer->phi), there(&layer->alpha),
+		HZ_CHECK(hz_mhc_pre_workspace(ctx, x, given(&layer->phi), given(&layer->alpha),
 					      &layer->bias, &layer->p, &layer->q, &layer->a, &u,
 					      &forward, &need[0]));
 		HZ_CHECK(end_bwd(ctx, layer, &u, &y, &u, true, &need[1]));
-		HZ_CHECK(hz_mhc_pre_bwd_workspace(ctx, x, there(&layer->phi), there(&layer->alpha),
+		HZ_CHECK(hz_mhc_pre_bwd_workspace(ctx, x, given(&layer->phi), given(&layer->alpha),
 						  &layer->bias, &g, &backward, &need[2]));
 		for (int i = 0; i < 3; i++)
 			most = need[i] > most ? need[i] : most;

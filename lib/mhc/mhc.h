@@ -1,17 +1,17 @@
 /*
- * mhc.h - what implementations of hyper-connections get
+ * mhc.h - arguments of the implementations of hyper-connections
  *
  * SPDX-License-Identifier: BSD-2-Clause
  *
- * All that goes through memory is two operations and their gradients: streams (u = sum p_i X[i],
- * Y[i] = sum_j A_ij X[j] + q_i (f + bias)), which mix, add, post and expand are cases of, and pre
- * (coefficients of streams, and u of the same pass). Structs are read by the C compiler and by
- * nvcc: fixed-width types only.
+ * Two operations and their gradients move all the data: mhc_streams (u = sum_i p_i X[i],
+ * Y[i] = sum_j A_ij X[j] + q_i (f + bias)), of which mix, add, post and expand are special cases,
+ * and mhc_pre, which makes coefficients of the streams and u in the same call. The C compiler and
+ * nvcc both read these structs: fixed-width types only.
  *
- * Slots find all checked: n is 1 .. 8, groups divides tokens (token t is of group t / (tokens /
- * groups)), views of weights are contiguous, strides of sizes of 1 and of empty views are those of
- * a contiguous array. tokens and channels may be 0 where something is left to be written: sums
- * over nothing are 0, mean squares of nothing too.
+ * lib/mhc has checked all arguments: n is 1 .. 8; groups divides tokens, and token t belongs to
+ * group t / (tokens / groups); weights are contiguous; dimensions of size 1 and empty views have
+ * the strides of a contiguous array. tokens and channels may be 0 if an output remains: a sum or a
+ * mean square over nothing is 0.
  */
 #ifndef HZI_MHC_H
 #define HZI_MHC_H
@@ -36,17 +36,17 @@ struct hzi_mhc_coef {
 	int64_t group, row, column;
 };
 
-/* How coefficients are made */
+/* How coefficients are computed: hz_mhc_opts in f32, defaults filled in */
 struct hzi_mhc_rule {
-	int32_t n, m;			/* streams, rows of phi */
+	int32_t n, m;			/* streams; rows of phi */
 	int32_t residual, map, order, iterations;
 	uint32_t flags;			/* HZ_MHC_OLD_NEW | NORMALIZE */
 	float eps, p_eps, q_scale, rms_eps, norm_eps;
 };
 
 struct hzi_mhc_shape {
-	int64_t tokens, groups, channels;	/* T, S, C; groups divides tokens */
-	int32_t n, dtype;			/* of streams and branch values */
+	int64_t tokens, groups, channels;	/* T, S, C */
+	int32_t n, dtype;			/* streams; dtype of streams and branch values */
 };
 
 /* p = sinkhorn(m) of `count` matrices: (k, i, j) at data + k group + i row + j column */
@@ -63,8 +63,8 @@ struct hzi_mhc_sinkhorn_bwd_args {
 };
 
 /*
- * u = sum_i p_i X[i] if u.data; Y[i] = sum_j A_ij X[j] + q_i (f + bias) if y.data. x.data NULL: X =
- * 0; a.data NULL: Y[i] = X[i] + ...; f.data NULL: no such term; q.data NULL: q = 1.
+ * u = sum_i p_i X[i] if u.data; Y[i] = sum_j A_ij X[j] + q_i (f + bias) if y.data. x.data NULL:
+ * X = 0; a.data NULL: A = I; f.data NULL: no branch term; q.data NULL: q = 1.
  */
 struct hzi_mhc_streams_args {
 	struct hzi_mhc_shape s;
@@ -76,8 +76,9 @@ struct hzi_mhc_streams_args {
 /*
  * dX[j] = p_j du + sum_i A_ij dY[i] (a.data NULL: dY[j]); df = sum_i q_i dY[i] (q.data NULL: q =
  * 1); dp_j = <du, X[j]>, dq_i = <dY[i], f + bias>, dA_ij = <dY[i], X[j]>, sums over C and the
- * tokens of a group; dbias = the sum over all tokens of df before it is rounded. What is wanted
- * has data, and what it needs; du.data or dy.data NULL: 0. accumulate: dX and dbias are added to.
+ * tokens of a group; dbias = the sum over all tokens of df before rounding. A wanted output has
+ * data, and so has each input that it needs; du.data or dy.data NULL: 0. accumulate: dX and dbias
+ * are added to what is there.
  */
 struct hzi_mhc_streams_bwd_args {
 	struct hzi_mhc_shape s;
@@ -89,11 +90,11 @@ struct hzi_mhc_streams_bwd_args {
 };
 
 /*
- * Coefficients of x, u of the same pass: hz_mhc_pre(). With post.y.data x is not an operand: it is
- * post.y, which is made first of what `post` says, of the same shape, groups being tokens
- * (hz_mhc_post_pre()). phi NULL: y = 0; x.data is then NULL or only mixed. rule.m is n (p alone,
- * one alpha) or what the residual needs; of p, q, a and u what is wanted has data. groups <
- * tokens: of means.
+ * hz_mhc_pre(): coefficients of x, and u. If post.y.data is set (hz_mhc_post_pre()), x is no
+ * operand: mhc_streams makes post.y from `post` first, with the same shape and groups = tokens, and
+ * post.y takes the place of x. phi NULL: y = 0, and x is used for u alone. rule.m is n (p alone,
+ * one alpha) or the number of rows that the residual needs. Wanted ones of p, q, a, u and saved
+ * have data. groups < tokens: the coefficients of a group are those of the mean of its tokens.
  */
 struct hzi_mhc_pre_args {
 	struct hzi_mhc_shape s;
@@ -106,16 +107,17 @@ struct hzi_mhc_pre_args {
 };
 
 /*
- * hz_mhc_pre_bwd(): what comes in and what is wanted has data. phi, x and rule.m as above. dy:
- * dX[j] gets sum_i A_ij dY[i], and the gradient of a <dY[i], X[j]>, with a as the call made it.
+ * hz_mhc_pre_bwd(): gradients that are given and outputs that are wanted have data. phi, x and
+ * rule.m are those of the forward call. dy: sum_i A_ij dY[i] is added to dX[j], and <dY[i], X[j]>
+ * to the gradient of A_ij, where A is what the forward call made.
  */
 struct hzi_mhc_pre_bwd_args {
 	struct hzi_mhc_shape s;
 	struct hzi_mhc_rule rule;
 	struct hzi_mhc_array x, du, dy, dx;
-	struct hzi_mhc_coef dp, dq, da;	/* gradients that come in */
+	struct hzi_mhc_coef dp, dq, da;	/* gradients that are given */
 	const float *phi, *alpha, *bias, *gain, *norm;
-	const float *saved;		/* NULL: to be made anew */
+	const float *saved;		/* NULL: computed again */
 	float *dphi, *dalpha, *dbias, *dgain, *dnorm;
 	int32_t accumulate;
 };
@@ -127,13 +129,13 @@ struct hzi_mhc_layer_args {
 };
 
 struct hzi_mhc_recompute_args {
-	struct hzi_mhc_shape s;		/* groups: of each layer the same */
+	struct hzi_mhc_shape s;		/* the same groups in every layer */
 	struct hzi_mhc_array x;
 	int32_t layers;
 	struct hzi_mhc_layer_args layer[HZI_MHC_LAYERS];
 };
 
-/* out[s] of a: (l, s, i, j) at a + l layer + s group + i row + j column */
+/* out[s] from a; element (l, s, i, j) is at a + l layer + s group + i row + j column */
 struct hzi_mhc_diagnose_args {
 	struct hzi_mhc_coef a;
 	int64_t layer, layers, groups;
@@ -142,14 +144,17 @@ struct hzi_mhc_diagnose_args {
 	int64_t out_row, out_column;
 };
 
-/* phi[i] = scale normal(i) (or 0), of counter-based numbers; alpha and bias from values */
+/*
+ * phi[i] = scale * normal(i) by a counter-based generator, or 0 if scale is 0; every alpha is
+ * alpha_value; bias is values.
+ */
 struct hzi_mhc_init_args {
 	float *phi, *alpha, *bias;	/* NULL: none */
-	int64_t count;			/* of phi */
+	int64_t count;			/* elements of phi */
 	int32_t rows, alphas;
 	float scale;
 	float alpha_value;
-	float values[HZI_MHC_ROWS];	/* of bias */
+	float values[HZI_MHC_ROWS];
 	uint64_t seed;
 };
 

@@ -16,7 +16,7 @@ static int any_layout(void)
 
 enum { LAYERS = 5 };
 
-/* Layer l of an array of layers one behind the other */
+/* Layer l of a contiguous array of layers */
 static hz_tensor slice(const struct tcase *c, int slot, int64_t l)
 {
 	hz_tensor t = c->o[slot] ? c->o[slot]->t : (hz_tensor){0};
@@ -43,7 +43,7 @@ static void layers_of(const struct tcase *c, hz_mhc_block *block, int u, int y)
 	}
 }
 
-/* The same by a call each */
+/* The same layers, by one call for each step */
 static int layers_apart(hz_context *ctx, const struct tcase *c, const hz_mhc_block *block)
 {
 	hz_tensor x = c->o[X]->t;
@@ -99,7 +99,7 @@ static int recompute_on(struct dev *dev, int n, int dtype, int64_t T, int64_t S,
 	layers_of(&c, apart, DU, DY);
 	good = layers_apart(dev->ctx, &c, apart) == HZ_OK;
 	if (last) {
-		/* The last layer needs its branch input alone; what is not there is not touched. */
+		/* The last layer makes its branch input alone; absent outputs are not written. */
 		block[LAYERS - 1].q.data = block[LAYERS - 1].a.data = block[LAYERS - 1].f.data =
 			NULL;
 		block[LAYERS - 1].y.data = NULL;
@@ -143,7 +143,7 @@ static void test_recompute(struct dev *dev)
 		good &= recompute_on(dev, k % 2 ? 4 : 1 + k / 2 % 8, floats[k % 3], T,
 				     k % 4 ? T : 1, C, k & 1, k % 3 == 1);
 	}
-	/* Of two cores more than what stays in caches */
+	/* More data than the caches of two cores hold */
 	good &= recompute_on(dev, 4, HZ_BF16, 640, 640, 1024, 1, 0);
 	ok(good, "%s: recompute has the bits of the calls one by one", dev->name);
 }
@@ -277,7 +277,7 @@ static void test_presets(void)
 
 /* ---- Weights to begin with ------------------------------------------------------------------- */
 
-/* Coefficients that weights give to streams of 0 */
+/* The coefficients of streams that are 0 */
 static int coefficients(struct dev *dev, struct tcase *c, const hz_mhc_opts *o)
 {
 	return hz_mhc_weights(dev->ctx, NULL, NULL, view(c, ALPHA), view(c, BIAS), view(c, P),
@@ -407,7 +407,7 @@ static int near_operand(const struct tcase *c, int a, int b)
 /* ---- Layers ------------------------------------------------------------------------------------
  */
 
-/* A layer's calls are those that it is made of, bit for bit. */
+/* The calls of a layer give the bits of the calls that they stand for. */
 static int layer_on(struct dev *dev, int convention, int n, int64_t T, int64_t S, int64_t C,
 		    int extras)
 {
@@ -443,7 +443,7 @@ static int layer_on(struct dev *dev, int convention, int n, int64_t T, int64_t S
 	streams(&c, Y, dtype, T, n, C, 0, 0);
 	streams(&c, DX, dtype, T, n, C, 0, 0);
 	streams(&c, DF, dtype, T, 0, C, 0, 0);
-	/* What the calls apart leave, in the same layout */
+	/* The results of the separate calls, in the same layout */
 	l.phi.data = fixed ? NULL : c.o[PHI]->image;
 	if (hz_mhc_layer_bind(dev->ctx, &l, n, S, NULL, &bytes))
 		return ok(0, "%s: layer_bind: %s", dev->name, hz_errmsg(dev->ctx));
@@ -516,7 +516,7 @@ static int layer_on(struct dev *dev, int convention, int n, int64_t T, int64_t S
 		if (!good)
 			diag("%s", hz_errmsg(dev->ctx));
 		good = good && same_operand(&c, U, DU) && same_operand(&c, SAVED, DP_OUT);
-		/* Weights' gradients without dx need not take the same way: near is enough. */
+		/* Gradients without dx may take another route: within a bound. */
 		for (k = 0; k < 3; k++) {
 			const struct operand *p = c.o[compared[k]];
 
@@ -551,7 +551,7 @@ static void test_layers(struct dev *dev)
 /* ---- Wrong arguments ---------------------------------------------------------------------------
  */
 
-/* Operands of T = 6, n = 4, C = 8 that calls are right with */
+/* Valid operands of T = 6, n = 4, C = 8 */
 struct right {
 	float x[6 * 4 * 8 + 8], y[6 * 4 * 8 + 8], f[6 * 8], u[6 * 8], p[6 * 4], q[6 * 4], a[6 * 16];
 	float phi[24 * 32], dphi[24 * 32], alpha[3], bias[24], m[6 * 16], out[6 * 4], branch[8];
@@ -598,7 +598,7 @@ static hz_tensor typed(hz_tensor t, int dtype)
 	return t;
 }
 
-/* Streams, coefficients and weights that do not fit each other, or what is there */
+/* Streams, coefficients and weights whose sizes disagree, wrong dtypes, overlaps */
 static void test_wrong_operands(hz_context *ctx, struct right *r)
 {
 	hz_mhc_layer layer = {.opts = {.residual = HZ_MHC_LITE}};
@@ -742,7 +742,7 @@ static void test_wrong_options(hz_context *ctx, struct right *r)
 	       "HZ_MHC_ACCUMULATE means nothing where nothing is added to");
 }
 
-/* A call of two parts, whose second needs more: with the workspace of the first it does nothing. */
+/* A call of two operations, the second of which needs more: too little workspace writes nothing. */
 static void test_workspace(hz_context *ctx)
 {
 	enum { T = 1024, C = 1024 };

@@ -1,9 +1,9 @@
 /*
- * coef.c - coefficients of streams, branch inputs and heads against definitions in double
+ * coef.c - coefficients of streams, branch inputs and heads against definitions in f64
  *
  * SPDX-License-Identifier: BSD-2-Clause
  *
- * Their gradients in t/mhc/ref.h are themselves compared with differences in t/mhc/gradient.c.
+ * The reference gradients of t/mhc/ref.h are checked by differences in t/mhc/gradient.c.
  */
 #include "t/mhc/mhc.h"
 
@@ -47,10 +47,10 @@ enum {
 	STATIC = 128,		/* no x: coefficients of y = 0 */
 	NO_U = 256, WITH_DY = 512, LAYOUTS = 1024,
 	STATIC_MIX = 2048,	/* coefficients of y = 0, and u of x */
-	APART = 4096,		/* rows of phi of very different sizes */
-	LARGE_PHI = 8192,	/* one number of phi is almost the largest there is */
+	APART = 4096,		/* rows of phi have very different magnitudes */
+	LARGE_PHI = 8192,	/* one element of phi is almost FLT_MAX */
 	PEAKED = 16384,		/* entries of exp(z) that are 1e-8 of others */
-	TOGETHER = 32768,	/* streams of a channel next to each other */
+	TOGETHER = 32768,	/* the streams of a channel are contiguous */
 };
 
 struct pre {
@@ -126,7 +126,7 @@ static struct ref_pre reference(const struct tcase *c, const struct pre *s)
 	};
 }
 
-/* Streams and weights: y is around 1 whatever C. */
+/* Streams and weights; y is around 1 for every C. */
 static void make_inputs(struct tcase *c, const struct pre *s)
 {
 	const int n = s->n, m = c->head ? n : ref_rule(n, c->default_opts ? NULL : &c->opts).m;
@@ -146,7 +146,7 @@ static void make_inputs(struct tcase *c, const struct pre *s)
 	}
 	vector(c, ALPHA, c->head ? 1 : 3, 0.8, 0.2, any_layout(s));
 	vector(c, BIAS, m, 0, 1, any_layout(s));
-	/* |z| has a corner at 0, which what y is off by must not lead across. */
+	/* |z| has a corner at 0, which the error of y must not cross. */
 	for (k = 2 * n; k < m && c->opts.map == HZ_MHC_ABS; k++)
 		set(c->o[BIAS], k, k % 3 ? 6 + rnd_uniform(&rnd) : -6 - rnd_uniform(&rnd));
 	for (k = 2 * n; k < m && s->how & PEAKED; k++)
@@ -165,9 +165,8 @@ static void make_inputs(struct tcase *c, const struct pre *s)
 }
 
 /*
- * Bounds of coefficients from that of y, 2^-15 of the sum of |phi x| over the root mean square: the
- * slopes of sigma are 1 / 4 and 2 / 4, those of the logarithm of a in z at most 2 for these
- * numbers.
+ * Bounds of coefficients from the bound of y, which is 2^-15 of sum |phi x| / rms(x): sigma has
+ * slopes of at most 1 / 4 and 2 / 4, log(a) as a function of z at most 2 for these inputs.
  */
 static void bound_coefs(struct tcase *c, const struct pre *s, const struct ref_pre *r)
 {
@@ -204,8 +203,7 @@ static void bound_coefs(struct tcase *c, const struct pre *s, const struct ref_p
 		c->o[Q]->bound[j] = most[1] + 1e-6 * (fabs(c->o[Q]->want[j]) + 1);
 	for (j = 0; c->o[A] && j < c->o[A]->count; j++)
 		c->o[A]->bound[j] = 4 * most[2] + 2e-6 * (fabs(c->o[A]->want[j]) + 1);
-	/* Random errors of thousands of products average out, where phi is as exact as it must be.
-	 */
+	/* Errors of thousands of products average out if phi is read as exactly as it must be. */
 	for (k = 0; k < 3; k++) {
 		struct operand *o = c->o[k == 0 ? P : k == 1 ? Q : A];
 
@@ -231,7 +229,7 @@ static void bound_coefs(struct tcase *c, const struct pre *s, const struct ref_p
 	}
 }
 
-/* u = sum p X, by the p that it has to be: its bound and that of p's */
+/* u = sum_i p_i X[i] with the reference p: its own error and that of p */
 static void bound_u(struct tcase *c, const struct pre *s)
 {
 	const double p_bound = c->o[P] ? c->o[P]->bound[0] : 1e-4;
@@ -276,7 +274,7 @@ static void begin_case(struct tcase *c, const struct pre *s)
 		c->opts.flags |= HZ_MHC_ACCUMULATE;
 	c->head = (s->how & HEAD) != 0;
 	c->split = 1 + rnd_below(&rnd, 3);
-	/* What these numbers say is the default. */
+	/* Convention 1 is the default: sometimes the options are NULL. */
 	c->default_opts = s->convention == 1 &&
 			  !(s->how & (WITH_GAIN | WITH_NORM | WITH_SAVED | ACCUMULATE)) &&
 			  rnd_below(&rnd, 2);
@@ -325,8 +323,8 @@ static int forward_case(const struct pre *s)
 }
 
 /*
- * Gradients are near in norm, elements within that of the largest of them; or of 0.05, since what
- * is 0 in the end is a sum of larger numbers.
+ * Gradients agree in norm, elements within `part` of the largest, or of 0.05: an element near 0 is
+ * a sum of larger terms.
  */
 static void bound_gradient(struct operand *o, double part)
 {
@@ -344,10 +342,7 @@ static void bound_gradient(struct operand *o, double part)
 		o->norm = part;
 }
 
-/*
- * As before, and a part of the sums of sizes in `bound`, which may be far above what is left of
- * them
- */
+/* The same, plus `part` of the sums of magnitudes in `bound`: sums that cancel. */
 static void bound_sums(struct operand *o, double part)
 {
 	double sizes[REF_ROWS];
@@ -493,7 +488,7 @@ static void test_conventions(void)
 				s.how &= ~(WITH_DY | WITH_NORM);
 			if (s.how & (STATIC | STATIC_MIX))
 				s.how &= ~(WITH_SAVED | WITH_GAIN | HEAD);
-			/* Of one stream u is x divided by its size, whatever p: no gradient. */
+			/* With one stream and norm u does not depend on p: no gradient. */
 			if (s.how & WITH_NORM && (s.C < 3 || s.n == 1))
 				s.how &= ~WITH_NORM;
 			if (s.S != s.T)
@@ -504,7 +499,7 @@ static void test_conventions(void)
 	}
 }
 
-/* Sizes of tiles, of decoding, enough for threads; no tokens */
+/* Tile sizes, decode sizes, sizes that use several threads, no tokens */
 static void test_sizes(void)
 {
 	static const struct pre list[] = {
@@ -581,7 +576,7 @@ static void test_sizes(void)
 	}
 }
 
-/* So many tokens that a GPU has kernels of their own for them, and what these do not take */
+/* As many tokens as coef_persistent is for, and inputs that it does not support */
 static void test_many(void)
 {
 	static const struct pre list[] = {
@@ -671,7 +666,7 @@ static void fill_grid(struct operand *o)
 		set(o, i, (double)(rnd_below(&rnd, 17) - 8) / 4);
 }
 
-/* With x, f, q and a of few bits y is exact before it is rounded, so that its pre is known, too. */
+/* x, f, q and a have few bits: y is exact before rounding, and so its coefficients are known. */
 static int post_pre_case(const struct pre *s)
 {
 	struct tcase c = {.call = call_post_pre}, pre;
@@ -703,7 +698,7 @@ static int post_pre_case(const struct pre *s)
 		ref_put(s->dtype, &rounded, 0, y->want[i]);
 		y->want[i] = ref_get(s->dtype, &rounded, 0);
 	}
-	/* Its weights are those of a case of its own. */
+	/* The weights are those of a separate case. */
 	pre = (struct tcase){.split = c.split, .opts = c.opts, .default_opts = c.default_opts};
 	make_inputs(&pre, s);
 	for (i = 0; i < pre.o[X]->count; i++)
@@ -742,7 +737,7 @@ static int call_post_pre_bwd(hz_context *ctx, struct tcase *c, size_t *bytes)
 				   view(c, DQ_OUT), view(c, DBIAS_F), opts_of(c));
 }
 
-/* The streams are y of the boundary; what reaches f and q is made of the gradient of these. */
+/* x is the y of the boundary; the gradients of f and q come from dx. */
 static int post_pre_bwd_case(const struct pre *s)
 {
 	static const int of_dx[] = {DF, DQ_OUT, DBIAS_F};
@@ -787,7 +782,7 @@ static int post_pre_bwd_case(const struct pre *s)
 	bound_gradient(c.o[DX], 1e-4);
 	bound_gradient(c.o[DPHI], 2e-4);
 	bound_gradient(c.o[DBIAS], 1e-4);
-	/* dx may have been rounded before it goes on: errors of half an ulp, with any signs */
+	/* dx may be rounded before it is used: errors of half an ulp of either sign */
 	for (k = 0; k < 3; k++)
 		rounded[k] = calloc((size_t)c.o[of_dx[k]]->count + 1, 8);
 	ulps = calloc((size_t)c.o[DX]->count + 1, 8);

@@ -1,10 +1,10 @@
 /*
- * cuda.c - what the launchers of hyper-connections hand to the driver, seen by a stand-in
+ * cuda.c - launches of hyper-connections on the stand-in driver
  *
  * SPDX-License-Identifier: BSD-2-Clause
  *
- * Nothing is computed here: which kernels are taken, and that the driver would take them. That they
- * do what they should is for t/mhc/mhc, t/mhc/coef and t/mhc/calls with HZ_TEST_DEVICE=cuda.
+ * Checks which kernels are launched and that the driver accepts the launches. Nothing is computed:
+ * t/mhc/mhc, t/mhc/coef and t/mhc/calls check results, with HZ_TEST_DEVICE=cuda.
  */
 #include <config.h>
 
@@ -63,9 +63,9 @@ static const struct row {
 	int dtype;
 	int64_t T, S;
 	int n;
-	int64_t C, step;		/* from channel to channel; 0: 1 */
+	int64_t C, step;		/* channel stride; 0: 1 */
 	const char *kernels;
-	unsigned grid;			/* of the last one */
+	unsigned grid;			/* blocks of the last launch */
 } table[] = {
 	{"mix", MIX, HZ_BF16, 64, 64, 4, 4096, 0, "mhc_streams_mixed_bf16_4", 256},
 	{"mix in f32", MIX, HZ_F32, 64, 64, 4, 1024, 0, "mhc_streams_mixed_f32_4", 128},
@@ -196,7 +196,7 @@ static void test_small(void)
 /* ---- Coefficients ------------------------------------------------------------------------------
  */
 
-/* fused: on GPUs that have a kernel for that, one launch and no workspace */
+/* fused: one launch and no workspace on GPUs that have coef_small_batch and coef_input_fused */
 static void test_pre(int64_t T, int64_t S, int n, int dtype, int fused)
 {
 	struct operands o = make(dtype, T, S, n, 1024);
@@ -246,13 +246,13 @@ static void test_pre_all(int hopper)
 	test_pre(0, 2, 4, HZ_BF16, 0);
 }
 
-/* Coefficients of many tokens have a kernel of their own, if u is not made of the same pass. */
+/* coef_persistent is for many tokens without u; other routes next to its limits */
 static void test_weights(int hopper)
 {
 	static const struct {
 		const char *name;
 		int64_t T, C;
-		int dtype, with_u, moved;	/* bytes that phi begins later */
+		int dtype, with_u, moved;	/* bytes, of the address of phi */
 		const char *kernels;
 		unsigned grid;
 	} rows_of[] = {
@@ -296,12 +296,12 @@ static void test_weights(int hopper)
 	}
 }
 
-/* Gradients of all but four streams of 16 bits, of aligned rows and of others */
+/* Gradients that coef_bwd_fused does not support, of aligned and unaligned rows */
 static void test_gradients(void)
 {
 	static const struct {
 		const char *name;
-		int dtype, n, moved;		/* bytes that dx begins later */
+		int dtype, n, moved;		/* bytes, of the address of dx */
 		int64_t T, C;
 		const char *kernels;
 	} rows_of[] = {
@@ -354,7 +354,7 @@ static void test_unaligned_x(void)
 	       "gradients of unaligned rows: kernels");
 }
 
-/* The workspace of a layer is enough for operands that the fastest kernels do not take. */
+/* The workspace of a layer is enough for operands that the fastest routes do not support. */
 static void test_layer(int64_t T)
 {
 	struct operands o = make(HZ_BF16, T, T, 4, 1024);
@@ -402,10 +402,7 @@ static void test_errors(void)
 	taken();
 }
 
-/*
- * More tokens than a grid has blocks: dbias is left alone, too. Nothing is at these addresses, and
- * nothing looks there.
- */
+/* More tokens than a grid has blocks: nothing is launched. No memory lies at these addresses. */
 static void test_tokens_most(void)
 {
 	char *const far = (char *)((uintptr_t)1 << 44);
@@ -428,7 +425,7 @@ static void test_all(void)
 {
 	size_t i;
 
-	/* Hopper, and one before it, which lacks kernels of one pass */
+	/* A GPU of compute capability 9.0, and one before it */
 	stand_in_load(true);
 	for (device = HZ_CUDA; device <= HZ_CUDA + 1; device++) {
 		ctx = stand_in_open(device, arrays, ARRAYS, ARRAY_BYTES, ARRAY_BYTES * 2);

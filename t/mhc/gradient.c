@@ -1,9 +1,9 @@
 /*
- * gradient.c - the gradients of t/mhc/ref.h against differences of what they are gradients of
+ * gradient.c - the reference gradients of t/mhc/ref.h against central differences
  *
  * SPDX-License-Identifier: BSD-2-Clause
  *
- * Nothing of the library is called.
+ * The library is not called.
  */
 #include <config.h>
 
@@ -34,7 +34,7 @@ static double *some(int64_t n, double mean, double sd)
 
 /* ---- A layer --------------------------------------------------------------------------------- */
 
-/* Coefficients and branch input of x, then the streams behind the branch u -> 0.5 u, weighted */
+/* Coefficients, branch input, the branch u -> 0.5 u, mixed streams; the value is a weighted sum */
 struct layer {
 	struct ref_pre s;
 	double *x, *phi, *alpha, *bias, *gain, *norm, *wu, *wy, *wp, *wq, *wa;
@@ -61,7 +61,7 @@ static double layer_value(const struct layer *l)
 	return sum;
 }
 
-/* Whether gradient is that of the value by v[count], by differences in a few places */
+/* Whether gradient is that of the value by v[count]: central differences of some elements */
 static int agrees(const struct layer *l, const char *name, double *v, const double *gradient,
 		  int64_t count, double size)
 {

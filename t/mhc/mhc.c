@@ -19,7 +19,7 @@ static int any_layout(void)
 	return rnd_below(&rnd, 2) ? 0 : (int)rnd_below(&rnd, 16);
 }
 
-/* S of T tokens: each its own, all the same, or sequences */
+/* Groups of T tokens: one a token, one in all, or sequences */
 static int64_t any_groups(int64_t T)
 {
 	int64_t S;
@@ -99,7 +99,7 @@ static int sinkhorn_case(const struct sinkhorn *s)
 		ref_sinkhorn_bwd(&r, m->v + k * n2, in->v + k * n2, out->want + k * n2);
 		for (i = 0; i < n2; i++)
 			most = fmax(most, fabs(out->want[k * n2 + i]));
-		/* Sums of iterations cancel, of what dp alone would make: of |z| that is large. */
+		/* Terms of the iterations cancel; dp alone would give up to 4 p / (|z| + eps). */
 		for (i = 0; i < n2; i++)
 			out->bound[k * n2 + i] =
 				part * (most + (s->map == HZ_MHC_ABS ?
@@ -126,7 +126,7 @@ static void test_sinkhorn(void)
 					.layout = any_layout(),
 				};
 
-				/* |z| of 0 may be divided by 0 */
+				/* With eps = 0 and z = 0 a sum may be 0. */
 				if (s.map == HZ_MHC_ABS && s.eps == 0)
 					s.eps = 1e-8;
 				good &= sinkhorn_case(&s);
@@ -305,13 +305,13 @@ static const tcall op_calls[OPS] = {call_mix,  call_mix_bwd,  call_add,    call_
 struct shape {
 	int op, n, dtype;
 	int64_t T, S, C;
-	int layout;		/* of all; -1: of each its own */
+	int layout;		/* of all operands; -1: random for each */
 	int fewer;		/* optional operands left out at random */
 	int in_place;
-	double special;		/* in the streams and branch values of one token, unless 0 */
+	double special;		/* unless 0: put into streams and branch values of one token */
 };
 
-/* What outputs have to be, and the sums of sizes that bounds are parts of */
+/* Expected outputs, and the sums of magnitudes that bounds are a part of */
 static void streams_refer(struct tcase *c, const struct shape *s)
 {
 	const enum slot in[] = {X, F, BIAS_F, P, Q, A, DU, DY};
@@ -360,7 +360,7 @@ static int lay(const struct shape *s)
 	return s->layout < 0 ? any_layout() : s->layout;
 }
 
-/* Whether an optional operand is there */
+/* Whether an optional operand is given */
 static int there(const struct shape *s)
 {
 	return !s->fewer || rnd_below(&rnd, 3) > 0;
@@ -374,7 +374,7 @@ static void make_streams(struct tcase *c, const struct shape *s)
 	const int with_u = (op == MIX || op == MIX_BWD) && (there(s) || rnd_below(&rnd, 2));
 	const int with_y = op > MIX_BWD || !with_u || there(s);
 
-	/* What goes in */
+	/* Inputs */
 	if (op != EXPAND && op != EXPAND_BWD && op != ADD_BWD)
 		streams(c, X, d, T, n, C, lay(s), 1);
 	if (op != MIX && op != MIX_BWD && op != EXPAND_BWD)
@@ -402,7 +402,7 @@ static void make_streams(struct tcase *c, const struct shape *s)
 				set(c->o[hit[k]], o->count / T + C / 2, s->special);
 		}
 	}
-	/* What comes out */
+	/* Outputs */
 	if (op == MIX && with_u)
 		streams(c, U, d, T, 0, C, lay(s), 0);
 	if (!backward && with_y) {
@@ -467,7 +467,7 @@ static void test_streams(void)
 	}
 }
 
-/* Enough for threads, and for sums over many tokens; decode sizes of a model */
+/* Several threads, sums over many tokens, decode sizes of a model */
 static void test_streams_large(void)
 {
 	static const struct {
@@ -518,7 +518,7 @@ static void test_streams_special(void)
 	}
 }
 
-/* Results go past the caches where these are small: whole lines, their last ones in parts too. */
+/* Non-temporal stores, which bypass caches: whole and partial cache lines */
 static void test_streams_past(void)
 {
 	int64_t l3[DEV_MAX];

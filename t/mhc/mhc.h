@@ -3,9 +3,9 @@
  *
  * SPDX-License-Identifier: BSD-2-Clause
  *
- * A case is a set of operands by name, on the host, with what outputs must be. run_case() makes the
- * call on every context, in guarded memory, compares what it wrote with that and with the bits of
- * contexts of the same instruction-set level before.
+ * A case is a set of named operands on the host and the expected outputs. run_case() makes the call
+ * on every context, in guarded memory. It compares outputs with the expected ones, and their bits
+ * with those of the context before, if that has the same ISA level and no forced route.
  */
 #ifndef MHC_H
 #define MHC_H
@@ -31,39 +31,39 @@ static const char *const slot_names[SLOTS] = {
 	"dbranch_bias", "dphi", "dalpha", "dbias", "dgain", "dnorm", "dp out", "dq out", "da out",
 };
 
-/* How elements lie, beside the order of a contiguous array */
+/* Layouts that differ from a contiguous array; bits */
 enum { SWAPPED = 1, GAPS = 2, BACKWARDS = 4, SKEWED = 8 };
 
 struct operand {
-	hz_tensor t;		/* data: on the device of the call */
+	hz_tensor t;		/* data points to the device of the call */
 	int64_t count, lowest, bytes;
 	size_t skew;
 	unsigned char *image;	/* before the call, guards included */
-	double *v;		/* elements in the order of a contiguous array */
-	double *want, *bound;	/* of outputs; an infinite bound: any number */
-	double norm;		/* allowed normalised error; 0: not looked at */
-	unsigned char *got;	/* of the context before, and whether it was right */
+	double *v;		/* elements in row-major order */
+	double *want, *bound;	/* of outputs; with an infinite bound any value passes */
+	double norm;		/* allowed normalised error; 0: not checked */
+	unsigned char *got;	/* image of the context before, and whether it passed */
 	int right;
 	struct area area;
 };
 
 struct tcase;
-/* Makes the call; with bytes says the workspace that it needs instead. A library status. */
+/* Makes the call, or with bytes queries its workspace; returns the library's status. */
 typedef int (*tcall)(hz_context *ctx, struct tcase *c, size_t *bytes);
 
 struct tcase {
 	char name[160];
 	struct operand *o[SLOTS];
-	int64_t split;		/* leading dimensions are [split][T / split] where that divides */
+	int64_t split;		/* T tokens are [split][T / split] if split divides T */
 	hz_mhc_opts opts;
-	int default_opts;	/* NULL is handed over */
+	int default_opts;	/* opts is NULL in the call */
 	int head;
 	hz_mhc_grads g;		/* filled when a call is made */
 	tcall call;
-	int any_bits;		/* contexts are not compared with each other */
+	int any_bits;		/* bits of contexts are not compared */
 };
 
-/* The view of an operand for a call, NULL if there is none */
+/* The view of an operand; NULL if the case has none */
 static inline const hz_tensor *view(const struct tcase *c, int slot)
 {
 	return c->o[slot] ? &c->o[slot]->t : NULL;
@@ -79,7 +79,7 @@ static inline double *wanted(const struct tcase *c, int slot)
 	return c->o[slot] ? c->o[slot]->want : NULL;
 }
 
-/* The offset of element i, counted as in a contiguous array */
+/* Offset of element i in row-major order, in elements */
 static inline int64_t element_at(const hz_tensor *t, int64_t i)
 {
 	int64_t at = 0;
@@ -93,8 +93,8 @@ static inline int64_t element_at(const hz_tensor *t, int64_t i)
 }
 
 /*
- * An array of sizes size[rank]. SPLIT: the first is made two dimensions where c->split says so;
- * LEFT_OUT: it is 1, and left out.
+ * An array of shape size[rank]. SPLIT: the first dimension becomes two if c->split divides it;
+ * LEFT_OUT: it is 1 and left out.
  */
 enum { LEFT_OUT, WHOLE, SPLIT };
 
@@ -155,7 +155,7 @@ static inline void *element_of(const struct operand *o, unsigned char *image, in
 	       (element_at(&o->t, i) - o->lowest) * (int64_t)hz_dtype_size(o->t.dtype);
 }
 
-/* Sets an element to a number of the dtype near v */
+/* Sets element i to v, rounded to the dtype. */
 static inline void set(struct operand *o, int64_t i, double v)
 {
 	void *p = element_of(o, o->image, i);
@@ -183,7 +183,7 @@ static inline double *sizes_of(const struct operand *o)
 	return v;
 }
 
-/* An output: what it has to be is added up from 0 or from what is there. */
+/* Makes an operand an output; accumulate: expected values begin with what is there. */
 static inline struct operand *expect(struct operand *o, int accumulate)
 {
 	o->want = calloc((size_t)o->count + 1, sizeof(*o->want));
@@ -193,7 +193,7 @@ static inline struct operand *expect(struct operand *o, int accumulate)
 	return o;
 }
 
-/* Streams or branch values, coefficients, weights; sd 0: an output */
+/* Streams (n = 0: branch values), coefficients, weights; sd = 0: an output */
 static inline struct operand *streams(struct tcase *c, int slot, int dtype, int64_t T, int n,
 				      int64_t C, int layout, double sd)
 {
@@ -262,8 +262,8 @@ static inline void case_free(struct tcase *c)
 /* ---- Bounds ---------------------------------------------------------------------------------- */
 
 /*
- * Every output element that is the same sum of the operands' sizes as of the operands: within
- * part of that, and the rounding to its dtype. `sizes` stands in `bound` when this is called.
+ * Bounds each element by `part` of the sum of magnitudes of its terms, which `bound` holds on
+ * entry, plus the rounding to its dtype.
  */
 static inline void bound_parts(struct operand *o, double part)
 {
@@ -275,7 +275,7 @@ static inline void bound_parts(struct operand *o, double part)
 						  fabs(o->want[i]) + part * o->bound[i]);
 }
 
-/* Within part of the largest element; 0 elements are within 1e-30. */
+/* Bounds each element by `part` of the largest one, plus rounding and 1e-30. */
 static inline void bound_flat(struct operand *o, double part)
 {
 	double most = 0;
@@ -384,7 +384,7 @@ static inline void unload(struct tcase *c)
 	}
 }
 
-/* A call with the workspace that it asks for */
+/* The call, with the workspace that its query returns */
 static inline int make_call(struct dev *dev, struct tcase *c)
 {
 	size_t bytes = 0;
@@ -420,7 +420,7 @@ static inline int run_on(struct dev *dev, struct tcase *c, const struct dev *bef
 		if (!got)
 			bail("no memory for %zu bytes", total);
 		area_read(&o->area, got);
-		/* Bits that were looked at before are as right now. */
+		/* The same bits as before need no second comparison. */
 		if (!o->got || memcmp(o->got, got, total) != 0)
 			o->right = compare(dev, c, i, got);
 		good &= o->right;
@@ -438,7 +438,7 @@ static inline int run_on(struct dev *dev, struct tcase *c, const struct dev *bef
 	return good;
 }
 
-/* On every context, the first one twice; the case is freed. */
+/* Runs a case on every context, twice on the first, and frees it. */
 static inline int run_case(struct tcase *c)
 {
 	int good = run_on(&devs[0], c, NULL), i;

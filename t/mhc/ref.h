@@ -1,11 +1,11 @@
 /*
- * ref.h - hyper-connections by their definitions, in double, and their gradients
+ * ref.h - hyper-connections and their gradients by definition, in f64
  *
  * SPDX-License-Identifier: BSD-2-Clause
  *
  * Arrays are contiguous: streams [T][n][C], branch values [T][C], coefficients [S][n] and
  * [S][n][n]. Token t has the coefficients of group t / (T / S). Gradients are added to what is
- * there; a NULL is not there or not wanted.
+ * there. NULL: an input that is not given or an output that is not wanted.
  */
 #ifndef MHC_REF_H
 #define MHC_REF_H
@@ -22,7 +22,7 @@
 
 /* ---- Conventions ----------------------------------------------------------------------------- */
 
-/* What options mean, with what 0 stands for filled in */
+/* Options with their defaults filled in */
 struct ref_rule {
 	int n, m, residual, map, order, iterations;
 	unsigned flags;
@@ -62,7 +62,7 @@ static inline struct ref_rule ref_rule(int n, const hz_mhc_opts *o)
 
 #define REF_MATRIX (REF_STREAMS * REF_STREAMS)
 
-/* Element e of line l along the axis that half iteration h normalises */
+/* Index of element e of line l along the axis that half iteration h normalizes */
 static inline int ref_line(const struct ref_rule *r, int h, int l, int e)
 {
 	const int columns = (h % 2 == 0) == (r->order == HZ_MHC_COLS);
@@ -70,7 +70,7 @@ static inline int ref_line(const struct ref_rule *r, int h, int l, int e)
 	return columns ? e * r->n + l : l * r->n + e;
 }
 
-/* The matrix that iterations begin with; the half iteration to go on with. soft: the softmax */
+/* Makes the first matrix; returns the first half iteration. soft: gets the softmax */
 static inline int ref_first(const struct ref_rule *r, const double *m, double *y, double *soft)
 {
 	int l, e, n = r->n;
@@ -99,7 +99,7 @@ static inline int ref_first(const struct ref_rule *r, const double *m, double *y
 	return r->map == HZ_MHC_SOFTMAX;
 }
 
-/* All steps: y [2 iterations + 1][n n], those before `first` not used; sums [2 iterations][n] */
+/* All half iterations: y [2 iterations + 1][n n], unused before `first`; sums [2 iterations][n] */
 static inline int ref_steps(const struct ref_rule *r, const double *m, double *y, double *sums,
 			    double *soft)
 {
@@ -141,7 +141,7 @@ static inline void ref_sinkhorn(const struct ref_rule *r, const double *m, doubl
 	free(y);
 }
 
-/* dm is set, not added to. */
+/* Sets dm; nothing is added. */
 static inline void ref_sinkhorn_bwd(const struct ref_rule *r, const double *m, const double *dp,
 				    double *dm)
 {
@@ -213,7 +213,7 @@ static inline void ref_permutation(int n, int k, int *perm)
 	}
 }
 
-/* z of the residual matrix in, a[new][old] out; or with da its gradient dz, which is set */
+/* a[new][old] from z of the residual matrix; or with da sets the gradient dz */
 static inline void ref_residual(const struct ref_rule *r, const double *z, double *a,
 				const double *da, double *dz)
 {
@@ -264,13 +264,13 @@ static inline double ref_alpha(const struct ref_rule *r, const double *alpha, in
 	return alpha[k < r->n ? 0 : k < 2 * r->n ? 1 : 2];
 }
 
-/* Row k of n streams' coefficients in a matrix that is turned */
+/* Index of row k of phi if its matrix is transposed */
 static inline int ref_turn(const struct ref_rule *r, int k)
 {
 	return r->flags & HZ_MHC_OLD_NEW ? k % r->n * r->n + k / r->n : k;
 }
 
-/* q and a NULL: p alone, as of heads */
+/* q and a NULL: p alone, as in a head */
 static inline void ref_coefs(const struct ref_rule *r, const double *y, const double *alpha,
 			     const double *bias, double *p, double *q, double *a)
 {
@@ -302,7 +302,7 @@ static inline void ref_coefs(const struct ref_rule *r, const double *y, const do
 		ref_residual(r, z + 2 * n, a, NULL, NULL);
 }
 
-/* dy is set; dalpha and dbias are added to. */
+/* Sets dy; adds to dalpha and dbias. */
 static inline void ref_coefs_bwd(const struct ref_rule *r, const double *y, const double *alpha,
 				 const double *bias, const double *dp, const double *dq,
 				 const double *da, double *dy, double *dalpha, double *dbias)
@@ -344,7 +344,7 @@ static inline void ref_coefs_bwd(const struct ref_rule *r, const double *y, cons
 
 /* ---- What goes through memory ---------------------------------------------------------------- */
 
-/* x NULL: 0; a NULL: the identity; f NULL: no such term; q NULL: 1 */
+/* x NULL: 0; a NULL: the identity; f NULL: no branch term; q NULL: 1 */
 struct ref_streams {
 	int64_t T, S, C;
 	int n;
@@ -448,7 +448,7 @@ static inline int ref_pre_rows(const struct ref_pre *s)
 	return s->head ? s->r.n : s->r.m;
 }
 
-/* The mean of x over the tokens of group g; K numbers */
+/* Mean of x over the tokens of group g: K values, which the caller frees */
 static inline double *ref_mean(const struct ref_pre *s, int64_t g)
 {
 	const int64_t K = s->r.n * s->C, each = s->T / s->S;
@@ -461,7 +461,7 @@ static inline double *ref_mean(const struct ref_pre *s, int64_t g)
 	return mean;
 }
 
-/* y of a mean; raw [m + 1] gets the sums and the mean square. Returns 1 / root mean square. */
+/* y from a mean; raw [m + 1]: sums, then the mean square. Returns 1 / root mean square. */
 static inline double ref_project(const struct ref_pre *s, const double *mean, double *raw,
 				 double *y)
 {
@@ -485,7 +485,7 @@ static inline double ref_project(const struct ref_pre *s, const double *mean, do
 	return rho;
 }
 
-/* 1 / root mean square of a branch input, for norm */
+/* 1 / root mean square of a branch input */
 static inline double ref_branch_norm(const struct ref_pre *s, const double *u)
 {
 	double square = 0;
@@ -526,14 +526,14 @@ static inline void ref_pre(const struct ref_pre *s, double *p, double *q, double
 	}
 }
 
-/* Gradients in, and out, as of hz_mhc_grads and hz_mhc_opts */
+/* Given and wanted gradients, named as in hz_mhc_grads and hz_mhc_opts */
 struct ref_grads {
 	const double *du, *dp, *dq, *da, *dy;
 	double *dx, *dphi, *dalpha, *dbias, *dgain, *dnorm;
-	double *dalpha_size, *dbias_size; /* what those sums can be off by is a part of these */
+	double *dalpha_size, *dbias_size; /* sums of magnitudes, of which bounds are a part */
 };
 
-/* du of what norm was given, from that of what it gave */
+/* Gradient of the input of norm from that of its output */
 static inline double *ref_norm_bwd(const struct ref_pre *s, const struct ref_grads *o,
 				   const double *u)
 {

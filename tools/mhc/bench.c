@@ -3,9 +3,9 @@
  *
  * SPDX-License-Identifier: BSD-2-Clause
  *
- * What is measured against is a copy that moves the least bytes that a call has to move: streams
- * are n, branch values 1 tensor of tokens and channels. An operation is a token; of Sinkhorn's
- * iteration a matrix.
+ * The reference is a copy of as many bytes as the call has to move at least: streams count as n,
+ * branch values as 1 array of tokens by channels. One operation is a token, of Sinkhorn's iteration
+ * a matrix.
  */
 #include <config.h>
 
@@ -22,7 +22,7 @@ enum kind {
 
 #define LAYERS 4	/* of RECOMPUTE */
 
-/* Names, and the least that moves: streams times of_streams and branch values times of_values */
+/* Names, and the bytes moved at least: of_streams streams and of_values branch values */
 static const struct {
 	const char *op, *name;
 	int of_streams, of_values;
@@ -52,7 +52,7 @@ static const struct {
 /* LITE: mHC-lite; NORM: u is divided by its root mean square */
 enum { QUICK = 1, GPU = 2, CPU = 4, LITE = 8, NORM = 16 };
 
-/* groups 0: coefficients of each token. Rows of f32 are behind the others of a device. */
+/* groups 0: one set of coefficients a token. Rows of f32 come last for each device. */
 static const struct row {
 	enum kind kind;
 	int flags, dtype;
@@ -177,7 +177,7 @@ static const struct row {
 
 #define ROWS (sizeof(rows) / sizeof(*rows))
 
-/* Streams, branch values, coefficients and weights of the largest case, made once */
+/* Arrays of the largest case, made once: streams, branch values, coefficients, weights */
 enum { XS, YS, DXS, DYS, US, FS, DUS, DFS, LARGE_ARRAYS };
 
 struct mhc {
@@ -185,10 +185,10 @@ struct mhc {
 	size_t stream_bytes, value_bytes;
 	float *p, *q, *a, *dp, *dq, *da, *saved, *z;
 	float *phi, *dphi, *alpha, *dalpha, *bias, *dbias, *norm, *dnorm;
-	bool floats;			/* large ones are made of f32 */
+	bool floats;			/* the large arrays hold f32 */
 };
 
-#define MOST_ROWS 80			/* of phi: n = 8, for half of the tokens */
+#define MOST_ROWS 80			/* rows of phi with n = 8, for half of the tokens */
 
 struct mhc_case {
 	struct bench_case c;
@@ -208,7 +208,7 @@ static const hz_tensor *of(const struct mhc_case *m, int which)
 	return &m->t[which];
 }
 
-/* One call, or with bytes the workspace that it needs */
+/* One call, or with bytes a query for its workspace */
 static int call_or_ask(hz_context *ctx, struct mhc_case *m, size_t *bytes)
 {
 	const hz_tensor *x = of(m, XS), *y = of(m, YS), *dx = of(m, DXS), *dy = of(m, DYS);
@@ -279,7 +279,7 @@ static int call_or_ask(hz_context *ctx, struct mhc_case *m, size_t *bytes)
 	default:
 		break;
 	}
-	/* Layers, whose branch is left out: f is there already, and so is du. */
+	/* Layers without their branch: f and du are given. */
 	if (bytes)
 		return hz_mhc_layer_workspace(ctx, &m->layer, x, bytes);
 	status = hz_mhc_layer_begin(ctx, &m->layer, x, u);
@@ -298,8 +298,8 @@ static int call_mhc(struct bench *b, struct bench_case *c)
 }
 
 /*
- * As many bytes as the call has to move, from streams to streams, again and again where they are
- * fewer; on a GPU in pieces, since the driver copies more than 256 MiB at a lower rate.
+ * Copies as many bytes as the call has to move, from streams to streams, repeatedly if these are
+ * smaller. On a GPU a piece has at most 256 MiB: the driver copies more at a lower rate.
  */
 static int call_copy(struct bench *b, struct bench_case *c)
 {
@@ -372,7 +372,7 @@ static void make_views(struct bench *b, struct mhc_case *m)
 		m->opts.norm = &m->norm;
 	if (r->flags & NORM && r->kind == PRE_BWD)
 		m->opts.dnorm = &m->dnorm;
-	/* Layers that are recomputed have arrays of their own, one behind the other. */
+	/* Each layer of RECOMPUTE has its own part of the arrays. */
 	for (int i = 0; i < LAYERS; i++) {
 		const size_t value = (size_t)(i * T * C) * hz_dtype_size(r->dtype);
 
@@ -402,7 +402,7 @@ static void name_case(struct mhc_case *m)
 	snprintf(m->c.dtype, sizeof(m->c.dtype), "%s", hz_dtype_name(r->dtype));
 }
 
-/* What the forward call leaves for the gradients */
+/* The saved sums of the forward call, for the gradients */
 static int save(struct bench *b, struct mhc_case *m)
 {
 	size_t bytes = 0;
@@ -424,7 +424,7 @@ static int run_case(struct bench *b, const struct row *r, const struct mhc *a)
 	size_t bytes = 0;
 	int status;
 
-	/* What is the same for all tokens of a sequence is the seed's. */
+	/* Coefficients of whole sequences, and 16 tokens, use the conventions of SEED. */
 	m.opts = hz_mhc_preset(r->groups || r->tokens == 16 ? HZ_MHC_SEED : HZ_MHC_DEEPSEEK);
 	if (r->kind == SINKHORN || r->kind == SINKHORN_BWD)
 		m.opts = hz_mhc_preset(HZ_MHC_PAPER);
@@ -450,7 +450,7 @@ static int run_case(struct bench *b, const struct row *r, const struct mhc *a)
 	return bench_made(b, &m.c, status);
 }
 
-/* Random normal numbers, of coefficients and weights smaller ones */
+/* An array of normal random numbers times a scale */
 static int make_floats(struct bench *b, float **to, int64_t count, float scale)
 {
 	const int device = hz_device(b->ctx);
@@ -474,7 +474,7 @@ static int make_floats(struct bench *b, float **to, int64_t count, float scale)
 	return status;
 }
 
-/* Large arrays for f32, or for 16 bits: two numbers of bf16 are a subnormal f32 at times. */
+/* Fills the large arrays with f32 or 16-bit values: two bf16 read as f32 may be subnormal. */
 static int fill_arrays(struct bench *b, struct mhc *a, bool floats)
 {
 	const int dtype = floats ? HZ_F32 : HZ_BF16;

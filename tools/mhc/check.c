@@ -3,8 +3,8 @@
  *
  * SPDX-License-Identifier: BSD-2-Clause
  *
- * Forward by the definition in double. Gradients by what they have to be on the whole: those of
- * what is linear in an operand give the value back when multiplied by it, others are differences.
+ * The forward call is compared with the definition in f64. Gradients are checked as a whole: if the
+ * value is linear in an operand, <operand, gradient> is the value; else by central differences.
  */
 #include <config.h>
 
@@ -23,7 +23,7 @@
 enum { X, PHI, ALPHA, BIAS, F, WP, WQ, WA, WU, WY, INPUTS, P = INPUTS, Q, A, U, Y, DX, DPHI, DALPHA,
        DBIAS, DF, DQ, DA, ARRAYS };
 
-/* Sizes, and of what is random the standard deviation */
+/* Sizes, and the standard deviation of random arrays */
 static const struct {
 	int ndim;
 	int64_t shape[3];
@@ -71,7 +71,7 @@ static int arrays_make(hz_context *ctx, struct arrays *a)
 	return status;
 }
 
-/* hz_mhc_pre() and hz_mhc_post() of what is on the device */
+/* hz_mhc_pre() and hz_mhc_post() of the arrays on the device */
 static int forward(hz_context *ctx, struct arrays *a)
 {
 	const hz_tensor *t = a->on;
@@ -100,7 +100,7 @@ static double sum(const struct arrays *a, int w, int v)
 	return s;
 }
 
-/* What the gradients are of */
+/* The value that the gradients are of */
 static double value(const struct arrays *a)
 {
 	return sum(a, WP, P) + sum(a, WQ, Q) + sum(a, WA, A) + sum(a, WU, U);
@@ -205,7 +205,7 @@ static bool check_post(hz_context *ctx, const char *name, struct arrays *a)
 		    1e-3);
 }
 
-/* Of a step along the gradients of x, phi and bias the value changes by their square. */
+/* A step along the gradients of x, phi and bias changes the value by their squared norm. */
 static bool check_pre(hz_context *ctx, const char *name, struct arrays *a)
 {
 	static const int moved[][2] = {{X, DX}, {PHI, DPHI}, {ALPHA, DALPHA}, {BIAS, DBIAS}};
@@ -235,7 +235,7 @@ static bool check_pre(hz_context *ctx, const char *name, struct arrays *a)
 		const double square = sum(a, d, d), step = 0.02 / sqrt(square);
 		double change = 0;
 
-		/* To one side, to the other, and back */
+		/* Plus, minus, and back */
 		for (int place = 0; place < 3 && !status; place++) {
 			for (int64_t i = 0; i < count; i++)
 				a->v[v][i] += (float)(step * (place == 1 ? -2 : 1)) * a->v[d][i];

@@ -92,7 +92,7 @@ static uint32_t flag_or(const struct job *job, const char *key, uint32_t flag, u
 	return value_or(job, key, (flags & flag) != 0) ? flag : 0;
 }
 
-/* The conventions that the keys of a call say */
+/* The options that the keys of a call give */
 hz_mhc_opts mhc_opts(const struct job *job)
 {
 	hz_mhc_opts o = hz_mhc_preset((int)value_or(job, "preset", HZ_MHC_DEEPSEEK));
@@ -139,7 +139,7 @@ int mhc_check_ndim(struct job *job, const char *name, int least)
 	return 0;
 }
 
-/* The shape of an output: leading dimensions, and one or two more (last < 0: one) */
+/* Sets the shape of an output: leading dimensions, and one or two more (last < 0: one). */
 void mhc_shape(struct job *job, const char *name, int dtype, int lead, const int64_t *leading,
 		  int64_t size, int64_t last)
 {
@@ -169,7 +169,7 @@ int mhc_shape_as(struct job *job, const char *name, const char *as)
 	return 0;
 }
 
-/* Several: pairs of an output and what it is as, up to NULL */
+/* mhc_shape_as() for pairs of an output and its model, up to NULL */
 int mhc_shape_all(struct job *job, const char *const (*pairs)[2])
 {
 	int status = 0;
@@ -179,7 +179,7 @@ int mhc_shape_all(struct job *job, const char *const (*pairs)[2])
 	return status;
 }
 
-/* Branch values of the tokens of streams x */
+/* An output of branch values for the tokens of streams x */
 void mhc_shape_branch(struct job *job, const char *name, const struct npy *x)
 {
 	mhc_shape(job, name, x->dtype, x->ndim - 2, x->shape, x->shape[x->ndim - 1], -1);
@@ -371,7 +371,7 @@ static int add_call(hz_context *ctx, struct job *job)
 			  view_of(job, "y"));
 }
 
-/* A gradient of coefficients: as these, or where they are not given one of each token of dy */
+/* A gradient of coefficients: shaped as these, or if not given one set for each token of dy */
 static int shape_coef(struct job *job, const char *name, const char *as, bool is_matrix)
 {
 	const struct npy *dy = mhc_array_of(job, "dy");
@@ -581,7 +581,7 @@ static int recompute_outputs(struct job *job)
 	return 0;
 }
 
-/* Layer l of an array whose first dimension is of layers; a view without data if it is not given */
+/* Layer l of an array whose first dimension is layers; a view without data if not given */
 static hz_tensor layer_of(struct job *job, const char *name, int64_t l)
 {
 	const hz_tensor *t = view_of(job, name);

@@ -1,5 +1,5 @@
 /*
- * run.h - what hurwitz run has for all calls of hyper-connections
+ * run.h - helpers of hurwitz run for all calls of hyper-connections
  *
  * SPDX-License-Identifier: BSD-2-Clause
  */
@@ -20,25 +20,25 @@
 
 extern const struct key mhc_sinkhorn_keys[], mhc_weights_keys[];
 
-/* The conventions that the keys of a call say */
+/* The options that the keys of a call give */
 hz_mhc_opts mhc_opts(const struct job *job);
 
 const struct npy *mhc_array_of(struct job *job, const char *name);
 bool mhc_given(struct job *job, const char *name);
 int mhc_check_ndim(struct job *job, const char *name, int least);
 
-/* The shape of an output: leading dimensions, and one or two more (last < 0: one) */
+/* Sets the shape of an output: leading dimensions, and one or two more (last < 0: one). */
 void mhc_shape(struct job *job, const char *name, int dtype, int lead, const int64_t *leading,
 	       int64_t size, int64_t last);
 
-/* That of another operand, without which an output is of no use; and pairs of these, up to NULL */
+/* The shape of another operand, which has to be given; pairs of both, up to NULL */
 int mhc_shape_as(struct job *job, const char *name, const char *as);
 int mhc_shape_all(struct job *job, const char *const (*pairs)[2]);
 
-/* That of branch values of the tokens of streams x */
+/* The shape of branch values for the tokens of streams x */
 void mhc_shape_branch(struct job *job, const char *name, const struct npy *x);
 
-/* hz_reserve(), if the question for bytes went well */
+/* hz_reserve() if the workspace query returned HZ_OK; else its status */
 int mhc_reserve(hz_context *ctx, int status, size_t bytes);
 
 #endif

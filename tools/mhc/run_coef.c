@@ -147,7 +147,7 @@ static const struct operand post_pre_bwd_operands[] = {
 
 /* ---- Shapes ---------------------------------------------------------------------------------- */
 
-/* Streams of weights with so many rows of bias; 0 if there are none */
+/* The number of streams for which bias has `rows` rows; 0 if none */
 static int streams_of(int64_t rows, const hz_mhc_opts *o)
 {
 	for (int n = 1; n <= 8; n++) {
@@ -157,11 +157,11 @@ static int streams_of(int64_t rows, const hz_mhc_opts *o)
 	return 0;
 }
 
-/* What coefficients of a call have in front of n: the dimensions of x, a sequence's, or none */
+/* Leading dimensions of coefficients: those of x, of sequences, or none */
 struct sets {
 	int64_t n, rows, leading[HZ_MAXDIM];
 	int ndim;
-	bool shared;		/* fewer than tokens: by sequences */
+	bool shared;		/* fewer than tokens: sequences */
 };
 
 static int find_sets(struct job *job, const char *x_name, struct sets *s)
@@ -217,7 +217,7 @@ static int forward_outputs(struct job *job, const char *x_name, const char *p, c
 	return 0;
 }
 
-/* Outputs that accumulate=1 adds to what is there */
+/* Outputs that accumulate=1 adds to: their old values are inputs */
 static void read_old_ones(struct job *job)
 {
 	static const char *const names[] = {
@@ -247,8 +247,8 @@ static int weight_gradients(struct job *job)
 /* ---- Calls ----------------------------------------------------------------------------------- */
 
 /*
- * A call's sequences are those of its coefficients, or of their gradients. Where it has none it gets
- * zeros as p, which free_zeros() releases.
+ * The number of sequences is that of the coefficients or of their gradients. A call without either
+ * gets p of zeros, which free_zeros() releases.
  */
 static int make_zeros(hz_context *ctx, struct job *job, hz_tensor *host, hz_tensor *zeros)
 {

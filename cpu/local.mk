@@ -5,7 +5,8 @@ libhz_la_SOURCES += \
 	cpu/core/cpu.c cpu/core/transpose.c cpu/hadamard/hadamard.c cpu/hadamard/kern.c \
 	cpu/hadamard/quantize.c cpu/hadamard/tiles.c cpu/lattice/decode.c cpu/lattice/kern.c \
 	cpu/lattice/lattice.c cpu/lattice/packing.c cpu/lattice/simd.c cpu/mhc/coef.c \
-	cpu/mhc/coef_bwd.c cpu/mhc/kern.c cpu/mhc/mhc.c cpu/mhc/project.c cpu/peak/kern.c \
+	cpu/mhc/coef_bwd.c cpu/mhc/kern.c cpu/mhc/mhc.c cpu/mhc/project.c cpu/mhc/routes.c \
+	cpu/peak/kern.c \
 	cpu/qgemm/kern.c cpu/qgemm/linear.c cpu/qgemm/qgemm.c cpu/quantize/kern.c \
 	cpu/quantize/quantize.c cpu/quat/kern.c cpu/quat/quat.c cpu/quat_gemm/kern.c \
 	cpu/quat_gemm/quat_gemm.c cpu/quat_layer/kern.c cpu/quat_layer/quat_layer.c \

@@ -160,21 +160,22 @@ static size_t pre_floats(const struct hzi_phi_plan *p, const struct hzi_mhc_pre_
 	       (shared(a) ? groups * (size_t)p->n * (a->phi ? (size_t)p->padded + 1 : 1) : 0);
 }
 
-static struct hzi_phi_plan pre_plan(const struct hz_context *ctx, const struct hzi_mhc_pre_args *a)
+static struct hzi_phi_plan pre_plan(const struct hz_context *ctx, const struct hzi_mhc_pre_args *a,
+				    bool amx)
 {
-	return hzi_phi_plan_of(ctx, &a->s, &a->rule, a->phi, a->gain, false, a->norm);
+	return hzi_phi_plan_of(ctx, &a->s, &a->rule, a->phi, a->gain, false, a->norm, amx);
 }
 
-size_t hzi_cpu_mhc_pre_workspace(const struct hz_context *ctx, const struct hzi_mhc_pre_args *a)
+static size_t workspace(const struct hz_context *ctx, const struct hzi_mhc_pre_args *a, bool amx)
 {
-	const struct hzi_phi_plan p = pre_plan(ctx, a);
+	const struct hzi_phi_plan p = pre_plan(ctx, a, amx);
 
 	return pre_floats(&p, a) * sizeof(float);
 }
 
-int hzi_cpu_mhc_pre(struct hz_context *ctx, const struct hzi_mhc_pre_args *a)
+static int run(struct hz_context *ctx, const struct hzi_mhc_pre_args *a, bool amx)
 {
-	const struct hzi_phi_plan p = pre_plan(ctx, a);
+	const struct hzi_phi_plan p = pre_plan(ctx, a, amx);
 	struct hzi_mhc_pre_args own = *a;
 	float *work = ctx->workspace;
 	struct pre_job job = {
@@ -206,4 +207,33 @@ int hzi_cpu_mhc_pre(struct hz_context *ctx, const struct hzi_mhc_pre_args *a)
 	if (a->u.data)
 		hzi_parallel(p.threads, mix_units, &job, a->s.tokens);
 	return HZ_OK;
+}
+
+/* ---- Routes ---------------------------------------------------------------------------------- */
+
+const char *hzi_cpu_mhc_coef_amx_unsupported(const struct hz_context *ctx, const void *args)
+{
+	const struct hzi_mhc_pre_args *a = args;
+
+	return hzi_phi_amx_unsupported(ctx, &a->s, a->phi);
+}
+
+size_t hzi_cpu_mhc_coef_amx_workspace(const struct hz_context *ctx, const void *args)
+{
+	return workspace(ctx, args, true);
+}
+
+int hzi_cpu_mhc_coef_amx(struct hz_context *ctx, const void *args)
+{
+	return run(ctx, args, true);
+}
+
+size_t hzi_cpu_mhc_coef_vectors_workspace(const struct hz_context *ctx, const void *args)
+{
+	return workspace(ctx, args, false);
+}
+
+int hzi_cpu_mhc_coef_vectors(struct hz_context *ctx, const void *args)
+{
+	return run(ctx, args, false);
 }

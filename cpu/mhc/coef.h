@@ -65,10 +65,30 @@ struct hzi_phi_plan {
 	int threads;
 };
 
-/* phi, gain: there are any; norm: u has one */
+/* ---- Routes: members of struct hzi_route ----------------------------------------------------- */
+
+const char *hzi_cpu_mhc_coef_amx_unsupported(const struct hz_context *ctx, const void *args);
+size_t hzi_cpu_mhc_coef_amx_workspace(const struct hz_context *ctx, const void *args);
+int hzi_cpu_mhc_coef_amx(struct hz_context *ctx, const void *args);
+size_t hzi_cpu_mhc_coef_vectors_workspace(const struct hz_context *ctx, const void *args);
+int hzi_cpu_mhc_coef_vectors(struct hz_context *ctx, const void *args);
+
+const char *hzi_cpu_mhc_coef_bwd_amx_unsupported(const struct hz_context *ctx, const void *args);
+size_t hzi_cpu_mhc_coef_bwd_amx_workspace(const struct hz_context *ctx, const void *args);
+int hzi_cpu_mhc_coef_bwd_amx(struct hz_context *ctx, const void *args);
+size_t hzi_cpu_mhc_coef_bwd_vectors_workspace(const struct hz_context *ctx, const void *args);
+int hzi_cpu_mhc_coef_bwd_vectors(struct hz_context *ctx, const void *args);
+
+/* Why AMX tiles do not support products of such streams and phi, or NULL */
+const char *hzi_phi_amx_unsupported(const struct hz_context *ctx, const struct hzi_mhc_shape *s,
+				    const float *phi);
+
+/* ---- Plans ----------------------------------------------------------------------------------- */
+
+/* phi, gain: they are given; norm: u is normalized; amx: products by AMX tiles */
 struct hzi_phi_plan hzi_phi_plan_of(const struct hz_context *ctx, const struct hzi_mhc_shape *s,
 				    const struct hzi_mhc_rule *rule, bool phi, bool gain,
-				    bool backwards, bool norm);
+				    bool backwards, bool norm, bool amx);
 struct hzi_phi_room hzi_phi_room_of(const struct hzi_phi_plan *p, float *base, int thread);
 /* work: hzi_phi_floats() */
 size_t hzi_phi_floats(const struct hzi_phi_plan *p);

@@ -71,11 +71,13 @@ static struct hzi_mhc_beside beside_of(const struct hzi_mhc_pre_bwd_args *a)
 	};
 }
 
-static struct bwd_plan bwd_plan(const struct hz_context *ctx, const struct hzi_mhc_pre_bwd_args *a)
+static struct bwd_plan bwd_plan(const struct hz_context *ctx, const struct hzi_mhc_pre_bwd_args *a,
+				bool amx)
 {
 	const struct hzi_mhc_beside beside = beside_of(a);
 	struct bwd_plan b = {
-		.p = hzi_phi_plan_of(ctx, &a->s, &a->rule, a->phi, a->gain, true, a->norm),
+		.p = hzi_phi_plan_of(ctx, &a->s, &a->rule, a->phi, a->gain, true, a->norm,
+				     amx),
 		.shared = bwd_shared(a),
 	};
 	const size_t row = (size_t)(b.p.n * b.p.padded);
@@ -107,10 +109,9 @@ static size_t shared_floats(const struct bwd_plan *b, const struct hzi_mhc_shape
 	return b->shared ? (size_t)s->groups * (2 * n + 2 * n * n) + 2 * b->means : 0;
 }
 
-size_t hzi_cpu_mhc_pre_bwd_workspace(const struct hz_context *ctx,
-				     const struct hzi_mhc_pre_bwd_args *a)
+static size_t workspace(const struct hz_context *ctx, const struct hzi_mhc_pre_bwd_args *a, bool amx)
 {
-	const struct bwd_plan b = bwd_plan(ctx, a);
+	const struct bwd_plan b = bwd_plan(ctx, a, amx);
 	const size_t chunks = (size_t)b.chunks;
 
 	return (chunks * ((b.direct ? 0 : b.dphi) + b.dnorm) + hzi_phi_floats(&b.p) +
@@ -704,9 +705,9 @@ static void put_weights(const struct bwd_job *job)
 			     p->n * hzi_mhc_ceil(p->channels, WEIGHTS));
 }
 
-int hzi_cpu_mhc_pre_bwd(struct hz_context *ctx, const struct hzi_mhc_pre_bwd_args *a)
+static int run(struct hz_context *ctx, const struct hzi_mhc_pre_bwd_args *a, bool amx)
 {
-	const struct bwd_plan plan = bwd_plan(ctx, a);
+	const struct bwd_plan plan = bwd_plan(ctx, a, amx);
 	const struct hzi_phi_plan *const p = &plan.p;
 	const int64_t n = p->n, groups = a->s.groups;
 	struct bwd_job job = {
@@ -776,4 +777,35 @@ int hzi_cpu_mhc_pre_bwd(struct hz_context *ctx, const struct hzi_mhc_pre_bwd_arg
 	beside.add_stream = p->padded;
 	hzi_mhc_unmix_all(ctx, &dx, &beside, work);
 	return HZ_OK;
+}
+
+/* ---- Routes ---------------------------------------------------------------------------------- */
+
+const char *hzi_cpu_mhc_coef_bwd_amx_unsupported(const struct hz_context *ctx, const void *args)
+{
+	const struct hzi_mhc_pre_bwd_args *a = args;
+
+	if (a->saved && a->rule.m > HZI_MHC_HALF_ROWS)
+		return "more than 32 rows of phi, and sums that need no projection";
+	return hzi_phi_amx_unsupported(ctx, &a->s, a->phi);
+}
+
+size_t hzi_cpu_mhc_coef_bwd_amx_workspace(const struct hz_context *ctx, const void *args)
+{
+	return workspace(ctx, args, true);
+}
+
+int hzi_cpu_mhc_coef_bwd_amx(struct hz_context *ctx, const void *args)
+{
+	return run(ctx, args, true);
+}
+
+size_t hzi_cpu_mhc_coef_bwd_vectors_workspace(const struct hz_context *ctx, const void *args)
+{
+	return workspace(ctx, args, false);
+}
+
+int hzi_cpu_mhc_coef_bwd_vectors(struct hz_context *ctx, const void *args)
+{
+	return run(ctx, args, false);
 }

@@ -12,15 +12,24 @@
 
 /* ---- Plans ----------------------------------------------------------------------------------- */
 
-#define HALF_LEAST 128			/* tokens whose products pay for phi in another layout */
 #define HALF_TILE HZI_MHC_HALVES
 #define BLOCK (4 * TOKENS)		/* for which a part of phi stays in L1 */
 #define NEAR_WIDE 4096			/* channels of a tile where it lies: 400 KB of phi in L2 */
 #define HALF_BLOCK 256			/* for which all of it, 1.5 MB, is read from beyond L2 */
 
+const char *hzi_phi_amx_unsupported(const struct hz_context *ctx, const struct hzi_mhc_shape *s,
+				    const float *phi)
+{
+	if (!hzi_mhc_kern[ctx->level].half)
+		return "no AMX tiles at this ISA level";
+	if (!phi)
+		return "phi is NULL";
+	return s->groups == s->tokens ? NULL : "groups are not tokens";
+}
+
 struct hzi_phi_plan hzi_phi_plan_of(const struct hz_context *ctx, const struct hzi_mhc_shape *s,
 				    const struct hzi_mhc_rule *rule, bool phi, bool gain,
-				    bool backwards, bool norm)
+				    bool backwards, bool norm, bool amx)
 {
 	struct hzi_phi_plan p = {
 		.channels = s->channels, .padded = hzi_mhc_room(s->channels), .n = s->n,
@@ -34,8 +43,7 @@ struct hzi_phi_plan hzi_phi_plan_of(const struct hz_context *ctx, const struct h
 					     hzi_mhc_size(s->dtype));
 	p.pack = phi && (gain || p.padded != p.channels);
 	p.phi = p.pack ? m * n * (size_t)p.padded : 0;
-	if (phi && hzi_mhc_kern[ctx->level].half && s->groups == s->tokens &&
-	    s->tokens >= HALF_LEAST) {
+	if (amx) {
 		p.panels = (2 * rule->m + 15) / 16;
 		p.half = n * (size_t)p.padded / 32 * (size_t)p.panels * (HALF_TILE / 2);
 		p.halves = backwards && rule->m <= HZI_MHC_HALF_ROWS;

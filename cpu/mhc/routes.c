@@ -1,0 +1,85 @@
+/*
+ * routes.c - the routes of operations of hyper-connections on CPUs
+ *
+ * SPDX-License-Identifier: BSD-2-Clause
+ */
+#include <config.h>
+
+#include "cpu/mhc/coef.h"
+#include "lib/core/route.h"
+
+#define AMX_LEAST 128		/* tokens whose products pay for phi in the layout of tiles */
+
+static int64_t amx_cost(const struct hz_context *ctx, const void *args)
+{
+	const struct hzi_mhc_pre_args *a = args;
+
+	(void)ctx;
+	return a->s.tokens >= AMX_LEAST ? 0 : 2;
+}
+
+static int64_t amx_bwd_cost(const struct hz_context *ctx, const void *args)
+{
+	const struct hzi_mhc_pre_bwd_args *a = args;
+
+	(void)ctx;
+	return a->s.tokens >= AMX_LEAST ? 0 : 2;
+}
+
+/* Costs: 1 for vectors, its index */
+static const struct hzi_route pre[] = {
+	{
+		.name = "amx_tiles", .what = "projection by AMX tiles, f32 as two terms of bf16",
+		.arch = HZ_ISA_AMX, .unsupported = hzi_cpu_mhc_coef_amx_unsupported,
+		.cost = amx_cost, .workspace = hzi_cpu_mhc_coef_amx_workspace,
+		.run = hzi_cpu_mhc_coef_amx,
+	},
+	{
+		.name = "vectors", .what = "f32 vectors",
+		.workspace = hzi_cpu_mhc_coef_vectors_workspace, .run = hzi_cpu_mhc_coef_vectors,
+	},
+};
+
+static const struct hzi_route pre_bwd[] = {
+	{
+		.name = "amx_tiles",
+		.what = "projection by AMX tiles; dx and dphi too, of at most 32 rows of phi",
+		.arch = HZ_ISA_AMX, .unsupported = hzi_cpu_mhc_coef_bwd_amx_unsupported,
+		.cost = amx_bwd_cost, .workspace = hzi_cpu_mhc_coef_bwd_amx_workspace,
+		.run = hzi_cpu_mhc_coef_bwd_amx,
+	},
+	{
+		.name = "vectors", .what = "f32 vectors",
+		.workspace = hzi_cpu_mhc_coef_bwd_vectors_workspace,
+		.run = hzi_cpu_mhc_coef_bwd_vectors,
+	},
+};
+
+enum { PRE, PRE_BWD, END };
+
+const struct hzi_op_routes hzi_cpu_mhc_routes[] = {
+	[PRE] = HZI_ROUTES(mhc_pre, pre),
+	[PRE_BWD] = HZI_ROUTES(mhc_pre_bwd, pre_bwd),
+	[END] = {0},
+};
+
+int hzi_cpu_mhc_pre(struct hz_context *ctx, const struct hzi_mhc_pre_args *a)
+{
+	return hzi_route_run(ctx, &hzi_cpu_mhc_routes[PRE], a);
+}
+
+size_t hzi_cpu_mhc_pre_workspace(const struct hz_context *ctx, const struct hzi_mhc_pre_args *a)
+{
+	return hzi_route_workspace(ctx, &hzi_cpu_mhc_routes[PRE], a);
+}
+
+int hzi_cpu_mhc_pre_bwd(struct hz_context *ctx, const struct hzi_mhc_pre_bwd_args *a)
+{
+	return hzi_route_run(ctx, &hzi_cpu_mhc_routes[PRE_BWD], a);
+}
+
+size_t hzi_cpu_mhc_pre_bwd_workspace(const struct hz_context *ctx,
+				     const struct hzi_mhc_pre_bwd_args *a)
+{
+	return hzi_route_workspace(ctx, &hzi_cpu_mhc_routes[PRE_BWD], a);
+}

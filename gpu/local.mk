@@ -35,12 +35,13 @@ noinst_HEADERS += \
 	gpu/qgemm/epilogue.cuh gpu/qgemm/qgemm.h gpu/qgemm/skinny_splitk.cuh \
 	gpu/quantize/minmax.cuh gpu/quantize/prologue.cuh gpu/quantize/quantize.cuh \
 	gpu/quantize/quantize.h gpu/quantize/rotated.h gpu/quantize/strided.cuh \
-	gpu/quat/contiguous.cuh gpu/quat/launch.h gpu/quat/ops.cuh gpu/quat/planar.h \
-	gpu/quat/quat.h gpu/quat/strided.cuh gpu/quat_conv/depthwise.h gpu/quat_conv/gemm16.cuh \
-	gpu/quat_conv/gemm16.h gpu/quat_conv/implicit_gemm8.cuh gpu/quat_conv/mainloop.cuh \
-	gpu/quat_conv/quat_conv.h gpu/quat_conv/wgrad16.cuh gpu/quat_conv/wgrad8.h \
-	gpu/quat_gemm/epilogue.cuh gpu/quat_gemm/gemv.h gpu/quat_gemm/pack_planar.cuh \
-	gpu/quat_gemm/quat_gemm.h gpu/quat_gemm/simt_f32.h gpu/quat_gemm/wgmma.h \
+	gpu/quat/contiguous.cuh gpu/quat/ops.cuh gpu/quat/planar.h gpu/quat/quat.h \
+	gpu/quat/strided.cuh gpu/quat_conv/depthwise.h gpu/quat_conv/gemm16.cuh \
+	gpu/quat_conv/gemm16.h gpu/quat_conv/implicit_gemm8.cuh gpu/quat_conv/launch.h \
+	gpu/quat_conv/mainloop.cuh gpu/quat_conv/quat_conv.h gpu/quat_conv/wgrad16.cuh \
+	gpu/quat_conv/wgrad8.h gpu/quat_gemm/epilogue.cuh gpu/quat_gemm/gemv.h \
+	gpu/quat_gemm/launch.h gpu/quat_gemm/pack_planar.cuh gpu/quat_gemm/quat_gemm.h \
+	gpu/quat_gemm/simt_f32.h gpu/quat_gemm/wgmma.h gpu/quat_layer/launch.h \
 	gpu/quat_layer/pool.h gpu/quat_layer/quat_layer.cuh gpu/quat_layer/quat_layer.h \
 	gpu/runtime/cuabi.h gpu/runtime/cuda.h gpu/runtime/images.inc gpu/runtime/tensor_map.h \
 	gpu/vlut/d4_bitfield.cuh gpu/vlut/d4_bitfield.h gpu/vlut/d4_bitplane.h \

@@ -8,7 +8,7 @@
 #include <string.h>
 
 #include "gpu/quat_conv/depthwise.h"
-#include "gpu/quat/launch.h"
+#include "gpu/quat_conv/launch.h"
 
 HZI_LINK_IMAGES(quat_conv);
 

@@ -8,7 +8,8 @@
 #include <string.h>
 
 #include "gpu/quat_conv/quat_conv.h"
-#include "gpu/quat/launch.h"
+#include "gpu/quat_conv/launch.h"
+#include "gpu/quat_layer/launch.h"
 #include "gpu/quat_layer/quat_layer.h"
 
 HZI_LINK_IMAGES(quat_conv);

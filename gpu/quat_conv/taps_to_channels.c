@@ -11,7 +11,7 @@
 
 #include <math.h>
 
-#include "gpu/quat/launch.h"
+#include "gpu/quat_conv/launch.h"
 #include "gpu/quat_layer/quat_layer.h"
 
 HZI_LINK_IMAGES(quat_layer);

@@ -10,7 +10,7 @@
 
 #include "gpu/quat_conv/wgrad8.h"
 #include "gpu/quat_conv/gemm16.h"
-#include "gpu/quat/launch.h"
+#include "gpu/quat_conv/launch.h"
 #include "gpu/quat_layer/quat_layer.h"
 
 HZI_LINK_IMAGES(quat_conv);

@@ -6,7 +6,7 @@
 #include <config.h>
 
 #include "gpu/quat_gemm/gemv.h"
-#include "gpu/quat/launch.h"
+#include "gpu/quat_gemm/launch.h"
 
 HZI_LINK_IMAGES(quat_gemm);
 

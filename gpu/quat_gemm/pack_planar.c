@@ -5,7 +5,7 @@
  */
 #include <config.h>
 
-#include "gpu/quat/launch.h"
+#include "gpu/quat_gemm/launch.h"
 #include "gpu/quat_gemm/wgmma.h"
 
 HZI_LINK_IMAGES(quat_gemm);

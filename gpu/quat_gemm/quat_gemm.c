@@ -5,7 +5,7 @@
  */
 #include <config.h>
 
-#include "gpu/quat/launch.h"
+#include "gpu/quat_gemm/launch.h"
 
 /* ---- What all launchers want ----------------------------------------------------------------- */
 

@@ -9,7 +9,7 @@
  */
 #include <config.h>
 
-#include "gpu/quat/launch.h"
+#include "gpu/quat_gemm/launch.h"
 #include "gpu/quat_gemm/simt_f32.h"
 
 HZI_LINK_IMAGES(quat_gemm);

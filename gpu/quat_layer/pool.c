@@ -5,7 +5,7 @@
  */
 #include <config.h>
 
-#include "gpu/quat/launch.h"
+#include "gpu/quat_layer/launch.h"
 #include "gpu/quat_layer/pool.h"
 
 HZI_LINK_IMAGES(quat_layer);

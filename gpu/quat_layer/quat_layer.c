@@ -5,8 +5,8 @@
  */
 #include <config.h>
 
-#include "gpu/runtime/cuda.h"
-#include "gpu/quat/launch.h"
+#include "gpu/quat_conv/launch.h"
+#include "gpu/quat_layer/launch.h"
 #include "gpu/quat_layer/quat_layer.h"
 
 /* A thread for each of total elements; grids of more blocks than CUDA takes go on by themselves. */

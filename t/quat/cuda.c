@@ -9,7 +9,7 @@
 #include <config.h>
 
 #include "t/core/cuda_calls.h"
-#include "gpu/quat/launch.h"
+#include "gpu/quat_conv/launch.h"
 
 #if HZ_HAVE_CUDA
 

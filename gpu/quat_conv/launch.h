@@ -1,93 +1,14 @@
 /*
- * launch.h - the launchers of products of quaternion matrices, for each other
+ * launch.h - convolutions of quaternions: what their launchers share
  *
  * SPDX-License-Identifier: BSD-2-Clause
  */
-#ifndef HZI_GPU_QUAT_LAUNCH_H
-#define HZI_GPU_QUAT_LAUNCH_H
+#ifndef HZI_GPU_QUAT_CONV_LAUNCH_H
+#define HZI_GPU_QUAT_CONV_LAUNCH_H
 
-#include "gpu/runtime/cuda.h"
 #include "gpu/quat_conv/quat_conv.h"
-#include "gpu/quat_gemm/quat_gemm.h"
-#include "lib/quat_gemm/quat_gemm.h"
+#include "gpu/quat_gemm/launch.h"
 #include "lib/quat_layer/quat_layer.h"
-
-/* ---- Sizes ----------------------------------------------------------------------------------- */
-
-/* Of a part of the workspace, so that the next is aligned */
-static inline size_t padded(int64_t bytes)
-{
-	return ((size_t)bytes + 255) & ~(size_t)255;
-}
-
-/* ---- What all of them want (quat_gemm.c) ----------------------------------------------------- */
-
-/* A view, and its strides in a batch of ndim dimensions, as kernels take them. */
-struct hzi_quat_matrix hzi_quat_matrix_of(const struct hzi_quat_view *v, int dtype, int conj,
-					  const int64_t *stride, int ndim);
-
-/* The shape of a batch, of which there are so many items. */
-int64_t hzi_quat_batch_of(int64_t *shape3, const int64_t *shape, int ndim);
-
-struct hzi_quat_out hzi_quat_out_of(const struct hzi_quat_gemm_args *a);
-
-/* ---- Planes of f16 (quat_planes.c) ----------------------------------------------------------- */
-
-/* An operand's planes: gpu/quat_gemm/wgmma.h. */
-struct hzi_planes {
-	uint16_t *data;
-	float *scales;
-	int64_t lines, k;		/* of quaternions */
-	int64_t all_lines, all_k;	/* with padding */
-	int32_t count;			/* without those of the rest */
-	int32_t split;
-};
-
-/*
- * Whether products of that dtype and precision are of planes, and whether these are split in two.
- */
-bool hzi_planes_wanted(const struct hz_context *ctx, int dtype, int precision, int *split);
-
-struct hzi_planes hzi_planes_of(int64_t lines, int64_t k, int count, int split);
-
-/* The bytes of planes and scales, and them put there. */
-size_t hzi_planes_room(const struct hzi_planes *p);
-void hzi_planes_place(struct hzi_planes *p, void *data);
-
-/*
- * x: rows are lines. left: planes for what becomes packed A, so that products with planes of others
- * have the factors of eight multiplications. k_scales: NULL, or what quaternions at k are
- * multiplied by.
- */
-int hzi_planes_make(struct hz_context *ctx, const char *op, const struct hzi_planes *y,
-		    const struct hzi_quat_matrix *x, bool left, const float *k_scales);
-
-/* The map for copies of boxes of all planes: hzi_cuda_tensor_map(). */
-int hzi_planes_map(struct hz_context *ctx, const char *op, struct hzi_tensor_map *map,
-		   const struct hzi_planes *p, int box_bytes, int box_rows);
-
-/* ---- The ways -------------------------------------------------------------------------------- */
-
-/*
- * Each: whether it takes a call, the workspace of one that it takes, and the call. The last takes
- * all.
- */
-bool hzi_cuda_quat_gemv_takes(const struct hz_context *ctx, const struct hzi_quat_gemm_args *a);
-size_t hzi_cuda_quat_gemv_workspace(const struct hz_context *ctx,
-				    const struct hzi_quat_gemm_args *a);
-int hzi_cuda_quat_gemv(struct hz_context *ctx, const struct hzi_quat_gemm_args *a);
-
-bool hzi_cuda_quat_tma_takes(const struct hz_context *ctx, const struct hzi_quat_gemm_args *a);
-size_t hzi_cuda_quat_tma_workspace(const struct hz_context *ctx,
-				   const struct hzi_quat_gemm_args *a);
-int hzi_cuda_quat_tma(struct hz_context *ctx, const struct hzi_quat_gemm_args *a);
-bool hzi_cuda_quat_tma_packs(const struct hz_context *ctx, const struct hzi_quat_gemm_pack_args *a);
-int hzi_cuda_quat_tma_pack(struct hz_context *ctx, const struct hzi_quat_gemm_pack_args *a);
-
-size_t hzi_cuda_quat_simt_workspace(const struct hz_context *ctx,
-				    const struct hzi_quat_gemm_args *a);
-int hzi_cuda_quat_simt(struct hz_context *ctx, const struct hzi_quat_gemm_args *a);
-int hzi_cuda_quat_simt_pack(struct hz_context *ctx, const struct hzi_quat_gemm_pack_args *a);
 
 /* ---- Convolutions: struct hzi_quat_steps ----------------------------------------------------- */
 
@@ -191,16 +112,5 @@ bool hzi_quat_conv_unfold(const struct hzi_qpatch_args *x, struct hzi_qpatch_arg
 			  size_t *bytes);
 
 int hzi_quat_conv_fold(struct hz_context *ctx, const char *op, struct hzi_quat_fold *f, void *out);
-
-/* ---- Maps (quat_layer.c) --------------------------------------------------------------------- */
-
-int hzi_cuda_quat_map_step(struct hz_context *ctx, const char *op,
-			   const struct hzi_qmap_args *a);
-
-/* ---- Pooling (quat_pool.c) ------------------------------------------------------------------- */
-
-bool hzi_cuda_quat_pool_takes(const struct hzi_qpool_args *a, bool backward);
-int hzi_cuda_quat_pool_2d(struct hz_context *ctx, const char *op, const struct hzi_qpool_args *a,
-			  bool backward);
 
 #endif

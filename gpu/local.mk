@@ -13,8 +13,9 @@ libhz_la_SOURCES += \
 	gpu/quantize/images.c gpu/quantize/quantize.c gpu/quantize/rotated.c gpu/quat/images.c \
 	gpu/quat/quat.c gpu/quat_conv/depthwise.c gpu/quat_conv/gemm16.c gpu/quat_conv/images.c \
 	gpu/quat_conv/quat_conv.c gpu/quat_conv/taps_to_channels.c gpu/quat_conv/wgrad8.c \
-	gpu/quat_gemm/gemv.c gpu/quat_gemm/images.c gpu/quat_gemm/pack_planar.c \
-	gpu/quat_gemm/quat_gemm.c gpu/quat_gemm/simt_f32.c gpu/quat_gemm/wgmma.c \
+	gpu/quat_gemm/gemv.c gpu/quat_gemm/images.c gpu/quat_gemm/operands.c \
+	gpu/quat_gemm/pack_planar.c gpu/quat_gemm/routes.c gpu/quat_gemm/simt_f32.c \
+	gpu/quat_gemm/wgmma.c \
 	gpu/quat_layer/images.c gpu/quat_layer/pool.c gpu/quat_layer/quat_layer.c \
 	gpu/runtime/cuda.c gpu/vlut/common.c gpu/vlut/d4_bitfield.c gpu/vlut/d4_bitplane.c \
 	gpu/vlut/d4_f16_skinny.c gpu/vlut/d4_f16_wgmma.c gpu/vlut/e8_bitplane.c gpu/vlut/generic.c \

@@ -15,19 +15,47 @@ HZI_LINK_IMAGES(quat_gemm);
 #define ROWS_BLOCKS 512			/* enough to read at full speed */
 #define MMA_BLOCKS 96
 #define MMA_TERMS 32			/* of f32: where errors of 2^-17 count for little */
-#define LINES_BLOCKS 1024
+#define TRANSPOSED_BLOCKS 1024
 
-enum way { NONE, ROWS, MMA, LINES };
+enum path { ROWS, MMA, TRANSPOSED };
 
 /* How a call is done: rows of C and threads of a block, shares of k in whole steps. */
 struct plan {
-	enum way way;
 	int kernel, rows, threads, stages;
 	int64_t items, shares, share;
 	struct hzi_quat_matrix a;
 };
 
-/* 16-byte pieces of 16 bits: pairs of quaternions everywhere */
+/* ---- Which calls are supported --------------------------------------------------------------- */
+
+static const char *operands_unsupported(const struct hzi_quat_gemm_args *a)
+{
+	if (a->n > HZI_GEMV_COLUMNS)
+		return "more than 8 columns";
+	if (a->packed)
+		return "a is packed";
+	if (a->k == 0)
+		return "k is 0";
+	if (!hzi_quat_matrix_of(&a->a, a->dtype, 0, a->a_stride, a->ndim).whole)
+		return "quaternions of a are not contiguous and aligned";
+	if (!hzi_quat_matrix_of(&a->b, a->dtype, 0, a->b_stride, a->ndim).whole)
+		return "quaternions of b are not contiguous and aligned";
+	return NULL;
+}
+
+const char *hzi_cuda_quat_gemm_gemv_rows_unsupported(const struct hz_context *ctx, const void *args)
+{
+	const struct hzi_quat_gemm_args *a = args;
+
+	(void)ctx;
+	if (a->dtype != HZ_F32)
+		return "a is not f32";
+	if (a->a.col != 4)
+		return "rows of a are not contiguous";
+	return operands_unsupported(a);
+}
+
+/* Whether a row of 16-bit quaternions is pairs of them, aligned to 16 bytes. */
 static bool has_pairs(const struct hzi_quat_gemm_args *a)
 {
 	int64_t steps = a->a.row;
@@ -37,30 +65,46 @@ static bool has_pairs(const struct hzi_quat_gemm_args *a)
 	return steps % 8 == 0 && a->k % 2 == 0 && (uintptr_t)a->a.data % 16 == 0;
 }
 
-static enum way way_of(const struct hz_context *ctx, const struct hzi_quat_gemm_args *a)
+const char *hzi_cuda_quat_gemm_gemv_mma_unsupported(const struct hz_context *ctx, const void *args)
 {
-	const bool f32 = a->dtype == HZ_F32;
-	const bool mma = hzi_cuda_device(ctx)->shared_block_bytes >= 2 * HZI_GEMV_MMA_BYTES;
+	const struct hzi_quat_gemm_args *a = args;
 
-	if (a->n > HZI_GEMV_COLUMNS || a->packed || a->k == 0 ||
-	    !hzi_quat_matrix_of(&a->a, a->dtype, 0, a->a_stride, a->ndim).whole ||
-	    !hzi_quat_matrix_of(&a->b, a->dtype, 0, a->b_stride, a->ndim).whole)
-		return NONE;
-	if (a->a.col == 4) {
-		if (f32)
-			return !mma || a->n <= 2 || a->k < MMA_TERMS ||
-			       a->precision == HZ_PRECISION_F32 ? ROWS : MMA;
-		if (mma && has_pairs(a))
-			return MMA;
-	}
-	return a->a.row == 4 ? LINES : NONE;
+	if (a->a.col != 4)
+		return "rows of a are not contiguous";
+	if (a->dtype == HZ_F32 && a->precision == HZ_PRECISION_F32)
+		return "the precision is f32";
+	if (a->dtype == HZ_F32 && a->k < MMA_TERMS)
+		return "fewer than 32 terms of f32";
+	if (a->dtype != HZ_F32 && !has_pairs(a))
+		return "rows of a are not pairs of quaternions aligned to 16 bytes";
+	if (hzi_cuda_device(ctx)->shared_block_bytes < 2 * HZI_GEMV_MMA_BYTES)
+		return "too little shared memory per block";
+	return operands_unsupported(a);
 }
 
-static struct plan plan_of(const struct hz_context *ctx, const struct hzi_quat_gemm_args *a)
+/* Up to 2 columns of f32 are read faster than tensor cores can split them. */
+bool hzi_cuda_quat_gemm_gemv_mma_is_slower(const struct hzi_quat_gemm_args *a)
 {
-	static const int lines_kernels[] = {HZI_KERNEL_quat_gemv_lines_f32_1,
-					    HZI_KERNEL_quat_gemv_lines_f16_1,
-					    HZI_KERNEL_quat_gemv_lines_bf16_1};
+	return a->dtype == HZ_F32 && a->n <= 2;
+}
+
+const char *hzi_cuda_quat_gemm_gemv_transposed_unsupported(const struct hz_context *ctx,
+							    const void *args)
+{
+	const struct hzi_quat_gemm_args *a = args;
+
+	(void)ctx;
+	return a->a.row == 4 ? operands_unsupported(a) : "columns of a are not contiguous";
+}
+
+/* ---- Launches -------------------------------------------------------------------------------- */
+
+static struct plan plan_of(const struct hz_context *ctx, const struct hzi_quat_gemm_args *a,
+			   enum path path)
+{
+	static const int transposed_kernels[] = {HZI_KERNEL_quat_gemv_lines_f32_1,
+						 HZI_KERNEL_quat_gemv_lines_f16_1,
+						 HZI_KERNEL_quat_gemv_lines_bf16_1};
 	const int size = a->n > 4 ? 3 : a->n > 2 ? 2 : (int)a->n - 1;
 	const int type = a->dtype == HZ_F32 ? 0 : a->dtype == HZ_F16 ? 1 : 2;
 	struct plan p = {
@@ -69,9 +113,8 @@ static struct plan plan_of(const struct hz_context *ctx, const struct hzi_quat_g
 	};
 	int64_t shape[HZI_QUAT_BATCH], blocks, want, least;
 
-	p.way = way_of(ctx, a);
 	p.items = hzi_quat_batch_of(shape, a->shape, a->ndim);
-	switch (p.way) {
+	switch (path) {
 	case ROWS:
 		p.kernel = HZI_KERNEL_quat_gemv_rows_1 + size;
 		p.rows = HZI_GEMV_ROWS;
@@ -89,9 +132,9 @@ static struct plan plan_of(const struct hz_context *ctx, const struct hzi_quat_g
 		least = 512;
 		break;
 	default:
-		p.kernel = lines_kernels[type] + size;
+		p.kernel = transposed_kernels[type] + size;
 		p.rows = HZI_GEMV_LINE;
-		want = LINES_BLOCKS;
+		want = TRANSPOSED_BLOCKS;
 		least = 64;
 	}
 	/* Shares of k as shapes say, so that the order of sums is the same on every GPU */
@@ -104,27 +147,22 @@ static struct plan plan_of(const struct hz_context *ctx, const struct hzi_quat_g
 	return p;
 }
 
-bool hzi_cuda_quat_gemv_takes(const struct hz_context *ctx, const struct hzi_quat_gemm_args *a)
-{
-	return way_of(ctx, a) != NONE;
-}
-
 static int64_t group_of(const struct plan *p)
 {
 	return p->items < ITEMS_MAX ? p->items : ITEMS_MAX;
 }
 
-size_t hzi_cuda_quat_gemv_workspace(const struct hz_context *ctx,
-				    const struct hzi_quat_gemm_args *a)
+static size_t workspace(const struct hz_context *ctx, const struct hzi_quat_gemm_args *a,
+			enum path path)
 {
-	const struct plan p = plan_of(ctx, a);
+	const struct plan p = plan_of(ctx, a, path);
 
 	return p.shares == 1 ? 0 : (size_t)(group_of(&p) * p.shares * a->n * a->m * 16);
 }
 
-int hzi_cuda_quat_gemv(struct hz_context *ctx, const struct hzi_quat_gemm_args *a)
+static int run(struct hz_context *ctx, const struct hzi_quat_gemm_args *a, enum path path)
 {
-	const struct plan plan = plan_of(ctx, a);
+	const struct plan plan = plan_of(ctx, a, path);
 	const int64_t group = group_of(&plan);
 	struct hzi_quat_gemv p = {
 		.out = hzi_quat_out_of(a), .a = plan.a,
@@ -155,4 +193,34 @@ int hzi_cuda_quat_gemv(struct hz_context *ctx, const struct hzi_quat_gemm_args *
 					 sizeof(p)));
 	}
 	return HZ_OK;
+}
+
+size_t hzi_cuda_quat_gemm_gemv_rows_workspace(const struct hz_context *ctx, const void *args)
+{
+	return workspace(ctx, args, ROWS);
+}
+
+int hzi_cuda_quat_gemm_gemv_rows(struct hz_context *ctx, const void *args)
+{
+	return run(ctx, args, ROWS);
+}
+
+size_t hzi_cuda_quat_gemm_gemv_mma_workspace(const struct hz_context *ctx, const void *args)
+{
+	return workspace(ctx, args, MMA);
+}
+
+int hzi_cuda_quat_gemm_gemv_mma(struct hz_context *ctx, const void *args)
+{
+	return run(ctx, args, MMA);
+}
+
+size_t hzi_cuda_quat_gemm_gemv_transposed_workspace(const struct hz_context *ctx, const void *args)
+{
+	return workspace(ctx, args, TRANSPOSED);
+}
+
+int hzi_cuda_quat_gemm_gemv_transposed(struct hz_context *ctx, const void *args)
+{
+	return run(ctx, args, TRANSPOSED);
 }

@@ -18,7 +18,7 @@ static inline size_t padded(int64_t bytes)
 	return ((size_t)bytes + 255) & ~(size_t)255;
 }
 
-/* ---- What all of them want (quat_gemm.c) ----------------------------------------------------- */
+/* ---- What all of them want (operands.c) ----------------------------------------------------- */
 
 /* A view, and its strides in a batch of ndim dimensions, as kernels take them. */
 struct hzi_quat_matrix hzi_quat_matrix_of(const struct hzi_quat_view *v, int dtype, int conj,
@@ -29,7 +29,7 @@ int64_t hzi_quat_batch_of(int64_t *shape3, const int64_t *shape, int ndim);
 
 struct hzi_quat_out hzi_quat_out_of(const struct hzi_quat_gemm_args *a);
 
-/* ---- Planes of f16 (quat_planes.c) ----------------------------------------------------------- */
+/* ---- Planes of f16 (pack_planar.c) ----------------------------------------------------------- */
 
 /* An operand's planes: gpu/quat_gemm/wgmma.h. */
 struct hzi_planes {
@@ -64,27 +64,34 @@ int hzi_planes_make(struct hz_context *ctx, const char *op, const struct hzi_pla
 int hzi_planes_map(struct hz_context *ctx, const char *op, struct hzi_tensor_map *map,
 		   const struct hzi_planes *p, int box_bytes, int box_rows);
 
-/* ---- The ways -------------------------------------------------------------------------------- */
+/* ---- Routes (routes.c) ----------------------------------------------------------------------- */
+
+#define ROUTE(name) \
+	const char *hzi_cuda_quat_gemm_##name##_unsupported(const struct hz_context *ctx, \
+							     const void *args); \
+	size_t hzi_cuda_quat_gemm_##name##_workspace(const struct hz_context *ctx, \
+						     const void *args); \
+	int hzi_cuda_quat_gemm_##name(struct hz_context *ctx, const void *args);
+
+ROUTE(gemv_rows)
+ROUTE(gemv_mma)
+ROUTE(gemv_transposed)
+ROUTE(wgmma)
+ROUTE(simt_f32)
+#undef ROUTE
+
+/* Whether another route that supports the call takes less time. */
+bool hzi_cuda_quat_gemm_gemv_mma_is_slower(const struct hzi_quat_gemm_args *a);
+bool hzi_cuda_quat_gemm_wgmma_is_slower(const struct hzi_quat_gemm_args *a);
 
 /*
- * Each: whether it takes a call, the workspace of one that it takes, and the call. The last takes
- * all.
+ * Whether an m x k matrix is packed as planes of f16, which wgmma alone reads; else as planes of
+ * f32, which simt_f32 alone reads.
  */
-bool hzi_cuda_quat_gemv_takes(const struct hz_context *ctx, const struct hzi_quat_gemm_args *a);
-size_t hzi_cuda_quat_gemv_workspace(const struct hz_context *ctx,
-				    const struct hzi_quat_gemm_args *a);
-int hzi_cuda_quat_gemv(struct hz_context *ctx, const struct hzi_quat_gemm_args *a);
-
-bool hzi_cuda_quat_tma_takes(const struct hz_context *ctx, const struct hzi_quat_gemm_args *a);
-size_t hzi_cuda_quat_tma_workspace(const struct hz_context *ctx,
-				   const struct hzi_quat_gemm_args *a);
-int hzi_cuda_quat_tma(struct hz_context *ctx, const struct hzi_quat_gemm_args *a);
-bool hzi_cuda_quat_tma_packs(const struct hz_context *ctx, const struct hzi_quat_gemm_pack_args *a);
-int hzi_cuda_quat_tma_pack(struct hz_context *ctx, const struct hzi_quat_gemm_pack_args *a);
-
-size_t hzi_cuda_quat_simt_workspace(const struct hz_context *ctx,
-				    const struct hzi_quat_gemm_args *a);
-int hzi_cuda_quat_simt(struct hz_context *ctx, const struct hzi_quat_gemm_args *a);
-int hzi_cuda_quat_simt_pack(struct hz_context *ctx, const struct hzi_quat_gemm_pack_args *a);
+bool hzi_cuda_quat_gemm_packs_f16(const struct hz_context *ctx, int dtype, int precision, int64_t m,
+				  int64_t k);
+int hzi_cuda_quat_gemm_wgmma_pack(struct hz_context *ctx, const struct hzi_quat_gemm_pack_args *a);
+int hzi_cuda_quat_gemm_simt_f32_pack(struct hz_context *ctx,
+				     const struct hzi_quat_gemm_pack_args *a);
 
 #endif

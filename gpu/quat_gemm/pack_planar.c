@@ -10,14 +10,11 @@
 
 HZI_LINK_IMAGES(quat_gemm);
 
-#define SM_HOPPER 90
-
 bool hzi_planes_wanted(const struct hz_context *ctx, int dtype, int precision, int *split)
 {
 	*split = precision == HZ_PRECISION_SPLIT ||
 		 (precision == HZ_PRECISION_AUTO && dtype == HZ_F32);
-	return hzi_cuda_device(ctx)->sm == SM_HOPPER && HZ_CUDA_90A &&
-	       precision != HZ_PRECISION_F32;
+	return ctx->sm_90a && precision != HZ_PRECISION_F32;
 }
 
 struct hzi_planes hzi_planes_of(int64_t lines, int64_t k, int count, int split)

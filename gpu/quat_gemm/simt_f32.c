@@ -58,9 +58,18 @@ static struct plan plan_of(const struct hzi_quat_gemm_args *a)
 	return p;
 }
 
-size_t hzi_cuda_quat_simt_workspace(const struct hz_context *ctx,
-				    const struct hzi_quat_gemm_args *a)
+const char *hzi_cuda_quat_gemm_simt_f32_unsupported(const struct hz_context *ctx, const void *args)
 {
+	const struct hzi_quat_gemm_args *a = args;
+
+	return a->packed && a->k && hzi_cuda_quat_gemm_packs_f16(ctx, a->dtype, a->precision, a->m,
+								 a->k)
+		       ? "a is packed as planes of f16" : NULL;
+}
+
+size_t hzi_cuda_quat_gemm_simt_f32_workspace(const struct hz_context *ctx, const void *args)
+{
+	const struct hzi_quat_gemm_args *a = args;
 	const struct plan p = plan_of(a);
 	const int64_t a_count = p.own_a ? p.one_a ? 1 : p.group : 0;
 	const int64_t b_count = p.one_b ? 1 : p.group;
@@ -98,7 +107,8 @@ static int launch_planes(struct hz_context *ctx, const char *op,
 	return hzi_cuda_launch(ctx, op, HZI_KERNEL_quat_planes, &launch, both, sizeof(*both));
 }
 
-int hzi_cuda_quat_simt_pack(struct hz_context *ctx, const struct hzi_quat_gemm_pack_args *a)
+int hzi_cuda_quat_gemm_simt_f32_pack(struct hz_context *ctx,
+				     const struct hzi_quat_gemm_pack_args *a)
 {
 	const int64_t item = hzi_quat_pack_bytes(a->layout, a->dtype, a->m, a->k) / 4;
 	struct hzi_quat_planes_both both = {0};
@@ -201,8 +211,9 @@ static int multiply(struct hz_context *ctx, const struct hzi_quat_gemm_args *a,
 	return hzi_cuda_launch(ctx, "quat_gemm", kernel, &launch, p, sizeof(*p));
 }
 
-int hzi_cuda_quat_simt(struct hz_context *ctx, const struct hzi_quat_gemm_args *a)
+int hzi_cuda_quat_gemm_simt_f32(struct hz_context *ctx, const void *args)
 {
+	const struct hzi_quat_gemm_args *a = args;
 	const struct plan plan = plan_of(a);
 	float *room_a = ctx->workspace;
 	float *room_b = room_a + (plan.own_a ? (plan.one_a ? 1 : plan.group) * plan.a_floats : 0);

@@ -33,18 +33,13 @@ static struct hzi_planes packed_planes(int64_t m, int64_t k, int method, int spl
 	return hzi_planes_of(m, k, method == HZ_QUAT_FAST ? 8 : 4, split);
 }
 
-static bool fits(int64_t m, int64_t n, int64_t k)
-{
-	return m <= LINES_MAX && n <= LINES_MAX && k <= K_MAX;
-}
-
-bool hzi_cuda_quat_tma_packs(const struct hz_context *ctx, const struct hzi_quat_gemm_pack_args *a)
+bool hzi_cuda_quat_gemm_packs_f16(const struct hz_context *ctx, int dtype, int precision, int64_t m,
+				  int64_t k)
 {
 	int split;
 
 	/* For transposed use both sizes are lines. */
-	return hzi_planes_wanted(ctx, a->dtype, a->precision, &split) && fits(a->m, a->k, a->k) &&
-	       fits(a->m, a->k, a->m);
+	return hzi_planes_wanted(ctx, dtype, precision, &split) && m <= K_MAX && k <= K_MAX;
 }
 
 static struct hzi_quat_matrix item_of(const struct hzi_quat_view *v, int dtype, int conj,
@@ -57,7 +52,7 @@ static struct hzi_quat_matrix item_of(const struct hzi_quat_view *v, int dtype, 
 	return hzi_quat_matrix_of(&at, dtype, conj, NULL, 0);
 }
 
-int hzi_cuda_quat_tma_pack(struct hz_context *ctx, const struct hzi_quat_gemm_pack_args *a)
+int hzi_cuda_quat_gemm_wgmma_pack(struct hz_context *ctx, const struct hzi_quat_gemm_pack_args *a)
 {
 	const int64_t bytes = hzi_quat_pack_bytes(a->layout, a->dtype, a->m, a->k);
 	int64_t index[HZ_MAXDIM] = {0};
@@ -144,25 +139,33 @@ static struct plan plan_of(const struct hzi_quat_gemm_args *a, int split)
 	return p;
 }
 
-bool hzi_cuda_quat_tma_takes(const struct hz_context *ctx, const struct hzi_quat_gemm_args *a)
+const char *hzi_cuda_quat_gemm_wgmma_unsupported(const struct hz_context *ctx, const void *args)
 {
-	int64_t items = 1;
+	const struct hzi_quat_gemm_args *a = args;
 	int split;
 
-	if (!hzi_planes_wanted(ctx, a->dtype, a->precision, &split) || a->k == 0)
+	if (a->k == 0)
+		return "k is 0";
+	if (!hzi_planes_wanted(ctx, a->dtype, a->precision, &split))
+		return "the precision is f32";
+	/* Packed A of a supported size has planes, and columns of B go in several launches. */
+	if (a->k > K_MAX || a->m > (a->packed ? K_MAX : LINES_MAX) ||
+	    (!a->packed && a->n > LINES_MAX))
+		return "m, n or k is too large";
+	return NULL;
+}
+
+bool hzi_cuda_quat_gemm_wgmma_is_slower(const struct hzi_quat_gemm_args *a)
+{
+	int64_t items = 1;
+
+	if (a->packed || a->precision != HZ_PRECISION_AUTO)
 		return false;
-	/* No other kernel reads these, however many columns there are. */
-	if (a->packed)
-		return fits(a->m, a->k, a->k) && fits(a->m, a->k, a->m);
-	if (!fits(a->m, a->n, a->k))
-		return false;
-	if (a->precision != HZ_PRECISION_AUTO)
-		return true;
 	/* Small ones, and many of them, take less time without planes and a launch each. */
 	for (int d = 0; d < a->ndim; d++)
 		items *= a->shape[d];
-	return a->m >= SMALL && a->n >= SMALL && a->k >= SMALL &&
-	       (items <= ITEMS || a->m * a->n >= ITEM_LARGE / a->k);
+	return a->m < SMALL || a->n < SMALL || a->k < SMALL ||
+	       (items > ITEMS && a->m * a->n < ITEM_LARGE / a->k);
 }
 
 /* The columns that are done at a time, from the first on; false: there are none left. */
@@ -186,9 +189,9 @@ static bool columns_from(const struct hzi_quat_gemm_args *a, int64_t first,
 	return true;
 }
 
-size_t hzi_cuda_quat_tma_workspace(const struct hz_context *ctx,
-				   const struct hzi_quat_gemm_args *a)
+size_t hzi_cuda_quat_gemm_wgmma_workspace(const struct hz_context *ctx, const void *args)
 {
+	const struct hzi_quat_gemm_args *a = args;
 	struct hzi_quat_gemm_args part;
 	struct plan p;
 	int split;
@@ -387,8 +390,9 @@ static int multiply_all(struct hz_context *ctx, const struct hzi_quat_gemm_args 
 	return HZ_OK;
 }
 
-int hzi_cuda_quat_tma(struct hz_context *ctx, const struct hzi_quat_gemm_args *a)
+int hzi_cuda_quat_gemm_wgmma(struct hz_context *ctx, const void *args)
 {
+	const struct hzi_quat_gemm_args *a = args;
 	struct hzi_quat_gemm_args part;
 
 	for (int64_t first = 0; columns_from(a, first, &part); first += part.n)

@@ -1,0 +1,93 @@
+/*
+ * routes.c - the code paths of quaternion matrix products on a GPU
+ *
+ * SPDX-License-Identifier: BSD-2-Clause
+ */
+#include <config.h>
+
+#include "gpu/quat_gemm/launch.h"
+#include "lib/core/route.h"
+
+/* ---- Packing --------------------------------------------------------------------------------- */
+
+size_t hzi_cuda_quat_gemm_pack_workspace(const struct hz_context *ctx,
+					 const struct hzi_quat_gemm_pack_args *a)
+{
+	(void)ctx, (void)a;
+	return 0;
+}
+
+/* The layout follows from device, dtype, precision and size, so there is no choice of a route. */
+int hzi_cuda_quat_gemm_pack(struct hz_context *ctx, const struct hzi_quat_gemm_pack_args *a)
+{
+	if (a->m > INT32_MAX || a->k > INT32_MAX)
+		return hzi_fail(ctx, HZ_ENOTSUP,
+				"quat_gemm_pack: a is %lld x %lld, must be below 2^31 on a GPU",
+				(long long)a->m, (long long)a->k);
+	if (hzi_cuda_quat_gemm_packs_f16(ctx, a->dtype, a->precision, a->m, a->k))
+		return hzi_cuda_quat_gemm_wgmma_pack(ctx, a);
+	return hzi_cuda_quat_gemm_simt_f32_pack(ctx, a);
+}
+
+/* ---- Products -------------------------------------------------------------------------------- */
+
+/* Costs are ranks, as the rows without a cost have by their index. */
+enum { GEMV_MMA, GEMV_ROWS, GEMV_TRANSPOSED, WGMMA, SIMT_F32, LAST };
+
+static int64_t gemv_mma_cost(const struct hz_context *ctx, const void *args)
+{
+	(void)ctx;
+	return hzi_cuda_quat_gemm_gemv_mma_is_slower(args) ? GEMV_TRANSPOSED : GEMV_MMA;
+}
+
+static int64_t wgmma_cost(const struct hz_context *ctx, const void *args)
+{
+	(void)ctx;
+	return hzi_cuda_quat_gemm_wgmma_is_slower(args) ? LAST : WGMMA;
+}
+
+#define FUNCTIONS(name) \
+	.unsupported = hzi_cuda_quat_gemm_##name##_unsupported, \
+	.workspace = hzi_cuda_quat_gemm_##name##_workspace, .run = hzi_cuda_quat_gemm_##name
+
+static const struct hzi_route gemm_routes[] = {
+	[GEMV_MMA] = {
+		"gemv_mma", "up to 8 columns, rows of A contiguous, mma.sync", HZI_ANY_ARCH,
+		.cost = gemv_mma_cost, FUNCTIONS(gemv_mma),
+	},
+	[GEMV_ROWS] = {
+		"gemv_rows", "up to 8 columns, f32, rows of A contiguous", HZI_ANY_ARCH,
+		FUNCTIONS(gemv_rows),
+	},
+	[GEMV_TRANSPOSED] = {
+		"gemv_transposed", "up to 8 columns, columns of A contiguous", HZI_ANY_ARCH,
+		FUNCTIONS(gemv_transposed),
+	},
+	[WGMMA] = {
+		"wgmma", "operands as planes of f16, TMA and wgmma", HZI_SM_90A,
+		.cost = wgmma_cost, FUNCTIONS(wgmma),
+	},
+	[SIMT_F32] = {
+		"simt_f32", "any operands, as planes of f32, multiply-adds", HZI_ANY_ARCH,
+		FUNCTIONS(simt_f32),
+	},
+};
+
+const struct hzi_op_routes hzi_cuda_quat_gemm_routes[] = {
+	HZI_ROUTES(quat_gemm, gemm_routes), {0},
+};
+
+size_t hzi_cuda_quat_gemm_workspace(const struct hz_context *ctx,
+				    const struct hzi_quat_gemm_args *a)
+{
+	return hzi_route_workspace(ctx, hzi_cuda_quat_gemm_routes, a);
+}
+
+int hzi_cuda_quat_gemm(struct hz_context *ctx, const struct hzi_quat_gemm_args *a)
+{
+	if (a->m > INT32_MAX || a->n > INT32_MAX || a->k > INT32_MAX)
+		return hzi_fail(ctx, HZ_ENOTSUP,
+				"quat_gemm: m, n, k are %lld, %lld, %lld, must be below 2^31 on a "
+				"GPU", (long long)a->m, (long long)a->n, (long long)a->k);
+	return hzi_route_run(ctx, hzi_cuda_quat_gemm_routes, a);
+}

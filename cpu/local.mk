@@ -6,8 +6,7 @@ libhz_la_SOURCES += \
 	cpu/hadamard/quantize.c cpu/hadamard/tiles.c cpu/lattice/decode.c cpu/lattice/kern.c \
 	cpu/lattice/lattice.c cpu/lattice/packing.c cpu/lattice/simd.c cpu/mhc/coef.c \
 	cpu/mhc/coef_bwd.c cpu/mhc/kern.c cpu/mhc/mhc.c cpu/mhc/project.c cpu/mhc/routes.c \
-	cpu/peak/kern.c \
-	cpu/qgemm/kern.c cpu/qgemm/linear.c cpu/qgemm/qgemm.c cpu/quantize/kern.c \
+	cpu/peak/kern.c cpu/qgemm/kern.c cpu/qgemm/linear.c cpu/qgemm/qgemm.c cpu/quantize/kern.c \
 	cpu/quantize/quantize.c cpu/quat/kern.c cpu/quat/quat.c cpu/quat_gemm/kern.c \
 	cpu/quat_gemm/quat_gemm.c cpu/quat_layer/kern.c cpu/quat_layer/quat_layer.c \
 	cpu/vlut/d4_bitfield.c cpu/vlut/f32.c cpu/vlut/gemm.c cpu/vlut/gemm2.c cpu/vlut/kern.c \

@@ -11,16 +11,16 @@ libhz_la_SOURCES += \
 	gpu/mhc/coef_small_batch.c gpu/mhc/common.c gpu/mhc/images.c gpu/mhc/mix.c \
 	gpu/mhc/mix_bwd.c gpu/mhc/routes.c gpu/mhc/sinkhorn.c gpu/qgemm/images.c gpu/qgemm/qgemm.c \
 	gpu/quantize/images.c gpu/quantize/quantize.c gpu/quantize/rotated.c gpu/quat/images.c \
-	gpu/quat/quat.c gpu/quat_conv/depthwise.c gpu/quat_conv/gemm16.c gpu/quat_conv/images.c \
-	gpu/quat_conv/quat_conv.c gpu/quat_conv/taps_to_channels.c gpu/quat_conv/wgrad8.c \
-	gpu/quat_gemm/gemv.c gpu/quat_gemm/images.c gpu/quat_gemm/operands.c \
-	gpu/quat_gemm/pack_planar.c gpu/quat_gemm/routes.c gpu/quat_gemm/simt_f32.c \
-	gpu/quat_gemm/wgmma.c \
-	gpu/quat_layer/images.c gpu/quat_layer/pool.c gpu/quat_layer/quat_layer.c \
-	gpu/runtime/cuda.c gpu/vlut/common.c gpu/vlut/d4_bitfield.c gpu/vlut/d4_bitplane.c \
-	gpu/vlut/d4_f16_skinny.c gpu/vlut/d4_f16_wgmma.c gpu/vlut/e8_bitplane.c gpu/vlut/generic.c \
-	gpu/vlut/images.c gpu/vlut/pack.c gpu/vlut/routes.c gpu/vlut/table_f16_skinny.c \
-	gpu/vlut/table_s8_skinny.c gpu/vlut/table_wgmma.c gpu/vlut/via_f16.c gpu/vlut/via_qgemm.c
+	gpu/quat/quat.c gpu/quat/routes.c gpu/quat_conv/depthwise.c gpu/quat_conv/gemm16.c \
+	gpu/quat_conv/images.c gpu/quat_conv/quat_conv.c gpu/quat_conv/taps_to_channels.c \
+	gpu/quat_conv/wgrad8.c gpu/quat_gemm/gemv.c gpu/quat_gemm/images.c \
+	gpu/quat_gemm/operands.c gpu/quat_gemm/pack_planar.c gpu/quat_gemm/routes.c \
+	gpu/quat_gemm/simt_f32.c gpu/quat_gemm/wgmma.c gpu/quat_layer/images.c \
+	gpu/quat_layer/pool.c gpu/quat_layer/quat_layer.c gpu/runtime/cuda.c gpu/vlut/common.c \
+	gpu/vlut/d4_bitfield.c gpu/vlut/d4_bitplane.c gpu/vlut/d4_f16_skinny.c \
+	gpu/vlut/d4_f16_wgmma.c gpu/vlut/e8_bitplane.c gpu/vlut/generic.c gpu/vlut/images.c \
+	gpu/vlut/pack.c gpu/vlut/routes.c gpu/vlut/table_f16_skinny.c gpu/vlut/table_s8_skinny.c \
+	gpu/vlut/table_wgmma.c gpu/vlut/via_f16.c gpu/vlut/via_qgemm.c
 noinst_HEADERS += \
 	gpu/device/common.cuh gpu/device/mbarrier.cuh gpu/device/pdl.cuh gpu/device/tma.cuh \
 	gpu/device/wgmma_f16.cuh gpu/device/wgmma_s8.cuh gpu/hadamard/base_f32.cuh \
@@ -36,8 +36,8 @@ noinst_HEADERS += \
 	gpu/qgemm/epilogue.cuh gpu/qgemm/qgemm.h gpu/qgemm/skinny_splitk.cuh \
 	gpu/quantize/minmax.cuh gpu/quantize/prologue.cuh gpu/quantize/quantize.cuh \
 	gpu/quantize/quantize.h gpu/quantize/rotated.h gpu/quantize/strided.cuh \
-	gpu/quat/contiguous.cuh gpu/quat/ops.cuh gpu/quat/planar.h gpu/quat/quat.h \
-	gpu/quat/strided.cuh gpu/quat_conv/depthwise.h gpu/quat_conv/gemm16.cuh \
+	gpu/quat/contiguous.cuh gpu/quat/launch.h gpu/quat/ops.cuh gpu/quat/planar.h \
+	gpu/quat/quat.h gpu/quat/strided.cuh gpu/quat_conv/depthwise.h gpu/quat_conv/gemm16.cuh \
 	gpu/quat_conv/gemm16.h gpu/quat_conv/implicit_gemm8.cuh gpu/quat_conv/launch.h \
 	gpu/quat_conv/mainloop.cuh gpu/quat_conv/quat_conv.h gpu/quat_conv/wgrad16.cuh \
 	gpu/quat_conv/wgrad8.h gpu/quat_gemm/epilogue.cuh gpu/quat_gemm/gemv.h \

@@ -6,11 +6,10 @@
 #include <config.h>
 
 #include <assert.h>
-#include <stdlib.h>
+#include <string.h>
 
-#include "gpu/runtime/cuda.h"
+#include "gpu/quat/launch.h"
 #include "gpu/quat/planar.h"
-#include "lib/quat/quat.h"
 
 HZI_LINK_IMAGES(quat);
 
@@ -21,7 +20,7 @@ _Static_assert((int)HZI_MAP_CONJ == (int)HZI_QUAT_CONJ && (int)HZI_MAP_NORM == (
 _Static_assert(HZI_QUAT_DIMS == HZ_MAXDIM, "a job has room for all dimensions");
 
 #define BLOCKS_MAX INT32_MAX		/* of a grid along x */
-#define JOINT_LEAST 32768		/* quaternions that are summed while others are written */
+#define FUSED_LEAST 32768		/* quaternions that are summed while others are written */
 #define ROW_LEAST 512			/* elements, for which a row has blocks of its own */
 #define LANES_LOG2 5			/* results side by side: a line of memory and more */
 
@@ -30,27 +29,28 @@ _Static_assert(HZI_QUAT_DIMS == HZ_MAXDIM, "a job has room for all dimensions");
 /* What an operand is: its whole quaternions, vectors of three, or real numbers. */
 enum kind { WHOLE, VECTOR3, NUMBER };
 
-static struct hzi_quat_operand operand(const struct hzi_quat_at *at, enum kind kind, int dtype,
-				       const struct hzi_quat_dims *dims)
+/* *o has zeros. */
+static void set_operand(struct hzi_quat_operand *o, const struct hzi_quat_at *at, enum kind kind,
+			int dtype, int ndim)
 {
-	struct hzi_quat_operand o = {.data = at->data};
 	bool wxyz = true, xyzw = true;
 	int64_t steps = 0;
 
-	for (int d = 0; d < dims->ndim; d++) {
-		o.stride[d] = at->stride[d];
+	o->data = at->data;
+	for (int d = 0; d < ndim; d++) {
+		o->stride[d] = at->stride[d];
 		steps |= at->stride[d];
 	}
-	o.width = kind == WHOLE ? 4 : kind == VECTOR3 ? 3 : 1;
+	o->width = kind == WHOLE ? 4 : kind == VECTOR3 ? 3 : 1;
 	for (int c = 0; c < 4; c++) {
-		o.comp[c] = at->comp[c];
+		o->comp[c] = at->comp[c];
 		wxyz &= at->comp[c] == c;
 		xyzw &= at->comp[c] == (c + 3) % 4;
 	}
+	o->whole = HZI_QUAT_APART;
 	if (kind == WHOLE && steps % 4 == 0 &&
 	    (uintptr_t)at->data % (dtype == HZ_F32 ? 16 : 8) == 0)
-		o.whole = wxyz ? HZI_QUAT_WXYZ : xyzw ? HZI_QUAT_XYZW : HZI_QUAT_APART;
-	return o;
+		o->whole = wxyz ? HZI_QUAT_WXYZ : xyzw ? HZI_QUAT_XYZW : HZI_QUAT_APART;
 }
 
 /* The kind of an operand of vectors: with a real part at comp[0] beside them, or not. */
@@ -60,17 +60,22 @@ static enum kind vector_kind(const struct hzi_quat_at *at)
 	       (at->comp[0] == 3 && at->comp[1] == 0 && at->comp[3] == 2) ? WHOLE : VECTOR3;
 }
 
-static struct hzi_quat_job job(const struct hzi_quat_dims *dims, int dtype)
+static void begin_job(struct hzi_quat_job *p, const struct hzi_quat_dims *dims, int dtype)
 {
-	struct hzi_quat_job p = {
-		.ndim = dims->ndim, .kept = dims->kept, .dtype = dtype, .count = 1,
-	};
-
+	memset(p, 0, sizeof(*p));
+	p->ndim = dims->ndim;
+	p->kept = dims->kept;
+	p->dtype = dtype;
+	p->count = 1;
 	for (int d = 0; d < dims->ndim; d++) {
-		p.shape[d] = dims->shape[d];
-		p.count *= dims->shape[d];
+		p->shape[d] = dims->shape[d];
+		p->count *= dims->shape[d];
 	}
-	return p;
+}
+
+static void put(struct hzi_quat_job *p, int i, const struct hzi_quat_at *at, enum kind kind)
+{
+	set_operand(&p->at[i], at, kind, p->dtype, p->ndim);
 }
 
 /* Whether the bytes from p on, and what other dimensions step to, lie at multiples of align. */
@@ -84,8 +89,24 @@ static bool is_aligned(const struct hzi_quat_operand *o, int ndim, const char *p
 	return (uintptr_t)p % (uintptr_t)align == 0;
 }
 
-/* Whether an operand lies without gaps in the last dimension, or is one quaternion there. */
-static bool lies_flat(const struct hzi_quat_job *p, struct hzi_quat_operand *o)
+/* ---- Code paths of elementwise operations ---------------------------------------------------- */
+
+/* A call: its parameters and the kernels for it */
+struct call {
+	struct hzi_quat_job p;
+	const char *op;
+	int kernel;		/* of strided operands; behind it those of contiguous f32, f16, bf16 */
+	int planar;		/* of planar f32; behind it those of f16 and bf16 */
+	int pieces;		/* of 16 bytes that a lane of a planar kernel has of an operand */
+};
+
+static int64_t last_size(const struct hzi_quat_job *p)
+{
+	return p->ndim ? p->shape[p->ndim - 1] : 1;
+}
+
+/* Whether an operand is contiguous in the last dimension, or one quaternion there: sets o->dense. */
+static bool is_contiguous(const struct hzi_quat_job *p, struct hzi_quat_operand *o)
 {
 	const int64_t step = p->ndim ? o->stride[p->ndim - 1] : 0;
 	const int64_t size = p->dtype == HZ_F32 ? 4 : 2;
@@ -103,285 +124,340 @@ static bool lies_flat(const struct hzi_quat_job *p, struct hzi_quat_operand *o)
 	return step == 0 && o->width == 4;
 }
 
-/* Whether the kernels for operands that lie one after the other do it, all in one order. */
-static bool is_flat(struct hzi_quat_job *p)
+/* Each plan_ function fills what the kernels of its path read, or returns why they cannot. */
+static const char *plan_contiguous(struct hzi_quat_job *p)
 {
+	const int64_t rows = p->ndim == 2 ? p->shape[0] : 1;
+	const int64_t row_blocks =
+		ceil_div(last_size(p), HZI_QUAT_BLOCK * (p->dtype == HZ_F32 ? 1 : 2));
 	bool wxyz = false;
 
-	p->turned = false;
-	if (p->ndim > 2 || (p->ndim == 2 && p->shape[1] < ROW_LEAST))
-		return false;
+	if (p->ndim > 2)
+		return "more than two dimensions";
+	if (row_blocks > BLOCKS_MAX / rows)
+		return "more than 2^31 - 1 blocks";
+	p->row_blocks = (int32_t)row_blocks;
 	for (int i = 0; i < HZI_QUAT_OPERANDS; i++) {
 		const struct hzi_quat_operand *o = &p->at[i];
 
 		if (!o->data)
 			continue;
-		if (!lies_flat(p, &p->at[i]))
-			return false;
+		if (!is_contiguous(p, &p->at[i]))
+			return "an operand is not contiguous and aligned to 16 bytes";
 		wxyz |= o->whole == HZI_QUAT_WXYZ;
 		p->turned |= o->whole == HZI_QUAT_XYZW;
 	}
-	return !(wxyz && p->turned);
+	return wxyz && p->turned ? "operands differ in the order of components" : NULL;
 }
 
-/* How whole quaternions lie that are back to back in the last dimension, in pieces of 16 bytes. */
-static int16_t dense_whole(const struct hzi_quat_job *p, const struct hzi_quat_operand *o)
+/* The layout of an operand in the last dimension, of which there is one, in 16-byte pieces */
+static int16_t layout_of(const struct hzi_quat_job *p, const struct hzi_quat_operand *o)
 {
-	if (!o->whole || o->stride[p->ndim - 1] != 4 ||
-	    !is_aligned(o, p->ndim, o->data, p->dtype == HZ_F32 ? 4 : 2, 16))
-		return HZI_QUAT_GAPS;
-	return o->whole == HZI_QUAT_XYZW ? HZI_QUAT_TURNED : HZI_QUAT_WHOLE;
-}
+	const int64_t size = p->dtype == HZ_F32 ? 4 : 2, step = o->stride[p->ndim - 1];
 
-/* Has kernels for any operands take 16 bytes of components at a time where some lie in planes. */
-static void plan_groups(struct hzi_quat_job *p)
-{
-	const int64_t n = p->ndim ? p->shape[p->ndim - 1] : 1, size = p->dtype == HZ_F32 ? 4 : 2;
-	bool planes = false;
-
-	for (int i = 0; i < HZI_QUAT_OPERANDS; i++) {
-		struct hzi_quat_operand *o = &p->at[i];
-
-		bool dense = o->data && p->ndim && o->stride[p->ndim - 1] == 1;
-
-		for (int c = o->width == 3; c < (o->width == 1 ? 1 : 4); c++)
-			dense &= is_aligned(o, p->ndim, (char *)o->data + o->comp[c] * size,
-					    size, 16);
-		planes |= dense;
-		o->dense = dense ? HZI_QUAT_PLANES : HZI_QUAT_GAPS;
-		if (o->data && p->ndim && dense_whole(p, o))
-			o->dense = dense_whole(p, o);
+	if (o->whole && step == 4 && is_aligned(o, p->ndim, o->data, size, 16))
+		return o->whole == HZI_QUAT_XYZW ? HZI_QUAT_TURNED : HZI_QUAT_WHOLE;
+	for (int c = o->width == 3; c < (o->width == 1 ? 1 : 4); c++) {
+		if (step != 1 ||
+		    !is_aligned(o, p->ndim, (char *)o->data + o->comp[c] * size, size, 16))
+			return HZI_QUAT_GAPS;
 	}
-	if (!planes || n < 16 / size || n > INT32_MAX)
-		return;
-	p->groups = (int32_t)ceil_div(n, 16 / size);
-	p->count = p->count / n * p->groups;
+	return HZI_QUAT_PLANES;
 }
 
-/* How an operand of tiles lies in the last dimension, which steps by step. */
-static int16_t dense_of(const struct hzi_quat_job *p, const struct hzi_quat_operand *o)
+/* Elements of the last dimension that a warp has in a tile */
+static int64_t tile_of(int dtype, int pieces)
 {
-	const int64_t size = p->dtype == HZ_F32 ? 4 : 2;
-	bool planes = o->stride[p->ndim - 1] == 1;
-
-	if (dense_whole(p, o))
-		return dense_whole(p, o);
-	for (int c = o->width == 3; c < (o->width == 1 ? 1 : 4); c++)
-		planes &= is_aligned(o, p->ndim, (char *)o->data + o->comp[c] * size, size, 16);
-	return planes ? HZI_QUAT_PLANES : HZI_QUAT_GAPS;
+	return 32 * pieces * (dtype == HZ_F32 ? 1 : 2);
 }
 
-/*
- * Whether kernels of tiles are to do it, of so many pieces a lane: which pays where something lies
- * in planes.
- */
-static bool plan_tiles(struct hzi_quat_job *p, int pieces)
+static const char *plan_planar(struct hzi_quat_job *p, int pieces)
 {
-	const int64_t n = p->ndim ? p->shape[p->ndim - 1] : 1, size = p->dtype == HZ_F32 ? 4 : 2;
-	const int64_t tile = 32 * pieces * (4 / size);
+	const int64_t n = last_size(p);
 	bool pays = false;
 
-	/* A warp has a tile of one row. */
-	if (n < tile / 2 || n > INT32_MAX)
-		return false;
+	if (p->ndim == 0 || n > INT32_MAX)
+		return "the last dimension is one element or more than 2^31 - 1";
 	for (int i = 0; i < HZI_QUAT_OPERANDS; i++) {
 		struct hzi_quat_operand *o = &p->at[i];
 
 		if (!o->data)
 			continue;
-		o->dense = dense_of(p, o);
+		o->dense = layout_of(p, o);
 		pays |= o->dense == HZI_QUAT_PLANES || o->dense == HZI_QUAT_TURNED;
 	}
 	if (!pays)
-		return false;
-	p->groups = (int32_t)ceil_div(n, tile);
+		return "no operand is planar or of x, y, z, w";
+	p->groups = (int32_t)ceil_div(n, tile_of(p->dtype, pieces));
 	p->count = p->count / n * p->groups;
-	return true;
+	return NULL;
 }
 
-/* Of kernels that begin with one for any operands, that for whole ones of a dtype. */
-static int whole_kernel(int any, int dtype)
+/* Strided kernels take 16 bytes of components at a time where an operand is planar. */
+static void plan_strided(struct hzi_quat_job *p)
 {
-	return any + (dtype == HZ_F32 ? 1 : dtype == HZ_F16 ? 2 : 3);
-}
+	const int64_t n = last_size(p), each = p->dtype == HZ_F32 ? 4 : 8;
+	bool planar = false;
 
-/* kernel: the one for any operands. */
-static int launch(struct hz_context *ctx, const char *op, int kernel, struct hzi_quat_job *p)
-{
-	struct hzi_launch l = {.block = {HZI_QUAT_THREADS}};
-	int64_t blocks = 0;
+	for (int i = 0; i < HZI_QUAT_OPERANDS && p->ndim; i++) {
+		struct hzi_quat_operand *o = &p->at[i];
 
-	if (is_flat(p)) {
-		const int64_t n = p->ndim ? p->shape[p->ndim - 1] : 1;
-		const int64_t row_blocks =
-			ceil_div(n, HZI_QUAT_BLOCK * (p->dtype == HZ_F32 ? 1 : 2));
-		const int64_t rows = p->ndim == 2 ? p->shape[0] : 1;
-
-		if (row_blocks <= BLOCKS_MAX / rows) {
-			p->row_blocks = (int32_t)row_blocks;
-			blocks = row_blocks * rows;
-			kernel = whole_kernel(kernel, p->dtype);
-		}
+		if (o->data)
+			o->dense = layout_of(p, o);
+		planar |= o->dense == HZI_QUAT_PLANES;
 	}
-	if (!blocks) {
-		plan_groups(p);
-		blocks = ceil_div(p->count, HZI_QUAT_THREADS);
-	}
-	l.grid[0] = (unsigned)(blocks < BLOCKS_MAX ? blocks : BLOCKS_MAX);
-	return hzi_cuda_launch(ctx, op, kernel, &l, p, sizeof(*p));
+	if (!planar || n < each || n > INT32_MAX)
+		return;
+	p->groups = (int32_t)ceil_div(n, each);
+	p->count = p->count / n * p->groups;
 }
 
-/* Products and their gradients; kernel: the one of tiles of f32, any: the one for any operands. */
-static int launch_mul(struct hz_context *ctx, const char *op, int kernel, int pieces, int any,
-		      struct hzi_quat_job *p)
+static int launch(struct hz_context *ctx, const struct call *c, int kernel, int64_t blocks)
 {
-	struct hzi_launch l = {.block = {HZI_QUAT_THREADS}};
-	int64_t blocks;
+	const struct hzi_launch l = {
+		.grid = {(unsigned)min_of(blocks, BLOCKS_MAX)}, .block = {HZI_QUAT_THREADS},
+	};
 
-	if (is_flat(p) || !plan_tiles(p, pieces))
-		return launch(ctx, op, any, p);
-	blocks = ceil_div(p->count, HZI_QUAT_THREADS / 32);
-	kernel += p->dtype == HZ_F32 ? 0 : p->dtype == HZ_F16 ? 1 : 2;
-	l.grid[0] = (unsigned)(blocks < BLOCKS_MAX ? blocks : BLOCKS_MAX);
-	return hzi_cuda_launch(ctx, op, kernel, &l, p, sizeof(*p));
+	return hzi_cuda_launch(ctx, c->op, kernel, &l, &c->p, sizeof(c->p));
 }
 
-/* ---- Operations ------------------------------------------------------------------------------ */
+/* Of kernels in the order f32, f16, bf16 */
+static int by_dtype(int kernel, int dtype)
+{
+	return kernel + (dtype == HZ_F32 ? 0 : dtype == HZ_F16 ? 1 : 2);
+}
 
-#define NO_WORKSPACE(name) \
-	size_t hzi_cuda_##name##_workspace(const struct hz_context *ctx, \
-					   const struct hzi_##name##_args *a) \
+static int run_contiguous(struct hz_context *ctx, struct call *c)
+{
+	plan_contiguous(&c->p);
+	return launch(ctx, c, by_dtype(c->kernel + 1, c->p.dtype),
+		      c->p.row_blocks * (c->p.ndim == 2 ? c->p.shape[0] : 1));
+}
+
+static int run_planar(struct hz_context *ctx, struct call *c)
+{
+	plan_planar(&c->p, c->pieces);
+	return launch(ctx, c, by_dtype(c->planar, c->p.dtype),
+		      ceil_div(c->p.count, HZI_QUAT_THREADS / 32));
+}
+
+static int run_strided(struct hz_context *ctx, struct call *c)
+{
+	plan_strided(&c->p);
+	return launch(ctx, c, c->kernel, ceil_div(c->p.count, HZI_QUAT_THREADS));
+}
+
+bool hzi_cuda_quat_has_short_rows(const struct hzi_quat_dims *dims)
+{
+	return dims->ndim == 2 && dims->shape[1] < ROW_LEAST;
+}
+
+bool hzi_cuda_quat_has_small_tiles(const struct hzi_quat_dims *dims, int dtype, int pieces)
+{
+	return dims->shape[dims->ndim - 1] < tile_of(dtype, pieces) / 2;
+}
+
+static struct hzi_quat_job *begin_call(struct call *c, const char *op, int kernel,
+				       const struct hzi_quat_dims *dims, int dtype)
+{
+	c->op = op;
+	c->kernel = kernel;
+	begin_job(&c->p, dims, dtype);
+	return &c->p;
+}
+
+/* The functions of launch.h for an operation, by name##_call(), which fills *c from its arguments */
+#define CONTIGUOUS_AND_STRIDED(name) \
+	const char *hzi_cuda_##name##_contiguous_unsupported(const struct hz_context *ctx, \
+							      const void *args) \
 	{ \
-		(void)ctx, (void)a; \
-		return 0; \
+		struct call c; \
+		(void)ctx; \
+		name##_call(args, &c); \
+		return plan_contiguous(&c.p); \
+	} \
+	int hzi_cuda_##name##_contiguous(struct hz_context *ctx, const void *args) \
+	{ \
+		struct call c; \
+		name##_call(args, &c); \
+		return run_contiguous(ctx, &c); \
+	} \
+	int hzi_cuda_##name##_strided(struct hz_context *ctx, const void *args) \
+	{ \
+		struct call c; \
+		name##_call(args, &c); \
+		return run_strided(ctx, &c); \
 	}
 
-NO_WORKSPACE(quat_mul)
-NO_WORKSPACE(quat_axpy)
-NO_WORKSPACE(quat_map)
-NO_WORKSPACE(quat_map_bwd)
-NO_WORKSPACE(quat_rotate)
+#define PLANAR(name) \
+	const char *hzi_cuda_##name##_planar_unsupported(const struct hz_context *ctx, \
+							  const void *args) \
+	{ \
+		struct call c; \
+		(void)ctx; \
+		name##_call(args, &c); \
+		return plan_planar(&c.p, c.pieces); \
+	} \
+	int hzi_cuda_##name##_planar(struct hz_context *ctx, const void *args) \
+	{ \
+		struct call c; \
+		name##_call(args, &c); \
+		return run_planar(ctx, &c); \
+	}
 
-int hzi_cuda_quat_mul(struct hz_context *ctx, const struct hzi_quat_mul_args *a)
+/* ---- Elementwise operations ------------------------------------------------------------------ */
+
+static void quat_mul_call(const struct hzi_quat_mul_args *a, struct call *c)
 {
-	struct hzi_quat_job p = job(&a->dims, a->dtype);
+	struct hzi_quat_job *const p =
+		begin_call(c, "quat_mul", HZI_KERNEL_quat_mul_any, &a->dims, a->dtype);
 
-	p.at[0] = operand(&a->a, WHOLE, a->dtype, &a->dims);
-	p.at[1] = operand(&a->b, WHOLE, a->dtype, &a->dims);
-	p.at[2] = operand(&a->y, WHOLE, a->dtype, &a->dims);
-	p.conj_a = a->conj_a;
-	p.conj_b = a->conj_b;
-	p.accumulate = a->accumulate;
-	return launch_mul(ctx, "quat_mul", HZI_KERNEL_quat_mul_tiles_f32, HZI_QUAT_TILE_MUL,
-			  HZI_KERNEL_quat_mul_any, &p);
+	c->planar = HZI_KERNEL_quat_mul_tiles_f32;
+	c->pieces = HZI_QUAT_TILE_MUL;
+	put(p, 0, &a->a, WHOLE);
+	put(p, 1, &a->b, WHOLE);
+	put(p, 2, &a->y, WHOLE);
+	p->conj_a = a->conj_a;
+	p->conj_b = a->conj_b;
+	p->accumulate = a->accumulate;
 }
 
-static struct hzi_quat_job mul_bwd_job(const struct hzi_quat_mul_bwd_args *a)
-{
-	struct hzi_quat_job p = job(&a->dims, a->dtype);
+CONTIGUOUS_AND_STRIDED(quat_mul)
+PLANAR(quat_mul)
 
-	p.at[0] = operand(&a->dy, WHOLE, a->dtype, &a->dims);
-	p.at[1] = operand(&a->a, WHOLE, a->dtype, &a->dims);
-	p.at[2] = operand(&a->b, WHOLE, a->dtype, &a->dims);
-	p.at[3] = operand(&a->da, WHOLE, a->dtype, &a->dims);
-	p.at[4] = operand(&a->db, WHOLE, a->dtype, &a->dims);
-	p.conj_a = a->conj_a;
-	p.conj_b = a->conj_b;
-	p.accumulate = a->accumulate;
-	return p;
+/* Both gradients of a product */
+static void both_gradients(const struct hzi_quat_mul_bwd_args *a, struct hzi_quat_job *p)
+{
+	put(p, 0, &a->dy, WHOLE);
+	put(p, 1, &a->a, WHOLE);
+	put(p, 2, &a->b, WHOLE);
+	put(p, 3, &a->da, WHOLE);
+	put(p, 4, &a->db, WHOLE);
+	p->conj_a = a->conj_a;
+	p->conj_b = a->conj_b;
 }
 
 /* The one that is wanted as a product: da = ca(dy conj(cb(b))) or db = cb(conj(ca(a)) dy) */
-static struct hzi_quat_job one_gradient_job(const struct hzi_quat_mul_bwd_args *a)
+static void one_gradient(const struct hzi_quat_mul_bwd_args *a, struct hzi_quat_job *p)
 {
-	const struct hzi_quat_job all = mul_bwd_job(a);
 	const bool left = a->da.data != NULL, turned = left ? a->conj_a : a->conj_b;
 	const bool dy_first = left != turned;
-	struct hzi_quat_job p = all;
 
 	/* The conjugate of a product is that of the conjugates, in the other order */
-	p.at[dy_first ? 0 : 1] = all.at[0];
-	p.at[dy_first ? 1 : 0] = all.at[left ? 2 : 1];
-	p.at[2] = all.at[left ? 3 : 4];
-	p.at[3].data = p.at[4].data = NULL;
-	p.conj_a = dy_first ? turned : (left ? a->conj_b : a->conj_a) == turned;
-	p.conj_b = dy_first ? (left ? a->conj_b : a->conj_a) == turned : turned;
-	return p;
+	put(p, dy_first ? 0 : 1, &a->dy, WHOLE);
+	put(p, dy_first ? 1 : 0, left ? &a->b : &a->a, WHOLE);
+	put(p, 2, left ? &a->da : &a->db, WHOLE);
+	p->conj_a = dy_first ? turned : (left ? a->conj_b : a->conj_a) == turned;
+	p->conj_b = dy_first ? (left ? a->conj_b : a->conj_a) == turned : turned;
 }
 
-/* Without the one that is a sum */
-static int mul_bwd(struct hz_context *ctx, const struct hzi_quat_mul_bwd_args *a)
+/* Without the gradient that is a sum */
+static void quat_mul_bwd_call(const struct hzi_quat_mul_bwd_args *a, struct call *c)
 {
-	static const char op[] = "quat_mul_bwd";
-	struct hzi_quat_job p;
+	const bool both = a->da.data && a->db.data;
+	struct hzi_quat_job *const p =
+		begin_call(c, "quat_mul_bwd",
+			   both ? HZI_KERNEL_quat_mul_bwd_any : HZI_KERNEL_quat_mul_any,
+			   &a->dims, a->dtype);
 
-	if (!a->da.data || !a->db.data) {
-		p = one_gradient_job(a);
-		return launch_mul(ctx, op, HZI_KERNEL_quat_mul_tiles_f32, HZI_QUAT_TILE_MUL,
-				  HZI_KERNEL_quat_mul_any, &p);
-	}
-	p = mul_bwd_job(a);
-	return launch_mul(ctx, op, HZI_KERNEL_quat_mul_bwd_tiles_f32, HZI_QUAT_TILE_MUL_BWD,
-			  HZI_KERNEL_quat_mul_bwd_any, &p);
+	c->planar = both ? HZI_KERNEL_quat_mul_bwd_tiles_f32 : HZI_KERNEL_quat_mul_tiles_f32;
+	c->pieces = both ? HZI_QUAT_TILE_MUL_BWD : HZI_QUAT_TILE_MUL;
+	p->accumulate = a->accumulate;
+	if (both)
+		both_gradients(a, p);
+	else
+		one_gradient(a, p);
 }
 
-int hzi_cuda_quat_axpy(struct hz_context *ctx, const struct hzi_quat_axpy_args *a)
+CONTIGUOUS_AND_STRIDED(quat_mul_bwd)
+PLANAR(quat_mul_bwd)
+
+static void quat_axpy_call(const struct hzi_quat_axpy_args *a, struct call *c)
 {
-	struct hzi_quat_job p = job(&a->dims, a->dtype);
+	struct hzi_quat_job *const p =
+		begin_call(c, "quat_axpy", HZI_KERNEL_quat_axpy_any, &a->dims, a->dtype);
 
-	p.at[0] = operand(&a->x, WHOLE, a->dtype, &a->dims);
-	p.at[1] = operand(&a->y, WHOLE, a->dtype, &a->dims);
-	for (int c = 0; c < 4; c++)
-		p.alpha[c] = (float)a->alpha[c];
-	p.conj_a = a->reversed;
-	return launch(ctx, "quat_axpy", HZI_KERNEL_quat_axpy_any, &p);
+	put(p, 0, &a->x, WHOLE);
+	put(p, 1, &a->y, WHOLE);
+	for (int i = 0; i < 4; i++)
+		p->alpha[i] = (float)a->alpha[i];
+	p->conj_a = a->reversed;
 }
+
+CONTIGUOUS_AND_STRIDED(quat_axpy)
 
 static bool is_norm(int kind)
 {
 	return kind == HZI_QUAT_NORM || kind == HZI_QUAT_NORM2;
 }
 
-int hzi_cuda_quat_map(struct hz_context *ctx, const struct hzi_quat_map_args *a)
+static void quat_map_call(const struct hzi_quat_map_args *a, struct call *c)
 {
 	const bool norm = is_norm(a->kind);
-	struct hzi_quat_job p = job(&a->dims, a->dtype);
+	struct hzi_quat_job *const p =
+		begin_call(c, norm ? "quat_norm" : "quat_map",
+			   norm ? HZI_KERNEL_quat_norm_any : HZI_KERNEL_quat_map_any,
+			   &a->dims, a->dtype);
 
-	p.at[0] = operand(&a->x, WHOLE, a->dtype, &a->dims);
-	p.at[1] = operand(&a->y, norm ? NUMBER : WHOLE, a->dtype, &a->dims);
-	p.kind = a->kind;
-	p.eps = (float)a->eps;
-	return launch(ctx, norm ? "quat_norm" : "quat_map",
-		      norm ? HZI_KERNEL_quat_norm_any : HZI_KERNEL_quat_map_any, &p);
+	put(p, 0, &a->x, WHOLE);
+	put(p, 1, &a->y, norm ? NUMBER : WHOLE);
+	p->kind = a->kind;
+	p->eps = (float)a->eps;
 }
 
-int hzi_cuda_quat_map_bwd(struct hz_context *ctx, const struct hzi_quat_map_bwd_args *a)
+CONTIGUOUS_AND_STRIDED(quat_map)
+
+static void quat_map_bwd_call(const struct hzi_quat_map_bwd_args *a, struct call *c)
 {
 	const bool norm = is_norm(a->kind);
-	struct hzi_quat_job p = job(&a->dims, a->dtype);
+	struct hzi_quat_job *const p =
+		begin_call(c, norm ? "quat_norm_bwd" : "quat_map_bwd",
+			   norm ? HZI_KERNEL_quat_norm_bwd_any : HZI_KERNEL_quat_map_bwd_any,
+			   &a->dims, a->dtype);
 
-	p.at[0] = operand(&a->dy, norm ? NUMBER : WHOLE, a->dtype, &a->dims);
-	p.at[1] = operand(&a->x, WHOLE, a->dtype, &a->dims);
-	p.at[2] = operand(&a->dx, WHOLE, a->dtype, &a->dims);
-	p.kind = a->kind;
-	p.eps = (float)a->eps;
-	p.accumulate = a->accumulate;
-	return launch(ctx, norm ? "quat_norm_bwd" : "quat_map_bwd",
-		      norm ? HZI_KERNEL_quat_norm_bwd_any : HZI_KERNEL_quat_map_bwd_any, &p);
+	put(p, 0, &a->dy, norm ? NUMBER : WHOLE);
+	put(p, 1, &a->x, WHOLE);
+	put(p, 2, &a->dx, WHOLE);
+	p->kind = a->kind;
+	p->eps = (float)a->eps;
+	p->accumulate = a->accumulate;
 }
 
-int hzi_cuda_quat_rotate(struct hz_context *ctx, const struct hzi_quat_rotate_args *a)
+CONTIGUOUS_AND_STRIDED(quat_map_bwd)
+
+static void quat_rotate_call(const struct hzi_quat_rotate_args *a, struct call *c)
 {
-	struct hzi_quat_job p = job(&a->dims, a->dtype);
+	struct hzi_quat_job *const p =
+		begin_call(c, "quat_rotate", HZI_KERNEL_quat_rotate_any, &a->dims, a->dtype);
 
-	p.at[0] = operand(&a->q, WHOLE, a->dtype, &a->dims);
-	p.at[1] = operand(&a->v, vector_kind(&a->v), a->dtype, &a->dims);
-	p.at[2] = operand(&a->y, a->real ? WHOLE : VECTOR3, a->dtype, &a->dims);
-	p.inverse = a->inverse;
-	p.normalize = a->normalize;
-	p.real = a->real;
-	return launch(ctx, "quat_rotate", HZI_KERNEL_quat_rotate_any, &p);
+	put(p, 0, &a->q, WHOLE);
+	put(p, 1, &a->v, vector_kind(&a->v));
+	put(p, 2, &a->y, a->real ? WHOLE : VECTOR3);
+	p->inverse = a->inverse;
+	p->normalize = a->normalize;
+	p->real = a->real;
 }
+
+CONTIGUOUS_AND_STRIDED(quat_rotate)
+
+/* Without the gradient that is a sum */
+static void quat_rotate_bwd_call(const struct hzi_quat_rotate_bwd_args *a, struct call *c)
+{
+	struct hzi_quat_job *const p =
+		begin_call(c, "quat_rotate_bwd", HZI_KERNEL_quat_rotate_bwd_any, &a->dims, a->dtype);
+
+	put(p, 0, &a->dy, vector_kind(&a->dy));
+	put(p, 1, &a->q, WHOLE);
+	put(p, 2, &a->v, vector_kind(&a->v));
+	put(p, 3, &a->dq, WHOLE);
+	put(p, 4, &a->dv, a->real ? WHOLE : VECTOR3);
+	p->inverse = a->inverse;
+	p->normalize = a->normalize;
+	p->accumulate = a->accumulate;
+	p->real = a->real;
+}
+
+CONTIGUOUS_AND_STRIDED(quat_rotate_bwd)
 
 /* ---- Sums ------------------------------------------------------------------------------------ */
 
@@ -447,114 +523,168 @@ static int launch_sum(struct hz_context *ctx, const char *op, int kernel, int th
 	return hzi_cuda_launch(ctx, op, HZI_KERNEL_quat_sum_finish, &l, p, sizeof(*p));
 }
 
-static struct hzi_quat_job dot_job(const struct hzi_quat_dot_args *a)
+static void dot_job(const struct hzi_quat_dot_args *a, struct hzi_quat_job *p)
 {
-	struct hzi_quat_job p = job(&a->dims, a->dtype);
-
-	p.at[0] = operand(&a->a, WHOLE, a->dtype, &a->dims);
-	p.at[1] = operand(&a->b, WHOLE, a->dtype, &a->dims);
-	p.at[2] = operand(&a->y, a->real ? NUMBER : WHOLE, a->dtype, &a->dims);
-	p.conj_a = a->conj_a;
-	p.conj_b = a->conj_b;
-	p.conj_y = a->conj_y;
-	p.accumulate = a->accumulate;
-	p.real = a->real;
-	plan_sum(&p, 2);
-	return p;
+	begin_job(p, &a->dims, a->dtype);
+	put(p, 0, &a->a, WHOLE);
+	put(p, 1, &a->b, WHOLE);
+	put(p, 2, &a->y, a->real ? NUMBER : WHOLE);
+	p->conj_a = a->conj_a;
+	p->conj_b = a->conj_b;
+	p->conj_y = a->conj_y;
+	p->accumulate = a->accumulate;
+	p->real = a->real;
+	plan_sum(p, 2);
 }
 
-size_t hzi_cuda_quat_dot_workspace(const struct hz_context *ctx, const struct hzi_quat_dot_args *a)
+size_t hzi_cuda_quat_dot_sum_bytes(const struct hzi_quat_dot_args *a)
 {
-	const struct hzi_quat_job p = dot_job(a);
+	struct hzi_quat_job p;
 
-	(void)ctx;
+	dot_job(a, &p);
 	return sum_bytes(&p);
 }
 
-/* Terms without gaps, of which two are 16 bytes, and a result for each block */
-static bool has_pairs(const struct hzi_quat_job *p)
+static int run_dot(struct hz_context *ctx, const struct hzi_quat_dot_args *a, int kernel,
+		   int threads)
 {
-	if (p->dtype == HZ_F32 || p->lanes_log2)
-		return false;
-	for (int i = 0; i < 2; i++) {
-		const struct hzi_quat_operand *o = &p->at[i];
+	struct hzi_quat_job p;
 
-		if (o->stride[p->ndim - 1] != 4 || !is_aligned(o, p->ndim, o->data, 2, 16))
-			return false;
-	}
-	return true;
-}
-
-int hzi_cuda_quat_dot(struct hz_context *ctx, const struct hzi_quat_dot_args *a)
-{
-	struct hzi_quat_job p = dot_job(a);
-	int kernel = HZI_KERNEL_quat_dot_any, threads = HZI_QUAT_THREADS;
-
+	dot_job(a, &p);
 	p.turned = p.at[0].whole == HZI_QUAT_XYZW;
-	if (p.at[0].whole && p.at[0].whole == p.at[1].whole && p.ndim - p.kept == 1) {
-		if (has_pairs(&p)) {
-			kernel = a->dtype == HZ_F16 ? HZI_KERNEL_quat_dot_pairs_f16
-						    : HZI_KERNEL_quat_dot_pairs_bf16;
-			threads = HZI_QUAT_THREADS / 2;
-		} else {
-			kernel = whole_kernel(kernel, a->dtype);
-		}
-	}
 	return launch_sum(ctx, "quat_dot", kernel, threads, &p, 2, a->real ? 2 : 0);
 }
 
-static struct hzi_quat_job rotate_bwd_job(const struct hzi_quat_rotate_bwd_args *a)
+static const char *dot_contiguous_unsupported(const struct hzi_quat_job *p)
 {
-	struct hzi_quat_job p = job(&a->dims, a->dtype);
+	if (!p->at[0].whole || p->at[0].whole != p->at[1].whole)
+		return "components of a and b are not contiguous in the same order";
+	return p->ndim - p->kept == 1 ? NULL : "terms have more or fewer dimensions than one";
+}
 
-	p.at[0] = operand(&a->dy, vector_kind(&a->dy), a->dtype, &a->dims);
-	p.at[1] = operand(&a->q, WHOLE, a->dtype, &a->dims);
-	p.at[2] = operand(&a->v, vector_kind(&a->v), a->dtype, &a->dims);
-	p.at[3] = operand(&a->dq, WHOLE, a->dtype, &a->dims);
-	p.at[4] = operand(&a->dv, a->real ? WHOLE : VECTOR3, a->dtype, &a->dims);
-	p.inverse = a->inverse;
-	p.normalize = a->normalize;
-	p.accumulate = a->accumulate;
-	p.real = a->real;
-	if (a->dims.kept < a->dims.ndim) {
-		assert(!a->dq.data || !a->dv.data);
-		p.kind = a->dv.data != NULL;
-		p.at[3] = p.at[3 + p.kind];
-		plan_sum(&p, 3);
+const char *hzi_cuda_quat_dot_contiguous_16bit_unsupported(const struct hz_context *ctx,
+							    const void *args)
+{
+	struct hzi_quat_job p;
+	const char *why;
+
+	(void)ctx;
+	dot_job(args, &p);
+	why = dot_contiguous_unsupported(&p);
+	if (why)
+		return why;
+	if (p.dtype == HZ_F32)
+		return "operands are f32";
+	if (p.lanes_log2)
+		return "a block has several results";
+	for (int i = 0; i < 2; i++) {
+		const struct hzi_quat_operand *o = &p.at[i];
+
+		if (o->stride[p.ndim - 1] != 4 || !is_aligned(o, p.ndim, o->data, 2, 16))
+			return "terms are not contiguous and aligned to 16 bytes";
 	}
-	return p;
+	return NULL;
+}
+
+int hzi_cuda_quat_dot_contiguous_16bit(struct hz_context *ctx, const void *args)
+{
+	const struct hzi_quat_dot_args *a = args;
+
+	return run_dot(ctx, a, by_dtype(HZI_KERNEL_quat_dot_pairs_f16 - 1, a->dtype),
+		       HZI_QUAT_THREADS / 2);
+}
+
+const char *hzi_cuda_quat_dot_contiguous_unsupported(const struct hz_context *ctx, const void *args)
+{
+	struct hzi_quat_job p;
+
+	(void)ctx;
+	dot_job(args, &p);
+	return dot_contiguous_unsupported(&p);
+}
+
+int hzi_cuda_quat_dot_contiguous(struct hz_context *ctx, const void *args)
+{
+	const struct hzi_quat_dot_args *a = args;
+
+	return run_dot(ctx, a, by_dtype(HZI_KERNEL_quat_dot_any + 1, a->dtype), HZI_QUAT_THREADS);
+}
+
+int hzi_cuda_quat_dot_strided(struct hz_context *ctx, const void *args)
+{
+	return run_dot(ctx, args, HZI_KERNEL_quat_dot_any, HZI_QUAT_THREADS);
+}
+
+/* Of the gradient of one operand that is a sum */
+static void rotate_sum_job(const struct hzi_quat_rotate_bwd_args *a, struct hzi_quat_job *p)
+{
+	struct call c;
+
+	quat_rotate_bwd_call(a, &c);
+	assert(!a->dq.data || !a->dv.data);
+	*p = c.p;
+	p->kind = a->dv.data != NULL;
+	p->at[3] = p->at[3 + p->kind];
+	plan_sum(p, 3);
+}
+
+size_t hzi_cuda_quat_rotate_sum_bytes(const struct hzi_quat_rotate_bwd_args *a)
+{
+	struct hzi_quat_job p;
+
+	rotate_sum_job(a, &p);
+	return sum_bytes(&p);
+}
+
+int hzi_cuda_quat_rotate_sum(struct hz_context *ctx, const struct hzi_quat_rotate_bwd_args *a)
+{
+	struct hzi_quat_job p;
+
+	rotate_sum_job(a, &p);
+	return launch_sum(ctx, "quat_rotate_bwd", HZI_KERNEL_quat_rotate_sum, HZI_QUAT_THREADS, &p,
+			  3, p.kind);
 }
 
 /* ---- An elementwise gradient and one that is a sum, in one pass ------------------------------ */
 
-static int64_t joint_blocks(const struct hzi_quat_job *p)
+static int64_t fused_blocks(int64_t count, int dtype)
 {
-	return ceil_div(p->shape[0], HZI_QUAT_SUM_BLOCK * (p->dtype == HZ_F32 ? 1 : 2));
+	return ceil_div(count, HZI_QUAT_SUM_BLOCK * (dtype == HZ_F32 ? 1 : 2));
+}
+
+bool hzi_cuda_quat_is_short_sum(const struct hzi_quat_dims *dims)
+{
+	return dims->shape[0] < FUSED_LEAST;
 }
 
 /*
- * Operands: dy, what is many, what all of these share, the output of the many. Whether that is of
- * one row that is long enough; sum: the dimensions of the other output.
+ * p: of dy, what has many quaternions, what has one, the output of the many. sum: the dimensions of
+ * the other output.
  */
-static bool is_joint(struct hzi_quat_job *p, const struct hzi_quat_dims *sum)
+static const char *plan_fused(struct hzi_quat_job *p, const struct hzi_quat_dims *sum)
 {
-	return p->ndim == 1 && sum->ndim == 1 && sum->kept == 0 && p->shape[0] >= JOINT_LEAST &&
-	       joint_blocks(p) <= BLOCKS_MAX && is_flat(p) && p->at[0].dense && p->at[1].dense &&
-	       p->at[3].dense;
+	const char *why;
+
+	if (p->ndim != 1 || sum->ndim != 1 || sum->kept != 0)
+		return "more or fewer dimensions than one";
+	why = plan_contiguous(p);
+	if (why)
+		return why;
+	return p->at[0].dense && p->at[1].dense && p->at[3].dense
+		       ? NULL : "an operand but the one of the sum is one quaternion";
 }
 
 /* kernel: that of f32; y: the sum */
-static int launch_joint(struct hz_context *ctx, const char *op, int kernel, struct hzi_quat_job *p,
-			const struct hzi_quat_at *y)
+static int run_fused(struct hz_context *ctx, const char *op, int kernel, struct hzi_quat_job *p,
+		     const struct hzi_quat_at *y)
 {
-	static const struct hzi_quat_dims no_dims;
-	const int64_t blocks = joint_blocks(p);
+	const int64_t blocks = fused_blocks(p->shape[0], p->dtype);
 	struct hzi_launch l = {.grid = {(unsigned)blocks}, .block = {HZI_QUAT_THREADS}};
 
 	p->partial = ctx->workspace;
-	kernel += p->dtype == HZ_F32 ? 0 : p->dtype == HZ_F16 ? 1 : 2;
-	HZ_CHECK(hzi_cuda_launch(ctx, op, kernel, &l, p, sizeof(*p)));
-	p->at[0] = operand(y, WHOLE, p->dtype, &no_dims);
+	HZ_CHECK(hzi_cuda_launch(ctx, op, by_dtype(kernel, p->dtype), &l, p, sizeof(*p)));
+	p->at[0] = (struct hzi_quat_operand){0};
+	set_operand(&p->at[0], y, WHOLE, p->dtype, 0);
 	p->terms = blocks;
 	p->count = 1;
 	p->kept = 0;
@@ -562,93 +692,96 @@ static int launch_joint(struct hz_context *ctx, const char *op, int kernel, stru
 	return hzi_cuda_launch(ctx, op, HZI_KERNEL_quat_sum_finish, &l, p, sizeof(*p));
 }
 
-static size_t joint_bytes(const struct hzi_quat_job *p)
-{
-	return 16 * (size_t)joint_blocks(p);
-}
-
 /*
  * With X the many, K the one and their conjugations: dX = cx(dy conj(ck(K))) and dK = ck(the sum of
  * conj(cx(X)) dy) where K is the right factor; where it is the left one, the same of conj(dy), with
- * all of it conjugated. True if one kernel does both.
+ * all of it conjugated. Returns why one kernel cannot do both.
  */
-static bool joint_mul_bwd_job(const struct hzi_quat_mul_bwd_args *a, struct hzi_quat_job *p)
+static const char *mul_bwd_fused_job(const struct hzi_quat_mul_bwd_args *a, struct hzi_quat_job *p)
 {
 	const bool right = a->da.data != NULL;
-	const struct hzi_quat_job all = mul_bwd_job(a);
 
 	if (!a->sum)
-		return false;
-	*p = all;
-	p->at[1] = all.at[right ? 1 : 2];
-	p->at[2] = all.at[right ? 2 : 1];
-	p->at[3] = all.at[right ? 3 : 4];
-	p->at[4].data = NULL;
+		return "no gradient is a sum";
+	begin_job(p, &a->dims, a->dtype);
+	put(p, 0, &a->dy, WHOLE);
+	put(p, 1, right ? &a->a : &a->b, WHOLE);
+	put(p, 2, right ? &a->b : &a->a, WHOLE);
+	put(p, 3, right ? &a->da : &a->db, WHOLE);
+	p->accumulate = a->accumulate;
 	p->conj_a = !right;
 	p->conj_b = right ? a->conj_a : !a->conj_b;
 	p->conj_y = right ? a->conj_b : !a->conj_a;
-	return is_joint(p, &a->sum->dims);
+	return plan_fused(p, &a->sum->dims);
 }
 
-size_t hzi_cuda_quat_mul_bwd_workspace(const struct hz_context *ctx,
-				       const struct hzi_quat_mul_bwd_args *a)
+const char *hzi_cuda_quat_mul_bwd_fused_sum_unsupported(const struct hz_context *ctx,
+							 const void *args)
 {
 	struct hzi_quat_job p;
 
-	if (joint_mul_bwd_job(a, &p))
-		return joint_bytes(&p);
-	return a->sum ? hzi_cuda_quat_dot_workspace(ctx, a->sum) : 0;
+	(void)ctx;
+	return mul_bwd_fused_job(args, &p);
 }
 
-int hzi_cuda_quat_mul_bwd(struct hz_context *ctx, const struct hzi_quat_mul_bwd_args *a)
+size_t hzi_cuda_quat_mul_bwd_fused_sum_workspace(const struct hz_context *ctx, const void *args)
 {
+	const struct hzi_quat_mul_bwd_args *a = args;
+
+	(void)ctx;
+	return 16 * (size_t)fused_blocks(a->dims.shape[0], a->dtype);
+}
+
+int hzi_cuda_quat_mul_bwd_fused_sum(struct hz_context *ctx, const void *args)
+{
+	const struct hzi_quat_mul_bwd_args *a = args;
 	struct hzi_quat_job p;
 
-	if (joint_mul_bwd_job(a, &p))
-		return launch_joint(ctx, "quat_mul_bwd", HZI_KERNEL_quat_mul_joint_f32, &p,
-				    &a->sum->y);
-	HZ_CHECK(mul_bwd(ctx, a));
-	return a->sum ? hzi_cuda_quat_dot(ctx, a->sum) : HZ_OK;
+	mul_bwd_fused_job(a, &p);
+	return run_fused(ctx, "quat_mul_bwd", HZI_KERNEL_quat_mul_joint_f32, &p, &a->sum->y);
 }
 
-/* Both, that of q being a sum: true if one kernel does them. */
-static bool joint_rotate_bwd_job(const struct hzi_quat_rotate_bwd_args *a, struct hzi_quat_job *p)
+/* The gradient of q is the sum. */
+static const char *rotate_bwd_fused_job(const struct hzi_quat_rotate_bwd_args *a,
+					struct hzi_quat_job *p)
 {
-	const struct hzi_quat_job all = rotate_bwd_job(a);
-
-	*p = all;
 	if (!a->sum || !a->sum->dq.data)
-		return false;
-	p->at[1] = all.at[2];
-	p->at[2] = all.at[1];
-	p->at[3] = all.at[4];
-	p->at[4].data = NULL;
-	return is_joint(p, &a->sum->dims);
+		return "the gradient of q is not a sum besides another gradient";
+	begin_job(p, &a->dims, a->dtype);
+	put(p, 0, &a->dy, vector_kind(&a->dy));
+	put(p, 1, &a->v, vector_kind(&a->v));
+	put(p, 2, &a->q, WHOLE);
+	put(p, 3, &a->dv, a->real ? WHOLE : VECTOR3);
+	p->inverse = a->inverse;
+	p->normalize = a->normalize;
+	p->accumulate = a->accumulate;
+	p->real = a->real;
+	return plan_fused(p, &a->sum->dims);
 }
 
-size_t hzi_cuda_quat_rotate_bwd_workspace(const struct hz_context *ctx,
-					  const struct hzi_quat_rotate_bwd_args *a)
+const char *hzi_cuda_quat_rotate_bwd_fused_sum_unsupported(const struct hz_context *ctx,
+							    const void *args)
 {
 	struct hzi_quat_job p;
 
-	if (joint_rotate_bwd_job(a, &p))
-		return joint_bytes(&p);
-	if (a->sum)
-		return hzi_cuda_quat_rotate_bwd_workspace(ctx, a->sum);
-	return a->dims.kept < a->dims.ndim ? sum_bytes(&p) : 0;
+	(void)ctx;
+	return rotate_bwd_fused_job(args, &p);
 }
 
-int hzi_cuda_quat_rotate_bwd(struct hz_context *ctx, const struct hzi_quat_rotate_bwd_args *a)
+size_t hzi_cuda_quat_rotate_bwd_fused_sum_workspace(const struct hz_context *ctx, const void *args)
 {
-	static const char op[] = "quat_rotate_bwd";
+	const struct hzi_quat_rotate_bwd_args *a = args;
+
+	(void)ctx;
+	return 16 * (size_t)fused_blocks(a->dims.shape[0], a->dtype);
+}
+
+int hzi_cuda_quat_rotate_bwd_fused_sum(struct hz_context *ctx, const void *args)
+{
+	const struct hzi_quat_rotate_bwd_args *a = args;
 	struct hzi_quat_job p;
 
-	if (joint_rotate_bwd_job(a, &p))
-		return launch_joint(ctx, op, HZI_KERNEL_quat_rotate_joint_f32, &p, &a->sum->dq);
-	p = rotate_bwd_job(a);
-	if (a->dims.kept < a->dims.ndim)
-		return launch_sum(ctx, op, HZI_KERNEL_quat_rotate_sum, HZI_QUAT_THREADS, &p, 3,
-				  p.kind);
-	HZ_CHECK(launch(ctx, op, HZI_KERNEL_quat_rotate_bwd_any, &p));
-	return a->sum ? hzi_cuda_quat_rotate_bwd(ctx, a->sum) : HZ_OK;
+	rotate_bwd_fused_job(a, &p);
+	return run_fused(ctx, "quat_rotate_bwd", HZI_KERNEL_quat_rotate_joint_f32, &p,
+			 &a->sum->dq);
 }

@@ -8,7 +8,8 @@ libhz_la_SOURCES += \
 	cpu/mhc/coef_bwd.c cpu/mhc/kern.c cpu/mhc/mhc.c cpu/mhc/project.c cpu/mhc/routes.c \
 	cpu/peak/kern.c cpu/qgemm/kern.c cpu/qgemm/linear.c cpu/qgemm/qgemm.c cpu/quantize/kern.c \
 	cpu/quantize/quantize.c cpu/quat/kern.c cpu/quat/quat.c cpu/quat_gemm/kern.c \
-	cpu/quat_gemm/quat_gemm.c cpu/quat_layer/kern.c cpu/quat_layer/quat_layer.c \
+	cpu/quat_gemm/quat_gemm.c cpu/quat_gemm/routes.c cpu/quat_layer/kern.c \
+	cpu/quat_layer/quat_layer.c \
 	cpu/vlut/d4_bitfield.c cpu/vlut/f32.c cpu/vlut/gemm.c cpu/vlut/gemm2.c cpu/vlut/kern.c \
 	cpu/vlut/regtable.c cpu/vlut/s8.c cpu/vlut/table.c cpu/vlut/vlut.c
 noinst_HEADERS += \
@@ -24,7 +25,8 @@ noinst_HEADERS += \
 	cpu/quantize/quantize.inc cpu/quat/f64.inc cpu/quat/kern.h cpu/quat/math.inc \
 	cpu/quat/quat.inc cpu/quat/vec.inc cpu/quat_conv/depthwise.inc \
 	cpu/quat_gemm/activation.inc cpu/quat_gemm/gemv.inc cpu/quat_gemm/kern.h \
-	cpu/quat_gemm/quat_gemm.inc cpu/quat_layer/gather.h cpu/quat_layer/gather.inc \
+	cpu/quat_gemm/quat_gemm.h cpu/quat_gemm/quat_gemm.inc cpu/quat_layer/gather.h \
+	cpu/quat_layer/gather.inc \
 	cpu/quat_layer/kern.h cpu/quat_layer/pool.inc cpu/quat_layer/quat_layer.inc \
 	cpu/vlut/d4_bitfield.inc cpu/vlut/d4_bitfield512.inc cpu/vlut/kern.h cpu/vlut/vlut.h \
 	cpu/vlut/vlut.inc

@@ -13,6 +13,7 @@
 #include "cpu/core/cpu.h"
 #include "cpu/core/sizes.h"
 #include "cpu/quat_gemm/kern.h"
+#include "cpu/quat_gemm/quat_gemm.h"
 #include "lib/quat_gemm/quat_gemm.h"
 
 static const struct hzi_quat_gemm_typed *kern_of(const struct hz_context *ctx, int dtype)
@@ -164,14 +165,18 @@ struct operand {
 	int64_t packed_k;		/* columns as packed */
 };
 
+/*
+ * The code paths: panels of V by panels of S; GEMV, where S has few columns and V is read in place,
+ * once, or where it is packed; tiles of bf16.
+ */
+enum path { PANELS, GEMV, GEMV_PACKED, BF16_TILES };
+
 /* The whole of a call: rows of V are m or n, columns of S the other. */
 struct plan {
 	const struct hzi_quat_gemm_args *a;
 	const struct hzi_quat_gemm_typed *kern;
+	enum path path;
 	bool swap;			/* V is B */
-	bool few;			/* S has few columns: V is read as it lies, once, */
-	bool few_packed;		/* or packed */
-	bool half;			/* by tiles of bf16 */
 	bool fast;
 	int64_t rows, cols, k, size, items;
 	int64_t grid_v, grid_s;		/* an item is cut into so many parts */
@@ -288,65 +293,48 @@ static void plan_few(struct plan *p, int64_t parts)
 	p->nc = p->cols;
 	p->few_block = p->cols > HZI_QUAT_NARROW ? WIDE_BLOCK : FEW_BLOCK;
 	p->s_bytes = few_columns_ld(p, min_i64(p->k, p->few_block)) * p->size;
-	if (p->few_packed)
+	if (p->path == GEMV_PACKED)
 		p->s_bytes = 16 * p->k * p->cols * p->size;
 	p->chunk_bytes = 4 * FEW_CHUNK * HZI_QUAT_FEW * p->size + 64 * p->kern->lanes;
 	/* In pieces of less than a panel: up to a third more */
 	p->acc_bytes = (p->k > p->few_block ? part_rows * 4 / 3 + p->kern->rows : p->kern->rows) *
 		       p->cols * 16 * p->size;
-	p->acc_bytes = p->few_packed ? 0 : p->acc_bytes;
+	p->acc_bytes = p->path == GEMV_PACKED ? 0 : p->acc_bytes;
 	p->t_bytes = 4 * p->kern->rows * TILE_COLS * p->size;
 	p->each = round_up(p->s_bytes, 64) + 3 * round_up(p->t_bytes, 64) +
 		  round_up(p->chunk_bytes, 64) + round_up(p->acc_bytes, 64);
 }
 
-static struct plan make_plan(const struct hz_context *ctx, const struct hzi_quat_gemm_args *a)
+static struct plan make_plan(const struct hz_context *ctx, const struct hzi_quat_gemm_args *a,
+			     enum path path)
 {
 	struct plan p = {
-		.a = a, .kern = kern_of(ctx, a->dtype), .k = a->k,
-		.size = a->dtype == HZ_F64 ? 8 : 4, .fast = a->method == HZ_QUAT_FAST,
+		.a = a, .kern = kern_of(ctx, a->dtype), .path = path, .k = a->k,
+		.size = a->dtype == HZ_F64 ? 8 : 4,
+		/* Products of bf16 are exact, and in a third of the time of the fast method. */
+		.fast = path == PANELS && a->method == HZ_QUAT_FAST,
 		.items = item_count(a->ndim, a->shape),
 	};
 	const double products = (double)a->m * (double)a->n * (double)p.items * (double)(a->k + 1);
-	const bool tiles = a->dtype == HZ_BF16 && p.kern->half_mul &&
-			   (a->precision == HZ_PRECISION_AUTO ||
-			    a->precision == HZ_PRECISION_HALF);
-	/* Tiles of bf16 are faster from five columns on. */
-	const int64_t most = tiles ? HZI_QUAT_FEW / 2 : HZI_QUAT_FEW;
+	const bool half = path == BF16_TILES;
 	int64_t part_rows, planes;
 
-	p.swap = should_swap(a, p.kern->lanes);
-	if (min_i64(a->m, a->n) <= most && p.kern->gemv && !a->packed) {
-		const bool swap = a->m < a->n;
-
-		p.few = swap ? is_quads(&a->b, a->b.row) : is_quads(&a->a, a->a.col);
-		p.swap = p.few ? swap : p.swap;
-		p.fast = p.fast && !p.few;
-	}
-	/* Four columns pay with f16 alone, which tiles do not take. */
-	if (a->packed && !a->packed_t && p.kern->gemv_packed && a->k <= FEW_PACKED_K &&
-	    a->n <= HZI_QUAT_FEW_PACKED - (a->dtype != HZ_F16)) {
-		p.few = p.few_packed = true;
-		p.fast = false;
-	}
+	p.swap = path == GEMV ? a->m < a->n : should_swap(a, p.kern->lanes);
 	p.rows = p.swap ? a->n : a->m;
 	p.cols = p.swap ? a->m : a->n;
-	/* Products of bf16 are exact, and in a third of the time of the fast method. */
-	p.half = tiles && !p.few && a->k > 0;
-	p.fast = p.fast && !p.half;
-	p.tile_cols = p.half ? HALF_TILE_COLS : TILE_COLS;
-	p.unit = p.half ? 16 : 1;
+	p.tile_cols = half ? HALF_TILE_COLS : TILE_COLS;
+	p.unit = half ? 16 : 1;
 	planes = p.fast ? 8 : 4;
 	plan_steps(&p);
 	p.threads = hzi_threads(ctx, products > 1e15 ? INT64_MAX / 4 :
 				(int64_t)(BYTES_PER_PRODUCT * products));
 	plan_grid(&p, ceil_div(p.threads, p.items));
-	if (p.few) {
+	if (path == GEMV || path == GEMV_PACKED) {
 		plan_few(&p, ceil_div(p.threads, p.items));
 		return p;
 	}
 	p.part_cols = ceil_div(p.cols, p.grid_s);
-	p.nc = ceil_div(p.part_cols, ceil_div(p.part_cols, p.half ? HALF_COLS : S_COLS));
+	p.nc = ceil_div(p.part_cols, ceil_div(p.part_cols, half ? HALF_COLS : S_COLS));
 	part_rows = ceil_div(ceil_div(p.rows, p.kern->rows), p.grid_v) * p.kern->rows;
 	p.s_bytes = planes * ceil_div(p.nc, HZI_QUAT_COLS) *
 		    (min_i64(a->k, K_BLOCK) * HZI_QUAT_COLS + HZI_QUAT_ROOM) * p.size;
@@ -356,7 +344,7 @@ static struct plan make_plan(const struct hz_context *ctx, const struct hzi_quat
 	/* The last whole vector that is read may reach beyond. */
 	p.chunk_bytes = 4 * CHUNK_K * CHUNK_COLS * p.size + 64;
 	p.acc_bytes = a->k > K_BLOCK ? 4 * part_rows * round_up(p.nc, p.unit) * p.size : 0;
-	if (p.half) {
+	if (half) {
 		const int64_t steps = ceil_div(min_i64(a->k, K_BLOCK), 32);
 
 		memset(p.negative, 0, sizeof(p.negative));
@@ -807,14 +795,14 @@ static void columns(struct part *t, int64_t i_begin, int64_t i_end, int64_t j, i
 		const bool first = l == 0, last = l + kb >= p->k;
 		char *acc = t->acc;
 
-		if (p->half)
+		if (p->path == BF16_TILES)
 			pack_s_half(t, j, cols, l, kb);
 		else
 			pack_s(t, j, cols, l, kb);
 		for (int64_t i = i_begin; i < i_end; i += ld) {
 			const int64_t rows = min_i64(ld, i_end - i);
 
-			if (p->half)
+			if (p->path == BF16_TILES)
 				pack_v_half(t, i, rows, l, kb);
 			else
 				pack_v(t, i, rows, l, kb);
@@ -837,7 +825,7 @@ static void columns(struct part *t, int64_t i_begin, int64_t i_end, int64_t j, i
 				t->ahead[2] = (struct ahead){
 					sums, AHEAD_BYTES, first ? 0 : bytes / AHEAD_BYTES,
 				};
-				if (p->half)
+				if (p->path == BF16_TILES)
 					multiply_half(t, sums, first, rows, j0, n, kb);
 				else
 					multiply(t, sums, first, rows, j0, n, kb);
@@ -849,7 +837,7 @@ static void columns(struct part *t, int64_t i_begin, int64_t i_end, int64_t j, i
 	}
 }
 
-/* ---- Few columns ----------------------------------------------------------------------------- */
+/* ---- GEMV ------------------------------------------------------------------------------------ */
 
 /* Rows l .. l + kb - 1 of S as quads in f32; whole vectors, for which 0 stands beyond */
 static void pack_quads(struct part *t, int64_t l, int64_t kb)
@@ -1035,21 +1023,29 @@ static void run_parts(void *data, int thread, int64_t begin, int64_t end)
 		const int64_t j1 = p->cols * (s + 1) / p->grid_s;
 
 		begin_item(&t, u / parts);
-		if (p->few) {
-			if (p->few_packed)
-				few_columns_packed(&t, i0, i1);
-			else
-				few_columns(&t, i0, i1);
-			continue;
-		}
-		for (int64_t j = p->cols * s / p->grid_s; j < j1; j += p->nc)
-			columns(&t, i0, i1, j, min_i64(p->nc, j1 - j));
+		if (p->path == GEMV)
+			few_columns(&t, i0, i1);
+		else if (p->path == GEMV_PACKED)
+			few_columns_packed(&t, i0, i1);
+		else
+			for (int64_t j = p->cols * s / p->grid_s; j < j1; j += p->nc)
+				columns(&t, i0, i1, j, min_i64(p->nc, j1 - j));
 	}
 }
 
-int hzi_cpu_quat_gemm(struct hz_context *ctx, const struct hzi_quat_gemm_args *a)
+/* ---- Code paths ------------------------------------------------------------------------------ */
+
+static size_t workspace(const struct hz_context *ctx, const struct hzi_quat_gemm_args *a,
+			enum path path)
 {
-	const struct plan p = make_plan(ctx, a);
+	const struct plan p = make_plan(ctx, a, path);
+
+	return (size_t)(p.threads * p.each);
+}
+
+static int run(struct hz_context *ctx, const struct hzi_quat_gemm_args *a, enum path path)
+{
+	const struct plan p = make_plan(ctx, a, path);
 	struct job job = {.p = &p, .scratch = ctx->workspace};
 
 	assert(ctx->workspace_bytes >= (size_t)(p.threads * p.each));
@@ -1057,9 +1053,86 @@ int hzi_cpu_quat_gemm(struct hz_context *ctx, const struct hzi_quat_gemm_args *a
 	return HZ_OK;
 }
 
-size_t hzi_cpu_quat_gemm_workspace(const struct hz_context *ctx, const struct hzi_quat_gemm_args *a)
+const char *hzi_cpu_quat_gemm_gemv_unsupported(const struct hz_context *ctx, const void *args)
 {
-	const struct plan p = make_plan(ctx, a);
+	const struct hzi_quat_gemm_args *a = args;
 
-	return (size_t)(p.threads * p.each);
+	if (min_i64(a->m, a->n) > HZI_QUAT_FEW)
+		return "more than 8 rows and columns";
+	if (a->packed)
+		return "a is packed";
+	if (!kern_of(ctx, a->dtype)->gemv)
+		return "operands are f64";
+	return (a->m < a->n ? is_quads(&a->b, a->b.row) : is_quads(&a->a, a->a.col))
+		       ? NULL : "rows of a, or columns of b, are not contiguous";
+}
+
+size_t hzi_cpu_quat_gemm_gemv_workspace(const struct hz_context *ctx, const void *args)
+{
+	return workspace(ctx, args, GEMV);
+}
+
+int hzi_cpu_quat_gemm_gemv(struct hz_context *ctx, const void *args)
+{
+	return run(ctx, args, GEMV);
+}
+
+const char *hzi_cpu_quat_gemm_gemv_packed_unsupported(const struct hz_context *ctx,
+						       const void *args)
+{
+	const struct hzi_quat_gemm_args *a = args;
+
+	if (!a->packed || a->packed_t)
+		return "a is not packed as it is used";
+	if (a->n > HZI_QUAT_FEW_PACKED)
+		return "more than 4 columns";
+	if (a->k > FEW_PACKED_K)
+		return "k is above 32768";
+	return kern_of(ctx, a->dtype)->gemv_packed ? NULL : "operands are f64";
+}
+
+size_t hzi_cpu_quat_gemm_gemv_packed_workspace(const struct hz_context *ctx, const void *args)
+{
+	return workspace(ctx, args, GEMV_PACKED);
+}
+
+int hzi_cpu_quat_gemm_gemv_packed(struct hz_context *ctx, const void *args)
+{
+	return run(ctx, args, GEMV_PACKED);
+}
+
+bool hzi_cpu_quat_gemm_has_bf16_tiles(const struct hz_context *ctx,
+				      const struct hzi_quat_gemm_args *a)
+{
+	return a->dtype == HZ_BF16 && kern_of(ctx, a->dtype)->half_mul &&
+	       (a->precision == HZ_PRECISION_AUTO || a->precision == HZ_PRECISION_HALF);
+}
+
+const char *hzi_cpu_quat_gemm_bf16_tiles_unsupported(const struct hz_context *ctx, const void *args)
+{
+	const struct hzi_quat_gemm_args *a = args;
+
+	if (!hzi_cpu_quat_gemm_has_bf16_tiles(ctx, a))
+		return "operands are not bf16, or the precision is above it";
+	return a->k ? NULL : "k is 0";
+}
+
+size_t hzi_cpu_quat_gemm_bf16_tiles_workspace(const struct hz_context *ctx, const void *args)
+{
+	return workspace(ctx, args, BF16_TILES);
+}
+
+int hzi_cpu_quat_gemm_bf16_tiles(struct hz_context *ctx, const void *args)
+{
+	return run(ctx, args, BF16_TILES);
+}
+
+size_t hzi_cpu_quat_gemm_panels_workspace(const struct hz_context *ctx, const void *args)
+{
+	return workspace(ctx, args, PANELS);
+}
+
+int hzi_cpu_quat_gemm_panels(struct hz_context *ctx, const void *args)
+{
+	return run(ctx, args, PANELS);
 }

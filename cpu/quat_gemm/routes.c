@@ -1,0 +1,66 @@
+/*
+ * routes.c - the code paths of quaternion matrix products on the CPU
+ *
+ * SPDX-License-Identifier: BSD-2-Clause
+ */
+#include <config.h>
+
+#include "cpu/core/sizes.h"
+#include "cpu/quat_gemm/quat_gemm.h"
+#include "lib/core/route.h"
+
+/* Costs are ranks, as the rows without a cost have by their index. */
+enum { GEMV, GEMV_PACKED, BF16_TILES, PANELS, LAST };
+
+/* Tiles of bf16 are faster from five columns on. */
+static int64_t gemv_cost(const struct hz_context *ctx, const void *args)
+{
+	const struct hzi_quat_gemm_args *a = args;
+
+	return min_i64(a->m, a->n) > 4 && hzi_cpu_quat_gemm_has_bf16_tiles(ctx, a) ? LAST : GEMV;
+}
+
+/* Four columns pay with f16 alone. */
+static int64_t gemv_packed_cost(const struct hz_context *ctx, const void *args)
+{
+	const struct hzi_quat_gemm_args *a = args;
+
+	(void)ctx;
+	return a->n == 4 && a->dtype != HZ_F16 ? LAST : GEMV_PACKED;
+}
+
+static const struct hzi_route routes[] = {
+	[GEMV] = {
+		"gemv", "up to 8 rows or columns, the other operand read in place", HZI_ANY_ARCH,
+		.unsupported = hzi_cpu_quat_gemm_gemv_unsupported, .cost = gemv_cost,
+		.workspace = hzi_cpu_quat_gemm_gemv_workspace, .run = hzi_cpu_quat_gemm_gemv,
+	},
+	[GEMV_PACKED] = {
+		"gemv_packed", "packed A by up to 4 columns", HZI_ANY_ARCH,
+		.unsupported = hzi_cpu_quat_gemm_gemv_packed_unsupported, .cost = gemv_packed_cost,
+		.workspace = hzi_cpu_quat_gemm_gemv_packed_workspace,
+		.run = hzi_cpu_quat_gemm_gemv_packed,
+	},
+	[BF16_TILES] = {
+		"bf16_tiles", "bf16 in AMX tiles", HZ_ISA_AMX,
+		.unsupported = hzi_cpu_quat_gemm_bf16_tiles_unsupported,
+		.workspace = hzi_cpu_quat_gemm_bf16_tiles_workspace,
+		.run = hzi_cpu_quat_gemm_bf16_tiles,
+	},
+	[PANELS] = {
+		"panels", "any operands, packed as planar panels of f32 or f64", HZI_ANY_ARCH,
+		.workspace = hzi_cpu_quat_gemm_panels_workspace, .run = hzi_cpu_quat_gemm_panels,
+	},
+};
+
+const struct hzi_op_routes hzi_cpu_quat_gemm_routes[] = {HZI_ROUTES(quat_gemm, routes), {0}};
+
+size_t hzi_cpu_quat_gemm_workspace(const struct hz_context *ctx, const struct hzi_quat_gemm_args *a)
+{
+	return hzi_route_workspace(ctx, hzi_cpu_quat_gemm_routes, a);
+}
+
+int hzi_cpu_quat_gemm(struct hz_context *ctx, const struct hzi_quat_gemm_args *a)
+{
+	return hzi_route_run(ctx, hzi_cpu_quat_gemm_routes, a);
+}

@@ -475,6 +475,7 @@ int main(void)
 {
 	rnd = tap_seed();
 	dev_open_all();
+	dev_open_quat_routes();
 	test_units();
 	test_differences();
 	test_special();

@@ -862,6 +862,7 @@ int main(void)
 	rnd = tap_seed();
 	quick = tap_quick();
 	dev_open_all();
+	dev_open_quat_routes();
 	test_random();
 	test_large();
 	test_small();

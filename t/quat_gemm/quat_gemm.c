@@ -834,6 +834,7 @@ int main(void)
 	rnd = tap_seed();
 	quick = tap_quick();
 	dev_open_all();
+	dev_open_routes(HZI_OP_quat_gemm);
 	test_ops();
 	test_edges();
 	test_few();

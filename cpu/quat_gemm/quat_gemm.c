@@ -1101,19 +1101,14 @@ int hzi_cpu_quat_gemm_gemv_packed(struct hz_context *ctx, const void *args)
 	return run(ctx, args, GEMV_PACKED);
 }
 
-bool hzi_cpu_quat_gemm_has_bf16_tiles(const struct hz_context *ctx,
-				      const struct hzi_quat_gemm_args *a)
-{
-	return a->dtype == HZ_BF16 && kern_of(ctx, a->dtype)->half_mul &&
-	       (a->precision == HZ_PRECISION_AUTO || a->precision == HZ_PRECISION_HALF);
-}
-
 const char *hzi_cpu_quat_gemm_bf16_tiles_unsupported(const struct hz_context *ctx, const void *args)
 {
 	const struct hzi_quat_gemm_args *a = args;
 
-	if (!hzi_cpu_quat_gemm_has_bf16_tiles(ctx, a))
-		return "operands are not bf16, or the precision is above it";
+	if (a->dtype != HZ_BF16 || !kern_of(ctx, a->dtype)->half_mul)
+		return "operands are not bf16";
+	if (a->precision != HZ_PRECISION_AUTO && a->precision != HZ_PRECISION_HALF)
+		return "the precision is neither AUTO nor HALF";
 	return a->k ? NULL : "k is 0";
 }
 

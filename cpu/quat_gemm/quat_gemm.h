@@ -22,8 +22,4 @@ PATH(bf16_tiles)
 size_t hzi_cpu_quat_gemm_panels_workspace(const struct hz_context *ctx, const void *args);
 int hzi_cpu_quat_gemm_panels(struct hz_context *ctx, const void *args);
 
-/* Whether the ISA level has tiles for the dtype and precision. */
-bool hzi_cpu_quat_gemm_has_bf16_tiles(const struct hz_context *ctx,
-				      const struct hzi_quat_gemm_args *a);
-
 #endif

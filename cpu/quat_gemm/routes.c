@@ -10,14 +10,15 @@
 #include "lib/core/route.h"
 
 /* Costs are ranks, as the rows without a cost have by their index. */
-enum { GEMV, GEMV_PACKED, BF16_TILES, PANELS, LAST };
+enum { BF16_TILES, GEMV, GEMV_PACKED, PANELS, LAST };
 
-/* Tiles of bf16 are faster from five columns on. */
-static int64_t gemv_cost(const struct hz_context *ctx, const void *args)
+/* Tiles are faster than GEMV from five columns on. */
+static int64_t bf16_tiles_cost(const struct hz_context *ctx, const void *args)
 {
 	const struct hzi_quat_gemm_args *a = args;
 
-	return min_i64(a->m, a->n) > 4 && hzi_cpu_quat_gemm_has_bf16_tiles(ctx, a) ? LAST : GEMV;
+	(void)ctx;
+	return min_i64(a->m, a->n) > 4 ? BF16_TILES : PANELS;
 }
 
 /* Four columns pay with f16 alone. */
@@ -30,9 +31,15 @@ static int64_t gemv_packed_cost(const struct hz_context *ctx, const void *args)
 }
 
 static const struct hzi_route routes[] = {
+	[BF16_TILES] = {
+		"bf16_tiles", "bf16 in AMX tiles", HZ_ISA_AMX,
+		.unsupported = hzi_cpu_quat_gemm_bf16_tiles_unsupported, .cost = bf16_tiles_cost,
+		.workspace = hzi_cpu_quat_gemm_bf16_tiles_workspace,
+		.run = hzi_cpu_quat_gemm_bf16_tiles,
+	},
 	[GEMV] = {
 		"gemv", "up to 8 rows or columns, the other operand read in place", HZI_ANY_ARCH,
-		.unsupported = hzi_cpu_quat_gemm_gemv_unsupported, .cost = gemv_cost,
+		.unsupported = hzi_cpu_quat_gemm_gemv_unsupported,
 		.workspace = hzi_cpu_quat_gemm_gemv_workspace, .run = hzi_cpu_quat_gemm_gemv,
 	},
 	[GEMV_PACKED] = {
@@ -40,12 +47,6 @@ static const struct hzi_route routes[] = {
 		.unsupported = hzi_cpu_quat_gemm_gemv_packed_unsupported, .cost = gemv_packed_cost,
 		.workspace = hzi_cpu_quat_gemm_gemv_packed_workspace,
 		.run = hzi_cpu_quat_gemm_gemv_packed,
-	},
-	[BF16_TILES] = {
-		"bf16_tiles", "bf16 in AMX tiles", HZ_ISA_AMX,
-		.unsupported = hzi_cpu_quat_gemm_bf16_tiles_unsupported,
-		.workspace = hzi_cpu_quat_gemm_bf16_tiles_workspace,
-		.run = hzi_cpu_quat_gemm_bf16_tiles,
 	},
 	[PANELS] = {
 		"panels", "any operands, packed as planar panels of f32 or f64", HZI_ANY_ARCH,

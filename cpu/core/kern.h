@@ -46,6 +46,8 @@ struct hzi_kern_family {
 #define HZI_KERN(family) \
 	extern struct hzi_##family##_kern hzi_##family##_kern[HZI_LEVELS]; \
 	extern const struct hzi_kern_family hzi_##family##_kern_family; \
+	HZI_FILLS(family)
+#define HZI_FILLS(family) \
 	void hzi_##family##_kern_c(void *kern); \
 	void hzi_##family##_kern_avx2(void *kern); \
 	void hzi_##family##_kern_avx512(void *kern); \

@@ -92,7 +92,7 @@ static void pre_tile(const struct pre_job *job, int64_t t, int tokens, const flo
 	float rho[TOKENS];
 
 	hzi_phi_normalize(p, &a->rule, job->x.data ? raw : NULL, tokens, r->y, rho);
-	hzi_mhc_kern[job->ctx->level].coefs(&b);
+	hzi_mhc_kern_of(job->ctx->level, b.rule->n)->coefs(&b);
 	for (int i = 0; i < tokens; i++) {
 		float out[HZI_MHC_STREAMS * HZI_MHC_STREAMS];
 

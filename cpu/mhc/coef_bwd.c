@@ -142,7 +142,7 @@ static void remake(const struct bwd_job *job, const float *raw, int at, int toke
 	const struct hzi_mhc_batch b = hzi_phi_batch_of(p, &a->rule, a->alpha, a->bias, tokens, r);
 
 	hzi_phi_normalize(p, &a->rule, raw ? raw + at * (p->m + 1) : NULL, tokens, r->y, rho);
-	hzi_mhc_kern[job->ctx->level].coefs(&b);
+	hzi_mhc_kern_of(job->ctx->level, b.rule->n)->coefs(&b);
 }
 
 /* <du, X[j]> and <dY[i], X[j]> of the tokens of a tile, onto those that came in */
@@ -231,7 +231,7 @@ static void back_coefs(const struct bwd_job *job, int tokens, const struct hzi_p
 	const struct hzi_mhc_batch b =
 		hzi_phi_batch_of(p, &job->a->rule, job->a->alpha, job->a->bias, tokens, r);
 
-	hzi_mhc_kern[job->ctx->level].coefs_bwd(&b);
+	hzi_mhc_kern_of(job->ctx->level, b.rule->n)->coefs_bwd(&b);
 	for (int i = 0; i < tokens; i++) {
 		double dot = 0;
 

@@ -178,10 +178,23 @@ struct hzi_mhc_half_back {
 	bool fresh, stream;
 };
 
+/*
+ * Kernels that loop over streams. Loops over up to HZI_MHC_UNROLLED streams are unrolled; larger
+ * numbers share one kernel.
+ */
+#define HZI_MHC_UNROLLED 4
+
+struct hzi_mhc_streams_kern {
+	void (*row_bwd)(const struct hzi_mhc_row_bwd *a);
+	void (*coefs)(const struct hzi_mhc_batch *b);
+	void (*coefs_bwd)(const struct hzi_mhc_batch *b);
+	void (*sinkhorn)(const struct hzi_mhc_batch *b);
+	void (*sinkhorn_bwd)(const struct hzi_mhc_batch *b);
+};
+
 struct hzi_mhc_kern {
 	int32_t lanes;		/* f32 elements of a vector */
 	void (*row)(const struct hzi_mhc_row *a);
-	void (*row_bwd)(const struct hzi_mhc_row_bwd *a);
 	void (*scale)(const struct hzi_mhc_scale *a);
 	/* Floats of count numbers of dtype, NULL: none; sums of squares, lanes floats, added to */
 	void (*widen)(const void *x, int dtype, int64_t count, float *to, float *squares,
@@ -191,10 +204,7 @@ struct hzi_mhc_kern {
 	void (*project)(const struct hzi_mhc_product *a);
 	void (*spread)(const struct hzi_mhc_product *a);
 	void (*outer)(const struct hzi_mhc_product *a);
-	void (*coefs)(const struct hzi_mhc_batch *b);
-	void (*coefs_bwd)(const struct hzi_mhc_batch *b);
-	void (*sinkhorn)(const struct hzi_mhc_batch *b);
-	void (*sinkhorn_bwd)(const struct hzi_mhc_batch *b);
+	struct hzi_mhc_streams_kern streams[2];	/* [1]: of more than HZI_MHC_UNROLLED */
 	hzi_transpose transpose;
 	/* By AMX tiles: all or none */
 	void (*split)(const struct hzi_mhc_parts *a);
@@ -208,5 +218,13 @@ struct hzi_mhc_kern {
 };
 
 HZI_KERN(mhc)
+/* Of unit_general.c, for streams[1]: called by hzi_mhc_kern_<level>() */
+HZI_FILLS(mhc_general)
+
+/* The kernels for n streams */
+static inline const struct hzi_mhc_streams_kern *hzi_mhc_kern_of(int level, int n)
+{
+	return &hzi_mhc_kern[level].streams[n > HZI_MHC_UNROLLED];
+}
 
 #endif

@@ -234,7 +234,7 @@ static void unmix_tile(const struct hz_context *ctx, const struct hzi_mhc_unmix 
 		.end = !u->next && c + count == s->channels,
 	};
 
-	hzi_mhc_kern[ctx->level].row_bwd(&row);
+	hzi_mhc_kern_of(ctx->level, row.n)->row_bwd(&row);
 	hzi_mhc_untile(&a->dx, size, t, c, s->n, count, &to);
 	hzi_mhc_untile(&a->df, size, t, c, 1, count, &tg);
 }
@@ -619,7 +619,7 @@ int hzi_cpu_mhc_sinkhorn(struct hz_context *ctx, const struct hzi_mhc_sinkhorn_a
 {
 	struct sinkhorn_job job = {
 		.ctx = ctx, .rule = &a->rule, .in = a->m, .out = a->p, .count = a->count,
-		.work = hzi_mhc_kern[ctx->level].sinkhorn,
+		.work = hzi_mhc_kern_of(ctx->level, a->rule.n)->sinkhorn,
 	};
 
 	return run_sinkhorn(ctx, &job, 2048);
@@ -638,7 +638,7 @@ int hzi_cpu_mhc_sinkhorn_bwd(struct hz_context *ctx, const struct hzi_mhc_sinkho
 	struct sinkhorn_job job = {
 		.ctx = ctx, .rule = &a->rule, .in = a->m, .grad = a->dp, .out = a->dm,
 		.count = a->count,
-		.work = hzi_mhc_kern[ctx->level].sinkhorn_bwd,
+		.work = hzi_mhc_kern_of(ctx->level, a->rule.n)->sinkhorn_bwd,
 	};
 
 	return run_sinkhorn(ctx, &job, 8192);

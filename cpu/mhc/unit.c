@@ -8,7 +8,11 @@
 #include "cpu/mhc/kern.h"
 #include "cpu/core/elements.inc"
 #include "cpu/core/transpose.inc"
+#include "cpu/mhc/pairs.inc"
 #include "cpu/mhc/mhc.inc"
+#include "cpu/mhc/project.inc"
+#include "cpu/mhc/bwd.inc"
+#include "cpu/mhc/coef.inc"
 
 void HZI_FILL(mhc)(void *table)
 {
@@ -16,16 +20,17 @@ void HZI_FILL(mhc)(void *table)
 
 	kern->lanes = LANES;
 	kern->row = mhc_row;
-	kern->row_bwd = mhc_row_bwd;
 	kern->scale = mhc_scale;
 	kern->widen = mhc_widen;
 	kern->fold = mhc_fold;
 	kern->project = mhc_project;
 	kern->spread = mhc_spread;
 	kern->outer = mhc_outer;
-	kern->coefs = mhc_coefs;
-	kern->coefs_bwd = mhc_coefs_bwd;
-	kern->sinkhorn = mhc_sinkhorn;
-	kern->sinkhorn_bwd = mhc_sinkhorn_bwd;
 	kern->transpose = transpose;
+	kern->streams[0].row_bwd = mhc_row_bwd;
+	kern->streams[0].coefs = mhc_coefs;
+	kern->streams[0].coefs_bwd = mhc_coefs_bwd;
+	kern->streams[0].sinkhorn = mhc_sinkhorn;
+	kern->streams[0].sinkhorn_bwd = mhc_sinkhorn_bwd;
+	HZI_FILL(mhc_general)(&kern->streams[1]);
 }

@@ -1,0 +1,25 @@
+/*
+ * unit_general.c - the micro-kernels of hyper-connections with more than four streams, once for each
+ * ISA level: the number of streams is a variable
+ *
+ * SPDX-License-Identifier: BSD-2-Clause
+ */
+#include <config.h>
+
+#define GENERAL_STREAMS
+#include "cpu/mhc/kern.h"
+#include "cpu/core/elements.inc"
+#include "cpu/mhc/pairs.inc"
+#include "cpu/mhc/bwd.inc"
+#include "cpu/mhc/coef.inc"
+
+void HZI_FILL(mhc_general)(void *table)
+{
+	struct hzi_mhc_streams_kern *const kern = table;
+
+	kern->row_bwd = mhc_row_bwd;
+	kern->coefs = mhc_coefs;
+	kern->coefs_bwd = mhc_coefs_bwd;
+	kern->sinkhorn = mhc_sinkhorn;
+	kern->sinkhorn_bwd = mhc_sinkhorn_bwd;
+}

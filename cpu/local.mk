@@ -6,12 +6,12 @@ libhz_la_SOURCES += \
 	cpu/hadamard/quantize.c cpu/hadamard/tiles.c cpu/lattice/decode.c cpu/lattice/kern.c \
 	cpu/lattice/lattice.c cpu/lattice/packing.c cpu/lattice/simd.c cpu/mhc/coef.c \
 	cpu/mhc/coef_bwd.c cpu/mhc/kern.c cpu/mhc/mhc.c cpu/mhc/project.c cpu/mhc/routes.c \
-	cpu/mhc/unit_general.c cpu/peak/kern.c cpu/qgemm/kern.c cpu/qgemm/linear.c \
-	cpu/qgemm/qgemm.c cpu/quantize/kern.c cpu/quantize/quantize.c cpu/quat/kern.c \
-	cpu/quat/quat.c cpu/quat_gemm/kern.c cpu/quat_gemm/quat_gemm.c cpu/quat_gemm/routes.c \
-	cpu/quat_layer/kern.c cpu/quat_layer/quat_layer.c cpu/vlut/d4_bitfield.c cpu/vlut/f32.c \
-	cpu/vlut/gemm.c cpu/vlut/gemm2.c cpu/vlut/kern.c cpu/vlut/regtable.c cpu/vlut/s8.c \
-	cpu/vlut/table.c cpu/vlut/vlut.c
+	cpu/peak/kern.c cpu/qgemm/kern.c cpu/qgemm/linear.c cpu/qgemm/qgemm.c cpu/quantize/kern.c \
+	cpu/quantize/quantize.c cpu/quat/kern.c cpu/quat/quat.c cpu/quat_gemm/kern.c \
+	cpu/quat_gemm/quat_gemm.c cpu/quat_gemm/routes.c cpu/quat_layer/kern.c \
+	cpu/quat_layer/quat_layer.c cpu/vlut/d4_bitfield.c cpu/vlut/f32.c cpu/vlut/gemm.c \
+	cpu/vlut/gemm2.c cpu/vlut/kern.c cpu/vlut/regtable.c cpu/vlut/s8.c cpu/vlut/table.c \
+	cpu/vlut/vlut.c
 noinst_HEADERS += \
 	cpu/core/convert.inc cpu/core/cpu.h cpu/core/elements.inc cpu/core/inline.h \
 	cpu/core/kern.h cpu/core/sizes.h cpu/core/tiles.h cpu/core/transpose.inc cpu/core/vec.h \
@@ -34,7 +34,8 @@ noinst_HEADERS += \
 cpu_vnni_units = \
 	cpu/hadamard/unit.c cpu/lattice/unit.c cpu/peak/unit.c cpu/qgemm/unit.c \
 	cpu/quantize/unit.c cpu/quat/unit.c cpu/quat_layer/unit.c cpu/vlut/unit.c
-cpu_units = $(cpu_vnni_units) cpu/mhc/unit.c cpu/quat_gemm/unit.c
+cpu_units = \
+	$(cpu_vnni_units) cpu/mhc/unit.c cpu/mhc/unit_general.c cpu/quat_gemm/unit.c
 cpu_amx_units = \
 	cpu/mhc/amx.c cpu/peak/amx.c cpu/qgemm/amx.c cpu/quat_gemm/amx.c cpu/vlut/amx.c
 
@@ -42,7 +43,7 @@ cpu_amx_units = \
 # optimiser, lanes that wrap around, and no LTO, which would let wide instructions leak into
 # baseline code.
 KERNEL_OPT ?= -O3
-cpu/%-unit.lo cpu/%-amx.lo: override CFLAGS += \
+cpu/%-unit.lo cpu/%-unit_general.lo cpu/%-amx.lo: override CFLAGS += \
 	$(KERNEL_OPT) $(HZ_KERNEL_CFLAGS) -fwrapv -fno-lto
 
 noinst_LTLIBRARIES += libhz_c.la

@@ -3,9 +3,9 @@
  *
  * SPDX-License-Identifier: BSD-2-Clause
  *
- * Sums of bits of codes that are 1 where bits of x are, which the matrix units count, as in
- * vlut_planes.cu: bits b, l, v and s of 32 leaders to a word are operands as they are, columns are
- * bits of x as an integer. Nothing is looked up; the logic of vlut_octets.cuh has all bits of its
+ * The tensor cores count where bits of codes and bits of x are both 1 (mma.sync of single bits): bits
+ * b, l, v and s of 32 leaders to a word are one operand, and the columns of the other are bits of x
+ * as an integer. Nothing is looked up; the logic of vlut_octets.cuh has all bits of its
  * words at work.
  *
  * A unit is 16 rows by 1024 values, at a level. The upper level has 4 times the weight, so for it

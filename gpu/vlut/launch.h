@@ -100,7 +100,6 @@ const char *hzi_cuda_vlut_scales_unsupported(const hz_lattice *l, const struct h
 
 /* Of vlut_gemm: args is struct hzi_vlut_gemm_args. */
 HZI_VLUT_ROUTE(vlut_table);
-HZI_VLUT_ROUTE(vlut_d4_bitplane);
 HZI_VLUT_ROUTE(vlut_d4_bitfield);
 HZI_VLUT_ROUTE(vlut_d4_f16_skinny);
 HZI_VLUT_ROUTE(vlut_d4_f16_wgmma);

@@ -19,7 +19,7 @@
 /* ---- vlut_gemm ------------------------------------------------------------------------------- */
 
 enum {
-	TABLE, D4_BITPLANE, E8_BITPLANE, D4_F16_SKINNY, D4_F16_WGMMA, VIA_QGEMM, D4_BITFIELD,
+	TABLE, E8_BITPLANE, D4_F16_SKINNY, D4_F16_WGMMA, VIA_QGEMM, D4_BITFIELD,
 	TABLE_F16_SKINNY, TABLE_WGMMA, TABLE_S8_SKINNY, VIA_F16, GENERIC,
 	IF_FORCED		/* behind all others */
 };
@@ -98,8 +98,6 @@ static int64_t table_s8_skinny_cost(const struct hz_context *ctx, const void *ar
 static const struct hzi_route gemm_routes[] = {
 	[TABLE] = {"table", "inner products from tables: HZ_VLUT_TABLE",
 		   ROUTE_WITH_WORKSPACE(vlut, table)},
-	[D4_BITPLANE] = {"d4_bitplane", "packed D4, one vector of f16", .arch = HZI_SM_90,
-			 ROUTE(vlut, d4_bitplane)},
 	[E8_BITPLANE] = {"e8_bitplane", "packed E8, up to 6 vectors", ROUTE(vlut, e8_bitplane),
 			 .cost = e8_bitplane_cost},
 	[D4_F16_SKINNY] = {"d4_f16_skinny", "packed D4, 3 to 8 vectors of f16",

@@ -239,7 +239,7 @@ static void test_packing(const char *name, const hz_lattice_opts *o, const hz_co
 
 static const struct packed_row packed_table[] = {	/* D4 */
 	{"a vector", 0, HZ_F16, HZ_F32, 64, 1, "vlut_fields_2", 8, 2, 1008},
-	{"a vector by many rows", 0, HZ_F16, HZ_F32, 8192, 1, "vlut_planes", 132, 0, 1008},
+	{"a vector by many rows", 0, HZ_F16, HZ_F32, 8192, 1, "vlut_fields_2", 132, 0, 1008},
 	{"a vector of f32 by many rows", 0, HZ_F32, HZ_F32, 8192, 1, "vlut_fields_2", 132, 0, 1008},
 	{"a vector by more rows", 0, HZ_F16, HZ_F32, 20000, 1, "vlut_fields_2", 132, 0, 1008},
 	{"two vectors", 0, HZ_F32, HZ_F32, 64, 2, "vlut_fields_2", 8, 2, 1008},

@@ -96,6 +96,19 @@ static const struct hzi_route *pick(const struct hz_context *ctx, const struct h
 	return best;
 }
 
+const struct hzi_route *hzi_route_pick(const struct hz_context *ctx,
+				       const struct hzi_op_routes *routes, const void *args,
+				       const char **why)
+{
+	return pick(ctx, routes, args, why, ctx->verbose > 1);
+}
+
+int hzi_route_refused(struct hz_context *ctx, const struct hzi_op_routes *routes, const char *why)
+{
+	return hzi_fail(ctx, HZ_ENOTSUP, "%s: HURWITZ_ROUTE asks for %s: %s",
+			op_names[routes->op], ctx->forced[routes->op]->name, why);
+}
+
 int hzi_route_run(struct hz_context *ctx, const struct hzi_op_routes *routes, const void *args)
 {
 	const char *why;
@@ -103,8 +116,7 @@ int hzi_route_run(struct hz_context *ctx, const struct hzi_op_routes *routes, co
 	int status;
 
 	if (!one)
-		return hzi_fail(ctx, HZ_ENOTSUP, "%s: HURWITZ_ROUTE asks for %s: %s",
-				op_names[routes->op], ctx->forced[routes->op]->name, why);
+		return hzi_route_refused(ctx, routes, why);
 	status = one->run(ctx, args);
 	ctx->route = one->name;		/* not that of a call inside */
 	return status;

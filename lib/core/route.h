@@ -32,6 +32,7 @@ struct hzi_route {
 	int64_t (*cost)(const struct hz_context *ctx, const void *args);
 	/* Bytes of workspace; no function: none. */
 	size_t (*workspace)(const struct hz_context *ctx, const void *args);
+	/* No function: whoever picked the row makes the call of other operations. */
 	int (*run)(struct hz_context *ctx, const void *args);
 };
 
@@ -58,6 +59,14 @@ struct hzi_op_routes {
 
 /* The table of an operation; NULL: it has one implementation, or its family is not linked. */
 const struct hzi_op_routes *hzi_routes_of(enum hzi_op op, int backend);
+
+/* The route that a call takes; NULL, with the reason in *why: the one that is forced cannot. */
+const struct hzi_route *hzi_route_pick(const struct hz_context *ctx,
+				       const struct hzi_op_routes *routes, const void *args,
+				       const char **why);
+
+/* HZ_ENOTSUP, with a message that gives the reason why the forced route cannot take a call */
+int hzi_route_refused(struct hz_context *ctx, const struct hzi_op_routes *routes, const char *why);
 
 /* Picks a route and runs it. HZ_ENOTSUP with the reason if the one that is forced cannot. */
 int hzi_route_run(struct hz_context *ctx, const struct hzi_op_routes *routes, const void *args);

@@ -103,7 +103,10 @@ static void forced(void)
 	}
 }
 
-/* Names are words, no two alike in a table, and the last row takes any call. */
+/*
+ * Names are words, no two alike in a table, and the last row takes any call: by itself, or without
+ * run() by other operations.
+ */
 static void tables(void)
 {
 	int bad = 0, rows = 0;
@@ -117,7 +120,7 @@ static void tables(void)
 
 				bad += one->name[strspn(one->name, "abcdefghijklmnopqrstuvwxyz_"
 								   "0123456789")] != '\0';
-				bad += !one->what[0] || !one->run;
+				bad += !one->what[0] || (!one->run && i < r->count - 1);
 				for (int j = 0; j < i; j++)
 					bad += strcmp(one->name, r->route[j].name) == 0;
 			}

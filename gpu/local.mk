@@ -11,13 +11,14 @@ libhz_la_SOURCES += \
 	gpu/mhc/coef_small_batch.c gpu/mhc/common.c gpu/mhc/images.c gpu/mhc/mix.c \
 	gpu/mhc/mix_bwd.c gpu/mhc/routes.c gpu/mhc/sinkhorn.c gpu/qgemm/images.c gpu/qgemm/qgemm.c \
 	gpu/quantize/images.c gpu/quantize/quantize.c gpu/quantize/rotated.c gpu/quat/images.c \
-	gpu/quat/quat.c gpu/quat/routes.c gpu/quat_conv/depthwise.c gpu/quat_conv/gemm16.c \
-	gpu/quat_conv/images.c gpu/quat_conv/quat_conv.c gpu/quat_conv/taps_to_channels.c \
+	gpu/quat/quat.c gpu/quat/routes.c gpu/quat_conv/common.c gpu/quat_conv/depthwise.c \
+	gpu/quat_conv/gemm16.c gpu/quat_conv/grouped.c gpu/quat_conv/images.c \
+	gpu/quat_conv/implicit_gemm8.c gpu/quat_conv/routes.c gpu/quat_conv/taps_to_channels.c \
 	gpu/quat_conv/wgrad8.c gpu/quat_gemm/gemv.c gpu/quat_gemm/images.c \
 	gpu/quat_gemm/operands.c gpu/quat_gemm/pack_planar.c gpu/quat_gemm/routes.c \
 	gpu/quat_gemm/simt_f32.c gpu/quat_gemm/wgmma.c gpu/quat_layer/images.c \
-	gpu/quat_layer/pool.c gpu/quat_layer/quat_layer.c gpu/runtime/cuda.c gpu/vlut/common.c \
-	gpu/vlut/d4_bitfield.c gpu/vlut/d4_f16_skinny.c gpu/vlut/d4_f16_wgmma.c \
+	gpu/quat_layer/pool.c gpu/quat_layer/routes.c gpu/quat_layer/steps.c gpu/runtime/cuda.c \
+	gpu/vlut/common.c gpu/vlut/d4_bitfield.c gpu/vlut/d4_f16_skinny.c gpu/vlut/d4_f16_wgmma.c \
 	gpu/vlut/e8_bitplane.c gpu/vlut/generic.c gpu/vlut/images.c gpu/vlut/pack.c \
 	gpu/vlut/routes.c gpu/vlut/table_f16_skinny.c gpu/vlut/table_s8_skinny.c \
 	gpu/vlut/table_wgmma.c gpu/vlut/via_f16.c gpu/vlut/via_qgemm.c

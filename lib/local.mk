@@ -8,17 +8,17 @@ libhz_la_SOURCES += \
 	lib/lattice/design.c lib/lattice/lattice.c lib/lattice/ops.c lib/mhc/check.c \
 	lib/mhc/coef.c lib/mhc/layer.c lib/mhc/mhc.c lib/mhc/ops.c lib/qgemm/ops.c \
 	lib/qgemm/qgemm.c lib/quantize/check.c lib/quantize/ops.c lib/quantize/quantize.c \
-	lib/quat/ops.c lib/quat/quat.c lib/quat_conv/ops.c lib/quat_conv/quat_conv.c \
-	lib/quat_gemm/ops.c lib/quat_gemm/quat_gemm.c lib/quat_layer/batchnorm.c \
-	lib/quat_layer/linear.c lib/quat_layer/ops.c lib/quat_layer/plan.c \
-	lib/quat_layer/quat_layer.c lib/vlut/ops.c lib/vlut/vlut.c
+	lib/quat/ops.c lib/quat/quat.c lib/quat_conv/ops.c lib/quat_conv/plan.c \
+	lib/quat_conv/quat_conv.c lib/quat_gemm/ops.c lib/quat_gemm/quat_gemm.c \
+	lib/quat_layer/batchnorm.c lib/quat_layer/check.c lib/quat_layer/linear.c \
+	lib/quat_layer/ops.c lib/quat_layer/plan.c lib/vlut/ops.c lib/vlut/vlut.c
 noinst_HEADERS += \
 	lib/core/dtype.def lib/core/internal.h lib/core/ops.def lib/core/ops.inc lib/core/route.h \
 	lib/hadamard/hadamard.h lib/lattice/lattice.h lib/lattice/lattice_math.h lib/mhc/check.h \
 	lib/mhc/mhc.h lib/mhc/mhc_math.h lib/qgemm/qgemm.h lib/qgemm/requant.h lib/quat/quat.h \
-	lib/quat_gemm/quat_gemm.h lib/quat_layer/ops.def lib/quat_layer/plan.h \
-	lib/quat_layer/quat_layer.h lib/quat_layer/step_math.h lib/quat_layer/sums_math.h \
-	lib/vlut/vlut.h
+	lib/quat_conv/quat_conv.h lib/quat_conv/slots.inc lib/quat_gemm/quat_gemm.h \
+	lib/quat_layer/plan.h lib/quat_layer/quat_layer.h lib/quat_layer/slots.inc \
+	lib/quat_layer/step_math.h lib/quat_layer/sums_math.h lib/vlut/vlut.h
 EXTRA_DIST += lib/constants.awk lib/hurwitz.abi lib/hurwitz.constants lib/hurwitz.map
 EXTRA_DIST += \
 	lib/core/README.md

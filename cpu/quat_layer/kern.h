@@ -9,8 +9,6 @@
 #include "cpu/core/kern.h"
 #include "lib/quat_layer/quat_layer.h"
 
-
-
 struct hzi_quat_layer_kern {
 	/*
 	 * Steps of lib/quat_layer/quat_layer.h, of f32, f16 or bf16: boxes of
@@ -19,7 +17,6 @@ struct hzi_quat_layer_kern {
 	 * quaternions, the first of which is number from.
 	 */
 	void (*map)(const struct hzi_qmap_args *a, int64_t begin, int64_t end);
-	void (*depth)(const struct hzi_qdepth_args *a, int64_t begin, int64_t end);
 	void (*affine)(const struct hzi_qmap_args *a, int64_t begin, int64_t end);
 	void (*sums)(const struct hzi_qsum_args *a, int64_t begin, int64_t end);
 	void (*drop)(const struct hzi_qmap_args *a, const void *x, void *y, int64_t count,

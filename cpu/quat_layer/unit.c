@@ -14,7 +14,6 @@ void HZI_FILL(quat_layer)(void *table)
 	struct hzi_quat_layer_kern *const kern = table;
 
 	kern->map = quat_map;
-	kern->depth = quat_depth;
 	kern->affine = quat_affine;
 	kern->sums = quat_sums;
 	kern->drop = quat_drop;

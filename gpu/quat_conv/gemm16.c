@@ -1,5 +1,6 @@
 /*
- * gemm16.c - launchers of quaternion convolutions by sixteen products
+ * gemm16.c - launchers of quaternion convolutions (implicit_gemm16), and of the gradients of their
+ *            weights (wgrad16), by 16 real products for each product of quaternions
  *
  * SPDX-License-Identifier: BSD-2-Clause
  */
@@ -143,41 +144,50 @@ static int64_t splits_of(const struct hz_context *ctx, const struct hzi_quat_dir
 	return best;
 }
 
-double hzi_quat_direct_weights_plan(const struct hz_context *ctx,
-				    const struct hzi_qconv_weights_args *a,
-				    struct hzi_quat_direct_weights *p)
+/* NULL, and how long it is expected to take, in us; or why a call is not supported */
+static const char *plan_wgrad(const struct hz_context *ctx, const struct hzi_qconv_weights_args *a,
+			      struct hzi_quat_direct_weights *p, double *us)
 {
 	const struct hzi_qpatch_args *x = &a->x;
 	const int64_t out = a->g.m, in = x->channels, most = out > in ? out : in;
-	const int64_t taps = x->taps[0] * x->taps[1] * x->taps[2];
 	const int64_t size_bytes = size_of(a->g.dtype);
-	int64_t rows;
+	int64_t taps, rows;
 	int split;
 
 	*p = (struct hzi_quat_direct_weights){.cluster = 1};
+	*us = 0;
 	if (!hzi_planes_wanted(ctx, a->g.dtype, a->g.precision, &split) ||
-	    split != (a->g.dtype == HZ_F32) || a->small.dtype != a->g.dtype ||
-	    a->g.method != HZ_QUAT_FAST || a->g.k == 0 || in == 0 || out == 0 ||
-	    !hzi_qpatch_small(x) || !strides_fit(&x->x, x->size, a->images) ||
-	    !strides_fit(&a->small, x->count, a->images) || a->g.k > COUNT_MAX ||
+	    split != (a->g.dtype == HZ_F32))
+		return "the precision is not that of the dtype";
+	if (a->small.dtype != a->g.dtype)
+		return "dtypes differ";
+	if (a->g.method != HZ_QUAT_FAST)
+		return "the method is not HZ_QUAT_FAST";
+	if (a->g.k == 0 || in == 0 || out == 0)
+		return "no pixels or channels";
+	if (!hzi_quat_conv_sizes_fit(x) || a->g.k > COUNT_MAX ||
 	    x->groups * most > COUNT_MAX / 16 || a->images > COUNT_MAX)
-		return 0;
+		return "sizes are too large";
+	if (!strides_fit(&x->x, x->size, a->images) ||
+	    !strides_fit(&a->small, x->count, a->images))
+		return "channels are not contiguous, or pixels not 16-byte aligned";
+	taps = x->taps[0] * x->taps[1] * x->taps[2];
 	p->together = (int32_t)max_of(min_of(CHANNELS / most, x->groups), 1);
 	/* Boxes begin at multiples of 16 bytes, also those of a group that is one of several. */
 	if (!split && (p->together * in % 2 || p->together * out % 2) && --p->together == 0)
-		return 0;
+		return "an odd number of channels";
 	rows = ceil_div(p->together * out, CHANNELS);
 	p->wide = rows <= HZI_QX_ROWS_WIDE;
 	p->sets = (int32_t)ceil_div(x->groups, p->together);
 	p->tiles_m = (int32_t)ceil_div(rows, p->wide ? HZI_QX_ROWS_WIDE : HZI_QX_ROWS);
 	p->units_of_tap = (int32_t)ceil_div(p->together * in, CHANNELS);
 	if (p->units_of_tap > INT32_MAX / 4096 / taps)
-		return 0;
+		return "sizes are too large";
 	p->units = (int32_t)(p->units_of_tap * taps);
 	p->tiles_n = (int32_t)ceil_div(p->units, p->wide ? HZI_QX_COLUMNS_WIDE : HZI_QX_COLUMNS);
 	p->cluster = !p->wide && p->tiles_m % 2 == 0 ? 2 : 1;
 	if (!choose_boxes(x, a->images, BOX_LOG - split, &p->b))
-		return 0;
+		return "the stride is larger than 8, or sizes are too large";
 	p->row_step = (int32_t)(4 * p->together * out);
 	p->column_step = (int32_t)(4 * p->together * in);
 	p->groups = (int32_t)x->groups;
@@ -190,7 +200,7 @@ double hzi_quat_direct_weights_plan(const struct hz_context *ctx,
 	if ((int64_t)p->units * p->tiles_n > COUNT_MAX ||
 	    (int64_t)p->sets * p->tiles_m * p->tiles_n > COUNT_MAX / p->splits ||
 	    p->splits * x->groups * out * a->g.n > PARTS_BYTES / 16)
-		return 0;
+		return "sizes are too large";
 
 	const double tiles = (double)p->sets * p->tiles_m * p->b.all * (HZI_QD_PIXELS >> split);
 	const double high = p->wide ? HZI_QX_ROWS_WIDE : HZI_QX_ROWS;
@@ -203,39 +213,91 @@ double hzi_quat_direct_weights_plan(const struct hz_context *ctx,
 	const double parts = !split ? 0 : (double)p->sets * p->tiles_m * p->b.all * p->units /
 					  UNITS_PER_US;
 
-	return CALL_US + ROUND_US * (double)rounds + fmax(fmax(products, bytes), parts);
+	*us = CALL_US + ROUND_US * (double)rounds + fmax(fmax(products, bytes), parts);
+	return NULL;
 }
 
-struct hzi_quat_fold_costs hzi_quat_direct_weights_costs(const struct hzi_qconv_weights_args *a)
+/*
+ * The same with taps of *a as channels where that is faster: folded is *a with these, of a copy of
+ * x that has *fold_bytes; folded->x.x.data is to be set.
+ */
+static const char *plan_folded(const struct hz_context *ctx, const struct hzi_qconv_weights_args *a,
+			       struct hzi_qconv_weights_args *folded, struct hzi_quat_fold *fold,
+			       size_t *fold_bytes, struct hzi_quat_direct_weights *p, double *us)
 {
-	return (struct hzi_quat_fold_costs){
+	const struct hzi_quat_fold_costs costs = {
 		.tap = (double)a->g.k * (double)round_up(a->g.m, CHANNELS) /
 		       per_us(a->g.dtype == HZ_F32),
 		.unit = CHANNELS,
 	};
+	const char *why;
+
+	*folded = *a;
+	*fold_bytes = hzi_quat_conv_fold_of(&a->x, a->images, &costs, fold, &folded->x);
+	do {
+		why = plan_wgrad(ctx, folded, p, us);
+	} while (why && hzi_quat_conv_unfold(&a->x, &folded->x, fold_bytes));
+	return why;
 }
 
-size_t hzi_quat_direct_weights_bytes(const struct hzi_quat_direct_weights *p)
+const char *hzi_cuda_quat_conv_wgrad16_unsupported(const struct hz_context *ctx, const void *args)
+{
+	struct hzi_qconv_weights_args folded;
+	struct hzi_quat_direct_weights p;
+	struct hzi_quat_fold fold;
+	size_t fold_bytes;
+	double us;
+
+	return plan_folded(ctx, args, &folded, &fold, &fold_bytes, &p, &us);
+}
+
+double hzi_cuda_quat_conv_wgrad16_us(const struct hz_context *ctx,
+				     const struct hzi_qconv_weights_args *a, bool *is_folded)
+{
+	struct hzi_qconv_weights_args folded;
+	struct hzi_quat_direct_weights p;
+	struct hzi_quat_fold fold;
+	size_t fold_bytes;
+	double us;
+
+	plan_folded(ctx, a, &folded, &fold, &fold_bytes, &p, &us);
+	*is_folded = fold_bytes > 0;
+	return us;
+}
+
+static size_t parts_bytes(const struct hzi_quat_direct_weights *p)
 {
 	return padded((int64_t)16 * p->splits * p->groups * p->outs * p->b.taps[0] * p->b.taps[1] *
 		      p->b.taps[2] * p->channels);
 }
 
-int hzi_quat_direct_weights(struct hz_context *ctx, const char *op,
-			    const struct hzi_qconv_weights_args *a,
-			    struct hzi_quat_direct_weights *p, void *workspace)
+size_t hzi_cuda_quat_conv_wgrad16_workspace(const struct hz_context *ctx, const void *args)
 {
+	struct hzi_qconv_weights_args folded;
+	struct hzi_quat_direct_weights p;
+	struct hzi_quat_fold fold;
+	size_t fold_bytes;
+	double us;
+
+	plan_folded(ctx, args, &folded, &fold, &fold_bytes, &p, &us);
+	return parts_bytes(&p) + fold_bytes;
+}
+
+static int launch_wgrad(struct hz_context *ctx, const struct hzi_qconv_weights_args *a,
+			struct hzi_quat_direct_weights *p)
+{
+	const char *const op = a->op;
 	struct hzi_launch launch = {
 		.block = {HZI_QX_THREADS}, .shared_bytes = HZI_QX_BYTES, .early = true,
 		.aligned = true, .cluster = (unsigned)p->cluster,
 		.grid = {(unsigned)(p->splits * p->sets * p->tiles_n * p->tiles_m)},
 	};
 	struct hzi_quat_few_sum sum = {
-		.parts = workspace, .sum = a->sum, .count = a->x.groups * a->g.m * a->g.n,
+		.parts = ctx->workspace, .sum = a->sum, .count = a->x.groups * a->g.m * a->g.n,
 		.parts_count = p->splits, .conj = a->g.conj_c,
 	};
 
-	p->parts = workspace;
+	p->parts = ctx->workspace;
 	HZ_CHECK(map_of(ctx, op, &p->small, &a->small, a->x.groups * a->g.m, a->x.count,
 			a->images, &p->b, NULL));
 	HZ_CHECK(map_of(ctx, op, &p->big, &a->x.x, a->x.groups * a->x.channels, a->x.size,
@@ -251,47 +313,88 @@ int hzi_quat_direct_weights(struct hz_context *ctx, const char *op,
 						 (a->g.dtype == HZ_BF16),
 					 &launch, p, sizeof(*p)));
 	}
-	return hzi_cuda_quat_conv_few_sum(ctx, op, &sum);
+	return hzi_cuda_quat_conv_sum_parts(ctx, op, &sum);
+}
+
+int hzi_cuda_quat_conv_wgrad16(struct hz_context *ctx, const void *args)
+{
+	struct hzi_qconv_weights_args folded;
+	struct hzi_quat_direct_weights p;
+	struct hzi_quat_fold fold;
+	size_t fold_bytes;
+	double us;
+
+	plan_folded(ctx, args, &folded, &fold, &fold_bytes, &p, &us);
+	if (fold_bytes) {
+		folded.x.x.data = (char *)ctx->workspace + parts_bytes(&p);
+		HZ_CHECK(hzi_quat_conv_fold(ctx, folded.op, &fold, folded.x.x.data));
+	}
+	return launch_wgrad(ctx, &folded, &p);
 }
 
 /* ---- Convolutions ---------------------------------------------------------------------------- */
 
-/* How long it is expected to take, in us; 0: it is not for these kernels. */
-static double make_conv(const struct hz_context *ctx, const struct hzi_qconv_args *a,
-			struct hzi_quat_direct_conv *p)
+/* NULL, and how long it is expected to take, in us; or why a call is not supported */
+static const char *make_conv(const struct hz_context *ctx, const struct hzi_qconv_args *a,
+			     struct hzi_quat_direct_conv *p, double *us)
 {
 	const struct hzi_qpatch_args *x = &a->x;
-	const int64_t taps = x->taps[0] * x->taps[1] * x->taps[2];
 	double products, bytes;
+	int64_t taps;
 	int split;
 
 	*p = (struct hzi_quat_direct_conv){.outs = (int32_t)a->g.m};
+	*us = 0;
 	if (!hzi_planes_wanted(ctx, a->g.dtype, a->g.precision, &split) || split ||
-	    a->g.dtype == HZ_F32 || a->g.method != HZ_QUAT_FAST || a->g.n == 0 || a->g.k == 0 ||
-	    x->groups > 1 || x->channels % 2 || a->g.n > COUNT_MAX || a->g.m > COUNT_MAX / 16 ||
-	    a->g.k > COUNT_MAX / 16 || !hzi_qpatch_small(x) ||
-	    !strides_fit(&x->x, x->size, a->images) || !choose_boxes(x, a->images, BOX_LOG, &p->b))
-		return 0;
+	    a->g.dtype == HZ_F32)
+		return "x is f32, or in split precision";
+	if (a->g.method != HZ_QUAT_FAST)
+		return "the method is not HZ_QUAT_FAST";
+	if (x->groups > 1)
+		return "several groups at once";
+	if (x->channels % 2)
+		return "an odd number of channels";
+	if (a->g.n == 0 || a->g.k == 0 || a->g.n > COUNT_MAX || a->g.m > COUNT_MAX / 16 ||
+	    a->g.k > COUNT_MAX / 16 || !hzi_quat_conv_sizes_fit(x))
+		return "no pixels or channels, or sizes are too large";
+	if (!strides_fit(&x->x, x->size, a->images))
+		return "channels are not contiguous, or pixels not 16-byte aligned";
+	if (!choose_boxes(x, a->images, BOX_LOG, &p->b))
+		return "the stride is larger than 8, or sizes are too large";
+	taps = x->taps[0] * x->taps[1] * x->taps[2];
 	p->channels = (int32_t)x->channels;
 	p->units = (int32_t)ceil_div(x->channels, CHANNELS);
 	p->taps = (int32_t)taps;
 	p->tiles_n = (int32_t)ceil_div(a->g.m, HZI_QY_OUTS);
 	if (ceil_div(p->b.all, 2 * HZI_QY_BOXES) > COUNT_MAX / p->tiles_n)
-		return 0;
+		return "sizes are too large";
 	p->pairs = (int32_t)(ceil_div(p->b.all, 2 * HZI_QY_BOXES) * p->tiles_n);
 	products = (double)p->pairs * 2 * HZI_QY_BOXES * HZI_QD_PIXELS * HZI_QY_OUTS *
 		   (double)(taps * p->units * CHANNELS) / PRODUCTS_PER_US;
 	bytes = ((double)p->pairs * (double)(taps * p->units) *
 		 (4 * HZI_QD_UNIT_BYTES + 4 * HZI_QY_OUTS * 128) +
 		 8 * (double)a->g.n * (double)a->g.m) / BYTES_PER_US;
-	return CALL_US + (products > bytes ? products : bytes);
+	*us = CALL_US + (products > bytes ? products : bytes);
+	return NULL;
 }
 
-double hzi_quat_direct_conv_us(const struct hz_context *ctx, const struct hzi_qconv_args *a)
+const char *hzi_cuda_quat_conv_implicit_gemm16_unsupported(const struct hz_context *ctx,
+							   const void *args)
 {
 	struct hzi_quat_direct_conv p;
+	double us;
 
-	return make_conv(ctx, a, &p);
+	return make_conv(ctx, args, &p, &us);
+}
+
+double hzi_cuda_quat_conv_implicit_gemm16_us(const struct hz_context *ctx,
+					     const struct hzi_qconv_args *a)
+{
+	struct hzi_quat_direct_conv p;
+	double us;
+
+	make_conv(ctx, a, &p, &us);
+	return us;
 }
 
 static int64_t matrix_columns(const struct hzi_quat_direct_conv *p)
@@ -299,26 +402,28 @@ static int64_t matrix_columns(const struct hzi_quat_direct_conv *p)
 	return (int64_t)p->taps * p->units * HZI_QD_UNIT;
 }
 
-size_t hzi_quat_direct_conv_workspace(const struct hz_context *ctx,
-				      const struct hzi_qconv_args *a)
+size_t hzi_cuda_quat_conv_implicit_gemm16_workspace(const struct hz_context *ctx, const void *args)
 {
 	struct hzi_quat_direct_conv p;
+	double us;
 
-	return make_conv(ctx, a, &p) > 0 ?
-		padded(2 * 4 * HZI_QY_OUTS * p.tiles_n * matrix_columns(&p)) : 0;
+	make_conv(ctx, args, &p, &us);
+	return padded(2 * 4 * HZI_QY_OUTS * p.tiles_n * matrix_columns(&p));
 }
 
-int hzi_quat_direct_conv(struct hz_context *ctx, const char *op, const struct hzi_qconv_args *a)
+int hzi_cuda_quat_conv_implicit_gemm16(struct hz_context *ctx, const void *args)
 {
+	const struct hzi_qconv_args *a = args;
+	const char *const op = a->op;
 	struct hzi_launch launch = {.block = {HZI_QY_WEIGHTS}, .early = true, .aligned = true};
 	const bool bf16 = a->g.dtype == HZ_BF16;
 	struct hzi_quat_direct_conv p;
 	const struct hzi_quat_gemm_args *g = &a->g;
 	int64_t columns, rows;
+	double us;
 	int clusters;
 
-	if (make_conv(ctx, a, &p) == 0)
-		return hzi_fail(ctx, HZ_ENOTSUP, HZI_QUAT_CONV_NOT_ONE, op);
+	make_conv(ctx, a, &p, &us);
 	columns = matrix_columns(&p);
 	rows = 4 * HZI_QY_OUTS * (int64_t)p.tiles_n;
 	p.w = hzi_quat_matrix_of(&g->a, g->dtype, g->conj_a, NULL, 0);

@@ -8,91 +8,108 @@
 
 #include "gpu/quat_conv/quat_conv.h"
 #include "gpu/quat_gemm/launch.h"
-#include "lib/quat_layer/quat_layer.h"
+#include "lib/quat_conv/quat_conv.h"
 
-/* ---- Convolutions: struct hzi_quat_steps ----------------------------------------------------- */
+/* ---- Routes of a convolution: struct hzi_qconv_args ------------------------------------------ */
 
-/* What calls say whose workspace is 0, and which were not to be made */
-#define HZI_QUAT_CONV_NOT_ONE "%s: no kernel of the GPU takes this convolution in one step"
+/* _wins: whether a route that supports a call is expected to be the fastest; _us: expected us */
+const char *hzi_cuda_quat_conv_depthwise_unsupported(const struct hz_context *ctx,
+						     const void *args);
+bool hzi_cuda_quat_conv_depthwise_wins(const struct hzi_qconv_args *a);
+int hzi_cuda_quat_conv_depthwise(struct hz_context *ctx, const void *args);
 
-size_t hzi_cuda_quat_conv_step_workspace(const struct hz_context *ctx,
-					 const struct hzi_qconv_args *a);
-int hzi_cuda_quat_conv_step(struct hz_context *ctx, const char *op, const struct hzi_qconv_args *a);
-size_t hzi_cuda_quat_conv_weights_workspace(const struct hz_context *ctx,
-					    const struct hzi_qconv_weights_args *a);
-int hzi_cuda_quat_conv_weights(struct hz_context *ctx, const char *op,
-			       const struct hzi_qconv_weights_args *a);
+const char *hzi_cuda_quat_conv_grouped_unsupported(const struct hz_context *ctx, const void *args);
+bool hzi_cuda_quat_conv_grouped_wins(const struct hzi_qconv_args *a);
+size_t hzi_cuda_quat_conv_grouped_workspace(const struct hz_context *ctx, const void *args);
+int hzi_cuda_quat_conv_grouped(struct hz_context *ctx, const void *args);
 
-/* The same of few channels in a group, of all groups at once (quat_conv_few.c) */
-bool hzi_cuda_quat_conv_few_takes(const struct hzi_qconv_args *a);
-int hzi_cuda_quat_conv_few(struct hz_context *ctx, const char *op, const struct hzi_qconv_args *a);
-bool hzi_cuda_quat_conv_groups_takes(const struct hz_context *ctx, const struct hzi_qconv_args *a);
-size_t hzi_cuda_quat_conv_groups_workspace(const struct hzi_qconv_args *a);
-int hzi_cuda_quat_conv_groups(struct hz_context *ctx, const char *op,
-			      const struct hzi_qconv_args *a);
-bool hzi_cuda_quat_conv_few_weights_takes(const struct hzi_qconv_weights_args *a);
-size_t hzi_cuda_quat_conv_few_weights_workspace(const struct hz_context *ctx,
-						const struct hzi_qconv_weights_args *a);
-int hzi_cuda_quat_conv_few_weights(struct hz_context *ctx, const char *op,
-				   const struct hzi_qconv_weights_args *a);
+const char *hzi_cuda_quat_conv_implicit_gemm16_unsupported(const struct hz_context *ctx,
+							   const void *args);
+double hzi_cuda_quat_conv_implicit_gemm16_us(const struct hz_context *ctx,
+					     const struct hzi_qconv_args *a);
+size_t hzi_cuda_quat_conv_implicit_gemm16_workspace(const struct hz_context *ctx, const void *args);
+int hzi_cuda_quat_conv_implicit_gemm16(struct hz_context *ctx, const void *args);
 
-/* What parts of f32 add up to, in their order */
-struct hzi_quat_few_sum;
+const char *hzi_cuda_quat_conv_implicit_gemm8_unsupported(const struct hz_context *ctx,
+							  const void *args);
+bool hzi_cuda_quat_conv_implicit_gemm8_wins(const struct hz_context *ctx,
+					    const struct hzi_qconv_args *a);
+double hzi_cuda_quat_conv_implicit_gemm8_us(const struct hz_context *ctx,
+					    const struct hzi_qconv_args *a);
+size_t hzi_cuda_quat_conv_implicit_gemm8_workspace(const struct hz_context *ctx, const void *args);
+int hzi_cuda_quat_conv_implicit_gemm8(struct hz_context *ctx, const void *args);
 
-int hzi_cuda_quat_conv_few_sum(struct hz_context *ctx, const char *op,
-			       const struct hzi_quat_few_sum *sum);
+/* ---- Routes of the gradient of weights: struct hzi_qconv_weights_args ------------------------ */
 
-/*
- * Gradients of weights of 16 bits by sixteen products (quat_direct.c): what a call takes is put
- * into *p, and how long that is expected to take in us, or 0 if it is not taken.
- */
-struct hzi_quat_direct_weights;
-struct hzi_quat_fold_costs;
+const char *hzi_cuda_quat_conv_wgrad_depthwise_unsupported(const struct hz_context *ctx,
+							   const void *args);
+bool hzi_cuda_quat_conv_wgrad_depthwise_wins(const struct hzi_qconv_weights_args *a);
+size_t hzi_cuda_quat_conv_wgrad_depthwise_workspace(const struct hz_context *ctx,
+						    const void *args);
+int hzi_cuda_quat_conv_wgrad_depthwise(struct hz_context *ctx, const void *args);
 
-struct hzi_quat_fold_costs hzi_quat_direct_weights_costs(const struct hzi_qconv_weights_args *a);
-double hzi_quat_direct_weights_plan(const struct hz_context *ctx,
-				    const struct hzi_qconv_weights_args *a,
-				    struct hzi_quat_direct_weights *p);
-size_t hzi_quat_direct_weights_bytes(const struct hzi_quat_direct_weights *p);
-int hzi_quat_direct_weights(struct hz_context *ctx, const char *op,
-			    const struct hzi_qconv_weights_args *a,
-			    struct hzi_quat_direct_weights *p, void *workspace);
+/* is_folded: taps have become channels */
+const char *hzi_cuda_quat_conv_wgrad16_unsupported(const struct hz_context *ctx, const void *args);
+double hzi_cuda_quat_conv_wgrad16_us(const struct hz_context *ctx,
+				     const struct hzi_qconv_weights_args *a, bool *is_folded);
+size_t hzi_cuda_quat_conv_wgrad16_workspace(const struct hz_context *ctx, const void *args);
+int hzi_cuda_quat_conv_wgrad16(struct hz_context *ctx, const void *args);
 
-/* Convolutions of 16 bits by sixteen products: us as above, and what is launched */
-double hzi_quat_direct_conv_us(const struct hz_context *ctx, const struct hzi_qconv_args *a);
-size_t hzi_quat_direct_conv_workspace(const struct hz_context *ctx,
-				      const struct hzi_qconv_args *a);
-int hzi_quat_direct_conv(struct hz_context *ctx, const char *op, const struct hzi_qconv_args *a);
+const char *hzi_cuda_quat_conv_wgrad8_unsupported(const struct hz_context *ctx, const void *args);
+double hzi_cuda_quat_conv_wgrad8_us(const struct hzi_qconv_weights_args *a);
+size_t hzi_cuda_quat_conv_wgrad8_workspace(const struct hz_context *ctx, const void *args);
+int hzi_cuda_quat_conv_wgrad8(struct hz_context *ctx, const void *args);
+
+/* ---- Geometry, arrays as kernels take them (common.c) ---------------------------------------- */
 
 /*
- * Inputs whose places in dimension d leave the same rest by the step are a grid: of tap t, the
- * first of the grid that it sees, and which grid.
+ * Inputs whose places in dimension d are equal modulo the step are a phase. Returns the first
+ * element that tap t sees of its phase; *rest: which phase.
  */
-int64_t hzi_qpatch_seen(const struct hzi_qpatch_args *x, int d, int64_t t, int64_t *rest);
+int64_t hzi_quat_conv_phase_of(const struct hzi_qpatch_args *x, int d, int64_t t, int64_t *rest);
 
 /*
- * What to count places of dimension d by, so that those of the dimension ahead, put behind each
- * other, do not see each other's.
+ * The pitch of dimension d, padded so that no window reaches from one line of the dimension ahead
+ * into the next, where these are concatenated.
  */
-int64_t hzi_qpatch_pitch(const struct hzi_qpatch_args *x, int d);
+int64_t hzi_quat_conv_padded_pitch(const struct hzi_qpatch_args *x, int d);
 
-/* Whether sizes and places fit into what kernels count them in. */
-bool hzi_qpatch_small(const struct hzi_qpatch_args *x);
+/* Whether sizes are at most 2^30, steps and offsets within 16 bits, and taps few enough. */
+bool hzi_quat_conv_sizes_fit(const struct hzi_qpatch_args *x);
 
-/* true: channels are whole quaternions of 16 bits back to back, and pixels begin at 16 bytes. */
+/* The same, and images and all channels at most 2^30: depthwise.c, grouped.c */
+bool hzi_quat_conv_direct_fits(const struct hzi_qpatch_args *x, int64_t images, int64_t outs);
+
+/* true: channels are contiguous quaternions of 16 bits, and pixels are 16-byte aligned. */
 bool hzi_quat_conv_side_of(struct hzi_quat_conv_side *s, const struct hzi_qarray *a,
 			   int64_t channels, int conj);
 
-/* What becomes of the sums of all groups: rows are channels; whole if pixels are, too */
+/* The output of all groups: rows are channels; whole if pixels are, too */
 struct hzi_quat_out hzi_quat_conv_out_of(const struct hzi_qconv_args *a);
 
-/* ---- Taps as channels (quat_conv_fold.c) ----------------------------------------------------- */
+/* One side of a convolution: columns are channels; the strides of images and dimensions apart */
+struct hzi_quat_matrix hzi_quat_conv_pixels_of(const struct hzi_qarray *a, int conj,
+					       int64_t *stride);
+
+struct hzi_quat_few_sight hzi_quat_conv_window_of(const struct hzi_qpatch_args *x, int64_t images,
+						  int64_t outs, int conj);
+
+/* The parameters that depthwise.c and grouped.c share */
+struct hzi_quat_few hzi_quat_conv_direct_of(const struct hzi_qconv_args *a);
+
+/* sum = the sum of its parts, in their order */
+struct hzi_quat_few_sum;
+
+int hzi_cuda_quat_conv_sum_parts(struct hz_context *ctx, const char *op,
+				 const struct hzi_quat_few_sum *sum);
+
+/* ---- Taps as channels (taps_to_channels.c) --------------------------------------------------- */
 
 struct hzi_quat_fold;
 
 /*
- * Channels are taken by unit: us of one of these by taps, and by grids, that are seen. set: fewer
- * taps of a grid take as long as so many; 0: they do not.
+ * Expected us of a channel, for each tap and for each phase. Channels are taken by `unit`. set:
+ * fewer taps of a phase take as long as so many; 0: they do not.
  */
 struct hzi_quat_fold_costs {
 	double tap, grid;
@@ -100,14 +117,14 @@ struct hzi_quat_fold_costs {
 };
 
 /*
- * The bytes of a copy of x in which some taps are channels, and what sees all of it by those that
- * are left, inner, whose x.data is to be that copy; 0: it is not worth it.
+ * The bytes of a copy of x in which some taps are channels, and the convolution of that copy,
+ * inner, whose x.data is to be set; 0: the copy does not pay.
  */
 size_t hzi_quat_conv_fold_of(const struct hzi_qpatch_args *x, int64_t images,
 			     const struct hzi_quat_fold_costs *costs, struct hzi_quat_fold *f,
 			     struct hzi_qpatch_args *inner);
 
-/* Where no kernel takes what sees the copy: inner is x again. false: it was so already. */
+/* Makes inner x again, where no kernel supports the copy. false: it was x already. */
 bool hzi_quat_conv_unfold(const struct hzi_qpatch_args *x, struct hzi_qpatch_args *inner,
 			  size_t *bytes);
 

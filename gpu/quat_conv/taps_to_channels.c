@@ -104,7 +104,7 @@ size_t hzi_quat_conv_fold_of(const struct hzi_qpatch_args *x, int64_t images,
 	double least = GAIN_LEAST * odd * cost_of(x, costs);
 	size_t bytes = 0;
 
-	if (x->groups > 1 || x->channels >= costs->unit || !hzi_qpatch_small(x))
+	if (x->groups > 1 || x->channels >= costs->unit || !hzi_quat_conv_sizes_fit(x))
 		return 0;
 	for (int first = 2; first >= 0; first--) {
 		struct hzi_quat_fold own;

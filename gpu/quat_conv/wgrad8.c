@@ -1,5 +1,6 @@
 /*
- * wgrad8.c - launchers of gradients of quaternion convolutions' weights on Hopper
+ * wgrad8.c - launchers of the gradients of quaternion convolutions' weights by wgmma, 8 real
+ *            products for each product of quaternions
  *
  * SPDX-License-Identifier: BSD-2-Clause
  */
@@ -9,7 +10,6 @@
 #include <stdlib.h>
 
 #include "gpu/quat_conv/wgrad8.h"
-#include "gpu/quat_conv/gemm16.h"
 #include "gpu/quat_conv/launch.h"
 #include "gpu/quat_layer/quat_layer.h"
 
@@ -46,8 +46,6 @@ struct plan {
 	struct hzi_quat_fold fold;
 	size_t fold_bytes;		/* 0: big is seen as it is */
 	int32_t lead;			/* of big */
-	bool is_direct;
-	struct hzi_quat_direct_weights direct;
 };
 
 struct tap {
@@ -82,7 +80,7 @@ static int find_taps(const struct hzi_qpatch_args *x, struct plan *plan, struct 
 		*tap = (struct tap){.number = (int)i};
 		for (int d = 0; d < 3; d++) {
 			int64_t r;
-			const int64_t at = hzi_qpatch_seen(x, d, t[d], &r);
+			const int64_t at = hzi_quat_conv_phase_of(x, d, t[d], &r);
 
 			tap->line = tap->line * plan->lines.box[d] + at;
 			rest[d] = (int32_t)r;
@@ -171,9 +169,9 @@ static int64_t absolute(int64_t x)
 	return x < 0 ? -x : x;
 }
 
-/* false: it is not for these kernels. */
-static bool make_plan(const struct hz_context *ctx, const struct hzi_qconv_weights_args *a,
-		      struct plan *plan)
+/* NULL, or why a call is not supported */
+static const char *make_plan(const struct hz_context *ctx, const struct hzi_qconv_weights_args *a,
+			     struct plan *plan)
 {
 	const struct hzi_quat_gemm_args *g = &a->g;
 	const struct hzi_qpatch_args *x = &a->x;
@@ -187,10 +185,15 @@ static bool make_plan(const struct hz_context *ctx, const struct hzi_qconv_weigh
 	plan->p = (struct hzi_quat_weights){.pairs = 0};
 	plan->images = a->images;
 	plan->together = groups_of_tile(a);
-	if (!plan->together || !hzi_planes_wanted(ctx, g->dtype, g->precision, &split) ||
-	    g->method != HZ_QUAT_FAST || g->k == 0 || g->m > LINES_MAX / 4096 / x->groups ||
-	    x->channels > LINES_MAX / 4096 / x->groups || !hzi_qpatch_small(x))
-		return false;
+	if (!plan->together)
+		return "groups of more than 64 channels, or of an odd number";
+	if (!hzi_planes_wanted(ctx, g->dtype, g->precision, &split))
+		return "f32 multiply-adds are asked for";
+	if (g->method != HZ_QUAT_FAST)
+		return "the method is not HZ_QUAT_FAST";
+	if (g->k == 0 || g->m > LINES_MAX / 4096 / x->groups ||
+	    x->channels > LINES_MAX / 4096 / x->groups || !hzi_quat_conv_sizes_fit(x))
+		return "no pixels, or sizes are too large";
 	p->diagonal = x->groups > 1;
 	tiles = ceil_div(x->groups, plan->together);
 	small->columns = (int32_t)(tiles * round_up(plan->together * g->m, HZI_QW_TILE));
@@ -199,12 +202,12 @@ static bool make_plan(const struct hz_context *ctx, const struct hzi_qconv_weigh
 	big->each = (int32_t)(p->diagonal ? plan->together * x->channels : HZI_QW_TILE);
 	if (small->columns / tiles * (big->columns / tiles) >
 	    USE_LEAST * plan->together * g->m * x->channels)
-		return false;
+		return "most of the products are of padding";
 	for (int d = 0; d < 3; d++) {
-		const int64_t n = hzi_qpatch_pitch(x, d);
+		const int64_t n = hzi_quat_conv_padded_pitch(x, d);
 
 		if (n > LINES_MAX / box)
-			return false;
+			return "more lines than 2^30";
 		box *= n;
 		plan->lines.box[d] = (int32_t)n;
 		small->size[d] = (int32_t)x->count[d];
@@ -218,13 +221,13 @@ static bool make_plan(const struct hz_context *ctx, const struct hzi_qconv_weigh
 	p->pairs = split ? 3 : 1;
 	count = find_taps(x, plan, taps);
 	if (!count)
-		return false;
+		return "taps or phases are too many";
 	/* Zeros are seen ahead of the first image, and behind the last. */
 	for (int i = 0; i < count; i++)
 		reach = absolute(taps[i].line) > reach ? absolute(taps[i].line) : reach;
 	reach = round_up(reach, HZI_QW_BLOCK);
 	if (reach > LINES_MAX)
-		return false;
+		return "taps are too far apart";
 	for (;; plan->images = (plan->images + 1) / 2) {
 		lines = round_up(plan->images * box, HZI_QW_BLOCK);
 		bytes = 16 * small->parts * (lines * small->columns +
@@ -234,13 +237,13 @@ static bool make_plan(const struct hz_context *ctx, const struct hzi_qconv_weigh
 			break;
 	}
 	if (lines + 2 * reach > LINES_MAX / (16 * big->grids) || bytes > PLANES_MOST)
-		return false;
+		return "planes of an image exceed 1 GiB";
 	plan->lead = (int32_t)reach;
 	small->lines = p->small_lines = (int32_t)lines;
 	big->lines = p->big_lines = (int32_t)(lines + 2 * reach);
 	big->lead = plan->lead;
 	if (!make_sets(plan, taps, count))
-		return false;
+		return "taps are too many, or too far apart";
 	p->rows = small->columns;
 	p->columns = p->diagonal ? HZI_QW_TILE : big->columns;
 	p->tiles_m = p->rows / HZI_QW_TILE;
@@ -252,11 +255,11 @@ static bool make_plan(const struct hz_context *ctx, const struct hzi_qconv_weigh
 	p->each = (int32_t)round_up(ceil_div(lines, splits > 1 ? splits : 1), HZI_QW_BLOCK);
 	p->splits = (int32_t)ceil_div(lines, p->each);
 	return blocks <= LINES_MAX / p->splits &&
-	       (int64_t)p->rows * count * p->columns <= LINES_MAX;
+	       (int64_t)p->rows * count * p->columns <= LINES_MAX ? NULL : "sizes are too large";
 }
 
 /* What planes and their products are expected to take, in us */
-static double planes_us(const struct hzi_qconv_weights_args *a)
+double hzi_cuda_quat_conv_wgrad8_us(const struct hzi_qconv_weights_args *a)
 {
 	const struct hzi_qpatch_args *x = &a->x;
 	const bool diagonal = x->groups > 1, split = a->g.dtype == HZ_F32;
@@ -274,68 +277,29 @@ static double planes_us(const struct hzi_qconv_weights_args *a)
 	return CALL_US + (double)a->g.k * (plane_costs[split].line_us * (m + grids * n) + products);
 }
 
-static double by_planes(const struct hz_context *ctx, const struct hzi_qconv_weights_args *a,
-			struct plan *plan)
-{
-	return make_plan(ctx, a, plan) ? planes_us(a) : 0;
-}
-
-static double by_sixteen(const struct hz_context *ctx, const struct hzi_qconv_weights_args *a,
-			 struct plan *plan)
-{
-	return hzi_quat_direct_weights_plan(ctx, a, &plan->direct);
-}
-
-/*
- * What a way is expected to take, in us, with taps of *a as channels where that is faster, or
- * without; 0: it takes neither. folded->x.x.data is to be set.
- */
-static double make_folded(const struct hz_context *ctx, const struct hzi_qconv_weights_args *a,
-			  const struct hzi_quat_fold_costs *costs,
-			  double (*way)(const struct hz_context *,
-					const struct hzi_qconv_weights_args *, struct plan *),
-			  struct hzi_qconv_weights_args *folded, struct plan *plan)
-{
-	double us;
-
-	*folded = *a;
-	plan->fold_bytes = hzi_quat_conv_fold_of(&a->x, a->images, costs, &plan->fold, &folded->x);
-	do {
-		us = way(ctx, folded, plan);
-	} while (us == 0 && hzi_quat_conv_unfold(&a->x, &folded->x, &plan->fold_bytes));
-	return us;
-}
-
-/* The faster way; false: there is none. */
-static bool choose(const struct hz_context *ctx, const struct hzi_qconv_weights_args *a,
-		   struct hzi_qconv_weights_args *folded, struct plan *plan)
+/* As make_plan(), with taps of *a as channels where that pays; folded->x.x.data is to be set. */
+static const char *make_folded(const struct hz_context *ctx, const struct hzi_qconv_weights_args *a,
+			       struct hzi_qconv_weights_args *folded, struct plan *plan)
 {
 	const double rows = (double)a->g.k * (double)round_up(a->g.m, HZI_QW_TILE);
-	struct hzi_quat_fold_costs costs = hzi_quat_direct_weights_costs(a);
-	const double us = make_folded(ctx, a, &costs, by_sixteen, folded, plan);
-	struct hzi_qconv_weights_args one = *a;
+	struct hzi_quat_fold_costs costs;
+	const char *why;
 	int split;
 
-	/* With taps as channels sixteen products always were faster. */
-	plan->is_direct = us > 0 && (plan->fold_bytes || us < planes_us(a));
-	if (plan->is_direct)
-		return true;
 	if (!hzi_planes_wanted(ctx, a->g.dtype, a->g.precision, &split))
-		return false;
+		return "f32 multiply-adds are asked for";
 	costs = (struct hzi_quat_fold_costs){
 		.tap = 32 * rows / (split ? SPLIT_PER_US : PRODUCTS_PER_US),
 		.grid = 16 * (1 + split) * (double)a->g.k / PLANES_PER_US,
 		.unit = HZI_QW_TILE,
 		.set = split ? 0 : HZI_QW_RUNS * HZI_QW_RUN,
 	};
-	if (make_folded(ctx, a, &costs, by_planes, folded, plan) > 0)
-		return true;
-	/* Where planes are too many, of all groups and of each by itself, pixels as they lie do. */
-	one.x.groups = 1;
-	plan->is_direct = us > 0 && (a->x.groups == 1 ||
-				     make_folded(ctx, &one, &costs, by_planes, folded, plan) == 0);
 	*folded = *a;
-	return plan->is_direct;
+	plan->fold_bytes = hzi_quat_conv_fold_of(&a->x, a->images, &costs, &plan->fold, &folded->x);
+	do {
+		why = make_plan(ctx, folded, plan);
+	} while (why && hzi_quat_conv_unfold(&a->x, &folded->x, &plan->fold_bytes));
+	return why;
 }
 
 /* Where everything is in the workspace; what it takes */
@@ -343,16 +307,9 @@ static size_t place(struct plan *plan, int64_t images, void *workspace)
 {
 	struct hzi_quat_lines *l = &plan->lines;
 	const struct hzi_quat_weights *p = &plan->p;
-	const int64_t parts = plan->is_direct ? 0 :
-		ceil_div(images, plan->images) * p->splits * p->pairs;
+	const int64_t parts = ceil_div(images, plan->images) * p->splits * p->pairs;
 	char *at = workspace;
 
-	if (plan->is_direct) {
-		at += hzi_quat_direct_weights_bytes(&plan->direct);
-		if (plan->fold_bytes)
-			plan->fold.out = at;
-		return (size_t)(at - (char *)workspace) + plan->fold_bytes;
-	}
 	for (int i = 0; i < 2; i++) {
 		l->side[i].planes = (uint16_t *)(void *)at;
 		at += padded(16 * (int64_t)l->side[i].parts * l->side[i].grids * l->side[i].lines *
@@ -370,15 +327,22 @@ static size_t place(struct plan *plan, int64_t images, void *workspace)
 	return (size_t)(at - (char *)workspace);
 }
 
-size_t hzi_cuda_quat_conv_weights_workspace(const struct hz_context *ctx,
-					    const struct hzi_qconv_weights_args *a)
+const char *hzi_cuda_quat_conv_wgrad8_unsupported(const struct hz_context *ctx, const void *args)
 {
 	struct hzi_qconv_weights_args folded;
 	struct plan plan;
 
-	if (hzi_cuda_quat_conv_few_weights_takes(a))
-		return hzi_cuda_quat_conv_few_weights_workspace(ctx, a);
-	return choose(ctx, a, &folded, &plan) ? place(&plan, a->images, NULL) : 0;
+	return make_folded(ctx, args, &folded, &plan);
+}
+
+size_t hzi_cuda_quat_conv_wgrad8_workspace(const struct hz_context *ctx, const void *args)
+{
+	const struct hzi_qconv_weights_args *a = args;
+	struct hzi_qconv_weights_args folded;
+	struct plan plan;
+
+	make_folded(ctx, a, &folded, &plan);
+	return place(&plan, a->images, NULL);
 }
 
 static struct hzi_qarray images_from(const struct hzi_qarray *a, int64_t first)
@@ -397,9 +361,10 @@ static int kernel_of(int kernel_f16, bool quick, int dtype, int parts)
 }
 
 /* What some images add, to parts of their own */
-static int add_images(struct hz_context *ctx, const char *op,
-		      const struct hzi_qconv_weights_args *a, struct plan *plan, int64_t first)
+static int add_images(struct hz_context *ctx, const struct hzi_qconv_weights_args *a,
+		      struct plan *plan, int64_t first)
 {
+	const char *const op = a->op;
 	const struct hzi_launch look = {.grid = {HZI_QW_BLOCKS, 2}, .early = true,
 					.block = {HZI_QW_LINES_THREADS}};
 	struct hzi_launch launch = {.block = {HZI_QW_THREADS}, .shared_bytes = HZI_QW_BYTES,
@@ -440,10 +405,10 @@ static int add_images(struct hz_context *ctx, const char *op,
 	return HZ_OK;
 }
 
-int hzi_cuda_quat_conv_weights(struct hz_context *ctx, const char *op,
-			       const struct hzi_qconv_weights_args *given)
+int hzi_cuda_quat_conv_wgrad8(struct hz_context *ctx, const void *args)
 {
 	struct hzi_launch launch = {.block = {HZI_QW_FINISH, 8}, .early = true};
+	const struct hzi_qconv_weights_args *const given = args;
 	struct hzi_qconv_weights_args folded;
 	const struct hzi_qconv_weights_args *const a = &folded;
 	struct plan plan;
@@ -452,17 +417,12 @@ int hzi_cuda_quat_conv_weights(struct hz_context *ctx, const char *op,
 		.conj = given->g.conj_c, .outs = (int32_t)given->g.m,
 	};
 
-	if (hzi_cuda_quat_conv_few_weights_takes(given))
-		return hzi_cuda_quat_conv_few_weights(ctx, op, given);
-	if (!choose(ctx, given, &folded, &plan))
-		return hzi_fail(ctx, HZ_ENOTSUP, HZI_QUAT_CONV_NOT_ONE, op);
+	make_folded(ctx, given, &folded, &plan);
 	place(&plan, a->images, ctx->workspace);
 	if (plan.fold_bytes) {
 		folded.x.x.data = plan.fold.out;
-		HZ_CHECK(hzi_quat_conv_fold(ctx, op, &plan.fold, plan.fold.out));
+		HZ_CHECK(hzi_quat_conv_fold(ctx, a->op, &plan.fold, plan.fold.out));
 	}
-	if (plan.is_direct)
-		return hzi_quat_direct_weights(ctx, op, a, &plan.direct, ctx->workspace);
 	f.parts = plan.p.parts;
 	f.parts_count = (int32_t)(ceil_div(a->images, plan.images) * plan.p.splits * plan.p.pairs);
 	f.rows = plan.p.rows;
@@ -471,8 +431,8 @@ int hzi_cuda_quat_conv_weights(struct hz_context *ctx, const char *op,
 	f.channels = (int32_t)(a->g.n / f.taps);	/* of big there may be zeros behind */
 	f.together = (int32_t)plan.together;
 	for (int64_t i = 0; i < a->images; i += plan.images)
-		HZ_CHECK(add_images(ctx, op, a, &plan, i));
+		HZ_CHECK(add_images(ctx, a, &plan, i));
 	launch.grid[0] = (unsigned)ceil_div((int64_t)f.m * f.taps * f.channels, HZI_QW_FINISH);
-	return hzi_cuda_launch(ctx, op, HZI_KERNEL_quat_conv_weights_finish, &launch, &f,
+	return hzi_cuda_launch(ctx, a->op, HZI_KERNEL_quat_conv_weights_finish, &launch, &f,
 			       sizeof(f));
 }

@@ -9,15 +9,24 @@
 #include "gpu/runtime/cuda.h"
 #include "lib/quat_layer/quat_layer.h"
 
-/* ---- Maps (quat_layer.c) --------------------------------------------------------------------- */
+/* ---- steps.c --------------------------------------------------------------------------------- */
 
-int hzi_cuda_quat_map_step(struct hz_context *ctx, const char *op,
-			   const struct hzi_qmap_args *a);
+/* Launches a kernel with a thread for each of total elements, or fewer threads that loop. */
+int hzi_cuda_quat_step(struct hz_context *ctx, const char *op, int kernel, int64_t total,
+		       const void *params, size_t bytes);
 
-/* ---- Pooling (quat_pool.c) ------------------------------------------------------------------- */
+/* ---- Pooling (pool.c): struct hzi_qpool_args ------------------------------------------------- */
 
-bool hzi_cuda_quat_pool_takes(const struct hzi_qpool_args *a, bool backward);
-int hzi_cuda_quat_pool_2d(struct hz_context *ctx, const char *op, const struct hzi_qpool_args *a,
-			  bool backward);
+const char *hzi_cuda_quat_pool_window_2d_unsupported(const struct hzi_qpool_args *a, bool backward);
+int hzi_cuda_quat_pool_window_2d(struct hz_context *ctx, const struct hzi_qpool_args *a,
+				 bool backward);
+
+/* The gradient where every element of x is in exactly one window */
+const char *hzi_cuda_quat_pool_bwd_tiled_unsupported(const struct hz_context *ctx,
+						     const void *args);
+int hzi_cuda_quat_pool_bwd_tiled(struct hz_context *ctx, const void *args);
+
+int hzi_cuda_quat_pool_generic(struct hz_context *ctx, const struct hzi_qpool_args *a,
+			       bool backward);
 
 #endif

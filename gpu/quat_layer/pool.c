@@ -1,5 +1,5 @@
 /*
- * pool.c - launcher of pooling over small windows in two dimensions
+ * pool.c - launchers of pooling
  *
  * SPDX-License-Identifier: BSD-2-Clause
  */
@@ -44,15 +44,19 @@ static int64_t cells_of(const struct hzi_qpool_args *a, int d)
 	return ceil_div(a->size[d] + a->pad[d], a->step[d]);
 }
 
-bool hzi_cuda_quat_pool_takes(const struct hzi_qpool_args *a, bool backward)
+const char *hzi_cuda_quat_pool_window_2d_unsupported(const struct hzi_qpool_args *a, bool backward)
 {
-	if (kernel_of(a, backward) < 0 || !a->x.whole || !a->y.whole)
-		return false;
+	if (kernel_of(a, backward) < 0)
+		return "no kernel has this window and step";
+	if (!a->x.whole || !a->y.whole)
+		return "quaternions are not contiguous and aligned";
 	/* Whatever is counted in 32 bits, rows with a step behind the last */
-	return (double)a->images * (double)(a->size[1] + 4) < INT32_MAX / 2 &&
-	       (double)a->channels * (double)(a->size[2] + 4) < INT32_MAX &&
-	       (double)a->size[1] * (double)a->size[2] < INT32_MAX &&
-	       a->step[1] * a->count[1] < INT32_MAX && a->step[2] * a->count[2] < INT32_MAX;
+	if ((double)a->images * (double)(a->size[1] + 4) >= INT32_MAX / 2 ||
+	    (double)a->channels * (double)(a->size[2] + 4) >= INT32_MAX ||
+	    (double)a->size[1] * (double)a->size[2] >= INT32_MAX ||
+	    a->step[1] * a->count[1] >= INT32_MAX || a->step[2] * a->count[2] >= INT32_MAX)
+		return "sizes exceed 32 bits";
+	return NULL;
 }
 
 static void strides(int64_t *to, const int64_t *from)
@@ -62,8 +66,13 @@ static void strides(int64_t *to, const int64_t *from)
 		to[d] = from[d + 1];
 }
 
-int hzi_cuda_quat_pool_2d(struct hz_context *ctx, const char *op, const struct hzi_qpool_args *a,
-			  bool backward)
+static const char *op_of(bool backward)
+{
+	return backward ? "quat_pool_bwd" : "quat_pool";
+}
+
+int hzi_cuda_quat_pool_window_2d(struct hz_context *ctx, const struct hzi_qpool_args *a,
+				 bool backward)
 {
 	struct hzi_quat_pool_job p = {
 		.x = a->x.data, .y = a->y.data, .index = a->index, .images = (int32_t)a->images,
@@ -100,5 +109,39 @@ int hzi_cuda_quat_pool_2d(struct hz_context *ctx, const char *op, const struct h
 	lines = ceil_div(rows, l.block[1]);
 	l.grid[0] = (unsigned)ceil_div(columns, lanes);
 	l.grid[1] = (unsigned)(lines < ROWS_MAX ? lines : ROWS_MAX);
-	return hzi_cuda_launch(ctx, op, kernel + dtype, &l, &p, sizeof(p));
+	return hzi_cuda_launch(ctx, op_of(backward), kernel + dtype, &l, &p, sizeof(p));
+}
+
+const char *hzi_cuda_quat_pool_bwd_tiled_unsupported(const struct hz_context *ctx,
+						     const void *args)
+{
+	const struct hzi_qpool_args *a = args;
+
+	(void)ctx;
+	for (int d = 0; d < 3; d++) {
+		if (a->pad[d] != 0 || a->step[d] != a->window[d] ||
+		    a->size[d] != a->count[d] * a->window[d])
+			return "windows do not tile x";
+	}
+	return NULL;
+}
+
+int hzi_cuda_quat_pool_bwd_tiled(struct hz_context *ctx, const void *args)
+{
+	const struct hzi_qpool_args *a = args;
+
+	return hzi_cuda_quat_step(ctx, op_of(true), HZI_KERNEL_quat_pool_bwd_windows,
+				  a->images * a->count[0] * a->count[1] * a->count[2] *
+					  a->channels, a, sizeof(*a));
+}
+
+int hzi_cuda_quat_pool_generic(struct hz_context *ctx, const struct hzi_qpool_args *a,
+			       bool backward)
+{
+	const int64_t *size = backward ? a->size : a->count;
+
+	return hzi_cuda_quat_step(ctx, op_of(backward),
+				  backward ? HZI_KERNEL_quat_pool_bwd : HZI_KERNEL_quat_pool,
+				  a->images * size[0] * size[1] * size[2] * a->channels, a,
+				  sizeof(*a));
 }

@@ -1,5 +1,5 @@
 /*
- * linear.c - linear layers of quaternions, and those that rotate vectors
+ * linear.c - linear layers of quaternions, and those that rotate vectors: checks, plans
  *
  * SPDX-License-Identifier: BSD-2-Clause
  */
@@ -316,7 +316,7 @@ int hzi_quat_linear_do(struct hz_context *ctx, const struct hzi_quat_steps *step
 	int status = HZ_OK;
 	size_t unused;
 
-	/* Of several outputs none is written if the product for one is refused, as a dry run says. */
+	/* No output is written if the product for one of them is refused, as a dry run says. */
 	if (backward && !bytes && hzi_qrun_may_refuse(steps, l))
 		HZ_CHECK(hzi_quat_linear_do(ctx, steps, a, true, &unused));
 	if (a->rotate) {
@@ -342,4 +342,243 @@ int hzi_quat_linear_do(struct hz_context *ctx, const struct hzi_quat_steps *step
 	if (bytes)
 		*bytes = r.peak;
 	return status;
+}
+
+/* ---- Checks, calls into the table ----------------------------------------------------------- */
+
+#define LISTED(list) ((int)(sizeof(list) / sizeof(*(list))))
+
+/* Operands of a call; y is dy and the others are outputs in the backward pass. */
+struct call {
+	const char *op;
+	const hz_tensor *x, *w, *b, *y, *dx, *dw, *db;
+	bool backward;
+};
+
+static int check_weights(struct hz_context *ctx, const struct call *q, const hz_packed *p,
+			 struct hzi_qlayer *l, uint32_t flags, int dtype)
+{
+	if (!p)
+		return hzi_quat_check(ctx, q->op, "w", q->w, dtype, 3, 3, false, flags, &l->w);
+	if (q->w)
+		return hzi_fail(ctx, HZ_EINVAL, "%s: w and opts->packed are both given", q->op);
+	HZ_CHECK(hzi_check_packed(ctx, q->op, "hz_quat_gemm_pack", 3, p));
+	l->layout = (int32_t)p->layout;
+	if (l->layout != hzi_quat_layout(ctx->device != HZ_CPU, hzi_quat_layout_method(l->layout),
+					 hzi_quat_layout_precision(l->layout)) ||
+	    hzi_quat_layout_method(l->layout) == 0)
+		return hzi_fail(ctx, HZ_EINVAL,
+				"%s: opts->packed is not as hz_quat_gemm_pack() filled it", q->op);
+	if (p->dtype != dtype)
+		return hzi_fail(ctx, HZ_EDTYPE, "%s: opts->packed->dtype is %s, must be %s, as %s",
+				q->op, hz_dtype_name(p->dtype), hz_dtype_name(dtype),
+				q->backward ? "dy" : "x");
+	if (p->ndim != 3)
+		return hzi_fail(ctx, HZ_ESHAPE, "%s: opts->packed->ndim is %d, must be 3", q->op,
+				p->ndim);
+	if ((l->method && l->method != hzi_quat_layout_method(l->layout)) ||
+	    (l->precision && l->precision != hzi_quat_layout_precision(l->layout)))
+		return hzi_fail(ctx, HZ_EINVAL,
+				"%s: opts->method and precision must be those of opts->packed, or "
+				"0", q->op);
+	l->packed = p->data;
+	l->w.ndim = 2;
+	l->w.shape[0] = p->shape[0];
+	l->w.shape[1] = p->shape[1];
+	return HZ_OK;
+}
+
+/* The method and precision that products without packed weights are to have, too */
+static void settle(struct hzi_qlayer *l)
+{
+	if (!l->packed)
+		return;
+	l->method = hzi_quat_layout_method(l->layout);
+	l->precision = hzi_quat_layout_precision(l->layout);
+}
+
+static int check_factors(struct hz_context *ctx, const struct call *q, const char *name,
+			 const hz_tensor *t, bool output, const struct hzi_qlayer *l,
+			 int64_t *stride)
+{
+	HZ_CHECK(hzi_check(ctx, q->op, name, t, (const int[]){l->w.a.dtype, 0}, output));
+	if (t->ndim != 2)
+		return hzi_fail(ctx, HZ_ESHAPE, "%s: %s.ndim is %d, must be 2", q->op, name,
+				t->ndim);
+	for (int d = 0; d < 2; d++) {
+		HZ_CHECK(hzi_quat_check_size(ctx, q->op, name, d, t->shape[d], l->w.shape[d],
+					     ", as w"));
+		stride[d] = t->stride[d];
+	}
+	return HZ_OK;
+}
+
+/* Sizes of leading dimensions, which x and y share, and of the last two */
+static int check_rows(struct hz_context *ctx, const struct call *q, const char *name,
+		      const hz_tensor *t, const char *as_name, const hz_tensor *as,
+		      int64_t channels, const char *what)
+{
+	char text[32] = ", as ";
+
+	strncat(text, as_name, sizeof(text) - strlen(text) - 1);
+	if (t->ndim != as->ndim)
+		return hzi_fail(ctx, HZ_ESHAPE, "%s: %s.ndim is %d, must be %d, as %s", q->op, name,
+				t->ndim, as->ndim, as_name);
+	for (int d = 0; d < t->ndim - 2; d++)
+		HZ_CHECK(hzi_quat_check_size(ctx, q->op, name, d, t->shape[d], as->shape[d], text));
+	return hzi_quat_check_size(ctx, q->op, name, t->ndim - 2, t->shape[t->ndim - 2], channels,
+				   what);
+}
+
+static int linear_args(struct hz_context *ctx, const struct call *q, const hz_quat_linear_opts *o,
+		       struct hzi_quat_linear_args *a)
+{
+	const char *y_name = q->backward ? "dy" : "y";
+	const bool rotate = o->flags & HZ_QUAT_ROTATION;
+	struct hzi_qlayer *l = &a->l;
+	const hz_tensor blob = o->packed ? hz_tensor_1d(o->packed->data, HZ_U8, ctx->device,
+							(int64_t)o->packed->bytes) :
+					   (hz_tensor){.ndim = 0};
+	const struct hzi_qoperand list[] = {
+		{"x", q->x, false}, {"w", q->w, false}, {"b", q->b, false},
+		{y_name, q->y, !q->backward}, {"packed", o->packed ? &blob : NULL, false},
+		{"scale", o->scale, false}, {"pre", o->pre, !q->backward}, {"dx", q->dx, true},
+		{"dw", q->dw, true}, {"db", q->db, true}, {"dscale", o->dscale, true},
+	};
+	const bool needs_x = !q->backward || q->dw || o->dscale ||
+			     (o->activation && !o->pre);
+	int64_t stride[2];
+	int dtype;
+
+	memset(a, 0, sizeof(*a));
+	HZ_CHECK(hzi_quat_check_options(ctx, q->op, o->side, o->method, o->precision,
+					o->activation, o->reserved, l));
+	HZ_CHECK(hzi_quat_check_flags(ctx, q->op, o->flags, HZ_QUAT_XYZW | HZ_QUAT_ACCUMULATE |
+				      HZ_QUAT_ROTATION));
+	l->slope = o->slope;
+	l->accumulate = (o->flags & HZ_QUAT_ACCUMULATE) != 0;
+	if (l->accumulate && !q->backward)
+		return hzi_fail(ctx, HZ_EINVAL,
+				"%s: HZ_QUAT_ACCUMULATE is for the backward call", q->op);
+	if (rotate && o->packed)
+		return hzi_fail(ctx, HZ_EINVAL,
+				"%s: opts->packed does not go with HZ_QUAT_ROTATION", q->op);
+	if ((o->scale || o->dscale) && !rotate)
+		return hzi_fail(ctx, HZ_EINVAL, "%s: opts->%s needs HZ_QUAT_ROTATION", q->op,
+				o->scale ? "scale" : "dscale");
+	if (o->dscale && !q->backward)
+		return hzi_fail(ctx, HZ_EINVAL, "%s: opts->dscale is for the backward call", q->op);
+	if (q->x || needs_x)
+		HZ_CHECK(hzi_quat_check(ctx, q->op, "x", q->x, 0, 2, HZ_MAXDIM, false, o->flags,
+					&l->x));
+	HZ_CHECK(hzi_quat_check(ctx, q->op, y_name, q->y, q->x ? q->x->dtype : 0, 2, HZ_MAXDIM,
+				!q->backward, o->flags, &l->y));
+	dtype = q->y->dtype;
+	HZ_CHECK(check_weights(ctx, q, o->packed, l, o->flags, dtype));
+	settle(l);
+	if (q->x) {
+		HZ_CHECK(check_rows(ctx, q, "x", q->x, "x", q->x, l->w.shape[1], ", as w"));
+		HZ_CHECK(check_rows(ctx, q, y_name, q->y, "x", q->x, l->w.shape[0], ", as w"));
+	} else {
+		HZ_CHECK(check_rows(ctx, q, y_name, q->y, y_name, q->y, l->w.shape[0], ", as w"));
+	}
+	HZ_CHECK(hzi_quat_check_bias(ctx, q->op, "b", q->b, dtype, l->w.shape[0], ", as w", false,
+				     o->flags, &l->b));
+	if (o->pre) {
+		HZ_CHECK(hzi_quat_check(ctx, q->op, "pre", o->pre, dtype, 2, HZ_MAXDIM,
+					!q->backward, o->flags, &l->pre));
+		HZ_CHECK(hzi_check_same_shape(ctx, q->op, y_name, q->y, "pre", o->pre));
+	}
+	if (q->dx) {
+		HZ_CHECK(hzi_quat_check(ctx, q->op, "dx", q->dx, dtype, 2, HZ_MAXDIM, true,
+					o->flags, &l->dx));
+		HZ_CHECK(check_rows(ctx, q, "dx", q->dx, "dy", q->y, l->w.shape[1], ", as w"));
+	}
+	if (q->dw) {
+		HZ_CHECK(hzi_quat_check(ctx, q->op, "dw", q->dw, dtype, 3, 3, true, o->flags,
+					&l->dw));
+		for (int d = 0; d < 2; d++)
+			HZ_CHECK(hzi_quat_check_size(ctx, q->op, "dw", d, q->dw->shape[d],
+						     l->w.shape[d], ", as w"));
+	}
+	HZ_CHECK(hzi_quat_check_bias(ctx, q->op, "db", q->db, dtype, l->w.shape[0], ", as w", true,
+				     o->flags, &l->db));
+	a->rotate = rotate;
+	if (o->scale) {
+		HZ_CHECK(check_factors(ctx, q, "scale", o->scale, false, l, stride));
+		a->scale = o->scale->data;
+		a->scale_row = stride[0];
+		a->scale_col = stride[1];
+	}
+	if (o->dscale) {
+		HZ_CHECK(check_factors(ctx, q, "dscale", o->dscale, true, l, stride));
+		a->dscale = o->dscale->data;
+		a->dscale_row = stride[0];
+		a->dscale_col = stride[1];
+	}
+	return hzi_quat_check_apart(ctx, q->op, list, LISTED(list), NULL, NULL);
+}
+
+static const hz_quat_linear_opts linear_defaults;
+
+/* Either the call, or its workspace if bytes is not NULL */
+static int linear(struct hz_context *ctx, const struct call *q, const hz_quat_linear_opts *opts,
+		  bool only_bytes, size_t *bytes)
+{
+	struct hzi_quat_linear_bwd_args a;
+	size_t need;
+
+	HZ_CHECK(hzi_enter(ctx, q->op));
+	HZ_CHECK(linear_args(ctx, q, opts ? opts : &linear_defaults, &a.f));
+	if (only_bytes && !bytes)
+		return hzi_fail(ctx, HZ_EINVAL, "%s_workspace: bytes is NULL", q->op);
+	need = q->backward ? HZI_OPS(ctx, quat_layer)->quat_linear_bwd_workspace(ctx, &a) :
+			     HZI_OPS(ctx, quat_layer)->quat_linear_workspace(ctx, &a.f);
+	if (only_bytes) {
+		*bytes = need;
+		return HZ_OK;
+	}
+	if (!q->backward && hz_tensor_count(q->y) == 0)
+		return HZ_OK;
+	HZ_CHECK(hzi_workspace(ctx, q->op, need));
+	return q->backward ? HZI_CALL(ctx, quat_layer, quat_linear_bwd, &a) :
+			     HZI_CALL(ctx, quat_layer, quat_linear, &a.f);
+}
+
+int hz_quat_linear(hz_context *ctx, const hz_tensor *x, const hz_tensor *w, const hz_tensor *b,
+		   const hz_tensor *y, const hz_quat_linear_opts *opts)
+{
+	const struct call q = {.op = "quat_linear", .x = x, .w = w, .b = b, .y = y};
+
+	return linear(ctx, &q, opts, false, NULL);
+}
+
+int hz_quat_linear_workspace(hz_context *ctx, const hz_tensor *x, const hz_tensor *w,
+			     const hz_tensor *b, const hz_tensor *y,
+			     const hz_quat_linear_opts *opts, size_t *bytes)
+{
+	const struct call q = {.op = "quat_linear", .x = x, .w = w, .b = b, .y = y};
+
+	return linear(ctx, &q, opts, true, bytes);
+}
+
+int hz_quat_linear_bwd(hz_context *ctx, const hz_tensor *x, const hz_tensor *w, const hz_tensor *b,
+		       const hz_tensor *dy, const hz_tensor *dx, const hz_tensor *dw,
+		       const hz_tensor *db, const hz_quat_linear_opts *opts)
+{
+	const struct call q = {.op = "quat_linear_bwd", .x = x, .w = w, .b = b, .y = dy, .dx = dx,
+			       .dw = dw, .db = db, .backward = true};
+
+	return linear(ctx, &q, opts, false, NULL);
+}
+
+int hz_quat_linear_bwd_workspace(hz_context *ctx, const hz_tensor *x, const hz_tensor *w,
+				 const hz_tensor *b, const hz_tensor *dy, const hz_tensor *dx,
+				 const hz_tensor *dw, const hz_tensor *db,
+				 const hz_quat_linear_opts *opts, size_t *bytes)
+{
+	const struct call q = {.op = "quat_linear_bwd", .x = x, .w = w, .b = b, .y = dy, .dx = dx,
+			       .dw = dw, .db = db, .backward = true};
+
+	return linear(ctx, &q, opts, true, bytes);
 }

@@ -73,54 +73,56 @@ void hzi_qrun_settle(const struct hzi_qrun *r, struct hzi_quat_gemm_args *g, boo
 	g->alpha_real = 1;
 }
 
-/* The workspace that hzi_qrun_call() needs */
-static size_t workspace_of(const struct hzi_qrun *r, const struct hzi_quat_gemm_args *g,
-			   const struct hzi_qconv_args *conv,
-			   const struct hzi_qconv_weights_args *weights)
-{
-	return conv ? r->steps->conv_workspace(r->ctx, conv) :
-	       weights ? r->steps->weights_workspace(r->ctx, weights) :
-			 HZI_OPS(r->ctx, quat_gemm)->quat_gemm_workspace(r->ctx, g);
-}
-
-int hzi_qrun_call(struct hzi_qrun *r, const struct hzi_quat_gemm_args *g,
-		  const struct hzi_qconv_args *conv, const struct hzi_qconv_weights_args *weights)
+int hzi_qrun_call(struct hzi_qrun *r, const struct hzi_route *route, const void *args)
 {
 	void *const workspace = r->ctx->workspace;
 	const size_t bytes = r->ctx->workspace_bytes;
 	int status;
 
 	if (r->dry) {
-		const size_t need = workspace_of(r, g, conv, weights);
-		const int64_t most = r->steps->most;
+		const size_t need = route->workspace ? route->workspace(r->ctx, args) : 0;
 
-		if (most && !conv && !weights && (g->m > most || g->n > most || g->k > most))
-			return hzi_fail(r->ctx, HZ_ENOTSUP,
-					"%s: a product has m, n, k %lld, %lld, %lld, must be below "
-					"2^31 on a GPU", r->op, (long long)g->m, (long long)g->n,
-					(long long)g->k);
 		if (r->used + need > r->peak)
 			r->peak = r->used + need;
 		return HZ_OK;
 	}
 	/* What a dry run has asked for holds what the run takes. */
-	assert(r->used + workspace_of(r, g, conv, weights) <= bytes);
+	assert(!route->workspace || r->used + route->workspace(r->ctx, args) <= bytes);
 	r->ctx->workspace = r->base + r->used;
 	r->ctx->workspace_bytes = bytes - r->used;
-	status = conv ? r->steps->conv(r->ctx, r->op, conv) :
-		 weights ? r->steps->weights(r->ctx, r->op, weights) :
-			   HZI_CALL(r->ctx, quat_gemm, quat_gemm, g);
+	status = route->run(r->ctx, args);
+	if (route->name)
+		r->ctx->route = route->name;	/* not that of a call inside */
 	r->ctx->workspace = workspace;
 	r->ctx->workspace_bytes = bytes;
 	return status;
 }
 
+static size_t product_workspace(const struct hz_context *ctx, const void *args)
+{
+	return HZI_OPS(ctx, quat_gemm)->quat_gemm_workspace(ctx, args);
+}
+
+static int product_run(struct hz_context *ctx, const void *args)
+{
+	return HZI_CALL(ctx, quat_gemm, quat_gemm, args);
+}
+
 int hzi_qrun_multiply(struct hzi_qrun *r, struct hzi_quat_gemm_args *g, bool reversed)
 {
+	static const struct hzi_route product = {
+		.workspace = product_workspace, .run = product_run,
+	};
+	const int64_t most = r->steps->most;
+
 	if (g->m == 0 || g->n == 0)
 		return HZ_OK;
 	hzi_qrun_settle(r, g, reversed);
-	return hzi_qrun_call(r, g, NULL, NULL);
+	if (r->dry && most && (g->m > most || g->n > most || g->k > most))
+		return hzi_fail(r->ctx, HZ_ENOTSUP, "%s: a product has m, n, k %lld, %lld, %lld, "
+				"must be below 2^31 on a GPU", r->op, (long long)g->m,
+				(long long)g->n, (long long)g->k);
+	return hzi_qrun_call(r, &product, g);
 }
 
 #define SPLIT_TERMS 512		/* terms that a part of a product has at least */

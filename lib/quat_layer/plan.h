@@ -3,15 +3,17 @@
  *
  * SPDX-License-Identifier: BSD-2-Clause
  */
-#ifndef HZI_QUAT_STEPS_H
-#define HZI_QUAT_STEPS_H
+#ifndef HZI_QUAT_LAYER_PLAN_H
+#define HZI_QUAT_LAYER_PLAN_H
 
+#include "lib/core/route.h"
 #include "lib/quat_gemm/quat_gemm.h"
 #include "lib/quat_layer/quat_layer.h"
 
 struct hzi_qrun {
 	struct hz_context *ctx;
 	const struct hzi_quat_steps *steps;
+	const struct hzi_quat_conv_steps *conv;	/* lib/quat_conv: NULL in other layers */
 	const struct hzi_qlayer *l;
 	const char *op;
 	char *base;			/* of the workspace */
@@ -63,9 +65,8 @@ void hzi_quat_gemm_bias(struct hzi_quat_gemm_args *g, const struct hzi_qarray *b
 /* What the layer says of its products; reversed: the factors in the other order */
 void hzi_qrun_settle(const struct hzi_qrun *r, struct hzi_quat_gemm_args *g, bool reversed);
 
-/* A product, or a step of a convolution that the device takes, in what is left of the workspace */
-int hzi_qrun_call(struct hzi_qrun *r, const struct hzi_quat_gemm_args *g,
-		  const struct hzi_qconv_args *conv, const struct hzi_qconv_weights_args *weights);
+/* Runs a route in what is left of the workspace; in a dry run counts what it needs of that. */
+int hzi_qrun_call(struct hzi_qrun *r, const struct hzi_route *route, const void *args);
 
 int hzi_qrun_multiply(struct hzi_qrun *r, struct hzi_quat_gemm_args *g, bool reversed);
 

@@ -3,8 +3,9 @@
  *
  * SPDX-License-Identifier: BSD-2-Clause
  *
- * Layers are made of products of quaternion matrices and of a few steps around them. How, stands
- * once, in lib/quat_layer/linear.c, lib/quat_conv/quat_conv.c and lib/quat_layer/batchnorm.c; a device gives the steps.
+ * Layers are made of products of quaternion matrices and of a few steps around them. The plans are
+ * the same for all devices: lib/quat_layer/linear.c and batchnorm.c, lib/quat_conv/plan.c. A device
+ * gives the steps.
  * Structs are read by the C compiler and by nvcc: fixed-width types only. What a step does to one
  * element is in lib/quat_layer/step_math.h, for both.
  */
@@ -161,82 +162,20 @@ struct hzi_qrotation_args {
 
 #include "lib/quat_gemm/quat_gemm.h"
 
-/*
- * A convolution of some groups of channels as one step: what product of a by patches that of the
- * first is, b and c having no data; patches, of all images, x beginning at the first channel; where
- * the pixels of c and pre are, these beginning at the first channel too; and from a to that of the
- * next group. Devices are asked for all groups first, and then for one at a time.
- */
-struct hzi_qconv_args {
-	struct hzi_quat_gemm_args g;
-	struct hzi_qpatch_args x;
-	struct hzi_qarray y, pre;
-	int64_t images, a_group;
-};
-
-/*
- * A convolution whose groups have one channel in and one out, as one step: y[p, c] = the sum over
- * taps of w[c, t] x[..., c], or x w if reversed, with a bias and an activation. x: its patches, of
- * the pixels of y; groups are channels. Channels of x are whole and back to back.
- */
-struct hzi_qdepth_args {
-	struct hzi_qpatch_args x;
-	struct hzi_qarray w, y, pre, b;	/* w: strides of channels, of taps; pre, b: maybe none */
-	int32_t conj, reversed, activation, pad_;
-	double slope;
-	float *coef;			/* scratch: hzi_qdepth_floats() */
-};
-
-static inline int64_t hzi_qdepth_row(int64_t channels)
-{
-	return (4 * channels + 15) / 16 * 16;
-}
-
-static inline int64_t hzi_qdepth_floats(int64_t taps, int64_t channels)
-{
-	return (4 * taps + 1) * hzi_qdepth_row(channels);
-}
-
-/*
- * The gradient of some groups' weights as one step: what product that of the first is of small by
- * patches of big, a, b and c having no data; small and patches beginning at the first channel. The
- * sum is of f32, rows of taps and channels back to back.
- */
-struct hzi_qconv_weights_args {
-	struct hzi_quat_gemm_args g;
-	struct hzi_qpatch_args x;
-	struct hzi_qarray small;
-	int64_t images;
-	void *sum;
-};
-
 /* What a device does around products; each is of this context's kind and in its stream's order. */
 struct hzi_quat_steps {
 	int (*map)(struct hz_context *ctx, const char *op, const struct hzi_qmap_args *a);
-	int (*patch)(struct hz_context *ctx, const char *op, const struct hzi_qpatch_args *a);
 	int (*sum)(struct hz_context *ctx, const char *op, const struct hzi_qsum_args *a);
 	int (*finish)(struct hz_context *ctx, const char *op, const struct hzi_qfinish_args *a);
-	int (*pool)(struct hz_context *ctx, const char *op, const struct hzi_qpool_args *a,
-		    bool backward);
 	int (*rotation)(struct hz_context *ctx, const char *op, const struct hzi_qrotation_args *a,
 			bool backward);
 	int (*zero)(struct hz_context *ctx, const char *op, void *p, size_t bytes);
-	/* The workspace of a convolution, 0 if it is to be made of products; NULL: all are */
-	size_t (*conv_workspace)(const struct hz_context *ctx, const struct hzi_qconv_args *a);
-	int (*conv)(struct hz_context *ctx, const char *op, const struct hzi_qconv_args *a);
-	/* The same of a gradient of weights */
-	size_t (*weights_workspace)(const struct hz_context *ctx,
-				    const struct hzi_qconv_weights_args *a);
-	int (*weights)(struct hz_context *ctx, const char *op,
-		       const struct hzi_qconv_weights_args *a);
-	/* Convolutions of one channel for each group, but those in f64; NULL: as products */
-	int (*depth)(struct hz_context *ctx, const char *op, const struct hzi_qdepth_args *a);
-	bool packs;			/* patches want channels whole and back to back, or a copy */
-	size_t patch_bytes;		/* patches that are made at a time */
 	bool moments;			/* sum() has HZI_QSUM_MOMENTS, which pays */
 	int64_t tiles;			/* of 64 x 64 that the device wants in a product; 0: any */
 	int64_t most;			/* rows, columns and terms that products may have; 0: any */
 };
+
+extern const struct hzi_quat_steps hzi_cpu_quat_steps, hzi_cuda_quat_steps;
 
 /* An array with its shape, in quaternions */
 struct hzi_qtensor {
@@ -263,13 +202,6 @@ struct hzi_quat_linear_args {
 	int64_t scale_row, scale_col, dscale_row, dscale_col;
 };
 
-/* Arrays have an image, three dimensions, some of size 1, and channels; w: out, taps, in. */
-struct hzi_quat_conv_args {
-	struct hzi_qlayer l;
-	int64_t groups, stride[3], pad[3], dilation[3];
-	int32_t transposed, conj;	/* conj: of the weights, if transposed */
-};
-
 struct hzi_quat_batchnorm_args {
 	struct hzi_qtensor x, y, dx;		/* y: dy in the backward pass */
 	struct hzi_qfinish_args f;		/* but sums and coefficients */
@@ -277,10 +209,6 @@ struct hzi_quat_batchnorm_args {
 
 struct hzi_quat_linear_bwd_args {
 	struct hzi_quat_linear_args f;
-};
-
-struct hzi_quat_conv_bwd_args {
-	struct hzi_quat_conv_args f;
 };
 
 struct hzi_quat_batchnorm_bwd_args {
@@ -303,7 +231,7 @@ struct hzi_quat_init_args {
 	struct hzi_qmap_args m;
 };
 
-/* ---- lib/quat_layer/quat_layer.c: checks ---------------------------------------------------------------- */
+/* ---- lib/quat_layer/check.c ------------------------------------------------------------------ */
 
 /* One operand of a call. A view of NULL is one that is left out, if it may be. */
 struct hzi_qoperand {
@@ -332,7 +260,17 @@ int hzi_quat_check_range(struct hz_context *ctx, const char *op, const char *nam
 			 int64_t low, int64_t high);
 int hzi_quat_check_flags(struct hz_context *ctx, const char *op, uint32_t flags, uint32_t known);
 
-/* ---- Composition: lib/quat_layer/plan.c, quat_linear.c, quat_conv.c, quat_norm.c ------------------ */
+/* The options that linear layers and convolutions have in common; they go into *l. */
+int hzi_quat_check_options(struct hz_context *ctx, const char *op, int32_t side, int32_t method,
+			   int32_t precision, int32_t activation, const int64_t *reserved,
+			   struct hzi_qlayer *l);
+
+/* A bias, or its gradient, of so many channels; b may be NULL. */
+int hzi_quat_check_bias(struct hz_context *ctx, const char *op, const char *name,
+			const hz_tensor *b, int dtype, int64_t channels, const char *as,
+			bool output, uint32_t flags, struct hzi_qtensor *q);
+
+/* ---- Plans: lib/quat_layer/plan.c, linear.c, batchnorm.c ------------------------------------- */
 
 /*
  * A map over the shape of out; a, b and pre of its shape, or NULL. Dimensions that step together
@@ -352,8 +290,6 @@ void hzi_quat_sum_shape(struct hzi_qsum_args *s, const struct hzi_qtensor *a,
  */
 int hzi_quat_linear_do(struct hz_context *ctx, const struct hzi_quat_steps *steps,
 		       const struct hzi_quat_linear_args *a, bool backward, size_t *bytes);
-int hzi_quat_conv_do(struct hz_context *ctx, const struct hzi_quat_steps *steps,
-		     const struct hzi_quat_conv_args *a, bool backward, size_t *bytes);
 int hzi_quat_batchnorm_do(struct hz_context *ctx, const struct hzi_quat_steps *steps,
 			  const struct hzi_quat_batchnorm_args *a, bool backward, size_t *bytes);
 

@@ -1,5 +1,6 @@
 /*
- * quat_conv.c - launchers of convolutions of quaternions on Hopper's matrix units
+ * implicit_gemm8.c - launchers of quaternion convolutions as implicit GEMMs by wgmma, 8 real
+ *                    products for each product of quaternions
  *
  * SPDX-License-Identifier: BSD-2-Clause
  */
@@ -7,7 +8,6 @@
 
 #include <string.h>
 
-#include "gpu/quat_conv/quat_conv.h"
 #include "gpu/quat_conv/launch.h"
 #include "gpu/quat_layer/launch.h"
 #include "gpu/quat_layer/quat_layer.h"
@@ -20,60 +20,12 @@ HZI_LINK_IMAGES(quat_conv);
 #define USE_LEAST 16
 /* Products with one tap are left to quat_gemm from so many channels of both sides on */
 #define POINTS_LEAST 128
-/*
- * Sixteen products without planes: from so many channels on, and for one tap up to so many of
- * either side. What the others take: of a call, in us; of a group, as if it had so many taps.
- */
-#define DIRECT_LEAST 16
-#define DIRECT_POINTS 256
-#define CALL_US 8
-#define GROUP_TAPS 8
 /* Of 32 for a product of quaternions, with and without parts */
 #define SPLIT_PER_US 280e6
 #define PRODUCTS_PER_US 850e6
-
-static int64_t floor_div(int64_t a, int64_t b)
-{
-	return a / b - (a % b < 0);
-}
-
-int64_t hzi_qpatch_seen(const struct hzi_qpatch_args *x, int d, int64_t t, int64_t *rest)
-{
-	const int64_t at = x->each[d] * t + x->base[d], first = floor_div(at, x->step[d]);
-
-	*rest = at - first * x->step[d];
-	return first;
-}
-
-int64_t hzi_qpatch_pitch(const struct hzi_qpatch_args *x, int d)
-{
-	int64_t low = 0, high = 0, here, above;
-
-	for (int64_t t = 0; t < x->taps[d]; t++) {
-		int64_t rest;
-		const int64_t at = hzi_qpatch_seen(x, d, t, &rest);
-
-		low = at < low ? at : low;
-		high = at > high ? at : high;
-	}
-	here = x->count[d] + high;
-	above = ceil_div(x->size[d], x->step[d]) - low;
-	return here > above ? here : above;
-}
-
-bool hzi_qpatch_small(const struct hzi_qpatch_args *x)
-{
-	const int64_t most = INT16_MAX;
-
-	for (int d = 0; d < 3; d++) {
-		if (x->size[d] > ROWS_MAX || x->count[d] > ROWS_MAX ||
-		    x->taps[d] > HZI_QC_TAPS || x->step[d] > most || x->each[d] > most ||
-		    x->each[d] < -most || x->base[d] > most || x->base[d] < -most ||
-		    x->each[d] * x->taps[d] > most || x->each[d] * x->taps[d] < -most)
-			return false;
-	}
-	return true;
-}
+/* Of a call, in us; of a group of taps, as if it had so many */
+#define CALL_US 8
+#define GROUP_TAPS 8
 
 /*
  * What a call needs: the kernel's parameters but for what memory they are of, and weights' planes.
@@ -109,14 +61,14 @@ static bool add_group(struct plan *plan, const struct hzi_qpatch_args *x, const 
 
 	if (p->groups == HZI_QC_GROUPS)
 		return false;
-	hzi_qpatch_seen(x, r, t[r], &rest[0]);
-	hzi_qpatch_seen(x, c, t[c], &rest[1]);
+	hzi_quat_conv_phase_of(x, r, t[r], &rest[0]);
+	hzi_quat_conv_phase_of(x, c, t[c], &rest[1]);
 	for (int64_t i = t[r]; i < x->taps[r] && (i == t[r] || span == ALL); i++) {
 		for (int64_t j = t[c]; j < x->taps[c] && (j == t[c] || span != ONE_TAP); j++) {
 			int64_t tap[3], grid[2], at[2];
 
-			at[0] = hzi_qpatch_seen(x, r, i, &grid[0]);
-			at[1] = hzi_qpatch_seen(x, c, j, &grid[1]);
+			at[0] = hzi_quat_conv_phase_of(x, r, i, &grid[0]);
+			at[1] = hzi_quat_conv_phase_of(x, c, j, &grid[1]);
 			if (grid[0] != rest[0] || grid[1] != rest[1])
 				continue;
 			if (first + g.taps == HZI_QC_TAPS)
@@ -168,14 +120,14 @@ static bool group_taps(struct plan *plan, const struct hzi_qpatch_args *x)
 			t[r] = i / period[1];
 			t[c] = i % period[1];
 			/* A grid that an earlier tap saw is done. */
-			hzi_qpatch_seen(x, r, t[r], &rest[0]);
-			hzi_qpatch_seen(x, c, t[c], &rest[1]);
+			hzi_quat_conv_phase_of(x, r, t[r], &rest[0]);
+			hzi_quat_conv_phase_of(x, c, t[c], &rest[1]);
 			for (int64_t j = 0, other; j < t[r] && !again; j++) {
-				hzi_qpatch_seen(x, r, j, &other);
+				hzi_quat_conv_phase_of(x, r, j, &other);
 				again = other == rest[0];
 			}
 			for (int64_t j = 0, other; j < t[c] && !again; j++) {
-				hzi_qpatch_seen(x, c, j, &other);
+				hzi_quat_conv_phase_of(x, c, j, &other);
 				again = other == rest[1];
 			}
 			if (again || add_group(plan, x, t, ALL))
@@ -184,12 +136,12 @@ static bool group_taps(struct plan *plan, const struct hzi_qpatch_args *x)
 				int64_t at[3] = {t[0], t[1], t[2]}, other;
 
 				at[r] = u;
-				hzi_qpatch_seen(x, r, u, &other);
+				hzi_quat_conv_phase_of(x, r, u, &other);
 				if (other != rest[0] || add_group(plan, x, at, ONE_ROW))
 					continue;
 				for (int64_t v = t[c]; v < x->taps[c]; v++) {
 					at[c] = v;
-					hzi_qpatch_seen(x, c, v, &other);
+					hzi_quat_conv_phase_of(x, c, v, &other);
 					if (other == rest[1] && !add_group(plan, x, at, ONE_TAP))
 						return false;
 				}
@@ -199,9 +151,12 @@ static bool group_taps(struct plan *plan, const struct hzi_qpatch_args *x)
 	return true;
 }
 
-/* false: it is not for this kernel. */
-static bool make_plan(const struct hz_context *ctx, const struct hzi_qconv_args *a,
-		      struct plan *plan)
+/*
+ * NULL, or why a call is not supported. wins: also if products with patches, or sixteen products,
+ * are expected to be faster.
+ */
+static const char *make_plan(const struct hz_context *ctx, const struct hzi_qconv_args *a,
+			     bool wins, struct plan *plan)
 {
 	const struct hzi_quat_gemm_args *g = &a->g;
 	const struct hzi_qpatch_args *x = &a->x;
@@ -213,18 +168,24 @@ static bool make_plan(const struct hz_context *ctx, const struct hzi_qconv_args 
 	plan->rows = 1;
 	plan->cols = 2;
 	plan->padded_bytes = 0;
-	if (x->groups > 1 || !hzi_planes_wanted(ctx, g->dtype, g->precision, &split) ||
-	    g->method != HZ_QUAT_FAST || g->k == 0 || g->k > INT16_MAX || g->m > ROWS_MAX / 512 ||
-	    !hzi_qpatch_small(x))
-		return false;
+	if (x->groups > 1)
+		return "several groups at once";
+	if (!hzi_planes_wanted(ctx, g->dtype, g->precision, &split))
+		return "f32 multiply-adds are asked for";
+	if (g->method != HZ_QUAT_FAST)
+		return "the method is not HZ_QUAT_FAST";
+	if (g->k == 0 || g->k > INT16_MAX || g->m > ROWS_MAX / 512 || !hzi_quat_conv_sizes_fit(x))
+		return "no channels, or sizes are too large";
 	/* Of an odd number, or of few, pixels of 16 bits come one by one: patches are faster. */
-	if (!split && x->channels % IN_UNIT && (x->channels < IN_UNIT || x->channels % 2))
-		return false;
+	if (wins && !split && x->channels % IN_UNIT &&
+	    (x->channels < IN_UNIT || x->channels % 2))
+		return "few channels, or an odd number";
 	plan->taps = x->taps[0] * x->taps[1] * x->taps[2];
 	in = round_up(x->channels, IN_UNIT);
-	if ((plan->taps == 1 && g->m >= POINTS_LEAST && x->channels >= POINTS_LEAST) ||
-	    plan->taps * in > INT16_MAX)
-		return false;
+	if (wins && plan->taps == 1 && g->m >= POINTS_LEAST && x->channels >= POINTS_LEAST)
+		return "one tap and many channels";
+	if (plan->taps * in > INT16_MAX)
+		return "taps times channels exceed 16 bits";
 	p->tap_step = (int32_t)in;
 	plan->most_lines = split ? HZI_QS_LINES : HZI_QC_LINES;
 	/* Of x there may be zeros behind, which weights have nothing for. */
@@ -240,9 +201,9 @@ static bool make_plan(const struct hz_context *ctx, const struct hzi_qconv_args 
 		plan->cols = 1;
 	}
 	p->flat = x->count[plan->cols] == 1 && x->taps[plan->cols] == 1;
-	rows = hzi_qpatch_pitch(x, plan->rows);
+	rows = hzi_quat_conv_padded_pitch(x, plan->rows);
 	if (!hzi_mul(a->images, x->count[0], &slabs) || slabs > ROWS_MAX / rows)
-		return false;
+		return "more rows than 2^30";
 	p->virtual_rows = (int32_t)rows;
 	p->all_rows = (int32_t)(slabs * rows);
 	p->strips = (int32_t)(p->flat ? 1 : ceil_div(x->count[plan->cols], 8));
@@ -251,28 +212,34 @@ static bool make_plan(const struct hz_context *ctx, const struct hzi_qconv_args 
 	p->x.channels = (int32_t)x->channels;
 	all = ceil_div(g->m, HZI_QC_OUT) * HZI_QC_OUT * p->strips * along;
 	use = g->m * (p->all_rows / rows * x->count[1] * x->count[2]);
-	if (along > ROWS_MAX / p->strips || all > INT64_MAX / 4096 / p->x.channels ||
-	    all * HZI_QC_PIXELS / use >= USE_LEAST ||
-	    round_up(x->channels, split ? HZI_QS_IN : HZI_QC_IN) >= USE_LEAST * x->channels ||
-	    !group_taps(plan, x))
-		return false;
+	if (along > ROWS_MAX / p->strips || all > INT64_MAX / 4096 / p->x.channels)
+		return "sizes are too large";
+	if (wins && (all * HZI_QC_PIXELS / use >= USE_LEAST ||
+		     round_up(x->channels, split ? HZI_QS_IN : HZI_QC_IN) >=
+			     USE_LEAST * x->channels))
+		return "most of the products are of padding";
+	if (!group_taps(plan, x))
+		return "taps are too many, or too far apart";
 	p->pairs = (int32_t)ceil_div(p->strips * along, 2);
 	p->tiles = (int32_t)(p->pairs * ceil_div(g->m, HZI_QC_OUT));
 	p->images = (int32_t)a->images;
 	plan->weights = hzi_planes_of(g->m, plan->padded_bytes ? plan->taps * in : g->k, 8, split);
-	return true;
+	return NULL;
 }
 
-/* The same, with taps of *a as channels where that is faster; folded->x.x.data is to be set. */
-static bool make_folded(const struct hz_context *ctx, const struct hzi_qconv_args *a,
-			struct hzi_qconv_args *folded, struct plan *plan)
+/*
+ * As make_plan(), with taps of *a as channels where that is faster; folded->x.x.data is to be set.
+ */
+static const char *make_folded(const struct hz_context *ctx, const struct hzi_qconv_args *a,
+			       bool wins, struct hzi_qconv_args *folded, struct plan *plan)
 {
 	const double products = 32 * (double)a->g.n * (double)(round_up(a->g.m, HZI_QC_OUT));
 	struct hzi_quat_fold_costs costs;
+	const char *why;
 	int split;
 
 	if (!hzi_planes_wanted(ctx, a->g.dtype, a->g.precision, &split))
-		return false;
+		return "f32 multiply-adds are asked for";
 	costs = (struct hzi_quat_fold_costs){
 		.tap = products / (split ? SPLIT_PER_US : PRODUCTS_PER_US),
 		.unit = split ? HZI_QS_IN : HZI_QC_IN,
@@ -281,10 +248,9 @@ static bool make_folded(const struct hz_context *ctx, const struct hzi_qconv_arg
 	plan->fold_bytes = hzi_quat_conv_fold_of(&a->x, a->images, &costs, &plan->fold,
 						 &folded->x);
 	do {
-		if (make_plan(ctx, folded, plan))
-			return true;
-	} while (hzi_quat_conv_unfold(&a->x, &folded->x, &plan->fold_bytes));
-	return false;
+		why = make_plan(ctx, folded, wins, plan);
+	} while (why && hzi_quat_conv_unfold(&a->x, &folded->x, &plan->fold_bytes));
+	return why;
 }
 
 /* Where what is behind planes of weights begins in the workspace */
@@ -326,17 +292,17 @@ static bool residue_of(const struct hzi_qconv_args *a, const int64_t *parts, int
 }
 
 /*
- * Pixels whose taps are some apart see as many grids of the input, each of which is a convolution
- * without dilation: so many along each dimension, where taps are too far apart to be one group. The
- * workspace of all; 0: they are not for this kernel.
+ * Pixels whose taps are `each` apart see as many phases of the input, each of which is a
+ * convolution without dilation: parts[d] along each dimension, where taps are too far apart to be
+ * one group.
+ * NULL, and the workspace of all in *bytes; or why they are not supported.
  */
-static size_t residues(const struct hz_context *ctx, const struct hzi_qconv_args *a,
-		       int64_t *parts)
+static const char *split_dilation(const struct hz_context *ctx, const struct hzi_qconv_args *a,
+				  bool wins, int64_t *parts, size_t *bytes)
 {
 	struct hzi_qconv_args own, folded;
 	struct plan plan;
-	const size_t whole = make_folded(ctx, a, &folded, &plan) ? plan_bytes(&plan) : 0;
-	size_t most = 0;
+	const char *const why = make_folded(ctx, a, wins, &folded, &plan);
 	int64_t all = 1;
 
 	for (int d = 0; d < 3; d++) {
@@ -345,55 +311,80 @@ static size_t residues(const struct hz_context *ctx, const struct hzi_qconv_args
 		parts[d] = a->x.step[d] == 1 && a->x.taps[d] > 1 && d > 0 ? each : 1;
 		all *= parts[d];
 	}
-	if (all > 1 && !(whole && (plan.fold_bytes || plan.p.groups == a->x.taps[0]))) {
+	*bytes = why ? 0 : plan_bytes(&plan);
+	if (all > 1 && (why || !(plan.fold_bytes || plan.p.groups == a->x.taps[0]))) {
+		size_t most = 0;
 		int64_t i;
 
 		for (i = 0; i < all && residue_of(a, parts, i, &own); i++) {
-			if (!make_folded(ctx, &own, &folded, &plan) || plan.fold_bytes)
+			if (make_folded(ctx, &own, wins, &folded, &plan) || plan.fold_bytes)
 				break;
 			most = plan_bytes(&plan) > most ? plan_bytes(&plan) : most;
 		}
-		if (i == all)
-			return most;
+		if (i == all) {
+			*bytes = most;
+			return NULL;
+		}
 	}
 	parts[0] = parts[1] = parts[2] = 1;
-	return whole;
+	return why;
 }
 
-/* Whether sixteen products, of pixels as they are, take less time than these and their planes */
-static bool by_sixteen(const struct hz_context *ctx, const struct hzi_qconv_args *a)
+/* The plan that wins, or else any */
+static const char *choose(const struct hz_context *ctx, const struct hzi_qconv_args *a, bool *wins,
+			  int64_t *parts, size_t *bytes)
+{
+	*wins = true;
+	if (!split_dilation(ctx, a, true, parts, bytes))
+		return NULL;
+	*wins = false;
+	return split_dilation(ctx, a, false, parts, bytes);
+}
+
+const char *hzi_cuda_quat_conv_implicit_gemm8_unsupported(const struct hz_context *ctx,
+							  const void *args)
+{
+	int64_t parts[3];
+	size_t bytes;
+	bool wins;
+
+	return choose(ctx, args, &wins, parts, &bytes);
+}
+
+bool hzi_cuda_quat_conv_implicit_gemm8_wins(const struct hz_context *ctx,
+					    const struct hzi_qconv_args *a)
+{
+	int64_t parts[3];
+	size_t bytes;
+
+	return !split_dilation(ctx, a, true, parts, &bytes);
+}
+
+double hzi_cuda_quat_conv_implicit_gemm8_us(const struct hz_context *ctx,
+					    const struct hzi_qconv_args *a)
 {
 	const struct hzi_qpatch_args *x = &a->x;
 	const int64_t taps = x->taps[0] * x->taps[1] * x->taps[2];
-	const double us = hzi_quat_direct_conv_us(ctx, a);
 	int64_t as_taps = 0;
 	struct plan plan;
 
-	/* Of fewer channels taps are better made these; of many products are what counts. */
-	if (us == 0 || (taps > 1 && x->channels < DIRECT_LEAST) ||
-	    (taps == 1 && a->g.m >= DIRECT_POINTS && x->channels >= DIRECT_POINTS))
-		return false;
-	if (make_plan(ctx, a, &plan)) {
+	if (!make_plan(ctx, a, true, &plan)) {
 		for (int i = 0; i < plan.p.groups; i++)
 			as_taps += max_of(plan.p.group[i].taps, GROUP_TAPS);
 	}
-	return us < CALL_US + 32 * (double)a->g.n * (double)round_up(a->g.m, HZI_QC_OUT) *
-				      (double)(max_of(max_of(as_taps, taps), GROUP_TAPS) *
-					       round_up(x->channels, HZI_QC_IN)) / PRODUCTS_PER_US;
+	return CALL_US + 32 * (double)a->g.n * (double)round_up(a->g.m, HZI_QC_OUT) *
+				 (double)(max_of(max_of(as_taps, taps), GROUP_TAPS) *
+					  round_up(x->channels, HZI_QC_IN)) / PRODUCTS_PER_US;
 }
 
-size_t hzi_cuda_quat_conv_step_workspace(const struct hz_context *ctx,
-					 const struct hzi_qconv_args *a)
+size_t hzi_cuda_quat_conv_implicit_gemm8_workspace(const struct hz_context *ctx, const void *args)
 {
 	int64_t parts[3];
+	size_t bytes;
+	bool wins;
 
-	if (hzi_cuda_quat_conv_few_takes(a))
-		return 1;
-	if (hzi_cuda_quat_conv_groups_takes(ctx, a))
-		return hzi_cuda_quat_conv_groups_workspace(a);
-	if (by_sixteen(ctx, a))
-		return hzi_quat_direct_conv_workspace(ctx, a);
-	return residues(ctx, a, parts);
+	choose(ctx, args, &wins, parts, &bytes);
+	return bytes;
 }
 
 /* w with zeros between taps' channels: taps of planes begin where boxes may. */
@@ -417,7 +408,7 @@ static int pad_weights(struct hz_context *ctx, const char *op, const struct plan
 	w->col = 4;
 	w->whole = 1;
 	HZ_CHECK(hzi_cuda_fill(ctx, room, 0, plan->padded_bytes));
-	return hzi_cuda_quat_map_step(ctx, op, &copy);
+	return hzi_cuda_quat_steps.map(ctx, op, &copy);
 }
 
 /* The strides of images, slabs, rows and columns */
@@ -427,51 +418,6 @@ static void set_strides(int64_t *to, const int64_t *from, const struct plan *pla
 	to[1] = from[1];
 	to[2] = from[1 + plan->rows];
 	to[3] = from[1 + plan->cols];
-}
-
-/* Where c is a convolution's result: steps of pixels are elsewhere. */
-static struct hzi_quat_view view_of(const struct hzi_qarray *a)
-{
-	struct hzi_quat_view v = {.data = a->data, .row = a->stride[0], .col = a->stride[4]};
-
-	memcpy(v.comp, a->comp, sizeof(v.comp));
-	return v;
-}
-
-bool hzi_quat_conv_side_of(struct hzi_quat_conv_side *s, const struct hzi_qarray *a,
-			   int64_t channels, int conj)
-{
-	const struct hzi_quat_view v = view_of(a);
-	int64_t steps = 0;
-
-	s->q = hzi_quat_matrix_of(&v, a->dtype, conj, a->stride + 1, 3);
-	s->channels = (int32_t)channels;
-	for (int d = 0; d < 4; d++)
-		steps |= s->stride[d] = a->stride[d];
-	if (a->dtype == HZ_F32)
-		return s->q.whole && s->q.col == 4 && steps % 4 == 0;
-	return s->q.whole && s->q.col == 4 && steps % 8 == 0 && (uintptr_t)v.data % 16 == 0 &&
-	       channels % 2 == 0;
-}
-
-struct hzi_quat_out hzi_quat_conv_out_of(const struct hzi_qconv_args *a)
-{
-	struct hzi_quat_gemm_args g = a->g;
-	struct hzi_quat_out o;
-
-	g.m *= a->x.groups;
-	/* As columns and a batch, for all steps of C to be looked at */
-	g.ndim = 3;
-	g.c = view_of(&a->y);
-	memcpy(g.c_stride, a->y.stride + 1, 3 * sizeof(*g.c_stride));
-	if (a->pre.data) {
-		g.pre = view_of(&a->pre);
-		memcpy(g.pre_stride, a->pre.stride + 1, 3 * sizeof(*g.pre_stride));
-	}
-	o = hzi_quat_out_of(&g);
-	o.c.row = a->y.stride[4];
-	o.pre.row = a->pre.stride[4];
-	return o;
 }
 
 static int kind_of(int dtype, const struct hzi_quat_out *o)
@@ -490,9 +436,10 @@ static void exchange(int32_t *v, const struct plan *plan)
 }
 
 /* again: the planes of weights are there. */
-static int convolve(struct hz_context *ctx, const char *op, const struct hzi_qconv_args *given,
+static int convolve(struct hz_context *ctx, const struct hzi_qconv_args *given, bool wins,
 		    bool again)
 {
+	const char *const op = given->op;
 	struct hzi_launch launch = {.block = {HZI_QC_THREADS}, .shared_bytes = HZI_QC_BYTES,
 				    .cluster = HZI_QC_CLUSTER, .early = true, .aligned = true};
 	struct hzi_qconv_args folded;
@@ -505,8 +452,7 @@ static int convolve(struct hz_context *ctx, const char *op, const struct hzi_qco
 	int clusters, kernel = HZI_KERNEL_quat_conv_any;
 	bool quick;
 
-	if (!make_folded(ctx, given, &folded, &plan))
-		return hzi_fail(ctx, HZ_ENOTSUP, HZI_QUAT_CONV_NOT_ONE, op);
+	make_folded(ctx, given, wins, &folded, &plan);
 	if (plan.fold_bytes) {
 		folded.x.x.data = (char *)ctx->workspace + fold_place(&plan);
 		HZ_CHECK(hzi_quat_conv_fold(ctx, op, &plan.fold, folded.x.x.data));
@@ -552,21 +498,18 @@ static int convolve(struct hz_context *ctx, const char *op, const struct hzi_qco
 	return hzi_cuda_launch(ctx, op, kernel, &launch, p, sizeof(*p));
 }
 
-int hzi_cuda_quat_conv_step(struct hz_context *ctx, const char *op, const struct hzi_qconv_args *a)
+int hzi_cuda_quat_conv_implicit_gemm8(struct hz_context *ctx, const void *args)
 {
+	const struct hzi_qconv_args *a = args;
 	struct hzi_qconv_args own;
 	int64_t parts[3];
+	size_t bytes;
+	bool wins;
 
-	if (hzi_cuda_quat_conv_few_takes(a))
-		return hzi_cuda_quat_conv_few(ctx, op, a);
-	if (hzi_cuda_quat_conv_groups_takes(ctx, a))
-		return hzi_cuda_quat_conv_groups(ctx, op, a);
-	if (by_sixteen(ctx, a))
-		return hzi_quat_direct_conv(ctx, op, a);
-	residues(ctx, a, parts);
+	choose(ctx, a, &wins, parts, &bytes);
 	for (int64_t i = 0; i < parts[0] * parts[1] * parts[2]; i++) {
 		residue_of(a, parts, i, &own);
-		HZ_CHECK(convolve(ctx, op, &own, i > 0));
+		HZ_CHECK(convolve(ctx, &own, wins, i > 0));
 	}
 	return HZ_OK;
 }

@@ -1,17 +1,17 @@
 /*
- * quat_layer.c - launchers of the steps of quaternion layers
+ * steps.c - launchers of the steps of quaternion layers
  *
  * SPDX-License-Identifier: BSD-2-Clause
  */
 #include <config.h>
 
-#include "gpu/quat_conv/launch.h"
 #include "gpu/quat_layer/launch.h"
 #include "gpu/quat_layer/quat_layer.h"
 
-/* A thread for each of total elements; grids of more blocks than CUDA takes go on by themselves. */
-static int launch(struct hz_context *ctx, const char *op, int kernel, int64_t total,
-		  const void *params, size_t bytes)
+HZI_LINK_IMAGES(quat_layer);
+
+int hzi_cuda_quat_step(struct hz_context *ctx, const char *op, int kernel, int64_t total,
+		       const void *params, size_t bytes)
 {
 	const int64_t blocks = (total + HZI_QUAT_STEP_THREADS - 1) / HZI_QUAT_STEP_THREADS;
 	const struct hzi_launch l = {
@@ -71,8 +71,7 @@ static int launch_affine(struct hz_context *ctx, const char *op, const struct hz
 	return hzi_cuda_launch(ctx, op, HZI_KERNEL_quat_map_copy + a->kind, &l, a, sizeof(*a));
 }
 
-int hzi_cuda_quat_map_step(struct hz_context *ctx, const char *op,
-			   const struct hzi_qmap_args *a)
+static int map(struct hz_context *ctx, const char *op, const struct hzi_qmap_args *a)
 {
 	if (a->kind == HZI_QMAP_AFFINE || a->kind == HZI_QMAP_AFFINE_BWD)
 		return launch_affine(ctx, op, a);
@@ -85,13 +84,8 @@ int hzi_cuda_quat_map_step(struct hz_context *ctx, const char *op,
 
 		return hzi_cuda_launch(ctx, op, whole_kernel(a), &l, a, sizeof(*a));
 	}
-	return launch(ctx, op, HZI_KERNEL_quat_map_copy + a->kind, a->total, a, sizeof(*a));
-}
-
-static int patch(struct hz_context *ctx, const char *op, const struct hzi_qpatch_args *a)
-{
-	return launch(ctx, op, HZI_KERNEL_quat_patch, a->rows * a->groups * a->channels, a,
-		      sizeof(*a));
+	return hzi_cuda_quat_step(ctx, op, HZI_KERNEL_quat_map_copy + a->kind, a->total, a,
+				  sizeof(*a));
 }
 
 static int sum(struct hz_context *ctx, const char *op, const struct hzi_qsum_args *a)
@@ -112,35 +106,17 @@ static int sum(struct hz_context *ctx, const char *op, const struct hzi_qsum_arg
 
 static int finish(struct hz_context *ctx, const char *op, const struct hzi_qfinish_args *a)
 {
-	return launch(ctx, op, HZI_KERNEL_quat_finish, a->channels * HZI_QUAT_STEP_THREADS, a,
-		      sizeof(*a));
-}
-
-static int pool(struct hz_context *ctx, const char *op, const struct hzi_qpool_args *a,
-		bool backward)
-{
-	const int64_t *size = backward ? a->size : a->count;
-	int kernel = backward ? HZI_KERNEL_quat_pool_bwd : HZI_KERNEL_quat_pool;
-	bool tiles = backward;
-
-	if (hzi_cuda_quat_pool_takes(a, backward))
-		return hzi_cuda_quat_pool_2d(ctx, op, a, backward);
-	for (int d = 0; d < 3; d++)
-		tiles &= a->pad[d] == 0 && a->step[d] == a->window[d] &&
-			 a->size[d] == a->count[d] * a->window[d];
-	if (tiles) {
-		kernel = HZI_KERNEL_quat_pool_bwd_windows;
-		size = a->count;
-	}
-	return launch(ctx, op, kernel,
-		      a->images * size[0] * size[1] * size[2] * a->channels, a, sizeof(*a));
+	return hzi_cuda_quat_step(ctx, op, HZI_KERNEL_quat_finish,
+				  a->channels * HZI_QUAT_STEP_THREADS, a, sizeof(*a));
 }
 
 static int rotation(struct hz_context *ctx, const char *op, const struct hzi_qrotation_args *a,
 		    bool backward)
 {
-	return launch(ctx, op, backward ? HZI_KERNEL_quat_rotation_bwd : HZI_KERNEL_quat_rotation,
-		      a->n * a->m, a, sizeof(*a));
+	return hzi_cuda_quat_step(ctx, op,
+				  backward ? HZI_KERNEL_quat_rotation_bwd :
+					     HZI_KERNEL_quat_rotation,
+				  a->n * a->m, a, sizeof(*a));
 }
 
 static int zero(struct hz_context *ctx, const char *op, void *p, size_t bytes)
@@ -149,17 +125,7 @@ static int zero(struct hz_context *ctx, const char *op, void *p, size_t bytes)
 	return bytes ? hzi_cuda_fill(ctx, p, 0, bytes) : HZ_OK;
 }
 
-/* Patches: enough pixels to fill a large GPU with tiles of a product, of 64 channels and 9 taps */
-static const struct hzi_quat_steps steps = {
-	.map = hzi_cuda_quat_map_step, .patch = patch, .sum = sum, .finish = finish, .pool = pool,
-	.rotation = rotation, .zero = zero,
-	.conv_workspace = hzi_cuda_quat_conv_step_workspace, .conv = hzi_cuda_quat_conv_step,
-	.weights_workspace = hzi_cuda_quat_conv_weights_workspace,
-	.weights = hzi_cuda_quat_conv_weights,
-	.patch_bytes = (size_t)128 << 20, .tiles = 256, .most = INT32_MAX, .moments = true,
+const struct hzi_quat_steps hzi_cuda_quat_steps = {
+	.map = map, .sum = sum, .finish = finish, .rotation = rotation, .zero = zero,
+	.tiles = 256, .most = INT32_MAX, .moments = true,
 };
-
-#define SLOT(name) hzi_cuda_##name
-#include "lib/quat_layer/ops.def"
-
-HZI_LINK_IMAGES(quat_layer);

@@ -1,0 +1,239 @@
+/*
+ * depthwise.c - convolutions with one channel in each group, and the gradients of their weights
+ *
+ * SPDX-License-Identifier: BSD-2-Clause
+ */
+#include <config.h>
+
+#include <string.h>
+
+#include "cpu/core/cpu.h"
+#include "cpu/quat_conv/depthwise.h"
+#include "cpu/quat_conv/kern.h"
+#include "cpu/quat_layer/quat_layer.h"
+#include "lib/quat_layer/sums_math.h"
+
+static int64_t taps_of(const struct hzi_qpatch_args *x)
+{
+	return x->taps[0] * x->taps[1] * x->taps[2];
+}
+
+struct job {
+	const struct hzi_quat_conv_kern *kern;
+	const struct hzi_qdepth_args *args;
+};
+
+static void depth_work(void *job, int thread, int64_t begin, int64_t end)
+{
+	const struct job *j = job;
+
+	(void)thread;
+	j->kern->depthwise(j->args, begin, end);
+}
+
+/*
+ * y[c] is the sum over k of x[c ^ k] times w[k] with the sign that the product has there: for each
+ * tap four rows of these, lanes being components, and at the end one of the bias.
+ */
+static void depth_coefficients(const struct hzi_qdepth_args *a, int64_t taps)
+{
+	/* Of component l of the left factor and r of the right one, in component l ^ r */
+	static const float sign[4][4] = {
+		{1, 1, 1, 1}, {1, -1, 1, -1}, {1, -1, -1, 1}, {1, 1, -1, -1},
+	};
+	const int64_t ld = hzi_qdepth_row(a->x.groups);
+
+	memset(a->coef, 0, (size_t)hzi_qdepth_floats(taps, a->x.groups) * sizeof(*a->coef));
+	for (int64_t g = 0; g < a->x.groups; g++) {
+		for (int64_t t = 0; t < taps; t++) {
+			const struct hzi_q w =
+				hzi_qload(&a->w, g * a->w.stride[0] + t * a->w.stride[1]);
+
+			for (int i = 0; i < 16; i++) {
+				const int k = i / 4, c = i % 4;
+				const float s = a->reversed ? sign[c ^ k][k] : sign[k][c ^ k];
+
+				a->coef[(4 * t + k) * ld + 4 * g + c] =
+					(a->conj && k > 0 ? -s : s) * (float)w.c[k];
+			}
+		}
+		if (a->b.data) {
+			const struct hzi_q b = hzi_qload(&a->b, g * a->b.stride[0]);
+
+			for (int c = 0; c < 4; c++)
+				a->coef[4 * taps * ld + 4 * g + c] = (float)b.c[c];
+		}
+	}
+}
+
+const char *hzi_cpu_quat_conv_depthwise_unsupported(const struct hz_context *ctx, const void *args)
+{
+	const struct hzi_qconv_args *a = args;
+	const struct hzi_qpatch_args *x = &a->x;
+
+	(void)ctx;
+	if (x->channels != 1 || a->g.m != 1)
+		return "more than one channel in a group";
+	if (x->x.dtype == HZ_F64 || a->y.dtype == HZ_F64)
+		return "f64";
+	return x->x.whole && x->x.stride[4] == 4 ? NULL : "channels of x are not contiguous";
+}
+
+size_t hzi_cpu_quat_conv_depthwise_workspace(const struct hz_context *ctx, const void *args)
+{
+	const struct hzi_qconv_args *a = args;
+
+	(void)ctx;
+	return ((size_t)hzi_qdepth_floats(taps_of(&a->x), a->x.groups) * sizeof(float) + 63) &
+	       ~(size_t)63;
+}
+
+int hzi_cpu_quat_conv_depthwise(struct hz_context *ctx, const void *args)
+{
+	const struct hzi_qconv_args *a = args;
+	const struct hzi_quat_gemm_args *g = &a->g;
+	const int64_t taps = taps_of(&a->x);
+	/* The other order of factors is the same of conjugates, conjugated. */
+	struct hzi_qdepth_args d = {
+		.x = a->x, .y = a->y, .pre = a->pre, .conj = g->conj_a ^ g->conj_c,
+		.reversed = g->conj_c, .activation = g->activation, .slope = g->slope,
+		.w = {.data = g->a.data, .stride = {a->a_group, g->a.col}, .dtype = g->dtype},
+		.b = {.data = (void *)(uintptr_t)g->bias, .stride = {g->bias_row},
+		      .dtype = g->bias_dtype},
+		.coef = ctx->workspace,
+	};
+	struct job job = {hzi_quat_conv_kern + ctx->level, &d};
+
+	d.x.rows = g->n;
+	memcpy(d.w.comp, g->a.comp, sizeof(d.w.comp));
+	memcpy(d.b.comp, g->bias_comp, sizeof(d.b.comp));
+	depth_coefficients(&d, taps);
+	hzi_parallel(hzi_threads(ctx, d.x.rows * d.x.groups * (16 + 8 * taps)), depth_work, &job,
+		     d.x.rows);
+	return HZ_OK;
+}
+
+/* ---- The gradient of weights ----------------------------------------------------------------- */
+
+#define DEPTH_CHUNKS 32			/* of the pixels of a tap: at most */
+
+/* Places u of count for which 0 <= u step + base < size: from *low on; how many */
+static int64_t seen(int64_t count, int64_t step, int64_t base, int64_t size, int64_t *low)
+{
+	int64_t high = size > base ? (size - 1 - base) / step + 1 : 0;
+
+	*low = base < 0 ? (step - 1 - base) / step : 0;
+	high = high < count ? high : count;
+	return high > *low ? high - *low : 0;
+}
+
+/* Of one tap, of those of each dimension: the sums of products of components, [channels][20] */
+static int products(struct hz_context *ctx, const struct hzi_qconv_weights_args *a,
+		    const int64_t *tap, void *mean, double *part)
+{
+	const struct hzi_qpatch_args *p = &a->x;
+	struct hzi_qtensor x = {.a = p->x, .ndim = 5}, z = {.a = a->small, .ndim = 5};
+	struct hzi_qsum_args s = {.kind = HZI_QSUM_CROSS};
+
+	x.shape[0] = z.shape[0] = a->images;
+	x.shape[4] = z.shape[4] = p->groups;
+	memset(part, 0, (size_t)p->groups * 20 * sizeof(*part));
+	for (int d = 0; d < 3; d++) {
+		const int64_t step = p->step[d];
+		const int64_t base = p->base[d] + tap[d] * p->each[d];
+		const int64_t size = (int64_t)hz_dtype_size(p->x.dtype);
+		int64_t low;
+
+		z.shape[1 + d] = seen(p->count[d], step, base, p->size[d], &low);
+		if (z.shape[1 + d] == 0)
+			return HZ_OK;
+		x.a.data = (char *)x.a.data + (low * step + base) * x.a.stride[1 + d] * size;
+		z.a.data = (char *)z.a.data + low * z.a.stride[1 + d] * size;
+		x.a.stride[1 + d] *= z.shape[1 + d] > 1 ? step : 1;
+		x.shape[1 + d] = z.shape[1 + d];
+	}
+	hzi_quat_sum_shape(&s, &x, &z);
+	if (s.rows == 0)
+		return HZ_OK;
+	while (s.chunks > DEPTH_CHUNKS) {
+		s.chunk *= 2;
+		s.chunks = (s.rows + s.chunk - 1) / s.chunk;
+	}
+	s.mean = mean;
+	s.mean_step = 14;
+	s.mean_dtype = HZ_F32;
+	s.part = part;
+	HZ_CHECK(hzi_cpu_quat_steps.sum(ctx, a->op, &s));
+	for (int64_t c = 1; c < s.chunks; c++) {
+		for (int64_t i = 0; i < s.channels * 20; i++)
+			part[i] += part[c * s.channels * 20 + i];
+	}
+	return HZ_OK;
+}
+
+const char *hzi_cpu_quat_conv_wgrad_depthwise_unsupported(const struct hz_context *ctx,
+							  const void *args)
+{
+	const struct hzi_qconv_weights_args *a = args;
+
+	(void)ctx;
+	if (a->x.channels != 1 || a->g.m != 1)
+		return "more than one channel in a group";
+	return a->x.x.dtype == HZ_F64 ? "f64" : NULL;
+}
+
+static size_t parts_bytes(const struct hzi_qconv_weights_args *a)
+{
+	return (size_t)(DEPTH_CHUNKS * a->x.groups * 20) * sizeof(double);
+}
+
+size_t hzi_cpu_quat_conv_wgrad_depthwise_workspace(const struct hz_context *ctx, const void *args)
+{
+	const struct hzi_qconv_weights_args *a = args;
+
+	(void)ctx;
+	return parts_bytes(a) +
+	       (((size_t)a->x.groups * 14 * sizeof(float) + 63) & ~(size_t)63);
+}
+
+/* For each tap and channel the sums of all products of components: HZI_QSUM_CROSS */
+int hzi_cpu_quat_conv_wgrad_depthwise(struct hz_context *ctx, const void *args)
+{
+	/* Of component i of the left factor and j of the right one, in component i ^ j */
+	static const double sign[4][4] = {
+		{1, 1, 1, 1}, {1, -1, 1, -1}, {1, -1, -1, 1}, {1, 1, -1, -1},
+	};
+	const struct hzi_qconv_weights_args *a = args;
+	const struct hzi_qpatch_args *p = &a->x;
+	const int64_t channels = p->groups, taps = taps_of(p);
+	const bool conj_small = a->g.conj_a ^ a->g.conj_c, reversed = a->g.conj_c;
+	double *const part = ctx->workspace;
+	float *const mean = (float *)(void *)((char *)ctx->workspace + parts_bytes(a));
+
+	for (int64_t i = 0; i < 14 * channels; i++) {
+		const int64_t k = i % 14;	/* a mean of 0, a matrix of 1 */
+
+		mean[i] = k == 4 || k == 6 || k == 9 || k == 13;
+	}
+	for (int64_t t = 0; t < taps; t++) {
+		const int64_t tap[3] = {t / p->taps[2] / p->taps[1], t / p->taps[2] % p->taps[1],
+					t % p->taps[2]};
+
+		HZ_CHECK(products(ctx, a, tap, mean, part));
+		for (int64_t c = 0; c < channels; c++) {
+			double q[4] = {0};
+
+			for (int i = 0; i < 16; i++) {
+				const int s = i / 4, b = i % 4;	/* of small, of big */
+				const bool negative = conj_small ? s > 0 : b > 0;
+				const double v = part[c * 20 + 4 + i] *
+						 (reversed ? sign[b][s] : sign[s][b]);
+
+				q[s ^ b] += negative ? -v : v;
+			}
+			for (int k = 0; k < 4; k++)
+				((float *)a->sum)[(c * taps + t) * 4 + k] = (float)q[k];
+		}
+	}
+	return HZ_OK;
+}

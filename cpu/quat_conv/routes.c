@@ -1,0 +1,118 @@
+/*
+ * routes.c - convolutions of quaternions on the CPU: their routes; patches
+ *
+ * SPDX-License-Identifier: BSD-2-Clause
+ */
+#include <config.h>
+
+#include <string.h>
+
+#include "cpu/core/cpu.h"
+#include "cpu/quat_conv/depthwise.h"
+#include "cpu/quat_layer/quat_layer.h"
+#include "lib/quat_layer/sums_math.h"
+
+/* ---- Patches --------------------------------------------------------------------------------- */
+
+/* channels quaternions from one place, whose components are of size bytes, or zeros */
+static void patch_copy(const struct hzi_qpatch_args *a, const char *from, char *to, size_t size)
+{
+	const int64_t step = a->x.stride[4];
+	const size_t all = (size_t)a->channels * 4 * size;
+
+	if (!from) {
+		memset(to, 0, all);
+		return;
+	}
+	if (a->x.whole && (step == 4 || a->channels == 1)) {
+		memcpy(to, from, all);
+		return;
+	}
+	for (int64_t i = 0; i < a->channels; i++) {
+		for (int c = 0; c < 4; c++, to += size)
+			memcpy(to, from + (i * step + a->x.comp[c]) * (int64_t)size, size);
+	}
+}
+
+static void patch_work(void *job, int thread, int64_t begin, int64_t end)
+{
+	const struct hzi_qpatch_args *a = job;
+	const size_t size = hz_dtype_size(a->x.dtype);
+	const int64_t taps = a->taps[0] * a->taps[1] * a->taps[2];
+	const size_t piece = (size_t)a->channels * 4 * size;
+
+	(void)thread;
+	for (int64_t r = begin; r < end; r++) {
+		const struct hzi_qplace u = hzi_qplace(r + a->first, a->count, 1);
+		char *to = (char *)a->out + (size_t)r * (size_t)(a->groups * taps) * piece;
+
+		for (int64_t t = 0; t < taps; t++) {
+			const struct hzi_qplace e = hzi_qplace(t, a->taps, 1);
+			struct hzi_qplace from = {.image = u.image};
+			bool inside = true;
+
+			for (int d = 0; d < 3; d++) {
+				from.p[d] = u.p[d] * a->step[d] + e.p[d] * a->each[d] + a->base[d];
+				inside &= from.p[d] >= 0 && from.p[d] < a->size[d];
+			}
+			for (int64_t g = 0; g < a->groups; g++) {
+				from.c = g * a->channels;
+				patch_copy(a, inside ? (const char *)a->x.data +
+					   hzi_qplace_offset(a->x.stride, from) * (int64_t)size :
+					   NULL,
+					   to + (size_t)(g * taps + t) * piece, size);
+			}
+		}
+	}
+}
+
+static int patch(struct hz_context *ctx, const char *op, const struct hzi_qpatch_args *a)
+{
+	const int64_t row = a->groups * a->channels * a->taps[0] * a->taps[1] * a->taps[2] * 16;
+
+	(void)op;
+	hzi_parallel(hzi_threads(ctx, a->rows * row), patch_work, (void *)(uintptr_t)a, a->rows);
+	return HZ_OK;
+}
+
+/* ---- Routes ---------------------------------------------------------------------------------- */
+
+/* Ranks: one group is faster as a product. */
+static int64_t depthwise_cost(const struct hz_context *ctx, const void *args)
+{
+	(void)ctx;
+	return ((const struct hzi_qconv_args *)args)->x.groups > 1 ? 0 : 2;
+}
+
+static int64_t wgrad_depthwise_cost(const struct hz_context *ctx, const void *args)
+{
+	(void)ctx;
+	return ((const struct hzi_qconv_weights_args *)args)->x.groups > 1 ? 0 : 2;
+}
+
+static const struct hzi_route conv[] = {
+	{.name = "depthwise", .what = "one channel in each group",
+	 .unsupported = hzi_cpu_quat_conv_depthwise_unsupported, .cost = depthwise_cost,
+	 .workspace = hzi_cpu_quat_conv_depthwise_workspace, .run = hzi_cpu_quat_conv_depthwise},
+	{.name = "patches", .what = "patches of x in memory, then quat_gemm"},
+};
+
+static const struct hzi_route wgrad[] = {
+	{.name = "depthwise", .what = "one channel in each group",
+	 .unsupported = hzi_cpu_quat_conv_wgrad_depthwise_unsupported,
+	 .cost = wgrad_depthwise_cost, .workspace = hzi_cpu_quat_conv_wgrad_depthwise_workspace,
+	 .run = hzi_cpu_quat_conv_wgrad_depthwise},
+	{.name = "patches", .what = "patches of x in memory, then quat_gemm"},
+};
+
+/* Those of quat_conv_bwd are of the gradient of w; that of x is a convolution. */
+const struct hzi_op_routes hzi_cpu_quat_conv_routes[] = {
+	HZI_RANKED_ROUTES(quat_conv, conv), HZI_RANKED_ROUTES(quat_conv_bwd, wgrad), {0},
+};
+
+/* Patches: what stays in L2. On a Xeon 1 MiB has 0.78 of the rate of bare products, 8 MiB 0.73. */
+const struct hzi_quat_conv_steps hzi_cpu_quat_conv_steps = {
+	.layer = &hzi_cpu_quat_steps, .patch = patch,
+	.conv = &hzi_cpu_quat_conv_routes[0], .weights = &hzi_cpu_quat_conv_routes[1],
+	.packs = true, .patch_bytes = (size_t)1 << 20,
+};

@@ -1,0 +1,138 @@
+/*
+ * routes.c - convolutions of quaternions on a GPU: their routes; patches
+ *
+ * SPDX-License-Identifier: BSD-2-Clause
+ */
+#include <config.h>
+
+#include "gpu/quat_conv/launch.h"
+#include "gpu/quat_layer/launch.h"
+
+HZI_LINK_IMAGES(quat_layer);
+
+/*
+ * Costs are ranks. The first route of the table that wins takes a call, else the last; those that
+ * support a call and do not win are there to be forced.
+ */
+enum { DEPTHWISE, GROUPED, GEMM16, GEMM8, LAST = 8 };
+enum { WGRAD16 = 1, WGRAD16_ALONE = 3 };	/* of the gradient of w; 3: before patches */
+
+#define DIRECT_LEAST 16		/* channels from which on implicit_gemm16 is looked at */
+#define DIRECT_POINTS 256	/* of either side, for one tap: up to so many */
+
+static int64_t depthwise_cost(const struct hz_context *ctx, const void *args)
+{
+	(void)ctx;
+	return hzi_cuda_quat_conv_depthwise_wins(args) ? DEPTHWISE : LAST;
+}
+
+/* The byte by which callers saw that there is a kernel */
+static size_t depthwise_workspace(const struct hz_context *ctx, const void *args)
+{
+	(void)ctx, (void)args;
+	return 1;
+}
+
+static int64_t grouped_cost(const struct hz_context *ctx, const void *args)
+{
+	(void)ctx;
+	return hzi_cuda_quat_conv_grouped_wins(args) ? GROUPED : LAST;
+}
+
+/* Sixteen products read pixels in place; eight make planes of them and of the weights. */
+static int64_t implicit_gemm16_cost(const struct hz_context *ctx, const void *args)
+{
+	const struct hzi_qconv_args *a = args;
+	const struct hzi_qpatch_args *x = &a->x;
+	const int64_t taps = x->taps[0] * x->taps[1] * x->taps[2];
+
+	/* Of fewer channels taps are better made these; of many products are what counts. */
+	if ((taps > 1 && x->channels < DIRECT_LEAST) ||
+	    (taps == 1 && a->g.m >= DIRECT_POINTS && x->channels >= DIRECT_POINTS))
+		return LAST;
+	return hzi_cuda_quat_conv_implicit_gemm16_us(ctx, a) <
+	       hzi_cuda_quat_conv_implicit_gemm8_us(ctx, a) ? GEMM16 : LAST;
+}
+
+static int64_t implicit_gemm8_cost(const struct hz_context *ctx, const void *args)
+{
+	return hzi_cuda_quat_conv_implicit_gemm8_wins(ctx, args) ? GEMM8 : LAST;
+}
+
+static int64_t wgrad_depthwise_cost(const struct hz_context *ctx, const void *args)
+{
+	(void)ctx;
+	return hzi_cuda_quat_conv_wgrad_depthwise_wins(args) ? DEPTHWISE : LAST;
+}
+
+static int64_t wgrad16_cost(const struct hz_context *ctx, const void *args)
+{
+	const struct hzi_qconv_weights_args *a = args;
+	struct hzi_qconv_weights_args one = *a;
+	bool folded;
+	const double us = hzi_cuda_quat_conv_wgrad16_us(ctx, a, &folded);
+
+	/* With taps as channels sixteen products always were faster. */
+	if (folded || us < hzi_cuda_quat_conv_wgrad8_us(a))
+		return WGRAD16;
+	/* Where wgrad8 supports each group by itself, the call is left to that. */
+	one.x.groups = 1;
+	return a->x.groups == 1 || hzi_cuda_quat_conv_wgrad8_unsupported(ctx, &one) ?
+		       WGRAD16_ALONE : LAST;
+}
+
+static const struct hzi_route conv[] = {
+	{.name = "depthwise", .what = "few channels in a group, or few outputs",
+	 .unsupported = hzi_cuda_quat_conv_depthwise_unsupported, .cost = depthwise_cost,
+	 .workspace = depthwise_workspace, .run = hzi_cuda_quat_conv_depthwise},
+	{.name = "grouped", .what = "8 to 24 channels in a group, mma.sync", .arch = HZI_SM_80,
+	 .unsupported = hzi_cuda_quat_conv_grouped_unsupported, .cost = grouped_cost,
+	 .workspace = hzi_cuda_quat_conv_grouped_workspace, .run = hzi_cuda_quat_conv_grouped},
+	{.name = "implicit_gemm16",
+	 .what = "16-bit pixels in place, wgmma, 16 real products per quaternion product",
+	 .arch = HZI_SM_90A, .unsupported = hzi_cuda_quat_conv_implicit_gemm16_unsupported,
+	 .cost = implicit_gemm16_cost, .workspace = hzi_cuda_quat_conv_implicit_gemm16_workspace,
+	 .run = hzi_cuda_quat_conv_implicit_gemm16},
+	{.name = "implicit_gemm8",
+	 .what = "wgmma, 8 real products per quaternion product; f32 in split precision",
+	 .arch = HZI_SM_90A, .unsupported = hzi_cuda_quat_conv_implicit_gemm8_unsupported,
+	 .cost = implicit_gemm8_cost, .workspace = hzi_cuda_quat_conv_implicit_gemm8_workspace,
+	 .run = hzi_cuda_quat_conv_implicit_gemm8},
+	{.name = "patches", .what = "patches of x in memory, then quat_gemm"},
+};
+
+static const struct hzi_route wgrad[] = {
+	{.name = "depthwise", .what = "few channels in a group",
+	 .unsupported = hzi_cuda_quat_conv_wgrad_depthwise_unsupported,
+	 .cost = wgrad_depthwise_cost, .workspace = hzi_cuda_quat_conv_wgrad_depthwise_workspace,
+	 .run = hzi_cuda_quat_conv_wgrad_depthwise},
+	{.name = "wgrad16",
+	 .what = "pixels in place, wgmma, 16 real products per quaternion product",
+	 .arch = HZI_SM_90A, .unsupported = hzi_cuda_quat_conv_wgrad16_unsupported,
+	 .cost = wgrad16_cost, .workspace = hzi_cuda_quat_conv_wgrad16_workspace,
+	 .run = hzi_cuda_quat_conv_wgrad16},
+	{.name = "wgrad8",
+	 .what = "wgmma, 8 real products per quaternion product; f32 in split precision",
+	 .arch = HZI_SM_90A, .unsupported = hzi_cuda_quat_conv_wgrad8_unsupported,
+	 .workspace = hzi_cuda_quat_conv_wgrad8_workspace,
+	 .run = hzi_cuda_quat_conv_wgrad8},
+	{.name = "patches", .what = "patches of x in memory, then quat_gemm"},
+};
+
+/* Those of quat_conv_bwd are of the gradient of w; that of x is a convolution. */
+const struct hzi_op_routes hzi_cuda_quat_conv_routes[] = {
+	HZI_RANKED_ROUTES(quat_conv, conv), HZI_RANKED_ROUTES(quat_conv_bwd, wgrad), {0},
+};
+
+static int patch(struct hz_context *ctx, const char *op, const struct hzi_qpatch_args *a)
+{
+	return hzi_cuda_quat_step(ctx, op, HZI_KERNEL_quat_patch,
+				  a->rows * a->groups * a->channels, a, sizeof(*a));
+}
+
+/* Patches: enough pixels to fill a large GPU with tiles of a product, of 64 channels and 9 taps */
+const struct hzi_quat_conv_steps hzi_cuda_quat_conv_steps = {
+	.layer = &hzi_cuda_quat_steps, .patch = patch,
+	.conv = &hzi_cuda_quat_conv_routes[0], .weights = &hzi_cuda_quat_conv_routes[1],
+	.patch_bytes = (size_t)128 << 20,
+};

@@ -1,0 +1,136 @@
+/*
+ * check.c - checks that the layers of quaternions share
+ *
+ * SPDX-License-Identifier: BSD-2-Clause
+ */
+#include <config.h>
+
+#include <string.h>
+
+#include "lib/quat_layer/quat_layer.h"
+
+/* A view as quaternions: its last dimension is that of components. */
+static struct hzi_qtensor quaternions_of(const hz_tensor *from, uint32_t flags)
+{
+	const hz_tensor tame = hzi_tame(from), *const t = &tame;
+	struct hzi_qtensor q = {.a = {.data = t->data, .dtype = t->dtype}, .ndim = t->ndim - 1};
+	const int64_t step = t->stride[t->ndim - 1];
+	const uintptr_t size = 4 * hz_dtype_size(t->dtype);
+
+	for (int c = 0; c < 4; c++)
+		q.a.comp[c] = step * (flags & HZ_QUAT_XYZW ? (c + 3) % 4 : c);
+	q.a.whole = step == 1 && !(flags & HZ_QUAT_XYZW) && (uintptr_t)t->data % size == 0;
+	for (int d = 0; d < q.ndim; d++) {
+		q.shape[d] = t->shape[d];
+		q.a.stride[d] = t->stride[d];
+		q.a.whole = q.a.whole && (t->shape[d] == 1 || t->stride[d] % 4 == 0);
+	}
+	return q;
+}
+
+int hzi_quat_check_size(struct hz_context *ctx, const char *op, const char *name, int d,
+			int64_t size, int64_t wanted, const char *as)
+{
+	if (size != wanted)
+		return hzi_fail(ctx, HZ_ESHAPE, "%s: %s.shape[%d] is %lld, must be %lld%s", op,
+				name, d, (long long)size, (long long)wanted, as);
+	return HZ_OK;
+}
+
+int hzi_quat_check(struct hz_context *ctx, const char *op, const char *name, const hz_tensor *t,
+		   int dtype, int min_ndim, int max_ndim, bool output, uint32_t flags,
+		   struct hzi_qtensor *q)
+{
+	static const int any[] = {HZ_F32, HZ_F16, HZ_BF16, HZ_F64, 0};
+	const int one[] = {dtype, 0};
+	int64_t count = 1;
+
+	HZ_CHECK(hzi_check(ctx, op, name, t, dtype ? one : any, output));
+	if (t->dtype == HZ_F64 && ctx->device != HZ_CPU)
+		return hzi_fail(ctx, HZ_ENOTSUP, "%s: %s.dtype is f64, which only the CPU takes",
+				op, name);
+	if (t->ndim < min_ndim || t->ndim > max_ndim) {
+		if (min_ndim == max_ndim)
+			return hzi_fail(ctx, HZ_ESHAPE, "%s: %s.ndim is %d, must be %d", op, name,
+					t->ndim, min_ndim);
+		return hzi_fail(ctx, HZ_ESHAPE, "%s: %s.ndim is %d, must be %d to %d", op, name,
+				t->ndim, min_ndim, max_ndim);
+	}
+	HZ_CHECK(hzi_quat_check_size(ctx, op, name, t->ndim - 1, t->shape[t->ndim - 1], 4, ""));
+	/*
+	 * With strides of 0 there may be more elements than memory has bytes for copies of them;
+	 * and of an empty tensor the other sizes may be as large.
+	 */
+	for (int d = 0; d < t->ndim; d++) {
+		if (t->shape[d] &&
+		    (!hzi_mul(count, t->shape[d], &count) || count > INT64_MAX >> 12))
+			return hzi_fail(ctx, HZ_ESHAPE, "%s: %s is too large: its size overflows",
+					op, name);
+	}
+	*q = quaternions_of(t, flags);
+	return HZ_OK;
+}
+
+int hzi_quat_check_apart(struct hz_context *ctx, const char *op, const struct hzi_qoperand *list,
+			 int n, const char *in, const char *place)
+{
+	for (int i = 0; i < n; i++) {
+		for (int k = 0; k < i; k++) {
+			const struct hzi_qoperand *a = &list[k], *b = &list[i];
+			const bool same = in && strcmp(a->name, in) == 0 &&
+					  strcmp(b->name, place) == 0;
+
+			if (!a->t || !b->t || !(a->output || b->output))
+				continue;
+			HZ_CHECK(same ? hzi_check_apart_or_same(ctx, op, a->name, a->t, b->name,
+								b->t) :
+					hzi_check_apart(ctx, op, a->name, a->t, b->name, b->t));
+		}
+	}
+	return HZ_OK;
+}
+
+int hzi_quat_check_range(struct hz_context *ctx, const char *op, const char *name, int64_t value,
+			 int64_t low, int64_t high)
+{
+	if (value < low || value > high)
+		return hzi_fail(ctx, HZ_EINVAL, "%s: opts->%s is %lld, must be %lld to %lld", op,
+				name, (long long)value, (long long)low, (long long)high);
+	return HZ_OK;
+}
+
+int hzi_quat_check_flags(struct hz_context *ctx, const char *op, uint32_t flags, uint32_t known)
+{
+	if (flags & ~known)
+		return hzi_fail(ctx, HZ_EINVAL, "%s: opts->flags is %#x, must be made of %#x", op,
+				flags, known);
+	return HZ_OK;
+}
+
+/* What the options of linear layers and convolutions have in common */
+int hzi_quat_check_options(struct hz_context *ctx, const char *op, int32_t side, int32_t method,
+			   int32_t precision, int32_t activation, const int64_t *reserved,
+			   struct hzi_qlayer *l)
+{
+	HZ_CHECK(hzi_quat_check_range(ctx, op, "side", side, HZ_QUAT_LEFT, HZ_QUAT_RIGHT));
+	HZ_CHECK(hzi_quat_check_range(ctx, op, "method", method, 0, HZ_QUAT_FAST));
+	HZ_CHECK(hzi_quat_check_range(ctx, op, "precision", precision, 0, HZ_PRECISION_HALF));
+	HZ_CHECK(hzi_quat_check_range(ctx, op, "activation", activation, 0, HZ_ACT_NORMCLIP));
+	HZ_CHECK(hzi_check_reserved(ctx, op, reserved, 4));
+	l->method = method;
+	l->precision = precision;
+	l->activation = activation;
+	l->reversed = side == HZ_QUAT_RIGHT;
+	return HZ_OK;
+}
+
+int hzi_quat_check_bias(struct hz_context *ctx, const char *op, const char *name,
+			const hz_tensor *b, int dtype, int64_t channels, const char *as,
+			bool output, uint32_t flags, struct hzi_qtensor *q)
+{
+	if (!b)
+		return HZ_OK;
+	HZ_CHECK(hzi_quat_check(ctx, op, name, b, b->dtype == HZ_F32 ? HZ_F32 : dtype, 2, 2, output,
+				flags, q));
+	return hzi_quat_check_size(ctx, op, name, 0, b->shape[0], channels, as);
+}

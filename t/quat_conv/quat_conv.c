@@ -637,11 +637,13 @@ int main(void)
 
 	rnd = tap_seed();
 	dev_open_all();
+	dev_open_routes(HZI_OP_quat_conv);
+	dev_open_routes(HZI_OP_quat_conv_bwd);
 	for (i = 0; i < ndevs; i++) {
 		test_conv(&devs[i]);
 		test_wide_conv(&devs[i]);
 		test_large_conv(&devs[i]);
-		if (i == 0 || devs[i].device >= HZ_CUDA)
+		if (i == 0 || devs[i].ctx->any_forced || devs[i].device >= HZ_CUDA)
 			test_few_channels(&devs[i]);
 		test_conv_of_scales(&devs[i]);
 		test_conv_of_channel_scales(&devs[i]);

@@ -672,6 +672,8 @@ int main(void)
 
 	rnd = tap_seed();
 	dev_open_all();
+	dev_open_routes(HZI_OP_quat_pool);
+	dev_open_routes(HZI_OP_quat_pool_bwd);
 	for (i = 0; i < ndevs; i++) {
 		test_norm(&devs[i]);
 		test_pool(&devs[i]);

@@ -2,23 +2,25 @@
 # SPDX-License-Identifier: BSD-2-Clause
 
 libhz_la_SOURCES += \
-	gpu/hadamard/base_f32.c gpu/hadamard/contiguous.c gpu/hadamard/hadamard.c \
-	gpu/hadamard/images.c gpu/hadamard/quantize.c gpu/lattice/closest_point.c \
-	gpu/lattice/common.c gpu/lattice/contiguous_d4_e8.c gpu/lattice/generic.c \
-	gpu/lattice/images.c gpu/lattice/routes.c gpu/mhc/coef.c gpu/mhc/coef_bwd.c \
-	gpu/mhc/coef_bwd_fused.c gpu/mhc/coef_generic.c gpu/mhc/coef_generic_bwd.c \
-	gpu/mhc/coef_input_fused.c gpu/mhc/coef_mma.c gpu/mhc/coef_persistent.c \
-	gpu/mhc/coef_small_batch.c gpu/mhc/common.c gpu/mhc/images.c gpu/mhc/mix.c \
-	gpu/mhc/mix_bwd.c gpu/mhc/routes.c gpu/mhc/sinkhorn.c gpu/qgemm/images.c gpu/qgemm/qgemm.c \
-	gpu/quantize/images.c gpu/quantize/quantize.c gpu/quantize/rotated.c gpu/quat/images.c \
-	gpu/quat/quat.c gpu/quat/routes.c gpu/quat_conv/common.c gpu/quat_conv/depthwise.c \
-	gpu/quat_conv/gemm16.c gpu/quat_conv/grouped.c gpu/quat_conv/images.c \
-	gpu/quat_conv/implicit_gemm8.c gpu/quat_conv/routes.c gpu/quat_conv/taps_to_channels.c \
-	gpu/quat_conv/wgrad8.c gpu/quat_gemm/gemv.c gpu/quat_gemm/images.c \
-	gpu/quat_gemm/operands.c gpu/quat_gemm/pack_planar.c gpu/quat_gemm/routes.c \
-	gpu/quat_gemm/simt_f32.c gpu/quat_gemm/wgmma.c gpu/quat_layer/images.c \
-	gpu/quat_layer/pool.c gpu/quat_layer/routes.c gpu/quat_layer/steps.c gpu/runtime/cuda.c \
-	gpu/vlut/common.c gpu/vlut/d4_bitfield.c gpu/vlut/d4_f16_skinny.c gpu/vlut/d4_f16_wgmma.c \
+	gpu/hadamard/base.c gpu/hadamard/columns.c gpu/hadamard/contiguous.c gpu/hadamard/images.c \
+	gpu/hadamard/quantize.c gpu/hadamard/routes.c gpu/hadamard/rows.c gpu/hadamard/segments.c \
+	gpu/hadamard/strided.c gpu/lattice/closest_point.c gpu/lattice/common.c \
+	gpu/lattice/contiguous_d4_e8.c gpu/lattice/generic.c gpu/lattice/images.c \
+	gpu/lattice/routes.c gpu/mhc/coef.c gpu/mhc/coef_bwd.c gpu/mhc/coef_bwd_fused.c \
+	gpu/mhc/coef_generic.c gpu/mhc/coef_generic_bwd.c gpu/mhc/coef_input_fused.c \
+	gpu/mhc/coef_mma.c gpu/mhc/coef_persistent.c gpu/mhc/coef_small_batch.c gpu/mhc/common.c \
+	gpu/mhc/images.c gpu/mhc/mix.c gpu/mhc/mix_bwd.c gpu/mhc/routes.c gpu/mhc/sinkhorn.c \
+	gpu/qgemm/images.c gpu/qgemm/qgemm.c gpu/quantize/contiguous.c gpu/quantize/dims.c \
+	gpu/quantize/hadamard_chunked.c gpu/quantize/images.c gpu/quantize/minmax.c \
+	gpu/quantize/routes.c gpu/quantize/strided.c gpu/quat/images.c gpu/quat/quat.c \
+	gpu/quat/routes.c gpu/quat_conv/common.c gpu/quat_conv/depthwise.c gpu/quat_conv/gemm16.c \
+	gpu/quat_conv/grouped.c gpu/quat_conv/images.c gpu/quat_conv/implicit_gemm8.c \
+	gpu/quat_conv/routes.c gpu/quat_conv/taps_to_channels.c gpu/quat_conv/wgrad8.c \
+	gpu/quat_gemm/gemv.c gpu/quat_gemm/images.c gpu/quat_gemm/operands.c \
+	gpu/quat_gemm/pack_planar.c gpu/quat_gemm/routes.c gpu/quat_gemm/simt_f32.c \
+	gpu/quat_gemm/wgmma.c gpu/quat_layer/images.c gpu/quat_layer/pool.c \
+	gpu/quat_layer/routes.c gpu/quat_layer/steps.c gpu/runtime/cuda.c gpu/vlut/common.c \
+	gpu/vlut/d4_bitfield.c gpu/vlut/d4_f16_skinny.c gpu/vlut/d4_f16_wgmma.c \
 	gpu/vlut/e8_bitplane.c gpu/vlut/generic.c gpu/vlut/images.c gpu/vlut/pack.c \
 	gpu/vlut/routes.c gpu/vlut/table_f16_skinny.c gpu/vlut/table_s8_skinny.c \
 	gpu/vlut/table_wgmma.c gpu/vlut/via_f16.c gpu/vlut/via_qgemm.c
@@ -28,15 +30,15 @@ noinst_HEADERS += \
 	gpu/hadamard/base_mma.cuh gpu/hadamard/butterflies.cuh gpu/hadamard/contiguous.cuh \
 	gpu/hadamard/contiguous.h gpu/hadamard/contiguous_16bit.cuh gpu/hadamard/hadamard.h \
 	gpu/hadamard/launch.h gpu/hadamard/quantize.h gpu/hadamard/quantize_epilogue.cuh \
-	gpu/hadamard/quantize_static.h gpu/hadamard/strided.cuh gpu/kernels.def \
-	gpu/lattice/closest_point.cuh gpu/lattice/closest_point.h gpu/lattice/contiguous_d4_e8.h \
-	gpu/lattice/e8_tables.cuh gpu/lattice/generic.cuh gpu/lattice/lattice.h \
-	gpu/lattice/launch.h gpu/lattice/points_s8.cuh gpu/mhc/coef.cuh gpu/mhc/coef.h \
-	gpu/mhc/coef_bwd_fused.h gpu/mhc/coef_input_fused.h gpu/mhc/coef_persistent.h \
-	gpu/mhc/coef_small_batch.h gpu/mhc/launch.h gpu/mhc/mhc.cuh gpu/mhc/mhc.h \
-	gpu/qgemm/epilogue.cuh gpu/qgemm/qgemm.h gpu/qgemm/skinny_splitk.cuh \
-	gpu/quantize/minmax.cuh gpu/quantize/prologue.cuh gpu/quantize/quantize.cuh \
-	gpu/quantize/quantize.h gpu/quantize/rotated.h gpu/quantize/strided.cuh \
+	gpu/hadamard/quantize_static.h gpu/hadamard/segments.h gpu/hadamard/strided.cuh \
+	gpu/kernels.def gpu/lattice/closest_point.cuh gpu/lattice/closest_point.h \
+	gpu/lattice/contiguous_d4_e8.h gpu/lattice/e8_tables.cuh gpu/lattice/generic.cuh \
+	gpu/lattice/lattice.h gpu/lattice/launch.h gpu/lattice/points_s8.cuh gpu/mhc/coef.cuh \
+	gpu/mhc/coef.h gpu/mhc/coef_bwd_fused.h gpu/mhc/coef_input_fused.h \
+	gpu/mhc/coef_persistent.h gpu/mhc/coef_small_batch.h gpu/mhc/launch.h gpu/mhc/mhc.cuh \
+	gpu/mhc/mhc.h gpu/qgemm/epilogue.cuh gpu/qgemm/qgemm.h gpu/qgemm/skinny_splitk.cuh \
+	gpu/quantize/launch.h gpu/quantize/minmax.cuh gpu/quantize/prologue.cuh \
+	gpu/quantize/quantize.cuh gpu/quantize/quantize.h gpu/quantize/strided.cuh \
 	gpu/quat/contiguous.cuh gpu/quat/launch.h gpu/quat/ops.cuh gpu/quat/planar.h \
 	gpu/quat/quat.h gpu/quat/strided.cuh gpu/quat_conv/depthwise.h gpu/quat_conv/gemm16.cuh \
 	gpu/quat_conv/gemm16.h gpu/quat_conv/implicit_gemm8.cuh gpu/quat_conv/launch.h \

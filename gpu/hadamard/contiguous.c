@@ -1,15 +1,14 @@
 /*
- * contiguous.c - launcher of the kernels for rows of one dtype back to back
+ * contiguous.c - launches of contiguous rows of 2^k elements of one dtype
  *
  * SPDX-License-Identifier: BSD-2-Clause
  */
 #include <config.h>
 
-#include "gpu/runtime/cuda.h"
 #include "gpu/hadamard/contiguous.h"
 #include "gpu/hadamard/launch.h"
 
-#define SM_CLUSTERS 90		/* the first with clusters */
+#define SM_CLUSTERS 90		/* the first compute capability with clusters */
 #define GRID_MAX 0x7fffffff
 #define LOG2_MIN 5
 #define LOG2_MAX 16
@@ -24,7 +23,7 @@ struct shape {
 #define WARPS(n) \
 	.threads = 32 * (n), .elements = 1024 * (n), .shared_bytes = HZI_FAST_WARP_BYTES * (n)
 
-/* Rows of 2^10 and less, then of 2^11 to 2^16; of f32 of 2^7 and less, then of 2^8 to 2^16 */
+/* 16-bit rows of 2^10 and less, then of 2^11 to 2^16; f32 rows of 2^7 and less, then to 2^16 */
 static const struct shape halves[] = {
 	{.threads = 32, .elements = 1024},
 	{WARPS(2)},
@@ -47,57 +46,75 @@ static const struct shape halves[] = {
 	{WARPS(8), .cluster = 8},
 };
 
-/* Whether the kernels can take these signs: none, or the same whole words for every row */
-static bool takes_signs(const struct hzi_diag *diag, bool one_row)
+/* Whether the kernels support signs: none, or the same whole words for every row */
+static bool supports_signs(const struct hzi_diag *diag, bool one_row)
 {
 	return !diag->kind || (diag->kind == HZ_U8 && diag->block_step == 0 && one_row &&
 			       (uintptr_t)diag->data % 4 == 0);
 }
 
-/* Rows of 2^k. */
-static int launch_rows(struct hz_context *ctx, const struct hzi_hadamard_fast *p, int first,
-		       bool half, bool *done)
+/* The index of a row's geometry */
+static int shape_of(const struct hzi_hadamard_args *a)
 {
-	const struct hzi_cuda_device *device = hzi_cuda_device(ctx);
-	const int least = half ? 10 : 7;
-	const int above = p->k > LOG2_MAX ? 0 : p->k > least ? p->k - least : 0;
-	const struct shape *s = half ? &halves[above] : &singles[above];
-	struct hzi_launch launch = {.block = {(unsigned)s->threads},
-				    .shared_bytes = (unsigned)s->shared_bytes,
-				    .cluster = (unsigned)s->cluster};
-	int64_t blocks;
+	const int k = a->plan.seg[0].k, least = a->x_dtype == HZ_F32 ? 7 : 10;
 
-	if (p->k < LOG2_MIN || p->k > LOG2_MAX)
-		return HZ_OK;
-	blocks = p->total / s->elements + (p->total % s->elements != 0);
-	if (s->turns && blocks > 2 * device->multiprocessors)
-		blocks = (blocks + s->turns - 1) / s->turns;
-	if (s->stays && blocks > device->multiprocessors)
-		blocks = device->multiprocessors;
-	if (blocks > GRID_MAX || s->shared_bytes > device->shared_block_bytes ||
-	    (s->cluster && device->sm < SM_CLUSTERS))
-		return HZ_OK;
-	launch.grid[0] = (unsigned)blocks;
-	*done = true;
-	return hzi_cuda_launch(ctx, "hadamard", first + 2 * above + (p->pre || p->post), &launch, p,
-			       sizeof(*p));
+	return k > least ? k - least : 0;
 }
 
-int hzi_hadamard_fast(struct hz_context *ctx, const struct hzi_hadamard_args *a, bool *done)
+static int64_t blocks_of(const struct hzi_hadamard_call *c, const struct shape *s)
 {
+	const int64_t sms = c->device->multiprocessors;
+	int64_t blocks = ceil_div(c->t->blocks * c->t->plan.n, s->elements);
+
+	if (s->turns && blocks > 2 * sms)
+		blocks = ceil_div(blocks, s->turns);
+	return s->stays ? min_of(blocks, sms) : blocks;
+}
+
+const char *hzi_cuda_hadamard_contiguous_unsupported(const struct hz_context *ctx, const void *args)
+{
+	const struct hzi_hadamard_call *c = args;
+	const struct hzi_hadamard_args *a = c->t;
+	const struct hzi_segment *seg = &a->plan.seg[0];
+	const char *why = hzi_hadamard_not_contiguous(a);
+	const struct shape *s;
+
+	(void)ctx;
+	if (why)
+		return why;
+	if (seg->m > 1)
+		return "the order has a base matrix";
+	if (seg->k < LOG2_MIN || seg->k > LOG2_MAX)
+		return "rows are not of 2^5 to 2^16 elements";
+	if (!supports_signs(&a->pre, seg->count == 1) || !supports_signs(&a->post, seg->count == 1))
+		return "factors are not packed signs, the same whole words for every row";
+	s = (a->x_dtype == HZ_F32 ? singles : halves) + shape_of(a);
+	if (s->shared_bytes > c->device->shared_block_bytes)
+		return "rows exceed the shared memory of a block";
+	if (s->cluster && c->device->sm < SM_CLUSTERS)
+		return "f32 rows of 2^16 need clusters: compute capability 9.0";
+	return blocks_of(c, s) > GRID_MAX ? "there are too many rows" : NULL;
+}
+
+int hzi_cuda_hadamard_contiguous(struct hz_context *ctx, const void *args)
+{
+	const struct hzi_hadamard_call *c = args;
+	const struct hzi_hadamard_args *a = c->t;
 	const struct hzi_segment *seg = &a->plan.seg[0];
 	const struct hzi_hadamard_fast p = {
 		.x = a->x, .y = a->y, .pre = a->pre.data, .post = a->post.data,
 		.total = a->blocks * a->plan.n, .mask = seg->length - 1, .k = seg->k,
 		.factor = seg->scale};
-	const int dtype = a->x_dtype;
+	const int index = shape_of(a);
+	const struct shape *s = (a->x_dtype == HZ_F32 ? singles : halves) + index;
+	const int first = a->x_dtype == HZ_F16 ? HZI_KERNEL_hadamard_fast_f16_10
+			  : a->x_dtype == HZ_BF16 ? HZI_KERNEL_hadamard_fast_bf16_10
+						  : HZI_KERNEL_hadamard_fast_f32_7;
+	const struct hzi_launch launch = {.grid = {(unsigned)blocks_of(c, s)},
+					  .block = {(unsigned)s->threads},
+					  .shared_bytes = (unsigned)s->shared_bytes,
+					  .cluster = (unsigned)s->cluster};
 
-	*done = false;
-	if (!hzi_hadamard_back_to_back(a) || seg->m > 1 || !takes_signs(&a->pre, seg->count == 1) ||
-	    !takes_signs(&a->post, seg->count == 1))
-		return HZ_OK;
-	return launch_rows(ctx, &p, dtype == HZ_F16 ? HZI_KERNEL_hadamard_fast_f16_10
-				    : dtype == HZ_BF16 ? HZI_KERNEL_hadamard_fast_bf16_10
-						       : HZI_KERNEL_hadamard_fast_f32_7,
-			   dtype != HZ_F32, done);
+	return hzi_cuda_launch(ctx, c->op, first + 2 * index + (p.pre || p.post), &launch, &p,
+			       sizeof(p));
 }

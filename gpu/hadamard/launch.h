@@ -1,40 +1,96 @@
 /*
- * launch.h - the launchers that gpu/hadamard/hadamard.c tries before its own
+ * launch.h - routes of the Hadamard calls on a GPU, and what they are called with
  *
  * SPDX-License-Identifier: BSD-2-Clause
  */
-#ifndef HZI_HADAMARD_LAUNCH_H
-#define HZI_HADAMARD_LAUNCH_H
+#ifndef HZI_GPU_HADAMARD_LAUNCH_H
+#define HZI_GPU_HADAMARD_LAUNCH_H
 
+#include "gpu/hadamard/hadamard.h"
 #include "gpu/runtime/cuda.h"
 #include "lib/hadamard/hadamard.h"
 #include "lib/qgemm/qgemm.h"
 
 HZI_LINK_IMAGES(hadamard);
 
+/* A launch of one segment */
+struct hzi_hadamard_launch {
+	int kernel;
+	struct hzi_launch launch;
+	size_t bytes;			/* of the parameters */
+	union {
+		struct hzi_hadamard_rows rows;
+		struct hzi_hadamard_true base;
+	} p;
+};
+
+/* Arguments of the routes of hadamard, hadamard_quantize and dequantize_hadamard */
+struct hzi_hadamard_call {
+	const char *op;
+	const struct hzi_cuda_device *device;
+	const struct hzi_hadamard_args *t;
+	const struct hzi_hadamard_quantize_args *quantize;	/* NULL: another call */
+	const struct hzi_dequantize_hadamard_args *dequantize;	/* likewise */
+	/* What follows describes both sides in elements, whether they are floats or codes. */
+	struct hzi_hadamard_job job;		/* without what depends on the segment */
+	int64_t x_block, y_block;
+	const int64_t *x_stride, *y_stride;	/* of the outer dimensions */
+	const int64_t *scale_stride;		/* NULL: no quantization */
+	int64_t group;
+	int64_t code_stride[HZ_MAXDIM];		/* one of the above points here */
+	/*
+	 * The last launch that a route by segments prepared, by its unsupported(). The tables have
+	 * no costs, so run() of a route follows its unsupported() at once.
+	 */
+	struct hzi_hadamard_launch *prepared;
+};
+
+/* A route: the reason why it cannot take a call, and its launch. See struct hzi_route. */
+#define HZI_HADAMARD_ROUTE(name) \
+	const char *hzi_cuda_##name##_unsupported(const struct hz_context *ctx, const void *args); \
+	int hzi_cuda_##name(struct hz_context *ctx, const void *args)
+
+/* Of struct hzi_hadamard_call */
+HZI_HADAMARD_ROUTE(hadamard_contiguous);
+HZI_HADAMARD_ROUTE(hadamard_base_mma);
+HZI_HADAMARD_ROUTE(hadamard_base_f32);
+HZI_HADAMARD_ROUTE(hadamard_rows);
+HZI_HADAMARD_ROUTE(hadamard_base_rows);
+HZI_HADAMARD_ROUTE(hadamard_columns_16bit);
+HZI_HADAMARD_ROUTE(hadamard_columns);
+HZI_HADAMARD_ROUTE(hadamard_by_segment);
+int hzi_cuda_hadamard_strided(struct hz_context *ctx, const void *args);
+HZI_HADAMARD_ROUTE(hadamard_quantize_contiguous);
+HZI_HADAMARD_ROUTE(dequantize_hadamard_contiguous);
+
+/* Of struct hzi_codes_args with a transform, for the tables of gpu/quantize */
+HZI_HADAMARD_ROUTE(quantize_hadamard_contiguous);
+HZI_HADAMARD_ROUTE(quantize_hadamard_base_mma);
+HZI_HADAMARD_ROUTE(dequantize_hadamard_scaled);
+HZI_HADAMARD_ROUTE(dequantize_hadamard_base_mma);
+
 struct hzi_hadamard_static;
 
-/* Whether x and y are of one dtype, their rows back to back, of one kind of transforms each. */
-static inline bool hzi_hadamard_back_to_back(const struct hzi_hadamard_args *a)
-{
-	return a->plan.nseg == 1 && a->ndim == 0 && a->x_dtype == a->y_dtype && a->x_step == 1 &&
-	       a->y_step == 1 && a->x_block == a->plan.n && a->y_block == a->plan.n &&
-	       ((uintptr_t)a->x | (uintptr_t)a->y) % 16 == 0;
-}
-
-/* Each launches what it is made for; *done says whether it did. */
-int hzi_hadamard_fast(struct hz_context *ctx, const struct hzi_hadamard_args *a, bool *done);
-int hzi_hadamard_base(struct hz_context *ctx, const struct hzi_hadamard_args *a, bool *done);
-/* Such rows to codes, and codes to such rows */
+/*
+ * Contiguous 16-bit rows of m 2^k elements, total in all, to codes, or codes to them (base.c): NULL
+ * or the reason why not; the launch with what c has
+ */
+const char *hzi_hadamard_no_base_mma(const struct hz_context *ctx,
+				     const struct hzi_hadamard_args *a, int64_t total);
 int hzi_hadamard_base_codes(struct hz_context *ctx, const struct hzi_hadamard_args *a,
-			    const struct hzi_hadamard_static *c, bool *done);
-int hzi_hadamard_base_values(struct hz_context *ctx, const struct hzi_hadamard_args *a,
-			     const struct hzi_hadamard_static *c, bool *done);
-int hzi_hadamard_quantize_fast(struct hz_context *ctx, const struct hzi_hadamard_quantize_args *a,
-			       bool *done);
-int hzi_dequantize_hadamard_fast(struct hz_context *ctx,
-				 const struct hzi_dequantize_hadamard_args *a, bool *done);
-int hzi_hadamard_static_fast(struct hz_context *ctx, const struct hzi_codes_args *a, bool *done);
-int hzi_dequantize_static_fast(struct hz_context *ctx, const struct hzi_codes_args *a, bool *done);
+			    const struct hzi_hadamard_static *c, bool to_codes);
+
+/* NULL if x and y are contiguous rows of one dtype in segments of one kind, else the reason. */
+static inline const char *hzi_hadamard_not_contiguous(const struct hzi_hadamard_args *a)
+{
+	if (a->plan.nseg != 1)
+		return "the plan has segments of several lengths";
+	if (a->x_dtype != a->y_dtype)
+		return "x and y differ in dtype";
+	if (a->ndim != 0 || a->x_step != 1 || a->y_step != 1 || a->x_block != a->plan.n ||
+	    a->y_block != a->plan.n)
+		return "x and y are not contiguous rows";
+	return ((uintptr_t)a->x | (uintptr_t)a->y) % 16 ? "x and y are not 16-byte aligned" : NULL;
+}
 
 #endif

@@ -1,24 +1,17 @@
 /*
- * rotated.c - quantization with a transform on the GPU
+ * hadamard_chunked.c - quantization with a transform, in two launches
  *
  * SPDX-License-Identifier: BSD-2-Clause
  *
- * What kernels of gpu/hadamard/quantize.c take is one launch. All else is two, with the values of
- * some rows in the workspace between them: few enough that they stay in the L2 cache, so that
- * memory is passed over once.
+ * The f32 values between the launches are in the workspace, for a chunk of rows at a time. A chunk
+ * stays in the L2 cache, so that memory is read and written once.
  */
 #include <config.h>
 
 #include <assert.h>
 #include <string.h>
 
-#include "gpu/runtime/cuda.h"
-#include "gpu/hadamard/launch.h"
-#include "gpu/quantize/quantize.h"
-#include "gpu/quantize/rotated.h"
-#include "lib/qgemm/qgemm.h"
-
-HZI_LINK_IMAGES(quantize);
+#include "gpu/quantize/launch.h"
 
 #define CHUNK ((int64_t)4 << 20)	/* values: 16 MiB of the 50 of an H100 */
 
@@ -56,10 +49,12 @@ static struct chunks make_chunks(const struct hzi_hadamard_args *t)
 	return c;
 }
 
-size_t hzi_cuda_rotated_workspace(const struct hz_context *ctx, const struct hzi_rotated *r)
+size_t hzi_cuda_codes_hadamard_workspace(const struct hz_context *ctx, const void *args)
 {
+	const struct hzi_codes_args *a = args;
+
 	(void)ctx;
-	return (size_t)make_chunks(&r->t).values * sizeof(float);
+	return a->rotated ? (size_t)make_chunks(&a->rotated->t).values * sizeof(float) : 0;
 }
 
 /* Moves floats, codes and parameters on by i steps of a dimension. */
@@ -172,6 +167,13 @@ static int convert(struct hz_context *ctx, const char *op, int dtype, const void
 			       &launch, &p, sizeof(p));
 }
 
+/* Values and codes of a chunk, or codes and values */
+static int quantize_chunk(struct hz_context *ctx, const struct hzi_codes_args *codes)
+{
+	return hzi_cuda_codes_contiguous_unsupported(ctx, codes)
+		       ? hzi_cuda_codes_strided(ctx, codes) : hzi_cuda_codes_contiguous(ctx, codes);
+}
+
 /* A chunk of rows, its floats from x on, codes from q on and parameters from number p on */
 static int run_chunk(struct hz_context *ctx, const struct hzi_codes_args *a,
 		     const struct hzi_rotated *r, char *x, char *q, int64_t p)
@@ -199,7 +201,7 @@ static int run_chunk(struct hz_context *ctx, const struct hzi_codes_args *a,
 		t.x_block = t.plan.n;
 		lay_out(&t, t.x_stride);
 		fold(&t);
-		HZ_CHECK(hzi_cuda_dequantize(ctx, &(struct hzi_dequantize_args){codes}));
+		HZ_CHECK(quantize_chunk(ctx, &codes));
 		HZ_CHECK(hzi_cuda_hadamard(ctx, &t));
 		return narrow ? convert(ctx, "dequantize", a->x_dtype, ctx->workspace, x, pieces,
 					true)
@@ -217,18 +219,25 @@ static int run_chunk(struct hz_context *ctx, const struct hzi_codes_args *a,
 	lay_out(&t, t.y_stride);
 	fold(&t);
 	HZ_CHECK(hzi_cuda_hadamard(ctx, &t));
-	return hzi_cuda_quantize(ctx, &(struct hzi_quantize_args){codes});
+	return quantize_chunk(ctx, &codes);
 }
 
-static int run_chunks(struct hz_context *ctx, const struct hzi_codes_args *a)
+const char *hzi_cuda_codes_hadamard_unsupported(const struct hz_context *ctx, const void *args)
 {
+	(void)ctx;
+	return ((const struct hzi_codes_args *)args)->rotated ? NULL : "there is no transform";
+}
+
+int hzi_cuda_codes_hadamard(struct hz_context *ctx, const void *args)
+{
+	const struct hzi_codes_args *a = args;
 	const struct hzi_rotated *r = a->rotated;
 	const struct hzi_hadamard_args *t = &r->t;
 	const struct chunks c = make_chunks(t);
 	const int64_t size = c.level < t->ndim ? t->shape[c.level] : 1;
 	int64_t outer = 1;
 
-	assert(ctx->workspace_bytes >= hzi_cuda_rotated_workspace(ctx, r));
+	assert(ctx->workspace_bytes >= hzi_cuda_codes_hadamard_workspace(ctx, a));
 	for (int d = 0; d < c.level; d++)
 		outer *= t->shape[d];
 	for (int64_t o = 0; o < outer; o++) {
@@ -250,15 +259,4 @@ static int run_chunks(struct hz_context *ctx, const struct hzi_codes_args *a)
 		}
 	}
 	return HZ_OK;
-}
-
-int hzi_cuda_rotated_codes(struct hz_context *ctx, const struct hzi_codes_args *a)
-{
-	bool done;
-
-	if (a->back)
-		HZ_CHECK(hzi_dequantize_static_fast(ctx, a, &done));
-	else
-		HZ_CHECK(hzi_hadamard_static_fast(ctx, a, &done));
-	return done ? HZ_OK : run_chunks(ctx, a);
 }

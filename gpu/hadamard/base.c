@@ -1,0 +1,292 @@
+/*
+ * base.c - launches of contiguous rows of m 2^k elements, m = 12, 20 or 28
+ *
+ * SPDX-License-Identifier: BSD-2-Clause
+ */
+#include <config.h>
+
+#include "gpu/hadamard/contiguous.h"
+#include "gpu/hadamard/launch.h"
+#include "gpu/hadamard/quantize_static.h"
+
+#define GRID_MAX 0x7fffffff
+#define LOG2_MIN 5
+#define LOG2_MAX 12
+#define ORDERS 3		/* m = 12, 20, 28 */
+
+/* How a kernel is started that has the next tile under way. */
+struct geometry {
+	int16_t kernel, threads;	/* threads 0: there is none */
+	int16_t rows;			/* of a tile; of shorter rows as many as take its places */
+	int8_t blocks, stretch;		/* blocks of a multiprocessor; tiles of one, at most */
+	int32_t shared_bytes;
+};
+
+/* Bytes of shared memory: see the kernels. n: elements of a row */
+#define SIDE_BY_SIDE(m, places) (3 * 4 * (m) * (places) * 2)	/* two tiles and results */
+#define WIDE(n) (2 * (n) * 2 + (n) * 4)				/* two rows and their sums */
+#define LONG(n) (2 * (n) * 2)					/* two rows, sums in their place */
+#define LONG_APART(n, groups, warps) ((n) * 2 + (groups) * 16 * (warps) * 256)
+#define HELD(n) ((n) * 2 + 2 * 16 * 512 * 4)			/* a row, sums of two times 16 */
+#define TWO_F32(n) (2 * (n) * 4)
+#define RING (28 * 8192)
+
+#define MMA(name) HZI_KERNEL_hadamard_base_mma_f16_##name
+#define F32(name) HZI_KERNEL_hadamard_base_f32_##name
+
+static const struct geometry mma[ORDERS][LOG2_MAX - 6 + 1] = {
+	{{MMA(m12_6), 96, 4, 10, 2, SIDE_BY_SIDE(12, 64)},
+	 {MMA(m12_7), 64, 1, 14, 2, WIDE(12 << 7)},
+	 {MMA(m12_8), 96, 1, 10, 2, SIDE_BY_SIDE(12, 64)},
+	 {MMA(m12_9), 96, 1, 6, 2, SIDE_BY_SIDE(12, 128)},
+	 {MMA(m12_10), 192, 1, 3, 2, LONG(12 << 10)},
+	 {MMA(m12_11), 384, 1, 1, 12, HELD(12 << 11)},
+	 {MMA(m12_12), 512, 1, 1, 3, LONG_APART(12 << 12, 2, 8)}},
+	{{MMA(m20_6), 160, 4, 6, 3, SIDE_BY_SIDE(20, 64)},
+	 {MMA(m20_7), 64, 1, 8, 3, WIDE(20 << 7)},
+	 {MMA(m20_8), 128, 1, 5, 3, WIDE(20 << 8)},
+	 {MMA(m20_9), 160, 1, 3, 4, SIDE_BY_SIDE(20, 128)},
+	 {MMA(m20_10), 320, 1, 2, 8, LONG(20 << 10)},
+	 {MMA(m20_11), 384, 1, 1, 12, HELD(20 << 11)}},
+	{{MMA(m28_6), 224, 4, 4, 4, SIDE_BY_SIDE(28, 64)},
+	 {MMA(m28_7), 64, 1, 7, 3, WIDE(28 << 7)},
+	 {MMA(m28_8), 128, 1, 4, 2, WIDE(28 << 8)},
+	 {MMA(m28_9), 256, 1, 2, 3, WIDE(28 << 9)},
+	 {MMA(m28_10), 448, 1, 1, 12, LONG(28 << 10)},
+	 {MMA(m28_11), 384, 1, 1, 12, HELD(28 << 11)}},
+};
+
+/* Blocks of a multiprocessor of those to and from codes, which take more registers or as many */
+typedef int8_t block_counts[ORDERS][LOG2_MAX - 6 + 1];
+
+static const block_counts code_blocks = {
+	{8, 10, 8, 5, 3, 1, 1}, {5, 8, 5, 3, 2, 1}, {4, 7, 4, 2, 1, 1},
+};
+static const block_counts value_blocks = {
+	{8, 14, 8, 5, 2, 1, 1}, {4, 8, 4, 3, 2, 1}, {4, 7, 4, 2, 1, 1},
+};
+
+static const struct geometry f32[ORDERS][LOG2_MAX - 8 + 1] = {
+	{{F32(m12_8), 256, 1, 4, 2, TWO_F32(12 << 8)},
+	 {F32(m12_9), 512, 1, 2, 3, TWO_F32(12 << 9)},
+	 {F32(m12_10), 1024, 1, 1, 4, TWO_F32(12 << 10)},
+	 {F32(m12_11), 1024, 1, 1, 4, TWO_F32(12 << 11)}},
+	{{F32(m20_8), 256, 1, 4, 2, TWO_F32(20 << 8)},
+	 {F32(m20_9), 512, 1, 2, 2, TWO_F32(20 << 9)},
+	 {F32(m20_10), 1024, 1, 1, 4, TWO_F32(20 << 10)},
+	 {F32(m20_11), 1024, 1, 1, 2, RING}},
+	{{F32(m28_8), 256, 1, 4, 2, TWO_F32(28 << 8)},
+	 {F32(m28_9), 512, 1, 2, 3, TWO_F32(28 << 9)},
+	 {F32(m28_10), 1024, 1, 1, 4, TWO_F32(28 << 10)}},
+};
+
+/* NULL if a call has an order and length that there may be kernels for, else the reason */
+static const char *other_order(const struct hzi_hadamard_args *a)
+{
+	const struct hzi_segment *seg = &a->plan.seg[0];
+
+	if (seg->m != 12 && seg->m != 20 && seg->m != 28)
+		return "the order of the base matrix is not 12, 20 or 28";
+	if (a->pre.kind || a->post.kind)
+		return "there are factors";
+	return seg->k < LOG2_MIN || seg->k > LOG2_MAX ? "rows are not of m 2^5 to m 2^12 elements"
+						       : NULL;
+}
+
+static bool can_start(const struct hzi_cuda_device *device, const struct geometry *g, int64_t tiles)
+{
+	return g->threads && g->shared_bytes <= device->shared_block_bytes && tiles <= GRID_MAX;
+}
+
+/* How so many tiles are shared among blocks of that geometry */
+static struct hzi_launch share(const struct hzi_cuda_device *device, const struct geometry *g,
+			       int blocks, int64_t tiles, struct hzi_hadamard_stretch *s)
+{
+	const int64_t at_once = (int64_t)blocks * device->multiprocessors;
+	const int64_t more = tiles > at_once ? tiles - at_once : 0;
+	/* As few waves of stretches as there must be, which they fill */
+	const int64_t waves = ceil_div(more, at_once * g->stretch);
+	const int64_t stretch = waves ? ceil_div(more, at_once * waves) : 1;
+	const int64_t stretched = more / stretch;
+
+	*s = (struct hzi_hadamard_stretch){.stretch = (int32_t)stretch,
+					   .stretched = (int32_t)stretched};
+	return (struct hzi_launch){.grid = {(unsigned)(tiles - stretched * (stretch - 1))},
+				   .block = {(unsigned)g->threads},
+				   .shared_bytes = (unsigned)g->shared_bytes};
+}
+
+/* ---- Rows of 16 bits ------------------------------------------------------------------------- */
+
+static const struct geometry *mma_geometry(const struct hzi_segment *seg)
+{
+	return &mma[(seg->m - 12) / 8][seg->k < 6 ? 0 : seg->k - 6];
+}
+
+static int64_t mma_tiles(const struct hzi_segment *seg, int64_t total)
+{
+	const int short_log2 = seg->k < 6 ? 6 - seg->k : 0;
+
+	return ceil_div(total / seg->length, (int64_t)mma_geometry(seg)->rows << short_log2);
+}
+
+const char *hzi_hadamard_no_base_mma(const struct hz_context *ctx,
+				     const struct hzi_hadamard_args *a, int64_t total)
+{
+	const struct hzi_segment *seg = &a->plan.seg[0];
+	const char *why = other_order(a);
+
+	if (why)
+		return why;
+	return can_start(hzi_cuda_device(ctx), mma_geometry(seg), mma_tiles(seg, total))
+		       ? NULL : "rows exceed what a block holds, or are too many";
+}
+
+/*
+ * Fills p for rows of total elements, and the launch of kernels with so many blocks on a
+ * multiprocessor (NULL: those from 16 bits to 16 bits). Returns the kernel's place among those of
+ * its image.
+ */
+static int make_mma(struct hz_context *ctx, const struct hzi_hadamard_args *a, int64_t total,
+		    int dtype, const block_counts *counts, struct hzi_hadamard_base_mma *p,
+		    struct hzi_launch *launch)
+{
+	const struct hzi_segment *seg = &a->plan.seg[0];
+	const struct hzi_base *base = seg->base;
+	const struct geometry *g = mma_geometry(seg);
+	const int blocks = counts ? (*counts)[(seg->m - 12) / 8][g - mma[(seg->m - 12) / 8]]
+				  : g->blocks;
+
+	p->rows = total / seg->length;
+	p->k = seg->k;
+	p->factor = seg->scale;
+	*launch = share(hzi_cuda_device(ctx), g, blocks, mma_tiles(seg, total), &p->s);
+	for (int i = 0; i < seg->m; i++) {
+		for (int j = 0; j < seg->m; j++) {
+			const uint32_t bit = a->transpose ? base->bits[j * base->words] >> i
+							  : base->bits[i * base->words] >> j;
+
+			p->sign[i] |= (bit & 1) << (j / 2 + j % 2 * 16);
+		}
+	}
+	return g->kernel - MMA(m12_6) +
+	       (dtype == HZ_BF16 ? HZI_KERNEL_hadamard_base_mma_bf16_m12_6 - MMA(m12_6) : 0);
+}
+
+const char *hzi_cuda_hadamard_base_mma_unsupported(const struct hz_context *ctx, const void *args)
+{
+	const struct hzi_hadamard_call *c = args;
+	const char *why = hzi_hadamard_not_contiguous(c->t);
+
+	if (why)
+		return why;
+	return c->t->x_dtype == HZ_F32 ? "x is f32"
+				       : hzi_hadamard_no_base_mma(ctx, c->t,
+								  c->t->blocks * c->t->plan.n);
+}
+
+int hzi_cuda_hadamard_base_mma(struct hz_context *ctx, const void *args)
+{
+	const struct hzi_hadamard_args *a = ((const struct hzi_hadamard_call *)args)->t;
+	struct hzi_hadamard_base_mma p = {.x = a->x, .y = a->y};
+	struct hzi_launch launch;
+	const int kernel =
+		make_mma(ctx, a, a->blocks * a->plan.n, a->x_dtype, NULL, &p, &launch);
+
+	return hzi_cuda_launch(ctx, "hadamard", MMA(m12_6) + kernel, &launch, &p, sizeof(p));
+}
+
+/* The kernels from and to codes are in the order of those from 16 to 16 bits. */
+int hzi_hadamard_base_codes(struct hz_context *ctx, const struct hzi_hadamard_args *a,
+			    const struct hzi_hadamard_static *c, bool to_codes)
+{
+	const int first = to_codes ? HZI_KERNEL_hadamard_base_codes_f16_m12_6
+				   : HZI_KERNEL_hadamard_base_values_f16_m12_6;
+	struct hzi_hadamard_base_codes p = {.m = {.x = c->f.x, .y = c->f.y}, .c = *c};
+	struct hzi_launch launch;
+	const int kernel = make_mma(ctx, a, c->f.total, to_codes ? a->x_dtype : a->y_dtype,
+				    to_codes ? &code_blocks : &value_blocks, &p.m, &launch);
+
+	return hzi_cuda_launch(ctx, to_codes ? "quantize" : "dequantize", first + kernel, &launch,
+			       &p, sizeof(p));
+}
+
+/* ---- Rows of f32 ----------------------------------------------------------------------------- */
+
+/* The kernel for one length, if there is one that can start */
+static const struct geometry *f32_geometry(const struct hzi_hadamard_call *c)
+{
+	const struct hzi_segment *seg = &c->t->plan.seg[0];
+	const struct geometry *g;
+
+	if (seg->k < 8)
+		return NULL;
+	g = &f32[(seg->m - 12) / 8][seg->k - 8];
+	return can_start(c->device, g, c->t->blocks * c->t->plan.n / seg->length) ? g : NULL;
+}
+
+/* Elements of a tile of the kernels for any length: whole rows, a multiple of 1024 */
+static int64_t tile_of(const struct hzi_segment *seg)
+{
+	int64_t tile = seg->length;
+
+	while (tile % 1024)
+		tile *= 2;
+	return tile;
+}
+
+/* Threads of a block that goes through so many warps' worth in equal turns */
+static unsigned threads_for(int64_t warps, int m)
+{
+	return 32u * (unsigned)ceil_div(warps, ceil_div(warps, HZI_FAST_BASE_WARPS(m)));
+}
+
+const char *hzi_cuda_hadamard_base_f32_unsupported(const struct hz_context *ctx, const void *args)
+{
+	const struct hzi_hadamard_call *c = args;
+	const struct hzi_segment *seg = &c->t->plan.seg[0];
+	const char *why = hzi_hadamard_not_contiguous(c->t);
+	int64_t tile;
+
+	(void)ctx;
+	if (!why)
+		why = other_order(c->t);
+	if (why)
+		return why;
+	if (c->t->x_dtype != HZ_F32)
+		return "x is not f32";
+	if (seg->base->id != HZ_BASE_PALEY2)
+		return "the base matrix is not Paley's second";
+	if (f32_geometry(c))
+		return NULL;
+	tile = tile_of(seg);
+	return tile * (int64_t)sizeof(float) > c->device->shared_block_bytes ||
+			       ceil_div(c->t->blocks * c->t->plan.n, tile) > GRID_MAX
+		       ? "rows exceed what a block holds, or are too many" : NULL;
+}
+
+/* Paley's second matrices are symmetric: the transpose is the same. */
+int hzi_cuda_hadamard_base_f32(struct hz_context *ctx, const void *args)
+{
+	static const int any_length[ORDERS] = {F32(m12), F32(m20), F32(m28)};
+	const struct hzi_hadamard_call *c = args;
+	const struct hzi_hadamard_args *a = c->t;
+	const struct hzi_segment *seg = &a->plan.seg[0];
+	const struct geometry *g = f32_geometry(c);
+	struct hzi_hadamard_fast_base p = {
+		.f = {.x = a->x, .y = a->y, .total = a->blocks * a->plan.n, .mask = seg->length - 1,
+		      .k = seg->k, .factor = seg->scale},
+		.tile = (int32_t)seg->length};
+	struct hzi_launch launch;
+
+	if (g) {
+		launch = share(c->device, g, g->blocks, p.f.total / seg->length, &p.s);
+		return hzi_cuda_launch(ctx, "hadamard", g->kernel, &launch, &p, sizeof(p));
+	}
+	p.tile = (int32_t)tile_of(seg);
+	launch = (struct hzi_launch){.grid = {(unsigned)ceil_div(p.f.total, p.tile)},
+				     .block = {threads_for(p.tile / 1024, seg->m)},
+				     .shared_bytes = (unsigned)p.tile * sizeof(float)};
+	return hzi_cuda_launch(ctx, "hadamard", any_length[(seg->m - 12) / 8], &launch, &p,
+			       sizeof(p));
+}

@@ -1,0 +1,212 @@
+/*
+ * segments.c - routes that launch a plan segment by segment; dimensions of a segment's vectors
+ *
+ * SPDX-License-Identifier: BSD-2-Clause
+ */
+#include <config.h>
+
+#include <assert.h>
+#include <string.h>
+
+#include "gpu/hadamard/segments.h"
+
+/* ---- Dimensions of vectors ------------------------------------------------------------------- */
+
+#define DIM_FIELDS (sizeof(struct hzi_hadamard_dim) / sizeof(int64_t))
+
+bool hzi_hadamard_dim_continues(const struct hzi_hadamard_dim *outer,
+				const struct hzi_hadamard_dim *inner)
+{
+	int64_t o[DIM_FIELDS], i[DIM_FIELDS], whole;
+
+	memcpy(o, outer, sizeof(o));
+	memcpy(i, inner, sizeof(i));
+	for (size_t f = 1; f < DIM_FIELDS; f++) {
+		if (__builtin_mul_overflow(i[0], i[f], &whole) || whole != o[f])
+			return false;
+	}
+	return true;
+}
+
+/* Adds an inner dimension, as part of the last one if it can be. */
+static void add_dim(struct hzi_hadamard_dims *dims, struct hzi_hadamard_dim d)
+{
+	struct hzi_hadamard_dim *last = dims->n ? &dims->d[dims->n - 1] : NULL;
+
+	if (d.size == 1)
+		return;
+	if (last && hzi_hadamard_dim_continues(last, &d)) {
+		d.size *= last->size;
+		*last = d;
+		return;
+	}
+	assert(dims->n < HZI_ANY_DIMS);
+	dims->d[dims->n++] = d;
+}
+
+struct hzi_hadamard_dims hzi_hadamard_make_dims(const struct hzi_hadamard_call *c,
+						const struct hzi_segment *seg)
+{
+	const struct hzi_hadamard_args *t = c->t;
+	const int64_t row = t->blocks * t->plan.n;
+	/* Groups in a row are found from the place in it, of which an item's scales continue. */
+	const bool whole = c->scale_stride && c->group == row;
+	const bool grouped = c->scale_stride && !whole;
+	struct hzi_hadamard_dims dims = {0};
+
+	for (int i = 0; i < t->ndim; i++) {
+		const int64_t step = c->scale_stride ? c->scale_stride[i] : 0;
+
+		add_dim(&dims, (struct hzi_hadamard_dim){
+			.size = t->shape[i], .x = c->x_stride[i], .y = c->y_stride[i],
+			.scale = whole ? step : 0, .place = whole ? 0 : step * c->group});
+	}
+	if (!seg)
+		return dims;
+	add_dim(&dims, (struct hzi_hadamard_dim){
+		.size = t->blocks, .x = c->x_block, .y = c->y_block, .pre = t->pre.block_step,
+		.post = t->post.block_step, .place = grouped ? t->plan.n : 0});
+	add_dim(&dims, (struct hzi_hadamard_dim){
+		.size = seg->count, .x = seg->length * c->job.x_step,
+		.y = seg->length * c->job.y_step, .pre = t->pre.kind ? seg->length : 0,
+		.post = t->post.kind ? seg->length : 0, .place = grouped ? seg->length : 0});
+	return dims;
+}
+
+int64_t hzi_hadamard_vectors(const struct hzi_hadamard_dims *dims)
+{
+	int64_t n = 1;
+
+	for (int i = 0; i < dims->n; i++)
+		n *= dims->d[i].size;
+	return n;
+}
+
+struct hzi_hadamard_job hzi_hadamard_make_job(const struct hzi_hadamard_call *c,
+					      const struct hzi_segment *seg,
+					      const struct hzi_hadamard_dims *dims)
+{
+	struct hzi_hadamard_job job = c->job;
+
+	job.vectors = hzi_hadamard_vectors(dims);
+	job.offset = seg->offset;
+	job.m = seg->m;
+	job.k = seg->k;
+	job.factor = seg->scale;
+	if (c->scale_stride)
+		job.group_log2 =
+			c->group == c->t->blocks * c->t->plan.n ? HZI_ROW : hzi_log2(c->group);
+	return job;
+}
+
+bool hzi_hadamard_put_dims(const struct hzi_hadamard_dims *dims, int64_t n,
+			   struct hzi_hadamard_rows *p)
+{
+	if (dims->n > 2)
+		return false;
+	p->single = dims->n < 2;
+	p->dim[1] = dims->n ? dims->d[dims->n - 1]
+			    : (struct hzi_hadamard_dim){.size = 1, .x = n, .y = n};
+	if (!p->single) {
+		const uint64_t size = (uint64_t)p->dim[1].size;
+
+		if (p->job.vectors >> 31)
+			return false;
+		p->dim[0] = dims->d[0];
+		p->shift = size == 1 ? 0 : hzi_log2((int64_t)size - 1) + 1;
+		p->magic = (uint32_t)((((1ull << p->shift) - size) << 32) / size + 1);
+	}
+	p->flat = p->single && p->dim[1].x == n && p->dim[1].y == n;
+	return true;
+}
+
+bool hzi_hadamard_aligned(const void *p, int64_t offset, int dtype, const int64_t *steps, int n,
+			  int64_t bytes)
+{
+	const int64_t bits = hzi_bits_of(dtype);
+
+	for (int i = 0; i < n; i++) {
+		if (steps[i] % (8 * bytes / bits))
+			return false;
+	}
+	return offset % (8 * bytes / bits) == 0 && (uintptr_t)p % (uintptr_t)bytes == 0;
+}
+
+/* ---- Routes ---------------------------------------------------------------------------------- */
+
+/* NULL if the kernels of prepare() support every segment */
+static const char *any_unsupported(const struct hzi_hadamard_call *c, hzi_hadamard_prepare prepare)
+{
+	const char *why = NULL;
+
+	for (int s = 0; s < c->t->plan.nseg && !why; s++)
+		why = prepare(c, &c->t->plan.seg[s], c->prepared);
+	return why;
+}
+
+static int launch(struct hz_context *ctx, const struct hzi_hadamard_call *c)
+{
+	const struct hzi_hadamard_launch *const l = c->prepared;
+
+	return hzi_cuda_launch(ctx, c->op, l->kernel, &l->launch, &l->p, l->bytes);
+}
+
+static int launch_all(struct hz_context *ctx, const struct hzi_hadamard_call *c,
+		      hzi_hadamard_prepare prepare)
+{
+	if (c->t->plan.nseg == 1)
+		return launch(ctx, c);
+	for (int s = 0; s < c->t->plan.nseg; s++) {
+		prepare(c, &c->t->plan.seg[s], c->prepared);
+		HZ_CHECK(launch(ctx, c));
+	}
+	return HZ_OK;
+}
+
+#define SEGMENT_ROUTE(name) \
+	const char *hzi_cuda_hadamard_##name##_unsupported(const struct hz_context *ctx, \
+							   const void *args) \
+	{ \
+		(void)ctx; \
+		return any_unsupported(args, hzi_hadamard_prepare_##name); \
+	} \
+	int hzi_cuda_hadamard_##name(struct hz_context *ctx, const void *args) \
+	{ \
+		return launch_all(ctx, args, hzi_hadamard_prepare_##name); \
+	}
+
+SEGMENT_ROUTE(rows)
+SEGMENT_ROUTE(base_rows)
+SEGMENT_ROUTE(columns_16bit)
+SEGMENT_ROUTE(columns)
+
+/* Quantization of a row has to go on from segment to segment, unless all are whole groups. */
+const char *hzi_cuda_hadamard_by_segment_unsupported(const struct hz_context *ctx, const void *args)
+{
+	const struct hzi_hadamard_call *c = args;
+
+	(void)ctx;
+	return c->quantize ? "segments share groups"
+	       : c->t->plan.nseg == 1 ? "the plan has segments of one length" : NULL;
+}
+
+int hzi_cuda_hadamard_by_segment(struct hz_context *ctx, const void *args)
+{
+	static hzi_hadamard_prepare *const prepare[] = {
+		hzi_hadamard_prepare_rows, hzi_hadamard_prepare_base_rows,
+		hzi_hadamard_prepare_columns_16bit, hzi_hadamard_prepare_columns,
+	};
+	const int ways = sizeof(prepare) / sizeof(*prepare);
+	const struct hzi_hadamard_call *c = args;
+
+	HZ_CHECK(hzi_hadamard_check_lengths(ctx, c));
+	for (int s = 0; s < c->t->plan.nseg; s++) {
+		const struct hzi_segment *seg = &c->t->plan.seg[s];
+		int i = 0;
+
+		while (i < ways && prepare[i](c, seg, c->prepared))
+			i++;
+		HZ_CHECK(i < ways ? launch(ctx, c) : hzi_hadamard_launch_strided(ctx, c, seg));
+	}
+	return HZ_OK;
+}

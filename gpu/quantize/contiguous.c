@@ -1,0 +1,73 @@
+/*
+ * contiguous.c - quantization of contiguous floats to contiguous codes, and back
+ *
+ * SPDX-License-Identifier: BSD-2-Clause
+ */
+#include <config.h>
+
+#include "gpu/quantize/launch.h"
+
+/* The step from row to row of the parameters, or -1 if there is none */
+static int64_t parameter_step(const struct hzi_qmap *map)
+{
+	const int64_t step = map->ndim ? map->p_stride[map->ndim - 1] : 0;
+
+	return hzi_quantize_joined(map, map->p_stride, step) ? step : -1;
+}
+
+/* Elements of a piece: 16 bytes of floats, and as many codes */
+static int64_t piece_of(const struct hzi_codes_args *a)
+{
+	return a->x_dtype == HZ_F32 ? 4 : 8;
+}
+
+const char *hzi_cuda_codes_contiguous_unsupported(const struct hz_context *ctx, const void *args)
+{
+	const struct hzi_codes_args *a = args;
+	const struct hzi_qmap *map = &a->map;
+	const int64_t piece = piece_of(a);
+
+	(void)ctx;
+	if (a->rotated)
+		return "there is a transform";
+	if ((uintptr_t)a->x % 16 || (uintptr_t)a->q % (uintptr_t)piece)
+		return "floats are not 16-byte aligned, or codes not as many codes";
+	if ((map->n > 1 && (map->x_step != 1 || map->q_step != 1)) ||
+	    !hzi_quantize_joined(map, map->x_stride, map->n) ||
+	    !hzi_quantize_joined(map, map->q_stride, map->n))
+		return "floats or codes are not contiguous";
+	if (hzi_quantize_elements(map) / piece > INT32_MAX)
+		return "there are too many elements";
+	if (map->params <= 1)
+		return NULL;
+	if (map->n % piece || map->group % piece)
+		return "groups are not of whole pieces of 16 bytes";
+	return parameter_step(map) < 0 ? "parameters of rows are not equally spaced" : NULL;
+}
+
+int hzi_cuda_codes_contiguous(struct hz_context *ctx, const void *args)
+{
+	const struct hzi_codes_args *a = args;
+	const struct hzi_qmap *map = &a->map;
+	const int64_t elements = hzi_quantize_elements(map), piece = piece_of(a);
+	const int64_t each = a->back ? HZI_BACK_PIECES : HZI_FLAT_PIECES(a->x_dtype);
+	struct hzi_quantize_flat p = {
+		.x = a->back ? a->q : a->x, .y = a->back ? a->x : a->q, .scales = a->scales,
+		.zeros = a->zeros, .pieces = elements / piece, .elements = elements,
+		.is_signed = a->q_dtype == HZ_S8, .scale = a->scale, .zero = a->zero,
+	};
+	const struct hzi_launch launch = {
+		.grid = {(unsigned)max_of(1, ceil_div(p.pieces, HZI_FLAT_THREADS * each))},
+		.block = {HZI_FLAT_THREADS},
+	};
+
+	if (map->params > 1) {
+		p.row_step = parameter_step(map);
+		p.row = hzi_make_quotient(map->n / piece);
+		p.group = hzi_make_quotient(map->group / piece);
+	}
+	return hzi_cuda_launch(ctx, a->back ? "dequantize" : "quantize",
+			       hzi_kernel_of(a->back ? HZI_KERNEL_dequantize_flat_f32
+						     : HZI_KERNEL_quantize_flat_f32, a->x_dtype),
+			       &launch, &p, sizeof(p));
+}

@@ -10,20 +10,21 @@ libhz_la_SOURCES += \
 	gpu/mhc/coef_generic.c gpu/mhc/coef_generic_bwd.c gpu/mhc/coef_input_fused.c \
 	gpu/mhc/coef_mma.c gpu/mhc/coef_persistent.c gpu/mhc/coef_small_batch.c gpu/mhc/common.c \
 	gpu/mhc/images.c gpu/mhc/mix.c gpu/mhc/mix_bwd.c gpu/mhc/routes.c gpu/mhc/sinkhorn.c \
-	gpu/qgemm/images.c gpu/qgemm/qgemm.c gpu/quantize/contiguous.c gpu/quantize/dims.c \
-	gpu/quantize/hadamard_chunked.c gpu/quantize/images.c gpu/quantize/minmax.c \
-	gpu/quantize/routes.c gpu/quantize/strided.c gpu/quat/images.c gpu/quat/quat.c \
-	gpu/quat/routes.c gpu/quat_conv/common.c gpu/quat_conv/depthwise.c gpu/quat_conv/gemm16.c \
-	gpu/quat_conv/grouped.c gpu/quat_conv/images.c gpu/quat_conv/implicit_gemm8.c \
-	gpu/quat_conv/routes.c gpu/quat_conv/taps_to_channels.c gpu/quat_conv/wgrad8.c \
-	gpu/quat_gemm/gemv.c gpu/quat_gemm/images.c gpu/quat_gemm/operands.c \
-	gpu/quat_gemm/pack_planar.c gpu/quat_gemm/routes.c gpu/quat_gemm/simt_f32.c \
-	gpu/quat_gemm/wgmma.c gpu/quat_layer/images.c gpu/quat_layer/pool.c \
-	gpu/quat_layer/routes.c gpu/quat_layer/steps.c gpu/runtime/cuda.c gpu/vlut/common.c \
-	gpu/vlut/d4_bitfield.c gpu/vlut/d4_f16_skinny.c gpu/vlut/d4_f16_wgmma.c \
-	gpu/vlut/e8_bitplane.c gpu/vlut/generic.c gpu/vlut/images.c gpu/vlut/pack.c \
-	gpu/vlut/routes.c gpu/vlut/table_f16_skinny.c gpu/vlut/table_s8_skinny.c \
-	gpu/vlut/table_wgmma.c gpu/vlut/via_f16.c gpu/vlut/via_qgemm.c
+	gpu/qgemm/images.c gpu/qgemm/linear.c gpu/qgemm/matrices.c gpu/qgemm/mma_sync.c \
+	gpu/qgemm/pack.c gpu/qgemm/routes.c gpu/qgemm/skinny_splitk.c gpu/qgemm/wgmma.c \
+	gpu/quantize/contiguous.c gpu/quantize/dims.c gpu/quantize/hadamard_chunked.c \
+	gpu/quantize/images.c gpu/quantize/minmax.c gpu/quantize/routes.c gpu/quantize/strided.c \
+	gpu/quat/images.c gpu/quat/quat.c gpu/quat/routes.c gpu/quat_conv/common.c \
+	gpu/quat_conv/depthwise.c gpu/quat_conv/gemm16.c gpu/quat_conv/grouped.c \
+	gpu/quat_conv/images.c gpu/quat_conv/implicit_gemm8.c gpu/quat_conv/routes.c \
+	gpu/quat_conv/taps_to_channels.c gpu/quat_conv/wgrad8.c gpu/quat_gemm/gemv.c \
+	gpu/quat_gemm/images.c gpu/quat_gemm/operands.c gpu/quat_gemm/pack_planar.c \
+	gpu/quat_gemm/routes.c gpu/quat_gemm/simt_f32.c gpu/quat_gemm/wgmma.c \
+	gpu/quat_layer/images.c gpu/quat_layer/pool.c gpu/quat_layer/routes.c \
+	gpu/quat_layer/steps.c gpu/runtime/cuda.c gpu/vlut/common.c gpu/vlut/d4_bitfield.c \
+	gpu/vlut/d4_f16_skinny.c gpu/vlut/d4_f16_wgmma.c gpu/vlut/e8_bitplane.c gpu/vlut/generic.c \
+	gpu/vlut/images.c gpu/vlut/pack.c gpu/vlut/routes.c gpu/vlut/table_f16_skinny.c \
+	gpu/vlut/table_s8_skinny.c gpu/vlut/table_wgmma.c gpu/vlut/via_f16.c gpu/vlut/via_qgemm.c
 noinst_HEADERS += \
 	gpu/device/common.cuh gpu/device/mbarrier.cuh gpu/device/pdl.cuh gpu/device/tma.cuh \
 	gpu/device/wgmma_f16.cuh gpu/device/wgmma_s8.cuh gpu/hadamard/base_f32.cuh \
@@ -36,22 +37,23 @@ noinst_HEADERS += \
 	gpu/lattice/lattice.h gpu/lattice/launch.h gpu/lattice/points_s8.cuh gpu/mhc/coef.cuh \
 	gpu/mhc/coef.h gpu/mhc/coef_bwd_fused.h gpu/mhc/coef_input_fused.h \
 	gpu/mhc/coef_persistent.h gpu/mhc/coef_small_batch.h gpu/mhc/launch.h gpu/mhc/mhc.cuh \
-	gpu/mhc/mhc.h gpu/qgemm/epilogue.cuh gpu/qgemm/qgemm.h gpu/qgemm/skinny_splitk.cuh \
-	gpu/quantize/launch.h gpu/quantize/minmax.cuh gpu/quantize/prologue.cuh \
-	gpu/quantize/quantize.cuh gpu/quantize/quantize.h gpu/quantize/strided.cuh \
-	gpu/quat/contiguous.cuh gpu/quat/launch.h gpu/quat/ops.cuh gpu/quat/planar.h \
-	gpu/quat/quat.h gpu/quat/strided.cuh gpu/quat_conv/depthwise.h gpu/quat_conv/gemm16.cuh \
-	gpu/quat_conv/gemm16.h gpu/quat_conv/implicit_gemm8.cuh gpu/quat_conv/launch.h \
-	gpu/quat_conv/mainloop.cuh gpu/quat_conv/quat_conv.h gpu/quat_conv/wgrad16.cuh \
-	gpu/quat_conv/wgrad8.h gpu/quat_gemm/epilogue.cuh gpu/quat_gemm/gemv.h \
-	gpu/quat_gemm/launch.h gpu/quat_gemm/pack_planar.cuh gpu/quat_gemm/quat_gemm.h \
-	gpu/quat_gemm/simt_f32.h gpu/quat_gemm/wgmma.h gpu/quat_layer/launch.h \
-	gpu/quat_layer/pool.h gpu/quat_layer/quat_layer.cuh gpu/quat_layer/quat_layer.h \
-	gpu/runtime/cuabi.h gpu/runtime/cuda.h gpu/runtime/images.inc gpu/runtime/tensor_map.h \
-	gpu/vlut/d4_bitfield.cuh gpu/vlut/d4_bitfield.h gpu/vlut/d4_f16_skinny.h \
-	gpu/vlut/d4_f16_wgmma.h gpu/vlut/e8_bitplane.cuh gpu/vlut/e8_bitplane.h gpu/vlut/launch.h \
-	gpu/vlut/table_f16_skinny.cuh gpu/vlut/table_f16_skinny.h gpu/vlut/table_s8.cuh \
-	gpu/vlut/table_s8_skinny.h gpu/vlut/table_wgmma.h gpu/vlut/vlut.h
+	gpu/mhc/mhc.h gpu/qgemm/epilogue.cuh gpu/qgemm/launch.h gpu/qgemm/qgemm.h \
+	gpu/qgemm/skinny_splitk.cuh gpu/quantize/launch.h gpu/quantize/minmax.cuh \
+	gpu/quantize/prologue.cuh gpu/quantize/quantize.cuh gpu/quantize/quantize.h \
+	gpu/quantize/strided.cuh gpu/quat/contiguous.cuh gpu/quat/launch.h gpu/quat/ops.cuh \
+	gpu/quat/planar.h gpu/quat/quat.h gpu/quat/strided.cuh gpu/quat_conv/depthwise.h \
+	gpu/quat_conv/gemm16.cuh gpu/quat_conv/gemm16.h gpu/quat_conv/implicit_gemm8.cuh \
+	gpu/quat_conv/launch.h gpu/quat_conv/mainloop.cuh gpu/quat_conv/quat_conv.h \
+	gpu/quat_conv/wgrad16.cuh gpu/quat_conv/wgrad8.h gpu/quat_gemm/epilogue.cuh \
+	gpu/quat_gemm/gemv.h gpu/quat_gemm/launch.h gpu/quat_gemm/pack_planar.cuh \
+	gpu/quat_gemm/quat_gemm.h gpu/quat_gemm/simt_f32.h gpu/quat_gemm/wgmma.h \
+	gpu/quat_layer/launch.h gpu/quat_layer/pool.h gpu/quat_layer/quat_layer.cuh \
+	gpu/quat_layer/quat_layer.h gpu/runtime/cuabi.h gpu/runtime/cuda.h gpu/runtime/images.inc \
+	gpu/runtime/tensor_map.h gpu/vlut/d4_bitfield.cuh gpu/vlut/d4_bitfield.h \
+	gpu/vlut/d4_f16_skinny.h gpu/vlut/d4_f16_wgmma.h gpu/vlut/e8_bitplane.cuh \
+	gpu/vlut/e8_bitplane.h gpu/vlut/launch.h gpu/vlut/table_f16_skinny.cuh \
+	gpu/vlut/table_f16_skinny.h gpu/vlut/table_s8.cuh gpu/vlut/table_s8_skinny.h \
+	gpu/vlut/table_wgmma.h gpu/vlut/vlut.h
 
 # The images of device code, as in gpu/kernels.def
 HZ_CU = \

@@ -1,0 +1,165 @@
+/*
+ * mma_sync.c - multiplication by mma.sync on any GPU; a batch in one launch
+ *
+ * SPDX-License-Identifier: BSD-2-Clause
+ */
+#include <config.h>
+
+#include <math.h>
+
+#include "gpu/qgemm/launch.h"
+
+static struct hzi_qgemm_any make_any(const struct hzi_qgemm_args *t, const uint8_t *b,
+				     const struct hzi_qgemm_out *out)
+{
+	return (struct hzi_qgemm_any){
+		.a = t->a, .b = b, .out = *out, .a_m = t->a_m,
+		.width = hzi_qgemm_width(t), .blocks = (int32_t)hzi_qgemm_blocks(t),
+	};
+}
+
+static int launch_any(struct hz_context *ctx, const struct hzi_qgemm_args *t,
+		      struct hzi_qgemm_any *p, int64_t items)
+{
+	const int rows = t->wide ? HZI_ANY_ROWS / 2 : HZI_ANY_ROWS;
+	const bool is_signed = t->a_dtype == HZ_S8;
+	struct hzi_launch launch = {
+		.grid = {(unsigned)ceil_div(t->n, HZI_ANY_COLUMNS), (unsigned)ceil_div(t->m, rows)},
+		.block = {256},
+		.shared_bytes =
+			(unsigned)(HZI_ANY_STAGES * (rows + HZI_ANY_COLUMNS) * HZI_QK_BLOCK),
+	};
+	const int kernel = (p->ndim ? HZI_KERNEL_qgemm_batch_u : HZI_KERNEL_qgemm_any_u) +
+			   (t->wide ? 2 : 0) + is_signed;
+
+	for (; p->first < items; p->first += HZI_ITEMS_MAX) {
+		launch.grid[2] = (unsigned)min_of(items - p->first, HZI_ITEMS_MAX);
+		HZ_CHECK(hzi_cuda_launch(ctx, "qgemm", kernel, &launch, p, sizeof(*p)));
+	}
+	return HZ_OK;
+}
+
+static int launch_one(struct hz_context *ctx, const struct hzi_qgemm_args *t, const uint8_t *b,
+		      const struct hzi_qgemm_out *out, bool early)
+{
+	struct hzi_qgemm_any p = make_any(t, b, out);
+
+	(void)early;
+	return launch_any(ctx, t, &p, 1);
+}
+
+int hzi_cuda_qgemm_mma_sync(struct hz_context *ctx, const void *args)
+{
+	return hzi_qgemm_each(ctx, args, launch_one);
+}
+
+/* ---- A batch in one launch ------------------------------------------------------------------- */
+
+#define BATCH_BYTES ((int64_t)256 << 20)	/* of packed matrices, at most */
+
+const char *hzi_cuda_qgemm_batch_unsupported(const struct hz_context *ctx, const void *args)
+{
+	const struct hzi_qgemm_args *t = &((const struct hzi_qgemm_call *)args)->t;
+
+	(void)ctx;
+	if (hzi_qgemm_items_of(t->ndim, t->shape, t->b_stride, true).count < 2)
+		return "there is one matrix";
+	if (t->m > HZI_ROWS_MAX)
+		return "m exceeds the rows of a launch";
+	if (t->ndim > HZI_BATCH_DIMS)
+		return "the batch has more than 4 dimensions";
+	return !t->packed && hzi_qgemm_items_of(t->ndim, t->shape, t->b_stride, false).count *
+					     hzi_qpack_bytes(HZI_QLAYOUT_CUDA, t->k, t->n) >
+				     BATCH_BYTES
+		       ? "packed matrices exceed 256 MiB" : NULL;
+}
+
+#define BATCH_RATE 450000	/* operations of qgemm_batch in a nanosecond, on an H200 */
+#define SINGLE_RATE 1300000	/* of the kernels for Hopper */
+#define BYTES_RATE 3000		/* bytes of B in a nanosecond */
+#define LAUNCH_NS 2000		/* of a launch, and of packing or alignment */
+
+/* Many small matrices take less time in one launch, few large ones by the kernels for Hopper. */
+bool hzi_cuda_qgemm_batch_wins(const struct hz_context *ctx, const struct hzi_qgemm_call *c)
+{
+	const struct hzi_qgemm_args *t = &c->t;
+	const int64_t n = hzi_round_up(t->n, HZI_ANY_COLUMNS), k = hzi_round_up(t->k, HZI_QK_BLOCK);
+	const double count =
+		(double)hzi_qgemm_items_of(t->ndim, t->shape, t->b_stride, true).count;
+	const double bytes = (double)n * (double)k / BYTES_RATE;
+	const double joint = 2.0 * (double)hzi_round_up(t->m, HZI_ANY_ROWS) * (double)n *
+			     (double)k / BATCH_RATE;
+	const double single = 2.0 * (double)t->m * (double)n * (double)k / SINGLE_RATE;
+	const int64_t launches = 1 + (t->packed ? 0 : 2);
+
+	if (!ctx->sm_90a || t->wide || t->k == 0)
+		return true;
+	return count * fmax(joint, bytes) + 2 * LAUNCH_NS <
+	       count * fmax(fmax(single, bytes), (double)(launches * LAUNCH_NS));
+}
+
+size_t hzi_cuda_qgemm_batch_workspace(const struct hz_context *ctx, const void *args)
+{
+	const struct hzi_qgemm_call *c = args;
+	size_t lines;
+
+	(void)ctx;
+	return hzi_qgemm_workspace(&c->t, true, &lines);
+}
+
+/* Strides of an operand whose items follow each other, those that are not shared */
+static void lay_out(const struct hzi_qgemm_args *t, int64_t *stride, int64_t step, bool shared)
+{
+	for (int d = t->ndim - 1; d >= 0; d--) {
+		if (shared && !stride[d])
+			continue;
+		stride[d] = step;
+		step *= t->shape[d];
+	}
+}
+
+int hzi_cuda_qgemm_batch(struct hz_context *ctx, const void *args)
+{
+	const struct hzi_qgemm_call *c = args;
+	struct hzi_qgemm_args t = c->t;
+	const struct hzi_qgemm_items items =
+		hzi_qgemm_items_of(t.ndim, t.shape, t.a_stride, true);
+	const struct hzi_qgemm_items packs =
+		hzi_qgemm_items_of(t.ndim, t.shape, t.b_stride, false);
+	const int64_t c_size = (int64_t)hz_dtype_size(t.c_dtype);
+	const int64_t pack_bytes = hzi_qpack_bytes(HZI_QLAYOUT_CUDA, t.k, t.n);
+	const uint8_t *b = t.packed ? t.packed : c->workspace;
+	struct hzi_qgemm_out out;
+	struct hzi_qgemm_any p;
+	size_t lines;
+
+	hzi_qgemm_workspace(&t, true, &lines);
+	if (!t.packed) {
+		HZ_CHECK(hzi_qgemm_pack_b(ctx, "qgemm", &t, t.b, &packs, c->workspace));
+		lay_out(&t, t.b_stride, 1, true);
+	}
+	if (!hzi_qgemm_all_aligned(&t)) {
+		const struct hzi_qgemm_lines q =
+			hzi_qgemm_align(&t, (uint8_t *)c->workspace + lines);
+
+		HZ_CHECK(hzi_qgemm_launch_lines(ctx, "qgemm", q, &items,
+						hzi_round_up(t.m, HZI_QN_GROUP)));
+		t.a = q.y;
+		t.a_m = q.y_line;
+		t.a_k = 1;
+		lay_out(&t, t.a_stride, q.y_item, false);
+	}
+	out = hzi_qgemm_make_out(&t, b);
+	p = make_any(&t, b, &out);
+	p.ndim = t.ndim;
+	for (int d = 0; d < t.ndim; d++) {
+		p.shape[d] = t.shape[d];
+		p.a_stride[d] = t.a_stride[d];
+		p.b_stride[d] = t.b_stride[d] * pack_bytes;
+		p.c_stride[d] = t.c_stride[d] * c_size;
+		p.row_stride[d] = t.row_stride[d];
+		if (p.c_stride[d] % 16)
+			p.out.quick = 0;
+	}
+	return launch_any(ctx, &t, &p, items.count);
+}

@@ -1,0 +1,142 @@
+/*
+ * routes.c - routes of quantized matrix multiplication on a GPU
+ *
+ * SPDX-License-Identifier: BSD-2-Clause
+ *
+ * Sums are exact, so every route gives the same bits.
+ */
+#include <config.h>
+
+#include "gpu/qgemm/launch.h"
+#include "lib/core/route.h"
+
+/* Costs are places in the order of preference. */
+enum {BATCH, SKINNY, WGMMA, MMA_SYNC, LAST};
+
+static int64_t batch_cost(const struct hz_context *ctx, const void *args)
+{
+	return hzi_cuda_qgemm_batch_wins(ctx, args) ? BATCH : LAST;
+}
+
+static int64_t skinny_cost(const struct hz_context *ctx, const void *args)
+{
+	return hzi_cuda_qgemm_skinny_splitk_wins(ctx, args) ? SKINNY : LAST;
+}
+
+static const struct hzi_route qgemm[] = {
+	[BATCH] = {.name = "batch", .what = "a batch in one launch, mma.sync",
+		   .unsupported = hzi_cuda_qgemm_batch_unsupported, .cost = batch_cost,
+		   .workspace = hzi_cuda_qgemm_batch_workspace, .run = hzi_cuda_qgemm_batch},
+	[SKINNY] = {.name = "skinny_splitk", .what = "few rows, clusters share k, wgmma",
+		    .arch = HZI_SM_90A, .unsupported = hzi_cuda_qgemm_skinny_splitk_unsupported,
+		    .cost = skinny_cost, .workspace = hzi_cuda_qgemm_each_workspace,
+		    .run = hzi_cuda_qgemm_skinny_splitk},
+	[WGMMA] = {.name = "wgmma", .what = "tiles of 128 rows, wgmma and TMA", .arch = HZI_SM_90A,
+		   .unsupported = hzi_cuda_qgemm_wgmma_unsupported,
+		   .workspace = hzi_cuda_qgemm_each_workspace, .run = hzi_cuda_qgemm_wgmma},
+	[MMA_SYNC] = {.name = "mma_sync", .what = "tiles of 128 rows, mma.sync on any GPU",
+		      .workspace = hzi_cuda_qgemm_each_workspace,
+		      .run = hzi_cuda_qgemm_mma_sync},
+};
+
+enum {GEMV, TWO_STEPS, QLINEAR_LAST};
+
+static int64_t gemv_cost(const struct hz_context *ctx, const void *args)
+{
+	return hzi_cuda_qlinear_gemv_wins(ctx, args) ? GEMV : QLINEAR_LAST;
+}
+
+static size_t two_steps_workspace(const struct hz_context *ctx, const void *args)
+{
+	size_t rest;
+	const struct hzi_qgemm_args g =
+		hzi_qlinear_product(((const struct hzi_qlinear_call *)args)->a, NULL, &rest);
+
+	return rest + hzi_cuda_qgemm_workspace(ctx, &g);
+}
+
+static int multiply(struct hz_context *ctx, const struct hzi_qgemm_args *a, void *workspace);
+
+static int two_steps(struct hz_context *ctx, const void *args)
+{
+	const struct hzi_qlinear_args *a = ((const struct hzi_qlinear_call *)args)->a;
+	char *room = ctx->workspace;
+	size_t rest;
+	const struct hzi_qgemm_args g = hzi_qlinear_product(a, room, &rest);
+
+	HZ_CHECK(hzi_qlinear_quantize(ctx, a, &g, room));
+	return multiply(ctx, &g, room + rest);
+}
+
+static const struct hzi_route qlinear[] = {
+	[GEMV] = {.name = "gemv", .what = "up to 4 rows in one launch",
+		  .unsupported = hzi_cuda_qlinear_gemv_unsupported, .cost = gemv_cost,
+		  .run = hzi_cuda_qlinear_gemv},
+	[TWO_STEPS] = {.name = "quantize_gemm", .what = "quantization, then a route of qgemm",
+		       .workspace = two_steps_workspace, .run = two_steps},
+};
+
+enum {QGEMM, QLINEAR};
+
+const struct hzi_op_routes hzi_cuda_qgemm_routes[] = {
+	[QGEMM] = HZI_ROUTES(qgemm, qgemm),
+	[QLINEAR] = HZI_ROUTES(qlinear, qlinear),
+	{0},
+};
+
+/* The innermost dimensions of a batch whose items are rows of one matrix become that matrix. */
+static struct hzi_qgemm_args join_rows(const struct hzi_qgemm_args *a)
+{
+	struct hzi_qgemm_args t = *a;
+
+	while (t.ndim > 0) {
+		const int d = t.ndim - 1;
+		int64_t m;
+
+		if (t.shape[d] > 1 && (t.b_stride[d] || t.a_stride[d] != t.m * t.a_m ||
+				       t.c_stride[d] != t.m * t.c_m || t.row_stride[d] != t.m))
+			break;
+		if (!hzi_mul(t.m, t.shape[d], &m))
+			break;
+		t.m = m;
+		t.ndim--;
+	}
+	return t;
+}
+
+static int multiply(struct hz_context *ctx, const struct hzi_qgemm_args *a, void *workspace)
+{
+	const struct hzi_qgemm_call c = {join_rows(a), workspace};
+
+	if (hzi_qpack_width(HZI_QLAYOUT_CUDA, a->n) > INT32_MAX)
+		return hzi_fail(ctx, HZ_ENOTSUP,
+				"qgemm: n is %lld, must be at most 2^31 - 256 on a GPU",
+				(long long)a->n);
+	return hzi_route_run(ctx, &hzi_cuda_qgemm_routes[QGEMM], &c);
+}
+
+size_t hzi_cuda_qgemm_workspace(const struct hz_context *ctx, const struct hzi_qgemm_args *a)
+{
+	const struct hzi_qgemm_call c = {join_rows(a), NULL};
+
+	return hzi_route_workspace(ctx, &hzi_cuda_qgemm_routes[QGEMM], &c);
+}
+
+int hzi_cuda_qgemm(struct hz_context *ctx, const struct hzi_qgemm_args *a)
+{
+	return multiply(ctx, a, ctx->workspace);
+}
+
+size_t hzi_cuda_qlinear_workspace(const struct hz_context *ctx, const struct hzi_qlinear_args *a)
+{
+	const struct hzi_qlinear_call c = {a, join_rows(&a->g)};
+
+	return hzi_route_workspace(ctx, &hzi_cuda_qgemm_routes[QLINEAR], &c);
+}
+
+int hzi_cuda_qlinear(struct hz_context *ctx, const struct hzi_qlinear_args *a)
+{
+	const struct hzi_qlinear_call c = {a, join_rows(&a->g)};
+
+	return hzi_route_run(ctx, &hzi_cuda_qgemm_routes[QLINEAR], &c);
+}

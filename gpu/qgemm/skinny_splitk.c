@@ -1,0 +1,118 @@
+/*
+ * skinny_splitk.c - multiplication of few rows: the blocks of a cluster share k
+ *
+ * SPDX-License-Identifier: BSD-2-Clause
+ */
+#include <config.h>
+
+#include "gpu/qgemm/launch.h"
+
+/* Kernels for up to that many rows; bytes of shared memory */
+struct kernel {
+	int rows, kernel, kernel_signed, bytes;
+};
+
+static const struct kernel kernels[] = {
+	{8, HZI_KERNEL_qgemm_few_8_u, HZI_KERNEL_qgemm_few_8_s,
+	 HZI_FEW_BYTES(8, HZI_FEW_STAGES_8)},
+	{16, HZI_KERNEL_qgemm_few_16_u, HZI_KERNEL_qgemm_few_16_s,
+	 HZI_FEW_BYTES(16, HZI_FEW_STAGES_16)},
+	{32, HZI_KERNEL_qgemm_few_32_u, HZI_KERNEL_qgemm_few_32_s,
+	 HZI_FEW_BYTES(32, HZI_FEW_STAGES_32)},
+	{64, HZI_KERNEL_qgemm_few_64_u, HZI_KERNEL_qgemm_few_64_s,
+	 HZI_FEW_BYTES(64, HZI_FEW_STAGES_64)},
+};
+
+#define BLOCK_CYCLES 265	/* of a block of k by 64 rows, on an H200 */
+#define SUM32_BLOCKS 256	/* of k: 32768 products of 255^2, whose sum fits 32 bits */
+
+/*
+ * Blocks of a cluster, which share k: the number with the fewest steps, where what a block does
+ * once takes as long as 12 blocks of k. If sums of all k may need 64 bits, those of a share must fit
+ * 32; 0: there is no such number.
+ */
+static unsigned best_shares(const struct hz_context *ctx, const struct hzi_qgemm_args *t,
+			    int64_t *cycles)
+{
+	const int64_t tiles = ceil_div(t->n, HZI_FEW_COLUMNS) *
+			      ceil_div(min_of(t->m, HZI_ROWS_MAX), HZI_FEW_ROWS);
+	const int64_t sms = hzi_cuda_device(ctx)->multiprocessors, blocks = hzi_qgemm_blocks(t);
+	int64_t least = INT64_MAX;
+	unsigned best = 0;
+
+	for (unsigned i = 1; i <= 8 && i <= blocks; i *= 2) {
+		const int64_t steps = ceil_div(tiles * i, sms) * (ceil_div(blocks, i) + 12);
+
+		if (steps < least && !(t->wide && ceil_div(blocks, i) > SUM32_BLOCKS)) {
+			least = steps;
+			best = i;
+		}
+	}
+	*cycles = least * BLOCK_CYCLES;
+	return best;
+}
+
+const char *hzi_cuda_qgemm_skinny_splitk_unsupported(const struct hz_context *ctx, const void *args)
+{
+	const struct hzi_qgemm_args *t = &((const struct hzi_qgemm_call *)args)->t;
+
+	(void)ctx;
+	if (t->k == 0)
+		return "k is 0";
+	return t->wide && ceil_div(hzi_qgemm_blocks(t), 8) > SUM32_BLOCKS
+		       ? "sums of an eighth of k do not fit 32 bits" : NULL;
+}
+
+/*
+ * More rows than the kernels' 64 may be worth it, several blocks of rows each reading all of B, if
+ * each SM gets one block at most.
+ */
+bool hzi_cuda_qgemm_skinny_splitk_wins(const struct hz_context *ctx, const struct hzi_qgemm_call *c)
+{
+	const struct hzi_qgemm_args *t = &c->t;
+	const int64_t tiles = ceil_div(t->n, HZI_FEW_COLUMNS) * ceil_div(t->m, HZI_FEW_ROWS);
+	const int64_t sms = hzi_cuda_device(ctx)->multiprocessors;
+	int64_t cycles;
+	unsigned shares;
+
+	if (t->m <= HZI_FEW_ROWS)
+		return true;
+	if (t->wide || tiles > sms)
+		return false;
+	shares = best_shares(ctx, t, &cycles);
+	return tiles * shares <= sms && cycles < hzi_qgemm_wgmma_cycles(ctx, t) / 10 * 9;
+}
+
+static int launch_matrix(struct hz_context *ctx, const struct hzi_qgemm_args *t, const uint8_t *b,
+			 const struct hzi_qgemm_out *out, bool early)
+{
+	const struct kernel *f = kernels;
+	struct hzi_qgemm_few p = {
+		.b = b, .out = *out, .width = hzi_qgemm_width(t),
+		.blocks = (int32_t)hzi_qgemm_blocks(t), .wide = t->wide,
+	};
+	struct hzi_launch launch = {.block = {HZI_FEW_THREADS}, .early = early, .aligned = true};
+	int64_t cycles;
+
+	while (f->rows < t->m && f->rows < HZI_FEW_ROWS)
+		f++;
+	if (!p.out.quick || t->n % 16) {
+		p.loose = true;
+		p.out.quick = hzi_qgemm_quick_kind(t);
+		if (t->a_zeros)
+			p.out.a_zero = 0;
+	}
+	launch.cluster = best_shares(ctx, t, &cycles);
+	launch.grid[0] = (unsigned)ceil_div(t->n, HZI_FEW_COLUMNS) * launch.cluster;
+	launch.grid[1] = (unsigned)ceil_div(t->m, f->rows);
+	launch.shared_bytes = (unsigned)(HZI_SHARED_ALIGN + f->bytes);
+	HZ_CHECK(hzi_cuda_tensor_map(ctx, "qgemm", &p.a, t->a, t->k, t->m, t->a_m, 128,
+				     f->rows));
+	return hzi_cuda_launch(ctx, "qgemm", t->a_dtype == HZ_S8 ? f->kernel_signed : f->kernel,
+			       &launch, &p, sizeof(p));
+}
+
+int hzi_cuda_qgemm_skinny_splitk(struct hz_context *ctx, const void *args)
+{
+	return hzi_qgemm_each(ctx, args, launch_matrix);
+}

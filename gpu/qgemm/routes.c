@@ -79,8 +79,8 @@ static const struct hzi_route qlinear[] = {
 enum {QGEMM, QLINEAR};
 
 const struct hzi_op_routes hzi_cuda_qgemm_routes[] = {
-	[QGEMM] = HZI_ROUTES(qgemm, qgemm),
-	[QLINEAR] = HZI_ROUTES(qlinear, qlinear),
+	[QGEMM] = HZI_RANKED_ROUTES(qgemm, qgemm),
+	[QLINEAR] = HZI_RANKED_ROUTES(qlinear, qlinear),
 	{0},
 };
 

@@ -77,7 +77,7 @@ enum {QUANTIZE, DEQUANTIZE, CHOOSE};
 const struct hzi_op_routes hzi_cuda_quantize_routes[] = {
 	[QUANTIZE] = HZI_ROUTES(quantize, quantize),
 	[DEQUANTIZE] = HZI_ROUTES(dequantize, dequantize),
-	[CHOOSE] = HZI_ROUTES(choose_qparams, choose_qparams),
+	[CHOOSE] = HZI_RANKED_ROUTES(choose_qparams, choose_qparams),
 	{0},
 };
 

@@ -758,6 +758,7 @@ int main(void)
 	rnd = tap_seed();
 	quick = tap_quick();
 	dev_open_all();
+	dev_open_routes(HZI_OP_hadamard);
 	test_sizes();
 	test_row_counts();
 	test_many();

@@ -769,6 +769,7 @@ int main(void)
 	rnd = tap_seed();
 	quick = tap_quick();
 	dev_open_all();
+	dev_open_routes(HZI_OP_hadamard);
 	test_properties();
 	test_base_rows();
 	test_far_apart();

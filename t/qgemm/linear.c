@@ -193,6 +193,7 @@ int main(void)
 {
 	rnd = tap_seed();
 	dev_open_all();
+	dev_open_routes(HZI_OP_qlinear);
 	test_linear();
 	dev_close_all();
 	return done_testing();

@@ -787,6 +787,7 @@ int main(void)
 	rnd = tap_seed();
 	quick = tap_quick();
 	dev_open_all();
+	dev_open_routes(HZI_OP_qgemm);
 	test_golden();
 	test_errors();
 	test_pairs();

@@ -578,6 +578,9 @@ int main(void)
 	rnd = tap_seed();
 	quick = tap_quick();
 	dev_open_all();
+	dev_open_routes(HZI_OP_quantize);
+	dev_open_routes(HZI_OP_dequantize);
+	dev_open_routes(HZI_OP_choose_qparams);
 	test_random();
 	test_large();
 	test_tiles();

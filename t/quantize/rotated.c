@@ -362,6 +362,8 @@ int main(void)
 	rnd = tap_seed();
 	quick = tap_quick();
 	dev_open_all();
+	dev_open_routes(HZI_OP_quantize);
+	dev_open_routes(HZI_OP_dequantize);
 	test_rotated();
 	test_large_calls();
 	dev_close_all();

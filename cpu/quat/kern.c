@@ -1,5 +1,5 @@
 /*
- * kern.c - the tables of micro-kernels of elementwise work on quaternions
+ * kern.c - the micro-kernel tables of elementwise quaternion operations
  *
  * SPDX-License-Identifier: BSD-2-Clause
  */

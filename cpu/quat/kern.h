@@ -1,5 +1,5 @@
 /*
- * kern.h - the micro-kernels of elementwise work on quaternions
+ * kern.h - micro-kernels of elementwise quaternion operations
  *
  * SPDX-License-Identifier: BSD-2-Clause
  */
@@ -9,24 +9,24 @@
 #include "cpu/core/kern.h"
 
 /*
- * Quaternions, or vectors of three components, or real numbers, in a row: component c of element i
- * at p + i * step + comp[c], real numbers at comp[0], vectors at comp[1 .. 3]. p NULL: not wanted.
+ * A row of quaternions, vectors of three components, or real numbers: component c of element i at p
+ * + i * step + comp[c]. Real numbers are at comp[0], vectors at comp[1 .. 3]. p NULL: not wanted.
  */
 struct hzi_quat_list {
 	void *p;
 	int64_t step, comp[4];
 };
 
-enum hzi_quat_work {		/* in: out */
+enum hzi_quat_work {		/* inputs: outputs */
 	HZI_QUAT_WORK_MUL,		/* a, b: ca(a) cb(b) */
 	HZI_QUAT_WORK_MUL_BWD,		/* dy, a, b: da, db */
 	HZI_QUAT_WORK_AXPY,		/* x: alpha x, or x alpha if reversed */
-	HZI_QUAT_WORK_CONJ,		/* x: these as enum hzi_quat_map */
+	HZI_QUAT_WORK_CONJ,		/* x: the kinds of enum hzi_quat_map, in their order */
 	HZI_QUAT_WORK_NORM,
 	HZI_QUAT_WORK_NORM2,
 	HZI_QUAT_WORK_NORMALIZE,
 	HZI_QUAT_WORK_INVERSE,
-	HZI_QUAT_WORK_NORM_BWD,		/* dy, x: these in the same order */
+	HZI_QUAT_WORK_NORM_BWD,		/* dy, x: their gradients, in the same order */
 	HZI_QUAT_WORK_NORM2_BWD,
 	HZI_QUAT_WORK_NORMALIZE_BWD,
 	HZI_QUAT_WORK_INVERSE_BWD,
@@ -35,8 +35,9 @@ enum hzi_quat_work {		/* in: out */
 };
 
 /*
- * count elements of what lib/quat/quat.h tells of; accumulate adds to out. real: an output that is a
- * vector has a real part, which becomes 0 or stays. stream: results are too many for the caches.
+ * One operation of lib/quat/quat.h on a row of count elements. accumulate: adds to out. real: an
+ * output that is a vector has a real part, which becomes 0, or stays if accumulate. stream: results
+ * exceed the caches; use non-temporal stores.
  */
 struct hzi_quat_row {
 	struct hzi_quat_list in[3], out[2];
@@ -47,9 +48,10 @@ struct hzi_quat_row {
 };
 
 /*
- * The first output of row->work, MUL or ROTATE_BWD (of its outputs the one wanted), summed: over
- * the row, sum[0 .. 3] += the components; or columns: over terms rows, in[i].p being term_step[i]
- * further in each, sum[4 j + c] += component c of element j. At most 1024 terms of each sum.
+ * The sum of the first output of row->work, MUL or ROTATE_BWD (of its outputs the one that is
+ * wanted). Without columns, over the row: sum[0 .. 3] += the components. With columns, over `terms`
+ * rows, in[i].p advancing by term_step[i]: sum[4 j + c] += component c of element j. At most 1024
+ * terms for each sum.
  */
 struct hzi_quat_total {
 	struct hzi_quat_row row;
@@ -58,7 +60,10 @@ struct hzi_quat_total {
 	double *sum;
 };
 
-/* Components first .. last of element i = sum[4 i + c], conjugated if conj; added if accumulate */
+/*
+ * Stores components first .. last of element i = sum[4 i + c], conjugated if conj; adds if
+ * accumulate.
+ */
 struct hzi_quat_put {
 	struct hzi_quat_list out;
 	const double *sum;

@@ -1,5 +1,5 @@
 /*
- * quat.c - elementwise calls of quaternions: rows, sums and their split over threads
+ * quat.c - elementwise quaternion operations on a CPU: rows, sums and threads
  *
  * SPDX-License-Identifier: BSD-2-Clause
  */
@@ -22,7 +22,7 @@ static void *offset(const void *p, int64_t elements, int64_t size)
 
 /* ---- Indices --------------------------------------------------------------------------------- */
 
-/* Some dimensions, walked with the last fastest, and what a step in them means to each operand */
+/* An index over some dimensions, the last one fastest, and each operand's offset at it */
 struct walk {
 	int ndim, operands;
 	int64_t shape[HZ_MAXDIM], index[HZ_MAXDIM], stride[OPERANDS][HZ_MAXDIM];
@@ -73,15 +73,15 @@ static void walk_on(struct walk *w)
 /* ---- Rows ------------------------------------------------------------------------------------ */
 
 /*
- * Rows are cut into pieces of this many quaternions, so that there is work for all threads and that
- * where the fastest dimension is too short to be the row, its turns find the piece in L2.
+ * Rows are cut into pieces of this many quaternions, so that all threads have work. Where the row
+ * is not the fastest dimension, neighbouring rows find the cache lines of the piece in L2.
  */
 #define PIECE 4096
-#define ROW_LEAST 16			/* a shorter row is not worth a call if another is longer */
+#define ROW_LEAST 16			/* row length below which a longer dimension is the row */
 
 struct row_job {
 	const struct hzi_quat_kern *kern;
-	struct hzi_quat_row row;	/* with the lists of quaternion 0 */
+	struct hzi_quat_row row;	/* its lists point to element 0 */
 	struct walk outer;		/* operands: in[0 .. 2], out[0 .. 1] */
 	int64_t rows, n, size;
 };
@@ -116,7 +116,7 @@ static void row_units(void *data, int thread, int64_t begin, int64_t end)
 	}
 }
 
-/* Which dimension the rows run along */
+/* The dimension that is the row */
 static int row_dim(const struct hzi_quat_dims *dims)
 {
 	int row = dims->ndim ? dims->ndim - 1 : 0;
@@ -128,7 +128,7 @@ static int row_dim(const struct hzi_quat_dims *dims)
 	return row;
 }
 
-/* Whether results are too many for the caches, and go where nothing was read: past these */
+/* Whether results exceed the caches and overwrite no input: then stores bypass the caches. */
 static bool may_stream(const struct hz_context *ctx, const struct hzi_quat_row *row, int64_t bytes)
 {
 	if (bytes <= hzi_cache_share(ctx) / 4 * 3 || row->accumulate)
@@ -140,7 +140,10 @@ static bool may_stream(const struct hz_context *ctx, const struct hzi_quat_row *
 	return true;
 }
 
-/* Runs row->work on all elements of dims; in and out as work wants them, absent ones NULL. */
+/*
+ * Runs row->work on all elements of dims. operand: three inputs, two outputs, as the work has them;
+ * NULL: absent.
+ */
 static int run_rows(struct hz_context *ctx, const struct hzi_quat_dims *dims,
 		    struct hzi_quat_row *row, const struct hzi_quat_at *const *operand)
 {
@@ -166,7 +169,7 @@ static int run_rows(struct hz_context *ctx, const struct hzi_quat_dims *dims,
 	row->stream = may_stream(ctx, row, bytes);
 	row->count = elements;
 	if (dims->ndim <= 1 && elements <= PIECE) {
-		/* A small call is to cost little. */
+		/* One row: no threads, no walk. */
 		hzi_quat_kern[ctx->level].row(row);
 		return HZ_OK;
 	}
@@ -188,24 +191,24 @@ static int run_rows(struct hz_context *ctx, const struct hzi_quat_dims *dims,
 /* ---- Sums ------------------------------------------------------------------------------------ */
 
 /*
- * A unit is a tile of results, WIDTH neighbours or one, and a block of the terms; what it is does
- * not depend on threads. With more than one block their sums, in f64, are added in order.
+ * A unit is a tile of results, WIDTH neighbours or one, by a block of terms; it does not depend on
+ * the number of threads. Sums of blocks are f64 and are added in order.
  */
 #define WIDTH 64
 #define COLUMN_BLOCK 2048
 #define ROW_BLOCK 16384
-#define TERMS 1024			/* that one call of quat_total() may add in f32 */
+#define TERMS 1024			/* most terms that one kernel call adds in f32 */
 
 struct sum_job {
 	const struct hzi_quat_kern *kern;
-	struct hzi_quat_total sum;	/* with the lists of quaternion 0 */
+	struct hzi_quat_total sum;	/* its lists point to element 0 */
 	struct hzi_quat_put put;
 	struct walk kept, terms;	/* operands: in[0 .. 2], out */
 	bool columns;
-	int64_t n, pieces;		/* along the results of tiles, if columns */
-	int64_t inner, inner_step[3];	/* the fastest dimension of terms: not in the walk */
+	int64_t n, pieces; /* results along dimension kept - 1, tiles of these; if columns */
+	int64_t inner, inner_step[3];	/* the fastest dimension of terms, which `terms` lacks */
 	int64_t count, block, blocks, tiles, size;
-	double *part;			/* [tiles][blocks][WIDTH or 1][4], if there are blocks */
+	double *part;			/* [tiles][blocks][WIDTH or 1][4] if blocks > 1 */
 };
 
 static int64_t tile_width(const struct sum_job *job)
@@ -213,7 +216,7 @@ static int64_t tile_width(const struct sum_job *job)
 	return job->columns ? WIDTH : 1;
 }
 
-/* Tile t: its first result in the walk, and how many there are */
+/* Moves kept to a tile. *first: its first result in the fastest dimension. Returns its results. */
 static int64_t begin_tile(const struct sum_job *job, struct walk *kept, int64_t tile,
 			  int64_t *first)
 {
@@ -308,7 +311,7 @@ static void put_units(void *data, int thread, int64_t begin, int64_t end)
 	}
 }
 
-/* The larger step of the inputs in dimension d: what a row along it reads apart */
+/* Largest input stride along d */
 static uint64_t step_of(const struct hzi_quat_at *const *at, int d)
 {
 	uint64_t step = 0;
@@ -321,7 +324,7 @@ static uint64_t step_of(const struct hzi_quat_at *const *at, int d)
 	return step;
 }
 
-/* operand: three inputs, or NULL, and the output */
+/* operand: three inputs or NULL, then the output */
 static void make_sum(const struct hz_context *ctx, const struct hzi_quat_dims *dims,
 		     const struct hzi_quat_row *row, const struct hzi_quat_at *const *operand,
 		     struct sum_job *job)

@@ -1,5 +1,5 @@
 /*
- * unit.c - the micro-kernels of elementwise work on quaternions, once for each ISA level
+ * unit.c - micro-kernels of elementwise quaternion operations, compiled once per ISA level
  *
  * SPDX-License-Identifier: BSD-2-Clause
  */

@@ -1,5 +1,5 @@
 /*
- * amx.c - products of quaternion matrices of bf16 with AMX tiles
+ * amx.c - bf16 quaternion matrix products with AMX tiles
  *
  * SPDX-License-Identifier: BSD-2-Clause
  */
@@ -9,19 +9,19 @@
 #include "cpu/quat_gemm/kern.h"
 
 enum {
-	HALF_ROWS = 64,		/* of a panel of V */
-	HALF_TILE = 512		/* elements */
+	BF16_ROWS = 64,		/* of a panel of V */
+	BF16_TILE = 512		/* elements */
 };
 
-/* The upper halves of two numbers of f32 are a pair of bf16. */
-static void half_v(const float *from, int64_t rows, uint16_t *to, int64_t tile_ld)
+/* The upper halves of two f32 numbers are a pair of bf16, since the numbers are of bf16. */
+static void bf16_pack_v(const float *from, int64_t rows, uint16_t *to, int64_t tile_ld)
 {
 	const __m512i upper = _mm512_set1_epi32((int)0xffff0000);
 
 	for (int64_t i = 0; i < rows; i += 16, to += tile_ld) {
 		for (int64_t l = 0; l < 32; l += 2) {
-			const __m512i a = _mm512_loadu_si512(from + l * HALF_ROWS + i);
-			const __m512i b = _mm512_loadu_si512(from + (l + 1) * HALF_ROWS + i);
+			const __m512i a = _mm512_loadu_si512(from + l * BF16_ROWS + i);
+			const __m512i b = _mm512_loadu_si512(from + (l + 1) * BF16_ROWS + i);
 
 			_mm512_storeu_si512(to + l * 16,
 					    _mm512_or_si512(_mm512_srli_epi32(a, 16),
@@ -30,7 +30,7 @@ static void half_v(const float *from, int64_t rows, uint16_t *to, int64_t tile_l
 	}
 }
 
-static void half_s(const float *from, int64_t count, uint16_t *to, uint16_t *negated)
+static void bf16_pack_s(const float *from, int64_t count, uint16_t *to, uint16_t *negated)
 {
 	const __m256i sign = _mm256_set1_epi16((short)0x8000);
 
@@ -45,14 +45,15 @@ static void half_s(const float *from, int64_t count, uint16_t *to, uint16_t *neg
 }
 
 /*
- * 16 rows by 16 columns, all components: for each tile of V four of S. Four tiles of sums, one of V
- * and three of S in turn. Tiles load from L1 in half the time of a multiplication, from L2 in more
- * than that: 7 planes of 16 columns of S, 28 KiB, stay in L1 while V passes by from L2.
+ * 16 rows by 16 columns of all four components: each tile of V meets four of S. Registers: four
+ * tiles of sums, one of V, three of S in turn. Loading a tile from L1 takes half the time of a
+ * multiplication, from L2 more than that: 7 planes of 16 columns of S, 28 KiB, stay in L1 while V
+ * streams from L2.
  */
-static void half_tile(const struct hzi_quat_half_mul *a, int64_t it, int64_t jt)
+static void bf16_tile(const struct hzi_quat_bf16_mul *a, int64_t it, int64_t jt)
 {
-	const int64_t ld = HALF_ROWS * 4, at = jt * a->steps * HALF_TILE;
-	float *p = a->p + jt * 16 * HALF_ROWS + it * 16;
+	const int64_t ld = BF16_ROWS * 4, at = jt * a->steps * BF16_TILE;
+	float *p = a->p + jt * 16 * BF16_ROWS + it * 16;
 
 	if (a->add) {
 		_tile_loadd(0, p, ld);
@@ -66,8 +67,8 @@ static void half_tile(const struct hzi_quat_half_mul *a, int64_t it, int64_t jt)
 		_tile_zero(3);
 	}
 	for (int64_t k = 0; k < a->steps; k++) {
-		const uint16_t *v = a->v + (it * a->steps + k) * HALF_TILE;
-		const int64_t s = at + k * HALF_TILE;
+		const uint16_t *v = a->v + (it * a->steps + k) * BF16_TILE;
+		const int64_t s = at + k * BF16_TILE;
 
 		for (int l = 0; l < 4; l++, v += a->v_plane) {
 			_tile_stream_loadd(4, v, 64);
@@ -87,13 +88,13 @@ static void half_tile(const struct hzi_quat_half_mul *a, int64_t it, int64_t jt)
 	_tile_stored(3, p + 3 * a->p_plane, ld);
 }
 
-static void half_mul(const struct hzi_quat_half_mul *a)
+static void bf16_mul(const struct hzi_quat_bf16_mul *a)
 {
 	BARRIER();
 	__asm__ volatile("ldtilecfg %0" : : "m"(config));
 	for (int64_t j = 0; j < a->cols; j += 16) {
 		for (int64_t i = 0; i < a->rows; i += 16)
-			half_tile(a, i / 16, j / 16);
+			bf16_tile(a, i / 16, j / 16);
 	}
 	_tile_release();
 	BARRIER();
@@ -103,7 +104,7 @@ void hzi_quat_gemm_kern_amx(void *table)
 {
 	struct hzi_quat_gemm_typed *const kern = ((struct hzi_quat_gemm_kern *)table)->type;
 
-	kern->half_v = half_v;
-	kern->half_s = half_s;
-	kern->half_mul = half_mul;
+	kern->bf16_pack_v = bf16_pack_v;
+	kern->bf16_pack_s = bf16_pack_s;
+	kern->bf16_mul = bf16_mul;
 }

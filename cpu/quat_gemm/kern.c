@@ -1,5 +1,5 @@
 /*
- * kern.c - the tables of micro-kernels of products of quaternion matrices
+ * kern.c - the micro-kernel tables of quaternion matrix products
  *
  * SPDX-License-Identifier: BSD-2-Clause
  */

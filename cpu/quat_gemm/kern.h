@@ -1,7 +1,10 @@
 /*
- * kern.h - the micro-kernels of products of quaternion matrices
+ * kern.h - micro-kernels of quaternion matrix products
  *
  * SPDX-License-Identifier: BSD-2-Clause
+ *
+ * A product is made of real products of planes of components: V, whose rows lie along vectors in
+ * panels of R rows, by S, whose columns are in panels of 6.
  */
 #ifndef HZI_QUAT_GEMM_KERN_H
 #define HZI_QUAT_GEMM_KERN_H
@@ -11,7 +14,7 @@
 #define HZI_QUAT_COLS 6		/* columns of a panel of S */
 #define HZI_QUAT_AHEAD 2048
 
-/* What sums begin with: nothing, those that are there, or the negative of those */
+/* Initial value of sums: 0, what p holds, or its negative */
 enum hzi_quat_mode {
 	HZI_QUAT_ZERO,
 	HZI_QUAT_ADD,
@@ -19,11 +22,10 @@ enum hzi_quat_mode {
 };
 
 /*
- * p[j * R + i] = the sum over l < k of v[l * R + i] s[j / 6 * s_panel + l * 6 + j % 6], for
- * i < rows up to a whole vector and j < cols, R being the rows of a panel, in ascending order of l;
- * before that as mode says. For each panel of S that is multiplied, HZI_QUAT_AHEAD bytes from
- * ahead on are brought into L2, or less with k below 128; for the next panel from ahead_step
- * further on. They need not be there.
+ * p[j * R + i] = init + sum_{l < k} v[l * R + i] s[j / 6 * s_panel + l * 6 + j % 6], added in
+ * ascending order of l, for j < cols and i < rows rounded up to a vector. For each panel of S the
+ * kernel prefetches HZI_QUAT_AHEAD bytes (fewer if k < 128) at `ahead` into L2, which then advances
+ * by ahead_step. These addresses need not be mapped.
  */
 struct hzi_quat_mul {
 	const void *v, *s;
@@ -34,8 +36,8 @@ struct hzi_quat_mul {
 	int64_t ahead_step;
 };
 
-/* t = t - H4 p, or -H4 p without add: four planes each, as p of hzi_quat_mul */
-struct hzi_quat_sum {
+/* t = t - H4 p, without add t = -H4 p; t and p: four planes, each as p of hzi_quat_mul */
+struct hzi_quat_sub_h4 {
 	const void *p;
 	void *t;
 	int64_t rows, cols, plane;
@@ -43,10 +45,10 @@ struct hzi_quat_sum {
 };
 
 /*
- * t = alpha t + beta c + bias, the components of t being negated before where flip says so: c as t,
- * bias_rows four planes of R, bias_cols four of bias_plane; NULL contributes nothing.
+ * t = alpha t + beta c + bias, after components with flip are negated. c is laid out as t;
+ * bias_rows is four planes of R, bias_cols four of bias_plane numbers; NULL: no such term.
  */
-struct hzi_quat_end {
+struct hzi_quat_epilogue {
 	void *t;
 	const void *c, *bias_rows, *bias_cols;
 	int64_t rows, cols, plane, bias_plane;
@@ -55,9 +57,10 @@ struct hzi_quat_end {
 };
 
 /*
- * Component c of element (i, l), i < rows and l < count: of dtype at x + i * x_i + l * x_l +
- * comp[c], and in f32 or f64 at y + c * y_plane + l * y_l + i. load: x to y, whose rows are written
- * up to a whole vector; store: y to x, whole vectors being read. Components with flip are negated.
+ * Conversion between a strided view, component c of element (i, l) at x + i * x_i + l * x_l +
+ * comp[c] in dtype, and planes, at y + c * y_plane + l * y_l + i in f32 or f64; i < rows, l <
+ * count. load: x to y, writing rows up to a whole vector. store: y to x, reading whole vectors.
+ * Components with flip are negated.
  */
 struct hzi_quat_block {
 	void *x, *y;
@@ -66,7 +69,7 @@ struct hzi_quat_block {
 	bool flip[4];
 };
 
-/* t = the activation (enum hz_activation) of t */
+/* t = activation(t), enum hz_activation */
 struct hzi_quat_act {
 	void *t;
 	int64_t rows, cols, plane;
@@ -75,28 +78,32 @@ struct hzi_quat_act {
 };
 
 /*
- * Four planes, element (l, j) at l * ld + j, to panels of S, panel elements apart, in whole ones:
- * with fast twice these, and H4 / 2 times these as planes 4 to 7. Whole vectors are read, and
- * written: HZI_QUAT_ROOM elements are to be behind each panel, which is filled in ascending order.
+ * Packs four planes, element (l, j) at l * ld + j, into panels of S at intervals of `panel`
+ * elements. fast: planes 0 to 3 are multiplied by 2, planes 4 to 7 are H4 / 2 times them. Whole
+ * vectors are read and written, so HZI_QUAT_PANEL_PAD elements behind each panel are scratch;
+ * panels are to be filled in ascending order.
  */
-#define HZI_QUAT_ROOM 16
+#define HZI_QUAT_PANEL_PAD 16
 
-struct hzi_quat_panels {
+struct hzi_quat_pack_panels {
 	const void *from;
 	void *to;
 	int64_t cols, count, ld, panel, from_plane, to_plane;
 	bool fast;
 };
 
-#define HZI_QUAT_FEW 8		/* columns at most that gemv() takes, */
-#define HZI_QUAT_NARROW 3	/* up to which each lies by itself */
-#define HZI_QUAT_FEW_PACKED 4	/* that gemv_packed() takes */
+#define HZI_QUAT_GEMV_COLS 8	/* most columns of gemv() */
+#define HZI_QUAT_GEMV_NARROW 3	/* most of which each column is contiguous */
+#define HZI_QUAT_GEMV_PACKED_COLS 4	/* most columns of gemv_packed() */
 
 /*
- * Rows of quads, x_i apart, by few columns of quads in f32: each back to back, e_ld apart and whole
- * vectors of them, or if there are more, those of a row back to back, rows e_ld apart and whole
- * vectors. sums[(i * cols + j) * 16 + 4 * d + c] = the sum over l < count of element c of quad l of
- * row i times element d of quad l of column j, added to what is there with add.
+ * Rows of quads in dtype, stride x_i, by a few columns of f32 quads at e. Up to
+ * HZI_QUAT_GEMV_NARROW columns: each is contiguous, stride e_ld; more: each row of them is
+ * contiguous, stride e_ld. Both are padded with 0 to whole vectors.
+ *
+ *   sums[(i * cols + j) * 16 + 4 d + c] (+)= sum_{l < count} x[i, l][c] e[l, j][d]
+ *
+ * add: adds to sums.
  */
 struct hzi_quat_gemv {
 	const void *x;
@@ -108,10 +115,13 @@ struct hzi_quat_gemv {
 };
 
 /*
- * Rows of a packed matrix, four planes [count][x_l], by few columns, for each l and column 16
- * numbers of f32: t[c * t_plane + j * R + i] = the sum over l < count and v < 4 of
- * x[v * x_plane + l * x_l + i] * s[(l * cols + j) * 16 + 4 * v + c], added to what is there with
- * add; i < rows <= R, up to a whole vector.
+ * Rows of a packed matrix, four planes [count][x_l] in dtype, by a few columns, which are 16 signed
+ * f32 numbers for each l:
+ *
+ *   t[c * t_plane + j * R + i] (+)=
+ *	sum_{l < count, v < 4} x[v * x_plane + l * x_l + i] s[(l * cols + j) * 16 + 4 v + c]
+ *
+ * for i < rows <= R, rounded up to a vector. add: adds to t.
  */
 struct hzi_quat_gemv_packed {
 	const void *x;
@@ -123,13 +133,13 @@ struct hzi_quat_gemv_packed {
 };
 
 /*
- * Products of matrices of bf16, in tiles of 16 x 32: of V [rows / 16][k / 32][16][16][2], 16 pairs
- * of k by 16 rows; of S [cols / 16][k / 32][16][32], 16 columns; one for each plane. For each
- * component c of the result, rows x cols at p + c * p_plane as of hzi_quat_mul, both rounded up to
- * 16: the sum of products of plane v of V and s[v][c], a plane of S with the sign that it needs;
- * added to what is there with add. steps: of 32 of k.
+ * bf16 products in tiles of 16 x 32, one plane after the other: V [rows / 16][k / 32][16][16][2],
+ * 16 pairs of k by 16 rows; S [cols / 16][k / 32][16][32], 16 columns. Component c of the result,
+ * at p + c * p_plane in the layout of hzi_quat_mul, is the sum over v of plane v of V times
+ * s[v][c], a plane of S or its negative; added to p with add. rows and cols are rounded up to 16.
+ * steps: k / 32.
  */
-struct hzi_quat_half_mul {
+struct hzi_quat_bf16_mul {
 	const uint16_t *v, *s[4][4];
 	float *p;
 	int64_t rows, cols, steps, v_plane, p_plane;
@@ -137,27 +147,27 @@ struct hzi_quat_half_mul {
 };
 
 struct hzi_quat_gemm_typed {
-	int32_t rows, lanes;		/* of a panel of V, of a vector */
+	int32_t rows, lanes;		/* of a panel of V (R); of a vector */
 	void (*mul)(const struct hzi_quat_mul *a);
-	void (*sum)(const struct hzi_quat_sum *a);
-	void (*end)(const struct hzi_quat_end *a);
+	void (*sub_h4)(const struct hzi_quat_sub_h4 *a);
+	void (*epilogue)(const struct hzi_quat_epilogue *a);
 	void (*act)(const struct hzi_quat_act *a);
 	void (*load)(const struct hzi_quat_block *a);
 	void (*store)(const struct hzi_quat_block *a);
-	void (*gemv)(const struct hzi_quat_gemv *a);	/* this and the next: f32 alone */
+	void (*gemv)(const struct hzi_quat_gemv *a);	/* f32 alone, as the next one */
 	void (*gemv_packed)(const struct hzi_quat_gemv_packed *a);
 	/*
-	 * Planes for these tiles, or NULL: from rows of V, 32 of k, each row_ld elements, to tiles
-	 * of steps that are tile_ld apart; from count columns of S, each 32 of k; and the same
-	 * negated. The numbers are of bf16.
+	 * The planes of hzi_quat_bf16_mul from f32 planes that hold bf16 numbers; NULL at levels
+	 * without tiles. V: rows of R elements, 32 of k, to tiles tile_ld apart. S: count columns
+	 * of 32 of k, and the same negated.
 	 */
-	void (*half_v)(const float *from, int64_t rows, uint16_t *to, int64_t tile_ld);
-	void (*half_s)(const float *from, int64_t count, uint16_t *to, uint16_t *negated);
-	void (*half_mul)(const struct hzi_quat_half_mul *a);
-	/* to = H4 from / 2, four planes each, count a multiple of lanes */
-	void (*mix)(const void *from, void *to, int64_t from_plane, int64_t to_plane,
+	void (*bf16_pack_v)(const float *from, int64_t rows, uint16_t *to, int64_t tile_ld);
+	void (*bf16_pack_s)(const float *from, int64_t count, uint16_t *to, uint16_t *negated);
+	void (*bf16_mul)(const struct hzi_quat_bf16_mul *a);
+	/* to = H4 from / 2, four planes each; count: a multiple of a vector */
+	void (*h4_half)(const void *from, void *to, int64_t from_plane, int64_t to_plane,
 		    int64_t count);
-	void (*panels)(const struct hzi_quat_panels *a);
+	void (*pack_panels)(const struct hzi_quat_pack_panels *a);
 };
 
 struct hzi_quat_gemm_kern {

@@ -1,9 +1,9 @@
 /*
- * quat_gemm.c - products of quaternion matrices on the CPU: packing, blocking, threads
+ * quat_gemm.c - quaternion matrix products on a CPU: packing, blocking, threads
  *
  * SPDX-License-Identifier: BSD-2-Clause
  *
- * A thousand lines in one file: all of them work on struct plan and struct part.
+ * One file of a thousand lines, since all of it works on struct plan and struct part.
  */
 #include <config.h>
 
@@ -22,27 +22,27 @@ static const struct hzi_quat_gemm_typed *kern_of(const struct hz_context *ctx, i
 }
 
 /*
- * C is made of products of real matrices, planes of V by planes of S. V is A or B, whichever suits
- * vectors better; its rows lie along vectors. For each part of S of so many columns, each block of
- * k and each panel of V, a plane of the panel, 64 x 128 floats or 32 KiB, stays in L1, while panels
- * of a plane of S, 6 x 128, pass by from L2. Sums of a tile of C stay in L2; those of all tiles
- * wait for the next block of k.
+ * C is a sum of real products of a plane of V by a plane of S. V is A or B, whichever suits vectors
+ * better; its rows lie along vectors. Loops: parts of S of some columns, blocks of k, panels of V.
+ * A plane of a panel of V, 64 x 128 floats or 32 KiB, stays in L1, while panels of a plane of S, 6
+ * x 128, stream from L2. Sums of a tile of C stay in L2; sums of all tiles are kept until the last
+ * block of k.
  */
 #define K_BLOCK HZI_QUAT_K_BLOCK
-#define S_COLS 264		/* of S that are packed at once: 8 planes, 1056 KiB */
+#define S_COLS 264		/* of S, packed at once: 8 planes, 1056 KiB */
 #define TILE_COLS 66		/* four planes of sums: 66 KiB */
-#define CHUNK_COLS 48		/* of S on the way to panels: 32 of k, four planes, 24 KiB */
+#define CHUNK_COLS 48		/* of S, unpacked at once: 32 of k, four planes, 24 KiB */
 #define CHUNK_K 32
-#define CHUNK_V 16		/* of k of a panel of V: 32 KiB with what is made of it */
-#define HALF_TILE 512		/* elements of a tile of 16 x 32 of bf16 */
-#define HALF_COLS 256		/* as S_COLS */
-#define HALF_TILE_COLS 64
+#define CHUNK_V 16		/* of k of a panel of V: 32 KiB with its transform */
+#define BF16_TILE 512		/* elements of a 16 x 32 tile of bf16 */
+#define BF16_COLS 256		/* as S_COLS */
+#define BF16_TILE_COLS 64
 #define AHEAD_BYTES HZI_QUAT_AHEAD
-#define FEW_BLOCK 8192		/* of k; each column: 128 KiB */
-#define WIDE_BLOCK 2048		/* of more columns than HZI_QUAT_NARROW, 32 KiB each */
-#define FEW_PACKED_K 32768	/* at most: 64 bytes for each, and column */
-#define FEW_CHUNK 256
-/* What a thread moves from memory in the time of a product of two quaternions, roughly */
+#define GEMV_BLOCK 8192		/* of k; 128 KiB per column */
+#define GEMV_WIDE_BLOCK 2048	/* of more columns than HZI_QUAT_GEMV_NARROW: 32 KiB each */
+#define GEMV_PACKED_K 32768	/* most k: 64 bytes of scratch for each, per column */
+#define GEMV_CHUNK 256
+/* Bytes that a thread moves from memory in the time of one quaternion product, roughly */
 #define BYTES_PER_PRODUCT 2
 
 static int64_t round_up(int64_t a, int64_t b)
@@ -52,7 +52,7 @@ static int64_t round_up(int64_t a, int64_t b)
 
 /* ---- Packed matrices ------------------------------------------------------------------------- */
 
-/* Where in a packed matrix of k columns block l0 / 128 of panel i0 / 64 begins, in elements */
+/* Offset of block l0 / 128 of panel i0 / 64 in a packed matrix of k columns, in elements */
 static int64_t packed_at(int64_t i0, int64_t l0, int64_t k)
 {
 	return (i0 / HZI_QUAT_PANEL * k + l0 / K_BLOCK * K_BLOCK) * 4 * HZI_QUAT_PANEL;
@@ -64,7 +64,7 @@ struct pack_job {
 	int64_t panels;
 };
 
-/* Rows i .., columns l .. to the four planes of a block */
+/* Packs rows and columns from `from` on into the four planes of a block. */
 static void pack_block(const struct pack_job *j, const char *from, char *to, int64_t rows,
 		       int64_t count)
 {
@@ -139,13 +139,16 @@ size_t hzi_cpu_quat_gemm_pack_workspace(const struct hz_context *ctx,
 
 /* ---- Plans ----------------------------------------------------------------------------------- */
 
-/* A plane of V by one of S, to plane p of the sums, or with 4 + c component c of C */
+/*
+ * A plane of V by a plane of S, added to plane p of the sums, or for p >= 4 to component p - 4 of C
+ */
 struct step {
 	int v, s, p, mode;
 };
 
 /*
- * sum over planes of left[l] * right[r] * sign: to component l ^ r, by the Hamilton product
+ * The Hamilton product: left[l] * right[r] * product_sign[l][r] is added to component l ^ r.
+ *
  *   r = ae - bf - cg - dh,  i = af + be + ch - dg,  j = ag - bh + ce + df,  k = ah + bg - cf + de
  */
 static const int product_sign[4][4] = {
@@ -158,20 +161,20 @@ static const int product_sign[4][4] = {
 /* The last four products of the fast method: 2ae, 2dg, 2bh, 2cf */
 static const int fast_left[4] = {0, 3, 1, 2}, fast_right[4] = {0, 2, 3, 1};
 
-/* A matrix, element (i, l) at i * row + l * col; i counts what is not summed over. */
+/* A factor: element (i, l) at i * row + l * col, where l is summed over */
 struct operand {
 	struct hzi_quat_view view;
 	bool conj, packed, packed_t;
-	int64_t packed_k;		/* columns as packed */
+	int64_t packed_k;		/* columns of the packed matrix */
 };
 
 /*
- * The code paths: panels of V by panels of S; GEMV, where S has few columns and V is read in place,
- * once, or where it is packed; tiles of bf16.
+ * Code paths: panels of V by panels of S; GEMV, where S has few columns and V is read once, in
+ * place, or packed; AMX tiles of bf16
  */
 enum path { PANELS, GEMV, GEMV_PACKED, BF16_TILES };
 
-/* The whole of a call: rows of V are m or n, columns of S the other. */
+/* A call. rows: of V, m or n; cols: columns of S, the other one */
 struct plan {
 	const struct hzi_quat_gemm_args *a;
 	const struct hzi_quat_gemm_typed *kern;
@@ -179,24 +182,25 @@ struct plan {
 	bool swap;			/* V is B */
 	bool fast;
 	int64_t rows, cols, k, size, items;
-	int64_t grid_v, grid_s;		/* an item is cut into so many parts */
-	int64_t few_block;		/* of k, of few columns */
-	int64_t part_cols, nc;		/* columns of a part, of what is packed at once: at most */
-	int64_t tile_cols, unit;	/* of a tile, and what sums are rounded up to */
+	int64_t grid_v, grid_s;		/* parts of an item, for threads */
+	int64_t gemv_block;		/* of k, of a GEMV */
+	int64_t part_cols, nc;		/* most columns of a part; of S packed at once */
+	int64_t tile_cols, unit;	/* of a tile; multiple that sums are padded to */
 	int threads;
 	struct step steps[16];
 	int step_count;
-	int later[4];			/* modes of the direct steps 0 .. 3 if there are sums yet */
-	bool negative[4];		/* components of which the negative is summed */
-	/* The scratch of a thread, in bytes */
+	int add_mode[4]; /* modes of direct steps 0 .. 3 after the first block of k */
+	bool negative[4];		/* components whose negative is summed */
+	/* Scratch of a thread, bytes */
 	int64_t s_bytes, v_bytes, p_bytes, t_bytes, chunk_bytes, acc_bytes, each;
 };
 
 /*
- * Planes of V change as seldom as can be: each stays in L1 meanwhile.
+ * Steps are ordered by plane of V, which then stays in L1.
  *
- * Fast: four products to the sums P; then r - G0, -i - G1, -j - G2, -k - G3 for G = H4 P; then the
- * other four to these. Direct: what the sign of a product differs from is negated before.
+ * Fast: four products give the sums P; then r - G0, -i - G1, -j - G2, -k - G3 with G = H4 P; the
+ * other four are added to these. Direct: a sum is negated before a product of the other sign is
+ * added.
  */
 static void plan_steps(struct plan *p)
 {
@@ -222,11 +226,11 @@ static void plan_steps(struct plan *p)
 	for (int c = 0; !p->fast && c < 4; c++) {
 		const bool first = p->swap ? product_sign[c][0] < 0 : product_sign[0][c] < 0;
 
-		p->later[c] = first == p->negative[c] ? HZI_QUAT_ADD : HZI_QUAT_SUBTRACT;
+		p->add_mode[c] = first == p->negative[c] ? HZI_QUAT_ADD : HZI_QUAT_SUBTRACT;
 	}
 }
 
-/* Whether the elements of a row of V, by these strides of V, are quads back to back */
+/* Whether a row of V, of stride `along`, is contiguous quads */
 static bool is_quads(const struct hzi_quat_view *v, int64_t along)
 {
 	int seen = 0;
@@ -237,8 +241,9 @@ static bool is_quads(const struct hzi_quat_view *v, int64_t along)
 }
 
 /*
- * V is what C lies along, for results are stored as vectors, unless that is short: less than two
- * vectors, or less than a quarter of the other, whose packing as S takes longer.
+ * V is the operand along the contiguous dimension of C, for results are stored as vectors. It is
+ * the other one if that has less than two vectors, or less than a quarter of the other's size,
+ * since packing S takes longer.
  */
 static bool should_swap(const struct hzi_quat_gemm_args *a, int64_t lanes)
 {
@@ -252,7 +257,7 @@ static bool should_swap(const struct hzi_quat_gemm_args *a, int64_t lanes)
 	return (v < 2 * lanes || v < s / 4) && v < s ? !swap : swap;
 }
 
-/* Parts of an item for threads: so that the largest has least to multiply and to pack */
+/* Cuts an item into parts for threads, so that the largest has least to multiply and to pack. */
 static void plan_grid(struct plan *p, int64_t parts)
 {
 	const int64_t panels = ceil_div(p->rows, p->kern->rows);
@@ -273,15 +278,15 @@ static void plan_grid(struct plan *p, int64_t parts)
 	}
 }
 
-/* Elements of kb rows of few columns as quads, in whole vectors */
-static int64_t few_columns_ld(const struct plan *p, int64_t kb)
+/* Elements of kb rows of the few columns as quads, padded to whole vectors */
+static int64_t gemv_ld(const struct plan *p, int64_t kb)
 {
-	return p->cols > HZI_QUAT_NARROW ? kb * round_up(4 * p->cols, p->kern->lanes)
+	return p->cols > HZI_QUAT_GEMV_NARROW ? kb * round_up(4 * p->cols, p->kern->lanes)
 					 : p->cols * round_up(kb, p->kern->lanes) * 4;
 }
 
-/* Few columns: these as quads, and the sums of all rows if there are several blocks of k */
-static void plan_few(struct plan *p, int64_t parts)
+/* Scratch of a GEMV: S as quads; sums of all rows if there are several blocks of k */
+static void plan_gemv(struct plan *p, int64_t parts)
 {
 	const int64_t panels = ceil_div(p->rows, p->kern->rows);
 	int64_t part_rows;
@@ -291,13 +296,13 @@ static void plan_few(struct plan *p, int64_t parts)
 	part_rows = ceil_div(panels, p->grid_v) * p->kern->rows;
 	memset(p->negative, 0, sizeof(p->negative));
 	p->nc = p->cols;
-	p->few_block = p->cols > HZI_QUAT_NARROW ? WIDE_BLOCK : FEW_BLOCK;
-	p->s_bytes = few_columns_ld(p, min_i64(p->k, p->few_block)) * p->size;
+	p->gemv_block = p->cols > HZI_QUAT_GEMV_NARROW ? GEMV_WIDE_BLOCK : GEMV_BLOCK;
+	p->s_bytes = gemv_ld(p, min_i64(p->k, p->gemv_block)) * p->size;
 	if (p->path == GEMV_PACKED)
 		p->s_bytes = 16 * p->k * p->cols * p->size;
-	p->chunk_bytes = 4 * FEW_CHUNK * HZI_QUAT_FEW * p->size + 64 * p->kern->lanes;
-	/* In pieces of less than a panel: up to a third more */
-	p->acc_bytes = (p->k > p->few_block ? part_rows * 4 / 3 + p->kern->rows : p->kern->rows) *
+	p->chunk_bytes = 4 * GEMV_CHUNK * HZI_QUAT_GEMV_COLS * p->size + 64 * p->kern->lanes;
+	/* Pieces are smaller than a panel, so that their sums need up to a third more. */
+	p->acc_bytes = (p->k > p->gemv_block ? part_rows * 4 / 3 + p->kern->rows : p->kern->rows) *
 		       p->cols * 16 * p->size;
 	p->acc_bytes = p->path == GEMV_PACKED ? 0 : p->acc_bytes;
 	p->t_bytes = 4 * p->kern->rows * TILE_COLS * p->size;
@@ -311,7 +316,7 @@ static struct plan make_plan(const struct hz_context *ctx, const struct hzi_quat
 	struct plan p = {
 		.a = a, .kern = kern_of(ctx, a->dtype), .path = path, .k = a->k,
 		.size = a->dtype == HZ_F64 ? 8 : 4,
-		/* Products of bf16 are exact, and in a third of the time of the fast method. */
+		/* bf16 products are exact and take a third of the time of the fast method. */
 		.fast = path == PANELS && a->method == HZ_QUAT_FAST,
 		.items = item_count(a->ndim, a->shape),
 	};
@@ -322,7 +327,7 @@ static struct plan make_plan(const struct hz_context *ctx, const struct hzi_quat
 	p.swap = path == GEMV ? a->m < a->n : should_swap(a, p.kern->lanes);
 	p.rows = p.swap ? a->n : a->m;
 	p.cols = p.swap ? a->m : a->n;
-	p.tile_cols = half ? HALF_TILE_COLS : TILE_COLS;
+	p.tile_cols = half ? BF16_TILE_COLS : TILE_COLS;
 	p.unit = half ? 16 : 1;
 	planes = p.fast ? 8 : 4;
 	plan_steps(&p);
@@ -330,18 +335,18 @@ static struct plan make_plan(const struct hz_context *ctx, const struct hzi_quat
 				(int64_t)(BYTES_PER_PRODUCT * products));
 	plan_grid(&p, ceil_div(p.threads, p.items));
 	if (path == GEMV || path == GEMV_PACKED) {
-		plan_few(&p, ceil_div(p.threads, p.items));
+		plan_gemv(&p, ceil_div(p.threads, p.items));
 		return p;
 	}
 	p.part_cols = ceil_div(p.cols, p.grid_s);
-	p.nc = ceil_div(p.part_cols, ceil_div(p.part_cols, half ? HALF_COLS : S_COLS));
+	p.nc = ceil_div(p.part_cols, ceil_div(p.part_cols, half ? BF16_COLS : S_COLS));
 	part_rows = ceil_div(ceil_div(p.rows, p.kern->rows), p.grid_v) * p.kern->rows;
 	p.s_bytes = planes * ceil_div(p.nc, HZI_QUAT_COLS) *
-		    (min_i64(a->k, K_BLOCK) * HZI_QUAT_COLS + HZI_QUAT_ROOM) * p.size;
+		    (min_i64(a->k, K_BLOCK) * HZI_QUAT_COLS + HZI_QUAT_PANEL_PAD) * p.size;
 	p.v_bytes = planes * p.kern->rows * min_i64(a->k, K_BLOCK) * p.size;
 	p.p_bytes = p.fast ? 4 * p.kern->rows * TILE_COLS * p.size : 0;
 	p.t_bytes = 4 * p.kern->rows * p.tile_cols * p.size;
-	/* The last whole vector that is read may reach beyond. */
+	/* The last whole vector may be read beyond the end. */
 	p.chunk_bytes = 4 * CHUNK_K * CHUNK_COLS * p.size + 64;
 	p.acc_bytes = a->k > K_BLOCK ? 4 * part_rows * round_up(p.nc, p.unit) * p.size : 0;
 	if (half) {
@@ -360,24 +365,24 @@ static struct plan make_plan(const struct hz_context *ctx, const struct hzi_quat
 
 /* ---- Parts ----------------------------------------------------------------------------------- */
 
-/* What will be wanted next, if known: left pieces of AHEAD_BYTES, step apart */
+/* What to prefetch: `left` pieces of AHEAD_BYTES, `step` bytes apart */
 struct ahead {
 	const char *p;
 	int64_t step, left;
 };
 
-/* What a thread has while it works on a part of an item */
+/* State of a thread that works on a part of an item */
 struct part {
 	const struct plan *p;
 	struct operand v, s;
 	struct hzi_quat_view c, pre;	/* element (row of V, column of S) */
 	char *s_planes, *v_planes, *sums, *tile, *c_tile, *bias, *chunk, *acc;
 	int64_t s_plane, s_panel, v_plane;	/* in elements */
-	const char *v_raw;		/* four planes of V: packed, or in v_planes */
-	struct ahead ahead[3];		/* the next panel of V; C; sums over k so far */
+	const char *v_raw;		/* four planes of V: in the packed matrix, or v_planes */
+	struct ahead ahead[3];		/* of the next panel of V; of C; of sums so far */
 };
 
-static struct hzi_quat_view turned(struct hzi_quat_view v, bool swap)
+static struct hzi_quat_view transposed_if(struct hzi_quat_view v, bool swap)
 {
 	const int64_t row = v.row;
 
@@ -394,12 +399,12 @@ static void move_view(struct hzi_quat_view *v, int dtype, int64_t offset)
 		v->data = (char *)v->data + offset * dtype_bytes(dtype);
 }
 
-/* The operands of an item */
+/* Sets the operands of an item. */
 static void begin_item(struct part *t, int64_t item)
 {
 	const struct hzi_quat_gemm_args *a = t->p->a;
 	struct operand left = {.view = a->a, .conj = a->conj_a};
-	struct operand right = {.view = turned(a->b, true), .conj = a->conj_b};
+	struct operand right = {.view = transposed_if(a->b, true), .conj = a->conj_b};
 
 	if (a->packed) {
 		const int64_t m = a->packed_t ? a->k : a->m, k = a->packed_t ? a->m : a->k;
@@ -416,8 +421,8 @@ static void begin_item(struct part *t, int64_t item)
 	move_view(&right.view, a->dtype, item_offset(a->ndim, a->shape, a->b_stride, item));
 	t->v = t->p->swap ? right : left;
 	t->s = t->p->swap ? left : right;
-	t->c = turned(a->c, t->p->swap);
-	t->pre = turned(a->pre, t->p->swap);
+	t->c = transposed_if(a->c, t->p->swap);
+	t->pre = transposed_if(a->pre, t->p->swap);
 	move_view(&t->c, a->c_dtype, item_offset(a->ndim, a->shape, a->c_stride, item));
 	move_view(&t->pre, a->c_dtype, item_offset(a->ndim, a->shape, a->pre_stride, item));
 }
@@ -437,8 +442,8 @@ static struct hzi_quat_block block_of(const struct hzi_quat_view *v, int dtype, 
 }
 
 /*
- * Elements (i .. , l ..) of an operand. Of a packed one rows are of one panel of a micro-kernel,
- * which divides those that are packed, and the columns of one block of k.
+ * Loads elements (i .. , l ..) of an operand as planes. Of a packed one, rows are of one panel of a
+ * micro-kernel, which divides a packed panel, and columns of one block of k.
  */
 static void load(const struct part *t, const struct operand *o, struct hzi_quat_block *b, int64_t i,
 		 int64_t l)
@@ -456,7 +461,7 @@ static void load(const struct part *t, const struct operand *o, struct hzi_quat_
 		part = *b;
 		part.count = count - done;
 		if (o->packed) {
-			/* As packed: row and column */
+			/* In the packed matrix: row, column */
 			const int64_t r = o->packed_t ? at_l : at_i, c = o->packed_t ? at_i : at_l;
 			const int64_t width = min_i64(K_BLOCK, o->packed_k - c / K_BLOCK * K_BLOCK);
 
@@ -483,12 +488,12 @@ static void load(const struct part *t, const struct operand *o, struct hzi_quat_
 	}
 }
 
-/* Columns j .. j + cols - 1 of S, rows l .. l + kb - 1, to panels */
+/* Packs columns j .. j + cols - 1, rows l .. l + kb - 1 of S into panels. */
 static void pack_s(struct part *t, int64_t j, int64_t cols, int64_t l, int64_t kb)
 {
 	const struct plan *p = t->p;
 
-	t->s_panel = kb * HZI_QUAT_COLS + HZI_QUAT_ROOM;
+	t->s_panel = kb * HZI_QUAT_COLS + HZI_QUAT_PANEL_PAD;
 	t->s_plane = ceil_div(cols, HZI_QUAT_COLS) * t->s_panel;
 	for (int64_t j0 = 0; j0 < cols; j0 += CHUNK_COLS) {
 		for (int64_t l0 = 0; l0 < kb; l0 += CHUNK_K) {
@@ -497,7 +502,7 @@ static void pack_s(struct part *t, int64_t j, int64_t cols, int64_t l, int64_t k
 				.count = min_i64(CHUNK_K, kb - l0), .y_l = CHUNK_COLS,
 				.y_plane = CHUNK_K * CHUNK_COLS,
 			};
-			const struct hzi_quat_panels q = {
+			const struct hzi_quat_pack_panels q = {
 				.from = t->chunk,
 				.to = t->s_planes + (j0 / HZI_QUAT_COLS * t->s_panel +
 						     l0 * HZI_QUAT_COLS) * p->size,
@@ -507,24 +512,24 @@ static void pack_s(struct part *t, int64_t j, int64_t cols, int64_t l, int64_t k
 			};
 
 			load(t, &t->s, &b, j + j0, l + l0);
-			p->kern->panels(&q);
+			p->kern->pack_panels(&q);
 		}
 	}
 }
 
-/* Whether planes of V are as they lie packed what micro-kernels read */
-static bool is_ready(const struct plan *p, const struct operand *o)
+/* Whether micro-kernels read packed planes of V in place */
+static bool is_read_in_place(const struct plan *p, const struct operand *o)
 {
 	return o->packed && !o->packed_t && !o->conj && p->kern->rows == HZI_QUAT_PANEL &&
 	       p->a->dtype == HZ_F32;
 }
 
-/* A panel of V, rows i .., columns l .. l + kb - 1 */
+/* Packs a panel of V: rows i .., columns l .. l + kb - 1. */
 static void pack_v(struct part *t, int64_t i, int64_t rows, int64_t l, int64_t kb)
 {
 	const struct plan *p = t->p;
 	const int64_t ld = p->kern->rows, plane = ld * kb;
-	const bool ready = is_ready(p, &t->v);
+	const bool ready = is_read_in_place(p, &t->v);
 
 	t->v_plane = plane;
 	t->v_raw = t->v_planes;
@@ -540,12 +545,12 @@ static void pack_v(struct part *t, int64_t i, int64_t rows, int64_t l, int64_t k
 		if (!ready)
 			load(t, &t->v, &b, i, l + l0);
 		if (p->fast)
-			p->kern->mix(t->v_raw + at, t->v_planes + 4 * plane * p->size + at, plane,
-				     plane, b.count * ld);
+			p->kern->h4_half(t->v_raw + at, t->v_planes + 4 * plane * p->size + at,
+					 plane, plane, b.count * ld);
 	}
 }
 
-/* From where the next panel of V will come: if it is packed, or its rows are contiguous */
+/* What to prefetch of the next panel of V, if it is packed or its rows are contiguous */
 static struct ahead ahead_v(const struct part *t, int64_t i, int64_t l)
 {
 	const struct plan *p = t->p;
@@ -560,7 +565,7 @@ static struct ahead ahead_v(const struct part *t, int64_t i, int64_t l)
 		a.step = AHEAD_BYTES;
 		a.left = 4 * HZI_QUAT_PANEL * kb * size / AHEAD_BYTES;
 	} else if (!o->packed && o->view.col == 4) {
-		/* A row of a block of k has so many bytes, or less. */
+		/* At least the bytes of a row of a block of k */
 		a.p = (const char *)o->view.data + (i * o->view.row + l * 4) * size;
 		a.step = o->view.row * size;
 		a.left = min_i64(p->kern->rows, p->rows - i);
@@ -570,7 +575,7 @@ static struct ahead ahead_v(const struct part *t, int64_t i, int64_t l)
 
 /* ---- Tiles ----------------------------------------------------------------------------------- */
 
-/* The elements of bias for rows i .., or columns j .., of V and S, as planes of the width ld */
+/* Loads the bias of rows i .. of V, or columns j .. of S, as planes of ld numbers. */
 static void load_bias(const struct part *t, int64_t step, int64_t at, int64_t count, int64_t ld)
 {
 	const struct hzi_quat_gemm_args *a = t->p->a;
@@ -582,7 +587,7 @@ static void load_bias(const struct part *t, int64_t step, int64_t at, int64_t co
 
 	memcpy(b.comp, a->bias_comp, sizeof(b.comp));
 	if (a->dtype == HZ_F64 && a->bias_dtype == HZ_F32) {
-		/* Kernels of f64 load nothing else. */
+		/* f64 kernels load f64 alone. */
 		for (int64_t i = 0; i < 4 * count; i++)
 			((double *)(void *)t->bias)[i % 4 * ld + i / 4] =
 				(double)((const float *)b.x)[i / 4 * step + b.comp[i % 4]];
@@ -591,7 +596,7 @@ static void load_bias(const struct part *t, int64_t step, int64_t at, int64_t co
 	t->p->kern->load(&b);
 }
 
-/* Rows i .. and columns j .. of the product are done: what is left to do to C */
+/* Epilogue of a tile of C, rows i .., columns j ..: bias, alpha, beta, pre, activation, store */
 static void finish(struct part *t, char *tile, int64_t plane, int64_t i, int64_t rows, int64_t j,
 		   int64_t cols)
 {
@@ -600,7 +605,7 @@ static void finish(struct part *t, char *tile, int64_t plane, int64_t i, int64_t
 	const int64_t bias_row = p->swap ? a->bias_col : a->bias_row;
 	const int64_t bias_col = p->swap ? a->bias_row : a->bias_col;
 	struct hzi_quat_block b = block_of(&t->c, a->c_dtype, i, j);
-	struct hzi_quat_end e = {
+	struct hzi_quat_epilogue e = {
 		.t = tile, .rows = rows, .cols = cols, .plane = plane,
 		.alpha_real = a->alpha_real, .beta = a->beta,
 	};
@@ -629,7 +634,7 @@ static void finish(struct part *t, char *tile, int64_t plane, int64_t i, int64_t
 	if (e.c || a->bias || !a->alpha_real || a->alpha[0] != 1 || t->pre.data || a->activation) {
 		memcpy(e.flip, b.flip, sizeof(e.flip));
 		memset(b.flip, 0, sizeof(b.flip));
-		p->kern->end(&e);
+		p->kern->epilogue(&e);
 	}
 	if (t->pre.data) {
 		struct hzi_quat_block pre = block_of(&t->pre, a->c_dtype, i, j);
@@ -652,13 +657,13 @@ static void finish(struct part *t, char *tile, int64_t plane, int64_t i, int64_t
 	p->kern->store(&b);
 }
 
-/* What is brought into L2 meanwhile: sums first, then C and the next panel of V */
+/* What to prefetch now: sums first, then C, then the next panel of V */
 static struct ahead *next_ahead(struct part *t)
 {
 	return &t->ahead[t->ahead[2].left > 0 ? 2 : t->ahead[1].left > 0];
 }
 
-/* All products of a panel of V by columns j .. of what is packed of S, to the sums at acc */
+/* All products of a panel of V by columns j .. of packed S, to the sums at acc */
 static void multiply(struct part *t, char *acc, bool first, int64_t rows, int64_t j, int64_t cols,
 		     int64_t kb)
 {
@@ -679,15 +684,15 @@ static void multiply(struct part *t, char *acc, bool first, int64_t rows, int64_
 		};
 
 		if (i == 4 && p->fast) {
-			const struct hzi_quat_sum sum = {
+			const struct hzi_quat_sub_h4 sum = {
 				.p = t->sums, .t = acc, .rows = rows, .cols = cols, .plane = plane,
 				.add = !first,
 			};
 
-			p->kern->sum(&sum);
+			p->kern->sub_h4(&sum);
 		}
 		if (i < 4 && !p->fast && !first)
-			m.mode = p->later[i];
+			m.mode = p->add_mode[i];
 		if (ahead->left <= 0) {
 			m.ahead = m.p;
 			m.ahead_step = 0;
@@ -702,8 +707,8 @@ static void multiply(struct part *t, char *acc, bool first, int64_t rows, int64_
 
 /* ---- Tiles of bf16 --------------------------------------------------------------------------- */
 
-/* As pack_s(): planes 0 .. 3, and negated 4 .. 7 */
-static void pack_s_half(struct part *t, int64_t j, int64_t cols, int64_t l, int64_t kb)
+/* pack_s() as bf16: planes 0 .. 3, and negated 4 .. 7 */
+static void pack_s_bf16(struct part *t, int64_t j, int64_t cols, int64_t l, int64_t kb)
 {
 	const struct plan *p = t->p;
 	const int64_t steps = ceil_div(kb, 32), plane = 32 * CHUNK_COLS;
@@ -713,11 +718,11 @@ static void pack_s_half(struct part *t, int64_t j, int64_t cols, int64_t l, int6
 	for (int64_t j0 = 0; j0 < cols; j0 += 16) {
 		for (int64_t step = 0; step < steps; step++) {
 			uint16_t *to = (uint16_t *)t->s_planes +
-				       (j0 / 16 * steps + step) * HALF_TILE;
+				       (j0 / 16 * steps + step) * BF16_TILE;
 			struct hzi_quat_block b = block_of(&t->s.view, HZ_BF16, j + j0,
 							   l + 32 * step);
 
-			/* Along l, as if that were rows */
+			/* Rows are l here. */
 			b.x_i = t->s.view.col;
 			b.x_l = t->s.view.row;
 			b.rows = min_i64(32, kb - 32 * step);
@@ -731,13 +736,13 @@ static void pack_s_half(struct part *t, int64_t j, int64_t cols, int64_t l, int6
 				memset(chunk, 0, (size_t)(4 * plane) * 4);
 			p->kern->load(&b);
 			for (int64_t c = 0; c < 4; c++)
-				p->kern->half_s(chunk + c * plane, 16, to + c * t->s_plane,
+				p->kern->bf16_pack_s(chunk + c * plane, 16, to + c * t->s_plane,
 						to + (4 + c) * t->s_plane);
 		}
 	}
 }
 
-static void pack_v_half(struct part *t, int64_t i, int64_t rows, int64_t l, int64_t kb)
+static void pack_v_bf16(struct part *t, int64_t i, int64_t rows, int64_t l, int64_t kb)
 {
 	const struct plan *p = t->p;
 	const int64_t ld = p->kern->rows, steps = ceil_div(kb, 32), plane = 32 * ld;
@@ -753,18 +758,18 @@ static void pack_v_half(struct part *t, int64_t i, int64_t rows, int64_t l, int6
 			memset(t->chunk, 0, (size_t)(4 * plane) * 4);
 		load(t, &t->v, &b, i, l + 32 * step);
 		for (int64_t c = 0; c < 4; c++)
-			p->kern->half_v((const float *)t->chunk + c * plane, rows,
-					(uint16_t *)t->v_planes + c * t->v_plane + step * HALF_TILE,
-					steps * HALF_TILE);
+			p->kern->bf16_pack_v((const float *)t->chunk + c * plane, rows,
+					(uint16_t *)t->v_planes + c * t->v_plane + step * BF16_TILE,
+					steps * BF16_TILE);
 	}
 }
 
-static void multiply_half(struct part *t, char *acc, bool first, int64_t rows, int64_t j,
+static void multiply_bf16(struct part *t, char *acc, bool first, int64_t rows, int64_t j,
 			  int64_t cols, int64_t kb)
 {
 	const struct plan *p = t->p;
 	const int64_t steps = ceil_div(kb, 32);
-	struct hzi_quat_half_mul m = {
+	struct hzi_quat_bf16_mul m = {
 		.v = (const uint16_t *)t->v_planes, .p = (float *)acc, .rows = rows, .cols = cols,
 		.steps = steps, .v_plane = t->v_plane,
 		.p_plane = p->kern->rows * round_up(cols, p->unit), .add = !first,
@@ -779,12 +784,12 @@ static void multiply_half(struct part *t, char *acc, bool first, int64_t rows, i
 				    (sign < 0 ? 4 + s : s) * t->s_plane + j * steps * 32;
 		}
 	}
-	p->kern->half_mul(&m);
+	p->kern->bf16_mul(&m);
 }
 
 /* ---- Parts of C ------------------------------------------------------------------------------ */
 
-/* Rows i_begin .. i_end of V by columns j .. of S that are packed at once */
+/* Rows i_begin .. i_end of V by columns j .. of S, packed at once */
 static void columns(struct part *t, int64_t i_begin, int64_t i_end, int64_t j, int64_t cols)
 {
 	const struct plan *p = t->p;
@@ -796,14 +801,14 @@ static void columns(struct part *t, int64_t i_begin, int64_t i_end, int64_t j, i
 		char *acc = t->acc;
 
 		if (p->path == BF16_TILES)
-			pack_s_half(t, j, cols, l, kb);
+			pack_s_bf16(t, j, cols, l, kb);
 		else
 			pack_s(t, j, cols, l, kb);
 		for (int64_t i = i_begin; i < i_end; i += ld) {
 			const int64_t rows = min_i64(ld, i_end - i);
 
 			if (p->path == BF16_TILES)
-				pack_v_half(t, i, rows, l, kb);
+				pack_v_bf16(t, i, rows, l, kb);
 			else
 				pack_v(t, i, rows, l, kb);
 			t->ahead[0].left = 0;
@@ -813,7 +818,7 @@ static void columns(struct part *t, int64_t i_begin, int64_t i_end, int64_t j, i
 				const int64_t bytes = 4 * plane * p->size;
 				char *sums = first && last ? t->tile : acc;
 
-				/* Just in time: V when the last columns begin */
+				/* Prefetch V while the last columns are multiplied. */
 				if (j0 + n == cols)
 					t->ahead[0] = i + ld < i_end ? ahead_v(t, i + ld, l) :
 						      ahead_v(t, i_begin, last ? 0 : l + kb);
@@ -826,7 +831,7 @@ static void columns(struct part *t, int64_t i_begin, int64_t i_end, int64_t j, i
 					sums, AHEAD_BYTES, first ? 0 : bytes / AHEAD_BYTES,
 				};
 				if (p->path == BF16_TILES)
-					multiply_half(t, sums, first, rows, j0, n, kb);
+					multiply_bf16(t, sums, first, rows, j0, n, kb);
 				else
 					multiply(t, sums, first, rows, j0, n, kb);
 				if (last)
@@ -839,14 +844,14 @@ static void columns(struct part *t, int64_t i_begin, int64_t i_end, int64_t j, i
 
 /* ---- GEMV ------------------------------------------------------------------------------------ */
 
-/* Rows l .. l + kb - 1 of S as quads in f32; whole vectors, for which 0 stands beyond */
+/* Packs rows l .. l + kb - 1 of S as f32 quads, padded with 0 to whole vectors. */
 static void pack_quads(struct part *t, int64_t l, int64_t kb)
 {
 	const struct plan *p = t->p;
-	const bool wide = p->cols > HZI_QUAT_NARROW;
-	const int64_t column = few_columns_ld(p, kb) / p->cols;
-	/* Along l, as if that were rows; if wide, along columns */
-	const int64_t chunk = wide ? FEW_CHUNK / 2 : FEW_CHUNK, room = wide ? 16 : FEW_CHUNK;
+	const bool wide = p->cols > HZI_QUAT_GEMV_NARROW;
+	const int64_t column = gemv_ld(p, kb) / p->cols;
+	/* Rows are l here, or if wide columns. */
+	const int64_t chunk = wide ? GEMV_CHUNK / 2 : GEMV_CHUNK, room = wide ? 16 : GEMV_CHUNK;
 
 	memset(t->s_planes, 0, (size_t)p->s_bytes);
 	for (int64_t j = 0; j < (wide ? 1 : p->cols); j++) {
@@ -864,7 +869,7 @@ static void pack_quads(struct part *t, int64_t l, int64_t kb)
 			for (int c = 1; c < 4; c++)
 				b.flip[c] = t->s.conj;
 			p->kern->load(&b);
-			b.x_l = few_columns_ld(p, 1);
+			b.x_l = gemv_ld(p, 1);
 			b.x = (float *)t->s_planes + (wide ? l0 * b.x_l : j * column + l0 * 4);
 			b.x_i = 4;
 			b.dtype = HZ_F32;
@@ -877,7 +882,7 @@ static void pack_quads(struct part *t, int64_t l, int64_t kb)
 	}
 }
 
-/* The 16 sums of products of places of a quad of V by components of S to a quaternion */
+/* Adds the 16 products of positions of a quad of V by components of S up to a quaternion. */
 static void add_signs(const struct part *t, const float *sums, int64_t rows)
 {
 	const struct plan *p = t->p;
@@ -905,16 +910,16 @@ static void add_signs(const struct part *t, const float *sums, int64_t rows)
 	}
 }
 
-static void few_columns(struct part *t, int64_t i_begin, int64_t i_end)
+static void gemv_part(struct part *t, int64_t i_begin, int64_t i_end)
 {
 	const struct plan *p = t->p;
-	/* As many rows as gemv() takes at once, without a rest */
+	/* Multiples of the 6 rows that gemv() does at once */
 	const int64_t ld = p->kern->rows, step = ld / 6 * 6, sums_ld = ld * p->cols * 16;
 
-	for (int64_t l = 0; l < p->k || l == 0; l += p->few_block) {
-		const int64_t kb = min_i64(p->few_block, p->k - l);
-		const int64_t e_ld = p->cols > HZI_QUAT_NARROW ? few_columns_ld(p, 1)
-							       : few_columns_ld(p, kb) / p->cols;
+	for (int64_t l = 0; l < p->k || l == 0; l += p->gemv_block) {
+		const int64_t kb = min_i64(p->gemv_block, p->k - l);
+		const int64_t e_ld = p->cols > HZI_QUAT_GEMV_NARROW ? gemv_ld(p, 1)
+							       : gemv_ld(p, kb) / p->cols;
 		const bool last = l + kb >= p->k;
 		float *sums = (float *)t->acc;
 
@@ -933,35 +938,37 @@ static void few_columns(struct part *t, int64_t i_begin, int64_t i_end)
 				add_signs(t, sums, g.rows);
 				finish(t, t->tile, ld * p->cols, i, g.rows, 0, p->cols);
 			}
-			if (p->k > p->few_block)
+			if (p->k > p->gemv_block)
 				sums += sums_ld;
 		}
 	}
 }
 
-/* All of S, for each element what planes of V are multiplied by for each component */
+/*
+ * Packs S for gemv_packed(): for each element 16 signed numbers, by plane of V and component of C.
+ */
 static void pack_signed(struct part *t)
 {
 	const struct plan *p = t->p;
 	float *to = (float *)t->s_planes;
 
 	for (int64_t j = 0; j < p->cols; j++) {
-		for (int64_t l = 0; l < p->k; l += FEW_CHUNK) {
+		for (int64_t l = 0; l < p->k; l += GEMV_CHUNK) {
 			struct hzi_quat_block b = block_of(&t->s.view, p->a->dtype, j, l);
 			const float *from = (const float *)t->chunk;
 
 			b.x_i = t->s.view.col;
 			b.x_l = t->s.view.row;
-			b.rows = min_i64(FEW_CHUNK, p->k - l);
+			b.rows = min_i64(GEMV_CHUNK, p->k - l);
 			b.count = 1;
 			b.y = t->chunk;
-			b.y_plane = FEW_CHUNK;
+			b.y_plane = GEMV_CHUNK;
 			for (int c = 1; c < 4; c++)
 				b.flip[c] = t->s.conj;
 			p->kern->load(&b);
 			for (int64_t i = 0; i < 16 * b.rows; i++) {
 				const int64_t v = i / 4 % 4, s = v ^ i % 4;
-				const float x = from[s * FEW_CHUNK + i / 16];
+				const float x = from[s * GEMV_CHUNK + i / 16];
 				const bool flip = (product_sign[v][s] < 0) != (t->v.conj && v > 0);
 
 				to[((l + i / 16) * p->cols + j) * 16 + i % 16] = flip ? -x : x;
@@ -970,7 +977,7 @@ static void pack_signed(struct part *t)
 	}
 }
 
-static void few_columns_packed(struct part *t, int64_t i_begin, int64_t i_end)
+static void gemv_packed_part(struct part *t, int64_t i_begin, int64_t i_end)
 {
 	const struct plan *p = t->p;
 	const int64_t ld = p->kern->rows, size = dtype_bytes(p->a->dtype);
@@ -1024,9 +1031,9 @@ static void run_parts(void *data, int thread, int64_t begin, int64_t end)
 
 		begin_item(&t, u / parts);
 		if (p->path == GEMV)
-			few_columns(&t, i0, i1);
+			gemv_part(&t, i0, i1);
 		else if (p->path == GEMV_PACKED)
-			few_columns_packed(&t, i0, i1);
+			gemv_packed_part(&t, i0, i1);
 		else
 			for (int64_t j = p->cols * s / p->grid_s; j < j1; j += p->nc)
 				columns(&t, i0, i1, j, min_i64(p->nc, j1 - j));
@@ -1057,7 +1064,7 @@ const char *hzi_cpu_quat_gemm_gemv_unsupported(const struct hz_context *ctx, con
 {
 	const struct hzi_quat_gemm_args *a = args;
 
-	if (min_i64(a->m, a->n) > HZI_QUAT_FEW)
+	if (min_i64(a->m, a->n) > HZI_QUAT_GEMV_COLS)
 		return "more than 8 rows and columns";
 	if (a->packed)
 		return "a is packed";
@@ -1084,9 +1091,9 @@ const char *hzi_cpu_quat_gemm_gemv_packed_unsupported(const struct hz_context *c
 
 	if (!a->packed || a->packed_t)
 		return "a is not packed as it is used";
-	if (a->n > HZI_QUAT_FEW_PACKED)
+	if (a->n > HZI_QUAT_GEMV_PACKED_COLS)
 		return "more than 4 columns";
-	if (a->k > FEW_PACKED_K)
+	if (a->k > GEMV_PACKED_K)
 		return "k is above 32768";
 	return kern_of(ctx, a->dtype)->gemv_packed ? NULL : "operands are f64";
 }
@@ -1105,7 +1112,7 @@ const char *hzi_cpu_quat_gemm_bf16_tiles_unsupported(const struct hz_context *ct
 {
 	const struct hzi_quat_gemm_args *a = args;
 
-	if (a->dtype != HZ_BF16 || !kern_of(ctx, a->dtype)->half_mul)
+	if (a->dtype != HZ_BF16 || !kern_of(ctx, a->dtype)->bf16_mul)
 		return "operands are not bf16";
 	if (a->precision != HZ_PRECISION_AUTO && a->precision != HZ_PRECISION_HALF)
 		return "the precision is neither AUTO nor HALF";

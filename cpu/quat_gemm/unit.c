@@ -1,5 +1,5 @@
 /*
- * unit.c - the micro-kernels of products of quaternion matrices, once for each ISA level
+ * unit.c - micro-kernels of quaternion matrix products, compiled once per ISA level
  *
  * SPDX-License-Identifier: BSD-2-Clause
  */

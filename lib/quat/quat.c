@@ -1,5 +1,5 @@
 /*
- * quat.c - elementwise calls of quaternions: argument checks, the calls into the table
+ * quat.c - elementwise quaternion operations: argument checks and plans
  *
  * SPDX-License-Identifier: BSD-2-Clause
  */
@@ -14,15 +14,16 @@
 #define PARTS_MAX 5
 
 /*
- * An operand. comps: 4, 3 or 1 components in its last dimension; 0: real numbers, which have no
- * such dimension. cut: dimensions behind those of quaternions, counting the one of components.
+ * An operand of the call. comps: size of its last dimension, 4, 3 or 1; 0: real numbers without
+ * such a dimension. cut: trailing dimensions that are not part of the quaternion shape, the one of
+ * components included.
  */
 struct part {
 	const char *name;
 	const hz_tensor *t;
 	struct hzi_quat_at *at;
 	int comps, cut;
-	bool empty;			/* then strides may be any numbers, nothing steps by them */
+	bool empty;			/* strides mean nothing then */
 };
 
 /* ---- Checks ---------------------------------------------------------------------------------- */
@@ -37,8 +38,9 @@ static int check_flags(struct hz_context *ctx, const char *op, uint32_t flags, u
 }
 
 /*
- * An operand by itself. dtype: what it has to be, NULL: anything that the device takes. comps: the
- * size of the last dimension; 34 and 41 stand for 3 or 4 and for 4 or 1; 0: no such dimension.
+ * Checks one operand. dtype: an operand whose dtype it must have; NULL: any that the device
+ * supports. comps: required size of the last dimension, 34 for 3 or 4, 41 for 4 or 1, 0 for no such
+ * dimension.
  */
 static int check_part(struct hz_context *ctx, const char *op, struct part *p, const char *name,
 		      const hz_tensor *t, const hz_tensor *like, int comps, bool output)
@@ -74,7 +76,7 @@ static int quat_dims(const struct part *p)
 	return p->t->ndim - p->cut;
 }
 
-/* The size that p has in dimension d of a shape of ndim dimensions: 1 where it lacks it */
+/* Size of p in dimension d of a shape of ndim dimensions; 1 where p has fewer */
 static int64_t size_in(const struct part *p, int ndim, int d)
 {
 	const int own = d - (ndim - quat_dims(p));
@@ -89,7 +91,7 @@ static int64_t stride_in(const struct part *p, int ndim, int d)
 	return size_in(p, ndim, d) == 1 || p->empty ? 0 : p->t->stride[own];
 }
 
-/* p has to have the quaternion shape of whole, or if repeated one that is repeated to that. */
+/* Checks that p has the quaternion shape of whole; with repeated, that it broadcasts to it. */
 static int check_shape(struct hz_context *ctx, const char *op, const struct part *whole,
 		       const struct part *p, bool repeated)
 {
@@ -138,7 +140,7 @@ static void set_data(const struct part *p, uint32_t flags)
 						      : step * c;
 }
 
-/* Moves dimension from to place to, to <= from. */
+/* Moves dimension `from` to position `to` <= from. */
 static void move_dim(struct hzi_quat_dims *dims, const struct part *parts, int count, int from,
 		     int to)
 {
@@ -157,7 +159,7 @@ static void move_dim(struct hzi_quat_dims *dims, const struct part *parts, int c
 	}
 }
 
-/* The step that says where a dimension belongs: that of the first operand that steps at all */
+/* Sort key of a dimension: |stride| of the first operand that has one other than 0 */
 static uint64_t key(const struct part *parts, int count, int d)
 {
 	for (int i = 0; i < count; i++) {
@@ -167,7 +169,7 @@ static uint64_t key(const struct part *parts, int count, int d)
 	return 0;
 }
 
-/* Whether dimension d goes on where d + 1 ends, in every operand */
+/* Whether dimensions d and d + 1 are contiguous with each other in every operand */
 static bool joins(const struct hzi_quat_dims *dims, const struct part *parts, int count, int d)
 {
 	for (int i = 0; i < count; i++) {
@@ -179,7 +181,7 @@ static bool joins(const struct hzi_quat_dims *dims, const struct part *parts, in
 	return true;
 }
 
-/* Sorts dimensions begin .. *end - 1, the largest steps first, and joins what goes on. */
+/* Sorts dimensions begin .. *end - 1 by decreasing stride and merges contiguous ones. */
 static void fold(struct hzi_quat_dims *dims, const struct part *parts, int count, int begin,
 		 int *end)
 {
@@ -204,9 +206,9 @@ static void fold(struct hzi_quat_dims *dims, const struct part *parts, int count
 }
 
 /*
- * Fills dims and the parts' places, the first being the output, for a call on the dimensions of
- * whole. Those that the output lacks are summed over, then extra elements, by steps of their own in
- * each part, if extra is not 1. HZ_ESHAPE if the number of terms overflows.
+ * Fills dims and the operands' strides for a call over the dimensions of whole; parts[0] is the
+ * output. Dimensions in which the output is broadcast are summed over; so are `extra` elements,
+ * with a stride for each operand, unless extra is 1. HZ_ESHAPE if the number of terms overflows.
  */
 static int make_dims(struct hz_context *ctx, const char *op, struct hzi_quat_dims *dims,
 		     const struct part *whole, const struct part *parts, int count, int64_t extra,
@@ -266,7 +268,7 @@ static int make_dims(struct hz_context *ctx, const char *op, struct hzi_quat_dim
 #define MUL_FLAGS \
 	(HZ_QUAT_XYZW | HZ_QUAT_CONJ_A | HZ_QUAT_CONJ_B | HZ_QUAT_REVERSED | HZ_QUAT_ACCUMULATE)
 
-/* The factors in the order in which they are multiplied, with their conjugations */
+/* The factors in the order of multiplication, with their conjugations */
 struct factors {
 	struct part *left, *right;
 	bool conj_left, conj_right;
@@ -312,7 +314,10 @@ int hz_quat_mul(hz_context *ctx, const hz_tensor *a, const hz_tensor *b, const h
 	return HZI_CALL(ctx, quat, quat_mul, &g);
 }
 
-/* What hz_quat_mul_bwd() does: gradients without sums together, sums with them or by themselves */
+/*
+ * The calls of hz_quat_mul_bwd(): elementwise gradients in one, each gradient that is a sum fused
+ * with it or in a call of its own
+ */
 struct mul_bwd {
 	struct hzi_quat_mul_bwd_args both;
 	struct hzi_quat_dot_args sum[2];	/* of the left factor, of the right one */
@@ -405,7 +410,7 @@ static int mul_bwd_args(struct hz_context *ctx, const hz_tensor *dy, const hz_te
 	m->both.conj_a = f.conj_left;
 	m->both.conj_b = f.conj_right;
 	m->both.accumulate = (flags & HZ_QUAT_ACCUMULATE) != 0;
-	/* A sum is done with the other gradient. */
+	/* Fuse a gradient that is a sum with the elementwise one. */
 	for (int i = 0; i < 2; i++) {
 		if (m->any_sum[i])
 			m->both.sum = &m->sum[i];
@@ -425,7 +430,8 @@ static size_t mul_bwd_bytes(const struct hz_context *ctx, const struct mul_bwd *
 
 	for (int i = 0; i < 2; i++) {
 		if (m->any_sum[i])
-			bytes = larger(bytes, HZI_OPS(ctx, quat)->quat_dot_workspace(ctx, &m->sum[i]));
+			bytes = larger(bytes,
+				       HZI_OPS(ctx, quat)->quat_dot_workspace(ctx, &m->sum[i]));
 	}
 	return bytes;
 }
@@ -488,7 +494,7 @@ static int dot_args(struct hz_context *ctx, const hz_tensor *a, const hz_tensor 
 	HZ_CHECK(check_apart(ctx, op, &pb, &py));
 	if (hz_tensor_count(y) == 0)
 		return HZ_OK;
-	/* conj(a) is what a dot product has; the flag takes that away. */
+	/* A dot product conjugates a; the flag cancels that. */
 	f = in_order(&pa, &pb, flags ^ HZ_QUAT_CONJ_A);
 	py.at = &g->y;
 	f.left->at = &g->a;
@@ -703,7 +709,7 @@ int hz_quat_rotate(hz_context *ctx, const hz_tensor *q, const hz_tensor *v, cons
 	return HZI_CALL(ctx, quat, quat_rotate, &g);
 }
 
-/* One call for both gradients where neither is summed, else one for each */
+/* One call for both gradients if neither is a sum, else one call each */
 struct rotate_bwd {
 	struct hzi_quat_rotate_bwd_args call[2];
 	int calls;
@@ -772,7 +778,7 @@ static int rotate_bwd_args(struct hz_context *ctx, const hz_tensor *dy, const hz
 		g->real = pd[1].comps == 4;
 		r->calls++;
 	}
-	/* A sum is done with the other gradient, if that is none. */
+	/* Fuse a gradient that is a sum with the other one unless both are sums. */
 	for (int i = 0; r->calls == 2 && i < 2; i++) {
 		const struct hzi_quat_dims *sum = &r->call[i].dims, *one = &r->call[1 - i].dims;
 
@@ -795,7 +801,8 @@ static size_t rotate_bwd_bytes(const struct hz_context *ctx, const struct rotate
 	size_t bytes = 0;
 
 	for (int i = 0; i < r->calls; i++)
-		bytes = larger(bytes, HZI_OPS(ctx, quat)->quat_rotate_bwd_workspace(ctx, &r->call[i]));
+		bytes = larger(bytes,
+			       HZI_OPS(ctx, quat)->quat_rotate_bwd_workspace(ctx, &r->call[i]));
 	return bytes;
 }
 

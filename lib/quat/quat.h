@@ -1,5 +1,5 @@
 /*
- * quat.h - what the elementwise calls of quaternions hand to their implementations
+ * quat.h - arguments of elementwise quaternion operations, as implementations get them
  *
  * SPDX-License-Identifier: BSD-2-Clause
  */
@@ -9,10 +9,10 @@
 #include "lib/core/internal.h"
 
 /*
- * The quaternions that a call works on: no size is 0 or 1, neighbouring dimensions that step alike
- * in every operand are one, those with larger steps come first. Dimensions kept .. ndim - 1, of
- * calls that have such, are summed over: the output's strides are 0 there. If there is nothing to
- * sum, the one such dimension has the size 0.
+ * The iteration space of a call. Every size is at least 2. Adjacent dimensions that are contiguous
+ * with each other in every operand are merged; dimensions with larger strides come first.
+ * Dimensions kept .. ndim - 1 are summed over, and the output's strides are 0 there; a sum over
+ * nothing has one dimension of size 0.
  */
 struct hzi_quat_dims {
 	int32_t ndim, kept;
@@ -20,22 +20,22 @@ struct hzi_quat_dims {
 };
 
 /*
- * Component c (0 w, 1 x, 2 y, 3 z) of a quaternion is at data + the sum of index * stride +
- * comp[c], in elements: the order of components is in comp. Real numbers are at comp[0], vectors of
- * three components at comp[1 .. 3]. Strides may be 0 (broadcasting) and negative in inputs.
+ * An operand. Component c (0 w, 1 x, 2 y, 3 z) of a quaternion is at data + sum(index * stride) +
+ * comp[c], in elements, so comp holds the order of components. Real numbers are at comp[0], vectors
+ * of three components at comp[1 .. 3]. Strides of inputs may be 0 (broadcast) or negative.
  */
 struct hzi_quat_at {
 	void *data;
 	int64_t stride[HZ_MAXDIM], comp[4];
 };
 
-/* |stride|, which a dimension of one element may have anything for */
+/* |stride|, also of INT64_MIN, which a dimension of one element may have */
 static inline uint64_t hzi_quat_step(int64_t stride)
 {
 	return stride < 0 ? -(uint64_t)stride : (uint64_t)stride;
 }
 
-/* All operands of a call have one dtype: f32, f16, bf16, with sums in f32; f64, on the CPU. */
+/* All operands of a call have one dtype: f32, f16 or bf16, with f32 arithmetic, or f64 on a CPU. */
 
 /* y = ca(a) cb(b), + y if accumulate. y may be a or b exactly. */
 struct hzi_quat_mul_args {
@@ -47,9 +47,9 @@ struct hzi_quat_mul_args {
 struct hzi_quat_dot_args;
 
 /*
- * The gradients of z = ca(a) cb(b): da = ca(dz conj(cb(b))), db = cb(conj(ca(a)) dz), added to da
- * and db if accumulate. da.data or db.data may be NULL: not wanted. sum: to be done too, the one that
- * is not wanted here, which is a sum; or NULL.
+ * The gradients of z = ca(a) cb(b): da = ca(dz conj(cb(b))) and db = cb(conj(ca(a)) dz), added to
+ * da and db if accumulate. NULL in da.data or db.data: that gradient is not wanted here. sum: the
+ * other gradient, if it is a sum over a broadcast operand and wanted too; or NULL.
  */
 struct hzi_quat_mul_bwd_args {
 	struct hzi_quat_dims dims;
@@ -59,8 +59,8 @@ struct hzi_quat_mul_bwd_args {
 };
 
 /*
- * y = cy(the sum of ca(a) cb(b) over the dimensions from kept on), + y if accumulate; with real
- * the real part alone, at comp[0]. kept < ndim unless the sum is of one product.
+ * y = cy(sum of ca(a) cb(b) over dimensions kept .. ndim - 1), + y if accumulate; with real, the
+ * real part alone, at comp[0]. kept < ndim unless each sum has one term.
  */
 struct hzi_quat_dot_args {
 	struct hzi_quat_dims dims;
@@ -91,7 +91,7 @@ struct hzi_quat_map_args {
 	double eps;
 };
 
-/* dx = the gradient, + dx if accumulate; kind is none but CONJ. */
+/* dx = the gradient, + dx if accumulate; kind is never CONJ. */
 struct hzi_quat_map_bwd_args {
 	struct hzi_quat_dims dims;
 	struct hzi_quat_at dy, x, dx;
@@ -100,8 +100,8 @@ struct hzi_quat_map_bwd_args {
 };
 
 /*
- * y = q v conj(q), or conj(q) v q if inverse, divided by |q|^2 if normalize; v is a vector, its
- * real part, if there is one, is not read. real: y has a real part at comp[0], which becomes 0.
+ * y = q v conj(q), or conj(q) v q if inverse, divided by |q|^2 if normalize. The real part of v, if
+ * it has one, is not read. real: y has a real part at comp[0], which becomes 0.
  */
 struct hzi_quat_rotate_args {
 	struct hzi_quat_dims dims;
@@ -110,14 +110,15 @@ struct hzi_quat_rotate_args {
 };
 
 /*
- * Its gradients: with p = inverse ? conj(q) : q and n = normalize ? |q|^2 : 1
+ * Its gradients, with p = inverse ? conj(q) : q and n = normalize ? |q|^2 : 1:
+ *
  *   dv = conj(p) dy p / n
  *   dp = (dy p conj(v) + conj(dy) p v) / n, - 2 p <dy, p v conj(p)> / n^2 if normalize
  *   dq = inverse ? conj(dp) : dp
- * added to what is there if accumulate; dy, like v, has no real part. real: dv has one, which
- * becomes 0 (or stays, if accumulate). dq.data or dv.data may be NULL: not wanted. If dimensions
- * are summed over, one is. sum: to be done too, the one that is not wanted here, which is a sum; or
- * NULL.
+ *
+ * added to dv and dq if accumulate. dy and v have no real part. real: dv has one, which becomes 0,
+ * or stays if accumulate. NULL in dq.data or dv.data: that gradient is not wanted. A call that sums
+ * has one of them. sum: the other gradient, if it is a sum and wanted too; or NULL.
  */
 struct hzi_quat_rotate_bwd_args {
 	struct hzi_quat_dims dims;

@@ -1,5 +1,5 @@
 /*
- * quat_gemm.c - products of quaternion matrices: argument checks, the calls into the table
+ * quat_gemm.c - quaternion matrix products: argument checks and packing
  *
  * SPDX-License-Identifier: BSD-2-Clause
  */
@@ -12,7 +12,7 @@
 static const int types[] = {HZ_F32, HZ_F16, HZ_BF16, HZ_F64, 0};
 static const char op_name[] = "quat_gemm", pack_name[] = "quat_gemm_pack";
 
-/* The operands of a product; a matrix is the last three dimensions of a tensor. */
+/* The operands of a product; the last three dimensions of a tensor are a matrix. */
 struct call {
 	const hz_tensor *a, *b, *c;
 	const hz_quat_gemm_opts *o;
@@ -61,7 +61,7 @@ static int check_opts(struct hz_context *ctx, const char *op, const hz_quat_gemm
 	return hzi_check_reserved(ctx, op, o->reserved, 4);
 }
 
-/* What AUTO stands for */
+/* HZ_QUAT_AUTO resolved */
 static int method_of(const struct hz_context *ctx, const hz_quat_gemm_opts *o)
 {
 	const int method = o->method ? o->method : ctx->quat_method;
@@ -76,14 +76,14 @@ static bool on_gpu(const struct hz_context *ctx)
 
 /* ---- Matrices -------------------------------------------------------------------------------- */
 
-/* Where the components of a tensor of quaternions lie */
+/* Offsets of components */
 static void set_comp(int64_t *comp, int64_t stride, uint32_t flags)
 {
 	for (int c = 0; c < 4; c++)
 		comp[c] = stride * (flags & HZ_QUAT_XYZW ? (c + 3) % 4 : c);
 }
 
-/* A matrix after op: its two sizes and where it lies */
+/* The view of op(from), and its sizes */
 static struct hzi_quat_view view_of(const hz_tensor *from, int op, uint32_t flags, int64_t *rows,
 				    int64_t *cols)
 {
@@ -119,8 +119,8 @@ static int check_device(struct hz_context *ctx, const char *op, const char *name
 }
 
 /*
- * Implementations may round sizes up to 256 and hold a matrix in 16 times 8 bytes for each
- * quaternion: with strides of 0 that may overflow where the view does not.
+ * Implementations may round sizes up to 256 and keep 16 numbers of 8 bytes for each quaternion.
+ * With strides of 0 that may overflow where the view does not.
  */
 static int check_size(struct hz_context *ctx, const char *op, const char *name, int64_t rows,
 		      int64_t cols, int64_t count)
@@ -147,8 +147,8 @@ static int64_t batch_count(const hz_tensor *t)
 /* ---- Packing --------------------------------------------------------------------------------- */
 
 /*
- * Bytes: of the packed matrices. On a GPU, where a call does not allocate, *scratch bytes behind
- * these are what it works in; on the CPU that is the workspace, and *scratch is 0.
+ * *bytes: of the packed matrices. *scratch: on a GPU, whose calls do not allocate, bytes of
+ * workspace behind them; 0 on a CPU, which has one of its own.
  */
 static int pack_args(struct hz_context *ctx, const hz_tensor *a, const hz_quat_gemm_opts *o,
 		     struct hzi_quat_gemm_pack_args *p, size_t *bytes, size_t *scratch)
@@ -186,7 +186,7 @@ static int pack_args(struct hz_context *ctx, const hz_tensor *a, const hz_quat_g
 	return HZ_OK;
 }
 
-/* Packs with the workspace behind the packed matrices. */
+/* Packs, with the workspace behind the packed matrices. */
 static int pack_on_gpu(struct hz_context *ctx, const struct hzi_quat_gemm_pack_args *p,
 		       size_t bytes, size_t scratch)
 {
@@ -261,7 +261,7 @@ int hz_quat_gemm_pack(hz_context *ctx, const hz_tensor *a, void *data, size_t by
 	return HZ_OK;
 }
 
-/* opts->packed, which settles what the options leave open of method and precision */
+/* Checks opts->packed. Its method and precision replace AUTO. */
 static int check_packed(struct hz_context *ctx, const struct call *q, int *method, int *precision)
 {
 	const hz_packed *p = q->o->packed;
@@ -318,7 +318,7 @@ static int check_equal(struct hz_context *ctx, const char *name, int dim, int64_
 	return HZ_OK;
 }
 
-/* The sizes and views of the three matrices */
+/* Fills sizes and views of the three matrices. */
 static int make_matrices(struct hz_context *ctx, const struct call *q,
 			 struct hzi_quat_gemm_args *g)
 {
@@ -411,9 +411,9 @@ static void reverse(int64_t *list, int n)
 }
 
 /*
- * The strides of the batch. Dimensions that step alike in all operands are one; those that only go
- * on with the columns, A being the same, are columns: a batch of few rows by one matrix of weights
- * is one product.
+ * Fills the batch. Dimensions that are contiguous with each other in all operands are merged. Those
+ * that continue the columns of B and C, with A broadcast, become columns: a batch of small products
+ * with one matrix of weights is one product.
  */
 static void make_batch(const struct call *q, struct hzi_quat_gemm_args *g)
 {
@@ -467,7 +467,7 @@ static void make_batch(const struct call *q, struct hzi_quat_gemm_args *g)
 	reverse(g->pre_stride, n);
 }
 
-/* Checks everything and fills g. */
+/* Checks all arguments and fills *g. */
 static int gemm_args(struct hz_context *ctx, struct call *q, struct hzi_quat_gemm_args *g)
 {
 	const hz_quat_gemm_opts *o = q->o ? q->o : &defaults;
@@ -488,7 +488,7 @@ static int gemm_args(struct hz_context *ctx, struct call *q, struct hzi_quat_gem
 	}
 	HZ_CHECK(check_device(ctx, op_name, "a", dtype));
 	HZ_CHECK(check_quaternions(ctx, op_name, "b", q->b, (const int[]){dtype, 0}, false));
-	/* A c of f32 for f64 would lose what f64 is asked for. */
+	/* f64 operands need an f64 result; f32 would discard the precision. */
 	HZ_CHECK(check_quaternions(ctx, op_name, "c", q->c,
 				   (const int[]){dtype, hz_dtype_size(dtype) == 2 ? HZ_F32 : 0, 0},
 				   true));
@@ -535,7 +535,8 @@ int hz_quat_gemm(hz_context *ctx, const hz_tensor *a, const hz_tensor *b, const 
 	HZ_CHECK(gemm_args(ctx, &q, &g));
 	if (hz_tensor_count(c) == 0)
 		return HZ_OK;
-	HZ_CHECK(hzi_workspace(ctx, op_name, HZI_OPS(ctx, quat_gemm)->quat_gemm_workspace(ctx, &g)));
+	HZ_CHECK(hzi_workspace(ctx, op_name,
+			       HZI_OPS(ctx, quat_gemm)->quat_gemm_workspace(ctx, &g)));
 	return HZI_CALL(ctx, quat_gemm, quat_gemm, &g);
 }
 
@@ -548,6 +549,7 @@ int hz_quat_gemm_workspace(hz_context *ctx, const hz_tensor *a, const hz_tensor 
 	HZ_CHECK(gemm_args(ctx, &q, &g));
 	if (!bytes)
 		return hzi_fail(ctx, HZ_EINVAL, "quat_gemm_workspace: bytes is NULL");
-	*bytes = hz_tensor_count(c) == 0 ? 0 : HZI_OPS(ctx, quat_gemm)->quat_gemm_workspace(ctx, &g);
+	*bytes = hz_tensor_count(c) == 0
+			 ? 0 : HZI_OPS(ctx, quat_gemm)->quat_gemm_workspace(ctx, &g);
 	return HZ_OK;
 }

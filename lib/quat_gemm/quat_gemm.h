@@ -1,5 +1,5 @@
 /*
- * quat_gemm.h - what products of quaternion matrices hand to their implementations
+ * quat_gemm.h - arguments of quaternion matrix products, as implementations get them
  *
  * SPDX-License-Identifier: BSD-2-Clause
  */
@@ -9,9 +9,8 @@
 #include "lib/core/internal.h"
 
 /*
- * How a packed matrix lies, hz_packed.layout: 0x100 for matrices of quaternions, 0x200 for those
- * of a GPU; enum hz_quat_method, DIRECT or FAST, in bits 0 and 1; enum hz_precision, as the caller
- * said, in bits 4 to 6.
+ * hz_packed.layout of a quaternion matrix: bit 8 is set, bit 9 for the format of GPUs. Bits 0 and 1
+ * hold enum hz_quat_method, DIRECT or FAST; bits 4 to 6 enum hz_precision as the caller gave it.
  */
 #define HZI_QUAT_LAYOUT 0x100
 #define HZI_QUAT_LAYOUT_CUDA 0x200
@@ -32,16 +31,16 @@ static inline int hzi_quat_layout_precision(int32_t layout)
 }
 
 /*
- * On the CPU a matrix is packed as panels of 64 rows, these as blocks of 128 columns: four planes,
- * each of 64 elements for each column of the block, of the dtype that they came in. Rows beyond the
- * last are 0. That is for both methods, and for the transpose.
+ * The format of CPUs: panels of 64 rows, cut into blocks of 128 columns. A block is four planes w,
+ * x, y, z of [columns][64] elements in the dtype of the matrix; rows beyond the last are 0. Both
+ * methods read it, and so do products with the transpose.
  */
 #define HZI_QUAT_PANEL 64
 #define HZI_QUAT_K_BLOCK 128
 
 /*
- * Bytes of one packed m x k matrix, a multiple of 64; 0 if they overflow. Any level of the CPU
- * reads what any other has packed. On a GPU there are two numbers for each row beside them.
+ * Bytes of one packed m x k matrix, a multiple of 64; 0 on overflow. All ISA levels share one
+ * format. The format of GPUs has 8 bytes more per row, for scales.
  */
 static inline int64_t hzi_quat_pack_bytes(int32_t layout, int dtype, int64_t m, int64_t k)
 {
@@ -60,9 +59,9 @@ static inline int64_t hzi_quat_pack_bytes(int32_t layout, int dtype, int64_t m, 
 }
 
 /*
- * A quaternion matrix: component c (0 w, 1 x, 2 y, 3 z) of element (i, j) is at
- * data + i * row + j * col + comp[c], in elements. Transposition and the order of components are
- * in these strides already.
+ * A view of a quaternion matrix: component c (0 w, 1 x, 2 y, 3 z) of element (i, j) is at data + i
+ * * row + j * col + comp[c], in elements. Transposition and the order of components are expressed
+ * by these strides.
  */
 struct hzi_quat_view {
 	void *data;
@@ -71,14 +70,14 @@ struct hzi_quat_view {
 };
 
 /*
- * For each item of the batch (ndim may be 0: one item; at most 3 dimensions), i < m and j < n:
+ * For each item of the batch (at most 3 dimensions; ndim 0: one item), i < m and j < n:
  *
  *   t = sum_{l < k} ca(a[i, l]) cb(b[l, j]);  t = cc(t)	(ca, cb, cc: conjugate or not)
  *   t = alpha t + beta c[i, j] + bias[i or j];  pre[i, j] = t;  c[i, j] = act(t)
  *
- * in f32 (f64 for f64), c being read only if beta is not 0. An order reversed by the caller is in
- * the three conjugations: b a = conj(conj(a) conj(b)). m and n are not 0, k may be.
- * method is HZ_QUAT_DIRECT or HZ_QUAT_FAST; precision as the caller said, AUTO included.
+ * Arithmetic is f32, or f64 for f64. c is read only if beta is not 0. A reversed order of factors
+ * is expressed by the conjugations: b a = conj(conj(a) conj(b)). m and n are not 0; k may be.
+ * method is HZ_QUAT_DIRECT or HZ_QUAT_FAST; precision is the caller's, AUTO included.
  */
 struct hzi_quat_gemm_args {
 	int64_t m, n, k;
@@ -89,10 +88,10 @@ struct hzi_quat_gemm_args {
 	double alpha[4], beta, slope;
 	int32_t alpha_real;		/* alpha[1 .. 3] are 0 */
 
-	const void *packed;		/* instead of a: to be read by layout and conj_a; with */
-	int32_t layout;			/* packed_t it holds the transpose: m and k exchanged */
-	int32_t packed_t;
-	int64_t packed_stride[HZ_MAXDIM];	/* batch strides, in packed matrices */
+	/* Packed A instead of a; conj_a applies to it. packed_t: it holds the k x m transpose. */
+	const void *packed;
+	int32_t layout, packed_t;
+	int64_t packed_stride[HZ_MAXDIM];	/* of the batch, in packed matrices */
 
 	const void *bias;		/* NULL: none */
 	int32_t bias_dtype;
@@ -106,11 +105,13 @@ struct hzi_quat_gemm_args {
 		pre_stride[HZ_MAXDIM];
 };
 
-/* Packs each of a batch of m x k matrices at data + i * hzi_quat_pack_bytes(), i in index order. */
+/*
+ * Packs item i of a batch of m x k matrices, in index order, at data + i * hzi_quat_pack_bytes().
+ */
 struct hzi_quat_gemm_pack_args {
 	struct hzi_quat_view a;
 	void *data;
-	int32_t dtype, layout;		/* layout: of the device, with method and precision in it */
+	int32_t dtype, layout;		/* layout: hzi_quat_layout() */
 	int32_t method, precision;
 	int64_t m, k;
 	int32_t ndim;

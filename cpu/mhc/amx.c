@@ -1,11 +1,11 @@
 /*
- * amx.c - products of hyper-connections with AMX tiles of bfloat16
+ * amx.c - products of streams and phi by AMX tiles of bf16
  *
  * SPDX-License-Identifier: BSD-2-Clause
  *
- * Rows of streams are as many bytes apart as all fall into the same sets of L1. Of bf16 tiles are
- * loaded from where they lie, each line once, beside its squares; of others from copies, which are
- * made while squares are summed.
+ * The strides of streams put all rows of a tile into the same sets of L1. So tiles of bf16 are
+ * loaded in place, each cache line once, while their squares are summed. Tiles of f32 and f16 are
+ * loaded from copies in bf16, which are made while squares are summed.
  */
 #include <config.h>
 
@@ -13,16 +13,16 @@
 #include "cpu/mhc/kern.h"
 #include "lib/mhc/mhc.h"
 
-/* ---- Numbers in parts of bf16 ---------------------------------------------------------------- */
+/* ---- Split precision: v = high + low in bf16 ------------------------------------------------- */
 
-/* The upper halves of high and low are two parts of v, 0 in low where v is not finite. */
-INLINE void part_floats(__m512 v, __m512i *high, __m512i *low)
+/* The upper 16 bits of high and low are the two parts; low is 0 where v is not finite. */
+INLINE void split_floats(__m512 v, __m512i *high, __m512i *low)
 {
 	const __m512i bits = _mm512_castps_si512(v), top = _mm512_set1_epi32((int)0xffff0000);
 	const __m512i odd = _mm512_and_si512(_mm512_srli_epi32(bits, 16), _mm512_set1_epi32(1));
 	const __m512i half = _mm512_add_epi32(odd, _mm512_set1_epi32(0x7fff));
 	const __m512i near = _mm512_and_si512(_mm512_add_epi32(bits, half), top);
-	/* Near the largest number what is nearest is infinite: it is cut off there. */
+	/* Finite values that would round to infinity are truncated. */
 	const __m512i cut = _mm512_and_si512(bits, top);
 	const __mmask16 nan = _mm512_cmp_ps_mask(v, v, _CMP_UNORD_Q);
 	const __mmask16 large = _mm512_fpclass_ps_mask(_mm512_castsi512_ps(near), 0x18);
@@ -35,8 +35,8 @@ INLINE void part_floats(__m512 v, __m512i *high, __m512i *low)
 	*low = _mm512_add_epi32(*low, _mm512_set1_epi32(0x8000));
 }
 
-/* Upper halves of two vectors one behind the other */
-INLINE __m512i behind(__m512i a, __m512i b)
+/* The upper 16 bits of the elements of a, then of b */
+INLINE __m512i join_upper(__m512i a, __m512i b)
 {
 	const __m512i halves = _mm512_set_epi16(
 		63, 61, 59, 57, 55, 53, 51, 49, 47, 45, 43, 41, 39, 37, 35, 33,
@@ -45,7 +45,7 @@ INLINE __m512i behind(__m512i a, __m512i b)
 	return _mm512_permutex2var_epi16(a, halves, b);
 }
 
-/* 16 numbers from x + i on, of which left are there, 0 beyond */
+/* Loads 16 elements from x + i as f32; `left` exist, 0 beyond. */
 INLINE __m512 take_16(const void *x, const int dtype, int64_t i, int64_t left)
 {
 	const __mmask16 mask = left >= 16 ? 0xffff : (__mmask16)((1u << left) - 1);
@@ -59,7 +59,7 @@ INLINE __m512 take_16(const void *x, const int dtype, int64_t i, int64_t left)
 		_mm256_maskz_loadu_epi16(mask, (const uint16_t *)x + i)), 16));
 }
 
-/* The 32 columns of a step of what is read next, while tiles are multiplied */
+/* Prefetches 32 columns of the rows that are read next. */
 INLINE void fetch_rows(const struct hzi_mhc_ahead *a, const int rows, int64_t step)
 {
 	const char *const from = a->x + step * a->step_bytes;
@@ -71,7 +71,7 @@ INLINE void fetch_rows(const struct hzi_mhc_ahead *a, const int rows, int64_t st
 	}
 }
 
-INLINE void split(const struct hzi_mhc_parts *a, const int dtype)
+INLINE void split(const struct hzi_mhc_bf16_rows *a, const int dtype)
 {
 	__m512 sum[2] = {_mm512_loadu_ps(a->squares), _mm512_setzero_ps()};
 
@@ -93,10 +93,10 @@ INLINE void split(const struct hzi_mhc_parts *a, const int dtype)
 			for (int i = 0; i < 2; i++) {
 				v[i] = take_16(a->x, dtype, c + 16 * i,
 					       left > 16 * i ? left - 16 * i : 0);
-				part_floats(v[i], &high[i], &low[i]);
+				split_floats(v[i], &high[i], &low[i]);
 			}
-			_mm512_storeu_si512(a->high + c, behind(high[0], high[1]));
-			_mm512_storeu_si512(a->low + c, behind(low[0], low[1]));
+			_mm512_storeu_si512(a->high + c, join_upper(high[0], high[1]));
+			_mm512_storeu_si512(a->low + c, join_upper(low[0], low[1]));
 		}
 		sum[0] = _mm512_fmadd_ps(v[0], v[0], sum[0]);
 		sum[1] = _mm512_fmadd_ps(v[1], v[1], sum[1]);
@@ -104,7 +104,7 @@ INLINE void split(const struct hzi_mhc_parts *a, const int dtype)
 	_mm512_storeu_ps(a->squares, _mm512_add_ps(sum[0], sum[1]));
 }
 
-static void mhc_split(const struct hzi_mhc_parts *a)
+static void mhc_split_bf16(const struct hzi_mhc_bf16_rows *a)
 {
 	if (a->dtype == HZ_F32)
 		split(a, HZ_F32);
@@ -114,14 +114,14 @@ static void mhc_split(const struct hzi_mhc_parts *a)
 		split(a, HZ_BF16);
 }
 
-/* Upper halves of a and b side by side */
-INLINE __m512i beside(__m512i a, __m512i b)
+/* The upper 16 bits of the elements of a and b, interleaved */
+INLINE __m512i interleave_upper(__m512i a, __m512i b)
 {
 	return _mm512_mask_blend_epi16(0xaaaaaaaa, _mm512_srli_epi32(a, 16), b);
 }
 
-/* Even and odd numbers of 32 of bf16 of two rows, those of the first below those of the second */
-INLINE void weave_rows(__m512i a, __m512i b, uint16_t *even, uint16_t *odd)
+/* Interleaves two rows of 32 bf16: their even elements, and their odd ones. */
+INLINE void interleave_rows(__m512i a, __m512i b, uint16_t *even, uint16_t *odd)
 {
 	_mm512_storeu_si512(even, _mm512_mask_mov_epi16(a, 0xaaaaaaaa, _mm512_slli_epi32(b, 16)));
 	_mm512_storeu_si512(odd, _mm512_mask_mov_epi16(_mm512_srli_epi32(a, 16), 0xaaaaaaaa, b));
@@ -132,7 +132,7 @@ INLINE __m512i row_part(const void *x, int64_t left)
 	return _mm512_maskz_loadu_epi16(left >= 32 ? 0xffffffff : (1u << left) - 1, x);
 }
 
-INLINE void weave(const struct hzi_mhc_parts *a, const int dtype)
+INLINE void interleave(const struct hzi_mhc_bf16_rows *a, const int dtype)
 {
 	const __m512i even = _mm512_set_epi32(30, 28, 26, 24, 22, 20, 18, 16,
 					      14, 12, 10, 8, 6, 4, 2, 0);
@@ -146,9 +146,9 @@ INLINE void weave(const struct hzi_mhc_parts *a, const int dtype)
 		if (dtype == HZ_BF16) {
 			const __m512i zero = _mm512_setzero_si512();
 
-			weave_rows(a->x ? row_part((const uint16_t *)a->x + c, left) : zero,
-				   a->y ? row_part((const uint16_t *)a->y + c, left) : zero,
-				   high, high + HZI_MHC_HALVES);
+			interleave_rows(a->x ? row_part((const uint16_t *)a->x + c, left) : zero,
+					a->y ? row_part((const uint16_t *)a->y + c, left) : zero,
+					high, high + HZI_MHC_AMX_TILE);
 			continue;
 		}
 		for (int i = 0; i < 2; i++) {
@@ -164,25 +164,25 @@ INLINE void weave(const struct hzi_mhc_parts *a, const int dtype)
 			__m512i part[2][2];
 
 			for (int i = 0; i < 2; i++)
-				part_floats(_mm512_permutex2var_ps(v[i][0], g ? odd : even,
-								   v[i][1]),
-					    &part[i][0], &part[i][1]);
-			_mm512_storeu_si512(high + g * HZI_MHC_HALVES,
-					    beside(part[0][0], part[1][0]));
-			_mm512_storeu_si512(low + g * HZI_MHC_HALVES,
-					    beside(part[0][1], part[1][1]));
+				split_floats(_mm512_permutex2var_ps(v[i][0], g ? odd : even,
+								    v[i][1]),
+					     &part[i][0], &part[i][1]);
+			_mm512_storeu_si512(high + g * HZI_MHC_AMX_TILE,
+					    interleave_upper(part[0][0], part[1][0]));
+			_mm512_storeu_si512(low + g * HZI_MHC_AMX_TILE,
+					    interleave_upper(part[0][1], part[1][1]));
 		}
 	}
 }
 
-static void mhc_weave(const struct hzi_mhc_parts *a)
+static void mhc_interleave_bf16(const struct hzi_mhc_bf16_rows *a)
 {
 	if (a->dtype == HZ_F32)
-		weave(a, HZ_F32);
+		interleave(a, HZ_F32);
 	else if (a->dtype == HZ_F16)
-		weave(a, HZ_F16);
+		interleave(a, HZ_F16);
 	else
-		weave(a, HZ_BF16);
+		interleave(a, HZ_BF16);
 }
 
 /* ---- phi ------------------------------------------------------------------------------------- */
@@ -203,7 +203,7 @@ INLINE void transpose_16(__m512i *v)
 		v[i + 2] = _mm512_unpacklo_epi64(w[i + 1], w[i + 3]);
 		v[i + 3] = _mm512_unpackhi_epi64(w[i + 1], w[i + 3]);
 	}
-	/* Quarter q of v[4 i + c] is column 4 q + c of rows 4 i .. */
+	/* Quarter q of v[4 i + c] is column 4 q + c of rows 4 i to 4 i + 3. */
 	UNROLL
 	for (int c = 0; c < 4; c++) {
 		w[c] = _mm512_shuffle_i32x4(v[c], v[c + 4], 0x88);
@@ -220,8 +220,8 @@ INLINE void transpose_16(__m512i *v)
 	}
 }
 
-/* Pairs of a column, and of all of a panel the other way round */
-static void mhc_phi_half(const struct hzi_mhc_phi *a)
+/* Rows of phi become columns of panels; a panel is transposed as 16 x 16 pairs. */
+static void mhc_amx_pack_phi(const struct hzi_mhc_amx_phi *a)
 {
 	__m512i columns[2 * HZI_MHC_ROWS + 15];
 
@@ -229,10 +229,10 @@ static void mhc_phi_half(const struct hzi_mhc_phi *a)
 		const float *const from = a->phi + k * a->row;
 		__m512i high[2], low[2];
 
-		part_floats(_mm512_loadu_ps(from), &high[0], &low[0]);
-		part_floats(_mm512_loadu_ps(from + 16), &high[1], &low[1]);
-		columns[k] = behind(high[0], high[1]);
-		columns[a->m + k] = behind(low[0], low[1]);
+		split_floats(_mm512_loadu_ps(from), &high[0], &low[0]);
+		split_floats(_mm512_loadu_ps(from + 16), &high[1], &low[1]);
+		columns[k] = join_upper(high[0], high[1]);
+		columns[a->m + k] = join_upper(low[0], low[1]);
 	}
 	for (int k = 2 * a->m; k < 16 * a->panels; k++)
 		columns[k] = _mm512_setzero_si512();
@@ -245,11 +245,11 @@ static void mhc_phi_half(const struct hzi_mhc_phi *a)
 		transpose_16(v);
 		UNROLL
 		for (int i = 0; i < 16; i++)
-			_mm512_storeu_si512(a->to + p * HZI_MHC_HALVES + i * 32, v[i]);
+			_mm512_storeu_si512(a->to + p * HZI_MHC_AMX_TILE + i * 32, v[i]);
 	}
 }
 
-static void mhc_phi_spread(const struct hzi_mhc_phi *a)
+static void mhc_amx_pack_phi_dx(const struct hzi_mhc_amx_phi *a)
 {
 	const int64_t part = (a->m + 1) / 2 * 32;
 
@@ -257,17 +257,17 @@ static void mhc_phi_spread(const struct hzi_mhc_phi *a)
 		const float *const from = a->phi + k * a->row;
 		__m512i high[2], low[2];
 
-		part_floats(_mm512_loadu_ps(from), &high[0], &low[0]);
-		part_floats(k + 1 < a->m ? _mm512_loadu_ps(from + a->row) : _mm512_setzero_ps(),
-			    &high[1], &low[1]);
-		_mm512_storeu_si512(a->to + k * 16, beside(high[0], high[1]));
-		_mm512_storeu_si512(a->to + part + k * 16, beside(low[0], low[1]));
+		split_floats(_mm512_loadu_ps(from), &high[0], &low[0]);
+		split_floats(k + 1 < a->m ? _mm512_loadu_ps(from + a->row) : _mm512_setzero_ps(),
+			     &high[1], &low[1]);
+		_mm512_storeu_si512(a->to + k * 16, interleave_upper(high[0], high[1]));
+		_mm512_storeu_si512(a->to + part + k * 16, interleave_upper(low[0], low[1]));
 	}
 }
 
 /* ---- Products -------------------------------------------------------------------------------- */
 
-/* Squares of 32 numbers of 16 rows of bf16 */
+/* Adds the squares of 16 rows of 32 bf16 to sums. */
 INLINE void row_squares(const uint16_t *x, int64_t ld, __m512 *sums)
 {
 	UNROLL
@@ -281,11 +281,11 @@ INLINE void row_squares(const uint16_t *x, int64_t ld, __m512 *sums)
 	}
 }
 
-/* Three panels at once, or what is left: a tile of x for them, one of phi for each */
-INLINE void mhc_panels(const struct hzi_mhc_half *a, int panel, const int panels,
-		       const bool squares)
+/* Up to 3 panels: tiles 0 to 2 y, 3 x, 4 to 6 phi, 7 low of x */
+INLINE void project_panels(const struct hzi_mhc_amx_project *a, int panel, const int panels,
+			   const bool squares)
 {
-	const uint16_t *x = a->x, *low = a->low, *phi = a->phi + panel * HZI_MHC_HALVES;
+	const uint16_t *x = a->x, *low = a->low, *phi = a->phi + panel * HZI_MHC_AMX_TILE;
 	float *const y = a->y + panel * 16;
 	const int64_t ld = a->panels * 64;
 	__m512 sums[16];
@@ -298,15 +298,15 @@ INLINE void mhc_panels(const struct hzi_mhc_half *a, int panel, const int panels
 		_tile_loadd(1, y + 16, ld);
 	if (panels > 2)
 		_tile_loadd(2, y + 32, ld);
-	for (int64_t s = 0; s < a->steps; s++, x += 32, phi += a->panels * HZI_MHC_HALVES) {
+	for (int64_t s = 0; s < a->steps; s++, x += 32, phi += a->panels * HZI_MHC_AMX_TILE) {
 		_tile_loadd(3, x, a->x_ld * 2);
 		_tile_loadd(4, phi, 64);
 		if (!squares && panel == 0)
 			fetch_rows(&a->ahead, 16, s);
 		if (panels > 1)
-			_tile_loadd(5, phi + HZI_MHC_HALVES, 64);
+			_tile_loadd(5, phi + HZI_MHC_AMX_TILE, 64);
 		if (panels > 2)
-			_tile_loadd(6, phi + 2 * HZI_MHC_HALVES, 64);
+			_tile_loadd(6, phi + 2 * HZI_MHC_AMX_TILE, 64);
 		if (squares)
 			row_squares(x, a->x_ld, sums);
 		_tile_dpbf16ps(0, 3, 4);
@@ -334,7 +334,7 @@ INLINE void mhc_panels(const struct hzi_mhc_half *a, int panel, const int panels
 		_mm512_storeu_ps(a->squares + i * 16, sums[i]);
 }
 
-static void mhc_half(const struct hzi_mhc_half *a)
+static void mhc_amx_project(const struct hzi_mhc_amx_project *a)
 {
 	int panel = 0;
 
@@ -343,25 +343,25 @@ static void mhc_half(const struct hzi_mhc_half *a)
 	if (a->squares) {
 		panel = a->panels < 3 ? a->panels : 3;
 		if (panel == 3)
-			mhc_panels(a, 0, 3, true);
+			project_panels(a, 0, 3, true);
 		else
-			panel == 2 ? mhc_panels(a, 0, 2, true) : mhc_panels(a, 0, 1, true);
+			panel == 2 ? project_panels(a, 0, 2, true) : project_panels(a, 0, 1, true);
 	}
 	for (; panel + 3 <= a->panels; panel += 3)
-		mhc_panels(a, panel, 3, false);
+		project_panels(a, panel, 3, false);
 	if (panel + 2 == a->panels)
-		mhc_panels(a, panel, 2, false);
+		project_panels(a, panel, 2, false);
 	else if (panel < a->panels)
-		mhc_panels(a, panel, 1, false);
+		project_panels(a, panel, 1, false);
 	_tile_release();
 	BARRIER();
 }
 
 /*
- * Two groups of 16 columns at once, or one: tiles 0 and 1 of sums, 4 and 5 of d, 6 and 7 of phi:
- * the parts that are not both low.
+ * One or two groups of 16 columns: tiles 0 and 1 y, 4 and 5 high and low of d, 6 and 7 phi. The
+ * product low x low is left out.
  */
-INLINE void spread_groups(const struct hzi_mhc_half_spread *a, int64_t g, const bool two)
+INLINE void dx_groups(const struct hzi_mhc_amx_dx *a, int64_t g, const bool two)
 {
 	const int64_t part = (a->m + 1) / 2 * 32;
 	const uint16_t *const phi = a->phi + g * 2 * part;
@@ -390,7 +390,7 @@ INLINE void spread_groups(const struct hzi_mhc_half_spread *a, int64_t g, const 
 		_tile_stored(1, y + 16, a->y_ld * 4);
 }
 
-static void mhc_half_spread(const struct hzi_mhc_half_spread *a)
+static void mhc_amx_dx(const struct hzi_mhc_amx_dx *a)
 {
 	const uint8_t pairs = (uint8_t)((a->m + 1) / 2);
 	struct config own = config;
@@ -401,21 +401,21 @@ static void mhc_half_spread(const struct hzi_mhc_half_spread *a)
 	BARRIER();
 	__asm__ volatile("ldtilecfg %0" : : "m"(own));
 	_tile_loadd(4, a->d, 64);
-	_tile_loadd(5, a->d + HZI_MHC_HALVES, 64);
+	_tile_loadd(5, a->d + HZI_MHC_AMX_TILE, 64);
 	for (; g + 2 <= a->groups; g += 2)
-		spread_groups(a, g, true);
+		dx_groups(a, g, true);
 	if (g < a->groups)
-		spread_groups(a, g, false);
+		dx_groups(a, g, false);
 	_tile_release();
 	BARRIER();
 }
 
 /*
- * Two groups of 16 columns at once, or one: tiles 0 and 1 of sums of the first, 2 and 3 of the
- * second, of rows from 0 and from 16 on; 4 and 5 of d, 6 and 7 of x
+ * One or two groups of 16 columns: tiles 0 and 1 rows 0 to 15 and 16 to 31 of dphi of the first
+ * group, 2 and 3 of the second; 4 and 5 d, 6 and 7 x
  */
-INLINE void outer_groups(const struct hzi_mhc_half_outer *a, int64_t g, const bool two,
-			 const bool more)
+INLINE void dphi_groups(const struct hzi_mhc_amx_dphi *a, int64_t g, const bool two,
+			const bool more)
 {
 	const int64_t ld = a->m * 32;
 	float *const phi = a->phi + g * 16 * a->m;
@@ -438,23 +438,23 @@ INLINE void outer_groups(const struct hzi_mhc_half_outer *a, int64_t g, const bo
 	}
 	fetch_rows(&a->ahead, 32, g / 2);
 	for (int64_t s = 0; s < a->steps; s++) {
-		const int64_t at = (s * a->groups + g) * HZI_MHC_HALVES;
+		const int64_t at = (s * a->groups + g) * HZI_MHC_AMX_TILE;
 		const uint16_t *d = a->d + s * 2 * ld;
 
 		_tile_loadd(6, a->x + at, 64);
 		if (two)
-			_tile_loadd(7, a->x + at + HZI_MHC_HALVES, 64);
+			_tile_loadd(7, a->x + at + HZI_MHC_AMX_TILE, 64);
 		for (int part = 0; part < (a->low ? 3 : 2); part++) {
 			if (part == 2) {
-				/* The low part of x, by the high one of d */
+				/* low of x times high of d */
 				d -= 2 * ld;
 				_tile_loadd(6, a->low + at, 64);
 				if (two)
-					_tile_loadd(7, a->low + at + HZI_MHC_HALVES, 64);
+					_tile_loadd(7, a->low + at + HZI_MHC_AMX_TILE, 64);
 			}
 			_tile_loadd(4, d, 64);
 			if (more)
-				_tile_loadd(5, d + HZI_MHC_HALVES, 64);
+				_tile_loadd(5, d + HZI_MHC_AMX_TILE, 64);
 			_tile_dpbf16ps(0, 4, 6);
 			if (more)
 				_tile_dpbf16ps(1, 5, 6);
@@ -474,7 +474,7 @@ INLINE void outer_groups(const struct hzi_mhc_half_outer *a, int64_t g, const bo
 		_tile_stored(3, phi + 16 * a->m + 256, 64);
 }
 
-static void mhc_half_outer(const struct hzi_mhc_half_outer *a)
+static void mhc_amx_dphi(const struct hzi_mhc_amx_dphi *a)
 {
 	const bool more = a->m > 16;
 	struct config own = config;
@@ -485,9 +485,9 @@ static void mhc_half_outer(const struct hzi_mhc_half_outer *a)
 	BARRIER();
 	__asm__ volatile("ldtilecfg %0" : : "m"(own));
 	for (; g + 2 <= a->groups; g += 2)
-		more ? outer_groups(a, g, true, true) : outer_groups(a, g, true, false);
+		more ? dphi_groups(a, g, true, true) : dphi_groups(a, g, true, false);
 	if (g < a->groups)
-		more ? outer_groups(a, g, false, true) : outer_groups(a, g, false, false);
+		more ? dphi_groups(a, g, false, true) : dphi_groups(a, g, false, false);
 	_tile_release();
 	BARRIER();
 }
@@ -495,10 +495,10 @@ static void mhc_half_outer(const struct hzi_mhc_half_outer *a)
 /* ---- Gradients of whole tiles of bf16 -------------------------------------------------------- */
 
 /*
- * Of 32 channels: tiles 0 and 1 are sums of rows from 0 and from 16 on, 2 and 3 d, 4 x, of phi; 0
- * and 2 sums, 5 and 6 the parts of d, 7 phi, of x.
+ * For dphi: tiles 0 and 1 rows 0 to 15 and 16 to 31 of dphi, 2 and 3 d, 4 x. For dx: tiles 0 and 2
+ * sums, 5 and 6 high and low of d, 7 phi.
  */
-static void back_config(int m)
+static void bwd_config(int m)
 {
 	const uint8_t pairs = (uint8_t)((m + 1) / 2);
 	struct config own = config;
@@ -509,10 +509,10 @@ static void back_config(int m)
 	__asm__ volatile("ldtilecfg %0" : : "m"(own));
 }
 
-/* The even or the odd channels of a block */
-INLINE void back_phi(const struct hzi_mhc_half_back *a, const uint16_t *woven, float *dphi)
+/* dphi of the even or the odd channels of a block */
+INLINE void bwd_dphi(const struct hzi_mhc_amx_bwd *a, const uint16_t *interleaved, float *dphi)
 {
-	const uint16_t *const high = a->d_outer, *const low = high + a->m * 32;
+	const uint16_t *const high = a->d_dphi, *const low = high + a->m * 32;
 
 	if (a->fresh) {
 		_tile_zero(0);
@@ -521,27 +521,27 @@ INLINE void back_phi(const struct hzi_mhc_half_back *a, const uint16_t *woven, f
 		_tile_loadd(0, dphi, 64);
 		_tile_loadd(1, dphi + 256, 64);
 	}
-	_tile_loadd(4, woven, 64);
+	_tile_loadd(4, interleaved, 64);
 	_tile_loadd(2, high, 64);
-	_tile_loadd(3, high + HZI_MHC_HALVES, 64);
+	_tile_loadd(3, high + HZI_MHC_AMX_TILE, 64);
 	_tile_dpbf16ps(0, 2, 4);
 	_tile_dpbf16ps(1, 3, 4);
 	_tile_loadd(2, low, 64);
-	_tile_loadd(3, low + HZI_MHC_HALVES, 64);
+	_tile_loadd(3, low + HZI_MHC_AMX_TILE, 64);
 	_tile_dpbf16ps(0, 2, 4);
 	_tile_dpbf16ps(1, 3, 4);
 	_tile_stored(0, dphi, 64);
 	_tile_stored(1, dphi + 256, 64);
 }
 
-/* Sums of 16 tokens of 32 channels, which lie as those of streams */
-INLINE void back_sums(const struct hzi_mhc_half_back *a, const uint16_t *d, const uint16_t *phi,
-		      float *sums)
+/* d phi of 16 tokens and 32 channels, in the order of channels */
+INLINE void bwd_dx(const struct hzi_mhc_amx_bwd *a, const uint16_t *d, const uint16_t *phi,
+		   float *sums)
 {
 	const int64_t part = (a->m + 1) / 2 * 32;
 
 	_tile_loadd(5, d, 64);
-	_tile_loadd(6, d + HZI_MHC_HALVES, 64);
+	_tile_loadd(6, d + HZI_MHC_AMX_TILE, 64);
 	_tile_loadd(7, phi, 64);
 	_tile_zero(0);
 	_tile_dpbf16ps(0, 5, 7);
@@ -558,7 +558,7 @@ INLINE void back_sums(const struct hzi_mhc_half_back *a, const uint16_t *d, cons
 	_tile_stored(2, sums + 16, 128);
 }
 
-/* NaN here have low bits of 0, which nothing is added to: see pack_bf16() in mhc.inc. */
+/* NaN here have low bits of 0: see pack_bf16() in pairs.inc. */
 INLINE __m512i round_pair(__m512i even, __m512i odd)
 {
 	const __m512i high = _mm512_mask_mov_epi16(_mm512_srli_epi32(even, 16), 0xaaaaaaaa, odd);
@@ -568,16 +568,16 @@ INLINE __m512i round_pair(__m512i even, __m512i odd)
 	return _mm512_add_epi16(high, _mm512_srli_epi16(_mm512_subs_epu16(low, plain), 15));
 }
 
-/* dx of a token: its sums and factor times the numbers x, even and odd ones */
-INLINE void back_row(const float *sums, float factor, __m512i even, __m512i odd, uint16_t *to,
-		     const bool stream)
+/* dx of a token: sums + factor x, with the even and the odd elements of x */
+INLINE void bwd_dx_row(const float *sums, float factor, __m512i even, __m512i odd, uint16_t *to,
+		       const bool stream)
 {
 	const __m512i evens = _mm512_set_epi32(30, 28, 26, 24, 22, 20, 18, 16,
 					       14, 12, 10, 8, 6, 4, 2, 0);
 	const __m512i odds = _mm512_add_epi32(evens, _mm512_set1_epi32(1));
 	const __m512 a = _mm512_loadu_ps(sums), b = _mm512_loadu_ps(sums + 16);
 	const __m512 f = _mm512_set1_ps(factor == factor ? factor : __builtin_nanf(""));
-	/* x may be infinite where it has no part. */
+	/* With factor 0, x may be infinite. */
 	const __mmask16 own = factor != 0 ? 0xffff : 0;
 	const __m512i y = round_pair(
 		_mm512_castps_si512(_mm512_mask3_fmadd_ps(
@@ -592,68 +592,69 @@ INLINE void back_row(const float *sums, float factor, __m512i even, __m512i odd,
 }
 
 /*
- * A block of 32 channels on its way: x is woven while tiles of the block before are multiplied, and
- * what these made is taken while those of the next one are: what a tile is loaded from or stored to
- * has to be in L1 first. All three go by quarters, so that vectors do not wait for tiles.
+ * A block of 32 channels in a software pipeline of three: x of block b + 1 is interleaved while
+ * tiles of block b are multiplied and dx of block b - 1 is rounded and stored. Tiles load from and
+ * store to L1. Each stage is cut into quarters, so that vector code does not wait for tiles.
  */
-struct back_block {
-	uint16_t woven[2 * HZI_MHC_HALVES] __attribute__((aligned(64)));
-	float sums[HZI_MHC_BACK][32] __attribute__((aligned(64)));
+struct bwd_block {
+	uint16_t interleaved[2 * HZI_MHC_AMX_TILE] __attribute__((aligned(64)));
+	float sums[HZI_MHC_AMX_TOKENS][32] __attribute__((aligned(64)));
 };
 
-#define BACK_ROWS (HZI_MHC_BACK / 4)
+#define BWD_ROWS (HZI_MHC_AMX_TOKENS / 4)
 
-INLINE void back_weave(const struct hzi_mhc_half_back *a, int64_t b, int q, struct back_block *k)
+INLINE void bwd_interleave(const struct hzi_mhc_amx_bwd *a, int64_t b, int q, struct bwd_block *k)
 {
 	UNROLL
-	for (int t = 0; t < BACK_ROWS; t += 2) {
-		const uint16_t *const x = a->x + (q * BACK_ROWS + t) * a->x_ld + b * 32;
-		uint16_t *const to = k->woven + (q * BACK_ROWS + t) * 16;
+	for (int t = 0; t < BWD_ROWS; t += 2) {
+		const uint16_t *const x = a->x + (q * BWD_ROWS + t) * a->x_ld + b * 32;
+		uint16_t *const to = k->interleaved + (q * BWD_ROWS + t) * 16;
 
-		weave_rows(_mm512_loadu_si512(x), _mm512_loadu_si512(x + a->x_ld), to,
-			   to + HZI_MHC_HALVES);
+		interleave_rows(_mm512_loadu_si512(x), _mm512_loadu_si512(x + a->x_ld), to,
+				to + HZI_MHC_AMX_TILE);
 	}
 }
 
-INLINE void back_rows(const struct hzi_mhc_half_back *a, int64_t b, int q,
-		      const struct back_block *k, const bool stream)
+INLINE void bwd_dx_rows(const struct hzi_mhc_amx_bwd *a, int64_t b, int q,
+			const struct bwd_block *k, const bool stream)
 {
 	const __m512i top = _mm512_set1_epi32((int)0xffff0000);
 
-	for (int t = q * BACK_ROWS; t < (q + 1) * BACK_ROWS; t += 2) {
-		const __m512i even = _mm512_load_si512(k->woven + t * 16);
-		const __m512i odd = _mm512_load_si512(k->woven + t * 16 + HZI_MHC_HALVES);
+	for (int t = q * BWD_ROWS; t < (q + 1) * BWD_ROWS; t += 2) {
+		const __m512i even = _mm512_load_si512(k->interleaved + t * 16);
+		const __m512i odd = _mm512_load_si512(k->interleaved + t * 16 + HZI_MHC_AMX_TILE);
 		uint16_t *const to = a->dx + t * a->dx_ld + b * 32;
 
-		back_row(k->sums[t], a->factor[t], _mm512_slli_epi32(even, 16),
-			 _mm512_slli_epi32(odd, 16), to, stream);
-		back_row(k->sums[t + 1], a->factor[t + 1], _mm512_and_si512(even, top),
-			 _mm512_and_si512(odd, top), to + a->dx_ld, stream);
+		bwd_dx_row(k->sums[t], a->factor[t], _mm512_slli_epi32(even, 16),
+			   _mm512_slli_epi32(odd, 16), to, stream);
+		bwd_dx_row(k->sums[t + 1], a->factor[t + 1], _mm512_and_si512(even, top),
+			   _mm512_and_si512(odd, top), to + a->dx_ld, stream);
 	}
 }
 
-/* Quarters 0 and 1 are dphi, 2 and 3 sums. */
-INLINE void back_tiles(const struct hzi_mhc_half_back *a, int64_t b, int q, struct back_block *k)
+/* Quarters 0 and 1 make dphi, 2 and 3 d phi. */
+INLINE void bwd_tiles(const struct hzi_mhc_amx_bwd *a, int64_t b, int q, struct bwd_block *k)
 {
 	if (q < 2 && a->dphi)
-		back_phi(a, k->woven + q * HZI_MHC_HALVES, a->dphi + (2 * b + q) * 16 * a->m);
+		bwd_dphi(a, k->interleaved + q * HZI_MHC_AMX_TILE,
+			 a->dphi + (2 * b + q) * 16 * a->m);
 	if (q >= 2 && a->dx)
-		back_sums(a, a->d_spread + (q - 2) * 2 * HZI_MHC_HALVES,
-			  a->phi + b * 4 * ((a->m + 1) / 2 * 32), k->sums[(q - 2) * 16]);
+		bwd_dx(a, a->d_dx + (q - 2) * 2 * HZI_MHC_AMX_TILE,
+		       a->phi + b * 4 * ((a->m + 1) / 2 * 32), k->sums[(q - 2) * 16]);
 }
 
-INLINE void back_blocks(const struct hzi_mhc_half_back *a, const bool stream)
+INLINE void bwd_blocks(const struct hzi_mhc_amx_bwd *a, const bool stream)
 {
-	struct back_block block[3], *last = &block[2], *now = &block[0], *next = &block[1], *free;
+	struct bwd_block block[3], *last = &block[2], *now = &block[0], *next = &block[1], *free;
 
 	for (int64_t b = -1; b <= a->blocks; b++) {
 		for (int q = 0; q < 4; q++) {
 			if (b + 1 < a->blocks)
-				back_weave(a, b + 1, q, next);
+				bwd_interleave(a, b + 1, q, next);
 			if (b >= 0 && b < a->blocks)
-				back_tiles(a, b, q, now);
+				bwd_tiles(a, b, q, now);
 			if (b > 0 && a->dx)
-				back_rows(a, b - 1, q, last, stream);
+				bwd_dx_rows(a, b - 1, q, last, stream);
 		}
 		free = last;
 		last = now;
@@ -662,15 +663,15 @@ INLINE void back_blocks(const struct hzi_mhc_half_back *a, const bool stream)
 	}
 }
 
-static void mhc_half_back(const struct hzi_mhc_half_back *a)
+static void mhc_amx_bwd(const struct hzi_mhc_amx_bwd *a)
 {
 	BARRIER();
-	back_config(a->m);
+	bwd_config(a->m);
 	if (a->dx && a->stream) {
-		back_blocks(a, true);
+		bwd_blocks(a, true);
 		_mm_sfence();
 	} else {
-		back_blocks(a, false);
+		bwd_blocks(a, false);
 	}
 	_tile_release();
 	BARRIER();
@@ -680,12 +681,12 @@ void hzi_mhc_kern_amx(void *table)
 {
 	struct hzi_mhc_kern *const kern = table;
 
-	kern->split = mhc_split;
-	kern->weave = mhc_weave;
-	kern->half = mhc_half;
-	kern->phi_half = mhc_phi_half;
-	kern->phi_spread = mhc_phi_spread;
-	kern->half_spread = mhc_half_spread;
-	kern->half_outer = mhc_half_outer;
-	kern->half_back = mhc_half_back;
+	kern->split_bf16 = mhc_split_bf16;
+	kern->interleave_bf16 = mhc_interleave_bf16;
+	kern->amx_project = mhc_amx_project;
+	kern->amx_pack_phi = mhc_amx_pack_phi;
+	kern->amx_pack_phi_dx = mhc_amx_pack_phi_dx;
+	kern->amx_dx = mhc_amx_dx;
+	kern->amx_dphi = mhc_amx_dphi;
+	kern->amx_bwd = mhc_amx_bwd;
 }

@@ -3,8 +3,8 @@
  *
  * SPDX-License-Identifier: BSD-2-Clause
  *
- * A tile of tokens is taken at once, so that phi is read once for it: its products with phi, then
- * coefficients, then u from streams that are still in L2.
+ * A block of tokens is projected, so that phi is read once for it; then its coefficients are made;
+ * then u, from streams that are still in L2.
  */
 #include <config.h>
 
@@ -16,38 +16,38 @@
 struct pre_job {
 	const struct hz_context *ctx;
 	const struct hzi_mhc_pre_args *a;
-	const struct hzi_phi_plan *plan;
-	struct hzi_phi phi;
-	struct hzi_mhc_array x;		/* what is multiplied by phi, data NULL: nothing */
+	const struct hzi_mhc_coef_plan *plan;
+	struct hzi_mhc_packed_phi phi;
+	struct hzi_mhc_array x;		/* projected streams; data NULL: none */
 	int x_dtype;
-	bool mix;			/* tokens are groups: u beside */
+	bool mix;			/* groups are tokens: u is made with the coefficients */
 	bool stream_u;
-	float *rooms;
+	float *scratch;
 };
 
-/* Whether coefficients are those of groups of tokens, made before u */
+/* Whether tokens share coefficients: all are made before u */
 static bool shared(const struct hzi_mhc_pre_args *a)
 {
 	return !a->phi || a->s.groups != a->s.tokens;
 }
 
-/* u of a token; room [C] for floats if there is a norm */
+/* u of a token; scratch [C] with norm */
 static void branch_input(const struct hz_context *ctx, const struct hzi_mhc_pre_args *a, int64_t t,
-			 const float *p, float *room, bool stream_u, bool next)
+			 const float *p, float *scratch, bool stream_u, bool next)
 {
 	const struct hzi_mhc_streams_args mix = {
 		.s = a->s, .x = a->post.y.data ? a->post.y : a->x, .u = a->u,
 	};
-	const int64_t size = hzi_mhc_size(a->s.dtype), channels = a->s.channels;
-	const struct hzi_mhc_taken coef = {.p = p};
+	const int64_t size = hzi_mhc_dtype_bytes(a->s.dtype), channels = a->s.channels;
+	const struct hzi_mhc_token_coefs coef = {.p = p};
 	double squares = 0;
 	float r;
 
-	hzi_mhc_mix(ctx, &mix, t, &coef, a->norm ? room : NULL, stream_u, false, next);
+	hzi_mhc_mix_token(ctx, &mix, t, &coef, a->norm ? scratch : NULL, stream_u, false, next);
 	if (!a->norm)
 		return;
 	for (int64_t c = 0; c < channels; c++)
-		squares += (double)room[c] * (double)room[c];
+		squares += (double)scratch[c] * (double)scratch[c];
 	r = hzi_mhc_inverse_root(squares, channels, a->rule.norm_eps);
 	for (int64_t c = 0; c < channels; c += HZI_MHC_WIDE) {
 		const int64_t count = hzi_mhc_min(HZI_MHC_WIDE, channels - c);
@@ -55,12 +55,12 @@ static void branch_input(const struct hz_context *ctx, const struct hzi_mhc_pre_
 		const struct hzi_mhc_tile tile =
 			hzi_mhc_tile(&a->u, size, t, c, 1, count, buffer, false);
 		const struct hzi_mhc_scale scale = {
-			.u_floats = room + c, .norm = a->norm + c, .u = tile.p, .factor = r,
+			.u_floats = scratch + c, .norm = a->norm + c, .u = tile.p, .factor = r,
 			.count = count, .dtype = a->s.dtype,
 		};
 
 		hzi_mhc_kern[ctx->level].scale(&scale);
-		hzi_mhc_untile(&a->u, size, t, c, 1, count, &tile);
+		hzi_mhc_store_tile(&a->u, size, t, c, 1, count, &tile);
 	}
 }
 
@@ -71,37 +71,38 @@ static void post_tile(const struct pre_job *job, int64_t t, int tokens, bool nex
 	float q[HZI_MHC_STREAMS], A[HZI_MHC_STREAMS * HZI_MHC_STREAMS];
 
 	for (int i = 0; i < tokens; i++) {
-		const struct hzi_mhc_taken coef = {
-			.q = hzi_mhc_take(&post->q, t + i, n, 1, q),
-			.a = hzi_mhc_take(&post->a, t + i, n, n, A),
+		const struct hzi_mhc_token_coefs coef = {
+			.q = hzi_mhc_get_coefs(&post->q, t + i, n, 1, q),
+			.a = hzi_mhc_get_coefs(&post->a, t + i, n, n, A),
 		};
 
-		hzi_mhc_mix(job->ctx, post, t + i, &coef, NULL, false, false,
-			    i + 1 < tokens || next);
+		hzi_mhc_mix_token(job->ctx, post, t + i, &coef, NULL, false, false,
+				  i + 1 < tokens || next);
 	}
 }
 
-/* Coefficients of a tile of groups, at most TOKENS, from r->raw; u if these are tokens */
+/* Coefficients of at most TOKENS groups from raw; and u if groups are tokens */
 static void pre_tile(const struct pre_job *job, int64_t t, int tokens, const float *raw,
-		     const struct hzi_phi_room *r)
+		     const struct hzi_mhc_scratch *r)
 {
 	const struct hzi_mhc_pre_args *const a = job->a;
-	const struct hzi_phi_plan *const p = job->plan;
-	const struct hzi_mhc_batch b = hzi_phi_batch_of(p, &a->rule, a->alpha, a->bias, tokens, r);
+	const struct hzi_mhc_coef_plan *const p = job->plan;
+	const struct hzi_mhc_batch b = hzi_mhc_batch_of(p, &a->rule, a->alpha, a->bias, tokens, r);
 	const int n = p->n;
 	float rho[TOKENS];
 
-	hzi_phi_normalize(p, &a->rule, job->x.data ? raw : NULL, tokens, r->y, rho);
+	hzi_mhc_normalize(p, &a->rule, job->x.data ? raw : NULL, tokens, r->y, rho);
 	hzi_mhc_kern_of(job->ctx->level, b.rule->n)->coefs(&b);
 	for (int i = 0; i < tokens; i++) {
 		float out[HZI_MHC_STREAMS * HZI_MHC_STREAMS];
 
 		if (a->q.data)
-			hzi_mhc_put(&a->q, t + i, n, 1, hzi_phi_pick(r->q, i, n, out));
+			hzi_mhc_put_coefs(&a->q, t + i, n, 1, hzi_mhc_get_token(r->q, i, n, out));
 		if (a->a.data)
-			hzi_mhc_put(&a->a, t + i, n, n, hzi_phi_pick(r->a, i, n * n, out));
-		hzi_phi_pick(r->p, i, n, out);
-		hzi_mhc_put(&a->p, t + i, n, 1, out);
+			hzi_mhc_put_coefs(&a->a, t + i, n, n,
+					  hzi_mhc_get_token(r->a, i, n * n, out));
+		hzi_mhc_get_token(r->p, i, n, out);
+		hzi_mhc_put_coefs(&a->p, t + i, n, 1, out);
 		if (job->mix && a->u.data)
 			branch_input(job->ctx, a, t + i, out, r->du, job->stream_u,
 				     i + 1 < tokens);
@@ -113,8 +114,8 @@ static void pre_units(void *data, int thread, int64_t begin, int64_t end)
 {
 	const struct pre_job *const job = data;
 	const struct hzi_mhc_pre_args *const a = job->a;
-	const struct hzi_phi_plan *const p = job->plan;
-	const struct hzi_phi_room r = hzi_phi_room_of(p, job->rooms, thread);
+	const struct hzi_mhc_coef_plan *const p = job->plan;
+	const struct hzi_mhc_scratch r = hzi_mhc_scratch_of(p, job->scratch, thread);
 
 	for (int64_t u = begin; u < end; u++) {
 		const int64_t t = u * p->block;
@@ -123,8 +124,8 @@ static void pre_units(void *data, int thread, int64_t begin, int64_t end)
 		if (job->mix && a->post.y.data)
 			post_tile(job, t, tokens, u + 1 < end);
 		if (job->x.data)
-			hzi_phi_project(job->ctx, p, &job->phi, &job->x, job->x_dtype, t, tokens,
-					&r);
+			hzi_mhc_project_tokens(job->ctx, p, &job->phi, &job->x, job->x_dtype, t,
+					       tokens, &r);
 		else
 			memset(r.raw, 0, (size_t)(tokens * (p->m + 1)) * sizeof(float));
 		if (a->saved)
@@ -136,66 +137,66 @@ static void pre_units(void *data, int thread, int64_t begin, int64_t end)
 	}
 }
 
-/* u of tokens, whose coefficients are there */
+/* u of tokens whose coefficients were made before */
 static void mix_units(void *data, int thread, int64_t begin, int64_t end)
 {
 	const struct pre_job *const job = data;
 	const struct hzi_mhc_pre_args *const a = job->a;
-	const struct hzi_phi_room r = hzi_phi_room_of(job->plan, job->rooms, thread);
-	const int64_t length = hzi_mhc_length(&a->s);
+	const struct hzi_mhc_scratch r = hzi_mhc_scratch_of(job->plan, job->scratch, thread);
+	const int64_t length = hzi_mhc_group_tokens(&a->s);
 	float p[HZI_MHC_STREAMS];
 
 	assert(begin == end || length > 0);
 	for (int64_t t = begin; t < end; t++) {
-		hzi_mhc_take(&a->p, t / length, a->s.n, 1, p);
+		hzi_mhc_get_coefs(&a->p, t / length, a->s.n, 1, p);
 		branch_input(job->ctx, a, t, p, r.du, job->stream_u, t + 1 < end);
 	}
 }
 
-static size_t pre_floats(const struct hzi_phi_plan *p, const struct hzi_mhc_pre_args *a)
+static size_t pre_floats(const struct hzi_mhc_coef_plan *p, const struct hzi_mhc_pre_args *a)
 {
 	const size_t groups = (size_t)a->s.groups;
 
-	return hzi_phi_floats(p) + p->room * (size_t)p->threads +
+	return hzi_mhc_phi_floats(p) + p->scratch * (size_t)p->threads +
 	       (shared(a) ? groups * (size_t)p->n * (a->phi ? (size_t)p->padded + 1 : 1) : 0);
 }
 
-static struct hzi_phi_plan pre_plan(const struct hz_context *ctx, const struct hzi_mhc_pre_args *a,
-				    bool amx)
+static struct hzi_mhc_coef_plan pre_plan(const struct hz_context *ctx,
+					 const struct hzi_mhc_pre_args *a, bool amx)
 {
-	return hzi_phi_plan_of(ctx, &a->s, &a->rule, a->phi, a->gain, false, a->norm, amx);
+	return hzi_mhc_plan_coef(ctx, &a->s, &a->rule, a->phi, a->gain, false, a->norm, amx);
 }
 
 static size_t workspace(const struct hz_context *ctx, const struct hzi_mhc_pre_args *a, bool amx)
 {
-	const struct hzi_phi_plan p = pre_plan(ctx, a, amx);
+	const struct hzi_mhc_coef_plan p = pre_plan(ctx, a, amx);
 
 	return pre_floats(&p, a) * sizeof(float);
 }
 
 static int run(struct hz_context *ctx, const struct hzi_mhc_pre_args *a, bool amx)
 {
-	const struct hzi_phi_plan p = pre_plan(ctx, a, amx);
+	const struct hzi_mhc_coef_plan p = pre_plan(ctx, a, amx);
 	struct hzi_mhc_pre_args own = *a;
 	float *work = ctx->workspace;
 	struct pre_job job = {
 		.ctx = ctx, .a = &own, .plan = &p, .x_dtype = a->s.dtype, .mix = !shared(a),
-		.stream_u = hzi_mhc_stream(ctx, &a->u, &a->s, 1),
+		.stream_u = hzi_mhc_nontemporal(ctx, &a->u, &a->s, 1),
 	};
 
-	job.rooms = work;
-	work += p.room * (size_t)p.threads;
+	job.scratch = work;
+	work += p.scratch * (size_t)p.threads;
 	if (a->phi) {
-		job.phi = hzi_phi_of(ctx, &p, a->phi, a->gain, work);
+		job.phi = hzi_mhc_pack_phi(ctx, &p, a->phi, a->gain, work);
 		job.x = a->post.y.data ? a->post.y : a->x;
 	}
-	work += hzi_phi_floats(&p);
+	work += hzi_mhc_phi_floats(&p);
 	if (shared(a)) {
 		own.p = (struct hzi_mhc_coef){work, p.n, 1, 1};
 		work += a->s.groups * p.n;
 		if (a->phi) {
-			hzi_phi_means(ctx, &p, &job.x, &a->s, job.rooms, work);
-			job.x = hzi_phi_mean_array(&p, work);
+			hzi_mhc_group_means(ctx, &p, &job.x, &a->s, job.scratch, work);
+			job.x = hzi_mhc_mean_array(&p, work);
 			job.x_dtype = HZ_F32;
 		}
 	}
@@ -203,7 +204,7 @@ static int run(struct hz_context *ctx, const struct hzi_mhc_pre_args *a, bool am
 	if (!shared(a))
 		return HZ_OK;
 	for (int64_t g = 0; g < a->s.groups; g++)
-		hzi_mhc_put(&a->p, g, p.n, 1, own.p.data + g * p.n);
+		hzi_mhc_put_coefs(&a->p, g, p.n, 1, own.p.data + g * p.n);
 	if (a->u.data)
 		hzi_parallel(p.threads, mix_units, &job, a->s.tokens);
 	return HZ_OK;
@@ -215,7 +216,7 @@ const char *hzi_cpu_mhc_coef_amx_unsupported(const struct hz_context *ctx, const
 {
 	const struct hzi_mhc_pre_args *a = args;
 
-	return hzi_phi_amx_unsupported(ctx, &a->s, a->phi);
+	return hzi_mhc_amx_unsupported(ctx, &a->s, a->phi);
 }
 
 size_t hzi_cpu_mhc_coef_amx_workspace(const struct hz_context *ctx, const void *args)

@@ -3,19 +3,19 @@
  *
  * SPDX-License-Identifier: BSD-2-Clause
  */
-#ifndef HZI_MHC_KERN_H
-#define HZI_MHC_KERN_H
+#ifndef HZI_CPU_MHC_KERN_H
+#define HZI_CPU_MHC_KERN_H
 
 #include "cpu/core/kern.h"
 
-#define HZI_MHC_BATCH 16	/* tokens made coefficients of at once; a multiple of all LANES */
-#define HZI_MHC_TILE 256	/* channels of which mhc_row_bwd() widens rows at a time */
+#define HZI_MHC_BATCH 16	/* tokens of a batch; a multiple of LANES at every ISA level */
+#define HZI_MHC_TILE 256	/* channels of rows that row_bwd() widens to f32 at a time */
 
 /*
- * count channels of a token as of hzi_mhc_streams_args: stream i of x at x + i * x_stream; p, q [n]
- * and a [n][n] back to back, NULL as there. u_floats instead of u: f32. ahead: x of what comes
- * next, f_ahead f, to be fetched; NULL: nothing. stream_u, stream_y: these are aligned, and go past
- * the caches; end: of what does, this is the last.
+ * mhc_streams for `count` channels of a token: stream i of x is at x + i * x_stream; p, q [n] and
+ * a [n][n] are contiguous, NULL as in struct hzi_mhc_streams_args. u_floats: u in f32, instead of
+ * u. ahead, f_ahead: x and f of the next call, to be prefetched, or NULL. stream_u, stream_y:
+ * non-temporal stores, for which u and y are aligned; end: the last call with these.
  */
 struct hzi_mhc_row {
 	const void *x, *f, *ahead, *f_ahead;
@@ -28,10 +28,10 @@ struct hzi_mhc_row {
 };
 
 /*
- * count channels of a token as of hzi_mhc_streams_bwd_args: sums, lanes
- * floats each, of dp [n], dq [n], dA [n][n] get their products added, NULL: not wanted; dbias
- * [count] likewise. du_floats instead of du: f32. dx is added to if accumulate, and with add gets
- * what is there, stream i at i * add_stream, and factor x.
+ * mhc_streams_bwd for `count` channels of a token. Adds to the partial sums of dp [n], dq [n] and
+ * dA [n][n], `lanes` floats each, and to dbias [count]; NULL: not wanted. du_floats: du in f32,
+ * instead of du. add: f32 that is added to dx, stream i at add + i * add_stream, and with it
+ * factor * x.
  */
 struct hzi_mhc_row_bwd {
 	const void *x, *f, *du, *dy;
@@ -46,7 +46,7 @@ struct hzi_mhc_row_bwd {
 	bool accumulate, stream_dx, stream_df, end;
 };
 
-/* u = u_floats factor norm[c], the first count of them */
+/* u[c] = u_floats[c] * factor * norm[c] */
 struct hzi_mhc_scale {
 	const float *u_floats, *norm;
 	void *u;
@@ -56,26 +56,31 @@ struct hzi_mhc_scale {
 };
 
 /*
- * Coefficients of a batch of tokens: number e of token t at e * HZI_MHC_BATCH + t.
- * coefs: y [m] to p, q [n], a [n n]; coefs_bwd: y, dp, dq, da to dz, dy [m], dalpha [3]; sinkhorn:
- * y [n n] to a; sinkhorn_bwd: y and da to dz. all: as of hzi_mhc_coefs()
+ * Coefficients of a batch of tokens; value e of token t is at e * HZI_MHC_BATCH + t.
+ *
+ *   coefs         y [m] to p, q [n], a [n n]
+ *   coefs_bwd     y, dp, dq, da to dz, dy [m], dalpha [3]
+ *   sinkhorn      y [n n] to a
+ *   sinkhorn_bwd  y, da to dz
+ *
+ * all: q and a too, not p alone
  */
 struct hzi_mhc_batch {
 	const struct hzi_mhc_rule *rule;
 	const float *alpha, *bias, *y, *dp, *dq, *da;
 	float *p, *q, *a, *dz, *dy, *dalpha;
-	int32_t count;			/* of tokens */
+	int32_t count;			/* tokens */
 	bool all;
 };
 
 /*
- * Products of rows of f32, count columns each: rows of x x_ld apart, of phi phi_ld.
+ * Products of x [tokens][count] and phi [m][count], f32, with leading dimensions x_ld and phi_ld.
  *
- *   project  sums[(t m + k) lanes] += x_t phi_k, lanes floats each
- *   spread   y_t = sum_k d[t m + k] phi_k, y_ld apart
- *   outer    phi_k += sum_t d[t m + k] x_t
+ *   project    sums[(t m + k) lanes] += <x_t, phi_k>, as `lanes` partial sums
+ *   dx_gemm    y_t = sum_k d[t m + k] phi_k, leading dimension y_ld
+ *   dphi_gemm  phi_k += sum_t d[t m + k] x_t
  *
- * count is a multiple of 2 lanes; rows have that much room.
+ * count is a multiple of 2 * lanes.
  */
 struct hzi_mhc_product {
 	const float *x, *d;
@@ -85,14 +90,14 @@ struct hzi_mhc_product {
 };
 
 /*
- * The first count numbers of rows as bf16, and of f16 and f32 in low the rest, for matrix units:
- * both together have 16 bits or more.
+ * Rows for AMX tiles: high = v in bf16, and for f16 and f32 low = v - high in bf16. Both together
+ * have at least 16 significant bits. Columns from count up to a multiple of 32 are 0.
  *
- *   split  of x, side by side, 0 up to a multiple of 32; its squares are added to squares, lanes
- *   weave  of x and y (either NULL: 0) as [c / 32][even, odd c][16 such pairs of rows][16][2], 0 up
- *          to one of 32
+ *   split_bf16       row x; adds its squares to `lanes` partial sums
+ *   interleave_bf16  rows x and y (NULL: 0) as [c / 32][even, odd c][16 pairs of rows][16][2], one
+ *                    of the 16 pairs
  */
-struct hzi_mhc_parts {
+struct hzi_mhc_bf16_rows {
 	const void *x, *y;
 	uint16_t *high, *low;
 	float *squares;
@@ -100,35 +105,35 @@ struct hzi_mhc_parts {
 	int32_t dtype;
 };
 
-/* Rows of what is read next, to be fetched while tiles are multiplied; x NULL: nothing */
+/* Rows that are read next, to be prefetched during a product; x NULL: none */
 struct hzi_mhc_ahead {
 	const char *x;
-	int64_t row_bytes, step_bytes;	/* of 32 columns */
+	int64_t row_bytes, step_bytes;	/* from row to row; of 32 columns */
 };
 
-#define HZI_MHC_HALVES 512	/* numbers of 16 bits of a tile of matrix units */
-#define HZI_MHC_HALF_ROWS 32	/* the most rows of phi that gradients by matrix units take */
+#define HZI_MHC_AMX_TILE 512	/* bf16 elements of an AMX tile: 16 rows of 32 */
+#define HZI_MHC_AMX_ROWS 32	/* rows of phi that amx_dx and amx_dphi support, at most */
 
 /*
- * y[t][j] += the sum over 32 steps numbers x_t phi_j of 16 rows x, and low (NULL: none), of bf16,
- * x_ld apart, y being 16 panels wide; phi of bf16 as [steps][panels][16 pairs][16][2]. squares, if
- * there are any: lanes of each row get the squares of x added.
+ * y [16][16 panels] += x [16][32 steps] times phi, x being high and low (NULL: none) parts in bf16
+ * with leading dimension x_ld; phi as [steps][panels][16 pairs][16][2]. squares (NULL: not wanted):
+ * the squares of each row of x are added to `lanes` partial sums.
  */
-struct hzi_mhc_half {
+struct hzi_mhc_amx_project {
 	const uint16_t *x, *low, *phi;
 	float *y, *squares;
 	int64_t x_ld, steps;
-	struct hzi_mhc_ahead ahead;	/* of 16 rows */
+	struct hzi_mhc_ahead ahead;	/* 16 rows */
 	int32_t panels;
 };
 
 /*
- * Columns of phi, m rows `row` apart, in two parts of bf16, low what high leaves:
+ * Packs columns of phi [m], leading dimension `row`, as high and low parts in bf16.
  *
- *   phi_half    a step of 32, for mhc_half: high of row k is column k, low m + k, 0 beyond
- *   phi_spread  a group of 16, for mhc_half_spread
+ *   amx_pack_phi     32 columns, for amx_project: column k is high of row k, column m + k low
+ *   amx_pack_phi_dx  16 columns, for amx_dx and amx_bwd
  */
-struct hzi_mhc_phi {
+struct hzi_mhc_amx_phi {
 	const float *phi;
 	int64_t row;
 	uint16_t *to;
@@ -136,10 +141,10 @@ struct hzi_mhc_phi {
 };
 
 /*
- * spread of 16 tokens without x, in groups of 16 columns: d in two parts of [16][32]; phi as
- * [groups][2 parts][(m + 1) / 2 pairs of rows][16][2]
+ * y [16 tokens][16 groups] = d phi: d as [2 parts][16 tokens][32], phi as
+ * [groups][2 parts][(m + 1) / 2 pairs of rows][16 columns][2]
  */
-struct hzi_mhc_half_spread {
+struct hzi_mhc_amx_dx {
 	const uint16_t *d, *phi;
 	float *y;
 	int64_t y_ld, groups;
@@ -147,29 +152,28 @@ struct hzi_mhc_half_spread {
 };
 
 /*
- * outer of 32 steps tokens, in groups of 16 columns, the even and the odd of 32: d as [steps][2
- * parts][m][32 tokens], x and low
- * (NULL: none) as [steps][groups][16 pairs of tokens][16][2], phi as [groups][m][16]; fresh: as if
- * it had been 0
+ * phi += d^T x for 32 steps tokens; a group is the even or the odd ones of 32 columns. d as
+ * [steps][2 parts][m][32 tokens], x and low (NULL: none) as [steps][groups][16 pairs of
+ * tokens][16][2], phi as [groups][m][16]. fresh: phi = d^T x
  */
-struct hzi_mhc_half_outer {
+struct hzi_mhc_amx_dphi {
 	const uint16_t *d, *x, *low;
 	float *phi;
 	int64_t steps, groups;
-	struct hzi_mhc_ahead ahead;	/* of 32 rows */
+	struct hzi_mhc_ahead ahead;	/* 32 rows */
 	int32_t m;
 	bool fresh;
 };
 
-#define HZI_MHC_BACK 32		/* tokens of mhc_half_back() */
+#define HZI_MHC_AMX_TOKENS 32	/* tokens of amx_bwd */
 
 /*
- * outer and spread of whole tiles of x of bf16, blocks of 32 columns: dphi (NULL: none) gets what
- * outer makes, dx (NULL: none) what spread makes and factor times x. m is 17 .. 32. stream: rows of
- * dx are aligned, and go past the caches.
+ * Both gradients for 32 tokens of bf16 and blocks of 32 columns, x in place: dphi += d^T x and
+ * dx = d phi + factor x, either NULL. m is 17 .. 32. stream: non-temporal stores to dx, which is
+ * aligned.
  */
-struct hzi_mhc_half_back {
-	const uint16_t *x, *d_spread, *d_outer, *phi;
+struct hzi_mhc_amx_bwd {
+	const uint16_t *x, *d_dx, *d_dphi, *phi;
 	const float *factor;
 	float *dphi;
 	uint16_t *dx;
@@ -196,25 +200,25 @@ struct hzi_mhc_kern {
 	int32_t lanes;		/* f32 elements of a vector */
 	void (*row)(const struct hzi_mhc_row *a);
 	void (*scale)(const struct hzi_mhc_scale *a);
-	/* Floats of count numbers of dtype, NULL: none; sums of squares, lanes floats, added to */
+	/* x to f32 (to NULL: not wanted); adds its squares to `lanes` partial sums */
 	void (*widen)(const void *x, int dtype, int64_t count, float *to, float *squares,
-		      const void *ahead);	/* as in struct hzi_mhc_row */
-	/* to[i] = the sum of the lanes floats at sums + i * lanes */
-	void (*fold)(const float *sums, int64_t count, float *to);
+		      const void *ahead);	/* prefetched, or NULL */
+	/* to[i] = the sum of the `lanes` floats at sums + i * lanes */
+	void (*sum_lanes)(const float *sums, int64_t count, float *to);
 	void (*project)(const struct hzi_mhc_product *a);
-	void (*spread)(const struct hzi_mhc_product *a);
-	void (*outer)(const struct hzi_mhc_product *a);
+	void (*dx_gemm)(const struct hzi_mhc_product *a);
+	void (*dphi_gemm)(const struct hzi_mhc_product *a);
 	struct hzi_mhc_streams_kern streams[2];	/* [1]: of more than HZI_MHC_UNROLLED */
 	hzi_transpose transpose;
-	/* By AMX tiles: all or none */
-	void (*split)(const struct hzi_mhc_parts *a);
-	void (*weave)(const struct hzi_mhc_parts *a);
-	void (*half)(const struct hzi_mhc_half *a);
-	void (*phi_half)(const struct hzi_mhc_phi *a);
-	void (*phi_spread)(const struct hzi_mhc_phi *a);
-	void (*half_spread)(const struct hzi_mhc_half_spread *a);
-	void (*half_outer)(const struct hzi_mhc_half_outer *a);
-	void (*half_back)(const struct hzi_mhc_half_back *a);
+	/* AMX tiles: all of these, or NULL */
+	void (*split_bf16)(const struct hzi_mhc_bf16_rows *a);
+	void (*interleave_bf16)(const struct hzi_mhc_bf16_rows *a);
+	void (*amx_project)(const struct hzi_mhc_amx_project *a);
+	void (*amx_pack_phi)(const struct hzi_mhc_amx_phi *a);
+	void (*amx_pack_phi_dx)(const struct hzi_mhc_amx_phi *a);
+	void (*amx_dx)(const struct hzi_mhc_amx_dx *a);
+	void (*amx_dphi)(const struct hzi_mhc_amx_dphi *a);
+	void (*amx_bwd)(const struct hzi_mhc_amx_bwd *a);
 };
 
 HZI_KERN(mhc)

@@ -1,5 +1,5 @@
 /*
- * mhc.c - streams of hyper-connections mixed, Sinkhorn: loops and threads
+ * mhc.c - mixed streams, Sinkhorn's iteration, chains of layers, diagnostics: loops and threads
  *
  * SPDX-License-Identifier: BSD-2-Clause
  */
@@ -13,10 +13,10 @@
 #include "cpu/core/sizes.h"
 #include "lib/quat_layer/step_math.h"
 
-/* ---- Places ---------------------------------------------------------------------------------- */
+/* ---- Coefficients and tiles ------------------------------------------------------------------ */
 
-const float *hzi_mhc_take(const struct hzi_mhc_coef *a, int64_t group, int rows, int columns,
-			  float *to)
+const float *hzi_mhc_get_coefs(const struct hzi_mhc_coef *a, int64_t group, int rows, int columns,
+			       float *to)
 {
 	const float *from;
 
@@ -30,8 +30,8 @@ const float *hzi_mhc_take(const struct hzi_mhc_coef *a, int64_t group, int rows,
 	return to;
 }
 
-void hzi_mhc_put(const struct hzi_mhc_coef *a, int64_t group, int rows, int columns,
-		 const float *from)
+void hzi_mhc_put_coefs(const struct hzi_mhc_coef *a, int64_t group, int rows, int columns,
+		       const float *from)
 {
 	float *const to = a->data ? a->data + group * a->group : NULL;
 
@@ -45,22 +45,22 @@ struct hzi_mhc_tile hzi_mhc_tile(const struct hzi_mhc_array *a, int64_t size, in
 				 int n, int64_t count, void *buffer, bool read)
 {
 	struct hzi_mhc_tile tile = {hzi_mhc_at(a, size, t, c), a->stream};
-	const int64_t room = hzi_mhc_room(count);
+	const int64_t padded = hzi_mhc_padded(count);
 
 	if (hzi_mhc_in_place(a))
 		return tile;
 	if (read && n > 1 && a->stream == 1) {
-		hzi_turn(buffer, room, tile.p, a->channel, count, n, size);
-		return (struct hzi_mhc_tile){buffer, room};
+		hzi_turn(buffer, padded, tile.p, a->channel, count, n, size);
+		return (struct hzi_mhc_tile){buffer, padded};
 	}
 	for (int i = 0; read && i < n; i++)
-		copy_strided((char *)buffer + i * room * size, 1,
+		copy_strided((char *)buffer + i * padded * size, 1,
 			     (char *)tile.p + i * a->stream * size, a->channel, count, size);
-	return (struct hzi_mhc_tile){buffer, room};
+	return (struct hzi_mhc_tile){buffer, padded};
 }
 
-void hzi_mhc_untile(const struct hzi_mhc_array *a, int64_t size, int64_t t, int64_t c, int n,
-		    int64_t count, const struct hzi_mhc_tile *tile)
+void hzi_mhc_store_tile(const struct hzi_mhc_array *a, int64_t size, int64_t t, int64_t c, int n,
+			int64_t count, const struct hzi_mhc_tile *tile)
 {
 	char *const to = hzi_mhc_at(a, size, t, c);
 
@@ -75,10 +75,10 @@ void hzi_mhc_untile(const struct hzi_mhc_array *a, int64_t size, int64_t t, int6
 			     (char *)tile->p + i * tile->stream * size, 1, count, size);
 }
 
-bool hzi_mhc_stream(const struct hz_context *ctx, const struct hzi_mhc_array *a,
-		    const struct hzi_mhc_shape *s, int rows)
+bool hzi_mhc_nontemporal(const struct hz_context *ctx, const struct hzi_mhc_array *a,
+			 const struct hzi_mhc_shape *s, int rows)
 {
-	const int64_t size = hzi_mhc_size(s->dtype);
+	const int64_t size = hzi_mhc_dtype_bytes(s->dtype);
 
 	return a->data && a->channel == 1 &&
 	       s->tokens * s->channels * rows * size > hzi_cache_share(ctx) / 4 * 3 &&
@@ -88,7 +88,7 @@ bool hzi_mhc_stream(const struct hz_context *ctx, const struct hzi_mhc_array *a,
 
 /* ---- Streams --------------------------------------------------------------------------------- */
 
-/* What is fetched while a tile is mixed: the next of the token, or the first of the next token */
+/* The tile to prefetch: the next one of the token, or the first of the next token */
 static const void *tile_ahead(const struct hzi_mhc_array *a, const struct hzi_mhc_shape *s,
 			      int64_t size, int64_t t, int64_t c, int64_t width, bool next)
 {
@@ -99,12 +99,13 @@ static const void *tile_ahead(const struct hzi_mhc_array *a, const struct hzi_mh
 	return next ? hzi_mhc_at(a, size, t + 1, 0) : NULL;
 }
 
-void hzi_mhc_mix(const struct hz_context *ctx, const struct hzi_mhc_streams_args *a, int64_t t,
-		 const struct hzi_mhc_taken *coef, float *u_floats, bool stream_u, bool stream_y,
-		 bool next)
+void hzi_mhc_mix_token(const struct hz_context *ctx, const struct hzi_mhc_streams_args *a,
+		       int64_t t,
+		       const struct hzi_mhc_token_coefs *coef, float *u_floats, bool stream_u,
+		       bool stream_y, bool next)
 {
 	const struct hzi_mhc_shape *const s = &a->s;
-	const int64_t size = hzi_mhc_size(s->dtype);
+	const int64_t size = hzi_mhc_dtype_bytes(s->dtype);
 	const bool in_place = hzi_mhc_in_place(&a->x) && hzi_mhc_in_place(&a->f) &&
 			      hzi_mhc_in_place(&a->u) && hzi_mhc_in_place(&a->y);
 	const int64_t wide = in_place ? HZI_MHC_WIDE : HZI_MHC_NARROW;
@@ -116,7 +117,7 @@ void hzi_mhc_mix(const struct hz_context *ctx, const struct hzi_mhc_streams_args
 			hzi_mhc_tile(&a->x, size, t, c, s->n, count, x, true);
 		const struct hzi_mhc_tile tf = hzi_mhc_tile(&a->f, size, t, c, 1, count, f, true);
 		const struct hzi_mhc_tile tu = hzi_mhc_tile(&a->u, size, t, c, 1, count, u, false);
-		/* y may take the place of x: all of a channel is read before it is written. */
+		/* y may be x: each channel is read before it is written. */
 		const struct hzi_mhc_tile ty =
 			hzi_mhc_tile(&a->y, size, t, c, s->n, count, x, false);
 		const struct hzi_mhc_row row = {
@@ -133,8 +134,8 @@ void hzi_mhc_mix(const struct hz_context *ctx, const struct hzi_mhc_streams_args
 		};
 
 		hzi_mhc_kern[ctx->level].row(&row);
-		hzi_mhc_untile(&a->u, size, t, c, 1, count, &tu);
-		hzi_mhc_untile(&a->y, size, t, c, s->n, count, &ty);
+		hzi_mhc_store_tile(&a->u, size, t, c, 1, count, &tu);
+		hzi_mhc_store_tile(&a->y, size, t, c, s->n, count, &ty);
 	}
 }
 
@@ -149,19 +150,20 @@ static void streams_units(void *data, int thread, int64_t begin, int64_t end)
 	const struct streams_job *const job = data;
 	const struct hzi_mhc_streams_args *const a = job->a;
 	const int n = a->s.n;
-	const int64_t length = hzi_mhc_length(&a->s);
+	const int64_t length = hzi_mhc_group_tokens(&a->s);
 	float p[HZI_MHC_STREAMS], q[HZI_MHC_STREAMS], A[HZI_MHC_STREAMS * HZI_MHC_STREAMS];
-	struct hzi_mhc_taken coef = {0};
+	struct hzi_mhc_token_coefs coef = {0};
 
 	(void)thread;
 	assert(begin == end || length > 0);
 	for (int64_t t = begin; t < end; t++) {
 		if (t == begin || t % length == 0) {
-			coef.p = hzi_mhc_take(&a->p, t / length, n, 1, p);
-			coef.q = hzi_mhc_take(&a->q, t / length, n, 1, q);
-			coef.a = hzi_mhc_take(&a->a, t / length, n, n, A);
+			coef.p = hzi_mhc_get_coefs(&a->p, t / length, n, 1, p);
+			coef.q = hzi_mhc_get_coefs(&a->q, t / length, n, 1, q);
+			coef.a = hzi_mhc_get_coefs(&a->a, t / length, n, n, A);
 		}
-		hzi_mhc_mix(job->ctx, a, t, &coef, NULL, job->stream_u, job->stream_y, t + 1 < end);
+		hzi_mhc_mix_token(job->ctx, a, t, &coef, NULL, job->stream_u, job->stream_y, t +
+				  1 < end);
 	}
 }
 
@@ -173,18 +175,19 @@ size_t hzi_cpu_mhc_streams_workspace(const struct hz_context *ctx,
 	return 0;
 }
 
-/* Bytes of all arrays of a call, for the choice of threads */
+/* Bytes that a call moves, for the number of threads */
 static int64_t bytes_of(const struct hzi_mhc_shape *s, int rows)
 {
-	return s->tokens * s->channels * rows * hzi_mhc_size(s->dtype);
+	return s->tokens * s->channels * rows * hzi_mhc_dtype_bytes(s->dtype);
 }
 
 int hzi_cpu_mhc_streams(struct hz_context *ctx, const struct hzi_mhc_streams_args *a)
 {
 	struct streams_job job = {
 		.ctx = ctx, .a = a,
-		.stream_u = hzi_mhc_stream(ctx, &a->u, &a->s, 1),
-		.stream_y = hzi_mhc_stream(ctx, &a->y, &a->s, a->s.n) && a->y.data != a->x.data,
+		.stream_u = hzi_mhc_nontemporal(ctx, &a->u, &a->s, 1),
+		.stream_y = hzi_mhc_nontemporal(ctx, &a->y, &a->s, a->s.n) &&
+			a->y.data != a->x.data,
 	};
 
 	if (a->s.tokens > 0)
@@ -195,13 +198,13 @@ int hzi_cpu_mhc_streams(struct hz_context *ctx, const struct hzi_mhc_streams_arg
 
 /* ---- Gradients of streams -------------------------------------------------------------------- */
 
-/* As hzi_mhc_unmix(), of at most HZI_MHC_NARROW channels if an array is not in place */
-static void unmix_tile(const struct hz_context *ctx, const struct hzi_mhc_unmix *u, int64_t t,
-		       int64_t c, int64_t count)
+/* hzi_mhc_token_bwd() for at most HZI_MHC_NARROW channels if an array is not in place */
+static void token_bwd_tile(const struct hz_context *ctx, const struct hzi_mhc_token_bwd *u,
+			   int64_t t, int64_t c, int64_t count)
 {
 	const struct hzi_mhc_streams_bwd_args *const a = u->a;
 	const struct hzi_mhc_shape *const s = &a->s;
-	const int64_t size = hzi_mhc_size(s->dtype);
+	const int64_t size = hzi_mhc_dtype_bytes(s->dtype);
 	float x[HZI_MHC_STREAMS * HZI_MHC_NARROW], dy[HZI_MHC_STREAMS * HZI_MHC_NARROW];
 	float dx[HZI_MHC_STREAMS * HZI_MHC_NARROW];
 	float f[HZI_MHC_NARROW], du[HZI_MHC_NARROW], df[HZI_MHC_NARROW];
@@ -235,41 +238,42 @@ static void unmix_tile(const struct hz_context *ctx, const struct hzi_mhc_unmix 
 	};
 
 	hzi_mhc_kern_of(ctx->level, row.n)->row_bwd(&row);
-	hzi_mhc_untile(&a->dx, size, t, c, s->n, count, &to);
-	hzi_mhc_untile(&a->df, size, t, c, 1, count, &tg);
+	hzi_mhc_store_tile(&a->dx, size, t, c, s->n, count, &to);
+	hzi_mhc_store_tile(&a->df, size, t, c, 1, count, &tg);
 }
 
-void hzi_mhc_unmix(const struct hz_context *ctx, const struct hzi_mhc_unmix *u, int64_t t,
-		   int64_t c, int64_t count)
+void hzi_mhc_token_bwd(const struct hz_context *ctx, const struct hzi_mhc_token_bwd *u, int64_t t,
+		       int64_t c, int64_t count)
 {
 	const struct hzi_mhc_streams_bwd_args *const a = u->a;
-	struct hzi_mhc_unmix part;
+	struct hzi_mhc_token_bwd part;
 
 	if (hzi_mhc_in_place(&a->x) && hzi_mhc_in_place(&a->f) && hzi_mhc_in_place(&a->du) &&
 	    hzi_mhc_in_place(&a->dy) && hzi_mhc_in_place(&a->dx) && hzi_mhc_in_place(&a->df)) {
-		unmix_tile(ctx, u, t, c, count);
+		token_bwd_tile(ctx, u, t, c, count);
 		return;
 	}
 	part = *u;
-	/* Sums are the same bits: lanes are added to in the order of channels. */
+	/* Sums have the same bits: each lane adds in the order of channels. */
 	for (int64_t e = 0; e < count; e += HZI_MHC_NARROW) {
 		part.dbias = u->dbias ? u->dbias + e : NULL;
 		part.du_floats = u->du_floats ? u->du_floats + e : NULL;
 		part.add = u->add ? u->add + e : NULL;
-		unmix_tile(ctx, &part, t, c + e, hzi_mhc_min(HZI_MHC_NARROW, count - e));
+		token_bwd_tile(ctx, &part, t, c + e, hzi_mhc_min(HZI_MHC_NARROW, count - e));
 	}
 }
 
-void hzi_mhc_unnorm(const struct hz_context *ctx, const struct hzi_mhc_streams_bwd_args *a,
-		    const struct hzi_mhc_beside *b, int64_t t, const float *p, float *u, float *g,
-		    float *dnorm)
+void hzi_mhc_norm_bwd(const struct hz_context *ctx, const struct hzi_mhc_streams_bwd_args *a,
+		      const struct hzi_mhc_bwd_extra *b, int64_t t, const float *p, float *u,
+		      float *g, float *dnorm)
 {
 	const struct hzi_mhc_streams_args mix = {.s = a->s, .x = a->x};
-	const int64_t channels = a->s.channels, size = hzi_mhc_size(a->s.dtype);
+	const int64_t channels = a->s.channels, size = hzi_mhc_dtype_bytes(a->s.dtype);
 	double squares = 0, dot = 0;
 	float r, back;
 
-	hzi_mhc_mix(ctx, &mix, t, &(struct hzi_mhc_taken){.p = p}, u, false, false, false);
+	hzi_mhc_mix_token(ctx, &mix, t, &(struct hzi_mhc_token_coefs){.p = p}, u, false, false,
+			  false);
 	for (int64_t c = 0; c < channels; c += HZI_MHC_WIDE) {
 		const int64_t count = hzi_mhc_min(HZI_MHC_WIDE, channels - c);
 		float buffer[HZI_MHC_WIDE], unused[HZI_MHC_BATCH] = {0};
@@ -292,12 +296,13 @@ void hzi_mhc_unnorm(const struct hz_context *ctx, const struct hzi_mhc_streams_b
 }
 
 /*
- * A unit is some tokens: whole groups where these are short, else a piece of one. What a unit is
- * does not depend on threads, and sums of units, in f64, are added in order.
+ * A unit is a number of tokens: whole groups if these are short, else a piece of one. Units do not
+ * depend on the number of threads, and their sums are added in order, in f64: so results do not
+ * depend on it either.
  */
 struct split {
 	int64_t length, each;		/* tokens of a group, of a unit */
-	int64_t pieces;			/* units of a group, or 0: units are whole groups */
+	int64_t pieces;			/* units of a group; 0: units are whole groups */
 	int64_t units;
 };
 
@@ -306,7 +311,7 @@ struct split {
 
 static struct split split_of(const struct hzi_mhc_shape *s)
 {
-	struct split p = {.length = hzi_mhc_length(s)};
+	struct split p = {.length = hzi_mhc_group_tokens(s)};
 	const int64_t each = hzi_mhc_ceil(s->tokens, UNITS_MOST);
 
 	p.each = each > UNIT_LEAST ? each : UNIT_LEAST;
@@ -326,7 +331,7 @@ struct bwd_job {
 	const struct hz_context *ctx;
 	const struct hzi_mhc_streams_bwd_args *a;
 	struct split split;
-	const struct hzi_mhc_beside *beside;
+	const struct hzi_mhc_bwd_extra *interleave_upper;
 	bool stream_dx, stream_df;
 	double *sums;			/* [units][n + n + n n], if groups are split */
 	float *dbias, *dnorm;		/* [units][C] */
@@ -342,8 +347,8 @@ static bool wants_sums(const struct hzi_mhc_streams_bwd_args *a)
 	return a->dp.data || a->dq.data || a->da.data;
 }
 
-size_t hzi_mhc_unmix_bytes(const struct hzi_mhc_streams_bwd_args *a,
-			   const struct hzi_mhc_beside *b)
+size_t hzi_mhc_mix_bwd_bytes(const struct hzi_mhc_streams_bwd_args *a,
+			     const struct hzi_mhc_bwd_extra *b)
 {
 	const struct split split = split_of(&a->s);
 	const size_t row = (size_t)split.units * (size_t)a->s.channels * sizeof(float);
@@ -354,7 +359,7 @@ size_t hzi_mhc_unmix_bytes(const struct hzi_mhc_streams_bwd_args *a,
 	return bytes + (a->dbias ? row : 0) + (b && b->dnorm ? row : 0);
 }
 
-/* sum[] to the gradients of a group's coefficients */
+/* Stores sum[] as the gradients of a group's coefficients. */
 static void put_sums(const struct hzi_mhc_streams_bwd_args *a, int64_t group, const double *sum)
 {
 	const int n = a->s.n;
@@ -362,15 +367,15 @@ static void put_sums(const struct hzi_mhc_streams_bwd_args *a, int64_t group, co
 
 	for (int i = 0; i < sum_count(n); i++)
 		out[i] = (float)sum[i];
-	hzi_mhc_put(&a->dp, group, n, 1, out);
-	hzi_mhc_put(&a->dq, group, n, 1, out + n);
-	hzi_mhc_put(&a->da, group, n, n, out + 2 * n);
+	hzi_mhc_put_coefs(&a->dp, group, n, 1, out);
+	hzi_mhc_put_coefs(&a->dq, group, n, 1, out + n);
+	hzi_mhc_put_coefs(&a->da, group, n, n, out + 2 * n);
 }
 
 static void bwd_unit(const struct bwd_job *job, int thread, int64_t unit)
 {
 	const struct hzi_mhc_streams_bwd_args *const a = job->a;
-	const struct hzi_mhc_beside *const b = job->beside;
+	const struct hzi_mhc_bwd_extra *const b = job->interleave_upper;
 	const struct hzi_mhc_kern *const kern = hzi_mhc_kern + job->ctx->level;
 	const struct split *const split = &job->split;
 	const int n = a->s.n, count = sum_count(n);
@@ -384,14 +389,14 @@ static void bwd_unit(const struct bwd_job *job, int thread, int64_t unit)
 	double own[2 * HZI_MHC_STREAMS + HZI_MHC_STREAMS * HZI_MHC_STREAMS] = {0};
 	float *const dbias = a->dbias ? job->dbias + unit * a->s.channels : NULL;
 	float *const dnorm = b && b->dnorm ? job->dnorm + unit * a->s.channels : NULL;
-	float *const room = b && b->norm && a->du.data ?
-				    b->room + 2 * thread * hzi_mhc_room(a->s.channels) : NULL;
+	float *const scratch = b && b->norm && a->du.data ?
+				    b->scratch + 2 * thread * hzi_mhc_padded(a->s.channels) : NULL;
 	const size_t row = (size_t)n * HZI_MHC_BATCH * sizeof(float);
 	struct hzi_mhc_sums lanes;
-	struct hzi_mhc_unmix u = {
+	struct hzi_mhc_token_bwd u = {
 		.a = a, .sums = sums ? &lanes : NULL,
 		.stream_dx = job->stream_dx, .stream_df = job->stream_df,
-		.dbias = dbias, .du_floats = room,
+		.dbias = dbias, .du_floats = scratch,
 	};
 
 	if (dbias)
@@ -402,9 +407,9 @@ static void bwd_unit(const struct bwd_job *job, int thread, int64_t unit)
 		const int64_t g = t / split->length;
 
 		if (t == begin || t % split->length == 0) {
-			u.coef.p = hzi_mhc_take(&a->p, g, n, 1, p);
-			u.coef.q = hzi_mhc_take(&a->q, g, n, 1, q);
-			u.coef.a = hzi_mhc_take(&a->a, g, n, n, A);
+			u.coef.p = hzi_mhc_get_coefs(&a->p, g, n, 1, p);
+			u.coef.q = hzi_mhc_get_coefs(&a->q, g, n, 1, q);
+			u.coef.a = hzi_mhc_get_coefs(&a->a, g, n, n, A);
 		}
 		if (sums) {
 			memset(lanes.dp, 0, row);
@@ -412,23 +417,23 @@ static void bwd_unit(const struct bwd_job *job, int thread, int64_t unit)
 			memset(lanes.da, 0, row * (size_t)n);
 		}
 		u.next = t + 1 < end;
-		if (room)
-			hzi_mhc_unnorm(job->ctx, a, b, t, u.coef.p,
-				       room + hzi_mhc_room(a->s.channels), room, dnorm);
+		if (scratch)
+			hzi_mhc_norm_bwd(job->ctx, a, b, t, u.coef.p,
+					 scratch + hzi_mhc_padded(a->s.channels), scratch, dnorm);
 		if (b && b->add) {
 			u.add = b->add + g * n * b->add_stream;
 			u.add_stream = b->add_stream;
 		}
-		hzi_mhc_unmix(job->ctx, &u, t, 0, a->s.channels);
+		hzi_mhc_token_bwd(job->ctx, &u, t, 0, a->s.channels);
 		if (sums) {
 			float token[2 * HZI_MHC_STREAMS + HZI_MHC_STREAMS * HZI_MHC_STREAMS] = {0};
 
 			if (a->dp.data)
-				kern->fold(lanes.dp, n, token);
+				kern->sum_lanes(lanes.dp, n, token);
 			if (a->dq.data)
-				kern->fold(lanes.dq, n, token + n);
+				kern->sum_lanes(lanes.dq, n, token + n);
 			if (a->da.data)
-				kern->fold(lanes.da, n * n, token + 2 * n);
+				kern->sum_lanes(lanes.da, n * n, token + 2 * n);
 			for (int i = 0; i < count; i++)
 				own[i] += (double)token[i];
 		}
@@ -448,7 +453,7 @@ static void bwd_units(void *data, int thread, int64_t begin, int64_t end)
 		bwd_unit(data, thread, u);
 }
 
-/* The sum of rows of units */
+/* The sum over units of column c */
 static float sum_units(const struct bwd_job *job, const float *from, int64_t c)
 {
 	double sum = 0;
@@ -462,7 +467,7 @@ static float sum_units(const struct bwd_job *job, const float *from, int64_t c)
 static void channel_units(void *data, int thread, int64_t begin, int64_t end)
 {
 	const struct bwd_job *const job = data;
-	const struct hzi_mhc_beside *const b = job->beside;
+	const struct hzi_mhc_bwd_extra *const b = job->interleave_upper;
 
 	(void)thread;
 	for (int64_t c = begin; c < end; c++) {
@@ -475,14 +480,14 @@ static void channel_units(void *data, int thread, int64_t begin, int64_t end)
 	}
 }
 
-void hzi_mhc_unmix_all(struct hz_context *ctx, const struct hzi_mhc_streams_bwd_args *a,
-		       const struct hzi_mhc_beside *b, void *work)
+void hzi_mhc_mix_bwd(struct hz_context *ctx, const struct hzi_mhc_streams_bwd_args *a,
+		     const struct hzi_mhc_bwd_extra *b, void *work)
 {
 	struct bwd_job job = {
-		.ctx = ctx, .a = a, .split = split_of(&a->s), .beside = b, .sums = work,
-		.stream_dx = hzi_mhc_stream(ctx, &a->dx, &a->s, a->s.n) && !a->accumulate &&
+		.ctx = ctx, .a = a, .split = split_of(&a->s), .interleave_upper = b, .sums = work,
+		.stream_dx = hzi_mhc_nontemporal(ctx, &a->dx, &a->s, a->s.n) && !a->accumulate &&
 			     a->dx.data != a->dy.data,
-		.stream_df = hzi_mhc_stream(ctx, &a->df, &a->s, 1),
+		.stream_df = hzi_mhc_nontemporal(ctx, &a->df, &a->s, 1),
 	};
 	const int count = sum_count(a->s.n);
 	const bool parts = wants_sums(a) && job.split.pieces > 1;
@@ -516,12 +521,12 @@ size_t hzi_cpu_mhc_streams_bwd_workspace(const struct hz_context *ctx,
 					 const struct hzi_mhc_streams_bwd_args *a)
 {
 	(void)ctx;
-	return hzi_mhc_unmix_bytes(a, NULL);
+	return hzi_mhc_mix_bwd_bytes(a, NULL);
 }
 
 int hzi_cpu_mhc_streams_bwd(struct hz_context *ctx, const struct hzi_mhc_streams_bwd_args *a)
 {
-	hzi_mhc_unmix_all(ctx, a, NULL, ctx->workspace);
+	hzi_mhc_mix_bwd(ctx, a, NULL, ctx->workspace);
 	return HZ_OK;
 }
 
@@ -535,16 +540,16 @@ struct sinkhorn_job {
 	void (*work)(const struct hzi_mhc_batch *b);
 };
 
-/* Matrices back to back are a matrix of their elements, to be transposed. */
-static bool is_matrix(const struct hzi_mhc_coef *a, int n)
+/* Contiguous matrices: one matrix [count][n n], which the kernel transposes */
+static bool is_contiguous(const struct hzi_mhc_coef *a, int n)
 {
 	return a->group == n * n && a->row == n && a->column == 1;
 }
 
-static void take_batch(const struct hzi_mhc_kern *kern, const struct hzi_mhc_coef *a, int64_t k,
-		       int64_t count, int n, float *to)
+static void load_matrices(const struct hzi_mhc_kern *kern, const struct hzi_mhc_coef *a, int64_t k,
+			  int64_t count, int n, float *to)
 {
-	if (is_matrix(a, n)) {
+	if (is_contiguous(a, n)) {
 		kern->transpose(a->data + k * n * n, n * n, to, HZI_MHC_BATCH, count, n * n);
 		return;
 	}
@@ -559,10 +564,10 @@ static void take_batch(const struct hzi_mhc_kern *kern, const struct hzi_mhc_coe
 	}
 }
 
-static void put_batch(const struct hzi_mhc_kern *kern, const struct hzi_mhc_coef *a, int64_t k,
-		      int64_t count, int n, const float *from)
+static void store_matrices(const struct hzi_mhc_kern *kern, const struct hzi_mhc_coef *a, int64_t k,
+			   int64_t count, int n, const float *from)
 {
-	if (is_matrix(a, n)) {
+	if (is_contiguous(a, n)) {
 		kern->transpose(from, HZI_MHC_BATCH, a->data + k * n * n, n * n, n * n, count);
 		return;
 	}
@@ -591,15 +596,15 @@ static void sinkhorn_units(void *data, int thread, int64_t begin, int64_t end)
 		const int64_t k = u * HZI_MHC_BATCH;
 
 		b.count = (int32_t)hzi_mhc_min(HZI_MHC_BATCH, job->count - k);
-		take_batch(hzi_mhc_kern + job->ctx->level, &job->in, k, b.count, n, z);
+		load_matrices(hzi_mhc_kern + job->ctx->level, &job->in, k, b.count, n, z);
 		if (job->grad.data)
-			take_batch(hzi_mhc_kern + job->ctx->level, &job->grad, k, b.count, n, g);
+			load_matrices(hzi_mhc_kern + job->ctx->level, &job->grad, k, b.count, n, g);
 		job->work(&b);
-		put_batch(hzi_mhc_kern + job->ctx->level, &job->out, k, b.count, n, out);
+		store_matrices(hzi_mhc_kern + job->ctx->level, &job->out, k, b.count, n, out);
 	}
 }
 
-/* A matrix is worth about 2 KiB of memory traffic forwards, 8 KiB backwards. */
+/* worth: bytes of memory traffic that take as long as one matrix */
 static int run_sinkhorn(struct hz_context *ctx, struct sinkhorn_job *job, int64_t worth)
 {
 	hzi_parallel(hzi_threads(ctx, job->count * worth), sinkhorn_units, job,
@@ -646,20 +651,20 @@ int hzi_cpu_mhc_sinkhorn_bwd(struct hz_context *ctx, const struct hzi_mhc_sinkho
 
 /* ---- Chains of layers ------------------------------------------------------------------------ */
 
-#define CHAIN_BYTES 4096	/* of the streams of a tile, which are on the stack twice */
+#define CHAIN_BYTES 4096	/* of the streams of a tile: two are on the stack */
 
 /*
- * Layers of a tile of channels follow one another, the streams staying in L1; u, which none of them
- * reads, goes past the caches. end: it is the last tile of a thread.
+ * All layers of a tile of channels: the streams stay in L1. No layer reads u, which is stored
+ * non-temporally. end: the last tile of a thread.
  */
 static void chain_tile(const struct hz_context *ctx, const struct hzi_mhc_recompute_args *a,
 		       int64_t t, int64_t c, int64_t count, bool end)
 {
 	const struct hzi_mhc_shape *const s = &a->s;
 	const int n = s->n;
-	const int64_t size = hzi_mhc_size(s->dtype), length = hzi_mhc_length(s);
-	const int64_t g = length > 0 ? t / length : 0, room = hzi_mhc_room(count);
-	struct hzi_mhc_shape all = *s;		/* what all layers write, as rows of u */
+	const int64_t size = hzi_mhc_dtype_bytes(s->dtype), length = hzi_mhc_group_tokens(s);
+	const int64_t g = length > 0 ? t / length : 0, padded = hzi_mhc_padded(count);
+	struct hzi_mhc_shape all = *s;		/* what all layers write, counted in rows of u */
 	float x[2][CHAIN_BYTES / 4], f[HZI_MHC_WIDE], u[HZI_MHC_WIDE];
 	struct hzi_mhc_tile now = hzi_mhc_tile(&a->x, size, t, c, n, count, x[1], true);
 
@@ -672,12 +677,12 @@ static void chain_tile(const struct hz_context *ctx, const struct hzi_mhc_recomp
 			hzi_mhc_tile(&layer->f, size, t, c, 1, count, f, true);
 		const struct hzi_mhc_tile tu =
 			hzi_mhc_tile(&layer->u, size, t, c, 1, count, u, false);
-		struct hzi_mhc_tile ty = {x[l & 1], room};
+		struct hzi_mhc_tile ty = {x[l & 1], padded};
 		struct hzi_mhc_row row = {
 			.x = now.p, .x_stream = now.stream, .count = count, .u = tu.p,
-			.p = tu.p ? hzi_mhc_take(&layer->p, g, n, 1, p) : NULL,
+			.p = tu.p ? hzi_mhc_get_coefs(&layer->p, g, n, 1, p) : NULL,
 			.n = n, .dtype = s->dtype,
-			.stream_u = hzi_mhc_stream(ctx, &layer->u, &all, 1), .end = end,
+			.stream_u = hzi_mhc_nontemporal(ctx, &layer->u, &all, 1), .end = end,
 		};
 
 		if (!last) {
@@ -685,15 +690,15 @@ static void chain_tile(const struct hz_context *ctx, const struct hzi_mhc_recomp
 				ty = hzi_mhc_tile(&layer->y, size, t, c, n, count, x[l & 1], false);
 			row.f = tf.p;
 			row.bias = tf.p && layer->bias ? layer->bias + c : NULL;
-			row.q = hzi_mhc_take(&layer->q, g, n, 1, q);
-			row.a = hzi_mhc_take(&layer->a, g, n, n, A);
+			row.q = hzi_mhc_get_coefs(&layer->q, g, n, 1, q);
+			row.a = hzi_mhc_get_coefs(&layer->a, g, n, n, A);
 			row.y = ty.p;
 			row.y_stream = ty.stream;
 		}
 		hzi_mhc_kern[ctx->level].row(&row);
-		hzi_mhc_untile(&layer->u, size, t, c, 1, count, &tu);
+		hzi_mhc_store_tile(&layer->u, size, t, c, 1, count, &tu);
 		if (!last && layer->y.data)
-			hzi_mhc_untile(&layer->y, size, t, c, n, count, &ty);
+			hzi_mhc_store_tile(&layer->y, size, t, c, n, count, &ty);
 		now = ty;
 	}
 }
@@ -707,7 +712,7 @@ static void chain_units(void *data, int thread, int64_t begin, int64_t end)
 {
 	const struct chain_job *const job = data;
 	const struct hzi_mhc_shape *const s = &job->a->s;
-	const int64_t most = CHAIN_BYTES / (s->n * hzi_mhc_size(s->dtype)) / 32 * 32;
+	const int64_t most = CHAIN_BYTES / (s->n * hzi_mhc_dtype_bytes(s->dtype)) / 32 * 32;
 	const int64_t wide = hzi_mhc_min(HZI_MHC_WIDE, most);
 
 	(void)thread;
@@ -737,13 +742,13 @@ int hzi_cpu_mhc_recompute(struct hz_context *ctx, const struct hzi_mhc_recompute
 
 /* ---- Diagnostics ----------------------------------------------------------------------------- */
 
-/* The larger; NaN if either is */
+/* The larger one, NaN if either is NaN */
 static float max_nan(float a, float b)
 {
 	return a > b || a != a ? a : b;
 }
 
-/* Of rows of a matrix, elements step apart, the largest |sum - 1|, or sum of magnitudes */
+/* The largest |sum of a row - 1|, or with gain the largest sum of magnitudes */
 static float largest(const float *a, int n, int row, int step, bool gain)
 {
 	float most = 0;
@@ -783,7 +788,7 @@ int hzi_cpu_mhc_diagnose(struct hz_context *ctx, const struct hzi_mhc_diagnose_a
 			float next[HZI_MHC_STREAMS * HZI_MHC_STREAMS] = {0};
 
 			at.data += l * a->layer;
-			hzi_mhc_take(&at, s, n, n, A);
+			hzi_mhc_get_coefs(&at, s, n, n, A);
 			out[0] = max_nan(largest(A, n, n, 1, false), out[0]);
 			out[1] = max_nan(largest(A, n, 1, n, false), out[1]);
 			for (int i = 0; i < n; i++) {
@@ -803,7 +808,7 @@ int hzi_cpu_mhc_diagnose(struct hz_context *ctx, const struct hzi_mhc_diagnose_a
 	return HZ_OK;
 }
 
-/* ---- Weights to begin with ------------------------------------------------------------------- */
+/* ---- Initial weights ------------------------------------------------------------------------- */
 
 static void init_units(void *data, int thread, int64_t begin, int64_t end)
 {

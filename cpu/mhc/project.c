@@ -1,5 +1,5 @@
 /*
- * project.c - products of streams and phi, means: what coefficients are made of
+ * project.c - projection of streams by phi, means of groups, the plan of both
  *
  * SPDX-License-Identifier: BSD-2-Clause
  */
@@ -12,27 +12,27 @@
 
 /* ---- Plans ----------------------------------------------------------------------------------- */
 
-#define HALF_TILE HZI_MHC_HALVES
-#define BLOCK (4 * TOKENS)		/* for which a part of phi stays in L1 */
-#define NEAR_WIDE 4096			/* channels of a tile where it lies: 400 KB of phi in L2 */
-#define HALF_BLOCK 256			/* for which all of it, 1.5 MB, is read from beyond L2 */
+#define BLOCK (4 * TOKENS)		/* tokens for which a part of phi stays in L1 */
+#define IN_PLACE_WIDE 4096		/* channels of a tile in place: 400 KB of phi in L2 */
+#define AMX_BLOCK 256	/* tokens for which phi, 1.5 MB, is read once from beyond L2 */
 
-const char *hzi_phi_amx_unsupported(const struct hz_context *ctx, const struct hzi_mhc_shape *s,
+const char *hzi_mhc_amx_unsupported(const struct hz_context *ctx, const struct hzi_mhc_shape *s,
 				    const float *phi)
 {
-	if (!hzi_mhc_kern[ctx->level].half)
+	if (!hzi_mhc_kern[ctx->level].amx_project)
 		return "no AMX tiles at this ISA level";
 	if (!phi)
 		return "phi is NULL";
 	return s->groups == s->tokens ? NULL : "groups are not tokens";
 }
 
-struct hzi_phi_plan hzi_phi_plan_of(const struct hz_context *ctx, const struct hzi_mhc_shape *s,
-				    const struct hzi_mhc_rule *rule, bool phi, bool gain,
-				    bool backwards, bool norm, bool amx)
+struct hzi_mhc_coef_plan hzi_mhc_plan_coef(const struct hz_context *ctx,
+					   const struct hzi_mhc_shape *s,
+					   const struct hzi_mhc_rule *rule, bool phi, bool gain,
+					   bool backwards, bool norm, bool amx)
 {
-	struct hzi_phi_plan p = {
-		.channels = s->channels, .padded = hzi_mhc_room(s->channels), .n = s->n,
+	struct hzi_mhc_coef_plan p = {
+		.channels = s->channels, .padded = hzi_mhc_padded(s->channels), .n = s->n,
 		.m = rule->m, .all = rule->m > rule->n,
 		.block = BLOCK, .backwards = backwards, .norm = norm,
 	};
@@ -40,47 +40,48 @@ struct hzi_phi_plan hzi_phi_plan_of(const struct hz_context *ctx, const struct h
 	size_t block;
 
 	p.threads = hzi_threads(ctx, s->tokens * s->channels * s->n * (backwards ? 8 : 2) *
-					     hzi_mhc_size(s->dtype));
+				hzi_mhc_dtype_bytes(s->dtype));
 	p.pack = phi && (gain || p.padded != p.channels);
 	p.phi = p.pack ? m * n * (size_t)p.padded : 0;
 	if (amx) {
 		p.panels = (2 * rule->m + 15) / 16;
-		p.half = n * (size_t)p.padded / 32 * (size_t)p.panels * (HALF_TILE / 2);
-		p.halves = backwards && rule->m <= HZI_MHC_HALF_ROWS;
+		p.amx_phi = n * (size_t)p.padded / 32 * (size_t)p.panels * (HZI_MHC_AMX_TILE / 2);
+		p.amx_bwd = backwards && rule->m <= HZI_MHC_AMX_ROWS;
 	}
-	/* Results are the same for any. */
-	if (backwards ? p.halves : p.half && s->tokens >= HALF_BLOCK * 2 * p.threads)
-		p.block = HALF_BLOCK;
+	/* Results do not depend on the block. */
+	if (backwards ? p.amx_bwd : p.amx_phi && s->tokens >= AMX_BLOCK * 2 * p.threads)
+		p.block = AMX_BLOCK;
 	block = (size_t)p.block;
-	p.spread = p.halves ? n * (size_t)p.padded / 16 * ((m + 1) / 2) * 32 : 0;
-	p.sums = p.half ? (size_t)p.panels * 16 : m * HZI_MHC_BATCH;
-	p.room = t * HZI_PHI_LD + block * (p.sums + HZI_MHC_BATCH + m + 1) +
+	p.amx_phi_dx = p.amx_bwd ? n * (size_t)p.padded / 16 * ((m + 1) / 2) * 32 : 0;
+	p.sums = p.amx_phi ? (size_t)p.panels * 16 : m * HZI_MHC_BATCH;
+	p.scratch = t * HZI_MHC_X_LD + block * (p.sums + HZI_MHC_BATCH + m + 1) +
 		 t * (3 * m + 4 * n + 2 * n * n + 3) +
-		 (backwards ? block * (m + 1 + n + n * n) + t * n * HZI_PHI_ADD : 0) +
-		 (p.halves ? HZI_PHI_SOME * HZI_PHI_WIDE + block * (32 + m) : 0) +
+		 (backwards ? block * (m + 1 + n + n * n) + t * n * HZI_MHC_ADD_LD : 0) +
+		 (p.amx_bwd ? HZI_MHC_AMX_SOME * HZI_MHC_AMX_WIDE + block * (32 + m) : 0) +
 		 (norm ? (backwards ? block + 1 : 1) * (size_t)p.padded : 0);
-	p.room = (p.room + 15) / 16 * 16;
+	p.scratch = (p.scratch + 15) / 16 * 16;
 	return p;
 }
 
-struct hzi_phi_room hzi_phi_room_of(const struct hzi_phi_plan *p, float *base, int thread)
+struct hzi_mhc_scratch hzi_mhc_scratch_of(const struct hzi_mhc_coef_plan *p, float *base,
+					  int thread)
 {
 	const int64_t t = TOKENS, block = p->block, m = p->m, n = p->n;
-	struct hzi_phi_room r = {0};
+	struct hzi_mhc_scratch r = {0};
 
-	/* What tiles are loaded from comes first: its lines begin where those of memory do. */
-	base += (int64_t)p->room * thread;
-	if (p->halves) {
-		r.woven = (uint16_t *)base;
-		r.d_spread = r.woven + HZI_PHI_SOME * 2 * HZI_PHI_WIDE;
-		r.d_outer = r.d_spread + block * 2 * 32;
-		base += HZI_PHI_SOME * HZI_PHI_WIDE + block * (32 + m);
+	/* Arrays that AMX tiles are loaded from come first: they are aligned to cache lines. */
+	base += (int64_t)p->scratch * thread;
+	if (p->amx_bwd) {
+		r.interleaved = (uint16_t *)base;
+		r.d_dx = r.interleaved + HZI_MHC_AMX_SOME * 2 * HZI_MHC_AMX_WIDE;
+		r.d_dphi = r.d_dx + block * 2 * 32;
+		base += HZI_MHC_AMX_SOME * HZI_MHC_AMX_WIDE + block * (32 + m);
 	}
 	r.add = base;
 	if (p->backwards)
-		base += t * n * HZI_PHI_ADD;
+		base += t * n * HZI_MHC_ADD_LD;
 	r.x = base;
-	r.sums = r.x + t * HZI_PHI_LD;
+	r.sums = r.x + t * HZI_MHC_X_LD;
 	r.squares = r.sums + block * (int64_t)p->sums;
 	r.raw = r.squares + block * HZI_MHC_BATCH;
 	r.y = r.raw + block * (m + 1);
@@ -93,7 +94,7 @@ struct hzi_phi_room hzi_phi_room_of(const struct hzi_phi_plan *p, float *base, i
 	r.a = r.dq + t * n;
 	r.da = r.a + t * n * n;
 	r.dalpha = r.da + t * n * n;
-	/* Of gradients alone, but du is where it is in either direction. */
+	/* Gradients only, except du */
 	r.du = r.dalpha + 3 * t;
 	r.d = r.du + (p->norm ? (p->backwards ? block + 1 : 1) * p->padded : 0);
 	r.factor = r.d + block * m;
@@ -103,11 +104,11 @@ struct hzi_phi_room hzi_phi_room_of(const struct hzi_phi_plan *p, float *base, i
 
 struct pack_job {
 	const struct hzi_mhc_kern *kern;
-	const struct hzi_phi_plan *plan;
+	const struct hzi_mhc_coef_plan *plan;
 	const float *phi, *gain;
 	float *to;
-	const struct hzi_phi *from;		/* of halves */
-	uint16_t *half, *spread;
+	const struct hzi_mhc_packed_phi *from;		/* packed for AMX tiles */
+	uint16_t *amx, *amx_dx;
 };
 
 /* Rows of one stream of phi */
@@ -139,13 +140,13 @@ static uint16_t to_bf16(float v)
 	return (uint16_t)((bits + 0x7fff + (bits >> 16 & 1)) >> 16);
 }
 
-void hzi_phi_parts(float v, uint16_t *high, uint16_t *low)
+void hzi_mhc_split_bf16(float v, uint16_t *high, uint16_t *low)
 {
 	uint16_t h = to_bf16(v);
 	uint32_t bits;
 	float near;
 
-	/* Near the largest number what is nearest is infinite: the largest of 16 bits serves. */
+	/* A finite v that rounds to infinity becomes the largest bf16. */
 	if ((h & 0x7fff) == 0x7f80 && isfinite(v))
 		h--;
 	bits = (uint32_t)h << 16;
@@ -154,84 +155,86 @@ void hzi_phi_parts(float v, uint16_t *high, uint16_t *low)
 	*low = v - near == v - near ? to_bf16(v - near) : 0;
 }
 
-/* Steps of 32 columns for mhc_half */
-static void half_units(void *data, int thread, int64_t begin, int64_t end)
+/* Packs steps of 32 columns for amx_project. */
+static void amx_phi_units(void *data, int thread, int64_t begin, int64_t end)
 {
 	const struct pack_job *const job = data;
-	const struct hzi_phi_plan *const p = job->plan;
+	const struct hzi_mhc_coef_plan *const p = job->plan;
 	const int64_t steps = p->padded / 32;
 
 	(void)thread;
 	for (int64_t s = begin; s < end; s++) {
-		const struct hzi_mhc_phi phi = {
+		const struct hzi_mhc_amx_phi phi = {
 			.phi = job->from->data + s / steps * job->from->stream + s % steps * 32,
-			.row = job->from->row, .to = job->half + s * p->panels * HALF_TILE,
+			.row = job->from->row, .to = job->amx + s * p->panels * HZI_MHC_AMX_TILE,
 			.m = p->m, .panels = p->panels,
 		};
 
-		job->kern->phi_half(&phi);
+		job->kern->amx_pack_phi(&phi);
 	}
 }
 
-/* Groups of 16 columns, for mhc_half_spread */
-static void spread_units(void *data, int thread, int64_t begin, int64_t end)
+/* Packs groups of 16 columns for amx_dx. */
+static void amx_phi_dx_units(void *data, int thread, int64_t begin, int64_t end)
 {
 	const struct pack_job *const job = data;
-	const struct hzi_phi_plan *const p = job->plan;
+	const struct hzi_mhc_coef_plan *const p = job->plan;
 	const int64_t groups = p->padded / 16, part = (p->m + 1) / 2 * 32;
 
 	(void)thread;
 	for (int64_t g = begin; g < end; g++) {
-		const struct hzi_mhc_phi phi = {
+		const struct hzi_mhc_amx_phi phi = {
 			.phi = job->from->data + g / groups * job->from->stream + g % groups * 16,
-			.row = job->from->row, .to = job->spread + g * 2 * part, .m = p->m,
+			.row = job->from->row, .to = job->amx_dx + g * 2 * part, .m = p->m,
 		};
 
-		job->kern->phi_spread(&phi);
+		job->kern->amx_pack_phi_dx(&phi);
 	}
 }
 
-size_t hzi_phi_floats(const struct hzi_phi_plan *p)
+size_t hzi_mhc_phi_floats(const struct hzi_mhc_coef_plan *p)
 {
-	return p->phi + p->half + p->spread;
+	return p->phi + p->amx_phi + p->amx_phi_dx;
 }
 
-struct hzi_phi hzi_phi_of(const struct hz_context *ctx, const struct hzi_phi_plan *p,
-			  const float *phi, const float *gain, float *work)
+struct hzi_mhc_packed_phi hzi_mhc_pack_phi(const struct hz_context *ctx,
+					   const struct hzi_mhc_coef_plan *p,
+					   const float *phi, const float *gain, float *work)
 {
-	struct hzi_phi to = {.data = phi, .row = p->n * p->channels, .stream = p->channels};
+	struct hzi_mhc_packed_phi to = {.data = phi, .row = p->n * p->channels,
+		.stream = p->channels};
 	struct pack_job job = {
 		hzi_mhc_kern + ctx->level, p, phi, gain, work, &to, (uint16_t *)(work + p->phi),
-		(uint16_t *)(work + p->phi + p->half),
+		(uint16_t *)(work + p->phi + p->amx_phi),
 	};
 
 	if (p->pack) {
 		hzi_parallel(p->threads, pack_units, &job, (int64_t)p->m * p->n);
-		to = (struct hzi_phi){
+		to = (struct hzi_mhc_packed_phi){
 			.data = work, .row = p->n * p->padded, .stream = p->padded,
 		};
 	}
-	if (p->half) {
-		hzi_parallel(p->threads, half_units, &job, p->n * p->padded / 32);
-		to.half = job.half;
+	if (p->amx_phi) {
+		hzi_parallel(p->threads, amx_phi_units, &job, p->n * p->padded / 32);
+		to.amx = job.amx;
 		to.panels = p->panels;
 	}
-	if (p->spread) {
-		hzi_parallel(p->threads, spread_units, &job, p->n * p->padded / 16);
-		to.spread = job.spread;
+	if (p->amx_phi_dx) {
+		hzi_parallel(p->threads, amx_phi_dx_units, &job, p->n * p->padded / 16);
+		to.amx_dx = job.amx_dx;
 	}
 	return to;
 }
 
-int64_t hzi_phi_pairs(const struct hz_context *ctx, int64_t count)
+int64_t hzi_mhc_round_to_pairs(const struct hz_context *ctx, int64_t count)
 {
 	const int lanes = hzi_mhc_kern[ctx->level].lanes;
 
 	return hzi_mhc_ceil(count, 2 * lanes) * 2 * lanes;
 }
 
-const void *hzi_phi_stream(const struct hzi_mhc_array *x, int64_t size, int64_t t, int j,
-			   int64_t c, int64_t count, void *buffer)
+const void *hzi_mhc_stream_row(const struct hzi_mhc_array *x, int64_t size, int64_t t, int j,
+			       int64_t c, int64_t count, void *buffer)
 {
 	struct hzi_mhc_array one = *x;
 
@@ -239,9 +242,9 @@ const void *hzi_phi_stream(const struct hzi_mhc_array *x, int64_t size, int64_t 
 	return hzi_mhc_tile(&one, size, t, c, 1, count, buffer, true).p;
 }
 
-/* What of a token follows channels c .. of stream j, to be fetched: in blocks rows are short. */
-static const void *after(const struct hzi_mhc_array *x, const struct hzi_phi_plan *p, int64_t size,
-			 int64_t t, int j, int64_t c)
+/* What follows channel c of stream j of a token, to be prefetched: rows of blocks are short. */
+static const void *after(const struct hzi_mhc_array *x, const struct hzi_mhc_coef_plan *p,
+			 int64_t size, int64_t t, int j, int64_t c)
 {
 	if (x->channel != 1)
 		return NULL;
@@ -250,46 +253,47 @@ static const void *after(const struct hzi_mhc_array *x, const struct hzi_phi_pla
 	return j + 1 < p->n ? (char *)hzi_mhc_at(x, size, t, 0) + (j + 1) * x->stream * size : NULL;
 }
 
-void hzi_phi_widen(const struct hz_context *ctx, const struct hzi_phi_plan *p,
+void hzi_mhc_widen(const struct hz_context *ctx, const struct hzi_mhc_coef_plan *p,
 		   const struct hzi_mhc_array *x, int dtype, int64_t t, int tokens, int j,
-		   int64_t c, int64_t count, const struct hzi_phi_room *r)
+		   int64_t c, int64_t count, const struct hzi_mhc_scratch *r)
 {
 	const struct hzi_mhc_kern *const kern = hzi_mhc_kern + ctx->level;
-	const int64_t size = hzi_mhc_size(dtype);
+	const int64_t size = hzi_mhc_dtype_bytes(dtype);
 	float buffer[HZI_MHC_WIDE];
 
 	for (int i = 0; i < tokens; i++)
-		kern->widen(hzi_phi_stream(x, size, t + i, j, c, count, buffer), dtype, count,
-			    r->x + i * HZI_PHI_LD, r->squares + i * kern->lanes,
+		kern->widen(hzi_mhc_stream_row(x, size, t + i, j, c, count, buffer), dtype, count,
+			    r->x + i * HZI_MHC_X_LD, r->squares + i * kern->lanes,
 			    after(x, p, size, t + i, j, c));
 }
 
-static float mean_square(const struct hz_context *ctx, const struct hzi_phi_plan *p,
+static float mean_square(const struct hz_context *ctx, const struct hzi_mhc_coef_plan *p,
 			 const float *squares)
 {
 	float sum;
 
-	hzi_mhc_kern[ctx->level].fold(squares, 1, &sum);
+	hzi_mhc_kern[ctx->level].sum_lanes(squares, 1, &sum);
 	return p->channels > 0 ? sum / (float)(p->n * p->channels) : 0;
 }
 
-/* Channels c .. of stream j of a tile, number `at` of a block, which were widened, by phi */
-static void project_tile(const struct hz_context *ctx, const struct hzi_phi_plan *p,
-			 const struct hzi_phi *phi, int at, int tokens, int j, int64_t c,
-			 int64_t count, const struct hzi_phi_room *r)
+/* Projects `count` channels of stream j of the tile at token `at`, in f32 in r->x. */
+static void project_tile(const struct hz_context *ctx, const struct hzi_mhc_coef_plan *p,
+			 const struct hzi_mhc_packed_phi *phi, int at, int tokens, int j, int64_t c,
+			 int64_t count, const struct hzi_mhc_scratch *r)
 {
 	const struct hzi_mhc_product product = {
-		.x = r->x, .x_ld = HZI_PHI_LD,
+		.x = r->x, .x_ld = HZI_MHC_X_LD,
 		.phi = (float *)(uintptr_t)phi->data + j * phi->stream + c, .phi_ld = phi->row,
 		.sums = r->sums + (int64_t)at * p->m * hzi_mhc_kern[ctx->level].lanes,
-		.count = hzi_phi_pairs(ctx, count), .tokens = tokens, .m = p->m,
+		.count = hzi_mhc_round_to_pairs(ctx, count), .tokens = tokens, .m = p->m,
 	};
 
 	hzi_mhc_kern[ctx->level].project(&product);
 }
 
-struct hzi_mhc_ahead hzi_phi_ahead(const struct hzi_mhc_array *x, const struct hzi_phi_plan *p,
-				   int64_t size, int64_t t, int j, int64_t c)
+struct hzi_mhc_ahead hzi_mhc_rows_ahead(const struct hzi_mhc_array *x,
+					const struct hzi_mhc_coef_plan *p,
+					int64_t size, int64_t t, int j, int64_t c)
 {
 	if (x->channel != 1 || c >= p->channels || j >= p->n)
 		return (struct hzi_mhc_ahead){0};
@@ -299,67 +303,68 @@ struct hzi_mhc_ahead hzi_phi_ahead(const struct hzi_mhc_array *x, const struct h
 	};
 }
 
-/* The same by halves; rows that are not there are what they were. */
-static void half_tile(const struct hz_context *ctx, const struct hzi_phi_plan *p,
-		      const struct hzi_phi *phi, const struct hzi_mhc_array *x, int dtype,
-		      int64_t t, int at, int block, int j, int64_t c, int64_t count,
-		      const struct hzi_phi_room *r)
+/* The same by AMX tiles, from copies; rows beyond the last token are not read afterwards. */
+static void project_copied(const struct hz_context *ctx, const struct hzi_mhc_coef_plan *p,
+			   const struct hzi_mhc_packed_phi *phi, const struct hzi_mhc_array *x,
+			   int dtype, int64_t t, int at, int block, int j, int64_t c, int64_t count,
+			   const struct hzi_mhc_scratch *r)
 {
 	const struct hzi_mhc_kern *const kern = hzi_mhc_kern + ctx->level;
 	const int tokens = (int)hzi_mhc_min(TOKENS, block - at);
-	const int64_t size = hzi_mhc_size(dtype), ld = HZI_PHI_LD;
+	const int64_t size = hzi_mhc_dtype_bytes(dtype), ld = HZI_MHC_X_LD;
 	uint16_t *const high = (uint16_t *)r->x, *const low = high + TOKENS * ld;
 	const bool more = at + TOKENS < block;
-	const struct hzi_mhc_half half = {
-		.ahead = hzi_phi_ahead(x, p, size, more ? t + at + TOKENS : t, j,
-				       more ? c : c + HZI_PHI_WIDE),
+	const struct hzi_mhc_amx_project args = {
+		.ahead = hzi_mhc_rows_ahead(x, p, size, more ? t + at + TOKENS : t, j,
+					    more ? c : c + HZI_MHC_AMX_WIDE),
 		.x = high, .low = dtype == HZ_BF16 ? NULL : low, .x_ld = ld,
-		.phi = phi->half + (j * p->padded + c) / 32 * phi->panels * HALF_TILE,
+		.phi = phi->amx + (j * p->padded + c) / 32 * phi->panels * HZI_MHC_AMX_TILE,
 		.y = r->sums + at * phi->panels * 16, .steps = hzi_mhc_ceil(count, 32),
 		.panels = phi->panels,
 	};
-	float buffer[HZI_PHI_WIDE];
+	float buffer[HZI_MHC_AMX_WIDE];
 
 	for (int i = 0; i < tokens; i++) {
-		const struct hzi_mhc_parts parts = {
-			.x = hzi_phi_stream(x, size, t + at + i, j, c, count, buffer),
+		const struct hzi_mhc_bf16_rows parts = {
+			.x = hzi_mhc_stream_row(x, size, t + at + i, j, c, count, buffer),
 			.high = high + i * ld, .low = low + i * ld,
 			.squares = r->squares + (at + i) * kern->lanes, .count = count,
 			.dtype = dtype,
 		};
 
-		kern->split(&parts);
+		kern->split_bf16(&parts);
 	}
-	kern->half(&half);
+	kern->amx_project(&args);
 }
 
 /*
- * All of a tile of bf16 where it lies, without copies. The processor fetches rows by itself, at
- * nearly the rate of one long read; asked to fetch tiles ahead, it is slower.
+ * The same for a whole tile of bf16 in place. The hardware prefetcher reads its rows at nearly the
+ * bandwidth of one long read; software prefetch makes it slower.
  */
-static void near_tile(const struct hz_context *ctx, const struct hzi_phi_plan *p,
-		      const struct hzi_phi *phi, const struct hzi_mhc_array *x, int64_t t, int at,
-		      int j, int64_t c, int64_t count, const struct hzi_phi_room *r)
+static void project_in_place(const struct hz_context *ctx, const struct hzi_mhc_coef_plan *p,
+			     const struct hzi_mhc_packed_phi *phi, const struct hzi_mhc_array *x,
+			     int64_t t, int at,
+			     int j, int64_t c, int64_t count, const struct hzi_mhc_scratch *r)
 {
-	const struct hzi_mhc_half half = {
+	const struct hzi_mhc_amx_project args = {
 		.x = (uint16_t *)hzi_mhc_at(x, 2, t + at, c) + j * x->stream, .x_ld = x->token,
-		.phi = phi->half + (j * p->padded + c) / 32 * phi->panels * HALF_TILE,
+		.phi = phi->amx + (j * p->padded + c) / 32 * phi->panels * HZI_MHC_AMX_TILE,
 		.y = r->sums + at * phi->panels * 16, .steps = count / 32, .panels = phi->panels,
 		.squares = r->squares + at * hzi_mhc_kern[ctx->level].lanes,
 	};
 
-	hzi_mhc_kern[ctx->level].half(&half);
+	hzi_mhc_kern[ctx->level].amx_project(&args);
 }
 
-/* Tiles go through a part of phi one after another. */
-void hzi_phi_project(const struct hz_context *ctx, const struct hzi_phi_plan *p,
-		     const struct hzi_phi *phi, const struct hzi_mhc_array *x, int dtype,
-		     int64_t t, int tokens, const struct hzi_phi_room *r)
+/* All tiles of the block use a part of phi before the next part. */
+void hzi_mhc_project_tokens(const struct hz_context *ctx, const struct hzi_mhc_coef_plan *p,
+		     const struct hzi_mhc_packed_phi *phi, const struct hzi_mhc_array *x, int dtype,
+			    int64_t t, int tokens, const struct hzi_mhc_scratch *r)
 {
 	const int lanes = hzi_mhc_kern[ctx->level].lanes;
-	const bool near = phi->half && dtype == HZ_BF16 && x->channel == 1;
+	const bool near = phi->amx && dtype == HZ_BF16 && x->channel == 1;
 	const int64_t width = phi->panels * 16;
-	const int64_t wide = near ? NEAR_WIDE : phi->half ? HZI_PHI_WIDE : HZI_MHC_WIDE;
+	const int64_t wide = near ? IN_PLACE_WIDE : phi->amx ? HZI_MHC_AMX_WIDE : HZI_MHC_WIDE;
 
 	memset(r->squares, 0, (size_t)(tokens * lanes) * sizeof(float));
 	memset(r->sums, 0, (size_t)p->block * p->sums * sizeof(float));
@@ -369,19 +374,20 @@ void hzi_phi_project(const struct hz_context *ctx, const struct hzi_phi_plan *p,
 
 			for (int at = 0; at < tokens; at += TOKENS) {
 				const int some = (int)hzi_mhc_min(TOKENS, tokens - at);
-				struct hzi_phi_room tile = *r;
+				struct hzi_mhc_scratch tile = *r;
 
 				if (near && some == TOKENS && count % 32 == 0) {
-					near_tile(ctx, p, phi, x, t, at, j, c, count, r);
+					project_in_place(ctx, p, phi, x, t, at, j, c, count, r);
 					continue;
 				}
-				for (int64_t e = 0; phi->half && e < count; e += HZI_PHI_WIDE)
-					half_tile(ctx, p, phi, x, dtype, t, at, tokens, j, c + e,
-						  hzi_mhc_min(HZI_PHI_WIDE, count - e), r);
-				if (phi->half)
+				for (int64_t e = 0; phi->amx && e < count; e += HZI_MHC_AMX_WIDE)
+					project_copied(ctx, p, phi, x, dtype, t, at, tokens, j, c +
+						       e,
+						       hzi_mhc_min(HZI_MHC_AMX_WIDE, count - e), r);
+				if (phi->amx)
 					continue;
 				tile.squares += at * lanes;
-				hzi_phi_widen(ctx, p, x, dtype, t + at, some, j, c, count, &tile);
+				hzi_mhc_widen(ctx, p, x, dtype, t + at, some, j, c, count, &tile);
 				project_tile(ctx, p, phi, at, some, j, c, count, r);
 			}
 		}
@@ -389,18 +395,18 @@ void hzi_phi_project(const struct hz_context *ctx, const struct hzi_phi_plan *p,
 	for (int i = 0; i < tokens; i++) {
 		float *const to = r->raw + i * (p->m + 1);
 
-		if (phi->half) {
+		if (phi->amx) {
 			for (int k = 0; k < p->m; k++)
 				to[k] = r->sums[i * width + k] + r->sums[i * width + p->m + k];
 		} else {
-			hzi_mhc_kern[ctx->level].fold(r->sums + (int64_t)i * p->m * lanes, p->m,
-						      to);
+			hzi_mhc_kern[ctx->level].sum_lanes(r->sums + (int64_t)i * p->m * lanes,
+							   p->m, to);
 		}
 		to[p->m] = mean_square(ctx, p, r->squares + i * lanes);
 	}
 }
 
-void hzi_phi_normalize(const struct hzi_phi_plan *p, const struct hzi_mhc_rule *rule,
+void hzi_mhc_normalize(const struct hzi_mhc_coef_plan *p, const struct hzi_mhc_rule *rule,
 		       const float *raw, int tokens, float *y, float *rho)
 {
 	memset(y, 0, (size_t)(p->m * TOKENS) * sizeof(float));
@@ -413,9 +419,10 @@ void hzi_phi_normalize(const struct hzi_phi_plan *p, const struct hzi_mhc_rule *
 	}
 }
 
-struct hzi_mhc_batch hzi_phi_batch_of(const struct hzi_phi_plan *p, const struct hzi_mhc_rule *rule,
-				     const float *alpha, const float *bias, int tokens,
-				     const struct hzi_phi_room *r)
+struct hzi_mhc_batch hzi_mhc_batch_of(const struct hzi_mhc_coef_plan *p,
+				      const struct hzi_mhc_rule *rule,
+				      const float *alpha, const float *bias, int tokens,
+				      const struct hzi_mhc_scratch *r)
 {
 	return (struct hzi_mhc_batch){
 		.rule = rule, .alpha = alpha, .bias = bias, .y = r->y, .dp = r->dp, .dq = r->dq,
@@ -426,25 +433,25 @@ struct hzi_mhc_batch hzi_phi_batch_of(const struct hzi_phi_plan *p, const struct
 
 /* ---- Means ----------------------------------------------------------------------------------- */
 
-#define MEAN_TOKENS 64			/* that are added before their sum is */
+#define MEAN_TOKENS 64			/* tokens that are added up before their sum is added */
 
 struct mean_job {
 	const struct hz_context *ctx;
 	const struct hzi_mhc_array *x;
 	const struct hzi_mhc_shape *s;
 	float *to;			/* [groups][n][padded] */
-	const struct hzi_phi_plan *plan;
-	float *rooms;
+	const struct hzi_mhc_coef_plan *plan;
+	float *scratch;
 	int64_t tiles;
 };
 
-/* A tile of a stream of a group's mean */
+/* A tile of channels of one stream of the mean of a group */
 static void mean_units(void *data, int thread, int64_t begin, int64_t end)
 {
 	const struct mean_job *const job = data;
 	const int n = job->s->n;
-	const int64_t length = hzi_mhc_length(job->s);
-	const struct hzi_phi_room r = hzi_phi_room_of(job->plan, job->rooms, thread);
+	const int64_t length = hzi_mhc_group_tokens(job->s);
+	const struct hzi_mhc_scratch r = hzi_mhc_scratch_of(job->plan, job->scratch, thread);
 	float sum[HZI_MHC_WIDE], d[TOKENS];
 
 	for (int i = 0; i < TOKENS; i++)
@@ -453,10 +460,10 @@ static void mean_units(void *data, int thread, int64_t begin, int64_t end)
 		const int64_t g = u / (n * job->tiles), c = u % job->tiles * HZI_MHC_WIDE;
 		const int j = (int)(u / job->tiles % n);
 		const int64_t count = hzi_mhc_min(HZI_MHC_WIDE, job->s->channels - c);
-		const int64_t room = hzi_mhc_room(count);
+		const int64_t padded = hzi_mhc_padded(count);
 		float *const to = job->to + (g * n + j) * job->plan->padded + c;
 
-		memset(to, 0, (size_t)room * sizeof(float));
+		memset(to, 0, (size_t)padded * sizeof(float));
 		for (int64_t t = 0; t < length; t += MEAN_TOKENS) {
 			const int64_t last = hzi_mhc_min(t + MEAN_TOKENS, length);
 
@@ -464,36 +471,35 @@ static void mean_units(void *data, int thread, int64_t begin, int64_t end)
 			for (int64_t i = t; i < last; i += TOKENS) {
 				const int tokens = (int)hzi_mhc_min(TOKENS, last - i);
 				const struct hzi_mhc_product product = {
-					.x = r.x, .x_ld = HZI_PHI_LD, .d = d, .phi = sum,
+					.x = r.x, .x_ld = HZI_MHC_X_LD, .d = d, .phi = sum,
 					.phi_ld = HZI_MHC_WIDE, .tokens = tokens, .m = 1,
-					.count = hzi_phi_pairs(job->ctx, count),
+					.count = hzi_mhc_round_to_pairs(job->ctx, count),
 				};
 
-				hzi_phi_widen(job->ctx, job->plan, job->x, job->s->dtype,
+				hzi_mhc_widen(job->ctx, job->plan, job->x, job->s->dtype,
 					      g * length + i, tokens, j, c, count, &r);
-				hzi_mhc_kern[job->ctx->level].outer(&product);
+				hzi_mhc_kern[job->ctx->level].dphi_gemm(&product);
 			}
-			for (int64_t i = 0; i < room; i++)
+			for (int64_t i = 0; i < padded; i++)
 				to[i] += sum[i];
 		}
-		for (int64_t i = 0; length > 0 && i < room; i++)
+		for (int64_t i = 0; length > 0 && i < padded; i++)
 			to[i] /= (float)length;
 	}
 }
 
-void hzi_phi_means(const struct hz_context *ctx, const struct hzi_phi_plan *p,
-		   const struct hzi_mhc_array *x, const struct hzi_mhc_shape *s, float *rooms,
-		   float *to)
+void hzi_mhc_group_means(const struct hz_context *ctx, const struct hzi_mhc_coef_plan *p,
+		   const struct hzi_mhc_array *x, const struct hzi_mhc_shape *s, float *scratch,
+			 float *to)
 {
 	struct mean_job job = {
-		ctx, x, s, to, p, rooms, hzi_mhc_ceil(p->channels, HZI_MHC_WIDE),
+		ctx, x, s, to, p, scratch, hzi_mhc_ceil(p->channels, HZI_MHC_WIDE),
 	};
 
 	hzi_parallel(p->threads, mean_units, &job, s->groups * s->n * job.tiles);
 }
 
-/* Means as streams of one token a group */
-struct hzi_mhc_array hzi_phi_mean_array(const struct hzi_phi_plan *p, float *mean)
+struct hzi_mhc_array hzi_mhc_mean_array(const struct hzi_mhc_coef_plan *p, float *mean)
 {
 	return (struct hzi_mhc_array){mean, p->n * p->padded, p->padded, 1};
 }

@@ -22,10 +22,10 @@ void HZI_FILL(mhc)(void *table)
 	kern->row = mhc_row;
 	kern->scale = mhc_scale;
 	kern->widen = mhc_widen;
-	kern->fold = mhc_fold;
+	kern->sum_lanes = mhc_sum_lanes;
 	kern->project = mhc_project;
-	kern->spread = mhc_spread;
-	kern->outer = mhc_outer;
+	kern->dx_gemm = mhc_dx_gemm;
+	kern->dphi_gemm = mhc_dphi_gemm;
 	kern->transpose = transpose;
 	kern->streams[0].row_bwd = mhc_row_bwd;
 	kern->streams[0].coefs = mhc_coefs;

@@ -1,6 +1,5 @@
 /*
- * unit_general.c - the micro-kernels of hyper-connections with more than four streams, once for each
- * ISA level: the number of streams is a variable
+ * unit_general.c - micro-kernels for more than four streams, n a variable, once for each ISA level
  *
  * SPDX-License-Identifier: BSD-2-Clause
  */

@@ -1,15 +1,15 @@
 /*
- * mhc_math.h - how coefficients of hyper-connections are made, and their gradients, for C and CUDA
+ * mhc_math.h - equations of the coefficients of hyper-connections and their gradients: C and CUDA
  *
  * SPDX-License-Identifier: BSD-2-Clause
  *
- * Functions are inlined with n known, loops over n unrolled and all indices constants, so that
- * arrays are registers. Numbers are hzi_mreal: float, or with HZI_MHC_WORDS defined what the file
- * that includes this says, with the words below for it; vectors hold another token in each lane.
- * Matrices are [n][n], row by row.
+ * All functions are inlined with a constant n and unrolled loops, so that indices are constants and
+ * arrays are registers. hzi_mreal is float. A file that defines HZI_MHC_WORDS defines hzi_mreal and
+ * the operations hzi_m_* itself: as vectors with a token in each lane. Matrices are [n][n], row
+ * major.
  */
-#ifndef HZI_MHC_RULE_H
-#define HZI_MHC_RULE_H
+#ifndef HZI_MHC_MATH_H
+#define HZI_MHC_MATH_H
 
 #include <math.h>
 #include <stdbool.h>
@@ -23,7 +23,7 @@
 #define HZI_MHC_FN static inline __attribute__((always_inline))
 #endif
 
-/* Defined as nothing before, n may be a variable. */
+/* A file that defines this as nothing may pass a variable n. */
 #ifndef HZI_MHC_UNROLL
 #if defined(__CUDACC__)
 #define HZI_MHC_UNROLL _Pragma("unroll")
@@ -34,7 +34,7 @@
 #endif
 #endif
 
-/* ---- Words ----------------------------------------------------------------------------------- */
+/* ---- Operations ------------------------------------------------------------------------------ */
 
 #ifndef HZI_MHC_WORDS
 typedef float hzi_mreal;
@@ -54,7 +54,7 @@ HZI_MHC_FN float hzi_m_abs(float a)
 	return fabsf(a);
 }
 
-/* The larger; of a NaN and a number, either */
+/* The larger one; either if one is NaN */
 HZI_MHC_FN float hzi_m_max(float a, float b)
 {
 	return fmaxf(a, b);
@@ -75,29 +75,29 @@ HZI_MHC_FN float hzi_m_fma(float a, float b, float c)
 #endif
 }
 
-/* a / b within 2 ulp, of b between 2^-126 and 2^126 */
+/* a / b within 2 ulp for |b| from 2^-126 to 2^126 */
 HZI_MHC_FN float hzi_m_div(float a, float b)
 {
 #ifdef __CUDACC__
 	float r, q, better;
 
-	/* One step of refinement: errors of the approximation add up over iterations. */
+	/* One Newton step: errors of the approximation would add up over iterations. */
 	asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(r) : "f"(b));
 	q = a * r;
 	better = fmaf(fmaf(-b, q, a), r, q);
-	return better == better ? better : q;	/* of b 0 or infinite: q */
+	return better == better ? better : q;	/* q if b is 0 or infinite */
 #else
 	return a / b;
 #endif
 }
 
-/* 1 / a within 2 ulp, of a between 2^-126 and 2^126 */
+/* 1 / a within 2 ulp for |a| from 2^-126 to 2^126 */
 HZI_MHC_FN float hzi_m_inverse(float a)
 {
 #ifdef __CUDACC__
 	float r;
 
-	/* Half iterations correct the errors of those before, and wait for nothing but this. */
+	/* No Newton step: each half iteration corrects the last one and waits for this. */
 	asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(r) : "f"(a));
 	return r;
 #else
@@ -105,14 +105,14 @@ HZI_MHC_FN float hzi_m_inverse(float a)
 #endif
 }
 
-/* The same number in every lane */
+/* a in every lane */
 HZI_MHC_FN float hzi_m_set(float a)
 {
 	return a;
 }
 #endif
 
-/* 1 / (1 + exp(-z)) and its derivative, neither of which cancels */
+/* sigma(z) = 1 / (1 + exp(-z)) and its derivative, both without cancellation */
 HZI_MHC_FN hzi_mreal hzi_mhc_sigma(hzi_mreal z, hzi_mreal *slope)
 {
 	const hzi_mreal one = hzi_m_set(1), t = hzi_m_exp(-hzi_m_abs(z));
@@ -134,47 +134,47 @@ HZI_MHC_FN hzi_mreal hzi_mhc_tanh(hzi_mreal z, hzi_mreal *slope)
 /* ---- Sinkhorn and Knopp ---------------------------------------------------------------------- */
 
 /*
- * Here k [n][n] stands so that the first half iteration divides by sums over its rows' index: as z
- * with HZ_MHC_COLS, transposed with HZ_MHC_ROWS. The result is r_i k_ij c_j; one iteration is
+ * k [n][n] is z mapped to positive numbers, with HZ_MHC_ROWS transposed, so that the first half
+ * iteration always divides by column sums. The result is r_i k_ij c_j; one iteration is
  *
  *     c_j = c_j / (c_j sum_i k_ij r_i + eps), then r_i = r_i / (r_i sum_j k_ij c_j + eps)
  *
- * or, of inverses, 1 / c_j = sum_i k_ij r_i + eps / c_j: with these kept from one iteration to the
- * next, what a half of one waits for is a sum and an inverse.
+ * In inverses, 1 / c_j = sum_i k_ij r_i + eps / c_j. The inverses are kept between iterations, so
+ * that a half iteration has the latency of a sum and one reciprocal.
  *
- * HZ_MHC_SOFTMAX is the first half of the first iteration itself: k = softmax + eps, c = 1.
+ * HZ_MHC_SOFTMAX is itself the first half of the first iteration: k = softmax + eps, c = 1.
  */
 #define HZI_MHC_SQUARE (HZI_MHC_STREAMS * HZI_MHC_STREAMS)
 
-/* of_r, of_c: inverses of r and c; least: a part of of_r */
+/* of_r, of_c: 1 / r and 1 / c; least: a constant part of of_r */
 struct hzi_mhc_state {
 	hzi_mreal r[HZI_MHC_STREAMS], c[HZI_MHC_STREAMS];
 	hzi_mreal of_r[HZI_MHC_STREAMS], of_c[HZI_MHC_STREAMS], least[HZI_MHC_STREAMS];
 };
 
-/* Element (i, j) of a matrix or of its transpose; a choice of two, not a computed index */
-HZI_MHC_FN hzi_mreal hzi_mhc_turn(const int n, const bool turned, const hzi_mreal *z, const int i,
-				  const int j)
+/* Element (i, j) of z or of its transpose: a choice of two constant indices */
+HZI_MHC_FN hzi_mreal hzi_mhc_element(const int n, const bool transposed, const hzi_mreal *z,
+				     const int i, const int j)
 {
-	return turned ? z[j * n + i] : z[i * n + j];
+	return transposed ? z[j * n + i] : z[i * n + j];
 }
 
-/* k, less the eps that SOFTMAX adds */
+/* k of z, without the eps that HZ_MHC_SOFTMAX adds */
 HZI_MHC_FN void hzi_mhc_map(const int n, const struct hzi_mhc_rule *rule, const hzi_mreal *z,
 			    hzi_mreal *k)
 {
-	const bool turned = rule->order == HZ_MHC_ROWS;
+	const bool transposed = rule->order == HZ_MHC_ROWS;
 
 	HZI_MHC_UNROLL
 	for (int j = 0; j < n; j++) {
-		hzi_mreal most = hzi_mhc_turn(n, turned, z, 0, j), sum = hzi_m_set(0);
+		hzi_mreal most = hzi_mhc_element(n, transposed, z, 0, j), sum = hzi_m_set(0);
 
 		HZI_MHC_UNROLL
 		for (int i = 1; i < n; i++)
-			most = hzi_m_max(most, hzi_mhc_turn(n, turned, z, i, j));
+			most = hzi_m_max(most, hzi_mhc_element(n, transposed, z, i, j));
 		HZI_MHC_UNROLL
 		for (int i = 0; i < n; i++) {
-			const hzi_mreal v = hzi_mhc_turn(n, turned, z, i, j);
+			const hzi_mreal v = hzi_mhc_element(n, transposed, z, i, j);
 
 			if (rule->map == HZ_MHC_ABS)
 				k[i * n + j] = hzi_m_abs(v) + hzi_m_set(rule->eps);
@@ -192,9 +192,9 @@ HZI_MHC_FN void hzi_mhc_map(const int n, const struct hzi_mhc_rule *rule, const 
 }
 
 /*
- * What r, c and their inverses begin with: 1. NaN where |z| is infinite, which divided by itself
- * may be lost. Rows of 0, whose r would grow by 1 / eps each time, get a part of 1 / r that keeps
- * it at 1.
+ * Sets r, c and their inverses to 1, or to NaN if a |z| is infinite: inf / inf might be lost
+ * otherwise. A row of zeros gets a constant part of 1 / r, which keeps r at 1; without it r would
+ * grow by 1 / eps in each iteration.
  */
 HZI_MHC_FN void hzi_mhc_begin(const int n, const struct hzi_mhc_rule *rule, const hzi_mreal *z,
 			      const hzi_mreal *k, struct hzi_mhc_state *s)
@@ -224,7 +224,7 @@ HZI_MHC_FN void hzi_mhc_begin(const int n, const struct hzi_mhc_rule *rule, cons
 	}
 }
 
-/* One iteration, or its second half */
+/* One iteration, or with columns false its second half */
 HZI_MHC_FN void hzi_mhc_step(const int n, const hzi_mreal eps, const bool columns,
 			     const hzi_mreal *k, struct hzi_mhc_state *s)
 {
@@ -249,8 +249,8 @@ HZI_MHC_FN void hzi_mhc_step(const int n, const hzi_mreal eps, const bool column
 }
 
 /*
- * Iterations first .. last - 1. history, if it is not NULL, gets r and c from before each: number e
- * of iteration first + t, 2n of them, is at (t * 2 * n + e) * stride.
+ * Iterations first .. last - 1. history (NULL: none) gets r and c as they are before each: element
+ * e of the 2n of iteration first + t is at (t * 2 * n + e) * stride.
  */
 HZI_MHC_FN void hzi_mhc_iterate(const int n, const struct hzi_mhc_rule *rule, int first, int last,
 				const hzi_mreal *k, struct hzi_mhc_state *s, hzi_mreal *history,
@@ -270,7 +270,7 @@ HZI_MHC_FN void hzi_mhc_iterate(const int n, const struct hzi_mhc_rule *rule, in
 	}
 }
 
-/* The matrix iterated on, from what hzi_mhc_map() gave */
+/* k from the result of hzi_mhc_map() */
 HZI_MHC_FN void hzi_mhc_lift(const int n, const struct hzi_mhc_rule *rule, const hzi_mreal *s,
 			     hzi_mreal *k)
 {
@@ -281,11 +281,11 @@ HZI_MHC_FN void hzi_mhc_lift(const int n, const struct hzi_mhc_rule *rule, const
 		k[i] = s[i] + eps;
 }
 
-/* p = Sinkhorn and Knopp of z; p may be z. */
+/* p = sinkhorn(z); p may be z. */
 HZI_MHC_FN void hzi_mhc_sinkhorn(const int n, const struct hzi_mhc_rule *rule, const hzi_mreal *z,
 				 hzi_mreal *p)
 {
-	const bool turned = rule->order == HZ_MHC_ROWS;
+	const bool transposed = rule->order == HZ_MHC_ROWS;
 	hzi_mreal k[HZI_MHC_SQUARE];
 	struct hzi_mhc_state s;
 
@@ -303,20 +303,20 @@ HZI_MHC_FN void hzi_mhc_sinkhorn(const int n, const struct hzi_mhc_rule *rule, c
 	for (int i = 0; i < n; i++) {
 		HZI_MHC_UNROLL
 		for (int j = 0; j < n; j++)
-			p[i * n + j] = hzi_mhc_turn(n, turned, k, i, j);
+			p[i * n + j] = hzi_mhc_element(n, transposed, k, i, j);
 	}
 }
 
-/* a / b, 0 where b is 0, as a then is */
+/* a / b, or 0 if b is 0; then a is 0 too */
 HZI_MHC_FN hzi_mreal hzi_mhc_ratio(hzi_mreal a, hzi_mreal b)
 {
 	return hzi_m_where(b, hzi_m_set(0), hzi_m_div(a, b), hzi_m_set(0));
 }
 
 /*
- * One iteration backwards: r_new and c_new from r and c. dr and dc come in as the gradients of
- * r_new and c_new and leave as those of r and c; dk gets its share. Factors are taken in an order
- * in which squares of r, which may be large, do not overflow.
+ * Gradient of one iteration, which made r_new and c_new from r and c. dr and dc are the gradients
+ * of r_new and c_new on entry, of r and c on return; dk is added to. r may be large: the order of
+ * factors avoids its square.
  */
 HZI_MHC_FN void hzi_mhc_step_bwd(const int n, const hzi_mreal eps, const bool columns,
 				 const hzi_mreal *k, const hzi_mreal *r, const hzi_mreal *c,
@@ -327,7 +327,7 @@ HZI_MHC_FN void hzi_mhc_step_bwd(const int n, const hzi_mreal eps, const bool co
 	for (int i = 0; i < n; i++) {
 		/* 1 / (r_i sum + eps) */
 		const hzi_mreal inverse = hzi_mhc_ratio(r_new[i], r[i]);
-		const hzi_mreal d = -(dr[i] * r_new[i]) * r_new[i];	/* of the sum */
+		const hzi_mreal d = -(dr[i] * r_new[i]) * r_new[i];	/* gradient of the sum */
 
 		dr[i] = dr[i] * (eps * inverse * inverse);
 		HZI_MHC_UNROLL
@@ -352,11 +352,11 @@ HZI_MHC_FN void hzi_mhc_step_bwd(const int n, const hzi_mreal eps, const bool co
 	}
 }
 
-/* dz of what hzi_mhc_map() made of z: s, from the gradient dk; dz may be z, but not s or dk. */
+/* dz from dk, the gradient of s = hzi_mhc_map(z); dz may be z, but not s or dk. */
 HZI_MHC_FN void hzi_mhc_map_bwd(const int n, const struct hzi_mhc_rule *rule, const hzi_mreal *z,
 				const hzi_mreal *s, const hzi_mreal *dk, hzi_mreal *dz)
 {
-	const bool turned = rule->order == HZ_MHC_ROWS;
+	const bool transposed = rule->order == HZ_MHC_ROWS;
 	const hzi_mreal zero = hzi_m_set(0);
 	hzi_mreal d[HZI_MHC_SQUARE];
 
@@ -367,7 +367,7 @@ HZI_MHC_FN void hzi_mhc_map_bwd(const int n, const struct hzi_mhc_rule *rule, co
 		HZI_MHC_UNROLL
 		for (int i = 0; i < n; i++) {
 			const int at = i * n + j;
-			const hzi_mreal v = hzi_mhc_turn(n, turned, z, i, j);
+			const hzi_mreal v = hzi_mhc_element(n, transposed, z, i, j);
 
 			d[at] = dk[at] * s[at];
 			sum += d[at];
@@ -380,7 +380,7 @@ HZI_MHC_FN void hzi_mhc_map_bwd(const int n, const struct hzi_mhc_rule *rule, co
 			for (int i = 0; i < n; i++)
 				d[i * n + j] = s[i * n + j] * (dk[i * n + j] - sum);
 		} else if (rule->map == HZ_MHC_EXP && rule->eps != 0) {
-			/* That the largest is subtracted matters: the first that became 1. */
+			/* With eps the maximum counts, which was subtracted: the first 1. */
 			HZI_MHC_UNROLL
 			for (int i = 0; i < n; i++) {
 				const hzi_mreal near_one = hzi_m_set(0.99999994f);
@@ -396,24 +396,24 @@ HZI_MHC_FN void hzi_mhc_map_bwd(const int n, const struct hzi_mhc_rule *rule, co
 	for (int i = 0; i < n; i++) {
 		HZI_MHC_UNROLL
 		for (int j = 0; j < n; j++)
-			dz[i * n + j] = hzi_mhc_turn(n, turned, d, i, j);
+			dz[i * n + j] = hzi_mhc_element(n, transposed, d, i, j);
 	}
 }
 
-/* Iterations that a history has room for, 2 n numbers each */
+/* Iterations that a history holds, 2 n values each */
 #ifndef HZI_MHC_HISTORY
 #define HZI_MHC_HISTORY 32
 #endif
 
 /*
- * dz from dp, the gradient of p = sinkhorn(z); dz may be z or dp. What does not fit into the
- * history is iterated again for each part of it, the last first.
+ * dz from dp, the gradient of p = sinkhorn(z); dz may be z or dp. Iterations that do not fit the
+ * history are computed again for each part of it, the last part first.
  */
 HZI_MHC_FN void hzi_mhc_sinkhorn_bwd(const int n, const struct hzi_mhc_rule *rule,
 				     const hzi_mreal *z, const hzi_mreal *dp, hzi_mreal *dz,
 				     hzi_mreal *history, int stride)
 {
-	const bool turned = rule->order == HZ_MHC_ROWS;
+	const bool transposed = rule->order == HZ_MHC_ROWS;
 	const hzi_mreal eps = hzi_m_set(rule->eps);
 	hzi_mreal k[HZI_MHC_SQUARE], dk[HZI_MHC_SQUARE];
 	struct hzi_mhc_state s;
@@ -437,7 +437,8 @@ HZI_MHC_FN void hzi_mhc_sinkhorn_bwd(const int n, const struct hzi_mhc_rule *rul
 			for (int i = 0; i < n; i++) {
 				HZI_MHC_UNROLL
 				for (int j = 0; j < n; j++) {
-					const hzi_mreal g = hzi_mhc_turn(n, turned, dp, i, j);
+					const hzi_mreal g = hzi_mhc_element(n, transposed, dp, i,
+									    j);
 					const hzi_mreal gk = g * k[i * n + j];
 
 					dk[i * n + j] = g * s.r[i] * s.c[j];
@@ -467,7 +468,7 @@ HZI_MHC_FN void hzi_mhc_sinkhorn_bwd(const int n, const struct hzi_mhc_rule *rul
 	hzi_mhc_map_bwd(n, rule, z, k, dk, dz);
 }
 
-/* ---- Other ways to a matrix ------------------------------------------------------------------ */
+/* ---- Residual matrices without iteration ----------------------------------------------------- */
 
 /* n! */
 HZI_MHC_FN int hzi_mhc_permutations(const int n)
@@ -475,13 +476,16 @@ HZI_MHC_FN int hzi_mhc_permutations(const int n)
 	return n == 4 ? 24 : n == 3 ? 6 : n;
 }
 
-/* The most rows of phi after 2n that there are of any kind */
+/* Rows of phi after the first 2n, at most */
 HZI_MHC_FN int hzi_mhc_rest_most(const int n)
 {
 	return n == 4 ? 24 : n * n;
 }
 
-/* Permutation k of n <= 4 of i: in lexicographic order, those of 4 that move but the last n */
+/*
+ * Image of i under permutation k of n <= 4 elements, in lexicographic order: the table's
+ * permutations of 4 that fix the first 4 - n
+ */
 HZI_MHC_FN int hzi_mhc_permuted(const int n, const int k, const int i)
 {
 	const uint16_t of_four[24] = {
@@ -493,7 +497,7 @@ HZI_MHC_FN int hzi_mhc_permuted(const int n, const int k, const int i)
 	return (of_four[k] >> (4 * (n - 1 - i)) & 15) - (4 - n);
 }
 
-/* w = softmax of n! numbers; w may be z. */
+/* w = softmax(z), count values; w may be z. */
 HZI_MHC_FN void hzi_mhc_softmax(const int count, const hzi_mreal *z, hzi_mreal *w)
 {
 	hzi_mreal most = z[0], sum = hzi_m_set(0);
@@ -551,14 +555,14 @@ HZI_MHC_FN void hzi_mhc_lite_bwd(const int n, const hzi_mreal *z, const hzi_mrea
 
 /* ---- Coefficients ---------------------------------------------------------------------------- */
 
-/* Rows of phi after 2n: the numbers z that a is made of */
+/* Rows of phi after the first 2n: the z that a is made of */
 HZI_MHC_FN int hzi_mhc_rest(const int n, const struct hzi_mhc_rule *rule)
 {
 	return rule->residual == HZ_MHC_LITE ? hzi_mhc_permutations(n) :
 	       rule->residual == HZ_MHC_IDENTITY ? 0 : n * n;
 }
 
-/* p from its z: sigma + p_eps, or sigma divided by the sum + p_eps; z itself of HZ_MHC_TANH */
+/* p from its z: sigma + p_eps, or sigma / (sum + p_eps); with HZ_MHC_TANH z itself */
 HZI_MHC_FN void hzi_mhc_gates(const int n, const struct hzi_mhc_rule *rule, const hzi_mreal *z,
 			      hzi_mreal *p)
 {
@@ -578,7 +582,7 @@ HZI_MHC_FN void hzi_mhc_gates(const int n, const struct hzi_mhc_rule *rule, cons
 	}
 }
 
-/* q from its z: `count` of them */
+/* count elements of q from their z */
 HZI_MHC_FN void hzi_mhc_post_gates(const int count, const struct hzi_mhc_rule *rule,
 				   const hzi_mreal *z, hzi_mreal *q)
 {
@@ -613,7 +617,7 @@ HZI_MHC_FN void hzi_mhc_gates_bwd(const int n, const struct hzi_mhc_rule *rule, 
 HZI_MHC_FN void hzi_mhc_residual(const int n, const struct hzi_mhc_rule *rule, const hzi_mreal *z,
 				 hzi_mreal *a)
 {
-	const bool turned = rule->flags & HZ_MHC_OLD_NEW;
+	const bool transposed = rule->flags & HZ_MHC_OLD_NEW;
 	hzi_mreal p[HZI_MHC_SQUARE];
 
 	if (rule->residual == HZ_MHC_SINKHORN) {
@@ -631,23 +635,23 @@ HZI_MHC_FN void hzi_mhc_residual(const int n, const struct hzi_mhc_rule *rule, c
 	for (int i = 0; i < n; i++) {
 		HZI_MHC_UNROLL
 		for (int j = 0; j < n; j++)
-			a[i * n + j] = hzi_mhc_turn(n, turned, p, i, j);
+			a[i * n + j] = hzi_mhc_element(n, transposed, p, i, j);
 	}
 }
 
-/* Its gradient, 0 where z is not used; dz may be z. history: as of hzi_mhc_sinkhorn_bwd() */
+/* Its gradient, 0 where z is unused; dz may be z. history: of hzi_mhc_sinkhorn_bwd() */
 HZI_MHC_FN void hzi_mhc_residual_bwd(const int n, const struct hzi_mhc_rule *rule,
 				     const hzi_mreal *z, const hzi_mreal *da, hzi_mreal *dz,
 				     hzi_mreal *history, int stride)
 {
-	const bool turned = rule->flags & HZ_MHC_OLD_NEW;
+	const bool transposed = rule->flags & HZ_MHC_OLD_NEW;
 	hzi_mreal dp[HZI_MHC_SQUARE];
 
 	HZI_MHC_UNROLL
 	for (int i = 0; i < n; i++) {
 		HZI_MHC_UNROLL
 		for (int j = 0; j < n; j++)
-			dp[i * n + j] = hzi_mhc_turn(n, turned, da, i, j);
+			dp[i * n + j] = hzi_mhc_element(n, transposed, da, i, j);
 	}
 	HZI_MHC_UNROLL
 	for (int i = n * n; i < hzi_mhc_rest_most(n); i++)
@@ -665,26 +669,26 @@ HZI_MHC_FN void hzi_mhc_residual_bwd(const int n, const struct hzi_mhc_rule *rul
 	}
 }
 
-/* Row k of phi belongs to p, q or a: 0, 1 or 2, which is its place in alpha. */
+/* Index in alpha of row k of phi: 0 for p, 1 for q, 2 for a */
 HZI_MHC_FN int hzi_mhc_part(const int n, const int k)
 {
 	return k < n ? 0 : k < 2 * n ? 1 : 2;
 }
 
-/* Without phi, y is 0, and there need be no alpha. */
+/* alpha may be NULL without phi: y is 0 then. */
 HZI_MHC_FN hzi_mreal hzi_mhc_alpha(const float *alpha, int part)
 {
 	return hzi_m_set(alpha ? alpha[part] : 0.0f);
 }
 
-/* What alpha multiplies: y, of HZ_MHC_TANH tanh(y); and its derivative */
+/* What alpha multiplies, and its derivative: y, with HZ_MHC_TANH tanh(y) */
 HZI_MHC_FN hzi_mreal hzi_mhc_input(const struct hzi_mhc_rule *rule, hzi_mreal y, hzi_mreal *slope)
 {
 	*slope = hzi_m_set(1);
 	return rule->residual == HZ_MHC_TANH ? hzi_mhc_tanh(y, slope) : y;
 }
 
-/* z = alpha input(y) + bias of the rows there are, 0 for others */
+/* z = alpha input(y) + bias for existing rows, 0 for others */
 HZI_MHC_FN void hzi_mhc_affine(const int n, const struct hzi_mhc_rule *rule, const bool all,
 			       const hzi_mreal *y, const float *alpha, const float *bias,
 			       hzi_mreal *z)
@@ -701,10 +705,7 @@ HZI_MHC_FN void hzi_mhc_affine(const int n, const struct hzi_mhc_rule *rule, con
 	}
 }
 
-/*
- * p, q [n] and a [new][old] from y, the products of phi and normalised streams; all: not p alone. a
- * of HZ_MHC_IDENTITY is I.
- */
+/* p, q [n] and a [new][old] from y = phi x / rms(x); all: q and a too, not p alone */
 HZI_MHC_FN void hzi_mhc_coefs(const int n, const struct hzi_mhc_rule *rule, const bool all,
 			      const hzi_mreal *y, const float *alpha, const float *bias,
 			      hzi_mreal *p, hzi_mreal *q, hzi_mreal *a)
@@ -719,10 +720,7 @@ HZI_MHC_FN void hzi_mhc_coefs(const int n, const struct hzi_mhc_rule *rule, cons
 	hzi_mhc_residual(n, rule, z + 2 * n, a);
 }
 
-/*
- * Their gradients: dz of bias, dy of y, dalpha [3] of alpha, or [1]. A history as of
- * hzi_mhc_sinkhorn_bwd()
- */
+/* Their gradients: dz of bias, dy of y, dalpha [3], or without all [1]. history: see above */
 HZI_MHC_FN void hzi_mhc_coefs_bwd(const int n, const struct hzi_mhc_rule *rule, const bool all,
 				  const hzi_mreal *y, const float *alpha, const float *bias,
 				  const hzi_mreal *dp, const hzi_mreal *dq, const hzi_mreal *da,

@@ -184,7 +184,7 @@ static int norm_pass(struct hz_context *ctx, const struct hzi_mhc_pre_bwd_args *
 	if (!plan->needs.norm)
 		return a->dnorm ? hzi_mhc_sum_rows(ctx, OP, 1, &dnorm) : HZ_OK;
 	HZ_CHECK(hzi_mhc_finish_coefs(ctx, OP, finish));
-	HZ_CHECK(hzi_mhc_norm_bwd(ctx, &p, plan->norm_blocks));
+	HZ_CHECK(hzi_cuda_mhc_norm_bwd(ctx, &p, plan->norm_blocks));
 	if (plan->dp_tokens && a->s.groups < a->s.tokens)
 		HZ_CHECK(hzi_mhc_sum_rows(ctx, OP, a->s.groups, &(struct hzi_mhc_sum_rows){
 			.in = plan->dp_tokens, .out = plan->dp,

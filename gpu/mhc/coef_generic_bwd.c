@@ -13,7 +13,7 @@
 #define OP "mhc_pre_bwd"
 #define DPHI_SPLITS 64
 
-int hzi_mhc_norm_bwd(struct hz_context *ctx, const struct hzi_mhc_norm_bwd *p, int64_t blocks)
+int hzi_cuda_mhc_norm_bwd(struct hz_context *ctx, const struct hzi_mhc_norm_bwd *p, int64_t blocks)
 {
 	return hzi_mhc_launch(ctx, OP, HZI_KERNEL_mhc_pre_norm_bwd, blocks, 1, HZI_NORM_THREADS, 0,
 			      p, sizeof(*p));

@@ -166,7 +166,7 @@ struct hzi_verbose_call {
 	int64_t start;			/* ns */
 };
 
-void hzi_verbose_operand(struct hz_context *ctx, const char *name, const hz_tensor *t);
+void hzi_verbose_operand(struct hz_context *ctx, const char *name, const hz_tensor *t); /* tensor.c */
 void hzi_verbose_begin(struct hz_context *ctx, struct hzi_verbose_call *call);
 void hzi_verbose_end(struct hz_context *ctx, const struct hzi_verbose_call *call, const char *op,
 		     int status);

@@ -5,7 +5,6 @@
  */
 #include <config.h>
 
-#include <inttypes.h>
 #include <stdio.h>
 #include <string.h>
 #include <time.h>
@@ -210,19 +209,6 @@ static int64_t now_ns(void)
 
 	clock_gettime(CLOCK_MONOTONIC, &t);
 	return (int64_t)t.tv_sec * 1000000000 + t.tv_nsec;
-}
-
-void hzi_verbose_operand(struct hz_context *ctx, const char *name, const hz_tensor *t)
-{
-	const size_t size = sizeof(ctx->operands);
-	size_t n = strlen(ctx->operands);
-
-	n += (size_t)snprintf(ctx->operands + n, size - n, " %s=%s[", name, hz_dtype_name(t->dtype));
-	for (int d = 0; d < t->ndim && n < size; d++)
-		n += (size_t)snprintf(ctx->operands + n, size - n, d ? ",%" PRId64 : "%" PRId64,
-				      t->shape[d]);
-	if (n < size)
-		snprintf(ctx->operands + n, size - n, "]");
 }
 
 void hzi_verbose_begin(struct hz_context *ctx, struct hzi_verbose_call *call)

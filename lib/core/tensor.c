@@ -5,9 +5,11 @@
  */
 #include <config.h>
 
+#include <inttypes.h>
 #include <assert.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 
 #include "lib/core/internal.h"
 
@@ -306,6 +308,19 @@ static __attribute__((noinline)) int check_rules(struct hz_context *ctx, const c
 				"%s: %s has strides that put two elements at one address",
 				op, name);
 	return HZ_OK;
+}
+
+void hzi_verbose_operand(struct hz_context *ctx, const char *name, const hz_tensor *t)
+{
+	const size_t size = sizeof(ctx->operands);
+	size_t n = strlen(ctx->operands);
+
+	n += (size_t)snprintf(ctx->operands + n, size - n, " %s=%s[", name, hz_dtype_name(t->dtype));
+	for (int d = 0; d < t->ndim && n < size; d++)
+		n += (size_t)snprintf(ctx->operands + n, size - n, d ? ",%" PRId64 : "%" PRId64,
+				      t->shape[d]);
+	if (n < size)
+		snprintf(ctx->operands + n, size - n, "]");
 }
 
 int hzi_check(struct hz_context *ctx, const char *op, const char *name, const hz_tensor *t,

@@ -1,16 +1,16 @@
 /*
- * planar.h - what launcher and kernels of tiles of quaternions share
+ * planar.h - parameters of the planar kernels of quaternion products
  *
  * SPDX-License-Identifier: BSD-2-Clause
  *
- * The parameters are struct hzi_quat_job, its groups being tiles in the last dimension.
+ * They are struct hzi_quat_job; groups are tiles of the last dimension.
  */
-#ifndef HZI_GPU_QUAT_TILES_H
-#define HZI_GPU_QUAT_TILES_H
+#ifndef HZI_GPU_QUAT_PLANAR_H
+#define HZI_GPU_QUAT_PLANAR_H
 
 #include "gpu/quat/quat.h"
 
-/* 16-byte pieces of an operand that a lane has of a tile: as shared memory has room for */
+/* 16-byte pieces of each operand of a tile per lane: what shared memory holds */
 #define HZI_QUAT_TILE_MUL 4
 #define HZI_QUAT_TILE_MUL_BWD 2
 

@@ -1,5 +1,5 @@
 /*
- * quat.c - launchers of the elementwise operations of quaternions
+ * quat.c - launchers of elementwise quaternion operations
  *
  * SPDX-License-Identifier: BSD-2-Clause
  */
@@ -20,16 +20,16 @@ _Static_assert((int)HZI_MAP_CONJ == (int)HZI_QUAT_CONJ && (int)HZI_MAP_NORM == (
 _Static_assert(HZI_QUAT_DIMS == HZ_MAXDIM, "a job has room for all dimensions");
 
 #define BLOCKS_MAX INT32_MAX		/* of a grid along x */
-#define FUSED_LEAST 32768		/* quaternions that are summed while others are written */
-#define ROW_LEAST 512			/* elements, for which a row has blocks of its own */
-#define LANES_LOG2 5			/* results side by side: a line of memory and more */
+#define FUSED_LEAST 32768		/* quaternions from which a fused sum pays */
+#define ROW_LEAST 512			/* elements of a row from which it has blocks of its own */
+#define LANES_LOG2 5			/* most results of a block: a cache line and more */
 
 /* ---- Operands -------------------------------------------------------------------------------- */
 
-/* What an operand is: its whole quaternions, vectors of three, or real numbers. */
+/* What an operand holds: quaternions, vectors of three, or real numbers */
 enum kind { WHOLE, VECTOR3, NUMBER };
 
-/* *o has zeros. */
+/* Fills *o, which is zeroed. */
 static void set_operand(struct hzi_quat_operand *o, const struct hzi_quat_at *at, enum kind kind,
 			int dtype, int ndim)
 {
@@ -53,7 +53,7 @@ static void set_operand(struct hzi_quat_operand *o, const struct hzi_quat_at *at
 		o->whole = wxyz ? HZI_QUAT_WXYZ : xyzw ? HZI_QUAT_XYZW : HZI_QUAT_APART;
 }
 
-/* The kind of an operand of vectors: with a real part at comp[0] beside them, or not. */
+/* The kind of a vector operand: WHOLE if its real part is beside it */
 static enum kind vector_kind(const struct hzi_quat_at *at)
 {
 	return (at->comp[0] == 0 && at->comp[1] == 1 && at->comp[3] == 3) ||
@@ -78,7 +78,7 @@ static void put(struct hzi_quat_job *p, int i, const struct hzi_quat_at *at, enu
 	set_operand(&p->at[i], at, kind, p->dtype, p->ndim);
 }
 
-/* Whether the bytes from p on, and what other dimensions step to, lie at multiples of align. */
+/* Whether p and all strides but the last are multiples of align bytes */
 static bool is_aligned(const struct hzi_quat_operand *o, int ndim, const char *p, int64_t size,
 		       int64_t align)
 {
@@ -91,13 +91,13 @@ static bool is_aligned(const struct hzi_quat_operand *o, int ndim, const char *p
 
 /* ---- Code paths of elementwise operations ---------------------------------------------------- */
 
-/* A call: its parameters and the kernels for it */
+/* A call: parameters and kernels */
 struct call {
 	struct hzi_quat_job p;
 	const char *op;
-	int kernel;		/* of strided operands; behind it those of contiguous f32, f16, bf16 */
-	int planar;		/* of planar f32; behind it those of f16 and bf16 */
-	int pieces;		/* of 16 bytes that a lane of a planar kernel has of an operand */
+	int kernel;		/* strided; kernel + 1, 2, 3: contiguous f32, f16, bf16 */
+	int planar;		/* planar f32; planar + 1, 2: f16, bf16 */
+	int pieces;		/* 16-byte pieces of an operand per lane of a planar kernel */
 };
 
 static int64_t last_size(const struct hzi_quat_job *p)
@@ -105,7 +105,10 @@ static int64_t last_size(const struct hzi_quat_job *p)
 	return p->ndim ? p->shape[p->ndim - 1] : 1;
 }
 
-/* Whether an operand is contiguous in the last dimension, or one quaternion there: sets o->dense. */
+/*
+ * Whether an operand is contiguous in the last dimension, or a single quaternion there; sets
+ * o->dense.
+ */
 static bool is_contiguous(const struct hzi_quat_job *p, struct hzi_quat_operand *o)
 {
 	const int64_t step = p->ndim ? o->stride[p->ndim - 1] : 0;
@@ -124,7 +127,7 @@ static bool is_contiguous(const struct hzi_quat_job *p, struct hzi_quat_operand 
 	return step == 0 && o->width == 4;
 }
 
-/* Each plan_ function fills what the kernels of its path read, or returns why they cannot. */
+/* plan_* fill what the kernels of a path read, or return why they do not support the call. */
 static const char *plan_contiguous(struct hzi_quat_job *p)
 {
 	const int64_t rows = p->ndim == 2 ? p->shape[0] : 1;
@@ -150,7 +153,7 @@ static const char *plan_contiguous(struct hzi_quat_job *p)
 	return wxyz && p->turned ? "operands differ in the order of components" : NULL;
 }
 
-/* The layout of an operand in the last dimension, of which there is one, in 16-byte pieces */
+/* The layout of an operand in the last dimension; there is one. */
 static int16_t layout_of(const struct hzi_quat_job *p, const struct hzi_quat_operand *o)
 {
 	const int64_t size = p->dtype == HZ_F32 ? 4 : 2, step = o->stride[p->ndim - 1];
@@ -165,7 +168,7 @@ static int16_t layout_of(const struct hzi_quat_job *p, const struct hzi_quat_ope
 	return HZI_QUAT_PLANES;
 }
 
-/* Elements of the last dimension that a warp has in a tile */
+/* Elements of the last dimension in the tile of a warp */
 static int64_t tile_of(int dtype, int pieces)
 {
 	return 32 * pieces * (dtype == HZ_F32 ? 1 : 2);
@@ -193,7 +196,7 @@ static const char *plan_planar(struct hzi_quat_job *p, int pieces)
 	return NULL;
 }
 
-/* Strided kernels take 16 bytes of components at a time where an operand is planar. */
+/* Strided kernels read 16 bytes of a component at a time if an operand is planar. */
 static void plan_strided(struct hzi_quat_job *p)
 {
 	const int64_t n = last_size(p), each = p->dtype == HZ_F32 ? 4 : 8;
@@ -221,7 +224,7 @@ static int launch(struct hz_context *ctx, const struct call *c, int kernel, int6
 	return hzi_cuda_launch(ctx, c->op, kernel, &l, &c->p, sizeof(c->p));
 }
 
-/* Of kernels in the order f32, f16, bf16 */
+/* Kernels of f32, f16 and bf16 follow each other. */
 static int by_dtype(int kernel, int dtype)
 {
 	return kernel + (dtype == HZ_F32 ? 0 : dtype == HZ_F16 ? 1 : 2);
@@ -266,7 +269,7 @@ static struct hzi_quat_job *begin_call(struct call *c, const char *op, int kerne
 	return &c->p;
 }
 
-/* The functions of launch.h for an operation, by name##_call(), which fills *c from its arguments */
+/* Defines the functions of launch.h for an operation; name##_call() fills *c from its arguments. */
 #define CONTIGUOUS_AND_STRIDED(name) \
 	const char *hzi_cuda_##name##_contiguous_unsupported(const struct hz_context *ctx, \
 							      const void *args) \
@@ -337,13 +340,13 @@ static void both_gradients(const struct hzi_quat_mul_bwd_args *a, struct hzi_qua
 	p->conj_b = a->conj_b;
 }
 
-/* The one that is wanted as a product: da = ca(dy conj(cb(b))) or db = cb(conj(ca(a)) dy) */
+/* The only gradient, as a product: da = ca(dy conj(cb(b))) or db = cb(conj(ca(a)) dy) */
 static void one_gradient(const struct hzi_quat_mul_bwd_args *a, struct hzi_quat_job *p)
 {
 	const bool left = a->da.data != NULL, turned = left ? a->conj_a : a->conj_b;
 	const bool dy_first = left != turned;
 
-	/* The conjugate of a product is that of the conjugates, in the other order */
+	/* conj(a b) = conj(b) conj(a) */
 	put(p, dy_first ? 0 : 1, &a->dy, WHOLE);
 	put(p, dy_first ? 1 : 0, left ? &a->b : &a->a, WHOLE);
 	put(p, 2, left ? &a->da : &a->db, WHOLE);
@@ -444,7 +447,8 @@ CONTIGUOUS_AND_STRIDED(quat_rotate)
 static void quat_rotate_bwd_call(const struct hzi_quat_rotate_bwd_args *a, struct call *c)
 {
 	struct hzi_quat_job *const p =
-		begin_call(c, "quat_rotate_bwd", HZI_KERNEL_quat_rotate_bwd_any, &a->dims, a->dtype);
+		begin_call(c, "quat_rotate_bwd", HZI_KERNEL_quat_rotate_bwd_any, &a->dims,
+			   a->dtype);
 
 	put(p, 0, &a->dy, vector_kind(&a->dy));
 	put(p, 1, &a->q, WHOLE);
@@ -462,9 +466,9 @@ CONTIGUOUS_AND_STRIDED(quat_rotate_bwd)
 /* ---- Sums ------------------------------------------------------------------------------------ */
 
 /*
- * Fills what p has of a sum over dimensions kept .. ndim - 1, of inputs operands. Results lie side
- * by side in a block if that makes neighbouring threads read what is nearer than the next term. All
- * of it follows from shapes and strides, and so does the order of the sum.
+ * Fills what p has of a sum over dimensions kept .. ndim - 1 of `inputs` operands. A block has
+ * several neighbouring results if their inputs are closer than the next terms. All of it depends on
+ * shapes and strides alone, and so does the order of summation.
  */
 static void plan_sum(struct hzi_quat_job *p, int inputs)
 {
@@ -497,7 +501,7 @@ static size_t sum_bytes(const struct hzi_quat_job *p)
 	return chunks > 1 ? 16 * (size_t)(chunks * p->count) : 0;
 }
 
-/* kind: of the output, for quat_sum_finish(): 0 quaternion, 1 vector, 2 real number. */
+/* kind of the output, for quat_sum_finish: 0 quaternion, 1 vector, 2 real number */
 static int launch_sum(struct hz_context *ctx, const char *op, int kernel, int threads,
 		      struct hzi_quat_job *p, int inputs, int kind)
 {
@@ -615,7 +619,7 @@ int hzi_cuda_quat_dot_strided(struct hz_context *ctx, const void *args)
 	return run_dot(ctx, args, HZI_KERNEL_quat_dot_any, HZI_QUAT_THREADS);
 }
 
-/* Of the gradient of one operand that is a sum */
+/* The sum of the gradient of one operand */
 static void rotate_sum_job(const struct hzi_quat_rotate_bwd_args *a, struct hzi_quat_job *p)
 {
 	struct call c;
@@ -658,8 +662,8 @@ bool hzi_cuda_quat_is_short_sum(const struct hzi_quat_dims *dims)
 }
 
 /*
- * p: of dy, what has many quaternions, what has one, the output of the many. sum: the dimensions of
- * the other output.
+ * p: dy, the operand with many quaternions, the one that is broadcast, the gradient of the many.
+ * sum: dimensions of the other gradient.
  */
 static const char *plan_fused(struct hzi_quat_job *p, const struct hzi_quat_dims *sum)
 {
@@ -674,7 +678,7 @@ static const char *plan_fused(struct hzi_quat_job *p, const struct hzi_quat_dims
 		       ? NULL : "an operand but the one of the sum is one quaternion";
 }
 
-/* kernel: that of f32; y: the sum */
+/* kernel: of f32; y: the sum */
 static int run_fused(struct hz_context *ctx, const char *op, int kernel, struct hzi_quat_job *p,
 		     const struct hzi_quat_at *y)
 {
@@ -693,9 +697,9 @@ static int run_fused(struct hz_context *ctx, const char *op, int kernel, struct 
 }
 
 /*
- * With X the many, K the one and their conjugations: dX = cx(dy conj(ck(K))) and dK = ck(the sum of
- * conj(cx(X)) dy) where K is the right factor; where it is the left one, the same of conj(dy), with
- * all of it conjugated. Returns why one kernel cannot do both.
+ * X: the operand with many quaternions, K: the broadcast one. If K is the right factor, dX = cx(dy
+ * conj(ck(K))) and dK = ck(sum of conj(cx(X)) dy). If it is the left one, the conjugates of both
+ * follow from conj(dy). Returns why one kernel cannot do both.
  */
 static const char *mul_bwd_fused_job(const struct hzi_quat_mul_bwd_args *a, struct hzi_quat_job *p)
 {

@@ -1,9 +1,9 @@
 /*
- * quat.h - parameters of the elementwise kernels of quaternions
+ * quat.h - parameters of the elementwise quaternion kernels
  *
  * SPDX-License-Identifier: BSD-2-Clause
  *
- * Read by the C compiler and by nvcc: fixed-width types only, and the same layout for both.
+ * C and nvcc read it: fixed-width types only, the same layout for both.
  */
 #ifndef HZI_GPU_QUAT_H
 #define HZI_GPU_QUAT_H
@@ -15,52 +15,52 @@
 #define HZI_QUAT_DIMS 6
 #define HZI_QUAT_OPERANDS 5
 #define HZI_QUAT_THREADS 256
-#define HZI_QUAT_BLOCK 1024	/* 16-byte pieces of a block of the kernels for whole quaternions */
-#define HZI_QUAT_SUM_BLOCK 4096	/* the same of those that sum besides */
-#define HZI_QUAT_TERMS 32	/* that a thread sums */
+#define HZI_QUAT_BLOCK 1024	/* contiguous kernels: 16-byte pieces per block */
+#define HZI_QUAT_SUM_BLOCK 4096	/* fused_sum kernels: the same */
+#define HZI_QUAT_TERMS 32	/* terms of a sum per thread */
 
-/* Element strides and the places of components, as struct hzi_quat_at. */
+/* struct hzi_quat_at, and how kernels may read it */
 struct hzi_quat_operand {
-	void *data;			/* an output's may be NULL: not wanted */
+	void *data;			/* NULL: an output that is not wanted */
 	int64_t stride[HZI_QUAT_DIMS];
 	int64_t comp[4];
 	int32_t whole;	/* enum hzi_quat_whole */
-	int16_t width;	/* elements that make one: 4, 3 of a vector, 1 of a real number */
-	int16_t dense;	/* no gaps along the last dimension; of any operands enum hzi_quat_dense */
+	int16_t width;	/* elements of a value: 4, 3 of a vector, 1 of a real number */
+	int16_t dense;	/* enum hzi_quat_dense; contiguous kernels: 1, or 0 for a single one */
 };
 
-/* Components that are neighbours, of quaternions that are aligned to their size, and their order. */
+/* Whether components are contiguous, and quaternions aligned to their size, and in which order */
 enum hzi_quat_whole { HZI_QUAT_APART, HZI_QUAT_WXYZ, HZI_QUAT_XYZW };
 
 /*
- * Of any operands: four pieces of 16 bytes are of one component each, or of whole quaternions; the
- * last: of x, y, z, w.
+ * The layout of the last dimension, for strided and planar kernels: arbitrary; each component
+ * contiguous and 16-byte aligned; contiguous w, x, y, z; contiguous x, y, z, w
  */
 enum hzi_quat_dense { HZI_QUAT_GAPS, HZI_QUAT_PLANES, HZI_QUAT_WHOLE, HZI_QUAT_TURNED };
 
-/* Inputs, then outputs, in the order of the structs in lib/quat/quat.h. */
+/* Operands: inputs, then outputs, in the order of the structs in lib/quat/quat.h */
 struct hzi_quat_job {
 	struct hzi_quat_operand at[HZI_QUAT_OPERANDS];
 	int64_t shape[HZI_QUAT_DIMS];
-	int64_t count;			/* quaternions; of sums: results */
+	int64_t count;			/* quaternions or groups of them; of sums: results */
 	int64_t terms;			/* of a sum */
-	int64_t chunk;			/* terms of a block */
-	float *partial;			/* sums of chunks: [chunks][count] quaternions, or NULL */
-	int32_t ndim, kept;		/* kept = ndim where nothing is summed */
+	int64_t chunk;			/* of a block */
+	float *partial; /* [chunks][count] quaternions: sums of chunks of terms; NULL: one chunk */
+	int32_t ndim, kept;		/* kept = ndim: no sum */
 	int32_t dtype, kind;
 	int32_t conj_a, conj_b, conj_y, accumulate;
 	int32_t real, inverse, normalize;
-	int32_t lanes_log2;		/* of sums: results side by side in a block */
-	int32_t row_blocks;		/* of whole operands: blocks of a row, the last dimension */
+	int32_t lanes_log2;		/* of sums: log2 of the results of a block */
+	int32_t row_blocks; /* contiguous kernels: blocks of a row, the last dimension */
 	float eps, alpha[4];
-	int32_t groups;			/* of any operands: in the last dimension, 0: one each */
-	int32_t turned;			/* of whole operands: all of x, y, z, w */
+	int32_t groups; /* strided: 16-byte groups of the last dimension, 0: none; planar: tiles */
+	int32_t turned;			/* contiguous kernels: the order is x, y, z, w */
 };
 
 HZI_QUAT_ASSERT(sizeof(struct hzi_quat_operand) == 96, "the same layout for C and CUDA");
 HZI_QUAT_ASSERT(sizeof(struct hzi_quat_job) == 640, "the same layout for C and CUDA");
 
-/* kind of a map, as enum hzi_quat_map. */
+/* enum hzi_quat_map for kernels */
 enum hzi_quat_map_kind {
 	HZI_MAP_CONJ, HZI_MAP_NORM, HZI_MAP_NORM2, HZI_MAP_NORMALIZE, HZI_MAP_INVERSE
 };

@@ -11,7 +11,7 @@
 
 /* ---- Costs ----------------------------------------------------------------------------------- */
 
-/* Rows are in the order of preference. One that is slower for a call's sizes is tried last. */
+/* Rows are in order of preference; one that is slower for the sizes of a call comes last. */
 enum { PREFERRED = 0, LAST = 100 };
 
 /* The arguments of every operation begin with its dimensions. */
@@ -49,7 +49,7 @@ static int64_t mul_bwd_planar_cost(const struct hz_context *ctx, const void *arg
 
 /* ---- A gradient that is a sum, behind the other one ------------------------------------------ */
 
-/* The route that is told of is that of the first. */
+/* ctx->route stays that of the first call. */
 static int mul_sum(struct hz_context *ctx, const struct hzi_quat_mul_bwd_args *a)
 {
 	const char *const route = ctx->route;

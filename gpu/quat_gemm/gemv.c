@@ -1,5 +1,5 @@
 /*
- * gemv.c - launchers of products of a quaternion matrix by few columns
+ * gemv.c - launchers of products of a quaternion matrix by up to 8 columns
  *
  * SPDX-License-Identifier: BSD-2-Clause
  */
@@ -10,16 +10,16 @@
 
 HZI_LINK_IMAGES(quat_gemm);
 
-#define ITEMS_MAX 65535			/* of a grid along z */
+#define ITEMS_MAX 65535			/* of a grid, along z */
 #define SHARES_MAX 1024
-#define ROWS_BLOCKS 512			/* enough to read at full speed */
+#define ROWS_BLOCKS 512			/* blocks that read at full bandwidth */
 #define MMA_BLOCKS 96
-#define MMA_TERMS 32			/* of f32: where errors of 2^-17 count for little */
+#define MMA_TERMS 32 /* least k of f32: errors of 2^-17 per term do not show in the sum */
 #define TRANSPOSED_BLOCKS 1024
 
 enum path { ROWS, MMA, TRANSPOSED };
 
-/* How a call is done: rows of C and threads of a block, shares of k in whole steps. */
+/* A launch: rows of C and threads of a block; shares of k in whole steps */
 struct plan {
 	int kernel, rows, threads, stages;
 	int64_t items, shares, share;
@@ -82,7 +82,7 @@ const char *hzi_cuda_quat_gemm_gemv_mma_unsupported(const struct hz_context *ctx
 	return operands_unsupported(a);
 }
 
-/* Up to 2 columns of f32 are read faster than tensor cores can split them. */
+/* Up to 2 columns of f32: splitting into 16-bit terms takes longer than f32 multiply-adds. */
 bool hzi_cuda_quat_gemm_gemv_mma_is_slower(const struct hzi_quat_gemm_args *a)
 {
 	return a->dtype == HZ_F32 && a->n <= 2;
@@ -137,7 +137,10 @@ static struct plan plan_of(const struct hz_context *ctx, const struct hzi_quat_g
 		want = TRANSPOSED_BLOCKS;
 		least = 64;
 	}
-	/* Shares of k as shapes say, so that the order of sums is the same on every GPU */
+	/*
+	 * Shares of k depend on shapes alone, so that the order of summation is the same on every
+	 * GPU.
+	 */
 	blocks = ceil_div(a->m, p.rows) * p.items;
 	p.shares = blocks < want ? ceil_div(want, blocks) : 1;
 	if (p.shares > SHARES_MAX)

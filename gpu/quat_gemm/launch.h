@@ -1,5 +1,5 @@
 /*
- * launch.h - products of quaternion matrices: what their launchers share
+ * launch.h - quaternion matrix products on a GPU: operands, f16 planes, code paths
  *
  * SPDX-License-Identifier: BSD-2-Clause
  */
@@ -12,7 +12,7 @@
 
 /* ---- Sizes ----------------------------------------------------------------------------------- */
 
-/* Of a part of the workspace, so that the next is aligned */
+/* Bytes of a part of the workspace, rounded up so that the next one is aligned */
 static inline size_t padded(int64_t bytes)
 {
 	return ((size_t)bytes + 255) & ~(size_t)255;
@@ -20,47 +20,44 @@ static inline size_t padded(int64_t bytes)
 
 /* ---- What all of them want (operands.c) ----------------------------------------------------- */
 
-/* A view, and its strides in a batch of ndim dimensions, as kernels take them. */
+/* A view and its strides in a batch of ndim dimensions, in the form of kernels */
 struct hzi_quat_matrix hzi_quat_matrix_of(const struct hzi_quat_view *v, int dtype, int conj,
 					  const int64_t *stride, int ndim);
 
-/* The shape of a batch, of which there are so many items. */
+/* Fills the shape of a batch; returns its items. */
 int64_t hzi_quat_batch_of(int64_t *shape3, const int64_t *shape, int ndim);
 
 struct hzi_quat_out hzi_quat_out_of(const struct hzi_quat_gemm_args *a);
 
 /* ---- Planes of f16 (pack_planar.c) ----------------------------------------------------------- */
 
-/* An operand's planes: gpu/quat_gemm/wgmma.h. */
+/* The f16 planes of an operand: gpu/quat_gemm/wgmma.h */
 struct hzi_planes {
 	uint16_t *data;
 	float *scales;
-	int64_t lines, k;		/* of quaternions */
-	int64_t all_lines, all_k;	/* with padding */
-	int32_t count;			/* without those of the rest */
+	int64_t lines, k;		/* rows (of B: columns) and k of the matrix */
+	int64_t all_lines, all_k;	/* padded */
+	int32_t count;			/* planes, without the low parts of a split */
 	int32_t split;
 };
 
-/*
- * Whether products of that dtype and precision are of planes, and whether these are split in two.
- */
+/* Whether products of that dtype and precision use f16 planes; *split: as high and low parts. */
 bool hzi_planes_wanted(const struct hz_context *ctx, int dtype, int precision, int *split);
 
 struct hzi_planes hzi_planes_of(int64_t lines, int64_t k, int count, int split);
 
-/* The bytes of planes and scales, and them put there. */
+/* Bytes of planes and scales; sets where they are */
 size_t hzi_planes_room(const struct hzi_planes *p);
 void hzi_planes_place(struct hzi_planes *p, void *data);
 
 /*
- * x: rows are lines. left: planes for what becomes packed A, so that products with planes of others
- * have the factors of eight multiplications. k_scales: NULL, or what quaternions at k are
- * multiplied by.
+ * Fills y. x: rows are lines. left: planes of packed A, scaled so that products with planes of
+ * others have the factors of the fast method. k_scales: NULL, or factors of the quaternions at k.
  */
 int hzi_planes_make(struct hz_context *ctx, const char *op, const struct hzi_planes *y,
 		    const struct hzi_quat_matrix *x, bool left, const float *k_scales);
 
-/* The map for copies of boxes of all planes: hzi_cuda_tensor_map(). */
+/* TMA map of all planes: hzi_cuda_tensor_map() */
 int hzi_planes_map(struct hz_context *ctx, const char *op, struct hzi_tensor_map *map,
 		   const struct hzi_planes *p, int box_bytes, int box_rows);
 
@@ -80,13 +77,13 @@ ROUTE(wgmma)
 ROUTE(simt_f32)
 #undef ROUTE
 
-/* Whether another route that supports the call takes less time. */
+/* Whether another route that supports the call is faster */
 bool hzi_cuda_quat_gemm_gemv_mma_is_slower(const struct hzi_quat_gemm_args *a);
 bool hzi_cuda_quat_gemm_wgmma_is_slower(const struct hzi_quat_gemm_args *a);
 
 /*
- * Whether an m x k matrix is packed as planes of f16, which wgmma alone reads; else as planes of
- * f32, which simt_f32 alone reads.
+ * Whether an m x k matrix is packed as f16 planes, which only wgmma reads; otherwise as f32 planes,
+ * which only simt_f32 reads.
  */
 bool hzi_cuda_quat_gemm_packs_f16(const struct hz_context *ctx, int dtype, int precision, int64_t m,
 				  int64_t k);

@@ -1,5 +1,5 @@
 /*
- * operands.c - operands and results of quaternion matrix products, as kernels take them
+ * operands.c - operands and results of quaternion matrix products, in the form of kernels
  *
  * SPDX-License-Identifier: BSD-2-Clause
  */

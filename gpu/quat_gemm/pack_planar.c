@@ -1,5 +1,5 @@
 /*
- * pack_planar.c - launchers that put quaternion matrices in planes of f16
+ * pack_planar.c - launchers that turn quaternion matrices into f16 planes
  *
  * SPDX-License-Identifier: BSD-2-Clause
  */
@@ -42,16 +42,16 @@ void hzi_planes_place(struct hzi_planes *p, void *data)
 	p->scales = (float *)(void *)((char *)data + padded(planes_bytes(p)));
 }
 
-/* Whether lines rather than k are next to each other. */
-static bool is_across(const struct hzi_quat_matrix *x)
+/* Whether lines, not k, are the contiguous dimension */
+static bool lines_are_contiguous(const struct hzi_quat_matrix *x)
 {
 	const int64_t line = x->row < 0 ? -x->row : x->row, k = x->col < 0 ? -x->col : x->col;
 
 	return line < k;
 }
 
-/* Whether kernels may load 16 bytes of a line. */
-static bool is_quick(const struct hzi_quat_matrix *x, int64_t lines)
+/* Whether kernels may load a line by 16-byte vectors */
+static bool is_vectorized(const struct hzi_quat_matrix *x, int64_t lines)
 {
 	const int64_t size = (int64_t)hz_dtype_size(x->dtype), first = x->comp[0];
 
@@ -77,7 +77,7 @@ int hzi_planes_make(struct hz_context *ctx, const char *op, const struct hzi_pla
 	struct hzi_launch launch = {.block = {256}, .early = true};
 	const int type = x->dtype == HZ_F32 ? 1 : x->dtype == HZ_F16 ? 2 : 3;
 
-	if (is_across(x)) {
+	if (lines_are_contiguous(x)) {
 		while (p.parts < HZI_QP_PARTS && p.parts * HZI_QP_TILE < y->k)
 			p.parts *= 2;
 		launch.cluster = (unsigned)p.parts;
@@ -89,7 +89,7 @@ int hzi_planes_make(struct hz_context *ctx, const char *op, const struct hzi_pla
 	launch.grid[0] = (unsigned)y->all_lines;
 	launch.block[0] = (unsigned)min_of(256, round_up(y->all_k / 8, 32));
 	return hzi_cuda_launch(ctx, op,
-			       HZI_KERNEL_quat_planes_any + (is_quick(x, y->lines) ? type : 0),
+			       HZI_KERNEL_quat_planes_any + (is_vectorized(x, y->lines) ? type : 0),
 			       &launch, &p, sizeof(p));
 }
 

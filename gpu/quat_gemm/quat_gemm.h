@@ -1,9 +1,9 @@
 /*
- * quat_gemm.h - parameters of the kernels of products of quaternion matrices
+ * quat_gemm.h - parameters that kernels of quaternion matrix products share
  *
  * SPDX-License-Identifier: BSD-2-Clause
  *
- * Read by the C compiler and by nvcc: fixed-width types only, and the same layout for both.
+ * C and nvcc read it: fixed-width types only, the same layout for both.
  */
 #ifndef HZI_GPU_QUAT_GEMM_H
 #define HZI_GPU_QUAT_GEMM_H
@@ -18,7 +18,7 @@
 
 #define HZI_QUAT_BATCH 3	/* dimensions of a batch */
 
-/* struct hzi_quat_view with its dtype; strides of a batch in elements. */
+/* struct hzi_quat_view with dtype and strides of the batch, in elements */
 struct hzi_quat_matrix {
 	void *data;
 	int64_t row, col;
@@ -26,16 +26,16 @@ struct hzi_quat_matrix {
 	int64_t batch[HZI_QUAT_BATCH];
 	int32_t dtype;
 	int32_t conj;
-	int32_t whole;	/* w, x, y, z are neighbours, and each quaternion aligned to its size */
+	int32_t whole;	/* quaternions are contiguous, w first, and aligned to their size */
 	int32_t pad_;
 };
 
-/* How a sum t of item (i, j) becomes C, as struct hzi_quat_gemm_args says. */
+/* The epilogue of a sum t at (i, j), as of struct hzi_quat_gemm_args */
 struct hzi_quat_out {
-	struct hzi_quat_matrix c, pre;	/* c.conj: t is conjugated first; pre.data may be NULL */
+	struct hzi_quat_matrix c, pre;	/* c.conj: conjugate t first; pre.data NULL: none */
 	const void *bias;
 	int64_t bias_row, bias_col, bias_comp[4];
-	int64_t shape[HZI_QUAT_BATCH];	/* of the batch: 1 in front */
+	int64_t shape[HZI_QUAT_BATCH];	/* of the batch, padded with 1 in front */
 	int32_t m, n;
 	float alpha[4], beta, slope;
 	int32_t alpha_real;

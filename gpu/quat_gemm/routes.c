@@ -17,7 +17,7 @@ size_t hzi_cuda_quat_gemm_pack_workspace(const struct hz_context *ctx,
 	return 0;
 }
 
-/* The layout follows from device, dtype, precision and size, so there is no choice of a route. */
+/* The layout follows from device, dtype, precision and size; there is no choice of route. */
 int hzi_cuda_quat_gemm_pack(struct hz_context *ctx, const struct hzi_quat_gemm_pack_args *a)
 {
 	if (a->m > INT32_MAX || a->k > INT32_MAX)
@@ -31,7 +31,7 @@ int hzi_cuda_quat_gemm_pack(struct hz_context *ctx, const struct hzi_quat_gemm_p
 
 /* ---- Products -------------------------------------------------------------------------------- */
 
-/* Costs are ranks, as the rows without a cost have by their index. */
+/* Costs are ranks; rows without a cost have their index. */
 enum { GEMV_MMA, GEMV_ROWS, GEMV_TRANSPOSED, WGMMA, SIMT_F32, LAST };
 
 static int64_t gemv_mma_cost(const struct hz_context *ctx, const void *args)

@@ -1,11 +1,11 @@
 /*
- * simt_f32.c - launchers of products of quaternion matrices in f32 multiply-adds
+ * simt_f32.c - launchers of quaternion matrix products by f32 multiply-adds
  *
  * SPDX-License-Identifier: BSD-2-Clause
  *
- * They take any product: operands are put in planes in the workspace first, or were when A was
- * packed. What is packed is planes of A for op N; other ops of it are made of these. The items of a
- * batch share launches as far as a workspace of some size goes.
+ * Supports any operands: they are turned into f32 planes in the workspace first, unless A is packed
+ * as such. Packed A has planes for op N; planes for other ops are made of them. Items of a batch
+ * share launches as far as a workspace of WORKSPACE_BYTES goes.
  */
 #include <config.h>
 
@@ -14,16 +14,16 @@
 
 HZI_LINK_IMAGES(quat_gemm);
 
-#define ROOM_BYTES ((int64_t)256 << 20)	/* of the planes of a batch, unless one item has more */
-#define ITEMS_MAX 65535			/* of a grid along y */
-#define BAND_ROWS 512			/* rows of A whose tiles are done column by column */
+#define WORKSPACE_BYTES ((int64_t)256 << 20)	/* planes of a batch, unless one item has more */
+#define ITEMS_MAX 65535			/* of a grid, along y */
+#define BAND_ROWS 512 /* rows of tiles that are traversed column by column, for L2 */
 
-/* What a call needs: floats of an item's planes, 0 where there is nothing to make. */
+/* A call: floats of the planes of an item */
 struct plan {
 	int halves;
-	bool own_a;			/* planes of A are made here, else they are packed A */
-	bool one_a, one_b;		/* the same for all items */
-	int64_t items, group;		/* of the batch, of a launch */
+	bool own_a;			/* planes of A are made here; otherwise packed A is read */
+	bool one_a, one_b;		/* broadcast over the batch */
+	int64_t items, group;		/* of the batch; of a launch */
 	int64_t a_floats, b_floats;
 	int64_t shape[HZI_QUAT_BATCH];
 };
@@ -48,7 +48,7 @@ static struct plan plan_of(const struct hzi_quat_gemm_args *a)
 	p.a_floats = HZI_SIMT_FLOATS(a->m, a->k, p.halves);
 	p.b_floats = HZI_SIMT_FLOATS(a->n, a->k, p.halves);
 	item = 4 * ((p.own_a && !p.one_a ? p.a_floats : 0) + (p.one_b ? 0 : p.b_floats));
-	p.group = item ? ROOM_BYTES / item : ITEMS_MAX;
+	p.group = item ? WORKSPACE_BYTES / item : ITEMS_MAX;
 	if (p.group > ITEMS_MAX)
 		p.group = ITEMS_MAX;
 	if (p.group > p.items)
@@ -78,7 +78,7 @@ size_t hzi_cuda_quat_gemm_simt_f32_workspace(const struct hz_context *ctx, const
 	return 4 * (size_t)(a_count * p.a_floats + b_count * p.b_floats);
 }
 
-/* The blocks and items of a part of a launch. */
+/* Sets the blocks and items of a matrix in a launch. */
 static int set_grid(struct hz_context *ctx, const char *op, struct hzi_quat_planes *p,
 		    int64_t items)
 {
@@ -133,7 +133,7 @@ int hzi_cuda_quat_gemm_simt_f32_pack(struct hz_context *ctx,
 	return HZ_OK;
 }
 
-/* The strides of packed matrices, in floats. */
+/* Strides of packed matrices, in floats */
 static void packed_strides(const struct hzi_quat_gemm_args *a, int64_t *batch)
 {
 	const int64_t m = a->packed_t ? a->k : a->m, k = a->packed_t ? a->m : a->k;
@@ -179,7 +179,7 @@ static int planes_of_b(struct hz_context *ctx, const struct hzi_quat_gemm_args *
 	};
 	const int64_t row = p.x.row;
 
-	/* The columns of B are what its planes have as rows. */
+	/* Columns of B are rows of its planes. */
 	p.x.row = p.x.col;
 	p.x.col = row;
 	for (int d = 0; d < HZI_QUAT_BATCH; d++)
@@ -215,15 +215,17 @@ int hzi_cuda_quat_gemm_simt_f32(struct hz_context *ctx, const void *args)
 {
 	const struct hzi_quat_gemm_args *a = args;
 	const struct plan plan = plan_of(a);
-	float *room_a = ctx->workspace;
-	float *room_b = room_a + (plan.own_a ? (plan.one_a ? 1 : plan.group) * plan.a_floats : 0);
+	float *workspace_a = ctx->workspace;
+	float *workspace_b = workspace_a +
+		(plan.own_a ? (plan.one_a ? 1 : plan.group) * plan.a_floats : 0);
 	struct hzi_quat_simt p = {
-		.out = hzi_quat_out_of(a), .b = room_b, .b_item = plan.one_b ? 0 : plan.b_floats,
+		.out = hzi_quat_out_of(a),
+		.b = workspace_b, .b_item = plan.one_b ? 0 : plan.b_floats,
 		.chunks = (int32_t)ceil_div(a->k, HZI_SIMT_CHUNK),
 	};
 
 	if (plan.own_a) {
-		p.a = room_a;
+		p.a = workspace_a;
 		p.a_item = plan.one_a ? 0 : plan.a_floats;
 	} else {
 		p.a = a->packed;
@@ -234,10 +236,10 @@ int hzi_cuda_quat_gemm_simt_f32(struct hz_context *ctx, const void *args)
 		struct hzi_quat_planes_both both = {0};
 
 		if (plan.own_a && (!plan.one_a || first == 0))
-			HZ_CHECK(planes_of_a(ctx, a, &plan, first, plan.one_a ? 1 : n, room_a,
+			HZ_CHECK(planes_of_a(ctx, a, &plan, first, plan.one_a ? 1 : n, workspace_a,
 					     &both.x[0]));
 		if (!plan.one_b || first == 0)
-			HZ_CHECK(planes_of_b(ctx, a, &plan, first, plan.one_b ? 1 : n, room_b,
+			HZ_CHECK(planes_of_b(ctx, a, &plan, first, plan.one_b ? 1 : n, workspace_b,
 					     &both.x[1]));
 		HZ_CHECK(launch_planes(ctx, "quat_gemm", &both));
 		p.first = first;

@@ -1,14 +1,14 @@
 /*
- * wgmma.c - launchers of products of quaternion matrices on Hopper's matrix units
+ * wgmma.c - launchers of quaternion matrix products by wgmma on Hopper
  *
  * SPDX-License-Identifier: BSD-2-Clause
  *
- * Both operands are planes of f16, made in the workspace, or of A when it was packed. The items of
- * a batch are done one after the other in the same workspace.
+ * Both operands are f16 planes, made in the workspace, or for A when it was packed. Items of a
+ * batch run one after the other in the same workspace.
  *
- * What is packed is never conjugated: conj(w) x = conj(conj(x) w), so that for a conjugated A it
- * becomes the right factor, and C's conjugate is stored. A transposed one is read across its lines,
- * whose scales the other operand's quaternions are multiplied by, as they stand along k then.
+ * Packed planes are never conjugated. For a conjugated A, conj(w) x = conj(conj(x) w): A becomes
+ * the right factor and the conjugate of C is stored. For a transposed A, its lines are the k of the
+ * product, so the other operand is multiplied by their scales.
  */
 #include <config.h>
 
@@ -19,11 +19,11 @@
 
 HZI_LINK_IMAGES(quat_gemm);
 
-#define LINES_MAX ((int64_t)1 << 26)	/* all planes' lines are counted in 32 bits */
-#define LINES_STEP ((int64_t)1 << 22)	/* columns of B at a time, if there are more than these */
-#define K_MAX ((int64_t)1 << 22)	/* blocks of 64 along a grid */
+#define LINES_MAX ((int64_t)1 << 26)	/* lines of all planes are counted in 32 bits */
+#define COLUMNS_STEP ((int64_t)1 << 22)	/* columns of B per turn beyond LINES_MAX */
+#define K_MAX ((int64_t)1 << 22)	/* blocks of 64, along a grid */
 #define SMALL 32
-#define ITEMS 4				/* of a batch, unless each is large */
+#define ITEMS 4 /* of a batch from which other routes win, unless each item is large */
 #define ITEM_LARGE ((int64_t)1 << 26)	/* m n k */
 
 /* ---- Packing --------------------------------------------------------------------------------- */
@@ -38,7 +38,7 @@ bool hzi_cuda_quat_gemm_packs_f16(const struct hz_context *ctx, int dtype, int p
 {
 	int split;
 
-	/* For transposed use both sizes are lines. */
+	/* Both sizes are lines: of the matrix, and of its transpose. */
 	return hzi_planes_wanted(ctx, dtype, precision, &split) && m <= K_MAX && k <= K_MAX;
 }
 
@@ -75,11 +75,11 @@ int hzi_cuda_quat_gemm_wgmma_pack(struct hz_context *ctx, const struct hzi_quat_
 
 /* ---- Products -------------------------------------------------------------------------------- */
 
-/* Planes w, x, y, z after the four of H: by component of C, of the left factor and of the right. */
-static const uint8_t left_raw[4] = {4, 7, 5, 6}, right_raw[4] = {4, 6, 7, 5};
+/* Planes w, x, y, z behind the four of H4 q: by component of C, of the left and the right factor */
+static const uint8_t left_wxyz[4] = {4, 7, 5, 6}, right_wxyz[4] = {4, 6, 7, 5};
 
-/* Components that make component c: left, right, and whether their product is subtracted. */
-static const uint8_t direct[4][4][3] = {
+/* Products of component c: left, right, and whether the product is subtracted */
+static const uint8_t direct_products[4][4][3] = {
 	{{0, 0, 0}, {1, 1, 1}, {2, 2, 1}, {3, 3, 1}},
 	{{0, 1, 0}, {1, 0, 0}, {2, 3, 0}, {3, 2, 1}},
 	{{0, 2, 0}, {1, 3, 1}, {2, 0, 0}, {3, 1, 0}},
@@ -87,8 +87,8 @@ static const uint8_t direct[4][4][3] = {
 };
 
 /*
- * The planes that product number e of component c in a phase is made of. Of split planes it is rest
- * times number, number times rest, number times number: the least first.
+ * The planes of product e of component c in a phase. Split planes: low times high, high times low,
+ * high times high, the smallest first.
  */
 static void product_of(int method, int phase, int c, int e, const struct hzi_planes *left,
 		       const struct hzi_planes *right, int *l, int *r)
@@ -96,10 +96,10 @@ static void product_of(int method, int phase, int c, int e, const struct hzi_pla
 	const int parts = left->split ? 3 : 1;
 
 	if (method == HZ_QUAT_FAST) {
-		*l = phase ? left_raw[c] : c;
-		*r = phase ? right_raw[c] : c;
+		*l = phase ? left_wxyz[c] : c;
+		*r = phase ? right_wxyz[c] : c;
 	} else {
-		const uint8_t *d = direct[c][e / parts];
+		const uint8_t *d = direct_products[c][e / parts];
 
 		*l = d[0];
 		*r = d[1];
@@ -112,11 +112,11 @@ static void product_of(int method, int phase, int c, int e, const struct hzi_pla
 		*r += right->count;
 }
 
-/* What a call needs. */
+/* A call */
 struct plan {
 	struct hzi_planes a, b;
-	bool a_left;	/* A is the left factor, else C's conjugate is B' A' */
-	bool a_rows;	/* A is the rows of tiles, else their columns */
+	bool a_left;	/* A is the left factor; otherwise conj(C) = B' A' */
+	bool a_rows;	/* A is the rows of tiles, not their columns */
 };
 
 static int64_t absolute(int64_t x)
@@ -134,7 +134,7 @@ static struct plan plan_of(const struct hzi_quat_gemm_args *a, int split)
 		p.a = packed_planes(a->m, a->k, a->method, split);
 	p.b = hzi_planes_of(a->n, a->k, a->method == HZ_QUAT_FAST ? 8 : 7, split);
 	p.a_left = !a->packed || !a->conj_a;
-	/* Columns are next to each other in C where that can be had. */
+	/* Tiles have the contiguous dimension of C as columns where possible. */
 	p.a_rows = absolute(a->c.col) <= absolute(a->c.row) && !(a->packed && a->packed_t);
 	return p;
 }
@@ -148,7 +148,7 @@ const char *hzi_cuda_quat_gemm_wgmma_unsupported(const struct hz_context *ctx, c
 		return "k is 0";
 	if (!hzi_planes_wanted(ctx, a->dtype, a->precision, &split))
 		return "the precision is f32";
-	/* Packed A of a supported size has planes, and columns of B go in several launches. */
+	/* Packed A exists for sizes up to K_MAX; columns of B go in several turns. */
 	if (a->k > K_MAX || a->m > (a->packed ? K_MAX : LINES_MAX) ||
 	    (!a->packed && a->n > LINES_MAX))
 		return "m, n or k is too large";
@@ -161,14 +161,16 @@ bool hzi_cuda_quat_gemm_wgmma_is_slower(const struct hzi_quat_gemm_args *a)
 
 	if (a->packed || a->precision != HZ_PRECISION_AUTO)
 		return false;
-	/* Small ones, and many of them, take less time without planes and a launch each. */
+	/*
+	 * Small products and large batches: planes and a launch per item cost more than they save.
+	 */
 	for (int d = 0; d < a->ndim; d++)
 		items *= a->shape[d];
 	return a->m < SMALL || a->n < SMALL || a->k < SMALL ||
 	       (items > ITEMS && a->m * a->n < ITEM_LARGE / a->k);
 }
 
-/* The columns that are done at a time, from the first on; false: there are none left. */
+/* The columns of a turn, from `first` on; false: none left */
 static bool columns_from(const struct hzi_quat_gemm_args *a, int64_t first,
 			 struct hzi_quat_gemm_args *part)
 {
@@ -178,7 +180,7 @@ static bool columns_from(const struct hzi_quat_gemm_args *a, int64_t first,
 	if (first >= a->n)
 		return false;
 	*part = *a;
-	part->n = a->n <= LINES_MAX ? a->n : min_of(a->n - first, LINES_STEP);
+	part->n = a->n <= LINES_MAX ? a->n : min_of(a->n - first, COLUMNS_STEP);
 	part->b.data = (char *)a->b.data + first * a->b.col * size;
 	part->c.data = (char *)a->c.data + first * a->c.col * c_size;
 	if (a->pre.data)
@@ -202,7 +204,7 @@ size_t hzi_cuda_quat_gemm_wgmma_workspace(const struct hz_context *ctx, const vo
 	return (a->packed ? 0 : hzi_planes_room(&p.a)) + hzi_planes_room(&p.b);
 }
 
-/* C of the item: rows and columns exchanged where tiles have them so. */
+/* The epilogue of an item; rows and columns are swapped if B is the rows of tiles. */
 static struct hzi_quat_out out_of(const struct hzi_quat_gemm_args *a, const struct plan *plan,
 				  int64_t c_offset, int64_t pre_offset)
 {
@@ -226,8 +228,8 @@ static struct hzi_quat_out out_of(const struct hzi_quat_gemm_args *a, const stru
 	return o;
 }
 
-/* Whether the kernels that hand sums over in 16 bits do all that is to be done. */
-static bool is_usual(const struct hzi_quat_out *o)
+/* Whether the kernels with a 16-bit epilogue support it */
+static bool fits_16bit_epilogue(const struct hzi_quat_out *o)
 {
 	return o->c.dtype != HZ_F32 && o->c.whole && o->alpha_real && o->beta == 0 &&
 	       !o->pre.data && o->activation <= HZ_ACT_LEAKY;
@@ -237,33 +239,35 @@ struct kernel {
 	int columns, kernel, kernel_across;
 };
 
-static const struct kernel usual[] = {
+static const struct kernel kernels_16bit[] = {
 	{192, HZI_KERNEL_quat_tma, HZI_KERNEL_quat_tma_across},
 	{160, HZI_KERNEL_quat_tma_160, 0},
-}, once = {160, HZI_KERNEL_quat_tma_once, 0},
-exact_kernel = {128, HZI_KERNEL_quat_tma_exact, HZI_KERNEL_quat_tma_exact_across};
+}, kernel_one_tile = {160, HZI_KERNEL_quat_tma_once, 0},
+kernel_exact = {128, HZI_KERNEL_quat_tma_exact, HZI_KERNEL_quat_tma_exact_across};
 
-/* Which of the usual ones takes the least time: so many clusters do a tile each at a time. */
+/* The kernel of least time, if `clusters` clusters run one tile each at a time */
 static const struct kernel *kernel_of(int64_t tiles_m, int64_t n, int clusters)
 {
-	const struct kernel *best = usual;
+	const struct kernel *best = kernels_16bit;
 	int64_t least = INT64_MAX;
 
-	if (tiles_m * ceil_div(n, once.columns) <= clusters)
-		return &once;
-	for (size_t i = 0; i < sizeof(usual) / sizeof(*usual); i++) {
-		const int64_t tiles = tiles_m * ceil_div(n, usual[i].columns);
-		const int64_t cost = ceil_div(tiles, clusters) * usual[i].columns;
+	if (tiles_m * ceil_div(n, kernel_one_tile.columns) <= clusters)
+		return &kernel_one_tile;
+	for (size_t i = 0; i < sizeof(kernels_16bit) / sizeof(*kernels_16bit); i++) {
+		const int64_t tiles = tiles_m * ceil_div(n, kernels_16bit[i].columns);
+		const int64_t cost = ceil_div(tiles, clusters) * kernels_16bit[i].columns;
 
 		if (cost < least) {
 			least = cost;
-			best = &usual[i];
+			best = &kernels_16bit[i];
 		}
 	}
 	return best;
 }
 
-/* Beyond a plane's lines there are zeros, which take less power than the next plane's would. */
+/*
+ * TMA fills lines beyond a plane with 0, which takes less power than the lines of the next plane.
+ */
 static int map_lines(struct hz_context *ctx, struct hzi_tensor_map *map,
 		     const struct hzi_planes *p, int box_lines)
 {
@@ -281,8 +285,8 @@ static int multiply(struct hz_context *ctx, const struct hzi_quat_gemm_args *a,
 			    *left = plan->a_left ? &plan->a : &plan->b,
 			    *right = plan->a_left ? &plan->b : &plan->a;
 	const struct hzi_quat_out out = out_of(a, plan, c_offset, pre_offset), *o = &out;
-	const bool exact = plan->a.split || !is_usual(o);
-	const struct kernel *f = exact ? &exact_kernel : usual;
+	const bool exact = plan->a.split || !fits_16bit_epilogue(o);
+	const struct kernel *f = exact ? &kernel_exact : kernels_16bit;
 	struct hzi_quat_tma p = {
 		.out = *o,
 		.row_scales = rows->scales, .col_scales = across ? NULL : cols->scales,
@@ -299,7 +303,8 @@ static int multiply(struct hz_context *ctx, const struct hzi_quat_gemm_args *a,
 		for (int i = 0; i < p.phases * 2 * p.per; i++) {
 			const int phase = i / (2 * p.per), c = i / p.per % 2, e = i % p.per;
 			/*
-			 * The exact kernels do one sum after the other, the others both by turns.
+			 * Exact kernels compute one sum after the other, the others both
+			 * alternately.
 			 */
 			const int at = exact ? c * p.per + e : 2 * e + c;
 			int l, r;
@@ -309,7 +314,7 @@ static int multiply(struct hz_context *ctx, const struct hzi_quat_gemm_args *a,
 			p.col_plane[part][phase][at] = (uint8_t)(rows == left ? r : l);
 		}
 	}
-	/* Sums of eight products are conjugates, and so is what B' A' gives. */
+	/* Sums of the fast method are conjugates, and so is B' A'. */
 	if (fast ^ !plan->a_left ^ a->conj_c)
 		p.flip = 0x80000000;
 	p.plain = !o->bias && o->activation == HZ_ACT_NONE &&
@@ -317,7 +322,7 @@ static int multiply(struct hz_context *ctx, const struct hzi_quat_gemm_args *a,
 	p.alpha = exact ? 1 : o->alpha[0];
 	p.pairs = o->c.dtype != HZ_F32 && o->c.col == 4 && (uintptr_t)o->c.data % 16 == 0 &&
 		  (o->c.row % 8 == 0 || o->m == 1);
-	/* As many of each kernel, which all take a whole multiprocessor */
+	/* The same for each kernel: a block occupies an SM. */
 	HZ_CHECK(hzi_cuda_clusters(ctx, "quat_gemm", f->kernel, &launch, &clusters));
 	p.tiles_m = (int32_t)ceil_div(o->m, 2 * HZI_QT_ROWS);
 	if (!exact && !across)
@@ -342,16 +347,16 @@ static int multiply_all(struct hz_context *ctx, const struct hzi_quat_gemm_args 
 	int64_t index[HZ_MAXDIM] = {0}, a_last = -1, b_last = -1;
 	bool first = true;
 	struct plan p;
-	char *room = ctx->workspace;
+	char *workspace = ctx->workspace;
 	int split;
 
 	hzi_planes_wanted(ctx, a->dtype, a->precision, &split);
 	p = plan_of(a, split);
 	if (!a->packed) {
-		hzi_planes_place(&p.a, room);
-		room += hzi_planes_room(&p.a);
+		hzi_planes_place(&p.a, workspace);
+		workspace += hzi_planes_room(&p.a);
 	}
-	hzi_planes_place(&p.b, room);
+	hzi_planes_place(&p.b, workspace);
 	do {
 		const int64_t b_offset = offset_of(index, a->b_stride, a->ndim);
 		int64_t a_offset;
@@ -369,9 +374,7 @@ static int multiply_all(struct hz_context *ctx, const struct hzi_quat_gemm_args 
 				HZ_CHECK(hzi_planes_make(ctx, "quat_gemm", &p.a, &x, true, NULL));
 		}
 		if (first || b_offset != b_last || (a->packed_t && a_offset != a_last)) {
-			/*
-			 * As the left factor it is the conjugate of what it is for C's conjugate.
-			 */
+			/* B as the left factor is conjugated once more, for conj(C). */
 			struct hzi_quat_matrix x = item_of(&a->b, a->dtype,
 							   a->conj_b ^ !p.a_left, b_offset);
 			const int64_t swap = x.row;

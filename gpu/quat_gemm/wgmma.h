@@ -1,71 +1,71 @@
 /*
- * wgmma.h - parameters of the kernels of quaternion products on Hopper's matrix units
+ * wgmma.h - parameters of the wgmma kernels of quaternion matrix products
  *
  * SPDX-License-Identifier: BSD-2-Clause
  *
- * Read by the C compiler and by nvcc: fixed-width types only, and the same layout for both.
+ * C and nvcc read it: fixed-width types only, the same layout for both.
  *
- * Operands come as planes: real matrices of f16, [plane][line][k], where a line is a row of the
- * left or a column of the right quaternion matrix, scaled by a power of two of its own. In order:
+ * Operands are planes: real f16 matrices [plane][line][k], where a line is a row of the left or a
+ * column of the right factor, scaled by a power of two of its own. Planes, in order:
  *
  *   fast     f0 H4 q (four planes), then f1 times w, x, y, z
- *   direct   w, x, y, z; for the operand that is not packed then -x, -y, -z
+ *   direct   w, x, y, z; of the factor that is not packed also -x, -y, -z
  *
- * With a split, all planes of what f16 holds of the numbers come first, and those of the rest
- * follow.
+ * A split operand has all planes of high parts (the f16 nearest to each number), then those of low
+ * parts (the remainder).
  */
-#ifndef HZI_GPU_QUAT_TMA_H
-#define HZI_GPU_QUAT_TMA_H
+#ifndef HZI_GPU_QUAT_GEMM_WGMMA_H
+#define HZI_GPU_QUAT_GEMM_WGMMA_H
 
 #include <stdint.h>
 
 #include "gpu/qgemm/qgemm.h"
 #include "gpu/quat_gemm/quat_gemm.h"
 
-#define HZI_QT_ROWS 128		/* of a block; a cluster has two below each other, each twice */
+#define HZI_QT_ROWS 128		/* of a block; a cluster has two blocks along rows, twice */
 #define HZI_QT_CLUSTER 4
-#define HZI_QT_BLOCK 64		/* of k */
+#define HZI_QT_BLOCK 64		/* k of a stage */
 #define HZI_QT_THREADS 384
-#define HZI_QT_BAND 4		/* tiles of a cluster along rows, that are done column by column */
-#define HZI_QP_LINES 16		/* of blocks that turn lines, by so many of k at a time */
+#define HZI_QT_BAND 4		/* rows of tiles that are traversed column by column */
+#define HZI_QP_LINES 16		/* transposing blocks: lines, by HZI_QP_TILE of k at a time */
 #define HZI_QP_TILE 128
-#define HZI_QP_PARTS 8		/* blocks of a cluster that turns lines, at most */
-#define HZI_QT_PRODUCTS 24	/* for two components, at most: 2 * 4 * 3 */
+#define HZI_QP_PARTS 8		/* most blocks of a cluster that transposes lines */
+#define HZI_QT_PRODUCTS 24	/* most products for two components: 2 * 4 * 3 */
 
-/* Bytes of shared memory, with what aligns them: as much as a block may have. */
+/* Bytes of dynamic shared memory, alignment included: the limit of a block */
 #define HZI_QT_BYTES (227 * 1024)
 
 struct hzi_quat_tma {
-	/* Planes of lines; of cols_across planes below each other */
+	/* Lines of planes; for cols_across of all planes, one behind the other */
 	struct hzi_tensor_map rows, cols;
-	struct hzi_quat_out out;	/* of rows and columns of tiles; c.conj is 0 */
-	const float *row_scales, *col_scales;	/* what undoes the scales of lines; NULL: nothing */
-	int32_t col_lines, pad_;	/* cols_across: lines of k from a plane to the next */
+	struct hzi_quat_out out;	/* in rows and columns of tiles; c.conj is 0 */
+	const float *row_scales, *col_scales;	/* inverse scales of lines; NULL: none */
+	int32_t col_lines, pad_;	/* cols_across: lines (k) of a plane */
 	int32_t blocks;			/* of k */
-	int32_t tiles_m, tiles_n;	/* of clusters */
-	int32_t band;			/* tiles along m that are done column by column */
-	int32_t phases, per;		/* products for each of two sums and block of k */
-	uint32_t flip;			/* 0x80000000: x, y and z of sums are to be negated */
-	/* Sums are multiplied by it; out.alpha is for exact kernels */
+	int32_t tiles_m, tiles_n;	/* tiles of a cluster */
+	int32_t band;			/* tiles along m that are traversed column by column */
+	int32_t phases, per;		/* phases; products per block of k for each of two sums */
+	uint32_t flip;			/* 0x80000000: negate x, y, z of sums */
+	/* Factor of sums; exact kernels use out.alpha. */
 	float alpha;
-	int32_t plain;			/* sums times alpha are what C gets */
+	int32_t plain;			/* C is alpha times the sums */
 	int32_t pairs;			/* two columns of C are 16 aligned bytes */
-	/* [blocks of even, odd rank][phase]: planes of rows and of columns */
+	/* [even or odd rank in the cluster][phase]: planes of rows and of columns */
 	uint8_t row_plane[2][2][HZI_QT_PRODUCTS], col_plane[2][2][HZI_QT_PRODUCTS];
 };
 
-/* A matrix of quaternions to planes. */
+/* Turns a quaternion matrix into planes. */
 struct hzi_quat_planes {
 	struct hzi_quat_matrix x;	/* rows are lines, columns k */
 	uint16_t *y;
-	float *scales;			/* gets what undoes a line's scale */
-	const float *k_scales;		/* NULL: none; quaternions at k are multiplied by it */
+	float *scales;			/* receives inverse scales of lines */
+	const float *k_scales;		/* factors of quaternions at k; NULL: none */
 	int64_t lines, k;
-	int64_t y_lines, y_k;		/* with padding: lines of a plane, and elements of a line */
-	int32_t planes;			/* 8: fast; 7 and 4: direct */
+	int64_t y_lines, y_k;		/* padded: lines of a plane, elements of a line */
+	int32_t planes;			/* 8: fast; 7 or 4: direct */
 	int32_t split;
 	float f0, f1;
-	int32_t parts, pad_;		/* _across: blocks of a cluster */
+	int32_t parts, pad_;		/* _across kernels: blocks of a cluster */
 };
 
 HZI_QUAT_ASSERT(sizeof(struct hzi_quat_tma) == 832, "the same layout for C and CUDA");

@@ -13,10 +13,6 @@
 #include "cpu/vlut/vlut.h"
 #include "lib/qgemm/qgemm.h"
 
-/* Columns up to which tables in registers are the fastest: instead of bytes, of f32, of all */
-#define SMALL_BYTES 2
-#define SMALL_FLOATS 4
-#define SMALL_8 8
 /*
  * The largest |x'| of a column as bits, 2^-50 to 2^50, whose squares and inverses are normal
  * numbers
@@ -24,25 +20,6 @@
 #define LEAST ((127 - 50) << 23)
 #define MOST ((127 + 50) << 23)
 #define PAD 16		/* between columns, lest they meet in few sets of a cache */
-
-enum { SMALL, FIELDS, BYTES, FLOATS, TABLES, EXACT };
-
-struct job {
-	struct hz_context *ctx;
-	const struct hzi_vlut_gemm_args *a;
-	struct hzi_vlut_side w;
-	struct hzi_vlut_vectors v;
-	int32_t *most;			/* [cols]: of |x'|, as bits */
-	int32_t parts;			/* of a column, where it becomes bytes */
-	char *scratch;
-	int64_t scratch_each;
-	int threads;
-	struct hzi_vlut_small small;
-	struct hzi_vlut_fields_job fields;
-	struct hzi_vlut_ints ints;
-	struct hzi_vlut_floats floats;
-	struct hzi_vlut_tables tables;
-};
 
 /* ---- Vectors --------------------------------------------------------------------------------- */
 
@@ -75,7 +52,7 @@ static float map_block(const struct hzi_vlut_side *w, const float *x, float *to)
 }
 
 /* x' of column c, whose padded values are at x; most: the bits of the largest, which NaN exceeds */
-static void map_column(const struct job *j, int64_t c, const float *x)
+static void map_column(const struct hzi_vlut_gemm_job *j, int64_t c, const float *x)
 {
 	const struct hzi_vlut_side *w = &j->w;
 	float *to = j->v.x + c * j->v.k;
@@ -99,7 +76,7 @@ static void map_column(const struct job *j, int64_t c, const float *x)
 /* Groups of columns: where these are neighbours in memory, rows of x are read as they lie. */
 static void map_columns(void *data, int thread, int64_t begin, int64_t end)
 {
-	const struct job *j = data;
+	const struct hzi_vlut_gemm_job *j = data;
 	const struct hzi_vlut_gemm_args *a = j->a;
 	const int64_t padded = j->w.blocks * j->w.rule->d, ld = padded + PAD;
 	float *x = (float *)(void *)(j->scratch + thread * j->scratch_each);
@@ -126,16 +103,10 @@ static double reach_of(int parts)
 	return parts == 2 ? 127 * 257 - 1 : 4194000;
 }
 
-/* Whether x' is integers of 8 bits, or halves of them */
-static bool whole(const struct job *j)
-{
-	return j->a->x_dtype == HZ_S8 && !j->w.matrices && j->w.rule->kind != HZ_LATTICE_A2;
-}
-
 /* Columns to parts: x' = unit * sum_p 256^p part_p, to the nearest; of the method that has rows */
 static void cut_columns(void *data, int thread, int64_t begin, int64_t end)
 {
-	struct job *j = data;
+	struct hzi_vlut_gemm_job *j = data;
 	const struct hzi_vlut_fields_job *f = &j->fields;
 	const struct hzi_vlut_ints *ints = &j->ints;
 	const int parts = f->x ? f->parts : ints->parts;
@@ -150,7 +121,7 @@ static void cut_columns(void *data, int thread, int64_t begin, int64_t end)
 		for (int64_t b = 0; j->v.sub && b < j->w.blocks; b++)
 			sub += j->v.sub[c * j->w.blocks + b];
 		memcpy(&most, &j->most[c], 4);
-		if (whole(j))
+		if (j->integer_x)
 			unit = j->w.rule->kind == HZ_LATTICE_E8 ? 0.5 : 1;
 		else if (most > 0)
 			unit = most / reach_of(parts);
@@ -170,7 +141,7 @@ static void cut_columns(void *data, int thread, int64_t begin, int64_t end)
 /* y of s32 where points do not fit bytes: sums mod 2^32 */
 static void exact_panels(void *data, int thread, int64_t begin, int64_t end)
 {
-	const struct job *j = data;
+	const struct hzi_vlut_gemm_job *j = data;
 	const struct hzi_vlut_side *w = &j->w;
 	const struct hzi_vlut_gemm_args *a = j->a;
 	const int8_t *x = a->x;
@@ -205,20 +176,7 @@ static void exact_panels(void *data, int thread, int64_t begin, int64_t end)
 	}
 }
 
-/* ---- The way to sum -------------------------------------------------------------------------- */
-
-static bool bytes_can(const struct job *j)
-{
-	return j->w.reach <= HZI_VLUT_BYTE_REACH && !j->w.has_t;
-}
-
-/* Parts that a column needs: so that its error is below that of f32 sums, or of a y of 16 bits */
-static int parts_of(const struct job *j)
-{
-	const struct hzi_vlut_gemm_args *a = j->a;
-
-	return whole(j) ? 1 : a->y_dtype == HZ_F32 ? 3 : 2;
-}
+/* ---- The product ----------------------------------------------------------------------------- */
 
 /*
  * Whether two parts of each column, of 16 bits, err by no more than 4e-5 of y for a y of f32: the
@@ -226,7 +184,7 @@ static int parts_of(const struct job *j)
  * where the largest is 4.5 times the root of the mean square, or less. Of four sums, lest one wait
  * for itself.
  */
-static bool two_do(const struct job *j)
+static bool two_do(const struct hzi_vlut_gemm_job *j)
 {
 	for (int64_t c = 0; c < j->v.cols; c++) {
 		const float *x = j->v.x + c * j->v.k;
@@ -244,76 +202,46 @@ static bool two_do(const struct job *j)
 	return true;
 }
 
-/* Whether what is packed is fields, all of which are wanted, and rows of x are few */
-static bool fields_do(const struct job *j)
+void hzi_vlut_gemm_begin(struct hzi_vlut_gemm_job *j, struct hz_context *ctx,
+			 const struct hzi_vlut_gemm_args *a)
 {
-	return j->w.fields && j->a->w.packed && j->w.first == 0 &&
-	       j->a->batch * parts_of(j) <= hzi_vlut_kern[j->ctx->level].fields_most;
-}
-
-/* As options say, for x of moderate numbers */
-static int choose(const struct job *j)
-{
-	const struct hzi_vlut_gemm_args *a = j->a;
-	const struct hz_vlut *o = a->vlut;
-	const int table = o->table_dtype;
-
-	if (fields_do(j) && (o->sum != HZ_F32 || a->y_dtype == HZ_S32))
-		return FIELDS;
-	if (a->y_dtype == HZ_S32)
-		return j->w.reach <= HZI_VLUT_BYTE_REACH ? BYTES : EXACT;
-	if ((table == HZ_U8 || table == HZ_U16) &&
-	    (o->route == HZ_VLUT_TABLE || a->batch <= SMALL_8))
-		return SMALL;
-	if ((table && table != HZ_U8 && table != HZ_U16) || o->route == HZ_VLUT_TABLE)
-		return TABLES;
-	if (o->sum == HZ_F32)
-		return FLOATS;
-	if (whole(j) && bytes_can(j))
-		return BYTES;
-	if (o->route == HZ_VLUT_AUTO && j->w.small &&
-	    a->batch <= (bytes_can(j) ? SMALL_BYTES : SMALL_FLOATS))
-		return SMALL;
-	return bytes_can(j) ? BYTES : FLOATS;
-}
-
-static void make_job(struct job *j, struct hz_context *ctx, const struct hzi_vlut_gemm_args *a)
-{
-	*j = (struct job){.ctx = ctx, .a = a};
+	*j = (struct hzi_vlut_gemm_job){.ctx = ctx, .a = a};
 	hzi_vlut_side(&j->w, a->vlut, a->vlut->w, &a->w);
 	j->v.cols = a->batch;
 	j->v.k = j->w.blocks * j->w.embed;
 	j->threads = hzi_threads(ctx, 8 * j->v.cols * j->v.k);
-	j->parts = parts_of(j);
+	j->integer_x = a->x_dtype == HZ_S8 && !j->w.matrices && j->w.rule->kind != HZ_LATTICE_A2;
+	/* So that the error of x' is below that of f32 accumulators, or of a y of 16 bits */
+	j->parts = j->integer_x ? 1 : a->y_dtype == HZ_F32 ? 3 : 2;
 }
 
-/* Fills what a method wants, and finds room for it. */
-static void place(struct job *j, int method, char *base, size_t *used)
+/* Fills what a path wants, and takes its workspace. */
+static void place(struct hzi_vlut_gemm_job *j, int path, char *base, size_t *used)
 {
 	const struct hzi_vlut_gemm_args *a = j->a;
 	const struct hzi_vlut_result y = {a->y, a->y_dtype, a->y_i, a->y_b};
 
-	switch (method) {
-	case SMALL:
+	switch (path) {
+	case HZI_VLUT_REGTABLE:
 		j->small = (struct hzi_vlut_small){
 			.ctx = j->ctx, .w = &j->w, .v = j->v, .y = y,
 			.planes = a->vlut->table_dtype == HZ_U8 ? 1 : 2,
 		};
 		hzi_vlut_small_place(&j->small, base, used);
 		break;
-	case FIELDS:
+	case HZI_VLUT_D4_BITFIELD:
 		j->fields = (struct hzi_vlut_fields_job){
 			.ctx = j->ctx, .w = &j->w, .y = y, .cols = a->batch, .parts = j->parts,
 		};
 		hzi_vlut_fields_place(&j->fields, base, used);
 		break;
-	case BYTES:
+	case HZI_VLUT_S8:
 		j->ints = (struct hzi_vlut_ints){
 			.ctx = j->ctx, .w = &j->w, .y = y, .cols = a->batch, .parts = j->parts,
 		};
 		hzi_vlut_ints_place(&j->ints, base, used);
 		break;
-	case TABLES:
+	case HZI_VLUT_TABLE_F32:
 		j->tables = (struct hzi_vlut_tables){
 			.ctx = j->ctx, .w = &j->w, .v = j->v, .y = y,
 			.dtype = a->vlut->table_dtype ? a->vlut->table_dtype : HZ_F32,
@@ -321,104 +249,79 @@ static void place(struct job *j, int method, char *base, size_t *used)
 		};
 		hzi_vlut_tables_place(&j->tables, base, used);
 		break;
-	case FLOATS:
+	case HZI_VLUT_F32:
 		j->floats = (struct hzi_vlut_floats){.ctx = j->ctx, .w = &j->w, .v = j->v, .y = y};
 		hzi_vlut_floats_place(&j->floats, base, used);
 		break;
 	}
 }
 
-static void clear(const struct hzi_vlut_gemm_args *a)
+size_t hzi_vlut_gemm_exact(struct hzi_vlut_gemm_job *j, char *base)
 {
-	const int64_t size = a->y_dtype == HZ_F32 || a->y_dtype == HZ_S32 ? 4 : 2;
+	const struct hzi_vlut_gemm_args *a = j->a;
+	size_t used = 0;
 
-	for (int64_t i = 0; i < a->w.rows; i++) {
-		for (int64_t c = 0; c < a->batch; c++)
-			memset((char *)a->y + (i * a->y_i + c * a->y_b) * size, 0, (size_t)size);
-	}
+	j->threads = hzi_threads(j->ctx, 16 * a->w.rows * j->v.k * a->batch);
+	j->scratch_each = hzi_round_up(hzi_vlut_view_bytes(&j->w, j->w.blocks) + 1, 64);
+	j->scratch = hzi_vlut_take(base, &used, j->threads * j->scratch_each);
+	if (base)
+		hzi_parallel(j->threads, exact_panels, j, j->w.panels);
+	return used;
 }
 
-size_t hzi_vlut_gemm(struct hz_context *ctx, const struct hzi_vlut_gemm_args *a, char *base)
+size_t hzi_vlut_gemm(struct hzi_vlut_gemm_job *j, int path, char *base)
 {
+	const struct hzi_vlut_gemm_args *a = j->a;
 	size_t used = 0, first, other;
 	bool moderate = true;
-	struct job j;
-	int method;
 
-	if (a->w.blocks == 0)
-		return 0;
-	make_job(&j, ctx, a);
-	method = choose(&j);
-	if (method == EXACT) {
-		j.threads = hzi_threads(ctx, 16 * a->w.rows * j.v.k * a->batch);
-		j.scratch_each = hzi_round_up(hzi_vlut_view_bytes(&j.w, j.w.blocks) + 1, 64);
-		j.scratch = hzi_vlut_take(base, &used, j.threads * j.scratch_each);
-		if (base)
-			hzi_parallel(j.threads, exact_panels, &j, j.w.panels);
-		return used;
-	}
-	j.v.x = hzi_vlut_take(base, &used, 4 * j.v.cols * j.v.k);
-	if (j.w.sub && a->y_dtype != HZ_S32) {
-		j.v.sub = hzi_vlut_take(base, &used, 4 * j.v.cols * j.w.blocks);
+	j->v.x = hzi_vlut_take(base, &used, 4 * j->v.cols * j->v.k);
+	if (j->w.sub && a->y_dtype != HZ_S32) {
+		j->v.sub = hzi_vlut_take(base, &used, 4 * j->v.cols * j->w.blocks);
 		/* Counting, too, has to know that it is there. */
 		if (!base)
-			j.v.sub = (float *)1;
+			j->v.sub = (float *)1;
 	}
-	j.most = hzi_vlut_take(base, &used, 4 * j.v.cols);
-	j.scratch_each =
-		hzi_round_up((4 * HZI_VLUT_COLUMNS + 2) * (j.w.blocks * j.w.rule->d + PAD), 64);
-	j.scratch = hzi_vlut_take(base, &used, j.threads * j.scratch_each);
+	j->most = hzi_vlut_take(base, &used, 4 * j->v.cols);
+	j->scratch_each =
+		hzi_round_up((4 * HZI_VLUT_COLUMNS + 2) * (j->w.blocks * j->w.rule->d + PAD), 64);
+	j->scratch = hzi_vlut_take(base, &used, j->threads * j->scratch_each);
 	if (base) {
-		hzi_parallel(j.threads, map_columns, &j,
-			     (j.v.cols + HZI_VLUT_COLUMNS - 1) / HZI_VLUT_COLUMNS);
-		for (int64_t c = 0; c < j.v.cols; c++)
-			moderate &= j.most[c] == 0 || (j.most[c] >= LEAST && j.most[c] <= MOST);
-		if (!moderate && method != TABLES && a->y_dtype != HZ_S32)
-			method = FLOATS;
-		if (method == FIELDS && j.parts == 3 && a->vlut->route == HZ_VLUT_AUTO &&
-		    two_do(&j))
-			j.parts = 2;
+		hzi_parallel(j->threads, map_columns, j,
+			     (j->v.cols + HZI_VLUT_COLUMNS - 1) / HZI_VLUT_COLUMNS);
+		for (int64_t c = 0; c < j->v.cols; c++)
+			moderate &= j->most[c] == 0 || (j->most[c] >= LEAST && j->most[c] <= MOST);
+		if (!moderate && path != HZI_VLUT_TABLE_F32 && a->y_dtype != HZ_S32)
+			path = HZI_VLUT_F32;
+		if (path == HZI_VLUT_D4_BITFIELD && j->parts == 3 && a->vlut->route == HZ_VLUT_AUTO &&
+		    two_do(j))
+			j->parts = 2;
 	}
 	first = other = used;
-	place(&j, method, base, &first);
+	place(j, path, base, &first);
 	if (!base) {
 		/* What x of extreme numbers make it */
-		place(&j, FLOATS, NULL, &other);
+		place(j, HZI_VLUT_F32, NULL, &other);
 		return first > other ? first : other;
 	}
-	switch (method) {
-	case SMALL:
-		hzi_vlut_small_run(&j.small);
+	switch (path) {
+	case HZI_VLUT_REGTABLE:
+		hzi_vlut_small_run(&j->small);
 		break;
-	case FIELDS:
-		hzi_parallel(j.threads, cut_columns, &j, j.v.cols);
-		hzi_vlut_fields_run(&j.fields);
+	case HZI_VLUT_D4_BITFIELD:
+		hzi_parallel(j->threads, cut_columns, j, j->v.cols);
+		hzi_vlut_fields_run(&j->fields);
 		break;
-	case BYTES:
-		hzi_parallel(j.threads, cut_columns, &j, j.v.cols);
-		hzi_vlut_ints_run(&j.ints);
+	case HZI_VLUT_S8:
+		hzi_parallel(j->threads, cut_columns, j, j->v.cols);
+		hzi_vlut_ints_run(&j->ints);
 		break;
-	case TABLES:
-		hzi_vlut_tables_run(&j.tables);
+	case HZI_VLUT_TABLE_F32:
+		hzi_vlut_tables_run(&j->tables);
 		break;
 	default:
-		hzi_vlut_floats_run(&j.floats);
+		hzi_vlut_floats_run(&j->floats);
 		break;
 	}
 	return first;
-}
-
-int hzi_cpu_vlut_gemm(struct hz_context *ctx, const struct hzi_vlut_gemm_args *a)
-{
-	if (a->w.blocks == 0)
-		clear(a);
-	else
-		hzi_vlut_gemm(ctx, a, ctx->workspace);
-	return HZ_OK;
-}
-
-size_t hzi_cpu_vlut_gemm_workspace(const struct hz_context *ctx, const struct hzi_vlut_gemm_args *a)
-{
-	/* Counting changes nothing in the context. */
-	return hzi_vlut_gemm((struct hz_context *)(uintptr_t)ctx, a, NULL);
 }

@@ -3,11 +3,11 @@
  *
  * SPDX-License-Identifier: BSD-2-Clause
  *
- * BYTES: both sides' points as bytes, in exact integers, times one scale of each row
- * VALUES: x is decoded to f32, the rest is a product of codes and vectors with sums in f32: where
- *         blocks have scales of their own, or numbers that are no points are taken away
+ * S8: the points of both sides as s8, exact sums times one scale a row
+ * VIA_F32: x is decoded to f32, the rest is vlut_gemm in f32: where blocks have scales of their own
+ *          or values are not points times a scale
  * TABLE: T[I][J] = <c(I), c(J)>, entry by entry: the oracle
- * EXACT: points of any size, in sums of 64 bits
+ * EXACT: points of any size, in 64-bit sums
  */
 #include <config.h>
 
@@ -17,51 +17,14 @@
 #include "cpu/vlut/vlut.h"
 #include "lib/qgemm/qgemm.h"
 
-enum { BYTES, VALUES, TABLE, EXACT };
-
-struct job {
-	struct hz_context *ctx;
-	const struct hzi_vlut_gemm2_args *a;
-	struct hzi_vlut_side w, x;
-	struct hzi_vlut_ints ints;
-	float *values;			/* [x rows][k] */
-	uint8_t *table;
-	char *scratch;
-	int64_t scratch_each;
-	int threads;
-};
-
-/* Whether <p, p'> is the sum of products of integers over `unit` */
-static bool integral(const struct job *j)
-{
-	return !j->w.matrices && !j->x.matrices && j->w.embed == j->x.embed;
-}
-
-static int choose(const struct job *j)
-{
-	const struct hzi_vlut_gemm2_args *a = j->a;
-	const bool bytes = j->w.reach <= HZI_VLUT_BYTE_REACH && j->x.reach <= HZI_VLUT_BYTE_REACH;
-
-	/* Tables, and the integers of A2, have what lies beyond k, where points need not be 0. */
-	const bool whole = a->w.k % j->w.rule->d == 0;
-
-	if (whole && a->vlut->route == HZ_VLUT_TABLE)
-		return TABLE;
-	if (a->y_dtype == HZ_S32 ||
-	    ((whole || j->w.embed == j->w.rule->d) && integral(j) && !j->w.has_t && !j->x.has_t &&
-	     !j->w.sub && !j->x.sub))
-		return bytes ? BYTES : EXACT;
-	return VALUES;
-}
-
 /* Integers of a row that count: A2, whose three are of two values, has all of the last block. */
-static int64_t integers(const struct job *j)
+static int64_t integers(const struct hzi_vlut_gemm2_job *j)
 {
 	return j->w.embed == j->w.rule->d ? j->a->w.k : j->w.blocks * j->w.embed;
 }
 
 /* What a sum of products of integers is multiplied by, but for the scale of w's row */
-static double factor_of(const struct job *j, int64_t x_row)
+static double factor_of(const struct hzi_vlut_gemm2_job *j, int64_t x_row)
 {
 	const struct hzi_coded *x = j->x.w;
 
@@ -73,7 +36,7 @@ static double factor_of(const struct job *j, int64_t x_row)
 
 static void bytes_of_x(void *data, int thread, int64_t begin, int64_t end)
 {
-	struct job *j = data;
+	struct hzi_vlut_gemm2_job *j = data;
 	const struct hzi_vlut_side *x = &j->x;
 	const int64_t k = x->blocks * x->embed, b_panel = 32 * hzi_round_up(k, 64);
 	uint8_t *b = (uint8_t *)j->scratch + thread * j->scratch_each;
@@ -102,7 +65,7 @@ static void bytes_of_x(void *data, int thread, int64_t begin, int64_t end)
 
 static void values_of_x(void *data, int thread, int64_t begin, int64_t end)
 {
-	struct job *j = data;
+	struct hzi_vlut_gemm2_job *j = data;
 	const struct hzi_vlut_side *x = &j->x;
 	const int64_t k = j->a->w.k, d = x->rule->d;
 
@@ -155,7 +118,7 @@ static void points_of(const struct hzi_vlut_side *s, const struct hzi_vlut_view 
 }
 
 /* <p, p'> of integers by the table */
-static int64_t dot_points(const struct job *j, const struct pair *r, int64_t b)
+static int64_t dot_points(const struct hzi_vlut_gemm2_job *j, const struct pair *r, int64_t b)
 {
 	const struct hz_vlut *o = j->a->vlut;
 	const int64_t cols = (int64_t)j->x.rule->level_size;
@@ -184,7 +147,7 @@ static bool any_offset(const struct hzi_vlut_side *s)
 }
 
 /* <p - o, p' - o'> */
-static int64_t dot_block(const struct job *j, const struct pair *r, int64_t b)
+static int64_t dot_block(const struct hzi_vlut_gemm2_job *j, const struct pair *r, int64_t b)
 {
 	int64_t sum = dot_points(j, r, b);
 	int32_t p[HZI_LATTICE_DIMS];
@@ -220,7 +183,7 @@ static void coordinates(const struct hzi_vlut_side *s, const struct hzi_vlut_vie
 }
 
 /* <p - o - sub, p' - o' - sub'> */
-static double dot_real(const struct job *j, const struct pair *r, int64_t b)
+static double dot_real(const struct hzi_vlut_gemm2_job *j, const struct pair *r, int64_t b)
 {
 	double sum = (double)dot_block(j, r, b) / j->a->vlut->unit;
 	double u[HZI_LATTICE_DIMS], v[HZI_LATTICE_DIMS];
@@ -236,7 +199,7 @@ static double dot_real(const struct job *j, const struct pair *r, int64_t b)
 }
 
 /* A sum of products of integers, of blocks that have no scale of their own */
-static void put_sum(const struct job *j, int64_t row, int64_t x_row, int64_t sum)
+static void put_sum(const struct hzi_vlut_gemm2_job *j, int64_t row, int64_t x_row, int64_t sum)
 {
 	const struct hzi_vlut_gemm2_args *a = j->a;
 	const struct hzi_vlut_result y = {a->y, a->y_dtype, a->y_i, a->y_j};
@@ -249,7 +212,7 @@ static void put_sum(const struct job *j, int64_t row, int64_t x_row, int64_t sum
 			 (float)((double)sum * factor_of(j, x_row)));
 }
 
-static void put_pair(const struct job *j, const struct pair *r, int64_t row, int64_t x_row)
+static void put_pair(const struct hzi_vlut_gemm2_job *j, const struct pair *r, int64_t row, int64_t x_row)
 {
 	const struct hzi_vlut_gemm2_args *a = j->a;
 	const struct hzi_vlut_result y = {a->y, a->y_dtype, a->y_i, a->y_j};
@@ -273,18 +236,18 @@ static void put_pair(const struct job *j, const struct pair *r, int64_t row, int
 }
 
 /* Room that a thread has: views of both sides, and their points */
-static int64_t pairs_bytes(const struct job *j, int64_t *x_codes, int64_t *points)
+static int64_t pairs_bytes(const struct hzi_vlut_gemm2_job *j, int64_t *x_codes, int64_t *points)
 {
 	*x_codes = hzi_round_up(hzi_vlut_view_bytes(&j->w, j->w.blocks) + 1, 64);
 	*points = *x_codes + hzi_round_up(hzi_vlut_view_bytes(&j->x, j->x.blocks), 64);
-	return *points + (choose(j) == EXACT ? 8 * HZI_VLUT_ROWS * j->w.blocks * j->w.embed : 0);
+	return *points + (j->exact ? 8 * HZI_VLUT_ROWS * j->w.blocks * j->w.embed : 0);
 }
 
 static void pairs(void *data, int thread, int64_t begin, int64_t end)
 {
-	const struct job *j = data;
+	const struct hzi_vlut_gemm2_job *j = data;
 	const struct hz_context *ctx = j->ctx;
-	const bool exact = choose(j) == EXACT;
+	const bool exact = j->exact;
 	const int64_t k = j->w.blocks * j->w.embed, counted = integers(j);
 	uint8_t *scratch = (uint8_t *)j->scratch + thread * j->scratch_each;
 	int64_t x_codes, points;
@@ -327,89 +290,81 @@ static void pairs(void *data, int thread, int64_t begin, int64_t end)
 	}
 }
 
-/* ---- The way to sum -------------------------------------------------------------------------- */
+/* ---- The product ----------------------------------------------------------------------------- */
 
-static void clear(const struct hzi_vlut_gemm2_args *a)
+void hzi_vlut_gemm2_begin(struct hzi_vlut_gemm2_job *j, struct hz_context *ctx,
+			  const struct hzi_vlut_gemm2_args *a)
 {
-	const int64_t size = a->y_dtype == HZ_F32 || a->y_dtype == HZ_S32 ? 4 : 2;
-
-	for (int64_t i = 0; i < a->w.rows; i++) {
-		for (int64_t c = 0; c < a->x.rows; c++)
-			memset((char *)a->y + (i * a->y_i + c * a->y_j) * size, 0, (size_t)size);
-	}
+	*j = (struct hzi_vlut_gemm2_job){.ctx = ctx, .a = a};
+	hzi_vlut_side(&j->w, a->vlut, a->vlut->w, &a->w);
+	hzi_vlut_side(&j->x, a->vlut, a->vlut->x, &a->x);
 }
 
-/* base NULL: counts */
-static size_t multiply(struct hz_context *ctx, const struct hzi_vlut_gemm2_args *a, char *base)
+static size_t multiply_s8(struct hzi_vlut_gemm2_job *j, char *base)
 {
-	struct job j = {.ctx = ctx, .a = a};
-	const int64_t k = a->w.k;
+	const struct hzi_vlut_gemm2_args *a = j->a;
+	size_t used = 0;
+
+	j->scratch_each += HZI_VLUT_ROWS * hzi_round_up(j->x.blocks * j->x.embed, 64);
+	j->table = hzi_vlut_take(base, &used, hzi_vlut_byte_table_bytes(&j->x));
+	j->scratch = hzi_vlut_take(base, &used, j->threads * j->scratch_each);
+	j->ints = (struct hzi_vlut_ints){
+		.ctx = j->ctx, .w = &j->w, .y = {a->y, a->y_dtype, a->y_i, a->y_j},
+		.cols = a->x.rows, .parts = 1,
+	};
+	hzi_vlut_ints_place(&j->ints, base, &used);
+	if (base) {
+		hzi_vlut_byte_table(&j->x, j->table);
+		hzi_parallel(j->threads, bytes_of_x, j, j->x.panels);
+		hzi_vlut_ints_run(&j->ints);
+	}
+	return used;
+}
+
+static size_t multiply_f32(struct hzi_vlut_gemm2_job *j, char *base)
+{
+	const struct hzi_vlut_gemm2_args *a = j->a;
 	struct hz_vlut dense = *a->vlut;
 	struct hzi_vlut_gemm_args gemm;
+	struct hzi_vlut_gemm_job one;
+	size_t used = 0;
+
+	j->scratch = hzi_vlut_take(base, &used, j->threads * j->scratch_each);
+	j->values = hzi_vlut_take(base, &used, 4 * a->x.rows * a->w.k);
+	dense.route = HZ_VLUT_AUTO;
+	dense.table_dtype = 0;
+	dense.compensated = 0;
+	dense.sum = HZ_F32;
+	gemm = (struct hzi_vlut_gemm_args){
+		.vlut = &dense, .w = a->w, .x = j->values, .y = a->y, .x_dtype = HZ_F32,
+		.y_dtype = a->y_dtype, .batch = a->x.rows, .x_k = 1, .x_b = a->w.k,
+		.y_i = a->y_i, .y_b = a->y_j,
+	};
+	if (base)
+		hzi_parallel(j->threads, values_of_x, j, j->x.panels);
+	hzi_vlut_gemm_begin(&one, j->ctx, &gemm);
+	return used + hzi_vlut_gemm(&one, HZI_VLUT_F32, base ? base + used : NULL);
+}
+
+size_t hzi_vlut_gemm2(struct hzi_vlut_gemm2_job *j, int path, char *base)
+{
+	const struct hzi_vlut_gemm2_args *a = j->a;
+	const int64_t k = a->w.k;
 	int64_t x_codes, points;
 	size_t used = 0;
-	int way;
 
-	hzi_vlut_side(&j.w, a->vlut, a->vlut->w, &a->w);
-	hzi_vlut_side(&j.x, a->vlut, a->vlut->x, &a->x);
-	way = choose(&j);
-	j.threads = hzi_threads(ctx, j.x.panels * HZI_VLUT_ROWS * k * (way == VALUES ? 8 : 1));
-	j.scratch_each = hzi_round_up(hzi_vlut_view_bytes(&j.x, j.x.blocks), 64);
-	switch (way) {
-	case BYTES:
-		j.scratch_each += HZI_VLUT_ROWS * hzi_round_up(j.x.blocks * j.x.embed, 64);
-		j.table = hzi_vlut_take(base, &used, hzi_vlut_byte_table_bytes(&j.x));
-		j.scratch = hzi_vlut_take(base, &used, j.threads * j.scratch_each);
-		j.ints = (struct hzi_vlut_ints){
-			.ctx = ctx, .w = &j.w, .y = {a->y, a->y_dtype, a->y_i, a->y_j},
-			.cols = a->x.rows,
-			.parts = 1,
-		};
-		hzi_vlut_ints_place(&j.ints, base, &used);
-		if (base) {
-			hzi_vlut_byte_table(&j.x, j.table);
-			hzi_parallel(j.threads, bytes_of_x, &j, j.x.panels);
-			hzi_vlut_ints_run(&j.ints);
-		}
-		return used;
-	case VALUES:
-		j.scratch = hzi_vlut_take(base, &used, j.threads * j.scratch_each);
-		j.values = hzi_vlut_take(base, &used, 4 * a->x.rows * k);
-		dense.route = HZ_VLUT_AUTO;
-		dense.table_dtype = 0;
-		dense.compensated = 0;
-		dense.sum = HZ_F32;
-		gemm = (struct hzi_vlut_gemm_args){
-			.vlut = &dense, .w = a->w, .x = j.values, .y = a->y, .x_dtype = HZ_F32,
-			.y_dtype = a->y_dtype, .batch = a->x.rows, .x_k = 1, .x_b = k,
-			.y_i = a->y_i,
-			.y_b = a->y_j,
-		};
-		if (base)
-			hzi_parallel(j.threads, values_of_x, &j, j.x.panels);
-		return used + hzi_vlut_gemm(ctx, &gemm, base ? base + used : NULL);
-	default:
-		j.threads = hzi_threads(ctx, 16 * a->w.rows * a->x.rows * k);
-		j.scratch_each = hzi_round_up(pairs_bytes(&j, &x_codes, &points), 64);
-		j.scratch = hzi_vlut_take(base, &used, j.threads * j.scratch_each);
-		if (base)
-			hzi_parallel(j.threads, pairs, &j, j.w.panels);
-		return used;
-	}
-}
-
-int hzi_cpu_vlut_gemm2(struct hz_context *ctx, const struct hzi_vlut_gemm2_args *a)
-{
-	if (a->w.blocks == 0)
-		clear(a);
-	else
-		multiply(ctx, a, ctx->workspace);
-	return HZ_OK;
-}
-
-size_t hzi_cpu_vlut_gemm2_workspace(const struct hz_context *ctx,
-				    const struct hzi_vlut_gemm2_args *a)
-{
-	/* Counting changes nothing in the context. */
-	return a->w.blocks ? multiply((struct hz_context *)(uintptr_t)ctx, a, NULL) : 0;
+	j->threads = hzi_threads(j->ctx, j->x.panels * HZI_VLUT_ROWS * k *
+					 (path == HZI_VLUT2_VIA_F32 ? 8 : 1));
+	j->scratch_each = hzi_round_up(hzi_vlut_view_bytes(&j->x, j->x.blocks), 64);
+	if (path == HZI_VLUT2_S8)
+		return multiply_s8(j, base);
+	if (path == HZI_VLUT2_VIA_F32)
+		return multiply_f32(j, base);
+	j->exact = path == HZI_VLUT2_EXACT;
+	j->threads = hzi_threads(j->ctx, 16 * a->w.rows * a->x.rows * k);
+	j->scratch_each = hzi_round_up(pairs_bytes(j, &x_codes, &points), 64);
+	j->scratch = hzi_vlut_take(base, &used, j->threads * j->scratch_each);
+	if (base)
+		hzi_parallel(j->threads, pairs, j, j->w.panels);
+	return used;
 }

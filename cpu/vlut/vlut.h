@@ -231,7 +231,60 @@ void hzi_vlut_fields_place(struct hzi_vlut_fields_job *j, char *base, size_t *us
 int8_t *hzi_vlut_fields_row(const struct hzi_vlut_fields_job *j, int64_t col);
 void hzi_vlut_fields_run(struct hzi_vlut_fields_job *j);
 
-/* A product with blocks in the workspace from base on; NULL: its bytes are counted alone. */
-size_t hzi_vlut_gemm(struct hz_context *ctx, const struct hzi_vlut_gemm_args *a, char *base);
+/* ---- vlut_gemm (gemm.c): what a call is, for the routes to look at --------------------------- */
+
+enum { HZI_VLUT_D4_BITFIELD, HZI_VLUT_REGTABLE, HZI_VLUT_TABLE_F32, HZI_VLUT_S8, HZI_VLUT_F32 };
+
+struct hzi_vlut_gemm_job {
+	struct hz_context *ctx;
+	const struct hzi_vlut_gemm_args *a;
+	struct hzi_vlut_side w;
+	struct hzi_vlut_vectors v;
+	bool integer_x;			/* x' is s8, or halves of s8 */
+	int32_t parts;			/* digits of a column, where it becomes s8 */
+	int32_t *most;			/* [cols]: of |x'|, as bits */
+	char *scratch;
+	int64_t scratch_each;
+	int threads;
+	struct hzi_vlut_small small;
+	struct hzi_vlut_fields_job fields;
+	struct hzi_vlut_ints ints;
+	struct hzi_vlut_floats floats;
+	struct hzi_vlut_tables tables;
+};
+
+/* a has blocks. */
+void hzi_vlut_gemm_begin(struct hzi_vlut_gemm_job *j, struct hz_context *ctx,
+			 const struct hzi_vlut_gemm_args *a);
+
+/*
+ * The product by a path of the enum, in the workspace at base; x with numbers far from 1 takes
+ * HZI_VLUT_F32. Base NULL: returns the bytes alone.
+ */
+size_t hzi_vlut_gemm(struct hzi_vlut_gemm_job *j, int path, char *base);
+
+/* Likewise, y of s32 where points do not fit s8: sums modulo 2^32 */
+size_t hzi_vlut_gemm_exact(struct hzi_vlut_gemm_job *j, char *base);
+
+/* ---- vlut_gemm2 (gemm2.c) -------------------------------------------------------------------- */
+
+enum { HZI_VLUT2_TABLE, HZI_VLUT2_S8, HZI_VLUT2_EXACT, HZI_VLUT2_VIA_F32 };
+
+struct hzi_vlut_gemm2_job {
+	struct hz_context *ctx;
+	const struct hzi_vlut_gemm2_args *a;
+	struct hzi_vlut_side w, x;
+	struct hzi_vlut_ints ints;
+	float *values;			/* [x rows][k] */
+	uint8_t *table;
+	char *scratch;
+	int64_t scratch_each;
+	int threads;
+	bool exact;			/* pairs of rows are multiplied as points */
+};
+
+void hzi_vlut_gemm2_begin(struct hzi_vlut_gemm2_job *j, struct hz_context *ctx,
+			  const struct hzi_vlut_gemm2_args *a);
+size_t hzi_vlut_gemm2(struct hzi_vlut_gemm2_job *j, int path, char *base);
 
 #endif

@@ -116,7 +116,7 @@ check-source: config.h
 			-DHAVE_CONFIG_H -Ichecks/$@ $(AM_CPPFLAGS) -UNDEBUG -O1 2>/dev/null; \
 	done
 
-.PHONY: prove bench fuzz check-definitions check-oom launches malloc
+.PHONY: prove bench routes fuzz check-definitions check-oom launches malloc
 # The fuzz targets for libFuzzer, for which CC is clang and CFLAGS have -fsanitize=fuzzer-no-link
 EXTRA_PROGRAMS = t/core/libfuzzer_args t/core/libfuzzer_codes t/core/libfuzzer_npy
 CLEANFILES += $(EXTRA_PROGRAMS)
@@ -156,6 +156,10 @@ prove: $(check_PROGRAMS) $(check_DATA) all
 		prove -e '$(SHELL)' $(HZ_TESTS_SH:%=$(srcdir)/%)
 bench: hurwitz
 	./hurwitz bench
+# The page of routes; t/cli.t compares.
+routes: hurwitz
+	{ ./hurwitz info --routes && printf '\n<!-- SPDX-License-Identifier: BSD-2-Clause -->\n'; } \
+		>$(top_srcdir)/doc/routes.md
 
 # ---- The same machine code -----------------------------------------------------------------------
 

@@ -12,7 +12,7 @@ case $HURWITZ in /*) ;; *) HURWITZ=$PWD/$HURWITZ ;; esac
 case $top_srcdir in /*) ;; *) top_srcdir=$PWD/$top_srcdir ;; esac
 LC_ALL=C
 export LC_ALL
-unset HURWITZ_DEVICE HURWITZ_THREADS HURWITZ_ISA HURWITZ_QUAT NO_COLOR
+unset HURWITZ_DEVICE HURWITZ_THREADS HURWITZ_ISA HURWITZ_QUAT HURWITZ_ROUTE HURWITZ_VERBOSE NO_COLOR
 dir=$(mktemp -d "${TMPDIR:-/tmp}/hurwitz-cli.XXXXXX") || exit 99
 trap 'rm -rf "$dir"' EXIT
 trap 'exit 1' HUP INT TERM

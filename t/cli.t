@@ -61,6 +61,11 @@ good "run -d cpu" run -d cpu hadamard x=x.npy y=y.npy
 good "no GPU: run -d auto" run -d auto hadamard x=x.npy y=z.npy
 cmp y.npy z.npy
 ok $? "no GPU: auto is the CPU"
+hurwitz info --routes
+printf '\n<!-- SPDX-License-Identifier: BSD-2-Clause -->\n' >>../out
+cmp -s ../out "$top_srcdir/doc/routes.md"
+ok $? "info --routes prints doc/routes.md (make routes writes it)"
+bad 2 "not both" "info --json --routes" info --json --routes
 good "no GPU: info" info
 grep -q '^GPU *none in use: .' ../out
 ok $? "info says why there is none"

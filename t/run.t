@@ -35,6 +35,13 @@ bad 2 'two outputs' "run: one file spelt in two ways" run hadamard_quantize x=x.
 # ---- run: hadamard -------------------------------------------------------------------------------
 
 cpu='run -d cpu'
+hurwitz $cpu -v hadamard x=x.npy y=y.npy
+grep -q '^hurwitz: hadamard x=f32.* y=f32.*: route .* us$' ../err
+ok $? "run -v says operands, route and time"
+HURWITZ_ROUTE=hadamard:none
+export HURWITZ_ROUTE
+bad 2 'HURWITZ_ROUTE has no route "none" of hadamard' "an unknown route" $cpu hadamard x=x.npy y=y.npy
+unset HURWITZ_ROUTE
 sylvester='5 -1 -2 0 5 1 2 0'
 good "run hadamard" $cpu hadamard x=x.npy y=y.npy
 [ ! -s ../out ]

@@ -26,7 +26,7 @@ static int64_t amx_bwd_cost(const struct hz_context *ctx, const void *args)
 	return a->s.tokens >= AMX_LEAST ? 0 : 2;
 }
 
-/* Costs: 1 for vectors, its index */
+/* Costs are ranks: 1 for vectors, its index */
 static const struct hzi_route pre[] = {
 	{
 		.name = "amx_tiles", .what = "projection by AMX tiles, f32 as two terms of bf16",
@@ -58,8 +58,8 @@ static const struct hzi_route pre_bwd[] = {
 enum { PRE, PRE_BWD, END };
 
 const struct hzi_op_routes hzi_cpu_mhc_routes[] = {
-	[PRE] = HZI_ROUTES(mhc_pre, pre),
-	[PRE_BWD] = HZI_ROUTES(mhc_pre_bwd, pre_bwd),
+	[PRE] = HZI_RANKED_ROUTES(mhc_pre, pre),
+	[PRE_BWD] = HZI_RANKED_ROUTES(mhc_pre_bwd, pre_bwd),
 	[END] = {0},
 };
 

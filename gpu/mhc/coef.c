@@ -13,70 +13,71 @@
 
 /* ---- Means and projection -------------------------------------------------------------------- */
 
-struct hzi_mhc_projection hzi_mhc_plan_projection(const struct hz_context *ctx,
+struct hzi_mhc_projection hzi_cuda_mhc_plan_projection(const struct hz_context *ctx,
 						  const struct hzi_mhc_shape *s, int m, bool mma,
-						  bool projects, size_t *used)
+						       bool projects, size_t *used)
 {
 	const int64_t columns = s->n * s->channels;
 	struct hzi_mhc_projection to = {.splits = 1, .mean_splits = 1, .mma = mma};
 
 	if (s->groups != s->tokens) {
-		to.mean_splits = hzi_mhc_mean_splits(ctx, s);
-		to.means = hzi_mhc_take(ctx, used, s->groups * columns);
-		to.mean_sums = hzi_mhc_take(ctx, used, to.mean_splits * s->groups * columns);
+		to.mean_splits = hzi_cuda_mhc_mean_splits(ctx, s);
+		to.means = hzi_cuda_mhc_take(ctx, used, s->groups * columns);
+		to.mean_sums = hzi_cuda_mhc_take(ctx, used, to.mean_splits * s->groups * columns);
 	}
 	if (!projects)
 		return to;
-	to.splits = mma ? hzi_mhc_mma_project_splits(ctx, s) :
-			  hzi_mhc_generic_project_splits(ctx, s);
+	to.splits = mma ? hzi_cuda_mhc_mma_project_splits(ctx, s) :
+			  hzi_cuda_mhc_generic_project_splits(ctx, s);
 	if (mma && to.splits > 1)
-		to.parts = hzi_mhc_take(ctx, used, to.splits * s->groups * (m + 1));
-	to.sums = hzi_mhc_take(ctx, used, (to.parts ? 1 : to.splits) * s->groups * (m + 1));
+		to.parts = hzi_cuda_mhc_take(ctx, used, to.splits * s->groups * (m + 1));
+	to.sums = hzi_cuda_mhc_take(ctx, used, (to.parts ? 1 : to.splits) * s->groups * (m + 1));
 	return to;
 }
 
-int hzi_mhc_means(struct hz_context *ctx, const char *op, const struct hzi_mhc_shape *s,
-		  const struct hzi_mhc_array *x, const struct hzi_mhc_projection *to,
-		  struct hzi_mhc_array *from, int *dtype)
+int hzi_cuda_mhc_means(struct hz_context *ctx, const char *op, const struct hzi_mhc_shape *s,
+		       const struct hzi_mhc_array *x, const struct hzi_mhc_projection *to,
+		       struct hzi_mhc_array *from, int *dtype)
 {
-	const int64_t columns = s->n * s->channels, length = hzi_mhc_tokens_per_group(s);
+	const int64_t columns = s->n * s->channels, length = hzi_cuda_mhc_tokens_per_group(s);
 
 	*from = *x;
 	*dtype = s->dtype;
 	if (s->groups == s->tokens)
 		return HZ_OK;
-	*from = hzi_mhc_contiguous(to->means, s->n, s->channels);
+	*from = hzi_cuda_mhc_contiguous(to->means, s->n, s->channels);
 	*dtype = HZ_F32;
 	if (columns == 0)
 		return HZ_OK;
-	HZ_CHECK(hzi_mhc_mean_sums(ctx, op, &(struct hzi_mhc_means){
+	HZ_CHECK(hzi_cuda_mhc_mean_sums(ctx, op, &(struct hzi_mhc_means){
 		.x = *x, .sums = to->mean_sums, .tokens = s->tokens, .groups = s->groups,
 		.channels = s->channels, .n = s->n, .dtype = s->dtype,
-		.quick = hzi_mhc_is_aligned(x, s->dtype), .splits = to->mean_splits,
+		.quick = hzi_cuda_mhc_is_aligned(x, s->dtype), .splits = to->mean_splits,
 	}));
-	return hzi_mhc_sum_rows(ctx, op, 1, &(struct hzi_mhc_sum_rows){
+	return hzi_cuda_mhc_sum_rows(ctx, op, 1, &(struct hzi_mhc_sum_rows){
 		.in = to->mean_sums, .out = to->means, .rows = to->mean_splits,
 		.width = s->groups * columns, .stride = s->groups * columns,
 		.scale = length > 0 ? 1.0f / (float)length : 0,
 	});
 }
 
-int hzi_mhc_project(struct hz_context *ctx, const char *op, const struct hzi_mhc_shape *s, int m,
-		    const struct hzi_mhc_array *from, int dtype, const float *phi,
-		    const float *gain, const struct hzi_mhc_projection *to)
+int hzi_cuda_mhc_project(struct hz_context *ctx, const char *op, const struct hzi_mhc_shape *s,
+			 int m, const struct hzi_mhc_array *from, int dtype, const float *phi,
+			 const float *gain, const struct hzi_mhc_projection *to)
 {
 	const struct hzi_mhc_project p = {
 		.x = *from, .phi = phi, .gain = gain, .sums = to->parts ? to->parts : to->sums,
 		.groups = s->groups, .channels = s->channels, .n = s->n, .m = m, .dtype = dtype,
-		.quick = hzi_mhc_is_aligned(from, dtype), .splits = to->splits,
+		.quick = hzi_cuda_mhc_is_aligned(from, dtype), .splits = to->splits,
 	};
 
 	if (s->groups == 0)
 		return HZ_OK;
-	HZ_CHECK(to->mma ? hzi_mhc_mma_project(ctx, op, &p) : hzi_mhc_generic_project(ctx, op, &p));
+	HZ_CHECK(to->mma ? hzi_cuda_mhc_mma_project(ctx, op, &p) :
+			   hzi_cuda_mhc_generic_project(ctx, op, &p));
 	if (!to->parts)
 		return HZ_OK;
-	return hzi_mhc_sum_rows(ctx, op, 1, &(struct hzi_mhc_sum_rows){
+	return hzi_cuda_mhc_sum_rows(ctx, op, 1, &(struct hzi_mhc_sum_rows){
 		.in = to->parts, .out = to->sums, .rows = to->splits,
 		.width = s->groups * (m + 1), .stride = s->groups * (m + 1), .scale = 1,
 	});
@@ -87,7 +88,7 @@ int hzi_mhc_project(struct hz_context *ctx, const char *op, const struct hzi_mhc
 static int branch_input(struct hz_context *ctx, const struct hzi_mhc_pre_args *a,
 			const struct hzi_mhc_coef *p)
 {
-	const struct hzi_mhc_array *x = hzi_mhc_coef_x(a);
+	const struct hzi_mhc_array *x = hzi_cuda_mhc_coef_x(a);
 
 	if (!a->u.data || a->s.tokens == 0 || a->s.channels == 0)
 		return HZ_OK;
@@ -95,11 +96,11 @@ static int branch_input(struct hz_context *ctx, const struct hzi_mhc_pre_args *a
 		return hzi_cuda_mhc_mix(ctx, &(struct hzi_mhc_streams_args){
 			.s = a->s, .x = *x, .u = a->u, .p = *p,
 		});
-	return hzi_mhc_norm(ctx, &(struct hzi_mhc_norm){
+	return hzi_cuda_mhc_norm(ctx, &(struct hzi_mhc_norm){
 		.x = *x, .u = a->u, .p = *p, .norm = a->norm, .tokens = a->s.tokens,
 		.groups = a->s.groups, .channels = a->s.channels, .n = a->s.n,
 		.dtype = a->s.dtype, .eps = a->rule.norm_eps,
-		.near = hzi_mhc_norm_is_aligned(x, &a->u, &a->s),
+		.near = hzi_cuda_mhc_norm_is_aligned(x, &a->u, &a->s),
 	});
 }
 
@@ -109,11 +110,11 @@ static float *take_p(const struct hz_context *ctx, const struct hzi_mhc_pre_args
 {
 	if (!a->u.data || a->p.data || (makes_u && !a->norm))
 		return NULL;
-	return hzi_mhc_take(ctx, used, a->s.groups * a->s.n);
+	return hzi_cuda_mhc_take(ctx, used, a->s.groups * a->s.n);
 }
 
-size_t hzi_mhc_coef_in_one_launch_workspace(const struct hz_context *ctx,
-					    const struct hzi_mhc_pre_args *a, bool makes_u)
+size_t hzi_cuda_mhc_coef_in_one_launch_workspace(const struct hz_context *ctx,
+						 const struct hzi_mhc_pre_args *a, bool makes_u)
 {
 	size_t used = 0;
 
@@ -121,18 +122,18 @@ size_t hzi_mhc_coef_in_one_launch_workspace(const struct hz_context *ctx,
 	return used;
 }
 
-int hzi_mhc_coef_in_one_launch(struct hz_context *ctx, const struct hzi_mhc_pre_args *a,
-			       bool makes_y, bool makes_u,
-			       int (*launch)(struct hz_context *ctx,
-					     const struct hzi_mhc_pre_args *a))
+int hzi_cuda_mhc_coef_in_one_launch(struct hz_context *ctx, const struct hzi_mhc_pre_args *a,
+				    bool makes_y, bool makes_u,
+				    int (*launch)(struct hz_context *ctx,
+						  const struct hzi_mhc_pre_args *a))
 {
 	struct hzi_mhc_pre_args one = *a;
 	size_t used = 0;
 	float *const p = take_p(ctx, a, makes_u, &used);
 
 	if (p)
-		one.p = hzi_mhc_coef(p, a->s.n, 1);
-	one.x = *hzi_mhc_coef_x(a);
+		one.p = hzi_cuda_mhc_coef(p, a->s.n, 1);
+	one.x = *hzi_cuda_mhc_coef_x(a);
 	if (!makes_y) {
 		if (a->post.y.data)
 			HZ_CHECK(hzi_cuda_mhc_mix(ctx, &a->post));
@@ -157,7 +158,8 @@ static struct plan plan_of(const struct hz_context *ctx, const struct hzi_mhc_pr
 	struct plan plan = {.bytes = 0};
 
 	if (a->phi)
-		plan.to = hzi_mhc_plan_projection(ctx, &a->s, a->rule.m, mma, true, &plan.bytes);
+		plan.to = hzi_cuda_mhc_plan_projection(ctx, &a->s, a->rule.m, mma, true,
+						       &plan.bytes);
 	plan.p = take_p(ctx, a, false, &plan.bytes);
 	return plan;
 }
@@ -173,20 +175,21 @@ static int run(struct hz_context *ctx, const struct hzi_mhc_pre_args *a, bool mm
 	};
 
 	if (plan.p)
-		finish.p = hzi_mhc_coef(plan.p, a->s.n, 1);
+		finish.p = hzi_cuda_mhc_coef(plan.p, a->s.n, 1);
 	if (a->post.y.data)
 		HZ_CHECK(hzi_cuda_mhc_mix(ctx, &a->post));
 	if (a->phi) {
 		struct hzi_mhc_array from;
 		int dtype;
 
-		HZ_CHECK(hzi_mhc_means(ctx, OP, &a->s, hzi_mhc_coef_x(a), &plan.to, &from, &dtype));
-		HZ_CHECK(hzi_mhc_project(ctx, OP, &a->s, a->rule.m, &from, dtype, a->phi, a->gain,
-					 &plan.to));
+		HZ_CHECK(hzi_cuda_mhc_means(ctx, OP, &a->s, hzi_cuda_mhc_coef_x(a), &plan.to, &from,
+					    &dtype));
+		HZ_CHECK(hzi_cuda_mhc_project(ctx, OP, &a->s, a->rule.m, &from, dtype, a->phi,
+					      a->gain, &plan.to));
 		finish.sums.data = plan.to.sums;
 		finish.sums.splits = plan.to.parts ? 1 : plan.to.splits;
 	}
-	HZ_CHECK(hzi_mhc_finish_coefs(ctx, OP, &finish));
+	HZ_CHECK(hzi_cuda_mhc_finish_coefs(ctx, OP, &finish));
 	return branch_input(ctx, a, &finish.p);
 }
 
@@ -198,8 +201,8 @@ const char *hzi_cuda_mhc_coef_mma_unsupported(const struct hz_context *ctx, cons
 	if (!a->phi)
 		return "phi is NULL";
 	/* Means are contiguous. */
-	return hzi_mhc_mma_project_unsupported(&a->s, a->s.groups != a->s.tokens ? NULL :
-					       hzi_mhc_coef_x(a), a->phi, a->gain);
+	return hzi_cuda_mhc_mma_project_unsupported(&a->s, a->s.groups != a->s.tokens ? NULL :
+						    hzi_cuda_mhc_coef_x(a), a->phi, a->gain);
 }
 
 size_t hzi_cuda_mhc_coef_mma_workspace(const struct hz_context *ctx, const void *args)

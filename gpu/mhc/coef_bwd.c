@@ -50,17 +50,18 @@ static int mma_products(const struct hzi_mhc_pre_bwd_args *a, const struct needs
 
 	if (a->s.channels == 0 || a->s.channels % 4 != 0)
 		return 0;
-	if (n->projects && !hzi_mhc_mma_project_unsupported(&a->s, n->means ? NULL : &a->x, a->phi,
-							    a->gain))
+	if (n->projects && !hzi_cuda_mhc_mma_project_unsupported(&a->s, n->means ? NULL : &a->x,
+								 a->phi, a->gain))
 		products |= MMA_PROJECT;
 	if (n->shared_dx)
 		products |= MMA_SHARED_DX;
-	if (a->dx.data && hzi_mhc_mma_dx_is_aligned(&a->dx, dtype) &&
-	    hzi_mhc_mma_dx_is_aligned(&a->dy, dtype) &&
-	    (n->norm || hzi_mhc_mma_dx_is_aligned(&a->du, dtype)) &&
-	    (!a->phi || n->shared_dx || hzi_mhc_mma_dx_is_aligned(&a->x, dtype)))
+	if (a->dx.data && hzi_cuda_mhc_mma_dx_is_aligned(&a->dx, dtype) &&
+	    hzi_cuda_mhc_mma_dx_is_aligned(&a->dy, dtype) &&
+	    (n->norm || hzi_cuda_mhc_mma_dx_is_aligned(&a->du, dtype)) &&
+	    (!a->phi || n->shared_dx || hzi_cuda_mhc_mma_dx_is_aligned(&a->x, dtype)))
 		products |= MMA_DX;
-	if (n->dphi && a->s.channels % 8 == 0 && (n->means || hzi_mhc_is_aligned(&a->x, dtype)))
+	if (n->dphi && a->s.channels % 8 == 0 &&
+	    (n->means || hzi_cuda_mhc_is_aligned(&a->x, dtype)))
 		products |= MMA_DPHI;
 	return products;
 }
@@ -90,51 +91,51 @@ static struct plan plan_of(const struct hz_context *ctx, const struct hzi_mhc_pr
 	const struct needs *const needs = &p.needs;
 
 	p.mma = mma ? mma_products(a, needs) : 0;
-	p.projection = hzi_mhc_plan_projection(ctx, &(struct hzi_mhc_shape){
+	p.projection = hzi_cuda_mhc_plan_projection(ctx, &(struct hzi_mhc_shape){
 		.tokens = needs->means ? T : S, .groups = S, .channels = a->s.channels, .n = a->s.n,
 	}, (int)m, p.mma & MMA_PROJECT, needs->projects, &p.bytes);
 	if ((needs->coefs && !fused) || needs->norm)
-		p.p = hzi_mhc_take(ctx, &p.bytes, S * n);
+		p.p = hzi_cuda_mhc_take(ctx, &p.bytes, S * n);
 	if (needs->coefs && !fused)
-		p.a = hzi_mhc_take(ctx, &p.bytes, S * n * n);
+		p.a = hzi_cuda_mhc_take(ctx, &p.bytes, S * n * n);
 	if (needs->norm) {
 		p.norm_blocks = min_of(T, 2 * hzi_cuda_device(ctx)->multiprocessors);
-		p.du = hzi_mhc_take(ctx, &p.bytes, T * a->s.channels);
+		p.du = hzi_cuda_mhc_take(ctx, &p.bytes, T * a->s.channels);
 		if (a->dnorm)
-			p.dnorm = hzi_mhc_take(ctx, &p.bytes, p.norm_blocks * a->s.channels);
+			p.dnorm = hzi_cuda_mhc_take(ctx, &p.bytes, p.norm_blocks * a->s.channels);
 	}
 	if (needs->gradients) {
 		p.blocks = ceil_div(S, HZI_PRE_GROUPS);
 		if (a->du.data)
-			p.dp = hzi_mhc_take(ctx, &p.bytes, S * n);
+			p.dp = hzi_cuda_mhc_take(ctx, &p.bytes, S * n);
 		if (needs->norm)
-			p.dp_tokens = S < T ? hzi_mhc_take(ctx, &p.bytes, T * n) : p.dp;
+			p.dp_tokens = S < T ? hzi_cuda_mhc_take(ctx, &p.bytes, T * n) : p.dp;
 		if (a->dy.data)
-			p.da = hzi_mhc_take(ctx, &p.bytes, S * n * n);
+			p.da = hzi_cuda_mhc_take(ctx, &p.bytes, S * n * n);
 		if (a->phi && !fused) {
-			p.draw = hzi_mhc_take(ctx, &p.bytes, S * m);
-			p.own = hzi_mhc_take(ctx, &p.bytes, S);
+			p.draw = hzi_cuda_mhc_take(ctx, &p.bytes, S * m);
+			p.own = hzi_cuda_mhc_take(ctx, &p.bytes, S);
 		}
-		p.small = hzi_mhc_take(ctx, &p.bytes, p.blocks * (m + 3));
+		p.small = hzi_cuda_mhc_take(ctx, &p.bytes, p.blocks * (m + 3));
 	}
 	if (needs->shared_dx)
-		p.shared = hzi_mhc_take(ctx, &p.bytes, S * columns);
+		p.shared = hzi_cuda_mhc_take(ctx, &p.bytes, S * columns);
 	if (needs->dphi) {
-		p.splits = fused ? hzi_mhc_bwd_fused_splits(ctx, &a->s) :
-			   p.mma & MMA_DPHI ? hzi_mhc_mma_dphi_splits(ctx, &a->s) :
-					      hzi_mhc_generic_dphi_splits(ctx, &a->s);
-		p.partial = hzi_mhc_take(ctx, &p.bytes, p.splits * m * columns);
+		p.splits = fused ? hzi_cuda_mhc_bwd_fused_splits(ctx, &a->s) :
+			   p.mma & MMA_DPHI ? hzi_cuda_mhc_mma_dphi_splits(ctx, &a->s) :
+					      hzi_cuda_mhc_generic_dphi_splits(ctx, &a->s);
+		p.partial = hzi_cuda_mhc_take(ctx, &p.bytes, p.splits * m * columns);
 	}
 	if (fused)
-		p.records = (uint32_t *)(void *)hzi_mhc_take(ctx, &p.bytes,
-							     hzi_mhc_bwd_fused_records(&a->s));
+		p.records = (void *)hzi_cuda_mhc_take(ctx, &p.bytes,
+						      hzi_cuda_mhc_bwd_fused_records(&a->s));
 	p.streams = (struct hzi_mhc_streams_bwd_args){
 		.s = a->s, .x = a->x, .dy = a->dy, .da = {p.da, n * n, n, 1},
 	};
 	/* norm's kernel gives dp itself. */
 	if (!needs->norm) {
 		p.streams.du = a->du;
-		p.streams.dp = hzi_mhc_coef(p.dp, n, 1);
+		p.streams.dp = hzi_cuda_mhc_coef(p.dp, n, 1);
 	}
 	p.streams_at = p.bytes;
 	if (needs->gradients)
@@ -170,7 +171,7 @@ static int norm_pass(struct hz_context *ctx, const struct hzi_mhc_pre_bwd_args *
 			.x = a->x, .u = a->du, .p = finish->p, .norm = a->norm,
 			.tokens = a->s.tokens, .groups = a->s.groups, .channels = a->s.channels,
 			.n = a->s.n, .dtype = a->s.dtype, .eps = a->rule.norm_eps,
-			.near = hzi_mhc_norm_is_aligned(&a->x, &a->du, &a->s),
+			.near = hzi_cuda_mhc_norm_is_aligned(&a->x, &a->du, &a->s),
 		},
 		.du = plan->du, .dp = plan->dp_tokens, .dnorm = plan->dnorm,
 	};
@@ -182,16 +183,16 @@ static int norm_pass(struct hz_context *ctx, const struct hzi_mhc_pre_bwd_args *
 
 	/* Without du, dnorm is a sum of no rows. */
 	if (!plan->needs.norm)
-		return a->dnorm ? hzi_mhc_sum_rows(ctx, OP, 1, &dnorm) : HZ_OK;
-	HZ_CHECK(hzi_mhc_finish_coefs(ctx, OP, finish));
+		return a->dnorm ? hzi_cuda_mhc_sum_rows(ctx, OP, 1, &dnorm) : HZ_OK;
+	HZ_CHECK(hzi_cuda_mhc_finish_coefs(ctx, OP, finish));
 	HZ_CHECK(hzi_cuda_mhc_norm_bwd(ctx, &p, plan->norm_blocks));
 	if (plan->dp_tokens && a->s.groups < a->s.tokens)
-		HZ_CHECK(hzi_mhc_sum_rows(ctx, OP, a->s.groups, &(struct hzi_mhc_sum_rows){
+		HZ_CHECK(hzi_cuda_mhc_sum_rows(ctx, OP, a->s.groups, &(struct hzi_mhc_sum_rows){
 			.in = plan->dp_tokens, .out = plan->dp,
 			.rows = a->s.tokens / a->s.groups, .width = a->s.n, .stride = a->s.n,
 			.scale = 1,
 		}));
-	return a->dnorm ? hzi_mhc_sum_rows(ctx, OP, 1, &dnorm) : HZ_OK;
+	return a->dnorm ? hzi_cuda_mhc_sum_rows(ctx, OP, 1, &dnorm) : HZ_OK;
 }
 
 /* The gradients of sums, and sums of blocks of dalpha and dbias; p and a */
@@ -202,7 +203,7 @@ static int gradient_pass(struct hz_context *ctx, const struct hzi_mhc_pre_bwd_ar
 
 	if ((!plan->needs.gradients && !coefs) || sums->groups == 0)
 		return HZ_OK;
-	return hzi_mhc_gradients(ctx, &(struct hzi_mhc_gradients){
+	return hzi_cuda_mhc_gradients(ctx, &(struct hzi_mhc_gradients){
 		.sums = *sums, .rule = a->rule, .alpha = a->alpha, .bias = a->bias, .dp = a->dp,
 		.dq = a->dq, .da = a->da, .dp_own = plan->dp, .da_own = plan->da,
 		.draw = plan->draw, .own = plan->own, .p = coefs ? plan->p : NULL, .a = plan->a,
@@ -214,9 +215,9 @@ static int dx_by(struct hz_context *ctx, const struct hzi_mhc_dx *p, int mma)
 {
 	if (p->channels == 0 || p->tokens == 0)
 		return HZ_OK;
-	if (mma && hzi_mhc_has_group_dx(p))
-		return hzi_mhc_group_dx(ctx, p);
-	return mma ? hzi_mhc_mma_dx(ctx, p) : hzi_mhc_generic_dx(ctx, p);
+	if (mma && hzi_cuda_mhc_has_group_dx(p))
+		return hzi_cuda_mhc_group_dx(ctx, p);
+	return mma ? hzi_cuda_mhc_mma_dx(ctx, p) : hzi_cuda_mhc_generic_dx(ctx, p);
 }
 
 /* from: what was projected, of dtype from_dtype */
@@ -229,14 +230,14 @@ static int dx_pass(struct hz_context *ctx, const struct hzi_mhc_pre_bwd_args *a,
 		.n = a->s.n, .m = a->rule.m, .dtype = from_dtype,
 	};
 	struct hzi_mhc_dx mix = weights;
-	const int64_t length = hzi_mhc_tokens_per_group(&a->s);
+	const int64_t length = hzi_cuda_mhc_tokens_per_group(&a->s);
 
 	if (!a->dx.data)
 		return HZ_OK;
 	mix.tokens = a->s.tokens;
 	mix.dtype = mix.dx_dtype = a->s.dtype;
 	mix.du_dtype = plan->needs.norm ? HZ_F32 : a->s.dtype;
-	mix.du = plan->needs.norm ? hzi_mhc_contiguous(plan->du, 1, a->s.channels) : a->du;
+	mix.du = plan->needs.norm ? hzi_cuda_mhc_contiguous(plan->du, 1, a->s.channels) : a->du;
 	mix.dy = a->dy;
 	mix.dx = a->dx;
 	mix.p = plan->p;
@@ -244,7 +245,7 @@ static int dx_pass(struct hz_context *ctx, const struct hzi_mhc_pre_bwd_args *a,
 	mix.scale = 1;
 	mix.accumulate = a->accumulate;
 	if (plan->shared) {
-		weights.dx = hzi_mhc_contiguous(plan->shared, a->s.n, a->s.channels);
+		weights.dx = hzi_cuda_mhc_contiguous(plan->shared, a->s.n, a->s.channels);
 		weights.dx_dtype = HZ_F32;
 		weights.scale = 1.0f / (float)length;
 		HZ_CHECK(dx_by(ctx, &weights, plan->mma & MMA_SHARED_DX));
@@ -265,7 +266,8 @@ static int dphi_pass(struct hz_context *ctx, const struct hzi_mhc_pre_bwd_args *
 
 	if (!plan->partial)
 		return HZ_OK;
-	return plan->mma & MMA_DPHI ? hzi_mhc_mma_dphi(ctx, &p) : hzi_mhc_generic_dphi(ctx, &p);
+	return plan->mma & MMA_DPHI ? hzi_cuda_mhc_mma_dphi(ctx, &p) :
+				      hzi_cuda_mhc_generic_dphi(ctx, &p);
 }
 
 static int run(struct hz_context *ctx, const struct hzi_mhc_pre_bwd_args *a, bool fused, bool mma)
@@ -275,17 +277,17 @@ static int run(struct hz_context *ctx, const struct hzi_mhc_pre_bwd_args *a, boo
 		.sums = {.groups = a->s.groups, .splits = 1,
 			 .columns = (float)(a->s.n * a->s.channels)},
 		.rule = a->rule, .alpha = a->alpha, .bias = a->bias,
-		.p = hzi_mhc_coef(plan.p, a->s.n, 1),
+		.p = hzi_cuda_mhc_coef(plan.p, a->s.n, 1),
 	};
 	struct hzi_mhc_array from = a->x;
 	int from_dtype = a->s.dtype;
 
 	if (plan.needs.means)
-		HZ_CHECK(hzi_mhc_means(ctx, OP, &a->s, &a->x, &plan.projection, &from,
-				       &from_dtype));
+		HZ_CHECK(hzi_cuda_mhc_means(ctx, OP, &a->s, &a->x, &plan.projection, &from,
+					    &from_dtype));
 	if (plan.needs.projects) {
-		HZ_CHECK(hzi_mhc_project(ctx, OP, &a->s, a->rule.m, &from, from_dtype, a->phi,
-					 a->gain, &plan.projection));
+		HZ_CHECK(hzi_cuda_mhc_project(ctx, OP, &a->s, a->rule.m, &from, from_dtype, a->phi,
+					      a->gain, &plan.projection));
 		finish.sums.data = plan.projection.sums;
 		finish.sums.splits = plan.projection.parts ? 1 : plan.projection.splits;
 	} else if (a->phi) {
@@ -296,13 +298,13 @@ static int run(struct hz_context *ctx, const struct hzi_mhc_pre_bwd_args *a, boo
 	HZ_CHECK(coefficient_pass(ctx, &plan));
 	HZ_CHECK(gradient_pass(ctx, a, &plan, &finish.sums));
 	if (fused) {
-		HZ_CHECK(hzi_mhc_bwd_fused(ctx, a, plan.records, plan.partial));
+		HZ_CHECK(hzi_cuda_mhc_bwd_fused(ctx, a, plan.records, plan.partial));
 	} else {
 		HZ_CHECK(dx_pass(ctx, a, &plan, &from, from_dtype));
 		HZ_CHECK(dphi_pass(ctx, a, &plan, &from, from_dtype));
 	}
 	/* dphi and dgain from sums of splits, dalpha and dbias from those of blocks */
-	return hzi_mhc_sum_weights(ctx, &(struct hzi_mhc_sum_weights){
+	return hzi_cuda_mhc_sum_weights(ctx, &(struct hzi_mhc_sum_weights){
 		.partial = plan.partial, .phi = a->phi, .gain = a->gain, .small = plan.small,
 		.dphi = a->dphi, .dgain = a->dgain, .dalpha = a->dalpha, .dbias = a->dbias,
 		.columns = plan.partial ? a->s.n * a->s.channels : 0, .blocks = plan.blocks,

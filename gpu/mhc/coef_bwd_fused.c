@@ -25,14 +25,16 @@ const char *hzi_cuda_mhc_coef_bwd_fused_unsupported(const struct hz_context *ctx
 		return "u is normalized";
 	if (!a->dx.data && !a->dphi && !a->dgain)
 		return "neither dx, dphi nor dgain is wanted";
-	if (!hzi_mhc_has_tensor_map(&a->x, &a->s, 4) || !hzi_mhc_has_tensor_map(&a->dy, &a->s, 4) ||
-	    !hzi_mhc_has_tensor_map(&a->dx, &a->s, 4) || !hzi_mhc_has_tensor_map(&a->du, &a->s, 1))
+	if (!hzi_cuda_mhc_has_tensor_map(&a->x, &a->s, 4) ||
+	    !hzi_cuda_mhc_has_tensor_map(&a->dy, &a->s, 4) ||
+	    !hzi_cuda_mhc_has_tensor_map(&a->dx, &a->s, 4) ||
+	    !hzi_cuda_mhc_has_tensor_map(&a->du, &a->s, 1))
 		return "x, dy, dx or du has no tensor map: rows overlap, are unaligned or too far "
 		       "apart";
 	return NULL;
 }
 
-int hzi_mhc_bwd_fused_splits(const struct hz_context *ctx, const struct hzi_mhc_shape *s)
+int hzi_cuda_mhc_bwd_fused_splits(const struct hz_context *ctx, const struct hzi_mhc_shape *s)
 {
 	const int64_t slices = ceil_div(s->channels, HZI_JOINT_CHANNELS);
 	const int64_t splits = min_of(hzi_cuda_device(ctx)->multiprocessors / slices,
@@ -41,13 +43,13 @@ int hzi_mhc_bwd_fused_splits(const struct hz_context *ctx, const struct hzi_mhc_
 	return splits < 1 ? 1 : (int)splits;
 }
 
-int64_t hzi_mhc_bwd_fused_records(const struct hzi_mhc_shape *s)
+int64_t hzi_cuda_mhc_bwd_fused_records(const struct hzi_mhc_shape *s)
 {
 	return ceil_div(s->tokens, HZI_JOINT_TILE) * HZI_JOINT_RECORD;
 }
 
-int hzi_mhc_bwd_fused(struct hz_context *ctx, const struct hzi_mhc_pre_bwd_args *a,
-		  const uint32_t *records, float *partial)
+int hzi_cuda_mhc_bwd_fused(struct hz_context *ctx, const struct hzi_mhc_pre_bwd_args *a,
+			   const uint32_t *records, float *partial)
 {
 	const struct hzi_mhc_array none = {.data = NULL};
 	struct hzi_mhc_joint p = {
@@ -55,7 +57,7 @@ int hzi_mhc_bwd_fused(struct hz_context *ctx, const struct hzi_mhc_pre_bwd_args 
 		.du = a->dx.data ? a->du : none, .dy = a->dx.data ? a->dy : none, .dx = a->dx,
 		.phi = a->phi, .gain = a->gain, .records = records, .partial = partial,
 		.tokens = a->s.tokens, .channels = a->s.channels, .m = a->rule.m,
-		.splits = hzi_mhc_bwd_fused_splits(ctx, &a->s), .accumulate = a->accumulate,
+		.splits = hzi_cuda_mhc_bwd_fused_splits(ctx, &a->s), .accumulate = a->accumulate,
 	};
 	const struct hzi_launch launch = {
 		.grid = {(unsigned)(ceil_div(p.channels, HZI_JOINT_CHANNELS) * p.splits)},
@@ -65,9 +67,13 @@ int hzi_mhc_bwd_fused(struct hz_context *ctx, const struct hzi_mhc_pre_bwd_args 
 	const int kernel = a->s.dtype == HZ_F16 ? HZI_KERNEL_mhc_pre_joint_f16 :
 						  HZI_KERNEL_mhc_pre_joint_bf16;
 
-	HZ_CHECK(hzi_mhc_make_tensor_map(ctx, OP, &p.x_map, &a->x, &a->s, 4, HZI_JOINT_TILE, 1));
-	HZ_CHECK(hzi_mhc_make_tensor_map(ctx, OP, &p.dy_map, &p.dy, &a->s, 4, HZI_JOINT_TILE, 1));
-	HZ_CHECK(hzi_mhc_make_tensor_map(ctx, OP, &p.dx_map, &a->dx, &a->s, 4, HZI_JOINT_TILE, 1));
-	HZ_CHECK(hzi_mhc_make_tensor_map(ctx, OP, &p.du_map, &p.du, &a->s, 1, HZI_JOINT_TILE, 1));
+	HZ_CHECK(hzi_cuda_mhc_make_tensor_map(ctx, OP, &p.x_map, &a->x, &a->s, 4, HZI_JOINT_TILE,
+					      1));
+	HZ_CHECK(hzi_cuda_mhc_make_tensor_map(ctx, OP, &p.dy_map, &p.dy, &a->s, 4, HZI_JOINT_TILE,
+					      1));
+	HZ_CHECK(hzi_cuda_mhc_make_tensor_map(ctx, OP, &p.dx_map, &a->dx, &a->s, 4, HZI_JOINT_TILE,
+					      1));
+	HZ_CHECK(hzi_cuda_mhc_make_tensor_map(ctx, OP, &p.du_map, &p.du, &a->s, 1, HZI_JOINT_TILE,
+					      1));
 	return hzi_cuda_launch(ctx, OP, kernel, &launch, &p, sizeof(p));
 }

@@ -25,66 +25,67 @@ static int64_t mean_blocks(int n, int64_t channels)
 	return ceil_div(n * ceil_div(channels, 8), HZI_PRE_THREADS);
 }
 
-int hzi_mhc_mean_splits(const struct hz_context *ctx, const struct hzi_mhc_shape *s)
+int hzi_cuda_mhc_mean_splits(const struct hz_context *ctx, const struct hzi_mhc_shape *s)
 {
 	return splits_for(ctx, mean_blocks(s->n, s->channels) * s->groups,
 			  ceil_div(s->tokens / s->groups, 8), MEAN_SPLITS);
 }
 
-int hzi_mhc_mean_sums(struct hz_context *ctx, const char *op, const struct hzi_mhc_means *p)
+int hzi_cuda_mhc_mean_sums(struct hz_context *ctx, const char *op, const struct hzi_mhc_means *p)
 {
-	return hzi_mhc_launch(ctx, op, HZI_KERNEL_mhc_pre_means,
-			      mean_blocks(p->n, p->channels) * p->groups, p->splits,
-			      HZI_PRE_THREADS, 0, p, sizeof(*p));
+	return hzi_cuda_mhc_launch(ctx, op, HZI_KERNEL_mhc_pre_means,
+				   mean_blocks(p->n, p->channels) * p->groups, p->splits,
+				   HZI_PRE_THREADS, 0, p, sizeof(*p));
 }
 
-int hzi_mhc_sum_rows(struct hz_context *ctx, const char *op, int64_t parts,
-		     const struct hzi_mhc_sum_rows *p)
+int hzi_cuda_mhc_sum_rows(struct hz_context *ctx, const char *op, int64_t parts,
+			  const struct hzi_mhc_sum_rows *p)
 {
 	if (p->width == 0 || parts == 0)
 		return HZ_OK;
-	return hzi_mhc_launch(ctx, op, HZI_KERNEL_mhc_pre_sum_rows,
-			      ceil_div(p->width, HZI_PRE_SUM_COLUMNS) * parts, 1, 256, 0, p,
-			      sizeof(*p));
+	return hzi_cuda_mhc_launch(ctx, op, HZI_KERNEL_mhc_pre_sum_rows,
+				   ceil_div(p->width, HZI_PRE_SUM_COLUMNS) * parts, 1, 256, 0, p,
+				   sizeof(*p));
 }
 
-int hzi_mhc_generic_project_splits(const struct hz_context *ctx, const struct hzi_mhc_shape *s)
+int hzi_cuda_mhc_generic_project_splits(const struct hz_context *ctx, const struct hzi_mhc_shape *s)
 {
 	return splits_for(ctx, ceil_div(s->groups, HZI_PRE_TOKENS),
 			  s->n * ceil_div(s->channels, HZI_PRE_CHUNK), PROJECT_SPLITS);
 }
 
-int hzi_mhc_generic_project(struct hz_context *ctx, const char *op,
-			    const struct hzi_mhc_project *p)
+int hzi_cuda_mhc_generic_project(struct hz_context *ctx, const char *op,
+				 const struct hzi_mhc_project *p)
 {
 	const int kernel = p->m <= 8 ? HZI_KERNEL_mhc_pre_project_8 :
 			   p->m <= 24 ? HZI_KERNEL_mhc_pre_project_24 :
 					HZI_KERNEL_mhc_pre_project_80;
 
-	return hzi_mhc_launch(ctx, op, kernel, ceil_div(p->groups, HZI_PRE_TOKENS), p->splits,
-			      HZI_PRE_THREADS, 0, p, sizeof(*p));
+	return hzi_cuda_mhc_launch(ctx, op, kernel, ceil_div(p->groups, HZI_PRE_TOKENS), p->splits,
+				   HZI_PRE_THREADS, 0, p, sizeof(*p));
 }
 
-int hzi_mhc_finish_coefs(struct hz_context *ctx, const char *op, const struct hzi_mhc_finish *p)
+int hzi_cuda_mhc_finish_coefs(struct hz_context *ctx, const char *op,
+			      const struct hzi_mhc_finish *p)
 {
 	const int kernel = p->rule.n == 4 ? HZI_KERNEL_mhc_pre_coefs_4 :
 					    HZI_KERNEL_mhc_pre_coefs_any;
 
 	if (p->sums.groups == 0)
 		return HZ_OK;
-	return hzi_mhc_launch(ctx, op, kernel, ceil_div(p->sums.groups, HZI_PRE_GROUPS), 1,
-			      HZI_PRE_GROUPS, 0, p, sizeof(*p));
+	return hzi_cuda_mhc_launch(ctx, op, kernel, ceil_div(p->sums.groups, HZI_PRE_GROUPS), 1,
+				   HZI_PRE_GROUPS, 0, p, sizeof(*p));
 }
 
-bool hzi_mhc_norm_is_aligned(const struct hzi_mhc_array *x, const struct hzi_mhc_array *u,
-			     const struct hzi_mhc_shape *s)
+bool hzi_cuda_mhc_norm_is_aligned(const struct hzi_mhc_array *x, const struct hzi_mhc_array *u,
+				  const struct hzi_mhc_shape *s)
 {
 	return s->channels % 8 == 0 && s->channels <= HZI_NORM_CHANNELS &&
-	       hzi_mhc_is_aligned(x, s->dtype) && hzi_mhc_is_aligned(u, s->dtype);
+	       hzi_cuda_mhc_is_aligned(x, s->dtype) && hzi_cuda_mhc_is_aligned(u, s->dtype);
 }
 
-int hzi_mhc_norm(struct hz_context *ctx, const struct hzi_mhc_norm *p)
+int hzi_cuda_mhc_norm(struct hz_context *ctx, const struct hzi_mhc_norm *p)
 {
-	return hzi_mhc_launch(ctx, "mhc_pre", HZI_KERNEL_mhc_pre_norm, p->tokens, 1,
-			      HZI_NORM_THREADS, 0, p, sizeof(*p));
+	return hzi_cuda_mhc_launch(ctx, "mhc_pre", HZI_KERNEL_mhc_pre_norm, p->tokens, 1,
+				   HZI_NORM_THREADS, 0, p, sizeof(*p));
 }

@@ -15,38 +15,39 @@
 
 int hzi_cuda_mhc_norm_bwd(struct hz_context *ctx, const struct hzi_mhc_norm_bwd *p, int64_t blocks)
 {
-	return hzi_mhc_launch(ctx, OP, HZI_KERNEL_mhc_pre_norm_bwd, blocks, 1, HZI_NORM_THREADS, 0,
-			      p, sizeof(*p));
+	return hzi_cuda_mhc_launch(ctx, OP, HZI_KERNEL_mhc_pre_norm_bwd, blocks, 1,
+				   HZI_NORM_THREADS, 0, p, sizeof(*p));
 }
 
-int hzi_mhc_gradients(struct hz_context *ctx, const struct hzi_mhc_gradients *p)
+int hzi_cuda_mhc_gradients(struct hz_context *ctx, const struct hzi_mhc_gradients *p)
 {
 	const int64_t history = min_of(p->rule.iterations, HZI_MHC_HISTORY);
 	const size_t shared = p->rule.n == 4 ? HZI_PRE_GRADIENTS_BYTES((size_t)history) : 0;
 	const int kernel = p->rule.n == 4 ? HZI_KERNEL_mhc_pre_gradients_4 :
 					    HZI_KERNEL_mhc_pre_gradients_any;
 
-	return hzi_mhc_launch(ctx, OP, kernel, ceil_div(p->sums.groups, HZI_PRE_GROUPS), 1,
-			      HZI_PRE_GROUPS, shared, p, sizeof(*p));
+	return hzi_cuda_mhc_launch(ctx, OP, kernel, ceil_div(p->sums.groups, HZI_PRE_GROUPS), 1,
+				   HZI_PRE_GROUPS, shared, p, sizeof(*p));
 }
 
-int hzi_mhc_generic_dx(struct hz_context *ctx, const struct hzi_mhc_dx *p)
+int hzi_cuda_mhc_generic_dx(struct hz_context *ctx, const struct hzi_mhc_dx *p)
 {
-	return hzi_mhc_launch(ctx, OP, HZI_KERNEL_mhc_pre_dx,
-			      ceil_div(p->channels, HZI_PRE_THREADS) *
-				      ceil_div(p->tokens, HZI_PRE_LANES),
-			      1, HZI_PRE_THREADS, 0, p, sizeof(*p));
+	return hzi_cuda_mhc_launch(ctx, OP, HZI_KERNEL_mhc_pre_dx,
+				   ceil_div(p->channels, HZI_PRE_THREADS) *
+				   ceil_div(p->tokens, HZI_PRE_LANES),
+				   1, HZI_PRE_THREADS, 0, p, sizeof(*p));
 }
 
-bool hzi_mhc_has_group_dx(const struct hzi_mhc_dx *p)
+bool hzi_cuda_mhc_has_group_dx(const struct hzi_mhc_dx *p)
 {
 	return p->n == 4 && p->dtype != HZ_F32 && p->du_dtype == p->dtype && p->channels > 0 &&
 	       p->channels % 8 == 0 && p->tokens > p->groups && p->groups > 0 &&
-	       hzi_mhc_is_aligned(&p->du, p->dtype) && hzi_mhc_is_aligned(&p->dy, p->dtype) &&
-	       hzi_mhc_is_aligned(&p->dx, p->dtype);
+	       hzi_cuda_mhc_is_aligned(&p->du, p->dtype) &&
+		hzi_cuda_mhc_is_aligned(&p->dy, p->dtype) &&
+	       hzi_cuda_mhc_is_aligned(&p->dx, p->dtype);
 }
 
-int hzi_mhc_group_dx(struct hz_context *ctx, const struct hzi_mhc_dx *p)
+int hzi_cuda_mhc_group_dx(struct hz_context *ctx, const struct hzi_mhc_dx *p)
 {
 	const int64_t blocks = ceil_div(p->channels / 8, HZI_PRE_THREADS) * p->groups;
 	const int64_t wanted = 16 * hzi_cuda_device(ctx)->multiprocessors;
@@ -56,11 +57,12 @@ int hzi_mhc_group_dx(struct hz_context *ctx, const struct hzi_mhc_dx *p)
 
 	assert(blocks > 0);
 	splits = min_of(ceil_div(wanted, blocks), ceil_div(p->tokens / p->groups, 8));
-	return hzi_mhc_launch(ctx, OP, kernel, blocks, splits, HZI_PRE_THREADS, 0, p, sizeof(*p));
+	return hzi_cuda_mhc_launch(ctx, OP, kernel, blocks, splits, HZI_PRE_THREADS, 0, p,
+				   sizeof(*p));
 }
 
 /* Splits of tokens so that blocks keep all SMs busy */
-int hzi_mhc_generic_dphi_splits(const struct hz_context *ctx, const struct hzi_mhc_shape *s)
+int hzi_cuda_mhc_generic_dphi_splits(const struct hz_context *ctx, const struct hzi_mhc_shape *s)
 {
 	const int64_t wanted = 4 * hzi_cuda_device(ctx)->multiprocessors;
 	const int64_t blocks = ceil_div(s->n * s->channels, HZI_PRE_THREADS);
@@ -70,21 +72,21 @@ int hzi_mhc_generic_dphi_splits(const struct hz_context *ctx, const struct hzi_m
 	return splits < 1 ? 1 : (int)splits;
 }
 
-int hzi_mhc_generic_dphi(struct hz_context *ctx, const struct hzi_mhc_dphi *p)
+int hzi_cuda_mhc_generic_dphi(struct hz_context *ctx, const struct hzi_mhc_dphi *p)
 {
 	const int kernel = p->m <= 8 ? HZI_KERNEL_mhc_pre_dphi_8 :
 			   p->m <= 24 ? HZI_KERNEL_mhc_pre_dphi_24 : HZI_KERNEL_mhc_pre_dphi_80;
 
-	return hzi_mhc_launch(ctx, OP, kernel, ceil_div(p->n * p->channels, HZI_PRE_THREADS),
-			      p->splits, HZI_PRE_THREADS, 0, p, sizeof(*p));
+	return hzi_cuda_mhc_launch(ctx, OP, kernel, ceil_div(p->n * p->channels, HZI_PRE_THREADS),
+				   p->splits, HZI_PRE_THREADS, 0, p, sizeof(*p));
 }
 
-int hzi_mhc_sum_weights(struct hz_context *ctx, const struct hzi_mhc_sum_weights *p)
+int hzi_cuda_mhc_sum_weights(struct hz_context *ctx, const struct hzi_mhc_sum_weights *p)
 {
 	const int64_t blocks = ceil_div(p->columns, HZI_PRE_SUM_COLUMNS) + (p->dalpha || p->dbias);
 
 	if (blocks == 0)
 		return HZ_OK;
-	return hzi_mhc_launch(ctx, OP, HZI_KERNEL_mhc_pre_sum_weights, blocks, 1, 256, 0, p,
-			      sizeof(*p));
+	return hzi_cuda_mhc_launch(ctx, OP, HZI_KERNEL_mhc_pre_sum_weights, blocks, 1, 256, 0, p,
+				   sizeof(*p));
 }

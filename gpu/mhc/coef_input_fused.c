@@ -25,9 +25,10 @@ const char *hzi_cuda_mhc_coef_input_fused_unsupported(const struct hz_context *c
 		return "channels are not a multiple of 8, or more than 4096";
 	if ((uintptr_t)a->phi % 8 != 0 || (uintptr_t)a->gain % 8 != 0)
 		return "phi or gain is not 8-byte aligned";
-	if (!hzi_mhc_has_tensor_map(hzi_mhc_coef_x(a), &a->s, 4))
+	if (!hzi_cuda_mhc_has_tensor_map(hzi_cuda_mhc_coef_x(a), &a->s, 4))
 		return "x has no tensor map: rows overlap, are unaligned or too far apart";
-	if (!hzi_mhc_is_aligned(&a->u, a->s.dtype) || !hzi_mhc_fits_int32(&a->u, a->s.tokens))
+	if (!hzi_cuda_mhc_is_aligned(&a->u, a->s.dtype) ||
+	    !hzi_cuda_mhc_fits_int32(&a->u, a->s.tokens))
 		return "rows of u are not contiguous and 16-byte aligned, or too far apart";
 	return NULL;
 }
@@ -44,8 +45,8 @@ bool hzi_cuda_mhc_coef_input_fused_makes_y(const struct hzi_mhc_pre_args *a)
 
 	return post->y.data && post->x.data && post->f.data && !post->u.data &&
 	       is_contiguous(&post->a, 16, 4) && post->a.column == 1 &&
-	       is_contiguous(&post->q, 4, 1) && hzi_mhc_has_tensor_map(&post->x, &a->s, 4) &&
-	       hzi_mhc_has_tensor_map(&post->f, &a->s, 1);
+	       is_contiguous(&post->q, 4, 1) && hzi_cuda_mhc_has_tensor_map(&post->x, &a->s, 4) &&
+	       hzi_cuda_mhc_has_tensor_map(&post->f, &a->s, 1);
 }
 
 static int launch(struct hz_context *ctx, const struct hzi_mhc_pre_args *a)
@@ -75,10 +76,11 @@ static int launch(struct hz_context *ctx, const struct hzi_mhc_pre_args *a)
 		p.ranks *= 2;
 	p.width = (int32_t)(ceil_div(ceil_div(a->s.channels, p.ranks), HZI_FUSED_BOX) *
 			    HZI_FUSED_BOX);
-	HZ_CHECK(hzi_mhc_make_tensor_map(ctx, "mhc_pre", &p.x_map, x, &a->s, 4, HZI_FUSED_TILE, 4));
+	HZ_CHECK(hzi_cuda_mhc_make_tensor_map(ctx, "mhc_pre", &p.x_map, x, &a->s, 4, HZI_FUSED_TILE,
+					      4));
 	if (posts)
-		HZ_CHECK(hzi_mhc_make_tensor_map(ctx, "mhc_pre", &p.f_map, &post->f, &a->s, 1,
-						 HZI_FUSED_TILE, 1));
+		HZ_CHECK(hzi_cuda_mhc_make_tensor_map(ctx, "mhc_pre", &p.f_map, &post->f, &a->s, 1,
+						      HZI_FUSED_TILE, 1));
 	how.cluster = (unsigned)p.ranks;
 	HZ_CHECK(hzi_cuda_clusters(ctx, "mhc_pre", kernel, &how, &clusters));
 	how.grid[0] = (unsigned)(min_of(clusters, tiles) * p.ranks);
@@ -87,11 +89,12 @@ static int launch(struct hz_context *ctx, const struct hzi_mhc_pre_args *a)
 
 size_t hzi_cuda_mhc_coef_input_fused_workspace(const struct hz_context *ctx, const void *args)
 {
-	return hzi_mhc_coef_in_one_launch_workspace(ctx, args, true);
+	return hzi_cuda_mhc_coef_in_one_launch_workspace(ctx, args, true);
 }
 
 int hzi_cuda_mhc_coef_input_fused(struct hz_context *ctx, const void *args)
 {
-	return hzi_mhc_coef_in_one_launch(ctx, args, hzi_cuda_mhc_coef_input_fused_makes_y(args),
-					  true, launch);
+	return hzi_cuda_mhc_coef_in_one_launch(ctx, args,
+					       hzi_cuda_mhc_coef_input_fused_makes_y(args),
+					       true, launch);
 }

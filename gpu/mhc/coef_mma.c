@@ -11,20 +11,20 @@
 #define WARPS (HZI_WIDE_THREADS / 32)
 #define SPLITS 64			/* at most: a thread sums them */
 
-const char *hzi_mhc_mma_project_unsupported(const struct hzi_mhc_shape *s,
-					    const struct hzi_mhc_array *x, const float *phi,
-					    const float *gain)
+const char *hzi_cuda_mhc_mma_project_unsupported(const struct hzi_mhc_shape *s,
+						 const struct hzi_mhc_array *x, const float *phi,
+						 const float *gain)
 {
 	if (s->channels == 0 || s->channels % 8 != 0)
 		return "channels are not a multiple of 8";
-	if (x && !hzi_mhc_is_aligned(x, s->dtype))
+	if (x && !hzi_cuda_mhc_is_aligned(x, s->dtype))
 		return "rows of x are not contiguous and 16-byte aligned";
 	if ((uintptr_t)phi % 16 != 0 || (uintptr_t)gain % 16 != 0)
 		return "phi or gain is not 16-byte aligned";
 	return NULL;
 }
 
-int hzi_mhc_mma_project_splits(const struct hz_context *ctx, const struct hzi_mhc_shape *s)
+int hzi_cuda_mhc_mma_project_splits(const struct hz_context *ctx, const struct hzi_mhc_shape *s)
 {
 	const int64_t wanted = 2 * hzi_cuda_device(ctx)->multiprocessors;
 	const int64_t blocks = ceil_div(s->groups, HZI_WIDE_TOKENS);
@@ -34,7 +34,8 @@ int hzi_mhc_mma_project_splits(const struct hz_context *ctx, const struct hzi_mh
 	return splits < 1 ? 1 : (int)splits;
 }
 
-int hzi_mhc_mma_project(struct hz_context *ctx, const char *op, const struct hzi_mhc_project *p)
+int hzi_cuda_mhc_mma_project(struct hz_context *ctx, const char *op,
+			     const struct hzi_mhc_project *p)
 {
 	const int kernel = p->m <= 8 ? HZI_KERNEL_mhc_wide_project_f32_8 :
 			   p->m <= 24 ? HZI_KERNEL_mhc_wide_project_f32_24 :
@@ -42,9 +43,9 @@ int hzi_mhc_mma_project(struct hz_context *ctx, const char *op, const struct hzi
 			   p->m <= 48 ? HZI_KERNEL_mhc_wide_project_f32_48 :
 					HZI_KERNEL_mhc_wide_project_f32_80;
 
-	return hzi_mhc_launch(ctx, op, kernel + hzi_mhc_type_index(p->dtype),
+	return hzi_cuda_mhc_launch(ctx, op, kernel + hzi_cuda_mhc_type_index(p->dtype),
 			      ceil_div(p->groups, HZI_WIDE_TOKENS), p->splits, HZI_WIDE_THREADS, 0,
-			      p, sizeof(*p));
+				   p, sizeof(*p));
 }
 
 static size_t phi_bytes(const struct hzi_mhc_dx *p, int wide)
@@ -52,7 +53,7 @@ static size_t phi_bytes(const struct hzi_mhc_dx *p, int wide)
 	return p->draw ? (size_t)wide * (size_t)p->n * 2 * (size_t)ceil_div(p->m, 16) * 512 : 0;
 }
 
-bool hzi_mhc_mma_dx_is_aligned(const struct hzi_mhc_array *x, int dtype)
+bool hzi_cuda_mhc_mma_dx_is_aligned(const struct hzi_mhc_array *x, int dtype)
 {
 	const int64_t size = (int64_t)hz_dtype_size(dtype);
 
@@ -60,7 +61,7 @@ bool hzi_mhc_mma_dx_is_aligned(const struct hzi_mhc_array *x, int dtype)
 			    x->token % 4 == 0 && x->stream % 4 == 0);
 }
 
-int hzi_mhc_mma_dx(struct hz_context *ctx, const struct hzi_mhc_dx *of)
+int hzi_cuda_mhc_mma_dx(struct hz_context *ctx, const struct hzi_mhc_dx *of)
 {
 	const struct hzi_cuda_device *g = hzi_cuda_device(ctx);
 	const int64_t wanted = (of->n > 4 ? 2 : 4) * g->multiprocessors;
@@ -76,9 +77,9 @@ int hzi_mhc_mma_dx(struct hz_context *ctx, const struct hzi_mhc_dx *of)
 	slices = ceil_div(p.channels, p.wide * 16);
 	splits = min_of(wanted / slices, ceil_div(p.tokens, WARPS / p.wide * 16));
 	kernel = (p.n > 4 ? HZI_KERNEL_mhc_wide_dx_f32_8 : HZI_KERNEL_mhc_wide_dx_f32_4) +
-		 hzi_mhc_type_index(p.dtype);
-	return hzi_mhc_launch(ctx, OP, kernel, slices, splits < 1 ? 1 : splits,
-			      HZI_WIDE_THREADS, phi_bytes(&p, p.wide), &p, sizeof(p));
+		 hzi_cuda_mhc_type_index(p.dtype);
+	return hzi_cuda_mhc_launch(ctx, OP, kernel, slices, splits < 1 ? 1 : splits,
+				   HZI_WIDE_THREADS, phi_bytes(&p, p.wide), &p, sizeof(p));
 }
 
 static int64_t dphi_blocks(const struct hzi_mhc_shape *s)
@@ -86,7 +87,7 @@ static int64_t dphi_blocks(const struct hzi_mhc_shape *s)
 	return ceil_div(s->channels, HZI_WIDE_THREADS) * s->n;
 }
 
-int hzi_mhc_mma_dphi_splits(const struct hz_context *ctx, const struct hzi_mhc_shape *s)
+int hzi_cuda_mhc_mma_dphi_splits(const struct hz_context *ctx, const struct hzi_mhc_shape *s)
 {
 	const int64_t wanted = 4 * hzi_cuda_device(ctx)->multiprocessors;
 	const int64_t most = min_of(ceil_div(s->groups, HZI_WIDE_PART), SPLITS);
@@ -95,13 +96,13 @@ int hzi_mhc_mma_dphi_splits(const struct hz_context *ctx, const struct hzi_mhc_s
 	return splits < 1 ? 1 : (int)splits;
 }
 
-int hzi_mhc_mma_dphi(struct hz_context *ctx, const struct hzi_mhc_dphi *p)
+int hzi_cuda_mhc_mma_dphi(struct hz_context *ctx, const struct hzi_mhc_dphi *p)
 {
 	const struct hzi_mhc_shape s = {.channels = p->channels, .n = p->n};
 	const int kernel = (p->m > 32 ? HZI_KERNEL_mhc_wide_dphi_f32_80 :
 					HZI_KERNEL_mhc_wide_dphi_f32_32) +
-			   hzi_mhc_type_index(p->dtype);
+			   hzi_cuda_mhc_type_index(p->dtype);
 
-	return hzi_mhc_launch(ctx, OP, kernel, dphi_blocks(&s), p->splits, HZI_WIDE_THREADS, 0, p,
-			      sizeof(*p));
+	return hzi_cuda_mhc_launch(ctx, OP, kernel, dphi_blocks(&s), p->splits, HZI_WIDE_THREADS, 0,
+				   p, sizeof(*p));
 }

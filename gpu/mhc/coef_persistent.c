@@ -24,7 +24,7 @@ const char *hzi_cuda_mhc_coef_persistent_unsupported(const struct hz_context *ct
 		return "channels are not a multiple of 8, or exceed 32-bit offsets";
 	if ((uintptr_t)a->phi % 16 != 0 || (uintptr_t)a->gain % 16 != 0)
 		return "phi or gain is not 16-byte aligned";
-	return hzi_mhc_has_tensor_map(hzi_mhc_coef_x(a), &a->s, 4) ? NULL :
+	return hzi_cuda_mhc_has_tensor_map(hzi_cuda_mhc_coef_x(a), &a->s, 4) ? NULL :
 		       "x has no tensor map: rows overlap, are unaligned or too far apart";
 }
 
@@ -52,8 +52,8 @@ static int launch(struct hz_context *ctx, const struct hzi_mhc_pre_args *a)
 	int64_t groups;
 	int clusters;
 
-	HZ_CHECK(hzi_mhc_make_tensor_map(ctx, "mhc_pre", &p.x_map, &a->x, &a->s, 4,
-					 HZI_WEIGHTS_PART, 1));
+	HZ_CHECK(hzi_cuda_mhc_make_tensor_map(ctx, "mhc_pre", &p.x_map, &a->x, &a->s, 4,
+					      HZI_WEIGHTS_PART, 1));
 	HZ_CHECK(hzi_cuda_clusters(ctx, "mhc_pre", kernel, &how, &clusters));
 	p.tile = (int32_t)tile_of(p.tokens, clusters * HZI_WEIGHTS_BLOCKS);
 	groups = ceil_div(ceil_div(p.tokens, p.tile), HZI_WEIGHTS_BLOCKS);
@@ -63,10 +63,10 @@ static int launch(struct hz_context *ctx, const struct hzi_mhc_pre_args *a)
 
 size_t hzi_cuda_mhc_coef_persistent_workspace(const struct hz_context *ctx, const void *args)
 {
-	return hzi_mhc_coef_in_one_launch_workspace(ctx, args, false);
+	return hzi_cuda_mhc_coef_in_one_launch_workspace(ctx, args, false);
 }
 
 int hzi_cuda_mhc_coef_persistent(struct hz_context *ctx, const void *args)
 {
-	return hzi_mhc_coef_in_one_launch(ctx, args, false, false, launch);
+	return hzi_cuda_mhc_coef_in_one_launch(ctx, args, false, false, launch);
 }

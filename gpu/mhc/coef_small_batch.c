@@ -14,7 +14,7 @@ const char *hzi_cuda_mhc_coef_small_batch_unsupported(const struct hz_context *c
 						      const void *args)
 {
 	const struct hzi_mhc_pre_args *a = args;
-	const struct hzi_mhc_array *x = hzi_mhc_coef_x(a);
+	const struct hzi_mhc_array *x = hzi_cuda_mhc_coef_x(a);
 
 	(void)ctx;
 	if (a->s.n != 4 || !a->phi || a->rule.m > HZI_PRE_FEW_ROWS)
@@ -26,9 +26,9 @@ const char *hzi_cuda_mhc_coef_small_batch_unsupported(const struct hz_context *c
 	if ((uintptr_t)a->phi % 16 != 0 || (uintptr_t)a->gain % 16 != 0)
 		return "phi or gain is not 16-byte aligned";
 	/* Strides are multiples of 8 elements, in f32 too. */
-	if (!hzi_mhc_is_aligned(x, HZ_F16) || !hzi_mhc_is_aligned(&a->u, a->s.dtype))
+	if (!hzi_cuda_mhc_is_aligned(x, HZ_F16) || !hzi_cuda_mhc_is_aligned(&a->u, a->s.dtype))
 		return "rows of x or u are not contiguous and 16-byte aligned";
-	return hzi_mhc_fits_int32(x, a->s.tokens) ? NULL : "offsets exceed 32 bits";
+	return hzi_cuda_mhc_fits_int32(x, a->s.tokens) ? NULL : "offsets exceed 32 bits";
 }
 
 static int launch(struct hz_context *ctx, const struct hzi_mhc_pre_args *a)
@@ -55,10 +55,10 @@ static int launch(struct hz_context *ctx, const struct hzi_mhc_pre_args *a)
 
 size_t hzi_cuda_mhc_coef_small_batch_workspace(const struct hz_context *ctx, const void *args)
 {
-	return hzi_mhc_coef_in_one_launch_workspace(ctx, args, true);
+	return hzi_cuda_mhc_coef_in_one_launch_workspace(ctx, args, true);
 }
 
 int hzi_cuda_mhc_coef_small_batch(struct hz_context *ctx, const void *args)
 {
-	return hzi_mhc_coef_in_one_launch(ctx, args, false, true, launch);
+	return hzi_cuda_mhc_coef_in_one_launch(ctx, args, false, true, launch);
 }

@@ -10,28 +10,28 @@
 
 #define BLOCKS_MAX ((int64_t)0x7fffffff)	/* along x */
 
-int hzi_mhc_check_blocks(struct hz_context *ctx, const char *op, int64_t x)
+int hzi_cuda_mhc_check_blocks(struct hz_context *ctx, const char *op, int64_t x)
 {
 	if (x > BLOCKS_MAX)
 		return hzi_fail(ctx, HZ_ENOTSUP, "%s: too many tokens for a GPU", op);
 	return HZ_OK;
 }
 
-int hzi_mhc_launch(struct hz_context *ctx, const char *op, int kernel, int64_t x, int64_t y,
-		   int threads, size_t shared_bytes, const void *params, size_t params_bytes)
+int hzi_cuda_mhc_launch(struct hz_context *ctx, const char *op, int kernel, int64_t x, int64_t y,
+			int threads, size_t shared_bytes, const void *params, size_t params_bytes)
 {
 	const struct hzi_launch launch = {
 		.grid = {(unsigned)x, (unsigned)y}, .block = {(unsigned)threads},
 		.shared_bytes = (unsigned)shared_bytes, .early = true,
 	};
 
-	HZ_CHECK(hzi_mhc_check_blocks(ctx, op, x));
+	HZ_CHECK(hzi_cuda_mhc_check_blocks(ctx, op, x));
 	return hzi_cuda_launch(ctx, op, kernel, &launch, params, params_bytes);
 }
 
 /* ---- Operands -------------------------------------------------------------------------------- */
 
-bool hzi_mhc_is_aligned(const struct hzi_mhc_array *x, int dtype)
+bool hzi_cuda_mhc_is_aligned(const struct hzi_mhc_array *x, int dtype)
 {
 	const int64_t size = (int64_t)hz_dtype_size(dtype);
 
@@ -44,22 +44,23 @@ static bool is_small(int64_t n)
 	return n > -(INT32_MAX / 16) && n < INT32_MAX / 16;
 }
 
-bool hzi_mhc_fits_int32(const struct hzi_mhc_array *x, int64_t tokens)
+bool hzi_cuda_mhc_fits_int32(const struct hzi_mhc_array *x, int64_t tokens)
 {
 	return !x->data || (is_small(x->token) && is_small(x->stream) && is_small(tokens));
 }
 
-bool hzi_mhc_has_tensor_map(const struct hzi_mhc_array *x, const struct hzi_mhc_shape *s,
-			    int streams)
+bool hzi_cuda_mhc_has_tensor_map(const struct hzi_mhc_array *x, const struct hzi_mhc_shape *s,
+				 int streams)
 {
-	return !x->data || (hzi_mhc_is_aligned(x, s->dtype) && hzi_mhc_fits_int32(x, s->tokens) &&
+	return !x->data ||
+		(hzi_cuda_mhc_is_aligned(x, s->dtype) && hzi_cuda_mhc_fits_int32(x, s->tokens) &&
 			    x->token >= s->channels &&
 			    (streams == 1 || x->stream >= s->channels));
 }
 
-int hzi_mhc_make_tensor_map(struct hz_context *ctx, const char *op, struct hzi_tensor_map *map,
-			    const struct hzi_mhc_array *x, const struct hzi_mhc_shape *s,
-			    int streams, int box_tokens, int box_streams)
+int hzi_cuda_mhc_make_tensor_map(struct hz_context *ctx, const char *op, struct hzi_tensor_map *map,
+				 const struct hzi_mhc_array *x, const struct hzi_mhc_shape *s,
+				 int streams, int box_tokens, int box_streams)
 {
 	if (!x->data)
 		return HZ_OK;
@@ -69,14 +70,14 @@ int hzi_mhc_make_tensor_map(struct hz_context *ctx, const char *op, struct hzi_t
 					  box_tokens, box_streams);
 }
 
-int hzi_mhc_vector_kernel(const struct hzi_mhc_shape *s)
+int hzi_cuda_mhc_vector_kernel(const struct hzi_mhc_shape *s)
 {
 	static const int place[HZI_MHC_STREAMS + 1] = {-1, 2, 1, 3, 0, 4, 5, 6, 7};
 
 	if (s->tokens == 0 || s->channels == 0 ||
 	    s->channels * (int64_t)hz_dtype_size(s->dtype) % 16 != 0)
 		return -1;
-	return 3 * place[s->n] + hzi_mhc_type_index(s->dtype);
+	return 3 * place[s->n] + hzi_cuda_mhc_type_index(s->dtype);
 }
 
 static bool is_float4(const struct hzi_mhc_coef *c, int n, bool matrix)
@@ -85,15 +86,15 @@ static bool is_float4(const struct hzi_mhc_coef *c, int n, bool matrix)
 	       (matrix ? c->row == 4 && c->column == 1 : c->row == 1);
 }
 
-int hzi_mhc_float4_coefs(const struct hzi_mhc_coef *p, const struct hzi_mhc_coef *q,
-			 const struct hzi_mhc_coef *a, int n)
+int hzi_cuda_mhc_float4_coefs(const struct hzi_mhc_coef *p, const struct hzi_mhc_coef *q,
+			      const struct hzi_mhc_coef *a, int n)
 {
 	return (is_float4(p, n, false) ? HZI_MHC_P_WHOLE : 0) |
 	       (is_float4(q, n, false) ? HZI_MHC_Q_WHOLE : 0) |
 	       (is_float4(a, n, true) ? HZI_MHC_A_WHOLE : 0);
 }
 
-bool hzi_mhc_streams_innermost(const struct hzi_mhc_array *a, const struct hzi_mhc_shape *s)
+bool hzi_cuda_mhc_streams_innermost(const struct hzi_mhc_array *a, const struct hzi_mhc_shape *s)
 {
 	const int64_t bytes = s->n * (int64_t)hz_dtype_size(s->dtype);
 	const int64_t size = bytes < 16 ? bytes : 16;

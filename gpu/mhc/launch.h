@@ -20,24 +20,24 @@ HZI_LINK_IMAGES(mhc);
 
 /* ---- Routes: members of struct hzi_route ----------------------------------------------------- */
 
-typedef const char *hzi_mhc_unsupported_fn(const struct hz_context *ctx, const void *args);
-typedef size_t hzi_mhc_workspace_fn(const struct hz_context *ctx, const void *args);
-typedef int hzi_mhc_run_fn(struct hz_context *ctx, const void *args);
+typedef const char *hzi_cuda_mhc_unsupported_fn(const struct hz_context *ctx, const void *args);
+typedef size_t hzi_cuda_mhc_workspace_fn(const struct hz_context *ctx, const void *args);
+typedef int hzi_cuda_mhc_run_fn(struct hz_context *ctx, const void *args);
 
-hzi_mhc_run_fn hzi_cuda_mhc_mix_vectorized, hzi_cuda_mhc_mix_strided,
+hzi_cuda_mhc_run_fn hzi_cuda_mhc_mix_vectorized, hzi_cuda_mhc_mix_strided,
 	hzi_cuda_mhc_mix_bwd_vectorized, hzi_cuda_mhc_mix_bwd_strided,
 	hzi_cuda_mhc_recompute_vectorized, hzi_cuda_mhc_recompute_strided,
 	hzi_cuda_mhc_coef_small_batch, hzi_cuda_mhc_coef_input_fused, hzi_cuda_mhc_coef_persistent,
 	hzi_cuda_mhc_coef_mma, hzi_cuda_mhc_coef_generic, hzi_cuda_mhc_coef_bwd_fused,
 	hzi_cuda_mhc_coef_bwd_mma, hzi_cuda_mhc_coef_bwd_generic;
 
-hzi_mhc_unsupported_fn hzi_cuda_mhc_mix_vectorized_unsupported,
+hzi_cuda_mhc_unsupported_fn hzi_cuda_mhc_mix_vectorized_unsupported,
 	hzi_cuda_mhc_mix_bwd_vectorized_unsupported, hzi_cuda_mhc_recompute_vectorized_unsupported,
 	hzi_cuda_mhc_coef_small_batch_unsupported, hzi_cuda_mhc_coef_input_fused_unsupported,
 	hzi_cuda_mhc_coef_persistent_unsupported, hzi_cuda_mhc_coef_mma_unsupported,
 	hzi_cuda_mhc_coef_bwd_fused_unsupported, hzi_cuda_mhc_coef_bwd_mma_unsupported;
 
-hzi_mhc_workspace_fn hzi_cuda_mhc_mix_bwd_workspace, hzi_cuda_mhc_coef_small_batch_workspace,
+hzi_cuda_mhc_workspace_fn hzi_cuda_mhc_mix_bwd_workspace, hzi_cuda_mhc_coef_small_batch_workspace,
 	hzi_cuda_mhc_coef_input_fused_workspace, hzi_cuda_mhc_coef_persistent_workspace,
 	hzi_cuda_mhc_coef_mma_workspace, hzi_cuda_mhc_coef_generic_workspace,
 	hzi_cuda_mhc_coef_bwd_fused_workspace, hzi_cuda_mhc_coef_bwd_mma_workspace,
@@ -55,43 +55,43 @@ int hzi_cuda_mhc_mix_bwd(struct hz_context *ctx, const struct hzi_mhc_streams_bw
 /* ---- common.c -------------------------------------------------------------------------------- */
 
 /* HZ_ENOTSUP if a grid cannot have so many blocks */
-int hzi_mhc_check_blocks(struct hz_context *ctx, const char *op, int64_t x);
+int hzi_cuda_mhc_check_blocks(struct hz_context *ctx, const char *op, int64_t x);
 
 /* x by y blocks of `threads` threads, with programmatic dependent launch */
-int hzi_mhc_launch(struct hz_context *ctx, const char *op, int kernel, int64_t x, int64_t y,
-		   int threads, size_t shared_bytes, const void *params, size_t params_bytes);
+int hzi_cuda_mhc_launch(struct hz_context *ctx, const char *op, int kernel, int64_t x, int64_t y,
+			int threads, size_t shared_bytes, const void *params, size_t params_bytes);
 
-static inline int hzi_mhc_type_index(int dtype)
+static inline int hzi_cuda_mhc_type_index(int dtype)
 {
 	return dtype == HZ_F32 ? 0 : dtype == HZ_F16 ? 1 : 2;
 }
 
 /* Rows of channels are contiguous and 16-byte aligned; or there is no data. */
-bool hzi_mhc_is_aligned(const struct hzi_mhc_array *x, int dtype);
+bool hzi_cuda_mhc_is_aligned(const struct hzi_mhc_array *x, int dtype);
 
 /* Strides and the number of tokens fit 32-bit offsets; or there is no data. */
-bool hzi_mhc_fits_int32(const struct hzi_mhc_array *x, int64_t tokens);
+bool hzi_cuda_mhc_fits_int32(const struct hzi_mhc_array *x, int64_t tokens);
 
 /* Whether a tensor map of 16-bit streams (streams 1: of branch values) can be made; or no data */
-bool hzi_mhc_has_tensor_map(const struct hzi_mhc_array *x, const struct hzi_mhc_shape *s,
-			    int streams);
+bool hzi_cuda_mhc_has_tensor_map(const struct hzi_mhc_array *x, const struct hzi_mhc_shape *s,
+				 int streams);
 
 /* A box has 64 channels, box_tokens tokens, box_streams streams. Without data nothing is done. */
-int hzi_mhc_make_tensor_map(struct hz_context *ctx, const char *op, struct hzi_tensor_map *map,
-			    const struct hzi_mhc_array *x, const struct hzi_mhc_shape *s,
-			    int streams, int box_tokens, int box_streams);
+int hzi_cuda_mhc_make_tensor_map(struct hz_context *ctx, const char *op, struct hzi_tensor_map *map,
+				 const struct hzi_mhc_array *x, const struct hzi_mhc_shape *s,
+				 int streams, int box_tokens, int box_streams);
 
 /* Index of a vectorized kernel from that of f32 and 4 streams; -1: rows are not whole vectors */
-int hzi_mhc_vector_kernel(const struct hzi_mhc_shape *s);
+int hzi_cuda_mhc_vector_kernel(const struct hzi_mhc_shape *s);
 
 /* Bits HZI_MHC_P_WHOLE ..: which coefficients of 4 streams are aligned float4s */
-int hzi_mhc_float4_coefs(const struct hzi_mhc_coef *p, const struct hzi_mhc_coef *q,
-			 const struct hzi_mhc_coef *a, int n);
+int hzi_cuda_mhc_float4_coefs(const struct hzi_mhc_coef *p, const struct hzi_mhc_coef *q,
+			      const struct hzi_mhc_coef *a, int n);
 
 /* The n streams of a channel are contiguous, one or two aligned vectors; or there is no data. */
-bool hzi_mhc_streams_innermost(const struct hzi_mhc_array *a, const struct hzi_mhc_shape *s);
+bool hzi_cuda_mhc_streams_innermost(const struct hzi_mhc_array *a, const struct hzi_mhc_shape *s);
 
-static inline int64_t hzi_mhc_tokens_per_group(const struct hzi_mhc_shape *s)
+static inline int64_t hzi_cuda_mhc_tokens_per_group(const struct hzi_mhc_shape *s)
 {
 	return s->groups > 0 ? s->tokens / s->groups : 0;
 }
@@ -100,7 +100,7 @@ static inline int64_t hzi_mhc_tokens_per_group(const struct hzi_mhc_shape *s)
  * Takes `floats` floats of the workspace from *used on; NULL for none. Where no workspace is set
  * yet, and bytes are only counted, the address is not used.
  */
-static inline float *hzi_mhc_take(const struct hz_context *ctx, size_t *used, int64_t floats)
+static inline float *hzi_cuda_mhc_take(const struct hz_context *ctx, size_t *used, int64_t floats)
 {
 	const uintptr_t base = ctx->workspace ? (uintptr_t)ctx->workspace : 256, at = base + *used;
 
@@ -109,12 +109,12 @@ static inline float *hzi_mhc_take(const struct hz_context *ctx, size_t *used, in
 }
 
 /* Contiguous streams [tokens, n, C] */
-static inline struct hzi_mhc_array hzi_mhc_contiguous(void *data, int n, int64_t channels)
+static inline struct hzi_mhc_array hzi_cuda_mhc_contiguous(void *data, int n, int64_t channels)
 {
 	return (struct hzi_mhc_array){data, n * channels, channels, 1};
 }
 
-static inline struct hzi_mhc_coef hzi_mhc_coef(float *data, int64_t group, int64_t row)
+static inline struct hzi_mhc_coef hzi_cuda_mhc_coef(float *data, int64_t group, int64_t row)
 {
 	return (struct hzi_mhc_coef){data, group, row, 1};
 }
@@ -130,34 +130,34 @@ struct hzi_mhc_projection {
 };
 
 /* mma: by coef_mma.c, which has to support it; projects: false if x was projected before */
-struct hzi_mhc_projection hzi_mhc_plan_projection(const struct hz_context *ctx,
+struct hzi_mhc_projection hzi_cuda_mhc_plan_projection(const struct hz_context *ctx,
 						  const struct hzi_mhc_shape *s, int m, bool mma,
-						  bool projects, size_t *used);
+						       bool projects, size_t *used);
 
 /*
  * The means of x over the tokens of a group, if groups are not tokens; then the projection. *from
  * is what was projected, of dtype *dtype.
  */
-int hzi_mhc_means(struct hz_context *ctx, const char *op, const struct hzi_mhc_shape *s,
-		  const struct hzi_mhc_array *x, const struct hzi_mhc_projection *to,
-		  struct hzi_mhc_array *from, int *dtype);
-int hzi_mhc_project(struct hz_context *ctx, const char *op, const struct hzi_mhc_shape *s, int m,
-		    const struct hzi_mhc_array *from, int dtype, const float *phi,
-		    const float *gain, const struct hzi_mhc_projection *to);
+int hzi_cuda_mhc_means(struct hz_context *ctx, const char *op, const struct hzi_mhc_shape *s,
+		       const struct hzi_mhc_array *x, const struct hzi_mhc_projection *to,
+		       struct hzi_mhc_array *from, int *dtype);
+int hzi_cuda_mhc_project(struct hz_context *ctx, const char *op, const struct hzi_mhc_shape *s,
+			 int m, const struct hzi_mhc_array *from, int dtype, const float *phi,
+			 const float *gain, const struct hzi_mhc_projection *to);
 
 /*
  * A call of which one launch makes the coefficients: `launch`, and with makes_y the streams of
  * a->post, with makes_u the branch input. Other launches make what it does not.
  */
-int hzi_mhc_coef_in_one_launch(struct hz_context *ctx, const struct hzi_mhc_pre_args *a,
-			       bool makes_y, bool makes_u,
-			       int (*launch)(struct hz_context *ctx,
-					     const struct hzi_mhc_pre_args *a));
-size_t hzi_mhc_coef_in_one_launch_workspace(const struct hz_context *ctx,
-					    const struct hzi_mhc_pre_args *a, bool makes_u);
+int hzi_cuda_mhc_coef_in_one_launch(struct hz_context *ctx, const struct hzi_mhc_pre_args *a,
+				    bool makes_y, bool makes_u,
+				    int (*launch)(struct hz_context *ctx,
+						  const struct hzi_mhc_pre_args *a));
+size_t hzi_cuda_mhc_coef_in_one_launch_workspace(const struct hz_context *ctx,
+						 const struct hzi_mhc_pre_args *a, bool makes_u);
 
 /* x of a call: a->x, or the streams that a->post makes */
-static inline const struct hzi_mhc_array *hzi_mhc_coef_x(const struct hzi_mhc_pre_args *a)
+static inline const struct hzi_mhc_array *hzi_cuda_mhc_coef_x(const struct hzi_mhc_pre_args *a)
 {
 	return a->post.y.data ? &a->post.y : &a->x;
 }
@@ -165,45 +165,48 @@ static inline const struct hzi_mhc_array *hzi_mhc_coef_x(const struct hzi_mhc_pr
 /* ---- Single kernels -------------------------------------------------------------------------- */
 
 /* coef_generic.c */
-int hzi_mhc_generic_project_splits(const struct hz_context *ctx, const struct hzi_mhc_shape *s);
-int hzi_mhc_generic_project(struct hz_context *ctx, const char *op,
-			    const struct hzi_mhc_project *p);
-int hzi_mhc_mean_splits(const struct hz_context *ctx, const struct hzi_mhc_shape *s);
-int hzi_mhc_mean_sums(struct hz_context *ctx, const char *op, const struct hzi_mhc_means *p);
-int hzi_mhc_sum_rows(struct hz_context *ctx, const char *op, int64_t parts,
-		     const struct hzi_mhc_sum_rows *p);
-int hzi_mhc_finish_coefs(struct hz_context *ctx, const char *op, const struct hzi_mhc_finish *p);
-int hzi_mhc_norm(struct hz_context *ctx, const struct hzi_mhc_norm *p);
+int hzi_cuda_mhc_generic_project_splits(const struct hz_context *ctx,
+					const struct hzi_mhc_shape *s);
+int hzi_cuda_mhc_generic_project(struct hz_context *ctx, const char *op,
+				 const struct hzi_mhc_project *p);
+int hzi_cuda_mhc_mean_splits(const struct hz_context *ctx, const struct hzi_mhc_shape *s);
+int hzi_cuda_mhc_mean_sums(struct hz_context *ctx, const char *op, const struct hzi_mhc_means *p);
+int hzi_cuda_mhc_sum_rows(struct hz_context *ctx, const char *op, int64_t parts,
+			  const struct hzi_mhc_sum_rows *p);
+int hzi_cuda_mhc_finish_coefs(struct hz_context *ctx, const char *op,
+			      const struct hzi_mhc_finish *p);
+int hzi_cuda_mhc_norm(struct hz_context *ctx, const struct hzi_mhc_norm *p);
 
 /* Rows of x and u are aligned, and a block has all channels of a token in registers. */
-bool hzi_mhc_norm_is_aligned(const struct hzi_mhc_array *x, const struct hzi_mhc_array *u,
-			     const struct hzi_mhc_shape *s);
+bool hzi_cuda_mhc_norm_is_aligned(const struct hzi_mhc_array *x, const struct hzi_mhc_array *u,
+				  const struct hzi_mhc_shape *s);
 
 /* coef_generic_bwd.c */
 int hzi_cuda_mhc_norm_bwd(struct hz_context *ctx, const struct hzi_mhc_norm_bwd *p, int64_t blocks);
-int hzi_mhc_gradients(struct hz_context *ctx, const struct hzi_mhc_gradients *p);
-int hzi_mhc_generic_dx(struct hz_context *ctx, const struct hzi_mhc_dx *p);
-bool hzi_mhc_has_group_dx(const struct hzi_mhc_dx *p);
-int hzi_mhc_group_dx(struct hz_context *ctx, const struct hzi_mhc_dx *p);
-int hzi_mhc_generic_dphi_splits(const struct hz_context *ctx, const struct hzi_mhc_shape *s);
-int hzi_mhc_generic_dphi(struct hz_context *ctx, const struct hzi_mhc_dphi *p);
-int hzi_mhc_sum_weights(struct hz_context *ctx, const struct hzi_mhc_sum_weights *p);
+int hzi_cuda_mhc_gradients(struct hz_context *ctx, const struct hzi_mhc_gradients *p);
+int hzi_cuda_mhc_generic_dx(struct hz_context *ctx, const struct hzi_mhc_dx *p);
+bool hzi_cuda_mhc_has_group_dx(const struct hzi_mhc_dx *p);
+int hzi_cuda_mhc_group_dx(struct hz_context *ctx, const struct hzi_mhc_dx *p);
+int hzi_cuda_mhc_generic_dphi_splits(const struct hz_context *ctx, const struct hzi_mhc_shape *s);
+int hzi_cuda_mhc_generic_dphi(struct hz_context *ctx, const struct hzi_mhc_dphi *p);
+int hzi_cuda_mhc_sum_weights(struct hz_context *ctx, const struct hzi_mhc_sum_weights *p);
 
 /* coef_mma.c: products of streams and phi on tensor cores, any number of streams */
-const char *hzi_mhc_mma_project_unsupported(const struct hzi_mhc_shape *s,
-					    const struct hzi_mhc_array *x, const float *phi,
-					    const float *gain);
-int hzi_mhc_mma_project_splits(const struct hz_context *ctx, const struct hzi_mhc_shape *s);
-int hzi_mhc_mma_project(struct hz_context *ctx, const char *op, const struct hzi_mhc_project *p);
-bool hzi_mhc_mma_dx_is_aligned(const struct hzi_mhc_array *x, int dtype);
-int hzi_mhc_mma_dx(struct hz_context *ctx, const struct hzi_mhc_dx *of);
-int hzi_mhc_mma_dphi_splits(const struct hz_context *ctx, const struct hzi_mhc_shape *s);
-int hzi_mhc_mma_dphi(struct hz_context *ctx, const struct hzi_mhc_dphi *p);
+const char *hzi_cuda_mhc_mma_project_unsupported(const struct hzi_mhc_shape *s,
+						 const struct hzi_mhc_array *x, const float *phi,
+						 const float *gain);
+int hzi_cuda_mhc_mma_project_splits(const struct hz_context *ctx, const struct hzi_mhc_shape *s);
+int hzi_cuda_mhc_mma_project(struct hz_context *ctx, const char *op,
+			     const struct hzi_mhc_project *p);
+bool hzi_cuda_mhc_mma_dx_is_aligned(const struct hzi_mhc_array *x, int dtype);
+int hzi_cuda_mhc_mma_dx(struct hz_context *ctx, const struct hzi_mhc_dx *of);
+int hzi_cuda_mhc_mma_dphi_splits(const struct hz_context *ctx, const struct hzi_mhc_shape *s);
+int hzi_cuda_mhc_mma_dphi(struct hz_context *ctx, const struct hzi_mhc_dphi *p);
 
 /* coef_bwd_fused.c: dx and partial sums of dphi in one pass over x */
-int hzi_mhc_bwd_fused_splits(const struct hz_context *ctx, const struct hzi_mhc_shape *s);
-int64_t hzi_mhc_bwd_fused_records(const struct hzi_mhc_shape *s);	/* in 32-bit words */
-int hzi_mhc_bwd_fused(struct hz_context *ctx, const struct hzi_mhc_pre_bwd_args *a,
-		      const uint32_t *records, float *partial);
+int hzi_cuda_mhc_bwd_fused_splits(const struct hz_context *ctx, const struct hzi_mhc_shape *s);
+int64_t hzi_cuda_mhc_bwd_fused_records(const struct hzi_mhc_shape *s);	/* in 32-bit words */
+int hzi_cuda_mhc_bwd_fused(struct hz_context *ctx, const struct hzi_mhc_pre_bwd_args *a,
+			   const uint32_t *records, float *partial);
 
 #endif

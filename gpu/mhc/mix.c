@@ -34,7 +34,7 @@ static int lanes_for(int64_t vectors)
 
 static struct hzi_mhc_streams_job job_of(const struct hzi_mhc_streams_args *a)
 {
-	struct hzi_mhc_streams_job p = {.a = *a, .per = hzi_mhc_tokens_per_group(&a->s)};
+	struct hzi_mhc_streams_job p = {.a = *a, .per = hzi_cuda_mhc_tokens_per_group(&a->s)};
 
 	if (!a->x.data)
 		p.a.a.data = NULL;
@@ -50,12 +50,12 @@ const char *hzi_cuda_mhc_mix_vectorized_unsupported(const struct hz_context *ctx
 	const bool mixed = a->y.data && a->x.data && a->a.data;
 
 	(void)ctx;
-	if (hzi_mhc_vector_kernel(&a->s) < 0)
+	if (hzi_cuda_mhc_vector_kernel(&a->s) < 0)
 		return "rows of channels are not whole 16-byte vectors";
 	if (a->u.data && (!a->x.data || (a->y.data && !mixed)))
 		return "u without x, or with streams that no matrix mixes";
-	if (!hzi_mhc_is_aligned(&a->x, dtype) || !hzi_mhc_is_aligned(&a->f, dtype) ||
-	    !hzi_mhc_is_aligned(&a->u, dtype) || !hzi_mhc_is_aligned(&a->y, dtype))
+	if (!hzi_cuda_mhc_is_aligned(&a->x, dtype) || !hzi_cuda_mhc_is_aligned(&a->f, dtype) ||
+	    !hzi_cuda_mhc_is_aligned(&a->u, dtype) || !hzi_cuda_mhc_is_aligned(&a->y, dtype))
 		return "rows of x, f, u or y are not contiguous and 16-byte aligned";
 	/* A warp has one token: coefficients of each warp's come by shared memory. */
 	if (mixed && a->s.n != 4 && a->s.n != 2 &&
@@ -72,12 +72,12 @@ int hzi_cuda_mhc_mix_vectorized(struct hz_context *ctx, const void *args)
 						  HZI_KERNEL_mhc_streams_plain_f32_4;
 
 	p.vectors = a->s.channels * (int64_t)hz_dtype_size(a->s.dtype) / 16;
-	p.whole = hzi_mhc_float4_coefs(&p.a.p, &p.a.q, &p.a.a, a->s.n);
+	p.whole = hzi_cuda_mhc_float4_coefs(&p.a.p, &p.a.q, &p.a.a, a->s.n);
 	p.lanes_log2 = lanes_for(p.vectors);
 	p.tiles = (int32_t)ceil_div(p.vectors, (int64_t)1 << p.lanes_log2);
-	return hzi_mhc_launch(ctx, OP, first + hzi_mhc_vector_kernel(&a->s),
+	return hzi_cuda_mhc_launch(ctx, OP, first + hzi_cuda_mhc_vector_kernel(&a->s),
 			      p.tiles * ceil_div(a->s.tokens, HZI_MHC_THREADS >> p.lanes_log2), 1,
-			      HZI_MHC_THREADS, 0, &p, sizeof(p));
+				   HZI_MHC_THREADS, 0, &p, sizeof(p));
 }
 
 int hzi_cuda_mhc_mix_strided(struct hz_context *ctx, const void *args)
@@ -87,13 +87,13 @@ int hzi_cuda_mhc_mix_strided(struct hz_context *ctx, const void *args)
 
 	if (a->s.tokens == 0 || a->s.channels == 0)
 		return HZ_OK;
-	p.whole = hzi_mhc_streams_innermost(&a->x, &a->s) &&
-		  hzi_mhc_streams_innermost(&a->y, &a->s);
+	p.whole = hzi_cuda_mhc_streams_innermost(&a->x, &a->s) &&
+		  hzi_cuda_mhc_streams_innermost(&a->y, &a->s);
 	p.lanes_log2 = lanes_for(ceil_div(a->s.channels, HZI_MHC_ANY));
 	p.tiles = (int32_t)ceil_div(a->s.channels, (int64_t)HZI_MHC_ANY << p.lanes_log2);
-	return hzi_mhc_launch(ctx, OP, HZI_KERNEL_mhc_streams_any,
+	return hzi_cuda_mhc_launch(ctx, OP, HZI_KERNEL_mhc_streams_any,
 			      p.tiles * ceil_div(a->s.tokens, HZI_MHC_THREADS >> p.lanes_log2), 1,
-			      HZI_MHC_THREADS, 0, &p, sizeof(p));
+				   HZI_MHC_THREADS, 0, &p, sizeof(p));
 }
 
 int hzi_cuda_mhc_mix(struct hz_context *ctx, const struct hzi_mhc_streams_args *a)
@@ -148,9 +148,9 @@ static bool is_vectorized(const struct hzi_mhc_chain_job *p)
 {
 	const int dtype = p->s.dtype;
 
-	if (hzi_mhc_vector_kernel(&p->s) < 0 || !hzi_mhc_is_aligned(&p->x, dtype) ||
-	    !hzi_mhc_is_aligned(&p->f, dtype) || !hzi_mhc_is_aligned(&p->u, dtype) ||
-	    !hzi_mhc_is_aligned(&p->y, dtype))
+	if (hzi_cuda_mhc_vector_kernel(&p->s) < 0 || !hzi_cuda_mhc_is_aligned(&p->x, dtype) ||
+	    !hzi_cuda_mhc_is_aligned(&p->f, dtype) || !hzi_cuda_mhc_is_aligned(&p->u, dtype) ||
+	    !hzi_cuda_mhc_is_aligned(&p->y, dtype))
 		return false;
 	for (int l = 0; l < p->layers; l++) {
 		if (((uintptr_t)p->layer[l].f | (uintptr_t)p->layer[l].u |
@@ -165,7 +165,7 @@ static int launch_chain(struct hz_context *ctx, struct hzi_mhc_chain_job *p, boo
 	int64_t threads = p->s.tokens * p->s.channels;
 
 	vectors = vectors && is_vectorized(p);
-	p->whole = hzi_mhc_float4_coefs(&p->p, &p->q, &p->a, p->s.n);
+	p->whole = hzi_cuda_mhc_float4_coefs(&p->p, &p->q, &p->a, p->s.n);
 	for (int l = 0; l < p->layers; l++) {
 		if (((uintptr_t)p->layer[l].p | (uintptr_t)p->layer[l].q |
 		     (uintptr_t)p->layer[l].a) % 16 != 0)
@@ -175,13 +175,13 @@ static int launch_chain(struct hz_context *ctx, struct hzi_mhc_chain_job *p, boo
 		p->vectors = p->s.channels * (int64_t)hz_dtype_size(p->s.dtype) / 16;
 		threads = p->s.tokens * p->vectors;
 	}
-	return hzi_mhc_launch(ctx, CHAIN_OP,
-			      !vectors ? HZI_KERNEL_mhc_recompute_any :
-			      p->s.n == 4 ? HZI_KERNEL_mhc_recompute_4 :
-			      p->s.n < 4 ? HZI_KERNEL_mhc_recompute_few :
-					   HZI_KERNEL_mhc_recompute_many,
-			      ceil_div(threads, HZI_MHC_THREADS), 1, HZI_MHC_THREADS, 0, p,
-			      sizeof(*p));
+	return hzi_cuda_mhc_launch(ctx, CHAIN_OP,
+				   !vectors ? HZI_KERNEL_mhc_recompute_any :
+				   p->s.n == 4 ? HZI_KERNEL_mhc_recompute_4 :
+				   p->s.n < 4 ? HZI_KERNEL_mhc_recompute_few :
+				   HZI_KERNEL_mhc_recompute_many,
+				   ceil_div(threads, HZI_MHC_THREADS), 1, HZI_MHC_THREADS, 0, p,
+				   sizeof(*p));
 }
 
 /*
@@ -194,7 +194,7 @@ static int alike(const struct hzi_mhc_recompute_args *a, int first, struct hzi_m
 
 	*p = (struct hzi_mhc_chain_job){
 		.s = a->s, .x = first ? a->layer[first - 1].y : a->x,
-		.per = hzi_mhc_tokens_per_group(&a->s),
+		.per = hzi_cuda_mhc_tokens_per_group(&a->s),
 	};
 	while (l < a->layers && add_layer(p, &a->layer[l]))
 		l++;
@@ -228,7 +228,7 @@ const char *hzi_cuda_mhc_recompute_vectorized_unsupported(const struct hz_contex
 	const struct hzi_mhc_recompute_args *a = args;
 
 	(void)ctx;
-	return hzi_mhc_vector_kernel(&a->s) < 0 ?
+	return hzi_cuda_mhc_vector_kernel(&a->s) < 0 ?
 		       "rows of channels are not whole 16-byte vectors" : NULL;
 }
 

@@ -20,7 +20,7 @@ static size_t padded(int64_t bytes)
 /* Tokens that a block adds up: depends on nothing but sizes, and so do the sums' bits */
 static int64_t chunk_of(const struct hzi_mhc_shape *s)
 {
-	const int64_t per = hzi_mhc_tokens_per_group(s);
+	const int64_t per = hzi_cuda_mhc_tokens_per_group(s);
 	const int64_t chunk = ceil_div(s->tokens, CHUNK_BLOCKS);
 
 	return chunk < 4 ? (per < 4 ? per : 4) : chunk < per ? chunk : per;
@@ -28,7 +28,7 @@ static int64_t chunk_of(const struct hzi_mhc_shape *s)
 
 static int64_t chunks_of(const struct hzi_mhc_shape *s)
 {
-	const int64_t per = hzi_mhc_tokens_per_group(s), chunk = chunk_of(s);
+	const int64_t per = hzi_cuda_mhc_tokens_per_group(s), chunk = chunk_of(s);
 
 	return per > 1 ? ceil_div(per, chunk) : 1;
 }
@@ -62,21 +62,21 @@ size_t hzi_cuda_mhc_mix_bwd_workspace(const struct hz_context *ctx, const void *
 static int bias_gradient(struct hz_context *ctx, const struct hzi_mhc_streams_bwd_args *a)
 {
 	struct hzi_mhc_dbias_job p = {
-		.s = a->s, .dy = a->dy, .q = a->q, .per = hzi_mhc_tokens_per_group(&a->s),
+		.s = a->s, .dy = a->dy, .q = a->q, .per = hzi_cuda_mhc_tokens_per_group(&a->s),
 		.chunks = bias_chunks(&a->s), .dbias = a->dbias, .accumulate = a->accumulate,
 		.partial = (float *)((char *)ctx->workspace + sums_bytes(a)),
 	};
 	const int bytes = (int)hz_dtype_size(a->s.dtype);
 
 	p.chunk = ceil_div(a->s.tokens, p.chunks);
-	p.vectors = a->s.channels * bytes % 16 == 0 && hzi_mhc_is_aligned(&a->dy, a->s.dtype);
-	HZ_CHECK(hzi_mhc_launch(ctx, OP, HZI_KERNEL_mhc_dbias,
-				ceil_div(a->s.channels,
-					 HZI_MHC_DBIAS_LANES * (p.vectors ? 16 / bytes : 1)),
-				p.chunks, HZI_MHC_THREADS, 0, &p, sizeof(p)));
-	return hzi_mhc_launch(ctx, OP, HZI_KERNEL_mhc_dbias_finish,
+	p.vectors = a->s.channels * bytes % 16 == 0 && hzi_cuda_mhc_is_aligned(&a->dy, a->s.dtype);
+	HZ_CHECK(hzi_cuda_mhc_launch(ctx, OP, HZI_KERNEL_mhc_dbias,
+				     ceil_div(a->s.channels,
+					      HZI_MHC_DBIAS_LANES * (p.vectors ? 16 / bytes : 1)),
+				     p.chunks, HZI_MHC_THREADS, 0, &p, sizeof(p)));
+	return hzi_cuda_mhc_launch(ctx, OP, HZI_KERNEL_mhc_dbias_finish,
 			      ceil_div(a->s.channels, HZI_MHC_THREADS), 1, HZI_MHC_THREADS, 0, &p,
-			      sizeof(p));
+				   sizeof(p));
 }
 
 static bool same_array(const struct hzi_mhc_array *a, const struct hzi_mhc_array *b)
@@ -123,13 +123,13 @@ const char *hzi_cuda_mhc_mix_bwd_vectorized_unsupported(const struct hz_context 
 	const int dtype = a.s.dtype;
 
 	(void)ctx;
-	if (hzi_mhc_vector_kernel(&a.s) < 0)
+	if (hzi_cuda_mhc_vector_kernel(&a.s) < 0)
 		return "rows of channels are not whole 16-byte vectors";
 	if (!vector_terms(&a))
 		return "no vectorized kernel has these gradients, or dx is accumulated";
-	if (!hzi_mhc_is_aligned(&a.x, dtype) || !hzi_mhc_is_aligned(&a.f, dtype) ||
-	    !hzi_mhc_is_aligned(&a.du, dtype) || !hzi_mhc_is_aligned(&a.dy, dtype) ||
-	    !hzi_mhc_is_aligned(&a.dx, dtype) || !hzi_mhc_is_aligned(&a.df, dtype))
+	if (!hzi_cuda_mhc_is_aligned(&a.x, dtype) || !hzi_cuda_mhc_is_aligned(&a.f, dtype) ||
+	    !hzi_cuda_mhc_is_aligned(&a.du, dtype) || !hzi_cuda_mhc_is_aligned(&a.dy, dtype) ||
+	    !hzi_cuda_mhc_is_aligned(&a.dx, dtype) || !hzi_cuda_mhc_is_aligned(&a.df, dtype))
 		return "rows of x, f, du, dy, dx or df are not contiguous and 16-byte aligned";
 	return NULL;
 }
@@ -137,8 +137,8 @@ const char *hzi_cuda_mhc_mix_bwd_vectorized_unsupported(const struct hz_context 
 static int gradients(struct hz_context *ctx, const struct hzi_mhc_streams_bwd_args *a, bool vectors)
 {
 	struct hzi_mhc_streams_bwd_job p = {
-		.a = reduced(a), .per = hzi_mhc_tokens_per_group(&a->s), .chunk = chunk_of(&a->s),
-		.chunks = chunks_of(&a->s), .partial = ctx->workspace,
+		.a = reduced(a), .per = hzi_cuda_mhc_tokens_per_group(&a->s),
+		.chunk = chunk_of(&a->s), .chunks = chunks_of(&a->s), .partial = ctx->workspace,
 		.sums = a->dp.data || a->dq.data || a->da.data,
 	};
 	const int n = a->s.n;
@@ -150,34 +150,34 @@ static int gradients(struct hz_context *ctx, const struct hzi_mhc_streams_bwd_ar
 		p.kind = vector_terms(&p.a);
 		kernel = (p.kind & HZI_TERM_MIX ? HZI_KERNEL_mhc_streams_bwd_mixed_f32_4 :
 						  HZI_KERNEL_mhc_streams_bwd_plain_f32_4) +
-			 hzi_mhc_vector_kernel(&a->s);
+			 hzi_cuda_mhc_vector_kernel(&a->s);
 		p.vectors = a->s.channels * (int64_t)hz_dtype_size(a->s.dtype) / 16;
-		p.whole = hzi_mhc_float4_coefs(&a->p, &a->q, &a->a, n);
+		p.whole = hzi_cuda_mhc_float4_coefs(&a->p, &a->q, &a->a, n);
 		p.lanes_log2 = p.vectors > 64 ? 7 : p.vectors > 32 ? 6 : 5;
 		per_block = HZI_MHC_BWD_THREADS >> p.lanes_log2;
 	} else {
 		p.kind = (a->dp.data ? HZI_TERM_U : 0) | (a->dq.data ? HZI_TERM_F : 0) |
 			 (a->da.data ? HZI_TERM_MIX : 0);
-		p.whole = hzi_mhc_streams_innermost(&p.a.x, &a->s) &&
-			  hzi_mhc_streams_innermost(&a->dy, &a->s) &&
-			  hzi_mhc_streams_innermost(&p.a.dx, &a->s);
+		p.whole = hzi_cuda_mhc_streams_innermost(&p.a.x, &a->s) &&
+			  hzi_cuda_mhc_streams_innermost(&a->dy, &a->s) &&
+			  hzi_cuda_mhc_streams_innermost(&p.a.dx, &a->s);
 	}
 	blocks = p.per == 1 ? ceil_div(a->s.tokens, per_block) : a->s.groups * p.chunks;
 	/* Before dbias is written, which comes first: the other kernels may overwrite dy. */
 	if (any)
-		HZ_CHECK(hzi_mhc_check_blocks(ctx, OP, blocks));
+		HZ_CHECK(hzi_cuda_mhc_check_blocks(ctx, OP, blocks));
 	if (a->dbias && a->s.channels > 0)
 		HZ_CHECK(bias_gradient(ctx, a));
 	if (!any)
 		return HZ_OK;
-	HZ_CHECK(hzi_mhc_launch(ctx, OP, kernel, blocks, 1, HZI_MHC_BWD_THREADS, 0, &p,
-				sizeof(p)));
+	HZ_CHECK(hzi_cuda_mhc_launch(ctx, OP, kernel, blocks, 1, HZI_MHC_BWD_THREADS, 0, &p,
+				     sizeof(p)));
 	if (!p.sums || p.chunks == 1)
 		return HZ_OK;
 	count = (p.kind & HZI_TERM_U ? n : 0) + (p.kind & HZI_TERM_F ? n : 0) +
 		(p.kind & HZI_TERM_MIX ? n * n : 0);
-	return hzi_mhc_launch(ctx, OP, HZI_KERNEL_mhc_sums_finish, a->s.groups * count, 1,
-			      HZI_MHC_BWD_THREADS, 0, &p, sizeof(p));
+	return hzi_cuda_mhc_launch(ctx, OP, HZI_KERNEL_mhc_sums_finish, a->s.groups * count, 1,
+				   HZI_MHC_BWD_THREADS, 0, &p, sizeof(p));
 }
 
 int hzi_cuda_mhc_mix_bwd_vectorized(struct hz_context *ctx, const void *args)

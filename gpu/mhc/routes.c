@@ -8,7 +8,10 @@
 #include "gpu/mhc/launch.h"
 #include "lib/core/route.h"
 
-/* ---- Costs of mhc_pre: ranks. coef_mma and coef_generic have 3 and 4, their indices. --------- */
+/*
+ * Costs of mhc_pre are ranks: coef_mma and coef_generic have 3 and 4, their indices. Of equal ranks
+ * the earlier row wins.
+ */
 
 #define SMALL_BATCH 112			/* tokens: 7 clusters of 16 run at a time on an H200 */
 
@@ -26,7 +29,7 @@ static int64_t small_batch_cost(const struct hz_context *ctx, const void *args)
 	const struct hzi_mhc_pre_args *a = args;
 
 	(void)ctx;
-	return a->s.tokens <= SMALL_BATCH ? -4 : 6;
+	return a->s.tokens <= SMALL_BATCH ? 0 : 5;
 }
 
 static int64_t input_fused_cost(const struct hz_context *ctx, const void *args)
@@ -34,7 +37,7 @@ static int64_t input_fused_cost(const struct hz_context *ctx, const void *args)
 	const struct hzi_mhc_pre_args *a = args;
 
 	(void)ctx;
-	return (a->u.data && !a->norm) || hzi_cuda_mhc_coef_input_fused_makes_y(a) ? -3 : 1;
+	return (a->u.data && !a->norm) || hzi_cuda_mhc_coef_input_fused_makes_y(a) ? 1 : 3;
 }
 
 static int64_t persistent_cost(const struct hz_context *ctx, const void *args)
@@ -42,7 +45,7 @@ static int64_t persistent_cost(const struct hz_context *ctx, const void *args)
 	const struct hzi_mhc_pre_args *a = args;
 
 	(void)ctx;
-	return a->s.tokens >= MANY ? 0 : a->s.tokens >= MANY_BESIDE_MMA ? 2 : 5;
+	return a->s.tokens >= MANY ? 2 : a->s.tokens >= MANY_BESIDE_MMA ? 3 : 5;
 }
 
 /* ---- Tables ---------------------------------------------------------------------------------- */
@@ -135,7 +138,7 @@ const struct hzi_op_routes hzi_cuda_mhc_routes[] = {
 	[STREAMS] = HZI_ROUTES(mhc_streams, streams),
 	[STREAMS_BWD] = HZI_ROUTES(mhc_streams_bwd, streams_bwd),
 	[RECOMPUTE] = HZI_ROUTES(mhc_recompute, recompute),
-	[PRE] = HZI_ROUTES(mhc_pre, pre),
+	[PRE] = HZI_RANKED_ROUTES(mhc_pre, pre),
 	[PRE_BWD] = HZI_ROUTES(mhc_pre_bwd, pre_bwd),
 	[END] = {0},
 };

@@ -21,11 +21,11 @@ int hzi_cuda_mhc_sinkhorn(struct hz_context *ctx, const struct hzi_mhc_sinkhorn_
 {
 	if (a->count == 0)
 		return HZ_OK;
-	return hzi_mhc_launch(ctx, "mhc_sinkhorn",
-			      a->rule.n == 4 ? HZI_KERNEL_mhc_sinkhorn_4 :
+	return hzi_cuda_mhc_launch(ctx, "mhc_sinkhorn",
+				   a->rule.n == 4 ? HZI_KERNEL_mhc_sinkhorn_4 :
 					       HZI_KERNEL_mhc_sinkhorn_any,
 			      ceil_div(a->count, HZI_MHC_SINK_THREADS), 1, HZI_MHC_SINK_THREADS, 0,
-			      a, sizeof(*a));
+				   a, sizeof(*a));
 }
 
 size_t hzi_cuda_mhc_sinkhorn_bwd_workspace(const struct hz_context *ctx,
@@ -45,12 +45,12 @@ int hzi_cuda_mhc_sinkhorn_bwd(struct hz_context *ctx, const struct hzi_mhc_sinkh
 
 	if (a->count == 0)
 		return HZ_OK;
-	return hzi_mhc_launch(ctx, "mhc_sinkhorn_bwd",
-			      n == 4 ? HZI_KERNEL_mhc_sinkhorn_bwd_4 :
-				       HZI_KERNEL_mhc_sinkhorn_bwd_any,
-			      ceil_div(a->count, threads), 1, threads,
-			      sizeof(float) * (size_t)((2 * n * kept + staged) * threads), a,
-			      sizeof(*a));
+	return hzi_cuda_mhc_launch(ctx, "mhc_sinkhorn_bwd",
+				   n == 4 ? HZI_KERNEL_mhc_sinkhorn_bwd_4 :
+				   HZI_KERNEL_mhc_sinkhorn_bwd_any,
+				   ceil_div(a->count, threads), 1, threads,
+				   sizeof(float) * (size_t)((2 * n * kept + staged) * threads), a,
+				   sizeof(*a));
 }
 
 size_t hzi_cuda_mhc_diagnose_workspace(const struct hz_context *ctx,
@@ -65,9 +65,9 @@ int hzi_cuda_mhc_diagnose(struct hz_context *ctx, const struct hzi_mhc_diagnose_
 {
 	if (a->groups == 0)
 		return HZ_OK;
-	return hzi_mhc_launch(ctx, "mhc_diagnose", HZI_KERNEL_mhc_diagnose,
+	return hzi_cuda_mhc_launch(ctx, "mhc_diagnose", HZI_KERNEL_mhc_diagnose,
 			      ceil_div(a->groups, HZI_MHC_SINK_THREADS), 1, HZI_MHC_SINK_THREADS, 0,
-			      a, sizeof(*a));
+				   a, sizeof(*a));
 }
 
 size_t hzi_cuda_mhc_init_workspace(const struct hz_context *ctx, const struct hzi_mhc_init_args *a)
@@ -82,7 +82,7 @@ int hzi_cuda_mhc_init(struct hz_context *ctx, const struct hzi_mhc_init_args *a)
 	const int64_t blocks = ceil_div(a->phi ? a->count : 0, 4 * HZI_MHC_SINK_THREADS);
 	const int64_t least = ceil_div(HZI_MHC_ROWS, HZI_MHC_SINK_THREADS);	/* for the bias */
 
-	return hzi_mhc_launch(ctx, "mhc_init", HZI_KERNEL_mhc_init,
-			      blocks < least ? least : blocks < 4096 ? blocks : 4096, 1,
-			      HZI_MHC_SINK_THREADS, 0, a, sizeof(*a));
+	return hzi_cuda_mhc_launch(ctx, "mhc_init", HZI_KERNEL_mhc_init,
+				   blocks < least ? least : blocks < 4096 ? blocks : 4096, 1,
+				   HZI_MHC_SINK_THREADS, 0, a, sizeof(*a));
 }

@@ -4,15 +4,15 @@
 libhz_la_SOURCES += \
 	cpu/core/cpu.c cpu/core/transpose.c cpu/hadamard/hadamard.c cpu/hadamard/kern.c \
 	cpu/hadamard/quantize.c cpu/hadamard/tiles.c cpu/lattice/decode.c cpu/lattice/kern.c \
-	cpu/lattice/lattice.c cpu/lattice/packing.c cpu/lattice/simd.c cpu/mhc/coef.c \
-	cpu/mhc/coef_bwd.c cpu/mhc/kern.c cpu/mhc/mhc.c cpu/mhc/project.c cpu/mhc/routes.c \
-	cpu/peak/kern.c cpu/qgemm/kern.c cpu/qgemm/linear.c cpu/qgemm/qgemm.c cpu/quantize/kern.c \
-	cpu/quantize/quantize.c cpu/quat/kern.c cpu/quat/quat.c cpu/quat_conv/depthwise.c \
-	cpu/quat_conv/kern.c cpu/quat_conv/routes.c cpu/quat_gemm/kern.c cpu/quat_gemm/quat_gemm.c \
-	cpu/quat_gemm/routes.c cpu/quat_layer/kern.c cpu/quat_layer/quat_layer.c \
-	cpu/quat_layer/routes.c cpu/vlut/d4_bitfield.c cpu/vlut/f32.c cpu/vlut/gemm.c \
-	cpu/vlut/gemm2.c cpu/vlut/kern.c cpu/vlut/regtable.c cpu/vlut/routes.c cpu/vlut/s8.c \
-	cpu/vlut/table.c cpu/vlut/vlut.c
+	cpu/lattice/lattice.c cpu/lattice/packing.c cpu/lattice/routes.c cpu/lattice/simd.c \
+	cpu/mhc/coef.c cpu/mhc/coef_bwd.c cpu/mhc/kern.c cpu/mhc/mhc.c cpu/mhc/project.c \
+	cpu/mhc/routes.c cpu/peak/kern.c cpu/qgemm/kern.c cpu/qgemm/linear.c cpu/qgemm/qgemm.c \
+	cpu/quantize/kern.c cpu/quantize/quantize.c cpu/quat/kern.c cpu/quat/quat.c \
+	cpu/quat_conv/depthwise.c cpu/quat_conv/kern.c cpu/quat_conv/routes.c \
+	cpu/quat_gemm/kern.c cpu/quat_gemm/quat_gemm.c cpu/quat_gemm/routes.c \
+	cpu/quat_layer/kern.c cpu/quat_layer/quat_layer.c cpu/quat_layer/routes.c \
+	cpu/vlut/d4_bitfield.c cpu/vlut/f32.c cpu/vlut/gemm.c cpu/vlut/gemm2.c cpu/vlut/kern.c \
+	cpu/vlut/regtable.c cpu/vlut/routes.c cpu/vlut/s8.c cpu/vlut/table.c cpu/vlut/vlut.c
 noinst_HEADERS += \
 	cpu/core/convert.inc cpu/core/cpu.h cpu/core/elements.inc cpu/core/inline.h \
 	cpu/core/kern.h cpu/core/sizes.h cpu/core/tiles.h cpu/core/transpose.inc cpu/core/vec.h \

@@ -592,71 +592,79 @@ static void decode_units(void *data, int thread, int64_t begin, int64_t end)
 		end_stream(job);
 }
 
-/* Digits: of any quantizer whose indices planes hold */
-static bool digits_way(struct decode_job *job)
+/* Digits of all levels are side by side. */
+static bool joins_digits(const struct hzi_lattice_decode_args *a, const struct hzi_lattice_map *map)
 {
-	const struct hzi_lattice_rule *r = job->rule;
-	const int levels = r->levels - job->a->first;
+	const struct hzi_lattice_rule *r = &a->lattice->rule;
+	const int levels = r->levels - a->first;
 
-	job->joined = levels == 1 || (job->map.v_step == 1 && job->map.v_level == r->d &&
-				      levels * r->d <= DIMS);
-	return r->q <= 256 && hzi_lattice_digits_of(r, &job->lanes);
+	return levels == 1 ||
+	       (map->v_step == 1 && map->v_level == r->d && levels * r->d <= DIMS);
 }
 
-/* Points less offset as s16, in lanes or by a table of leaders */
-static bool points_way(struct decode_job *job)
+/* Whether 16-bit lanes hold the digits, or the points less o, by rules or a table of leaders */
+static bool fits_planes(const struct hzi_lattice_decode_args *a, struct hzi_lane_rule *lanes)
 {
-	const struct hz_lattice *lattice = job->lattice;
-	const struct hzi_lattice_rule *r = job->rule;
+	const struct hz_lattice *lattice = a->lattice;
+	const struct hzi_lattice_rule *r = &lattice->rule;
 	int32_t offset = 0, far;
 
+	if (a->to == HZ_LATTICE_DIGITS)
+		return r->q <= 256 && hzi_lattice_digits_of(r, lanes);
 	if (r->kind != HZI_LATTICE_BASIS || !lattice->leaders)
-		return hzi_lattice_lanes(lattice, &job->lanes, &far);
-	for (int i = 0; i < r->d; i++)
+		return hzi_lattice_lanes(lattice, lanes, &far);
+	for (int i = 0; i < r->d && a->to != HZ_LATTICE_POINTS; i++)
 		offset = abs(r->offset[i]) > offset ? abs(r->offset[i]) : offset;
-	return lattice->point_max <= INT16_MAX - offset && hzi_lattice_digits_of(r, &job->lanes);
+	return lattice->point_max <= INT16_MAX - offset && hzi_lattice_digits_of(r, lanes);
 }
 
-/* Which way blocks are decoded */
-static void choose_way(struct decode_job *job)
+void hzi_lattice_decode_begin(struct hzi_lattice_decode_call *c,
+			      const struct hzi_lattice_decode_args *a)
+{
+	const struct hzi_lattice_rule *r = &a->lattice->rule;
+	const int levels = r->levels - a->first;
+	bool in_order;
+
+	*c = (struct hzi_lattice_decode_call){
+		.a = a, .map = hzi_lattice_join(&a->map, r, a->to == HZ_LATTICE_VALUES),
+	};
+	c->in_planes = fits_planes(a, &c->lanes);
+	in_order = a->to == HZ_LATTICE_VALUES ? c->map.v_step == 1 && !a->matrices :
+						a->to == HZ_LATTICE_POINTS &&
+						c->map.v_step == 1 && c->map.v_block == r->d;
+	c->in_lanes = c->in_planes && a->pack == HZ_LATTICE_LEVEL && in_order && c->lanes.bytes &&
+		      (c->map.code_level == 1 || levels == 1) && c->map.code_block == levels;
+}
+
+/* The codec of planes, and how many blocks they hold */
+static void set_planes(struct decode_job *job)
 {
 	const struct hzi_lattice_decode_args *a = job->a;
 	const struct hzi_lattice_rule *r = job->rule;
-	const int levels = r->levels - a->first;
 	int64_t most = r->embed, group;
-	bool in_order;
 
-	job->in_planes = a->to == HZ_LATTICE_DIGITS ? digits_way(job) : points_way(job);
-	if (!job->in_planes)
-		return;
 	hzi_lattice_codec(job->kern, r, &job->lanes, a->code_dtype, a->pack, &job->codec);
 	job->codec.block = job->map.code_block;
 	job->codec.level = job->map.code_level;
 	job->codec.first = a->first;
+	job->joined = joins_digits(a, &job->map);
 	if (a->to == HZ_LATTICE_DIGITS)
-		most = job->joined ? levels * r->d : r->d;
+		most = job->joined ? (r->levels - a->first) * r->d : r->d;
 	most = most < job->codec.powers.planes ? job->codec.powers.planes : most;
 	group = r->group > ROOM ? r->group : ROOM / r->group * r->group;
 	job->at_once = min_of(RUN, PLANE_ELEMENTS / most) / group * group;
-	in_order = a->to == HZ_LATTICE_VALUES ? job->map.v_step == 1 && !a->matrices :
-						a->to == HZ_LATTICE_POINTS &&
-						job->map.v_step == 1 && job->map.v_block == r->d;
-	job->in_lanes = a->pack == HZ_LATTICE_LEVEL && in_order && job->lanes.bytes &&
-			(job->map.code_level == 1 || levels == 1) &&
-			job->map.code_block == levels;
 }
 
-int hzi_cpu_lattice_decode(struct hz_context *ctx, const struct hzi_lattice_decode_args *a)
+int hzi_lattice_decode(struct hz_context *ctx, const struct hzi_lattice_decode_call *c,
+		       bool in_planes, bool in_lanes)
 {
+	const struct hzi_lattice_decode_args *a = c->a;
 	const struct hzi_lattice_rule *r = &a->lattice->rule;
 	const int64_t size = size_of(a->y_dtype);
 	struct hzi_lattice_rule with_o = *r;
 	struct decode_job job = {
-		.kern = hzi_lattice_kern + ctx->level,
-		.a = a,
-		.lattice = a->lattice,
-		.rule = r,
-		.map = hzi_lattice_join(&a->map, r, a->to == HZ_LATTICE_VALUES),
+		.kern = hzi_lattice_kern + ctx->level, .a = a, .lattice = a->lattice, .rule = r,
+		.map = c->map, .lanes = c->lanes, .in_planes = in_planes, .in_lanes = in_lanes,
 		.plain = true,
 	};
 	int64_t elements, bytes;
@@ -668,30 +676,21 @@ int hzi_cpu_lattice_decode(struct hz_context *ctx, const struct hzi_lattice_deco
 		memset(with_o.offset, 0, sizeof(with_o.offset));
 		job.rule = &with_o;
 	}
-	choose_way(&job);
+	if (in_planes)
+		set_planes(&job);
 	job.run = a->t ? RUN / r->group * r->group : PLAIN_RUN;
 	job.runs = ceil_div(job.map.blocks, job.run);
 	elements = rows_of(&job.map) * job.map.blocks *
 		   (a->to == HZ_LATTICE_VALUES ? r->d : a->to == HZ_LATTICE_POINTS ? r->embed :
 							 r->levels * r->d);
 	bytes = elements * size;
-	job.stream = job.in_lanes && a->to == HZ_LATTICE_VALUES &&
+	job.stream = in_lanes && a->to == HZ_LATTICE_VALUES &&
 		     bytes > hzi_cache_share(ctx) / 4 * 3 && (uintptr_t)a->y % 64 == 0;
 	for (int i = 0; i < job.map.ndim; i++)
 		job.stream &= job.map.v_stride[i] * size % 64 == 0;
-	hzi_parallel(hzi_threads(ctx, job.in_lanes    ? 2 * bytes :
-				      job.in_planes ? 8 * bytes :
-						      elements * 64),
+	hzi_parallel(hzi_threads(ctx, in_lanes ? 2 * bytes : in_planes ? 8 * bytes : elements * 64),
 		     decode_units, &job, rows_of(&job.map) * job.runs);
 	return HZ_OK;
-}
-
-size_t hzi_cpu_lattice_decode_workspace(const struct hz_context *ctx,
-					const struct hzi_lattice_decode_args *a)
-{
-	(void)ctx;
-	(void)a;
-	return 0;
 }
 
 /* ---- Repacking ------------------------------------------------------------------------------- */
@@ -767,19 +766,18 @@ static void repack_units(void *data, int thread, int64_t begin, int64_t end)
 	}
 }
 
-int hzi_cpu_lattice_repack(struct hz_context *ctx, const struct hzi_lattice_repack_args *a)
+int hzi_lattice_repack(struct hz_context *ctx, const struct hzi_lattice_repack_args *a,
+		       const struct hzi_lane_rule *lanes)
 {
 	const struct hzi_lattice_rule *r = &a->lattice->rule;
-	struct repack_job job = {.a = a, .run = RUN};
+	struct repack_job job = {.a = a, .run = RUN, .in_planes = lanes != NULL};
 	const int64_t rows = rows_of(&a->from);
-	struct hzi_lane_rule lanes = {0};
 
-	job.in_planes = hzi_lattice_digits_of(r, &lanes);
-	if (job.in_planes) {
+	if (lanes) {
 		const struct hzi_lattice_kern *const kern = hzi_lattice_kern + ctx->level;
 
-		hzi_lattice_codec(kern, r, &lanes, a->from_dtype, a->from_pack, &job.from);
-		hzi_lattice_codec(kern, r, &lanes, a->to_dtype, a->to_pack, &job.to);
+		hzi_lattice_codec(kern, r, lanes, a->from_dtype, a->from_pack, &job.from);
+		hzi_lattice_codec(kern, r, lanes, a->to_dtype, a->to_pack, &job.to);
 		job.from.block = a->from.code_block;
 		job.from.level = a->from.code_level;
 		job.to.block = a->to.code_block;
@@ -787,16 +785,7 @@ int hzi_cpu_lattice_repack(struct hz_context *ctx, const struct hzi_lattice_repa
 		job.run = min_of(RUN, PLANE_ELEMENTS / job.from.powers.planes / ROOM * ROOM);
 	}
 	job.runs = ceil_div(a->from.blocks, job.run);
-	hzi_parallel(hzi_threads(ctx, rows * a->from.blocks * a->lattice->rule.levels *
-				      a->lattice->rule.d * (job.in_planes ? 4 : 16)),
+	hzi_parallel(hzi_threads(ctx, rows * a->from.blocks * r->levels * r->d * (lanes ? 4 : 16)),
 		     repack_units, &job, rows * job.runs);
 	return HZ_OK;
-}
-
-size_t hzi_cpu_lattice_repack_workspace(const struct hz_context *ctx,
-					const struct hzi_lattice_repack_args *a)
-{
-	(void)ctx;
-	(void)a;
-	return 0;
 }

@@ -733,25 +733,22 @@ static int threads_of(const struct hz_context *ctx, const struct encode_job *job
 }
 
 static struct encode_job make_job(const struct hz_context *ctx,
-				  const struct hzi_lattice_encode_args *a)
+				  const struct hzi_lattice_encode_call *c, bool in_lanes)
 {
+	const struct hzi_lattice_encode_args *a = c->a;
 	const struct hzi_lattice_rule *r = &a->lattice->rule;
 	struct encode_job job = {
-		.kern = hzi_lattice_kern + ctx->level,
-		.a = a,
-		.rule = r,
-		.matrices = a->matrices,
-		.map = hzi_lattice_join(&a->map, r, true),
+		.kern = hzi_lattice_kern + ctx->level, .a = a, .rule = r, .matrices = a->matrices,
+		.map = hzi_lattice_join(&a->map, r, true), .in_lanes = in_lanes, .lanes = c->lanes,
+		.far = c->far, .norm = reach_squared(r),
 	};
 	int64_t most, threads;
 
-	job.in_lanes = hzi_lattice_lanes(a->lattice, &job.lanes, &job.far);
-	job.norm = reach_squared(r);
-	if (job.in_lanes)
+	if (in_lanes)
 		hzi_lattice_codec(job.kern, r, &job.lanes, a->code_dtype, a->pack, &job.codec);
 	job.codec.block = job.map.code_block;
 	job.codec.level = job.map.code_level;
-	most = job.in_lanes ? min_of(RUN, VALUES / r->d) : LEAST_RUN;
+	most = in_lanes ? min_of(RUN, VALUES / r->d) : LEAST_RUN;
 	threads = threads_of(ctx, &job);
 	while (threads > 1 && most > LEAST_RUN &&
 	       rows_of(&job.map) * (job.map.blocks / most) < 4 * threads)
@@ -761,22 +758,23 @@ static struct encode_job make_job(const struct hz_context *ctx,
 	return job;
 }
 
-int hzi_cpu_lattice_encode(struct hz_context *ctx, const struct hzi_lattice_encode_args *a)
+int hzi_lattice_encode(struct hz_context *ctx, const struct hzi_lattice_encode_call *c,
+		       bool in_lanes)
 {
-	struct encode_job job = make_job(ctx, a);
+	struct encode_job job = make_job(ctx, c, in_lanes);
 
 	job.rooms = ctx->workspace;
-	hzi_parallel(threads_of(ctx, &job), job.in_lanes ? encode_in_lanes : encode_by_rule, &job,
+	hzi_parallel(threads_of(ctx, &job), in_lanes ? encode_in_lanes : encode_by_rule, &job,
 		     rows_of(&job.map) * job.runs);
-	if (a->overload)
-		memcpy(a->overload, job.overload, sizeof(job.overload));
+	if (c->a->overload)
+		memcpy(c->a->overload, job.overload, sizeof(job.overload));
 	return HZ_OK;
 }
 
-size_t hzi_cpu_lattice_encode_workspace(const struct hz_context *ctx,
-					const struct hzi_lattice_encode_args *a)
+size_t hzi_lattice_encode_room(const struct hz_context *ctx,
+			       const struct hzi_lattice_encode_call *c)
 {
-	const struct encode_job job = make_job(ctx, a);
+	const struct encode_job job = make_job(ctx, c, true);
 
-	return job.in_lanes ? (size_t)threads_of(ctx, &job) * sizeof(struct room) : 0;
+	return (size_t)threads_of(ctx, &job) * sizeof(struct room);
 }

@@ -129,4 +129,35 @@ static inline int64_t rows_of(const struct hzi_lattice_map *m)
 	return rows;
 }
 
+/* ---- The calls, for the routes --------------------------------------------------------------- */
+
+struct hzi_lattice_encode_call {
+	const struct hzi_lattice_encode_args *a;
+	struct hzi_lane_rule lanes;
+	int32_t far;
+	bool in_lanes;			/* whether they hold the points */
+};
+
+int hzi_lattice_encode(struct hz_context *ctx, const struct hzi_lattice_encode_call *c,
+		       bool in_lanes);
+size_t hzi_lattice_encode_room(const struct hz_context *ctx,	/* in lanes */
+			       const struct hzi_lattice_encode_call *c);
+
+struct hzi_lattice_decode_call {
+	const struct hzi_lattice_decode_args *a;
+	struct hzi_lattice_map map;	/* rows joined */
+	struct hzi_lane_rule lanes;
+	bool in_planes, in_lanes;	/* whether 16-bit planes, and lanes of bytes, hold the points */
+};
+
+void hzi_lattice_decode_begin(struct hzi_lattice_decode_call *c,
+			      const struct hzi_lattice_decode_args *a);
+/* in_lanes: with in_planes, which the blocks behind whole vectors take */
+int hzi_lattice_decode(struct hz_context *ctx, const struct hzi_lattice_decode_call *c,
+		       bool in_planes, bool in_lanes);
+
+/* lanes: of hzi_lattice_digits_of(), by 16-bit planes; NULL: digit by digit */
+int hzi_lattice_repack(struct hz_context *ctx, const struct hzi_lattice_repack_args *a,
+		       const struct hzi_lane_rule *lanes);
+
 #endif

@@ -3,16 +3,17 @@
 
 libhz_la_SOURCES += \
 	cpu/core/cpu.c cpu/core/transpose.c cpu/hadamard/hadamard.c cpu/hadamard/kern.c \
-	cpu/hadamard/quantize.c cpu/hadamard/tiles.c cpu/lattice/decode.c cpu/lattice/kern.c \
-	cpu/lattice/lattice.c cpu/lattice/packing.c cpu/lattice/routes.c cpu/lattice/simd.c \
-	cpu/mhc/coef.c cpu/mhc/coef_bwd.c cpu/mhc/kern.c cpu/mhc/mhc.c cpu/mhc/project.c \
-	cpu/mhc/routes.c cpu/peak/kern.c cpu/qgemm/kern.c cpu/qgemm/linear.c cpu/qgemm/qgemm.c \
-	cpu/quantize/kern.c cpu/quantize/quantize.c cpu/quat/kern.c cpu/quat/quat.c \
-	cpu/quat_conv/depthwise.c cpu/quat_conv/kern.c cpu/quat_conv/routes.c \
-	cpu/quat_gemm/kern.c cpu/quat_gemm/quat_gemm.c cpu/quat_gemm/routes.c \
-	cpu/quat_layer/kern.c cpu/quat_layer/quat_layer.c cpu/quat_layer/routes.c \
-	cpu/vlut/d4_bitfield.c cpu/vlut/f32.c cpu/vlut/gemm.c cpu/vlut/gemm2.c cpu/vlut/kern.c \
-	cpu/vlut/regtable.c cpu/vlut/routes.c cpu/vlut/s8.c cpu/vlut/table.c cpu/vlut/vlut.c
+	cpu/hadamard/quantize.c cpu/hadamard/routes.c cpu/hadamard/tiles.c cpu/lattice/decode.c \
+	cpu/lattice/kern.c cpu/lattice/lattice.c cpu/lattice/packing.c cpu/lattice/routes.c \
+	cpu/lattice/simd.c cpu/mhc/coef.c cpu/mhc/coef_bwd.c cpu/mhc/kern.c cpu/mhc/mhc.c \
+	cpu/mhc/project.c cpu/mhc/routes.c cpu/peak/kern.c cpu/qgemm/kern.c cpu/qgemm/linear.c \
+	cpu/qgemm/qgemm.c cpu/qgemm/routes.c cpu/quantize/kern.c cpu/quantize/quantize.c \
+	cpu/quantize/routes.c cpu/quat/kern.c cpu/quat/quat.c cpu/quat_conv/depthwise.c \
+	cpu/quat_conv/kern.c cpu/quat_conv/routes.c cpu/quat_gemm/kern.c cpu/quat_gemm/quat_gemm.c \
+	cpu/quat_gemm/routes.c cpu/quat_layer/kern.c cpu/quat_layer/quat_layer.c \
+	cpu/quat_layer/routes.c cpu/vlut/d4_bitfield.c cpu/vlut/f32.c cpu/vlut/gemm.c \
+	cpu/vlut/gemm2.c cpu/vlut/kern.c cpu/vlut/regtable.c cpu/vlut/routes.c cpu/vlut/s8.c \
+	cpu/vlut/table.c cpu/vlut/vlut.c
 noinst_HEADERS += \
 	cpu/core/convert.inc cpu/core/cpu.h cpu/core/elements.inc cpu/core/inline.h \
 	cpu/core/kern.h cpu/core/sizes.h cpu/core/tiles.h cpu/core/transpose.inc cpu/core/vec.h \
@@ -22,15 +23,15 @@ noinst_HEADERS += \
 	cpu/lattice/soa.inc cpu/mhc/bwd.inc cpu/mhc/coef.h cpu/mhc/coef.inc cpu/mhc/kern.h \
 	cpu/mhc/mhc.h cpu/mhc/mhc.inc cpu/mhc/pairs.inc cpu/mhc/project.inc cpu/peak/kern.h \
 	cpu/qgemm/epilogue512.inc cpu/qgemm/kern.h cpu/qgemm/qgemm.h cpu/qgemm/qgemm.inc \
-	cpu/qgemm/skinny_amx.inc cpu/qgemm/vnni.inc cpu/quantize/kern.h cpu/quantize/quantize.inc \
-	cpu/quat/f64.inc cpu/quat/kern.h cpu/quat/math.inc cpu/quat/quat.inc cpu/quat/vec.inc \
-	cpu/quat_conv/depthwise.h cpu/quat_conv/depthwise.inc cpu/quat_conv/kern.h \
-	cpu/quat_gemm/activation.inc cpu/quat_gemm/gemv.inc cpu/quat_gemm/kern.h \
-	cpu/quat_gemm/quat_gemm.h cpu/quat_gemm/quat_gemm.inc cpu/quat_layer/gather.h \
-	cpu/quat_layer/gather.inc cpu/quat_layer/kern.h cpu/quat_layer/pool.inc \
-	cpu/quat_layer/quads.inc cpu/quat_layer/quat_layer.h cpu/quat_layer/quat_layer.inc \
-	cpu/vlut/d4_bitfield.inc cpu/vlut/d4_bitfield512.inc cpu/vlut/kern.h cpu/vlut/vlut.h \
-	cpu/vlut/vlut.inc
+	cpu/qgemm/skinny_amx.inc cpu/qgemm/vnni.inc cpu/quantize/kern.h cpu/quantize/quantize.h \
+	cpu/quantize/quantize.inc cpu/quat/f64.inc cpu/quat/kern.h cpu/quat/math.inc \
+	cpu/quat/quat.inc cpu/quat/vec.inc cpu/quat_conv/depthwise.h cpu/quat_conv/depthwise.inc \
+	cpu/quat_conv/kern.h cpu/quat_gemm/activation.inc cpu/quat_gemm/gemv.inc \
+	cpu/quat_gemm/kern.h cpu/quat_gemm/quat_gemm.h cpu/quat_gemm/quat_gemm.inc \
+	cpu/quat_layer/gather.h cpu/quat_layer/gather.inc cpu/quat_layer/kern.h \
+	cpu/quat_layer/pool.inc cpu/quat_layer/quads.inc cpu/quat_layer/quat_layer.h \
+	cpu/quat_layer/quat_layer.inc cpu/vlut/d4_bitfield.inc cpu/vlut/d4_bitfield512.inc \
+	cpu/vlut/kern.h cpu/vlut/vlut.h cpu/vlut/vlut.inc
 
 # cpu/<family>/unit.c is one family's micro-kernels, compiled once for each ISA level. VNNI and AMX
 # have units of those families alone that gain by them; other kernels stay those of the level below.

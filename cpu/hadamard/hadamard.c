@@ -143,19 +143,28 @@ struct rows hzi_rows_of(const struct job *job)
 	};
 }
 
-/* ---- hadamard() ------------------------------------------------------------------------------ */
-
-/* Columns lie side by side in x and y, and their elements do not. */
-static bool is_columns(const struct hzi_hadamard_args *a)
+int hzi_cpu_hadamard_threads(const struct hz_context *ctx, const struct hzi_hadamard_args *a)
 {
+	const int64_t elements = item_count(a->ndim, a->shape) * a->blocks * a->plan.n;
+
+	return hzi_threads(ctx, elements * (dtype_bytes(a->x_dtype) + dtype_bytes(a->y_dtype)));
+}
+
+/* ---- Contiguous columns ---------------------------------------------------------------------- */
+
+const char *hzi_cpu_hadamard_columns_unsupported(const struct hz_context *ctx, const void *args)
+{
+	const struct hzi_hadamard_args *a = args;
+
+	(void)ctx;
 	if (a->ndim == 0 || a->x_step == 1 || a->y_step == 1 || a->x_stride[a->ndim - 1] != 1 ||
 	    a->y_stride[a->ndim - 1] != 1)
-		return false;
+		return "neighbours in x and y are not of different transforms";
 	for (int i = 0; i < a->plan.nseg; i++) {
 		if (a->plan.seg[i].length > (int64_t)1 << COLUMN_BITS)
-			return false;
+			return "transforms are longer than 2^18 elements";
 	}
-	return true;
+	return NULL;
 }
 
 /* Unit: a tile of columns of a block of an item of the outer dimensions but the last */
@@ -209,6 +218,30 @@ static void do_column_tiles(void *work_job, int thread, int64_t begin, int64_t e
 	}
 }
 
+size_t hzi_cpu_hadamard_columns_workspace(const struct hz_context *ctx, const void *args)
+{
+	const struct hzi_hadamard_args *a = args;
+	size_t bytes;
+
+	hzi_columns_width(hzi_hadamard_kern + ctx->level, a, &bytes);
+	return hzi_constants_bytes(a) + bytes * (size_t)ctx->threads;
+}
+
+int hzi_cpu_hadamard_columns(struct hz_context *ctx, const void *args)
+{
+	const struct hzi_hadamard_args *a = args;
+	struct job job;
+
+	hzi_begin_job(&job, ctx, a);
+	job.width = hzi_columns_width(job.kern, a, &job.area_bytes);
+	job.tiles = ceil_div(a->shape[a->ndim - 1], job.width);
+	hzi_parallel(hzi_cpu_hadamard_threads(ctx, a), do_column_tiles, &job,
+		     job.items / a->shape[a->ndim - 1] * a->blocks * job.tiles);
+	return HZ_OK;
+}
+
+/* ---- Blocks ---------------------------------------------------------------------------------- */
+
 /* Unit: a block of an item */
 static void do_blocks(void *work_job, int thread, int64_t begin, int64_t end)
 {
@@ -231,50 +264,30 @@ static void do_blocks(void *work_job, int thread, int64_t begin, int64_t end)
 	}
 }
 
-int hzi_cpu_hadamard(struct hz_context *ctx, const struct hzi_hadamard_args *a)
+size_t hzi_cpu_hadamard_blocks_workspace(const struct hz_context *ctx, const void *args)
 {
-	const int64_t elements = item_count(a->ndim, a->shape) * a->blocks * a->plan.n;
-	const int threads = hzi_threads(ctx, elements * (dtype_bytes(a->x_dtype) +
-							 dtype_bytes(a->y_dtype)));
+	const struct hzi_hadamard_args *a = args;
+	const struct areas areas = hzi_row_areas(hzi_hadamard_kern + ctx->level, &a->plan,
+						 a->x_dtype, a->y_dtype, a->x_step, a->y_step,
+						 ctx->threads);
+
+	return hzi_constants_bytes(a) +
+	       hzi_scratch_bytes(&areas, item_count(a->ndim, a->shape) * a->blocks, ctx->threads);
+}
+
+int hzi_cpu_hadamard_blocks(struct hz_context *ctx, const void *args)
+{
+	const struct hzi_hadamard_args *a = args;
+	const int threads = hzi_cpu_hadamard_threads(ctx, a);
 	struct job job;
 	int64_t blocks;
 
-	if (threads == 1 && hzi_is_simple(hzi_hadamard_kern + ctx->level, a)) {
-		hzi_run_simple(hzi_hadamard_kern + ctx->level, a);
-		return HZ_OK;
-	}
 	hzi_begin_job(&job, ctx, a);
-	if (is_columns(a)) {
-		job.width = hzi_columns_width(job.kern, a, &job.area_bytes);
-		job.tiles = (a->shape[a->ndim - 1] + job.width - 1) / job.width;
-		hzi_parallel(threads, do_column_tiles, &job,
-			     job.items / a->shape[a->ndim - 1] * a->blocks * job.tiles);
-		return HZ_OK;
-	}
 	job.areas = hzi_row_areas(job.kern, &a->plan, a->x_dtype, a->y_dtype, a->x_step, a->y_step,
-			      threads);
+				  threads);
 	job.area_bytes = areas_bytes(&job.areas);
 	blocks = job.items * a->blocks;
 	job.share = hzi_is_shared(&job.areas, &a->plan, blocks, threads) ? threads : 1;
 	hzi_parallel(job.share > 1 ? 1 : threads, do_blocks, &job, blocks);
 	return HZ_OK;
-}
-
-size_t hzi_cpu_hadamard_workspace(const struct hz_context *ctx, const struct hzi_hadamard_args *a)
-{
-	const struct hzi_hadamard_kern *const kern = hzi_hadamard_kern + ctx->level;
-	struct areas areas;
-
-	if (hzi_is_simple(kern, a))
-		return 0;
-	if (is_columns(a)) {
-		size_t bytes;
-
-		hzi_columns_width(kern, a, &bytes);
-		return hzi_constants_bytes(a) + bytes * (size_t)ctx->threads;
-	}
-	areas = hzi_row_areas(kern, &a->plan, a->x_dtype, a->y_dtype, a->x_step, a->y_step,
-			  ctx->threads);
-	return hzi_constants_bytes(a) +
-	       hzi_scratch_bytes(&areas, item_count(a->ndim, a->shape) * a->blocks, ctx->threads);
 }

@@ -11,7 +11,7 @@
 #include "cpu/hadamard/kern.h"
 #include "lib/hadamard/hadamard.h"
 
-/* ---- hadamard_tiles.c: cache blocking -------------------------------------------------------- */
+/* ---- tiles.c: cache blocking ----------------------------------------------------------------- */
 
 /*
  * m 2^k rows of columns elements: butterflies between rows, then the base matrix. One tile is width
@@ -81,11 +81,19 @@ int64_t hzi_columns_width(const struct hzi_hadamard_kern *kern, const struct hzi
 void hzi_run_columns(const struct columns *a, int64_t c, float *scratch);
 
 /*
- * Whether it takes no scratch, no constants and no more than butterflies: rows of one transform
- * that fits in registers, or of f32 ones back to back. Of few rows the way there counts.
+ * Routes of hadamard: see struct hzi_route. direct: one thread transforms rows without scratch or
+ * constants, in registers, or f32 ones in y. columns: tiles of contiguous columns. blocks: any.
  */
-bool hzi_is_simple(const struct hzi_hadamard_kern *kern, const struct hzi_hadamard_args *a);
-void hzi_run_simple(const struct hzi_hadamard_kern *kern, const struct hzi_hadamard_args *a);
+const char *hzi_cpu_hadamard_direct_unsupported(const struct hz_context *ctx, const void *args);
+int hzi_cpu_hadamard_direct(struct hz_context *ctx, const void *args);
+const char *hzi_cpu_hadamard_columns_unsupported(const struct hz_context *ctx, const void *args);
+size_t hzi_cpu_hadamard_columns_workspace(const struct hz_context *ctx, const void *args);
+int hzi_cpu_hadamard_columns(struct hz_context *ctx, const void *args);
+size_t hzi_cpu_hadamard_blocks_workspace(const struct hz_context *ctx, const void *args);
+int hzi_cpu_hadamard_blocks(struct hz_context *ctx, const void *args);
+
+/* Threads worth starting for a call */
+int hzi_cpu_hadamard_threads(const struct hz_context *ctx, const struct hzi_hadamard_args *a);
 
 /* ---- hadamard.c: what all calls share -------------------------------------------------------- */
 

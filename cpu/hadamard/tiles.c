@@ -610,27 +610,33 @@ bool hzi_is_far(const struct hzi_hadamard_args *a)
 	       (dtype_bytes(a->x_dtype) + dtype_bytes(a->y_dtype)) > FAR_BYTES;
 }
 
-/* ---- Rows without more ado ------------------------------------------------------------------- */
+/* ---- Rows without scratch -------------------------------------------------------------------- */
 
 static bool is_float_or_none(const struct hzi_diag *d)
 {
 	return !d->kind || d->kind == HZ_F32;
 }
 
-bool hzi_is_simple(const struct hzi_hadamard_kern *kern, const struct hzi_hadamard_args *a)
+const char *hzi_cpu_hadamard_direct_unsupported(const struct hz_context *ctx, const void *args)
 {
+	const struct hzi_hadamard_args *a = args;
 	const struct hzi_segment *seg = &a->plan.seg[0];
 
-	if (a->ndim != 0 || a->plan.nseg != 1 || seg->m != 1 || a->x_step != 1 || a->y_step != 1 ||
-	    !is_float_or_none(&a->pre) || !is_float_or_none(&a->post))
-		return false;
-	return seg->k <= kern->head_bits ||
-	       (seg->k <= BIG_BITS && a->y_dtype == HZ_F32 && a->x_block == a->plan.n &&
-		a->y_block == a->plan.n && !a->pre.kind && !a->post.kind);
+	if (a->ndim != 0 || a->plan.nseg != 1 || seg->m != 1 || a->x_step != 1 || a->y_step != 1)
+		return "rows are not of transforms of one length 2^k, of contiguous elements";
+	if (!is_float_or_none(&a->pre) || !is_float_or_none(&a->post))
+		return "factors are not f32";
+	if (seg->k <= hzi_hadamard_kern[ctx->level].head_bits)
+		return NULL;
+	return seg->k <= BIG_BITS && a->y_dtype == HZ_F32 && a->x_block == a->plan.n &&
+			       a->y_block == a->plan.n && !a->pre.kind && !a->post.kind
+		       ? NULL : "a transform does not fit registers, nor does y hold its values";
 }
 
-void hzi_run_simple(const struct hzi_hadamard_kern *kern, const struct hzi_hadamard_args *a)
+int hzi_cpu_hadamard_direct(struct hz_context *ctx, const void *args)
 {
+	const struct hzi_hadamard_kern *const kern = hzi_hadamard_kern + ctx->level;
+	const struct hzi_hadamard_args *a = args;
 	const int64_t n = a->plan.n;
 	struct hzi_head h = {
 		.x = a->x,
@@ -668,7 +674,7 @@ void hzi_run_simple(const struct hzi_hadamard_kern *kern, const struct hzi_hadam
 		};
 
 		sylvester(&t, 0, a->blocks * n, h.bits, true);
-		return;
+		return HZ_OK;
 	}
 	if (h.x_ld == n && h.y_ld == n && (!h.pre || h.pre_ld == n) &&
 	    (!h.post || h.post_ld == n)) {
@@ -676,4 +682,5 @@ void hzi_run_simple(const struct hzi_hadamard_kern *kern, const struct hzi_hadam
 		h.rows = 1;
 	}
 	kern->head(&h);
+	return HZ_OK;
 }

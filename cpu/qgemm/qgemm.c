@@ -5,7 +5,6 @@
  */
 #include <config.h>
 
-#include <assert.h>
 #include <string.h>
 
 #include "cpu/qgemm/qgemm.h"
@@ -690,13 +689,40 @@ static void wide_units(void *data, int thread, int64_t begin, int64_t end)
 
 /* ---- Multiplication: the plan ---------------------------------------------------------------- */
 
+/* Steps and threads where A is packed as a whole; returns the parts that an item is cut into. */
+static int64_t make_steps(const struct hz_context *ctx, const struct hzi_qgemm_args *a,
+			  struct job *job)
+{
+	const int64_t q_rows = hzi_qgemm_kern[ctx->level].rows;
+	const int64_t k_padded = hzi_round_up(max_i64(a->k, 1), 64);
+
+	job->items = 1;
+	for (int d = 0; d < a->ndim; d++)
+		job->items *= a->shape[d];
+	job->threads = hzi_threads(ctx, (int64_t)fmin(0x1p60, (double)job->items *
+		((double)a->m * (double)a->n * (double)a->k / MACS_PER_BYTE +
+		 (double)a->n * (double)a->k)));
+	job->step_rows = min_i64(a->m, hzi_round_up(max_i64(A_BYTES / k_padded, 1), q_rows));
+	job->step_items = min_i64(
+		job->items,
+		max_i64(A_BYTES / (k_padded * hzi_round_up(job->step_rows, q_rows)), 1));
+	return ceil_div(job->threads, job->step_items);
+}
+
+enum how {
+	PACK_FIRST,		/* A is packed, then multiplied */
+	PACK_INLINE,		/* who multiplies rows packs them */
+	SUM64			/* sums of 64 bits */
+};
+
 /* Fills all but the pointers into the workspace and the step; returns the bytes of workspace. */
-static size_t make_job(const struct hz_context *ctx, const struct hzi_qgemm_args *a,
+static size_t make_job(const struct hz_context *ctx, const struct hzi_qgemm_args *a, enum how how,
 		       struct job *job)
 {
 	const struct hzi_qgemm_kern *const kern = hzi_qgemm_kern + ctx->level;
 	const int64_t q_rows = kern->rows, padded = hzi_round_up(a->n, PANEL);
 	const int64_t k_padded = hzi_round_up(max_i64(a->k, 1), 64);
+	/* Parts of an item: of its columns first, since B is what takes time to read */
 	int64_t parts, across;
 	size_t bytes;
 
@@ -704,14 +730,10 @@ static size_t make_job(const struct hz_context *ctx, const struct hzi_qgemm_args
 	job->kern = kern;
 	job->a = a;
 	job->less = kern->pack_a_less(a->a_dtype, a->b_dtype);
-	job->wide = a->wide;
+	job->wide = how == SUM64;
+	job->lazy = how == PACK_INLINE;
 	job->rows_wanted = a->b_zeros || a->b_zero != 0;
-	job->items = 1;
-	for (int d = 0; d < a->ndim; d++)
-		job->items *= a->shape[d];
-	job->threads = hzi_threads(ctx, (int64_t)fmin(0x1p60, (double)job->items *
-		((double)a->m * (double)a->n * (double)a->k / MACS_PER_BYTE +
-		 (double)a->n * (double)a->k)));
+	parts = make_steps(ctx, a, job);
 	if (job->wide) {
 		job->step_items = job->items;
 		job->step_rows = a->m;
@@ -725,23 +747,7 @@ static size_t make_job(const struct hz_context *ctx, const struct hzi_qgemm_args
 		bytes = line(4 * WIDE_ROWS * WIDE_COLS) + line(8 * WIDE_ROWS * WIDE_COLS) +
 			line(kern->pack_a_bytes(WIDE_ROWS, min_i64(HZI_QK_CHUNK, a->k)));
 	} else {
-		job->step_rows = min_i64(a->m,
-					 hzi_round_up(max_i64(A_BYTES / k_padded, 1), q_rows));
-		job->step_items = min_i64(
-			job->items,
-			max_i64(A_BYTES / (k_padded * hzi_round_up(job->step_rows, q_rows)), 1));
-		/* Parts of an item: of its columns first, since B is what takes time to read. */
-		parts = ceil_div(job->threads, job->step_items);
-		across = min_i64(parts, padded / PANEL);
-		/*
-		 * A is packed on the way by who multiplies it, so a thread has rows of its own
-		 * then; which takes enough of them, for each reads all of B.
-		 */
-		job->lazy = kern->lazy && a->packed && a->k > 0 && a->a_k == 1 &&
-			    a->c_n == 1 && (a->c_dtype != HZ_S32 || a->identity) &&
-			    (parts == 1 || job->step_rows >= parts * LAZY_ROWS);
-		if (job->lazy)
-			across = 1;
+		across = job->lazy ? 1 : min_i64(parts, padded / PANEL);
 		job->unit_cols = hzi_round_up(ceil_div(a->n, across), PANEL);
 		job->unit_rows = hzi_round_up(ceil_div(job->step_rows, ceil_div(parts, across)),
 					      q_rows);
@@ -770,20 +776,21 @@ static size_t make_job(const struct hz_context *ctx, const struct hzi_qgemm_args
 	return bytes;
 }
 
-size_t hzi_cpu_qgemm_workspace(const struct hz_context *ctx, const struct hzi_qgemm_args *a)
+static size_t workspace_of(const struct hz_context *ctx, const void *args, enum how how)
 {
 	struct job job;
 
-	return make_job(ctx, a, &job);
+	return make_job(ctx, ((const struct hzi_cpu_qgemm_call *)args)->a, how, &job);
 }
 
-/* The multiplication with a workspace that make_job() said the size of */
-void hzi_cpu_qgemm_run(const struct hz_context *ctx, const struct hzi_qgemm_args *a,
-		       char *workspace)
+static int multiply_all(struct hz_context *ctx, const void *args, enum how how)
 {
+	const struct hzi_cpu_qgemm_call *c = args;
+	const struct hzi_qgemm_args *a = c->a;
+	char *workspace = c->workspace;
 	struct job job;
 
-	make_job(ctx, a, &job);
+	make_job(ctx, a, how, &job);
 	job.scratch = workspace;
 	workspace += (size_t)job.threads * job.scratch_each;
 	if (!job.wide) {
@@ -806,11 +813,65 @@ void hzi_cpu_qgemm_run(const struct hz_context *ctx, const struct hzi_qgemm_args
 				     units);
 		}
 	}
+	return HZ_OK;
 }
 
-int hzi_cpu_qgemm(struct hz_context *ctx, const struct hzi_qgemm_args *a)
+/* ---- Routes ---------------------------------------------------------------------------------- */
+
+const char *hzi_cpu_qgemm_pack_inline_unsupported(const struct hz_context *ctx, const void *args)
 {
-	assert(ctx->workspace_bytes >= hzi_cpu_qgemm_workspace(ctx, a));
-	hzi_cpu_qgemm_run(ctx, a, ctx->workspace);
-	return HZ_OK;
+	const struct hzi_qgemm_args *a = ((const struct hzi_cpu_qgemm_call *)args)->a;
+
+	if (!hzi_qgemm_kern[ctx->level].lazy)
+		return "the micro-kernels of the ISA level do not pack A";
+	if (a->wide || a->k == 0)
+		return "k is 0, or sums do not fit 32 bits";
+	if (!a->packed || a->a_k != 1 || a->c_n != 1)
+		return "B is not packed, or rows of A or C are not contiguous";
+	return a->c_dtype == HZ_S32 && !a->identity ? "C is s32 with a scale" : NULL;
+}
+
+/* Each thread has rows of its own and reads all of B, which takes enough rows. */
+bool hzi_cpu_qgemm_pack_inline_wins(const struct hz_context *ctx, const struct hzi_cpu_qgemm_call *c)
+{
+	struct job job;
+	const int64_t parts = make_steps(ctx, c->a, &job);
+
+	return parts == 1 || job.step_rows >= parts * LAZY_ROWS;
+}
+
+size_t hzi_cpu_qgemm_pack_inline_workspace(const struct hz_context *ctx, const void *args)
+{
+	return workspace_of(ctx, args, PACK_INLINE);
+}
+
+int hzi_cpu_qgemm_pack_inline(struct hz_context *ctx, const void *args)
+{
+	return multiply_all(ctx, args, PACK_INLINE);
+}
+
+const char *hzi_cpu_qgemm_pack_first_unsupported(const struct hz_context *ctx, const void *args)
+{
+	(void)ctx;
+	return ((const struct hzi_cpu_qgemm_call *)args)->a->wide ? "sums do not fit 32 bits" : NULL;
+}
+
+size_t hzi_cpu_qgemm_pack_first_workspace(const struct hz_context *ctx, const void *args)
+{
+	return workspace_of(ctx, args, PACK_FIRST);
+}
+
+int hzi_cpu_qgemm_pack_first(struct hz_context *ctx, const void *args)
+{
+	return multiply_all(ctx, args, PACK_FIRST);
+}
+
+size_t hzi_cpu_qgemm_sum64_workspace(const struct hz_context *ctx, const void *args)
+{
+	return workspace_of(ctx, args, SUM64);
+}
+
+int hzi_cpu_qgemm_sum64(struct hz_context *ctx, const void *args)
+{
+	return multiply_all(ctx, args, SUM64);
 }

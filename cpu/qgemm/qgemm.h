@@ -26,7 +26,23 @@ static inline int64_t item_row(const struct hzi_qgemm_args *a, int64_t item)
 }
 
 /* Multiplies; the workspace is that of hzi_cpu_qgemm_workspace(). */
-void hzi_cpu_qgemm_run(const struct hz_context *ctx, const struct hzi_qgemm_args *a,
-		       char *workspace);
+int hzi_cpu_qgemm_run(struct hz_context *ctx, const struct hzi_qgemm_args *a, char *workspace);
+
+/* Arguments of the routes; see struct hzi_route. */
+struct hzi_cpu_qgemm_call {
+	const struct hzi_qgemm_args *a;
+	char *workspace;
+};
+
+const char *hzi_cpu_qgemm_pack_inline_unsupported(const struct hz_context *ctx, const void *args);
+bool hzi_cpu_qgemm_pack_inline_wins(const struct hz_context *ctx,
+				    const struct hzi_cpu_qgemm_call *c);
+size_t hzi_cpu_qgemm_pack_inline_workspace(const struct hz_context *ctx, const void *args);
+int hzi_cpu_qgemm_pack_inline(struct hz_context *ctx, const void *args);
+const char *hzi_cpu_qgemm_pack_first_unsupported(const struct hz_context *ctx, const void *args);
+size_t hzi_cpu_qgemm_pack_first_workspace(const struct hz_context *ctx, const void *args);
+int hzi_cpu_qgemm_pack_first(struct hz_context *ctx, const void *args);
+size_t hzi_cpu_qgemm_sum64_workspace(const struct hz_context *ctx, const void *args);
+int hzi_cpu_qgemm_sum64(struct hz_context *ctx, const void *args);
 
 #endif

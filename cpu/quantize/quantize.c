@@ -12,6 +12,7 @@
 
 #include "cpu/qgemm/qgemm.h"
 #include "cpu/quantize/kern.h"
+#include "cpu/quantize/quantize.h"
 
 /* Elements that a unit of work has: half a MiB of f32, or what a buffer on the stack gathers */
 #define SEGMENT 65536
@@ -72,6 +73,7 @@ struct codes_job {
 	const float *scales;
 	const void *zeros;
 	bool to_codes, stream;
+	int64_t bytes;			/* that the call moves */
 };
 
 static void codes_units(void *data, int thread, int64_t begin, int64_t end)
@@ -133,32 +135,50 @@ struct turn_job {
 	int64_t rows, x_row, q_row, p_row;	/* of that dimension */
 };
 
-/* Whether the call is of this kind; else nothing is filled. */
-static bool make_turn(const struct codes_job *c, struct turn_job *t)
+/* The dimension along which neighbours of the operand to be transposed lie; or map->ndim */
+static int neighbour_dim(const struct hzi_qmap *map)
 {
-	const struct hzi_qmap *map = c->s.map;
-	const bool turn_x = map->x_step != 1;
 	int d = 0;
 
-	if (turn_x == (map->q_step != 1))
-		return false;
-	while (d < map->ndim && (turn_x ? map->x_stride[d] : map->q_stride[d]) != 1)
+	while (d < map->ndim && (map->x_step != 1 ? map->x_stride[d] : map->q_stride[d]) != 1)
 		d++;
-	if (d == map->ndim || map->shape[d] < 8 || map->n < 8)
-		return false;
-	*t = (struct turn_job){
-		.c = *c, .map = *map, .turn_x = turn_x, .rows = map->shape[d],
+	return d;
+}
+
+const char *hzi_cpu_codes_transposed_unsupported(const struct hz_context *ctx, const void *args)
+{
+	const struct hzi_codes_args *a = args;
+	const struct hzi_qmap *map = &a->map;
+	int d;
+
+	(void)ctx;
+	if (a->rotated)
+		return "there is a transform";
+	if ((map->x_step != 1) == (map->q_step != 1))
+		return "rows are contiguous in both operands, or in none";
+	d = neighbour_dim(map);
+	return d == map->ndim || map->shape[d] < 8 || map->n < 8
+		       ? "no dimension of 8 or more is contiguous where rows are not" : NULL;
+}
+
+static struct turn_job make_turn(const struct codes_job *c)
+{
+	const struct hzi_qmap *map = c->s.map;
+	int d = neighbour_dim(map);
+	struct turn_job t = {
+		.c = *c, .map = *map, .turn_x = map->x_step != 1, .rows = map->shape[d],
 		.x_row = map->x_stride[d], .q_row = map->q_stride[d], .p_row = map->p_stride[d],
 	};
-	t->map.ndim--;
-	for (; d < t->map.ndim; d++) {
-		t->map.shape[d] = map->shape[d + 1];
-		t->map.x_stride[d] = map->x_stride[d + 1];
-		t->map.q_stride[d] = map->q_stride[d + 1];
-		t->map.p_stride[d] = map->p_stride[d + 1];
+
+	t.map.ndim--;
+	for (; d < t.map.ndim; d++) {
+		t.map.shape[d] = map->shape[d + 1];
+		t.map.x_stride[d] = map->x_stride[d + 1];
+		t.map.q_stride[d] = map->q_stride[d + 1];
+		t.map.p_stride[d] = map->p_stride[d + 1];
 	}
-	t->c.stream = false;
-	return true;
+	t.c.stream = false;
+	return t;
 }
 
 /* Fetches part part of parts of the lines of n pieces of bytes each, step bytes apart. */
@@ -234,13 +254,15 @@ static int64_t elements(const struct hzi_qmap *map)
 	return map->n * item_count(map->ndim, map->shape);
 }
 
-static int run_codes(struct hz_context *ctx, const struct hzi_codes_args *a)
+/* zero: where the one zero point may be put; either type has its low byte as code. */
+static struct codes_job make_job(const struct hz_context *ctx, const struct hzi_codes_args *a,
+				 uint8_t *zero)
 {
 	const struct hzi_qmap *map = &a->map;
-	/* One code of either type: what is in range has its low byte. */
-	const uint8_t zero_code = (uint8_t)a->zero;
 	const int64_t bytes = elements(map) * (1 + dtype_bytes(a->x_dtype));
-	struct codes_job job = {
+
+	*zero = (uint8_t)a->zero;
+	return (struct codes_job){
 		.kern = hzi_quantize_kern + ctx->level,
 		.s = make_segments(map, map->x_step != 1 || map->q_step != 1 ? GATHER : SEGMENT),
 		.x = a->x,
@@ -248,51 +270,37 @@ static int run_codes(struct hz_context *ctx, const struct hzi_codes_args *a)
 		.x_dtype = a->x_dtype,
 		.q_dtype = a->q_dtype,
 		.scales = a->scales ? a->scales : &a->scale,
-		.zeros = a->scales ? a->zeros : &zero_code,
+		.zeros = a->scales ? a->zeros : zero,
 		.to_codes = !a->back,
 		.stream = bytes > STREAM_BYTES && map->x_step == 1 && map->q_step == 1,
+		.bytes = bytes,
 	};
-	struct turn_job turn;
+}
 
-	if (make_turn(&job, &turn))
-		hzi_parallel(hzi_threads(ctx, bytes), turn_units, &turn,
-			     make_segments(&turn.map, TURN_LENGTH).count *
-				     ceil_div(turn.rows, TURN_ROWS));
-	else
-		hzi_parallel(hzi_threads(ctx, bytes), codes_units, &job, job.s.count);
+int hzi_cpu_codes_transposed(struct hz_context *ctx, const void *args)
+{
+	uint8_t zero;
+	const struct codes_job job = make_job(ctx, args, &zero);
+	struct turn_job turn = make_turn(&job);
+
+	hzi_parallel(hzi_threads(ctx, job.bytes), turn_units, &turn,
+		     make_segments(&turn.map, TURN_LENGTH).count * ceil_div(turn.rows, TURN_ROWS));
 	return HZ_OK;
 }
 
-static int run_any(struct hz_context *ctx, const struct hzi_codes_args *a)
+const char *hzi_cpu_codes_rows_unsupported(const struct hz_context *ctx, const void *args)
 {
-	return a->rotated ? hzi_cpu_rotated_codes(ctx, hzi_quantize_kern + ctx->level, a) :
-			    run_codes(ctx, a);
+	(void)ctx;
+	return ((const struct hzi_codes_args *)args)->rotated ? "there is a transform" : NULL;
 }
 
-static size_t codes_workspace(const struct hz_context *ctx, const struct hzi_codes_args *a)
+int hzi_cpu_codes_rows(struct hz_context *ctx, const void *args)
 {
-	return a->rotated ? hzi_cpu_rotated_workspace(ctx, a->rotated, a->back) : 0;
-}
+	uint8_t zero;
+	struct codes_job job = make_job(ctx, args, &zero);
 
-int hzi_cpu_quantize(struct hz_context *ctx, const struct hzi_quantize_args *a)
-{
-	return run_any(ctx, &a->codes);
-}
-
-int hzi_cpu_dequantize(struct hz_context *ctx, const struct hzi_dequantize_args *a)
-{
-	return run_any(ctx, &a->codes);
-}
-
-size_t hzi_cpu_quantize_workspace(const struct hz_context *ctx, const struct hzi_quantize_args *a)
-{
-	return codes_workspace(ctx, &a->codes);
-}
-
-size_t hzi_cpu_dequantize_workspace(const struct hz_context *ctx,
-				    const struct hzi_dequantize_args *a)
-{
-	return codes_workspace(ctx, &a->codes);
+	hzi_parallel(hzi_threads(ctx, job.bytes), codes_units, &job, job.s.count);
+	return HZ_OK;
 }
 
 /* ---- Ranges ---------------------------------------------------------------------------------- */

@@ -11,7 +11,7 @@
 #include "lib/hadamard/hadamard.h"
 
 /*
- * Every table is a core matrix of order c, doubled: S_(m/c) (x) core, Sylvester's part outermost.
+ * Every table is S_(m/c) (x) core: a core matrix of order c, doubled by Sylvester's construction.
  * With chi the quadratic character of GF(q) and Q_ij = chi(a_j - a_i), where the elements of
  * GF(p^e) are numbered by their coefficients, a = sum of digit_l p^l:
  *
@@ -25,9 +25,10 @@
  *                                             [ -C   D   A  -B ]
  *                                             [ -D  -C   B   A ]
  *
- * Written like this they are also the tables of the peers, entry for entry, but for 12 of DAO,
- * whose rows and columns take one from each half in turn. y = B x is what their forward transforms
- * compute (hadK @ x in QuIP#, out[i] = sum_j of B_ij x[j] in fast-hadamard-transform and MLX).
+ * In this form they equal the tables of QuIP#, fast-hadamard-transform and MLX entry for entry,
+ * except for order 12 of DAO, whose rows and columns take one of each half in turn. The forward
+ * transforms of those libraries compute y = B x (hadK @ x in QuIP#, out[i] = sum_j of B_ij x[j] in
+ * fast-hadamard-transform and MLX).
  */
 struct recipe {
 	int core;		/* HZ_BASE_PALEY1, PALEY2 or WILLIAMSON */
@@ -81,7 +82,7 @@ static const char *const names[] = { "auto", "paley1", "paley2", "williamson", "
 
 #define COUNT(array) (int)(sizeof(array) / sizeof((array)[0]))
 
-/* The prime that q is a power of, 0 if it is none. */
+/* The prime that q is a power of; 0: q is no prime power */
 static int characteristic(int q)
 {
 	int p = 2;
@@ -97,7 +98,7 @@ static int characteristic(int q)
 	return q == 1 ? p : 0;
 }
 
-/* A core matrix of just that order? Fills all of *r but chi. */
+/* Whether there is a core matrix of exactly that order; fills all of *r but chi. */
 static bool find_core(struct recipe *r, int core, int c)
 {
 	int i;
@@ -125,7 +126,7 @@ static bool find_core(struct recipe *r, int core, int c)
 	}
 }
 
-/* The recipe for a table, but for chi; false if there is none. id is never HZ_BASE_AUTO. */
+/* The recipe for a table, without chi; false if there is none. id is not HZ_BASE_AUTO. */
 static bool find(struct recipe *r, int id, int m)
 {
 	int i, c;
@@ -154,9 +155,9 @@ static bool find(struct recipe *r, int id, int m)
 }
 
 /*
- * chi[a] for every element: the powers of a primitive element are squares and non-squares in turn.
- * Such an element x is found by trial of x^e = tail, the tail numbered as elements are; with e = 1
- * that is a primitive root.
+ * chi[a] for every element a: the powers of a primitive element are squares and non-squares in
+ * turn. A primitive element x is found by trying x^e = tail, tail numbered as elements are; for
+ * e = 1 it is a primitive root.
  */
 static void fill_chi(struct recipe *r)
 {
@@ -280,7 +281,7 @@ int hzi_base_auto(int m)
 	return 0;
 }
 
-/* The sentence for a table that there is not: says under which names that order is known. */
+/* HZ_ENOTSUP for a missing table, with the names under which there is one of that order */
 static int no_base(struct hz_context *ctx, const char *op, int id, int m)
 {
 	char known[64] = "";

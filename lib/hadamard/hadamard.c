@@ -37,7 +37,7 @@ static int64_t floor_power(int64_t n)
 
 /* ---- Plans ----------------------------------------------------------------------------------- */
 
-/* Why a plan failed, without the name of the call. */
+/* Why a plan failed: a message without the name of the call */
 struct why {
 	char text[160];
 };
@@ -90,7 +90,7 @@ static void plan_uniform(int64_t n, const hz_hadamard_opts *o, struct hzi_plan *
 static int plan_true(int64_t n, const hz_hadamard_opts *o, struct hzi_plan *plan, struct why *why)
 {
 	const int64_t odd = n / (n & -n);
-	/* Beyond all tables the factor, which could overflow, does not matter. */
+	/* Beyond all tables m is refused below; 4 * odd could overflow. */
 	const int64_t m = o->order ? o->order : odd == 1 || odd > HZI_BASE_MAX ? odd : 4 * odd;
 
 	if (n % m || !is_power_of_two(n / m)) {
@@ -114,7 +114,7 @@ static int plan_true(int64_t n, const hz_hadamard_opts *o, struct hzi_plan *plan
 	return HZ_OK;
 }
 
-/* The segments of one block of length n > 0; base matrices and scales are left out. */
+/* The segments of one block of n > 0 elements, without base matrices and scales */
 static int make_plan(int64_t n, const hz_hadamard_opts *o, struct hzi_plan *plan, struct why *why)
 {
 	int kind = o->plan;
@@ -161,7 +161,7 @@ static __attribute__((cold)) int fail_range(const struct range *r, int64_t value
 	return HZ_EINVAL;
 }
 
-/* The options' ranges; the sentence of the first that is out of it. */
+/* Checks the range of each option; *why is about the first that fails. */
 static int check_opts(const hz_hadamard_opts *o, struct why *why)
 {
 #define OPTION(name) #name, offsetof(hz_hadamard_opts, name), sizeof(o->name)
@@ -180,7 +180,7 @@ static int check_opts(const hz_hadamard_opts *o, struct why *why)
 	};
 #undef OPTION
 
-	/* Unrolled, the table is known when compiled: a load and a comparison for each row. */
+	/* Unrolled, each row is a load and a comparison with constants. */
 #pragma GCC unroll 16
 	for (size_t i = 0; i < sizeof(range) / sizeof(*range); i++) {
 		const char *at = (const char *)o + range[i].offset;
@@ -254,7 +254,7 @@ static float segment_scale(const hz_hadamard_opts *o, int64_t length)
 	return (float)(o->flags & HZ_HADAMARD_RAW ? factor : factor / sqrt((double)length));
 }
 
-/* Completes a plan for a context: base matrices, scales, and what the device can do. */
+/* Adds base matrices and scales to a plan; fails where a block is too long for the device. */
 static int finish_plan(struct hz_context *ctx, const char *op, const hz_hadamard_opts *o,
 		       struct hzi_plan *plan)
 {
@@ -280,7 +280,7 @@ static const int code_types[] = {HZ_S8, HZ_S4X2, HZ_E4M3, HZ_E5M2, 0};
 static const int scale_types[] = {HZ_F32, HZ_E8M0, 0};
 static const int diag_types[] = {HZ_U8, HZ_F32, HZ_F16, HZ_BF16, 0};
 
-/* Of a view that hzi_check() took */
+/* For a view that passed hzi_check() */
 static bool is_empty(const hz_tensor *t)
 {
 	for (int i = 0; i < t->ndim; i++) {
@@ -290,7 +290,7 @@ static bool is_empty(const hz_tensor *t)
 	return false;
 }
 
-/* Bits or factors for a row of n_row elements in blocks of n. */
+/* Checks signs or factors of a row of n_row elements, in blocks of n, and fills *diag. */
 static int make_diag(struct hz_context *ctx, const char *op, const char *name, const hz_tensor *t,
 		     int64_t n_row, int64_t n, struct hzi_diag *diag)
 {
@@ -317,7 +317,7 @@ static int make_diag(struct hz_context *ctx, const char *op, const char *name, c
 	return HZ_OK;
 }
 
-/* Outer dimensions of two or three operands that go together. */
+/* Outer dimensions of two or three operands of one shape */
 struct outer {
 	int ndim, operands;
 	int64_t shape[HZ_MAXDIM], stride[3][HZ_MAXDIM];
@@ -333,7 +333,7 @@ static void outer_remove(struct outer *o, int d)
 	}
 }
 
-/* Whether one step of dimension d is size steps of strides step[] in every operand. */
+/* Whether, in every operand, the stride of dimension d is size times step[] */
 static bool outer_continues(const struct outer *o, int d, int64_t size, const int64_t *step)
 {
 	for (int p = 0; p < o->operands; p++) {
@@ -345,7 +345,7 @@ static bool outer_continues(const struct outer *o, int d, int64_t size, const in
 	return true;
 }
 
-/* All dimensions of t[0] but axis and those of size 1, sorted by the key operand, collapsed. */
+/* All dimensions but axis and those of size 1, sorted by strides of operand key, collapsed */
 static void outer_make(struct outer *o, const hz_tensor *const *t, int operands, int axis, int key)
 {
 	o->ndim = 0;
@@ -380,8 +380,8 @@ static void outer_make(struct outer *o, const hz_tensor *const *t, int operands,
 }
 
 /*
- * Folds outer dimensions into the blocks: those that continue them, and if an item is one block of
- * back-to-back elements also one that does not.
+ * Folds outer dimensions into the blocks: those whose stride continues the blocks, and, if an item
+ * is one contiguous block, the innermost one with any stride.
  */
 static void fold_blocks(struct outer *o, struct hzi_hadamard_args *a)
 {
@@ -403,8 +403,8 @@ static void fold_blocks(struct outer *o, struct hzi_hadamard_args *a)
 }
 
 /*
- * The part that the three calls share, from options and from the axis of the floating-point operand
- * v: plan, blocks, diagonals (in the order of application) and transpose.
+ * Fills what all calls share, from the options and from the axis of the floating-point operand v:
+ * plan, blocks, diagonals (in the order of application) and transpose.
  */
 static int make_common(struct hz_context *ctx, const char *op, const hz_tensor *v, int axis,
 		       const hz_hadamard_opts *o, bool inverse, struct hzi_hadamard_args *a)
@@ -439,7 +439,7 @@ static int make_common(struct hz_context *ctx, const char *op, const hz_tensor *
 	return HZ_OK;
 }
 
-/* Options and their defaults, the operand that says the shape, and the axis. */
+/* Checks options (NULL: the defaults) and sets the axis of v, whose shape counts. */
 static int check_begin(struct hz_context *ctx, const char *op, const hz_hadamard_opts **opts,
 		       const hz_tensor *v, int *axis)
 {
@@ -459,7 +459,7 @@ static int check_begin(struct hz_context *ctx, const char *op, const hz_hadamard
 	return HZ_OK;
 }
 
-/* An output must not overlap the diagonals that are read while it is written. */
+/* Diagonals are read while an output is written, so they must not overlap. */
 static int check_diags_apart(struct hz_context *ctx, const char *op, const hz_hadamard_opts *o,
 			     const char *name, const hz_tensor *out)
 {
@@ -470,7 +470,6 @@ static int check_diags_apart(struct hz_context *ctx, const char *op, const hz_ha
 	return HZ_OK;
 }
 
-/* Shape, and the strides of one operand, as far as there are dimensions */
 static void put_outer(const struct outer *o, struct hzi_hadamard_args *a)
 {
 	a->ndim = o->ndim;
@@ -486,7 +485,7 @@ static void put_strides(const struct outer *o, int operand, int64_t *stride)
 
 /* ---- hadamard -------------------------------------------------------------------------------- */
 
-/* Whether options, but for the scale, are the defaults */
+/* Whether all options but the scale have their defaults */
 static bool is_default(const hz_hadamard_opts *o)
 {
 	return !(o->plan | o->axis | o->base | o->order | o->round_to) && !o->flags &&
@@ -494,8 +493,8 @@ static bool is_default(const hz_hadamard_opts *o)
 	       !(o->reserved[0] | o->reserved[1] | o->reserved[2] | o->reserved[3]);
 }
 
-/* Whether contiguous operands of so many elements overlap */
-static bool meet(const hz_tensor *x, const hz_tensor *y, int64_t count)
+/* Whether contiguous operands of count elements overlap */
+static bool overlap(const hz_tensor *x, const hz_tensor *y, int64_t count)
 {
 	const uintptr_t x_begin = (uintptr_t)x->data, y_begin = (uintptr_t)y->data;
 	const uintptr_t n = (uintptr_t)count;
@@ -505,12 +504,11 @@ static bool meet(const hz_tensor *x, const hz_tensor *y, int64_t count)
 }
 
 /*
- * Whether the call is of the commonest kind, and so keeps all the rules that hadamard_args() looks
- * at one by one: default options, rows of a power of two, plain operands that are the same or
- * apart. Then *a is what hadamard_args() would make. Few rows take no longer than the checks: 13 ns
- * so, 29 ns one by one.
+ * Fast path of hadamard_args(): true for default options and contiguous rows of a power of two, in
+ * operands that are the same or do not overlap; then *a is filled. For a few rows the checks take
+ * as long as the transform: 13 ns here, 29 ns one by one.
  */
-static bool at_a_glance(const struct hz_context *ctx, const hz_tensor *x, const hz_tensor *y,
+static bool fast_args(const struct hz_context *ctx, const hz_tensor *x, const hz_tensor *y,
 			const hz_hadamard_opts *o, struct hzi_hadamard_args *a)
 {
 	int64_t count, n;
@@ -527,7 +525,7 @@ static bool at_a_glance(const struct hz_context *ctx, const hz_tensor *x, const 
 			if (x->shape[i] != y->shape[i])
 				return false;
 		}
-		if (!(x->data == y->data && x->dtype == y->dtype) && meet(x, y, count))
+		if (!(x->data == y->data && x->dtype == y->dtype) && overlap(x, y, count))
 			return false;
 	}
 	n = x->shape[x->ndim - 1];
@@ -558,7 +556,7 @@ static int hadamard_args(struct hz_context *ctx, const hz_tensor *x, const hz_te
 
 	HZ_CHECK(hzi_enter(ctx, op));
 	*empty = false;
-	if (at_a_glance(ctx, x, y, o, a))
+	if (fast_args(ctx, x, y, o, a))
 		return HZ_OK;
 	HZ_CHECK(hzi_check(ctx, op, "x", x, float_types, false));
 	HZ_CHECK(hzi_check(ctx, op, "y", y, float_types, true));
@@ -597,7 +595,8 @@ int hz_hadamard(hz_context *ctx, const hz_tensor *x, const hz_tensor *y,
 	HZ_CHECK(hadamard_args(ctx, x, y, opts, &a, &empty));
 	if (empty)
 		return HZ_OK;
-	HZ_CHECK(hzi_workspace(ctx, "hadamard", HZI_OPS(ctx, hadamard)->hadamard_workspace(ctx, &a)));
+	HZ_CHECK(hzi_workspace(ctx, "hadamard",
+			       HZI_OPS(ctx, hadamard)->hadamard_workspace(ctx, &a)));
 	return HZI_CALL(ctx, hadamard, hadamard, &a);
 }
 
@@ -616,7 +615,7 @@ int hz_hadamard_workspace(hz_context *ctx, const hz_tensor *x, const hz_tensor *
 
 /* ---- hadamard_quantize and dequantize_hadamard ----------------------------------------------- */
 
-/* Codes and scales against the floating-point operand v: shapes, strides, and the group. */
+/* Checks shapes and strides of codes and scales against the floating-point operand v. */
 static int check_codes(struct hz_context *ctx, const char *op, const char *v_name,
 		       const hz_tensor *v, const hz_tensor *q, const hz_tensor *scale,
 		       int64_t *group)
@@ -664,8 +663,8 @@ static int check_codes(struct hz_context *ctx, const char *op, const char *v_nam
 }
 
 /*
- * Zeros an argument struct of so many bytes that begins with t, but for the plan, by far the
- * largest member, which is filled as far as it is used.
+ * Zeros an argument struct of so many bytes that begins with t, except for the plan, by far the
+ * largest member, of which only what is used is filled.
  */
 static void clear_codes_args(struct hzi_hadamard_args *t, size_t bytes)
 {
@@ -844,7 +843,7 @@ int hzi_rotated_args(struct hz_context *ctx, const char *op, const char *v_name,
 	HZ_CHECK(make_common(ctx, op, v, axis, o, back, t));
 	HZ_CHECK(check_diags_apart(ctx, op, o, back ? v_name : q_name, out));
 
-	/* Parameters as a view of the shape of v, with strides of 0 where it is shared */
+	/* Parameters as a view of v's shape, with strides of 0 where one serves several elements */
 	for (int d = 0; d < v->ndim; d++)
 		shared.stride[d] = params > 1 && p->shape[d] > 1 ? p->stride[d] : 0;
 	r->group = v->shape[axis] / (params > 1 ? p->shape[axis] : 1);
@@ -872,7 +871,7 @@ int hzi_rotated_args(struct hz_context *ctx, const char *op, const char *v_name,
 
 /* ---- Random signs ---------------------------------------------------------------------------- */
 
-/* The first output of splitmix64 (Steele, Lea, Flood 2014) started at that state. */
+/* The first output of splitmix64 (Steele, Lea, Flood 2014) from that state */
 static uint64_t splitmix64(uint64_t state)
 {
 	uint64_t z = state + 0x9e3779b97f4a7c15u;

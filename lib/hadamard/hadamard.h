@@ -1,5 +1,5 @@
 /*
- * hadamard.h - what the Hadamard calls hand to their implementations
+ * hadamard.h - arguments that implementations of the Hadamard calls get
  *
  * SPDX-License-Identifier: BSD-2-Clause
  */
@@ -9,7 +9,7 @@
 #include "lib/core/internal.h"
 
 /*
- * A base matrix, B B^T = m I, as sign bits: entry (i, j) is -1 if bit j % 32 of
+ * A base matrix B of order m, B B^T = m I, as sign bits: entry (i, j) is -1 if bit j % 32 of
  * bits[i * words + j / 32] is set, else +1. Rows are padded with zero bits to whole words.
  */
 struct hzi_base {
@@ -20,26 +20,26 @@ struct hzi_base {
 	uint32_t bits[];
 };
 
-#define HZI_BASE_MAX 256	/* the largest order that any table may have */
+#define HZI_BASE_MAX 256	/* the largest order of any table */
 
 /*
- * The base matrix with that id and order, made on first use and kept by the context; NULL in *base
- * and HZ_OK is never returned. HZ_ENOTSUP (no such table; op goes into the sentence), HZ_ENOMEM.
+ * Sets *base to the base matrix with that id and order, which the context makes on first use and
+ * keeps. HZ_ENOTSUP: there is no such table (op begins the message); HZ_ENOMEM.
  */
 int hzi_base_get(struct hz_context *ctx, const char *op, int id, int m,
 		 const struct hzi_base **base);
 
-/* The id that HZ_BASE_AUTO means for an order, or 0 if there is no table. */
+/* The id that HZ_BASE_AUTO stands for at order m; 0 if there is no table. */
 int hzi_base_auto(int m);
 
 /*
- * A run of equal transforms inside one block: count of them, back to back, the first at offset,
- * each of length m * 2^k. scale has the caller's factor and the 1/sqrt(length) in it.
+ * count contiguous transforms of one length m * 2^k in a block, the first at element offset. scale
+ * is the caller's factor times 1/sqrt(length).
  */
 struct hzi_segment {
 	int64_t offset, count, length;
 	int32_t m, k;			/* m = 1: Sylvester alone */
-	const struct hzi_base *base;	/* NULL if m = 1 */
+	const struct hzi_base *base;	/* NULL: m = 1 */
 	float scale;
 };
 
@@ -51,26 +51,26 @@ struct hzi_plan {
 	struct hzi_segment seg[HZI_SEGMENTS];
 };
 
-/* A diagonal factor: kind 0 (none), HZ_U8 (packed signs), HZ_F32, HZ_F16 or HZ_BF16 (factors). */
+/* A diagonal matrix. kind: 0 (none), HZ_U8 (packed signs), or HZ_F32, HZ_F16, HZ_BF16 (factors) */
 struct hzi_diag {
 	int32_t kind;
 	const void *data;
-	int64_t block_step;	/* element i of block b has index b * block_step + i: n or 0 */
+	int64_t block_step;	/* element i of block b has factor b * block_step + i; n or 0 */
 };
 
 /*
- * y = post o T(pre o x) for each item of the outer dimensions and each of the blocks. Element i of
- * block b of an item lies at the item's offset + b * x_block + i * x_step.
+ * y = post o T(pre o x) for each item of the outer dimensions and each block. Element i of block b
+ * of an item is at the item's offset + b * x_block + i * x_step.
  *
- * The outer dimensions are collapsed as far as strides allow and sorted so that the last has the
- * smallest y_stride; ndim may be 0 (one item). Where no diagonal steps with the block, and strides
+ * Outer dimensions are collapsed as far as strides allow, and sorted so that the last one has the
+ * smallest y_stride; ndim may be 0 (one item). Where no diagonal depends on the block and strides
  * allow it, outer dimensions are folded into blocks: a contiguous matrix of whole rows has ndim 0.
- * So rows are x_step = y_step = 1; columns are x_step > 1 with x_stride[ndim - 1] = 1.
- * No size is 0. x and y may be the same memory, then dtypes and strides are equal.
+ * Rows have x_step = y_step = 1; columns have x_step > 1 and x_stride[ndim - 1] = 1. No size is 0.
+ * x and y may be the same memory; then dtypes and strides are equal.
  *
- * transpose asks for the transposed base matrices alone: pre, post and the order of everything else
- * are already as they are to be applied. The f32 factor of segment s is plan.seg[s].scale; with a
- * post of factors the result is fl(fl(t * scale) * post); post signs flip the sign.
+ * transpose asks for the transposed base matrices and nothing else: pre and post are in the order
+ * of application. Segment s has the f32 factor plan.seg[s].scale; with a post of factors the result
+ * is fl(fl(t * scale) * post), with a post of signs the sign is flipped.
  */
 struct hzi_hadamard_args {
 	const void *x;
@@ -86,10 +86,10 @@ struct hzi_hadamard_args {
 };
 
 /*
- * The same with quantization: t.y is NULL, t.y_dtype HZ_F32 and t.y_block, t.y_step, t.y_stride are
- * 0; outer dimensions are collapsed for x, q and scale alike and never folded into blocks, so an
- * item is a row of t.blocks * t.plan.n elements. q and scale are contiguous within a row; strides
- * count elements of q and of scale (for s4x2 bytes). group divides the row.
+ * A transform with quantization. t.y is NULL, t.y_dtype HZ_F32; t.y_block, t.y_step and t.y_stride
+ * are 0. Outer dimensions are collapsed for x, q and scale alike and never folded into blocks, so
+ * an item is a row of t.blocks * t.plan.n elements. q and scale are contiguous within a row;
+ * strides count elements of q (s4x2: bytes) and of scale. group divides the row.
  */
 struct hzi_hadamard_quantize_args {
 	struct hzi_hadamard_args t;
@@ -100,7 +100,7 @@ struct hzi_hadamard_quantize_args {
 	int64_t q_stride[HZ_MAXDIM], scale_stride[HZ_MAXDIM];
 };
 
-/* The way back: t.x is NULL, t.x_dtype HZ_F32, t.x_block, t.x_step, t.x_stride 0; else likewise. */
+/* Dequantization with a transform: t.x is NULL, t.x_dtype HZ_F32, its steps 0; else as above */
 struct hzi_dequantize_hadamard_args {
 	struct hzi_hadamard_args t;
 	const void *q, *scale;
@@ -110,9 +110,9 @@ struct hzi_dequantize_hadamard_args {
 };
 
 /*
- * Codes with scales and zeros that are given, on one side of a transform: t as above, of which x or
- * y is NULL; element j of a row has parameter (the sum of index * p_stride) + j / group, and group
- * divides the row. One for all: p_stride is 0 and group the row.
+ * A transform between floats and codes with scales and zero points of the caller. t is as above,
+ * with x or y NULL. Element j of a row has parameter (the sum of index * p_stride) + j / group;
+ * group divides the row. With one parameter for all, p_stride is 0 and group the row.
  */
 struct hzi_rotated {
 	struct hzi_hadamard_args t;
@@ -121,8 +121,8 @@ struct hzi_rotated {
 };
 
 /*
- * Fills it from floats v, codes q and parameters p (NULL: one for all), which fit each other; back:
- * codes to floats. op begins the sentence of an error.
+ * Fills *r from floats v, codes q and parameters p (NULL: one for all), whose shapes agree. back:
+ * codes to floats. op begins error messages.
  */
 int hzi_rotated_args(struct hz_context *ctx, const char *op, const char *v_name,
 		     const hz_tensor *v, const char *q_name, const hz_tensor *q,

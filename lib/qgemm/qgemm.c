@@ -57,8 +57,8 @@ static int check_k(struct hz_context *ctx, const char *op, int64_t k)
 }
 
 /*
- * Strides of B's two dimensions. That of one element may be anything, so it is not looked at, and
- * nor are those of a matrix without any.
+ * Strides of B's two dimensions. The stride of a dimension of one element may be anything and is
+ * not read; neither are those of an empty matrix.
  */
 static void b_strides(const hz_tensor *b, int64_t *b_k, int64_t *b_n)
 {
@@ -138,7 +138,8 @@ int hz_qgemm_pack(hz_context *ctx, const hz_tensor *b, void *data, size_t bytes,
 	HZ_CHECK(hzi_check_apart(ctx, op, "b", b, "data", &blob));
 	a.data = data;
 	if (need) {
-		HZ_CHECK(hzi_workspace(ctx, op, HZI_OPS(ctx, qgemm)->qgemm_pack_workspace(ctx, &a)));
+		HZ_CHECK(hzi_workspace(ctx, op,
+			       HZI_OPS(ctx, qgemm)->qgemm_pack_workspace(ctx, &a)));
 		HZ_CHECK(HZI_CALL(ctx, qgemm, qgemm_pack, &a));
 	}
 	p = (hz_packed){
@@ -166,7 +167,7 @@ static int check_packed(struct hz_context *ctx, const char *op, const hz_packed 
 
 /* ---- qgemm ----------------------------------------------------------------------------------- */
 
-/* The operands of a multiplication and their names in sentences: A is x and C is y for qlinear. */
+/* Operands of a multiplication, and their names in messages: for qlinear A is x and C is y. */
 struct call {
 	const char *op, *a_name, *c_name;
 	const hz_tensor *a, *b, *c;
@@ -224,7 +225,7 @@ static int check_shapes(struct hz_context *ctx, const struct call *q, struct hzi
 	return check_k(ctx, q->op, g->k);
 }
 
-/* The strides of the three matrices and of the batch; equal steps are folded together. */
+/* Fills the strides of the matrices and of the batch, whose dimensions are collapsed. */
 static void make_strides(const struct call *q, struct hzi_qgemm_args *g)
 {
 	const hz_packed *p = q->o->packed;
@@ -239,7 +240,7 @@ static void make_strides(const struct call *q, struct hzi_qgemm_args *g)
 	g->c_n = g->n > 1 ? c->stride[nc - 1] : 1;
 	if (!p)
 		b_strides(q->b, &g->b_k, &g->b_n);
-	/* From the innermost dimension out; each continues the last one if it can. */
+	/* From the innermost dimension out; a dimension that continues the last one joins it. */
 	for (int d = nc - 3; d >= 0; d--) {
 		const int64_t size = c->shape[d];
 		const int64_t b_size = hzi_batch_size(nb, p ? p->shape : q->b->shape, nc, d);
@@ -295,7 +296,7 @@ static void make_strides(const struct call *q, struct hzi_qgemm_args *g)
 	}
 }
 
-/* An operand in the options: count elements (or, if one_too, one), contiguous, apart from c. */
+/* Checks an operand in the options: count elements (one_too: or one), contiguous, apart from c. */
 static int check_vector(struct hz_context *ctx, const struct call *q, const char *name,
 			const hz_tensor *t, const int *dtypes, int64_t count, bool one_too)
 {
@@ -317,7 +318,7 @@ static int check_zeros(struct hz_context *ctx, const struct call *q, const char 
 	return check_vector(ctx, q, name, t, types, count, one_too);
 }
 
-/* The largest |code - zero|; with zeros that are not known here, of all. */
+/* The largest |code - zero|; unknown: whatever the zero points are */
 static int64_t reach(int dtype, int32_t zero, bool unknown)
 {
 	const int64_t below = zero - hzi_qmin(dtype), above = hzi_qmax(dtype) - zero;
@@ -325,7 +326,7 @@ static int64_t reach(int dtype, int32_t zero, bool unknown)
 	return unknown ? 255 : below > above ? below : above;
 }
 
-/* Combinations of options that make no sense, each with its sentence. */
+/* Refuses combinations of options that exclude each other. */
 static int check_combination(struct hz_context *ctx, const struct call *q)
 {
 	const hz_qgemm_opts *o = q->o;
@@ -426,7 +427,7 @@ static int make_bounds(struct hz_context *ctx, const struct call *q, struct hzi_
 {
 	const hz_qgemm_opts *o = q->o;
 	const bool floating = is_float(q->c->dtype);
-	/* INFINITY is a float, which cannot hold the bounds of s32. */
+	/* HUGE_VAL, not INFINITY, makes these expressions double: floats cannot hold INT32_MAX. */
 	double low = floating ? -HUGE_VAL : hzi_qmin(q->c->dtype);
 	double high = floating ? HUGE_VAL : hzi_qmax(q->c->dtype);
 
@@ -537,7 +538,7 @@ static int qgemm_args(struct hz_context *ctx, const struct call *q, struct hzi_q
 	return HZ_OK;
 }
 
-/* What comes before the shapes: the context and each operand by itself. */
+/* Checks the context and each operand by itself, before shapes are compared. */
 static int check_operands(struct hz_context *ctx, struct call *q)
 {
 	static const hz_qgemm_opts defaults;
@@ -594,7 +595,7 @@ static int qlinear_args(struct hz_context *ctx, struct call *q, struct hzi_qline
 
 	HZ_CHECK(check_operands(ctx, q));
 	HZ_CHECK(qgemm_args(ctx, q, &l->g));
-	/* A row of codes with its zero and scale, for each row of y, to which x may be repeated */
+	/* x may be broadcast to y; each row of y has codes, a zero point and a scale. */
 	if (hz_tensor_count(q->c) > 0 &&
 	    !hzi_mul(l->g.rows, hzi_round_up(l->g.k, 128) + 256, &codes))
 		return hzi_fail(ctx, HZ_ESHAPE, "%s: y is too large: the codes of x overflow",

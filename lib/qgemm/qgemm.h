@@ -1,5 +1,5 @@
 /*
- * qgemm.h - what the calls of quantized matrix multiplication hand to their implementations
+ * qgemm.h - arguments that implementations of quantized products and quantization get
  *
  * SPDX-License-Identifier: BSD-2-Clause
  */
@@ -12,7 +12,7 @@
 #include "lib/core/internal.h"
 #include "lib/qgemm/requant.h"
 
-/* The least and the largest code; of s32 too. */
+/* The least and the largest value of u8, s8 or s32 */
 static inline int32_t hzi_qmin(int dtype)
 {
 	return dtype == HZ_U8 ? 0 : dtype == HZ_S8 ? -128 : INT32_MIN;
@@ -23,7 +23,7 @@ static inline int32_t hzi_qmax(int dtype)
 	return dtype == HZ_U8 ? 255 : dtype == HZ_S8 ? 127 : INT32_MAX;
 }
 
-/* Options: a scale, for which 0 stands for 1, and a zero of codes of a type. */
+/* Check an option: a scale (0 stands for 1), and a zero point of codes of dtype. */
 int hzi_qcheck_scale(struct hz_context *ctx, const char *op, const char *name, double value,
 		     float *scale);
 int hzi_qcheck_zero(struct hz_context *ctx, const char *op, const char *name, int32_t zero,
@@ -32,13 +32,13 @@ int hzi_qcheck_zero(struct hz_context *ctx, const char *op, const char *name, in
 /* ---- Packed B -------------------------------------------------------------------------------- */
 
 /*
- * Layouts of one packed k x n matrix, codes as they are and 0 where padded; then the sums of the
- * columns, s32, one for each padded column. Matrices of a batch follow each other.
+ * Layouts of a packed k x n matrix: codes, 0 where padded, then the s32 sums of the columns, one
+ * for each padded column. Matrices of a batch follow each other.
  *
- * CPU: [n / 32][k / 64][2][16][16][4], k and n padded to 64 and 32: element (i, j) is at byte
- * i % 4 of column j % 16 of row i / 4 % 16 of half j / 16 % 2. That is a pair of AMX tiles, and
- * rows of it are what a dot product of four bytes takes. Every level reads it.
- * CUDA: transposed, k and n padded to 128 and 256, in the order that gpu/qgemm/qgemm.h tells of.
+ * CPU: [n / 32][k / 64][2][16][16][4], k and n padded to 64 and 32. Element (i, j) is byte i % 4 of
+ * column j % 16 of row i / 4 % 16 of half j / 16 % 2. Each [2][16][16][4] is a pair of AMX tiles,
+ * and its rows are operands of 4-byte dot products. Every ISA level reads this layout. CUDA:
+ * transposed, k and n padded to 128 and 256, in the order that gpu/qgemm/qgemm.h defines.
  */
 enum hzi_qlayout {
 	HZI_QLAYOUT_CPU = 1,
@@ -52,7 +52,7 @@ static inline int64_t hzi_round_up(int64_t n, int64_t unit)
 	return (n + unit - 1) / unit * unit;
 }
 
-/* Bytes of the codes of one matrix, its padded width, and its bytes with the sums. */
+/* Bytes of the codes of a packed matrix; its padded width; its bytes with the sums */
 static inline int64_t hzi_qpack_codes(int layout, int64_t k, int64_t n)
 {
 	return layout == HZI_QLAYOUT_CPU ? hzi_round_up(k, 64) * hzi_round_up(n, 32)
@@ -70,8 +70,7 @@ static inline int64_t hzi_qpack_bytes(int layout, int64_t k, int64_t n)
 }
 
 /*
- * Packs count matrices, item i of the batch in the order of its indices, at data + i *
- * hzi_qpack_bytes(). No size but k is 0.
+ * Packs the matrices of a batch, item i at data + i * hzi_qpack_bytes(). No size but k is 0.
  */
 struct hzi_qgemm_pack_args {
 	const void *b;
@@ -85,8 +84,8 @@ struct hzi_qgemm_pack_args {
 /* ---- Multiplication -------------------------------------------------------------------------- */
 
 /*
- * For each item of the batch (ndim may be 0: one item; at most 4 dimensions, in the caller's order)
- * and each row i < m and column j < n:
+ * For each item of the batch (ndim 0: one item; at most 4 dimensions, in the caller's order), each
+ * row i < m and each column j < n:
  *
  *   acc = clamp_s32(sum_l (a[i, l] - az) (b[l, j] - bz) + bias[j])		(exact inside)
  *   az = a_zeros ? a_zeros[row] : a_zero, bz = b_zeros ? b_zeros[j] : b_zero
@@ -97,18 +96,18 @@ struct hzi_qgemm_pack_args {
  *	      : b_scales ? hzi_multiplier_f32(hzi_sigma(a_scale, b_scales[j * b_scale_step],
  *							c_scale), c is s32, rounding is exact)
  *	      : mult
- * and the function that rounding names; a pair of multipliers[] and shifts[] counts as (0, 1)
- * unless u > 0 and 1 <= shift <= 62. identity: u / 2^shift is 1 and c_zero 0.
+ * and the function that rounding names. A pair of multipliers[] and shifts[] counts as (0, 1)
+ * unless u > 0 and 1 <= shift <= 62. identity: u / 2^shift is 1 and c_zero is 0.
  * C of f32, f16, bf16: t = (float)acc; t *= b_scales ? b_scales[j * b_scale_step] : b_scale;
  * t *= a_scales ? a_scales[row] : a_scale; t += bias[j] if bias is f32 (it is not in acc then);
- * t < fmin ? fmin : t > fmax ? fmax : t; one rounding. Each step rounds to f32.
+ * t < fmin ? fmin : t > fmax ? fmax : t; one rounding to C. Each step rounds to f32.
  *
- * wide: k Ra Rb, R being the largest |code - zero| that the zeros allow, exceeds 2^31 - 1, so sums
- * need 64 bits. Sums of products of codes as they are, without zeros, fit s32 up to k =
- * HZI_QK_CHUNK. The sum with a bias may leave s32 even if not wide.
+ * wide: sums need 64 bits, because k Ra Rb exceeds 2^31 - 1, R being the largest |code - zero| that
+ * the zero points allow. Sums of products of codes without zero points fit s32 up to k =
+ * HZI_QK_CHUNK. With a bias a sum may exceed s32 even if wide is 0.
  *
- * B is b with strides, or packed: data of the layout, matrices b_stride[] of them apart. Strides
- * count elements; those of a and b may be 0 or negative.
+ * B is b with strides, or packed in that layout, with strides b_stride[] that count matrices. Other
+ * strides count elements; those of a and b may be 0 or negative.
  */
 #define HZI_QK_CHUNK 32768	/* <= (2^31 - 1) / 255^2 = 33025 */
 
@@ -125,10 +124,10 @@ struct hzi_qgemm_args {
 	int64_t rows;			/* of the whole batch */
 
 	const void *a_zeros, *b_zeros;	/* of the types of A and B */
-	int64_t zero_step, scale_step;	/* row_step of a_zeros and of a_scales */
+	int64_t zero_step, scale_step;	/* the row_step of a_zeros, of a_scales */
 	int32_t a_zero, b_zero, c_zero;
 	int32_t wide;			/* reach > 2^31 - 1 */
-	int64_t reach;			/* k Ra Rb: |sum| is at most this */
+	int64_t reach;			/* k Ra Rb, which |sum| does not exceed */
 
 	const void *bias;
 	int32_t bias_dtype;		/* 0, HZ_S32 or HZ_F32 */
@@ -145,9 +144,9 @@ struct hzi_qgemm_args {
 };
 
 /*
- * The same for rows that are quantized on the way: g.a is NULL, g.a_dtype says the codes, g.a_m,
- * g.a_k and g.a_stride are strides of x. fixed: with g.a_scale and g.a_zero; else each row by
- * hzi_qparams() of its range, which is what its a_scales and a_zeros stand for.
+ * The same with dynamic activation quantization: rows of floats x become codes of g.a_dtype. g.a is
+ * NULL; g.a_m, g.a_k and g.a_stride are strides of x. fixed: all rows have g.a_scale and g.a_zero;
+ * else each row has the parameters that hzi_qparams() makes of its range.
  */
 struct hzi_qlinear_args {
 	struct hzi_qgemm_args g;
@@ -158,22 +157,23 @@ struct hzi_qlinear_args {
 /* ---- Quantization ---------------------------------------------------------------------------- */
 
 /*
- * Element (outer indices, i) of x is at the sum of index * x_stride plus i * x_step, likewise of q;
- * its scale and zero are number p = (the sum of index * p_stride) + i / group, or with scales NULL
- * are scale and zero. zeros NULL: 0. group divides n: n is one for the row, 1 one for each column.
- * No size is 0. Outer dimensions are collapsed.
+ * Element (outer indices, i) of x is at the sum of index * x_stride plus i * x_step; q likewise.
+ * Its scale and zero point have number (the sum of index * p_stride) + i / group. group divides n:
+ * with n a row has one parameter, with 1 each element has its own. No size is 0. Outer dimensions
+ * are collapsed.
  */
 struct hzi_qmap {
 	int64_t n, group;
 	int64_t x_step, q_step;
 	int32_t ndim;
 	int64_t shape[HZ_MAXDIM], x_stride[HZ_MAXDIM], q_stride[HZ_MAXDIM], p_stride[HZ_MAXDIM];
-	int64_t params;			/* how many scales there are; 0 without */
+	int64_t params;			/* the number of scales; 0: there is no array of them */
 };
 
 /*
- * Floats x to codes q; back: codes to floats. rotated: the operands are found by it, and map is
- * empty; NULL: there is no transform.
+ * Floats x to codes q; back: codes to floats. Without an array of scales all elements have scale
+ * and zero; zeros NULL: with scales, all zero points are 0. rotated: there is a transform; then it
+ * describes the operands, and map is empty.
  */
 struct hzi_codes_args {
 	struct hzi_qmap map;
@@ -196,8 +196,8 @@ struct hzi_dequantize_args {
 };
 
 /*
- * q_step and q_stride are 0. x may be empty (map.n 0): then only params counts. Parameter p is of
- * all elements that the map gives p.
+ * Parameter p becomes that of the range of all elements which map gives p. q_step and q_stride are
+ * 0. x may be empty (map.n is 0); then only map.params counts.
  */
 struct hzi_choose_qparams_args {
 	struct hzi_qmap map;
@@ -208,9 +208,9 @@ struct hzi_choose_qparams_args {
 };
 
 /*
- * a / b, rounded once. On a GPU in a quarter of the time: r is within a unit of 1 / b, so that q is
- * within one of the quotient, and no quotient of these operands, of 53 bits by 24 or of 24 by 24,
- * is as near to the middle between two numbers as what is left after the correction.
+ * a / b, rounded once; on a GPU in a quarter of the time of a division. r is within one ulp of 1 /
+ * b and q within one of a / b. Quotients of 53-bit or 24-bit a by 24-bit b are never so close to
+ * the middle between two doubles that the corrected q could round to the other side.
  */
 HZI_BOTH double hzi_divide(double a, double b)
 {
@@ -227,7 +227,7 @@ HZI_BOTH double hzi_divide(double a, double b)
 #endif
 }
 
-/* The scale and zero of codes of q_dtype for a range lo <= 0 <= hi, as hz_choose_qparams() says. */
+/* Scale and zero point of codes of q_dtype for a range lo <= 0 <= hi: see hz_choose_qparams(). */
 HZI_BOTH void hzi_qparams(float lo, float hi, int32_t q_dtype, int symmetric, float *scale,
 			  int32_t *zero)
 {
@@ -246,7 +246,7 @@ HZI_BOTH void hzi_qparams(float lo, float hi, int32_t q_dtype, int symmetric, fl
 	if (symmetric || inf)
 		return;
 	z = qmin - hzi_divide(lo, *scale);
-	/* Beyond the range before rounding or after: the same code */
+	/* Clamping before rounding gives the same code as after it. */
 	z = z < qmin ? qmin : z > qmin + 255 ? qmin + 255 : rint(z);
 	*zero = (int32_t)z;
 }

@@ -1,5 +1,5 @@
 /*
- * requant.h - the arithmetic of requantization, for C and CUDA alike
+ * requant.h - requantization of sums to codes, for C and CUDA
  *
  * SPDX-License-Identifier: BSD-2-Clause
  */
@@ -15,15 +15,15 @@
 #define HZI_BOTH static inline
 #endif
 
-/* A sigma of u / 2^shift. Kernels see 1 <= shift <= 62, those for C of s32 also 0, -1, -2. */
+/* sigma = u / 2^shift. Kernels get 1 <= shift <= 62, for C of s32 also 0, -1, -2. */
 struct hzi_multiplier {
 	int32_t u, shift;
 };
 
 /*
- * Brings a pair to what kernels see. From a sigma of 2^9 on every acc but 0 saturates 8 bits, from
- * 2^32 on (wide) s32 with any c_zero: so it is brought down to 2^29, or 2^32. HZ_ROUND_TFLITE
- * saturates acc before it multiplies, so that there u stays.
+ * Limits a pair to what kernels get. With sigma >= 2^9 every acc but 0 saturates 8 bits; with
+ * sigma >= 2^32 it saturates s32 (wide) whatever c_zero is. So sigma is lowered to 2^29, or 2^32.
+ * HZ_ROUND_TFLITE saturates acc before the multiplication, so u is kept then.
  */
 HZI_BOTH struct hzi_multiplier hzi_limit(struct hzi_multiplier m, int wide, int exact)
 {
@@ -37,8 +37,8 @@ HZI_BOTH struct hzi_multiplier hzi_limit(struct hzi_multiplier m, int wide, int 
 }
 
 /*
- * Of a sigma > 0 in f32, for 8-bit C or (wide) for s32. Its 24 bits make u exact. Below 2^-32 every
- * acc gives y = 0. What is not positive and finite gives u = 0.
+ * The pair of a sigma > 0 in f32, for 8-bit C or (wide) for s32. u has its 24 bits exactly. Below
+ * 2^-32 every acc gives y = 0. u is 0 for a sigma that is not positive and finite.
  */
 HZI_BOTH struct hzi_multiplier hzi_multiplier_f32(float sigma, int wide, int exact)
 {
@@ -61,7 +61,7 @@ HZI_BOTH struct hzi_multiplier hzi_multiplier_f32(float sigma, int wide, int exa
 	return hzi_limit(m, wide, exact);
 }
 
-/* sigma of a column, in the order that the contract fixes; no contraction is possible in it. */
+/* sigma of a column, in the order of operations that hurwitz.h fixes */
 HZI_BOTH float hzi_sigma(float a_scale, float b_scale, float c_scale)
 {
 #ifdef __CUDA_ARCH__
@@ -89,7 +89,7 @@ HZI_BOTH int64_t hzi_requant(int32_t acc, int32_t u, int32_t shift)
  */
 HZI_BOTH int64_t hzi_requant_tflite(int32_t acc, int32_t u, int32_t shift)
 {
-	/* From 31 on every acc but 0 saturates; 2^32 |acc| <= 2^63 still fits. */
+	/* From 31 on every acc but 0 saturates; 2^31 |acc| <= 2^62 fits. */
 	const int left = shift < 0 ? 31 : shift < 31 ? 31 - shift : 0;
 	const int right = shift > 31 ? shift - 31 : 0;
 	int64_t x = (int64_t)acc * ((int64_t)1 << left), high, mask, rest;

@@ -1,5 +1,5 @@
 /*
- * check.c - one scale, one zero point: checks that products share with quantization
+ * check.c - checks of one scale and one zero point, for quantization and quantized products
  *
  * SPDX-License-Identifier: BSD-2-Clause
  */

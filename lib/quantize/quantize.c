@@ -1,5 +1,5 @@
 /*
- * quantize.c - quantization: argument checks, which elements have which parameters
+ * quantize.c - quantization: argument checks, and maps from elements to parameters
  *
  * SPDX-License-Identifier: BSD-2-Clause
  */
@@ -15,7 +15,7 @@ static const int float_types[] = {HZ_F32, HZ_F16, HZ_BF16, 0};
 static const int code_types[] = {HZ_U8, HZ_S8, 0};
 static const int f32_type[] = {HZ_F32, 0};
 
-/* Dimensions of x, q and the parameters, which go together; the last is the row. */
+/* Dimensions, with strides of x, of q and of the parameters; the last one is the row. */
 struct dims {
 	int n;
 	int64_t size[HZ_MAXDIM], x[HZ_MAXDIM], q[HZ_MAXDIM], p[HZ_MAXDIM];
@@ -42,9 +42,9 @@ static void drop(struct dims *t, int d)
 }
 
 /*
- * The map of x and q (NULL: none) and of parameters of the shape of p (NULL: none). Any dimension
- * in which neighbours have the same or successive parameters may be the row: it is the one in which
- * x is closest, unless the last is cut into groups.
+ * Fills the map of x, q (NULL: none) and parameters of the shape of p (NULL: none). A dimension
+ * whose neighbours have the same or successive parameters may be the row: the last one if it is cut
+ * into groups, else the one with the smallest stride of x.
  */
 static void make_map(const hz_tensor *x, const hz_tensor *q, const hz_tensor *p,
 		     struct hzi_qmap *map)
@@ -60,7 +60,7 @@ static void make_map(const hz_tensor *x, const hz_tensor *q, const hz_tensor *p,
 
 		if (own > 1 && own < size)
 			group = size / own;
-		/* filled from the end; turned round below */
+		/* from the last dimension on; reversed below */
 		if (size > 1) {
 			t.size[t.n] = size;
 			t.x[t.n] = x->stride[d];
@@ -95,7 +95,7 @@ static void make_map(const hz_tensor *x, const hz_tensor *q, const hz_tensor *p,
 	map->q_step = t.q[t.n - 1];
 	map->group = group ? group : t.p[t.n - 1] ? 1 : map->n;
 	t.n--;
-	/* Outer dimensions that go on where the row ends, with the parameters, join it. */
+	/* Outer dimensions that continue the row, in the parameters too, become part of it. */
 	for (int d = t.n - 1; d >= 0; d--) {
 		const bool same = t.p[d] == 0 && map->group == map->n;
 
@@ -124,7 +124,7 @@ static void make_map(const hz_tensor *x, const hz_tensor *q, const hz_tensor *p,
 	memcpy(map->p_stride, t.p, sizeof(map->p_stride));
 }
 
-/* Parameters against the data v that they are for. */
+/* Checks the shape of parameters against the data v that they are for. */
 static int check_params(struct hz_context *ctx, const char *op, const char *v_name,
 			const hz_tensor *v, const char *p_name, const hz_tensor *p)
 {
@@ -150,7 +150,7 @@ static int check_params(struct hz_context *ctx, const char *op, const char *v_na
 	return HZ_OK;
 }
 
-/* What hz_quantize() and hz_dequantize() share: x float, q codes, one of them the output. */
+/* Checks of hz_quantize() and hz_dequantize(): x floats, q codes, one of them the output */
 static int check_codes(struct hz_context *ctx, const char *op, const hz_tensor *x,
 		       const char *x_name, const hz_tensor *q, bool to_codes,
 		       const hz_quantize_opts *o, float *scale)
@@ -191,7 +191,7 @@ static int check_codes(struct hz_context *ctx, const char *op, const hz_tensor *
 	return hzi_check_apart(ctx, op, "zeros", o->zeros, out_name, out);
 }
 
-/* The arguments; rotated is where those of a transform may be put. x may be the output. */
+/* Fills *a, and *rotated if there is a transform. back: codes q to floats x */
 static int codes_args(struct hz_context *ctx, const hz_tensor *x, const hz_tensor *q,
 		      const hz_quantize_opts *opts, bool back, struct hzi_rotated *rotated,
 		      struct hzi_codes_args *a)
@@ -232,7 +232,8 @@ int hz_quantize(hz_context *ctx, const hz_tensor *x, const hz_tensor *q,
 	HZ_CHECK(codes_args(ctx, x, q, opts, false, &rotated, &a.codes));
 	if (hz_tensor_count(x) == 0)
 		return HZ_OK;
-	HZ_CHECK(hzi_workspace(ctx, "quantize", HZI_OPS(ctx, quantize)->quantize_workspace(ctx, &a)));
+	HZ_CHECK(hzi_workspace(ctx, "quantize",
+			       HZI_OPS(ctx, quantize)->quantize_workspace(ctx, &a)));
 	return HZI_CALL(ctx, quantize, quantize, &a);
 }
 
@@ -272,7 +273,8 @@ int hz_dequantize_workspace(hz_context *ctx, const hz_tensor *q, const hz_tensor
 	HZ_CHECK(codes_args(ctx, y, q, opts, true, &rotated, &a.codes));
 	if (!bytes)
 		return hzi_fail(ctx, HZ_EINVAL, "dequantize_workspace: bytes is NULL");
-	*bytes = hz_tensor_count(q) == 0 ? 0 : HZI_OPS(ctx, quantize)->dequantize_workspace(ctx, &a);
+	*bytes = hz_tensor_count(q) == 0
+			 ? 0 : HZI_OPS(ctx, quantize)->dequantize_workspace(ctx, &a);
 	return HZ_OK;
 }
 

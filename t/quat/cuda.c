@@ -1,10 +1,10 @@
 /*
- * cuda.c - what the launchers of quaternion calls hand to the driver, seen by a stand-in
+ * cuda.c - launches of quaternion calls on the stand-in driver
  *
  * SPDX-License-Identifier: BSD-2-Clause
  *
- * Nothing is computed here: which kernels are taken, and that the driver would take them. That they
- * do what they should is for the tests of the calls with HZ_TEST_DEVICE=cuda.
+ * Nothing is computed: the tests see which kernels are launched, and that the driver accepts the
+ * launches. Results are for the tests of the calls with HZ_TEST_DEVICE=cuda.
  */
 #include <config.h>
 
@@ -131,8 +131,8 @@ static void test_sums(void)
 	is_str(taken(), "quat_rotate_sum quat_sum_finish", "in two steps");
 }
 
-/* Gradients of one rotation, of which that is a sum */
-static void test_joint(void)
+/* Gradients of a broadcast rotation or factor, which are sums, fused with the elementwise ones */
+static void test_fused_sum(void)
 {
 	const hz_tensor x = quats(a, HZ_BF16, 100000), dy = quats(b, HZ_BF16, 100000);
 	const hz_tensor dx = quats(c, HZ_BF16, 100000);
@@ -158,7 +158,7 @@ static void test_joint(void)
 
 /* ---- Products of matrices -------------------------------------------------------------------- */
 
-/* precision F32, so that the answer is the same for every GPU */
+/* precision F32: the same kernels on every GPU */
 static const struct row {
 	int64_t m, n, k;
 	int dtype, op_a, method;
@@ -177,7 +177,7 @@ static const struct row {
 	{4096, 1, 4096, HZ_F16, HZ_QUAT_N, HZ_QUAT_DIRECT, "quat_gemv_mma_f16"},
 	{512, 1, 4096, HZ_F16, HZ_QUAT_N, HZ_QUAT_DIRECT, "quat_gemv_mma_f16 quat_gemv_finish"},
 	{100, 1, 101, HZ_F16, HZ_QUAT_N, HZ_QUAT_DIRECT,
-	 "quat_planes quat_simt_direct"},	/* pieces across rows */
+	 "quat_planes quat_simt_direct"},	/* odd k: rows are not pairs of quaternions */
 	{100, 9, 101, HZ_F32, HZ_QUAT_N, HZ_QUAT_DIRECT,
 	 "quat_planes quat_simt_direct"},
 	{1024, 1024, 1024, HZ_F32, HZ_QUAT_T, HZ_QUAT_FAST,
@@ -187,9 +187,9 @@ static const struct row {
 
 static void test_gemm(const struct row *r)
 {
-	const int turned = r->op_a == HZ_QUAT_T || r->op_a == HZ_QUAT_H;
-	const hz_tensor x = hz_tensor_3d(a, r->dtype, HZ_CUDA, turned ? r->k : r->m,
-					 turned ? r->m : r->k, 4);
+	const int transposed = r->op_a == HZ_QUAT_T || r->op_a == HZ_QUAT_H;
+	const hz_tensor x = hz_tensor_3d(a, r->dtype, HZ_CUDA, transposed ? r->k : r->m,
+					 transposed ? r->m : r->k, 4);
 	const hz_tensor w = hz_tensor_3d(b, r->dtype, HZ_CUDA, r->k, r->n, 4);
 	const hz_tensor y = hz_tensor_3d(c, r->dtype, HZ_CUDA, r->m, r->n, 4);
 	const hz_quat_gemm_opts o = {
@@ -203,7 +203,7 @@ static void test_gemm(const struct row *r)
 	is_str(taken(), r->kernels, "%s: the kernels", name);
 }
 
-/* Products on Hopper's matrix units: which kernel depends on how many tiles a cluster has. */
+/* wgmma products: the kernel depends on the tiles per cluster. */
 static void test_tiles(void)
 {
 	const hz_tensor x = hz_tensor_3d(a, HZ_BF16, HZ_CUDA, 1024, 1024, 4);
@@ -243,7 +243,7 @@ static void test_packed(void)
 	is_str(taken(), "quat_planes quat_simt_fast", "planes of it from the packed ones");
 }
 
-/* What is packed for Hopper its kernels alone can read: more columns than they take go in turns. */
+/* wgmma kernels alone read their packed planes; more columns than they support go in turns. */
 static void test_packed_columns(void)
 {
 	const int64_t n = ((int64_t)1 << 26) + 5;
@@ -275,7 +275,7 @@ static void test_packed_columns(void)
 	hz_set_workspace(ctx, NULL, 0);
 }
 
-/* A batch shares launches; operands that all items have in common are put in planes once. */
+/* Items of a batch share launches; operands that are broadcast are transposed into planes once. */
 static void test_batch(void)
 {
 	hz_tensor x = hz_tensor_4d(a, HZ_F32, HZ_CUDA, 12, 33, 20, 4);
@@ -662,9 +662,10 @@ static void test_conv_many_taps(void)
 	}
 }
 
-/* A step whose workspace is 0 is none: one that is made nevertheless says so, and does nothing. */
+/* Routes of convolutions that need no patches support bf16, but no precision of f32. */
 static void test_conv_refused(void)
 {
+	const struct hzi_quat_conv_steps *const steps = &hzi_cuda_quat_conv_steps;
 	const struct hzi_qarray pixels = {
 		.data = a, .stride = {28 * 28 * 256, 28 * 28 * 256, 28 * 256, 256, 4},
 		.comp = {0, 1, 2, 3}, .dtype = HZ_BF16, .whole = 1,
@@ -685,20 +686,14 @@ static void test_conv_refused(void)
 		      .method = HZ_QUAT_FAST},
 		.x = x, .small = pixels, .images = 4, .sum = d,
 	};
+	const char *why;
 
 	y.y.data = dw.small.data = c;
-	taken();
-	ok(hzi_cuda_quat_conv_step_workspace(ctx, &y) > 0 &&
-	   hzi_cuda_quat_conv_weights_workspace(ctx, &dw) > 0, "calls that kernels take");
+	is_str(hzi_route_pick(ctx, steps->conv, &y, &why)->name, "implicit_gemm8", "in bf16");
+	is_str(hzi_route_pick(ctx, steps->weights, &dw, &why)->name, "wgrad16", "a gradient");
 	y.g.precision = dw.g.precision = HZ_PRECISION_F32;
-	is_int((int64_t)hzi_cuda_quat_conv_step_workspace(ctx, &y), 0, "in f32 they do not");
-	is_int((int64_t)hzi_cuda_quat_conv_weights_workspace(ctx, &dw), 0, "nor gradients");
-	is_int(hzi_cuda_quat_conv_step(ctx, "quat_conv", &y), HZ_ENOTSUP, "such a call");
-	is_str(hz_errmsg(ctx), "quat_conv: no kernel of the GPU takes this convolution in one step",
-	       "says so");
-	is_int(hzi_cuda_quat_conv_weights(ctx, "quat_conv_bwd", &dw), HZ_ENOTSUP,
-	       "and that of a gradient");
-	is_str(taken(), "", "and nothing is launched");
+	is_str(hzi_route_pick(ctx, steps->conv, &y, &why)->name, "patches", "in f32");
+	is_str(hzi_route_pick(ctx, steps->weights, &dw, &why)->name, "patches", "a gradient");
 }
 
 /* Some channels in a group, by matrix units of any GPU */
@@ -842,7 +837,7 @@ static void test_all(void)
 	ctx = stand_in_open(HZ_CUDA, arrays, 4, OPERAND_BYTES, 3 * OPERAND_BYTES);
 	test_elementwise();
 	test_sums();
-	test_joint();
+	test_fused_sum();
 	for (size_t i = 0; i < sizeof(table) / sizeof(*table); i++)
 		test_gemm(&table[i]);
 	test_packed();

@@ -11,7 +11,7 @@ static uint64_t rnd;
 
 /* ---- Algebra --------------------------------------------------------------------------------- */
 
-/* i j = k and so on: all 16 products of units, with both orders of components */
+/* i j = k and so on: the 16 products of units, in both orders of components */
 static void test_units(void)
 {
 	static const float table[4][4][4] = {
@@ -61,7 +61,7 @@ static void test_units(void)
 
 /* ---- Gradients by finite differences --------------------------------------------------------- */
 
-/* A call's f64 result for operands on the host, weighted by g and summed */
+/* A loss: the f64 result of a call on host operands, weighted by g and summed */
 typedef double (*loss)(hz_context *ctx, double *const *in, const double *g, const void *arg);
 
 static double weighted(const double *y, const double *g, int n)
@@ -120,7 +120,7 @@ static double dot_loss(hz_context *ctx, double *const *in, const double *g, cons
 	return weighted(y, g, 4);
 }
 
-/* The derivatives of a loss by each of n numbers of in[which] against grad */
+/* Compares the gradient of n numbers of in[which] with finite differences of a loss. */
 static int by_differences(hz_context *ctx, loss f, double *const *in, int which, int n,
 			  const double *g, const void *arg, const double *grad, const char *what)
 {
@@ -217,7 +217,7 @@ static void test_differences(void)
 
 /* ---- Special values -------------------------------------------------------------------------- */
 
-/* One call on count numbers in and out, contiguous f32 */
+/* One call on contiguous f32 input and output */
 static void apply(struct dev *dev, const struct map_arg *m, const float *x, float *y, int n)
 {
 	const int number = m->kind == NORM || m->kind == NORM2;
@@ -275,7 +275,7 @@ static void test_special(void)
 	}
 }
 
-/* A NaN or Inf in one component is in all of the product's, and in no other product. */
+/* A NaN or Inf in one component reaches all components of that product, and no other product. */
 static void test_nan(void)
 {
 	for (int d = 0; d < ndevs; d++) {
@@ -302,7 +302,7 @@ static void test_nan(void)
 
 /* ---- Strides --------------------------------------------------------------------------------- */
 
-/* Quaternions whose components are one number each, by a stride of 0, are as if written out. */
+/* Quaternions with one number for all components (stride 0) give what the written-out ones give. */
 static void test_repeated(void)
 {
 	enum { N = 37 };
@@ -330,7 +330,7 @@ static void test_repeated(void)
 			in[i] = (float)(i % 9 - 4);
 		area_write(&b, image);
 		for (uint32_t f = 0; f < 24; f++) {
-			const uint32_t flag = f & 7;	/* what is conjugated, and the order */
+			const uint32_t flag = f & 7;	/* conjugations, and the order of factors */
 			const hz_tensor *const left[] = {&ta, &tb, &ta};
 			const hz_tensor *const right[] = {&tb, &ta, &ta};
 			const hz_tensor *const l = left[f / 8], *const r = right[f / 8];
@@ -445,7 +445,7 @@ static void test_errors(void)
 	hz_close(ctx);
 }
 
-/* Gradients where there is nothing to sum are 0, or stay. */
+/* The gradient of a sum over nothing is 0, or stays when accumulated. */
 static void test_empty(void)
 {
 	for (int d = 0; d < ndevs; d++) {

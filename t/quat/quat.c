@@ -1,5 +1,5 @@
 /*
- * quat.c - the elementwise calls of quaternions, against their definitions
+ * quat.c - elementwise quaternion operations against their definitions
  *
  * SPDX-License-Identifier: BSD-2-Clause
  */
@@ -20,15 +20,15 @@ static int cases(int n)
 /* ---- Shapes ---------------------------------------------------------------------------------- */
 
 /*
- * Where not 0: one dimension of this size for all, and a kind of layout, see side_layout(); -1: 1
- * or 2 for each
+ * Not 0: one dimension of this size, and a kind of layout, see side_layout(); -1: 1 or 2 for each
+ * operand
  */
 static int64_t fixed_size;
 static int fixed_kind;
-/* Where not 0: all gradients are wanted, and the first or second factor is one for all. */
+/* Not 0: all gradients are wanted, and the first or second factor is broadcast */
 static int fixed_one, repeated_shapes;
 
-/* A random shape of quaternions, and one that is repeated to it */
+/* A random shape of quaternions, and one that broadcasts to it */
 static int random_shape(int64_t *shape, int most_dims, int64_t elements)
 {
 	const int n = (int)rnd_below(&rnd, most_dims + 1);
@@ -102,7 +102,7 @@ static const char *describe(const char *op, int dtype, uint32_t flags, const str
 	return text;
 }
 
-/* What an output gets: its memory, order of components, and tolerance of a result */
+/* Expectation of element i of an output: components, order and tolerance */
 static void expect(struct quat_call *c, int o, int64_t i, int first, int last, quat v, double error,
 		   int xyzw, int accumulate)
 {
@@ -180,8 +180,8 @@ static int one_mul(int most_dims, int64_t elements)
 	c.what = describe("mul", dtype, flags, &a, &b);
 	begin_call(&c);
 	for (int64_t i = 0; i < count; i++) {
-		const quat p = side_quat(&a, side_repeat(&a, 1, n, shape, i), xyzw);
-		const quat q = side_quat(&b, side_repeat(&b, 1, n, shape, i), xyzw);
+		const quat p = side_quat(&a, side_broadcast(&a, 1, n, shape, i), xyzw);
+		const quat q = side_quat(&b, side_broadcast(&b, 1, n, shape, i), xyzw);
 
 		expect(&c, 0, i, 0, 3, product_of(p, q, flags),
 		       4 * unit_of(dtype) * (double)(q_norm(p) * q_norm(q)), xyzw,
@@ -194,7 +194,7 @@ static int one_mul(int most_dims, int64_t elements)
 	return good;
 }
 
-/* Which gradients are wanted goes with the flags. */
+/* Flags, and which gradients are wanted */
 struct mul_bwd_arg {
 	uint32_t flags;
 	int wanted;
@@ -218,7 +218,7 @@ static int bytes_mul_bwd(hz_context *ctx, const hz_tensor *in, const hz_tensor *
 					 m->wanted & 2 ? &out[1] : NULL, m->flags, bytes);
 }
 
-/* Sums of quaternions with their errors, for outputs that are repeated */
+/* Sums with their errors, for outputs that are broadcast */
 struct sums {
 	quat *sum;
 	double *size;
@@ -274,8 +274,8 @@ static int one_mul_bwd(int most_dims, int64_t elements)
 	c.what = describe("mul_bwd", dtype, m.flags, &a, &b);
 	begin_call(&c);
 	for (int64_t i = 0; i < count; i++) {
-		const int64_t ia = side_repeat(&a, 1, n, shape, i);
-		const int64_t ib = side_repeat(&b, 1, n, shape, i);
+		const int64_t ia = side_broadcast(&a, 1, n, shape, i);
+		const int64_t ib = side_broadcast(&b, 1, n, shape, i);
 		const quat g = side_quat(&dy, i, xyzw);
 		const quat p = q_conj_if(m.flags & HZ_QUAT_CONJ_A, side_quat(&a, ia, xyzw));
 		const quat q = q_conj_if(m.flags & HZ_QUAT_CONJ_B, side_quat(&b, ib, xyzw));
@@ -338,8 +338,8 @@ static int one_dot(int most_dims, int64_t elements, int64_t length)
 			       .what = describe("dot", dtype, flags, &a, &b)};
 	begin_call(&c);
 	for (int64_t i = 0; i < count; i++) {
-		const int64_t ia = side_repeat(&a, 2, n, shape, i);
-		const int64_t ib = side_repeat(&b, 2, n, shape, i);
+		const int64_t ia = side_broadcast(&a, 2, n, shape, i);
+		const int64_t ib = side_broadcast(&b, 2, n, shape, i);
 
 		for (int64_t k = 0; k < l; k++) {
 			const quat p = side_quat(&a, la == 1 ? ia : ia * la + k, xyzw);
@@ -392,7 +392,7 @@ static int one_axpy(void)
 	c.what = describe("axpy", dtype, m.flags, &x, c.outs[0]);
 	begin_call(&c);
 	for (int64_t i = 0; i < count; i++) {
-		const quat q = side_quat(&x, side_repeat(&x, 1, n, shape, i), xyzw);
+		const quat q = side_quat(&x, side_broadcast(&x, 1, n, shape, i), xyzw);
 
 		expect(&c, 0, i, 0, 3,
 		       m.flags & HZ_QUAT_REVERSED ? q_mul(q, alpha) : q_mul(alpha, q),
@@ -414,8 +414,8 @@ static quat q_ldexp(quat a, int e)
 }
 
 /*
- * x / 2^*e with a largest component of at least 1, below 2: the numbers of f64 have a range that
- * the squares of it leave where real has no larger one, as on some machines, or in valgrind.
+ * x / 2^*e, with its largest component in [1, 2): squares of extreme f64 numbers leave the range of
+ * real where that is no wider than f64, as on some machines and in valgrind.
  */
 static quat to_scale(quat x, int *e)
 {
@@ -427,7 +427,7 @@ static quat to_scale(quat x, int *e)
 	return q_ldexp(x, -*e);
 }
 
-/* The definitions; *size is what errors are relative to. Real results are in w. */
+/* The definitions. *size: errors are relative to it. Real results are in w. */
 static quat ref_map(int kind, quat x, real eps, real *size)
 {
 	int e;
@@ -489,7 +489,7 @@ static quat ref_map_bwd(int kind, quat dy, quat x, real eps, real *size)
 	}
 }
 
-/* Some quaternions of extreme size, where the dtype has them */
+/* Replaces some quaternions by extremely large or small ones, where the dtype has such. */
 static void sprinkle(struct side *x)
 {
 	const double big = x->dtype == HZ_F16 ? 8e3 : x->dtype == HZ_F64 ? 1e307 : 4e37;
@@ -546,7 +546,7 @@ static int one_map_bwd(void)
 	struct map_arg m = {.kind = NORM + (int)rnd_below(&rnd, KINDS - NORM),
 			    .flags = (uint32_t)rnd_u64(&rnd) & (HZ_QUAT_XYZW | HZ_QUAT_ACCUMULATE)};
 	const int number = m.kind == NORM || m.kind == NORM2;
-	/* In place of x, or of dy */
+	/* In place, over x or dy */
 	const int pick = (int)rnd_below(&rnd, 5);
 	const int same = pick == 1 ? 1 : pick == 0 && !number ? 0 : -1;
 	int64_t shape[HZ_MAXDIM];
@@ -640,8 +640,8 @@ static int one_rotate(void)
 	c.what = describe("rotate", dtype, flags, &q, &v);
 	begin_call(&c);
 	for (int64_t i = 0; i < count; i++) {
-		const quat p = side_quat(&q, side_repeat(&q, 1, n, shape, i), xyzw);
-		const quat w = side_quat(&v, side_repeat(&v, 1, n, shape, i), xyzw);
+		const quat p = side_quat(&q, side_broadcast(&q, 1, n, shape, i), xyzw);
+		const quat w = side_quat(&v, side_broadcast(&v, 1, n, shape, i), xyzw);
 		const real size = q_norm(vector_of(w)) *
 				  (flags & HZ_QUAT_NORMALIZE ? 1 : q_inner(p, p));
 
@@ -698,8 +698,8 @@ static int one_rotate_bwd(int64_t elements)
 	c.what = describe("rotate_bwd", dtype, m.flags, &q, &v);
 	begin_call(&c);
 	for (int64_t i = 0; i < count; i++) {
-		const int64_t iq = side_repeat(&q, 1, n, shape, i);
-		const int64_t iv = side_repeat(&v, 1, n, shape, i);
+		const int64_t iq = side_broadcast(&q, 1, n, shape, i);
+		const int64_t iv = side_broadcast(&v, 1, n, shape, i);
 		const quat g = vector_of(side_quat(&dy, i, xyzw)), p = side_quat(&q, iq, xyzw);
 		const quat w = vector_of(side_quat(&v, iv, xyzw));
 		const real n2 = m.flags & HZ_QUAT_NORMALIZE ? 1 : q_inner(p, p);
@@ -763,7 +763,7 @@ static void test_random(void)
 	ok(good, "quat_rotate_bwd");
 }
 
-/* Enough for all threads, for blocks of sums, and for stores past the caches */
+/* Sizes with work for all threads, several blocks of a sum, non-temporal stores */
 static void test_large(void)
 {
 	int good = 1;
@@ -794,7 +794,7 @@ static void test_large(void)
 	fixed_size = fixed_kind = fixed_one = 0;
 }
 
-/* By 1 numbers of 16 bits keep their bits, also those that are subnormal, in every layout. */
+/* A product with 1 keeps the bits of 16-bit numbers, subnormal ones included, in every layout. */
 static void test_small(void)
 {
 	enum { N = 50 };
@@ -813,7 +813,7 @@ static void test_small(void)
 			int good = 1;
 
 			for (int i = 0; i < 3 * 8 && good; i++) {
-				/* Back to back, with gaps, in planes */
+				/* Contiguous, with gaps, planar */
 				const int64_t step = i % 3 == 2 ? 1 : 4 << i % 3;
 				hz_tensor x = hz_tensor_2d(a, dtype, HZ_CPU, N, 4), z;
 
@@ -841,7 +841,7 @@ static void test_small(void)
 	}
 }
 
-/* So large that results go past the caches, at any alignment */
+/* Results that exceed the caches, at any alignment */
 static void test_stream(void)
 {
 	int good;

@@ -1,5 +1,5 @@
 /*
- * quat.h - what tests of quaternions share: operands in any layout, the algebra, a runner of calls
+ * quat.h - what tests of quaternions share: operands of any layout, the algebra, a runner of calls
  *
  * SPDX-License-Identifier: BSD-2-Clause
  *
@@ -98,7 +98,7 @@ static inline int64_t side_offset(const struct side *s, int64_t i)
 	return at;
 }
 
-/* Strides in random order; kind 1: contiguous, 2: planes, 3: blocks, 0: any */
+/* Random strides. kind 1: contiguous, 2: planar, 3: planar in blocks, 0: any */
 static inline void side_layout(struct side *s, uint64_t *rnd, int kind)
 {
 	int64_t order[HZ_MAXDIM], turned[HZ_MAXDIM], plain[HZ_MAXDIM], pad = 0;
@@ -189,7 +189,7 @@ static inline hz_tensor side_view(const struct side *s, const struct area *a)
 	return t;
 }
 
-/* Quaternion, or vector of three with a real part of 0, number i in C order */
+/* Element i in C order: a quaternion, or a vector of three with a real part of 0 */
 static inline quat side_quat(const struct side *s, int64_t i, int xyzw)
 {
 	const int64_t parts = s->shape[s->ndim - 1];
@@ -201,10 +201,10 @@ static inline quat side_quat(const struct side *s, int64_t i, int xyzw)
 }
 
 /*
- * The quaternion of s that goes with number i of the shape whole of n dimensions (without that of
- * components), s being repeated; cut dimensions of s lie behind.
+ * The index in s of element i of the shape `whole`, of n dimensions without that of components, to
+ * which s is broadcast. cut: trailing dimensions of s that are not part of its shape.
  */
-static inline int64_t side_repeat(const struct side *s, int cut, int n, const int64_t *whole,
+static inline int64_t side_broadcast(const struct side *s, int cut, int n, const int64_t *whole,
 				  int64_t i)
 {
 	const int own = s->ndim - cut;
@@ -225,8 +225,8 @@ static inline int64_t side_repeat(const struct side *s, int cut, int n, const in
 #define SIDES 5
 
 /*
- * A call on ins[] that makes outs[]; want and tol as outs[o].value. same[o]: out o is the operand
- * ins[same[o]] itself (its image, too); -1: its own.
+ * A call from ins[] to outs[], with expected values and tolerances in C order. same[o]: output o is
+ * the operand ins[same[o]], in place; -1: memory of its own.
  */
 struct quat_call {
 	struct side *ins[SIDES], *outs[SIDES];
@@ -240,7 +240,7 @@ struct quat_call {
 	const char *what;
 };
 
-/* Elements against want, then all other bytes against what they were */
+/* Compares elements with want, and all other bytes with what they were. */
 static inline int side_check(const struct side *s, unsigned char *got, const real *want,
 			     const double *tol, const char *what, const char *name)
 {
@@ -269,7 +269,7 @@ static inline int side_check(const struct side *s, unsigned char *got, const rea
 	return good;
 }
 
-/* Runs the call once on a context; images of the outs are to be freed. */
+/* Runs the call once on a context. got: images of the outputs, to be freed. */
 static inline int quat_call_on(const struct quat_call *c, struct dev *dev,
 			       unsigned char *got[SIDES])
 {
@@ -321,8 +321,8 @@ static inline int quat_call_on(const struct quat_call *c, struct dev *dev,
 }
 
 /*
- * On every context: right, and the same bits for any number of threads and when run again. Routes
- * may differ from each other.
+ * Checks a call on every context: within the tolerances, and the same bits for any number of
+ * threads and when repeated. Forced routes need not give the same bits.
  */
 static inline int quat_call_check(const struct quat_call *c)
 {
@@ -362,7 +362,7 @@ static inline int quat_call_check(const struct quat_call *c)
 	return good;
 }
 
-/* Contexts that take the first route of each elementwise operation, the second, and so on */
+/* Opens contexts of which the i-th forces route i of every elementwise operation. */
 static inline void dev_open_quat_routes(void)
 {
 	static const enum hzi_op ops[] = {
@@ -373,7 +373,8 @@ static inline void dev_open_quat_routes(void)
 
 	dev_open_routes(HZI_OP_quat_mul_bwd);	/* which has the most */
 	for (size_t o = 0; first < ndevs && o < sizeof(ops) / sizeof(*ops); o++) {
-		const struct hzi_op_routes *const r = hzi_routes_of(ops[o], devs[first].ctx->backend);
+		const struct hzi_op_routes *const r =
+			hzi_routes_of(ops[o], devs[first].ctx->backend);
 
 		for (int i = 0; r && i < r->count && first + i < ndevs; i++)
 			devs[first + i].ctx->forced[ops[o]] = &r->route[i];
@@ -387,14 +388,14 @@ static inline double unit_of(int dtype)
 	return dtype == HZ_F64 ? 0x1p-53 : 0x1p-24;
 }
 
-/* What rounding to dtype may do to v, subnormals included, besides an error of that size before */
+/* Error of rounding v to dtype, subnormals included, after an earlier error */
 static inline double rounding(int dtype, real v, double error)
 {
 	const double a = fabs((double)v) + error;
 
 	if (!isfinite(a))
 		return INFINITY;
-	/* Beyond the largest number, or so near it that a step on the way may be */
+	/* Beyond the largest number, or near enough that an intermediate may be */
 	if (a > (dtype == HZ_F16 ? 65000 : dtype == HZ_F64 ? 1e308 : 3.3e38))
 		return INFINITY;
 	return dtype == HZ_F64 ? a * 0x1p-53 + 0x1p-1074 : ref_half_ulp(dtype, a) * 1.001;
@@ -407,7 +408,7 @@ static inline int random_dtype(uint64_t *rnd)
 	return quat_dtypes[rnd_below(rnd, tap_cuda() ? 3 : 4)];
 }
 
-/* Sizes around every edge of vectors and tiles, small ones more often */
+/* Sizes at the edges of vectors and tiles, small ones more often */
 static inline int64_t random_size(uint64_t *rnd, int64_t most)
 {
 	static const int64_t edge[] = {1, 2, 3, 4, 5, 7, 8, 9, 15, 16, 17, 31, 32, 33, 63, 64, 65};

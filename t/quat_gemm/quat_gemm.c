@@ -18,14 +18,14 @@ static int quick;
 
 struct gemm {
 	hz_quat_gemm_opts o;
-	int pack, pack_t;		/* A is packed: as it is, or from its transpose */
-	int bias, pre;			/* whether there are */
+	int pack, pack_t;		/* packs A: as it is, or from its transpose */
+	int bias, pre;			/* with bias, with pre */
 	int dtype, c_dtype;
 	int64_t m, n, k;
 	int ndim;
 	int64_t batch[3], a_batch[3], b_batch[3];
 	int a_ndim, b_ndim;
-	int wild;			/* C has NaN where beta is 0 */
+	int wild;			/* C holds NaN if beta is 0 */
 	char text[300];
 };
 
@@ -130,7 +130,7 @@ static quat activate(int kind, quat t, real slope, double *grow)
 	return t;
 }
 
-/* What one step of the sum may lose of |a| |b|, by method and precision */
+/* Error of the sum relative to the sum of |a| |b|, by method and precision */
 static double unit_of_sum(const struct gemm *g)
 {
 	const int fast = g->o.method == HZ_QUAT_FAST, p = g->o.precision;
@@ -173,8 +173,8 @@ static void expect(const struct gemm *g, const struct side *a, const struct side
 	for (int d = 0; d < g->ndim; d++)
 		count *= g->batch[d];
 	for (int64_t item = 0; item < count; item++) {
-		const int64_t ia = side_repeat(a, 3, g->ndim, g->batch, item) * g->m * g->k;
-		const int64_t ib = side_repeat(b, 3, g->ndim, g->batch, item) * g->k * g->n;
+		const int64_t ia = side_broadcast(a, 3, g->ndim, g->batch, item) * g->m * g->k;
+		const int64_t ib = side_broadcast(b, 3, g->ndim, g->batch, item) * g->k * g->n;
 
 		for (int64_t i = 0; i < g->m; i++) {
 			for (int64_t j = 0; j < g->n; j++) {
@@ -357,7 +357,7 @@ static void test_random(void)
 	ok(good, "larger products");
 }
 
-/* Every pair of operations, both orders of factors, both methods, packed or not */
+/* All pairs of op_a and op_b, both orders of factors, both methods, packed or not */
 static void test_ops(void)
 {
 	for (int method = HZ_QUAT_DIRECT; method <= HZ_QUAT_FAST; method++) {
@@ -379,7 +379,7 @@ static void test_ops(void)
 	}
 }
 
-/* Each size at the edges of vectors and tiles, the others small */
+/* Sizes at the edges of vectors and tiles, one dimension at a time */
 static void test_edges(void)
 {
 	static const int64_t edge[] = {0, 1, 2, 3, 4, 5, 7, 8, 15, 16, 17, 31, 32, 33, 47, 48, 49,
@@ -404,8 +404,8 @@ static void test_edges(void)
 	ok(good, "sizes at edges");
 }
 
-/* Few columns, or rows, which have kernels of their own, in more than one block of k, too */
-static void test_few(void)
+/* Few columns or rows, which GEMV routes take, with several blocks of k */
+static void test_gemv(void)
 {
 	static const int64_t rows[] = {1, 2, 3, 5, 6, 7, 16, 61, 64, 67, 130};
 	static const int64_t ks[] = {1, 3, 4, 5, 16, 63, 64, 65, 127, 129, 200, 2049, 8195};
@@ -430,7 +430,7 @@ static void test_few(void)
 
 /* ---- Accuracy and NaN ------------------------------------------------------------------------ */
 
-/* C = A B of f32 matrices back to back, on one context */
+/* C = A B of contiguous f32 matrices on one context */
 static void multiply(struct dev *dev, const float *a, const float *b, float *c, int64_t m,
 		     int64_t n,
 		     int64_t k, int method, int precision)
@@ -462,7 +462,10 @@ static void multiply(struct dev *dev, const float *a, const float *b, float *c, 
 		area_free(&at[i]);
 }
 
-/* The rms error of each component against a product in double, relative to that component's rms */
+/*
+ * The rms error of each component against a product in double, relative to the rms of that
+ * component
+ */
 static void component_errors(const float *a, const float *b, const float *c, int64_t m, int64_t n,
 			     int64_t k, double *error)
 {
@@ -499,9 +502,9 @@ static void component_errors(const float *a, const float *b, const float *c, int
 #define N 128
 
 /*
- * What hz_quat_gemm() says of the fast method: as accurate as the direct one within a factor of 2
- * where all components are of one size, but errors go with the largest component of a quaternion:
- * with real parts 1000 times larger the others lose digits.
+ * The accuracy that hz_quat_gemm() promises for the fast method: within twice the error of the
+ * direct one where components are of one size. Errors scale with the largest component of a
+ * quaternion, so with real parts 1000 times larger the others lose digits.
  */
 static void test_accuracy(void)
 {
@@ -551,7 +554,7 @@ static void test_accuracy(void)
 	free(c);
 }
 
-/* A NaN in one row of A is in that row of C and in no other; with fast in all its components */
+/* A NaN in a row of A stays in that row of C; the fast method spreads it to all components. */
 static void test_nan(void)
 {
 	enum { M = 20, K = 33, COLS = 18 };
@@ -579,7 +582,7 @@ static void test_nan(void)
 	}
 }
 
-/* An Inf by finite numbers is Inf, not NaN, also where f32 is multiplied in parts. */
+/* Inf times finite numbers is Inf, not NaN, also in split precision. */
 static void test_inf(void)
 {
 	enum { M = 40, K = 133, COLS = 8 };
@@ -590,7 +593,7 @@ static void test_inf(void)
 	for (int i = 0; i < K * COLS * 4; i++)
 		b[i] = (float)fmax(fmin(rnd_normal(&rnd), 0.9), -0.9);
 	a[4 * (3 * K + 5) + 2] = INFINITY;
-	a[4 * (35 * K + 132)] = -FLT_MAX;	/* of 11 bits it were Inf */
+	a[4 * (35 * K + 132)] = -FLT_MAX;	/* rounded to 11 bits it would be Inf */
 	for (int d = 0; d < ndevs; d++) {
 		for (int cols = 1; cols <= COLS; cols++) {
 			int good = 1;
@@ -606,7 +609,7 @@ static void test_inf(void)
 
 /* ---- Packed matrices and contexts ------------------------------------------------------------ */
 
-/* What one context has packed another uses, and it is what that would have packed. */
+/* Contexts can use what another one packed, with the same bits as their own. */
 static void test_share(void)
 {
 	enum { M = 37, K = 29, COLS = 11 };
@@ -656,7 +659,7 @@ static void test_share(void)
 	}
 }
 
-/* HZ_QUAT_AUTO is what the context prefers: the bits tell. */
+/* HZ_QUAT_AUTO follows the preference of the context: the bits tell. */
 static void test_prefer(void)
 {
 	enum { S = 24 };
@@ -684,7 +687,7 @@ static void test_prefer(void)
 	ok(memcmp(c[0], c[2], sizeof(c[0])) != 0, "which are not the same");
 }
 
-/* Strides that nothing steps by may be any numbers: those of sizes of 1, and of empty views. */
+/* Strides of dimensions of one element, and of empty views, are ignored. */
 static void test_strides(void)
 {
 	static const int64_t far[] = {INT64_MAX, INT64_MIN, (int64_t)1 << 61};
@@ -837,7 +840,7 @@ int main(void)
 	dev_open_routes(HZI_OP_quat_gemm);
 	test_ops();
 	test_edges();
-	test_few();
+	test_gemv();
 	test_random();
 	test_accuracy();
 	test_nan();

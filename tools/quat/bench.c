@@ -1,12 +1,12 @@
 /*
- * bench.c - hurwitz bench of quaternions: elementwise calls and products of matrices
+ * bench.c - hurwitz bench of quaternions: elementwise operations and matrix products
  *
  * SPDX-License-Identifier: BSD-2-Clause
  *
- * Elementwise calls are measured against y = a + 3 b of the same bytes on the CPU, a copy on a GPU.
- * Products count 32 m n k operations, as the direct method has, and are measured on the CPU against
- * bare multiply-adds of as many, which the fast method's ratio may exceed 1 against; those by few
- * columns have to read A and are measured against that. A is packed, but for those on a GPU.
+ * Ceilings of elementwise operations: on a CPU y = a + 3 b of the same bytes, on a GPU a copy.
+ * Products count 32 m n k operations, those of the direct method. Their ceiling on a CPU is as many
+ * bare multiply-adds, which the fast method may exceed; for few columns it is reading A. A is
+ * packed on a CPU.
  */
 #include <config.h>
 
@@ -29,7 +29,7 @@ enum {
 static const struct row {
 	enum kind kind;
 	int flags, dtype;
-	int64_t m, n, k;		/* elementwise: quaternions, 0: as many as fit */
+	int64_t m, n, k;		/* elementwise: quaternions; 0: as many as fit */
 	int method, precision;
 } rows[] = {
 	{MUL, CPU | QUICK, HZ_F32, 512, 0, 0, 0, 0},		/* 24 KB */
@@ -138,7 +138,7 @@ static int call_gemm(struct bench *b, struct bench_case *c)
 
 /* ---- Ceilings on the CPU --------------------------------------------------------------------- */
 
-/* y = a + 3 b of as many bytes, each thread its share of whole vectors */
+/* y = a + 3 b of as many bytes; each thread a share of whole vectors */
 static int call_triad(struct bench *b, struct bench_case *c)
 {
 	const int threads = b->info.threads;
@@ -202,7 +202,7 @@ int bench_read(struct bench *b, const float *p, int64_t n)
 	return HZ_OK;
 }
 
-/* The packed matrix, once */
+/* Reads the packed matrix once. */
 static int call_read(struct bench *b, struct bench_case *c)
 {
 	const struct quat_case *q = (struct quat_case *)c;
@@ -245,7 +245,7 @@ static int make_elements(struct bench *b, struct quat_case *q)
 	const struct row *r = q->row;
 	const int device = hz_device(b->ctx);
 	const double size = (double)hz_dtype_size(r->dtype);
-	/* Arrays of as many bytes for each type, and a triad's on the CPU */
+	/* Arrays of equal bytes for each dtype, and for the triad on a CPU */
 	const int64_t n = r->m ? r->m : b->elements / (int64_t)hz_dtype_size(r->dtype);
 	const bool planes = r->kind == PLANES, two = r->kind == CONJ || r->kind == NORMALIZE;
 	size_t bytes = 0;
@@ -255,7 +255,7 @@ static int make_elements(struct bench *b, struct quat_case *q)
 	q->b = quats(b->from, r->dtype, device, n, planes);
 	q->y = quats(b->y, r->dtype, device, n, planes);
 	q->c.moved_bytes = (two ? 8 : 12) * size * (double)n;
-	if (r->kind == GAPS)		/* as much as there are quaternions */
+	if (r->kind == GAPS)		/* as many bytes as the quaternions have */
 		q->a.stride[0] = q->b.stride[0] = q->y.stride[0] = 8;
 	if (r->kind == ROTATE) {
 		q->b.shape[1] = q->y.shape[1] = 3;
@@ -361,7 +361,7 @@ static int run_case(struct bench *b, const struct row *r)
 	return status;
 }
 
-/* Whether B and C fit into the arrays that all cases share, which are smaller on a small GPU */
+/* Whether B and C fit into the arrays that all cases share; these are smaller on a small GPU. */
 static bool fits(const struct bench *b, const struct row *r)
 {
 	const int64_t wider = r->k > r->m ? r->k : r->m;

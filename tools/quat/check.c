@@ -31,7 +31,7 @@ static void load_quat(const void *p, int64_t i, int dtype, double *q)
 		q[c] = load_element(p, 4 * i + c, dtype);
 }
 
-/* C = A B of m x k and k x n quaternions, or with k = 0 m x n products of elements */
+/* Checks C = A B of m x k and k x n quaternions, or with k = 0 elementwise products of m x n. */
 static bool check_quats(const struct subject *s, int dtype, int method, int64_t m, int64_t n,
 			int64_t k)
 {
@@ -78,7 +78,7 @@ static bool check_quats(const struct subject *s, int dtype, int method, int64_t 
 			norm += want[c] * want[c];
 		}
 	}
-	/* Half a unit of the dtype, and as much again for operands in its precision */
+	/* Half an ulp of the dtype for the result, and as much for operands */
 	if (sqrt(error) > (dtype == HZ_F32 ? 2e-6 : dtype == HZ_F16 ? 1e-3 : 4e-3) * sqrt(norm))
 		return wrong("%s: %s %s: the error is %.3g of the norm", s->name, op,
 			     hz_dtype_name(dtype), sqrt(error / norm));

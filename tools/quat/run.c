@@ -1,5 +1,5 @@
 /*
- * run.c - hurwitz run of the elementwise calls of quaternions and of products of matrices
+ * run.c - hurwitz run of elementwise quaternion operations and matrix products
  *
  * SPDX-License-Identifier: BSD-2-Clause
  */
@@ -92,7 +92,7 @@ static uint32_t flag(const struct job *job, const char *key, uint32_t bit)
 	return value_or(job, key, 0) ? bit : 0;
 }
 
-/* All flags of the elementwise calls; keys that a call lacks are not given. */
+/* Flags of an elementwise call; keys that it lacks are absent. */
 static uint32_t flags_of(const struct job *job)
 {
 	return (uint32_t)value_or(job, "order", 0) | flag(job, "conj_a", HZ_QUAT_CONJ_A) |
@@ -129,8 +129,8 @@ static int same_shape(struct job *job, const char *of, const char *name)
 }
 
 /*
- * The dimensions before the last cut_a and cut_b, each repeated to the other, as NumPy does; what
- * does not fit is left to the library to say. Returns their number.
+ * The shape to which the dimensions before the last cut_a and cut_b broadcast, as in NumPy; the
+ * library reports what does not fit. Returns their number.
  */
 static int repeated(const struct npy *a, int cut_a, const struct npy *b, int cut_b, int64_t *shape)
 {

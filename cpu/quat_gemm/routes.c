@@ -54,7 +54,7 @@ static const struct hzi_route routes[] = {
 	},
 };
 
-const struct hzi_op_routes hzi_cpu_quat_gemm_routes[] = {HZI_ROUTES(quat_gemm, routes), {0}};
+const struct hzi_op_routes hzi_cpu_quat_gemm_routes[] = {HZI_RANKED_ROUTES(quat_gemm, routes), {0}};
 
 size_t hzi_cpu_quat_gemm_workspace(const struct hz_context *ctx, const struct hzi_quat_gemm_args *a)
 {

@@ -11,20 +11,20 @@
 
 /* ---- Costs ----------------------------------------------------------------------------------- */
 
-/* Rows are in order of preference; one that is slower for the sizes of a call comes last. */
-enum { PREFERRED = 0, LAST = 100 };
+/* Ranks, at least a row's index in each table that has it; a row without a cost has its index. */
+enum { FUSED_SUM, CONTIGUOUS, PLANAR, LAST = 100 };
 
 /* The arguments of every operation begin with its dimensions. */
 static int64_t contiguous_cost(const struct hz_context *ctx, const void *args)
 {
 	(void)ctx;
-	return hzi_cuda_quat_has_short_rows(args) ? LAST : PREFERRED;
+	return hzi_cuda_quat_has_short_rows(args) ? LAST : CONTIGUOUS;
 }
 
 static int64_t fused_sum_cost(const struct hz_context *ctx, const void *args)
 {
 	(void)ctx;
-	return hzi_cuda_quat_is_short_sum(args) ? LAST : PREFERRED;
+	return hzi_cuda_quat_is_short_sum(args) ? LAST : FUSED_SUM;
 }
 
 static int64_t mul_planar_cost(const struct hz_context *ctx, const void *args)
@@ -33,7 +33,7 @@ static int64_t mul_planar_cost(const struct hz_context *ctx, const void *args)
 
 	(void)ctx;
 	return hzi_cuda_quat_has_small_tiles(&a->dims, a->dtype, HZI_QUAT_TILE_MUL) ? LAST
-										    : PREFERRED;
+										    : PLANAR;
 }
 
 static int64_t mul_bwd_planar_cost(const struct hz_context *ctx, const void *args)
@@ -44,7 +44,7 @@ static int64_t mul_bwd_planar_cost(const struct hz_context *ctx, const void *arg
 	(void)ctx;
 	return hzi_cuda_quat_has_small_tiles(&a->dims, a->dtype,
 					     both ? HZI_QUAT_TILE_MUL_BWD : HZI_QUAT_TILE_MUL)
-		       ? LAST : PREFERRED;
+		       ? LAST : PLANAR;
 }
 
 /* ---- A gradient that is a sum, behind the other one ------------------------------------------ */
@@ -131,17 +131,17 @@ static const char planar_what[] = "operands whose components are planar or x, y,
 static const char strided_what[] = "any operands";
 static const char fused_what[] = "many quaternions by one: a gradient and a sum in one pass";
 
-#define CONTIGUOUS(op) \
+#define CONTIGUOUS_ROW(op) \
 	{ \
 		"contiguous", contiguous_what, HZI_ANY_ARCH, \
 		.unsupported = hzi_cuda_##op##_contiguous_unsupported, .cost = contiguous_cost, \
 		.run = hzi_cuda_##op##_contiguous, \
 	}
-#define STRIDED(op) \
+#define STRIDED_ROW(op) \
 	{ \
 		"strided", strided_what, HZI_ANY_ARCH, .run = hzi_cuda_##op##_strided, \
 	}
-#define FUSED_SUM(op) \
+#define FUSED_SUM_ROW(op) \
 	{ \
 		"fused_sum", fused_what, HZI_ANY_ARCH, \
 		.unsupported = hzi_cuda_##op##_fused_sum_unsupported, .cost = fused_sum_cost, \
@@ -150,17 +150,17 @@ static const char fused_what[] = "many quaternions by one: a gradient and a sum 
 	}
 
 static const struct hzi_route mul_routes[] = {
-	CONTIGUOUS(quat_mul),
+	CONTIGUOUS_ROW(quat_mul),
 	{
 		"planar", planar_what, HZI_ANY_ARCH,
 		.unsupported = hzi_cuda_quat_mul_planar_unsupported, .cost = mul_planar_cost,
 		.run = hzi_cuda_quat_mul_planar,
 	},
-	STRIDED(quat_mul),
+	STRIDED_ROW(quat_mul),
 };
 
 static const struct hzi_route mul_bwd_routes[] = {
-	FUSED_SUM(quat_mul_bwd),
+	FUSED_SUM_ROW(quat_mul_bwd),
 	{
 		"contiguous", contiguous_what, HZI_ANY_ARCH,
 		.unsupported = hzi_cuda_quat_mul_bwd_contiguous_unsupported,
@@ -190,16 +190,16 @@ static const struct hzi_route dot_routes[] = {
 		.unsupported = hzi_cuda_quat_dot_contiguous_unsupported,
 		.run = hzi_cuda_quat_dot_contiguous,
 	},
-	STRIDED(quat_dot),
+	STRIDED_ROW(quat_dot),
 };
 
-static const struct hzi_route axpy_routes[] = {CONTIGUOUS(quat_axpy), STRIDED(quat_axpy)};
-static const struct hzi_route map_routes[] = {CONTIGUOUS(quat_map), STRIDED(quat_map)};
-static const struct hzi_route map_bwd_routes[] = {CONTIGUOUS(quat_map_bwd), STRIDED(quat_map_bwd)};
-static const struct hzi_route rotate_routes[] = {CONTIGUOUS(quat_rotate), STRIDED(quat_rotate)};
+static const struct hzi_route axpy_routes[] = {CONTIGUOUS_ROW(quat_axpy), STRIDED_ROW(quat_axpy)};
+static const struct hzi_route map_routes[] = {CONTIGUOUS_ROW(quat_map), STRIDED_ROW(quat_map)};
+static const struct hzi_route map_bwd_routes[] = {CONTIGUOUS_ROW(quat_map_bwd), STRIDED_ROW(quat_map_bwd)};
+static const struct hzi_route rotate_routes[] = {CONTIGUOUS_ROW(quat_rotate), STRIDED_ROW(quat_rotate)};
 
 static const struct hzi_route rotate_bwd_routes[] = {
-	FUSED_SUM(quat_rotate_bwd),
+	FUSED_SUM_ROW(quat_rotate_bwd),
 	{
 		"contiguous", contiguous_what, HZI_ANY_ARCH,
 		.unsupported = rotate_bwd_contiguous_unsupported, .cost = contiguous_cost,
@@ -214,14 +214,14 @@ static const struct hzi_route rotate_bwd_routes[] = {
 enum { MUL, MUL_BWD, DOT, AXPY, MAP, MAP_BWD, ROTATE, ROTATE_BWD };
 
 const struct hzi_op_routes hzi_cuda_quat_routes[] = {
-	[MUL] = HZI_ROUTES(quat_mul, mul_routes),
-	[MUL_BWD] = HZI_ROUTES(quat_mul_bwd, mul_bwd_routes),
-	[DOT] = HZI_ROUTES(quat_dot, dot_routes),
-	[AXPY] = HZI_ROUTES(quat_axpy, axpy_routes),
-	[MAP] = HZI_ROUTES(quat_map, map_routes),
-	[MAP_BWD] = HZI_ROUTES(quat_map_bwd, map_bwd_routes),
-	[ROTATE] = HZI_ROUTES(quat_rotate, rotate_routes),
-	[ROTATE_BWD] = HZI_ROUTES(quat_rotate_bwd, rotate_bwd_routes),
+	[MUL] = HZI_RANKED_ROUTES(quat_mul, mul_routes),
+	[MUL_BWD] = HZI_RANKED_ROUTES(quat_mul_bwd, mul_bwd_routes),
+	[DOT] = HZI_RANKED_ROUTES(quat_dot, dot_routes),
+	[AXPY] = HZI_RANKED_ROUTES(quat_axpy, axpy_routes),
+	[MAP] = HZI_RANKED_ROUTES(quat_map, map_routes),
+	[MAP_BWD] = HZI_RANKED_ROUTES(quat_map_bwd, map_bwd_routes),
+	[ROTATE] = HZI_RANKED_ROUTES(quat_rotate, rotate_routes),
+	[ROTATE_BWD] = HZI_RANKED_ROUTES(quat_rotate_bwd, rotate_bwd_routes),
 	{0},
 };
 

@@ -74,7 +74,7 @@ static const struct hzi_route gemm_routes[] = {
 };
 
 const struct hzi_op_routes hzi_cuda_quat_gemm_routes[] = {
-	HZI_ROUTES(quat_gemm, gemm_routes), {0},
+	HZI_RANKED_ROUTES(quat_gemm, gemm_routes), {0},
 };
 
 size_t hzi_cuda_quat_gemm_workspace(const struct hz_context *ctx,

@@ -156,7 +156,7 @@ static const char *plan_wgrad(const struct hz_context *ctx, const struct hzi_qco
 
 	*p = (struct hzi_quat_direct_weights){.cluster = 1};
 	*us = 0;
-	if (!hzi_planes_wanted(ctx, a->g.dtype, a->g.precision, &split) ||
+	if (!hzi_quat_uses_planar_f16(ctx, a->g.dtype, a->g.precision, &split) ||
 	    split != (a->g.dtype == HZ_F32))
 		return "the precision is not that of the dtype";
 	if (a->small.dtype != a->g.dtype)
@@ -345,7 +345,7 @@ static const char *make_conv(const struct hz_context *ctx, const struct hzi_qcon
 
 	*p = (struct hzi_quat_direct_conv){.outs = (int32_t)a->g.m};
 	*us = 0;
-	if (!hzi_planes_wanted(ctx, a->g.dtype, a->g.precision, &split) || split ||
+	if (!hzi_quat_uses_planar_f16(ctx, a->g.dtype, a->g.precision, &split) || split ||
 	    a->g.dtype == HZ_F32)
 		return "x is f32, or in split precision";
 	if (a->g.method != HZ_QUAT_FAST)

@@ -57,7 +57,7 @@ const char *hzi_cuda_quat_conv_grouped_unsupported(const struct hz_context *ctx,
 		return "a block's weights exceed shared memory";
 	if (blocks_of_group(a) * x->groups > BLOCKS_MOST)
 		return "more blocks than a grid has";
-	if (a->g.dtype == HZ_F32 && !hzi_planes_wanted(ctx, HZ_F32, a->g.precision, &split))
+	if (a->g.dtype == HZ_F32 && !hzi_quat_uses_planar_f16(ctx, HZ_F32, a->g.precision, &split))
 		return "f32 is not in split precision";
 	for (int d = 0; d < 4; d++)
 		strides |= x->x.stride[d];

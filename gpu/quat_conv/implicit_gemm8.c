@@ -32,7 +32,7 @@ HZI_LINK_IMAGES(quat_conv);
  */
 struct plan {
 	struct hzi_quat_conv p;
-	struct hzi_planes weights;
+	struct hzi_quat_planar weights;
 	int rows, cols;			/* the dimensions that are these */
 	int64_t taps;
 	int64_t most_lines;	/* of a group */
@@ -170,7 +170,7 @@ static const char *make_plan(const struct hz_context *ctx, const struct hzi_qcon
 	plan->padded_bytes = 0;
 	if (x->groups > 1)
 		return "several groups at once";
-	if (!hzi_planes_wanted(ctx, g->dtype, g->precision, &split))
+	if (!hzi_quat_uses_planar_f16(ctx, g->dtype, g->precision, &split))
 		return "f32 multiply-adds are asked for";
 	if (g->method != HZ_QUAT_FAST)
 		return "the method is not HZ_QUAT_FAST";
@@ -223,7 +223,8 @@ static const char *make_plan(const struct hz_context *ctx, const struct hzi_qcon
 	p->pairs = (int32_t)ceil_div(p->strips * along, 2);
 	p->tiles = (int32_t)(p->pairs * ceil_div(g->m, HZI_QC_OUT));
 	p->images = (int32_t)a->images;
-	plan->weights = hzi_planes_of(g->m, plan->padded_bytes ? plan->taps * in : g->k, 8, split);
+	plan->weights = hzi_quat_planar_of(g->m, plan->padded_bytes ? plan->taps * in : g->k, 8,
+					   split);
 	return NULL;
 }
 
@@ -238,7 +239,7 @@ static const char *make_folded(const struct hz_context *ctx, const struct hzi_qc
 	const char *why;
 	int split;
 
-	if (!hzi_planes_wanted(ctx, a->g.dtype, a->g.precision, &split))
+	if (!hzi_quat_uses_planar_f16(ctx, a->g.dtype, a->g.precision, &split))
 		return "f32 multiply-adds are asked for";
 	costs = (struct hzi_quat_fold_costs){
 		.tap = products / (split ? SPLIT_PER_US : PRODUCTS_PER_US),
@@ -256,7 +257,7 @@ static const char *make_folded(const struct hz_context *ctx, const struct hzi_qc
 /* Where what is behind planes of weights begins in the workspace */
 static size_t fold_place(const struct plan *plan)
 {
-	return hzi_planes_room(&plan->weights) + padded((int64_t)plan->padded_bytes);
+	return hzi_quat_planar_bytes(&plan->weights) + padded((int64_t)plan->padded_bytes);
 }
 
 static size_t plan_bytes(const struct plan *plan)
@@ -448,7 +449,7 @@ static int convolve(struct hz_context *ctx, const struct hzi_qconv_args *given, 
 	struct hzi_quat_matrix w;
 	struct plan plan;
 	struct hzi_quat_conv *p = &plan.p;
-	struct hzi_planes *planes = &plan.weights;
+	struct hzi_quat_planar *planes = &plan.weights;
 	int clusters, kernel = HZI_KERNEL_quat_conv_any;
 	bool quick;
 
@@ -457,15 +458,15 @@ static int convolve(struct hz_context *ctx, const struct hzi_qconv_args *given, 
 		folded.x.x.data = (char *)ctx->workspace + fold_place(&plan);
 		HZ_CHECK(hzi_quat_conv_fold(ctx, op, &plan.fold, folded.x.x.data));
 	}
-	hzi_planes_place(planes, ctx->workspace);
+	hzi_quat_planar_set(planes, ctx->workspace);
 	w = hzi_quat_matrix_of(&g.a, g.dtype, g.conj_a, NULL, 0);
 	if (plan.padded_bytes && !again)
 		HZ_CHECK(pad_weights(ctx, op, &plan, g.k / plan.taps, &w,
-				     (char *)ctx->workspace + hzi_planes_room(planes)));
+				     (char *)ctx->workspace + hzi_quat_planar_bytes(planes)));
 	if (!again)
-		HZ_CHECK(hzi_planes_make(ctx, op, planes, &w, true, NULL));
-	HZ_CHECK(hzi_planes_map(ctx, op, &p->weights, planes,
-				2 * (planes->split ? HZI_QS_IN : HZI_QC_IN), HZI_QC_OUT));
+		HZ_CHECK(hzi_quat_planar_pack(ctx, op, planes, &w, true, NULL));
+	HZ_CHECK(hzi_quat_planar_map(ctx, op, &p->weights, planes,
+				     2 * (planes->split ? HZI_QS_IN : HZI_QC_IN), HZI_QC_OUT));
 	p->weight_scales = planes->scales;
 	p->plane_lines = (int32_t)planes->all_lines;
 

@@ -187,7 +187,7 @@ static const char *make_plan(const struct hz_context *ctx, const struct hzi_qcon
 	plan->together = groups_of_tile(a);
 	if (!plan->together)
 		return "groups of more than 64 channels, or of an odd number";
-	if (!hzi_planes_wanted(ctx, g->dtype, g->precision, &split))
+	if (!hzi_quat_uses_planar_f16(ctx, g->dtype, g->precision, &split))
 		return "f32 multiply-adds are asked for";
 	if (g->method != HZ_QUAT_FAST)
 		return "the method is not HZ_QUAT_FAST";
@@ -286,7 +286,7 @@ static const char *make_folded(const struct hz_context *ctx, const struct hzi_qc
 	const char *why;
 	int split;
 
-	if (!hzi_planes_wanted(ctx, a->g.dtype, a->g.precision, &split))
+	if (!hzi_quat_uses_planar_f16(ctx, a->g.dtype, a->g.precision, &split))
 		return "f32 multiply-adds are asked for";
 	costs = (struct hzi_quat_fold_costs){
 		.tap = 32 * rows / (split ? SPLIT_PER_US : PRODUCTS_PER_US),

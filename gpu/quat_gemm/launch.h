@@ -32,7 +32,7 @@ struct hzi_quat_out hzi_quat_out_of(const struct hzi_quat_gemm_args *a);
 /* ---- Planes of f16 (pack_planar.c) ----------------------------------------------------------- */
 
 /* The f16 planes of an operand: gpu/quat_gemm/wgmma.h */
-struct hzi_planes {
+struct hzi_quat_planar {
 	uint16_t *data;
 	float *scales;
 	int64_t lines, k;		/* rows (of B: columns) and k of the matrix */
@@ -42,24 +42,24 @@ struct hzi_planes {
 };
 
 /* Whether products of that dtype and precision use f16 planes; *split: as high and low parts. */
-bool hzi_planes_wanted(const struct hz_context *ctx, int dtype, int precision, int *split);
+bool hzi_quat_uses_planar_f16(const struct hz_context *ctx, int dtype, int precision, int *split);
 
-struct hzi_planes hzi_planes_of(int64_t lines, int64_t k, int count, int split);
+struct hzi_quat_planar hzi_quat_planar_of(int64_t lines, int64_t k, int count, int split);
 
 /* Bytes of planes and scales; sets where they are */
-size_t hzi_planes_room(const struct hzi_planes *p);
-void hzi_planes_place(struct hzi_planes *p, void *data);
+size_t hzi_quat_planar_bytes(const struct hzi_quat_planar *p);
+void hzi_quat_planar_set(struct hzi_quat_planar *p, void *data);
 
 /*
  * Fills y. x: rows are lines. left: planes of packed A, scaled so that products with planes of
  * others have the factors of the fast method. k_scales: NULL, or factors of the quaternions at k.
  */
-int hzi_planes_make(struct hz_context *ctx, const char *op, const struct hzi_planes *y,
-		    const struct hzi_quat_matrix *x, bool left, const float *k_scales);
+int hzi_quat_planar_pack(struct hz_context *ctx, const char *op, const struct hzi_quat_planar *y,
+			 const struct hzi_quat_matrix *x, bool left, const float *k_scales);
 
 /* TMA map of all planes: hzi_cuda_tensor_map() */
-int hzi_planes_map(struct hz_context *ctx, const char *op, struct hzi_tensor_map *map,
-		   const struct hzi_planes *p, int box_bytes, int box_rows);
+int hzi_quat_planar_map(struct hz_context *ctx, const char *op, struct hzi_tensor_map *map,
+			const struct hzi_quat_planar *p, int box_bytes, int box_rows);
 
 /* ---- Routes (routes.c) ----------------------------------------------------------------------- */
 

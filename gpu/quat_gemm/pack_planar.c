@@ -10,33 +10,33 @@
 
 HZI_LINK_IMAGES(quat_gemm);
 
-bool hzi_planes_wanted(const struct hz_context *ctx, int dtype, int precision, int *split)
+bool hzi_quat_uses_planar_f16(const struct hz_context *ctx, int dtype, int precision, int *split)
 {
 	*split = precision == HZ_PRECISION_SPLIT ||
 		 (precision == HZ_PRECISION_AUTO && dtype == HZ_F32);
 	return ctx->sm_90a && precision != HZ_PRECISION_F32;
 }
 
-struct hzi_planes hzi_planes_of(int64_t lines, int64_t k, int count, int split)
+struct hzi_quat_planar hzi_quat_planar_of(int64_t lines, int64_t k, int count, int split)
 {
-	return (struct hzi_planes){
+	return (struct hzi_quat_planar){
 		.lines = lines, .k = k, .count = count, .split = split,
 		.all_lines = round_up(lines, HZI_QT_BLOCK),
 		.all_k = round_up(k, HZI_QT_BLOCK),
 	};
 }
 
-static int64_t planes_bytes(const struct hzi_planes *p)
+static int64_t planes_bytes(const struct hzi_quat_planar *p)
 {
 	return 2 * p->count * (1 + p->split) * p->all_lines * p->all_k;
 }
 
-size_t hzi_planes_room(const struct hzi_planes *p)
+size_t hzi_quat_planar_bytes(const struct hzi_quat_planar *p)
 {
 	return padded(planes_bytes(p)) + padded(4 * p->all_lines);
 }
 
-void hzi_planes_place(struct hzi_planes *p, void *data)
+void hzi_quat_planar_set(struct hzi_quat_planar *p, void *data)
 {
 	p->data = data;
 	p->scales = (float *)(void *)((char *)data + padded(planes_bytes(p)));
@@ -65,8 +65,8 @@ static bool is_vectorized(const struct hzi_quat_matrix *x, int64_t lines)
 	       (lines == 1 || x->row * size % 16 == 0);
 }
 
-int hzi_planes_make(struct hz_context *ctx, const char *op, const struct hzi_planes *y,
-		    const struct hzi_quat_matrix *x, bool left, const float *k_scales)
+int hzi_quat_planar_pack(struct hz_context *ctx, const char *op, const struct hzi_quat_planar *y,
+			 const struct hzi_quat_matrix *x, bool left, const float *k_scales)
 {
 	struct hzi_quat_planes p = {
 		.x = *x, .y = y->data, .scales = y->scales, .k_scales = k_scales,
@@ -93,8 +93,8 @@ int hzi_planes_make(struct hz_context *ctx, const char *op, const struct hzi_pla
 			       &launch, &p, sizeof(p));
 }
 
-int hzi_planes_map(struct hz_context *ctx, const char *op, struct hzi_tensor_map *map,
-		   const struct hzi_planes *p, int box_bytes, int box_rows)
+int hzi_quat_planar_map(struct hz_context *ctx, const char *op, struct hzi_tensor_map *map,
+			const struct hzi_quat_planar *p, int box_bytes, int box_rows)
 {
 	return hzi_cuda_tensor_map(ctx, op, map, p->data, 2 * p->all_k,
 				   p->count * (1 + p->split) * p->all_lines, 2 * p->all_k,

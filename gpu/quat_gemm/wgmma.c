@@ -28,9 +28,9 @@ HZI_LINK_IMAGES(quat_gemm);
 
 /* ---- Packing --------------------------------------------------------------------------------- */
 
-static struct hzi_planes packed_planes(int64_t m, int64_t k, int method, int split)
+static struct hzi_quat_planar packed_planes(int64_t m, int64_t k, int method, int split)
 {
-	return hzi_planes_of(m, k, method == HZ_QUAT_FAST ? 8 : 4, split);
+	return hzi_quat_planar_of(m, k, method == HZ_QUAT_FAST ? 8 : 4, split);
 }
 
 bool hzi_cuda_quat_gemm_packs_f16(const struct hz_context *ctx, int dtype, int precision, int64_t m,
@@ -39,7 +39,7 @@ bool hzi_cuda_quat_gemm_packs_f16(const struct hz_context *ctx, int dtype, int p
 	int split;
 
 	/* Both sizes are lines: of the matrix, and of its transpose. */
-	return hzi_planes_wanted(ctx, dtype, precision, &split) && m <= K_MAX && k <= K_MAX;
+	return hzi_quat_uses_planar_f16(ctx, dtype, precision, &split) && m <= K_MAX && k <= K_MAX;
 }
 
 static struct hzi_quat_matrix item_of(const struct hzi_quat_view *v, int dtype, int conj,
@@ -57,17 +57,17 @@ int hzi_cuda_quat_gemm_wgmma_pack(struct hz_context *ctx, const struct hzi_quat_
 	const int64_t bytes = hzi_quat_pack_bytes(a->layout, a->dtype, a->m, a->k);
 	int64_t index[HZ_MAXDIM] = {0};
 	char *data = a->data;
-	struct hzi_planes p;
+	struct hzi_quat_planar p;
 	int split;
 
-	hzi_planes_wanted(ctx, a->dtype, a->precision, &split);
+	hzi_quat_uses_planar_f16(ctx, a->dtype, a->precision, &split);
 	p = packed_planes(a->m, a->k, a->method, split);
 	do {
 		const struct hzi_quat_matrix x =
 			item_of(&a->a, a->dtype, 0, offset_of(index, a->a_stride, a->ndim));
 
-		hzi_planes_place(&p, data);
-		HZ_CHECK(hzi_planes_make(ctx, "quat_gemm_pack", &p, &x, true, NULL));
+		hzi_quat_planar_set(&p, data);
+		HZ_CHECK(hzi_quat_planar_pack(ctx, "quat_gemm_pack", &p, &x, true, NULL));
 		data += bytes;
 	} while (next_index(index, a->shape, a->ndim));
 	return HZ_OK;
@@ -90,8 +90,8 @@ static const uint8_t direct_products[4][4][3] = {
  * The planes of product e of component c in a phase. Split planes: low times high, high times low,
  * high times high, the smallest first.
  */
-static void product_of(int method, int phase, int c, int e, const struct hzi_planes *left,
-		       const struct hzi_planes *right, int *l, int *r)
+static void product_of(int method, int phase, int c, int e, const struct hzi_quat_planar *left,
+		       const struct hzi_quat_planar *right, int *l, int *r)
 {
 	const int parts = left->split ? 3 : 1;
 
@@ -114,7 +114,7 @@ static void product_of(int method, int phase, int c, int e, const struct hzi_pla
 
 /* A call */
 struct plan {
-	struct hzi_planes a, b;
+	struct hzi_quat_planar a, b;
 	bool a_left;	/* A is the left factor; otherwise conj(C) = B' A' */
 	bool a_rows;	/* A is the rows of tiles, not their columns */
 };
@@ -132,7 +132,7 @@ static struct plan plan_of(const struct hzi_quat_gemm_args *a, int split)
 		p.a = packed_planes(a->k, a->m, a->method, split);
 	else
 		p.a = packed_planes(a->m, a->k, a->method, split);
-	p.b = hzi_planes_of(a->n, a->k, a->method == HZ_QUAT_FAST ? 8 : 7, split);
+	p.b = hzi_quat_planar_of(a->n, a->k, a->method == HZ_QUAT_FAST ? 8 : 7, split);
 	p.a_left = !a->packed || !a->conj_a;
 	/* Tiles have the contiguous dimension of C as columns where possible. */
 	p.a_rows = absolute(a->c.col) <= absolute(a->c.row) && !(a->packed && a->packed_t);
@@ -146,7 +146,7 @@ const char *hzi_cuda_quat_gemm_wgmma_unsupported(const struct hz_context *ctx, c
 
 	if (a->k == 0)
 		return "k is 0";
-	if (!hzi_planes_wanted(ctx, a->dtype, a->precision, &split))
+	if (!hzi_quat_uses_planar_f16(ctx, a->dtype, a->precision, &split))
 		return "the precision is f32";
 	/* Packed A exists for sizes up to K_MAX; columns of B go in several turns. */
 	if (a->k > K_MAX || a->m > (a->packed ? K_MAX : LINES_MAX) ||
@@ -198,10 +198,10 @@ size_t hzi_cuda_quat_gemm_wgmma_workspace(const struct hz_context *ctx, const vo
 	struct plan p;
 	int split;
 
-	hzi_planes_wanted(ctx, a->dtype, a->precision, &split);
+	hzi_quat_uses_planar_f16(ctx, a->dtype, a->precision, &split);
 	columns_from(a, 0, &part);
 	p = plan_of(&part, split);
-	return (a->packed ? 0 : hzi_planes_room(&p.a)) + hzi_planes_room(&p.b);
+	return (a->packed ? 0 : hzi_quat_planar_bytes(&p.a)) + hzi_quat_planar_bytes(&p.b);
 }
 
 /* The epilogue of an item; rows and columns are swapped if B is the rows of tiles. */
@@ -269,7 +269,7 @@ static const struct kernel *kernel_of(int64_t tiles_m, int64_t n, int clusters)
  * TMA fills lines beyond a plane with 0, which takes less power than the lines of the next plane.
  */
 static int map_lines(struct hz_context *ctx, struct hzi_tensor_map *map,
-		     const struct hzi_planes *p, int box_lines)
+		     const struct hzi_quat_planar *p, int box_lines)
 {
 	return hzi_cuda_tensor_map_planes(ctx, "quat_gemm", map, p->data, 2 * p->all_k, p->lines,
 					  2 * p->all_k, p->count * (1 + p->split),
@@ -280,7 +280,7 @@ static int multiply(struct hz_context *ctx, const struct hzi_quat_gemm_args *a,
 		    const struct plan *plan, int64_t c_offset, int64_t pre_offset)
 {
 	const bool fast = a->method == HZ_QUAT_FAST, across = a->packed && a->packed_t;
-	const struct hzi_planes *rows = plan->a_rows ? &plan->a : &plan->b,
+	const struct hzi_quat_planar *rows = plan->a_rows ? &plan->a : &plan->b,
 			    *cols = plan->a_rows ? &plan->b : &plan->a,
 			    *left = plan->a_left ? &plan->a : &plan->b,
 			    *right = plan->a_left ? &plan->b : &plan->a;
@@ -330,7 +330,8 @@ static int multiply(struct hz_context *ctx, const struct hzi_quat_gemm_args *a,
 	p.tiles_n = (int32_t)ceil_div(o->n, f->columns);
 	HZ_CHECK(map_lines(ctx, &p.rows, rows, HZI_QT_ROWS));
 	if (across)
-		HZ_CHECK(hzi_planes_map(ctx, "quat_gemm", &p.cols, cols, 128, HZI_QT_BLOCK / 2));
+		HZ_CHECK(hzi_quat_planar_map(ctx, "quat_gemm", &p.cols, cols, 128,
+					     HZI_QT_BLOCK / 2));
 	else
 		HZ_CHECK(map_lines(ctx, &p.cols, cols, f->columns / 2));
 	launch.grid[0] = (unsigned)(HZI_QT_CLUSTER *
@@ -350,20 +351,20 @@ static int multiply_all(struct hz_context *ctx, const struct hzi_quat_gemm_args 
 	char *workspace = ctx->workspace;
 	int split;
 
-	hzi_planes_wanted(ctx, a->dtype, a->precision, &split);
+	hzi_quat_uses_planar_f16(ctx, a->dtype, a->precision, &split);
 	p = plan_of(a, split);
 	if (!a->packed) {
-		hzi_planes_place(&p.a, workspace);
-		workspace += hzi_planes_room(&p.a);
+		hzi_quat_planar_set(&p.a, workspace);
+		workspace += hzi_quat_planar_bytes(&p.a);
 	}
-	hzi_planes_place(&p.b, workspace);
+	hzi_quat_planar_set(&p.b, workspace);
 	do {
 		const int64_t b_offset = offset_of(index, a->b_stride, a->ndim);
 		int64_t a_offset;
 
 		if (a->packed) {
 			a_offset = offset_of(index, a->packed_stride, a->ndim);
-			hzi_planes_place(&p.a, (char *)(uintptr_t)a->packed +
+			hzi_quat_planar_set(&p.a, (char *)(uintptr_t)a->packed +
 					 a_offset * pack_bytes);
 		} else {
 			const struct hzi_quat_matrix x = item_of(
@@ -371,7 +372,8 @@ static int multiply_all(struct hz_context *ctx, const struct hzi_quat_gemm_args 
 				a_offset = offset_of(index, a->a_stride, a->ndim));
 
 			if (first || a_offset != a_last)
-				HZ_CHECK(hzi_planes_make(ctx, "quat_gemm", &p.a, &x, true, NULL));
+				HZ_CHECK(hzi_quat_planar_pack(ctx, "quat_gemm", &p.a, &x, true,
+							      NULL));
 		}
 		if (first || b_offset != b_last || (a->packed_t && a_offset != a_last)) {
 			/* B as the left factor is conjugated once more, for conj(C). */
@@ -381,8 +383,8 @@ static int multiply_all(struct hz_context *ctx, const struct hzi_quat_gemm_args 
 
 			x.row = x.col;
 			x.col = swap;
-			HZ_CHECK(hzi_planes_make(ctx, "quat_gemm", &p.b, &x, false,
-					     a->packed_t ? p.a.scales : NULL));
+			HZ_CHECK(hzi_quat_planar_pack(ctx, "quat_gemm", &p.b, &x, false,
+						      a->packed_t ? p.a.scales : NULL));
 		}
 		HZ_CHECK(multiply(ctx, a, &p, offset_of(index, a->c_stride, a->ndim),
 				  offset_of(index, a->pre_stride, a->ndim)));

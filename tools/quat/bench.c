@@ -239,7 +239,8 @@ static hz_tensor quats(void *data, int dtype, int device, int64_t n, bool planes
 static int make_elements(struct bench *b, struct quat_case *q)
 {
 	static const char *const what[] = {
-		[MUL] = "", [PLANES] = "planes ", [GAPS] = "gaps ", [CONJ] = "conj ", [NORMALIZE] = "normalize ",
+		[MUL] = "", [PLANES] = "planes ", [GAPS] = "gaps ", [CONJ] = "conj ",
+		[NORMALIZE] = "normalize ",
 		[ROTATE] = "", [DOT] = "",
 	};
 	const struct row *r = q->row;

@@ -195,8 +195,12 @@ static const struct hzi_route dot_routes[] = {
 
 static const struct hzi_route axpy_routes[] = {CONTIGUOUS_ROW(quat_axpy), STRIDED_ROW(quat_axpy)};
 static const struct hzi_route map_routes[] = {CONTIGUOUS_ROW(quat_map), STRIDED_ROW(quat_map)};
-static const struct hzi_route map_bwd_routes[] = {CONTIGUOUS_ROW(quat_map_bwd), STRIDED_ROW(quat_map_bwd)};
-static const struct hzi_route rotate_routes[] = {CONTIGUOUS_ROW(quat_rotate), STRIDED_ROW(quat_rotate)};
+static const struct hzi_route map_bwd_routes[] = {
+	CONTIGUOUS_ROW(quat_map_bwd), STRIDED_ROW(quat_map_bwd),
+};
+static const struct hzi_route rotate_routes[] = {
+	CONTIGUOUS_ROW(quat_rotate), STRIDED_ROW(quat_rotate),
+};
 
 static const struct hzi_route rotate_bwd_routes[] = {
 	FUSED_SUM_ROW(quat_rotate_bwd),

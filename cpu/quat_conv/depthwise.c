@@ -20,7 +20,7 @@ static int64_t taps_of(const struct hzi_qpatch_args *x)
 
 struct job {
 	const struct hzi_quat_conv_kern *kern;
-	const struct hzi_qdepth_args *args;
+	const struct hzi_quat_depthwise *args;
 };
 
 static void depth_work(void *job, int thread, int64_t begin, int64_t end)
@@ -35,15 +35,15 @@ static void depth_work(void *job, int thread, int64_t begin, int64_t end)
  * y[c] is the sum over k of x[c ^ k] times w[k] with the sign that the product has there: for each
  * tap four rows of these, lanes being components, and at the end one of the bias.
  */
-static void depth_coefficients(const struct hzi_qdepth_args *a, int64_t taps)
+static void depth_coefficients(const struct hzi_quat_depthwise *a, int64_t taps)
 {
 	/* Of component l of the left factor and r of the right one, in component l ^ r */
 	static const float sign[4][4] = {
 		{1, 1, 1, 1}, {1, -1, 1, -1}, {1, -1, -1, 1}, {1, 1, -1, -1},
 	};
-	const int64_t ld = hzi_qdepth_row(a->x.groups);
+	const int64_t ld = hzi_quat_depthwise_row(a->x.groups);
 
-	memset(a->coef, 0, (size_t)hzi_qdepth_floats(taps, a->x.groups) * sizeof(*a->coef));
+	memset(a->coef, 0, (size_t)hzi_quat_depthwise_floats(taps, a->x.groups) * sizeof(*a->coef));
 	for (int64_t g = 0; g < a->x.groups; g++) {
 		for (int64_t t = 0; t < taps; t++) {
 			const struct hzi_q w =
@@ -68,7 +68,7 @@ static void depth_coefficients(const struct hzi_qdepth_args *a, int64_t taps)
 
 const char *hzi_cpu_quat_conv_depthwise_unsupported(const struct hz_context *ctx, const void *args)
 {
-	const struct hzi_qconv_args *a = args;
+	const struct hzi_quat_conv_step *a = args;
 	const struct hzi_qpatch_args *x = &a->x;
 
 	(void)ctx;
@@ -81,20 +81,21 @@ const char *hzi_cpu_quat_conv_depthwise_unsupported(const struct hz_context *ctx
 
 size_t hzi_cpu_quat_conv_depthwise_workspace(const struct hz_context *ctx, const void *args)
 {
-	const struct hzi_qconv_args *a = args;
+	const struct hzi_quat_conv_step *a = args;
 
 	(void)ctx;
-	return ((size_t)hzi_qdepth_floats(taps_of(&a->x), a->x.groups) * sizeof(float) + 63) &
+	return ((size_t)hzi_quat_depthwise_floats(taps_of(&a->x),
+						  a->x.groups) * sizeof(float) + 63) &
 	       ~(size_t)63;
 }
 
 int hzi_cpu_quat_conv_depthwise(struct hz_context *ctx, const void *args)
 {
-	const struct hzi_qconv_args *a = args;
+	const struct hzi_quat_conv_step *a = args;
 	const struct hzi_quat_gemm_args *g = &a->g;
 	const int64_t taps = taps_of(&a->x);
 	/* The other order of factors is the same of conjugates, conjugated. */
-	struct hzi_qdepth_args d = {
+	struct hzi_quat_depthwise d = {
 		.x = a->x, .y = a->y, .pre = a->pre, .conj = g->conj_a ^ g->conj_c,
 		.reversed = g->conj_c, .activation = g->activation, .slope = g->slope,
 		.w = {.data = g->a.data, .stride = {a->a_group, g->a.col}, .dtype = g->dtype},
@@ -128,11 +129,11 @@ static int64_t seen(int64_t count, int64_t step, int64_t base, int64_t size, int
 }
 
 /* Of one tap, of those of each dimension: the sums of products of components, [channels][20] */
-static int products(struct hz_context *ctx, const struct hzi_qconv_weights_args *a,
+static int products(struct hz_context *ctx, const struct hzi_quat_wgrad_step *a,
 		    const int64_t *tap, void *mean, double *part)
 {
 	const struct hzi_qpatch_args *p = &a->x;
-	struct hzi_qtensor x = {.a = p->x, .ndim = 5}, z = {.a = a->small, .ndim = 5};
+	struct hzi_quat_tensor x = {.a = p->x, .ndim = 5}, z = {.a = a->small, .ndim = 5};
 	struct hzi_qsum_args s = {.kind = HZI_QSUM_CROSS};
 
 	x.shape[0] = z.shape[0] = a->images;
@@ -174,7 +175,7 @@ static int products(struct hz_context *ctx, const struct hzi_qconv_weights_args 
 const char *hzi_cpu_quat_conv_wgrad_depthwise_unsupported(const struct hz_context *ctx,
 							  const void *args)
 {
-	const struct hzi_qconv_weights_args *a = args;
+	const struct hzi_quat_wgrad_step *a = args;
 
 	(void)ctx;
 	if (a->x.channels != 1 || a->g.m != 1)
@@ -182,14 +183,14 @@ const char *hzi_cpu_quat_conv_wgrad_depthwise_unsupported(const struct hz_contex
 	return a->x.x.dtype == HZ_F64 ? "f64" : NULL;
 }
 
-static size_t parts_bytes(const struct hzi_qconv_weights_args *a)
+static size_t parts_bytes(const struct hzi_quat_wgrad_step *a)
 {
 	return (size_t)(DEPTH_CHUNKS * a->x.groups * 20) * sizeof(double);
 }
 
 size_t hzi_cpu_quat_conv_wgrad_depthwise_workspace(const struct hz_context *ctx, const void *args)
 {
-	const struct hzi_qconv_weights_args *a = args;
+	const struct hzi_quat_wgrad_step *a = args;
 
 	(void)ctx;
 	return parts_bytes(a) +
@@ -203,7 +204,7 @@ int hzi_cpu_quat_conv_wgrad_depthwise(struct hz_context *ctx, const void *args)
 	static const double sign[4][4] = {
 		{1, 1, 1, 1}, {1, -1, 1, -1}, {1, -1, -1, 1}, {1, 1, -1, -1},
 	};
-	const struct hzi_qconv_weights_args *a = args;
+	const struct hzi_quat_wgrad_step *a = args;
 	const struct hzi_qpatch_args *p = &a->x;
 	const int64_t channels = p->groups, taps = taps_of(p);
 	const bool conj_small = a->g.conj_a ^ a->g.conj_c, reversed = a->g.conj_c;

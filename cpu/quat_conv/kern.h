@@ -13,27 +13,27 @@
  * y[p, c] = the sum over taps of w[c, t] x[..., c], or x w if reversed, with a bias and an
  * activation. x: its patches, of the pixels of y; groups are channels, which are contiguous.
  */
-struct hzi_qdepth_args {
+struct hzi_quat_depthwise {
 	struct hzi_qpatch_args x;
 	struct hzi_qarray w, y, pre, b;	/* w: strides of channels, of taps; pre, b: maybe none */
 	int32_t conj, reversed, activation, pad_;
 	double slope;
-	float *coef;			/* scratch: hzi_qdepth_floats() */
+	float *coef;			/* scratch: hzi_quat_depthwise_floats() */
 };
 
-static inline int64_t hzi_qdepth_row(int64_t channels)
+static inline int64_t hzi_quat_depthwise_row(int64_t channels)
 {
 	return (4 * channels + 15) / 16 * 16;
 }
 
-static inline int64_t hzi_qdepth_floats(int64_t taps, int64_t channels)
+static inline int64_t hzi_quat_depthwise_floats(int64_t taps, int64_t channels)
 {
-	return (4 * taps + 1) * hzi_qdepth_row(channels);
+	return (4 * taps + 1) * hzi_quat_depthwise_row(channels);
 }
 
 struct hzi_quat_conv_kern {
 	/* Pixels begin to end - 1 of y, for f32, f16 or bf16 */
-	void (*depthwise)(const struct hzi_qdepth_args *a, int64_t begin, int64_t end);
+	void (*depthwise)(const struct hzi_quat_depthwise *a, int64_t begin, int64_t end);
 };
 
 HZI_KERN(quat_conv)

@@ -81,13 +81,13 @@ static int patch(struct hz_context *ctx, const char *op, const struct hzi_qpatch
 static int64_t depthwise_cost(const struct hz_context *ctx, const void *args)
 {
 	(void)ctx;
-	return ((const struct hzi_qconv_args *)args)->x.groups > 1 ? 0 : 2;
+	return ((const struct hzi_quat_conv_step *)args)->x.groups > 1 ? 0 : 2;
 }
 
 static int64_t wgrad_depthwise_cost(const struct hz_context *ctx, const void *args)
 {
 	(void)ctx;
-	return ((const struct hzi_qconv_weights_args *)args)->x.groups > 1 ? 0 : 2;
+	return ((const struct hzi_quat_wgrad_step *)args)->x.groups > 1 ? 0 : 2;
 }
 
 static const struct hzi_route conv[] = {

@@ -83,7 +83,7 @@ bool hzi_quat_conv_side_of(struct hzi_quat_conv_side *s, const struct hzi_qarray
 	       channels % 2 == 0;
 }
 
-struct hzi_quat_out hzi_quat_conv_out_of(const struct hzi_qconv_args *a)
+struct hzi_quat_out hzi_quat_conv_out_of(const struct hzi_quat_conv_step *a)
 {
 	struct hzi_quat_gemm_args g = a->g;
 	struct hzi_quat_out o;
@@ -149,7 +149,7 @@ struct hzi_quat_few_sight hzi_quat_conv_window_of(const struct hzi_qpatch_args *
 	return s;
 }
 
-struct hzi_quat_few hzi_quat_conv_direct_of(const struct hzi_qconv_args *a)
+struct hzi_quat_few hzi_quat_conv_direct_of(const struct hzi_quat_conv_step *a)
 {
 	const struct hzi_quat_gemm_args *g = &a->g;
 	struct hzi_quat_few p = {

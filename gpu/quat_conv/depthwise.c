@@ -27,7 +27,7 @@ static int kernel_of(int kernel_f32, bool whole, int dtype)
 }
 
 /* One to three outputs of many inputs: a warp for each output */
-static bool is_narrow(const struct hzi_qconv_args *a)
+static bool is_narrow(const struct hzi_quat_conv_step *a)
 {
 	return a->g.m <= HZI_QF_OUT && a->x.channels * a->g.m > PAIRS_MOST;
 }
@@ -35,7 +35,7 @@ static bool is_narrow(const struct hzi_qconv_args *a)
 const char *hzi_cuda_quat_conv_depthwise_unsupported(const struct hz_context *ctx,
 						     const void *args)
 {
-	const struct hzi_qconv_args *a = args;
+	const struct hzi_quat_conv_step *a = args;
 
 	(void)ctx;
 	if (a->x.channels == 0 || a->g.m == 0)
@@ -43,7 +43,7 @@ const char *hzi_cuda_quat_conv_depthwise_unsupported(const struct hz_context *ct
 	return hzi_quat_conv_direct_fits(&a->x, a->images, a->g.m) ? NULL : "sizes are too large";
 }
 
-bool hzi_cuda_quat_conv_depthwise_wins(const struct hzi_qconv_args *a)
+bool hzi_cuda_quat_conv_depthwise_wins(const struct hzi_quat_conv_step *a)
 {
 	return a->x.channels * a->g.m <= PAIRS_MOST ||
 	       (a->g.m <= HZI_QF_OUT && a->x.channels >= LANES_LEAST);
@@ -65,7 +65,7 @@ static int neighbours(const struct hzi_qpatch_args *x)
 }
 
 /* Each channel a group, and such taps */
-static int in_strips(const struct hzi_qconv_args *a)
+static int in_strips(const struct hzi_quat_conv_step *a)
 {
 	const struct hzi_qpatch_args *x = &a->x;
 
@@ -74,7 +74,7 @@ static int in_strips(const struct hzi_qconv_args *a)
 
 int hzi_cuda_quat_conv_depthwise(struct hz_context *ctx, const void *args)
 {
-	const struct hzi_qconv_args *a = args;
+	const struct hzi_quat_conv_step *a = args;
 	const struct hzi_qpatch_args *x = &a->x;
 	const bool narrow = is_narrow(a);
 	const int deep = in_strips(a);
@@ -101,7 +101,7 @@ int hzi_cuda_quat_conv_depthwise(struct hz_context *ctx, const void *args)
 const char *hzi_cuda_quat_conv_wgrad_depthwise_unsupported(const struct hz_context *ctx,
 							   const void *args)
 {
-	const struct hzi_qconv_weights_args *a = args;
+	const struct hzi_quat_wgrad_step *a = args;
 	int64_t taps, pairs;
 
 	(void)ctx;
@@ -116,18 +116,18 @@ const char *hzi_cuda_quat_conv_wgrad_depthwise_unsupported(const struct hz_conte
 	return NULL;
 }
 
-bool hzi_cuda_quat_conv_wgrad_depthwise_wins(const struct hzi_qconv_weights_args *a)
+bool hzi_cuda_quat_conv_wgrad_depthwise_wins(const struct hzi_quat_wgrad_step *a)
 {
 	return a->x.channels * a->g.m <= PAIRS_MOST;
 }
 
 /* Neighbours seen by each pixel, as above: of parts that are lines */
-static int by_lines(const struct hzi_qconv_weights_args *a)
+static int by_lines(const struct hzi_quat_wgrad_step *a)
 {
 	return a->x.taps[0] == 1 && a->x.each[1] > 0 && a->x.each[2] > 0 ? neighbours(&a->x) : 0;
 }
 
-static int64_t parts_of(const struct hz_context *ctx, const struct hzi_qconv_weights_args *a)
+static int64_t parts_of(const struct hz_context *ctx, const struct hzi_quat_wgrad_step *a)
 {
 	const int64_t threads = (by_lines(a) ? LINE_BLOCKS : BLOCKS) * HZI_QF_THREADS *
 				(int64_t)hzi_cuda_device(ctx)->multiprocessors;
@@ -140,14 +140,14 @@ static int64_t parts_of(const struct hz_context *ctx, const struct hzi_qconv_wei
 size_t hzi_cuda_quat_conv_wgrad_depthwise_workspace(const struct hz_context *ctx,
 						    const void *args)
 {
-	const struct hzi_qconv_weights_args *a = args;
+	const struct hzi_quat_wgrad_step *a = args;
 
 	return padded(16 * parts_of(ctx, a) * a->x.groups * a->g.m * a->g.n);
 }
 
 int hzi_cuda_quat_conv_wgrad_depthwise(struct hz_context *ctx, const void *args)
 {
-	const struct hzi_qconv_weights_args *a = args;
+	const struct hzi_quat_wgrad_step *a = args;
 	const int64_t taps = a->x.taps[0] * a->x.taps[1] * a->x.taps[2];
 	struct hzi_launch launch = {.block = {HZI_QF_THREADS}, .early = true};
 	struct hzi_quat_few_weights p = {

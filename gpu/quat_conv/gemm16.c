@@ -145,7 +145,7 @@ static int64_t splits_of(const struct hz_context *ctx, const struct hzi_quat_dir
 }
 
 /* NULL, and how long it is expected to take, in us; or why a call is not supported */
-static const char *plan_wgrad(const struct hz_context *ctx, const struct hzi_qconv_weights_args *a,
+static const char *plan_wgrad(const struct hz_context *ctx, const struct hzi_quat_wgrad_step *a,
 			      struct hzi_quat_direct_weights *p, double *us)
 {
 	const struct hzi_qpatch_args *x = &a->x;
@@ -221,8 +221,8 @@ static const char *plan_wgrad(const struct hz_context *ctx, const struct hzi_qco
  * The same with taps of *a as channels where that is faster: folded is *a with these, of a copy of
  * x that has *fold_bytes; folded->x.x.data is to be set.
  */
-static const char *plan_folded(const struct hz_context *ctx, const struct hzi_qconv_weights_args *a,
-			       struct hzi_qconv_weights_args *folded, struct hzi_quat_fold *fold,
+static const char *plan_folded(const struct hz_context *ctx, const struct hzi_quat_wgrad_step *a,
+			       struct hzi_quat_wgrad_step *folded, struct hzi_quat_fold *fold,
 			       size_t *fold_bytes, struct hzi_quat_direct_weights *p, double *us)
 {
 	const struct hzi_quat_fold_costs costs = {
@@ -242,7 +242,7 @@ static const char *plan_folded(const struct hz_context *ctx, const struct hzi_qc
 
 const char *hzi_cuda_quat_conv_wgrad16_unsupported(const struct hz_context *ctx, const void *args)
 {
-	struct hzi_qconv_weights_args folded;
+	struct hzi_quat_wgrad_step folded;
 	struct hzi_quat_direct_weights p;
 	struct hzi_quat_fold fold;
 	size_t fold_bytes;
@@ -252,9 +252,9 @@ const char *hzi_cuda_quat_conv_wgrad16_unsupported(const struct hz_context *ctx,
 }
 
 double hzi_cuda_quat_conv_wgrad16_us(const struct hz_context *ctx,
-				     const struct hzi_qconv_weights_args *a, bool *is_folded)
+				     const struct hzi_quat_wgrad_step *a, bool *is_folded)
 {
-	struct hzi_qconv_weights_args folded;
+	struct hzi_quat_wgrad_step folded;
 	struct hzi_quat_direct_weights p;
 	struct hzi_quat_fold fold;
 	size_t fold_bytes;
@@ -273,7 +273,7 @@ static size_t parts_bytes(const struct hzi_quat_direct_weights *p)
 
 size_t hzi_cuda_quat_conv_wgrad16_workspace(const struct hz_context *ctx, const void *args)
 {
-	struct hzi_qconv_weights_args folded;
+	struct hzi_quat_wgrad_step folded;
 	struct hzi_quat_direct_weights p;
 	struct hzi_quat_fold fold;
 	size_t fold_bytes;
@@ -283,7 +283,7 @@ size_t hzi_cuda_quat_conv_wgrad16_workspace(const struct hz_context *ctx, const 
 	return parts_bytes(&p) + fold_bytes;
 }
 
-static int launch_wgrad(struct hz_context *ctx, const struct hzi_qconv_weights_args *a,
+static int launch_wgrad(struct hz_context *ctx, const struct hzi_quat_wgrad_step *a,
 			struct hzi_quat_direct_weights *p)
 {
 	const char *const op = a->op;
@@ -318,7 +318,7 @@ static int launch_wgrad(struct hz_context *ctx, const struct hzi_qconv_weights_a
 
 int hzi_cuda_quat_conv_wgrad16(struct hz_context *ctx, const void *args)
 {
-	struct hzi_qconv_weights_args folded;
+	struct hzi_quat_wgrad_step folded;
 	struct hzi_quat_direct_weights p;
 	struct hzi_quat_fold fold;
 	size_t fold_bytes;
@@ -335,7 +335,7 @@ int hzi_cuda_quat_conv_wgrad16(struct hz_context *ctx, const void *args)
 /* ---- Convolutions ---------------------------------------------------------------------------- */
 
 /* NULL, and how long it is expected to take, in us; or why a call is not supported */
-static const char *make_conv(const struct hz_context *ctx, const struct hzi_qconv_args *a,
+static const char *make_conv(const struct hz_context *ctx, const struct hzi_quat_conv_step *a,
 			     struct hzi_quat_direct_conv *p, double *us)
 {
 	const struct hzi_qpatch_args *x = &a->x;
@@ -388,7 +388,7 @@ const char *hzi_cuda_quat_conv_implicit_gemm16_unsupported(const struct hz_conte
 }
 
 double hzi_cuda_quat_conv_implicit_gemm16_us(const struct hz_context *ctx,
-					     const struct hzi_qconv_args *a)
+					     const struct hzi_quat_conv_step *a)
 {
 	struct hzi_quat_direct_conv p;
 	double us;
@@ -413,7 +413,7 @@ size_t hzi_cuda_quat_conv_implicit_gemm16_workspace(const struct hz_context *ctx
 
 int hzi_cuda_quat_conv_implicit_gemm16(struct hz_context *ctx, const void *args)
 {
-	const struct hzi_qconv_args *a = args;
+	const struct hzi_quat_conv_step *a = args;
 	const char *const op = a->op;
 	struct hzi_launch launch = {.block = {HZI_QY_WEIGHTS}, .early = true, .aligned = true};
 	const bool bf16 = a->g.dtype == HZ_BF16;

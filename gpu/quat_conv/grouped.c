@@ -20,13 +20,13 @@ HZI_LINK_IMAGES(quat_conv);
 #define COUNT_MAX ((int64_t)1 << 30)
 #define BLOCKS_MOST 65535		/* of a grid along y */
 
-static int64_t eights_of(const struct hzi_qconv_args *a)
+static int64_t eights_of(const struct hzi_quat_conv_step *a)
 {
 	return a->g.m > 8 ? 2 : 1;
 }
 
 /* The weights of a block, and of all */
-static int64_t block_bytes(const struct hzi_qconv_args *a)
+static int64_t block_bytes(const struct hzi_quat_conv_step *a)
 {
 	const struct hzi_qpatch_args *x = &a->x;
 
@@ -34,14 +34,14 @@ static int64_t block_bytes(const struct hzi_qconv_args *a)
 	       (a->g.dtype == HZ_F32 ? HZI_QG_PARTS : 1) * 512;
 }
 
-static int64_t blocks_of_group(const struct hzi_qconv_args *a)
+static int64_t blocks_of_group(const struct hzi_quat_conv_step *a)
 {
 	return ceil_div(a->g.m, 8 * eights_of(a));
 }
 
 const char *hzi_cuda_quat_conv_grouped_unsupported(const struct hz_context *ctx, const void *args)
 {
-	const struct hzi_qconv_args *a = args;
+	const struct hzi_quat_conv_step *a = args;
 	const struct hzi_qpatch_args *x = &a->x;
 	const int64_t in = x->channels, unit = a->g.dtype == HZ_F32 ? 4 : 8;
 	int64_t strides = 0;
@@ -66,7 +66,7 @@ const char *hzi_cuda_quat_conv_grouped_unsupported(const struct hz_context *ctx,
 	       "channels of x are not contiguous and 16-byte aligned";
 }
 
-bool hzi_cuda_quat_conv_grouped_wins(const struct hzi_qconv_args *a)
+bool hzi_cuda_quat_conv_grouped_wins(const struct hzi_quat_conv_step *a)
 {
 	const int64_t in = a->x.channels, out = a->g.m;
 
@@ -76,7 +76,7 @@ bool hzi_cuda_quat_conv_grouped_wins(const struct hzi_qconv_args *a)
 
 size_t hzi_cuda_quat_conv_grouped_workspace(const struct hz_context *ctx, const void *args)
 {
-	const struct hzi_qconv_args *a = args;
+	const struct hzi_quat_conv_step *a = args;
 
 	(void)ctx;
 	return padded(block_bytes(a) * blocks_of_group(a) * a->x.groups);
@@ -84,7 +84,7 @@ size_t hzi_cuda_quat_conv_grouped_workspace(const struct hz_context *ctx, const 
 
 int hzi_cuda_quat_conv_grouped(struct hz_context *ctx, const void *args)
 {
-	const struct hzi_qconv_args *a = args;
+	const struct hzi_quat_conv_step *a = args;
 	const struct hzi_qpatch_args *x = &a->x;
 	const int64_t eights = eights_of(a), blocks = blocks_of_group(a) * x->groups;
 	const int64_t lanes = blocks * block_bytes(a) / 16 /

@@ -155,7 +155,7 @@ static bool group_taps(struct plan *plan, const struct hzi_qpatch_args *x)
  * NULL, or why a call is not supported. wins: also if products with patches, or sixteen products,
  * are expected to be faster.
  */
-static const char *make_plan(const struct hz_context *ctx, const struct hzi_qconv_args *a,
+static const char *make_plan(const struct hz_context *ctx, const struct hzi_quat_conv_step *a,
 			     bool wins, struct plan *plan)
 {
 	const struct hzi_quat_gemm_args *g = &a->g;
@@ -231,8 +231,8 @@ static const char *make_plan(const struct hz_context *ctx, const struct hzi_qcon
 /*
  * As make_plan(), with taps of *a as channels where that is faster; folded->x.x.data is to be set.
  */
-static const char *make_folded(const struct hz_context *ctx, const struct hzi_qconv_args *a,
-			       bool wins, struct hzi_qconv_args *folded, struct plan *plan)
+static const char *make_folded(const struct hz_context *ctx, const struct hzi_quat_conv_step *a,
+			       bool wins, struct hzi_quat_conv_step *folded, struct plan *plan)
 {
 	const double products = 32 * (double)a->g.n * (double)(round_up(a->g.m, HZI_QC_OUT));
 	struct hzi_quat_fold_costs costs;
@@ -266,8 +266,8 @@ static size_t plan_bytes(const struct plan *plan)
 }
 
 /* What pixels number i of so many along each dimension, by dilation, see; false: there are none. */
-static bool residue_of(const struct hzi_qconv_args *a, const int64_t *parts, int64_t i,
-		       struct hzi_qconv_args *own)
+static bool residue_of(const struct hzi_quat_conv_step *a, const int64_t *parts, int64_t i,
+		       struct hzi_quat_conv_step *own)
 {
 	*own = *a;
 	own->g.n = a->images;
@@ -298,10 +298,10 @@ static bool residue_of(const struct hzi_qconv_args *a, const int64_t *parts, int
  * one group.
  * NULL, and the workspace of all in *bytes; or why they are not supported.
  */
-static const char *split_dilation(const struct hz_context *ctx, const struct hzi_qconv_args *a,
+static const char *split_dilation(const struct hz_context *ctx, const struct hzi_quat_conv_step *a,
 				  bool wins, int64_t *parts, size_t *bytes)
 {
-	struct hzi_qconv_args own, folded;
+	struct hzi_quat_conv_step own, folded;
 	struct plan plan;
 	const char *const why = make_folded(ctx, a, wins, &folded, &plan);
 	int64_t all = 1;
@@ -332,8 +332,8 @@ static const char *split_dilation(const struct hz_context *ctx, const struct hzi
 }
 
 /* The plan that wins, or else any */
-static const char *choose(const struct hz_context *ctx, const struct hzi_qconv_args *a, bool *wins,
-			  int64_t *parts, size_t *bytes)
+static const char *choose(const struct hz_context *ctx, const struct hzi_quat_conv_step *a,
+			  bool *wins, int64_t *parts, size_t *bytes)
 {
 	*wins = true;
 	if (!split_dilation(ctx, a, true, parts, bytes))
@@ -353,7 +353,7 @@ const char *hzi_cuda_quat_conv_implicit_gemm8_unsupported(const struct hz_contex
 }
 
 bool hzi_cuda_quat_conv_implicit_gemm8_wins(const struct hz_context *ctx,
-					    const struct hzi_qconv_args *a)
+					    const struct hzi_quat_conv_step *a)
 {
 	int64_t parts[3];
 	size_t bytes;
@@ -362,7 +362,7 @@ bool hzi_cuda_quat_conv_implicit_gemm8_wins(const struct hz_context *ctx,
 }
 
 double hzi_cuda_quat_conv_implicit_gemm8_us(const struct hz_context *ctx,
-					    const struct hzi_qconv_args *a)
+					    const struct hzi_quat_conv_step *a)
 {
 	const struct hzi_qpatch_args *x = &a->x;
 	const int64_t taps = x->taps[0] * x->taps[1] * x->taps[2];
@@ -437,14 +437,14 @@ static void exchange(int32_t *v, const struct plan *plan)
 }
 
 /* again: the planes of weights are there. */
-static int convolve(struct hz_context *ctx, const struct hzi_qconv_args *given, bool wins,
+static int convolve(struct hz_context *ctx, const struct hzi_quat_conv_step *given, bool wins,
 		    bool again)
 {
 	const char *const op = given->op;
 	struct hzi_launch launch = {.block = {HZI_QC_THREADS}, .shared_bytes = HZI_QC_BYTES,
 				    .cluster = HZI_QC_CLUSTER, .early = true, .aligned = true};
-	struct hzi_qconv_args folded;
-	const struct hzi_qconv_args *const a = &folded;
+	struct hzi_quat_conv_step folded;
+	const struct hzi_quat_conv_step *const a = &folded;
 	const struct hzi_quat_gemm_args g = given->g;
 	struct hzi_quat_matrix w;
 	struct plan plan;
@@ -501,8 +501,8 @@ static int convolve(struct hz_context *ctx, const struct hzi_qconv_args *given, 
 
 int hzi_cuda_quat_conv_implicit_gemm8(struct hz_context *ctx, const void *args)
 {
-	const struct hzi_qconv_args *a = args;
-	struct hzi_qconv_args own;
+	const struct hzi_quat_conv_step *a = args;
+	struct hzi_quat_conv_step own;
 	int64_t parts[3];
 	size_t bytes;
 	bool wins;

@@ -10,40 +10,40 @@
 #include "gpu/quat_gemm/launch.h"
 #include "lib/quat_conv/quat_conv.h"
 
-/* ---- Routes of a convolution: struct hzi_qconv_args ------------------------------------------ */
+/* ---- Routes of a convolution: struct hzi_quat_conv_step -------------------------------------- */
 
 /* _wins: whether a route that supports a call is expected to be the fastest; _us: expected us */
 const char *hzi_cuda_quat_conv_depthwise_unsupported(const struct hz_context *ctx,
 						     const void *args);
-bool hzi_cuda_quat_conv_depthwise_wins(const struct hzi_qconv_args *a);
+bool hzi_cuda_quat_conv_depthwise_wins(const struct hzi_quat_conv_step *a);
 int hzi_cuda_quat_conv_depthwise(struct hz_context *ctx, const void *args);
 
 const char *hzi_cuda_quat_conv_grouped_unsupported(const struct hz_context *ctx, const void *args);
-bool hzi_cuda_quat_conv_grouped_wins(const struct hzi_qconv_args *a);
+bool hzi_cuda_quat_conv_grouped_wins(const struct hzi_quat_conv_step *a);
 size_t hzi_cuda_quat_conv_grouped_workspace(const struct hz_context *ctx, const void *args);
 int hzi_cuda_quat_conv_grouped(struct hz_context *ctx, const void *args);
 
 const char *hzi_cuda_quat_conv_implicit_gemm16_unsupported(const struct hz_context *ctx,
 							   const void *args);
 double hzi_cuda_quat_conv_implicit_gemm16_us(const struct hz_context *ctx,
-					     const struct hzi_qconv_args *a);
+					     const struct hzi_quat_conv_step *a);
 size_t hzi_cuda_quat_conv_implicit_gemm16_workspace(const struct hz_context *ctx, const void *args);
 int hzi_cuda_quat_conv_implicit_gemm16(struct hz_context *ctx, const void *args);
 
 const char *hzi_cuda_quat_conv_implicit_gemm8_unsupported(const struct hz_context *ctx,
 							  const void *args);
 bool hzi_cuda_quat_conv_implicit_gemm8_wins(const struct hz_context *ctx,
-					    const struct hzi_qconv_args *a);
+					    const struct hzi_quat_conv_step *a);
 double hzi_cuda_quat_conv_implicit_gemm8_us(const struct hz_context *ctx,
-					    const struct hzi_qconv_args *a);
+					    const struct hzi_quat_conv_step *a);
 size_t hzi_cuda_quat_conv_implicit_gemm8_workspace(const struct hz_context *ctx, const void *args);
 int hzi_cuda_quat_conv_implicit_gemm8(struct hz_context *ctx, const void *args);
 
-/* ---- Routes of the gradient of weights: struct hzi_qconv_weights_args ------------------------ */
+/* ---- Routes of the gradient of weights: struct hzi_quat_wgrad_step --------------------------- */
 
 const char *hzi_cuda_quat_conv_wgrad_depthwise_unsupported(const struct hz_context *ctx,
 							   const void *args);
-bool hzi_cuda_quat_conv_wgrad_depthwise_wins(const struct hzi_qconv_weights_args *a);
+bool hzi_cuda_quat_conv_wgrad_depthwise_wins(const struct hzi_quat_wgrad_step *a);
 size_t hzi_cuda_quat_conv_wgrad_depthwise_workspace(const struct hz_context *ctx,
 						    const void *args);
 int hzi_cuda_quat_conv_wgrad_depthwise(struct hz_context *ctx, const void *args);
@@ -51,12 +51,12 @@ int hzi_cuda_quat_conv_wgrad_depthwise(struct hz_context *ctx, const void *args)
 /* is_folded: taps have become channels */
 const char *hzi_cuda_quat_conv_wgrad16_unsupported(const struct hz_context *ctx, const void *args);
 double hzi_cuda_quat_conv_wgrad16_us(const struct hz_context *ctx,
-				     const struct hzi_qconv_weights_args *a, bool *is_folded);
+				     const struct hzi_quat_wgrad_step *a, bool *is_folded);
 size_t hzi_cuda_quat_conv_wgrad16_workspace(const struct hz_context *ctx, const void *args);
 int hzi_cuda_quat_conv_wgrad16(struct hz_context *ctx, const void *args);
 
 const char *hzi_cuda_quat_conv_wgrad8_unsupported(const struct hz_context *ctx, const void *args);
-double hzi_cuda_quat_conv_wgrad8_us(const struct hzi_qconv_weights_args *a);
+double hzi_cuda_quat_conv_wgrad8_us(const struct hzi_quat_wgrad_step *a);
 size_t hzi_cuda_quat_conv_wgrad8_workspace(const struct hz_context *ctx, const void *args);
 int hzi_cuda_quat_conv_wgrad8(struct hz_context *ctx, const void *args);
 
@@ -85,7 +85,7 @@ bool hzi_quat_conv_side_of(struct hzi_quat_conv_side *s, const struct hzi_qarray
 			   int64_t channels, int conj);
 
 /* The output of all groups: rows are channels; whole if pixels are, too */
-struct hzi_quat_out hzi_quat_conv_out_of(const struct hzi_qconv_args *a);
+struct hzi_quat_out hzi_quat_conv_out_of(const struct hzi_quat_conv_step *a);
 
 /* One side of a convolution: columns are channels; the strides of images and dimensions apart */
 struct hzi_quat_matrix hzi_quat_conv_pixels_of(const struct hzi_qarray *a, int conj,
@@ -95,7 +95,7 @@ struct hzi_quat_few_sight hzi_quat_conv_window_of(const struct hzi_qpatch_args *
 						  int64_t outs, int conj);
 
 /* The parameters that depthwise.c and grouped.c share */
-struct hzi_quat_few hzi_quat_conv_direct_of(const struct hzi_qconv_args *a);
+struct hzi_quat_few hzi_quat_conv_direct_of(const struct hzi_quat_conv_step *a);
 
 /* sum = the sum of its parts, in their order */
 struct hzi_quat_few_sum;

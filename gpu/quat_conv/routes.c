@@ -42,7 +42,7 @@ static int64_t grouped_cost(const struct hz_context *ctx, const void *args)
 /* Sixteen products read pixels in place; eight make planes of them and of the weights. */
 static int64_t implicit_gemm16_cost(const struct hz_context *ctx, const void *args)
 {
-	const struct hzi_qconv_args *a = args;
+	const struct hzi_quat_conv_step *a = args;
 	const struct hzi_qpatch_args *x = &a->x;
 	const int64_t taps = x->taps[0] * x->taps[1] * x->taps[2];
 
@@ -67,8 +67,8 @@ static int64_t wgrad_depthwise_cost(const struct hz_context *ctx, const void *ar
 
 static int64_t wgrad16_cost(const struct hz_context *ctx, const void *args)
 {
-	const struct hzi_qconv_weights_args *a = args;
-	struct hzi_qconv_weights_args one = *a;
+	const struct hzi_quat_wgrad_step *a = args;
+	struct hzi_quat_wgrad_step one = *a;
 	bool folded;
 	const double us = hzi_cuda_quat_conv_wgrad16_us(ctx, a, &folded);
 

@@ -151,7 +151,7 @@ static bool make_sets(struct plan *plan, const struct tap *taps, int count)
 }
 
 /* Groups that are a tile of either side, which begins at an even channel; 0: not for these */
-static int64_t groups_of_tile(const struct hzi_qconv_weights_args *a)
+static int64_t groups_of_tile(const struct hzi_quat_wgrad_step *a)
 {
 	const int64_t in = a->x.channels, out = a->g.m, most = in > out ? in : out;
 	int64_t n;
@@ -170,7 +170,7 @@ static int64_t absolute(int64_t x)
 }
 
 /* NULL, or why a call is not supported */
-static const char *make_plan(const struct hz_context *ctx, const struct hzi_qconv_weights_args *a,
+static const char *make_plan(const struct hz_context *ctx, const struct hzi_quat_wgrad_step *a,
 			     struct plan *plan)
 {
 	const struct hzi_quat_gemm_args *g = &a->g;
@@ -259,7 +259,7 @@ static const char *make_plan(const struct hz_context *ctx, const struct hzi_qcon
 }
 
 /* What planes and their products are expected to take, in us */
-double hzi_cuda_quat_conv_wgrad8_us(const struct hzi_qconv_weights_args *a)
+double hzi_cuda_quat_conv_wgrad8_us(const struct hzi_quat_wgrad_step *a)
 {
 	const struct hzi_qpatch_args *x = &a->x;
 	const bool diagonal = x->groups > 1, split = a->g.dtype == HZ_F32;
@@ -278,8 +278,8 @@ double hzi_cuda_quat_conv_wgrad8_us(const struct hzi_qconv_weights_args *a)
 }
 
 /* As make_plan(), with taps of *a as channels where that pays; folded->x.x.data is to be set. */
-static const char *make_folded(const struct hz_context *ctx, const struct hzi_qconv_weights_args *a,
-			       struct hzi_qconv_weights_args *folded, struct plan *plan)
+static const char *make_folded(const struct hz_context *ctx, const struct hzi_quat_wgrad_step *a,
+			       struct hzi_quat_wgrad_step *folded, struct plan *plan)
 {
 	const double rows = (double)a->g.k * (double)round_up(a->g.m, HZI_QW_TILE);
 	struct hzi_quat_fold_costs costs;
@@ -329,7 +329,7 @@ static size_t place(struct plan *plan, int64_t images, void *workspace)
 
 const char *hzi_cuda_quat_conv_wgrad8_unsupported(const struct hz_context *ctx, const void *args)
 {
-	struct hzi_qconv_weights_args folded;
+	struct hzi_quat_wgrad_step folded;
 	struct plan plan;
 
 	return make_folded(ctx, args, &folded, &plan);
@@ -337,8 +337,8 @@ const char *hzi_cuda_quat_conv_wgrad8_unsupported(const struct hz_context *ctx, 
 
 size_t hzi_cuda_quat_conv_wgrad8_workspace(const struct hz_context *ctx, const void *args)
 {
-	const struct hzi_qconv_weights_args *a = args;
-	struct hzi_qconv_weights_args folded;
+	const struct hzi_quat_wgrad_step *a = args;
+	struct hzi_quat_wgrad_step folded;
 	struct plan plan;
 
 	make_folded(ctx, a, &folded, &plan);
@@ -361,7 +361,7 @@ static int kernel_of(int kernel_f16, bool quick, int dtype, int parts)
 }
 
 /* What some images add, to parts of their own */
-static int add_images(struct hz_context *ctx, const struct hzi_qconv_weights_args *a,
+static int add_images(struct hz_context *ctx, const struct hzi_quat_wgrad_step *a,
 		      struct plan *plan, int64_t first)
 {
 	const char *const op = a->op;
@@ -408,9 +408,9 @@ static int add_images(struct hz_context *ctx, const struct hzi_qconv_weights_arg
 int hzi_cuda_quat_conv_wgrad8(struct hz_context *ctx, const void *args)
 {
 	struct hzi_launch launch = {.block = {HZI_QW_FINISH, 8}, .early = true};
-	const struct hzi_qconv_weights_args *const given = args;
-	struct hzi_qconv_weights_args folded;
-	const struct hzi_qconv_weights_args *const a = &folded;
+	const struct hzi_quat_wgrad_step *const given = args;
+	struct hzi_quat_wgrad_step folded;
+	const struct hzi_quat_wgrad_step *const a = &folded;
 	struct plan plan;
 	struct hzi_quat_weights_finish f = {
 		.sum = given->sum, .m = (int32_t)(given->x.groups * given->g.m),

@@ -3,8 +3,10 @@
  *
  * SPDX-License-Identifier: BSD-2-Clause
  *
- * The gradient of a convolution with strides is as many convolutions without as there are residues
- * of a pixel's place, each with the taps that reach it, so that nothing is scattered.
+ * "big" and "small" are the input and the output of the convolution, the other way round if it is
+ * transposed. The gradient of a strided convolution is a sum over phases: pixels of big with equal
+ * coordinates modulo the strides. Each phase is a convolution of stride 1 with the taps that reach
+ * it, so that every pixel is written once, by one sum.
  */
 #include <config.h>
 
@@ -13,7 +15,7 @@
 #include "lib/quat_conv/quat_conv.h"
 #include "lib/quat_layer/plan.h"
 
-/* Weights as a matrix for each group: out channels by taps and in channels */
+/* Weights, one matrix per group: rows are output channels, columns taps and input channels */
 struct weights {
 	struct hzi_qarray a;
 	int64_t group, row, col;	/* strides */
@@ -21,8 +23,8 @@ struct weights {
 	bool conj;
 };
 
-/* Which places of an array are seen from where: hzi_qpatch_args */
-struct sight {
+/* The window: output u and tap t read input step * u + each * t + base; struct hzi_qpatch_args */
+struct window {
 	int64_t step[3], each[3], base[3];
 };
 
@@ -31,31 +33,35 @@ static int64_t product3(const int64_t *v)
 	return v[0] * v[1] * v[2];
 }
 
-/* Patches of rows pixels from first on as a matrix; the array itself where it is one */
+/*
+ * Pixels of an array as the rows or columns of a matrix: patches in scratch memory, or the array
+ * itself where one tap reads each pixel.
+ */
 struct pixels {
-	const struct hzi_qtensor *t;
-	int64_t groups, channels;	/* of a group */
+	const struct hzi_quat_tensor *t;
+	int64_t groups, channels;	/* channels of a group */
 	int64_t count[3], taps[3];
-	struct sight sight;
-	bool direct;
+	struct window window;
+	bool direct;			/* the array itself */
 	int64_t pixel;			/* direct: the stride of pixels */
 	void *scratch;
 };
 
-static struct pixels pixels_of(const struct hzi_qtensor *t, int64_t groups, const int64_t *count,
-			       const int64_t *taps, const struct sight *sight)
+static struct pixels pixels_of(const struct hzi_quat_tensor *t, int64_t groups,
+			       const int64_t *count, const int64_t *taps,
+			       const struct window *window)
 {
 	struct pixels p = {.t = t, .groups = groups, .channels = t->shape[4] / groups,
-			   .sight = *sight};
-	const struct hzi_qjoint j = hzi_qjoin(4, t->shape, &t->a, NULL, NULL);
+			   .window = *window};
+	const struct hzi_quat_merged j = hzi_quat_merge(4, t->shape, &t->a, NULL, NULL);
 
 	memcpy(p.count, count, sizeof(p.count));
 	memcpy(p.taps, taps, sizeof(p.taps));
 	p.direct = j.n == 1;
 	p.pixel = j.stride[0][0];
 	for (int d = 0; d < 3; d++)
-		p.direct &= taps[d] == 1 && sight->base[d] == 0 && count[d] == t->shape[1 + d] &&
-			    (count[d] == 1 || sight->step[d] == 1);
+		p.direct &= taps[d] == 1 && window->base[d] == 0 && count[d] == t->shape[1 + d] &&
+			    (count[d] == 1 || window->step[d] == 1);
 	return p;
 }
 
@@ -69,17 +75,17 @@ static void describe_patches(const struct pixels *p, struct hzi_qpatch_args *a)
 	memcpy(a->size, p->t->shape + 1, sizeof(a->size));
 	memcpy(a->count, p->count, sizeof(a->count));
 	memcpy(a->taps, p->taps, sizeof(a->taps));
-	memcpy(a->step, p->sight.step, sizeof(a->step));
-	memcpy(a->each, p->sight.each, sizeof(a->each));
-	memcpy(a->base, p->sight.base, sizeof(a->base));
+	memcpy(a->step, p->window.step, sizeof(a->step));
+	memcpy(a->each, p->window.each, sizeof(a->each));
+	memcpy(a->base, p->window.base, sizeof(a->base));
 }
 
 /*
- * The matrix of pixels from first on: *view of group 0 has pixels as its columns if columns, else
- * as its rows; *group is the step from group to group.
+ * The matrix of `rows` pixels from `first` on. *view is that of group 0, with pixels as its columns
+ * if `columns`, else as its rows; *group is the stride of groups.
  */
-static int pixels_matrix(struct hzi_qrun *r, const struct pixels *p, int64_t first, int64_t rows,
-			 bool columns, struct hzi_quat_view *view, int64_t *group)
+static int pixels_matrix(struct hzi_quat_plan *r, const struct pixels *p, int64_t first,
+			 int64_t rows, bool columns, struct hzi_quat_view *view, int64_t *group)
 {
 	const int64_t k = pixels_columns(p);
 	struct hzi_qpatch_args a = {
@@ -90,7 +96,7 @@ static int pixels_matrix(struct hzi_qrun *r, const struct pixels *p, int64_t fir
 
 	if (p->direct) {
 		*group = p->channels * channel;
-		*view = hzi_qarray_matrix(&p->t->a, first * pixel, columns ? channel : pixel,
+		*view = hzi_quat_array_matrix(&p->t->a, first * pixel, columns ? channel : pixel,
 			       columns ? pixel : channel);
 		return HZ_OK;
 	}
@@ -105,8 +111,8 @@ static int pixels_matrix(struct hzi_qrun *r, const struct pixels *p, int64_t fir
 	return r->dry || k == 0 ? HZ_OK : r->conv->patch(r->ctx, r->op, &a);
 }
 
-/* Pixels that are done at a time, so that their patches fit into patch_bytes; at least 256 */
-static int64_t chunk_rows(const struct hzi_qrun *r, const struct pixels *p, int64_t rows)
+/* Pixels at a time, so that their patches fit into patch_bytes; at least 256 */
+static int64_t chunk_rows(const struct hzi_quat_plan *r, const struct pixels *p, int64_t rows)
 {
 	const int64_t row = p->groups * pixels_columns(p) * 4 *
 			    (int64_t)hz_dtype_size(p->t->a.dtype);
@@ -116,14 +122,16 @@ static int64_t chunk_rows(const struct hzi_qrun *r, const struct pixels *p, int6
 	return p->direct || chunk > rows ? rows : chunk;
 }
 
-static void pixels_scratch(struct hzi_qrun *r, struct pixels *p, int64_t chunk)
+static void pixels_scratch(struct hzi_quat_plan *r, struct pixels *p, int64_t chunk)
 {
 	if (!p->direct)
 		p->scratch =
-			hzi_qrun_take(r, chunk * p->groups * pixels_columns(p) * 4, p->t->a.dtype);
+			hzi_quat_plan_take(r, chunk * p->groups * pixels_columns(p) * 4,
+					   p->t->a.dtype);
 }
 
-static struct hzi_qarray moved(const struct hzi_qarray *a, int64_t channels)
+/* The array from that channel on */
+static struct hzi_qarray from_channel(const struct hzi_qarray *a, int64_t channels)
 {
 	struct hzi_qarray b = *a;
 
@@ -133,33 +141,33 @@ static struct hzi_qarray moved(const struct hzi_qarray *a, int64_t channels)
 	return b;
 }
 
-/* Where a device has a step for a convolution, fewer products pay earlier than by themselves. */
-#define CONV_FAST_LEAST 8
+/* Rows and columns from which 8 real products beat 16 in a route; more in a product: FAST_LEAST */
+#define ROUTE_FAST_LEAST 8
 
-static void settle_conv(const struct hzi_qrun *r, struct hzi_quat_gemm_args *g, bool reversed)
+static void settle_conv(const struct hzi_quat_plan *r, struct hzi_quat_gemm_args *g, bool reversed)
 {
-	hzi_qrun_settle(r, g, reversed);
-	if (!r->l->method && !r->ctx->quat_method && g->m >= CONV_FAST_LEAST &&
-	    g->n >= CONV_FAST_LEAST)
+	hzi_quat_plan_options(r, g, reversed);
+	if (!r->l->method && !r->ctx->quat_method && g->m >= ROUTE_FAST_LEAST &&
+	    g->n >= ROUTE_FAST_LEAST)
 		g->method = HZ_QUAT_FAST;
 }
 
 /* ---- Routes of the device -------------------------------------------------------------------- */
 
 union route_args {
-	struct hzi_qconv_args conv;
-	struct hzi_qconv_weights_args weights;
+	struct hzi_quat_conv_step conv;
+	struct hzi_quat_wgrad_step weights;
 };
 
 /* What a route gets of a call, for as many groups from the first on */
-typedef void (*args_of)(const struct hzi_qrun *r, const void *call, int64_t first, int64_t groups,
-			union route_args *a);
+typedef void (*args_of)(const struct hzi_quat_plan *r, const void *call, int64_t first,
+			int64_t groups, union route_args *a);
 
 /*
  * Runs a call by a route of the device: one that takes all groups at once, else one for each group.
  * *left: the route that leaves the call to products with patches; NULL: none, the call was made.
  */
-static int run_route(struct hzi_qrun *r, const struct hzi_op_routes *routes, args_of args_of,
+static int run_route(struct hzi_quat_plan *r, const struct hzi_op_routes *routes, args_of args_of,
 		     const void *call, int64_t groups, const struct hzi_route **left)
 {
 	const struct hzi_route *route;
@@ -170,7 +178,7 @@ static int run_route(struct hzi_qrun *r, const struct hzi_op_routes *routes, arg
 	args_of(r, call, 0, groups, &a);
 	route = hzi_route_pick(r->ctx, routes, &a, &why);
 	if (route && route->run)
-		return hzi_qrun_call(r, route, &a);
+		return hzi_quat_plan_call(r, route, &a);
 	for (int64_t i = 0; i < groups; i++) {
 		if (groups > 1) {
 			args_of(r, call, i, 1, &a);
@@ -186,7 +194,7 @@ static int run_route(struct hzi_qrun *r, const struct hzi_op_routes *routes, arg
 	for (int64_t i = 0; i < groups; i++) {
 		args_of(r, call, i, 1, &a);
 		route = hzi_route_pick(r->ctx, routes, &a, &why);
-		HZ_CHECK(hzi_qrun_call(r, route, &a));
+		HZ_CHECK(hzi_quat_plan_call(r, route, &a));
 	}
 	return HZ_OK;
 }
@@ -194,34 +202,34 @@ static int run_route(struct hzi_qrun *r, const struct hzi_op_routes *routes, arg
 /* A convolution: out = w times the patches p of its input, with bias and activation */
 struct correlation {
 	const struct pixels *p;
-	const struct hzi_qtensor *out;
+	const struct hzi_quat_tensor *out;
 	const struct weights *w;
 	const struct hzi_qarray *pre;	/* NULL: none */
 	bool bias;
 	int activation;
 };
 
-static void conv_args_of(const struct hzi_qrun *r, const void *call, int64_t first, int64_t groups,
-			 union route_args *args)
+static void conv_args_of(const struct hzi_quat_plan *r, const void *call, int64_t first,
+			 int64_t groups, union route_args *args)
 {
 	const struct correlation *c = call;
 	const struct pixels *p = c->p;
-	const struct hzi_qtensor *out = c->out;
+	const struct hzi_quat_tensor *out = c->out;
 	const struct weights *w = c->w;
-	const struct hzi_qlayer *l = r->l;
+	const struct hzi_quat_layer *l = r->l;
 	const struct hzi_qarray none = {.data = NULL};
-	struct hzi_qconv_args *const a = &args->conv;
+	struct hzi_quat_conv_step *const a = &args->conv;
 
-	*a = (struct hzi_qconv_args){
+	*a = (struct hzi_quat_conv_step){
 		.op = r->op,
-		.g = {.m = w->out, .n = hzi_qcount(4, out->shape), .k = pixels_columns(p),
+		.g = {.m = w->out, .n = hzi_quat_count(4, out->shape), .k = pixels_columns(p),
 		      .dtype = p->t->a.dtype, .c_dtype = out->a.dtype, .conj_a = w->conj,
 		      .activation = c->activation, .slope = l->slope,
-		      .a = hzi_qarray_matrix(&w->a, first * w->group, w->row, w->col)},
-		.x = {.x = moved(&p->t->a, first * p->channels), .groups = groups,
+		      .a = hzi_quat_array_matrix(&w->a, first * w->group, w->row, w->col)},
+		.x = {.x = from_channel(&p->t->a, first * p->channels), .groups = groups,
 		      .channels = p->channels},
-		.y = moved(&out->a, first * w->out),
-		.pre = c->pre ? moved(c->pre, first * w->out) : none,
+		.y = from_channel(&out->a, first * w->out),
+		.pre = c->pre ? from_channel(c->pre, first * w->out) : none,
 		.images = out->shape[0], .a_group = w->group,
 	};
 	describe_patches(p, &a->x);
@@ -232,22 +240,23 @@ static void conv_args_of(const struct hzi_qrun *r, const void *call, int64_t fir
 
 /* ---- Convolutions ---------------------------------------------------------------------------- */
 
-/* out = weights times the pixels of in that are seen from its own, with bias and activation */
-static int correlate(struct hzi_qrun *r, const struct hzi_qtensor *in,
-		     const struct hzi_qtensor *out, int64_t groups, const struct weights *w,
-		     const struct sight *sight, bool bias, int activation,
+/* out = w times the patches of in, with bias and activation */
+static int correlate(struct hzi_quat_plan *r, const struct hzi_quat_tensor *in,
+		     const struct hzi_quat_tensor *out, int64_t groups, const struct weights *w,
+		     const struct window *window, bool bias, int activation,
 		     const struct hzi_qarray *pre)
 {
-	const struct hzi_qlayer *l = r->l;
+	const struct hzi_quat_layer *l = r->l;
 	const size_t used = r->used;
-	const int64_t rows = hzi_qcount(4, out->shape);
+	const int64_t rows = hzi_quat_count(4, out->shape);
 	const bool has_pre = pre && pre->data;
 	const bool has_bias = bias && l->b.a.data;
-	const struct hzi_qjoint j = hzi_qjoin(4, out->shape, &out->a, has_pre ? pre : NULL, NULL);
-	struct pixels p = pixels_of(in, groups, out->shape + 1, w->taps, sight);
+	const struct hzi_quat_merged j = hzi_quat_merge(4, out->shape, &out->a,
+							has_pre ? pre : NULL, NULL);
+	struct pixels p = pixels_of(in, groups, out->shape + 1, w->taps, window);
 	const struct correlation call = {.p = &p, .out = out, .w = w, .pre = pre, .bias = bias,
 					 .activation = activation};
-	struct hzi_qtensor to = *out;
+	struct hzi_quat_tensor to = *out;
 	int64_t pixel = j.stride[0][0], pre_pixel = j.stride[1][0], chunk;
 	const struct hzi_route *left;
 	int status;
@@ -261,18 +270,17 @@ static int correlate(struct hzi_qrun *r, const struct hzi_qtensor *in,
 	pixels_scratch(r, &p, chunk);
 	if (j.n > 1) {
 		/*
-		 * Pixels have no common step: the result is made elsewhere, and put in place. It is
-		 * rounded once: behind an activation.
+		 * Pixels of out have no common stride: the result goes to scratch memory, in f32
+		 * before an activation so that it is rounded once, and is then copied.
 		 */
 		const int dtype = activation == HZ_ACT_NONE ? out->a.dtype :
-							      hzi_qsum_dtype(out->a.dtype);
+							      hzi_quat_sum_dtype(out->a.dtype);
 
-		to = hzi_qtensor_packed(hzi_qrun_take(r, rows * out->shape[4] * 4, dtype), dtype, 5,
-					out->shape);
+		to = hzi_quat_plan_tensor(r, dtype, 5, out->shape);
 		pixel = to.a.stride[3];
 	}
 	for (int64_t first = 0; first < rows && status == HZ_OK;
-	     first = hzi_qrun_next(r, first, chunk, rows)) {
+	     first = hzi_quat_plan_next(r, first, chunk, rows)) {
 		const int64_t n = rows - first < chunk ? rows - first : chunk;
 		struct hzi_quat_gemm_args g = {
 			.m = w->out, .k = pixels_columns(&p), .n = n, .dtype = in->a.dtype,
@@ -281,11 +289,11 @@ static int correlate(struct hzi_qrun *r, const struct hzi_qtensor *in,
 		};
 		int64_t b_group;
 
-		g.a = hzi_qarray_matrix(&w->a, 0, w->row, w->col);
-		g.c = hzi_qarray_matrix(&to.a, first * pixel, to.a.stride[4], pixel);
+		g.a = hzi_quat_array_matrix(&w->a, 0, w->row, w->col);
+		g.c = hzi_quat_array_matrix(&to.a, first * pixel, to.a.stride[4], pixel);
 		if (has_pre && j.n == 1)
-			g.pre = hzi_qarray_matrix(pre, first * pre_pixel, pre->stride[4],
-						  pre_pixel);
+			g.pre = hzi_quat_array_matrix(pre, first * pre_pixel, pre->stride[4],
+						      pre_pixel);
 		status = pixels_matrix(r, &p, first, n, true, &g.b, &b_group);
 		if (status == HZ_OK && (groups == 1 || !has_bias)) {
 			g.ndim = groups > 1;
@@ -296,7 +304,7 @@ static int correlate(struct hzi_qrun *r, const struct hzi_qtensor *in,
 			g.pre_stride[0] = has_pre ? w->out * pre->stride[4] : 0;
 			if (has_bias)
 				hzi_quat_gemm_bias(&g, &l->b.a, 0);
-			status = hzi_qrun_multiply(r, &g, l->reversed);
+			status = hzi_quat_plan_multiply(r, &g, l->reversed);
 			continue;
 		}
 		for (int64_t i = 0; i < groups && status == HZ_OK; i++) {
@@ -304,16 +312,16 @@ static int correlate(struct hzi_qrun *r, const struct hzi_qtensor *in,
 			const int64_t size = (int64_t)hz_dtype_size(in->a.dtype);
 			struct hzi_quat_gemm_args one = g;
 
-			one.a = hzi_qarray_matrix(&w->a, i * w->group, w->row, w->col);
+			one.a = hzi_quat_array_matrix(&w->a, i * w->group, w->row, w->col);
 			one.b.data = (char *)g.b.data + i * b_group * size;
-			one.c = hzi_qarray_matrix(&to.a, first * pixel + c * to.a.stride[4],
-						  to.a.stride[4], pixel);
+			one.c = hzi_quat_array_matrix(&to.a, first * pixel + c * to.a.stride[4],
+						      to.a.stride[4], pixel);
 			if (g.pre.data)
-				one.pre = hzi_qarray_matrix(pre,
-							    first * pre_pixel + c * pre->stride[4],
-							    pre->stride[4], pre_pixel);
+				one.pre = hzi_quat_array_matrix(
+					pre, first * pre_pixel + c * pre->stride[4], pre->stride[4],
+					pre_pixel);
 			hzi_quat_gemm_bias(&one, &l->b.a, c);
-			status = hzi_qrun_multiply(r, &one, l->reversed);
+			status = hzi_quat_plan_multiply(r, &one, l->reversed);
 		}
 	}
 	if (status == HZ_OK && j.n > 1) {
@@ -322,7 +330,7 @@ static int correlate(struct hzi_qrun *r, const struct hzi_qtensor *in,
 
 		m.activation = activation;
 		m.slope = l->slope;
-		status = hzi_qrun_map(r, &m);
+		status = hzi_quat_plan_map(r, &m);
 	}
 	r->used = used;
 	if (!r->dry)
@@ -330,41 +338,39 @@ static int correlate(struct hzi_qrun *r, const struct hzi_qtensor *in,
 	return status;
 }
 
-/* What hzi_quat_conv_args say, of the convolution: big is its input, small its output. */
-static int conv_forward(struct hzi_qrun *r, const struct hzi_quat_conv_args *a,
-			const struct hzi_qtensor *big, const struct hzi_qtensor *small, bool conj,
-			bool bias, int activation, const struct hzi_qarray *pre)
+/* small = the convolution of big */
+static int conv_forward(struct hzi_quat_plan *r, const struct hzi_quat_conv_args *a,
+			const struct hzi_quat_tensor *big, const struct hzi_quat_tensor *small,
+			bool conj, bool bias, int activation, const struct hzi_qarray *pre)
 {
-	const struct hzi_qtensor *w = &r->l->w;
+	const struct hzi_quat_tensor *w = &r->l->w;
 	const struct hzi_qarray steps = {.stride = {w->a.stride[1], w->a.stride[2], w->a.stride[3],
 						    w->a.stride[4]}};
-	const struct hzi_qjoint j = hzi_qjoin(4, w->shape + 1, &steps, NULL, NULL);
+	const struct hzi_quat_merged j = hzi_quat_merge(4, w->shape + 1, &steps, NULL, NULL);
 	const size_t used = r->used;
 	struct weights v = {.a = w->a, .row = w->a.stride[0], .col = j.stride[0][0],
 			    .out = w->shape[0] / a->groups, .in = w->shape[4], .conj = conj};
-	struct sight sight;
+	struct window window;
 	int status = HZ_OK;
 
 	for (int d = 0; d < 3; d++) {
-		sight.step[d] = a->stride[d];
-		sight.each[d] = a->dilation[d];
-		sight.base[d] = -a->pad[d];
+		window.step[d] = a->stride[d];
+		window.each[d] = a->dilation[d];
+		window.base[d] = -a->pad[d];
 		v.taps[d] = w->shape[1 + d];
 	}
 	if (j.n > 1) {
-		const struct hzi_qtensor to =
-			hzi_qtensor_packed(hzi_qrun_take(r, hzi_qcount(5, w->shape) * 4,
-							 w->a.dtype),
-					   w->a.dtype, 5, w->shape);
+		const struct hzi_quat_tensor to =
+			hzi_quat_plan_tensor(r, w->a.dtype, 5, w->shape);
 
-		status = hzi_qrun_copy(r, &w->a, &to, false);
+		status = hzi_quat_plan_copy(r, &w->a, &to, false);
 		v.a = to.a;
 		v.row = to.a.stride[0];
 		v.col = 4;
 	}
 	v.group = v.out * v.row;
 	if (status == HZ_OK)
-		status = correlate(r, big, small, a->groups, &v, &sight, bias, activation, pre);
+		status = correlate(r, big, small, a->groups, &v, &window, bias, activation, pre);
 	r->used = used;
 	return status;
 }
@@ -381,36 +387,36 @@ static int64_t gcd(int64_t a, int64_t b)
 }
 
 /*
- * Along one dimension, what is seen by pixels residue + stride u of the big array: the taps first,
- * first + each, ... for which (residue + pad - tap dilation) divides by stride.
+ * One phase along one dimension: pixels phase + stride * u of big. Taps first, first + each, ...
+ * reach it, those for which stride divides phase + pad - tap * dilation.
  */
-struct class {
+struct phase {
 	int64_t count;			/* of u */
 	int64_t first, each, taps;
-	int64_t base, back;		/* in the small array: u + base - back * (number of tap) */
+	int64_t base, back;		/* tap number i reads pixel u + base - back * i of small */
 };
 
-static struct class class_of(int64_t residue, int64_t size, int64_t stride, int64_t dilation,
+static struct phase phase_of(int64_t phase, int64_t size, int64_t stride, int64_t dilation,
 			     int64_t pad, int64_t taps)
 {
-	struct class c = {.count = residue < size ? (size - residue + stride - 1) / stride : 0};
+	struct phase c = {.count = phase < size ? (size - phase + stride - 1) / stride : 0};
 
 	c.each = stride / gcd(stride, dilation);
 	c.back = c.each * dilation / stride;
 	for (int64_t t = 0; t < c.each && t < taps; t++) {
-		if ((residue + pad - t * dilation) % stride)
+		if ((phase + pad - t * dilation) % stride)
 			continue;
 		c.first = t;
 		c.taps = (taps - 1 - t) / c.each + 1;
-		c.base = (residue + pad - t * dilation) / stride;
+		c.base = (phase + pad - t * dilation) / stride;
 		break;
 	}
 	return c;
 }
 
-/* Whether some pixels of big are seen by no tap, and big is back to back, to be cleared at once */
-static bool classes_are_empty(const struct hzi_quat_conv_args *a, const struct hzi_qtensor *big,
-			      const struct hzi_qtensor *w)
+/* Whether no tap reaches some pixels of big, and big is contiguous, so that one call clears it */
+static bool has_empty_phases(const struct hzi_quat_conv_args *a, const struct hzi_quat_tensor *big,
+			      const struct hzi_quat_tensor *w)
 {
 	int64_t stride = 4;
 	bool empty = false;
@@ -425,71 +431,71 @@ static bool classes_are_empty(const struct hzi_quat_conv_args *a, const struct h
 	}
 	for (int d = 0; d < 3; d++) {
 		for (int64_t i = 0; i < a->stride[d] && i < big->shape[1 + d]; i++)
-			empty |= class_of(i, big->shape[1 + d], a->stride[d], a->dilation[d],
+			empty |= phase_of(i, big->shape[1 + d], a->stride[d], a->dilation[d],
 					  a->pad[d], w->shape[1 + d]).taps == 0;
 	}
 	return empty;
 }
 
-/* The adjoint (conj), or the transpose: big from small */
-static int conv_adjoint(struct hzi_qrun *r, const struct hzi_quat_conv_args *a,
-			const struct hzi_qtensor *small, const struct hzi_qtensor *big, bool conj,
-			bool bias, int activation, const struct hzi_qarray *pre)
+/* big = the adjoint (conj) or the transpose of the convolution, of small */
+static int conv_adjoint(struct hzi_quat_plan *r, const struct hzi_quat_conv_args *a,
+			const struct hzi_quat_tensor *small, const struct hzi_quat_tensor *big,
+			bool conj, bool bias, int activation, const struct hzi_qarray *pre)
 {
-	const struct hzi_qtensor *w = &r->l->w;
+	const struct hzi_quat_tensor *w = &r->l->w;
 	const int64_t out = w->shape[4], in = w->shape[0] / a->groups;
 	const int64_t size = (int64_t)hz_dtype_size(w->a.dtype);
 	const size_t used = r->used;
-	int64_t residues[3], classes;
+	int64_t phases[3], all;
 	int status = HZ_OK;
 	bool empty;
 
-	/* Strides may be far larger than what they step through. */
+	/* A stride may exceed the size. */
 	for (int d = 0; d < 3; d++)
-		residues[d] = a->stride[d] < big->shape[1 + d] ? a->stride[d] : big->shape[1 + d];
-	classes = product3(residues);
+		phases[d] = a->stride[d] < big->shape[1 + d] ? a->stride[d] : big->shape[1 + d];
+	all = product3(phases);
 	empty = !(bias && r->l->b.a.data) && activation == HZ_ACT_NONE && !(pre && pre->data) &&
-		classes_are_empty(a, big, w);
+		has_empty_phases(a, big, w);
 	if (empty)
-		HZ_CHECK(hzi_qrun_clear(r, big->a.data, 4 * hzi_qcount(5, big->shape),
-					big->a.dtype));
-	for (int64_t i = 0; i < classes && status == HZ_OK; i++) {
-		const int64_t residue[3] = {i / residues[2] / residues[1],
-					    i / residues[2] % residues[1], i % residues[2]};
-		struct hzi_qtensor part = *big, seen;
+		HZ_CHECK(hzi_quat_plan_clear(r, big->a.data, 4 * hzi_quat_count(5, big->shape),
+					     big->a.dtype));
+	for (int64_t i = 0; i < all && status == HZ_OK; i++) {
+		const int64_t at[3] = {i / phases[2] / phases[1], i / phases[2] % phases[1],
+				       i % phases[2]};
+		struct hzi_quat_tensor part = *big, seen;
 		struct hzi_qarray part_pre = {.data = NULL}, from = w->a;
 		struct weights v = {.out = out, .in = in, .conj = conj};
-		struct sight sight;
+		struct window window;
 		int64_t offset = 0, pre_offset = 0;
 
 		if (pre)
 			part_pre = *pre;
-		seen = hzi_qtensor_packed(NULL, w->a.dtype, 6,
-					  (int64_t[]){a->groups, out, 1, 1, 1, in});
+		seen = hzi_quat_contiguous(NULL, w->a.dtype, 6,
+					   (int64_t[]){a->groups, out, 1, 1, 1, in});
 		from.stride[0] = in * w->a.stride[0];
 		from.stride[1] = w->a.stride[4];
 		from.stride[5] = w->a.stride[0];
 		for (int d = 0; d < 3; d++) {
-			const struct class c = class_of(residue[d], big->shape[1 + d], a->stride[d],
+			const struct phase c = phase_of(at[d], big->shape[1 + d], a->stride[d],
 							a->dilation[d], a->pad[d], w->shape[1 + d]);
 
-			offset += residue[d] * big->a.stride[1 + d];
-			pre_offset += residue[d] * part_pre.stride[1 + d];
+			offset += at[d] * big->a.stride[1 + d];
+			pre_offset += at[d] * part_pre.stride[1 + d];
 			part.shape[1 + d] = c.count;
 			part.a.stride[1 + d] *= c.count > 1 ? a->stride[d] : 1;
 			part_pre.stride[1 + d] *= c.count > 1 ? a->stride[d] : 1;
 			v.taps[d] = seen.shape[2 + d] = c.taps;
 			from.data = (char *)from.data + c.first * w->a.stride[1 + d] * size;
 			from.stride[2 + d] = c.each * w->a.stride[1 + d];
-			sight.step[d] = 1;
-			sight.each[d] = -c.back;
-			sight.base[d] = c.base;
+			window.step[d] = 1;
+			window.each[d] = -c.back;
+			window.base[d] = c.base;
 		}
 		part.a.data = (char *)part.a.data + offset * (int64_t)hz_dtype_size(big->a.dtype);
 		if (part_pre.data)
 			part_pre.data = (char *)part_pre.data +
 					pre_offset * (int64_t)hz_dtype_size(big->a.dtype);
-		if (hzi_qcount(5, part.shape) == 0 || (empty && product3(v.taps) == 0))
+		if (hzi_quat_count(5, part.shape) == 0 || (empty && product3(v.taps) == 0))
 			continue;
 		if (product3(v.taps) == 1) {
 			v.a = from;
@@ -497,18 +503,16 @@ static int conv_adjoint(struct hzi_qrun *r, const struct hzi_quat_conv_args *a,
 			v.row = from.stride[1];
 			v.col = from.stride[5];
 		} else {
-			seen = hzi_qtensor_packed(hzi_qrun_take(r, hzi_qcount(6, seen.shape) * 4,
-								w->a.dtype),
-						  w->a.dtype, 6, seen.shape);
-			status = hzi_qrun_copy(r, &from, &seen, false);
+			seen = hzi_quat_plan_tensor(r, w->a.dtype, 6, seen.shape);
+			status = hzi_quat_plan_copy(r, &from, &seen, false);
 			v.a = seen.a;
 			v.group = seen.a.stride[0];
 			v.row = seen.a.stride[1];
 			v.col = 4;
 		}
 		if (status == HZ_OK)
-			status = correlate(r, small, &part, a->groups, &v, &sight, bias, activation,
-					   &part_pre);
+			status = correlate(r, small, &part, a->groups, &v, &window, bias,
+					   activation, &part_pre);
 		r->used = used;
 	}
 	return status;
@@ -519,27 +523,27 @@ static int conv_adjoint(struct hzi_qrun *r, const struct hzi_quat_conv_args *a,
 /* Sums over pixels of s, of small, times patches p of big; reversed: the factors exchanged */
 struct weights_call {
 	const struct pixels *s, *p;
-	const struct hzi_qtensor *sum;
+	const struct hzi_quat_tensor *sum;
 	bool conj_small, reversed;
 };
 
-static void weights_args_of(const struct hzi_qrun *r, const void *call, int64_t first,
+static void weights_args_of(const struct hzi_quat_plan *r, const void *call, int64_t first,
 			    int64_t groups, union route_args *args)
 {
 	const struct weights_call *c = call;
 	const struct pixels *s = c->s, *p = c->p;
 	const int64_t images = s->t->shape[0], k = pixels_columns(p);
 	const int64_t size = (int64_t)hz_dtype_size(c->sum->a.dtype);
-	struct hzi_qconv_weights_args *const a = &args->weights;
+	struct hzi_quat_wgrad_step *const a = &args->weights;
 
-	*a = (struct hzi_qconv_weights_args){
+	*a = (struct hzi_quat_wgrad_step){
 		.op = r->op,
 		.g = {.m = s->channels, .n = k, .k = images * product3(s->count),
 		      .dtype = p->t->a.dtype, .c_dtype = c->sum->a.dtype,
 		      .conj_a = c->conj_small, .conj_b = !c->conj_small},
-		.x = {.x = moved(&p->t->a, first * p->channels), .groups = groups,
+		.x = {.x = from_channel(&p->t->a, first * p->channels), .groups = groups,
 		      .channels = p->channels},
-		.small = moved(&s->t->a, first * s->channels), .images = images,
+		.small = from_channel(&s->t->a, first * s->channels), .images = images,
 		.sum = (char *)c->sum->a.data + first * s->channels * k * 4 * size,
 	};
 	describe_patches(p, &a->x);
@@ -547,58 +551,58 @@ static void weights_args_of(const struct hzi_qrun *r, const void *call, int64_t 
 }
 
 /*
- * dw: sums over the pixels of small of its channels times patches of big, one of them conjugated;
- * flip: the factors in the other order.
+ * dw = the sum over pixels of small times patches of big, one of the factors conjugated. flip: the
+ * factors in the other order.
  */
-static int conv_weights(struct hzi_qrun *r, const struct hzi_quat_conv_args *a,
-			const struct hzi_qtensor *big, const struct hzi_qtensor *small,
+static int conv_weights(struct hzi_quat_plan *r, const struct hzi_quat_conv_args *a,
+			const struct hzi_quat_tensor *big, const struct hzi_quat_tensor *small,
 			bool conj_small, bool flip)
 {
-	const struct hzi_qlayer *l = r->l;
-	const struct hzi_qtensor *dw = &l->dw;
-	const int dtype = hzi_qsum_dtype(big->a.dtype);
-	const int64_t rows = hzi_qcount(4, small->shape), ones[3] = {1, 1, 1};
-	const struct sight here = {.step = {1, 1, 1}};
-	struct sight sight;
+	const struct hzi_quat_layer *l = r->l;
+	const struct hzi_quat_tensor *dw = &l->dw;
+	const int dtype = hzi_quat_sum_dtype(big->a.dtype);
+	const int64_t rows = hzi_quat_count(4, small->shape), ones[3] = {1, 1, 1};
+	const struct window here = {.step = {1, 1, 1}};
+	struct window window;
 	struct pixels p, s = pixels_of(small, a->groups, small->shape + 1, ones, &here);
-	struct hzi_qtensor sum;
+	struct hzi_quat_tensor sum;
 	const struct weights_call call = {.s = &s, .p = &p, .sum = &sum, .conj_small = conj_small,
 					  .reversed = flip != l->reversed};
 	int64_t chunk, k, splits, part;
 	const struct hzi_route *left;
 	void *parts = NULL;
 
-	if (hzi_qcount(5, dw->shape) == 0)
+	if (hzi_quat_count(5, dw->shape) == 0)
 		return HZ_OK;
 	for (int d = 0; d < 3; d++) {
-		sight.step[d] = a->stride[d];
-		sight.each[d] = a->dilation[d];
-		sight.base[d] = -a->pad[d];
+		window.step[d] = a->stride[d];
+		window.each[d] = a->dilation[d];
+		window.base[d] = -a->pad[d];
 	}
-	p = pixels_of(big, a->groups, small->shape + 1, dw->shape + 1, &sight);
+	p = pixels_of(big, a->groups, small->shape + 1, dw->shape + 1, &window);
 	k = pixels_columns(&p);
 	chunk = chunk_rows(r, &p, rows);
-	part = hzi_qcount(5, dw->shape) * 4;
-	sum = hzi_qtensor_packed(hzi_qrun_take(r, part, dtype), dtype, 5, dw->shape);
+	part = hzi_quat_count(5, dw->shape) * 4;
+	sum = hzi_quat_plan_tensor(r, dtype, 5, dw->shape);
 	HZ_CHECK(run_route(r, r->conv->weights, weights_args_of, &call, a->groups, &left));
 	if (!left)
-		return hzi_qrun_copy(r, &sum.a, dw, l->accumulate);
-	splits = hzi_qrun_splits(r, s.channels, k * a->groups, chunk);
+		return hzi_quat_plan_copy(r, &sum.a, dw, l->accumulate);
+	splits = hzi_quat_plan_splits(r, s.channels, k * a->groups, chunk);
 	if (splits > 1) {
-		parts = hzi_qrun_take(r, splits * part, dtype);
-		HZ_CHECK(hzi_qrun_clear(r, parts, splits * part, dtype));
+		parts = hzi_quat_plan_take(r, splits * part, dtype);
+		HZ_CHECK(hzi_quat_plan_clear(r, parts, splits * part, dtype));
 	}
 	pixels_scratch(r, &p, chunk);
 	pixels_scratch(r, &s, chunk);
-	/* Without pixels there is one product of no terms. */
+	/* Without pixels one product of no terms makes zeros. */
 	for (int64_t first = 0; first == 0 || first < rows;
-	     first = hzi_qrun_next(r, first, chunk, rows)) {
+	     first = hzi_quat_plan_next(r, first, chunk, rows)) {
 		struct hzi_quat_gemm_args g = {
 			.m = s.channels, .n = k, .k = rows - first < chunk ? rows - first : chunk,
 			.dtype = big->a.dtype, .c_dtype = dtype, .conj_a = conj_small,
 			.conj_b = !conj_small, .beta = first > 0, .ndim = a->groups > 1,
 			.shape = {a->groups}, .c_stride = {s.channels * k * 4},
-			.c = hzi_qarray_matrix(&sum.a, 0, 4 * k, 4),
+			.c = hzi_quat_array_matrix(&sum.a, 0, 4 * k, 4),
 		};
 
 		HZ_CHECK(pixels_matrix(r, &s, first, g.k, true, &g.a, &g.a_stride[0]));
@@ -606,55 +610,55 @@ static int conv_weights(struct hzi_qrun *r, const struct hzi_quat_conv_args *a,
 		if (parts) {
 			g.beta = 1;
 			g.c.data = parts;
-			HZ_CHECK(hzi_qrun_multiply_split(r, &g, splits, part, call.reversed));
+			HZ_CHECK(hzi_quat_plan_multiply_split(r, &g, splits, part, call.reversed));
 		} else {
-			HZ_CHECK(hzi_qrun_multiply(r, &g, call.reversed));
+			HZ_CHECK(hzi_quat_plan_multiply(r, &g, call.reversed));
 		}
 		if (rows == 0)
 			break;
 	}
 	if (parts)
-		HZ_CHECK(hzi_qrun_sum_parts(r, parts, splits, &sum));
+		HZ_CHECK(hzi_quat_plan_sum_parts(r, parts, splits, &sum));
 	if (!r->dry)
 		r->ctx->route = left->name;
-	return hzi_qrun_copy(r, &sum.a, dw, l->accumulate);
+	return hzi_quat_plan_copy(r, &sum.a, dw, l->accumulate);
 }
 
-/* Quaternions that are copied at most: what is repeated may be any number of these. */
+/* Most quaternions that pack_input() copies: a broadcast array may have any number */
 #define PACK_MOST ((int64_t)1 << 26)
 
-/* Of an array that patches are made of a copy with channels whole and back to back, if that pays */
-static int pack_input(struct hzi_qrun *r, const struct hzi_quat_conv_args *a, struct hzi_qtensor *t)
+/* Replaces an array by a copy with contiguous channels, if the device wants that for patches. */
+static int pack_input(struct hzi_quat_plan *r, const struct hzi_quat_conv_args *a,
+		      struct hzi_quat_tensor *t)
 {
 	const struct hzi_qarray from = t->a;
 
 	if (!r->conv->packs || (from.whole && from.stride[4] == 4) || from.dtype == HZ_F64 ||
-	    hzi_qcount(5, t->shape) > PACK_MOST ||
+	    hzi_quat_count(5, t->shape) > PACK_MOST ||
 	    (product3(r->l->w.shape + 1) == 1 && a->groups == 1))
 		return HZ_OK;
-	*t = hzi_qtensor_packed(hzi_qrun_take(r, hzi_qcount(5, t->shape) * 4, from.dtype),
-				from.dtype, 5, t->shape);
-	return hzi_qrun_copy(r, &from, t, false);
+	*t = hzi_quat_plan_tensor(r, from.dtype, 5, t->shape);
+	return hzi_quat_plan_copy(r, &from, t, false);
 }
 
-static int conv_input(struct hzi_qrun *r, const void *args, const struct hzi_qtensor *y)
+static int conv_input(struct hzi_quat_plan *r, const void *args, const struct hzi_quat_tensor *y)
 {
 	const struct hzi_quat_conv_args *a = args;
-	const struct hzi_qtensor *x = &r->l->x;
+	const struct hzi_quat_tensor *x = &r->l->x;
 
 	return a->transposed ?
 		conv_adjoint(r, a, x, y, a->conj, true, HZ_ACT_NONE, NULL) :
 		conv_forward(r, a, x, y, false, true, HZ_ACT_NONE, NULL);
 }
 
-static int conv_backward(struct hzi_qrun *r, const struct hzi_quat_conv_args *a)
+static int conv_backward(struct hzi_quat_plan *r, const struct hzi_quat_conv_args *a)
 {
-	const struct hzi_qlayer *l = r->l;
-	struct hzi_qtensor z;
+	const struct hzi_quat_layer *l = r->l;
+	struct hzi_quat_tensor z;
 
-	HZ_CHECK(hzi_qrun_act_gradient(r, &z, conv_input, a));
+	HZ_CHECK(hzi_quat_plan_act_gradient(r, &z, conv_input, a));
 	if (l->db.a.data)
-		HZ_CHECK(hzi_qrun_bias_gradient(r, &z, &l->db));
+		HZ_CHECK(hzi_quat_plan_bias_gradient(r, &z, &l->db));
 	if (l->dx.a.data || l->dw.a.data)
 		HZ_CHECK(pack_input(r, a, &z));
 	if (l->dx.a.data && a->transposed)
@@ -663,7 +667,7 @@ static int conv_backward(struct hzi_qrun *r, const struct hzi_quat_conv_args *a)
 		HZ_CHECK(conv_adjoint(r, a, &z, &l->dx, true, false, HZ_ACT_NONE, NULL));
 	if (!l->dw.a.data)
 		return HZ_OK;
-	/* Of y = conj(w) x the gradient is x conj(dy), of y = w x it is dy conj(x). */
+	/* The gradient of y = conj(w) x is x conj(dy), that of y = w x is dy conj(x). */
 	if (a->transposed)
 		return conv_weights(r, a, &z, &l->x, !a->conj, !a->conj);
 	return conv_weights(r, a, &l->x, &z, false, false);
@@ -673,16 +677,16 @@ int hzi_quat_conv_do(struct hz_context *ctx, const struct hzi_quat_conv_steps *s
 		     const struct hzi_quat_conv_args *a, bool backward, size_t *bytes)
 {
 	struct hzi_quat_conv_args own = *a;
-	struct hzi_qlayer *const l = &own.l;
-	struct hzi_qrun r = hzi_qrun_begin(ctx, steps->layer, l,
-					   backward ? "quat_conv_bwd" : "quat_conv",
-					   bytes != NULL);
+	struct hzi_quat_layer *const l = &own.l;
+	struct hzi_quat_plan r = hzi_quat_plan_begin(ctx, steps->layer, l,
+						     backward ? "quat_conv_bwd" : "quat_conv",
+						     bytes != NULL);
 	int status = HZ_OK;
 	size_t unused;
 
 	r.conv = steps;
-	/* Pixels that no tap sees are cleared, and some outputs made, before products. */
-	if (!bytes && hzi_qrun_may_refuse(steps->layer, l))
+	/* Nothing is written if a product will be refused: a dry run finds out. */
+	if (!bytes && hzi_quat_plan_may_refuse(steps->layer, l))
 		HZ_CHECK(hzi_quat_conv_do(ctx, steps, a, backward, &unused));
 	if (!backward || l->dw.a.data || (l->activation != HZ_ACT_NONE && !l->pre.a.data))
 		status = pack_input(&r, a, &l->x);

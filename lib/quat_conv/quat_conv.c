@@ -18,8 +18,8 @@ struct call {
 	bool backward;
 };
 
-/* Arrays of one or two spatial dimensions get the missing ones, of size 1, in front of them. */
-static void widen(struct hzi_qtensor *t)
+/* Puts missing spatial dimensions, of size 1, in front of the others. */
+static void widen(struct hzi_quat_tensor *t)
 {
 	const int missing = 5 - t->ndim;
 
@@ -32,7 +32,7 @@ static void widen(struct hzi_qtensor *t)
 	t->ndim = 5;
 }
 
-/* One of stride, pad and dilation for three dimensions, of which the first may be missing */
+/* Checks stride, pad or dilation, and fills missing dimensions with `absent`. */
 static int spread(struct hz_context *ctx, const char *op, const char *name, const int64_t *from,
 		  int n, int64_t absent, int64_t low, int64_t *to)
 {
@@ -60,8 +60,8 @@ static int conv_args(struct hz_context *ctx, const struct call *q, const hz_quat
 {
 	const char *y_name = q->backward ? "dy" : "y";
 	const bool transposed = o->flags & HZ_QUAT_TRANSPOSED;
-	struct hzi_qlayer *l = &a->l;
-	const struct hzi_qoperand list[] = {
+	struct hzi_quat_layer *l = &a->l;
+	const struct hzi_quat_layer_view list[] = {
 		{"x", q->x, false}, {"w", q->w, false}, {"b", q->b, false},
 		{y_name, q->y, !q->backward}, {"pre", o->pre, !q->backward}, {"dx", q->dx, true},
 		{"dw", q->dw, true}, {"db", q->db, true},

@@ -1,5 +1,5 @@
 /*
- * quat_conv.h - what convolutions of quaternions hand to their implementations
+ * quat_conv.h - convolutions of quaternions: what the routes of a device get
  *
  * SPDX-License-Identifier: BSD-2-Clause
  */
@@ -11,12 +11,12 @@
 #include "lib/quat_layer/quat_layer.h"
 
 /*
- * A convolution of some groups of channels as one step: what product of a by patches that of the
- * first is, b and c having no data; patches, of all images, x beginning at the first channel; where
- * the pixels of c and pre are, these beginning at the first channel too; and from a to that of the
- * next group. Devices are asked for all groups first, and then for one at a time.
+ * A convolution of x.groups groups: y = act(w patches + bias), in each group the product g of
+ * weights g.a, g.m output channels by g.k taps and input channels, and the patches x of g.n pixels.
+ * g.b and g.c have no data. x, y and pre start at the first group's channels; a_group is the stride
+ * of the groups of g.a. The plan asks for a route for all groups, then for one for each group.
  */
-struct hzi_qconv_args {
+struct hzi_quat_conv_step {
 	const char *op;			/* of the call, for messages */
 	struct hzi_quat_gemm_args g;
 	struct hzi_qpatch_args x;
@@ -25,11 +25,11 @@ struct hzi_qconv_args {
 };
 
 /*
- * The gradient of some groups' weights as one step: what product that of the first is of small by
- * patches of big, a, b and c having no data; small and patches beginning at the first channel. The
- * sum is of f32, rows of taps and channels back to back.
+ * The gradient of the weights of x.groups groups: sum, contiguous f32 [output channel][tap][input
+ * channel][4], in each group the product g of `small`, g.m channels by g.k pixels, and the patches
+ * x of these pixels, g.n taps and input channels. g.a, g.b and g.c have no data.
  */
-struct hzi_qconv_weights_args {
+struct hzi_quat_wgrad_step {
 	const char *op;
 	struct hzi_quat_gemm_args g;
 	struct hzi_qpatch_args x;
@@ -43,29 +43,29 @@ struct hzi_quat_conv_steps {
 	const struct hzi_quat_steps *layer;
 	int (*patch)(struct hz_context *ctx, const char *op, const struct hzi_qpatch_args *a);
 	/*
-	 * The routes of a convolution (struct hzi_qconv_args), also of the gradient of x, and of
-	 * the gradient of w (struct hzi_qconv_weights_args). The last one of each, which has no
+	 * Routes of a convolution and of the gradient of x (struct hzi_quat_conv_step), and of
+	 * the gradient of w (struct hzi_quat_wgrad_step). The last one of each, which has no
 	 * run(), is products with patches, which lib/quat_conv/plan.c makes.
 	 */
 	const struct hzi_op_routes *conv, *weights;
-	bool packs;			/* patches want channels whole and contiguous, or a copy */
-	size_t patch_bytes;		/* patches that are made at a time */
+	bool packs;			/* patch() is fast for contiguous channels: copy others */
+	size_t patch_bytes;		/* of patches at a time */
 };
 
 extern const struct hzi_quat_conv_steps hzi_cpu_quat_conv_steps, hzi_cuda_quat_conv_steps;
 
-/* Arrays have an image, three dimensions, some of size 1, and channels; w: out, taps, in. */
+/* Arrays are [image][3 dimensions, some of size 1][channel]; w: [out][3 taps][in]. */
 struct hzi_quat_conv_args {
-	struct hzi_qlayer l;
+	struct hzi_quat_layer l;
 	int64_t groups, stride[3], pad[3], dilation[3];
-	int32_t transposed, conj;	/* conj: of the weights, if transposed */
+	int32_t transposed, conj;	/* conj: conjugated weights, if transposed */
 };
 
 struct hzi_quat_conv_bwd_args {
 	struct hzi_quat_conv_args f;
 };
 
-/* As hzi_quat_linear_do() (lib/quat_conv/plan.c) */
+/* Runs a call on a device's steps; if bytes is not NULL, only sets *bytes to its workspace. */
 int hzi_quat_conv_do(struct hz_context *ctx, const struct hzi_quat_conv_steps *steps,
 		     const struct hzi_quat_conv_args *a, bool backward, size_t *bytes);
 

@@ -51,7 +51,7 @@ static int batchnorm_args(struct hz_context *ctx, const struct call *q,
 	const int matrix = o->flags & HZ_QUAT_WHITEN ? 10 : 0;
 	const bool learns = !q->backward && !eval;
 	struct hzi_qfinish_args *f = &a->f;
-	const struct hzi_qoperand list[] = {
+	const struct hzi_quat_layer_view list[] = {
 		{"x", q->x, false}, {"gamma", q->gamma, false}, {"beta", q->beta, false},
 		{y_name, q->y, !q->backward}, {"running_mean", o->running_mean, learns},
 		{"running_var", o->running_var, learns}, {"saved", o->saved, !q->backward},
@@ -283,10 +283,10 @@ static int pool_args(struct hz_context *ctx, const char *op, const hz_tensor *x,
 		     const hz_tensor *y, const char *y_name, const hz_tensor *index, bool backward,
 		     const hz_quat_pool_opts *o, struct hzi_qpool_args *a)
 {
-	const struct hzi_qoperand list[] = {
+	const struct hzi_quat_layer_view list[] = {
 		{x_name, x, backward}, {y_name, y, !backward}, {"index", index, !backward},
 	};
-	struct hzi_qtensor tx, ty;
+	struct hzi_quat_tensor tx, ty;
 	int64_t size[3];
 	int n;
 
@@ -389,7 +389,7 @@ int hz_quat_dropout(hz_context *ctx, const hz_tensor *x, const hz_tensor *y, dou
 {
 	static const char op[] = "quat_dropout";
 	struct hzi_quat_dropout_args a;
-	struct hzi_qtensor from, to;
+	struct hzi_quat_tensor from, to;
 
 	HZ_CHECK(hzi_enter(ctx, op));
 	HZ_CHECK(hzi_quat_check(ctx, op, "x", x, 0, 1, HZ_MAXDIM, false, 0, &from));
@@ -413,7 +413,7 @@ int hz_quat_init(hz_context *ctx, const hz_tensor *y, int distribution, double s
 {
 	static const char op[] = "quat_init";
 	struct hzi_quat_init_args a;
-	struct hzi_qtensor to;
+	struct hzi_quat_tensor to;
 
 	HZ_CHECK(hzi_enter(ctx, op));
 	HZ_CHECK(hzi_quat_check(ctx, op, "y", y, 0, 1, HZ_MAXDIM, true, flags, &to));

@@ -9,11 +9,11 @@
 
 #include "lib/quat_layer/quat_layer.h"
 
-/* A view as quaternions: its last dimension is that of components. */
-static struct hzi_qtensor quaternions_of(const hz_tensor *from, uint32_t flags)
+/* A view as quaternions; its last dimension holds the components. */
+static struct hzi_quat_tensor quaternions_of(const hz_tensor *from, uint32_t flags)
 {
 	const hz_tensor tame = hzi_tame(from), *const t = &tame;
-	struct hzi_qtensor q = {.a = {.data = t->data, .dtype = t->dtype}, .ndim = t->ndim - 1};
+	struct hzi_quat_tensor q = {.a = {.data = t->data, .dtype = t->dtype}, .ndim = t->ndim - 1};
 	const int64_t step = t->stride[t->ndim - 1];
 	const uintptr_t size = 4 * hz_dtype_size(t->dtype);
 
@@ -39,7 +39,7 @@ int hzi_quat_check_size(struct hz_context *ctx, const char *op, const char *name
 
 int hzi_quat_check(struct hz_context *ctx, const char *op, const char *name, const hz_tensor *t,
 		   int dtype, int min_ndim, int max_ndim, bool output, uint32_t flags,
-		   struct hzi_qtensor *q)
+		   struct hzi_quat_tensor *q)
 {
 	static const int any[] = {HZ_F32, HZ_F16, HZ_BF16, HZ_F64, 0};
 	const int one[] = {dtype, 0};
@@ -58,8 +58,8 @@ int hzi_quat_check(struct hz_context *ctx, const char *op, const char *name, con
 	}
 	HZ_CHECK(hzi_quat_check_size(ctx, op, name, t->ndim - 1, t->shape[t->ndim - 1], 4, ""));
 	/*
-	 * With strides of 0 there may be more elements than memory has bytes for copies of them;
-	 * and of an empty tensor the other sizes may be as large.
+	 * Copies of a broadcast view may be larger than memory, and an empty tensor may have any
+	 * other sizes: bound the product of all sizes but 0.
 	 */
 	for (int d = 0; d < t->ndim; d++) {
 		if (t->shape[d] &&
@@ -71,12 +71,13 @@ int hzi_quat_check(struct hz_context *ctx, const char *op, const char *name, con
 	return HZ_OK;
 }
 
-int hzi_quat_check_apart(struct hz_context *ctx, const char *op, const struct hzi_qoperand *list,
+int hzi_quat_check_apart(struct hz_context *ctx, const char *op,
+			 const struct hzi_quat_layer_view *list,
 			 int n, const char *in, const char *place)
 {
 	for (int i = 0; i < n; i++) {
 		for (int k = 0; k < i; k++) {
-			const struct hzi_qoperand *a = &list[k], *b = &list[i];
+			const struct hzi_quat_layer_view *a = &list[k], *b = &list[i];
 			const bool same = in && strcmp(a->name, in) == 0 &&
 					  strcmp(b->name, place) == 0;
 
@@ -110,7 +111,7 @@ int hzi_quat_check_flags(struct hz_context *ctx, const char *op, uint32_t flags,
 /* What the options of linear layers and convolutions have in common */
 int hzi_quat_check_options(struct hz_context *ctx, const char *op, int32_t side, int32_t method,
 			   int32_t precision, int32_t activation, const int64_t *reserved,
-			   struct hzi_qlayer *l)
+			   struct hzi_quat_layer *l)
 {
 	HZ_CHECK(hzi_quat_check_range(ctx, op, "side", side, HZ_QUAT_LEFT, HZ_QUAT_RIGHT));
 	HZ_CHECK(hzi_quat_check_range(ctx, op, "method", method, 0, HZ_QUAT_FAST));
@@ -126,7 +127,7 @@ int hzi_quat_check_options(struct hz_context *ctx, const char *op, int32_t side,
 
 int hzi_quat_check_bias(struct hz_context *ctx, const char *op, const char *name,
 			const hz_tensor *b, int dtype, int64_t channels, const char *as,
-			bool output, uint32_t flags, struct hzi_qtensor *q)
+			bool output, uint32_t flags, struct hzi_quat_tensor *q)
 {
 	if (!b)
 		return HZ_OK;

@@ -10,15 +10,15 @@
 
 #include "lib/quat_layer/plan.h"
 
-/* out = w in, or the adjoint w^H in, with bias and activation unless they are left out */
-static int apply_weights(struct hzi_qrun *r, const struct hzi_qtensor *in,
-			 const struct hzi_qtensor *out, bool adjoint, bool bias, int activation,
+/* out = act(w in + bias), or with the adjoint w^H */
+static int apply_weights(struct hzi_quat_plan *r, const struct hzi_quat_tensor *in,
+			 const struct hzi_quat_tensor *out, bool adjoint, bool bias, int activation,
 			 const struct hzi_qarray *pre)
 {
-	const struct hzi_qlayer *l = r->l;
+	const struct hzi_quat_layer *l = r->l;
 	const int last = out->ndim - 1;
-	const struct hzi_qjoint j = hzi_qjoin(last, out->shape, &in->a, &out->a,
-					      pre && pre->data ? pre : NULL);
+	const struct hzi_quat_merged j = hzi_quat_merge(last, out->shape, &in->a, &out->a,
+							pre && pre->data ? pre : NULL);
 	struct hzi_quat_gemm_args g = {
 		.m = out->shape[last], .k = in->shape[last], .n = j.size[j.n - 1],
 		.dtype = in->a.dtype, .c_dtype = out->a.dtype, .conj_a = adjoint,
@@ -30,13 +30,13 @@ static int apply_weights(struct hzi_qrun *r, const struct hzi_qtensor *in,
 		g.layout = l->layout;
 		g.packed_t = adjoint;
 	} else {
-		g.a = hzi_qarray_matrix(&l->w.a, 0, l->w.a.stride[adjoint],
-					l->w.a.stride[!adjoint]);
+		g.a = hzi_quat_array_matrix(&l->w.a, 0, l->w.a.stride[adjoint],
+					    l->w.a.stride[!adjoint]);
 	}
-	g.b = hzi_qarray_matrix(&in->a, 0, in->a.stride[last], j.stride[0][j.n - 1]);
-	g.c = hzi_qarray_matrix(&out->a, 0, out->a.stride[last], j.stride[1][j.n - 1]);
+	g.b = hzi_quat_array_matrix(&in->a, 0, in->a.stride[last], j.stride[0][j.n - 1]);
+	g.c = hzi_quat_array_matrix(&out->a, 0, out->a.stride[last], j.stride[1][j.n - 1]);
 	if (pre && pre->data)
-		g.pre = hzi_qarray_matrix(pre, 0, pre->stride[last], j.stride[2][j.n - 1]);
+		g.pre = hzi_quat_array_matrix(pre, 0, pre->stride[last], j.stride[2][j.n - 1]);
 	if (bias)
 		hzi_quat_gemm_bias(&g, &l->b.a, 0);
 	assert(j.n <= HZ_MAXDIM);	/* the last dimension of a tensor is the components */
@@ -46,38 +46,37 @@ static int apply_weights(struct hzi_qrun *r, const struct hzi_qtensor *in,
 		g.c_stride[g.ndim] = j.stride[1][g.ndim];
 		g.pre_stride[g.ndim] = j.stride[2][g.ndim];
 	}
-	return hzi_qrun_multiply(r, &g, l->reversed);
+	return hzi_quat_plan_multiply(r, &g, l->reversed);
 }
 
-/* dw = z x^H: in one product if the batch has one step, else item by item into f32 */
-static int weight_gradient(struct hzi_qrun *r, const struct hzi_qtensor *z)
+/* dw = z x^H: one product if the batch has one stride, else a sum of products in f32 or f64 */
+static int weight_gradient(struct hzi_quat_plan *r, const struct hzi_quat_tensor *z)
 {
-	const struct hzi_qlayer *l = r->l;
+	const struct hzi_quat_layer *l = r->l;
 	const int last = z->ndim - 1;
-	const struct hzi_qjoint j = hzi_qjoin(last, z->shape, &z->a, &l->x.a, NULL);
-	const int64_t items = hzi_qcount(j.n - 1, j.size), k = j.size[j.n - 1];
-	const int64_t part = hzi_qcount(2, l->dw.shape) * 4;
+	const struct hzi_quat_merged j = hzi_quat_merge(last, z->shape, &z->a, &l->x.a, NULL);
+	const int64_t items = hzi_quat_count(j.n - 1, j.size), k = j.size[j.n - 1];
+	const int64_t part = hzi_quat_count(2, l->dw.shape) * 4;
 	const int64_t splits =
-		items == 1 ? hzi_qrun_splits(r, l->dw.shape[0], l->dw.shape[1], k) : 1;
+		items == 1 ? hzi_quat_plan_splits(r, l->dw.shape[0], l->dw.shape[1], k) : 1;
 	const size_t used = r->used;
-	struct hzi_qtensor sum = l->dw;
-	struct hzi_qjoint walked = j;
+	struct hzi_quat_tensor sum = l->dw;
+	struct hzi_quat_merged walked = j;
 	void *parts = NULL;
-	int64_t steps = 1;		/* Without items there is one product of no terms. */
+	int64_t steps = 1;		/* without items one product of no terms makes zeros */
 	int status = HZ_OK;
 
 	for (int d = 0; d < j.n - 1 && r->dry; d++)
-		walked.size[d] = j.size[d] < HZI_QRUN_DRY ? j.size[d] : HZI_QRUN_DRY;
+		walked.size[d] = j.size[d] < HZI_QUAT_DRY_STEPS ? j.size[d] : HZI_QUAT_DRY_STEPS;
 	if (items)
-		steps = hzi_qcount(j.n - 1, walked.size);
+		steps = hzi_quat_count(j.n - 1, walked.size);
 	if (splits > 1) {
-		parts = hzi_qrun_take(r, splits * part, hzi_qsum_dtype(z->a.dtype));
-		status = hzi_qrun_clear(r, parts, splits * part, hzi_qsum_dtype(z->a.dtype));
+		parts = hzi_quat_plan_take(r, splits * part, hzi_quat_sum_dtype(z->a.dtype));
+		status = hzi_quat_plan_clear(r, parts, splits * part,
+					     hzi_quat_sum_dtype(z->a.dtype));
 	}
 	if (items != 1 || parts)
-		sum = hzi_qtensor_packed(hzi_qrun_take(r, hzi_qcount(2, l->dw.shape) * 4,
-						       hzi_qsum_dtype(z->a.dtype)),
-					 hzi_qsum_dtype(z->a.dtype), 2, l->dw.shape);
+		sum = hzi_quat_plan_tensor(r, hzi_quat_sum_dtype(z->a.dtype), 2, l->dw.shape);
 	for (int64_t i = 0; i < steps && status == HZ_OK; i++) {
 		int64_t rest = i, z_at = 0, x_at = 0;
 		struct hzi_quat_gemm_args g = {
@@ -85,7 +84,7 @@ static int weight_gradient(struct hzi_qrun *r, const struct hzi_qtensor *z)
 			.k = items ? k : 0, .dtype = z->a.dtype,
 			.c_dtype = sum.a.dtype, .conj_b = 1,
 			.beta = items == 1 ? l->accumulate : i > 0,
-			.c = hzi_qarray_matrix(&sum.a, 0, sum.a.stride[0], sum.a.stride[1]),
+			.c = hzi_quat_array_matrix(&sum.a, 0, sum.a.stride[0], sum.a.stride[1]),
 		};
 
 		for (int d = j.n - 2; d >= 0; d--) {
@@ -93,25 +92,26 @@ static int weight_gradient(struct hzi_qrun *r, const struct hzi_qtensor *z)
 			x_at += rest % walked.size[d] * j.stride[1][d];
 			rest /= walked.size[d];
 		}
-		g.a = hzi_qarray_matrix(&z->a, z_at, z->a.stride[last], j.stride[0][j.n - 1]);
-		g.b = hzi_qarray_matrix(&l->x.a, x_at, j.stride[1][j.n - 1], l->x.a.stride[last]);
+		g.a = hzi_quat_array_matrix(&z->a, z_at, z->a.stride[last], j.stride[0][j.n - 1]);
+		g.b = hzi_quat_array_matrix(&l->x.a, x_at, j.stride[1][j.n - 1],
+					    l->x.a.stride[last]);
 		if (parts) {
 			g.beta = 1;
 			g.c.data = parts;
-			status = hzi_qrun_multiply_split(r, &g, splits, part, l->reversed);
+			status = hzi_quat_plan_multiply_split(r, &g, splits, part, l->reversed);
 			if (status == HZ_OK)
-				status = hzi_qrun_sum_parts(r, parts, splits, &sum);
+				status = hzi_quat_plan_sum_parts(r, parts, splits, &sum);
 		} else {
-			status = hzi_qrun_multiply(r, &g, l->reversed);
+			status = hzi_quat_plan_multiply(r, &g, l->reversed);
 		}
 	}
 	if (status == HZ_OK && (items != 1 || parts))
-		status = hzi_qrun_copy(r, &sum.a, &l->dw, l->accumulate);
+		status = hzi_quat_plan_copy(r, &sum.a, &l->dw, l->accumulate);
 	r->used = used;
 	return status;
 }
 
-static int linear_forward(struct hzi_qrun *r, const void *a, const struct hzi_qtensor *y)
+static int linear_forward(struct hzi_quat_plan *r, const void *a, const struct hzi_quat_tensor *y)
 {
 	(void)a;
 	return apply_weights(r, &r->l->x, y, false, true, HZ_ACT_NONE, NULL);
@@ -120,9 +120,9 @@ static int linear_forward(struct hzi_qrun *r, const void *a, const struct hzi_qt
 /* ---- Rotations ------------------------------------------------------------------------------- */
 
 /*
- * A product of real matrices is one of quaternions: the left ones are real, and those on the right
- * hold four columns each, columns being padded to a multiple of four. Behind each left matrix lie
- * as many zeros, which are its other components.
+ * Rotations of vectors are a real matrix product, r (3 n x 3 m) by x, made by quat_gemm: r is the
+ * real part of the left factor, whose other components are the zeros behind it, and a quaternion of
+ * the right factor holds four columns. Columns are padded to a multiple of four.
  */
 struct rotations {
 	int64_t n, m, batch, padded, ld;	/* ld: of 3 m, padded */
@@ -135,7 +135,7 @@ static int64_t round4(int64_t n)
 	return (n + 3) / 4 * 4;
 }
 
-static struct hzi_qrotation_args rotation_args(const struct hzi_qrun *r,
+static struct hzi_qrotation_args rotation_args(const struct hzi_quat_plan *r,
 					       const struct hzi_quat_linear_args *a,
 					       const struct rotations *s)
 {
@@ -146,28 +146,28 @@ static struct hzi_qrotation_args rotation_args(const struct hzi_qrun *r,
 	};
 }
 
-static int rotations_begin(struct hzi_qrun *r, const struct hzi_quat_linear_args *a,
+static int rotations_begin(struct hzi_quat_plan *r, const struct hzi_quat_linear_args *a,
 			   struct rotations *s)
 {
-	const struct hzi_qlayer *l = r->l;
+	const struct hzi_quat_layer *l = r->l;
 	struct hzi_qrotation_args q;
 
 	*s = (struct rotations){
 		.n = l->w.shape[0],
 		.m = l->w.shape[1],
-		.batch = hzi_qcount(l->y.ndim - 1, l->y.shape),
-		.dtype = hzi_qsum_dtype(l->y.a.dtype),
+		.batch = hzi_quat_count(l->y.ndim - 1, l->y.shape),
+		.dtype = hzi_quat_sum_dtype(l->y.a.dtype),
 	};
 	s->padded = round4(s->batch);
 	s->ld = round4(3 * s->m);
-	s->r = hzi_qrun_take(r, 6 * s->n * s->ld, s->dtype);
-	HZ_CHECK(hzi_qrun_clear(r, s->r, 6 * s->n * s->ld, s->dtype));
+	s->r = hzi_quat_plan_take(r, 6 * s->n * s->ld, s->dtype);
+	HZ_CHECK(hzi_quat_plan_clear(r, s->r, 6 * s->n * s->ld, s->dtype));
 	q = rotation_args(r, a, s);
 	return r->dry || s->n == 0 || s->m == 0 ? HZ_OK :
 	       r->steps->rotation(r->ctx, r->op, &q, false);
 }
 
-/* The vectors of an array as a map has them: rows of ld, three numbers for each */
+/* Vectors in rows of ld numbers, three each, as the quaternions 0, x, y, z of a map */
 static struct hzi_qarray vectors(void *data, int dtype, int ndim, const int64_t *shape, int64_t ld)
 {
 	struct hzi_qarray v = {.data = data, .dtype = dtype, .comp = {0, 0, 1, 2}};
@@ -181,23 +181,23 @@ static struct hzi_qarray vectors(void *data, int dtype, int ndim, const int64_t 
 	return v;
 }
 
-/* The vector parts of t as real rows of ld, in planes x padded rows of zeros but for them */
-static int gather_vectors(struct hzi_qrun *r, const struct rotations *s,
-			  const struct hzi_qtensor *t, int64_t ld, int planes, void **data)
+/* Copies the vector parts of t to rows of ld numbers; the rest of planes x padded rows is 0. */
+static int gather_vectors(struct hzi_quat_plan *r, const struct rotations *s,
+			  const struct hzi_quat_tensor *t, int64_t ld, int planes, void **data)
 {
-	struct hzi_qtensor to = *t;
+	struct hzi_quat_tensor to = *t;
 	struct hzi_qmap_args m;
 
-	*data = hzi_qrun_take(r, planes * s->padded * ld, s->dtype);
-	HZ_CHECK(hzi_qrun_clear(r, *data, planes * s->padded * ld, s->dtype));
+	*data = hzi_quat_plan_take(r, planes * s->padded * ld, s->dtype);
+	HZ_CHECK(hzi_quat_plan_clear(r, *data, planes * s->padded * ld, s->dtype));
 	to.a = vectors(*data, s->dtype, t->ndim, t->shape, ld);
 	m = hzi_quat_map_args(HZI_QMAP_COPY, &to, &t->a, NULL, NULL, false);
 	m.pure = 2;
-	return hzi_qrun_map(r, &m);
+	return hzi_quat_plan_map(r, &m);
 }
 
-/* c[j][i] = sum over l of a[i][l] b[j][l], j being padded rows; a by its steps */
-static int multiply_vectors(struct hzi_qrun *r, const struct rotations *s, int64_t rows,
+/* c[j][i] = the sum over l of a[i][l] b[j][l], for all padded rows j; a_row, a_col: strides */
+static int multiply_vectors(struct hzi_quat_plan *r, const struct rotations *s, int64_t rows,
 			    int64_t terms, int64_t a_row, int64_t a_col, void *b, int64_t b_ld,
 			    void *c, int64_t c_ld)
 {
@@ -209,14 +209,14 @@ static int multiply_vectors(struct hzi_qrun *r, const struct rotations *s, int64
 		.c = {.data = c, .row = 1, .col = 4 * c_ld, .comp = {0, c_ld, 2 * c_ld, 3 * c_ld}},
 	};
 
-	return hzi_qrun_multiply(r, &g, false);
+	return hzi_quat_plan_multiply(r, &g, false);
 }
 
-static int rotations_forward(struct hzi_qrun *r, const struct rotations *s,
-			     const struct hzi_qtensor *y, int activation,
+static int rotations_forward(struct hzi_quat_plan *r, const struct rotations *s,
+			     const struct hzi_quat_tensor *y, int activation,
 			     const struct hzi_qarray *pre)
 {
-	const struct hzi_qlayer *l = r->l;
+	const struct hzi_quat_layer *l = r->l;
 	const size_t used = r->used;
 	const int64_t y_ld = 3 * s->n;
 	struct hzi_qarray sums, bias = {.data = NULL};
@@ -224,7 +224,7 @@ static int rotations_forward(struct hzi_qrun *r, const struct rotations *s,
 	void *x, *sum;
 	int status = gather_vectors(r, s, &l->x, s->ld, 1, &x);
 
-	sum = hzi_qrun_take(r, s->padded * y_ld, s->dtype);
+	sum = hzi_quat_plan_take(r, s->padded * y_ld, s->dtype);
 	if (status == HZ_OK)
 		status = multiply_vectors(r, s, 3 * s->n, 3 * s->m, s->ld, 1, x, s->ld, sum, y_ld);
 	sums = vectors(sum, s->dtype, y->ndim, y->shape, y_ld);
@@ -238,7 +238,7 @@ static int rotations_forward(struct hzi_qrun *r, const struct rotations *s,
 	m.activation = activation;
 	m.slope = l->slope;
 	if (status == HZ_OK)
-		status = hzi_qrun_map(r, &m);
+		status = hzi_quat_plan_map(r, &m);
 	r->used = used;
 	return status;
 }
@@ -248,39 +248,40 @@ struct rotation_call {
 	struct rotations s;
 };
 
-static int rotations_input(struct hzi_qrun *r, const void *call, const struct hzi_qtensor *y)
+static int rotations_input(struct hzi_quat_plan *r, const void *call,
+			   const struct hzi_quat_tensor *y)
 {
 	const struct rotation_call *c = call;
 
 	return rotations_forward(r, &c->s, y, HZ_ACT_NONE, NULL);
 }
 
-static int rotations_backward(struct hzi_qrun *r, const struct rotation_call *call)
+static int rotations_backward(struct hzi_quat_plan *r, const struct rotation_call *call)
 {
 	const struct hzi_quat_linear_args *a = call->a;
 	const struct rotations *s = &call->s;
-	const struct hzi_qlayer *l = r->l;
+	const struct hzi_quat_layer *l = r->l;
 	const int64_t z_ld = 3 * s->n, zeros = s->padded * z_ld;
 	struct hzi_qrotation_args q = rotation_args(r, a, s);
-	struct hzi_qtensor z;
+	struct hzi_quat_tensor z;
 	void *dz, *x, *to;
 
-	HZ_CHECK(hzi_qrun_act_gradient(r, &z, rotations_input, call));
+	HZ_CHECK(hzi_quat_plan_act_gradient(r, &z, rotations_input, call));
 	if (l->db.a.data)
-		HZ_CHECK(hzi_qrun_bias_gradient(r, &z, &l->db));
+		HZ_CHECK(hzi_quat_plan_bias_gradient(r, &z, &l->db));
 	HZ_CHECK(gather_vectors(r, s, &z, z_ld, 2, &dz));
 	if (l->dx.a.data) {
 		const size_t used = r->used;
 		struct hzi_qarray sums;
 		struct hzi_qmap_args m;
 
-		to = hzi_qrun_take(r, s->padded * s->ld, s->dtype);
+		to = hzi_quat_plan_take(r, s->padded * s->ld, s->dtype);
 		HZ_CHECK(multiply_vectors(r, s, 3 * s->m, 3 * s->n, 1, s->ld, dz, z_ld, to,
 					  s->ld));
 		sums = vectors(to, s->dtype, l->dx.ndim, l->dx.shape, s->ld);
 		m = hzi_quat_map_args(HZI_QMAP_COPY, &l->dx, &sums, NULL, NULL, false);
 		m.pure = 1;
-		HZ_CHECK(hzi_qrun_map(r, &m));
+		HZ_CHECK(hzi_quat_plan_map(r, &m));
 		r->used = used;
 	}
 	if (l->dw.a.data || a->dscale) {
@@ -294,7 +295,7 @@ static int rotations_backward(struct hzi_qrun *r, const struct rotation_call *ca
 
 		HZ_CHECK(gather_vectors(r, s, &l->x, s->ld, 1, &x));
 		g.b.data = x;
-		HZ_CHECK(hzi_qrun_multiply(r, &g, false));
+		HZ_CHECK(hzi_quat_plan_multiply(r, &g, false));
 		q.dq = l->dw.a;
 		q.dscale = a->dscale;
 		q.dscale_row = a->dscale_row;
@@ -309,15 +310,15 @@ static int rotations_backward(struct hzi_qrun *r, const struct rotation_call *ca
 int hzi_quat_linear_do(struct hz_context *ctx, const struct hzi_quat_steps *steps,
 		       const struct hzi_quat_linear_args *a, bool backward, size_t *bytes)
 {
-	const struct hzi_qlayer *l = &a->l;
-	struct hzi_qrun r =
-		hzi_qrun_begin(ctx, steps, l, backward ? "quat_linear_bwd" : "quat_linear",
-			       bytes != NULL);
+	const struct hzi_quat_layer *l = &a->l;
+	struct hzi_quat_plan r =
+		hzi_quat_plan_begin(ctx, steps, l, backward ? "quat_linear_bwd" : "quat_linear",
+				    bytes != NULL);
 	int status = HZ_OK;
 	size_t unused;
 
-	/* No output is written if the product for one of them is refused, as a dry run says. */
-	if (backward && !bytes && hzi_qrun_may_refuse(steps, l))
+	/* Nothing is written if a product will be refused: a dry run finds out. */
+	if (backward && !bytes && hzi_quat_plan_may_refuse(steps, l))
 		HZ_CHECK(hzi_quat_linear_do(ctx, steps, a, true, &unused));
 	if (a->rotate) {
 		struct rotation_call call = {.a = a};
@@ -329,11 +330,11 @@ int hzi_quat_linear_do(struct hz_context *ctx, const struct hzi_quat_steps *step
 	} else if (!backward) {
 		status = apply_weights(&r, &l->x, &l->y, false, true, l->activation, &l->pre.a);
 	} else {
-		struct hzi_qtensor z;
+		struct hzi_quat_tensor z;
 
-		status = hzi_qrun_act_gradient(&r, &z, linear_forward, NULL);
+		status = hzi_quat_plan_act_gradient(&r, &z, linear_forward, NULL);
 		if (status == HZ_OK && l->db.a.data)
-			status = hzi_qrun_bias_gradient(&r, &z, &l->db);
+			status = hzi_quat_plan_bias_gradient(&r, &z, &l->db);
 		if (status == HZ_OK && l->dx.a.data)
 			status = apply_weights(&r, &z, &l->dx, true, false, HZ_ACT_NONE, NULL);
 		if (status == HZ_OK && l->dw.a.data)
@@ -356,7 +357,7 @@ struct call {
 };
 
 static int check_weights(struct hz_context *ctx, const struct call *q, const hz_packed *p,
-			 struct hzi_qlayer *l, uint32_t flags, int dtype)
+			 struct hzi_quat_layer *l, uint32_t flags, int dtype)
 {
 	if (!p)
 		return hzi_quat_check(ctx, q->op, "w", q->w, dtype, 3, 3, false, flags, &l->w);
@@ -388,8 +389,8 @@ static int check_weights(struct hz_context *ctx, const struct call *q, const hz_
 	return HZ_OK;
 }
 
-/* The method and precision that products without packed weights are to have, too */
-static void settle(struct hzi_qlayer *l)
+/* Products with unpacked operands take the method and precision of the packed weights, too. */
+static void settle(struct hzi_quat_layer *l)
 {
 	if (!l->packed)
 		return;
@@ -398,7 +399,7 @@ static void settle(struct hzi_qlayer *l)
 }
 
 static int check_factors(struct hz_context *ctx, const struct call *q, const char *name,
-			 const hz_tensor *t, bool output, const struct hzi_qlayer *l,
+			 const hz_tensor *t, bool output, const struct hzi_quat_layer *l,
 			 int64_t *stride)
 {
 	HZ_CHECK(hzi_check(ctx, q->op, name, t, (const int[]){l->w.a.dtype, 0}, output));
@@ -413,7 +414,7 @@ static int check_factors(struct hz_context *ctx, const struct call *q, const cha
 	return HZ_OK;
 }
 
-/* Sizes of leading dimensions, which x and y share, and of the last two */
+/* Checks t.shape against `as` but for the last two dimensions, and the number of channels. */
 static int check_rows(struct hz_context *ctx, const struct call *q, const char *name,
 		      const hz_tensor *t, const char *as_name, const hz_tensor *as,
 		      int64_t channels, const char *what)
@@ -435,11 +436,11 @@ static int linear_args(struct hz_context *ctx, const struct call *q, const hz_qu
 {
 	const char *y_name = q->backward ? "dy" : "y";
 	const bool rotate = o->flags & HZ_QUAT_ROTATION;
-	struct hzi_qlayer *l = &a->l;
+	struct hzi_quat_layer *l = &a->l;
 	const hz_tensor blob = o->packed ? hz_tensor_1d(o->packed->data, HZ_U8, ctx->device,
 							(int64_t)o->packed->bytes) :
 					   (hz_tensor){.ndim = 0};
-	const struct hzi_qoperand list[] = {
+	const struct hzi_quat_layer_view list[] = {
 		{"x", q->x, false}, {"w", q->w, false}, {"b", q->b, false},
 		{y_name, q->y, !q->backward}, {"packed", o->packed ? &blob : NULL, false},
 		{"scale", o->scale, false}, {"pre", o->pre, !q->backward}, {"dx", q->dx, true},
@@ -521,7 +522,7 @@ static int linear_args(struct hz_context *ctx, const struct call *q, const hz_qu
 
 static const hz_quat_linear_opts linear_defaults;
 
-/* Either the call, or its workspace if bytes is not NULL */
+/* The call, or with only_bytes its workspace */
 static int linear(struct hz_context *ctx, const struct call *q, const hz_quat_linear_opts *opts,
 		  bool only_bytes, size_t *bytes)
 {

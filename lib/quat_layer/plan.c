@@ -1,10 +1,7 @@
 /*
- * plan.c - what linear layers and convolutions of quaternions are made of
+ * plan.c - plans of linear layers and convolutions: scratch memory, products, sums, array geometry
  *
  * SPDX-License-Identifier: BSD-2-Clause
- *
- * All work that grows with the third power is products of quaternion matrices, by the device's
- * quat_gemm.
  */
 #include <config.h>
 
@@ -15,33 +12,35 @@
 
 /* ---- One call -------------------------------------------------------------------------------- */
 
-int64_t hzi_qrun_next(const struct hzi_qrun *r, int64_t i, int64_t size, int64_t end)
+int64_t hzi_quat_plan_next(const struct hzi_quat_plan *r, int64_t i, int64_t size, int64_t end)
 {
 	const int64_t last = (end - 1) / size * size;
 
-	return r->dry && i / size >= HZI_QRUN_DRY && i < last ? last : i + size;
+	return r->dry && i / size >= HZI_QUAT_DRY_STEPS && i < last ? last : i + size;
 }
 
-struct hzi_qrun hzi_qrun_begin(struct hz_context *ctx, const struct hzi_quat_steps *steps,
-			       const struct hzi_qlayer *l, const char *op, bool dry)
+struct hzi_quat_plan hzi_quat_plan_begin(struct hz_context *ctx, const struct hzi_quat_steps *steps,
+					 const struct hzi_quat_layer *l, const char *op, bool dry)
 {
-	/* Some address stands for the workspace when there is none, so that views look the same. */
-	return (struct hzi_qrun){.ctx = ctx, .steps = steps, .l = l, .op = op, .dry = dry,
-			    .base = dry ? (char *)(uintptr_t)4096 : ctx->workspace};
+	/* A dry run has no workspace; an address stands for it, so that views look the same. */
+	return (struct hzi_quat_plan){
+		.ctx = ctx, .steps = steps, .l = l, .op = op, .dry = dry,
+		.base = dry ? (char *)(uintptr_t)4096 : ctx->workspace,
+	};
 }
 
-bool hzi_qrun_may_refuse(const struct hzi_quat_steps *steps, const struct hzi_qlayer *l)
+bool hzi_quat_plan_may_refuse(const struct hzi_quat_steps *steps, const struct hzi_quat_layer *l)
 {
-	const struct hzi_qtensor *const arrays[] = {&l->x, &l->w, &l->y};
+	const struct hzi_quat_tensor *const arrays[] = {&l->x, &l->w, &l->y};
 	bool large = false;
 
-	/* Sizes of products are those of arrays, of rotations three times that, with padding. */
+	/* A product is at most as large as an array, for rotations three times that and padding. */
 	for (int i = 0; i < 3; i++)
-		large |= hzi_qcount(arrays[i]->ndim, arrays[i]->shape) > steps->most / 4;
+		large |= hzi_quat_count(arrays[i]->ndim, arrays[i]->shape) > steps->most / 4;
 	return steps->most && large;
 }
 
-void *hzi_qrun_take(struct hzi_qrun *r, int64_t elements, int dtype)
+void *hzi_quat_plan_take(struct hzi_quat_plan *r, int64_t elements, int dtype)
 {
 	void *p = r->base + r->used;
 
@@ -51,15 +50,16 @@ void *hzi_qrun_take(struct hzi_qrun *r, int64_t elements, int dtype)
 	return p;
 }
 
-int hzi_qrun_map(struct hzi_qrun *r, struct hzi_qmap_args *m)
+int hzi_quat_plan_map(struct hzi_quat_plan *r, struct hzi_qmap_args *m)
 {
 	return r->dry || m->total == 0 ? HZ_OK : r->steps->map(r->ctx, r->op, m);
 }
 
-/* From how many rows, columns and terms on fewer products pay for the sums around them */
+/* Rows, columns and terms from which 8 real products with more sums beat 16 */
 #define FAST_LEAST 32
 
-void hzi_qrun_settle(const struct hzi_qrun *r, struct hzi_quat_gemm_args *g, bool reversed)
+void hzi_quat_plan_options(const struct hzi_quat_plan *r, struct hzi_quat_gemm_args *g,
+			   bool reversed)
 {
 	g->conj_a ^= reversed;
 	g->conj_b ^= reversed;
@@ -73,7 +73,7 @@ void hzi_qrun_settle(const struct hzi_qrun *r, struct hzi_quat_gemm_args *g, boo
 	g->alpha_real = 1;
 }
 
-int hzi_qrun_call(struct hzi_qrun *r, const struct hzi_route *route, const void *args)
+int hzi_quat_plan_call(struct hzi_quat_plan *r, const struct hzi_route *route, const void *args)
 {
 	void *const workspace = r->ctx->workspace;
 	const size_t bytes = r->ctx->workspace_bytes;
@@ -86,7 +86,7 @@ int hzi_qrun_call(struct hzi_qrun *r, const struct hzi_route *route, const void 
 			r->peak = r->used + need;
 		return HZ_OK;
 	}
-	/* What a dry run has asked for holds what the run takes. */
+	/* The dry run counted enough. */
 	assert(!route->workspace || r->used + route->workspace(r->ctx, args) <= bytes);
 	r->ctx->workspace = r->base + r->used;
 	r->ctx->workspace_bytes = bytes - r->used;
@@ -108,7 +108,7 @@ static int product_run(struct hz_context *ctx, const void *args)
 	return HZI_CALL(ctx, quat_gemm, quat_gemm, args);
 }
 
-int hzi_qrun_multiply(struct hzi_qrun *r, struct hzi_quat_gemm_args *g, bool reversed)
+int hzi_quat_plan_multiply(struct hzi_quat_plan *r, struct hzi_quat_gemm_args *g, bool reversed)
 {
 	static const struct hzi_route product = {
 		.workspace = product_workspace, .run = product_run,
@@ -117,18 +117,18 @@ int hzi_qrun_multiply(struct hzi_qrun *r, struct hzi_quat_gemm_args *g, bool rev
 
 	if (g->m == 0 || g->n == 0)
 		return HZ_OK;
-	hzi_qrun_settle(r, g, reversed);
+	hzi_quat_plan_options(r, g, reversed);
 	if (r->dry && most && (g->m > most || g->n > most || g->k > most))
 		return hzi_fail(r->ctx, HZ_ENOTSUP, "%s: a product has m, n, k %lld, %lld, %lld, "
 				"must be below 2^31 on a GPU", r->op, (long long)g->m,
 				(long long)g->n, (long long)g->k);
-	return hzi_qrun_call(r, &product, g);
+	return hzi_quat_plan_call(r, &product, g);
 }
 
-#define SPLIT_TERMS 512		/* terms that a part of a product has at least */
+#define SPLIT_TERMS 512		/* least terms of a part of a product */
 #define SPLITS_MAX 64
 
-int64_t hzi_qrun_splits(const struct hzi_qrun *r, int64_t m, int64_t n, int64_t k)
+int64_t hzi_quat_plan_splits(const struct hzi_quat_plan *r, int64_t m, int64_t n, int64_t k)
 {
 	const int64_t tiles = ((m + 63) / 64) * ((n + 63) / 64);
 	int64_t splits = tiles > 0 ? r->steps->tiles / tiles : 0;
@@ -138,8 +138,8 @@ int64_t hzi_qrun_splits(const struct hzi_qrun *r, int64_t m, int64_t n, int64_t 
 	return splits < 2 ? 1 : splits < SPLITS_MAX ? splits : SPLITS_MAX;
 }
 
-int hzi_qrun_multiply_split(struct hzi_qrun *r, const struct hzi_quat_gemm_args *g, int64_t splits,
-			    int64_t part, bool reversed)
+int hzi_quat_plan_multiply_split(struct hzi_quat_plan *r, const struct hzi_quat_gemm_args *g,
+				 int64_t splits, int64_t part, bool reversed)
 {
 	const int64_t each = ((g->k + splits - 1) / splits + 63) / 64 * 64, whole = g->k / each;
 	const int64_t size = (int64_t)hz_dtype_size(g->dtype), d = g->ndim;
@@ -152,16 +152,16 @@ int hzi_qrun_multiply_split(struct hzi_qrun *r, const struct hzi_quat_gemm_args 
 	all.c_stride[d] = part;
 	all.ndim++;
 	if (whole > 0)
-		HZ_CHECK(hzi_qrun_multiply(r, &all, reversed));
+		HZ_CHECK(hzi_quat_plan_multiply(r, &all, reversed));
 	rest.k = g->k - whole * each;
 	rest.a.data = (char *)g->a.data + whole * all.a_stride[d] * size;
 	rest.b.data = (char *)g->b.data + whole * all.b_stride[d] * size;
 	rest.c.data = (char *)g->c.data + whole * part * (int64_t)hz_dtype_size(g->c_dtype);
-	return rest.k > 0 ? hzi_qrun_multiply(r, &rest, reversed) : HZ_OK;
+	return rest.k > 0 ? hzi_quat_plan_multiply(r, &rest, reversed) : HZ_OK;
 }
 
-struct hzi_quat_view hzi_qarray_matrix(const struct hzi_qarray *a, int64_t offset, int64_t row,
-				       int64_t col)
+struct hzi_quat_view hzi_quat_array_matrix(const struct hzi_qarray *a, int64_t offset, int64_t row,
+					   int64_t col)
 {
 	struct hzi_quat_view v = {
 		.data = (char *)a->data + offset * (int64_t)hz_dtype_size(a->dtype),
@@ -182,7 +182,7 @@ void hzi_quat_gemm_bias(struct hzi_quat_gemm_args *g, const struct hzi_qarray *b
 	memcpy(g->bias_comp, b->comp, sizeof(b->comp));
 }
 
-int hzi_qrun_clear(struct hzi_qrun *r, void *p, int64_t elements, int dtype)
+int hzi_quat_plan_clear(struct hzi_quat_plan *r, void *p, int64_t elements, int dtype)
 {
 	return r->dry ? HZ_OK :
 	       r->steps->zero(r->ctx, r->op, p, (size_t)elements * hz_dtype_size(dtype));
@@ -190,10 +190,10 @@ int hzi_qrun_clear(struct hzi_qrun *r, void *p, int64_t elements, int dtype)
 
 /* ---- Arrays ---------------------------------------------------------------------------------- */
 
-struct hzi_qtensor hzi_qtensor_packed(void *data, int dtype, int ndim, const int64_t *shape)
+struct hzi_quat_tensor hzi_quat_contiguous(void *data, int dtype, int ndim, const int64_t *shape)
 {
-	struct hzi_qtensor t = {.a = {.data = data, .dtype = dtype, .whole = 1,
-				      .comp = {0, 1, 2, 3}}, .ndim = ndim};
+	struct hzi_quat_tensor t = {.a = {.data = data, .dtype = dtype, .whole = 1,
+					  .comp = {0, 1, 2, 3}}, .ndim = ndim};
 	int64_t step = 4;
 
 	for (int d = ndim - 1; d >= 0; d--) {
@@ -204,7 +204,14 @@ struct hzi_qtensor hzi_qtensor_packed(void *data, int dtype, int ndim, const int
 	return t;
 }
 
-int64_t hzi_qcount(int ndim, const int64_t *shape)
+struct hzi_quat_tensor hzi_quat_plan_tensor(struct hzi_quat_plan *r, int dtype, int ndim,
+					    const int64_t *shape)
+{
+	return hzi_quat_contiguous(hzi_quat_plan_take(r, 4 * hzi_quat_count(ndim, shape), dtype),
+				   dtype, ndim, shape);
+}
+
+int64_t hzi_quat_count(int ndim, const int64_t *shape)
 {
 	int64_t count = 1;
 
@@ -213,11 +220,11 @@ int64_t hzi_qcount(int ndim, const int64_t *shape)
 	return count;
 }
 
-struct hzi_qjoint hzi_qjoin(int ndim, const int64_t *shape, const struct hzi_qarray *a,
-			    const struct hzi_qarray *b, const struct hzi_qarray *c)
+struct hzi_quat_merged hzi_quat_merge(int ndim, const int64_t *shape, const struct hzi_qarray *a,
+				      const struct hzi_qarray *b, const struct hzi_qarray *c)
 {
 	const struct hzi_qarray *const arrays[3] = {a, b, c};
-	struct hzi_qjoint j = {.n = 0};
+	struct hzi_quat_merged j = {.n = 0};
 
 	for (int d = 0; d < ndim; d++) {
 		bool goes_on = j.n > 0;
@@ -238,7 +245,7 @@ struct hzi_qjoint hzi_qjoin(int ndim, const int64_t *shape, const struct hzi_qar
 	return j;
 }
 
-struct hzi_qmap_args hzi_quat_map_args(int kind, const struct hzi_qtensor *out,
+struct hzi_qmap_args hzi_quat_map_args(int kind, const struct hzi_quat_tensor *out,
 				       const struct hzi_qarray *a, const struct hzi_qarray *b,
 				       const struct hzi_qarray *pre, bool channels)
 {
@@ -251,7 +258,7 @@ struct hzi_qmap_args hzi_quat_map_args(int kind, const struct hzi_qtensor *out,
 		m.b = *b;
 	if (pre)
 		m.pre = *pre;
-	m.total = hzi_qcount(out->ndim, out->shape);
+	m.total = hzi_quat_count(out->ndim, out->shape);
 	for (int d = 0; d < out->ndim; d++) {
 		const bool last = channels && d == out->ndim - 1;
 		bool goes_on = m.ndim > 0 && !last;
@@ -260,7 +267,7 @@ struct hzi_qmap_args hzi_quat_map_args(int kind, const struct hzi_qtensor *out,
 		if (out->shape[d] == 1 && !last)
 			continue;
 		for (int k = 0; k < 4; k++) {
-			/* d is at or behind ndim - 1: it is read before it is written */
+			/* m.ndim - 1 <= d: strides are read before they are overwritten. */
 			stride[k] = arrays[k]->stride[d];
 			goes_on = goes_on &&
 				  (!arrays[k]->data || hzi_continues(arrays[k]->stride[m.ndim - 1],
@@ -277,20 +284,21 @@ struct hzi_qmap_args hzi_quat_map_args(int kind, const struct hzi_qtensor *out,
 	return m;
 }
 
-/* Rows in a chunk: enough for the chunk's overhead, and at most HZI_QSUM_CHUNKS chunks */
+/* Least rows of a chunk; more, so that there are at most HZI_QSUM_CHUNKS chunks */
 #define SUM_ROWS 64
 
-void hzi_quat_sum_shape(struct hzi_qsum_args *s, const struct hzi_qtensor *a,
-			const struct hzi_qtensor *b)
+void hzi_quat_sum_shape(struct hzi_qsum_args *s, const struct hzi_quat_tensor *a,
+			const struct hzi_quat_tensor *b)
 {
 	const int last = a->ndim - 1;
-	const struct hzi_qjoint j = hzi_qjoin(last, a->shape, &a->a, b ? &b->a : NULL, NULL);
+	const struct hzi_quat_merged j = hzi_quat_merge(last, a->shape, &a->a, b ? &b->a : NULL,
+							NULL);
 	int64_t chunk = SUM_ROWS;
 
 	s->a = a->a;
 	if (b)
 		s->b = b->a;
-	s->rows = hzi_qcount(last, a->shape);
+	s->rows = hzi_quat_count(last, a->shape);
 	s->channels = a->shape[last];
 	while ((s->rows + chunk - 1) / chunk > HZI_QSUM_CHUNKS)
 		chunk *= 2;
@@ -307,19 +315,19 @@ void hzi_quat_sum_shape(struct hzi_qsum_args *s, const struct hzi_qtensor *a,
 		s->b.stride[j.n] = b->a.stride[last];
 }
 
-int hzi_qrun_copy(struct hzi_qrun *r, const struct hzi_qarray *from, const struct hzi_qtensor *to,
-		  bool accumulate)
+int hzi_quat_plan_copy(struct hzi_quat_plan *r, const struct hzi_qarray *from,
+		       const struct hzi_quat_tensor *to, bool accumulate)
 {
 	struct hzi_qmap_args m = hzi_quat_map_args(HZI_QMAP_COPY, to, from, NULL, NULL, false);
 
 	m.accumulate = accumulate;
-	return hzi_qrun_map(r, &m);
+	return hzi_quat_plan_map(r, &m);
 }
 
-/* ---- What backward passes have in common ----------------------------------------------------- */
+/* ---- Backward passes ------------------------------------------------------------------------- */
 
-int hzi_qrun_bias_gradient(struct hzi_qrun *r, const struct hzi_qtensor *z,
-			   const struct hzi_qtensor *db)
+int hzi_quat_plan_bias_gradient(struct hzi_quat_plan *r, const struct hzi_quat_tensor *z,
+				const struct hzi_quat_tensor *db)
 {
 	struct hzi_qsum_args s = {.kind = HZI_QSUM_PLAIN};
 	struct hzi_qfinish_args f = {.kind = HZI_QFINISH_BIAS, .out = db->a,
@@ -330,7 +338,7 @@ int hzi_qrun_bias_gradient(struct hzi_qrun *r, const struct hzi_qtensor *z,
 	hzi_quat_sum_shape(&s, z, NULL);
 	if (s.channels == 0)
 		return HZ_OK;
-	s.part = hzi_qrun_take(r, s.chunks * s.channels * 4, HZ_F64);
+	s.part = hzi_quat_plan_take(r, s.chunks * s.channels * 4, HZ_F64);
 	f.part = s.part;
 	f.chunks = s.chunks;
 	f.rows = s.rows;
@@ -343,17 +351,18 @@ int hzi_qrun_bias_gradient(struct hzi_qrun *r, const struct hzi_qtensor *z,
 	return status;
 }
 
-int hzi_qrun_sum_parts(struct hzi_qrun *r, void *parts, int64_t count, const struct hzi_qtensor *to)
+int hzi_quat_plan_sum_parts(struct hzi_quat_plan *r, void *parts, int64_t count,
+			    const struct hzi_quat_tensor *to)
 {
-	const int64_t shape[2] = {count, hzi_qcount(to->ndim, to->shape)};
-	const struct hzi_qtensor all = hzi_qtensor_packed(parts, to->a.dtype, 2, shape);
+	const int64_t shape[2] = {count, hzi_quat_count(to->ndim, to->shape)};
+	const struct hzi_quat_tensor all = hzi_quat_contiguous(parts, to->a.dtype, 2, shape);
 	struct hzi_qsum_args s = {.kind = HZI_QSUM_PLAIN};
 	struct hzi_qfinish_args f = {.kind = HZI_QFINISH_BIAS, .out = to->a};
 	const size_t used = r->used;
 
 	hzi_quat_sum_shape(&s, &all, NULL);
 	f.out.stride[0] = 4;
-	f.part = s.part = hzi_qrun_take(r, s.chunks * s.channels * 4, HZ_F64);
+	f.part = s.part = hzi_quat_plan_take(r, s.chunks * s.channels * 4, HZ_F64);
 	f.chunks = s.chunks;
 	f.rows = s.rows;
 	f.channels = s.channels;
@@ -364,11 +373,11 @@ int hzi_qrun_sum_parts(struct hzi_qrun *r, void *parts, int64_t count, const str
 	return r->steps->finish(r->ctx, r->op, &f);
 }
 
-int hzi_qrun_act_gradient(struct hzi_qrun *r, struct hzi_qtensor *z,
-			  int (*forward)(struct hzi_qrun *r, const void *a,
-					 const struct hzi_qtensor *y), const void *a)
+int hzi_quat_plan_act_gradient(struct hzi_quat_plan *r, struct hzi_quat_tensor *z,
+			       int (*forward)(struct hzi_quat_plan *r, const void *a,
+					      const struct hzi_quat_tensor *y), const void *a)
 {
-	const struct hzi_qlayer *l = r->l;
+	const struct hzi_quat_layer *l = r->l;
 	const struct hzi_qarray *pre = &l->pre.a;
 	const int dtype = l->y.a.dtype;
 	struct hzi_qmap_args m;
@@ -376,8 +385,7 @@ int hzi_qrun_act_gradient(struct hzi_qrun *r, struct hzi_qtensor *z,
 	*z = l->y;
 	if (l->activation == HZ_ACT_NONE)
 		return HZ_OK;
-	*z = hzi_qtensor_packed(hzi_qrun_take(r, hzi_qcount(l->y.ndim, l->y.shape) * 4, dtype),
-				dtype, l->y.ndim, l->y.shape);
+	*z = hzi_quat_plan_tensor(r, dtype, l->y.ndim, l->y.shape);
 	if (!pre->data) {
 		HZ_CHECK(forward(r, a, z));
 		pre = &z->a;
@@ -385,5 +393,5 @@ int hzi_qrun_act_gradient(struct hzi_qrun *r, struct hzi_qtensor *z,
 	m = hzi_quat_map_args(HZI_QMAP_ACT_BWD, z, pre, &l->y.a, NULL, false);
 	m.activation = l->activation;
 	m.slope = l->slope;
-	return hzi_qrun_map(r, &m);
+	return hzi_quat_plan_map(r, &m);
 }

@@ -23,7 +23,7 @@ struct job {
 	const struct hzi_quat_depthwise *args;
 };
 
-static void depth_work(void *job, int thread, int64_t begin, int64_t end)
+static void depthwise_work(void *job, int thread, int64_t begin, int64_t end)
 {
 	const struct job *j = job;
 
@@ -32,12 +32,13 @@ static void depth_work(void *job, int thread, int64_t begin, int64_t end)
 }
 
 /*
- * y[c] is the sum over k of x[c ^ k] times w[k] with the sign that the product has there: for each
- * tap four rows of these, lanes being components, and at the end one of the bias.
+ * Component c of a product w x is the sum over k of x[c ^ k] times w[k] with the sign of the
+ * quaternion product. Coefficients: four rows for each tap, k = 0 .. 3, lanes are components, then
+ * one row for the bias.
  */
-static void depth_coefficients(const struct hzi_quat_depthwise *a, int64_t taps)
+static void make_coefficients(const struct hzi_quat_depthwise *a, int64_t taps)
 {
-	/* Of component l of the left factor and r of the right one, in component l ^ r */
+	/* sign[l][r]: of component l of the left factor times r of the right one, in l ^ r */
 	static const float sign[4][4] = {
 		{1, 1, 1, 1}, {1, -1, 1, -1}, {1, -1, -1, 1}, {1, 1, -1, -1},
 	};
@@ -94,7 +95,7 @@ int hzi_cpu_quat_conv_depthwise(struct hz_context *ctx, const void *args)
 	const struct hzi_quat_conv_step *a = args;
 	const struct hzi_quat_gemm_args *g = &a->g;
 	const int64_t taps = taps_of(&a->x);
-	/* The other order of factors is the same of conjugates, conjugated. */
+	/* x w = conj(conj(w) conj(x)): the plan conjugates all three for the other order. */
 	struct hzi_quat_depthwise d = {
 		.x = a->x, .y = a->y, .pre = a->pre, .conj = g->conj_a ^ g->conj_c,
 		.reversed = g->conj_c, .activation = g->activation, .slope = g->slope,
@@ -108,17 +109,17 @@ int hzi_cpu_quat_conv_depthwise(struct hz_context *ctx, const void *args)
 	d.x.rows = g->n;
 	memcpy(d.w.comp, g->a.comp, sizeof(d.w.comp));
 	memcpy(d.b.comp, g->bias_comp, sizeof(d.b.comp));
-	depth_coefficients(&d, taps);
-	hzi_parallel(hzi_threads(ctx, d.x.rows * d.x.groups * (16 + 8 * taps)), depth_work, &job,
-		     d.x.rows);
+	make_coefficients(&d, taps);
+	hzi_parallel(hzi_threads(ctx, d.x.rows * d.x.groups * (16 + 8 * taps)), depthwise_work,
+		     &job, d.x.rows);
 	return HZ_OK;
 }
 
 /* ---- The gradient of weights ----------------------------------------------------------------- */
 
-#define DEPTH_CHUNKS 32			/* of the pixels of a tap: at most */
+#define DEPTH_CHUNKS 32			/* most chunks of the pixels of a tap */
 
-/* Places u of count for which 0 <= u step + base < size: from *low on; how many */
+/* The number of u in 0 .. count - 1 with 0 <= step u + base < size; *low: the first */
 static int64_t seen(int64_t count, int64_t step, int64_t base, int64_t size, int64_t *low)
 {
 	int64_t high = size > base ? (size - 1 - base) / step + 1 : 0;
@@ -128,7 +129,7 @@ static int64_t seen(int64_t count, int64_t step, int64_t base, int64_t size, int
 	return high > *low ? high - *low : 0;
 }
 
-/* Of one tap, of those of each dimension: the sums of products of components, [channels][20] */
+/* part = [channels][20], for one tap the sums of products of components */
 static int products(struct hz_context *ctx, const struct hzi_quat_wgrad_step *a,
 		    const int64_t *tap, void *mean, double *part)
 {
@@ -200,7 +201,7 @@ size_t hzi_cpu_quat_conv_wgrad_depthwise_workspace(const struct hz_context *ctx,
 /* For each tap and channel the sums of all products of components: HZI_QSUM_CROSS */
 int hzi_cpu_quat_conv_wgrad_depthwise(struct hz_context *ctx, const void *args)
 {
-	/* Of component i of the left factor and j of the right one, in component i ^ j */
+	/* sign[i][j]: of component i of the left factor times j of the right one, in i ^ j */
 	static const double sign[4][4] = {
 		{1, 1, 1, 1}, {1, -1, 1, -1}, {1, -1, -1, 1}, {1, 1, -1, -1},
 	};
@@ -212,7 +213,7 @@ int hzi_cpu_quat_conv_wgrad_depthwise(struct hz_context *ctx, const void *args)
 	float *const mean = (float *)(void *)((char *)ctx->workspace + parts_bytes(a));
 
 	for (int64_t i = 0; i < 14 * channels; i++) {
-		const int64_t k = i % 14;	/* a mean of 0, a matrix of 1 */
+		const int64_t k = i % 14;	/* mean 0, the unit matrix */
 
 		mean[i] = k == 4 || k == 6 || k == 9 || k == 13;
 	}

@@ -14,7 +14,7 @@
 
 /* ---- Patches --------------------------------------------------------------------------------- */
 
-/* channels quaternions from one place, whose components are of size bytes, or zeros */
+/* Copies the channels of one pixel, components of `size` bytes, or zeros if from is NULL. */
 static void patch_copy(const struct hzi_qpatch_args *a, const char *from, char *to, size_t size)
 {
 	const int64_t step = a->x.stride[4];
@@ -77,7 +77,7 @@ static int patch(struct hz_context *ctx, const char *op, const struct hzi_qpatch
 
 /* ---- Routes ---------------------------------------------------------------------------------- */
 
-/* Ranks: one group is faster as a product. */
+/* Ranks: a single group is faster as a product. */
 static int64_t depthwise_cost(const struct hz_context *ctx, const void *args)
 {
 	(void)ctx;
@@ -105,12 +105,15 @@ static const struct hzi_route wgrad[] = {
 	{.name = "patches", .what = "patches of x in memory, then quat_gemm"},
 };
 
-/* Those of quat_conv_bwd are of the gradient of w; that of x is a convolution. */
+/* Routes of quat_conv_bwd make the gradient of w; that of x takes the routes of quat_conv. */
 const struct hzi_op_routes hzi_cpu_quat_conv_routes[] = {
 	HZI_RANKED_ROUTES(quat_conv, conv), HZI_RANKED_ROUTES(quat_conv_bwd, wgrad), {0},
 };
 
-/* Patches: what stays in L2. On a Xeon 1 MiB has 0.78 of the rate of bare products, 8 MiB 0.73. */
+/*
+ * Patches that stay in L2: on a Xeon 1 MiB at a time has 0.78 of the rate of the products alone,
+ * 8 MiB 0.73.
+ */
 const struct hzi_quat_conv_steps hzi_cpu_quat_conv_steps = {
 	.layer = &hzi_cpu_quat_steps, .patch = patch,
 	.conv = &hzi_cpu_quat_conv_routes[0], .weights = &hzi_cpu_quat_conv_routes[1],

@@ -13,5 +13,5 @@ void HZI_FILL(quat_conv)(void *table)
 {
 	struct hzi_quat_conv_kern *const kern = table;
 
-	kern->depthwise = quat_depth;
+	kern->depthwise = depthwise;
 }

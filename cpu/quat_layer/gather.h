@@ -1,38 +1,38 @@
 /*
- * gather.h - which arrays the steps of quaternion layers take as they are, and how others are cut
+ * gather.h - arrays that steps of quaternion layers read in place, and boxes of all others
  *
  * SPDX-License-Identifier: BSD-2-Clause
  */
-#ifndef HZI_QUAT_BOX_H
-#define HZI_QUAT_BOX_H
+#ifndef HZI_CPU_QUAT_LAYER_GATHER_H
+#define HZI_CPU_QUAT_LAYER_GATHER_H
 
 #include <stdbool.h>
 #include <stdint.h>
 
 #include "lib/quat_layer/quat_layer.h"
 
-/* Quaternions that are made rows of f32 at a time: 16 KiB */
+/* Most quaternions of a box: 16 KiB of f32 */
 #define HZI_QUAT_BOX 1024
-/* Columns of a box, where there are rows enough: one line of each component in blocks of f32 */
+/* Columns of a box that has enough rows */
 #define HZI_QUAT_BOX_COLUMNS 64
 
-/* Whether an array is of that dtype, its quaternions w, x, y, z and channels back to back. */
-static inline bool hzi_quat_is_plain(const struct hzi_qarray *a, int channel, int dtype)
+/* Whether an array has that dtype, order w, x, y, z and contiguous channels. */
+static inline bool hzi_quat_is_contiguous(const struct hzi_qarray *a, int channel, int dtype)
 {
 	return dtype != HZ_F64 && a->dtype == dtype && a->whole && a->stride[channel] == 4;
 }
 
-/* The boxes of a map: rows are its last dimension but one, columns its last. */
-struct hzi_quat_boxes {
-	int64_t rows, columns;		/* of all; of one box at most */
-	int64_t box_rows, box_columns;
-	int64_t down, across, outer;	/* boxes down and across, and times these */
+/* The boxes of a map. Rows are its last dimension but one, columns its last. */
+struct hzi_quat_map_boxes {
+	int64_t rows, columns;
+	int64_t box_rows, box_columns;	/* of one box, at most */
+	int64_t down, across, outer;	/* boxes along rows and columns; the other dimensions */
 };
 
-static inline struct hzi_quat_boxes hzi_quat_boxes(const struct hzi_qmap_args *m)
+static inline struct hzi_quat_map_boxes hzi_quat_map_boxes(const struct hzi_qmap_args *m)
 {
-	struct hzi_quat_boxes b = {.rows = m->ndim > 1 ? m->shape[m->ndim - 2] : 1,
-				   .columns = m->shape[m->ndim - 1], .outer = 1};
+	struct hzi_quat_map_boxes b = {.rows = m->ndim > 1 ? m->shape[m->ndim - 2] : 1,
+				       .columns = m->shape[m->ndim - 1], .outer = 1};
 
 	b.box_columns = b.columns < HZI_QUAT_BOX_COLUMNS ? b.columns : HZI_QUAT_BOX_COLUMNS;
 	b.box_rows = HZI_QUAT_BOX / b.box_columns < b.rows ? HZI_QUAT_BOX / b.box_columns : b.rows;

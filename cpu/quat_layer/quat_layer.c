@@ -14,7 +14,7 @@
 
 /* ---- Maps ------------------------------------------------------------------------------------ */
 
-/* Whether rows of the last dimension lie back to back, so that they can be copied */
+/* Whether rows along the last dimension are contiguous, so that memcpy() copies them */
 static bool is_run(const struct hzi_qarray *a, int last, int64_t count)
 {
 	return a->whole && (count == 1 || a->stride[last] == 4);
@@ -69,7 +69,7 @@ static void map_work(void *job, int thread, int64_t begin, int64_t end)
 	const struct hzi_qmap_args *m = job;
 
 	(void)thread;
-	/* Constants, so that each has a loop of its own */
+	/* A constant kind per call, so that the compiler specializes the loop */
 	switch (m->kind) {
 	case HZI_QMAP_COPY:
 		map_run(m, HZI_QMAP_COPY, begin, end);
@@ -102,7 +102,7 @@ static void affine_work(void *job, int thread, int64_t begin, int64_t end)
 	j->kern->affine(j->args, begin, end);
 }
 
-/* Dropout of elements begin to end - 1, row by row */
+/* Dropout of elements begin .. end - 1, a row per kernel call */
 static void drop_work(void *job, int thread, int64_t begin, int64_t end)
 {
 	const struct hzi_quat_job *j = job;
@@ -137,7 +137,7 @@ static void box_work(void *job, int thread, int64_t begin, int64_t end)
 	j->kern->map(j->args, begin, end);
 }
 
-/* Whether kernels do it for arrays of any layout: no f64, which they do not know */
+/* Whether micro-kernels support a map of any layout: they have no f64 and no INIT. */
 static bool is_boxed(const struct hzi_qmap_args *a)
 {
 	const struct hzi_qarray *const arrays[4] = {&a->a, &a->b, &a->out, &a->pre};
@@ -153,16 +153,16 @@ static int map(struct hz_context *ctx, const char *op, const struct hzi_qmap_arg
 {
 	const int last = a->ndim - 1, dtype = a->out.dtype;
 	const bool affine = a->kind == HZI_QMAP_AFFINE || a->kind == HZI_QMAP_AFFINE_BWD;
-	const bool plain = hzi_quat_is_plain(&a->a, last, dtype) &&
-			   hzi_quat_is_plain(&a->out, last, dtype);
+	const bool plain = hzi_quat_is_contiguous(&a->a, last, dtype) &&
+			   hzi_quat_is_contiguous(&a->out, last, dtype);
 	const bool copies = a->kind == HZI_QMAP_COPY && plain && !a->accumulate && !a->pure;
 	const int threads = hzi_threads(ctx, a->total * 32);
-	const struct hzi_quat_boxes boxes = hzi_quat_boxes(a);
+	const struct hzi_quat_map_boxes boxes = hzi_quat_map_boxes(a);
 	struct hzi_quat_job job = {hzi_quat_layer_kern + ctx->level, a};
 
 	(void)op;
 	if (affine && plain &&
-	    (a->kind == HZI_QMAP_AFFINE || hzi_quat_is_plain(&a->b, last, dtype)))
+	    (a->kind == HZI_QMAP_AFFINE || hzi_quat_is_contiguous(&a->b, last, dtype)))
 		hzi_parallel(threads, affine_work, &job, a->total / a->shape[last]);
 	else if (a->kind == HZI_QMAP_DROPOUT && plain && !a->accumulate && !a->pure)
 		hzi_parallel(threads, drop_work, &job, a->total);
@@ -178,7 +178,7 @@ static int map(struct hz_context *ctx, const char *op, const struct hzi_qmap_arg
 static void sum_run(const struct hzi_qsum_args *a, int kind, int64_t begin, int64_t end)
 {
 	const int values = HZI_QSUM_VALUES(kind);
-	const int last = a->ndim;	/* channels are behind the dimensions of rows */
+	const int last = a->ndim;	/* channels, after the dimensions of rows */
 
 	for (int64_t chunk = begin; chunk < end; chunk++) {
 		double *part = a->part + chunk * a->channels * values;

@@ -8,7 +8,7 @@
 
 #include "cpu/quat_layer/kern.h"
 
-/* A step and the kernels that it is made of */
+/* What the threads of a step get */
 struct hzi_quat_job {
 	const struct hzi_quat_layer_kern *kern;
 	const void *args;

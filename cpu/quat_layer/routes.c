@@ -10,7 +10,7 @@
 #include "lib/core/route.h"
 #include "lib/quat_layer/sums_math.h"
 
-/* A unit is all channels of one pixel. */
+/* begin and end count pixels, with all their channels. */
 static void pool_work(void *job, int thread, int64_t begin, int64_t end)
 {
 	const struct hzi_qpool_args *a = job;
@@ -53,7 +53,7 @@ static void pool_bwd_kernel_work(void *job, int thread, int64_t begin, int64_t e
 	j->kern->pool_bwd(j->args, begin, end);
 }
 
-/* Threads for pooling: windows may be far larger than x. */
+/* A window may exceed x. */
 static int threads_of(const struct hz_context *ctx, const struct hzi_qpool_args *a, bool backward,
 		      int64_t pixels)
 {

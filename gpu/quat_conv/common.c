@@ -1,6 +1,5 @@
 /*
- * common.c - what launchers of quaternion convolutions share: phases, windows, arrays as kernels
- *            take them
+ * common.c - geometry and operands that launchers of quaternion convolutions share
  *
  * SPDX-License-Identifier: BSD-2-Clause
  */
@@ -58,7 +57,7 @@ bool hzi_quat_conv_sizes_fit(const struct hzi_qpatch_args *x)
 	return true;
 }
 
-/* Where c is a convolution's result: steps of pixels are elsewhere. */
+/* One side of a convolution as a matrix: rows are images, columns channels; other strides apart */
 static struct hzi_quat_view view_of(const struct hzi_qarray *a)
 {
 	struct hzi_quat_view v = {.data = a->data, .row = a->stride[0], .col = a->stride[4]};
@@ -89,7 +88,7 @@ struct hzi_quat_out hzi_quat_conv_out_of(const struct hzi_quat_conv_step *a)
 	struct hzi_quat_out o;
 
 	g.m *= a->x.groups;
-	/* As columns and a batch, for all steps of C to be looked at */
+	/* Pixels as a batch, so that every stride of C counts for its alignment */
 	g.ndim = 3;
 	g.c = view_of(&a->y);
 	memcpy(g.c_stride, a->y.stride + 1, 3 * sizeof(*g.c_stride));

@@ -11,14 +11,14 @@
 
 HZI_LINK_IMAGES(quat_conv);
 
-/* Products of channels of a group: of more, products of matrices are faster */
+/* Input times output channels of a group up to which this beats products of matrices */
 #define PAIRS_MOST 32
-/* Input channels from which on a warp is worth having for an output */
+/* Input channels from which a warp per output pays */
 #define LANES_LEAST 16
 #define COUNT_MAX ((int64_t)1 << 30)
-#define BLOCKS 4			/* that a multiprocessor has room for, or more */
-#define LINE_BLOCKS 2			/* of those that go along lines */
-#define ROUNDS 16			/* pixels of a part at least, unless there are fewer */
+#define BLOCKS 4			/* blocks per SM */
+#define LINE_BLOCKS 2			/* of kernels that go along lines */
+#define ROUNDS 16			/* least pixels of a part */
 #define PARTS_MOST 4096
 
 static int kernel_of(int kernel_f32, bool whole, int dtype)
@@ -49,13 +49,13 @@ bool hzi_cuda_quat_conv_depthwise_wins(const struct hzi_quat_conv_step *a)
 	       (a->g.m <= HZI_QF_OUT && a->x.channels >= LANES_LEAST);
 }
 
-/* Kernels of neighbours, of those of 3 x 3 on */
-#define NEIGHBOURS(kernel, taps) \
+/* The f32 kernel for 3 x 3, 5 x 5 or 7 x 7 taps */
+#define SQUARE_TAPS(kernel, taps) \
 	((taps) == 3 ? HZI_KERNEL_##kernel##_f32 : \
 	 (taps) == 5 ? HZI_KERNEL_##kernel##_5_f32 : HZI_KERNEL_##kernel##_7_f32)
 
-/* Of each slab's pixels, 3 x 3, 5 x 5 or 7 x 7 neighbours are seen by each: 3, 5 or 7; 0: not so */
-static int neighbours(const struct hzi_qpatch_args *x)
+/* 3, 5 or 7 if taps are 3 x 3, 5 x 5 or 7 x 7 neighbours in the last two dimensions; else 0 */
+static int square_taps(const struct hzi_qpatch_args *x)
 {
 	const int64_t taps = x->taps[1];
 
@@ -64,12 +64,12 @@ static int neighbours(const struct hzi_qpatch_args *x)
 	       (x->each[2] == 1 || x->each[2] == -1) ? (int)taps : 0;
 }
 
-/* Each channel a group, and such taps */
-static int in_strips(const struct hzi_quat_conv_step *a)
+/* The same if each group also has one channel and there are no other taps */
+static int strip_taps(const struct hzi_quat_conv_step *a)
 {
 	const struct hzi_qpatch_args *x = &a->x;
 
-	return x->channels == 1 && a->g.m == 1 && x->taps[0] == 1 ? neighbours(x) : 0;
+	return x->channels == 1 && a->g.m == 1 && x->taps[0] == 1 ? square_taps(x) : 0;
 }
 
 int hzi_cuda_quat_conv_depthwise(struct hz_context *ctx, const void *args)
@@ -77,7 +77,7 @@ int hzi_cuda_quat_conv_depthwise(struct hz_context *ctx, const void *args)
 	const struct hzi_quat_conv_step *a = args;
 	const struct hzi_qpatch_args *x = &a->x;
 	const bool narrow = is_narrow(a);
-	const int deep = in_strips(a);
+	const int deep = strip_taps(a);
 	struct hzi_launch launch = {.block = {HZI_QF_THREADS}, .early = true};
 	struct hzi_quat_few p = hzi_quat_conv_direct_of(a);
 	int64_t blocks;
@@ -89,7 +89,7 @@ int hzi_cuda_quat_conv_depthwise(struct hz_context *ctx, const void *args)
 	blocks = ceil_div(p.total, narrow ? HZI_QF_THREADS / 32 : HZI_QF_THREADS);
 	launch.grid[0] = (unsigned)min_of(blocks, COUNT_MAX);
 	return hzi_cuda_launch(ctx, a->op,
-			       kernel_of(deep ? NEIGHBOURS(quat_conv_depth, deep) :
+			       kernel_of(deep ? SQUARE_TAPS(quat_conv_depth, deep) :
 					 narrow ? HZI_KERNEL_quat_conv_narrow_f32 :
 						  HZI_KERNEL_quat_conv_few_f32,
 					 p.s.x.whole && p.w.whole, a->g.dtype),
@@ -121,17 +121,18 @@ bool hzi_cuda_quat_conv_wgrad_depthwise_wins(const struct hzi_quat_wgrad_step *a
 	return a->x.channels * a->g.m <= PAIRS_MOST;
 }
 
-/* Neighbours seen by each pixel, as above: of parts that are lines */
-static int by_lines(const struct hzi_quat_wgrad_step *a)
+/* square_taps() for parts that are whole lines */
+static int line_taps(const struct hzi_quat_wgrad_step *a)
 {
-	return a->x.taps[0] == 1 && a->x.each[1] > 0 && a->x.each[2] > 0 ? neighbours(&a->x) : 0;
+	return a->x.taps[0] == 1 && a->x.each[1] > 0 && a->x.each[2] > 0 ? square_taps(&a->x) : 0;
 }
 
 static int64_t parts_of(const struct hz_context *ctx, const struct hzi_quat_wgrad_step *a)
 {
-	const int64_t threads = (by_lines(a) ? LINE_BLOCKS : BLOCKS) * HZI_QF_THREADS *
+	const int64_t threads = (line_taps(a) ? LINE_BLOCKS : BLOCKS) * HZI_QF_THREADS *
 				(int64_t)hzi_cuda_device(ctx)->multiprocessors;
-	const int64_t most = min_of(by_lines(a) ? a->g.k / a->x.count[2] : ceil_div(a->g.k, ROUNDS),
+	const int64_t most = min_of(line_taps(a) ? a->g.k / a->x.count[2] :
+						   ceil_div(a->g.k, ROUNDS),
 				    PARTS_MOST);
 
 	return min_of(ceil_div(threads, a->x.groups * a->g.m * a->x.channels), most);
@@ -159,7 +160,7 @@ int hzi_cuda_quat_conv_wgrad_depthwise(struct hz_context *ctx, const void *args)
 		.parts = ctx->workspace, .sum = a->sum, .count = p.pairs * taps,
 		.conj = a->g.conj_c,
 	};
-	const int lines = by_lines(a);
+	const int lines = line_taps(a);
 	int64_t units;
 
 	units = lines ? p.pixels / a->x.count[2] : p.pixels;
@@ -169,7 +170,7 @@ int hzi_cuda_quat_conv_wgrad_depthwise(struct hz_context *ctx, const void *args)
 	launch.grid[0] = (unsigned)ceil_div((int64_t)p.parts_count * p.pairs, HZI_QF_THREADS);
 	launch.grid[1] = (unsigned)(lines > 3 ? lines : ceil_div(taps, HZI_QF_TAPS));
 	HZ_CHECK(hzi_cuda_launch(ctx, a->op,
-				 kernel_of(lines ? NEIGHBOURS(quat_conv_line_weights, lines) :
+				 kernel_of(lines ? SQUARE_TAPS(quat_conv_line_weights, lines) :
 					   HZI_KERNEL_quat_conv_few_weights_f32,
 					   p.s.x.whole && p.small.whole, a->g.dtype),
 				 &launch, &p, sizeof(p)));

@@ -14,29 +14,29 @@
 
 HZI_LINK_IMAGES(quat_conv);
 
-#define CHANNELS (HZI_QD_UNIT / 4)	/* of a unit */
+#define CHANNELS (HZI_QD_UNIT / 4)	/* channels of a unit */
 #define COUNT_MAX ((int64_t)1 << 30)
-#define STEP_MOST 8			/* of pixels that a box is of */
-#define BOX_MOST 256			/* pixels that it reaches over */
-#define BOX_LOG 6			/* it has 2^6 of these, of f32 2^5 */
-#define ROUNDS 4			/* of blocks */
+#define STEP_MOST 8			/* largest element stride of a TMA box */
+#define BOX_MOST 256			/* largest extent of a box, pixels */
+#define BOX_LOG 6			/* a box has 2^6 pixels, of f32 2^5 */
+#define ROUNDS 4			/* most waves of blocks */
 #define PARTS_BYTES ((int64_t)64 << 20)
-/* Products of quaternions, padding and all; bytes that blocks read */
+/* Cost model, per us: products of quaternions with padding; bytes that blocks read */
 #define PRODUCTS_PER_US 20e6
-#define SPLIT_PER_US 6e6		/* of f32 in parts */
-#define UNITS_PER_US 270.0		/* of columns, that become parts */
+#define SPLIT_PER_US 6e6		/* products of f32 in split precision */
+#define UNITS_PER_US 270.0		/* units of columns that are split into terms */
 #define BYTES_PER_US 6.5e6
-#define CALL_US 12			/* of launches, sums, matrices of weights */
-#define ROUND_US 3			/* of a block, until it multiplies and after it did */
+#define CALL_US 12			/* launches, sums, packing of weights */
+#define ROUND_US 3			/* prologue and epilogue of a block */
 
-/* ---- Boxes ----------------------------------------------------------------------------------- */
+/* ---- TMA boxes ------------------------------------------------------------------------------- */
 
 static int64_t size_of(int dtype)
 {
 	return (int64_t)hz_dtype_size(dtype);
 }
 
-/* Strides that boxes may have: bytes of a pixel, in multiples of 16 */
+/* Whether TMA supports the strides: multiples of 16 bytes */
 static bool strides_fit(const struct hzi_qarray *a, const int64_t *size, int64_t images)
 {
 	bool fit = a->whole && a->stride[4] == 4 && (uintptr_t)a->data % 16 == 0;
@@ -50,7 +50,7 @@ static bool strides_fit(const struct hzi_qarray *a, const int64_t *size, int64_t
 	return fit;
 }
 
-/* Taps, and the box of 2^log pixels of which the fewest hold all; false: not for these kernels. */
+/* Sets the taps, and the box shape of 2^log pixels that covers all pixels with the fewest boxes. */
 static bool choose_boxes(const struct hzi_qpatch_args *x, int64_t images, int log,
 			 struct hzi_quat_boxes *p)
 {
@@ -67,7 +67,7 @@ static bool choose_boxes(const struct hzi_qpatch_args *x, int64_t images, int lo
 	}
 	p->step[3] = 1;
 
-	/* Of a dimension boxes of 1, 2, 4, ... pixels; 0: they reach too far */
+	/* Boxes along a dimension, of 1, 2, 4, ... pixels; 0: the box exceeds BOX_MOST */
 	for (int d = 0; d < 4; d++) {
 		for (int e = 0; e <= log; e++)
 			count[d][e] = ((1 << e) - 1) * p->step[d] < BOX_MOST ?
@@ -95,7 +95,7 @@ static bool choose_boxes(const struct hzi_qpatch_args *x, int64_t images, int lo
 	return least < COUNT_MAX;
 }
 
-/* Components, and pixels from the last dimension of images on; steps: of pixels of a box */
+/* The tensor map: components, then pixels from the last dimension on; steps: element strides */
 static int map_of(struct hz_context *ctx, const char *op, struct hzi_tensor_map *map,
 		  const struct hzi_qarray *a, int64_t channels, const int64_t *size,
 		  int64_t images, const struct hzi_quat_boxes *p, const int32_t *steps)
@@ -123,7 +123,7 @@ static double per_us(bool split)
 	return split ? SPLIT_PER_US : PRODUCTS_PER_US;
 }
 
-/* Pieces of pixels, so that the last round of blocks is as full as can be */
+/* Split-K: the number of parts of the pixels that fills the last wave of blocks best */
 static int64_t splits_of(const struct hz_context *ctx, const struct hzi_quat_direct_weights *p)
 {
 	const int64_t tiles = (int64_t)p->sets * p->tiles_m * p->tiles_n;
@@ -173,7 +173,7 @@ static const char *plan_wgrad(const struct hz_context *ctx, const struct hzi_qua
 		return "channels are not contiguous, or pixels not 16-byte aligned";
 	taps = x->taps[0] * x->taps[1] * x->taps[2];
 	p->together = (int32_t)max_of(min_of(CHANNELS / most, x->groups), 1);
-	/* Boxes begin at multiples of 16 bytes, also those of a group that is one of several. */
+	/* Every set of groups starts at a multiple of 16 bytes. */
 	if (!split && (p->together * in % 2 || p->together * out % 2) && --p->together == 0)
 		return "an odd number of channels";
 	rows = ceil_div(p->together * out, CHANNELS);
@@ -193,7 +193,7 @@ static const char *plan_wgrad(const struct hz_context *ctx, const struct hzi_qua
 	p->groups = (int32_t)x->groups;
 	p->outs = (int32_t)out;
 	p->seen = (int32_t)in;
-	p->channels = (int32_t)(a->g.n / taps);	/* of big there may be zeros behind */
+	p->channels = (int32_t)(a->g.n / taps);	/* without padding of big */
 	p->conj_small = a->g.conj_a;
 	p->conj_big = a->g.conj_b;
 	p->splits = (int32_t)splits_of(ctx, p);
@@ -218,8 +218,8 @@ static const char *plan_wgrad(const struct hz_context *ctx, const struct hzi_qua
 }
 
 /*
- * The same with taps of *a as channels where that is faster: folded is *a with these, of a copy of
- * x that has *fold_bytes; folded->x.x.data is to be set.
+ * The same with taps as channels where that is faster: *folded is the call on a copy of x of
+ * *fold_bytes; the caller sets folded->x.x.data.
  */
 static const char *plan_folded(const struct hz_context *ctx, const struct hzi_quat_wgrad_step *a,
 			       struct hzi_quat_wgrad_step *folded, struct hzi_quat_fold *fold,

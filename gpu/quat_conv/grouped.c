@@ -12,20 +12,20 @@
 
 HZI_LINK_IMAGES(quat_conv);
 
-/* Products of channels of one group, of which this is faster than tiles of 64 */
+/* Input times output channels of a single group up to which this beats tiles of 64 channels */
 #define ALONE 256
 #define ALONE_F32 64
-/* Of weights in shared memory, so that there is room for two blocks */
+/* Weights of a block in shared memory, so that an SM holds two blocks */
 #define WEIGHTS_MOST (100 << 10)
 #define COUNT_MAX ((int64_t)1 << 30)
-#define BLOCKS_MOST 65535		/* of a grid along y */
+#define BLOCKS_MOST 65535		/* gridDim.y */
 
 static int64_t eights_of(const struct hzi_quat_conv_step *a)
 {
 	return a->g.m > 8 ? 2 : 1;
 }
 
-/* The weights of a block, and of all */
+/* Bytes of a block's packed weights */
 static int64_t block_bytes(const struct hzi_quat_conv_step *a)
 {
 	const struct hzi_qpatch_args *x = &a->x;
@@ -102,7 +102,7 @@ int hzi_cuda_quat_conv_grouped(struct hz_context *ctx, const void *args)
 		.grid = {(unsigned)ceil_div(lanes, HZI_QG_THREADS)}, .block = {HZI_QG_THREADS},
 		.early = true,
 	};
-	/* Some rounds of the two that a multiprocessor has, so that the last one may be short */
+	/* Four waves of two blocks per SM, so that a short last wave costs little */
 	const int64_t together = 8 * (int64_t)hzi_cuda_device(ctx)->multiprocessors / blocks;
 
 	memcpy(p.c_stride, f.c_stride, sizeof(p.c_stride));

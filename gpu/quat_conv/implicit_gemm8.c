@@ -14,39 +14,40 @@
 
 HZI_LINK_IMAGES(quat_conv);
 
-#define ROWS_MAX ((int64_t)1 << 30)	/* of all slabs; and bytes of a plane's lines */
-#define IN_UNIT 8			/* taps of weights begin at 16 bytes of a plane */
-/* Of so many products at least one is of numbers that are there */
+#define ROWS_MAX ((int64_t)1 << 30)	/* rows of all slabs; bytes of a plane's lines */
+#define IN_UNIT 8			/* channels: each tap of weights is 16-byte aligned */
+/* Patches win if fewer than one in so many products has real data, not padding. */
 #define USE_LEAST 16
-/* Products with one tap are left to quat_gemm from so many channels of both sides on */
+/* One tap: quat_gemm wins from so many input and output channels */
 #define POINTS_LEAST 128
-/* Of 32 for a product of quaternions, with and without parts */
+/* Cost model, real multiply-adds per us (32 for a quaternion product): split precision; 16 bits */
 #define SPLIT_PER_US 280e6
 #define PRODUCTS_PER_US 850e6
-/* Of a call, in us; of a group of taps, as if it had so many */
+/* Fixed cost of a call, us; least taps that a group of taps counts as */
 #define CALL_US 8
 #define GROUP_TAPS 8
 
 /*
- * What a call needs: the kernel's parameters but for what memory they are of, and weights' planes.
+ * A call: the kernel's parameters but pointers, and the weights as eight planes of f16, the factors
+ * of the eight real products.
  */
 struct plan {
 	struct hzi_quat_conv p;
 	struct hzi_quat_planar weights;
-	int rows, cols;			/* the dimensions that are these */
+	int rows, cols;			/* which dimensions are rows and columns */
 	int64_t taps;
-	int64_t most_lines;	/* of a group */
-	size_t padded_bytes;	/* of weights with zeros behind each tap's channels; 0: none */
+	int64_t most_lines;		/* of a group in shared memory */
+	size_t padded_bytes;		/* weights with padded channels; 0: no copy */
 	struct hzi_quat_fold fold;
-	size_t fold_bytes;	/* 0: x is seen as it is */
+	size_t fold_bytes;		/* copy of x with taps as channels; 0: none */
 };
 
-/* What of a tap's two places is in a group: those of all, of one along rows, or of one tap */
+/* The taps of a group: all of a phase, one row of them, or one */
 enum span { ALL, ONE_ROW, ONE_TAP };
 
 /*
- * Adds the group of those taps from tap (t[0], t[1], t[2]) on that are in its grid, and in its
- * span; false where there is no room.
+ * Adds the group of taps from (t[0], t[1], t[2]) on that read the same phase of x, within the span.
+ * false: the group exceeds shared memory, or there are too many.
  */
 static bool add_group(struct plan *plan, const struct hzi_qpatch_args *x, const int64_t *t,
 		      enum span span)
@@ -104,13 +105,13 @@ static bool add_group(struct plan *plan, const struct hzi_qpatch_args *x, const 
 	return true;
 }
 
-/* All taps in groups, as few as there is room for in shared memory. */
+/* Puts all taps into groups, as few as shared memory allows. */
 static bool group_taps(struct plan *plan, const struct hzi_qpatch_args *x)
 {
 	const int r = plan->rows, c = plan->cols;
 	int64_t t[3], period[2], rest[2];
 
-	/* The first taps of all grids are among as many as there are grids. */
+	/* Each phase has a tap among the first period[0] x period[1]. */
 	period[0] = min_of(x->step[r], x->taps[r]);
 	period[1] = min_of(x->step[c], x->taps[c]);
 	for (t[0] = 0; t[0] < x->taps[0]; t[0]++) {
@@ -119,7 +120,7 @@ static bool group_taps(struct plan *plan, const struct hzi_qpatch_args *x)
 
 			t[r] = i / period[1];
 			t[c] = i % period[1];
-			/* A grid that an earlier tap saw is done. */
+			/* Skip a phase that an earlier tap reads. */
 			hzi_quat_conv_phase_of(x, r, t[r], &rest[0]);
 			hzi_quat_conv_phase_of(x, c, t[c], &rest[1]);
 			for (int64_t j = 0, other; j < t[r] && !again; j++) {
@@ -152,8 +153,8 @@ static bool group_taps(struct plan *plan, const struct hzi_qpatch_args *x)
 }
 
 /*
- * NULL, or why a call is not supported. wins: also if products with patches, or sixteen products,
- * are expected to be faster.
+ * NULL, or why a call is not supported. wins: also refuse a call for which another route is
+ * expected to be faster.
  */
 static const char *make_plan(const struct hz_context *ctx, const struct hzi_quat_conv_step *a,
 			     bool wins, struct plan *plan)
@@ -176,7 +177,7 @@ static const char *make_plan(const struct hz_context *ctx, const struct hzi_quat
 		return "the method is not HZ_QUAT_FAST";
 	if (g->k == 0 || g->k > INT16_MAX || g->m > ROWS_MAX / 512 || !hzi_quat_conv_sizes_fit(x))
 		return "no channels, or sizes are too large";
-	/* Of an odd number, or of few, pixels of 16 bits come one by one: patches are faster. */
+	/* The kernel loads few or an odd number of 16-bit channels singly: patches are faster. */
 	if (wins && !split && x->channels % IN_UNIT &&
 	    (x->channels < IN_UNIT || x->channels % 2))
 		return "few channels, or an odd number";
@@ -188,7 +189,7 @@ static const char *make_plan(const struct hz_context *ctx, const struct hzi_quat
 		return "taps times channels exceed 16 bits";
 	p->tap_step = (int32_t)in;
 	plan->most_lines = split ? HZI_QS_LINES : HZI_QC_LINES;
-	/* Of x there may be zeros behind, which weights have nothing for. */
+	/* The channels of a copy of x may be padded, those of weights are not. */
 	if (plan->taps > 1 && plan->taps * in != g->k)
 		plan->padded_bytes = (size_t)(g->m * plan->taps * in * 4) *
 				     hz_dtype_size(g->dtype);
@@ -229,7 +230,7 @@ static const char *make_plan(const struct hz_context *ctx, const struct hzi_quat
 }
 
 /*
- * As make_plan(), with taps of *a as channels where that is faster; folded->x.x.data is to be set.
+ * As make_plan(), with taps as channels where that is faster; the caller sets folded->x.x.data.
  */
 static const char *make_folded(const struct hz_context *ctx, const struct hzi_quat_conv_step *a,
 			       bool wins, struct hzi_quat_conv_step *folded, struct plan *plan)
@@ -254,7 +255,7 @@ static const char *make_folded(const struct hz_context *ctx, const struct hzi_qu
 	return why;
 }
 
-/* Where what is behind planes of weights begins in the workspace */
+/* The offset in the workspace of the copy of x */
 static size_t fold_place(const struct plan *plan)
 {
 	return hzi_quat_planar_bytes(&plan->weights) + padded((int64_t)plan->padded_bytes);
@@ -265,9 +266,9 @@ static size_t plan_bytes(const struct plan *plan)
 	return fold_place(plan) + plan->fold_bytes;
 }
 
-/* What pixels number i of so many along each dimension, by dilation, see; false: there are none. */
-static bool residue_of(const struct hzi_quat_conv_step *a, const int64_t *parts, int64_t i,
-		       struct hzi_quat_conv_step *own)
+/* Phase i of the output pixels, of parts[d] along dimension d; false: it has no pixels. */
+static bool dilation_phase(const struct hzi_quat_conv_step *a, const int64_t *parts, int64_t i,
+			   struct hzi_quat_conv_step *own)
 {
 	*own = *a;
 	own->g.n = a->images;
@@ -293,10 +294,9 @@ static bool residue_of(const struct hzi_quat_conv_step *a, const int64_t *parts,
 }
 
 /*
- * Pixels whose taps are `each` apart see as many phases of the input, each of which is a
- * convolution without dilation: parts[d] along each dimension, where taps are too far apart to be
- * one group.
- * NULL, and the workspace of all in *bytes; or why they are not supported.
+ * A dilated convolution is `each` convolutions without dilation, one for each phase of the pixels.
+ * It is split into parts[d] of these along dimension d where its taps do not fit into one group.
+ * NULL, and the largest workspace in *bytes; or why the call is not supported.
  */
 static const char *split_dilation(const struct hz_context *ctx, const struct hzi_quat_conv_step *a,
 				  bool wins, int64_t *parts, size_t *bytes)
@@ -317,7 +317,7 @@ static const char *split_dilation(const struct hz_context *ctx, const struct hzi
 		size_t most = 0;
 		int64_t i;
 
-		for (i = 0; i < all && residue_of(a, parts, i, &own); i++) {
+		for (i = 0; i < all && dilation_phase(a, parts, i, &own); i++) {
 			if (make_folded(ctx, &own, wins, &folded, &plan) || plan.fold_bytes)
 				break;
 			most = plan_bytes(&plan) > most ? plan_bytes(&plan) : most;
@@ -331,7 +331,7 @@ static const char *split_dilation(const struct hz_context *ctx, const struct hzi
 	return why;
 }
 
-/* The plan that wins, or else any */
+/* A plan that wins if there is one, else any */
 static const char *choose(const struct hz_context *ctx, const struct hzi_quat_conv_step *a,
 			  bool *wins, int64_t *parts, size_t *bytes)
 {
@@ -388,7 +388,7 @@ size_t hzi_cuda_quat_conv_implicit_gemm8_workspace(const struct hz_context *ctx,
 	return bytes;
 }
 
-/* w with zeros between taps' channels: taps of planes begin where boxes may. */
+/* Copies w with the channels of each tap padded, so that each tap starts where a TMA tile may. */
 static int pad_weights(struct hz_context *ctx, const char *op, const struct plan *plan,
 		       int64_t channels, struct hzi_quat_matrix *w, void *room)
 {
@@ -412,7 +412,7 @@ static int pad_weights(struct hz_context *ctx, const char *op, const struct plan
 	return hzi_cuda_quat_steps.map(ctx, op, &copy);
 }
 
-/* The strides of images, slabs, rows and columns */
+/* Strides in the order image, slab, row, column */
 static void set_strides(int64_t *to, const int64_t *from, const struct plan *plan)
 {
 	to[0] = from[0];
@@ -436,7 +436,7 @@ static void exchange(int32_t *v, const struct plan *plan)
 	v[2] = cols;
 }
 
-/* again: the planes of weights are there. */
+/* again: the planes of weights are in the workspace already. */
 static int convolve(struct hz_context *ctx, const struct hzi_quat_conv_step *given, bool wins,
 		    bool again)
 {
@@ -509,7 +509,7 @@ int hzi_cuda_quat_conv_implicit_gemm8(struct hz_context *ctx, const void *args)
 
 	choose(ctx, a, &wins, parts, &bytes);
 	for (int64_t i = 0; i < parts[0] * parts[1] * parts[2]; i++) {
-		residue_of(a, parts, i, &own);
+		dilation_phase(a, parts, i, &own);
 		HZ_CHECK(convolve(ctx, &own, wins, i > 0));
 	}
 	return HZ_OK;

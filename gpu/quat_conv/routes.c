@@ -11,14 +11,14 @@
 HZI_LINK_IMAGES(quat_layer);
 
 /*
- * Costs are ranks. The first route of the table that wins takes a call, else the last; those that
- * support a call and do not win are there to be forced.
+ * Costs are ranks: the first route of the table that wins takes a call, else patches. A route that
+ * supports a call and does not win has the rank LAST: it runs when it is forced.
  */
 enum { DEPTHWISE, GROUPED, GEMM16, GEMM8, LAST = 8 };
-enum { WGRAD16 = 1, WGRAD16_ALONE = 3 };	/* of the gradient of w; 3: before patches */
+enum { WGRAD16 = 1, WGRAD16_ALONE = 3 };	/* gradient of w; 3: only before patches */
 
-#define DIRECT_LEAST 16		/* channels from which on implicit_gemm16 is looked at */
-#define DIRECT_POINTS 256	/* of either side, for one tap: up to so many */
+#define GEMM16_LEAST 16		/* implicit_gemm16 wins from so many channels */
+#define GEMM16_POINTS 256	/* with one tap, up to so many input or output channels */
 
 static int64_t depthwise_cost(const struct hz_context *ctx, const void *args)
 {
@@ -26,7 +26,7 @@ static int64_t depthwise_cost(const struct hz_context *ctx, const void *args)
 	return hzi_cuda_quat_conv_depthwise_wins(args) ? DEPTHWISE : LAST;
 }
 
-/* The byte by which callers saw that there is a kernel */
+/* 1: what hz_quat_conv_workspace() has always returned here */
 static size_t depthwise_workspace(const struct hz_context *ctx, const void *args)
 {
 	(void)ctx, (void)args;
@@ -39,16 +39,16 @@ static int64_t grouped_cost(const struct hz_context *ctx, const void *args)
 	return hzi_cuda_quat_conv_grouped_wins(args) ? GROUPED : LAST;
 }
 
-/* Sixteen products read pixels in place; eight make planes of them and of the weights. */
+/* 16 products read 16-bit pixels in place; 8 products need planes of pixels and weights. */
 static int64_t implicit_gemm16_cost(const struct hz_context *ctx, const void *args)
 {
 	const struct hzi_quat_conv_step *a = args;
 	const struct hzi_qpatch_args *x = &a->x;
 	const int64_t taps = x->taps[0] * x->taps[1] * x->taps[2];
 
-	/* Of fewer channels taps are better made these; of many products are what counts. */
-	if ((taps > 1 && x->channels < DIRECT_LEAST) ||
-	    (taps == 1 && a->g.m >= DIRECT_POINTS && x->channels >= DIRECT_POINTS))
+	/* With fewer channels taps become channels; with many, the number of products counts. */
+	if ((taps > 1 && x->channels < GEMM16_LEAST) ||
+	    (taps == 1 && a->g.m >= GEMM16_POINTS && x->channels >= GEMM16_POINTS))
 		return LAST;
 	return hzi_cuda_quat_conv_implicit_gemm16_us(ctx, a) <
 	       hzi_cuda_quat_conv_implicit_gemm8_us(ctx, a) ? GEMM16 : LAST;
@@ -72,10 +72,10 @@ static int64_t wgrad16_cost(const struct hz_context *ctx, const void *args)
 	bool folded;
 	const double us = hzi_cuda_quat_conv_wgrad16_us(ctx, a, &folded);
 
-	/* With taps as channels sixteen products always were faster. */
+	/* With taps as channels 16 products were faster in every measurement. */
 	if (folded || us < hzi_cuda_quat_conv_wgrad8_us(a))
 		return WGRAD16;
-	/* Where wgrad8 supports each group by itself, the call is left to that. */
+	/* If wgrad8 supports each group by itself, leave the call to one call for each group. */
 	one.x.groups = 1;
 	return a->x.groups == 1 || hzi_cuda_quat_conv_wgrad8_unsupported(ctx, &one) ?
 		       WGRAD16_ALONE : LAST;
@@ -119,7 +119,7 @@ static const struct hzi_route wgrad[] = {
 	{.name = "patches", .what = "patches of x in memory, then quat_gemm"},
 };
 
-/* Those of quat_conv_bwd are of the gradient of w; that of x is a convolution. */
+/* Routes of quat_conv_bwd make the gradient of w; that of x takes the routes of quat_conv. */
 const struct hzi_op_routes hzi_cuda_quat_conv_routes[] = {
 	HZI_RANKED_ROUTES(quat_conv, conv), HZI_RANKED_ROUTES(quat_conv_bwd, wgrad), {0},
 };
@@ -130,7 +130,7 @@ static int patch(struct hz_context *ctx, const char *op, const struct hzi_qpatch
 				  a->rows * a->groups * a->channels, a, sizeof(*a));
 }
 
-/* Patches: enough pixels to fill a large GPU with tiles of a product, of 64 channels and 9 taps */
+/* Patches at a time: enough pixels to fill a large GPU with tiles, for 64 channels and 9 taps */
 const struct hzi_quat_conv_steps hzi_cuda_quat_conv_steps = {
 	.layer = &hzi_cuda_quat_steps, .patch = patch,
 	.conv = &hzi_cuda_quat_conv_routes[0], .weights = &hzi_cuda_quat_conv_routes[1],

@@ -1,11 +1,12 @@
 /*
- * taps_to_channels.c - taps of quaternion convolutions as channels, where there are few of these
+ * taps_to_channels.c - taps of quaternion convolutions as channels, where channels are few
  *
  * SPDX-License-Identifier: BSD-2-Clause
  *
- * Matrix units take channels by 16, 32 or 64. Of a first layer's three most of that would be
- * zeros: so pixels are copied with what taps along the last dimension see of them, or along the
- * last two or all three, as channels of one, which weights lie in the order of.
+ * Tensor cores multiply 16, 32 or 64 channels at a time; most of that would be padding for the
+ * three channels of a first layer. So x is copied: each pixel of the copy has as channels all that
+ * the taps along the last dimension read, or along the last two or all three (im2col of some
+ * dimensions). The weights have this order already.
  */
 #include <config.h>
 
@@ -16,15 +17,15 @@
 
 HZI_LINK_IMAGES(quat_layer);
 
-#define BYTES_MOST ((int64_t)1 << 30)	/* of such a copy */
+#define BYTES_MOST ((int64_t)1 << 30)	/* of the copy */
 #define COUNT_MAX ((int64_t)1 << 30)
-#define BLOCKS 24			/* three rounds of those that a multiprocessor has */
-#define COPY_BYTES_PER_US 1.2e6		/* written, and read once or more */
-/* Of the time without: what is expected is not exact. */
+#define BLOCKS 24			/* per SM: three waves */
+#define COPY_BYTES_PER_US 1.2e6		/* written, with the reads that this takes */
+/* The copy must bring the expected time below this share, since the model is not exact. */
 #define GAIN_LEAST 0.7
 #define ODD_COST 1.5
 
-/* Dimensions from first on become channels: pixels and their taps, and what is left to see */
+/* The copy *f, in which taps of dimensions first .. 2 are channels, and the convolution of it */
 static void fold(const struct hzi_qpatch_args *x, int64_t images, int first,
 		 struct hzi_quat_fold *f, struct hzi_qpatch_args *inner)
 {
@@ -49,7 +50,7 @@ static void fold(const struct hzi_qpatch_args *x, int64_t images, int first,
 		inner->each[d] = inner->base[d] = 0;
 		channels *= x->taps[d];
 	}
-	/* An even number of 16 bits, of which the last is zero: what pixels begin at */
+	/* 16 bits: an even number of channels, so that pixels are 16-byte aligned */
 	inner->channels = round_up(channels, unit);
 	f->pitch = (int32_t)inner->channels;
 	stride = 4 * inner->channels;
@@ -80,7 +81,7 @@ static bool fits(const struct hzi_qpatch_args *x, int64_t images, int first)
 	       images * x->size[0] <= COUNT_MAX;
 }
 
-/* What is expected of inner, in us */
+/* Expected time of inner, us */
 static double cost_of(const struct hzi_qpatch_args *inner, const struct hzi_quat_fold_costs *c)
 {
 	const int64_t channels = round_up(inner->channels, c->unit);
@@ -99,7 +100,7 @@ size_t hzi_quat_conv_fold_of(const struct hzi_qpatch_args *x, int64_t images,
 			     const struct hzi_quat_fold_costs *costs, struct hzi_quat_fold *f,
 			     struct hzi_qpatch_args *inner)
 {
-	/* Of an odd number, pixels of 16 bits come one by one. */
+	/* Kernels load an odd number of 16-bit channels one by one. */
 	const double odd = x->x.dtype != HZ_F32 && x->channels % 2 ? ODD_COST : 1;
 	double least = GAIN_LEAST * odd * cost_of(x, costs);
 	size_t bytes = 0;
@@ -141,7 +142,7 @@ int hzi_quat_conv_fold(struct hz_context *ctx, const char *op, struct hzi_quat_f
 {
 	const int64_t lines = f->images * f->count[0] * f->count[1];
 	const int64_t columns = ceil_div((int64_t)f->count[2] * f->pitch, HZI_QUAT_STEP_THREADS);
-	/* Threads find their taps once for several lines. */
+	/* A thread computes its tap once for several lines. */
 	const int64_t most = BLOCKS * (int64_t)hzi_cuda_device(ctx)->multiprocessors / columns;
 	const struct hzi_launch l = {
 		.grid = {(unsigned)columns, (unsigned)min_of(lines, most > 1 ? most : 1)},

@@ -15,45 +15,51 @@
 
 HZI_LINK_IMAGES(quat_conv);
 
-/* Of all planes of an operand; and floats of parts of a tap */
+/* Lines of all planes of an operand; floats of the parts of a tap */
 #define LINES_MAX ((int64_t)1 << 30)
-/* Of so many products at least one is of numbers that are there */
+/* At least one in so many products has real data, not padding. */
 #define USE_LEAST 64
-#define PLANES_BYTES ((int64_t)256 << 20)	/* images are done so many at a time; or one */
+#define PLANES_BYTES ((int64_t)256 << 20)	/* as many images at a time, at least one */
 #define PLANES_MOST ((int64_t)1 << 30)
-/* To be busy with products at a time; twice as many of parts */
+/* Blocks that fill the GPU; twice as many in split precision */
 #define BLOCKS 128
-#define SPLIT_LINES 512			/* that one of them has at least */
-/* Of 32 for a product of quaternions, with and without parts; bytes of planes, made and read */
+#define SPLIT_LINES 512			/* least lines of a part */
+/*
+ * Cost model: real multiply-adds per us (32 for a quaternion product), split precision and 16 bits;
+ * bytes of planes per us, written and read
+ */
 #define SPLIT_PER_US 150e6
 #define PRODUCTS_PER_US 550e6
 #define PLANES_PER_US 1.5e6
-/* Of launches; of a line of 64 channels: planes; by 64 others, for a set of taps, for each tap */
+/*
+ * Fixed cost of a call, us. For a line of 64 channels: planes; for its products with 64 channels: a
+ * set of taps, and each tap
+ */
 #define CALL_US 15
 static const struct {
 	double line_us, set_us, tap_us, set;
 } plane_costs[] = {
 	{0.63e-3, 0.45e-3, 0.07e-3, HZI_QW_RUNS * HZI_QW_RUN},
-	{1e-3, 1.9e-3, 0.21e-3, HZI_QW_RUNS * HZI_QW_RUN_SPLIT},	/* in parts */
+	{1e-3, 1.9e-3, 0.21e-3, HZI_QW_RUNS * HZI_QW_RUN_SPLIT},	/* split */
 };
 
-/* What a call needs: the kernels' parameters but for what memory they are of. */
+/* A call: the kernels' parameters but pointers. "Grids" are phases: struct hzi_quat_lines_side */
 struct plan {
 	struct hzi_quat_lines lines;
 	struct hzi_quat_weights p;
 	int64_t images;			/* at a time */
-	int64_t together;		/* groups of a tile */
+	int64_t together;		/* groups per tile */
 	struct hzi_quat_fold fold;
-	size_t fold_bytes;		/* 0: big is seen as it is */
-	int32_t lead;			/* of big */
+	size_t fold_bytes;		/* copy of big with taps as channels; 0: none */
+	int32_t lead;			/* lines of zeros before big */
 };
 
 struct tap {
 	int grid, number;
-	int64_t line;			/* of big for line 0 of small */
+	int64_t line;			/* line of big that it reads for line 0 of small */
 };
 
-static int by_place(const void *a, const void *b)
+static int by_line(const void *a, const void *b)
 {
 	const struct tap *s = a, *t = b;
 
@@ -62,7 +68,7 @@ static int by_place(const void *a, const void *b)
 	return (s->line > t->line) - (s->line < t->line);
 }
 
-/* The taps, and the grids that they see; 0: there are too many. */
+/* Lists the taps and the phases of big that they read. 0: too many */
 static int find_taps(const struct hzi_qpatch_args *x, struct plan *plan, struct tap *taps)
 {
 	struct hzi_quat_lines_side *big = &plan->lines.side[1];
@@ -95,11 +101,11 @@ static int find_taps(const struct hzi_qpatch_args *x, struct plan *plan, struct 
 		big->grids = g == big->grids ? g + 1 : big->grids;
 		tap->grid = g;
 	}
-	qsort(taps, (size_t)count, sizeof(*taps), by_place);
+	qsort(taps, (size_t)count, sizeof(*taps), by_line);
 	return count;
 }
 
-/* From tap first on, those that are equally far apart; their number */
+/* A run of equally spaced taps from `first` on; returns their number. */
 static int make_run(const struct tap *taps, int count, int first, int most,
 		    struct hzi_quat_weights_run *run)
 {
@@ -116,7 +122,7 @@ static int make_run(const struct tap *taps, int count, int first, int most,
 	return run->taps;
 }
 
-/* All taps in sets, whose lines are not too far apart for the ring */
+/* Puts all taps into sets, each with a reach that fits the ring of big. */
 static bool make_sets(struct plan *plan, const struct tap *taps, int count)
 {
 	struct hzi_quat_weights *p = &plan->p;
@@ -129,7 +135,7 @@ static bool make_sets(struct plan *plan, const struct tap *taps, int count)
 		struct hzi_quat_weights_run run;
 		const int n = make_run(taps, count, i, most, &run);
 		int64_t last = taps[i + n - 1].line;
-		/* Blocks behind a step's own in which its last line may be */
+		/* Blocks ahead of a step's own that its last line reaches */
 		const int64_t ahead = (last - low + HZI_QW_BLOCK - 1) / HZI_QW_BLOCK;
 
 		if (!set || taps[i].grid != grid || set->runs == HZI_QW_RUNS ||
@@ -150,7 +156,7 @@ static bool make_sets(struct plan *plan, const struct tap *taps, int count)
 	return true;
 }
 
-/* Groups that are a tile of either side, which begins at an even channel; 0: not for these */
+/* Groups per tile; tiles start at even channels. 0: unsupported */
 static int64_t groups_of_tile(const struct hzi_quat_wgrad_step *a)
 {
 	const int64_t in = a->x.channels, out = a->g.m, most = in > out ? in : out;
@@ -222,7 +228,7 @@ static const char *make_plan(const struct hz_context *ctx, const struct hzi_quat
 	count = find_taps(x, plan, taps);
 	if (!count)
 		return "taps or phases are too many";
-	/* Zeros are seen ahead of the first image, and behind the last. */
+	/* Taps reach zeros before the first image and after the last. */
 	for (int i = 0; i < count; i++)
 		reach = absolute(taps[i].line) > reach ? absolute(taps[i].line) : reach;
 	reach = round_up(reach, HZI_QW_BLOCK);
@@ -258,7 +264,7 @@ static const char *make_plan(const struct hz_context *ctx, const struct hzi_quat
 	       (int64_t)p->rows * count * p->columns <= LINES_MAX ? NULL : "sizes are too large";
 }
 
-/* What planes and their products are expected to take, in us */
+/* Expected time of planes and products, us */
 double hzi_cuda_quat_conv_wgrad8_us(const struct hzi_quat_wgrad_step *a)
 {
 	const struct hzi_qpatch_args *x = &a->x;
@@ -277,7 +283,7 @@ double hzi_cuda_quat_conv_wgrad8_us(const struct hzi_quat_wgrad_step *a)
 	return CALL_US + (double)a->g.k * (plane_costs[split].line_us * (m + grids * n) + products);
 }
 
-/* As make_plan(), with taps of *a as channels where that pays; folded->x.x.data is to be set. */
+/* As make_plan(), with taps as channels where that pays; the caller sets folded->x.x.data. */
 static const char *make_folded(const struct hz_context *ctx, const struct hzi_quat_wgrad_step *a,
 			       struct hzi_quat_wgrad_step *folded, struct plan *plan)
 {
@@ -302,7 +308,7 @@ static const char *make_folded(const struct hz_context *ctx, const struct hzi_qu
 	return why;
 }
 
-/* Where everything is in the workspace; what it takes */
+/* Places everything in the workspace; returns its size. */
 static size_t place(struct plan *plan, int64_t images, void *workspace)
 {
 	struct hzi_quat_lines *l = &plan->lines;
@@ -360,7 +366,7 @@ static int kernel_of(int kernel_f16, bool quick, int dtype, int parts)
 	return kernel_f16 + (!quick || dtype == HZ_F32 ? 2 : dtype == HZ_BF16);
 }
 
-/* What some images add, to parts of their own */
+/* Sums over images from `first` on, into parts of their own */
 static int add_images(struct hz_context *ctx, const struct hzi_quat_wgrad_step *a,
 		      struct plan *plan, int64_t first)
 {
@@ -428,7 +434,7 @@ int hzi_cuda_quat_conv_wgrad8(struct hz_context *ctx, const void *args)
 	f.rows = plan.p.rows;
 	f.columns = plan.p.columns;
 	f.taps = plan.p.taps;
-	f.channels = (int32_t)(a->g.n / f.taps);	/* of big there may be zeros behind */
+	f.channels = (int32_t)(a->g.n / f.taps);	/* without padding of big */
 	f.together = (int32_t)plan.together;
 	for (int64_t i = 0; i < a->images; i += plan.images)
 		HZ_CHECK(add_images(ctx, a, &plan, i));

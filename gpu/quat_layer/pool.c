@@ -10,10 +10,10 @@
 
 HZI_LINK_IMAGES(quat_layer);
 
-#define ROWS_MAX 65535			/* of a grid along y */
+#define ROWS_MAX 65535			/* gridDim.y */
 #define LANES_LEAST 32
 
-/* The first of the kernels of its window and step; -1: there is none. */
+/* The f32 kernel for this window and step; -1: there is none. */
 static int kernel_of(const struct hzi_qpool_args *a, bool backward)
 {
 	const int64_t window = a->window[1], step = a->step[1];
@@ -38,7 +38,7 @@ static int kernel_of(const struct hzi_qpool_args *a, bool backward)
 	return -1;
 }
 
-/* Cells of step by step elements, which also cover those that no window holds */
+/* Cells of `step` elements; they also cover elements outside all windows. */
 static int64_t cells_of(const struct hzi_qpool_args *a, int d)
 {
 	return ceil_div(a->size[d] + a->pad[d], a->step[d]);
@@ -50,7 +50,7 @@ const char *hzi_cuda_quat_pool_window_2d_unsupported(const struct hzi_qpool_args
 		return "no kernel has this window and step";
 	if (!a->x.whole || !a->y.whole)
 		return "quaternions are not contiguous and aligned";
-	/* Whatever is counted in 32 bits, rows with a step behind the last */
+	/* The kernel counts in 32 bits, rows up to a step beyond the last. */
 	if ((double)a->images * (double)(a->size[1] + 4) >= INT32_MAX / 2 ||
 	    (double)a->channels * (double)(a->size[2] + 4) >= INT32_MAX ||
 	    (double)a->size[1] * (double)a->size[2] >= INT32_MAX ||

@@ -3,7 +3,7 @@
  *
  * SPDX-License-Identifier: BSD-2-Clause
  *
- * The parameters of kernels are the structs of lib/quat_layer/quat_layer.h.
+ * Kernels take the structs of lib/quat_layer/quat_layer.h as parameters.
  */
 #ifndef HZI_GPU_QUAT_LAYER_H
 #define HZI_GPU_QUAT_LAYER_H
@@ -17,7 +17,7 @@
 #endif
 
 #define HZI_QUAT_STEP_THREADS 256
-#define HZI_QUAT_SUM_LANES 32		/* channels of a block; the other threads have rows */
+#define HZI_QUAT_SUM_LANES 32		/* channels of a block; threads / 32 rows */
 
 HZI_QUAT_LAYER_ASSERT(sizeof(struct hzi_qmap_args) == 512, "the same layout for C and CUDA");
 HZI_QUAT_LAYER_ASSERT(sizeof(struct hzi_qpatch_args) == 280, "the same layout for C and CUDA");
@@ -27,14 +27,14 @@ HZI_QUAT_LAYER_ASSERT(sizeof(struct hzi_qpool_args) == 392, "the same layout for
 HZI_QUAT_LAYER_ASSERT(sizeof(struct hzi_qrotation_args) == 288, "the same layout for C and CUDA");
 
 /*
- * Of each pixel what some taps see of x, as channels behind each other, padded with zeros: taps by
- * dimension, of which there are more than one in those that are folded. Places as of patches.
+ * The copy of x in which taps are channels: for each pixel what the taps read, padded with zeros.
+ * taps[d] > 1 in the dimensions that are folded. Windows as in struct hzi_qpatch_args.
  */
 struct hzi_quat_fold {
 	struct hzi_qarray x;
 	void *out;			/* [images][count][pitch] */
-	int64_t total;			/* quaternions of it */
-	int64_t images, lines;		/* lines: along the last dimension, of all images */
+	int64_t total;			/* quaternions of out */
+	int64_t images, lines;		/* lines along the last dimension, of all images */
 	int32_t size[3], count[3], taps[3], step[3], each[3], base[3];
 	int32_t channels, pitch;
 };

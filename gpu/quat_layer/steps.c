@@ -23,14 +23,14 @@ int hzi_cuda_quat_step(struct hz_context *ctx, const char *op, int kernel, int64
 	return hzi_cuda_launch(ctx, op, kernel, &l, params, bytes);
 }
 
-/* Of a dtype, behind the first of a kind of gpu/quat_layer/batchnorm_contiguous.cu */
+/* The kernel for a dtype; first: that for f32 */
 static int kernel_of(int first, int dtype)
 {
 	return first + (dtype == HZ_F32 ? 0 : dtype == HZ_F16 ? 1 : 2);
 }
 
-/* The kernel of gpu/quat_layer/batchnorm_contiguous.cu that does a map; -1: there is none. */
-static int whole_kernel(const struct hzi_qmap_args *a)
+/* The kernel of batchnorm_contiguous.cu for a map; -1: there is none. */
+static int contiguous_kernel(const struct hzi_qmap_args *a)
 {
 	if (!a->a.whole || !a->out.whole || a->accumulate || a->pure)
 		return -1;
@@ -44,13 +44,13 @@ static int whole_kernel(const struct hzi_qmap_args *a)
 }
 
 /*
- * Blocks of channels, or fewer for few of them: as many rows as there are threads left. Kernels
- * that know their dtype have no more blocks than are there together: few wait for coefficients.
+ * A block has 32 channels or fewer, and as many rows as threads are left. The kernels for one dtype
+ * get one wave of blocks, so that coefficients are loaded once.
  */
 static int launch_affine(struct hz_context *ctx, const char *op, const struct hzi_qmap_args *a)
 {
 	const int64_t channels = a->shape[a->ndim - 1], rows = a->total / channels;
-	const int whole = whole_kernel(a), f32 = a->out.dtype == HZ_F32;
+	const int whole = contiguous_kernel(a), f32 = a->out.dtype == HZ_F32;
 	const int each = whole < 0 ? 16 : !f32 ? 3 : a->kind == HZI_QMAP_AFFINE ? 4 : 2;
 	const int64_t most = each * (int64_t)hzi_cuda_device(ctx)->multiprocessors;
 	int64_t lanes = HZI_QUAT_SUM_LANES, columns, lines;
@@ -75,14 +75,14 @@ static int map(struct hz_context *ctx, const char *op, const struct hzi_qmap_arg
 {
 	if (a->kind == HZI_QMAP_AFFINE || a->kind == HZI_QMAP_AFFINE_BWD)
 		return launch_affine(ctx, op, a);
-	if (whole_kernel(a) >= 0) {
+	if (contiguous_kernel(a) >= 0) {
 		const int64_t blocks = ceil_div(a->total, 4 * HZI_QUAT_STEP_THREADS);
 		const struct hzi_launch l = {
 			.grid = {(unsigned)(blocks < 1 << 30 ? blocks : 1 << 30)},
 			.block = {HZI_QUAT_STEP_THREADS},
 		};
 
-		return hzi_cuda_launch(ctx, op, whole_kernel(a), &l, a, sizeof(*a));
+		return hzi_cuda_launch(ctx, op, contiguous_kernel(a), &l, a, sizeof(*a));
 	}
 	return hzi_cuda_quat_step(ctx, op, HZI_KERNEL_quat_map_copy + a->kind, a->total, a,
 				  sizeof(*a));

@@ -190,11 +190,11 @@ static int detect(void)
 #define DECLARE(name) \
 	extern const struct hzi_kern_family hzi_##name##_kern_family __attribute__((weak));
 #define ADDRESS(name) &hzi_##name##_kern_family,
+#define PLUS_ONE(name) + 1
 
 FAMILIES(DECLARE)
-static const struct hzi_kern_family *const families[] = {FAMILIES(ADDRESS)};
-
-#define FAMILY_COUNT ((int)(sizeof(families) / sizeof(*families)))
+enum { FAMILY_COUNT = FAMILIES(PLUS_ONE) };
+static const struct hzi_kern_family *const families[FAMILY_COUNT] = {FAMILIES(ADDRESS)};
 
 static int machine_isa;
 static pthread_once_t kernels_once = PTHREAD_ONCE_INIT;

@@ -47,7 +47,7 @@ struct hz_vlut {
 	 */
 	void *words[2];
 	/*
-	 * On the CPU, of w: packed as fields of bits, cpu/core/kern.h; the codes that fields stand for
+	 * On the CPU, of w: packed as fields of bits, cpu/vlut/kern.h; the codes that fields stand for
 	 */
 	bool fields;
 	uint8_t field_codes[256];

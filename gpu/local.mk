@@ -26,11 +26,13 @@ libhz_la_SOURCES += \
 	gpu/vlut/images.c gpu/vlut/pack.c gpu/vlut/routes.c gpu/vlut/table_f16_skinny.c \
 	gpu/vlut/table_s8_skinny.c gpu/vlut/table_wgmma.c gpu/vlut/via_f16.c gpu/vlut/via_qgemm.c
 noinst_HEADERS += \
-	gpu/device/common.cuh gpu/device/mbarrier.cuh gpu/device/pdl.cuh gpu/device/tma.cuh \
-	gpu/device/wgmma_f16.cuh gpu/device/wgmma_s8.cuh gpu/hadamard/base_f32.cuh \
-	gpu/hadamard/base_mma.cuh gpu/hadamard/butterflies.cuh gpu/hadamard/contiguous.cuh \
-	gpu/hadamard/contiguous.h gpu/hadamard/contiguous_16bit.cuh gpu/hadamard/hadamard.h \
-	gpu/hadamard/launch.h gpu/hadamard/quantize.h gpu/hadamard/quantize_epilogue.cuh \
+	gpu/device/base.cuh gpu/device/cluster.cuh gpu/device/cp_async.cuh gpu/device/dtype.cuh \
+	gpu/device/mbarrier.cuh gpu/device/mma.cuh gpu/device/pdl.cuh gpu/device/reduce.cuh \
+	gpu/device/shared.cuh gpu/device/tma.cuh gpu/device/wgmma_f16.cuh \
+	gpu/device/wgmma_s8.cuh gpu/hadamard/base_f32.cuh gpu/hadamard/base_mma.cuh \
+	gpu/hadamard/butterflies.cuh gpu/hadamard/contiguous.cuh gpu/hadamard/contiguous.h \
+	gpu/hadamard/contiguous_16bit.cuh gpu/hadamard/hadamard.h gpu/hadamard/launch.h \
+	gpu/hadamard/quantize.h gpu/hadamard/quantize_epilogue.cuh \
 	gpu/hadamard/quantize_static.h gpu/hadamard/segments.h gpu/hadamard/strided.cuh \
 	gpu/kernels.def gpu/lattice/closest_point.cuh gpu/lattice/closest_point.h \
 	gpu/lattice/contiguous_d4_e8.h gpu/lattice/e8_tables.cuh gpu/lattice/generic.cuh \
@@ -48,12 +50,12 @@ noinst_HEADERS += \
 	gpu/quat_gemm/gemv.h gpu/quat_gemm/launch.h gpu/quat_gemm/pack_planar.cuh \
 	gpu/quat_gemm/quat_gemm.h gpu/quat_gemm/simt_f32.h gpu/quat_gemm/wgmma.h \
 	gpu/quat_layer/launch.h gpu/quat_layer/pool.h gpu/quat_layer/quat_layer.cuh \
-	gpu/quat_layer/quat_layer.h gpu/runtime/cuabi.h gpu/runtime/cuda.h gpu/runtime/images.inc \
-	gpu/runtime/tensor_map.h gpu/vlut/d4_bitfield.cuh gpu/vlut/d4_bitfield.h \
-	gpu/vlut/d4_f16_skinny.h gpu/vlut/d4_f16_wgmma.h gpu/vlut/e8_bitplane.cuh \
-	gpu/vlut/e8_bitplane.h gpu/vlut/launch.h gpu/vlut/table_f16_skinny.cuh \
-	gpu/vlut/table_f16_skinny.h gpu/vlut/table_s8.cuh gpu/vlut/table_s8_skinny.h \
-	gpu/vlut/table_wgmma.h gpu/vlut/vlut.h
+	gpu/quat_layer/quat_layer.h gpu/runtime/cuabi.h gpu/runtime/cuda.h \
+	gpu/runtime/images.inc gpu/runtime/tensor_map.h gpu/vlut/d4_bitfield.cuh \
+	gpu/vlut/d4_bitfield.h gpu/vlut/d4_f16_skinny.h gpu/vlut/d4_f16_wgmma.h \
+	gpu/vlut/e8_bitplane.cuh gpu/vlut/e8_bitplane.h gpu/vlut/launch.h \
+	gpu/vlut/table_f16_skinny.cuh gpu/vlut/table_f16_skinny.h gpu/vlut/table_s8.cuh \
+	gpu/vlut/table_s8_skinny.h gpu/vlut/table_wgmma.h gpu/vlut/vlut.h
 
 # The images of device code, as in gpu/kernels.def
 HZ_CU = \

@@ -1,25 +1,26 @@
 /*
- * pdl.cuh - a kernel that starts before the one ahead has ended
+ * pdl.cuh - programmatic dependent launch: a kernel starts before the one ahead of it has ended
  *
  * SPDX-License-Identifier: BSD-2-Clause
  *
- * What a launcher starts early has to call grid_wait(), and before it touches nothing that other
- * kernels write or read.
+ * A kernel that a launcher starts early calls pdl_wait(). Before that it touches nothing that other
+ * kernels read or write.
  */
-#ifndef HZI_GRID_CUH
-#define HZI_GRID_CUH
+#ifndef HZI_DEVICE_PDL_CUH
+#define HZI_DEVICE_PDL_CUH
 
-#include "gpu/device/common.cuh"
+#include "gpu/device/base.cuh"
 
-/* The next kernel may start as blocks end: it waits in grid_wait() for what this one writes. */
-HZ_DEVICE void grid_next(void)
+/* Lets the next kernel start as blocks of this one end. It waits for this one in pdl_wait(). */
+HZ_DEVICE void pdl_launch_dependents(void)
 {
 #if __CUDA_ARCH__ >= 900
 	asm volatile("griddepcontrol.launch_dependents;" ::: "memory");
 #endif
 }
 
-HZ_DEVICE void grid_wait(void)
+/* Waits until the kernel ahead has ended. */
+HZ_DEVICE void pdl_wait(void)
 {
 #if __CUDA_ARCH__ >= 900
 	asm volatile("griddepcontrol.wait;" ::: "memory");

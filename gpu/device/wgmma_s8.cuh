@@ -10,7 +10,7 @@
 #ifndef HZI_WGMMA_CUH
 #define HZI_WGMMA_CUH
 
-#include "gpu/device/common.cuh"
+#include "gpu/device/base.cuh"
 
 /* Not while nvcc reads the host's side, which has no code of its own here, are kernels left out. */
 #if !defined(__CUDA_ARCH__) || defined(__CUDA_ARCH_FEAT_SM90_ALL)
@@ -22,7 +22,7 @@
 #endif
 
 /* The place of 64 or N lines from an address on: the groups of 8 lines are 1024 bytes apart. */
-HZ_DEVICE uint64_t wgmma_lines(uint32_t address)
+HZ_DEVICE uint64_t wgmma_desc_k(uint32_t address)
 {
 	return (uint64_t)((address & 0x3ffff) >> 4) | 1ull << 16 | 64ull << 32 | 1ull << 62;
 }
@@ -98,7 +98,7 @@ HZ_DEVICE void wgmma_keep(int32_t (&sums)[N])
 		HZ_WGMMA(columns, sums, a_place, b_place, add_place, "u8.u8")
 
 /*
- * N sums: of 2 N columns. add: 0 to start from 0. a, b: of wgmma_lines(), plus 2 for each 32 bytes
+ * N sums: of 2 N columns. add: 0 to start from 0. a, b: of wgmma_desc_k(), plus 2 for each 32 bytes
  * of k further on.
  */
 template <bool A_SIGNED, bool B_SIGNED, int N>
@@ -128,14 +128,14 @@ HZ_DEVICE void wgmma(int32_t (&d)[N], uint64_t a, uint64_t b, int add)
 		HZ_WGMMA_LEFT(columns, sums, a_places, b_place, add_place, "u8.u8")
 
 /*
- * The same with A from registers of left_load(), which stay what they are until it is done. ptxas
- * does not see to that where branches are between products and the wait for them: it may take A's
- * registers for something else there, and an empty asm statement that names them does not stop it.
+ * The same with A from registers of wgmma_load_a(), which must stay what they are until it is done.
+ * ptxas does not see to that where branches are between products and the wait for them: it may use
+ * A's registers for something else, and an empty asm statement that names them does not stop it.
  * So have no branches there, or look at the machine code: on no path may anything write these
  * registers from HGMMA or IGMMA to the WARPGROUP.DEPBAR that waits for it.
  */
 template <bool A_SIGNED, int N>
-HZ_DEVICE void wgmma_left(int32_t (&d)[N], const uint32_t *a, uint64_t b, int add)
+HZ_DEVICE void wgmma_rs(int32_t (&d)[N], const uint32_t *a, uint64_t b, int add)
 {
 	HZ_WGMMA_LEFT_IF("64", 32, "%32, %33, %34, %35", "%36", "%37");
 	HZ_WGMMA_LEFT_IF("96", 48, "%48, %49, %50, %51", "%52", "%53");
@@ -148,7 +148,7 @@ HZ_DEVICE void wgmma_left(int32_t (&d)[N], const uint32_t *a, uint64_t b, int ad
  * A warp's 16 lines of 128 bytes of k, with the swizzle: number 4 c + 2 e + h of a thread is bytes
  * 32 c + 16 e + 4 (t % 4) of row t % 32 / 4 + 8 h.
  */
-HZ_DEVICE void left_load(uint32_t (&a)[16], uint32_t lines)
+HZ_DEVICE void wgmma_load_a(uint32_t (&a)[16], uint32_t lines)
 {
 	const int lane = threadIdx.x % 32, r = lane % 16;
 	const uint32_t line = lines + r * 128;

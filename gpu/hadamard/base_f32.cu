@@ -183,7 +183,7 @@ HZ_DEVICE void fast_base_stay(const hzi_hadamard_fast_base &p)
 
 #pragma unroll 4
 		for (int i = threadIdx.x * 4; i < N; i += THREADS * 4)
-			copy_async(to + place_of<HZ_F32>(i), from + i);
+			cp_async(to + place_of<HZ_F32>(i), from + i);
 	};
 
 	int64_t row;
@@ -193,7 +193,7 @@ HZ_DEVICE void fast_base_stay(const hzi_hadamard_fast_base &p)
 	for (int turn = 0; turn < turns; turn++, row++) {
 		char *own = memory + (turn & 1 ? N * 4 : 0);
 
-		copy_wait();
+		cp_async_wait_all();
 		__syncthreads();
 		if (turn + 1 < turns)
 			begin(row + 1, turn & 1 ^ 1);
@@ -235,17 +235,6 @@ HZ_DEVICE void fast_base_stay(const hzi_hadamard_fast_base &p)
  */
 #define RING_SLOTS 28
 
-/* Waits for all that this thread has begun but for what came after the last end of a group. */
-HZ_DEVICE void copy_wait_group(void)
-{
-	asm volatile("cp.async.wait_group 1;" ::: "memory");
-}
-
-HZ_DEVICE void copy_end_group(void)
-{
-	asm volatile("cp.async.commit_group;" ::: "memory");
-}
-
 template <int M>
 HZ_DEVICE void fast_base_ring(const hzi_hadamard_fast_base &p)
 {
@@ -274,11 +263,11 @@ HZ_DEVICE void fast_base_ring(const hzi_hadamard_fast_base &p)
 			const int i = j + (threadIdx.x >> 9);
 
 			if (i < j1)
-				copy_async(shared_address(memory) +
-						   slot((shift + i) % RING_SLOTS) + raw,
-					   from + j * 2048);
+				cp_async(shared_address(memory) +
+					 slot((shift + i) % RING_SLOTS) + raw,
+				 from + j * 2048);
 		}
-		copy_end_group();
+		cp_async_commit();
 	};
 
 	static_assert(AHEAD % 2 == 0 && AHEAD <= M, "two parts at a time");
@@ -289,9 +278,9 @@ HZ_DEVICE void fast_base_ring(const hzi_hadamard_fast_base &p)
 	if (turns > 1)
 		begin(row + 1, 0, AHEAD, M);
 	else
-		copy_end_group();
+		cp_async_commit();
 	for (int turn = 0; turn < turns; turn++, row++) {
-		copy_wait_group();
+		cp_async_wait<1>();
 		__syncthreads();
 		for (int w = threadIdx.x / 32; w < 2 * M; w += THREADS / 32)
 			transform_chunk(memory + slot(w >> 1) + (w & 1) * 4096, lane, K);
@@ -308,11 +297,11 @@ HZ_DEVICE void fast_base_ring(const hzi_hadamard_fast_base &p)
 		if (turn + 1 < turns)
 			begin(row + 1, AHEAD, M, 0);
 		else
-			copy_end_group();
+			cp_async_commit();
 		if (turn + 2 < turns)
 			begin(row + 2, 0, AHEAD, M);
 		else
-			copy_end_group();
+			cp_async_commit();
 #pragma unroll
 		for (int j = 0; j < M; j++) {
 			const float a = x[j][0], b = x[j][1];

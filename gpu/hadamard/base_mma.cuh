@@ -29,15 +29,9 @@
 #define HZI_HADAMARD_BASE_MMA_CUH
 
 #include "gpu/hadamard/base_f32.cuh"
+#include "gpu/device/shared.cuh"
 
 /* ---- The product ----------------------------------------------------------------------------- */
-
-/* Four 8 x 8 matrices, transposed; lanes 8 i .. 8 i + 7 hold the addresses of rows of matrix i. */
-HZ_DEVICE void load_transposed(uint32_t *r, uint32_t address)
-{
-	asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0, %1, %2, %3}, [%4];"
-		     : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3]) : "r"(address) : "memory");
-}
 
 HZ_DEVICE uint32_t repeat_half(uint32_t word, int half)
 {
@@ -85,9 +79,9 @@ HZ_DEVICE void base_product(float *v, const hzi_hadamard_base_mma &p, const uint
 		for (int n = 0; n < PLACES / 16; n++) {
 			uint32_t b[4];
 
-			load_transposed(b, at[n & 3] + (n >> 2) * 128 + l * 16 * PITCH);
-			multiply<DTYPE>(v + 8 * n, a[0], a[1], a[2], a[3], b[0], b[1]);
-			multiply<DTYPE>(v + 8 * n + 4, a[0], a[1], a[2], a[3], b[2], b[3]);
+			ldmatrix_x4_trans(b, at[n & 3] + (n >> 2) * 128 + l * 16 * PITCH);
+			mma_m16n8k16<DTYPE>(v + 8 * n, a[0], a[1], a[2], a[3], b[0], b[1]);
+			mma_m16n8k16<DTYPE>(v + 8 * n + 4, a[0], a[1], a[2], a[3], b[2], b[3]);
 		}
 	}
 }
@@ -203,7 +197,7 @@ HZ_DEVICE void base_rows(const hzi_hadamard_base_mma &p, IN in, OUT out)
 		const int64_t at_y = first * (M << s) + (16 * t << s);
 		const int buffer = turn & 1;
 
-		copy_wait();
+		cp_async_wait_all();
 		__syncthreads();
 		if (turn + 1 < turns)
 			begin(tile + 1, buffer ^ 1);
@@ -283,27 +277,6 @@ struct wide {
 	static constexpr bool PADDED = ROWS % 8 != 0;	/* then by 4 */
 };
 
-/* Two 8 x 8 matrices, transposed */
-HZ_DEVICE void load_transposed_two(uint32_t *r, uint32_t address)
-{
-	asm volatile("ldmatrix.sync.aligned.m8n8.x2.trans.shared.b16 {%0, %1}, [%2];"
-		     : "=r"(r[0]), "=r"(r[1]) : "r"(address) : "memory");
-}
-
-/* c += a b, a 16 x 8, b 8 x 8 */
-template <int DTYPE>
-HZ_DEVICE void multiply_half(float *c, uint32_t a0, uint32_t a1, uint32_t b)
-{
-	if (DTYPE == HZ_BF16)
-		asm("mma.sync.aligned.m16n8k8.row.col.f32.bf16.bf16.f32 "
-		    "{%0, %1, %2, %3}, {%4, %5}, {%6}, {%0, %1, %2, %3};"
-		    : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3]) : "r"(a0), "r"(a1), "r"(b));
-	else
-		asm("mma.sync.aligned.m16n8k8.row.col.f32.f16.f16.f32 "
-		    "{%0, %1, %2, %3}, {%4, %5}, {%6}, {%0, %1, %2, %3};"
-		    : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3]) : "r"(a0), "r"(a1), "r"(b));
-}
-
 /* Entries (row, column) and (row, column + 1) of the multiplier */
 template <int DTYPE, int D>
 HZ_DEVICE uint32_t entries(const hzi_hadamard_base_mma &p, int row, int column)
@@ -376,7 +349,7 @@ HZ_DEVICE void base_wide(const hzi_hadamard_base_mma &p, IN in, OUT out)
 		uint32_t at[4], half[4];
 		float c[8][TILES][4];
 
-		copy_wait();
+		cp_async_wait_all();
 		__syncthreads();
 		if (turn + 1 < turns)
 			begin(row + 1, buffer ^ 1);
@@ -395,7 +368,7 @@ HZ_DEVICE void base_wide(const hzi_hadamard_base_mma &p, IN in, OUT out)
 			for (int l = 0; l < E / 2; l++) {
 				uint32_t r[4];
 
-				load_transposed(r, at[i] + l * 16 * PITCH);
+				ldmatrix_x4_trans(r, at[i] + l * 16 * PITCH);
 				b[0][2 * l] = r[0];
 				b[0][2 * l + 1] = r[1];
 				b[1][2 * l] = r[2];
@@ -404,7 +377,7 @@ HZ_DEVICE void base_wide(const hzi_hadamard_base_mma &p, IN in, OUT out)
 			if (E % 2) {
 				uint32_t r[2];
 
-				load_transposed_two(r, half[i]);
+				ldmatrix_x2_trans(r, half[i]);
 				b[0][E - 1] = r[0];
 				b[1][E - 1] = r[1];
 			}
@@ -419,13 +392,14 @@ HZ_DEVICE void base_wide(const hzi_hadamard_base_mma &p, IN in, OUT out)
 					to[0] = to[1] = to[2] = to[3] = 0;
 #pragma unroll
 					for (int l = 0; l < E / 2; l++)
-						multiply<DTYPE>(to, a[t][2 * l][0], a[t][2 * l][1],
-								a[t][2 * l + 1][0],
-								a[t][2 * l + 1][1],
-								b[h][2 * l], b[h][2 * l + 1]);
+						mma_m16n8k16<DTYPE>(to, a[t][2 * l][0],
+								    a[t][2 * l][1],
+								    a[t][2 * l + 1][0],
+								    a[t][2 * l + 1][1], b[h][2 * l],
+								    b[h][2 * l + 1]);
 					if (E % 2)
-						multiply_half<DTYPE>(to, a[t][E - 1][0],
-								     a[t][E - 1][1], b[h][E - 1]);
+						mma_m16n8k8<DTYPE>(to, a[t][E - 1][0],
+								   a[t][E - 1][1], b[h][E - 1]);
 				}
 			}
 		}
@@ -457,12 +431,6 @@ HZ_DEVICE void base_wide(const hzi_hadamard_base_mma &p, IN in, OUT out)
 }
 
 /* ---- Long rows: a group of warps has 16 rows of X -------------------------------------------- */
-
-/* Waits for the threads that share a number from 1 to 15. */
-HZ_DEVICE void group_wait(int number, int threads)
-{
-	asm volatile("bar.sync %0, %1;" :: "r"(number), "r"(threads) : "memory");
-}
 
 /*
  * Rows of 2^(k - 2) = 128 WARPS places. A group of WARPS warps computes 16 rows of X and exchanges
@@ -512,7 +480,7 @@ HZ_DEVICE void base_long(const hzi_hadamard_base_mma &p, IN in, OUT out)
 		const int buffer = ALL ? turn & 1 : 0;
 		char *sums = (char *)shared + (ALL ? buffer : 1) * BYTES + group * 16 * PITCH;
 
-		copy_wait();
+		cp_async_wait_all();
 		__syncthreads();
 		if (ALL && turn + 1 < turns)
 			begin(row + 1, buffer ^ 1);
@@ -530,7 +498,7 @@ HZ_DEVICE void base_long(const hzi_hadamard_base_mma &p, IN in, OUT out)
 #pragma unroll
 			for (int round = 0; round < 2; round++) {
 				if (round || !ALL)
-					group_wait(1 + group, 32 * WARPS);
+					bar_sync(1 + group, 32 * WARPS);
 #pragma unroll
 				for (int h = 0; h < 2; h++) {
 					float f[16];
@@ -540,7 +508,7 @@ HZ_DEVICE void base_long(const hzi_hadamard_base_mma &p, IN in, OUT out)
 						f[i] = v[32 * round + 4 * (i / 2) + 2 * h + i % 2];
 					put_sums(f, sums + (8 * h + (lane >> 2)) * PITCH, w, lane);
 				}
-				group_wait(1 + group, 32 * WARPS);
+				bar_sync(1 + group, 32 * WARPS);
 				for (int u = threadIdx.x % (32 * WARPS); u < 128; u += 32 * WARPS)
 					take_sums<WARPS>(sums, u, out, out.y + row * PIECES +
 							 (16 * t + (u >> 3)) * (PLACES / 8) +
@@ -551,7 +519,7 @@ HZ_DEVICE void base_long(const hzi_hadamard_base_mma &p, IN in, OUT out)
 			/* racecheck loses count unless all groups wait as often, four times a t. */
 			if (M / 16 % GROUPS && group >= M / 16 % GROUPS) {
 				for (int i = 0; i < 4; i++)
-					group_wait(1 + group, 32 * WARPS);
+					bar_sync(1 + group, 32 * WARPS);
 			}
 			__syncthreads();
 			if (turn + 1 < turns)
@@ -621,14 +589,14 @@ HZ_DEVICE void base_held(const hzi_hadamard_base_mma &p, IN in, OUT out)
 		end(0, number<EACH>());
 	}
 	for (int turn = 0; turn < turns; turn++) {
-		copy_wait();
+		cp_async_wait_all();
 		__syncthreads();
 		if (maker) {
 #pragma unroll
 			for (int l = 0; l < TILES; l++) {
 #pragma unroll
 				for (int n = 0; n < 4; n++)
-					load_transposed(x[l][n], at[n] + l * 16 * PITCH);
+					ldmatrix_x4_trans(x[l][n], at[n] + l * 16 * PITCH);
 			}
 		}
 		__syncthreads();
@@ -650,10 +618,10 @@ HZ_DEVICE void base_held(const hzi_hadamard_base_mma &p, IN in, OUT out)
 					base_entries<DTYPE>(a, p, t, l, lane);
 #pragma unroll
 					for (int n = 0; n < 4; n++) {
-						multiply<DTYPE>(v + 8 * n, a[0], a[1], a[2], a[3],
-								x[l][n][0], x[l][n][1]);
-						multiply<DTYPE>(v + 8 * n + 4, a[0], a[1], a[2],
-								a[3], x[l][n][2], x[l][n][3]);
+						mma_m16n8k16<DTYPE>(v + 8 * n, a[0], a[1], a[2],
+								    a[3], x[l][n][0], x[l][n][1]);
+						mma_m16n8k16<DTYPE>(v + 8 * n + 4, a[0], a[1], a[2],
+								    a[3], x[l][n][2], x[l][n][3]);
 					}
 				}
 				/* Strides 1, 8, 16, 32 */
@@ -705,7 +673,7 @@ struct from_values {
 	template <typename W>
 	__device__ __forceinline__ void fetch(W &, int, uint32_t to, int64_t i) const
 	{
-		copy_async(to, x + i);
+		cp_async(to, x + i);
 	}
 	template <typename W>
 	__device__ __forceinline__ void put(W &, int, uint32_t) const
@@ -719,12 +687,11 @@ struct from_values {
 HZ_DEVICE void store_pieces(uint32_t address, uint32_t a, uint32_t b, uint32_t c, uint32_t d,
 			    int lane)
 {
-#if __CUDA_ARCH__ >= 900
-	asm volatile("stmatrix.sync.aligned.m8n8.x4.shared.b16 [%0], {%1, %2, %3, %4};"
-		     :: "r"(address), "r"(a), "r"(b), "r"(c), "r"(d) : "memory");
-#else
 	const uint32_t r[4] = {a, b, c, d};
 
+#if __CUDA_ARCH__ >= 900
+	stmatrix_x4(address, r);
+#else
 #pragma unroll
 	for (int i = 0; i < 4; i++) {
 		const uint32_t row = __shfl_sync(0xffffffff, address, 8 * i + (lane >> 2));

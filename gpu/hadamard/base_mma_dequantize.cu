@@ -11,7 +11,7 @@
 
 #define FLIP_S8 0x80808080u
 
-/* See hadamard_base_mma.cuh. Codes pass through registers. */
+/* See base_mma.cuh. Codes pass through registers. */
 struct from_codes {
 	static constexpr bool PARTS = true;
 	/* N pieces on their way; EACH: these may be of several transforms */
@@ -53,15 +53,16 @@ struct from_codes {
 		const uint32_t flip = p.is_signed ? FLIP_S8 : 0, base = w.base[EACH ? n : 0];
 		const uint2 codes = w.codes[n];
 
-		asm volatile("st.shared.v4.b32 [%0], {%1, %2, %3, %4};"
-			     :: "r"(to), "r"(integer_pair(codes.x, 0, flip, base)),
-				"r"(integer_pair(codes.x, 1, flip, base)),
-				"r"(integer_pair(codes.y, 0, flip, base)),
-				"r"(integer_pair(codes.y, 1, flip, base)) : "memory");
+		const uint32_t pairs[4] = {integer_pair(codes.x, 0, flip, base),
+					   integer_pair(codes.x, 1, flip, base),
+					   integer_pair(codes.y, 0, flip, base),
+					   integer_pair(codes.y, 1, flip, base)};
+
+		shared_store(to, pairs);
 	}
 };
 
-/* See hadamard_base_mma.cuh. */
+/* See base_mma.cuh. */
 template <int DTYPE>
 struct to_scaled : to_values<DTYPE> {
 	const hzi_hadamard_static &p;

@@ -8,7 +8,7 @@
 #include "gpu/hadamard/base_mma.cuh"
 #include "gpu/hadamard/quantize_epilogue.cuh"
 
-/* See hadamard_base_mma.cuh. */
+/* See base_mma.cuh. */
 struct to_codes {
 	using piece = uint2;
 	const hzi_hadamard_static &p;

@@ -6,7 +6,7 @@
 #ifndef HZI_HADAMARD_CUH
 #define HZI_HADAMARD_CUH
 
-#include "gpu/device/common.cuh"
+#include "gpu/device/base.cuh"
 #include "gpu/hadamard/hadamard.h"
 
 /* One stage between the values of v whose indices differ in bit BIT. */

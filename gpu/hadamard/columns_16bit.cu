@@ -21,14 +21,9 @@ template <bool PAIR>
 HZ_DEVICE void load_rows(uint32_t *b, uint32_t from)
 {
 	if constexpr (PAIR)
-		asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0, %1, %2, %3}, "
-			     "[%4];"
-			     : "=r"(b[0]), "=r"(b[1]), "=r"(b[2]), "=r"(b[3])
-			     : "r"(from)
-			     : "memory");
+		ldmatrix_x4_trans(b, from);
 	else
-		asm volatile("ldmatrix.sync.aligned.m8n8.x2.trans.shared.b16 {%0, %1}, [%2];"
-			     : "=r"(b[0]), "=r"(b[1]) : "r"(from) : "memory");
+		ldmatrix_x2_trans(b, from);
 }
 
 /* A warp: a slice in place; memory: of the tile, PITCH: bytes of its rows */
@@ -55,7 +50,7 @@ HZ_DEVICE void transform_slice(char *memory, int slice, float factor, int lane)
 			float *c = &v[4 * (i + j)];
 
 			c[0] = c[1] = c[2] = c[3] = 0;
-			multiply<DTYPE>(c, h, h, h, h ^ 0x80008000, b[2 * j], b[2 * j + 1]);
+			mma_m16n8k16<DTYPE>(c, h, h, h, h ^ 0x80008000, b[2 * j], b[2 * j + 1]);
 		}
 	}
 	stages<4 * TILES, 2, K - 2>(v, K - 4);
@@ -93,9 +88,9 @@ HZ_DEVICE void columns(const hzi_hadamard_rows &p)
 	if (here) {
 #pragma unroll
 		for (int i = 0; i < TIMES; i++, x += STEP * x_step)
-			copy_async(shared_address(own(i)), x);
+			cp_async(shared_address(own(i)), x);
 	}
-	copy_wait();
+	cp_async_wait_all();
 	__syncthreads();
 #pragma unroll 1
 	for (int i = t / 32; i < SLICES; i += THREADS / 32)

@@ -12,6 +12,7 @@
  * memory, and loads the next row while it computes.
  */
 #include "gpu/hadamard/contiguous.cuh"
+#include "gpu/device/cluster.cuh"
 
 /* ---- 16 bits --------------------------------------------------------------------------------- */
 
@@ -127,14 +128,14 @@ HZ_DEVICE void fast_longest(const hzi_hadamard_fast &p)
 
 #pragma unroll
 		for (int i = 0; i < 16; i++)
-			copy_async(shared_address(raw + i * THREADS),
-				   x + i / 8 * HALF + i / 4 % 2 * 1024 + i % 4 * 64);
+			cp_async(shared_address(raw + i * THREADS),
+				 x + i / 8 * HALF + i / 4 % 2 * 1024 + i % 4 * 64);
 	};
 
 	begin(blockIdx.x);
 #pragma unroll 1
 	for (int64_t row = blockIdx.x; row < rows; row += gridDim.x) {
-		copy_wait();
+		cp_async_wait_all();
 #pragma unroll 1
 		for (int half = 0; half < 2; half++) {
 			const int64_t e0 = row * (2 * HALF) + half * HALF;

@@ -10,7 +10,9 @@
 #ifndef HZI_HADAMARD_FAST_CUH
 #define HZI_HADAMARD_FAST_CUH
 
-#include "gpu/device/common.cuh"
+#include "gpu/device/cp_async.cuh"
+#include "gpu/device/dtype.cuh"
+#include "gpu/device/mma.cuh"
 #include "gpu/hadamard/butterflies.cuh"
 #include "gpu/hadamard/contiguous.h"
 
@@ -30,23 +32,6 @@ HZ_DEVICE float largest_of(const float *v)
 
 /* ---- 16 bits: strides 1 to 16 on the matrix units -------------------------------------------- */
 
-/* c += a b, a 16 x 16, b 16 x 8 of a 16-bit dtype */
-template <int DTYPE>
-HZ_DEVICE void multiply(float *c, uint32_t a0, uint32_t a1, uint32_t a2, uint32_t a3, uint32_t b0,
-			uint32_t b1)
-{
-	if (DTYPE == HZ_BF16)
-		asm("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 "
-		    "{%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};"
-		    : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
-		    : "r"(a0), "r"(a1), "r"(a2), "r"(a3), "r"(b0), "r"(b1));
-	else
-		asm("mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 "
-		    "{%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};"
-		    : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
-		    : "r"(a0), "r"(a1), "r"(a2), "r"(a3), "r"(b0), "r"(b1));
-}
-
 /*
  * Which chunk of 32 elements column n of product i is: its bits 0 to 2 are told apart by registers
  * after the product, so that strides to 128 need no other thread's values.
@@ -60,14 +45,6 @@ HZ_DEVICE int chunk_of(int i, int n)
 HZ_DEVICE uint32_t sign_pair(uint32_t bits, int j)
 {
 	return (bits << (15 - 2 * j) & 0x8000) | (bits << (30 - 2 * j) & 0x80000000);
-}
-
-HZ_DEVICE uint32_t add_f16x2(uint32_t a, uint32_t b)
-{
-	uint32_t sum;
-
-	asm("add.rn.f16x2 %0, %1, %2;" : "=r"(sum) : "r"(a), "r"(b));
-	return sum;
 }
 
 /*
@@ -147,8 +124,8 @@ HZ_DEVICE void fast_product(float *v, const uint4 &w, uint32_t h0, int lane)
 		const uint32_t f = t ? 0x80008000 : 0;
 		float c[4] = {v[2 * t], v[4 + 2 * t], v[2 * t + 1], v[4 + 2 * t + 1]};
 
-		multiply<DTYPE>(c, h0, h0 ^ 0x80000000, h0 ^ f, h0 ^ 0x80000000 ^ f, w.x, w.y);
-		multiply<DTYPE>(c, h1, h1 ^ 0x80000000, h1 ^ f, h1 ^ 0x80000000 ^ f, w.z, w.w);
+		mma_m16n8k16<DTYPE>(c, h0, h0 ^ 0x80000000, h0 ^ f, h0 ^ 0x80000000 ^ f, w.x, w.y);
+		mma_m16n8k16<DTYPE>(c, h1, h1 ^ 0x80000000, h1 ^ f, h1 ^ 0x80000000 ^ f, w.z, w.w);
 #pragma unroll
 		for (int h = 0; h < 2; h++) {
 			v[2 * t + h] = c[2 * h];
@@ -195,15 +172,6 @@ HZ_DEVICE void fast_second(float *v, int count, int lane)
 		lane_stage(v, lane, 2);
 }
 
-/* c += a b, a 16 x 8, b 8 x 8 of tf32 */
-HZ_DEVICE void multiply_tf32(float *c, const uint32_t *a, uint32_t b0, uint32_t b1)
-{
-	asm("mma.sync.aligned.m16n8k8.row.col.f32.tf32.tf32.f32 "
-	    "{%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};"
-	    : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
-	    : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
-}
-
 /*
  * The stages of stride 32 to 512 without shuffles, which would keep the path to shared memory busy:
  * the result of a first product, rows by 8 chunks, is an operand as it is, and is multiplied by
@@ -230,8 +198,8 @@ HZ_DEVICE void fast_second_mma(float *v, int lane)
 				high[j] = __float_as_uint(from[j]) & 0xffffe000;
 				low[j] = __float_as_uint(from[j] - __uint_as_float(high[j]));
 			}
-			multiply_tf32(c, high, b0, b1);
-			multiply_tf32(c, low, b0, b1);
+			mma_m16n8k8_tf32(c, high, b0, b1);
+			mma_m16n8k8_tf32(c, low, b0, b1);
 			at[0] = c[0];
 			at[4] = c[1];
 			at[1] = c[2];
@@ -424,9 +392,9 @@ HZ_DEVICE void fast_f32(float *v, const hzi_hadamard_fast &p, int64_t e0, char *
 		const int e = (32 * i + lane) * 4;
 
 		if (e0 + e < p.total)
-			copy_async(to + place_of<HZ_F32>(e), x + e);
+			cp_async(to + place_of<HZ_F32>(e), x + e);
 	}
-	copy_wait();
+	cp_async_wait_all();
 	__syncwarp();
 #pragma unroll
 	for (int i = 0; i < 8; i++) {

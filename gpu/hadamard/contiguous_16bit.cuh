@@ -3,13 +3,14 @@
  *
  * SPDX-License-Identifier: BSD-2-Clause
  *
- * A warp owns 1024 elements, 32 values a thread, as in hadamard_fast.cuh; but stages beyond H_32
+ * A warp owns 1024 elements, 32 values a thread, as in contiguous.cuh; but stages beyond H_32
  * are those between a thread's own values wherever that can be, at the price of narrower accesses.
  */
 #ifndef HZI_HADAMARD_ROWS_CUH
 #define HZI_HADAMARD_ROWS_CUH
 
 #include "gpu/hadamard/contiguous.cuh"
+#include "gpu/device/mbarrier.cuh"
 
 /*
  * Has a warp's 2^LOG2 bytes from there on come to the L2 cache, for a block that starts when this
@@ -20,7 +21,7 @@ HZ_DEVICE void fetch_ahead(const void *from)
 {
 	const char *line = (const char *)from + (threadIdx.x % 32 << (LOG2 - 5));
 
-	asm volatile("prefetch.global.L2 [%0];" :: "l"(line));
+	prefetch_l2(line);
 }
 
 /*
@@ -32,8 +33,7 @@ HZ_DEVICE void fetch_block_ahead(const void *from)
 {
 #if __CUDA_ARCH__ >= 900
 	if (threadIdx.x == 0)
-		asm volatile("cp.async.bulk.prefetch.L2.global [%0], %1;" :: "l"(from), "n"(BYTES)
-			     : "memory");
+		bulk_prefetch_l2(from, BYTES);
 #else
 	fetch_ahead<11>((const char *)from + threadIdx.x / 32 * 2048);
 #endif
@@ -93,7 +93,7 @@ HZ_DEVICE void first_in_place(float *v, const uint4 *w, uint32_t lane)
 		const uint4 a = w[i / 2];
 		float c[4] = {};
 
-		multiply<DTYPE>(c, a.x, a.y, a.z, a.w, h, h ^ (i & 1 ? 0x80008000 : 0));
+		mma_m16n8k16<DTYPE>(c, a.x, a.y, a.z, a.w, h, h ^ (i & 1 ? 0x80008000 : 0));
 #pragma unroll
 		for (int j = 0; j < 4; j++)
 			v[4 * i + j] = c[j];

@@ -33,8 +33,7 @@ HZ_DEVICE uint4 operands_of(uint2 codes, const hzi_hadamard_values &p)
 				__byte_perm(codes.x ^ 0x88888888, 0, 0x4040 | i | i << 8);
 			const uint32_t pair = (byte & 0x00f0000f) | 0x64006400;
 
-			asm("fma.rn.f16x2 %0, %1, %2, %3;"
-			    : "=r"(f[i]) : "r"(pair), "r"(0x2c003c00), "r"(0xd480e408));
+			f[i] = fma_f16x2(pair, 0x2c003c00, 0xd480e408);
 		} else if constexpr (CODE == HZ_E4M3) {
 #if __CUDA_ARCH__ >= 890
 			asm("cvt.rn.f16x2.e4m3x2 %0, %1;"

@@ -3,7 +3,7 @@
  *
  * SPDX-License-Identifier: BSD-2-Clause
  *
- * Of 16 bits, as in hadamard_quantize.cu, a value and its quotient are never made: the code of a
+ * Of 16 bits, as in quantize.cu, a value and its quotient are never made: the code of a
  * sum v comes of v r with r = factor / s, whose roundings are no more than those of t and t / s. Of
  * f32 all is as hurwitz.h says, to the bit.
  */

@@ -7,6 +7,9 @@
  * for 16-bit results with a base matrix, which the matrix units multiply. No product may be
  * contracted into a following sum: all are written as __fmul_rn().
  */
+#include "gpu/device/cluster.cuh"
+#include "gpu/device/cp_async.cuh"
+#include "gpu/device/mma.cuh"
 #include "gpu/hadamard/butterflies.cuh"
 #include "gpu/hadamard/hadamard.h"
 #include "gpu/quantize/quantize.cuh"
@@ -181,8 +184,8 @@ HZ_DEVICE void fetch(const hzi_hadamard_rows &p, const split &from, int64_t tile
 		} else {
 #pragma unroll
 			for (int j = 0; j < CHUNKS; j++)
-				copy_async(shared_address(to) + j * (T / CHUNKS) * BYTES,
-					   x + j * T * 16);
+				cp_async(shared_address(to) + j * (T / CHUNKS) * BYTES,
+					 x + j * T * 16);
 		}
 		return;
 	}
@@ -195,7 +198,7 @@ HZ_DEVICE void fetch(const hzi_hadamard_rows &p, const split &from, int64_t tile
 			x = (const char *)p.job.x + ((here.hi * p.dim[0].x + here.lo * p.dim[1].x +
 						      (ej & ((1 << k) - 1))) * 16 >> LOG2);
 			if (ej < left)
-				copy_async(shared_address(to) + j * (T / CHUNKS) * BYTES, x);
+				cp_async(shared_address(to) + j * (T / CHUNKS) * BYTES, x);
 		}
 	}
 }
@@ -463,7 +466,7 @@ HZ_DEVICE void rows(const hzi_hadamard_rows &p)
 			(rank * T + t) * 64; /* the first of this thread's first 64 elements */
 
 		begin(tile);
-		copy_wait();
+		cp_async_wait_all();
 		team_sync<T>();
 		unpack<!QUANTIZE>(v, p.job.x_dtype, (const uint4 *)(stage_tile + t * stage_bytes));
 		if (!QUANTIZE && p.job.scale) {

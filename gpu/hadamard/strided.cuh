@@ -3,7 +3,7 @@
  *
  * SPDX-License-Identifier: BSD-2-Clause
  *
- * Part of hadamard.cu, whose kernels of rows these are beside.
+ * Part of rows.cu, whose kernels of rows these are beside.
  */
 
 /* ---- True orders ---------------------------------------------------------------------------- */
@@ -22,16 +22,6 @@
  * stride % 32 = 8, so that the four rows that 8 threads read are in different banks.
  */
 #define TRUE_ORDER_MAX 64
-
-/* 16 x 8 += (16 x 8) (8 x 8) */
-HZ_DEVICE void mma_tf32(float *c, const uint32_t *a, uint32_t b0, uint32_t b1)
-{
-	asm("mma.sync.aligned.m16n8k8.row.col.f32.tf32.tf32.f32 {%0, %1, %2, %3}, {%4, %5, %6, "
-	    "%7}, {%8, %9}, "
-	    "{%0, %1, %2, %3};"
-	    : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
-	    : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
-}
 
 template <int DTYPE>
 HZ_DEVICE void store_8(void *p, const float *v)
@@ -83,8 +73,8 @@ HZ_DEVICE void base_mma(const hzi_hadamard_true &p, const float *buffer, const u
 			}
 #pragma unroll
 			for (int r = 0; r < 2; r++) {
-				mma_tf32(c[r][i], a[r], high[0], high[1]);
-				mma_tf32(c[r][i], a[r], low[0], low[1]);
+				mma_m16n8k8_tf32(c[r][i], a[r], high[0], high[1]);
+				mma_m16n8k8_tf32(c[r][i], a[r], low[0], low[1]);
 			}
 		}
 	}
@@ -182,10 +172,10 @@ HZ_DEVICE void true_rows(const hzi_hadamard_true &p)
 						 x0 * (p.job.x_dtype == HZ_F32 ? 4 : 2));
 
 		for (int i = threadIdx.x; i < chunks << pieces_log2; i += blockDim.x)
-			copy_async(shared_address(chunk_at(i >> pieces_log2)) +
-					   (i & ((1 << pieces_log2) - 1)) * 16,
-				   x + i);
-		copy_wait();
+			cp_async(shared_address(chunk_at(i >> pieces_log2)) +
+				 (i & ((1 << pieces_log2) - 1)) * 16,
+			 x + i);
+		cp_async_wait_all();
 		__syncthreads();
 		for (int c = threadIdx.x; c < chunks; c += blockDim.x) {
 			unpack<false>(v, p.job.x_dtype, (const uint4 *)chunk_at(c));

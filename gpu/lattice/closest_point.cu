@@ -7,6 +7,7 @@
  * scale by itself, and to its next block or group when that is done: so a warp is full whatever
  * share of blocks fits at once.
  */
+#include "gpu/device/dtype.cuh"
 #include "gpu/device/pdl.cuh"
 #include "gpu/lattice/points_s8.cuh"
 #include "gpu/lattice/closest_point.cuh"
@@ -595,8 +596,8 @@ HZ_DEVICE void fill_scales(const hzi_lattice_near &p, near_scales &scales)
 		fill_tables(tables);                                                            \
 		fill_scales(p, scales);                                                         \
 		__syncthreads();                                                                \
-		grid_wait();                                                                    \
-		grid_next();                                                                    \
+		pdl_wait();                                                                     \
+		pdl_launch_dependents();                                                        \
 		encode<point>(p, scales, tables);                                               \
 	}
 
@@ -753,8 +754,8 @@ HZ_DEVICE void decode(const hzi_lattice_near &p, const near_scales &scales)
                                                                                                 \
 		fill_scales(p, scales);                                                         \
 		__syncthreads();                                                                \
-		grid_wait();                                                                    \
-		grid_next();                                                                    \
+		pdl_wait();                                                                     \
+		pdl_launch_dependents();                                                        \
 		decode<lattice>(p, scales);                                                     \
 	}
 
@@ -866,8 +867,8 @@ struct near_stream {
 extern "C" __global__ void __launch_bounds__(THREADS)
 lattice_repack_near(const __grid_constant__ hzi_lattice_turn p)
 {
-	grid_wait();
-	grid_next();
+	pdl_wait();
+	pdl_launch_dependents();
 	const uint32_t step = gridDim.x * THREADS;
 
 	for (uint32_t u = blockIdx.x * THREADS + threadIdx.x; u < p.units; u += step) {

@@ -3,15 +3,15 @@
  *
  * SPDX-License-Identifier: BSD-2-Clause
  *
- * The rules of lattice_rule.h with all that is known when a kernel is compiled. Integers are floats
- * here, up to 2^22, as multiply-adds start at twice the rate of comparisons, logic and shifts: a
- * product with 1/q that is added to 1.5 2^23, rounded down, has the floor of a quotient in its low
- * bits.
+ * The rules of lib/lattice/lattice_math.h with all that is known when a kernel is compiled.
+ * Integers are floats here, up to 2^22, as multiply-adds start at twice the rate of comparisons,
+ * logic and shifts: a product with 1/q that is added to 1.5 2^23, rounded down, has the floor of a
+ * quotient in its low bits.
  */
 #ifndef HZI_LATTICE_NEAR_CUH
 #define HZI_LATTICE_NEAR_CUH
 
-#include "gpu/device/common.cuh"
+#include "gpu/device/base.cuh"
 #include "lib/lattice/lattice_math.h"
 
 /* 1.5 2^23: the sum with y has rint(y) in its low bits. */

@@ -3,6 +3,7 @@
  *
  * SPDX-License-Identifier: BSD-2-Clause
  */
+#include "gpu/device/dtype.cuh"
 #include "gpu/device/pdl.cuh"
 #include "gpu/lattice/points_s8.cuh"
 #include "gpu/lattice/contiguous_d4_e8.h"
@@ -299,8 +300,8 @@ HZ_DEVICE void encode_levels(const hzi_lattice_fast &p)
 
 	fill_tables(tables);
 	__syncthreads();
-	grid_wait();
-	grid_next();
+	pdl_wait();
+	pdl_launch_dependents();
 	if (POINT::q == 4 && p.plain)
 		encode_policy<POINT, 2, true>(p, tables, mine);
 	else if (p.rule.levels == 1)
@@ -332,8 +333,8 @@ ENCODE(e8q2, e8_point<2>, 256, 3)
 extern "C" __global__ void __launch_bounds__(32)
 lattice_clear(const __grid_constant__ hzi_lattice_clear p)
 {
-	grid_wait();
-	grid_next();
+	pdl_wait();
+	pdl_launch_dependents();
 	if (threadIdx.x < 2)
 		p.overload[threadIdx.x] = 0;
 }
@@ -662,8 +663,8 @@ HZ_DEVICE void decode_levels(const hzi_lattice_values &p)
 	if (threadIdx.x < HZI_LATTICE_SCALES)
 		scale[threadIdx.x] = p.scale[threadIdx.x];
 	__syncthreads();
-	grid_wait();
-	grid_next();
+	pdl_wait();
+	pdl_launch_dependents();
 	if (p.levels == 1)
 		decode<DTYPE, LEADERS, D, 1, CODE, EACH>(p, leaders, scale);
 	else if (p.levels == 2)

@@ -11,7 +11,7 @@
 #ifndef HZI_LATTICE_E8_CUH
 #define HZI_LATTICE_E8_CUH
 
-#include "gpu/device/common.cuh"
+#include "gpu/device/base.cuh"
 
 HZ_DEVICE uint32_t lowest_bit(uint32_t x)
 {

@@ -9,7 +9,7 @@
 /* Half of the time to compile, and these kernels wait for local memory anyway */
 #define HZI_LATTICE_OFTEN static __host__ __device__ __noinline__
 
-#include "gpu/device/common.cuh"
+#include "gpu/device/dtype.cuh"
 #include "gpu/lattice/lattice.h"
 
 /* Where the row of a unit begins: of values, codes, the other codes and t */

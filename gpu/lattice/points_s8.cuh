@@ -3,10 +3,11 @@
  *
  * SPDX-License-Identifier: BSD-2-Clause
  *
- * The rules of lattice_rule.h, for all coordinates of a block at a time. Points are integers as
- * there. A D4 point is one word of four bytes, each the coordinate plus a bias that is a multiple
- * of 8; an E8 point is two, w[0] with coordinates 6 4 2 0 and w[1] with 7 5 3 1: digits are sums of
- * coordinates from one to the last, and a product with 01010101 adds up bytes from the lowest.
+ * The rules of lib/lattice/lattice_math.h, for all coordinates of a block at a time. Points are
+ * integers as there. A D4 point is one word of four bytes, each the coordinate plus a bias that is
+ * a multiple of 8; an E8 point is two, w[0] with coordinates 6 4 2 0 and w[1] with 7 5 3 1: digits
+ * are sums of coordinates from one to the last, and a product with 01010101 adds up bytes from the
+ * lowest.
  */
 #ifndef HZI_LATTICE_BYTES_CUH
 #define HZI_LATTICE_BYTES_CUH

@@ -6,7 +6,8 @@
 #ifndef HZI_MHC_PRE_CUH
 #define HZI_MHC_PRE_CUH
 
-#include "gpu/device/pdl.cuh"
+#include "gpu/device/dtype.cuh"
+#include "gpu/device/reduce.cuh"
 #include "gpu/mhc/coef.h"
 #include "lib/mhc/mhc_math.h"
 
@@ -110,23 +111,13 @@ HZ_DEVICE uint4 pack_eight(const float *v)
 		to_bf16x2(v[6], v[7])};
 }
 
-/* The sum over the warp, or over groups of LANES lanes of it, in every lane */
-template <int LANES = 32>
-HZ_DEVICE float sum_lanes(float v)
-{
-#pragma unroll
-	for (int step = LANES / 2; step; step /= 2)
-		v += __shfl_xor_sync(0xffffffff, v, step);
-	return v;
-}
-
 /* The sum over a block of whole warps, in every thread; memory: 32 floats */
 HZ_DEVICE float sum_block(float v, float *memory)
 {
 	const int warps = blockDim.x / 32;
 	float sum = 0;
 
-	v = sum_lanes(v);
+	v = warp_sum(v);
 	__syncthreads();
 	if (threadIdx.x % 32 == 0)
 		memory[threadIdx.x / 32] = v;
@@ -160,29 +151,6 @@ HZ_DEVICE uint32_t split_weights(float low, float high, uint32_t &rest)
 	return pair;
 }
 
-/* c += A b: A 16 x 16 by rows, b 16 x 8 by columns */
-HZ_DEVICE void multiply_bf16(float *c, const uint32_t *a, uint32_t b0, uint32_t b1)
-{
-	asm("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0, %1, %2, %3}, "
-	    "{%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};"
-	    : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
-	    : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
-}
-
-/* The same of f16, or of bf16 */
-template <int DTYPE>
-HZ_DEVICE void multiply(float *c, const uint32_t *a, uint32_t b0, uint32_t b1)
-{
-	if (DTYPE == HZ_BF16) {
-		multiply_bf16(c, a, b0, b1);
-		return;
-	}
-	asm("mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 {%0, %1, %2, %3}, "
-	    "{%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};"
-	    : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
-	    : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
-}
-
 /*
  * Weights for streams of f16 are two parts of f16: to split streams into parts of bf16 takes longer
  * than all else. So that they are numbers of f16 a row is multiplied by row_scale(): 2^14 over the
@@ -212,13 +180,6 @@ HZ_DEVICE uint32_t split_scaled(float low, float high, uint32_t &rest)
 
 	rest = to_f16x2(low - f16_low(pair), high - f16_high(pair));
 	return pair;
-}
-
-/* Four 8 x 8 matrices whose rows are at the addresses of 8 lanes each */
-HZ_DEVICE void load_matrices(uint32_t *r, uint32_t address)
-{
-	asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];"
-		     : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3]) : "r"(address) : "memory");
 }
 
 /* ---- Coefficients ---------------------------------------------------------------------------- */

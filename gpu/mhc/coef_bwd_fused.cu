@@ -15,6 +15,7 @@
 
 /* What is not built for compute capability 9.0 alone has nothing here. */
 #if !defined(__CUDA_ARCH__) || defined(__CUDA_ARCH_FEAT_SM90_ALL)
+#include "gpu/device/mma.cuh"
 #include "gpu/device/tma.cuh"
 
 #define LINE 128			/* bytes of a stream of a token, swizzled as such */
@@ -71,7 +72,7 @@ HZ_DEVICE void load_planes(uint8_t *to, int half_bytes, int streams, const hzi_t
 	for (int e = 0; e < streams * HALVES; e++) {
 		const int i = e / HALVES, h = e % HALVES;
 
-		copy_planes(shared_address(to + h * half_bytes + i * PLANE), map,
+		tma_load_3d(shared_address(to + h * half_bytes + i * PLANE), map,
 			    2 * b.channel + h * LINE, token, i, barrier);
 	}
 }
@@ -82,30 +83,23 @@ HZ_DEVICE void load_tiles(const hzi_mhc_joint &p, const joint_place &b, joint_me
 			       HZI_JOINT_RECORD * 4;
 	joint_ring ring = {0, 1};
 
-	prefetch_map(p.x_map);
+	tma_prefetch_map(p.x_map);
 	for (int t = 0; t < b.tiles; t++, ring.next(b)) {
 		joint_stage &s = m.stage[ring.at];
 		const uint32_t full = shared_address(&m.full[ring.at]);
 		const int token = first_token(p, b, t);
 
-		barrier_wait(shared_address(&m.empty[ring.at]), ring.parity);
-		barrier_expect(full, bytes);
+		mbarrier_wait(shared_address(&m.empty[ring.at]), ring.parity);
+		mbarrier_expect_tx(full, bytes);
 		load_planes(s.x[0], sizeof(s.x[0]), 4, p.x_map, b, token, full);
 		if (p.dy.data)
 			load_planes(s.dy[0], sizeof(s.dy[0]), 4, p.dy_map, b, token, full);
 		if (p.du.data)
 			load_planes(s.du[0], sizeof(s.du[0]), 1, p.du_map, b, token, full);
-		copy_bytes(shared_address(s.draw),
-			   p.records + (int64_t)(token / TILE) * HZI_JOINT_RECORD,
-			   HZI_JOINT_RECORD * 4, full);
+		bulk_copy(shared_address(s.draw),
+			  p.records + (int64_t)(token / TILE) * HZI_JOINT_RECORD,
+			  HZI_JOINT_RECORD * 4, full);
 	}
-}
-
-/* Until no more than so many of the copies from shared memory still read there */
-template <int COUNT>
-HZ_DEVICE void stores_wait_for(void)
-{
-	asm volatile("cp.async.bulk.wait_group.read %0;" :: "n"(COUNT) : "memory");
 }
 
 HZ_DEVICE void store_planes(const hzi_mhc_joint &p, const joint_place &b, int token,
@@ -114,12 +108,10 @@ HZ_DEVICE void store_planes(const hzi_mhc_joint &p, const joint_place &b, int to
 	for (int e = 0; e < 4 * HALVES; e++) {
 		const int i = e / HALVES, h = e % HALVES;
 
-		asm volatile("cp.async.bulk.tensor.3d.global.shared::cta.bulk_group "
-			     "[%0, {%2, %3, %4}], [%1];"
-			     :: "l"(&p.dx_map), "r"(shared_address(s.x[h] + i * PLANE)),
-				"r"(2 * b.channel + h * LINE), "r"(token), "r"(i) : "memory");
+		tma_store_3d(p.dx_map, 2 * b.channel + h * LINE, token, i,
+			     shared_address(s.x[h] + i * PLANE));
 	}
-	asm volatile("cp.async.bulk.commit_group;" ::: "memory");
+	tma_store_commit();
 }
 
 /* dx of tiles; a stage is free when the next tile's copy has begun and its own has been read. */
@@ -128,39 +120,19 @@ HZ_DEVICE void store_tiles(const hzi_mhc_joint &p, const joint_place &b, joint_m
 	joint_ring ring = {0, 0}, old = ring;
 
 	for (int t = 0; t < b.tiles; t++, ring.next(b)) {
-		barrier_wait(shared_address(&m.done[ring.at]), ring.parity);
+		mbarrier_wait(shared_address(&m.done[ring.at]), ring.parity);
 		if (p.dx.data)
 			store_planes(p, b, first_token(p, b, t), m.stage[ring.at]);
 		if (t == 0)
 			continue;
-		stores_wait_for<1>();
-		barrier_arrive(shared_address(&m.empty[old.at]));
+		tma_store_wait_read<1>();
+		mbarrier_arrive(shared_address(&m.empty[old.at]));
 		old.next(b);
 	}
-	stores_wait_for<0>();
+	tma_store_wait_read<0>();
 }
 
 /* ---- Work ------------------------------------------------------------------------------------ */
-
-HZ_DEVICE void load_turned(uint32_t *r, uint32_t address)
-{
-	asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0, %1, %2, %3}, [%4];"
-		     : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3]) : "r"(address) : "memory");
-}
-
-HZ_DEVICE void store_matrices(uint32_t address, const uint32_t *r)
-{
-	asm volatile("stmatrix.sync.aligned.m8n8.x4.shared.b16 [%0], {%1, %2, %3, %4};"
-		     :: "r"(address), "r"(r[0]), "r"(r[1]), "r"(r[2]), "r"(r[3]) : "memory");
-}
-
-/* c += A b: A 16 x 8 by rows, b 8 x 8 by columns */
-HZ_DEVICE void multiply_half(float *c, const uint32_t *a, uint32_t b)
-{
-	asm("mma.sync.aligned.m16n8k8.row.col.f32.bf16.bf16.f32 {%0, %1, %2, %3}, "
-	    "{%4, %5}, {%6}, {%0, %1, %2, %3};"
-	    : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3]) : "r"(a[0]), "r"(a[1]), "r"(b));
-}
 
 /* phi of a warp's two times 8 channels in each stream: right matrices of 24 rows */
 struct joint_slice {
@@ -214,14 +186,14 @@ HZ_DEVICE void add_dphi(const joint_stage &s, uint32_t row, float sum[2][2][3][4
 
 #pragma unroll
 	for (int q = 0; q < 3; q++)
-		load_turned(right[q], draw + q * 512);
+		ldmatrix_x4_trans(right[q], draw + q * 512);
 #pragma unroll
 	for (int e = 0; e < 4; e++) {
 		const int half = e / 2, pair = e % 2;
 		float (*const to)[4] = sum[half][pair];
 		uint32_t x[4], rest[4];
 
-		load_turned(x, (shared_address(s.x) + row + pair * 2 * PLANE) ^ half * 16);
+		ldmatrix_x4_trans(x, (shared_address(s.x) + row + pair * 2 * PLANE) ^ half * 16);
 		/* Rows of the left matrix are channels of two streams. */
 		const uint32_t turned[4] = {x[0], x[2], x[1], x[3]};
 
@@ -230,16 +202,16 @@ HZ_DEVICE void add_dphi(const joint_stage &s, uint32_t row, float sum[2][2][3][4
 			x[i] = DTYPE == HZ_F16 ? split_pair(f16_low(turned[i]),
 							    f16_high(turned[i]), rest[i]) :
 						 turned[i];
-		multiply_bf16(to[0], x, right[0][0], right[0][1]);
-		multiply_bf16(to[1], x, right[0][2], right[0][3]);
-		multiply_bf16(to[2], x, right[1][0], right[1][1]);
-		multiply_bf16(to[0], x, right[2][0], right[2][1]);
-		multiply_bf16(to[1], x, right[2][2], right[2][3]);
-		multiply_bf16(to[2], x, right[1][2], right[1][3]);
+		mma_m16n8k16<HZ_BF16>(to[0], x, right[0][0], right[0][1]);
+		mma_m16n8k16<HZ_BF16>(to[1], x, right[0][2], right[0][3]);
+		mma_m16n8k16<HZ_BF16>(to[2], x, right[1][0], right[1][1]);
+		mma_m16n8k16<HZ_BF16>(to[0], x, right[2][0], right[2][1]);
+		mma_m16n8k16<HZ_BF16>(to[1], x, right[2][2], right[2][3]);
+		mma_m16n8k16<HZ_BF16>(to[2], x, right[1][2], right[1][3]);
 		if (DTYPE == HZ_F16) {
-			multiply_bf16(to[0], rest, right[0][0], right[0][1]);
-			multiply_bf16(to[1], rest, right[0][2], right[0][3]);
-			multiply_bf16(to[2], rest, right[1][0], right[1][1]);
+			mma_m16n8k16<HZ_BF16>(to[0], rest, right[0][0], right[0][1]);
+			mma_m16n8k16<HZ_BF16>(to[1], rest, right[0][2], right[0][3]);
+			mma_m16n8k16<HZ_BF16>(to[2], rest, right[1][0], right[1][1]);
 		}
 	}
 }
@@ -269,7 +241,7 @@ HZ_DEVICE void make_dx(const hzi_mhc_joint &p, const joint_place &b, joint_stage
 
 #pragma unroll
 	for (int q = 0; q < 3; q++)
-		load_matrices(left[q], draw + q * 512);
+		ldmatrix_x4(left[q], draw + q * 512);
 #pragma unroll
 	for (int eight = 0; eight < 2; eight++) {
 		const uint32_t x_row = (shared_address(s.x) + row) ^ eight * 16;
@@ -280,15 +252,15 @@ HZ_DEVICE void make_dx(const hzi_mhc_joint &p, const joint_place &b, joint_stage
 		for (int i = 0; i < 4; i++) {
 			const uint32_t *high = phi.high[eight][i], *low = phi.low[eight][i];
 
-			multiply_half(sum[i], left[1], low[2]);
-			multiply_bf16(sum[i], left[0], low[0], low[1]);
-			multiply_bf16(sum[i], left[2], high[0], high[1]);
-			multiply_bf16(sum[i], left[1], high[2], high[2]);
-			multiply_bf16(sum[i], left[0], high[0], high[1]);
+			mma_m16n8k8<HZ_BF16>(sum[i], left[1][0], left[1][1], low[2]);
+			mma_m16n8k16<HZ_BF16>(sum[i], left[0], low[0], low[1]);
+			mma_m16n8k16<HZ_BF16>(sum[i], left[2], high[0], high[1]);
+			mma_m16n8k16<HZ_BF16>(sum[i], left[1], high[2], high[2]);
+			mma_m16n8k16<HZ_BF16>(sum[i], left[0], high[0], high[1]);
 		}
 #pragma unroll
 		for (int pair = 0; pair < 2; pair++)
-			load_matrices(v[pair], x_row + pair * 2 * PLANE);
+			ldmatrix_x4(v[pair], x_row + pair * 2 * PLANE);
 #pragma unroll
 		for (int e = 0; e < 8; e++) {
 			const int i = e / 2, half = e % 2;
@@ -320,7 +292,7 @@ HZ_DEVICE void make_dx(const hzi_mhc_joint &p, const joint_place &b, joint_stage
 
 #pragma unroll
 			for (int pair = 0; pair < 2; pair++)
-				load_matrices(v[pair], dy_row + pair * 2 * PLANE);
+				ldmatrix_x4(v[pair], dy_row + pair * 2 * PLANE);
 #pragma unroll
 			for (int e = 0; e < 8; e++) {
 				const int j = e / 2, half = e % 2;
@@ -354,7 +326,7 @@ HZ_DEVICE void make_dx(const hzi_mhc_joint &p, const joint_place &b, joint_stage
 
 				v[pair][e] = pack<DTYPE>(from[0], from[1]);
 			}
-			store_matrices(x_row + pair * 2 * PLANE, v[pair]);
+			stmatrix_x4(x_row + pair * 2 * PLANE, v[pair]);
 		}
 	}
 }
@@ -388,16 +360,16 @@ HZ_DEVICE void work(const hzi_mhc_joint &p, const joint_place &b, joint_memory &
 	for (int t = 0; t < b.tiles; t++, ring.next(b)) {
 		joint_stage &s = m.stage[ring.at];
 
-		barrier_wait(shared_address(&m.full[ring.at]), ring.parity);
+		mbarrier_wait(shared_address(&m.full[ring.at]), ring.parity);
 		add_dphi<DTYPE>(s, row, dphi);
 		if (p.dx.data) {
 			make_dx<DTYPE>(p, b, s, row, first_token(p, b, t), phi);
 			/* Copies are to see it. */
-			asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
+			fence_proxy_async();
 		}
 		__syncwarp();
 		if (threadIdx.x % 32 == 0)
-			barrier_arrive(shared_address(&m.done[ring.at]));
+			mbarrier_arrive(shared_address(&m.done[ring.at]));
 	}
 	if (p.partial)
 		store_dphi(p, b, dphi);
@@ -420,21 +392,21 @@ HZ_DEVICE void joint(const hzi_mhc_joint &p)
 	b.tiles = (tiles - b.split + p.splits - 1) / p.splits;
 	/* Where dy is read, less under way is faster: 0.85 ms where five stages take 0.89. */
 	b.stages = p.dy.data ? STAGES - 1 : STAGES;
-	grid_next();
+	pdl_launch_dependents();
 	if (threadIdx.x < STAGES) {
-		barrier_init(shared_address(&m.full[threadIdx.x]), 1);
-		barrier_init(shared_address(&m.done[threadIdx.x]), WORKERS);
-		barrier_init(shared_address(&m.empty[threadIdx.x]), 1);
+		mbarrier_init(shared_address(&m.full[threadIdx.x]), 1);
+		mbarrier_init(shared_address(&m.done[threadIdx.x]), WORKERS);
+		mbarrier_init(shared_address(&m.empty[threadIdx.x]), 1);
 	}
 	if (threadIdx.x < 32)
-		barrier_init_fence();
+		mbarrier_init_fence();
 	__syncthreads();
-	grid_wait();
+	pdl_wait();
 	if (warp < WORKERS) {
-		registers_more<232>();
+		setmaxnreg_inc<232>();
 		work<DTYPE>(p, b, m);
 	} else {
-		registers_less<40>();
+		setmaxnreg_dec<40>();
 		if (threadIdx.x % 32 == 0 && warp == WORKERS)
 			load_tiles(p, b, m);
 		else if (threadIdx.x % 32 == 0 && warp == WORKERS + 1)

@@ -8,6 +8,8 @@
  * group.
  */
 #include "gpu/mhc/coef.cuh"
+#include "gpu/device/mma.cuh"
+#include "gpu/device/pdl.cuh"
 
 /* ---- Projection ------------------------------------------------------------------------------ */
 
@@ -26,8 +28,8 @@ HZ_DEVICE void project(const hzi_mhc_project &p)
 	const uint32_t row = shared_address(&xs[0][warp * 16 + lane % 16][lane / 16 * 4]);
 	float sum[TILES][4] = {}, squares[HZI_PRE_TOKENS / 16] = {};
 
-	grid_next();
-	grid_wait();
+	pdl_launch_dependents();
+	pdl_wait();
 	for (int64_t chunk = begin; chunk < end; chunk++) {
 		const int stream = (int)(chunk / chunks);
 		const int64_t c0 = chunk % chunks * HZI_PRE_CHUNK;
@@ -71,19 +73,19 @@ HZ_DEVICE void project(const hzi_mhc_project &p)
 		for (int step = 0; step < HZI_PRE_CHUNK / 16; step++) {
 			uint32_t high[4], low[4];
 
-			load_matrices(high, row + step * 32);
+			ldmatrix_x4(high, row + step * 32);
 			if (parts == 2)
-				load_matrices(low, row + step * 32 + sizeof(xs[0]));
+				ldmatrix_x4(low, row + step * 32 + sizeof(xs[0]));
 #pragma unroll
 			for (int tile = 0; tile < TILES; tile++) {
 				const int k = tile * 8 + lane / 4;
 				const uint32_t *b = &phis[0][k][step * 8 + lane % 4];
 				const uint32_t *rest = b + TILES * 8 * LINE;
 
-				multiply_bf16(sum[tile], high, b[0], b[4]);
-				multiply_bf16(sum[tile], high, rest[0], rest[4]);
+				mma_m16n8k16<HZ_BF16>(sum[tile], high, b[0], b[4]);
+				mma_m16n8k16<HZ_BF16>(sum[tile], high, rest[0], rest[4]);
 				if (parts == 2)
-					multiply_bf16(sum[tile], low, b[0], b[4]);
+					mma_m16n8k16<HZ_BF16>(sum[tile], low, b[0], b[4]);
 			}
 		}
 	}
@@ -93,7 +95,7 @@ HZ_DEVICE void project(const hzi_mhc_project &p)
 #pragma unroll
 	for (int pass = 0; pass < HZI_PRE_TOKENS / 16; pass++) {
 		const int r = pass * 16 + threadIdx.x / 8;
-		const float s = sum_lanes<8>(squares[pass]);
+		const float s = warp_sum<8>(squares[pass]);
 
 		if (first + r < p.groups && threadIdx.x % 8 == 0)
 			out[r * (p.m + 1) + p.m] = s;
@@ -163,8 +165,8 @@ extern "C" __global__ void __launch_bounds__(HZI_PRE_THREADS, 6)
 {
 	const bool near = p.quick && p.channels % 8 == 0;
 
-	grid_next();
-	grid_wait();
+	pdl_launch_dependents();
+	pdl_wait();
 	if (near && p.dtype == HZ_F32)
 		means<HZ_F32>(p);
 	else if (near && p.dtype == HZ_F16)
@@ -189,8 +191,8 @@ extern "C" __global__ void __launch_bounds__(256)
 	float *out = p.out + s * p.width;
 	float sum = 0;
 
-	grid_next();
-	grid_wait();
+	pdl_launch_dependents();
+	pdl_wait();
 	if (j < p.width) {
 #pragma unroll 4
 		for (int64_t r = part; r < p.rows; r += 8)
@@ -237,8 +239,8 @@ HZ_DEVICE void begin_coefs(const hzi_mhc_finish &p, float *memory)
 {
 	const int m = p.rule.m;
 
-	grid_next();
-	grid_wait();
+	pdl_launch_dependents();
+	pdl_wait();
 	load_sums(p.sums, m, memory);
 	if (!p.saved)
 		return;
@@ -357,8 +359,8 @@ extern "C" __global__ void __launch_bounds__(HZI_NORM_THREADS, 2)
 {
 	__shared__ float memory[32];
 
-	grid_next();
-	grid_wait();
+	pdl_launch_dependents();
+	pdl_wait();
 	if (!p.near)
 		norm_any(p, memory);
 	else if (p.dtype == HZ_F32)

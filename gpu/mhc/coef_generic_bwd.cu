@@ -5,6 +5,7 @@
  */
 #include "gpu/mhc/coef.cuh"
 #include "gpu/mhc/coef_bwd_fused.h"
+#include "gpu/device/pdl.cuh"
 
 /* ---- Gradients of what coefficients are made of ---------------------------------------------- */
 
@@ -158,8 +159,8 @@ extern "C" __global__ void __launch_bounds__(HZI_PRE_GROUPS)
 	constexpr int sums = HZI_PRE_GROUPS * (ROWS<4> + 1);
 
 	static_assert(sizeof(float) * sums == HZI_PRE_GRADIENTS_BYTES(0), "shared memory");
-	grid_next();
-	grid_wait();
+	pdl_launch_dependents();
+	pdl_wait();
 	if (p.rule.residual == HZ_MHC_SINKHORN && p.rule.m == 24)
 		gradients<4, true>(p, memory, memory + sums + threadIdx.x, HZI_PRE_GROUPS);
 	else
@@ -179,8 +180,8 @@ extern "C" __global__ void __launch_bounds__(HZI_PRE_GROUPS)
 {
 	__shared__ float memory[HZI_PRE_GROUPS * (ROWS<HZI_MHC_STREAMS> + 1)];
 
-	grid_next();
-	grid_wait();
+	pdl_launch_dependents();
+	pdl_wait();
 	BY_OTHERS(gradients_other, p.rule.n, p, memory)
 }
 
@@ -378,8 +379,8 @@ extern "C" __global__ void __launch_bounds__(HZI_NORM_THREADS)
 {
 	__shared__ float memory[2][HZI_NORM_THREADS / 32][NUMBERS];
 
-	grid_next();
-	grid_wait();
+	pdl_launch_dependents();
+	pdl_wait();
 	if (!p.of.near)
 		norm_bwd_any(p, memory[0][0]);
 	else if (p.of.dtype == HZ_F32)
@@ -402,8 +403,8 @@ extern "C" __global__ void __launch_bounds__(HZI_PRE_THREADS)
 	const int64_t first = blockIdx.x / strips * HZI_PRE_LANES, each = p.tokens / p.groups;
 	const int64_t columns = p.n * p.channels;
 
-	grid_next();
-	grid_wait();
+	pdl_launch_dependents();
+	pdl_wait();
 	if (p.draw) {
 		for (int e = threadIdx.x; e < p.m * HZI_PRE_LANES; e += HZI_PRE_THREADS) {
 			const int64_t t = first + e / p.m;
@@ -490,8 +491,8 @@ HZ_DEVICE void dx_groups(const hzi_mhc_dx &p)
 	const int64_t end = s * each + each * (split + 1) / gridDim.y;
 	float shared[4][8] = {}, weight[4] = {}, mix[16] = {};
 
-	grid_next();
-	grid_wait();
+	pdl_launch_dependents();
+	pdl_wait();
 	if (c >= p.channels)
 		return;
 #pragma unroll
@@ -579,8 +580,8 @@ HZ_DEVICE void dphi(const hzi_mhc_dphi &p)
 	const int i = (int)(j / (p.channels ? p.channels : 1));
 	float sum[ROW_COUNT] = {};
 
-	grid_next();
-	grid_wait();
+	pdl_launch_dependents();
+	pdl_wait();
 	for (int64_t first = begin; first < end; first += PART) {
 		const int count = (int)(end - first < PART ? end - first : PART);
 
@@ -665,8 +666,8 @@ extern "C" __global__ void __launch_bounds__(256)
 	const int64_t first = (int64_t)blockIdx.x * HZI_PRE_SUM_COLUMNS, j = first + column;
 	float dgain = 0;
 
-	grid_next();
-	grid_wait();
+	pdl_launch_dependents();
+	pdl_wait();
 	if (first >= p.columns) {
 		sum_small(p, gains);
 		return;

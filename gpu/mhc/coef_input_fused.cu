@@ -23,6 +23,8 @@
 
 /* What is not built for compute capability 9.0 alone has nothing here. */
 #if !defined(__CUDA_ARCH__) || defined(__CUDA_ARCH_FEAT_SM90_ALL)
+#include "gpu/device/mma.cuh"
+#include "gpu/device/shared.cuh"
 #include "gpu/device/tma.cuh"
 
 #define TILE HZI_FUSED_TILE
@@ -70,25 +72,10 @@ static_assert(sizeof(memory<true>) + 1024 <= HZI_FUSED_BYTES, "shared memory");
 
 enum { FULL = 2, EMPTY = 4 };		/* named barriers, two of each */
 
-HZ_DEVICE void wait_named(int barrier, int threads)
-{
-	asm volatile("barrier.sync %0, %1;" :: "r"(barrier), "r"(threads) : "memory");
-}
-
-HZ_DEVICE void arrive_named(int barrier, int threads)
-{
-	asm volatile("barrier.arrive %0, %1;" :: "r"(barrier), "r"(threads) : "memory");
-}
-
 /* Whether the phase of that parity is over, for all lanes */
 HZ_DEVICE bool is_over(uint32_t barrier, uint32_t parity)
 {
-	uint32_t over;
-
-	asm volatile("{.reg .pred p; mbarrier.test_wait.parity.shared::cta.b64 p, [%1], %2; "
-		     "selp.u32 %0, 1, 0, p;}"
-		     : "=r"(over) : "r"(barrier), "r"(parity) : "memory");
-	return __all_sync(0xffffffff, over);
+	return __all_sync(0xffffffff, mbarrier_test(barrier, parity));
 }
 
 /* So that it is not computed anew each time. */
@@ -107,7 +94,7 @@ HZ_DEVICE void store_shared(uint32_t to, float v)
 template <int COUNT>
 HZ_DEVICE void wait_turn(uint64_t *barriers, int t)
 {
-	barrier_wait(shared_address(&barriers[t % COUNT]), t / COUNT & 1);
+	mbarrier_wait(shared_address(&barriers[t % COUNT]), t / COUNT & 1);
 }
 
 /* Where 8 channels of a token lie in a box of one stream, as copies permute them */
@@ -245,7 +232,7 @@ HZ_DEVICE void load_x(uint32_t x[4][4], uint32_t from)
 {
 #pragma unroll
 	for (int i = 0; i < 4; i++)
-		load_matrices(x[i], from + i * SHEET);
+		ldmatrix_x4(x[i], from + i * SHEET);
 }
 
 /*
@@ -265,12 +252,12 @@ HZ_DEVICE float project_tile(float sum[3][4], const uint32_t x[4][4], const slic
 		for (int step = 0; step < 2; step++) {
 			const uint32_t rows[4] = {x[i][step * 2], 0, x[i][step * 2 + 1], 0};
 
-			multiply<DTYPE>(squares[step], rows, rows[0], rows[2]);
+			mma_m16n8k16<DTYPE>(squares[step], rows, rows[0], rows[2]);
 #pragma unroll
 			for (int tile = 0; tile < 3; tile++)
-				multiply<DTYPE>(step ? more[tile] : sum[tile],
-						phi.part[i][step][tile], x[i][step * 2],
-						x[i][step * 2 + 1]);
+				mma_m16n8k16<DTYPE>(step ? more[tile] : sum[tile],
+						    phi.part[i][step][tile], x[i][step * 2],
+						    x[i][step * 2 + 1]);
 		}
 	}
 #pragma unroll
@@ -294,8 +281,8 @@ HZ_DEVICE void project(const hzi_mhc_fused &p, const place_of &b, memory<POST> &
 	const uint32_t sums = kept(shared_address(&m.sums[0][warp][lane % 4 * 2][lane / 4]));
 	const uint32_t squares =
 		kept(shared_address(&m.sums[0][warp][lane / 4][HZI_FUSED_ROWS + lane % 4]));
-	turn<all::stages> now;
-	turn<all::slots> slot;
+	ring_position<all::stages> now;
+	ring_position<all::slots> slot;
 	bool loaded = false;
 	uint32_t x[4][4];
 	slice phi;
@@ -307,7 +294,7 @@ HZ_DEVICE void project(const hzi_mhc_fused &p, const place_of &b, memory<POST> &
 		float sum[3][4] = {}, square;
 
 		if (!loaded) {
-			barrier_wait(made + now.at * 8, now.parity);
+			mbarrier_wait(made + now.at * 8, now.parity);
 			load_x(x, first + now.at * sizeof(stage<POST>));
 		}
 		square = project_tile<DTYPE>(sum, x, phi);
@@ -317,14 +304,14 @@ HZ_DEVICE void project(const hzi_mhc_fused &p, const place_of &b, memory<POST> &
 		if (loaded)
 			load_x(x, first + now.at * sizeof(stage<POST>));
 		if (!free)
-			barrier_wait(drained + slot.at * 8, slot.parity ^ 1);
+			mbarrier_wait(drained + slot.at * 8, slot.parity ^ 1);
 #pragma unroll
 		for (int e = 0; e < 6; e++)
 			store_shared(sums + to + (e % 2 * ROW + e / 2 * 8) * 4,
 				     (sum[e / 2][e % 2] + sum[e / 2][e % 2 + 2]) *
 					     (DTYPE == HZ_F16 ? phi.back[e / 2] : 1));
 		store_shared(squares + to, square);
-		barrier_arrive(summed + slot.at * 8);
+		mbarrier_arrive(summed + slot.at * 8);
 		slot.next();
 	}
 }
@@ -348,7 +335,7 @@ HZ_DEVICE void reduce(const place_of &b, memory<POST> &m)
 		for (int i = 0; i < 2; i++)
 			sum[i] = sum_rows<PROJECTORS>(m.sums[t % slots][0][0] + vector_of(i) * 4,
 						      PROJECTORS);
-		barrier_arrive(shared_address(&m.drained[t % slots]));
+		mbarrier_arrive(shared_address(&m.drained[t % slots]));
 #pragma unroll
 		for (int i = 0; i < 2; i++) {
 			if (i * 32 + lane < VECTORS)
@@ -366,7 +353,7 @@ HZ_DEVICE void load(const hzi_mhc_fused &p, const place_of &b, memory<POST> &m)
 {
 	constexpr int stages = memory<POST>::stages;
 
-	prefetch_map(p.x_map);
+	tma_prefetch_map(p.x_map);
 	for (int t = 0; t < b.tiles; t++) {
 		const int first = tile_token(b, t), count = min(TILE, (int)p.tokens - first);
 		const uint32_t full = shared_address(&m.full[t % stages]);
@@ -374,16 +361,17 @@ HZ_DEVICE void load(const hzi_mhc_fused &p, const place_of &b, memory<POST> &m)
 
 		if (t >= stages)
 			wait_turn<stages>(m.empty, t - stages);
-		barrier_expect(full, b.boxes * (POST ? 5 : 4) * SHEET + (POST ? count * 80 : 0));
+		mbarrier_expect_tx(full,
+				   b.boxes * (POST ? 5 : 4) * SHEET + (POST ? count * 80 : 0));
 		for (int i = 0; i < b.boxes; i++)
-			copy_planes(shared_address(to.x[i]), p.x_map,
+			tma_load_3d(shared_address(to.x[i]), p.x_map,
 				    (b.channel + i * HZI_FUSED_BOX) * 2, first, 0, full);
 		if constexpr (POST) {
 			for (int i = 0; i < b.boxes; i++)
-				copy_planes(shared_address(to.f[i]), p.f_map,
+				tma_load_3d(shared_address(to.f[i]), p.f_map,
 					    (b.channel + i * HZI_FUSED_BOX) * 2, first, 0, full);
-			copy_bytes(shared_address(to.a), p.post_a + first * 16, count * 64, full);
-			copy_bytes(shared_address(to.q), p.post_q + first * 4, count * 16, full);
+			bulk_copy(shared_address(to.a), p.post_a + first * 16, count * 64, full);
+			bulk_copy(shared_address(to.q), p.post_q + first * 4, count * 16, full);
 		}
 	}
 }
@@ -505,18 +493,18 @@ HZ_DEVICE void mix(const hzi_mhc_fused &p, const place_of &b, memory<POST> &m)
 				for (int i = begin; i < begin + own; i++)
 					post_token<DTYPE>(p, b, tile_token(b, posted), i,
 							  m.tile[posted % stages], bias);
-				copy_fence();
-				barrier_arrive(shared_address(&m.made[posted % stages]));
+				fence_proxy_async();
+				mbarrier_arrive(shared_address(&m.made[posted % stages]));
 			}
 		}
 		if (threadIdx.x == PROJECTORS * 32)
-			barrier_expect(shared_address(&m.weights[at]), TILE * 16);
+			mbarrier_expect_tx(shared_address(&m.weights[at]), TILE * 16);
 		wait_turn<stages>(m.weights, t);
 		if (p.u.data)
 			mix_tokens<DTYPE>(p, b, tile_token(b, t), begin, m.p[at], m.tile[at].x);
 		__syncwarp();
 		if (leads)
-			barrier_arrive(shared_address(&m.empty[at]));
+			mbarrier_arrive(shared_address(&m.empty[at]));
 	}
 }
 
@@ -542,8 +530,8 @@ HZ_DEVICE void make_p(const hzi_mhc_fused &p, const place_of &b, memory<POST> &m
 		float weight[4], rho;
 
 		if (lane == 0)
-			barrier_expect(came, b.ranks * TILE * ROW * 4);
-		barrier_wait(came, count / turns & 1);
+			mbarrier_expect_tx(came, b.ranks * TILE * ROW * 4);
+		mbarrier_wait(came, count / turns & 1);
 		/* All of it before p: who has that may send sums of the next tile. */
 #pragma unroll
 		for (int i = 0; i < 2; i++) {
@@ -574,17 +562,17 @@ HZ_DEVICE void make_p(const hzi_mhc_fused &p, const place_of &b, memory<POST> &m
 					    cluster_map(weights, lane % 16));
 		}
 		if (part == 0 && count >= 2 * batch)
-			wait_named(EMPTY + buffer, 64);
+			barrier_sync(EMPTY + buffer, 64);
 #pragma unroll
 		for (int i = 0; i < 2; i++) {
 			if (i * 32 + lane < VECTORS)
 				((float4 *)m.batch[buffer][part * TILE])[i * 32 + lane] = sum[i];
 		}
 		if (part == batch - 1)
-			arrive_named(FULL + buffer, 64);
+			barrier_arrive(FULL + buffer, 64);
 	}
 	if (count % batch)
-		arrive_named(FULL + count / batch % 2, 64);
+		barrier_arrive(FULL + count / batch % 2, 64);
 }
 
 /* One warp: a lane for each token of a batch */
@@ -597,7 +585,7 @@ HZ_DEVICE void make_rest(const hzi_mhc_fused &p, const place_of &b, memory<POST>
 	for (int first = b.rank, buffer = 0; first < b.tiles; first += step, buffer ^= 1) {
 		const int t = first + lane / TILE * b.ranks;
 
-		wait_named(FULL + buffer, 64);
+		barrier_sync(FULL + buffer, 64);
 		if (t < b.tiles) {
 			const int token = tile_token(b, t) + lane % TILE;
 
@@ -606,7 +594,7 @@ HZ_DEVICE void make_rest(const hzi_mhc_fused &p, const place_of &b, memory<POST>
 		}
 		__syncwarp();
 		if (first + 2 * step < b.tiles)
-			arrive_named(EMPTY + buffer, 64);
+			barrier_arrive(EMPTY + buffer, 64);
 	}
 }
 #endif
@@ -620,38 +608,38 @@ HZ_DEVICE void fused(const hzi_mhc_fused &p)
 	const place_of b = block_place(p);
 	const int warp = threadIdx.x / 32;
 
-	grid_next();
+	pdl_launch_dependents();
 	if (threadIdx.x < stages) {
-		barrier_init(shared_address(&m.full[threadIdx.x]), 1);
-		barrier_init(shared_address(&m.made[threadIdx.x]), MIXERS * 32);
-		barrier_init(shared_address(&m.weights[threadIdx.x]), 1);
-		barrier_init(shared_address(&m.empty[threadIdx.x]), MIXERS);
+		mbarrier_init(shared_address(&m.full[threadIdx.x]), 1);
+		mbarrier_init(shared_address(&m.made[threadIdx.x]), MIXERS * 32);
+		mbarrier_init(shared_address(&m.weights[threadIdx.x]), 1);
+		mbarrier_init(shared_address(&m.empty[threadIdx.x]), MIXERS);
 	}
 	if (threadIdx.x < memory<POST>::slots) {
-		barrier_init(shared_address(&m.summed[threadIdx.x]), PROJECTORS * 32);
-		barrier_init(shared_address(&m.drained[threadIdx.x]), 32);
+		mbarrier_init(shared_address(&m.summed[threadIdx.x]), PROJECTORS * 32);
+		mbarrier_init(shared_address(&m.drained[threadIdx.x]), 32);
 	}
 	if (threadIdx.x < HZI_FUSED_BLOCKS / 2)
-		barrier_init(shared_address(&m.came[threadIdx.x]), 1);
-	barrier_init_fence();
+		mbarrier_init(shared_address(&m.came[threadIdx.x]), 1);
+	mbarrier_init_fence();
 	/* Boxes that there are not: 0 */
 	if (b.boxes < BOXES) {
 		for (int e = threadIdx.x; e < (int)sizeof(m.tile) / 16; e += HZI_FUSED_THREADS)
 			((uint4 *)m.tile)[e] = {};
-		copy_fence();
+		fence_proxy_async();
 	}
 	__syncthreads();
 	cluster_arrive();
 	cluster_wait();
-	grid_wait();
+	pdl_wait();
 	if (warp < PROJECTORS) {
-		registers_more<168>();
+		setmaxnreg_inc<168>();
 		project<DTYPE, POST>(p, b, m);
 	} else if (warp < PROJECTORS + MIXERS) {
-		registers_less<88>();
+		setmaxnreg_dec<88>();
 		mix<DTYPE, POST>(p, b, m);
 	} else {
-		registers_less<88>();
+		setmaxnreg_dec<88>();
 		if (warp == PROJECTORS + MIXERS)
 			reduce<POST>(b, m);
 		else if (warp == PROJECTORS + MIXERS + 1)

@@ -9,6 +9,8 @@
  */
 #include "gpu/mhc/mhc.cuh"
 #include "gpu/mhc/coef.cuh"
+#include "gpu/device/mma.cuh"
+#include "gpu/device/pdl.cuh"
 
 #define THREADS HZI_WIDE_THREADS
 #define WARPS (THREADS / 32)
@@ -182,8 +184,8 @@ HZ_DEVICE void wide_project(const hzi_mhc_project &p)
 	x_pieces<DT> next;
 	int slot = 0;
 
-	grid_next();
-	grid_wait();
+	pdl_launch_dependents();
+	pdl_wait();
 	weights.load(p, at);
 	next.load(p, first + lane / 4, at);
 	weights.keep(phi[0]);
@@ -226,10 +228,11 @@ HZ_DEVICE void wide_project(const hzi_mhc_project &p)
 							low[i * 2][h + 1], low[i * 2 + 1][h + 1],
 						};
 
-						multiply_bf16(sum[i][k], a, b.z, b.w);
+						mma_m16n8k16<HZ_BF16>(sum[i][k], a, b.z, b.w);
 						if (DT != HZ_BF16)
-							multiply_bf16(sum[i][k], rest, b.x, b.y);
-						multiply_bf16(sum[i][k], a, b.x, b.y);
+							mma_m16n8k16<HZ_BF16>(sum[i][k], rest, b.x,
+									      b.y);
+						mma_m16n8k16<HZ_BF16>(sum[i][k], a, b.x, b.y);
 					}
 				}
 			}
@@ -242,7 +245,7 @@ HZ_DEVICE void wide_project(const hzi_mhc_project &p)
 	for (int r = 0; r < 4; r++) {
 		const int64_t t = first + r * 8 + lane / 4;
 		float *const out = p.sums + (blockIdx.y * p.groups + t) * (p.m + 1);
-		const float square = sum_lanes<4>(squares[r]);
+		const float square = warp_sum<4>(squares[r]);
 
 		if (t >= p.groups)
 			continue;
@@ -442,9 +445,9 @@ HZ_DEVICE void wide_dx(const hzi_mhc_dx &p)
 			for (int i = 0; i < N * 2; i++) {
 				const uint4 b = own[(i * steps + step) * 32];
 
-				multiply_bf16(sum[i / 2][i % 2], low, b.x, b.y);
-				multiply_bf16(sum[i / 2][i % 2], high, b.z, b.w);
-				multiply_bf16(sum[i / 2][i % 2], high, b.x, b.y);
+				mma_m16n8k16<HZ_BF16>(sum[i / 2][i % 2], low, b.x, b.y);
+				mma_m16n8k16<HZ_BF16>(sum[i / 2][i % 2], high, b.z, b.w);
+				mma_m16n8k16<HZ_BF16>(sum[i / 2][i % 2], high, b.x, b.y);
 			}
 		}
 		if (c >= p.channels)
@@ -502,8 +505,8 @@ HZ_DEVICE void wide_dx_to_8(const hzi_mhc_dx &p)
 	extern "C" __global__ void __launch_bounds__(THREADS, blocks) \
 		mhc_wide_dx_##type##_##most(const __grid_constant__ hzi_mhc_dx p) \
 	{ \
-		grid_next(); \
-		grid_wait(); \
+		pdl_launch_dependents(); \
+		pdl_wait(); \
 		wide_dx_to_##most<dtype>(p); \
 	}
 
@@ -561,8 +564,8 @@ HZ_DEVICE void wide_dphi(const hzi_mhc_dphi &p)
 	float sum[TILES][4][4] = {};
 	int slot = 0;
 
-	grid_next();
-	grid_wait();
+	pdl_launch_dependents();
+	pdl_wait();
 	for (int64_t first = begin; first < end; first += PART, slot ^= 1) {
 		uint4 raw[steps][2][is_wide<DT> ? 2 : 1];
 
@@ -605,11 +608,13 @@ HZ_DEVICE void wide_dphi(const hzi_mhc_dphi &p)
 					break;
 #pragma unroll
 				for (int e = 0; e < 4; e++) {
-					multiply_bf16(sum[k][e], rest, high[0][e], high[1][e]);
+					mma_m16n8k16<HZ_BF16>(sum[k][e], rest, high[0][e],
+							      high[1][e]);
 					if (DT != HZ_BF16)
-						multiply_bf16(sum[k][e], whole, low[0][e],
-							      low[1][e]);
-					multiply_bf16(sum[k][e], whole, high[0][e], high[1][e]);
+						mma_m16n8k16<HZ_BF16>(sum[k][e], whole, low[0][e],
+								      low[1][e]);
+					mma_m16n8k16<HZ_BF16>(sum[k][e], whole, high[0][e],
+							      high[1][e]);
 				}
 			}
 		}

@@ -19,6 +19,8 @@
 
 /* What is not built for compute capability 9.0 alone has nothing here. */
 #if !defined(__CUDA_ARCH__) || defined(__CUDA_ARCH_FEAT_SM90_ALL)
+#include "gpu/device/mma.cuh"
+#include "gpu/device/shared.cuh"
 #include "gpu/device/tma.cuh"
 
 #define PART HZI_WEIGHTS_PART
@@ -79,7 +81,7 @@ HZ_DEVICE int tile_tokens(const hzi_mhc_weights &p, int first)
 HZ_DEVICE void load_phi(const hzi_mhc_weights &p, const place_of &b, memory &m)
 {
 	const int row = threadIdx.x % 32;
-	turn<SLOTS> slot;
+	ring_position<SLOTS> slot;
 
 	for (int s = 0; s < b.turns * 4 * b.slabs; s++) {
 		const int r = s % (4 * b.slabs), c = r % b.slabs * SLAB;
@@ -88,17 +90,17 @@ HZ_DEVICE void load_phi(const hzi_mhc_weights &p, const place_of &b, memory &m)
 		const uint32_t came = shared_address(&m.phi_full[slot.at]);
 		const uint32_t to = shared_address(m.phi[slot.at][row]);
 
-		barrier_wait(shared_address(&m.phi_empty[slot.at]), slot.parity ^ 1);
+		mbarrier_wait(shared_address(&m.phi_empty[slot.at]), slot.parity ^ 1);
 		if (row == 0) {
-			barrier_expect(came, (p.rule.m + (p.gain != NULL)) * bytes);
+			mbarrier_expect_tx(came, (p.rule.m + (p.gain != NULL)) * bytes);
 			if (p.gain)
-				copy_bytes(shared_address(m.gain[slot.at]), p.gain + from, bytes,
-					   came);
+				bulk_copy(shared_address(m.gain[slot.at]), p.gain + from, bytes,
+					  came);
 		}
 		__syncwarp();
 		if (row < p.rule.m && row % BLOCKS == b.rank)
-			copy_bytes_to((1 << BLOCKS) - 1, to, p.phi + row * 4 * p.channels + from,
-				      bytes, came);
+			bulk_copy_multicast((1 << BLOCKS) - 1, to,
+					    p.phi + row * 4 * p.channels + from, bytes, came);
 		slot.next();
 	}
 }
@@ -106,9 +108,9 @@ HZ_DEVICE void load_phi(const hzi_mhc_weights &p, const place_of &b, memory &m)
 /* One thread: x of slabs, part by part */
 HZ_DEVICE void load_x(const hzi_mhc_weights &p, const place_of &b, memory &m)
 {
-	turn<STAGES> now;
+	ring_position<STAGES> now;
 
-	prefetch_map(p.x_map);
+	tma_prefetch_map(p.x_map);
 	for (int t = 0; t < b.turns; t++) {
 		const int first = tile_token(p, b, t), count = tile_tokens(p, first);
 
@@ -118,10 +120,10 @@ HZ_DEVICE void load_x(const hzi_mhc_weights &p, const place_of &b, memory &m)
 			for (int part = 0; part * PART < count; part++) {
 				const uint32_t full = shared_address(&m.full[now.at]);
 
-				barrier_wait(shared_address(&m.empty[now.at]), now.parity ^ 1);
-				barrier_expect(full, BOXES * SHEET);
+				mbarrier_wait(shared_address(&m.empty[now.at]), now.parity ^ 1);
+				mbarrier_expect_tx(full, BOXES * SHEET);
 				for (int i = 0; i < BOXES; i++)
-					copy_planes(shared_address(m.x[now.at][i]), p.x_map,
+					tma_load_3d(shared_address(m.x[now.at][i]), p.x_map,
 						    (c + i * 64) * 2, first + part * PART, stream,
 						    full);
 				now.next();
@@ -206,10 +208,10 @@ HZ_DEVICE void project_part(float (&sum)[3][4], float (&squares)[2], const uint3
 		}
 #pragma unroll
 		for (int i = 0; i < 3; i++) {
-			multiply<DTYPE>(high[i], x[step], phi.high[step][i][0],
-					phi.high[step][i][1]);
-			multiply<DTYPE>(low[i], x[step], phi.low[step][i][0],
-					phi.low[step][i][1]);
+			mma_m16n8k16<DTYPE>(high[i], x[step], phi.high[step][i][0],
+					    phi.high[step][i][1]);
+			mma_m16n8k16<DTYPE>(low[i], x[step], phi.low[step][i][0],
+					    phi.low[step][i][1]);
 		}
 	}
 #pragma unroll
@@ -226,7 +228,7 @@ HZ_DEVICE void project_part(float (&sum)[3][4], float (&squares)[2], const uint3
 
 HZ_DEVICE void wait_projectors(void)
 {
-	asm volatile("barrier.sync 1, %0;" :: "n"(PROJECTORS * 32) : "memory");
+	barrier_sync(1, PROJECTORS * 32);
 }
 
 /* Sums of the warps that have the tokens: half of them leave theirs, the others add their own */
@@ -255,7 +257,7 @@ HZ_DEVICE void gather(float (&sum)[PARTS][3][4], float (&squares)[PARTS][2], mem
 			}
 #pragma unroll
 			for (int e = 0; e < 2; e++) {
-				const float square = sum_lanes<4>(squares[s][e]);
+				const float square = warp_sum<4>(squares[s][e]);
 				float *at = &to[s * PART + e * 8][HZI_WEIGHTS_ROWS];
 
 				if (lane % 4 == 0)
@@ -291,8 +293,8 @@ HZ_DEVICE void project(const hzi_mhc_weights &p, const place_of &b, memory &m)
 	const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
 	const int row = warp / BOXES * 16 + lane % 16;
 	const uint32_t from = shared_address(m.x[0][warp % BOXES]) + row * 128;
-	turn<STAGES> now;
-	turn<SLOTS> slot;
+	ring_position<STAGES> now;
+	ring_position<SLOTS> slot;
 
 	for (int t = 0; t < b.turns; t++) {
 		const int first = tile_token(p, b, t), count = tile_tokens(p, first);
@@ -302,12 +304,12 @@ HZ_DEVICE void project(const hzi_mhc_weights &p, const place_of &b, memory &m)
 		for (int s = 0; s < 4 * b.slabs; s++) {
 			slice phi;
 
-			barrier_wait(shared_address(&m.phi_full[slot.at]), slot.parity);
+			mbarrier_wait(shared_address(&m.phi_full[slot.at]), slot.parity);
 			split_phi<DTYPE>(p, m, slot.at, phi);
 			/* All lanes: racecheck takes what others have read for unordered. */
 #pragma unroll
 			for (int i = 0; i < BLOCKS; i++)
-				barrier_arrive_at(
+				mbarrier_arrive_cluster(
 					cluster_map(shared_address(&m.phi_empty[slot.at]), i));
 			slot.next();
 #pragma unroll
@@ -316,16 +318,16 @@ HZ_DEVICE void project(const hzi_mhc_weights &p, const place_of &b, memory &m)
 
 				if (part >= parts)
 					break;
-				barrier_wait(shared_address(&m.full[now.at]), now.parity);
+				mbarrier_wait(shared_address(&m.full[now.at]), now.parity);
 #pragma unroll
 				for (int step = 0; step < 4; step++)
-					load_matrices(x[step],
-						      from + now.at * (BOXES * SHEET) +
-							      (((step * 2 + lane / 16) ^ row % 8) *
-							       16));
+					ldmatrix_x4(x[step],
+						    from + now.at * (BOXES * SHEET) +
+							    (((step * 2 + lane / 16) ^ row % 8) *
+							     16));
 				__syncwarp();
 				if (lane == 0)
-					barrier_arrive(shared_address(&m.empty[now.at]));
+					mbarrier_arrive(shared_address(&m.empty[now.at]));
 				now.next();
 				project_part<DTYPE>(sum[part], squares[part], x, phi);
 			}
@@ -344,17 +346,16 @@ HZ_DEVICE void weights(const hzi_mhc_weights &p)
 	memory &m = *(memory *)shared_start();
 	const place_of b = block_place(p);
 
-	grid_next();
+	pdl_launch_dependents();
 	if (threadIdx.x < STAGES) {
-		barrier_init(shared_address(&m.full[threadIdx.x]), 1);
-		barrier_init(shared_address(&m.empty[threadIdx.x]), PROJECTORS);
+		mbarrier_init(shared_address(&m.full[threadIdx.x]), 1);
+		mbarrier_init(shared_address(&m.empty[threadIdx.x]), PROJECTORS);
 	}
 	if (threadIdx.x < SLOTS) {
-		barrier_init(shared_address(&m.phi_full[threadIdx.x]), 1);
-		barrier_init(shared_address(&m.phi_empty[threadIdx.x]),
-			     32 * PROJECTORS * BLOCKS);
+		mbarrier_init(shared_address(&m.phi_full[threadIdx.x]), 1);
+		mbarrier_init(shared_address(&m.phi_empty[threadIdx.x]), 32 * PROJECTORS * BLOCKS);
 	}
-	barrier_init_fence();
+	mbarrier_init_fence();
 	/*
 	 * Rows that there are not: 0. So are channels behind the last ones, or what a row had in
 	 * their place before: x is 0 there.
@@ -362,16 +363,16 @@ HZ_DEVICE void weights(const hzi_mhc_weights &p)
 	for (int e = threadIdx.x; e < (int)(sizeof(m.phi) + sizeof(m.gain)) / 16;
 	     e += HZI_WEIGHTS_THREADS)
 		((uint4 *)m.phi)[e] = {};
-	copy_fence();
+	fence_proxy_async();
 	__syncthreads();
 	cluster_arrive();
 	cluster_wait();
-	grid_wait();
+	pdl_wait();
 	if (threadIdx.x < PROJECTORS * 32) {
-		registers_more<232>();
+		setmaxnreg_inc<232>();
 		project<DTYPE>(p, b, m);
 	} else {
-		registers_less<40>();
+		setmaxnreg_dec<40>();
 		if (threadIdx.x == PROJECTORS * 32)
 			load_x(p, b, m);
 		else if (threadIdx.x / 32 == PROJECTORS + 1)

@@ -12,7 +12,10 @@
 #include "gpu/mhc/coef_small_batch.h"
 
 #if __CUDA_ARCH__ >= 900
-#include "gpu/device/tma.cuh"
+#include "gpu/device/cluster.cuh"
+#include "gpu/device/mbarrier.cuh"
+#include "gpu/device/mma.cuh"
+#include "gpu/device/pdl.cuh"
 
 #define TILE HZI_PRE_FEW_BLOCKS		/* tokens */
 #define ROWS_MOST HZI_PRE_FEW_ROWS
@@ -191,10 +194,10 @@ HZ_DEVICE void project_steps(const sources<ROWS> &from, int c, int left, float (
 			const uint32_t phi[2] = {split_weights(w[j][i].x, w[j][i].y, rest[0]),
 						 split_weights(w[j][i].z, w[j][i].w, rest[1])};
 
-			multiply_bf16(sum[i], high, phi[0], phi[1]);
-			multiply_bf16(sum[i], high, rest[0], rest[1]);
+			mma_m16n8k16<HZ_BF16>(sum[i], high, phi[0], phi[1]);
+			mma_m16n8k16<HZ_BF16>(sum[i], high, rest[0], rest[1]);
 			if (DTYPE != HZ_BF16)
-				multiply_bf16(sum[i], low, phi[0], phi[1]);
+				mma_m16n8k16<HZ_BF16>(sum[i], low, phi[0], phi[1]);
 		}
 	}
 }
@@ -219,7 +222,7 @@ HZ_DEVICE void project(const sources<ROWS> &from, const place_of &b, memory &m)
 			*(float2 *)&m.sums[warp][half * 8 + row]
 					  [(ROWS::first + i) * 8 + lane % 4 * 2] =
 				{sum[i][half * 2], sum[i][half * 2 + 1]};
-		squares[half] = sum_lanes<4>(squares[half]);
+		squares[half] = warp_sum<4>(squares[half]);
 		if (lane % 4 == 0)
 			m.sums[warp][half * 8 + row][ROWS_MOST] = squares[half];
 	}
@@ -258,7 +261,7 @@ HZ_DEVICE float receive(const hzi_mhc_few &p, memory &m, float alpha, float bias
 	const float part = 1 / (float)(4 * p.channels);
 	float sum = 0, mean, slope;
 
-	barrier_wait(shared_address(&m.came), 0);
+	mbarrier_wait(shared_address(&m.came), 0);
 #pragma unroll
 	for (int r = 0; r < HZI_PRE_FEW_BLOCKS; r++)
 		sum += has || square ? m.received[r][lane] : 0;
@@ -439,7 +442,7 @@ HZ_DEVICE void mix(const hzi_mhc_few &p, const place_of &b, memory &m)
 			for (int i = 0; i < 4; i++)
 				load_eight(v[i], p.x, DTYPE, true, b.token + t, i, c, p.channels);
 		}
-		barrier_wait(shared_address(&m.weights), 0);
+		mbarrier_wait(shared_address(&m.weights), 0);
 		if (!works)
 			break;
 #pragma unroll
@@ -463,19 +466,20 @@ HZ_DEVICE void make(const hzi_mhc_few &p, const place_of &b, memory &m)
 	float alpha = 0, bias = 0;
 
 	if (threadIdx.x == 0) {
-		barrier_init(shared_address(&m.came), 1);
-		barrier_init(shared_address(&m.weights), 1);
-		barrier_init_fence();
+		mbarrier_init(shared_address(&m.came), 1);
+		mbarrier_init(shared_address(&m.weights), 1);
+		mbarrier_init_fence();
 	}
 	cluster_arrive_relaxed();
 	from = find_sources<DTYPE, ROWS>(p, b);
 	cluster_wait();			/* All blocks' barriers are there. */
 	if (threadIdx.x == 0) {
-		barrier_expect(shared_address(&m.came), HZI_PRE_FEW_BLOCKS * ROWS::vectors * 16);
-		barrier_expect(shared_address(&m.weights), b.tokens * 16);
+		mbarrier_expect_tx(shared_address(&m.came),
+				   HZI_PRE_FEW_BLOCKS * ROWS::vectors * 16);
+		mbarrier_expect_tx(shared_address(&m.weights), b.tokens * 16);
 	}
-	grid_next();
-	grid_wait();
+	pdl_launch_dependents();
+	pdl_wait();
 	if (warp < 2 && lane < p.rule.m) {
 		alpha = hzi_mhc_alpha(p.alpha, hzi_mhc_part(4, lane));
 		bias = p.bias[lane];

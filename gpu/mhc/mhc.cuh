@@ -9,7 +9,7 @@
 #ifndef HZI_MHC_CUH
 #define HZI_MHC_CUH
 
-#include "gpu/device/common.cuh"
+#include "gpu/device/dtype.cuh"
 #include "gpu/mhc/mhc.h"
 
 /* ---- Vectors of 16 bytes --------------------------------------------------------------------- */

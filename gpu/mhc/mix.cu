@@ -7,6 +7,7 @@
  * streams of a token, with every load under way before the first use. What is not so aligned goes a
  * channel a thread.
  */
+#include "gpu/device/cp_async.cuh"
 #include "gpu/device/pdl.cuh"
 #include "gpu/mhc/mhc.cuh"
 #include "lib/mhc/mhc_math.h"
@@ -45,7 +46,7 @@ HZ_DEVICE void streams(const hzi_mhc_streams_job &p)
 
 	if (v >= p.vectors || t >= p.a.s.tokens)
 		return;
-	grid_wait();
+	pdl_wait();
 #pragma unroll
 	for (int j = 0; j < N; j++)
 		x[j] = have_x ? load_words((const char *)p.a.x.data +
@@ -138,7 +139,7 @@ HZ_DEVICE void streams_by_rows(const hzi_mhc_streams_job &p)
 	words x[N], f = {};
 	float value[width][N], g[width], sum[width];
 
-	grid_wait();
+	pdl_wait();
 #pragma unroll
 	for (int j = 0; j < N; j++)
 		x[j] = in ? load_words((const char *)p.a.x.data +
@@ -238,7 +239,7 @@ HZ_DEVICE void streams_any(const hzi_mhc_streams_job &p)
 	const token_row<DT> of_x(a.x, t), of_f(a.f, t), of_u(a.u, t), of_y(a.y, t);
 	float cp[N], cq[N], ca[N][N];
 
-	grid_wait();
+	pdl_wait();
 	if (t >= a.s.tokens)
 		return;
 	if (a.u.data)
@@ -293,7 +294,7 @@ KERNEL(mhc_streams_any, HZI_MHC_THREADS, 4, hzi_mhc_streams_job)
 HZ_DEVICE void prefetch(const float *p, int64_t at)
 {
 	if (p)
-		asm volatile("prefetch.global.L2 [%0];" :: "l"(p + at));
+		prefetch_l2(p + at);
 }
 
 template <int N>
@@ -324,7 +325,7 @@ HZ_DEVICE void chain(const hzi_mhc_chain_job &p)
 	const int64_t t = mhc_divide(i, p.vectors), v = i - t * p.vectors, s = mhc_divide(t, p.per);
 	words x[N], f, next = {}, u;
 
-	grid_wait();
+	pdl_wait();
 	if (t >= p.s.tokens)
 		return;
 #pragma unroll
@@ -435,7 +436,7 @@ KERNEL(mhc_recompute_any, HZI_MHC_THREADS, 1, hzi_mhc_chain_job)
 	hzi_mhc_array f = p.f, u = p.u, y = p.y;
 	float x[N], out[N], row[N];
 
-	grid_wait();
+	pdl_wait();
 	if (t >= p.s.tokens)
 		return;
 #pragma unroll

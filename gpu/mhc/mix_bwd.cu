@@ -7,6 +7,7 @@
  * and other combinations of operands go a channel a thread.
  */
 #include "gpu/device/pdl.cuh"
+#include "gpu/device/reduce.cuh"
 #include "gpu/mhc/mhc.cuh"
 
 #define KERNEL(name, threads, blocks, type) \
@@ -107,7 +108,7 @@ HZ_DEVICE void streams_bwd(const hzi_mhc_streams_bwd_job &p)
 #pragma unroll
 	for (int i = 0; i < count; i++)
 		sum[i] = 0;
-	grid_wait();
+	pdl_wait();
 	for (int64_t t = own.first + sub; t < own.end; t += at_a_time) {
 		const int64_t s = p.per == 1 ? t : own.s;
 		float cp[N], cq[N], ca[N][N];
@@ -264,14 +265,6 @@ VECTORS(f32, HZ_F32)
 VECTORS(f16, HZ_F16)
 VECTORS(bf16, HZ_BF16)
 
-HZ_DEVICE float warp_sum(float v)
-{
-#pragma unroll
-	for (int step = 16; step > 0; step /= 2)
-		v += __shfl_xor_sync(0xffffffff, v, step);
-	return v;
-}
-
 /* Any layout. part: of 32 sums of a warp each */
 template <int DT, int N, bool TOGETHER>
 HZ_DEVICE void streams_bwd_any(const hzi_mhc_streams_bwd_job &p,
@@ -288,7 +281,7 @@ HZ_DEVICE void streams_bwd_any(const hzi_mhc_streams_bwd_job &p,
 	const bool mixes = (p.kind & HZI_TERM_MIX) != 0;
 	float cp[N], cq[N], sum[count] = {};
 
-	grid_wait();
+	pdl_wait();
 	load_row<N>(a.p, own.s, false, 1, cp);
 	load_row<N>(a.q, own.s, false, 1, cq);
 	for (int64_t t = own.first; t < own.end; t++) {
@@ -393,7 +386,7 @@ KERNEL(mhc_sums_finish, HZI_MHC_BWD_THREADS, 1, hzi_mhc_streams_bwd_job)
 	const float *from = p.partial + blockIdx.x * p.chunks;
 	float sum = 0;
 
-	grid_wait();
+	pdl_wait();
 	for (int64_t k = threadIdx.x; k < p.chunks; k += HZI_MHC_BWD_THREADS)
 		sum += from[k];
 	part[threadIdx.x / 32] = warp_sum(sum);
@@ -424,7 +417,7 @@ HZ_DEVICE void dbias(const hzi_mhc_dbias_job &p)
 	const int64_t end = first + p.chunk < p.s.tokens ? first + p.chunk : p.s.tokens;
 	float sum[width] = {};
 
-	grid_wait();
+	pdl_wait();
 	for (int64_t t = first + line; t < end && c < p.s.channels; t += rows) {
 		const float *q = p.q.data + mhc_divide(t, p.per) * p.q.group;
 
@@ -477,7 +470,7 @@ KERNEL(mhc_dbias_finish, HZI_MHC_THREADS, 1, hzi_mhc_dbias_job)
 	const int64_t c = (int64_t)blockIdx.x * HZI_MHC_THREADS + threadIdx.x;
 	float sum = 0;
 
-	grid_wait();
+	pdl_wait();
 	if (c >= p.s.channels)
 		return;
 #pragma unroll 8

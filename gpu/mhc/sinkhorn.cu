@@ -112,7 +112,7 @@ HZ_DEVICE void sinkhorn(const hzi_mhc_sinkhorn_args &p, float *shared)
 {
 	float m[N][N] = {}, out[N * N];
 
-	grid_wait();
+	pdl_wait();
 	load_own<N>(p.m, p.count, THREADS, shared, m);
 	hzi_mhc_sinkhorn(N, &p.rule, &m[0][0], out);
 	store_own<N>(p.p, p.count, THREADS, shared, out);
@@ -128,7 +128,7 @@ HZ_DEVICE void sinkhorn_bwd(const hzi_mhc_sinkhorn_bwd_args &p, bool staged)
 	float *const shared = staged ? history + 2 * N * kept * threads : NULL;
 	float m[N][N] = {}, dp[N][N] = {}, dm[N * N];
 
-	grid_wait();
+	pdl_wait();
 	load_own<N>(p.m, p.count, threads, shared, m);
 	load_own<N>(p.dp, p.count, threads, shared, dp);
 	hzi_mhc_sinkhorn_bwd(N, &p.rule, &m[0][0], &dp[0][0], dm, history + threadIdx.x,
@@ -175,7 +175,7 @@ KERNEL(mhc_diagnose, hzi_mhc_diagnose_args)
 	const int n = p.n;
 	float product[N][N], most[4] = {};
 
-	grid_wait();
+	pdl_wait();
 	if (s >= p.groups)
 		return;
 #pragma unroll
@@ -240,7 +240,7 @@ KERNEL(mhc_init, hzi_mhc_init_args)
 {
 	const int64_t first = (int64_t)blockIdx.x * THREADS + threadIdx.x;
 
-	grid_wait();
+	pdl_wait();
 	for (int64_t i = first; p.phi && i * 4 < p.count; i += (int64_t)gridDim.x * THREADS) {
 		double q[4] = {};
 

@@ -11,7 +11,7 @@
 #ifndef HZI_GPU_QGEMM_CUH
 #define HZI_GPU_QGEMM_CUH
 
-#include "gpu/device/common.cuh"
+#include "gpu/device/dtype.cuh"
 #include "gpu/qgemm/qgemm.h"
 #include "lib/qgemm/requant.h"
 
@@ -52,15 +52,6 @@ HZ_DEVICE uint32_t pack_u8(const int32_t (&v)[4])
 HZ_DEVICE int32_t element(const int4 &v, int i)
 {
 	return i == 0 ? v.x : i == 1 ? v.y : i == 2 ? v.z : v.w;
-}
-
-HZ_DEVICE uint4 load_shared(uint32_t address)
-{
-	uint4 v;
-
-	asm volatile("ld.shared.v4.u32 {%0, %1, %2, %3}, [%4];"
-		     : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w) : "r"(address) : "memory");
-	return v;
 }
 
 /* The column of line i of a matrix product's lines. */

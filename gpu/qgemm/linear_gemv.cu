@@ -8,7 +8,9 @@
  * makes codes of the rows, in shared memory. Within chunks of 16 bytes any order of k will do as
  * long as both operands have it: what a thread reads is what it multiplies.
  */
+#include "gpu/device/mma.cuh"
 #include "gpu/device/pdl.cuh"
+#include "gpu/device/reduce.cuh"
 #include "gpu/qgemm/epilogue.cuh"
 #include "gpu/quantize/prologue.cuh"
 #include "lib/qgemm/qgemm.h"
@@ -34,15 +36,6 @@ HZ_DEVICE uint4 load_once(const void *p)
 	asm volatile("ld.global.nc.L1::no_allocate.v4.u32 {%0, %1, %2, %3}, [%4];"
 		     : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w) : "l"(p));
 	return v;
-}
-
-HZ_DEVICE void multiply(int32_t (&d)[4], uint32_t a0, uint32_t a1, uint32_t a2, uint32_t a3,
-			uint32_t b0, uint32_t b1)
-{
-	asm volatile("mma.sync.aligned.m16n8k32.row.col.s32.u8.u8.s32 "
-		     "{%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};"
-		     : "+r"(d[0]), "+r"(d[1]), "+r"(d[2]), "+r"(d[3])
-		     : "r"(a0), "r"(a1), "r"(a2), "r"(a3), "r"(b0), "r"(b1));
 }
 
 /*
@@ -148,8 +141,8 @@ qlinear_few(const __grid_constant__ hzi_qlinear_few p)
 	if (threadIdx.x < 2 * HZI_LINEAR_ROWS)
 		s.range[threadIdx.x / 2][threadIdx.x % 2] = 0;
 	__syncthreads();
-	grid_next();
-	grid_wait();
+	pdl_launch_dependents();
+	pdl_wait();
 
 	/* What this thread will finish: 8 successive columns of each 16 are the block's. */
 	const int r = threadIdx.x / 32, w = lane % 8;
@@ -175,8 +168,8 @@ qlinear_few(const __grid_constant__ hzi_qlinear_few p)
 			if (g < p.out.m && begin + i < end)
 				c = *(const uint4 *)&s.codes[g][(begin + i) * HZI_QK_BLOCK +
 								64 * h + 16 * q];
-			multiply(acc, u.x, v.x, u.y, v.y, c.x, c.y);
-			multiply(acc, u.z, v.z, u.w, v.w, c.z, c.w);
+			mma_m16n8k32<false, false>(acc, u.x, v.x, u.y, v.y, c.x, c.y);
+			mma_m16n8k32<false, false>(acc, u.z, v.z, u.w, v.w, c.z, c.w);
 			sum = add_codes<false>(c.x, sum);
 			sum = add_codes<false>(c.y, sum);
 			sum = add_codes<false>(c.z, sum);
@@ -189,8 +182,7 @@ qlinear_few(const __grid_constant__ hzi_qlinear_few p)
 		if (q < HZI_LINEAR_ROWS / 2)
 			s.part[slice][2 * q + i % 2][16 * group + g + i / 2 * 8] = acc[i];
 	}
-	sum += __shfl_xor_sync(~0u, sum, 1);
-	sum += __shfl_xor_sync(~0u, sum, 2);
+	sum = quad_sum(sum);
 	if (group == 0 && q == 0 && g < HZI_LINEAR_ROWS)
 		s.sum[slice][g] = sum;
 	__syncthreads();

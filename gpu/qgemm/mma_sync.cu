@@ -4,6 +4,9 @@
  * SPDX-License-Identifier: BSD-2-Clause
  */
 #include "gpu/qgemm/epilogue.cuh"
+#include "gpu/device/cp_async.cuh"
+#include "gpu/device/mma.cuh"
+#include "gpu/device/reduce.cuh"
 
 /* ---- Packing --------------------------------------------------------------------------------- */
 
@@ -139,34 +142,6 @@ qgemm_lines(const __grid_constant__ hzi_qgemm_lines p)
 
 /* ---- Multiplication with mma.sync ------------------------------------------------------------ */
 
-/* 16 bytes, of which the first bytes are copied and the others 0. */
-HZ_DEVICE void copy_async_part(uint32_t to, const void *from, int bytes)
-{
-	asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;"
-		     :: "r"(to), "l"(from), "r"(bytes) : "memory");
-}
-
-HZ_DEVICE void load_matrices(uint32_t (&v)[4], uint32_t address)
-{
-	asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];"
-		     : "=r"(v[0]), "=r"(v[1]), "=r"(v[2]), "=r"(v[3]) : "r"(address) : "memory");
-}
-
-template <bool SIGNED>
-HZ_DEVICE void multiply(int32_t (&c)[4], const uint32_t (&a)[4], uint32_t b0, uint32_t b1)
-{
-	if (SIGNED)
-		asm("mma.sync.aligned.m16n8k32.row.col.s32.s8.u8.s32 {%0, %1, %2, %3}, "
-		    "{%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};"
-		    : "+r"(c[0]), "+r"(c[1]), "+r"(c[2]), "+r"(c[3])
-		    : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
-	else
-		asm("mma.sync.aligned.m16n8k32.row.col.s32.u8.u8.s32 {%0, %1, %2, %3}, "
-		    "{%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};"
-		    : "+r"(c[0]), "+r"(c[1]), "+r"(c[2]), "+r"(c[3])
-		    : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
-}
-
 #define CHUNK_BLOCKS 256	/* 32768 of k: sums of 255^2 fit s32 */
 
 /*
@@ -195,15 +170,15 @@ HZ_DEVICE void multiply_any(const hzi_qgemm_any &p)
 			const int k = b * HZI_QK_BLOCK + 16 * chunk;
 			const int bytes = m0 + row < p.out.m ? max(0, min(16, p.out.k - k)) : 0;
 
-			copy_async_part(to + row * HZI_QK_BLOCK + 16 * (chunk ^ (row & 7)),
-					bytes ? p.a + (m0 + row) * p.a_m + k : p.a, bytes);
+			cp_async_zfill(to + row * HZI_QK_BLOCK + 16 * (chunk ^ (row & 7)),
+				       bytes ? p.a + (m0 + row) * p.a_m + k : p.a, bytes);
 		}
 #pragma unroll
 		for (int i = 0; i < HZI_ANY_COLUMNS * HZI_QK_BLOCK / 16 / 256; i++) {
 			const int at = 16 * (threadIdx.x + 256 * i);
 
-			copy_async(to + a_bytes + at,
-				   p.b + ((int64_t)b * p.width + n0) * HZI_QK_BLOCK + at);
+			cp_async(to + a_bytes + at,
+				 p.b + ((int64_t)b * p.width + n0) * HZI_QK_BLOCK + at);
 		}
 	};
 
@@ -211,17 +186,17 @@ HZ_DEVICE void multiply_any(const hzi_qgemm_any &p)
 	for (int s = 0; s < HZI_ANY_STAGES - 1; s++) {
 		if (s < p.blocks)
 			load(s);
-		asm volatile("cp.async.commit_group;" ::: "memory");
+		cp_async_commit();
 	}
 	for (int b = 0; b < p.blocks; b++) {
 		const uint32_t a = base + b % HZI_ANY_STAGES * stage_bytes;
 		const int line = lane & 7;
 
-		asm volatile("cp.async.wait_group %0;" :: "n"(HZI_ANY_STAGES - 2) : "memory");
+		cp_async_wait<HZI_ANY_STAGES - 2>();
 		__syncthreads();
 		if (b + HZI_ANY_STAGES - 1 < p.blocks)
 			load(b + HZI_ANY_STAGES - 1);
-		asm volatile("cp.async.commit_group;" ::: "memory");
+		cp_async_commit();
 #pragma unroll
 		for (int k = 0; k < 4; k++) {
 			uint32_t x[MI][4];
@@ -230,8 +205,8 @@ HZ_DEVICE void multiply_any(const hzi_qgemm_any &p)
 			for (int i = 0; i < MI; i++) {
 				const int row = (wm * MI + i) * 16 + (lane & 15);
 
-				load_matrices(x[i], a + row * HZI_QK_BLOCK +
-						    16 * ((2 * k + (lane >> 4)) ^ line));
+				ldmatrix_x4(x[i], a + row * HZI_QK_BLOCK +
+					    16 * ((2 * k + (lane >> 4)) ^ line));
 				row_sum[i][0] = add_codes<SIGNED>(x[i][0], row_sum[i][0]);
 				row_sum[i][1] = add_codes<SIGNED>(x[i][1], row_sum[i][1]);
 				row_sum[i][0] = add_codes<SIGNED>(x[i][2], row_sum[i][0]);
@@ -242,12 +217,13 @@ HZ_DEVICE void multiply_any(const hzi_qgemm_any &p)
 				const int column = wn * 64 + (j + (lane >> 4)) * 8 + line;
 				uint32_t y[4];
 
-				load_matrices(y, a + a_bytes + column * HZI_QK_BLOCK +
-						 16 * ((2 * k + (lane >> 3 & 1)) ^ line));
+				ldmatrix_x4(y, a + a_bytes + column * HZI_QK_BLOCK +
+					    16 * ((2 * k + (lane >> 3 & 1)) ^ line));
 #pragma unroll
 				for (int i = 0; i < MI; i++) {
-					multiply<SIGNED>(acc[i][j], x[i], y[0], y[1]);
-					multiply<SIGNED>(acc[i][j + 1], x[i], y[2], y[3]);
+					mma_m16n8k32<SIGNED, false>(acc[i][j], x[i], y[0], y[1]);
+					mma_m16n8k32<SIGNED, false>(acc[i][j + 1], x[i], y[2],
+								    y[3]);
 				}
 			}
 		}
@@ -260,13 +236,12 @@ HZ_DEVICE void multiply_any(const hzi_qgemm_any &p)
 			}
 		}
 	}
-	asm volatile("cp.async.wait_group 0;" ::: "memory");
+	cp_async_wait<0>();
 #pragma unroll
 	for (int i = 0; i < 2 * MI; i++) {
 		int32_t &s = row_sum[i / 2][i % 2];
 
-		s += __shfl_xor_sync(~0u, s, 1);
-		s += __shfl_xor_sync(~0u, s, 2);
+		s = quad_sum(s);
 	}
 
 	auto &columns = *(out_columns<HZI_ANY_COLUMNS> *)memory;

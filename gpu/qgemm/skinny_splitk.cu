@@ -3,10 +3,12 @@
  *
  * SPDX-License-Identifier: BSD-2-Clause
  *
- * Blocks of k of both operands come by the copy engine, as in qgemm_tma.cu, and blocks of a cluster
+ * Blocks of k of both operands come by the copy engine, as in wgmma.cu, and blocks of a cluster
  * share k.
  */
 #include "gpu/qgemm/skinny_splitk.cuh"
+#include "gpu/device/shared.cuh"
+#include "gpu/device/tma.cuh"
 
 #if HAVE_WGMMA
 
@@ -98,9 +100,7 @@ HZ_DEVICE void few_kernel(const hzi_qgemm_few &p)
 	const uint32_t full = shared_address(s.full), empty = shared_address(s.empty);
 	const uint32_t ready = shared_address(&s.ready);
 	const uint32_t rank = cluster_rank();
-	uint32_t blocks;
-
-	asm("mov.u32 %0, %%cluster_nctaid.x;" : "=r"(blocks));
+	const uint32_t blocks = cluster_size();
 	const int n0 = blockIdx.x / blocks * HZI_FEW_COLUMNS;
 	const int begin = rank * p.blocks / blocks, count = (rank + 1) * p.blocks / blocks - begin;
 	/* Blocks are a power of two, and so are their shares of the rows. */
@@ -109,14 +109,14 @@ HZ_DEVICE void few_kernel(const hzi_qgemm_few &p)
 	const int m0 = blockIdx.y * ROWS;
 
 	auto load_b = [&](int k, int at) {
-		barrier_expect(full + 8 * at, b_bytes + a_bytes);
-		copy_bytes(shared_address(s.b[at]),
-			   p.b + ((int64_t)(begin + k) * p.width + n0) * HZI_QK_BLOCK, b_bytes,
-			   full + 8 * at);
+		mbarrier_expect_tx(full + 8 * at, b_bytes + a_bytes);
+		bulk_copy(shared_address(s.b[at]),
+			  p.b + ((int64_t)(begin + k) * p.width + n0) * HZI_QK_BLOCK, b_bytes,
+			  full + 8 * at);
 	};
 	auto load_a = [&](int k, int at) {
-		copy_box(shared_address(s.a[at]), p.a, (begin + k) * HZI_QK_BLOCK, m0,
-			 full + 8 * at);
+		tma_load_2d(shared_address(s.a[at]), p.a, (begin + k) * HZI_QK_BLOCK, m0,
+			    full + 8 * at);
 	};
 	/* Where sums of row r go from this block. */
 	auto slot_of = [&](int r, int column) {
@@ -133,25 +133,25 @@ HZ_DEVICE void few_kernel(const hzi_qgemm_few &p)
 	const int mine = warp + lane * (HZI_FEW_THREADS / 32);
 
 	if (mine < STAGES) {
-		barrier_init(full + 8 * mine, 1);
-		barrier_init(empty + 8 * mine, 4 + (adds ? sum_warps : 0));
-		barrier_init_fence();
-		copy_fence();
+		mbarrier_init(full + 8 * mine, 1);
+		mbarrier_init(empty + 8 * mine, 4 + (adds ? sum_warps : 0));
+		mbarrier_init_fence();
+		fence_proxy_async();
 		if (mine < count)
 			load_b(mine, mine);
-		prefetch_map(p.a);
+		tma_prefetch_map(p.a);
 	}
 	if (threadIdx.x == HZI_FEW_THREADS - 1) {
-		barrier_init(ready, 1);
-		barrier_init_fence();
-		barrier_expect(ready, ROWS * (HZI_FEW_COLUMNS + 1) * 4);
+		mbarrier_init(ready, 1);
+		mbarrier_init_fence();
+		mbarrier_expect_tx(ready, ROWS * (HZI_FEW_COLUMNS + 1) * 4);
 	}
-	grid_next();
+	pdl_launch_dependents();
 	__syncthreads();
 	/* From here on others may write here; of blocks alone there are no clusters. */
 	if (!alone)
 		cluster_arrive_relaxed();
-	grid_wait();
+	pdl_wait();
 	if (mine < STAGES && mine < count)
 		load_a(mine, mine);
 	__syncwarp();
@@ -159,16 +159,16 @@ HZ_DEVICE void few_kernel(const hzi_qgemm_few &p)
 		cluster_wait();
 
 	bool fits = p.out.quick;
-	turn<STAGES> ring;
+	ring_position<STAGES> ring;
 
 	if (warp < SUM_WARP) {
-		const uint64_t x = wgmma_lines(shared_address(s.b[0]));
-		const uint64_t y = wgmma_lines(shared_address(s.a[0]));
+		const uint64_t x = wgmma_desc_k(shared_address(s.b[0]));
+		const uint64_t y = wgmma_desc_k(shared_address(s.a[0]));
 		few_sums<ROWS> sums;
 
 		auto done_with = [&](int k, int at) {
 			if (k >= 0 && k + STAGES < count && lane == 0)
-				barrier_arrive(empty + 8 * at);
+				mbarrier_arrive(empty + 8 * at);
 		};
 
 #pragma unroll 1
@@ -176,7 +176,7 @@ HZ_DEVICE void few_kernel(const hzi_qgemm_few &p)
 			const uint64_t a = x + ring.at * (b_bytes / 16);
 			const uint64_t b = y + ring.at * (a_bytes / 16);
 
-			barrier_wait(full + 8 * ring.at, ring.parity);
+			mbarrier_wait(full + 8 * ring.at, ring.parity);
 			sums.template multiply<SIGNED>(b, a);
 			sums.template wait<1>();
 			done_with(k - 1, last);
@@ -188,12 +188,12 @@ HZ_DEVICE void few_kernel(const hzi_qgemm_few &p)
 			if (alone)
 				*(int4 *)&s.slots[r][at] = make_int4(a, b, c, d);
 			else
-				send_four(slot_of(r, at), a, b, c, d, ready_of(r));
+				store_async(slot_of(r, at), a, b, c, d, ready_of(r));
 		}, [&](int r, int at, int32_t v) {
 			if (alone)
 				s.slots[r][at] = v;
 			else
-				send(slot_of(r, at), v, ready_of(r));
+				store_async(slot_of(r, at), v, ready_of(r));
 		});
 	} else if (warp < SUM_WARP + sum_warps) {
 		const int thread = threadIdx.x - 32 * SUM_WARP;
@@ -202,14 +202,14 @@ HZ_DEVICE void few_kernel(const hzi_qgemm_few &p)
 
 #pragma unroll 1
 		for (int k = 0, last = 0; adds && k < count; k++) {
-			barrier_wait(full + 8 * ring.at, ring.parity);
+			mbarrier_wait(full + 8 * ring.at, ring.parity);
 			/* Its codes have been added, not only asked for. */
 			if (k > 0 && k - 1 + STAGES < count && lane == 0)
-				barrier_arrive(empty + 8 * last);
+				mbarrier_arrive(empty + 8 * last);
 			/* Which chunk of a line it is does not matter. */
 #pragma unroll
 			for (int i = 0; i < items; i++) {
-				const uint4 v = load_shared(codes + ring.at * a_bytes +
+				const uint4 v = shared_load(codes + ring.at * a_bytes +
 							    512 * sum_warps * i);
 
 				sum[i] = add_codes<SIGNED>(v.x, sum[i]);
@@ -231,14 +231,14 @@ HZ_DEVICE void few_kernel(const hzi_qgemm_few &p)
 			if (thread % 8 == 0 && alone)
 				s.slots[r][HZI_FEW_COLUMNS] = sum[i];
 			else if (thread % 8 == 0)
-				send(slot_of(r, HZI_FEW_COLUMNS), sum[i], ready_of(r));
+				store_async(slot_of(r, HZI_FEW_COLUMNS), sum[i], ready_of(r));
 		}
 	} else {
 		const int column = threadIdx.x - 32 * COLUMN_WARP;
 
 		if (threadIdx.x == HZI_FEW_THREADS - 1) {
 			for (int k = STAGES; k < count; k++) {
-				barrier_wait(empty + 8 * ring.at, ring.parity);
+				mbarrier_wait(empty + 8 * ring.at, ring.parity);
 				load_b(k, ring.at);
 				load_a(k, ring.at);
 				ring.next();
@@ -250,7 +250,7 @@ HZ_DEVICE void few_kernel(const hzi_qgemm_few &p)
 	}
 	fits = __syncthreads_and(fits);
 	if (!alone)
-		barrier_wait(ready, 0);
+		mbarrier_wait(ready, 0);
 
 	const int at = lane % 16 * 4, n = n0 + at;
 	const four_columns columns = load_four(s.column, at);

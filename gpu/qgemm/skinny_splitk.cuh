@@ -10,27 +10,12 @@
 #define HZI_QGEMM_FEW_CUH
 
 #include "gpu/qgemm/epilogue.cuh"
-#include "gpu/device/tma.cuh"
 #include "gpu/device/wgmma_s8.cuh"
 
 /* Where column n stands in a row of sums, so that few threads of a warp meet in a bank. */
 HZ_DEVICE int few_at(int n)
 {
 	return n ^ (n >> 3 & 4);
-}
-
-/* To another block's memory, or to this one's; addresses of cluster_map(). */
-HZ_DEVICE void send(uint32_t to, int32_t v, uint32_t barrier)
-{
-	asm volatile("st.async.weak.shared::cluster.mbarrier::complete_tx::bytes.b32 "
-		     "[%0], %1, [%2];" :: "r"(to), "r"(v), "r"(barrier) : "memory");
-}
-
-HZ_DEVICE void send_four(uint32_t to, int32_t a, int32_t b, int32_t c, int32_t d, uint32_t barrier)
-{
-	asm volatile("st.async.weak.shared::cluster.mbarrier::complete_tx::bytes.v4.b32 "
-		     "[%0], {%1, %2, %3, %4}, [%5];"
-		     :: "r"(to), "r"(a), "r"(b), "r"(c), "r"(d), "r"(barrier) : "memory");
 }
 
 /*

@@ -7,6 +7,8 @@
  * matrix units read. Code for sm_90a alone: elsewhere the kernels are empty and are not launched.
  */
 #include "gpu/qgemm/epilogue.cuh"
+#include "gpu/device/reduce.cuh"
+#include "gpu/device/shared.cuh"
 #include "gpu/device/tma.cuh"
 #include "gpu/device/wgmma_s8.cuh"
 
@@ -129,7 +131,7 @@ HZ_DEVICE void tma_load(const hzi_qgemm_tma &p, tma_memory<COLUMNS, STAGES> &s,
 	const uint16_t b_blocks = ((1 << DOWN) - 1) << DOWN * at.across;
 	uint16_t a_blocks = 0;
 	bool first = true;
-	turn<STAGES> ring;
+	ring_position<STAGES> ring;
 
 #pragma unroll
 	for (int r = 0; r < ACROSS; r++)
@@ -149,20 +151,21 @@ HZ_DEVICE void tma_load(const hzi_qgemm_tma &p, tma_memory<COLUMNS, STAGES> &s,
 			const uint32_t a_to = shared_address(s.a[ring.at]) +
 					      at.across * rows * HZI_QK_BLOCK;
 
-			barrier_wait(shared_address(&s.empty[ring.at]), ring.parity ^ 1);
-			barrier_expect(full, (HZI_TMA_ROWS + lines) * HZI_QK_BLOCK);
+			mbarrier_wait(shared_address(&s.empty[ring.at]), ring.parity ^ 1);
+			mbarrier_expect_tx(full, (HZI_TMA_ROWS + lines) * HZI_QK_BLOCK);
 			if (mine && DOWN == 1)
-				copy_bytes(b_to, b, mine, full);
+				bulk_copy(b_to, b, mine, full);
 			else if (mine)
-				copy_bytes_to(b_blocks, b_to, b, mine, full);
+				bulk_copy_multicast(b_blocks, b_to, b, mine, full);
 			/* The first of B is under way before the kernel ahead has ended. */
 			if (first)
-				grid_wait();
+				pdl_wait();
 			first = false;
 			if (ACROSS == 1)
-				copy_box(a_to, p.a, k * HZI_QK_BLOCK, m0, full);
+				tma_load_2d(a_to, p.a, k * HZI_QK_BLOCK, m0, full);
 			else
-				copy_box_to(a_blocks, a_to, p.a, k * HZI_QK_BLOCK, m0, full);
+				tma_load_2d_multicast(a_blocks, a_to, p.a, k * HZI_QK_BLOCK, m0,
+						      full);
 			b += (int64_t)p.width * HZI_QK_BLOCK;
 			ring.next();
 		}
@@ -202,16 +205,16 @@ HZ_DEVICE void tma_prepare(const hzi_qgemm_tma &p, tma_memory<COLUMNS, STAGES> &
 {
 	constexpr int each = unit<COLUMNS>::each;
 	const int thread = threadIdx.x % 64, lane = threadIdx.x % 32;
-	turn<STAGES> ring;
-	turn<2> tile;
+	ring_position<STAGES> ring;
+	ring_position<2> tile;
 
-	grid_wait();
+	pdl_wait();
 	do {
 		const int n0 = at.column(j);
 		int32_t sum[2] = {};
 		bool fits = p.out.quick;
 
-		barrier_wait(shared_address(&s.taken[tile.at]), tile.parity ^ 1);
+		mbarrier_wait(shared_address(&s.taken[tile.at]), tile.parity ^ 1);
 		for (int n = thread; p.out.quick && n < COLUMNS; n += 64) {
 			const int line = n0 + n / (4 * each) * (4 * each);
 			const int column = unit_column(line, n / each % 4) + n % each;
@@ -222,10 +225,10 @@ HZ_DEVICE void tma_prepare(const hzi_qgemm_tma &p, tma_memory<COLUMNS, STAGES> &
 		for (int k = 0; p.out.a_sums && tma_kind<COLUMNS>::adds && k < p.blocks; k++) {
 			const uint32_t line = shared_address(s.a[ring.at]) + thread * HZI_QK_BLOCK;
 
-			barrier_wait(shared_address(&s.full[ring.at]), ring.parity);
+			mbarrier_wait(shared_address(&s.full[ring.at]), ring.parity);
 #pragma unroll
 			for (int c = 0; c < 16; c++) {
-				const uint4 v = load_shared(line + c / 8 * 64 * HZI_QK_BLOCK +
+				const uint4 v = shared_load(line + c / 8 * 64 * HZI_QK_BLOCK +
 							    16 * (c % 8 ^ (thread & 7)));
 
 				sum[c / 8] = add_codes<SIGNED>(v.x, sum[c / 8]);
@@ -235,14 +238,14 @@ HZ_DEVICE void tma_prepare(const hzi_qgemm_tma &p, tma_memory<COLUMNS, STAGES> &
 			}
 			__syncwarp();
 			if (lane == 0)
-				barrier_arrive(shared_address(&s.empty[ring.at]));
+				mbarrier_arrive(shared_address(&s.empty[ring.at]));
 			ring.next();
 		}
 		s.row_sum[tile.at][thread] = sum[0];
 		s.row_sum[tile.at][thread + 64] = sum[1];
 		if (thread == 0)
 			s.quick[tile.at] = fits ? p.out.quick : 0;
-		barrier_arrive(shared_address(&s.ready[tile.at]));
+		mbarrier_arrive(shared_address(&s.ready[tile.at]));
 		tile.next();
 	} while (next_tile<DOWN * ACROSS>(p, t, i, j));
 }
@@ -265,16 +268,16 @@ HZ_DEVICE void tma_multiply(const hzi_qgemm_tma &p, tma_memory<COLUMNS, STAGES> 
 	/* Places in the ring that will be filled again: nobody may tell a block that has ended. */
 	int again = ((p.tiles_m * p.tiles_n - 1 - t) / (gridDim.x / (DOWN * ACROSS)) + 1) *
 			    p.blocks - STAGES;
-	turn<STAGES> ring;
-	turn<2> tile;
+	ring_position<STAGES> ring;
+	ring_position<2> tile;
 	bool more;
 
 	auto done_with = [&](int place) {
 		if (again-- > 0 && tells)
-			barrier_arrive_at(cluster_map(shared_address(&s.empty[place]), lane));
+			mbarrier_arrive_cluster(cluster_map(shared_address(&s.empty[place]), lane));
 	};
 
-	grid_wait();
+	pdl_wait();
 	do {
 		const int m0 = at.row(i) + row, n0 = at.column(j);
 		out_row of[2] = {quick_row(p.out, m0 + g), quick_row(p.out, m0 + g + 8)};
@@ -284,18 +287,18 @@ HZ_DEVICE void tma_multiply(const hzi_qgemm_tma &p, tma_memory<COLUMNS, STAGES> 
 		auto step = [&](int k, uint32_t (&a)[16]) {
 			const uint32_t lines_a = shared_address(s.a[ring.at]);
 			const uint64_t a_lines =
-				wgmma_lines(lines_a + group * 64 * HZI_QK_BLOCK);
-			const uint64_t b = wgmma_lines(shared_address(s.b[ring.at]));
+				wgmma_desc_k(lines_a + group * 64 * HZI_QK_BLOCK);
+			const uint64_t b = wgmma_desc_k(shared_address(s.b[ring.at]));
 
-			barrier_wait(shared_address(&s.full[ring.at]), ring.parity);
+			mbarrier_wait(shared_address(&s.full[ring.at]), ring.parity);
 			if (from_left)
-				left_load(a, lines_a + row * HZI_QK_BLOCK);
+				wgmma_load_a(a, lines_a + row * HZI_QK_BLOCK);
 			wgmma_keep(acc);
 			wgmma_fence();
 #pragma unroll
 			for (int c = 0; c < 4; c++) {
 				if constexpr (from_left)
-					wgmma_left<SIGNED>(acc, a + 4 * c, b + 2 * c, k | c);
+					wgmma_rs<SIGNED>(acc, a + 4 * c, b + 2 * c, k | c);
 				else
 					wgmma<SIGNED, false>(acc, a_lines + 2 * c, b + 2 * c,
 							     k | c);
@@ -328,15 +331,13 @@ HZ_DEVICE void tma_multiply(const hzi_qgemm_tma &p, tma_memory<COLUMNS, STAGES> 
 		more = next_tile<DOWN * ACROSS>(p, t, i, j);
 		asm volatile("" : "+r"(i), "+r"(j));
 #pragma unroll
-		for (int h = 0; from_left && h < 2; h++) {
-			sum[h] += __shfl_xor_sync(~0u, sum[h], 1);
-			sum[h] += __shfl_xor_sync(~0u, sum[h], 2);
-		}
+		for (int h = 0; from_left && h < 2; h++)
+			sum[h] = quad_sum(sum[h]);
 		wgmma_wait<0>();
 		wgmma_keep(acc);
 		done_with(last);
 
-		barrier_wait(shared_address(&s.ready[tile.at]), tile.parity);
+		mbarrier_wait(shared_address(&s.ready[tile.at]), tile.parity);
 #pragma unroll
 		for (int h = 0; h < 2; h++) {
 			if constexpr (ones > 0)
@@ -410,7 +411,7 @@ HZ_DEVICE void tma_multiply(const hzi_qgemm_tma &p, tma_memory<COLUMNS, STAGES> 
 		}
 		__syncwarp();
 		if (lane == 0)
-			barrier_arrive(shared_address(&s.taken[tile.at]));
+			mbarrier_arrive(shared_address(&s.taken[tile.at]));
 		tile.next();
 	} while (more);
 }
@@ -425,20 +426,20 @@ HZ_DEVICE void tma_kernel(const hzi_qgemm_tma &p)
 	int i, j;
 
 	if (threadIdx.x == 0) {
-		prefetch_map(p.a);
+		tma_prefetch_map(p.a);
 		for (int i = 0; i < STAGES; i++) {
-			barrier_init(shared_address(&s.full[i]), 1);
-			barrier_init(shared_address(&s.empty[i]),
-				     8 * (DOWN + ACROSS - 1) +
-					     (p.out.a_sums && tma_kind<COLUMNS>::adds ? 2 : 0));
+			mbarrier_init(shared_address(&s.full[i]), 1);
+			mbarrier_init(shared_address(&s.empty[i]),
+				      8 * (DOWN + ACROSS - 1) +
+					      (p.out.a_sums && tma_kind<COLUMNS>::adds ? 2 : 0));
 		}
 		for (int i = 0; i < 2; i++) {
-			barrier_init(shared_address(&s.ready[i]), 64);
-			barrier_init(shared_address(&s.taken[i]), 8);
+			mbarrier_init(shared_address(&s.ready[i]), 64);
+			mbarrier_init(shared_address(&s.taken[i]), 8);
 		}
-		barrier_init_fence();
+		mbarrier_init_fence();
 	}
-	grid_next();
+	pdl_launch_dependents();
 	tile_of(p, t, i, j);
 	if constexpr (ones > 0) {
 		constexpr uint32_t four = 0x01010101;
@@ -447,7 +448,7 @@ HZ_DEVICE void tma_kernel(const hzi_qgemm_tma &p)
 		for (int i = threadIdx.x; i < STAGES * pieces; i += HZI_TMA_THREADS)
 			*(uint4 *)&s.b[i / pieces][COLUMNS * HZI_QK_BLOCK + i % pieces * 16] =
 				make_uint4(four, four, four, four);
-		copy_fence();
+		fence_proxy_async();
 	}
 	/* Relaxed is enough for others' barriers, not for the ones of a block's other threads. */
 	if (blocks == 1 || ones > 0)
@@ -460,10 +461,10 @@ HZ_DEVICE void tma_kernel(const hzi_qgemm_tma &p)
 	const cluster_of<COLUMNS, DOWN, ACROSS> at((int)rank);
 
 	if (group < 2) {
-		registers_more<MULTIPLY_REGISTERS>();
+		setmaxnreg_inc<MULTIPLY_REGISTERS>();
 		tma_multiply<COLUMNS, STAGES, DOWN, ACROSS, SIGNED>(p, s, at, group, t, i, j);
 	} else {
-		registers_less<OTHER_REGISTERS>();
+		setmaxnreg_dec<OTHER_REGISTERS>();
 		if (threadIdx.x == 256)
 			tma_load(p, s, at, t, i, j);
 		else if (threadIdx.x >= 320)

@@ -7,6 +7,7 @@
 #define HZI_QUANTIZE_RANGES_CUH
 
 #include "gpu/quantize/strided.cuh"
+#include "gpu/device/cluster.cuh"
 #include "lib/qgemm/qgemm.h"
 
 /* ---- Ranges ---------------------------------------------------------------------------------- */

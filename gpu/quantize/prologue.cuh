@@ -6,7 +6,7 @@
 #ifndef HZI_QGEMM_CODES_CUH
 #define HZI_QGEMM_CODES_CUH
 
-#include "gpu/device/common.cuh"
+#include "gpu/device/dtype.cuh"
 
 /* ---- One element ----------------------------------------------------------------------------- */
 

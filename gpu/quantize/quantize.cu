@@ -7,7 +7,6 @@
  * 23 instructions for an f16 element with its code; these take 12. Loads that ask for lines to be
  * evicted first (__ldcs()) would cost 3 to 9 %.
  */
-#include "gpu/device/common.cuh"
 #include "gpu/device/pdl.cuh"
 #include "gpu/quantize/minmax.cuh"
 #include "gpu/quantize/strided.cuh"
@@ -196,8 +195,8 @@ HZ_DEVICE void quantize_rows(const hzi_quantize_rows &p)
 		at += rest % p.shape[d] * p.x_stride[d];
 		rest /= p.shape[d];
 	}
-	grid_next();
-	grid_wait();
+	pdl_launch_dependents();
+	pdl_wait();
 	if (row >= p.rows)
 		return;
 

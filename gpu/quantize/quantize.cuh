@@ -6,7 +6,7 @@
 #ifndef HZI_QUANTIZE_CUH
 #define HZI_QUANTIZE_CUH
 
-#include "gpu/device/common.cuh"
+#include "gpu/device/dtype.cuh"
 
 /*
  * What the codes of a group are made with: s and, exact to 2^-47, 1 / s = r + low. Unless shift is

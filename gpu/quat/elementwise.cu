@@ -3,11 +3,12 @@
  *
  * SPDX-License-Identifier: BSD-2-Clause
  *
- * Of each operation of quat_ops.cuh a kernel for every dtype is made, for whole quaternions one
+ * Of each operation of ops.cuh a kernel for every dtype is made, for whole quaternions one
  * after the other, in 16-byte pieces of which a thread has several under way; and one for anything
  * else.
  */
 #include "gpu/quat/contiguous.cuh"
+#include "gpu/device/cp_async.cuh"
 
 /* ---- Neighbours, 16 bytes of each component -------------------------------------------------- */
 
@@ -400,9 +401,9 @@ HZ_DEVICE void run_staged(const hzi_quat_job &p, const int64_t (&at)[OP::inputs 
 #pragma unroll
 		for (int i = lane; i < PIECES; i += 32)
 			if (i < pieces)
-				copy_async(shared_address(tile + n * PIECES + i), from + i);
+				cp_async(shared_address(tile + n * PIECES + i), from + i);
 	}
-	copy_wait();
+	cp_async_wait_all();
 	__syncwarp();
 #pragma unroll
 	for (int u = 0; u < COUNT; u++) {

@@ -9,6 +9,7 @@
  */
 #include "gpu/quat/strided.cuh"
 #include "gpu/quat/planar.h"
+#include "gpu/device/cp_async.cuh"
 
 #define WARPS (HZI_QUAT_THREADS / 32)
 
@@ -77,7 +78,7 @@ struct tile {
 				wanted = i * EACH < full;
 			}
 			if (wanted)
-				copy_async(shared_address(to + i), from);
+				cp_async(shared_address(to + i), from);
 		}
 	}
 
@@ -172,7 +173,7 @@ HZ_DEVICE void run_tiles(const hzi_quat_job &p)
 			if (n < IN || (op.adds(p) && p.at[n].data))
 				T::fetch(p.at[n], OP::kind(n), n >= IN && p.real, at[n], full,
 					 mine + n * T::PIECES);
-		copy_wait();
+		cp_async_wait_all();
 		__syncwarp();
 #pragma unroll
 		for (int u = 0; u < COUNT; u++) {

@@ -171,8 +171,8 @@ HZ_DEVICE void few(const hzi_quat_few &p)
 	const int outs = s.groups * s.outs;
 	const int64_t step = (int64_t)gridDim.x * HZI_QF_THREADS;
 
-	grid_next();
-	grid_wait();
+	pdl_launch_dependents();
+	pdl_wait();
 	for (int64_t i = (int64_t)blockIdx.x * HZI_QF_THREADS + threadIdx.x; i < p.total;
 	     i += step) {
 		const pixels o(s, i / outs);
@@ -224,8 +224,8 @@ HZ_DEVICE void depth(const hzi_quat_few &p)
 	const int strips = (s.count[1] + HZI_QF_ROWS - 1) / HZI_QF_ROWS;
 	const int columns = (s.count[2] + COLUMNS - 1) / COLUMNS;
 
-	grid_next();
-	grid_wait();
+	pdl_launch_dependents();
+	pdl_wait();
 	for (int64_t i = (int64_t)blockIdx.x * HZI_QF_THREADS + threadIdx.x; i < p.total;
 	     i += step) {
 		const int channel = (int)(i % s.groups);
@@ -316,8 +316,8 @@ HZ_DEVICE void narrow(const hzi_quat_few &p)
 	const int64_t step = (int64_t)gridDim.x * (HZI_QF_THREADS / 32);
 	const int lane = threadIdx.x % 32;
 
-	grid_next();
-	grid_wait();
+	pdl_launch_dependents();
+	pdl_wait();
 	for (int64_t i = (int64_t)blockIdx.x * (HZI_QF_THREADS / 32) + threadIdx.x / 32;
 	     i < p.total; i += step) {
 		const pixels o(s, i / s.groups);
@@ -359,8 +359,8 @@ HZ_DEVICE void few_weights(const hzi_quat_few_weights &p)
 	const int64_t end = min(p.pixels, pixel + p.each);
 	int image, at[3];
 
-	grid_next();
-	grid_wait();
+	pdl_launch_dependents();
+	pdl_wait();
 	if (part >= p.parts_count)
 		return;
 #pragma unroll
@@ -438,8 +438,8 @@ HZ_DEVICE void line_weights(const hzi_quat_few_weights &p)
 	const int64_t end = min(lines, (part + 1) * p.each);
 	quat sum[ROWS][TAPS] = {};
 
-	grid_next();
-	grid_wait();
+	pdl_launch_dependents();
+	pdl_wait();
 	if (part >= p.parts_count)
 		return;
 	for (int64_t line = part * p.each; line < end; line++) {
@@ -514,8 +514,8 @@ quat_conv_few_sum(const __grid_constant__ hzi_quat_few_sum p)
 	const int first = threadIdx.y * each, end = min(first + each, p.parts_count);
 	float4 sum = {};
 
-	grid_next();
-	grid_wait();
+	pdl_launch_dependents();
+	pdl_wait();
 	if (i < p.count) {
 #pragma unroll 8
 		for (int part = first; part < end; part++) {

@@ -11,8 +11,6 @@
 
 #include "gpu/quat_conv/gemm16.h"
 #include "gpu/quat_gemm/epilogue.cuh"
-#include "gpu/device/tma.cuh"
-#include "gpu/device/wgmma_f16.cuh"
 
 #define UNIT_BYTES HZI_QD_UNIT_BYTES
 
@@ -25,26 +23,6 @@ HZ_DEVICE void place_of_box(const hzi_quat_boxes &b, int i, int (&at)[4])
 		i /= b.boxes[d];
 	}
 	at[3] = i * b.box[3];
-}
-
-/* Of a box of pixels those components from column on */
-HZ_DEVICE void copy_pixels(uint32_t to, const hzi_tensor_map &map, int column, const int (&at)[4],
-			   uint32_t barrier)
-{
-	asm volatile("cp.async.bulk.tensor.5d.shared::cluster.global.mbarrier::complete_tx::bytes "
-		     "[%0], [%1, {%3, %4, %5, %6, %7}], [%2];"
-		     :: "r"(to), "l"(&map), "r"(barrier), "r"(column), "r"(at[0]), "r"(at[1]),
-			"r"(at[2]), "r"(at[3]) : "memory");
-}
-
-/* The same to that place in both blocks of the cluster */
-HZ_DEVICE void copy_pixels_to_both(uint32_t to, const hzi_tensor_map &map, int column,
-				   const int (&at)[4], uint32_t barrier)
-{
-	asm volatile("cp.async.bulk.tensor.5d.shared::cluster.global.mbarrier::complete_tx::bytes"
-		     ".multicast::cluster [%0], [%1, {%3, %4, %5, %6, %7}], [%2], %8;"
-		     :: "r"(to), "l"(&map), "r"(barrier), "r"(column), "r"(at[0]), "r"(at[1]),
-			"r"(at[2]), "r"(at[3]), "h"((uint16_t)3) : "memory");
 }
 
 #endif

@@ -13,6 +13,7 @@
  * the least three are summed; sums begin anew with every eight channels of a tap, since the matrix
  * units cut them off.
  */
+#include "gpu/device/mma.cuh"
 #include "gpu/device/pdl.cuh"
 #include "gpu/quat_conv/depthwise.h"
 #include "gpu/quat_gemm/epilogue.cuh"
@@ -81,8 +82,8 @@ HZ_DEVICE void weights(const hzi_quat_groups &p)
 	const int channel = 8 * step + 2 * (lane % 4) + product;
 	quat w = {0, 0, 0, 0};
 
-	grid_next();
-	grid_wait();
+	pdl_launch_dependents();
+	pdl_wait();
 	if (group >= s.groups)
 		return;
 	if (out < s.outs) {
@@ -113,16 +114,7 @@ HZ_DEVICE void weights(const hzi_quat_groups &p)
 template <int DTYPE>
 HZ_DEVICE void multiply(float (&c)[4], uint4 a, uint32_t b0, uint32_t b1)
 {
-	if (DTYPE == HZ_F16)
-		asm("mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 "
-		    "{%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};"
-		    : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
-		    : "r"(a.x), "r"(a.y), "r"(a.z), "r"(a.w), "r"(b0), "r"(b1));
-	else
-		asm("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 "
-		    "{%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};"
-		    : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
-		    : "r"(a.x), "r"(a.y), "r"(a.z), "r"(a.w), "r"(b0), "r"(b1));
+	mma_m16n8k16<DTYPE == HZ_F16 ? HZ_F16 : HZ_BF16>(c, a.x, a.y, a.z, a.w, b0, b1);
 }
 
 /* Two channels of a pixel */
@@ -250,8 +242,8 @@ HZ_DEVICE void convolve(const hzi_quat_groups &p)
 			(int64_t)(s.each[1] * t1 + s.base[1]) * s.x_stride[2] +
 			(int64_t)(s.each[2] * t2 + s.base[2]) * s.x_stride[3];
 	}
-	grid_next();
-	grid_wait();
+	pdl_launch_dependents();
+	pdl_wait();
 	for (int i = threadIdx.x; i < pieces; i += THREADS)
 		shared[i] = p.weights[(int64_t)blockIdx.y * pieces + i];
 	__syncthreads();

@@ -8,6 +8,8 @@
  * and load one half of the weights each for both.
  */
 #include "gpu/quat_conv/gemm16.cuh"
+#include "gpu/device/tma.cuh"
+#include "gpu/device/wgmma_f16.cuh"
 
 #if HAVE_WGMMA
 
@@ -23,8 +25,8 @@ HZ_DEVICE void make_matrix(const hzi_quat_direct_conv &p)
 	const float sign = p.conj_x ? -1 : 1;
 	quat w = {0, 0, 0, 0};
 
-	grid_next();
-	grid_wait();
+	pdl_launch_dependents();
+	pdl_wait();
 	if (out >= p.tiles_n * HZI_QY_OUTS)
 		return;
 	if (out < p.outs && channel < p.channels) {
@@ -66,7 +68,7 @@ struct tile {
 HZ_DEVICE void load(const hzi_quat_direct_conv &p, memory &s, int rank)
 {
 	const hzi_quat_boxes &b = p.b;
-	turn<HZI_QY_STAGES> ring;
+	ring_position<HZI_QY_STAGES> ring;
 
 	for (int t = blockIdx.x / 2; t < p.pairs; t += gridDim.x / 2) {
 		const tile o(p, t, rank);
@@ -86,8 +88,8 @@ HZ_DEVICE void load(const hzi_quat_direct_conv &p, memory &s, int rank)
 			for (int u = 0; u < p.units; u++, step++) {
 				const uint32_t full = shared_address(&s.full[ring.at]);
 
-				barrier_wait(shared_address(&s.empty[ring.at]), ring.parity ^ 1);
-				barrier_expect(full, HZI_QY_STAGE_BYTES);
+				mbarrier_wait(shared_address(&s.empty[ring.at]), ring.parity ^ 1);
+				mbarrier_expect_tx(full, HZI_QY_STAGE_BYTES);
 #pragma unroll
 				for (int i = 0; i < HZI_QY_BOXES; i++) {
 					const int from[4] = {
@@ -96,13 +98,13 @@ HZ_DEVICE void load(const hzi_quat_direct_conv &p, memory &s, int rank)
 						at[i][2] + b.each[0] * t0 + b.base[0], at[i][3],
 					};
 
-					copy_pixels(shared_address(s.x[ring.at][i]), p.x,
+					tma_load_5d(shared_address(s.x[ring.at][i]), p.x,
 						    2 * HZI_QD_UNIT * u, from, full);
 				}
-				copy_box_to(3, shared_address(s.w[ring.at]) +
-					       rank * 2 * HZI_QY_OUTS * 128,
-					    p.weights, 2 * HZI_QD_UNIT * step,
-					    (2 * o.n + rank) * 2 * HZI_QY_OUTS, full);
+				tma_load_2d_multicast(3, shared_address(s.w[ring.at]) +
+								 rank * 2 * HZI_QY_OUTS * 128,
+						      p.weights, 2 * HZI_QD_UNIT * step,
+						      (2 * o.n + rank) * 2 * HZI_QY_OUTS, full);
 				ring.next();
 			}
 		}
@@ -116,7 +118,7 @@ HZ_DEVICE void convolve_boxes(const hzi_quat_direct_conv &p, memory &s, int rank
 	const int lane = threadIdx.x % 32, odd = lane % 2;
 	const int steps = p.taps * p.units;
 	const uint32_t turn_c = p.out.c.conj ? 0x80000000 : 0;
-	turn<HZI_QY_STAGES> ring;
+	ring_position<HZI_QY_STAGES> ring;
 
 	for (int t = blockIdx.x / 2; t < p.pairs; t += gridDim.x / 2) {
 		const tile o(p, t, rank);
@@ -127,10 +129,10 @@ HZ_DEVICE void convolve_boxes(const hzi_quat_direct_conv &p, memory &s, int rank
 		for (int i = 0; i < 2 * HZI_QY_OUTS; i++)
 			acc[i] = 0;
 		for (int k = 0; k < steps; k++) {
-			const uint64_t a = wgmma_lines(shared_address(s.x[ring.at][group]));
-			const uint64_t b = wgmma_lines(shared_address(s.w[ring.at]));
+			const uint64_t a = wgmma_desc_k(shared_address(s.x[ring.at][group]));
+			const uint64_t b = wgmma_desc_k(shared_address(s.w[ring.at]));
 
-			barrier_wait(shared_address(&s.full[ring.at]), ring.parity);
+			mbarrier_wait(shared_address(&s.full[ring.at]), ring.parity);
 			wgmma_keep(acc);
 			wgmma_fence();
 #pragma unroll
@@ -141,15 +143,15 @@ HZ_DEVICE void convolve_boxes(const hzi_quat_direct_conv &p, memory &s, int rank
 			wgmma_wait<1>();
 			wgmma_keep(acc);
 			if (k && lane < 2)
-				barrier_arrive_at(cluster_map(shared_address(&s.empty[last]),
-							      lane));
+				mbarrier_arrive_cluster(cluster_map(shared_address(&s.empty[last]),
+								    lane));
 			last = ring.at;
 			ring.next();
 		}
 		wgmma_wait<0>();
 		wgmma_keep(acc);
 		if (lane < 2)
-			barrier_arrive_at(cluster_map(shared_address(&s.empty[last]), lane));
+			mbarrier_arrive_cluster(cluster_map(shared_address(&s.empty[last]), lane));
 
 		int64_t to[2], pre[2];
 		bool there[2];
@@ -205,17 +207,17 @@ HZ_DEVICE void convolve(const hzi_quat_direct_conv &p)
 
 	if (threadIdx.x == 0) {
 		for (int i = 0; i < HZI_QY_STAGES; i++) {
-			barrier_init(shared_address(&s.full[i]), 1);
-			barrier_init(shared_address(&s.empty[i]), 2 * 8);
+			mbarrier_init(shared_address(&s.full[i]), 1);
+			mbarrier_init(shared_address(&s.empty[i]), 2 * 8);
 		}
-		barrier_init_fence();
+		mbarrier_init_fence();
 	}
 	cluster_begin();
 	if (group < 2) {
-		registers_more<232>();
+		setmaxnreg_inc<232>();
 		convolve_boxes<DTYPE>(p, s, rank, group);
 	} else {
-		registers_less<40>();
+		setmaxnreg_dec<40>();
 		if (threadIdx.x == 256)
 			load(p, s, rank);
 	}

@@ -52,7 +52,7 @@ static_assert(sizeof(memory) + 1024 <= HZI_QC_BYTES, "what the launcher asks for
 
 HZ_DEVICE void load_weights(const hzi_quat_conv &p, memory &s, int rank)
 {
-	turn<STAGES> ring;
+	ring_position<STAGES> ring;
 
 	for (int t = blockIdx.x / HZI_QC_CLUSTER; t < p.tiles; t += gridDim.x / HZI_QC_CLUSTER) {
 		const int channel = tile_of(p, t, rank).channel;
@@ -65,22 +65,22 @@ HZ_DEVICE void load_weights(const hzi_quat_conv &p, memory &s, int rank)
 						const uint32_t full =
 							shared_address(&s.full[ring.at]);
 
-						barrier_wait(shared_address(&s.empty[ring.at]),
-							     ring.parity ^ 1);
-						barrier_expect(full, 4 * WEIGHTS);
+						mbarrier_wait(shared_address(&s.empty[ring.at]),
+							      ring.parity ^ 1);
+						mbarrier_expect_tx(full, 4 * WEIGHTS);
 #pragma unroll
 						for (int h = 0; h < 2; h++) {
 							const int sum = 2 * rank + h;
 
-							copy_box_to(3,
-								    shared_address(
-									    s.w[ring.at][sum]),
-								    p.weights,
-								    2 * (tap * p.tap_step + k),
-								    left_plane(phase, sum) *
-										    p.plane_lines +
-									    channel,
-								    full);
+							tma_load_2d_multicast(
+								3,
+								shared_address(s.w[ring.at][sum]),
+								p.weights,
+								2 * (tap * p.tap_step + k),
+								left_plane(phase, sum) *
+										p.plane_lines +
+									channel,
+								full);
 						}
 						ring.next();
 					}
@@ -111,7 +111,7 @@ HZ_DEVICE void load_pixels(const hzi_quat_conv &p, memory &s, int rank)
 	const int first = blockIdx.x / HZI_QC_CLUSTER, step = gridDim.x / HZI_QC_CLUSTER;
 	const int warp = threadIdx.x / 32 % 8, lane = threadIdx.x % 32;
 	const int steps = p.groups * ((p.x.channels + HZI_QC_IN - 1) / HZI_QC_IN);
-	turn<2> ring;
+	ring_position<2> ring;
 	int at = 0, e_of[2] = {0, 0};
 
 	for (int t = first; t < p.tiles && t <= first + step; t += step)
@@ -147,7 +147,7 @@ HZ_DEVICE void load_pixels(const hzi_quat_conv &p, memory &s, int rank)
 			for (int k = 0; k < p.x.channels; k += HZI_QC_IN) {
 				const uint32_t x = shared_address(s.x[ring.at][0]);
 
-				barrier_wait(shared_address(&s.x_empty[ring.at]), ring.parity ^ 1);
+				mbarrier_wait(shared_address(&s.x_empty[ring.at]), ring.parity ^ 1);
 				if (here) {
 					/* Of one step the planes of phase 0 are in the other x. */
 					const int from = steps == 1 ? ring.at ^ 1 : ring.at;
@@ -173,10 +173,10 @@ HZ_DEVICE void load_pixels(const hzi_quat_conv &p, memory &s, int rank)
 				if (threadIdx.x % 256 == 0)
 					s.exponent[ring.at] = e;
 				/* The matrix units are to see it. */
-				asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
+				fence_proxy_async();
 				__syncwarp();
 				if (lane == 0)
-					barrier_arrive(shared_address(&s.x_full[ring.at]));
+					mbarrier_arrive(shared_address(&s.x_full[ring.at]));
 				ring.next();
 			}
 		}
@@ -206,12 +206,12 @@ HZ_DEVICE void multiply(const hzi_quat_conv &p, memory &s, int rank, int group)
 	const int lane = threadIdx.x % 32;
 	float acc[4][SUMS];
 	const int lead = min(LEAD, (int)p.group[0].taps);
-	turn<STAGES> ring;
-	turn<2> x_ring;
+	ring_position<STAGES> ring;
+	ring_position<2> x_ring;
 	int begun = 0;
 
 	if (group == 1)
-		asm volatile("bar.sync 4, 256;" ::: "memory");
+		bar_sync(4, 256);
 	for (int t = blockIdx.x / HZI_QC_CLUSTER; t < p.tiles; t += gridDim.x / HZI_QC_CLUSTER) {
 		const tile o = tile_of(p, t, rank);
 		const int row = o.channel + threadIdx.x % 128 / 32 * 16 + lane / 4;
@@ -233,7 +233,7 @@ HZ_DEVICE void multiply(const hzi_quat_conv &p, memory &s, int rank, int group)
 				const uint32_t x = shared_address(s.x[x_ring.at][0]) +
 						   group * (PIXELS / 8) * eight_bytes;
 
-				barrier_wait(shared_address(&s.x_full[x_ring.at]), x_ring.parity);
+				mbarrier_wait(shared_address(&s.x_full[x_ring.at]), x_ring.parity);
 				/* One lane reads, which then says that it has done so. */
 				next = lane == 0 ? s.exponent[x_ring.at] : 0;
 				next = __shfl_sync(~0u, next, 0);
@@ -248,8 +248,8 @@ HZ_DEVICE void multiply(const hzi_quat_conv &p, memory &s, int rank, int group)
 						x + p.at[f.tap + i].line * 16, eight_bytes);
 					const int add = g | k | i;
 
-					barrier_wait(shared_address(&s.full[ring.at]),
-						     ring.parity);
+					mbarrier_wait(shared_address(&s.full[ring.at]),
+						      ring.parity);
 					keep(acc);
 					wgmma_fence();
 #pragma unroll
@@ -269,22 +269,22 @@ HZ_DEVICE void multiply(const hzi_quat_conv &p, memory &s, int rank, int group)
 					wgmma_wait<0>();
 					keep(acc);
 					if (lane < 2)
-						barrier_arrive_at(cluster_map(
+						mbarrier_arrive_cluster(cluster_map(
 							shared_address(&s.empty[ring.at]), lane));
 					ring.next();
 					if (group == 0 && ++begun == lead)
-						asm volatile("bar.arrive 4, 256;" ::: "memory");
+						bar_arrive(4, 256);
 				}
 				if (lane == 0)
-					barrier_arrive(shared_address(&s.x_empty[x_ring.at]));
+					mbarrier_arrive(shared_address(&s.x_empty[x_ring.at]));
 				x_ring.next();
 			}
 		}
 		transform(acc);
 		/* Other threads of the warpgroup found the places, and find the next ones. */
-		asm volatile("bar.sync %0, 128;" :: "r"(2 + group) : "memory");
+		bar_sync(2 + group, 128);
 		store<KIND, DTYPE>(p, s.to[group], s.pre[group], acc, row, power_of_two(-e));
-		asm volatile("bar.sync %0, 128;" :: "r"(2 + group) : "memory");
+		bar_sync(2 + group, 128);
 	}
 }
 
@@ -296,13 +296,13 @@ HZ_DEVICE void kernel(const hzi_quat_conv &p)
 	const uint32_t rank = begin_block<HZI_QC_CONVERTERS>(s);
 
 	if (group < 2) {
-		registers_less<56>();
+		setmaxnreg_dec<56>();
 		if (threadIdx.x < 32 * HZI_QC_CONVERTERS)
 			load_pixels<DTYPE>(p, s, rank);
 		else if (threadIdx.x == 32 * HZI_QC_CONVERTERS)
 			load_weights(p, s, rank);
 	} else {
-		registers_more<200>();
+		setmaxnreg_inc<200>();
 		multiply<DTYPE, KIND>(p, s, rank, group - 2);
 	}
 	cluster_end();

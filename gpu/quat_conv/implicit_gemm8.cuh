@@ -11,8 +11,9 @@
 
 #include "gpu/quat_conv/quat_conv.h"
 #include "gpu/quat_gemm/pack_planar.cuh"
-#include "gpu/device/tma.cuh"
-#include "gpu/device/wgmma_f16.cuh"
+#include "gpu/device/cp_async.cuh"
+#include "gpu/device/mbarrier.cuh"
+#include "gpu/device/shared.cuh"
 
 /* Where there is no pixel: strides may be negative, and so may places. */
 #define HZI_QC_NOWHERE INT64_MIN
@@ -178,7 +179,7 @@ struct largest<HZ_F32> : largest_float {};
 template <int WARPS = HZI_QC_CONVERTERS>
 HZ_DEVICE void converters_meet(void)
 {
-	asm volatile("bar.sync 1, %0;" :: "n"(32 * WARPS) : "memory");
+	bar_sync(1, 32 * WARPS);
 }
 
 /* Where line l of the pixels is that the taps of a group see. */
@@ -224,9 +225,8 @@ HZ_DEVICE void prefetch_lines(const hzi_quat_conv &p, const tile &o)
 			const int64_t at = place_of(p, g, o.row, o.col, l);
 
 			if (is_somewhere(at))
-				asm volatile("cp.async.bulk.prefetch.L2.global [%0], %1;"
-					     :: "l"((const char *)p.x.q.data + size * at),
-						"r"(4 * size * p.x.channels) : "memory");
+				bulk_prefetch_l2((const char *)p.x.q.data + size * at,
+						 4 * size * p.x.channels);
 		}
 	}
 }
@@ -305,10 +305,8 @@ HZ_DEVICE void copy_lines(const hzi_quat_conv_side &p, const int64_t *from, int 
 		for (int h = 0; h < HZI_QC_IN / 16 && l < lines; h++) {
 			const bool there = is_somewhere(at) && channel + 16 * h < p.channels;
 
-			asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;"
-				     :: "r"(to + (2 * h * HZI_QC_LINES + 4 * i) * 16),
-					"l"(there ? data + at + 64 * h : data), "r"(there ? 16 : 0)
-				     : "memory");
+			cp_async_zfill(to + (2 * h * HZI_QC_LINES + 4 * i) * 16,
+				       there ? data + at + 64 * h : data, there ? 16 : 0);
 		}
 	}
 }
@@ -335,9 +333,7 @@ HZ_DEVICE void convert_line(uint32_t at, bool raw, float by, float by_xyz)
 	}
 #pragma unroll
 	for (int j = 0; j < 4; j++)
-		asm volatile("st.shared.v4.b32 [%0], {%1, %2, %3, %4};"
-			     :: "r"(at + j * HZI_QC_PLANE), "r"(to[j][0]), "r"(to[j][1]),
-				"r"(to[j][2]), "r"(to[j][3]) : "memory");
+		shared_store(at + j * HZI_QC_PLANE, to[j]);
 }
 
 /*
@@ -358,7 +354,7 @@ HZ_DEVICE float load_lines(const hzi_quat_conv_side &p, const int64_t *from, int
 	} else {
 		for (int l = 32 * warp; l < lines; l += 32 * HZI_QC_CONVERTERS)
 			copy_lines(p, from, lines, l, k, planes);
-		asm volatile("cp.async.wait_all;" ::: "memory");
+		cp_async_wait_all();
 		__syncwarp();
 		for (int l = 32 * warp + lane; l < lines && wanted; l += 32 * HZI_QC_CONVERTERS) {
 #pragma unroll 1
@@ -454,10 +450,7 @@ HZ_DEVICE void turn_planes(uint32_t from, uint32_t to, int lines, int warp, floa
 			}
 #pragma unroll
 			for (int i = 0; i < 4; i++)
-				asm volatile("st.shared.v4.b32 [%0], {%1, %2, %3, %4};"
-					     :: "r"(plane_place(to, e, l) + i * HZI_QC_PLANE),
-						"r"(h[i][0]), "r"(h[i][1]), "r"(h[i][2]),
-						"r"(h[i][3]) : "memory");
+				shared_store(plane_place(to, e, l) + i * HZI_QC_PLANE, h[i]);
 		}
 	}
 }

@@ -45,7 +45,7 @@ static_assert(sizeof(memory) + 1024 <= HZI_QS_BYTES, "what the launcher asks for
 /* One part of them from either block, for both */
 HZ_DEVICE void load_weights(const hzi_quat_conv &p, memory &s, int rank)
 {
-	turn<STAGES> ring;
+	ring_position<STAGES> ring;
 
 	for (int t = blockIdx.x / HZI_QC_CLUSTER; t < p.tiles; t += gridDim.x / HZI_QC_CLUSTER) {
 		const int channel = tile_of(p, t, rank).channel;
@@ -65,12 +65,13 @@ HZ_DEVICE void load_weights(const hzi_quat_conv &p, memory &s, int rank)
 					const int plane =
 						left_plane(phase, u / taps) + 8 * rank;
 
-					barrier_wait(shared_address(&s.empty[ring.at]),
-						     ring.parity ^ 1);
-					barrier_expect(full, 2 * WEIGHTS);
-					copy_box_to(3, shared_address(s.w[ring.at][rank]),
-						    p.weights, 2 * (tap * p.tap_step + k),
-						    plane * p.plane_lines + channel, full);
+					mbarrier_wait(shared_address(&s.empty[ring.at]),
+						      ring.parity ^ 1);
+					mbarrier_expect_tx(full, 2 * WEIGHTS);
+					tma_load_2d_multicast(3, shared_address(s.w[ring.at][rank]),
+							      p.weights, 2 * (tap * p.tap_step + k),
+							      plane * p.plane_lines + channel,
+							      full);
 					ring.next();
 				}
 				i += 4 * taps;
@@ -122,26 +123,24 @@ HZ_DEVICE void copy_lines(const hzi_quat_conv_side &p, const int64_t *from, int 
 			if constexpr (DTYPE == HZ_F32) {
 				const float *const data = (const float *)p.q.data;
 
-				asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;"
-					     :: "r"(place),
-						"l"(there ? data + at + 4 * (channel + 8 * h) :
-							    data),
-						"r"(there ? 16 : 0) : "memory");
+				cp_async_zfill(place,
+					       there ? data + at + 4 * (channel + 8 * h) : data,
+					       there ? 16 : 0);
 				continue;
 			}
 			if (there)
 				q = load_other(p, at + (channel + 8 * h) * p.q.col);
-			asm volatile("st.shared.v4.f32 [%0], {%1, %2, %3, %4};"
-				     :: "r"(place), "f"(q.w), "f"(q.x), "f"(q.y), "f"(q.z)
-				     : "memory");
+			const float v[4] = {q.w, q.x, q.y, q.z};
+
+			shared_store(place, v);
 		}
 	}
 }
 
 /* All of a step is on its way. */
 template <int DTYPE>
-HZ_DEVICE void begin_step(const hzi_quat_conv &p, memory &s, const step &n, const turn<STEPS> &ring,
-			  int rank)
+HZ_DEVICE void begin_step(const hzi_quat_conv &p, memory &s, const step &n,
+			  const ring_position<STEPS> &ring, int rank)
 {
 	const int group = n.g < p.groups ? n.g : n.g - p.groups;
 
@@ -150,11 +149,11 @@ HZ_DEVICE void begin_step(const hzi_quat_conv &p, memory &s, const step &n, cons
 
 		find_lines<CONVERTERS>(p, s.from, o.row, o.col, group);
 	}
-	barrier_wait(shared_address(&s.x_empty[ring.at]), ring.parity ^ 1);
+	mbarrier_wait(shared_address(&s.x_empty[ring.at]), ring.parity ^ 1);
 	for (int l = threadIdx.x / 32 * 32; l < p.group[group].lines; l += 32 * CONVERTERS)
 		copy_lines<DTYPE>(p.x, s.from, p.group[group].lines, l, n.k,
 				  shared_address(s.x[ring.at]));
-	asm volatile("cp.async.commit_group;" ::: "memory");
+	cp_async_commit();
 }
 
 /* The largest finite magnitude of what a warp copied, as bits of magnitude_of() */
@@ -232,9 +231,7 @@ HZ_DEVICE void make_planes(uint32_t x, int lines, float by, float by_xyz)
 			}
 #pragma unroll
 			for (int j = 0; j < PLANES; j++)
-				asm volatile("st.shared.v4.b32 [%0], {%1, %2, %3, %4};"
-					     :: "r"(at + j * PLANE), "r"(to[j][0]), "r"(to[j][1]),
-						"r"(to[j][2]), "r"(to[j][3]) : "memory");
+				shared_store(at + j * PLANE, to[j]);
 		}
 	}
 }
@@ -244,7 +241,7 @@ HZ_DEVICE void load_pixels(const hzi_quat_conv &p, memory &s, int rank)
 {
 	const int tiles = gridDim.x / HZI_QC_CLUSTER;
 	step at = {(int)blockIdx.x / HZI_QC_CLUSTER, 0, 0}, ahead = at;
-	turn<STEPS> ring, ring_ahead;
+	ring_position<STEPS> ring, ring_ahead;
 	int e = EXPONENT_MAX;
 
 	for (int t = at.t; t < p.tiles && t <= at.t + tiles; t += tiles)
@@ -260,9 +257,9 @@ HZ_DEVICE void load_pixels(const hzi_quat_conv &p, memory &s, int rank)
 		ring_ahead.next();
 		if (ahead.t < p.tiles) {
 			begin_step<DTYPE>(p, s, ahead, ring_ahead, rank);
-			asm volatile("cp.async.wait_group 1;" ::: "memory");
+			cp_async_wait<1>();
 		} else {
-			asm volatile("cp.async.wait_group 0;" ::: "memory");
+			cp_async_wait<0>();
 		}
 		__syncwarp();
 		if (at.g == p.groups && at.k == 0 && at.t + 2 * tiles < p.tiles)
@@ -281,10 +278,10 @@ HZ_DEVICE void load_pixels(const hzi_quat_conv &p, memory &s, int rank)
 		if (threadIdx.x == 0)
 			s.exponent[ring.at] = e;
 		/* The matrix units are to see it. */
-		asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
+		fence_proxy_async();
 		__syncwarp();
 		if (threadIdx.x % 32 == 0)
-			barrier_arrive(shared_address(&s.x_full[ring.at]));
+			mbarrier_arrive(shared_address(&s.x_full[ring.at]));
 		ring.next();
 	}
 }
@@ -306,11 +303,11 @@ HZ_DEVICE uint64_t pixels_place(uint32_t address, int eight_bytes)
 
 /* Adds up to three taps' products to one sum. */
 HZ_DEVICE void multiply_chain(const hzi_quat_conv_tap *at, int taps, memory &s, float (&acc)[SUMS],
-			      turn<STAGES> &ring, uint32_t x, int eight_bytes)
+			      ring_position<STAGES> &ring, uint32_t x, int eight_bytes)
 {
 	const int lane = threadIdx.x % 32;
 	float sums[SUMS];
-	turn<STAGES> done = ring;
+	ring_position<STAGES> done = ring;
 
 #pragma unroll
 	for (int u = 0; u < CHAIN; u++) {
@@ -320,7 +317,7 @@ HZ_DEVICE void multiply_chain(const hzi_quat_conv_tap *at, int taps, memory &s, 
 		const uint64_t a = weights_place(shared_address(s.w[ring.at][0]));
 		const uint64_t b = pixels_place(x + at[u].line * 16, eight_bytes);
 
-		barrier_wait(shared_address(&s.full[ring.at]), ring.parity);
+		mbarrier_wait(shared_address(&s.full[ring.at]), ring.parity);
 		wgmma_keep(sums);
 		wgmma_fence();
 		/* The least first */
@@ -335,7 +332,8 @@ HZ_DEVICE void multiply_chain(const hzi_quat_conv_tap *at, int taps, memory &s, 
 	wgmma_keep(sums);
 	for (int u = 0; u < taps; u++) {
 		if (lane < 2)
-			barrier_arrive_at(cluster_map(shared_address(&s.empty[done.at]), lane));
+			mbarrier_arrive_cluster(
+				cluster_map(shared_address(&s.empty[done.at]), lane));
 		done.next();
 	}
 #pragma unroll
@@ -349,8 +347,8 @@ HZ_DEVICE void multiply(const hzi_quat_conv &p, memory &s, int rank, int group)
 {
 	const int lane = threadIdx.x % 32;
 	float acc[4][SUMS];
-	turn<STAGES> ring;
-	turn<STEPS> x_ring;
+	ring_position<STAGES> ring;
+	ring_position<STEPS> x_ring;
 	bool begun = false;
 
 	/*
@@ -358,7 +356,7 @@ HZ_DEVICE void multiply(const hzi_quat_conv &p, memory &s, int rank, int group)
 	 * for two.
 	 */
 	if (group == 1)
-		asm volatile("bar.sync 4, 256;" ::: "memory");
+		bar_sync(4, 256);
 	for (int t = blockIdx.x / HZI_QC_CLUSTER; t < p.tiles; t += gridDim.x / HZI_QC_CLUSTER) {
 		const tile o = tile_of(p, t, rank);
 		const int row = o.channel + threadIdx.x % 128 / 32 * 16 + lane / 4;
@@ -383,7 +381,7 @@ HZ_DEVICE void multiply(const hzi_quat_conv &p, memory &s, int rank, int group)
 				const uint32_t x = shared_address(s.x[x_ring.at]) +
 						   group * (PIXELS / 8) * eight_bytes;
 
-				barrier_wait(shared_address(&s.x_full[x_ring.at]), x_ring.parity);
+				mbarrier_wait(shared_address(&s.x_full[x_ring.at]), x_ring.parity);
 				/* One lane reads, which then says that it has done so. */
 				next = lane == 0 ? s.exponent[x_ring.at] : 0;
 				next = __shfl_sync(~0u, next, 0);
@@ -400,21 +398,20 @@ HZ_DEVICE void multiply(const hzi_quat_conv &p, memory &s, int rank, int group)
 							x + right_plane(phase, sum) * PLANE,
 							eight_bytes);
 						if (sum == 0 && group == 0 && !begun)
-							asm volatile("bar.arrive 4, 256;"
-								     ::: "memory");
+							bar_arrive(4, 256);
 					}
 					begun = true;
 				}
 				if (lane == 0)
-					barrier_arrive(shared_address(&s.x_empty[x_ring.at]));
+					mbarrier_arrive(shared_address(&s.x_empty[x_ring.at]));
 				x_ring.next();
 			}
 		}
 		transform(acc);
 		/* Other threads of the warpgroup found the places, and find the next ones. */
-		asm volatile("bar.sync %0, 128;" :: "r"(2 + group) : "memory");
+		bar_sync(2 + group, 128);
 		store<KIND, DTYPE>(p, s.to[group], s.pre[group], acc, row, power_of_two(-e));
-		asm volatile("bar.sync %0, 128;" :: "r"(2 + group) : "memory");
+		bar_sync(2 + group, 128);
 	}
 }
 
@@ -426,13 +423,13 @@ HZ_DEVICE void kernel(const hzi_quat_conv &p)
 	const uint32_t rank = begin_block<CONVERTERS>(s);
 
 	if (group == 0) {
-		registers_less<56>();
+		setmaxnreg_dec<56>();
 		if (threadIdx.x < 32 * CONVERTERS)
 			load_pixels<DTYPE>(p, s, rank);
 		else if (threadIdx.x == 32 * CONVERTERS)
 			load_weights(p, s, rank);
 	} else {
-		registers_more<224>();
+		setmaxnreg_inc<224>();
 		multiply<DTYPE, KIND>(p, s, rank, group - 1);
 	}
 	cluster_end();

@@ -7,6 +7,8 @@
 #define HZI_QUAT_CONV_SUMS_CUH
 
 #include "gpu/quat_conv/implicit_gemm8.cuh"
+#include "gpu/device/tma.cuh"
+#include "gpu/device/wgmma_f16.cuh"
 
 #define PIXELS (HZI_QC_PIXELS / 2)	/* of a warpgroup */
 #define SUMS (PIXELS / 2)
@@ -21,14 +23,14 @@ HZ_DEVICE uint32_t begin_block(MEMORY &s)
 
 	if (threadIdx.x == 0) {
 		for (int i = 0; i < stages; i++) {
-			barrier_init(shared_address(&s.full[i]), 1);
-			barrier_init(shared_address(&s.empty[i]), 8 * HZI_QC_CLUSTER);
+			mbarrier_init(shared_address(&s.full[i]), 1);
+			mbarrier_init(shared_address(&s.empty[i]), 8 * HZI_QC_CLUSTER);
 		}
 		for (int i = 0; i < steps; i++) {
-			barrier_init(shared_address(&s.x_full[i]), CONVERTERS);
-			barrier_init(shared_address(&s.x_empty[i]), 8);
+			mbarrier_init(shared_address(&s.x_full[i]), CONVERTERS);
+			mbarrier_init(shared_address(&s.x_empty[i]), 8);
 		}
-		barrier_init_fence();
+		mbarrier_init_fence();
 	}
 	cluster_begin();
 	return rank;

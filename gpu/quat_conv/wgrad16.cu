@@ -10,6 +10,8 @@
  * What pieces add up to is put together by quat_conv_few_sum, always in the same order.
  */
 #include "gpu/quat_conv/wgrad16.cuh"
+#include "gpu/device/tma.cuh"
+#include "gpu/device/wgmma_f16.cuh"
 
 #if HAVE_WGMMA
 
@@ -33,18 +35,18 @@ template <bool WIDE>
 HZ_DEVICE void load(const hzi_quat_direct_weights &p, memory<WIDE> &s, const work &w, int rank)
 {
 	constexpr int ROWS = shape<WIDE>::rows;
-	turn<shape<WIDE>::stages> ring;
+	ring_position<shape<WIDE>::stages> ring;
 
 	for (int i = w.begin; i < w.end; i++) {
 		const uint32_t full = shared_address(&s.full[ring.at]);
 		int at[4];
 
 		place_of_box(p.b, i, at);
-		barrier_wait(shared_address(&s.empty[ring.at]), ring.parity ^ 1);
-		barrier_expect(full, (ROWS + w.units) * UNIT_BYTES);
+		mbarrier_wait(shared_address(&s.empty[ring.at]), ring.parity ^ 1);
+		mbarrier_expect_tx(full, (ROWS + w.units) * UNIT_BYTES);
 #pragma unroll
 		for (int r = 0; r < ROWS; r++)
-			copy_pixels(shared_address(s.of[ring.at][r]), p.small,
+			tma_load_5d(shared_address(s.of[ring.at][r]), p.small,
 				    2 * (w.set * p.row_step + w.row + r * HZI_QD_UNIT), at, full);
 #pragma unroll
 		for (int d = 0; d < 4; d++)
@@ -56,9 +58,9 @@ HZ_DEVICE void load(const hzi_quat_direct_weights &p, memory<WIDE> &s, const wor
 			const uint32_t to = shared_address(s.of[ring.at][ROWS + j]);
 
 			if (p.cluster == 1)
-				copy_pixels(to, p.big, 2 * c.column, from, full);
+				tma_load_5d(to, p.big, 2 * c.column, from, full);
 			else if (j % 2 == rank)
-				copy_pixels_to_both(to, p.big, 2 * c.column, from, full);
+				tma_load_5d_multicast(3, to, p.big, 2 * c.column, from, full);
 		}
 		ring.next();
 	}
@@ -74,19 +76,19 @@ HZ_DEVICE void products(const hzi_quat_direct_weights &p, memory<WIDE> &s, const
 	constexpr int ROWS = shape<WIDE>::rows;
 	const int thread = threadIdx.x % 128, lane = threadIdx.x % 32;
 	float acc[32 * UNITS];
-	turn<shape<WIDE>::stages> ring;
+	ring_position<shape<WIDE>::stages> ring;
 	int last = 0;
 
 #pragma unroll
 	for (int i = 0; i < 32 * UNITS; i++)
 		acc[i] = 0;
 	for (int i = w.begin; i < w.end; i++) {
-		const uint64_t a = wgmma_across(
-			shared_address(s.of[ring.at][WIDE ? 0 : group]), UNIT_BYTES);
-		const uint64_t b = wgmma_across(shared_address(s.of[ring.at][ROWS + first]),
-						UNIT_BYTES);
+		const uint64_t a = wgmma_desc_mn(shared_address(s.of[ring.at][WIDE ? 0 : group]),
+						 UNIT_BYTES);
+		const uint64_t b = wgmma_desc_mn(shared_address(s.of[ring.at][ROWS + first]),
+						 UNIT_BYTES);
 
-		barrier_wait(shared_address(&s.full[ring.at]), ring.parity);
+		mbarrier_wait(shared_address(&s.full[ring.at]), ring.parity);
 		wgmma_keep(acc);
 		wgmma_fence();
 #pragma unroll
@@ -98,7 +100,7 @@ HZ_DEVICE void products(const hzi_quat_direct_weights &p, memory<WIDE> &s, const
 		wgmma_wait<1>();
 		wgmma_keep(acc);
 		if (i > w.begin && lane < p.cluster)
-			barrier_arrive_at(cluster_map(shared_address(&s.empty[last]), lane));
+			mbarrier_arrive_cluster(cluster_map(shared_address(&s.empty[last]), lane));
 		last = ring.at;
 		ring.next();
 	}
@@ -122,13 +124,13 @@ HZ_DEVICE void products(const hzi_quat_direct_weights &p, memory<WIDE> &s, const
 template <bool WIDE>
 HZ_DEVICE void idle(const hzi_quat_direct_weights &p, memory<WIDE> &s, const work &w)
 {
-	turn<shape<WIDE>::stages> ring;
+	ring_position<shape<WIDE>::stages> ring;
 
 	for (int i = w.begin; i < w.end; i++) {
-		barrier_wait(shared_address(&s.full[ring.at]), ring.parity);
+		mbarrier_wait(shared_address(&s.full[ring.at]), ring.parity);
 		if (threadIdx.x % 32 < p.cluster)
-			barrier_arrive_at(cluster_map(shared_address(&s.empty[ring.at]),
-						      threadIdx.x % 32));
+			mbarrier_arrive_cluster(cluster_map(shared_address(&s.empty[ring.at]),
+							    threadIdx.x % 32));
 		ring.next();
 	}
 	both_meet(s.done);
@@ -144,7 +146,7 @@ HZ_DEVICE void kernel(const hzi_quat_direct_weights &p)
 
 	if (threadIdx.x == 0) {
 		ring_init(p, s.full, s.empty, s.done);
-		barrier_init_fence();
+		mbarrier_init_fence();
 	}
 	find_columns(p, w, s.columns);
 	blocks_begin(p);

@@ -7,6 +7,10 @@
 #define HZI_QUAT_DIRECT_WEIGHTS_CUH
 
 #include "gpu/quat_conv/gemm16.cuh"
+#include "gpu/device/cluster.cuh"
+#include "gpu/device/mbarrier.cuh"
+#include "gpu/device/pdl.cuh"
+#include "gpu/device/shared.cuh"
 
 #define COLUMNS_MOST HZI_QX_COLUMNS_WIDE
 /* A warpgroup's sums in shared memory at the end: 64 rows of so many floats */
@@ -73,23 +77,23 @@ template <int STAGES>
 HZ_DEVICE void ring_init(const hzi_quat_direct_weights &p, uint64_t (&full)[STAGES],
 			 uint64_t (&empty)[STAGES], uint64_t &done)
 {
-	barrier_init(shared_address(&done), 256);
+	mbarrier_init(shared_address(&done), 256);
 	for (int i = 0; i < STAGES; i++) {
-		barrier_init(shared_address(&full[i]), 1);
-		barrier_init(shared_address(&empty[i]), 8 * p.cluster);
+		mbarrier_init(shared_address(&full[i]), 1);
+		mbarrier_init(shared_address(&empty[i]), 8 * p.cluster);
 	}
 }
 
 /* Blocks have their barriers, and the kernel ahead has ended. */
 HZ_DEVICE void blocks_begin(const hzi_quat_direct_weights &p)
 {
-	grid_next();
+	pdl_launch_dependents();
 	__syncthreads();
 	if (p.cluster > 1) {
 		cluster_arrive();
 		cluster_wait();
 	}
-	grid_wait();
+	pdl_wait();
 }
 
 /*
@@ -98,14 +102,14 @@ HZ_DEVICE void blocks_begin(const hzi_quat_direct_weights &p)
  */
 HZ_DEVICE void both_meet(uint64_t &done)
 {
-	barrier_arrive(shared_address(&done));
-	barrier_wait(shared_address(&done), 0);
+	mbarrier_arrive(shared_address(&done));
+	mbarrier_wait(shared_address(&done), 0);
 }
 
 /* One of them */
 HZ_DEVICE void group_meets(int group)
 {
-	asm volatile("bar.sync %0, 128;" :: "r"(2 + group) : "memory");
+	bar_sync(2 + group, 128);
 }
 
 /* Of 4 x 4 products of components, SUM_ROW apart, their quaternion */

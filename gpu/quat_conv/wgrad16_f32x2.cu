@@ -15,6 +15,8 @@
  */
 #include "gpu/quat_conv/wgrad16.cuh"
 #include "gpu/quat_gemm/pack_planar.cuh"
+#include "gpu/device/tma.cuh"
+#include "gpu/device/wgmma_f16.cuh"
 
 #if HAVE_WGMMA
 
@@ -53,9 +55,9 @@ HZ_DEVICE void copy_unit(bool both, uint32_t to, const hzi_tensor_map &map, int 
 		const int byte = 4 * column + 128 * h;
 
 		if (both)
-			copy_pixels_to_both(to + h * HALF, map, byte, at, barrier);
+			tma_load_5d_multicast(3, to + h * HALF, map, byte, at, barrier);
 		else
-			copy_pixels(to + h * HALF, map, byte, at, barrier);
+			tma_load_5d(to + h * HALF, map, byte, at, barrier);
 	}
 }
 
@@ -65,7 +67,7 @@ HZ_DEVICE void copy_unit(bool both, uint32_t to, const hzi_tensor_map &map, int 
  */
 template <bool WIDE>
 HZ_DEVICE void load(const hzi_quat_direct_weights &p, memory<WIDE> &s, const work &w, int i,
-		    turn<shape<WIDE>::stages> &ring)
+		    ring_position<shape<WIDE>::stages> &ring)
 {
 	constexpr int ROWS = shape<WIDE>::rows;
 	const uint32_t full = shared_address(&s.full[ring.at]);
@@ -75,9 +77,9 @@ HZ_DEVICE void load(const hzi_quat_direct_weights &p, memory<WIDE> &s, const wor
 		int at[4];
 
 		place_of_box(p.b, i, at);
-		barrier_wait(shared_address(&s.empty[ring.at]), ring.parity ^ 1);
+		mbarrier_wait(shared_address(&s.empty[ring.at]), ring.parity ^ 1);
 		if (warp == 0)
-			barrier_expect(full, (ROWS + w.units) * UNIT_BYTES);
+			mbarrier_expect_tx(full, (ROWS + w.units) * UNIT_BYTES);
 		for (int j = warp; j < ROWS + w.units; j += 8) {
 			const uint32_t to = shared_address(s.of[ring.at][j]);
 
@@ -105,12 +107,6 @@ HZ_DEVICE void split(uint32_t &first, uint32_t &rest, float a, float b)
 {
 	first = to_f16x2(a, b);
 	rest = to_f16x2(a - f16_low(first), b - f16_high(first));
-}
-
-HZ_DEVICE void store_16(uint32_t at, const uint32_t (&v)[4])
-{
-	asm volatile("st.shared.v4.b32 [%0], {%1, %2, %3, %4};"
-		     :: "r"(at), "r"(v[0]), "r"(v[1]), "r"(v[2]), "r"(v[3]) : "memory");
 }
 
 /*
@@ -142,7 +138,7 @@ HZ_DEVICE void convert(uint32_t unit, uint4 &most_of, int &e, float &by)
 	if (lane == 0)
 		((uint32_t *)&most_of)[warp] = most;
 	/* All have read before any writes. */
-	asm volatile("bar.sync %0, 128;" :: "r"(4 + (int)threadIdx.x / 128) : "memory");
+	bar_sync(4 + (int)threadIdx.x / 128, 128);
 
 	const uint4 m = shared_load(shared_address(&most_of));
 	const int next = next_exponent(e, max(max(m.x, m.y), max(m.z, m.w)));
@@ -164,8 +160,8 @@ HZ_DEVICE void convert(uint32_t unit, uint4 &most_of, int &e, float &by)
 			split(first[2 * i + 1], rest[2 * i + 1], scale * __uint_as_float(v.z),
 			      scale * __uint_as_float(v.w));
 		}
-		store_16(place, first);
-		store_16(place + HALF, rest);
+		shared_store(place, first);
+		shared_store(place + HALF, rest);
 	}
 }
 
@@ -175,14 +171,14 @@ HZ_DEVICE void convert_steps(memory<WIDE> &s, const work &w)
 	constexpr int STAGES = shape<WIDE>::stages, ROWS = shape<WIDE>::rows;
 	constexpr int UNITS = shape<WIDE>::columns / 2;
 	const int group = threadIdx.x / 128 - 2;
-	turn<STAGES> ring;
+	ring_position<STAGES> ring;
 	int e[UNITS];
 
 #pragma unroll
 	for (int j = 0; j < UNITS; j++)
 		e[j] = EXPONENT_MAX;
 	for (int i = w.begin; i < w.end; i++) {
-		barrier_wait(shared_address(&s.full[ring.at]), ring.parity);
+		mbarrier_wait(shared_address(&s.full[ring.at]), ring.parity);
 #pragma unroll
 		for (int j = 0; j < UNITS; j++) {
 			const int unit = 2 * j + group;
@@ -198,8 +194,8 @@ HZ_DEVICE void convert_steps(memory<WIDE> &s, const work &w)
 			}
 		}
 		/* The matrix units are to see it. */
-		copy_fence();
-		barrier_arrive(shared_address(&s.ready[ring.at]));
+		fence_proxy_async();
+		mbarrier_arrive(shared_address(&s.ready[ring.at]));
 		ring.next();
 	}
 }
@@ -249,16 +245,6 @@ HZ_DEVICE void split_left(const uint2 (&u)[4][2], float scale, uint32_t (&first)
 	}
 }
 
-/* 64 x 64 += 64 x 16 of registers by 16 lines of 64 in shared memory; add: 0 to start from 0 */
-HZ_DEVICE void multiply(float (&d)[32], const uint32_t *a, uint64_t b, int add)
-{
-	asm volatile("{.reg .pred p; setp.ne.b32 p, %37, 0; "
-		     "wgmma.mma_async.sync.aligned.m64n64k16.f32.f16.f16 {" HZ_SUMS_32 "}, "
-		     "{%32, %33, %34, %35}, %36, p, 1, 1, 1;}"
-		     : HZ_FLOATS_32(0)
-		     : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "r"(add));
-}
-
 /* Registers have their values here: nothing of the compiler's moves past this place. */
 HZ_DEVICE void keep_left(uint32_t (&a)[8])
 {
@@ -277,7 +263,7 @@ HZ_DEVICE void products(const hzi_quat_direct_weights &p, memory<WIDE> &s, const
 	float acc[UNITS][32], sums[32], by = 1;
 	uint32_t first[8], rest[8];
 	uint2 left[4][2];
-	turn<shape<WIDE>::stages> ring, ahead;
+	ring_position<shape<WIDE>::stages> ring, ahead;
 	int e = EXPONENT_MAX;
 
 #pragma unroll
@@ -285,27 +271,27 @@ HZ_DEVICE void products(const hzi_quat_direct_weights &p, memory<WIDE> &s, const
 		acc[i / 32][i % 32] = 0;
 	for (int i = 0; i < shape<WIDE>::stages - 1; i++)
 		load<WIDE>(p, s, w, w.begin + i, ahead);
-	barrier_wait(shared_address(&s.full[0]), 0);
+	mbarrier_wait(shared_address(&s.full[0]), 0);
 	load_left(shared_address(s.of[0][row]), left, e, by);
 	for (int i = w.begin; i < w.end; i++) {
 		const uint32_t big = shared_address(s.of[ring.at][ROWS + first_unit]);
 		const bool last = i + 1 == w.end;
-		turn<shape<WIDE>::stages> next = ring;
+		ring_position<shape<WIDE>::stages> next = ring;
 		float next_by = 1;
 
 		if (!last)
 			next.next();
 		split_left(left, power_of_two(e), first, rest);
-		barrier_wait(shared_address(&s.ready[ring.at]), ring.parity);
+		mbarrier_wait(shared_address(&s.ready[ring.at]), ring.parity);
 #pragma unroll
 		for (int u = 0; u < UNITS; u++) {
-			const uint64_t b = wgmma_across(big + u * UNIT_BYTES, 0);
+			const uint64_t b = wgmma_desc_mn(big + u * UNIT_BYTES, 0);
 
 			/* Of a step that is ahead, where the one before this has been */
 			if (u == 0)
 				load<WIDE>(p, s, w, i + shape<WIDE>::stages - 1, ahead);
 			if (u == UNITS - 1 && !last)
-				barrier_wait(shared_address(&s.full[next.at]), next.parity);
+				mbarrier_wait(shared_address(&s.full[next.at]), next.parity);
 			wgmma_keep(sums);
 			keep_left(first);
 			keep_left(rest);
@@ -313,13 +299,13 @@ HZ_DEVICE void products(const hzi_quat_direct_weights &p, memory<WIDE> &s, const
 			/* The least first */
 #pragma unroll
 			for (int c = 0; c < PIXELS / 16; c++)
-				multiply(sums, rest + 4 * c, b + 128 * c, c);
+				wgmma_rs_across(sums, rest + 4 * c, b + 128 * c, c);
 #pragma unroll
 			for (int c = 0; c < PIXELS / 16; c++)
-				multiply(sums, first + 4 * c, b + HALF / 16 + 128 * c, 1);
+				wgmma_rs_across(sums, first + 4 * c, b + HALF / 16 + 128 * c, 1);
 #pragma unroll
 			for (int c = 0; c < PIXELS / 16; c++)
-				multiply(sums, first + 4 * c, b + 128 * c, 1);
+				wgmma_rs_across(sums, first + 4 * c, b + 128 * c, 1);
 			wgmma_commit();
 			/*
 			 * Rows of the next step meanwhile, at the end this one's again. The matrix
@@ -339,7 +325,8 @@ HZ_DEVICE void products(const hzi_quat_direct_weights &p, memory<WIDE> &s, const
 		}
 		__syncwarp();
 		if (lane < p.cluster)
-			barrier_arrive_at(cluster_map(shared_address(&s.empty[ring.at]), lane));
+			mbarrier_arrive_cluster(
+				cluster_map(shared_address(&s.empty[ring.at]), lane));
 		by = next_by;
 		ring = next;
 	}
@@ -371,16 +358,16 @@ HZ_DEVICE void products(const hzi_quat_direct_weights &p, memory<WIDE> &s, const
 template <bool WIDE>
 HZ_DEVICE void idle(const hzi_quat_direct_weights &p, memory<WIDE> &s, const work &w)
 {
-	turn<shape<WIDE>::stages> ring, ahead;
+	ring_position<shape<WIDE>::stages> ring, ahead;
 
 	for (int i = 0; i < shape<WIDE>::stages - 1; i++)
 		load<WIDE>(p, s, w, w.begin + i, ahead);
 	for (int i = w.begin; i < w.end; i++) {
 		load<WIDE>(p, s, w, i + shape<WIDE>::stages - 1, ahead);
-		barrier_wait(shared_address(&s.ready[ring.at]), ring.parity);
+		mbarrier_wait(shared_address(&s.ready[ring.at]), ring.parity);
 		if (threadIdx.x % 32 < p.cluster)
-			barrier_arrive_at(cluster_map(shared_address(&s.empty[ring.at]),
-						      threadIdx.x % 32));
+			mbarrier_arrive_cluster(cluster_map(shared_address(&s.empty[ring.at]),
+							    threadIdx.x % 32));
 		ring.next();
 	}
 	both_meet(s.done);
@@ -396,8 +383,8 @@ HZ_DEVICE void kernel(const hzi_quat_direct_weights &p)
 	if (threadIdx.x == 0) {
 		ring_init(p, s.full, s.empty, s.done);
 		for (int i = 0; i < shape<WIDE>::stages; i++)
-			barrier_init(shared_address(&s.ready[i]), CONVERTERS);
-		barrier_init_fence();
+			mbarrier_init(shared_address(&s.ready[i]), CONVERTERS);
+		mbarrier_init_fence();
 	}
 	find_columns(p, w, s.columns);
 	blocks_begin(p);
@@ -406,7 +393,7 @@ HZ_DEVICE void kernel(const hzi_quat_direct_weights &p)
 		const int units = !WIDE ? w.units : group ? w.units - half : half;
 		const int first = WIDE && group ? half : 0;
 
-		registers_more<208>();
+		setmaxnreg_inc<208>();
 		switch (units) {
 		case 0:
 			idle<WIDE>(p, s, w);
@@ -425,7 +412,7 @@ HZ_DEVICE void kernel(const hzi_quat_direct_weights &p)
 			break;
 		}
 	} else {
-		registers_less<48>();
+		setmaxnreg_dec<48>();
 		convert_steps<WIDE>(s, w);
 	}
 	if (p.cluster > 1)

@@ -16,6 +16,9 @@
  */
 #include "gpu/quat_conv/implicit_gemm8.cuh"
 #include "gpu/quat_conv/wgrad8.h"
+#include "gpu/device/reduce.cuh"
+#include "gpu/device/tma.cuh"
+#include "gpu/device/wgmma_f16.cuh"
 
 #if HAVE_WGMMA
 
@@ -83,9 +86,7 @@ HZ_DEVICE float most_of_block(float most)
 {
 	__shared__ float most_of[HZI_QW_LINES_THREADS / 32];
 
-#pragma unroll
-	for (int i = 16; i; i /= 2)
-		most = fmaxf(most, __shfl_xor_sync(~0u, most, i));
+	most = warp_max(most);
 	if (threadIdx.x % 32 == 0)
 		most_of[threadIdx.x / 32] = most;
 	__syncthreads();
@@ -105,8 +106,8 @@ HZ_DEVICE void lines_most(const hzi_quat_lines &p)
 	largest<DTYPE> all;
 	float most;
 
-	grid_next();
-	grid_wait();
+	pdl_launch_dependents();
+	pdl_wait();
 	for (int i = blockIdx.x * WARPS + threadIdx.x / 32; i < count; i += step) {
 		const piece<DTYPE> at(p, s, i);
 
@@ -128,8 +129,8 @@ HZ_DEVICE void lines_planes(const hzi_quat_lines &p)
 	const int64_t plane = (int64_t)s.lines * s.columns;
 	float most = 0;
 
-	grid_next();
-	grid_wait();
+	pdl_launch_dependents();
+	pdl_wait();
 	for (int i = threadIdx.x; i < HZI_QW_BLOCKS; i += HZI_QW_LINES_THREADS)
 		most = fmaxf(most, p.most[blockIdx.y * HZI_QW_BLOCKS + i]);
 
@@ -228,9 +229,9 @@ HZ_DEVICE void load_big(const hzi_quat_weights &p, memory &s, const work &w, int
 	const int line = p.set[w.set].line + w.big_plane * p.big_lines + w.line + i * HZI_QW_BLOCK;
 	const int at = i % BIG_RING;
 
-	copy_box(shared_address(s.big[at]), p.big, 128 * w.tile_n, line, full);
+	tma_load_2d(shared_address(s.big[at]), p.big, 128 * w.tile_n, line, full);
 	if (at == 0)
-		copy_box(shared_address(s.big[BIG_RING]), p.big, 128 * w.tile_n, line, full);
+		tma_load_2d(shared_address(s.big[BIG_RING]), p.big, 128 * w.tile_n, line, full);
 }
 
 HZ_DEVICE int copies_of(int block)
@@ -242,18 +243,18 @@ HZ_DEVICE void load(const hzi_quat_weights &p, memory &s, const work &w)
 {
 	const int ahead = p.set[w.set].ahead;
 	const uint32_t first = shared_address(&s.first);
-	turn<SMALL_RING> ring;
+	ring_position<SMALL_RING> ring;
 
-	barrier_expect(first, ahead ? (ahead + 1) * BLOCK_BYTES : 0);
+	mbarrier_expect_tx(first, ahead ? (ahead + 1) * BLOCK_BYTES : 0);
 	for (int i = 0; i < ahead; i++)
 		load_big(p, s, w, i, first);
 	for (int k = 0; k < w.blocks; k++) {
 		const uint32_t full = shared_address(&s.full[ring.at]);
 
-		barrier_wait(shared_address(&s.empty[ring.at]), ring.parity ^ 1);
-		barrier_expect(full, (1 + copies_of(k + ahead)) * BLOCK_BYTES);
-		copy_box(shared_address(s.small[ring.at]), p.small, 128 * w.tile_m,
-			 w.small_plane * p.small_lines + w.line + k * HZI_QW_BLOCK, full);
+		mbarrier_wait(shared_address(&s.empty[ring.at]), ring.parity ^ 1);
+		mbarrier_expect_tx(full, (1 + copies_of(k + ahead)) * BLOCK_BYTES);
+		tma_load_2d(shared_address(s.small[ring.at]), p.small, 128 * w.tile_m,
+			    w.small_plane * p.small_lines + w.line + k * HZI_QW_BLOCK, full);
 		load_big(p, s, w, k + ahead, full);
 		ring.next();
 	}
@@ -262,7 +263,7 @@ HZ_DEVICE void load(const hzi_quat_weights &p, memory &s, const work &w)
 /* 64 columns by k in lines of columns, of which the next 64 begin lines further on. */
 HZ_DEVICE uint64_t lines_place(uint32_t address, int lines)
 {
-	return wgmma_across(address, 128 * lines);
+	return wgmma_desc_mn(address, 128 * lines);
 }
 
 /*
@@ -276,16 +277,16 @@ HZ_DEVICE void multiply(const hzi_quat_weights &p, memory &s, const work &w, int
 	const hzi_quat_weights_run &run = set.run[group];
 	const int lane = threadIdx.x % 32, spacing = run.spacing;
 	constexpr int SUMS = RUN * HZI_QW_TILE / 2;
-	turn<SMALL_RING> ring;
+	ring_position<SMALL_RING> ring;
 	float acc[SUMS], sums[SPLIT ? SUMS : 1];
 	int line = run.line;
 
 	if (group >= set.runs) {
 		/* Only that blocks become free */
 		for (int k = 0; k < w.blocks; k++) {
-			barrier_wait(shared_address(&s.full[ring.at]), ring.parity);
+			mbarrier_wait(shared_address(&s.full[ring.at]), ring.parity);
 			if (lane == 0)
-				barrier_arrive(shared_address(&s.empty[ring.at]));
+				mbarrier_arrive(shared_address(&s.empty[ring.at]));
 			ring.next();
 		}
 		return;
@@ -293,12 +294,12 @@ HZ_DEVICE void multiply(const hzi_quat_weights &p, memory &s, const work &w, int
 #pragma unroll
 	for (int i = 0; i < SUMS; i++)
 		acc[i] = 0;
-	barrier_wait(shared_address(&s.first), 0);
+	mbarrier_wait(shared_address(&s.first), 0);
 	for (int k = 0; k < w.blocks; k++) {
 		const uint32_t small = shared_address(s.small[ring.at]);
 		const uint32_t big = shared_address(s.big[0]);
 
-		barrier_wait(shared_address(&s.full[ring.at]), ring.parity);
+		mbarrier_wait(shared_address(&s.full[ring.at]), ring.parity);
 		wgmma_keep(acc);
 		wgmma_keep(sums);
 		wgmma_fence();
@@ -321,7 +322,7 @@ HZ_DEVICE void multiply(const hzi_quat_weights &p, memory &s, const work &w, int
 		wgmma_keep(acc);
 		wgmma_keep(sums);
 		if (lane == 0)
-			barrier_arrive(shared_address(&s.empty[ring.at]));
+			mbarrier_arrive(shared_address(&s.empty[ring.at]));
 		line += HZI_QW_BLOCK;
 		ring.next();
 #pragma unroll
@@ -360,15 +361,15 @@ HZ_DEVICE void product(const hzi_quat_weights &p)
 
 	if (threadIdx.x == 0) {
 		for (int i = 0; i < SMALL_RING; i++) {
-			barrier_init(shared_address(&s.full[i]), 1);
-			barrier_init(shared_address(&s.empty[i]), 4 * HZI_QW_RUNS);
+			mbarrier_init(shared_address(&s.full[i]), 1);
+			mbarrier_init(shared_address(&s.empty[i]), 4 * HZI_QW_RUNS);
 		}
-		barrier_init(shared_address(&s.first), 1);
-		barrier_init_fence();
+		mbarrier_init(shared_address(&s.first), 1);
+		mbarrier_init_fence();
 	}
-	grid_next();
+	pdl_launch_dependents();
 	__syncthreads();
-	grid_wait();
+	pdl_wait();
 	if (group < HZI_QW_RUNS)
 		multiply<RUN, SPLIT>(p, s, w, group);
 	else if (threadIdx.x % 32 == 0)
@@ -390,8 +391,8 @@ HZ_DEVICE void finish(const hzi_quat_weights_finish &p)
 			    of_tile * p.channels + channel;
 	float sum = 0;
 
-	grid_next();
-	grid_wait();
+	pdl_launch_dependents();
+	pdl_wait();
 	if (row < p.m) {
 #pragma unroll 8
 		for (int part = 0; part < p.parts_count; part++)

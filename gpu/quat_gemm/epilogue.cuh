@@ -7,7 +7,7 @@
 #ifndef HZI_QUAT_GEMM_CUH
 #define HZI_QUAT_GEMM_CUH
 
-#include "gpu/device/common.cuh"
+#include "gpu/device/dtype.cuh"
 #include "gpu/quat_gemm/quat_gemm.h"
 
 struct quat {

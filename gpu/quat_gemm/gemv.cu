@@ -7,7 +7,10 @@
  * under way. Where k is shared among blocks, their sums go to memory and quat_gemv_finish() adds
  * them, in order.
  */
+#include "gpu/device/cp_async.cuh"
+#include "gpu/device/mma.cuh"
 #include "gpu/device/pdl.cuh"
+#include "gpu/device/shared.cuh"
 #include "gpu/quat_gemm/epilogue.cuh"
 #include "gpu/quat_gemm/gemv.h"
 
@@ -58,8 +61,8 @@ quat_gemv_finish(const __grid_constant__ hzi_quat_gemv p)
 	const int i = blockIdx.x * THREADS + threadIdx.x, j = blockIdx.y;
 	quat sum = quat_zero();
 
-	grid_next();
-	grid_wait();
+	pdl_launch_dependents();
+	pdl_wait();
 	if (i >= p.out.m)
 		return;
 	for (int s = 0; s < p.shares; s++) {
@@ -255,23 +258,9 @@ struct gemv_lines {
 HZ_DEVICE void mma_16(bool bf16, float (&c)[4], const uint32_t (&a)[4], uint32_t b0, uint32_t b1)
 {
 	if (bf16)
-		asm volatile("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 "
-			     "{%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};"
-			     : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
-			     : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
+		mma_m16n8k16<HZ_BF16>(c, a, b0, b1);
 	else
-		asm volatile("mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 "
-			     "{%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};"
-			     : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
-			     : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
-}
-
-HZ_DEVICE void mma_tf32(float (&c)[4], const uint32_t (&a)[4], uint32_t b0, uint32_t b1)
-{
-	asm volatile("mma.sync.aligned.m16n8k8.row.col.f32.tf32.tf32.f32 "
-		     "{%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};"
-		     : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
-		     : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
+		mma_m16n8k16<HZ_F16>(c, a, b0, b1);
 }
 
 /*
@@ -288,15 +277,6 @@ HZ_DEVICE void split_tf32(uint32_t x, uint32_t &high, float &low)
 HZ_DEVICE float rest_tf32(uint32_t x)
 {
 	return __uint_as_float(x) - __uint_as_float(x & 0xffffe000);
-}
-
-HZ_DEVICE uint4 shared_16(uint32_t at)
-{
-	uint4 u;
-
-	asm volatile("ld.shared.v4.u32 {%0, %1, %2, %3}, [%4];"
-		     : "=r"(u.x), "=r"(u.y), "=r"(u.z), "=r"(u.w) : "r"(at) : "memory");
-	return u;
 }
 
 /* What 32 rows by 8 columns have in a lane: [tile][component][of the unit's four]. */
@@ -379,7 +359,7 @@ HZ_DEVICE void mma_step_f32(mma_sums &sum, const uint4 (&a)[2][2], const uint4 &
 				const uint32_t s0 = minus >> (4 * o + 2 * half) & 1 ? turn : 0;
 				const uint32_t s1 = minus >> (4 * o + 2 * half + 1) & 1 ? turn : 0;
 
-				mma_tf32(sum[tile][o], of_a, high[c0] ^ s0, high[c1] ^ s1);
+				mma_m16n8k8_tf32(sum[tile][o], of_a, high[c0] ^ s0, high[c1] ^ s1);
 			}
 		}
 }
@@ -418,10 +398,8 @@ struct gemv_mma {
 		to += row * 128 + (piece ^ row % 2 * 4) * 16;
 #pragma unroll
 		for (int i = 0; i < ROWS / 4; i++)
-			asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;"
-				     :: "r"(to + i * 512),
-					"l"(from + min(i0 + 4 * i + row, p.out.m - 1) * a_row),
-					"r"(bytes) : "memory");
+			cp_async_zfill(to + i * 512,
+				       from + min(i0 + 4 * i + row, p.out.m - 1) * a_row, bytes);
 	}
 
 	/* What a lane wants of B for a tile. */
@@ -477,7 +455,7 @@ struct gemv_mma {
 
 		for (int s = 0; s < stages - 1; s++) {
 			fetch(ring + s * TILE, i0, begin + s * (WARPS * STEP), end);
-			asm volatile("cp.async.commit_group;" ::: "memory");
+			cp_async_commit();
 		}
 		load_b(next, begin, end);
 #pragma unroll 1
@@ -490,13 +468,12 @@ struct gemv_mma {
 			load_b(next, l + WARPS * STEP, end);
 			/* The oldest tile is there, and all are done with the one before it. */
 			if (stages == HZI_GEMV_STAGES)
-				asm volatile("cp.async.wait_group %0;"
-					     :: "n"(HZI_GEMV_STAGES - 2) : "memory");
+				cp_async_wait<HZI_GEMV_STAGES - 2>();
 			else
-				asm volatile("cp.async.wait_group 0;" ::: "memory");
+				cp_async_wait<0>();
 			__syncwarp();
 			fetch(ring + ahead * TILE, i0, l + (stages - 1) * (WARPS * STEP), end);
-			asm volatile("cp.async.commit_group;" ::: "memory");
+			cp_async_commit();
 #pragma unroll
 			for (int u = 0; u < U; u++) {
 				const uint32_t from = ring + slot * TILE + g * 128 +
@@ -507,7 +484,7 @@ struct gemv_mma {
 				for (int tile = 0; tile < 2; tile++)
 #pragma unroll
 					for (int h = 0; h < 2; h++)
-						v[tile][h] = shared_16(
+						v[tile][h] = shared_load(
 							from + (16 * tile + 8 * h) * 128);
 				if (DTYPE == HZ_F32) {
 					mma_step_f32(sum, v,
@@ -526,7 +503,7 @@ struct gemv_mma {
 			slot = slot + 1 == stages ? 0 : slot + 1;
 			ahead = ahead + 1 == stages ? 0 : ahead + 1;
 		}
-		asm volatile("cp.async.wait_group 0;" ::: "memory");
+		cp_async_wait<0>();
 	}
 
 	__device__ __forceinline__ void run(void)
@@ -586,8 +563,8 @@ struct gemv_mma {
 	{ \
 		__VA_ARGS__ product(p); \
 \
-		grid_next(); \
-		grid_wait(); \
+		pdl_launch_dependents(); \
+		pdl_wait(); \
 		product.run(); \
 	}
 #define LINES(n) \

@@ -7,7 +7,9 @@
  */
 #include "gpu/quat_gemm/pack_planar.cuh"
 #include "gpu/quat_gemm/wgmma.h"
-#include "gpu/device/tma.cuh"
+#include "gpu/device/cluster.cuh"
+#include "gpu/device/pdl.cuh"
+#include "gpu/device/reduce.cuh"
 
 #define LINES HZI_QP_LINES
 #define TILE HZI_QP_TILE
@@ -17,8 +19,8 @@
 HZ_DEVICE void begin(void)
 {
 #if __CUDA_ARCH__ >= 900
-	grid_next();
-	grid_wait();
+	pdl_launch_dependents();
+	pdl_wait();
 #endif
 }
 
@@ -162,9 +164,7 @@ HZ_DEVICE void planes(const hzi_quat_planes &p)
 				most = fmaxf(most, magnitude(q[i]));
 		}
 	}
-#pragma unroll
-	for (int i = 16; i; i /= 2)
-		most = fmaxf(most, __shfl_xor_sync(~0u, most, i));
+	most = warp_max(most);
 	if (threadIdx.x % 32 == 0)
 		most_of[threadIdx.x / 32] = most;
 	__syncthreads();

@@ -23,6 +23,7 @@
  * n = m = 4096 and 8192 columns, ms: 42.4; tiles of 128 x 64 with fragments read one k ahead 42.8;
  * sums in the same bank as B's numbers 45.4.
  */
+#include "gpu/device/cp_async.cuh"
 #include "gpu/device/mbarrier.cuh"
 #include "gpu/quat_gemm/epilogue.cuh"
 #include "gpu/quat_gemm/simt_f32.h"
@@ -154,17 +155,17 @@ struct simt {
 #if __CUDA_ARCH__ >= 900
 		const uint32_t barrier = shared_address(&s.full[at]);
 
-		barrier_expect(barrier, 4 * (a_floats + b_floats));
-		copy_bytes(shared_address(s.stage[at]), from_a, 4 * a_floats, barrier);
-		copy_bytes(shared_address(&s.stage[at][a_floats]), from_b, 4 * b_floats, barrier);
+		mbarrier_expect_tx(barrier, 4 * (a_floats + b_floats));
+		bulk_copy(shared_address(s.stage[at]), from_a, 4 * a_floats, barrier);
+		bulk_copy(shared_address(&s.stage[at][a_floats]), from_b, 4 * b_floats, barrier);
 #else
 #pragma unroll
 		for (int j = 4 * tid; j < a_floats; j += 4 * THREADS)
-			copy_async(shared_address(&s.stage[at][j]), from_a + j);
+			cp_async(shared_address(&s.stage[at][j]), from_a + j);
 #pragma unroll
 		for (int j = 4 * tid; j < b_floats; j += 4 * THREADS)
-			copy_async(shared_address(&s.stage[at][a_floats + j]), from_b + j);
-		asm volatile("cp.async.commit_group;" ::: "memory");
+			cp_async(shared_address(&s.stage[at][a_floats + j]), from_b + j);
+		cp_async_commit();
 #endif
 	}
 
@@ -174,8 +175,8 @@ struct simt {
 #if __CUDA_ARCH__ >= 900
 		if (tid == 0) {
 			for (int i = 0; i < STAGES; i++)
-				barrier_init(shared_address(&s.full[i]), 1);
-			barrier_init_fence();
+				mbarrier_init(shared_address(&s.full[i]), 1);
+			mbarrier_init_fence();
 		}
 		__syncthreads();
 		if (tid == 0)
@@ -195,12 +196,12 @@ struct simt {
 		const float *sb = &s.stage[at][a_floats + (phase ^ group) * PLANE + 4 * tn];
 
 #if __CUDA_ARCH__ >= 900
-		barrier_wait(shared_address(&s.full[at]), n / STAGES & 1);
+		mbarrier_wait(shared_address(&s.full[at]), n / STAGES & 1);
 #else
 		if (n + 1 < all)
-			asm volatile("cp.async.wait_group %0;" :: "n"(STAGES - 1) : "memory");
+			cp_async_wait<STAGES - 1>();
 		else
-			asm volatile("cp.async.wait_group 0;" ::: "memory");
+			cp_async_wait<0>();
 		__syncthreads();
 #endif
 #pragma unroll

@@ -74,8 +74,8 @@ HZ_DEVICE void affine(const hzi_qmap_args &p)
 	constexpr int ROWS = DTYPE == HZ_F32 ? 4 : 8;	/* under way */
 	channel_walk t(p);
 
-	grid_next();
-	grid_wait();
+	pdl_launch_dependents();
+	pdl_wait();
 
 	if (t.c >= p.shape[p.ndim - 1])
 		return;
@@ -112,8 +112,8 @@ HZ_DEVICE void affine_bwd(const hzi_qmap_args &p)
 {
 	channel_walk t(p);
 
-	grid_next();
-	grid_wait();
+	pdl_launch_dependents();
+	pdl_wait();
 
 	if (t.c >= p.shape[p.ndim - 1])
 		return;

@@ -7,6 +7,7 @@
  * threads, so that what lies back to back is moved in whole lines.
  */
 #include "gpu/quat_layer/quat_layer.cuh"
+#include "gpu/device/reduce.cuh"
 
 /* ---- Maps ------------------------------------------------------------------------------------ */
 
@@ -420,8 +421,7 @@ struct finish_lane {
 			to->m[4 * r + c] = (hzi_qreal)d;
 		/* The shift of row r, of its four lanes */
 		d *= s.all[c];
-		d += __shfl_xor_sync(~0u, d, 1);
-		d += __shfl_xor_sync(~0u, d, 2);
+		d = quad_sum(d);
 		if (lead && c == 0)
 			to->shift[r] = (hzi_qreal)(p.eval ? 0 : by * d);
 		set(s.t, element<false>(s.u, s.m, r, c));
@@ -444,8 +444,8 @@ KERNEL(quat_finish, hzi_qfinish_args)
 	const int lane = (int)threadIdx.x % 32, warp = (int)threadIdx.x / 32;
 	const bool norm = p.kind >= HZI_QFINISH_NORM;
 
-	grid_next();
-	grid_wait();
+	pdl_launch_dependents();
+	pdl_wait();
 	for (int64_t channel = blockIdx.x; channel < p.channels; channel += gridDim.x) {
 		const double *from = p.part + channel * values + lane;
 		finish_lane own(p, channel);

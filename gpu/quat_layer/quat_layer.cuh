@@ -6,6 +6,7 @@
 #ifndef HZI_GPU_QUAT_LAYER_CUH
 #define HZI_GPU_QUAT_LAYER_CUH
 
+#include "gpu/device/dtype.cuh"
 #include "gpu/device/pdl.cuh"
 #include "gpu/quat_layer/quat_layer.h"
 #include "lib/quat_layer/sums_math.h"
@@ -193,8 +194,8 @@ HZ_DEVICE void sum(const hzi_qsum_args &p)
 	constexpr int ROWS = KIND == HZI_QSUM_CROSS ? ONE / 2 : ONE;
 	__shared__ float part[THREADS][values + 1];
 
-	grid_next();
-	grid_wait();
+	pdl_launch_dependents();
+	pdl_wait();
 	const sum_place place(p);
 	const int line = place.line, lines = place.lines;
 	const int64_t first = place.first, last = place.last;
@@ -247,8 +248,8 @@ HZ_DEVICE void moments(const hzi_qsum_args &p)
 	constexpr int ROWS = DTYPE == 0 || DTYPE == HZ_F32 ? 4 : 8;	/* under way */
 	__shared__ double part[THREADS][VALUES + 1];
 
-	grid_next();
-	grid_wait();
+	pdl_launch_dependents();
+	pdl_wait();
 	const sum_place place(p);
 	const int line = place.line, lines = place.lines;
 	const int64_t first = place.first, last = place.last;

@@ -3,7 +3,7 @@
  *
  * SPDX-License-Identifier: BSD-2-Clause
  *
- * Codes are decoded by logic alone (vlut_fields.cuh), eight lattice blocks of two levels at a time:
+ * Codes are decoded by logic alone (d4_bitfield.cuh), eight lattice blocks of two levels at a time:
  * nothing is looked up. A word of one coordinate is a register of the left operand of the matrix
  * units for u8 as it stands, its nibbles of 16 rows in two eights: with both nibbles for rows g,
  * with the upper one alone for rows g + 8, which is subtracted from the sums in the end. The signs
@@ -15,7 +15,10 @@
  * or almost 2^14 to 2^15. Sums are exact; those of warps and then of splits are added in their
  * order.
  */
+#include "gpu/device/cp_async.cuh"
+#include "gpu/device/mma.cuh"
 #include "gpu/device/pdl.cuh"
+#include "gpu/device/shared.cuh"
 #include "gpu/vlut/table_s8.cuh"
 #include "gpu/vlut/d4_bitfield.cuh"
 #include "gpu/vlut/d4_bitfield.h"
@@ -104,16 +107,6 @@ vlut_fields_bytes(const __grid_constant__ hzi_fields_bytes p)
 }
 
 /* ---- Products -------------------------------------------------------------------------------- */
-
-/* 16 x 8 += 16 x 32 of u8 times 32 x 8 of s8 */
-HZ_DEVICE void mma_u8(int32_t (&c)[4], uint32_t a0, uint32_t a1, uint32_t a2, uint32_t a3,
-		      uint32_t b0, uint32_t b1)
-{
-	asm("mma.sync.aligned.m16n8k32.row.col.s32.u8.s8.s32 {%0, %1, %2, %3}, "
-		     "{%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};"
-		     : "+r"(c[0]), "+r"(c[1]), "+r"(c[2]), "+r"(c[3])
-		     : "r"(a0), "r"(a1), "r"(a2), "r"(a3), "r"(b0), "r"(b1));
-}
 
 /*
  * NT: tiles of 8 columns: 1: columns are three digits of up to 2 vectors (4 b + digit), or vectors
@@ -509,15 +502,15 @@ struct vlut_fields_block {
 	__device__ __forceinline__ void load_pair(codes &q) const
 	{
 		if (q.chunks >= 2 && q.left > 2) {
-			copy_async(q.at, q.from);
-			copy_async(q.at + BYTES, q.from + BYTES);
+			cp_async(q.at, q.from);
+			cp_async(q.at + BYTES, q.from + BYTES);
 			q.from += 2 * BYTES;
 			q.left -= 2;
 		} else {
 #pragma unroll
 			for (int i = 0; i < 2; i++) {
 				if (q.chunks > i)
-					copy_async(q.at + i * BYTES, q.from);
+					cp_async(q.at + i * BYTES, q.from);
 				q.from += BYTES;
 				if (--q.left == 0) {
 					q.left = count;
@@ -526,7 +519,7 @@ struct vlut_fields_block {
 			}
 		}
 		q.chunks -= 2;
-		copy_commit();
+		cp_async_commit();
 		q.at = next_stage(q.ring, q.at);
 	}
 
@@ -554,8 +547,8 @@ struct vlut_fields_block {
 			spans[warp] = make_int2(lo < hi ? lo / count : 1,
 						lo < hi ? (hi - 1) / count : 0);
 		__syncthreads();
-		grid_wait();
-		grid_next();
+		pdl_wait();
+		pdl_launch_dependents();
 		fetch();
 #pragma unroll
 		for (int d = 0; d < AHEAD / 2 - 1; d++)
@@ -572,12 +565,12 @@ struct vlut_fields_block {
 		for (int s = lo; s < hi; s += 2) {
 			load_pair(q);
 			/* and no barrier: each lane reads what it has copied itself */
-			copy_wait_but<AHEAD / 2 - 1>();
+			cp_async_wait<AHEAD / 2 - 1>();
 #pragma unroll
 			for (int i = 0; i < 2; i++) {
 				uint32_t w[4];
 
-				load_shared(w, at + i * BYTES);
+				shared_load(w, at + i * BYTES);
 				step(acc, signs, w, xl);
 				xl += step_x;
 				if (++c == count || s + i + 1 == hi) {
@@ -620,15 +613,15 @@ struct vlut_fields_block {
 		for (int n = 0; n < NT; n++) {
 			uint32_t b[4];
 
-			load_shared(b, xl + n * columns * 64);
-			mma_u8(acc[n], w[0], w[0] & 0xf0f0f0f0, w[1], w[1] & 0xf0f0f0f0, b[0],
-			       b[1]);
-			mma_u8(signs[n], s[0] & 0x0a0a0a0a, s[0] & 0xa0a0a0a0, s[1] & 0x0a0a0a0a,
-			       s[1] & 0xa0a0a0a0, b[0], b[1]);
-			mma_u8(acc[n], w[2], w[2] & 0xf0f0f0f0, w[3], w[3] & 0xf0f0f0f0, b[2],
-			       b[3]);
-			mma_u8(signs[n], s[2] & 0x0a0a0a0a, s[2] & 0xa0a0a0a0, s[3] & 0x0a0a0a0a,
-			       s[3] & 0xa0a0a0a0, b[2], b[3]);
+			shared_load(b, xl + n * columns * 64);
+			mma_m16n8k32<false, true>(acc[n], w[0], w[0] & 0xf0f0f0f0, w[1],
+						  w[1] & 0xf0f0f0f0, b[0], b[1]);
+			mma_m16n8k32<false, true>(signs[n], s[0] & 0x0a0a0a0a, s[0] & 0xa0a0a0a0,
+						  s[1] & 0x0a0a0a0a, s[1] & 0xa0a0a0a0, b[0], b[1]);
+			mma_m16n8k32<false, true>(acc[n], w[2], w[2] & 0xf0f0f0f0, w[3],
+						  w[3] & 0xf0f0f0f0, b[2], b[3]);
+			mma_m16n8k32<false, true>(signs[n], s[2] & 0x0a0a0a0a, s[2] & 0xa0a0a0a0,
+						  s[3] & 0x0a0a0a0a, s[3] & 0xa0a0a0a0, b[2], b[3]);
 		}
 	}
 

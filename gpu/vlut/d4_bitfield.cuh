@@ -14,7 +14,7 @@
 #ifndef HZI_VLUT_FIELDS_CUH
 #define HZI_VLUT_FIELDS_CUH
 
-#include "gpu/device/common.cuh"
+#include "gpu/device/dtype.cuh"
 
 #define FIELDS_ODD 0xaaaaaaaa
 
@@ -43,15 +43,6 @@ HZ_DEVICE void fields_signs(uint32_t (&w)[4], uint32_t (&s)[4])
 	w[3] = (h3 & FIELDS_ODD) | (low3 & ~FIELDS_ODD);
 }
 
-/* a b + c of pairs of f16; subnormal numbers are exact. */
-HZ_DEVICE uint32_t f16_fma(uint32_t a, uint32_t b, uint32_t c)
-{
-	uint32_t r;
-
-	asm("fma.rn.f16x2 %0, %1, %2, %3;" : "=r"(r) : "r"(a), "r"(b), "r"(c));
-	return r;
-}
-
 /*
  * A word and its signs as four registers of f16, rows of an eight 0 1 0 1, j and j + 2 of a row
  * together: points times 2^-24, of the second eight 16 times that. The bits of f16 below 2^-14 are
@@ -63,7 +54,8 @@ HZ_DEVICE void fields_f16(uint32_t *to, uint32_t w, uint32_t s)
 	for (int i = 0; i < 4; i++) {
 		const uint32_t at = (i % 2 ? 0x00f000f0 : 0x000f000f), sign = at & FIELDS_ODD;
 
-		to[i] = f16_fma((i < 2 ? s : s >> 8) & sign, 0xc000c000, (i < 2 ? w : w >> 8) & at);
+		to[i] = fma_f16x2((i < 2 ? s : s >> 8) & sign, 0xc000c000,
+				  (i < 2 ? w : w >> 8) & at);
 	}
 }
 
@@ -78,8 +70,8 @@ HZ_DEVICE void fields_f16_both(uint32_t *to, uint32_t w, uint32_t s)
 		const uint32_t v = i ? __byte_perm(w, 0, 0x4341) : w & 0x00ff00ff,
 			       z = i ? __byte_perm(s, 0, 0x4341) : s;
 
-		to[i] = f16_fma(z & 0x00aa00aa, 0xc000c000, v);
-		to[i + 1] = f16_fma(z & 0x00a000a0, 0xc000c000, v & 0x00f000f0);
+		to[i] = fma_f16x2(z & 0x00aa00aa, 0xc000c000, v);
+		to[i + 1] = fma_f16x2(z & 0x00a000a0, 0xc000c000, v & 0x00f000f0);
 	}
 }
 

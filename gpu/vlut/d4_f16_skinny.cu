@@ -3,12 +3,15 @@
  *
  * SPDX-License-Identifier: BSD-2-Clause
  *
- * Codes are decoded by logic (vlut_fields.cuh) to f16, and x is an operand as it stands, so that
+ * Codes are decoded by logic (d4_bitfield.cuh) to f16, and x is an operand as it stands, so that
  * nothing has to be done to it before. A warp has some of the chunks of k of all of a block's
  * tiles of rows: what it needs of x is its own, comes with its codes, and is read from shared
  * memory once for several tiles. No warp waits for another before sums are added, in their order.
  */
+#include "gpu/device/cp_async.cuh"
+#include "gpu/device/mma.cuh"
 #include "gpu/device/pdl.cuh"
+#include "gpu/device/shared.cuh"
 #include "gpu/vlut/table_s8.cuh"
 #include "gpu/vlut/d4_bitfield.cuh"
 #include "gpu/vlut/d4_f16_skinny.h"
@@ -20,29 +23,6 @@
 #define BYTES HZI_FIELDS_BYTES
 #define COLUMNS HZI_STREAM_COLUMNS
 #define X_BYTES HZI_STREAM_X_BYTES
-
-/* 16 x 8 += 16 x 16 times 16 x 8 */
-HZ_DEVICE void mma_f16(float (&c)[4], const uint32_t (&a)[4], uint32_t b0, uint32_t b1)
-{
-	asm("mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 {%0, %1, %2, %3}, "
-	    "{%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};"
-	    : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
-	    : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
-}
-
-/* Four matrices of 8 x 8, turned: lane 8 n + r has the address of the n-th's row r. */
-HZ_DEVICE void load_turned(uint32_t *w, uint32_t at)
-{
-	asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0, %1, %2, %3}, [%4];"
-		     : "=r"(w[0]), "=r"(w[1]), "=r"(w[2]), "=r"(w[3]) : "r"(at) : "memory");
-}
-
-/* 16 bytes, of which so many are there; the rest is 0. */
-HZ_DEVICE void copy_async_some(uint32_t to, const void *from, int bytes)
-{
-	asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;"
-		     :: "r"(to), "l"(from), "r"(bytes) : "memory");
-}
 
 /*
  * VECTORS: x is vectors, not rows of 8. T: tiles at a time, at most. S: chunks of a warp in shared
@@ -97,7 +77,7 @@ struct vlut_stream_block {
 				there = k < p.k ? 16 : 0;
 				from += there ? k * p.x_step : 0;
 			}
-			copy_async_some(to + (piece ^ (line & 7)) * 16, from, there);
+			cp_async_zfill(to + (piece ^ (line & 7)) * 16, from, there);
 		}
 	}
 
@@ -110,8 +90,8 @@ struct vlut_stream_block {
 		if (VECTORS) {
 			uint32_t v[8];
 
-			load_shared(v, at + (g * 8 + (2 * t ^ g)) * 16);
-			load_shared(v + 4, at + (g * 8 + ((2 * t + 1) ^ g)) * 16);
+			shared_load(v, at + (g * 8 + (2 * t ^ g)) * 16);
+			shared_load(v + 4, at + (g * 8 + ((2 * t + 1) ^ g)) * 16);
 #pragma unroll
 			for (int i = 0; i < 4; i++) {
 				const uint32_t pick = i % 2 ? 0x7632 : 0x5410;
@@ -123,8 +103,8 @@ struct vlut_stream_block {
 			/* Rows m of lines r, m = 0 4 1 5, then 2 6 3 7 */
 			const int r = lane & 7, m = lane >> 4 | (lane >> 3 & 1) << 2;
 
-			load_turned(b, at + (r * 8 + (m ^ r)) * 16);
-			load_turned(b + 4, at + (r * 8 + ((m + 2) ^ r)) * 16);
+			ldmatrix_x4_trans(b, at + (r * 8 + (m ^ r)) * 16);
+			ldmatrix_x4_trans(b + 4, at + (r * 8 + ((m + 2) ^ r)) * 16);
 		}
 	}
 
@@ -135,9 +115,9 @@ struct vlut_stream_block {
 
 		for (int i = lane * 128; i < most; i += 32 * 128)
 			for (int m = 0; m < tiles; m++)
-				prefetch(codes + (int64_t)m * row_bytes + i);
+				prefetch_l2(codes + (int64_t)m * row_bytes + i);
 		codes += lane * 16;
-		grid_wait();
+		pdl_wait();
 		for (int first = 0; first < tiles; first += p.group) {
 			run_group(codes, row_bytes, first, min(p.group, tiles - first));
 			codes += (int64_t)p.group * row_bytes;
@@ -159,19 +139,19 @@ struct vlut_stream_block {
 #pragma unroll
 			for (int m = 0; m < T; m++) {
 				if (begin + i < end && m < n)
-					copy_async(ring + i * STAGE + X_BYTES + m * BYTES +
-						   lane * 16, codes + m * row_bytes + i * BYTES);
-				copy_commit();
+					cp_async(ring + i * STAGE + X_BYTES + m * BYTES + lane * 16,
+						 codes + m * row_bytes + i * BYTES);
+				cp_async_commit();
 			}
 		}
-		grid_next();
+		pdl_launch_dependents();
 		codes += S * BYTES;
 #pragma unroll 1
 		for (int c = begin; c < end; c++) {
 			const bool more = c + S < end;
 			uint32_t b[8];
 
-			copy_wait_but<S * T - 1>();
+			cp_async_wait<S * T - 1>();
 			__syncwarp();
 			load_x(b, slot);
 			if (p.centred) {
@@ -179,7 +159,7 @@ struct vlut_stream_block {
 				for (int i = 0; i < 4; i++) {
 					const uint32_t o = p.offset[i], a[4] = {o, o, o, o};
 
-					mma_f16(sub, a, b[2 * i], b[2 * i + 1]);
+					mma_m16n8k16<HZ_F16>(sub, a, b[2 * i], b[2 * i + 1]);
 				}
 			}
 			__syncwarp();
@@ -189,23 +169,24 @@ struct vlut_stream_block {
 			for (int m = 0; m < T; m++) {
 				const uint32_t at = slot + X_BYTES + m * BYTES + lane * 16;
 
-				copy_wait_but<S * T - 1>();
+				cp_async_wait<S * T - 1>();
 				if (m < n) {
 					uint32_t w[4], s[4];
 
-					load_shared(w, at);
+					shared_load(w, at);
 					fields_signs(w, s);
 					if (more)
-						copy_async(at, codes + m * row_bytes);
+						cp_async(at, codes + m * row_bytes);
 #pragma unroll
 					for (int i = 0; i < 4; i++) {
 						uint32_t a[4];
 
 						fields_f16_both(a, w[i], s[i]);
-						mma_f16(acc[m], a, b[2 * i], b[2 * i + 1]);
+						mma_m16n8k16<HZ_F16>(acc[m], a, b[2 * i],
+								     b[2 * i + 1]);
 					}
 				}
-				copy_commit();
+				cp_async_commit();
 			}
 			codes += BYTES;
 			slot = slot == ring + (S - 1) * STAGE ? ring : slot + STAGE;
@@ -221,7 +202,7 @@ struct vlut_stream_block {
 	{
 		float *const sums = (float *)(memory + warp * RING);
 
-		copy_wait_but<0>();
+		cp_async_wait<0>();
 		__syncwarp();
 #pragma unroll
 		for (int m = 0; m < T; m++) {

@@ -3,46 +3,24 @@
  *
  * SPDX-License-Identifier: BSD-2-Clause
  *
- * Codes are decoded by logic (vlut_fields.cuh) to f16 in registers, which are the left operand of
+ * Codes are decoded by logic (d4_bitfield.cuh) to f16 in registers, which are the left operand of
  * the matrix units. x lies in memory as rows of k, and is the right operand as the copy engine
  * brings it: step i of a chunk takes coordinate i of all its lattice blocks, rows i and 4 + i of
  * each 8, so these come as planes, 8 rows apart. One warp asks for copies, the others multiply;
  * warpgroups have other rows, or other chunks of k. Splits of k are blocks of a cluster, whose sums
  * are added in their order.
  */
+#include "gpu/device/shared.cuh"
 #include "gpu/device/tma.cuh"
+#include "gpu/device/wgmma_f16.cuh"
 #include "gpu/vlut/d4_f16_wgmma.h"
 #include "gpu/vlut/table_s8.cuh"
 #include "gpu/vlut/d4_bitfield.cuh"
-#include "gpu/device/wgmma_f16.cuh"
 
 #if HAVE_WGMMA
 
 #define CHUNK HZI_BATCH_CHUNK
 #define LINES (CHUNK / HZI_FIELDS_CHUNK * HZI_FIELDS_BYTES / 128)	/* of a chunk of a tile */
-
-#define WGMMA_LEFT(columns, sums, a0, a1, a2, a3, place) \
-	asm volatile("wgmma.mma_async.sync.aligned.m64n" columns "k16.f32.f16.f16 {" \
-		     HZ_SUMS_##sums \
-		     "}, {" a0 ", " a1 ", " a2 ", " a3 "}, " place ", 1, 1, 1, 1;" \
-		     : HZ_FLOATS_##sums(0) \
-		     : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b))
-
-/* 64 x 2 N += 64 x 16, four registers of a thread, times 16 lines of 2 N in shared memory */
-template <int N>
-HZ_DEVICE void wgmma_left(float (&d)[N], const uint32_t *a, uint64_t b)
-{
-	if constexpr (N == 8)
-		WGMMA_LEFT("16", 8, "%8", "%9", "%10", "%11", "%12");
-	else if constexpr (N == 16)
-		WGMMA_LEFT("32", 16, "%16", "%17", "%18", "%19", "%20");
-	else if constexpr (N == 32)
-		WGMMA_LEFT("64", 32, "%32", "%33", "%34", "%35", "%36");
-	else if constexpr (N == 64)
-		WGMMA_LEFT("128", 64, "%64", "%65", "%66", "%67", "%68");
-	else
-		WGMMA_LEFT("256", 128, "%128", "%129", "%130", "%131", "%132");
-}
 
 /* See HZI_BATCH_16_1. */
 template <int COLUMNS, int TURNS, int BESIDE, int SLICES, int SLOTS, int REGISTERS>
@@ -78,15 +56,15 @@ struct vlut_batch_block {
 
 		if (threadIdx.x == 0) {
 			for (int s = 0; s < SLOTS; s++) {
-				barrier_init(full + 8 * s, 1);
-				barrier_init(empty + 8 * s, 4 * BESIDE);
+				mbarrier_init(full + 8 * s, 1);
+				mbarrier_init(empty + 8 * s, 4 * BESIDE);
 			}
-			barrier_init_fence();
+			mbarrier_init_fence();
 		}
 		__syncthreads();
 		if (warp >= WARPS) {
 			if constexpr (REGISTERS != 0)
-				registers_less<WARPS == 16 ? 32 : 40>();
+				setmaxnreg_dec<WARPS == 16 ? 32 : 40>();
 			if (warp == WARPS && lane == 0)
 				produce(begin, n);
 			__syncwarp();
@@ -98,7 +76,7 @@ struct vlut_batch_block {
 			}
 		} else {
 			if constexpr (REGISTERS != 0)
-				registers_more<REGISTERS ? REGISTERS : 24>();
+				setmaxnreg_inc<REGISTERS ? REGISTERS : 24>();
 			consume(n);
 		}
 	}
@@ -106,26 +84,26 @@ struct vlut_batch_block {
 	/* The chunk that is number j here is in slot j, of SLOTS in turn. */
 	__device__ __forceinline__ void produce(int begin, int n) const
 	{
-		turn<SLOTS> slot;
+		ring_position<SLOTS> slot;
 
-		prefetch_map(p.x);
-		prefetch_map(p.codes);
-		grid_wait();
+		tma_prefetch_map(p.x);
+		tma_prefetch_map(p.codes);
+		pdl_wait();
 		for (int j = 0; j < n; j++, slot.next()) {
 			const uint32_t at = ring + slot.at * SLOT, barrier = full + 8 * slot.at;
 
 			if (j >= SLOTS)
-				barrier_wait(empty + 8 * slot.at, slot.parity ^ 1);
-			barrier_expect(barrier, SLOT);
-			copy_planes(at + X_BYTES, p.codes, 0, (begin + j) * LINES, row0 / 16,
+				mbarrier_wait(empty + 8 * slot.at, slot.parity ^ 1);
+			mbarrier_expect_tx(barrier, SLOT);
+			tma_load_3d(at + X_BYTES, p.codes, 0, (begin + j) * LINES, row0 / 16,
 				    barrier);
 #pragma unroll
 			for (int b = 0; b < COLUMNS / LINE; b++)
-				copy_planes(at + b * CHUNK * LINE * 2, p.x,
+				tma_load_3d(at + b * CHUNK * LINE * 2, p.x,
 					    (blockIdx.y * COLUMNS + b * LINE) * 2,
 					    (begin + j) * (CHUNK / 8), 0, barrier);
 			if (j == min(SLOTS, n) - 1)
-				grid_next();
+				pdl_launch_dependents();
 		}
 	}
 
@@ -176,7 +154,7 @@ struct vlut_batch_block {
 			/* While the matrix units read one, the other is made. */
 			uint32_t a[2][4][4];
 
-			barrier_wait(full + 8 * slot, phase);
+			mbarrier_wait(full + 8 * slot, phase);
 #pragma unroll
 			for (int e = 0; e < 2 * TURNS; e++) {
 				const int half = e / TURNS, r = e % TURNS;
@@ -186,12 +164,12 @@ struct vlut_batch_block {
 				wgmma_fence();
 #pragma unroll
 				for (int i = 0; i < 4; i++)
-					wgmma_left(acc[r], a[e % 2][i],
-						   shape | (lines + i * (PLANE / 16)));
+					wgmma_rs<true>(acc[r], a[e % 2][i],
+						       shape | (lines + i * (PLANE / 16)));
 				wgmma_commit();
 				wgmma_wait<1>();
 				if (e == 0 && last >= 0 && lane == 0)
-					barrier_arrive(empty + 8 * last);
+					mbarrier_arrive(empty + 8 * last);
 			}
 			last = slot;
 			slot += SLICES;
@@ -208,7 +186,7 @@ struct vlut_batch_block {
 	{
 		uint32_t w[4], s[4];
 
-		load_shared(w, codes);
+		shared_load(w, codes);
 		fields_signs(w, s);
 #pragma unroll
 		for (int i = 0; i < 4; i++) {
@@ -216,7 +194,7 @@ struct vlut_batch_block {
 			if (CENTRED) {
 #pragma unroll
 				for (int e = 0; e < 4; e++)
-					a[i][e] = f16_add(a[i][e], p.minus[2 * i + e % 2]);
+					a[i][e] = add_f16x2(a[i][e], p.minus[2 * i + e % 2]);
 			}
 		}
 	}
@@ -224,7 +202,7 @@ struct vlut_batch_block {
 	/* Of those that multiply */
 	__device__ __forceinline__ void sync(void) const
 	{
-		asm volatile("bar.sync 1, %0;" :: "n"(WARPS * 32) : "memory");
+		bar_sync(1, WARPS * 32);
 	}
 
 	__device__ __forceinline__ static void add(float (&s)[4], float4 v)

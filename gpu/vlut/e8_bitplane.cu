@@ -5,7 +5,7 @@
  *
  * The tensor cores count where bits of codes and bits of x are both 1 (mma.sync of single bits): bits
  * b, l, v and s of 32 leaders to a word are one operand, and the columns of the other are bits of x
- * as an integer. Nothing is looked up; the logic of vlut_octets.cuh has all bits of its
+ * as an integer. Nothing is looked up; the logic of e8_bitplane.cuh has all bits of its
  * words at work.
  *
  * A unit is 16 rows by 1024 values, at a level. The upper level has 4 times the weight, so for it
@@ -14,7 +14,11 @@
  * that: columns for l begin one further down than those for b, for v two, for s three. x is an
  * integer of 21 bits, or 19, so that 4 x or 32 x is one of at most 24.
  */
+#include "gpu/device/cp_async.cuh"
+#include "gpu/device/mma.cuh"
 #include "gpu/device/pdl.cuh"
+#include "gpu/device/reduce.cuh"
+#include "gpu/device/shared.cuh"
 #include "gpu/vlut/table_s8.cuh"
 #include "gpu/vlut/e8_bitplane.cuh"
 
@@ -132,8 +136,7 @@ HZ_DEVICE void store_points(const hzi_octets_points &p, uint16_t *to,
 	}
 #pragma unroll
 	for (int e = 0; e < 4; e++)
-		asm("cvt.rn.f16x2.f32 %0, %1, %2;"
-		    : "=r"(v[e]) : "f"(f[2 * e + 1]), "f"(f[2 * e]));
+		v[e] = to_f16x2(f[2 * e], f[2 * e + 1]);
 	*(uint4 *)to = make_uint4(v[0], v[1], v[2], v[3]);
 }
 
@@ -224,16 +227,6 @@ vlut_octets_bytes(const __grid_constant__ hzi_octets_points p)
 }
 
 /* ---- Products -------------------------------------------------------------------------------- */
-
-/* 16 x 8 += 16 x 256 bits times 256 bits x 8: how many pairs are both 1 */
-HZ_DEVICE void mma_bits(int32_t (&c)[4], uint32_t a0, uint32_t a1, uint32_t a2, uint32_t a3,
-			uint32_t b0, uint32_t b1)
-{
-	asm("mma.sync.aligned.m16n8k256.row.col.s32.b1.b1.s32.and.popc {%0, %1, %2, %3}, "
-	    "{%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};"
-	    : "+r"(c[0]), "+r"(c[1]), "+r"(c[2]), "+r"(c[3])
-	    : "r"(a0), "r"(a1), "r"(a2), "r"(a3), "r"(b0), "r"(b1));
-}
 
 /* Rows of 8 bits in bytes, four and four: bit r of byte q becomes bit q of byte r. */
 HZ_DEVICE void turn_bits(uint32_t &low, uint32_t &high)
@@ -440,9 +433,9 @@ struct vlut_octets_block {
 		if (in) {
 #pragma unroll
 			for (int c = 0; c < UNIT_BYTES / 512; c++)
-				copy_async(to + c * 512, from + c * 512);
+				cp_async(to + c * 512, from + c * 512);
 		}
-		copy_commit();
+		cp_async_commit();
 	}
 
 	/* Tile c of columns, of all coordinates */
@@ -453,8 +446,8 @@ struct vlut_octets_block {
 		for (int i = 0; i < 8; i += 4) {
 			uint32_t u[4];
 
-			load_shared(u, columns + c / NT * HZI_OCTETS_X_BYTES +
-				       i / 4 * (COLUMNS * 64) + c % NT * 512);
+			shared_load(u, columns + c / NT * HZI_OCTETS_X_BYTES +
+				    i / 4 * (COLUMNS * 64) + c % NT * 512);
 #pragma unroll
 			for (int e = 0; e < 4; e++)
 				x[i + e] = u[e];
@@ -466,7 +459,8 @@ struct vlut_octets_block {
 	{
 #pragma unroll
 		for (int i = 0; i < 8; i += 2)
-			mma_bits(n, w[0][i], w[1][i], w[0][i + 1], w[1][i + 1], x[i], x[i + 1]);
+			mma_m16n8k256_and(n, w[0][i], w[1][i], w[0][i + 1], w[1][i + 1], x[i],
+					  x[i + 1]);
 	}
 
 	/* Bits of one weight by the columns for them */
@@ -495,7 +489,7 @@ struct vlut_octets_block {
 			for (int e = 0; e < 4; e++) {
 				uint32_t u[4];
 
-				load_shared(u, at + (4 * r + e) * 512);
+				shared_load(u, at + (4 * r + e) * 512);
 #pragma unroll
 				for (int i = 0; i < 4; i++)
 					w[4 * e + i] = u[i];
@@ -550,8 +544,7 @@ struct vlut_octets_block {
 					c[0] = c[1] = 0;
 				}
 				sum <<= 2 * t;
-				sum += __shfl_xor_sync(~0u, sum, 1);
-				sum += __shfl_xor_sync(~0u, sum, 2);
+				sum = quad_sum(sum);
 				if (t == i % 4)
 					atomicAdd(to + i, sum);
 			}
@@ -601,8 +594,8 @@ struct vlut_octets_block {
 		if (tid < 8)
 			offset[tid] = 0;
 		__syncthreads();
-		grid_wait();
-		grid_next();
+		pdl_wait();
+		pdl_launch_dependents();
 #pragma unroll
 		for (int e = 0; e < EACH; e++)
 			if (e * THREADS + tid < items)
@@ -614,7 +607,7 @@ struct vlut_octets_block {
 #pragma unroll 1
 		for (int i = begin; i < end; i++, next += UNIT_BYTES) {
 			/* and no barrier: each lane reads what it has copied itself */
-			copy_wait_but<STAGES - 1>();
+			cp_async_wait<STAGES - 1>();
 			step(n, at, columns + unit / 2 * X_BYTES + (unit % 2 ? 0 : 2 * 64), next,
 			     i + STAGES < end);
 			at = at == ring + (STAGES - 1) * UNIT_BYTES ? ring : at + UNIT_BYTES;
@@ -623,7 +616,7 @@ struct vlut_octets_block {
 				unit = 0;
 			}
 		}
-		copy_wait_but<0>();
+		cp_async_wait<0>();
 		finish();
 	}
 };

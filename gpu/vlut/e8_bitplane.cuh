@@ -11,7 +11,7 @@
 #ifndef HZI_VLUT_OCTETS_CUH
 #define HZI_VLUT_OCTETS_CUH
 
-#include "gpu/device/common.cuh"
+#include "gpu/device/base.cuh"
 #include "gpu/vlut/e8_bitplane.h"
 
 /* The words of 32 leaders, a bit of each: b, seven l, the parity, seven h */

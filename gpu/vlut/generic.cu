@@ -7,7 +7,7 @@
  * and multiplies in f32, k in its order: the same bits for any shape. The kernels with tables look
  * up what the definition says, a lane every 32nd block in their order.
  */
-#include "gpu/device/common.cuh"
+#include "gpu/device/reduce.cuh"
 #include "gpu/vlut/vlut.h"
 #include "gpu/vlut/d4_bitfield.cuh"
 #include "gpu/vlut/e8_bitplane.cuh"
@@ -385,20 +385,6 @@ HZ_DEVICE void add_compensated(float &s, float &rest, float v)
 	rest += fabsf(s) >= fabsf(v) ? __fadd_rn(__fadd_rn(s, -sum), v) :
 		__fadd_rn(__fadd_rn(v, -sum), s);
 	s = sum;
-}
-
-/* The sum of a warp's lanes, in the same order in each of them */
-HZ_DEVICE float warp_sum(float v)
-{
-#pragma unroll
-	for (int i = 16; i > 0; i /= 2)
-		v += __shfl_xor_sync(~0u, v, i);
-	return v;
-}
-
-HZ_DEVICE int32_t warp_sum(int32_t v)
-{
-	return __reduce_add_sync(~0u, v);
 }
 
 /* A warp per row, its lanes taking blocks in turn; a grid of rows and columns. */

@@ -184,12 +184,12 @@ struct pair_codes : codes_of_table<HZI_VMMA_TABLE_BYTES, KIND == BY_PIECE> {
 									0x7604 | next % 4 << 4));
 				e[0] |= upper[0];
 			}
-			v = m == LEVELS - 1 ? e[0] : f16_multiply_add(v, p.q16, e[0]);
+			v = m == LEVELS - 1 ? e[0] : fma_f16x2(v, p.q16, e[0]);
 		}
 		if (LEVELS == 1)
 			return v;
-		v = f16_add(v, p.minus);
-		return D == 2 ? f16_multiply(v, p.unit) : v;
+		v = add_f16x2(v, p.minus);
+		return D == 2 ? mul_f16x2(v, p.unit) : v;
 	}
 
 	static __device__ __forceinline__ void eight(uint32_t (&v)[4], const uint32_t (&codes)[4],

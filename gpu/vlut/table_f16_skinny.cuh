@@ -17,6 +17,8 @@
 #ifndef HZI_VLUT_HALF_CUH
 #define HZI_VLUT_HALF_CUH
 
+#include "gpu/device/cp_async.cuh"
+#include "gpu/device/mma.cuh"
 #include "gpu/device/pdl.cuh"
 #include "gpu/vlut/table_s8.cuh"
 #include "gpu/vlut/table_f16_skinny.h"
@@ -27,16 +29,6 @@
 
 /* Scales: none; one for a piece, or for several; one for a block of a piece, or for several */
 enum { PLAIN, BY_PIECE, BY_BLOCK };
-
-/* 16 x 8 += 16 x 16 times 16 x 8 */
-HZ_DEVICE void mma_f16(float (&c)[4], uint32_t a0, uint32_t a1, uint32_t a2, uint32_t a3,
-		       uint32_t b0, uint32_t b1)
-{
-	asm volatile("mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 {%0, %1, %2, %3}, "
-		     "{%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};"
-		     : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
-		     : "r"(a0), "r"(a1), "r"(a2), "r"(a3), "r"(b0), "r"(b1));
-}
 
 /* What a lane has beside codes */
 struct half_lane {
@@ -141,7 +133,7 @@ struct vlut_half_block {
 			POINTS::get(u, codes, 8 / DIM * j + i, l, p);
 #pragma unroll
 			for (int h = 0; h < DIM / 2; h++)
-				v[i * DIM / 2 + h] = f16_add(pair_f16(u, h), l.minus[h]);
+				v[i * DIM / 2 + h] = add_f16x2(pair_f16(u, h), l.minus[h]);
 		}
 	}
 
@@ -160,7 +152,7 @@ struct vlut_half_block {
 				if (i % (DIM / 2) == 0)
 					s = POINTS::scale(ts, (8 * j + 2 * i) / DIM, l);
 			}
-			v[i] = f16_multiply(v[i], s);
+			v[i] = mul_f16x2(v[i], s);
 		}
 	}
 
@@ -230,7 +222,7 @@ struct vlut_half_block {
 #pragma unroll
 		for (int i = 0; i < DIM / 2 && POINTS::BYTES; i++)
 			/* 1024 + 128 + byte, less as much and 1024 */
-			l.minus[i] = f16_add(pair_f16(p.first, i), 0xe840e840);
+			l.minus[i] = add_f16x2(pair_f16(p.first, i), 0xe840e840);
 		return l;
 	}
 
@@ -297,8 +289,8 @@ struct vlut_half_block {
 #pragma unroll
 			for (int r = 0; r < R; r++)
 				if (at < p.row_bytes)
-					prefetch(p.codes + min(r0 + 8 * r, p.rows - 1) * p.row +
-						 at);
+					prefetch_l2(p.codes + min(r0 + 8 * r, p.rows - 1) * p.row +
+						    at);
 			for (c += WARPS; c >= p.chunks; c -= p.chunks)
 				tile++;
 		}
@@ -312,8 +304,8 @@ struct vlut_half_block {
 			for (int b = 0; b < BLOCKS; b++)
 				pick[b / 4] |= byte_of(b) << b % 4 * 4;
 		}
-		grid_wait();
-		grid_next();
+		pdl_wait();
+		pdl_launch_dependents();
 #pragma unroll
 		for (int d = 0; d < AHEAD; d++)
 			load(d);
@@ -362,10 +354,10 @@ struct vlut_half_block {
 							       own);
 							values(v, w[2 * m + 1], j, s[2 * m + 1],
 							       ts[2 * m + 1], own);
-							mma_f16(acc[m], u[0], v[0], u[1], v[1], b.x,
-								b.y);
-							mma_f16(acc[m], u[2], v[2], u[3], v[3], b.z,
-								b.w);
+							mma_m16n8k16<HZ_F16>(acc[m], u[0], v[0],
+									     u[1], v[1], b.x, b.y);
+							mma_m16n8k16<HZ_F16>(acc[m], u[2], v[2],
+									     u[3], v[3], b.z, b.w);
 						}
 					}
 					for (cc += WARPS; cc >= p.chunks && ct < end;

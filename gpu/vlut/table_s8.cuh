@@ -10,7 +10,8 @@
 #ifndef HZI_VLUT_BYTES_CUH
 #define HZI_VLUT_BYTES_CUH
 
-#include "gpu/device/common.cuh"
+#include "gpu/device/cluster.cuh"
+#include "gpu/device/dtype.cuh"
 #include "gpu/vlut/table_s8_skinny.h"
 
 #define HZI_VLUT_LEADERS HZI_VMMA_TABLE
@@ -64,12 +65,6 @@ HZ_DEVICE uint32_t leader_place(int lane)
 {
 	return (WORDS == 1 ? lane * 4 : lane % 16 * 8) |
 	       (shared_address(leader_memory()) & BLOCK_BITS);
-}
-
-/* On its way to the L2 cache: what is wanted behind grid_wait(), before it */
-HZ_DEVICE void prefetch(const void *p)
-{
-	asm volatile("prefetch.global.L2 [%0];" :: "l"(p));
 }
 
 HZ_DEVICE uint4 load_codes(const void *p)
@@ -128,30 +123,6 @@ struct points {
 	}
 };
 
-HZ_DEVICE uint32_t f16_add(uint32_t a, uint32_t b)
-{
-	uint32_t r;
-
-	asm("add.rn.f16x2 %0, %1, %2;" : "=r"(r) : "r"(a), "r"(b));
-	return r;
-}
-
-HZ_DEVICE uint32_t f16_multiply(uint32_t a, uint32_t b)
-{
-	uint32_t r;
-
-	asm("mul.rn.f16x2 %0, %1, %2;" : "=r"(r) : "r"(a), "r"(b));
-	return r;
-}
-
-HZ_DEVICE uint32_t f16_multiply_add(uint32_t a, uint32_t b, uint32_t c)
-{
-	uint32_t r;
-
-	asm("fma.rn.f16x2 %0, %1, %2, %3;" : "=r"(r) : "r"(a), "r"(b), "r"(c));
-	return r;
-}
-
 /* f16 of values 8 j .. 8 j + 7 of a row whose codes have 4 bits a value, times a scale */
 template <int WORDS, bool SCALED>
 HZ_DEVICE void points_f16(uint32_t (&v)[4], const uint32_t (&codes)[4], int j, uint32_t place,
@@ -163,10 +134,10 @@ HZ_DEVICE void points_f16(uint32_t (&v)[4], const uint32_t (&codes)[4], int j, u
 #pragma unroll
 	for (int i = 0; i < 4; i++) {
 		/* 1024 + 128 + value */
-		v[i] = f16_add(__byte_perm(bytes[i / 2], 0x64646464, i % 2 ? 0x4342 : 0x4140),
-			       0xe480e480);
+		v[i] = add_f16x2(__byte_perm(bytes[i / 2], 0x64646464, i % 2 ? 0x4342 : 0x4140),
+				 0xe480e480);
 		if (SCALED)
-			v[i] = f16_multiply(v[i], scale);
+			v[i] = mul_f16x2(v[i], scale);
 	}
 }
 
@@ -245,12 +216,6 @@ HZ_DEVICE void load_run(float (&f)[N], int dtype, const void *x, int64_t at, int
 		for (int i = 0; i < N; i++)
 			f[i] = dtype == HZ_F16 ? f16_low(bits[i]) : bf16_low(bits[i]);
 	}
-}
-
-HZ_DEVICE void load_shared(uint32_t *w, uint32_t at)
-{
-	asm volatile("ld.shared.v4.u32 {%0, %1, %2, %3}, [%4];"
-		     : "=r"(w[0]), "=r"(w[1]), "=r"(w[2]), "=r"(w[3]) : "r"(at) : "memory");
 }
 
 #endif

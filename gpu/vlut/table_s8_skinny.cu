@@ -13,6 +13,8 @@
  * Where groups have scales, a step of the matrix units takes one group of 32, and its sums, exact
  * in f32, are scaled and added there.
  */
+#include "gpu/device/cp_async.cuh"
+#include "gpu/device/mma.cuh"
 #include "gpu/device/pdl.cuh"
 #include "gpu/vlut/table_s8.cuh"
 #include "gpu/vlut/table_s8_skinny.h"
@@ -24,17 +26,6 @@
 #define PARTS 3			/* digits of x */
 #define X_BITS 22
 #define SIGNS 0x80808080
-
-/* 16 x 8 += 16 x 32 times 32 x 8, s8: to = a b + from */
-HZ_DEVICE void mma_s8(int32_t (&to)[4], const uint32_t (&a)[4], uint32_t b0, uint32_t b1,
-		      const int32_t (&from)[4])
-{
-	asm volatile("mma.sync.aligned.m16n8k32.row.col.s32.s8.s8.s32 {%0, %1, %2, %3}, "
-		     "{%4, %5, %6, %7}, {%8, %9}, {%10, %11, %12, %13};"
-		     : "=r"(to[0]), "=r"(to[1]), "=r"(to[2]), "=r"(to[3])
-		     : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1), "r"(from[0]),
-		       "r"(from[1]), "r"(from[2]), "r"(from[3]));
-}
 
 /* Word i of lane j of four becomes word j of lane i. */
 HZ_DEVICE void transpose(uint32_t (&w)[4], int lane)
@@ -298,15 +289,15 @@ struct vlut_mma_block {
 #pragma unroll
 			for (int r = 0; r < 2 * TILES; r++)
 				if (at < p.row_bytes)
-					prefetch(p.codes + min(r0 + 8 * r, p.rows - 1) * p.row +
-						 at);
+					prefetch_l2(p.codes + min(r0 + 8 * r, p.rows - 1) * p.row +
+						    at);
 			for (c += WARPS; c >= count; c -= count)
 				tile++;
 		}
 		fill_tables();
 		__syncthreads();
-		grid_wait();
-		grid_next();
+		pdl_wait();
+		pdl_launch_dependents();
 #pragma unroll
 		for (int d = 0; d < AHEAD; d++)
 			load(d);
@@ -486,9 +477,10 @@ struct vlut_mma_block {
 							       b1 = h ? b[n].w : b[n].y;
 
 						if constexpr (SCALED)
-							mma_s8(r[n], a, b0, b1, magic);
-						else
-							mma_s8(acc[m][n], a, b0, b1, acc[m][n]);
+							for (int e = 0; e < 4; e++)
+								r[n][e] = magic[e];
+						mma_m16n8k32<true, true>(SCALED ? r[n] : acc[m][n],
+									 a, b0, b1);
 					}
 					if constexpr (SCALED)
 						add_scaled(facc[m], r, wt[2 * m] >> 8 * s,

@@ -9,7 +9,7 @@
  * first, by vlut_x_tiles, core matrix by core matrix. Splits of k are blocks of a cluster, whose
  * sums are added in their order.
  *
- * Packed fields (vlut_fields.h) are decoded by logic; of such a chunk of 128 lane t has 16 values
+ * Packed fields (d4_bitfield.h) are decoded by logic; of such a chunk of 128 lane t has 16 values
  * of either half, and step 4 half + i takes coordinate i of four lattice blocks. Points are in
  * units of 2^-24, of rows g + 8 in units of 2^-20.
  *
@@ -18,10 +18,11 @@
  */
 #include "gpu/device/mbarrier.cuh"
 #include "gpu/device/pdl.cuh"
+#include "gpu/device/reduce.cuh"
+#include "gpu/device/wgmma_f16.cuh"
 #include "gpu/vlut/table_s8.cuh"
 #include "gpu/vlut/d4_bitfield.cuh"
 #include "gpu/vlut/table_wgmma.h"
-#include "gpu/device/wgmma_s8.cuh"
 
 #define CHUNK HZI_VWG_CHUNK
 #define X_THREADS HZI_VLUT_THREADS
@@ -37,8 +38,8 @@ vlut_x_most(const __grid_constant__ hzi_vlut_x p)
 	const bool across = p.x_b == 1;
 	float m = 0;
 
-	grid_wait();
-	grid_next();
+	pdl_wait();
+	pdl_launch_dependents();
 	for (int64_t i = blockIdx.x * X_THREADS + threadIdx.x; i < n;
 	     i += HZI_VWG_MOST * X_THREADS) {
 		const int64_t k = across ? i / p.batch : i % p.k,
@@ -48,8 +49,7 @@ vlut_x_most(const __grid_constant__ hzi_vlut_x p)
 		if (f < __uint_as_float(0x7f800000))
 			m = fmaxf(m, f);
 	}
-	for (int i = 16; i; i /= 2)
-		m = fmaxf(m, __shfl_xor_sync(~0u, m, i));
+	m = warp_max(m);
 	if (threadIdx.x % 32 == 0)
 		most[threadIdx.x / 32] = m;
 	__syncthreads();
@@ -70,8 +70,8 @@ vlut_x_tiles(const __grid_constant__ hzi_vlut_x p)
 	const bool across = p.x_b == 1;
 	float up[2] = {1, 1};
 
-	grid_wait();
-	grid_next();
+	pdl_wait();
+	pdl_launch_dependents();
 	if (p.most) {
 		float m = 0;
 		int shift;
@@ -128,31 +128,6 @@ vlut_x_tiles(const __grid_constant__ hzi_vlut_x p)
 
 #define THREADS HZI_VWG_THREADS
 #define ROWS HZI_VWG_ROWS
-
-#define REGS_4(i) "+f"(d[i]), "+f"(d[i + 1]), "+f"(d[i + 2]), "+f"(d[i + 3])
-#define REGS_8(i) REGS_4(i), REGS_4(i + 4)
-#define REGS_16(i) REGS_8(i), REGS_8(i + 8)
-#define REGS_32(i) REGS_16(i), REGS_16(i + 16)
-#define REGS_64(i) REGS_32(i), REGS_32(i + 32)
-#define WGMMA_RS(columns, sums, a0, a1, a2, a3, place) \
-	asm volatile("wgmma.mma_async.sync.aligned.m64n" columns "k16.f32.f16.f16 {" \
-		     HZ_SUMS_##sums \
-		     "}, {" a0 ", " a1 ", " a2 ", " a3 "}, " place ", 1, 1, 1, 0;" \
-		     : REGS_##sums(0) : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b))
-
-/* 64 x 2 N += 64 x 16, four registers of a thread, times 16 x 2 N in shared memory */
-template <int N>
-HZ_DEVICE void wgmma_rs(float (&d)[N], const uint32_t *a, uint64_t b)
-{
-	if constexpr (N == 8)
-		WGMMA_RS("16", 8, "%8", "%9", "%10", "%11", "%12");
-	else if constexpr (N == 16)
-		WGMMA_RS("32", 16, "%16", "%17", "%18", "%19", "%20");
-	else if constexpr (N == 32)
-		WGMMA_RS("64", 32, "%32", "%33", "%34", "%35", "%36");
-	else
-		WGMMA_RS("128", 64, "%64", "%65", "%66", "%67", "%68");
-}
 
 /* WORDS of a leader; 0: fields; VALUES: f16, not codes */
 #define VALUES 4
@@ -236,10 +211,10 @@ struct vlut_wgmma_block {
 		};
 		if (tid == 0) {
 			for (int s = 0; s < STAGES; s++) {
-				barrier_init(full + 8 * s, 1);
-				barrier_init(empty + 8 * s, THREADS / 32);
+				mbarrier_init(full + 8 * s, 1);
+				mbarrier_init(empty + 8 * s, THREADS / 32);
 			}
-			barrier_init_fence();
+			mbarrier_init_fence();
 		}
 		if constexpr (TABLES)
 			fill_leaders<WORDS, THREADS>(p.leaders, p.first);
@@ -257,8 +232,8 @@ struct vlut_wgmma_block {
 			for (int d = 0; d < AHEAD; d++)
 				load(d, d);
 		}
-		grid_wait();
-		grid_next();
+		pdl_wait();
+		pdl_launch_dependents();
 		if (HALF) {
 #pragma unroll
 			for (int d = 0; d < AHEAD; d++)
@@ -278,8 +253,8 @@ struct vlut_wgmma_block {
 
 	__device__ __forceinline__ void fetch(const uint8_t *x, int chunk, int stage) const
 	{
-		barrier_expect(full + 8 * stage, TILE);
-		copy_bytes(tiles + stage * TILE, x + (int64_t)chunk * TILE, TILE, full + 8 * stage);
+		mbarrier_expect_tx(full + 8 * stage, TILE);
+		bulk_copy(tiles + stage * TILE, x + (int64_t)chunk * TILE, TILE, full + 8 * stage);
 	}
 
 	template <class Load>
@@ -326,7 +301,7 @@ struct vlut_wgmma_block {
 					else
 						decode(a, w, first, place, s);
 					if (first == 0)
-						barrier_wait(full + 8 * stage, phase);
+						mbarrier_wait(full + 8 * stage, phase);
 					wgmma_fence();
 #pragma unroll
 					for (int j = 0; j < AT_ONCE; j++) {
@@ -335,8 +310,8 @@ struct vlut_wgmma_block {
 								  4 * (first + j) * COLUMNS * 16) &
 								  0x3ffff) >> 4;
 
-						wgmma_rs(acc, a[j], b);
-						wgmma_rs(acc, a[j] + 4, b + 2 * COLUMNS);
+						wgmma_rs<false>(acc, a[j], b);
+						wgmma_rs<false>(acc, a[j] + 4, b + 2 * COLUMNS);
 					}
 					wgmma_commit();
 					wgmma_wait<0>();
@@ -400,7 +375,7 @@ struct vlut_wgmma_block {
 				if (p.centred) {
 #pragma unroll
 					for (int e = 0; e < 4; e++)
-						to[e] = f16_add(to[e], p.minus[2 * i + e % 2]);
+						to[e] = add_f16x2(to[e], p.minus[2 * i + e % 2]);
 				}
 			}
 		}
@@ -413,9 +388,9 @@ struct vlut_wgmma_block {
 		const int last = stage == 0 ? STAGES - 1 : stage - 1;
 
 		if (lane == 0)
-			barrier_arrive(empty + 8 * last);
+			mbarrier_arrive(empty + 8 * last);
 		if (tid == 0 && done + STAGES < n) {
-			barrier_wait(empty + 8 * last, stage == 0 ? phase ^ 1 : phase);
+			mbarrier_wait(empty + 8 * last, stage == 0 ? phase ^ 1 : phase);
 			fetch(x, done + STAGES, last);
 		}
 		__syncwarp();

@@ -7,6 +7,7 @@
  * They are random: what matrix units draw, and so the clock, depends on them.
  */
 #include "tools/core/peak.h"
+#include "gpu/device/mma.cuh"
 #include "gpu/device/tma.cuh"
 #include "gpu/device/wgmma_f16.cuh"
 
@@ -47,7 +48,7 @@ KERNEL(peak_f32, 4)
 	const float a = __uint_as_float((random_bits(threadIdx.x) & 0x7fffff) | 0x3f000000);
 	float sum[HZI_PEAK_CHAINS];
 
-	grid_next();
+	pdl_launch_dependents();
 #pragma unroll
 	for (int i = 0; i < HZI_PEAK_CHAINS; i++)
 		sum[i] = (float)i;
@@ -58,25 +59,19 @@ KERNEL(peak_f32, 4)
 			sum[i] = __fmaf_rn(sum[i], a, a);
 	}
 	keep(p, sum);
-	grid_wait();
+	pdl_wait();
 }
 
 /* ---- Matrix units of any GPU ----------------------------------------------------------------- */
 
 HZ_DEVICE void tile(float *d, const uint32_t *a, const uint32_t *b)
 {
-	asm volatile("mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 {%0, %1, %2, %3}, "
-		     "{%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};"
-		     : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])
-		     : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]));
+	mma_m16n8k16<HZ_F16>(d, a, b[0], b[1]);
 }
 
 HZ_DEVICE void tile(int32_t *d, const uint32_t *a, const uint32_t *b)
 {
-	asm volatile("mma.sync.aligned.m16n8k32.row.col.s32.u8.s8.s32 {%0, %1, %2, %3}, "
-		     "{%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};"
-		     : "+r"(d[0]), "+r"(d[1]), "+r"(d[2]), "+r"(d[3])
-		     : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]));
+	mma_m16n8k32<false, true>(d, a, b[0], b[1]);
 }
 
 template <class NUMBER>
@@ -85,7 +80,7 @@ HZ_DEVICE void tiles(const hzi_peak &p)
 	NUMBER sum[4 * HZI_PEAK_TILES];
 	uint32_t a[4], b[2];
 
-	grid_next();
+	pdl_launch_dependents();
 	/* Equal ones would be one for the compiler. */
 #pragma unroll
 	for (int i = 0; i < 4 * HZI_PEAK_TILES; i++)
@@ -102,7 +97,7 @@ HZ_DEVICE void tiles(const hzi_peak &p)
 			tile(sum + 4 * i, a, b);
 	}
 	keep(p, sum);
-	grid_wait();
+	pdl_wait();
 }
 
 KERNEL(peak_16, 2)
@@ -134,14 +129,14 @@ HZ_DEVICE void wide(const hzi_peak &p)
 {
 	__shared__ __align__(1024) uint32_t lines[(2 * 64 + 256) * 32];
 	const uint32_t at = (uint32_t)__cvta_generic_to_shared(lines);
-	const uint64_t a = wgmma_lines(at + threadIdx.x / 128 * 64 * 128);
-	const uint64_t b = wgmma_lines(at + 2 * 64 * 128);
+	const uint64_t a = wgmma_desc_k(at + threadIdx.x / 128 * 64 * 128);
+	const uint64_t b = wgmma_desc_k(at + 2 * 64 * 128);
 	NUMBER sum[128] = {};
 
-	grid_next();
+	pdl_launch_dependents();
 	for (uint32_t i = threadIdx.x; i < (2 * 64 + 256) * 32; i += HZI_PEAK_THREADS)
 		lines[i] = random_pair(i);
-	copy_fence();
+	fence_proxy_async();
 	__syncthreads();
 	wgmma_keep(sum);
 	for (int64_t s = 0; s < p.steps; s++) {
@@ -153,7 +148,7 @@ HZ_DEVICE void wide(const hzi_peak &p)
 	wgmma_wait<0>();
 	wgmma_keep(sum);
 	keep(p, sum);
-	grid_wait();
+	pdl_wait();
 }
 #endif
 

@@ -1,0 +1,38 @@
+/*
+ * base.cuh - what all kernels use
+ *
+ * SPDX-License-Identifier: BSD-2-Clause
+ */
+#ifndef HZI_DEVICE_BASE_CUH
+#define HZI_DEVICE_BASE_CUH
+
+#include <stdint.h>
+
+#include "hurwitz.h"
+
+#define HZ_DEVICE static __device__ __forceinline__
+
+/*
+ * For __launch_bounds__: that many blocks per SM, or as many as it holds. Those of GPUs
+ * for graphics have room for 1536 threads, not 2048.
+ */
+#if defined(__CUDA_ARCH__) && \
+	(__CUDA_ARCH__ >= 1200 || (__CUDA_ARCH__ > 800 && __CUDA_ARCH__ < 900))
+#define HZ_BLOCKS(threads, blocks) \
+	((threads) * (blocks) > 1536 ? 1536 / (threads) : (blocks) > 16 ? 16 : (blocks))
+#else
+#define HZ_BLOCKS(threads, blocks) (blocks)
+#endif
+
+/* A constant as a type. */
+template <int I>
+struct std_int {
+	static constexpr int value = I;
+};
+
+HZ_DEVICE uint32_t shared_address(const void *p)
+{
+	return (uint32_t)__cvta_generic_to_shared(p);
+}
+
+#endif

@@ -1,0 +1,199 @@
+/*
+ * dtype.cuh - number formats: conversions, pairs of f16
+ *
+ * SPDX-License-Identifier: BSD-2-Clause
+ */
+#ifndef HZI_DEVICE_DTYPE_CUH
+#define HZI_DEVICE_DTYPE_CUH
+
+#include "gpu/device/base.cuh"
+
+HZ_DEVICE float f16_low(uint32_t pair)
+{
+	float f;
+
+	asm("{.reg .f16 l, h; mov.b32 {l, h}, %1; cvt.f32.f16 %0, l;}" : "=f"(f) : "r"(pair));
+	return f;
+}
+
+HZ_DEVICE float f16_high(uint32_t pair)
+{
+	float f;
+
+	asm("{.reg .f16 l, h; mov.b32 {l, h}, %1; cvt.f32.f16 %0, h;}" : "=f"(f) : "r"(pair));
+	return f;
+}
+
+HZ_DEVICE float bf16_low(uint32_t pair)
+{
+	return __uint_as_float(pair << 16);
+}
+
+HZ_DEVICE float bf16_high(uint32_t pair)
+{
+	return __uint_as_float(pair & 0xffff0000);
+}
+
+HZ_DEVICE uint32_t to_f16x2(float low, float high)
+{
+	uint32_t pair;
+
+	asm("cvt.rn.f16x2.f32 %0, %1, %2;" : "=r"(pair) : "f"(high), "f"(low));
+	return pair;
+}
+
+HZ_DEVICE uint32_t to_bf16x2(float low, float high)
+{
+	uint32_t pair;
+
+	asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(pair) : "f"(high), "f"(low));
+	return pair;
+}
+
+/* An 8-bit float from an absolute value in f32: mbits of mantissa, least exponent emin, largest
+ * code. */
+HZ_DEVICE uint32_t fp8_encode(float x, int mbits, int emin, uint32_t largest)
+{
+	const uint32_t u = __float_as_uint(x) & 0x7fffffff, shift = 23 - mbits;
+	uint32_t code;
+
+	if (u > 0x7f800000)
+		return 0x7f;
+	if (u < (uint32_t)(emin + 127) << 23)
+		code = (uint32_t)__float2int_rn(
+			__uint_as_float(u) * __uint_as_float((uint32_t)(127 - emin + mbits) << 23));
+	else
+		code = ((u + (1u << (shift - 1)) - 1 + (u >> shift & 1)) >> shift) -
+		       ((uint32_t)(emin + 126) << mbits);
+	return (code > largest ? largest : code) | (__float_as_uint(x) >> 24 & 0x80);
+}
+
+HZ_DEVICE uint32_t to_e4m3x2(float low, float high)
+{
+#if __CUDA_ARCH__ >= 890
+	uint16_t pair;
+
+	asm("cvt.rn.satfinite.e4m3x2.f32 %0, %1, %2;" : "=h"(pair) : "f"(high), "f"(low));
+	return pair;
+#else
+	return fp8_encode(low, 3, -6, 0x7e) | fp8_encode(high, 3, -6, 0x7e) << 8;
+#endif
+}
+
+HZ_DEVICE uint32_t to_e5m2x2(float low, float high)
+{
+#if __CUDA_ARCH__ >= 890
+	uint16_t pair;
+
+	asm("cvt.rn.satfinite.e5m2x2.f32 %0, %1, %2;" : "=h"(pair) : "f"(high), "f"(low));
+	return pair;
+#else
+	return fp8_encode(low, 2, -14, 0x7b) | fp8_encode(high, 2, -14, 0x7b) << 8;
+#endif
+}
+
+/* e5m2 is the upper half of f16. */
+HZ_DEVICE float from_e5m2(uint32_t code)
+{
+	return f16_low((code & 0xff) << 8);
+}
+
+/* The bits of e4m3, put where those of f16 lie, are the value times 2^-8; but NaN is one code. */
+HZ_DEVICE float from_e4m3(uint32_t code)
+{
+	const float f = f16_low((code & 0x7f) << 7 | (code & 0x80) << 8) * 256.0f;
+
+	return (code & 0x7f) == 0x7f ? __uint_as_float(0x7fffffff) : f;
+}
+
+/* A byte or nibble that is an integer: its bits with the sign turned are a number above 2^23. */
+HZ_DEVICE float from_s8(uint32_t code)
+{
+	return __uint_as_float(0x4b000000 | ((code & 0xff) ^ 0x80)) - 8388736.0f;
+}
+
+HZ_DEVICE float from_s4(uint32_t code)
+{
+	return __uint_as_float(0x4b000000 | ((code & 0xf) ^ 8)) - 8388616.0f;
+}
+
+HZ_DEVICE float from_e8m0(uint32_t code)
+{
+	return __uint_as_float(code == 255 ? 0x7fffffff : code ? code << 23 : 1 << 22);
+}
+
+/* Element i of memory of any dtype; of s4x2, nibble i. */
+HZ_DEVICE float load_any(int dtype, const void *p, int64_t i)
+{
+	switch (dtype) {
+	case HZ_F32:
+		return ((const float *)p)[i];
+	case HZ_F16:
+		return f16_low(((const uint16_t *)p)[i]);
+	case HZ_BF16:
+		return bf16_low(((const uint16_t *)p)[i]);
+	case HZ_S8:
+		return from_s8(((const uint8_t *)p)[i]);
+	case HZ_S4X2:
+		return from_s4(((const uint8_t *)p)[i >> 1] >> ((i & 1) << 2));
+	case HZ_E4M3:
+		return from_e4m3(((const uint8_t *)p)[i]);
+	case HZ_E5M2:
+		return from_e5m2(((const uint8_t *)p)[i]);
+	default:
+		return from_e8m0(((const uint8_t *)p)[i]);
+	}
+}
+
+HZ_DEVICE void store_any(int dtype, void *p, int64_t i, float f)
+{
+	if (dtype == HZ_F32)
+		((float *)p)[i] = f;
+	else
+		((uint16_t *)p)[i] = (uint16_t)(dtype == HZ_F16 ? to_f16x2(f, 0) : to_bf16x2(f, 0));
+}
+
+HZ_DEVICE float round_to(int dtype, float f)
+{
+	if (dtype == HZ_F16)
+		return f16_low(to_f16x2(f, 0));
+	return dtype == HZ_BF16 ? bf16_low(to_bf16x2(f, 0)) : f;
+}
+
+/* The larger of two, NaN if one is. */
+HZ_DEVICE float max_nan(float a, float b)
+{
+	float r;
+
+	asm("max.NaN.f32 %0, %1, %2;" : "=f"(r) : "f"(a), "f"(b));
+	return r;
+}
+
+/* ---- Pairs of f16 -------------------------------------------------------------------------- */
+
+HZ_DEVICE uint32_t add_f16x2(uint32_t a, uint32_t b)
+{
+	uint32_t r;
+
+	asm("add.rn.f16x2 %0, %1, %2;" : "=r"(r) : "r"(a), "r"(b));
+	return r;
+}
+
+HZ_DEVICE uint32_t mul_f16x2(uint32_t a, uint32_t b)
+{
+	uint32_t r;
+
+	asm("mul.rn.f16x2 %0, %1, %2;" : "=r"(r) : "r"(a), "r"(b));
+	return r;
+}
+
+/* a b + c; subnormal numbers are exact. */
+HZ_DEVICE uint32_t fma_f16x2(uint32_t a, uint32_t b, uint32_t c)
+{
+	uint32_t r;
+
+	asm("fma.rn.f16x2 %0, %1, %2, %3;" : "=r"(r) : "r"(a), "r"(b), "r"(c));
+	return r;
+}
+
+#endif

@@ -1,0 +1,68 @@
+/*
+ * shared.cuh - 16 bytes from and to shared memory; barriers of some warps of a block
+ *
+ * SPDX-License-Identifier: BSD-2-Clause
+ */
+#ifndef HZI_DEVICE_SHARED_CUH
+#define HZI_DEVICE_SHARED_CUH
+
+#include "gpu/device/base.cuh"
+
+HZ_DEVICE uint4 shared_load(uint32_t from)
+{
+	uint4 v;
+
+	asm volatile("ld.shared.v4.u32 {%0, %1, %2, %3}, [%4];"
+		     : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w) : "r"(from) : "memory");
+	return v;
+}
+
+HZ_DEVICE void shared_load(uint32_t *v, uint32_t from)
+{
+	asm volatile("ld.shared.v4.u32 {%0, %1, %2, %3}, [%4];"
+		     : "=r"(v[0]), "=r"(v[1]), "=r"(v[2]), "=r"(v[3]) : "r"(from) : "memory");
+}
+
+HZ_DEVICE void shared_load(float *v, uint32_t from)
+{
+	asm volatile("ld.shared.v4.f32 {%0, %1, %2, %3}, [%4];"
+		     : "=f"(v[0]), "=f"(v[1]), "=f"(v[2]), "=f"(v[3]) : "r"(from) : "memory");
+}
+
+HZ_DEVICE void shared_store(uint32_t to, const uint32_t *v)
+{
+	asm volatile("st.shared.v4.b32 [%0], {%1, %2, %3, %4};"
+		     :: "r"(to), "r"(v[0]), "r"(v[1]), "r"(v[2]), "r"(v[3]) : "memory");
+}
+
+HZ_DEVICE void shared_store(uint32_t to, const float *v)
+{
+	asm volatile("st.shared.v4.f32 [%0], {%1, %2, %3, %4};"
+		     :: "r"(to), "f"(v[0]), "f"(v[1]), "f"(v[2]), "f"(v[3]) : "memory");
+}
+
+/*
+ * Named barriers, 1 to 15, of `threads` threads, whole warps. All lanes of a warp run the same
+ * call, but for barrier_sync() and barrier_arrive().
+ */
+HZ_DEVICE void bar_sync(int id, int threads)
+{
+	asm volatile("bar.sync %0, %1;" :: "r"(id), "r"(threads) : "memory");
+}
+
+HZ_DEVICE void bar_arrive(int id, int threads)
+{
+	asm volatile("bar.arrive %0, %1;" :: "r"(id), "r"(threads) : "memory");
+}
+
+HZ_DEVICE void barrier_sync(int id, int threads)
+{
+	asm volatile("barrier.sync %0, %1;" :: "r"(id), "r"(threads) : "memory");
+}
+
+HZ_DEVICE void barrier_arrive(int id, int threads)
+{
+	asm volatile("barrier.arrive %0, %1;" :: "r"(id), "r"(threads) : "memory");
+}
+
+#endif

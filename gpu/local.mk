@@ -28,32 +28,31 @@ libhz_la_SOURCES += \
 noinst_HEADERS += \
 	gpu/device/base.cuh gpu/device/cluster.cuh gpu/device/cp_async.cuh gpu/device/dtype.cuh \
 	gpu/device/mbarrier.cuh gpu/device/mma.cuh gpu/device/pdl.cuh gpu/device/reduce.cuh \
-	gpu/device/shared.cuh gpu/device/tma.cuh gpu/device/wgmma_f16.cuh \
-	gpu/device/wgmma_s8.cuh gpu/hadamard/base_f32.cuh gpu/hadamard/base_mma.cuh \
-	gpu/hadamard/butterflies.cuh gpu/hadamard/contiguous.cuh gpu/hadamard/contiguous.h \
-	gpu/hadamard/contiguous_16bit.cuh gpu/hadamard/hadamard.h gpu/hadamard/launch.h \
-	gpu/hadamard/quantize.h gpu/hadamard/quantize_epilogue.cuh \
-	gpu/hadamard/quantize_static.h gpu/hadamard/segments.h gpu/hadamard/strided.cuh \
-	gpu/kernels.def gpu/lattice/closest_point.cuh gpu/lattice/closest_point.h \
-	gpu/lattice/contiguous_d4_e8.h gpu/lattice/e8_tables.cuh gpu/lattice/generic.cuh \
-	gpu/lattice/lattice.h gpu/lattice/launch.h gpu/lattice/points_s8.cuh gpu/mhc/coef.cuh \
-	gpu/mhc/coef.h gpu/mhc/coef_bwd_fused.h gpu/mhc/coef_input_fused.h \
-	gpu/mhc/coef_persistent.h gpu/mhc/coef_small_batch.h gpu/mhc/launch.h gpu/mhc/mhc.cuh \
-	gpu/mhc/mhc.h gpu/qgemm/epilogue.cuh gpu/qgemm/launch.h gpu/qgemm/qgemm.h \
-	gpu/qgemm/skinny_splitk.cuh gpu/quantize/launch.h gpu/quantize/minmax.cuh \
-	gpu/quantize/prologue.cuh gpu/quantize/quantize.cuh gpu/quantize/quantize.h \
-	gpu/quantize/strided.cuh gpu/quat/contiguous.cuh gpu/quat/launch.h gpu/quat/ops.cuh \
-	gpu/quat/planar.h gpu/quat/quat.h gpu/quat/strided.cuh gpu/quat_conv/depthwise.h \
-	gpu/quat_conv/gemm16.cuh gpu/quat_conv/gemm16.h gpu/quat_conv/implicit_gemm8.cuh \
-	gpu/quat_conv/launch.h gpu/quat_conv/mainloop.cuh gpu/quat_conv/quat_conv.h \
-	gpu/quat_conv/wgrad16.cuh gpu/quat_conv/wgrad8.h gpu/quat_gemm/epilogue.cuh \
-	gpu/quat_gemm/gemv.h gpu/quat_gemm/launch.h gpu/quat_gemm/pack_planar.cuh \
-	gpu/quat_gemm/quat_gemm.h gpu/quat_gemm/simt_f32.h gpu/quat_gemm/wgmma.h \
-	gpu/quat_layer/launch.h gpu/quat_layer/pool.h gpu/quat_layer/quat_layer.cuh \
-	gpu/quat_layer/quat_layer.h gpu/runtime/cuabi.h gpu/runtime/cuda.h \
-	gpu/runtime/images.inc gpu/runtime/tensor_map.h gpu/vlut/d4_bitfield.cuh \
-	gpu/vlut/d4_bitfield.h gpu/vlut/d4_f16_skinny.h gpu/vlut/d4_f16_wgmma.h \
-	gpu/vlut/e8_bitplane.cuh gpu/vlut/e8_bitplane.h gpu/vlut/launch.h \
+	gpu/device/shared.cuh gpu/device/tma.cuh gpu/device/wgmma_f16.cuh gpu/device/wgmma_s8.cuh \
+	gpu/hadamard/base_f32.cuh gpu/hadamard/base_mma.cuh gpu/hadamard/butterflies.cuh \
+	gpu/hadamard/contiguous.cuh gpu/hadamard/contiguous.h gpu/hadamard/contiguous_16bit.cuh \
+	gpu/hadamard/hadamard.h gpu/hadamard/launch.h gpu/hadamard/quantize.h \
+	gpu/hadamard/quantize_epilogue.cuh gpu/hadamard/quantize_static.h gpu/hadamard/segments.h \
+	gpu/hadamard/strided.cuh gpu/kernels.def gpu/lattice/closest_point.cuh \
+	gpu/lattice/closest_point.h gpu/lattice/contiguous_d4_e8.h gpu/lattice/e8_tables.cuh \
+	gpu/lattice/generic.cuh gpu/lattice/lattice.h gpu/lattice/launch.h \
+	gpu/lattice/points_s8.cuh gpu/mhc/coef.cuh gpu/mhc/coef.h gpu/mhc/coef_bwd_fused.h \
+	gpu/mhc/coef_input_fused.h gpu/mhc/coef_persistent.h gpu/mhc/coef_small_batch.h \
+	gpu/mhc/launch.h gpu/mhc/mhc.cuh gpu/mhc/mhc.h gpu/qgemm/epilogue.cuh gpu/qgemm/launch.h \
+	gpu/qgemm/qgemm.h gpu/qgemm/skinny_splitk.cuh gpu/quantize/launch.h \
+	gpu/quantize/minmax.cuh gpu/quantize/prologue.cuh gpu/quantize/quantize.cuh \
+	gpu/quantize/quantize.h gpu/quantize/strided.cuh gpu/quat/contiguous.cuh gpu/quat/launch.h \
+	gpu/quat/ops.cuh gpu/quat/planar.h gpu/quat/quat.h gpu/quat/strided.cuh \
+	gpu/quat_conv/depthwise.h gpu/quat_conv/gemm16.cuh gpu/quat_conv/gemm16.h \
+	gpu/quat_conv/implicit_gemm8.cuh gpu/quat_conv/launch.h gpu/quat_conv/mainloop.cuh \
+	gpu/quat_conv/quat_conv.h gpu/quat_conv/wgrad16.cuh gpu/quat_conv/wgrad8.h \
+	gpu/quat_gemm/epilogue.cuh gpu/quat_gemm/gemv.h gpu/quat_gemm/launch.h \
+	gpu/quat_gemm/pack_planar.cuh gpu/quat_gemm/quat_gemm.h gpu/quat_gemm/simt_f32.h \
+	gpu/quat_gemm/wgmma.h gpu/quat_layer/launch.h gpu/quat_layer/pool.h \
+	gpu/quat_layer/quat_layer.cuh gpu/quat_layer/quat_layer.h gpu/runtime/cuabi.h \
+	gpu/runtime/cuda.h gpu/runtime/images.inc gpu/runtime/tensor_map.h \
+	gpu/vlut/d4_bitfield.cuh gpu/vlut/d4_bitfield.h gpu/vlut/d4_f16_skinny.h \
+	gpu/vlut/d4_f16_wgmma.h gpu/vlut/e8_bitplane.cuh gpu/vlut/e8_bitplane.h gpu/vlut/launch.h \
 	gpu/vlut/table_f16_skinny.cuh gpu/vlut/table_f16_skinny.h gpu/vlut/table_s8.cuh \
 	gpu/vlut/table_s8_skinny.h gpu/vlut/table_wgmma.h gpu/vlut/vlut.h
 

@@ -25,9 +25,9 @@ void hzi_parallel(int threads, hzi_work work, void *job, int64_t units);
 struct hzi_codes_args;
 struct hzi_quantize_kern;
 struct hzi_rotated;
-int hzi_cpu_rotated_codes(struct hz_context *ctx, const struct hzi_quantize_kern *kern,
+int hzi_cpu_hadamard_codes(struct hz_context *ctx, const struct hzi_quantize_kern *kern,
 			  const struct hzi_codes_args *a);
-size_t hzi_cpu_rotated_workspace(const struct hz_context *ctx, const struct hzi_rotated *r,
+size_t hzi_cpu_hadamard_codes_workspace(const struct hz_context *ctx, const struct hzi_rotated *r,
 				 bool back);
 
 #endif

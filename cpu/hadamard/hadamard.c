@@ -136,8 +136,8 @@ struct rows hzi_rows_of(const struct job *job)
 		.pre_ld = a->pre.block_step,
 		.post_ld = a->post.block_step,
 		.sign = job->sign,
-		.x_far = hzi_is_far(a),
-		.y_far = hzi_is_far(a),
+		.x_far = hzi_exceeds_cache(a),
+		.y_far = hzi_exceeds_cache(a),
 		.threads = 1,
 		.scratch = job->scratch,
 	};

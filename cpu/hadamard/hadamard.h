@@ -68,7 +68,7 @@ struct areas hzi_row_areas(const struct hzi_hadamard_kern *kern, const struct hz
 			   int x_dtype, int y_dtype, int64_t x_step, int64_t y_step, int threads);
 
 /* Whether x and y are more than the caches next to a core hold */
-bool hzi_is_far(const struct hzi_hadamard_args *a);
+bool hzi_exceeds_cache(const struct hzi_hadamard_args *a);
 
 /* Blocks begin .. end - 1 */
 void hzi_run_rows(const struct rows *r, const struct areas *s, int64_t begin, int64_t end);

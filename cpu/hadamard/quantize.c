@@ -141,7 +141,7 @@ static void convert_given(const struct code_job *job, int64_t item, float *value
 	const int64_t p = item_offset(a->ndim, a->shape, c->scale_stride, item) +
 			  i / c->param_group;
 	char *q = c->q + item_offset(a->ndim, a->shape, c->q_stride, item) + i * c->q_step;
-	const struct hzi_qcodes codes = {
+	const struct hzi_quantize_codes codes = {
 		.x = values + i,
 		.q = c->q_step == 1 ? q : aside + i,
 		.scales = c->scales + p,
@@ -156,9 +156,9 @@ static void convert_given(const struct code_job *job, int64_t item, float *value
 	if (c->back) {
 		if (c->q_step != 1)
 			copy_strided(aside + i, 1, q, c->q_step, count, 1);
-		c->kern->uncode(&codes);
+		c->kern->dequantize(&codes);
 	} else {
-		c->kern->codes(&codes);
+		c->kern->quantize(&codes);
 		if (c->q_step != 1)
 			copy_strided(q, c->q_step, aside + i, 1, count, 1);
 	}
@@ -220,8 +220,8 @@ static void fetch(const char *from, int64_t bytes)
 
 /*
  * The codes of a row to values, whose transform goes to y; next: codes that follow. While pieces
- * are converted, their lines of both are fetched: a row at a time is too short for the processor
- * to do so, and y would be waited for. 1024 to 4096 to bf16: 1.4 times as fast; 256 and 16384: 0.95.
+ * are converted, their lines of both are fetched: a row at a time is too short for the processor to
+ * do so, and y would be waited for. 1024 to 4096 to bf16: 1.4 times as fast; 256 and 16384: 0.95.
  */
 static void convert_back(const struct code_job *job, int64_t item, float *values, const char *y,
 			 const char *next, char *aside)
@@ -428,7 +428,7 @@ size_t hzi_cpu_dequantize_hadamard_workspace(const struct hz_context *ctx,
 #define STREAM_BYTES ((int64_t)32 << 20)
 #define STREAM_ROW 4096
 
-int hzi_cpu_rotated_codes(struct hz_context *ctx, const struct hzi_quantize_kern *kern,
+int hzi_cpu_hadamard_codes(struct hz_context *ctx, const struct hzi_quantize_kern *kern,
 			  const struct hzi_codes_args *a)
 {
 	const struct hzi_rotated *r = a->rotated;
@@ -456,7 +456,7 @@ int hzi_cpu_rotated_codes(struct hz_context *ctx, const struct hzi_quantize_kern
 	return run_codes(ctx, &r->t, &codes);
 }
 
-size_t hzi_cpu_rotated_workspace(const struct hz_context *ctx, const struct hzi_rotated *r,
+size_t hzi_cpu_hadamard_codes_workspace(const struct hz_context *ctx, const struct hzi_rotated *r,
 				 bool back)
 {
 	return codes_workspace(ctx, &r->t, &(struct codes){

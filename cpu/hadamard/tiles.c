@@ -604,7 +604,7 @@ void hzi_run_rows(const struct rows *r, const struct areas *s, int64_t begin, in
 	}
 }
 
-bool hzi_is_far(const struct hzi_hadamard_args *a)
+bool hzi_exceeds_cache(const struct hzi_hadamard_args *a)
 {
 	return item_count(a->ndim, a->shape) * a->blocks * a->plan.n *
 	       (dtype_bytes(a->x_dtype) + dtype_bytes(a->y_dtype)) > FAR_BYTES;
@@ -662,8 +662,8 @@ int hzi_cpu_hadamard_direct(struct hz_context *ctx, const void *args)
 			.kern = kern,
 			.x_dtype = a->x_dtype,
 			.y_dtype = HZ_F32,
-			.x_far = hzi_is_far(a),
-			.y_far = hzi_is_far(a),
+			.x_far = hzi_exceeds_cache(a),
+			.y_far = hzi_exceeds_cache(a),
 		};
 		const struct transform t = {
 			.r = &r,

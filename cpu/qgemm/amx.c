@@ -53,12 +53,12 @@ static const uint8_t ones[64] __attribute__((aligned(64))) = {[0 ... 63] = 1};
 
 /* ---- Packing of A: [m / 32][k / 64][32][64], padded with 0 ----------------------------------- */
 
-static int64_t qpack_a_bytes(int64_t m, int64_t k)
+static int64_t qgemm_pack_a_bytes(int64_t m, int64_t k)
 {
 	return ceil_div(m, ROWS) * ceil_div(k, STEP) * PAIR;
 }
 
-static int32_t qpack_a_less(int32_t a_dtype, int32_t b_dtype)
+static int32_t qgemm_pack_a_offset(int32_t a_dtype, int32_t b_dtype)
 {
 	(void)a_dtype;
 	(void)b_dtype;
@@ -85,9 +85,9 @@ static int32_t sum_row(const char *row, int64_t k, int64_t step, bool is_signed)
 	return _mm512_reduce_add_epi32(sum);
 }
 
-static void qpack_a(const struct hzi_qpack_a *a)
+static void qgemm_pack_a(const struct hzi_qgemm_pack_a *a)
 {
-	const int64_t panel = qpack_a_bytes(ROWS, a->k);
+	const int64_t panel = qgemm_pack_a_bytes(ROWS, a->k);
 
 	for (int64_t i = 0; i < a->m; i++) {
 		const char *from = (const char *)a->a + i * a->a_m;
@@ -404,7 +404,7 @@ static void sum_rows(bool is_signed, const char *a, int64_t a_ld, int64_t a_step
 }
 
 struct region {
-	const struct hzi_qmul *q;
+	const struct hzi_qgemm_mul *q;
 	int64_t steps, panels, bands;	/* of k; of columns; of rows */
 	int64_t width, part;		/* panels, and steps, that are taken at once */
 	bool one_zero;			/* all columns have one zero */
@@ -428,7 +428,7 @@ struct region {
  */
 static void plan(struct region *g)
 {
-	const struct hzi_qmul *q = g->q;
+	const struct hzi_qgemm_mul *q = g->q;
 	const int64_t room = g->bands <= FEW ? 320 << 10 :
 			     g->steps <= KC ? 1 << 20 : 768 << 10;
 	int64_t most = room / (g->steps * PAIR);
@@ -466,7 +466,7 @@ static void flush(struct region *g)
 /* Packs rows of band p from row first on, and beyond m. */
 static void pack_band(const struct region *g, int64_t p, int64_t first)
 {
-	const struct hzi_qmul *q = g->q;
+	const struct hzi_qgemm_mul *q = g->q;
 	const int64_t rows = min_i64(ROWS, q->m - p * ROWS);
 	char *to = (char *)q->a + p * g->steps * PAIR;
 
@@ -480,7 +480,7 @@ static void pack_band(const struct region *g, int64_t p, int64_t first)
 }
 
 /* Of sums that were made here, what zeros of rows take */
-static void rows_less_zeros(const struct hzi_qmul *q, bool made, int64_t first, int64_t rows)
+static void rows_less_zeros(const struct hzi_qgemm_mul *q, bool made, int64_t first, int64_t rows)
 {
 	for (int64_t r = first; made && q->a_zero && r < first + rows; r++)
 		q->row[r] = (int32_t)((uint32_t)q->row[r] - (uint32_t)q->k * (uint32_t)q->a_zero[r]);
@@ -490,7 +490,7 @@ static void rows_less_zeros(const struct hzi_qmul *q, bool made, int64_t first, 
 static void prepare_rows(struct region *g, bool is_signed, int64_t p, const char *a,
 			 int64_t a_ld, int64_t a_step, bool count, int32_t *off)
 {
-	const struct hzi_qmul *q = g->q;
+	const struct hzi_qgemm_mul *q = g->q;
 	const int64_t rows = min_i64(ROWS, q->m - p * ROWS);
 	int32_t *row = q->row + p * ROWS;
 
@@ -507,7 +507,7 @@ static void prepare_rows(struct region *g, bool is_signed, int64_t p, const char
 static void pack_beside(const struct region *g, int64_t p, int64_t j, int64_t each, int64_t k0,
 			struct beside *s)
 {
-	const struct hzi_qmul *q = g->q;
+	const struct hzi_qgemm_mul *q = g->q;
 	const int64_t first = (p + 1) * ROWS + j * each;
 
 	s->from = (const char *)q->src + first * q->src_ld + k0 * STEP;
@@ -522,7 +522,7 @@ static void pack_beside(const struct region *g, int64_t p, int64_t j, int64_t ea
 static void hold(struct region *g, int64_t p, int64_t column, char *own, const int32_t *off,
 		 const struct float_row *float_row, bool last)
 {
-	const struct hzi_qmul *q = g->q;
+	const struct hzi_qgemm_mul *q = g->q;
 	const int64_t rows = min_i64(ROWS, q->m - p * ROWS), columns = min_i64(COLS, q->n - column);
 	const int64_t c_ld = q->c_ld * g->size;
 	char *c = (char *)q->c + p * ROWS * c_ld + column * g->size;
@@ -560,7 +560,7 @@ static void hold(struct region *g, int64_t p, int64_t column, char *own, const i
  */
 static const char *next_c(const struct region *g, int64_t p, int64_t j0, int64_t j, int64_t width)
 {
-	const struct hzi_qmul *q = g->q;
+	const struct hzi_qgemm_mul *q = g->q;
 	const int64_t panel = j0 + j;
 	int64_t row = p * ROWS + panel % 2 * (ROWS / 2), column = (panel / 2 + 1) * 2 * COLS;
 
@@ -573,7 +573,7 @@ static const char *next_c(const struct region *g, int64_t p, int64_t j0, int64_t
 
 static void region(int signs, struct region *g)
 {
-	const struct hzi_qmul *q = g->q;
+	const struct hzi_qgemm_mul *q = g->q;
 	const int64_t steps = g->steps, bands = g->bands;
 	char own_sums[OWN * SUMS] __attribute__((aligned(64)));
 	char *const sums = q->sums && g->part < steps ? q->sums : own_sums;
@@ -665,7 +665,7 @@ static void region(int signs, struct region *g)
 
 #include "cpu/qgemm/skinny_amx.inc"
 
-static void qmul(const struct hzi_qmul *q)
+static void qgemm_mul(const struct hzi_qgemm_mul *q)
 {
 	const bool a_signed = q->a_dtype == HZ_S8, b_signed = q->b_dtype == HZ_S8;
 	const int signs = a_signed ? b_signed ? SS : SU : b_signed ? US : UU;
@@ -691,9 +691,9 @@ void hzi_qgemm_kern_amx(void *table)
 
 	kern->rows = ROWS;
 	kern->sums = WIDTH * SUMS;
-	kern->lazy = kern->floats = true;
-	kern->pack_a_bytes = qpack_a_bytes;
-	kern->pack_a_less = qpack_a_less;
-	kern->pack_a = qpack_a;
-	kern->mul = qmul;
+	kern->packs_a = kern->float_epilogue = true;
+	kern->pack_a_bytes = qgemm_pack_a_bytes;
+	kern->pack_a_offset = qgemm_pack_a_offset;
+	kern->pack_a = qgemm_pack_a;
+	kern->mul = qgemm_mul;
 }

@@ -9,24 +9,23 @@
 #include "cpu/core/kern.h"
 
 /*
- * Quantized multiplication of m rows of A, packed as the level wants it, by n columns of B in
- * HZI_QLAYOUT_CPU (lib/qgemm/qgemm.h): panels of 32 columns b_panel bytes apart, ceil(k / 64) * 2048
- * bytes of each being read. m, n and k need not fill panels; nothing beyond them is written. Sums
- * are mod 2^32.
+ * m rows of packed A by n columns of B in HZI_QLAYOUT_CPU (lib/qgemm/qgemm.h): panels of 32
+ * columns, b_panel bytes apart, of each of which ceil(k / 64) * 2048 bytes are read. m, n and k
+ * need not fill panels; nothing beyond them is written. Sums are mod 2^32. c_ld counts elements.
  *
- * raw: c is s32 and gets the sums of products of a (as packed) and b, without zeros.
- * c of u8 or s8 gets clamp(c_zero + y, min, max) of
+ * raw: c is s32 and gets the sums of products of a (as packed) and b, without zero points. Else c
+ * of u8 or s8 gets clamp(c_zero + y, min, max) with
  *   acc = sum + col[j] - (row ? b_zero[j] * row[i] : 0)	(mod 2^32; the true value fits)
  *   y = floor((acc * u[j] + 2^(shift[j] - 1)) / 2^shift[j]), 33 <= shift[j] <= 62
- * where col, b_zero, u and shift have values for whole panels of columns. c_ld counts elements.
- * At levels with q_floats a_zero[i] * b_sum[j], of whole panels, comes off acc; c of s32 gets acc,
- * from min to max; floats what hzi_qout tells of, b_scale for whole panels, a bias of f32 or none.
+ * where col, b_zero, u and shift have values for whole panels of columns. With float_epilogue,
+ * a_zero[i] * b_sum[j] is subtracted from acc; c of s32 gets acc clamped to min .. max; c of floats
+ * is as in hzi_qgemm_epilogue, with b_scale for whole panels and a bias of f32 or none.
  *
- * src: A is not packed yet, which levels with q_lazy can do on the way: rows of k codes, back to
- * back, src_ld apart. a and row are room for what qpack_a() would have made. With a_zero it is the
- * sum less k a_zero[i] that row[i] has: with src that becomes so here.
+ * src (levels with packs_a): A is not packed yet, but rows of k contiguous codes, src_ld apart. a
+ * and row are where it is packed, as by pack_a(). With a_zero, row[i] is the sum of the row minus
+ * k a_zero[i]; with src that is subtracted here.
  */
-struct hzi_qmul {
+struct hzi_qgemm_mul {
 	void *a;
 	const void *src;
 	const uint8_t *b;
@@ -45,11 +44,10 @@ struct hzi_qmul {
 };
 
 /*
- * Rows of A into the order of qmul(), from element (i, j) at a + i * a_m + j * a_k. Rows of k codes
- * are padded with what contributes nothing. row[i]: the sum of the codes as packed, mod 2^32; NULL:
- * not wanted.
+ * Packs m rows of k codes of A, element (i, j) at a + i * a_m + j * a_k, for mul(); padding adds
+ * nothing to sums. row[i] becomes the sum of the codes as packed, mod 2^32; NULL: not wanted.
  */
-struct hzi_qpack_a {
+struct hzi_qgemm_pack_a {
 	const void *a;
 	void *packed;
 	int32_t *row;
@@ -58,10 +56,10 @@ struct hzi_qpack_a {
 };
 
 /*
- * Panels of 32 columns of B in HZI_QLAYOUT_CPU, from element (i, j) at b + i * b_k + j * b_n, n of
- * them, and the sums of columns, for whole panels.
+ * Packs k x n codes of B, element (i, j) at b + i * b_k + j * b_n, to panels of 32 columns in
+ * HZI_QLAYOUT_CPU, and sums the columns, for whole panels.
  */
-struct hzi_qpack_b {
+struct hzi_qgemm_pack_b {
 	const void *b;
 	uint8_t *packed;
 	int32_t *sum;
@@ -70,12 +68,12 @@ struct hzi_qpack_b {
 };
 
 /*
- * Sums to C by any of the ways that lib/qgemm/qgemm.h tells of, for rows x cols elements: of row i and
- * column j acc = clamp_s32(S + bias[j]), S = sum[i * sum_ld + j] + col[j] - b_zero[j] * row[i] -
- * a_zero[i] * b_sum[j] mod 2^32. NULL contributes nothing; b_zero goes with row, b_sum with a_zero.
- * Float c: a_scale[i], or a_scale[0] with a_step 0. u and shift are NULL with identity.
+ * rows x cols sums to C, by any formula of lib/qgemm/qgemm.h. acc of row i and column j is
+ * clamp_s32(S + bias[j]), S = sum[i * sum_ld + j] + col[j] - b_zero[j] * row[i] - a_zero[i] *
+ * b_sum[j] mod 2^32. What is NULL contributes nothing; b_zero goes with row, b_sum with a_zero.
+ * C of floats: a_scale[i * a_step]. identity: u and shift are NULL.
  */
-struct hzi_qout {
+struct hzi_qgemm_epilogue {
 	const int32_t *sum;
 	void *c;
 	int64_t sum_ld, rows, cols, c_m, c_n, a_step;
@@ -89,19 +87,20 @@ struct hzi_qout {
 
 struct hzi_qgemm_kern {
 	/*
-	 * Packed rows of A begin at multiples of `rows` rows, at pack_a_bytes() of these. Packing
-	 * subtracts pack_a_less() from each code, so that a level that lacks a mix of signs can do
-	 * it with another.
+	 * Row i of packed A, i a multiple of `rows`, begins at byte pack_a_bytes(i, k). Packing
+	 * subtracts pack_a_offset() from each code: a level whose instructions lack a mix of
+	 * signedness uses another mix.
 	 */
 	int32_t rows;
-	int32_t sums;			/* bytes that mul() wants for sums of parts of k, or 0 */
-	bool lazy, floats;
+	int32_t sums;			/* bytes of scratch of mul() for sums of parts of k */
+	bool packs_a;			/* mul() takes A before it is packed */
+	bool float_epilogue;		/* and C of floats or s32, and zero points of rows */
 	int64_t (*pack_a_bytes)(int64_t m, int64_t k);
-	int32_t (*pack_a_less)(int32_t a_dtype, int32_t b_dtype);
-	void (*pack_a)(const struct hzi_qpack_a *a);
-	void (*pack_b)(const struct hzi_qpack_b *a);
-	void (*mul)(const struct hzi_qmul *a);
-	void (*out)(const struct hzi_qout *a);
+	int32_t (*pack_a_offset)(int32_t a_dtype, int32_t b_dtype);
+	void (*pack_a)(const struct hzi_qgemm_pack_a *a);
+	void (*pack_b)(const struct hzi_qgemm_pack_b *a);
+	void (*mul)(const struct hzi_qgemm_mul *a);
+	void (*epilogue)(const struct hzi_qgemm_epilogue *a);
 };
 
 HZI_KERN(qgemm)

@@ -75,47 +75,47 @@ static void strided_codes(const struct linear *l, const char *x, char *to, const
 
 	for (int64_t k = 0; k < g->k; k += GATHER) {
 		const int64_t n = min_i64(GATHER, g->k - k);
-		const struct hzi_qcodes codes = {
+		const struct hzi_quantize_codes codes = {
 			.x = buffer, .q = to + k, .scales = scale, .zeros = zero, .count = n,
 			.group = GATHER + 1, .x_dtype = l->a->x_dtype, .q_dtype = g->a_dtype,
 		};
 
 		copy_strided(buffer, 1, x + k * g->a_k * size, g->a_k, n, size);
-		l->kern->codes(&codes);
+		l->kern->quantize(&codes);
 	}
 }
 
 /* Elements of each row in a square of rows whose elements lie side by side from row to row */
-#define LINEAR_TURNED 128
+#define LINEAR_SQUARE 128
 
 /* The ranges of n rows of that kind, or, with to, their codes */
-static void turned(const struct linear *l, const char *x, int64_t n, float *lo, float *hi,
+static void transposed(const struct linear *l, const char *x, int64_t n, float *lo, float *hi,
 		   char *to, const float *scales, const char *zeros)
 {
 	const struct hzi_qlinear_args *a = l->a;
 	const struct hzi_qgemm_args *g = &a->g;
 	const int64_t size = dtype_bytes(a->x_dtype);
-	uint32_t square[LINEAR_ROWS * LINEAR_TURNED];
+	uint32_t square[LINEAR_ROWS * LINEAR_SQUARE];
 
-	for (int64_t k = 0; k < g->k; k += LINEAR_TURNED) {
-		const int64_t count = min_i64(LINEAR_TURNED, g->k - k);
+	for (int64_t k = 0; k < g->k; k += LINEAR_SQUARE) {
+		const int64_t count = min_i64(LINEAR_SQUARE, g->k - k);
 
-		hzi_turn(square, LINEAR_TURNED, x + k * g->a_k * size, g->a_k, count, n, size);
+		hzi_turn(square, LINEAR_SQUARE, x + k * g->a_k * size, g->a_k, count, n, size);
 		for (int64_t r = 0; r < n; r++) {
-			char *row = (char *)square + r * LINEAR_TURNED * size;
+			char *row = (char *)square + r * LINEAR_SQUARE * size;
 			const int64_t own = a->fixed ? 0 : r;
 
 			if (to)
-				l->kern->codes(&(struct hzi_qcodes){
+				l->kern->quantize(&(struct hzi_quantize_codes){
 					.x = row, .q = to + r * g->k + k, .scales = scales + own,
 					.zeros = zeros + own, .count = count,
-					.group = LINEAR_TURNED + 1, .x_dtype = a->x_dtype,
+					.group = LINEAR_SQUARE + 1, .x_dtype = a->x_dtype,
 					.q_dtype = g->a_dtype,
 				});
 			else
 				l->kern->range(&(struct hzi_range){
 					.x = row, .lo = lo + r, .hi = hi + r, .count = count,
-					.group = LINEAR_TURNED + 1, .x_dtype = a->x_dtype,
+					.group = LINEAR_SQUARE + 1, .x_dtype = a->x_dtype,
 				});
 		}
 	}
@@ -161,24 +161,24 @@ static void linear_rows(void *data, int thread, int64_t begin, int64_t end)
 			if (together)
 				l->kern->range(&range);
 			else if (turn)
-				turned(l, x, n, lo, hi, NULL, NULL, NULL);
+				transposed(l, x, n, lo, hi, NULL, NULL, NULL);
 			for (int64_t j = 0; !together && !turn && j < n; j++)
 				strided_range(l, x + j * g->a_m * size, &lo[j], &hi[j]);
 			l->kern->params(&params);
 		}
 		if (together) {
-			const struct hzi_qcodes codes = {
+			const struct hzi_quantize_codes codes = {
 				.x = (void *)(uintptr_t)x, .q = l->codes + to * g->k,
 				.scales = scales, .zeros = zeros, .count = n * g->k,
 				.group = a->fixed ? n * g->k + 1 : group, .x_dtype = a->x_dtype,
 				.q_dtype = g->a_dtype,
 			};
 
-			l->kern->codes(&codes);
+			l->kern->quantize(&codes);
 			continue;
 		}
 		if (turn)
-			turned(l, x, n, NULL, NULL, l->codes + to * g->k, scales, zeros);
+			transposed(l, x, n, NULL, NULL, l->codes + to * g->k, scales, zeros);
 		for (int64_t j = 0; !turn && j < n; j++)
 			strided_codes(l, x + j * g->a_m * size, l->codes + (to + j) * g->k,
 				      scales + (a->fixed ? 0 : j), zeros + (a->fixed ? 0 : j));

@@ -10,19 +10,19 @@
 #include "cpu/qgemm/qgemm.h"
 
 #define PANEL 32		/* columns of a panel of packed B */
-/* Bytes of packed rows of A that are kept at once: a step is so many items, or rows of one. */
+/* Bytes of packed rows of A that are kept at once: a step is that many items, or rows of one. */
 #define A_BYTES ((int64_t)32 << 20)
-/* A B that comes unpacked is packed in pieces of this size, which stay in L2. */
+/* An unpacked B is packed in pieces of that many bytes, which stay in L2. */
 #define B_BYTES ((int64_t)256 << 10)
-/* The tile of sums between qmul() and qout(): 256 KiB */
+/* The tile of sums between mul() and epilogue(): 256 KiB */
 #define TILE_ROWS 128
 #define TILE_COLS 512
-/* Rows for each thread, from which on it is right to cut by rows alone */
-#define LAZY_ROWS 256
-/* Tiles with sums of 64 bits: columns enough to make packing A, chunk by chunk, cheap */
-#define WIDE_ROWS 64
-#define WIDE_COLS 1024
-/* Multiplications that a thread does in the time in which it moves a byte, roughly */
+/* With that many rows for each thread, items are cut by rows alone. */
+#define INLINE_ROWS 256
+/* Tiles with sums of 64 bits: enough columns to make packing A, chunk by chunk, cheap */
+#define SUM64_ROWS 64
+#define SUM64_COLS 1024
+/* Multiply-adds that a thread does in about the time of moving a byte */
 #define MACS_PER_BYTE 64
 
 static bool is_float(int dtype)
@@ -47,14 +47,14 @@ static void pack_panels(void *job, int thread, int64_t begin, int64_t end)
 {
 	const struct pack_job *j = job;
 	const struct hzi_qgemm_pack_args *a = j->a;
-	const int64_t codes = hzi_qpack_codes(a->layout, a->k, a->n);
-	const int64_t bytes = hzi_qpack_bytes(a->layout, a->k, a->n);
+	const int64_t codes = hzi_qgemm_packed_codes(a->layout, a->k, a->n);
+	const int64_t bytes = hzi_qgemm_packed_bytes(a->layout, a->k, a->n);
 
 	(void)thread;
 	for (int64_t u = begin, count; u < end; u += count) {
 		const int64_t item = u / j->panels, first = u % j->panels;
 		char *to = (char *)a->data + item * bytes;
-		struct hzi_qpack_b p = {
+		struct hzi_qgemm_pack_b p = {
 			.b = bytes_at(a->b, first * PANEL * a->b_n + item_offset(a->ndim, a->shape,
 				      a->b_stride, item)),
 			.packed = (uint8_t *)to + first * PANEL * hzi_round_up(a->k, 64),
@@ -100,9 +100,10 @@ struct job {
 	const struct hzi_qgemm_kern *kern;
 	const struct hzi_qgemm_args *a;
 	int threads;
-	int32_t less;			/* what packing subtracts from the codes of A */
-	bool wide, rows_wanted;		/* sums of rows: B has a zero */
-	bool lazy;			/* qmul() packs A itself */
+	int32_t offset;			/* what packing subtracts from the codes of A */
+	bool sum64;			/* sums of 64 bits, of chunks of k */
+	bool rows_wanted;		/* sums of rows: B has a zero point */
+	bool pack_inline;		/* mul() packs A */
 
 	int64_t items;			/* of the whole batch */
 	int64_t step_items, step_rows;	/* of a step at most */
@@ -117,13 +118,13 @@ struct job {
 	size_t scratch_each;
 };
 
-/* What the epilogue wants to know of columns j .. j + n - 1, padded to whole panels */
+/* Operands of the epilogue for columns j .. j + n - 1, padded to whole panels */
 struct columns {
 	const int32_t *sum;
 	int32_t *col, *b_zero, *u, *shift;
 	float *b_scale;
 	const void *bias;
-	bool folded, fast;		/* the bias is in col; qmul() can do it all */
+	bool folded, fast;		/* the bias is in col; mul() does the epilogue */
 };
 
 static int64_t columns_bytes(int64_t n)
@@ -152,7 +153,7 @@ static struct hzi_multiplier multiplier_of(const struct hzi_qgemm_args *a, int64
 	return m;
 }
 
-/* n is a multiple of PANEL. */
+/* Sets n elements, a multiple of PANEL. */
 static void fill(int32_t *to, int32_t v, int64_t n)
 {
 	int32_t panel[PANEL];
@@ -163,7 +164,7 @@ static void fill(int32_t *to, int32_t v, int64_t n)
 		memcpy(to + l, panel, sizeof(panel));
 }
 
-/* Multipliers and shifts; whether all are of the kind that qmul() takes */
+/* Fills multipliers and shifts; whether mul() supports all of them */
 static bool make_multipliers(const struct hzi_qgemm_args *a, int64_t j, int64_t n,
 			     struct columns *c)
 {
@@ -176,7 +177,7 @@ static bool make_multipliers(const struct hzi_qgemm_args *a, int64_t j, int64_t 
 
 		if (l < n)
 			m = multiplier_of(a, j + l);
-		/* y is 0 whatever the shift. */
+		/* y is 0 with any shift. */
 		if (m.u == 0)
 			m.shift = 33;
 		c->u[l] = m.u;
@@ -191,15 +192,15 @@ static bool make_multipliers(const struct hzi_qgemm_args *a, int64_t j, int64_t 
 }
 
 /*
- * sum: of the columns of B. In acc = sum' - bz row' - az' b_sum + k az' bz + bias, where a prime
- * says that less has been taken from the codes and zeros of A, all but the products is made here.
+ * sum: sums of the columns of B. Fills all of acc = sum' - bz row' - az' b_sum + k az' bz + bias
+ * but the products; a prime means that offset is subtracted from the codes and zero points of A.
  */
 static struct columns make_columns(const struct job *job, int64_t j, int64_t n, const int32_t *sum,
 				   char **scratch)
 {
 	const struct hzi_qgemm_args *a = job->a;
 	const int64_t padded = hzi_round_up(n, PANEL), bytes = columns_bytes(n);
-	const uint32_t zero = (uint32_t)(a->a_zero - job->less), k = (uint32_t)a->k;
+	const uint32_t zero = (uint32_t)(a->a_zero - job->offset), k = (uint32_t)a->k;
 	const int32_t *bias = a->bias && a->bias_dtype == HZ_S32 ?
 			      (const int32_t *)a->bias + j : NULL;
 	struct columns c = {.sum = sum, .bias = a->bias};
@@ -231,22 +232,22 @@ static struct columns make_columns(const struct job *job, int64_t j, int64_t n, 
 		for (int64_t l = 0; l < padded; l++)
 			c.b_scale[l] = !a->b_scales ? a->b_scale :
 				       l < n ? a->b_scales[(j + l) * a->b_scale_step] : 0;
-		c.fast = job->kern->floats;
+		c.fast = job->kern->float_epilogue;
 	} else if (a->identity) {
-		c.fast = job->kern->floats && a->c_dtype == HZ_S32;
+		c.fast = job->kern->float_epilogue && a->c_dtype == HZ_S32;
 	} else {
 		c.fast = make_multipliers(a, j, n, &c) && a->c_dtype != HZ_S32 &&
-			 (!a->a_zeros || job->kern->floats);
+			 (!a->a_zeros || job->kern->float_epilogue);
 	}
 	c.fast &= !bias || c.folded;
 	return c;
 }
 
-static struct hzi_qout make_out(const struct job *job, const struct columns *c)
+static struct hzi_qgemm_epilogue make_out(const struct job *job, const struct columns *c)
 {
 	const struct hzi_qgemm_args *a = job->a;
 
-	return (struct hzi_qout){
+	return (struct hzi_qgemm_epilogue){
 		.c_m = a->c_m, .c_n = a->c_n, .a_step = a->a_scales ? a->scale_step : 0,
 		.bias = c->bias, .bias_dtype = c->folded ? 0 : a->bias_dtype,
 		.u = c->u, .shift = c->shift, .b_scale = c->b_scale, .a_scale = &a->a_scale,
@@ -255,8 +256,8 @@ static struct hzi_qout make_out(const struct job *job, const struct columns *c)
 	};
 }
 
-/* Moves what goes with columns on by j of them. */
-static void out_at_column(struct hzi_qout *o, int64_t j)
+/* Moves the operands of columns on by j columns. */
+static void out_at_column(struct hzi_qgemm_epilogue *o, int64_t j)
 {
 	if (o->col)
 		o->col += j;
@@ -285,30 +286,30 @@ static void *c_at(const struct hzi_qgemm_args *a, int64_t item, int64_t i, int64
 
 /* ---- Multiplication: A packed, sums mod 2^32 ------------------------------------------------- */
 
-/* Whether columns of A lie back to back, which are turned to rows on the way to be packed */
-static bool is_turned(const struct hzi_qgemm_args *a)
+/* Whether columns of A are contiguous: blocks are transposed before they are packed */
+static bool is_transposed(const struct hzi_qgemm_args *a)
 {
 	return a->a_k != 1 && a->a_m == 1 && a->m >= 8;
 }
 
-/* So many rows at once: a line of each column, or fewer that fit where tiles will lie */
-static int64_t turned_rows(int64_t q_rows, int64_t k)
+/* Rows of a transposed block: a cache line of each column, or what the scratch of tiles holds */
+static int64_t transposed_rows(int64_t q_rows, int64_t k)
 {
 	const int64_t most = min_i64(64, 4 * TILE_ROWS * TILE_COLS / max_i64(k, 1));
 
 	return max_i64(most / q_rows, 1) * q_rows;
 }
 
-static void pack_turned(const struct job *job, struct hzi_qpack_a p, char *scratch)
+static void pack_transposed(const struct job *job, struct hzi_qgemm_pack_a p, char *scratch)
 {
-	const int64_t most = turned_rows(job->kern->rows, p.k), m = p.m;
+	const int64_t most = transposed_rows(job->kern->rows, p.k), m = p.m;
 	const char *from = p.a;
 	char *to = p.packed;
 
 	for (int64_t i = 0; i < m; i += p.m) {
 		p.m = min_i64(most, m - i);
 		hzi_turn(scratch, p.k, from + i, p.a_k, p.k, p.m, 1);
-		job->kern->pack_a(&(struct hzi_qpack_a){
+		job->kern->pack_a(&(struct hzi_qgemm_pack_a){
 			.a = scratch, .packed = to + job->kern->pack_a_bytes(i, p.k),
 			.row = p.row ? p.row + i : NULL, .m = p.m, .k = p.k, .a_m = p.k, .a_k = 1,
 			.a_dtype = p.a_dtype, .b_dtype = p.b_dtype,
@@ -326,7 +327,7 @@ static void pack_rows(void *data, int thread, int64_t begin, int64_t end)
 		const int64_t slot = u / per_item, i = u % per_item * q_rows,
 			      item = job->item + slot;
 		int32_t *row = job->row ? job->row + slot * job->step_rows + i : NULL;
-		struct hzi_qpack_a p = {
+		struct hzi_qgemm_pack_a p = {
 			.a = bytes_at(a->a, item_offset(a->ndim, a->shape, a->a_stride, item) +
 				      (job->first + i) * a->a_m),
 			.packed = job->packed_a + slot * job->a_bytes +
@@ -341,12 +342,12 @@ static void pack_rows(void *data, int thread, int64_t begin, int64_t end)
 
 		blocks = min_i64(end - u, per_item - u % per_item);
 		p.m = min_i64(blocks * q_rows, job->rows - i);
-		if (is_turned(a))
-			pack_turned(job, p, job->scratch + (size_t)thread * job->scratch_each);
+		if (is_transposed(a))
+			pack_transposed(job, p, job->scratch + (size_t)thread * job->scratch_each);
 		else
 			job->kern->pack_a(&p);
 		for (int64_t l = 0; a->a_zeros && l < p.m; l++) {
-			const int32_t zero = row_zero(a, item, job->first + i + l) - job->less;
+			const int32_t zero = row_zero(a, item, job->first + i + l) - job->offset;
 
 			job->a_zero[slot * job->step_rows + i + l] = zero;
 			if (p.row)
@@ -356,13 +357,13 @@ static void pack_rows(void *data, int thread, int64_t begin, int64_t end)
 	}
 }
 
-/* What qmul() does, to a C whose rows do not lie side by side: by way of tiles */
-static void multiply_apart(const struct job *job, const struct hzi_qmul *all, void *tile)
+/* mul() to a C whose rows are not contiguous: through a tile */
+static void multiply_apart(const struct job *job, const struct hzi_qgemm_mul *all, void *tile)
 {
 	const struct hzi_qgemm_args *a = job->a;
 	const int64_t size = dtype_bytes(a->c_dtype), q_rows = job->kern->rows;
 	const int64_t tile_rows = hzi_round_up(TILE_ROWS, q_rows);
-	struct hzi_qmul mul = *all;
+	struct hzi_qgemm_mul mul = *all;
 
 	mul.c = tile;
 	mul.c_ld = TILE_COLS;
@@ -397,8 +398,8 @@ static void multiply_apart(const struct job *job, const struct hzi_qmul *all, vo
 }
 
 /*
- * Rows i .. of the step by columns j .. of an item. b, sum and c are those of column j. tile is for
- * the sums where qmul() cannot do it all.
+ * Rows from i of the step by columns from j of an item. b and c are those of column j. tile has the
+ * sums where mul() does not do the epilogue.
  */
 static void multiply(const struct job *job, int64_t slot, int64_t i, int64_t rows, int64_t j,
 		     int64_t cols, const uint8_t *b, const struct columns *c, int32_t *tile,
@@ -409,7 +410,7 @@ static void multiply(const struct job *job, int64_t slot, int64_t i, int64_t row
 		      tile_rows = hzi_round_up(TILE_ROWS, job->kern->rows);
 	int32_t *row = job->rows_wanted ? job->row + slot * job->step_rows + i : NULL;
 	int32_t *a_zero = a->a_zeros ? job->a_zero + slot * job->step_rows + i : NULL;
-	struct hzi_qmul mul = {
+	struct hzi_qgemm_mul mul = {
 		.a = job->packed_a + slot * job->a_bytes + job->kern->pack_a_bytes(i, a->k),
 		.b = b, .c = c_at(a, item, job->first + i, j), .m = rows, .n = cols, .k = a->k,
 		.b_panel = hzi_round_up(a->k, 64) * PANEL, .c_ld = a->c_m, .a_dtype = a->a_dtype,
@@ -432,15 +433,15 @@ static void multiply(const struct job *job, int64_t slot, int64_t i, int64_t row
 		mul.fmin = a->fmin;
 		mul.fmax = a->fmax;
 	}
-	for (int64_t l = 0; job->lazy && a->a_zeros && l < rows; l++)
-		a_zero[l] = row_zero(a, item, job->first + i + l) - job->less;
-	if (job->lazy) {
+	for (int64_t l = 0; job->pack_inline && a->a_zeros && l < rows; l++)
+		a_zero[l] = row_zero(a, item, job->first + i + l) - job->offset;
+	if (job->pack_inline) {
 		mul.src = bytes_at(a->a, item_offset(a->ndim, a->shape, a->a_stride, item) +
 				   (job->first + i) * a->a_m);
 		mul.src_ld = a->a_m;
 	}
-	if (job->lazy && !c->fast) {
-		const struct hzi_qpack_a p = {
+	if (job->pack_inline && !c->fast) {
+		const struct hzi_qgemm_pack_a p = {
 			.a = mul.src,
 			.packed = mul.a,
 			.row = row,
@@ -469,7 +470,7 @@ static void multiply(const struct job *job, int64_t slot, int64_t i, int64_t row
 	mul.c_dtype = HZ_S32;
 	mul.c_ld = TILE_COLS;
 	for (int64_t l = 0; l < cols; l += TILE_COLS) {
-		struct hzi_qout out = make_out(job, c);
+		struct hzi_qgemm_epilogue out = make_out(job, c);
 
 		out.sum = tile;
 		out.sum_ld = TILE_COLS;
@@ -495,31 +496,31 @@ static void multiply(const struct job *job, int64_t slot, int64_t i, int64_t row
 			if (a->a_scales)
 				out.a_scale = a->a_scales +
 					      (item_row(a, item) + job->first + at) * a->scale_step;
-			job->kern->out(&out);
+			job->kern->epilogue(&out);
 			out.c = (char *)out.c + mul.m * a->c_m * dtype_bytes(a->c_dtype);
 		}
 	}
 }
 
-/* The packed codes of column j of an item, and the sums of columns from there on */
+/* The packed codes of an item from column j on, and the sums of these columns */
 static const uint8_t *packed_b(const struct hzi_qgemm_args *a, int64_t item, int64_t j,
 			       const int32_t **sum)
 {
-	const int64_t bytes = hzi_qpack_bytes(a->layout, a->k, a->n);
+	const int64_t bytes = hzi_qgemm_packed_bytes(a->layout, a->k, a->n);
 	const char *b = (const char *)a->packed +
 			item_offset(a->ndim, a->shape, a->b_stride, item) * bytes;
 
-	*sum = (const int32_t *)(b + hzi_qpack_codes(a->layout, a->k, a->n)) + j;
+	*sum = (const int32_t *)(b + hzi_qgemm_packed_codes(a->layout, a->k, a->n)) + j;
 	return (const uint8_t *)b + j * hzi_round_up(a->k, 64);
 }
 
-/* Columns j .. of an unpacked B of an item, packed to *scratch */
+/* Packs n columns from j on of an item's B to *scratch. */
 static const uint8_t *pack_b(const struct job *job, int64_t item, int64_t j, int64_t n,
 			     const int32_t **sum, char **scratch)
 {
 	const struct hzi_qgemm_args *a = job->a;
 	const int64_t padded = hzi_round_up(n, PANEL);
-	struct hzi_qpack_b p = {
+	struct hzi_qgemm_pack_b p = {
 		.b = bytes_at(a->b, item_offset(a->ndim, a->shape, a->b_stride, item) + j * a->b_n),
 		.k = a->k,
 		.n = n,
@@ -583,32 +584,32 @@ static void multiply_units(void *data, int thread, int64_t begin, int64_t end)
 /* ---- Multiplication: sums of 64 bits --------------------------------------------------------- */
 
 /*
- * A unit of rows and columns: the raw sums of each chunk of k are exact in s32 and added up, the
- * zeros come in at the end, and what then fits s32 again goes the way of the others.
+ * A unit of rows and columns. The raw sums of each chunk of k are exact in s32 and added in 64
+ * bits; then zero points and bias are applied, and the clamped sums go through epilogue().
  */
-static void multiply_wide(const struct job *job, const struct unit *u, char *scratch)
+static void multiply_sum64(const struct job *job, const struct unit *u, char *scratch)
 {
 	const struct hzi_qgemm_args *a = job->a;
 	const int64_t item = job->item + u->slot, first = job->first + u->i;
 	const int64_t chunk = min_i64(HZI_QK_CHUNK, a->k);
-	int32_t *tile = take(&scratch, 4 * WIDE_ROWS * WIDE_COLS);
-	int64_t *total = take(&scratch, 8 * WIDE_ROWS * WIDE_COLS);
-	char *packed_a = take(&scratch, job->kern->pack_a_bytes(WIDE_ROWS, chunk));
+	int32_t *tile = take(&scratch, 4 * SUM64_ROWS * SUM64_COLS);
+	int64_t *total = take(&scratch, 8 * SUM64_ROWS * SUM64_COLS);
+	char *packed_a = take(&scratch, job->kern->pack_a_bytes(SUM64_ROWS, chunk));
 	void *const sums = take(&scratch, job->kern->sums);
-	int32_t row[WIDE_ROWS];
-	int64_t rows_sum[WIDE_ROWS] = {0};
+	int32_t row[SUM64_ROWS];
+	int64_t rows_sum[SUM64_ROWS] = {0};
 	const int32_t *bias = a->bias_dtype == HZ_S32 ? a->bias : NULL, *sum;
 	const uint8_t *b;
 	struct columns c;
-	struct hzi_qout out;
+	struct hzi_qgemm_epilogue out;
 
 	b = a->packed ? packed_b(a, item, u->j, &sum) :
 			pack_b(job, item, u->j, u->cols, &sum, &scratch);
 	c = make_columns(job, u->j, u->cols, sum, &scratch);
-	memset(total, 0, (size_t)(u->rows * WIDE_COLS) * 8);
+	memset(total, 0, (size_t)(u->rows * SUM64_COLS) * 8);
 	for (int64_t k = 0; k < a->k; k += HZI_QK_CHUNK) {
 		const int64_t length = min_i64(HZI_QK_CHUNK, a->k - k);
-		const struct hzi_qpack_a pack = {
+		const struct hzi_qgemm_pack_a pack = {
 			.a = (const char *)a->a +
 			     item_offset(a->ndim, a->shape, a->a_stride, item) + first * a->a_m +
 			     k * a->a_k,
@@ -621,7 +622,7 @@ static void multiply_wide(const struct job *job, const struct unit *u, char *scr
 			.a_dtype = a->a_dtype,
 			.b_dtype = a->b_dtype,
 		};
-		const struct hzi_qmul mul = {
+		const struct hzi_qgemm_mul mul = {
 			.a = packed_a,
 			.b = b + k * PANEL,
 			.c = tile,
@@ -629,7 +630,7 @@ static void multiply_wide(const struct job *job, const struct unit *u, char *scr
 			.n = u->cols,
 			.k = length,
 			.b_panel = hzi_round_up(a->k, 64) * PANEL,
-			.c_ld = WIDE_COLS,
+			.c_ld = SUM64_COLS,
 			.a_dtype = a->a_dtype,
 			.b_dtype = a->b_dtype,
 			.c_dtype = HZ_S32,
@@ -642,7 +643,7 @@ static void multiply_wide(const struct job *job, const struct unit *u, char *scr
 		for (int64_t i = 0; i < u->rows; i++) {
 			rows_sum[i] += row[i];
 			for (int64_t j = 0; j < u->cols; j++)
-				total[i * WIDE_COLS + j] += tile[i * WIDE_COLS + j];
+				total[i * SUM64_COLS + j] += tile[i * SUM64_COLS + j];
 		}
 	}
 	for (int64_t i = 0; i < u->rows; i++) {
@@ -650,22 +651,22 @@ static void multiply_wide(const struct job *job, const struct unit *u, char *scr
 			(a->a_zeros ? code_at(a->a_zeros, a->a_dtype,
 					      (item_row(a, item) + first + i) * a->zero_step)
 				    : a->a_zero) -
-			job->less;
+			job->offset;
 
 		for (int64_t j = 0; j < u->cols; j++) {
-			int64_t s = total[i * WIDE_COLS + j] - c.b_zero[j] * rows_sum[i] -
+			int64_t s = total[i * SUM64_COLS + j] - c.b_zero[j] * rows_sum[i] -
 				    zero * (sum[j] - a->k * c.b_zero[j]);
 
 			if (bias)
 				s += bias[u->j + j];
-			tile[i * WIDE_COLS + j] = (int32_t)(s > INT32_MAX   ? INT32_MAX
+			tile[i * SUM64_COLS + j] = (int32_t)(s > INT32_MAX   ? INT32_MAX
 							    : s < INT32_MIN ? INT32_MIN
 									    : s);
 		}
 	}
 	out = make_out(job, &c);
 	out.sum = tile;
-	out.sum_ld = WIDE_COLS;
+	out.sum_ld = SUM64_COLS;
 	out.rows = u->rows;
 	out.cols = u->cols;
 	out.c = c_at(a, item, first, u->j);
@@ -673,17 +674,17 @@ static void multiply_wide(const struct job *job, const struct unit *u, char *scr
 		out.bias_dtype = 0;
 	if (a->a_scales)
 		out.a_scale = a->a_scales + (item_row(a, item) + first) * a->scale_step;
-	job->kern->out(&out);
+	job->kern->epilogue(&out);
 }
 
-static void wide_units(void *data, int thread, int64_t begin, int64_t end)
+static void sum64_units(void *data, int thread, int64_t begin, int64_t end)
 {
 	const struct job *job = data;
 
 	for (int64_t n = begin; n < end; n++) {
 		const struct unit u = unit_at(job, n);
 
-		multiply_wide(job, &u, job->scratch + (size_t)thread * job->scratch_each);
+		multiply_sum64(job, &u, job->scratch + (size_t)thread * job->scratch_each);
 	}
 }
 
@@ -729,25 +730,25 @@ static size_t make_job(const struct hz_context *ctx, const struct hzi_qgemm_args
 	memset(job, 0, sizeof(*job));
 	job->kern = kern;
 	job->a = a;
-	job->less = kern->pack_a_less(a->a_dtype, a->b_dtype);
-	job->wide = how == SUM64;
-	job->lazy = how == PACK_INLINE;
+	job->offset = kern->pack_a_offset(a->a_dtype, a->b_dtype);
+	job->sum64 = how == SUM64;
+	job->pack_inline = how == PACK_INLINE;
 	job->rows_wanted = a->b_zeros || a->b_zero != 0;
 	parts = make_steps(ctx, a, job);
-	if (job->wide) {
+	if (job->sum64) {
 		job->step_items = job->items;
 		job->step_rows = a->m;
-		job->unit_rows = WIDE_ROWS;
-		job->unit_cols = WIDE_COLS;
-		/* A B that has to be packed is, for a unit, no larger than A may be. */
+		job->unit_rows = SUM64_ROWS;
+		job->unit_cols = SUM64_COLS;
+		/* A unit's part of an unpacked B is no larger than A may be. */
 		if (!a->packed)
-			job->unit_cols = min_i64(WIDE_COLS,
+			job->unit_cols = min_i64(SUM64_COLS,
 						 max_i64(A_BYTES / k_padded / PANEL, 1) * PANEL);
 		job->panel_cols = job->unit_cols;
-		bytes = line(4 * WIDE_ROWS * WIDE_COLS) + line(8 * WIDE_ROWS * WIDE_COLS) +
-			line(kern->pack_a_bytes(WIDE_ROWS, min_i64(HZI_QK_CHUNK, a->k)));
+		bytes = line(4 * SUM64_ROWS * SUM64_COLS) + line(8 * SUM64_ROWS * SUM64_COLS) +
+			line(kern->pack_a_bytes(SUM64_ROWS, min_i64(HZI_QK_CHUNK, a->k)));
 	} else {
-		across = job->lazy ? 1 : min_i64(parts, padded / PANEL);
+		across = job->pack_inline ? 1 : min_i64(parts, padded / PANEL);
 		job->unit_cols = hzi_round_up(ceil_div(a->n, across), PANEL);
 		job->unit_rows = hzi_round_up(ceil_div(job->step_rows, ceil_div(parts, across)),
 					      q_rows);
@@ -755,10 +756,10 @@ static size_t make_job(const struct hz_context *ctx, const struct hzi_qgemm_args
 					  max_i64(B_BYTES / k_padded / PANEL, 1) * PANEL);
 		bytes = line(4 * hzi_round_up(TILE_ROWS, q_rows) * TILE_COLS);
 	}
-	if (is_turned(a)) {
-		const int64_t turned = turned_rows(q_rows, a->k) * a->k;
+	if (is_transposed(a)) {
+		const int64_t transposed = transposed_rows(q_rows, a->k) * a->k;
 
-		bytes = bytes < line(turned) ? line(turned) : bytes;
+		bytes = bytes < line(transposed) ? line(transposed) : bytes;
 	}
 	bytes += line(kern->sums);
 	if (a->packed)
@@ -768,7 +769,7 @@ static size_t make_job(const struct hz_context *ctx, const struct hzi_qgemm_args
 			 line(4 * job->panel_cols);
 	job->scratch_each = bytes;
 	bytes *= (size_t)job->threads;
-	if (!job->wide) {
+	if (!job->sum64) {
 		job->a_bytes = (int64_t)line(kern->pack_a_bytes(job->step_rows, a->k));
 		bytes += (size_t)(job->a_bytes * job->step_items) +
 			 2 * line(4 * job->step_items * job->step_rows);
@@ -793,7 +794,7 @@ static int multiply_all(struct hz_context *ctx, const void *args, enum how how)
 	make_job(ctx, a, how, &job);
 	job.scratch = workspace;
 	workspace += (size_t)job.threads * job.scratch_each;
-	if (!job.wide) {
+	if (!job.sum64) {
 		job.packed_a = take(&workspace, job.a_bytes * job.step_items);
 		job.row = take(&workspace, 4 * job.step_items * job.step_rows);
 		job.a_zero = take(&workspace, 4 * job.step_items * job.step_rows);
@@ -804,12 +805,12 @@ static int multiply_all(struct hz_context *ctx, const void *args, enum how how)
 			int64_t units;
 
 			job.rows = min_i64(job.step_rows, a->m - job.first);
-			if (!job.wide && !job.lazy)
+			if (!job.sum64 && !job.pack_inline)
 				hzi_parallel(job.threads, pack_rows, &job,
 					     job.count * ceil_div(job.rows, job.kern->rows));
 			units = job.count * ceil_div(job.rows, job.unit_rows) *
 				ceil_div(a->n, job.unit_cols);
-			hzi_parallel(job.threads, job.wide ? wide_units : multiply_units, &job,
+			hzi_parallel(job.threads, job.sum64 ? sum64_units : multiply_units, &job,
 				     units);
 		}
 	}
@@ -822,9 +823,9 @@ const char *hzi_cpu_qgemm_pack_inline_unsupported(const struct hz_context *ctx, 
 {
 	const struct hzi_qgemm_args *a = ((const struct hzi_cpu_qgemm_call *)args)->a;
 
-	if (!hzi_qgemm_kern[ctx->level].lazy)
+	if (!hzi_qgemm_kern[ctx->level].packs_a)
 		return "the micro-kernels of the ISA level do not pack A";
-	if (a->wide || a->k == 0)
+	if (a->sum64 || a->k == 0)
 		return "k is 0, or sums do not fit 32 bits";
 	if (!a->packed || a->a_k != 1 || a->c_n != 1)
 		return "B is not packed, or rows of A or C are not contiguous";
@@ -832,12 +833,13 @@ const char *hzi_cpu_qgemm_pack_inline_unsupported(const struct hz_context *ctx, 
 }
 
 /* Each thread has rows of its own and reads all of B, which takes enough rows. */
-bool hzi_cpu_qgemm_pack_inline_wins(const struct hz_context *ctx, const struct hzi_cpu_qgemm_call *c)
+bool hzi_cpu_qgemm_pack_inline_wins(const struct hz_context *ctx,
+				    const struct hzi_cpu_qgemm_call *c)
 {
 	struct job job;
 	const int64_t parts = make_steps(ctx, c->a, &job);
 
-	return parts == 1 || job.step_rows >= parts * LAZY_ROWS;
+	return parts == 1 || job.step_rows >= parts * INLINE_ROWS;
 }
 
 size_t hzi_cpu_qgemm_pack_inline_workspace(const struct hz_context *ctx, const void *args)
@@ -852,8 +854,10 @@ int hzi_cpu_qgemm_pack_inline(struct hz_context *ctx, const void *args)
 
 const char *hzi_cpu_qgemm_pack_first_unsupported(const struct hz_context *ctx, const void *args)
 {
+	const struct hzi_cpu_qgemm_call *c = args;
+
 	(void)ctx;
-	return ((const struct hzi_cpu_qgemm_call *)args)->a->wide ? "sums do not fit 32 bits" : NULL;
+	return c->a->sum64 ? "sums do not fit 32 bits" : NULL;
 }
 
 size_t hzi_cpu_qgemm_pack_first_workspace(const struct hz_context *ctx, const void *args)

@@ -17,17 +17,17 @@ void HZI_FILL(qgemm)(void *table)
 	struct hzi_qgemm_kern *const kern = table;
 
 	kern->rows = 1;
-	kern->pack_a_bytes = qpack_a_bytes;
-	kern->pack_a_less = qpack_a_less;
-	kern->pack_a = qpack_a;
-	kern->pack_b = qpack_b;
-	kern->mul = qmul;
-	kern->out = qout;
+	kern->pack_a_bytes = qgemm_pack_a_bytes;
+	kern->pack_a_offset = qgemm_pack_a_offset;
+	kern->pack_a = qgemm_pack_a;
+	kern->pack_b = qgemm_pack_b;
+	kern->mul = qgemm_mul;
+	kern->epilogue = qgemm_epilogue;
 #ifdef HZ_VNNI
 	kern->rows = BLOCK;
-	kern->floats = true;
+	kern->float_epilogue = true;
 	kern->pack_a_bytes = vnni_pack_a_bytes;
-	kern->pack_a_less = vnni_pack_a_less;
+	kern->pack_a_offset = vnni_pack_a_offset;
 	kern->pack_a = vnni_pack_a;
 	kern->pack_b = vnni_pack_b;
 	kern->mul = vnni_mul;

@@ -9,11 +9,11 @@
 #include "cpu/core/kern.h"
 
 /*
- * count elements between floats (x, of HZ_F32, HZ_F16 or HZ_BF16) and codes (q, of HZ_U8 or HZ_S8),
- * back to back; element i with scales[i / group] and zeros[i / group], which is of q's dtype.
- * stream: the results are too many to stay in the caches.
+ * count contiguous floats x (HZ_F32, HZ_F16 or HZ_BF16) and codes q (HZ_U8 or HZ_S8). Element i has
+ * scales[i / group] and zeros[i / group], which are of q's dtype. stream: results exceed the caches
+ * and are stored past them.
  */
-struct hzi_qcodes {
+struct hzi_quantize_codes {
 	void *x, *q;
 	const float *scales;
 	const void *zeros;
@@ -22,7 +22,7 @@ struct hzi_qcodes {
 	bool stream;
 };
 
-/* The range of count floats, back to back, NaN left out: lo[i / group] and hi[i / group] widened */
+/* Widens lo[i / group] and hi[i / group] to count contiguous floats x[i], NaN left out. */
 struct hzi_range {
 	const void *x;
 	float *lo, *hi;
@@ -34,14 +34,14 @@ struct hzi_range {
 struct hzi_params {
 	const float *lo, *hi;
 	float *scale;
-	uint8_t *zero;			/* the codes of either type */
+	uint8_t *zero;			/* codes of q_dtype */
 	int64_t count;
 	int32_t q_dtype, symmetric;
 };
 
 struct hzi_quantize_kern {
-	void (*codes)(const struct hzi_qcodes *a);	/* q = quantize(x) */
-	void (*uncode)(const struct hzi_qcodes *a);	/* x = dequantize(q) */
+	void (*quantize)(const struct hzi_quantize_codes *a);	/* x to q */
+	void (*dequantize)(const struct hzi_quantize_codes *a);	/* q to x */
 	void (*range)(const struct hzi_range *a);
 	void (*params)(const struct hzi_params *a);
 };

@@ -26,12 +26,12 @@
  * A map is cut into segments: of whole groups, or where these are longer, inside one.
  */
 struct segments {
-	const struct hzi_qmap *map;
+	const struct hzi_quantize_map *map;
 	int64_t per_group, length, per_row, count;
 };
 
 /* Segments of at most so many elements */
-static struct segments make_segments(const struct hzi_qmap *map, int64_t most)
+static struct segments make_segments(const struct hzi_quantize_map *map, int64_t most)
 {
 	struct segments s = {.map = map, .per_group = 1};
 
@@ -50,7 +50,7 @@ static struct segments make_segments(const struct hzi_qmap *map, int64_t most)
 /* Segment u: its length, and its first element in x and q and its first parameter */
 static int64_t segment_at(const struct segments *s, int64_t u, int64_t *x, int64_t *q, int64_t *p)
 {
-	const struct hzi_qmap *map = s->map;
+	const struct hzi_quantize_map *map = s->map;
 	const int64_t row = u / s->per_row, i = u % s->per_row;
 	int64_t first = i * s->length, length = min_i64(s->length, map->n - first);
 
@@ -79,7 +79,7 @@ struct codes_job {
 static void codes_units(void *data, int thread, int64_t begin, int64_t end)
 {
 	const struct codes_job *job = data;
-	const struct hzi_qmap *map = job->s.map;
+	const struct hzi_quantize_map *map = job->s.map;
 	const int64_t size = dtype_bytes(job->x_dtype);
 	float x_buffer[GATHER];
 	char q_buffer[GATHER];
@@ -89,7 +89,7 @@ static void codes_units(void *data, int thread, int64_t begin, int64_t end)
 		int64_t x, q, p;
 		const int64_t n = segment_at(&job->s, u, &x, &q, &p);
 		char *x_at = job->x + x * size, *q_at = job->q + q;
-		const struct hzi_qcodes codes = {
+		const struct hzi_quantize_codes codes = {
 			.x = map->x_step == 1 ? (void *)x_at : x_buffer,
 			.q = map->q_step == 1 ? q_at : q_buffer,
 			.scales = job->scales + p,
@@ -104,13 +104,13 @@ static void codes_units(void *data, int thread, int64_t begin, int64_t end)
 		if (job->to_codes) {
 			if (map->x_step != 1)
 				copy_strided(x_buffer, 1, x_at, map->x_step, n, size);
-			job->kern->codes(&codes);
+			job->kern->quantize(&codes);
 			if (map->q_step != 1)
 				copy_strided(q_at, map->q_step, q_buffer, 1, n, 1);
 		} else {
 			if (map->q_step != 1)
 				copy_strided(q_buffer, 1, q_at, map->q_step, n, 1);
-			job->kern->uncode(&codes);
+			job->kern->dequantize(&codes);
 			if (map->x_step != 1)
 				copy_strided(x_at, map->x_step, x_buffer, 1, n, size);
 		}
@@ -118,25 +118,25 @@ static void codes_units(void *data, int thread, int64_t begin, int64_t end)
 }
 
 /*
- * Where neighbours of x or of q lie along another dimension than the row's, squares of TURN_ROWS
+ * Where neighbours of x or of q lie along another dimension than the row's, squares of SQUARE_ROWS
  * rows by so many elements of each are made there, and turned on the way in or out. While rows of
  * one become codes, lines of the next are fetched: 4096 x 4096 of f32, in ms,
  *
  *	64 rows, fetched		a Xeon with AMX 23.5, 22.4	an EPYC (Zen 5) 23.0, 20.2
  *	128 rows, fetched		22.7, 21.3			20.6, 13.4
  */
-#define TURN_ROWS 128
-#define TURN_LENGTH 128
+#define SQUARE_ROWS 128
+#define SQUARE_LENGTH 128
 
-struct turn_job {
+struct transpose_job {
 	struct codes_job c;
-	struct hzi_qmap map;		/* that dimension taken out */
-	bool turn_x;			/* else q */
+	struct hzi_quantize_map map;		/* that dimension taken out */
+	bool transpose_x;			/* else q */
 	int64_t rows, x_row, q_row, p_row;	/* of that dimension */
 };
 
 /* The dimension along which neighbours of the operand to be transposed lie; or map->ndim */
-static int neighbour_dim(const struct hzi_qmap *map)
+static int neighbour_dim(const struct hzi_quantize_map *map)
 {
 	int d = 0;
 
@@ -148,7 +148,7 @@ static int neighbour_dim(const struct hzi_qmap *map)
 const char *hzi_cpu_codes_transposed_unsupported(const struct hz_context *ctx, const void *args)
 {
 	const struct hzi_codes_args *a = args;
-	const struct hzi_qmap *map = &a->map;
+	const struct hzi_quantize_map *map = &a->map;
 	int d;
 
 	(void)ctx;
@@ -161,12 +161,12 @@ const char *hzi_cpu_codes_transposed_unsupported(const struct hz_context *ctx, c
 		       ? "no dimension of 8 or more is contiguous where rows are not" : NULL;
 }
 
-static struct turn_job make_turn(const struct codes_job *c)
+static struct transpose_job make_transpose(const struct codes_job *c)
 {
-	const struct hzi_qmap *map = c->s.map;
+	const struct hzi_quantize_map *map = c->s.map;
 	int d = neighbour_dim(map);
-	struct turn_job t = {
-		.c = *c, .map = *map, .turn_x = map->x_step != 1, .rows = map->shape[d],
+	struct transpose_job t = {
+		.c = *c, .map = *map, .transpose_x = map->x_step != 1, .rows = map->shape[d],
 		.x_row = map->x_stride[d], .q_row = map->q_stride[d], .p_row = map->p_stride[d],
 	};
 
@@ -193,42 +193,42 @@ static void fetch_pieces(const char *from, int64_t step, int64_t bytes, int64_t 
 	}
 }
 
-/* Unit: TURN_ROWS rows of a segment */
-static void turn_units(void *data, int thread, int64_t begin, int64_t end)
+/* Unit: SQUARE_ROWS rows of a segment */
+static void transpose_units(void *data, int thread, int64_t begin, int64_t end)
 {
-	const struct turn_job *t = data;
+	const struct transpose_job *t = data;
 	const struct codes_job *job = &t->c;
-	const struct segments s = make_segments(&t->map, TURN_LENGTH);
-	const int64_t size = dtype_bytes(job->x_dtype), down = ceil_div(t->rows, TURN_ROWS);
-	const int64_t step = t->turn_x ? t->map.x_step : t->map.q_step;
-	const int64_t bytes = t->turn_x ? size : 1;
-	uint32_t square[TURN_ROWS * TURN_LENGTH];
+	const struct segments s = make_segments(&t->map, SQUARE_LENGTH);
+	const int64_t size = dtype_bytes(job->x_dtype), down = ceil_div(t->rows, SQUARE_ROWS);
+	const int64_t step = t->transpose_x ? t->map.x_step : t->map.q_step;
+	const int64_t bytes = t->transpose_x ? size : 1;
+	uint32_t square[SQUARE_ROWS * SQUARE_LENGTH];
 
 	(void)thread;
 	for (int64_t u = begin; u < end; u++) {
 		int64_t x, q, p, next_p;
 		const int64_t n = segment_at(&s, u / down, &x, &q, &p);
-		const int64_t first = u % down * TURN_ROWS;
-		const int64_t rows = min_i64(TURN_ROWS, t->rows - first);
+		const int64_t first = u % down * SQUARE_ROWS;
+		const int64_t rows = min_i64(SQUARE_ROWS, t->rows - first);
 		char *x_at = job->x + (x + first * t->x_row) * size;
 		char *q_at = job->q + q + first * t->q_row;
-		char *far = t->turn_x ? x_at : q_at;
-		const bool in = t->turn_x == job->to_codes;
+		char *far = t->transpose_x ? x_at : q_at;
+		const bool in = t->transpose_x == job->to_codes;
 		const char *next = NULL;
 		int64_t next_n = 0;
 
-		if (in && t->turn_x && u + 1 < end) {
+		if (in && t->transpose_x && u + 1 < end) {
 			next_n = segment_at(&s, (u + 1) / down, &x, &q, &next_p);
-			next = job->x + (x + (u + 1) % down * TURN_ROWS * t->x_row) * size;
+			next = job->x + (x + (u + 1) % down * SQUARE_ROWS * t->x_row) * size;
 		}
 		if (in)
-			hzi_turn(square, TURN_LENGTH, far, step, n, rows, bytes);
+			hzi_turn(square, SQUARE_LENGTH, far, step, n, rows, bytes);
 		for (int64_t r = 0; r < rows; r++) {
-			char *here = (char *)square + r * TURN_LENGTH * bytes;
+			char *here = (char *)square + r * SQUARE_LENGTH * bytes;
 			const int64_t own = p + (first + r) * t->p_row;
-			const struct hzi_qcodes codes = {
-				.x = t->turn_x ? here : x_at + r * t->x_row * size,
-				.q = t->turn_x ? q_at + r * t->q_row : here,
+			const struct hzi_quantize_codes codes = {
+				.x = t->transpose_x ? here : x_at + r * t->x_row * size,
+				.q = t->transpose_x ? q_at + r * t->q_row : here,
 				.scales = job->scales + own,
 				.zeros = job->zeros ? (const char *)job->zeros + own : NULL,
 				.count = n,
@@ -238,18 +238,19 @@ static void turn_units(void *data, int thread, int64_t begin, int64_t end)
 			};
 
 			if (next)
-				fetch_pieces(next, step * size, TURN_ROWS * size, next_n, r, rows);
+				fetch_pieces(next, step * size, SQUARE_ROWS * size, next_n, r,
+					     rows);
 			if (job->to_codes)
-				job->kern->codes(&codes);
+				job->kern->quantize(&codes);
 			else
-				job->kern->uncode(&codes);
+				job->kern->dequantize(&codes);
 		}
 		if (!in)
-			hzi_turn(far, step, square, TURN_LENGTH, rows, n, bytes);
+			hzi_turn(far, step, square, SQUARE_LENGTH, rows, n, bytes);
 	}
 }
 
-static int64_t elements(const struct hzi_qmap *map)
+static int64_t elements(const struct hzi_quantize_map *map)
 {
 	return map->n * item_count(map->ndim, map->shape);
 }
@@ -258,7 +259,7 @@ static int64_t elements(const struct hzi_qmap *map)
 static struct codes_job make_job(const struct hz_context *ctx, const struct hzi_codes_args *a,
 				 uint8_t *zero)
 {
-	const struct hzi_qmap *map = &a->map;
+	const struct hzi_quantize_map *map = &a->map;
 	const int64_t bytes = elements(map) * (1 + dtype_bytes(a->x_dtype));
 
 	*zero = (uint8_t)a->zero;
@@ -281,10 +282,11 @@ int hzi_cpu_codes_transposed(struct hz_context *ctx, const void *args)
 {
 	uint8_t zero;
 	const struct codes_job job = make_job(ctx, args, &zero);
-	struct turn_job turn = make_turn(&job);
+	struct transpose_job turn = make_transpose(&job);
 
-	hzi_parallel(hzi_threads(ctx, job.bytes), turn_units, &turn,
-		     make_segments(&turn.map, TURN_LENGTH).count * ceil_div(turn.rows, TURN_ROWS));
+	hzi_parallel(hzi_threads(ctx, job.bytes), transpose_units, &turn,
+		     make_segments(&turn.map, SQUARE_LENGTH).count *
+			     ceil_div(turn.rows, SQUARE_ROWS));
 	return HZ_OK;
 }
 

@@ -20,12 +20,12 @@ static size_t hadamard_workspace(const struct hz_context *ctx, const void *args)
 {
 	const struct hzi_codes_args *a = args;
 
-	return hzi_cpu_rotated_workspace(ctx, a->rotated, a->back);
+	return hzi_cpu_hadamard_codes_workspace(ctx, a->rotated, a->back);
 }
 
 static int hadamard(struct hz_context *ctx, const void *args)
 {
-	return hzi_cpu_rotated_codes(ctx, hzi_quantize_kern + ctx->level, args);
+	return hzi_cpu_hadamard_codes(ctx, hzi_quantize_kern + ctx->level, args);
 }
 
 /* rows supports every call without a transform, hadamard every call with one. */

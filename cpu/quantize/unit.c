@@ -13,8 +13,8 @@ void HZI_FILL(quantize)(void *table)
 {
 	struct hzi_quantize_kern *const kern = table;
 
-	kern->codes = codes;
-	kern->uncode = uncode;
+	kern->quantize = quantize;
+	kern->dequantize = dequantize;
 	kern->range = range;
 	kern->params = params;
 }

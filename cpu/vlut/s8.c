@@ -59,7 +59,7 @@ void hzi_vlut_ints_place(struct hzi_vlut_ints *j, char *base, size_t *used)
 	j->chunk = hzi_vlut_min(CHUNK / w->embed, w->blocks);
 	j->chunks = (w->blocks + j->chunk - 1) / j->chunk;
 	j->groups = (j->cols + COLUMNS - 1) / COLUMNS;
-	j->zero = kern->pack_a_less(HZ_S8, HZ_S8) != 0;
+	j->zero = kern->pack_a_offset(HZ_S8, HZ_S8) != 0;
 	padded = hzi_round_up(j->chunk * w->embed, 64);
 	j->threads = hzi_threads(j->ctx,
 				 w->panels * HZI_VLUT_ROWS * j->k * (1 + j->cols * j->parts / 64));
@@ -90,7 +90,7 @@ static void pack_rows(void *data, int thread, int64_t begin, int64_t end)
 	for (int64_t u = begin; u < end; u++) {
 		const int64_t g = u / j->chunks, c = u % j->chunks, cols = group_cols(j, g);
 		int8_t *row = hzi_vlut_ints_row(j, g * COLUMNS) + c * j->chunk * j->w->embed;
-		const struct hzi_qpack_a p = {
+		const struct hzi_qgemm_pack_a p = {
 			.a = row, .packed = j->packed + u * j->packed_each,
 			.m = group_rows(j, cols),
 			.k = chunk_k(j, c), .a_m = j->k, .a_k = 1, .a_dtype = HZ_S8,
@@ -173,7 +173,7 @@ static void multiply_panels(void *data, int thread, int64_t begin, int64_t end)
 
 			memset(sums, 0, (size_t)(cols * HZI_VLUT_ROWS) * 8);
 			for (int64_t c = 0; c < j->chunks; c++) {
-				const struct hzi_qmul mul = {
+				const struct hzi_qgemm_mul mul = {
 					.a = j->packed + (g * j->chunks + c) * j->packed_each,
 					.b = b,
 					.c = raw, .m = rows, .n = HZI_VLUT_ROWS, .k = chunk_k(j, c),

@@ -93,7 +93,7 @@ static inline int64_t hzi_qgemm_blocks(const struct hzi_qgemm_args *t)
 
 static inline int32_t hzi_qgemm_width(const struct hzi_qgemm_args *t)
 {
-	return (int32_t)hzi_qpack_width(HZI_QLAYOUT_CUDA, t->n);
+	return (int32_t)hzi_qgemm_packed_width(HZI_QLAYOUT_CUDA, t->n);
 }
 
 static inline size_t hzi_qgemm_padded(size_t bytes)

@@ -19,7 +19,7 @@ static int64_t gemv_blocks(int64_t n)
 	return ceil_div(n, HZI_QN_GROUP) * (HZI_QN_GROUP / HZI_LINEAR_COLUMNS);
 }
 
-/* Each block makes the codes of all rows, in shared memory, and keeps its part of B in registers. */
+/* Each block makes the codes of all rows, in shared memory; its part of B is in registers. */
 const char *hzi_cuda_qlinear_gemv_unsupported(const struct hz_context *ctx, const void *args)
 {
 	const struct hzi_qlinear_call *c = args;
@@ -34,7 +34,7 @@ const char *hzi_cuda_qlinear_gemv_unsupported(const struct hz_context *ctx, cons
 		return "there is a batch";
 	if (t->m > (a->fixed ? HZI_LINEAR_ROWS : HZI_LINEAR_RANGES))
 		return "x has more than 4 rows, or 2 without a scale";
-	if (t->wide || t->k == 0 || hzi_qgemm_blocks(t) > HZI_LINEAR_BLOCKS)
+	if (t->sum64 || t->k == 0 || hzi_qgemm_blocks(t) > HZI_LINEAR_BLOCKS)
 		return "k is 0 or above 4096, or sums do not fit 32 bits";
 	return (t->a_k != 1 && t->k > 1) || t->k * size % 16 || (uintptr_t)a->x % 16 ||
 			       (t->m > 1 && t->a_m * size % 16)

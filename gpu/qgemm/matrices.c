@@ -23,7 +23,7 @@ int hzi_qgemm_quick_kind(const struct hzi_qgemm_args *t)
 	const bool far = !t->multipliers && !t->b_scales && t->mult.u &&
 			 (t->mult.shift < 33 || t->mult.shift > 53);
 
-	if (t->wide)
+	if (t->sum64)
 		return 0;
 	if (is_code(t->c_dtype))
 		return t->rounding != HZ_ROUND_TFLITE && !far ? HZI_QUICK_CODES : 0;
@@ -34,7 +34,7 @@ struct hzi_qgemm_out hzi_qgemm_make_out(const struct hzi_qgemm_args *t, const ui
 {
 	const int32_t least = t->c_dtype == HZ_S8 ? -128 : 0;
 	const int32_t *b_sums = (const int32_t *)(const void *)(
-		b + hzi_qpack_codes(HZI_QLAYOUT_CUDA, t->k, t->n));
+		b + hzi_qgemm_packed_codes(HZI_QLAYOUT_CUDA, t->k, t->n));
 	struct hzi_qgemm_out o = {
 		.c = t->c, .b_sums = b_sums, .bias = t->bias,
 		.a_zeros = t->a_zeros, .b_zeros = t->b_zeros,
@@ -61,7 +61,7 @@ struct hzi_qgemm_out hzi_qgemm_make_out(const struct hzi_qgemm_args *t, const ui
 		o.quick = hzi_qgemm_quick_kind(t);
 	o.bounded = is_code(t->c_dtype) ? t->min > least || t->max < least + 255
 					: t->fmin > -INFINITY || t->fmax < INFINITY;
-	o.bias_max = t->wide ? 0 : (int32_t)(INT32_MAX - t->reach);
+	o.bias_max = t->sum64 ? 0 : (int32_t)(INT32_MAX - t->reach);
 	return o;
 }
 
@@ -101,7 +101,7 @@ size_t hzi_qgemm_workspace(const struct hzi_qgemm_args *t, bool joint, size_t *l
 		hzi_qgemm_items_of(t->ndim, t->shape, t->b_stride, false);
 	const struct hzi_qgemm_items items =
 		hzi_qgemm_items_of(t->ndim, t->shape, t->b_stride, true);
-	const int64_t pack_bytes = hzi_qpack_bytes(HZI_QLAYOUT_CUDA, t->k, t->n);
+	const int64_t pack_bytes = hzi_qgemm_packed_bytes(HZI_QLAYOUT_CUDA, t->k, t->n);
 	size_t bytes = 0;
 
 	if (!t->packed)
@@ -161,7 +161,7 @@ int hzi_qgemm_each(struct hz_context *ctx, const struct hzi_qgemm_call *c, hzi_q
 {
 	const struct hzi_qgemm_args *t = &c->t;
 	const int64_t c_size = (int64_t)hz_dtype_size(t->c_dtype);
-	const int64_t pack_bytes = hzi_qpack_bytes(HZI_QLAYOUT_CUDA, t->k, t->n);
+	const int64_t pack_bytes = hzi_qgemm_packed_bytes(HZI_QLAYOUT_CUDA, t->k, t->n);
 	int64_t index[HZ_MAXDIM] = {0}, packed = -1;
 	char *const room = c->workspace;
 	size_t lines;

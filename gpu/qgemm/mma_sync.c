@@ -21,7 +21,7 @@ static struct hzi_qgemm_any make_any(const struct hzi_qgemm_args *t, const uint8
 static int launch_any(struct hz_context *ctx, const struct hzi_qgemm_args *t,
 		      struct hzi_qgemm_any *p, int64_t items)
 {
-	const int rows = t->wide ? HZI_ANY_ROWS / 2 : HZI_ANY_ROWS;
+	const int rows = t->sum64 ? HZI_ANY_ROWS / 2 : HZI_ANY_ROWS;
 	const bool is_signed = t->a_dtype == HZ_S8;
 	struct hzi_launch launch = {
 		.grid = {(unsigned)ceil_div(t->n, HZI_ANY_COLUMNS), (unsigned)ceil_div(t->m, rows)},
@@ -30,7 +30,7 @@ static int launch_any(struct hz_context *ctx, const struct hzi_qgemm_args *t,
 			(unsigned)(HZI_ANY_STAGES * (rows + HZI_ANY_COLUMNS) * HZI_QK_BLOCK),
 	};
 	const int kernel = (p->ndim ? HZI_KERNEL_qgemm_batch_u : HZI_KERNEL_qgemm_any_u) +
-			   (t->wide ? 2 : 0) + is_signed;
+			   (t->sum64 ? 2 : 0) + is_signed;
 
 	for (; p->first < items; p->first += HZI_ITEMS_MAX) {
 		launch.grid[2] = (unsigned)min_of(items - p->first, HZI_ITEMS_MAX);
@@ -69,7 +69,7 @@ const char *hzi_cuda_qgemm_batch_unsupported(const struct hz_context *ctx, const
 	if (t->ndim > HZI_BATCH_DIMS)
 		return "the batch has more than 4 dimensions";
 	return !t->packed && hzi_qgemm_items_of(t->ndim, t->shape, t->b_stride, false).count *
-					     hzi_qpack_bytes(HZI_QLAYOUT_CUDA, t->k, t->n) >
+					     hzi_qgemm_packed_bytes(HZI_QLAYOUT_CUDA, t->k, t->n) >
 				     BATCH_BYTES
 		       ? "packed matrices exceed 256 MiB" : NULL;
 }
@@ -92,7 +92,7 @@ bool hzi_cuda_qgemm_batch_wins(const struct hz_context *ctx, const struct hzi_qg
 	const double single = 2.0 * (double)t->m * (double)n * (double)k / SINGLE_RATE;
 	const int64_t launches = 1 + (t->packed ? 0 : 2);
 
-	if (!ctx->sm_90a || t->wide || t->k == 0)
+	if (!ctx->sm_90a || t->sum64 || t->k == 0)
 		return true;
 	return count * fmax(joint, bytes) + 2 * LAUNCH_NS <
 	       count * fmax(fmax(single, bytes), (double)(launches * LAUNCH_NS));
@@ -127,7 +127,7 @@ int hzi_cuda_qgemm_batch(struct hz_context *ctx, const void *args)
 	const struct hzi_qgemm_items packs =
 		hzi_qgemm_items_of(t.ndim, t.shape, t.b_stride, false);
 	const int64_t c_size = (int64_t)hz_dtype_size(t.c_dtype);
-	const int64_t pack_bytes = hzi_qpack_bytes(HZI_QLAYOUT_CUDA, t.k, t.n);
+	const int64_t pack_bytes = hzi_qgemm_packed_bytes(HZI_QLAYOUT_CUDA, t.k, t.n);
 	const uint8_t *b = t.packed ? t.packed : c->workspace;
 	struct hzi_qgemm_out out;
 	struct hzi_qgemm_any p;

@@ -28,8 +28,8 @@ static const struct kernel kernels[] = {
 
 /*
  * Blocks of a cluster, which share k: the number with the fewest steps, where what a block does
- * once takes as long as 12 blocks of k. If sums of all k may need 64 bits, those of a share must fit
- * 32; 0: there is no such number.
+ * once takes as long as 12 blocks of k. If sums of all k may need 64 bits, those of a share must
+ * fit 32; 0: there is no such number.
  */
 static unsigned best_shares(const struct hz_context *ctx, const struct hzi_qgemm_args *t,
 			    int64_t *cycles)
@@ -43,7 +43,7 @@ static unsigned best_shares(const struct hz_context *ctx, const struct hzi_qgemm
 	for (unsigned i = 1; i <= 8 && i <= blocks; i *= 2) {
 		const int64_t steps = ceil_div(tiles * i, sms) * (ceil_div(blocks, i) + 12);
 
-		if (steps < least && !(t->wide && ceil_div(blocks, i) > SUM32_BLOCKS)) {
+		if (steps < least && !(t->sum64 && ceil_div(blocks, i) > SUM32_BLOCKS)) {
 			least = steps;
 			best = i;
 		}
@@ -59,7 +59,7 @@ const char *hzi_cuda_qgemm_skinny_splitk_unsupported(const struct hz_context *ct
 	(void)ctx;
 	if (t->k == 0)
 		return "k is 0";
-	return t->wide && ceil_div(hzi_qgemm_blocks(t), 8) > SUM32_BLOCKS
+	return t->sum64 && ceil_div(hzi_qgemm_blocks(t), 8) > SUM32_BLOCKS
 		       ? "sums of an eighth of k do not fit 32 bits" : NULL;
 }
 
@@ -77,7 +77,7 @@ bool hzi_cuda_qgemm_skinny_splitk_wins(const struct hz_context *ctx, const struc
 
 	if (t->m <= HZI_FEW_ROWS)
 		return true;
-	if (t->wide || tiles > sms)
+	if (t->sum64 || tiles > sms)
 		return false;
 	shares = best_shares(ctx, t, &cycles);
 	return tiles * shares <= sms && cycles < hzi_qgemm_wgmma_cycles(ctx, t) / 10 * 9;
@@ -89,7 +89,7 @@ static int launch_matrix(struct hz_context *ctx, const struct hzi_qgemm_args *t,
 	const struct kernel *f = kernels;
 	struct hzi_qgemm_few p = {
 		.b = b, .out = *out, .width = hzi_qgemm_width(t),
-		.blocks = (int32_t)hzi_qgemm_blocks(t), .wide = t->wide,
+		.blocks = (int32_t)hzi_qgemm_blocks(t), .wide = t->sum64,
 	};
 	struct hzi_launch launch = {.block = {HZI_FEW_THREADS}, .early = early, .aligned = true};
 	int64_t cycles;

@@ -8,8 +8,8 @@
 #include "gpu/qgemm/launch.h"
 
 /*
- * A kernel's tiles have 128 rows by that many columns; a cluster is of down blocks along m by across
- * along n. Expected H200 cycles: waves * (blocks of k * block + tile) + once
+ * A kernel's tiles have 128 rows by that many columns; a cluster is of down blocks along m by
+ * across along n. Expected H200 cycles: waves * (blocks of k * block + tile) + once
  */
 struct kernel {
 	int columns, kernel, kernel_signed, stages, down, across;
@@ -59,7 +59,7 @@ const char *hzi_cuda_qgemm_wgmma_unsupported(const struct hz_context *ctx, const
 	const struct hzi_qgemm_args *t = &((const struct hzi_qgemm_call *)args)->t;
 
 	(void)ctx;
-	return t->k == 0 ? "k is 0" : t->wide ? "sums do not fit 32 bits" : NULL;
+	return t->k == 0 ? "k is 0" : t->sum64 ? "sums do not fit 32 bits" : NULL;
 }
 
 int64_t hzi_qgemm_wgmma_cycles(const struct hz_context *ctx, const struct hzi_qgemm_args *t)

@@ -8,7 +8,7 @@
 #include "gpu/quantize/launch.h"
 
 /* The step from row to row of the parameters, or -1 if there is none */
-static int64_t parameter_step(const struct hzi_qmap *map)
+static int64_t parameter_step(const struct hzi_quantize_map *map)
 {
 	const int64_t step = map->ndim ? map->p_stride[map->ndim - 1] : 0;
 
@@ -24,7 +24,7 @@ static int64_t piece_of(const struct hzi_codes_args *a)
 const char *hzi_cuda_codes_contiguous_unsupported(const struct hz_context *ctx, const void *args)
 {
 	const struct hzi_codes_args *a = args;
-	const struct hzi_qmap *map = &a->map;
+	const struct hzi_quantize_map *map = &a->map;
 	const int64_t piece = piece_of(a);
 
 	(void)ctx;
@@ -48,7 +48,7 @@ const char *hzi_cuda_codes_contiguous_unsupported(const struct hz_context *ctx, 
 int hzi_cuda_codes_contiguous(struct hz_context *ctx, const void *args)
 {
 	const struct hzi_codes_args *a = args;
-	const struct hzi_qmap *map = &a->map;
+	const struct hzi_quantize_map *map = &a->map;
 	const int64_t elements = hzi_quantize_elements(map), piece = piece_of(a);
 	const int64_t each = a->back ? HZI_BACK_PIECES : HZI_FLAT_PIECES(a->x_dtype);
 	struct hzi_quantize_flat p = {

@@ -9,7 +9,7 @@
 
 #include "gpu/quantize/launch.h"
 
-bool hzi_quantize_joined(const struct hzi_qmap *map, const int64_t *stride, int64_t item)
+bool hzi_quantize_joined(const struct hzi_quantize_map *map, const int64_t *stride, int64_t item)
 {
 	for (int d = map->ndim - 1; d >= 0; d--) {
 		if (map->shape[d] != 1 && stride[d] != item)
@@ -19,7 +19,7 @@ bool hzi_quantize_joined(const struct hzi_qmap *map, const int64_t *stride, int6
 	return true;
 }
 
-struct hzi_dims hzi_quantize_dims_of(const struct hzi_qmap *map)
+struct hzi_dims hzi_quantize_dims_of(const struct hzi_quantize_map *map)
 {
 	const bool grouped = map->params > 1 && map->group < map->n;
 	struct hzi_dims t = {0};

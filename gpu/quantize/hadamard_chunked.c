@@ -112,10 +112,10 @@ static void fold(struct hzi_hadamard_args *t)
 }
 
 /* The map between values back to back and codes, which has the parameters */
-static struct hzi_qmap map_of(const struct hzi_rotated *r)
+static struct hzi_quantize_map map_of(const struct hzi_rotated *r)
 {
 	const struct hzi_hadamard_args *t = &r->t;
-	struct hzi_qmap map = {
+	struct hzi_quantize_map map = {
 		.n = row_of(t), .group = r->group, .x_step = 1, .q_step = r->q_step,
 		.ndim = t->ndim, .params = row_of(t) / r->group,
 	};

@@ -37,7 +37,7 @@ struct hzi_dims {
 #define HZI_DIM_MAX ((int64_t)1 << 30)	/* elements along one dimension of a launch */
 #define HZI_CUT 2048		/* what a single long dimension is cut into, or a little more */
 
-struct hzi_dims hzi_quantize_dims_of(const struct hzi_qmap *map);
+struct hzi_dims hzi_quantize_dims_of(const struct hzi_quantize_map *map);
 void hzi_quantize_remove_dim(struct hzi_dims *t, int d);
 int hzi_quantize_longest(const struct hzi_dims *t);
 
@@ -54,9 +54,9 @@ void hzi_quantize_split_group(struct hzi_dims *t, int d);
 void hzi_quantize_cut(struct hzi_dim *i, struct hzi_dim *j, int64_t *last);
 
 /* Whether the outer dimensions are one whose step is item elements */
-bool hzi_quantize_joined(const struct hzi_qmap *map, const int64_t *stride, int64_t item);
+bool hzi_quantize_joined(const struct hzi_quantize_map *map, const int64_t *stride, int64_t item);
 
-static inline int64_t hzi_quantize_elements(const struct hzi_qmap *map)
+static inline int64_t hzi_quantize_elements(const struct hzi_quantize_map *map)
 {
 	int64_t total = map->n;
 

@@ -176,7 +176,7 @@ static const char *make_cluster(const struct hz_context *ctx, const struct hzi_r
 
 /* ---- Routes of one launch -------------------------------------------------------------------- */
 
-static const char *one_or_none(const struct hzi_qmap *map)
+static const char *one_or_none(const struct hzi_quantize_map *map)
 {
 	if (map->params <= 1)
 		return "there is one parameter";
@@ -204,7 +204,7 @@ int hzi_cuda_range_cluster(struct hz_context *ctx, const void *args)
 const char *hzi_cuda_range_groups_unsupported(const struct hz_context *ctx, const void *args)
 {
 	const struct hzi_choose_qparams_args *a = ((const struct hzi_range_call *)args)->a;
-	const struct hzi_qmap *map = &a->map;
+	const struct hzi_quantize_map *map = &a->map;
 	const int64_t piece = HZI_TILE_PIECE(a->x_dtype), group = map->group / piece;
 	const int log_group = hzi_log2_up(group);
 	const char *why = one_or_none(map);
@@ -329,7 +329,7 @@ int hzi_cuda_range_rows(struct hz_context *ctx, const void *args)
 static int launch_flat(struct hz_context *ctx, const struct hzi_choose_qparams_args *a,
 		       int64_t *done)
 {
-	const struct hzi_qmap *map = &a->map;
+	const struct hzi_quantize_map *map = &a->map;
 	const int64_t piece = HZI_TILE_PIECE(a->x_dtype);
 	const int64_t pieces = hzi_quantize_elements(map) / piece;
 	const int64_t want = 16 * (int64_t)hzi_cuda_device(ctx)->multiprocessors;

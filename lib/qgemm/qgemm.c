@@ -101,7 +101,7 @@ static int pack_args(struct hz_context *ctx, const char *op, const hz_tensor *b,
 	    !hzi_mul(each, count, &all))
 		return hzi_fail(ctx, HZ_ESHAPE, "%s: b is too large: its packed size overflows",
 				op);
-	*bytes = n == 0 ? 0 : (size_t)(hzi_qpack_bytes(a->layout, k, n) * count);
+	*bytes = n == 0 ? 0 : (size_t)(hzi_qgemm_packed_bytes(a->layout, k, n) * count);
 	return HZ_OK;
 }
 
@@ -470,13 +470,13 @@ static int qgemm_args(struct hz_context *ctx, const struct call *q, struct hzi_q
 	for (int d = 0; d < c->ndim - 1; d++)
 		rows *= c->shape[d];
 
-	HZ_CHECK(hzi_qcheck_zero(ctx, q->op, "a_zero", o->a_zero, a_dtype));
-	HZ_CHECK(hzi_qcheck_zero(ctx, q->op, "b_zero", o->b_zero, b_dtype));
+	HZ_CHECK(hzi_check_zero(ctx, q->op, "a_zero", o->a_zero, a_dtype));
+	HZ_CHECK(hzi_check_zero(ctx, q->op, "b_zero", o->b_zero, b_dtype));
 	if (!is_float(c->dtype))
-		HZ_CHECK(hzi_qcheck_zero(ctx, q->op, "c_zero", o->c_zero, c->dtype));
-	HZ_CHECK(hzi_qcheck_scale(ctx, q->op, "a_scale", o->a_scale, &g->a_scale));
-	HZ_CHECK(hzi_qcheck_scale(ctx, q->op, "b_scale", o->b_scale, &g->b_scale));
-	HZ_CHECK(hzi_qcheck_scale(ctx, q->op, "c_scale", o->c_scale, &g->c_scale));
+		HZ_CHECK(hzi_check_zero(ctx, q->op, "c_zero", o->c_zero, c->dtype));
+	HZ_CHECK(hzi_check_scale(ctx, q->op, "a_scale", o->a_scale, &g->a_scale));
+	HZ_CHECK(hzi_check_scale(ctx, q->op, "b_scale", o->b_scale, &g->b_scale));
+	HZ_CHECK(hzi_check_scale(ctx, q->op, "c_scale", o->c_scale, &g->c_scale));
 	HZ_CHECK(hzi_check_apart(ctx, q->op, q->a_name, a, q->c_name, c));
 	if (b)
 		HZ_CHECK(hzi_check_apart(ctx, q->op, "b", b, q->c_name, c));
@@ -534,7 +534,7 @@ static int qgemm_args(struct hz_context *ctx, const struct call *q, struct hzi_q
 	HZ_CHECK(make_bounds(ctx, q, g));
 	g->reach = g->k * reach(a_dtype, o->a_zero, o->a_zeros || rows_differ) *
 		   reach(b_dtype, o->b_zero, o->b_zeros != NULL);
-	g->wide = g->reach > INT32_MAX;
+	g->sum64 = g->reach > INT32_MAX;
 	return HZ_OK;
 }
 

@@ -24,9 +24,9 @@ static inline int32_t hzi_qmax(int dtype)
 }
 
 /* Check an option: a scale (0 stands for 1), and a zero point of codes of dtype. */
-int hzi_qcheck_scale(struct hz_context *ctx, const char *op, const char *name, double value,
+int hzi_check_scale(struct hz_context *ctx, const char *op, const char *name, double value,
 		     float *scale);
-int hzi_qcheck_zero(struct hz_context *ctx, const char *op, const char *name, int32_t zero,
+int hzi_check_zero(struct hz_context *ctx, const char *op, const char *name, int32_t zero,
 		    int dtype);
 
 /* ---- Packed B -------------------------------------------------------------------------------- */
@@ -53,24 +53,24 @@ static inline int64_t hzi_round_up(int64_t n, int64_t unit)
 }
 
 /* Bytes of the codes of a packed matrix; its padded width; its bytes with the sums */
-static inline int64_t hzi_qpack_codes(int layout, int64_t k, int64_t n)
+static inline int64_t hzi_qgemm_packed_codes(int layout, int64_t k, int64_t n)
 {
 	return layout == HZI_QLAYOUT_CPU ? hzi_round_up(k, 64) * hzi_round_up(n, 32)
 					 : hzi_round_up(k, 128) * hzi_round_up(n, 256);
 }
 
-static inline int64_t hzi_qpack_width(int layout, int64_t n)
+static inline int64_t hzi_qgemm_packed_width(int layout, int64_t n)
 {
 	return hzi_round_up(n, layout == HZI_QLAYOUT_CPU ? 32 : 256);
 }
 
-static inline int64_t hzi_qpack_bytes(int layout, int64_t k, int64_t n)
+static inline int64_t hzi_qgemm_packed_bytes(int layout, int64_t k, int64_t n)
 {
-	return hzi_qpack_codes(layout, k, n) + 4 * hzi_qpack_width(layout, n);
+	return hzi_qgemm_packed_codes(layout, k, n) + 4 * hzi_qgemm_packed_width(layout, n);
 }
 
 /*
- * Packs the matrices of a batch, item i at data + i * hzi_qpack_bytes(). No size but k is 0.
+ * Packs the matrices of a batch, item i at data + i * hzi_qgemm_packed_bytes(). No size but k is 0.
  */
 struct hzi_qgemm_pack_args {
 	const void *b;
@@ -102,9 +102,9 @@ struct hzi_qgemm_pack_args {
  * t *= a_scales ? a_scales[row] : a_scale; t += bias[j] if bias is f32 (it is not in acc then);
  * t < fmin ? fmin : t > fmax ? fmax : t; one rounding to C. Each step rounds to f32.
  *
- * wide: sums need 64 bits, because k Ra Rb exceeds 2^31 - 1, R being the largest |code - zero| that
- * the zero points allow. Sums of products of codes without zero points fit s32 up to k =
- * HZI_QK_CHUNK. With a bias a sum may exceed s32 even if wide is 0.
+ * sum64: sums need 64 bits, because k Ra Rb exceeds 2^31 - 1, R being the largest |code - zero|
+ * that the zero points allow. Sums of products of codes without zero points fit s32 up to k =
+ * HZI_QK_CHUNK. With a bias a sum may exceed s32 even if sum64 is 0.
  *
  * B is b with strides, or packed in that layout, with strides b_stride[] that count matrices. Other
  * strides count elements; those of a and b may be 0 or negative.
@@ -126,7 +126,7 @@ struct hzi_qgemm_args {
 	const void *a_zeros, *b_zeros;	/* of the types of A and B */
 	int64_t zero_step, scale_step;	/* the row_step of a_zeros, of a_scales */
 	int32_t a_zero, b_zero, c_zero;
-	int32_t wide;			/* reach > 2^31 - 1 */
+	int32_t sum64;			/* reach > 2^31 - 1 */
 	int64_t reach;			/* k Ra Rb, which |sum| does not exceed */
 
 	const void *bias;
@@ -162,7 +162,7 @@ struct hzi_qlinear_args {
  * with n a row has one parameter, with 1 each element has its own. No size is 0. Outer dimensions
  * are collapsed.
  */
-struct hzi_qmap {
+struct hzi_quantize_map {
 	int64_t n, group;
 	int64_t x_step, q_step;
 	int32_t ndim;
@@ -176,7 +176,7 @@ struct hzi_qmap {
  * describes the operands, and map is empty.
  */
 struct hzi_codes_args {
-	struct hzi_qmap map;
+	struct hzi_quantize_map map;
 	const struct hzi_rotated *rotated;
 	bool back;
 	void *x, *q;
@@ -200,7 +200,7 @@ struct hzi_dequantize_args {
  * 0. x may be empty (map.n is 0); then only map.params counts.
  */
 struct hzi_choose_qparams_args {
-	struct hzi_qmap map;
+	struct hzi_quantize_map map;
 	const void *x;
 	float *scale;
 	void *zero;

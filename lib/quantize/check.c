@@ -9,7 +9,7 @@
 
 #include "lib/qgemm/qgemm.h"
 
-int hzi_qcheck_scale(struct hz_context *ctx, const char *op, const char *name, double value,
+int hzi_check_scale(struct hz_context *ctx, const char *op, const char *name, double value,
 		     float *scale)
 {
 	*scale = value != 0 ? (float)value : 1;
@@ -20,7 +20,7 @@ int hzi_qcheck_scale(struct hz_context *ctx, const char *op, const char *name, d
 	return HZ_OK;
 }
 
-int hzi_qcheck_zero(struct hz_context *ctx, const char *op, const char *name, int32_t zero,
+int hzi_check_zero(struct hz_context *ctx, const char *op, const char *name, int32_t zero,
 		    int dtype)
 {
 	if (zero < hzi_qmin(dtype) || zero > hzi_qmax(dtype))

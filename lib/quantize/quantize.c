@@ -47,7 +47,7 @@ static void drop(struct dims *t, int d)
  * into groups, else the one with the smallest stride of x.
  */
 static void make_map(const hz_tensor *x, const hz_tensor *q, const hz_tensor *p,
-		     struct hzi_qmap *map)
+		     struct hzi_quantize_map *map)
 {
 	const int64_t params = p ? hz_tensor_count(p) : 0;
 	const hz_tensor *shaped = params > 1 ? p : NULL;
@@ -162,8 +162,8 @@ static int check_codes(struct hz_context *ctx, const char *op, const hz_tensor *
 	HZ_CHECK(hzi_check(ctx, op, in_name, in, to_codes ? float_types : code_types, false));
 	HZ_CHECK(hzi_check(ctx, op, out_name, out, to_codes ? code_types : float_types, true));
 	HZ_CHECK(hzi_check_same_shape(ctx, op, in_name, in, out_name, out));
-	HZ_CHECK(hzi_qcheck_scale(ctx, op, "scale", o->scale, scale));
-	HZ_CHECK(hzi_qcheck_zero(ctx, op, "zero", o->zero, q->dtype));
+	HZ_CHECK(hzi_check_scale(ctx, op, "scale", o->scale, scale));
+	HZ_CHECK(hzi_check_zero(ctx, op, "zero", o->zero, q->dtype));
 	if (o->flags)
 		return hzi_fail(ctx, HZ_EINVAL, "%s: opts->flags is %u, must be 0", op, o->flags);
 	HZ_CHECK(hzi_check_reserved(ctx, op, o->reserved, 3));

@@ -60,7 +60,7 @@ static const float *make_diag(const struct job *job, const struct hzi_diag *d, c
 	return out;
 }
 
-/* The entries of a base matrix as [rows / 4][m][4] floats, transposed if asked for */
+/* The entries of a base matrix, or of its transpose, as floats [rows / 4][m][4] */
 static const float *make_sign(const struct hzi_segment *seg, bool transpose, char **workspace)
 {
 	const struct hzi_base *base = seg->base;
@@ -92,13 +92,13 @@ void hzi_begin_job(struct job *job, struct hz_context *ctx, const struct hzi_had
 	job->post = make_diag(job, &a->post, &workspace);
 	for (int i = 0; i < a->plan.nseg; i++)
 		job->sign[i] = make_sign(&a->plan.seg[i], a->transpose, &workspace);
-	/* No workspace: every area is empty, and offsets of 0 need an object to start from. */
+	/* Without a workspace all areas are empty; any object is a base of offsets of 0. */
 	job->scratch = workspace ? workspace : (char *)job;
 }
 
-/* Scratch of each worker that is too much to have for every one */
+/* Bytes of scratch above which workers do not each have their own */
 #define LARGE_AREA ((size_t)8 << 20)
-/* The shortest block, 128 KiB, of which several threads make one transform */
+/* Elements of the shortest block, 128 KiB, that threads share */
 #define SHARED_LENGTH (32 << 10)
 
 bool hzi_is_shared(const struct areas *s, const struct hzi_plan *plan, int64_t units, int threads)

@@ -1,5 +1,5 @@
 /*
- * hadamard.h - what files of Walsh-Hadamard transforms on the CPU share
+ * hadamard.h - shared by the files of Walsh-Hadamard transforms on the CPU
  *
  * SPDX-License-Identifier: BSD-2-Clause
  */
@@ -14,8 +14,8 @@
 /* ---- tiles.c: cache blocking ----------------------------------------------------------------- */
 
 /*
- * m 2^k rows of columns elements: butterflies between rows, then the base matrix. One tile is width
- * columns wide; scratch holds m 2^k of its rows, width + TILE_PAD apart.
+ * m 2^k rows of columns elements: butterflies between rows, then the base matrix. A tile has width
+ * columns; scratch holds its m 2^k rows, width + TILE_PAD apart.
  */
 struct columns {
 	const struct hzi_hadamard_kern *kern;
@@ -23,7 +23,7 @@ struct columns {
 	char *y;
 	int32_t x_dtype, y_dtype, m, k;
 	int64_t x_ld, y_ld, columns, width;
-	const float *pre, *post;	/* of row j: pre[j], post[j], or post[j * post_ld + c] */
+	const float *pre, *post;	/* row j: pre[j]; post[j] or post[j * post_ld + c] */
 	int64_t post_ld;
 	bool post_wide, last;
 	float scale;
@@ -31,8 +31,8 @@ struct columns {
 };
 
 /*
- * A run of blocks of a plan, block b at x + b * x_ld; all elements of a block are contiguous unless
- * a step is not 1. scratch: see struct areas.
+ * A run of blocks of a plan, block b at x + b * x_ld, elements x_step apart. scratch: see struct
+ * areas.
  */
 struct rows {
 	const struct hzi_hadamard_kern *kern;
@@ -44,15 +44,15 @@ struct rows {
 	const float *pre, *post;
 	int64_t pre_ld, post_ld;	/* per block */
 	const float *const *sign;	/* per segment */
-	bool x_far, y_far;		/* not in the caches */
+	bool x_far, y_far;		/* in memory, not in the caches */
 	int threads;			/* for each transform */
 	char *scratch;			/* of the worker that runs the blocks */
 };
 
 /*
  * Bytes of scratch of one worker, in this order: a column tile; the f32 values of one transform
- * between its passes, where y cannot hold them; a block gathered from x; one to be scattered to y.
- * If threads work on one transform, as many tiles as threads come first.
+ * between its passes, where y cannot hold them; a block gathered from x; a block to be scattered to
+ * y. If threads share a transform, there are as many tiles as threads.
  */
 struct areas {
 	size_t tile, values, gather, scatter;
@@ -63,21 +63,21 @@ static inline size_t areas_bytes(const struct areas *s)
 	return s->tile + s->values + s->gather + s->scatter;
 }
 
-/* What one worker needs for rows of a plan */
+/* The scratch of one worker for rows of a plan */
 struct areas hzi_row_areas(const struct hzi_hadamard_kern *kern, const struct hzi_plan *plan,
 			   int x_dtype, int y_dtype, int64_t x_step, int64_t y_step, int threads);
 
-/* Whether x and y are more than the caches next to a core hold */
+/* Whether x and y exceed the caches of a core */
 bool hzi_exceeds_cache(const struct hzi_hadamard_args *a);
 
-/* Blocks begin .. end - 1 */
+/* Transforms blocks begin .. end - 1. */
 void hzi_run_rows(const struct rows *r, const struct areas *s, int64_t begin, int64_t end);
 
-/* The width of column tiles for all segments, and the scratch of one */
+/* The width of column tiles for all segments; *bytes: the scratch of one worker */
 int64_t hzi_columns_width(const struct hzi_hadamard_kern *kern, const struct hzi_hadamard_args *a,
 			  size_t *bytes);
 
-/* The tile from column c on */
+/* Transforms the tile from column c on. */
 void hzi_run_columns(const struct columns *a, int64_t c, float *scratch);
 
 /*
@@ -95,7 +95,7 @@ int hzi_cpu_hadamard_blocks(struct hz_context *ctx, const void *args);
 /* Threads worth starting for a call */
 int hzi_cpu_hadamard_threads(const struct hz_context *ctx, const struct hzi_hadamard_args *a);
 
-/* ---- hadamard.c: what all calls share -------------------------------------------------------- */
+/* ---- hadamard.c: shared by all calls --------------------------------------------------------- */
 
 /* A call: its diagonals and base matrices as f32, its scratch */
 struct job {
@@ -114,22 +114,22 @@ struct job {
 /* Bytes of the diagonals and base matrices, which come first in the workspace */
 size_t hzi_constants_bytes(const struct hzi_hadamard_args *a);
 
-/* Fills job but for the areas, which in the workspace come behind hzi_constants_bytes(). */
+/* Fills job without the areas, which follow hzi_constants_bytes() in the workspace. */
 void hzi_begin_job(struct job *job, struct hz_context *ctx, const struct hzi_hadamard_args *a);
 
 /*
- * Whether threads share each transform instead of taking transforms each: there are fewer of them
- * and they are long, or their scratch is large.
+ * Whether threads share each transform instead of each taking transforms: transforms are long and
+ * fewer than threads, or their scratch is large.
  */
 bool hzi_is_shared(const struct areas *s, const struct hzi_plan *plan, int64_t units, int threads);
 
 /*
- * Scratch for units that threads share out: every worker has its areas, or, if they share a unit,
- * they have one set of areas and a tile each.
+ * Bytes of scratch: every worker has its areas; workers that share a unit have one set of areas and
+ * a tile each.
  */
 size_t hzi_scratch_bytes(const struct areas *s, int64_t units, int threads);
 
-/* The blocks of a call's first row */
+/* The blocks of a call's first item */
 struct rows hzi_rows_of(const struct job *job);
 
 #endif

@@ -9,14 +9,14 @@
 #include "cpu/core/kern.h"
 
 /*
- * Butterflies of strides 1, 2, .. 2^(bits - 1) on rows of count contiguous elements, count a
- * multiple of 2^bits. pre: element i of row r is first multiplied by pre[r * pre_ld + i]. last: the
- * results are multiplied by scale, then by post; else y is f32 and gets them as they are. With 0
- * bits it converts. If ahead is not 0, what lies so many elements behind those that are read is
- * fetched, of f32 FLOATS_AHEAD, unless rows are finished here; fetch_y: of y of f32, too. It need
- * not be there. Neighbours here are not neighbours in struct
- * hzi_hadamard_args: compilers would copy them in pairs, and a load of two values just stored apart
- * waits for both stores (4 ns).
+ * Butterflies of strides 1, 2, .. 2^(bits - 1) on rows of count contiguous elements, a multiple of
+ * 2^bits. pre: element i of row r is first multiplied by pre[r * pre_ld + i]. last: results are
+ * multiplied by scale, then by post; else y is f32 and gets them unscaled. With bits 0 it converts.
+ *
+ * If ahead is not 0, x is prefetched that many elements ahead (f32: FLOATS_AHEAD, unless rows are
+ * finished here); fetch_y: f32 y, too. Prefetched addresses need not exist. Members next to each
+ * other here are not so in struct hzi_hadamard_args: compilers would copy them in pairs, and a load
+ * of two values that were just stored one by one waits for both stores (4 ns).
  */
 struct hzi_head {
 	const void *x;
@@ -32,11 +32,11 @@ struct hzi_head {
 
 /*
  * Butterflies between 2^bits rows of width elements, row strides 1, 2, .. 2^(bits - 1) times ld.
- * pre: row j is first multiplied by pre[j * pre_ld]. last: scale, then post: row j by
- * post[j * post_ld], or element c of row j by post[j * post_ld + c] if post_wide. That for groups
- * groups of rows, x_group, y_group, pre_group and post_group apart. What lies ahead elements behind
- * each vector of x is brought into L2, if ahead is not 0; it need not be there. The same of y_ahead
- * and y of 16 bits, whose lines have to be there when they are stored to.
+ * pre: row j is first multiplied by pre[j * pre_ld]. last: results are multiplied by scale, then by
+ * post: row j by post[j * post_ld], or with post_wide element c of row j by post[j * post_ld + c].
+ * There are groups groups of rows, x_group, y_group, pre_group and post_group apart. If ahead is
+ * not 0, x is prefetched into L2 that many elements ahead; y_ahead: 16-bit y likewise, whose lines
+ * are needed when they are stored to. Prefetched addresses need not exist.
  */
 struct hzi_pass {
 	const void *x;
@@ -51,8 +51,8 @@ struct hzi_pass {
 };
 
 /*
- * Row i of y = the sum over j, in ascending order, of sign(i, j) * row j of x; then scale and post.
- * x is f32 and apart from y. sign holds +-1.0 as [rows / 4][m][4], rows padded.
+ * Row i of y is the sum over j, in ascending order, of sign(i, j) * row j of x; then scale and
+ * post. x is f32 and does not overlap y. sign holds +-1.0 as [rows / 4][m][4], rows padded.
  */
 struct hzi_base_mul {
 	const float *x;
@@ -67,8 +67,9 @@ struct hzi_base_mul {
 };
 
 /*
- * Quantizes count elements in groups of group, which divides count; t is overwritten. Divisions
- * leave the memory idle: ahead_step bytes for each element, from ahead on, are brought into L2.
+ * Quantizes count elements in groups of group, which divides count; t is overwritten. Meanwhile
+ * ahead_step bytes for each element, from ahead on, are prefetched into L2, since divisions leave
+ * the memory idle.
  */
 struct hzi_quant {
 	float *t;
@@ -79,7 +80,7 @@ struct hzi_quant {
 	int32_t q_dtype, scale_dtype, round_to;
 };
 
-/* y = q * scale, likewise. */
+/* y = q * scale, in groups as above */
 struct hzi_dequant {
 	const void *q, *scale;
 	float *y;
@@ -89,8 +90,8 @@ struct hzi_dequant {
 
 struct hzi_hadamard_kern {
 	int32_t lanes;		/* f32 elements of a vector */
-	int32_t head_bits;	/* most bits that head() takes */
-	int32_t pass_bits;	/* most bits that pass() takes */
+	int32_t head_bits;	/* most bits of head() */
+	int32_t pass_bits;	/* most bits of pass() */
 	void (*head)(const struct hzi_head *a);
 	void (*pass)(const struct hzi_pass *a);
 	void (*base_mul)(const struct hzi_base_mul *a);

@@ -1,5 +1,5 @@
 /*
- * quantize.c - Walsh-Hadamard transforms on the CPU of rows that become codes or come of them
+ * quantize.c - Walsh-Hadamard transforms on the CPU with codes on one side
  *
  * SPDX-License-Identifier: BSD-2-Clause
  */
@@ -10,8 +10,8 @@
 #include "lib/qgemm/qgemm.h"
 
 /*
- * The codes that a row becomes or comes from. given: scales and zeros are operands, of group
- * elements each, and group is what divides the work.
+ * The side of codes. given: scales and zero points are operands, one for param_group elements each,
+ * and group only divides the work; else scales are those of the groups' values.
  */
 struct codes {
 	char *q, *scale;
@@ -31,8 +31,8 @@ struct codes {
 struct code_job {
 	struct job j;
 	struct codes codes;
-	bool fetch;			/* lines that rows of codes and values will need */
-	/* of the row that all threads do */
+	bool fetch;			/* prefetch lines of codes and values */
+	/* the row that all threads share */
 	struct rows run;
 	float *values;
 	int64_t item;
@@ -41,9 +41,8 @@ struct code_job {
 /* ---- hadamard_quantize(), dequantize_hadamard() ---------------------------------------------- */
 
 /*
- * Values of rows that are held between transform and codes: 32 KiB, or one row; of codes that
- * become values half of that, since lines of the results are in L1, too. Rows beyond LONG_FLOATS,
- * 1 MiB, are done one after the other by all threads.
+ * Values held between transform and codes: 32 KiB, or one row; half of that from codes to values,
+ * since results are in L1, too. All threads share each row above LONG_FLOATS, 1 MiB.
  */
 #define TOGETHER_FLOATS (8 << 10)
 #define LONG_FLOATS (256 << 10)
@@ -63,10 +62,10 @@ static int64_t rows_together(const struct hzi_hadamard_args *a)
 	return max_i64(1, TOGETHER_FLOATS / row_length(a));
 }
 
-/* Elements that are converted between two times that lines are asked for */
+/* Elements converted between prefetches */
 #define PIECE 1024
 
-/* Pieces that codes of a row are made in */
+/* Groups of a row */
 static int64_t pieces(const struct code_job *job)
 {
 	return (row_length(job->j.a) + job->codes.group - 1) / job->codes.group;
@@ -77,13 +76,13 @@ static size_t values_bytes(const struct hzi_hadamard_args *a)
 	return line(rows_together(a) * row_length(a) * 4);
 }
 
-/* Room for the codes of a row that do not lie side by side */
+/* Scratch for the codes of a row that are not contiguous */
 static size_t aside_bytes(const struct hzi_hadamard_args *a, const struct codes *c)
 {
 	return c->given && c->q_step != 1 ? line(row_length(a)) : 0;
 }
 
-/* Rows from item on, at most count, whose blocks are one run: side by side, with equal diagonals */
+/* How many rows from item on, at most count, have equally spaced blocks and equal diagonals */
 static int64_t run_length(const struct hzi_hadamard_args *a, const int64_t *stride, int64_t ld,
 			  int64_t item, int64_t count)
 {
@@ -98,7 +97,7 @@ static int64_t run_length(const struct hzi_hadamard_args *a, const int64_t *stri
 	return min_i64(count, last - item % last);
 }
 
-/* A run of rows from item on; the values lie at values, contiguous. */
+/* A run of rows from item on, whose values are contiguous at values */
 static struct rows rows_run(const struct code_job *job, int64_t item, float *values)
 {
 	const struct hzi_hadamard_args *a = job->j.a;
@@ -129,8 +128,8 @@ static struct rows rows_run(const struct code_job *job, int64_t item, float *val
 }
 
 /*
- * convert() with scales and zeros that are given; codes that are not side by side are by way of
- * aside, which has room for a row of them.
+ * convert() with given scales and zero points. Codes that are not contiguous go through aside,
+ * scratch for a row of them.
  */
 static void convert_given(const struct code_job *job, int64_t item, float *values, int64_t begin,
 			  int64_t end, char *aside)
@@ -165,8 +164,8 @@ static void convert_given(const struct code_job *job, int64_t item, float *value
 }
 
 /*
- * Groups begin .. end - 1 of a row's values to codes, or back; ahead: what to prefetch, or NULL;
- * aside: as above
+ * Converts groups begin .. end - 1 of a row between values and codes. ahead: what to prefetch, or
+ * NULL; aside: see convert_given().
  */
 static void convert(const struct code_job *job, int64_t item, float *values, int64_t begin,
 		    int64_t end, const char *ahead, char *aside)
@@ -209,7 +208,7 @@ static void convert(const struct code_job *job, int64_t item, float *values, int
 		});
 }
 
-/* Rows of so many values, in calls of more bytes than that, have their lines fetched. */
+/* Lengths of rows whose lines are prefetched, in calls of more bytes than FETCH_BYTES */
 enum { FETCH_FROM = 512, FETCH_TO = 8192, FETCH_BYTES = 2 << 20 };
 
 static void fetch(const char *from, int64_t bytes)
@@ -219,9 +218,9 @@ static void fetch(const char *from, int64_t bytes)
 }
 
 /*
- * The codes of a row to values, whose transform goes to y; next: codes that follow. While pieces
- * are converted, their lines of both are fetched: a row at a time is too short for the processor to
- * do so, and y would be waited for. 1024 to 4096 to bf16: 1.4 times as fast; 256 and 16384: 0.95.
+ * The codes of a row to values, whose transform goes to y; next: the codes after these. Lines of y
+ * and next are prefetched meanwhile: a row is too short for the hardware prefetcher, and stores to
+ * y would wait. To bf16, rows of 1024 to 4096: 1.4 times as fast; rows of 256 and 16384: 0.95.
  */
 static void convert_back(const struct code_job *job, int64_t item, float *values, const char *y,
 			 const char *next, char *aside)
@@ -275,7 +274,7 @@ static void do_code_rows(void *work_job, int thread, int64_t begin, int64_t end)
 		}
 		hzi_run_rows(&r, &job->j.areas, 0, rows * a->blocks);
 		if (!back) {
-			/* If rows lie back to back, those to come follow those just read. */
+			/* If rows are contiguous, the next ones follow those just read. */
 			const int64_t size = dtype_bytes(r.x_dtype), row_bytes = length * size;
 			const char *next = r.x + rows * a->blocks * r.x_ld * size;
 
@@ -287,7 +286,7 @@ static void do_code_rows(void *work_job, int thread, int64_t begin, int64_t end)
 	}
 }
 
-/* Unit: a block of the row that job->run describes */
+/* Unit: a block of the row of job->run */
 static void do_run(void *work_job, int thread, int64_t begin, int64_t end)
 {
 	const struct code_job *job = work_job;
@@ -307,7 +306,7 @@ static void do_groups(void *work_job, int thread, int64_t begin, int64_t end)
 		(char *)job->values + values_bytes(job->j.a));
 }
 
-/* One row after the other, each by all threads: its blocks or the insides of a block, its groups */
+/* Row by row: all threads share its blocks, or each block, and its groups */
 static void long_rows(struct code_job *job, int threads)
 {
 	const struct hzi_hadamard_args *a = job->j.a;
@@ -422,8 +421,8 @@ size_t hzi_cpu_dequantize_hadamard_workspace(const struct hz_context *ctx,
 /* ---- quantize(), dequantize() with a transform ----------------------------------------------- */
 
 /*
- * Codes of calls of more bytes than that are stored past the caches, if rows are so long that the
- * fence after each of them, 0.15 us, costs less
+ * Calls of more bytes store codes past the caches, if rows are long enough for the fence after each
+ * of them, 0.15 us, to pay
  */
 #define STREAM_BYTES ((int64_t)32 << 20)
 #define STREAM_ROW 4096
@@ -434,7 +433,7 @@ int hzi_cpu_hadamard_codes(struct hz_context *ctx, const struct hzi_quantize_ker
 	const struct hzi_rotated *r = a->rotated;
 	const int64_t bytes = item_count(r->t.ndim, r->t.shape) * row_length(&r->t) *
 			      (1 + dtype_bytes(r->t.x_dtype));
-	/* One code of either type: what is in range has its low byte. */
+	/* The zero point as a code of either type: its low byte */
 	const uint8_t zero = (uint8_t)a->zero;
 	const struct codes codes = {
 		.q = a->q,

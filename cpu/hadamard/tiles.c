@@ -8,34 +8,35 @@
 #include "cpu/hadamard/hadamard.h"
 
 /*
- * Floats of a column tile, 256 KiB: a quarter of a 1 MiB L2, so that a tile, the lines it came from
- * and the prefetcher's guesses find room. Its rows are padded by one cache line, because rows a
- * multiple of 4 KiB apart meet in one set of L1.
+ * Floats of a column tile, 256 KiB: a quarter of a 1 MiB L2, which also holds the lines of x and
+ * what is prefetched. Rows are padded by one cache line, because rows a multiple of 4 KiB apart
+ * share a set of L1.
  */
 #define TILE_FLOATS (64 << 10)
 #define TILE_PAD 16
 /* Columns of a tile at most: 2 KiB of a row, half a page, for the prefetcher and the TLB */
 #define TILE_COLUMNS 512
-/* Floats that are passed over several times before the next ones: 16 KiB, half of an L1 */
+/* Floats that several passes go over before the next ones: 16 KiB, half of an L1 */
 #define L1_FLOATS 4096
 /*
- * How far ahead 16-bit rows are fetched that go through registers alone. Longer ones are used a
- * block of L1_FLOATS at a time, with pauses that end the processor's own guesses: the next block.
+ * Prefetch distance, in elements, for 16-bit rows that need one pass. Longer rows are read a block
+ * of L1_FLOATS at a time, with pauses that stop the hardware prefetcher: there it is the next
+ * block.
  */
 #define STREAM_AHEAD 1024
 /*
- * Operands of more bytes than that, a quarter of a 1 MiB L2, come from and go to memory: lines are
- * fetched before they are used, of 16-bit y in long rows Y_AHEAD elements before. One core of an
- * AMD EPYC (Zen 5), rows of 4096: f32 6.2 -> 5.2 ms, f16 11.1 -> 6.2.
+ * Operands of more bytes than that, a quarter of a 1 MiB L2, count as in memory and are prefetched,
+ * 16-bit y in long rows by Y_AHEAD elements. One core of an AMD EPYC (Zen 5), rows of 4096: f32
+ * 6.2 -> 5.2 ms, f16 11.1 -> 6.2.
  */
 #define FAR_BYTES (256 << 10)
 #define Y_AHEAD 512
-/* A transform beyond 2^BIG_BITS is made of sub-blocks of 2^SUB_BITS, which stay in L2. */
+/* A transform above 2^BIG_BITS is made of sub-blocks of 2^SUB_BITS, which stay in L2. */
 #define BIG_BITS 17
 #define SUB_BITS 15
 /*
- * Columns of f32 beyond 2^SPLIT_BITS are read and written twice, by groups of neighbouring rows and
- * then across the groups, since a tile of so many rows would be few lines wide. Zen 4, 4096 x 4096,
+ * f32 columns above 2^SPLIT_BITS are transformed in two steps, within groups of neighbouring rows,
+ * then across groups, since a tile of all rows would be few cache lines wide. Zen 4, 4096 x 4096,
  * blocks of 1024, 2048, 4096: 13.8, 20.7, 28.1 ms in one step; 9.2, 9.8, 11.9 in two.
  */
 #define SPLIT_BITS 9
@@ -141,7 +142,7 @@ static bool is_split(int m, int k, int y_dtype)
 	return m == 1 && k > SPLIT_BITS && y_dtype == HZ_F32;
 }
 
-/* column_tile() in two steps, the values between them in y */
+/* column_tile() in two steps; y has the values between them. */
 static void split_tile(const struct columns *a, int64_t c, float *scratch)
 {
 	const int64_t group = (int64_t)1 << (a->k / 2), groups = (int64_t)1 << (a->k - a->k / 2);
@@ -198,8 +199,8 @@ void hzi_run_columns(const struct columns *a, int64_t c, float *scratch)
 /* ---- Rows ------------------------------------------------------------------------------------ */
 
 /*
- * Base matrices times less than a vector of columns: BATCH transforms at a time are put side by
- * side, as columns, so that vectors are full. Long ones make up fewer, to stay in L2.
+ * Base matrices times less than a vector of columns: BATCH transforms are interleaved as columns so
+ * that vectors are full; fewer if they are long, to stay in L2.
  */
 #define BATCH 64
 #define BATCH_LONG 16
@@ -258,7 +259,7 @@ struct areas hzi_row_areas(const struct hzi_hadamard_kern *kern, const struct hz
 	return s;
 }
 
-/* One transform: x to y by way of t, f32, which may be y. */
+/* One transform: x to t, f32, which may be y, then to y */
 struct transform {
 	const struct rows *r;
 	const struct hzi_segment *seg;
@@ -267,13 +268,13 @@ struct transform {
 	float *t;
 	const float *pre, *post;
 	const float *sign;
-	int64_t count;			/* transforms back to back, 1 unless they are short */
+	int64_t count;			/* contiguous transforms, 1 unless they are short */
 	int sub;
 	int64_t width;			/* columns of a tile */
 	size_t tile_bytes;		/* from one worker's tile to the next one's */
 };
 
-/* Butterflies of 2^k elements at offset: to y with scale and post if last, else to t. */
+/* Butterflies of 2^k elements at offset: last: to y with scale and post, else to t */
 static void sylvester(const struct transform *a, int64_t offset, int64_t count, int k, bool last)
 {
 	const struct rows *r = a->r;
@@ -301,7 +302,7 @@ static void sylvester(const struct transform *a, int64_t offset, int64_t count, 
 	} else {
 		const int left = k - kern->head_bits;
 		const int passes = (left + kern->pass_bits - 1) / kern->pass_bits;
-		/* Lines a multiple of 4 KiB apart share a set of L1, which has as few as 8 ways. */
+		/* Lines a multiple of 4 KiB apart share a set of L1, which may have only 8 ways. */
 		const int most = left > kern->pass_bits ? 3 : kern->pass_bits;
 		const int bits = (int)min_i64(most, (left + passes - 1) / passes);
 		const int64_t step = (int64_t)1 << (k - bits);
@@ -323,7 +324,7 @@ static void sylvester(const struct transform *a, int64_t offset, int64_t count, 
 
 		if (last && r->y_far && a->y != a->x)
 			p.y_ahead = step << bits <= L1_FLOATS ? L1_FLOATS : Y_AHEAD;
-		/* As many transforms at a time as stay in L1, or one */
+		/* As many transforms at a time as fit in L1, or one */
 		for (int64_t i = offset, n; i < offset + count; i += n) {
 			n = min_i64(max_i64(step << bits, L1_FLOATS), offset + count - i);
 			if (k - bits <= kern->head_bits) {
@@ -388,7 +389,7 @@ static void do_columns(void *job, int thread, int64_t begin, int64_t end)
 	}
 }
 
-/* Unit i: columns 16 i and on of the product with the base matrix */
+/* Unit i: 16 columns, from 16 i on, of the product with the base matrix */
 static void do_base(void *job, int thread, int64_t begin, int64_t end)
 {
 	const struct transform *a = job;
@@ -434,7 +435,7 @@ static void one_transform(struct transform *a)
 		hzi_parallel(r->threads, do_base, a, (step + 15) / 16);
 }
 
-/* The transforms of a segment in n blocks, n at most batch_columns(), that of the first given. */
+/* The transforms of a segment in n <= batch_columns() blocks; t is that of the first. */
 static void batch(const struct transform *a, int64_t n)
 {
 	const struct rows *r = a->r;
@@ -496,7 +497,7 @@ static void run_contiguous(const struct rows *r, const struct areas *areas, int6
 	const int64_t x_size = dtype_bytes(r->x_dtype);
 	const int64_t y_size = dtype_bytes(r->y_dtype);
 	const int64_t n = plan->n;
-	/* Whether blocks lie back to back, and diagonals likewise */
+	/* Whether blocks and diagonals are contiguous */
 	const bool flat = plan->nseg == 1 && r->x_ld == n && r->y_ld == n &&
 			  (!r->pre || r->pre_ld == n) && (!r->post || r->post_ld == n);
 	int64_t together = end - begin;
@@ -558,7 +559,7 @@ static void run_contiguous(const struct rows *r, const struct areas *areas, int6
 				a.t = (float *)(r->scratch + (size_t)r->threads * areas->tile);
 				if (seg->m == 1 && r->y_dtype == HZ_F32)
 					a.t = (float *)a.y;
-				/* Not worth it for fewer columns than each has by itself */
+				/* It does not pay for fewer columns than one transform has. */
 				if (is_batched(r->kern, seg) && blocks - i > (int64_t)1 << seg->k) {
 					step = min_i64(blocks - i, batch_columns(seg));
 					batch(&a, step);

@@ -14,23 +14,22 @@
 
 /*
  * A block of C is 32 x 32: four tiles of 16 x 16 sums. A step multiplies 64 of k: two tiles of A by
- * two of B, four instructions of 16 cycles each. What costs time is all that is not these:
+ * two of B, four instructions of 16 cycles each. What else takes time, and how it is hidden:
  *
- * - Loads stand together before the multiplications of a step. Interleaved with them they hold
- *   them up by 5 to 15 %.
- * - A panel of A, 32 rows of at most KC steps, stays in L1; B streams past it from L2, by the form
- *   of the load that tells the cache so: without it, a third of the time is lost.
- * - The tiles of a finished block are stored, and those of the next begun, within the first step of
- *   the next: 96 % of the full rate instead of 88.
- * - Requantization of a block runs beside the multiplications of the next, two rows in a step. It
- *   is free as long as the loop keeps its state in registers: stores that the loads of a tile may
- *   alias (by the low 12 bits of their addresses) hold these up, so that ten spilled counters cost
- *   15 %, and a store in each step 5 %.
- * - A tile that is stored after 2000 cycles without such a store takes 900 cycles more. So blocks
- *   end after KC steps at most, by which sums go out and in, or idle stores would be needed.
- * - What misses L1 is the limit then: 16 lines at a time. With k beyond 1024 there are, beside B,
- *   the sums of parts and the change of A's panel; lines of the last cache, those of C too, add 8
- *   cycles each to a step of 64, whatever fetches them.
+ * - Loads come together before the multiplications of a step. Interleaved they cost 5 to 15 %.
+ * - A panel of A, 32 rows of at most KC steps, stays in L1; B streams from L2 by the non-temporal
+ *   tile load. With the ordinary load a third of the time is lost.
+ * - The tiles of a finished block are stored within the first step of the next block: 96 % of the
+ *   full rate instead of 88.
+ * - The epilogue of a block runs beside the multiplications of the next, two rows in a step. It is
+ *   free as long as the loop's state is in registers: tile loads wait for stores whose addresses
+ *   agree in the low 12 bits, so ten spilled counters cost 15 %, a store in each step 5 %.
+ * - A tile store takes 900 cycles more if there was none for 2000 cycles. So blocks end after at
+ * most
+ *   KC steps, and their sums are stored and reloaded.
+ * - Then misses of L1 are the limit, 16 lines at a time: B, and with k above 1024 the sums of parts
+ *   of k and the next panel of A. Each line from the last cache, C's too, adds 8 cycles to a step
+ *   of 64 cycles, however it is fetched.
  */
 enum {
 	ROWS = 32,
@@ -39,13 +38,13 @@ enum {
 	PAIR = 2 * TILE,	/* a step of a panel, of A and of B */
 	KC = 16,		/* steps whose panel of A, 32 KiB, fits L1 beside the rest */
 	SUMS = ROWS * SUMS_LD,	/* bytes of a block's sums */
-	WIDTH = 32,		/* panels of B at once at most: 128 KiB of sums of the caller's */
-	/* The same without: of the stack, which threads may have little of */
+	WIDTH = 32,		/* most panels of B at a time: 128 KiB of the caller's scratch */
+	/* The same without scratch: sums are on the stack, of which threads may have little. */
 	OWN = 2,
 	FEW = 8			/* bands of rows */
 };
 
-/* Which instruction multiplies: by the signs of A and B */
+/* The multiplying instruction, by the signedness of A and B */
 enum { UU, US, SU, SS };
 
 static const int32_t zeros[64] __attribute__((aligned(64)));
@@ -65,7 +64,7 @@ static int32_t qgemm_pack_a_offset(int32_t a_dtype, int32_t b_dtype)
 	return 0;
 }
 
-/* A row of k codes, back to back, to every step; the next, ld bytes on, comes into L2 meanwhile. */
+/* Packs a row of k contiguous codes; meanwhile the next row, ld bytes on, is prefetched into L2. */
 static void pack_row(const char *from, char *to, int64_t k, int64_t ld, int64_t step)
 {
 	for (; k >= STEP; k -= STEP, from += STEP, to += step) {
@@ -117,17 +116,17 @@ static void qgemm_pack_a(const struct hzi_qgemm_pack_a *a)
 
 /* ---- Blocks ---------------------------------------------------------------------------------- */
 
-/* A block: half: of 16 rows, two tiles. Tiles start as those at init, which has rows of init_ld. */
+/* A block; half: 16 rows, two tiles. Sums start as those at init, rows init_ld apart. */
 struct block {
 	const char *a, *b;
-	int64_t a_ld, a_step, steps;	/* of tiles of A: from row to row, from step to step */
+	int64_t a_ld, a_step, steps;	/* of tiles of A: strides of rows and of steps */
 	const char *init;
 	int64_t init_ld;
 };
 
 /*
- * What goes on beside: rows of A are packed, and lines come into L2, in each step; with each pair
- * of rows of codes a line of C does, from row to row
+ * What runs beside the multiplications: in each step, rows of A are packed and lines prefetched
+ * into L2; with each pair of rows of codes, a line of C, row by row
  */
 struct beside {
 	const char *from;
@@ -137,7 +136,7 @@ struct beside {
 	int64_t lines;
 };
 
-/* Where the tiles in the registers belong; NULL: nowhere */
+/* Where the tiles in the registers are to be stored; NULL: they hold nothing */
 struct held {
 	char *sums;
 	int64_t ld;
@@ -175,7 +174,7 @@ INLINE void store(const struct held *h, const bool half)
 	BARRIER();
 }
 
-/* The first step. Tiles held belong to a block with as many of them. */
+/* The first step. If the tiles hold sums, those are of a block with as many tiles. */
 INLINE void first_step(const int signs, const bool half, const struct block *k, struct held *h)
 {
 	const char *down = k->init + 16 * k->init_ld;
@@ -203,7 +202,7 @@ INLINE void first_step(const int signs, const bool half, const struct block *k, 
 	BARRIER();
 }
 
-/* Steps; beside each, pairs of rows of f are finished, from row 0 on, and rows of A packed */
+/* Steps; beside each, the epilogue of pairs of rows of f, from row 0 on, and packing of A */
 INLINE void run(const int signs, const bool half, const int kind, const int pairs, const int rows,
 		const struct block *k, const struct finish *f, const struct bounds *bounds,
 		const struct beside *s)
@@ -264,7 +263,7 @@ INLINE void run_any(const int signs, const bool half, const int kind, const int 
 		    const struct block *k, const struct finish *f, const struct bounds *bounds,
 		    const struct beside *s)
 {
-	/* A half block is of the last band: nothing is left to be packed. */
+	/* A half block is in the last band, when all of A is packed. */
 	if (s->rows == 4 && !half)
 		run(signs, half, kind, pairs, 4, k, f, bounds, s);
 	else if (s->rows == 1 && !half)
@@ -273,12 +272,12 @@ INLINE void run_any(const int signs, const bool half, const int kind, const int 
 		run(signs, half, kind, pairs, 0, k, f, bounds, s);
 }
 
-/* A block; f, which is the one held, is finished beside it. */
+/* A block; beside it, the epilogue of f, whose sums the tiles hold */
 INLINE void multiply(const int signs, const bool half, const int kind, const struct block *block,
 		     struct held *h, struct finish *f, const struct bounds *bounds,
 		     const struct beside *beside)
 {
-	/* Pairs of rows that can be finished beside: with columns that fill the block */
+	/* Pairs of rows whose epilogue can run beside: those of whole blocks of columns */
 	const int64_t count = f->mask == ~0u && f->kind == kind ? f->rows / 2 : 0;
 	struct beside s = *beside;
 	struct block k = *block, part;
@@ -323,7 +322,7 @@ INLINE void multiply(const int signs, const bool half, const int kind, const str
 	BARRIER();
 }
 
-/* Functions of their own, so that each of the loops has the registers to itself */
+/* Separate functions, so that each loop has all registers */
 #define MULTIPLY(name, signs, half, kind) \
 	static void name(const struct block *k, struct held *h, struct finish *f, \
 			 const struct bounds *b, const struct beside *s) \
@@ -361,7 +360,7 @@ static const multiplier multiply_of[4][2][2] = {
 
 /* ---- Regions --------------------------------------------------------------------------------- */
 
-/* Whether 32 rows of so many lines crowd the 64 sets of L1: of 12 ways some are for the rest. */
+/* Whether 32 rows of lines, ld bytes apart, need more than 9 of the 12 ways of a set of L1 */
 static bool crowded(int64_t ld, int64_t lines)
 {
 	int count[64] = {0}, most = 0;
@@ -376,7 +375,7 @@ static bool crowded(int64_t ld, int64_t lines)
 	return most > 9;
 }
 
-/* Sums of the rows of a panel by tiles of ones. Nothing is held. */
+/* Sums of the rows of a panel by tiles of ones. The tiles hold nothing before. */
 static void sum_rows(bool is_signed, const char *a, int64_t a_ld, int64_t a_step,
 		     int64_t steps, int64_t rows, int32_t *row)
 {
@@ -406,25 +405,24 @@ static void sum_rows(bool is_signed, const char *a, int64_t a_ld, int64_t a_step
 struct region {
 	const struct hzi_qgemm_mul *q;
 	int64_t steps, panels, bands;	/* of k; of columns; of rows */
-	int64_t width, part;		/* panels, and steps, that are taken at once */
-	bool one_zero;			/* all columns have one zero */
+	int64_t width, part;		/* panels, and steps, at a time */
+	bool one_zero;			/* all columns have one zero point */
 	bool pack;			/* A is still to be packed */
-	bool direct;			/* or its tiles are loaded from where it lies */
+	bool direct;			/* or its tiles are loaded in place */
 	int kind;
 	int64_t size;			/* bytes of an element of C */
 	struct bounds bounds;
 	struct held held;
 	bool held_half;
-	struct finish finish;		/* what is held or has just been stored */
+	struct finish finish;		/* the block that the tiles hold, or that was just stored */
 };
 
 /*
- * Columns are taken by so many panels of B as stay in L2, of which 1.25 of 2 MiB keep their rate
- * when they are read again and again; with k in parts, sums and two bands of A are there, too.
- * Where B is read but a few times and the next panels have to be on their way meanwhile, a
- * sixth. Rows are taken by bands of 32; k by parts whose panel of A stays in L1, unless there is
- * but one band, in which nothing would be used twice. Room for B at 2048^3: 1 MiB 5.98 ms, 768
- * KiB 5.60; at 4096^3 48.9, 47.8.
+ * Columns: as many panels of B at a time as stay in L2. Of 2 MiB, 1.25 keep the full rate when they
+ * are read repeatedly; with k in parts, sums and two bands of A need room, too. Where B is read
+ * only a few times and the next panels are prefetched meanwhile, a sixth. Rows: bands of 32. k:
+ * parts whose panel of A stays in L1, unless there is one band, which reuses nothing. Bytes for B
+ * at 2048^3: 1 MiB 5.98 ms, 768 KiB 5.60; at 4096^3 48.9, 47.8.
  */
 static void plan(struct region *g)
 {
@@ -446,7 +444,7 @@ static void plan(struct region *g)
 		g->bounds = make_bounds(q);
 }
 
-/* What was held has been stored. */
+/* The tiles have been stored. */
 static void finish_held(struct region *g)
 {
 	g->held.sums = NULL;
@@ -463,7 +461,7 @@ static void flush(struct region *g)
 	finish_held(g);
 }
 
-/* Packs rows of band p from row first on, and beyond m. */
+/* Packs rows of band p from row first on; rows from m on are 0. */
 static void pack_band(const struct region *g, int64_t p, int64_t first)
 {
 	const struct hzi_qgemm_mul *q = g->q;
@@ -479,14 +477,14 @@ static void pack_band(const struct region *g, int64_t p, int64_t first)
 	}
 }
 
-/* Of sums that were made here, what zeros of rows take */
+/* Subtracts k times the zero points of rows from row sums that were made here. */
 static void rows_less_zeros(const struct hzi_qgemm_mul *q, bool made, int64_t first, int64_t rows)
 {
 	for (int64_t r = first; made && q->a_zero && r < first + rows; r++)
 		q->row[r] = (int32_t)((uint32_t)q->row[r] - (uint32_t)q->k * (uint32_t)q->a_zero[r]);
 }
 
-/* The sums of a band's rows, which go with zeros of B, and their product with the one zero */
+/* The row sums of a band, for zero points of B, and their product with the one zero point */
 static void prepare_rows(struct region *g, bool is_signed, int64_t p, const char *a,
 			 int64_t a_ld, int64_t a_step, bool count, int32_t *off)
 {
@@ -503,7 +501,7 @@ static void prepare_rows(struct region *g, bool is_signed, int64_t p, const char
 		times_zero(off, q->b_zero[0], row, rows);
 }
 
-/* Rows of the next band to be packed beside block j: of the steps from k0 on */
+/* Rows of the next band to be packed beside block j, steps from k0 on */
 static void pack_beside(const struct region *g, int64_t p, int64_t j, int64_t each, int64_t k0,
 			struct beside *s)
 {
@@ -518,7 +516,7 @@ static void pack_beside(const struct region *g, int64_t p, int64_t j, int64_t ea
 	s->soon = s->from + each * q->src_ld;
 }
 
-/* The block at a column of band p has been multiplied, and its tiles are held. */
+/* After the block at a column of band p: its tiles are held, and its epilogue is set up. */
 static void hold(struct region *g, int64_t p, int64_t column, char *own, const int32_t *off,
 		 const struct float_row *float_row, bool last)
 {
@@ -554,9 +552,9 @@ static void hold(struct region *g, int64_t p, int64_t column, char *own, const i
 }
 
 /*
- * Beside block j of a band: half of the rows of a line of C that the next but one and the one after
- * it write, at the end of a band those of the next. Stores that wait for the last cache hold up
- * loads: 5 % at 4096^3.
+ * Prefetches, beside block j of a band, half of the rows of the line of C that the next block but
+ * one and the one after it write; at the end of a band, those of the next band. Stores that miss
+ * hold up loads: 5 % at 4096^3.
  */
 static const char *next_c(const struct region *g, int64_t p, int64_t j0, int64_t j, int64_t width)
 {
@@ -577,7 +575,7 @@ static void region(int signs, struct region *g)
 	const int64_t steps = g->steps, bands = g->bands;
 	char own_sums[OWN * SUMS] __attribute__((aligned(64)));
 	char *const sums = q->sums && g->part < steps ? q->sums : own_sums;
-	/* In turn: the last block of a band is finished beside the first of the next. */
+	/* Alternating: the last block of a band is finished beside the first of the next. */
 	int32_t off[2][ROWS] __attribute__((aligned(64))) = {{0}};
 	struct float_row float_row[2][ROWS];
 	int turn = 0;
@@ -587,7 +585,7 @@ static void region(int signs, struct region *g)
 		const char *const b0 = (const char *)q->b + j0 * q->b_panel;
 		const bool pack = g->pack && j0 == 0;
 		const bool beside = pack && !g->direct && q->k % STEP == 0;
-		/* Beside a block, so many rows of the next band are packed. */
+		/* Rows of the next band that are packed beside a block */
 		const int64_t each = width >= 32 ? 1 : 4;
 		int64_t packed = 0;
 
@@ -600,7 +598,7 @@ static void region(int signs, struct region *g)
 			const char *const a = direct ? (const char *)q->src + p * ROWS * q->src_ld :
 						       (const char *)q->a + p * steps * PAIR;
 			const int64_t a_ld = direct ? q->src_ld : 64, a_step = direct ? 64 : PAIR;
-			/* Beside a block, a share of the next band or part comes into L2. */
+			/* A share of the next band or part is prefetched beside a block. */
 			const bool near = !direct && bands > FEW;
 			const char *soon = a + ROWS * q->src_ld;
 			int64_t lines = next || near ? ceil_div(ROWS, width) : 0;
@@ -616,7 +614,7 @@ static void region(int signs, struct region *g)
 			if (g->kind == FLOATS)
 				set_float_rows(float_row[turn], q, p * ROWS, rows, off[turn]);
 			if (bands <= FEW) {
-				/* Rather the next columns of B: A is small. */
+				/* A is small: prefetch the next columns of B instead. */
 				lines = ceil_div(ROWS, bands);
 				if (bands == 1 || j0 + width >= g->panels)
 					lines = 0;
@@ -649,7 +647,7 @@ static void region(int signs, struct region *g)
 						pack_beside(g, p, j, each, k0, &s);
 						packed = (j + 1) * each;
 					} else if (bands == 1) {
-						/* 32 rows; 4 steps ahead take 1.15 times as long */
+						/* 32 rows; 4 steps ahead: 1.15 times as slow */
 						s.soon = k.b + 2 * PAIR;
 						s.lines = PAIR / 64;
 					}
@@ -681,7 +679,7 @@ static void qgemm_mul(const struct hzi_qgemm_mul *q)
 		__asm__ volatile("ldtilecfg %0" : : "m"(config));
 		region(signs, &g);
 	}
-	/* The tiles are 8 KiB that a switch of tasks need not save any more. */
+	/* Releasing the tiles saves 8 KiB of state at a context switch. */
 	_tile_release();
 }
 

@@ -10,7 +10,7 @@
 #include "cpu/qgemm/qgemm.h"
 #include "cpu/quantize/kern.h"
 
-/* Rows of x as codes, back to back, and their zeros and scales; then a multiplication of these. */
+/* Contiguous codes of the rows of x, with their zero points and scales */
 struct linear {
 	const struct hzi_quantize_kern *kern;
 	const struct hzi_qlinear_args *a;
@@ -23,7 +23,7 @@ static size_t linear_bytes(const struct hzi_qlinear_args *a)
 	return line(a->g.rows * a->g.k) + line(a->g.rows) + line(4 * a->g.rows);
 }
 
-/* The multiplication; its codes, zeros and scales lie at workspace. */
+/* The multiplication of the codes at workspace */
 static struct hzi_qgemm_args linear_args(const struct hzi_qlinear_args *a, char *workspace)
 {
 	struct hzi_qgemm_args g = a->g;
@@ -43,11 +43,11 @@ static struct hzi_qgemm_args linear_args(const struct hzi_qlinear_args *a, char 
 	return g;
 }
 
-/* Rows that are taken at once: so many are short, so many bytes stay in L1. */
+/* Rows at a time: at most LINEAR_ROWS, of LINEAR_FLOATS elements together, which stay in L1 */
 #define LINEAR_ROWS 64
 #define LINEAR_FLOATS 4096
 
-/* The range of a row whose elements do not lie side by side */
+/* The range of a row of strided elements */
 static void strided_range(const struct linear *l, const char *x, float *lo, float *hi)
 {
 	const struct hzi_qgemm_args *g = &l->a->g;
@@ -85,10 +85,10 @@ static void strided_codes(const struct linear *l, const char *x, char *to, const
 	}
 }
 
-/* Elements of each row in a square of rows whose elements lie side by side from row to row */
+/* Elements of each row in a transposed square of rows */
 #define LINEAR_SQUARE 128
 
-/* The ranges of n rows of that kind, or, with to, their codes */
+/* The ranges of n rows whose columns are contiguous; to: their codes instead */
 static void transposed(const struct linear *l, const char *x, int64_t n, float *lo, float *hi,
 		   char *to, const float *scales, const char *zeros)
 {

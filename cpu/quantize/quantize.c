@@ -14,23 +14,24 @@
 #include "cpu/quantize/kern.h"
 #include "cpu/quantize/quantize.h"
 
-/* Elements that a unit of work has: half a MiB of f32, or what a buffer on the stack gathers */
+/* Elements of a unit of work: 256 KiB of f32; strided ones are gathered, GATHER at a time */
 #define SEGMENT 65536
 /*
- * Calls that move more bytes store past the last cache, whose size says little where others share
- * it: 30 MB at 17 to 25 instead of 11 to 14 GB/s beside neighbours, 26 instead of 30 without.
+ * Calls that move more bytes store past the caches, whatever the size of the last one, which others
+ * may share: 30 MB at 17 to 25 instead of 11 to 14 GB/s beside neighbours, 26 instead of 30
+ * without.
  */
 #define STREAM_BYTES ((int64_t)32 << 20)
 
 /*
- * A map is cut into segments: of whole groups, or where these are longer, inside one.
+ * A map is cut into segments: of whole groups, or within a group if groups are longer.
  */
 struct segments {
 	const struct hzi_quantize_map *map;
 	int64_t per_group, length, per_row, count;
 };
 
-/* Segments of at most so many elements */
+/* Segments of at most that many elements */
 static struct segments make_segments(const struct hzi_quantize_map *map, int64_t most)
 {
 	struct segments s = {.map = map, .per_group = 1};
@@ -47,7 +48,7 @@ static struct segments make_segments(const struct hzi_quantize_map *map, int64_t
 	return s;
 }
 
-/* Segment u: its length, and its first element in x and q and its first parameter */
+/* Segment u: returns its length; sets the index of its first element and parameter */
 static int64_t segment_at(const struct segments *s, int64_t u, int64_t *x, int64_t *q, int64_t *p)
 {
 	const struct hzi_quantize_map *map = s->map;
@@ -118,12 +119,13 @@ static void codes_units(void *data, int thread, int64_t begin, int64_t end)
 }
 
 /*
- * Where neighbours of x or of q lie along another dimension than the row's, squares of SQUARE_ROWS
- * rows by so many elements of each are made there, and turned on the way in or out. While rows of
- * one become codes, lines of the next are fetched: 4096 x 4096 of f32, in ms,
+ * Where x or q is contiguous along another dimension than the row, SQUARE_ROWS rows by
+ * SQUARE_LENGTH elements at a time are transposed on the way in or out. While a square becomes
+ * codes, lines of the next are prefetched: 4096 x 4096 of f32, ms without and with,
  *
- *	64 rows, fetched		a Xeon with AMX 23.5, 22.4	an EPYC (Zen 5) 23.0, 20.2
- *	128 rows, fetched		22.7, 21.3			20.6, 13.4
+ *	rows of a square	Xeon with AMX		EPYC (Zen 5)
+ *	64			23.5, 22.4		23.0, 20.2
+ *	128			22.7, 21.3		20.6, 13.4
  */
 #define SQUARE_ROWS 128
 #define SQUARE_LENGTH 128
@@ -181,7 +183,7 @@ static struct transpose_job make_transpose(const struct codes_job *c)
 	return t;
 }
 
-/* Fetches part part of parts of the lines of n pieces of bytes each, step bytes apart. */
+/* Prefetches a share (part of parts) of n pieces of bytes each, step bytes apart. */
 static void fetch_pieces(const char *from, int64_t step, int64_t bytes, int64_t n, int64_t part,
 			 int64_t parts)
 {
@@ -193,7 +195,7 @@ static void fetch_pieces(const char *from, int64_t step, int64_t bytes, int64_t 
 	}
 }
 
-/* Unit: SQUARE_ROWS rows of a segment */
+/* Unit: a square, SQUARE_ROWS rows of a segment */
 static void transpose_units(void *data, int thread, int64_t begin, int64_t end)
 {
 	const struct transpose_job *t = data;
@@ -312,11 +314,11 @@ struct range_job {
 	const struct hzi_choose_qparams_args *a;
 	struct segments s;
 	int threads;
-	bool shared; /* segments share parameters: each thread has its own ranges */
+	bool shared;			/* segments share parameters: threads have ranges each */
 	float *lo, *hi;			/* [threads or 1][params] */
 };
 
-/* Fills all but lo and hi; returns the bytes of workspace. */
+/* Fills *job without lo and hi; returns the bytes of workspace. */
 static size_t make_ranges(const struct hz_context *ctx, const struct hzi_choose_qparams_args *a,
 			  struct range_job *job)
 {

@@ -12,7 +12,7 @@
 
 static int8_t e[M * M], f[M * M];
 
-/* Every order that a kind has, up to 256; a 0 ends the list. */
+/* Every order of a kind, up to 256; 0 ends the list. */
 static const struct {
 	int id;
 	const char *name;
@@ -61,7 +61,7 @@ static const struct {
 	{ HZ_BASE_QUIP, 156, 0x54c7629c9bee46a9 }, { HZ_BASE_QUIP, 172, 0x5adfcf034effaca9 },
 };
 
-/* The first row of fast-hadamard-transform's 12: one that people can see with their own eyes. */
+/* The first row of fast-hadamard-transform's table of order 12, readable */
 static const char dao_12[] = "+-++++++++++"
 			     "--+-+-+-+-+-"
 			     "+++-++----++";
@@ -76,7 +76,7 @@ static uint64_t hash(const int8_t *entries, int m)
 	return h;
 }
 
-/* B B^T = m I in integers, entries +-1, and symmetry as told. */
+/* B B^T = m I in integers, entries +-1, and the symmetry that the call reports */
 static int is_hadamard(const int8_t *b, int m, int told_symmetric)
 {
 	int i, j, l, sum, symmetric = 1;
@@ -95,7 +95,7 @@ static int is_hadamard(const int8_t *b, int m, int told_symmetric)
 	return symmetric == told_symmetric;
 }
 
-/* The bits of hzi_base_get() say what hz_hadamard_base() says. */
+/* The bits of hzi_base_get() are the entries of hz_hadamard_base(). */
 static int same_base(const struct hzi_base *b, const int8_t *entries, int m, int symmetric)
 {
 	int i, j, good = b->m == m && b->words == (m + 31) / 32 && b->symmetric == symmetric;
@@ -107,7 +107,7 @@ static int same_base(const struct hzi_base *b, const int8_t *entries, int m, int
 	return good;
 }
 
-/* An allocator that counts, and refuses when told to. */
+/* An allocator that counts, and fails on request */
 static int live, refuse;
 
 static void *counting_alloc(void *user, size_t bytes, size_t align)

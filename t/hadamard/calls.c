@@ -183,7 +183,7 @@ static void test_refusals(struct dev *dev)
 	hz_free(dev->ctx, wy, dev->device);
 }
 
-/* One thing wrong at a time with calls that the library takes without looking closer */
+/* One wrong argument at a time in calls that otherwise take the fast path of the checks */
 static void test_refusals_plain(struct dev *dev)
 {
 	static const char overlap[] =
@@ -261,7 +261,7 @@ static void test_refusals_plain(struct dev *dev)
 	hz_free(dev->ctx, wx, dev->device);
 }
 
-/* ---- hz_hadamard_quantize() and the way back ------------------------------------------------- */
+/* ---- hz_hadamard_quantize(), hz_dequantize_hadamard() ---------------------------------------- */
 
 static struct area in, codes, scale;
 static unsigned char *image, *guard;

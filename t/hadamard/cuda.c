@@ -1,10 +1,10 @@
 /*
- * cuda.c - what the launchers of the Hadamard calls hand to the driver, seen by a stand-in
+ * cuda.c - launches of the Hadamard calls on a stand-in driver
  *
  * SPDX-License-Identifier: BSD-2-Clause
  *
- * Nothing is computed here: which kernel is taken, its geometry and its arguments. That kernels do
- * what they should is for the tests of the calls with HZ_TEST_DEVICE=cuda.
+ * Which kernel a call launches, its geometry and its parameters; nothing is computed. The tests of
+ * the calls with HZ_TEST_DEVICE=cuda test results.
  */
 #include <config.h>
 
@@ -24,24 +24,24 @@ int main(void)
 
 #else
 
-#define SHARED_MAX 232448	/* what the stand-in says a block may have */
+#define SHARED_MAX 232448	/* shared memory of a block on the stand-in */
 
 static const struct fakecuda *fake;
 static hz_context *ctx;
 
 enum { HADAMARD, QUANTIZE, DEQUANTIZE };
 
-/* A call on a matrix of rows x n, and the launches that it should be. */
+/* A call on a rows x n matrix, and the launches that it must make */
 struct row {
 	int op, x, y;			/* dtypes */
 	int64_t rows, n;
-	int64_t x_stride, x_step;	/* 0: back to back */
+	int64_t x_stride, x_step;	/* 0: contiguous */
 	int64_t group;			/* quantization; 0: the row */
 	hz_hadamard_opts o;
 	const char *kernel;		/* of each launch */
 	int launches;
 	unsigned threads, cluster;
-	int64_t grid;			/* 0: not looked at */
+	int64_t grid;			/* 0: any */
 };
 
 #define BLOCK(b) {.block = (b)}
@@ -77,7 +77,7 @@ static const struct row table[] = {
 	{.x = HZ_F32, .y = HZ_F16, .rows = 5, .n = 65536,
 	 .kernel = "rows_16_c4", .launches = 1, .threads = 256, .cluster = 4,
 	 .grid = 20},
-	/* Rows with gaps, of 16 bytes or not */
+	/* Rows with gaps, multiples of 16 bytes or not */
 	{.x = HZ_F16, .y = HZ_F16, .rows = 40, .n = 128, .x_stride = 384,
 	 .kernel = "rows_10", .launches = 1, .threads = 128,
 	 .grid = 1},
@@ -115,7 +115,7 @@ static const struct row table[] = {
 	 .kernel = "any", .launches = 1, .threads = 256},
 	{.x = HZ_F32, .y = HZ_F32, .rows = 2048, .n = 64, .o = COLUMNS(2048),
 	 .kernel = "any", .launches = 1, .threads = 512},
-	/* Of 16 bits: slices of 8 columns; the ways out of that */
+	/* 16-bit columns in slices of 8, and what they do not support */
 	{.x = HZ_F16, .y = HZ_F16, .rows = 256, .n = 104, .o = COLUMNS(128),
 	 .kernel = "columns_f16_7", .launches = 1, .threads = 256, .grid = 2},
 	{.x = HZ_F16, .y = HZ_F16, .rows = 256, .n = 104, .x_stride = 112, .o = COLUMNS(32),
@@ -138,7 +138,7 @@ static const struct row table[] = {
 	 .kernel = "columns", .launches = 1, .threads = 256, .grid = 4},
 	{.x = HZ_F16, .y = HZ_F16, .rows = 1024, .n = 64, .o = COLUMNS(1024),
 	 .kernel = "columns_10", .launches = 1, .threads = 512, .grid = 2},
-	/* Base matrices: on the fast path, and the ways out of it */
+	/* Base matrices: contiguous rows, and what their kernels do not support */
 	{.x = HZ_F16, .y = HZ_F32, .rows = 3, .n = 6144, .o = TRUE_ORDER(12),
 	 .kernel = "true", .launches = 1, .threads = 96,
 	 .grid = 3},
@@ -179,7 +179,7 @@ static const struct row table[] = {
 	{.op = QUANTIZE, .x = HZ_F32, .y = HZ_S8, .rows = 2, .n = 156 * 4, .o = TRUE_ORDER(156),
 	 .kernel = "any_quantize_big",
 	 .launches = 1, .threads = 128, .grid = 2},
-	/* And back */
+	/* Dequantization */
 	{.op = DEQUANTIZE, .x = HZ_S8, .y = HZ_F32, .rows = 100, .n = 1024,
 	 .kernel = "rows_10", .launches = 1,
 	 .threads = 128, .grid = 13},
@@ -200,7 +200,7 @@ static void *device_memory(int64_t bytes)
 	return p;
 }
 
-/* Rows of one dtype back to back: the kernel, threads, blocks, and blocks of a cluster. */
+/* Contiguous rows of one dtype: the kernel, threads, blocks, and blocks of a cluster */
 static void test_fast(void)
 {
 	static const struct {
@@ -279,7 +279,7 @@ static int status_of(const struct row *r, void *x, void *y, void *scale)
 	}
 }
 
-/* What every argument struct begins with. */
+/* Every parameter struct begins with a job. */
 static struct hzi_hadamard_job job_of(const struct fakecuda_launch *l)
 {
 	struct hzi_hadamard_job job;
@@ -319,7 +319,7 @@ static void test_row(const struct row *r)
 		good &= (l->cluster ? l->cluster : 1) == (r->cluster ? r->cluster : 1);
 		good &= !r->grid || l->grid[0] == r->grid;
 		good &= l->shared_bytes <= SHARED_MAX;
-		/* Fast paths get pointers to their segment, the others the rows'. */
+		/* Some kernels get pointers to their segment, others to the rows. */
 		offset = any ? 0 : r->o.axis ? job.offset * r->n : job.offset;
 		good &= job.y_dtype == r->y && job.x_dtype == r->x;
 		good &= (const char *)job.x ==
@@ -391,7 +391,7 @@ static void test_arguments(void)
 	hz_free(ctx, signs, HZ_CUDA);
 }
 
-/* 16-bit rows back to back to codes: which kernel, its geometry and arguments; ways out of it. */
+/* Contiguous 16-bit rows to codes: kernel, geometry, parameters, and what is unsupported */
 static void test_codes(void)
 {
 	static const struct {
@@ -410,7 +410,7 @@ static void test_codes(void)
 		{HZ_F16, HZ_S8, 100, 16384, 16384, 0, 0, "codes_f16_14", 512, 100, 65600},
 		{HZ_F16, HZ_S4X2, 5, 4096, 128, 0, 0, "codes_f16_12_groups", 128, 5, 16384},
 		{HZ_BF16, HZ_E4M3, 5, 24576, 32, 8192, 0, "codes_bf16_13_groups", 256, 15, 32768},
-		/* rows apart, rows of several transforms, and what there is no kernel for */
+		/* rows with gaps, rows of several transforms, and what has no kernel */
 		{HZ_BF16, HZ_S8, 5, 4096, 4096, 0, 8, "quantize_12", 64, 5, 0},
 		{HZ_BF16, HZ_S8, 5, 8192, 8192, 4096, 0, "any_quantize", 256, 5, 0},
 		{HZ_BF16, HZ_S8, 5, 16384, 64, 0, 0, "quantize_14", 256, 5, 0},
@@ -465,7 +465,7 @@ static void test_codes(void)
 	hz_free(ctx, signs, HZ_CUDA);
 }
 
-/* And back */
+/* The same for dequantization */
 static void test_values(void)
 {
 	static const struct {
@@ -529,7 +529,7 @@ static void test_values(void)
 	hz_free(ctx, scale, HZ_CUDA);
 }
 
-/* Rows of m 2^k of one dtype back to back: tiles of some rows, shared among the stand-in's 132. */
+/* Contiguous rows of m 2^k: tiles of some rows, shared among the stand-in's 132 SMs */
 static void test_base_rows(void)
 {
 	static const struct {
@@ -612,7 +612,7 @@ static void test_base_rows(void)
 	}
 }
 
-/* What cannot be done, and a driver that fails: the status, the sentence, nothing launched. */
+/* Unsupported calls and a failing driver: the status, the message, no launches */
 static void test_errors(void)
 {
 	static const struct row good = {.x = HZ_F32, .y = HZ_F16, .rows = 3, .n = 96};

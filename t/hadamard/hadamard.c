@@ -20,7 +20,7 @@ enum values { RANDOM, INTEGERS, SPARSE_NAN, TINY, LARGE };
 struct tcase {
 	int ndim, x_dtype, y_dtype;
 	int64_t shape[HZ_MAXDIM], x_stride[HZ_MAXDIM], y_stride[HZ_MAXDIM];
-	int skew;			/* elements that the first lies off a 64-byte boundary */
+	int skew;			/* elements from a 64-byte boundary to the first one */
 	int in_place;
 	enum values values;
 	hz_hadamard_opts o;		/* pre and post on the host */
@@ -95,15 +95,15 @@ static void describe(const struct tcase *c, const struct dev *dev)
 }
 
 /*
- * A result that a GPU may round otherwise: f32 Sylvester transforms have the bits of the CPU,
- * others keep the bound, and may be NaN where the CPU has Inf.
+ * Whether a GPU's result may differ: f32 Sylvester transforms have the bits of the CPU, others keep
+ * the bound, and may be NaN where the CPU has Inf.
  */
 static int is_exact(const struct dev *dev, const struct tcase *c, const struct ref_op *op)
 {
 	return dev->device == HZ_CPU || (c->x_dtype == HZ_F32 && c->y_dtype == HZ_F32 && !op->base);
 }
 
-/* One context: runs the case from the images, compares with the image that is wanted. */
+/* Runs the case on one context from the images and compares with the wanted image. */
 static int run_case(struct dev *dev, const struct tcase *c, const struct ref_op *op, size_t x_bytes,
 		    size_t y_bytes, size_t x_skew, size_t y_skew, int64_t x_low, int64_t y_low,
 		    const unsigned char *x_image, const unsigned char *y_before,
@@ -222,8 +222,9 @@ out:
 }
 
 /*
- * The case on the contexts first .. last - 1, against the ordered f32 definition; that one, where
- * rows are short enough, against the dense matrix in double and the bound of the contract.
+ * The case on contexts first .. last - 1 against the definition in f32 and fixed order; where rows
+ * are short enough, that definition against the dense matrix in double and the bound of the
+ * contract.
  */
 static int check_case_on(const struct tcase *c, int first, int last)
 {
@@ -388,7 +389,7 @@ static void test_row_counts(void)
 	}
 }
 
-/* Long rows, more of them than a GPU does at a time, with signs too. */
+/* Long rows, more than a GPU runs at a time, with and without signs */
 static void test_many(void)
 {
 	int64_t n, rows;
@@ -467,7 +468,7 @@ static void test_columns(void)
 	}
 }
 
-/* Permutes dimensions, leaves gaps, turns dimensions round; the result is still one to one. */
+/* Permutes dimensions, adds gaps, reverses dimensions; no two elements overlap. */
 static void random_strides(const struct tcase *c, int64_t *stride)
 {
 	int order[HZ_MAXDIM], d, other, swap;
@@ -491,7 +492,7 @@ static void random_strides(const struct tcase *c, int64_t *stride)
 	}
 }
 
-/* Everything at once. */
+/* Random cases of everything */
 static void test_random(int count)
 {
 	static const double scales[] = { 0, 1, -1, 0.5, 3.1415926, 1e-3 };
@@ -525,7 +526,7 @@ static void test_random(int count)
 			c.in_place = 1;
 		}
 		c.values = rnd_below(&rnd, 3) ? RANDOM : rnd_below(&rnd, 2) ? INTEGERS : TINY;
-		/* a GPU may round the last finite number the other way */
+		/* a GPU may round the largest finite number to Inf, or Inf to it */
 		if (rnd_below(&rnd, 10) == 0 && !tap_cuda())
 			c.values = LARGE;
 		c.o.scale = scales[rnd_below(&rnd, 6)];
@@ -540,7 +541,7 @@ static void test_random(int count)
 	ok(good, "%d random cases: dimensions, strides, plans, diagonals, flags", count);
 }
 
-/* True orders: all that a kind has, one small and one larger power. */
+/* True orders: all of a kind, with a small and a larger power of two */
 static void test_orders(void)
 {
 	static const int orders[] = { 12, 20, 24, 28, 36, 40, 44, 48, 52, 56, 60, 68, 76, 84, 92,
@@ -589,7 +590,7 @@ static void test_orders(void)
 	ok(good, "widths of models: 1536 to 17408 as true orders");
 }
 
-/* Work for several threads, and rows beyond the caches. */
+/* Work for several threads, and rows that exceed the caches */
 static void test_large(void)
 {
 	int64_t n;
@@ -643,7 +644,7 @@ static void test_large(void)
 	ok(good, "one row of 2^22 and of 12 x 2^16");
 }
 
-/* True orders of 12, 20, 28 in rows back to back, all powers, with every kind of base matrix */
+/* Contiguous rows of m 2^k, m = 12, 20, 28, all k, with every kind of base matrix */
 static void test_base_rows(void)
 {
 	int m, k, t, good = 1;
@@ -669,7 +670,7 @@ static void test_base_rows(void)
 	ok(good, "12 2^k, 20 2^k, 28 2^k back to back, any base matrix");
 }
 
-/* A lent workspace of exactly the size that was said is enough, and is not left. */
+/* A lent workspace of exactly the reported size is enough; nothing outside it changes. */
 static int workspaces(struct dev *dev)
 {
 	static const struct {
@@ -732,7 +733,7 @@ static void test_workspaces(void)
 	ok(good, "a workspace of the size said is enough");
 }
 
-/* NaN and Inf somewhere: which elements are NaN or Inf is the same everywhere. */
+/* With NaN and Inf in x, the same elements of y are NaN or Inf on every context. */
 static void test_specials(void)
 {
 	int i, good = 1;

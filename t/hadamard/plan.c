@@ -21,7 +21,7 @@ static int64_t plan_of(int64_t n, hz_hadamard_opts o)
 	return hz_hadamard_plan(n, &o, blocks, MAX);
 }
 
-/* The plan of n is that list, which ends with 0. */
+/* The plan of n is that list, ended by 0. */
 static int is_plan(int64_t n, hz_hadamard_opts o, const int64_t *want)
 {
 	int64_t got = plan_of(n, o), i;
@@ -87,7 +87,7 @@ static void test_lists(void)
 	is_int(hz_hadamard_plan(96, NULL, blocks, 2), 2, "options may be NULL");
 }
 
-/* Sum n, powers of two, never increasing; distinct as there is no max_block. */
+/* Blocks sum to n, are powers of two and decrease, as there is no max_block. */
 static void test_greedy_all(void)
 {
 	int64_t n, got, i, sum;

@@ -1,5 +1,5 @@
 /*
- * properties.c - what holds for every transform, whatever it is made of; rows far apart
+ * properties.c - algebraic properties of every transform; rows 2^32 elements apart
  *
  * SPDX-License-Identifier: BSD-2-Clause
  */
@@ -12,7 +12,7 @@
 static uint64_t rnd;
 static int quick;
 
-/* y = the transform of rows of n on one context; arrays on the host, of the dtypes told. */
+/* y becomes the transform of rows of n elements on one context; both arrays are on the host. */
 static int apply(struct dev *dev, int x_dtype, int y_dtype, int64_t rows, int64_t n, const void *x,
 		 void *y, const hz_hadamard_opts *opts)
 {
@@ -111,7 +111,7 @@ static int parity(int64_t v)
 	return __builtin_popcountll((unsigned long long)v) & 1;
 }
 
-/* P1: e_j gives column j, exactly; nothing outside its block. */
+/* P1: e_j gives exactly column j, and 0 outside its block. */
 static int impulses(struct dev *dev)
 {
 	static const hz_hadamard_opts greedy = { .plan = HZ_PLAN_GREEDY };
@@ -146,7 +146,7 @@ static int impulses(struct dev *dev)
 	return good;
 }
 
-/* P2: a constant block gives sqrt(b) in front, and 0. */
+/* P2: a block of ones gives sqrt(b) in its first element, else 0. */
 static int constants(struct dev *dev)
 {
 	int64_t n, i;
@@ -163,7 +163,7 @@ static int constants(struct dev *dev)
 	return good;
 }
 
-/* P3, P4, P5: H H^T = I, norms stay, <Hx, y> = <x, H^T y>; H alone undoes itself if symmetric. */
+/* P3, P4, P5: H H^T = I, norms are kept, <Hx, y> = <x, H^T y>; a symmetric H is its own inverse. */
 static int inverses(struct dev *dev)
 {
 	static const struct {
@@ -207,7 +207,7 @@ static int inverses(struct dev *dev)
 	return good;
 }
 
-/* Rows of true orders, again and again, so many that blocks of a GPU take several of them */
+/* Rows of true orders, repeated, so many that blocks of a GPU process several of them */
 static void test_base_rows(void)
 {
 	enum { FEW = 9 };
@@ -295,7 +295,7 @@ static int integers(struct dev *dev)
 	return good;
 }
 
-/* P7, P8, P9: what the transform does to shifts, signs, powers of two and sums. */
+/* P7, P8, P9: the effect of shifts, signs, powers of two and sums in x */
 static int metamorphic(struct dev *dev)
 {
 	static const hz_hadamard_opts twice = { .scale = 2 }, minus = { .scale = -1 };
@@ -340,7 +340,7 @@ static int metamorphic(struct dev *dev)
 	return good;
 }
 
-/* P10: NaN and Inf fill their block as IEEE says and no other. */
+/* P10: NaN and Inf spread through their block as IEEE arithmetic says, and no further. */
 static int containment(struct dev *dev)
 {
 	static const struct {
@@ -390,7 +390,7 @@ static int containment(struct dev *dev)
 	return good;
 }
 
-/* P12: columns are the rows of the transposed matrix; sums do not depend on what is beside. */
+/* P12: columns are rows of the transposed matrix; a transform does not depend on its neighbours. */
 static int layouts(struct dev *dev)
 {
 	int64_t rows = 48, n = 64, i, j;
@@ -423,7 +423,7 @@ static int layouts(struct dev *dev)
 	return good;
 }
 
-/* P15: f16 sums do not overflow on the way, and results beyond 65504 are Inf. */
+/* P15: f16 sums do not overflow in between, and results above 65504 are Inf. */
 static int half_range(struct dev *dev)
 {
 	static const hz_hadamard_opts raw = { .flags = HZ_HADAMARD_RAW };
@@ -451,7 +451,7 @@ static int half_range(struct dev *dev)
 	return good;
 }
 
-/* Every f16 and bf16 value goes in and comes out; f32 is rounded to nearest, ties to even. */
+/* Every f16 and bf16 value is read and written exactly; f32 is rounded to nearest even. */
 static int conversions(struct dev *dev)
 {
 	uint16_t *in = malloc(65536 * 2), *out = malloc(65536 * 2);
@@ -508,7 +508,7 @@ static int conversions(struct dev *dev)
 	return good;
 }
 
-/* P16: random signs are undone; all plus is nothing; bits and factors are the same. */
+/* P16: random signs are undone; all plus changes nothing; packed signs equal factors. */
 static int random_signs(struct dev *dev)
 {
 	static const int64_t lengths[] = { 1, 4, 8, 64, 100, 1024 };
@@ -552,7 +552,7 @@ static int random_signs(struct dev *dev)
 	return good;
 }
 
-/* P18: an outlier is spread over its block; beside it lies what has a deviation of 1, within 7. */
+/* P18: an outlier is spread over its block; noise of deviation 1 beside it stays within 7. */
 static int outlier(struct dev *dev)
 {
 	int64_t b, i;
@@ -571,7 +571,7 @@ static int outlier(struct dev *dev)
 	return good;
 }
 
-/* P19: nothing is done to nothing; one element is multiplied. */
+/* P19: an empty x is fine; a single element is scaled. */
 static int nothing(struct dev *dev)
 {
 	static const hz_hadamard_opts scaled = { .scale = 0.75 };
@@ -593,7 +593,7 @@ static int nothing(struct dev *dev)
 	return good;
 }
 
-/* Denormals are kept, in and out. */
+/* Subnormals are read and written. */
 static int denormals(struct dev *dev)
 {
 	int64_t i;
@@ -731,7 +731,7 @@ static double relative_error(int64_t n)
 	return sqrt(e / w);
 }
 
-/* What rotation is for: with an outlier in each row the error of few bits falls. */
+/* Rotation reduces the quantization error of rows with an outlier. */
 static void test_quality(void)
 {
 	static const int codes[] = { HZ_S8, HZ_S4X2, HZ_E4M3, HZ_E5M2 };

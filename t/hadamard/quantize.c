@@ -18,7 +18,7 @@ static const int scales[] = { HZ_F32, HZ_E8M0 };
 
 enum values { RANDOM, ZEROS, SPARSE_NAN, TINY, HUGE_VALUES, OUTLIERS, EDGES, INTEGERS, CONSTANT };
 
-/* x, or y of the way back, is v; q and scale have its outer dimensions. */
+/* v is x, or y of dequantization; q and scale have its outer dimensions. */
 struct tcase {
 	int ndim, v_dtype, q_dtype, scale_dtype;
 	int64_t shape[HZ_MAXDIM], group;
@@ -28,7 +28,7 @@ struct tcase {
 	hz_hadamard_opts o;		/* pre and post on the host */
 };
 
-/* An operand of a case: its image before a call, the one that is wanted, and the view's frame. */
+/* An operand of a case: its image before a call, the wanted image, and the view in it */
 struct operand {
 	int dtype, ndim;
 	int64_t shape[HZ_MAXDIM], stride[HZ_MAXDIM], low;
@@ -150,7 +150,7 @@ static void describe(const struct tcase *c, const struct dev *dev)
 	describe_opts(&c->o);
 }
 
-/* Replaces in got what may differ from want: the sign and payload of a NaN. */
+/* Replaces NaNs in got, whose sign and payload may differ, by those of want. */
 static void excuse_nans(const struct operand *p, unsigned char *got, int64_t items)
 {
 	unsigned char *g = origin(p, got), *w = origin(p, p->want);
@@ -191,9 +191,9 @@ static int same_operand(const struct operand *p, const struct area *a, const cha
 }
 
 /*
- * A GPU has the CPU's bits for f32 Sylvester transforms alone. For other f32 transforms the
- * definition of quantization is put behind its own transform; for 16-bit x, behind what is near
- * that.
+ * A GPU has the CPU's bits only for f32 Sylvester transforms. For other f32 transforms the
+ * definition of quantization is applied to the GPU's own transform; for 16-bit x, to values within
+ * a bound of it.
  */
 static int is_exact(const struct dev *dev, const struct tcase *c, const struct ref_op *op)
 {
@@ -218,7 +218,7 @@ static void device_opts(struct dev *dev, hz_hadamard_opts *o, hz_tensor *diags, 
 	}
 }
 
-/* rows[] = the transform in f32 by the context itself. */
+/* rows[] becomes the transform in f32 by the context itself. */
 static void own_transform(struct dev *dev, const struct operand *v, const hz_hadamard_opts *o,
 			  float *rows)
 {
@@ -243,7 +243,7 @@ static void own_transform(struct dev *dev, const struct operand *v, const hz_had
 	area_free(&ay);
 }
 
-/* Codes and scales that the definition gives for rows of t, into the images that are wanted. */
+/* Puts codes and scales of rows of t by definition into the wanted images. */
 static void want_codes(const struct tcase *c, const float *t, struct operand *q,
 		       struct operand *scale)
 {
@@ -287,7 +287,7 @@ static int same_number(double a, double b)
 	return a == b || (isnan(a) && isnan(b));
 }
 
-/* One group: whether s and codes are the definition's for numbers differing from t by e at most. */
+/* Whether s and the codes of a group are right for some values within e of t */
 static int near_group(const struct tcase *c, const float *t, double e, float s, const double *got)
 {
 	double most = 0, none, *code;
@@ -325,8 +325,8 @@ static int near_group(const struct tcase *c, const float *t, double e, float s, 
 }
 
 /*
- * Whether codes and scales on the device are those of numbers as near to its transform t as two of
- * them may be to each other; they become what is wanted.
+ * Whether codes and scales on the device are right for values within the bound of its transform t;
+ * then they become the wanted ones.
  */
 static int near_codes(const struct tcase *c, const struct ref_op *op, const struct operand *v,
 		      const float *t, struct operand *q, struct operand *scale,
@@ -372,7 +372,7 @@ static int near_codes(const struct tcase *c, const struct ref_op *op, const stru
 	return good;
 }
 
-/* Element j of item i that a code and its scale stand for. */
+/* Element j of item i: a code times its scale */
 static float value_at(const struct tcase *c, const struct operand *q, const struct operand *scale,
 		      int64_t i, int64_t j)
 {
@@ -383,7 +383,7 @@ static float value_at(const struct tcase *c, const struct operand *q, const stru
 			      item_offset(scale, i) + j / c->group);
 }
 
-/* Both directions on one context; q and scale of the way back are those of the way there. */
+/* Quantization on one context, then dequantization of the wanted codes and scales */
 static int run_case(struct dev *dev, const struct tcase *c, const struct ref_op *op,
 		    struct operand *v, struct operand *q, struct operand *scale, const float *t)
 {
@@ -646,7 +646,7 @@ static void test_values(void)
 	}
 }
 
-/* Rows of 2^k whose sums are exact in any order: one result alone is right. */
+/* Rows of 2^k whose sums are exact in any order, so there is one right result */
 static int exact_case(int k, int v_dtype, int q_dtype, int64_t group)
 {
 	struct tcase c = rows_case(3, 1 << k, v_dtype, q_dtype, HZ_E8M0, group ? group : 1 << k);
@@ -715,7 +715,7 @@ static void fill_ties(float *x, int q_dtype)
 	x[0] = (float)qmax;
 }
 
-/* One context: ties[] through blocks of 1, which leave them as they are. */
+/* One context: ties[] through blocks of 1, which leave values unchanged */
 static int same_ties(struct dev *dev, int q_dtype, int scale_dtype)
 {
 	struct area ax = area_new(dev, sizeof(ties), 0), aq = area_new(dev, TIES * TIE, 0);

@@ -1,10 +1,10 @@
 /*
- * cuda.c - what the launchers of qgemm hand to the driver, seen by a stand-in
+ * cuda.c - launches of quantized products and of quantization on a stand-in driver
  *
  * SPDX-License-Identifier: BSD-2-Clause
  *
- * Nothing is computed here: which kernels are taken, and that the driver would take them. That they
- * do what they should is for the tests of the calls with HZ_TEST_DEVICE=cuda.
+ * Which kernels a call launches, and that the driver accepts the launches; nothing is computed. The
+ * tests of the calls with HZ_TEST_DEVICE=cuda test results.
  */
 #include <config.h>
 
@@ -16,7 +16,7 @@
 
 static char *a, *b, *c, *blob;
 
-/* The last kernel of a product, on a GPU with wgmma and on any other. */
+/* The last kernel of a product, on a GPU with wgmma and on any other */
 static const struct row {
 	int64_t m, n, k;
 	const char *hopper, *other;
@@ -43,11 +43,11 @@ static const struct row {
 	{2700, 3000, 260, "qgemm_tma_256_u", "qgemm_any_u"},
 	{2700, 3000, 130, "qgemm_tma_256_u", "qgemm_any_u"},
 	{7, 9, 0, "qgemm_any_u", "qgemm_any_u"},
-	/* Beyond sums of 32 bits, which those of a share of k are not; 100 rows have no such */
+	/* Sums exceed 32 bits, but not those of a share of k; with 100 rows there are no shares */
 	{7, 9, 80000, "qgemm_few_8_u", "qgemm_any_wide_u"},
 	{7, 9, 262145, "qgemm_any_wide_u", "qgemm_any_wide_u"},
 	{100, 9, 80000, "qgemm_any_wide_u", "qgemm_any_wide_u"},
-	/* More than a grid has blocks of 64, and 100 */
+	/* 100 rows more than 64 times the blocks of a grid */
 	{4194340, 9, 80000, "qgemm_any_wide_u", "qgemm_any_wide_u"},
 	/* Few tiles: they share k */
 	{128, 128, 16384, "qgemm_few_64_u", "qgemm_any_u"},
@@ -75,7 +75,7 @@ static void test_row(hz_context *ctx, int device, const struct row *r, const cha
 	is_int(hz_qgemm_pack(ctx, &w, blob, bytes, &packed), HZ_OK, "%s: packs", name);
 	o.packed = &packed;
 	for (int i = 0; i < 2; i++) {
-		/* A that has to be aligned first comes between. */
+		/* Before it, A is aligned. */
 		const int early = i && l->params_bytes == 0 && r->k % 16 == 0;
 
 		is_int(hz_qgemm(ctx, &x, NULL, &y, &o), HZ_OK, "%s, packed", name);
@@ -85,7 +85,7 @@ static void test_row(hz_context *ctx, int device, const struct row *r, const cha
 	}
 }
 
-/* A linear layer of up to 2 rows is one launch; of more, they are quantized ahead of the product. */
+/* A linear layer of up to 2 rows is one launch; more rows are quantized first. */
 static void test_linear(hz_context *ctx, int device, const char *product)
 {
 	const hz_tensor w = hz_tensor_2d(b, HZ_S8, device, 4096, 256);
@@ -108,12 +108,12 @@ static void test_linear(hz_context *ctx, int device, const char *product)
 	}
 }
 
-/* Quantization with a transform: one launch, or two for each 2^22 values, and back */
+/* Quantization and dequantization with a transform: one launch, or two for each 2^22 values */
 static const struct rotated {
 	int dtype, rows, n, block, columns;	/* columns: a scale for each */
 	const char *first, *last;
 	int launches;
-	const char *back;		/* its last kernel */
+	const char *back;		/* the last kernel of dequantization */
 	int back_launches;
 	int order;			/* of a base matrix */
 } rotated[] = {
@@ -167,7 +167,7 @@ static void test_rotated(hz_context *ctx, int device, const struct rotated *r)
 		       r->n);
 }
 
-/* By one scale, by zeros of rows; by scales of columns numbers go by way of f32. */
+/* One scale; zero points of rows; scales of columns, for which values are f32 in between */
 static void test_base_back(hz_context *ctx, int device)
 {
 	const hz_tensor x = hz_tensor_2d(a, HZ_BF16, device, 6, 14336);
@@ -199,8 +199,8 @@ static void test_base_back(hz_context *ctx, int device)
 }
 
 /*
- * Ranges of columns are one launch where there are clusters: of blocks, threads, blocks of one. But
- * not of few columns of many rows, nor of many that are no pieces.
+ * Ranges of columns are one launch where there are clusters; blocks, threads, blocks of a cluster.
+ * Not so few columns of many rows, nor many columns that are not whole pieces of 16 bytes.
  */
 static void test_columns(hz_context *ctx, int device)
 {
@@ -240,7 +240,7 @@ static void test_columns(hz_context *ctx, int device)
 	}
 }
 
-/* Parameters of groups that follow each other are one launch. */
+/* Contiguous groups with successive parameters are one launch. */
 static void test_ranges(hz_context *ctx, int device)
 {
 	const hz_tensor x = hz_tensor_2d(a, HZ_BF16, device, 4096, 4096);
@@ -253,7 +253,7 @@ static void test_ranges(hz_context *ctx, int device)
 	is_str(last()->kernel, "range_groups_bf16", "ranges of groups: the kernel");
 }
 
-/* Small items are one launch each for packing and for products, large ones on Hopper their own. */
+/* Small items share a launch for packing and one for products; large ones on Hopper do not. */
 static void test_batch(hz_context *ctx, int device, int hopper)
 {
 	hz_tensor x = hz_tensor_3d(a, HZ_U8, device, 5, 16, 32);
@@ -274,8 +274,8 @@ static void test_batch(hz_context *ctx, int device, int hopper)
 }
 
 /*
- * As many columns as fill 32 bits before they are filled up. Nothing is at these addresses, and
- * nothing looks there.
+ * As many columns as fit 32 bits before they are padded. Nothing is at these addresses, and nothing
+ * reads them.
  */
 static void test_columns_most(hz_context *ctx, int device)
 {

@@ -1,5 +1,5 @@
 /*
- * linear.c - tests of hz_qlinear(): the composition of the calls that the contract names
+ * linear.c - tests of hz_qlinear() against the calls that it is defined by
  *
  * SPDX-License-Identifier: BSD-2-Clause
  */
@@ -20,8 +20,8 @@ static hz_tensor device_tensor(struct dev *dev, struct area *area, int dtype, in
 enum { SYMMETRIC = 1, FIXED = 2, ACROSS = 4, WILD = 8 };
 
 /*
- * x has rows of k + more elements, or columns of m + more (ACROSS); some are not finite, or far
- * from the others (WILD).
+ * Rows of x are k + more elements apart, or columns m + more (ACROSS). WILD: some values are not
+ * finite, or far from the others.
  */
 static int linear_case(struct dev *dev, int x_dtype, int q_dtype, int y_dtype, int how,
 		       int64_t more, int64_t batch, int64_t m, int64_t n, int64_t k)

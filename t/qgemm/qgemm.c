@@ -18,7 +18,7 @@ static int random_c_zero(int c_dtype)
 	return c_dtype == HZ_S32 ? far[rnd_below(&rnd, 5)] : random_zero(c_dtype);
 }
 
-/* How sigma is given, and to what; sums are about 2^13 sqrt(k). */
+/* Random ways of giving sigma; sums are about 2^13 sqrt(k). */
 static void random_how(struct tcase *c)
 {
 	c->how = is_float(c->c_dtype) ? (rnd_below(&rnd, 2) ? SCALES : COLUMN_SCALES) :
@@ -215,8 +215,8 @@ static void test_large(void)
 }
 
 /*
- * Integer results of a packed B from rows that lie in order: what levels do beside the
- * multiplications, in bands of rows of even and odd number, groups of columns and parts of k.
+ * Integer results of packed B and contiguous rows: epilogues that run beside multiplications, in
+ * even and odd bands of rows, groups of columns and parts of k.
  */
 static void test_bands(void)
 {
@@ -249,7 +249,7 @@ static void test_bands(void)
 	ok(!bad, "bands of rows, groups of columns and parts of k");
 }
 
-/* What a GPU has wider tiles for; t/qgemm/cuda.c says which. */
+/* Sizes for the wider tiles of a GPU; t/qgemm/cuda.c says which. */
 static void test_wide(void)
 {
 	static const int64_t sizes[][3] = {
@@ -281,7 +281,7 @@ static void test_wide(void)
 	ok(!bad, "tiles of every width");
 }
 
-/* More tiles of a GPU than it has places for, so that some follow others; t/qgemm/cuda.c says so. */
+/* More tiles than a GPU runs at a time, as t/qgemm/cuda.c says */
 static void test_waves(void)
 {
 	int bad = 0;
@@ -340,7 +340,7 @@ static void test_long_k(void)
 
 /* ---- Requantization -------------------------------------------------------------------------- */
 
-/* An acc for each row: 255 * 255 and smaller codes cannot make all, so the bias does. */
+/* An acc for each row, given by the bias, since products of codes cannot make all values */
 static void test_requantization(void)
 {
 	static const int32_t accs[] = {
@@ -487,7 +487,7 @@ static void test_golden(void)
 
 /* ---- Packed B -------------------------------------------------------------------------------- */
 
-/* What one context packs, every other on the CPU multiplies with. */
+/* Every CPU context multiplies with a B that any other one packed. */
 static void test_shared_pack(void)
 {
 	struct tcase c = {
@@ -534,7 +534,7 @@ static void test_shared_pack(void)
 	free(want.image);
 }
 
-/* Without elements to sum acc is 0, whatever the zeros and whatever the workspace holds. */
+/* With k = 0 acc is 0, whatever the zero points and the workspace hold. */
 static void test_no_k(void)
 {
 	enum { M = 5, N = 45 };

@@ -89,7 +89,7 @@ struct tcase {
 	int a_trans, b_trans, c_trans, pad;
 	int skew, c_skew;		/* bytes from alignment; of c, whole elements */
 	int packed;
-	int a_rows, b_cols;		/* zeros of their own */
+	int a_rows, b_cols;		/* zero points of rows of A, of columns of B */
 	int bias;			/* 0, HZ_S32, HZ_F32 */
 	int big_bias;
 	int row_scales;			/* float c: 0, 1: [m], 2: one element */
@@ -180,7 +180,7 @@ static hz_tensor matrix_view(const struct matrix *x, void *data, int device)
 	return t;
 }
 
-/* Where matrix number item of c's batch lies in an operand that may lack dimensions */
+/* The offset of matrix number item of c's batch in an operand that may lack dimensions */
 static int64_t batch_offset(const struct matrix *x, const struct tcase *c, int64_t item)
 {
 	int64_t offset = 0;
@@ -196,12 +196,12 @@ static int64_t batch_offset(const struct matrix *x, const struct tcase *c, int64
 	return offset;
 }
 
-/* What the multiplication needs besides a and b; hosts may be NULL. */
+/* Operands besides a and b; hosts may be NULL. */
 struct extras {
 	struct vec a_zeros, b_zeros, a_scales, b_scales, multipliers, shifts, bias;
 };
 
-/* Element c of the definition, from the exact sum */
+/* Element c by definition, from the exact sum */
 static void ref_element(const struct tcase *c, const struct extras *e, int64_t row, int64_t j,
 			wide sum, int row_zero_known, void *out, int64_t at)
 {
@@ -265,7 +265,7 @@ static void ref_element(const struct tcase *c, const struct extras *e, int64_t r
 		}
 	}
 	if (shift < -60)
-		shift = -60;		/* beyond what any acc but 0 survives */
+		shift = -60;		/* where any acc but 0 saturates */
 	if (shift > 62) {
 		u = 0;
 		shift = 1;

@@ -91,7 +91,7 @@ static int run_params(const struct tcase *c)
 	}
 	for (p = 2; p < params + 2; p++)
 		begin[p] += begin[p - 1];
-	/* begin[p + 1] goes on from the beginning of p to its end. */
+	/* begin[p + 1] moves from the beginning of p to its end. */
 	for (i = 0; i < n; i++) {
 		int64_t at, none;
 
@@ -206,7 +206,7 @@ static void test_large(void)
 	ok(!bad, "sizes that threads share");
 }
 
-/* More than a tile of a GPU in each direction, or a part of one, in layouts that tiles follow */
+/* More or less than a tile of a GPU in each direction, in layouts for each kind of tile */
 static void test_tiles(void)
 {
 	static const int64_t shapes[][5] = {
@@ -240,7 +240,7 @@ static void test_tiles(void)
 	ok(!bad, "tiles of any layout, %d times", rounds);
 }
 
-/* Ranges of columns: few and many of them, of few and many rows, as they lie and in any layout */
+/* Ranges of few and many columns, of few and many rows, contiguous and in any layout */
 static void test_columns(void)
 {
 	static const int64_t shapes[][3] = {
@@ -273,7 +273,7 @@ static void test_columns(void)
 	ok(!bad, "ranges of columns, %d times", rounds * 6);
 }
 
-/* x and q whose rows lie across each other, where squares are turned, and edges of these */
+/* q transposed to x: whole squares and edges */
 static void test_turned(void)
 {
 	static const int64_t shapes[][2] = {
@@ -302,7 +302,7 @@ static void test_turned(void)
 	ok(!bad, "rows that lie across each other");
 }
 
-/* Quotients beside ties with scales of their own for so many elements */
+/* Quotients beside ties, in groups with a scale each */
 static void test_division_groups(void)
 {
 	enum { N = 2400 };
@@ -367,7 +367,7 @@ static void test_division_groups(void)
 	ok(!bad, "quotients beside ties in groups, %d rounds", rounds);
 }
 
-/* Quotients on and beside ties, of every scale that the fast way of division takes */
+/* Quotients on and beside ties, of scales for which division is by an inverse */
 static void test_division(void)
 {
 	enum { N = 4096 };

@@ -73,7 +73,7 @@ static void rotate(const float *x, int dtype, void *y, int64_t rows, int64_t n,
 	hz_close(ctx);
 }
 
-/* The largest difference that the accuracy of a GPU with 16 bits allows in each row */
+/* The largest error that the accuracy of 16-bit transforms on a GPU allows in a row */
 static double allowed(const float *row, int64_t n, const struct rotation *r)
 {
 	double sum = 0, scale = r->o.flags & HZ_HADAMARD_RAW ? sqrt((double)r->block) : 1;
@@ -87,8 +87,8 @@ static double allowed(const float *row, int64_t n, const struct rotation *r)
 }
 
 /*
- * Both ways with a transform, on every context: exact but for 16 bits on a GPU, where a code may be
- * that of any number within the bound.
+ * Quantization and dequantization with a transform on every context: exact except with 16 bits on a
+ * GPU, where a code may be that of any value within the bound.
  */
 static int run_rotated(const struct tcase *c, const struct rotation *r)
 {
@@ -217,8 +217,8 @@ static int run_rotated(const struct tcase *c, const struct rotation *r)
 }
 
 /*
- * Rows back to back of m 2^k: few, or so many that the blocks of a GPU have several each; one
- * scale, one for each row, or several for a row of two transforms
+ * Contiguous rows of m 2^k: few, or so many that blocks of a GPU process several each; one scale,
+ * one for each row, or several for a row of two transforms
  */
 static void test_base(void)
 {
@@ -233,7 +233,7 @@ static void test_base(void)
 	for (i = 0; i < all && bad < 5; i++) {
 		const int *large = many[(i + (int)rnd_below(&rnd, 8)) % 8];
 		const int m = i < few ? orders[i % 3] : large[1];
-		/* To 65536, which a GPU takes */
+		/* Up to 65536, the longest on a GPU */
 		const int k = i < few ? 5 + i / 6 % (m > 12 ? 7 : 8) : large[2];
 		const int rows = i < few ? 1 + (int)rnd_below(&rnd, k < 8 ? 40 : 3) : large[0];
 		const int own = (int)rnd_below(&rnd, 4);
@@ -244,7 +244,7 @@ static void test_base(void)
 		struct rotation r = {.o = {.plan = HZ_PLAN_TRUE, .order = m}};
 
 		random_rotation(&r, &c, (int64_t)m << k);
-		/* Most without diagonals, which their kernels do not take */
+		/* Mostly without diagonals, which their kernels do not support */
 		if (i % 5) {
 			free(r.memory[0]);
 			free(r.memory[1]);
@@ -260,7 +260,7 @@ static void test_base(void)
 static void test_rotated(void)
 {
 	const int n = quick ? 30 : 400;
-	/* Long rows, many rows, a size beyond what a GPU does at once: rows, log2 of the block */
+	/* Rows and log2 of the block: long rows, many rows, more than a chunk on a GPU */
 	static const int large[][2] = {{2, 16}, {300, 12}, {1000, 9}, {700, 13}, {3, 14}};
 	const int cuda = devs[0].device != HZ_CPU;
 	int i, j, bad = 0;
@@ -269,7 +269,7 @@ static void test_rotated(void)
 		struct tcase c = random_case(4);
 		struct rotation r = {0};
 
-		/* A NaN or an Inf goes to all of its block, on a GPU not always as which. */
+		/* NaN and Inf fill their block; a GPU may make NaN of Inf. */
 		if (c.wild == 2 && cuda)
 			c.wild = 1;
 		if (c.ndim == 0)
@@ -297,7 +297,7 @@ static void test_rotated(void)
 		free(r.memory[1]);
 	}
 	ok(!bad, "with a transform, sizes that threads share");
-	/* Rows back to back, by every length: what a GPU does in one launch */
+	/* Contiguous rows of every length, which a GPU quantizes in one launch */
 	plain_sides = 1;
 	for (i = 0; i < (quick ? 24 : 240) && bad < 5; i++) {
 		const int own = (int)rnd_below(&rnd, 4), rows = 1 + (int)rnd_below(&rnd, 9);
@@ -317,7 +317,7 @@ static void test_rotated(void)
 	plain_sides = 0;
 }
 
-/* Codes beyond the caches, of an odd address, are those of calls of fewer rows. */
+/* Codes that exceed the caches, at an odd address, equal those of calls with fewer rows. */
 static void test_large_calls(void)
 {
 	enum { ROWS = 1700, N = 4096, AT_ONCE = 100 };

@@ -14,7 +14,7 @@
 enum kind { HADAMARD, QUANTIZE, DEQUANTIZE };
 
 enum size {
-	LARGE,		/* 2^24 elements on the CPU, 2^27 on a GPU: beyond the caches */
+	LARGE,		/* 2^24 elements on the CPU, 2^27 on a GPU, which exceed the caches */
 	SMALL,		/* 4096 elements: 16 KiB of f32, in the first-level cache */
 	ONE_ROW,	/* latency */
 };
@@ -115,7 +115,7 @@ static const char *const op_names[] = {
 	[DEQUANTIZE] = "dequantize_hadamard",
 };
 
-/* A Hadamard case and what it needs */
+/* A Hadamard case and its operands */
 struct hadamard_case {
 	struct bench_case c;
 	const struct row *row;
@@ -124,7 +124,7 @@ struct hadamard_case {
 	hz_hadamard_opts opts;
 };
 
-/* Additions that the transform of a row takes. */
+/* Additions of the transform of a row */
 static double additions(int64_t n, const hz_hadamard_opts *o)
 {
 	int64_t length, sum = 0;
@@ -160,7 +160,7 @@ static int call(struct bench *b, struct bench_case *c)
 	}
 }
 
-/* For a fused case: the transform, then a copy, which is the least that two passes can take */
+/* For a fused case: the transform, then a copy: the least that two passes can take */
 static int call_two_steps(struct bench *b, struct bench_case *c)
 {
 	struct hadamard_case *h = (struct hadamard_case *)c;
@@ -243,7 +243,7 @@ static void make_case(struct bench *b, const struct row *r, int64_t n, struct ha
 	name_case(h);
 }
 
-/* The result of repeated calls is still numbers: a figure for NaN would mean nothing. */
+/* Repeated calls still give finite numbers: a figure for NaN would mean nothing. */
 static bool is_finite(struct bench *b, const struct hadamard_case *c)
 {
 	const hz_tensor *const made[] = {
@@ -272,7 +272,7 @@ static int run_case(struct bench *b, const struct row *r, int64_t n)
 	make_case(b, r, n, &h);
 	progress("bench: %s %s %s", h.c.op, h.c.name, h.c.dtype);
 	status = bench_fill(b, r->x_dtype, h.elements, h.x);
-	/* What is dequantized was quantized before. */
+	/* Codes to be dequantized are made by quantization. */
 	if (!status && r->kind == DEQUANTIZE)
 		status = hz_hadamard_quantize(b->ctx, &h.x, &h.y, &h.scale, &h.opts);
 	if (!status)

@@ -1,5 +1,5 @@
 /*
- * check.c - hurwitz check of Walsh-Hadamard transforms and what is fused with them
+ * check.c - hurwitz check of Walsh-Hadamard transforms, with and without quantization
  *
  * SPDX-License-Identifier: BSD-2-Clause
  */
@@ -143,13 +143,13 @@ static int transform(hz_context *ctx, const hz_tensor *x, const hz_tensor *y,
 
 #define ROWS 3
 #define N_MAX 65536
-/* Of longer rows, of which the definition takes n^2 steps, samples are computed. */
+/* The definition takes n^2 steps, so only samples of longer rows are computed. */
 #define N_WHOLE 2048
 #define SAMPLES 16
 #define COLUMNS 5
 
 static struct {
-	/* as long as the largest element wants; 16-bit ones leave half of it alone */
+	/* of the largest element size; 16-bit data use half of it */
 	float x[ROWS * N_MAX], y[ROWS * N_MAX], z[ROWS * N_MAX], scale[ROWS * N_MAX];
 	uint8_t q[ROWS * N_MAX];
 	float factors[2][N_MAX];
@@ -193,7 +193,7 @@ static bool check_transform(const struct subject *s, int64_t n, int dtype, bool 
 			error += (got - want) * (got - want);
 			norm += want * want;
 		}
-		/* The bound is one of norms: samples get the room that chance wants. */
+		/* The bound is for norms: samples have a margin for chance. */
 		good = sqrt(error) <= (n <= N_WHOLE ? 1 : 2) * bound * sqrt(norm);
 		if (!good)
 			wrong("%s: n %lld, %s: error %.3g, allowed %.3g", s->name, (long long)n,
@@ -263,7 +263,7 @@ static bool check_plans(const struct subject *s)
 	return good;
 }
 
-/* Packed signs before, factors after, and the transpose as the way back. */
+/* Packed signs before, factors after, and the transpose as the inverse */
 static bool check_diagonals(const struct subject *s)
 {
 	static const int64_t lengths[] = {7, 64, 96, 200, 1024};
@@ -319,7 +319,7 @@ static double code_at(const void *q, int dtype, int64_t i)
 	return ((i % 2 ? byte >> 4 : byte & 15) ^ 8) - 8;
 }
 
-/* hz_hadamard_quantize() or its way back on host data. */
+/* hz_hadamard_quantize() or hz_dequantize_hadamard() on host data */
 static int quantize(hz_context *ctx, const hz_tensor *x, const hz_tensor *q, const hz_tensor *scale,
 		    const hz_hadamard_opts *o, bool back)
 {
@@ -375,7 +375,7 @@ static double code_of(float value, const struct quantization *z)
 
 /*
  * Codes and scales against their definition on hz_hadamard() in f32, which was checked before; then
- * the way back against the transposed transform of q * scale.
+ * dequantization against the transposed transform of q * scale.
  */
 static bool check_quantization(const struct subject *s, const struct quantization *z, int64_t n,
 			       int plan, int x_dtype)

@@ -1,5 +1,5 @@
 /*
- * run.c - Walsh-Hadamard transforms, quantized ones too, on .npy files
+ * run.c - hurwitz run of Walsh-Hadamard transforms, with and without quantization
  *
  * SPDX-License-Identifier: BSD-2-Clause
  */
@@ -249,7 +249,7 @@ static int hadamard_quantize_call(hz_context *ctx, struct job *job)
 	return status == HZ_OK ? hz_hadamard_quantize(ctx, x, q, scale, &opts) : status;
 }
 
-/* What the input files hold says the format only in part: uint8 may be three of them. */
+/* The dtype of a file does not fix the format: uint8 may be three of them. */
 static int dequantize_formats(struct job *job)
 {
 	struct npy *q = &slot_of(job, "q")->array, *scale = &slot_of(job, "scale_in")->array;

@@ -3,9 +3,9 @@
  *
  * SPDX-License-Identifier: BSD-2-Clause
  *
- * Quantization is measured against a copy of the bytes that it moves. A multiplication by few rows
- * has to read B, and is measured against that; one by many rows against the bare instructions that
- * do it, on registers, where the level has such. Random codes: the clock depends on the data.
+ * Quantization is compared with a copy of the bytes that it moves. A multiplication of few rows is
+ * compared with reading B, one of many rows with the multiplying instructions alone, on registers,
+ * where the ISA level has such. Codes are random: the clock depends on the data.
  */
 #include <config.h>
 
@@ -24,13 +24,13 @@ enum kind { QUANTIZE, DEQUANTIZE, CHOOSE, QGEMM, QLINEAR };
  */
 enum { QUICK = 1, ROWS_OWN = 2, ROTATED = 4, COLUMNS_OWN = 8, APART = 16, TURNED = 32, BASE = 64 };
 
-#define GAP 64			/* elements between rows that are apart */
+#define GAP 64			/* elements between rows with APART */
 
 static const struct row {
 	enum kind kind;
 	int flags;
 	int x_dtype, q_dtype;		/* of a product: C or x, and A and B */
-	int64_t m, n, k;		/* 0: all elements, in rows of 4096, with BASE of 20 2^8 */
+	int64_t m, n, k;		/* 0: all elements, in rows of 4096, or with BASE 20 2^8 */
 	int64_t items;			/* of a batch; 0: none */
 } rows[] = {
 	{QUANTIZE, QUICK, HZ_F32, HZ_U8, 0, 0, 0, 0},
@@ -115,7 +115,7 @@ static int call_product(struct bench *b, struct bench_case *c)
 	return hz_qgemm(b->ctx, &q->x, NULL, &q->q, &q->gemm);
 }
 
-/* Reads as many bytes as B has: the C library's search for a byte that is not there */
+/* Reads as many bytes as B has, by memchr() for a byte that is not there */
 static int call_read(struct bench *b, struct bench_case *c)
 {
 	const struct qcase *q = (struct qcase *)c;
@@ -160,7 +160,7 @@ static int make_codes(struct bench *b, struct qcase *q)
 {
 	const struct row *r = q->row;
 	const int device = hz_device(b->ctx);
-	/* As many bytes of each float type: beyond the caches */
+	/* The same bytes of each float type, more than the caches hold */
 	const int64_t elements = b->elements * 4 / (int64_t)hz_dtype_size(r->x_dtype);
 	const int64_t n = r->flags & BASE ? 5120 : 4096, pitch = r->flags & APART ? n + GAP : n;
 	const int64_t m = elements / pitch;
@@ -204,7 +204,7 @@ static int make_codes(struct bench *b, struct qcase *q)
 	if (!status && r->kind == DEQUANTIZE)
 		status = bench_fill(b, r->q_dtype, elements, q->q);
 	if (!status && r->kind == QUANTIZE && r->flags & ROTATED) {
-		/* Ranges are those of what is quantized. */
+		/* Ranges of the same elements as quantization */
 		values.data = b->from;
 		status = hz_hadamard_workspace(b->ctx, &q->x, &values, &q->rotation, &bytes);
 		if (!status)
@@ -267,7 +267,7 @@ static int make_product(struct bench *b, struct qcase *q)
 	int status;
 
 	q->x = product_matrix(r, b->x, x_dtype, device, r->m, r->k, 0);
-	/* Rows of C that are apart are so by one element: none begins where vectors could. */
+	/* With APART, rows of C have a gap of one element, so that none is aligned. */
 	q->q = product_matrix(r, b->y, r->x_dtype, device, r->m, r->n, r->flags & APART ? 1 : 0);
 	q->c.operations = 2.0 * (double)items * (double)r->m * (double)r->n * (double)r->k;
 	q->c.call = call_product;

@@ -160,7 +160,7 @@ static bool check_products(const struct subject *s)
 	return good;
 }
 
-/* Codes of a row each with its own range, and the way back, within half a scale */
+/* Codes of rows with a range each, and their dequantization, within half a scale */
 static bool check_codes(const struct subject *s, int x_dtype, int q_dtype)
 {
 	const int64_t m = ROWS, n = LENGTH;
@@ -225,7 +225,7 @@ static bool check_all_codes(const struct subject *s)
 	return good;
 }
 
-/* A layer is quantization by rows and a product; here against the sum in double, by its error */
+/* A linear layer against the sum in double: the quantization error */
 static bool check_linear(const struct subject *s)
 {
 	const int64_t m = 5, n = 40, k = 200;

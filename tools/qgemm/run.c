@@ -77,7 +77,7 @@ static const struct operand dequantize_operands[] = {
 	{NULL, NULL, 0, NULL, NULL},
 };
 
-/* Calls on a GPU do not look at these; here they are in files still. The exit status. */
+/* Checks scales while they are on the host, where calls on a GPU cannot. The exit status */
 static int check_scales(struct job *job, const char *name)
 {
 	const struct slot *slot = slot_of(job, name);
@@ -106,7 +106,7 @@ static int check_range(struct job *job, const char *name, int32_t high)
 	return 0;
 }
 
-/* As NumPy broadcasts: dimensions that a scale lacks in front are 1. */
+/* Broadcasting as in NumPy: leading dimensions that a scale lacks are 1. */
 static hz_tensor widen(const hz_tensor *t, int ndim)
 {
 	hz_tensor w = *t;
@@ -122,7 +122,7 @@ static hz_tensor widen(const hz_tensor *t, int ndim)
 	return w;
 }
 
-/* Whether there is a transform: as rotate= says, or because something of one is given */
+/* Whether there is a transform: rotate= says so, or an option of one is given */
 static bool is_rotated(struct job *job)
 {
 	const struct value *rotate = value_of(job, "rotate");
@@ -133,7 +133,7 @@ static bool is_rotated(struct job *job)
 	return rotate->given ? rotate->n != 0 : given;
 }
 
-/* What the options of a call point to */
+/* Tensors that the options of a call point to */
 struct opts_parts {
 	hz_tensor scales, zeros;
 	hz_hadamard_opts hadamard;
@@ -388,7 +388,7 @@ static hz_tensor transposed(const hz_tensor *t, bool wanted)
 	return v;
 }
 
-/* The shape of the product; what does not fit is left to the library to say. */
+/* The shape of the product; the library refuses operands that do not fit. */
 static int product_shape(struct job *job, const struct npy *a, bool trans_a, const struct npy *b,
 			 bool trans_b, struct npy *c)
 {
@@ -416,7 +416,7 @@ static double number_or_0(const struct job *job, const char *key)
 	return v->given ? v->number : 0;
 }
 
-/* What both calls have; keys that a call lacks are not given. */
+/* Options of both calls */
 static hz_qgemm_opts gemm_opts(struct job *job)
 {
 	const struct value *min = value_of(job, "min"), *max = value_of(job, "max");
@@ -442,7 +442,7 @@ static hz_qgemm_opts gemm_opts(struct job *job)
 	};
 }
 
-/* The call with the operands a, b and c, B being packed first if it is to be. */
+/* The call, after packing B if that is asked for */
 static int gemm_call(hz_context *ctx, struct job *job, const hz_tensor *a, const hz_tensor *b,
 		     const hz_tensor *c, hz_qgemm_opts o, bool linear)
 {

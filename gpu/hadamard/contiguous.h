@@ -1,5 +1,5 @@
 /*
- * contiguous.h - what the launcher of the fast rows hands to their kernels
+ * contiguous.h - parameters of the kernels for contiguous rows
  *
  * SPDX-License-Identifier: BSD-2-Clause
  *
@@ -11,13 +11,13 @@
 #include <stdint.h>
 
 #define HZI_FAST_WARP_BYTES 4096	/* of shared memory for the 1024 values of a warp */
-#define HZI_FAST_TURNS 2		/* rows of 2^14 16-bit elements that a block does, or 1 */
+#define HZI_FAST_TURNS 2		/* most rows of 2^14 16-bit elements of a block */
 
-/* Rows of 2^k elements of one dtype, back to back. */
+/* Contiguous rows of 2^k elements of one dtype */
 struct hzi_hadamard_fast {
 	const void *x;
 	void *y;
-	const void *pre, *post;		/* packed signs or NULL, the same for every row */
+	const void *pre, *post;		/* packed signs, the same for every row, or NULL */
 	int64_t total;			/* elements */
 	int64_t mask;			/* 2^k - 1 */
 	int32_t k;
@@ -25,14 +25,14 @@ struct hzi_hadamard_fast {
 };
 
 /*
- * Rows or tiles of them for blocks that have the next one under way: the first stretched blocks
- * take stretch successive ones each, the others one.
+ * Shares of blocks that load the next tile while they transform one: the first stretched blocks
+ * take stretch successive tiles each, the others one.
  */
 struct hzi_hadamard_stretch {
 	int32_t stretch, stretched;
 };
 
-/* Rows of m 2^k; tile: elements of the rows that a block takes at a time, a multiple of 1024. */
+/* f32 rows of m 2^k elements. tile: elements of whole rows at a time, a multiple of 1024 */
 struct hzi_hadamard_fast_base {
 	struct hzi_hadamard_fast f;
 	struct hzi_hadamard_stretch s;
@@ -40,8 +40,8 @@ struct hzi_hadamard_fast_base {
 };
 
 /*
- * Rows of m 2^k elements of 16 bits. sign[i]: row i of the base matrix, a bit for each -1; column j
- * is bit j / 2 of the lower half, if j is odd of the upper half.
+ * 16-bit rows of m 2^k elements. sign[i]: row i of the base matrix, with a bit set for each -1.
+ * Column j is bit j / 2 of the lower half, or for odd j of the upper half.
  */
 struct hzi_hadamard_base_mma {
 	const void *x;
@@ -53,7 +53,7 @@ struct hzi_hadamard_base_mma {
 	struct hzi_hadamard_stretch s;
 };
 
-#define HZI_FAST_BASE_WARPS(m) ((m) == 20 ? 20 : (m) == 12 ? 12 : 14)	/* of a block, at most */
+#define HZI_FAST_BASE_WARPS(m) ((m) == 20 ? 20 : (m) == 12 ? 12 : 14)	/* most of a block */
 
 #ifdef __cplusplus
 static_assert(sizeof(struct hzi_hadamard_fast_base) == 72, "the same layout for C and CUDA");

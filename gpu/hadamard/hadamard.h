@@ -1,5 +1,5 @@
 /*
- * hadamard.h - what the launchers of the Hadamard calls hand to their kernels
+ * hadamard.h - parameters of the kernels that launch a plan segment by segment
  *
  * SPDX-License-Identifier: BSD-2-Clause
  *
@@ -16,35 +16,34 @@
 #define HZI_STATIC_ASSERT _Static_assert
 #endif
 
-/* What all kernels want to know. A vector is one transform of n = m 2^k elements. */
+/* Parameters of all kernels. A vector is one transform of n = m 2^k elements. */
 struct hzi_hadamard_job {
-	const void *x;			/* where vector 0 begins; dequantizing: its codes */
-	void *y;			/* quantizing: its codes */
-	void *scale;			/* of the groups; NULL: no quantization */
+	const void *x;			/* vector 0; dequantizing: its codes */
+	void *y;			/* quantizing: codes */
+	void *scale;			/* scales of the groups; NULL: no quantization */
 	const void *pre, *post;
 	int64_t vectors;
-	int64_t offset; /* of element 0 of the vectors in their rows: x, y, factors, scales */
-	int64_t x_step, y_step;		/* from one element of a vector to the next */
+	int64_t offset;			/* of element 0 of a vector in its row */
+	int64_t x_step, y_step;		/* strides of the elements of a vector */
 	int32_t x_dtype, y_dtype, scale_dtype, pre_kind, post_kind, round_to;
 	int32_t m, k;
-	int32_t group_log2; /* quantized groups of 2^group_log2; HZI_ROW: the whole row */
+	int32_t group_log2;		/* log2 of a group; HZI_ROW: the whole row */
 	float factor;
 };
 
 #define HZI_ROW 63
 
-/* What one step in a dimension of the vectors means to each operand, in elements. */
+/* A dimension of the vectors, and its strides in each operand, in elements */
 struct hzi_hadamard_dim {
 	int64_t size, x, y, pre, post;
-	int64_t scale; /* a vector's first scale, where groups do not straddle vectors */
-	int64_t place;			/* position in the row that the scales count from */
+	int64_t scale;			/* of a vector's first scale, if a row is one group */
+	int64_t place;			/* of element 0 in the row that groups divide */
 };
 
 /*
- * Rows and columns on the fast paths. Vector v = hi * dim[1].size + lo lies at hi * dim[0].x +
- * lo * dim[1].x and so on. The quotient by dim[1].size is (mulhi(v, magic) + v) >> shift for
- * v < 2^31; with single there is no division, dim[1] holds all vectors; with flat they moreover lie
- * back to back in x and in y.
+ * Rows, and columns. Vector v = hi * dim[1].size + lo is at hi * dim[0].x + lo * dim[1].x, and so
+ * on. v / dim[1].size is (mulhi(v, magic) + v) >> shift for v < 2^31. single: dim[1] has all
+ * vectors, and nothing is divided. flat: besides, vectors are contiguous in x and in y.
  */
 struct hzi_hadamard_rows {
 	struct hzi_hadamard_job job;
@@ -53,31 +52,31 @@ struct hzi_hadamard_rows {
 	int32_t shift;
 	int32_t single, flat;
 	int32_t piece_log2;		/* elements of x in 16 bytes */
-	int32_t column_tiles; /* columns: dim[] says where a vector of the first column begins */
+	int32_t column_tiles;		/* columns: dim[] is that of vectors of the first column */
 	int64_t columns;
 };
 HZI_STATIC_ASSERT(sizeof(struct hzi_hadamard_rows) == 256, "the same layout for C and CUDA");
 
-/* Columns of 16 bits, 2^k rows: slices of 8 columns and threads of a block, bytes of a slice */
+/* 16-bit columns of 2^k elements: slices of 8 columns, and threads, of a block; bytes of a slice */
 #define HZI_COLUMNS_SLICES(k) ((k) < 7 ? 1024 >> (k) : (k) == 7 ? 16 : 8)
 #define HZI_COLUMNS_THREADS(k) ((k) == 7 ? 256 : 128)
 #define HZI_COLUMNS_SLICE_BYTES(k) (16 << (k))
 
-/* Rows of true orders: bits of the (transposed) base matrix, 2 words a row; no division for dim. */
+/* Rows of m 2^k elements. bits: the (transposed) base matrix, 2 words a row */
 struct hzi_hadamard_true {
 	struct hzi_hadamard_job job;
 	struct hzi_hadamard_dim dim[2];
-	int32_t stride;			/* of the base matrix's index in shared memory, in words */
+	int32_t stride;			/* words in shared memory for an index of the base matrix */
 	int32_t pad_;
 	uint32_t bits[128];
 };
 HZI_STATIC_ASSERT(sizeof(struct hzi_hadamard_true) == 744, "the same layout for C and CUDA");
 
-/* Everything else: any strides, plans, base matrices. */
-#define HZI_ANY_DIMS 8			/* the outer dimensions, blocks, repetitions in a block */
-#define HZI_ANY_SEGMENTS 17 /* a plan has at most one segment per power of two to 65536 */
-#define HZI_ANY_WORDS 512		/* sign bits of orders to 128 */
-#define HZI_ANY_WORDS_BIG 2048		/* and to 256 */
+/* Any strides, plans and base matrices */
+#define HZI_ANY_DIMS 8			/* outer dimensions, blocks, repetitions in a block */
+#define HZI_ANY_SEGMENTS 17		/* at most one segment per power of two up to 2^16 */
+#define HZI_ANY_WORDS 512		/* sign bits of orders up to 128 */
+#define HZI_ANY_WORDS_BIG 2048		/* up to 256 */
 
 struct hzi_hadamard_segment {
 	int64_t offset, count;
@@ -93,9 +92,9 @@ struct hzi_hadamard_any {
 	struct hzi_hadamard_segment seg[HZI_ANY_SEGMENTS];
 	int64_t n, blocks, x_block, pre_block, post_block;	/* quantizing: of a row */
 	int32_t tile;			/* vectors at a time */
-	int32_t across; /* vectors side by side in memory: neighbours read neighbours */
+	int32_t across;			/* successive threads read successive vectors */
 	int32_t cluster_log2;
-	int32_t words;			/* of a row of the base matrix */
+	int32_t words;			/* of sign bits in a row of the base matrix */
 	int32_t transpose, pad_;
 };
 HZI_STATIC_ASSERT(sizeof(struct hzi_hadamard_any) == 1176, "the same layout for C and CUDA");

@@ -150,7 +150,8 @@ static bool within(float factor, int log2)
 const char *hzi_cuda_hadamard_quantize_contiguous_unsupported(const struct hz_context *ctx,
 							      const void *args)
 {
-	const struct hzi_hadamard_quantize_args *a = ((const struct hzi_hadamard_call *)args)->quantize;
+	const struct hzi_hadamard_call *c = args;
+	const struct hzi_hadamard_quantize_args *a = c->quantize;
 	const struct hzi_hadamard_args *t = &a->t;
 	const int k = t->plan.seg[0].k, group = group_log2(a->group);
 	const bool row = is_row_group(a);
@@ -176,7 +177,8 @@ const char *hzi_cuda_hadamard_quantize_contiguous_unsupported(const struct hz_co
 
 int hzi_cuda_hadamard_quantize_contiguous(struct hz_context *ctx, const void *args)
 {
-	const struct hzi_hadamard_quantize_args *a = ((const struct hzi_hadamard_call *)args)->quantize;
+	const struct hzi_hadamard_call *c = args;
+	const struct hzi_hadamard_quantize_args *a = c->quantize;
 	const struct hzi_hadamard_args *t = &a->t;
 	const int k = t->plan.seg[0].k;
 	const bool row = is_row_group(a);
@@ -286,7 +288,7 @@ static bool is_flat(const struct hzi_rotated *r)
 	return r->t.ndim == 0 || r->p_stride[0] == r->t.blocks * r->t.plan.n / r->group;
 }
 
-/* NULL if kernels find the parameters by one division of the index of 8 elements, else the reason */
+/* NULL if kernels find the parameters by one division of the piece's index, else the reason */
 static const char *bad_params(const struct hzi_rotated *r)
 {
 	if (is_single(r))
@@ -318,7 +320,8 @@ static const char *bad_base_params(const struct hzi_rotated *r)
 
 	if (why)
 		return why;
-	return !is_single(r) && r->group % r->t.plan.n ? "groups are not of whole transforms" : NULL;
+	return !is_single(r) && r->group % r->t.plan.n ? "groups are not of whole transforms"
+						       : NULL;
 }
 
 /*

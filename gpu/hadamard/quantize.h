@@ -1,5 +1,5 @@
 /*
- * quantize.h - what the launcher of fast quantized rows hands to their kernels
+ * quantize.h - parameters of the kernels between contiguous 16-bit rows and codes
  *
  * SPDX-License-Identifier: BSD-2-Clause
  *
@@ -10,17 +10,17 @@
 
 #include "gpu/hadamard/contiguous.h"
 
-/* Rows of 2^k, codes and scales back to back; y is codes, group i all of 2^group_log2 elements. */
+/* Rows of 2^k to codes y: all contiguous, in groups of 2^group_log2 elements with a scale each */
 struct hzi_hadamard_quantize {
 	struct hzi_hadamard_fast f;
 	void *scale;
 	int32_t q_dtype, scale_dtype, round_to, group_log2;
 	float most, inverse;		/* qmax, fl(1 / qmax) */
 	int32_t signs, finish;		/* whether there is pre; whether post or round_to */
-	uint32_t ahead, pad_;		/* blocks to one that starts when this one ends */
+	uint32_t ahead, pad_;		/* blocks from one to that which starts when it ends */
 };
 
-/* The way back: x is the codes. */
+/* Codes x to rows of 2^k */
 struct hzi_hadamard_values {
 	struct hzi_hadamard_fast f;
 	const void *scale;
@@ -28,8 +28,8 @@ struct hzi_hadamard_values {
 	int32_t signs;			/* whether there is pre */
 	uint32_t ahead;			/* as above */
 	/*
-	 * HZ_S8: codes of 8 bits exclusive or flip, plus 1024, plus base, twice as f16, are less
-	 * their zero; scale may be NULL, where factor has it.
+	 * HZ_S8: two codes in f16, (code xor flip) + 1024 + base, are codes minus their zero
+	 * point. scale may be NULL; then factor includes it.
 	 */
 	uint32_t flip, base;
 };

@@ -1,5 +1,5 @@
 /*
- * quantize_static.h - what the launcher of rows with scales that are given hands to their kernels
+ * quantize_static.h - parameters of the kernels from contiguous rows to codes with given scales
  *
  * SPDX-License-Identifier: BSD-2-Clause
  *
@@ -11,12 +11,11 @@
 #include "gpu/hadamard/contiguous.h"
 #include "gpu/quantize/quantize.h"
 
-#define HZI_STATIC_WARP_BYTES 16	/* of shared memory beside values, of rows from 2048 on */
+#define HZI_STATIC_WARP_BYTES 16	/* of shared memory besides values, for rows from 2048 on */
 
 /*
- * Rows of 2^k, codes back to back; y is codes. Of pieces of 8 elements each group.divisor
- * successive ones have one parameter; divisor 0: all have parameter 0, or without scales scale and
- * zero.
+ * Rows of 2^k to codes y, both contiguous. group.divisor successive pieces of 8 elements have one
+ * parameter; divisor 0: all have parameter 0, or without scales scale and zero.
  */
 struct hzi_hadamard_static {
 	struct hzi_hadamard_fast f;
@@ -27,12 +26,12 @@ struct hzi_hadamard_static {
 	float scale;
 	int32_t zero;
 	int32_t signs;			/* whether there is pre */
-	uint32_t ahead;			/* blocks to one that starts when this one ends */
+	uint32_t ahead;			/* blocks from one to that which starts when it ends */
 };
 
 /*
- * The same of rows of m 2^k elements of 16 bits: m transforms, c has what follows. Or what comes
- * before: then x is codes.
+ * 16-bit rows of m 2^k elements to codes, or codes to such rows: m describes the transforms, c the
+ * side of codes.
  */
 struct hzi_hadamard_base_codes {
 	struct hzi_hadamard_base_mma m;

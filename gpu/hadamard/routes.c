@@ -78,9 +78,9 @@ int hzi_cuda_hadamard(struct hz_context *ctx, const struct hzi_hadamard_args *a)
 {
 	struct hzi_hadamard_launch prepared;
 	const struct hzi_hadamard_call c = {
-		.op = "hadamard", .prepared = &prepared, .device = hzi_cuda_device(ctx), .t = a, .job = make_job(a),
-		.x_block = a->x_block, .y_block = a->y_block, .x_stride = a->x_stride,
-		.y_stride = a->y_stride};
+		.op = "hadamard", .prepared = &prepared, .device = hzi_cuda_device(ctx), .t = a,
+		.job = make_job(a), .x_block = a->x_block, .y_block = a->y_block,
+		.x_stride = a->x_stride, .y_stride = a->y_stride};
 
 	return hzi_route_run(ctx, &hzi_cuda_hadamard_routes[HADAMARD], &c);
 }
@@ -90,9 +90,9 @@ int hzi_cuda_hadamard_quantize(struct hz_context *ctx, const struct hzi_hadamard
 	const struct hzi_hadamard_args *t = &a->t;
 	struct hzi_hadamard_launch prepared;
 	struct hzi_hadamard_call c = {
-		.op = "hadamard_quantize", .prepared = &prepared, .device = hzi_cuda_device(ctx), .t = t, .quantize = a,
-		.job = make_job(t), .x_block = t->x_block, .y_block = t->plan.n,
-		.x_stride = t->x_stride, .y_stride = c.code_stride,
+		.op = "hadamard_quantize", .prepared = &prepared, .device = hzi_cuda_device(ctx),
+		.t = t, .quantize = a, .job = make_job(t), .x_block = t->x_block,
+		.y_block = t->plan.n, .x_stride = t->x_stride, .y_stride = c.code_stride,
 		.scale_stride = a->scale_stride, .group = a->group};
 
 	c.job.y = a->q;
@@ -111,9 +111,9 @@ int hzi_cuda_dequantize_hadamard(struct hz_context *ctx,
 	const struct hzi_hadamard_args *t = &a->t;
 	struct hzi_hadamard_launch prepared;
 	struct hzi_hadamard_call c = {
-		.op = "dequantize_hadamard", .prepared = &prepared, .device = hzi_cuda_device(ctx), .t = t,
-		.dequantize = a, .job = make_job(t), .x_block = t->plan.n, .y_block = t->y_block,
-		.x_stride = c.code_stride, .y_stride = t->y_stride,
+		.op = "dequantize_hadamard", .prepared = &prepared, .device = hzi_cuda_device(ctx),
+		.t = t, .dequantize = a, .job = make_job(t), .x_block = t->plan.n,
+		.y_block = t->y_block, .x_stride = c.code_stride, .y_stride = t->y_stride,
 		.scale_stride = a->scale_stride, .group = a->group};
 
 	c.job.x = a->q;

@@ -37,7 +37,7 @@ struct hzi_hadamard_dims {
 bool hzi_hadamard_dim_continues(const struct hzi_hadamard_dim *outer,
 				const struct hzi_hadamard_dim *inner);
 
-/* Dimensions of a segment's vectors: items, blocks, repetitions. Without a segment: of the items. */
+/* Dimensions of a segment's vectors: items, blocks, repetitions; seg NULL: items alone */
 struct hzi_hadamard_dims hzi_hadamard_make_dims(const struct hzi_hadamard_call *c,
 						const struct hzi_segment *seg);
 

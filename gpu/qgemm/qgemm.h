@@ -6,11 +6,11 @@
  * Read by the C compiler and by nvcc: fixed-width types only, and the same layout for both.
  *
  * Packed B, HZI_QLAYOUT_CUDA: blocks of 128 bytes of k, each of all columns. A column is a line of
- * 128 bytes; 8 lines make 1024 bytes, with the 16-byte chunks of line r exchanged by r % 8, what
- * the matrix units call a 128-byte swizzle. Of 64 columns number 16 q + 2 j + e is line 8 j + 2 q +
- * e: a matrix product leaves a thread with columns 2 q + e of each group of 8 lines, which so are
- * 16 successive ones. Codes of s8 are stored with the sign bit turned, which makes them u8 and
- * their zero 128 more; the sums of the columns are of what is stored.
+ * 128 bytes; 8 lines are 1024 bytes in the 128-byte swizzle of wgmma and TMA: chunk c of 16 bytes
+ * of line r is at c xor r % 8. Of 64 columns, number 16 q + 2 j + e is line 8 j + 2 q + e: a
+ * thread's accumulators are columns 2 q + e of each group of 8 lines, so it gets 16 successive
+ * columns. Codes of s8 are stored with the sign bit flipped: as u8, with a zero point larger by
+ * 128; the column sums are those of the stored codes.
  */
 #ifndef HZI_GPU_QGEMM_H
 #define HZI_GPU_QGEMM_H
@@ -27,32 +27,32 @@
 #endif
 
 #define HZI_QK_BLOCK 128	/* bytes of k in a block, and of a line */
-#define HZI_QN_GROUP 64		/* columns that are put in another order */
+#define HZI_QN_GROUP 64		/* columns that are permuted within */
 #define HZI_TMA_ROWS 128	/* of A in a tile */
-#define HZI_TMA_ONES 16		/* columns beside 64, see qgemm_tma.cu */
-#define HZI_TMA_THREADS 384	/* two warpgroups that multiply, and one with other tasks */
-#define HZI_FEW_COLUMNS 64	/* of a cluster of the kernels for few rows */
-#define HZI_FEW_ROWS 64		/* at most */
-#define HZI_FEW_THREADS 384	/* a warpgroup that multiplies, and eight warps with other tasks */
+#define HZI_TMA_ONES 16		/* columns besides 64: see wgmma.cu */
+#define HZI_TMA_THREADS 384	/* two consumer warpgroups, and one with other tasks */
+#define HZI_FEW_COLUMNS 64	/* of a cluster of skinny_splitk */
+#define HZI_FEW_ROWS 64		/* most of a block */
+#define HZI_FEW_THREADS 384	/* a consumer warpgroup, and eight warps with other tasks */
 #define HZI_FEW_STAGES_8 8
 #define HZI_FEW_STAGES_16 8
 #define HZI_FEW_STAGES_32 6
 #define HZI_FEW_STAGES_64 6
-#define HZI_LINEAR_ROWS 4	/* of a linear layer in one launch, if the scale is given */
-#define HZI_LINEAR_RANGES 2	/* if it comes from their ranges */
+#define HZI_LINEAR_ROWS 4	/* most of a linear layer in one launch, if the scale is given */
+#define HZI_LINEAR_RANGES 2	/* if it is that of their ranges */
 #define HZI_LINEAR_COLUMNS 32	/* of a block */
 #define HZI_LINEAR_THREADS 512
-#define HZI_LINEAR_BLOCKS 32	/* of k: what the threads of a block have in registers */
-#define HZI_LINEAR_PITCH (HZI_LINEAR_BLOCKS * HZI_QK_BLOCK + 64) /* of codes: no banks meet */
+#define HZI_LINEAR_BLOCKS 32	/* most blocks of k: the registers of a block hold these */
+#define HZI_LINEAR_PITCH (HZI_LINEAR_BLOCKS * HZI_QK_BLOCK + 64) /* no bank conflicts */
 #define HZI_FEW_PITCH 68	/* words of a row of sums of 64 columns */
-#define HZI_ANY_ROWS 128	/* of a block of the kernels for any GPU; half of it if wide */
+#define HZI_ANY_ROWS 128	/* of a block of mma_sync; half of it with sums of 64 bits */
 #define HZI_ANY_COLUMNS 128
 #define HZI_ANY_STAGES 3
-#define HZI_QSTAGE_WORDS 68	/* a row of 64 sums, and what belongs to A's row */
+#define HZI_QSTAGE_WORDS 68	/* a row of 64 sums, and values of A's row */
 #define HZI_QUICK_CODES 1
 #define HZI_QUICK_ROWS 2
 
-/* Bytes of shared memory, or a little more. */
+/* Bytes of shared memory, or a little more */
 #define HZI_TMA_BYTES(columns, stages) \
 	((stages) * HZI_QK_BLOCK * \
 		 (HZI_TMA_ROWS + (columns) + ((columns) == 64 ? HZI_TMA_ONES : 0)) + \
@@ -61,7 +61,7 @@
 	((stages) * (HZI_FEW_COLUMNS + (rows)) * HZI_QK_BLOCK + 20 * HZI_FEW_COLUMNS + \
 	 4 * (rows) * HZI_FEW_PITCH + 16 * (stages) + 16)
 
-/* How sums become C, as in struct hzi_qgemm_args, for one matrix. */
+/* The epilogue, from sums to C, of one matrix: see struct hzi_qgemm_args */
 struct hzi_qgemm_out {
 	void *c;
 	const int32_t *b_sums;		/* of the columns, as stored */
@@ -70,28 +70,28 @@ struct hzi_qgemm_out {
 	const int32_t *multipliers, *shifts;
 	const float *a_scales, *b_scales;
 	int64_t c_m, c_n;
-	int64_t zero_row, scale_row;	/* of row 0, in a_zeros and in a_scales */
+	int64_t zero_row, scale_row;	/* the index of row 0 in a_zeros, in a_scales */
 	int32_t zero_step, scale_step, b_scale_step;
 	int32_t m, n, k;
 	int32_t c_dtype, bias_dtype;
-	int32_t a_signed, b_signed;	/* what the zeros are codes of */
-	int32_t a_zero, b_zero, c_zero;	/* b_zero: of the codes as stored */
+	int32_t a_signed, b_signed;	/* whether zero points are s8, not u8 */
+	int32_t a_zero, b_zero, c_zero;	/* b_zero: of the stored codes */
 	int32_t u, shift, tflite, identity;
 	int32_t min, max;
 	float fmin, fmax;
 	float a_scale, b_scale, c_scale;
-	int32_t a_sums;			/* the sums of A's rows matter */
+	int32_t a_sums;			/* sums of A's rows are needed */
 	/*
-	 * quick: C has columns next to each other and rows that begin at multiples of 16 bytes.
-	 * HZI_QUICK_CODES: it is u8 or s8, rounded once, with one a_zero; HZI_QUICK_ROWS: it is
-	 * floats, or s32 that is the sums. A tile is done in 32 bits if each of its columns has a
-	 * bias of no more than bias_max, so that sums with it fit, and for codes 33 <= shift <= 53.
-	 * bounded: min or max, or fmin or fmax, is inside the type's range.
+	 * quick: C has contiguous, 16-byte aligned rows. HZI_QUICK_CODES: it is u8 or s8, rounded
+	 * once, with one a_zero; HZI_QUICK_ROWS: it is floats, or s32 sums. A tile is done in 32
+	 * bits if the bias of each of its columns is at most bias_max, so that sums with it fit,
+	 * and for codes 33 <= shift <= 53. bounded: min or max, fmin or fmax, is inside the range
+	 * of the dtype.
 	 */
 	int32_t quick, bounded, bias_max;
 };
 
-/* Many rows: each block of a cluster has a tile of 128 rows by a kernel's columns. */
+/* wgmma: each block of a cluster has a tile of 128 rows by a kernel's columns. */
 struct hzi_qgemm_tma {
 	struct hzi_tensor_map a;	/* k x m */
 	const uint8_t *b;
@@ -99,29 +99,29 @@ struct hzi_qgemm_tma {
 	int32_t width;			/* columns of packed B */
 	int32_t blocks;			/* of k */
 	int32_t tiles_m, tiles_n;	/* of clusters */
-	int32_t band;			/* tiles along m that are done column by column */
+	int32_t band;			/* tiles along m, in which tiles go column by column */
 };
 
-/* Few rows: the blocks of a cluster have 64 columns together, and a share of k each. */
+/* skinny_splitk: a cluster has 64 columns, each of its blocks a share of k. */
 struct hzi_qgemm_few {
 	struct hzi_tensor_map a;	/* k x m */
 	const uint8_t *b;
 	struct hzi_qgemm_out out;
 	int32_t width, blocks;
-	int32_t loose;			/* out.quick holds for any strides, n, and zeros of rows */
-	int32_t wide;			/* sums of all blocks may not fit in 32 bits */
+	int32_t loose;			/* out.quick holds with any strides, n, and a_zeros */
+	int32_t wide;			/* sums over the cluster may exceed 32 bits */
 };
 
-/* A linear layer: up to 4 rows of floats, which are whole pieces of 16 bytes. */
+/* A linear layer of up to 4 rows of floats, which are whole pieces of 16 bytes */
 struct hzi_qlinear_few {
 	const void *x;
 	const uint8_t *b;
-	struct hzi_qgemm_out out;	/* without zeros and scales of rows */
+	struct hzi_qgemm_out out;	/* without zero points and scales of rows */
 	int64_t x_m;			/* bytes from row to row */
 	int32_t width, blocks;
-	int32_t lanes;			/* 2^lanes threads for a row: enough for all rows */
+	int32_t lanes;			/* a row has 2^lanes threads */
 	int32_t x_dtype, q_dtype, symmetric;
-	int32_t fixed;			/* scale and zero are given; else they come from ranges */
+	int32_t fixed;			/* scale and zero are given; else those of ranges */
 	float scale;
 	int32_t zero, pad_;
 };
@@ -129,8 +129,8 @@ struct hzi_qlinear_few {
 #define HZI_BATCH_DIMS 4
 
 /*
- * Any GPU: A with rows of 16-byte aligned codes. Items of a batch from number first on; a_stride,
- * b_stride and c_stride in bytes.
+ * mma_sync, and a batch in one launch: items from number first on; a_stride, b_stride and c_stride
+ * in bytes. Rows of A are 16-byte aligned.
  */
 struct hzi_qgemm_any {
 	const uint8_t *a, *b;
@@ -143,18 +143,18 @@ struct hzi_qgemm_any {
 	int32_t ndim, pad_;
 };
 
-/* Lines of k codes: columns of B to be packed, rows of A to be aligned. */
+/* Packs columns of B, or aligns rows of A: lines of k codes. */
 struct hzi_qgemm_lines {
 	const uint8_t *x;
 	uint8_t *y;
-	int32_t *sums;			/* of columns, 0 before if k is shared; NULL: rows of A */
+	int32_t *sums;			/* of columns, which blocks of k add to; NULL: rows of A */
 	int64_t x_line, x_k;		/* strides */
 	int64_t y_line;			/* rows: bytes from one to the next, a multiple of 16 */
 	int64_t lines, k;
-	int64_t width;			/* columns: with the padding */
+	int64_t width;			/* padded columns */
 	int32_t blocks;			/* of k */
-	int32_t flip;			/* 0x80: turn sign bits */
-	int64_t first, y_item;		/* items: the first, bytes from one to the next */
+	int32_t flip;			/* 0x80: flips sign bits */
+	int64_t first, y_item;		/* the first item, and bytes from item to item */
 	int64_t shape[HZ_MAXDIM], x_stride[HZ_MAXDIM];
 	int32_t ndim, pad_;
 };

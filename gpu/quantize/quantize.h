@@ -19,9 +19,9 @@
 #endif
 
 #define HZI_FLAT_THREADS 256
-/* Pieces of 16 bytes of floats that a thread has under way; of 16-bit floats twice as many. */
+/* Pieces of 16 bytes of floats that a thread has in flight; of 16-bit floats twice as many */
 #define HZI_FLAT_PIECES(dtype) ((dtype) == HZ_F32 ? 4 : 8)
-#define HZI_BACK_PIECES 2	/* the same on the way back to floats */
+#define HZI_BACK_PIECES 2	/* the same for dequantization */
 #define HZI_RANGE_PIECES 8
 #define HZI_ROWS_THREADS 256
 #define HZI_JOINT_THREADS 256	/* or twice as many */
@@ -48,9 +48,9 @@ static inline struct hzi_quotient hzi_make_quotient(int64_t divisor)
 #endif
 
 /*
- * Back to back: pieces of 16 bytes of floats, then the elements that are left. Piece i is of row i
- * / row.divisor, and of the row's pieces each group.divisor are a group; its scale has number row *
- * row_step + group. row.divisor 0: one for all.
+ * Contiguous: pieces of 16 bytes of floats, then the remaining elements. Piece i is in row i /
+ * row.divisor; group.divisor pieces of a row are a group, whose scale has number row * row_step +
+ * group. row.divisor 0: one parameter for all.
  */
 struct hzi_quantize_flat {
 	const void *x;			/* floats; dequantizing, codes */
@@ -66,28 +66,28 @@ struct hzi_quantize_flat {
 	int32_t zero, pad_;
 };
 
-/* How a kernel of tiles goes about them. */
+/* How threads of a tile access it */
 enum hzi_tile_kind {
-	HZI_TILE_PIECES,		/* pieces of 16 bytes of floats along i, of one parameter */
-	HZI_TILE_PIECES_EACH,		/* the same, each element with a parameter of its own */
+	HZI_TILE_PIECES,		/* 16-byte pieces of floats along i, one parameter each */
+	HZI_TILE_PIECES_EACH,		/* such pieces, one parameter for each element */
 	HZI_TILE_ROWS,			/* element by element, parameters change along j */
-	HZI_TILE_COLUMNS,		/* element by element, they change along i */
-	HZI_TILE_TURNED			/* floats are close along i, codes along j */
+	HZI_TILE_COLUMNS,		/* element by element, parameters change along i */
+	HZI_TILE_TURNED			/* transposed: floats contiguous along i, codes along j */
 };
 
 #define HZI_TURN 64		/* along i, of a tile of HZI_TILE_TURNED */
 #define HZI_TURN_ROWS 128	/* along j */
 
-/* Elements that a thread has next to each other, columns of these apart, rows */
+/* Contiguous elements of a thread, how many times along i, and along j */
 #define HZI_TILE_PIECE(dtype) ((dtype) == HZ_F32 ? 4 : 8)
-#define HZI_TILE_ACROSS 4	/* of single elements; of pieces one */
-#define HZI_TILE_DOWN 4		/* rows of single elements, of pieces of f32; else twice as many */
+#define HZI_TILE_ACROSS 4	/* single elements; 1 with pieces */
+#define HZI_TILE_DOWN 4		/* single elements, or pieces of f32; twice with 16-bit pieces */
 
 /*
- * Anything. Element (i, j) and outer indices are at the sum of index * stride, with parameter
- * number the sum of index * p_stride, of i and j (index / group) * p_stride. A block has a tile,
- * of which 2^log_i threads are along i and the others along j. The last of the rows along j has
- * last_i elements.
+ * Any strides. Element (i, j, outer indices) is at the sum of index * stride; its parameter has
+ * number the sum of index * p_stride, for i and j of (index / group) * p_stride. A block has a
+ * tile, with 2^log_i threads along i and the others along j. The last row along j has last_i
+ * elements.
  */
 struct hzi_quantize_tiles {
 	void *x, *q;			/* floats, codes */
@@ -100,14 +100,14 @@ struct hzi_quantize_tiles {
 	struct hzi_quotient shape[HZ_MAXDIM];
 	int64_t x_stride[HZ_MAXDIM], q_stride[HZ_MAXDIM], p_stride[HZ_MAXDIM];
 	int32_t ndim, kind;
-	int32_t is_signed, words;	/* words: turned, lines along j are words of 4 bytes */
+	int32_t is_signed, words;	/* words: transposed lines along j are whole words */
 	float scale;
 	int32_t zero;
 };
 
 /*
- * Ranges: range[2 p] becomes the bits of max(0, -x) and range[2 p + 1] those of max(0, x) over
- * the elements of parameter p. Flat: of parameter 0, a block does a share of the pieces.
+ * Ranges: range[2 p] becomes the bits of max(0, -x) and range[2 p + 1] those of max(0, x) over the
+ * elements of parameter p. Here of one parameter, contiguous; a block has a share of the pieces.
  */
 struct hzi_range_flat {
 	const void *x;
@@ -116,10 +116,10 @@ struct hzi_range_flat {
 };
 
 /*
- * Anything. With p_i 0 a row along i has one parameter, and there are as many rows as the outer
- * dimensions say, of which the last of the innermost has last_i elements; else elements along i
- * have parameters p_i apart, and a block has a share of size_j rows. With scale parameters are put
- * where they belong, each being of one row.
+ * Ranges with any strides. p_i 0: a row along i has one parameter; the outer dimensions count rows,
+ * and the last row of the innermost has last_i elements. Else elements along i have parameters p_i
+ * apart, and a block has a share of size_j rows. scale: each parameter is of one row, and the
+ * kernel makes it instead of a range.
  */
 struct hzi_range_tiles {
 	const void *x;
@@ -128,15 +128,15 @@ struct hzi_range_tiles {
 	void *zero;
 	int64_t x_i, x_j, p_i, tiles;
 	int32_t size_i, size_j, last_i, log_i;
-	int32_t share, pieces;		/* pieces: whole ones of 16 bytes along i */
+	int32_t share, pieces;		/* pieces: rows are whole pieces of 16 bytes */
 	struct hzi_quotient tiles_i, shares;
 	int32_t ndim, q_dtype, symmetric;
 	struct hzi_quotient shape[HZ_MAXDIM + 2];
-	int32_t log_turns;		/* values of a row for a lane, if they are few; or -1 */
+	int32_t log_turns;		/* log2 of a lane's values of a row, if few; or -1 */
 	int64_t x_stride[HZ_MAXDIM + 2], p_stride[HZ_MAXDIM + 2];
 };
 
-/* Pieces back to back, each 2^log_group of one parameter */
+/* Contiguous pieces, 2^log_group for each parameter */
 struct hzi_range_groups {
 	const void *x;
 	float *scale;
@@ -146,7 +146,7 @@ struct hzi_range_groups {
 };
 
 #define HZI_GROUP_LOG2_MIN 2
-#define HZI_GROUP_LOG2_MAX 8	/* what a warp has at once */
+#define HZI_GROUP_LOG2_MAX 8	/* pieces of a warp at a time */
 
 struct hzi_range_params {
 	const uint32_t *range;
@@ -163,20 +163,20 @@ struct hzi_convert_flat {
 	int64_t pieces;
 };
 
-/* Rows of k floats to codes, each with the parameters of its range, or with scale and zero. */
+/* Rows of k floats to codes, with the parameters of each row's range, or with scale and zero */
 struct hzi_quantize_rows {
 	const void *x;
 	uint8_t *y;
 	float *scales;			/* of rows; NULL: fixed */
 	uint8_t *zeros;
-	int64_t rows, k, y_row;		/* y_row: bytes, a multiple of 16, beyond k cleared */
+	int64_t rows, k, y_row;		/* y_row: bytes, a multiple of 16; cleared from k on */
 	int64_t x_k;
 	int32_t ndim, q_dtype;
 	int64_t shape[HZ_MAXDIM], x_stride[HZ_MAXDIM];	/* of the batch and m */
 	int32_t symmetric;
 	float scale;
 	int32_t zero;
-	int32_t narrow;			/* a row is one warp's, not a block's */
+	int32_t narrow;			/* a warp has a row, not a block */
 };
 
 HZI_QUANTIZE_ASSERT(sizeof(struct hzi_quantize_flat) == 96, "the same layout for C and CUDA");

@@ -129,7 +129,7 @@ static int launch_tiles(struct hz_context *ctx, const char *op, const struct hzi
 		across = piece << p.log_i;
 		down = HZI_TILE_DOWN * (dtype == HZ_F32 ? 1 : 2) * (HZI_FLAT_THREADS >> p.log_i);
 	} else if (i.p && i.group > 1 && dims->n < HZ_MAXDIM) {
-		/* Element by element: a group becomes a row, so that its elements share a divisor. */
+		/* Element by element: a group becomes a row, whose elements share a divisor. */
 		t = *dims;
 		hzi_quantize_split_group(&t, x_dim);
 		return launch_tiles(ctx, op, &t, dtype, p, back);

@@ -87,7 +87,7 @@ static int conv_case(struct dev *dev, int dtype, int nd, struct model *g, hz_qua
 	struct tensor x, w, b = { 0 }, y, dy, dx, dw, db = { 0 }, pre = { 0 };
 	struct model ref = *g;
 	int64_t channels = g->transposed ? g->ci : g->co;
-	const double bound = tolerance(dtype);	/* of what errors come from */
+	const double bound = tolerance(dtype);	/* relative to the magnitudes that are summed */
 	double *old_w, *old_b = NULL;
 	hz_quat_conv_opts back;
 	size_t bytes;
@@ -188,7 +188,7 @@ static int random_conv(struct dev *dev, int dtype, int nd)
 
 	g.ci = g.groups * (1 + rnd_below(&rnd, 3));
 	g.co = g.groups * (1 + rnd_below(&rnd, 3));
-	if (rnd_below(&rnd, 4) == 0) {	/* a channel for each group */
+	if (rnd_below(&rnd, 4) == 0) {	/* depthwise */
 		many = nd == 1 && rnd_below(&rnd, 3) == 0;
 		g.ci = g.co = g.groups = (many ? 60 : 2) + rnd_below(&rnd, 9);
 		g.batch = many ? 1 : g.batch;
@@ -332,7 +332,7 @@ static int wide_case(struct dev *dev, int dtype, int nd, struct model *g, hz_qua
 	return good;
 }
 
-/* Sizes around those of tiles; channels: multiples of unit */
+/* Sizes around tile edges; channels are multiples of unit. */
 static int wide_conv(struct dev *dev, int dtype, int nd, int in, int unit)
 {
 	hz_quat_conv_opts o = { .side = (int)rnd_below(&rnd, 2), .method = HZ_QUAT_FAST,
@@ -348,7 +348,7 @@ static int wide_conv(struct dev *dev, int dtype, int nd, int in, int unit)
 
 	g.ci = g.groups * ((30 + rnd_below(&rnd, 40)) / unit * unit);
 	g.co = g.groups * ((32 + rnd_below(&rnd, 40)) / unit * unit);
-	if (rnd_below(&rnd, 4) == 0) {	/* as few as first layers have */
+	if (rnd_below(&rnd, 4) == 0) {	/* few, as in first layers */
 		g.groups = 1;
 		g.ci = 1 + rnd_below(&rnd, 5);
 	} else if (rnd_below(&rnd, 3) == 0) {	/* several groups in a tile */
@@ -367,7 +367,7 @@ static int wide_conv(struct dev *dev, int dtype, int nd, int in, int unit)
 		g.dil[d] = rnd_below(&rnd, 2) ? 1 : 1 + rnd_below(&rnd, 3);
 		g.pad[d] = rnd_below(&rnd, 4);
 	}
-	/* 16 bits are none of the f32 in parts that kernels for whole pixels read. */
+	/* Split-precision kernels for contiguous pixels read f32 only. */
 	if (dtype != HZ_F32 && with_bias)
 		o.precision = HZ_PRECISION_SPLIT;
 	return wide_case(dev, dtype, nd, &g, o, in, with_bias, with_pre);
@@ -379,7 +379,7 @@ static int wide_conv(struct dev *dev, int dtype, int nd, int in, int unit)
  */
 static void test_few_channels(struct dev *dev)
 {
-	/* In, out, groups; taps, where a channel is a group and these are neighbours */
+	/* Input and output channels, groups; taps of depthwise cases */
 	static const int64_t channels[][4] = { { 6, 6, 6, 3 }, { 4, 8, 2 }, { 18, 3, 1 },
 					       { 2, 17, 1 }, { 32, 2, 2 }, { 3, 3, 3, 5 },
 					       { 2, 2, 2, 7 } };
@@ -419,7 +419,7 @@ static void test_wide_conv(struct dev *dev)
 	const int gpu = dev->device >= HZ_CUDA;
 	int t, nd, i, cases = gpu && !tap_quick() ? 6 : 1;
 
-	/* Levels of the CPU have no code of their own for them. */
+	/* ISA levels share this code. */
 	if (!gpu && dev != devs)
 		return;
 	for (nd = 1; nd <= 3; nd++) {
@@ -428,7 +428,7 @@ static void test_wide_conv(struct dev *dev)
 		for (t = 0; t < types_of(dev); t++) {
 			int good = 1;
 
-			/* Channels by eights, any, by pairs: what weights and pixels begin at */
+			/* Multiples of 8, any, multiples of 2: alignments of weights and pixels */
 			for (i = 0; i < cases; i++)
 				good &= wide_conv(dev, types[t], nd, i ? layout() : BACKWARDS,
 						  i % 3 ? i % 3 : 8);
@@ -490,7 +490,7 @@ static void test_large_conv(struct dev *dev)
 	}
 }
 
-/* Two images of which one is far smaller: neither loses more digits than the other by it. */
+/* Two images of very different magnitudes: the smaller keeps its relative accuracy. */
 static void test_conv_of_scales(struct dev *dev)
 {
 	const int64_t xs[] = { 2, 8, 8, 32 }, ws[] = { 32, 3, 3, 32 };
@@ -499,7 +499,7 @@ static void test_conv_of_scales(struct dev *dev)
 
 	for (t = 0; t < types_of(dev); t++) {
 		const int dtype = types[t];
-		/* In parts, f32 ends at 2^-37 of the largest. */
+		/* Split precision resolves f32 down to 2^-37 of the largest. */
 		const double small = dtype == HZ_F16 ? 0x1p-8 : dtype == HZ_F32 ? 0x1p-16 :
 									     0x1p-20;
 		struct model ref = { .batch = 2, .big = { 1, 8, 8 }, .small = { 1, 8, 8 },

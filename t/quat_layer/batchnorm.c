@@ -236,7 +236,7 @@ static int norm_case(struct dev *dev, int dtype, int whiten, int eval, int param
 				      params ? &dgamma.view : NULL, params ? &dbeta.view : NULL,
 				      &o));
 	good = good && is_gradient(&ref, &dy, &x, NULL, tolerance(dtype), &dx, "dx");
-	/* One number of gamma's may be a small difference of large ones. */
+	/* A gradient of gamma may be a small difference of large sums. */
 	if (params)
 		good = good && is_gradient(&ref, &dy, &gamma, sum ? old_g : NULL,
 					   (dgamma.n < 8 ? 50 : 1) * tolerance(p_type), &dgamma,
@@ -254,7 +254,7 @@ static int norm_case(struct dev *dev, int dtype, int whiten, int eval, int param
 	return good;
 }
 
-/* Means far from 0, a first row far from these, and more rows than a thread has under way */
+/* Means far from 0, a first row far from them, and more rows than a thread has in flight */
 static int far_case(struct dev *dev, int whiten)
 {
 	const int64_t channels = 40, batch = 5000, shape[] = { batch, channels };
@@ -297,7 +297,7 @@ static int dependent_case(struct dev *dev, int64_t batch)
 	size_t bytes;
 	int good;
 
-	/* The real part, which the others are made of, is the last to change. */
+	/* The real part is updated last, since the others are computed from it. */
 	for (int64_t i = x.n - 1; i >= 0; i--)
 		x.v[i] = of[i % 4] * 255 * (0.5 + x.v[i / 4 * 4]);
 	upload(&x, x.v);
@@ -356,14 +356,14 @@ static double *largest_gradient(const struct model *m, const double *dy, int64_t
 	return g;
 }
 
-/* square: two dimensions of windows alike, whole quaternions back to back */
+/* square: two dimensions, square windows, contiguous quaternions */
 static int pool_case(struct dev *dev, int dtype, int nd, int average, int square)
 {
 	struct model ref = { .forward = pool_ref, .average = average,
 			     .batch = 1 + rnd_below(&rnd, 2), .ci = 1 + rnd_below(&rnd, 4),
 			     .taps = { 1, 1, 1 }, .step = { 1, 1, 1 }, .big = { 1, 1, 1 },
 			     .small = { 1, 1, 1 } };
-	/* tiles: windows side by side that leave nothing out */
+	/* tiles: windows that tile x */
 	int xyzw = square ? 0 : (int)rnd_below(&rnd, 2);
 	int tiles = !square && !rnd_below(&rnd, 3), good = 1, d, sum;
 	hz_quat_pool_opts o = { .kind = average ? HZ_POOL_AVERAGE : HZ_POOL_MAX,
@@ -507,7 +507,7 @@ static void init_ref(int distribution, double scale, uint64_t i, double *q)
 	q[3] = scale * t * sin(pi2 * c);
 }
 
-/* A sum over the bits of f32 values, the same on every device */
+/* A checksum of the bits of f32 values, equal on every device */
 static uint64_t checksum(const struct tensor *t)
 {
 	uint64_t sum = 0;
@@ -546,7 +546,7 @@ static void test_init(struct dev *dev)
 				for (c = 0; c < 4; c++)
 					second += y.v[4 * i + c] * y.v[4 * i + c] * 4 / (double)y.n;
 			}
-			/* E |q|^2 is 4 scale^2, of 2040 quaternions; 1 of the unit sphere */
+			/* E |q|^2 is 4 scale^2 over 2040 quaternions, 1 on the unit sphere. */
 			if (fabs(second / (d == HZ_QUAT_UNITARY ? 0.0625 : 0.25) - 1) > 0.08) {
 				diag("distribution %d: mean of |q|^2 is %g", d, second);
 				good = 0;
@@ -565,7 +565,7 @@ static void test_init(struct dev *dev)
 
 /* ---- Layouts --------------------------------------------------------------------------------- */
 
-/* x, y, index, dy, dx of a layer, whose outputs become numbers */
+/* x, y, index, dy, dx of a layer; outputs are compared as doubles */
 struct run {
 	struct tensor t[5];
 	hz_quat_pool_opts pool;

@@ -54,7 +54,7 @@ static int linear_case(struct dev *dev, int dtype, int ndim, const int64_t *lead
 	struct tensor x, w, b = {0}, s = {0}, y, dy, dx, dw, db = {0}, ds = {0}, pre = {0};
 	struct model ref = { .forward = linear_ref, .n = n, .m = m, .act = o.activation,
 			     .slope = o.slope, .right = o.side, .rotate = rotate };
-	const double bound = tolerance(dtype);	/* of what errors come from */
+	const double bound = tolerance(dtype);	/* relative to the magnitudes that are summed */
 	double *old_w, *old_b = NULL, *old_s = NULL;
 	hz_quat_linear_opts back;
 	hz_packed blob;
@@ -318,7 +318,7 @@ static void test_cat(struct dev *dev)
 	drop(&x), drop(&w), drop(&y);
 	free(want);
 
-	/* conv2d: x [n, 4 in, h, w], weights [out, in, kh, kw] each, one behind the other */
+	/* conv2d: x [n, 4 in, h, w], four contiguous weights [out, in, kh, kw] */
 	{
 		int64_t cx[] = { 2, 4 * IN, SIDE, SIDE }, cw[] = { 4, OUT, IN, TAPS, TAPS };
 		int64_t cy[] = { 2, 4 * OUT, GONE, GONE };
@@ -379,7 +379,7 @@ static void test_cat(struct dev *dev)
 	}
 }
 
-/* Strides, windows and dilation that are far larger than what they are for */
+/* Strides, windows and dilation far larger than the arrays */
 static void test_far(struct dev *dev)
 {
 	const int64_t xs[] = { 2, 1, 2, 1, 3 }, ws[] = { 5, 1, 1, 1, 3 };
@@ -397,7 +397,7 @@ static void test_far(struct dev *dev)
 	double *want = calloc(48, sizeof(double)), *mean = calloc(24, sizeof(double));
 	size_t bytes = 0;
 
-	/* Of each image only the first pixel is seen: dx is w^H dy there. */
+	/* Only the first pixel of each image is read: dx is w^H dy there. */
 	for (int image = 0; image < 2; image++) {
 		for (int i = 0; i < 3; i++) {
 			for (int out = 0; out < 5; out++) {
@@ -429,7 +429,7 @@ static void test_far(struct dev *dev)
 
 /* ---- Bits ------------------------------------------------------------------------------------ */
 
-/* The results of one set of calls that are large enough for several threads */
+/* The results of calls that are large enough for several threads */
 static double *large_results(struct dev *dev, int64_t *count)
 {
 	int64_t xs[] = { 6, 40, 41, 12 }, ws[] = { 16, 3, 3, 12 }, ys[] = { 6, 40, 41, 16 }, c = 16;
@@ -643,7 +643,7 @@ static void test_errors(struct dev *dev)
 	refuses(dev, hz_quat_conv(c, &x, &kernel, NULL, &out, NULL), HZ_ESHAPE,
 		"quat_conv: x.ndim is 3, must be 4 to 6");
 
-	/* Sizes that only an empty view or strides of 0 can have */
+	/* Sizes that only empty or broadcast views can have */
 	t = hz_tensor_3d(memory, HZ_F32, HZ_CPU, 0, (int64_t)1 << 60, 4);
 	refuses(dev, hz_quat_batchnorm_workspace(c, &t, NULL, NULL, &t, NULL, &bytes), HZ_ESHAPE,
 		"quat_batchnorm: x is too large: its size overflows");

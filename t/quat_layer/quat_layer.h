@@ -17,7 +17,7 @@ static uint64_t rnd;
 
 enum { AOS, PADDED, PLANES, BLOCKS, BACKWARDS, LAYOUTS };
 
-/* An operand: on the device as its view says, and its numbers in double, w x y z, by index. */
+/* An operand: the view on the device, and its values in double, w x y z, contiguous */
 struct tensor {
 	hz_tensor view;
 	struct area area;
@@ -44,7 +44,7 @@ static inline void put(int dtype, void *p, int64_t i, double v)
 		ref_put(dtype, p, i, v);
 }
 
-/* Where number i of a tensor is, in elements */
+/* The offset of value i of a tensor, in elements */
 static inline int64_t place(const struct tensor *t, int64_t i)
 {
 	int64_t at = 0;
@@ -88,7 +88,7 @@ static inline void set_strides(hz_tensor *t, int layout)
 	}
 }
 
-/* An operand of random numbers, or (fill 0) of guard bytes, which an output is. */
+/* An operand with random values; fill 0: an output, filled with guard bytes */
 static inline struct tensor make(struct dev *dev, int dtype, int ndim, const int64_t *shape,
 				 int layout, int quaternions, int xyzw, double fill)
 {
@@ -144,7 +144,7 @@ static inline void drop(struct tensor *t)
 	memset(t, 0, sizeof(*t));
 }
 
-/* Reads an output into v; 0 if anything but its elements was written. */
+/* Reads an output into v; 0 if bytes outside its elements were written. */
 static inline int fetch(struct tensor *t)
 {
 	size_t size = hz_dtype_size(t->view.dtype), i;
@@ -238,7 +238,7 @@ static inline void activate(int act, double slope, double *q)
 		q[c] *= f;
 }
 
-/* A layer in double: y from inputs; reference numbers are those of the operands. */
+/* A layer in double, on the values of the operands */
 struct model {
 	void (*forward)(struct model *m);
 	double *x, *w, *b, *s, *y, *pre;	/* b, s: maybe NULL */
@@ -249,7 +249,7 @@ struct model {
 	/* convolutions and pooling */
 	int64_t big[3], small[3], taps[3], step[3], dil[3], pad[3], ci, co, groups;
 	int transposed, noconj;
-	double *dw;	/* to be made, not y */
+	double *dw;	/* if not NULL, computed instead of y */
 	/* normalization */
 	double *gamma, *beta, eps, *mean, *var;
 	int whiten, eval, average;
@@ -295,7 +295,7 @@ static inline void add(double *want, const double *old, int64_t n)
 		want[i] += old[i];
 }
 
-/* Whether t holds that gradient for the numbers of `of`, added to old ones if there are any */
+/* Whether t holds the gradient for the values of `of`, plus the old values if any */
 static inline int is_gradient(struct model *m, const struct tensor *dy, const struct tensor *of,
 		       const double *old, double bound, struct tensor *t, const char *what)
 {

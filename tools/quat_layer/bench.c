@@ -17,9 +17,9 @@
 
 enum kind {
 	LINEAR, TRAINING, CONV, CONV_TRAINING, NORM, WHITEN, NORM_TRAINING, POOLING,
-	POOLING3,			/* 3 x 3 by 1 */
+	POOLING3,			/* windows of 3 x 3, stride 1 */
 	AVERAGE_TRAINING,
-	DEPTH				/* a convolution, each channel a group */
+	DEPTH				/* a depthwise convolution */
 };
 
 enum { QUICK = 1, GPU = 2, CPU = 4 };
@@ -27,7 +27,7 @@ enum { QUICK = 1, GPU = 2, CPU = 4 };
 static const struct row {
 	enum kind kind;
 	int flags, dtype;
-	int64_t m, n, batch;		/* of linear layers; images, side, channels of others */
+	int64_t m, n, batch;		/* linear layers; others: images, side, channels */
 } rows[] = {
 	{LINEAR, GPU, HZ_F32, 4096, 4096, 8192},
 	{LINEAR, GPU | QUICK, HZ_BF16, 4096, 4096, 8192},
@@ -81,7 +81,7 @@ static const struct {
 	[DEPTH] = {"quat_conv", " 3x3 depthwise"},
 };
 
-/* Arrays of a case: x is what goes in, patches of it for a convolution's ceiling */
+/* Arrays of a case; for the ceiling of a convolution x holds patches */
 enum { X, W, Y, DX, DW, DY, SAVED, PATCHES, ARRAYS };
 
 struct layer {
@@ -131,7 +131,7 @@ static int call_layer(struct bench *b, struct bench_case *c)
 	}
 }
 
-/* The last two dimensions of a tensor exchanged, components staying where they are */
+/* A tensor with its last two dimensions but that of components swapped */
 static hz_tensor transposed(hz_tensor t)
 {
 	const int64_t size = t.shape[0], stride = t.stride[0];
@@ -143,7 +143,7 @@ static hz_tensor transposed(hz_tensor t)
 	return t;
 }
 
-/* On the CPU: the matrices of a layer: y = w x by columns; patches instead of x for a convolution */
+/* On the CPU, the product that a layer is: y = w x by columns, patches for a convolution */
 static void matrices(const struct layer *l, hz_tensor *x, hz_tensor *w, hz_tensor *y)
 {
 	const int device = l->t[X].device, dtype = l->row->dtype;
@@ -158,7 +158,7 @@ static void matrices(const struct layer *l, hz_tensor *x, hz_tensor *w, hz_tenso
 	*y = transposed(hz_tensor_3d(l->t[Y].data, dtype, device, pixels, out, 4));
 }
 
-/* bytes: only what workspace they take */
+/* If bytes is not NULL, only its workspace */
 static int products(struct bench *b, struct layer *l, size_t *bytes)
 {
 	hz_quat_gemm_opts o = {.method = HZ_QUAT_FAST};
@@ -242,7 +242,7 @@ static int make_case(struct bench *b, struct layer *l)
 	const int64_t xs[] = {r->m, r->n, r->n, r->batch, 4},
 		      ys[] = {r->m, side, side, r->batch, 4};
 	const int64_t ws[] = {r->batch, 3, 3, r->kind == DEPTH ? 1 : r->batch, 4};
-	const double passes = r->kind == NORM_TRAINING ? 5 : 4;	/* over x or dy */
+	const double passes = r->kind == NORM_TRAINING ? 5 : 4;	/* reads and writes of x or dy */
 	hz_tensor *t = l->t;
 	int status = HZ_OK;
 
@@ -291,7 +291,7 @@ static int make_case(struct bench *b, struct layer *l)
 		l->c.against = "bare products";
 		l->c.moved_bytes = (double)hz_tensor_bytes(&t[X]) + (double)hz_tensor_bytes(&t[W]) +
 				   (double)hz_tensor_bytes(&t[Y]);
-		if (b->gpu)	/* convolutions of many channels are direct there */
+		if (b->gpu)	/* convolutions with many channels make no patches there */
 			bench_quat_products_of(b, &l->c, dtype, HZ_PRECISION_AUTO,
 					       linear ? HZ_QUAT_FAST : HZ_QUAT_DIRECT);
 	} else {

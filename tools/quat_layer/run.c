@@ -130,7 +130,7 @@ static double real_or(const struct job *job, const char *key, double absent)
 	return v->given ? v->number : absent;
 }
 
-/* A list for n dimensions: one number stands for all. */
+/* A list for n dimensions; a single number is for all of them. */
 static int read_list(struct job *job, const char *key, int n, int64_t absent, int64_t *to)
 {
 	const struct value *v = value_of(job, key);
@@ -157,7 +157,7 @@ static const struct npy *array_of(struct job *job, const char *name)
 	return &slot_of(job, name)->array;
 }
 
-/* An output of the shape of an optional operand, of which there is no use without that */
+/* An output of the shape of an optional operand; an error without that operand */
 static int shape_as_given(struct job *job, const char *name, const char *as)
 {
 	if (!slot_of(job, name)->path)
@@ -168,7 +168,7 @@ static int shape_as_given(struct job *job, const char *name, const char *as)
 	return 0;
 }
 
-/* A vector of the channels of dy */
+/* A vector with an element per channel of dy */
 static void shape_bias(struct job *job, const struct npy *dy)
 {
 	struct npy *db = &slot_of(job, "db")->array;
@@ -179,7 +179,7 @@ static void shape_bias(struct job *job, const struct npy *dy)
 	db->shape[1] = 4;
 }
 
-/* Zeros, for running values to begin with */
+/* Zeros: initial running values */
 static int clear(hz_context *ctx, const hz_tensor *t)
 {
 	hz_tensor host;
@@ -557,7 +557,7 @@ static hz_quat_batchnorm_opts norm_opts(struct job *job)
 	};
 }
 
-/* What a running value is updated in: a copy of what is given, or zeros */
+/* The array that a running value is updated in: a copy of the operand, or zeros */
 static int begin_running(hz_context *ctx, const hz_tensor *given, const hz_tensor *to)
 {
 	if (!to)

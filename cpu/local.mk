@@ -98,6 +98,7 @@ libhz_neon_la_CFLAGS = $(AM_CFLAGS) $(HZ_NEON_CFLAGS)
 libhz_la_LIBADD += libhz_neon.la
 endif
 EXTRA_DIST += \
-	cpu/core/README.md cpu/hadamard/README.md cpu/mhc/README.md cpu/peak/README.md \
-	cpu/qgemm/README.md cpu/quantize/README.md cpu/quat/README.md cpu/quat_conv/README.md \
-	cpu/quat_gemm/README.md cpu/quat_layer/README.md
+	cpu/core/README.md cpu/hadamard/README.md cpu/lattice/README.md cpu/mhc/README.md \
+	cpu/peak/README.md cpu/qgemm/README.md cpu/quantize/README.md cpu/quat/README.md \
+	cpu/quat_conv/README.md cpu/quat_gemm/README.md cpu/quat_layer/README.md \
+	cpu/vlut/README.md

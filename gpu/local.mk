@@ -113,6 +113,6 @@ gpu/flags: Makefile
 	$(AM_V_at)mv $@.tmp $@
 endif
 EXTRA_DIST += \
-	gpu/device/README.md gpu/hadamard/README.md gpu/mhc/README.md gpu/qgemm/README.md \
-	gpu/quantize/README.md gpu/quat/README.md gpu/quat_conv/README.md gpu/quat_gemm/README.md \
-	gpu/quat_layer/README.md gpu/runtime/README.md
+	gpu/device/README.md gpu/hadamard/README.md gpu/lattice/README.md gpu/mhc/README.md \
+	gpu/qgemm/README.md gpu/quantize/README.md gpu/quat/README.md gpu/quat_conv/README.md \
+	gpu/quat_gemm/README.md gpu/quat_layer/README.md gpu/runtime/README.md gpu/vlut/README.md

@@ -21,6 +21,6 @@ noinst_HEADERS += \
 	lib/quat_layer/step_math.h lib/quat_layer/sums_math.h lib/vlut/vlut.h
 EXTRA_DIST += lib/constants.awk lib/hurwitz.abi lib/hurwitz.constants lib/hurwitz.map
 EXTRA_DIST += \
-	lib/core/README.md lib/hadamard/README.md lib/mhc/README.md lib/qgemm/README.md \
-	lib/quantize/README.md lib/quat/README.md lib/quat_conv/README.md lib/quat_gemm/README.md \
-	lib/quat_layer/README.md
+	lib/core/README.md lib/hadamard/README.md lib/lattice/README.md lib/mhc/README.md \
+	lib/qgemm/README.md lib/quantize/README.md lib/quat/README.md lib/quat_conv/README.md \
+	lib/quat_gemm/README.md lib/quat_layer/README.md lib/vlut/README.md
